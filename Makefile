@@ -1,0 +1,63 @@
+# make help lists the targets. BUILD, CC, CFLAGS, PREFIX, V=1 (show commands) may be set.
+BUILD  ?= build
+PREFIX ?= /usr/local
+CC     ?= cc
+CFLAGS ?= -O3 -g
+OMP_WAIT_POLICY ?= passive
+export OMP_WAIT_POLICY
+Q = $(if $(V),,@)
+
+WARN  = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wwrite-strings \
+        -Wvla -Wundef -Wno-format-truncation
+FLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fopenmp -ffp-contract=off $(WARN) -MMD -MP -Icore $(EXTRA)
+LUA_CFLAGS := $(shell pkg-config --cflags lua5.4 2>/dev/null || echo -I/usr/include/lua5.4)
+LUA_STATIC := $(firstword $(wildcard /usr/lib/*/liblua5.4.a /usr/lib/liblua5.4.a))
+LIBS   = -ldnnl -lz -lpthread -ldl -lm
+DEPS   = gcc make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev pkg-config perl
+
+CORE    = $(wildcard core/*.c core/layers/*.c core/passes/*.c)
+KERNELS = $(wildcard kernels/cpu/*.c)
+LUA_C   = $(filter-out lua/main.c,$(wildcard lua/*.c))
+MODULES = $(wildcard lua/memtide/*.lua)
+LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(KERNELS))
+LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
+REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
+C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c))
+TESTS   = $(C_TESTS) $(wildcard tests/lua/*.lua tests/cli/*.sh)
+
+all: $(BUILD)/memtide $(BUILD)/memtide.so ## build the program and the Lua module
+	@command -v nvcc >/dev/null || echo "no nvcc: built without the CUDA plugin"
+
+$(BUILD)/memtide: $(BUILD)/lua/main.o $(LUA_OBJ) $(LIB_OBJ)
+	@echo "  LINK $@"
+	$(Q)$(CC) $(CFLAGS) -fopenmp -rdynamic -o $@ $^ $(LUA_STATIC) $(LIBS) $(EXTRA)
+
+# plain lua5.4 brings its own Lua: the module is not linked to one
+$(BUILD)/memtide.so: $(LUA_OBJ) $(LIB_OBJ)
+	@echo "  LINK $@"
+	$(Q)$(CC) $(CFLAGS) -fopenmp -shared -o $@ $^ $(LIBS) $(EXTRA)
+
+$(BUILD)/modules.c: lua/embed.lua $(MODULES)
+	@mkdir -p $(@D)
+	$(Q)lua5.4 lua/embed.lua $(MODULES) > $@
+
+$(BUILD)/modules.o: $(BUILD)/modules.c
+	$(Q)$(CC) $(CFLAGS) $(FLAGS) -c -o $@ $<
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	@echo "  CC   $<"
+	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(if $(filter lua/%,$<),$(LUA_CFLAGS)) $(if $(filter tests/%,$<),-Itests) -c -o $@ $<
+
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
+	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $^ $(LIBS) $(EXTRA)
+
+test: all $(C_TESTS) ## run every test (TAP, by prove)
+	$(Q)BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS)
+
+clean: ## remove what was built
+	rm -rf build
+
+.PHONY: all test clean
+.SECONDARY:
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -1,0 +1,32 @@
+/* base.h: what every other header may use. Sizes are size_t and are multiplied only through the checked helpers. */
+#ifndef MT_BASE_H
+#define MT_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+#define MT_VERSION "0.1.0"
+
+/* false: the result does not fit; *out is then unchanged */
+static inline bool size_mul(size_t a, size_t b, size_t *out) {
+    if (b != 0 && a > SIZE_MAX / b) return false;
+    *out = a * b;
+    return true;
+}
+
+static inline bool size_add(size_t a, size_t b, size_t *out) {
+    if (a > SIZE_MAX - b) return false;
+    *out = a + b;
+    return true;
+}
+
+/* n rounded up to a multiple of `to` (a power of two); n must leave room for that, which every checked tensor size does */
+static inline size_t align_up(size_t n, size_t to) { return (n + to - 1) & ~(to - 1); }
+
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+
+#endif

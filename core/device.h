@@ -1,0 +1,50 @@
+/* device.h: a device is a const table of functions; one instance is open per process and device.
+ * Kernels see KArgs (kernel.h); programs, plans and networks stay outside. */
+#ifndef MT_DEVICE_H
+#define MT_DEVICE_H
+
+#include "err.h"
+#include "kernel.h"
+
+typedef struct Device Device;
+
+typedef struct DeviceInfo {
+    char name[96];         /* "AMD EPYC 9554", "NVIDIA H200" */
+    char driver[64];       /* library or driver version */
+    size_t memory_total, memory_free; /* bytes; 0 = not known */
+    int threads;           /* CPU */
+} DeviceInfo;
+
+typedef struct DeviceTable {
+    const char *kind;  /* "cpu", "dry" */
+    size_t alignment;  /* every allocation is a multiple of it and starts at one; a power of two */
+    void (*close)(Device *);
+    int (*info)(Device *, DeviceInfo *, Err *);
+    int (*alloc)(Device *, size_t bytes, void **p, Err *); /* ERR_OOM when there is none; contents undefined */
+    void (*free)(Device *, void *p, size_t bytes);
+    int (*upload)(Device *, void *to, const void *from, size_t bytes, Err *);
+    int (*download)(Device *, void *to, const void *from, size_t bytes, Err *);
+    int (*sync)(Device *, Err *);
+    double (*seconds)(Device *); /* monotonic clock that step times are taken from */
+    /* Compiles what a PREPARED op needs (cached by the device), the scratch bytes it wants and, if it can, its state.
+     * args has views without data. A library's workspace is at most `limit` where the library offers a choice. */
+    int (*prepare)(Device *, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *);
+    int (*run)(Device *, const KArgs *args, Err *);
+    void (*trim)(Device *); /* drops cached states; only while no program holds one */
+    size_t (*used)(Device *); /* bytes of the device that this process holds as the driver sees it; 0 = not known */
+} DeviceTable;
+
+struct Device { const DeviceTable *table; };
+
+/* "cpu". A device, or a reason in *e. */
+int device_open(const char *name, Device **out, Err *e);
+void device_close(Device *d); /* NULL is allowed */
+
+/* The device that counts and computes nothing, for prediction: asks `model` for workspace and alignment, hands out
+ * addresses that are never touched. `model` is borrowed and must outlive it. */
+int device_dry_open(Device *model, Device **out, Err *e);
+
+/* Opened by name; each kernels/ folder defines its own. */
+int device_cpu_open(Device **out, Err *e);
+
+#endif

@@ -1,0 +1,82 @@
+/* dtype.h: element types and their conversions. Shared with .cu files: C/C++ common subset. */
+#ifndef MT_DTYPE_H
+#define MT_DTYPE_H
+
+#include <string.h>
+
+#include "base.h"
+
+#define DTYPES(X) X(F32, "f32", 4) X(BF16, "bf16", 2) X(F16, "f16", 2) X(I32, "i32", 4) X(U8, "u8", 1)
+
+typedef enum DType {
+#define X(name, text, size) DT_##name,
+    DTYPES(X)
+#undef X
+    DT_COUNT
+} DType;
+
+static inline size_t dtype_size(DType t) {
+    static const size_t sizes[] = {
+#define X(name, text, size) size,
+        DTYPES(X)
+#undef X
+    };
+    return sizes[t];
+}
+
+static inline const char *dtype_name(DType t) {
+    static const char *const names[] = {
+#define X(name, text, size) text,
+        DTYPES(X)
+#undef X
+    };
+    return names[t];
+}
+
+static inline bool dtype_is_float(DType t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16; }
+
+static inline uint32_t f32_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
+static inline float f32_from_bits(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+
+/* round to nearest even; NaN stays NaN */
+static inline uint16_t bf16_from_f32(float x) {
+    uint32_t u = f32_bits(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+}
+
+static inline float bf16_to_f32(uint16_t h) { return f32_from_bits((uint32_t)h << 16); }
+
+/* IEEE binary16, round to nearest even, overflow to infinity, subnormals kept */
+static inline uint16_t f16_from_f32(float x) {
+    uint32_t u = f32_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
+    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to 65536 or more */
+    if (a < 0x38800000u) { /* subnormal: adding 0.5 puts the rounding where the last bit of the result is */
+        float magic = f32_from_bits(a) + 0.5f;
+        return (uint16_t)(sign | (f32_bits(magic) - 0x3f000000u));
+    }
+    return (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13));
+}
+
+static inline float f16_to_f32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, a = h & 0x7fffu;
+    if (a >= 0x7c00u) return f32_from_bits(sign | 0x7f800000u | ((a & 0x3ffu) << 13));
+    if (a >= 0x0400u) return f32_from_bits(sign | ((a << 13) + 0x38000000u));
+    float x = (float)a * 5.9604644775390625e-08f; /* 2^-24 */
+    return f32_from_bits(sign | f32_bits(x));
+}
+
+/* element i of an array of floating type t */
+static inline float dtype_load(DType t, const void *p, size_t i) {
+    if (t == DT_F32) return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return t == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+}
+
+static inline void dtype_store(DType t, void *p, size_t i, float x) {
+    if (t == DT_F32) ((float *)p)[i] = x;
+    else ((uint16_t *)p)[i] = t == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
+}
+
+#endif

@@ -1,0 +1,46 @@
+/* kernel.h: what a kernel gets, and the prototypes of all kernels, expanded from ops.def. Shared with .cu files. */
+#ifndef MT_KERNEL_H
+#define MT_KERNEL_H
+
+#include "op.h"
+
+/* One operand. data is NULL while an op is prepared, and where an optional operand is absent (then count is 0). */
+typedef struct View {
+    void *data;
+    Shape shape;     /* PyTorch's order: (N, C, H, W) or (N, F) or parameters */
+    DType dtype;
+    int channels_last; /* 4-D: elements lie as N, H, W, C (weights: O, KH, KW, I) */
+    int64_t order[3];  /* to_rows: (C, H, W) of a flattened image, else 0 */
+    int64_t count;     /* elements */
+} View;
+
+typedef struct KArgs {
+    OpKind kind;
+    const Attr *attr;
+    View in[OP_IN], out[OP_OUT];
+    void *workspace;
+    size_t workspace_bytes;
+    void *state;     /* what prepare returned */
+    void *device;    /* the Device */
+    uint64_t seed;
+    uint32_t step;   /* counts steps of the run: dropout draws by it */
+    uint32_t micro;  /* micro-batch within the step */
+    uint32_t micro_batches;
+} KArgs;
+
+/* run: 0 or an ErrCode. prepare: see DeviceTable. A kernel that is missing on a device is a link error. */
+typedef int KernelRun(const KArgs *, Err *);
+typedef int KernelPrepare(const KArgs *, size_t limit, void **state, size_t *workspace, Err *);
+typedef void KernelRelease(void *state);
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#define OP(name, in, out, inplace, autocast, prepare, equation) KernelRun k_cpu_##name, k_cuda_##name;
+#include "ops.def"
+#undef OP
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,64 @@
+/* op.h: an op of a step program, and what ops.def says about its kind. */
+#ifndef MT_OP_H
+#define MT_OP_H
+
+#include "dtype.h"
+#include "pointwise.h"
+#include "shape.h"
+
+enum { OP_IN = 4, OP_OUT = 4, OP_PATH = 48, NEVER = -1 };
+
+typedef enum OpKind {
+#define OP(name, in, out, inplace, autocast, prepare, equation) OP_##name,
+#include "ops.def"
+#undef OP
+    OP_KIND_COUNT
+} OpKind;
+
+typedef enum Autocast { AUTOCAST_LOW, AUTOCAST_WIDE, AUTOCAST_SAME, AUTOCAST_NONE } Autocast;
+
+typedef struct OpInfo {
+    const char *name, *in_names, *out_names, *equation;
+    int inplace; /* input index or NEVER */
+    Autocast autocast;
+    bool prepared;
+    int n_in, n_out;                          /* slots, the optional ones included */
+    bool in_optional[OP_IN], out_optional[OP_OUT];
+    bool out_updated[OP_OUT];                 /* "*": read and written */
+} OpInfo;
+
+/* The row of a kind. The first call builds the table; call it once before threads start. */
+const OpInfo *op_info(OpKind kind);
+/* Name of operand `slot` ("dw", "acc") into text[16]; returns text. */
+const char *op_operand(OpKind kind, bool output, int slot, char *text);
+
+typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActFn act; float slope; } ConvAttr; /* pad: top left bottom right */
+typedef struct PoolAttr { int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor; } PoolAttr; /* divisor 0: window size */
+typedef struct ActAttr { ActFn act; float slope; int32_t inplace; } ActAttr; /* inplace: the layer asked for it; also in DropAttr */
+typedef struct LinearAttr { ActFn act; float slope; } LinearAttr;
+typedef struct DropAttr { float p; uint32_t id; int32_t inplace; } DropAttr;
+typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum; } LossAttr; /* sum: reduction = "sum" */
+typedef struct OptimAttr { OptimRule rule; } OptimAttr;
+typedef struct ScalerAttr { float growth, backoff; int32_t interval; } ScalerAttr;
+
+/* Cleared to zero bytes before it is filled, so that two equal attributes are equal as memory. */
+typedef union Attr {
+    ConvAttr conv;
+    LinearAttr linear;
+    PoolAttr pool;
+    ActAttr act;
+    DropAttr drop;
+    LossAttr loss;
+    OptimAttr optim;
+    ScalerAttr scaler;
+} Attr;
+
+/* The numbers that a step keeps on the device when it has an optimizer with a step count or a loss scale. */
+typedef struct StepState {
+    float loss_scale;
+    int32_t good_steps; /* since the scale last changed */
+    int32_t overflow;   /* this step's gradients hold an infinity or NaN */
+    int32_t step;       /* updates made, t in Adam's formulas */
+} StepState;
+
+#endif

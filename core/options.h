@@ -1,0 +1,56 @@
+/* options.h: the arguments of layers, losses and optimizers, described by one line of text.
+ *
+ *   spec   = option { " " option }          in PyTorch's positional order
+ *   option = name ":" type [ "=" default ]  no default: required; a default may name an earlier option
+ *   type   = "int" | "float" | "bool" | "pair" (int or {int, int}) | "floats" ({float, float})
+ *          | "pair" "|" word ... (a pair, or one of the words) | word "|" word ...
+ *
+ * "kernel_size:pair stride:pair=kernel_size padding:pair=0" is MaxPool2d's. */
+#ifndef MT_OPTIONS_H
+#define MT_OPTIONS_H
+
+#include "base.h"
+#include "err.h"
+
+enum { OPTIONS_MAX = 12, OPTION_NAME = 24, OPTION_WORDS = 48 };
+
+typedef enum OptionType { OPTION_INT, OPTION_FLOAT, OPTION_BOOL, OPTION_PAIR, OPTION_FLOATS, OPTION_WORD } OptionType;
+
+typedef struct Option {
+    char name[OPTION_NAME];
+    OptionType type;
+    char words[OPTION_WORDS]; /* "none|tanh" */
+    bool required, given;
+    int64_t i[2];  /* int, bool, pair */
+    int word;      /* index into words, -1 where a pair was given */
+    double f[2];   /* float, floats */
+    int from;      /* index of the option whose value is the default, or -1 */
+} Option;
+
+typedef struct Options {
+    int count;
+    Option item[OPTIONS_MAX];
+} Options;
+
+/* Reads a spec and sets the defaults. Fails only on a malformed spec (ERR_INTERNAL). */
+int options_parse(Options *o, const char *spec, Err *e);
+/* The option of that name, or NULL and an error that lists the known names. */
+Option *options_find(Options *o, const char *name, Err *e);
+int option_set_number(Option *o, double value, Err *e);                 /* int, float, pair (both) */
+int option_set_numbers(Option *o, double first, double second, Err *e); /* pair, floats */
+int option_set_bool(Option *o, bool value, Err *e);
+int option_set_word(Option *o, const char *word, Err *e);
+/* Fills the defaults that name another option; fails naming the first required option that was not given. */
+int options_finish(Options *o, Err *e);
+
+/* Values of a finished set; the name must be in the spec. */
+int64_t options_int(const Options *o, const char *name);
+int64_t options_pair(const Options *o, const char *name, int which);
+double options_float(const Options *o, const char *name);
+double options_floats(const Options *o, const char *name, int which);
+bool options_bool(const Options *o, const char *name);
+const char *options_word(const Options *o, const char *name, char *text /* OPTION_WORDS */);
+/* "kernel_size=3x3 stride=1x1": every option that differs from its default or is required, for dumps and cell ids */
+const char *options_text(const Options *o, char *text, size_t room);
+
+#endif

@@ -1,0 +1,32 @@
+/* plan.h: lifetimes to offsets. Pure arithmetic: knows sizes and times, no ops, no device.
+ *
+ *   offset ^      +-----------+
+ *   height |  +---+  tensor 2 |        greedy by size, first fit: the largest first, each at the lowest offset that is free
+ *          |  | 1 +--+--------+        during its whole life; among several orders the lowest height wins
+ *          |  |   | 3|
+ *          +--+---+--+-------> time    lower bound = the largest sum of sizes alive at one time
+ */
+#ifndef MT_PLAN_H
+#define MT_PLAN_H
+
+#include "base.h"
+#include "err.h"
+
+typedef struct PlanItem {
+    size_t size;      /* bytes, already rounded up to the alignment; 0 = takes no place */
+    int first, last;  /* alive during [first, last] */
+    size_t offset;    /* [out] */
+} PlanItem;
+
+typedef struct Plan {
+    size_t height;       /* bytes of the arena */
+    size_t lower_bound;  /* no plan can be lower */
+    int peak_time;       /* the first time at which the lower bound is reached */
+} Plan;
+
+/* Fills the items' offsets. ERR_HOST_MEMORY is the only error. */
+int plan_build(PlanItem *items, int n, Plan *plan, Err *e);
+/* ERR_INTERNAL naming two items that overlap in time and place, if there are such. */
+int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
+
+#endif

@@ -1,0 +1,91 @@
+/* pointwise.h: each pointwise formula once, in fp32, for every device. Shared with .cu files.
+ * An activation's gradient is written in terms of what its row says is saved: the input x or the output y. */
+#ifndef MT_POINTWISE_H
+#define MT_POINTWISE_H
+
+#include <math.h>
+
+#include "rng.h"
+
+/*    name        PyTorch      saved for the backward pass */
+#define ACTS(X)                      \
+    X(NONE,      "",         'y')    \
+    X(RELU,      "relu",     'y')    \
+    X(LEAKY,     "leaky_relu", 'x')  \
+    X(SIGMOID,   "sigmoid",  'y')    \
+    X(TANH,      "tanh",     'y')    \
+    X(GELU,      "gelu",     'x')    \
+    X(GELU_TANH, "gelu_tanh", 'x')
+
+typedef enum ActFn {
+#define X(name, text, saved) ACT_##name,
+    ACTS(X)
+#undef X
+    ACT_COUNT
+} ActFn;
+
+/* y = f(x); `slope` is LeakyReLU's */
+MT_FN float act_value(ActFn f, float x, float slope) {
+    switch (f) {
+    case ACT_RELU: return x < 0.0f ? 0.0f : x; /* a NaN goes through */
+    case ACT_LEAKY: return x < 0.0f ? slope * x : x;
+    case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
+    case ACT_TANH: return tanhf(x);
+    case ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+    case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    default: return x;
+    }
+}
+
+/* df/dx from s, the saved value (see ACTS) */
+MT_FN float act_slope(ActFn f, float s, float slope) {
+    float c, t;
+    switch (f) {
+    case ACT_RELU: return s > 0.0f ? 1.0f : 0.0f;
+    case ACT_LEAKY: return s > 0.0f ? 1.0f : slope;
+    case ACT_SIGMOID: return s * (1.0f - s);
+    case ACT_TANH: return 1.0f - s * s;
+    case ACT_GELU:
+        c = 0.5f * (1.0f + erff(s * 0.70710678118654752f));
+        return c + s * 0.39894228040143268f * expf(-0.5f * s * s);
+    case ACT_GELU_TANH:
+        t = tanhf(0.79788456080286536f * (s + 0.044715f * s * s * s));
+        c = 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * s * s);
+        return 0.5f * (1.0f + t) + 0.5f * s * (1.0f - t * t) * c;
+    default: return 1.0f;
+    }
+}
+
+/* What one optimizer step does to one element. PyTorch's update rules (torch.optim.SGD, Adam, AdamW). */
+typedef struct OptimRule {
+    float lr, momentum, dampening, weight_decay; /* SGD; weight_decay also Adam (L2) and AdamW (decoupled) */
+    float beta1, beta2, eps;                     /* Adam, AdamW */
+    int nesterov, decoupled;
+} OptimRule;
+
+/* w: weight, g: gradient, *v: momentum buffer; `first` is the first update, which starts the buffer without dampening */
+MT_FN float sgd_value(const OptimRule *o, float w, float g, float *v, int first) {
+    g += o->weight_decay * w;
+    if (o->momentum != 0.0f) {
+        *v = first ? g : o->momentum * *v + (1.0f - o->dampening) * g;
+        g = o->nesterov ? g + o->momentum * *v : *v;
+    }
+    return w - o->lr * g;
+}
+
+/* step_size = lr / (1 - beta1^t), root_scale = 1 / sqrt(1 - beta2^t), both computed in double once per step */
+MT_FN float adam_value(const OptimRule *o, float w, float g, float *m, float *v, float step_size, float root_scale) {
+    if (o->decoupled) w -= o->lr * o->weight_decay * w;
+    else g += o->weight_decay * w;
+    *m = o->beta1 * *m + (1.0f - o->beta1) * g;
+    *v = o->beta2 * *v + (1.0f - o->beta2) * g * g;
+    return w - step_size * *m / (sqrtf(*v) * root_scale + o->eps);
+}
+
+/* Dropout keeps element i with probability 1 - p and scales it; 1/(1-p) or 0. `id` names the op, so that layers differ. */
+MT_FN float dropout_factor(float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t i) {
+    Philox r = philox(seed, RNG_DROPOUT, id, call, i >> 2);
+    return rng_uniform(r.x[i & 3]) < p ? 0.0f : 1.0f / (1.0f - p);
+}
+
+#endif

@@ -1,0 +1,117 @@
+/* program.h: one training step as data: buffers, and a flat list of ops over them.
+ *
+ * Ops [0, body_end) are the body: they run once per micro-batch. Ops [body_end, n_ops) run once per step, after the last
+ * micro-batch. Every temporary buffer is written by exactly one op; operands marked "*" in ops.def must be persistent or
+ * carried. Passes change a program in place and leave it valid: program_check says so after each of them. */
+#ifndef MT_PROGRAM_H
+#define MT_PROGRAM_H
+
+#include "op.h"
+
+/*   name                  CSV column             what it counts */
+#define CATEGORIES(X)                                                                                                   \
+    X(WEIGHTS,              "weights",              "parameters, their 16-bit copies, and fp32 master copies")          \
+    X(GRADIENTS,            "gradients",            "gradients of parameters, accumulation buffers included")           \
+    X(OPTIMIZER,            "optimizer",            "momentum and Adam buffers, step count, loss scale")                \
+    X(ACTIVATIONS,          "activations",          "outputs of forward ops, recomputed ones included, pooling indices") \
+    X(ACTIVATION_GRADIENTS, "activation_gradients", "gradients of activations")                                        \
+    X(INPUT,                "input",                "the micro-batch: inputs and targets")                              \
+    X(WORKSPACE,            "workspace",            "scratch that one op's library call needs")                         \
+    X(OTHER,                "other",                "the loss; alignment, gaps and cached blocks of the allocator")
+
+typedef enum Category {
+#define X(name, text, what) CAT_##name,
+    CATEGORIES(X)
+#undef X
+    CAT_COUNT
+} Category;
+const char *category_name(Category c);
+
+/* How elements lie in memory. NHWC is for shapes (N, C, H, W) and for convolution weights (O, I, KH, KW) alike. */
+typedef enum Layout { LAYOUT_ROWS, LAYOUT_NHWC } Layout;
+
+typedef enum BufKind {
+    BUF_TEMP,       /* lives from its op to its last use */
+    BUF_PERSISTENT, /* lives as long as the runtime: parameters, optimizer state */
+    BUF_INPUT,      /* filled before each micro-batch: lives to its last use in the body */
+} BufKind;
+
+enum { BUF_NAME = 56, NO_BUF = -1, NO_OP = -1 };
+
+typedef struct Buf {
+    char name[BUF_NAME]; /* "2.weight", "2.weight.grad", "2.out" */
+    Shape shape;         /* PyTorch's order */
+    DType dtype;
+    Layout layout;
+    int64_t order[3];    /* nonzero (C, H, W): dimension 1 of this (N, C*H*W) matrix is stored as H, W, C (a flattened image) */
+    Category category;
+    BufKind kind;
+    size_t bytes;        /* exact */
+    int alias;           /* the buffer whose storage this one shares, or NO_BUF; never a chain: always the root */
+    int param;           /* index of the network's parameter that this is (or is the master, gradient, state of), or -1 */
+    bool carried;        /* a temporary that holds its value from one micro-batch to the next: lives through the whole body */
+    bool keep;           /* lives to the end of the step, so that it can be read then */
+    bool master;         /* a 16-bit parameter that gets an fp32 master copy (set by the precision pass, used by update) */
+} Buf;
+
+typedef struct Op {
+    OpKind kind;
+    int in[OP_IN], out[OP_OUT]; /* buffers, NO_BUF where absent */
+    int workspace;              /* buffer or NO_BUF */
+    Attr attr;
+    int region;                 /* nn.Checkpoint that it stands in (1, 2, ...), 0 = none */
+    bool recomputed;            /* a second forward, emitted by the checkpoint pass */
+    double flops, traffic;      /* floating-point operations; bytes read and written: for cost estimates */
+    void *state;                /* what the device prepared for it; borrowed from the device */
+    char path[OP_PATH];         /* layer: "2", "body.0" */
+} Op;
+
+typedef struct Program {
+    Buf *bufs;
+    Op *ops;
+    int n_bufs, cap_bufs, n_ops, cap_ops;
+    int body_end;      /* == n_ops until the update pass */
+    int forward_end;   /* ops [0, forward_end) are forward and loss; the rest of the body is backward */
+    int micro_batches; /* how often the body runs in a step */
+    int input, target, output, loss; /* buffers; target and loss may be NO_BUF (evaluation without a loss) */
+    bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
+    bool failed;       /* host memory ran out while it was built: program_check reports it */
+} Program;
+
+Program *program_new(void);                    /* NULL: no host memory */
+Program *program_copy(const Program *p);       /* NULL: no host memory */
+void program_free(Program *p);
+
+/* A buffer with its byte count filled in; name as printf. Returns its index; on failure sets p->failed and returns 0. */
+int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...)
+    __attribute__((format(printf, 5, 6)));
+/* Recomputes bytes after shape or dtype changed. */
+void program_resize(Program *p, int buf);
+/* An op with all operands absent, put at the end (NULL: sets p->failed; returns a dummy that may be written to). */
+Op *program_op(Program *p, OpKind kind, const char *path);
+/* Replaces the ops by `ops` (copied). */
+void program_set_ops(Program *p, const Op *ops, int n_ops);
+
+/* The buffer whose storage `buf` uses. */
+static inline int program_root(const Program *p, int buf) {
+    return p->bufs[buf].alias == NO_BUF ? buf : p->bufs[buf].alias;
+}
+/* The only op that writes temporary `buf`, or NO_OP. */
+int program_writer(const Program *p, int buf);
+/* Replaces operand `from` by `to` in the inputs of ops [first, last). */
+void program_replace_input(Program *p, int first, int last, int from, int to);
+
+/* The verifier: operands present and in range, defined before use, one writer or "*", shapes and dtypes as the kind wants,
+ * aliases sound (no read of storage that was overwritten), body temporaries not used after the body unless it runs once. `after` names the pass. */
+int program_check(const Program *p, const char *after, Err *e);
+
+/* The program as text, one buffer or op per line, through `put(arg, line)`. */
+typedef void TextSink(void *arg, const char *line);
+void program_dump(const Program *p, TextSink *put, void *arg);
+
+/* Storage lifetimes, by root buffer (others: bytes 0). first/last are op indices; a persistent buffer has [0, n_ops - 1]. */
+typedef struct Life { int first, last; size_t bytes; bool used; } Life;
+/* life[n_bufs] */
+void program_lives(const Program *p, Life *life);
+
+#endif
