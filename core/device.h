@@ -31,6 +31,7 @@ typedef struct DeviceTable {
     int (*prepare)(Device *, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *);
     int (*run)(Device *, const KArgs *args, Err *);
     void (*trim)(Device *); /* drops cached states; only while no program holds one */
+    bool dry;          /* computes nothing: contents need not be made for it */
     size_t (*used)(Device *); /* bytes of the device that this process holds as the driver sees it; 0 = not known */
 } DeviceTable;
 

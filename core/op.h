@@ -32,10 +32,10 @@ const OpInfo *op_info(OpKind kind);
 /* Name of operand `slot` ("dw", "acc") into text[16]; returns text. */
 const char *op_operand(OpKind kind, bool output, int slot, char *text);
 
-typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActFn act; float slope; } ConvAttr; /* pad: top left bottom right */
+typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActFn act; float slope; int32_t inplace; } ConvAttr; /* pad: top left bottom right */
 typedef struct PoolAttr { int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor; } PoolAttr; /* divisor 0: window size */
-typedef struct ActAttr { ActFn act; float slope; int32_t inplace; } ActAttr; /* inplace: the layer asked for it; also in DropAttr */
-typedef struct LinearAttr { ActFn act; float slope; } LinearAttr;
+typedef struct ActAttr { ActFn act; float slope; int32_t inplace; } ActAttr; /* inplace: the layer asked for it */
+typedef struct LinearAttr { ActFn act; float slope; int32_t inplace; } LinearAttr; /* act, slope, inplace: the activation fused behind it */
 typedef struct DropAttr { float p; uint32_t id; int32_t inplace; } DropAttr;
 typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum; } LossAttr; /* sum: reduction = "sum" */
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;

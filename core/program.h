@@ -74,6 +74,7 @@ typedef struct Program {
     int forward_end;   /* ops [0, forward_end) are forward and loss; the rest of the body is backward */
     int micro_batches; /* how often the body runs in a step */
     int input, target, output, loss; /* buffers; target and loss may be NO_BUF (evaluation without a loss) */
+    int state;         /* the StepState buffer, NO_BUF until a pass needs one (program_state) */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
     bool failed;       /* host memory ran out while it was built: program_check reports it */
 } Program;
@@ -98,6 +99,10 @@ static inline int program_root(const Program *p, int buf) {
 }
 /* The only op that writes temporary `buf`, or NO_OP. */
 int program_writer(const Program *p, int buf);
+/* The buffer of that name, or NO_BUF. */
+int program_find(const Program *p, const char *name);
+/* The persistent StepState buffer, made at the first call. */
+int program_state(Program *p);
 /* Replaces operand `from` by `to` in the inputs of ops [first, last). */
 void program_replace_input(Program *p, int first, int last, int from, int to);
 

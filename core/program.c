@@ -1,0 +1,161 @@
+#include "program.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "mem.h"
+
+const char *category_name(Category c) {
+    static const char *const names[] = {
+#define X(name, text, what) text,
+        CATEGORIES(X)
+#undef X
+    };
+    return names[c];
+}
+
+Program *program_new(void) {
+    Program *p = mem_new(sizeof *p);
+    if (!p) return NULL;
+    p->input = p->target = p->output = p->loss = p->state = NO_BUF;
+    p->micro_batches = 1;
+    return p;
+}
+
+Program *program_copy(const Program *p) {
+    Program *c = mem_copy(p, sizeof *p);
+    if (!c) return NULL;
+    c->bufs = mem_copy(p->bufs, (size_t)p->n_bufs * sizeof *p->bufs);
+    c->ops = mem_copy(p->ops, (size_t)p->n_ops * sizeof *p->ops);
+    c->cap_bufs = p->n_bufs;
+    c->cap_ops = p->n_ops;
+    if (c->bufs && c->ops) return c;
+    program_free(c);
+    return NULL;
+}
+
+void program_free(Program *p) {
+    if (!p) return;
+    mem_free(p->bufs);
+    mem_free(p->ops);
+    mem_free(p);
+}
+
+void program_resize(Program *p, int buf) {
+    Buf *b = &p->bufs[buf];
+    int64_t n;
+    if (shape_count(&b->shape, &n, NULL) != OK) p->failed = true; /* network_infer has checked every shape before */
+    else b->bytes = (size_t)n * dtype_size(b->dtype);
+}
+
+int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...) {
+    if (p->failed || !mem_grow(&p->bufs, &p->cap_bufs, p->n_bufs + 1, sizeof *p->bufs)) {
+        p->failed = true;
+        return 0;
+    }
+    Buf *b = &p->bufs[p->n_bufs];
+    memset(b, 0, sizeof *b);
+    va_list args;
+    va_start(args, name);
+    vsnprintf(b->name, sizeof b->name, name, args);
+    va_end(args);
+    b->category = category;
+    b->shape = shape;
+    b->dtype = dtype;
+    b->alias = NO_BUF;
+    b->param = -1;
+    program_resize(p, p->n_bufs);
+    return p->n_bufs++;
+}
+
+static void op_clear(Op *op, OpKind kind, const char *path) {
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    op->workspace = NO_BUF;
+    for (int i = 0; i < OP_IN; i++) op->in[i] = NO_BUF;
+    for (int i = 0; i < OP_OUT; i++) op->out[i] = NO_BUF;
+    snprintf(op->path, sizeof op->path, "%s", path);
+}
+
+Op *program_op(Program *p, OpKind kind, const char *path) {
+    static _Thread_local Op dummy; /* where ops go after a failure, so that emitting code needs no check of its own */
+    Op *op = &dummy;
+    if (p->failed || !mem_grow(&p->ops, &p->cap_ops, p->n_ops + 1, sizeof *p->ops)) p->failed = true;
+    else op = &p->ops[p->n_ops++];
+    op_clear(op, kind, path);
+    return op;
+}
+
+void program_set_ops(Program *p, const Op *ops, int n_ops) {
+    if (p->failed || !mem_grow(&p->ops, &p->cap_ops, n_ops, sizeof *p->ops)) {
+        p->failed = true;
+        return;
+    }
+    memmove(p->ops, ops, (size_t)n_ops * sizeof *ops);
+    p->n_ops = n_ops;
+}
+
+int program_writer(const Program *p, int buf) {
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_OUT; k++)
+            if (p->ops[i].out[k] == buf) return i;
+    return NO_OP;
+}
+
+int program_find(const Program *p, const char *name) {
+    for (int b = 0; b < p->n_bufs; b++)
+        if (!strcmp(p->bufs[b].name, name)) return b;
+    return NO_BUF;
+}
+
+int program_state(Program *p) {
+    if (p->state != NO_BUF) return p->state;
+    int b = program_buf(p, CAT_OPTIMIZER, shape1(sizeof(StepState) / 4), DT_I32, "state");
+    if (p->failed) return 0;
+    p->bufs[b].kind = BUF_PERSISTENT;
+    return p->state = b;
+}
+
+void program_replace_input(Program *p, int first, int last, int from, int to) {
+    for (int i = first; i < last; i++)
+        for (int k = 0; k < OP_IN; k++)
+            if (p->ops[i].in[k] == from) p->ops[i].in[k] = to;
+}
+
+static void live_at(const Program *p, Life *life, int buf, int op) {
+    if (buf == NO_BUF) return;
+    Life *l = &life[program_root(p, buf)];
+    if (!l->used) l->first = op;
+    l->used = true;
+    if (op > l->last) l->last = op;
+}
+
+/* What a flag adds to the range in which ops touch the storage. */
+static void extend(const Program *p, const Buf *b, Life *l) {
+    int end = p->n_ops - 1;
+    if (b->kind == BUF_PERSISTENT) {
+        l->first = 0;
+        l->last = end;
+        l->used = true;
+    }
+    if (!l->used) return;
+    if (b->kind == BUF_INPUT || b->carried) l->first = 0;
+    if (b->carried && l->last < p->body_end - 1) l->last = p->body_end - 1;
+    if (b->keep) l->last = end;
+}
+
+void program_lives(const Program *p, Life *life) {
+    memset(life, 0, (size_t)p->n_bufs * sizeof *life);
+    for (int i = 0; i < p->n_ops; i++) {
+        const Op *op = &p->ops[i];
+        for (int k = 0; k < OP_IN; k++) live_at(p, life, op->in[k], i);
+        for (int k = 0; k < OP_OUT; k++) live_at(p, life, op->out[k], i);
+        live_at(p, life, op->workspace, i);
+    }
+    for (int b = 0; b < p->n_bufs; b++) {
+        Life *l = &life[program_root(p, b)];
+        extend(p, &p->bufs[b], l);
+        if (l->used) l->bytes = max_size(l->bytes, p->bufs[b].bytes);
+    }
+}

@@ -1,0 +1,171 @@
+/* The verifier. Runs after lowering and after every pass, in every build: it costs microseconds. */
+#include <string.h>
+
+#include "mem.h"
+#include "program.h"
+
+typedef struct Check {
+    const Program *p;
+    const char *after;
+    Err *e;
+    int op;       /* index of the op being looked at */
+    bool *made;   /* by buffer: holds a value at this point */
+    int *content; /* by buffer: names the value it was written with; views share their source's */
+    int *current; /* by root buffer: the content that its storage holds now */
+} Check;
+
+static int bad(const Check *c, const char *what, int buf) {
+    const Op *op = &c->p->ops[c->op];
+    return err_set(c->e, ERR_INTERNAL, "after %s: op %d %s %s: %s%s%s", c->after, c->op, op_info(op->kind)->name, op->path, what,
+                   buf == NO_BUF ? "" : ": ", buf == NO_BUF ? "" : c->p->bufs[buf].name);
+}
+
+static int check_operands(const Check *c, const Op *op) {
+    const OpInfo *info = op_info(op->kind);
+    for (int k = 0; k < OP_IN; k++) {
+        if (op->in[k] < NO_BUF || op->in[k] >= c->p->n_bufs) return bad(c, "input out of range", NO_BUF);
+        if (k >= info->n_in ? op->in[k] != NO_BUF : op->in[k] == NO_BUF && !info->in_optional[k])
+            return bad(c, k >= info->n_in ? "too many inputs" : "an input is missing", NO_BUF);
+    }
+    for (int k = 0; k < OP_OUT; k++) {
+        if (op->out[k] < NO_BUF || op->out[k] >= c->p->n_bufs) return bad(c, "output out of range", NO_BUF);
+        if (k >= info->n_out ? op->out[k] != NO_BUF : op->out[k] == NO_BUF && !info->out_optional[k])
+            return bad(c, k >= info->n_out ? "too many outputs" : "an output is missing", NO_BUF);
+    }
+    return OK;
+}
+
+static int check_reads(const Check *c, const Op *op) {
+    const Program *p = c->p;
+    for (int k = 0; k < OP_IN; k++) {
+        int b = op->in[k];
+        if (b == NO_BUF) continue;
+        if (!c->made[b]) return bad(c, "reads what no op before it has made", b);
+        if (c->current[program_root(p, b)] != c->content[b]) return bad(c, "reads storage that was overwritten", b);
+        if (p->micro_batches > 1 && c->op >= p->body_end && p->bufs[b].kind == BUF_TEMP && !p->bufs[b].carried)
+            return bad(c, "reads a temporary of the last micro-batch only", b);
+    }
+    return OK;
+}
+
+/* Output 0 may lie in the storage of the input that ops.def allows, and of no other. */
+static int check_inplace(const Check *c, const Op *op, int out) {
+    const Program *p = c->p;
+    int allowed = op_info(op->kind)->inplace, root = program_root(p, out);
+    if (allowed == NEVER || op->out[0] != out || program_root(p, op->in[allowed]) != root)
+        return bad(c, "writes into the storage of another buffer", out);
+    if (p->bufs[root].kind != BUF_TEMP && op->kind != OP_view) return bad(c, "overwrites an input or parameter", out);
+    for (int k = 0; k < OP_IN; k++)
+        if (k != allowed && op->in[k] != NO_BUF && program_root(p, op->in[k]) == root)
+            return bad(c, "overwrites another of its inputs", out);
+    return OK;
+}
+
+static int check_write(Check *c, const Op *op, int k) {
+    const Program *p = c->p;
+    int b = op->out[k], root;
+    if (b == NO_BUF) return OK;
+    const Buf *buf = &p->bufs[b];
+    if (op_info(op->kind)->out_updated[k]) {
+        if (buf->kind != BUF_PERSISTENT && !buf->carried) return bad(c, "updates a buffer that does not last", b);
+        c->made[b] = true;
+        return OK;
+    }
+    if (buf->kind != BUF_TEMP || buf->carried) return bad(c, "writes over a buffer that lasts", b);
+    if (c->made[b]) return bad(c, "writes a buffer that another op has written", b);
+    root = program_root(p, b);
+    if (root != b && check_inplace(c, op, b)) return ERR_INTERNAL;
+    c->made[b] = true;
+    c->content[b] = op->kind == OP_view ? c->content[op->in[0]] : b;
+    c->current[root] = c->content[b];
+    return OK;
+}
+
+static bool conv_fits(const Buf *x, const Buf *w, const Buf *y, const ConvAttr *a) {
+    if (x->shape.rank != 4 || w->shape.rank != 4 || y->shape.rank != 4) return false;
+    for (int i = 0; i < 2; i++) {
+        int64_t span = x->shape.dim[2 + i] + a->pad[i] + a->pad[2 + i] - (int64_t)a->dilation[i] * (w->shape.dim[2 + i] - 1) - 1;
+        if (span < 0 || span / a->stride[i] + 1 != y->shape.dim[2 + i]) return false;
+    }
+    return x->shape.dim[0] == y->shape.dim[0] && y->shape.dim[1] == w->shape.dim[0] &&
+           x->shape.dim[1] == w->shape.dim[1] * a->groups && x->dtype == w->dtype;
+}
+
+static bool linear_fits(const Buf *x, const Buf *w, const Buf *y) {
+    return x->shape.rank == 2 && w->shape.rank == 2 && y->shape.rank == 2 && x->shape.dim[0] == y->shape.dim[0] &&
+           x->shape.dim[1] == w->shape.dim[1] && y->shape.dim[1] == w->shape.dim[0] && x->dtype == y->dtype;
+}
+
+static bool same_elements(const Buf *a, const Buf *b) {
+    return shape_equal(&a->shape, &b->shape) && a->layout == b->layout && !memcmp(a->order, b->order, sizeof a->order);
+}
+
+static bool operands_fit(const Program *p, const Op *op) {
+    const Buf *a = op->in[0] == NO_BUF ? NULL : &p->bufs[op->in[0]], *b = op->in[1] == NO_BUF ? NULL : &p->bufs[op->in[1]];
+    const Buf *y = &p->bufs[op->out[0]];
+    Buf w;
+    switch (op->kind) {
+    case OP_conv2d: return conv_fits(a, b, y, &op->attr.conv) && a->dtype == y->dtype;
+    case OP_conv2d_dx: return conv_fits(y, b, a, &op->attr.conv);
+    case OP_conv2d_dw: /* dw may be wider than x and dy */
+        w = *y;
+        w.dtype = a->dtype;
+        return conv_fits(a, &w, b, &op->attr.conv);
+    case OP_linear: return linear_fits(a, b, y);
+    case OP_linear_dx: return linear_fits(y, b, a);
+    case OP_linear_dw: return linear_fits(a, y, b);
+    case OP_act: case OP_dropout: case OP_dropout_dx: return same_elements(a, y) && a->dtype == y->dtype;
+    case OP_add: case OP_act_dx: return same_elements(a, b) && same_elements(a, y) && a->dtype == y->dtype;
+    case OP_cast: case OP_accumulate: return same_elements(a, y);
+    case OP_view: return a->bytes == y->bytes && a->dtype == y->dtype;
+    case OP_to_rows: case OP_to_rows_dx: case OP_maxpool: case OP_avgpool: case OP_adaptive_avgpool:
+    case OP_maxpool_dx: case OP_avgpool_dx: case OP_adaptive_avgpool_dx: return a->dtype == y->dtype;
+    case OP_sgd: case OP_adam: return same_elements(a, y);
+    default: return true;
+    }
+}
+
+static int check_buffers(const Program *p, const char *after, Err *e) {
+    for (int i = 0; i < p->n_bufs; i++) {
+        const Buf *b = &p->bufs[i];
+        int64_t n;
+        if (shape_count(&b->shape, &n, e)) return err_prefix(e, "after %s: %s", after, b->name);
+        if (b->category != CAT_WORKSPACE && b->bytes != (size_t)n * dtype_size(b->dtype))
+            return err_set(e, ERR_INTERNAL, "after %s: %s has %zu bytes, its shape wants %zu", after, b->name, b->bytes,
+                           (size_t)n * dtype_size(b->dtype));
+        if (b->alias != NO_BUF && (b->alias >= p->n_bufs || p->bufs[b->alias].alias != NO_BUF || p->bufs[b->alias].bytes < b->bytes))
+            return err_set(e, ERR_INTERNAL, "after %s: %s lies in a buffer that does not hold it", after, b->name);
+    }
+    return OK;
+}
+
+static int check_ops(Check *c) {
+    const Program *p = c->p;
+    for (int b = 0; b < p->n_bufs; b++) {
+        c->made[b] = p->bufs[b].kind != BUF_TEMP;
+        c->content[b] = c->current[b] = b;
+    }
+    for (c->op = 0; c->op < p->n_ops; c->op++) {
+        const Op *op = &p->ops[c->op];
+        if (check_operands(c, op) || check_reads(c, op)) return ERR_INTERNAL;
+        for (int k = 0; k < OP_OUT; k++)
+            if (check_write(c, op, k)) return ERR_INTERNAL;
+        if (!operands_fit(p, op)) return bad(c, "shapes, types or orders do not fit", op->out[0]);
+    }
+    for (int b = 0; b < p->n_bufs; b++)
+        if (p->bufs[b].keep && c->made[b] && c->current[program_root(p, b)] != c->content[b])
+            return err_set(c->e, ERR_INTERNAL, "after %s: %s is kept but overwritten", c->after, p->bufs[b].name);
+    return OK;
+}
+
+int program_check(const Program *p, const char *after, Err *e) {
+    if (p->failed) return err_set(e, ERR_HOST_MEMORY, "out of host memory in %s", after);
+    if (check_buffers(p, after, e)) return ERR_INTERNAL;
+    size_t n = (size_t)p->n_bufs;
+    Check c = {p, after, e, 0, mem_new(n * sizeof(bool)), mem_new(n * sizeof(int)), mem_new(n * sizeof(int))};
+    int code = c.made && c.content && c.current ? check_ops(&c) : err_set(e, ERR_HOST_MEMORY, "out of host memory in %s", after);
+    mem_free(c.made);
+    mem_free(c.content);
+    mem_free(c.current);
+    return code;
+}

@@ -1,0 +1,68 @@
+#include "view.h"
+
+#include <string.h>
+
+View view_of(const Buf *b, void *data) {
+    View v;
+    memset(&v, 0, sizeof v);
+    if (!b) return v;
+    v.data = data;
+    v.shape = b->shape;
+    v.dtype = b->dtype;
+    v.channels_last = b->layout == LAYOUT_NHWC;
+    memcpy(v.order, b->order, sizeof v.order);
+    v.count = shape_elements(&b->shape);
+    return v;
+}
+
+void view_args(const Program *p, const Op *op, KArgs *args) {
+    memset(args, 0, sizeof *args);
+    args->kind = op->kind;
+    args->attr = &op->attr;
+    for (int k = 0; k < OP_IN; k++) args->in[k] = view_of(op->in[k] == NO_BUF ? NULL : &p->bufs[op->in[k]], NULL);
+    for (int k = 0; k < OP_OUT; k++) args->out[k] = view_of(op->out[k] == NO_BUF ? NULL : &p->bufs[op->out[k]], NULL);
+    args->state = op->state;
+}
+
+/* How the elements of `b` are permuted: n blocks of (c, hw) in PyTorch's order are stored as (hw, c). */
+static void blocks(const Buf *b, int64_t *n, int64_t *c, int64_t *hw) {
+    int64_t count = shape_elements(&b->shape);
+    *c = 1;
+    *hw = 1;
+    if (b->layout == LAYOUT_NHWC && b->shape.rank == 4) {
+        *c = b->shape.dim[1];
+        *hw = b->shape.dim[2] * b->shape.dim[3];
+    } else if (b->order[0]) {
+        *c = b->order[0];
+        *hw = b->order[1] * b->order[2];
+    }
+    *n = count / (*c * *hw);
+}
+
+static void store(const Buf *b, void *storage, int64_t at, const void *values, int64_t from) {
+    if (dtype_is_float(b->dtype)) dtype_store(b->dtype, storage, (size_t)at, ((const float *)values)[from]);
+    else if (b->dtype == DT_I32) ((int32_t *)storage)[at] = ((const int32_t *)values)[from];
+    else ((uint8_t *)storage)[at] = (uint8_t)((const int32_t *)values)[from];
+}
+
+static void load(const Buf *b, const void *storage, int64_t at, void *values, int64_t to) {
+    if (dtype_is_float(b->dtype)) ((float *)values)[to] = dtype_load(b->dtype, storage, (size_t)at);
+    else if (b->dtype == DT_I32) ((int32_t *)values)[to] = ((const int32_t *)storage)[at];
+    else ((int32_t *)values)[to] = ((const uint8_t *)storage)[at];
+}
+
+void view_pack(const Buf *b, const void *values, void *storage) {
+    int64_t n, c, hw;
+    blocks(b, &n, &c, &hw);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t s = 0; s < hw; s++)
+            for (int64_t k = 0; k < c; k++) store(b, storage, (i * hw + s) * c + k, values, (i * c + k) * hw + s);
+}
+
+void view_unpack(const Buf *b, const void *storage, void *values) {
+    int64_t n, c, hw;
+    blocks(b, &n, &c, &hw);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < c; k++)
+            for (int64_t s = 0; s < hw; s++) load(b, storage, (i * hw + s) * c + k, values, (i * c + k) * hw + s);
+}
