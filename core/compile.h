@@ -23,11 +23,11 @@ int pass_update(Program *p, const Settings *s, Err *e);      /* the optimizer, t
 int pass_inplace(Program *p, const Settings *s, Err *e);     /* an output takes over the storage of a dying input */
 
 /* The passes behind checkpointing, on a program of its own: what pass_checkpoint judges a choice by. */
-int compile_finish(Program *p, const Settings *s, Device *device, PassWatch *watch, void *arg, Err *e);
+int compile_finish(Program *p, const Settings *s, PassWatch *watch, void *arg, Err *e);
 
 /* The plan of a whole program: temporaries placed, persistent buffers below them. offsets[n_bufs] by root buffer, from the
  * arena's start; the persistent ones come first, in buffer order. */
-typedef struct Placement { size_t *offsets; size_t persistent, arena; Plan plan; /* of everything */ } Placement;
+typedef struct Placement { size_t *offsets; size_t persistent, arena; Plan plan; /* of the temporaries */ } Placement;
 int placement_build(const Program *p, size_t alignment, Placement *out, Err *e);
 void placement_free(Placement *pl);
 

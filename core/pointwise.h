@@ -24,6 +24,16 @@ typedef enum ActFn {
     ACT_COUNT
 } ActFn;
 
+/* Is it the output that the gradient is computed from? */
+static inline bool act_saves_output(ActFn f) {
+    static const char saved[] = {
+#define X(name, text, saved) saved,
+        ACTS(X)
+#undef X
+    };
+    return saved[f] == 'y';
+}
+
 /* y = f(x); `slope` is LeakyReLU's */
 MT_FN float act_value(ActFn f, float x, float slope) {
     switch (f) {

@@ -106,6 +106,9 @@ int program_state(Program *p);
 /* Replaces operand `from` by `to` in the inputs of ops [first, last). */
 void program_replace_input(Program *p, int first, int last, int from, int to);
 
+/* Fills op->flops and op->traffic from its operands; in op_cost.c. */
+void op_cost(const Program *p, Op *op);
+
 /* The verifier: operands present and in range, defined before use, one writer or "*", shapes and dtypes as the kind wants,
  * aliases sound (no read of storage that was overwritten), body temporaries not used after the body unless it runs once. `after` names the pass. */
 int program_check(const Program *p, const char *after, Err *e);

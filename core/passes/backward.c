@@ -1,0 +1,175 @@
+/* The gradient of every forward op, as ops, last op first. Gradients are buffers with the shape and type of what they are
+ * the gradient of; a buffer that is read twice gets the sum. Where no parameter lies upstream, no gradient is emitted.
+ * A parameter that reaches an op through a cast gets its gradient straight in its own type. */
+#include <stdio.h>
+#include <string.h>
+
+#include "compile.h"
+#include "mem.h"
+
+typedef struct Back {
+    Program *p;
+    int *grad;    /* by buffer: its gradient so far, or NO_BUF */
+    bool *wanted; /* by buffer: a parameter lies upstream */
+    int *leaf;    /* by buffer: the parameter that it is a cast of, or itself */
+    int n;        /* forward buffers */
+} Back;
+
+/* "x.grad" -> "x.grad.what7", numbered so that it is the only one */
+static void rename_buf(Program *p, int buf, const char *what) {
+    char name[BUF_NAME];
+    if (p->failed) return;
+    snprintf(name, sizeof name, "%.*s.%s%d", BUF_NAME - 20, p->bufs[buf].name, what, p->n_ops);
+    memcpy(p->bufs[buf].name, name, sizeof name);
+}
+
+static int grad_buf(Back *b, int of) {
+    const Buf like = b->p->bufs[of];
+    bool weight = like.kind == BUF_PERSISTENT;
+    int g = program_buf(b->p, weight ? CAT_GRADIENTS : CAT_ACTIVATION_GRADIENTS, like.shape, like.dtype, "%s.grad", like.name);
+    if (b->p->failed) return 0;
+    Buf *buf = &b->p->bufs[g];
+    buf->layout = like.layout;
+    memcpy(buf->order, like.order, sizeof buf->order);
+    buf->param = weight ? like.param : -1;
+    return g;
+}
+
+static Op *emit(Back *b, OpKind kind, const Op *forward, int in0, int in1, int out) {
+    Op *op = program_op(b->p, kind, forward->path);
+    op->attr = forward->attr;
+    op->region = forward->region;
+    op->in[0] = in0;
+    op->in[1] = in1;
+    op->out[0] = out;
+    op_cost(b->p, op);
+    return op;
+}
+
+/* `g` is a contribution to the gradient of `of`; the second and later ones are added up. */
+static void contribute(Back *b, const Op *forward, int of, int g) {
+    Program *p = b->p;
+    int sum, before = b->grad[of];
+    if (before == NO_BUF) {
+        b->grad[of] = g;
+        return;
+    }
+    sum = grad_buf(b, of);
+    if (p->failed) return;
+    rename_buf(p, before, "part");
+    Op *op = emit(b, OP_add, forward, before, g, sum);
+    memset(&op->attr, 0, sizeof op->attr);
+    b->grad[of] = sum;
+}
+
+/* One op dx = kind(in0, in1) if x wants a gradient. */
+static void unary(Back *b, OpKind kind, const Op *f, int x, int in0, int in1) {
+    if (!b->wanted[x]) return;
+    int g = grad_buf(b, x);
+    emit(b, kind, f, in0, in1, g);
+    contribute(b, f, x, g);
+}
+
+/* conv2d and linear: through the fused activation, then dw (x may die with it), then dx. */
+static void product(Back *b, const Op *f, OpKind dx, OpKind dw, ActFn act, float slope, int inplace) {
+    int dy = b->grad[f->out[0]], w = b->leaf[f->in[1]], bias = f->in[2];
+    if (act != ACT_NONE) {
+        int g = grad_buf(b, f->out[0]);
+        rename_buf(b->p, g, "pre"); /* the gradient of what the activation was given, which never exists */
+        Op *op = emit(b, OP_act_dx, f, dy, f->out[0], g);
+        memset(&op->attr, 0, sizeof op->attr);
+        op->attr.act.act = act;
+        op->attr.act.slope = slope;
+        op->attr.act.inplace = inplace;
+        dy = g;
+    }
+    if (b->wanted[w]) {
+        int g = grad_buf(b, w), gb = bias == NO_BUF ? NO_BUF : grad_buf(b, bias);
+        Op *op = emit(b, dw, f, f->in[0], dy, g);
+        op->out[1] = gb;
+        op_cost(b->p, op);
+        contribute(b, f, w, g);
+        if (bias != NO_BUF) contribute(b, f, bias, gb);
+    }
+    unary(b, dx, f, f->in[0], dy, f->in[1]);
+}
+
+static void loss(Back *b, const Op *f, OpKind kind) {
+    int state = b->p->loss_scaling ? program_state(b->p) : NO_BUF;
+    if (!b->wanted[f->in[0]] || b->p->failed) return;
+    int g = grad_buf(b, f->in[0]);
+    Op *op = emit(b, kind, f, f->in[0], f->in[1], g);
+    op->in[2] = state;
+    contribute(b, f, f->in[0], g);
+}
+
+static void view_back(Back *b, const Op *f, int dy) {
+    if (!b->wanted[f->in[0]]) return;
+    int g = grad_buf(b, f->in[0]);
+    if (b->p->failed) return;
+    b->p->bufs[g].alias = program_root(b->p, dy);
+    emit(b, OP_view, f, dy, NO_BUF, g);
+    contribute(b, f, f->in[0], g);
+}
+
+/* Each row of ops.def with a gradient. dy is present except for losses. */
+static void differentiate(Back *b, const Op *f) {
+    int x = f->in[0], y = f->out[0], dy = b->grad[y];
+    const Attr *a = &f->attr;
+    switch (f->kind) {
+    case OP_conv2d: product(b, f, OP_conv2d_dx, OP_conv2d_dw, a->conv.act, a->conv.slope, a->conv.inplace); break;
+    case OP_linear: product(b, f, OP_linear_dx, OP_linear_dw, a->linear.act, a->linear.slope, a->linear.inplace); break;
+    case OP_act: unary(b, OP_act_dx, f, x, dy, act_saves_output(a->act.act) ? y : x); break;
+    case OP_maxpool: unary(b, OP_maxpool_dx, f, x, dy, f->out[1]); break;
+    case OP_avgpool: unary(b, OP_avgpool_dx, f, x, dy, NO_BUF); break;
+    case OP_adaptive_avgpool: unary(b, OP_adaptive_avgpool_dx, f, x, dy, NO_BUF); break;
+    case OP_dropout: unary(b, OP_dropout_dx, f, x, dy, NO_BUF); break;
+    case OP_to_rows: unary(b, OP_to_rows_dx, f, x, dy, NO_BUF); break;
+    case OP_cast: unary(b, OP_cast, f, x, dy, NO_BUF); break;
+    case OP_view: view_back(b, f, dy); break;
+    case OP_add:
+        for (int k = 0; k < 2; k++)
+            if (b->wanted[f->in[k]]) contribute(b, f, f->in[k], dy);
+        break;
+    case OP_cross_entropy: loss(b, f, OP_cross_entropy_dx); break;
+    case OP_mse: loss(b, f, OP_mse_dx); break;
+    case OP_bce_logits: loss(b, f, OP_bce_logits_dx); break;
+    default: b->p->failed = true; /* a forward op without a gradient rule: the op tests reach every one of them */
+    }
+}
+
+static void mark(Back *b, int forward_ops) {
+    Program *p = b->p;
+    for (int i = 0; i < b->n; i++) {
+        b->grad[i] = NO_BUF;
+        b->wanted[i] = p->bufs[i].kind == BUF_PERSISTENT;
+        b->leaf[i] = i;
+    }
+    for (int i = 0; i < forward_ops; i++) {
+        const Op *op = &p->ops[i];
+        bool wanted = false;
+        for (int k = 0; k < OP_IN; k++) wanted |= op->in[k] != NO_BUF && b->wanted[op->in[k]];
+        for (int k = 0; k < OP_OUT; k++)
+            if (op->out[k] != NO_BUF) b->wanted[op->out[k]] = wanted;
+        if (op->kind == OP_cast && p->bufs[op->in[0]].kind == BUF_PERSISTENT) b->leaf[op->out[0]] = op->in[0];
+    }
+}
+
+int pass_backward(Program *p, const Settings *s, Err *e) {
+    if (s->eval) return OK;
+    int forward_ops = p->n_ops;
+    size_t n = (size_t)p->n_bufs;
+    Back b = {p, mem_new(n * sizeof(int)), mem_new(n * sizeof(bool)), mem_new(n * sizeof(int)), p->n_bufs};
+    if (!b.grad || !b.wanted || !b.leaf) p->failed = true;
+    else mark(&b, forward_ops);
+    for (int i = forward_ops - 1; i >= 0 && !p->failed; i--) {
+        const Op f = p->ops[i];
+        bool is_loss = f.out[0] == p->loss, weight_copy = f.kind == OP_cast && p->bufs[f.in[0]].kind == BUF_PERSISTENT;
+        if (!weight_copy && (is_loss || b.grad[f.out[0]] != NO_BUF)) differentiate(&b, &f);
+    }
+    p->body_end = p->n_ops;
+    mem_free(b.grad);
+    mem_free(b.wanted);
+    mem_free(b.leaf);
+    return program_check(p, "backward", e);
+}

@@ -1,0 +1,113 @@
+/* Mixed precision. Works on the forward program, before the backward pass: the gradient of a cast is a cast back, so the
+ * backward ops come out in the right types by themselves.
+ *
+ *   amp_*            autocast as PyTorch's lists: LOW ops (convolutions, matrix products) read 16-bit copies of their inputs,
+ *                    WIDE ops (losses) fp32 ones, SAME ops run in the widest type they are given. Weights stay fp32; a
+ *                    16-bit copy is made once per micro-batch and shared. Biases are read as they are.
+ *   master_*, *16    weights and activations are 16-bit; losses compute in fp32 inside. master_*: the update pass adds an
+ *                    fp32 master copy of each parameter.
+ *   *_fp16 with loss scaling: p->loss_scaling, which the backward and update passes act on. */
+#include "compile.h"
+#include "mem.h"
+
+typedef struct Cast { int from, to; DType type; } Cast;
+
+typedef struct Casts {
+    Program *p;
+    Cast *item;
+    int n, cap;
+} Casts;
+
+/* `buf` in type `type` for op `user`: itself, or the output of a cast that is emitted here unless there is one already. */
+static int cast_to(Casts *c, int buf, DType type, const Op *user) {
+    if (c->p->bufs[buf].dtype == type) return buf;
+    for (int i = 0; i < c->n; i++)
+        if (c->item[i].from == buf && c->item[i].type == type) return c->item[i].to;
+    const Buf from = c->p->bufs[buf];
+    bool weight = from.kind == BUF_PERSISTENT;
+    int to = program_buf(c->p, weight ? CAT_WEIGHTS : CAT_ACTIVATIONS, from.shape, type, "%s.%s", from.name, dtype_name(type));
+    Op *op = program_op(c->p, OP_cast, user->path);
+    op->region = user->region;
+    op->in[0] = buf;
+    op->out[0] = to;
+    if (c->p->failed || !mem_grow(&c->item, &c->cap, c->n + 1, sizeof *c->item)) {
+        c->p->failed = true;
+        return buf;
+    }
+    Buf *b = &c->p->bufs[to];
+    b->layout = from.layout;
+    for (int i = 0; i < 3; i++) b->order[i] = from.order[i];
+    op_cost(c->p, op);
+    c->item[c->n++] = (Cast){buf, to, type};
+    return to;
+}
+
+static DType widest(const Program *p, const Op *op) {
+    DType type = DT_COUNT;
+    for (int k = 0; k < OP_IN; k++) {
+        if (op->in[k] == NO_BUF || !dtype_is_float(p->bufs[op->in[k]].dtype)) continue;
+        DType t = p->bufs[op->in[k]].dtype;
+        type = type == DT_COUNT || type == t ? t : DT_F32;
+    }
+    return type;
+}
+
+static void set_type(Program *p, int buf, DType type) {
+    p->bufs[buf].dtype = type;
+    program_resize(p, buf);
+}
+
+static void cast_op(Casts *c, Op op, DType low) {
+    Program *p = c->p;
+    Autocast rule = op_info(op.kind)->autocast;
+    DType type = rule == AUTOCAST_LOW ? low : rule == AUTOCAST_WIDE ? DT_F32 : widest(p, &op);
+    int operands = rule == AUTOCAST_SAME ? 2 : rule == AUTOCAST_LOW ? 2 : 1; /* x, w; not the bias, not the target */
+    for (int k = 0; k < operands; k++)
+        if (op.in[k] != NO_BUF) op.in[k] = cast_to(c, op.in[k], type, &op);
+    for (int k = 0; k < OP_OUT; k++)
+        if (op.out[k] != NO_BUF && p->bufs[op.out[k]].dtype == DT_F32) set_type(p, op.out[k], rule == AUTOCAST_WIDE ? DT_F32 : type);
+    Op *out = program_op(p, op.kind, op.path);
+    *out = op;
+    op_cost(p, out);
+}
+
+/* Views share storage: their root follows what they read. */
+static void reroot(Program *p, Op *op) {
+    if (op->kind == OP_view) p->bufs[op->out[0]].alias = program_root(p, op->in[0]);
+}
+
+static void autocast(Program *p, DType low) {
+    Casts c = {p, NULL, 0, 0};
+    int n = p->n_ops;
+    Op *old = mem_copy(p->ops, (size_t)n * sizeof *old);
+    if (!old) {
+        p->failed = true;
+        return;
+    }
+    p->n_ops = 0;
+    for (int i = 0; i < n && !p->failed; i++) {
+        cast_op(&c, old[i], low);
+        if (!p->failed) reroot(p, &p->ops[p->n_ops - 1]);
+    }
+    mem_free(c.item);
+    mem_free(old);
+    p->forward_end = p->body_end = p->n_ops;
+}
+
+/* Everything but the target, the loss and integers becomes 16-bit. */
+static void narrow(Program *p, DType type, bool master) {
+    for (int b = 0; b < p->n_bufs; b++) {
+        if (p->bufs[b].dtype != DT_F32 || b == p->target || b == p->loss) continue;
+        set_type(p, b, type);
+        p->bufs[b].master = master && p->bufs[b].kind == BUF_PERSISTENT;
+    }
+    for (int i = 0; i < p->n_ops; i++) op_cost(p, &p->ops[i]);
+}
+
+int pass_precision(Program *p, const Settings *s, Err *e) {
+    const PrecisionInfo *info = precision_info(s->precision);
+    if (info->autocast) autocast(p, info->low);
+    else if (info->weights != DT_F32) narrow(p, info->weights, info->master && !s->eval);
+    p->loss_scaling = info->loss_scaling && !s->eval;
+    return program_check(p, "precision", e);
+}

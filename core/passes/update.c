@@ -1,0 +1,69 @@
+/* The update, once per step: the optimizer's op for every parameter that has a gradient, with its state as persistent
+ * buffers; around them, where they are needed, the step count and the dynamic loss scale:
+ *
+ *   grad_check (every gradient)   step_begin   sgd | adam (every parameter)   scale_update */
+#include <stdio.h>
+
+#include "compile.h"
+
+/* A persistent buffer like parameter `w`: "<w>.<what>". */
+static int state_buf(Program *p, int w, Category category, DType type, const char *what) {
+    const Buf like = p->bufs[w];
+    int b = program_buf(p, category, like.shape, type, "%s.%s", like.name, what);
+    if (p->failed) return NO_BUF;
+    p->bufs[b].kind = BUF_PERSISTENT;
+    p->bufs[b].layout = like.layout;
+    p->bufs[b].param = like.param;
+    for (int i = 0; i < 3; i++) p->bufs[b].order[i] = like.order[i];
+    return b;
+}
+
+static int gradient_of(const Program *p, int w) {
+    char name[BUF_NAME + 8];
+    snprintf(name, sizeof name, "%s.grad", p->bufs[w].name);
+    return program_find(p, name);
+}
+
+static void update_param(Program *p, const Optimizer *o, int w, int grad, int state) {
+    DType type = p->bufs[w].master ? DT_F32 : p->bufs[w].dtype;
+    bool adam = o->kind != OPTIM_SGD;
+    Op *op = program_op(p, adam ? OP_adam : OP_sgd, p->bufs[w].name);
+    op->attr.optim.rule = o->rule;
+    op->in[0] = grad;
+    op->in[1] = state;
+    op->out[0] = w;
+    if (adam) {
+        op->out[1] = state_buf(p, w, CAT_OPTIMIZER, type, "exp_avg");
+        op->out[2] = state_buf(p, w, CAT_OPTIMIZER, type, "exp_avg_sq");
+    } else if (o->rule.momentum != 0.0f) {
+        op->out[1] = state_buf(p, w, CAT_OPTIMIZER, type, "momentum_buffer");
+    }
+    if (p->bufs[w].master) op->out[adam ? 3 : 2] = state_buf(p, w, CAT_WEIGHTS, DT_F32, "master");
+    if (!p->failed) op_cost(p, op);
+}
+
+static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
+    int state = program_state(p);
+    Op *op = program_op(p, kind, "");
+    op->in[0] = gradient;
+    op->out[0] = state;
+    if (kind == OP_scale_update) op->attr.scaler = s->scaler;
+}
+
+int pass_update(Program *p, const Settings *s, Err *e) {
+    if (s->eval) return OK;
+    int n = p->n_bufs;
+    bool counted = p->loss_scaling || s->optimizer.kind != OPTIM_SGD;
+    int state = counted ? program_state(p) : NO_BUF;
+    for (int w = 0; w < n && p->loss_scaling && !p->failed; w++)
+        if (p->bufs[w].kind == BUF_PERSISTENT && gradient_of(p, w) != NO_BUF) state_op(p, OP_grad_check, gradient_of(p, w), s);
+    if (counted) state_op(p, OP_step_begin, NO_BUF, s);
+    for (int w = 0; w < n && !p->failed; w++) {
+        int grad = p->bufs[w].kind == BUF_PERSISTENT ? gradient_of(p, w) : NO_BUF;
+        if (grad == NO_BUF) continue;
+        if (s->keep_gradients) p->bufs[grad].keep = true;
+        update_param(p, &s->optimizer, w, grad, state);
+    }
+    if (p->loss_scaling) state_op(p, OP_scale_update, NO_BUF, s);
+    return program_check(p, "update", e);
+}

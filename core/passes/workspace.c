@@ -1,0 +1,26 @@
+/* What a library needs to run an op is asked of the device here, before anything is allocated, and becomes a buffer of the
+ * program: planned, predicted and counted like every other. */
+#include "compile.h"
+#include "view.h"
+
+int pass_workspace(Program *p, const Settings *s, Device *device, Err *e) {
+    for (int i = 0; i < p->n_ops; i++) {
+        Op *op = &p->ops[i];
+        KArgs args;
+        size_t bytes = 0;
+        if (!op_info(op->kind)->prepared) continue;
+        view_args(p, op, &args);
+        args.device = device;
+        int code = device->table->prepare(device, &args, s->workspace_limit, &op->state, &bytes, e);
+        if (code) {
+            err_prefix(e, "op %d %s %s", i, op_info(op->kind)->name, op->path);
+            return code;
+        }
+        if (bytes == 0) continue;
+        int ws = program_buf(p, CAT_WORKSPACE, shape1(1), DT_U8, "%s.%s.workspace", op->path, op_info(op->kind)->name);
+        if (p->failed) break;
+        p->bufs[ws].bytes = bytes;
+        p->ops[i].workspace = ws;
+    }
+    return program_check(p, "workspace", e);
+}
