@@ -140,7 +140,7 @@ static void extend(const Program *p, const Buf *b, Life *l) {
         l->used = true;
     }
     if (!l->used) return;
-    if (b->kind == BUF_INPUT || b->carried) l->first = 0;
+    if (b->kind == BUF_INPUT || b->carried || (b->keep && p->micro_batches > 1)) l->first = 0;
     if (b->carried && l->last < p->body_end - 1) l->last = p->body_end - 1;
     if (b->keep) l->last = end;
 }

@@ -76,6 +76,7 @@ typedef struct Program {
     int input, target, output, loss; /* buffers; target and loss may be NO_BUF (evaluation without a loss) */
     int state;         /* the StepState buffer, NO_BUF until a pass needs one (program_state) */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
+    float first_scale; /* the loss scale that a run starts with (set by the update pass) */
     bool failed;       /* host memory ran out while it was built: program_check reports it */
 } Program;
 

@@ -1,0 +1,125 @@
+/* Values across the border: first values, feeding, reading and writing. */
+#include <stdio.h>
+#include <string.h>
+
+#include "mem.h"
+#include "runtime_private.h"
+
+static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory for a tensor's values"); }
+
+/* Packs fp32 (or int32) values in PyTorch's order and uploads them. */
+static int put_values(Runtime *r, const Buf *b, void *data, const void *values, Err *e) {
+    void *packed = mem_new(b->bytes);
+    if (!packed) return no_memory(e);
+    view_pack(b, values, packed);
+    int code = r->device->table->upload(r->device, data, packed, b->bytes, e);
+    mem_free(packed);
+    return code;
+}
+
+/* PyTorch's initialisation: uniform in [-bound, bound]. The same for a parameter and its fp32 master. */
+static void draw(const Param *param, int index, uint64_t seed, float *values, int64_t n) {
+    for (int64_t i = 0; i < n; i += 4) {
+        Philox x = philox(seed, RNG_INIT, (uint32_t)index, 0, (uint64_t)(i / 4));
+        for (int64_t k = 0; k < 4 && i + k < n; k++) values[i + k] = (float)((2.0 * rng_uniform(x.x[k]) - 1.0) * param->bound);
+    }
+}
+
+static int first_value(Runtime *r, const Slot *s, Err *e) {
+    const Buf *b = s->buf;
+    int64_t n = shape_elements(&b->shape);
+    float *values = mem_new((size_t)n * sizeof *values);
+    if (!values) return no_memory(e);
+    if (b->category == CAT_WEIGHTS && b->param >= 0) draw(&r->net->params[b->param], b->param, r->seed, values, n);
+    int code = put_values(r, b, s->block.data, values, e);
+    mem_free(values);
+    return code;
+}
+
+int runtime_first_values(Runtime *r, Err *e) {
+    int code = OK;
+    for (int i = 0; i < r->n_slots && !code; i++) code = first_value(r, &r->slots[i], e);
+    for (int i = 0; i < r->n_loaded && !code; i++) {
+        const Loaded *l = &r->loaded[i];
+        StepState first = {l->p->first_scale, 0, 0, 0};
+        if (l->p->state == NO_BUF) continue;
+        code = r->device->table->upload(r->device, runtime_data(r, l, l->p->state), &first, sizeof first, e);
+    }
+    return code;
+}
+
+int runtime_feed(Runtime *r, Loaded *l, uint32_t micro, FeedFn *feed, void *arg, Err *e) {
+    const Program *p = l->p;
+    char *x = l->values, *t = NULL;
+    if (p->target != NO_BUF) t = x + (size_t)shape_elements(&p->bufs[p->input].shape) * 4;
+    int code = feed(arg, r->updates, micro, (float *)(void *)x, t, e);
+    const int buf[2] = {p->input, p->target};
+    const char *const from[2] = {x, t};
+    for (int k = 0; k < 2 && !code; k++) {
+        if (buf[k] == NO_BUF || !l->life[buf[k]].used) continue;
+        const Buf *b = &p->bufs[buf[k]];
+        view_pack(b, from[k], l->packed);
+        code = r->device->table->upload(r->device, runtime_data(r, l, buf[k]), l->packed, b->bytes, e);
+    }
+    return code;
+}
+
+int runtime_save_kept(Runtime *r, Loaded *l, Err *e) {
+    int code = OK;
+    for (int i = 0; i < l->n_kept && !code; i++) {
+        int b = l->kept[i].buf;
+        code = r->device->table->download(r->device, l->kept[i].bytes, runtime_data(r, l, b), l->p->bufs[b].bytes, e);
+    }
+    return code;
+}
+
+static const Slot *find_slot(const Runtime *r, const char *name) {
+    for (int i = 0; i < r->n_slots; i++)
+        if (!strcmp(r->slots[i].buf->name, name)) return &r->slots[i];
+    return NULL;
+}
+
+static const Kept *find_kept(const Loaded *l, const char *name) {
+    for (int i = 0; i < l->n_kept; i++)
+        if (!strcmp(l->p->bufs[l->kept[i].buf].name, name)) return &l->kept[i];
+    return NULL;
+}
+
+static int not_there(const char *name, Err *e) {
+    return err_set(e, ERR_SCRIPT, "no buffer \"%s\" can be read: parameters and optimizer state can, and what was kept of a step", name);
+}
+
+int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, Err *e) {
+    const Slot *s = find_slot(r, name);
+    const Kept *k = s ? NULL : find_kept(&r->loaded[which], name);
+    if (!s && !k) return not_there(name, e);
+    *shape = s ? s->buf->shape : r->loaded[which].p->bufs[k->buf].shape;
+    return OK;
+}
+
+int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e) {
+    const Slot *s = find_slot(r, name);
+    const Kept *k = s ? NULL : find_kept(&r->loaded[which], name);
+    if (!s && !k) return not_there(name, e);
+    if (k) {
+        view_unpack(&r->loaded[which].p->bufs[k->buf], k->bytes, values);
+        return OK;
+    }
+    void *packed = mem_new(s->buf->bytes);
+    if (!packed) return no_memory(e);
+    int code = r->device->table->download(r->device, packed, s->block.data, s->buf->bytes, e);
+    if (!code) view_unpack(s->buf, packed, values);
+    mem_free(packed);
+    return code;
+}
+
+int runtime_write(Runtime *r, const char *name, const float *values, Err *e) {
+    const Slot *s = find_slot(r, name);
+    if (!s) return not_there(name, e);
+    int code = put_values(r, s->buf, s->block.data, values, e);
+    if (code || s->buf->category != CAT_WEIGHTS) return code;
+    char master[BUF_NAME + 8];
+    snprintf(master, sizeof master, "%s.master", name);
+    s = find_slot(r, master);
+    return s ? put_values(r, s->buf, s->block.data, values, e) : OK;
+}
