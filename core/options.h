@@ -12,7 +12,7 @@
 #include "base.h"
 #include "err.h"
 
-enum { OPTIONS_MAX = 12, OPTION_NAME = 24, OPTION_WORDS = 48 };
+enum { OPTIONS_MAX = 12, OPTION_NAME = 24, OPTION_WORDS = 48, OPTIONS_TEXT = 1024 };
 
 typedef enum OptionType { OPTION_INT, OPTION_FLOAT, OPTION_BOOL, OPTION_PAIR, OPTION_FLOATS, OPTION_WORD } OptionType;
 
@@ -28,6 +28,7 @@ typedef struct Option {
 } Option;
 
 typedef struct Options {
+    const char *spec; /* borrowed: a constant of one of the tables */
     int count;
     Option item[OPTIONS_MAX];
 } Options;
@@ -49,8 +50,10 @@ int64_t options_pair(const Options *o, const char *name, int which);
 double options_float(const Options *o, const char *name);
 double options_floats(const Options *o, const char *name, int which);
 bool options_bool(const Options *o, const char *name);
+/* "" where a pair was given */
 const char *options_word(const Options *o, const char *name, char *text /* OPTION_WORDS */);
-/* "kernel_size=3x3 stride=1x1": every option that differs from its default or is required, for dumps and cell ids */
+/* "kernel_size=3x3 stride=1x1": every option that differs from its default or is required, for dumps and cell ids;
+ * OPTIONS_TEXT characters are enough for any */
 const char *options_text(const Options *o, char *text, size_t room);
 
 #endif

@@ -1,0 +1,32 @@
+#include "number.h"
+
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The calling thread's locale becomes "C", which needs no memory and so cannot fail; returns the one to go back to. */
+static locale_t enter_c_locale(void) { return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); }
+
+const char *number_text(double value, char *text) {
+    if (isnan(value)) {
+        snprintf(text, NUMBER_TEXT, "nan");
+        return text;
+    }
+    locale_t before = enter_c_locale();
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, NUMBER_TEXT, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    uselocale(before);
+    return text;
+}
+
+double number_read(const char *text, const char **end) {
+    char *stop;
+    locale_t before = enter_c_locale();
+    double value = strtod(text, &stop);
+    uselocale(before);
+    *end = stop;
+    return value;
+}
