@@ -55,9 +55,41 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 test: all $(C_TESTS) ## run every test (TAP, by prove)
 	$(Q)BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS)
 
+run: all ## the article's comparison on this machine: experiments/article.lua
+	$(BUILD)/memtide run experiments/article.lua
+
+deps: ## install the Debian packages that are needed (or say which, where that is not allowed)
+	@missing=$$(for p in $(DEPS); do dpkg -s $$p 2>/dev/null | grep -q '^Status: install ok' || echo $$p; done | tr '\n' ' '); \
+	if [ -z "$$missing" ]; then echo "all packages are there"; \
+	elif [ "$$(id -u)" = 0 ]; then apt-get update -q && apt-get install -qy --no-install-recommends $$missing; \
+	elif sudo -n true 2>/dev/null; then sudo apt-get update -q && sudo apt-get install -qy --no-install-recommends $$missing; \
+	else echo "as root: apt-get install $$missing"; exit 1; fi
+
+asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	$(MAKE) test BUILD=build/asan CFLAGS="-O1 -g" \
+	    EXTRA="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+
+valgrind: all $(C_TESTS) ## the unit tests under valgrind
+	$(Q)for t in $(filter $(BUILD)/tests/unit/%,$(C_TESTS)); do echo "$$t"; OMP_NUM_THREADS=1 valgrind -q --leak-check=full \
+	    --errors-for-leak-kinds=definite --error-exitcode=9 $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
+
+lint: ## warnings as errors; cppcheck and luacheck where they are installed
+	$(Q)$(MAKE) all BUILD=build/lint CFLAGS="-O1 -Werror"
+	$(Q)if command -v cppcheck >/dev/null; then cppcheck -q --std=c11 --error-exitcode=1 --enable=warning,portability \
+	    --inline-suppr -Icore core kernels/cpu; else echo "no cppcheck: skipped"; fi
+	$(Q)if command -v luacheck >/dev/null; then luacheck -q lua experiments tests; else echo "no luacheck: skipped"; fi
+
+install: all ## into PREFIX (DESTDIR is honoured)
+	install -D -m 755 $(BUILD)/memtide $(DESTDIR)$(PREFIX)/bin/memtide
+	install -D -m 755 $(BUILD)/memtide.so $(DESTDIR)$(PREFIX)/lib/lua/5.4/memtide.so
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/memtide/experiments experiments/*.lua
+
 clean: ## remove what was built
 	rm -rf build
 
-.PHONY: all test clean
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+.PHONY: all test run deps asan valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
