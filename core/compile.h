@@ -3,32 +3,9 @@
 #define MT_COMPILE_H
 
 #include "network.h"
-#include "plan.h"
-#include "settings.h"
+#include "passes.h"
 
-/* Called after lowering and after each pass, for dumps and golden tests. May be NULL. */
-typedef void PassWatch(void *arg, const char *pass, const Program *p);
-
-/* Builds the step program of `net` under `s`, with workspace and states of `device`. */
+/* Builds the step program of `net` under `s`, with workspace and states of `device`. The device must outlive the program. */
 int compile(const Network *net, const Settings *s, Device *device, PassWatch *watch, void *arg, Program **out, Err *e);
-
-/* ---- the passes, in the order in which compile calls them; each file explains its technique */
-int pass_precision(Program *p, const Settings *s, Err *e);   /* dtypes, casts */
-int pass_fuse(Program *p, const Settings *s, Err *e);        /* conv2d and linear take over the activation behind them */
-int pass_backward(Program *p, const Settings *s, Err *e);    /* the gradient of every forward op, as ops */
-int pass_workspace(Program *p, const Settings *s, Device *device, Err *e); /* what the device needs per op, as buffers */
-int pass_checkpoint(Program *p, const Settings *s, Device *device, Err *e); /* drop activations, run their ops again */
-int pass_accumulate(Program *p, const Settings *s, Err *e);  /* several micro-batches for one update */
-int pass_update(Program *p, const Settings *s, Err *e);      /* the optimizer, the loss scale, master copies */
-int pass_inplace(Program *p, const Settings *s, Err *e);     /* an output takes over the storage of a dying input */
-
-/* The passes behind checkpointing, on a program of its own: what pass_checkpoint judges a choice by. */
-int compile_finish(Program *p, const Settings *s, PassWatch *watch, void *arg, Err *e);
-
-/* The plan of a whole program: temporaries placed, persistent buffers below them. offsets[n_bufs] by root buffer, from the
- * arena's start; the persistent ones come first, in buffer order. */
-typedef struct Placement { size_t *offsets; size_t persistent, arena; Plan plan; /* of the temporaries */ } Placement;
-int placement_build(const Program *p, size_t alignment, Placement *out, Err *e);
-void placement_free(Placement *pl);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "compile.h"
+#include "passes.h"
 #include "mem.h"
 
 static bool is_loss(OpKind k) {

@@ -1,7 +1,7 @@
 /* Fusion: a convolution or matrix product applies the activation behind it itself, so that its own output never exists.
  * Only where nothing else reads that output, and, when gradients are wanted, the activation's gradient follows from its
  * output (ReLU, Sigmoid, Tanh). The values are the same; what is saved is one pass over memory and one tensor. */
-#include "compile.h"
+#include "passes.h"
 
 static int readers(const Program *p, int buf, int *last) {
     int n = 0;

@@ -1,6 +1,6 @@
 /* In-place: where ops.def allows it and the input dies at this op, the output takes over its storage. `marked`: only
  * activations whose layer says inplace = true; sums of gradients always, as PyTorch's autograd does. */
-#include "compile.h"
+#include "passes.h"
 #include "mem.h"
 
 static bool asked_for(const Program *p, const Op *op, Inplace mode) {

@@ -7,7 +7,7 @@
  *   master_*, *16    weights and activations are 16-bit; losses compute in fp32 inside. master_*: the update pass adds an
  *                    fp32 master copy of each parameter.
  *   *_fp16 with loss scaling: p->loss_scaling, which the backward and update passes act on. */
-#include "compile.h"
+#include "passes.h"
 #include "mem.h"
 
 typedef struct Cast { int from, to; DType type; } Cast;

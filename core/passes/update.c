@@ -4,7 +4,7 @@
  *   grad_check (every gradient)   step_begin   sgd | adam (every parameter)   scale_update */
 #include <stdio.h>
 
-#include "compile.h"
+#include "passes.h"
 
 /* A persistent buffer like parameter `w`: "<w>.<what>". */
 static int state_buf(Program *p, int w, Category category, DType type, const char *what) {

@@ -1,6 +1,6 @@
 /* What a library needs to run an op is asked of the device here, before anything is allocated, and becomes a buffer of the
  * program: planned, predicted and counted like every other. */
-#include "compile.h"
+#include "passes.h"
 #include "view.h"
 
 int pass_workspace(Program *p, const Settings *s, Device *device, Err *e) {
