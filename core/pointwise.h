@@ -92,10 +92,12 @@ MT_FN float adam_value(const OptimRule *o, float w, float g, float *m, float *v,
     return w - step_size * *m / (sqrtf(*v) * root_scale + o->eps);
 }
 
-/* Dropout keeps element i with probability 1 - p and scales it; 1/(1-p) or 0. `id` names the op, so that layers differ. */
+/* Dropout's factor for one drawn number: 1/(1-p) with probability 1 - p, else 0. */
+MT_FN float dropout_keep(float p, uint32_t drawn) { return rng_uniform(drawn) < p ? 0.0f : 1.0f / (1.0f - p); }
+
+/* The factor of element i; four neighbours share a block of Philox. `id` names the op, so that layers differ. */
 MT_FN float dropout_factor(float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t i) {
-    Philox r = philox(seed, RNG_DROPOUT, id, call, i >> 2);
-    return rng_uniform(r.x[i & 3]) < p ? 0.0f : 1.0f / (1.0f - p);
+    return dropout_keep(p, philox(seed, RNG_DROPOUT, id, call, i >> 2).x[i & 3]);
 }
 
 #endif

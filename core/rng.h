@@ -16,14 +16,8 @@ typedef struct Philox { uint32_t x[4]; } Philox;
 /* One stream per purpose: what draws, so that two uses of one seed never share numbers. */
 enum RngStream { RNG_INIT = 1, RNG_DROPOUT = 2, RNG_DATA = 3, RNG_SHUFFLE = 4 };
 
-/* block `i` (four numbers) of stream (`stream`, `a`, `b`) under `seed` */
-MT_FN Philox philox(uint64_t seed, uint32_t stream, uint32_t a, uint32_t b, uint64_t i) {
-    uint32_t k0 = (uint32_t)seed ^ (stream * 0x9E3779B1u), k1 = (uint32_t)(seed >> 32) ^ b;
-    Philox c;
-    c.x[0] = (uint32_t)i;
-    c.x[1] = (uint32_t)(i >> 32);
-    c.x[2] = a;
-    c.x[3] = stream;
+/* The published block function: four numbers from a counter and a key. */
+MT_FN Philox philox_block(Philox c, uint32_t k0, uint32_t k1) {
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c.x[0], p1 = (uint64_t)0xCD9E8D57u * c.x[2];
         uint32_t y0 = (uint32_t)(p1 >> 32) ^ c.x[1] ^ k0, y2 = (uint32_t)(p0 >> 32) ^ c.x[3] ^ k1;
@@ -35,6 +29,16 @@ MT_FN Philox philox(uint64_t seed, uint32_t stream, uint32_t a, uint32_t b, uint
         k1 += 0xBB67AE85u;
     }
     return c;
+}
+
+/* block `i` (four numbers) of stream (`stream`, `a`, `b`) under `seed` */
+MT_FN Philox philox(uint64_t seed, uint32_t stream, uint32_t a, uint32_t b, uint64_t i) {
+    Philox c;
+    c.x[0] = (uint32_t)i;
+    c.x[1] = (uint32_t)(i >> 32);
+    c.x[2] = a;
+    c.x[3] = stream;
+    return philox_block(c, (uint32_t)seed ^ (stream * 0x9E3779B1u), (uint32_t)(seed >> 32) ^ b);
 }
 
 /* uniform in [0, 1): 24 bits, exact in fp32 */

@@ -1,0 +1,39 @@
+/* dropout.c: y = x keep / (1 - p). The element's place in memory numbers its draw, and the op's id, the step and the
+ * micro-batch its call, so the backward pass and a recomputation draw the same factors again. */
+#include "loops.h"
+
+/* factors[n] of elements begin, begin + 1, ...; begin is a multiple of 4 */
+HOT static void factors_block(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i += 4) {
+        Philox r = philox(seed, RNG_DROPOUT, id, call, (begin + (uint64_t)i) >> 2);
+        factors[i] = dropout_keep(p, r.x[0]);
+        factors[i + 1] = dropout_keep(p, r.x[1]);
+        factors[i + 2] = dropout_keep(p, r.x[2]);
+        factors[i + 3] = dropout_keep(p, r.x[3]);
+    }
+}
+
+HOT static void scale_block(float *y, const float *x, const float *factors, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * factors[i];
+}
+
+static void dropout_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float from[BLOCK], to[BLOCK], factors[BLOCK];
+    const DropAttr *drop = &a->attr->drop;
+    uint32_t call = a->step * a->micro_batches + a->micro;
+    int64_t n = end - begin;
+    factors_block(factors, drop->p, a->seed, drop->id, call, (uint64_t)begin, (n + 3) & ~(int64_t)3);
+    float *y = block_target(&a->out[0], begin, to);
+    scale_block(y, block_load(&a->in[0], begin, n, from), factors, n);
+    block_store(&a->out[0], begin, n, y);
+}
+
+int k_cpu_dropout(const KArgs *a, Err *e) {
+    (void)e;
+    blocks_run(a, a->out[0].count, dropout_piece);
+    return OK;
+}
+
+int k_cpu_dropout_dx(const KArgs *a, Err *e) { return k_cpu_dropout(a, e); }

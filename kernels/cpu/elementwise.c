@@ -1,0 +1,50 @@
+/* elementwise.c: the plain ones: add, cast, view, accumulate. */
+#include "loops.h"
+
+HOT static void add_block(float *y, const float *a, const float *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+}
+
+static void sum_piece(const View *y, const View *first, const View *second, int64_t begin, int64_t n) {
+    float one[BLOCK], two[BLOCK], to[BLOCK];
+    float *sum = block_target(y, begin, to);
+    add_block(sum, block_load(first, begin, n, one), block_load(second, begin, n, two), n);
+    block_store(y, begin, n, sum);
+}
+
+static void add_piece(const KArgs *a, int64_t begin, int64_t end) {
+    sum_piece(&a->out[0], &a->in[0], &a->in[1], begin, end - begin);
+}
+
+static void accumulate_piece(const KArgs *a, int64_t begin, int64_t end) {
+    sum_piece(&a->out[0], &a->out[0], &a->in[0], begin, end - begin);
+}
+
+static void cast_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float from[BLOCK];
+    block_store(&a->out[0], begin, end - begin, block_load(&a->in[0], begin, end - begin, from));
+}
+
+int k_cpu_add(const KArgs *a, Err *e) {
+    (void)e;
+    blocks_run(a, a->out[0].count, add_piece);
+    return OK;
+}
+
+int k_cpu_cast(const KArgs *a, Err *e) {
+    (void)e;
+    blocks_run(a, a->out[0].count, cast_piece);
+    return OK;
+}
+
+int k_cpu_accumulate(const KArgs *a, Err *e) {
+    (void)e;
+    blocks_run(a, a->out[0].count, a->micro == 0 ? cast_piece : accumulate_piece);
+    return OK;
+}
+
+int k_cpu_view(const KArgs *a, Err *e) {
+    if (a->out[0].data == a->in[0].data) return OK;
+    return err_set(e, ERR_INTERNAL, "view: y at %p does not share x's storage at %p", a->out[0].data, a->in[0].data);
+}

@@ -1,0 +1,137 @@
+/* loss.c: losses and their gradients. Sums are in double, one term per sample or element in fp32. */
+#include "loops.h"
+
+/* What every gradient is multiplied by: the attribute's scale, 1 / count under "mean", the loss scale if there is one. */
+static float gradient_scale(const KArgs *a, int64_t count) {
+    const LossAttr *loss = &a->attr->loss;
+    const StepState *state = a->in[2].data;
+    return loss->scale * (state ? state->loss_scale : 1.0f) / (float)(loss->sum ? 1 : count);
+}
+
+static void loss_store(const KArgs *a, double sum, int64_t count) {
+    const LossAttr *loss = &a->attr->loss;
+    ((float *)a->out[0].data)[0] = (float)(loss->scale * (loss->sum ? sum : sum / (double)count));
+}
+
+/* ---- cross entropy: x (N, C) logits, t (N) classes */
+
+typedef struct Softmax { float max, log_sum; } Softmax; /* log softmax(x)_c = x_c - max - log_sum */
+
+static float logit(const KArgs *a, int64_t n, int64_t c) {
+    return dtype_load(a->in[0].dtype, a->in[0].data, (size_t)(n * a->in[0].shape.dim[1] + c));
+}
+
+static Softmax softmax_row(const KArgs *a, int64_t n) {
+    Softmax s = {-INFINITY, 0};
+    double sum = 0;
+    for (int64_t c = 0; c < a->in[0].shape.dim[1]; c++) s.max = fmaxf(s.max, logit(a, n, c));
+    for (int64_t c = 0; c < a->in[0].shape.dim[1]; c++) sum += expf(logit(a, n, c) - s.max);
+    s.log_sum = (float)log(sum);
+    return s;
+}
+
+/* *count = samples that are not ignored */
+static int targets_check(const KArgs *a, int64_t *count, Err *e) {
+    const int32_t *t = a->in[1].data;
+    int64_t classes = a->in[0].shape.dim[1];
+    *count = 0;
+    for (int64_t n = 0; n < a->in[1].count; n++) {
+        if (t[n] == a->attr->loss.ignore_index) continue;
+        if (t[n] < 0 || t[n] >= classes)
+            return err_set(e, ERR_SCRIPT, "target %d of sample %lld is out of bounds for %lld classes", (int)t[n], (long long)n,
+                           (long long)classes);
+        ++*count;
+    }
+    return OK;
+}
+
+static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
+    const LossAttr *loss = &a->attr->loss;
+    const int32_t *t = a->in[1].data;
+    int64_t classes = a->in[0].shape.dim[1];
+    double sum = 0;
+    for (int64_t n = begin; n < end; n++) {
+        if (t[n] == loss->ignore_index) continue;
+        Softmax s = softmax_row(a, n);
+        double smooth = 0;
+        if (loss->smoothing != 0)
+            for (int64_t c = 0; c < classes; c++) smooth -= logit(a, n, c) - s.max - s.log_sum;
+        sum += (1.0 - loss->smoothing) * (s.log_sum - (logit(a, n, t[n]) - s.max)) + loss->smoothing / (double)classes * smooth;
+    }
+    return sum;
+}
+
+/* The gradient of sample n's logits; zero if it is ignored. */
+static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale) {
+    const LossAttr *loss = &a->attr->loss;
+    int32_t t = ((const int32_t *)a->in[1].data)[n];
+    int64_t classes = a->in[0].shape.dim[1];
+    Softmax s = softmax_row(a, n);
+    for (int64_t c = 0; c < classes; c++) {
+        float wanted = (c == t ? 1.0f - loss->smoothing : 0.0f) + loss->smoothing / (float)classes;
+        float d = scale * (expf(logit(a, n, c) - s.max - s.log_sum) - wanted);
+        dtype_store(a->out[0].dtype, a->out[0].data, (size_t)(n * classes + c), t == loss->ignore_index ? 0.0f : d);
+    }
+}
+
+int k_cpu_cross_entropy(const KArgs *a, Err *e) {
+    int64_t count;
+    int rc = targets_check(a, &count, e);
+    if (rc == OK) loss_store(a, range_sum(a, a->in[1].count, cross_entropy_sum), count);
+    return rc;
+}
+
+int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {
+    int64_t count;
+    int rc = targets_check(a, &count, e);
+    if (rc != OK) return rc;
+    float scale = gradient_scale(a, count);
+#pragma omp parallel for schedule(static) if (a->in[0].count > BLOCK)
+    for (int64_t n = 0; n < a->in[1].count; n++) cross_entropy_slopes(a, n, scale);
+    return OK;
+}
+
+/* ---- losses of single elements: x and t of one shape and order */
+
+typedef float TermFn(float x, float t);
+
+static float mse_term(float x, float t) { return (x - t) * (x - t); }
+static float mse_slope(float x, float t) { return 2.0f * (x - t); }
+static float bce_term(float x, float t) { return fmaxf(x, 0.0f) - x * t + log1pf(expf(-fabsf(x))); }
+static float bce_slope(float x, float t) { return act_value(ACT_SIGMOID, x, 0) - t; }
+
+static inline float element(const View *v, int64_t i) { return dtype_load(v->dtype, v->data, (size_t)i); }
+
+static inline double terms_sum(const KArgs *a, int64_t begin, int64_t end, TermFn *term) {
+    double sum = 0;
+    for (int64_t i = begin; i < end; i++) sum += term(element(&a->in[0], i), element(&a->in[1], i));
+    return sum;
+}
+
+static inline void slopes_store(const KArgs *a, int64_t begin, int64_t end, TermFn *slope) {
+    float scale = gradient_scale(a, a->in[0].count);
+    for (int64_t i = begin; i < end; i++) {
+        float d = scale * slope(element(&a->in[0], i), element(&a->in[1], i));
+        dtype_store(a->out[0].dtype, a->out[0].data, (size_t)i, d);
+    }
+}
+
+static double mse_sum(const KArgs *a, int64_t begin, int64_t end) { return terms_sum(a, begin, end, mse_term); }
+static double bce_sum(const KArgs *a, int64_t begin, int64_t end) { return terms_sum(a, begin, end, bce_term); }
+static void mse_dx_piece(const KArgs *a, int64_t begin, int64_t end) { slopes_store(a, begin, end, mse_slope); }
+static void bce_dx_piece(const KArgs *a, int64_t begin, int64_t end) { slopes_store(a, begin, end, bce_slope); }
+
+static int terms_run(const KArgs *a, SumFn *sum) {
+    loss_store(a, range_sum(a, a->in[0].count, sum), a->in[0].count);
+    return OK;
+}
+
+static int slopes_run(const KArgs *a, RangeFn *piece) {
+    blocks_run(a, a->out[0].count, piece);
+    return OK;
+}
+
+int k_cpu_mse(const KArgs *a, Err *e) { return (void)e, terms_run(a, mse_sum); }
+int k_cpu_mse_dx(const KArgs *a, Err *e) { return (void)e, slopes_run(a, mse_dx_piece); }
+int k_cpu_bce_logits(const KArgs *a, Err *e) { return (void)e, terms_run(a, bce_sum); }
+int k_cpu_bce_logits_dx(const KArgs *a, Err *e) { return (void)e, slopes_run(a, bce_dx_piece); }
