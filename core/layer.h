@@ -6,24 +6,42 @@
 #include "lower.h"
 #include "network.h"
 
-typedef struct LayerKind {
+/* Checks options and l->in, declares parameters with network_param, and sets the output where it differs from the input
+ * (l->out and l->out_order start as l->in and l->in_order). A container infers its children. */
+typedef int LayerShape(Network *n, Layer *l, Err *e);
+/* Emits the forward ops on buffer x and returns the output buffer. A loss makes the program's target first. */
+typedef int LayerForward(Lower *lw, const Layer *l, int x);
+
+struct LayerKind {
     const char *name, *spec;
     char role; /* 'l' layer, 'c' container, 's' loss */
-    /* Checks options and input shape, sets *out, declares parameters with network_param. A container infers its children. */
-    int (*shape)(Network *n, Layer *l, const Shape *in, Shape *out, Err *e);
-    /* Emits the forward ops on buffer x; returns the output buffer. Losses use lower->p->target. */
-    int (*forward)(Lower *lower, const Layer *l, int x);
-} LayerKind;
+    int which; /* see layers.def */
+    LayerShape *shape;
+    LayerForward *forward;
+};
 
-/* Infers `l` (path already set) and its children for input `in`. */
-int network_infer(Network *n, Layer *l, const Shape *in, Err *e);
-/* Sets the child's path to the parent's plus `name`. */
-void layer_name_child(const Layer *parent, Layer *child, const char *name);
-/* A parameter of this layer: "weight" becomes "<path>.weight"; uniform in [-bound, bound]. */
-int network_param(Network *n, Layer *l, const char *name, Shape shape, double bound, Layout layout, Err *e);
-/* "3.body.0 Linear (net.lua:8): <text>" with code ERR_SCRIPT */
+#define LAYER(name, role, functions, which, spec) LayerShape layer_##functions##_shape; LayerForward layer_##functions##_forward;
+#include "layers.def"
+#undef LAYER
+
+/* Kernel sizes, strides, paddings and dilations stay below this, so that a product of two of them fits in int32_t. */
+enum { WINDOW_MAX = 32767 };
+
+/* Infers `l` (path already set) and its children for an input of this shape and order. */
+int network_infer(Network *n, Layer *l, const Shape *in, const int64_t *order, Err *e);
+/* Sets child i's path to the parent's plus `name` and infers it. */
+int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Shape *in, const int64_t *order, Err *e);
+/* A parameter of this layer: "weight" becomes "<path>.weight"; uniform in [-bound, bound]; rank 4 is stored channels-last.
+ * `order`: the layer's in_order where its columns follow the input's features, else NULL. */
+int network_param(Network *n, Layer *l, const char *name, Shape shape, double bound, const int64_t *order, Err *e);
+
+/* "layer 3.body.0 Linear (net.lua:8): <text>" with code ERR_SCRIPT */
 int layer_error(const Layer *l, Err *e, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Checks the rank of an input; the message names expected and found. */
-int layer_expect_rank(const Layer *l, const Shape *in, int rank, const char *meaning, Err *e);
+/* Sets an output of that shape in PyTorch's feature order. */
+void layer_output(Layer *l, Shape out);
+/* Checks the rank of the input; `meaning` says what the dimensions are: "(N, C, H, W)". */
+int layer_expect_rank(const Layer *l, int rank, const char *meaning, Err *e);
+/* Checks that an int option, or both numbers of a pair, lie in [min, max]. */
+int layer_expect_range(const Layer *l, const char *option, int64_t min, int64_t max, Err *e);
 
 #endif

@@ -1,4 +1,7 @@
-/* lower.h: Network -> Program: the forward ops and the loss of one micro-batch, in fp32. The rest are passes. */
+/* lower.h: Network -> Program: the forward ops and the loss of one micro-batch, in fp32. The rest are passes.
+ *
+ * Layout: (N, C, H, W) activations are channels-last. Flattening one is a view whose features keep that order; the layer that
+ * reads it absorbs the order (Linear: in its weight) or asks for lower_rows. Orders are decided by the network (Layer.out_order). */
 #ifndef MT_LOWER_H
 #define MT_LOWER_H
 
@@ -9,16 +12,21 @@ typedef struct Lower {
     const Network *net;
     int *param;      /* buffer of each parameter */
     bool training;   /* false: evaluation mode (dropout is the identity) */
-    int region, regions; /* the nn.Checkpoint being emitted, and how many there are */
+    int region, regions; /* the nn.Checkpoint being emitted (0: none), and how many there are */
     uint32_t drops;  /* dropout ops so far: each draws its own numbers */
 } Lower;
 
-/* ---- for layers: emit one op over buffers; output names are "<path>.<operand>"; all return the output buffer */
-int lower_unary(Lower *lw, OpKind kind, const Layer *l, int x, Shape out, const Attr *attr);
-int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, Shape out, const Attr *attr);
-/* The same storage under another shape; `order` as in Buf. */
-int lower_view(Lower *lw, const Layer *l, int x, Shape out, const int64_t *order);
-/* x in PyTorch's element order: x itself unless it is a channels-last image or a flattened one. */
+/* ---- for layers; all return a buffer (0 once p->failed is set) */
+int lower_forward(Lower *lw, const Layer *l, int x);
+/* An activation "<path>.<operand>" with the layer's output shape and order. */
+int lower_buf(Lower *lw, const Layer *l, const char *operand, DType dtype);
+/* Emits y = kind(in...); y is named after the kind's output. attr may be NULL. */
+int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, const Attr *attr);
+/* Emits y = kind(x, the layer's own parameters). */
+int lower_layer(Lower *lw, OpKind kind, const Layer *l, int x, const Attr *attr);
+/* The layer's output as x's storage under another shape. */
+int lower_view(Lower *lw, const Layer *l, int x);
+/* x in PyTorch's element order: x itself unless it is a flattened channels-last image; converted once per buffer. */
 int lower_rows(Lower *lw, const Layer *l, int x);
 
 /* input and target are BUF_INPUT buffers of the program. `with_loss` needs net->loss. */

@@ -5,7 +5,7 @@
 #include "options.h"
 #include "program.h"
 
-enum { LAYER_PATH = OP_PATH, LAYER_WHERE = 64, PARAM_NAME = 40 };
+enum { LAYER_PATH = OP_PATH, LAYER_WHERE = 64, PARAM_NAME = 40, LAYER_DEPTH = 32 /* most levels of containers */ };
 
 typedef struct LayerKind LayerKind; /* layer.h */
 
@@ -16,7 +16,9 @@ typedef struct Layer {
     char where[LAYER_WHERE]; /* "article.lua:12" */
     struct Layer **child;
     int n_child, cap_child;
+    int depth;               /* levels of containers below */
     Shape in, out;           /* with the batch as dimension 0 */
+    int64_t in_order[3], out_order[3]; /* nonzero (C, H, W): features of a flattened channels-last image, stored as H, W, C */
     int first_param, n_params; /* own ones, without the children's */
 } Layer;
 

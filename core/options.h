@@ -44,7 +44,7 @@ int option_set_word(Option *o, const char *word, Err *e);
 /* Fills the defaults that name another option; fails naming the first required option that was not given. */
 int options_finish(Options *o, Err *e);
 
-/* Values of a finished set; the name must be in the spec. */
+/* Values of a finished set. A name that the spec does not have reads as 0, false or "". */
 int64_t options_int(const Options *o, const char *name);
 int64_t options_pair(const Options *o, const char *name, int which);
 double options_float(const Options *o, const char *name);

@@ -1,0 +1,75 @@
+/* Sequential: one layer after the other. Residual: body(x) + shortcut(x), the shortcut being x itself where there is none.
+ * Checkpoint: one layer whose activations may be recomputed; its parameters keep their names, as with PyTorch's function. */
+#include <stdio.h>
+#include <string.h>
+
+#include "layer.h"
+
+int layer_sequential_shape(Network *n, Layer *l, Err *e) {
+    const Layer *last = NULL;
+    for (int i = 0; i < l->n_child; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        int code = network_infer_child(n, l, i, name, last ? &last->out : &l->in, last ? last->out_order : l->in_order, e);
+        if (code) return code;
+        last = l->child[i];
+    }
+    if (!last) return OK;
+    l->out = last->out;
+    memcpy(l->out_order, last->out_order, sizeof l->out_order);
+    return OK;
+}
+
+int layer_sequential_forward(Lower *lw, const Layer *l, int x) {
+    for (int i = 0; i < l->n_child; i++) x = lower_forward(lw, l->child[i], x);
+    return x;
+}
+
+int layer_residual_shape(Network *n, Layer *l, Err *e) {
+    char body[SHAPE_TEXT], shortcut[SHAPE_TEXT];
+    if (l->n_child < 1 || l->n_child > 2)
+        return layer_error(l, e, "expected a body and at most one shortcut, found %d layers", l->n_child);
+    const Shape *other = &l->in;
+    const int64_t *order = l->in_order;
+    for (int i = 0; i < l->n_child; i++) {
+        int code = network_infer_child(n, l, i, i ? "shortcut" : "body", &l->in, l->in_order, e);
+        if (code) return code;
+    }
+    if (l->n_child == 2) {
+        other = &l->child[1]->out;
+        order = l->child[1]->out_order;
+    }
+    const Layer *first = l->child[0];
+    if (!shape_equal(&first->out, other))
+        return layer_error(l, e, "the body gives %s, but the %s %s", shape_text(&first->out, body),
+                           l->n_child == 2 ? "shortcut gives" : "input that is added to it is", shape_text(other, shortcut));
+    bool same = !memcmp(first->out_order, order, sizeof first->out_order);
+    layer_output(l, first->out);
+    if (same) memcpy(l->out_order, order, sizeof l->out_order);
+    return OK;
+}
+
+int layer_residual_forward(Lower *lw, const Layer *l, int x) {
+    int in[2] = {lower_forward(lw, l->child[0], x), l->n_child == 2 ? lower_forward(lw, l->child[1], x) : x};
+    if (!l->out_order[0]) /* both sides in PyTorch's order; two equal orders stay as they are */
+        for (int i = 0; i < 2; i++) in[i] = lower_rows(lw, l, in[i]);
+    return lower_op(lw, OP_add, l, in, 2, NULL);
+}
+
+int layer_checkpoint_shape(Network *n, Layer *l, Err *e) {
+    if (l->n_child != 1) return layer_error(l, e, "expected exactly one layer, found %d", l->n_child);
+    int code = network_infer_child(n, l, 0, "", &l->in, l->in_order, e);
+    if (code) return code;
+    l->out = l->child[0]->out;
+    memcpy(l->out_order, l->child[0]->out_order, sizeof l->out_order);
+    return OK;
+}
+
+/* One inside another belongs to the outer one: the outer recomputation makes its activations anyway. */
+int layer_checkpoint_forward(Lower *lw, const Layer *l, int x) {
+    int outer = lw->region;
+    if (!outer) lw->region = ++lw->regions;
+    int y = lower_forward(lw, l->child[0], x);
+    lw->region = outer;
+    return y;
+}

@@ -1,0 +1,92 @@
+/* Conv2d: y = conv(x, w) + b, w (O, I/groups, KH, KW). */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "layer.h"
+
+static bool padding_is(const Layer *l, const char *word) {
+    char text[OPTION_WORDS];
+    return !strcmp(options_word(&l->options, "padding", text), word);
+}
+
+/* "same" keeps the input's size; where the padding is odd, PyTorch puts the larger half at the bottom and right. */
+static void set_padding(const Layer *l, ConvAttr *a, int i) {
+    if (padding_is(l, "valid")) return;
+    if (padding_is(l, "same")) {
+        int32_t total = a->dilation[i] * (int32_t)(options_pair(&l->options, "kernel_size", i) - 1);
+        a->pad[i] = total / 2;
+        a->pad[2 + i] = total - total / 2;
+    } else {
+        a->pad[i] = a->pad[2 + i] = (int32_t)options_pair(&l->options, "padding", i);
+    }
+}
+
+static Attr conv_attr(const Layer *l) {
+    Attr a;
+    memset(&a, 0, sizeof a);
+    for (int i = 0; i < 2; i++) {
+        a.conv.stride[i] = (int32_t)options_pair(&l->options, "stride", i);
+        a.conv.dilation[i] = (int32_t)options_pair(&l->options, "dilation", i);
+        set_padding(l, &a.conv, i);
+    }
+    a.conv.groups = (int32_t)options_int(&l->options, "groups");
+    return a;
+}
+
+static int check_options(const Layer *l, Err *e) {
+    static const struct { const char *name; int64_t min, max; } ranges[] = {
+        {"in_channels", 1, INT32_MAX}, {"out_channels", 1, INT32_MAX}, {"groups", 1, INT32_MAX}, {"kernel_size", 1, WINDOW_MAX},
+        {"stride", 1, WINDOW_MAX},     {"padding", 0, WINDOW_MAX},     {"dilation", 1, WINDOW_MAX}};
+    const Options *o = &l->options;
+    for (size_t i = 0; i < ARRAY_LEN(ranges); i++) {
+        int code = layer_expect_range(l, ranges[i].name, ranges[i].min, ranges[i].max, e);
+        if (code) return code;
+    }
+    int64_t groups = options_int(o, "groups"), in = options_int(o, "in_channels"), out = options_int(o, "out_channels");
+    if (in % groups || out % groups)
+        return layer_error(l, e, "in_channels and out_channels must be divisible by groups, found %" PRId64 ", %" PRId64 " and %" PRId64,
+                           in, out, groups);
+    if (padding_is(l, "same") && (options_pair(o, "stride", 0) > 1 || options_pair(o, "stride", 1) > 1))
+        return layer_error(l, e, "padding = 'same' needs stride 1, found %" PRId64 "x%" PRId64, options_pair(o, "stride", 0),
+                           options_pair(o, "stride", 1));
+    return OK;
+}
+
+/* floor((in + padding - dilation (kernel - 1) - 1) / stride) + 1 */
+static int output_sizes(const Layer *l, int64_t *size, Err *e) {
+    const ConvAttr a = conv_attr(l).conv;
+    int64_t padded[2], kernel[2];
+    for (int i = 0; i < 2; i++) {
+        padded[i] = l->in.dim[2 + i] + a.pad[i] + a.pad[2 + i];
+        kernel[i] = a.dilation[i] * (options_pair(&l->options, "kernel_size", i) - 1) + 1;
+        size[i] = (padded[i] - kernel[i]) / a.stride[i] + 1;
+    }
+    if (padded[0] >= kernel[0] && padded[1] >= kernel[1]) return OK;
+    return layer_error(l, e, "the kernel (with dilation %" PRId64 "x%" PRId64 ") is larger than the padded input %" PRId64 "x%" PRId64,
+                       kernel[0], kernel[1], padded[0], padded[1]);
+}
+
+int layer_conv2d_shape(Network *n, Layer *l, Err *e) {
+    const Options *o = &l->options;
+    char text[SHAPE_TEXT];
+    int64_t size[2];
+    int code = check_options(l, e);
+    if (code || (code = layer_expect_rank(l, 4, "(N, C, H, W)", e))) return code;
+    int64_t in = options_int(o, "in_channels"), out = options_int(o, "out_channels");
+    if (l->in.dim[1] != in)
+        return layer_error(l, e, "expected %" PRId64 " input channels, found %" PRId64 ": input %s", in, l->in.dim[1],
+                           shape_text(&l->in, text));
+    if ((code = output_sizes(l, size, e))) return code;
+    Shape w = shape4(out, in / options_int(o, "groups"), options_pair(o, "kernel_size", 0), options_pair(o, "kernel_size", 1));
+    double bound = 1 / sqrt((double)w.dim[1] * (double)w.dim[2] * (double)w.dim[3]);
+    if ((code = network_param(n, l, "weight", w, bound, NULL, e))) return code;
+    if (options_bool(o, "bias") && (code = network_param(n, l, "bias", shape1(out), bound, NULL, e))) return code;
+    layer_output(l, shape4(l->in.dim[0], out, size[0], size[1]));
+    return OK;
+}
+
+int layer_conv2d_forward(Lower *lw, const Layer *l, int x) {
+    const Attr a = conv_attr(l);
+    return lower_layer(lw, OP_conv2d, l, x, &a);
+}

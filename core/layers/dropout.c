@@ -1,0 +1,20 @@
+/* Dropout: each op draws its own numbers by an id. In evaluation, and with p = 0, it is its input. */
+#include <string.h>
+
+#include "layer.h"
+
+int layer_dropout_shape(Network *n, Layer *l, Err *e) {
+    double p = options_float(&l->options, "p");
+    (void)n;
+    return p >= 0 && p <= 1 ? OK : layer_error(l, e, "the probability p must be between 0 and 1, found %g", p);
+}
+
+int layer_dropout_forward(Lower *lw, const Layer *l, int x) {
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.drop.p = (float)options_float(&l->options, "p");
+    a.drop.inplace = options_bool(&l->options, "inplace");
+    if (!lw->training || a.drop.p == 0) return x;
+    a.drop.id = lw->drops++;
+    return lower_layer(lw, OP_dropout, l, x, &a);
+}

@@ -1,0 +1,91 @@
+/* MaxPool2d and AvgPool2d (told apart by the op), and AdaptiveAvgPool2d. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "layer.h"
+
+static Attr pool_attr(const Layer *l) {
+    const Options *o = &l->options;
+    bool max = l->kind->which == OP_maxpool;
+    Attr a;
+    memset(&a, 0, sizeof a);
+    for (int i = 0; i < 2; i++) {
+        a.pool.kernel[i] = (int32_t)options_pair(o, "kernel_size", i);
+        a.pool.stride[i] = (int32_t)options_pair(o, "stride", i);
+        a.pool.pad[i] = (int32_t)options_pair(o, "padding", i);
+        a.pool.dilation[i] = max ? (int32_t)options_pair(o, "dilation", i) : 1;
+    }
+    a.pool.count_include_pad = options_bool(o, "count_include_pad");
+    a.pool.divisor = (int32_t)options_int(o, "divisor_override");
+    return a;
+}
+
+static int check_options(const Layer *l, Err *e) {
+    static const struct { const char *name; int64_t min; } least[] = {
+        {"kernel_size", 1}, {"stride", 1}, {"padding", 0}, {"dilation", 1}, {"divisor_override", 0}};
+    for (size_t i = 0; i < ARRAY_LEN(least); i++) {
+        int code = layer_expect_range(l, least[i].name, least[i].min, WINDOW_MAX, e);
+        if (code) return code;
+    }
+    const PoolAttr a = pool_attr(l).pool;
+    for (int i = 0; i < 2; i++)
+        if (a.pad[i] > a.kernel[i] / 2)
+            return layer_error(l, e, "padding must be at most half of kernel_size, found %d and %d", a.pad[i], a.kernel[i]);
+    if (l->kind->which == OP_maxpool && a.kernel[0] * a.kernel[1] > UINT8_MAX)
+        return layer_error(l, e, "kernel_size %dx%d: at most %d places in a window", a.kernel[0], a.kernel[1], UINT8_MAX);
+    return OK;
+}
+
+/* PyTorch's pooling_output_shape: with ceil_mode a last window is added if it starts inside the input or left padding. */
+static int64_t output_size(const PoolAttr *a, int i, int64_t in, bool ceil_mode) {
+    int64_t span = in + 2 * a->pad[i] - (int64_t)a->dilation[i] * (a->kernel[i] - 1) - 1 + (ceil_mode ? a->stride[i] - 1 : 0);
+    if (span < 0) return 0;
+    int64_t out = span / a->stride[i] + 1;
+    return ceil_mode && (out - 1) * a->stride[i] >= in + a->pad[i] ? out - 1 : out;
+}
+
+int layer_pool_shape(Network *n, Layer *l, Err *e) {
+    bool ceil_mode = options_bool(&l->options, "ceil_mode");
+    const int64_t *d = l->in.dim;
+    char text[SHAPE_TEXT];
+    int64_t size[2];
+    (void)n;
+    int code = check_options(l, e);
+    if (code || (code = layer_expect_rank(l, 4, "(N, C, H, W)", e))) return code;
+    const PoolAttr a = pool_attr(l).pool;
+    for (int i = 0; i < 2; i++) {
+        size[i] = output_size(&a, i, d[2 + i], ceil_mode);
+        if (a.pad[i] > 0 && a.dilation[i] > d[2 + i])
+            return layer_error(l, e, "dilation %d on an input of %" PRId64 " with padding: a window would hold padding only",
+                               a.dilation[i], d[2 + i]);
+    }
+    if (size[0] < 1 || size[1] < 1)
+        return layer_error(l, e, "input %s gives an output of %" PRId64 "x%" PRId64 ": the output is too small", shape_text(&l->in, text),
+                           size[0], size[1]);
+    layer_output(l, shape4(d[0], d[1], size[0], size[1]));
+    return OK;
+}
+
+int layer_pool_forward(Lower *lw, const Layer *l, int x) {
+    const Attr a = pool_attr(l);
+    int y = lower_layer(lw, (OpKind)l->kind->which, l, x, &a);
+    if (l->kind->which != OP_maxpool || !lw->training) return y;
+    int idx = lower_buf(lw, l, "idx", DT_U8); /* where each maximum was: for the gradient */
+    if (lw->p->failed) return 0;
+    Op *op = &lw->p->ops[lw->p->n_ops - 1];
+    op->out[1] = idx;
+    op_cost(lw->p, op);
+    return y;
+}
+
+int layer_adaptive_pool_shape(Network *n, Layer *l, Err *e) {
+    (void)n;
+    int code = layer_expect_range(l, "output_size", 1, WINDOW_MAX, e);
+    if (code || (code = layer_expect_rank(l, 4, "(N, C, H, W)", e))) return code;
+    layer_output(l, shape4(l->in.dim[0], l->in.dim[1], options_pair(&l->options, "output_size", 0), options_pair(&l->options, "output_size", 1)));
+    return OK;
+}
+
+int layer_adaptive_pool_forward(Lower *lw, const Layer *l, int x) {
+    return lower_layer(lw, OP_adaptive_avgpool, l, x, NULL);
+}

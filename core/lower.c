@@ -1,0 +1,109 @@
+#include "lower.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "layer.h"
+#include "mem.h"
+
+static void set_order(Program *p, int buf, const int64_t *order) {
+    Buf *b = &p->bufs[buf];
+    b->layout = b->shape.rank == 4 ? LAYOUT_NHWC : LAYOUT_ROWS;
+    memcpy(b->order, order, sizeof b->order);
+}
+
+int lower_forward(Lower *lw, const Layer *l, int x) {
+    return lw->p->failed ? 0 : l->kind->forward(lw, l, x);
+}
+
+int lower_buf(Lower *lw, const Layer *l, const char *operand, DType dtype) {
+    int b = program_buf(lw->p, CAT_ACTIVATIONS, l->out, dtype, "%s%s%s", l->path, l->path[0] ? "." : "", operand);
+    if (lw->p->failed) return 0;
+    set_order(lw->p, b, l->out_order);
+    return b;
+}
+
+static int emit(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, int out, const Attr *attr) {
+    Op *op = program_op(lw->p, kind, l->path);
+    for (int i = 0; i < n_in; i++) op->in[i] = in[i];
+    op->out[0] = out;
+    op->region = lw->region;
+    if (attr) op->attr = *attr;
+    op_cost(lw->p, op);
+    return out;
+}
+
+int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, const Attr *attr) {
+    char operand[16];
+    return emit(lw, kind, l, in, n_in, lower_buf(lw, l, op_operand(kind, true, 0, operand), DT_F32), attr);
+}
+
+int lower_layer(Lower *lw, OpKind kind, const Layer *l, int x, const Attr *attr) {
+    int in[OP_IN] = {x}, n = 1;
+    for (int i = 0; i < l->n_params; i++) in[n++] = lw->param[l->first_param + i];
+    return lower_op(lw, kind, l, in, n, attr);
+}
+
+int lower_view(Lower *lw, const Layer *l, int x) {
+    int y = lower_buf(lw, l, "y", DT_F32);
+    if (lw->p->failed) return 0;
+    lw->p->bufs[y].alias = program_root(lw->p, x);
+    return emit(lw, OP_view, l, &x, 1, y, NULL);
+}
+
+int lower_rows(Lower *lw, const Layer *l, int x) {
+    static const int64_t rows[3] = {0};
+    char name[BUF_NAME + 8];
+    if (lw->p->failed) return 0;
+    const Buf from = lw->p->bufs[x];
+    if (!from.order[0]) return x;
+    snprintf(name, sizeof name, "%s.rows", from.name);
+    int y = program_find(lw->p, name);
+    if (y != NO_BUF) return y;
+    y = program_buf(lw->p, CAT_ACTIVATIONS, from.shape, from.dtype, "%s", name);
+    if (lw->p->failed) return 0;
+    set_order(lw->p, y, rows);
+    return emit(lw, OP_to_rows, l, &x, 1, y, NULL);
+}
+
+static void make_params(Lower *lw) {
+    for (int i = 0; i < lw->net->n_params; i++) {
+        const Param *from = &lw->net->params[i];
+        int b = lw->param[i] = program_buf(lw->p, CAT_WEIGHTS, from->shape, DT_F32, "%s", from->name);
+        if (lw->p->failed) return;
+        set_order(lw->p, b, from->order);
+        lw->p->bufs[b].kind = BUF_PERSISTENT;
+        lw->p->bufs[b].param = i;
+    }
+}
+
+static int make_input(Lower *lw) {
+    int b = program_buf(lw->p, CAT_INPUT, lw->net->input, DT_F32, "input");
+    if (lw->p->failed) return 0;
+    set_order(lw->p, b, lw->net->root->in_order);
+    lw->p->bufs[b].kind = BUF_INPUT;
+    return b;
+}
+
+static void lower_all(Lower *lw, bool with_loss) {
+    Program *p = lw->p;
+    make_params(lw);
+    p->input = make_input(lw);
+    p->output = lower_forward(lw, lw->net->root, p->input);
+    if (with_loss) p->loss = lower_forward(lw, lw->net->loss, p->output);
+    p->forward_end = p->body_end = p->n_ops;
+}
+
+int lower_network(const Network *net, bool training, bool with_loss, Program **out, Err *e) {
+    if (with_loss && !net->loss) return err_set(e, ERR_SCRIPT, "expected a loss: the network was built without one");
+    Lower lw = {program_new(), net, mem_new((size_t)net->n_params * sizeof(int)), training, 0, 0, 0};
+    bool made = lw.p && lw.param;
+    if (made) lower_all(&lw, with_loss);
+    mem_free(lw.param);
+    if (made && !lw.p->failed) {
+        *out = lw.p;
+        return OK;
+    }
+    program_free(lw.p);
+    return err_set(e, ERR_HOST_MEMORY, "out of host memory for the program of a network");
+}

@@ -1,0 +1,224 @@
+/* The tree of layers, and its inference: shapes, orders and parameters in one walk. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "layer.h"
+#include "mem.h"
+
+static const LayerKind kinds[] = {
+#define LAYER(name, role, functions, which, spec) {#name, spec, role, which, layer_##functions##_shape, layer_##functions##_forward},
+#include "layers.def"
+#undef LAYER
+};
+
+static const LayerKind *find_kind(const char *name) {
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+        if (!strcmp(kinds[i].name, name)) return &kinds[i];
+    return NULL;
+}
+
+const char *layer_kind_name(int i, char *role) {
+    if (i < 0 || (size_t)i >= ARRAY_LEN(kinds)) return NULL;
+    *role = kinds[i].role;
+    return kinds[i].name;
+}
+
+const char *layer_spec(const char *kind) {
+    const LayerKind *k = find_kind(kind);
+    return k ? k->spec : NULL;
+}
+
+/* ---- the tree */
+
+static void unknown_kind(const char *name, Err *e) {
+    char known[320] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(kinds) && n < sizeof known; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", kinds[i].name);
+    err_set(e, ERR_SCRIPT, "unknown layer '%.40s'; known: %s", name, known);
+}
+
+Layer *layer_new(const char *kind, const char *where, Err *e) {
+    const LayerKind *k = find_kind(kind);
+    if (!k) {
+        unknown_kind(kind, e);
+        return NULL;
+    }
+    Layer *l = mem_new(sizeof *l);
+    if (!l) {
+        err_set(e, ERR_HOST_MEMORY, "out of host memory for a layer");
+        return NULL;
+    }
+    l->kind = k;
+    snprintf(l->where, sizeof l->where, "%s", where ? where : "");
+    if (options_parse(&l->options, k->spec, e) == OK) return l;
+    layer_free(l);
+    return NULL;
+}
+
+int layer_add(Layer *parent, Layer *child, Err *e) {
+    int code = OK;
+    if (parent->kind->role != 'c') code = layer_error(parent, e, "takes no layers");
+    else if (child->kind->role == 's') code = layer_error(parent, e, "a loss (%s) cannot be a layer of it", child->kind->name);
+    else if (child->depth + 1 > LAYER_DEPTH) code = layer_error(parent, e, "more than %d levels of layers", LAYER_DEPTH);
+    else if (!mem_grow(&parent->child, &parent->cap_child, parent->n_child + 1, sizeof *parent->child))
+        code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a layer");
+    if (code) {
+        layer_free(child);
+        return code;
+    }
+    parent->child[parent->n_child++] = child;
+    if (parent->depth < child->depth + 1) parent->depth = child->depth + 1;
+    return OK;
+}
+
+void layer_free(Layer *l) {
+    if (!l) return;
+    for (int i = 0; i < l->n_child; i++) layer_free(l->child[i]);
+    mem_free(l->child);
+    mem_free(l);
+}
+
+/* ---- mistakes, named by layer and line */
+
+/* "layer 5 Linear (article.lua:12)"; a loss has no place in the tree: "MSELoss (article.lua:20)" */
+static void layer_title(const Layer *l, char *text, size_t room) {
+    bool loss = l->kind->role == 's';
+    snprintf(text, room, "%s%s%s%s%s%s%s", loss ? "" : "layer ", loss ? "" : l->path, loss || !l->path[0] ? "" : " ", l->kind->name,
+             l->where[0] ? " (" : "", l->where, l->where[0] ? ")" : "");
+}
+
+enum { TITLE = LAYER_PATH + LAYER_WHERE + 40 };
+
+int layer_error(const Layer *l, Err *e, const char *format, ...) {
+    char title[TITLE], text[320];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    layer_title(l, title, sizeof title);
+    return err_set(e, ERR_SCRIPT, "%s: %s", title, text);
+}
+
+/* `code` came from elsewhere with its text in e: puts the layer before it. */
+static int layer_blame(const Layer *l, Err *e, int code) {
+    char title[TITLE];
+    layer_title(l, title, sizeof title);
+    if (code) err_prefix(e, "%s", title);
+    return code;
+}
+
+int layer_expect_rank(const Layer *l, int rank, const char *meaning, Err *e) {
+    char text[SHAPE_TEXT];
+    if (l->in.rank == rank) return OK;
+    return layer_error(l, e, "expected an input of %d dimensions %s, found %s", rank, meaning, shape_text(&l->in, text));
+}
+
+int layer_expect_range(const Layer *l, const char *option, int64_t min, int64_t max, Err *e) {
+    for (int i = 0; i < l->options.count; i++) {
+        const Option *o = &l->options.item[i];
+        if (strcmp(o->name, option) || (o->type == OPTION_PAIR && o->word >= 0)) continue;
+        for (int k = 0; k < (o->type == OPTION_PAIR ? 2 : 1); k++)
+            if (o->i[k] < min || o->i[k] > max)
+                return layer_error(l, e, "%s must be between %" PRId64 " and %" PRId64 ", found %" PRId64, option, min, max, o->i[k]);
+    }
+    return OK;
+}
+
+/* ---- inference */
+
+void layer_output(Layer *l, Shape out) {
+    l->out = out;
+    memset(l->out_order, 0, sizeof l->out_order);
+}
+
+int network_infer(Network *n, Layer *l, const Shape *in, const int64_t *order, Err *e) {
+    int64_t count;
+    l->in = l->out = *in;
+    memcpy(l->in_order, order, sizeof l->in_order);
+    memcpy(l->out_order, order, sizeof l->out_order);
+    l->first_param = n->n_params;
+    int code = options_finish(&l->options, e);
+    if (code) return layer_blame(l, e, code);
+    code = l->kind->shape(n, l, e);
+    return code ? code : layer_blame(l, e, shape_count(&l->out, &count, e));
+}
+
+int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Shape *in, const int64_t *order, Err *e) {
+    Layer *child = parent->child[i];
+    int length = snprintf(child->path, sizeof child->path, "%s%s%s", parent->path, parent->path[0] && name[0] ? "." : "", name);
+    if (length > PARAM_NAME - (int)sizeof ".weight")
+        return layer_error(parent, e, "nested too deep: the name of layer %.20s in it has more than %d characters", name,
+                           PARAM_NAME - (int)sizeof ".weight");
+    return network_infer(n, child, in, order, e);
+}
+
+int network_param(Network *n, Layer *l, const char *name, Shape shape, double bound, const int64_t *order, Err *e) {
+    int64_t count;
+    int code = shape_count(&shape, &count, e);
+    if (code) return layer_blame(l, e, code);
+    if (network_parameters(n) > INT64_MAX / 16 - count) return layer_error(l, e, "too many parameters");
+    if (!mem_grow(&n->params, &n->cap_params, n->n_params + 1, sizeof *n->params))
+        return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a network");
+    Param *p = &n->params[n->n_params++];
+    snprintf(p->name, sizeof p->name, "%s%s%s", l->path, l->path[0] ? "." : "", name);
+    p->shape = shape;
+    p->bound = bound;
+    p->layout = shape.rank == 4 ? LAYOUT_NHWC : LAYOUT_ROWS;
+    if (order) memcpy(p->order, order, sizeof p->order);
+    l->n_params++;
+    return OK;
+}
+
+static int infer_all(Network *n, const Shape *input, Err *e) {
+    static const int64_t rows[3] = {0};
+    char text[SHAPE_TEXT];
+    int64_t count;
+    if (input->rank < 2)
+        return err_set(e, ERR_SCRIPT, "the input of a network needs a batch and at least one more dimension, found %s",
+                       shape_text(input, text));
+    if (n->root->kind->role == 's') return layer_error(n->root, e, "is a loss, expected a layer as the model");
+    if (n->loss && n->loss->kind->role != 's') return layer_error(n->loss, e, "is no loss, expected one as the loss");
+    int code = shape_count(input, &count, e);
+    if (code) {
+        err_prefix(e, "the input of a network");
+        return code;
+    }
+    code = network_infer(n, n->root, input, rows, e);
+    if (code) return code;
+    n->input = *input;
+    n->output = n->root->out;
+    return n->loss ? network_infer(n, n->loss, &n->root->out, n->root->out_order, e) : OK;
+}
+
+int network_new(Layer *root, Layer *loss, const Shape *input, Network **out, Err *e) {
+    Network *n = mem_new(sizeof *n);
+    if (!n) {
+        layer_free(root);
+        layer_free(loss);
+        return err_set(e, ERR_HOST_MEMORY, "out of host memory for a network");
+    }
+    n->root = root;
+    n->loss = loss;
+    if (loss) snprintf(loss->path, sizeof loss->path, "loss");
+    int code = infer_all(n, input, e);
+    if (code) network_free(n);
+    else *out = n;
+    return code;
+}
+
+void network_free(Network *n) {
+    if (!n) return;
+    layer_free(n->root);
+    layer_free(n->loss);
+    mem_free(n->params);
+    mem_free(n);
+}
+
+int64_t network_parameters(const Network *n) {
+    int64_t sum = 0;
+    for (int i = 0; i < n->n_params; i++) sum += shape_elements(&n->params[i].shape);
+    return sum;
+}
