@@ -17,6 +17,7 @@ void csv_close(Csv *c); /* NULL is allowed */
 const char *csv_status(const Csv *c, const char *cell, int64_t repeat);
 /* Value of `column` in that row, NULL: no such row or column. Borrowed until the next append. */
 const char *csv_value(const Csv *c, const char *cell, int64_t repeat, const char *column);
+/* How many pairs of cell and repeat there are; of two rows with the same pair the later counts. */
 int64_t csv_rows(const Csv *c);
 /* Appends the row; on failure (disk full) the file ends where it ended before. */
 int csv_append(Csv *c, const Row *r, Err *e);

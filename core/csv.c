@@ -1,0 +1,406 @@
+#include "csv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "mem.h"
+
+/* A record is held packed: its fields one after the other, each with its '\0'. */
+struct Csv {
+    char *path, *directory;
+    int fd;           /* -1: the file is not there yet */
+    pid_t owner;      /* forked workers have the descriptor too, and with it the lock */
+    int64_t length;   /* bytes of the file */
+    char *header;     /* as it stands in the file, with "\n" */
+    char *names;      /* packed */
+    int columns, cell, repeat, status;
+    char **record;    /* [n] one for each (cell, repeat) */
+    int n, cap;
+    int *slot, slots; /* hash table by (cell, repeat): 1 + index of the record, 0 = free; slots is a power of two */
+};
+
+static int no_memory(const Csv *c, Err *e) {
+    return err_set(e, ERR_HOST_MEMORY, "\"%.200s\": no memory for its rows", c->path);
+}
+
+/* "cannot <verb> <path>: <strerror>" */
+static int file_error(const char *verb, const char *path, Err *e) {
+    return err_set(e, ERR_FILE, "cannot %s \"%.200s\": %s", verb, path, strerror(errno));
+}
+
+/* Records */
+
+static const char *field(const char *packed, int index) {
+    while (index-- > 0) packed += strlen(packed) + 1;
+    return packed;
+}
+
+static int find_column(const Csv *c, const char *name) {
+    for (int i = 0; i < c->columns; i++)
+        if (!strcmp(field(c->names, i), name)) return i;
+    return -1;
+}
+
+enum { SPLIT_DAMAGED = -1, SPLIT_OPEN_QUOTE = -2 };
+
+/* Packs line[0..n) in place, line[n] being its newline; returns the number of fields. A field never grows by it. */
+static int split(char *line, size_t n) {
+    const char *p = line, *end = line + n;
+    char *out = line;
+    if (n && end[-1] == '\r') end--; /* RFC 4180's own line end, as a spreadsheet saves it */
+    for (int count = 1;; count++) {
+        bool quoted = p < end && *p == '"', open = quoted;
+        for (p += quoted; p < end && (open || *p != ','); p++) {
+            if (*p == '\0' || (*p == '"' && !open)) return SPLIT_DAMAGED;
+            if (*p == '"' && (p + 1 == end || p[1] != '"')) {
+                p++;
+                open = false;
+                break;
+            }
+            p += *p == '"';
+            *out++ = *p;
+        }
+        if (open) return SPLIT_OPEN_QUOTE;
+        bool last = p >= end;
+        if (!last && *p != ',') return SPLIT_DAMAGED;
+        *out++ = '\0';
+        if (last) return count;
+        p++;
+    }
+}
+
+/* The index */
+
+static uint64_t hash_text(uint64_t hash, const char *text) { /* FNV-1a, with the end of the text */
+    for (;; text++) {
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+        if (!*text) return hash;
+    }
+}
+
+/* Where the record of this key is, or the free slot where it belongs. There is always a free one. */
+static int find_slot(const Csv *c, const char *cell, const char *repeat) {
+    uint64_t hash = hash_text(hash_text(UINT64_C(0xcbf29ce484222325), cell), repeat);
+    int at = (int)((hash ^ hash >> 32) & (uint64_t)(c->slots - 1));
+    for (; c->slot[at]; at = (at + 1) & (c->slots - 1)) {
+        const char *record = c->record[c->slot[at] - 1];
+        if (!strcmp(field(record, c->cell), cell) && !strcmp(field(record, c->repeat), repeat)) break;
+    }
+    return at;
+}
+
+/* Makes room for one record more, so that to insert it cannot fail. */
+static bool reserve(Csv *c) {
+    if (!mem_grow(&c->record, &c->cap, c->n + 1, sizeof *c->record)) return false;
+    if (c->n + 1 <= c->slots / 2) return true;
+    int slots = c->slots ? 2 * c->slots : 64;
+    int *fresh = mem_new((size_t)slots * sizeof *fresh);
+    if (!fresh) return false;
+    mem_free(c->slot);
+    c->slot = fresh;
+    c->slots = slots;
+    for (int i = 0; i < c->n; i++)
+        c->slot[find_slot(c, field(c->record[i], c->cell), field(c->record[i], c->repeat))] = i + 1;
+    return true;
+}
+
+/* Takes the record over. The later of two with one key counts: the cell was run again. */
+static void insert(Csv *c, char *record) {
+    int at = find_slot(c, field(record, c->cell), field(record, c->repeat));
+    if (c->slot[at]) mem_free(c->record[c->slot[at] - 1]);
+    else c->slot[at] = ++c->n;
+    c->record[c->slot[at] - 1] = record;
+}
+
+static const char *find_record(const Csv *c, const char *cell, int64_t repeat) {
+    char text[24];
+    if (!c->slots) return NULL;
+    snprintf(text, sizeof text, "%" PRId64, repeat);
+    int found = c->slot[find_slot(c, cell, text)];
+    return found ? c->record[found - 1] : NULL;
+}
+
+const char *csv_status(const Csv *c, const char *cell, int64_t repeat) {
+    const char *record = find_record(c, cell, repeat);
+    return record ? field(record, c->status) : NULL;
+}
+
+const char *csv_value(const Csv *c, const char *cell, int64_t repeat, const char *column) {
+    const char *record = find_record(c, cell, repeat);
+    int i = find_column(c, column);
+    return record && i >= 0 ? field(record, i) : NULL;
+}
+
+int64_t csv_rows(const Csv *c) { return c->n; }
+
+/* Reading back */
+
+/* Text of a file of unknown origin, for a message on a terminal */
+static const char *printable(const char *text, char *out, size_t room) {
+    snprintf(out, room, "%s", text);
+    for (char *p = out; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 0x7f) *p = '?';
+    return out;
+}
+
+static int line_error(const Csv *c, int64_t line, int fields, Err *e) {
+    if (fields == SPLIT_OPEN_QUOTE)
+        return err_set(e, ERR_FORMAT, "\"%.200s\" line %" PRId64 ": a quote is not closed", c->path, line);
+    if (fields == SPLIT_DAMAGED)
+        return err_set(e, ERR_FORMAT, "\"%.200s\" line %" PRId64 ": a quote or a zero byte where none can be", c->path,
+                       line);
+    return err_set(e, ERR_FORMAT, "\"%.200s\" line %" PRId64 ": expected %d fields, found %d", c->path, line,
+                   c->columns, fields);
+}
+
+static int check_header(const Csv *c, const char *packed, int fields, Err *e) {
+    char found[48];
+    if (fields < 0) return line_error(c, 1, fields, e);
+    for (int i = 0; i < fields && i < c->columns; i++) {
+        if (!strcmp(field(packed, i), field(c->names, i))) continue;
+        printable(field(packed, i), found, sizeof found);
+        return err_set(e, ERR_FORMAT, "\"%.200s\": column %d is \"%s\", expected \"%.48s\"; is it of another experiment?",
+                       c->path, i + 1, found, field(c->names, i));
+    }
+    if (fields == c->columns) return OK;
+    int first = fields < c->columns ? fields : c->columns;
+    printable(field(fields < c->columns ? c->names : packed, first), found, sizeof found);
+    return err_set(e, ERR_FORMAT, "\"%.200s\": column %d, \"%s\", is %s", c->path, first + 1, found,
+                   fields < c->columns ? "missing" : "not expected");
+}
+
+/* Checks one complete line and indexes it. *torn: it is the last line and its quote is open. */
+static int take_line(Csv *c, const char *text, size_t n, int64_t line, bool last, bool *torn, Err *e) {
+    char *record = mem_copy(text, n + 1); /* with the newline */
+    if (!record) return no_memory(c, e);
+    int code = OK, fields = split(record, n);
+    if (line == 1) code = check_header(c, record, fields, e);
+    else if (fields == SPLIT_OPEN_QUOTE && last) *torn = true;
+    else if (fields != c->columns) code = line_error(c, line, fields, e);
+    else if (!reserve(c)) code = no_memory(c, e);
+    if (line > 1 && !code && !*torn) insert(c, record);
+    else mem_free(record);
+    return code;
+}
+
+/* Checks and indexes text[0..size), text[size] being ours to write; *good = bytes of it before a torn last line */
+static int take_text(Csv *c, char *text, size_t size, size_t *good, Err *e) {
+    int64_t line = 1;
+    bool torn = false;
+    const char *newline;
+    for (*good = 0; (newline = memchr(text + *good, '\n', size - *good)) != NULL; line++) {
+        size_t n = (size_t)(newline - text) - *good;
+        int code = take_line(c, text + *good, n, line, newline + 1 == text + size, &torn, e);
+        if (code || torn) return code;
+        *good += n + 1;
+    }
+    if (line > 1 || memcmp(text, c->header, size < strlen(c->header) ? size : strlen(c->header)) == 0) return OK;
+    text[size] = '\n'; /* no line of ours was ever here: let the header's check say what is */
+    return take_line(c, text, size, line, true, &torn, e);
+}
+
+static int write_all(int fd, const char *data, size_t n) {
+    while (n) {
+        ssize_t done = write(fd, data, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done == 0) errno = ENOSPC;
+        if (done <= 0) return -1;
+        data += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+static int read_all(int fd, char *data, size_t n) {
+    while (n) {
+        ssize_t done = read(fd, data, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done == 0) errno = EIO; /* shorter than it said */
+        if (done <= 0) return -1;
+        data += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+static int sync_directory(const Csv *c, Err *e) {
+    int fd = open(c->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int failed = fd < 0 || fsync(fd);
+    if (failed) file_error("write to the disk the directory", c->directory, e);
+    if (fd >= 0) close(fd);
+    return failed ? ERR_FILE : OK;
+}
+
+/* Puts torn[0..n) at the end of FILE.torn, safely on the disk before anything is cut. */
+static int keep_torn(const Csv *c, const char *torn, size_t n, Err *e) {
+    size_t room = strlen(c->path) + sizeof ".torn";
+    char *path = mem_new(room);
+    if (!path) return no_memory(c, e);
+    snprintf(path, room, "%s.torn", c->path);
+    int code = OK, fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0 || write_all(fd, torn, n) || (torn[n - 1] != '\n' && write_all(fd, "\n", 1)) || fsync(fd))
+        code = file_error("write", path, e);
+    if (fd >= 0 && close(fd) && !code) code = file_error("write", path, e);
+    mem_free(path);
+    return code ? code : sync_directory(c, e);
+}
+
+static int load(Csv *c, bool *torn, Err *e) {
+    struct stat st;
+    size_t good = 0;
+    if (fstat(c->fd, &st)) return file_error("read", c->path, e);
+    if (!S_ISREG(st.st_mode)) return err_set(e, ERR_FILE, "\"%.200s\" is not a regular file", c->path);
+    size_t size = (size_t)st.st_size;
+    char *text = mem_new(size + 1);
+    if (!text) return no_memory(c, e);
+    int code = read_all(c->fd, text, size) ? file_error("read", c->path, e) : take_text(c, text, size, &good, e);
+    if (!code && good < size) {
+        code = keep_torn(c, text + good, size - good, e);
+        if (!code && (ftruncate(c->fd, (off_t)good) || fsync(c->fd))) code = file_error("shorten", c->path, e);
+        *torn = !code;
+    }
+    c->length = (int64_t)good;
+    mem_free(text);
+    return code;
+}
+
+/* Opening */
+
+static int lock(const Csv *c, Err *e) {
+    if (!flock(c->fd, LOCK_EX | LOCK_NB)) return OK;
+    if (errno != EWOULDBLOCK) return file_error("lock", c->path, e);
+    return err_set(e, ERR_FILE, "\"%.200s\" is in use: another process is writing to it", c->path);
+}
+
+static int set_up(Csv *c, const char *path, const Row *like, Err *e) {
+    const char *slash = strrchr(path, '/');
+    c->fd = -1;
+    c->owner = getpid();
+    c->path = mem_copy(path, strlen(path) + 1);
+    c->directory = mem_copy(slash ? path : ".", slash ? (size_t)(slash - path) + 2 : 2);
+    c->header = row_header_line(like);
+    c->names = c->header ? mem_copy(c->header, strlen(c->header) + 1) : NULL;
+    if (!c->path || !c->directory || !c->names)
+        return err_set(e, ERR_HOST_MEMORY, "no memory to open \"%.200s\"", path);
+    if (slash) c->directory[slash - path + 1] = '\0'; /* with the slash: right for "/" too */
+    c->columns = split(c->names, strlen(c->names) - 1);
+    c->cell = find_column(c, "cell");
+    c->repeat = find_column(c, "repeat");
+    c->status = find_column(c, "status");
+    return OK;
+}
+
+static int open_file(Csv *c, bool *torn, Err *e) {
+    c->fd = open(c->path, O_RDWR | O_APPEND | O_CLOEXEC);
+    if (c->fd >= 0) {
+        int code = lock(c, e);
+        return code ? code : load(c, torn, e);
+    }
+    if (errno != ENOENT) return file_error("open", c->path, e);
+    /* better now than after the first cell has run for an hour */
+    if (access(c->directory, W_OK | X_OK)) return file_error("create", c->path, e);
+    return OK;
+}
+
+int csv_open(const char *path, const Row *like, Csv **out, bool *torn, Err *e) {
+    bool moved = false;
+    Csv *c = mem_new(sizeof *c);
+    *out = NULL;
+    if (!c) return err_set(e, ERR_HOST_MEMORY, "no memory to open \"%.200s\"", path);
+    int code = set_up(c, path, like, e);
+    if (!code) code = open_file(c, &moved, e);
+    if (code) csv_close(c);
+    else *out = c;
+    if (torn) *torn = moved;
+    return code;
+}
+
+void csv_close(Csv *c) {
+    if (!c) return;
+    if (c->fd >= 0 && c->owner == getpid()) flock(c->fd, LOCK_UN);
+    if (c->fd >= 0) close(c->fd);
+    for (int i = 0; i < c->n; i++) mem_free(c->record[i]);
+    mem_free(c->record);
+    mem_free(c->slot);
+    mem_free(c->names);
+    mem_free(c->header);
+    mem_free(c->directory);
+    mem_free(c->path);
+    mem_free(c);
+}
+
+/* Appending */
+
+/* O_EXCL: of two processes that both found no file, one creates it and the other is refused here. */
+static int create(Csv *c, Err *e) {
+    c->fd = open(c->path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    if (c->fd < 0) return file_error("create", c->path, e);
+    int code = lock(c, e);
+    if (!code) code = sync_directory(c, e);
+    if (code) {
+        close(c->fd);
+        c->fd = -1;
+    }
+    return code;
+}
+
+/* An editor that saved the file meanwhile has put another in its place: rows written to ours would be lost. */
+static int check_unchanged(const Csv *c, Err *e) {
+    struct stat st;
+    if (fstat(c->fd, &st)) return file_error("write", c->path, e);
+    if (st.st_nlink == 0)
+        return err_set(e, ERR_FILE, "\"%.200s\" was removed or replaced by another program", c->path);
+    if (st.st_size != c->length)
+        return err_set(e, ERR_FILE, "\"%.200s\" was changed by another program: expected %" PRId64 " bytes, found %"
+                       PRId64, c->path, c->length, (int64_t)st.st_size);
+    return OK;
+}
+
+static int write_record(Csv *c, const char *text, Err *e) {
+    size_t n = strlen(text);
+    int code = c->fd < 0 ? create(c, e) : OK;
+    if (!code) code = check_unchanged(c, e);
+    if (code) return code;
+    if (write_all(c->fd, text, n) || fdatasync(c->fd)) {
+        code = file_error("write", c->path, e);
+        if (ftruncate(c->fd, (off_t)c->length)) err_prefix(e, "the file now ends in a torn line");
+        return code;
+    }
+    c->length += (int64_t)n;
+    return OK;
+}
+
+/* The header goes with the first row: a file never has one without the other, unless the write was torn. */
+static char *with_header(const Csv *c, const char *line) {
+    size_t header = strlen(c->header), n = strlen(line);
+    char *text = mem_new(header + n + 1);
+    if (!text) return NULL;
+    memcpy(text, c->header, header);
+    memcpy(text + header, line, n);
+    return text;
+}
+
+int csv_append(Csv *c, const Row *r, Err *e) {
+    char *header = row_header_line(r), *line = row_line(r), *text = NULL;
+    int code = OK;
+    if (header && line) text = c->length ? mem_copy(line, strlen(line) + 1) : with_header(c, line);
+    if (!text || !reserve(c)) code = no_memory(c, e);
+    else if (strcmp(header, c->header) != 0)
+        code = err_set(e, ERR_INTERNAL, "\"%.200s\": the row has other columns", c->path);
+    else code = write_record(c, text, e);
+    if (!code) {
+        split(line, strlen(line) - 1);
+        insert(c, line);
+        line = NULL;
+    }
+    mem_free(text);
+    mem_free(line);
+    mem_free(header);
+    return code;
+}
