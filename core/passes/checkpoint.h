@@ -1,0 +1,49 @@
+/* checkpoint.h: private to the checkpoint pass: a forward program as a chain, and what a choice of segments does.
+ *
+ *   cut      0          1               2        n_cuts - 1
+ *            |  op  op  |  op  op  op   |  op  loss  |      a cut lies before forward op `at`; one storage crosses it
+ *   segment     1   1      0   0   0       0   0            0: stored; ops with the same number are dropped together
+ *
+ * A choice is segment[forward_end]. What leaves a dropped segment is kept, what stays inside is made again when the
+ * backward pass first reads any of it. */
+#ifndef MT_CHECKPOINT_H
+#define MT_CHECKPOINT_H
+
+#include "passes.h"
+
+typedef struct Cut {
+    int at;   /* before this forward op */
+    int root; /* the storage that crosses it, NO_BUF at both ends */
+} Cut;
+
+typedef struct Chain {
+    const Program *p; /* borrowed: before the passes behind checkpointing, forward ops as they will stay */
+    int *writer;      /* by root buffer: the forward op that writes its storage, or NO_OP */
+    bool *saved;      /* by root buffer: the backward pass reads it */
+    Cut *cut;
+    int n_cuts;       /* at least 2: the start and the end of the forward ops */
+} Chain;
+
+int chain_find(Chain *c, const Program *p, Err *e);
+void chain_free(Chain *c);
+
+/* The choice that a mode stands for; all modes but CHECKPOINT_BUDGET. */
+void chain_choose(const Chain *c, Checkpoint mode, int *segment);
+
+/* What a choice does. lost[n_bufs]: by root, storage that does not outlive its segment; again[forward_end]: ops that
+ * run twice; need[n_bufs] is scratch. Returns the seconds that the second runs take, by op_seconds. */
+double chain_again(const Chain *c, const int *segment, bool *lost, bool *need, bool *again);
+
+/* Rewrites p, the chain's program or a copy of it. On failure sets p->failed. */
+void chain_drop(const Chain *c, Program *p, const int *segment);
+
+/* The quickest choice whose placed arena is within s->budget, or ERR_OOM with the least that can be reached. */
+int chain_fit(const Chain *c, const Settings *s, Device *device, int *segment, Err *e);
+
+/* For comparing choices, not for predicting times: a device of 100 GFLOP/s and 50 GB/s. */
+static inline double op_seconds(const Op *op) {
+    const double flops_per_second = 1e11, bytes_per_second = 5e10;
+    return op->flops / flops_per_second + op->traffic / bytes_per_second;
+}
+
+#endif
