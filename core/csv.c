@@ -165,7 +165,7 @@ static int check_header(const Csv *c, const char *packed, int fields, Err *e) {
     for (int i = 0; i < fields && i < c->columns; i++) {
         if (!strcmp(field(packed, i), field(c->names, i))) continue;
         printable(field(packed, i), found, sizeof found);
-        return err_set(e, ERR_FORMAT, "\"%.200s\": column %d is \"%s\", expected \"%.48s\"; is it of another experiment?",
+        return err_set(e, ERR_FORMAT, "\"%.200s\": column %d is \"%s\", expected \"%.48s\"",
                        c->path, i + 1, found, field(c->names, i));
     }
     if (fields == c->columns) return OK;
