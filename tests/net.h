@@ -1,0 +1,87 @@
+/* net.h: networks from text, for tests.
+ *
+ *   layer = Name [ "(" value { "," value } ")" ] [ "{" layer { layer } "}" ]      value = [ option "=" ] 3 | 3x5 | true | same
+ *
+ * "Sequential{Conv2d(3, 8, 3, padding=same) ReLU Flatten Linear(8192, 10)}"; the i-th layer is said to come from "net:i". */
+#ifndef NET_H
+#define NET_H
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "network.h"
+
+typedef struct NetText { const char *at; int layers; Err *e; } NetText;
+
+static void net_word(NetText *t, char *word /* 48 */) {
+    int n = 0;
+    t->at += strspn(t->at, " ,\n");
+    while (n < 47 && *t->at && !strchr(" ,=(){}\n", *t->at)) word[n++] = *t->at++;
+    word[n] = '\0';
+    t->at += strspn(t->at, " ,\n");
+}
+
+static int net_value(Option *o, const char *word, Err *e) {
+    char *end;
+    double first = strtod(word, &end);
+    if (!strcmp(word, "true") || !strcmp(word, "false")) return option_set_bool(o, word[0] == 't', e);
+    if (isalpha((unsigned char)word[0])) return option_set_word(o, word, e);
+    return *end == 'x' ? option_set_numbers(o, first, strtod(end + 1, NULL), e) : option_set_number(o, first, e);
+}
+
+static int net_options(NetText *t, Layer *l) {
+    char word[48];
+    for (int i = 0; *t->at != ')'; i++) {
+        Option *o = i < l->options.count ? &l->options.item[i] : NULL;
+        net_word(t, word);
+        if (*t->at == '=') {
+            o = options_find(&l->options, word, t->e);
+            t->at++;
+            net_word(t, word);
+        }
+        if (!o || net_value(o, word, t->e)) return t->e->code;
+    }
+    t->at++;
+    return OK;
+}
+
+static Layer *net_layer(NetText *t) {
+    char word[48], where[16];
+    net_word(t, word);
+    snprintf(where, sizeof where, "net:%d", ++t->layers);
+    Layer *l = layer_new(word, where, t->e);
+    int code = l ? OK : t->e->code;
+    if (!code && *t->at == '(') {
+        t->at++;
+        code = net_options(t, l);
+        t->at += strspn(t->at, " ,\n");
+    }
+    if (!code && *t->at == '{') {
+        t->at++;
+        while (!code && *t->at != '}') {
+            Layer *child = net_layer(t);
+            code = child ? layer_add(l, child, t->e) : t->e->code;
+        }
+        t->at++;
+        t->at += strspn(t->at, " ,\n");
+    }
+    if (!code) return l;
+    layer_free(l);
+    return NULL;
+}
+
+/* `loss` may be NULL. On an error returns NULL with *e filled. */
+__attribute__((unused)) static Network *net_new(const char *text, const char *loss, Shape input, Err *e) {
+    NetText t = {text, 0, e}, l = {loss, 90, e};
+    Network *n = NULL;
+    Layer *root = net_layer(&t), *end = NULL;
+    if (root && loss && !(end = net_layer(&l))) {
+        layer_free(root);
+        root = NULL;
+    }
+    return root && network_new(root, end, &input, &n, e) == OK ? n : NULL;
+}
+
+#endif
