@@ -1,0 +1,222 @@
+/* predicted == measured, to the byte, in every combination of settings; the limit is exact; everything is given back. */
+#include "nets.h"
+#include "runtime.h"
+#include "tap.h"
+
+static Device *cpu;
+
+typedef struct Outcome { LedgerPeak peak; float loss[2]; size_t allocated, reserved; int code; Err err; } Outcome;
+
+static Network *build(Layer *(*net)(Err *), int64_t batch) {
+    Err e = {0, ""};
+    Network *n = NULL;
+    if (net_build(net(&e), "CrossEntropyLoss", shape4(batch, 3, 12, 12), &n, &e)) printf("# %s\n", e.text);
+    return n;
+}
+
+/* Two steps; runs on whatever device. */
+static Outcome run(const Network *net, Program *p, AllocKind kind, size_t limit, size_t fail_at) {
+    Outcome o = {{0}, {0, 0}, 0, 0, 0, {0, ""}};
+    Runtime *r = NULL;
+    StepResult step = {0, 0, false};
+    o.code = runtime_open(cpu, kind, limit, net, &p, 1, 7, fail_at, &r, &o.err);
+    for (int i = 0; i < 2 && !o.code; i++) {
+        o.code = runtime_step(r, 0, net_feed, p, &step, &o.err);
+        o.loss[i] = step.loss;
+    }
+    if (!r) return o;
+    const Ledger *l = runtime_ledger(r);
+    o.peak = l->peak;
+    o.allocated = l->used;
+    o.reserved = l->held;
+    Err e = {0, ""};
+    if (runtime_close_checked(r, &e)) {
+        o.code = ERR_INTERNAL;
+        o.err = e;
+    }
+    return o;
+}
+
+static bool sums(const LedgerPeak *p) {
+    size_t n = 0;
+    for (int c = 0; c < CAT_COUNT; c++) n += p->category[c];
+    return n == p->held;
+}
+
+static bool same_peak(const LedgerPeak *a, const LedgerPeak *b) { return !memcmp(a, b, sizeof *a); }
+
+static void describe(char *text, size_t room, const Settings *s) {
+    static const char *const check[] = {"none", "marked", "all", "sqrt", "budget"}, *const inplace[] = {"marked", "off", "on"};
+    snprintf(text, room, "%s %s accumulate %d checkpoint %s inplace %s%s", alloc_name(s->allocator), precision_info(s->precision)->text,
+             s->accumulate, check[s->checkpoint], inplace[s->inplace], s->eval ? " eval" : "");
+}
+
+/* planned and direct: exactly the prediction is enough, one byte less is not. caching may give cached segments back first:
+ * then the prediction under that limit says the same as the run. */
+static int check_limit(const Network *net, Program *p, const Settings *s, size_t peak, Err *e) {
+    Prediction under;
+    Outcome at = run(net, p, s->allocator, peak, 0), below = run(net, p, s->allocator, peak - 1, 0);
+    if (at.code) return err_set(e, at.code, "with exactly the prediction: %s", at.err.text);
+    int code = predict(net, p, s->allocator, cpu, peak - 1, 2, &under, e);
+    if (code) return code;
+    if (under.fits != (below.code == OK)) return err_set(e, ERR_INTERNAL, "one byte less: predicted %d, found %d", under.fits, below.code);
+    if (s->allocator != ALLOC_CACHING && below.code != ERR_OOM) return err_set(e, ERR_INTERNAL, "one byte less: %s", err_name(below.code));
+    if (below.code && below.code != ERR_OOM) return err_set(e, ERR_INTERNAL, "one byte less: %s", below.err.text);
+    return OK;
+}
+
+static int check(const Network *net, const Settings *s, bool limits, float *loss, Err *e) {
+    Program *p = NULL;
+    Prediction guess;
+    int code = compile(net, s, cpu, NULL, NULL, &p, e);
+    if (code) return code;
+    code = predict(net, p, s->allocator, cpu, 0, 2, &guess, e);
+    if (!code) {
+        Outcome o = run(net, p, s->allocator, 0, 0);
+        if (o.code) code = err_set(e, o.code, "%s", o.err.text);
+        else if (!same_peak(&o.peak, &guess.peak))
+            code = err_set(e, ERR_INTERNAL, "predicted %zu, measured %zu", guess.peak.held, o.peak.held);
+        else if (!sums(&o.peak)) code = err_set(e, ERR_INTERNAL, "the categories do not sum to the peak");
+        else if (o.allocated != guess.allocated || o.reserved != guess.reserved)
+            code = err_set(e, ERR_INTERNAL, "after a step: predicted %zu of %zu, measured %zu of %zu", guess.allocated, guess.reserved,
+                           o.allocated, o.reserved);
+        else if (guess.lower_bound > o.peak.held && s->allocator != ALLOC_CACHING)
+            code = err_set(e, ERR_INTERNAL, "below the lower bound %zu: %zu", guess.lower_bound, o.peak.held);
+        else if (!isfinite(o.loss[0]) && !s->eval) code = err_set(e, ERR_INTERNAL, "loss %g", (double)o.loss[0]);
+        memcpy(loss, o.loss, sizeof o.loss);
+    }
+    if (!code && limits) code = check_limit(net, p, s, guess.peak.held, e);
+    program_free(p);
+    return code;
+}
+
+/* Every combination; losses do not depend on checkpointing, in-place or the allocator by a bit. */
+static void combinations(const Network *net) {
+    for (int precision = 0; precision < PREC_COUNT; precision++)
+        for (int accumulate = 1; accumulate <= 3; accumulate += 2) {
+            float first[2] = {0, 0};
+            bool have = false;
+            for (int i = 0; i < 4 * 3 * ALLOC_COUNT; i++) {
+                Settings s = settings_default();
+                char what[160];
+                float loss[2];
+                Err e = {0, ""};
+                s.precision = (Precision)precision;
+                s.accumulate = accumulate;
+                s.checkpoint = (Checkpoint)(i % 4);
+                s.inplace = (Inplace)(i / 4 % 3);
+                s.allocator = (AllocKind)(i / 12);
+                describe(what, sizeof what, &s);
+                int code = check(net, &s, i % 5 == 0, loss, &e);
+                if (!ok(code == OK, "%s", what)) printf("# %s\n", e.text);
+                if (have && memcmp(first, loss, sizeof first) != 0)
+                    ok(0, "%s: losses %.9g %.9g, without it %.9g %.9g", what, (double)loss[0], (double)loss[1], (double)first[0],
+                       (double)first[1]);
+                if (!have) memcpy(first, loss, sizeof first);
+                have = true;
+            }
+        }
+}
+
+static void evaluation(const Network *net) {
+    for (int precision = 0; precision < PREC_COUNT; precision++)
+        for (int a = 0; a < ALLOC_COUNT; a++) {
+            Settings s = settings_default();
+            char what[160];
+            float loss[2];
+            Err e = {0, ""};
+            s.precision = (Precision)precision;
+            s.allocator = (AllocKind)a;
+            s.eval = true;
+            describe(what, sizeof what, &s);
+            int code = check(net, &s, true, loss, &e);
+            if (!ok(code == OK, "%s", what)) printf("# %s\n", e.text);
+            ok(loss[0] == loss[0] && loss[1] == loss[1], "%s: losses are numbers", what);
+        }
+}
+
+static Layer *mixed(Err *e) { return net_mixed(e); }
+
+/* Every device allocation fails once in turn: a clean error, and the ledger at zero. */
+static void device_failures(const Network *net) {
+    for (int a = 0; a < ALLOC_COUNT; a++) {
+        Settings s = settings_default();
+        Program *p = NULL;
+        Err e = {0, ""};
+        s.allocator = (AllocKind)a;
+        s.accumulate = 2;
+        s.checkpoint = CHECKPOINT_ALL;
+        if (compile(net, &s, cpu, NULL, NULL, &p, &e)) {
+            ok(0, "compile: %s", e.text);
+            continue;
+        }
+        size_t n = 1;
+        bool clean = true;
+        for (; n < 10000; n++) {
+            Outcome o = run(net, p, s.allocator, 0, n);
+            if (o.code == OK) break;
+            if (o.code != ERR_OOM) clean = false;
+            if (o.code != ERR_OOM) printf("# request %zu: %s\n", n, o.err.text);
+        }
+        ok(clean && n < 10000, "%s: each of %zu device requests fails cleanly", alloc_name(s.allocator), n - 1);
+        program_free(p);
+    }
+}
+
+/* Every host allocation of compile, predict and run fails once in turn. */
+static int whole(Err *e) {
+    Network *net = NULL;
+    Program *p = NULL;
+    Settings s = settings_default();
+    Prediction guess;
+    s.checkpoint = CHECKPOINT_SQRT;
+    s.accumulate = 2;
+    s.precision = PREC_AMP_FP16;
+    int code = net_build(net_mixed(e), "CrossEntropyLoss", shape4(2, 3, 12, 12), &net, e);
+    if (!code) code = compile(net, &s, cpu, NULL, NULL, &p, e);
+    if (!code) code = predict(net, p, ALLOC_CACHING, cpu, 0, 1, &guess, e);
+    if (!code) {
+        Outcome o = run(net, p, ALLOC_CACHING, 0, 0);
+        code = o.code ? err_set(e, o.code, "%s", o.err.text) : OK;
+    }
+    program_free(p);
+    network_free(net);
+    return code;
+}
+
+static void host_failures(void) {
+    Err e = {0, ""};
+    ok(whole(&e) == OK, "the whole path runs");
+    cpu->table->trim(cpu);
+    long before = mem_live(), n = 1, odd = 0;
+    for (; n < 100000; n++) {
+        memset(&e, 0, sizeof e);
+        mem_fail_after(n);
+        int code = whole(&e);
+        mem_fail_after(0);
+        cpu->table->trim(cpu);
+        if (code == OK) break;
+        if (code != ERR_HOST_MEMORY && odd++ < 5) printf("# allocation %ld: %s: %s\n", n, err_name(code), e.text);
+    }
+    ok(odd == 0, "each of %ld host allocations fails with HOST_MEMORY", n - 1);
+    is_int(mem_live(), before, "and nothing stays behind");
+}
+
+int main(void) {
+    Err e = {0, ""};
+    if (device_open("cpu", &cpu, &e)) {
+        ok(0, "%s", e.text);
+        return tap_done();
+    }
+    Network *net = build(mixed, 3);
+    if (ok(net != NULL, "the network builds")) {
+        combinations(net);
+        evaluation(net);
+        device_failures(net);
+    }
+    network_free(net);
+    host_failures();
+    device_close(cpu);
+    is_int(mem_live(), 0, "all host memory is given back");
+    return tap_done();
+}
