@@ -14,7 +14,8 @@ typedef struct Dataset Dataset;
 int dataset_idx(const char *images, const char *labels, Dataset **out, Err *e);
 /* CIFAR-10 binary batches: 3073-byte records. Samples (3, 32, 32), 10 classes. Scale 1/255. */
 int dataset_cifar10(const char *const *paths, int n_paths, Dataset **out, Err *e);
-/* .npy arrays of the first dimension N: x float32/float64/uint8; y (may be NULL) int32/int64/uint8 labels of rank 1, or float targets. */
+/* .npy arrays of the first dimension N, (N) being (N, 1): x float32/float64/uint8, or int32/int64 within +-2^24 (token ids);
+ * y (may be NULL: no targets) int32/int64/uint8 labels of rank 1, or float targets. */
 int dataset_npy(const char *x, const char *y, Dataset **out, Err *e);
 /* `count` samples drawn from `seed`, made when asked for: standard normal inputs; labels below `classes`, or, with classes 0,
  * standard normal targets of shape `target`. */
@@ -24,8 +25,9 @@ void dataset_free(Dataset *d); /* NULL is allowed */
 int64_t dataset_count(const Dataset *d);
 Shape dataset_sample(const Dataset *d); /* without the batch dimension */
 int dataset_classes(const Dataset *d);  /* highest label + 1; 0: targets are not labels */
-Shape dataset_target(const Dataset *d); /* of one sample; rank 0 for labels */
-/* Per-channel normalisation on top of scale; n = 1 or the channels; std must not be 0. */
+Shape dataset_target(const Dataset *d); /* of one sample; rank 0 for labels, and with 0 classes for no targets */
+/* Per-channel normalisation on top of scale; n = 1 or the channels (the first dimension of a sample); std must not be 0.
+ * Part of dataset_text. Before any loader is opened. */
 int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, Err *e);
 /* Sample i into x (fp32) and t (int32 label or fp32 target; NULL: not wanted). */
 void dataset_get(const Dataset *d, int64_t i, float *x, void *t);
