@@ -1,0 +1,66 @@
+/* conv2d.c: convolution and its two gradients. Shapes: x (N, C, H, W), w (O, C/groups, KH, KW), b (O), y (N, O, OH, OW). */
+#include "onednn.h"
+
+/* oneDNN's dimensions are in PyTorch's order too; the strides say how a channels-last tensor lies. */
+static dnnl_memory_desc_t image_md(const View *v) {
+    const int64_t *d = v->shape.dim;
+    int64_t rows[] = {d[1] * d[2] * d[3], d[2] * d[3], d[3], 1}, last[] = {d[1] * d[2] * d[3], 1, d[3] * d[1], d[1]};
+    return prim_md(v, 4, d, v->channels_last ? last : rows);
+}
+
+/* (O, I, KH, KW), or (groups, O/groups, I, KH, KW) */
+static dnnl_memory_desc_t weights_md(const View *v, int groups) {
+    const int64_t *d = v->shape.dim;
+    int64_t per_output = d[1] * d[2] * d[3];
+    int64_t dim[] = {groups, d[0] / groups, d[1], d[2], d[3]};
+    int64_t rows[] = {d[0] / groups * per_output, per_output, d[2] * d[3], d[3], 1};
+    int64_t last[] = {d[0] / groups * per_output, per_output, 1, d[3] * d[1], d[1]};
+    int plain = groups == 1;
+    return prim_md(v, 5 - plain, dim + plain, (v->channels_last ? last : rows) + plain);
+}
+
+static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_desc_t md[SLOTS], OpDesc *out) {
+    const ConvAttr *c = &args->attr->conv;
+    const dnnl_memory_desc_t *x = &md[SLOT_X], *w = &md[SLOT_W], *b = &md[SLOT_B], *y = &md[SLOT_Y];
+    dnnl_dims_t stride = {c->stride[0], c->stride[1]}, dilation = {c->dilation[0] - 1, c->dilation[1] - 1};
+    dnnl_dims_t before = {c->pad[0], c->pad[1]}, after = {c->pad[2], c->pad[3]};
+    const dnnl_alg_kind_t direct = dnnl_convolution_direct;
+    switch (pass) {
+    case PASS_DATA:
+        return dnnl_dilated_convolution_backward_data_desc_init(&out->conv, direct, x, w, y, stride, dilation, before, after);
+    case PASS_WEIGHTS:
+        return dnnl_dilated_convolution_backward_weights_desc_init(&out->conv, direct, x, w, b, y, stride, dilation, before,
+                                                                   after);
+    default:
+        return dnnl_dilated_convolution_forward_desc_init(&out->conv, dnnl_forward_training, direct, x, w, b, y, stride,
+                                                          dilation, before, after);
+    }
+}
+
+static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, size_t *workspace, Err *e) {
+    const ConvAttr *c = &args->attr->conv;
+    const View *b = prim_view(args, pass, SLOT_B);
+    PrimSpec spec = {.pass = pass, .pack_weights = true, .slope = c->slope, .describe = describe};
+    spec.act = pass == PASS_FORWARD ? c->act : ACT_NONE;
+    spec.md[SLOT_X] = image_md(prim_view(args, pass, SLOT_X));
+    spec.md[SLOT_W] = weights_md(prim_view(args, pass, SLOT_W), c->groups);
+    spec.md[SLOT_B] = prim_md(b, 1, b->shape.dim, &(int64_t){1});
+    spec.md[SLOT_Y] = image_md(prim_view(args, pass, SLOT_Y));
+    return prim_prepare(args, &spec, limit, state, workspace, e);
+}
+
+int k_cpu_conv2d_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, PASS_FORWARD, limit, state, workspace, e);
+}
+
+int k_cpu_conv2d_dx_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, PASS_DATA, limit, state, workspace, e);
+}
+
+int k_cpu_conv2d_dw_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, PASS_WEIGHTS, limit, state, workspace, e);
+}
+
+int k_cpu_conv2d(const KArgs *args, Err *e) { return prim_run(args, e); }
+int k_cpu_conv2d_dx(const KArgs *args, Err *e) { return prim_run(args, e); }
+int k_cpu_conv2d_dw(const KArgs *args, Err *e) { return prim_run(args, e); }

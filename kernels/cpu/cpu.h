@@ -1,0 +1,29 @@
+/* cpu.h: what the files of this folder share: the open device and the prepare half of the PREPARED ops. */
+#ifndef MT_CPU_H
+#define MT_CPU_H
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "device.h"
+
+enum { CPU_ALIGNMENT = 64, CPU_BUCKETS = 4096 };
+
+typedef struct CpuEntry CpuEntry;
+
+typedef struct CpuDevice {
+    Device base;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    CpuEntry *cache[CPU_BUCKETS]; /* prepared ops, by what their preparation depends on */
+} CpuDevice;
+
+/* A KernelPrepare per PREPARED op; its state is NULL or belongs to prim_release (onednn.h). */
+#define PROTOTYPE_PREPARED(name) KernelPrepare k_cpu_##name##_prepare;
+#define PROTOTYPE_PLAIN(name)
+#define OP(name, in, out, inplace, autocast, prepare, equation) PROTOTYPE_##prepare(name)
+#include "ops.def"
+#undef OP
+#undef PROTOTYPE_PREPARED
+#undef PROTOTYPE_PLAIN
+
+#endif

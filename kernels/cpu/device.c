@@ -1,0 +1,220 @@
+/* device.c: the CPU as a device: host memory, oneDNN's engine, and a cache of prepared ops. */
+#include "cpu.h"
+
+#include <oneapi/dnnl/dnnl_debug.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "onednn.h"
+
+/* All that a preparation depends on, cleared to zero bytes before it is filled so that it compares as memory. */
+typedef struct Key {
+    Attr attr;
+    size_t limit;
+    struct { int64_t dim[SHAPE_MAX]; int32_t rank, dtype, channels_last, present; } view[OP_IN + OP_OUT];
+    int32_t kind;
+} Key;
+
+struct CpuEntry {
+    CpuEntry *next;
+    uint64_t hash;
+    Key key;
+    void *state;
+    size_t workspace;
+};
+
+static KernelRun *const runs[] = {
+#define OP(name, in, out, inplace, autocast, prepare, equation) k_cpu_##name,
+#include "ops.def"
+#undef OP
+};
+
+#define PREPARE_PREPARED(name) k_cpu_##name##_prepare
+#define PREPARE_PLAIN(name) NULL
+static KernelPrepare *const prepares[] = {
+#define OP(name, in, out, inplace, autocast, prepare, equation) PREPARE_##prepare(name),
+#include "ops.def"
+#undef OP
+};
+
+static void key_fill(Key *key, const KArgs *args, size_t limit) {
+    memset(key, 0, sizeof *key);
+    memcpy(&key->attr, args->attr, sizeof key->attr);
+    key->limit = limit;
+    key->kind = (int32_t)args->kind;
+    for (int k = 0; k < OP_IN + OP_OUT; k++) {
+        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
+        if (!v->count) continue;
+        key->view[k].present = 1;
+        key->view[k].rank = v->shape.rank;
+        key->view[k].dtype = (int32_t)v->dtype;
+        key->view[k].channels_last = v->channels_last;
+        memcpy(key->view[k].dim, v->shape.dim, (size_t)v->shape.rank * sizeof v->shape.dim[0]);
+    }
+}
+
+/* FNV-1a */
+static uint64_t key_hash(const Key *key) {
+    const unsigned char *p = (const unsigned char *)key;
+    uint64_t h = 14695981039346656037u;
+    for (size_t i = 0; i < sizeof *key; i++) h = (h ^ p[i]) * 1099511628211u;
+    return h;
+}
+
+static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    *state = NULL;
+    *workspace = 0;
+    if (!prepares[args->kind]) return OK;
+    CpuDevice *cpu = (CpuDevice *)d;
+    Key key;
+    key_fill(&key, args, limit);
+    uint64_t hash = key_hash(&key);
+    CpuEntry **bucket = &cpu->cache[hash % CPU_BUCKETS], *entry = *bucket;
+    while (entry && (entry->hash != hash || memcmp(&entry->key, &key, sizeof key))) entry = entry->next;
+    if (!entry) {
+        KArgs bound = *args;
+        bound.device = d;
+        entry = malloc(sizeof *entry);
+        if (!entry) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *entry);
+        int code = prepares[args->kind](&bound, limit, &entry->state, &entry->workspace, e);
+        if (code) {
+            free(entry);
+            return code;
+        }
+        entry->key = key;
+        entry->hash = hash;
+        entry->next = *bucket;
+        *bucket = entry;
+    }
+    *state = entry->state;
+    *workspace = entry->workspace;
+    return OK;
+}
+
+static int cpu_run(Device *d, const KArgs *args, Err *e) {
+    (void)d;
+    return runs[args->kind](args, e);
+}
+
+static void cpu_trim(Device *d) {
+    CpuDevice *cpu = (CpuDevice *)d;
+    for (int i = 0; i < CPU_BUCKETS; i++) {
+        while (cpu->cache[i]) {
+            CpuEntry *entry = cpu->cache[i];
+            cpu->cache[i] = entry->next;
+            prim_release(entry->state);
+            free(entry);
+        }
+    }
+}
+
+static void cpu_close(Device *d) {
+    CpuDevice *cpu = (CpuDevice *)d;
+    cpu_trim(d);
+    if (cpu->stream) dnnl_stream_destroy(cpu->stream);
+    if (cpu->engine) dnnl_engine_destroy(cpu->engine);
+    free(cpu);
+}
+
+/* The text behind "name :" in a /proc file, or "" */
+static void proc_read(const char *path, const char *name, char *value, size_t size) {
+    char line[256];
+    value[0] = 0;
+    FILE *f = fopen(path, "r");
+    if (!f) return;
+    while (!value[0] && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (!colon || strncmp(line, name, strlen(name))) continue;
+        snprintf(value, size, "%s", colon + 1 + strspn(colon + 1, " \t"));
+        value[strcspn(value, "\n")] = 0;
+    }
+    fclose(f);
+}
+
+static size_t proc_kib(const char *name) {
+    char value[64];
+    proc_read("/proc/meminfo", name, value, sizeof value);
+    return (size_t)strtoull(value, NULL, 10) * 1024;
+}
+
+static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
+    (void)d;
+    (void)e;
+    const dnnl_version_t *v = dnnl_version();
+    memset(info, 0, sizeof *info);
+    proc_read("/proc/cpuinfo", "model name", info->name, sizeof info->name);
+    if (!info->name[0]) snprintf(info->name, sizeof info->name, "CPU");
+    snprintf(info->driver, sizeof info->driver, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+    info->memory_total = proc_kib("MemTotal");
+    info->memory_free = proc_kib("MemAvailable");
+    info->threads = omp_get_max_threads();
+    return OK;
+}
+
+static int cpu_alloc(Device *d, size_t bytes, void **p, Err *e) {
+    (void)d;
+    *p = NULL;
+    if (bytes == 0 || bytes % CPU_ALIGNMENT)
+        return err_set(e, ERR_INTERNAL, "device memory comes in multiples of %d bytes, found %zu", CPU_ALIGNMENT, bytes);
+    if (posix_memalign(p, CPU_ALIGNMENT, bytes)) {
+        *p = NULL;
+        return err_set(e, ERR_OOM, "the host has no %zu bytes left", bytes);
+    }
+    return OK;
+}
+
+static void cpu_free(Device *d, void *p, size_t bytes) {
+    (void)d;
+    (void)bytes;
+    free(p);
+}
+
+static int cpu_copy(Device *d, void *to, const void *from, size_t bytes, Err *e) {
+    (void)d;
+    (void)e;
+    memcpy(to, from, bytes);
+    return OK;
+}
+
+static int cpu_sync(Device *d, Err *e) {
+    (void)d;
+    (void)e;
+    return OK;
+}
+
+static double cpu_seconds(Device *d) {
+    (void)d;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The process's memory is not the device's: there is nothing to compare the ledger with. */
+static size_t cpu_used(Device *d) {
+    (void)d;
+    return 0;
+}
+
+static const DeviceTable table = {
+    .kind = "cpu", .alignment = CPU_ALIGNMENT, .close = cpu_close, .info = cpu_info, .alloc = cpu_alloc, .free = cpu_free,
+    .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync, .seconds = cpu_seconds, .prepare = cpu_prepare,
+    .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
+};
+
+int device_cpu_open(Device **out, Err *e) {
+    *out = NULL;
+    CpuDevice *cpu = calloc(1, sizeof *cpu);
+    if (!cpu) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *cpu);
+    cpu->base.table = &table;
+    dnnl_status_t status = dnnl_engine_create(&cpu->engine, dnnl_cpu, 0);
+    if (!status) status = dnnl_stream_create(&cpu->stream, cpu->engine, dnnl_stream_in_order);
+    if (status) {
+        cpu_close(&cpu->base);
+        return err_set(e, ERR_DEVICE, "oneDNN has no CPU engine: %s", dnnl_status2str(status));
+    }
+    *out = &cpu->base;
+    return OK;
+}

@@ -1,0 +1,52 @@
+/* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); what x and y have more of
+ * dimensions is part of N. Few outputs over many inputs are bound by memory, not arithmetic, and go by skinny.c. */
+#include "onednn.h"
+#include "skinny.h"
+
+static dnnl_memory_desc_t rows_md(const View *v, int64_t features) {
+    return prim_md(v, 2, (int64_t[]){v->count / features, features}, (int64_t[]){features, 1});
+}
+
+static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_desc_t md[SLOTS], OpDesc *out) {
+    (void)args;
+    const dnnl_memory_desc_t *x = &md[SLOT_X], *w = &md[SLOT_W], *b = &md[SLOT_B], *y = &md[SLOT_Y];
+    switch (pass) {
+    case PASS_DATA: return dnnl_inner_product_backward_data_desc_init(&out->linear, x, w, y);
+    case PASS_WEIGHTS: return dnnl_inner_product_backward_weights_desc_init(&out->linear, x, w, b, y);
+    default: return dnnl_inner_product_forward_desc_init(&out->linear, dnnl_forward_training, x, w, b, y);
+    }
+}
+
+static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, size_t *workspace, Err *e) {
+    const LinearAttr *a = &args->attr->linear;
+    const View *w = prim_view(args, pass, SLOT_W), *b = prim_view(args, pass, SLOT_B);
+    if (skinny_fits(w)) {
+        *state = NULL;
+        *workspace = pass == PASS_FORWARD ? skinny_workspace(args) : 0;
+        return OK;
+    }
+    /* weights are as large as the work on them for small N: a copy in another format would not pay */
+    PrimSpec spec = {.pass = pass, .pack_weights = false, .slope = a->slope, .describe = describe};
+    spec.act = pass == PASS_FORWARD ? a->act : ACT_NONE;
+    spec.md[SLOT_X] = rows_md(prim_view(args, pass, SLOT_X), w->shape.dim[1]);
+    spec.md[SLOT_W] = rows_md(w, w->shape.dim[1]);
+    spec.md[SLOT_B] = prim_md(b, 1, b->shape.dim, &(int64_t){1});
+    spec.md[SLOT_Y] = rows_md(prim_view(args, pass, SLOT_Y), w->shape.dim[0]);
+    return prim_prepare(args, &spec, limit, state, workspace, e);
+}
+
+int k_cpu_linear_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, PASS_FORWARD, limit, state, workspace, e);
+}
+
+int k_cpu_linear_dx_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, PASS_DATA, limit, state, workspace, e);
+}
+
+int k_cpu_linear_dw_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, PASS_WEIGHTS, limit, state, workspace, e);
+}
+
+int k_cpu_linear(const KArgs *args, Err *e) { return skinny_fits(&args->in[1]) ? skinny_forward(args, e) : prim_run(args, e); }
+int k_cpu_linear_dx(const KArgs *args, Err *e) { return skinny_fits(&args->in[1]) ? skinny_dx(args, e) : prim_run(args, e); }
+int k_cpu_linear_dw(const KArgs *args, Err *e) { return skinny_fits(&args->out[0]) ? skinny_dw(args, e) : prim_run(args, e); }

@@ -1,0 +1,319 @@
+#include "onednn.h"
+
+#include <oneapi/dnnl/dnnl_debug.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NOWHERE SIZE_MAX
+
+/* Where a slot lies in KArgs, what oneDNN calls it, and how its format is asked for. arg 0: the pass has no such slot. */
+typedef struct Slot { int arg; dnnl_query_t query; int index; bool output; int where; } Slot;
+
+static const Slot slots[][SLOTS] = {
+    [PASS_FORWARD] = {{DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 0}, {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, 1},
+                      {DNNL_ARG_BIAS, dnnl_query_weights_md, 1, false, 2}, {DNNL_ARG_DST, dnnl_query_dst_md, 0, true, 0}},
+    [PASS_DATA] = {{DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md, 0, true, 0},
+                   {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, 1},
+                   {0, dnnl_query_undef, 0, false, 2}, /* an operand that no op has */
+                   {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md, 0, false, 0}},
+    [PASS_WEIGHTS] = {{DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 0},
+                      {DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md, 0, true, 0},
+                      {DNNL_ARG_DIFF_BIAS, dnnl_query_diff_weights_md, 1, true, 1},
+                      {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md, 0, false, 1}},
+};
+
+static const dnnl_data_type_t types[] = {[DT_F32] = dnnl_f32, [DT_BF16] = dnnl_bf16, [DT_F16] = dnnl_f16,
+                                         [DT_I32] = dnnl_s32, [DT_U8] = dnnl_u8};
+
+static const dnnl_alg_kind_t eltwise[] = {
+    [ACT_RELU] = dnnl_eltwise_relu, [ACT_LEAKY] = dnnl_eltwise_relu, [ACT_SIGMOID] = dnnl_eltwise_logistic,
+    [ACT_TANH] = dnnl_eltwise_tanh, [ACT_GELU] = dnnl_eltwise_gelu_erf, [ACT_GELU_TANH] = dnnl_eltwise_gelu_tanh,
+};
+
+typedef struct Operand {
+    const Slot *slot;
+    size_t count;                     /* 0: absent */
+    DType dtype;                      /* in the program */
+    dnnl_memory_desc_t plain, inner;  /* the program's order in the primitive's type; what the primitive wants */
+    size_t plain_at, inner_at;        /* in the workspace; NOWHERE: no copy is needed */
+    dnnl_memory_t plain_memory, inner_memory;
+    dnnl_primitive_t reorder;
+} Operand;
+
+typedef struct Prim {
+    CpuDevice *cpu;
+    dnnl_primitive_desc_t desc;
+    dnnl_primitive_t primitive;       /* made at the first run: compiling costs up to 100 ms, and prediction never runs */
+    dnnl_memory_t scratch;
+    Operand operand[SLOTS];
+    size_t workspace;
+    ActFn act_after;                  /* what the primitive could not take over */
+    float slope;
+    bool reference;                   /* oneDNN's plain loops */
+} Prim;
+
+const View *prim_view(const KArgs *args, Pass pass, int slot) {
+    const Slot *s = &slots[pass][slot];
+    return s->output ? &args->out[s->where] : &args->in[s->where];
+}
+
+dnnl_memory_desc_t prim_md(const View *v, int ndims, const int64_t *dim, const int64_t *stride) {
+    dnnl_memory_desc_t md;
+    if (!v->count || dnnl_memory_desc_init_by_strides(&md, ndims, dim, types[v->dtype], stride)) memset(&md, 0, sizeof md);
+    return md;
+}
+
+static int check(dnnl_status_t status, const char *what, Err *e) {
+    if (!status) return OK;
+    int code = status == dnnl_out_of_memory ? ERR_HOST_MEMORY : ERR_DEVICE;
+    return err_set(e, code, "oneDNN could not %s: %s", what, dnnl_status2str(status));
+}
+
+/* ---- choosing an implementation */
+
+/* A piece of the workspace; its offset. */
+static size_t piece(size_t *total, size_t bytes) {
+    size_t at = *total;
+    *total += align_up(bytes, CPU_ALIGNMENT);
+    return at;
+}
+
+static void prim_layout(Prim *p, const KArgs *args, Pass pass, const dnnl_memory_desc_t plain[SLOTS]) {
+    p->workspace = 0;
+    piece(&p->workspace, dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0)));
+    for (int k = 0; k < SLOTS; k++) {
+        Operand *o = &p->operand[k];
+        const View *v = prim_view(args, pass, k);
+        memset(o, 0, sizeof *o);
+        if (!v->count) continue;
+        o->slot = &slots[pass][k];
+        o->count = (size_t)v->count;
+        o->dtype = v->dtype;
+        o->plain = plain[k];
+        o->inner = *dnnl_primitive_desc_query_md(p->desc, o->slot->query, o->slot->index);
+        bool convert = types[v->dtype] != plain[k].data_type, reorder = !dnnl_memory_desc_equal(&o->plain, &o->inner);
+        o->plain_at = convert ? piece(&p->workspace, dnnl_memory_desc_get_size(&o->plain)) : NOWHERE;
+        o->inner_at = reorder ? piece(&p->workspace, dnnl_memory_desc_get_size(&o->inner)) : NOWHERE;
+    }
+}
+
+/* Better: not a reference loop; within the limit; then what came first within it, the smallest beyond it. */
+static bool prim_better(const Prim *p, const Prim *best, size_t limit) {
+    if (!best->desc) return true;
+    if (p->reference != best->reference) return best->reference;
+    return best->workspace > limit && p->workspace < best->workspace;
+}
+
+static bool prim_good(const Prim *p, size_t limit) { return p->desc && !p->reference && p->workspace <= limit; }
+
+/* One way to ask: types as in the program or fp32, weights' format free or the program's, activation inside or after. */
+typedef struct Ask { bool wide, pack, after; } Ask;
+
+static dnnl_status_t ask_attr(const PrimSpec *spec, Ask ask, dnnl_primitive_attr_t *attr) {
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t status = dnnl_primitive_attr_create(attr);
+    if (!status) status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
+    if (status || !spec->act || ask.after) return status;
+    status = dnnl_post_ops_create(&ops);
+    float alpha = spec->act == ACT_LEAKY ? spec->slope : 0.0f;
+    if (!status) status = dnnl_post_ops_append_eltwise(ops, 1.0f, eltwise[spec->act], alpha, 0.0f);
+    if (!status) status = dnnl_primitive_attr_set_post_ops(*attr, ops);
+    if (ops) dnnl_post_ops_destroy(ops);
+    return status;
+}
+
+/* Goes through oneDNN's implementations, fastest first, until one is good; *best is the best so far. */
+static dnnl_status_t ask_iterate(dnnl_primitive_desc_iterator_t it, Prim *candidate, const KArgs *args, Pass pass,
+                                 const dnnl_memory_desc_t plain[SLOTS], size_t limit, Prim *best) {
+    dnnl_status_t status = dnnl_success;
+    while (!status && !prim_good(best, limit)) {
+        const char *name = "";
+        candidate->desc = dnnl_primitive_desc_iterator_fetch(it);
+        if (!candidate->desc) return dnnl_out_of_memory;
+        dnnl_primitive_desc_query(candidate->desc, dnnl_query_impl_info_str, 0, &name);
+        candidate->reference = !strncmp(name, "ref", 3);
+        prim_layout(candidate, args, pass, plain);
+        if (prim_better(candidate, best, limit)) {
+            if (best->desc) dnnl_primitive_desc_destroy(best->desc);
+            *best = *candidate;
+        } else {
+            dnnl_primitive_desc_destroy(candidate->desc);
+        }
+        status = dnnl_primitive_desc_iterator_next(it);
+    }
+    return status == dnnl_iterator_ends ? dnnl_success : status;
+}
+
+/* dnnl_unimplemented and dnnl_invalid_arguments: oneDNN cannot do it this way */
+static dnnl_status_t ask_once(const KArgs *args, const PrimSpec *spec, Ask ask, size_t limit, Prim *best) {
+    dnnl_memory_desc_t plain[SLOTS], wanted[SLOTS];
+    memcpy(plain, spec->md, sizeof plain);
+    for (int k = 0; k < SLOTS && ask.wide; k++)
+        if (plain[k].ndims) plain[k].data_type = dnnl_f32;
+    memcpy(wanted, plain, sizeof wanted);
+    dnnl_memory_desc_t *w = &wanted[SLOT_W];
+    if (ask.pack) dnnl_memory_desc_init_by_tag(w, w->ndims, w->dims, w->data_type, dnnl_format_tag_any);
+
+    OpDesc desc;
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_iterator_t it = NULL;
+    Prim candidate;
+    memset(&candidate, 0, sizeof candidate);
+    candidate.cpu = args->device;
+    candidate.act_after = ask.after ? spec->act : ACT_NONE;
+    candidate.slope = spec->slope;
+    dnnl_status_t status = spec->describe(args, spec->pass, wanted, &desc);
+    if (!status) status = ask_attr(spec, ask, &attr);
+    /* the backward passes need no forward hint on a CPU: creating one would double the time that prediction takes */
+    if (!status) status = dnnl_primitive_desc_iterator_create(&it, &desc, attr, candidate.cpu->engine, NULL);
+    if (!status) status = ask_iterate(it, &candidate, args, spec->pass, plain, limit, best);
+    if (it) dnnl_primitive_desc_iterator_destroy(it);
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+/* `limit` is a wish: when nothing is within it, the smallest is taken, for a result matters more than its scratch. */
+int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e) {
+    Prim best;
+    memset(&best, 0, sizeof best);
+    dnnl_status_t failure = dnnl_success;
+    bool narrow = false;
+    for (int k = 0; k < SLOTS; k++) narrow |= spec->md[k].ndims && spec->md[k].data_type != dnnl_f32;
+    for (int way = 0; way < 8 && !prim_good(&best, limit); way++) {
+        Ask ask = {.after = way & 4, .wide = way & 2, .pack = !(way & 1)};
+        if ((ask.after && !spec->act) || (ask.wide && !narrow) || (ask.pack && !spec->pack_weights)) continue;
+        dnnl_status_t status = ask_once(args, spec, ask, limit, &best);
+        if (status) failure = status;
+    }
+    if (!best.desc) return check(failure ? failure : dnnl_unimplemented, "prepare", e);
+    Prim *p = malloc(sizeof *p);
+    if (!p) {
+        dnnl_primitive_desc_destroy(best.desc);
+        return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *p);
+    }
+    *p = best;
+    *state = p;
+    *workspace = p->workspace;
+    return OK;
+}
+
+/* ---- running it */
+
+static int operand_open(Operand *o, dnnl_engine_t engine, Err *e) {
+    dnnl_status_t status = dnnl_memory_create(&o->inner_memory, &o->inner, engine, DNNL_MEMORY_NONE);
+    if (!status && o->inner_at != NOWHERE) {
+        const dnnl_memory_desc_t *from = o->slot->output ? &o->inner : &o->plain;
+        const dnnl_memory_desc_t *to = o->slot->output ? &o->plain : &o->inner;
+        dnnl_primitive_desc_t desc = NULL;
+        status = dnnl_memory_create(&o->plain_memory, &o->plain, engine, DNNL_MEMORY_NONE);
+        if (!status) status = dnnl_reorder_primitive_desc_create(&desc, from, engine, to, engine, NULL);
+        if (!status) status = dnnl_primitive_create(&o->reorder, desc);
+        if (desc) dnnl_primitive_desc_destroy(desc);
+    }
+    return check(status, "make an operand", e);
+}
+
+/* What was made stays in *p, for prim_release, when a later piece fails. */
+static int prim_open(Prim *p, Err *e) {
+    dnnl_engine_t engine = p->cpu->engine;
+    for (int k = 0; k < SLOTS; k++) {
+        Operand *o = &p->operand[k];
+        if (!o->count || o->inner_memory) continue;
+        int code = operand_open(o, engine, e);
+        if (code) return code;
+    }
+    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
+    dnnl_status_t status = p->scratch ? dnnl_success : dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE);
+    if (!status) status = dnnl_primitive_create(&p->primitive, p->desc);
+    return check(status, "compile a primitive", e);
+}
+
+void prim_release(void *state) {
+    Prim *p = state;
+    if (!p) return;
+    for (int k = 0; k < SLOTS; k++) {
+        Operand *o = &p->operand[k];
+        if (o->reorder) dnnl_primitive_destroy(o->reorder);
+        if (o->plain_memory) dnnl_memory_destroy(o->plain_memory);
+        if (o->inner_memory) dnnl_memory_destroy(o->inner_memory);
+    }
+    if (p->scratch) dnnl_memory_destroy(p->scratch);
+    if (p->primitive) dnnl_primitive_destroy(p->primitive);
+    dnnl_primitive_desc_destroy(p->desc);
+    free(p);
+}
+
+static void convert(DType from, const void *source, DType to, void *target, size_t count) {
+#pragma omp parallel for simd schedule(static)
+    for (size_t i = 0; i < count; i++) dtype_store(to, target, i, dtype_load(from, source, i));
+}
+
+static void activate(ActFn act, float slope, DType t, void *y, size_t count) {
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < count; i++) dtype_store(t, y, i, act_value(act, dtype_load(t, y, i), slope));
+}
+
+static dnnl_status_t operand_reorder(Operand *o, dnnl_stream_t stream) {
+    if (!o->reorder) return dnnl_success;
+    bool out = o->slot->output;
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, out ? o->inner_memory : o->plain_memory},
+                              {DNNL_ARG_TO, out ? o->plain_memory : o->inner_memory}};
+    return dnnl_primitive_execute(o->reorder, stream, 2, args);
+}
+
+/* Points the operand's memories at its data and copies; an input's copies are filled, an output's are only placed. */
+static dnnl_status_t operand_enter(Operand *o, const KArgs *args, dnnl_stream_t stream) {
+    void *data = o->slot->output ? args->out[o->slot->where].data : args->in[o->slot->where].data;
+    char *workspace = args->workspace;
+    void *plain = o->plain_at == NOWHERE ? data : workspace + o->plain_at;
+    void *inner = o->inner_at == NOWHERE ? plain : workspace + o->inner_at;
+    dnnl_status_t status = dnnl_memory_set_data_handle(o->inner_memory, inner);
+    if (!status && o->plain_memory) status = dnnl_memory_set_data_handle(o->plain_memory, plain);
+    if (status || o->slot->output) return status;
+    if (plain != data) convert(o->dtype, data, DT_F32, plain, o->count);
+    return operand_reorder(o, stream);
+}
+
+static dnnl_status_t operand_leave(Operand *o, const KArgs *args, dnnl_stream_t stream) {
+    if (!o->slot->output) return dnnl_success;
+    dnnl_status_t status = operand_reorder(o, stream);
+    if (!status && o->plain_at != NOWHERE)
+        convert(DT_F32, (char *)args->workspace + o->plain_at, o->dtype, args->out[o->slot->where].data, o->count);
+    return status;
+}
+
+static dnnl_status_t prim_execute(Prim *p, const KArgs *args) {
+    dnnl_exec_arg_t list[SLOTS + 1];
+    dnnl_stream_t stream = p->cpu->stream;
+    dnnl_status_t status = dnnl_memory_set_data_handle(p->scratch, args->workspace);
+    int n = 0;
+    list[n++] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, p->scratch};
+    for (int k = 0; k < SLOTS; k++) {
+        if (!p->operand[k].count) continue;
+        if (!status) status = operand_enter(&p->operand[k], args, stream);
+        list[n++] = (dnnl_exec_arg_t){p->operand[k].slot->arg, p->operand[k].inner_memory};
+    }
+    if (!status) status = dnnl_primitive_execute(p->primitive, stream, n, list);
+    if (!status) status = dnnl_stream_wait(stream);
+    Operand *y = &p->operand[SLOT_Y];
+    if (!status && p->act_after) {
+        bool wide = y->plain_at != NOWHERE;
+        void *data = wide ? (char *)args->workspace + y->plain_at : args->out[0].data;
+        activate(p->act_after, p->slope, wide ? DT_F32 : y->dtype, data, y->count);
+    }
+    for (int k = 0; k < SLOTS && !status; k++)
+        if (p->operand[k].count) status = operand_leave(&p->operand[k], args, stream);
+    return status;
+}
+
+int prim_run(const KArgs *args, Err *e) {
+    Prim *p = args->state;
+    if (!p) return err_set(e, ERR_INTERNAL, "run without a prepared state");
+    if (args->workspace_bytes < p->workspace)
+        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", p->workspace, args->workspace_bytes);
+    if (!p->primitive) {
+        int code = prim_open(p, e);
+        if (code) return code;
+    }
+    return check(prim_execute(p, args), "run", e);
+}

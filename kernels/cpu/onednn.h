@@ -1,0 +1,37 @@
+/* onednn.h: one op as one oneDNN primitive. Convolution and inner product have the same operands (x, w, b, y or their
+ * gradients) and the same three passes, so conv2d.c and linear.c say only what differs; copies, formats, scratch and
+ * execution are here.
+ *
+ *   workspace = [scratchpad | copies of operands that the primitive wants in another type or format]
+ *
+ *   program's operand --convert--> fp32, same order --reorder--> what the primitive wants      (inputs; outputs the other way)
+ *                     only where oneDNN lacks the type           weights only                                             */
+#ifndef MT_ONEDNN_H
+#define MT_ONEDNN_H
+
+#include "cpu.h"
+
+typedef enum Pass { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS } Pass;
+enum { SLOT_X, SLOT_W, SLOT_B, SLOT_Y, SLOTS };
+
+typedef union OpDesc { dnnl_convolution_desc_t conv; dnnl_inner_product_desc_t linear; } OpDesc;
+
+typedef struct PrimSpec {
+    Pass pass;
+    bool pack_weights;           /* may the primitive choose the format of w, for the price of a copy? */
+    ActFn act;                   /* behind y, forward only */
+    float slope;
+    dnnl_memory_desc_t md[SLOTS]; /* the program's operands; all zero where one is absent */
+    dnnl_status_t (*describe)(const KArgs *, Pass, const dnnl_memory_desc_t md[SLOTS], OpDesc *out);
+} PrimSpec;
+
+/* The operand of `args` that `slot` is in this pass; its count is 0 when it is absent. */
+const View *prim_view(const KArgs *args, Pass pass, int slot);
+/* A memory descriptor with the type of `v`. stride is counted in elements; all zero when v is absent. */
+dnnl_memory_desc_t prim_md(const View *v, int ndims, const int64_t *dim, const int64_t *stride);
+
+int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e);
+int prim_run(const KArgs *args, Err *e);
+void prim_release(void *state); /* NULL is allowed */
+
+#endif
