@@ -20,7 +20,9 @@ struct LayerKind {
     LayerForward *forward;
 };
 
-#define LAYER(name, role, functions, which, spec) LayerShape layer_##functions##_shape; LayerForward layer_##functions##_forward;
+#define LAYER(name, role, functions, which, spec)                                                                      \
+    LayerShape layer_##functions##_shape;                                                                              \
+    LayerForward layer_##functions##_forward;
 #include "layers.def"
 #undef LAYER
 
@@ -30,9 +32,10 @@ enum { WINDOW_MAX = 32767 };
 /* Infers `l` (path already set) and its children for an input of this shape and order. */
 int network_infer(Network *n, Layer *l, const Shape *in, const int64_t *order, Err *e);
 /* Sets child i's path to the parent's plus `name` and infers it. */
-int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Shape *in, const int64_t *order, Err *e);
-/* A parameter of this layer: "weight" becomes "<path>.weight"; uniform in [-bound, bound]; rank 4 is stored channels-last.
- * `order`: the layer's in_order where its columns follow the input's features, else NULL. */
+int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Shape *in, const int64_t *order,
+                        Err *e);
+/* A parameter of this layer: "weight" becomes "<path>.weight"; uniform in [-bound, bound]; rank 4 is stored
+ * channels-last. `order`: the layer's in_order where its columns follow the input's features, else NULL. */
 int network_param(Network *n, Layer *l, const char *name, Shape shape, double bound, const int64_t *order, Err *e);
 
 /* "layer 3.body.0 Linear (net.lua:8): <text>" with code ERR_SCRIPT */

@@ -1,7 +1,8 @@
 /* lower.h: Network -> Program: the forward ops and the loss of one micro-batch, in fp32. The rest are passes.
  *
- * Layout: (N, C, H, W) activations are channels-last. Flattening one is a view whose features keep that order; the layer that
- * reads it absorbs the order (Linear: in its weight) or asks for lower_rows. Orders are decided by the network (Layer.out_order). */
+ * Layout: (N, C, H, W) activations are channels-last. Flattening one is a view whose features keep that order; the
+ * layer that reads it absorbs the order (Linear: in its weight) or asks for lower_rows. Orders are decided by the
+ * network (Layer.out_order). */
 #ifndef MT_LOWER_H
 #define MT_LOWER_H
 

@@ -8,7 +8,8 @@
 #include "mem.h"
 
 static const LayerKind kinds[] = {
-#define LAYER(name, role, functions, which, spec) {#name, spec, role, which, layer_##functions##_shape, layer_##functions##_forward},
+#define LAYER(name, role, functions, which, spec)                                                                      \
+    {#name, spec, role, which, layer_##functions##_shape, layer_##functions##_forward},
 #include "layers.def"
 #undef LAYER
 };
@@ -61,8 +62,8 @@ Layer *layer_new(const char *kind, const char *where, Err *e) {
 int layer_add(Layer *parent, Layer *child, Err *e) {
     int code = OK;
     if (parent->kind->role != 'c') code = layer_error(parent, e, "takes no layers");
-    else if (child->kind->role == 's') code = layer_error(parent, e, "a loss (%s) cannot be a layer of it", child->kind->name);
-    else if (child->depth + 1 > LAYER_DEPTH) code = layer_error(parent, e, "more than %d levels of layers", LAYER_DEPTH);
+    else if (child->kind->role == 's') code = layer_error(parent, e, "a loss cannot be a layer of it: %s", child->kind->name);
+    else if (child->depth >= LAYER_DEPTH) code = layer_error(parent, e, "more than %d levels of layers", LAYER_DEPTH);
     else if (!mem_grow(&parent->child, &parent->cap_child, parent->n_child + 1, sizeof *parent->child))
         code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a layer");
     if (code) {
@@ -86,8 +87,8 @@ void layer_free(Layer *l) {
 /* "layer 5 Linear (article.lua:12)"; a loss has no place in the tree: "MSELoss (article.lua:20)" */
 static void layer_title(const Layer *l, char *text, size_t room) {
     bool loss = l->kind->role == 's';
-    snprintf(text, room, "%s%s%s%s%s%s%s", loss ? "" : "layer ", loss ? "" : l->path, loss || !l->path[0] ? "" : " ", l->kind->name,
-             l->where[0] ? " (" : "", l->where, l->where[0] ? ")" : "");
+    snprintf(text, room, "%s%s%s%s%s%s%s", loss ? "" : "layer ", loss ? "" : l->path, loss || !l->path[0] ? "" : " ",
+             l->kind->name, l->where[0] ? " (" : "", l->where, l->where[0] ? ")" : "");
 }
 
 enum { TITLE = LAYER_PATH + LAYER_WHERE + 40 };
@@ -113,7 +114,8 @@ static int layer_blame(const Layer *l, Err *e, int code) {
 int layer_expect_rank(const Layer *l, int rank, const char *meaning, Err *e) {
     char text[SHAPE_TEXT];
     if (l->in.rank == rank) return OK;
-    return layer_error(l, e, "expected an input of %d dimensions %s, found %s", rank, meaning, shape_text(&l->in, text));
+    return layer_error(l, e, "expected an input of %d dimensions %s, found %s", rank, meaning,
+                       shape_text(&l->in, text));
 }
 
 int layer_expect_range(const Layer *l, const char *option, int64_t min, int64_t max, Err *e) {
@@ -122,7 +124,8 @@ int layer_expect_range(const Layer *l, const char *option, int64_t min, int64_t 
         if (strcmp(o->name, option) || (o->type == OPTION_PAIR && o->word >= 0)) continue;
         for (int k = 0; k < (o->type == OPTION_PAIR ? 2 : 1); k++)
             if (o->i[k] < min || o->i[k] > max)
-                return layer_error(l, e, "%s must be between %" PRId64 " and %" PRId64 ", found %" PRId64, option, min, max, o->i[k]);
+                return layer_error(l, e, "%s must be between %" PRId64 " and %" PRId64 ", found %" PRId64, option, min,
+                                   max, o->i[k]);
     }
     return OK;
 }
@@ -146,12 +149,14 @@ int network_infer(Network *n, Layer *l, const Shape *in, const int64_t *order, E
     return code ? code : layer_blame(l, e, shape_count(&l->out, &count, e));
 }
 
-int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Shape *in, const int64_t *order, Err *e) {
+int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Shape *in, const int64_t *order,
+                        Err *e) {
     Layer *child = parent->child[i];
-    int length = snprintf(child->path, sizeof child->path, "%s%s%s", parent->path, parent->path[0] && name[0] ? "." : "", name);
+    const char *dot = parent->path[0] && name[0] ? "." : "";
+    int length = snprintf(child->path, sizeof child->path, "%s%s%s", parent->path, dot, name);
     if (length > PARAM_NAME - (int)sizeof ".weight")
-        return layer_error(parent, e, "nested too deep: the name of layer %.20s in it has more than %d characters", name,
-                           PARAM_NAME - (int)sizeof ".weight");
+        return layer_error(parent, e, "nested too deep: the name of layer %.20s in it has more than %d characters",
+                           name, PARAM_NAME - (int)sizeof ".weight");
     return network_infer(n, child, in, order, e);
 }
 

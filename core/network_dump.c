@@ -18,8 +18,8 @@ static void dump_layer(const Network *n, const Layer *l, TextSink *put, void *ar
     int64_t parameters = 0;
     for (int i = 0; i < l->n_params; i++) parameters += shape_elements(&n->params[l->first_param + i].shape);
     options_text(&l->options, options, sizeof options);
-    int used = snprintf(line, sizeof line, "%s %s%s%s %s", l->path[0] ? l->path : ".", l->kind->name, options[0] ? " " : "", options,
-                        shape_text(&l->out, shape));
+    int used = snprintf(line, sizeof line, "%s %s%s%s %s", l->path[0] ? l->path : ".", l->kind->name,
+                        options[0] ? " " : "", options, shape_text(&l->out, shape));
     if (parameters) snprintf(line + used, sizeof line - (size_t)used, " %" PRId64, parameters);
     put(arg, line);
     for (int i = 0; i < l->n_child; i++) dump_layer(n, l->child[i], put, arg);

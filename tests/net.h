@@ -1,8 +1,10 @@
 /* net.h: networks from text, for tests.
  *
- *   layer = Name [ "(" value { "," value } ")" ] [ "{" layer { layer } "}" ]      value = [ option "=" ] 3 | 3x5 | true | same
+ *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ]
+ *   value = [ option "=" ] ( 3 | 3x5 | true | same )
  *
- * "Sequential{Conv2d(3, 8, 3, padding=same) ReLU Flatten Linear(8192, 10)}"; the i-th layer is said to come from "net:i". */
+ * "Sequential{Conv2d(3, 8, 3, padding=same) ReLU Flatten Linear(8192, 10)}"; the i-th layer
+ * is said to come from "net:i". */
 #ifndef NET_H
 #define NET_H
 

@@ -1,22 +1,24 @@
-/* Sequential: one layer after the other. Residual: body(x) + shortcut(x), the shortcut being x itself where there is none.
- * Checkpoint: one layer whose activations may be recomputed; its parameters keep their names, as with PyTorch's function. */
+/* Sequential: one layer after the other.
+ * Residual: body(x) + shortcut(x), or body(x) + x.
+ * Checkpoint: one layer whose activations may be recomputed; transparent to names, as PyTorch's function is. */
 #include <stdio.h>
 #include <string.h>
 
 #include "layer.h"
 
+static void same_output(Layer *l, const Layer *child) {
+    l->out = child->out;
+    memcpy(l->out_order, child->out_order, sizeof l->out_order);
+}
+
 int layer_sequential_shape(Network *n, Layer *l, Err *e) {
-    const Layer *last = NULL;
     for (int i = 0; i < l->n_child; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
-        int code = network_infer_child(n, l, i, name, last ? &last->out : &l->in, last ? last->out_order : l->in_order, e);
+        int code = network_infer_child(n, l, i, name, &l->out, l->out_order, e);
         if (code) return code;
-        last = l->child[i];
+        same_output(l, l->child[i]);
     }
-    if (!last) return OK;
-    l->out = last->out;
-    memcpy(l->out_order, last->out_order, sizeof l->out_order);
     return OK;
 }
 
@@ -42,7 +44,8 @@ int layer_residual_shape(Network *n, Layer *l, Err *e) {
     const Layer *first = l->child[0];
     if (!shape_equal(&first->out, other))
         return layer_error(l, e, "the body gives %s, but the %s %s", shape_text(&first->out, body),
-                           l->n_child == 2 ? "shortcut gives" : "input that is added to it is", shape_text(other, shortcut));
+                           l->n_child == 2 ? "shortcut gives" : "input that is added to it is",
+                           shape_text(other, shortcut));
     bool same = !memcmp(first->out_order, order, sizeof first->out_order);
     layer_output(l, first->out);
     if (same) memcpy(l->out_order, order, sizeof l->out_order);
@@ -59,10 +62,8 @@ int layer_residual_forward(Lower *lw, const Layer *l, int x) {
 int layer_checkpoint_shape(Network *n, Layer *l, Err *e) {
     if (l->n_child != 1) return layer_error(l, e, "expected exactly one layer, found %d", l->n_child);
     int code = network_infer_child(n, l, 0, "", &l->in, l->in_order, e);
-    if (code) return code;
-    l->out = l->child[0]->out;
-    memcpy(l->out_order, l->child[0]->out_order, sizeof l->out_order);
-    return OK;
+    if (!code) same_output(l, l->child[0]);
+    return code;
 }
 
 /* One inside another belongs to the outer one: the outer recomputation makes its activations anyway. */

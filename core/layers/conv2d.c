@@ -36,8 +36,9 @@ static Attr conv_attr(const Layer *l) {
 
 static int check_options(const Layer *l, Err *e) {
     static const struct { const char *name; int64_t min, max; } ranges[] = {
-        {"in_channels", 1, INT32_MAX}, {"out_channels", 1, INT32_MAX}, {"groups", 1, INT32_MAX}, {"kernel_size", 1, WINDOW_MAX},
-        {"stride", 1, WINDOW_MAX},     {"padding", 0, WINDOW_MAX},     {"dilation", 1, WINDOW_MAX}};
+        {"in_channels", 1, INT32_MAX},  {"out_channels", 1, INT32_MAX}, {"groups", 1, INT32_MAX},
+        {"kernel_size", 1, WINDOW_MAX}, {"stride", 1, WINDOW_MAX},      {"padding", 0, WINDOW_MAX},
+        {"dilation", 1, WINDOW_MAX}};
     const Options *o = &l->options;
     for (size_t i = 0; i < ARRAY_LEN(ranges); i++) {
         int code = layer_expect_range(l, ranges[i].name, ranges[i].min, ranges[i].max, e);
@@ -45,11 +46,11 @@ static int check_options(const Layer *l, Err *e) {
     }
     int64_t groups = options_int(o, "groups"), in = options_int(o, "in_channels"), out = options_int(o, "out_channels");
     if (in % groups || out % groups)
-        return layer_error(l, e, "in_channels and out_channels must be divisible by groups, found %" PRId64 ", %" PRId64 " and %" PRId64,
-                           in, out, groups);
+        return layer_error(l, e, "in_channels and out_channels must be divisible by groups, found %" PRId64
+                           ", %" PRId64 " and %" PRId64, in, out, groups);
     if (padding_is(l, "same") && (options_pair(o, "stride", 0) > 1 || options_pair(o, "stride", 1) > 1))
-        return layer_error(l, e, "padding = 'same' needs stride 1, found %" PRId64 "x%" PRId64, options_pair(o, "stride", 0),
-                           options_pair(o, "stride", 1));
+        return layer_error(l, e, "padding = 'same' needs stride 1, found %" PRId64 "x%" PRId64,
+                           options_pair(o, "stride", 0), options_pair(o, "stride", 1));
     return OK;
 }
 
@@ -63,8 +64,8 @@ static int output_sizes(const Layer *l, int64_t *size, Err *e) {
         size[i] = (padded[i] - kernel[i]) / a.stride[i] + 1;
     }
     if (padded[0] >= kernel[0] && padded[1] >= kernel[1]) return OK;
-    return layer_error(l, e, "the kernel (with dilation %" PRId64 "x%" PRId64 ") is larger than the padded input %" PRId64 "x%" PRId64,
-                       kernel[0], kernel[1], padded[0], padded[1]);
+    return layer_error(l, e, "the kernel (with dilation %" PRId64 "x%" PRId64 ") is larger than the padded input %"
+                       PRId64 "x%" PRId64, kernel[0], kernel[1], padded[0], padded[1]);
 }
 
 int layer_conv2d_shape(Network *n, Layer *l, Err *e) {
@@ -78,7 +79,8 @@ int layer_conv2d_shape(Network *n, Layer *l, Err *e) {
         return layer_error(l, e, "expected %" PRId64 " input channels, found %" PRId64 ": input %s", in, l->in.dim[1],
                            shape_text(&l->in, text));
     if ((code = output_sizes(l, size, e))) return code;
-    Shape w = shape4(out, in / options_int(o, "groups"), options_pair(o, "kernel_size", 0), options_pair(o, "kernel_size", 1));
+    Shape w = shape4(out, in / options_int(o, "groups"), options_pair(o, "kernel_size", 0),
+                     options_pair(o, "kernel_size", 1));
     double bound = 1 / sqrt((double)w.dim[1] * (double)w.dim[2] * (double)w.dim[3]);
     if ((code = network_param(n, l, "weight", w, bound, NULL, e))) return code;
     if (options_bool(o, "bias") && (code = network_param(n, l, "bias", shape1(out), bound, NULL, e))) return code;

@@ -11,7 +11,8 @@ int layer_flatten_shape(Network *n, Layer *l, Err *e) {
     int rank = l->in.rank;
     (void)n;
     if ((start < 0 ? start + rank : start) != 1 || (end < 0 ? end + rank : end) != rank - 1)
-        return layer_error(l, e, "only the dimensions 1 to -1 (all but the batch) can be flattened, found %" PRId64 " to %" PRId64, start, end);
+        return layer_error(l, e, "only the dimensions 1 to -1 (all but the batch) can be flattened, found %" PRId64
+                           " to %" PRId64, start, end);
     if (rank == 2) return OK;
     layer_output(l, shape2(d[0], shape_elements(&l->in) / d[0]));
     if (rank == 4 && d[1] > 1 && d[2] * d[3] > 1) memcpy(l->out_order, d + 1, sizeof l->out_order);

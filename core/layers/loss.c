@@ -21,7 +21,8 @@ int layer_loss_shape(Network *n, Layer *l, Err *e) {
 
 static int make_target(Lower *lw, bool classes, int x) {
     const Buf like = lw->p->bufs[x];
-    int t = program_buf(lw->p, CAT_INPUT, classes ? shape1(like.shape.dim[0]) : like.shape, classes ? DT_I32 : DT_F32, "target");
+    int t = program_buf(lw->p, CAT_INPUT, classes ? shape1(like.shape.dim[0]) : like.shape, classes ? DT_I32 : DT_F32,
+                        "target");
     if (lw->p->failed) return 0;
     Buf *b = &lw->p->bufs[t];
     b->kind = BUF_INPUT;

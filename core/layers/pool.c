@@ -30,15 +30,18 @@ static int check_options(const Layer *l, Err *e) {
     const PoolAttr a = pool_attr(l).pool;
     for (int i = 0; i < 2; i++)
         if (a.pad[i] > a.kernel[i] / 2)
-            return layer_error(l, e, "padding must be at most half of kernel_size, found %d and %d", a.pad[i], a.kernel[i]);
+            return layer_error(l, e, "padding must be at most half of kernel_size, found %d and %d", a.pad[i],
+                               a.kernel[i]);
     if (l->kind->which == OP_maxpool && a.kernel[0] * a.kernel[1] > UINT8_MAX)
-        return layer_error(l, e, "kernel_size %dx%d: at most %d places in a window", a.kernel[0], a.kernel[1], UINT8_MAX);
+        return layer_error(l, e, "kernel_size %dx%d: at most %d places in a window", a.kernel[0], a.kernel[1],
+                           UINT8_MAX);
     return OK;
 }
 
-/* PyTorch's pooling_output_shape: with ceil_mode a last window is added if it starts inside the input or left padding. */
+/* PyTorch's pooling_output_shape: with ceil_mode a last window is added if it starts in the input or left padding. */
 static int64_t output_size(const PoolAttr *a, int i, int64_t in, bool ceil_mode) {
-    int64_t span = in + 2 * a->pad[i] - (int64_t)a->dilation[i] * (a->kernel[i] - 1) - 1 + (ceil_mode ? a->stride[i] - 1 : 0);
+    int64_t span = in + 2 * a->pad[i] - (int64_t)a->dilation[i] * (a->kernel[i] - 1) - 1;
+    if (ceil_mode) span += a->stride[i] - 1;
     if (span < 0) return 0;
     int64_t out = span / a->stride[i] + 1;
     return ceil_mode && (out - 1) * a->stride[i] >= in + a->pad[i] ? out - 1 : out;
@@ -56,12 +59,12 @@ int layer_pool_shape(Network *n, Layer *l, Err *e) {
     for (int i = 0; i < 2; i++) {
         size[i] = output_size(&a, i, d[2 + i], ceil_mode);
         if (a.pad[i] > 0 && a.dilation[i] > d[2 + i])
-            return layer_error(l, e, "dilation %d on an input of %" PRId64 " with padding: a window would hold padding only",
-                               a.dilation[i], d[2 + i]);
+            return layer_error(l, e, "dilation %d on an input of %" PRId64
+                               " with padding: a window would hold padding only", a.dilation[i], d[2 + i]);
     }
     if (size[0] < 1 || size[1] < 1)
-        return layer_error(l, e, "input %s gives an output of %" PRId64 "x%" PRId64 ": the output is too small", shape_text(&l->in, text),
-                           size[0], size[1]);
+        return layer_error(l, e, "input %s gives an output of %" PRId64 "x%" PRId64 ": the output is too small",
+                           shape_text(&l->in, text), size[0], size[1]);
     layer_output(l, shape4(d[0], d[1], size[0], size[1]));
     return OK;
 }
@@ -82,7 +85,8 @@ int layer_adaptive_pool_shape(Network *n, Layer *l, Err *e) {
     (void)n;
     int code = layer_expect_range(l, "output_size", 1, WINDOW_MAX, e);
     if (code || (code = layer_expect_rank(l, 4, "(N, C, H, W)", e))) return code;
-    layer_output(l, shape4(l->in.dim[0], l->in.dim[1], options_pair(&l->options, "output_size", 0), options_pair(&l->options, "output_size", 1)));
+    layer_output(l, shape4(l->in.dim[0], l->in.dim[1], options_pair(&l->options, "output_size", 0),
+                           options_pair(&l->options, "output_size", 1)));
     return OK;
 }
 

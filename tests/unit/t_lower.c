@@ -50,12 +50,14 @@ static void test_programs(void) {
                "  3 view 3: 3.y = x:2.y\n      3.y f32 (2, 16) order=4x2x2 activations in 2.y\n"
                "  4 linear 4: 4.y = x:3.y w:4.weight b:4.bias\n      4.y f32 (2, 5) activations 40\n"
                "  5 cross_entropy loss: loss = x:4.y t:target scale=1\n      loss f32 () other 4 keep\n");
-    is_program("Sequential{MaxPool2d(2) Dropout AdaptiveAvgPool2d(1) Flatten Linear(3, 2, bias=false)}", NULL, shape4(2, 3, 4, 4), false,
-               "4.weight f32 (2, 3) weights 24\ninput f32 (2, 3, 4, 4) nhwc input 384\n"
-               "  0 maxpool 0: 0.y = x:input kernel=2x2 stride=2x2 pad=0x0\n      0.y f32 (2, 3, 2, 2) nhwc activations 96\n"
-               "  1 adaptive_avgpool 2: 2.y = x:0.y\n      2.y f32 (2, 3, 1, 1) nhwc activations 24\n"
-               "  2 view 3: 3.y = x:2.y\n      3.y f32 (2, 3) activations in 2.y\n"
-               "  3 linear 4: 4.y = x:3.y w:4.weight\n      4.y f32 (2, 2) activations 16\n");
+    is_program(
+        "Sequential{MaxPool2d(2) Dropout AdaptiveAvgPool2d(1) Flatten Linear(3, 2, bias=false)}", NULL,
+        shape4(2, 3, 4, 4), false,
+        "4.weight f32 (2, 3) weights 24\ninput f32 (2, 3, 4, 4) nhwc input 384\n"
+        "  0 maxpool 0: 0.y = x:input kernel=2x2 stride=2x2 pad=0x0\n      0.y f32 (2, 3, 2, 2) nhwc activations 96\n"
+        "  1 adaptive_avgpool 2: 2.y = x:0.y\n      2.y f32 (2, 3, 1, 1) nhwc activations 24\n"
+        "  2 view 3: 3.y = x:2.y\n      3.y f32 (2, 3) activations in 2.y\n"
+        "  3 linear 4: 4.y = x:3.y w:4.weight\n      4.y f32 (2, 2) activations 16\n");
     is_program("Flatten", "CrossEntropyLoss", shape4(2, 3, 2, 1), true,
                "input f32 (2, 3, 2, 1) nhwc input 48\ntarget i32 (2) input 8\n"
                "  0 view .: y = x:input\n      y f32 (2, 6) order=3x2x1 activations in input\n"
@@ -75,17 +77,21 @@ static void test_orders(void) {
     is_program("Sequential{Flatten Residual{Residual{Linear(6, 6, false)}}}", NULL, shape4(2, 3, 2, 1), true,
                "1.body.body.weight f32 (6, 6) order=3x2x1 weights 144\ninput f32 (2, 3, 2, 1) nhwc input 48\n"
                "  0 view 0: 0.y = x:input\n      0.y f32 (2, 6) order=3x2x1 activations in input\n"
-               "  1 linear 1.body.body: 1.body.body.y = x:0.y w:1.body.body.weight\n      1.body.body.y f32 (2, 6) activations 48\n"
+               "  1 linear 1.body.body: 1.body.body.y = x:0.y w:1.body.body.weight\n"
+               "      1.body.body.y f32 (2, 6) activations 48\n"
                "  2 to_rows 1.body: 0.y.rows = x:0.y\n      0.y.rows f32 (2, 6) activations 48\n"
                "  3 add 1.body: 1.body.y = a:1.body.body.y b:0.y.rows\n      1.body.y f32 (2, 6) activations 48\n"
                "  4 add 1: 1.y = a:1.body.y b:0.y.rows\n      1.y f32 (2, 6) activations 48\n");
-    Program *p = lowered("Residual{Sequential{Flatten Sigmoid} Sequential{AdaptiveAvgPool2d(1x2) Flatten}}", NULL, shape4(2, 3, 2, 1), true);
+    Program *p = lowered("Residual{Sequential{Flatten Sigmoid} Sequential{AdaptiveAvgPool2d(1x2) Flatten}}", NULL,
+                         shape4(2, 3, 2, 1), true);
     int rows = 0;
     for (int i = 0; p && i < p->n_ops; i++) rows += p->ops[i].kind == OP_to_rows;
     is_int(rows, 2, "two different orders are both given up");
     program_free(p);
     p = lowered("Conv2d(1, 1, 1)", "BCEWithLogitsLoss", shape4(2, 1, 2, 2), true);
-    if (p) ok(p->bufs[p->target].layout == LAYOUT_NHWC && p->bufs[p->target].dtype == DT_F32, "an image's target lies as the output does");
+    if (p)
+        ok(p->bufs[p->target].layout == LAYOUT_NHWC && p->bufs[p->target].dtype == DT_F32,
+           "an image's target lies as the output does");
     program_free(p);
 }
 
@@ -96,9 +102,11 @@ static const Attr *attr_of(const Program *p, OpKind kind, int which) {
 }
 
 static void test_attributes(void) {
-    Program *p = lowered("Sequential{ReLU(true) LeakyReLU(0.2) GELU GELU(tanh) Sigmoid Dropout(0.5, true) Dropout(0) Dropout(1)"
-                         "MaxPool2d(3, 2, 1, 2, true) AvgPool2d(2x1, 1, count_include_pad=false, divisor_override=3)"
-                         "Flatten Linear(4, 3)}", "CrossEntropyLoss(7, sum, 0.5)", shape4(1, 2, 4, 4), true);
+    Program *p =
+        lowered("Sequential{ReLU(true) LeakyReLU(0.2) GELU GELU(tanh) Sigmoid Dropout(0.5, true) Dropout(0) Dropout(1)"
+                "MaxPool2d(3, 2, 1, 2, true) AvgPool2d(2x1, 1, count_include_pad=false, divisor_override=3)"
+                "Flatten Linear(4, 3)}",
+                "CrossEntropyLoss(7, sum, 0.5)", shape4(1, 2, 4, 4), true);
     if (!p) return;
     static const ActFn acts[] = {ACT_RELU, ACT_LEAKY, ACT_GELU, ACT_GELU_TANH, ACT_SIGMOID};
     for (int i = 0; i < 5; i++) is_int(attr_of(p, OP_act, i)->act.act, acts[i], "the activation");
@@ -106,10 +114,12 @@ static void test_attributes(void) {
     is_int(attr_of(p, OP_act, 1)->act.inplace, 0, "and is off by default");
     is_near(attr_of(p, OP_act, 1)->act.slope, 0.2f, 0, 0, "LeakyReLU's slope");
     const DropAttr d0 = attr_of(p, OP_dropout, 0)->drop, d1 = attr_of(p, OP_dropout, 1)->drop;
-    ok(d0.p == 0.5f && d0.inplace && d0.id == 0 && d1.p == 1 && d1.id == 1, "each dropout draws its own numbers; p = 0 is no op");
+    ok(d0.p == 0.5f && d0.inplace && d0.id == 0 && d1.p == 1 && d1.id == 1,
+       "each dropout draws its own numbers; p = 0 is no op");
     const PoolAttr m = attr_of(p, OP_maxpool, 0)->pool, a = attr_of(p, OP_avgpool, 0)->pool;
     ok(m.kernel[0] == 3 && m.stride[1] == 2 && m.pad[0] == 1 && m.dilation[1] == 2, "MaxPool2d's window");
-    ok(a.kernel[0] == 2 && a.kernel[1] == 1 && a.stride[0] == 1 && a.dilation[0] == 1 && !a.count_include_pad && a.divisor == 3,
+    ok(a.kernel[0] == 2 && a.kernel[1] == 1 && a.stride[0] == 1 && a.dilation[0] == 1 && !a.count_include_pad &&
+           a.divisor == 3,
        "AvgPool2d's window");
     const LossAttr l = attr_of(p, OP_cross_entropy, 0)->loss;
     ok(l.ignore_index == 7 && l.sum && l.smoothing == 0.5f && l.scale == 1, "CrossEntropyLoss's options");
@@ -122,12 +132,14 @@ static void test_attributes(void) {
 
 static void test_regions(void) {
     static const int regions[] = {0, 1, 1, 1, 0, 2};
-    Program *p = lowered("Sequential{ReLU Checkpoint{Sequential{ReLU Checkpoint{ReLU} ReLU}} ReLU Checkpoint{ReLU}}", NULL,
-                         shape2(2, 3), true);
+    Program *p = lowered("Sequential{ReLU Checkpoint{Sequential{ReLU Checkpoint{ReLU} ReLU}} ReLU Checkpoint{ReLU}}",
+                         NULL, shape2(2, 3), true);
     if (!p) return;
-    for (int i = 0; i < p->n_ops; i++) is_int(p->ops[i].region, regions[i], "the region of an op; an inner one belongs to the outer");
+    for (int i = 0; i < p->n_ops; i++)
+        is_int(p->ops[i].region, regions[i], "the region of an op; an inner one belongs to the outer");
     is_str(p->ops[2].path, "1.1", "nn.Checkpoint adds nothing to the path");
-    ok(p->input == p->ops[0].in[0] && p->output == p->ops[5].out[0] && p->target == NO_BUF && p->loss == NO_BUF, "the program's ends");
+    ok(p->input == p->ops[0].in[0] && p->output == p->ops[5].out[0] && p->target == NO_BUF && p->loss == NO_BUF,
+       "the program's ends");
     ok(p->forward_end == 6 && p->body_end == 6 && p->micro_batches == 1, "all of it is forward");
     program_free(p);
     p = lowered("Sequential{Dropout Flatten}", "MSELoss", shape2(2, 3), false);
@@ -138,7 +150,8 @@ static void test_regions(void) {
 /* Convolution (2, 4, 5, 5) -> (2, 6, 3, 3), 3x3, 2 groups: 2 * 2*3*3 * 6 * (4/2)*3*3 operations, in every direction. */
 static void test_costs(void) {
     static const double conv = 2.0 * 2 * 9 * 6 * 2 * 9, linear = 2.0 * 2 * 54 * 5;
-    Program *p = lowered("Sequential{Conv2d(4, 6, 3, groups=2) Flatten Linear(54, 5) ReLU}", "MSELoss", shape4(2, 4, 5, 5), true);
+    Program *p = lowered("Sequential{Conv2d(4, 6, 3, groups=2) Flatten Linear(54, 5) ReLU}", "MSELoss",
+                         shape4(2, 4, 5, 5), true);
     if (!p) return;
     Op back = p->ops[0];
     is_near(p->ops[0].flops, conv, 0, 0, "operations of a convolution");
@@ -169,7 +182,8 @@ static void test_costs(void) {
 
 static void test_memory(void) {
     Err e = {0};
-    Network *n = net_new("Sequential{Conv2d(3, 3, 1) MaxPool2d(2) Flatten Residual{Linear(12, 12)} Dropout}", "MSELoss", shape4(2, 3, 4, 4), &e);
+    Network *n = net_new("Sequential{Conv2d(3, 3, 1) MaxPool2d(2) Flatten Residual{Linear(12, 12)} Dropout}", "MSELoss",
+                         shape4(2, 3, 4, 4), &e);
     long before = mem_live();
     int failures = 0, wrong = 0;
     Program *p = NULL;

@@ -9,9 +9,11 @@
 #define ARTICLE "Sequential{Conv2d(3, 64, 3) ReLU Conv2d(64, 128, 3) ReLU Flatten Linear(100352, 10)}"
 #define C(i, o) "Conv2d(" #i ", " #o ", 3, padding=1) ReLU(inplace=true) "
 #define POOL "MaxPool2d(2) "
-#define VGG16 "Sequential{Sequential{" C(3, 64) C(64, 64) POOL C(64, 128) C(128, 128) POOL C(128, 256) C(256, 256) C(256, 256) POOL \
-    C(256, 512) C(512, 512) C(512, 512) POOL C(512, 512) C(512, 512) C(512, 512) POOL "} AdaptiveAvgPool2d(7) Flatten " \
-    "Sequential{Linear(25088, 4096) ReLU Dropout Linear(4096, 4096) ReLU Dropout Linear(4096, 1000)}}"
+#define VGG16                                                                                                          \
+    "Sequential{Sequential{" C(3, 64) C(64, 64) POOL C(64, 128) C(128, 128) POOL C(128, 256) C(256, 256) C(256, 256)   \
+        POOL C(256, 512) C(512, 512) C(512, 512) POOL C(512, 512) C(512, 512) C(512, 512) POOL                         \
+        "} AdaptiveAvgPool2d(7) Flatten "                                                                              \
+        "Sequential{Linear(25088, 4096) ReLU Dropout Linear(4096, 4096) ReLU Dropout Linear(4096, 1000)}}"
 
 typedef struct Lines { char text[4096]; size_t used; } Lines;
 
@@ -31,20 +33,25 @@ static void test_article(void) {
     if (!ok(n != NULL, "the article's network: %s", e.text)) return;
     Lines dump = {"", 0}, paths = {"", 0};
     is_int(network_parameters(n), 1079178, "1,079,178 parameters");
-    is_int(shape_elements(&n->params[0].shape) + shape_elements(&n->params[1].shape), 1792, "1,792 in the first convolution");
+    is_int(shape_elements(&n->params[0].shape) + shape_elements(&n->params[1].shape), 1792,
+           "1,792 in the first convolution");
     is_int(shape_elements(&n->params[2].shape) + shape_elements(&n->params[3].shape), 73856, "73,856 in the second");
-    is_int(shape_elements(&n->params[4].shape) + shape_elements(&n->params[5].shape), 1003530, "1,003,530 in the last layer");
+    is_int(shape_elements(&n->params[4].shape) + shape_elements(&n->params[5].shape), 1003530,
+           "1,003,530 in the last layer");
     is_str(n->params[4].name, "5.weight", "PyTorch's name");
     is_near(n->params[0].bound, 0.19245008972987526, 1e-15, 0, "bound of a convolution: 1/sqrt(27)");
     is_near(n->params[4].bound, n->params[5].bound, 0, 0, "the bias has its weight's bound");
     ok(n->params[0].layout == LAYOUT_NHWC && n->params[4].layout == LAYOUT_ROWS, "layouts of weights");
-    ok(n->params[4].order[0] == 128 && n->params[4].order[1] == 28 && n->params[4].order[2] == 28, "Linear absorbs the image's order");
+    ok(n->params[4].order[0] == 128 && n->params[4].order[1] == 28 && n->params[4].order[2] == 28,
+       "Linear absorbs the image's order");
     network_dump(n, collect, &dump);
     is_str(dump.text,
            ". Sequential (64, 10)\n0 Conv2d in_channels=3 out_channels=64 kernel_size=3x3 (64, 64, 30, 30) 1792\n"
            "1 ReLU (64, 64, 30, 30)\n2 Conv2d in_channels=64 out_channels=128 kernel_size=3x3 (64, 128, 28, 28) 73856\n"
-           "3 ReLU (64, 128, 28, 28)\n4 Flatten (64, 100352)\n5 Linear in_features=100352 out_features=10 (64, 10) 1003530\n"
-           "loss CrossEntropyLoss ()\n1079178 parameters\n", "the network as text");
+           "3 ReLU (64, 128, 28, 28)\n4 Flatten (64, 100352)\n"
+           "5 Linear in_features=100352 out_features=10 (64, 10) 1003530\n"
+           "loss CrossEntropyLoss ()\n1079178 parameters\n",
+           "the network as text");
     network_visit(n, visit_path, &paths);
     is_str(paths.text, "0\n1\n2\n3\n4\n5\n", "visited in execution order");
     network_free(n);
@@ -52,8 +59,8 @@ static void test_article(void) {
 
 static void test_names(void) {
     Err e = {0};
-    Network *n = net_new("Sequential{Residual{Sequential{Checkpoint{Conv2d(2, 2, 1)}} Conv2d(2, 2, 1, bias=false)}}", NULL,
-                         shape4(1, 2, 4, 4), &e);
+    Network *n = net_new("Sequential{Residual{Sequential{Checkpoint{Conv2d(2, 2, 1)}} Conv2d(2, 2, 1, bias=false)}}",
+                         NULL, shape4(1, 2, 4, 4), &e);
     if (!ok(n && n->n_params == 3, "residual and checkpoint: %s", e.text)) return;
     is_str(n->params[0].name, "0.body.0.weight", "a checkpointed layer keeps its name");
     is_str(n->params[2].name, "0.shortcut.weight", "the shortcut's name");
@@ -79,7 +86,7 @@ static const struct { const char *net; Shape in, out; } shapes[] = {
     {"MaxPool2d(2)", {4, {1, 3, 7, 8}}, {4, {1, 3, 3, 4}}},
     {"MaxPool2d(3, 2, 1)", {4, {1, 3, 112, 7}}, {4, {1, 3, 56, 4}}},
     {"MaxPool2d(2, ceil_mode=true)", {4, {1, 3, 7, 8}}, {4, {1, 3, 4, 4}}},
-    {"MaxPool2d(2, 3, 1, ceil_mode=true)", {4, {1, 3, 5, 6}}, {4, {1, 3, 2, 3}}}, /* 5: a third window would start in the right padding */
+    {"MaxPool2d(2, 3, 1, ceil_mode=true)", {4, {1, 3, 5, 6}}, {4, {1, 3, 2, 3}}}, /* 5: a third would start in padding */
     {"MaxPool2d(3, 2, ceil_mode=true)", {4, {1, 3, 2, 6}}, {4, {1, 3, 1, 3}}},
     {"MaxPool2d(2, 1, dilation=3)", {4, {1, 3, 5, 4}}, {4, {1, 3, 2, 1}}},
     {"AvgPool2d(3, 2, 1, ceil_mode=true)", {4, {1, 3, 8, 6}}, {4, {1, 3, 5, 4}}},
@@ -99,8 +106,8 @@ static void test_shapes(void) {
         Err e = {0};
         char found[SHAPE_TEXT] = "", expected[SHAPE_TEXT];
         Network *n = net_new(shapes[i].net, NULL, shapes[i].in, &e);
-        ok(n && shape_equal(&n->output, &shapes[i].out), "%s gives %s (%s)", shapes[i].net, shape_text(&shapes[i].out, expected),
-           n ? shape_text(&n->output, found) : e.text);
+        ok(n && shape_equal(&n->output, &shapes[i].out), "%s gives %s (%s)", shapes[i].net,
+           shape_text(&shapes[i].out, expected), n ? shape_text(&n->output, found) : e.text);
         network_free(n);
     }
 }
@@ -109,30 +116,35 @@ static void test_shapes(void) {
 static const struct { const char *net, *loss; Shape in; const char *message; } mistakes[] = {
     {"Sequential{Conv3d(1)}", NULL, IMAGE, "unknown layer 'Conv3d'; known: Conv2d, Linear, ReLU"},
     {"ReLU{ReLU}", NULL, IMAGE, "layer ReLU (net:1): takes no layers"},
-    {"Sequential{MSELoss}", NULL, IMAGE, "layer Sequential (net:1): a loss (MSELoss) cannot be a layer of it"},
+    {"Sequential{MSELoss}", NULL, IMAGE, "layer Sequential (net:1): a loss cannot be a layer of it: MSELoss"},
     {"MSELoss", NULL, IMAGE, "MSELoss (net:1): is a loss, expected a layer as the model"},
     {"ReLU", "ReLU", IMAGE, "ReLU (net:91): is no loss, expected one as the loss"},
     {"ReLU", NULL, {1, {3}}, "the input of a network needs a batch and at least one more dimension, found (3)"},
     {"ReLU", NULL, {2, {3, 0}}, "the input of a network: shape (3, 0): every dimension must be at least 1"},
     {"Sequential{ReLU Conv2d(3, 4)}", NULL, IMAGE, "layer 1 Conv2d (net:3): option \"kernel_size\" is required"},
-    {"Conv2d(3, 4, 3, groups=2)", NULL, IMAGE, "in_channels and out_channels must be divisible by groups, found 3, 4 and 2"},
+    {"Conv2d(3, 4, 3, groups=2)", NULL, IMAGE,
+     "in_channels and out_channels must be divisible by groups, found 3, 4 and 2"},
     {"Conv2d(3, 4, 3, 2, same)", NULL, IMAGE, "padding = 'same' needs stride 1, found 2x2"},
     {"Conv2d(3, 4, 0)", NULL, IMAGE, "kernel_size must be between 1 and 32767, found 0"},
     {"Conv2d(3, 4, 3, padding=0x-1)", NULL, IMAGE, "padding must be between 0 and 32767, found -1"},
     {"Conv2d(1, 4, 3)", NULL, IMAGE, "layer Conv2d (net:1): expected 1 input channels, found 3: input (2, 3, 8, 8)"},
-    {"Conv2d(3, 4, 5, dilation=3)", NULL, IMAGE, "the kernel (with dilation 13x13) is larger than the padded input 8x8"},
+    {"Conv2d(3, 4, 5, dilation=3)", NULL, IMAGE,
+     "the kernel (with dilation 13x13) is larger than the padded input 8x8"},
     {"Conv2d(3, 4, 3)", NULL, {2, {2, 3}}, "expected an input of 4 dimensions (N, C, H, W), found (2, 3)"},
-    {"Conv2d(3, 2000000000, 32767)", NULL, {4, {1, 3, 32767, 32767}}, "shape (2000000000, 3, 32767, 32767) is too large"},
+    {"Conv2d(3, 2000000000, 32767)", NULL, {4, {1, 3, 32767, 32767}},
+     "shape (2000000000, 3, 32767, 32767) is too large"},
     {"Conv2d(1, 2000000000, 1)", NULL, {4, {2000000000, 1, 1, 1}}, "shape (2000000000, 2000000000, 1, 1) is too large"},
     {"Sequential{Flatten Linear(100, 10)}", NULL, IMAGE,
      "layer 1 Linear (net:3): expected 100 input features, found 192: input (2, 3, 8, 8) flattened"},
     {"Linear(100, 10)", NULL, {2, {2, 3}}, "expected 100 input features, found 3: input (2, 3)"},
-    {"Linear(192, 10)", NULL, IMAGE, "Linear applies to (N, F), found an input of (2, 3, 8, 8): use nn.Flatten before it"},
+    {"Linear(192, 10)", NULL, IMAGE,
+     "Linear applies to (N, F), found an input of (2, 3, 8, 8): use nn.Flatten before it"},
     {"Linear(3, 0)", NULL, {2, {2, 3}}, "out_features must be between 1"},
     {"MaxPool2d(2, padding=2)", NULL, IMAGE, "padding must be at most half of kernel_size, found 2 and 2"},
     {"MaxPool2d(16)", NULL, IMAGE, "kernel_size 16x16: at most 255 places in a window"},
     {"MaxPool2d(9)", NULL, IMAGE, "input (2, 3, 8, 8) gives an output of 0x0: the output is too small"},
-    {"MaxPool2d(2, 1, 1, 9)", NULL, IMAGE, "dilation 9 on an input of 8 with padding: a window would hold padding only"},
+    {"MaxPool2d(2, 1, 1, 9)", NULL, IMAGE,
+     "dilation 9 on an input of 8 with padding: a window would hold padding only"},
     {"AvgPool2d(2, 0)", NULL, IMAGE, "stride must be between 1 and 32767, found 0"},
     {"AdaptiveAvgPool2d(0)", NULL, IMAGE, "output_size must be between 1 and 32767, found 0"},
     {"Dropout(1.5)", NULL, IMAGE, "the probability p must be between 0 and 1, found 1.5"},
@@ -144,7 +156,8 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {"Residual{Conv2d(3, 4, 3) Conv2d(3, 4, 1)}", NULL, IMAGE,
      "the body gives (2, 4, 6, 6), but the shortcut gives (2, 4, 8, 8)"},
     {"Checkpoint{ReLU ReLU}", NULL, IMAGE, "expected exactly one layer, found 2"},
-    {"ReLU", "CrossEntropyLoss", IMAGE, "CrossEntropyLoss (net:91): expected an input of 2 dimensions (N, classes), found (2, 3, 8, 8)"},
+    {"ReLU", "CrossEntropyLoss", IMAGE,
+     "CrossEntropyLoss (net:91): expected an input of 2 dimensions (N, classes), found (2, 3, 8, 8)"},
     {"ReLU", "CrossEntropyLoss(label_smoothing=2)", {2, {2, 3}}, "label_smoothing must be between 0 and 1, found 2"},
 };
 
@@ -195,7 +208,8 @@ static void test_table(void) {
 }
 
 static void test_memory(void) {
-    static const char net[] = "Sequential{Residual{Conv2d(3, 3, 1)} Flatten Linear(192, 4) ReLU ReLU ReLU ReLU ReLU ReLU ReLU}";
+    static const char net[] =
+        "Sequential{Residual{Conv2d(3, 3, 1)} Flatten Linear(192, 4) ReLU ReLU ReLU ReLU ReLU ReLU ReLU}";
     long before = mem_live();
     int failures = 0, wrong = 0;
     Network *n = NULL;
