@@ -1,0 +1,502 @@
+/* The results file: csv.c. Each promise, then damage of all kinds. */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "csv.h"
+#include "mem.h"
+#include "tap.h"
+
+enum { ROOM = 1 << 14 };
+
+static char folder[64], path[80], torn_path[96];
+static Row *row;
+static Err err;
+
+typedef struct Text { size_t n; char s[ROOM]; } Text;
+
+static void spit(const char *file, const char *data, size_t n) {
+    FILE *f = fopen(file, "wb");
+    if (!f || fwrite(data, 1, n, f) != n || fclose(f)) ok(false, "writing %s: %s", file, strerror(errno));
+}
+
+/* The file's bytes; n = 0 for an empty one, and s[0] = '?' for none */
+static Text slurp(const char *file) {
+    Text t = {0, "?"};
+    FILE *f = fopen(file, "rb");
+    if (!f) return t;
+    t.n = fread(t.s, 1, ROOM - 1, f);
+    t.s[t.n] = '\0';
+    fclose(f);
+    return t;
+}
+
+static bool same(const Text *a, const Text *b) { return a->n == b->n && !memcmp(a->s, b->s, a->n); }
+
+static void start_afresh(void) {
+    unlink(path);
+    unlink(torn_path);
+}
+
+static Row *fill(const char *cell, int64_t repeat, const char *status, const char *reason) {
+    row_clear(row);
+    if (row_set_text(row, "cell", cell, &err) || row_set_int(row, "repeat", repeat, &err) ||
+        row_set_text(row, "status", status, &err) || row_set_text(row, "reason", reason, &err) ||
+        row_set_int(row, "peak_bytes", 4096 + repeat, &err)) ok(false, "a row is filled: %s", err.text);
+    return row;
+}
+
+/* Opens; a failure is the test's. */
+static Csv *reopen(bool *torn) {
+    Csv *c = NULL;
+    if (csv_open(path, row, &c, torn, &err)) ok(false, "opens: %s", err.text);
+    return c;
+}
+
+static const struct { const char *cell; int64_t repeat; const char *status, *reason; } three[] = {
+    {"5f3a", 0, "ok", ""}, {"5f3a", 1, "oom", "wants \"1,024\" bytes\nhas none"}, {"c001", 0, "nan", "=loss"},
+};
+
+static void append_three(Csv *c, int from) {
+    for (int i = from; i < 3; i++) {
+        fill(three[i].cell, three[i].repeat, three[i].status, three[i].reason);
+        if (csv_append(c, row, &err)) ok(false, "row %d is appended: %s", i, err.text);
+    }
+}
+
+static Text file_of_three(void) {
+    start_afresh();
+    Csv *c = reopen(NULL);
+    append_three(c, 0);
+    csv_close(c);
+    return slurp(path);
+}
+
+static void test_new(void) {
+    bool torn = true;
+    start_afresh();
+    Csv *c = reopen(&torn);
+    ok(access(path, F_OK) != 0, "opening creates no file");
+    ok(!torn && csv_rows(c) == 0 && !csv_status(c, "5f3a", 0) && !csv_value(c, "5f3a", 0, "cell"), "and there are no rows");
+    is_int(csv_append(c, fill("5f3a", 0, "ok", ""), &err), OK, "a row is appended");
+    Text t = slurp(path);
+    char *header = row_header_line(row), *line = row_line(row);
+    ok(!strncmp(t.s, header, strlen(header)) && !strcmp(t.s + strlen(header), line), "the file is the header and the row");
+    is_str(csv_status(c, "5f3a", 0), "ok", "a row of this session is known");
+    ok(!csv_status(c, "5f3a", 1) && !csv_status(c, "5f3", 0), "others are not");
+    csv_close(c);
+    csv_close(NULL);
+    mem_free(header);
+    mem_free(line);
+}
+
+static void test_resume(void) {
+    bool torn = true;
+    Text before = file_of_three();
+    Csv *c = reopen(&torn);
+    ok(!torn, "nothing is torn");
+    is_int(csv_rows(c), 3, "three rows are back");
+    is_str(csv_status(c, "5f3a", 0), "ok", "status of the first");
+    is_str(csv_status(c, "5f3a", 1), "oom", "of its repetition");
+    is_str(csv_value(c, "5f3a", 1, "reason"), "wants \"1,024\" bytes\\nhas none", "quotes, commas and newlines come back");
+    is_str(csv_value(c, "c001", 0, "reason"), "'=loss", "as does the guard of a formula");
+    is_str(csv_value(c, "c001", 0, "peak_bytes"), "4096", "a number");
+    is_str(csv_value(c, "c001", 0, "model"), "", "a value that was not set");
+    ok(!csv_value(c, "c001", 0, "no_such") && !csv_value(c, "c002", 0, "model"), "no such column, no such row");
+    csv_append(c, fill("5f3a", 1, "ok", "again"), &err);
+    is_int(csv_rows(c), 3, "a cell that is run again is no further row");
+    is_str(csv_status(c, "5f3a", 1), "ok", "the later row counts");
+    csv_close(c);
+    Text after = slurp(path);
+    ok(after.n > before.n && !memcmp(before.s, after.s, before.n), "the file only grew");
+    c = reopen(&torn);
+    is_int(csv_rows(c), 3, "also when read back");
+    is_str(csv_value(c, "5f3a", 1, "reason"), "again", "the later row counts");
+    csv_close(c);
+}
+
+/* The file of three rows cut at every byte: no complete row is lost, and what was cut off is kept. */
+static void test_torn(void) {
+    Text whole = file_of_three();
+    int bad = 0;
+    for (size_t n = 0; n <= whole.n && bad < 5; n++) {
+        bool torn = false;
+        int lines = 0;
+        size_t good = 0;
+        for (size_t i = 0; i < n; i++)
+            if (whole.s[i] == '\n') { lines++; good = i + 1; }
+        start_afresh();
+        spit(path, whole.s, n);
+        Csv *c = reopen(&torn);
+        int rows = lines ? lines - 1 : 0;
+        bool right = c && csv_rows(c) == rows && torn == (good < n);
+        for (int i = 0; c && i < 3; i++)
+            right = right && !csv_status(c, three[i].cell, three[i].repeat) == (i >= rows);
+        Text cut = slurp(path), kept = slurp(torn_path);
+        right = right && cut.n == good && kept.n == (torn ? n - good + 1 : 0);
+        if (torn) right = right && !memcmp(kept.s, whole.s + good, n - good) && kept.s[n - good] == '\n';
+        append_three(c, rows);
+        csv_close(c);
+        Text again = slurp(path);
+        if (right && same(&again, &whole)) continue;
+        ok(false, "cut after %zu bytes", n);
+        bad++;
+    }
+    ok(!bad, "a file cut at any of %zu bytes keeps its rows and can be completed", whole.n);
+}
+
+static void test_open_quote(void) {
+    bool torn = false;
+    Text t = file_of_three(), whole = t;
+    strcpy(t.s + t.n, "x,\"y,z\n");
+    spit(path, t.s, strlen(t.s));
+    csv_close(reopen(&torn));
+    Text after = slurp(path), kept = slurp(torn_path);
+    ok(torn && same(&after, &whole), "a last line with an open quote is torn");
+    is_str(kept.s, "x,\"y,z\n", "and kept");
+    spit(path, t.s, strlen(t.s) - 3);
+    csv_close(reopen(&torn));
+    kept = slurp(torn_path);
+    is_str(kept.s, "x,\"y,z\nx,\"y\n", "behind it the next one");
+    unlink(torn_path);
+    ok(!mkdir(torn_path, 0700), "where FILE.torn cannot be written");
+    spit(path, t.s, strlen(t.s));
+    Csv *c;
+    is_int(csv_open(path, row, &c, &torn, &err), ERR_FILE, "the file is refused");
+    has_text(err.text, torn_path, "the message names FILE.torn");
+    after = slurp(path);
+    ok(after.n == strlen(t.s) && !torn && !c, "and nothing is cut off");
+    rmdir(torn_path);
+}
+
+/* The file with `text` is refused with this message, and nothing is touched. */
+static void check_refused(const char *data, size_t n, const char *message, const char *what) {
+    bool torn = true;
+    Csv *c;
+    start_afresh();
+    spit(path, data, n);
+    is_int(csv_open(path, row, &c, &torn, &err), ERR_FORMAT, what);
+    has_text(err.text, message, "the message says where");
+    has_text(err.text, path, "and in which file");
+    Text after = slurp(path);
+    ok(!c && !torn && after.n == n && !memcmp(after.s, data, n) && access(torn_path, F_OK), "the file is untouched");
+    csv_close(c);
+}
+
+/* `whole` with `from` (its first occurrence after the header where `row_only`) replaced by `to` */
+static Text replaced(const Text *whole, const char *from, const char *to) {
+    Text t = {0, ""};
+    const char *at = strstr(whole->s, from);
+    t.n = (size_t)snprintf(t.s, ROOM, "%.*s%s%s", (int)(at - whole->s), whole->s, to, at + strlen(from));
+    return t;
+}
+
+static void test_damage(void) {
+    static const struct { const char *from, *to, *message, *what; } cases[] = {
+        {"5f3a,1,", "5f3a,1,,", "line 3: expected 46 fields, found 47", "a field too many"},
+        {"5f3a,1,", "5f3a,1", "line 3: expected 46 fields, found 45", "a field too few"},
+        {"5f3a,1,", "\n", "line 3: expected 46 fields, found 3", "a line broken in two"},
+        {"5f3a,1,", "\"5f3a,1,", "line 3: a quote or a zero byte", "a stray quote before a field with quotes"},
+        {"5f3a,0,", "\"5f3a,0,", "line 2: a quote is not closed", "an open quote that is not in the last line"},
+        {"5f3a,0,", "5f\"3a,0,", "line 2: a quote or a zero byte", "a quote inside a field"},
+        {"5f3a,0,", "\"5f\"3a,0,", "line 2: a quote or a zero byte", "text behind a quote"},
+        {",status,", ",foo,", "column 17 is \"foo\", expected \"status\"", "a column of another name"},
+        {",status,", ",", "column 17 is \"reason\", expected \"status\"", "a column that is missing in the middle"},
+        {",started_at", "", "column 46, \"started_at\", is missing", "a column that is missing at the end"},
+        {",started_at", ",started_at,more", "column 47, \"more\", is not expected", "a column too many"},
+        {",status,", ",\x1b[31m,", "column 17 is \"?[31m\"", "a name that would colour the terminal"},
+        {"experiment,", "\"experiment,", "line 1: a quote is not closed", "an open quote in the header"},
+        {"experiment,", "\nexperiment,", "column 1 is \"\", expected \"experiment\"", "an empty first line"},
+    };
+    Text whole = file_of_three();
+    is_int(row_columns(row), 46, "rows have 46 columns");
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        Text t = replaced(&whole, cases[i].from, cases[i].to);
+        check_refused(t.s, t.n, cases[i].message, cases[i].what);
+    }
+    Text t = whole;
+    t.s[strstr(t.s, "5f3a,1") - t.s] = '\0';
+    check_refused(t.s, t.n, "line 3: a quote or a zero byte", "a zero byte");
+    t = whole;
+    t.s[t.n++] = '\n';
+    check_refused(t.s, t.n, "line 5: expected 46 fields, found 1", "an empty last line");
+    check_refused("print(1)", 8, "column 1 is \"print(1)\"", "another file of one line, without a newline,");
+    check_refused("experiment,case,xyz", 19, "column 3 is \"xyz\", expected \"cell\"", "one that starts like ours");
+}
+
+static void test_line_ends(void) {
+    Text whole = file_of_three(), t = {0, ""};
+    bool torn = true;
+    for (size_t i = 0; i < whole.n; i++) {
+        if (whole.s[i] == '\n') t.s[t.n++] = '\r';
+        t.s[t.n++] = whole.s[i];
+    }
+    spit(path, t.s, t.n);
+    Csv *c = reopen(&torn);
+    ok(!torn && csv_rows(c) == 3, "a file with CR LF, as a spreadsheet saves it, is read");
+    is_str(csv_value(c, "c001", 0, "started_at"), "", "and the CR is no part of a value");
+    csv_close(c);
+}
+
+static int open_in_child(void) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        Csv *c;
+        Err e = {0};
+        int code = csv_open(path, row, &c, NULL, &e);
+        _exit(code == ERR_FILE && strstr(e.text, "is in use") ? 99 : code);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void test_exclusive(void) {
+    file_of_three();
+    Csv *c = reopen(NULL), *second;
+    is_int(open_in_child(), 99, "a second process is refused");
+    is_int(csv_open(path, row, &second, NULL, &err), ERR_FILE, "a second time in one process too");
+    has_text(err.text, "is in use: another process is writing to it", "and told why");
+    fflush(stdout);
+    pid_t worker = fork();
+    if (worker == 0) for (;;) pause();
+    csv_close(c);
+    is_int(open_in_child(), OK, "once closed it is free, though a forked worker still has the descriptor");
+    kill(worker, SIGKILL);
+    waitpid(worker, NULL, 0);
+    start_afresh();
+    c = reopen(NULL);
+    second = reopen(NULL);
+    is_int(csv_append(c, fill("a", 0, "ok", ""), &err), OK, "of two that found no file, the first to append has it");
+    is_int(csv_append(second, row, &err), ERR_FILE, "the other is refused");
+    has_text(err.text, "cannot create", "and told why");
+    csv_close(second);
+    is_int(open_in_child(), 99, "the first still holds it");
+    csv_close(c);
+}
+
+/* Appends while no file may be longer than `limit`. */
+static int append_on_full_disk(Csv *c, size_t limit) {
+    struct rlimit before, tight;
+    getrlimit(RLIMIT_FSIZE, &before);
+    tight = before;
+    tight.rlim_cur = limit;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &tight);
+    int code = csv_append(c, row, &err);
+    setrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, handler);
+    return code;
+}
+
+static void test_disk_full(void) {
+    start_afresh();
+    Csv *c = reopen(NULL);
+    fill("a", 0, "ok", "");
+    is_int(append_on_full_disk(c, 100), ERR_FILE, "no room for the header");
+    Text t = slurp(path);
+    is_int((long long)t.n, 0, "the file is empty");
+    is_int(csv_rows(c), 0, "and there are no rows");
+    append_three(c, 0);
+    Text whole = slurp(path);
+    is_int(csv_rows(c), 3, "with room again rows are appended, behind a header");
+    fill("b", 7, "ok", "");
+    bool unchanged = true;
+    for (size_t more = 0; more < 50; more += 7) {
+        unchanged = append_on_full_disk(c, whole.n + more) == ERR_FILE && unchanged;
+        t = slurp(path);
+        unchanged = unchanged && same(&t, &whole) && !csv_status(c, "b", 7);
+    }
+    ok(unchanged, "a row that finds room for a part of it leaves the file as it was");
+    has_text(err.text, strerror(EFBIG), "the message has the reason");
+    has_text(err.text, path, "and the file");
+    is_int(csv_append(c, row, &err), OK, "with room again the row is appended");
+    csv_close(c);
+    c = reopen(NULL);
+    is_int(csv_rows(c), 4, "and read back");
+    csv_close(c);
+}
+
+static void test_bad_files(void) {
+    Csv *c;
+    char name[120];
+    is_int(csv_open(folder, row, &c, NULL, &err), ERR_FILE, "a folder is refused");
+    is_int(csv_open("/dev/full", row, &c, NULL, &err), ERR_FILE, "a device is refused");
+    has_text(err.text, "\"/dev/full\" is not a regular file", "and the message says so");
+    snprintf(name, sizeof name, "%s/none/x.csv", folder);
+    is_int(csv_open(name, row, &c, NULL, &err), ERR_FILE, "a file in a folder that is not there is refused at once");
+    has_text(err.text, strerror(ENOENT), "with the reason");
+    file_of_three();
+    c = reopen(NULL);
+    Text t = slurp(path);
+    spit(path, t.s, t.n - 1);
+    is_int(csv_append(c, fill("d", 0, "ok", ""), &err), ERR_FILE, "a file that another program has changed is refused");
+    has_text(err.text, "was changed by another program", "and the message says so");
+    csv_close(c);
+    file_of_three();
+    c = reopen(NULL);
+    unlink(path);
+    is_int(csv_append(c, row, &err), ERR_FILE, "one that was removed is refused");
+    has_text(err.text, "was removed or replaced", "and the message says so");
+    csv_close(c);
+    start_afresh();
+    const char *axis = "width";
+    Row *other = row_new(&axis, 1, &err);
+    c = reopen(NULL);
+    is_int(csv_append(c, other, &err), ERR_INTERNAL, "a row with other columns is refused");
+    ok(access(path, F_OK) != 0, "before there is a file");
+    csv_close(c);
+    row_free(other);
+}
+
+static double seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
+static void test_many(void) {
+    enum { ROWS = 10000 };
+    char cell[24];
+    FILE *f = fopen(path, "wb");
+    char *header = row_header_line(row);
+    fputs(header, f);
+    mem_free(header);
+    for (int i = 0; i < ROWS; i++) {
+        snprintf(cell, sizeof cell, "%08x", (unsigned)i * 2654435761u);
+        char *line = row_line(fill(cell, i % 3, i % 2 ? "ok" : "oom", "some reason, quoted"));
+        fputs(line, f);
+        mem_free(line);
+    }
+    fclose(f);
+    double start = seconds();
+    Csv *c = reopen(NULL);
+    double opened = seconds();
+    int right = 0;
+    for (int i = 0; i < ROWS; i++) {
+        snprintf(cell, sizeof cell, "%08x", (unsigned)i * 2654435761u);
+        const char *status = csv_status(c, cell, i % 3);
+        right += status && !strcmp(status, i % 2 ? "ok" : "oom") && !csv_status(c, cell, 3);
+    }
+    double looked = seconds();
+    printf("# %d rows: opened in %.3f s, looked up in %.3f s\n", ROWS, opened - start, looked - opened);
+    is_int(csv_rows(c), ROWS, "10,000 rows are read");
+    is_int(right, ROWS, "and all of them found");
+    ok(getenv("MEMTIDE_SLOW") || looked - start < 1, "in less than a second of processor time");
+    csv_close(c);
+}
+
+static uint64_t random_state = 20240607;
+static size_t draw(size_t below) {
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (size_t)(random_state >> 33) % below;
+}
+
+static void mutate(Text *t) {
+    static const char bytes[] = ",\"\n\r\0'=a\xff";
+    size_t at = draw(t->n), n = 1 + draw(8);
+    if (n > t->n - at) n = t->n - at;
+    switch (draw(4)) {
+    case 0: t->s[at] = bytes[draw(sizeof bytes)]; break;
+    case 1: t->s[at] ^= (char)(1 << draw(8)); break;
+    case 2: memmove(t->s + at, t->s + at + n, t->n - at - n); t->n -= n; break;
+    default: memmove(t->s + at + n, t->s + at, t->n - at); t->n += n; break;
+    }
+}
+
+/* Whatever the bytes: refused and untouched, or accepted, and then fit to be appended to and read back. */
+static void test_fuzz(void) {
+    Text whole = file_of_three();
+    int accepted = 0, refused = 0, bad = 0;
+    size_t header = (size_t)(strchr(whole.s, '\n') - whole.s);
+    for (int i = 0; i < 4000 && bad < 5; i++) {
+        Text t = whole;
+        size_t skip = i % 4 ? header : 0; /* mostly the rows: any change to the header is refused */
+        Text part = {t.n - skip, ""};
+        memcpy(part.s, t.s + skip, part.n);
+        for (size_t k = 0; k <= draw(3); k++) mutate(&part);
+        memcpy(t.s + skip, part.s, part.n);
+        t.n = skip + part.n;
+        spit(path, t.s, t.n);
+        bool torn = false;
+        Csv *c, *again;
+        int code = csv_open(path, row, &c, &torn, &err);
+        Text after = slurp(path);
+        if (code) {
+            refused++;
+            bad += code != ERR_FORMAT || c || !same(&t, &after);
+            continue;
+        }
+        accepted++;
+        int64_t rows = csv_rows(c);
+        bool good = after.n <= t.n && (after.n < t.n) == torn && !memcmp(after.s, t.s, after.n);
+        good = good && !csv_append(c, fill("new", 0, "ok", ""), &err);
+        csv_close(c);
+        if (!csv_open(path, row, &again, &torn, &err)) {
+            good = good && !torn && csv_rows(again) == rows + 1 && csv_status(again, "new", 0);
+            csv_close(again);
+        } else good = false;
+        bad += !good;
+    }
+    printf("# %d accepted, %d refused\n", accepted, refused);
+    ok(!bad && accepted > 200 && refused > 200, "4000 files of damaged bytes");
+}
+
+/* Opens a torn file of two rows and appends the third. */
+static int complete(void) {
+    Csv *c;
+    int code = csv_open(path, row, &c, NULL, &err);
+    if (!code) code = csv_append(c, row, &err);
+    csv_close(c);
+    return code;
+}
+
+static void test_memory(void) {
+    Text whole = file_of_three();
+    long before = mem_live(), n = 0;
+    int code = ERR_HOST_MEMORY, bad = 0;
+    fill(three[2].cell, three[2].repeat, three[2].status, three[2].reason);
+    while (code && n < 1000) {
+        spit(path, whole.s, whole.n - 5);
+        mem_fail_after(++n);
+        long live = mem_live();
+        code = complete();
+        mem_fail_after(0);
+        bad += live != mem_live() || (code && code != ERR_HOST_MEMORY);
+        Text after = slurp(path);
+        if (code && after.n != whole.n - 5) bad += after.s[after.n - 1] != '\n' || memcmp(after.s, whole.s, after.n);
+    }
+    Text after = slurp(path);
+    ok(!code && n > 10 && same(&after, &whole), "opening and appending fail at each of %ld allocations, then work", n - 1);
+    is_int(bad, 0, "with ERR_HOST_MEMORY, no memory and no row lost");
+    spit(path, whole.s, whole.n);
+    is_int(mem_live(), before, "all memory is back");
+}
+
+int main(void) {
+    /* in memory where there is such a place: the tests wait for some ten thousand fsyncs */
+    snprintf(folder, sizeof folder, "%s/memtide-csv-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+    row = row_new(NULL, 0, &err);
+    if (!row || !mkdtemp(folder)) return 1;
+    snprintf(path, sizeof path, "%s/results.csv", folder);
+    snprintf(torn_path, sizeof torn_path, "%s.torn", path);
+    test_new();
+    test_resume();
+    test_torn();
+    test_open_quote();
+    test_damage();
+    test_line_ends();
+    test_exclusive();
+    test_disk_full();
+    test_bad_files();
+    test_many();
+    test_fuzz();
+    test_memory();
+    start_afresh();
+    row_free(row);
+    is_int(mem_live(), 0, "no memory is left");
+    is_int(rmdir(folder), 0, "no file is left");
+    return tap_done();
+}
