@@ -5,8 +5,8 @@
  *   | chunk         | free  | chunk                    | free       |    two free neighbours become one
  *   +---------------+-------+--------------------------+------------+
  *
- * A request is rounded up to 512 bytes and gets the smallest free chunk of its pool that is large enough; among equal ones
- * that of the oldest segment, lowest offset first. PyTorch takes the lowest address there, which a prediction cannot know. */
+ * A request is rounded up to 512 bytes and gets the smallest free chunk of its pool that is large enough; among equal
+ * ones that of the oldest segment, at the lowest offset. PyTorch takes the lowest address, which cannot be predicted. */
 #include "alloc.h"
 #include "mem.h"
 
@@ -90,7 +90,8 @@ static int add_segment(Caching *c, size_t size, Chunk **out, Err *e) {
     Chunk *k = mem_new(sizeof *k);
     void *data = NULL;
     size_t bytes = segment_size(size);
-    int code = s && k ? take_segment(c, bytes, &data, e) : err_set(e, ERR_HOST_MEMORY, "out of host memory for a segment");
+    int code = s && k ? take_segment(c, bytes, &data, e)
+                      : err_set(e, ERR_HOST_MEMORY, "out of host memory for a segment");
     if (code) {
         mem_free(s);
         mem_free(k);

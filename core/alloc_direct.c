@@ -2,7 +2,9 @@
 #include "alloc.h"
 #include "mem.h"
 
-static size_t taken(const Allocator *a, const Block *b) { return align_up(b->bytes, a->ledger->device->table->alignment); }
+static size_t taken(const Allocator *a, const Block *b) {
+    return align_up(b->bytes, a->ledger->device->table->alignment);
+}
 
 static int direct_get(Allocator *a, size_t offset, Block *b, Err *e) {
     (void)offset;

@@ -11,8 +11,8 @@ typedef struct Planned {
 static int planned_get(Allocator *a, size_t offset, Block *b, Err *e) {
     Planned *p = (Planned *)a;
     if (offset > p->bytes || b->bytes > p->bytes - offset)
-        return err_set(e, ERR_INTERNAL, "expected a block inside the arena of %zu bytes, found %zu bytes at %zu", p->bytes,
-                       b->bytes, offset);
+        return err_set(e, ERR_INTERNAL, "expected a block inside the arena of %zu bytes, found %zu bytes at %zu",
+                       p->bytes, b->bytes, offset);
     b->data = p->arena + offset;
     return OK;
 }

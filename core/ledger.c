@@ -29,7 +29,7 @@ int ledger_take(Ledger *l, size_t bytes, void **p, Err *e) {
     size_t alignment = l->device->table->alignment, room = (l->limit ? l->limit : SIZE_MAX) - l->held;
     l->requests++;
     if (bytes == 0 || bytes % alignment)
-        return err_set(e, ERR_INTERNAL, "expected a multiple of %zu bytes from the ledger, found %zu", alignment, bytes);
+        return err_set(e, ERR_INTERNAL, "expected a request of a multiple of %zu bytes, found %zu", alignment, bytes);
     if (l->requests == l->fail_at) return out_of_memory(l, bytes, " (this request was made to fail)", e);
     if (bytes > room) return out_of_memory(l, bytes, "", e);
     Err device = {OK, ""};

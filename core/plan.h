@@ -2,8 +2,8 @@
  *
  *   offset ^      +-----------+
  *   height |  +---+  tensor 2 |        greedy by size, first fit: the largest first, each at the lowest offset that is free
- *          |  | 1 +--+--------+        during its whole life; among several orders the lowest height wins
- *          |  |   | 3|
+ *          |  | 1 +--+--------+        during its whole life; of several orders, and of a short search
+ *          |  |   | 3|                 where none reaches the bound, the lowest height wins
  *          +--+---+--+-------> time    lower bound = the largest sum of sizes alive at one time
  */
 #ifndef MT_PLAN_H
@@ -24,7 +24,7 @@ typedef struct Plan {
     int peak_time;       /* the first time at which the lower bound is reached */
 } Plan;
 
-/* Fills the items' offsets. ERR_HOST_MEMORY is the only error. */
+/* Fills the items' offsets. ERR_HOST_MEMORY; ERR_SCRIPT when the sizes' sum does not fit in size_t. */
 int plan_build(PlanItem *items, int n, Plan *plan, Err *e);
 /* ERR_INTERNAL naming two items that overlap in time and place, if there are such. */
 int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
