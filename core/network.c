@@ -62,7 +62,7 @@ Layer *layer_new(const char *kind, const char *where, Err *e) {
 int layer_add(Layer *parent, Layer *child, Err *e) {
     int code = OK;
     if (parent->kind->role != 'c') code = layer_error(parent, e, "takes no layers");
-    else if (child->kind->role == 's') code = layer_error(parent, e, "a loss cannot be a layer of it: %s", child->kind->name);
+    else if (child->kind->role == 's') code = layer_error(parent, e, "cannot hold the loss %s", child->kind->name);
     else if (child->depth >= LAYER_DEPTH) code = layer_error(parent, e, "more than %d levels of layers", LAYER_DEPTH);
     else if (!mem_grow(&parent->child, &parent->cap_child, parent->n_child + 1, sizeof *parent->child))
         code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a layer");

@@ -86,7 +86,7 @@ static const struct { const char *net; Shape in, out; } shapes[] = {
     {"MaxPool2d(2)", {4, {1, 3, 7, 8}}, {4, {1, 3, 3, 4}}},
     {"MaxPool2d(3, 2, 1)", {4, {1, 3, 112, 7}}, {4, {1, 3, 56, 4}}},
     {"MaxPool2d(2, ceil_mode=true)", {4, {1, 3, 7, 8}}, {4, {1, 3, 4, 4}}},
-    {"MaxPool2d(2, 3, 1, ceil_mode=true)", {4, {1, 3, 5, 6}}, {4, {1, 3, 2, 3}}}, /* 5: a third would start in padding */
+    {"MaxPool2d(2, 3, 1, ceil_mode=true)", {4, {1, 3, 5, 6}}, {4, {1, 3, 2, 3}}}, /* no third: in padding */
     {"MaxPool2d(3, 2, ceil_mode=true)", {4, {1, 3, 2, 6}}, {4, {1, 3, 1, 3}}},
     {"MaxPool2d(2, 1, dilation=3)", {4, {1, 3, 5, 4}}, {4, {1, 3, 2, 1}}},
     {"AvgPool2d(3, 2, 1, ceil_mode=true)", {4, {1, 3, 8, 6}}, {4, {1, 3, 5, 4}}},
@@ -116,7 +116,7 @@ static void test_shapes(void) {
 static const struct { const char *net, *loss; Shape in; const char *message; } mistakes[] = {
     {"Sequential{Conv3d(1)}", NULL, IMAGE, "unknown layer 'Conv3d'; known: Conv2d, Linear, ReLU"},
     {"ReLU{ReLU}", NULL, IMAGE, "layer ReLU (net:1): takes no layers"},
-    {"Sequential{MSELoss}", NULL, IMAGE, "layer Sequential (net:1): a loss cannot be a layer of it: MSELoss"},
+    {"Sequential{MSELoss}", NULL, IMAGE, "layer Sequential (net:1): cannot hold the loss MSELoss"},
     {"MSELoss", NULL, IMAGE, "MSELoss (net:1): is a loss, expected a layer as the model"},
     {"ReLU", "ReLU", IMAGE, "ReLU (net:91): is no loss, expected one as the loss"},
     {"ReLU", NULL, {1, {3}}, "the input of a network needs a batch and at least one more dimension, found (3)"},
