@@ -41,7 +41,7 @@ typedef struct Network {
 
 /* ---- building the tree: the caller owns a layer until it is added or given to network_new */
 Layer *layer_new(const char *kind, const char *where, Err *e); /* NULL: unknown kind (the text names the known ones) or no memory */
-int layer_add(Layer *parent, Layer *child, Err *e);            /* takes the child */
+int layer_add(Layer *parent, Layer *child, Err *e);            /* takes the child, also on failure */
 void layer_free(Layer *l);                                      /* with its children; NULL is allowed */
 /* The option line of a kind (see options.h), NULL when there is no such kind. */
 const char *layer_spec(const char *kind);
