@@ -369,7 +369,7 @@ static int write_record(Csv *c, const char *text, Err *e) {
     if (code) return code;
     if (write_all(c->fd, text, n) || fdatasync(c->fd)) {
         code = file_error("write", c->path, e);
-        if (ftruncate(c->fd, (off_t)c->length)) err_prefix(e, "the file now ends in a torn line");
+        if (ftruncate(c->fd, (off_t)c->length)) err_prefix(e, "the file may now end in a part of the row");
         return code;
     }
     c->length += (int64_t)n;

@@ -45,8 +45,8 @@ static void test_codes(void) {
 
 static void test_shape_text(void) {
     char text[SHAPE_TEXT];
-    Shape scalar = {0}, s = shape4(64, 3, 32, 31), full = shape4(INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN), t = shape2(5, 6);
-    Shape one = shape1(7);
+    Shape scalar = {0}, s = shape4(64, 3, 32, 31), t = shape2(5, 6), one = shape1(7);
+    Shape full = shape4(INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN);
     is_str(shape_text(&scalar, text), "()", "the text of a scalar");
     is_str(shape_text(&one, text), "(7)", "of one dimension");
     is_str(shape_text(&s, text), "(64, 3, 32, 31)", "of four");

@@ -8,7 +8,8 @@
 /* DESIGN, section 5: the order is part of the interface, so it is spelled out here. */
 static const char HEADER[] =
     "experiment,case,cell,repeat,"
-    "model,device,batch,accumulate,effective_batch,precision,checkpoint,inplace,mode,optimizer,allocator,workspace_limit,"
+    "model,device,batch,accumulate,effective_batch,precision,checkpoint,inplace,mode,optimizer,"
+    "allocator,workspace_limit,"
     "width,\"depth, in \"\"blocks\"\"\","
     "status,reason,predicted_peak_bytes,lower_bound_bytes,"
     "peak_bytes,allocated_bytes,reserved_bytes,device_used_bytes,untracked_bytes,"
@@ -46,7 +47,7 @@ static void test_axes(void) {
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         Err e = {0};
         Row *r = row_new(bad[i].axis, 2, &e);
-        ok(!r && e.code == ERR_SCRIPT, "axes \"%s\" and \"%s\" are refused", i == 5 ? "a\\nb" : bad[i].axis[0], bad[i].axis[1]);
+        ok(!r && e.code == ERR_SCRIPT, "axes %zu are refused", i);
         has_text(e.text, bad[i].text, "and the message says why");
         row_free(r);
     }
