@@ -1,0 +1,339 @@
+/* Boxes, errors and values: the common ground of the bindings. */
+#include "bind.h"
+
+#include <ctype.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mem.h"
+#include "number.h"
+
+/* ---- boxes */
+
+static void box_release(Box *b) {
+    if (!b->closed || b->users > 0 || !b->content) return;
+    b->release(b->content);
+    b->content = NULL;
+    for (int i = 0; i < BOX_PARENTS && b->parent[i]; i++) {
+        b->parent[i]->users--;
+        box_release(b->parent[i]);
+        b->parent[i] = NULL;
+    }
+}
+
+static int box_close(lua_State *L) {
+    Box *b = lua_touserdata(L, 1);
+    b->closed = true;
+    box_release(b);
+    return 0;
+}
+
+static int box_text(lua_State *L) {
+    Box *b = lua_touserdata(L, 1);
+    lua_getfield(L, lua_upvalueindex(1), "__name");
+    lua_pushfstring(L, "%s (%s)", lua_tostring(L, -1), b->closed ? "closed" : "open");
+    return 1;
+}
+
+static int box_close_method(lua_State *L) {
+    lua_pushvalue(L, lua_upvalueindex(1));
+    if (!lua_getmetatable(L, 1) || !lua_rawequal(L, -1, -2)) return luaL_argerror(L, 1, "an object to close expected");
+    lua_settop(L, 1);
+    box_close(L);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+void bind_type(lua_State *L, const char *type, const luaL_Reg *methods) {
+    luaL_newmetatable(L, type);
+    lua_pushcfunction(L, box_close);
+    lua_setfield(L, -2, "__gc");
+    lua_pushcfunction(L, box_close);
+    lua_setfield(L, -2, "__close");
+    lua_pushvalue(L, -1);
+    lua_pushcclosure(L, box_text, 1);
+    lua_setfield(L, -2, "__tostring");
+    lua_pushboolean(L, false); /* getmetatable: a script cannot call __gc on something else */
+    lua_setfield(L, -2, "__metatable");
+    lua_newtable(L);
+    lua_pushvalue(L, -2);
+    lua_pushcclosure(L, box_close_method, 1);
+    lua_setfield(L, -2, "close");
+    if (methods) luaL_setfuncs(L, methods, 0);
+    lua_setfield(L, -2, "__index");
+    lua_pop(L, 1);
+}
+
+Box *bind_new(lua_State *L, const char *type, void (*release)(void *)) {
+    Box *b = lua_newuserdatauv(L, sizeof *b, BOX_PARENTS);
+    memset(b, 0, sizeof *b);
+    b->release = release;
+    luaL_setmetatable(L, type);
+    return b;
+}
+
+void bind_borrow(lua_State *L, Box *box, int index, const char *type) {
+    Box *parent = bind_box(L, index, type);
+    int i = 0;
+    while (i < BOX_PARENTS && box->parent[i]) i++;
+    if (i == BOX_PARENTS) luaL_error(L, "an object can be made from at most %d others", BOX_PARENTS);
+    lua_pushvalue(L, index);
+    lua_setiuservalue(L, -2, i + 1);
+    box->parent[i] = parent;
+    parent->users++;
+}
+
+Box *bind_box(lua_State *L, int index, const char *type) {
+    Box *b = luaL_checkudata(L, index, type);
+    if (b->closed || !b->content) luaL_argerror(L, index, lua_pushfstring(L, "%s is closed", type));
+    return b;
+}
+
+void *bind_get(lua_State *L, int index, const char *type) { return bind_box(L, index, type)->content; }
+
+/* ---- errors */
+
+/* Pushes "script.lua:7: ", or "" when no function of a script is running. */
+static void push_where(lua_State *L) {
+    lua_Debug d;
+    for (int level = 0; lua_getstack(L, level, &d); level++) {
+        lua_getinfo(L, "Sl", &d);
+        if (d.currentline <= 0 || !strncmp(d.source, "@memtide/", 9)) continue;
+        lua_pushfstring(L, "%s:%d: ", d.short_src, d.currentline);
+        return;
+    }
+    lua_pushliteral(L, "");
+}
+
+int bind_raise(lua_State *L, const char *text) {
+    push_where(L);
+    lua_pushstring(L, text);
+    lua_concat(L, 2);
+    return lua_error(L);
+}
+
+int bind_fail(lua_State *L, const Err *e) {
+    if (e->code == ERR_SCRIPT) return bind_raise(L, e->text);
+    const char *name = err_name(e->code);
+    char lower[32];
+    size_t n = 0;
+    for (; name[n] && n + 1 < sizeof lower; n++) lower[n] = (char)tolower((unsigned char)name[n]);
+    lua_pushnil(L);
+    lua_pushstring(L, e->text);
+    lua_pushlstring(L, lower, n);
+    return 3;
+}
+
+/* where() -> "script.lua:7: " */
+static int where(lua_State *L) {
+    push_where(L);
+    return 1;
+}
+
+/* ---- text */
+
+static void text_release(void *content) {
+    Text *t = content;
+    mem_free(t->chars);
+    mem_free(t);
+}
+
+Text *bind_text_new(lua_State *L) {
+    Box *b = bind_new(L, BOX_TEXT, text_release);
+    b->content = mem_new(sizeof(Text));
+    if (!b->content) luaL_error(L, "out of host memory");
+    return b->content;
+}
+
+void bind_text_line(void *text, const char *line) {
+    Text *t = text;
+    size_t n = strlen(line);
+    if (n > INT32_MAX / 4 || t->failed || !mem_grow(&t->chars, &t->cap, t->length + (int)n + 1, 1)) {
+        t->failed = true;
+        return;
+    }
+    memcpy(t->chars + t->length, line, n);
+    t->length += (int)n;
+    if (n == 0 || line[n - 1] != '\n') t->chars[t->length++] = '\n';
+}
+
+int bind_text_push(lua_State *L, const Text *text) {
+    if (text->failed) return luaL_error(L, "out of host memory for a text");
+    lua_pushlstring(L, text->chars ? text->chars : "", (size_t)text->length);
+    return 1;
+}
+
+/* ---- values */
+
+lua_Integer bind_integer(lua_State *L, int index, const char *key, lua_Integer otherwise) {
+    int is_integer;
+    if (lua_getfield(L, index, key) == LUA_TNIL) {
+        lua_pop(L, 1);
+        return otherwise;
+    }
+    lua_Integer value = lua_tointegerx(L, -1, &is_integer);
+    if (!is_integer) luaL_error(L, "%s: expected a whole number, found %s", key, luaL_tolstring(L, -1, NULL));
+    lua_pop(L, 1);
+    return value;
+}
+
+bool bind_boolean(lua_State *L, int index, const char *key, bool otherwise) {
+    bool value = lua_getfield(L, index, key) == LUA_TNIL ? otherwise : lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    return value;
+}
+
+const char *bind_string(lua_State *L, int index, const char *key, const char *otherwise) {
+    int type = lua_getfield(L, index, key);
+    if (type != LUA_TNIL && type != LUA_TSTRING) luaL_error(L, "%s: expected a string, found a %s", key, lua_typename(L, type));
+    const char *value = type == LUA_TNIL ? otherwise : lua_tostring(L, -1);
+    lua_pop(L, 1); /* the table still holds it */
+    return value;
+}
+
+void bind_set_integer(lua_State *L, const char *key, lua_Integer value) {
+    lua_pushinteger(L, value);
+    lua_setfield(L, -2, key);
+}
+
+void bind_set_number(lua_State *L, const char *key, double value) {
+    lua_pushnumber(L, value);
+    lua_setfield(L, -2, key);
+}
+
+void bind_set_string(lua_State *L, const char *key, const char *value) {
+    lua_pushstring(L, value);
+    lua_setfield(L, -2, key);
+}
+
+void bind_set_boolean(lua_State *L, const char *key, bool value) {
+    lua_pushboolean(L, value);
+    lua_setfield(L, -2, key);
+}
+
+Shape bind_shape(lua_State *L, int index) {
+    Shape s = {0, {1, 1, 1, 1}};
+    luaL_checktype(L, index, LUA_TTABLE);
+    lua_Unsigned n = lua_rawlen(L, index);
+    if (n < 1 || n > SHAPE_MAX) luaL_error(L, "a shape has 1 to %d dimensions, found %d", SHAPE_MAX, (int)n);
+    s.rank = (int)n;
+    for (int i = 0; i < s.rank; i++) {
+        int is_integer;
+        lua_rawgeti(L, index, i + 1);
+        s.dim[i] = lua_tointegerx(L, -1, &is_integer);
+        if (!is_integer || s.dim[i] < 1) luaL_error(L, "dimension %d of a shape: expected a whole number of at least 1", i + 1);
+        lua_pop(L, 1);
+    }
+    return s;
+}
+
+void bind_push_shape(lua_State *L, const Shape *s) {
+    lua_createtable(L, s->rank, 0);
+    for (int i = 0; i < s->rank; i++) {
+        lua_pushinteger(L, s->dim[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+}
+
+/* The value on top of the stack into `o`. */
+static int set_option(lua_State *L, Option *o, Err *e) {
+    switch (lua_type(L, -1)) {
+    case LUA_TNUMBER: return option_set_number(o, lua_tonumber(L, -1), e);
+    case LUA_TBOOLEAN: return option_set_bool(o, lua_toboolean(L, -1), e);
+    case LUA_TSTRING: return option_set_word(o, lua_tostring(L, -1), e);
+    case LUA_TTABLE:
+        if (lua_rawlen(L, -1) != 2) break;
+        lua_rawgeti(L, -1, 1);
+        lua_rawgeti(L, -2, 2);
+        double first = lua_tonumber(L, -2), second = lua_tonumber(L, -1);
+        bool numbers = lua_isnumber(L, -2) && lua_isnumber(L, -1);
+        lua_pop(L, 2);
+        if (numbers) return option_set_numbers(o, first, second, e);
+        break;
+    default: break;
+    }
+    return err_set(e, ERR_SCRIPT, "option \"%s\": expected a number, true or false, a word or a pair of numbers, found a %s",
+                   o->name, luaL_typename(L, -1));
+}
+
+int bind_options(lua_State *L, int index, Options *o, Err *e) {
+    index = lua_absindex(L, index);
+    for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+        if (lua_type(L, -2) != LUA_TSTRING)
+            return err_set(e, ERR_SCRIPT, "options are given by name, found a %s as a name", luaL_typename(L, -2));
+        Option *option = options_find(o, lua_tostring(L, -2), e);
+        if (!option || set_option(L, option, e)) return ERR_SCRIPT;
+    }
+    return options_finish(o, e);
+}
+
+/* check_options(spec, {name = value}) -> "kernel_size=3x3 ..."; nil and what is wrong */
+static int check_options(lua_State *L) {
+    Err e;
+    Options o;
+    char text[OPTIONS_TEXT];
+    const char *spec = luaL_checkstring(L, 1);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    int code = options_parse(&o, spec, &e);
+    if (!code) code = bind_options(L, 2, &o, &e);
+    if (code) {
+        lua_pushnil(L);
+        lua_pushstring(L, e.text);
+        return 2;
+    }
+    lua_pushstring(L, options_text(&o, text, sizeof text));
+    return 1;
+}
+
+/* ---- small services */
+
+/* hash(text) -> 16 hexadecimal digits (FNV-1a, 64 bits) */
+static int hash(lua_State *L) {
+    size_t n;
+    const char *s = luaL_checklstring(L, 1, &n);
+    char text[17];
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
+    for (int i = 0; i < 16; i++) text[i] = "0123456789abcdef"[(h >> (60 - 4 * i)) & 15];
+    lua_pushlstring(L, text, 16);
+    return 1;
+}
+
+/* isatty(1) -> is standard output a terminal? */
+static int is_terminal(lua_State *L) {
+    lua_pushboolean(L, isatty((int)luaL_checkinteger(L, 1)));
+    return 1;
+}
+
+/* number(x) -> the shortest text that reads back equal */
+static int number(lua_State *L) {
+    char text[NUMBER_TEXT];
+    lua_pushstring(L, number_text(luaL_checknumber(L, 1), text));
+    return 1;
+}
+
+/* exit_status("oom") -> 3 */
+static int exit_status(lua_State *L) {
+    const char *name = luaL_checkstring(L, 1);
+    for (int code = 0; code < ERR_CODE_COUNT; code++) {
+        if (strcasecmp(name, err_name(code)) != 0) continue;
+        lua_pushinteger(L, err_exit_status(code));
+        return 1;
+    }
+    return 0;
+}
+
+int luaopen_memtide_core(lua_State *L) {
+    static const luaL_Reg functions[] = {{"where", where}, {"check_options", check_options}, {"hash", hash},
+        {"isatty", is_terminal}, {"number", number}, {"exit_status", exit_status}, {NULL, NULL}};
+    luaL_newlib(L, functions);
+    bind_set_string(L, "version", MT_VERSION);
+    bind_type(L, BOX_TEXT, NULL);
+    bind_open_device(L);
+    bind_open_network(L);
+    bind_open_program(L);
+    bind_open_runtime(L);
+    bind_open_data(L);
+    bind_open_row(L);
+    return 1;
+}

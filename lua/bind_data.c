@@ -1,0 +1,250 @@
+/* Datasets, loaders and batches for scripts. */
+#include <string.h>
+
+#include "bind.h"
+#include "data.h"
+
+/* ---- batches */
+
+Batch *bind_batch_new(lua_State *L, Shape shape, bool integers) {
+    Err e;
+    int64_t count;
+    if (shape_count(&shape, &count, &e)) bind_raise(L, e.text);
+    Batch *b = lua_newuserdatauv(L, sizeof *b + (size_t)count * 4, 0);
+    *b = (Batch){shape, integers, count, b + 1};
+    memset(b->values, 0, (size_t)count * 4);
+    luaL_setmetatable(L, BATCH_TYPE);
+    return b;
+}
+
+/* batch:shape() -> {64, 3, 32, 32} */
+static int batch_shape(lua_State *L) {
+    const Batch *b = luaL_checkudata(L, 1, BATCH_TYPE);
+    bind_push_shape(L, &b->shape);
+    return 1;
+}
+
+/* batch:values() -> a table of its numbers */
+static int batch_values(lua_State *L) {
+    const Batch *b = luaL_checkudata(L, 1, BATCH_TYPE);
+    lua_newtable(L);
+    for (int64_t i = 0; i < b->count; i++) {
+        if (b->integers) lua_pushinteger(L, ((const int32_t *)b->values)[i]);
+        else lua_pushnumber(L, (lua_Number)((const float *)b->values)[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
+/* ---- datasets */
+
+static void release_dataset(void *content) { dataset_free(content); }
+
+static int dataset_result(lua_State *L, Box *box, int code, Dataset *d, const Err *e) {
+    if (code) return bind_fail(L, e);
+    box->content = d;
+    return 1;
+}
+
+/* dataset_idx(images, labels) */
+static int new_idx(lua_State *L) {
+    Err e;
+    Dataset *d = NULL;
+    const char *images = luaL_checkstring(L, 1), *labels = luaL_checkstring(L, 2);
+    Box *box = bind_new(L, BOX_DATASET, release_dataset);
+    int code = dataset_idx(images, labels, &d, &e);
+    return dataset_result(L, box, code, d, &e);
+}
+
+/* dataset_cifar10{path, ...} */
+static int new_cifar10(lua_State *L) {
+    enum { FILES_MAX = 16 };
+    Err e;
+    Dataset *d = NULL;
+    const char *paths[FILES_MAX];
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_Unsigned n = lua_rawlen(L, 1);
+    luaL_argcheck(L, n >= 1 && n <= FILES_MAX, 1, "1 to 16 files expected");
+    for (int i = 0; i < (int)n; i++) {
+        lua_rawgeti(L, 1, i + 1);
+        paths[i] = luaL_checkstring(L, -1);
+    }
+    Box *box = bind_new(L, BOX_DATASET, release_dataset);
+    int code = dataset_cifar10(paths, (int)n, &d, &e);
+    return dataset_result(L, box, code, d, &e);
+}
+
+/* dataset_npy(x, y or nil) */
+static int new_npy(lua_State *L) {
+    Err e;
+    Dataset *d = NULL;
+    const char *x = luaL_checkstring(L, 1), *y = luaL_optstring(L, 2, NULL);
+    Box *box = bind_new(L, BOX_DATASET, release_dataset);
+    int code = dataset_npy(x, y, &d, &e);
+    return dataset_result(L, box, code, d, &e);
+}
+
+/* dataset_random{count =, shape =, classes = or target = shape, seed =} */
+static int new_random(lua_State *L) {
+    Err e;
+    Dataset *d = NULL;
+    Shape target = {0, {1, 1, 1, 1}};
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    lua_getfield(L, 1, "shape");
+    Shape sample = bind_shape(L, 2);
+    if (lua_getfield(L, 1, "target") != LUA_TNIL) target = bind_shape(L, 3);
+    lua_Integer count = bind_integer(L, 1, "count", 0), classes = bind_integer(L, 1, "classes", 0);
+    if (classes < 0 || classes > INT32_MAX) return luaL_error(L, "classes: expected a whole number that is not negative");
+    uint64_t seed = (uint64_t)bind_integer(L, 1, "seed", 0);
+    Box *box = bind_new(L, BOX_DATASET, release_dataset);
+    int code = dataset_random(count, &sample, (int)classes, &target, seed, &d, &e);
+    return dataset_result(L, box, code, d, &e);
+}
+
+/* dataset:info() -> {count, shape, classes or target, text} */
+static int info(lua_State *L) {
+    const Dataset *d = bind_get(L, 1, BOX_DATASET);
+    Shape sample = dataset_sample(d), target = dataset_target(d);
+    lua_createtable(L, 0, 5);
+    bind_set_integer(L, "count", dataset_count(d));
+    bind_set_string(L, "text", dataset_text(d));
+    if (dataset_classes(d)) bind_set_integer(L, "classes", dataset_classes(d));
+    bind_push_shape(L, &sample);
+    lua_setfield(L, -2, "shape");
+    if (target.rank > 0) {
+        bind_push_shape(L, &target);
+        lua_setfield(L, -2, "target");
+    }
+    return 1;
+}
+
+/* Numbers of the table at `index`, at most `room`. */
+static int numbers(lua_State *L, int index, double *values, int room) {
+    luaL_checktype(L, index, LUA_TTABLE);
+    int n = (int)lua_rawlen(L, index);
+    luaL_argcheck(L, n >= 1 && n <= room, index, "a list of numbers, one or one per channel, expected");
+    for (int i = 0; i < n; i++) {
+        lua_rawgeti(L, index, i + 1);
+        values[i] = luaL_checknumber(L, -1);
+        lua_pop(L, 1);
+    }
+    return n;
+}
+
+/* dataset:normalize({mean, ...}, {std, ...}) -> the dataset */
+static int normalize(lua_State *L) {
+    enum { CHANNELS_MAX = 256 };
+    Err e;
+    double mean[CHANNELS_MAX], std[CHANNELS_MAX];
+    Dataset *d = bind_get(L, 1, BOX_DATASET);
+    int n = numbers(L, 2, mean, CHANNELS_MAX);
+    if (numbers(L, 3, std, CHANNELS_MAX) != n) return luaL_argerror(L, 3, "as many numbers as in the first list expected");
+    if (dataset_normalize(d, mean, std, n, &e)) return bind_fail(L, &e);
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* ---- loaders */
+
+typedef struct Loading { Loader *loader; const Dataset *data; int64_t batch; } Loading;
+
+static void release_loader(void *content) { loader_close(content); }
+
+/* A sample's shape with the batch in front. */
+static Shape batched(Shape sample, int64_t batch) {
+    Shape s = {sample.rank + 1, {batch, 1, 1, 1}};
+    for (int i = 0; i < sample.rank && i + 1 < SHAPE_MAX; i++) s.dim[i + 1] = sample.dim[i];
+    return s;
+}
+
+/* The batch size is the box's last user value: the loader itself does not tell it. */
+static Loading loading(lua_State *L, int index) {
+    Box *box = bind_box(L, index, BOX_LOADER);
+    Loading found = {box->content, box->parent[0]->content, 0};
+    lua_getiuservalue(L, index, BOX_PARENTS);
+    found.batch = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    return found;
+}
+
+/* loader(dataset, {batch =, shuffle =, drop_last =, prefetch =, seed =}) */
+static int new_loader(lua_State *L) {
+    Err e;
+    Loader *l;
+    const Dataset *d = bind_get(L, 1, BOX_DATASET);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    lua_settop(L, 2);
+    lua_Integer batch = bind_integer(L, 2, "batch", 1);
+    if (dataset_sample(d).rank >= SHAPE_MAX) return luaL_error(L, "samples of a batch have at most %d dimensions", SHAPE_MAX - 1);
+    Box *box = bind_new(L, BOX_LOADER, release_loader);
+    bind_borrow(L, box, 1, BOX_DATASET);
+    lua_pushinteger(L, batch);
+    lua_setiuservalue(L, -2, BOX_PARENTS);
+    if (loader_open(d, batch, bind_boolean(L, 2, "shuffle", false), bind_boolean(L, 2, "drop_last", false),
+                    bind_boolean(L, 2, "prefetch", false), (uint64_t)bind_integer(L, 2, "seed", 0), &l, &e)) return bind_fail(L, &e);
+    box->content = l;
+    return 1;
+}
+
+/* loader:next() -> x, t, count; nothing at the end of an epoch */
+static int next_batch(lua_State *L) {
+    Err e;
+    int64_t count = 0;
+    Loading l = loading(L, 1);
+    bool labels = dataset_classes(l.data) > 0;
+    Batch *x = bind_batch_new(L, batched(dataset_sample(l.data), l.batch), false);
+    Batch *t = bind_batch_new(L, labels ? shape1(l.batch) : batched(dataset_target(l.data), l.batch), labels);
+    if (loader_next(l.loader, x->values, t->values, &count, &e)) return bind_fail(L, &e);
+    if (count == 0) return 0;
+    Batch *const both[] = {x, t};
+    for (int i = 0; i < 2; i++) {
+        both[i]->count = both[i]->count / l.batch * count;
+        both[i]->shape.dim[0] = count;
+    }
+    lua_pushinteger(L, count);
+    return 3;
+}
+
+/* loader:seek(epoch): 0, 1, ... */
+static int seek(lua_State *L) {
+    Err e;
+    if (loader_seek(loading(L, 1).loader, luaL_checkinteger(L, 2), &e)) return bind_fail(L, &e);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* loader:batches() -> batches per epoch */
+static int batches(lua_State *L) {
+    lua_pushinteger(L, loader_batches(loading(L, 1).loader));
+    return 1;
+}
+
+static void check_shape(lua_State *L, const char *what, Shape found, const Shape *expected) {
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    if (shape_equal(&found, expected)) return;
+    luaL_error(L, "the data's %s is %s in a batch, the network's is %s", what, shape_text(&found, a), shape_text(expected, b));
+}
+
+void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, bool labels) {
+    Loading l = loading(L, index);
+    check_shape(L, "input", batched(dataset_sample(l.data), l.batch), x);
+    if (!t) return;
+    if (labels != (dataset_classes(l.data) > 0)) luaL_error(L, "the loss wants %s, the data has not", labels ? "labels" : "numbers");
+    if (!labels) check_shape(L, "target", batched(dataset_target(l.data), l.batch), t);
+}
+
+void bind_open_data(lua_State *L) {
+    static const luaL_Reg of_batch[] = {{"shape", batch_shape}, {"values", batch_values}, {NULL, NULL}};
+    static const luaL_Reg of_dataset[] = {{"info", info}, {"normalize", normalize}, {NULL, NULL}};
+    static const luaL_Reg of_loader[] = {{"next", next_batch}, {"seek", seek}, {"batches", batches}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10}, {"dataset_npy", new_npy},
+        {"dataset_random", new_random}, {"loader", new_loader}, {NULL, NULL}};
+    luaL_newmetatable(L, BATCH_TYPE);
+    luaL_newlib(L, of_batch);
+    lua_setfield(L, -2, "__index");
+    lua_pop(L, 1);
+    bind_type(L, BOX_DATASET, of_dataset);
+    bind_type(L, BOX_LOADER, of_loader);
+    luaL_setfuncs(L, functions, 0);
+}

@@ -1,0 +1,170 @@
+/* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, child, ...}. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bind.h"
+#include "layer.h"
+#include "network.h"
+
+enum { DEPTH_MAX = 100 }; /* of nested containers: their path is too long before that */
+
+static void release_layer(void *content) { layer_free(content); }
+static void release_network(void *content) { network_free(content); }
+
+/* layer_kinds() -> {{name =, role = "l" | "c" | "s", spec =}, ...} */
+static int layer_kinds(lua_State *L) {
+    const char *name;
+    char role[2] = "";
+    lua_newtable(L);
+    for (int i = 0; (name = layer_kind_name(i, role)) != NULL; i++) {
+        lua_createtable(L, 0, 3);
+        bind_set_string(L, "name", name);
+        bind_set_string(L, "role", role);
+        bind_set_string(L, "spec", layer_spec(name));
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
+/* Raises "net.lua:8: Linear: text": the layer's line, not the one that builds the network. */
+static int raise_at(lua_State *L, const char *where, const char *kind, const char *text) {
+    lua_pushfstring(L, "%s%s%s: %s", where, *where ? ": " : "", kind, text);
+    return lua_error(L);
+}
+
+/* The layer that the table at `index` describes, without its children. */
+static Layer *layer_from(lua_State *L, int index) {
+    Err e;
+    if (!lua_istable(L, index)) luaL_error(L, "a layer expected, found a %s", luaL_typename(L, index));
+    const char *kind = bind_string(L, index, "kind", NULL), *where = bind_string(L, index, "where", "");
+    if (!kind) luaL_error(L, "a layer expected, found a table that is none");
+    Layer *l = layer_new(kind, where, &e);
+    if (!l) raise_at(L, where, kind, e.text);
+    return l;
+}
+
+static void fill_layer(lua_State *L, int index, Layer *l, int depth) {
+    Err e;
+    index = lua_absindex(L, index);
+    luaL_checkstack(L, 12, "layers are nested too deep");
+    if (depth > DEPTH_MAX) luaL_error(L, "layers are nested more than %d deep", DEPTH_MAX);
+    if (lua_getfield(L, index, "options") == LUA_TTABLE && bind_options(L, -1, &l->options, &e))
+        raise_at(L, l->where, l->kind->name, e.text);
+    lua_pop(L, 1);
+    for (int i = 1; lua_rawgeti(L, index, i) != LUA_TNIL; i++) {
+        Layer *child = layer_from(L, lua_gettop(L));
+        if (layer_add(l, child, &e)) raise_at(L, l->where, l->kind->name, e.text);
+        fill_layer(L, -1, child, depth + 1);
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+}
+
+/* Pushes the box that owns the tree while it is built. */
+static Box *push_layer(lua_State *L, int index) {
+    Box *box = bind_new(L, BOX_LAYER, release_layer);
+    box->content = layer_from(L, index);
+    fill_layer(L, index, box->content, 1);
+    return box;
+}
+
+static Layer *take_layer(Box *box) {
+    Layer *l = box ? box->content : NULL;
+    if (box) box->content = NULL;
+    return l;
+}
+
+/* network(layer, loss or nil, {batch, ...}) -> Network */
+static int new_network(lua_State *L) {
+    Err e;
+    Network *network;
+    lua_settop(L, 3);
+    Shape input = bind_shape(L, 3);
+    Box *box = bind_new(L, BOX_NETWORK, release_network);
+    Box *root = push_layer(L, 1), *loss = lua_isnil(L, 2) ? NULL : push_layer(L, 2);
+    if (network_new(take_layer(root), take_layer(loss), &input, &network, &e)) {
+        if (e.code != ERR_SCRIPT) return bind_fail(L, &e);
+        lua_pushstring(L, e.text); /* it names the layer's line */
+        return lua_error(L);
+    }
+    box->content = network;
+    lua_settop(L, 4);
+    return 1;
+}
+
+/* network:text() -> a line per layer */
+static int text(lua_State *L) {
+    const Network *n = bind_get(L, 1, BOX_NETWORK);
+    Text *t = bind_text_new(L);
+    network_dump(n, bind_text_line, t);
+    return bind_text_push(L, t);
+}
+
+static void push_params(lua_State *L, const Network *n, int first, int count) {
+    lua_createtable(L, count, 0);
+    for (int i = 0; i < count; i++) {
+        const Param *p = &n->params[first + i];
+        lua_createtable(L, 0, 3);
+        bind_set_string(L, "name", p->name);
+        bind_set_integer(L, "elements", shape_elements(&p->shape));
+        bind_push_shape(L, &p->shape);
+        lua_setfield(L, -2, "shape");
+        lua_rawseti(L, -2, i + 1);
+    }
+}
+
+static void push_layer_row(void *arg, const Network *n, const Layer *l) {
+    lua_State *L = arg;
+    char options[OPTIONS_TEXT];
+    lua_createtable(L, 0, 7);
+    bind_set_string(L, "path", l->path);
+    bind_set_string(L, "kind", l->kind->name);
+    bind_set_string(L, "where", l->where);
+    bind_set_string(L, "text", options_text(&l->options, options, sizeof options));
+    bind_push_shape(L, &l->in);
+    lua_setfield(L, -2, "input");
+    bind_push_shape(L, &l->out);
+    lua_setfield(L, -2, "out");
+    push_params(L, n, l->first_param, l->n_params);
+    lua_setfield(L, -2, "params");
+    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+}
+
+/* network:layers() -> {{path, kind, where, text, input, out, params = {{name, shape, elements}, ...}}, ...} */
+static int layers(lua_State *L) {
+    const Network *n = bind_get(L, 1, BOX_NETWORK);
+    luaL_checkstack(L, 16, NULL);
+    lua_newtable(L);
+    network_visit(n, push_layer_row, L);
+    return 1;
+}
+
+/* network:params() -> {{name, shape, elements}, ...} */
+static int params(lua_State *L) {
+    const Network *n = bind_get(L, 1, BOX_NETWORK);
+    push_params(L, n, 0, n->n_params);
+    return 1;
+}
+
+/* network:parameters() -> how many numbers are trained */
+static int parameters(lua_State *L) {
+    lua_pushinteger(L, network_parameters(bind_get(L, 1, BOX_NETWORK)));
+    return 1;
+}
+
+/* network:shapes() -> input, output */
+static int shapes(lua_State *L) {
+    const Network *n = bind_get(L, 1, BOX_NETWORK);
+    bind_push_shape(L, &n->input);
+    bind_push_shape(L, &n->output);
+    return 2;
+}
+
+void bind_open_network(lua_State *L) {
+    static const luaL_Reg methods[] = {{"text", text}, {"layers", layers}, {"params", params}, {"parameters", parameters},
+        {"shapes", shapes}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"layer_kinds", layer_kinds}, {"network", new_network}, {NULL, NULL}};
+    bind_type(L, BOX_LAYER, NULL);
+    bind_type(L, BOX_NETWORK, methods);
+    luaL_setfuncs(L, functions, 0);
+}

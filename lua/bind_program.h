@@ -1,0 +1,18 @@
+/* bind_program.h: what the bindings of programs and runtimes share. */
+#ifndef MT_BIND_PROGRAM_H
+#define MT_BIND_PROGRAM_H
+
+#include <lua.h>
+
+#include "compile.h"
+#include "runtime.h"
+
+/* {bytes, used, op = "conv2d_dx 2", categories = {weights = bytes, ...}}; p: whose op the mark is (NULL: nobody's) */
+void bind_push_peak(lua_State *L, const LedgerPeak *peak, const Program *p);
+void bind_push_categories(lua_State *L, const size_t *bytes);
+/* t.allocator of the table at `index` */
+AllocKind bind_allocator(lua_State *L, int index);
+/* t[key] in bytes; 0: absent */
+size_t bind_bytes(lua_State *L, int index, const char *key);
+
+#endif

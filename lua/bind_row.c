@@ -1,0 +1,121 @@
+/* Result rows and their files for scripts. */
+#include <string.h>
+
+#include "bind.h"
+#include "csv.h"
+#include "mem.h"
+#include "row.h"
+
+/* ---- rows */
+
+static void release_row(void *content) { row_free(content); }
+static void release_csv(void *content) { csv_close(content); }
+
+/* row{axis, ...} -> Row */
+static int new_row(lua_State *L) {
+    enum { AXES_MAX = 32 };
+    Err e;
+    const char *axes[AXES_MAX];
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_Unsigned n = lua_rawlen(L, 1);
+    if (n > AXES_MAX) return luaL_error(L, "at most %d axes of the script's own", AXES_MAX);
+    luaL_checkstack(L, AXES_MAX + 4, NULL);
+    for (int i = 0; i < (int)n; i++) {
+        lua_rawgeti(L, 1, i + 1);
+        axes[i] = luaL_checkstring(L, -1);
+    }
+    Box *box = bind_new(L, BOX_ROW, release_row);
+    box->content = row_new(axes, (int)n, &e);
+    return box->content ? 1 : bind_fail(L, &e);
+}
+
+/* row:set(column, value): a string, a whole number, a number, a boolean; nil leaves it empty */
+static int set(lua_State *L) {
+    Err e;
+    Row *r = bind_get(L, 1, BOX_ROW);
+    const char *column = luaL_checkstring(L, 2);
+    int code = OK;
+    switch (lua_type(L, 3)) {
+    case LUA_TNIL: case LUA_TNONE: break;
+    case LUA_TNUMBER:
+        code = lua_isinteger(L, 3) ? row_set_int(r, column, lua_tointeger(L, 3), &e) : row_set_number(r, column, lua_tonumber(L, 3), &e);
+        break;
+    default: code = row_set_text(r, column, luaL_tolstring(L, 3, NULL), &e);
+    }
+    return code ? bind_fail(L, &e) : 0;
+}
+
+/* row:get(column) -> text, "" when it is not set */
+static int get(lua_State *L) {
+    lua_pushstring(L, row_get(bind_get(L, 1, BOX_ROW), luaL_checkstring(L, 2)));
+    return 1;
+}
+
+/* row:columns() -> {name, ...} */
+static int columns(lua_State *L) {
+    const Row *r = bind_get(L, 1, BOX_ROW);
+    lua_createtable(L, row_columns(r), 0);
+    for (int i = 0; i < row_columns(r); i++) {
+        lua_pushstring(L, row_column(r, i));
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
+static int push_line(lua_State *L, char *line) {
+    if (!line) return luaL_error(L, "out of host memory");
+    lua_pushstring(L, line);
+    mem_free(line);
+    return 1;
+}
+
+/* row:line(), row:header() -> as in the file, newline included */
+static int line(lua_State *L) { return push_line(L, row_line(bind_get(L, 1, BOX_ROW))); }
+static int header(lua_State *L) { return push_line(L, row_header_line(bind_get(L, 1, BOX_ROW))); }
+
+/* ---- files */
+
+/* csv(path, row) -> Csv, was a torn last line moved? */
+static int new_csv(lua_State *L) {
+    Err e;
+    Csv *csv;
+    bool torn = false;
+    const char *path = luaL_checkstring(L, 1);
+    const Row *like = bind_get(L, 2, BOX_ROW);
+    Box *box = bind_new(L, BOX_CSV, release_csv);
+    if (csv_open(path, like, &csv, &torn, &e)) return bind_fail(L, &e);
+    box->content = csv;
+    lua_pushboolean(L, torn);
+    return 2;
+}
+
+/* csv:value(cell, repeat, column) -> text; nil: no such row */
+static int value(lua_State *L) {
+    const Csv *csv = bind_get(L, 1, BOX_CSV);
+    lua_pushstring(L, csv_value(csv, luaL_checkstring(L, 2), luaL_checkinteger(L, 3), luaL_checkstring(L, 4)));
+    return 1;
+}
+
+/* csv:append(row) -> true */
+static int append(lua_State *L) {
+    Err e;
+    if (csv_append(bind_get(L, 1, BOX_CSV), bind_get(L, 2, BOX_ROW), &e)) return bind_fail(L, &e);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* csv:rows() -> how many */
+static int rows(lua_State *L) {
+    lua_pushinteger(L, csv_rows(bind_get(L, 1, BOX_CSV)));
+    return 1;
+}
+
+void bind_open_row(lua_State *L) {
+    static const luaL_Reg of_row[] = {{"set", set}, {"get", get}, {"columns", columns}, {"line", line}, {"header", header},
+        {NULL, NULL}};
+    static const luaL_Reg of_csv[] = {{"value", value}, {"append", append}, {"rows", rows}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {NULL, NULL}};
+    bind_type(L, BOX_ROW, of_row);
+    bind_type(L, BOX_CSV, of_csv);
+    luaL_setfuncs(L, functions, 0);
+}

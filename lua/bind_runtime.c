@@ -1,0 +1,299 @@
+/* Runtimes for scripts: steps, and what they leave behind. */
+#include <string.h>
+
+#include "bind.h"
+#include "bind_program.h"
+#include "data.h"
+#include "mem.h"
+
+/* The programs are borrowed from their boxes; they keep device and networks. */
+typedef struct Running {
+    Runtime *r;
+    const Program *program[BOX_PARENTS];
+    int n, last; /* programs; the one that ran last */
+} Running;
+
+static void release_runtime(void *content) {
+    Running *run = content;
+    runtime_close(run->r);
+    mem_free(run);
+}
+
+static Running *running(lua_State *L) { return bind_get(L, 1, BOX_RUNTIME); }
+
+/* runtime{programs = {Program, ...}, allocator =, memory = limit in bytes, seed =, fail_at =} -> Runtime
+ * The programs share parameters by name, and belong to one device. */
+static int new_runtime(lua_State *L) {
+    Err e;
+    Program *programs[BOX_PARENTS];
+    const Box *first = NULL;
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    lua_getfield(L, 1, "programs");
+    luaL_checktype(L, 2, LUA_TTABLE);
+    lua_Unsigned count = lua_rawlen(L, 2);
+    if (count < 1 || count > BOX_PARENTS) return luaL_error(L, "programs: expected 1 to %d", BOX_PARENTS);
+    for (int i = 0; i < (int)count; i++) lua_rawgeti(L, 2, i + 1);
+    Box *box = bind_new(L, BOX_RUNTIME, release_runtime);
+    for (int i = 0; i < (int)count; i++) {
+        const Box *program = bind_box(L, 3 + i, BOX_PROGRAM);
+        bind_borrow(L, box, 3 + i, BOX_PROGRAM);
+        programs[i] = program->content;
+        if (i == 0) first = program;
+        else if (program->parent[1] != first->parent[1]) return luaL_error(L, "programs of one runtime belong to one device");
+    }
+    size_t limit = bind_bytes(L, 1, "memory"), fail_at = bind_bytes(L, 1, "fail_at");
+    AllocKind kind = bind_allocator(L, 1);
+    uint64_t seed = (uint64_t)bind_integer(L, 1, "seed", 0);
+    Running *run = mem_new(sizeof *run);
+    if (!run) return luaL_error(L, "out of host memory");
+    run->n = (int)count;
+    for (int i = 0; i < run->n; i++) run->program[i] = programs[i];
+    if (runtime_open(first->parent[1]->content, kind, limit, first->parent[0]->content, programs, run->n, seed, fail_at, &run->r, &e)) {
+        mem_free(run);
+        return bind_fail(L, &e);
+    }
+    box->content = run;
+    return 1;
+}
+
+static int which_program(lua_State *L, const Running *run, int index) {
+    lua_Integer which = luaL_optinteger(L, index, 1);
+    if (which < 1 || which > run->n) return luaL_argerror(L, index, "no such program");
+    return (int)which - 1;
+}
+
+/* ---- feeding: what a script gave, as the micro-batches of one step */
+
+typedef struct Source {
+    const char *values;  /* packed fp32 or int32 */
+    int64_t count;       /* of them */
+    bool integers, given;
+} Source;
+
+typedef struct Feed {
+    Source x, t;
+    Loader *loader;
+    const Program *program;
+    int64_t done[2];     /* values of x and t handed out */
+} Feed;
+
+static int64_t elements(const Program *p, int buf) { return buf == NO_BUF ? 0 : shape_elements(&p->bufs[buf].shape); }
+
+/* Targets of an incomplete batch: the label that its loss leaves out. */
+static int pad_target(const Program *p, void *t, int64_t from, int64_t count, Err *e) {
+    const Op *loss = NULL;
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == OP_cross_entropy) loss = &p->ops[i];
+    if (p->target != NO_BUF && (!loss || from == 0 || p->bufs[p->target].dtype != DT_I32))
+        return err_set(e, ERR_SCRIPT, "a batch is incomplete (%lld of %lld targets): open the loader with drop_last = true",
+                       (long long)from, (long long)count);
+    for (int64_t i = from; i < count && p->target != NO_BUF; i++) ((int32_t *)t)[i] = loss->attr.loss.ignore_index;
+    return OK;
+}
+
+static int feed_loader(Feed *f, float *x, void *t, Err *e) {
+    const Program *p = f->program;
+    int64_t count = 0, batch = p->bufs[p->input].shape.dim[0], per_sample = elements(p, p->input) / batch;
+    int code = loader_next(f->loader, x, t, &count, e);
+    if (!code && count == 0) code = loader_next(f->loader, x, t, &count, e);
+    if (code || count == batch) return code;
+    if (count == 0) return err_set(e, ERR_SCRIPT, "the dataset has no complete batch of %lld samples", (long long)batch);
+    memset(x + count * per_sample, 0, (size_t)((batch - count) * per_sample) * sizeof *x);
+    return pad_target(p, t, count, batch, e);
+}
+
+/* The next `want` values of a source; the rest of an incomplete batch is zero. Returns how many there were. */
+static int64_t take(const Source *s, int64_t *done, int64_t want, void *to) {
+    int64_t n = min_i64(want, s->count - *done);
+    if (n > 0) memcpy(to, s->values + *done * 4, (size_t)n * 4);
+    else n = 0;
+    memset((char *)to + n * 4, 0, (size_t)(want - n) * 4);
+    *done += n;
+    return n;
+}
+
+static int feed_step(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e) {
+    Feed *f = arg;
+    const Program *p = f->program;
+    (void)step;
+    (void)micro;
+    if (f->loader) return feed_loader(f, x, t, e);
+    take(&f->x, &f->done[0], elements(p, p->input), x);
+    if (!t) return OK;
+    int64_t want = elements(p, p->target), got = take(&f->t, &f->done[1], want, t);
+    return got < want ? pad_target(p, t, got, want, e) : OK;
+}
+
+/* Reads a Batch, a string of packed values or a table of numbers at `index`. */
+static Source source_at(lua_State *L, int index, bool integers, const char *what) {
+    Source s = {.integers = integers, .given = true};
+    Batch *batch = luaL_testudata(L, index, BATCH_TYPE);
+    size_t bytes;
+    if (!batch && lua_istable(L, index)) {
+        int64_t n = (int64_t)lua_rawlen(L, index);
+        batch = bind_batch_new(L, shape1(max_i64(n, 1)), integers);
+        batch->count = n;
+        for (int64_t i = 0; i < n; i++) {
+            lua_rawgeti(L, index, i + 1);
+            if (integers) ((int32_t *)batch->values)[i] = (int32_t)luaL_checkinteger(L, -1);
+            else ((float *)batch->values)[i] = (float)luaL_checknumber(L, -1);
+            lua_pop(L, 1);
+        }
+        lua_replace(L, index); /* the box stays on the stack: its values are borrowed */
+    }
+    if (batch) {
+        s.values = batch->values;
+        s.count = batch->count;
+        if (batch->integers != integers) luaL_error(L, "%s: expected %s", what, integers ? "labels" : "numbers, found labels");
+    } else if (lua_type(L, index) == LUA_TSTRING) {
+        s.values = lua_tolstring(L, index, &bytes);
+        s.count = (int64_t)(bytes / 4);
+        if (bytes % 4) luaL_error(L, "%s: a string of packed values has 4 bytes for each", what);
+    } else {
+        luaL_error(L, "%s: expected a batch, a table of numbers or a string of packed ones, found a %s", what, luaL_typename(L, index));
+    }
+    return s;
+}
+
+/* Whole samples, and no more than the step takes; fewer only in its last micro-batch. */
+static void check_count(lua_State *L, const Program *p, int buf, const Source *s, const char *what) {
+    int64_t per_micro = elements(p, buf), batch = p->bufs[buf].shape.dim[0], per_sample = per_micro / batch;
+    int64_t most = per_micro * p->micro_batches;
+    if (s->count % per_sample == 0 && s->count <= most && s->count > most - per_micro) return;
+    char shape[SHAPE_TEXT];
+    luaL_error(L, "%s: expected %d x %s values, found %I", what, p->micro_batches, shape_text(&p->bufs[buf].shape, shape),
+               (LUAI_UACINT)s->count);
+}
+
+static Feed feed_from(lua_State *L, const Program *p) {
+    Feed f = {.program = p};
+    if (luaL_testudata(L, 3, BOX_LOADER)) {
+        f.loader = bind_get(L, 3, BOX_LOADER);
+        bind_check_loader(L, 3, &p->bufs[p->input].shape, p->target == NO_BUF ? NULL : &p->bufs[p->target].shape,
+                          p->target != NO_BUF && p->bufs[p->target].dtype == DT_I32);
+        return f;
+    }
+    f.x = source_at(L, 3, false, "input");
+    check_count(L, p, p->input, &f.x, "input");
+    if (p->target == NO_BUF) return f;
+    f.t = source_at(L, 4, p->bufs[p->target].dtype == DT_I32, "target");
+    check_count(L, p, p->target, &f.t, "target");
+    return f;
+}
+
+/* runtime:step(which, x, t) or (which, loader) -> loss, seconds, skipped. x and t hold all micro-batches of the step. */
+static int step(lua_State *L) {
+    Err e;
+    StepResult found;
+    lua_settop(L, 4);
+    Running *run = running(L);
+    int which = which_program(L, run, 2);
+    Feed feed = feed_from(L, run->program[which]);
+    run->last = which;
+    if (runtime_step(run->r, which, feed_step, &feed, &found, &e)) return bind_fail(L, &e);
+    lua_pushnumber(L, (lua_Number)found.loss);
+    lua_pushnumber(L, found.seconds);
+    lua_pushboolean(L, found.skipped);
+    return 3;
+}
+
+/* ---- looking and changing */
+
+/* runtime:read(name, which) -> {numbers in PyTorch's order}, shape */
+static int read_values(lua_State *L) {
+    Err e;
+    Shape shape;
+    const Running *run = running(L);
+    const char *name = luaL_checkstring(L, 2);
+    int which = which_program(L, run, 3);
+    if (runtime_shape(run->r, which, name, &shape, &e)) return bind_fail(L, &e);
+    Batch *batch = bind_batch_new(L, shape, false);
+    if (runtime_read(run->r, which, name, batch->values, &e)) return bind_fail(L, &e);
+    lua_createtable(L, batch->count < INT32_MAX ? (int)batch->count : 0, 0);
+    for (int64_t i = 0; i < batch->count; i++) {
+        lua_pushnumber(L, (lua_Number)((float *)batch->values)[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    bind_push_shape(L, &shape);
+    return 2;
+}
+
+/* runtime:write(name, values): a table of numbers, or a function from the index (1, 2, ...) to a number */
+static int write_values(lua_State *L) {
+    Err e;
+    Shape shape;
+    const Running *run = running(L);
+    const char *name = luaL_checkstring(L, 2);
+    bool call = lua_isfunction(L, 3);
+    if (!call) luaL_checktype(L, 3, LUA_TTABLE);
+    if (runtime_shape(run->r, 0, name, &shape, &e)) return bind_fail(L, &e);
+    Batch *batch = bind_batch_new(L, shape, false);
+    if (!call && (int64_t)lua_rawlen(L, 3) != batch->count)
+        return luaL_error(L, "%s: expected %I values, found %I", name, (LUAI_UACINT)batch->count, (LUAI_UACINT)lua_rawlen(L, 3));
+    for (int64_t i = 0; i < batch->count; i++) {
+        if (call) {
+            lua_pushvalue(L, 3);
+            lua_pushinteger(L, i + 1);
+            lua_call(L, 1, 1);
+        } else {
+            lua_rawgeti(L, 3, i + 1);
+        }
+        ((float *)batch->values)[i] = (float)luaL_checknumber(L, -1);
+        lua_pop(L, 1);
+    }
+    bind_get(L, 1, BOX_RUNTIME); /* the function may have closed it */
+    if (runtime_write(run->r, name, batch->values, &e)) return bind_fail(L, &e);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* runtime:memory() -> {used, held, limit, requests, categories, peak = {bytes, used, op, categories}} */
+static int memory(lua_State *L) {
+    const Running *run = running(L);
+    const Ledger *l = runtime_ledger(run->r);
+    lua_createtable(L, 0, 6);
+    bind_set_integer(L, "used", (lua_Integer)l->used);
+    bind_set_integer(L, "held", (lua_Integer)l->held);
+    bind_set_integer(L, "limit", (lua_Integer)l->limit);
+    bind_set_integer(L, "requests", (lua_Integer)l->requests);
+    bind_push_categories(L, l->category);
+    lua_setfield(L, -2, "categories");
+    bind_push_peak(L, &l->peak, run->program[run->last]);
+    lua_setfield(L, -2, "peak");
+    return 1;
+}
+
+/* runtime:reset_peak() */
+static int reset_peak(lua_State *L) {
+    runtime_reset_peak(running(L)->r);
+    return 0;
+}
+
+/* runtime:empty_cache() -> bytes given back to the device */
+static int empty_cache(lua_State *L) {
+    lua_pushinteger(L, (lua_Integer)runtime_empty_cache(running(L)->r));
+    return 1;
+}
+
+/* runtime:finish() -> true: closes it; nil, message, code when bytes are left over */
+static int finish(lua_State *L) {
+    Err e;
+    Running *run = running(L);
+    int code = runtime_close_checked(run->r, &e);
+    run->r = NULL;
+    lua_getfield(L, 1, "close");
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 0);
+    if (code) return bind_fail(L, &e);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+void bind_open_runtime(lua_State *L) {
+    static const luaL_Reg methods[] = {{"step", step}, {"read", read_values}, {"write", write_values}, {"memory", memory},
+        {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"runtime", new_runtime}, {NULL, NULL}};
+    bind_type(L, BOX_RUNTIME, methods);
+    luaL_setfuncs(L, functions, 0);
+}

@@ -1,0 +1,26 @@
+-- Prints C source with the given Lua files as an array of modules: lua/memtide/nn.lua becomes "memtide.nn". The chunk name
+-- keeps the file's name, so that tracebacks can be read.
+local function module_name(path)
+  local name = path:match("memtide/(.*)%.lua$"):gsub("/", ".")
+  return name == "init" and "memtide" or "memtide." .. name
+end
+
+local function c_bytes(source)
+  local out = {}
+  for i = 1, #source, 32 do
+    out[#out + 1] = table.concat({source:byte(i, math.min(i + 31, #source))}, ",")
+  end
+  return table.concat(out, ",\n")
+end
+
+local rows = {}
+print('#include <stddef.h>\n')
+print('struct EmbeddedModule { const char *name, *chunk; const unsigned char *source; size_t length; };')
+print('extern const struct EmbeddedModule embedded_modules[];\n')
+for i, path in ipairs(arg) do
+  local source = assert(assert(io.open(path, "rb")):read("a"))
+  assert(load(source, "@" .. path))
+  print(("static const unsigned char source_%d[] = {\n%s};\n"):format(i, c_bytes(source)))
+  rows[i] = ('    {"%s", "@%s", source_%d, %d},'):format(module_name(path), path:match("memtide/.*$"), i, #source)
+end
+print("const struct EmbeddedModule embedded_modules[] = {\n" .. table.concat(rows, "\n") .. "\n    {NULL, NULL, NULL, 0},\n};")

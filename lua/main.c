@@ -1,0 +1,58 @@
+/* The program: a Lua state with memtide's modules at hand. What the command line means is written in Lua: memtide/cli.lua. */
+#include <lauxlib.h>
+#include <lualib.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bind.h"
+
+static lua_State *interrupted_state; /* a signal handler has no argument of its own */
+
+static void raise_interrupt(lua_State *L, lua_Debug *ar) {
+    (void)ar;
+    lua_sethook(L, NULL, 0, 0);
+    luaL_error(L, "interrupted");
+}
+
+/* The first Ctrl-C raises an error in the script, the second ends the process. */
+static void on_interrupt(int signal_number) {
+    signal(signal_number, SIG_DFL);
+    lua_sethook(interrupted_state, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
+}
+
+/* main(arguments) -> exit status, under protection */
+static int run(lua_State *L) {
+    int argc = (int)lua_tointeger(L, 1);
+    char **argv = lua_touserdata(L, 2);
+    luaL_openlibs(L);
+    modules_preload(L);
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "memtide.cli");
+    lua_call(L, 1, 1);
+    lua_createtable(L, argc, 1);
+    for (int i = 0; i < argc; i++) {
+        lua_pushstring(L, argv[i]);
+        lua_rawseti(L, -2, i);
+    }
+    lua_call(L, 1, 1);
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    lua_State *L = luaL_newstate();
+    if (!L) {
+        fputs("memtide: out of host memory\n", stderr);
+        return 71;
+    }
+    interrupted_state = L;
+    signal(SIGINT, on_interrupt);
+    lua_pushcfunction(L, run);
+    lua_pushinteger(L, argc);
+    lua_pushlightuserdata(L, argv);
+    int status = 70; /* an error that the command line did not expect is a bug */
+    if (lua_pcall(L, 2, 1, 0) == LUA_OK) status = (int)lua_tointeger(L, -1);
+    else fprintf(stderr, "memtide: %s\n", lua_tostring(L, -1) ? lua_tostring(L, -1) : "an error without text");
+    lua_close(L);
+    return status;
+}
