@@ -66,16 +66,14 @@ static void compare(const char *name, const Text *t) {
     free(expected);
 }
 
-static Layer *article(Err *e) { return net_article(e, 4); }
-
-static void golden(const char *name, Layer *(*build)(Err *), Shape input, const Settings *s, const char *only) {
+static void golden(const char *name, const char *text, Shape input, const Settings *s, const char *only) {
     static const DeviceTable table = {.kind = "none", .alignment = 64, .prepare = no_workspace};
     static Device device = {&table};
     Err e = {0, ""};
-    Network *net = NULL;
     Program *p = NULL;
     Text t = {NULL, 0, 0, only};
-    int code = net_build(build(&e), "CrossEntropyLoss", input, &net, &e);
+    Network *net = net_new(text, "CrossEntropyLoss", input, &e);
+    int code = net ? OK : e.code;
     if (!code) code = compile(net, s, &device, watch, &t, &p, &e);
     if (ok(code == OK, "%s compiles", name)) compare(name, &t);
     else printf("# %s\n", e.text);
@@ -87,25 +85,25 @@ static void golden(const char *name, Layer *(*build)(Err *), Shape input, const 
 int main(void) {
     const Shape image = shape4(2, 3, 32, 32), small = shape4(2, 3, 12, 12);
     Settings s = settings_default();
-    golden("article_every_pass", article, image, &s, NULL);
-    golden("mixed_fp32", net_mixed, small, &s, "inplace");
+    golden("article_every_pass", NET_ARTICLE, image, &s, NULL);
+    golden("mixed_fp32", NET_MIXED, small, &s, "inplace");
     s.precision = PREC_AMP_FP16;
-    golden("article_amp_fp16", article, image, &s, "inplace");
+    golden("article_amp_fp16", NET_ARTICLE, image, &s, "inplace");
     s.precision = PREC_MASTER_BF16;
     s.accumulate = 4;
-    golden("article_master_bf16_accumulate", article, image, &s, "inplace");
+    golden("article_master_bf16_accumulate", NET_ARTICLE, image, &s, "inplace");
     s = settings_default();
     s.checkpoint = CHECKPOINT_MARKED;
-    golden("mixed_marked", net_mixed, small, &s, "inplace");
+    golden("mixed_marked", NET_MIXED, small, &s, "inplace");
     s.checkpoint = CHECKPOINT_SQRT;
-    golden("mixed_sqrt", net_mixed, small, &s, "inplace");
+    golden("mixed_sqrt", NET_MIXED, small, &s, "inplace");
     s.checkpoint = CHECKPOINT_ALL;
     s.inplace = INPLACE_ON;
-    golden("mixed_all_inplace", net_mixed, small, &s, "inplace");
+    golden("mixed_all_inplace", NET_MIXED, small, &s, "inplace");
     s = settings_default();
     s.eval = true;
-    golden("mixed_eval", net_mixed, small, &s, "inplace");
+    golden("mixed_eval", NET_MIXED, small, &s, "inplace");
     s.no_loss = true;
-    golden("article_eval_output", article, image, &s, "inplace");
+    golden("article_eval_output", NET_ARTICLE, image, &s, "inplace");
     return tap_done();
 }

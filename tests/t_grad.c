@@ -9,56 +9,44 @@
 static Device *cpu;
 static Err e;
 
-typedef Layer *Make(void);
-
-#define MAKE(name, ...) static Layer *name(void) { return __VA_ARGS__; }
-MAKE(conv_plain, CONV(&e, 4, 6, 3, 0, ))
-MAKE(conv_strided, CONV(&e, 4, 5, 3, 1, {"stride", 2}, ))
-MAKE(conv_dilated, CONV(&e, 4, 4, 3, 2, {"dilation", 2}, ))
-MAKE(conv_grouped, CONV(&e, 4, 8, 3, 1, {"groups", 2}, ))
-MAKE(conv_depthwise, CONV(&e, 4, 4, 3, 0, {"groups", 4}, ))
-MAKE(conv_no_bias, CONV(&e, 4, 6, 1, 0, {"bias", 0}, ))
-MAKE(conv_relu, NET_OF(&e, "Sequential", CONV(&e, 4, 6, 3, 0, ), NET_LAYER(&e, "ReLU", )))
-MAKE(conv_tanh, NET_OF(&e, "Sequential", CONV(&e, 4, 6, 3, 0, ), NET_LAYER(&e, "Tanh", )))
-MAKE(relu, NET_LAYER(&e, "ReLU", ))
-MAKE(relu_inplace, NET_LAYER(&e, "ReLU", {"inplace", 1}, ))
-MAKE(leaky, NET_LAYER(&e, "LeakyReLU", {"negative_slope", 0.2}, ))
-MAKE(leaky_negative, NET_LAYER(&e, "LeakyReLU", {"negative_slope", -0.5}, ))
-MAKE(sigmoid, NET_LAYER(&e, "Sigmoid", ))
-MAKE(tanh_, NET_LAYER(&e, "Tanh", ))
-MAKE(gelu, NET_LAYER(&e, "GELU", ))
-MAKE(maxpool, NET_LAYER(&e, "MaxPool2d", {"kernel_size", 2}, ))
-MAKE(maxpool_overlap, NET_LAYER(&e, "MaxPool2d", {"kernel_size", 3}, {"stride", 2}, {"padding", 1}, {"ceil_mode", 1}, ))
-MAKE(maxpool_dilated, NET_LAYER(&e, "MaxPool2d", {"kernel_size", 2}, {"stride", 1}, {"dilation", 2}, ))
-MAKE(avgpool, NET_LAYER(&e, "AvgPool2d", {"kernel_size", 2}, ))
-MAKE(avgpool_pad, NET_LAYER(&e, "AvgPool2d", {"kernel_size", 3}, {"stride", 2}, {"padding", 1}, {"count_include_pad", 0}, ))
-MAKE(avgpool_ceil, NET_LAYER(&e, "AvgPool2d", {"kernel_size", 3}, {"stride", 2}, {"ceil_mode", 1}, ))
-MAKE(adaptive, NET_LAYER(&e, "AdaptiveAvgPool2d", {"output_size", 3}, ))
-MAKE(dropout, NET_LAYER(&e, "Dropout", {"p", 0.3}, ))
-MAKE(flatten_linear, NET_OF(&e, "Sequential", NET_LAYER(&e, "Flatten", ), LINEAR(&e, 256, 12), NET_LAYER(&e, "Tanh", )))
-MAKE(residual, NET_OF(&e, "Residual", CONV(&e, 4, 4, 3, 1, )))
-MAKE(residual_shortcut, NET_OF(&e, "Residual", CONV(&e, 4, 6, 3, 1, {"stride", 2}, ), CONV(&e, 4, 6, 1, 0, {"stride", 2}, )))
-MAKE(residual_twice, NET_OF(&e, "Sequential", NET_OF(&e, "Residual", NET_LAYER(&e, "Tanh", )), NET_OF(&e, "Residual", CONV(&e, 4, 4, 1, 0, ))))
-MAKE(checkpointed, NET_OF(&e, "Checkpoint", NET_OF(&e, "Sequential", CONV(&e, 4, 6, 3, 0, ), NET_LAYER(&e, "GELU", ), CONV(&e, 6, 4, 1, 0, ))))
-
-static const struct { const char *name; Make *make; int features; } cases[] = {
-    {"Conv2d", conv_plain, 6 * 36}, {"Conv2d, stride", conv_strided, 5 * 16}, {"Conv2d, dilation", conv_dilated, 256},
-    {"Conv2d, groups", conv_grouped, 512}, {"Conv2d, depthwise", conv_depthwise, 144}, {"Conv2d, no bias", conv_no_bias, 384},
-    {"Conv2d + ReLU fused", conv_relu, 216}, {"Conv2d + Tanh fused", conv_tanh, 216}, {"ReLU", relu, 256},
-    {"ReLU in place", relu_inplace, 256}, {"LeakyReLU", leaky, 256}, {"LeakyReLU, negative slope", leaky_negative, 256},
-    {"Sigmoid", sigmoid, 256}, {"Tanh", tanh_, 256}, {"GELU", gelu, 256}, {"MaxPool2d", maxpool, 64},
-    {"MaxPool2d, overlapping, ceil", maxpool_overlap, 100}, {"MaxPool2d, dilated", maxpool_dilated, 144}, {"AvgPool2d", avgpool, 64},
-    {"AvgPool2d, padding not counted", avgpool_pad, 64}, {"AvgPool2d, ceil", avgpool_ceil, 64}, {"AdaptiveAvgPool2d", adaptive, 36},
-    {"Dropout", dropout, 256}, {"Flatten, Linear", flatten_linear, 12}, {"Residual", residual, 256},
-    {"Residual with shortcut", residual_shortcut, 96}, {"Residual of Residual", residual_twice, 256}, {"Checkpoint", checkpointed, 144},
+static const struct { const char *layer; int features; } cases[] = {
+    {"Conv2d(4, 6, 3)", 6 * 36},
+    {"Conv2d(4, 5, 3, stride=2, padding=1)", 5 * 16},
+    {"Conv2d(4, 4, 3, dilation=2, padding=2)", 256},
+    {"Conv2d(4, 8, 3, groups=2, padding=1)", 512},
+    {"Conv2d(4, 4, 3, groups=4)", 144},
+    {"Conv2d(4, 4, 2x4, padding=same)", 256},
+    {"Conv2d(4, 6, 1, bias=false)", 384},
+    {"Sequential{Conv2d(4, 6, 3) ReLU}", 216},
+    {"Sequential{Conv2d(4, 6, 3) Tanh}", 216},
+    {"ReLU", 256},
+    {"ReLU(inplace=true)", 256},
+    {"LeakyReLU(0.2)", 256},
+    {"LeakyReLU(-0.5)", 256},
+    {"Sigmoid", 256},
+    {"Tanh", 256},
+    {"GELU", 256},
+    {"GELU(tanh)", 256},
+    {"MaxPool2d(2)", 64},
+    {"MaxPool2d(3, stride=2, padding=1, ceil_mode=true)", 100},
+    {"MaxPool2d(2, stride=1, dilation=2)", 144},
+    {"AvgPool2d(2)", 64},
+    {"AvgPool2d(3, stride=2, padding=1, count_include_pad=false)", 64},
+    {"AvgPool2d(3, stride=2, ceil_mode=true)", 64},
+    {"AdaptiveAvgPool2d(3)", 36},
+    {"Dropout(0.3)", 256},
+    {"Sequential{Flatten Linear(256, 12) Tanh}", 12},
+    {"Sequential{Flatten Linear(256, 12, bias=false) ReLU}", 12},
+    {"Residual{Conv2d(4, 4, 3, padding=1)}", 256},
+    {"Residual{Conv2d(4, 6, 3, padding=1, stride=2) Conv2d(4, 6, 1, stride=2)}", 96},
+    {"Sequential{Residual{Tanh} Residual{Conv2d(4, 4, 1)}}", 256},
+    {"Checkpoint{Sequential{Conv2d(4, 6, 3) GELU Conv2d(6, 4, 1)}}", 144},
 };
 
 static Network *network(int i, const char *loss) {
-    Network *net = NULL;
-    Layer *root = NET_OF(&e, "Sequential", CONV(&e, 3, 4, 3, 1, ), cases[i].make(), NET_LAYER(&e, "Flatten", ),
-                         LINEAR(&e, cases[i].features, 10));
-    if (net_build(root, loss, shape4(2, 3, 8, 8), &net, &e)) printf("# %s\n", e.text);
-    return net;
+    char text[256];
+    snprintf(text, sizeof text, "Sequential{Conv2d(3, 4, 3, padding=1) %s Flatten Linear(%d, 10)}", cases[i].layer, cases[i].features);
+    return net_new(text, loss, shape4(2, 3, 8, 8), &e);
 }
 
 /* Loss with parameter `k` moved by `by` along `direction`; and its gradient into `grad` if wanted. Always the first step of a
@@ -119,10 +107,10 @@ static void check_case(int i, const char *loss) {
     s.keep_gradients = true;
     s.optimizer.rule.lr = 0;
     s.checkpoint = CHECKPOINT_MARKED;
-    if (!ok(net && compile(net, &s, cpu, NULL, NULL, &p, &e) == OK, "%s with %s compiles", cases[i].name, loss)) printf("# %s\n", e.text);
+    if (!ok(net && compile(net, &s, cpu, NULL, NULL, &p, &e) == OK, "%s with %s compiles", cases[i].layer, loss)) printf("# %s\n", e.text);
     for (int k = 0; p && k < net->n_params; k++) {
         double error = worst_error(net, p, k);
-        if (!ok(error < 5e-3, "%s with %s: gradient of %s", cases[i].name, loss, net->params[k].name)) printf("# relative error %g\n", error);
+        if (!ok(error < 5e-3, "%s with %s: gradient of %s", cases[i].layer, loss, net->params[k].name)) printf("# relative error %g\n", error);
     }
     program_free(p);
     network_free(net);
