@@ -1,0 +1,214 @@
+/* The loader: order, counts, shuffling, seeking, and that a second thread changes nothing but the time. */
+#include "data_files.h"
+
+enum { COUNT = 23, BATCH = 5, WIDE = 3, CLASSES = 6 };
+
+static Err e;
+static float all_x[COUNT][WIDE];
+static int32_t all_t[COUNT];
+
+typedef struct Batch { float x[BATCH][WIDE]; int32_t t[BATCH]; int64_t count; } Batch;
+
+static Dataset *random_set(int64_t count) {
+    Dataset *d = NULL;
+    Shape s = shape1(WIDE);
+    if (dataset_random(count, &s, CLASSES, NULL, 42, &d, &e)) {
+        printf("Bail out! %s\n", e.text);
+        exit(1);
+    }
+    return d;
+}
+
+static Loader *opened(const Dataset *d, bool shuffle, bool drop_last, bool prefetch, uint64_t seed) {
+    Loader *l = NULL;
+    if (loader_open(d, BATCH, shuffle, drop_last, prefetch, seed, &l, &e)) {
+        printf("Bail out! %s\n", e.text);
+        exit(1);
+    }
+    return l;
+}
+
+static Batch next(Loader *l) {
+    Batch b;
+    memset(&b, 0, sizeof b);
+    if (loader_next(l, &b.x[0][0], b.t, &b.count, &e)) b.count = -1;
+    return b;
+}
+
+/* which sample this is; -1: none, or with another's label */
+static int which(const float *x, int32_t t) {
+    for (int i = 0; i < COUNT; i++)
+        if (!memcmp(x, all_x[i], sizeof all_x[i])) return t == all_t[i] ? i : -1;
+    return -1;
+}
+
+/* Reads an epoch to its end into order[COUNT]; returns the number of samples, or -1. */
+static int epoch(Loader *l, int *order) {
+    int n = 0;
+    for (int64_t i = 0; i < loader_batches(l); i++) {
+        Batch b = next(l);
+        if (b.count < 1 || b.count > BATCH || n + b.count > COUNT) return -1;
+        for (int k = 0; k < b.count; k++) order[n++] = which(b.x[k], b.t[k]);
+    }
+    return next(l).count == 0 ? n : -1;
+}
+
+static bool is_permutation(const int *order) {
+    bool seen[COUNT] = {false};
+    for (int i = 0; i < COUNT; i++) {
+        if (order[i] < 0 || seen[order[i]]) return false;
+        seen[order[i]] = true;
+    }
+    return true;
+}
+
+static void test_order(const Dataset *d, bool prefetch) {
+    const char *how = prefetch ? "prefetched" : "direct";
+    int first[COUNT], second[COUNT], again[COUNT], wrong = 0;
+    Loader *l = opened(d, false, false, prefetch, 1);
+    is_int(loader_batches(l), 5, "an incomplete last batch counts");
+    for (int round = 0; round < 2; round++) {
+        ok(epoch(l, first) == COUNT, "%s: an epoch hands out every sample, then 0", how);
+        for (int i = 0; i < COUNT; i++) wrong += first[i] != i;
+    }
+    is_int(wrong, 0, "in their own order");
+    loader_close(l);
+
+    l = opened(d, false, true, prefetch, 1);
+    is_int(loader_batches(l), 4, "drop_last leaves it out");
+    ok(epoch(l, first) == 20 && epoch(l, first) == 20, "%s: in every epoch", how);
+    loader_close(l);
+
+    l = opened(d, true, false, prefetch, 1);
+    ok(epoch(l, first) == COUNT && is_permutation(first), "%s: shuffled, an epoch is a permutation", how);
+    ok(epoch(l, second) == COUNT && is_permutation(second) && memcmp(first, second, sizeof first), "%s: the next is another", how);
+    ok(!loader_seek(l, 0, &e) && epoch(l, again) == COUNT && !memcmp(first, again, sizeof first), "%s: epoch 0 comes back", how);
+    next(l);
+    next(l);
+    ok(!loader_seek(l, 1, &e) && epoch(l, again) == COUNT && !memcmp(second, again, sizeof first),
+        "%s: seeking from the middle of an epoch", how);
+    is_int(loader_seek(l, -1, &e), ERR_SCRIPT, "a negative epoch is refused");
+    loader_close(l);
+
+    l = opened(d, true, false, prefetch, 2);
+    ok(epoch(l, again) == COUNT && is_permutation(again) && memcmp(first, again, sizeof first), "%s: another seed, another order", how);
+    loader_close(l);
+}
+
+static void test_same_with_prefetch(const Dataset *d) {
+    Loader *direct = opened(d, true, false, false, 9), *ahead = opened(d, true, false, true, 9);
+    int different = 0;
+    for (int i = 0; i < 40; i++) {
+        if (i == 27) different += loader_seek(direct, 11, &e) || loader_seek(ahead, 11, &e);
+        Batch a = next(direct), b = next(ahead);
+        different += memcmp(&a, &b, sizeof a) != 0;
+    }
+    is_int(different, 0, "40 batches over epochs and a seek are the same bits with and without prefetch");
+    loader_close(direct);
+    loader_close(ahead);
+}
+
+/* Every order of 4 samples is drawn about as often: 2400 epochs, 100 expected of each of the 24. */
+static void test_uniform(void) {
+    Dataset *d = random_set(4);
+    Loader *l = opened(d, true, false, false, 5);
+    int seen[256] = {0}, kinds = 0, least = 2400, most = 0;
+    for (int round = 0; round < 2400; round++) {
+        Batch b = next(l);
+        int code = 0;
+        for (int k = 0; k < 4; k++) code = code * 4 + (which(b.x[k], b.t[k]) & 3);
+        seen[code]++;
+        next(l);
+    }
+    for (int i = 0; i < 256; i++) {
+        if (!seen[i]) continue;
+        kinds++;
+        if (seen[i] < least) least = seen[i];
+        if (seen[i] > most) most = seen[i];
+    }
+    if (!ok(kinds == 24 && least > 60 && most < 140, "all orders are drawn about as often")) printf("# %d kinds, %d to %d\n", kinds, least, most);
+    loader_close(l);
+    dataset_free(d);
+}
+
+static void test_close_anywhere(const Dataset *d) {
+    long live = mem_live();
+    for (int batches = 0; batches < 12; batches++) {
+        Loader *l = opened(d, true, false, true, (uint64_t)batches);
+        for (int i = 0; i < batches; i++) next(l);
+        if (batches & 1) loader_seek(l, batches, &e);
+        loader_close(l);
+    }
+    loader_close(NULL);
+    is_int(mem_live(), live, "closing at any batch leaves nothing");
+}
+
+static void test_refused(const Dataset *d) {
+    Loader *l = NULL;
+    is_int(loader_open(d, 0, false, false, false, 1, &l, &e), ERR_SCRIPT, "a batch of 0 is refused");
+    is_int(loader_open(d, COUNT + 1, false, true, true, 1, &l, &e), ERR_SCRIPT, "drop_last that leaves nothing is refused");
+    has_text(e.text, "no batch of 24: expected at most 23", "and says so");
+    is_int(loader_open(d, INT64_MAX, false, false, true, 1, &l, &e), ERR_SCRIPT, "a batch beyond all memory is refused");
+    ok(!l, "no loader comes of it");
+    long live = mem_live(), n = 0;
+    int code, wrong = 0;
+    do {
+        mem_fail_after(++n);
+        code = loader_open(d, BATCH, true, false, true, 1, &l, &e);
+        if (code) wrong += code != ERR_HOST_MEMORY || l || mem_live() != live;
+    } while (code && n < 100);
+    mem_fail_after(0);
+    loader_close(l);
+    ok(n == 5 && !wrong && mem_live() == live, "each of its 4 allocations failing leaves nothing");
+}
+
+static void test_targets(bool prefetch) {
+    const float reals[] = {1, 2, 3, 4, 5, 6};
+    Shape s = shape1(WIDE), target = shape2(2, 2);
+    Dataset *d = NULL;
+    float x[2][WIDE], t[2][4], expected[4], one[WIDE];
+    int64_t count;
+    if (!ok(!dataset_random(2, &s, 0, &target, 3, &d, &e), "a set with targets")) return;
+    Loader *l = NULL;
+    ok(!loader_open(d, 2, false, false, prefetch, 1, &l, &e) && !loader_next(l, &x[0][0], t, &count, &e) && count == 2, "its batch");
+    dataset_get(d, 1, one, expected);
+    ok(!memcmp(t[1], expected, sizeof expected) && !memcmp(x[1], one, sizeof one), "the second sample and its target");
+    ok(!loader_seek(l, 4, &e) && !loader_next(l, &x[0][0], NULL, &count, &e) && count == 2, "targets that are not wanted");
+    loader_close(l);
+    dataset_free(d);
+
+    Blob b = {.at = "\x93NUMPY\1", .n = 10};
+    const char *dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n";
+    b.at[8] = (unsigned char)strlen(dict);
+    blob_add(&b, dict, strlen(dict));
+    blob_add(&b, reals, sizeof reals);
+    blob_write(path_x, &b, b.n, false);
+    memset(t, 77, sizeof t);
+    memcpy(expected, t, sizeof expected);
+    d = NULL;
+    l = NULL;
+    ok(!dataset_npy(path_x, NULL, &d, &e) && !loader_open(d, 2, false, false, prefetch, 1, &l, &e) &&
+        !loader_next(l, &x[0][0], t, &count, &e) && count == 2 && x[1][2] == 6, "a set without targets");
+    ok(!memcmp(t[0], expected, sizeof expected), "leaves the targets alone");
+    loader_close(l);
+    dataset_free(d);
+}
+
+int main(void) {
+    long live = mem_live();
+    Dataset *d = random_set(COUNT);
+    for (int i = 0; i < COUNT; i++) dataset_get(d, i, all_x[i], &all_t[i]);
+    folder_make();
+    for (int prefetch = 0; prefetch < 2; prefetch++) {
+        test_order(d, prefetch);
+        test_targets(prefetch);
+    }
+    test_same_with_prefetch(d);
+    test_uniform();
+    test_close_anywhere(d);
+    test_refused(d);
+    dataset_free(d);
+    folder_remove();
+    is_int(mem_live() - live, 0, "nothing is left allocated");
+    return tap_done();
+}
