@@ -46,7 +46,8 @@ typedef struct Prim {
     dnnl_primitive_t primitive;       /* made at the first run: compiling costs up to 100 ms, and prediction never runs */
     dnnl_memory_t scratch;
     Operand operand[SLOTS];
-    size_t workspace;
+    size_t workspace, scratch_at;
+    size_t library;                   /* the part of the workspace that another implementation might not want */
     ActFn act_after;                  /* what the primitive could not take over */
     float slope;
     bool reference;                   /* oneDNN's plain loops */
@@ -78,33 +79,41 @@ static size_t piece(size_t *total, size_t bytes) {
     return at;
 }
 
+/* Copies that change the type come first: no choice of implementation could do without them. */
 static void prim_layout(Prim *p, const KArgs *args, Pass pass, const dnnl_memory_desc_t plain[SLOTS]) {
     p->workspace = 0;
-    piece(&p->workspace, dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0)));
+    memset(p->operand, 0, sizeof p->operand);
     for (int k = 0; k < SLOTS; k++) {
         Operand *o = &p->operand[k];
         const View *v = prim_view(args, pass, k);
-        memset(o, 0, sizeof *o);
         if (!v->count) continue;
         o->slot = &slots[pass][k];
         o->count = (size_t)v->count;
         o->dtype = v->dtype;
         o->plain = plain[k];
         o->inner = *dnnl_primitive_desc_query_md(p->desc, o->slot->query, o->slot->index);
-        bool convert = types[v->dtype] != plain[k].data_type, reorder = !dnnl_memory_desc_equal(&o->plain, &o->inner);
+        bool convert = types[v->dtype] != plain[k].data_type;
         o->plain_at = convert ? piece(&p->workspace, dnnl_memory_desc_get_size(&o->plain)) : NOWHERE;
+    }
+    size_t types_only = p->workspace;
+    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
+    p->scratch_at = piece(&p->workspace, dnnl_memory_desc_get_size(scratch));
+    for (int k = 0; k < SLOTS; k++) {
+        Operand *o = &p->operand[k];
+        bool reorder = o->count && !dnnl_memory_desc_equal(&o->plain, &o->inner);
         o->inner_at = reorder ? piece(&p->workspace, dnnl_memory_desc_get_size(&o->inner)) : NOWHERE;
     }
+    p->library = p->workspace - types_only;
 }
 
 /* Better: not a reference loop; within the limit; then what came first within it, the smallest beyond it. */
 static bool prim_better(const Prim *p, const Prim *best, size_t limit) {
     if (!best->desc) return true;
     if (p->reference != best->reference) return best->reference;
-    return best->workspace > limit && p->workspace < best->workspace;
+    return best->library > limit && p->library < best->library;
 }
 
-static bool prim_good(const Prim *p, size_t limit) { return p->desc && !p->reference && p->workspace <= limit; }
+static bool prim_good(const Prim *p, size_t limit) { return p->desc && !p->reference && p->library <= limit; }
 
 /* One way to ask: types as in the program or fp32, weights' format free or the program's, activation inside or after. */
 typedef struct Ask { bool wide, pack, after; } Ask;
@@ -285,7 +294,7 @@ static dnnl_status_t operand_leave(Operand *o, const KArgs *args, dnnl_stream_t 
 static dnnl_status_t prim_execute(Prim *p, const KArgs *args) {
     dnnl_exec_arg_t list[SLOTS + 1];
     dnnl_stream_t stream = p->cpu->stream;
-    dnnl_status_t status = dnnl_memory_set_data_handle(p->scratch, args->workspace);
+    dnnl_status_t status = dnnl_memory_set_data_handle(p->scratch, (char *)args->workspace + p->scratch_at);
     int n = 0;
     list[n++] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, p->scratch};
     for (int k = 0; k < SLOTS; k++) {

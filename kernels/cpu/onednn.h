@@ -2,7 +2,7 @@
  * gradients) and the same three passes, so conv2d.c and linear.c say only what differs; copies, formats, scratch and
  * execution are here.
  *
- *   workspace = [scratchpad | copies of operands that the primitive wants in another type or format]
+ *   workspace = [copies of operands in fp32 | scratchpad | copies in the primitive's format]
  *
  *   program's operand --convert--> fp32, same order --reorder--> what the primitive wants      (inputs; outputs the other way)
  *                     only where oneDNN lacks the type           weights only                                             */

@@ -9,7 +9,7 @@ enum { OUTPUTS = 16, LANES = 16, STEP = 2 * LANES, TILE = 512, ROWS = 32, CHUNKS
 typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 #ifdef __x86_64__
-#define CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define CLONES
 #endif

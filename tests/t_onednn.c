@@ -1,0 +1,269 @@
+/* Convolution and linear layers of the CPU device against float64 loops: every pass, every activation, odd shapes, every
+ * mixture of types; guard bytes around every operand and the workspace; the same bits from run to run. */
+#include <stdlib.h>
+
+#include "device.h"
+#include "reference/ref_conv.h"
+#include "tap.h"
+
+enum { GUARD = 64, X = 0, W, B, Y, OPERANDS };
+
+static Device *device;
+static uint32_t random_state = 1;
+
+/* One operand: its storage between two guards, a copy of it, and the same values as doubles in PyTorch's order. */
+typedef struct Tensor { View view; unsigned char *block, *copy; size_t bytes; double *exact; } Tensor;
+
+/* Element in PyTorch's order -> where it is stored. */
+static size_t stored_at(const View *v, int64_t i) {
+    if (!v->channels_last) return (size_t)i;
+    int64_t c = v->shape.dim[1], area = v->shape.dim[2] * v->shape.dim[3];
+    return (size_t)((i / (c * area) * area + i % area) * c + i / area % c);
+}
+
+static void *must(void *p) {
+    if (p) return p;
+    puts("Bail out! no memory");
+    exit(1);
+}
+
+static unsigned char *guarded(size_t bytes) {
+    unsigned char *p = must(aligned_alloc(GUARD, align_up(bytes, GUARD) + 2 * GUARD));
+    memset(p, 0xA5, align_up(bytes, GUARD) + 2 * GUARD);
+    return p;
+}
+
+static bool guards_whole(const unsigned char *block, size_t bytes) {
+    for (size_t i = 0; i < GUARD; i++)
+        if (block[i] != 0xA5 || block[GUARD + bytes + i] != 0xA5) return false;
+    return true;
+}
+
+static Tensor tensor_new(Shape shape, DType t, bool channels_last) {
+    Tensor a = {.view = {.shape = shape, .dtype = t, .channels_last = channels_last}};
+    a.view.count = shape_elements(&shape);
+    a.bytes = (size_t)a.view.count * dtype_size(t);
+    a.block = guarded(a.bytes);
+    a.copy = must(malloc(a.bytes));
+    a.view.data = a.block + GUARD;
+    a.exact = must(malloc((size_t)a.view.count * sizeof(double)));
+    for (int64_t i = 0; i < a.view.count; i++) {
+        random_state = random_state * 1664525u + 1013904223u;
+        dtype_store(t, a.view.data, stored_at(&a.view, i), (float)(random_state >> 8) / 8388608.0f - 1.0f);
+        a.exact[i] = dtype_load(t, a.view.data, stored_at(&a.view, i));
+    }
+    memcpy(a.copy, a.view.data, a.bytes);
+    return a;
+}
+
+static void tensor_free(Tensor *a) {
+    free(a->block);
+    free(a->copy);
+    free(a->exact);
+}
+
+static double act_exact(ActFn f, double x, double slope) {
+    switch (f) {
+    case ACT_RELU: return x < 0 ? 0 : x;
+    case ACT_LEAKY: return x < 0 ? slope * x : x;
+    case ACT_SIGMOID: return 1 / (1 + exp(-x));
+    case ACT_TANH: return tanh(x);
+    case ACT_GELU: return 0.5 * x * (1 + erf(x * 0.70710678118654752));
+    case ACT_GELU_TANH: return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+    default: return x;
+    }
+}
+
+/* Values lie in [-1, 1] and are exact in their types, so a product has a standard deviation of 1/3 and the k-th partial sum one of
+ * sqrt(k)/3. Rounding every partial sum to fp32 (unit 2^-24) gives a total error with a standard deviation below
+ * 2^-24 sqrt(K) sqrt(K)/3: 2^-24 (K + 8) is more than three of them even if sums are taken one by one. Then one rounding to the
+ * output's type. oneDNN's sigmoid, tanh and erf are polynomials with errors up to some 1e-5. */
+static double tolerance(DType t, double expected, int64_t terms, ActFn act) {
+    double unit = t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0x1p-24;
+    return 0x1p-24 * (double)(terms + 8) + 1.01 * unit * fabs(expected) + (t == DT_F16 ? 0x1p-25 : 0) + (act > ACT_LEAKY ? 2e-5 : 0);
+}
+
+static bool near_exact(const Tensor *a, int64_t terms, ActFn act, double slope) {
+    for (int64_t i = 0; i < a->view.count; i++) {
+        double expected = act_exact(act, a->exact[i], slope), found = dtype_load(a->view.dtype, a->view.data, stored_at(&a->view, i));
+        if (fabs(found - expected) <= tolerance(a->view.dtype, expected, terms, act)) continue;
+        printf("# element %lld of %lld: found %.9g, expected %.9g\n", (long long)i, (long long)a->view.count, found, expected);
+        return false;
+    }
+    return true;
+}
+
+/* Where the operands of each pass are in KArgs: {x, w, b, y}, outputs counted from OP_IN, -1 = not there. */
+static const int place[3][OPERANDS] = {{0, 1, 2, OP_IN}, {OP_IN, 1, -1, 0}, {0, OP_IN, OP_IN + 1, 1}};
+
+static View *arg(KArgs *args, int at) { return at < OP_IN ? &args->in[at] : &args->out[at - OP_IN]; }
+
+/* Runs twice over poisoned outputs; the bits must agree and inputs stay as they are. */
+static bool run_twice(KArgs *args, Tensor *t, const int *at) {
+    Err e;
+    for (int round = 0; round < 2; round++) {
+        for (int k = 0; k < OPERANDS; k++)
+            if (at[k] >= OP_IN && t[k].block) memset(t[k].view.data, 0xFF, t[k].bytes);
+        if (device->table->run(device, args, &e)) return ok(0, "run: %s", e.text);
+        for (int k = 0; k < OPERANDS; k++) {
+            if (at[k] < 0 || !t[k].block) continue;
+            if (at[k] >= OP_IN && round == 0) memcpy(t[k].copy, t[k].view.data, t[k].bytes);
+            else if (memcmp(t[k].copy, t[k].view.data, t[k].bytes)) return false;
+        }
+    }
+    return true;
+}
+
+/* terms: of the sums in y, dx, dw; t[B].block NULL: no bias */
+static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr, size_t limit, Tensor *t, const int64_t *terms,
+                       ActFn act, double slope) {
+    KArgs args = {.kind = kind, .attr = attr, .device = device};
+    const int *at = place[pass];
+    void *again = NULL;
+    Err e;
+    for (int k = 0; k < OPERANDS; k++)
+        if (at[k] >= 0 && t[k].block) {
+            *arg(&args, at[k]) = t[k].view;
+            arg(&args, at[k])->data = NULL;
+        }
+    if (device->table->prepare(device, &args, limit, &args.state, &args.workspace_bytes, &e)) {
+        ok(0, "%s: prepare: %s", name, e.text);
+        return;
+    }
+    size_t bytes = 0;
+    device->table->prepare(device, &args, limit, &again, &bytes, &e);
+    ok(again == args.state && bytes == args.workspace_bytes, "%s: prepared once", name);
+    for (int k = 0; k < OPERANDS; k++)
+        if (at[k] >= 0 && t[k].block) arg(&args, at[k])->data = t[k].view.data;
+    unsigned char *workspace = guarded(args.workspace_bytes);
+    args.workspace = workspace + GUARD;
+    ok(run_twice(&args, t, at), "%s: the same bits twice, inputs untouched", name);
+    bool whole = guards_whole(workspace, args.workspace_bytes), near = true;
+    for (int k = 0; k < OPERANDS; k++) {
+        if (at[k] < 0 || !t[k].block) continue;
+        whole &= guards_whole(t[k].block, t[k].bytes);
+        if (at[k] >= OP_IN) near &= near_exact(&t[k], terms[pass], pass ? ACT_NONE : act, slope);
+    }
+    ok(whole, "%s: nothing written outside", name);
+    ok(near, "%s: as in float64", name);
+    free(workspace);
+}
+
+typedef struct Types { const char *name; DType t[OPERANDS]; } Types;
+static const Types types[] = {
+    {"f32", {DT_F32, DT_F32, DT_F32, DT_F32}},       {"bf16", {DT_BF16, DT_BF16, DT_BF16, DT_BF16}},
+    {"f16", {DT_F16, DT_F16, DT_F16, DT_F16}},       {"bf16, b f32", {DT_BF16, DT_BF16, DT_F32, DT_BF16}},
+    {"bf16, w b f32", {DT_BF16, DT_F32, DT_F32, DT_BF16}}, {"f16, w b f32", {DT_F16, DT_F32, DT_F32, DT_F16}},
+    {"bf16, y f32", {DT_BF16, DT_BF16, DT_F32, DT_F32}},
+};
+
+typedef struct ConvCase { const char *name; RefConv d; bool bias; ActFn act; size_t limit; } ConvCase;
+static const ConvCase convs[] = {
+    {"1x1 of one", {1, 1, 1, 1, 1, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"3->64 3x3", {2, 3, 9, 9, 64, 3, 3, {1, 1}, {0}, {1, 1}, 1}, true, ACT_RELU, 4 << 20},
+    {"16->32 3x3 padded", {3, 16, 7, 8, 32, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20},
+    {"16->32 without scratch", {3, 16, 7, 8, 32, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 0},
+    {"5->7 odd, no bias", {3, 5, 11, 13, 7, 3, 5, {1, 1}, {1, 2, 1, 2}, {1, 1}, 1}, false, ACT_NONE, 4 << 20},
+    {"asymmetric padding", {2, 8, 6, 7, 4, 2, 2, {1, 1}, {0, 1, 1, 0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"stride 2 by 3", {2, 6, 15, 14, 10, 3, 4, {2, 3}, {1, 0, 1, 0}, {1, 1}, 1}, true, ACT_LEAKY, 4 << 20},
+    {"dilation 2 by 3", {2, 4, 14, 15, 6, 3, 3, {1, 1}, {2, 3, 2, 3}, {2, 3}, 1}, true, ACT_TANH, 4 << 20},
+    {"two groups", {2, 8, 9, 9, 12, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2}, true, ACT_SIGMOID, 4 << 20},
+    {"depthwise", {2, 16, 8, 8, 16, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 16}, true, ACT_RELU, 4 << 20},
+    {"depthwise twice, stride 2", {2, 5, 9, 9, 10, 3, 3, {2, 2}, {1, 1, 1, 1}, {1, 1}, 5}, false, ACT_NONE, 4 << 20},
+    {"1x1 gelu", {2, 24, 5, 5, 17, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU, 4 << 20},
+    {"whole image, gelu_tanh", {2, 3, 6, 6, 5, 6, 6, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU_TANH, 4 << 20},
+};
+
+static void test_conv(const ConvCase *c, const Types *types_of) {
+    const RefConv *d = &c->d;
+    int64_t oh = ref_conv_oh(d), ow = ref_conv_ow(d), per_group = d->c / d->groups;
+    Attr attr;
+    memset(&attr, 0, sizeof attr);
+    for (int k = 0; k < 2; k++) attr.conv.stride[k] = (int32_t)d->stride[k], attr.conv.dilation[k] = (int32_t)d->dilation[k];
+    for (int k = 0; k < 4; k++) attr.conv.pad[k] = (int32_t)d->pad[k];
+    attr.conv.groups = (int32_t)d->groups;
+    attr.conv.slope = c->act == ACT_LEAKY ? 0.125f : 0.0f;
+    int64_t terms[] = {per_group * d->kh * d->kw + 1, d->o / d->groups * d->kh * d->kw, d->n * oh * ow};
+    for (int pass = 0; pass < 3; pass++) {
+        Tensor t[OPERANDS] = {tensor_new(shape4(d->n, d->c, d->h, d->w), types_of->t[X], true),
+                              tensor_new(shape4(d->o, per_group, d->kh, d->kw), types_of->t[W], true), {.block = NULL},
+                              tensor_new(shape4(d->n, d->o, oh, ow), types_of->t[Y], true)};
+        if (c->bias) t[B] = tensor_new(shape1(d->o), types_of->t[B], false);
+        if (pass == 0) ref_conv2d(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, d);
+        if (pass == 1) ref_conv2d_dx(t[X].exact, t[Y].exact, t[W].exact, d);
+        if (pass == 2) ref_conv2d_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, d);
+        attr.conv.act = pass == 0 ? c->act : ACT_NONE;
+        char name[96];
+        snprintf(name, sizeof name, "conv2d%s %s, %s", (const char *[]){"", "_dx", "_dw"}[pass], c->name, types_of->name);
+        check_pass(name, (OpKind)(OP_conv2d + pass), pass, &attr, c->limit, t, terms, c->act, attr.conv.slope);
+        for (int k = 0; k < OPERANDS; k++) tensor_free(&t[k]);
+    }
+}
+
+typedef struct LinearCase { const char *name; int64_t n, i, o; bool bias; ActFn act; } LinearCase;
+static const LinearCase linears[] = {
+    {"1x1->1", 1, 1, 1, true, ACT_NONE},           {"3x7->5 no bias", 3, 7, 5, false, ACT_RELU},
+    {"2x33->16", 2, 33, 16, true, ACT_TANH},       {"5x1000->10", 5, 1000, 10, true, ACT_LEAKY},
+    {"67x1541->13", 67, 1541, 13, true, ACT_NONE}, {"3x20000->3", 3, 20000, 3, true, ACT_SIGMOID},
+    {"8x512->4", 8, 512, 4, false, ACT_GELU},      {"4x20->17", 4, 20, 17, true, ACT_GELU},
+    {"33x65->40 no bias", 33, 65, 40, false, ACT_RELU}, {"16x64->64", 16, 64, 64, true, ACT_GELU_TANH},
+    {"1x300->100", 1, 300, 100, true, ACT_LEAKY},  {"7x31->29", 7, 31, 29, true, ACT_SIGMOID},
+};
+
+static void test_linear(const LinearCase *c, const Types *types_of) {
+    Attr attr;
+    memset(&attr, 0, sizeof attr);
+    attr.linear.slope = c->act == ACT_LEAKY ? 0.125f : 0.0f;
+    int64_t terms[] = {c->i + 1, c->o, c->n};
+    for (int pass = 0; pass < 3; pass++) {
+        Tensor t[OPERANDS] = {tensor_new(shape2(c->n, c->i), types_of->t[X], false),
+                              tensor_new(shape2(c->o, c->i), types_of->t[W], false), {.block = NULL},
+                              tensor_new(shape2(c->n, c->o), types_of->t[Y], false)};
+        if (c->bias) t[B] = tensor_new(shape1(c->o), types_of->t[B], false);
+        if (pass == 0) ref_linear(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, c->n, c->i, c->o);
+        if (pass == 1) ref_linear_dx(t[X].exact, t[Y].exact, t[W].exact, c->n, c->i, c->o);
+        if (pass == 2) ref_linear_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, c->n, c->i, c->o);
+        attr.linear.act = pass == 0 ? c->act : ACT_NONE;
+        char name[96];
+        snprintf(name, sizeof name, "linear%s %s, %s", (const char *[]){"", "_dx", "_dw"}[pass], c->name, types_of->name);
+        check_pass(name, (OpKind)(OP_linear + pass), pass, &attr, 4 << 20, t, terms, c->act, attr.linear.slope);
+        for (int k = 0; k < OPERANDS; k++) tensor_free(&t[k]);
+    }
+}
+
+static void test_device(void) {
+    const DeviceTable *d = device->table;
+    DeviceInfo info;
+    Err e;
+    void *p = NULL;
+    char back[8] = "";
+    is_int(d->info(device, &info, &e), OK, "info");
+    has_text(info.driver, "oneDNN ", "the driver is oneDNN");
+    ok(info.name[0] && info.threads > 0 && info.memory_free > 0 && info.memory_free <= info.memory_total, "name, threads, memory");
+    is_int(d->alloc(device, 100, &p, &e), ERR_INTERNAL, "100 bytes are no multiple of the alignment");
+    is_int(d->alloc(device, (size_t)1 << 62, &p, &e), ERR_OOM, "2^62 bytes are too many");
+    has_text(e.text, "4611686018427387904", "the message says how many");
+    is_int(d->alloc(device, 128, &p, &e), OK, "128 bytes");
+    is_int((long long)((uintptr_t)p % d->alignment), 0, "aligned");
+    ok(!d->upload(device, p, "memtide", 8, &e) && !d->download(device, back, p, 8, &e), "there and back");
+    is_str(back, "memtide", "the same bytes");
+    d->free(device, p, 128);
+    double before = d->seconds(device);
+    ok(d->seconds(device) >= before && before > 0, "a clock that goes forward");
+}
+
+int main(void) {
+    Err e;
+    if (device_cpu_open(&device, &e)) {
+        ok(0, "open: %s", e.text);
+        return tap_done();
+    }
+    test_device();
+    for (size_t k = 0; k < ARRAY_LEN(types); k++) {
+        for (size_t c = 0; c < ARRAY_LEN(convs); c++) test_conv(&convs[c], &types[k]);
+        for (size_t c = 0; c < ARRAY_LEN(linears); c++) test_linear(&linears[c], &types[k]);
+        device->table->trim(device);
+    }
+    device->table->close(device);
+    return tap_done();
+}
