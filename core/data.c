@@ -69,7 +69,8 @@ int dataset_finish(Dataset *d, int code, Dataset **out) {
     d->hash = fnv1a(FNV_START, &d->seed, d->x ? 0 : sizeof d->seed);
     d->hash = fnv1a(d->hash, &d->classes, sizeof d->classes);
     d->hash = fnv1a(d->hash, d->target.dim, (size_t)d->target.rank * sizeof d->target.dim[0]);
-    if (d->x) d->hash = fnv1a(d->hash, d->x, (size_t)d->count * (size_t)shape_elements(&d->sample) * dtype_size(d->stored));
+    if (d->x)
+        d->hash = fnv1a(d->hash, d->x, (size_t)d->count * (size_t)shape_elements(&d->sample) * dtype_size(d->stored));
     if (d->t) d->hash = fnv1a(d->hash, d->t, (size_t)d->count * (size_t)target_size(d) * 4);
     describe(d);
     *out = d;
@@ -80,14 +81,17 @@ static int check_shape(const Shape *s, const char *what, Err *e) {
     int64_t n;
     char text[SHAPE_TEXT];
     if (s->rank < 1 || s->rank >= SHAPE_MAX)
-        return err_set(e, ERR_SCRIPT, "random data: %s %s: expected 1 to %d dimensions", what, shape_text(s, text), SHAPE_MAX - 1);
+        return err_set(
+            e, ERR_SCRIPT, "random data: %s %s: expected 1 to %d dimensions", what, shape_text(s, text), SHAPE_MAX - 1);
     return shape_count(s, &n, e) ? err_prefix(e, "random data: %s", what) : OK;
 }
 
-int dataset_random(int64_t count, const Shape *sample, int classes, const Shape *target, uint64_t seed, Dataset **out, Err *e) {
+int dataset_random(
+    int64_t count, const Shape *sample, int classes, const Shape *target, uint64_t seed, Dataset **out, Err *e) {
     if (count < 1) return err_set(e, ERR_SCRIPT, "random data: expected at least 1 sample, found %" PRId64, count);
     if (classes < 0) return err_set(e, ERR_SCRIPT, "random data: expected 0 or more classes, found %d", classes);
-    if (classes == 0 && !target) return err_set(e, ERR_SCRIPT, "random data: expected classes or the shape of a target, found neither");
+    if (classes == 0 && !target)
+        return err_set(e, ERR_SCRIPT, "random data: expected classes or the shape of a target, found neither");
     int code = check_shape(sample, "sample", e);
     if (!code && classes == 0) code = check_shape(target, "target", e);
     if (code) return code;
@@ -109,7 +113,8 @@ const char *dataset_text(const Dataset *d) { return d->text; }
 
 int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, Err *e) {
     if (n != 1 && n != d->sample.dim[0])
-        return err_set(e, ERR_SCRIPT, "normalize: expected 1 or %" PRId64 " values, one per channel, found %d", d->sample.dim[0], n);
+        return err_set(e, ERR_SCRIPT, "normalize: expected 1 or %" PRId64 " values, one per channel, found %d",
+            d->sample.dim[0], n);
     float *values = mem_new((size_t)n * 2 * sizeof *values);
     if (!values) return data_no_memory("normalize", (size_t)n * 2 * sizeof *values, e);
     for (int c = 0; c < n; c++) {
@@ -117,8 +122,9 @@ int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, 
         values[n + c] = (float)std[c];
         if (isfinite(values[c]) && isfinite(values[n + c]) && values[n + c] != 0) continue;
         mem_free(values);
-        return err_set(e, ERR_SCRIPT, "normalize: channel %d: expected a finite mean and a finite std that is not 0, found %g and %g", c,
-            mean[c], std[c]);
+        return err_set(e, ERR_SCRIPT,
+            "normalize: channel %d: expected a finite mean and a finite std that is not 0, found %g and %g", c, mean[c],
+            std[c]);
     }
     mem_free(d->mean);
     d->mean = values;
@@ -135,8 +141,8 @@ static Philox draw(const Dataset *d, int64_t i, int what, int64_t block) {
     return philox(d->seed, RNG_DATA, (uint32_t)i, (uint32_t)((uint64_t)i >> 32) << 1 | (uint32_t)what, (uint64_t)block);
 }
 
-/* Box and Muller's two normals from two uniforms in (0, 1), in double so that the last bit of fp32 does not hang on the machine's
- * mathematical library. */
+/* Box and Muller's two normals from two uniforms in (0, 1), in double so that the last bit of fp32 does not hang on the
+ * machine's mathematical library. */
 static void two_normals(uint32_t a, uint32_t b, float *out) {
     double radius = sqrt(-2 * log((a + 0.5) * 0x1p-32)), angle = b * (2 * M_PI * 0x1p-32);
     out[0] = (float)(radius * cos(angle));

@@ -1,4 +1,5 @@
-/* Files that are not trusted: what a header promises is checked against the bytes that are there, before and while they are kept. */
+/* Files that are not trusted: what a header promises is checked against the bytes that are there, before and while they
+ * are kept. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -44,7 +45,8 @@ static int read_failed(const DataFile *f, Err *e) {
     const char *text = gzerror(f->gz, &code);
     if (code == Z_ERRNO) return err_set(e, ERR_FILE, "cannot read %s: %s", f->path, strerror(errno));
     if (code == Z_MEM_ERROR) return data_no_memory(f->path, READ_STEP, e);
-    return err_set(e, ERR_FORMAT, "%s: the compressed data are damaged after %" PRId64 " bytes (%s)", f->path, f->at, text);
+    return err_set(
+        e, ERR_FORMAT, "%s: the compressed data are damaged after %" PRId64 " bytes (%s)", f->path, f->at, text);
 }
 
 int data_read(DataFile *f, void *to, size_t want, size_t *got, Err *e) {
@@ -75,9 +77,11 @@ static int rest_bytes(const DataFile *f, const Shape *shape, size_t element, siz
     *bytes = element;
     for (int i = 0; i < shape->rank; i++) {
         if (shape->dim[i] < 1 || shape->dim[i] > INT32_MAX)
-            return err_set(e, ERR_FORMAT, "%s: shape %s: expected sizes from 1 to %d", f->path, shape_text(shape, text), INT32_MAX);
+            return err_set(e, ERR_FORMAT, "%s: shape %s: expected sizes from 1 to %d", f->path, shape_text(shape, text),
+                INT32_MAX);
         if (!size_mul(*bytes, (size_t)shape->dim[i], bytes) || *bytes > DATA_MAX)
-            return err_set(e, ERR_FORMAT, "%s: shape %s: expected at most %zu bytes of data", f->path, shape_text(shape, text), DATA_MAX);
+            return err_set(e, ERR_FORMAT, "%s: shape %s: expected at most %zu bytes of data", f->path,
+                shape_text(shape, text), DATA_MAX);
     }
     return OK;
 }
@@ -85,8 +89,9 @@ static int rest_bytes(const DataFile *f, const Shape *shape, size_t element, siz
 static int wrong_length(const DataFile *f, const Shape *shape, size_t want, int64_t found, Err *e) {
     char text[SHAPE_TEXT];
     bool longer = found > (int64_t)want;
-    return err_set(e, ERR_FORMAT, "%s: too %s: expected %zu bytes for the shape %s of its header, found %s%" PRId64, f->path,
-        longer ? "long" : "short", want, shape_text(shape, text), longer && f->length < 0 ? "at least " : "", found);
+    const char *least = longer && f->length < 0 ? "at least " : "";
+    return err_set(e, ERR_FORMAT, "%s: too %s: expected %zu bytes for the shape %s of its header, found %s%" PRId64,
+        f->path, longer ? "long" : "short", want, shape_text(shape, text), least, found);
 }
 
 int data_rest(DataFile *f, const Shape *shape, size_t element, void **out, Err *e) {
@@ -97,7 +102,8 @@ int data_rest(DataFile *f, const Shape *shape, size_t element, void **out, Err *
     if (f->length >= 0 && f->length - f->at != (int64_t)want) return wrong_length(f, shape, want, f->length - f->at, e);
     do {
         size_t next = f->length >= 0 || want - have < READ_STEP ? want : have + READ_STEP;
-        if (!mem_grow(&bytes, &steps, (int)((next + READ_STEP - 1) / READ_STEP), READ_STEP)) code = data_no_memory(f->path, next, e);
+        if (!mem_grow(&bytes, &steps, (int)((next + READ_STEP - 1) / READ_STEP), READ_STEP))
+            code = data_no_memory(f->path, next, e);
         else code = data_read(f, bytes + have, next - have, &got, e);
         if (code) goto failed;
         have += got;

@@ -5,7 +5,8 @@
 #include "data_private.h"
 #include "mem.h"
 
-/* IDX: 00 00, element type (08: u8), rank, then rank sizes of 4 bytes, big-endian, then the elements. Ranks from `low` to `high`. */
+/* IDX: 00 00, element type (08: u8), rank, then rank sizes of 4 bytes, big-endian, then the elements. Ranks from `low`
+ * to `high`. */
 static int idx_read(const char *path, int low, int high, Shape *shape, void **bytes, Err *e) {
     DataFile f;
     unsigned char magic[4], size[4];
@@ -13,7 +14,8 @@ static int idx_read(const char *path, int low, int high, Shape *shape, void **by
     if (!code) code = data_need(&f, magic, sizeof magic, "magic number", e);
     if (code) goto done;
     if (magic[0] || magic[1] || magic[2] != 8 || magic[3] < low || magic[3] > high) {
-        code = err_set(e, ERR_FORMAT, "%s: expected IDX bytes of rank %d%s (magic 00 00 08 %02x), found %02x %02x %02x %02x", path, low,
+        code = err_set(e, ERR_FORMAT,
+            "%s: expected IDX bytes of rank %d%s (magic 00 00 08 %02x), found %02x %02x %02x %02x", path, low,
             low < high ? " or more" : "", low, magic[0], magic[1], magic[2], magic[3]);
         goto done;
     }
@@ -36,8 +38,8 @@ int dataset_idx(const char *images, const char *labels, Dataset **out, Err *e) {
     int code = idx_read(images, 3, SHAPE_MAX, &shape, &d->x, e);
     if (!code) code = idx_read(labels, 1, 1, &label_shape, &label_bytes, e);
     if (!code && label_shape.dim[0] != shape.dim[0])
-        code = err_set(e, ERR_FORMAT, "%s: expected %" PRId64 " labels, one for each image of %s, found %" PRId64, labels, shape.dim[0],
-            images, label_shape.dim[0]);
+        code = err_set(e, ERR_FORMAT, "%s: expected %" PRId64 " labels, one for each image of %s, found %" PRId64,
+            labels, shape.dim[0], images, label_shape.dim[0]);
     if (!code) {
         d->divisor = 255;
         d->count = shape.dim[0];
@@ -56,11 +58,12 @@ typedef struct Cifar { unsigned char *pixels; int32_t *labels; int count, pixels
 
 static int cifar_add(Cifar *c, const DataFile *f, const unsigned char *record, Err *e) {
     if (record[0] >= CIFAR_CLASSES)
-        return err_set(e, ERR_FORMAT, "%s: record %" PRId64 ": expected a label from 0 to 9, found %d", f->path, f->at / CIFAR_RECORD,
-            record[0]);
+        return err_set(e, ERR_FORMAT, "%s: record %" PRId64 ": expected a label from 0 to 9, found %d", f->path,
+            f->at / CIFAR_RECORD, record[0]);
     if ((size_t)c->count >= DATA_MAX / CIFAR_RECORD)
         return err_set(e, ERR_FORMAT, "%s: expected at most %zu bytes of data", f->path, DATA_MAX);
-    if (!mem_grow(&c->pixels, &c->pixels_cap, c->count + 1, CIFAR_PIXELS) || !mem_grow(&c->labels, &c->labels_cap, c->count + 1, 4))
+    if (!mem_grow(&c->pixels, &c->pixels_cap, c->count + 1, CIFAR_PIXELS) ||
+        !mem_grow(&c->labels, &c->labels_cap, c->count + 1, 4))
         return data_no_memory(f->path, (size_t)(c->count + 1) * CIFAR_RECORD, e);
     c->labels[c->count] = record[0];
     memcpy(c->pixels + (size_t)c->count * CIFAR_PIXELS, record + 1, CIFAR_PIXELS);
@@ -74,7 +77,8 @@ static int cifar_read(Cifar *c, const char *path, Err *e) {
     size_t got = CIFAR_RECORD;
     int code = data_open(&f, path, e);
     if (!code && f.length > 0 && f.length % CIFAR_RECORD)
-        code = err_set(e, ERR_FORMAT, "%s: expected a multiple of %d bytes, found %" PRId64, path, CIFAR_RECORD, f.length);
+        code = err_set(
+            e, ERR_FORMAT, "%s: expected a multiple of %d bytes, found %" PRId64, path, CIFAR_RECORD, f.length);
     while (!code && got == CIFAR_RECORD) {
         code = data_read(&f, record, CIFAR_RECORD, &got, e);
         if (!code && got == CIFAR_RECORD) code = cifar_add(c, &f, record, e);

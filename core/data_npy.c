@@ -1,5 +1,5 @@
-/* NumPy's .npy: "\x93NUMPY", version, header length, a Python dict of exactly descr, fortran_order and shape, then the elements.
- * The header is read by hand: no expression is evaluated, pickled objects are refused. */
+/* NumPy's .npy: "\x93NUMPY", version, header length, a Python dict of exactly descr, fortran_order and shape, then the
+ * elements. The header is read by hand: no expression is evaluated, pickled objects are refused. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,9 @@ static double f64_value(const unsigned char *p) { double v; memcpy(&v, p, sizeof
 static double i32_value(const unsigned char *p) { int32_t v; memcpy(&v, p, sizeof v); return v; }
 static double i64_value(const unsigned char *p) { int64_t v; memcpy(&v, p, sizeof v); return (double)v; }
 
-/* value is NULL for bytes, which stay as they are; the files are little-endian, as is every machine that memtide runs on */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are taken as they are in the files: little-endian");
+
+/* value is NULL for bytes, which stay as they are */
 typedef struct NpyType {
     const char *descr;
     size_t size;
@@ -36,7 +38,8 @@ enum { SEEN_DESCR = 1, SEEN_ORDER = 2, SEEN_SHAPE = 4, SEEN_ALL = 7 };
 
 static int bad(const Header *h, const char *expected) {
     int left = (int)(h->end - h->at);
-    return err_set(h->e, ERR_FORMAT, "%s: npy header: expected %s, found \"%.*s\"", h->path, expected, left < 24 ? left : 24, h->at);
+    return err_set(h->e, ERR_FORMAT, "%s: npy header: expected %s, found \"%.*s\"", h->path, expected,
+        left < 24 ? left : 24, h->at);
 }
 
 static bool take(Header *h, const char *token) {
@@ -65,14 +68,16 @@ static int take_descr(Header *h) {
     for (size_t i = 0; i < ARRAY_LEN(types); i++)
         if (!strcmp(word, types[i].descr)) h->type = &types[i];
     if (h->type) return OK;
-    return err_set(h->e, ERR_FORMAT, "%s: expected elements of type '<f4', '<f8', '|u1', '<i4' or '<i8', found '%s'%s", h->path, word,
-        word[0] == '>' ? " (big endian)" : strchr(word, 'O') ? " (Python objects)" : "");
+    const char *what = word[0] == '>' ? " (big endian)" : strchr(word, 'O') ? " (Python objects)" : "";
+    return err_set(h->e, ERR_FORMAT, "%s: expected elements of type '<f4', '<f8', '|u1', '<i4' or '<i8', found '%s'%s",
+        h->path, word, what);
 }
 
 static int take_order(Header *h) {
     if (take(h, "False")) return OK;
     if (!take(h, "True")) return bad(h, "True or False");
-    return err_set(h->e, ERR_FORMAT, "%s: expected an array in C order, found Fortran order: save numpy.ascontiguousarray(a)", h->path);
+    return err_set(h->e, ERR_FORMAT,
+        "%s: expected an array in C order, found Fortran order: save numpy.ascontiguousarray(a)", h->path);
 }
 
 static int take_shape(Header *h) {
@@ -82,7 +87,8 @@ static int take_shape(Header *h) {
         int64_t n = 0;
         if (h->shape.rank && !comma) return bad(h, "a comma");
         if (h->shape.rank == SHAPE_MAX)
-            return err_set(h->e, ERR_FORMAT, "%s: expected an array of 1 to %d dimensions, found more", h->path, SHAPE_MAX);
+            return err_set(
+                h->e, ERR_FORMAT, "%s: expected an array of 1 to %d dimensions, found more", h->path, SHAPE_MAX);
         if (h->at == h->end || *h->at < '0' || *h->at > '9') return bad(h, "a size");
         for (; h->at < h->end && *h->at >= '0' && *h->at <= '9'; h->at++)
             if (n <= INT32_MAX) n = 10 * n + (*h->at - '0');
@@ -90,7 +96,9 @@ static int take_shape(Header *h) {
         comma = take(h, ",");
     }
     if (h->shape.rank == 1 && !comma) return bad(h, "a comma in a shape of one size");
-    if (!h->shape.rank) return err_set(h->e, ERR_FORMAT, "%s: expected an array of 1 to %d dimensions, found a number", h->path, SHAPE_MAX);
+    if (!h->shape.rank)
+        return err_set(
+            h->e, ERR_FORMAT, "%s: expected an array of 1 to %d dimensions, found a number", h->path, SHAPE_MAX);
     return OK;
 }
 
@@ -107,7 +115,8 @@ static int take_entry(Header *h) {
         h->seen |= 1 << i;
         return take(h, ":") ? keys[i].take(h) : bad(h, "a colon");
     }
-    return err_set(h->e, ERR_FORMAT, "%s: npy header: expected descr, fortran_order and shape, found '%s'", h->path, word);
+    return err_set(
+        h->e, ERR_FORMAT, "%s: npy header: expected descr, fortran_order and shape, found '%s'", h->path, word);
 }
 
 static int take_header(Header *h) {
@@ -121,7 +130,9 @@ static int take_header(Header *h) {
     }
     take(h, "");
     if (h->at != h->end) return bad(h, "nothing after the dict");
-    if (h->seen != SEEN_ALL) return err_set(h->e, ERR_FORMAT, "%s: npy header: expected descr, fortran_order and shape, found only some", h->path);
+    if (h->seen != SEEN_ALL)
+        return err_set(
+            h->e, ERR_FORMAT, "%s: npy header: expected descr, fortran_order and shape, found only some", h->path);
     return OK;
 }
 
@@ -131,13 +142,15 @@ static int npy_header(DataFile *f, Npy *a, Err *e) {
     int code = data_need(f, start, sizeof start, "npy magic and version", e);
     if (code) return code;
     if (memcmp(start, "\x93NUMPY", 6) || start[6] < 1 || start[6] > 3 || start[7])
-        return err_set(e, ERR_FORMAT, "%s: expected \\x93NUMPY and version 1.0, 2.0 or 3.0, found %02x %02x %02x %02x %02x %02x, %d.%d",
-            f->path, start[0], start[1], start[2], start[3], start[4], start[5], start[6], start[7]);
+        return err_set(e, ERR_FORMAT,
+            "%s: expected \\x93NUMPY and version 1.0, 2.0 or 3.0, found %02x %02x %02x %02x %02x %02x, %d.%d", f->path,
+            start[0], start[1], start[2], start[3], start[4], start[5], start[6], start[7]);
     code = data_need(f, size, start[6] == 1 ? 2 : 4, "npy header length", e);
     if (code) return code;
     uint32_t n = (uint32_t)size[3] << 24 | (uint32_t)size[2] << 16 | (uint32_t)size[1] << 8 | size[0];
     if (n > NPY_HEADER_MAX)
-        return err_set(e, ERR_FORMAT, "%s: expected an npy header of at most %d bytes, found %" PRIu32, f->path, NPY_HEADER_MAX, n);
+        return err_set(e, ERR_FORMAT, "%s: expected an npy header of at most %d bytes, found %" PRIu32, f->path,
+            NPY_HEADER_MAX, n);
     code = data_need(f, text, n, "npy header", e);
     if (code) return code;
     Header h = {.path = f->path, .at = text, .end = text + n, .shape = {0, {1, 1, 1, 1}}, .e = e};
@@ -156,8 +169,9 @@ static int npy_read(const char *path, Npy *a, Err *e) {
     return code;
 }
 
-/* Elements of 4 or 8 bytes become fp32 or (labels) int32 where they are: element i is written after it, and no later one, was read.
- * Whole numbers must survive that: labels below 2^31 - 1 and not negative, others within the 2^24 that fp32 holds. */
+/* Elements of 4 or 8 bytes become fp32 or (labels) int32 where they are: element i is written after it, and no later
+ * one, was read. Whole numbers must survive that: labels below 2^31 - 1 and not negative, others within the 2^24 that
+ * fp32 holds. */
 static int npy_narrow(const char *path, Npy *a, bool labels, Err *e) {
     const double low = labels ? 0 : -16777216, high = labels ? INT32_MAX - 1 : 16777216;
     int64_t n = shape_elements(&a->shape);
@@ -165,8 +179,8 @@ static int npy_narrow(const char *path, Npy *a, bool labels, Err *e) {
     for (int64_t i = 0; i < n; i++) {
         double v = a->type->value(bytes + (size_t)i * a->type->size);
         if (a->type->integer && !(v >= low && v <= high))
-            return err_set(e, ERR_FORMAT, "%s: element %" PRId64 ": expected a %s from %.0f to %.0f, found %.0f", path, i,
-                labels ? "label" : "whole number", low, high, v);
+            return err_set(e, ERR_FORMAT, "%s: element %" PRId64 ": expected a %s from %.0f to %.0f, found %.0f", path,
+                i, labels ? "label" : "whole number", low, high, v);
         float real = (float)v;
         int32_t label = labels ? (int32_t)v : 0;
         memcpy(bytes + (size_t)i * 4, labels ? (void *)&label : (void *)&real, 4);
@@ -185,7 +199,8 @@ static int npy_targets(Dataset *d, const char *path, Err *e) {
     Npy y = {0};
     int code = npy_read(path, &y, e);
     if (!code && y.shape.dim[0] != d->count)
-        code = err_set(e, ERR_FORMAT, "%s: expected %" PRId64 " targets, one for each sample, found %" PRId64, path, d->count, y.shape.dim[0]);
+        code = err_set(e, ERR_FORMAT, "%s: expected %" PRId64 " targets, one for each sample, found %" PRId64, path,
+            d->count, y.shape.dim[0]);
     if (!code && y.type->integer && y.shape.rank != 1)
         code = err_set(e, ERR_FORMAT, "%s: expected labels in one dimension, found %d", path, y.shape.rank);
     if (!code && !y.type->value) {

@@ -28,8 +28,8 @@ struct Dataset {
 Dataset *dataset_start(const char *kind, Err *e); /* NULL: no memory */
 /* Labels from bytes. */
 int dataset_labels(Dataset *d, const unsigned char *labels, Err *e);
-/* Ends a reader whose outcome is `code`: OK counts the classes (unless the format fixes them), hashes the content and gives the set
- * away; otherwise frees it. Returns `code`. */
+/* Ends a reader whose outcome is `code`: OK counts the classes (unless the format fixes them), hashes the content and
+ * gives the set away; otherwise frees it. Returns `code`. */
 int dataset_finish(Dataset *d, int code, Dataset **out);
 int data_no_memory(const char *path, size_t bytes, Err *e);
 
@@ -47,8 +47,8 @@ void data_close(DataFile *f);
 int data_read(DataFile *f, void *to, size_t want, size_t *got, Err *e);
 /* Exactly `want` bytes of what is called `what`. */
 int data_need(DataFile *f, void *to, size_t want, const char *what, Err *e);
-/* Everything that is left, which must be the elements of `shape`. Memory grows with what the file really holds, so a header that
- * promises too much costs nothing. */
+/* Everything that is left, which must be the elements of `shape`. Memory grows with what the file really holds, so a
+ * header that promises too much costs nothing. */
 int data_rest(DataFile *f, const Shape *shape, size_t element, void **out, Err *e);
 
 #endif

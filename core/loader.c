@@ -1,7 +1,8 @@
 /* Batches in order, one of them made ahead on a second thread.
  *
- * The thread has one slot. Whoever asks sets its place and WANTED; the thread fills it and sets READY. While it is WANTED the slot
- * and the order of the epoch belong to the thread, otherwise to the caller: the lock guards only `state` and `stop`. */
+ * The thread has one slot. Whoever asks sets its place and WANTED; the thread fills it and sets READY. While it is
+ * WANTED the slot and the order of the epoch belong to the thread, otherwise to the caller: the lock guards only
+ * `state` and `stop`. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <string.h>
@@ -98,7 +99,8 @@ static int start_thread(Loader *l, Err *e) {
     l->slot.x = mem_new((size_t)l->batch * l->x_size);
     l->slot.t = mem_new((size_t)l->batch * l->t_size);
     if (!l->slot.x || !l->slot.t)
-        return err_set(e, ERR_HOST_MEMORY, "loader: no memory for a batch of %zu bytes", (size_t)l->batch * (l->x_size + l->t_size));
+        return err_set(e, ERR_HOST_MEMORY, "loader: no memory for a batch of %zu bytes",
+            (size_t)l->batch * (l->x_size + l->t_size));
     pthread_mutex_init(&l->lock, NULL); /* with default attributes neither of them fails on Linux */
     pthread_cond_init(&l->changed, NULL);
     int failed = pthread_create(&l->thread, NULL, fill_ahead, l);
@@ -116,14 +118,17 @@ static int check(const Dataset *d, int64_t batch, bool drop_last, size_t sample_
     size_t bytes;
     if (batch < 1) return err_set(e, ERR_SCRIPT, "loader: expected a batch of at least 1, found %" PRId64, batch);
     if (drop_last && batch > count)
-        return err_set(e, ERR_SCRIPT, "loader: drop_last leaves no batch of %" PRId64 ": expected at most %" PRId64 ", the samples", batch,
+        return err_set(e, ERR_SCRIPT,
+            "loader: drop_last leaves no batch of %" PRId64 ": expected at most %" PRId64 ", the samples", batch,
             count);
     if (!size_mul((size_t)batch, sample_bytes, &bytes))
-        return err_set(e, ERR_SCRIPT, "loader: a batch of %" PRId64 " samples of %zu bytes is too large", batch, sample_bytes);
+        return err_set(
+            e, ERR_SCRIPT, "loader: a batch of %" PRId64 " samples of %zu bytes is too large", batch, sample_bytes);
     return OK;
 }
 
-int loader_open(const Dataset *d, int64_t batch, bool shuffled, bool drop_last, bool prefetch, uint64_t seed, Loader **out, Err *e) {
+int loader_open(const Dataset *d, int64_t batch, bool shuffled, bool drop_last, bool prefetch, uint64_t seed,
+    Loader **out, Err *e) {
     Shape sample = dataset_sample(d), target = dataset_target(d);
     size_t x_size = (size_t)shape_elements(&sample) * 4;
     size_t t_size = target.rank || dataset_classes(d) ? (size_t)shape_elements(&target) * 4 : 0, order_bytes = 0;

@@ -1,11 +1,12 @@
--- digits.lua: draws a small set of handwritten-like digits and writes it as IDX files with MNIST's names, so that a convolutional
--- network can be trained where MNIST itself is not at hand. Plain Lua, the same bytes from the same seed on every machine.
+-- digits.lua: draws a small set of handwritten-like digits and writes it as IDX files with MNIST's names, so that a
+-- convolutional network can be trained where MNIST itself is not at hand. Plain Lua, the same bytes from the same seed
+-- on every machine.
 --
 --   require "memtide.digits".write(dir, n_train, n_test, seed)        from a script
 --   lua5.4 digits.lua OUTDIR [count_train] [count_test] [seed]        from a shell
 --
--- Each image is a 5 x 7 glyph seen through a random scaling, rotation, slant and shift, with a random stroke width and intensity,
--- and noise on top: the same digit never falls on the same pixels twice, which a network has to see through.
+-- Each image is a 5 x 7 glyph seen through a random scaling, rotation, slant and shift, with a random stroke width and
+-- intensity, and noise on top: the same digit never falls on the same pixels twice, which a network has to see through.
 local M = {}
 
 local SIDE, WIDE, HIGH = 28, 5, 7
@@ -121,10 +122,12 @@ function M.write(dir, n_train, n_test, seed)
   set(dir, "t10k", n_test or 500, random)
 end
 
-local main = debug.getinfo(1, "S").source
-if arg and arg[0] and main == "@" .. arg[0] then
+-- run as a program, not loaded by one
+if arg and arg[0] and debug and debug.getinfo(1, "S").source == "@" .. arg[0] then
   local function whole(i, name)
-    return arg[i] and (math.tointeger(tonumber(arg[i])) or error(name .. ": expected a whole number, found " .. arg[i], 0))
+    local n = math.tointeger(tonumber(arg[i]))
+    if arg[i] and not n then error(name .. ": expected a whole number, found " .. arg[i], 0) end
+    return n
   end
   if not arg[1] then
     io.stderr:write("usage: lua5.4 digits.lua OUTDIR [count_train] [count_test] [seed]\n")

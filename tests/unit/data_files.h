@@ -1,4 +1,5 @@
-/* data_files.h: sample files of every format in memory and in a temporary folder, for the tests of data and of the loader. */
+/* data_files.h: sample files of every format in memory and in a temporary folder, for the tests of data and of the
+ * loader. */
 #ifndef DATA_FILES_H
 #define DATA_FILES_H
 

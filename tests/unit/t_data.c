@@ -12,7 +12,8 @@ static Blob blob_idx(const int *sizes, int below) {
     b.at[2] = 8;
     for (; sizes[b.at[3]]; b.at[3]++) {
         unsigned n = (unsigned)sizes[b.at[3]];
-        unsigned char big[4] = {(unsigned char)(n >> 24), (unsigned char)(n >> 16), (unsigned char)(n >> 8), (unsigned char)n};
+        unsigned char big[4] = {
+            (unsigned char)(n >> 24), (unsigned char)(n >> 16), (unsigned char)(n >> 8), (unsigned char)n};
         blob_add(&b, big, 4);
         count *= n;
     }
@@ -44,7 +45,9 @@ static Blob npy(int major, const char *dict, const void *data, size_t n) {
 }
 
 static const float reals[6] = {0, 1.5f, -2, 3.25f, 1e-30f, 7};
-static Blob npy_x(void) { return npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }", reals, sizeof reals); }
+static Blob npy_x(void) {
+    return npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }", reals, sizeof reals);
+}
 
 static int open_idx(Dataset **d) { return dataset_idx(path_x, path_y, d, &e); }
 static int open_cifar(Dataset **d) { return dataset_cifar10((const char *const[]){path_x}, 1, d, &e); }
@@ -57,7 +60,8 @@ static void refused(int (*open)(Dataset **), const char *path, const Blob *b, bo
     long live = mem_live();
     blob_write(path, b, b->n, gz);
     int code = open(&d);
-    if (!ok(code == ERR_FORMAT && !d && mem_live() == live && strstr(e.text, text) && strstr(e.text, path), "%srefused: %s", gz ? "gz " : "", text))
+    if (!ok(code == ERR_FORMAT && !d && mem_live() == live && strstr(e.text, text) && strstr(e.text, path),
+            "%srefused: %s", gz ? "gz " : "", text))
         printf("# code %d: %s; %ld live\n", code, code ? e.text : "", mem_live() - live);
     dataset_free(d);
 }
@@ -72,14 +76,16 @@ static void test_idx(bool gz) {
     blob_write(path_y, &y, y.n, gz);
     if (!ok(open_idx(&d) == OK, "idx opens%s", gz ? " compressed" : "")) { printf("# %s\n", e.text); return; }
     Shape expected = {3, {1, HIGH, WIDE, 1}}, found = dataset_sample(d), target = dataset_target(d);
-    ok(dataset_count(d) == IMAGES && shape_equal(&found, &expected) && target.rank == 0 && dataset_classes(d) == 4, "its sizes");
+    ok(dataset_count(d) == IMAGES && shape_equal(&found, &expected) && target.rank == 0 && dataset_classes(d) == 4,
+        "its sizes");
     for (int i = 0; i < IMAGES; i++) {
         dataset_get(d, i, sample, &label);
         wrong += label != 7 * i % 4;
         for (int k = 0; k < PIXELS; k++) wrong += sample[k] != (float)(7 * (i * PIXELS + k) % 256) / 255.0f;
     }
     is_int(wrong, 0, "every pixel is value / 255, every label as written");
-    is_str(dataset_text(d), "idx 5x1x2x3 40bb0efc5b3b21b4", "its text: FNV-1a of classes, pixels, labels, plain and compressed alike");
+    is_str(dataset_text(d), "idx 5x1x2x3 40bb0efc5b3b21b4",
+        "its text: FNV-1a of classes, pixels, labels, plain and compressed alike");
     dataset_free(d);
 }
 
@@ -130,7 +136,8 @@ static void test_cifar(void) {
     blob_write(path_x, &b, b.n, false);
     blob_write(path_y, &b, b.n, true);
     const char *const both[] = {path_x, path_y};
-    ok(dataset_cifar10(both, 2, &d, &e) == OK && dataset_count(d) == 4 && dataset_classes(d) == 10, "cifar10: two files, one compressed");
+    ok(dataset_cifar10(both, 2, &d, &e) == OK && dataset_count(d) == 4 && dataset_classes(d) == 10,
+        "cifar10: two files, one compressed");
     for (int i = 0; i < 4; i++) {
         dataset_get(d, i, x, &label);
         wrong += label != (i % 2 ? 9 : 3);
@@ -215,14 +222,16 @@ static void test_npy_refused(void) {
         {DICT("|O", "(3, 2)"), "found '|O' (Python objects)"},
         {DICT("<f2", "(3, 2)"), "expected elements of type '<f4', '<f8', '|u1', '<i4' or '<i8', found '<f2'"},
         {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (6,), }", "expected a string, found \"[('a', "},
-        {"{'descr': '<f4', 'fortran_order': True, 'shape': (3, 2), }", "expected an array in C order, found Fortran order"},
+        {"{'descr': '<f4', 'fortran_order': True, 'shape': (3, 2), }",
+            "expected an array in C order, found Fortran order"},
         {"{'descr': '<f4', 'fortran_order': 0, 'shape': (3, 2), }", "expected True or False"},
         {"{'descr': '<f4', 'fortran_order': False}", "expected descr, fortran_order and shape, found only some"},
         {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }", "'descr' is there twice"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), 'more': 1}", "found 'more'"},
         {"{'descr': '<f4' 'fortran_order': False, 'shape': (3, 2)}", "expected a comma"},
         {"{'descr' '<f4', 'fortran_order': False, 'shape': (3, 2)}", "expected a colon"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2)} + 1", "expected nothing after the dict, found \"+ 1"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2)} + 1",
+            "expected nothing after the dict, found \"+ 1"},
         {"'descr'", "expected a dict"},
         {"{'descr: '<f4'}", "found 'descr: '"},
         {"{'descr", "expected a short string"},
@@ -253,7 +262,8 @@ static void test_npy_refused(void) {
     b.at[9] = 0x28;
     refused(open_npy, path_x, &b, false, "expected an npy header of at most 10000 bytes, found 10");
     b = npy(1, DICT("<i4", "(1, 1)"), (const int32_t[]){16777217}, 4);
-    refused(open_npy, path_x, &b, false, "element 0: expected a whole number from -16777216 to 16777216, found 16777217");
+    refused(
+        open_npy, path_x, &b, false, "element 0: expected a whole number from -16777216 to 16777216, found 16777217");
 }
 
 static void test_npy_targets_refused(void) {
@@ -282,7 +292,8 @@ static Blob file_bytes(const char *path) {
     return b;
 }
 
-/* Every prefix is refused; every changed byte gives a set or a refusal, never a leak (nor, under the sanitizers, a stray access). */
+/* Every prefix is refused; every changed byte gives a set or a refusal, never a leak (nor, under the sanitizers, a
+ * stray access). */
 static void test_damage(int (*open)(Dataset **), const char *path, const char *what) {
     Blob b = file_bytes(path), c;
     Dataset *d = NULL;
@@ -320,7 +331,8 @@ static void test_memory(int (*open)(Dataset **), const char *what) {
     } while (code && n < 100);
     mem_fail_after(0);
     dataset_free(d);
-    ok(n > 1 && n < 100 && !wrong && mem_live() == live, "%s: %ld allocations, each failing once, leave nothing", what, n - 1);
+    ok(n > 1 && n < 100 && !wrong && mem_live() == live, "%s: %ld allocations, each failing once, leave nothing", what,
+        n - 1);
 }
 
 static void test_each_format(bool gz) {
@@ -383,7 +395,8 @@ static void test_random(void) {
     ok(!memcmp(x, again, sizeof x) && label == label_again, "a sample is the same again");
     ok(dataset_random(20, &odd, 0, &target, 8, &other, &e) == OK && dataset_classes(other) == 0, "random: targets");
     dataset_get(other, 3, x, again);
-    ok(x[4] != 0 && again[4] != 0 && memcmp(x, again, 20) != 0, "targets are drawn apart from inputs, also of odd sizes");
+    ok(x[4] != 0 && again[4] != 0 && memcmp(x, again, 20) != 0,
+        "targets are drawn apart from inputs, also of odd sizes");
     ok(strcmp(dataset_text(d), dataset_text(other)) != 0, "their texts differ");
     dataset_free(d);
     dataset_free(other);

@@ -81,8 +81,10 @@ static void test_order(const Dataset *d, bool prefetch) {
 
     l = opened(d, true, false, prefetch, 1);
     ok(epoch(l, first) == COUNT && is_permutation(first), "%s: shuffled, an epoch is a permutation", how);
-    ok(epoch(l, second) == COUNT && is_permutation(second) && memcmp(first, second, sizeof first), "%s: the next is another", how);
-    ok(!loader_seek(l, 0, &e) && epoch(l, again) == COUNT && !memcmp(first, again, sizeof first), "%s: epoch 0 comes back", how);
+    ok(epoch(l, second) == COUNT && is_permutation(second) && memcmp(first, second, sizeof first),
+        "%s: the next is another", how);
+    ok(!loader_seek(l, 0, &e) && epoch(l, again) == COUNT && !memcmp(first, again, sizeof first),
+        "%s: epoch 0 comes back", how);
     next(l);
     next(l);
     ok(!loader_seek(l, 1, &e) && epoch(l, again) == COUNT && !memcmp(second, again, sizeof first),
@@ -91,7 +93,8 @@ static void test_order(const Dataset *d, bool prefetch) {
     loader_close(l);
 
     l = opened(d, true, false, prefetch, 2);
-    ok(epoch(l, again) == COUNT && is_permutation(again) && memcmp(first, again, sizeof first), "%s: another seed, another order", how);
+    ok(epoch(l, again) == COUNT && is_permutation(again) && memcmp(first, again, sizeof first),
+        "%s: another seed, another order", how);
     loader_close(l);
 }
 
@@ -126,7 +129,8 @@ static void test_uniform(void) {
         if (seen[i] < least) least = seen[i];
         if (seen[i] > most) most = seen[i];
     }
-    if (!ok(kinds == 24 && least > 60 && most < 140, "all orders are drawn about as often")) printf("# %d kinds, %d to %d\n", kinds, least, most);
+    if (!ok(kinds == 24 && least > 60 && most < 140, "all orders are drawn about as often"))
+        printf("# %d kinds, %d to %d\n", kinds, least, most);
     loader_close(l);
     dataset_free(d);
 }
@@ -146,9 +150,11 @@ static void test_close_anywhere(const Dataset *d) {
 static void test_refused(const Dataset *d) {
     Loader *l = NULL;
     is_int(loader_open(d, 0, false, false, false, 1, &l, &e), ERR_SCRIPT, "a batch of 0 is refused");
-    is_int(loader_open(d, COUNT + 1, false, true, true, 1, &l, &e), ERR_SCRIPT, "drop_last that leaves nothing is refused");
+    is_int(loader_open(d, COUNT + 1, false, true, true, 1, &l, &e), ERR_SCRIPT,
+        "drop_last that leaves nothing is refused");
     has_text(e.text, "no batch of 24: expected at most 23", "and says so");
-    is_int(loader_open(d, INT64_MAX, false, false, true, 1, &l, &e), ERR_SCRIPT, "a batch beyond all memory is refused");
+    is_int(
+        loader_open(d, INT64_MAX, false, false, true, 1, &l, &e), ERR_SCRIPT, "a batch beyond all memory is refused");
     ok(!l, "no loader comes of it");
     long live = mem_live(), n = 0;
     int code, wrong = 0;
@@ -170,10 +176,12 @@ static void test_targets(bool prefetch) {
     int64_t count;
     if (!ok(!dataset_random(2, &s, 0, &target, 3, &d, &e), "a set with targets")) return;
     Loader *l = NULL;
-    ok(!loader_open(d, 2, false, false, prefetch, 1, &l, &e) && !loader_next(l, &x[0][0], t, &count, &e) && count == 2, "its batch");
+    ok(!loader_open(d, 2, false, false, prefetch, 1, &l, &e) && !loader_next(l, &x[0][0], t, &count, &e) && count == 2,
+        "its batch");
     dataset_get(d, 1, one, expected);
     ok(!memcmp(t[1], expected, sizeof expected) && !memcmp(x[1], one, sizeof one), "the second sample and its target");
-    ok(!loader_seek(l, 4, &e) && !loader_next(l, &x[0][0], NULL, &count, &e) && count == 2, "targets that are not wanted");
+    ok(!loader_seek(l, 4, &e) && !loader_next(l, &x[0][0], NULL, &count, &e) && count == 2,
+        "targets that are not wanted");
     loader_close(l);
     dataset_free(d);
 
