@@ -19,9 +19,8 @@
 enum { LABELS = 32, CANDIDATES = 64 };
 
 typedef struct Step {
-    size_t working; /* bytes, see above */
-    size_t kept;    /* bytes that dropping the run leaves stored for the units behind it */
-    double seconds; /* of recomputation, when the run is dropped */
+    size_t working, kept; /* bytes: see above; what stays stored of the run */
+    double seconds;       /* of recomputation */
 } Step;
 
 /* The best ways to store and drop up to a cut: by rising `kept` and falling `seconds`. */
@@ -36,8 +35,8 @@ typedef struct Front { Label item[LABELS + 1]; int n; } Front;
 typedef struct Solver {
     const Chain *c;
     int n;            /* the last cut: the end of the forward pass */
-    Step *step;       /* [from * (n + 1) + to], from < to */
-    size_t *stored;   /* by unit: bytes when it is stored */
+    Step *step;       /* [from * (n + 1) + to], from < to: the run between these cuts when it is dropped */
+    size_t *stored, *working; /* by unit that is stored: see above */
     size_t least;     /* bytes that no choice can avoid */
     Front *front;     /* by cut */
     int *segment;     /* CANDIDATES choices, each [forward_end] */
@@ -53,11 +52,14 @@ static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host m
 /* ---- the estimate */
 
 typedef struct Profile {
-    const Program *p; /* finished, without checkpointing */
+    const Program *p; /* finished, without checkpointing: its forward ops have the chain's numbers */
     Life *life;
     int *unit;        /* by root: the unit that writes it, if the backward pass gets it from the forward pass; else 0 */
+    int *read, *back; /* by root: the last forward op and the first backward op that read it */
     size_t *other;    /* by op: bytes alive at it that have unit 0, which no choice changes; persistent buffers apart */
-    size_t *upto;     /* by cut: bytes alive at one op that a unit before the cut writes */
+    size_t inputs;    /* bytes of the micro-batch, which are in `other` */
+    size_t *stored;   /* by op and cut: bytes alive at it from units behind the cut, when all is stored */
+    size_t *passing;  /* by op and cut: the same without what only the backward pass reads */
     int *last;        /* by cut: the last op that uses what a unit behind the cut writes */
 } Profile;
 
@@ -76,12 +78,37 @@ static void find_units(const Solver *s, Profile *f) {
     }
 }
 
-static void find_other(Solver *s, Profile *f) {
+static void find_reads(Profile *f) {
+    for (int b = 0; b < f->p->n_bufs; b++) f->read[b] = f->life[b].first;
+    for (int i = 0; i < f->p->n_ops; i++)
+        for (int k = 0; k < OP_IN; k++) {
+            int root = f->p->ops[i].in[k] == NO_BUF ? NO_BUF : program_root(f->p, f->p->ops[i].in[k]);
+            if (root == NO_BUF) continue;
+            if (i < f->p->forward_end) f->read[root] = i;
+            else if (f->back[root] == 0) f->back[root] = i;
+        }
+}
+
+static size_t *at_cut(const Solver *s, size_t *table, int op, int cut) { return &table[op * (s->n + 1) + cut]; }
+
+static void find_alive(Solver *s, Profile *f) {
     for (int b = 0; b < f->p->n_bufs; b++) {
-        if (!f->life[b].used || f->p->bufs[b].kind == BUF_PERSISTENT || f->unit[b]) continue;
-        for (int t = f->life[b].first; t <= f->life[b].last; t++) f->other[t] += f->life[b].bytes;
+        const Life *l = &f->life[b];
+        if (!l->used || f->p->bufs[b].kind == BUF_PERSISTENT) continue;
+        if (f->p->bufs[b].kind == BUF_INPUT) f->inputs += l->bytes;
+        for (int t = l->first; t <= l->last; t++) {
+            if (!f->unit[b]) f->other[t] += l->bytes;
+            else *at_cut(s, f->stored, t, f->unit[b] - 1) += l->bytes;
+            if (f->unit[b] && t <= f->read[b]) *at_cut(s, f->passing, t, f->unit[b] - 1) += l->bytes;
+        }
     }
-    for (int t = 0; t < f->p->n_ops; t++) s->least = max_size(s->least, f->other[t]);
+    for (int t = 0; t < f->p->n_ops; t++) {
+        s->least = max_size(s->least, f->other[t]);
+        for (int c = s->n - 1; c >= 0; c--) {
+            *at_cut(s, f->stored, t, c) += *at_cut(s, f->stored, t, c + 1);
+            *at_cut(s, f->passing, t, c) += *at_cut(s, f->passing, t, c + 1);
+        }
+    }
 }
 
 static void find_last(const Solver *s, Profile *f) {
@@ -93,57 +120,80 @@ static void find_last(const Solver *s, Profile *f) {
     }
 }
 
-static void at_least(Step *step, size_t bytes) { step->working = max_size(step->working, bytes); }
+static void at_least(size_t *most, size_t bytes) { *most = max_size(*most, bytes); }
 
-/* Op t lies in the backward pass of `unit`, the last one of a run; every start of the run is tried. */
-static void work_at(const Solver *s, Profile *f, int t, int unit) {
-    memset(f->upto, 0, (size_t)(s->n + 1) * sizeof *f->upto);
-    for (int b = 0; b < f->p->n_bufs; b++)
-        if (f->unit[b] && f->life[b].last >= t) f->upto[f->unit[b]] += f->life[b].bytes;
-    for (int c = 1; c <= unit; c++) f->upto[c] += f->upto[c - 1];
-    for (int c = 0; c < unit; c++) at_least(step_at(s, c, unit), f->other[t] + f->upto[unit] - f->upto[c]);
+/* A unit that is stored: in its forward pass, and in its backward pass. */
+static void work_stored(const Solver *s, Profile *f, int unit) {
+    size_t *most = &s->working[unit];
+    for (int t = s->c->cut[unit - 1].at; t < s->c->cut[unit].at; t++)
+        at_least(most, f->other[t] + *at_cut(s, f->stored, t, unit - 1));
+    for (int t = f->last[unit] + 1; t <= f->last[unit - 1]; t++)
+        at_least(most, f->other[t] + *at_cut(s, f->stored, t, unit - 1));
 }
 
-static void find_working(const Solver *s, Profile *f) {
-    for (int t = f->p->forward_end, unit = s->n; t < f->p->n_ops; t++) {
-        while (unit > 0 && t > f->last[unit - 1]) unit--;
-        if (unit == 0) break;
-        work_at(s, f, t, unit);
+/* The first backward op that reads what is lost when the run is dropped. */
+static int first_need(const Solver *s, const Profile *f, int from, int to) {
+    int first = f->last[from] + 1;
+    for (int b = 0; b < s->c->p->n_bufs; b++)
+        if (f->unit[b] > from && f->unit[b] <= to && b != s->c->cut[to].root && f->back[b] < first) first = f->back[b];
+    return first;
+}
+
+/* A run that is dropped: in its forward pass, when it runs again (s->again says which ops), and in its backward pass. */
+static size_t work_dropped(const Solver *s, Profile *f, int from, int to) {
+    int start = s->c->cut[from].at, end = s->c->cut[to].at, out = s->c->cut[to].root, need = first_need(s, f, from, to);
+    size_t most = 0, cut = f->unit[out] ? f->life[out].bytes : 0;
+    size_t waiting = f->other[need] < f->other[need - 1] ? f->other[need] : f->other[need - 1];
+    if (f->life[out].last >= need) waiting += cut;
+    for (int t = start; t < end; t++) {
+        at_least(&most, f->other[t] + *at_cut(s, f->passing, t, from));
+        if (s->again[t]) at_least(&most, waiting + f->other[t] - f->inputs + *at_cut(s, f->stored, t, from));
     }
-    for (int from = 0; from < s->n; from++)
-        for (int to = from + 2; to <= s->n; to++)
-            at_least(step_at(s, from, to), step_at(s, from, to - 1)->working);
+    for (int t = f->last[to] + 1; t <= f->last[from]; t++)
+        at_least(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : f->life[out].last >= t ? cut : 0));
+    return most;
 }
 
-/* Dropping a run keeps what crosses its end, and its input even where the backward pass has no use for that. */
-static void find_kept(const Solver *s) {
-    for (int from = 0; from < s->n; from++)
-        for (int to = from + 1; to < s->n; to++) {
-            int in = s->c->cut[from].root, out = s->c->cut[to].root;
-            size_t kept = s->c->saved[out] ? s->c->p->bufs[out].bytes : 0;
-            if (in != NO_BUF && !s->c->saved[in]) kept += s->c->p->bufs[in].bytes;
-            step_at(s, from, to)->kept = kept;
-        }
-}
-
-/* What must run again when all from some cut up to `to` is dropped; as chain_again, for all starts in one walk back. */
-static void find_seconds(const Solver *s, int to) {
+/* Which ops run again when all from some cut up to `to` is dropped; as chain_again, for all starts in one walk back. */
+static void find_again(const Solver *s, int to) {
     const Program *p = s->c->p;
-    double seconds = 0;
-    int kept = s->c->cut[to].root, from = to - 1;
+    int kept = s->c->cut[to].root;
     memcpy(s->need, s->c->saved, (size_t)p->n_bufs);
     for (int i = s->c->cut[to].at - 1; i >= 0; i--) {
         const Op *op = &p->ops[i];
-        bool again = false;
+        s->again[i] = false;
         for (int k = 0; k < OP_OUT; k++) {
             int root = op->out[k] == NO_BUF ? kept : program_root(p, op->out[k]);
-            again |= root != kept && s->need[root];
+            s->again[i] |= root != kept && s->need[root];
         }
-        if (again) seconds += op_seconds(op);
-        for (int k = 0; again && k < OP_IN; k++)
+        for (int k = 0; s->again[i] && k < OP_IN; k++)
             if (op->in[k] != NO_BUF) s->need[program_root(p, op->in[k])] = true;
-        if (i == s->c->cut[from].at) step_at(s, from--, to)->seconds = seconds;
     }
+}
+
+/* Dropping a run keeps what crosses its end, and its input even where the backward pass has no use for that. */
+static void fill_steps(const Solver *s, Profile *f, int to) {
+    double seconds = 0;
+    int out = s->c->cut[to].root;
+    find_again(s, to);
+    for (int from = to - 1; from >= 0; from--) {
+        int in = s->c->cut[from].root;
+        size_t input = in == NO_BUF || s->c->saved[in] ? 0 : s->c->p->bufs[in].bytes;
+        for (int i = s->c->cut[from].at; i < s->c->cut[from + 1].at; i++)
+            if (s->again[i]) seconds += op_seconds(&s->c->p->ops[i]);
+        *step_at(s, from, to) = (Step){work_dropped(s, f, from, to) + input,
+                                       input + (s->c->saved[out] ? s->c->p->bufs[out].bytes : 0), seconds};
+    }
+}
+
+static void profile(Solver *s, Profile *f) {
+    program_lives(f->p, f->life);
+    find_units(s, f);
+    find_reads(f);
+    find_alive(s, f);
+    find_last(s, f);
+    for (int unit = 1; unit <= s->n; unit++) work_stored(s, f, unit);
+    for (int to = 1; to < s->n; to++) fill_steps(s, f, to);
 }
 
 static int estimate(Solver *s, const Settings *settings, Err *e) {
@@ -154,23 +204,18 @@ static int estimate(Solver *s, const Settings *settings, Err *e) {
         return code;
     }
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
-    Profile f = {p, mem_new(bufs * sizeof(Life)), mem_new(bufs * sizeof(int)), mem_new(ops * sizeof(size_t)),
-                 mem_new(cuts * sizeof(size_t)), mem_new(cuts * sizeof(int))};
-    if (f.life && f.unit && f.other && f.upto && f.last) {
-        program_lives(p, f.life);
-        find_units(s, &f);
-        find_other(s, &f);
-        find_last(s, &f);
-        find_working(s, &f);
-        find_kept(s);
-        for (int to = 1; to < s->n; to++) find_seconds(s, to);
-    } else {
-        code = no_memory(e);
-    }
+    Profile f = {p, mem_new(bufs * sizeof(Life)), mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)),
+                 mem_new(bufs * sizeof(int)), mem_new(ops * sizeof(size_t)), 0, mem_new(ops * cuts * sizeof(size_t)),
+                 mem_new(ops * cuts * sizeof(size_t)), mem_new(cuts * sizeof(int))};
+    if (f.life && f.unit && f.read && f.back && f.other && f.stored && f.passing && f.last) profile(s, &f);
+    else code = no_memory(e);
     mem_free(f.life);
     mem_free(f.unit);
+    mem_free(f.read);
+    mem_free(f.back);
     mem_free(f.other);
-    mem_free(f.upto);
+    mem_free(f.stored);
+    mem_free(f.passing);
     mem_free(f.last);
     program_free(p);
     return code;
@@ -203,14 +248,15 @@ static void add_label(Front *f, const Label *l) {
 }
 
 static void extend(const Solver *s, int from, int to, bool dropped, size_t bound) {
-    const Step *step = step_at(s, from, to);
+    const Step *step = step_at(s, from, to), store = {s->working[to], s->stored[to], 0};
+    if (!dropped) step = &store;
     for (int i = 0; i < s->front[from].n; i++) {
         const Label *l = &s->front[from].item[i];
         size_t peak = l->kept + step->working;
         if (peak > bound) return; /* the labels behind keep more */
         Label next = {l->kept, max_size(l->peak, peak), l->seconds, from, i, dropped};
-        next.kept += dropped ? step->kept : s->stored[to];
-        next.seconds += dropped ? step->seconds : 0;
+        next.kept += step->kept;
+        next.seconds += step->seconds;
         add_label(&s->front[to], &next);
     }
 }
@@ -218,7 +264,7 @@ static void extend(const Solver *s, int from, int to, bool dropped, size_t bound
 /* The quickest choice whose estimated peak is within the bound, or NULL. */
 static const Label *quickest(const Solver *s, size_t bound) {
     s->front[0].n = 1;
-    s->front[0].item[0] = (Label){0, s->least, 0, 0, 0, false};
+    s->front[0].item[0] = (Label){0};
     for (int to = 1; to <= s->n; to++) {
         s->front[to].n = 0;
         extend(s, to - 1, to, false, bound);
@@ -250,16 +296,17 @@ static void add_candidate(Solver *s) {
     s->count++;
 }
 
-/* The bound falls in steps of at least 1/CANDIDATES of the way that there is; near the end the steps are halved. */
+/* The bound first falls to just below each peak that was reached. Where that has taken half of the tries, it falls in
+ * even steps over the way that is left; near the end these are halved. */
 static void find_candidates(Solver *s) {
     for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_BUDGET; mode++) {
         chain_choose(s->c, (Checkpoint)mode, candidate(s, s->count));
         add_candidate(s);
     }
-    const Label *l = quickest(s, SIZE_MAX);
-    size_t peak = l->peak, step = (peak - s->least) / CANDIDATES + 1;
-    for (int tries = 0; tries < CANDIDATES && s->count < CANDIDATES && step > 0 && peak > step; tries++) {
-        l = quickest(s, peak - step);
+    size_t peak = quickest(s, SIZE_MAX)->peak, step = 1;
+    for (int tries = 1; step > 0 && peak > step && tries < CANDIDATES - CHECKPOINT_BUDGET; tries++) {
+        if (tries == CANDIDATES / 2 && peak > s->least) step = (peak - s->least) / (CANDIDATES / 2) + 1;
+        const Label *l = quickest(s, peak - step);
         if (!l) {
             step /= 2;
             continue;
@@ -314,10 +361,10 @@ static int judge(const Solver *s, const Settings *settings, size_t alignment, in
 
 int chain_fit(const Chain *c, const Settings *settings, Device *device, int *segment, Err *e) {
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
-    Solver s = {c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)), 0,
+    Solver s = {c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)), mem_new(cuts * sizeof(size_t)), 0,
                 mem_new(cuts * sizeof(Front)), mem_new(CANDIDATES * ops * sizeof(int)),
                 mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs), mem_new(bufs), mem_new(ops)};
-    bool made = s.step && s.stored && s.front && s.segment && s.seconds && s.lost && s.need && s.again;
+    bool made = s.step && s.stored && s.working && s.front && s.segment && s.seconds && s.lost && s.need && s.again;
     int best, code = made ? estimate(&s, settings, e) : no_memory(e);
     if (!code) {
         find_candidates(&s);
@@ -326,6 +373,7 @@ int chain_fit(const Chain *c, const Settings *settings, Device *device, int *seg
     if (!code) memcpy(segment, candidate(&s, best), ops * sizeof *segment);
     mem_free(s.step);
     mem_free(s.stored);
+    mem_free(s.working);
     mem_free(s.front);
     mem_free(s.segment);
     mem_free(s.seconds);
