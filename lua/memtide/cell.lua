@@ -1,0 +1,193 @@
+-- One cell of an experiment: from its settings to a network, a program, a prediction and a run.
+local core = require "memtide.core"
+local nn = require "memtide.nn"
+local settings = require "memtide.settings"
+local util = require "memtide.util"
+
+local cell = {}
+local SCHEME = "1" -- of cell ids: a new number when their text changes
+local RANDOM_SAMPLES = 50000
+
+local devices = {} -- by name: opened once in a process
+
+function cell.device(name)
+  if not devices[name] then devices[name] = util.must(core.device(name)) end
+  return devices[name]
+end
+
+-- ---- what the cell works on
+
+local function model_of(self)
+  local v = self.values
+  local model = v.model
+  if type(model) == "function" then model = model(v) end
+  if not nn.is_layer(model) then
+    util.fail_at(self.experiment.where, "experiment: model: expected a layer%s, found a %s",
+      type(v.model) == "function" and " from its function" or "", type(model))
+  end
+  return model
+end
+
+local function describe_data(self, output)
+  local v = self.values
+  local found = v.data and v.data:info() or {shape = v.input, classes = v.classes, target = v.target}
+  if not v.data and not found.classes and not found.target then
+    if v.loss.kind == "CrossEntropyLoss" then found.classes = output[2]
+    else found.target = table.move(output, 2, #output, 1, {}) end
+  end
+  if found.classes and v.loss.kind == "CrossEntropyLoss" and output[2] and output[2] < found.classes then
+    util.fail_at(self.experiment.where, "experiment: there are %d classes, but the network has %d outputs", found.classes,
+      output[2])
+  end
+  return found
+end
+
+-- Network, data description and id: no device is needed for it.
+function cell.build(self)
+  local v = self.values
+  local input = v.data and v.data:info().shape or v.input
+  if not input then util.fail_at(self.experiment.where, 'experiment: "input" is missing: the shape of one sample, or data') end
+  local model = model_of(self)
+  self.network = util.must(core.network(model, v.loss, {v.batch, table.unpack(input)}))
+  self.model_name = v.model_name or model.kind
+  local _, output = self.network:shapes()
+  self.data = describe_data(self, output)
+  self.seed = v.seed or 1
+  self.warmup = v.warmup or (v.epochs and 0 or 2)
+  self.steps = v.epochs and cell.epoch_steps(self) - self.warmup or v.steps or 10
+  if self.steps < 1 then util.fail_at(self.experiment.where, "experiment: the epochs have no step after the warm-up") end
+  return self
+end
+
+function cell.epoch_steps(self)
+  local v = self.values
+  local per_epoch = util.must(cell.loader(self)):batches() // v.accumulate
+  return v.epochs * per_epoch
+end
+
+local function data_text(self)
+  local d = self.data
+  if d.text then return d.text end
+  return ("random %s %s %s"):format(table.concat(d.shape, "x"), d.classes or "", table.concat(d.target or {}, "x"))
+end
+
+-- What makes two rows the same row: see DESIGN's column `cell`.
+function cell.id(self, purpose)
+  local v = self.values
+  local parts = {SCHEME, purpose, self.experiment.name, self.name, v.loss.kind, v.loss.text}
+  for _, name in ipairs(settings.names) do parts[#parts + 1] = settings.text(name, v[name]) end
+  for _, name in ipairs(self.experiment:own_axes()) do parts[#parts + 1] = tostring(v[name]) end
+  for _, item in ipairs{self.memory or "", self.failed or self.network:text(), self.failed and "" or data_text(self),
+    self.seed or "", self.steps or "", self.warmup or ""} do parts[#parts + 1] = tostring(item) end
+  return core.hash(table.concat(parts, "\n"))
+end
+
+-- Program and prediction; `passes`: the program's text after each pass as well.
+function cell.compile(self, passes)
+  local v = self.values
+  local program, text, code = core.compile(self.network, settings.for_core(v), cell.device(v.device), passes)
+  if not program then error(util.failure(text, code), 0) end
+  self.program, self.passes, self.settings = program, text, v
+  self.prediction = util.must(program:predict{allocator = v.allocator, memory = self.memory, steps = self.warmup + self.steps})
+  return self
+end
+
+-- ---- running
+
+function cell.loader(self)
+  local v, whole = self.values, self.experiment.base
+  local dataset = v.data
+  if not dataset then
+    local d = self.data
+    dataset = util.must(core.dataset_random{count = math.max(RANDOM_SAMPLES, v.batch), shape = d.shape,
+      classes = not d.target and d.classes or nil, target = d.target, seed = self.seed})
+  end
+  return core.loader(dataset, {batch = v.batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
+    seed = self.seed})
+end
+
+local function largest(values, from, count)
+  local best = 1
+  for k = 2, count do if values[from + k] > values[from + best] then best = k end end
+  return best - 1
+end
+
+-- How many of n outputs are largest at their label.
+function cell.correct(outputs, labels, n)
+  local classes, right = #outputs // #labels, 0
+  if #labels < n then classes = #outputs // n end
+  for i = 1, n do
+    if largest(outputs, (i - 1) * classes, classes) == labels[i] then right = right + 1 end
+  end
+  return right
+end
+
+-- Share of test samples with the right label.
+local function test_accuracy(self, runtime, program)
+  local v = self.values
+  local loader = util.must(core.loader(v.test_data, {batch = v.batch}))
+  local right, all, output = 0, 0, program:names().output
+  for x, t, n in function() return util.must(loader:next()) end do
+    util.must(runtime:step(2, x, t))
+    local outputs, shape = runtime:read(output, 2)
+    right, all = right + cell.correct(table.move(outputs, 1, n * (#outputs // shape[1]), 1, {}), t:values(), n), all + n
+  end
+  return right / all
+end
+
+local function steps(self, runtime, loader, progress)
+  local seconds, losses = {}, {}
+  for i = 1, self.warmup + self.steps do
+    progress(i, self.warmup + self.steps)
+    local loss, took, code = runtime:step(1, loader)
+    if not loss then return nil, took, code end
+    losses[i] = loss
+    if i > self.warmup then seconds[#seconds + 1] = took end
+  end
+  return seconds, losses
+end
+
+local function evaluation(self)
+  if not self.values.test_data then return nil end
+  local values = settings.for_core(self.values)
+  values.mode, values.accumulate, values.keep_output, values.checkpoint = "eval", 1, true, "none"
+  return util.must(core.compile(self.network, values, cell.device(self.values.device)))
+end
+
+local function finite(x) return x == x and x ~= math.huge and x ~= -math.huge end
+
+local function judge(self, out)
+  local predicted = self.prediction
+  for _, pair in ipairs{{"peak", predicted.peak.bytes, out.memory.peak.bytes}, {"allocated after a step", predicted.allocated,
+    out.memory.used}, {"reserved after a step", predicted.reserved, out.memory.held}} do
+    if pair[2] ~= pair[3] then
+      return "error", ("%s: predicted %d bytes, measured %d: a bug in memtide"):format(table.unpack(pair))
+    end
+  end
+  for i, loss in ipairs(out.losses) do
+    if not finite(loss) then return "nan", ("the loss of step %d is %s"):format(i, core.number(loss)) end
+  end
+  return "ok"
+end
+
+-- Runs the compiled cell. Returns {status, reason, memory, seconds, losses, accuracy}; what could not be measured is absent.
+function cell.run(self, progress)
+  local v = self.values
+  local eval = evaluation(self)
+  local loader = util.must(cell.loader(self))
+  local runtime, reason, code = core.runtime{programs = {self.program, eval}, allocator = v.allocator, memory = self.memory,
+    seed = self.seed}
+  if not runtime then return {status = code == "oom" and "oom" or "error", reason = reason, code = code} end
+  local scope <close> = runtime
+  local used = cell.device(v.device):used()
+  local seconds, losses, step_code = steps(self, runtime, loader, progress)
+  if not seconds then return {status = step_code == "oom" and "oom" or "error", reason = losses, code = step_code} end
+  local out = {memory = runtime:memory(), seconds = seconds, losses = losses, device_used = used}
+  out.status, out.reason = judge(self, out)
+  if eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, eval) end
+  local closed, left = scope:finish()
+  if not closed then out.status, out.reason = "error", left end
+  return out
+end
+
+return cell

@@ -1,0 +1,184 @@
+-- The command line: what was asked for, help, exit statuses, and errors as one line on stderr.
+local commands = require "memtide.commands"
+local core = require "memtide.core"
+local script = require "memtide.script"
+local util = require "memtide.util"
+
+-- ---- options: {name, letter, argument, text}; without an argument it is a switch
+
+local OPTIONS = {
+  {"device", nil, "D", "the device of every cell: cpu, cuda:0 (default: the script's, or cpu)"},
+  {"csv", nil, "FILE", "where rows go: a file that is resumed, or - for standard output (default: NAME.csv for run)"},
+  {"set", nil, "AXIS=V,V", "replaces a setting or an axis of the script; may be repeated"},
+  {"memory", nil, "SIZE", "as if the device had only this much: 512MiB, 8GB, 4096"},
+  {"steps", nil, "N", "timed steps of each cell"},
+  {"seed", nil, "N", "of parameters, data and dropout"},
+  {"case", nil, "TEXT", "only cells whose name contains it"},
+  {"json", nil, nil, "one JSON object per row on standard output instead of the table"},
+  {"passes", nil, nil, "dump: the program after each pass"},
+  {"network", nil, nil, "dump: the layers instead of the program"},
+  {"quiet", "q", nil, "no progress, no messages"},
+  {"verbose", "v", nil, "errors of a script with a traceback"},
+  {"help", "h", nil, "this text"},
+}
+local by_name, by_letter = {}, {}
+for _, option in ipairs(OPTIONS) do
+  by_name[option[1]] = option
+  if option[2] then by_letter[option[2]] = option end
+end
+
+local USES = {
+  {"run", "SCRIPT [-- ARGS]", "every cell of an experiment, one row each; what is in the file already is not run again"},
+  {"predict", "SCRIPT [-- ARGS]", "the same cells, nothing computed: the predicted columns"},
+  {"explain", "SCRIPT [-- ARGS]", "the memory of the first cell by hand: a row per layer, totals per category"},
+  {"dump", "SCRIPT [-- ARGS]", "the step program of the first cell as text"},
+  {"devices", "", "what is here, and what is missing and why"},
+  {"help", "[COMMAND]", "this text"},
+}
+
+local STATUSES = [[
+Exit status: 0 done (cells that ran out of memory are results), 1 a cell ended in error or nan, 2 wrong usage,
+3 out of device memory, 65 a mistake in the script or a damaged file, 66 a file cannot be opened, read or written,
+69 no such device, 70 a bug in memtide, 71 out of host memory, 130 interrupted.]]
+
+local function usage(format, ...) error(util.failure(format:format(...), "usage"), 0) end
+
+local function print_options()
+  print("Options:")
+  for _, option in ipairs(OPTIONS) do
+    local name = (option[2] and "-" .. option[2] .. ", " or "    ") .. "--" .. option[1] .. (option[3] and " " .. option[3] or "")
+    print(("  %-20s %s"):format(name, option[4]))
+  end
+end
+
+local function help(command)
+  print("Predicts, measures and sweeps the memory of training steps.\n")
+  for _, use in ipairs(USES) do
+    if not command or use[1] == command then
+      print(("  memtide %-26s %s"):format(use[1] .. " " .. use[2], use[3]))
+    end
+  end
+  if not command then
+    print("  memtide SCRIPT.lua [ARGS]          a plain Lua program with the module at hand")
+    print("  memtide -e CODE | -l MODULE | -i | -   as in lua: run code, require a module, prompt, standard input")
+    print("  memtide --version\n")
+    print("  memtide run article.lua --set batch=8,16 --memory 1GiB\n")
+  end
+  print_options()
+  print("\n" .. STATUSES)
+end
+
+-- ---- parsing
+
+local function take_set(options, text)
+  local axis, words = text:match("^([^=]+)=(.+)$")
+  if not axis then usage('--set: expected AXIS=VALUE,VALUE, found "%s"', text) end
+  options.set[#options.set + 1] = {axis, words}
+end
+
+local function whole(name, least)
+  return function(options, text)
+    local value = math.tointeger(tonumber(text))
+    if not value or value < least then usage('--%s: expected a whole number of at least %d, found "%s"', name, least, text) end
+    options[name] = value
+  end
+end
+
+local TAKE = {
+  set = take_set, steps = whole("steps", 1), seed = whole("seed", 0),
+  memory = function(options, text)
+    options.memory = util.bytes(text)
+    if not options.memory or options.memory == 0 then usage('--memory: expected a size such as 512MiB, found "%s"', text) end
+  end,
+}
+
+local function option_of(word)
+  local name, value = word:match("^%-%-([%w-]+)=(.*)$")
+  name = name or word:match("^%-%-([%w-]+)$")
+  local option = name and by_name[name] or by_letter[word:match("^%-(%a)$") or ""]
+  if not option then
+    local names = {}
+    for _, known in ipairs(OPTIONS) do names[#names + 1] = known[1] end
+    usage("unknown option %s%s", word, util.meant(name or word, names))
+  end
+  return option, value
+end
+
+-- {command, option, ..., script, options, ..., "--", arguments, ...} -> options; options.words, options.args
+local function parse(arguments, from)
+  local options, i = {set = {}, words = {}, args = {}}, from
+  while i <= #arguments do
+    local word = arguments[i]
+    if word == "--" then
+      table.move(arguments, i + 1, #arguments, 1, options.args)
+      break
+    elseif word:sub(1, 1) == "-" and word ~= "-" then
+      local option, value = option_of(word)
+      local name = option[1]
+      if option[3] and not value then i, value = i + 1, arguments[i + 1] end
+      if option[3] and not value then usage("--%s: %s is missing", name, option[3]) end
+      if not option[3] and value then usage("--%s takes no value", name) end
+      if TAKE[name] then TAKE[name](options, value) else options[name] = value or true end
+    else
+      options.words[#options.words + 1] = word
+    end
+    i = i + 1
+  end
+  options.say = function(text) if not options.quiet then io.stderr:write("memtide: ", text, "\n") end end
+  return options
+end
+
+local function names_of(uses)
+  local names = {}
+  for _, use in ipairs(uses) do names[#names + 1] = use[1] end
+  return names
+end
+
+local function run_command(name, arguments, state)
+  local options = parse(arguments, 2)
+  state.verbose = options.verbose
+  if options.help then return help(name) end
+  if name == "help" then return help(options.words[1]) end
+  if name == "devices" then return commands.devices(options) end
+  if #options.words ~= 1 then usage("%s: expected one script, found %d (its own arguments stand behind --)", name, #options.words) end
+  return commands[name](script.load_experiment(options.words[1], options.args), options)
+end
+
+local function main(arguments, state)
+  local first = arguments[1]
+  if not first then
+    if not core.isatty(0) then return script.plain(arguments, state) end
+    return help()
+  end
+  if first == "--help" or first == "-h" then return help() end
+  if first == "--version" then return print("memtide " .. core.version) end
+  for _, use in ipairs(USES) do if first == use[1] then return run_command(first, arguments, state) end end
+  if first:sub(1, 2) == "--" and first ~= "--" then option_of(first) end
+  if not first:find("[-./]") and not script.exists(first) then
+    usage('unknown command "%s"%s; memtide help lists them', first, util.meant(first, names_of(USES)))
+  end
+  return script.plain(arguments, state)
+end
+
+-- ---- errors
+
+local STATUS = {usage = 2, script = 65, interrupted = 130}
+
+local function explain_error(problem)
+  if util.is_failure(problem) then return problem end
+  local text = type(problem) == "string" and problem or "an error that is a " .. type(problem) .. ": " .. tostring(problem)
+  local interrupted = text:match("interrupted$") ~= nil
+  local failure = util.failure(interrupted and "interrupted" or text, interrupted and "interrupted" or "script")
+  failure.traceback = debug.traceback("", 3)
+  return failure
+end
+
+return function(arguments)
+  local state = {}
+  local good, found = xpcall(main, explain_error, arguments, state)
+  if good then return math.type(found) == "integer" and found or 0 end
+  io.stdout:flush()
+  io.stderr:write("memtide: ", found.message, "\n")
+  if state.verbose and found.traceback then io.stderr:write(found.traceback:gsub("^\n", ""), "\n") end
+  return STATUS[found.code] or core.exit_status(found.code or "") or 70
+end

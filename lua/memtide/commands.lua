@@ -1,0 +1,100 @@
+-- The commands that work on an experiment, and the list of devices.
+local cell = require "memtide.cell"
+local core = require "memtide.core"
+local report = require "memtide.report"
+local settings = require "memtide.settings"
+local sweep = require "memtide.sweep"
+local util = require "memtide.util"
+
+local commands = {}
+
+-- Applies --set, --device, --seed, --steps and --case; options.cells gets what is left.
+local function apply(experiment, options)
+  for _, set in ipairs(options.set) do
+    local name, values = set[1], {}
+    for word in set[2]:gmatch("[^,]+") do values[#values + 1] = settings.from_text(name, word) end
+    experiment:set(name, values)
+  end
+  for _, name in ipairs{"device", "seed", "steps"} do
+    if options[name] then experiment:set(name, {options[name]}) end
+  end
+  if options.steps then experiment:set("epochs", {}) end
+  if options.device then cell.device(options.device) end
+  options.cells = {}
+  for _, one in ipairs(experiment:cells()) do
+    if not options.case or one.name:find(options.case, 1, true) then options.cells[#options.cells + 1] = one end
+  end
+  if #options.cells == 0 then
+    error(util.failure(('no case has "%s" in its name'):format(options.case or ""), "usage"), 0)
+  end
+end
+
+local function has_failed(rows)
+  for _, row in ipairs(rows) do if row.status == "error" or row.status == "nan" then return 1 end end
+  return 0
+end
+
+local function run_all(experiment, purpose, options)
+  local rows, resumed = sweep.run(experiment, purpose, options)
+  if options.csv ~= "-" and not options.json then report.print(rows) end
+  if resumed > 0 then
+    options.say(("%d of %d cells were in %s already; remove the file to start over"):format(resumed, #rows, options.csv))
+  end
+  return has_failed(rows)
+end
+
+function commands.run(experiment, options)
+  apply(experiment, options)
+  if experiment.base.predict_only then
+    options.say("the experiment says predict_only: nothing is computed")
+    return run_all(experiment, "predict", options)
+  end
+  options.csv = options.csv or experiment.name .. ".csv"
+  return run_all(experiment, "run", options)
+end
+
+function commands.predict(experiment, options)
+  apply(experiment, options)
+  return run_all(experiment, "predict", options)
+end
+
+-- The first cell, compiled.
+local function first_cell(experiment, options)
+  apply(experiment, options)
+  local first = options.cells[1]
+  first.memory = options.memory
+  if #options.cells > 1 then
+    options.say(("the first of %d cells: %s; choose another with --case or --set"):format(#options.cells, first.name))
+  end
+  return cell.compile(cell.build(first), options.passes)
+end
+
+function commands.explain(experiment, options)
+  return require "memtide.explain".main(first_cell(experiment, options), options)
+end
+
+function commands.dump(experiment, options)
+  local first = first_cell(experiment, options)
+  if options.network then io.write(first.network:text())
+  elseif options.passes then io.write(first.passes)
+  else io.write(first.program:dump()) end
+  return 0
+end
+
+-- Every device name that is known, what it is, or why it is not there.
+function commands.devices()
+  for _, name in ipairs{"cpu", "cuda:0"} do
+    local device, reason = core.device(name)
+    local info, no_info
+    if device then info, no_info = device:info() end
+    if info then
+      print(("%-8s %s, %s%s"):format(name, info.name, info.driver,
+        info.memory_total and (", " .. util.show_bytes(info.memory_total)) or ""))
+    else
+      print(("%-8s not available: %s"):format(name, reason or no_info))
+    end
+  end
+  return 0
+end
+
+return commands

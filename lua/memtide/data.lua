@@ -1,0 +1,66 @@
+-- Datasets and loaders.
+local core = require "memtide.core"
+local util = require "memtide.util"
+
+local data = {}
+
+-- random{count =, shape =, classes = or target = shape, seed =}: samples drawn when they are asked for
+function data.random(options)
+  util.check_keys("data.random", options, {"count", "shape", "classes", "target", "seed"})
+  return util.must(core.dataset_random(options))
+end
+
+function data.idx(images, labels) return util.must(core.dataset_idx(images, labels)) end
+function data.npy(x, y) return util.must(core.dataset_npy(x, y)) end
+
+function data.exists(path)
+  local file = io.open(path, "rb")
+  if file then file:close() end
+  return file ~= nil
+end
+
+-- The file, or its .gz
+local function present(path)
+  return not data.exists(path) and data.exists(path .. ".gz") and path .. ".gz" or path
+end
+
+-- mnist(folder, "train" or "test"): the four IDX files under their usual names, plain or .gz
+function data.mnist(folder, part)
+  local prefixes = {train = "train", test = "t10k"}
+  local prefix = prefixes[part or "train"] or util.fail('data.mnist: expected "train" or "test", found "%s"', tostring(part))
+  local base = folder .. "/" .. prefix
+  return data.idx(present(base .. "-images-idx3-ubyte"), present(base .. "-labels-idx1-ubyte"))
+end
+
+-- cifar10(folder, "train" or "test"), or cifar10{file, ...}
+function data.cifar10(from, part)
+  if type(from) == "table" then return util.must(core.dataset_cifar10(from)) end
+  local files = part == "test" and {from .. "/test_batch.bin"} or {}
+  for i = 1, part == "test" and 0 or 5 do files[i] = ("%s/data_batch_%d.bin"):format(from, i) end
+  return util.must(core.dataset_cifar10(files))
+end
+
+local Loader = {__name = "memtide.loader"}
+Loader.__index = Loader
+
+-- loader{dataset, batch =, shuffle =, drop_last =, prefetch =, seed =}
+function data.loader(options)
+  util.check_keys("data.loader", options, {1, "batch", "shuffle", "drop_last", "prefetch", "seed"})
+  local dataset = options[1]
+  if type(dataset) ~= "userdata" then util.fail("data.loader: expected {dataset, batch = ...}, found a %s", type(dataset)) end
+  return setmetatable({core = util.must(core.loader(dataset, options)), epochs = 0}, Loader)
+end
+
+-- for x, y, n in loader:epoch() do ... end: one pass over the data; n samples in the batch
+function Loader:epoch()
+  util.must(self.core:seek(self.epochs))
+  self.epochs = self.epochs + 1
+  return function() return util.must(self.core:next()) end
+end
+
+-- Batches per epoch.
+function Loader:batches() return self.core:batches() end
+
+function Loader:close() return self.core:close() end
+
+return data

@@ -1,0 +1,12 @@
+-- The public module.
+local core = require "memtide.core"
+
+return {
+  version = core.version,
+  nn = require "memtide.nn".nn,
+  optim = require "memtide.optim".optim,
+  data = require "memtide.data",
+  memory = require "memtide.memory",
+  experiment = require "memtide.experiment".new,
+  trainer = require "memtide.trainer".new,
+}

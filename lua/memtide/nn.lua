@@ -1,0 +1,56 @@
+-- Layers and losses under PyTorch's names: plain tables {kind, options, where, child, ...} with a metatable.
+local core = require "memtide.core"
+local specs = require "memtide.specs"
+local util = require "memtide.util"
+
+local nn = {}
+local Layer = {}  -- the metatable of layers
+local Loss = {__tostring = specs.show, __name = "memtide.loss"}
+
+-- The tree as PyTorch prints it.
+function Layer.__tostring(layer)
+  if #layer == 0 then return specs.show(layer) end
+  local lines = {layer.kind .. "("}
+  for i, child in ipairs(layer) do
+    lines[#lines + 1] = ("  (%d): %s"):format(i - 1, (tostring(child):gsub("\n", "\n  ")))
+  end
+  return table.concat(lines, "\n") .. "\n)"
+end
+Layer.__name = "memtide.layer"
+
+local function is_layer(value) return getmetatable(value) == Layer end
+local function is_loss(value) return getmetatable(value) == Loss end
+
+-- Sequential{a, b} or Sequential(a, b)
+local function container(kind)
+  return function(first, ...)
+    local plain = type(first) == "table" and not is_layer(first)
+    local children = plain and first or {first, ...}
+    local layer = setmetatable({kind = kind, options = {}, text = "", where = core.where():gsub(": $", "")}, Layer)
+    local last = plain and 0 or 1 + select("#", ...)
+    for key in pairs(children) do
+      if math.type(key) ~= "integer" then util.fail('%s takes a list of layers, found the name "%s"', kind, tostring(key)) end
+      last = math.max(last, key)
+    end
+    for i = 1, last do
+      if not is_layer(children[i]) then
+        util.fail("%s: element %d is a %s, not a layer", kind, i, is_loss(children[i]) and "loss" or type(children[i]))
+      end
+      layer[i] = children[i]
+    end
+    return layer
+  end
+end
+
+for _, kind in ipairs(core.layer_kinds()) do
+  if kind.role == "c" then nn[kind.name] = container(kind.name)
+  else nn[kind.name] = specs.constructor(kind.name, kind.spec, kind.role == "s" and Loss or Layer) end
+end
+
+setmetatable(nn, {
+  __index = function(_, name)
+    util.fail("nn.%s does not exist%s", tostring(name), util.meant(name, util.sorted_keys(nn)))
+  end,
+})
+
+return {nn = nn, is_layer = is_layer, is_loss = is_loss}

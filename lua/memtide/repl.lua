@@ -1,0 +1,40 @@
+-- The interactive prompt: an expression is printed, a statement is run, an incomplete one goes on.
+local core = require "memtide.core"
+
+local repl = {}
+
+local function read(prompt)
+  io.stdout:write(prompt):flush()
+  return io.read("L")
+end
+
+-- A complete chunk from the user; nil at the end of input.
+local function read_chunk()
+  local text = read("> ")
+  if not text then return nil end
+  local chunk, message = load("return " .. text, "=stdin", "t")
+  while not chunk do
+    chunk, message = load(text, "=stdin", "t")
+    if chunk or not message:find("<eof>", 1, true) then break end
+    local more = read(">> ")
+    if not more then break end
+    text = text .. more
+  end
+  return chunk or function() error(message, 0) end
+end
+
+local function show(good, ...)
+  if not good then
+    io.stderr:write(tostring((...)), "\n")
+  elseif select("#", ...) > 0 then
+    print(...)
+  end
+end
+
+function repl.run()
+  if core.isatty(0) then print("memtide " .. core.version .. ", Lua " .. _VERSION:match("[%d.]+$") .. "; end with Ctrl-D") end
+  for chunk in read_chunk do show(pcall(chunk)) end
+  print()
+end
+
+return repl

@@ -1,0 +1,112 @@
+-- How results look on a terminal and in a pipe: progress, the table at the end, JSON.
+local core = require "memtide.core"
+local util = require "memtide.util"
+
+local report = {}
+
+-- ---- JSON: one object per row
+
+local ESCAPES = {['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t"}
+
+local function quoted(text)
+  return '"' .. text:gsub('[%c"\\]', function(c) return ESCAPES[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
+end
+
+local function json_value(value)
+  if math.type(value) == "integer" or type(value) == "boolean" then return tostring(value) end
+  if type(value) == "number" then
+    return value == value and math.abs(value) ~= math.huge and core.number(value) or quoted(core.number(value))
+  end
+  return quoted(tostring(value))
+end
+
+function report.json(row, columns)
+  local members = {}
+  for _, column in ipairs(columns) do
+    if row[column] ~= nil then members[#members + 1] = quoted(column) .. ":" .. json_value(row[column]) end
+  end
+  return "{" .. table.concat(members, ",") .. "}"
+end
+
+-- ---- progress, on stderr
+
+local function outcome(row)
+  local bytes, ms = row.peak_bytes or row.predicted_peak_bytes, row.step_ms
+  local words = {row.status}
+  if bytes then words[#words + 1] = util.show_bytes(bytes) end
+  if ms then words[#words + 1] = ("%.1f ms/step"):format(ms) end
+  if row.status ~= "ok" and row.reason then words[#words + 1] = row.reason end
+  return table.concat(words, ", ")
+end
+
+-- {begin(i, name), step(i, n), done(row), finish()}: one line updated in place on a terminal, a line per cell otherwise
+function report.progress(total, options)
+  local nothing = function() end
+  if options.quiet then return {begin = nothing, step = nothing, done = nothing, finish = nothing} end
+  local live, title = core.isatty(2), ""
+  local function show(text) io.stderr:write("\r\27[K", text) end
+  return {
+    begin = function(i, name)
+      title = ("[%d/%d] %s"):format(i, total, name)
+      if live then show(title) end
+    end,
+    step = function(i, n) if live then show(("%s: step %d of %d"):format(title, i, n)) end end,
+    done = function(row) if not live then io.stderr:write(title, ": ", outcome(row), "\n") end end,
+    finish = function() if live then show("") end end,
+  }
+end
+
+-- ---- the table
+
+local function percent(value, base)
+  if not value or not base or base == 0 then return "" end
+  return ("%+.0f %%"):format(100 * (value - base) / base)
+end
+
+local function memory_of(row) return row.peak_bytes or row.predicted_peak_bytes end
+
+local function table_rows(rows)
+  local base = rows[1]
+  local lines = {{"case", "status", "memory", "vs first", "step", "vs first"}}
+  for i, row in ipairs(rows) do
+    local bytes = memory_of(row)
+    lines[i + 1] = {row.case, row.status, bytes and util.show_bytes(bytes) or "", i > 1 and percent(bytes, memory_of(base)) or "",
+      row.step_ms and ("%.1f ms"):format(row.step_ms) or "", i > 1 and percent(row.step_ms, base.step_ms) or ""}
+  end
+  return lines
+end
+
+-- Lines of cells as columns: the first left, the others right.
+function report.columns(lines)
+  local widths, out = {}, {}
+  for _, line in ipairs(lines) do
+    for k, text in ipairs(line) do widths[k] = math.max(widths[k] or 0, utf8.len(text) or #text) end
+  end
+  for i, line in ipairs(lines) do
+    local parts = {}
+    for k, text in ipairs(line) do
+      local pad = (" "):rep(widths[k] - (utf8.len(text) or #text))
+      parts[k] = k == 1 and text .. pad or pad .. text
+    end
+    out[i] = table.concat(parts, "  "):gsub("%s+$", "")
+  end
+  return out
+end
+
+-- Cells that did not end well stand out where colour is wanted.
+local function painted(line, row, colour)
+  if not colour or not row or row.status == "ok" then return line end
+  return "\27[31m" .. line .. "\27[0m"
+end
+
+local function wants_colour()
+  local no = os.getenv("NO_COLOR")
+  return core.isatty(1) and (no == nil or no == "") and os.getenv("TERM") ~= "dumb"
+end
+
+function report.print(rows)
+  local colour = wants_colour()
+  for i, line in ipairs(report.columns(table_rows(rows))) do print(painted(line, rows[i - 1], colour)) end
+end
+
+return report

@@ -1,0 +1,85 @@
+-- Running a user's script: its arguments, its folder for require, undefined globals as errors.
+local experiment = require "memtide.experiment"
+local repl = require "memtide.repl"
+local strict = require "memtide.strict"
+local util = require "memtide.util"
+
+local script = {}
+
+function script.exists(path)
+  local file = io.open(path, "rb")
+  if file then file:close() end
+  return file ~= nil
+end
+
+local function set_arguments(name, args)
+  _G.arg = {[0] = name}
+  for i, value in ipairs(args) do _G.arg[i] = value end
+end
+
+local function read_chunk(path)
+  if path ~= "-" and not script.exists(path) then
+    error(util.failure(('cannot open the script "%s"'):format(path), "file"), 0)
+  end
+  local chunk, message = loadfile(path ~= "-" and path or nil, "t")
+  if not chunk then error(message, 0) end
+  return chunk
+end
+
+-- Runs the file ("-": standard input) with `args` as `...`; modules beside it can be required. Returns what it returns.
+function script.run(path, args)
+  local chunk = read_chunk(path)
+  local folder = path:match("^(.*)/[^/]*$") or "."
+  if folder ~= "." then package.path = folder .. "/?.lua;" .. package.path end
+  set_arguments(path, args)
+  strict.on()
+  return chunk(table.unpack(args))
+end
+
+function script.load_experiment(path, args)
+  local found = script.run(path, args)
+  if not experiment.is(found) then
+    error(("%s returns no experiment: it must end in return mt.experiment{...}"):format(path), 0)
+  end
+  return found
+end
+
+-- ---- memtide [-e CODE] [-l MODULE] [-i] [-v] [SCRIPT or -] [ARGS], as lua does it
+
+local SWITCHES = {
+  ["-e"] = function(text)
+    local chunk, message = load(text, "=(command line)", "t")
+    if not chunk then error(message, 0) end
+    chunk()
+  end,
+  ["-l"] = function(name)
+    local global, module = name:match("^(.-)=(.*)$")
+    _G[global or name] = require(module or name)
+  end,
+}
+
+function script.plain(arguments, state)
+  local i, prompt, done = 1, false, false
+  strict.on()
+  set_arguments(arguments[0], {})
+  while arguments[i] and arguments[i]:match("^%-%a$") do
+    local switch = SWITCHES[arguments[i]]
+    if arguments[i] == "-i" then prompt = true
+    elseif arguments[i] == "-v" then state.verbose = true
+    elseif not switch then error(util.failure("unknown option " .. arguments[i], "usage"), 0)
+    else
+      i = i + 1
+      if not arguments[i] then error(util.failure(arguments[i - 1] .. ": an argument is missing", "usage"), 0) end
+      switch(arguments[i])
+      done = true
+    end
+    i = i + 1
+  end
+  local path = arguments[i] or not done and not prompt and "-" or nil
+  local found = path and script.run(path, table.move(arguments, i + 1, #arguments, 1, {}))
+  if experiment.is(found) then io.stderr:write(("memtide: %s is an experiment: memtide run %s\n"):format(path, path)) end
+  if prompt then repl.run() end
+  return 0
+end
+
+return script

@@ -1,0 +1,114 @@
+-- The settings that memtide knows: what their values may be, and what they are when nobody says.
+local core = require "memtide.core"
+local optim = require "memtide.optim"
+local util = require "memtide.util"
+
+local settings = {}
+local words = core.setting_words()
+
+-- A check returns the value as memtide uses it, or nil and what was expected.
+local function count(value)
+  if math.type(value) == "integer" and value >= 1 and value <= 2 ^ 31 - 1 then return value end
+  return nil, "a whole number of at least 1"
+end
+
+local function one_of(list)
+  local expected = 'one of "' .. table.concat(list, '", "') .. '"'
+  return function(value)
+    for _, word in ipairs(list) do if value == word then return value end end
+    return nil, expected
+  end
+end
+
+local function size(value)
+  local bytes = util.bytes(value)
+  if bytes then return bytes end
+  return nil, 'bytes, or a size such as "512MiB"'
+end
+
+local function text(value)
+  if type(value) == "string" and value ~= "" then return value end
+  return nil, "a name"
+end
+
+local ways = {}
+for _, word in ipairs(words.checkpoint) do if word ~= "budget" then ways[#ways + 1] = word end end
+local way = one_of(ways)
+
+local function checkpoint(value)
+  local known, expected = way(value)
+  if known then return known end
+  local bytes = util.bytes(value)
+  if bytes and bytes > 0 then return bytes end
+  return nil, expected .. " or a number of bytes"
+end
+
+local function inplace(value)
+  if type(value) == "boolean" then return value end
+  if value == "marked" then return value end
+  return nil, 'true, false or "marked"'
+end
+
+local function optimizer(value)
+  if optim.is_optimizer(value) then return value end
+  return nil, "an optimizer such as optim.Adam{lr = 1e-3}"
+end
+
+-- In the order of the columns; `core`: compile takes it under this name.
+settings.list = {
+  {name = "device", check = text, default = "cpu"},
+  {name = "batch", check = count, default = 1},
+  {name = "accumulate", check = count, default = 1, core = true},
+  {name = "precision", check = one_of(words.precision), default = "fp32", core = true},
+  {name = "checkpoint", check = checkpoint, default = "none", core = true},
+  {name = "inplace", check = inplace, default = "marked", core = true},
+  {name = "mode", check = one_of(words.mode), default = "train", core = true},
+  {name = "optimizer", check = optimizer, default = optim.optim.Adam(), core = true},
+  {name = "allocator", check = one_of(words.allocator), default = "planned", core = true},
+  {name = "workspace_limit", check = size, default = 4 << 20, core = true},
+}
+
+settings.names, settings.known = {}, {}
+for i, setting in ipairs(settings.list) do
+  settings.names[i] = setting.name
+  settings.known[setting.name] = setting
+end
+
+-- The value of a setting, or an error that says where it was given.
+function settings.check(where, place, name, value)
+  local checked, expected = settings.known[name].check(value)
+  if checked == nil then
+    util.fail_at(where, "%s: %s: expected %s, found %s", place, name, expected,
+      type(value) == "string" and ('"%s"'):format(value) or tostring(value))
+  end
+  return checked
+end
+
+-- For core.compile.
+function settings.for_core(values)
+  local out = {}
+  for _, setting in ipairs(settings.list) do
+    if setting.core and values[setting.name] ~= "marked" or setting.name == "checkpoint" then
+      out[setting.name] = values[setting.name]
+    end
+  end
+  return out
+end
+
+-- The value as text for columns and cell ids.
+function settings.text(name, value)
+  if name == "optimizer" then return value.text == "" and value.kind or value.kind .. " " .. value.text end
+  return tostring(value)
+end
+
+-- A word of the command line as the value that a script would have written.
+function settings.from_text(name, word)
+  if word == "true" or word == "false" then return word == "true" end
+  if name == "optimizer" then
+    local make = rawget(optim.optim, word)
+    return make and make() or word
+  end
+  return math.tointeger(tonumber(word)) or tonumber(word) or word
+end
+
+return settings

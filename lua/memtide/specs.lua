@@ -1,0 +1,50 @@
+-- Constructors from option lines: "in_features:int out_features:int bias:bool=true" (core/options.h has the notation).
+local core = require "memtide.core"
+local util = require "memtide.util"
+
+local specs = {}
+
+local function option_names(spec)
+  local names = {}
+  for name in spec:gmatch("(%S+):%S+") do names[#names + 1] = name:match("^[^:]+") end
+  return names
+end
+
+-- Is it {name = value, ...}? {3, 5} is a pair, and {} says nothing.
+local function is_named(value)
+  return type(value) == "table" and getmetatable(value) == nil and #value == 0
+end
+
+-- Positional arguments in PyTorch's order, then at most one table of named ones -> {name = value}
+local function collect(kind, names, count, ...)
+  local options, arguments = {}, {...}
+  local named = count > 0 and is_named(arguments[count]) and arguments[count]
+  if named then count = count - 1 end
+  if count > #names then
+    util.fail("%s takes at most %d arguments (%s), found %d", kind, #names, table.concat(names, ", "), count)
+  end
+  for i = 1, count do options[names[i]] = arguments[i] end
+  for name, value in pairs(named or {}) do
+    if options[name] ~= nil then util.fail('%s: option "%s" is given twice', kind, tostring(name)) end
+    options[name] = value
+  end
+  return options
+end
+
+-- A function that makes {kind, options, text, where}, checked, with the given metatable.
+function specs.constructor(kind, spec, metatable)
+  local names = option_names(spec)
+  return function(...)
+    local options = collect(kind, names, select("#", ...), ...)
+    local text, message = core.check_options(spec, options)
+    if not text then util.fail("%s: %s", kind, message) end
+    return setmetatable({kind = kind, options = options, text = text, where = core.where():gsub(": $", "")}, metatable)
+  end
+end
+
+-- Conv2d(in_channels=3, out_channels=64)
+function specs.show(object)
+  return ("%s(%s)"):format(object.kind, (object.text:gsub(" ", ", ")))
+end
+
+return specs

@@ -1,0 +1,100 @@
+-- The plain training loop: a model, its parameters and its memory, one call per step.
+local cell = require "memtide.cell"
+local core = require "memtide.core"
+local memory = require "memtide.memory"
+local nn = require "memtide.nn"
+local settings = require "memtide.settings"
+local util = require "memtide.util"
+
+local trainer = {}
+local Trainer = {__name = "memtide.trainer"}
+Trainer.__index = Trainer
+
+local KEYS = {"model", "input", "loss", "classes", "seed", "memory"}
+for _, name in ipairs(settings.names) do KEYS[#KEYS + 1] = name end
+local TRAIN, EVALUATE, PREDICT = 1, 2, 3
+
+local function values_of(options)
+  local where, values = core.where(), {}
+  for _, setting in ipairs(settings.list) do
+    local given = options[setting.name]
+    values[setting.name] = given == nil and setting.default or settings.check(where, "trainer", setting.name, given)
+  end
+  return values
+end
+
+-- Training, evaluation with targets, and outputs alone: three programs over the same parameters.
+local function compile_all(network, values)
+  local device, train = cell.device(values.device), settings.for_core(values)
+  local evaluate, predict = {}, {}
+  for key, value in pairs(train) do evaluate[key], predict[key] = value, value end
+  for _, program in ipairs{evaluate, predict} do
+    program.mode, program.accumulate, program.checkpoint, program.keep_output = "eval", 1, "none", true
+  end
+  predict.no_loss = true
+  return {util.must(core.compile(network, train, device)), util.must(core.compile(network, evaluate, device)),
+    util.must(core.compile(network, predict, device))}
+end
+
+-- trainer{model =, input = {3, 32, 32}, loss =, optimizer =, batch =, precision = ...}; without memory: nil, message, "oom"
+function trainer.new(options)
+  if type(options) ~= "table" then util.fail("trainer: expected a table, found a %s", type(options)) end
+  util.check_keys("trainer", options, KEYS)
+  if not nn.is_layer(options.model) then util.fail('trainer: "model": expected a layer, found a %s', type(options.model)) end
+  if not nn.is_loss(options.loss) then util.fail('trainer: "loss": expected a loss, found a %s', type(options.loss)) end
+  if type(options.input) ~= "table" then util.fail('trainer: "input": expected the shape of one sample, such as {3, 32, 32}') end
+  local limit = options.memory and (util.bytes(options.memory) or util.fail('trainer: "memory": expected bytes or a size'))
+  local values = values_of(options)
+  local network = util.must(core.network(options.model, options.loss, {values.batch, table.unpack(options.input)}))
+  local programs = compile_all(network, values)
+  local runtime, message, code = core.runtime{programs = programs, allocator = values.allocator, memory = limit,
+    seed = options.seed or 1}
+  if not runtime then return nil, message, code end
+  local self = setmetatable({network = network, programs = programs, runtime = runtime}, Trainer)
+  memory.watch(self)
+  return self
+end
+
+-- One update from x and its targets -> loss; nil, message, code when the world failed it
+function Trainer:step(x, y) return self.runtime:step(TRAIN, x, y) end
+
+-- Loss without gradients -> loss, outputs, shape
+function Trainer:evaluate(x, y)
+  local loss, message, code = self.runtime:step(EVALUATE, x, y)
+  if not loss then return nil, message, code end
+  return loss, self.runtime:read(self.programs[EVALUATE]:names().output, EVALUATE)
+end
+
+-- Outputs of the network -> numbers, shape
+function Trainer:predict(x)
+  local done, message, code = self.runtime:step(PREDICT, x)
+  if not done then return nil, message, code end
+  return self.runtime:read(self.programs[PREDICT]:names().output, PREDICT)
+end
+
+-- How many samples of an evaluated batch have the right label.
+function Trainer:correct(x, y)
+  local loss, outputs, shape = self:evaluate(x, y)
+  if not loss then return nil, outputs, shape end
+  local labels = type(y) == "userdata" and y:values() or y
+  local classes = #outputs // shape[1]
+  return cell.correct(table.move(outputs, 1, #labels * classes, 1, {}), labels, #labels), loss
+end
+
+-- {used, held, limit, categories, peak = {bytes, used, op, categories}}, in bytes
+function Trainer:memory() return self.runtime:memory() end
+
+-- {{name, shape, elements}, ...}, and the sum of the elements
+function Trainer:parameters() return self.network:params(), self.network:parameters() end
+
+function Trainer:read(name) return self.runtime:read(name) end
+function Trainer:write(name, values) return self.runtime:write(name, values) end
+
+-- Gives the memory back; a second time does nothing.
+function Trainer:close()
+  memory.forget(self)
+  return self.runtime:close()
+end
+Trainer.__close = Trainer.close
+
+return trainer

@@ -1,0 +1,103 @@
+-- What the other modules share: errors with the script's line, names, sizes.
+local core = require "memtide.core"
+
+local util = {}
+
+-- Raises "article.lua:7: text": the position of the innermost function that is not memtide's own.
+function util.fail(format, ...) error(core.where() .. format:format(...), 0) end
+
+-- The same at a position that was kept.
+function util.fail_at(where, format, ...) error(where .. format:format(...), 0) end
+
+-- What the world did (no device, no file, no memory), raised where a function has no other way to say it.
+local Failure = {}
+Failure.__index = Failure
+Failure.__tostring = function(failure) return failure.message end
+
+function util.failure(message, code) return setmetatable({message = message, code = code}, Failure) end
+
+function util.is_failure(value) return getmetatable(value) == Failure end
+
+-- Passes the values of a function that returns nil, message, code when the world failed it.
+function util.must(value, message, code, ...)
+  if value == nil and message ~= nil then error(util.failure(message, code), 0) end
+  return value, message, code, ...
+end
+
+-- Levenshtein distance.
+local function distance(a, b)
+  local row = {}
+  for j = 0, #b do row[j] = j end
+  for i = 1, #a do
+    local diagonal
+    diagonal, row[0] = row[0], i
+    for j = 1, #b do
+      local replaced = diagonal + (a:byte(i) == b:byte(j) and 0 or 1)
+      diagonal, row[j] = row[j], math.min(row[j] + 1, row[j - 1] + 1, replaced)
+    end
+  end
+  return row[#b]
+end
+
+-- The known name that `name` was probably meant to be, or nil.
+function util.nearest(name, known)
+  local best, least = nil, math.min(3, #name)
+  for _, candidate in ipairs(known) do
+    local d = distance(name, candidate)
+    if d < least then best, least = candidate, d end
+  end
+  return best
+end
+
+-- "; did you mean "batch"?" or ""
+function util.meant(name, known)
+  local nearest = util.nearest(tostring(name), known)
+  return nearest and (' (did you mean "%s"?)'):format(nearest) or ""
+end
+
+-- Raises when `given` has a key that is not in the list `known`.
+function util.check_keys(what, given, known)
+  local set = {}
+  for _, name in ipairs(known) do set[name] = true end
+  for key in pairs(given) do
+    if not set[key] then
+      util.fail('%s: unknown key "%s"%s; known: %s', what, tostring(key), util.meant(key, known), table.concat(known, ", "))
+    end
+  end
+end
+
+function util.sorted_keys(t)
+  local keys = {}
+  for key in pairs(t) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+local UNITS = {[""] = 1, b = 1, kb = 1e3, mb = 1e6, gb = 1e9, tb = 1e12,
+  k = 2 ^ 10, m = 2 ^ 20, g = 2 ^ 30, kib = 2 ^ 10, mib = 2 ^ 20, gib = 2 ^ 30, tib = 2 ^ 40}
+
+-- "512MiB", "8GB" (powers of ten), "4096" or a number -> bytes; nil: it is no size.
+function util.bytes(size)
+  if math.type(size) == "integer" then return size >= 0 and size or nil end
+  local number, unit = tostring(size):match("^%s*([%d.]+)%s*(%a*)%s*$")
+  local factor, value = UNITS[(unit or "?"):lower()], tonumber(number)
+  if not factor or not value or value * factor >= 2 ^ 62 then return nil end
+  return math.floor(value * factor)
+end
+
+-- 12345678 -> "11.8 MiB"
+function util.show_bytes(bytes)
+  local names, value, i = {"B", "KiB", "MiB", "GiB", "TiB"}, bytes, 1
+  while math.abs(value) >= 1024 and i < #names do value, i = value / 1024, i + 1 end
+  return i == 1 and ("%d B"):format(bytes) or ("%.1f %s"):format(value, names[i])
+end
+
+-- The value below which a part `p` of the sorted list lies, interpolated between neighbours.
+function util.quantile(sorted, p)
+  local at = 1 + (#sorted - 1) * p
+  local low = math.floor(at)
+  local high = math.min(low + 1, #sorted)
+  return sorted[low] + (sorted[high] - sorted[low]) * (at - low)
+end
+
+return util
