@@ -1,0 +1,49 @@
+#include "reference/reference.h"
+
+RefFn *const ref_table[OP_KIND_COUNT] = {
+    [OP_act] = ref_act, [OP_act_dx] = ref_act_dx,
+    [OP_maxpool] = ref_maxpool, [OP_maxpool_dx] = ref_maxpool_dx,
+    [OP_avgpool] = ref_avgpool, [OP_avgpool_dx] = ref_avgpool_dx,
+    [OP_adaptive_avgpool] = ref_adaptive_avgpool, [OP_adaptive_avgpool_dx] = ref_adaptive_avgpool_dx,
+    [OP_dropout] = ref_dropout, [OP_dropout_dx] = ref_dropout,
+    [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,
+    /* all that these change is the element type, the shape or the layout, which the twins do not know */
+    [OP_cast] = ref_copy, [OP_view] = ref_copy, [OP_to_rows] = ref_copy, [OP_to_rows_dx] = ref_copy,
+    [OP_cross_entropy] = ref_cross_entropy, [OP_cross_entropy_dx] = ref_cross_entropy_dx,
+    [OP_mse] = ref_mse, [OP_mse_dx] = ref_mse_dx,
+    [OP_bce_logits] = ref_bce_logits, [OP_bce_logits_dx] = ref_bce_logits_dx,
+    [OP_grad_check] = ref_grad_check, [OP_step_begin] = ref_step_begin,
+    [OP_sgd] = ref_sgd, [OP_adam] = ref_adam, [OP_scale_update] = ref_scale_update,
+};
+
+void ref_add(Ref *r) {
+    for (int64_t i = 0; i < r->out[0].count; i++) r->out[0].at[i] = r->in[0].at[i] + r->in[1].at[i];
+}
+
+void ref_copy(Ref *r) {
+    for (int64_t i = 0; i < r->out[0].count; i++) r->out[0].at[i] = r->in[0].at[i];
+}
+
+void ref_accumulate(Ref *r) {
+    for (int64_t i = 0; i < r->out[0].count; i++)
+        r->out[0].at[i] = r->micro == 0 ? r->in[0].at[i] : r->out[0].at[i] + r->in[0].at[i];
+}
+
+/* Where element i of PyTorch's order lies in memory. */
+static int64_t memory_index(const Ref *r, int64_t i) {
+    if (!r->channels_last) return i;
+    int64_t C = r->in[0].shape.dim[1], HW = r->in[0].shape.dim[2] * r->in[0].shape.dim[3];
+    int64_t n = i / (C * HW), c = i / HW % C, hw = i % HW;
+    return (n * HW + hw) * C + c;
+}
+
+void ref_dropout(Ref *r) {
+    double p = r->attr->drop.p;
+    uint32_t call = r->step * r->micro_batches + r->micro;
+    for (int64_t i = 0; i < r->out[0].count; i++) {
+        uint64_t draw = (uint64_t)memory_index(r, i);
+        uint32_t drawn = philox(r->seed, RNG_DROPOUT, r->attr->drop.id, call, draw / 4).x[draw % 4];
+        bool keep = (drawn >> 8) / 16777216.0 >= p;
+        r->out[0].at[i] = keep ? r->in[0].at[i] / (1 - p) : 0;
+    }
+}

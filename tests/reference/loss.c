@@ -1,0 +1,82 @@
+#include <math.h>
+
+#include "reference/reference.h"
+
+static double reduce(const Ref *r, double sum, double count) {
+    return r->attr->loss.scale * (r->attr->loss.sum ? sum : sum / count);
+}
+
+/* d loss / d sum, times the loss scale */
+static double outer(const Ref *r, double count) {
+    return reduce(r, 1, count) * (r->state ? r->state->loss_scale : 1);
+}
+
+/* ---- cross entropy, x (N, C), t (N): mean over the samples that are not ignored of
+ *      -sum_c q_c log softmax(x)_c with q = (1 - smoothing) onehot(t) + smoothing / C */
+
+static double log_softmax(const Tensor *x, int64_t n, int64_t c) {
+    int64_t C = x->shape.dim[1];
+    double max = -INFINITY, sum = 0;
+    for (int64_t k = 0; k < C; k++) max = fmax(max, x->at[n * C + k]);
+    for (int64_t k = 0; k < C; k++) sum += exp(x->at[n * C + k] - max);
+    return x->at[n * C + c] - max - log(sum);
+}
+
+static double wanted(const Ref *r, int64_t n, int64_t c) {
+    double smoothing = r->attr->loss.smoothing;
+    return ((int64_t)r->in[1].at[n] == c ? 1 - smoothing : 0) + smoothing / (double)r->in[0].shape.dim[1];
+}
+
+static bool ignored(const Ref *r, int64_t n) { return (int32_t)r->in[1].at[n] == r->attr->loss.ignore_index; }
+
+static double samples(const Ref *r) {
+    double count = 0;
+    for (int64_t n = 0; n < r->in[1].count; n++) count += !ignored(r, n);
+    return count;
+}
+
+void ref_cross_entropy(Ref *r) {
+    const Tensor *x = &r->in[0];
+    double sum = 0;
+    for (int64_t n = 0; n < x->shape.dim[0]; n++)
+        for (int64_t c = 0; c < x->shape.dim[1]; c++)
+            if (!ignored(r, n)) sum -= wanted(r, n, c) * log_softmax(x, n, c);
+    r->out[0].at[0] = reduce(r, sum, samples(r));
+}
+
+void ref_cross_entropy_dx(Ref *r) {
+    const Tensor *x = &r->in[0];
+    for (int64_t n = 0; n < x->shape.dim[0]; n++)
+        for (int64_t c = 0; c < x->shape.dim[1]; c++)
+            r->out[0].at[n * x->shape.dim[1] + c] =
+                ignored(r, n) ? 0 : outer(r, samples(r)) * (exp(log_softmax(x, n, c)) - wanted(r, n, c));
+}
+
+/* ---- losses of single elements */
+
+void ref_mse(Ref *r) {
+    double sum = 0;
+    for (int64_t i = 0; i < r->in[0].count; i++) sum += pow(r->in[0].at[i] - r->in[1].at[i], 2);
+    r->out[0].at[0] = reduce(r, sum, (double)r->in[0].count);
+}
+
+void ref_mse_dx(Ref *r) {
+    for (int64_t i = 0; i < r->in[0].count; i++)
+        r->out[0].at[i] = outer(r, (double)r->in[0].count) * 2 * (r->in[0].at[i] - r->in[1].at[i]);
+}
+
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+void ref_bce_logits(Ref *r) {
+    double sum = 0;
+    for (int64_t i = 0; i < r->in[0].count; i++) {
+        double p = sigmoid(r->in[0].at[i]), t = r->in[1].at[i];
+        sum -= t * log(p) + (1 - t) * log(1 - p);
+    }
+    r->out[0].at[0] = reduce(r, sum, (double)r->in[0].count);
+}
+
+void ref_bce_logits_dx(Ref *r) {
+    for (int64_t i = 0; i < r->in[0].count; i++)
+        r->out[0].at[i] = outer(r, (double)r->in[0].count) * (sigmoid(r->in[0].at[i]) - r->in[1].at[i]);
+}

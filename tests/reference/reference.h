@@ -1,0 +1,36 @@
+/* reference.h: what each op means: float64 twins in PyTorch's element order, plain loops, written to be read.
+ * They are the definition that every device is held against, and know neither layouts nor element types. */
+#ifndef REFERENCE_H
+#define REFERENCE_H
+
+#include "op.h"
+
+typedef struct Tensor {
+    Shape shape;
+    int64_t count;
+    double *at; /* [count]; NULL: absent. Labels and window positions are whole numbers in it. */
+} Tensor;
+
+typedef struct Ref {
+    const Attr *attr;
+    Tensor in[OP_IN], out[OP_OUT];
+    StepState *state;   /* the op's "state" operand, input or output; NULL: absent */
+    uint64_t seed;
+    uint32_t step, micro, micro_batches;
+    bool channels_last; /* dropout only: how x lies in memory, by which its draws are numbered */
+} Ref;
+
+typedef void RefFn(Ref *r);
+
+/* Of every op but the convolutions and matrix products, whose twin stands with their test: NULL here. */
+extern RefFn *const ref_table[OP_KIND_COUNT];
+
+static inline double *pixel4(const Tensor *t, int64_t n, int64_t c, int64_t h, int64_t w) {
+    return &t->at[((n * t->shape.dim[1] + c) * t->shape.dim[2] + h) * t->shape.dim[3] + w];
+}
+
+RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool_dx, ref_adaptive_avgpool,
+    ref_adaptive_avgpool_dx, ref_dropout, ref_add, ref_copy, ref_accumulate, ref_cross_entropy, ref_cross_entropy_dx, ref_mse,
+    ref_mse_dx, ref_bce_logits, ref_bce_logits_dx, ref_grad_check, ref_step_begin, ref_sgd, ref_adam, ref_scale_update;
+
+#endif

@@ -1,0 +1,203 @@
+/* t_pointwise.c: the formulas that all devices share (pointwise.h, dtype.h, rng.h) against independent ones in float64. */
+#include "dtype.h"
+#include "pointwise.h"
+#include "tap.h"
+
+/* ---- activations: the slope is the derivative of the value */
+
+static void test_slopes(void) {
+    static const struct { const char *name; char saved; } acts[] = {
+#define X(name, text, saved) {#name, saved},
+        ACTS(X)
+#undef X
+    };
+    for (int f = 0; f < ACT_COUNT; f++) {
+        double worst = 0;
+        for (double x = -4.03125; x < 4; x += 0.0625) { /* never at the kink */
+            const double h = 1.0 / 128;
+            double up = act_value((ActFn)f, (float)(x + h), 0.1f), down = act_value((ActFn)f, (float)(x - h), 0.1f);
+            double up2 = act_value((ActFn)f, (float)(x + 2 * h), 0.1f), down2 = act_value((ActFn)f, (float)(x - 2 * h), 0.1f);
+            double central = (8 * (up - down) - (up2 - down2)) / (12 * h); /* error of order h^4 */
+            float saved = acts[f].saved == 'x' ? (float)x : act_value((ActFn)f, (float)x, 0.1f);
+            worst = fmax(worst, fabs(central - act_slope((ActFn)f, saved, 0.1f)));
+        }
+        if (!ok(worst < 5e-5, "%s: slope from %c is the derivative", acts[f].name, acts[f].saved)) printf("# off by %g\n", worst);
+    }
+    is_near(act_value(ACT_GELU, 1, 0), 0.8413447460685429, 1e-6, 0, "gelu(1) is the normal distribution at 1");
+    is_near(act_value(ACT_GELU_TANH, 1, 0), 0.8411919906082768, 1e-6, 0, "gelu_tanh(1)");
+    is_near(act_value(ACT_SIGMOID, -3, 0), 0.04742587317756678, 1e-6, 0, "sigmoid(-3)");
+    ok(act_value(ACT_SIGMOID, -200, 0) == 0 && act_value(ACT_SIGMOID, 200, 0) == 1, "sigmoid saturates without NaN");
+    ok(isnan(act_value(ACT_RELU, NAN, 0)) && isnan(act_value(ACT_LEAKY, NAN, 0.1f)), "NaN goes through relu and leaky_relu");
+    ok(act_slope(ACT_RELU, 0, 0) == 0 && act_slope(ACT_LEAKY, 0, 0.1f) == 0.1f, "the slope at 0 is PyTorch's");
+}
+
+/* ---- optimizers: ten steps of one weight */
+
+enum { STEPS = 10 };
+
+static double gradient_at(int t) { return sin(1.7 * t) + 0.3; }
+
+/* The pseudocode of torch.optim.SGD's documentation, in its own notation. */
+static double sgd_reference(double theta, double gamma, double lambda, double mu, double tau, int nesterov) {
+    double b = 0;
+    for (int t = 1; t <= STEPS; t++) {
+        double g = gradient_at(t);
+        if (lambda != 0) g = g + lambda * theta;
+        if (mu != 0) {
+            if (t > 1) b = mu * b + (1 - tau) * g;
+            else b = g;
+            if (nesterov) g = g + mu * b;
+            else g = b;
+        }
+        theta = theta - gamma * g;
+    }
+    return theta;
+}
+
+/* The pseudocode of torch.optim.Adam and AdamW. */
+static double adam_reference(double theta, double gamma, double beta1, double beta2, double eps, double lambda, int decoupled) {
+    double m = 0, v = 0;
+    for (int t = 1; t <= STEPS; t++) {
+        double g = gradient_at(t);
+        if (decoupled) theta = theta - gamma * lambda * theta;
+        else g = g + lambda * theta;
+        m = beta1 * m + (1 - beta1) * g;
+        v = beta2 * v + (1 - beta2) * g * g;
+        theta = theta - gamma * (m / (1 - pow(beta1, t))) / (sqrt(v / (1 - pow(beta2, t))) + eps);
+    }
+    return theta;
+}
+
+static void test_sgd(void) {
+    static const struct { const char *name; double lr, decay, momentum, dampening; int nesterov; } cases[] = {
+        {"plain", 0.1, 0, 0, 0, 0},
+        {"weight decay", 0.1, 0.05, 0, 0, 0},
+        {"momentum", 0.1, 0, 0.9, 0, 0},
+        {"momentum with dampening, none in the first step", 0.1, 0, 0.9, 0.4, 0},
+        {"nesterov", 0.1, 0, 0.9, 0, 1},
+        {"nesterov with weight decay", 0.1, 0.05, 0.9, 0, 1},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        OptimRule o = {0};
+        o.lr = (float)cases[i].lr;
+        o.weight_decay = (float)cases[i].decay;
+        o.momentum = (float)cases[i].momentum;
+        o.dampening = (float)cases[i].dampening;
+        o.nesterov = cases[i].nesterov;
+        float w = 0.7f, v = NAN; /* the first step must not read the buffer */
+        for (int t = 1; t <= STEPS; t++) w = sgd_value(&o, w, (float)gradient_at(t), &v, t == 1);
+        is_near(w, sgd_reference(0.7, cases[i].lr, cases[i].decay, cases[i].momentum, cases[i].dampening, cases[i].nesterov),
+                2e-6, 2e-6, cases[i].name);
+    }
+}
+
+static void test_adam(void) {
+    static const struct { const char *name; double lr, decay, eps; int decoupled; } cases[] = {
+        {"adam", 0.01, 0, 1e-8, 0},
+        {"adam with L2", 0.01, 0.1, 1e-8, 0},
+        {"adamw", 0.01, 0.1, 1e-8, 1},
+        {"adam with a large eps", 0.01, 0, 0.5, 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        OptimRule o = {0};
+        o.lr = (float)cases[i].lr;
+        o.weight_decay = (float)cases[i].decay;
+        o.eps = (float)cases[i].eps;
+        o.beta1 = 0.9f;
+        o.beta2 = 0.999f;
+        o.decoupled = cases[i].decoupled;
+        float w = 0.7f, m = 0, v = 0;
+        for (int t = 1; t <= STEPS; t++) {
+            float step_size = (float)(cases[i].lr / (1 - pow(0.9, t))), root_scale = (float)(1 / sqrt(1 - pow(0.999, t)));
+            w = adam_value(&o, w, (float)gradient_at(t), &m, &v, step_size, root_scale);
+        }
+        is_near(w, adam_reference(0.7, cases[i].lr, 0.9, 0.999, cases[i].eps, cases[i].decay, cases[i].decoupled), 2e-6, 2e-6,
+                cases[i].name);
+    }
+}
+
+/* ---- 16-bit floats */
+
+/* A pattern's value from the definition of its fields; `bits` of fraction, `bias` of exponent. */
+static double field_value(uint32_t h, int bits, int bias) {
+    int exponent = (int)(h >> bits & ((1u << (15 - bits)) - 1)), top = (1 << (15 - bits)) - 1;
+    double fraction = (h & ((1u << bits) - 1)) / (double)(1u << bits), sign = h >> 15 ? -1 : 1;
+    if (exponent == top) return fraction != 0 ? NAN : sign * INFINITY;
+    return sign * (exponent ? ldexp(1 + fraction, exponent - bias) : ldexp(fraction, 1 - bias));
+}
+
+typedef struct Half { const char *name; uint16_t (*from)(float); float (*to)(uint16_t); int bits, bias; } Half;
+
+/* The nearest pattern: between neighbours h and h + 1 the middle goes to the even one. */
+static void test_half(const Half *t) {
+    int wrong_value = 0, wrong_back = 0, wrong_middle = 0, wrong_side = 0;
+    for (uint32_t h = 0; h < 65536; h++) {
+        double value = field_value(h, t->bits, t->bias);
+        float x = t->to((uint16_t)h);
+        uint16_t back = t->from(x);
+        if (isnan(value)) {
+            wrong_back += !isnan(x) || !isnan(t->to(back));
+            continue;
+        }
+        wrong_value += (double)x != value || !signbit(x) != !(h >> 15);
+        wrong_back += back != h;
+        double next = field_value(h + 1, t->bits, t->bias);
+        if (h % 32768 == 32767 || isnan(next) || isinf(value)) continue;
+        if (isinf(next)) next = copysign(ldexp(1, (1 << (15 - t->bits)) - 1 - t->bias), value); /* where the next one would be */
+        float middle = (float)((value + next) / 2);
+        wrong_middle += t->from(middle) != (h & 1 ? h + 1 : h);
+        wrong_side += t->from(nextafterf(middle, 0)) != h || t->from(nextafterf(middle, middle * 2)) != h + 1;
+    }
+    ok(!wrong_value, "%s: every pattern has the value of its fields", t->name);
+    ok(!wrong_back, "%s: every pattern survives the round trip, NaN as NaN", t->name);
+    ok(!wrong_middle, "%s: a middle goes to the even neighbour, past the largest to infinity", t->name);
+    ok(!wrong_side, "%s: next to a middle, the nearer neighbour", t->name);
+}
+
+/* ---- Philox4x32-10: the known answers published with Random123 */
+
+static void test_philox(void) {
+    static const struct { uint32_t counter[4], key[2], answer[4]; } known[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+        Philox c;
+        memcpy(c.x, known[i].counter, sizeof c.x);
+        c = philox_block(c, known[i].key[0], known[i].key[1]);
+        ok(!memcmp(c.x, known[i].answer, sizeof c.x), "philox known answer %zu", i);
+    }
+    ok(rng_uniform(0) == 0 && rng_uniform(0xffffffff) < 1, "uniform numbers are in [0, 1)");
+}
+
+static void test_dropout(void) {
+    enum { N = 100000 };
+    int kept = 0, same = 0, other = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        float a = dropout_factor(0.3f, 42, 1, 5, i);
+        kept += a != 0;
+        same += a == dropout_factor(0.3f, 42, 1, 5, i);
+        other += a == dropout_factor(0.3f, 42, 1, 6, i);
+        if (a != 0 && fabsf(a - 1 / 0.7f) > 1e-6f) kept = -N;
+    }
+    is_near(kept / (double)N, 0.7, 0, 0.01, "dropout keeps 1 - p and scales by 1 / (1 - p)");
+    is_int(same, N, "the same call draws the same factors");
+    is_near(other / (double)N, 0.7 * 0.7 + 0.3 * 0.3, 0, 0.01, "another call draws independent ones");
+    int zeros = 0;
+    for (uint64_t i = 0; i < N; i++) zeros += dropout_factor(1, 42, 1, 5, i) == 0 && dropout_factor(0, 42, 1, 5, i) == 1;
+    is_int(zeros, N, "p = 1 drops everything, p = 0 nothing");
+}
+
+int main(void) {
+    static const Half halves[] = {{"bf16", bf16_from_f32, bf16_to_f32, 7, 127}, {"f16", f16_from_f32, f16_to_f32, 10, 15}};
+    test_slopes();
+    test_sgd();
+    test_adam();
+    for (size_t i = 0; i < ARRAY_LEN(halves); i++) test_half(&halves[i]);
+    test_philox();
+    test_dropout();
+    return tap_done();
+}
