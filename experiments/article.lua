@@ -22,7 +22,7 @@ return mt.experiment{
     {case = "mixed precision", batch = 64, precision = "amp_bf16"},
     {case = "accumulation 16 x 4", batch = 16, accumulate = 4},
     {case = "evaluation, no gradients", batch = 64, mode = "eval"},
-    {case = "checkpointing", batch = 64, checkpoint = "all"},
+    {case = "checkpointing", batch = 64, checkpoint = "sqrt"},
     {case = "in-place", batch = 64, inplace = true},
   },
   steps = 5, warmup = 2,

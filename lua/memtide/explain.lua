@@ -1,0 +1,220 @@
+-- The hand calculation: what an article adds up, layer by layer, and beside it what the step really needs, and why they differ.
+--
+-- The article's rule, for any network: parameters, gradients and Adam's state at 4 bytes a number; as activations the outputs of the
+-- layers that own parameters, the last one left out; the input. Nothing of activation gradients, other layers' outputs, labels.
+local util = require "memtide.util"
+
+local explain = {}
+local BYTES = 4
+local STATES = {Adam = 2, AdamW = 2}
+
+local function product(shape)
+  local n = 1
+  for _, d in ipairs(shape) do n = n * d end
+  return n
+end
+
+local function elements(params)
+  local n = 0
+  for _, param in ipairs(params) do n = n + param.elements end
+  return n
+end
+
+local function optimizer_states(optimizer)
+  if STATES[optimizer.kind] then return STATES[optimizer.kind] end
+  return (tonumber(optimizer.text:match "momentum=(%S+)") or 0) > 0 and 1 or 0
+end
+
+-- ---- the article's side
+
+-- A row per layer: {path, kind, shape, parameters, parameter_bytes, activation_bytes, counted}
+function explain.layers(network)
+  local rows, last = {}, 0
+  for i, layer in ipairs(network:layers()) do
+    local n = elements(layer.params)
+    if n > 0 then last = i end
+    rows[i] = {path = layer.path, kind = layer.kind, options = layer.text, shape = layer.out, parameters = n,
+      parameter_bytes = n * BYTES, activation_bytes = product(layer.out) * BYTES, counted = n > 0}
+  end
+  if rows[last] then rows[last].counted = false end
+  return rows
+end
+
+-- The article's sum by category.
+function explain.article(cell, rows)
+  local parameters = cell.network:parameters() * BYTES
+  local input = cell.network:shapes()
+  local sum = {weights = parameters, gradients = parameters, optimizer = parameters * optimizer_states(cell.settings.optimizer),
+    activations = 0, activation_gradients = 0, input = product(input) * BYTES, workspace = 0, other = 0}
+  for _, row in ipairs(rows) do
+    if row.counted then sum.activations = sum.activations + row.activation_bytes end
+  end
+  sum.total = 0
+  for _, name in ipairs(explain.categories) do sum.total = sum.total + sum[name] end
+  return sum
+end
+
+explain.categories = {"weights", "gradients", "optimizer", "activations", "activation_gradients", "input", "workspace", "other"}
+
+-- ---- why they differ
+
+-- Names and bytes of the program's buffers of one category, views left out.
+local function buffers(cell, category)
+  local found = {}
+  for _, buf in ipairs(cell.program:bufs()) do
+    if buf.category == category and not buf.alias then found[#found + 1] = buf end
+  end
+  return found
+end
+
+local function total(bufs)
+  local n = 0
+  for _, buf in ipairs(bufs) do n = n + buf.bytes end
+  return n
+end
+
+local REASONS = {}
+
+function REASONS.weights(cell)
+  local precision = cell.settings.precision
+  if precision:find "^amp" then return "16-bit copies that are alive then, beside the fp32 weights" end
+  if precision:find "^master" then return "16-bit weights and their fp32 master copies" end
+  return "weights are 16-bit"
+end
+
+function REASONS.gradients(cell, article, step)
+  if cell.settings.mode == "eval" then return "evaluation makes no gradients" end
+  local all = total(buffers(cell, "gradients"))
+  if step < all then
+    return ("at %s only some of the step's %d bytes of gradients are there yet"):format(cell.prediction.peak.op, all)
+  end
+  return article < step and "accumulation keeps sums beside a micro-batch's own gradients" or "gradients are 16-bit"
+end
+
+function REASONS.optimizer(cell, article, step)
+  if cell.settings.mode == "eval" then return "evaluation has no optimizer" end
+  if step - article == 16 then return "16 bytes of step count and loss scale" end
+  return "the state is kept in the weights' 16-bit type, with 16 bytes of step count and loss scale"
+end
+
+function REASONS.activations(cell, article, step)
+  local all = total(buffers(cell, "activations"))
+  if cell.settings.mode == "eval" then return "each output is freed after its last reader" end
+  if step > article then return "outputs that the article leaves out: of layers without parameters, 16-bit casts, pooling indices" end
+  return ("of %d bytes of outputs in the step, those that are alive at %s%s"):format(all, cell.prediction.peak.op,
+    cell.settings.checkpoint == "none" and "" or "; checkpointing drops the rest and makes them again")
+end
+
+function REASONS.activation_gradients()
+  return "the backward pass needs the gradient of an output beside the output: the article leaves these out"
+end
+
+function REASONS.input(cell, article, step)
+  local target = cell.program:names().target
+  local gone = step == 0
+  for _, buf in ipairs(buffers(cell, "input")) do gone = gone or buf.name == target and buf.bytes == step end
+  if gone then return ("the inputs are not needed any more at %s"):format(cell.prediction.peak.op) end
+  return step > article and "labels or targets come with the inputs" or "the batch is 16-bit"
+end
+
+function REASONS.workspace() return "scratch that the library asks for in the op at the peak" end
+function REASONS.other() return "the loss, and rounding of every tensor to the device's alignment" end
+
+-- {name, article, step, reason} for each category, and the total.
+function explain.compare(cell, article)
+  local rows, peak = {}, cell.prediction.peak
+  for i, name in ipairs(explain.categories) do
+    local a, s = article[name], peak.categories[name]
+    rows[i] = {name = name, article = a, step = s, reason = a == s and "" or REASONS[name](cell, a, s)}
+  end
+  rows[#rows + 1] = {name = "total", article = article.total, step = peak.bytes,
+    reason = ("the peak, at %s"):format(peak.op == "" and "the start" or peak.op)}
+  return rows
+end
+
+-- ---- output
+
+local function shape_text(shape) return "(" .. table.concat(shape, ", ") .. ")" end
+
+local function units(bytes) return ("%d"):format(bytes), ("%.2f"):format(bytes / 2 ^ 20), ("%.2f"):format(bytes / 1e6) end
+
+-- Columns as wide as their widest value; those named in `left` flush left.
+local function print_table(out, head, rows, left)
+  local width = {}
+  for _, row in ipairs{head, table.unpack(rows)} do
+    for i, value in ipairs(row) do width[i] = math.max(width[i] or 0, #tostring(value)) end
+  end
+  for _, row in ipairs{head, table.unpack(rows)} do
+    local cells = {}
+    for i, value in ipairs(row) do
+      local text, pad = tostring(value), (" "):rep(width[i] - #tostring(value))
+      cells[i] = left[i] and text .. pad or pad .. text
+    end
+    out((table.concat(cells, "  "):gsub("%s+$", "")))
+  end
+end
+
+local function print_cell(out, cell, rows, comparison)
+  local lines = {}
+  for i, row in ipairs(rows) do
+    local bytes, mib, mb = units(row.activation_bytes)
+    lines[i] = {row.path == "" and "." or row.path, row.kind, shape_text(row.shape), row.parameters, row.parameter_bytes, bytes, mib, mb,
+      row.counted and "*" or ""}
+  end
+  out(("%s, %s, batch %d, %s"):format(cell.experiment.name, cell.name, cell.settings.batch, cell.settings.precision))
+  print_table(out, {"layer", "kind", "output", "parameters", "bytes", "output bytes", "MiB", "MB", ""}, lines, {true, true, true})
+  out(("%d parameters; * outputs that the article counts\n"):format(cell.network:parameters()))
+  lines = {}
+  for i, row in ipairs(comparison) do
+    local a, amib, amb = units(row.article)
+    local s, smib, smb = units(row.step)
+    lines[i] = {row.name, a, amib, amb, s, smib, smb, row.reason}
+  end
+  print_table(out, {"", "article", "MiB", "MB", "the step", "MiB", "MB", "why"}, lines, {true, [8] = true})
+  out ""
+end
+
+local COLUMNS = {"experiment", "case", "row", "name", "kind", "output", "parameters", "parameter_bytes", "activation_bytes",
+  "article_bytes", "article_mib", "article_mb", "step_bytes", "step_mib", "step_mb", "reason"}
+
+local function csv_line(values)
+  local fields = {}
+  for i, name in ipairs(COLUMNS) do
+    local text = tostring(values[name] or "")
+    fields[i] = text:find '[,"\n]' and '"' .. text:gsub('"', '""') .. '"' or text
+  end
+  return table.concat(fields, ",")
+end
+
+local function csv_cell(out, cell, rows, comparison)
+  local who = {experiment = cell.experiment.name, case = cell.name}
+  for _, row in ipairs(rows) do
+    local counted = row.counted and row.activation_bytes or nil
+    local bytes, mib, mb = units(counted or 0)
+    out(csv_line{experiment = who.experiment, case = who.case, row = "layer", name = row.path, kind = row.kind,
+      output = shape_text(row.shape), parameters = row.parameters, parameter_bytes = row.parameter_bytes,
+      activation_bytes = row.activation_bytes, article_bytes = counted and bytes, article_mib = counted and mib,
+      article_mb = counted and mb})
+  end
+  for _, row in ipairs(comparison) do
+    local a, amib, amb = units(row.article)
+    local s, smib, smb = units(row.step)
+    out(csv_line{experiment = who.experiment, case = who.case, row = row.name == "total" and "total" or "category", name = row.name,
+      article_bytes = a, article_mib = amib, article_mb = amb, step_bytes = s, step_mib = smib, step_mb = smb, reason = row.reason})
+  end
+end
+
+-- `cell` is compiled and predicted (memtide.cell). opts.csv: a file, or "-" for stdout; otherwise tables on stdout.
+function explain.main(cell, opts)
+  local path = opts.csv
+  local file = path and path ~= "-" and util.must(io.open(path, "w")) or io.stdout
+  local function out(line) util.must(file:write(line, "\n")) end
+  if path then out(table.concat(COLUMNS, ",")) end
+  local rows = explain.layers(cell.network)
+  local show = path and csv_cell or print_cell
+  show(out, cell, rows, explain.compare(cell, explain.article(cell, rows)))
+  if file ~= io.stdout then util.must(file:close()) end
+  return 0
+end
+
+return explain
