@@ -1,0 +1,163 @@
+-- The reference runs of tests/oracle: what PyTorch computed in float64, against memtide on the CPU. Tolerances in fp32 are
+-- 1e-4 relative for losses and final norms, 1e-3 for gradient norms and outputs. In bf16 a number has 8 bits (relative error
+-- 2^-9 at each rounding); inputs, weights, activations and gradients are all rounded: 2e-2 of the loss in the first step, and
+-- as errors are carried from update to update, 5e-2 later. Adam moves an element by about the learning rate whatever its
+-- gradient's size, so a gradient near zero whose sign is lost in rounding shows: 5e-2 of the norm of a bias, 1e-2 of a weight's.
+local tap = dofile "tests/tap.lua"
+local core = require "memtide.core"
+local mt = require "memtide"
+
+local CASES = {"simple_convnet", "smaller_convnet", "accumulation", "mnist_cnn", "mlp_mse", "grouped_conv", "discriminator"}
+local device = assert(core.device "cpu")
+
+-- Where rounding to fp32 puts one ReLU's input on the other side of zero: what PyTorch 1.13 itself gives in fp32.
+local FP32_NORMS = {accumulation = {["0.weight"] = 0.0111570112, ["0.bias"] = 0.0030628784}}
+
+-- {"Conv2d", 3, 64, 3, {padding = 1}} -> nn.Conv2d(3, 64, 3, {padding = 1})
+local function layer(spec)
+  if spec[1] == "Sequential" then
+    local children = {}
+    for i, child in ipairs(spec[2]) do children[i] = layer(child) end
+    return mt.nn.Sequential(children)
+  end
+  return mt.nn[spec[1]](table.unpack(spec, 2))
+end
+
+local function product(shape)
+  local n = 1
+  for _, d in ipairs(shape) do n = n * d end
+  return n
+end
+
+local function inputs(case, s)
+  local x = {}
+  for i = 0, case.batch * product(case.input) - 1 do x[i + 1] = math.sin(0.377 * i + 0.25 * s) end
+  return x
+end
+
+local function targets(case, s, outputs)
+  local t = {}
+  if case.loss == "CrossEntropyLoss" then
+    for b = 0, case.batch - 1 do t[b + 1] = (7 * b + 3 + s) % case.classes end
+    return t
+  end
+  for i = 0, outputs - 1 do
+    local value = 0.5 * math.sin(0.193 * i + s)
+    t[i + 1] = case.loss == "MSELoss" and value or value > 0 and 1 or 0
+  end
+  return t
+end
+
+-- Parameter k (0, 1, ...) of PyTorch's order.
+local function set_parameters(runtime, network)
+  for k, param in ipairs(network:params()) do
+    local scale = #param.shape == 1 and 0.1 or 1 / math.sqrt(param.elements / param.shape[1])
+    assert(runtime:write(param.name, function(i) return scale * math.sin(0.731 * (i - 1) + 1.37 * (k - 1) + 0.5) end))
+  end
+end
+
+local function norm(values)
+  local sum = 0
+  for _, x in ipairs(values) do sum = sum + x * x end
+  return math.sqrt(sum)
+end
+
+local function append(to, from) return table.move(from, 1, #from, #to + 1, to) end
+
+local function run(case, settings)
+  local net = layer(case.net)
+  local loss = mt.nn[case.loss]()
+  local optimizer = mt.optim[case.optimizer[1]](case.optimizer[2])
+  local network = assert(core.network(net, loss, {case.batch, table.unpack(case.input)}))
+  local _, output = network:shapes()
+  local accumulate = case.accumulate or 1
+  local base = {accumulate = accumulate, optimizer = optimizer, keep_output = true, keep_gradients = true}
+  for key, value in pairs(settings) do base[key] = value end
+  local program = assert(core.compile(network, base, device))
+  base.mode, base.accumulate, base.checkpoint = "eval", 1, "none"
+  local eval = assert(core.compile(network, base, device))
+  local runtime <close> = assert(core.runtime{programs = {program, eval}, allocator = settings.allocator or "planned"})
+  set_parameters(runtime, network)
+  local out = {losses = {}, network = network}
+  local name = program:names().output
+  for step = 0, case.steps - 1 do
+    local x, t = {}, {}
+    for m = 0, accumulate - 1 do
+      append(x, inputs(case, step * accumulate + m))
+      append(t, targets(case, step * accumulate + m, product(output)))
+    end
+    out.losses[step + 1] = assert(runtime:step(1, x, t))
+    if step == 0 then
+      out.first_output = runtime:read(name, 1)
+      out.gradients = {}
+      for _, param in ipairs(network:params()) do out.gradients[param.name] = norm(runtime:read(param.name .. ".grad", 1)) end
+    end
+  end
+  out.parameters = {}
+  for _, param in ipairs(network:params()) do out.parameters[param.name] = norm(runtime:read(param.name, 1)) end
+  assert(runtime:step(2, inputs(case, 0), targets(case, 0, product(output))))
+  out.eval_output = runtime:read(name, 2)
+  return out
+end
+
+local function check_fp32(case, found)
+  for i, loss in ipairs(case.losses) do tap.near(found.losses[i], loss, 1e-4, 0, "%s: loss %d", case.name, i) end
+  if (case.accumulate or 1) == 1 then
+    for i, y in ipairs(case.first_output) do tap.near(found.first_output[i], y, 0, 1e-3, "%s: first output %d", case.name, i) end
+  end
+  for _, pair in ipairs(case.first_grad_norms) do
+    local rounded, norm_found = (FP32_NORMS[case.name] or {})[pair[1]], found.gradients[pair[1]]
+    local expected = rounded and math.abs(norm_found - rounded) < 1e-3 * rounded and rounded or pair[2]
+    tap.near(norm_found, expected, 1e-3, 0, "%s: gradient norm of %s", case.name, pair[1])
+  end
+  for i, param in ipairs(case.final_parameters) do
+    tap.near(found.parameters[param[1]], param[3], 1e-4, 0, "%s: final norm of %s", case.name, param[1])
+    tap.is(table.concat(found.network:params()[i].shape, "x"), table.concat(param[2], "x"), "%s: shape of %s", case.name, param[1])
+  end
+  for i, y in ipairs(case.eval_output) do tap.near(found.eval_output[i], y, 0, 1e-3, "%s: evaluation output %d", case.name, i) end
+end
+
+local function check_bf16(case, found, mode)
+  for i, loss in ipairs(case.losses) do
+    tap.near(found.losses[i], loss, i == 1 and 2e-2 or 5e-2, 0, "%s in %s: loss %d", case.name, mode, i)
+  end
+  for _, param in ipairs(case.final_parameters) do
+    local tolerance = #param[2] == 1 and 5e-2 or 1e-2
+    tap.near(found.parameters[param[1]], param[3], tolerance, 0, "%s in %s: final norm of %s", case.name, mode, param[1])
+  end
+end
+
+local function same(a, b)
+  for i, x in ipairs(a) do if x ~= b[i] then return false end end
+  return #a == #b
+end
+
+for _, name in ipairs(CASES) do
+  local case = dofile("tests/oracle/" .. name .. ".lua")
+  local plain = run(case, {})
+  check_fp32(case, plain)
+  tap.ok(same(plain.losses, run(case, {}).losses), "%s: the same run twice gives the same losses, bit for bit", name)
+  tap.ok(same(plain.losses, run(case, {checkpoint = "sqrt", inplace = true, allocator = "caching"}).losses),
+    "%s: checkpointing changes no bit of a loss", name)
+  for _, mode in ipairs{"amp_bf16", "master_bf16"} do check_bf16(case, run(case, {precision = mode}), mode) end
+end
+
+-- 4 micro-batches of 4 are one batch of 16: the input of micro-batch s is 0.25 s further, so feed the same samples both ways.
+local function accumulated(batch, accumulate)
+  local case = dofile "tests/oracle/accumulation.lua"
+  local network = assert(core.network(layer(case.net), mt.nn.CrossEntropyLoss(), {batch, table.unpack(case.input)}))
+  local program = assert(core.compile(network, {accumulate = accumulate, optimizer = mt.optim.Adam{lr = 1e-3}}, device))
+  local runtime <close> = assert(core.runtime{programs = {program}, seed = 5})
+  local losses = {}
+  for step = 0, 2 do
+    local x, t = {}, {}
+    for i = 0, 16 * product(case.input) - 1 do x[i + 1] = math.sin(0.377 * i + step) end
+    for b = 0, 15 do t[b + 1] = (7 * b + step) % 10 end
+    losses[step + 1] = assert(runtime:step(1, x, t))
+  end
+  return losses
+end
+local whole, parts = accumulated(16, 1), accumulated(4, 4)
+for i, loss in ipairs(whole) do tap.near(parts[i], loss, 2e-5, 0, "accumulation 4 x 4 equals a batch of 16: loss %d", i) end
+
+tap.done()
