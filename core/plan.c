@@ -6,7 +6,7 @@
 #include "mem.h"
 
 /* Bounds of the search behind the four orders: placements, and comparisons of two pieces (about 20 ms). */
-enum { MOST_TRIES = 2000, MOST_STEPS = 8000000 };
+enum { MOST_TRIES = 6000, MOST_STEPS = 8000000 };
 
 /* An item that takes place; while it is placed, the list of those is kept by offset. */
 typedef struct Piece {
