@@ -238,7 +238,8 @@ static void rewrite(Rewrite *r) {
 void chain_drop(const Chain *c, Program *p, const int *segment) {
     size_t bufs = (size_t)p->n_bufs, forward = (size_t)p->forward_end;
     Op *old = mem_copy(p->ops, (size_t)p->n_ops * sizeof *old);
-    Rewrite r = {c, segment, p, old, p->n_bufs, mem_new(bufs), mem_new(bufs), mem_new(forward), mem_new(bufs * sizeof(int))};
+    Rewrite r = {c, segment, p, old, p->n_bufs, mem_new(bufs), mem_new(bufs), mem_new(forward),
+                 mem_new(bufs * sizeof(int))};
     if (r.old && r.lost && r.need && r.again && r.twin) rewrite(&r);
     else p->failed = true;
     mem_free(r.old);

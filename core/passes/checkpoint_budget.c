@@ -30,7 +30,7 @@ typedef struct Label {
     int cut, slot; /* the label that it goes on from */
     bool dropped;  /* how it does so */
 } Label;
-typedef struct Front { Label item[LABELS + 1]; int n; } Front;
+typedef struct Front { Label item[LABELS]; int n; } Front;
 
 typedef struct Solver {
     const Chain *c;
@@ -139,7 +139,7 @@ static int first_need(const Solver *s, const Profile *f, int from, int to) {
     return first;
 }
 
-/* A run that is dropped: in its forward pass, when it runs again (s->again says which ops), and in its backward pass. */
+/* A run that is dropped: in its forward pass, when it runs again (those ops that s->again says), in its backward pass. */
 static size_t work_dropped(const Solver *s, Profile *f, int from, int to) {
     int start = s->c->cut[from].at, end = s->c->cut[to].at, out = s->c->cut[to].root, need = first_need(s, f, from, to);
     size_t most = 0, cut = f->unit[out] ? f->life[out].bytes : 0;
@@ -223,17 +223,23 @@ static int estimate(Solver *s, const Settings *settings, Err *e) {
 
 /* ---- the dynamic program */
 
-/* Too many: the one that differs least from the one before it goes; the first and the last always stay. */
+/* Full: of labels that keep about the same, one stays. So do the first, which keeps the least, and the last, which runs
+ * the quickest. */
 static void thin_out(Front *f) {
-    int least = 1;
-    for (int i = 2; i < f->n - 1; i++)
-        if (f->item[i].kept - f->item[i - 1].kept < f->item[least].kept - f->item[least - 1].kept) least = i;
-    memmove(&f->item[least], &f->item[least + 1], (size_t)(--f->n - least) * sizeof *f->item);
+    int n = 1;
+    size_t gap = (f->item[f->n - 1].kept - f->item[0].kept) / (LABELS / 2) + 1;
+    for (int i = 1; i < f->n; i++)
+        if (i == f->n - 1 || f->item[i].kept - f->item[n - 1].kept >= gap) f->item[n++] = f->item[i];
+    f->n = n;
 }
 
 static void add_label(Front *f, const Label *l) {
-    int at = 0, end;
-    while (at < f->n && f->item[at].kept <= l->kept) at++;
+    int at = 0, end = f->n;
+    while (at < end) { /* to the first label that keeps more */
+        int middle = (at + end) / 2;
+        if (f->item[middle].kept <= l->kept) at = middle + 1;
+        else end = middle;
+    }
     if (at > 0 && f->item[at - 1].seconds <= l->seconds) {
         Label *best = &f->item[at - 1];
         if (best->kept == l->kept && best->seconds == l->seconds && l->peak < best->peak) *best = *l;
@@ -244,7 +250,7 @@ static void add_label(Front *f, const Label *l) {
     memmove(&f->item[at + 1], &f->item[end], (size_t)(f->n - end) * sizeof *f->item);
     f->item[at] = *l;
     f->n += 1 - (end - at);
-    if (f->n > LABELS) thin_out(f);
+    if (f->n == LABELS) thin_out(f);
 }
 
 static void extend(const Solver *s, int from, int to, bool dropped, size_t bound) {
@@ -355,14 +361,14 @@ static int judge(const Solver *s, const Settings *settings, size_t alignment, in
         best_arena = arena;
     }
     if (*best >= 0) return OK;
-    return err_set(e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation reaches is %zu",
-                   settings->budget, least);
+    return err_set(e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation reaches is "
+                   "%zu bytes", settings->budget, least);
 }
 
 int chain_fit(const Chain *c, const Settings *settings, Device *device, int *segment, Err *e) {
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
-    Solver s = {c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)), mem_new(cuts * sizeof(size_t)), 0,
-                mem_new(cuts * sizeof(Front)), mem_new(CANDIDATES * ops * sizeof(int)),
+    Solver s = {c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)),
+                mem_new(cuts * sizeof(size_t)), 0, mem_new(cuts * sizeof(Front)), mem_new(CANDIDATES * ops * sizeof(int)),
                 mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs), mem_new(bufs), mem_new(ops)};
     bool made = s.step && s.stored && s.working && s.front && s.segment && s.seconds && s.lost && s.need && s.again;
     int best, code = made ? estimate(&s, settings, e) : no_memory(e);
