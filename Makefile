@@ -9,7 +9,7 @@ Q = $(if $(V),,@)
 
 WARN  = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wwrite-strings \
         -Wvla -Wundef -Wno-format-truncation
-FLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fopenmp -ffp-contract=off $(WARN) -MMD -MP -Icore $(EXTRA)
+FLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fopenmp -ffp-contract=off -fno-math-errno -fno-trapping-math $(WARN) -MMD -MP -Icore $(EXTRA)
 LUA_CFLAGS := $(shell pkg-config --cflags lua5.4 2>/dev/null || echo -I/usr/include/lua5.4)
 LUA_STATIC := $(firstword $(wildcard /usr/lib/*/liblua5.4.a /usr/lib/liblua5.4.a))
 LIBS   = -ldnnl -lz -lpthread -ldl -lm

@@ -50,21 +50,21 @@ static inline float bf16_to_f32(uint16_t h) { return f32_from_bits((uint32_t)h <
 /* IEEE binary16, round to nearest even, overflow to infinity, subnormals kept */
 static inline uint16_t f16_from_f32(float x) {
     uint32_t u = f32_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
-    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
-    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to 65536 or more */
-    if (a < 0x38800000u) { /* subnormal: adding 0.5 puts the rounding where the last bit of the result is */
-        float magic = f32_from_bits(a) + 0.5f;
-        return (uint16_t)(sign | (f32_bits(magic) - 0x3f000000u));
-    }
-    return (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13));
+    /* all cases are computed and one is chosen, so that loops over it become vector code */
+    uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13;
+    /* subnormal: adding 0.5 puts the rounding where the last bit of the result is */
+    uint32_t tiny = f32_bits(f32_from_bits(a) + 0.5f) - 0x3f000000u;
+    uint32_t h = a < 0x38800000u ? tiny : normal;
+    h = a >= 0x477ff000u ? 0x7c00u : h; /* rounds to 65536 or more */
+    h = a > 0x7f800000u ? 0x7e00u : h;
+    return (uint16_t)(sign | h);
 }
 
 static inline float f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, a = h & 0x7fffu;
-    if (a >= 0x7c00u) return f32_from_bits(sign | 0x7f800000u | ((a & 0x3ffu) << 13));
-    if (a >= 0x0400u) return f32_from_bits(sign | ((a << 13) + 0x38000000u));
-    float x = (float)a * 5.9604644775390625e-08f; /* 2^-24 */
-    return f32_from_bits(sign | f32_bits(x));
+    uint32_t tiny = f32_bits((float)(int32_t)a * 5.9604644775390625e-08f); /* 2^-24 */
+    uint32_t normal = (a << 13) + (a >= 0x7c00u ? 0x70000000u : 0x38000000u); /* infinity and NaN: the largest exponent */
+    return f32_from_bits(sign | (a < 0x0400u ? tiny : normal));
 }
 
 /* element i of an array of floating type t */

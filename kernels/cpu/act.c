@@ -1,5 +1,4 @@
 /* act.c: activations and their gradients, by the formulas of core/pointwise.h. */
-#pragma GCC optimize("no-math-errno") /* an errno that nobody reads keeps expf and its like from being vectorised */
 #include "loops.h"
 
 #if defined(__x86_64__) && defined(__GLIBC__)

@@ -1,4 +1,3 @@
-#pragma GCC optimize("no-trapping-math") /* lets both sides of a choice be computed, which f16_from_f32 needs as a vector */
 #include "loops.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
 /* optim.c: the update: overflow check, step count, SGD, Adam, loss scale. One pass over g, w and the optimizer's buffers. */
-#pragma GCC optimize("no-math-errno") /* sqrtf as one instruction */
 #include "loops.h"
 
 /* ---- the step's numbers */

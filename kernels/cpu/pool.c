@@ -81,19 +81,26 @@ static void maxpool_pixel(const KArgs *a, int64_t row, int64_t ow, int64_t c, in
     if (idx) for (int64_t i = 0; i < n; i++) idx[to + i] = (uint8_t)at[i];
 }
 
+/* The window along one axis that has input element i at position k, or -1. */
+static int64_t window_with(const PoolAttr *p, int axis, int64_t i, int32_t k, int64_t out) {
+    int64_t start = i + p->pad[axis] - (int64_t)k * p->dilation[axis], o = start / p->stride[axis];
+    return start >= 0 && o * p->stride[axis] == start && o < out ? o : -1;
+}
+
 static void maxpool_dx_pixel(const KArgs *a, int64_t row, int64_t w, int64_t c, int64_t n) {
     const PoolAttr *p = &a->attr->pool;
     const View *dy = &a->in[0], *dx = &a->out[0];
     int64_t OH = dy->shape.dim[2], OW = dy->shape.dim[3], image = row / dx->shape.dim[2], h = row % dx->shape.dim[2];
     float sum[PART], from[PART];
     fill_part(sum, 0, n);
-    for (int32_t k = 0; k < p->kernel[0] * p->kernel[1]; k++) {
-        int64_t top = h + p->pad[0] - k / p->kernel[1] * p->dilation[0];
-        int64_t left = w + p->pad[1] - k % p->kernel[1] * p->dilation[1];
-        if (top < 0 || left < 0 || top % p->stride[0] || left % p->stride[1]) continue;
-        if (top / p->stride[0] >= OH || left / p->stride[1] >= OW) continue;
-        int64_t at = pixel(dy, image * OH + top / p->stride[0], left / p->stride[1], c);
-        pick_part(sum, block_load(dy, at, n, from), (const uint8_t *)a->in[1].data + at, k, n);
+    for (int32_t i = 0; i < p->kernel[0]; i++) {
+        int64_t oh = window_with(p, 0, h, i, OH);
+        for (int32_t j = 0; oh >= 0 && j < p->kernel[1]; j++) {
+            int64_t ow = window_with(p, 1, w, j, OW);
+            if (ow < 0) continue;
+            int64_t at = pixel(dy, image * OH + oh, ow, c);
+            pick_part(sum, block_load(dy, at, n, from), (const uint8_t *)a->in[1].data + at, i * p->kernel[1] + j, n);
+        }
     }
     block_store(dx, pixel(dx, row, w, c), n, sum);
 }
