@@ -62,8 +62,8 @@ static size_t dry_used(Device *d) {
 int device_dry_open(Device *model, Device **out, Err *e) {
     Dry *d = mem_new(sizeof *d);
     if (!d) return err_set(e, ERR_HOST_MEMORY, "out of host memory for the dry device");
-    d->table = (DeviceTable){"dry", model->table->alignment, dry_close, dry_info, dry_alloc, dry_free, dry_copy, dry_copy,
-                             dry_sync, dry_seconds, dry_prepare, dry_run, dry_trim, true, dry_used};
+    d->table = (DeviceTable){"dry", model->table->alignment, dry_close, dry_info, dry_alloc, dry_free, dry_copy,
+                             dry_copy, dry_sync, dry_seconds, dry_prepare, dry_run, dry_trim, true, dry_used};
     d->base.table = &d->table;
     d->model = model;
     d->next = model->table->alignment; /* NULL is no address */

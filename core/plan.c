@@ -26,8 +26,8 @@ typedef struct Planner {
 
 /* ---- one placement */
 
-/* Puts the pieces in order, each at the lowest offset that is free during its life, below `limit`. Returns how many fitted:
- * n, or the place in the order of the first one that did not. */
+/* Puts the pieces in order, each at the lowest offset that is free during its life, below `limit`. Returns how many
+ * fitted: n, or the place in the order of the first one that did not. */
 static int place(Planner *p, size_t limit, size_t *height) {
     *height = 0;
     for (int n = 0; n < p->n; n++) {
@@ -162,8 +162,8 @@ int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e) {
             bool at_once = a->first <= b->last && b->first <= a->last;
             if (at_once && a->offset < b->offset + b->size && b->offset < a->offset + a->size)
                 return err_set(e, ERR_INTERNAL,
-                               "plan: items %d and %d overlap: %zu bytes at %zu in [%d, %d], %zu at %zu in [%d, %d]", k, i,
-                               b->size, b->offset, b->first, b->last, a->size, a->offset, a->first, a->last);
+                               "plan: items %d and %d overlap: %zu bytes at %zu in [%d, %d], %zu at %zu in [%d, %d]", k,
+                               i, b->size, b->offset, b->first, b->last, a->size, a->offset, a->first, a->last);
         }
     }
     return OK;
