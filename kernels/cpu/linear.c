@@ -1,5 +1,5 @@
 /* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); what x and y have more of
- * dimensions is part of N. Few outputs over many inputs are bound by memory, not arithmetic, and go by skinny.c. */
+ * dimensions is part of N. Few outputs over many inputs are bound by memory, not arithmetic: y and dx then go by skinny.c. */
 #include "onednn.h"
 #include "skinny.h"
 
@@ -20,7 +20,7 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
 static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, size_t *workspace, Err *e) {
     const LinearAttr *a = &args->attr->linear;
     const View *w = prim_view(args, pass, SLOT_W), *b = prim_view(args, pass, SLOT_B);
-    if (skinny_fits(w)) {
+    if (pass != PASS_WEIGHTS && skinny_fits(w)) {
         *state = NULL;
         *workspace = pass == PASS_FORWARD ? skinny_workspace(args) : 0;
         return OK;
@@ -49,4 +49,4 @@ int k_cpu_linear_dw_prepare(const KArgs *args, size_t limit, void **state, size_
 
 int k_cpu_linear(const KArgs *args, Err *e) { return skinny_fits(&args->in[1]) ? skinny_forward(args, e) : prim_run(args, e); }
 int k_cpu_linear_dx(const KArgs *args, Err *e) { return skinny_fits(&args->in[1]) ? skinny_dx(args, e) : prim_run(args, e); }
-int k_cpu_linear_dw(const KArgs *args, Err *e) { return skinny_fits(&args->out[0]) ? skinny_dw(args, e) : prim_run(args, e); }
+int k_cpu_linear_dw(const KArgs *args, Err *e) { return prim_run(args, e); }

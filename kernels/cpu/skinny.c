@@ -4,7 +4,7 @@
  * widened into a buffer in the first cache. A product may be fused with its sum here: no other order of sums is promised. */
 #pragma GCC optimize("fp-contract=fast")
 
-enum { OUTPUTS = 16, LANES = 16, STEP = 2 * LANES, TILE = 512, ROWS = 32, CHUNKS = 32, BATCH = 8 };
+enum { OUTPUTS = 16, LANES = 16, STEP = 2 * LANES, TILE = 512, ROWS = 32, CHUNKS = 32 };
 
 typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
@@ -178,51 +178,5 @@ int skinny_dx(const KArgs *args, Err *e) {
 #pragma omp parallel for collapse(2) schedule(static)
     for (int64_t c = 0; c < inputs; c += TILE)
         for (int64_t r = 0; r < rows; r += ROWS) dx_block(dy, w, dx, r, min_i64(ROWS, rows - r), c);
-    return OK;
-}
-
-/* ---- gradient of the weights: a tile of all outputs stays in the first cache while BATCH rows of x pass by */
-
-CLONES static void dw_block(const View *x, const View *dy, const View *dw, int64_t rows, int64_t col) {
-    int outputs = (int)dw->shape.dim[0];
-    int64_t inputs = dw->shape.dim[1], n = min_i64(TILE, inputs - col), to = (n + LANES - 1) / LANES * LANES;
-    float sums[OUTPUTS][TILE], wide[BATCH][TILE], d[BATCH][OUTPUTS + STEP];
-    const float *tile[BATCH];
-    memset(sums, 0, sizeof sums);
-    for (int64_t r = 0; r < rows; r += BATCH) {
-        for (int k = 0; k < BATCH; k++) {
-            tile[k] = wide[k];
-            if (r + k >= rows) { /* rows beyond the last are zeros */
-                memset(wide[k], 0, sizeof wide[k]);
-                memset(d[k], 0, sizeof d[k]);
-                continue;
-            }
-            tile[k] = tile_get(x->dtype, x->data, (r + k) * inputs + col, n, wide[k]);
-            tile_read(dy->dtype, dy->data, (r + k) * outputs, outputs, d[k]);
-        }
-        for (int64_t i = 0; i < to; i += LANES) {
-            V v[BATCH];
-            for (int k = 0; k < BATCH; k++) v[k] = *(const V *)(tile[k] + i);
-            for (int o = 0; o < outputs; o++) {
-                V a = *(V *)(sums[o] + i);
-                for (int k = 0; k < BATCH; k++) a += d[k][o] * v[k];
-                *(V *)(sums[o] + i) = a;
-            }
-        }
-    }
-    for (int o = 0; o < outputs; o++) tile_put(dw->dtype, dw->data, o * inputs + col, n, sums[o]);
-}
-
-int skinny_dw(const KArgs *args, Err *e) {
-    (void)e;
-    const View *x = &args->in[0], *dy = &args->in[1], *dw = &args->out[0], *db = &args->out[1];
-    int64_t inputs = dw->shape.dim[1], outputs = dw->shape.dim[0], rows = x->count / inputs;
-#pragma omp parallel for schedule(static)
-    for (int64_t c = 0; c < inputs; c += TILE) dw_block(x, dy, dw, rows, c);
-    for (int64_t o = 0; o < outputs && db->count; o++) {
-        double sum = 0.0;
-        for (int64_t r = 0; r < rows; r++) sum += dtype_load(dy->dtype, dy->data, (size_t)(r * outputs + o));
-        dtype_store(db->dtype, db->data, (size_t)o, (float)sum);
-    }
     return OK;
 }
