@@ -2,11 +2,11 @@
  *
  *   segment   what is taken from the device; small: for blocks up to 1 MiB
  *   +---------------+-------+--------------------------+------------+
- *   | chunk         | free  | chunk                    | free       |    two free neighbours become one
+ *   | chunk         | free  | chunk                    | free       |  two free neighbours become one
  *   +---------------+-------+--------------------------+------------+
  *
- * A request is rounded up to 512 bytes and gets the smallest free chunk of its pool that is large enough; among
- * equal ones that of the oldest segment, at the lowest offset. PyTorch takes the lowest address, which cannot be predicted. */
+ * A request is rounded up to 512 bytes and gets the smallest free chunk of its pool that is large enough; among equal
+ * ones that of the oldest segment, at the lowest offset. PyTorch takes the lowest address, which cannot be predicted. */
 #include "alloc.h"
 #include "mem.h"
 
