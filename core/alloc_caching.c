@@ -6,7 +6,7 @@
  *   +---------------+-------+--------------------------+------------+
  *
  * A request is rounded up to 512 bytes and gets the smallest free chunk of its pool that is large enough; among equal
- * ones that of the oldest segment, at the lowest offset. PyTorch takes the lowest address, which cannot be predicted. */
+ * ones that of the oldest segment, at the lowest offset. PyTorch takes the lowest address, which is unpredictable. */
 #include "alloc.h"
 #include "mem.h"
 
