@@ -79,13 +79,16 @@ static void find_units(const Solver *s, Profile *f) {
 }
 
 static void find_reads(Profile *f) {
-    for (int b = 0; b < f->p->n_bufs; b++) f->read[b] = f->life[b].first;
+    for (int b = 0; b < f->p->n_bufs; b++) {
+        f->read[b] = f->life[b].first;
+        f->back[b] = f->p->n_ops;
+    }
     for (int i = 0; i < f->p->n_ops; i++)
         for (int k = 0; k < OP_IN; k++) {
             int root = f->p->ops[i].in[k] == NO_BUF ? NO_BUF : program_root(f->p, f->p->ops[i].in[k]);
             if (root == NO_BUF) continue;
             if (i < f->p->forward_end) f->read[root] = i;
-            else if (f->back[root] == 0) f->back[root] = i;
+            else if (i < f->back[root]) f->back[root] = i;
         }
 }
 
@@ -133,13 +136,13 @@ static void work_stored(const Solver *s, Profile *f, int unit) {
 
 /* The first backward op that reads what is lost when the run is dropped. */
 static int first_need(const Solver *s, const Profile *f, int from, int to) {
-    int first = f->last[from] + 1;
+    int first = f->last[from];
     for (int b = 0; b < s->c->p->n_bufs; b++)
         if (f->unit[b] > from && f->unit[b] <= to && b != s->c->cut[to].root && f->back[b] < first) first = f->back[b];
     return first;
 }
 
-/* A run that is dropped: in its forward pass, when it runs again (those ops that s->again says), in its backward pass. */
+/* A run that is dropped: in its forward pass, when it runs again (the ops in s->again), and in its backward pass. */
 static size_t work_dropped(const Solver *s, Profile *f, int from, int to) {
     int start = s->c->cut[from].at, end = s->c->cut[to].at, out = s->c->cut[to].root, need = first_need(s, f, from, to);
     size_t most = 0, cut = f->unit[out] ? f->life[out].bytes : 0;
@@ -361,15 +364,16 @@ static int judge(const Solver *s, const Settings *settings, size_t alignment, in
         best_arena = arena;
     }
     if (*best >= 0) return OK;
-    return err_set(e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation reaches is "
-                   "%zu bytes", settings->budget, least);
+    return err_set(e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation reaches "
+                   "is %zu bytes", settings->budget, least);
 }
 
 int chain_fit(const Chain *c, const Settings *settings, Device *device, int *segment, Err *e) {
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
     Solver s = {c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)),
-                mem_new(cuts * sizeof(size_t)), 0, mem_new(cuts * sizeof(Front)), mem_new(CANDIDATES * ops * sizeof(int)),
-                mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs), mem_new(bufs), mem_new(ops)};
+                mem_new(cuts * sizeof(size_t)), 0, mem_new(cuts * sizeof(Front)),
+                mem_new(CANDIDATES * ops * sizeof(int)), mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs),
+                mem_new(bufs), mem_new(ops)};
     bool made = s.step && s.stored && s.working && s.front && s.segment && s.seconds && s.lost && s.need && s.again;
     int best, code = made ? estimate(&s, settings, e) : no_memory(e);
     if (!code) {

@@ -10,9 +10,9 @@
 
 #define BATCH 4
 static const char plain[] =
-    "Sequential{Conv2d(3, 8, 3, padding=1) ReLU Conv2d(8, 8, 3, padding=1) ReLU MaxPool2d(2) Conv2d(8, 16, 3, padding=1)"
-    " GELU Dropout(0.25) Conv2d(16, 16, 3, padding=1) Tanh MaxPool2d(2) Flatten Linear(256, 32) LeakyReLU Dropout(0.5)"
-    " Linear(32, 10)}";
+    "Sequential{Conv2d(3, 8, 3, padding=1) ReLU Conv2d(8, 8, 3, padding=1) ReLU MaxPool2d(2)"
+    " Conv2d(8, 16, 3, padding=1) GELU Dropout(0.25) Conv2d(16, 16, 3, padding=1) Tanh MaxPool2d(2) Flatten Linear(256, 32)"
+    " LeakyReLU Dropout(0.5) Linear(32, 10)}";
 static const char residual[] =
     "Sequential{Conv2d(3, 8, 3, padding=1) ReLU Residual{Sequential{Conv2d(8, 8, 3, padding=1) GELU"
     " Conv2d(8, 8, 3, padding=1)}} ReLU MaxPool2d(2) Residual{Sequential{Conv2d(8, 16, 3, padding=1) ReLU"
