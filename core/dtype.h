@@ -63,7 +63,8 @@ static inline uint16_t f16_from_f32(float x) {
 static inline float f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, a = h & 0x7fffu;
     uint32_t tiny = f32_bits((float)(int32_t)a * 5.9604644775390625e-08f); /* 2^-24 */
-    uint32_t normal = (a << 13) + (a >= 0x7c00u ? 0x70000000u : 0x38000000u); /* infinity and NaN: the largest exponent */
+    /* infinity and NaN: the largest exponent */
+    uint32_t normal = (a << 13) + (a >= 0x7c00u ? 0x70000000u : 0x38000000u);
     return f32_from_bits(sign | (a < 0x0400u ? tiny : normal));
 }
 

@@ -73,7 +73,8 @@ typedef struct OptimRule {
     int nesterov, decoupled;
 } OptimRule;
 
-/* w: weight, g: gradient, *v: momentum buffer; `first` is the first update, which starts the buffer without dampening */
+/* w: weight, g: gradient, *v: momentum buffer; `first` is the first update, which starts the buffer without
+ * dampening */
 MT_FN float sgd_value(const OptimRule *o, float w, float g, float *v, int first) {
     g += o->weight_decay * w;
     if (o->momentum != 0.0f) {

@@ -1,7 +1,8 @@
-/* t_kernels.c: every kernel of the CPU device's own loops against its float64 twin (tests/reference/), as a table of cases.
+/* t_kernels.c: every kernel of the CPU device's own loops against its float64 twin (tests/reference/), as a table of
+ * cases.
  *
- * Each case runs in every element type. Operands stand between guard bytes; a second run with one thread and, where ops.def
- * allows it, a run in place must give the same bits. Convolutions and matrix products are in t_onednn.c. */
+ * Each case runs in every element type. Operands stand between guard bytes; a second run with one thread and, where
+ * ops.def allows it, a run in place must give the same bits. Convolutions and matrix products are in t_onednn.c. */
 #include <omp.h>
 #include <stdlib.h>
 
@@ -25,8 +26,8 @@ typedef struct Case {
     int infinity_at;       /* grad_check: element + 1 */
 } Case;
 
-/* One operand is two letters. Type: f the case's, g the case's other one (all combinations are run), w f32, i labels, b window
- * positions, s the step state. Shape: x or y, r x in plain rows, n samples, 1 one element. */
+/* One operand is two letters. Type: f the case's, g the case's other one (all combinations are run), w f32, i labels, b
+ * window positions, s the step state. Shape: x or y, r x in plain rows, n samples, 1 one element. */
 typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
@@ -72,7 +73,8 @@ static const OpTest op_tests[] = {
 #define ACT(f) .attr.act = {ACT_##f, 0.1f, 0}
 #define POOL(kh, kw, sh, sw, ph, pw, dh, dw, pad, div) .attr.pool = {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, pad, div}
 #define BOTH_ACT(f, shape) {#f, OP_act, .x = shape, ACT(f)}, {#f, OP_act_dx, .x = shape, ACT(f)}
-#define BOTH_POOL(op, text, X, Y, ...) {text, OP_##op, .x = X, .y = Y, __VA_ARGS__}, {text, OP_##op##_dx, .x = X, .y = Y, __VA_ARGS__}
+#define BOTH_POOL(op, text, X, Y, ...) \
+    {text, OP_##op, .x = X, .y = Y, __VA_ARGS__}, {text, OP_##op##_dx, .x = X, .y = Y, __VA_ARGS__}
 #define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum}
 #define SCALED .state = {1024, 3, 0, 5}
 #define NO_STATE .absent_in = 1 << 2
@@ -90,21 +92,24 @@ static const OpTest op_tests[] = {
 static const Case cases[] = {
     BOTH_ACT(RELU, ONE), BOTH_ACT(RELU, ODD), BOTH_ACT(RELU, BIG), BOTH_ACT(RELU, IMAGE),
     BOTH_ACT(NONE, ODD), BOTH_ACT(LEAKY, BIG), BOTH_ACT(SIGMOID, BIG), BOTH_ACT(TANH, BIG), BOTH_ACT(GELU, BIG),
-    BOTH_ACT(GELU_TANH, BIG), BOTH_ACT(SIGMOID, ONE), BOTH_ACT(TANH, ODD), BOTH_ACT(GELU, ODD), BOTH_ACT(GELU_TANH, IMAGE),
+    BOTH_ACT(GELU_TANH, BIG), BOTH_ACT(SIGMOID, ONE), BOTH_ACT(TANH, ODD), BOTH_ACT(GELU, ODD),
+    BOTH_ACT(GELU_TANH, IMAGE),
     BOTH_POOL(maxpool, "one pixel", S4(1, 1, 1, 1), S4(1, 1, 1, 1), POOL(1, 1, 1, 1, 0, 0, 1, 1, 0, 0)),
     BOTH_POOL(maxpool, "2x2", S4(3, 19, 8, 6), S4(3, 19, 4, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0)),
     BOTH_POOL(maxpool, "3x3 overlapping, padded", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 0, 0)),
     BOTH_POOL(maxpool, "3x2 dilated, oblong", S4(2, 3, 11, 8), S4(2, 3, 8, 6), POOL(3, 2, 1, 1, 1, 0, 3, 2, 0, 0)),
     BOTH_POOL(maxpool, "ceil_mode", S4(2, 3, 6, 8), S4(2, 3, 3, 4), POOL(3, 3, 2, 2, 0, 0, 1, 1, 0, 0)),
     BOTH_POOL(maxpool, "many channels", S4(1, 1037, 4, 4), S4(1, 1037, 2, 2), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0)),
-    {"without idx", OP_maxpool, .x = IMAGE, .y = S4(2, 3, 2, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0), .absent_out = 1 << 1},
+    {"without idx", OP_maxpool, .x = IMAGE, .y = S4(2, 3, 2, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0),
+     .absent_out = 1 << 1},
     BOTH_POOL(avgpool, "one pixel", S4(1, 1, 1, 1), S4(1, 1, 1, 1), POOL(1, 1, 1, 1, 0, 0, 1, 1, 1, 0)),
     BOTH_POOL(avgpool, "2x2", S4(3, 19, 8, 6), S4(3, 19, 4, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 1, 0)),
     BOTH_POOL(avgpool, "gaps between windows", S4(2, 3, 8, 9), S4(2, 3, 3, 2), POOL(2, 3, 3, 5, 0, 0, 1, 1, 1, 0)),
     BOTH_POOL(avgpool, "padding counted", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 0)),
     BOTH_POOL(avgpool, "padding not counted", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 0, 0)),
     BOTH_POOL(avgpool, "divisor", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 5)),
-    BOTH_POOL(avgpool, "ceil_mode, padding counted", S4(2, 3, 6, 8), S4(2, 3, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "ceil_mode, padding counted", S4(2, 3, 6, 8), S4(2, 3, 4, 5),
+              POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 0)),
     BOTH_POOL(avgpool, "ceil_mode, not counted", S4(2, 3, 6, 8), S4(2, 3, 3, 4), POOL(3, 3, 2, 2, 0, 0, 1, 1, 0, 0)),
     BOTH_POOL(avgpool, "many channels", S4(1, 1037, 4, 4), S4(1, 1037, 2, 2), POOL(2, 2, 2, 2, 0, 0, 1, 1, 1, 0)),
     BOTH_POOL(adaptive_avgpool, "to one", S4(2, 19, 5, 7), S4(2, 19, 1, 1), .step = 0),
@@ -119,7 +124,8 @@ static const Case cases[] = {
     {"p = 1", OP_dropout, .x = BIG, .attr.drop = {1, 6, 0}},
     {"gradient", OP_dropout_dx, .x = BIG, .attr.drop = {0.5f, 3, 0}, .step = 3},
     {"gradient of an image", OP_dropout_dx, .x = IMAGE, .attr.drop = {0.1f, 4, 0}},
-    {"one", OP_add, .x = ONE}, {"odd", OP_add, .x = ODD}, {"several blocks", OP_add, .x = BIG}, {"image", OP_add, .x = IMAGE},
+    {"one", OP_add, .x = ONE}, {"odd", OP_add, .x = ODD}, {"several blocks", OP_add, .x = BIG},
+    {"image", OP_add, .x = IMAGE},
     {"one", OP_cast, .x = ONE}, {"odd", OP_cast, .x = ODD}, {"several blocks", OP_cast, .x = BIG},
     {"image", OP_cast, .x = IMAGE},
     {"same storage", OP_view, .x = ODD},
@@ -266,7 +272,8 @@ static void bench_open(Bench *b) {
     if (b->test->fill) b->test->fill(b);
     load(b);
     for (int k = 0; k < OPERANDS; k++) /* the twin starts from what the element type could hold */
-        if (b->operand[k].present && !b->operand[k].state && (k < OP_IN || is_updated(b, k))) transfer(&b->operand[k], false);
+        if (b->operand[k].present && !b->operand[k].state && (k < OP_IN || is_updated(b, k)))
+            transfer(&b->operand[k], false);
 }
 
 static void bench_close(Bench *b) {
@@ -316,8 +323,8 @@ static void twin(Bench *b) {
     ref_table[b->c->kind](r);
 }
 
-/* Half a unit in the last place for the result's rounding, and a few fp32 roundings before it. Where terms cancel, these are
- * as large as in the output's largest element. */
+/* Half a unit in the last place for the result's rounding, and a few fp32 roundings before it. Where terms cancel,
+ * these are as large as in the output's largest element. */
 static bool is_close(DType t, double found, double expected, double largest) {
     static const double half_ulp[DT_COUNT] = {[DT_BF16] = 1.0 / 256, [DT_F16] = 1.0 / 2048};
     double subnormal = t == DT_F16 ? 1.0 / (1 << 25) : 0; /* half the distance of the smallest ones */
@@ -343,7 +350,8 @@ static void compare(Bench *b) {
         for (int64_t i = 0; i < o->count; i++) largest = fmax(largest, fabs(expected[i]));
         for (int64_t i = 0; i < o->count; i++)
             if (!is_close(o->buf.dtype, o->values[i], expected[i], largest))
-                PROBLEM(b, "output %d, element %lld: found %.9g, expected %.9g", k - OP_IN, (long long)i, o->values[i], expected[i]);
+                PROBLEM(b, "output %d, element %lld: found %.9g, expected %.9g", k - OP_IN, (long long)i, o->values[i],
+                        expected[i]);
         free(expected);
     }
 }
@@ -352,7 +360,8 @@ static void check_guards(Bench *b) {
     for (int k = 0; k < OPERANDS; k++) {
         const Operand *o = &b->operand[k];
         for (size_t i = 0; o->present && i < GUARD; i++)
-            if (o->block[i] != GUARD_BYTE || storage(o)[o->bytes + i] != GUARD_BYTE) PROBLEM(b, "bytes around operand %d changed", k);
+            if (o->block[i] != GUARD_BYTE || storage(o)[o->bytes + i] != GUARD_BYTE)
+                PROBLEM(b, "bytes around operand %d changed", k);
     }
 }
 
@@ -396,7 +405,8 @@ static void case_run(const OpTest *test, const Case *c, DType f, DType g) {
     twin(b);
     compare(b);
     char x[SHAPE_TEXT];
-    if (!ok(!b->problem[0], "%s %s %s %s %s", op_info(c->kind)->name, c->name, shape_text(&c->x, x), dtype_name(f), dtype_name(g)))
+    if (!ok(!b->problem[0], "%s %s %s %s %s", op_info(c->kind)->name, c->name, shape_text(&c->x, x), dtype_name(f),
+            dtype_name(g)))
         printf("# %s\n", b->problem);
     bench_close(b);
     free(b);
@@ -451,7 +461,8 @@ static void test_special_values(void) {
     float x[4] = {-1, NAN, 2, 1}, y[4];
     uint8_t idx[1];
     Attr attr = {.act = {ACT_RELU, 0, 0}}, window = {.pool = {{2, 2}, {2, 2}, {0, 0}, {1, 1}, 0, 0}};
-    KArgs a = {.attr = &attr, .in = {view_at(x, shape2(1, 4), DT_F32, 0)}, .out = {view_at(y, shape2(1, 4), DT_F32, 0)}};
+    KArgs a = {.attr = &attr, .in = {view_at(x, shape2(1, 4), DT_F32, 0)},
+               .out = {view_at(y, shape2(1, 4), DT_F32, 0)}};
     is_int(k_cpu_act(&a, &e), OK, "relu of a NaN runs");
     ok(y[0] == 0 && isnan(y[1]) && y[2] == 2, "relu lets a NaN through");
     KArgs p = {.kind = OP_maxpool, .attr = &window, .in = {view_at(x, shape4(1, 1, 2, 2), DT_F32, 1)},
@@ -476,7 +487,8 @@ static void test_labels(void) {
     KArgs a = {.attr = &attr, .in = {view_at(x, shape2(2, 10), DT_F32, 0), view_at(t, shape1(2), DT_I32, 0)},
                .out = {view_at(y, shape2(2, 10), DT_F32, 0)}};
     is_int(k_cpu_cross_entropy(&a, &e), ERR_SCRIPT, "a label out of range is refused");
-    is_str(e.text, "target 12 of sample 1 is out of bounds for 10 classes", "with the label, the sample and the classes");
+    is_str(e.text, "target 12 of sample 1 is out of bounds for 10 classes",
+           "with the label, the sample and the classes");
     t[0] = -1;
     is_int(k_cpu_cross_entropy_dx(&a, &e), ERR_SCRIPT, "a negative one is refused by the gradient too");
     t[0] = t[1] = -100;
@@ -500,7 +512,8 @@ int main(void) {
                     case_run(&op_tests[i], &cases[k], types[f], types[g]);
         }
     for (int kind = 0; kind < OP_KIND_COUNT; kind++)
-        ok(op_info(kind)->prepared ? !ref_table[kind] : ref_table[kind] && covered[kind], "%s has %s", op_info(kind)->name,
+        ok(op_info(kind)->prepared ? !ref_table[kind] : ref_table[kind] && covered[kind], "%s has %s",
+           op_info(kind)->name,
            op_info(kind)->prepared ? "its test in t_onednn.c" : "a twin and cases");
     test_special_values();
     test_labels();

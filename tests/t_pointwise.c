@@ -1,4 +1,5 @@
-/* t_pointwise.c: the formulas that all devices share (pointwise.h, dtype.h, rng.h) against independent ones in float64. */
+/* t_pointwise.c: the formulas that all devices share (pointwise.h, dtype.h, rng.h) against independent ones in
+ * float64. */
 #include "dtype.h"
 #include "pointwise.h"
 #include "tap.h"
@@ -16,18 +17,21 @@ static void test_slopes(void) {
         for (double x = -4.03125; x < 4; x += 0.0625) { /* never at the kink */
             const double h = 1.0 / 128;
             double up = act_value((ActFn)f, (float)(x + h), 0.1f), down = act_value((ActFn)f, (float)(x - h), 0.1f);
-            double up2 = act_value((ActFn)f, (float)(x + 2 * h), 0.1f), down2 = act_value((ActFn)f, (float)(x - 2 * h), 0.1f);
+            double up2 = act_value((ActFn)f, (float)(x + 2 * h), 0.1f);
+            double down2 = act_value((ActFn)f, (float)(x - 2 * h), 0.1f);
             double central = (8 * (up - down) - (up2 - down2)) / (12 * h); /* error of order h^4 */
             float saved = acts[f].saved == 'x' ? (float)x : act_value((ActFn)f, (float)x, 0.1f);
             worst = fmax(worst, fabs(central - act_slope((ActFn)f, saved, 0.1f)));
         }
-        if (!ok(worst < 5e-5, "%s: slope from %c is the derivative", acts[f].name, acts[f].saved)) printf("# off by %g\n", worst);
+        if (!ok(worst < 5e-5, "%s: slope from %c is the derivative", acts[f].name, acts[f].saved))
+            printf("# off by %g\n", worst);
     }
     is_near(act_value(ACT_GELU, 1, 0), 0.8413447460685429, 1e-6, 0, "gelu(1) is the normal distribution at 1");
     is_near(act_value(ACT_GELU_TANH, 1, 0), 0.8411919906082768, 1e-6, 0, "gelu_tanh(1)");
     is_near(act_value(ACT_SIGMOID, -3, 0), 0.04742587317756678, 1e-6, 0, "sigmoid(-3)");
     ok(act_value(ACT_SIGMOID, -200, 0) == 0 && act_value(ACT_SIGMOID, 200, 0) == 1, "sigmoid saturates without NaN");
-    ok(isnan(act_value(ACT_RELU, NAN, 0)) && isnan(act_value(ACT_LEAKY, NAN, 0.1f)), "NaN goes through relu and leaky_relu");
+    ok(isnan(act_value(ACT_RELU, NAN, 0)) && isnan(act_value(ACT_LEAKY, NAN, 0.1f)),
+       "NaN goes through relu and leaky_relu");
     ok(act_slope(ACT_RELU, 0, 0) == 0 && act_slope(ACT_LEAKY, 0, 0.1f) == 0.1f, "the slope at 0 is PyTorch's");
 }
 
@@ -55,7 +59,8 @@ static double sgd_reference(double theta, double gamma, double lambda, double mu
 }
 
 /* The pseudocode of torch.optim.Adam and AdamW. */
-static double adam_reference(double theta, double gamma, double beta1, double beta2, double eps, double lambda, int decoupled) {
+static double adam_reference(double theta, double gamma, double beta1, double beta2, double eps, double lambda,
+                             int decoupled) {
     double m = 0, v = 0;
     for (int t = 1; t <= STEPS; t++) {
         double g = gradient_at(t);
@@ -86,7 +91,8 @@ static void test_sgd(void) {
         o.nesterov = cases[i].nesterov;
         float w = 0.7f, v = NAN; /* the first step must not read the buffer */
         for (int t = 1; t <= STEPS; t++) w = sgd_value(&o, w, (float)gradient_at(t), &v, t == 1);
-        is_near(w, sgd_reference(0.7, cases[i].lr, cases[i].decay, cases[i].momentum, cases[i].dampening, cases[i].nesterov),
+        is_near(w, sgd_reference(0.7, cases[i].lr, cases[i].decay, cases[i].momentum, cases[i].dampening,
+                                 cases[i].nesterov),
                 2e-6, 2e-6, cases[i].name);
     }
 }
@@ -108,11 +114,12 @@ static void test_adam(void) {
         o.decoupled = cases[i].decoupled;
         float w = 0.7f, m = 0, v = 0;
         for (int t = 1; t <= STEPS; t++) {
-            float step_size = (float)(cases[i].lr / (1 - pow(0.9, t))), root_scale = (float)(1 / sqrt(1 - pow(0.999, t)));
+            float step_size = (float)(cases[i].lr / (1 - pow(0.9, t)));
+            float root_scale = (float)(1 / sqrt(1 - pow(0.999, t)));
             w = adam_value(&o, w, (float)gradient_at(t), &m, &v, step_size, root_scale);
         }
-        is_near(w, adam_reference(0.7, cases[i].lr, 0.9, 0.999, cases[i].eps, cases[i].decay, cases[i].decoupled), 2e-6, 2e-6,
-                cases[i].name);
+        is_near(w, adam_reference(0.7, cases[i].lr, 0.9, 0.999, cases[i].eps, cases[i].decay, cases[i].decoupled),
+                2e-6, 2e-6, cases[i].name);
     }
 }
 
@@ -143,7 +150,8 @@ static void test_half(const Half *t) {
         wrong_back += back != h;
         double next = field_value(h + 1, t->bits, t->bias);
         if (h % 32768 == 32767 || isnan(next) || isinf(value)) continue;
-        if (isinf(next)) next = copysign(ldexp(1, (1 << (15 - t->bits)) - 1 - t->bias), value); /* where the next one would be */
+        /* where the next one would be */
+        if (isinf(next)) next = copysign(ldexp(1, (1 << (15 - t->bits)) - 1 - t->bias), value);
         float middle = (float)((value + next) / 2);
         wrong_middle += t->from(middle) != (h & 1 ? h + 1 : h);
         wrong_side += t->from(nextafterf(middle, 0)) != h || t->from(nextafterf(middle, middle * 2)) != h + 1;
@@ -187,12 +195,14 @@ static void test_dropout(void) {
     is_int(same, N, "the same call draws the same factors");
     is_near(other / (double)N, 0.7 * 0.7 + 0.3 * 0.3, 0, 0.01, "another call draws independent ones");
     int zeros = 0;
-    for (uint64_t i = 0; i < N; i++) zeros += dropout_factor(1, 42, 1, 5, i) == 0 && dropout_factor(0, 42, 1, 5, i) == 1;
+    for (uint64_t i = 0; i < N; i++)
+        zeros += dropout_factor(1, 42, 1, 5, i) == 0 && dropout_factor(0, 42, 1, 5, i) == 1;
     is_int(zeros, N, "p = 1 drops everything, p = 0 nothing");
 }
 
 int main(void) {
-    static const Half halves[] = {{"bf16", bf16_from_f32, bf16_to_f32, 7, 127}, {"f16", f16_from_f32, f16_to_f32, 10, 15}};
+    static const Half halves[] = {{"bf16", bf16_from_f32, bf16_to_f32, 7, 127},
+                                  {"f16", f16_from_f32, f16_to_f32, 10, 15}};
     test_slopes();
     test_sgd();
     test_adam();

@@ -3,7 +3,8 @@
 #include "loops.h"
 
 /* factors[n] of elements begin, begin + 1, ...; begin is a multiple of 4 */
-HOT static void factors_block(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n) {
+HOT static void factors_block(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin,
+                              int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i += 4) {
         Philox r = philox(seed, RNG_DROPOUT, id, call, (begin + (uint64_t)i) >> 2);

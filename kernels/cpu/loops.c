@@ -17,7 +17,8 @@ double range_sum(const KArgs *a, int64_t count, SumFn *piece) {
     double part[SUM_PARTS], sum = 0;
     int64_t grain = (count + SUM_PARTS - 1) / SUM_PARTS;
 #pragma omp parallel for schedule(static) if (count > BLOCK)
-    for (int64_t i = 0; i < SUM_PARTS; i++) part[i] = piece(a, min_i64(i * grain, count), min_i64((i + 1) * grain, count));
+    for (int64_t i = 0; i < SUM_PARTS; i++)
+        part[i] = piece(a, min_i64(i * grain, count), min_i64((i + 1) * grain, count));
     for (int i = 0; i < SUM_PARTS; i++) sum += part[i];
     return sum;
 }

@@ -1,9 +1,9 @@
 /* loops.h: what the CPU device's own loops share: ranges over threads, and blocks of a view as fp32.
  *
  * A kernel is a RangeFn over pieces of at most `grain` items. Elementwise kernels take pieces of BLOCK elements: fp32
- * operands are used where they lie, 16-bit ones pass through a scratch array of fp32 that stays in the first-level cache.
- * The arithmetic is in functions marked HOT, compiled once per vector width; they are called from the parallel region,
- * because the region's own body is not compiled that way. */
+ * operands are used where they lie, 16-bit ones pass through a scratch array of fp32 that stays in the first-level
+ * cache. The arithmetic is in functions marked HOT, compiled once per vector width; they are called from the parallel
+ * region, because the region's own body is not compiled that way. */
 #ifndef MT_CPU_LOOPS_H
 #define MT_CPU_LOOPS_H
 

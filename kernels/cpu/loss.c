@@ -1,7 +1,8 @@
 /* loss.c: losses and their gradients. Sums are in double, one term per sample or element in fp32. */
 #include "loops.h"
 
-/* What every gradient is multiplied by: the attribute's scale, 1 / count under "mean", the loss scale if there is one. */
+/* What every gradient is multiplied by: the attribute's scale, 1 / count under "mean", the loss scale if there is
+ * one. */
 static float gradient_scale(const KArgs *a, int64_t count) {
     const LossAttr *loss = &a->attr->loss;
     const StepState *state = a->in[2].data;
@@ -38,7 +39,8 @@ static int targets_check(const KArgs *a, int64_t *count, Err *e) {
     for (int64_t n = 0; n < a->in[1].count; n++) {
         if (t[n] == a->attr->loss.ignore_index) continue;
         if (t[n] < 0 || t[n] >= classes)
-            return err_set(e, ERR_SCRIPT, "target %d of sample %lld is out of bounds for %lld classes", (int)t[n], (long long)n,
+            return err_set(e, ERR_SCRIPT, "target %d of sample %lld is out of bounds for %lld classes", (int)t[n],
+                           (long long)n,
                            (long long)classes);
         ++*count;
     }
@@ -56,7 +58,8 @@ static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
         double smooth = 0;
         if (loss->smoothing != 0)
             for (int64_t c = 0; c < classes; c++) smooth -= logit(a, n, c) - s.max - s.log_sum;
-        sum += (1.0 - loss->smoothing) * (s.log_sum - (logit(a, n, t[n]) - s.max)) + loss->smoothing / (double)classes * smooth;
+        sum += (1.0 - loss->smoothing) * (s.log_sum - (logit(a, n, t[n]) - s.max));
+        sum += loss->smoothing / (double)classes * smooth;
     }
     return sum;
 }

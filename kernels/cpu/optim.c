@@ -1,4 +1,5 @@
-/* optim.c: the update: overflow check, step count, SGD, Adam, loss scale. One pass over g, w and the optimizer's buffers. */
+/* optim.c: the update: overflow check, step count, SGD, Adam, loss scale. One pass over g, w and the optimizer's
+ * buffers. */
 #include "loops.h"
 
 /* ---- the step's numbers */

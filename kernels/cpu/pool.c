@@ -1,7 +1,7 @@
 /* pool.c: pooling over channels-last images, all channels of a pixel at a time.
  *
- * Both directions gather: a backward pass writes every dx once, from the windows that hold it, so overlapping windows need
- * neither zeroing nor atomics, 16-bit gradients are summed in fp32, and the order of the sum is fixed. */
+ * Both directions gather: a backward pass writes every dx once, from the windows that hold it, so overlapping windows
+ * need neither zeroing nor atomics, 16-bit gradients are summed in fp32, and the order of the sum is fixed. */
 #include "loops.h"
 
 enum { PART = 512 }; /* channels at a time, so that their fp32 values stay in the first-level cache */
@@ -194,7 +194,8 @@ EACH_PIXEL(mean_dx_rows, mean_dx_pixel(a, window_attr(a), row, w, c, n))
 int k_cpu_maxpool(const KArgs *a, Err *e) {
     const int32_t *kernel = a->attr->pool.kernel;
     if (a->out[1].data && (int64_t)kernel[0] * kernel[1] > 256)
-        return err_set(e, ERR_UNSUPPORTED, "maxpool: a window of %d x %d has positions that do not fit in a byte; at most 256 do",
+        return err_set(e, ERR_UNSUPPORTED,
+                       "maxpool: a window of %d x %d has positions that do not fit in a byte; at most 256 do",
                        (int)kernel[0], (int)kernel[1]);
     return rows_run(a, maxpool_rows, e);
 }

@@ -1,4 +1,5 @@
-/* rows.c: channels-last images to PyTorch's element order and back: per sample a transposition (H W, C) <-> (C, H W). */
+/* rows.c: channels-last images to PyTorch's element order and back: per sample a
+ * transposition (H W, C) <-> (C, H W). */
 #include "loops.h"
 
 enum { TILE = 32 }; /* rows of cache lines that stay close while a tile is turned */

@@ -6,7 +6,8 @@
 typedef struct Place { int64_t h, w; bool inside; } Place;
 
 static Place place(const PoolAttr *p, const Tensor *image, int64_t oh, int64_t ow, int64_t i, int64_t j) {
-    Place at = {oh * p->stride[0] - p->pad[0] + i * p->dilation[0], ow * p->stride[1] - p->pad[1] + j * p->dilation[1], false};
+    Place at = {oh * p->stride[0] - p->pad[0] + i * p->dilation[0], ow * p->stride[1] - p->pad[1] + j * p->dilation[1],
+                false};
     at.inside = at.h >= 0 && at.h < image->shape.dim[2] && at.w >= 0 && at.w < image->shape.dim[3];
     return at;
 }
@@ -91,7 +92,9 @@ void ref_avgpool_dx(Ref *r) {
 
 /* Cell i of `out` covers [floor(i in / out), ceil((i + 1) in / out)). */
 static int64_t cell_start(int64_t i, int64_t in, int64_t out) { return (int64_t)floor((double)(i * in) / (double)out); }
-static int64_t cell_end(int64_t i, int64_t in, int64_t out) { return (int64_t)ceil((double)((i + 1) * in) / (double)out); }
+static int64_t cell_end(int64_t i, int64_t in, int64_t out) {
+    return (int64_t)ceil((double)((i + 1) * in) / (double)out);
+}
 
 static void adaptive(const Tensor *image, const Tensor *cells, bool backward) {
     int64_t H = image->shape.dim[2], W = image->shape.dim[3], OH = cells->shape.dim[2], OW = cells->shape.dim[3];
