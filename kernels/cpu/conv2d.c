@@ -1,4 +1,4 @@
-/* conv2d.c: convolution and its two gradients. Shapes: x (N, C, H, W), w (O, C/groups, KH, KW), b (O), y (N, O, OH, OW). */
+/* conv2d.c: convolution and its gradients. Shapes: x (N, C, H, W), w (O, C/groups, KH, KW), b (O), y (N, O, OH, OW). */
 #include "onednn.h"
 
 /* oneDNN's dimensions are in PyTorch's order too; the strides say how a channels-last tensor lies. */
@@ -27,10 +27,11 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
     const dnnl_alg_kind_t direct = dnnl_convolution_direct;
     switch (pass) {
     case PASS_DATA:
-        return dnnl_dilated_convolution_backward_data_desc_init(&out->conv, direct, x, w, y, stride, dilation, before, after);
+        return dnnl_dilated_convolution_backward_data_desc_init(&out->conv, direct, x, w, y, stride, dilation, before,
+                                                                after);
     case PASS_WEIGHTS:
-        return dnnl_dilated_convolution_backward_weights_desc_init(&out->conv, direct, x, w, b, y, stride, dilation, before,
-                                                                   after);
+        return dnnl_dilated_convolution_backward_weights_desc_init(&out->conv, direct, x, w, b, y, stride, dilation,
+                                                                   before, after);
     default:
         return dnnl_dilated_convolution_forward_desc_init(&out->conv, dnnl_forward_training, direct, x, w, b, y, stride,
                                                           dilation, before, after);

@@ -158,7 +158,7 @@ static int cpu_alloc(Device *d, size_t bytes, void **p, Err *e) {
     (void)d;
     *p = NULL;
     if (bytes == 0 || bytes % CPU_ALIGNMENT)
-        return err_set(e, ERR_INTERNAL, "device memory comes in multiples of %d bytes, found %zu", CPU_ALIGNMENT, bytes);
+        return err_set(e, ERR_INTERNAL, "expected a multiple of %d bytes, found %zu", CPU_ALIGNMENT, bytes);
     if (posix_memalign(p, CPU_ALIGNMENT, bytes)) {
         *p = NULL;
         return err_set(e, ERR_OOM, "the host has no %zu bytes left", bytes);
@@ -199,8 +199,9 @@ static size_t cpu_used(Device *d) {
 }
 
 static const DeviceTable table = {
-    .kind = "cpu", .alignment = CPU_ALIGNMENT, .close = cpu_close, .info = cpu_info, .alloc = cpu_alloc, .free = cpu_free,
-    .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync, .seconds = cpu_seconds, .prepare = cpu_prepare,
+    .kind = "cpu", .alignment = CPU_ALIGNMENT, .close = cpu_close, .info = cpu_info, .alloc = cpu_alloc,
+    .free = cpu_free, .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync, .seconds = cpu_seconds,
+    .prepare = cpu_prepare,
     .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
 };
 

@@ -1,5 +1,5 @@
-/* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); what x and y have more of
- * dimensions is part of N. Few outputs over many inputs are bound by memory, not arithmetic: y and dx then go by skinny.c. */
+/* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading
+ * dimensions of x and y are all part of N. With few outputs memory decides, not arithmetic: y, dx then go by skinny.c. */
 #include "onednn.h"
 #include "skinny.h"
 
@@ -47,6 +47,12 @@ int k_cpu_linear_dw_prepare(const KArgs *args, size_t limit, void **state, size_
     return prepare(args, PASS_WEIGHTS, limit, state, workspace, e);
 }
 
-int k_cpu_linear(const KArgs *args, Err *e) { return skinny_fits(&args->in[1]) ? skinny_forward(args, e) : prim_run(args, e); }
-int k_cpu_linear_dx(const KArgs *args, Err *e) { return skinny_fits(&args->in[1]) ? skinny_dx(args, e) : prim_run(args, e); }
+int k_cpu_linear(const KArgs *args, Err *e) {
+    return skinny_fits(&args->in[1]) ? skinny_forward(args, e) : prim_run(args, e);
+}
+
+int k_cpu_linear_dx(const KArgs *args, Err *e) {
+    return skinny_fits(&args->in[1]) ? skinny_dx(args, e) : prim_run(args, e);
+}
+
 int k_cpu_linear_dw(const KArgs *args, Err *e) { return prim_run(args, e); }

@@ -6,15 +6,17 @@
 
 #define NOWHERE SIZE_MAX
 
-/* Where a slot lies in KArgs, what oneDNN calls it, and how its format is asked for. arg 0: the pass has no such slot. */
+/* Where a slot lies in KArgs, what oneDNN calls it, and how its format is asked for. */
 typedef struct Slot { int arg; dnnl_query_t query; int index; bool output; int where; } Slot;
 
 static const Slot slots[][SLOTS] = {
-    [PASS_FORWARD] = {{DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 0}, {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, 1},
-                      {DNNL_ARG_BIAS, dnnl_query_weights_md, 1, false, 2}, {DNNL_ARG_DST, dnnl_query_dst_md, 0, true, 0}},
+    [PASS_FORWARD] = {{DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 0},
+                      {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, 1},
+                      {DNNL_ARG_BIAS, dnnl_query_weights_md, 1, false, 2},
+                      {DNNL_ARG_DST, dnnl_query_dst_md, 0, true, 0}},
     [PASS_DATA] = {{DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md, 0, true, 0},
                    {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, 1},
-                   {0, dnnl_query_undef, 0, false, 2}, /* an operand that no op has */
+                   {0, dnnl_query_undef, 0, false, 2}, /* always absent: dx has two inputs */
                    {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md, 0, false, 0}},
     [PASS_WEIGHTS] = {{DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 0},
                       {DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md, 0, true, 0},
@@ -43,7 +45,7 @@ typedef struct Operand {
 typedef struct Prim {
     CpuDevice *cpu;
     dnnl_primitive_desc_t desc;
-    dnnl_primitive_t primitive;       /* made at the first run: compiling costs up to 100 ms, and prediction never runs */
+    dnnl_primitive_t primitive;       /* made at the first run: prediction, which never runs, must be quick */
     dnnl_memory_t scratch;
     Operand operand[SLOTS];
     size_t workspace, scratch_at;
@@ -60,7 +62,8 @@ const View *prim_view(const KArgs *args, Pass pass, int slot) {
 
 dnnl_memory_desc_t prim_md(const View *v, int ndims, const int64_t *dim, const int64_t *stride) {
     dnnl_memory_desc_t md;
-    if (!v->count || dnnl_memory_desc_init_by_strides(&md, ndims, dim, types[v->dtype], stride)) memset(&md, 0, sizeof md);
+    if (!v->count || dnnl_memory_desc_init_by_strides(&md, ndims, dim, types[v->dtype], stride))
+        memset(&md, 0, sizeof md);
     return md;
 }
 
@@ -115,7 +118,7 @@ static bool prim_better(const Prim *p, const Prim *best, size_t limit) {
 
 static bool prim_good(const Prim *p, size_t limit) { return p->desc && !p->reference && p->library <= limit; }
 
-/* One way to ask: types as in the program or fp32, weights' format free or the program's, activation inside or after. */
+/* One way to ask: types of the program or fp32; format of w the program's or free; activation inside or after. */
 typedef struct Ask { bool wide, pack, after; } Ask;
 
 static dnnl_status_t ask_attr(const PrimSpec *spec, Ask ask, dnnl_primitive_attr_t *attr) {
@@ -232,7 +235,8 @@ static int prim_open(Prim *p, Err *e) {
         if (code) return code;
     }
     const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
-    dnnl_status_t status = p->scratch ? dnnl_success : dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE);
+    dnnl_status_t status = dnnl_success;
+    if (!p->scratch) status = dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE);
     if (!status) status = dnnl_primitive_create(&p->primitive, p->desc);
     return check(status, "compile a primitive", e);
 }
@@ -319,7 +323,8 @@ int prim_run(const KArgs *args, Err *e) {
     Prim *p = args->state;
     if (!p) return err_set(e, ERR_INTERNAL, "run without a prepared state");
     if (args->workspace_bytes < p->workspace)
-        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", p->workspace, args->workspace_bytes);
+        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", p->workspace,
+                       args->workspace_bytes);
     if (!p->primitive) {
         int code = prim_open(p, e);
         if (code) return code;

@@ -4,8 +4,8 @@
  *
  *   workspace = [copies of operands in fp32 | scratchpad | copies in the primitive's format]
  *
- *   program's operand --convert--> fp32, same order --reorder--> what the primitive wants      (inputs; outputs the other way)
- *                     only where oneDNN lacks the type           weights only                                             */
+ *   program's operand --convert--> fp32, same order --reorder--> what the primitive wants     (outputs the other
+ *                     where oneDNN lacks the type     weights only              way)                            */
 #ifndef MT_ONEDNN_H
 #define MT_ONEDNN_H
 

@@ -1,7 +1,7 @@
 #include "skinny.h"
 
-/* Sums are f32 in vectors of LANES; a tile of x or w is TILE columns, taken in place or, where it is 16-bit or ends raggedly,
- * widened into a buffer in the first cache. A product may be fused with its sum here: no other order of sums is promised. */
+/* Sums are f32 in vectors of LANES; a tile of x or w is TILE columns, taken in place or, where it is 16-bit or ends
+ * raggedly, widened into a buffer in the first cache. Products may be fused with their sums here. */
 #pragma GCC optimize("fp-contract=fast")
 
 enum { OUTPUTS = 16, LANES = 16, STEP = 2 * LANES, TILE = 512, ROWS = 32, CHUNKS = 32 };

@@ -1,6 +1,6 @@
-/* skinny.h: y and dx of linear layers with few outputs, such as a classifier's (64 rows, 100352 inputs, 10 outputs). Every operand
- * is read once, without the copies that a general matrix product makes (25 MB for dx in bf16). The gradient of the weights is
- * left to oneDNN, which is as fast. Any floating types. Results do not depend on the number of threads. */
+/* skinny.h: y and dx of linear layers with few outputs, such as a classifier's (64 rows, 100352 inputs, 10 outputs).
+ * Every operand is read once, without the copies that a general matrix product makes (25 MB for dx in bf16). The
+ * weights' gradient is left to oneDNN, which is as fast. Any floating types. The number of threads changes no bit. */
 #ifndef MT_SKINNY_H
 #define MT_SKINNY_H
 

@@ -6,14 +6,19 @@ static int64_t extent(int64_t size, int64_t pads, int64_t kernel, int64_t stride
     return (size + pads - dilation * (kernel - 1) - 1) / stride + 1;
 }
 
-int64_t ref_conv_oh(const RefConv *d) { return extent(d->h, d->pad[0] + d->pad[2], d->kh, d->stride[0], d->dilation[0]); }
-int64_t ref_conv_ow(const RefConv *d) { return extent(d->w, d->pad[1] + d->pad[3], d->kw, d->stride[1], d->dilation[1]); }
+int64_t ref_conv_oh(const RefConv *d) {
+    return extent(d->h, d->pad[0] + d->pad[2], d->kh, d->stride[0], d->dilation[0]);
+}
 
-/* Calls `visit` with the offsets of every product y[y_at] += x[x_at] w[w_at]: the three passes differ only in what they add to. */
+int64_t ref_conv_ow(const RefConv *d) {
+    return extent(d->w, d->pad[1] + d->pad[3], d->kw, d->stride[1], d->dilation[1]);
+}
+
+/* Gets the offsets of every product y[y_at] += x[x_at] w[w_at]: the three passes differ only in what they add to. */
 typedef void Visit(double *out, const double *a, const double *b, int64_t x_at, int64_t w_at, int64_t y_at);
 
-static void every_window(double *out, const double *a, const double *b, const RefConv *d, int64_t n, int64_t o, int64_t i,
-                         Visit *visit) {
+static void every_window(double *out, const double *a, const double *b, const RefConv *d, int64_t n, int64_t o,
+                         int64_t i, Visit *visit) {
     int64_t oh = ref_conv_oh(d), ow = ref_conv_ow(d), per_group = d->c / d->groups;
     int64_t c = o / (d->o / d->groups) * per_group + i;
     for (int64_t r = 0; r < oh; r++)
