@@ -1,18 +1,21 @@
 /* The checkpoint pass: where the chain is cut, what each mode drops and makes again, that no value changes, and that a
- * byte budget is held at the least time. The device is a model of one: workspace and alignment, no kernels. */
+ * byte budget is held at the least time. The device is a model of one, workspace and alignment without kernels, but for
+ * the last test, which trains on the CPU. */
 #include <stdlib.h>
 
 #include "lower.h"
 #include "mem.h"
 #include "net.h"
+#include "nets.h"
 #include "passes/checkpoint.h"
+#include "runtime.h"
 #include "tap.h"
 
 #define BATCH 4
 static const char plain[] =
     "Sequential{Conv2d(3, 8, 3, padding=1) ReLU Conv2d(8, 8, 3, padding=1) ReLU MaxPool2d(2)"
-    " Conv2d(8, 16, 3, padding=1) GELU Dropout(0.25) Conv2d(16, 16, 3, padding=1) Tanh MaxPool2d(2) Flatten Linear(256, 32)"
-    " LeakyReLU Dropout(0.5) Linear(32, 10)}";
+    " Conv2d(8, 16, 3, padding=1) GELU Dropout(0.25) Conv2d(16, 16, 3, padding=1) Tanh MaxPool2d(2) Flatten"
+    " Linear(256, 32) LeakyReLU Dropout(0.5) Linear(32, 10)}";
 static const char residual[] =
     "Sequential{Conv2d(3, 8, 3, padding=1) ReLU Residual{Sequential{Conv2d(8, 8, 3, padding=1) GELU"
     " Conv2d(8, 8, 3, padding=1)}} ReLU MaxPool2d(2) Residual{Sequential{Conv2d(8, 16, 3, padding=1) ReLU"
@@ -470,6 +473,64 @@ static void test_host_memory(void) {
     is_int(mem_live(), 0, "nothing is left");
 }
 
+/* ---- on a device */
+
+enum { STEPS = 3 };
+
+/* Losses of some steps of the whole compiled program, and its peak in *held. */
+static int train(const Network *net, const Settings *s, Device *cpu, float *loss, size_t *held, Err *e) {
+    Program *p = NULL;
+    Runtime *r = NULL;
+    StepResult step = {0};
+    int code = compile(net, s, cpu, NULL, NULL, &p, e);
+    if (code) return code;
+    code = runtime_open(cpu, ALLOC_PLANNED, 0, net, &p, 1, 7, 0, &r, e);
+    for (int i = 0; i < STEPS && !code; i++) {
+        code = runtime_step(r, 0, net_feed, p, &step, e);
+        loss[i] = step.loss;
+    }
+    if (!code) *held = runtime_ledger(r)->peak.held;
+    runtime_close(r);
+    program_free(p);
+    return code;
+}
+
+/* Every mode; the budget, the last one, is what the best of the others takes. */
+static void train_all(const Network *net, Settings s, Device *cpu, const char *name) {
+    Err e = {0};
+    float stored[STEPS] = {0}, loss[STEPS];
+    size_t held = 0;
+    int code = train(net, &s, cpu, stored, &s.budget, &e), differ = 0;
+    bool over = false;
+    for (int mode = CHECKPOINT_MARKED; mode <= CHECKPOINT_BUDGET && !code; mode++) {
+        s.checkpoint = (Checkpoint)mode;
+        code = train(net, &s, cpu, loss, &held, &e);
+        differ += memcmp(loss, stored, sizeof loss) != 0;
+        over = held > s.budget;
+        if (!over) s.budget = held;
+    }
+    bool good = !code && !differ && !over && isfinite(stored[STEPS - 1]);
+    if (!ok(good, "%s %s: trains to the same bits, within the budget", name, precision_info(s.precision)->text))
+        printf("# code %d, %d differ, %zu bytes held of %zu: %s\n", code, differ, held, s.budget, e.text);
+}
+
+static void test_training(void) {
+    static const Precision precisions[] = {PREC_FP32, PREC_AMP_BF16};
+    Err e = {0};
+    Device *cpu = NULL;
+    if (!ok(device_open("cpu", &cpu, &e) == OK, "the CPU opens")) return;
+    for (size_t n = 0; n < ARRAY_LEN(nets); n++)
+        for (size_t k = 0; k < ARRAY_LEN(precisions); k++) {
+            Network *net = net_new(nets[n].text, "CrossEntropyLoss", shape4(BATCH, 3, 16, 16), &e);
+            Settings s = settings_of(CHECKPOINT_NONE);
+            s.precision = precisions[k];
+            if (net) train_all(net, s, cpu, nets[n].name);
+            else ok(false, "%s: %s", nets[n].name, e.text);
+            network_free(net);
+        }
+    device_close(cpu);
+}
+
 int main(void) {
     test_cuts();
     test_modes();
@@ -480,5 +541,6 @@ int main(void) {
     test_budget();
     test_exhaustive();
     test_host_memory();
+    test_training();
     return tap_done();
 }
