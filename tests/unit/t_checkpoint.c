@@ -1,89 +1,10 @@
-/* The checkpoint pass: where the chain is cut, what each mode drops and makes again, that no value changes, and that a
- * byte budget is held at the least time. The device is a model of one, workspace and alignment without kernels, but for
- * the last test, which trains on the CPU. */
+/* The checkpoint pass: where the chain is cut, what each mode drops and makes again, and that no value changes. */
 #include <stdlib.h>
 
-#include "lower.h"
-#include "mem.h"
-#include "net.h"
+#include "checkpoint_nets.h"
 #include "nets.h"
-#include "passes/checkpoint.h"
 #include "runtime.h"
 #include "tap.h"
-
-#define BATCH 4
-static const char plain[] =
-    "Sequential{Conv2d(3, 8, 3, padding=1) ReLU Conv2d(8, 8, 3, padding=1) ReLU MaxPool2d(2)"
-    " Conv2d(8, 16, 3, padding=1) GELU Dropout(0.25) Conv2d(16, 16, 3, padding=1) Tanh MaxPool2d(2) Flatten"
-    " Linear(256, 32) LeakyReLU Dropout(0.5) Linear(32, 10)}";
-static const char residual[] =
-    "Sequential{Conv2d(3, 8, 3, padding=1) ReLU Residual{Sequential{Conv2d(8, 8, 3, padding=1) GELU"
-    " Conv2d(8, 8, 3, padding=1)}} ReLU MaxPool2d(2) Residual{Sequential{Conv2d(8, 16, 3, padding=1) ReLU"
-    " Conv2d(16, 16, 1)} Conv2d(8, 16, 1)} ReLU AdaptiveAvgPool2d(2) Flatten Linear(64, 10)}";
-static const char marked[] =
-    "Sequential{Conv2d(3, 8, 3, padding=1) ReLU Checkpoint{Sequential{Conv2d(8, 8, 3, padding=1) GELU Dropout(0.5)"
-    " Conv2d(8, 8, 3, padding=1) ReLU}} Residual{Checkpoint{Sequential{Conv2d(8, 8, 1) Tanh Conv2d(8, 8, 1) Sigmoid}}}"
-    " Flatten Checkpoint{Sequential{Linear(2048, 16) ReLU}} Linear(16, 10)}";
-static const char views[] =
-    "Sequential{Conv2d(3, 4, 3, padding=1) ReLU Checkpoint{Sequential{Conv2d(4, 4, 3, padding=1) GELU Flatten"
-    " Linear(1024, 16) GELU Linear(16, 16)}} GELU Linear(16, 10)}";
-
-static int model_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    (void)d;
-    (void)limit;
-    (void)e;
-    *state = NULL;
-    *workspace = args->kind == OP_linear ? 0 : 1000;
-    return OK;
-}
-
-static const DeviceTable table = {.kind = "model", .alignment = 64, .prepare = model_prepare};
-static Device model = {&table};
-
-static Settings settings_of(Checkpoint mode) {
-    Settings s = settings_default();
-    s.checkpoint = mode;
-    return s;
-}
-
-/* Up to the checkpoint pass; NULL and *e on an error. */
-static Program *before(const char *text, const Settings *s, Err *e) {
-    Network *net = net_new(text, "CrossEntropyLoss", shape4(BATCH, 3, 16, 16), e);
-    Program *p = NULL;
-    int code = net ? lower_network(net, true, true, &p, e) : e->code;
-    if (!code) code = pass_precision(p, s, e);
-    if (!code) code = pass_fuse(p, s, e);
-    if (!code) code = pass_backward(p, s, e);
-    if (!code) code = pass_workspace(p, s, &model, e);
-    network_free(net);
-    if (!code) return p;
-    program_free(p);
-    return NULL;
-}
-
-static size_t arena(const Program *p, const Settings *s, Err *e) {
-    Placement pl;
-    Program *c = program_copy(p);
-    size_t bytes = 0;
-    if (c && !compile_finish(c, s, NULL, NULL, e) && !placement_build(c, table.alignment, &pl, e)) {
-        bytes = pl.arena;
-        placement_free(&pl);
-    }
-    program_free(c);
-    return bytes;
-}
-
-static double again_seconds(const Program *p) {
-    double seconds = 0;
-    for (int i = 0; i < p->n_ops; i++) seconds += p->ops[i].recomputed ? op_seconds(&p->ops[i]) : 0;
-    return seconds;
-}
-
-static int again_count(const Program *p, OpKind kind) {
-    int n = 0;
-    for (int i = 0; i < p->n_ops; i++) n += p->ops[i].recomputed && (kind == OP_KIND_COUNT || p->ops[i].kind == kind);
-    return n;
-}
 
 /* ---- values: an op's outputs are a digest of its kind, attributes and inputs, so equal digests mean equal bits */
 
@@ -142,15 +63,6 @@ static void test_cuts(void) {
 
 /* ---- the modes */
 
-/* A copy after the pass; NULL on an error. */
-static Program *after(const Program *p, const Settings *s, Err *e) {
-    Program *c = program_copy(p);
-    int code = c ? pass_checkpoint(c, s, &model, e) : err_set(e, ERR_HOST_MEMORY, "no copy");
-    if (!code) return c;
-    program_free(c);
-    return NULL;
-}
-
 static bool is_read(const Program *p, int buf, int from) {
     for (int i = from; i < p->n_ops; i++)
         for (int k = 0; k < OP_IN; k++)
@@ -189,9 +101,6 @@ static bool well_dropped(const Program *p) {
     }
     return true;
 }
-
-static const struct { const char *name, *text; } nets[] = {
-    {"plain", plain}, {"residual", residual}, {"marked", marked}, {"views", views}};
 
 static void test_modes(void) {
     static const Checkpoint modes[] = {CHECKPOINT_MARKED, CHECKPOINT_ALL, CHECKPOINT_SQRT};
@@ -281,171 +190,6 @@ static void test_sqrt(void) {
     ok(stored <= 8 && twins >= 8, "at most 2 sqrt(16) of 16 stay stored: %d", stored);
     program_free(c);
     program_free(p);
-}
-
-/* ---- a budget */
-
-/* The least bytes that the pass says it can reach. */
-static size_t least_of(const Program *p, Settings s, Err *e) {
-    size_t least = 0;
-    s.budget = 1;
-    Program *c = after(p, &s, e);
-    const char *number = c || e->code != ERR_OOM ? NULL : strstr(e->text, "reaches is ");
-    if (number) least = (size_t)strtoull(number + strlen("reaches is "), NULL, 10);
-    program_free(c);
-    return least;
-}
-
-static void test_budget(void) {
-    for (size_t n = 0; n < ARRAY_LEN(nets); n++) {
-        Err e = {0};
-        Settings s = settings_of(CHECKPOINT_BUDGET);
-        s.precision = n % 2 ? PREC_AMP_BF16 : PREC_FP32;
-        Program *p = before(nets[n].text, &s, &e);
-        size_t least = least_of(p, s, &e), most;
-        has_text(e.text, "a budget of 1 bytes is too small", "a budget that nothing reaches is named");
-        most = arena(p, &s, &e);
-        ok(least > 1 && least <= most, "%s: from %zu to %zu bytes", nets[n].name, least, most);
-        s.budget = least - 1;
-        is_int(pass_checkpoint(p, &s, &model, &e), ERR_OOM, "a byte less than the least is too little");
-        double last = INFINITY;
-        int wrong = 0, steps = 0;
-        for (int i = 0; i <= 200; i++) {
-            s.budget = least + (most - least) * (size_t)i / 200;
-            Program *c = after(p, &s, &e);
-            double seconds = c ? again_seconds(c) : NAN;
-            wrong += !(seconds <= last && arena(c, &s, &e) <= s.budget && same_values(p, c));
-            steps += seconds < last;
-            last = seconds;
-            program_free(c);
-        }
-        is_int(wrong, 0, "a larger budget never costs more, and every budget is held");
-        ok(last == 0 && steps > 1 - (least == most), "in %d steps down to no recomputation at all", steps);
-        program_free(p);
-    }
-}
-
-/* ---- against every choice there is */
-
-typedef struct Choice { size_t arena; double seconds; } Choice;
-typedef struct Choices {
-    const Chain *c;
-    const Settings *s;
-    int *segment;
-    bool *lost, *need, *again;
-    Choice *item;
-    int n, cap;
-} Choices;
-
-/* Stores the next unit or drops a run of the next ones, and so on to the last cut. */
-static void choose_from(Choices *o, int from) {
-    if (from == o->c->n_cuts - 2) {
-        Err e = {0};
-        Program *p = program_copy(o->c->p);
-        if (!p || !mem_grow(&o->item, &o->cap, o->n + 1, sizeof *o->item)) return;
-        o->item[o->n].seconds = chain_again(o->c, o->segment, o->lost, o->need, o->again);
-        chain_drop(o->c, p, o->segment);
-        o->item[o->n++].arena = arena(p, o->s, &e);
-        program_free(p);
-        return;
-    }
-    for (int to = from + 1; to < o->c->n_cuts - 1; to++)
-        for (int drop = to > from + 1; drop < 2; drop++) {
-            for (int i = o->c->cut[from].at; i < o->c->cut[to].at; i++) o->segment[i] = drop * to;
-            choose_from(o, to);
-        }
-}
-
-static double quickest_choice(const Choices *o, size_t budget) {
-    double best = INFINITY;
-    for (int i = 0; i < o->n; i++)
-        if (o->item[i].arena <= budget && o->item[i].seconds < best) best = o->item[i].seconds;
-    return best;
-}
-
-typedef struct Tally { int budgets, equal, quicker, nets; double least; } Tally;
-
-/* At every tenth of the budgets at which some choice begins to fit. */
-static void compare(const Choices *o, const Program *p, Tally *t) {
-    Err e = {0};
-    Settings s = *o->s;
-    size_t least = least_of(p, s, &e), best = SIZE_MAX;
-    for (int i = 0; i < o->n; i++)
-        if (o->item[i].arena < best) best = o->item[i].arena;
-    t->least = fmax(t->least, (double)least / (double)best);
-    t->nets++;
-    for (int i = 0; i < o->n; i += 10) {
-        if (o->item[i].arena < least) continue;
-        s.budget = o->item[i].arena;
-        Program *c = after(p, &s, &e);
-        double found = c ? again_seconds(c) : INFINITY, wanted = quickest_choice(o, s.budget);
-        t->budgets++;
-        t->equal += found <= wanted * (1 + 1e-9);
-        t->quicker += found < wanted * (1 - 1e-9);
-        program_free(c);
-    }
-}
-
-static uint32_t below(uint32_t n) {
-    static uint64_t state = 88172645463325252u;
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % n;
-}
-
-/* Convolutions, residual blocks, pooling and dropout of random sizes: tensors of very unequal bytes and costs. */
-static void random_net(char *text, int units) {
-    static const char *const acts[] = {"ReLU", "ReLU", "GELU", "Tanh", "ReLU(inplace=true)"};
-    unsigned channels = 3, size = 16;
-    int n = sprintf(text, "Sequential{");
-    for (int i = 0; i < units; i++) {
-        unsigned kind = below(6), next = 2 + below(40);
-        const char *act = acts[below(ARRAY_LEN(acts))];
-        if (kind == 0 && size > 2) {
-            n += sprintf(text + n, "MaxPool2d(2) ");
-            size /= 2;
-        } else if (kind == 1) {
-            n += sprintf(text + n, "Dropout(0.5) ");
-        } else if (kind == 2) {
-            n += sprintf(text + n, "Residual{Sequential{Conv2d(%u, %u, 3, padding=same) ReLU Conv2d(%u, %u, 1)}} %s ",
-                         channels, next, next, channels, act);
-        } else {
-            n += sprintf(text + n, "Conv2d(%u, %u, %u, padding=same) %s ", channels, next, 1 + 2 * below(2), act);
-            channels = next;
-        }
-    }
-    sprintf(text + n, "Flatten Linear(%u, 10)}", channels * size * size);
-}
-
-static void test_exhaustive(void) {
-    Tally t = {0, 0, 0, 0, 1};
-    for (int i = 0; i < 60; i++) {
-        char text[1024];
-        Err e = {0};
-        Chain c = {0};
-        Settings s = settings_of(CHECKPOINT_BUDGET);
-        if (i % 3 == 0) s.precision = PREC_AMP_BF16;
-        random_net(text, 3 + (int)below(4));
-        Program *p = before(text, &s, &e);
-        if (!p || chain_find(&c, p, &e)) ok(false, "%s: %s", text, e.text);
-        if (p && c.n_cuts <= 10) {
-            size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
-            Choices o = {&c, &s, mem_new(ops * sizeof(int)), mem_new(bufs), mem_new(bufs), mem_new(ops), NULL, 0, 0};
-            choose_from(&o, 0);
-            compare(&o, p, &t);
-            mem_free(o.segment);
-            mem_free(o.lost);
-            mem_free(o.need);
-            mem_free(o.again);
-            mem_free(o.item);
-        }
-        chain_free(&c);
-        program_free(p);
-    }
-    printf("# %d networks of up to 8 units, %d budgets, %d as quick as the quickest of all choices, least x%.3f\n",
-           t.nets, t.budgets, t.equal, t.least);
-    is_int(t.quicker, 0, "no choice is quicker than the quickest of all choices that fit");
-    ok(t.nets > 20 && t.equal >= 0.95 * t.budgets, "in 95 of 100 cases it is as quick as that");
-    ok(t.least <= 1.15, "the least memory is within 15 %% of the least of all choices");
 }
 
 /* ---- host memory */
@@ -538,8 +282,6 @@ int main(void) {
     test_view();
     test_nothing();
     test_sqrt();
-    test_budget();
-    test_exhaustive();
     test_host_memory();
     test_training();
     return tap_done();
