@@ -201,8 +201,7 @@ static size_t cpu_used(Device *d) {
 static const DeviceTable table = {
     .kind = "cpu", .alignment = CPU_ALIGNMENT, .close = cpu_close, .info = cpu_info, .alloc = cpu_alloc,
     .free = cpu_free, .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync, .seconds = cpu_seconds,
-    .prepare = cpu_prepare,
-    .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
+    .prepare = cpu_prepare, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
 };
 
 int device_cpu_open(Device **out, Err *e) {

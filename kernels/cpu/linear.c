@@ -1,5 +1,5 @@
 /* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading
- * dimensions of x and y are all part of N. With few outputs memory decides, not arithmetic: y, dx then go by skinny.c. */
+ * dimensions of x and y are all part of N. With few outputs memory sets the pace: y and dx then go by skinny.c. */
 #include "onednn.h"
 #include "skinny.h"
 
