@@ -27,6 +27,7 @@ static const Slot slots[][SLOTS] = {
 static const dnnl_data_type_t types[] = {[DT_F32] = dnnl_f32, [DT_BF16] = dnnl_bf16, [DT_F16] = dnnl_f16,
                                          [DT_I32] = dnnl_s32, [DT_U8] = dnnl_u8};
 
+/* One difference to act_value: oneDNN's ReLU makes 0 of a NaN. */
 static const dnnl_alg_kind_t eltwise[] = {
     [ACT_RELU] = dnnl_eltwise_relu, [ACT_LEAKY] = dnnl_eltwise_relu, [ACT_SIGMOID] = dnnl_eltwise_logistic,
     [ACT_TANH] = dnnl_eltwise_tanh, [ACT_GELU] = dnnl_eltwise_gelu_erf, [ACT_GELU_TANH] = dnnl_eltwise_gelu_tanh,
