@@ -49,7 +49,7 @@ local function base(path) return (path:gsub("^.*/", ""):gsub("%.%a+$", "")) end
 local function forbid(path, list, allowed, what)
   local wrong = {}
   for _, name in ipairs(list) do if not allowed(name) then wrong[#wrong + 1] = name end end
-  tap.is(table.concat(wrong, " "), "", "%s: %s", path, what)
+  tap.is(table.concat(wrong, " "), "", path .. ": " .. what)
 end
 
 local function is_libc(name)
@@ -62,7 +62,7 @@ for _, path in ipairs(files "core/*.c core/*.h core/passes/*.c core/passes/*.h c
   local name = base(path)
   local mine = path:find "^core/passes/" and level.checkpoint or path:find "^core/layers/" and level.layer
     or level[path:find "%.c$" and PART_OF[name] or name]
-  if tap.ok(mine, "%s has its place in the order", path) then
+  if tap.ok(mine, path .. " has its place in the order") then
     forbid(path, own, function(other)
       local at = level[TABLES[base(other)] or base(other)]
       return at and at <= mine
@@ -109,10 +109,10 @@ for _, path in ipairs(files "experiments/*.lua") do
       if not name:find "^memtide" then wrong[#wrong + 1] = name end
     end
   end
-  tap.is(table.concat(wrong, " "), "", "%s requires memtide only", path)
+  tap.is(table.concat(wrong, " "), "", path .. " requires memtide only")
   local lines = 0
   for _ in io.lines(path) do lines = lines + 1 end
-  tap.ok(lines >= 10 and lines <= 40, "%s has %d lines", path, lines)
+  tap.ok(lines >= 10 and lines <= 40, ("%s has %d lines"):format(path, lines))
 end
 
 -- ---- no printing and no exit in core/ and kernels/
@@ -124,7 +124,7 @@ for _, path in ipairs(files "core/*.c core/*/*.c kernels/*/*.c") do
       if name == "printf" or name == "puts" or name == "exit" or name == "abort" or name == "longjmp" then wrong[#wrong + 1] = name end
     end
   end
-  tap.is(table.concat(wrong, " "), "", "%s: does not print or exit", path)
+  tap.is(table.concat(wrong, " "), "", path .. ": does not print or exit")
 end
 
 tap.done()

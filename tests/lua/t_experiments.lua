@@ -1,0 +1,73 @@
+-- Every experiment of experiments/: each cell compiles, its plan reaches the lower bound, and what articles say by hand is met.
+local tap = dofile "tests/tap.lua"
+local cell = require "memtide.cell"
+local digits = require "memtide.digits"
+local experiment = require "memtide.experiment"
+local explain = require "memtide.explain"
+
+local folder = os.tmpname()
+os.remove(folder)
+digits.write(folder, 100, 50, 1)
+
+local function cells(name)
+  local found = assert(loadfile("experiments/" .. name .. ".lua"))(folder)
+  tap.ok(experiment.is(found), name .. " is an experiment")
+  return found:cells()
+end
+
+local function prepared(one) return cell.compile(cell.build(one)) end
+
+for _, name in ipairs{"article", "batch_by_precision", "mnist_cnn", "optimizers", "vgg16_memory"} do
+  for _, one in ipairs(cells(name)) do
+    local found = prepared(one).prediction
+    tap.is(found.peak.bytes, found.lower_bound, ("%s, %s: the plan reaches its lower bound"):format(name, one.name))
+    local sum = 0
+    for _, bytes in pairs(found.peak.categories) do sum = sum + bytes end
+    tap.is(sum, found.peak.bytes, ("%s, %s: the categories sum to the peak"):format(name, one.name))
+  end
+end
+
+-- ---- the article's hand calculation, batch 64, fp32
+local baseline = prepared(cells("article")[1])
+local rows = explain.layers(baseline.network)
+local sum = explain.article(baseline, rows)
+local parameters = {}
+for _, row in ipairs(rows) do if row.parameters > 0 then parameters[#parameters + 1] = row end end
+for i, expected in ipairs{{1792, 14745600}, {73856, 25690112}, {1003530, 2560}} do
+  tap.is(parameters[i].parameters, expected[1], parameters[i].kind .. ": parameters")
+  tap.is(parameters[i].activation_bytes, expected[2], parameters[i].kind .. ": bytes of its output")
+end
+tap.is(baseline.network:parameters(), 1079178, "parameters of the article's network")
+for name, bytes in pairs{weights = 4316712, gradients = 4316712, optimizer = 8633424, activations = 14745600 + 25690112,
+  input = 786432, total = 58488992} do
+  tap.is(sum[name], bytes, "the article's " .. name)
+end
+local comparison = explain.compare(baseline, sum)
+tap.is(comparison[#comparison].step, baseline.prediction.peak.bytes, "explain ends in the predicted peak")
+for _, row in ipairs(comparison) do
+  tap.ok(row.article == row.step or row.reason ~= "", ("explain says why %s differs"):format(row.name))
+end
+tap.is(prepared(cells("vgg16_memory")[1]).network:parameters(), 138357544, "parameters of VGG16")
+
+-- ---- what the article's techniques do to the predicted peak
+local peak = {}
+for _, one in ipairs(cells "article") do peak[one.name] = prepared(one).prediction.peak.bytes end
+for name, bytes in pairs(peak) do
+  tap.ok(name == baseline.name or bytes < peak[baseline.name], ("%s needs less than the baseline"):format(name))
+end
+
+-- ---- prediction is quick: a cell under 5 ms, settings and shapes that were not seen before included
+local slowest, start = 0, os.clock()
+for batch = 1, 100 do
+  local before = os.clock()
+  local again = experiment.new{name = "quick", model = baseline.values.model, input = {3, 32, 32}, classes = 10, batch = batch,
+    loss = baseline.values.loss, optimizer = baseline.values.optimizer}
+  local one = prepared(again:cells()[1])
+  slowest = math.max(slowest, os.clock() - before)
+  if not one.prediction.fits then tap.ok(false, "a prediction without a limit fits") end
+end
+local each = (os.clock() - start) / 100
+tap.ok(each < 0.005, ("predicting a cell takes %.2f ms of CPU time (the slowest of 100: %.2f ms)"):format(each * 1e3, slowest * 1e3))
+
+os.execute(("rm -r '%s'"):format(folder))
+tap.done()
