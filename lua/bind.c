@@ -2,6 +2,7 @@
 #include "bind.h"
 
 #include <ctype.h>
+#include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -76,7 +77,7 @@ void bind_borrow(lua_State *L, Box *box, int index, const char *type) {
     Box *parent = bind_box(L, index, type);
     int i = 0;
     while (i < BOX_PARENTS && box->parent[i]) i++;
-    if (i == BOX_PARENTS) luaL_error(L, "an object can be made from at most %d others", BOX_PARENTS);
+    if (i == BOX_PARENTS) bind_error(L, "an object can be made from at most %d others", BOX_PARENTS);
     lua_pushvalue(L, index);
     lua_setiuservalue(L, -2, i + 1);
     box->parent[i] = parent;
@@ -85,7 +86,7 @@ void bind_borrow(lua_State *L, Box *box, int index, const char *type) {
 
 Box *bind_box(lua_State *L, int index, const char *type) {
     Box *b = luaL_checkudata(L, index, type);
-    if (b->closed || !b->content) luaL_argerror(L, index, lua_pushfstring(L, "%s is closed", type));
+    if (b->closed || !b->content) bind_error(L, "this %s is closed", strchr(type, '.') + 1);
     return b;
 }
 
@@ -105,9 +106,14 @@ static void push_where(lua_State *L) {
     lua_pushliteral(L, "");
 }
 
-int bind_raise(lua_State *L, const char *text) {
+int bind_raise(lua_State *L, const char *text) { return bind_error(L, "%s", text); }
+
+int bind_error(lua_State *L, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
     push_where(L);
-    lua_pushstring(L, text);
+    lua_pushvfstring(L, format, args);
+    va_end(args);
     lua_concat(L, 2);
     return lua_error(L);
 }
@@ -141,7 +147,7 @@ static void text_release(void *content) {
 Text *bind_text_new(lua_State *L) {
     Box *b = bind_new(L, BOX_TEXT, text_release);
     b->content = mem_new(sizeof(Text));
-    if (!b->content) luaL_error(L, "out of host memory");
+    if (!b->content) bind_error(L, "out of host memory");
     return b->content;
 }
 
@@ -158,7 +164,7 @@ void bind_text_line(void *text, const char *line) {
 }
 
 int bind_text_push(lua_State *L, const Text *text) {
-    if (text->failed) return luaL_error(L, "out of host memory for a text");
+    if (text->failed) return bind_error(L, "out of host memory for a text");
     lua_pushlstring(L, text->chars ? text->chars : "", (size_t)text->length);
     return 1;
 }
@@ -172,7 +178,7 @@ lua_Integer bind_integer(lua_State *L, int index, const char *key, lua_Integer o
         return otherwise;
     }
     lua_Integer value = lua_tointegerx(L, -1, &is_integer);
-    if (!is_integer) luaL_error(L, "%s: expected a whole number, found %s", key, luaL_tolstring(L, -1, NULL));
+    if (!is_integer) bind_error(L, "%s: expected a whole number, found %s", key, luaL_tolstring(L, -1, NULL));
     lua_pop(L, 1);
     return value;
 }
@@ -185,7 +191,7 @@ bool bind_boolean(lua_State *L, int index, const char *key, bool otherwise) {
 
 const char *bind_string(lua_State *L, int index, const char *key, const char *otherwise) {
     int type = lua_getfield(L, index, key);
-    if (type != LUA_TNIL && type != LUA_TSTRING) luaL_error(L, "%s: expected a string, found a %s", key, lua_typename(L, type));
+    if (type != LUA_TNIL && type != LUA_TSTRING) bind_error(L, "%s: expected a string, found a %s", key, lua_typename(L, type));
     const char *value = type == LUA_TNIL ? otherwise : lua_tostring(L, -1);
     lua_pop(L, 1); /* the table still holds it */
     return value;
@@ -215,13 +221,13 @@ Shape bind_shape(lua_State *L, int index) {
     Shape s = {0, {1, 1, 1, 1}};
     luaL_checktype(L, index, LUA_TTABLE);
     lua_Unsigned n = lua_rawlen(L, index);
-    if (n < 1 || n > SHAPE_MAX) luaL_error(L, "a shape has 1 to %d dimensions, found %d", SHAPE_MAX, (int)n);
+    if (n < 1 || n > SHAPE_MAX) bind_error(L, "a shape has 1 to %d dimensions, found %d", SHAPE_MAX, (int)n);
     s.rank = (int)n;
     for (int i = 0; i < s.rank; i++) {
         int is_integer;
         lua_rawgeti(L, index, i + 1);
         s.dim[i] = lua_tointegerx(L, -1, &is_integer);
-        if (!is_integer || s.dim[i] < 1) luaL_error(L, "dimension %d of a shape: expected a whole number of at least 1", i + 1);
+        if (!is_integer || s.dim[i] < 1) bind_error(L, "dimension %d of a shape: expected a whole number of at least 1", i + 1);
         lua_pop(L, 1);
     }
     return s;

@@ -49,6 +49,7 @@ void *bind_get(lua_State *L, int index, const char *type);
 int bind_fail(lua_State *L, const Err *e);
 /* Raises "script.lua:7: text"; the position is that of the innermost function that is not memtide's own. */
 int bind_raise(lua_State *L, const char *text);
+int bind_error(lua_State *L, const char *format, ...); /* formats as lua_pushfstring does */
 
 /* Text that the core writes line by line; the buffer is a box on the stack. */
 typedef struct Text { char *chars; int length, cap; bool failed; } Text;

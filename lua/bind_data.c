@@ -95,7 +95,7 @@ static int new_random(lua_State *L) {
     Shape sample = bind_shape(L, 2);
     if (lua_getfield(L, 1, "target") != LUA_TNIL) target = bind_shape(L, 3);
     lua_Integer count = bind_integer(L, 1, "count", 0), classes = bind_integer(L, 1, "classes", 0);
-    if (classes < 0 || classes > INT32_MAX) return luaL_error(L, "classes: expected a whole number that is not negative");
+    if (classes < 0 || classes > INT32_MAX) return bind_error(L, "classes: expected a whole number that is not negative");
     uint64_t seed = (uint64_t)bind_integer(L, 1, "seed", 0);
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
     int code = dataset_random(count, &sample, (int)classes, &target, seed, &d, &e);
@@ -176,7 +176,7 @@ static int new_loader(lua_State *L) {
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_settop(L, 2);
     lua_Integer batch = bind_integer(L, 2, "batch", 1);
-    if (dataset_sample(d).rank >= SHAPE_MAX) return luaL_error(L, "samples of a batch have at most %d dimensions", SHAPE_MAX - 1);
+    if (dataset_sample(d).rank >= SHAPE_MAX) return bind_error(L, "samples of a batch have at most %d dimensions", SHAPE_MAX - 1);
     Box *box = bind_new(L, BOX_LOADER, release_loader);
     bind_borrow(L, box, 1, BOX_DATASET);
     lua_pushinteger(L, batch);
@@ -223,14 +223,14 @@ static int batches(lua_State *L) {
 static void check_shape(lua_State *L, const char *what, Shape found, const Shape *expected) {
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (shape_equal(&found, expected)) return;
-    luaL_error(L, "the data's %s is %s in a batch, the network's is %s", what, shape_text(&found, a), shape_text(expected, b));
+    bind_error(L, "the data's %s is %s in a batch, the network's is %s", what, shape_text(&found, a), shape_text(expected, b));
 }
 
 void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, bool labels) {
     Loading l = loading(L, index);
     check_shape(L, "input", batched(dataset_sample(l.data), l.batch), x);
     if (!t) return;
-    if (labels != (dataset_classes(l.data) > 0)) luaL_error(L, "the loss wants %s, the data has not", labels ? "labels" : "numbers");
+    if (labels != (dataset_classes(l.data) > 0)) bind_error(L, "the loss wants %s, the data has not", labels ? "labels" : "numbers");
     if (!labels) check_shape(L, "target", batched(dataset_target(l.data), l.batch), t);
 }
 

@@ -35,9 +35,9 @@ static int raise_at(lua_State *L, const char *where, const char *kind, const cha
 /* The layer that the table at `index` describes, without its children. */
 static Layer *layer_from(lua_State *L, int index) {
     Err e;
-    if (!lua_istable(L, index)) luaL_error(L, "a layer expected, found a %s", luaL_typename(L, index));
+    if (!lua_istable(L, index)) bind_error(L, "a layer expected, found a %s", luaL_typename(L, index));
     const char *kind = bind_string(L, index, "kind", NULL), *where = bind_string(L, index, "where", "");
-    if (!kind) luaL_error(L, "a layer expected, found a table that is none");
+    if (!kind) bind_error(L, "a layer expected, found a table that is none");
     Layer *l = layer_new(kind, where, &e);
     if (!l) raise_at(L, where, kind, e.text);
     return l;
@@ -47,7 +47,7 @@ static void fill_layer(lua_State *L, int index, Layer *l, int depth) {
     Err e;
     index = lua_absindex(L, index);
     luaL_checkstack(L, 12, "layers are nested too deep");
-    if (depth > DEPTH_MAX) luaL_error(L, "layers are nested more than %d deep", DEPTH_MAX);
+    if (depth > DEPTH_MAX) bind_error(L, "layers are nested more than %d deep", DEPTH_MAX);
     if (lua_getfield(L, index, "options") == LUA_TTABLE && bind_options(L, -1, &l->options, &e))
         raise_at(L, l->where, l->kind->name, e.text);
     lua_pop(L, 1);

@@ -39,16 +39,14 @@ static int word(lua_State *L, const char *key, const char *const *words) {
         luaL_addstring(&known, words[i]);
     }
     luaL_pushresult(&known);
-    lua_pushfstring(L, "%s: \"%s\" is not one of %s", key, shown, lua_tostring(L, -1));
-    return bind_raise(L, lua_tostring(L, -1));
+    return bind_error(L, "%s: \"%s\" is not one of %s", key, shown, lua_tostring(L, -1));
 }
 
 static lua_Integer whole(lua_State *L, const char *key, lua_Integer least) {
     int is_integer;
     lua_Integer value = lua_tointegerx(L, -1, &is_integer);
     if (is_integer && value >= least) return value;
-    lua_pushfstring(L, "%s: expected a whole number of at least %I, found %s", key, (LUAI_UACINT)least, luaL_tolstring(L, -1, NULL));
-    return bind_raise(L, lua_tostring(L, -1));
+    return bind_error(L, "%s: expected a whole number of at least %I, found %s", key, (LUAI_UACINT)least, luaL_tolstring(L, -1, NULL));
 }
 
 static void set_checkpoint(lua_State *L, Settings *s) {
@@ -57,7 +55,7 @@ static void set_checkpoint(lua_State *L, Settings *s) {
         s->budget = (size_t)whole(L, "checkpoint", 1);
     } else {
         s->checkpoint = (Checkpoint)word(L, "checkpoint", checkpoints);
-        if (s->checkpoint == CHECKPOINT_BUDGET) bind_raise(L, "checkpoint: give a budget as a number of bytes");
+        if (s->checkpoint == CHECKPOINT_BUDGET) bind_error(L, "checkpoint: give a budget as a number of bytes");
     }
 }
 
@@ -76,16 +74,15 @@ static void set_optimizer(lua_State *L, Settings *s) {
         if (!code) code = optimizer_set(&s->optimizer, i, &o, &e);
         lua_pop(L, 1);
         if (!code) return;
-        lua_pushfstring(L, "%s: %s", kind, e.text);
-        bind_raise(L, lua_tostring(L, -1));
+        bind_error(L, "%s: %s", kind, e.text);
     }
-    bind_raise(L, "optimizer: expected one of memtide.optim's");
+    bind_error(L, "optimizer: expected one of memtide.optim's");
 }
 
 static void set_precision(lua_State *L, Settings *s) { s->precision = (Precision)word(L, "precision", precisions); }
 static void set_accumulate(lua_State *L, Settings *s) {
     lua_Integer n = whole(L, "accumulate", 1);
-    if (n > 1 << 20) bind_raise(L, "accumulate: more than 1048576 micro-batches");
+    if (n > 1 << 20) bind_error(L, "accumulate: more than 1048576 micro-batches");
     s->accumulate = (int)n;
 }
 static void set_inplace(lua_State *L, Settings *s) { s->inplace = lua_toboolean(L, -1) ? INPLACE_ON : INPLACE_OFF; }
@@ -111,7 +108,7 @@ static Settings settings_from(lua_State *L, int index) {
         const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
         size_t i = 0;
         while (i < ARRAY_LEN(setters) && strcmp(key, setters[i].key) != 0) i++;
-        if (i == ARRAY_LEN(setters)) luaL_error(L, "unknown setting \"%s\"", key);
+        if (i == ARRAY_LEN(setters)) bind_error(L, "unknown setting \"%s\"", key);
         setters[i].set(L, &s);
     }
     return s;
@@ -278,7 +275,7 @@ AllocKind bind_allocator(lua_State *L, int index) {
 
 size_t bind_bytes(lua_State *L, int index, const char *key) {
     lua_Integer bytes = bind_integer(L, index, key, 0);
-    if (bytes < 0) luaL_error(L, "%s: expected a number of bytes, found %I", key, (LUAI_UACINT)bytes);
+    if (bytes < 0) bind_error(L, "%s: expected a number of bytes, found %I", key, (LUAI_UACINT)bytes);
     return (size_t)bytes;
 }
 
@@ -290,7 +287,7 @@ static int predict_program(lua_State *L) {
     Box *box = bind_box(L, 1, BOX_PROGRAM);
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_Integer steps = bind_integer(L, 2, "steps", 2);
-    if (steps < 1 || steps > INT32_MAX) luaL_error(L, "steps: expected at least 1");
+    if (steps < 1 || steps > INT32_MAX) bind_error(L, "steps: expected at least 1");
     if (predict(box->parent[0]->content, box->content, bind_allocator(L, 2), box->parent[1]->content, bind_bytes(L, 2, "memory"),
                 (int)steps, &found, &e)) return bind_fail(L, &e);
     lua_createtable(L, 0, 6);

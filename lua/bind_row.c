@@ -18,7 +18,7 @@ static int new_row(lua_State *L) {
     const char *axes[AXES_MAX];
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_Unsigned n = lua_rawlen(L, 1);
-    if (n > AXES_MAX) return luaL_error(L, "at most %d axes of the script's own", AXES_MAX);
+    if (n > AXES_MAX) return bind_error(L, "at most %d axes of the script's own", AXES_MAX);
     luaL_checkstack(L, AXES_MAX + 4, NULL);
     for (int i = 0; i < (int)n; i++) {
         lua_rawgeti(L, 1, i + 1);
@@ -62,8 +62,14 @@ static int columns(lua_State *L) {
     return 1;
 }
 
+/* row:clear(): no column is set any more */
+static int clear(lua_State *L) {
+    row_clear(bind_get(L, 1, BOX_ROW));
+    return 0;
+}
+
 static int push_line(lua_State *L, char *line) {
-    if (!line) return luaL_error(L, "out of host memory");
+    if (!line) return bind_error(L, "out of host memory");
     lua_pushstring(L, line);
     mem_free(line);
     return 1;
@@ -112,7 +118,7 @@ static int rows(lua_State *L) {
 
 void bind_open_row(lua_State *L) {
     static const luaL_Reg of_row[] = {{"set", set}, {"get", get}, {"columns", columns}, {"line", line}, {"header", header},
-        {NULL, NULL}};
+        {"clear", clear}, {NULL, NULL}};
     static const luaL_Reg of_csv[] = {{"value", value}, {"append", append}, {"rows", rows}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {NULL, NULL}};
     bind_type(L, BOX_ROW, of_row);

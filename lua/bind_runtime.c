@@ -32,7 +32,7 @@ static int new_runtime(lua_State *L) {
     lua_getfield(L, 1, "programs");
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_Unsigned count = lua_rawlen(L, 2);
-    if (count < 1 || count > BOX_PARENTS) return luaL_error(L, "programs: expected 1 to %d", BOX_PARENTS);
+    if (count < 1 || count > BOX_PARENTS) return bind_error(L, "programs: expected 1 to %d", BOX_PARENTS);
     for (int i = 0; i < (int)count; i++) lua_rawgeti(L, 2, i + 1);
     Box *box = bind_new(L, BOX_RUNTIME, release_runtime);
     for (int i = 0; i < (int)count; i++) {
@@ -40,13 +40,13 @@ static int new_runtime(lua_State *L) {
         bind_borrow(L, box, 3 + i, BOX_PROGRAM);
         programs[i] = program->content;
         if (i == 0) first = program;
-        else if (program->parent[1] != first->parent[1]) return luaL_error(L, "programs of one runtime belong to one device");
+        else if (program->parent[1] != first->parent[1]) return bind_error(L, "programs of one runtime belong to one device");
     }
     size_t limit = bind_bytes(L, 1, "memory"), fail_at = bind_bytes(L, 1, "fail_at");
     AllocKind kind = bind_allocator(L, 1);
     uint64_t seed = (uint64_t)bind_integer(L, 1, "seed", 0);
     Running *run = mem_new(sizeof *run);
-    if (!run) return luaL_error(L, "out of host memory");
+    if (!run) return bind_error(L, "out of host memory");
     run->n = (int)count;
     for (int i = 0; i < run->n; i++) run->program[i] = programs[i];
     if (runtime_open(first->parent[1]->content, kind, limit, first->parent[0]->content, programs, run->n, seed, fail_at, &run->r, &e)) {
@@ -145,13 +145,13 @@ static Source source_at(lua_State *L, int index, bool integers, const char *what
     if (batch) {
         s.values = batch->values;
         s.count = batch->count;
-        if (batch->integers != integers) luaL_error(L, "%s: expected %s", what, integers ? "labels" : "numbers, found labels");
+        if (batch->integers != integers) bind_error(L, "%s: expected %s", what, integers ? "labels" : "numbers, found labels");
     } else if (lua_type(L, index) == LUA_TSTRING) {
         s.values = lua_tolstring(L, index, &bytes);
         s.count = (int64_t)(bytes / 4);
-        if (bytes % 4) luaL_error(L, "%s: a string of packed values has 4 bytes for each", what);
+        if (bytes % 4) bind_error(L, "%s: a string of packed values has 4 bytes for each", what);
     } else {
-        luaL_error(L, "%s: expected a batch, a table of numbers or a string of packed ones, found a %s", what, luaL_typename(L, index));
+        bind_error(L, "%s: expected a batch, a table of numbers or a string of packed ones, found a %s", what, luaL_typename(L, index));
     }
     return s;
 }
@@ -162,7 +162,7 @@ static void check_count(lua_State *L, const Program *p, int buf, const Source *s
     int64_t most = per_micro * p->micro_batches;
     if (s->count % per_sample == 0 && s->count <= most && s->count > most - per_micro) return;
     char shape[SHAPE_TEXT];
-    luaL_error(L, "%s: expected %d x %s values, found %I", what, p->micro_batches, shape_text(&p->bufs[buf].shape, shape),
+    bind_error(L, "%s: expected %d x %s values, found %I", what, p->micro_batches, shape_text(&p->bufs[buf].shape, shape),
                (LUAI_UACINT)s->count);
 }
 
@@ -230,7 +230,7 @@ static int write_values(lua_State *L) {
     if (runtime_shape(run->r, 0, name, &shape, &e)) return bind_fail(L, &e);
     Batch *batch = bind_batch_new(L, shape, false);
     if (!call && (int64_t)lua_rawlen(L, 3) != batch->count)
-        return luaL_error(L, "%s: expected %I values, found %I", name, (LUAI_UACINT)batch->count, (LUAI_UACINT)lua_rawlen(L, 3));
+        return bind_error(L, "%s: expected %I values, found %I", name, (LUAI_UACINT)batch->count, (LUAI_UACINT)lua_rawlen(L, 3));
     for (int64_t i = 0; i < batch->count; i++) {
         if (call) {
             lua_pushvalue(L, 3);

@@ -1,50 +1,49 @@
--- tap.lua: Test Anything Protocol for Lua tests: checks, then `tap.done()`.
--- local tap = dofile "tests/tap.lua"
-local tap = {count = 0, failed = 0}
+-- Test Anything Protocol for Lua tests: checks, then `tap.done()`.
+local tap = {}
+local count, failed = 0, 0
 
-function tap.ok(good, name, ...)
-  tap.count = tap.count + 1
-  if not good then tap.failed = tap.failed + 1 end
-  io.write(good and "ok " or "not ok ", tap.count, " - ", tostring(name):format(...), "\n")
+function tap.ok(good, what)
+  count = count + 1
+  if not good then failed = failed + 1 end
+  print(("%sok %d - %s"):format(good and "" or "not ", count, what))
   return good
 end
 
-function tap.note(format, ...) io.write("# ", (format:format(...):gsub("\n", "\n# ")), "\n") end
-
-function tap.is(found, expected, name, ...)
-  local good = tap.ok(found == expected, name, ...)
-  if not good then tap.note("found %s, expected %s", tostring(found), tostring(expected)) end
-  return good
+function tap.is(found, expected, what)
+  if not tap.ok(found == expected, what) then
+    print(("# found    %s\n# expected %s"):format(tostring(found), tostring(expected)))
+  end
 end
 
--- |found - expected| <= atol + rtol |expected|; NaN is never near
-function tap.near(found, expected, rtol, atol, name, ...)
-  local good = tap.ok(type(found) == "number" and math.abs(found - expected) <= atol + rtol * math.abs(expected), name, ...)
-  if not good then tap.note("found %s, expected %.9g", tostring(found), expected) end
-  return good
+function tap.near(found, expected, tolerance, what)
+  if not tap.ok(math.abs(found - expected) <= tolerance, what) then
+    print(("# found %.9g, expected %.9g"):format(found, expected))
+  end
 end
 
--- The text contains this part.
-function tap.has(text, part, name, ...)
-  local good = tap.ok(type(text) == "string" and text:find(part, 1, true) ~= nil, name, ...)
-  if not good then tap.note("found %s\nwanted in it: %s", tostring(text), part) end
-  return good
+-- The text contains the part.
+function tap.has(text, part, what)
+  if not tap.ok(type(text) == "string" and text:find(part, 1, true) ~= nil, what) then
+    print(("# found %s\n# wanted in it: %s"):format(tostring(text), part))
+  end
 end
 
--- The call raises an error whose text contains this part.
-function tap.raises(call, part, name, ...)
-  local good, problem = pcall(call)
-  return tap.has(not good and tostring(problem) or "no error", part, name, ...)
+-- Calling f raises a message that contains the part.
+function tap.raises(part, what, f, ...)
+  local good, message = pcall(f, ...)
+  if good then tap.ok(false, what .. " (nothing was raised)") else tap.has(tostring(message), part, what) end
 end
 
-function tap.skip(name, why)
-  tap.count = tap.count + 1
-  io.write("ok ", tap.count, " - ", name, " # SKIP ", why, "\n")
+-- The line on which the caller stands, offset added: "t_nn.lua:12:"
+function tap.line(offset)
+  local info = debug.getinfo(2, "Sl")
+  return ("%s:%d:"):format(info.short_src:match("[^/]*$"), info.currentline + (offset or 0))
 end
 
 function tap.done()
-  io.write("1..", tap.count, "\n")
-  os.exit(tap.failed == 0, true)
+  print(("1..%d"):format(count))
+  io.stdout:flush()
+  os.exit(failed == 0, true)
 end
 
 return tap

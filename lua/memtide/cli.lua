@@ -17,7 +17,7 @@ local OPTIONS = {
   {"json", nil, nil, "one JSON object per row on standard output instead of the table"},
   {"passes", nil, nil, "dump: the program after each pass"},
   {"network", nil, nil, "dump: the layers instead of the program"},
-  {"quiet", "q", nil, "no progress, no messages"},
+  {"quiet", "q", nil, "nothing on standard error but errors"},
   {"verbose", "v", nil, "errors of a script with a traceback"},
   {"help", "h", nil, "this text"},
 }
@@ -140,7 +140,9 @@ local function run_command(name, arguments, state)
   if options.help then return help(name) end
   if name == "help" then return help(options.words[1]) end
   if name == "devices" then return commands.devices(options) end
-  if #options.words ~= 1 then usage("%s: expected one script, found %d (its own arguments stand behind --)", name, #options.words) end
+  if #options.words ~= 1 then
+    usage("%s: expected one script, found %d (its own arguments stand behind --)", name, #options.words)
+  end
   return commands[name](script.load_experiment(options.words[1], options.args), options)
 end
 
@@ -166,9 +168,11 @@ local STATUS = {usage = 2, script = 65, interrupted = 130}
 
 local function explain_error(problem)
   if util.is_failure(problem) then return problem end
-  local text = type(problem) == "string" and problem or "an error that is a " .. type(problem) .. ": " .. tostring(problem)
+  local text = tostring(problem)
+  text = text:gsub("^memtide/[^:]*:%d+: (bad argument)", function(rest) return core.where() .. rest end)
   local interrupted = text:match("interrupted$") ~= nil
-  local failure = util.failure(interrupted and "interrupted" or text, interrupted and "interrupted" or "script")
+  local code = interrupted and "interrupted" or text:match("^memtide/") and "internal" or "script"
+  local failure = util.failure(interrupted and "interrupted" or text, code)
   failure.traceback = debug.traceback("", 3)
   return failure
 end

@@ -8,18 +8,24 @@ local util = require "memtide.util"
 
 local commands = {}
 
+-- What the command line asks for is checked as what a script says, but is wrong usage.
+local function asked(f, ...)
+  local good, problem = pcall(f, ...)
+  if not good then error(util.is_failure(problem) and problem or util.failure(problem, "usage"), 0) end
+end
+
 -- Applies --set, --device, --seed, --steps and --case; options.cells gets what is left.
 local function apply(experiment, options)
   for _, set in ipairs(options.set) do
     local name, values = set[1], {}
     for word in set[2]:gmatch("[^,]+") do values[#values + 1] = settings.from_text(name, word) end
-    experiment:set(name, values)
+    asked(experiment.set, experiment, name, values)
   end
   for _, name in ipairs{"device", "seed", "steps"} do
-    if options[name] then experiment:set(name, {options[name]}) end
+    if options[name] then asked(experiment.set, experiment, name, {options[name]}) end
   end
-  if options.steps then experiment:set("epochs", {}) end
-  if options.device then cell.device(options.device) end
+  if options.steps then asked(experiment.set, experiment, "epochs", {}) end
+  if options.device then asked(cell.device, options.device) end
   options.cells = {}
   for _, one in ipairs(experiment:cells()) do
     if not options.case or one.name:find(options.case, 1, true) then options.cells[#options.cells + 1] = one end

@@ -109,15 +109,25 @@ end
 
 function experiment.is(value) return getmetatable(value) == Experiment end
 
+-- Keeps the place of an axis that is there already.
+local function replace_axis(axes, name, axis)
+  for i, old in ipairs(axes) do
+    if old.name == name then
+      if axis then axes[i] = axis else table.remove(axes, i) end
+      return
+    end
+  end
+  axes[#axes + 1] = axis
+end
+
 -- `--set axis=v1,v2`: one value is a setting of every cell, more are an axis, none takes the setting away.
 function Experiment:set(name, values)
   local checked = {}
   if not settings.known[name] and not RULES[name] then check_own("", "--set", name) end
   for i, value in ipairs(values) do checked[i] = check_value("", "--set", name, value) end
-  for i = #self.axes, 1, -1 do if self.axes[i].name == name then table.remove(self.axes, i) end end
   for _, case in ipairs(self.cases) do case[name] = nil end
   if #checked == 1 then self.base[name] = checked[1] else self.base[name] = nil end
-  if #checked > 1 then table.insert(self.axes, {name = name, values = checked}) end
+  replace_axis(self.axes, name, #checked > 1 and {name = name, values = checked} or nil)
 end
 
 -- ---- cells

@@ -43,7 +43,7 @@ end
 function util.nearest(name, known)
   local best, least = nil, math.min(3, #name)
   for _, candidate in ipairs(known) do
-    local d = distance(name, candidate)
+    local d = distance(name:lower(), tostring(candidate):lower())
     if d < least then best, least = candidate, d end
   end
   return best

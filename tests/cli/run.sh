@@ -1,0 +1,93 @@
+# memtide run and predict: rows, resuming, limits, exit statuses.
+. tests/tap.sh
+
+cat >small.lua <<'END'
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+return mt.experiment{
+  name = "small", input = {3, 8, 8}, classes = 4, batch = 4,
+  model = nn.Sequential{nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 4)},
+  loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.01},
+  cases = {{case = "base"}, {case = "half", batch = 2}, {case = "kept", checkpoint = "all"}},
+  steps = 2, warmup = 1,
+}
+END
+
+# value COLUMN LINE FILE; the test's values hold no commas
+value() { awk -F, -v name="$1" -v line="$2" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i } NR == line { print $at }' "$3"; }
+
+# ---- run
+memtide run small.lua
+is $status 0 "run succeeds"
+is "$(wc -l <small.csv)" 4 "a header and a row per cell"
+has "$out" "base" "the table names the cases"
+has "$err" "[3/3] kept: ok" "progress is a line per cell when it is no terminal"
+is "$(value status 2 small.csv)" ok "status"
+is "$(value predicted_peak_bytes 2 small.csv)" "$(value peak_bytes 2 small.csv)" "predicted = measured"
+is "$(value effective_batch 3 small.csv)" 2 "a case overrides the experiment"
+is "$(value steps 2 small.csv)" 2 "timed steps without the warm-up"
+sum=0
+for c in weights gradients optimizer activations activation_gradients input workspace other; do
+    sum=$((sum + $(value ${c}_bytes 2 small.csv)))
+done
+is $sum "$(value peak_bytes 2 small.csv)" "the categories sum to the peak"
+
+# ---- resuming
+cp small.csv before.csv
+memtide run small.lua
+is $status 0 "a second run succeeds"
+is "$(cmp small.csv before.csv && echo same)" same "and adds nothing"
+has "$err" "3 of 3 cells were in small.csv already" "and says so"
+memtide run small.lua --case half --steps 3
+is "$(wc -l <small.csv)" 5 "other settings are another cell"
+head -c -20 before.csv >small.csv
+memtide run small.lua -q
+is "$(wc -l <small.csv)" 4 "a torn row is run again"
+is "$(test -s small.csv.torn && echo kept)" kept "and what was torn is kept"
+is "$err" "" "--quiet says nothing"
+printf 'a,b\n1,2\n' >other.csv
+memtide run small.lua --csv other.csv
+is $status 65 "a file of other columns is refused"
+is "$(cat other.csv)" "$(printf 'a,b\n1,2')" "and left as it is"
+
+# ---- limits
+memtide predict small.lua --csv - -q
+is "$(echo "$out" | wc -l)" 4 "rows on standard output"
+need=$(echo "$out" >p.csv; value predicted_peak_bytes 2 p.csv)
+memtide run small.lua --memory $((need - 64)) --csv oom.csv -q
+is $status 0 "running out of memory is a result"
+is "$(value status 2 oom.csv)" oom "status oom"
+has "$(value reason 2 oom.csv)$(cat oom.csv)" "limit $((need - 64))" "the reason tells the limit"
+is "$(value status 3 oom.csv)" ok "a smaller case still fits"
+has "$(cat oom.csv)" "$need" "the prediction is filled in all the same"
+memtide run small.lua --memory $need --case base --csv fits.csv -q
+is "$(value status 2 fits.csv)" ok "exactly the predicted bytes are enough"
+
+# ---- predict, JSON, --set
+memtide predict small.lua
+is $status 0 "predict succeeds"
+is "$(ls ./*.csv | wc -l)" 6 "and writes no file unasked"
+memtide predict small.lua --json -q --case base
+has "$out" '"predicted_peak_bytes":'"$need" "JSON holds numbers"
+has "$out" '"case":"base"' "and text"
+memtide predict small.lua -q --json --case base --set batch=1,2 --set precision=bf16
+is "$(echo "$out" | wc -l)" 2 "--set makes an axis"
+has "$out" '"case":"base batch=2"' "of its values"
+has "$out" '"precision":"bf16"' "and settings"
+
+# ---- cells that fail
+sed 's/checkpoint = "all"/model = nn.Linear(7, 3)/; s/"small"/"broken"/' small.lua >broken.lua
+memtide run broken.lua
+is $status 1 "a cell in error makes the status 1"
+has "$(cat broken.csv)" "use nn.Flatten before it" "its row has the reason"
+is "$(value status 3 broken.csv)" ok "the other cells are run"
+sed 's/8 \* 6 \* 6/99/; s/"small"/"wrong"/' small.lua >wrong.lua
+memtide run wrong.lua
+is $status 65 "a script of which no cell can be built is a mistake"
+has "$err" "memtide: layer 3 Linear (wrong.lua:5): expected 99" "told with layer and line"
+is "$(test -e wrong.csv || echo none)" none "and no file is made"
+sed 's/lr = 0.01/lr = 1e30/; s/"small"/"diverging"/; s/steps = 2/steps = 9/' small.lua >diverging.lua
+memtide run diverging.lua -q --case base
+is "$status $(value status 2 diverging.csv)" "1 nan" "a loss that is no number"
+
+finish

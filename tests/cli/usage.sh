@@ -1,0 +1,85 @@
+# The rest of the command line: help, mistakes, plain scripts, the prompt, Ctrl-C.
+. tests/tap.sh
+
+fails() { # status, part of the message, what, arguments...
+    wanted=$1 part=$2 what=$3
+    shift 3
+    memtide "$@"
+    is $status "$wanted" "$what"
+    has "$err" "memtide: $part" "... $part"
+}
+
+memtide --help
+is $status 0 "--help"
+for word in run predict explain dump devices --memory "Exit status"; do has "$out" "$word" "help tells of $word"; done
+memtide help run
+has "$out" "memtide run SCRIPT" "help of a command"
+memtide --version
+has "$out" "memtide 0." "--version"
+memtide devices
+has "$out" "cpu " "devices lists the CPU"
+has "$out" "cuda:0" "and the GPU, or why there is none"
+
+# ---- wrong usage
+echo 'return require "memtide".experiment{name = "x", model = require "memtide".nn.ReLU(), input = {2},
+  loss = require "memtide".nn.MSELoss()}' >x.lua
+fails 2 'unknown command "rum" (did you mean "run"?)' "a misspelt command" rum x.lua
+fails 2 'unknown option --meory (did you mean "memory"?)' "a misspelt option" run x.lua --meory 3
+fails 2 "--memory: expected a size" "a size that is none" run x.lua --memory much
+fails 2 "--memory: SIZE is missing" "an option without its value" run x.lua --memory
+fails 2 "--json takes no value" "a switch with a value" run x.lua --json=1
+fails 2 "run: expected one script" "no script" run
+fails 2 '--set: unknown setting "bacth"' "a misspelt setting" run x.lua --set bacth=1
+fails 2 '--set: precision: expected one of' "a wrong value" run x.lua --set precision=fp31
+fails 2 'no case has "zzz"' "no such case" run x.lua --case zzz
+fails 2 "unknown device" "a device that nobody knows" run x.lua --device abacus
+fails 69 "device 'cuda:99'" "a device that is not here" run x.lua --device cuda:99
+fails 66 'cannot open the script "none.lua"' "a script that is not there" run none.lua
+fails 66 'cannot' "a file that cannot be written" run x.lua --csv /nowhere/x.csv
+
+# ---- mistakes in scripts
+echo 'return 7' >seven.lua
+fails 65 "seven.lua returns no experiment" "a script that returns something else" run seven.lua
+printf 'local a\na.b = 1\n' >nil.lua
+fails 65 "nil.lua:2:" "an error has its line" nil.lua
+case $err in *traceback*) result 1 "no traceback unasked" ;; *) result 0 "no traceback unasked" ;; esac
+memtide -v nil.lua
+has "$err" "stack traceback" "-v shows it"
+echo 'local x = = 1' >syntax.lua
+fails 65 "syntax.lua:1:" "a syntax error" syntax.lua
+echo 'prnt(1)' >global.lua
+fails 65 'global.lua:1: undefined variable "prnt" (did you mean "print"?)' "an undefined global" global.lua
+printf 'local nn = require "memtide".nn\nnn.Conv2d(1, 2, {kernel = 3})\n' >option.lua
+fails 65 'option.lua:2: Conv2d: unknown option "kernel"' "a wrong option" option.lua
+fails 65 "(command line):1: {}" "an error that is an object" -e 'error(setmetatable({}, {__tostring = function() return "(command line):1: {}" end}))'
+
+# ---- plain scripts
+echo 'print(arg[0], arg[1], ..., (require "helper"))' >plain.lua
+echo 'return "helped"' >helper.lua
+memtide plain.lua a b
+is "$out" "$(printf 'plain.lua\ta\ta\thelped')" "arguments, and modules beside the script"
+mkdir sub && mv helper.lua plain.lua sub
+memtide sub/plain.lua x
+has "$out" "helped" "also from another folder"
+memtide -e 'print(6 * 7)'
+is "$out" 42 "-e"
+memtide -l memtide -e 'print(memtide.version)'
+has "$out" "0." "-l"
+is "$(echo 'print(1 + 1)' | "$MEMTIDE" -)" 2 "a script from standard input"
+is "$(printf '6 * 7\nlocal t = {\n1}\nnosuch\n' | "$MEMTIDE" -i 2>&1 | tr -d '> \n')" '42stdin:1:undefinedvariable"nosuch"' "the prompt"
+memtide run x.lua --csv - -q -- arguments for the script
+is $status 0 "arguments behind -- are the script's"
+memtide x.lua
+has "$err" "memtide run x.lua" "an experiment that is not run says how"
+
+# ---- Ctrl-C
+echo 'io.stdout:write("on\n"):flush() while true do end' >forever.lua
+"$MEMTIDE" forever.lua >started.txt 2>err.txt &
+job=$!
+until [ -s started.txt ]; do sleep 0.1; done
+kill -INT $job
+wait $job
+is $? 130 "Ctrl-C ends a script"
+is "$(cat err.txt)" "memtide: interrupted" "and says so"
+
+finish

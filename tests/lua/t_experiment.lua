@@ -1,0 +1,88 @@
+-- What an experiment accepts, and the cells that come of it.
+local tap = dofile "tests/tap.lua"
+local cell = require "memtide.cell"
+local mt = require "memtide"
+local util = require "memtide.util"
+local nn, optim = mt.nn, mt.optim
+
+local function declare(more)
+  local options = {name = "test", model = nn.Linear(4, 3), input = {4}, loss = nn.CrossEntropyLoss(), batch = 2}
+  for key, value in pairs(more or {}) do options[key] = value end
+  return mt.experiment(options)
+end
+local function names(experiment)
+  local list = {}
+  for i, one in ipairs(experiment:cells()) do list[i] = one.name end
+  return table.concat(list, "; ")
+end
+
+-- ---- cells
+tap.is(names(declare()), "test", "one cell without axes")
+tap.is(names(declare{sweep = {{"batch", {1, 2}}, {"precision", {"fp32", "bf16"}}}}),
+  "batch=1 precision=fp32; batch=1 precision=bf16; batch=2 precision=fp32; batch=2 precision=bf16", "axes are multiplied")
+tap.is(names(declare{cases = {{case = "a"}, {batch = 4}}, sweep = {{"accumulate", {1, 2}}}}),
+  "a accumulate=1; a accumulate=2; case 2 accumulate=1; case 2 accumulate=2", "cases times axes")
+tap.is(#declare{repeats = 3}:cells(), 3, "repeats are cells")
+local one = declare{cases = {{case = "a", batch = 7, optimizer = optim.SGD()}}}:cells()[1]
+tap.is(one.values.batch .. one.values.optimizer.kind .. one.values.precision, "7SGDfp32", "cases override, defaults fill")
+tap.is(declare{checkpoint = "1KiB"}:cells()[1].values.checkpoint, 1024, "sizes are read")
+
+local deep = declare{sweep = {{"depth", {1, 2}}}, model = function(settings)
+  local layers = {}
+  for i = 1, settings.depth do layers[i] = nn.Linear(4, 4) end
+  return nn.Sequential(layers)
+end}
+tap.is(deep:own_axes()[1], "depth", "an axis that memtide does not know is the script's own")
+local built = cell.build(deep:cells()[2])
+tap.is(built.network:parameters(), 40, "and is what the model function gets")
+
+-- ---- ids
+local function id(more, purpose) return cell.id(cell.build(declare(more):cells()[1]), purpose or "run") end
+tap.is(id(), id(), "the same cell has the same id")
+tap.ok(id() ~= id{batch = 3}, "another setting, another id")
+tap.ok(id() ~= id{model = nn.Sequential{nn.Linear(4, 3), nn.ReLU()}}, "another network, another id")
+tap.ok(id() ~= id{seed = 9}, "another seed, another id")
+tap.ok(id() ~= id{loss = nn.CrossEntropyLoss{label_smoothing = 0.1}}, "another loss, another id")
+tap.ok(id() ~= id({}, "predict"), "a prediction is not a run")
+
+-- ---- --set
+local set = declare{sweep = {{"batch", {1, 2}}, {"accumulate", {1, 2}}}}
+set:set("batch", {8, 9})
+tap.is(names(set), "batch=8 accumulate=1; batch=8 accumulate=2; batch=9 accumulate=1; batch=9 accumulate=2",
+  "values are replaced")
+set:set("accumulate", {4})
+tap.is(names(set), "batch=8; batch=9", "one value is no axis")
+tap.is(set:cells()[1].values.accumulate, 4, "but a setting")
+tap.raises('did you mean "batch"', "a misspelt axis", set.set, set, "bacth", {1})
+
+-- ---- mistakes
+local message = select(2, pcall(mt.experiment, {name = "x", moodel = nn.ReLU()}))
+tap.has(message, tap.line(-1), "an unknown key is reported with the line")
+tap.has(message, 'unknown key "moodel" (did you mean "model"?)', "and the nearest known one")
+local function refused(part, what, more) tap.raises(part, what, declare, more) end
+refused("sweep[1] value 2: batch: expected a whole number of at least 1, found 0", "the place of a wrong value",
+  {sweep = {{"batch", {1, 0}}}})
+refused('cases[2]: precision: expected one of "fp32"', "in a case too", {cases = {{}, {precision = "half"}}})
+refused('did you mean "precision"?', "a misspelt axis", {sweep = {{"precison", {"fp32"}}}})
+refused('did you mean "batch"?', "a misspelt key of a case", {cases = {{bacth = 1}}})
+refused('expected {"axis", {value, ...}}', "an axis of another form", {sweep = {batch = 1, {"batch"}}})
+refused("input: expected the shape", "an input that is no shape", {input = 3})
+refused("loss: expected a loss", "a loss that is a layer", {loss = nn.ReLU()})
+refused("optimizer: expected an optimizer", "an optimizer that is a word", {optimizer = "Adam"})
+refused("steps: expected a whole number", "steps", {steps = 0})
+tap.raises('"name" is missing', "no name", mt.experiment, {model = nn.ReLU(), loss = nn.MSELoss()})
+local function build(more) return cell.build(declare(more):cells()[1]) end
+tap.raises("there are 10 classes, but the network has 3 outputs", "more classes than outputs", build, {classes = 10})
+tap.raises("expected a layer from its function, found a nil", "a model function that returns nothing", build,
+  {model = function() end})
+
+-- ---- sizes and names
+tap.is(util.bytes("512MiB"), 512 << 20, "MiB are powers of two")
+tap.is(util.bytes("8GB"), 8000000000, "GB are powers of ten")
+tap.is(util.bytes("12 apples"), nil, "12 apples are no size")
+tap.is(util.show_bytes(1536), "1.5 KiB", "bytes as people read them")
+tap.is(util.nearest("batc", {"mode", "batch"}), "batch", "the nearest name")
+tap.is(util.nearest("frobnicate", {"mode", "batch"}), nil, "none is near")
+tap.near(util.quantile({1, 2, 3, 10}, 0.5), 2.5, 0, "the median of an even count")
+
+tap.done()

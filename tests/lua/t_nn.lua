@@ -1,0 +1,45 @@
+-- Layers, losses and optimizers: arguments in PyTorch's order, and what a mistake is told.
+local tap = dofile "tests/tap.lua"
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+
+-- ---- arguments
+local conv = nn.Conv2d(3, 64, 3, {padding = 1})
+tap.is(conv.options.in_channels, 3, "positional arguments have PyTorch's names")
+tap.is(conv.options.padding, 1, "named ones stand in the last table")
+tap.is(tostring(conv), "Conv2d(in_channels=3, out_channels=64, kernel_size=3x3, padding=1x1)", "a layer prints what it is")
+tap.is(tostring(nn.Conv2d(3, 64, {3, 5})), "Conv2d(in_channels=3, out_channels=64, kernel_size=3x5)", "{3, 5} is a pair")
+tap.is(tostring(nn.Conv2d(3, 6, 3, 1, "same")), "Conv2d(in_channels=3, out_channels=6, kernel_size=3x3, padding=same)",
+  "padding may be a word")
+tap.is(tostring(nn.MaxPool2d(2)), "MaxPool2d(kernel_size=2x2)", "the stride of pooling is its kernel")
+tap.is(nn.ReLU{inplace = true}.options.inplace, true, "one table of names is enough")
+tap.is(nn.Linear(4, 2, false).options.bias, false, "false is a value")
+tap.is(tostring(optim.SGD{lr = 0.1, momentum = 0.9}), "SGD(lr=0.1, momentum=0.9)", "optimizers alike")
+tap.is(tostring(nn.CrossEntropyLoss{label_smoothing = 0.1}), "CrossEntropyLoss(label_smoothing=0.1)", "and losses")
+
+-- ---- containers
+local model = nn.Sequential{nn.Linear(4, 4), nn.Residual(nn.Sequential{nn.ReLU()}), nn.Checkpoint(nn.Tanh())}
+tap.is(#model, 3, "a container is the list of its layers")
+tap.is(#nn.Sequential(nn.ReLU(), nn.Tanh()), 2, "Sequential takes arguments too")
+tap.has(tostring(model), "  (1): Residual(\n    (0): Sequential(\n      (0): ReLU()", "a tree prints indented")
+
+-- ---- mistakes
+local text = select(2, pcall(function() return nn.Conv2d(3, 64, 3, {pading = 1}) end))
+tap.has(text, tap.line(-1), "a wrong option is reported with the script's line")
+tap.has(text, 'unknown option "pading"', "and its name")
+tap.has(text, "did you mean \"padding\"?", "and the nearest known one")
+tap.raises('option "out_features" is required', "a missing argument is named", nn.Linear, 3)
+tap.raises("takes at most 3 arguments", "too many arguments", nn.Linear, 1, 2, true, 4)
+tap.raises("expected a whole number", "a fraction where a whole number belongs", nn.Linear, 1.5, 2)
+tap.raises("expected true or false", "a number where a flag belongs", nn.Linear, 1, 2, {bias = 1})
+tap.raises("is given twice", "an argument by position and by name", nn.Linear, 1, 2, {in_features = 3})
+tap.raises("element 2 is a number", "a container of something else", nn.Sequential, {nn.ReLU(), 7})
+tap.raises("element 2 is a nil", "a hole in a container", nn.Sequential, {nn.ReLU(), nil, nn.Tanh()})
+tap.raises("element 1 is a loss", "a loss is no layer", nn.Sequential, {nn.MSELoss()})
+tap.raises('found the name "layer"', "a name in a list of layers", nn.Sequential, {layer = nn.ReLU()})
+tap.raises('did you mean "Conv2d"?', "a layer that does not exist", function() return nn.Conv2D(1, 2, 3) end)
+tap.raises('did you mean "AdamW"?', "an optimizer that does not exist", function() return optim.Adamw() end)
+tap.raises("undefined variable", "an undefined global", function() return undefined_name end) -- luacheck: ignore
+tap.raises('did you mean "print"?', "the nearest global", function() return primt end) -- luacheck: ignore
+
+tap.done()
