@@ -73,10 +73,10 @@ memtide x.lua
 has "$err" "memtide run x.lua" "an experiment that is not run says how"
 
 # ---- Ctrl-C
-echo 'io.stdout:write("on\n"):flush() while true do end' >forever.lua
+echo 'io.stdout:write("on"):flush() while true do end' >forever.lua
 "$MEMTIDE" forever.lua >started.txt 2>err.txt &
 job=$!
-until [ -s started.txt ]; do sleep 0.1; done
+for _ in 1 2 3 4 5 6 7 8 9; do test -s started.txt || sleep 0.3; done
 kill -INT $job
 wait $job
 is $? 130 "Ctrl-C ends a script"
