@@ -11,9 +11,10 @@
 
 /* ---- boxes */
 
+/* An empty box, whose content could not be acquired, lets go of its parents too. */
 static void box_release(Box *b) {
-    if (!b->closed || b->users > 0 || !b->content) return;
-    b->release(b->content);
+    if (!b->closed || b->users > 0) return;
+    if (b->content) b->release(b->content);
     b->content = NULL;
     for (int i = 0; i < BOX_PARENTS && b->parent[i]; i++) {
         b->parent[i]->users--;

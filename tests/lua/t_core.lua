@@ -103,7 +103,10 @@ do
   local scoped <close> = core.runtime{programs = {compiled(linear())}}
   tap.is(scoped:memory().used > 0, true, "a runtime may be a <close> variable")
 end
-for _ = 1, 20 do core.runtime{programs = {compiled(linear(8))}} end
+for _ = 1, 20 do
+  core.runtime{programs = {compiled(linear(8))}}
+  core.runtime{programs = {compiled(linear(8))}, memory = 1}
+end
 collectgarbage()
 collectgarbage()
 tap.ok(true, "forgotten objects are collected, parents after children")
