@@ -69,6 +69,11 @@ asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) test BUILD=build/asan CFLAGS="-O1 -g" \
 	    EXTRA="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 
+PYTHON ?= /usr/bin/python3
+bench: all $(BUILD)/tests/bench/floor ## this machine's floor, then the article's step beside PyTorch's (PYTHON has torch)
+	$(Q)$(BUILD)/tests/bench/floor
+	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON)
+
 valgrind: all $(C_TESTS) ## the unit tests under valgrind
 	$(Q)for t in $(filter $(BUILD)/tests/unit/%,$(C_TESTS)); do echo "$$t"; OMP_NUM_THREADS=1 valgrind -q --leak-check=full \
 	    --errors-for-leak-kinds=definite --error-exitcode=9 $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
@@ -90,6 +95,6 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
-.PHONY: all test run deps asan valgrind lint install clean help
+.PHONY: all test run deps asan bench valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -31,5 +31,7 @@ typedef struct Placement {
 } Placement;
 int placement_build(const Program *p, size_t alignment, Placement *out, Err *e);
 void placement_free(Placement *pl);
+/* A line per buffer: offset, bytes, the ops between which it lives; then the arena's sum. */
+int placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *arg, Err *e);
 
 #endif

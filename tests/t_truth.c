@@ -129,6 +129,35 @@ static void evaluation(const Network *net) {
         }
 }
 
+/* A NaN in a weight reaches the loss, whatever activation is fused behind it. */
+static void nan_shows(void) {
+    static const char *const acts[] = {"ReLU", "LeakyReLU", "Sigmoid", "Tanh", "GELU"};
+    static const Precision precisions[] = {PREC_FP32, PREC_AMP_BF16, PREC_BF16, PREC_FP16};
+    for (size_t i = 0; i < ARRAY_LEN(acts) * ARRAY_LEN(precisions); i++) {
+        const char *act = acts[i % ARRAY_LEN(acts)];
+        Settings s = settings_default();
+        char text[128];
+        Err e = {0, ""};
+        Program *p = NULL;
+        Runtime *r = NULL;
+        StepResult step = {0, 0, false};
+        float w[8 * 27] = {0};
+        w[5] = NAN;
+        s.precision = precisions[i / ARRAY_LEN(acts)];
+        snprintf(text, sizeof text, "Sequential{Conv2d(3, 8, 3) %s Flatten Linear(800, 20) %s Linear(20, 10)}", act, act);
+        Network *net = net_new(text, "CrossEntropyLoss", shape4(2, 3, 12, 12), &e);
+        int code = net ? compile(net, &s, cpu, NULL, NULL, &p, &e) : e.code;
+        if (!code) code = runtime_open(cpu, ALLOC_PLANNED, 0, net, &p, 1, 1, 0, &r, &e);
+        if (!code) code = runtime_write(r, "0.weight", w, &e);
+        if (!code) code = runtime_step(r, 0, net_feed, p, &step, &e);
+        if (!ok(!code && isnan(step.loss), "%s in %s lets a NaN through", act, precision_info(s.precision)->text))
+            printf("# loss %g %s\n", (double)step.loss, e.text);
+        runtime_close(r);
+        program_free(p);
+        network_free(net);
+    }
+}
+
 /* Every device allocation fails once in turn: a clean error, and the ledger at zero. */
 static void device_failures(const Network *net) {
     for (int a = 0; a < ALLOC_COUNT; a++) {
@@ -207,6 +236,7 @@ int main(void) {
         device_failures(net);
     }
     network_free(net);
+    nan_shows();
     host_failures();
     device_close(cpu);
     is_int(mem_live(), 0, "all host memory is given back");

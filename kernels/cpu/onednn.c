@@ -27,7 +27,6 @@ static const Slot slots[][SLOTS] = {
 static const dnnl_data_type_t types[] = {[DT_F32] = dnnl_f32, [DT_BF16] = dnnl_bf16, [DT_F16] = dnnl_f16,
                                          [DT_I32] = dnnl_s32, [DT_U8] = dnnl_u8};
 
-/* One difference to act_value: oneDNN's ReLU makes 0 of a NaN. */
 static const dnnl_alg_kind_t eltwise[] = {
     [ACT_RELU] = dnnl_eltwise_relu, [ACT_LEAKY] = dnnl_eltwise_relu, [ACT_SIGMOID] = dnnl_eltwise_logistic,
     [ACT_TANH] = dnnl_eltwise_tanh, [ACT_GELU] = dnnl_eltwise_gelu_erf, [ACT_GELU_TANH] = dnnl_eltwise_gelu_tanh,
@@ -194,6 +193,7 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     for (int k = 0; k < SLOTS; k++) narrow |= spec->md[k].ndims && spec->md[k].data_type != dnnl_f32;
     for (int way = 0; way < 8 && !prim_good(&best, limit); way++) {
         Ask ask = {.after = way & 4, .wide = way & 2, .pack = !(way & 1)};
+        if (!ask.after && spec->act == ACT_RELU) continue; /* oneDNN's ReLU makes 0 of a NaN and would hide it from the loss */
         if ((ask.after && !spec->act) || (ask.wide && !narrow) || (ask.pack && !spec->pack_weights)) continue;
         dnnl_status_t status = ask_once(args, spec, ask, limit, &best);
         if (status) failure = status;
@@ -262,9 +262,13 @@ static void convert(DType from, const void *source, DType to, void *target, size
     for (size_t i = 0; i < count; i++) dtype_store(to, target, i, dtype_load(from, source, i));
 }
 
-static void activate(ActFn act, float slope, DType t, void *y, size_t count) {
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < count; i++) dtype_store(t, y, i, act_value(act, dtype_load(t, y, i), slope));
+/* In place, by the activation's own kernel. */
+static int activate(const Prim *p, DType type, void *y, Err *e) {
+    Attr attr = {.act = {p->act_after, p->slope, true}};
+    KArgs args = {.kind = OP_act, .attr = &attr};
+    args.in[0] = (View){.data = y, .dtype = type, .count = (int64_t)p->operand[SLOT_Y].count};
+    args.out[0] = args.in[0];
+    return k_cpu_act(&args, e);
 }
 
 static dnnl_status_t operand_reorder(Operand *o, dnnl_stream_t stream) {
@@ -313,7 +317,7 @@ static dnnl_status_t prim_execute(Prim *p, const KArgs *args) {
     if (!status && p->act_after) {
         bool wide = y->plain_at != NOWHERE;
         void *data = wide ? (char *)args->workspace + y->plain_at : args->out[0].data;
-        activate(p->act_after, p->slope, wide ? DT_F32 : y->dtype, data, y->count);
+        if (activate(p, wide ? DT_F32 : y->dtype, data, NULL)) return dnnl_runtime_error;
     }
     for (int k = 0; k < SLOTS && !status; k++)
         if (p->operand[k].count) status = operand_leave(&p->operand[k], args, stream);
