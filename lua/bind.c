@@ -192,7 +192,8 @@ bool bind_boolean(lua_State *L, int index, const char *key, bool otherwise) {
 
 const char *bind_string(lua_State *L, int index, const char *key, const char *otherwise) {
     int type = lua_getfield(L, index, key);
-    if (type != LUA_TNIL && type != LUA_TSTRING) bind_error(L, "%s: expected a string, found a %s", key, lua_typename(L, type));
+    if (type != LUA_TNIL && type != LUA_TSTRING)
+        bind_error(L, "%s: expected a string, found a %s", key, lua_typename(L, type));
     const char *value = type == LUA_TNIL ? otherwise : lua_tostring(L, -1);
     lua_pop(L, 1); /* the table still holds it */
     return value;
@@ -228,7 +229,8 @@ Shape bind_shape(lua_State *L, int index) {
         int is_integer;
         lua_rawgeti(L, index, i + 1);
         s.dim[i] = lua_tointegerx(L, -1, &is_integer);
-        if (!is_integer || s.dim[i] < 1) bind_error(L, "dimension %d of a shape: expected a whole number of at least 1", i + 1);
+        if (!is_integer || s.dim[i] < 1)
+            bind_error(L, "dimension %d of a shape: expected a whole number of at least 1", i + 1);
         lua_pop(L, 1);
     }
     return s;
@@ -259,8 +261,8 @@ static int set_option(lua_State *L, Option *o, Err *e) {
         break;
     default: break;
     }
-    return err_set(e, ERR_SCRIPT, "option \"%s\": expected a number, true or false, a word or a pair of numbers, found a %s",
-                   o->name, luaL_typename(L, -1));
+    return err_set(e, ERR_SCRIPT, "option \"%s\": expected a number, true or false, a word or a pair of numbers, "
+                   "found a %s", o->name, luaL_typename(L, -1));
 }
 
 int bind_options(lua_State *L, int index, Options *o, Err *e) {

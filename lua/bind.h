@@ -1,7 +1,7 @@
 /* bind.h: what the binding files share. Every object that a script can hold is a Box around a pointer of the core.
  *
- * A script's mistake raises an error at the script's line. What the world does (no memory, no device, no file) comes back
- * as nil, message, code. */
+ * A script's mistake raises an error at the script's line. What the world does (no memory, no device, no file) comes
+ * back as nil, message, code. */
 #ifndef MT_BIND_H
 #define MT_BIND_H
 
@@ -82,10 +82,15 @@ void bind_open_data(lua_State *L);
 void bind_open_row(lua_State *L);
 
 /* A batch of values that scripts pass on without looking into it. */
-typedef struct Batch { Shape shape; bool integers; int64_t count; void *values; } Batch; /* values: fp32 or int32, count of them */
+typedef struct Batch {
+    Shape shape;
+    bool integers;   /* int32, else fp32 */
+    int64_t count;   /* of values */
+    void *values;
+} Batch;
 #define BATCH_TYPE "memtide.Batch"
 Batch *bind_batch_new(lua_State *L, Shape shape, bool integers);
-/* Raises unless the loader at `index` hands out inputs of shape `x` and targets of shape `t` (NULL: none are wanted). */
+/* Raises unless the loader at `index` hands out inputs of shape `x` and targets of shape `t` (NULL: none wanted). */
 void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, bool labels);
 
 int luaopen_memtide(lua_State *L);

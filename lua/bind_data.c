@@ -95,7 +95,8 @@ static int new_random(lua_State *L) {
     Shape sample = bind_shape(L, 2);
     if (lua_getfield(L, 1, "target") != LUA_TNIL) target = bind_shape(L, 3);
     lua_Integer count = bind_integer(L, 1, "count", 0), classes = bind_integer(L, 1, "classes", 0);
-    if (classes < 0 || classes > INT32_MAX) return bind_error(L, "classes: expected a whole number that is not negative");
+    if (classes < 0 || classes > INT32_MAX)
+        return bind_error(L, "classes: expected a whole number that is not negative");
     uint64_t seed = (uint64_t)bind_integer(L, 1, "seed", 0);
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
     int code = dataset_random(count, &sample, (int)classes, &target, seed, &d, &e);
@@ -139,7 +140,8 @@ static int normalize(lua_State *L) {
     double mean[CHANNELS_MAX], std[CHANNELS_MAX];
     Dataset *d = bind_get(L, 1, BOX_DATASET);
     int n = numbers(L, 2, mean, CHANNELS_MAX);
-    if (numbers(L, 3, std, CHANNELS_MAX) != n) return luaL_argerror(L, 3, "as many numbers as in the first list expected");
+    if (numbers(L, 3, std, CHANNELS_MAX) != n)
+        return luaL_argerror(L, 3, "as many numbers as in the first list expected");
     if (dataset_normalize(d, mean, std, n, &e)) return bind_fail(L, &e);
     lua_settop(L, 1);
     return 1;
@@ -176,13 +178,16 @@ static int new_loader(lua_State *L) {
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_settop(L, 2);
     lua_Integer batch = bind_integer(L, 2, "batch", 1);
-    if (dataset_sample(d).rank >= SHAPE_MAX) return bind_error(L, "samples of a batch have at most %d dimensions", SHAPE_MAX - 1);
+    if (dataset_sample(d).rank >= SHAPE_MAX)
+        return bind_error(L, "samples of a batch have at most %d dimensions", SHAPE_MAX - 1);
     Box *box = bind_new(L, BOX_LOADER, release_loader);
     bind_borrow(L, box, 1, BOX_DATASET);
     lua_pushinteger(L, batch);
     lua_setiuservalue(L, -2, BOX_PARENTS);
-    if (loader_open(d, batch, bind_boolean(L, 2, "shuffle", false), bind_boolean(L, 2, "drop_last", false),
-                    bind_boolean(L, 2, "prefetch", false), (uint64_t)bind_integer(L, 2, "seed", 0), &l, &e)) return bind_fail(L, &e);
+    bool shuffle = bind_boolean(L, 2, "shuffle", false), drop_last = bind_boolean(L, 2, "drop_last", false);
+    bool prefetch = bind_boolean(L, 2, "prefetch", false);
+    uint64_t seed = (uint64_t)bind_integer(L, 2, "seed", 0);
+    if (loader_open(d, batch, shuffle, drop_last, prefetch, seed, &l, &e)) return bind_fail(L, &e);
     box->content = l;
     return 1;
 }
@@ -223,14 +228,16 @@ static int batches(lua_State *L) {
 static void check_shape(lua_State *L, const char *what, Shape found, const Shape *expected) {
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (shape_equal(&found, expected)) return;
-    bind_error(L, "the data's %s is %s in a batch, the network's is %s", what, shape_text(&found, a), shape_text(expected, b));
+    bind_error(L, "the data's %s is %s in a batch, the network's is %s", what, shape_text(&found, a),
+               shape_text(expected, b));
 }
 
 void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, bool labels) {
     Loading l = loading(L, index);
     check_shape(L, "input", batched(dataset_sample(l.data), l.batch), x);
     if (!t) return;
-    if (labels != (dataset_classes(l.data) > 0)) bind_error(L, "the loss wants %s, the data has not", labels ? "labels" : "numbers");
+    if (labels != (dataset_classes(l.data) > 0))
+        bind_error(L, "the loss wants %s, the data has not", labels ? "labels" : "numbers");
     if (!labels) check_shape(L, "target", batched(dataset_target(l.data), l.batch), t);
 }
 
@@ -238,7 +245,8 @@ void bind_open_data(lua_State *L) {
     static const luaL_Reg of_batch[] = {{"shape", batch_shape}, {"values", batch_values}, {NULL, NULL}};
     static const luaL_Reg of_dataset[] = {{"info", info}, {"normalize", normalize}, {NULL, NULL}};
     static const luaL_Reg of_loader[] = {{"next", next_batch}, {"seek", seek}, {"batches", batches}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10}, {"dataset_npy", new_npy},
+    static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10},
+        {"dataset_npy", new_npy},
         {"dataset_random", new_random}, {"loader", new_loader}, {NULL, NULL}};
     luaL_newmetatable(L, BATCH_TYPE);
     luaL_newlib(L, of_batch);

@@ -46,7 +46,8 @@ static lua_Integer whole(lua_State *L, const char *key, lua_Integer least) {
     int is_integer;
     lua_Integer value = lua_tointegerx(L, -1, &is_integer);
     if (is_integer && value >= least) return value;
-    return bind_error(L, "%s: expected a whole number of at least %I, found %s", key, (LUAI_UACINT)least, luaL_tolstring(L, -1, NULL));
+    return bind_error(L, "%s: expected a whole number of at least %I, found %s", key, (LUAI_UACINT)least,
+                      luaL_tolstring(L, -1, NULL));
 }
 
 static void set_checkpoint(lua_State *L, Settings *s) {
@@ -90,14 +91,17 @@ static void set_mode(lua_State *L, Settings *s) { s->eval = word(L, "mode", mode
 static void set_allocator(lua_State *L, Settings *s) { s->allocator = (AllocKind)word(L, "allocator", allocators); }
 static void set_workspace(lua_State *L, Settings *s) { s->workspace_limit = (size_t)whole(L, "workspace_limit", 0); }
 static void set_loss_scale(lua_State *L, Settings *s) { s->loss_scale = (float)luaL_checknumber(L, -1); }
-static void set_growth_interval(lua_State *L, Settings *s) { s->scaler.interval = (int32_t)whole(L, "growth_interval", 1); }
+static void set_growth_interval(lua_State *L, Settings *s) {
+    s->scaler.interval = (int32_t)whole(L, "growth_interval", 1);
+}
 static void set_no_loss(lua_State *L, Settings *s) { s->no_loss = lua_toboolean(L, -1); }
 static void set_keep_output(lua_State *L, Settings *s) { s->keep_output = lua_toboolean(L, -1); }
 static void set_keep_gradients(lua_State *L, Settings *s) { s->keep_gradients = lua_toboolean(L, -1); }
 
 static const struct { const char *key; void (*set)(lua_State *, Settings *); } setters[] = {
-    {"precision", set_precision}, {"accumulate", set_accumulate}, {"checkpoint", set_checkpoint}, {"inplace", set_inplace},
-    {"mode", set_mode}, {"allocator", set_allocator}, {"workspace_limit", set_workspace}, {"optimizer", set_optimizer},
+    {"precision", set_precision}, {"accumulate", set_accumulate}, {"checkpoint", set_checkpoint},
+    {"inplace", set_inplace}, {"mode", set_mode}, {"allocator", set_allocator}, {"workspace_limit", set_workspace},
+    {"optimizer", set_optimizer},
     {"loss_scale", set_loss_scale}, {"growth_interval", set_growth_interval}, {"no_loss", set_no_loss},
     {"keep_output", set_keep_output}, {"keep_gradients", set_keep_gradients},
 };
@@ -238,7 +242,8 @@ static int bufs(lua_State *L) {
 /* program:names() -> {input, target, output, loss}: names of those buffers, absent ones left out */
 static int names(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
-    const struct { const char *key; int buf; } all[] = {{"input", p->input}, {"target", p->target}, {"output", p->output}, {"loss", p->loss}};
+    const struct { const char *key; int buf; } all[] = {
+        {"input", p->input}, {"target", p->target}, {"output", p->output}, {"loss", p->loss}};
     lua_newtable(L);
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         if (all[i].buf != NO_BUF) bind_set_string(L, all[i].key, p->bufs[all[i].buf].name);
@@ -288,8 +293,11 @@ static int predict_program(lua_State *L) {
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_Integer steps = bind_integer(L, 2, "steps", 2);
     if (steps < 1 || steps > INT32_MAX) bind_error(L, "steps: expected at least 1");
-    if (predict(box->parent[0]->content, box->content, bind_allocator(L, 2), box->parent[1]->content, bind_bytes(L, 2, "memory"),
-                (int)steps, &found, &e)) return bind_fail(L, &e);
+    const Network *network = box->parent[0]->content;
+    Device *device = box->parent[1]->content;
+    AllocKind kind = bind_allocator(L, 2);
+    size_t limit = bind_bytes(L, 2, "memory");
+    if (predict(network, box->content, kind, device, limit, (int)steps, &found, &e)) return bind_fail(L, &e);
     lua_createtable(L, 0, 6);
     bind_set_integer(L, "lower_bound", (lua_Integer)found.lower_bound);
     bind_set_integer(L, "allocated", (lua_Integer)found.allocated);
@@ -302,8 +310,8 @@ static int predict_program(lua_State *L) {
 }
 
 void bind_open_program(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"ops", ops}, {"bufs", bufs}, {"names", names}, {"predict", predict_program},
-        {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"dump", dump}, {"ops", ops}, {"bufs", bufs}, {"names", names},
+        {"predict", predict_program}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"compile", new_program}, {"setting_words", setting_words},
         {"optimizer_kinds", optimizer_kinds}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);

@@ -38,7 +38,8 @@ static int set(lua_State *L) {
     switch (lua_type(L, 3)) {
     case LUA_TNIL: case LUA_TNONE: break;
     case LUA_TNUMBER:
-        code = lua_isinteger(L, 3) ? row_set_int(r, column, lua_tointeger(L, 3), &e) : row_set_number(r, column, lua_tonumber(L, 3), &e);
+        if (lua_isinteger(L, 3)) code = row_set_int(r, column, lua_tointeger(L, 3), &e);
+        else code = row_set_number(r, column, lua_tonumber(L, 3), &e);
         break;
     default: code = row_set_text(r, column, luaL_tolstring(L, 3, NULL), &e);
     }
@@ -117,8 +118,8 @@ static int rows(lua_State *L) {
 }
 
 void bind_open_row(lua_State *L) {
-    static const luaL_Reg of_row[] = {{"set", set}, {"get", get}, {"columns", columns}, {"line", line}, {"header", header},
-        {"clear", clear}, {NULL, NULL}};
+    static const luaL_Reg of_row[] = {{"set", set}, {"get", get}, {"columns", columns}, {"line", line},
+        {"header", header}, {"clear", clear}, {NULL, NULL}};
     static const luaL_Reg of_csv[] = {{"value", value}, {"append", append}, {"rows", rows}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {NULL, NULL}};
     bind_type(L, BOX_ROW, of_row);

@@ -40,7 +40,8 @@ static int new_runtime(lua_State *L) {
         bind_borrow(L, box, 3 + i, BOX_PROGRAM);
         programs[i] = program->content;
         if (i == 0) first = program;
-        else if (program->parent[1] != first->parent[1]) return bind_error(L, "programs of one runtime belong to one device");
+        else if (program->parent[1] != first->parent[1])
+            return bind_error(L, "programs of one runtime belong to one device");
     }
     size_t limit = bind_bytes(L, 1, "memory"), fail_at = bind_bytes(L, 1, "fail_at");
     AllocKind kind = bind_allocator(L, 1);
@@ -49,7 +50,9 @@ static int new_runtime(lua_State *L) {
     if (!run) return bind_error(L, "out of host memory");
     run->n = (int)count;
     for (int i = 0; i < run->n; i++) run->program[i] = programs[i];
-    if (runtime_open(first->parent[1]->content, kind, limit, first->parent[0]->content, programs, run->n, seed, fail_at, &run->r, &e)) {
+    Device *device = first->parent[1]->content;
+    const Network *network = first->parent[0]->content;
+    if (runtime_open(device, kind, limit, network, programs, run->n, seed, fail_at, &run->r, &e)) {
         mem_free(run);
         return bind_fail(L, &e);
     }
@@ -86,8 +89,8 @@ static int pad_target(const Program *p, void *t, int64_t from, int64_t count, Er
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == OP_cross_entropy) loss = &p->ops[i];
     if (p->target != NO_BUF && (!loss || from == 0 || p->bufs[p->target].dtype != DT_I32))
-        return err_set(e, ERR_SCRIPT, "a batch is incomplete (%lld of %lld targets): open the loader with drop_last = true",
-                       (long long)from, (long long)count);
+        return err_set(e, ERR_SCRIPT, "a batch is incomplete (%lld of %lld targets): open the loader with "
+                       "drop_last = true", (long long)from, (long long)count);
     for (int64_t i = from; i < count && p->target != NO_BUF; i++) ((int32_t *)t)[i] = loss->attr.loss.ignore_index;
     return OK;
 }
@@ -98,7 +101,8 @@ static int feed_loader(Feed *f, float *x, void *t, Err *e) {
     int code = loader_next(f->loader, x, t, &count, e);
     if (!code && count == 0) code = loader_next(f->loader, x, t, &count, e);
     if (code || count == batch) return code;
-    if (count == 0) return err_set(e, ERR_SCRIPT, "the dataset has no complete batch of %lld samples", (long long)batch);
+    if (count == 0)
+        return err_set(e, ERR_SCRIPT, "the dataset has no complete batch of %lld samples", (long long)batch);
     memset(x + count * per_sample, 0, (size_t)((batch - count) * per_sample) * sizeof *x);
     return pad_target(p, t, count, batch, e);
 }
@@ -145,13 +149,15 @@ static Source source_at(lua_State *L, int index, bool integers, const char *what
     if (batch) {
         s.values = batch->values;
         s.count = batch->count;
-        if (batch->integers != integers) bind_error(L, "%s: expected %s", what, integers ? "labels" : "numbers, found labels");
+        if (batch->integers != integers)
+            bind_error(L, "%s: expected %s", what, integers ? "labels" : "numbers, found labels");
     } else if (lua_type(L, index) == LUA_TSTRING) {
         s.values = lua_tolstring(L, index, &bytes);
         s.count = (int64_t)(bytes / 4);
         if (bytes % 4) bind_error(L, "%s: a string of packed values has 4 bytes for each", what);
     } else {
-        bind_error(L, "%s: expected a batch, a table of numbers or a string of packed ones, found a %s", what, luaL_typename(L, index));
+        bind_error(L, "%s: expected a batch, a table of numbers or a string of packed ones, found a %s", what,
+            luaL_typename(L, index));
     }
     return s;
 }
@@ -162,8 +168,8 @@ static void check_count(lua_State *L, const Program *p, int buf, const Source *s
     int64_t most = per_micro * p->micro_batches;
     if (s->count % per_sample == 0 && s->count <= most && s->count > most - per_micro) return;
     char shape[SHAPE_TEXT];
-    bind_error(L, "%s: expected %d x %s values, found %I", what, p->micro_batches, shape_text(&p->bufs[buf].shape, shape),
-               (LUAI_UACINT)s->count);
+    bind_error(L, "%s: expected %d x %s values, found %I", what, p->micro_batches,
+               shape_text(&p->bufs[buf].shape, shape), (LUAI_UACINT)s->count);
 }
 
 static Feed feed_from(lua_State *L, const Program *p) {
@@ -182,7 +188,7 @@ static Feed feed_from(lua_State *L, const Program *p) {
     return f;
 }
 
-/* runtime:step(which, x, t) or (which, loader) -> loss, seconds, skipped. x and t hold all micro-batches of the step. */
+/* runtime:step(which, x, t) or (which, loader) -> loss, seconds, skipped. x and t hold all the step's micro-batches. */
 static int step(lua_State *L) {
     Err e;
     StepResult found;
@@ -230,7 +236,8 @@ static int write_values(lua_State *L) {
     if (runtime_shape(run->r, 0, name, &shape, &e)) return bind_fail(L, &e);
     Batch *batch = bind_batch_new(L, shape, false);
     if (!call && (int64_t)lua_rawlen(L, 3) != batch->count)
-        return bind_error(L, "%s: expected %I values, found %I", name, (LUAI_UACINT)batch->count, (LUAI_UACINT)lua_rawlen(L, 3));
+        return bind_error(L, "%s: expected %I values, found %I", name, (LUAI_UACINT)batch->count,
+            (LUAI_UACINT)lua_rawlen(L, 3));
     for (int64_t i = 0; i < batch->count; i++) {
         if (call) {
             lua_pushvalue(L, 3);
@@ -291,8 +298,8 @@ static int finish(lua_State *L) {
 }
 
 void bind_open_runtime(lua_State *L) {
-    static const luaL_Reg methods[] = {{"step", step}, {"read", read_values}, {"write", write_values}, {"memory", memory},
-        {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"step", step}, {"read", read_values}, {"write", write_values},
+        {"memory", memory}, {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"runtime", new_runtime}, {NULL, NULL}};
     bind_type(L, BOX_RUNTIME, methods);
     luaL_setfuncs(L, functions, 0);

@@ -1,5 +1,5 @@
--- Prints C source with the given Lua files as an array of modules: lua/memtide/nn.lua becomes "memtide.nn". The chunk name
--- keeps the file's name, so that tracebacks can be read.
+-- Prints C source with the given Lua files as an array of modules: lua/memtide/nn.lua becomes "memtide.nn". The chunk
+-- name keeps the file's name, so that tracebacks can be read.
 local function module_name(path)
   local name = path:match("memtide/(.*)%.lua$"):gsub("/", ".")
   return name == "init" and "memtide" or "memtide." .. name
@@ -23,4 +23,5 @@ for i, path in ipairs(arg) do
   print(("static const unsigned char source_%d[] = {\n%s};\n"):format(i, c_bytes(source)))
   rows[i] = ('    {"%s", "@%s", source_%d, %d},'):format(module_name(path), path:match("memtide/.*$"), i, #source)
 end
-print("const struct EmbeddedModule embedded_modules[] = {\n" .. table.concat(rows, "\n") .. "\n    {NULL, NULL, NULL, 0},\n};")
+print("const struct EmbeddedModule embedded_modules[] = {\n" .. table.concat(rows, "\n")
+  .. "\n    {NULL, NULL, NULL, 0},\n};")

@@ -36,8 +36,8 @@ local function describe_data(self, output)
     else found.target = table.move(output, 2, #output, 1, {}) end
   end
   if found.classes and v.loss.kind == "CrossEntropyLoss" and output[2] and output[2] < found.classes then
-    util.fail_at(self.experiment.where, "experiment: there are %d classes, but the network has %d outputs", found.classes,
-      output[2])
+    util.fail_at(self.experiment.where, "experiment: there are %d classes, but the network has %d outputs",
+      found.classes, output[2])
   end
   return found
 end
@@ -46,7 +46,9 @@ end
 function cell.build(self)
   local v = self.values
   local input = v.data and v.data:info().shape or v.input
-  if not input then util.fail_at(self.experiment.where, 'experiment: "input" is missing: the shape of one sample, or data') end
+  if not input then
+    util.fail_at(self.experiment.where, 'experiment: "input" is missing: the shape of one sample, or data')
+  end
   local model = model_of(self)
   self.network = util.must(core.network(model, v.loss, {v.batch, table.unpack(input)}))
   self.model_name = v.model_name or model.kind
@@ -55,7 +57,9 @@ function cell.build(self)
   self.seed = v.seed or 1
   self.warmup = v.warmup or (v.epochs and 0 or 2)
   self.steps = v.epochs and cell.epoch_steps(self) - self.warmup or v.steps or 10
-  if self.steps < 1 then util.fail_at(self.experiment.where, "experiment: the epochs have no step after the warm-up") end
+  if self.steps < 1 then
+    util.fail_at(self.experiment.where, "experiment: the epochs have no step after the warm-up")
+  end
   return self
 end
 
@@ -88,7 +92,8 @@ function cell.compile(self, passes)
   local program, text, code = core.compile(self.network, settings.for_core(v), cell.device(v.device), passes)
   if not program then error(util.failure(text, code), 0) end
   self.program, self.passes, self.settings = program, text, v
-  self.prediction = util.must(program:predict{allocator = v.allocator, memory = self.memory, steps = self.warmup + self.steps})
+  self.prediction = util.must(program:predict{allocator = v.allocator, memory = self.memory,
+    steps = self.warmup + self.steps})
   return self
 end
 
@@ -158,8 +163,11 @@ local function finite(x) return x == x and x ~= math.huge and x ~= -math.huge en
 
 local function judge(self, out)
   local predicted = self.prediction
-  for _, pair in ipairs{{"peak", predicted.peak.bytes, out.memory.peak.bytes}, {"allocated after a step", predicted.allocated,
-    out.memory.used}, {"reserved after a step", predicted.reserved, out.memory.held}} do
+  for _, pair in ipairs{
+    {"peak", predicted.peak.bytes, out.memory.peak.bytes},
+    {"allocated after a step", predicted.allocated, out.memory.used},
+    {"reserved after a step", predicted.reserved, out.memory.held},
+  } do
     if pair[2] ~= pair[3] then
       return "error", ("%s: predicted %d bytes, measured %d: a bug in memtide"):format(table.unpack(pair))
     end
@@ -170,13 +178,13 @@ local function judge(self, out)
   return "ok"
 end
 
--- Runs the compiled cell. Returns {status, reason, memory, seconds, losses, accuracy}; what could not be measured is absent.
+-- Runs the compiled cell -> {status, reason, memory, seconds, losses, accuracy}; what was not measured is absent.
 function cell.run(self, progress)
   local v = self.values
   local eval = evaluation(self)
   local loader = util.must(cell.loader(self))
-  local runtime, reason, code = core.runtime{programs = {self.program, eval}, allocator = v.allocator, memory = self.memory,
-    seed = self.seed}
+  local runtime, reason, code = core.runtime{programs = {self.program, eval}, allocator = v.allocator,
+    memory = self.memory, seed = self.seed}
   if not runtime then return {status = code == "oom" and "oom" or "error", reason = reason, code = code} end
   local scope <close> = runtime
   local used = cell.device(v.device):used()

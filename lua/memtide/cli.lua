@@ -28,7 +28,8 @@ for _, option in ipairs(OPTIONS) do
 end
 
 local USES = {
-  {"run", "SCRIPT [-- ARGS]", "every cell of an experiment, one row each; what is in the file already is not run again"},
+  {"run", "SCRIPT [-- ARGS]",
+    "every cell of an experiment, one row each; what is in the file already is not run again"},
   {"predict", "SCRIPT [-- ARGS]", "the same cells, nothing computed: the predicted columns"},
   {"explain", "SCRIPT [-- ARGS]", "the memory of the first cell by hand: a row per layer, totals per category"},
   {"dump", "SCRIPT [-- ARGS]", "the step program of the first cell as text"},
@@ -46,7 +47,8 @@ local function usage(format, ...) error(util.failure(format:format(...), "usage"
 local function print_options()
   print("Options:")
   for _, option in ipairs(OPTIONS) do
-    local name = (option[2] and "-" .. option[2] .. ", " or "    ") .. "--" .. option[1] .. (option[3] and " " .. option[3] or "")
+    local letter = option[2] and "-" .. option[2] .. ", " or "    "
+    local name = letter .. "--" .. option[1] .. (option[3] and " " .. option[3] or "")
     print(("  %-20s %s"):format(name, option[4]))
   end
 end
@@ -79,7 +81,9 @@ end
 local function whole(name, least)
   return function(options, text)
     local value = math.tointeger(tonumber(text))
-    if not value or value < least then usage('--%s: expected a whole number of at least %d, found "%s"', name, least, text) end
+    if not value or value < least then
+      usage('--%s: expected a whole number of at least %d, found "%s"', name, least, text)
+    end
     options[name] = value
   end
 end
@@ -88,7 +92,9 @@ local TAKE = {
   set = take_set, steps = whole("steps", 1), seed = whole("seed", 0),
   memory = function(options, text)
     options.memory = util.bytes(text)
-    if not options.memory or options.memory == 0 then usage('--memory: expected a size such as 512MiB, found "%s"', text) end
+    if not options.memory or options.memory == 0 then
+      usage('--memory: expected a size such as 512MiB, found "%s"', text)
+    end
   end,
 }
 

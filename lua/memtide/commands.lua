@@ -44,7 +44,8 @@ local function run_all(experiment, purpose, options)
   local rows, resumed = sweep.run(experiment, purpose, options)
   if options.csv ~= "-" and not options.json then report.print(rows) end
   if resumed > 0 then
-    options.say(("%d of %d cells were in %s already; remove the file to start over"):format(resumed, #rows, options.csv))
+    local text = "%d of %d cells were in %s already; remove the file to start over"
+    options.say(text:format(resumed, #rows, options.csv))
   end
   return has_failed(rows)
 end

@@ -27,7 +27,8 @@ end
 -- mnist(folder, "train" or "test"): the four IDX files under their usual names, plain or .gz
 function data.mnist(folder, part)
   local prefixes = {train = "train", test = "t10k"}
-  local prefix = prefixes[part or "train"] or util.fail('data.mnist: expected "train" or "test", found "%s"', tostring(part))
+  local prefix = prefixes[part or "train"]
+  if not prefix then util.fail('data.mnist: expected "train" or "test", found "%s"', tostring(part)) end
   local base = folder .. "/" .. prefix
   return data.idx(present(base .. "-images-idx3-ubyte"), present(base .. "-labels-idx1-ubyte"))
 end
@@ -47,7 +48,9 @@ Loader.__index = Loader
 function data.loader(options)
   util.check_keys("data.loader", options, {1, "batch", "shuffle", "drop_last", "prefetch", "seed"})
   local dataset = options[1]
-  if type(dataset) ~= "userdata" then util.fail("data.loader: expected {dataset, batch = ...}, found a %s", type(dataset)) end
+  if type(dataset) ~= "userdata" then
+    util.fail("data.loader: expected {dataset, batch = ...}, found a %s", type(dataset))
+  end
   return setmetatable({core = util.must(core.loader(dataset, options)), epochs = 0}, Loader)
 end
 

@@ -9,8 +9,8 @@ local Experiment = {__name = "memtide.experiment"}
 Experiment.__index = Experiment
 
 -- What can be said of the whole experiment and of one case alike, beside the settings.
-local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "data", "test_data", "steps", "warmup", "epochs",
-  "seed"}
+local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
+  "steps", "warmup", "epochs", "seed"}
 local WHOLE = {"name", "sweep", "cases", "repeats", "shuffle", "drop_last", "predict_only"}
 
 local function joined(...)
@@ -49,7 +49,8 @@ local RULES = {
   classes = whole(1), steps = whole(1), warmup = whole(0), epochs = whole(1), repeats = whole(1), seed = whole(0),
   loss = {nn.is_loss, "a loss such as nn.CrossEntropyLoss()"},
   data = {is_dataset, "a dataset of mt.data"}, test_data = {is_dataset, "a dataset of mt.data"},
-  shuffle = {is_flag, "true or false"}, drop_last = {is_flag, "true or false"}, predict_only = {is_flag, "true or false"},
+  shuffle = {is_flag, "true or false"}, drop_last = {is_flag, "true or false"},
+  predict_only = {is_flag, "true or false"},
 }
 
 local function check_value(where, place, key, value)

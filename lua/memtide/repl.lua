@@ -32,7 +32,9 @@ local function show(good, ...)
 end
 
 function repl.run()
-  if core.isatty(0) then print("memtide " .. core.version .. ", Lua " .. _VERSION:match("[%d.]+$") .. "; end with Ctrl-D") end
+  if core.isatty(0) then
+    print("memtide " .. core.version .. ", Lua " .. _VERSION:match("[%d.]+$") .. "; end with Ctrl-D")
+  end
   for chunk in read_chunk do show(pcall(chunk)) end
   print()
 end

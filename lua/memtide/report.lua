@@ -70,7 +70,8 @@ local function table_rows(rows)
   local lines = {{"case", "status", "memory", "vs first", "step", "vs first"}}
   for i, row in ipairs(rows) do
     local bytes = memory_of(row)
-    lines[i + 1] = {row.case, row.status, bytes and util.show_bytes(bytes) or "", i > 1 and percent(bytes, memory_of(base)) or "",
+    lines[i + 1] = {row.case, row.status,
+      bytes and util.show_bytes(bytes) or "", i > 1 and percent(bytes, memory_of(base)) or "",
       row.step_ms and ("%.1f ms"):format(row.step_ms) or "", i > 1 and percent(row.step_ms, base.step_ms) or ""}
   end
   return lines

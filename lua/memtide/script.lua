@@ -77,7 +77,9 @@ function script.plain(arguments, state)
   end
   local path = arguments[i] or not done and not prompt and "-" or nil
   local found = path and script.run(path, table.move(arguments, i + 1, #arguments, 1, {}))
-  if experiment.is(found) then io.stderr:write(("memtide: %s is an experiment: memtide run %s\n"):format(path, path)) end
+  if experiment.is(found) then
+    io.stderr:write(("memtide: %s is an experiment: memtide run %s\n"):format(path, path))
+  end
   if prompt then repl.run() end
   return 0
 end

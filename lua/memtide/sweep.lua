@@ -7,7 +7,8 @@ local util = require "memtide.util"
 
 local sweep = {}
 
-local CATEGORIES = {"weights", "gradients", "optimizer", "activations", "activation_gradients", "input", "workspace", "other"}
+local CATEGORIES = {"weights", "gradients", "optimizer", "activations", "activation_gradients", "input",
+  "workspace", "other"}
 
 -- ---- rows: {column = value}
 
@@ -53,7 +54,8 @@ end
 local function measured_columns(row, found)
   row.status, row.reason = found.status, found.reason
   if not found.memory then return end
-  row.peak_bytes, row.allocated_bytes, row.reserved_bytes = found.memory.peak.bytes, found.memory.used, found.memory.held
+  row.peak_bytes = found.memory.peak.bytes
+  row.allocated_bytes, row.reserved_bytes = found.memory.used, found.memory.held
   row.device_used_bytes = found.device_used
   if found.device_used then row.untracked_bytes = found.device_used - found.memory.held end
   peak_columns(row, found.memory.peak)
@@ -132,7 +134,9 @@ end
 local function open_file(options, row)
   if options.csv == "-" or not options.csv then return nil end
   local file, torn = util.must(core.csv(options.csv, row))
-  if torn == true then options.say(("%s: an incomplete last line was moved to %s.torn"):format(options.csv, options.csv)) end
+  if torn == true then
+    options.say(("%s: an incomplete last line was moved to %s.torn"):format(options.csv, options.csv))
+  end
   return file
 end
 

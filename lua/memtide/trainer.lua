@@ -36,14 +36,19 @@ local function compile_all(network, values)
     util.must(core.compile(network, predict, device))}
 end
 
--- trainer{model =, input = {3, 32, 32}, loss =, optimizer =, batch =, precision = ...}; without memory: nil, message, "oom"
+-- trainer{model =, input = {3, 32, 32}, loss =, optimizer =, batch =, precision = ...}; nil, message, "oom" at a limit
 function trainer.new(options)
   if type(options) ~= "table" then util.fail("trainer: expected a table, found a %s", type(options)) end
   util.check_keys("trainer", options, KEYS)
-  if not nn.is_layer(options.model) then util.fail('trainer: "model": expected a layer, found a %s', type(options.model)) end
+  if not nn.is_layer(options.model) then
+    util.fail('trainer: "model": expected a layer, found a %s', type(options.model))
+  end
   if not nn.is_loss(options.loss) then util.fail('trainer: "loss": expected a loss, found a %s', type(options.loss)) end
-  if type(options.input) ~= "table" then util.fail('trainer: "input": expected the shape of one sample, such as {3, 32, 32}') end
-  local limit = options.memory and (util.bytes(options.memory) or util.fail('trainer: "memory": expected bytes or a size'))
+  if type(options.input) ~= "table" then
+    util.fail('trainer: "input": expected the shape of one sample, such as {3, 32, 32}')
+  end
+  local limit = options.memory and util.bytes(options.memory)
+  if options.memory and not limit then util.fail('trainer: "memory": expected bytes, or a size such as "512MiB"') end
   local values = values_of(options)
   local network = util.must(core.network(options.model, options.loss, {values.batch, table.unpack(options.input)}))
   local programs = compile_all(network, values)

@@ -61,7 +61,8 @@ function util.check_keys(what, given, known)
   for _, name in ipairs(known) do set[name] = true end
   for key in pairs(given) do
     if not set[key] then
-      util.fail('%s: unknown key "%s"%s; known: %s', what, tostring(key), util.meant(key, known), table.concat(known, ", "))
+      util.fail('%s: unknown key "%s"%s; known: %s', what, tostring(key), util.meant(key, known),
+        table.concat(known, ", "))
     end
   end
 end

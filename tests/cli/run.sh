@@ -14,7 +14,11 @@ return mt.experiment{
 END
 
 # value COLUMN LINE FILE; the test's values hold no commas
-value() { awk -F, -v name="$1" -v line="$2" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i } NR == line { print $at }' "$3"; }
+value() {
+    awk -F, -v name="$1" -v line="$2" '
+        NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i }
+        NR == line { print $at }' "$3"
+}
 
 # ---- run
 memtide run small.lua

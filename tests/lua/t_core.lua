@@ -69,12 +69,14 @@ tap.is(memory.used, predicted.allocated, "predicted and measured bytes after a s
 local sum = 0
 for _, n in pairs(memory.peak.categories) do sum = sum + n end
 tap.is(sum, memory.peak.bytes, "the categories sum to the peak")
-tap.raises("input: expected 1 x (1, 2) values, found 3", "a batch of the wrong size", runtime.step, runtime, 1, {1, 2, 3}, {1})
+tap.raises("input: expected 1 x (1, 2) values, found 3", "a batch of the wrong size", runtime.step, runtime, 1,
+  {1, 2, 3}, {1})
 tap.raises("expected a batch", "no batch at all", runtime.step, runtime, 1, nil, {1})
 tap.raises("no such program", "a program that is not there", runtime.step, runtime, 2, {1, 2}, {1})
 tap.raises('no buffer "0.wieght"', "a buffer that is not there", runtime.read, runtime, "0.wieght")
 tap.raises("expected 2 values, found 3", "a write of the wrong size", runtime.write, runtime, "0.weight", {1, 2, 3})
-tap.raises("stop", "an error in a value function comes through", runtime.write, runtime, "0.weight", function() error("stop") end)
+tap.raises("stop", "an error in a value function comes through", runtime.write, runtime, "0.weight",
+  function() error("stop") end)
 tap.near(runtime:read("0.weight")[1], 0.4, 1e-6, "and nothing was written")
 
 -- ---- the world
@@ -116,7 +118,8 @@ local row = core.row{"depth"}
 row:set("case", "a, b")
 row:set("depth", 3)
 row:set("step_ms", 0.5)
-tap.is(row:get("depth") .. row:get("step_ms") .. row:get("status"), "30.5", "a row holds numbers and says nothing of the rest")
+tap.is(row:get("depth") .. row:get("step_ms") .. row:get("status"), "30.5",
+  "a row holds numbers and says nothing of the rest")
 tap.has(row:line(), ',"a, b",', "a row is a CSV line")
 tap.raises("batch", "an axis may not be called like a column", core.row, {"batch"})
 tap.is(core.hash(""), "cbf29ce484222325", "FNV-1a of nothing")

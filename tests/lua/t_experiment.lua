@@ -19,12 +19,14 @@ end
 -- ---- cells
 tap.is(names(declare()), "test", "one cell without axes")
 tap.is(names(declare{sweep = {{"batch", {1, 2}}, {"precision", {"fp32", "bf16"}}}}),
-  "batch=1 precision=fp32; batch=1 precision=bf16; batch=2 precision=fp32; batch=2 precision=bf16", "axes are multiplied")
+  "batch=1 precision=fp32; batch=1 precision=bf16; batch=2 precision=fp32; batch=2 precision=bf16",
+  "axes are multiplied")
 tap.is(names(declare{cases = {{case = "a"}, {batch = 4}}, sweep = {{"accumulate", {1, 2}}}}),
   "a accumulate=1; a accumulate=2; case 2 accumulate=1; case 2 accumulate=2", "cases times axes")
 tap.is(#declare{repeats = 3}:cells(), 3, "repeats are cells")
 local one = declare{cases = {{case = "a", batch = 7, optimizer = optim.SGD()}}}:cells()[1]
-tap.is(one.values.batch .. one.values.optimizer.kind .. one.values.precision, "7SGDfp32", "cases override, defaults fill")
+tap.is(one.values.batch .. one.values.optimizer.kind .. one.values.precision, "7SGDfp32",
+  "cases override, defaults fill")
 tap.is(declare{checkpoint = "1KiB"}:cells()[1].values.checkpoint, 1024, "sizes are read")
 
 local deep = declare{sweep = {{"depth", {1, 2}}}, model = function(settings)
