@@ -186,7 +186,7 @@ static void test_conv(const ConvCase *c, const Types *types_of) {
     for (int k = 0; k < 2; k++) attr.conv.dilation[k] = (int32_t)d->dilation[k];
     for (int k = 0; k < 4; k++) attr.conv.pad[k] = (int32_t)d->pad[k];
     attr.conv.groups = (int32_t)d->groups;
-    attr.conv.slope = c->act == ACT_LEAKY ? 0.125f : 0.0f;
+    attr.conv.fused.slope = c->act == ACT_LEAKY ? 0.125f : 0.0f;
     int64_t terms[] = {per_group * d->kh * d->kw + 1, d->o / d->groups * d->kh * d->kw, d->n * oh * ow};
     for (int pass = 0; pass < 3; pass++) {
         Tensor t[OPERANDS] = {tensor_new(shape4(d->n, d->c, d->h, d->w), types_of->t[X], true),
@@ -196,10 +196,10 @@ static void test_conv(const ConvCase *c, const Types *types_of) {
         if (pass == 0) ref_conv2d(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, d);
         if (pass == 1) ref_conv2d_dx(t[X].exact, t[Y].exact, t[W].exact, d);
         if (pass == 2) ref_conv2d_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, d);
-        attr.conv.act = pass == 0 ? c->act : ACT_NONE;
+        attr.conv.fused.act = pass == 0 ? c->act : ACT_NONE;
         char name[96];
         snprintf(name, sizeof name, "%s %s, %s", op_info((OpKind)(OP_conv2d + pass))->name, c->name, types_of->name);
-        check_pass(name, (OpKind)(OP_conv2d + pass), pass, &attr, c->limit, t, terms, c->act, attr.conv.slope);
+        check_pass(name, (OpKind)(OP_conv2d + pass), pass, &attr, c->limit, t, terms, c->act, attr.conv.fused.slope);
         for (int k = 0; k < OPERANDS; k++) tensor_free(&t[k]);
     }
 }
@@ -217,7 +217,7 @@ static const LinearCase linears[] = {
 static void test_linear(const LinearCase *c, const Types *types_of) {
     Attr attr;
     memset(&attr, 0, sizeof attr);
-    attr.linear.slope = c->act == ACT_LEAKY ? 0.125f : 0.0f;
+    attr.linear.fused.slope = c->act == ACT_LEAKY ? 0.125f : 0.0f;
     int64_t terms[] = {c->i + 1, c->o, c->n};
     for (int pass = 0; pass < 3; pass++) {
         Tensor t[OPERANDS] = {tensor_new(shape2(c->n, c->i), types_of->t[X], false),
@@ -227,10 +227,10 @@ static void test_linear(const LinearCase *c, const Types *types_of) {
         if (pass == 0) ref_linear(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, c->n, c->i, c->o);
         if (pass == 1) ref_linear_dx(t[X].exact, t[Y].exact, t[W].exact, c->n, c->i, c->o);
         if (pass == 2) ref_linear_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, c->n, c->i, c->o);
-        attr.linear.act = pass == 0 ? c->act : ACT_NONE;
+        attr.linear.fused.act = pass == 0 ? c->act : ACT_NONE;
         char name[96];
         snprintf(name, sizeof name, "%s %s, %s", op_info((OpKind)(OP_linear + pass))->name, c->name, types_of->name);
-        check_pass(name, (OpKind)(OP_linear + pass), pass, &attr, 4 << 20, t, terms, c->act, attr.linear.slope);
+        check_pass(name, (OpKind)(OP_linear + pass), pass, &attr, 4 << 20, t, terms, c->act, attr.linear.fused.slope);
         for (int k = 0; k < OPERANDS; k++) tensor_free(&t[k]);
     }
 }

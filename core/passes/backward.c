@@ -70,13 +70,13 @@ static void unary(Back *b, OpKind kind, const Op *f, int x, int in0, int in1) {
     contribute(b, f, x, g);
 }
 
-/* conv2d and linear: through the fused activation `act`, then dw (x may die with it), then dx. */
-static void product(Back *b, const Op *forward, OpKind dx, OpKind dw, ActAttr act) {
-    Op plain = *forward;
+/* conv2d and linear: through the fused activation, then dw (x may die with it), then dx. */
+static void product(Back *b, const Op *forward, OpKind dx, OpKind dw) {
+    Op plain = *forward; /* without the activation, which has a gradient op of its own */
+    ActAttr *fused = attr_fused(plain.kind, &plain.attr), act = *fused;
     const Op *f = &plain;
+    memset(fused, 0, sizeof *fused);
     int dy = b->grad[f->out[0]], w = b->leaf[f->in[1]], bias = f->in[2];
-    if (f->kind == OP_linear) memset(&plain.attr, 0, sizeof plain.attr);
-    else memset(&plain.attr.conv.act, 0, sizeof plain.attr.conv - offsetof(ConvAttr, act));
     if (act.act != ACT_NONE) {
         int g = grad_buf(b, f->out[0]);
         rename_buf(b->p, g, "pre"); /* the gradient of what the activation was given, which never exists */
@@ -119,8 +119,8 @@ static void differentiate(Back *b, const Op *f) {
     int x = f->in[0], y = f->out[0], dy = b->grad[y];
     const Attr *a = &f->attr;
     switch (f->kind) {
-    case OP_conv2d: product(b, f, OP_conv2d_dx, OP_conv2d_dw, (ActAttr){a->conv.act, a->conv.slope, a->conv.inplace}); break;
-    case OP_linear: product(b, f, OP_linear_dx, OP_linear_dw, (ActAttr){a->linear.act, a->linear.slope, a->linear.inplace}); break;
+    case OP_conv2d: product(b, f, OP_conv2d_dx, OP_conv2d_dw); break;
+    case OP_linear: product(b, f, OP_linear_dx, OP_linear_dw); break;
     case OP_act: unary(b, OP_act_dx, f, x, dy, act_saves_output(a->act.act) ? y : x); break;
     case OP_maxpool: unary(b, OP_maxpool_dx, f, x, dy, f->out[1]); break;
     case OP_avgpool: unary(b, OP_avgpool_dx, f, x, dy, NO_BUF); break;

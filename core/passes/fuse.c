@@ -14,29 +14,17 @@ static int readers(const Program *p, int buf, int *last) {
     return n;
 }
 
-static void take_over(Op *op, const ActAttr *act, int out) {
-    if (op->kind == OP_conv2d) {
-        op->attr.conv.act = act->act;
-        op->attr.conv.slope = act->slope;
-        op->attr.conv.inplace = act->inplace;
-    } else {
-        op->attr.linear.act = act->act;
-        op->attr.linear.slope = act->slope;
-        op->attr.linear.inplace = act->inplace;
-    }
-    op->out[0] = out;
-}
-
 int pass_fuse(Program *p, const Settings *s, Err *e) {
     for (int i = 0; i < p->n_ops; i++) {
         Op *op = &p->ops[i];
         int reader = NO_OP;
-        if (op->kind != OP_conv2d && op->kind != OP_linear) continue;
-        if (op->out[0] == p->output || readers(p, op->out[0], &reader) != 1) continue;
+        ActAttr *fused = attr_fused(op->kind, &op->attr);
+        if (!fused || fused->act || op->out[0] == p->output || readers(p, op->out[0], &reader) != 1) continue;
         const Op act = p->ops[reader];
         if (act.kind != OP_act || act.region != op->region) continue;
         if (!s->eval && !act_saves_output(act.attr.act.act)) continue;
-        take_over(op, &act.attr.act, act.out[0]);
+        *fused = act.attr.act;
+        op->out[0] = act.out[0];
         for (int k = reader; k + 1 < p->n_ops; k++) p->ops[k] = p->ops[k + 1];
         p->n_ops--;
         op_cost(p, op);

@@ -26,8 +26,8 @@ static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, siz
         return OK;
     }
     /* weights are as large as the work on them for small N: a copy in another format would not pay */
-    PrimSpec spec = {.pass = pass, .pack_weights = false, .slope = a->slope, .describe = describe};
-    spec.act = pass == PASS_FORWARD ? a->act : ACT_NONE;
+    PrimSpec spec = {.pass = pass, .pack_weights = false, .slope = a->fused.slope, .describe = describe};
+    spec.act = pass == PASS_FORWARD ? a->fused.act : ACT_NONE;
     spec.md[SLOT_X] = rows_md(prim_view(args, pass, SLOT_X), w->shape.dim[1]);
     spec.md[SLOT_W] = rows_md(w, w->shape.dim[1]);
     spec.md[SLOT_B] = prim_md(b, 1, b->shape.dim, &(int64_t){1});

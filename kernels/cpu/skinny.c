@@ -132,7 +132,7 @@ int skinny_forward(const KArgs *args, Err *e) {
     for (int64_t i = 0; i < rows * outputs; i++) {
         float sum = b->count ? dtype_load(b->dtype, b->data, (size_t)(i % outputs)) : 0.0f;
         for (int64_t c = 0; c < chunks; c++) sum += partial[c * rows * outputs + i];
-        dtype_store(y->dtype, y->data, (size_t)i, act_value(a->act, sum, a->slope));
+        dtype_store(y->dtype, y->data, (size_t)i, act_value(a->fused.act, sum, a->fused.slope));
     }
     return OK;
 }
