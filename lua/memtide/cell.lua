@@ -50,7 +50,7 @@ function cell.build(self)
     util.fail_at(self.experiment.where, 'experiment: "input" is missing: the shape of one sample, or data')
   end
   local model = model_of(self)
-  self.network = util.must(core.network(model, v.loss, {v.batch, table.unpack(input)}))
+  self.network = nn.network(model, v.loss, {v.batch, table.unpack(input)})
   self.model_name = v.model_name or model.kind
   local _, output = self.network:shapes()
   self.data = describe_data(self, output)
@@ -153,7 +153,7 @@ local function steps(self, runtime, loader, progress)
 end
 
 local function evaluation(self)
-  if not self.values.test_data then return nil end
+  if not self.values.test_data or self.values.mode == "eval" then return nil end
   local values = settings.for_core(self.values)
   values.mode, values.accumulate, values.keep_output, values.checkpoint = "eval", 1, true, "none"
   return util.must(core.compile(self.network, values, cell.device(self.values.device)))
@@ -187,10 +187,10 @@ function cell.run(self, progress)
     memory = self.memory, seed = self.seed}
   if not runtime then return {status = code == "oom" and "oom" or "error", reason = reason, code = code} end
   local scope <close> = runtime
-  local used = cell.device(v.device):used()
   local seconds, losses, step_code = steps(self, runtime, loader, progress)
   if not seconds then return {status = step_code == "oom" and "oom" or "error", reason = losses, code = step_code} end
-  local out = {memory = runtime:memory(), seconds = seconds, losses = losses, device_used = used}
+  local out = {memory = runtime:memory(), seconds = seconds, losses = losses,
+    device_used = cell.device(v.device):used()}
   out.status, out.reason = judge(self, out)
   if eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, eval) end
   local closed, left = scope:finish()

@@ -44,7 +44,9 @@ local function container(kind)
   end
 end
 
+local is_container = {}
 for _, kind in ipairs(core.layer_kinds()) do
+  is_container[kind.name] = kind.role == "c"
   if kind.role == "c" then nn[kind.name] = container(kind.name)
   else nn[kind.name] = specs.constructor(kind.name, kind.spec, kind.role == "s" and Loss or Layer) end
 end
@@ -55,4 +57,26 @@ setmetatable(nn, {
   end,
 })
 
-return {nn = nn, is_layer = is_layer, is_loss = is_loss}
+local function leaves(layer, list)
+  if not is_container[layer.kind] then list[#list + 1] = layer end
+  for _, child in ipairs(layer) do leaves(child, list) end
+  return list
+end
+
+-- The network of a model for inputs of this shape, batch first. A layer that stands in two places would have to share its
+-- parameters between them, as in PyTorch: that is refused rather than done otherwise.
+local function network(model, loss, input)
+  local made = util.must(core.network(model, loss, input))
+  local seen, list = {}, leaves(model, {})
+  for i, row in ipairs(made:layers()) do
+    local layer = list[i]
+    if seen[layer] and #row.params > 0 then
+      util.fail_at(layer.where .. ": ", "this %s stands twice in the network, at %s and %s: make one for each place",
+        layer.kind, seen[layer], row.path)
+    end
+    seen[layer] = row.path
+  end
+  return made
+end
+
+return {nn = nn, is_layer = is_layer, is_loss = is_loss, network = network}

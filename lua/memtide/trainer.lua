@@ -50,7 +50,7 @@ function trainer.new(options)
   local limit = options.memory and util.bytes(options.memory)
   if options.memory and not limit then util.fail('trainer: "memory": expected bytes, or a size such as "512MiB"') end
   local values = values_of(options)
-  local network = util.must(core.network(options.model, options.loss, {values.batch, table.unpack(options.input)}))
+  local network = nn.network(options.model, options.loss, {values.batch, table.unpack(options.input)})
   local programs = compile_all(network, values)
   local runtime, message, code = core.runtime{programs = programs, allocator = values.allocator, memory = limit,
     seed = options.seed or 1}

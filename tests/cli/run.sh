@@ -79,6 +79,28 @@ is "$(echo "$out" | wc -l)" 2 "--set makes an axis"
 has "$out" '"case":"base batch=2"' "of its values"
 has "$out" '"precision":"bf16"' "and settings"
 
+# ---- every technique with every other: no cell is refused, and none measures what was not predicted
+cat >matrix.lua <<'END'
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+local function block() return nn.Sequential{nn.Conv2d(8, 8, 3, {padding = 1}), nn.GELU(), nn.Dropout(0.1)} end
+return mt.experiment{
+  name = "matrix", input = {3, 8, 8}, batch = 4, loss = nn.CrossEntropyLoss(), optimizer = optim.Adam{lr = 1e-2},
+  model = nn.Sequential{nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Residual(block()), nn.Checkpoint(block()), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Linear(72, 5)},
+  sweep = {
+    {"allocator", {"planned", "caching", "direct"}},
+    {"precision", {"fp32", "tf32", "amp_bf16", "amp_fp16", "master_bf16", "fp16"}},
+    {"checkpoint", {"none", "marked", "all", "sqrt", "8MiB"}}, {"accumulate", {1, 3}},
+    {"inplace", {"marked", true, false}}, {"mode", {"train", "eval"}},
+  },
+  steps = 2, warmup = 1,
+}
+END
+memtide run matrix.lua -q
+is $status 0 "1080 combinations run"
+is "$(grep -c ',ok,' matrix.csv)" 1080 "and all are ok"
+
 # ---- cells that fail
 sed 's/checkpoint = "all"/model = nn.Linear(7, 3)/; s/"small"/"broken"/' small.lua >broken.lua
 memtide run broken.lua

@@ -77,6 +77,10 @@ local function build(more) return cell.build(declare(more):cells()[1]) end
 tap.raises("there are 10 classes, but the network has 3 outputs", "more classes than outputs", build, {classes = 10})
 tap.raises("expected a layer from its function, found a nil", "a model function that returns nothing", build,
   {model = function() end})
+local shared, relu = nn.Linear(4, 4), nn.ReLU()
+tap.raises("this Linear stands twice in the network, at 0 and 2", "parameters in two places", build,
+  {model = nn.Sequential{shared, relu, shared}})
+tap.is(build{model = nn.Sequential{relu, nn.Linear(4, 3), relu}}.network:parameters(), 15, "a layer without may be reused")
 
 -- ---- sizes and names
 tap.is(util.bytes("512MiB"), 512 << 20, "MiB are powers of two")
@@ -84,6 +88,8 @@ tap.is(util.bytes("8GB"), 8000000000, "GB are powers of ten")
 tap.is(util.bytes("12 apples"), nil, "12 apples are no size")
 tap.is(util.show_bytes(1536), "1.5 KiB", "bytes as people read them")
 tap.is(util.nearest("batc", {"mode", "batch"}), "batch", "the nearest name")
+tap.is(util.nearest("bacth", {"mode", "batch"}), "batch", "a swap is one slip")
+tap.is(util.nearest("sleep", {"steps"}), nil, "two changes of five letters are another word")
 tap.is(util.nearest("frobnicate", {"mode", "batch"}), nil, "none is near")
 tap.near(util.quantile({1, 2, 3, 10}, 0.5), 2.5, 0, "the median of an even count")
 
