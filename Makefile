@@ -69,6 +69,9 @@ asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) test BUILD=build/asan CFLAGS="-O1 -g" \
 	    EXTRA="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 
+fuzz: $(BUILD)/tests/t_fuzz ## random networks and settings for about a minute (make test runs a few hundred)
+	$(Q)FUZZ=20000 SEED=$$(date +%s) $(BUILD)/tests/t_fuzz
+
 PYTHON ?= /usr/bin/python3
 bench: all $(BUILD)/tests/bench/floor ## this machine's floor, then the article's step beside PyTorch's (PYTHON has torch)
 	$(Q)$(BUILD)/tests/bench/floor
@@ -95,6 +98,6 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
-.PHONY: all test run deps asan bench valgrind lint install clean help
+.PHONY: all test run deps asan fuzz bench valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

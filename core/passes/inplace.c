@@ -10,14 +10,14 @@ static bool asked_for(const Program *p, const Op *op, Inplace mode) {
     return (op->kind == OP_dropout || op->kind == OP_dropout_dx) && op->attr.drop.inplace;
 }
 
-static bool can_take(const Program *p, const Life *life, int i, int in, int out) {
-    int root = program_root(p, in);
+static bool can_take(const Program *p, const Life *life, int i, int slot) {
+    int root = program_root(p, p->ops[i].in[slot]), out = p->ops[i].out[0];
     const Buf *from = &p->bufs[root], *to = &p->bufs[out];
     if (from->kind != BUF_TEMP || from->carried || to->carried || to->alias != NO_BUF) return false;
     if (from->bytes != to->bytes || from->dtype != to->dtype || life[root].last != i) return false;
     for (int k = 0; k < OP_IN; k++) {
         int other = p->ops[i].in[k];
-        if (other != NO_BUF && other != in && program_root(p, other) == root) return false;
+        if (k != slot && other != NO_BUF && program_root(p, other) == root) return false;
     }
     return true;
 }
@@ -38,7 +38,7 @@ int pass_inplace(Program *p, const Settings *s, Err *e) {
         const Op *op = &p->ops[i];
         int slot = op_info(op->kind)->inplace;
         if (slot == NEVER || op->kind == OP_view || !asked_for(p, op, s->inplace)) continue;
-        if (can_take(p, life, i, op->in[slot], op->out[0])) take(p, life, op->in[slot], op->out[0]);
+        if (can_take(p, life, i, slot)) take(p, life, op->in[slot], op->out[0]);
     }
     mem_free(life);
     return program_check(p, "inplace", e);

@@ -1,0 +1,162 @@
+/* Random small networks under random settings: each either is refused with a reason, or compiles, runs, and needs exactly the
+ * bytes that were predicted. FUZZ=n sets how many (make fuzz: many); SEED=n starts elsewhere. */
+#include <stdlib.h>
+
+#include "mem.h"
+#include "rng.h"
+#include "tap.h"
+#include "truth.h"
+
+static uint64_t seed = 1, draws;
+
+static int below(int n) { return (int)(philox(seed, RNG_DATA, 77, 0, draws++).x[0] % (uint32_t)n); }
+
+typedef struct Net { char text[1024]; int n, c, h, w; } Net; /* c, h, w: what flows out so far */
+
+__attribute__((format(printf, 2, 3))) static void put(Net *t, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    t->n += vsnprintf(t->text + t->n, sizeof t->text - (size_t)t->n, format, args);
+    va_end(args);
+}
+
+static void conv(Net *t, bool keep_shape) {
+    int k = 1 + below(3), groups = t->c % 2 == 0 && below(3) == 0 ? 2 : 1, out = keep_shape ? t->c : groups * (1 + below(6));
+    if (keep_shape) {
+        put(t, "Conv2d(%d, %d, %d, padding=same, groups=%d, bias=%s) ", t->c, out, k, groups, below(2) ? "true" : "false");
+        return;
+    }
+    int stride = 1 + below(2), pad = below(k);
+    if (t->h + 2 * pad < k || t->w + 2 * pad < k) return;
+    put(t, "Conv2d(%d, %d, %d, stride=%d, padding=%d, groups=%d) ", t->c, out, k, stride, pad, groups);
+    t->c = out;
+    t->h = (t->h + 2 * pad - k) / stride + 1;
+    t->w = (t->w + 2 * pad - k) / stride + 1;
+}
+
+static void activation(Net *t) {
+    static const char *const all[] = {"ReLU", "ReLU(inplace=true)", "LeakyReLU(0.1, inplace=true)", "LeakyReLU", "Sigmoid", "Tanh",
+                                      "GELU", "GELU(tanh)", "Dropout(0.3)", "Dropout(0.5, inplace=true)", "Dropout(0)"};
+    put(t, "%s ", all[below((int)ARRAY_LEN(all))]);
+}
+
+static void pool(Net *t) {
+    static const char *const all[] = {"MaxPool2d", "AvgPool2d"};
+    if (t->h < 2 || t->w < 2) return;
+    if (below(4) == 0) {
+        t->h = 1 + below(t->h);
+        t->w = 1 + below(t->w);
+        put(t, "AdaptiveAvgPool2d(%dx%d) ", t->h, t->w);
+        return;
+    }
+    put(t, "%s(2) ", all[below(2)]);
+    t->h /= 2;
+    t->w /= 2;
+}
+
+static void layers(Net *t, int n, int depth, bool keep_shape) {
+    for (int i = 0; i < n; i++) {
+        int what = below(keep_shape ? 6 : 8);
+        if (what < 2) conv(t, keep_shape);
+        else if (what < 4 || depth == 0) activation(t);
+        else if (what == 4) {
+            put(t, "Residual{Sequential{");
+            layers(t, 1 + below(3), depth - 1, true);
+            put(t, "}} ");
+        } else if (what == 5) {
+            put(t, "Checkpoint{Sequential{");
+            layers(t, 1 + below(4), depth - 1, keep_shape);
+            put(t, "}} ");
+        } else pool(t);
+    }
+}
+
+static void network(Net *t, Shape *input) {
+    *t = (Net){.c = 1 + below(4), .h = 3 + below(9), .w = 3 + below(9)};
+    *input = shape4(1 + below(4), t->c, t->h, t->w);
+    put(t, "Sequential{");
+    layers(t, 1 + below(7), 2, false);
+    put(t, "Flatten ");
+    int features = t->c * t->h * t->w;
+    if (below(2)) {
+        put(t, "Linear(%d, %d) ", features, 5 + below(20));
+        sscanf(strrchr(t->text, ',') + 1, "%d", &features);
+        activation(t);
+    }
+    put(t, "Linear(%d, 10)}", features);
+}
+
+static Settings settings(void) {
+    Settings s = settings_default();
+    s.precision = (Precision)below(PREC_COUNT);
+    s.accumulate = 1 + below(3);
+    s.checkpoint = (Checkpoint)below(5);
+    s.inplace = (Inplace)below(3);
+    s.allocator = (AllocKind)below(ALLOC_COUNT);
+    s.eval = below(6) == 0;
+    s.workspace_limit = below(3) ? (size_t)4 << 20 : (size_t)below(100000);
+    s.optimizer.kind = (OptimKind)below(OPTIM_COUNT);
+    s.optimizer.rule.momentum = s.optimizer.kind == OPTIM_SGD && below(2) ? 0.9f : 0.0f;
+    s.keep_output = below(4) == 0;
+    s.keep_gradients = below(4) == 0;
+    return s;
+}
+
+/* A budget between the least and the most that the program may need. */
+static int set_budget(Device *cpu, const Network *net, Settings *s, Err *e) {
+    Program *p = NULL;
+    Prediction most;
+    if (s->checkpoint != CHECKPOINT_BUDGET) return OK;
+    s->checkpoint = CHECKPOINT_NONE;
+    int code = compile(net, s, cpu, NULL, NULL, &p, e);
+    if (!code) code = predict(net, p, ALLOC_PLANNED, cpu, 0, 1, &most, e);
+    program_free(p);
+    s->checkpoint = CHECKPOINT_BUDGET;
+    s->budget = code ? 1 : most.peak.held - (size_t)below((int)(most.peak.held / 4));
+    return code;
+}
+
+static bool one(Device *cpu, int i, int *refused) {
+    static const char *const losses[] = {"CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss"};
+    Net text;
+    Shape input;
+    Err e = {0, ""};
+    float loss[2];
+    char what[160];
+    network(&text, &input);
+    Settings s = settings();
+    Network *net = net_new(text.text, losses[below(3)], input, &e);
+    int code = net ? set_budget(cpu, net, &s, &e) : e.code;
+    if (!code) code = truth_check(cpu, net, &s, below(4) == 0, loss, &e);
+    if (!code && s.checkpoint == CHECKPOINT_BUDGET && s.allocator == ALLOC_PLANNED && !s.eval) {
+        Program *p = NULL;
+        Prediction found;
+        code = compile(net, &s, cpu, NULL, NULL, &p, &e);
+        if (!code) code = predict(net, p, ALLOC_PLANNED, cpu, 0, 1, &found, &e);
+        if (!code && found.peak.held > s.budget) code = err_set(&e, ERR_INTERNAL, "budget %zu, peak %zu", s.budget, found.peak.held);
+        program_free(p);
+    }
+    bool out_of_budget = code == ERR_OOM && s.checkpoint == CHECKPOINT_BUDGET, good = !code || code == ERR_SCRIPT || out_of_budget;
+    *refused += good && code;
+    truth_describe(what, sizeof what, &s);
+    if (!good) printf("# network %d: %s\n# %s\n# %s\n", i, text.text, what, e.text);
+    network_free(net);
+    return good;
+}
+
+int main(void) {
+    Device *cpu;
+    Err e = {0, ""};
+    int n = getenv("FUZZ") ? atoi(getenv("FUZZ")) : 300, bad = 0, refused = 0;
+    if (getenv("SEED")) seed = (uint64_t)atoll(getenv("SEED"));
+    if (device_open("cpu", &cpu, &e)) return ok(0, "%s", e.text), tap_done();
+    for (int i = 0; i < n && bad < 5; i++) {
+        if (!one(cpu, i, &refused)) bad++;
+        cpu->table->trim(cpu);
+    }
+    device_close(cpu);
+    ok(bad == 0, "%d random networks and settings: what is predicted is what is measured", n);
+    ok(refused < n / 2, "%d of them were refused", refused);
+    is_int(mem_live(), 0, "all host memory is given back");
+    return tap_done();
+}
