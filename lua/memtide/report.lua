@@ -30,6 +30,8 @@ end
 
 -- ---- progress, on stderr
 
+local LINE = 79 -- a line that wraps could not be updated in place
+
 local function outcome(row)
   local bytes, ms = row.peak_bytes or row.predicted_peak_bytes, row.step_ms
   local words = {row.status}
@@ -44,7 +46,7 @@ function report.progress(total, options)
   local nothing = function() end
   if options.quiet then return {begin = nothing, step = nothing, done = nothing, finish = nothing} end
   local live, title = core.isatty(2), ""
-  local function show(text) io.stderr:write("\r\27[K", text) end
+  local function show(text) io.stderr:write("\r\27[K", text:sub(1, LINE)) end
   return {
     begin = function(i, name)
       title = ("[%d/%d] %s"):format(i, total, name)
@@ -65,14 +67,17 @@ end
 
 local function memory_of(row) return row.peak_bytes or row.predicted_peak_bytes end
 
+-- A prediction has no times.
 local function table_rows(rows)
-  local base = rows[1]
-  local lines = {{"case", "status", "memory", "vs first", "step", "vs first"}}
+  local base, timed = rows[1], false
+  for _, row in ipairs(rows) do timed = timed or row.step_ms ~= nil end
+  local lines = {{"case", "status", "memory", "vs first", timed and "step" or nil, timed and "vs first" or nil}}
   for i, row in ipairs(rows) do
     local bytes = memory_of(row)
     lines[i + 1] = {row.case, row.status,
       bytes and util.show_bytes(bytes) or "", i > 1 and percent(bytes, memory_of(base)) or "",
-      row.step_ms and ("%.1f ms"):format(row.step_ms) or "", i > 1 and percent(row.step_ms, base.step_ms) or ""}
+      timed and (row.step_ms and ("%.1f ms"):format(row.step_ms) or "") or nil,
+      timed and (i > 1 and percent(row.step_ms, base.step_ms) or "") or nil}
   end
   return lines
 end

@@ -42,13 +42,16 @@ local function predicted_columns(self, row)
   end
 end
 
+-- A clock's noise need not fill a column.
+local function six_digits(x) return tonumber(("%.6g"):format(x)) end
+
 local function time_columns(row, seconds)
   local sorted = table.move(seconds, 1, #seconds, 1, {})
   table.sort(sorted)
   local median = util.quantile(sorted, 0.5)
-  row.steps, row.step_ms, row.step_ms_min = #sorted, median * 1e3, sorted[1] * 1e3
-  row.step_ms_p90 = util.quantile(sorted, 0.9) * 1e3
-  if median > 0 then row.samples_per_s = row.effective_batch / median end
+  row.steps, row.step_ms, row.step_ms_min = #sorted, six_digits(median * 1e3), six_digits(sorted[1] * 1e3)
+  row.step_ms_p90 = six_digits(util.quantile(sorted, 0.9) * 1e3)
+  if median > 0 then row.samples_per_s = six_digits(row.effective_batch / median) end
 end
 
 local function measured_columns(row, found)
