@@ -89,6 +89,43 @@ none, text, code = core.device("cuda:99")
 tap.ok(none == nil and type(text) == "string", "no such device is a value")
 tap.is(core.exit_status(code), 69, "its code has an exit status")
 
+-- A step in which the n-th device allocation is refused: its loss, or nil and the code.
+local function step_refused(allocator, n)
+  local opened, _, why = core.runtime{programs = {program}, allocator = allocator, fail_at = n}
+  if not opened then return nil, why end
+  local scope <close> = opened
+  local result, _, step_why = scope:step(1, {1, 2}, {3})
+  return result, step_why
+end
+
+for _, allocator in ipairs{"planned", "caching", "direct"} do
+  local n, result, why = 0, nil, "oom"
+  while not result and why == "oom" and n < 50 do
+    n = n + 1
+    result, why = step_refused(allocator, n)
+  end
+  tap.ok(result and n > 1, allocator .. ": every device allocation may be refused, then the step runs")
+end
+
+-- ---- loaders as a step's source
+local function loader(shape, count, more)
+  local data = core.dataset_random{count = count, shape = shape, target = {1}, seed = 1}
+  local options = {batch = 4}
+  for key, value in pairs(more or {}) do options[key] = value end
+  return core.loader(data, options)
+end
+local fed = core.runtime{programs = {compiled(linear(4))}}
+tap.ok(fed:step(1, loader({2}, 8)), "a loader feeds a step")
+tap.raises("the data's input is (4, 3) in a batch, the network's is (4, 2)", "samples of another shape", fed.step,
+  fed, 1, loader({3}, 8))
+local rest = loader({2}, 6)
+tap.ok(fed:step(1, rest), "a complete batch")
+tap.raises("open the loader with drop_last = true", "an incomplete one, when its targets are no labels", fed.step,
+  fed, 1, rest)
+local whole = loader({2}, 6, {drop_last = true})
+tap.ok(fed:step(1, whole) and fed:step(1, whole), "without it the next epoch begins")
+fed:close()
+
 -- ---- closing
 tap.is(runtime:finish(), true, "finish checks that every byte was given back")
 tap.raises("closed", "a closed runtime is refused", runtime.step, runtime, 1, {1, 2}, {1})
