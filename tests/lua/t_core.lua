@@ -108,8 +108,8 @@ for _, allocator in ipairs{"planned", "caching", "direct"} do
 end
 
 -- ---- loaders as a step's source
-local function loader(shape, count, more)
-  local data = core.dataset_random{count = count, shape = shape, target = {1}, seed = 1}
+local function loader(sample, count, more)
+  local data = core.dataset_random{count = count, shape = sample, target = {1}, seed = 1}
   local options = {batch = 4}
   for key, value in pairs(more or {}) do options[key] = value end
   return core.loader(data, options)
