@@ -96,13 +96,18 @@ static void improve(Planner *p) {
     }
 }
 
-static void search(Planner *p, Ranked *ranked) {
+static int find_plan(Planner *p, Ranked *ranked, int n_items, Err *e) {
     static OrderKey *const keys[] = {by_size, by_life, by_first, by_area};
+    bool found = false;
     for (size_t i = 0; i < ARRAY_LEN(keys) && p->plan.height > p->plan.lower_bound; i++) {
         sort_order(p, ranked, keys[i]);
         try_order(p);
     }
-    improve(p);
+    if (p->plan.height == p->plan.lower_bound) return OK;
+    int code = plan_search(p->items, n_items, p->plan.lower_bound, &found, e);
+    if (found) p->plan.height = p->plan.lower_bound;
+    else improve(p);
+    return code;
 }
 
 /* ---- the bound */
@@ -143,7 +148,7 @@ int plan_build(PlanItem *items, int n, Plan *plan, Err *e) {
     if (!code) {
         Planner p = {items, piece, order, placed, m, 0, {m ? sum + 1 : 0, 0, 0}};
         find_bound(piece, m, &p.plan);
-        search(&p, ranked);
+        code = find_plan(&p, ranked, n, e);
         *plan = p.plan;
     }
     void *const all[] = {piece, placed, order, ranked};
