@@ -13,13 +13,15 @@
 
 #include "mem.h"
 
-enum { MOST_STEPS = 2000000 }; /* blocks and sections looked at in one search: a few milliseconds */
+/* Blocks and sections looked at in one search: some milliseconds, and several placements of every block. */
+enum { MOST_BLOCKS = 1000, MOST_STEPS = 600000, STEPS_PER_PAIR = 8 };
 
 typedef struct Block {
     size_t size, low;   /* low: the offset once it is placed; before, the lowest that is free above all that is placed */
     int first, last;    /* the sections in which it is alive */
     int next, previous; /* in the ring of those that are not placed; its head is block[n] */
     int item;
+    size_t pressure;    /* the bytes of the fullest section that it lives in */
     double key;         /* the largest has number 0 */
 } Block;
 
@@ -35,7 +37,7 @@ typedef struct Search {
     size_t *covered;  /* a stack of the sections' tops that placed blocks lie on; its end is `depth` */
     size_t depth, height;
     int n, sections;
-    long steps;
+    long steps, most; /* taken, and how many there may be */
 } Search;
 
 static bool share_time(const Block *a, const Block *b) { return a->first <= b->last && b->first <= a->last; }
@@ -114,7 +116,7 @@ static bool place_rest(Search *s, size_t offset, int last) {
         if (s->block[k].low + s->block[k].size < limit) limit = s->block[k].low + s->block[k].size;
     for (int i = 0; i < s->sections; i++, s->steps++)
         if (!has_room(s, i, offset)) return false;
-    while (s->steps < MOST_STEPS && (last = next_block(s, offset, last, limit)) < s->n) {
+    while (s->steps < s->most && (last = next_block(s, offset, last, limit)) < s->n) {
         Block *b = &s->block[last];
         offset = b->low;
         if (place(s, b) && place_rest(s, offset, last)) return true;
@@ -158,56 +160,43 @@ static size_t find_lives(Search *s, const PlanItem *items) {
             b->last += s->section[i].time <= item->last;
         }
         sum += (size_t)(b->last - b->first + 1);
+        for (int i = b->first; i <= b->last; i++) s->section[i].rest += b->size;
     }
+    for (Block *b = s->block; b < s->block + s->n; b++)
+        for (int i = b->first; i <= b->last; i++) b->pressure = max_size(b->pressure, s->section[i].rest);
     return sum;
 }
 
 /* ---- numbers */
 
-typedef double BlockKey(const Search *, const Block *);
-
-static double by_life(const Search *s, const Block *b) {
-    (void)s;
-    return b->last - b->first;
-}
-
-static double by_end(const Search *s, const Block *b) {
-    (void)s;
-    return b->last;
-}
-
-/* The bytes of the fullest section that it lives in. */
-static double by_pressure(const Search *s, const Block *b) {
-    size_t most = 0;
-    for (int i = b->first; i <= b->last; i++) most = max_size(most, s->section[i].rest);
-    return (double)most;
-}
+typedef double BlockKey(const Block *);
+static double by_life(const Block *b) { return b->last - b->first + 1; }
+static double by_area(const Block *b) { return (double)b->size * by_life(b); }
+static double by_begin(const Block *b) { return -b->first; }
+static double by_end(const Block *b) { return b->last; }
 
 static int compare_blocks(const void *left, const void *right) {
     const Block *a = left, *b = right;
     if (a->key != b->key) return a->key > b->key ? -1 : 1;
+    if (a->pressure != b->pressure) return a->pressure > b->pressure ? -1 : 1;
     if (a->size != b->size) return a->size > b->size ? -1 : 1;
     return a->item - b->item;
 }
 
 static bool search_by(Search *s, BlockKey *key) {
-    for (int i = 0; i < s->sections; i++) s->section[i].top = s->section[i].rest = 0;
-    for (Block *b = s->block; b < s->block + s->n; b++)
-        for (int i = b->first; i <= b->last; i++) s->section[i].rest += b->size;
-    for (Block *b = s->block; b < s->block + s->n; b++) b->key = key(s, b);
+    for (Block *b = s->block; b < s->block + s->n; b++) b->key = key(b);
     qsort(s->block, (size_t)s->n, sizeof *s->block, compare_blocks);
     for (int k = 0; k <= s->n; k++) {
         s->block[k].low = 0;
         s->block[k].next = k < s->n ? k + 1 : 0;
         s->block[k].previous = k > 0 ? k - 1 : s->n;
     }
-    s->depth = 0;
-    s->steps = 0;
+    s->most = s->steps + MOST_STEPS + (long)s->n * s->n * STEPS_PER_PAIR;
     return place_rest(s, 0, -1);
 }
 
 static bool search(Search *s, PlanItem *items) {
-    static BlockKey *const keys[] = {by_life, by_end, by_pressure};
+    static BlockKey *const keys[] = {by_life, by_area, by_end, by_begin};
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
         if (!search_by(s, keys[i])) continue;
         for (int k = 0; k < s->n; k++) items[s->block[k].item].offset = s->block[k].low;
@@ -217,16 +206,15 @@ static bool search(Search *s, PlanItem *items) {
 }
 
 int plan_search(PlanItem *items, int n, size_t height, bool *found, Err *e) {
-    size_t count = (size_t)n + 1, sum;
+    size_t count = (size_t)n + 1;
     *found = false;
-    if (count > MOST_STEPS / count) return OK; /* the steps do not even suffice for placing each block once */
+    if (n > MOST_BLOCKS) return OK;
     Search s = {.block = mem_new(count * sizeof(Block)), .section = mem_new(count * sizeof(Section)), .height = height};
     if (s.block && s.section) {
         for (int i = 0; i < n; i++)
             if (items[i].size) s.block[s.n++] = (Block){.size = items[i].size, .item = i};
         s.sections = find_sections(items, s.block, s.n, s.section);
-        sum = find_lives(&s, items);
-        s.covered = mem_new((sum + 1) * sizeof *s.covered);
+        s.covered = mem_new((find_lives(&s, items) + 1) * sizeof *s.covered);
         *found = s.covered && search(&s, items);
     }
     bool made = s.covered;
