@@ -66,7 +66,7 @@ deps: ## install the Debian packages that are needed (or say which, where that i
 	else echo "as root: apt-get install $$missing"; exit 1; fi
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	$(MAKE) test BUILD=build/asan CFLAGS="-O1 -g" \
+	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) test BUILD=build/asan CFLAGS="-O1 -g" \
 	    EXTRA="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 
 fuzz: $(BUILD)/tests/t_fuzz ## random networks and settings for about a minute (make test runs a few hundred)

@@ -14,7 +14,7 @@ void network_visit(const Network *n, LayerVisit *visit, void *arg) {
 }
 
 static void dump_layer(const Network *n, const Layer *l, TextSink *put, void *arg) {
-    char options[256], shape[SHAPE_TEXT], line[512];
+    char options[OPTIONS_TEXT], shape[SHAPE_TEXT], line[OPTIONS_TEXT + 256];
     int64_t parameters = 0;
     for (int i = 0; i < l->n_params; i++) parameters += shape_elements(&n->params[l->first_param + i].shape);
     options_text(&l->options, options, sizeof options);

@@ -11,32 +11,36 @@ static int walk(Runtime *r, int steps, Err *e) {
     return OK;
 }
 
-int predict(const Network *net, Program *program, AllocKind kind, Device *device, size_t limit, int steps, Prediction *out, Err *e) {
-    Device *dry;
+static void read_result(const Runtime *r, Prediction *out) {
+    const Ledger *l = runtime_ledger(r);
+    const Placement *place = runtime_placement(r, 0);
+    out->peak = l->peak;
+    out->allocated = l->used;
+    out->reserved = l->held;
+    out->lower_bound = place->persistent + place->plan.lower_bound;
+}
+
+/* Out of memory at the limit is a result. */
+static int run_dry(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *dry, size_t limit, int steps,
+                   Prediction *out, Err *e) {
     Runtime *r = NULL;
-    Prediction result = {.fits = true};
-    Placement place;
+    int code = runtime_open(dry, kind, limit, net, programs, n_programs, 0, 0, &r, &out->reason);
+    if (!code) code = walk(r, steps, &out->reason);
+    out->fits = code == OK;
+    if (r) read_result(r, out);
+    int closed = runtime_close_checked(r, code ? NULL : e);
+    if (code && code != ERR_OOM && e) *e = out->reason;
+    return code == ERR_OOM ? OK : code ? code : closed;
+}
+
+int predict(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device, size_t limit, int steps,
+            Prediction *out, Err *e) {
+    Device *dry;
+    Prediction result = {0};
     int code = device_dry_open(device, &dry, e);
     if (code) return code;
-    code = placement_build(program, dry->table->alignment, &place, e);
-    if (!code) {
-        result.lower_bound = place.persistent + place.plan.lower_bound;
-        placement_free(&place);
-        code = runtime_open(dry, kind, limit, net, &program, 1, 0, 0, &r, &result.reason);
-        if (!code) code = walk(r, steps, &result.reason);
-        result.fits = code == OK;
-        if (code && code != ERR_OOM && e) *e = result.reason;
-    }
-    if (r) {
-        const Ledger *l = runtime_ledger(r);
-        result.peak = l->peak;
-        result.allocated = l->used;
-        result.reserved = l->held;
-        int closed = runtime_close_checked(r, code == OK ? e : NULL);
-        if (code == OK) code = closed;
-    }
+    code = run_dry(net, programs, n_programs, kind, dry, limit, steps, &result, e);
     device_close(dry);
-    if (code && code != ERR_OOM) return code;
-    *out = result;
-    return OK;
+    if (!code) *out = result;
+    return code;
 }

@@ -40,7 +40,8 @@ int runtime_write(Runtime *r, const char *name, const float *values, Err *e);
 /* Shape of such a buffer. */
 int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, Err *e);
 
-/* What a run of `steps` steps will take. The walk is runtime_step's, on the dry device. */
+/* What a run of `steps` steps of the first program will take, in a runtime of all of them. The walk is runtime_step's, on the
+ * dry device. */
 typedef struct Prediction {
     LedgerPeak peak;
     size_t lower_bound;  /* no placement of this program can be lower */
@@ -48,6 +49,7 @@ typedef struct Prediction {
     bool fits;           /* false: out of memory at the limit; reason says where */
     Err reason;
 } Prediction;
-int predict(const Network *net, Program *program, AllocKind kind, Device *device, size_t limit, int steps, Prediction *out, Err *e);
+int predict(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device, size_t limit, int steps,
+            Prediction *out, Err *e);
 
 #endif

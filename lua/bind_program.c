@@ -188,6 +188,19 @@ static int dump(lua_State *L) {
     return bind_text_push(L, t);
 }
 
+/* program:plan() -> a line per buffer: offset, bytes, the ops between which it lives */
+static int plan(lua_State *L) {
+    Err e;
+    Placement place;
+    const Box *box = bind_box(L, 1, BOX_PROGRAM);
+    const Device *device = box->parent[1]->content;
+    Text *t = bind_text_new(L);
+    if (placement_build(box->content, device->table->alignment, &place, &e)) return bind_fail(L, &e);
+    int code = placement_dump(box->content, &place, bind_text_line, t, &e);
+    placement_free(&place);
+    return code ? bind_fail(L, &e) : bind_text_push(L, t);
+}
+
 static void push_operands(lua_State *L, const Program *p, const int *bufs, int n, const char *key) {
     lua_newtable(L);
     for (int i = 0; i < n; i++) {
@@ -284,7 +297,22 @@ size_t bind_bytes(lua_State *L, int index, const char *key) {
     return (size_t)bytes;
 }
 
-/* program:predict{allocator =, memory = limit in bytes, steps =} ->
+/* The programs of a prediction: this one, and those in the table's field `with`. */
+static int predicted_programs(lua_State *L, Program **programs) {
+    programs[0] = bind_get(L, 1, BOX_PROGRAM);
+    if (lua_getfield(L, 2, "with") == LUA_TNIL) return 1;
+    luaL_checktype(L, -1, LUA_TTABLE);
+    int n = 1 + (int)lua_rawlen(L, -1);
+    if (n > BOX_PARENTS) bind_error(L, "with: expected at most %d programs", BOX_PARENTS - 1);
+    for (int i = 1; i < n; i++) {
+        lua_rawgeti(L, -1, i);
+        programs[i] = bind_get(L, -1, BOX_PROGRAM);
+        lua_pop(L, 1);
+    }
+    return n;
+}
+
+/* program:predict{allocator =, memory = limit in bytes, steps =, with = {programs of the same runtime}} ->
  * {peak = {bytes, used, op, categories}, lower_bound, allocated, reserved, fits, reason} */
 static int predict_program(lua_State *L) {
     Err e;
@@ -297,7 +325,9 @@ static int predict_program(lua_State *L) {
     Device *device = box->parent[1]->content;
     AllocKind kind = bind_allocator(L, 2);
     size_t limit = bind_bytes(L, 2, "memory");
-    if (predict(network, box->content, kind, device, limit, (int)steps, &found, &e)) return bind_fail(L, &e);
+    Program *programs[BOX_PARENTS];
+    int n = predicted_programs(L, programs);
+    if (predict(network, programs, n, kind, device, limit, (int)steps, &found, &e)) return bind_fail(L, &e);
     lua_createtable(L, 0, 6);
     bind_set_integer(L, "lower_bound", (lua_Integer)found.lower_bound);
     bind_set_integer(L, "allocated", (lua_Integer)found.allocated);
@@ -310,7 +340,7 @@ static int predict_program(lua_State *L) {
 }
 
 void bind_open_program(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"ops", ops}, {"bufs", bufs}, {"names", names},
+    static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"bufs", bufs}, {"names", names},
         {"predict", predict_program}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"compile", new_program}, {"setting_words", setting_words},
         {"optimizer_kinds", optimizer_kinds}, {NULL, NULL}};

@@ -117,7 +117,7 @@ static int whole(Err *e) {
     Network *net = net_new(NET_MIXED, "CrossEntropyLoss", shape4(2, 3, 12, 12), e);
     int code = net ? OK : e->code;
     if (!code) code = compile(net, &s, cpu, NULL, NULL, &p, e);
-    if (!code) code = predict(net, p, ALLOC_CACHING, cpu, 0, 1, &guess, e);
+    if (!code) code = predict(net, &p, 1, ALLOC_CACHING, cpu, 0, 1, &guess, e);
     if (!code) {
         Outcome o = truth_run(cpu, net, p, ALLOC_CACHING, 0, 0);
         code = o.code ? err_set(e, o.code, "%s", o.err.text) : OK;

@@ -50,7 +50,7 @@ static int check_limit(Device *device, const Network *net, Program *p, const Set
     Prediction under;
     Outcome at = truth_run(device, net, p, s->allocator, peak, 0), below = truth_run(device, net, p, s->allocator, peak - 1, 0);
     if (at.code) return err_set(e, at.code, "with exactly the prediction: %s", at.err.text);
-    int code = predict(net, p, s->allocator, device, peak - 1, 2, &under, e);
+    int code = predict(net, &p, 1, s->allocator, device, peak - 1, 2, &under, e);
     if (code) return code;
     if (under.fits != (below.code == OK)) return err_set(e, ERR_INTERNAL, "one byte less: predicted %d, found %d", under.fits, below.code);
     if (s->allocator != ALLOC_CACHING && below.code != ERR_OOM) return err_set(e, ERR_INTERNAL, "one byte less: %s", err_name(below.code));
@@ -64,7 +64,7 @@ static int truth_check(Device *device, const Network *net, const Settings *s, bo
     Prediction guess;
     int code = compile(net, s, device, NULL, NULL, &p, e);
     if (code) return code;
-    code = predict(net, p, s->allocator, device, 0, 2, &guess, e);
+    code = predict(net, &p, 1, s->allocator, device, 0, 2, &guess, e);
     if (!code) {
         Outcome o = truth_run(device, net, p, s->allocator, 0, 0);
         if (o.code) code = err_set(e, o.code, "%s", o.err.text);

@@ -86,15 +86,28 @@ function cell.id(self, purpose)
   return core.hash(table.concat(parts, "\n"))
 end
 
+-- The program that tests what was learnt, where there is something to test it on.
+local function evaluation(self)
+  if not self.values.test_data or self.values.mode == "eval" then return nil end
+  local values = settings.for_core(self.values)
+  values.mode, values.accumulate, values.keep_output, values.checkpoint = "eval", 1, true, "none"
+  return util.must(core.compile(self.network, values, cell.device(self.values.device)))
+end
+
 -- Program and prediction; `passes`: the program's text after each pass as well.
 function cell.compile(self, passes)
   local v = self.values
   local program, text, code = core.compile(self.network, settings.for_core(v), cell.device(v.device), passes)
   if not program then error(util.failure(text, code), 0) end
-  self.program, self.passes, self.settings = program, text, v
-  self.prediction = util.must(program:predict{allocator = v.allocator, memory = self.memory,
-    steps = self.warmup + self.steps})
+  self.program, self.passes, self.settings, self.eval = program, text, v, evaluation(self)
+  self.prediction = cell.predict(self, self.memory)
   return self
+end
+
+-- What the compiled cell will need, with `limit` bytes or (nil) without a limit.
+function cell.predict(self, limit)
+  return util.must(self.program:predict{allocator = self.values.allocator, memory = limit, steps = self.warmup + self.steps,
+    with = {self.eval}})
 end
 
 -- ---- running
@@ -152,13 +165,6 @@ local function steps(self, runtime, loader, progress)
   return seconds, losses
 end
 
-local function evaluation(self)
-  if not self.values.test_data or self.values.mode == "eval" then return nil end
-  local values = settings.for_core(self.values)
-  values.mode, values.accumulate, values.keep_output, values.checkpoint = "eval", 1, true, "none"
-  return util.must(core.compile(self.network, values, cell.device(self.values.device)))
-end
-
 local function finite(x) return x == x and x ~= math.huge and x ~= -math.huge end
 
 local function judge(self, out)
@@ -181,9 +187,8 @@ end
 -- Runs the compiled cell -> {status, reason, memory, seconds, losses, accuracy}; what was not measured is absent.
 function cell.run(self, progress)
   local v = self.values
-  local eval = evaluation(self)
   local loader = util.must(cell.loader(self))
-  local runtime, reason, code = core.runtime{programs = {self.program, eval}, allocator = v.allocator,
+  local runtime, reason, code = core.runtime{programs = {self.program, self.eval}, allocator = v.allocator,
     memory = self.memory, seed = self.seed}
   if not runtime then return {status = code == "oom" and "oom" or "error", reason = reason, code = code} end
   local scope <close> = runtime
@@ -192,7 +197,7 @@ function cell.run(self, progress)
   local out = {memory = runtime:memory(), seconds = seconds, losses = losses,
     device_used = cell.device(v.device):used()}
   out.status, out.reason = judge(self, out)
-  if eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, eval) end
+  if self.eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, self.eval) end
   local closed, left = scope:finish()
   if not closed then out.status, out.reason = "error", left end
   return out

@@ -17,6 +17,7 @@ local OPTIONS = {
   {"json", nil, nil, "one JSON object per row on standard output instead of the table"},
   {"passes", nil, nil, "dump: the program after each pass"},
   {"network", nil, nil, "dump: the layers instead of the program"},
+  {"plan", nil, nil, "dump: where every buffer lies, and the ledger at the peak, instead of the program"},
   {"quiet", "q", nil, "nothing on standard error but errors"},
   {"verbose", "v", nil, "errors of a script with a traceback"},
   {"help", "h", nil, "this text"},

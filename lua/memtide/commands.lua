@@ -80,9 +80,18 @@ function commands.explain(experiment, options)
   return require "memtide.explain".main(first_cell(experiment, options), options)
 end
 
+-- The plan, and what the ledger will say at the peak under the cell's allocator.
+local function dump_plan(self)
+  local peak = self.prediction.peak
+  io.write((util.must(self.program:plan())))
+  print(("ledger at the peak (%s, allocator %s): %d bytes"):format(peak.op, self.settings.allocator, peak.bytes))
+  for _, category in ipairs(sweep.categories) do print(("%12d %s"):format(peak.categories[category], category)) end
+end
+
 function commands.dump(experiment, options)
   local first = first_cell(experiment, options)
   if options.network then io.write(first.network:text())
+  elseif options.plan then dump_plan(first)
   elseif options.passes then io.write(first.passes)
   else io.write(first.program:dump()) end
   return 0

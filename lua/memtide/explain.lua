@@ -2,6 +2,7 @@
 --
 -- The article's rule, for any network: parameters, gradients and Adam's state at 4 bytes a number; as activations the outputs of the
 -- layers that own parameters, the last one left out; the input. Nothing of activation gradients, other layers' outputs, labels.
+local sweep = require "memtide.sweep"
 local util = require "memtide.util"
 
 local explain = {}
@@ -50,11 +51,10 @@ function explain.article(cell, rows)
     if row.counted then sum.activations = sum.activations + row.activation_bytes end
   end
   sum.total = 0
-  for _, name in ipairs(explain.categories) do sum.total = sum.total + sum[name] end
+  for _, name in ipairs(sweep.categories) do sum.total = sum.total + sum[name] end
   return sum
 end
 
-explain.categories = {"weights", "gradients", "optimizer", "activations", "activation_gradients", "input", "workspace", "other"}
 
 -- ---- why they differ
 
@@ -123,7 +123,7 @@ function REASONS.other() return "the loss, and rounding of every tensor to the d
 -- {name, article, step, reason} for each category, and the total.
 function explain.compare(cell, article)
   local rows, peak = {}, cell.prediction.peak
-  for i, name in ipairs(explain.categories) do
+  for i, name in ipairs(sweep.categories) do
     local a, s = article[name], peak.categories[name]
     rows[i] = {name = name, article = a, step = s, reason = a == s and "" or REASONS[name](cell, a, s)}
   end

@@ -7,13 +7,13 @@ local util = require "memtide.util"
 
 local sweep = {}
 
-local CATEGORIES = {"weights", "gradients", "optimizer", "activations", "activation_gradients", "input",
+sweep.categories = {"weights", "gradients", "optimizer", "activations", "activation_gradients", "input",
   "workspace", "other"}
 
 -- ---- rows: {column = value}
 
 local function peak_columns(row, peak)
-  for _, category in ipairs(CATEGORIES) do row[category .. "_bytes"] = peak.categories[category] end
+  for _, category in ipairs(sweep.categories) do row[category .. "_bytes"] = peak.categories[category] end
   row.peak_op = peak.op
 end
 
@@ -67,22 +67,12 @@ local function measured_columns(row, found)
   row.test_accuracy = found.accuracy
 end
 
--- A prediction at a limit says where it does not fit; how much it would need is the prediction without one.
-local function predict_without_limit(self)
-  local v = self.values
-  return util.must(self.program:predict{allocator = v.allocator, steps = self.warmup + self.steps})
-end
-
 local function fill(self, row, purpose, progress)
   cell.compile(self)
-  if self.prediction.fits == false and self.memory then
-    local reason = self.prediction.reason
-    self.prediction = predict_without_limit(self)
-    predicted_columns(self, row)
-    row.status, row.reason = "oom", reason
-  else
-    predicted_columns(self, row)
-  end
+  local reason = not self.prediction.fits and self.prediction.reason
+  if reason then self.prediction = cell.predict(self) end -- the limit says where it does not fit; this, how much it needs
+  predicted_columns(self, row)
+  if reason then row.status, row.reason = "oom", reason end
   if purpose == "run" then measured_columns(row, cell.run(self, progress)) end
 end
 
@@ -110,7 +100,7 @@ local function make_row(self, id, purpose, progress)
 end
 
 local function release(self)
-  for _, key in ipairs{"program", "network"} do
+  for _, key in ipairs{"eval", "program", "network"} do
     if self[key] then self[key]:close() end
     self[key] = nil
   end
