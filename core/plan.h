@@ -2,8 +2,8 @@
  *
  *   offset ^      +-----------+
  *   height |  +---+  tensor 2 |        greedy by size, first fit: the largest first, each at the lowest offset that is free
- *          |  | 1 +--+--------+        during its whole life; of several orders, and of a short search
- *          |  |   | 3|                 where none reaches the bound, the lowest height wins
+ *          |  | 1 +--+--------+        during its whole life; where neither this order nor two others
+ *          |  |   | 3|                 reach the bound, a search for a plan at it follows
  *          +--+---+--+-------> time    lower bound = the largest sum of sizes alive at one time
  */
 #ifndef MT_PLAN_H

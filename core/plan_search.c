@@ -52,7 +52,7 @@ static size_t lowest_offset(Search *s, const Block *b) {
 /* Onto what is below it. false: something in its sections has no room any more. */
 static bool place(Search *s, Block *b) {
     size_t top = b->low + b->size;
-    bool fits = true;
+    bool fits = top <= s->height;
     for (int i = b->first; i <= b->last; i++) {
         Section *at = &s->section[i];
         s->covered[s->depth++] = at->top;
@@ -206,9 +206,10 @@ static bool search(Search *s, PlanItem *items) {
 }
 
 int plan_search(PlanItem *items, int n, size_t height, bool *found, Err *e) {
-    size_t count = (size_t)n + 1;
+    size_t count = 1;
     *found = false;
-    if (n > MOST_BLOCKS) return OK;
+    for (int i = 0; i < n; i++) count += items[i].size > 0;
+    if (count > MOST_BLOCKS) return OK;
     Search s = {.block = mem_new(count * sizeof(Block)), .section = mem_new(count * sizeof(Section)), .height = height};
     if (s.block && s.section) {
         for (int i = 0; i < n; i++)
