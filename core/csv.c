@@ -20,6 +20,7 @@ struct Csv {
     char *header;     /* as it stands in the file, with "\n" */
     char *names;      /* packed */
     int columns, cell, repeat, status;
+    bool late;        /* see csv_flush_late */
     char **record;    /* [n] one for each (cell, repeat) */
     int n, cap;
     int *slot, slots; /* hash table by (cell, repeat): 1 + index of the record, 0 = free; slots is a power of two */
@@ -367,13 +368,19 @@ static int write_record(Csv *c, const char *text, Err *e) {
     int code = c->fd < 0 ? create(c, e) : OK;
     if (!code) code = check_unchanged(c, e);
     if (code) return code;
-    if (write_all(c->fd, text, n) || fdatasync(c->fd)) {
+    if (write_all(c->fd, text, n) || (!c->late && fdatasync(c->fd))) {
         code = file_error("write", c->path, e);
         if (ftruncate(c->fd, (off_t)c->length)) err_prefix(e, "the file may now end in a part of the row");
         return code;
     }
     c->length += (int64_t)n;
     return OK;
+}
+
+void csv_flush_late(Csv *c) { c->late = true; }
+
+int csv_flush(Csv *c, Err *e) {
+    return c->fd >= 0 && fdatasync(c->fd) ? file_error("write", c->path, e) : OK;
 }
 
 /* The header goes with the first row: a file never has one without the other, unless the write was torn. */

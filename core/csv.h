@@ -19,6 +19,10 @@ const char *csv_status(const Csv *c, const char *cell, int64_t repeat);
 const char *csv_value(const Csv *c, const char *cell, int64_t repeat, const char *column);
 /* How many pairs of cell and repeat there are; of two rows with the same pair the later counts. */
 int64_t csv_rows(const Csv *c);
+/* From now on rows are flushed to disk together, by csv_flush, instead of one by one: for rows that cost nothing to make again
+ * (predictions: a thousand of them take less time than a thousand flushes). */
+void csv_flush_late(Csv *c);
+int csv_flush(Csv *c, Err *e);
 /* Appends the row; on failure (disk full) the file ends where it ended before. */
 int csv_append(Csv *c, const Row *r, Err *e);
 

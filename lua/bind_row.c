@@ -111,6 +111,20 @@ static int append(lua_State *L) {
     return 1;
 }
 
+/* csv:flush_late(): rows reach the disk with csv:flush() */
+static int flush_late(lua_State *L) {
+    csv_flush_late(bind_get(L, 1, BOX_CSV));
+    return 0;
+}
+
+/* csv:flush() -> true */
+static int flush(lua_State *L) {
+    Err e;
+    if (csv_flush(bind_get(L, 1, BOX_CSV), &e)) return bind_fail(L, &e);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
 /* csv:rows() -> how many */
 static int rows(lua_State *L) {
     lua_pushinteger(L, csv_rows(bind_get(L, 1, BOX_CSV)));
@@ -120,7 +134,8 @@ static int rows(lua_State *L) {
 void bind_open_row(lua_State *L) {
     static const luaL_Reg of_row[] = {{"set", set}, {"get", get}, {"columns", columns}, {"line", line},
         {"header", header}, {"clear", clear}, {NULL, NULL}};
-    static const luaL_Reg of_csv[] = {{"value", value}, {"append", append}, {"rows", rows}, {NULL, NULL}};
+    static const luaL_Reg of_csv[] = {{"value", value}, {"append", append}, {"rows", rows},
+        {"flush", flush}, {"flush_late", flush_late}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {NULL, NULL}};
     bind_type(L, BOX_ROW, of_row);
     bind_type(L, BOX_CSV, of_csv);

@@ -124,12 +124,13 @@ end
 
 -- ---- all cells
 
-local function open_file(options, row)
+local function open_file(options, row, purpose)
   if options.csv == "-" or not options.csv then return nil end
   local file, torn = util.must(core.csv(options.csv, row))
   if torn == true then
     options.say(("%s: an incomplete last line was moved to %s.torn"):format(options.csv, options.csv))
   end
+  if purpose == "predict" then file:flush_late() end
   return file
 end
 
@@ -157,7 +158,7 @@ function sweep.run(self, purpose, options)
   if #cells == 0 then util.fail_at(self.where, "experiment: there is no cell to run") end
   build_all(cells, options)
   local row = util.must(core.row(self:own_axes()))
-  local columns, file = row:columns(), open_file(options, row)
+  local columns, file = row:columns(), open_file(options, row, purpose)
   local progress = report.progress(#cells, options)
   if options.csv == "-" then io.stdout:write(row:header()) end
   for i, current in ipairs(cells) do
@@ -177,7 +178,10 @@ function sweep.run(self, purpose, options)
     release(current)
   end
   progress.finish()
-  if file then file:close() end
+  if file then
+    util.must(file:flush())
+    file:close()
+  end
   return rows, resumed
 end
 

@@ -9,7 +9,7 @@ local ORDER = {
 -- Files whose level is another's: data readers, allocators, parts of a unit.
 local PART_OF = {data_file = "data_private", data_images = "data_private", data_npy = "data_private", alloc_planned = "alloc",
   alloc_caching = "alloc", alloc_direct = "alloc", device_dry = "device", network_dump = "layer", program_check = "program",
-  program_dump = "program", op_cost = "program", predict = "runtime", runtime_io = "runtime_private", placement = "passes", network = "layer",
+  program_dump = "program", op_cost = "program", predict = "runtime", runtime_io = "runtime_private", placement = "passes", plan_search = "plan", network = "layer",
   lower = "layer"}
 local TABLES = {ops = "op", layers = "network"} -- .def files
 
