@@ -1,9 +1,9 @@
 /* plan.h: lifetimes to offsets. Pure arithmetic: knows sizes and times, no ops, no device.
  *
  *   offset ^      +-----------+
- *   height |  +---+  tensor 2 |        greedy by size, first fit: the largest first, each at the lowest offset that is free
- *          |  | 1 +--+--------+        during its whole life; where neither this order nor two others
- *          |  |   | 3|                 reach the bound, a search for a plan at it follows
+ *   height |  +---+  tensor 2 |        greedy by size, first fit: the largest first, each at the lowest offset
+ *          |  | 1 +--+--------+        that is free during its whole life; where neither this order
+ *          |  |   | 3|                 nor two others reach the bound, a search for a plan at it follows
  *          +--+---+--+-------> time    lower bound = the largest sum of sizes alive at one time
  */
 #ifndef MT_PLAN_H
@@ -29,8 +29,8 @@ int plan_build(PlanItem *items, int n, Plan *plan, Err *e);
 /* ERR_INTERNAL naming two items that overlap in time and place, if there are such. */
 int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
 
-/* Looks for offsets within `height` bytes, which are at least the lower bound; a bounded number of steps. Fills the items'
- * offsets where it found some, and leaves them alone otherwise; in plan_search.c. ERR_HOST_MEMORY. */
+/* Looks, for a bounded number of steps, for offsets within `height` bytes, which must be at least the lower bound. Fills
+ * the items' offsets where it found some, and leaves them alone otherwise; in plan_search.c. ERR_HOST_MEMORY. */
 int plan_search(PlanItem *items, int n, size_t height, bool *found, Err *e);
 
 #endif

@@ -1,11 +1,12 @@
 /* plan_search.c: a plan of a given height, looked for depth first, by the ideas of MiniMalloc (Moffitt, ASPLOS 2023).
  *
- * Blocks are placed from the bottom to the top, each on what lies below it: every plan can be pushed down until it has that
- * form. So a plan is an order of the blocks, and three things cut most orders off:
+ * Blocks are placed from the bottom to the top, each on what lies below it: every plan can be pushed down until it has
+ * that form. So a plan is an order of the blocks, and three rules cut most orders off:
  *   - the offsets only rise (equal ones: the blocks' numbers rise), so of orders with the same result one is tried;
- *   - a block that still fits below another one is placed before it;
+ *   - a block that could start where another one would still fit below it is not placed yet;
  *   - in each section of time, what is placed, the gap above it and what is not placed yet stay within the height.
- * A block that is tried early decides much; the searches differ in the blocks' numbers, and the number of steps bounds each. */
+ * Of the blocks at the same offset the one with the lowest number is tried first. Early choices decide much, and no way
+ * of numbering suits every program: several are tried, each for a bounded number of steps. */
 #include "plan.h"
 
 #include <limits.h>
@@ -17,7 +18,7 @@
 enum { MOST_BLOCKS = 1000, MOST_STEPS = 600000, STEPS_PER_PAIR = 8 };
 
 typedef struct Block {
-    size_t size, low;   /* low: the offset once it is placed; before, the lowest that is free above all that is placed */
+    size_t size, low;   /* low: the offset once it is placed; before, the top of what is placed in its sections */
     int first, last;    /* the sections in which it is alive */
     int next, previous; /* in the ring of those that are not placed; its head is block[n] */
     int item;
@@ -108,7 +109,7 @@ static int next_block(Search *s, size_t offset, int last, size_t limit) {
     return found;
 }
 
-/* Places what is left, above or beside block `last` at `offset`. false: there is no such plan, or the steps are used up. */
+/* Places what is left, after block `last` at `offset`. false: there is no such plan, or the steps are used up. */
 static bool place_rest(Search *s, size_t offset, int last) {
     size_t limit = SIZE_MAX;
     if (s->block[s->n].next == s->n) return true;
