@@ -29,8 +29,8 @@ int plan_build(PlanItem *items, int n, Plan *plan, Err *e);
 /* ERR_INTERNAL naming two items that overlap in time and place, if there are such. */
 int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
 
-/* Looks, for a bounded number of steps, for offsets within `height` bytes, which must be at least the lower bound. Fills
- * the items' offsets where it found some, and leaves them alone otherwise; in plan_search.c. ERR_HOST_MEMORY. */
+/* Looks, for a bounded number of steps, for offsets within `height` bytes, which must be at least the lower bound.
+ * Fills the items' offsets where it found some, and leaves them alone otherwise; in plan_search.c. ERR_HOST_MEMORY. */
 int plan_search(PlanItem *items, int n, size_t height, bool *found, Err *e);
 
 #endif

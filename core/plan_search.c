@@ -14,8 +14,8 @@
 
 #include "mem.h"
 
-/* Bounds: blocks in a plan; blocks and sections looked at in one search (1 to 2 ms at 100 blocks), which lets it place every
- * block several times. */
+/* Bounds: blocks in a plan; blocks and sections looked at in one search (1 to 2 ms at 100 blocks), which lets it place
+ * every block several times. */
 enum { MOST_BLOCKS = 1000, MOST_STEPS = 600000, STEPS_PER_PAIR = 8 };
 
 typedef struct Block {
