@@ -1,3 +1,3 @@
 std = "lua54"
-max_line_length = 130
-read_globals = {"memtide"}
+max_line_length = 120
+exclude_files = {"tests/oracle"} -- data

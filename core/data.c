@@ -170,10 +170,10 @@ static void normalize(const Dataset *d, float *x, int64_t n) {
 
 static void get_x(const Dataset *d, int64_t i, float *x) {
     int64_t n = shape_elements(&d->sample);
-    const unsigned char *u8 = (const unsigned char *)d->x + (d->x ? i * n : 0);
+    const unsigned char *u8 = d->x;
     if (!d->x) draw_normal(d, i, DRAW_X, n, x);
     else if (d->stored == DT_F32) memcpy(x, (const float *)d->x + i * n, (size_t)n * sizeof *x);
-    else for (int64_t k = 0; k < n; k++) x[k] = u8[k] / d->divisor;
+    else for (int64_t k = 0; k < n; k++) x[k] = u8[i * n + k] / d->divisor;
     normalize(d, x, n);
 }
 
