@@ -1,6 +1,7 @@
 /* alloc.h: three ways to give tensors device bytes, all through the ledger.
  *   planned  one arena, offsets fixed before the run
- *   caching  PyTorch's CUDACachingAllocator: 512-byte blocks, small and large pools, 2 and 20 MiB segments, splitting, merging
+ *   caching  PyTorch's CUDACachingAllocator: 512-byte blocks, small and large pools, 2 and 20 MiB segments,
+ *            splitting, merging
  *   direct   one device allocation per tensor */
 #ifndef MT_ALLOC_H
 #define MT_ALLOC_H

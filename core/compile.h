@@ -5,7 +5,8 @@
 #include "network.h"
 #include "passes.h"
 
-/* Builds the step program of `net` under `s`, with workspace and states of `device`. The device must outlive the program. */
+/* Builds the step program of `net` under `s`, with workspace and states of `device`.
+ * The device must outlive the program. */
 int compile(const Network *net, const Settings *s, Device *device, PassWatch *watch, void *arg, Program **out, Err *e);
 
 #endif

@@ -1,7 +1,7 @@
 /* csv.h: a results file that rows are appended to, and resumed from.
  *   append   one write per row, then fdatasync
- *   resume   rows already there are known by (cell, repeat); a torn last line moves to FILE.torn; damage earlier, and a header
- *            that differs (the column is named), are refused with the file untouched */
+ *   resume   rows already there are known by (cell, repeat); a torn last line moves to FILE.torn; damage earlier, and a
+ *            header that differs (the column is named), are refused with the file untouched */
 #ifndef MT_CSV_H
 #define MT_CSV_H
 
@@ -9,18 +9,19 @@
 
 typedef struct Csv Csv;
 
-/* Opens or creates `path` for rows with the columns of `like`. Exclusive: a second process is refused (flock). A new file
- * (and its header) appears with the first row. *torn is set when a torn line was moved. */
+/* Opens or creates `path` for rows with the columns of `like`. Exclusive: a second process is refused (flock). A new
+ * file (and its header) appears with the first row. *torn is set when a torn line was moved. */
 int csv_open(const char *path, const Row *like, Csv **out, bool *torn, Err *e);
 void csv_close(Csv *c); /* NULL is allowed */
-/* Is a row with this cell and repeat there, and what is its status? NULL: no such row. Borrowed until the next append. */
+/* Is a row with this cell and repeat there, and what is its status? NULL: no such row.
+ * Borrowed until the next append. */
 const char *csv_status(const Csv *c, const char *cell, int64_t repeat);
 /* Value of `column` in that row, NULL: no such row or column. Borrowed until the next append. */
 const char *csv_value(const Csv *c, const char *cell, int64_t repeat, const char *column);
 /* How many pairs of cell and repeat there are; of two rows with the same pair the later counts. */
 int64_t csv_rows(const Csv *c);
-/* From now on rows are flushed to disk together, by csv_flush, instead of one by one: for rows that cost nothing to make again
- * (predictions: a thousand of them take less time than a thousand flushes). */
+/* From now on rows are flushed to disk together, by csv_flush, instead of one by one: for rows that cost nothing to
+ * make again (predictions: a thousand of them take less time than a thousand flushes). */
 void csv_flush_late(Csv *c);
 int csv_flush(Csv *c, Err *e);
 /* Appends the row; on failure (disk full) the file ends where it ended before. */

@@ -4,8 +4,8 @@
  *   used   bytes of tensors in them, by category            |weights|acts|...|      other        |
  *   other  held - used: alignment, gaps, cached free blocks (and the loss)
  *
- * The peak instant is the first one with the most bytes held and, among those, the most bytes used; the categories at that
- * instant sum to the peak. A limit makes any device small; fail_at makes the n-th request fail. */
+ * The peak instant is the first one with the most bytes held and, among those, the most bytes used; the categories at
+ * that instant sum to the peak. A limit makes any device small; fail_at makes the n-th request fail. */
 #ifndef MT_LEDGER_H
 #define MT_LEDGER_H
 

@@ -18,11 +18,12 @@ typedef struct Layer {
     int n_child, cap_child;
     int depth;               /* levels of containers below */
     Shape in, out;           /* with the batch as dimension 0 */
-    int64_t in_order[3], out_order[3]; /* nonzero (C, H, W): features of a flattened channels-last image, stored as H, W, C */
+    int64_t in_order[3], out_order[3]; /* nonzero (C, H, W): features of a flattened image, stored as H, W, C */
     int first_param, n_params; /* own ones, without the children's */
 } Layer;
 
-/* How a parameter starts: uniform in [-bound, bound] (PyTorch's kaiming_uniform with a = sqrt(5) comes to bound = 1/sqrt(fan_in)). */
+/* How a parameter starts: uniform in [-bound, bound] (PyTorch's kaiming_uniform with a = sqrt(5) comes to
+ * bound = 1/sqrt(fan_in)). */
 typedef struct Param {
     char name[PARAM_NAME]; /* "0.weight": the key in PyTorch's state_dict */
     Shape shape;           /* PyTorch's */
@@ -40,7 +41,8 @@ typedef struct Network {
 } Network;
 
 /* ---- building the tree: the caller owns a layer until it is added or given to network_new */
-Layer *layer_new(const char *kind, const char *where, Err *e); /* NULL: unknown kind (the text names the known ones) or no memory */
+/* NULL: unknown kind (the text names the known ones) or no memory. */
+Layer *layer_new(const char *kind, const char *where, Err *e);
 int layer_add(Layer *parent, Layer *child, Err *e);            /* takes the child, also on failure */
 void layer_free(Layer *l);                                      /* with its children; NULL is allowed */
 /* The option line of a kind (see options.h), NULL when there is no such kind. */

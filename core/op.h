@@ -32,10 +32,12 @@ const OpInfo *op_info(OpKind kind);
 /* Name of operand `slot` ("dw", "acc") into text[16]; returns text. */
 const char *op_operand(OpKind kind, bool output, int slot, char *text);
 
-typedef struct PoolAttr { int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor; } PoolAttr; /* divisor 0: window size */
+/* divisor 0: window size */
+typedef struct PoolAttr { int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor; } PoolAttr;
 typedef struct ActAttr { ActFn act; float slope; int32_t inplace; } ActAttr; /* inplace: the layer asked for it */
-typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActAttr fused; } ConvAttr; /* pad: top left bottom right */
-typedef struct LinearAttr { ActAttr fused; } LinearAttr; /* fused: the activation that the op applies itself, ACT_NONE: none */
+/* pad: top left bottom right; fused: the activation that the op applies itself, ACT_NONE: none */
+typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActAttr fused; } ConvAttr;
+typedef struct LinearAttr { ActAttr fused; } LinearAttr;
 typedef struct DropAttr { float p; uint32_t id; int32_t inplace; } DropAttr;
 typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum; } LossAttr; /* sum: reduction = "sum" */
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;

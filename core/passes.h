@@ -1,5 +1,5 @@
-/* passes.h: program -> program, one technique each. A pass sees ops and buffers, never layers; the file of a pass explains it.
- * Each leaves a valid program: it ends in program_check. */
+/* passes.h: program -> program, one technique each. A pass sees ops and buffers, never layers; the file of a pass
+ * explains it. Each leaves a valid program: it ends in program_check. */
 #ifndef MT_PASSES_H
 #define MT_PASSES_H
 
@@ -8,9 +8,9 @@
 
 /* ---- in the order in which compile calls them */
 int pass_precision(Program *p, const Settings *s, Err *e);   /* dtypes, casts */
-int pass_fuse(Program *p, const Settings *s, Err *e);        /* conv2d and linear take over the activation behind them */
+int pass_fuse(Program *p, const Settings *s, Err *e);        /* conv2d and linear take over the activation after */
 int pass_backward(Program *p, const Settings *s, Err *e);    /* the gradient of every forward op, as ops */
-int pass_workspace(Program *p, const Settings *s, Device *device, Err *e); /* what the device needs per op, as buffers */
+int pass_workspace(Program *p, const Settings *s, Device *device, Err *e); /* what the device needs, as buffers */
 int pass_checkpoint(Program *p, const Settings *s, Device *device, Err *e); /* drop activations, run their ops again */
 int pass_accumulate(Program *p, const Settings *s, Err *e);  /* several micro-batches for one update */
 int pass_update(Program *p, const Settings *s, Err *e);      /* the optimizer, the loss scale, master copies */
@@ -22,8 +22,8 @@ typedef void PassWatch(void *arg, const char *pass, const Program *p);
 /* The passes behind checkpointing: what pass_checkpoint judges a choice by. */
 int compile_finish(Program *p, const Settings *s, PassWatch *watch, void *arg, Err *e);
 
-/* The plan of a whole program: temporaries placed, persistent buffers below them. offsets[n_bufs] by root buffer, from the
- * arena's start; the persistent ones come first, in buffer order. */
+/* The plan of a whole program: temporaries placed, persistent buffers below them. offsets[n_bufs] by root buffer, from
+ * the arena's start; the persistent ones come first, in buffer order. */
 typedef struct Placement {
     size_t *offsets;
     size_t persistent, arena; /* bytes: persistent buffers; all */

@@ -11,7 +11,8 @@ static int place(const Program *p, const Life *life, PlanItem *items, size_t ali
         items[b] = (PlanItem){bytes, life[b].first, life[b].last, 0};
         if (p->bufs[b].kind != BUF_PERSISTENT) continue;
         out->offsets[b] = out->persistent;
-        if (!size_add(out->persistent, bytes, &out->persistent)) return err_set(e, ERR_SCRIPT, "the parameters' bytes do not fit in size_t");
+        if (!size_add(out->persistent, bytes, &out->persistent))
+            return err_set(e, ERR_SCRIPT, "the parameters' bytes do not fit in size_t");
         items[b].size = 0;
     }
     int code = plan_build(items, p->n_bufs, &out->plan, e);
@@ -50,9 +51,13 @@ void placement_free(Placement *pl) {
 
 static void dump_buf(const Program *p, const Placement *pl, const Life *life, int b, TextSink *sink, void *arg) {
     char line[160];
-    if (p->bufs[b].kind == BUF_PERSISTENT) snprintf(line, sizeof line, "%12zu %12zu  always     %s", pl->offsets[b], life[b].bytes, p->bufs[b].name);
+    const Buf *buf = &p->bufs[b];
+    const Life *l = &life[b];
+    size_t offset = pl->offsets[b];
+    if (buf->kind == BUF_PERSISTENT)
+        snprintf(line, sizeof line, "%12zu %12zu  always     %s", offset, l->bytes, buf->name);
     else
-        snprintf(line, sizeof line, "%12zu %12zu  %4d-%-4d  %s", pl->offsets[b], life[b].bytes, life[b].first, life[b].last, p->bufs[b].name);
+        snprintf(line, sizeof line, "%12zu %12zu  %4d-%-4d  %s", offset, l->bytes, l->first, l->last, buf->name);
     sink(arg, line);
 }
 
@@ -64,8 +69,8 @@ int placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *
     sink(arg, "      offset        bytes  ops        buffer");
     for (int b = 0; b < p->n_bufs; b++)
         if (life[b].used) dump_buf(p, pl, life, b, sink, arg);
-    snprintf(line, sizeof line, "arena %zu = persistent %zu + temporaries %zu; lower bound %zu", pl->arena, pl->persistent, pl->plan.height,
-             pl->persistent + pl->plan.lower_bound);
+    snprintf(line, sizeof line, "arena %zu = persistent %zu + temporaries %zu; lower bound %zu", pl->arena,
+             pl->persistent, pl->plan.height, pl->persistent + pl->plan.lower_bound);
     sink(arg, line);
     mem_free(life);
     return OK;

@@ -21,8 +21,8 @@ static void read_result(const Runtime *r, Prediction *out) {
 }
 
 /* Out of memory at the limit is a result. */
-static int run_dry(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *dry, size_t limit, int steps,
-                   Prediction *out, Err *e) {
+static int run_dry(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *dry,
+                   size_t limit, int steps, Prediction *out, Err *e) {
     Runtime *r = NULL;
     int code = runtime_open(dry, kind, limit, net, programs, n_programs, 0, 0, &r, &out->reason);
     if (!code) code = walk(r, steps, &out->reason);
@@ -33,8 +33,8 @@ static int run_dry(const Network *net, Program *const *programs, int n_programs,
     return code == ERR_OOM ? OK : code ? code : closed;
 }
 
-int predict(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device, size_t limit, int steps,
-            Prediction *out, Err *e) {
+int predict(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device, size_t limit,
+            int steps, Prediction *out, Err *e) {
     Device *dry;
     Prediction result = {0};
     int code = device_dry_open(device, &dry, e);

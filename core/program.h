@@ -1,22 +1,23 @@
 /* program.h: one training step as data: buffers, and a flat list of ops over them.
  *
- * Ops [0, body_end) are the body: they run once per micro-batch. Ops [body_end, n_ops) run once per step, after the last
- * micro-batch. Every temporary buffer is written by exactly one op; operands marked "*" in ops.def must be persistent or
- * carried. Passes change a program in place and leave it valid: program_check says so after each of them. */
+ * Ops [0, body_end) are the body: they run once per micro-batch. Ops [body_end, n_ops) run once per step, after the
+ * last micro-batch. Every temporary buffer is written by exactly one op; operands marked "*" in ops.def must be
+ * persistent or carried. Passes change a program in place and leave it valid: program_check says so after each of
+ * them. */
 #ifndef MT_PROGRAM_H
 #define MT_PROGRAM_H
 
 #include "op.h"
 
 /*   name                  CSV column             what it counts */
-#define CATEGORIES(X)                                                                                                   \
-    X(WEIGHTS,              "weights",              "parameters, their 16-bit copies, and fp32 master copies")          \
-    X(GRADIENTS,            "gradients",            "gradients of parameters, accumulation buffers included")           \
-    X(OPTIMIZER,            "optimizer",            "momentum and Adam buffers, step count, loss scale")                \
-    X(ACTIVATIONS,          "activations",          "outputs of forward ops, recomputed ones included, pooling indices") \
-    X(ACTIVATION_GRADIENTS, "activation_gradients", "gradients of activations")                                        \
-    X(INPUT,                "input",                "the micro-batch: inputs and targets")                              \
-    X(WORKSPACE,            "workspace",            "scratch that one op's library call needs")                         \
+#define CATEGORIES(X)                                                                                               \
+    X(WEIGHTS,              "weights",              "parameters, their 16-bit copies, and fp32 master copies")      \
+    X(GRADIENTS,            "gradients",            "gradients of parameters, accumulation buffers included")       \
+    X(OPTIMIZER,            "optimizer",            "momentum and Adam buffers, step count, loss scale")            \
+    X(ACTIVATIONS,          "activations",          "outputs of forward ops, recomputed ones too, pooling indices") \
+    X(ACTIVATION_GRADIENTS, "activation_gradients", "gradients of activations")                                     \
+    X(INPUT,                "input",                "the micro-batch: inputs and targets")                          \
+    X(WORKSPACE,            "workspace",            "scratch that one op's library call needs")                     \
     X(OTHER,                "other",                "the loss; alignment, gaps and cached blocks of the allocator")
 
 typedef enum Category {
@@ -43,15 +44,15 @@ typedef struct Buf {
     Shape shape;         /* PyTorch's order */
     DType dtype;
     Layout layout;
-    int64_t order[3];    /* nonzero (C, H, W): dimension 1 of this (N, C*H*W) matrix is stored as H, W, C (a flattened image) */
+    int64_t order[3];    /* nonzero (C, H, W): dimension 1 of this (N, C*H*W) matrix is stored as H, W, C */
     Category category;
     BufKind kind;
     size_t bytes;        /* exact */
     int alias;           /* the buffer whose storage this one shares, or NO_BUF; never a chain: always the root */
-    int param;           /* index of the network's parameter that this is (or is the master, gradient, state of), or -1 */
-    bool carried;        /* a temporary that holds its value from one micro-batch to the next: lives through the whole body */
+    int param;           /* the network's parameter that this is (or is the master, gradient, state of), or -1 */
+    bool carried;        /* a temporary that holds its value between micro-batches: lives through the whole body */
     bool keep;           /* lives to the end of the step, so that it can be read then */
-    bool master;         /* a 16-bit parameter that gets an fp32 master copy (set by the precision pass, used by update) */
+    bool master;         /* a 16-bit parameter with an fp32 master copy (set by the precision pass, used by update) */
 } Buf;
 
 typedef struct Op {
@@ -84,7 +85,8 @@ Program *program_new(void);                    /* NULL: no host memory */
 Program *program_copy(const Program *p);       /* NULL: no host memory */
 void program_free(Program *p);
 
-/* A buffer with its byte count filled in; name as printf. Returns its index; on failure sets p->failed and returns 0. */
+/* A buffer with its byte count filled in; name as printf.
+ * Returns its index; on failure sets p->failed and returns 0. */
 int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...)
     __attribute__((format(printf, 5, 6)));
 /* Recomputes bytes after shape or dtype changed. */
@@ -110,15 +112,17 @@ void program_replace_input(Program *p, int first, int last, int from, int to);
 /* Fills op->flops and op->traffic from its operands; in op_cost.c. */
 void op_cost(const Program *p, Op *op);
 
-/* The verifier: operands present and in range, defined before use, one writer or "*", shapes and dtypes as the kind wants,
- * aliases sound (no read of storage that was overwritten), body temporaries not used after the body unless it runs once. `after` names the pass. */
+/* The verifier: operands present and in range, defined before use, one writer or "*", shapes and dtypes as the kind
+ * wants, aliases sound (no read of storage that was overwritten), body temporaries not used after the body unless it
+ * runs once. `after` names the pass. */
 int program_check(const Program *p, const char *after, Err *e);
 
 /* The program as text, one buffer or op per line, through `put(arg, line)`. */
 typedef void TextSink(void *arg, const char *line);
 void program_dump(const Program *p, TextSink *put, void *arg);
 
-/* Storage lifetimes, by root buffer (others: bytes 0). first/last are op indices; a persistent buffer has [0, n_ops - 1]. */
+/* Storage lifetimes, by root buffer (others: bytes 0). first/last are op indices;
+ * a persistent buffer has [0, n_ops - 1]. */
 typedef struct Life { int first, last; size_t bytes; bool used; } Life;
 /* life[n_bufs] */
 void program_lives(const Program *p, Life *life);

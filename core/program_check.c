@@ -16,8 +16,8 @@ typedef struct Check {
 
 static int bad(const Check *c, const char *what, int buf) {
     const Op *op = &c->p->ops[c->op];
-    return err_set(c->e, ERR_INTERNAL, "after %s: op %d %s %s: %s%s%s", c->after, c->op, op_info(op->kind)->name, op->path, what,
-                   buf == NO_BUF ? "" : ": ", buf == NO_BUF ? "" : c->p->bufs[buf].name);
+    return err_set(c->e, ERR_INTERNAL, "after %s: op %d %s %s: %s%s%s", c->after, c->op, op_info(op->kind)->name,
+                   op->path, what, buf == NO_BUF ? "" : ": ", buf == NO_BUF ? "" : c->p->bufs[buf].name);
 }
 
 static int check_operands(const Check *c, const Op *op) {
@@ -84,7 +84,8 @@ static int check_write(Check *c, const Op *op, int k) {
 static bool conv_fits(const Buf *x, const Buf *w, const Buf *y, const ConvAttr *a) {
     if (x->shape.rank != 4 || w->shape.rank != 4 || y->shape.rank != 4) return false;
     for (int i = 0; i < 2; i++) {
-        int64_t span = x->shape.dim[2 + i] + a->pad[i] + a->pad[2 + i] - (int64_t)a->dilation[i] * (w->shape.dim[2 + i] - 1) - 1;
+        int64_t window = (int64_t)a->dilation[i] * (w->shape.dim[2 + i] - 1) + 1;
+        int64_t span = x->shape.dim[2 + i] + a->pad[i] + a->pad[2 + i] - window;
         if (span < 0 || span / a->stride[i] + 1 != y->shape.dim[2 + i]) return false;
     }
     return x->shape.dim[0] == y->shape.dim[0] && y->shape.dim[1] == w->shape.dim[0] &&
@@ -101,7 +102,8 @@ static bool same_elements(const Buf *a, const Buf *b) {
 }
 
 static bool operands_fit(const Program *p, const Op *op) {
-    const Buf *a = op->in[0] == NO_BUF ? NULL : &p->bufs[op->in[0]], *b = op->in[1] == NO_BUF ? NULL : &p->bufs[op->in[1]];
+    const Buf *a = op->in[0] == NO_BUF ? NULL : &p->bufs[op->in[0]];
+    const Buf *b = op->in[1] == NO_BUF ? NULL : &p->bufs[op->in[1]];
     const Buf *y = &p->bufs[op->out[0]];
     Buf w;
     switch (op->kind) {
@@ -133,7 +135,8 @@ static int check_buffers(const Program *p, const char *after, Err *e) {
         if (b->category != CAT_WORKSPACE && b->bytes != (size_t)n * dtype_size(b->dtype))
             return err_set(e, ERR_INTERNAL, "after %s: %s has %zu bytes, its shape wants %zu", after, b->name, b->bytes,
                            (size_t)n * dtype_size(b->dtype));
-        if (b->alias != NO_BUF && (b->alias >= p->n_bufs || p->bufs[b->alias].alias != NO_BUF || p->bufs[b->alias].bytes < b->bytes))
+        if (b->alias != NO_BUF && (b->alias >= p->n_bufs || p->bufs[b->alias].alias != NO_BUF ||
+                                   p->bufs[b->alias].bytes < b->bytes))
             return err_set(e, ERR_INTERNAL, "after %s: %s lies in a buffer that does not hold it", after, b->name);
     }
     return OK;
@@ -163,7 +166,8 @@ int program_check(const Program *p, const char *after, Err *e) {
     if (check_buffers(p, after, e)) return ERR_INTERNAL;
     size_t n = (size_t)p->n_bufs;
     Check c = {p, after, e, 0, mem_new(n * sizeof(bool)), mem_new(n * sizeof(int)), mem_new(n * sizeof(int))};
-    int code = c.made && c.content && c.current ? check_ops(&c) : err_set(e, ERR_HOST_MEMORY, "out of host memory in %s", after);
+    int code = c.made && c.content && c.current ? check_ops(&c)
+                                                : err_set(e, ERR_HOST_MEMORY, "out of host memory in %s", after);
     mem_free(c.made);
     mem_free(c.content);
     mem_free(c.current);

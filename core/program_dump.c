@@ -42,8 +42,8 @@ static void put_attr(Line *l, const Op *op) {
     switch (op->kind) {
     case OP_conv2d: case OP_conv2d_dx: case OP_conv2d_dw: {
         const ConvAttr *c = &op->attr.conv;
-        put(l, " stride=%dx%d pad=%d,%d,%d,%d dilation=%dx%d groups=%d", c->stride[0], c->stride[1], c->pad[0], c->pad[1],
-            c->pad[2], c->pad[3], c->dilation[0], c->dilation[1], c->groups);
+        put(l, " stride=%dx%d pad=%d,%d,%d,%d dilation=%dx%d groups=%d", c->stride[0], c->stride[1], c->pad[0],
+            c->pad[1], c->pad[2], c->pad[3], c->dilation[0], c->dilation[1], c->groups);
         if (c->fused.act) put(l, " act=%s", act[c->fused.act]);
         break;
     }
@@ -53,12 +53,15 @@ static void put_attr(Line *l, const Op *op) {
     case OP_act: case OP_act_dx: put(l, " f=%s", act[op->attr.act.act]); break;
     case OP_maxpool: case OP_maxpool_dx: case OP_avgpool: case OP_avgpool_dx: {
         const PoolAttr *a = &op->attr.pool;
-        put(l, " kernel=%dx%d stride=%dx%d pad=%dx%d", a->kernel[0], a->kernel[1], a->stride[0], a->stride[1], a->pad[0], a->pad[1]);
+        put(l, " kernel=%dx%d stride=%dx%d pad=%dx%d", a->kernel[0], a->kernel[1], a->stride[0], a->stride[1],
+            a->pad[0], a->pad[1]);
         break;
     }
     case OP_dropout: case OP_dropout_dx: put(l, " p=%g id=%u", (double)op->attr.drop.p, op->attr.drop.id); break;
     case OP_cross_entropy: case OP_mse: case OP_bce_logits:
-    case OP_cross_entropy_dx: case OP_mse_dx: case OP_bce_logits_dx: put(l, " scale=%g", (double)op->attr.loss.scale); break;
+    case OP_cross_entropy_dx: case OP_mse_dx: case OP_bce_logits_dx:
+        put(l, " scale=%g", (double)op->attr.loss.scale);
+        break;
     case OP_sgd: case OP_adam: put(l, " lr=%g", (double)op->attr.optim.rule.lr); break;
     default: break;
     }

@@ -116,8 +116,8 @@ static int open_all(Runtime *r, AllocKind kind, Program *const *programs, int n_
     return code;
 }
 
-int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *net, Program *const *programs, int n_programs,
-                 uint64_t seed, size_t fail_at, Runtime **out, Err *e) {
+int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *net, Program *const *programs,
+                 int n_programs, uint64_t seed, size_t fail_at, Runtime **out, Err *e) {
     Runtime *r = mem_new(sizeof *r);
     if (!r) return no_memory(e);
     r->device = device;
@@ -137,7 +137,8 @@ int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *ne
 static void unload(Loaded *l) {
     placement_free(&l->place);
     for (int i = 0; l->kept && i < l->n_kept; i++) mem_free(l->kept[i].bytes);
-    void *const all[] = {l->life, l->slot, l->block, l->start_at, l->end_at, l->start, l->end, l->args, l->kept, l->values, l->packed};
+    void *const all[] = {l->life, l->slot, l->block, l->start_at, l->end_at, l->start, l->end,
+                         l->args, l->kept, l->values, l->packed};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
 }
 

@@ -7,8 +7,8 @@
 
 typedef struct Runtime Runtime;
 
-/* Fills the input buffers of one micro-batch. x, t: the input and target buffers' bytes in PyTorch's order, fp32 (targets of
- * CrossEntropyLoss: int32). Returns an ErrCode. */
+/* Fills the input buffers of one micro-batch. x, t: the input and target buffers' bytes in PyTorch's order, fp32
+ * (targets of CrossEntropyLoss: int32). Returns an ErrCode. */
 typedef int FeedFn(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e);
 
 typedef struct StepResult {
@@ -19,8 +19,8 @@ typedef struct StepResult {
 
 /* Programs of one network that share parameters by buffer name (a training and an evaluation program, say). They are
  * borrowed. `limit` bytes (0 = none). Parameters are drawn from `seed` (PyTorch's initialisation). */
-int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *net, Program *const *programs, int n_programs,
-                 uint64_t seed, size_t fail_at, Runtime **out, Err *e);
+int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *net, Program *const *programs,
+                 int n_programs, uint64_t seed, size_t fail_at, Runtime **out, Err *e);
 void runtime_close(Runtime *r); /* NULL is allowed */
 /* Gives everything back and says whether the ledger is at zero; the runtime is closed afterwards. */
 int runtime_close_checked(Runtime *r, Err *e);
@@ -34,14 +34,15 @@ uint64_t runtime_state(const Runtime *r); /* see allocator_state */
 const Placement *runtime_placement(const Runtime *r, int which); /* borrowed */
 
 /* Reads or writes a persistent buffer, or reads a kept one of the last step of program `which`, by name ("0.weight",
- * "0.weight.grad", "5.y"), as fp32 in PyTorch's order. values: shape_elements of the buffer's shape. ERR_SCRIPT: no such buffer. */
+ * "0.weight.grad", "5.y"), as fp32 in PyTorch's order. values: shape_elements of the buffer's shape.
+ * ERR_SCRIPT: no such buffer. */
 int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e);
 int runtime_write(Runtime *r, const char *name, const float *values, Err *e);
 /* Shape of such a buffer. */
 int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, Err *e);
 
-/* What a run of `steps` steps of the first program will take, in a runtime of all of them. The walk is runtime_step's, on the
- * dry device. */
+/* What a run of `steps` steps of the first program will take, in a runtime of all of them. The walk is runtime_step's,
+ * on the dry device. */
 typedef struct Prediction {
     LedgerPeak peak;
     size_t lower_bound;  /* no placement of this program can be lower */
@@ -49,7 +50,7 @@ typedef struct Prediction {
     bool fits;           /* false: out of memory at the limit; reason says where */
     Err reason;
 } Prediction;
-int predict(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device, size_t limit, int steps,
-            Prediction *out, Err *e);
+int predict(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device, size_t limit,
+            int steps, Prediction *out, Err *e);
 
 #endif

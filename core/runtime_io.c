@@ -21,7 +21,8 @@ static int put_values(Runtime *r, const Buf *b, void *data, const void *values, 
 static void draw(const Param *param, int index, uint64_t seed, float *values, int64_t n) {
     for (int64_t i = 0; i < n; i += 4) {
         Philox x = philox(seed, RNG_INIT, (uint32_t)index, 0, (uint64_t)(i / 4));
-        for (int64_t k = 0; k < 4 && i + k < n; k++) values[i + k] = (float)((2.0 * rng_uniform(x.x[k]) - 1.0) * param->bound);
+        for (int64_t k = 0; k < 4 && i + k < n; k++)
+            values[i + k] = (float)((2.0 * rng_uniform(x.x[k]) - 1.0) * param->bound);
     }
 }
 
@@ -86,7 +87,8 @@ static const Kept *find_kept(const Loaded *l, const char *name) {
 }
 
 static int not_there(const char *name, Err *e) {
-    return err_set(e, ERR_SCRIPT, "no buffer \"%s\" can be read: parameters and optimizer state can, and what was kept of a step", name);
+    return err_set(e, ERR_SCRIPT, "no buffer \"%s\" can be read: parameters and optimizer state can, "
+                   "and what was kept of a step", name);
 }
 
 int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, Err *e) {

@@ -21,7 +21,8 @@ typedef struct Loaded {
     Placement place;
     Life *life;
     int *slot;        /* by buffer: its Slot, or -1 */
-    int *start_at, *start, *end_at, *end; /* roots whose life starts at op i: start[start_at[i] .. start_at[i + 1]); ends alike */
+    /* roots whose life starts at op i: start[start_at[i] .. start_at[i + 1]); ends alike */
+    int *start_at, *start, *end_at, *end;
     Block *block;     /* by root buffer: where a temporary is now */
     KArgs *args;      /* by op */
     Kept *kept;

@@ -4,7 +4,8 @@ const PrecisionInfo *precision_info(Precision p) {
 #define AUTOCAST_ON true
 #define AUTOCAST_OFF false
     static const PrecisionInfo table[] = {
-#define X(name, text, low, weights, autocast, master, scaling, what) {text, DT_##low, DT_##weights, autocast, master, scaling},
+#define X(name, text, low, weights, autocast, master, scaling, what) \
+        {text, DT_##low, DT_##weights, autocast, master, scaling},
         PRECISIONS(X)
 #undef X
     };
@@ -32,7 +33,8 @@ static int check_betas(const Optimizer *o, Err *e) {
 
 static int check_sgd(const Optimizer *o, Err *e) {
     const OptimRule *r = &o->rule;
-    if (!(r->momentum >= 0)) return err_set(e, ERR_SCRIPT, "momentum must not be negative, found %g", (double)r->momentum);
+    if (!(r->momentum >= 0))
+        return err_set(e, ERR_SCRIPT, "momentum must not be negative, found %g", (double)r->momentum);
     if (r->nesterov && (!(r->momentum > 0) || r->dampening != 0))
         return err_set(e, ERR_SCRIPT, "nesterov needs a momentum above 0 and dampening = 0");
     return OK;
@@ -45,7 +47,8 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     r->lr = (float)options_float(options, "lr");
     r->weight_decay = (float)options_float(options, "weight_decay");
     if (!(r->lr >= 0)) return err_set(e, ERR_SCRIPT, "lr must not be negative, found %g", (double)r->lr);
-    if (!(r->weight_decay >= 0)) return err_set(e, ERR_SCRIPT, "weight_decay must not be negative, found %g", (double)r->weight_decay);
+    if (!(r->weight_decay >= 0))
+        return err_set(e, ERR_SCRIPT, "weight_decay must not be negative, found %g", (double)r->weight_decay);
     if (kind == OPTIM_SGD) {
         r->momentum = (float)options_float(options, "momentum");
         r->dampening = (float)options_float(options, "dampening");

@@ -5,15 +5,15 @@
 #include "alloc.h"
 #include "options.h"
 
-/*   name          text           low dtype  weights  activations  fp32 master  loss scaling   what it is in apex's words */
-#define PRECISIONS(X)                                                                                    \
-    X(FP32,        "fp32",        F32,  F32,  AUTOCAST_OFF, false, false, "O0: no TF32 anywhere")         \
-    X(TF32,        "tf32",        F32,  F32,  AUTOCAST_OFF, false, false, "TF32 products on a GPU")       \
-    X(AMP_FP16,    "amp_fp16",    F16,  F32,  AUTOCAST_ON,  false, true,  "O1: autocast, fp32 weights")   \
-    X(AMP_BF16,    "amp_bf16",    BF16, F32,  AUTOCAST_ON,  false, false, "autocast, fp32 weights")       \
-    X(MASTER_FP16, "master_fp16", F16,  F16,  AUTOCAST_OFF, true,  true,  "O2: fp32 master copy")         \
-    X(MASTER_BF16, "master_bf16", BF16, BF16, AUTOCAST_OFF, true,  false, "O2 in bf16")                   \
-    X(FP16,        "fp16",        F16,  F16,  AUTOCAST_OFF, false, false, "O3: all fp16, loss scale 1")   \
+/*   name          text           low dtype  weights  activations  fp32 master  loss scaling   in apex's words */
+#define PRECISIONS(X)                                                                                   \
+    X(FP32,        "fp32",        F32,  F32,  AUTOCAST_OFF, false, false, "O0: no TF32 anywhere")       \
+    X(TF32,        "tf32",        F32,  F32,  AUTOCAST_OFF, false, false, "TF32 products on a GPU")     \
+    X(AMP_FP16,    "amp_fp16",    F16,  F32,  AUTOCAST_ON,  false, true,  "O1: autocast, fp32 weights") \
+    X(AMP_BF16,    "amp_bf16",    BF16, F32,  AUTOCAST_ON,  false, false, "autocast, fp32 weights")     \
+    X(MASTER_FP16, "master_fp16", F16,  F16,  AUTOCAST_OFF, true,  true,  "O2: fp32 master copy")       \
+    X(MASTER_BF16, "master_bf16", BF16, BF16, AUTOCAST_OFF, true,  false, "O2 in bf16")                 \
+    X(FP16,        "fp16",        F16,  F16,  AUTOCAST_OFF, false, false, "O3: all fp16, loss scale 1") \
     X(BF16,        "bf16",        BF16, BF16, AUTOCAST_OFF, false, false, "O3 in bf16")
 
 typedef enum Precision {
@@ -31,11 +31,11 @@ typedef struct PrecisionInfo {
 const PrecisionInfo *precision_info(Precision p);
 
 /*   checkpoint: text, what is kept for the backward pass */
-#define CHECKPOINTS(X)                                             \
-    X(NONE, "none", "everything")                                  \
-    X(MARKED, "marked", "all but the insides of nn.Checkpoint")    \
-    X(ALL, "all", "only where the network is one tensor wide")     \
-    X(SQRT, "sqrt", "sqrt(n) of those places (Chen et al. 2016)")  \
+#define CHECKPOINTS(X)                                            \
+    X(NONE, "none", "everything")                                 \
+    X(MARKED, "marked", "all but the insides of nn.Checkpoint")   \
+    X(ALL, "all", "only where the network is one tensor wide")    \
+    X(SQRT, "sqrt", "sqrt(n) of those places (Chen et al. 2016)") \
     X(BUDGET, "budget", "the fastest choice that fits a number of bytes")
 
 typedef enum Checkpoint {
@@ -44,11 +44,12 @@ typedef enum Checkpoint {
 #undef X
 } Checkpoint;
 
-typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace; /* marked: where a layer says inplace = true */
+/* marked: where a layer says inplace = true */
+typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
-#define OPTIMIZERS(X)                                                                                                       \
-    X(SGD,   "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false")                  \
-    X(Adam,  "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0")                                    \
+#define OPTIMIZERS(X)                                                                                      \
+    X(SGD,   "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false") \
+    X(Adam,  "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0")                  \
     X(AdamW, "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01")
 
 typedef enum OptimKind {
@@ -80,7 +81,8 @@ typedef struct Settings {
     bool keep_output, keep_gradients; /* to look at them after a step */
 } Settings;
 
-/* PyTorch's defaults: fp32, accumulate 1, no checkpointing, in-place as marked, planned, 4 MiB, Adam, 65536 / 2 / 0.5 / 2000. */
+/* PyTorch's defaults: fp32, accumulate 1, no checkpointing, in-place as marked, planned, 4 MiB, Adam,
+ * 65536 / 2 / 0.5 / 2000. */
 Settings settings_default(void);
 
 #endif

@@ -10,7 +10,8 @@ View view_of(const Buf *b, void *data);
 /* args of op `op`, without data. */
 void view_args(const Program *p, const Op *op, KArgs *args);
 
-/* Across the border: fp32 in PyTorch's order <-> the buffer's element type, layout and order. Integers: int32 both sides. */
+/* Across the border: fp32 in PyTorch's order <-> the buffer's element type, layout and order.
+ * Integers: int32 both sides. */
 void view_pack(const Buf *b, const void *values, void *storage);
 void view_unpack(const Buf *b, const void *storage, void *values);
 

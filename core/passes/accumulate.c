@@ -1,5 +1,5 @@
-/* Gradient accumulation: the body runs `accumulate` times, each time on one micro-batch; gradients and the loss are summed
- * up in buffers that last through all of them (fp32 where the weights are 16-bit), the update comes once.
+/* Gradient accumulation: the body runs `accumulate` times, each time on one micro-batch; gradients and the loss are
+ * summed up in buffers that last through all of them (fp32 where the weights are 16-bit), the update comes once.
  * Every micro-batch's loss is divided by their number, as an article's training loop does by hand. */
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* The gradient of every forward op, as ops, last op first. Gradients are buffers with the shape and type of what they are
- * the gradient of; a buffer that is read twice gets the sum. Where no parameter lies upstream, no gradient is emitted.
- * A parameter that reaches an op through a cast gets its gradient straight in its own type. */
+/* The gradient of every forward op, as ops, last op first. Gradients are buffers with the shape and type of what they
+ * are the gradient of; a buffer that is read twice gets the sum. Where no parameter lies upstream, no gradient is
+ * emitted. A parameter that reaches an op through a cast gets its gradient straight in its own type. */
 #include <stdio.h>
 #include <string.h>
 
@@ -26,7 +26,8 @@ static void rename_buf(Program *p, int buf, const char *what) {
 static int grad_buf(Back *b, int of) {
     const Buf like = b->p->bufs[of];
     bool weight = like.kind == BUF_PERSISTENT;
-    int g = program_buf(b->p, weight ? CAT_GRADIENTS : CAT_ACTIVATION_GRADIENTS, like.shape, like.dtype, "%s.grad", like.name);
+    int g = program_buf(b->p, weight ? CAT_GRADIENTS : CAT_ACTIVATION_GRADIENTS, like.shape, like.dtype, "%s.grad",
+                        like.name);
     if (b->p->failed) return 0;
     Buf *buf = &b->p->bufs[g];
     buf->layout = like.layout;

@@ -1,11 +1,11 @@
-/* Mixed precision. Works on the forward program, before the backward pass: the gradient of a cast is a cast back, so the
- * backward ops come out in the right types by themselves.
+/* Mixed precision. Works on the forward program, before the backward pass: the gradient of a cast is a cast back, so
+ * the backward ops come out in the right types by themselves.
  *
- *   amp_*            autocast as PyTorch's lists: LOW ops (convolutions, matrix products) read 16-bit copies of their inputs,
- *                    WIDE ops (losses) fp32 ones, SAME ops run in the widest type they are given. Weights stay fp32; a
- *                    16-bit copy is made once per micro-batch and shared. Biases are read as they are.
- *   master_*, *16    weights and activations are 16-bit; losses compute in fp32 inside. master_*: the update pass adds an
- *                    fp32 master copy of each parameter.
+ *   amp_*            autocast as PyTorch's lists: LOW ops (convolutions, matrix products) read 16-bit copies of their
+ *                    inputs, WIDE ops (losses) fp32 ones, SAME ops run in the widest type they are given. Weights stay
+ *                    fp32; a 16-bit copy is made once per micro-batch and shared. Biases are read as they are.
+ *   master_*, *16    weights and activations are 16-bit; losses compute in fp32 inside. master_*: the update pass adds
+ *                    an fp32 master copy of each parameter.
  *   *_fp16 with loss scaling: p->loss_scaling, which the backward and update passes act on. */
 #include "passes.h"
 #include "mem.h"
@@ -18,14 +18,16 @@ typedef struct Casts {
     int n, cap;
 } Casts;
 
-/* `buf` in type `type` for op `user`: itself, or the output of a cast that is emitted here unless there is one already. */
+/* `buf` in type `type` for op `user`: itself,
+ * or the output of a cast that is emitted here unless there is one already. */
 static int cast_to(Casts *c, int buf, DType type, const Op *user) {
     if (c->p->bufs[buf].dtype == type) return buf;
     for (int i = 0; i < c->n; i++)
         if (c->item[i].from == buf && c->item[i].type == type) return c->item[i].to;
     const Buf from = c->p->bufs[buf];
     bool weight = from.kind == BUF_PERSISTENT;
-    int to = program_buf(c->p, weight ? CAT_WEIGHTS : CAT_ACTIVATIONS, from.shape, type, "%s.%s", from.name, dtype_name(type));
+    int to = program_buf(c->p, weight ? CAT_WEIGHTS : CAT_ACTIVATIONS, from.shape, type, "%s.%s", from.name,
+                         dtype_name(type));
     Op *op = program_op(c->p, OP_cast, user->path);
     op->region = user->region;
     op->in[0] = buf;
@@ -65,7 +67,8 @@ static void cast_op(Casts *c, Op op, DType low) {
     for (int k = 0; k < operands; k++)
         if (op.in[k] != NO_BUF) op.in[k] = cast_to(c, op.in[k], type, &op);
     for (int k = 0; k < OP_OUT; k++)
-        if (op.out[k] != NO_BUF && p->bufs[op.out[k]].dtype == DT_F32) set_type(p, op.out[k], rule == AUTOCAST_WIDE ? DT_F32 : type);
+        if (op.out[k] != NO_BUF && p->bufs[op.out[k]].dtype == DT_F32)
+            set_type(p, op.out[k], rule == AUTOCAST_WIDE ? DT_F32 : type);
     Op *out = program_op(p, op.kind, op.path);
     *out = op;
     op_cost(p, out);

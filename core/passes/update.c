@@ -57,7 +57,8 @@ int pass_update(Program *p, const Settings *s, Err *e) {
     int state = counted ? program_state(p) : NO_BUF;
     p->first_scale = p->loss_scaling ? s->loss_scale : 1.0f;
     for (int w = 0; w < n && p->loss_scaling && !p->failed; w++)
-        if (p->bufs[w].kind == BUF_PERSISTENT && gradient_of(p, w) != NO_BUF) state_op(p, OP_grad_check, gradient_of(p, w), s);
+        if (p->bufs[w].kind == BUF_PERSISTENT && gradient_of(p, w) != NO_BUF)
+            state_op(p, OP_grad_check, gradient_of(p, w), s);
     if (counted) state_op(p, OP_step_begin, NO_BUF, s);
     for (int w = 0; w < n && !p->failed; w++) {
         int grad = p->bufs[w].kind == BUF_PERSISTENT ? gradient_of(p, w) : NO_BUF;

@@ -1,5 +1,5 @@
-/* What a library needs to run an op is asked of the device here, before anything is allocated, and becomes a buffer of the
- * program: planned, predicted and counted like every other. */
+/* What a library needs to run an op is asked of the device here, before anything is allocated, and becomes a buffer of
+ * the program: planned, predicted and counted like every other. */
 #include "passes.h"
 #include "view.h"
 
