@@ -1,10 +1,12 @@
--- Another article's SimpleCNN, trained on digits from IDX files: MNIST's own when their folder is given (`-- DIR`), otherwise
--- a small generated set. That article gives its Linear 16*7*7 inputs; one MaxPool2d(2, 2) leaves 14 x 14, so it is 16*14*14.
+-- Another article's SimpleCNN, trained on digits from IDX files: MNIST's own when their folder is given (`-- DIR`),
+-- otherwise a small generated set. That article gives its Linear 16*7*7 inputs; one MaxPool2d(2, 2) leaves 14 x 14, so
+-- it is 16*14*14.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 
 local dir = ... or "digits"
-if not mt.data.exists(dir .. "/train-images-idx3-ubyte") and not mt.data.exists(dir .. "/train-images-idx3-ubyte.gz") then
+local images = dir .. "/train-images-idx3-ubyte"
+if not mt.data.exists(images) and not mt.data.exists(images .. ".gz") then
   require "memtide.digits".write(dir, 2000, 500, 1)
 end
 

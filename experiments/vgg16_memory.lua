@@ -1,11 +1,12 @@
--- VGG16 at 224 x 224: the well-known table of its memory, layer by layer (memtide explain), and what a training step of it
--- needs (memtide predict). 138,357,544 parameters. Running it on a CPU takes hours: predict it.
+-- VGG16 at 224 x 224: the well-known table of its memory, layer by layer (memtide explain), and what a training step of
+-- it needs (memtide predict). 138,357,544 parameters. Running it on a CPU takes hours: predict it.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 
 local function VGG16()
   local layers, channels = {}, 3
-  for _, width in ipairs{64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool", 512, 512, 512, "pool", 512, 512, 512, "pool"} do
+  for _, width in ipairs{64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool",
+                         512, 512, 512, "pool", 512, 512, 512, "pool"} do
     if width == "pool" then
       layers[#layers + 1] = nn.MaxPool2d(2, 2)
     else

@@ -10,7 +10,8 @@
 /* The article's network at a sixteenth of its width, for 3 x 32 x 32 images. */
 #define NET_ARTICLE "Sequential{Conv2d(3, 4, 3) ReLU Conv2d(4, 8, 3) ReLU Flatten Linear(6272, 10)}"
 
-/* Everything in one small network for 3 x 12 x 12 images: residual, checkpointed layers, pooling, dropout, every activation. */
+/* Everything in one small network for 3 x 12 x 12 images: residual, checkpointed layers, pooling, dropout,
+ * every activation. */
 #define NET_MIXED \
     "Sequential{Conv2d(3, 8, 3, padding=1) ReLU(inplace=true) MaxPool2d(2)" \
     " Residual{Sequential{Conv2d(8, 8, 3, padding=1) GELU Conv2d(8, 8, 3, padding=1, groups=2)}} ReLU" \

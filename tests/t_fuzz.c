@@ -1,5 +1,5 @@
-/* Random small networks under random settings: each either is refused with a reason, or compiles, runs, and needs exactly the
- * bytes that were predicted. FUZZ=n sets how many (make fuzz: many); SEED=n starts elsewhere. */
+/* Random small networks under random settings: each either is refused with a reason, or compiles, runs, and needs
+ * exactly the bytes that were predicted. FUZZ=n sets how many (make fuzz: many); SEED=n starts elsewhere. */
 #include <stdlib.h>
 
 #include "mem.h"
@@ -21,9 +21,11 @@ __attribute__((format(printf, 2, 3))) static void put(Net *t, const char *format
 }
 
 static void conv(Net *t, bool keep_shape) {
-    int k = 1 + below(3), groups = t->c % 2 == 0 && below(3) == 0 ? 2 : 1, out = keep_shape ? t->c : groups * (1 + below(6));
+    int k = 1 + below(3), groups = t->c % 2 == 0 && below(3) == 0 ? 2 : 1;
+    int out = keep_shape ? t->c : groups * (1 + below(6));
     if (keep_shape) {
-        put(t, "Conv2d(%d, %d, %d, padding=same, groups=%d, bias=%s) ", t->c, out, k, groups, below(2) ? "true" : "false");
+        put(t, "Conv2d(%d, %d, %d, padding=same, groups=%d, bias=%s) ", t->c, out, k, groups,
+            below(2) ? "true" : "false");
         return;
     }
     int stride = 1 + below(2), pad = below(k);
@@ -35,8 +37,9 @@ static void conv(Net *t, bool keep_shape) {
 }
 
 static void activation(Net *t) {
-    static const char *const all[] = {"ReLU", "ReLU(inplace=true)", "LeakyReLU(0.1, inplace=true)", "LeakyReLU", "Sigmoid", "Tanh",
-                                      "GELU", "GELU(tanh)", "Dropout(0.3)", "Dropout(0.5, inplace=true)", "Dropout(0)"};
+    static const char *const all[] = {
+        "ReLU", "ReLU(inplace=true)", "LeakyReLU(0.1, inplace=true)", "LeakyReLU", "Sigmoid", "Tanh", "GELU",
+        "GELU(tanh)", "Dropout(0.3)", "Dropout(0.5, inplace=true)", "Dropout(0)"};
     put(t, "%s ", all[below((int)ARRAY_LEN(all))]);
 }
 
@@ -133,10 +136,12 @@ static bool one(Device *cpu, int i, int *refused) {
         Prediction found;
         code = compile(net, &s, cpu, NULL, NULL, &p, &e);
         if (!code) code = predict(net, &p, 1, ALLOC_PLANNED, cpu, 0, 1, &found, &e);
-        if (!code && found.peak.held > s.budget) code = err_set(&e, ERR_INTERNAL, "budget %zu, peak %zu", s.budget, found.peak.held);
+        if (!code && found.peak.held > s.budget)
+            code = err_set(&e, ERR_INTERNAL, "budget %zu, peak %zu", s.budget, found.peak.held);
         program_free(p);
     }
-    bool out_of_budget = code == ERR_OOM && s.checkpoint == CHECKPOINT_BUDGET, good = !code || code == ERR_SCRIPT || out_of_budget;
+    bool out_of_budget = code == ERR_OOM && s.checkpoint == CHECKPOINT_BUDGET;
+    bool good = !code || code == ERR_SCRIPT || out_of_budget;
     *refused += good && code;
     truth_describe(what, sizeof what, &s);
     if (!good) printf("# network %d: %s\n# %s\n# %s\n", i, text.text, what, e.text);

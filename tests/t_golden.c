@@ -1,5 +1,6 @@
 /* Program texts against tests/golden/: what lowering and each pass make of known networks. After an intended change:
- * UPDATE=1 build/tests/t_golden, and read the diff. The device here wants no workspace, so that the texts hold on every machine. */
+ * UPDATE=1 build/tests/t_golden, and read the diff. The device here wants no workspace, so that the texts hold on every
+ * machine. */
 #include <stdlib.h>
 
 #include "nets.h"

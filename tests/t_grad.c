@@ -1,5 +1,6 @@
-/* Every layer's gradient against central differences of the loss, parameter tensor by parameter tensor, along several directions.
- * Each layer stands between a convolution (so that the gradient of its input is needed) and a classifier. */
+/* Every layer's gradient against central differences of the loss, parameter tensor by parameter tensor, along several
+ * directions. Each layer stands between a convolution (so that the gradient of its input is needed) and a
+ * classifier. */
 #include <stdlib.h>
 
 #include "nets.h"
@@ -45,12 +46,13 @@ static const struct { const char *layer; int features; } cases[] = {
 
 static Network *network(int i, const char *loss) {
     char text[256];
-    snprintf(text, sizeof text, "Sequential{Conv2d(3, 4, 3, padding=1) %s Flatten Linear(%d, 10)}", cases[i].layer, cases[i].features);
+    snprintf(text, sizeof text, "Sequential{Conv2d(3, 4, 3, padding=1) %s Flatten Linear(%d, 10)}", cases[i].layer,
+             cases[i].features);
     return net_new(text, loss, shape4(2, 3, 8, 8), &e);
 }
 
-/* Loss with parameter `k` moved by `by` along `direction`; and its gradient into `grad` if wanted. Always the first step of a
- * fresh run, so that dropout draws the same. NaN on an error. */
+/* Loss with parameter `k` moved by `by` along `direction`; and its gradient into `grad` if wanted. Always the first
+ * step of a fresh run, so that dropout draws the same. NaN on an error. */
 static double loss_at(const Network *net, Program *p, int k, const float *direction, double by, float *grad) {
     Runtime *r = NULL;
     StepResult step = {0, NAN, false};
@@ -71,9 +73,9 @@ static double loss_at(const Network *net, Program *p, int k, const float *direct
     return code ? NAN : (double)step.loss;
 }
 
-/* Largest error of <grad, direction> against the central difference, relative to the largest directional derivative. Kinks and
- * curvature err in proportion to the distance, rounding of the fp32 loss in inverse proportion: the better of two distances
- * counts, a wrong gradient is wrong at both. */
+/* Largest error of <grad, direction> against the central difference, relative to the largest directional derivative.
+ * Kinks and curvature err in proportion to the distance, rounding of the fp32 loss in inverse proportion: the better of
+ * two distances counts, a wrong gradient is wrong at both. */
 static double worst_error(const Network *net, Program *p, int k) {
     int64_t n = shape_elements(&net->params[k].shape);
     float *grad = calloc((size_t)n, sizeof *grad), *direction = calloc((size_t)n, sizeof *direction);
@@ -81,7 +83,8 @@ static double worst_error(const Network *net, Program *p, int k) {
     const double distance[] = {3e-4, 4e-3};
     for (int d = 0; d < 4; d++) {
         double norm = 0, expected = 0;
-        for (int64_t i = 0; i < n; i++) direction[i] = (float)sin(1.3 * (double)i + 0.7 * d + (double)((i * 7919) % 13));
+        for (int64_t i = 0; i < n; i++)
+            direction[i] = (float)sin(1.3 * (double)i + 0.7 * d + (double)((i * 7919) % 13));
         if (d == 0) loss_at(net, p, k, direction, 0, grad);
         for (int64_t i = 0; d == 3 && i < n; i++) direction[i] = grad[i];
         for (int64_t i = 0; i < n; i++) norm += (double)direction[i] * direction[i];
@@ -89,7 +92,8 @@ static double worst_error(const Network *net, Program *p, int k) {
         for (int64_t i = 0; i < n; i++) expected += (double)direction[i] * grad[i];
         double error = INFINITY;
         for (size_t j = 0; j < ARRAY_LEN(distance); j++) {
-            double h = distance[j], there = loss_at(net, p, k, direction, h, NULL), back = loss_at(net, p, k, direction, -h, NULL);
+            double h = distance[j], there = loss_at(net, p, k, direction, h, NULL);
+            double back = loss_at(net, p, k, direction, -h, NULL);
             error = fmin(error, fabs((there - back) / (2 * h) - expected));
         }
         if (!(error <= worst)) worst = error;
@@ -107,10 +111,12 @@ static void check_case(int i, const char *loss) {
     s.keep_gradients = true;
     s.optimizer.rule.lr = 0;
     s.checkpoint = CHECKPOINT_MARKED;
-    if (!ok(net && compile(net, &s, cpu, NULL, NULL, &p, &e) == OK, "%s with %s compiles", cases[i].layer, loss)) printf("# %s\n", e.text);
+    if (!ok(net && compile(net, &s, cpu, NULL, NULL, &p, &e) == OK, "%s with %s compiles", cases[i].layer, loss))
+        printf("# %s\n", e.text);
     for (int k = 0; p && k < net->n_params; k++) {
         double error = worst_error(net, p, k);
-        if (!ok(error < 5e-3, "%s with %s: gradient of %s", cases[i].layer, loss, net->params[k].name)) printf("# relative error %g\n", error);
+        if (!ok(error < 5e-3, "%s with %s: gradient of %s", cases[i].layer, loss, net->params[k].name))
+            printf("# relative error %g\n", error);
     }
     program_free(p);
     network_free(net);

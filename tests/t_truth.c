@@ -1,4 +1,5 @@
-/* predicted == measured, to the byte, in every combination of settings; the limit is exact; everything is given back. */
+/* predicted == measured, to the byte, in every combination of settings; the limit is exact;
+ * everything is given back. */
 #include "mem.h"
 #include "nets.h"
 #include "tap.h"
@@ -26,8 +27,8 @@ static void combinations(const Network *net) {
                 int code = truth_check(cpu, net, &s, i % 5 == 0, loss, &e);
                 if (!ok(code == OK, "%s", what)) printf("# %s\n", e.text);
                 if (have && memcmp(first, loss, sizeof first) != 0)
-                    ok(0, "%s: losses %.9g %.9g, without it %.9g %.9g", what, (double)loss[0], (double)loss[1], (double)first[0],
-                       (double)first[1]);
+                    ok(0, "%s: losses %.9g %.9g, without it %.9g %.9g", what, (double)loss[0], (double)loss[1],
+                       (double)first[0], (double)first[1]);
                 if (!have) memcpy(first, loss, sizeof first);
                 have = true;
             }
@@ -66,7 +67,8 @@ static void nan_shows(void) {
         float w[8 * 27] = {0};
         w[5] = NAN;
         s.precision = precisions[i / ARRAY_LEN(acts)];
-        snprintf(text, sizeof text, "Sequential{Conv2d(3, 8, 3) %s Flatten Linear(800, 20) %s Linear(20, 10)}", act, act);
+        snprintf(text, sizeof text, "Sequential{Conv2d(3, 8, 3) %s Flatten Linear(800, 20) %s Linear(20, 10)}", act,
+                 act);
         Network *net = net_new(text, "CrossEntropyLoss", shape4(2, 3, 12, 12), &e);
         int code = net ? compile(net, &s, cpu, NULL, NULL, &p, &e) : e.code;
         if (!code) code = runtime_open(cpu, ALLOC_PLANNED, 0, net, &p, 1, 1, 0, &r, &e);

@@ -1,4 +1,5 @@
-/* truth.h: is what was predicted what was measured? Shared by t_truth (every combination) and t_fuzz (random networks). */
+/* truth.h: is what was predicted what was measured? Shared by t_truth (every combination)
+ * and t_fuzz (random networks). */
 #ifndef TRUTH_H
 #define TRUTH_H
 
@@ -39,21 +40,26 @@ static bool sums(const LedgerPeak *p) {
 static bool same_peak(const LedgerPeak *a, const LedgerPeak *b) { return !memcmp(a, b, sizeof *a); }
 
 static void truth_describe(char *text, size_t room, const Settings *s) {
-    static const char *const check[] = {"none", "marked", "all", "sqrt", "budget"}, *const inplace[] = {"marked", "off", "on"};
-    snprintf(text, room, "%s %s accumulate %d checkpoint %s inplace %s%s", alloc_name(s->allocator), precision_info(s->precision)->text,
-             s->accumulate, check[s->checkpoint], inplace[s->inplace], s->eval ? " eval" : "");
+    static const char *const check[] = {"none", "marked", "all", "sqrt", "budget"};
+    static const char *const inplace[] = {"marked", "off", "on"};
+    snprintf(text, room, "%s %s accumulate %d checkpoint %s inplace %s%s", alloc_name(s->allocator),
+             precision_info(s->precision)->text, s->accumulate, check[s->checkpoint], inplace[s->inplace],
+             s->eval ? " eval" : "");
 }
 
-/* planned and direct: exactly the prediction is enough, one byte less is not. caching may give cached segments back first:
- * then the prediction under that limit says the same as the run. */
+/* planned and direct: exactly the prediction is enough, one byte less is not. caching may give cached segments back
+ * first: then the prediction under that limit says the same as the run. */
 static int check_limit(Device *device, const Network *net, Program *p, const Settings *s, size_t peak, Err *e) {
     Prediction under;
-    Outcome at = truth_run(device, net, p, s->allocator, peak, 0), below = truth_run(device, net, p, s->allocator, peak - 1, 0);
+    Outcome at = truth_run(device, net, p, s->allocator, peak, 0);
+    Outcome below = truth_run(device, net, p, s->allocator, peak - 1, 0);
     if (at.code) return err_set(e, at.code, "with exactly the prediction: %s", at.err.text);
     int code = predict(net, &p, 1, s->allocator, device, peak - 1, 2, &under, e);
     if (code) return code;
-    if (under.fits != (below.code == OK)) return err_set(e, ERR_INTERNAL, "one byte less: predicted %d, found %d", under.fits, below.code);
-    if (s->allocator != ALLOC_CACHING && below.code != ERR_OOM) return err_set(e, ERR_INTERNAL, "one byte less: %s", err_name(below.code));
+    if (under.fits != (below.code == OK))
+        return err_set(e, ERR_INTERNAL, "one byte less: predicted %d, found %d", under.fits, below.code);
+    if (s->allocator != ALLOC_CACHING && below.code != ERR_OOM)
+        return err_set(e, ERR_INTERNAL, "one byte less: %s", err_name(below.code));
     if (below.code && below.code != ERR_OOM) return err_set(e, ERR_INTERNAL, "one byte less: %s", below.err.text);
     return OK;
 }
@@ -72,8 +78,8 @@ static int truth_check(Device *device, const Network *net, const Settings *s, bo
             code = err_set(e, ERR_INTERNAL, "predicted %zu, measured %zu", guess.peak.held, o.peak.held);
         else if (!sums(&o.peak)) code = err_set(e, ERR_INTERNAL, "the categories do not sum to the peak");
         else if (o.allocated != guess.allocated || o.reserved != guess.reserved)
-            code = err_set(e, ERR_INTERNAL, "after a step: predicted %zu of %zu, measured %zu of %zu", guess.allocated, guess.reserved,
-                           o.allocated, o.reserved);
+            code = err_set(e, ERR_INTERNAL, "after a step: predicted %zu of %zu, measured %zu of %zu", guess.allocated,
+                           guess.reserved, o.allocated, o.reserved);
         else if (guess.lower_bound > o.peak.held && s->allocator != ALLOC_CACHING)
             code = err_set(e, ERR_INTERNAL, "below the lower bound %zu: %zu", guess.lower_bound, o.peak.held);
         else if (!isfinite(o.loss[0]) && !s->eval) code = err_set(e, ERR_INTERNAL, "loss %g", (double)o.loss[0]);

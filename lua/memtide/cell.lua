@@ -106,8 +106,8 @@ end
 
 -- What the compiled cell will need, with `limit` bytes or (nil) without a limit.
 function cell.predict(self, limit)
-  return util.must(self.program:predict{allocator = self.values.allocator, memory = limit, steps = self.warmup + self.steps,
-    with = {self.eval}})
+  return util.must(self.program:predict{allocator = self.values.allocator, memory = limit,
+    steps = self.warmup + self.steps, with = {self.eval}})
 end
 
 -- ---- running

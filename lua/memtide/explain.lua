@@ -1,7 +1,9 @@
--- The hand calculation: what an article adds up, layer by layer, and beside it what the step really needs, and why they differ.
+-- The hand calculation: what an article adds up, layer by layer, and beside it what the step really needs,
+-- and why they differ.
 --
--- The article's rule, for any network: parameters, gradients and Adam's state at 4 bytes a number; as activations the outputs of the
--- layers that own parameters, the last one left out; the input. Nothing of activation gradients, other layers' outputs, labels.
+-- The article's rule, for any network: parameters, gradients and Adam's state at 4 bytes a number; as activations the
+-- outputs of the layers that own parameters, the last one left out; the input. Nothing of activation gradients, other
+-- layers' outputs, labels.
 local sweep = require "memtide.sweep"
 local util = require "memtide.util"
 
@@ -45,8 +47,9 @@ end
 function explain.article(cell, rows)
   local parameters = cell.network:parameters() * BYTES
   local input = cell.network:shapes()
-  local sum = {weights = parameters, gradients = parameters, optimizer = parameters * optimizer_states(cell.settings.optimizer),
-    activations = 0, activation_gradients = 0, input = product(input) * BYTES, workspace = 0, other = 0}
+  local sum = {weights = parameters, gradients = parameters,
+    optimizer = parameters * optimizer_states(cell.settings.optimizer), activations = 0,
+    activation_gradients = 0, input = product(input) * BYTES, workspace = 0, other = 0}
   for _, row in ipairs(rows) do
     if row.counted then sum.activations = sum.activations + row.activation_bytes end
   end
@@ -100,7 +103,9 @@ end
 function REASONS.activations(cell, article, step)
   local all = total(buffers(cell, "activations"))
   if cell.settings.mode == "eval" then return "each output is freed after its last reader" end
-  if step > article then return "outputs that the article leaves out: of layers without parameters, 16-bit casts, pooling indices" end
+  if step > article then
+    return "outputs that the article leaves out: of layers without parameters, 16-bit casts, pooling indices"
+  end
   return ("of %d bytes of outputs in the step, those that are alive at %s%s"):format(all, cell.prediction.peak.op,
     cell.settings.checkpoint == "none" and "" or "; checkpointing drops the rest and makes them again")
 end
@@ -136,7 +141,9 @@ end
 
 local function shape_text(shape) return "(" .. table.concat(shape, ", ") .. ")" end
 
-local function units(bytes) return ("%d"):format(bytes), ("%.2f"):format(bytes / 2 ^ 20), ("%.2f"):format(bytes / 1e6) end
+local function units(bytes)
+  return ("%d"):format(bytes), ("%.2f"):format(bytes / 2 ^ 20), ("%.2f"):format(bytes / 1e6)
+end
 
 -- Columns as wide as their widest value; those named in `left` flush left.
 local function print_table(out, head, rows, left)
@@ -158,11 +165,12 @@ local function print_cell(out, cell, rows, comparison)
   local lines = {}
   for i, row in ipairs(rows) do
     local bytes, mib, mb = units(row.activation_bytes)
-    lines[i] = {row.path == "" and "." or row.path, row.kind, shape_text(row.shape), row.parameters, row.parameter_bytes, bytes, mib, mb,
-      row.counted and "*" or ""}
+    lines[i] = {row.path == "" and "." or row.path, row.kind, shape_text(row.shape), row.parameters,
+      row.parameter_bytes, bytes, mib, mb, row.counted and "*" or ""}
   end
   out(("%s, %s, batch %d, %s"):format(cell.experiment.name, cell.name, cell.settings.batch, cell.settings.precision))
-  print_table(out, {"layer", "kind", "output", "parameters", "bytes", "output bytes", "MiB", "MB", ""}, lines, {true, true, true})
+  print_table(out, {"layer", "kind", "output", "parameters", "bytes", "output bytes", "MiB", "MB", ""}, lines,
+    {true, true, true})
   out(("%d parameters; * outputs that the article counts\n"):format(cell.network:parameters()))
   lines = {}
   for i, row in ipairs(comparison) do
@@ -174,8 +182,8 @@ local function print_cell(out, cell, rows, comparison)
   out ""
 end
 
-local COLUMNS = {"experiment", "case", "row", "name", "kind", "output", "parameters", "parameter_bytes", "activation_bytes",
-  "article_bytes", "article_mib", "article_mb", "step_bytes", "step_mib", "step_mb", "reason"}
+local COLUMNS = {"experiment", "case", "row", "name", "kind", "output", "parameters", "parameter_bytes",
+  "activation_bytes", "article_bytes", "article_mib", "article_mb", "step_bytes", "step_mib", "step_mb", "reason"}
 
 local function csv_line(values)
   local fields = {}
@@ -199,8 +207,9 @@ local function csv_cell(out, cell, rows, comparison)
   for _, row in ipairs(comparison) do
     local a, amib, amb = units(row.article)
     local s, smib, smb = units(row.step)
-    out(csv_line{experiment = who.experiment, case = who.case, row = row.name == "total" and "total" or "category", name = row.name,
-      article_bytes = a, article_mib = amib, article_mb = amb, step_bytes = s, step_mib = smib, step_mb = smb, reason = row.reason})
+    out(csv_line{experiment = who.experiment, case = who.case, row = row.name == "total" and "total" or "category",
+      name = row.name, article_bytes = a, article_mib = amib, article_mb = amb,
+      step_bytes = s, step_mib = smib, step_mb = smb, reason = row.reason})
   end
 end
 

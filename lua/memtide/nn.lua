@@ -63,8 +63,8 @@ local function leaves(layer, list)
   return list
 end
 
--- The network of a model for inputs of this shape, batch first. A layer that stands in two places would have to share its
--- parameters between them, as in PyTorch: that is refused rather than done otherwise.
+-- The network of a model for inputs of this shape, batch first. A layer that stands in two places would have to share
+-- its parameters between them, as in PyTorch: that is refused rather than done otherwise.
 local function network(model, loss, input)
   local made = util.must(core.network(model, loss, input))
   local seen, list = {}, leaves(model, {})

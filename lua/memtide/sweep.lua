@@ -70,7 +70,8 @@ end
 local function fill(self, row, purpose, progress)
   cell.compile(self)
   local reason = not self.prediction.fits and self.prediction.reason
-  if reason then self.prediction = cell.predict(self) end -- the limit says where it does not fit; this, how much it needs
+  -- the limit says where it does not fit; this, how much it needs
+  if reason then self.prediction = cell.predict(self) end
   predicted_columns(self, row)
   if reason then row.status, row.reason = "oom", reason end
   if purpose == "run" then measured_columns(row, cell.run(self, progress)) end

@@ -1,6 +1,6 @@
 /* floor.c: what this machine can do at most: fp32 multiply-adds per second on all threads, and bytes copied per second.
- * The article's step at batch 64 has 22.98 GFLOP (conv2d forward, dx and dw, linear; see docs/article.md): its floor in fp32 is
- * 22.98 / peak. Prints the median of several rounds. */
+ * The article's step at batch 64 has 22.98 GFLOP (conv2d forward, dx and dw, linear; see docs/article.md): its floor in
+ * fp32 is 22.98 / peak. Prints the median of several rounds. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@ enum { LANES = 16, CHAINS = 12, LOOPS = 4000000, ROUNDS = 7 };
 typedef float Vec __attribute__((vector_size(LANES * sizeof(float))));
 
 /* independent chains of multiply-adds that stay in registers */
-__attribute__((target_clones("avx512f", "arch=haswell", "default"), noinline, optimize("fp-contract=fast", "unroll-loops")))
+__attribute__((target_clones("avx512f", "arch=haswell", "default"), noinline,
+               optimize("fp-contract=fast", "unroll-loops")))
 static float chains(float seed) {
     Vec acc[CHAINS], a, b;
     for (int l = 0; l < LANES; l++) {
@@ -56,7 +57,7 @@ int main(void) {
         bytes[r] = 2.0 * (double)n / (omp_get_wtime() - start);
     }
     double peak = median(flops);
-    printf("threads,fp32_gflops,copy_gb_per_s,article_floor_ms\n%d,%.0f,%.1f,%.1f\n", omp_get_max_threads(), peak / 1e9, median(bytes) / 1e9,
-           22.98e9 / peak * 1e3);
+    printf("threads,fp32_gflops,copy_gb_per_s,article_floor_ms\n%d,%.0f,%.1f,%.1f\n", omp_get_max_threads(),
+           peak / 1e9, median(bytes) / 1e9, 22.98e9 / peak * 1e3);
     return sink == 12345.0f;
 }

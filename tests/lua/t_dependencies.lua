@@ -3,14 +3,15 @@ local tap = dofile "tests/tap.lua"
 
 -- core/ in the order of the spine: a file may include what stands on its own line or above, nothing below.
 local ORDER = {
-  "base", "err mem dtype rng number", "shape pointwise options", "op plan row data data_private loader", "kernel program csv",
-  "device view network", "ledger lower", "alloc layer", "settings", "passes", "compile checkpoint", "runtime runtime_private",
+  "base", "err mem dtype rng number", "shape pointwise options", "op plan row data data_private loader",
+  "kernel program csv", "device view network", "ledger lower", "alloc layer", "settings", "passes",
+  "compile checkpoint", "runtime runtime_private",
 }
 -- Files whose level is another's: data readers, allocators, parts of a unit.
-local PART_OF = {data_file = "data_private", data_images = "data_private", data_npy = "data_private", alloc_planned = "alloc",
-  alloc_caching = "alloc", alloc_direct = "alloc", device_dry = "device", network_dump = "layer", program_check = "program",
-  program_dump = "program", op_cost = "program", predict = "runtime", runtime_io = "runtime_private", placement = "passes", plan_search = "plan", network = "layer",
-  lower = "layer"}
+local PART_OF = {data_file = "data_private", data_images = "data_private", data_npy = "data_private",
+  alloc_planned = "alloc", alloc_caching = "alloc", alloc_direct = "alloc", device_dry = "device",
+  network_dump = "layer", network = "layer", lower = "layer", program_check = "program", program_dump = "program",
+  op_cost = "program", predict = "runtime", runtime_io = "runtime_private", placement = "passes", plan_search = "plan"}
 local TABLES = {ops = "op", layers = "network"} -- .def files
 
 -- What each folder may include from core/, "*" for everything.
@@ -53,7 +54,8 @@ local function forbid(path, list, allowed, what)
 end
 
 local function is_libc(name)
-  return not name:find "lua" and not name:find "cuda" and not name:find "cudnn" and not name:find "dnnl" and not name:find "omp"
+  return not name:find "lua" and not name:find "cuda" and not name:find "cudnn" and not name:find "dnnl"
+    and not name:find "omp"
 end
 
 -- ---- core/: libc and zlib, itself in one direction
@@ -89,8 +91,9 @@ for _, folder in ipairs{"kernels/cpu", "kernels/cuda"} do
   for _, path in ipairs(files(folder .. "/*.[ch] " .. folder .. "/*.cu*")) do
     local own, system = includes(path)
     forbid(path, own, function(name) return allowed[base(name)] end, "knows kernels and devices only")
-    forbid(path, system, function(name) return not name:find "lua" and (folder == "kernels/cuda" or not name:find "cud") end,
-      "knows no Lua and no other device")
+    forbid(path, system, function(name)
+      return not name:find "lua" and (folder == "kernels/cuda" or not name:find "cud")
+    end, "knows no Lua and no other device")
   end
 end
 
@@ -98,7 +101,8 @@ end
 local core_headers = {}
 for _, path in ipairs(files "core/*.h") do core_headers[base(path)] = true end
 for _, path in ipairs(files "lua/*.[ch]") do
-  forbid(path, includes(path), function(name) return core_headers[base(name)] or name:find "^bind" end, "knows core and the bindings only")
+  forbid(path, includes(path), function(name) return core_headers[base(name)] or name:find "^bind" end,
+    "knows core and the bindings only")
 end
 
 -- ---- experiments: the memtide module only
@@ -121,7 +125,9 @@ for _, path in ipairs(files "core/*.c core/*/*.c kernels/*/*.c") do
   for line in io.lines(path) do
     local code = line:gsub('"[^"]*"', '""'):gsub("/%*.-%*/", ""):gsub("^%s*%*.*", "")
     for name in code:gmatch "%f[%w_]([%a_]+)%s*%(" do
-      if name == "printf" or name == "puts" or name == "exit" or name == "abort" or name == "longjmp" then wrong[#wrong + 1] = name end
+      if name == "printf" or name == "puts" or name == "exit" or name == "abort" or name == "longjmp" then
+        wrong[#wrong + 1] = name
+      end
     end
   end
   tap.is(table.concat(wrong, " "), "", path .. ": does not print or exit")

@@ -80,7 +80,8 @@ tap.raises("expected a layer from its function, found a nil", "a model function 
 local shared, relu = nn.Linear(4, 4), nn.ReLU()
 tap.raises("this Linear stands twice in the network, at 0 and 2", "parameters in two places", build,
   {model = nn.Sequential{shared, relu, shared}})
-tap.is(build{model = nn.Sequential{relu, nn.Linear(4, 3), relu}}.network:parameters(), 15, "a layer without may be reused")
+tap.is(build{model = nn.Sequential{relu, nn.Linear(4, 3), relu}}.network:parameters(), 15,
+  "a layer without may be reused")
 
 -- ---- sizes and names
 tap.is(util.bytes("512MiB"), 512 << 20, "MiB are powers of two")

@@ -1,4 +1,5 @@
--- Every experiment of experiments/: each cell compiles, its plan reaches the lower bound, and what articles say by hand is met.
+-- Every experiment of experiments/: each cell compiles, its plan reaches the lower bound,
+-- and what articles say by hand is met.
 local tap = dofile "tests/tap.lua"
 local cell = require "memtide.cell"
 local digits = require "memtide.digits"
@@ -60,14 +61,15 @@ end
 local slowest, start = 0, os.clock()
 for batch = 1, 100 do
   local before = os.clock()
-  local again = experiment.new{name = "quick", model = baseline.values.model, input = {3, 32, 32}, classes = 10, batch = batch,
-    loss = baseline.values.loss, optimizer = baseline.values.optimizer}
+  local again = experiment.new{name = "quick", model = baseline.values.model, input = {3, 32, 32}, classes = 10,
+    batch = batch, loss = baseline.values.loss, optimizer = baseline.values.optimizer}
   local one = prepared(again:cells()[1])
   slowest = math.max(slowest, os.clock() - before)
   if not one.prediction.fits then tap.ok(false, "a prediction without a limit fits") end
 end
 local each = (os.clock() - start) / 100
-tap.ok(each < 0.005, ("predicting a cell takes %.2f ms of CPU time (the slowest of 100: %.2f ms)"):format(each * 1e3, slowest * 1e3))
+tap.ok(each < 0.005, ("predicting a cell takes %.2f ms of CPU time (the slowest of 100: %.2f ms)")
+  :format(each * 1e3, slowest * 1e3))
 
 os.execute(("rm -r '%s'"):format(folder))
 tap.done()

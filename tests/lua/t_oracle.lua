@@ -1,13 +1,15 @@
--- The reference runs of tests/oracle: what PyTorch computed in float64, against memtide on the CPU. Tolerances in fp32 are
--- 1e-4 relative for losses and final norms, 1e-3 for gradient norms and outputs. In bf16 a number has 8 bits (relative error
--- 2^-9 at each rounding); inputs, weights, activations and gradients are all rounded: 2e-2 of the loss in the first step, and
--- as errors are carried from update to update, 5e-2 later. Adam moves an element by about the learning rate whatever its
--- gradient's size, so a gradient near zero whose sign is lost in rounding shows: 5e-2 of the norm of a bias, 1e-2 of a weight's.
+-- The reference runs of tests/oracle: what PyTorch computed in float64, against memtide on the CPU. Tolerances in fp32
+-- are 1e-4 relative for losses and final norms, 1e-3 for gradient norms and outputs. In bf16 a number has 8 bits
+-- (relative error 2^-9 at each rounding); inputs, weights, activations and gradients are all rounded: 2e-2 of the loss
+-- in the first step, and as errors are carried from update to update, 5e-2 later. Adam moves an element by about the
+-- learning rate whatever its gradient's size, so a gradient near zero whose sign is lost in rounding shows: 5e-2 of the
+-- norm of a bias, 1e-2 of a weight's.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
 local mt = require "memtide"
 
-local CASES = {"simple_convnet", "smaller_convnet", "accumulation", "mnist_cnn", "mlp_mse", "grouped_conv", "discriminator"}
+local CASES = {"simple_convnet", "smaller_convnet", "accumulation", "mnist_cnn", "mlp_mse", "grouped_conv",
+  "discriminator"}
 local device = assert(core.device "cpu")
 
 -- Where rounding to fp32 puts one ReLU's input on the other side of zero: what PyTorch 1.13 itself gives in fp32.
@@ -94,7 +96,9 @@ local function run(case, settings)
     if step == 0 then
       out.first_output = runtime:read(name, 1)
       out.gradients = {}
-      for _, param in ipairs(network:params()) do out.gradients[param.name] = norm(runtime:read(param.name .. ".grad", 1)) end
+      for _, param in ipairs(network:params()) do
+        out.gradients[param.name] = norm(runtime:read(param.name .. ".grad", 1))
+      end
     end
   end
   out.parameters = {}
@@ -107,7 +111,9 @@ end
 local function check_fp32(case, found)
   for i, loss in ipairs(case.losses) do near(found.losses[i], loss, 1e-4, 0, "%s: loss %d", case.name, i) end
   if (case.accumulate or 1) == 1 then
-    for i, y in ipairs(case.first_output) do near(found.first_output[i], y, 0, 1e-3, "%s: first output %d", case.name, i) end
+    for i, y in ipairs(case.first_output) do
+      near(found.first_output[i], y, 0, 1e-3, "%s: first output %d", case.name, i)
+    end
   end
   for _, pair in ipairs(case.first_grad_norms) do
     local rounded, norm_found = (FP32_NORMS[case.name] or {})[pair[1]], found.gradients[pair[1]]
@@ -116,9 +122,12 @@ local function check_fp32(case, found)
   end
   for i, param in ipairs(case.final_parameters) do
     near(found.parameters[param[1]], param[3], 1e-4, 0, "%s: final norm of %s", case.name, param[1])
-    tap.is(table.concat(found.network:params()[i].shape, "x"), table.concat(param[2], "x"), ("%s: shape of %s"):format(case.name, param[1]))
+    tap.is(table.concat(found.network:params()[i].shape, "x"), table.concat(param[2], "x"),
+      ("%s: shape of %s"):format(case.name, param[1]))
   end
-  for i, y in ipairs(case.eval_output) do near(found.eval_output[i], y, 0, 1e-3, "%s: evaluation output %d", case.name, i) end
+  for i, y in ipairs(case.eval_output) do
+    near(found.eval_output[i], y, 0, 1e-3, "%s: evaluation output %d", case.name, i)
+  end
 end
 
 local function check_bf16(case, found, mode)
@@ -146,7 +155,8 @@ for _, name in ipairs(CASES) do
   for _, mode in ipairs{"amp_bf16", "master_bf16"} do check_bf16(case, run(case, {precision = mode}), mode) end
 end
 
--- 4 micro-batches of 4 are one batch of 16: the input of micro-batch s is 0.25 s further, so feed the same samples both ways.
+-- 4 micro-batches of 4 are one batch of 16: the input of micro-batch s is 0.25 s further,
+-- so feed the same samples both ways.
 local function accumulated(batch, accumulate)
   local case = dofile "tests/oracle/accumulation.lua"
   local network = assert(core.network(layer(case.net), mt.nn.CrossEntropyLoss(), {batch, table.unpack(case.input)}))

@@ -10,8 +10,8 @@ enum { SLOTS = 8, STEPS = 16, KIB = 1 << 10, MIB = 1 << 20 };
 
 typedef enum Do { END, GET, PUT, EMPTY, REFUSED } Do;
 
-/* GET: `slot` gets `bytes`; where `base` is given, at `base`'s last address + `offset`. REFUSED: a GET that runs out of memory.
- * After each step `reserved` bytes are held; used bytes are the sum of the live slots. */
+/* GET: `slot` gets `bytes`; where `base` is given, at `base`'s last address + `offset`. REFUSED: a GET that runs out of
+ * memory. After each step `reserved` bytes are held; used bytes are the sum of the live slots. */
 typedef struct Step { Do what; int slot; size_t bytes, reserved; int base; size_t offset; } Step;
 enum { ANY = -1 };
 
@@ -19,12 +19,14 @@ enum { ANY = -1 };
 
 static const struct { const char *what; size_t limit; Step step[STEPS]; } scenarios[] = {
     {"1 byte reserves 2 MiB; blocks are multiples of 512", 0,
-     {{GET, 0, 1, M(2), ANY, 0}, {GET, 1, 513, M(2), 0, 512}, {GET, 2, 512, M(2), 0, 1536}, {GET, 3, 1, M(2), 0, 2048}}},
+     {{GET, 0, 1, M(2), ANY, 0}, {GET, 1, 513, M(2), 0, 512}, {GET, 2, 512, M(2), 0, 1536},
+      {GET, 3, 1, M(2), 0, 2048}}},
     {"1 MiB is small, one byte more is large", 0,
      {{GET, 0, M(1), M(2), ANY, 0}, {GET, 1, M(1), M(2), 0, M(1)}, {GET, 2, M(1), M(4), ANY, 0},
       {GET, 3, M(1) + 1, M(24), ANY, 0}, {GET, 4, M(1) + 1, M(24), 3, M(1) + 512}}},
     {"below 10 MiB a large block shares 20 MiB", 0,
-     {{GET, 0, M(10) - 512, M(20), ANY, 0}, {GET, 1, M(10) - 512, M(20), 0, M(10) - 512}, {GET, 2, M(2), M(40), ANY, 0}}},
+     {{GET, 0, M(10) - 512, M(20), ANY, 0}, {GET, 1, M(10) - 512, M(20), 0, M(10) - 512},
+      {GET, 2, M(2), M(40), ANY, 0}}},
     {"from 10 MiB on (after rounding) it reserves its own size, to 2 MiB", 0,
      {{GET, 0, M(10) - 511, M(10), ANY, 0}, {GET, 1, M(10) - 1, M(20), ANY, 0}, {GET, 2, M(10), M(30), ANY, 0},
       {GET, 3, M(10) + 1, M(42), ANY, 0}}},
@@ -37,34 +39,40 @@ static const struct { const char *what; size_t limit; Step step[STEPS]; } scenar
       {GET, 3, 1, M(4), ANY, 0}}},
     {"a freed block becomes one with both neighbours", 0,
      {{GET, 0, M(4), M(20), ANY, 0}, {GET, 1, M(4), M(20), 0, M(4)}, {GET, 2, M(4), M(20), 0, M(8)},
-      {GET, 3, M(8), M(20), 0, M(12)}, {PUT, 0, 0, M(20), ANY, 0}, {PUT, 2, 0, M(20), ANY, 0}, {PUT, 1, 0, M(20), ANY, 0},
-      {GET, 4, M(12), M(20), 0, 0}}},
+      {GET, 3, M(8), M(20), 0, M(12)}, {PUT, 0, 0, M(20), ANY, 0}, {PUT, 2, 0, M(20), ANY, 0},
+      {PUT, 1, 0, M(20), ANY, 0}, {GET, 4, M(12), M(20), 0, 0}}},
     {"or with the one behind it", 0,
      {{GET, 0, M(4), M(20), ANY, 0}, {GET, 1, M(4), M(20), 0, M(4)}, {GET, 2, M(9), M(20), 0, M(8)},
       {PUT, 1, 0, M(20), ANY, 0}, {PUT, 0, 0, M(20), ANY, 0}, {GET, 3, M(8), M(20), 0, 0}}},
     {"but not across a live one", 0,
      {{GET, 0, M(4), M(20), ANY, 0}, {GET, 1, M(4), M(20), 0, M(4)}, {GET, 2, M(4), M(20), 0, M(8)},
-      {GET, 3, M(8), M(20), 0, M(12)}, {PUT, 0, 0, M(20), ANY, 0}, {PUT, 2, 0, M(20), ANY, 0}, {GET, 4, M(8), M(40), ANY, 0}}},
+      {GET, 3, M(8), M(20), 0, M(12)}, {PUT, 0, 0, M(20), ANY, 0}, {PUT, 2, 0, M(20), ANY, 0},
+      {GET, 4, M(8), M(40), ANY, 0}}},
     {"the smallest free block that is large enough is taken", 0,
      {{GET, 0, M(6), M(20), ANY, 0}, {GET, 1, M(2), M(20), 0, M(6)}, {GET, 2, M(4), M(20), 0, M(8)},
       {GET, 3, M(8), M(20), 0, M(12)}, {PUT, 0, 0, M(20), ANY, 0}, {PUT, 2, 0, M(20), ANY, 0},
       {GET, 4, M(3) + 512 * KIB, M(20), 2, 0}, {GET, 5, M(2), M(20), 0, 0}, {GET, 6, M(4), M(20), 0, M(2)}}},
     {"of equal ones that of the oldest segment, at the lowest offset", 0,
-     {{GET, 0, M(12), M(12), ANY, 0}, {GET, 1, M(12), M(24), ANY, 0}, {PUT, 1, 0, M(24), ANY, 0}, {PUT, 0, 0, M(24), ANY, 0},
-      {GET, 2, M(12), M(24), 0, 0}, {GET, 3, M(4), M(24), 1, 0}, {GET, 4, M(4), M(24), 1, M(4)}, {GET, 5, M(4), M(24), 1, M(8)},
-      {PUT, 5, 0, M(24), ANY, 0}, {PUT, 3, 0, M(24), ANY, 0}, {GET, 6, M(4), M(24), 1, 0}}},
+     {{GET, 0, M(12), M(12), ANY, 0}, {GET, 1, M(12), M(24), ANY, 0}, {PUT, 1, 0, M(24), ANY, 0},
+      {PUT, 0, 0, M(24), ANY, 0}, {GET, 2, M(12), M(24), 0, 0}, {GET, 3, M(4), M(24), 1, 0},
+      {GET, 4, M(4), M(24), 1, M(4)}, {GET, 5, M(4), M(24), 1, M(8)}, {PUT, 5, 0, M(24), ANY, 0},
+      {PUT, 3, 0, M(24), ANY, 0}, {GET, 6, M(4), M(24), 1, 0}}},
     {"the pools do not mix", 0,
-     {{GET, 0, M(5), M(20), ANY, 0}, {GET, 1, 1, M(22), ANY, 0}, {PUT, 0, 0, M(22), ANY, 0}, {GET, 2, M(1), M(22), 1, 512},
-      {GET, 3, M(1), M(24), ANY, 0}}},
+     {{GET, 0, M(5), M(20), ANY, 0}, {GET, 1, 1, M(22), ANY, 0}, {PUT, 0, 0, M(22), ANY, 0},
+      {GET, 2, M(1), M(22), 1, 512}, {GET, 3, M(1), M(24), ANY, 0}}},
     {"a freed segment stays, and is cut for smaller blocks", 0,
-     {{GET, 0, M(30), M(30), ANY, 0}, {PUT, 0, 0, M(30), ANY, 0}, {GET, 1, M(20), M(30), 0, 0}, {GET, 2, M(10), M(30), 0, M(20)}}},
+     {{GET, 0, M(30), M(30), ANY, 0}, {PUT, 0, 0, M(30), ANY, 0}, {GET, 1, M(20), M(30), 0, 0},
+      {GET, 2, M(10), M(30), 0, M(20)}}},
     {"empty_cache gives back segments without a live block", 0,
-     {{GET, 0, M(30), M(30), ANY, 0}, {GET, 1, 1, M(32), ANY, 0}, {EMPTY, 0, 0, M(32), ANY, 0}, {PUT, 0, 0, M(32), ANY, 0},
-      {EMPTY, 0, M(30), M(2), ANY, 0}, {PUT, 1, 0, M(2), ANY, 0}, {EMPTY, 0, M(2), 0, ANY, 0}}},
+     {{GET, 0, M(30), M(30), ANY, 0}, {GET, 1, 1, M(32), ANY, 0}, {EMPTY, 0, 0, M(32), ANY, 0},
+      {PUT, 0, 0, M(32), ANY, 0}, {EMPTY, 0, M(30), M(2), ANY, 0}, {PUT, 1, 0, M(2), ANY, 0},
+      {EMPTY, 0, M(2), 0, ANY, 0}}},
     {"at the limit the free segments go back, and the request is made again", M(40),
-     {{GET, 0, M(20), M(20), ANY, 0}, {GET, 1, 1, M(22), ANY, 0}, {PUT, 0, 0, M(22), ANY, 0}, {GET, 2, M(38), M(40), ANY, 0}}},
+     {{GET, 0, M(20), M(20), ANY, 0}, {GET, 1, 1, M(22), ANY, 0}, {PUT, 0, 0, M(22), ANY, 0},
+      {GET, 2, M(38), M(40), ANY, 0}}},
     {"where that is not enough, they are gone all the same", M(40),
-     {{GET, 0, M(20), M(20), ANY, 0}, {GET, 1, 1, M(22), ANY, 0}, {PUT, 0, 0, M(22), ANY, 0}, {REFUSED, 2, M(40), M(2), ANY, 0}}},
+     {{GET, 0, M(20), M(20), ANY, 0}, {GET, 1, 1, M(22), ANY, 0}, {PUT, 0, 0, M(22), ANY, 0},
+      {REFUSED, 2, M(40), M(2), ANY, 0}}},
     {"a live block keeps its segment, whatever else is free in it", M(30),
      {{GET, 0, M(5), M(20), ANY, 0}, {REFUSED, 1, M(16), M(20), ANY, 0}, {GET, 2, M(15), M(20), 0, M(5)}}},
     {"cuBLAS' workspace of 8,519,680 bytes pins 20 MiB", 0, {{GET, 0, 8519680, M(20), ANY, 0}}},
@@ -98,7 +106,8 @@ static bool scenario(Device *device, const Step *steps, size_t limit) {
         good = step_code(&w, &steps[i], &e) == OK;
         for (int k = 0; k < SLOTS; k++) used += w.block[k].bytes;
         good = good && w.ledger.held == steps[i].reserved && w.ledger.used == used;
-        if (!good) printf("# step %d: reserved %zu, expected %zu; %s\n", i + 1, w.ledger.held, steps[i].reserved, e.text);
+        if (!good)
+            printf("# step %d: reserved %zu, expected %zu; %s\n", i + 1, w.ledger.held, steps[i].reserved, e.text);
     }
     for (int k = 0; k < SLOTS; k++) allocator_put(w.alloc, &w.block[k]);
     allocator_close(w.alloc);
@@ -135,7 +144,9 @@ static void test_state(Device *dry) {
 
 enum { BLOCKS = 60, ALIVE = 9 };
 
-static size_t size_of(int i) { return 1 + (size_t)i * 7919 % 13 * 1000 + (i % 4 == 3 ? (size_t)(i % 5 + 1) * 900 * KIB : 0); }
+static size_t size_of(int i) {
+    return 1 + (size_t)i * 7919 % 13 * 1000 + (i % 4 == 3 ? (size_t)(i % 5 + 1) * 900 * KIB : 0);
+}
 
 /* What a walk saw: equal on every device. */
 typedef struct Seen { size_t requests, held_sum; LedgerPeak peak; bool overlap; } Seen;
@@ -155,7 +166,8 @@ static int walk_blocks(Ledger *l, Allocator *a, const size_t *offset, Seen *seen
     for (int i = 0; i < BLOCKS + ALIVE; i++) {
         int dead = i - ALIVE + (i % 2 ? 1 : -1); /* two by two, the younger one first */
         l->mark = i;
-        if (i < BLOCKS && !code) code = allocator_get(a, size_of(i), (Category)(i % CAT_COUNT), offset[i], &block[i], e);
+        if (i < BLOCKS && !code)
+            code = allocator_get(a, size_of(i), (Category)(i % CAT_COUNT), offset[i], &block[i], e);
         if (i < BLOCKS && !code && !dry) memset(block[i].data, i + 1, block[i].bytes);
         seen->held_sum += l->held * (size_t)(i + 1);
         if (dead < 0 || dead >= BLOCKS) continue;
@@ -200,12 +212,14 @@ static void test_walk(AllocKind kind, Device *cpu, Device *dry) {
     ok(!on_cpu.overlap, "%s: no block is in another's place", name);
     ok(sums(&on_cpu.peak), "%s: the categories sum to the peak", name);
     is_int(walk(kind, dry, 0, 0, &on_dry, &e), OK, "the same on the dry device");
-    ok(on_dry.requests == on_cpu.requests && on_dry.held_sum == on_cpu.held_sum && on_dry.peak.held == on_cpu.peak.held &&
-       on_dry.peak.mark == on_cpu.peak.mark && !memcmp(on_dry.peak.category, on_cpu.peak.category, sizeof on_cpu.peak.category),
+    const LedgerPeak *a = &on_dry.peak, *b = &on_cpu.peak;
+    ok(on_dry.requests == on_cpu.requests && on_dry.held_sum == on_cpu.held_sum && a->held == b->held &&
+       a->mark == b->mark && !memcmp(a->category, b->category, sizeof b->category),
        "%s: the dry device sees the same bytes at the same times", name);
     is_int(walk(kind, dry, on_cpu.peak.held, 0, &seen, &e), OK, "the peak is a limit that is enough");
     int code = walk(kind, dry, on_cpu.peak.held - 1, 0, &seen, &e);
-    if (kind == ALLOC_CACHING) ok(code == OK || code == ERR_OOM, "caching: one byte less may do, once the cache is emptied");
+    if (kind == ALLOC_CACHING)
+        ok(code == OK || code == ERR_OOM, "caching: one byte less may do, once the cache is emptied");
     else is_int(code, ERR_OOM, "one byte less is not");
 }
 
@@ -221,7 +235,8 @@ static void test_failures(AllocKind kind, Device *dry) {
         recovered += code == OK;
     }
     ok(n > 0 && refused + recovered == n && refused > 0, "%s: each of %d requests fails once, nothing stays", name, n);
-    ok(recovered == 0 || kind == ALLOC_CACHING, "%s: %d of them were made again after the cache was emptied", name, recovered);
+    ok(recovered == 0 || kind == ALLOC_CACHING,
+       "%s: %d of them were made again after the cache was emptied", name, recovered);
     long before = mem_live(), failures = 0;
     int code = ERR_HOST_MEMORY;
     for (long k = 1; code == ERR_HOST_MEMORY && k < 1000; k++) {

@@ -82,7 +82,8 @@ static void test_refusals(void) {
     has_text(e.text, "multiple of 64 bytes, found 63", "is named");
     is_int(ledger_take(&l, 0, &p, &e), ERR_INTERNAL, "no bytes are no request");
     is_int(ledger_take(&l, 64064, &p, &e), ERR_OOM, "more than the device has");
-    is_str(e.text, "out of memory: requested 64064 bytes, held 0, limit none; the tiny device is full", "with its reason");
+    is_str(e.text, "out of memory: requested 64064 bytes, held 0, limit none; the tiny device is full",
+           "with its reason");
     is_int(ledger_take(&l, 64064, &p, NULL), ERR_OOM, "the code does not need an Err");
     t.broken = 128;
     is_int(ledger_take(&l, 128, &p, &e), ERR_DEVICE, "another failure of the device keeps its code");
@@ -92,7 +93,8 @@ static void test_refusals(void) {
     l.fail_at = 2;
     int codes[3];
     for (int i = 0; i < 3; i++) codes[i] = ledger_take(&l, 64, &p, i == 1 ? &e : NULL);
-    ok(codes[0] == OK && codes[1] == ERR_OOM && codes[2] == OK, "fail_at 2 lets the first and the third request through");
+    ok(codes[0] == OK && codes[1] == ERR_OOM && codes[2] == OK,
+       "fail_at 2 lets the first and the third request through");
     has_text(e.text, "made to fail", "and says that it is no shortage");
     is_int(ledger_check_zero(&l, &e), ERR_INTERNAL, "held bytes at the end are an error");
     has_text(e.text, "found 128", "that says how many");
@@ -119,7 +121,8 @@ static void test_peak(void) {
     is_int((long long)l.peak.category[CAT_OTHER], 640, "held bytes that no tensor uses are other");
     ledger_use(&l, CAT_WEIGHTS, 100);
     ledger_use(&l, CAT_OTHER, 4);
-    ok(l.peak.held == 640 && l.peak.used == 104 && l.peak.mark == 3, "a take and its use are one instant, with the tensor in it");
+    ok(l.peak.held == 640 && l.peak.used == 104 && l.peak.mark == 3,
+       "a take and its use are one instant, with the tensor in it");
     is_int((long long)l.peak.category[CAT_OTHER], 540, "other: the loss of 4 and the slack of 536");
     is_int((long long)l.category[CAT_OTHER], 4, "the running count has no slack in it");
     l.mark = 4;

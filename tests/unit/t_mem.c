@@ -50,7 +50,8 @@ static void test_grow(void) {
     mem_fail_after(1);
     ok(!mem_grow(&array, &cap, old_cap + 1, sizeof *array), "growing can fail");
     ok(array == old && cap == old_cap && array[cap - 1] == cap - 1, "and leaves the array as it was");
-    ok(!mem_grow(&array, &cap, INT32_MAX, sizeof *array) && array == old && cap == old_cap, "as does one past every bound");
+    ok(!mem_grow(&array, &cap, INT32_MAX, sizeof *array) && array == old && cap == old_cap,
+       "as does one past every bound");
     ok(mem_grow(&array, &cap, 1000, sizeof *array) && cap >= 1000, "it grows as far as wanted");
     int kept = 0, zero = 0;
     for (int i = 0; i < old_cap; i++) kept += array[i] == i;
