@@ -2,8 +2,9 @@
 """The article's step in PyTorch on the CPU, beside memtide in the same run: `make bench`.
 
 Both sides: the same network, batch, optimizer, number of threads, nonzero data. PyTorch in channels_last; bf16 by
-torch.autocast. Rounds alternate between the two, each in a process of its own; the medians of the rounds' medians and their
-ratio are printed. Peak tensor bytes of PyTorch: its profiler's memory events on top of what was alive before the step.
+torch.autocast. Rounds alternate between the two, each in a process of its own; the medians of the rounds' medians and
+their ratio are printed. Peak tensor bytes of PyTorch: its profiler's memory events on top of what was alive before the
+step.
 """
 import argparse, csv, json, os, statistics, subprocess, sys, tempfile, time
 
@@ -58,15 +59,17 @@ def measure(batch, precision, steps, threads):
                 for s in optimizer.state.values() for t in s.values() if torch.is_tensor(t))
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     alive = weights + state + x.numel() * x.element_size() + y.numel() * y.element_size()
-    return {"step_ms": statistics.median(times) * 1e3, "peak_bytes": peak_bytes(torch, step, alive), "version": torch.__version__}
+    return {"step_ms": statistics.median(times) * 1e3, "peak_bytes": peak_bytes(torch, step, alive),
+            "version": torch.__version__}
 
 
 def memtide(program, batch, precision, steps, folder):
     out = os.path.join(folder, "memtide.csv")
     if os.path.exists(out):
         os.remove(out)
-    subprocess.run([program, "run", "experiments/batch_by_precision.lua", "--quiet", "--csv", out, "--set", f"batch={batch}",
-                    "--set", f"precision={precision}", "--set", "accumulate=1", "--steps", str(steps)],
+    subprocess.run([program, "run", "experiments/batch_by_precision.lua", "--quiet", "--csv", out,
+                    "--set", f"batch={batch}", "--set", f"precision={precision}", "--set", "accumulate=1",
+                    "--steps", str(steps)],
                    check=True, stdout=subprocess.DEVNULL)
     with open(out, newline="") as f:
         row = next(csv.DictReader(f))
@@ -76,7 +79,8 @@ def memtide(program, batch, precision, steps, folder):
 
 
 def pytorch(python, batch, precision, steps, threads):
-    out = subprocess.run([python, __file__, "--one", str(batch), precision, "--steps", str(steps), "--threads", str(threads)],
+    out = subprocess.run([python, __file__, "--one", str(batch), precision, "--steps", str(steps),
+                          "--threads", str(threads)],
                          check=True, capture_output=True, text=True).stdout
     return json.loads(out)
 
@@ -94,7 +98,8 @@ def main():
         print(json.dumps(measure(int(args.one[0]), args.one[1], args.steps, args.threads)))
         return
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    print("batch,precision,threads,memtide_step_ms,pytorch_step_ms,time_ratio,memtide_peak_bytes,pytorch_peak_bytes,peak_ratio,pytorch")
+    print("batch,precision,threads,memtide_step_ms,pytorch_step_ms,time_ratio,"
+          "memtide_peak_bytes,pytorch_peak_bytes,peak_ratio,pytorch")
     with tempfile.TemporaryDirectory() as folder:
         for batch, precision in SETTINGS:
             ours, theirs = [], []
@@ -103,7 +108,8 @@ def main():
                 theirs.append(pytorch(args.python, batch, precision, args.steps, args.threads))
             a, b = (statistics.median(r["step_ms"] for r in side) for side in (ours, theirs))
             p, q = ours[0]["peak_bytes"], theirs[0]["peak_bytes"]
-            print(f"{batch},{precision},{args.threads},{a:.2f},{b:.2f},{a / b:.3f},{p},{q},{p / q:.3f},{theirs[0]['version']}", flush=True)
+            print(f"{batch},{precision},{args.threads},{a:.2f},{b:.2f},{a / b:.3f},"
+                  f"{p},{q},{p / q:.3f},{theirs[0]['version']}", flush=True)
 
 
 if __name__ == "__main__":
