@@ -9,7 +9,8 @@ Q = $(if $(V),,@)
 
 WARN  = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wwrite-strings \
         -Wvla -Wundef -Wno-format-truncation
-FLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fopenmp -ffp-contract=off -fno-math-errno -fno-trapping-math $(WARN) -MMD -MP -Icore $(EXTRA)
+FLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fopenmp -ffp-contract=off -fno-math-errno -fno-trapping-math \
+        $(WARN) -MMD -MP -Icore $(EXTRA)
 LUA_CFLAGS := $(shell pkg-config --cflags lua5.4 2>/dev/null || echo -I/usr/include/lua5.4)
 LUA_STATIC := $(firstword $(wildcard /usr/lib/*/liblua5.4.a /usr/lib/liblua5.4.a))
 LIBS   = -ldnnl -lz -lpthread -ldl -lm
@@ -59,10 +60,13 @@ run: all ## the article's comparison on this machine: experiments/article.lua
 	$(BUILD)/memtide run experiments/article.lua
 
 deps: ## install the Debian packages that are needed (or say which, where that is not allowed)
-	@missing=$$(for p in $(DEPS); do dpkg -s $$p 2>/dev/null | grep -q '^Status: install ok' || echo $$p; done | tr '\n' ' '); \
+	@missing=$$(for p in $(DEPS); do \
+	    dpkg -s $$p 2>/dev/null | grep -q '^Status: install ok' || echo $$p; done | tr '\n' ' '); \
 	if [ -z "$$missing" ]; then echo "all packages are there"; \
-	elif [ "$$(id -u)" = 0 ]; then apt-get update -q && apt-get install -qy --no-install-recommends $$missing; \
-	elif sudo -n true 2>/dev/null; then sudo apt-get update -q && sudo apt-get install -qy --no-install-recommends $$missing; \
+	elif [ "$$(id -u)" = 0 ]; then \
+	    apt-get update -q && apt-get install -qy --no-install-recommends $$missing; \
+	elif sudo -n true 2>/dev/null; then \
+	    sudo apt-get update -q && sudo apt-get install -qy --no-install-recommends $$missing; \
 	else echo "as root: apt-get install $$missing"; exit 1; fi
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -73,13 +77,15 @@ fuzz: $(BUILD)/tests/t_fuzz ## random networks and settings for about a minute (
 	$(Q)FUZZ=20000 SEED=$$(date +%s) $(BUILD)/tests/t_fuzz
 
 PYTHON ?= /usr/bin/python3
-bench: all $(BUILD)/tests/bench/floor ## this machine's floor, then the article's step beside PyTorch's (PYTHON has torch)
+bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and the article's step beside PyTorch's (PYTHON has it)
 	$(Q)$(BUILD)/tests/bench/floor
 	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON)
 
 valgrind: all $(C_TESTS) ## the unit tests under valgrind
-	$(Q)for t in $(filter $(BUILD)/tests/unit/%,$(C_TESTS)); do echo "$$t"; OMP_NUM_THREADS=1 valgrind -q --leak-check=full \
-	    --errors-for-leak-kinds=definite --error-exitcode=9 $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
+	$(Q)for t in $(filter $(BUILD)/tests/unit/%,$(C_TESTS)); do \
+	    echo "$$t"; \
+	    OMP_NUM_THREADS=1 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9 $$t \
+	        > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
 
 lint: ## warnings as errors; cppcheck and luacheck where they are installed
 	$(Q)$(MAKE) all BUILD=build/lint CFLAGS="-O1 -Werror"
