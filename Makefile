@@ -42,6 +42,14 @@ $(BUILD)/modules.c: lua/embed.lua $(MODULES)
 	@mkdir -p $(@D)
 	$(Q)lua5.4 lua/embed.lua $(MODULES) > $@
 
+# the commit that was built, for the column "version"; empty outside a git checkout
+COMMIT := $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
+ifneq ($(shell cat $(BUILD)/commit 2>/dev/null),$(COMMIT))
+$(shell mkdir -p $(BUILD) && echo '$(COMMIT)' > $(BUILD)/commit)
+endif
+$(BUILD)/lua/bind.o: $(BUILD)/commit
+$(BUILD)/lua/bind.o: override EXTRA += -DMT_COMMIT='"$(addprefix +,$(COMMIT))"'
+
 $(BUILD)/modules.o: $(BUILD)/modules.c
 	$(Q)$(CC) $(CFLAGS) $(FLAGS) -c -o $@ $<
 

@@ -332,11 +332,15 @@ static int exit_status(lua_State *L) {
     return 0;
 }
 
+#ifndef MT_COMMIT
+#define MT_COMMIT "" /* "+" and the commit, from the Makefile */
+#endif
+
 int luaopen_memtide_core(lua_State *L) {
     static const luaL_Reg functions[] = {{"where", where}, {"check_options", check_options}, {"hash", hash},
         {"isatty", is_terminal}, {"number", number}, {"exit_status", exit_status}, {NULL, NULL}};
     luaL_newlib(L, functions);
-    bind_set_string(L, "version", MT_VERSION);
+    bind_set_string(L, "version", MT_VERSION MT_COMMIT);
     bind_type(L, BOX_TEXT, NULL);
     bind_open_device(L);
     bind_open_network(L);
