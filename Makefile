@@ -11,10 +11,10 @@ WARN  = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototyp
         -Wvla -Wundef -Wno-format-truncation
 FLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fopenmp -ffp-contract=off -fno-math-errno -fno-trapping-math \
         $(WARN) -MMD -MP -Icore $(EXTRA)
-LUA_CFLAGS := $(shell pkg-config --cflags lua5.4 2>/dev/null || echo -I/usr/include/lua5.4)
-LUA_STATIC := $(firstword $(wildcard /usr/lib/*/liblua5.4.a /usr/lib/liblua5.4.a))
+LUA_CFLAGS ?= -I/usr/include/lua5.4
+LUA_LIB ?= -l:liblua5.4.a
 LIBS   = -ldnnl -lz -lpthread -ldl -lm
-DEPS   = gcc make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev pkg-config perl
+DEPS   = gcc make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev perl
 
 CORE    = $(wildcard core/*.c core/layers/*.c core/passes/*.c)
 KERNELS = $(wildcard kernels/cpu/*.c)
@@ -31,7 +31,7 @@ all: $(BUILD)/memtide $(BUILD)/memtide.so ## build the program and the Lua modul
 
 $(BUILD)/memtide: $(BUILD)/lua/main.o $(LUA_OBJ) $(LIB_OBJ)
 	@echo "  LINK $@"
-	$(Q)$(CC) $(CFLAGS) -fopenmp -rdynamic -o $@ $^ $(LUA_STATIC) $(LIBS) $(EXTRA)
+	$(Q)$(CC) $(CFLAGS) -fopenmp -rdynamic -o $@ $^ $(LUA_LIB) $(LIBS) $(EXTRA)
 
 # plain lua5.4 brings its own Lua: the module is not linked to one
 $(BUILD)/memtide.so: $(LUA_OBJ) $(LIB_OBJ)
@@ -112,6 +112,10 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
+# with `make deps run`, the packages first
+ifneq ($(filter deps,$(MAKECMDGOALS)),)
+.NOTPARALLEL:
+endif
 .PHONY: all test run deps asan fuzz bench valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
