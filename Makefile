@@ -89,11 +89,11 @@ bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and the article's
 	$(Q)$(BUILD)/tests/bench/floor
 	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON)
 
+# SSE41: the library's wider kernels read a few bytes past buffers of their own
+VALGRIND = DNNL_MAX_CPU_ISA=SSE41 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9
 valgrind: all $(C_TESTS) ## the unit tests under valgrind
-	$(Q)for t in $(filter $(BUILD)/tests/unit/%,$(C_TESTS)); do \
-	    echo "$$t"; \
-	    OMP_NUM_THREADS=1 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9 $$t \
-	        > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
+	$(Q)for t in $(filter $(BUILD)/tests/unit/%,$(C_TESTS)); do echo "$$t"; \
+	    OMP_NUM_THREADS=1 $(VALGRIND) $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
 
 lint: ## warnings as errors; cppcheck and luacheck where they are installed
 	$(Q)$(MAKE) all BUILD=build/lint CFLAGS="-O1 -Werror"
