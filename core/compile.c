@@ -18,6 +18,19 @@ int compile_finish(Program *p, const Settings *s, PassWatch *watch, void *arg, E
     return OK;
 }
 
+/* A budget holds for every program, also for one in which there is nothing to drop. */
+static int check_budget(const Program *p, const Settings *s, Device *device, Err *e) {
+    Placement place;
+    if (s->checkpoint != CHECKPOINT_BUDGET) return OK;
+    int code = placement_build(p, device->table->alignment, &place, e);
+    if (code) return code;
+    if (place.arena > s->budget)
+        code = err_set(e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: this program needs %zu bytes", s->budget,
+                       place.arena);
+    placement_free(&place);
+    return code;
+}
+
 static int run_passes(Program *p, const Settings *s, Device *device, PassWatch *watch, void *arg, Err *e) {
     static const struct { const char *name; int (*run)(Program *, const Settings *, Err *); } passes[] = {
         {"precision", pass_precision}, {"fuse", pass_fuse}, {"backward", pass_backward}};
@@ -30,7 +43,8 @@ static int run_passes(Program *p, const Settings *s, Device *device, PassWatch *
     watched(watch, arg, "workspace", p);
     if ((code = pass_checkpoint(p, s, device, e))) return code;
     watched(watch, arg, "checkpoint", p);
-    return compile_finish(p, s, watch, arg, e);
+    code = compile_finish(p, s, watch, arg, e);
+    return code ? code : check_budget(p, s, device, e);
 }
 
 int compile(const Network *net, const Settings *s, Device *device, PassWatch *watch, void *arg, Program **out, Err *e) {

@@ -52,6 +52,27 @@ static void evaluation(const Network *net) {
         }
 }
 
+/* Nothing can be dropped in evaluation, so a budget is met or refused to the byte. */
+static void evaluation_budget(const Network *net) {
+    Settings s = settings_default();
+    Program *p = NULL;
+    Prediction need;
+    Err e = {0, ""};
+    s.eval = true;
+    int code = compile(net, &s, cpu, NULL, NULL, &p, &e);
+    if (!code) code = predict(net, &p, 1, ALLOC_PLANNED, cpu, 0, 1, &need, &e);
+    program_free(p);
+    s.checkpoint = CHECKPOINT_BUDGET;
+    for (int less = 0; less < 2 && !code; less++) {
+        p = NULL;
+        s.budget = need.peak.held - (size_t)less;
+        int found = compile(net, &s, cpu, NULL, NULL, &p, &e);
+        is_int(found, less ? ERR_OOM : OK, less ? "evaluation, a byte below its need" : "evaluation, a budget of what it needs");
+        program_free(p);
+    }
+    if (code) ok(0, "%s", e.text);
+}
+
 /* A NaN in a weight reaches the loss, whatever activation is fused behind it. */
 static void nan_shows(void) {
     static const char *const acts[] = {"ReLU", "LeakyReLU", "Sigmoid", "Tanh", "GELU"};
@@ -158,6 +179,7 @@ int main(void) {
         combinations(net);
         evaluation(net);
         device_failures(net);
+        evaluation_budget(net);
     }
     network_free(net);
     nan_shows();

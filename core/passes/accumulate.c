@@ -1,6 +1,7 @@
 /* Gradient accumulation: the body runs `accumulate` times, each time on one micro-batch; gradients and the loss are
  * summed up in buffers that last through all of them (fp32 where the weights are 16-bit), the update comes once.
- * Every micro-batch's loss is divided by their number, as an article's training loop does by hand. */
+ * A mean over the batch is the mean of the micro-batches' means: each micro-batch's loss is divided by their number, as an
+ * article's training loop does by hand. A loss with reduction = "sum" is not: sums add up. */
 #include <stdio.h>
 #include <string.h>
 
@@ -53,7 +54,7 @@ int pass_accumulate(Program *p, const Settings *s, Err *e) {
     for (int i = 0; i < n && !p->failed; i++) {
         Op *op = program_op(p, old[i].kind, old[i].path);
         *op = old[i];
-        if (is_loss(op->kind)) op->attr.loss.scale /= (float)s->accumulate;
+        if (is_loss(op->kind) && !op->attr.loss.sum) op->attr.loss.scale /= (float)s->accumulate;
         if (i < forward_end) p->forward_end = p->n_ops;
         for (int k = 0; k < OP_OUT; k++) {
             int b = old[i].out[k];

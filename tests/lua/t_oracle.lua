@@ -174,4 +174,20 @@ end
 local whole, parts = accumulated(16, 1), accumulated(4, 4)
 for i, loss in ipairs(whole) do near(parts[i], loss, 2e-5, 0, "accumulation 4 x 4 equals a batch of 16: loss %d", i) end
 
+
+-- a sum needs no division by the number of micro-batches
+local function summed(batch, accumulate)
+  local network = assert(core.network(mt.nn.Linear(3, 2), mt.nn.MSELoss{reduction = "sum"}, {batch, 3}))
+  local settings = {accumulate = accumulate, optimizer = mt.optim.SGD{lr = 0.01}}
+  local runtime <close> = assert(core.runtime{programs = {assert(core.compile(network, settings, device))}, seed = 2})
+  local loss = assert(runtime:step(1, {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 3, 5}, {1, 0, 1, 2, 0, 1, 1, 1}))
+  return loss, runtime:read("bias")[1]
+end
+local loss, bias = summed(4, 1)
+for _, parts_of in ipairs{{2, 2}, {1, 4}} do
+  local part_loss, part_bias = summed(table.unpack(parts_of))
+  near(part_loss, loss, 1e-5, 0, "a sum over %d x %d samples: loss", parts_of[2], parts_of[1])
+  near(part_bias, bias, 1e-5, 0, "a sum over %d x %d samples: update", parts_of[2], parts_of[1])
+end
+
 tap.done()
