@@ -12,8 +12,8 @@ local CASES = {"simple_convnet", "smaller_convnet", "accumulation", "mnist_cnn",
   "discriminator"}
 local device = assert(core.device "cpu")
 
--- The inputs of this case's ReLUs come within 1.2e-6 of zero: on which side fp32 puts them depends on the order of additions,
--- and so on the processor's instructions. What PyTorch 1.13 itself gives in fp32 with AVX-512:
+-- The inputs of this case's ReLUs come within 1.2e-6 of zero: on which side fp32 puts them depends on the order of
+-- additions, and so on the processor's instructions. What PyTorch 1.13 itself gives in fp32 with AVX-512:
 local FP32_NORMS = {accumulation = {["0.weight"] = 0.0111570112, ["0.bias"] = 0.0030628784}}
 
 local function near(found, expected, rtol, atol, ...)
