@@ -17,11 +17,21 @@ local function set_arguments(name, args)
   for i, value in ipairs(args) do _G.arg[i] = value end
 end
 
+local function read_text(path)
+  local file, message = io.stdin, nil
+  if path ~= "-" then file, message = io.open(path, "rb") end
+  local text = file and file:read("a")
+  if file and path ~= "-" then file:close() end
+  if text then return text end
+  error(util.failure(('cannot open the script "%s"%s'):format(path, message and "" or ": it is no file"), "file"), 0)
+end
+
+-- With a variable that is to be closed, `return mt.experiment{...}` is no tail call: an error in it finds the line.
+local KEEP_FRAME = "local memtide_script <close> = nil "
+
 local function read_chunk(path)
-  if path ~= "-" and not script.exists(path) then
-    error(util.failure(('cannot open the script "%s"'):format(path), "file"), 0)
-  end
-  local chunk, message = loadfile(path ~= "-" and path or nil, "t")
+  local text = read_text(path):gsub("^\xEF\xBB\xBF", ""):gsub("^#[^\n]*", "")
+  local chunk, message = load(KEEP_FRAME .. text, path == "-" and "=stdin" or "@" .. path, "t")
   if not chunk then error(message, 0) end
   return chunk
 end

@@ -54,6 +54,13 @@ fails 65 'option.lua:2: Conv2d: unknown option "kernel"' "a wrong option" option
 echo 'error(setmetatable({}, {__tostring = function() return "an object" end}))' >object.lua
 fails 65 "an object" "an error that is an object" object.lua
 
+printf 'local mt = require "memtide"\n\nreturn mt.experiment{\n  btach = 1,\n}\n' >tail.lua
+fails 65 'tail.lua:3: experiment: unknown key "btach" (did you mean "batch"?)' "a returned experiment" \
+  run tail.lua
+printf '#!/usr/bin/env memtide\nlocal mt = require "memtide"\nif mt then\n  return mt.trainer(7)\nend\n' >tail.lua
+fails 65 'tail.lua:4: trainer: expected a table' "and another call, after a #! line" tail.lua
+fails 66 'cannot open the script "."' "a folder is no script" run .
+
 # ---- plain scripts
 echo 'print(arg[0], arg[1], ..., (require "helper"))' >plain.lua
 echo 'return "helped"' >helper.lua
