@@ -1,6 +1,7 @@
 -- One cell of an experiment: from its settings to a network, a program, a prediction and a run.
 local core = require "memtide.core"
 local nn = require "memtide.nn"
+local plain = require "memtide.plain"
 local settings = require "memtide.settings"
 local util = require "memtide.util"
 
@@ -20,7 +21,7 @@ end
 local function model_of(self)
   local v = self.values
   local model = v.model
-  if type(model) == "function" then model = model(v) end
+  if type(model) == "function" then model = model(plain.copy(v)) end
   if not nn.is_layer(model) then
     util.fail_at(self.experiment.where, "experiment: model: expected a layer%s, found a %s",
       type(v.model) == "function" and " from its function" or "", type(model))
@@ -79,8 +80,8 @@ end
 function cell.id(self, purpose)
   local v = self.values
   local parts = {SCHEME, purpose, self.experiment.name, self.name, v.loss.kind, v.loss.text}
-  for _, name in ipairs(settings.names) do parts[#parts + 1] = settings.text(name, v[name]) end
-  for _, name in ipairs(self.experiment:own_axes()) do parts[#parts + 1] = tostring(v[name]) end
+  for _, name in ipairs(settings.names) do parts[#parts + 1] = settings.text(v[name]) end
+  for _, name in ipairs(self.experiment:own_axes()) do parts[#parts + 1] = settings.text(v[name]) end
   for _, item in ipairs{self.memory or "", self.failed or self.network:text(), self.failed and "" or data_text(self),
     self.seed or "", self.steps or "", self.warmup or ""} do parts[#parts + 1] = tostring(item) end
   return core.hash(table.concat(parts, "\n"))

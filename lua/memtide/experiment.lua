@@ -1,6 +1,7 @@
 -- What a script declares: mt.experiment{...} checks it and spreads it into cells, one for each row of the results.
 local core = require "memtide.core"
 local nn = require "memtide.nn"
+local plain = require "memtide.plain"
 local settings = require "memtide.settings"
 local util = require "memtide.util"
 
@@ -26,40 +27,45 @@ for _, key in ipairs(COMMON) do is_common[key] = true end
 
 -- ---- checks
 
-local function whole(least)
-  return {function(v) return math.type(v) == "integer" and v >= least end, "a whole number of at least " .. least}
+local function rule(test, expected)
+  return function(value)
+    if test(value) then return value end
+    return nil, expected
+  end
 end
 
 local function is_shape(value)
-  if type(value) ~= "table" or #value < 1 or #value > 3 then return false end
+  if not plain.is_table(value) or #value < 1 or #value > 3 then return false end
   for _, n in ipairs(value) do if math.type(n) ~= "integer" or n < 1 then return false end end
   return true
 end
 
 local function is_model(value) return nn.is_layer(value) or type(value) == "function" end
-local function is_dataset(value) return type(value) == "userdata" end
-local function is_flag(value) return type(value) == "boolean" end
-local function is_name(value) return type(value) == "string" and value ~= "" end
 
+local a_name = rule(function(value) return type(value) == "string" and value ~= "" end, "a name")
+local flag = rule(function(value) return type(value) == "boolean" end, "true or false")
+local dataset = rule(function(value) return type(value) == "userdata" end, "a dataset of mt.data")
+local at_least_1 = settings.whole(1, settings.MOST)
+
+-- As settings' checks: the value, or nil and what was expected.
 local RULES = {
-  name = {is_name, "a name"}, case = {is_name, "a name"}, model_name = {is_name, "a name"},
-  model = {is_model, "a layer, or a function of the settings that returns one"},
-  input = {is_shape, "the shape of one sample, such as {3, 32, 32}"},
-  target = {is_shape, "the shape of one target"},
-  classes = whole(1), steps = whole(1), warmup = whole(0), epochs = whole(1), repeats = whole(1), seed = whole(0),
-  loss = {nn.is_loss, "a loss such as nn.CrossEntropyLoss()"},
-  data = {is_dataset, "a dataset of mt.data"}, test_data = {is_dataset, "a dataset of mt.data"},
-  shuffle = {is_flag, "true or false"}, drop_last = {is_flag, "true or false"},
-  predict_only = {is_flag, "true or false"},
+  name = a_name, case = a_name, model_name = a_name, shuffle = flag, drop_last = flag, predict_only = flag,
+  model = rule(is_model, "a layer, or a function of the settings that returns one"),
+  input = rule(is_shape, "the shape of one sample, one to three whole numbers such as {3, 32, 32}"),
+  target = rule(is_shape, "the shape of one target, one to three whole numbers"),
+  classes = at_least_1, steps = at_least_1, epochs = at_least_1, repeats = at_least_1,
+  warmup = settings.whole(0, settings.MOST), seed = settings.whole(0, math.maxinteger),
+  loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss()"), data = dataset, test_data = dataset,
 }
+local own = rule(plain.has_text, "a word, a number, true, false or a table of them")
 
 local function check_value(where, place, key, value)
-  local rule = RULES[key]
   if settings.known[key] then return settings.check(where, place, key, value) end
-  if rule and not rule[1](value) then
-    util.fail_at(where, "%s: %s: expected %s, found %s", place, key, rule[2], tostring(value))
+  local checked, expected = (RULES[key] or own)(value)
+  if checked == nil then
+    util.fail_at(where, "%s: %s: expected %s, found %s", place, key, expected, plain.literal(value))
   end
-  return value
+  return checked
 end
 
 -- An axis or key that memtide does not know is the script's own, unless it looks like a slip of the finger.
@@ -68,25 +74,75 @@ local function check_own(where, place, key)
   if nearest then util.fail_at(where, '%s: unknown setting "%s"; did you mean "%s"?', place, key, nearest) end
 end
 
-local function check_axis(where, axis, i)
-  local place = ("sweep[%d]"):format(i)
-  if type(axis) ~= "table" or type(axis[1]) ~= "string" or type(axis[2]) ~= "table" or #axis[2] == 0 or #axis > 2 then
-    util.fail_at(where, '%s: expected {"axis", {value, ...}}', place)
-  end
-  local name, values = axis[1], {}
-  if not settings.known[name] and not is_common[name] then check_own(where, place, name) end
-  for k, value in ipairs(axis[2]) do values[k] = check_value(where, ("%s value %d"):format(place, k), name, value) end
-  return {name = name, values = values}
+-- The list at `place`, {} where there is none: no names, no holes.
+local function check_list(where, place, value, expected)
+  local count = 0
+  for _ in pairs(type(value) == "table" and value or {}) do count = count + 1 end
+  local good = plain.is_table(value)
+  for i = 1, count do good = good and value[i] ~= nil end
+  if not good then util.fail_at(where, "%s: expected %s, found %s", place, expected, plain.literal(value)) end
+  return value
 end
 
-local function check_case(where, case, i)
+-- How the value is told from the others of its axis, in the names of cells: a model has no short text.
+local function shown(value, position)
+  if is_model(value) then return tostring(position) end
+  if type(value) == "userdata" then return value:info().text end
+  return settings.text(value)
+end
+
+-- {"axis", {value, ...}} as {name =, values =, texts =}, the values checked and different; `place` may hold a %d.
+local function make_axis(where, place, axis, list)
+  local out, seen = {name = axis, values = {}, texts = {}}, {}
+  for k, value in ipairs(list) do
+    local at = place:format(k)
+    local checked = check_value(where, at, axis, value)
+    local text = shown(checked, k)
+    if seen[text] then util.fail_at(where, "%s: %s: %s is there already, as value %d", at, axis, text, seen[text]) end
+    seen[text], out.values[k], out.texts[k] = k, checked, text
+  end
+  return out
+end
+
+local function check_axis(where, axis, i, seen)
+  local place, expected = ("sweep[%d]"):format(i), '{"axis", {value, ...}}'
+  check_list(where, place, axis, expected)
+  local axis_name, list = axis[1], axis[2]
+  if type(axis_name) ~= "string" or #axis ~= 2 then
+    util.fail_at(where, "%s: expected %s, found %s", place, expected, plain.literal(axis))
+  end
+  if not settings.known[axis_name] and not is_common[axis_name] then check_own(where, place, axis_name) end
+  if seen[axis_name] then
+    util.fail_at(where, '%s: "%s" is an axis already, sweep[%d]', place, axis_name, seen[axis_name])
+  end
+  seen[axis_name] = i
+  if #check_list(where, ("%s: %s"):format(place, axis_name), list, "a list of values") == 0 then
+    util.fail_at(where, "%s: %s: expected a list of values, found none", place, axis_name)
+  end
+  return make_axis(where, place .. " value %d", axis_name, list)
+end
+
+local function check_case(where, case, i, seen)
   local place, out = ("cases[%d]"):format(i), {}
-  if type(case) ~= "table" then util.fail_at(where, '%s: expected {case = "name", setting = value, ...}', place) end
+  if not plain.is_table(case) then
+    util.fail_at(where, '%s: expected {case = "name", setting = value, ...}, found %s', place, plain.literal(case))
+  end
   for key, value in pairs(case) do
     if type(key) ~= "string" then util.fail_at(where, "%s: expected names, found %s", place, tostring(key)) end
     if key ~= "case" and not settings.known[key] and not is_common[key] then check_own(where, place, key) end
     out[key] = check_value(where, place, key, value)
   end
+  out.case = out.case or ("case %d"):format(i)
+  if seen[out.case] then
+    util.fail_at(where, '%s: the name "%s" is taken already, by cases[%d]', place, out.case, seen[out.case])
+  end
+  seen[out.case] = i
+  return out
+end
+
+local function check_each(where, place, list, expected, check)
+  local out, seen = {}, {}
+  for i, item in ipairs(check_list(where, place, list or {}, expected)) do out[i] = check(where, item, i, seen) end
   return out
 end
 
@@ -95,15 +151,15 @@ function experiment.new(options)
   if type(options) ~= "table" then util.fail("experiment: expected a table, found a %s", type(options)) end
   util.check_keys("experiment", options, TOP)
   local where = core.where()
-  local self = setmetatable({where = where, base = {}, axes = {}, cases = {}}, Experiment)
+  local self = setmetatable({where = where, base = {}}, Experiment)
   for key, value in pairs(options) do
     if key ~= "sweep" and key ~= "cases" then self.base[key] = check_value(where, "experiment", key, value) end
   end
   for _, key in ipairs{"name", "loss"} do
     if self.base[key] == nil then util.fail_at(where, 'experiment: "%s" is missing', key) end
   end
-  for i, axis in ipairs(options.sweep or {}) do self.axes[i] = check_axis(where, axis, i) end
-  for i, case in ipairs(options.cases or {}) do self.cases[i] = check_case(where, case, i) end
+  self.axes = check_each(where, "sweep", options.sweep, 'a list of axes {{"axis", {value, ...}}, ...}', check_axis)
+  self.cases = check_each(where, "cases", options.cases, 'a list of cases {{case = "name", ...}, ...}', check_case)
   self.name = self.base.name
   return self
 end
@@ -121,29 +177,38 @@ local function replace_axis(axes, name, axis)
   axes[#axes + 1] = axis
 end
 
+-- What the command line may change: the rest is what the script is about.
+local function check_settable(self, key)
+  local known = joined(settings.names, {"seed", "steps", "warmup", "epochs", "repeats"}, self:own_keys())
+  for _, settable in ipairs(known) do if settable == key then return end end
+  local nearest = util.nearest(key, known)
+  util.fail_at("", '--set: unknown setting "%s"%s', key, nearest and ('; did you mean "%s"?'):format(nearest)
+    or "; what can be set: " .. table.concat(known, ", "))
+end
+
 -- `--set axis=v1,v2`: one value is a setting of every cell, more are an axis, none takes the setting away.
-function Experiment:set(name, values)
-  local checked = {}
-  if not settings.known[name] and not RULES[name] then check_own("", "--set", name) end
-  for i, value in ipairs(values) do checked[i] = check_value("", "--set", name, value) end
-  for _, case in ipairs(self.cases) do case[name] = nil end
-  if #checked == 1 then self.base[name] = checked[1] else self.base[name] = nil end
-  replace_axis(self.axes, name, #checked > 1 and {name = name, values = checked} or nil)
+function Experiment:set(key, values)
+  check_settable(self, key)
+  local axis = make_axis("", "--set", key, values)
+  for _, case in ipairs(self.cases) do case[key] = nil end
+  if #values == 1 then self.base[key] = axis.values[1] else self.base[key] = nil end
+  replace_axis(self.axes, key, #values > 1 and axis or nil)
 end
 
 -- ---- cells
 
+-- chosen[i]: position of the value of axis i
 local function product(axes, visit, at, chosen)
   at, chosen = at or 1, chosen or {}
   if at > #axes then return visit(chosen) end
-  for _, value in ipairs(axes[at].values) do
-    chosen[at] = value
+  for position in ipairs(axes[at].values) do
+    chosen[at] = position
     product(axes, visit, at + 1, chosen)
   end
 end
 
--- The columns of the script's own: axes and keys of cases that memtide does not know.
-function Experiment:own_axes()
+-- Axes and keys of cases that memtide does not know.
+function Experiment:own_keys()
   local names, seen = {}, {}
   local function add(name)
     if settings.known[name] or RULES[name] or seen[name] then return end
@@ -152,23 +217,22 @@ function Experiment:own_axes()
   for _, axis in ipairs(self.axes) do add(axis.name) end
   for _, case in ipairs(self.cases) do for _, key in ipairs(util.sorted_keys(case)) do add(key) end end
   for _, key in ipairs(util.sorted_keys(self.base)) do add(key) end
-  if self.base.test_data then names[#names + 1] = "test_accuracy" end
   return names
 end
 
-local function shown(value)
-  if nn.is_layer(value) or type(value) == "function" then return "model" end
-  return type(value) == "table" and value.kind and settings.text("optimizer", value) or tostring(value)
+-- The columns of the script's own.
+function Experiment:own_axes()
+  return joined(self:own_keys(), self.base.test_data and {"test_accuracy"} or {})
 end
 
-local function new_cell(self, case, chosen, name)
+local function new_cell(self, case, chosen)
   local cell = {experiment = self, values = {}}
   for key, value in pairs(self.base) do cell.values[key] = value end
   for key, value in pairs(case) do cell.values[key] = value end
-  local words = {name or case.case}
+  local words = {case.case}
   for i, axis in ipairs(self.axes) do
-    cell.values[axis.name] = chosen[i]
-    words[#words + 1] = ("%s=%s"):format(axis.name, shown(chosen[i]))
+    cell.values[axis.name] = axis.values[chosen[i]]
+    words[#words + 1] = ("%s=%s"):format(axis.name, axis.texts[chosen[i]])
   end
   for _, setting in ipairs(settings.list) do
     if cell.values[setting.name] == nil then cell.values[setting.name] = setting.default end
@@ -180,11 +244,10 @@ end
 -- Every case times every combination of the axes, in the order in which they are written.
 function Experiment:cells()
   local cells = {}
-  for i, case in ipairs(#self.cases > 0 and self.cases or {{}}) do
-    local name = case.case or #self.cases > 0 and ("case %d"):format(i) or nil
+  for _, case in ipairs(#self.cases > 0 and self.cases or {{}}) do
     product(self.axes, function(chosen)
       for r = 1, self.base.repeats or 1 do
-        local cell = new_cell(self, case, chosen, name)
+        local cell = new_cell(self, case, chosen)
         cell.repeat_number = r
         cells[#cells + 1] = cell
       end

@@ -1,16 +1,21 @@
 -- The settings that memtide knows: what their values may be, and what they are when nobody says.
 local core = require "memtide.core"
 local optim = require "memtide.optim"
+local plain = require "memtide.plain"
 local util = require "memtide.util"
 
-local settings = {}
+local settings = {MOST = (1 << 31) - 1} -- the largest count
 local words = core.setting_words()
 
 -- A check returns the value as memtide uses it, or nil and what was expected.
-local function count(value)
-  if math.type(value) == "integer" and value >= 1 and value <= 2 ^ 31 - 1 then return value end
-  return nil, "a whole number of at least 1"
+function settings.whole(least, most)
+  local expected = ("a whole number from %d to %d"):format(least, most)
+  return function(value)
+    if math.type(value) == "integer" and value >= least and value <= most then return value end
+    return nil, expected
+  end
 end
+local count = settings.whole(1, settings.MOST)
 
 local function one_of(list)
   local expected = 'one of "' .. table.concat(list, '", "') .. '"'
@@ -78,8 +83,7 @@ end
 function settings.check(where, place, name, value)
   local checked, expected = settings.known[name].check(value)
   if checked == nil then
-    util.fail_at(where, "%s: %s: expected %s, found %s", place, name, expected,
-      type(value) == "string" and ('"%s"'):format(value) or tostring(value))
+    util.fail_at(where, "%s: %s: expected %s, found %s", place, name, expected, plain.literal(value))
   end
   return checked
 end
@@ -95,10 +99,10 @@ function settings.for_core(values)
   return out
 end
 
--- The value as text for columns and cell ids.
-function settings.text(name, value)
-  if name == "optimizer" then return value.text == "" and value.kind or value.kind .. " " .. value.text end
-  return tostring(value)
+-- The value, also one of the script's own, as text for columns and cell ids.
+function settings.text(value)
+  if optim.is_optimizer(value) then return value.text == "" and value.kind or value.kind .. " " .. value.text end
+  return plain.text(value)
 end
 
 -- A word of the command line as the value that a script would have written.

@@ -17,6 +17,12 @@ local function peak_columns(row, peak)
   row.peak_op = peak.op
 end
 
+-- Numbers stay numbers, also in JSON.
+local function column_value(value)
+  if value == nil or math.type(value) then return value end
+  return settings.text(value)
+end
+
 local function first_columns(self, id)
   local v = self.values
   local row = {
@@ -24,10 +30,8 @@ local function first_columns(self, id)
     model = self.model_name, effective_batch = v.batch * v.accumulate, seed = self.seed, version = core.version,
     started_at = os.date("!%Y-%m-%dT%H:%M:%SZ"),
   }
-  for _, name in ipairs(settings.names) do
-    row[name] = math.type(v[name]) == "integer" and v[name] or settings.text(name, v[name])
-  end
-  for _, name in ipairs(self.experiment:own_axes()) do row[name] = v[name] end
+  for _, name in ipairs(settings.names) do row[name] = column_value(v[name]) end
+  for _, name in ipairs(self.experiment:own_axes()) do row[name] = column_value(v[name]) end
   return row
 end
 

@@ -54,6 +54,12 @@ memtide run small.lua --csv other.csv
 is $status 65 "a file of other columns is refused"
 is "$(cat other.csv)" "$(printf 'a,b\n1,2')" "and left as it is"
 
+sed 's/"small"/"own"/; s/cases = .*/sweep = {{"cfg", {{8, 2}, {16, 2}}}},/' small.lua >own.lua
+memtide run own.lua -q
+memtide run own.lua -q
+is "$(wc -l <own.csv)" 3 "values that are tables are known again"
+has "$(cat own.csv)" '"cfg={8, 2}"' "and named by what is in them"
+
 # ---- limits
 memtide predict small.lua --csv - -q
 is "$(echo "$out" | wc -l)" 4 "rows on standard output"
@@ -70,7 +76,7 @@ is "$(value status 2 fits.csv)" ok "exactly the predicted bytes are enough"
 # ---- predict, JSON, --set
 memtide predict small.lua
 is $status 0 "predict succeeds"
-is "$(ls ./*.csv | wc -l)" 6 "and writes no file unasked"
+is "$(ls ./*.csv | wc -l)" 7 "and writes no file unasked"
 memtide predict small.lua --json -q --case base
 has "$out" '"predicted_peak_bytes":'"$need" "JSON holds numbers"
 has "$out" '"case":"base"' "and text"

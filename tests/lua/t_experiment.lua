@@ -57,17 +57,68 @@ tap.is(names(set), "batch=8; batch=9", "one value is no axis")
 tap.is(set:cells()[1].values.accumulate, 4, "but a setting")
 tap.raises('did you mean "batch"', "a misspelt axis", set.set, set, "bacth", {1})
 
+tap.raises('--set: unknown setting "name"; what can be set: device, batch,', "what is no setting", set.set, set, "name",
+  {"x"})
+tap.raises("seed, steps, warmup, epochs, repeats, depth", "the script's own axes can be", deep.set, deep, "cases", {1})
+tap.raises("--set: batch: 4 is there already", "a value twice", set.set, set, "batch", {4, 4})
+deep:set("depth", {3})
+tap.is(deep:cells()[1].values.depth, 3, "an axis of the script's own is set")
+
+-- ---- values of the script's own, and values that are objects
+local function sized(settings) return nn.Sequential{nn.Linear(4, settings.cfg[1]), nn.Linear(settings.cfg[1], 3)} end
+local function configured() return declare{sweep = {{"cfg", {{8, pad = 1, b = "x"}, {16}}}}, model = sized} end
+tap.is(names(configured()), 'cfg={8, b = "x", pad = 1}; cfg={16}', "tables are text, their names in order")
+tap.is(cell.id(cell.build(configured():cells()[1]), "run"), cell.id(cell.build(configured():cells()[1]), "run"),
+  "and the same text in every run")
+local keep = declare{sweep = {{"cfg", {{8}}}}, model = function(settings)
+  settings.batch, settings.cfg[1] = 7, 9
+  return nn.Linear(4, 3)
+end}:cells()[1]
+cell.build(keep)
+tap.is(keep.values.batch .. " " .. keep.values.cfg[1], "2 8", "a model function cannot change the cell")
+tap.is(names(declare{sweep = {{"model", {nn.Linear(4, 3), function() return nn.Linear(4, 3) end}}}}),
+  "model=1; model=2", "models are told apart by their position")
+tap.is(names(declare{sweep = {{"loss", {nn.MSELoss(), nn.MSELoss("sum")}}}}),
+  "loss=MSELoss(); loss=MSELoss(reduction=sum)", "losses by what they are")
+local data = mt.data.random{count = 4, shape = {4}, classes = 3}
+tap.is(names(declare{sweep = {{"data", {data}}}}), "data=" .. data:info().text, "datasets by theirs")
+
 -- ---- mistakes
 local message = select(2, pcall(mt.experiment, {name = "x", moodel = nn.ReLU()}))
 tap.has(message, tap.line(-1), "an unknown key is reported with the line")
 tap.has(message, 'unknown key "moodel" (did you mean "model"?)', "and the nearest known one")
 local function refused(part, what, more) tap.raises(part, what, declare, more) end
-refused("sweep[1] value 2: batch: expected a whole number of at least 1, found 0", "the place of a wrong value",
+refused("sweep[1] value 2: batch: expected a whole number from 1 to 2147483647, found 0", "the place of a wrong value",
   {sweep = {{"batch", {1, 0}}}})
 refused('cases[2]: precision: expected one of "fp32"', "in a case too", {cases = {{}, {precision = "half"}}})
 refused('did you mean "precision"?', "a misspelt axis", {sweep = {{"precison", {"fp32"}}}})
 refused('did you mean "batch"?', "a misspelt key of a case", {cases = {{bacth = 1}}})
-refused('expected {"axis", {value, ...}}', "an axis of another form", {sweep = {batch = 1, {"batch"}}})
+refused('expected {"axis", {value, ...}}', "an axis of another form", {sweep = {{"batch"}}})
+refused('sweep: expected a list of axes {{"axis", {value, ...}}, ...}, found 5', "a sweep that is no list", {sweep = 5})
+refused("found {batch = {1, 2}}", "axes by name", {sweep = {batch = {1, 2}}})
+refused('cases: expected a list of cases {{case = "name", ...}, ...}, found 5', "cases that are no list", {cases = 5})
+refused("found {a = {batch = 2}}", "cases by name", {cases = {a = {batch = 2}}})
+refused("sweep[1]: batch: expected a list of values, found {1, [3] = 3}", "a hole among values",
+  {sweep = {{"batch", {1, nil, 3}}}})
+refused("sweep[1]: batch: expected a list of values, found none", "no values", {sweep = {{"batch", {}}}})
+refused("cases: expected a list", "a hole among cases", {cases = {{}, nil, {}}})
+refused('sweep[2]: "batch" is an axis already, sweep[1]', "an axis twice", {sweep = {{"batch", {1}}, {"batch", {2}}}})
+refused("sweep[1] value 3: batch: 4 is there already, as value 1", "a value twice", {sweep = {{"batch", {4, 8, 4}}}})
+refused('cases[2]: the name "a" is taken already, by cases[1]', "a name twice",
+  {cases = {{case = "a"}, {case = "a"}}})
+refused('cases[2]: the name "case 2" is taken', "also the one that a case without gets",
+  {cases = {{case = "case 2"}, {}}})
+refused("sweep[1] value 1: cfg: expected a word, a number, true, false or a table of them, found a function",
+  "a function as a value of the script's own", {sweep = {{"cfg", {function() end}}}})
+refused("found {8, {f = a function}}", "also inside a table", {sweep = {{"cfg", {{8, {f = function() end}}}}}})
+refused("cases[1]: from: expected a word", "a dataset under a name of the script's own",
+  {cases = {{from = mt.data.random{count = 4, shape = {4}, classes = 3}}}})
+local ring = {}
+ring[1] = ring
+refused("cfg: expected a word", "a table that holds itself", {sweep = {{"cfg", {ring}}}})
+refused("one to three whole numbers such as {3, 32, 32}, found {3, 8, 8, 8}", "a shape of four", {input = {3, 8, 8, 8}})
+refused("warmup: expected a whole number from 0 to 2147483647, found 2147483648", "a count that is too large",
+  {warmup = 2147483648})
 refused("input: expected the shape", "an input that is no shape", {input = 3})
 refused("loss: expected a loss", "a loss that is a layer", {loss = nn.ReLU()})
 refused("optimizer: expected an optimizer", "an optimizer that is a word", {optimizer = "Adam"})
