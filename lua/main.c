@@ -1,9 +1,11 @@
 /* The program: a Lua state with memtide's modules at hand. What the command line means is in Lua: memtide/cli.lua. */
+#include <errno.h>
 #include <lauxlib.h>
 #include <lualib.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bind.h"
 
@@ -39,6 +41,15 @@ static int run(lua_State *L) {
     return 1;
 }
 
+/* Output that is lost is no success: a full disk shows in a write, or only in the last one. */
+static int flush_output(int status) {
+    bool flushed = fflush(stdout) == 0;
+    const char *why = flushed ? "not everything could be written" : strerror(errno);
+    if (status > 1 || (flushed && !ferror(stdout))) return status; /* a status above 1 has its message already */
+    fprintf(stderr, "memtide: cannot write to standard output: %s\n", why);
+    return 66;
+}
+
 int main(int argc, char **argv) {
     lua_State *L = luaL_newstate();
     if (!L) {
@@ -54,5 +65,5 @@ int main(int argc, char **argv) {
     if (lua_pcall(L, 2, 1, 0) == LUA_OK) status = (int)lua_tointeger(L, -1);
     else fprintf(stderr, "memtide: %s\n", lua_tostring(L, -1) ? lua_tostring(L, -1) : "an error without text");
     lua_close(L);
-    return status;
+    return flush_output(status);
 }

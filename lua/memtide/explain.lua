@@ -184,6 +184,7 @@ end
 
 local COLUMNS = {"experiment", "case", "row", "name", "kind", "output", "parameters", "parameter_bytes",
   "activation_bytes", "article_bytes", "article_mib", "article_mb", "step_bytes", "step_mib", "step_mb", "reason"}
+local HEADER = table.concat(COLUMNS, ",")
 
 local function csv_line(values)
   local fields = {}
@@ -213,16 +214,29 @@ local function csv_cell(out, cell, rows, comparison)
   end
 end
 
+-- A table of an earlier explain is replaced; anything else that is there, a file of results for example, is kept.
+local function open_table(path)
+  local file = io.open(path, "r")
+  local start = file and file:read(#HEADER)
+  if file then file:close() end
+  if start and start ~= HEADER then
+    local text = '"%s" is there already and was not written by explain: expected "%s...", found "%s"'
+    error(util.failure(text:format(path, HEADER:sub(1, 19), start:match("^%C*"):sub(1, 40)), "file"), 0)
+  end
+  return util.must_write(path, io.open(path, "w"))
+end
+
 -- `cell` is compiled and predicted (memtide.cell). opts.csv: a file, or "-" for stdout; otherwise tables on stdout.
 function explain.main(cell, opts)
   local path = opts.csv
-  local file = path and path ~= "-" and util.must(io.open(path, "w")) or io.stdout
-  local function out(line) util.must(file:write(line, "\n")) end
-  if path then out(table.concat(COLUMNS, ",")) end
+  local named = path ~= "-" and path or nil
+  local file, name = named and open_table(path) or io.stdout, named or "standard output"
+  local function out(line) util.must_write(name, file:write(line, "\n")) end
+  if path then out(HEADER) end
   local rows = explain.layers(cell.network)
   local show = path and csv_cell or print_cell
   show(out, cell, rows, explain.compare(cell, explain.article(cell, rows)))
-  if file ~= io.stdout then util.must(file:close()) end
+  if named then util.must_write(name, file:close()) end
   return 0
 end
 

@@ -44,11 +44,14 @@ end
 -- {begin(i, name), step(i, n), done(row), finish()}: one line updated in place on a terminal, a line per cell otherwise
 function report.progress(total, options)
   local nothing = function() end
-  if options.quiet then return {begin = nothing, step = nothing, done = nothing, finish = nothing} end
+  -- a full disk is told before the time of a cell is spent
+  local function check() util.must_write("standard output", io.stdout:flush()) end
+  if options.quiet then return {begin = check, step = nothing, done = nothing, finish = nothing} end
   local live, title = core.isatty(2), ""
   local function show(text) io.stderr:write("\r\27[K", text:sub(1, LINE)) end
   return {
     begin = function(i, name)
+      check()
       title = ("[%d/%d] %s"):format(i, total, name)
       if live then show(title) end
     end,

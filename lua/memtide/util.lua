@@ -24,6 +24,13 @@ function util.must(value, message, code, ...)
   return value, message, code, ...
 end
 
+-- Raises when a write, a flush or a close of `name` failed with `message`.
+function util.must_write(name, done, message)
+  if done then return done end
+  local why = tostring(message):match("^.*: (.*)$") or tostring(message)
+  error(util.failure(('cannot write to %s: %s'):format(name, why), "file"), 0)
+end
+
 -- How many letters must be changed, left out, put in or swapped with their neighbour.
 local function distance(a, b)
   local d = {}

@@ -37,6 +37,27 @@ fails 69 "device 'cuda:99'" "a device that is not here" run x.lua --device cuda:
 fails 66 'cannot open the script "none.lua"' "a script that is not there" run none.lua
 fails 66 'cannot' "a file that cannot be written" run x.lua --csv /nowhere/x.csv
 
+echo "cell,status" >results.csv
+fails 66 '"results.csv" is there already' "explain keeps a file of results" explain x.lua --csv results.csv
+is "$(cat results.csv)" "cell,status" "as it was"
+memtide explain x.lua --csv table.csv
+memtide explain x.lua --csv table.csv
+is $status 0 "explain replaces a table of its own"
+has "$(cat table.csv)" "experiment,case,row" "which it wrote before"
+fails 66 'cannot write to /nowhere/x.csv: No such file' "explain to no folder" explain x.lua --csv /nowhere/x.csv
+
+# ---- output that cannot be written
+if [ -w /dev/full ]; then
+    for words in "run -q x.lua --csv -" "run -q x.lua --json" "predict x.lua" "dump x.lua" "dump x.lua --plan" \
+        "explain x.lua" "explain x.lua --csv -" "devices" "help" "--version"; do
+        status=0
+        "$MEMTIDE" $words >/dev/full 2>err.txt || status=$?
+        is "$status" 66 "$words on a full disk"
+        is "$(grep -c 'memtide: cannot write to ' err.txt)" 1 "... says so, once"
+    done
+fi
+rm -f x.csv
+
 # ---- mistakes in scripts
 echo 'return 7' >seven.lua
 fails 65 "seven.lua returns no experiment" "a script that returns something else" run seven.lua
