@@ -137,6 +137,14 @@ static int setting_words(lua_State *L) {
     return 1;
 }
 
+/* check_optimizer{kind =, options =}: raises what is wrong with its values */
+static int check_optimizer(lua_State *L) {
+    Settings s = settings_default();
+    lua_settop(L, 1);
+    set_optimizer(L, &s);
+    return 0;
+}
+
 /* optimizer_kinds() -> {{name =, spec =}, ...} */
 static int optimizer_kinds(lua_State *L) {
     const char *name, *spec;
@@ -343,7 +351,7 @@ void bind_open_program(lua_State *L) {
     static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"bufs", bufs}, {"names", names},
         {"predict", predict_program}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"compile", new_program}, {"setting_words", setting_words},
-        {"optimizer_kinds", optimizer_kinds}, {NULL, NULL}};
+        {"optimizer_kinds", optimizer_kinds}, {"check_optimizer", check_optimizer}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);
     luaL_setfuncs(L, functions, 0);
 }

@@ -29,17 +29,33 @@ local function model_of(self)
   return model
 end
 
+local function sample_of(shape) return table.move(shape, 2, #shape, 1, {}) end
+
+-- The loss and the output say what one sample's target must be.
+local function check_targets(self, found, output)
+  local where, kind = self.experiment.where, self.values.loss.kind
+  local given = found.target and "target = " .. plain.literal(found.target)
+    or found.classes and "classes = " .. found.classes or "data without targets"
+  if kind ~= "CrossEntropyLoss" then
+    local wanted = "target = " .. plain.literal(sample_of(output))
+    if given ~= wanted then
+      util.fail_at(where, "experiment: %s wants targets like the network's output, %s, found %s", kind, wanted, given)
+    end
+  elseif not found.classes or found.target then
+    util.fail_at(where, "experiment: %s wants classes, found %s", kind, given)
+  elseif output[2] and output[2] < found.classes then
+    util.fail_at(where, "experiment: there are %d classes, but the network has %d outputs", found.classes, output[2])
+  end
+end
+
 local function describe_data(self, output)
   local v = self.values
   local found = v.data and v.data:info() or {shape = v.input, classes = v.classes, target = v.target}
   if not v.data and not found.classes and not found.target then
     if v.loss.kind == "CrossEntropyLoss" then found.classes = output[2]
-    else found.target = table.move(output, 2, #output, 1, {}) end
+    else found.target = sample_of(output) end
   end
-  if found.classes and v.loss.kind == "CrossEntropyLoss" and output[2] and output[2] < found.classes then
-    util.fail_at(self.experiment.where, "experiment: there are %d classes, but the network has %d outputs",
-      found.classes, output[2])
-  end
+  check_targets(self, found, output)
   return found
 end
 

@@ -29,7 +29,7 @@ local function container(kind)
     local layer = setmetatable({kind = kind, options = {}, text = "", where = core.where():gsub(": $", "")}, Layer)
     local last = plain and 0 or 1 + select("#", ...)
     for key in pairs(children) do
-      if math.type(key) ~= "integer" then
+      if math.type(key) ~= "integer" or key < 1 then
         util.fail('%s takes a list of layers, found the name "%s"', kind, tostring(key))
       end
       last = math.max(last, key)

@@ -7,7 +7,7 @@ local optim = {}
 local Optimizer = {__name = "memtide.optimizer", __tostring = specs.show}
 
 for _, kind in ipairs(core.optimizer_kinds()) do
-  optim[kind.name] = specs.constructor(kind.name, kind.spec, Optimizer)
+  optim[kind.name] = specs.constructor(kind.name, kind.spec, Optimizer, core.check_optimizer)
 end
 
 setmetatable(optim, {

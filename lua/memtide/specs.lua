@@ -31,14 +31,17 @@ local function collect(kind, names, count, ...)
   return options
 end
 
--- A function that makes {kind, options, text, where}, checked, with the given metatable.
-function specs.constructor(kind, spec, metatable)
+-- A function that makes {kind, options, text, where}, checked, with the given metatable. `check` raises what is wrong
+-- with values that each are of the right type.
+function specs.constructor(kind, spec, metatable, check)
   local names = option_names(spec)
   return function(...)
     local options = collect(kind, names, select("#", ...), ...)
     local text, message = core.check_options(spec, options)
     if not text then util.fail("%s: %s", kind, message) end
-    return setmetatable({kind = kind, options = options, text = text, where = core.where():gsub(": $", "")}, metatable)
+    local object = {kind = kind, options = options, text = text, where = core.where():gsub(": $", "")}
+    if check then check(object) end
+    return setmetatable(object, metatable)
   end
 end
 

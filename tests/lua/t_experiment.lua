@@ -126,6 +126,14 @@ refused("steps: expected a whole number", "steps", {steps = 0})
 tap.raises('"name" is missing', "no name", mt.experiment, {model = nn.ReLU(), loss = nn.MSELoss()})
 local function build(more) return cell.build(declare(more):cells()[1]) end
 tap.raises("there are 10 classes, but the network has 3 outputs", "more classes than outputs", build, {classes = 10})
+tap.raises("MSELoss wants targets like the network's output, target = {3}, found classes = 10",
+  "classes for a loss of targets", build, {loss = nn.MSELoss(), classes = 10})
+tap.raises("MSELoss wants targets like the network's output, target = {3}, found target = {4}",
+  "targets of another shape", build, {loss = nn.MSELoss(), target = {4}})
+tap.raises("BCEWithLogitsLoss wants targets like the network's output, target = {3}, found classes = 3",
+  "a dataset of classes for a loss of targets", build, {loss = nn.BCEWithLogitsLoss(), data = data})
+tap.raises("CrossEntropyLoss wants classes, found target = {3}", "targets for a loss of classes", build, {target = {3}})
+tap.is(build{loss = nn.MSELoss(), target = {3}}.data.target[1], 3, "targets for a loss of targets")
 tap.raises("expected a layer from its function, found a nil", "a model function that returns nothing", build,
   {model = function() end})
 local shared, relu = nn.Linear(4, 4), nn.ReLU()

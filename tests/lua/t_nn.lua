@@ -39,6 +39,13 @@ tap.raises("element 2 is a number", "a container of something else", nn.Sequenti
 tap.raises("element 2 is a nil", "a hole in a container", nn.Sequential, {nn.ReLU(), nil, nn.Tanh()})
 tap.raises("element 1 is a loss", "a loss is no layer", nn.Sequential, {nn.MSELoss()})
 tap.raises('found the name "layer"', "a name in a list of layers", nn.Sequential, {layer = nn.ReLU()})
+tap.raises('found the name "0"', "a list that starts at 0", nn.Sequential, {[0] = nn.ReLU(), nn.Tanh()})
+tap.raises('found the name "-1"', "or below", nn.Sequential, {[-1] = nn.ReLU()})
+text = select(2, pcall(function() return optim.Adam{lr = -1} end))
+tap.has(text, tap.line(-1) .. " Adam: lr must not be negative, found -1",
+  "an optimizer's values are checked where it is made")
+tap.raises("SGD: nesterov", "nesterov without momentum", optim.SGD, {nesterov = true})
+tap.raises("AdamW: betas", "betas that are none", optim.AdamW, {betas = {1, 2}})
 tap.raises('did you mean "Conv2d"?', "a layer that does not exist", function() return nn.Conv2D(1, 2, 3) end)
 tap.raises('did you mean "AdamW"?', "an optimizer that does not exist", function() return optim.Adamw() end)
 tap.raises("undefined variable", "an undefined global", function() return undefined_name end) -- luacheck: ignore
