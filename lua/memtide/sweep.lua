@@ -139,9 +139,13 @@ local function open_file(options, row, purpose)
   return file
 end
 
--- The row that an earlier run left, read back for the table.
+-- Of an earlier run's row: what a second run would only find again. Other cells are run anew, and the later row counts.
+local SETTLED = {ok = true, oom = true, nan = true, skipped = true}
+
+-- The row that an earlier run left, read back for the table; nil and its status when the cell is to be run anew.
 local function earlier(file, id, number, columns)
-  if not file or not file:value(id, number, "status") then return nil end
+  local status = file and file:value(id, number, "status")
+  if not SETTLED[status] then return nil, status end
   local row = {}
   for _, column in ipairs(columns) do
     local text = file:value(id, number, column)
@@ -159,7 +163,7 @@ end
 
 -- Returns the rows, and how many of them were there before. purpose: "run" or "predict".
 function sweep.run(self, purpose, options)
-  local cells, rows, resumed = options.cells or self:cells(), {}, 0
+  local cells, rows, resumed, again = options.cells or self:cells(), {}, 0, 0
   if #cells == 0 then util.fail_at(self.where, "experiment: there is no cell to run") end
   build_all(cells, options)
   local row = util.must(core.row(self:own_axes()))
@@ -168,10 +172,11 @@ function sweep.run(self, purpose, options)
   if options.csv == "-" then io.stdout:write(row:header()) end
   for i, current in ipairs(cells) do
     local id = cell.id(current, purpose)
-    local values = earlier(file, id, current.repeat_number, columns)
+    local values, unsettled = earlier(file, id, current.repeat_number, columns)
     if values then
       resumed = resumed + 1
     else
+      again = again + (unsettled and 1 or 0)
       progress.begin(i, current.name)
       values = make_row(current, id, purpose, progress.step)
       row:clear()
@@ -183,6 +188,10 @@ function sweep.run(self, purpose, options)
     release(current)
   end
   progress.finish()
+  if again > 0 then
+    options.say(("%d of %d cells had ended in an error, a crash or a timeout in %s: they were run again"):format(again,
+      #rows, options.csv))
+  end
   if file then
     util.must(file:flush())
     file:close()

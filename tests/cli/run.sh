@@ -113,6 +113,12 @@ memtide run broken.lua
 is $status 1 "a cell in error makes the status 1"
 has "$(cat broken.csv)" "use nn.Flatten before it" "its row has the reason"
 is "$(value status 3 broken.csv)" ok "the other cells are run"
+memtide run broken.lua
+is "$(wc -l <broken.csv)" 5 "a cell in error is run again, and only that"
+has "$err" "1 of 3 cells had ended in an error, a crash or a timeout in broken.csv: they were run again" "and says so"
+sed 's/,error,/,crashed,/' broken.csv >crashed.csv
+memtide run broken.lua --csv crashed.csv -q
+is "$(wc -l <crashed.csv)" 6 "as one that had crashed is"
 sed 's/8 \* 6 \* 6/99/; s/"small"/"wrong"/' small.lua >wrong.lua
 memtide run wrong.lua
 is $status 65 "a script of which no cell can be built is a mistake"
