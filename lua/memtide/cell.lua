@@ -77,6 +77,10 @@ function cell.build(self)
   if self.steps < 1 then
     util.fail_at(self.experiment.where, "experiment: the epochs have no step after the warm-up")
   end
+  if self.warmup + self.steps > settings.MOST then
+    util.fail_at(self.experiment.where, "experiment: warm-up and steps: expected at most %d together, found %d",
+      settings.MOST, self.warmup + self.steps)
+  end
   return self
 end
 

@@ -18,7 +18,7 @@ end
 local function apply(experiment, options)
   for _, set in ipairs(options.set) do
     local name, values = set[1], {}
-    for word in set[2]:gmatch("[^,]+") do values[#values + 1] = settings.from_text(name, word) end
+    for word in (set[2] .. ","):gmatch("([^,]*),") do values[#values + 1] = settings.from_text(name, word) end
     asked(experiment.set, experiment, name, values)
   end
   for _, name in ipairs{"device", "seed", "steps"} do

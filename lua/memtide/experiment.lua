@@ -57,7 +57,8 @@ local RULES = {
   warmup = settings.whole(0, settings.MOST), seed = settings.whole(0, math.maxinteger),
   loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss()"), data = dataset, test_data = dataset,
 }
-local own = rule(plain.has_text, "a word, a number, true, false or a table of them")
+local own = rule(function(value) return value ~= "" and plain.has_text(value) end,
+  "a word, a number, true, false or a table of them")
 
 local function check_value(where, place, key, value)
   if settings.known[key] then return settings.check(where, place, key, value) end

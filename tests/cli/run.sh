@@ -85,6 +85,20 @@ is "$(echo "$out" | wc -l)" 2 "--set makes an axis"
 has "$out" '"case":"base batch=2"' "of its values"
 has "$out" '"precision":"bf16"' "and settings"
 
+for words in 4,,5 4,5, ,4; do
+    memtide predict small.lua --set batch=$words
+    is $status 2 "--set batch=$words: an empty value is wrong usage"
+    has "$err" "--set: batch: expected a whole number from 1 to 2147483647, found \"\"" "and told"
+done
+memtide predict own.lua --set cfg=,7
+has "$err" "--set: cfg: expected a word" "also of an axis of the script's own"
+memtide predict small.lua --set batch=4,4
+has "$err" "--set: batch: 4 is there already, as value 1" "as is a value twice"
+memtide predict own.lua --set name=other
+is $status 2 "a key that is no setting is wrong usage"
+has "$err" "what can be set: device, batch, accumulate" "told with what can be set"
+has "$err" "repeats, cfg" "the script's own axes included"
+
 # ---- every technique with every other: no cell is refused, and none measures what was not predicted
 cat >matrix.lua <<'END'
 local mt = require "memtide"

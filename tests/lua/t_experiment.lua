@@ -134,6 +134,8 @@ tap.raises("BCEWithLogitsLoss wants targets like the network's output, target = 
   "a dataset of classes for a loss of targets", build, {loss = nn.BCEWithLogitsLoss(), data = data})
 tap.raises("CrossEntropyLoss wants classes, found target = {3}", "targets for a loss of classes", build, {target = {3}})
 tap.is(build{loss = nn.MSELoss(), target = {3}}.data.target[1], 3, "targets for a loss of targets")
+tap.raises("expected at most 2147483647 together, found 2147483648", "more steps than can be counted", build,
+  {warmup = 1, steps = 2147483647})
 tap.raises("expected a layer from its function, found a nil", "a model function that returns nothing", build,
   {model = function() end})
 local shared, relu = nn.Linear(4, 4), nn.ReLU()
