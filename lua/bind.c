@@ -86,7 +86,8 @@ void bind_borrow(lua_State *L, Box *box, int index, const char *type) {
 }
 
 Box *bind_box(lua_State *L, int index, const char *type) {
-    Box *b = luaL_checkudata(L, index, type);
+    Box *b = luaL_testudata(L, index, type);
+    if (!b) bind_error(L, "expected a %s, found %s", strchr(type, '.') + 1, bind_show(L, index));
     if (b->closed || !b->content) bind_error(L, "this %s is closed", strchr(type, '.') + 1);
     return b;
 }
@@ -179,7 +180,7 @@ lua_Integer bind_integer(lua_State *L, int index, const char *key, lua_Integer o
         return otherwise;
     }
     lua_Integer value = lua_tointegerx(L, -1, &is_integer);
-    if (!is_integer) bind_error(L, "%s: expected a whole number, found %s", key, luaL_tolstring(L, -1, NULL));
+    if (!is_integer) bind_error(L, "%s: expected a whole number, found %s", key, bind_show(L, -1));
     lua_pop(L, 1);
     return value;
 }
@@ -193,10 +194,24 @@ bool bind_boolean(lua_State *L, int index, const char *key, bool otherwise) {
 const char *bind_string(lua_State *L, int index, const char *key, const char *otherwise) {
     int type = lua_getfield(L, index, key);
     if (type != LUA_TNIL && type != LUA_TSTRING)
-        bind_error(L, "%s: expected a string, found a %s", key, lua_typename(L, type));
+        bind_error(L, "%s: expected a string, found %s", key, bind_show(L, -1));
     const char *value = type == LUA_TNIL ? otherwise : lua_tostring(L, -1);
     lua_pop(L, 1); /* the table still holds it */
     return value;
+}
+
+const char *bind_text_at(lua_State *L, int index, const char *what) {
+    if (lua_type(L, index) != LUA_TSTRING) bind_error(L, "%s: expected a string, found %s", what, bind_show(L, index));
+    return lua_tostring(L, index);
+}
+
+const char *bind_show(lua_State *L, int index) {
+    switch (lua_type(L, index)) {
+    case LUA_TNONE: return lua_pushliteral(L, "nothing");
+    case LUA_TNIL: case LUA_TBOOLEAN: case LUA_TNUMBER: return luaL_tolstring(L, index, NULL);
+    case LUA_TSTRING: return lua_pushfstring(L, "\"%s\"", lua_tostring(L, index));
+    default: return lua_pushfstring(L, "a %s", luaL_typename(L, index));
+    }
 }
 
 void bind_set_integer(lua_State *L, const char *key, lua_Integer value) {
@@ -221,7 +236,8 @@ void bind_set_boolean(lua_State *L, const char *key, bool value) {
 
 Shape bind_shape(lua_State *L, int index) {
     Shape s = {0, {1, 1, 1, 1}};
-    luaL_checktype(L, index, LUA_TTABLE);
+    if (!lua_istable(L, index))
+        bind_error(L, "expected a shape such as {3, 32, 32}, found %s", bind_show(L, index));
     lua_Unsigned n = lua_rawlen(L, index);
     if (n < 1 || n > SHAPE_MAX) bind_error(L, "a shape has 1 to %d dimensions, found %d", SHAPE_MAX, (int)n);
     s.rank = (int)n;
@@ -230,7 +246,8 @@ Shape bind_shape(lua_State *L, int index) {
         lua_rawgeti(L, index, i + 1);
         s.dim[i] = lua_tointegerx(L, -1, &is_integer);
         if (!is_integer || s.dim[i] < 1)
-            bind_error(L, "dimension %d of a shape: expected a whole number of at least 1", i + 1);
+            bind_error(L, "dimension %d of a shape: expected a whole number of at least 1, found %s", i + 1,
+                       bind_show(L, -1));
         lua_pop(L, 1);
     }
     return s;

@@ -62,6 +62,10 @@ int bind_text_push(lua_State *L, const Text *text); /* as a string; returns 1 */
 lua_Integer bind_integer(lua_State *L, int index, const char *key, lua_Integer otherwise);
 bool bind_boolean(lua_State *L, int index, const char *key, bool otherwise);
 const char *bind_string(lua_State *L, int index, const char *key, const char *otherwise);
+/* The string at `index`, an argument called `what`. */
+const char *bind_text_at(lua_State *L, int index, const char *what);
+/* The value at `index` as a message shows it: 7, "word", a table; pushes the text. */
+const char *bind_show(lua_State *L, int index);
 /* Sets t[key] of the table on top of the stack. */
 void bind_set_integer(lua_State *L, const char *key, lua_Integer value);
 void bind_set_number(lua_State *L, const char *key, double value);

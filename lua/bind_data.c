@@ -50,7 +50,7 @@ static int dataset_result(lua_State *L, Box *box, int code, Dataset *d, const Er
 static int new_idx(lua_State *L) {
     Err e;
     Dataset *d = NULL;
-    const char *images = luaL_checkstring(L, 1), *labels = luaL_checkstring(L, 2);
+    const char *images = bind_text_at(L, 1, "data.idx: images"), *labels = bind_text_at(L, 2, "data.idx: labels");
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
     int code = dataset_idx(images, labels, &d, &e);
     return dataset_result(L, box, code, d, &e);
@@ -62,12 +62,12 @@ static int new_cifar10(lua_State *L) {
     Err e;
     Dataset *d = NULL;
     const char *paths[FILES_MAX];
-    luaL_checktype(L, 1, LUA_TTABLE);
     lua_Unsigned n = lua_rawlen(L, 1);
-    luaL_argcheck(L, n >= 1 && n <= FILES_MAX, 1, "1 to 16 files expected");
+    if (!lua_istable(L, 1) || n < 1 || n > FILES_MAX)
+        return bind_error(L, "data.cifar10: expected a list of 1 to %d files, found %I", FILES_MAX, (LUAI_UACINT)n);
     for (int i = 0; i < (int)n; i++) {
         lua_rawgeti(L, 1, i + 1);
-        paths[i] = luaL_checkstring(L, -1);
+        paths[i] = bind_text_at(L, -1, "data.cifar10: file");
     }
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
     int code = dataset_cifar10(paths, (int)n, &d, &e);
@@ -78,7 +78,8 @@ static int new_cifar10(lua_State *L) {
 static int new_npy(lua_State *L) {
     Err e;
     Dataset *d = NULL;
-    const char *x = luaL_checkstring(L, 1), *y = luaL_optstring(L, 2, NULL);
+    const char *x = bind_text_at(L, 1, "data.npy: inputs");
+    const char *y = lua_isnoneornil(L, 2) ? NULL : bind_text_at(L, 2, "data.npy: targets");
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
     int code = dataset_npy(x, y, &d, &e);
     return dataset_result(L, box, code, d, &e);
@@ -122,15 +123,17 @@ static int info(lua_State *L) {
 
 /* Numbers of the table at `index`, at most `room`. */
 static int numbers(lua_State *L, int index, double *values, int room) {
-    luaL_checktype(L, index, LUA_TTABLE);
-    int n = (int)lua_rawlen(L, index);
-    luaL_argcheck(L, n >= 1 && n <= room, index, "a list of numbers, one or one per channel, expected");
-    for (int i = 0; i < n; i++) {
+    lua_Unsigned n = lua_rawlen(L, index);
+    if (!lua_istable(L, index) || n < 1 || n > (lua_Unsigned)room)
+        bind_error(L, "normalize: expected a list of numbers, one or one per channel, found %s", bind_show(L, index));
+    for (int i = 0; i < (int)n; i++) {
+        int is_number;
         lua_rawgeti(L, index, i + 1);
-        values[i] = luaL_checknumber(L, -1);
+        values[i] = lua_tonumberx(L, -1, &is_number);
+        if (!is_number) bind_error(L, "normalize: expected a number, found %s at %d", bind_show(L, -1), i + 1);
         lua_pop(L, 1);
     }
-    return n;
+    return (int)n;
 }
 
 /* dataset:normalize({mean, ...}, {std, ...}) -> the dataset */
@@ -141,7 +144,7 @@ static int normalize(lua_State *L) {
     Dataset *d = bind_get(L, 1, BOX_DATASET);
     int n = numbers(L, 2, mean, CHANNELS_MAX);
     if (numbers(L, 3, std, CHANNELS_MAX) != n)
-        return luaL_argerror(L, 3, "as many numbers as in the first list expected");
+        return bind_error(L, "normalize: expected as many deviations as means: %d", n);
     if (dataset_normalize(d, mean, std, n, &e)) return bind_fail(L, &e);
     lua_settop(L, 1);
     return 1;

@@ -61,8 +61,8 @@ static int new_runtime(lua_State *L) {
 }
 
 static int which_program(lua_State *L, const Running *run, int index) {
-    lua_Integer which = luaL_optinteger(L, index, 1);
-    if (which < 1 || which > run->n) return luaL_argerror(L, index, "no such program");
+    lua_Integer which = lua_isnoneornil(L, index) ? 1 : lua_tointeger(L, index);
+    if (which < 1 || which > run->n) return bind_error(L, "no such program: %s", bind_show(L, index));
     return (int)which - 1;
 }
 
@@ -129,6 +129,19 @@ static int feed_step(void *arg, uint32_t step, uint32_t micro, float *x, void *t
     return got < want ? pad_target(p, t, got, want, e) : OK;
 }
 
+/* The number on top of the stack as one more value of the batch; text is none, even where it looks like one. */
+static void store_value(lua_State *L, Batch *batch, int64_t i, const char *what) {
+    int whole = 0;
+    bool number = lua_type(L, -1) == LUA_TNUMBER;
+    lua_Integer label = number ? lua_tointegerx(L, -1, &whole) : 0;
+    if (!batch->integers && number) ((float *)batch->values)[i] = (float)lua_tonumber(L, -1);
+    else if (whole && label >= INT32_MIN && label <= INT32_MAX) ((int32_t *)batch->values)[i] = (int32_t)label;
+    else
+        bind_error(L, "%s: expected %s, found %s at %I", what,
+                   batch->integers ? "a class label (a whole number of 32 bits)" : "a number",
+                   bind_show(L, -1), (LUAI_UACINT)(i + 1));
+}
+
 /* Reads a Batch, a string of packed values or a table of numbers at `index`. */
 static Source source_at(lua_State *L, int index, bool integers, const char *what) {
     Source s = {.integers = integers, .given = true};
@@ -140,8 +153,7 @@ static Source source_at(lua_State *L, int index, bool integers, const char *what
         batch->count = n;
         for (int64_t i = 0; i < n; i++) {
             lua_rawgeti(L, index, i + 1);
-            if (integers) ((int32_t *)batch->values)[i] = (int32_t)luaL_checkinteger(L, -1);
-            else ((float *)batch->values)[i] = (float)luaL_checknumber(L, -1);
+            store_value(L, batch, i, what);
             lua_pop(L, 1);
         }
         lua_replace(L, index); /* the box stays on the stack: its values are borrowed */
@@ -211,7 +223,7 @@ static int read_values(lua_State *L) {
     Err e;
     Shape shape;
     const Running *run = running(L);
-    const char *name = luaL_checkstring(L, 2);
+    const char *name = bind_text_at(L, 2, "read: name");
     int which = which_program(L, run, 3);
     if (runtime_shape(run->r, which, name, &shape, &e)) return bind_fail(L, &e);
     Batch *batch = bind_batch_new(L, shape, false);
@@ -230,9 +242,10 @@ static int write_values(lua_State *L) {
     Err e;
     Shape shape;
     const Running *run = running(L);
-    const char *name = luaL_checkstring(L, 2);
+    const char *name = bind_text_at(L, 2, "write: name");
     bool call = lua_isfunction(L, 3);
-    if (!call) luaL_checktype(L, 3, LUA_TTABLE);
+    if (!call && !lua_istable(L, 3))
+        return bind_error(L, "%s: expected a table of numbers or a function, found %s", name, bind_show(L, 3));
     if (runtime_shape(run->r, 0, name, &shape, &e)) return bind_fail(L, &e);
     Batch *batch = bind_batch_new(L, shape, false);
     if (!call && (int64_t)lua_rawlen(L, 3) != batch->count)
@@ -246,7 +259,7 @@ static int write_values(lua_State *L) {
         } else {
             lua_rawgeti(L, 3, i + 1);
         }
-        ((float *)batch->values)[i] = (float)luaL_checknumber(L, -1);
+        store_value(L, batch, i, name);
         lua_pop(L, 1);
     }
     bind_get(L, 1, BOX_RUNTIME); /* the function may have closed it */

@@ -7,6 +7,9 @@ local data = {}
 -- random{count =, shape =, classes = or target = shape, seed =}: samples drawn when they are asked for
 function data.random(options)
   util.check_keys("data.random", options, {"count", "shape", "classes", "target", "seed"})
+  if options.count == nil or options.shape == nil then
+    util.fail('data.random: "%s" is missing', options.count == nil and "count" or "shape")
+  end
   return util.must(core.dataset_random(options))
 end
 
@@ -14,6 +17,7 @@ function data.idx(images, labels) return util.must(core.dataset_idx(images, labe
 function data.npy(x, y) return util.must(core.dataset_npy(x, y)) end
 
 function data.exists(path)
+  util.check_type("data.exists: path", path, "string")
   local file = io.open(path, "rb")
   if file then file:close() end
   return file ~= nil
@@ -28,6 +32,7 @@ end
 function data.mnist(folder, part)
   local prefixes = {train = "train", test = "t10k"}
   local prefix = prefixes[part or "train"]
+  util.check_type("data.mnist: folder", folder, "string")
   if not prefix then util.fail('data.mnist: expected "train" or "test", found "%s"', tostring(part)) end
   local base = folder .. "/" .. prefix
   return data.idx(present(base .. "-images-idx3-ubyte"), present(base .. "-labels-idx1-ubyte"))
@@ -36,6 +41,10 @@ end
 -- cifar10(folder, "train" or "test"), or cifar10{file, ...}
 function data.cifar10(from, part)
   if type(from) == "table" then return util.must(core.dataset_cifar10(from)) end
+  util.check_type("data.cifar10: folder", from, "string")
+  if part ~= nil and part ~= "train" and part ~= "test" then
+    util.fail('data.cifar10: expected "train" or "test", found "%s"', tostring(part))
+  end
   local files = part == "test" and {from .. "/test_batch.bin"} or {}
   for i = 1, part == "test" and 0 or 5 do files[i] = ("%s/data_batch_%d.bin"):format(from, i) end
   return util.must(core.dataset_cifar10(files))
@@ -65,5 +74,7 @@ end
 function Loader:batches() return self.core:batches() end
 
 function Loader:close() return self.core:close() end
+
+util.guard_methods("loader", Loader)
 
 return data

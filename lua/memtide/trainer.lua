@@ -36,43 +36,73 @@ local function compile_all(network, values)
     util.must(core.compile(network, predict, device))}
 end
 
+local function whole(name, value, least)
+  if value ~= nil and (math.type(value) ~= "integer" or value < least) then
+    util.fail('trainer: "%s": expected a whole number of at least %d, found %s', name, least, tostring(value))
+  end
+  return value
+end
+
+local function limit_of(given)
+  local limit = given and util.bytes(given)
+  if given ~= nil and (not limit or limit == 0) then
+    util.fail('trainer: "memory": expected bytes, at least 1, or a size such as "512MiB", found %s', tostring(given))
+  end
+  return limit
+end
+
+local function check_classes(network, options)
+  local classes, _, output = whole("classes", options.classes, 1), network:shapes()
+  if classes and options.loss.kind == "CrossEntropyLoss" and output[2] and output[2] < classes then
+    util.fail("trainer: there are %d classes, but the network has %d outputs", classes, output[2])
+  end
+end
+
 -- trainer{model =, input = {3, 32, 32}, loss =, optimizer =, batch =, precision = ...}; nil, message, "oom" at a limit
 function trainer.new(options)
-  if type(options) ~= "table" then util.fail("trainer: expected a table, found a %s", type(options)) end
   util.check_keys("trainer", options, KEYS)
   if not nn.is_layer(options.model) then
     util.fail('trainer: "model": expected a layer, found a %s', type(options.model))
   end
   if not nn.is_loss(options.loss) then util.fail('trainer: "loss": expected a loss, found a %s', type(options.loss)) end
   if type(options.input) ~= "table" then
-    util.fail('trainer: "input": expected the shape of one sample, such as {3, 32, 32}')
+    util.fail('trainer: "input": expected the shape of one sample, such as {3, 32, 32}, found %s',
+      tostring(options.input))
   end
-  local limit = options.memory and util.bytes(options.memory)
-  if options.memory and not limit then util.fail('trainer: "memory": expected bytes, or a size such as "512MiB"') end
+  local limit, seed = limit_of(options.memory), whole("seed", options.seed, 0)
   local values = values_of(options)
   local network = nn.network(options.model, options.loss, {values.batch, table.unpack(options.input)})
+  check_classes(network, options)
   local programs = compile_all(network, values)
   local runtime, message, code = core.runtime{programs = programs, allocator = values.allocator, memory = limit,
-    seed = options.seed or 1}
+    seed = seed or 1}
   if not runtime then return nil, message, code end
   local self = setmetatable({network = network, programs = programs, runtime = runtime}, Trainer)
   memory.watch(self)
   return self
 end
 
+-- One run of a program: loss, seconds, skipped; or nil, message, code
+local function run(self, which, x, y)
+  memory.before(self)
+  local loss, message, code = self.runtime:step(which, x, y)
+  memory.after(self)
+  return loss, message, code
+end
+
 -- One update from x and its targets -> loss; nil, message, code when the world failed it
-function Trainer:step(x, y) return self.runtime:step(TRAIN, x, y) end
+function Trainer:step(x, y) return run(self, TRAIN, x, y) end
 
 -- Loss without gradients -> loss, outputs, shape
 function Trainer:evaluate(x, y)
-  local loss, message, code = self.runtime:step(EVALUATE, x, y)
+  local loss, message, code = run(self, EVALUATE, x, y)
   if not loss then return nil, message, code end
   return loss, self.runtime:read(self.programs[EVALUATE]:names().output, EVALUATE)
 end
 
 -- Outputs of the network -> numbers, shape
 function Trainer:predict(x)
-  local done, message, code = self.runtime:step(PREDICT, x)
+  local done, message, code = run(self, PREDICT, x)
   if not done then return nil, message, code end
   return self.runtime:read(self.programs[PREDICT]:names().output, PREDICT)
 end
@@ -87,7 +117,7 @@ function Trainer:correct(x, y)
 end
 
 -- {used, held, limit, categories, peak = {bytes, used, op, categories}}, in bytes
-function Trainer:memory() return self.runtime:memory() end
+function Trainer:memory() return memory.of(self) end
 
 -- {{name, shape, elements}, ...}, and the sum of the elements
 function Trainer:parameters() return self.network:params(), self.network:parameters() end
@@ -100,6 +130,7 @@ function Trainer:close()
   memory.forget(self)
   return self.runtime:close()
 end
+util.guard_methods("trainer", Trainer)
 Trainer.__close = Trainer.close
 
 return trainer

@@ -64,8 +64,31 @@ function util.meant(name, known)
   return nearest and (' (did you mean "%s"?)'):format(nearest) or ""
 end
 
--- Raises when `given` has a key that is not in the list `known`.
+-- Raises unless the value is of that type of Lua's: what = "data.mnist: folder".
+function util.check_type(what, value, expected)
+  if type(value) ~= expected then
+    util.fail("%s: expected a %s, found %s", what, expected, value == nil and "nil" or "a " .. type(value))
+  end
+end
+
+-- Lets the methods of a class be called with a colon only: an object of another kind raises.
+function util.guard_methods(name, class)
+  for key, method in pairs(class) do
+    if type(method) == "function" then
+      class[key] = function(self, ...)
+        if getmetatable(self) ~= class then
+          util.fail("%s.%s: expected a %s as self, found %s: call it with a colon, %s:%s(...)", name, key, name,
+            self == nil and "nil" or "a " .. type(self), name, key)
+        end
+        return method(self, ...)
+      end
+    end
+  end
+end
+
+-- Raises unless `given` is a table whose keys are all in the list `known`.
 function util.check_keys(what, given, known)
+  util.check_type(what, given, "table")
   local set = {}
   for _, name in ipairs(known) do set[name] = true end
   for key in pairs(given) do

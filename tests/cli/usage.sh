@@ -82,6 +82,9 @@ printf '#!/usr/bin/env memtide\nlocal mt = require "memtide"\nif mt then\n  retu
 fails 65 'tail.lua:4: trainer: expected a table' "and another call, after a #! line" tail.lua
 fails 66 'cannot open the script "."' "a folder is no script" run .
 
+printf 'local mt = require "memtide"\nmt.data.mnist()\n' >misuse.lua
+fails 65 'misuse.lua:2: data.mnist: folder: expected a string, found nil' "a wrong argument" misuse.lua
+
 # ---- plain scripts
 echo 'print(arg[0], arg[1], ..., (require "helper"))' >plain.lua
 echo 'return "helped"' >helper.lua

@@ -76,6 +76,81 @@ tap.is(none, nil, "no trainer without memory")
 tap.has(message, "out of memory", "but a message")
 tap.is(code, "oom", "and a code")
 tap.raises('unknown key "optimiser"', "an unknown key", open, {optimiser = optim.SGD()})
+-- ---- misuse is a mistake of the script: told at its line, with what was expected and found
+local function wrong(text, what, f, ...)
+  local good_call, problem = pcall(f, ...)
+  tap.ok(not good_call and not tostring(problem):find("^memtide/"), what .. " is no bug of memtide")
+  tap.has(tostring(problem), text, "... " .. text)
+end
+local data, one = mt.data, open()
+wrong("data.mnist: folder: expected a string, found nil", "mnist()", data.mnist)
+wrong('data.mnist: expected "train" or "test", found "tset"', "another part", data.mnist, ".", "tset")
+wrong("data.random: expected a table, found nil", "random()", data.random)
+wrong('data.random: "count" is missing', "random{}", data.random, {})
+wrong('data.random: "shape" is missing', "random{count =}", data.random, {count = 3})
+wrong("expected a shape such as {3, 32, 32}, found 7", "a shape that is a number", data.random, {count = 3, shape = 7})
+wrong('count: expected a whole number, found "x"', "a count that is a word", data.random, {count = "x", shape = {3}})
+wrong("data.idx: images: expected a string, found", "idx()", data.idx)
+wrong("data.npy: inputs: expected a string, found", "npy()", data.npy)
+wrong("data.cifar10: expected a list of 1 to 16 files, found 0", "cifar10{}", data.cifar10, {})
+wrong("data.cifar10: file: expected a string, found 7", "cifar10{7}", data.cifar10, {7})
+wrong("data.cifar10: folder: expected a string, found nil", "cifar10()", data.cifar10)
+wrong("data.loader: expected a table, found nil", "loader()", data.loader)
+wrong("expected a Dataset, found", "a loader of a file", data.loader, {io.stdout, batch = 1})
+wrong("normalize: expected a list of numbers", "normalize()", dataset.normalize, dataset)
+wrong('normalize: expected a number, found "x" at 1', "normalize{'x'}", dataset.normalize, dataset, {"x"}, {1})
+wrong("read: name: expected a string, found nil", "read(nil)", one.read, one, nil)
+wrong('0.weight: expected a table of numbers or a function, found "x"', "write(name, 'x')", one.write, one, "0.weight",
+  "x")
+wrong('0.bias: expected a number, found "a" at 1', "write(name, {'a'})", one.write, one, "0.bias",
+  {"a", 0, 0, 0, 0, 0, 0, 0})
+wrong("trainer.step: expected a trainer as self, found a table: call it with a colon", "step with a dot", one.step, {})
+wrong("trainer.close: expected a trainer as self, found nil", "close without self", one.close)
+wrong("loader.epoch: expected a loader as self", "epoch with a dot", loader.epoch, {})
+wrong("input: expected a batch, a table of numbers", "step()", one.step, one)
+for found, label in pairs{["1.5"] = 1.5, ['"a"'] = "a", ["1099511627776"] = 1 << 40, ["-2147483649"] = -(1 << 31) - 1,
+  ["inf"] = math.huge, ['"1"'] = "1"} do
+  wrong(("target: expected a class label (a whole number of 32 bits), found %s at 3"):format(found),
+    "the label " .. found, one.step, one, x, {0, 1, label, 1})
+end
+wrong('input: expected a number, found "a" at 2', "an input that is a word", one.step, one, {1, "a", 0, 0, 0, 0, 0, 0,
+  0, 0, 0, 0}, y)
+tap.ok(one:step(x, {0.0, 1.0, 0, 1}) > 0, "a whole number may be a float")
+one:close()
+wrong('"memory": expected bytes, at least 1, or a size such as "512MiB", found 0', "no memory", open, {memory = 0})
+wrong('"seed": expected a whole number of at least 0, found -1', "a negative seed", open, {seed = -1})
+wrong('"classes": expected a whole number of at least 1, found 0', "no classes", open, {classes = 0})
+wrong("there are 3 classes, but the network has 2 outputs", "more classes than outputs", open, {classes = 3})
+
+-- ---- memory over several trainers: the most at one instant
+mt.memory.reset_peak()
+tap.is(mt.memory.max_allocated(), 0, "after closing and a reset the peak is nothing")
+local big = open{batch = 64}
+local held = mt.memory.allocated()
+local big_x, big_y = table.move(x, 1, 12, 1, {}), {}
+for i = 1, 64 do big_y[i] = i % 2 end
+for i = 13, 192 do big_x[i] = x[(i - 1) % 12 + 1] end
+big:step(big_x, big_y)
+local alone = mt.memory.max_allocated()
+tap.is(alone, big:memory().peak.used, "of one trainer, the peak of its step")
+tap.ok(alone > held, "which is more than what is held between steps")
+local small = open{batch = 1}
+local own = mt.memory.allocated() - big:memory().used
+small:step({1, 0, 0}, {1})
+tap.ok(small:memory().peak.used + big:memory().used < alone, "a small step beside it is below the peak so far")
+tap.is(mt.memory.max_allocated(), alone, "peaks of different instants do not add up")
+big:step(big_x, big_y)
+tap.is(mt.memory.max_allocated(), alone + own, "in a step the others hold what they hold")
+big:predict(big_x)
+tap.is(big:memory().peak.used, alone, "a trainer keeps the peak over all its calls")
+local reserved = mt.memory.max_reserved()
+big:close()
+small:close()
+tap.is(mt.memory.max_allocated() - own, alone, "a closed trainer's peak is not forgotten")
+tap.is(mt.memory.max_reserved(), reserved, "nor what was reserved")
+mt.memory.reset_peak()
+tap.is(mt.memory.max_reserved(), 0, "until a reset")
+
 tap.raises('expected one of "planned"', "a wrong allocator", open, {allocator = "arena"})
 
 tap.done()
