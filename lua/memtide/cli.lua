@@ -4,20 +4,22 @@ local core = require "memtide.core"
 local script = require "memtide.script"
 local util = require "memtide.util"
 
--- ---- options: {name, letter, argument, text}; without an argument it is a switch
+-- ---- options: {name, letter, argument, text, commands that have it (all: nil)}; without an argument it is a switch
 
+local ROWS, CELLS = {run = true, predict = true}, {run = true, predict = true, explain = true, dump = true}
 local OPTIONS = {
-  {"device", nil, "D", "the device of every cell: cpu, cuda:0 (default: the script's, or cpu)"},
-  {"csv", nil, "FILE", "where rows go: a file that is resumed, or - for standard output (default: NAME.csv for run)"},
-  {"set", nil, "AXIS=V,V", "replaces a setting or an axis of the script; may be repeated"},
-  {"memory", nil, "SIZE", "as if the device had only this much: 512MiB, 8GB, 4096"},
-  {"steps", nil, "N", "timed steps of each cell"},
-  {"seed", nil, "N", "of parameters, data and dropout"},
-  {"case", nil, "TEXT", "only cells whose name contains it"},
-  {"json", nil, nil, "one JSON object per row on standard output instead of the table"},
-  {"passes", nil, nil, "dump: the program after each pass"},
-  {"network", nil, nil, "dump: the layers instead of the program"},
-  {"plan", nil, nil, "dump: where every buffer lies, and the ledger at the peak, instead of the program"},
+  {"device", nil, "D", "the device of every cell: cpu, cuda:0 (default: the script's, or cpu)", CELLS},
+  {"csv", nil, "FILE", "where rows go: a file that is resumed, or - for standard output (default: NAME.csv for run)",
+    {run = true, predict = true, explain = true}},
+  {"set", nil, "AXIS=V,V", "replaces a setting or an axis of the script; may be repeated", CELLS},
+  {"memory", nil, "SIZE", "as if the device had only this much: 512MiB, 8GB, 4096", ROWS},
+  {"steps", nil, "N", "timed steps of each cell", ROWS},
+  {"seed", nil, "N", "of parameters, data and dropout", ROWS},
+  {"case", nil, "TEXT", "only cells whose name contains it", CELLS},
+  {"json", nil, nil, "one JSON object per row on standard output instead of the table", ROWS},
+  {"passes", nil, nil, "dump: the program after each pass", {dump = true}},
+  {"network", nil, nil, "dump: the layers instead of the program", {dump = true}},
+  {"plan", nil, nil, "dump: where every buffer lies, and the ledger at the peak, instead of the program", {dump = true}},
   {"quiet", "q", nil, "nothing on standard error but errors"},
   {"verbose", "v", nil, "errors of a script with a traceback"},
   {"help", "h", nil, "this text"},
@@ -45,12 +47,15 @@ Exit status: 0 done (cells that ran out of memory are results), 1 a cell ended i
 
 local function usage(format, ...) error(util.failure(format:format(...), "usage"), 0) end
 
-local function print_options()
+local function has_option(command, option) return not option[5] or option[5][command] end
+
+-- Of one command, or (nil) all
+local function print_options(command)
   print("Options:")
   for _, option in ipairs(OPTIONS) do
     local letter = option[2] and "-" .. option[2] .. ", " or "    "
     local name = letter .. "--" .. option[1] .. (option[3] and " " .. option[3] or "")
-    print(("  %-20s %s"):format(name, option[4]))
+    if not command or has_option(command, option) then print(("  %-20s %s"):format(name, option[4])) end
   end
 end
 
@@ -61,13 +66,14 @@ local function help(command)
       print(("  memtide %-26s %s"):format(use[1] .. " " .. use[2], use[3]))
     end
   end
-  if not command then
+  if command then print()
+  else
     print("  memtide SCRIPT.lua [ARGS]          a plain Lua program with the module at hand")
     print("  memtide -e CODE | -l MODULE | -i | -   as in lua: run code, require a module, prompt, standard input")
     print("  memtide --version\n")
     print("  memtide run article.lua --set batch=8,16 --memory 1GiB\n")
   end
-  print_options()
+  print_options(command)
   print("\n" .. STATUSES)
 end
 
@@ -135,16 +141,33 @@ local function parse(arguments, from)
   return options
 end
 
-local function names_of(uses)
+local function names_of(uses, option)
   local names = {}
-  for _, use in ipairs(uses) do names[#names + 1] = use[1] end
+  for _, use in ipairs(uses) do
+    if not option or has_option(use[1], option) then names[#names + 1] = use[1] end
+  end
   return names
+end
+
+-- An option that the command would not look at is a mistake, not a wish that is left out in silence.
+local function check_options(command, options)
+  for _, option in ipairs(OPTIONS) do
+    local given = options[option[1]]
+    if given and (option[1] ~= "set" or #given > 0) and not has_option(command, option) then
+      usage("%s: --%s is no option of this command; of: %s", command, option[1],
+        table.concat(names_of(USES, option), ", "))
+    end
+  end
+  if options.json and options.csv == "-" then
+    usage("%s: --json and --csv - both write to standard output: expected one of them", command)
+  end
 end
 
 local function run_command(name, arguments, state)
   local options = parse(arguments, 2)
   state.verbose = options.verbose
   if options.help then return help(name) end
+  check_options(name, options)
   if name == "help" then return help(options.words[1]) end
   if name == "devices" then return commands.devices(options) end
   if #options.words ~= 1 then
@@ -162,7 +185,9 @@ local function main(arguments, state)
   if first == "--help" or first == "-h" then return help() end
   if first == "--version" then return print("memtide " .. core.version) end
   for _, use in ipairs(USES) do if first == use[1] then return run_command(first, arguments, state) end end
-  if first:sub(1, 2) == "--" and first ~= "--" then option_of(first) end
+  if first:sub(1, 2) == "--" and first ~= "--" then
+    usage("%s: expected a command before it: memtide %s SCRIPT %s", first, names_of(USES, option_of(first))[1], first)
+  end
   if not first:find("[-./]") and not script.exists(first) then
     usage('unknown command "%s"%s; memtide help lists them', first, util.meant(first, names_of(USES)))
   end

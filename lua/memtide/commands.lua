@@ -16,16 +16,18 @@ end
 
 -- Applies --set, --device, --seed, --steps and --case; options.cells gets what is left.
 local function apply(experiment, options)
+  local devices = {} -- that were asked for: none of them may be missing
   for _, set in ipairs(options.set) do
     local name, values = set[1], {}
     for word in (set[2] .. ","):gmatch("([^,]*),") do values[#values + 1] = settings.from_text(name, word) end
     asked(experiment.set, experiment, name, values)
+    if name == "device" then devices = values end
   end
   for _, name in ipairs{"device", "seed", "steps"} do
     if options[name] then asked(experiment.set, experiment, name, {options[name]}) end
   end
   if options.steps then asked(experiment.set, experiment, "epochs", {}) end
-  if options.device then asked(cell.device, options.device) end
+  for _, device in ipairs(options.device and {options.device} or devices) do asked(cell.device, device) end
   options.cells = {}
   for _, one in ipairs(experiment:cells()) do
     if not options.case or one.name:find(options.case, 1, true) then options.cells[#options.cells + 1] = one end

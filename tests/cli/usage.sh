@@ -37,6 +37,19 @@ fails 69 "device 'cuda:99'" "a device that is not here" run x.lua --device cuda:
 fails 66 'cannot open the script "none.lua"' "a script that is not there" run none.lua
 fails 66 'cannot' "a file that cannot be written" run x.lua --csv /nowhere/x.csv
 
+fails 2 "unknown device" "the same as a setting" run x.lua --set device=abacus
+fails 69 "device 'cuda:99'" "also of an axis" run x.lua --set device=cpu,cuda:99
+is "$(ls ./*.csv 2>&1 | grep -c x.csv)" 0 "before any cell"
+fails 2 "--memory: expected a command before it: memtide run SCRIPT --memory" "an option without a command" --memory 1GiB
+fails 2 'unknown option --meory' "a misspelt one" --meory 1GiB
+fails 2 "explain: --json is no option of this command; of: run, predict" "JSON of explain" explain x.lua --json
+fails 2 "explain: --memory is no option of this command" "a limit of explain" explain x.lua --memory 1GiB
+fails 2 "dump: --csv is no option of this command; of: run, predict, explain" "rows of dump" dump x.lua --csv x.csv
+fails 2 "run: --plan is no option of this command; of: dump" "a plan of run" run x.lua --plan
+fails 2 "devices: --set is no option of this command" "settings of devices" devices --set batch=1
+fails 2 "run: --json and --csv - both write" "two kinds of rows at once" run x.lua --json --csv -
+memtide help explain
+is "$(echo "$out" | grep -c -e --json -e --plan)" 0 "help of a command leaves out what it has not"
 echo "cell,status" >results.csv
 fails 66 '"results.csv" is there already' "explain keeps a file of results" explain x.lua --csv results.csv
 is "$(cat results.csv)" "cell,status" "as it was"
