@@ -44,7 +44,9 @@ local function is_model(value) return nn.is_layer(value) or type(value) == "func
 
 local a_name = rule(function(value) return type(value) == "string" and value ~= "" end, "a name")
 local flag = rule(function(value) return type(value) == "boolean" end, "true or false")
-local dataset = rule(function(value) return type(value) == "userdata" end, "a dataset of mt.data")
+local dataset = rule(function(value)
+  return type(value) == "userdata" and tostring(value) == "memtide.Dataset (open)"
+end, "an open dataset of mt.data")
 local at_least_1 = settings.whole(1, settings.MOST)
 
 -- As settings' checks: the value, or nil and what was expected.
@@ -75,7 +77,7 @@ local function check_own(where, place, key)
   if nearest then util.fail_at(where, '%s: unknown setting "%s"; did you mean "%s"?', place, key, nearest) end
 end
 
--- The list at `place`, {} where there is none: no names, no holes.
+-- Passes a list: no names, no holes.
 local function check_list(where, place, value, expected)
   local count = 0
   for _ in pairs(type(value) == "table" and value or {}) do count = count + 1 end
@@ -182,7 +184,7 @@ end
 local function check_settable(self, key)
   local known = joined(settings.names, {"seed", "steps", "warmup", "epochs", "repeats"}, self:own_keys())
   for _, settable in ipairs(known) do if settable == key then return end end
-  local nearest = util.nearest(key, known)
+  local nearest = not RULES[key] and util.nearest(key, known)
   util.fail_at("", '--set: unknown setting "%s"%s', key, nearest and ('; did you mean "%s"?'):format(nearest)
     or "; what can be set: " .. table.concat(known, ", "))
 end

@@ -30,6 +30,12 @@ local function quoted(text)
   return '"' .. text:gsub('[%c"\\]', function(c) return ("\\%03d"):format(c:byte()) end) .. '"'
 end
 
+-- A float that is whole keeps its ".0": as a setting it is not the same.
+local function float(value)
+  local text = core.number(value)
+  return text:find("^-?%d+$") and text .. ".0" or text
+end
+
 local literal
 
 -- {8, 2, stride = 3}: the list, then the names in order
@@ -49,10 +55,10 @@ end
 
 function literal(value, depth)
   if type(value) == "string" then return quoted(value) end
-  if math.type(value) == "float" then return core.number(value) end
+  if math.type(value) == "float" then return float(value) end
   if plain.is_table(value) then return table_literal(value, depth) end
   if is_object(value) then return (tostring(value):gsub("\n%s*", " ")) end
-  return SCALAR[type(value)] and tostring(value) or "a " .. type(value)
+  return (type(value) == "function" or type(value) == "table") and "a " .. type(value) or tostring(value)
 end
 
 -- As a script would write it; what has no text is named: 'found "half"', "found {3, 8, 8, 8}", "found a function".

@@ -60,6 +60,7 @@ tap.raises('did you mean "batch"', "a misspelt axis", set.set, set, "bacth", {1}
 tap.raises('--set: unknown setting "name"; what can be set: device, batch,', "what is no setting", set.set, set, "name",
   {"x"})
 tap.raises("seed, steps, warmup, epochs, repeats, depth", "the script's own axes can be", deep.set, deep, "cases", {1})
+tap.raises('unknown setting "model"; what can be set', "also when it looks like one", set.set, set, "model", {"x"})
 tap.raises("--set: batch: 4 is there already", "a value twice", set.set, set, "batch", {4, 4})
 deep:set("depth", {3})
 tap.is(deep:cells()[1].values.depth, 3, "an axis of the script's own is set")
@@ -117,6 +118,8 @@ local ring = {}
 ring[1] = ring
 refused("cfg: expected a word", "a table that holds itself", {sweep = {{"cfg", {ring}}}})
 refused("one to three whole numbers such as {3, 32, 32}, found {3, 8, 8, 8}", "a shape of four", {input = {3, 8, 8, 8}})
+refused("found {4.0}", "a float in a shape", {input = {4.0}})
+refused("data: expected an open dataset of mt.data, found file", "a file that is no dataset", {data = io.stdout})
 refused("warmup: expected a whole number from 0 to 2147483647, found 2147483648", "a count that is too large",
   {warmup = 2147483648})
 refused("input: expected the shape", "an input that is no shape", {input = 3})
