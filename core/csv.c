@@ -303,7 +303,11 @@ static int open_file(Csv *c, bool *torn, Err *e) {
         int code = lock(c, e);
         return code ? code : load(c, torn, e);
     }
+    struct stat st;
     if (errno != ENOENT) return file_error("open", c->path, e);
+    if (!lstat(c->path, &st))
+        return err_set(e, ERR_FILE, "cannot create \"%.200s\": it is a symbolic link to a file that is not there",
+                       c->path);
     /* better now than after the first cell has run for an hour */
     if (access(c->directory, W_OK | X_OK)) return file_error("create", c->path, e);
     return OK;

@@ -19,7 +19,7 @@ local OPTIONS = {
   {"json", nil, nil, "one JSON object per row on standard output instead of the table", ROWS},
   {"passes", nil, nil, "dump: the program after each pass", {dump = true}},
   {"network", nil, nil, "dump: the layers instead of the program", {dump = true}},
-  {"plan", nil, nil, "dump: where every buffer lies, and the ledger at the peak, instead of the program", {dump = true}},
+  {"plan", nil, nil, "dump: where every buffer lies, and the ledger at the peak", {dump = true}},
   {"quiet", "q", nil, "nothing on standard error but errors"},
   {"verbose", "v", nil, "errors of a script with a traceback"},
   {"help", "h", nil, "this text"},

@@ -100,13 +100,22 @@ function REASONS.optimizer(cell, article, step)
   return "the state is kept in the weights' 16-bit type, with 16 bytes of step count and loss scale"
 end
 
+local SIXTEEN = {f16 = true, bf16 = true}
+
+-- "the step's 160 bytes of outputs, 40 of these in 16 bits"
+local function outputs_text(cell)
+  local halves, all = {}, buffers(cell, "activations")
+  for _, buf in ipairs(all) do if SIXTEEN[buf.dtype] then halves[#halves + 1] = buf end end
+  local text = ("the step's %d bytes of outputs"):format(total(all))
+  return #halves == 0 and text or ("%s, %d of these in 16 bits"):format(text, total(halves))
+end
+
 function REASONS.activations(cell, article, step)
-  local all = total(buffers(cell, "activations"))
   if cell.settings.mode == "eval" then return "each output is freed after its last reader" end
   if step > article then
-    return "outputs that the article leaves out: of layers without parameters, 16-bit casts, pooling indices"
+    return ("of %s: also those of layers without parameters, casts, pooling indices"):format(outputs_text(cell))
   end
-  return ("of %d bytes of outputs in the step, those that are alive at %s%s"):format(all, cell.prediction.peak.op,
+  return ("of %s: those that are alive at %s%s"):format(outputs_text(cell), cell.prediction.peak.op,
     cell.settings.checkpoint == "none" and "" or "; checkpointing drops the rest and makes them again")
 end
 

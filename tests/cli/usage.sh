@@ -40,7 +40,7 @@ fails 66 'cannot' "a file that cannot be written" run x.lua --csv /nowhere/x.csv
 fails 2 "unknown device" "the same as a setting" run x.lua --set device=abacus
 fails 69 "device 'cuda:99'" "also of an axis" run x.lua --set device=cpu,cuda:99
 is "$(ls ./*.csv 2>&1 | grep -c x.csv)" 0 "before any cell"
-fails 2 "--memory: expected a command before it: memtide run SCRIPT --memory" "an option without a command" --memory 1GiB
+fails 2 "--memory: expected a command before it: memtide run SCRIPT" "no command" --memory 1GiB
 fails 2 'unknown option --meory' "a misspelt one" --meory 1GiB
 fails 2 "explain: --json is no option of this command; of: run, predict" "JSON of explain" explain x.lua --json
 fails 2 "explain: --memory is no option of this command" "a limit of explain" explain x.lua --memory 1GiB
@@ -50,6 +50,14 @@ fails 2 "devices: --set is no option of this command" "settings of devices" devi
 fails 2 "run: --json and --csv - both write" "two kinds of rows at once" run x.lua --json --csv -
 memtide help explain
 is "$(echo "$out" | grep -c -e --json -e --plan)" 0 "help of a command leaves out what it has not"
+ln -s nothing.csv link.csv
+fails 66 'cannot create "link.csv": it is a symbolic link to a file' "a link to nothing" run x.lua --csv link.csv
+memtide explain x.lua --set precision=bf16 --set batch=8
+has "$out" "of the step's 32 bytes of outputs, 32 of these in 16 bits" "explain counts what is in 16 bits"
+memtide explain x.lua --set precision=fp16 --set batch=8
+has "$out" "32 of these in 16 bits" "of either type"
+memtide explain x.lua --set batch=8
+has "$out" "of the step's 64 bytes of outputs: also" "and leaves it out where nothing is"
 echo "cell,status" >results.csv
 fails 66 '"results.csv" is there already' "explain keeps a file of results" explain x.lua --csv results.csv
 is "$(cat results.csv)" "cell,status" "as it was"
