@@ -168,8 +168,8 @@ static Source source_at(lua_State *L, int index, bool integers, const char *what
         s.count = (int64_t)(bytes / 4);
         if (bytes % 4) bind_error(L, "%s: a string of packed values has 4 bytes for each", what);
     } else {
-        bind_error(L, "%s: expected a batch, a table of numbers or a string of packed ones, found a %s", what,
-            luaL_typename(L, index));
+        bind_error(L, "%s: expected a batch, a table of numbers or a string of packed ones, found %s", what,
+            bind_show(L, index));
     }
     return s;
 }

@@ -106,7 +106,6 @@ local function idx(dir, name, sizes, elements)
 end
 
 local function set(dir, prefix, count, random)
-  if count < 1 then error("expected at least 1 image in a set, found " .. count, 0) end
   local images, labels = {}, {}
   for i = 1, count do
     local digit = math.floor(10 * random())
@@ -116,7 +115,17 @@ local function set(dir, prefix, count, random)
   idx(dir, prefix .. "-labels-idx1-ubyte", {count}, labels)
 end
 
+-- At the line of the script that called M.write.
+local function check(good, name, expected, value)
+  if not good then error(("digits.write: %s: expected %s, found %s"):format(name, expected, tostring(value)), 3) end
+end
+
 function M.write(dir, n_train, n_test, seed)
+  check(type(dir) == "string", "folder", "a string", dir)
+  for name, count in pairs{count_train = n_train, count_test = n_test} do
+    check(math.type(count) == "integer" and count >= 1, name, "a whole number of at least 1", count)
+  end
+  check(seed == nil or math.type(seed) == "integer", "seed", "a whole number", seed)
   local random = generator(seed or 1)
   set(dir, "train", n_train or 2000, random)
   set(dir, "t10k", n_test or 500, random)

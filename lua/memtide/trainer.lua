@@ -109,6 +109,7 @@ end
 
 -- How many samples of an evaluated batch have the right label.
 function Trainer:correct(x, y)
+  if type(y) == "string" then util.fail("trainer:correct: expected labels as a batch or a table, found a string") end
   local loss, outputs, shape = self:evaluate(x, y)
   if not loss then return nil, outputs, shape end
   local labels = type(y) == "userdata" and y:values() or y

@@ -99,6 +99,12 @@ wrong("data.loader: expected a table, found nil", "loader()", data.loader)
 wrong("expected a Dataset, found", "a loader of a file", data.loader, {io.stdout, batch = 1})
 wrong("normalize: expected a list of numbers", "normalize()", dataset.normalize, dataset)
 wrong('normalize: expected a number, found "x" at 1', "normalize{'x'}", dataset.normalize, dataset, {"x"}, {1})
+local digits = require "memtide.digits"
+wrong("digits.write: folder: expected a string, found nil", "digits of no folder", digits.write)
+wrong("count_train: expected a whole number of at least 1, found x", "a count of digits", digits.write, "/nowhere", "x")
+wrong("seed: expected a whole number, found x", "a seed of digits", digits.write, "/nowhere", 1, 1, "x")
+wrong("expected labels as a batch or a table, found a string", "correct of packed labels", one.correct, one, x, "abcd")
+wrong("expected a batch, a table of numbers or a string of packed ones, found nil", "no labels", one.step, one, x)
 wrong("read: name: expected a string, found nil", "read(nil)", one.read, one, nil)
 wrong('0.weight: expected a table of numbers or a function, found "x"', "write(name, 'x')", one.write, one, "0.weight",
   "x")
