@@ -4,7 +4,8 @@ local core = require "memtide.core"
 local repl = {}
 
 local function read(prompt)
-  io.stdout:write(prompt):flush()
+  io.stdout:write(prompt)
+  io.stdout:flush()
   return io.read("L")
 end
 

@@ -70,9 +70,10 @@ fails 66 'cannot write to /nowhere/x.csv: No such file' "explain to no folder" e
 # ---- output that cannot be written
 if [ -w /dev/full ]; then
     for words in "run -q x.lua --csv -" "run -q x.lua --json" "predict x.lua" "dump x.lua" "dump x.lua --plan" \
-        "explain x.lua" "explain x.lua --csv -" "devices" "help" "--version"; do
+        "explain x.lua" "explain x.lua --csv -" "devices" "help" "--version" \
+        "-i"; do
         status=0
-        "$MEMTIDE" $words >/dev/full 2>err.txt || status=$?
+        echo "print(1)" | "$MEMTIDE" $words >/dev/full 2>err.txt || status=$?
         is "$status" 66 "$words on a full disk"
         is "$(grep -c 'memtide: cannot write to ' err.txt)" 1 "... says so, once"
     done
