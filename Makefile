@@ -44,9 +44,8 @@ $(BUILD)/modules.c: lua/embed.lua $(MODULES)
 
 # the commit that was built, for the column "version"; empty outside a git checkout
 COMMIT := $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
-ifneq ($(shell cat $(BUILD)/commit 2>/dev/null),$(COMMIT))
-$(shell mkdir -p $(BUILD) && echo '$(COMMIT)' > $(BUILD)/commit)
-endif
+$(shell mkdir -p $(BUILD); [ -e $(BUILD)/commit ] && [ "$$(cat $(BUILD)/commit)" = '$(COMMIT)' ] || \
+    echo '$(COMMIT)' > $(BUILD)/commit)
 $(BUILD)/lua/bind.o: $(BUILD)/commit
 $(BUILD)/lua/bind.o: override EXTRA += -DMT_COMMIT='"$(addprefix +,$(COMMIT))"'
 
