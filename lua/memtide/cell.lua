@@ -6,7 +6,7 @@ local settings = require "memtide.settings"
 local util = require "memtide.util"
 
 local cell = {}
-local SCHEME = "1" -- of cell ids: a new number when their text changes
+local SCHEME = "2" -- of cell ids: a new number when their text changes
 local RANDOM_SAMPLES = 50000
 
 local devices = {} -- by name: opened once in a process
@@ -103,7 +103,7 @@ function cell.id(self, purpose)
   for _, name in ipairs(settings.names) do parts[#parts + 1] = settings.text(v[name]) end
   for _, name in ipairs(self.experiment:own_axes()) do parts[#parts + 1] = settings.text(v[name]) end
   for _, item in ipairs{self.memory or "", self.failed or self.network:text(), self.failed and "" or data_text(self),
-    self.seed or "", self.steps or "", self.warmup or ""} do parts[#parts + 1] = tostring(item) end
+    self.seed or "", self.steps or "", self.warmup or "", v.test_data and v.test_data:info().text or ""} do parts[#parts + 1] = tostring(item) end
   return core.hash(table.concat(parts, "\n"))
 end
 

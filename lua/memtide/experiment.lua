@@ -149,6 +149,17 @@ local function check_each(where, place, list, expected, check)
   return out
 end
 
+-- An axis gives a setting to every cell: a case that gives it too would be overruled in silence.
+function Experiment:check_overlap()
+  for i, case in ipairs(self.cases) do
+    for _, axis in ipairs(self.axes) do
+      if case[axis.name] ~= nil then
+        util.fail_at(self.where, 'cases[%d]: "%s" is an axis of the sweep, too', i, axis.name)
+      end
+    end
+  end
+end
+
 -- mt.experiment{name =, model =, input =, loss =, ...}
 function experiment.new(options)
   if type(options) ~= "table" then util.fail("experiment: expected a table, found a %s", type(options)) end
@@ -163,6 +174,7 @@ function experiment.new(options)
   end
   self.axes = check_each(where, "sweep", options.sweep, 'a list of axes {{"axis", {value, ...}}, ...}', check_axis)
   self.cases = check_each(where, "cases", options.cases, 'a list of cases {{case = "name", ...}, ...}', check_case)
+  self:check_overlap()
   self.name = self.base.name
   return self
 end

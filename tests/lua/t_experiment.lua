@@ -158,4 +158,9 @@ tap.is(util.nearest("sleep", {"steps"}), nil, "two changes of five letters are a
 tap.is(util.nearest("frobnicate", {"mode", "batch"}), nil, "none is near")
 tap.near(util.quantile({1, 2, 3, 10}, 0.5), 2.5, 0, "the median of an even count")
 
+tap.raises("cases[1]: \"batch\" is an axis of the sweep, too", "a case may not give what an axis gives", function()
+  return mt.experiment{name = "overlap", model = mt.nn.Linear(2, 2), input = {2}, loss = mt.nn.MSELoss(),
+    sweep = {{"batch", {1, 2}}}, cases = {{batch = 4}}}
+end)
+
 tap.done()
