@@ -103,7 +103,9 @@ function cell.id(self, purpose)
   for _, name in ipairs(settings.names) do parts[#parts + 1] = settings.text(v[name]) end
   for _, name in ipairs(self.experiment:own_axes()) do parts[#parts + 1] = settings.text(v[name]) end
   for _, item in ipairs{self.memory or "", self.failed or self.network:text(), self.failed and "" or data_text(self),
-    self.seed or "", self.steps or "", self.warmup or "", v.test_data and v.test_data:info().text or ""} do parts[#parts + 1] = tostring(item) end
+    self.seed or "", self.steps or "", self.warmup or "", v.test_data and v.test_data:info().text or ""} do
+    parts[#parts + 1] = tostring(item)
+  end
   return core.hash(table.concat(parts, "\n"))
 end
 
