@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "onednn.h"
@@ -154,15 +155,18 @@ static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
     return OK;
 }
 
+enum { HUGE_PAGE = 2 << 20 }; /* bytes; large blocks in such pages spare the processor address translations */
+
 static int cpu_alloc(Device *d, size_t bytes, void **p, Err *e) {
     (void)d;
     *p = NULL;
     if (bytes == 0 || bytes % CPU_ALIGNMENT)
         return err_set(e, ERR_INTERNAL, "expected a multiple of %d bytes, found %zu", CPU_ALIGNMENT, bytes);
-    if (posix_memalign(p, CPU_ALIGNMENT, bytes)) {
+    if (posix_memalign(p, bytes >= HUGE_PAGE ? HUGE_PAGE : CPU_ALIGNMENT, bytes)) {
         *p = NULL;
         return err_set(e, ERR_OOM, "the host has no %zu bytes left", bytes);
     }
+    if (bytes >= HUGE_PAGE) madvise(*p, bytes, MADV_HUGEPAGE); /* a wish: without it the arena works, slower */
     return OK;
 }
 
