@@ -11,13 +11,17 @@ static uint64_t seed = 1, draws;
 
 static int below(int n) { return (int)(philox(seed, RNG_DATA, 77, 0, draws++).x[0] % (uint32_t)n); }
 
-typedef struct Net { char text[1024]; int n, c, h, w; } Net; /* c, h, w: what flows out so far */
+typedef struct Net { char text[16384]; int n, c, h, w; } Net; /* c, h, w: what flows out so far */
 
 __attribute__((format(printf, 2, 3))) static void put(Net *t, const char *format, ...) {
     va_list args;
     va_start(args, format);
     t->n += vsnprintf(t->text + t->n, sizeof t->text - (size_t)t->n, format, args);
     va_end(args);
+    if (t->n >= (int)sizeof t->text) {
+        puts("Bail out! a network's text is too long");
+        exit(1);
+    }
 }
 
 static void conv(Net *t, bool keep_shape) {
@@ -154,6 +158,8 @@ int main(void) {
     Err e = {0, ""};
     int n = getenv("FUZZ") ? atoi(getenv("FUZZ")) : 300, bad = 0, refused = 0;
     if (getenv("SEED")) seed = (uint64_t)atoll(getenv("SEED"));
+    printf("# SEED=%llu\n", (unsigned long long)seed);
+    fflush(stdout);
     if (device_open("cpu", &cpu, &e)) return ok(0, "%s", e.text), tap_done();
     for (int i = 0; i < n && bad < 5; i++) {
         if (!one(cpu, i, &refused)) bad++;
