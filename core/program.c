@@ -87,22 +87,6 @@ Op *program_op(Program *p, OpKind kind, const char *path) {
     return op;
 }
 
-void program_set_ops(Program *p, const Op *ops, int n_ops) {
-    if (p->failed || !mem_grow(&p->ops, &p->cap_ops, n_ops, sizeof *p->ops)) {
-        p->failed = true;
-        return;
-    }
-    memmove(p->ops, ops, (size_t)n_ops * sizeof *ops);
-    p->n_ops = n_ops;
-}
-
-int program_writer(const Program *p, int buf) {
-    for (int i = 0; i < p->n_ops; i++)
-        for (int k = 0; k < OP_OUT; k++)
-            if (p->ops[i].out[k] == buf) return i;
-    return NO_OP;
-}
-
 int program_find(const Program *p, const char *name) {
     for (int b = 0; b < p->n_bufs; b++)
         if (!strcmp(p->bufs[b].name, name)) return b;
@@ -115,12 +99,6 @@ int program_state(Program *p) {
     if (p->failed) return 0;
     p->bufs[b].kind = BUF_PERSISTENT;
     return p->state = b;
-}
-
-void program_replace_input(Program *p, int first, int last, int from, int to) {
-    for (int i = first; i < last; i++)
-        for (int k = 0; k < OP_IN; k++)
-            if (p->ops[i].in[k] == from) p->ops[i].in[k] = to;
 }
 
 static void live_at(const Program *p, Life *life, int buf, int op) {

@@ -93,21 +93,15 @@ int program_buf(Program *p, Category category, Shape shape, DType dtype, const c
 void program_resize(Program *p, int buf);
 /* An op with all operands absent, put at the end (NULL: sets p->failed; returns a dummy that may be written to). */
 Op *program_op(Program *p, OpKind kind, const char *path);
-/* Replaces the ops by `ops` (copied). */
-void program_set_ops(Program *p, const Op *ops, int n_ops);
 
 /* The buffer whose storage `buf` uses. */
 static inline int program_root(const Program *p, int buf) {
     return p->bufs[buf].alias == NO_BUF ? buf : p->bufs[buf].alias;
 }
-/* The only op that writes temporary `buf`, or NO_OP. */
-int program_writer(const Program *p, int buf);
 /* The buffer of that name, or NO_BUF. */
 int program_find(const Program *p, const char *name);
 /* The persistent StepState buffer, made at the first call. */
 int program_state(Program *p);
-/* Replaces operand `from` by `to` in the inputs of ops [first, last). */
-void program_replace_input(Program *p, int first, int last, int from, int to);
 
 /* Fills op->flops and op->traffic from its operands; in op_cost.c. */
 void op_cost(const Program *p, Op *op);

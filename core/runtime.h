@@ -45,7 +45,7 @@ int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, E
  * on the dry device. */
 typedef struct Prediction {
     LedgerPeak peak;
-    size_t lower_bound;  /* no placement of this program can be lower */
+    size_t lower_bound;  /* no placement of this program can be lower; 0 where nothing could be opened */
     size_t allocated, reserved; /* used and held after the last step */
     bool fits;           /* false: out of memory at the limit; reason says where */
     Err reason;
