@@ -51,6 +51,7 @@ int compile(const Network *net, const Settings *s, Device *device, PassWatch *wa
     Program *p;
     int code = lower_network(net, !s->eval, !s->no_loss, &p, e);
     if (code) return code;
+    p->graph = s->graph;
     if (s->keep_output || p->loss == NO_BUF) p->bufs[p->output].keep = true;
     code = program_check(p, "lower", e);
     if (!code) watched(watch, arg, "lower", p);

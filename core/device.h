@@ -15,6 +15,8 @@ typedef struct DeviceInfo {
     int threads;           /* CPU */
 } DeviceInfo;
 
+enum { SEND_SLOTS = 2 };
+
 typedef struct DeviceTable {
     const char *kind;  /* "cpu", "dry" */
     size_t alignment;  /* every allocation is a multiple of it and starts at one; a power of two */
@@ -22,10 +24,27 @@ typedef struct DeviceTable {
     int (*info)(Device *, DeviceInfo *, Err *);
     int (*alloc)(Device *, size_t bytes, void **p, Err *); /* ERR_OOM when there is none; contents undefined */
     void (*free)(Device *, void *p, size_t bytes);
+    /* Copies that are over when they return, behind all that was enqueued. */
     int (*upload)(Device *, void *to, const void *from, size_t bytes, Err *);
     int (*download)(Device *, void *to, const void *from, size_t bytes, Err *);
-    int (*sync)(Device *, Err *);
-    double (*seconds)(Device *); /* monotonic clock that step times are taken from */
+    int (*sync)(Device *, Err *); /* waits for all that was enqueued */
+    /* Host memory that the device itself reads while the host goes on (pinned, on a GPU). */
+    int (*host_alloc)(Device *, size_t bytes, void **p, Err *);
+    void (*host_free)(Device *, void *p, size_t bytes);
+    /* Enqueues a copy from such memory; sent waits until the last copy of that slot (below SEND_SLOTS) is over. */
+    int (*send)(Device *, int slot, void *to, const void *from, size_t bytes, Err *);
+    int (*sent)(Device *, int slot, Err *);
+    /* A timed section: what is enqueued between start and stop. elapsed waits, and sums up the device's time in all
+     * sections since it was last called. */
+    int (*start)(Device *, Err *);
+    int (*stop)(Device *, Err *);
+    int (*elapsed)(Device *, double *seconds, Err *);
+    /* What run enqueues between record and recorded is not run but becomes a graph, which replay enqueues as one.
+     * recorded ends the recording in every case. All four NULL: the device cannot. */
+    int (*record)(Device *, Err *);
+    int (*recorded)(Device *, void **graph, Err *);
+    int (*replay)(Device *, void *graph, Err *);
+    void (*graph_free)(Device *, void *graph);
     /* Compiles what a PREPARED op needs (cached by the device), the scratch bytes it wants and, if it can, its state.
      * args has views without data. A library's workspace is at most `limit` where the library offers a choice. */
     int (*prepare)(Device *, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *);

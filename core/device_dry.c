@@ -36,9 +36,29 @@ static int dry_sync(Device *d, Err *e) {
     return OK;
 }
 
-static double dry_seconds(Device *d) {
+static int dry_host_alloc(Device *d, size_t bytes, void **p, Err *e) {
     (void)d;
-    return 0;
+    return (*p = mem_new(bytes)) ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory for %zu bytes", bytes);
+}
+
+static void dry_host_free(Device *d, void *p, size_t bytes) {
+    (void)d, (void)bytes;
+    mem_free(p);
+}
+
+static int dry_send(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e) {
+    (void)slot;
+    return dry_copy(d, to, from, bytes, e);
+}
+
+static int dry_sent(Device *d, int slot, Err *e) {
+    (void)slot;
+    return dry_sync(d, e);
+}
+
+static int dry_elapsed(Device *d, double *seconds, Err *e) {
+    *seconds = 0;
+    return dry_sync(d, e);
 }
 
 static int dry_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
@@ -62,8 +82,11 @@ static size_t dry_used(Device *d) {
 int device_dry_open(Device *model, Device **out, Err *e) {
     Dry *d = mem_new(sizeof *d);
     if (!d) return err_set(e, ERR_HOST_MEMORY, "out of host memory for the dry device");
-    d->table = (DeviceTable){"dry", model->table->alignment, dry_close, dry_info, dry_alloc, dry_free, dry_copy,
-                             dry_copy, dry_sync, dry_seconds, dry_prepare, dry_run, dry_trim, true, dry_used};
+    d->table = (DeviceTable){.kind = "dry", .alignment = model->table->alignment, .close = dry_close, .info = dry_info,
+        .alloc = dry_alloc, .free = dry_free, .upload = dry_copy, .download = dry_copy, .sync = dry_sync,
+        .host_alloc = dry_host_alloc, .host_free = dry_host_free, .send = dry_send, .sent = dry_sent,
+        .start = dry_sync, .stop = dry_sync, .elapsed = dry_elapsed, .prepare = dry_prepare, .run = dry_run,
+        .trim = dry_trim, .dry = true, .used = dry_used};
     d->base.table = &d->table;
     d->model = model;
     d->next = model->table->alignment; /* NULL is no address */

@@ -23,9 +23,8 @@ typedef struct KArgs {
     void *state;     /* what prepare returned */
     void *device;    /* the Device */
     uint64_t seed;
-    uint32_t step;   /* counts steps of the run: dropout draws by it */
-    uint32_t micro;  /* micro-batch within the step */
-    uint32_t micro_batches;
+    uint32_t micro;  /* 0 in the first micro-batch of a step, 1 in later ones: all that a kernel is told of the time, so
+                      * that a recorded step can be replayed */
 } KArgs;
 
 /* run: 0 or an ErrCode. prepare: see DeviceTable. A kernel that is missing on a device is a link error. */

@@ -5,7 +5,7 @@ static int walk(Runtime *r, int steps, Err *e) {
     uint64_t before = runtime_state(r) + 1;
     for (int i = 0; i < steps && runtime_state(r) != before; i++) {
         before = runtime_state(r); /* a step that leaves the allocator as it found it is followed by equal ones */
-        int code = runtime_step(r, 0, NULL, NULL, NULL, e);
+        int code = runtime_step(r, 0, NULL, NULL, false, NULL, e);
         if (code) return code;
     }
     return OK;

@@ -18,7 +18,7 @@ const char *category_name(Category c) {
 Program *program_new(void) {
     Program *p = mem_new(sizeof *p);
     if (!p) return NULL;
-    p->input = p->target = p->output = p->loss = p->state = NO_BUF;
+    p->input = p->target = p->output = p->loss = p->state = p->calls = NO_BUF;
     p->micro_batches = 1;
     return p;
 }
@@ -93,13 +93,16 @@ int program_find(const Program *p, const char *name) {
     return NO_BUF;
 }
 
-int program_state(Program *p) {
-    if (p->state != NO_BUF) return p->state;
-    int b = program_buf(p, CAT_OPTIMIZER, shape1(sizeof(StepState) / 4), DT_I32, "state");
+static int counter(Program *p, int *buf, Category category, int64_t numbers, const char *name) {
+    if (*buf != NO_BUF) return *buf;
+    int b = program_buf(p, category, shape1(numbers), DT_I32, "%s", name);
     if (p->failed) return 0;
     p->bufs[b].kind = BUF_PERSISTENT;
-    return p->state = b;
+    return *buf = b;
 }
+
+int program_state(Program *p) { return counter(p, &p->state, CAT_OPTIMIZER, sizeof(StepState) / 4, "state"); }
+int program_calls(Program *p) { return counter(p, &p->calls, CAT_OTHER, 1, "calls"); }
 
 static void live_at(const Program *p, Life *life, int buf, int op) {
     if (buf == NO_BUF) return;

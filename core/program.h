@@ -18,7 +18,7 @@
     X(ACTIVATION_GRADIENTS, "activation_gradients", "gradients of activations")                                     \
     X(INPUT,                "input",                "the micro-batch: inputs and targets")                          \
     X(WORKSPACE,            "workspace",            "scratch that one op's library call needs")                     \
-    X(OTHER,                "other",                "the loss; alignment, gaps and cached blocks of the allocator")
+    X(OTHER,                "other",                "the loss; dropout's counter; alignment, gaps and cached blocks of the allocator")
 
 typedef enum Category {
 #define X(name, text, what) CAT_##name,
@@ -76,6 +76,8 @@ typedef struct Program {
     int micro_batches; /* how often the body runs in a step */
     int input, target, output, loss; /* buffers; target and loss may be NO_BUF (evaluation without a loss) */
     int state;         /* the StepState buffer, NO_BUF until a pass needs one (program_state) */
+    int calls;         /* how many micro-batches dropout has drawn for, NO_BUF without dropout (program_calls) */
+    bool graph;        /* a run may record the step and replay it (a setting) */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
     float first_scale; /* the loss scale that a run starts with (set by the update pass) */
     bool failed;       /* host memory ran out while it was built: program_check reports it */
@@ -100,8 +102,9 @@ static inline int program_root(const Program *p, int buf) {
 }
 /* The buffer of that name, or NO_BUF. */
 int program_find(const Program *p, const char *name);
-/* The persistent StepState buffer, made at the first call. */
+/* The persistent StepState buffer, and dropout's counter, made at the first call. */
 int program_state(Program *p);
+int program_calls(Program *p);
 
 /* Fills op->flops and op->traffic from its operands; in op_cost.c. */
 void op_cost(const Program *p, Op *op);

@@ -5,13 +5,13 @@
 #include "base.h"
 #include "err.h"
 
-/* The columns of DESIGN: name and group. The script's own axes stand behind workspace_limit.
+/* The columns of DESIGN: name and group. The script's own axes stand behind graph.
  * Order is part of the interface. */
 #define ROW_COLUMNS(X, AXES)                                                                                        \
     X(experiment, WHAT) X(case, WHAT) X(cell, WHAT) X(repeat, WHAT)                                                 \
     X(model, SETTING) X(device, SETTING) X(batch, SETTING) X(accumulate, SETTING) X(effective_batch, SETTING)       \
     X(precision, SETTING) X(checkpoint, SETTING) X(inplace, SETTING) X(mode, SETTING) X(optimizer, SETTING)         \
-    X(allocator, SETTING) X(workspace_limit, SETTING) AXES                                                          \
+    X(allocator, SETTING) X(workspace_limit, SETTING) X(graph, SETTING) AXES                                        \
     X(status, OUTCOME) X(reason, OUTCOME)                                                                           \
     X(predicted_peak_bytes, PREDICTED) X(lower_bound_bytes, PREDICTED)                                              \
     X(peak_bytes, MEASURED) X(allocated_bytes, MEASURED) X(reserved_bytes, MEASURED) X(device_used_bytes, MEASURED) \

@@ -1,4 +1,4 @@
-/* Memory and ops: opening, one step, closing. The dry device walks exactly the same path. */
+/* Opening and closing: the memory that programs share, and what the host keeps for each of them. */
 #include "runtime_private.h"
 
 #include <string.h>
@@ -44,19 +44,22 @@ static int slot_of(Runtime *r, const Buf *buf) {
 
 static int load_host(Runtime *r, Loaded *l, Err *e) {
     const Program *p = l->p;
-    size_t bytes = 0, values = 0;
+    size_t values = 0;
     for (int b = 0; b < p->n_bufs; b++) {
         if (p->bufs[b].kind == BUF_INPUT) {
-            bytes = max_size(bytes, p->bufs[b].bytes);
+            l->stage_bytes += align_up(p->bufs[b].bytes, STAGE_ALIGNMENT);
             values += (size_t)shape_elements(&p->bufs[b].shape) * 4;
         }
         l->n_kept += p->bufs[b].keep;
     }
+    for (int k = 0; k < SEND_SLOTS; k++) {
+        int code = r->device->table->host_alloc(r->device, l->stage_bytes, &l->stage[k], e);
+        if (code) return code;
+    }
     l->kept = mem_new((size_t)l->n_kept * sizeof *l->kept);
     l->args = mem_new((size_t)p->n_ops * sizeof *l->args);
     l->values = mem_new(values);
-    l->packed = mem_new(bytes);
-    if (!l->kept || !l->args || !l->values || !l->packed) return no_memory(e);
+    if (!l->kept || !l->args || !l->values) return no_memory(e);
     for (int b = 0, k = 0; b < p->n_bufs; b++) {
         if (!p->bufs[b].keep) continue;
         l->kept[k].buf = b;
@@ -66,7 +69,6 @@ static int load_host(Runtime *r, Loaded *l, Err *e) {
         view_args(p, &p->ops[i], &l->args[i]);
         l->args[i].device = r->device;
         l->args[i].seed = r->seed;
-        l->args[i].micro_batches = (uint32_t)p->micro_batches;
     }
     return OK;
 }
@@ -74,6 +76,9 @@ static int load_host(Runtime *r, Loaded *l, Err *e) {
 static int load(Runtime *r, Loaded *l, const Program *p, Err *e) {
     size_t n = (size_t)p->n_bufs, ops = (size_t)p->n_ops;
     l->p = p;
+    l->section[SECTION_FIRST] = (Section){0, p->micro_batches == 1 ? p->n_ops : p->body_end, false, NULL};
+    l->section[SECTION_LATER] = (Section){0, p->body_end, false, NULL};
+    l->section[SECTION_UPDATE] = (Section){p->body_end, p->n_ops, false, NULL};
     if (p->n_ops == 0) return err_set(e, ERR_SCRIPT, "the network has nothing to compute");
     int code = placement_build(p, r->device->table->alignment, &l->place, e);
     if (code) return code;
@@ -126,6 +131,7 @@ int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *ne
     ledger_open(&r->ledger, device, limit);
     r->ledger.fail_at = fail_at;
     r->ledger.mark = -1;
+    r->records = kind == ALLOC_PLANNED && device->table->record; /* with the others addresses differ from step to step */
     int code = open_all(r, kind, programs, n_programs, e);
     if (code) runtime_close(r);
     else *out = r;
@@ -134,11 +140,16 @@ int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *ne
 
 /* ---- closing */
 
-static void unload(Loaded *l) {
+static void unload(const Runtime *r, Loaded *l) {
+    const DeviceTable *d = r->device->table;
+    for (int k = 0; k < SECTIONS; k++)
+        if (l->section[k].graph) d->graph_free(r->device, l->section[k].graph);
+    for (int k = 0; k < SEND_SLOTS; k++)
+        if (l->stage[k]) d->host_free(r->device, l->stage[k], l->stage_bytes);
     placement_free(&l->place);
     for (int i = 0; l->kept && i < l->n_kept; i++) mem_free(l->kept[i].bytes);
     void *const all[] = {l->life, l->slot, l->block, l->start_at, l->end_at, l->start, l->end,
-                         l->args, l->kept, l->values, l->packed};
+                         l->args, l->kept, l->values};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
 }
 
@@ -148,7 +159,7 @@ int runtime_close_checked(Runtime *r, Err *e) {
         if (r->alloc) allocator_put(r->alloc, &r->slots[i].block);
     allocator_close(r->alloc);
     int code = ledger_check_zero(&r->ledger, e);
-    for (int i = 0; r->loaded && i < r->n_loaded; i++) unload(&r->loaded[i]);
+    for (int i = 0; r->loaded && i < r->n_loaded; i++) unload(r, &r->loaded[i]);
     mem_free(r->loaded);
     mem_free(r->slots);
     mem_free(r);
@@ -156,108 +167,6 @@ int runtime_close_checked(Runtime *r, Err *e) {
 }
 
 void runtime_close(Runtime *r) { runtime_close_checked(r, NULL); }
-
-/* ---- one step */
-
-static int begin_op(Runtime *r, Loaded *l, int i, Err *e) {
-    r->ledger.mark = i;
-    for (int k = l->start_at[i]; k < l->start_at[i + 1]; k++) {
-        int b = l->start[k];
-        size_t offset = r->persistent + (l->place.offsets[b] - l->place.persistent);
-        if (l->block[b].data) continue; /* carried or kept since an earlier micro-batch */
-        int code = allocator_get(r->alloc, l->life[b].bytes, l->p->bufs[b].category, offset, &l->block[b], e);
-        if (code) return err_prefix(e, "op %d %s %s", i, op_info(l->p->ops[i].kind)->name, l->p->ops[i].path);
-    }
-    return OK;
-}
-
-static void end_op(Runtime *r, Loaded *l, int i, bool last_micro) {
-    for (int k = l->end_at[i]; k < l->end_at[i + 1]; k++) {
-        int b = l->end[k];
-        if (!last_micro && l->p->bufs[b].carried) continue;
-        allocator_put(r->alloc, &l->block[b]);
-    }
-}
-
-static int run_op(Runtime *r, Loaded *l, int i, uint32_t micro, Err *e) {
-    const Program *p = l->p;
-    const Op *op = &p->ops[i];
-    if (r->device->table->dry || op->kind == OP_view) return OK;
-    KArgs *a = &l->args[i];
-    for (int k = 0; k < OP_IN; k++)
-        if (op->in[k] != NO_BUF) a->in[k].data = runtime_data(r, l, op->in[k]);
-    for (int k = 0; k < OP_OUT; k++)
-        if (op->out[k] != NO_BUF) a->out[k].data = runtime_data(r, l, op->out[k]);
-    if (op->workspace != NO_BUF) {
-        a->workspace = runtime_data(r, l, op->workspace);
-        a->workspace_bytes = p->bufs[op->workspace].bytes;
-    }
-    a->step = r->updates;
-    a->micro = micro;
-    if (r->device->table->run(r->device, a, e) == OK) return OK;
-    return err_prefix(e, "op %d %s %s", i, op_info(op->kind)->name, op->path);
-}
-
-/* Ops [from, to); the memory of op `from` is already there. The last op's memory stays: the caller ends it. */
-static int run_ops(Runtime *r, Loaded *l, int from, int to, uint32_t micro, bool last_micro, Err *e) {
-    for (int i = from; i < to; i++) {
-        int code = i > from ? begin_op(r, l, i, e) : OK;
-        if (!code) code = run_op(r, l, i, micro, e);
-        if (code) return code;
-        if (i + 1 < to) end_op(r, l, i, last_micro);
-    }
-    return OK;
-}
-
-static int timed(Runtime *r, Loaded *l, int from, int to, uint32_t micro, bool last_micro, double *seconds, Err *e) {
-    const DeviceTable *d = r->device->table;
-    int code = d->sync(r->device, e);
-    double start = d->seconds(r->device);
-    if (!code) code = run_ops(r, l, from, to, micro, last_micro, e);
-    if (!code) code = d->sync(r->device, e);
-    *seconds += d->seconds(r->device) - start;
-    return code;
-}
-
-static int run_step(Runtime *r, Loaded *l, FeedFn *feed, void *arg, double *seconds, Err *e) {
-    const Program *p = l->p;
-    int code = OK;
-    for (int m = 0; m < p->micro_batches && !code; m++) {
-        bool last = m + 1 == p->micro_batches;
-        code = begin_op(r, l, 0, e);
-        if (!code && feed && !r->device->table->dry) code = runtime_feed(r, l, (uint32_t)m, feed, arg, e);
-        if (!code) code = timed(r, l, 0, p->body_end, (uint32_t)m, last, seconds, e);
-        if (!code && (!last || p->body_end < p->n_ops)) end_op(r, l, p->body_end - 1, last);
-    }
-    if (!code && p->body_end < p->n_ops) {
-        code = begin_op(r, l, p->body_end, e);
-        if (!code) code = timed(r, l, p->body_end, p->n_ops, 0, true, seconds, e);
-    }
-    if (!code && !r->device->table->dry) code = runtime_save_kept(r, l, e);
-    if (!code) end_op(r, l, p->n_ops - 1, true);
-    return code;
-}
-
-int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, StepResult *out, Err *e) {
-    Loaded *l = &r->loaded[which];
-    StepResult result = {0, 0, false};
-    StepState before = {0, 0, 0, 0}, after = {0, 0, 0, 0};
-    bool scaling = l->p->loss_scaling && !r->device->table->dry;
-    void *state = scaling ? runtime_data(r, l, l->p->state) : NULL;
-    int code = scaling ? r->device->table->download(r->device, &before, state, sizeof before, e) : OK;
-    if (!code) code = run_step(r, l, feed, arg, &result.seconds, e);
-    if (!code && scaling) code = r->device->table->download(r->device, &after, state, sizeof after, e);
-    r->ledger.mark = -1;
-    if (code)
-        for (int b = 0; b < l->p->n_bufs; b++) allocator_put(r->alloc, &l->block[b]);
-    if (code) return code;
-    result.skipped = scaling && after.step == before.step;
-    for (int i = 0; i < l->n_kept; i++)
-        if (l->kept[i].buf == l->p->loss) memcpy(&result.loss, l->kept[i].bytes, sizeof result.loss);
-    if (l->p->body_end < l->p->n_ops) r->updates++;
-    if (out) *out = result;
-    return OK;
-}
 
 const Ledger *runtime_ledger(const Runtime *r) { return &r->ledger; }
 size_t runtime_empty_cache(Runtime *r) { return allocator_empty_cache(r->alloc); }

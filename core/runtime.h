@@ -25,8 +25,9 @@ void runtime_close(Runtime *r); /* NULL is allowed */
 /* Gives everything back and says whether the ledger is at zero; the runtime is closed afterwards. */
 int runtime_close_checked(Runtime *r, Err *e);
 
-/* One step of program `which`. */
-int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, StepResult *out, Err *e);
+/* One step of program `which`. more: the next call will be for another step of it with this feed, whose first
+ * micro-batch may be asked for while the device works. */
+int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e);
 const Ledger *runtime_ledger(const Runtime *r);
 size_t runtime_empty_cache(Runtime *r);
 void runtime_reset_peak(Runtime *r);

@@ -49,19 +49,54 @@ int runtime_first_values(Runtime *r, Err *e) {
     return code;
 }
 
-int runtime_feed(Runtime *r, Loaded *l, uint32_t micro, FeedFn *feed, void *arg, Err *e) {
+/* Class labels are looked at here, once for all devices: a kernel can only trust them. */
+static int check_labels(const Program *p, const int32_t *t, Err *e) {
+    const Op *loss = NULL;
+    for (int i = 0; i < p->forward_end; i++)
+        if (p->ops[i].kind == OP_cross_entropy) loss = &p->ops[i];
+    if (!loss || !t) return OK;
+    const Shape *x = &p->bufs[loss->in[0]].shape;
+    int64_t n = shape_elements(&p->bufs[p->target].shape), classes = x->dim[1];
+    for (int64_t i = 0; i < n; i++)
+        if (t[i] != loss->attr.loss.ignore_index && (t[i] < 0 || t[i] >= classes))
+            return err_set(e, ERR_SCRIPT, "target %d of sample %lld is out of bounds for %lld classes", (int)t[i],
+                           (long long)i, (long long)classes);
+    return OK;
+}
+
+/* The input buffers in the order in which they lie in a stage: `used` says which the program reads. */
+static int stage_parts(const Loaded *l, int buf[2]) {
+    const int all[2] = {l->p->input, l->p->target};
+    int n = 0;
+    for (int k = 0; k < 2; k++)
+        if (all[k] != NO_BUF && l->life[all[k]].used) buf[n++] = all[k];
+    return n;
+}
+
+int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t micro, FeedFn *feed, void *arg, Err *e) {
     const Program *p = l->p;
-    char *x = l->values, *t = NULL;
+    char *x = l->values, *t = NULL, *to = l->stage[l->next_stage];
+    int buf[2], n = stage_parts(l, buf);
     if (p->target != NO_BUF) t = x + (size_t)shape_elements(&p->bufs[p->input].shape) * 4;
-    int code = feed(arg, r->updates, micro, (float *)(void *)x, t, e);
-    const int buf[2] = {p->input, p->target};
-    const char *const from[2] = {x, t};
-    for (int k = 0; k < 2 && !code; k++) {
-        if (buf[k] == NO_BUF || !l->life[buf[k]].used) continue;
-        const Buf *b = &p->bufs[buf[k]];
-        view_pack(b, from[k], l->packed);
-        code = r->device->table->upload(r->device, runtime_data(r, l, buf[k]), l->packed, b->bytes, e);
+    int code = r->device->table->sent(r->device, l->next_stage, e);
+    if (!code) code = feed(arg, step, micro, (float *)(void *)x, t, e);
+    if (!code) code = check_labels(p, (const int32_t *)(const void *)t, e);
+    for (int k = 0; k < n && !code; k++) {
+        view_pack(&p->bufs[buf[k]], buf[k] == p->input ? x : t, to);
+        to += align_up(p->bufs[buf[k]].bytes, STAGE_ALIGNMENT);
     }
+    return code;
+}
+
+int runtime_send(Runtime *r, Loaded *l, Err *e) {
+    const char *from = l->stage[l->next_stage];
+    int buf[2], n = stage_parts(l, buf), code = OK;
+    for (int k = 0; k < n && !code; k++) {
+        size_t bytes = l->p->bufs[buf[k]].bytes;
+        code = r->device->table->send(r->device, l->next_stage, runtime_data(r, l, buf[k]), from, bytes, e);
+        from += align_up(bytes, STAGE_ALIGNMENT);
+    }
+    l->next_stage = (l->next_stage + 1) % SEND_SLOTS;
     return code;
 }
 

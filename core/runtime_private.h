@@ -1,4 +1,4 @@
-/* runtime_private.h: what runtime.c (memory and ops) and runtime_io.c (values) share. */
+/* runtime_private.h: what runtime.c (memory), runtime_step.c (ops) and runtime_io.c (values) share. */
 #ifndef MT_RUNTIME_PRIVATE_H
 #define MT_RUNTIME_PRIVATE_H
 
@@ -15,6 +15,17 @@ typedef struct Slot {
 /* A kept buffer's bytes after the last step, on the host. */
 typedef struct Kept { int buf; void *bytes; } Kept;
 
+/* Ops [from, to), which run without a word from the host: the whole step, or, when it has several micro-batches, the
+ * body in the first one, in each later one, and what comes once per step. */
+enum { SECTION_FIRST, SECTION_LATER, SECTION_UPDATE, SECTIONS };
+typedef struct Section {
+    int from, to;
+    bool warm;    /* has run: what the device loads at a first run is there, and it may be recorded */
+    void *graph;  /* its recording, or NULL */
+} Section;
+
+enum { STAGE_ALIGNMENT = 64 };
+
 /* A program bound to the runtime's memory. */
 typedef struct Loaded {
     const Program *p;
@@ -27,7 +38,12 @@ typedef struct Loaded {
     KArgs *args;      /* by op */
     Kept *kept;
     int n_kept;
-    void *values, *packed; /* staging for feeding: fp32 values, and the buffer's own bytes */
+    Section section[SECTIONS];
+    void *values;            /* what a feed fills: fp32 values, then targets */
+    void *stage[SEND_SLOTS]; /* the input buffers' own bytes, on their way to the device */
+    size_t stage_bytes;
+    int next_stage;   /* the one to fill next */
+    bool staged;      /* it is filled already: the next step's first micro-batch */
 } Loaded;
 
 struct Runtime {
@@ -36,6 +52,7 @@ struct Runtime {
     Allocator *alloc;
     const Network *net;
     uint64_t seed;
+    bool records;     /* sections may be recorded: their addresses are the same in every step */
     uint32_t updates; /* training steps made */
     Slot *slots;
     int n_slots;
@@ -48,8 +65,9 @@ struct Runtime {
 void *runtime_data(const Runtime *r, const Loaded *l, int b);
 /* First values of every slot: parameters drawn from the seed, the rest zero, the loss scale. */
 int runtime_first_values(Runtime *r, Err *e);
-/* Calls `feed` and puts what it gave into the input buffers. */
-int runtime_feed(Runtime *r, Loaded *l, uint32_t micro, FeedFn *feed, void *arg, Err *e);
+/* Calls `feed` and packs what it gave into the next stage; sends that stage to the input buffers. */
+int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t micro, FeedFn *feed, void *arg, Err *e);
+int runtime_send(Runtime *r, Loaded *l, Err *e);
 /* Copies the kept buffers to the host. */
 int runtime_save_kept(Runtime *r, Loaded *l, Err *e);
 

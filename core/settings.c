@@ -69,6 +69,7 @@ Settings settings_default(void) {
     Settings s = {0};
     s.accumulate = 1;
     s.workspace_limit = (size_t)4 << 20;
+    s.graph = true;
     s.optimizer.kind = OPTIM_Adam;
     s.optimizer.rule.lr = 1e-3f;
     s.optimizer.rule.beta1 = 0.9f;

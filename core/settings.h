@@ -75,6 +75,7 @@ typedef struct Settings {
     bool no_loss;            /* evaluation without a target: the output is kept instead */
     AllocKind allocator;
     size_t workspace_limit;  /* bytes that a library may ask for one op */
+    bool graph;              /* record the step and replay it, where device and allocator allow it */
     Optimizer optimizer;
     ScalerAttr scaler;       /* growth 2, backoff 0.5, interval 2000 */
     float loss_scale;        /* initial: 65536 */

@@ -90,6 +90,7 @@ static void set_inplace(lua_State *L, Settings *s) { s->inplace = lua_toboolean(
 static void set_mode(lua_State *L, Settings *s) { s->eval = word(L, "mode", modes) == 1; }
 static void set_allocator(lua_State *L, Settings *s) { s->allocator = (AllocKind)word(L, "allocator", allocators); }
 static void set_workspace(lua_State *L, Settings *s) { s->workspace_limit = (size_t)whole(L, "workspace_limit", 0); }
+static void set_graph(lua_State *L, Settings *s) { s->graph = lua_toboolean(L, -1); }
 static void set_loss_scale(lua_State *L, Settings *s) { s->loss_scale = (float)luaL_checknumber(L, -1); }
 static void set_growth_interval(lua_State *L, Settings *s) {
     s->scaler.interval = (int32_t)whole(L, "growth_interval", 1);
@@ -101,7 +102,7 @@ static void set_keep_gradients(lua_State *L, Settings *s) { s->keep_gradients = 
 static const struct { const char *key; void (*set)(lua_State *, Settings *); } setters[] = {
     {"precision", set_precision}, {"accumulate", set_accumulate}, {"checkpoint", set_checkpoint},
     {"inplace", set_inplace}, {"mode", set_mode}, {"allocator", set_allocator}, {"workspace_limit", set_workspace},
-    {"optimizer", set_optimizer},
+    {"graph", set_graph}, {"optimizer", set_optimizer},
     {"loss_scale", set_loss_scale}, {"growth_interval", set_growth_interval}, {"no_loss", set_no_loss},
     {"keep_output", set_keep_output}, {"keep_gradients", set_keep_gradients},
 };

@@ -200,7 +200,8 @@ static Feed feed_from(lua_State *L, const Program *p) {
     return f;
 }
 
-/* runtime:step(which, x, t) or (which, loader) -> loss, seconds, skipped. x and t hold all the step's micro-batches. */
+/* runtime:step(which, x, t) or (which, loader, more) -> loss, seconds, skipped. x and t hold all the step's
+ * micro-batches. more: the next step is another one from this loader, whose batch may be fetched ahead. */
 static int step(lua_State *L) {
     Err e;
     StepResult found;
@@ -209,7 +210,8 @@ static int step(lua_State *L) {
     int which = which_program(L, run, 2);
     Feed feed = feed_from(L, run->program[which]);
     run->last = which;
-    if (runtime_step(run->r, which, feed_step, &feed, &found, &e)) return bind_fail(L, &e);
+    bool more = feed.loader && lua_toboolean(L, 4);
+    if (runtime_step(run->r, which, feed_step, &feed, more, &found, &e)) return bind_fail(L, &e);
     lua_pushnumber(L, (lua_Number)found.loss);
     lua_pushnumber(L, found.seconds);
     lua_pushboolean(L, found.skipped);

@@ -64,7 +64,7 @@ static double loss_at(const Network *net, Program *p, int k, const float *direct
     if (!code) code = runtime_read(r, 0, param->name, w, &e);
     for (int64_t i = 0; !code && i < n; i++) w[i] += (float)(by * direction[i]);
     if (!code) code = runtime_write(r, param->name, w, &e);
-    if (!code) code = runtime_step(r, 0, net_feed, p, &step, &e);
+    if (!code) code = runtime_step(r, 0, net_feed, p, false, &step, &e);
     snprintf(name, sizeof name, "%s.grad", param->name);
     if (!code && grad) code = runtime_read(r, 0, name, grad, &e);
     runtime_close(r);

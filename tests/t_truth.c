@@ -94,7 +94,7 @@ static void nan_shows(void) {
         int code = net ? compile(net, &s, cpu, NULL, NULL, &p, &e) : e.code;
         if (!code) code = runtime_open(cpu, ALLOC_PLANNED, 0, net, &p, 1, 1, 0, &r, &e);
         if (!code) code = runtime_write(r, "0.weight", w, &e);
-        if (!code) code = runtime_step(r, 0, net_feed, p, &step, &e);
+        if (!code) code = runtime_step(r, 0, net_feed, p, false, &step, &e);
         if (!ok(!code && isnan(step.loss), "%s in %s lets a NaN through", act, precision_info(s.precision)->text))
             printf("# loss %g %s\n", (double)step.loss, e.text);
         runtime_close(r);

@@ -15,7 +15,7 @@ static Outcome truth_run(Device *device, const Network *net, Program *p, AllocKi
     StepResult step = {0, 0, false};
     o.code = runtime_open(device, kind, limit, net, &p, 1, 7, fail_at, &r, &o.err);
     for (int i = 0; i < 2 && !o.code; i++) {
-        o.code = runtime_step(r, 0, net_feed, p, &step, &o.err);
+        o.code = runtime_step(r, 0, net_feed, p, false, &step, &o.err);
         o.loss[i] = step.loss;
     }
     if (!r) return o;

@@ -16,5 +16,5 @@ int layer_dropout_forward(Lower *lw, const Layer *l, int x) {
     a.drop.inplace = options_bool(&l->options, "inplace");
     if (!lw->training || a.drop.p == 0) return x;
     a.drop.id = lw->drops++;
-    return lower_layer(lw, OP_dropout, l, x, &a);
+    return lower_op(lw, OP_dropout, l, (int[]){x, program_calls(lw->p)}, 2, &a);
 }

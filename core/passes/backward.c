@@ -126,7 +126,7 @@ static void differentiate(Back *b, const Op *f) {
     case OP_maxpool: unary(b, OP_maxpool_dx, f, x, dy, f->out[1]); break;
     case OP_avgpool: unary(b, OP_avgpool_dx, f, x, dy, NO_BUF); break;
     case OP_adaptive_avgpool: unary(b, OP_adaptive_avgpool_dx, f, x, dy, NO_BUF); break;
-    case OP_dropout: unary(b, OP_dropout_dx, f, x, dy, NO_BUF); break;
+    case OP_dropout: unary(b, OP_dropout_dx, f, x, dy, f->in[1]); break;
     case OP_to_rows: unary(b, OP_to_rows_dx, f, x, dy, NO_BUF); break;
     case OP_cast: unary(b, OP_cast, f, x, dy, NO_BUF); break;
     case OP_view: view_back(b, f, dy); break;
@@ -145,7 +145,7 @@ static void mark(Back *b, int forward_ops) {
     Program *p = b->p;
     for (int i = 0; i < b->n; i++) {
         b->grad[i] = NO_BUF;
-        b->wanted[i] = p->bufs[i].kind == BUF_PERSISTENT;
+        b->wanted[i] = p->bufs[i].param >= 0;
         b->leaf[i] = i;
     }
     for (int i = 0; i < forward_ops; i++) {
@@ -170,6 +170,7 @@ int pass_backward(Program *p, const Settings *s, Err *e) {
         bool is_loss = f.out[0] == p->loss, weight_copy = f.kind == OP_cast && p->bufs[f.in[0]].kind == BUF_PERSISTENT;
         if (!weight_copy && (is_loss || b.grad[f.out[0]] != NO_BUF)) differentiate(&b, &f);
     }
+    if (p->calls != NO_BUF) program_op(p, OP_count_call, "")->out[0] = p->calls;
     p->body_end = p->n_ops;
     mem_free(b.grad);
     mem_free(b.wanted);

@@ -65,7 +65,8 @@ static void cast_op(Casts *c, Op op, DType low) {
     DType type = rule == AUTOCAST_LOW ? low : rule == AUTOCAST_WIDE ? DT_F32 : widest(p, &op);
     int operands = rule == AUTOCAST_SAME ? 2 : rule == AUTOCAST_LOW ? 2 : 1; /* x, w; not the bias, not the target */
     for (int k = 0; k < operands; k++)
-        if (op.in[k] != NO_BUF) op.in[k] = cast_to(c, op.in[k], type, &op);
+        if (op.in[k] != NO_BUF && dtype_is_float(p->bufs[op.in[k]].dtype))
+            op.in[k] = cast_to(c, op.in[k], type, &op);
     for (int k = 0; k < OP_OUT; k++)
         if (op.out[k] != NO_BUF && p->bufs[op.out[k]].dtype == DT_F32)
             set_type(p, op.out[k], rule == AUTOCAST_WIDE ? DT_F32 : type);

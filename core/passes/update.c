@@ -53,7 +53,10 @@ static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
 int pass_update(Program *p, const Settings *s, Err *e) {
     if (s->eval) return OK;
     int n = p->n_bufs;
-    bool counted = p->loss_scaling || s->optimizer.kind != OPTIM_SGD;
+    const OptimRule *rule = &s->optimizer.rule;
+    /* dampening leaves out the first update; without it a buffer that starts at zero gives PyTorch's values by itself */
+    bool first_differs = rule->momentum != 0.0f && rule->dampening != 0.0f;
+    bool counted = p->loss_scaling || s->optimizer.kind != OPTIM_SGD || first_differs;
     int state = counted ? program_state(p) : NO_BUF;
     p->first_scale = p->loss_scaling ? s->loss_scale : 1.0f;
     for (int w = 0; w < n && p->loss_scaling && !p->failed; w++)

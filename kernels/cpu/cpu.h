@@ -14,6 +14,7 @@ typedef struct CpuDevice {
     Device base;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
+    double started, seconds; /* the timed section, and the sum of those before it */
     CpuEntry *cache[CPU_BUCKETS]; /* prepared ops, by what their preparation depends on */
 } CpuDevice;
 

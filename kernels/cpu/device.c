@@ -189,11 +189,52 @@ static int cpu_sync(Device *d, Err *e) {
     return OK;
 }
 
-static double cpu_seconds(Device *d) {
+static int cpu_host_alloc(Device *d, size_t bytes, void **p, Err *e) {
     (void)d;
+    return (*p = malloc(bytes)) ? OK : err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", bytes);
+}
+
+static void cpu_host_free(Device *d, void *p, size_t bytes) {
+    (void)d;
+    (void)bytes;
+    free(p);
+}
+
+static int cpu_send(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e) {
+    (void)slot;
+    return cpu_copy(d, to, from, bytes, e);
+}
+
+static int cpu_sent(Device *d, int slot, Err *e) {
+    (void)slot;
+    return cpu_sync(d, e);
+}
+
+static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int cpu_start(Device *d, Err *e) {
+    (void)e;
+    ((CpuDevice *)d)->started = now();
+    return OK;
+}
+
+static int cpu_stop(Device *d, Err *e) {
+    (void)e;
+    CpuDevice *cpu = (CpuDevice *)d;
+    cpu->seconds += now() - cpu->started;
+    return OK;
+}
+
+static int cpu_elapsed(Device *d, double *seconds, Err *e) {
+    (void)e;
+    CpuDevice *cpu = (CpuDevice *)d;
+    *seconds = cpu->seconds;
+    cpu->seconds = 0;
+    return OK;
 }
 
 /* The process's memory is not the device's: there is nothing to compare the ledger with. */
@@ -204,7 +245,9 @@ static size_t cpu_used(Device *d) {
 
 static const DeviceTable table = {
     .kind = "cpu", .alignment = CPU_ALIGNMENT, .close = cpu_close, .info = cpu_info, .alloc = cpu_alloc,
-    .free = cpu_free, .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync, .seconds = cpu_seconds,
+    .free = cpu_free, .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync,
+    .host_alloc = cpu_host_alloc, .host_free = cpu_host_free, .send = cpu_send, .sent = cpu_sent,
+    .start = cpu_start, .stop = cpu_stop, .elapsed = cpu_elapsed,
     .prepare = cpu_prepare, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
 };
 

@@ -84,8 +84,7 @@ static Update update_of(const KArgs *a) {
     const StepState *state = state_of(a);
     Update u = {a->attr->optim.rule, 1, 0, 0, 0};
     if (state) u.unscale = 1.0f / state->loss_scale;
-    /* without a state no update was ever skipped, so the run's first step is the first update */
-    u.first = state ? state->step == 1 : a->step == 0;
+    u.first = state && state->step == 1;
     if (a->kind == OP_adam) {
         u.step_size = (float)(u.rule.lr / (1.0 - pow(u.rule.beta1, state->step)));
         u.root_scale = (float)(1.0 / sqrt(1.0 - pow(u.rule.beta2, state->step)));

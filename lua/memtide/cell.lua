@@ -180,7 +180,7 @@ local function steps(self, runtime, loader, progress)
   local seconds, losses = {}, {}
   for i = 1, self.warmup + self.steps do
     progress(i, self.warmup + self.steps)
-    local loss, took, code = runtime:step(1, loader)
+    local loss, took, code = runtime:step(1, loader, i < self.warmup + self.steps)
     if not loss then return nil, took, code end
     losses[i] = loss
     if i > self.warmup then seconds[#seconds + 1] = took end

@@ -54,6 +54,11 @@ local function inplace(value)
   return nil, 'true, false or "marked"'
 end
 
+local function boolean(value)
+  if type(value) == "boolean" then return value end
+  return nil, "true or false"
+end
+
 local function optimizer(value)
   if optim.is_optimizer(value) then return value end
   return nil, "an optimizer such as optim.Adam{lr = 1e-3}"
@@ -71,6 +76,7 @@ settings.list = {
   {name = "optimizer", check = optimizer, default = optim.optim.Adam(), core = true},
   {name = "allocator", check = one_of(words.allocator), default = "planned", core = true},
   {name = "workspace_limit", check = size, default = 4 << 20, core = true},
+  {name = "graph", check = boolean, default = true, core = true},
 }
 
 settings.names, settings.known = {}, {}

@@ -6,7 +6,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_avgpool] = ref_avgpool, [OP_avgpool_dx] = ref_avgpool_dx,
     [OP_adaptive_avgpool] = ref_adaptive_avgpool, [OP_adaptive_avgpool_dx] = ref_adaptive_avgpool_dx,
     [OP_dropout] = ref_dropout, [OP_dropout_dx] = ref_dropout,
-    [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,
+    [OP_count_call] = ref_count_call, [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,
     /* all that these change is the element type, the shape or the layout, which the twins do not know */
     [OP_cast] = ref_copy, [OP_view] = ref_copy, [OP_to_rows] = ref_copy, [OP_to_rows_dx] = ref_copy,
     [OP_cross_entropy] = ref_cross_entropy, [OP_cross_entropy_dx] = ref_cross_entropy_dx,
@@ -39,7 +39,7 @@ static int64_t memory_index(const Ref *r, int64_t i) {
 
 void ref_dropout(Ref *r) {
     double p = r->attr->drop.p;
-    uint32_t call = r->step * r->micro_batches + r->micro;
+    uint32_t call = (uint32_t)r->in[1].at[0];
     for (int64_t i = 0; i < r->out[0].count; i++) {
         uint64_t draw = (uint64_t)memory_index(r, i);
         uint32_t drawn = philox(r->seed, RNG_DROPOUT, r->attr->drop.id, call, draw / 4).x[draw % 4];
@@ -47,3 +47,5 @@ void ref_dropout(Ref *r) {
         r->out[0].at[i] = keep ? r->in[0].at[i] / (1 - p) : 0;
     }
 }
+
+void ref_count_call(Ref *r) { r->out[0].at[0] += 1; }

@@ -7,7 +7,7 @@
 void ref_sgd(Ref *r) {
     const OptimRule *o = &r->attr->optim.rule;
     const Tensor *v = &r->out[1], *w = r->out[2].at ? &r->out[2] : &r->out[0];
-    bool first = r->state ? r->state->step == 1 : r->step == 0;
+    bool first = r->state && r->state->step == 1;
     if (r->state && r->state->overflow) return;
     for (int64_t i = 0; i < w->count; i++) {
         double d = r->in[0].at[i] / (r->state ? r->state->loss_scale : 1);

@@ -16,7 +16,7 @@ typedef struct Ref {
     Tensor in[OP_IN], out[OP_OUT];
     StepState *state;   /* the op's "state" operand, input or output; NULL: absent */
     uint64_t seed;
-    uint32_t step, micro, micro_batches;
+    uint32_t micro;
     bool channels_last; /* dropout only: how x lies in memory, by which its draws are numbered */
 } Ref;
 
@@ -30,7 +30,7 @@ static inline double *pixel4(const Tensor *t, int64_t n, int64_t c, int64_t h, i
 }
 
 RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool_dx, ref_adaptive_avgpool,
-    ref_adaptive_avgpool_dx, ref_dropout, ref_add, ref_copy, ref_accumulate, ref_cross_entropy, ref_cross_entropy_dx,
+    ref_adaptive_avgpool_dx, ref_dropout, ref_count_call, ref_add, ref_copy, ref_accumulate, ref_cross_entropy, ref_cross_entropy_dx,
     ref_mse,
     ref_mse_dx, ref_bce_logits, ref_bce_logits_dx, ref_grad_check, ref_step_begin, ref_sgd, ref_adam, ref_scale_update;
 

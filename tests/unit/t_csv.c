@@ -126,23 +126,23 @@ static Text replaced(const Text *whole, const char *from, const char *to) {
 
 static void test_damage(void) {
     static const struct { const char *from, *to, *message, *what; } cases[] = {
-        {"5f3a,1,", "5f3a,1,,", "line 3: expected 46 fields, found 47", "a field too many"},
-        {"5f3a,1,", "5f3a,1", "line 3: expected 46 fields, found 45", "a field too few"},
-        {"5f3a,1,", "\n", "line 3: expected 46 fields, found 3", "a line broken in two"},
+        {"5f3a,1,", "5f3a,1,,", "line 3: expected 47 fields, found 48", "a field too many"},
+        {"5f3a,1,", "5f3a,1", "line 3: expected 47 fields, found 46", "a field too few"},
+        {"5f3a,1,", "\n", "line 3: expected 47 fields, found 3", "a line broken in two"},
         {"5f3a,1,", "\"5f3a,1,", "line 3: a quote or a zero byte", "a stray quote before a field with quotes"},
         {"5f3a,0,", "\"5f3a,0,", "line 2: a quote is not closed", "an open quote that is not in the last line"},
         {"5f3a,0,", "5f\"3a,0,", "line 2: a quote or a zero byte", "a quote inside a field"},
         {"5f3a,0,", "\"5f\"3a,0,", "line 2: a quote or a zero byte", "text behind a quote"},
-        {",status,", ",foo,", "column 17 is \"foo\", expected \"status\"", "a column of another name"},
-        {",status,", ",", "column 17 is \"reason\", expected \"status\"", "a column that is missing in the middle"},
-        {",started_at", "", "column 46, \"started_at\", is missing", "a column that is missing at the end"},
-        {",started_at", ",started_at,more", "column 47, \"more\", is not expected", "a column too many"},
-        {",status,", ",\x1b[31m,", "column 17 is \"?[31m\"", "a name that would colour the terminal"},
+        {",status,", ",foo,", "column 18 is \"foo\", expected \"status\"", "a column of another name"},
+        {",status,", ",", "column 18 is \"reason\", expected \"status\"", "a column that is missing in the middle"},
+        {",started_at", "", "column 47, \"started_at\", is missing", "a column that is missing at the end"},
+        {",started_at", ",started_at,more", "column 48, \"more\", is not expected", "a column too many"},
+        {",status,", ",\x1b[31m,", "column 18 is \"?[31m\"", "a name that would colour the terminal"},
         {"experiment,", "\"experiment,", "line 1: a quote is not closed", "an open quote in the header"},
         {"experiment,", "\nexperiment,", "column 1 is \"\", expected \"experiment\"", "an empty first line"},
     };
     Text whole = file_of_three();
-    is_int(row_columns(row), 46, "rows have 46 columns");
+    is_int(row_columns(row), 47, "rows have 47 columns");
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         Text t = replaced(&whole, cases[i].from, cases[i].to);
         check_refused(t.s, t.n, cases[i].message, cases[i].what);
@@ -152,7 +152,7 @@ static void test_damage(void) {
     check_refused(t.s, t.n, "line 3: a quote or a zero byte", "a zero byte");
     t = whole;
     t.s[t.n++] = '\n';
-    check_refused(t.s, t.n, "line 5: expected 46 fields, found 1", "an empty last line");
+    check_refused(t.s, t.n, "line 5: expected 47 fields, found 1", "an empty last line");
     check_refused("print(1)", 8, "column 1 is \"print(1)\"", "another file of one line, without a newline,");
     check_refused("experiment,case,xyz", 19, "column 3 is \"xyz\", expected \"cell\"", "one that starts like ours");
 }

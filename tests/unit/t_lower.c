@@ -67,9 +67,10 @@ static void test_programs(void) {
 
 static void test_orders(void) {
     is_program("Sequential{Flatten Dropout(0.25) Residual{Tanh}}", "MSELoss(sum)", shape4(2, 3, 2, 1), true,
-               "input f32 (2, 3, 2, 1) nhwc input 48\ntarget f32 (2, 6) order=3x2x1 input 48\n"
+               "input f32 (2, 3, 2, 1) nhwc input 48\ncalls i32 (1) other 4\n"
+               "target f32 (2, 6) order=3x2x1 input 48\n"
                "  0 view 0: 0.y = x:input\n      0.y f32 (2, 6) order=3x2x1 activations in input\n"
-               "  1 dropout 1: 1.y = x:0.y p=0.25 id=0\n      1.y f32 (2, 6) order=3x2x1 activations 48\n"
+               "  1 dropout 1: 1.y = x:0.y calls:calls p=0.25 id=0\n      1.y f32 (2, 6) order=3x2x1 activations 48\n"
                "  2 act 2.body: 2.body.y = x:1.y f=tanh\n      2.body.y f32 (2, 6) order=3x2x1 activations 48\n"
                "  3 add 2: 2.y = a:2.body.y b:1.y\n      2.y f32 (2, 6) order=3x2x1 activations 48\n"
                "  4 mse loss: loss = x:2.y t:target scale=1\n      loss f32 () other 4 keep\n");

@@ -9,7 +9,7 @@
 static const char HEADER[] =
     "experiment,case,cell,repeat,"
     "model,device,batch,accumulate,effective_batch,precision,checkpoint,inplace,mode,optimizer,"
-    "allocator,workspace_limit,"
+    "allocator,workspace_limit,graph,"
     "width,\"depth, in \"\"blocks\"\"\","
     "status,reason,predicted_peak_bytes,lower_bound_bytes,"
     "peak_bytes,allocated_bytes,reserved_bytes,device_used_bytes,untracked_bytes,"
@@ -23,8 +23,8 @@ static void test_columns(void) {
     Err e;
     Row *r = row_new(axes, 2, &e), *plain = row_new(NULL, 0, &e);
     char *header = row_header_line(r), *short_header = row_header_line(plain);
-    is_str(header, HEADER, "the header, with the script's axes behind workspace_limit");
-    has_text(short_header, "allocator,workspace_limit,status,reason", "without axes");
+    is_str(header, HEADER, "the header, with the script's axes behind graph");
+    has_text(short_header, "allocator,workspace_limit,graph,status,reason", "without axes");
     is_int(row_columns(r), row_columns(plain) + 2, "two columns more with two axes");
     is_str(row_column(r, 0), "experiment", "the first column");
     is_str(row_column(r, row_columns(r) - 1), "started_at", "the last column");

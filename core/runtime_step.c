@@ -1,0 +1,141 @@
+/* One step: the walk over the ops, and the memory that comes and goes with them. The dry device walks the same path.
+ *
+ * The host does not wait within a step: it enqueues, and prepares the next micro-batch while the device works. A section
+ * whose addresses are the same in every step is recorded at its second run and replayed from then on; the walk over the
+ * memory then goes on beside the device, so that the ledger tells the same as without the recording. */
+#include <string.h>
+
+#include "runtime_private.h"
+
+static int begin_op(Runtime *r, Loaded *l, int i, Err *e) {
+    r->ledger.mark = i;
+    for (int k = l->start_at[i]; k < l->start_at[i + 1]; k++) {
+        int b = l->start[k];
+        size_t offset = r->persistent + (l->place.offsets[b] - l->place.persistent);
+        if (l->block[b].data) continue; /* carried or kept since an earlier micro-batch */
+        int code = allocator_get(r->alloc, l->life[b].bytes, l->p->bufs[b].category, offset, &l->block[b], e);
+        if (code) return err_prefix(e, "op %d %s %s", i, op_info(l->p->ops[i].kind)->name, l->p->ops[i].path);
+    }
+    return OK;
+}
+
+static void end_op(Runtime *r, Loaded *l, int i, bool last_micro) {
+    for (int k = l->end_at[i]; k < l->end_at[i + 1]; k++) {
+        int b = l->end[k];
+        if (!last_micro && l->p->bufs[b].carried) continue;
+        allocator_put(r->alloc, &l->block[b]);
+    }
+}
+
+static int run_op(Runtime *r, Loaded *l, int i, uint32_t micro, Err *e) {
+    const Program *p = l->p;
+    const Op *op = &p->ops[i];
+    if (op->kind == OP_view) return OK;
+    KArgs *a = &l->args[i];
+    for (int k = 0; k < OP_IN; k++)
+        if (op->in[k] != NO_BUF) a->in[k].data = runtime_data(r, l, op->in[k]);
+    for (int k = 0; k < OP_OUT; k++)
+        if (op->out[k] != NO_BUF) a->out[k].data = runtime_data(r, l, op->out[k]);
+    if (op->workspace != NO_BUF) {
+        a->workspace = runtime_data(r, l, op->workspace);
+        a->workspace_bytes = p->bufs[op->workspace].bytes;
+    }
+    a->micro = micro > 0;
+    if (r->device->table->run(r->device, a, e) == OK) return OK;
+    return err_prefix(e, "op %d %s %s", i, op_info(op->kind)->name, op->path);
+}
+
+/* The section's memory, and with `run` its ops. The memory of its first op is there already, that of its last one
+ * stays: the caller begins and ends them. */
+static int walk(Runtime *r, Loaded *l, const Section *s, uint32_t micro, bool last_micro, bool run, Err *e) {
+    for (int i = s->from; i < s->to; i++) {
+        int code = i > s->from ? begin_op(r, l, i, e) : OK;
+        if (!code && run) code = run_op(r, l, i, micro, e);
+        if (code) return code;
+        if (i + 1 < s->to) end_op(r, l, i, last_micro);
+    }
+    return OK;
+}
+
+static int record(Runtime *r, Loaded *l, Section *s, uint32_t micro, bool last_micro, Err *e) {
+    const DeviceTable *d = r->device->table;
+    Err ignored;
+    int code = d->record(r->device, e);
+    if (code) return code;
+    code = walk(r, l, s, micro, last_micro, true, e);
+    int ended = d->recorded(r->device, &s->graph, code ? &ignored : e);
+    return code ? code : ended;
+}
+
+static int run_section(Runtime *r, Loaded *l, int which, uint32_t micro, bool last_micro, Err *e) {
+    const DeviceTable *d = r->device->table;
+    Section *s = &l->section[which];
+    bool replays = s->graph != NULL, records = !replays && s->warm && r->records && l->p->graph;
+    int code = records ? record(r, l, s, micro, last_micro, e) : OK;
+    if (!code) code = d->start(r->device, e);
+    if (!code) code = s->graph ? d->replay(r->device, s->graph, e) : walk(r, l, s, micro, last_micro, !d->dry, e);
+    if (!code) code = d->stop(r->device, e);
+    if (!code && replays) code = walk(r, l, s, micro, last_micro, false, e);
+    s->warm = true;
+    return code;
+}
+
+static int feed_micro(Runtime *r, Loaded *l, uint32_t micro, FeedFn *feed, void *arg, Err *e) {
+    if (!feed || r->device->table->dry) return OK;
+    int code = l->staged ? OK : runtime_stage(r, l, r->updates, micro, feed, arg, e);
+    l->staged = false;
+    return code ? code : runtime_send(r, l, e);
+}
+
+static int run_step(Runtime *r, Loaded *l, FeedFn *feed, void *arg, Err *e) {
+    const Program *p = l->p;
+    int code = OK, micros = p->micro_batches;
+    for (int m = 0; m < micros && !code; m++) {
+        bool last = m + 1 == micros;
+        code = begin_op(r, l, 0, e);
+        if (!code) code = feed_micro(r, l, (uint32_t)m, feed, arg, e);
+        if (!code) code = run_section(r, l, m ? SECTION_LATER : SECTION_FIRST, (uint32_t)m, last, e);
+        if (!code && micros > 1 && (!last || p->body_end < p->n_ops)) end_op(r, l, p->body_end - 1, last);
+    }
+    if (!code && micros > 1 && p->body_end < p->n_ops) {
+        code = begin_op(r, l, p->body_end, e);
+        if (!code) code = run_section(r, l, SECTION_UPDATE, 0, true, e);
+    }
+    return code;
+}
+
+/* After the last op: the next step's first micro-batch meanwhile, then what the step has left. */
+static int finish_step(Runtime *r, Loaded *l, FeedFn *ahead, void *arg, double *seconds, Err *e) {
+    int code = OK;
+    if (!r->device->table->dry) {
+        uint32_t next = r->updates + (l->p->body_end < l->p->n_ops);
+        if (ahead) code = runtime_stage(r, l, next, 0, ahead, arg, e);
+        l->staged = ahead && !code;
+        if (!code) code = runtime_save_kept(r, l, e);
+    }
+    if (!code) code = r->device->table->elapsed(r->device, seconds, e);
+    if (!code) end_op(r, l, l->p->n_ops - 1, true);
+    return code;
+}
+
+int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e) {
+    Loaded *l = &r->loaded[which];
+    StepResult result = {0, 0, false};
+    StepState before = {0, 0, 0, 0}, after = {0, 0, 0, 0};
+    bool scaling = l->p->loss_scaling && !r->device->table->dry;
+    void *state = scaling ? runtime_data(r, l, l->p->state) : NULL;
+    int code = scaling ? r->device->table->download(r->device, &before, state, sizeof before, e) : OK;
+    if (!code) code = run_step(r, l, feed, arg, e);
+    if (!code) code = finish_step(r, l, more ? feed : NULL, arg, &result.seconds, e);
+    if (!code && scaling) code = r->device->table->download(r->device, &after, state, sizeof after, e);
+    r->ledger.mark = -1;
+    if (code)
+        for (int b = 0; b < l->p->n_bufs; b++) allocator_put(r->alloc, &l->block[b]);
+    if (code) return code;
+    result.skipped = scaling && after.step == before.step;
+    for (int i = 0; i < l->n_kept; i++)
+        if (l->kept[i].buf == l->p->loss) memcpy(&result.loss, l->kept[i].bytes, sizeof result.loss);
+    if (l->p->body_end < l->p->n_ops) r->updates++;
+    if (out) *out = result;
+    return OK;
+}
