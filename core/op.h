@@ -35,9 +35,10 @@ const char *op_operand(OpKind kind, bool output, int slot, char *text);
 /* divisor 0: window size */
 typedef struct PoolAttr { int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor; } PoolAttr;
 typedef struct ActAttr { ActFn act; float slope; int32_t inplace; } ActAttr; /* inplace: the layer asked for it */
-/* pad: top left bottom right; fused: the activation that the op applies itself, ACT_NONE: none */
-typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActAttr fused; } ConvAttr;
-typedef struct LinearAttr { ActAttr fused; } LinearAttr;
+/* pad: top left bottom right; fused: the activation that the op applies itself, ACT_NONE: none; tf32: a GPU may round
+ * fp32 operands of the product to 10 bits (the setting "tf32"), as it may not without being told */
+typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActAttr fused; int32_t tf32; } ConvAttr;
+typedef struct LinearAttr { ActAttr fused; int32_t tf32; } LinearAttr;
 typedef struct DropAttr { float p; uint32_t id; int32_t inplace; } DropAttr;
 typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum; } LossAttr; /* sum: reduction = "sum" */
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;

@@ -45,10 +45,12 @@ static void put_attr(Line *l, const Op *op) {
         put(l, " stride=%dx%d pad=%d,%d,%d,%d dilation=%dx%d groups=%d", c->stride[0], c->stride[1], c->pad[0],
             c->pad[1], c->pad[2], c->pad[3], c->dilation[0], c->dilation[1], c->groups);
         if (c->fused.act) put(l, " act=%s", act[c->fused.act]);
+        if (c->tf32) put(l, " tf32");
         break;
     }
-    case OP_linear:
+    case OP_linear: case OP_linear_dx: case OP_linear_dw:
         if (op->attr.linear.fused.act) put(l, " act=%s", act[op->attr.linear.fused.act]);
+        if (op->attr.linear.tf32) put(l, " tf32");
         break;
     case OP_act: case OP_act_dx: put(l, " f=%s", act[op->attr.act.act]); break;
     case OP_maxpool: case OP_maxpool_dx: case OP_avgpool: case OP_avgpool_dx: {

@@ -6,6 +6,7 @@
  *                    fp32; a 16-bit copy is made once per micro-batch and shared. Biases are read as they are.
  *   master_*, *16    weights and activations are 16-bit; losses compute in fp32 inside. master_*: the update pass adds
  *                    an fp32 master copy of each parameter.
+ *   tf32             types as in fp32; the products' attributes say that a GPU may compute them in TF32.
  *   *_fp16 with loss scaling: p->loss_scaling, which the backward and update passes act on. */
 #include "passes.h"
 #include "mem.h"
@@ -108,10 +109,18 @@ static void narrow(Program *p, DType type, bool master) {
     for (int i = 0; i < p->n_ops; i++) op_cost(p, &p->ops[i]);
 }
 
+static void allow_tf32(Program *p) {
+    for (int i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].kind == OP_conv2d) p->ops[i].attr.conv.tf32 = 1;
+        if (p->ops[i].kind == OP_linear) p->ops[i].attr.linear.tf32 = 1;
+    }
+}
+
 int pass_precision(Program *p, const Settings *s, Err *e) {
     const PrecisionInfo *info = precision_info(s->precision);
     if (info->autocast) autocast(p, info->low);
     else if (info->weights != DT_F32) narrow(p, info->weights, info->master && !s->eval);
+    if (s->precision == PREC_TF32) allow_tf32(p);
     p->loss_scaling = info->loss_scaling && !s->eval;
     return program_check(p, "precision", e);
 }

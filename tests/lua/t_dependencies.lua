@@ -11,7 +11,8 @@ local ORDER = {
 local PART_OF = {data_file = "data_private", data_images = "data_private", data_npy = "data_private",
   alloc_planned = "alloc", alloc_caching = "alloc", alloc_direct = "alloc", device_dry = "device",
   network_dump = "layer", network = "layer", lower = "layer", program_check = "program", program_dump = "program",
-  op_cost = "program", predict = "runtime", runtime_io = "runtime_private", runtime_step = "runtime_private", placement = "passes", plan_search = "plan"}
+  op_cost = "program", predict = "runtime", runtime_io = "runtime_private", runtime_step = "runtime_private",
+  placement = "passes", plan_search = "plan"}
 local TABLES = {ops = "op", layers = "network"} -- .def files
 
 -- What each folder may include from core/, "*" for everything.
