@@ -78,7 +78,10 @@ local function fill(self, row, purpose, progress)
   if reason then self.prediction = cell.predict(self) end
   predicted_columns(self, row)
   if reason then row.status, row.reason = "oom", reason end
-  if purpose == "run" then measured_columns(row, cell.run(self, progress)) end
+  if purpose ~= "run" then return nil end
+  local found = cell.run(self, progress)
+  measured_columns(row, found)
+  return found.code
 end
 
 -- ---- one cell
@@ -88,7 +91,8 @@ local function message_of(problem)
   return tostring(problem)
 end
 
--- Never raises, but for an interrupt: what goes wrong in one cell is that cell's row.
+-- The cell's row, and the code of what went wrong. Never raises, but for an interrupt: what goes wrong in one cell is
+-- that cell's row.
 local function make_row(self, id, purpose, progress)
   local row = first_columns(self, id)
   if self.failed then
@@ -96,12 +100,11 @@ local function make_row(self, id, purpose, progress)
     return row
   end
   local good, problem = pcall(fill, self, row, purpose, progress)
-  if not good then
-    local message, code = message_of(problem)
-    if message:find("interrupted", 1, true) then error(problem, 0) end
-    row.status, row.reason = code == "oom" and "oom" or "error", message
-  end
-  return row
+  if good then return row, problem end
+  local message, code = message_of(problem)
+  if message:find("interrupted", 1, true) then error(problem, 0) end
+  row.status, row.reason = code == "oom" and "oom" or "error", message
+  return row, code
 end
 
 local function release(self)
@@ -170,6 +173,7 @@ function sweep.run(self, purpose, options)
   local columns, file = row:columns(), open_file(options, row, purpose)
   local progress = report.progress(#cells, options)
   if options.csv == "-" then io.stdout:write(row:header()) end
+  local code
   for i, current in ipairs(cells) do
     local id = cell.id(current, purpose)
     local values, unsettled = earlier(file, id, current.repeat_number, columns)
@@ -178,7 +182,7 @@ function sweep.run(self, purpose, options)
     else
       again = again + (unsettled and 1 or 0)
       progress.begin(i, current.name)
-      values = make_row(current, id, purpose, progress.step)
+      values, code = make_row(current, id, purpose, progress.step)
       row:clear()
       write(values, row, columns, file, options)
       progress.done(values)
@@ -186,6 +190,7 @@ function sweep.run(self, purpose, options)
     if options.json then io.stdout:write(report.json(values, columns), "\n") end
     rows[i] = values
     release(current)
+    if code == "device" then break end -- no later cell could trust it
   end
   progress.finish()
   if again > 0 then
@@ -196,6 +201,7 @@ function sweep.run(self, purpose, options)
     util.must(file:flush())
     file:close()
   end
+  if code == "device" then error(util.failure(rows[#rows].reason, code), 0) end
   return rows, resumed
 end
 
