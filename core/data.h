@@ -48,7 +48,9 @@ void loader_close(Loader *l); /* NULL is allowed */
 int64_t loader_batches(const Loader *l); /* per epoch */
 /* The next batch: *count samples into x and t; *count = 0 at the end of an epoch, the next call starts the next one. */
 int loader_next(Loader *l, float *x, void *t, int64_t *count, Err *e);
-/* Goes to the first batch of `epoch` (0, 1, ...). */
-int loader_seek(Loader *l, int64_t epoch, Err *e);
+/* Goes to a batch (0, 1, ... below loader_batches) of `epoch` (0, 1, ...). */
+int loader_seek(Loader *l, int64_t epoch, int64_t batch, Err *e);
+/* The place of the next batch: what loader_seek takes to go on from here. */
+void loader_place(const Loader *l, int64_t *epoch, int64_t *batch);
 
 #endif

@@ -191,11 +191,20 @@ int loader_next(Loader *l, float *x, void *t, int64_t *count, Err *e) {
     return OK;
 }
 
-int loader_seek(Loader *l, int64_t epoch, Err *e) {
+int loader_seek(Loader *l, int64_t epoch, int64_t batch, Err *e) {
     if (epoch < 0) return err_set(e, ERR_SCRIPT, "loader: expected an epoch of 0 or more, found %" PRId64, epoch);
-    l->next = (Place){epoch, 0};
+    if (batch < 0 || batch >= l->batches)
+        return err_set(e, ERR_SCRIPT, "loader: expected a batch from 0 to %" PRId64 ", found %" PRId64, l->batches - 1,
+            batch);
+    l->next = (Place){epoch, batch};
     if (!l->prefetch) return OK;
     wait_ready(l);
     want(l, l->next);
     return OK;
+}
+
+void loader_place(const Loader *l, int64_t *epoch, int64_t *batch) {
+    bool over = l->next.batch == l->batches;
+    *epoch = l->next.epoch + over;
+    *batch = over ? 0 : l->next.batch;
 }

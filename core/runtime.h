@@ -42,6 +42,14 @@ int runtime_write(Runtime *r, const char *name, const float *values, Err *e);
 /* Shape of such a buffer. */
 int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, Err *e);
 
+/* The i-th persistent buffer (borrowed), NULL past the last: parameters, optimizer state, counters. Its bytes are
+ * elements of its own type in PyTorch's order. All of them, and the steps made, are what a run can be resumed from. */
+const Buf *runtime_persistent(const Runtime *r, int i);
+int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e);
+int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e);
+uint32_t runtime_updates(const Runtime *r); /* steps made */
+void runtime_set_updates(Runtime *r, uint32_t updates);
+
 /* What a run of `steps` steps of the first program will take, in a runtime of all of them. The walk is runtime_step's,
  * on the dry device. */
 typedef struct Prediction {

@@ -160,3 +160,28 @@ int runtime_write(Runtime *r, const char *name, const float *values, Err *e) {
     s = find_slot(r, master);
     return s ? put_values(r, s->buf, s->block.data, values, e) : OK;
 }
+
+const Buf *runtime_persistent(const Runtime *r, int i) { return i < r->n_slots ? r->slots[i].buf : NULL; }
+
+int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
+    const Slot *s = &r->slots[i];
+    void *storage = mem_new(s->buf->bytes);
+    if (!storage) return no_memory(e);
+    int code = r->device->table->download(r->device, storage, s->block.data, s->buf->bytes, e);
+    if (!code) view_unpack_bytes(s->buf, storage, bytes);
+    mem_free(storage);
+    return code;
+}
+
+int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e) {
+    const Slot *s = &r->slots[i];
+    void *storage = mem_new(s->buf->bytes);
+    if (!storage) return no_memory(e);
+    view_pack_bytes(s->buf, bytes, storage);
+    int code = r->device->table->upload(r->device, s->block.data, storage, s->buf->bytes, e);
+    mem_free(storage);
+    return code;
+}
+
+uint32_t runtime_updates(const Runtime *r) { return r->updates; }
+void runtime_set_updates(Runtime *r, uint32_t updates) { r->updates = updates; }

@@ -66,3 +66,18 @@ void view_unpack(const Buf *b, const void *storage, void *values) {
         for (int64_t k = 0; k < c; k++)
             for (int64_t s = 0; s < hw; s++) load(b, storage, (i * hw + s) * c + k, values, (i * c + k) * hw + s);
 }
+
+static void permute(const Buf *b, bool pack, const char *from, char *to) {
+    int64_t n, c, hw;
+    size_t size = dtype_size(b->dtype);
+    blocks(b, &n, &c, &hw);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t s = 0; s < hw; s++)
+            for (int64_t k = 0; k < c; k++) {
+                size_t inside = (size_t)((i * hw + s) * c + k), outside = (size_t)((i * c + k) * hw + s);
+                memcpy(to + size * (pack ? inside : outside), from + size * (pack ? outside : inside), size);
+            }
+}
+
+void view_pack_bytes(const Buf *b, const void *bytes, void *storage) { permute(b, true, bytes, storage); }
+void view_unpack_bytes(const Buf *b, const void *storage, void *bytes) { permute(b, false, storage, bytes); }

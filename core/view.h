@@ -14,5 +14,8 @@ void view_args(const Program *p, const Op *op, KArgs *args);
  * Integers: int32 both sides. */
 void view_pack(const Buf *b, const void *values, void *storage);
 void view_unpack(const Buf *b, const void *storage, void *values);
+/* The same with elements of the buffer's own type, bit by bit. */
+void view_pack_bytes(const Buf *b, const void *bytes, void *storage);
+void view_unpack_bytes(const Buf *b, const void *storage, void *bytes);
 
 #endif

@@ -22,6 +22,7 @@
 #define BOX_LOADER "memtide.Loader"
 #define BOX_ROW "memtide.Row"
 #define BOX_CSV "memtide.Csv"
+#define BOX_TENSORS "memtide.Tensors"
 #define BOX_TEXT "memtide.Text"
 
 enum { BOX_PARENTS = 4 };
@@ -84,6 +85,7 @@ void bind_open_program(lua_State *L);
 void bind_open_runtime(lua_State *L);
 void bind_open_data(lua_State *L);
 void bind_open_row(lua_State *L);
+void bind_open_weights(lua_State *L);
 
 /* A batch of values that scripts pass on without looking into it. */
 typedef struct Batch {

@@ -21,6 +21,8 @@ static void release_runtime(void *content) {
 
 static Running *running(lua_State *L) { return bind_get(L, 1, BOX_RUNTIME); }
 
+Runtime *bind_runtime(lua_State *L, int index) { return ((Running *)bind_get(L, index, BOX_RUNTIME))->r; }
+
 /* runtime{programs = {Program, ...}, allocator =, memory = limit in bytes, seed =, fail_at =} -> Runtime
  * The programs share parameters by name, and belong to one device. */
 static int new_runtime(lua_State *L) {

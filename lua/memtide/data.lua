@@ -60,20 +60,34 @@ function data.loader(options)
   if type(dataset) ~= "userdata" then
     util.fail("data.loader: expected {dataset, batch = ...}, found a %s", type(dataset))
   end
-  return setmetatable({core = util.must(core.loader(dataset, options)), epochs = 0}, Loader)
+  local opened = util.must(core.loader(dataset, options))
+  local text = ("%s batch=%d shuffle=%s drop_last=%s seed=%d"):format(dataset:info().text, options.batch or 1,
+    options.shuffle and "true" or "false", options.drop_last and "true" or "false", options.seed or 0)
+  return setmetatable({core = opened, text = text, epochs = 0, first = 0}, Loader)
 end
 
 -- for x, y, n in loader:epoch() do ... end: one pass over the data; n samples in the batch
 function Loader:epoch()
-  util.must(self.core:seek(self.epochs))
-  self.epochs = self.epochs + 1
+  util.must(self.core:seek(self.epochs, self.first))
+  self.epochs, self.first = self.epochs + 1, 0
   return function() return util.must(self.core:next()) end
+end
+
+-- The epoch and batch (0, 1, ...) that come next
+function Loader:place() return self.core:place() end
+
+-- The next epoch() begins there: with what is left of that epoch.
+function Loader:seek(epoch, batch)
+  util.must(self.core:seek(epoch, batch or 0))
+  self.epochs, self.first = epoch, batch or 0
 end
 
 -- Batches per epoch.
 function Loader:batches() return self.core:batches() end
 
 function Loader:close() return self.core:close() end
+
+function data.is_loader(value) return getmetatable(value) == Loader end
 
 util.guard_methods("loader", Loader)
 

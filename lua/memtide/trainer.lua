@@ -5,6 +5,7 @@ local memory = require "memtide.memory"
 local nn = require "memtide.nn"
 local settings = require "memtide.settings"
 local util = require "memtide.util"
+local weights = require "memtide.weights"
 
 local trainer = {}
 local Trainer = {__name = "memtide.trainer"}
@@ -58,6 +59,13 @@ local function check_classes(network, options)
   end
 end
 
+-- What a saved run must have in common with the trainer that goes on with it, as text.
+local function identity(options, values, seed)
+  return {network = tostring(options.model), loss = tostring(options.loss), seed = tostring(seed),
+    input = table.concat(options.input, "x"), batch = tostring(values.batch), accumulate = tostring(values.accumulate),
+    precision = values.precision, optimizer = tostring(values.optimizer), mode = values.mode}
+end
+
 -- trainer{model =, input = {3, 32, 32}, loss =, optimizer =, batch =, precision = ...}; nil, message, "oom" at a limit
 function trainer.new(options)
   util.check_keys("trainer", options, KEYS)
@@ -77,7 +85,8 @@ function trainer.new(options)
   local runtime, message, code = core.runtime{programs = programs, allocator = values.allocator, memory = limit,
     seed = seed or 1}
   if not runtime then return nil, message, code end
-  local self = setmetatable({network = network, programs = programs, runtime = runtime}, Trainer)
+  local self = setmetatable({network = network, programs = programs, runtime = runtime,
+    identity = identity(options, values, seed or 1)}, Trainer)
   memory.watch(self)
   return self
 end
@@ -125,6 +134,14 @@ function Trainer:parameters() return self.network:params(), self.network:paramet
 
 function Trainer:read(name) return self.runtime:read(name) end
 function Trainer:write(name, values) return self.runtime:write(name, values) end
+
+-- Parameters under PyTorch's names, to and from a safetensors file; see weights.lua.
+function Trainer:save(path, options) return weights.save(self, path, options) end
+function Trainer:load(path, options) return weights.load(self, path, options) end
+
+-- All that a run consists of, so that it goes on as if it had never been interrupted.
+function Trainer:save_state(path, options) return weights.save_state(self, path, options) end
+function Trainer:load_state(path, options) return weights.load_state(self, path, options) end
 
 -- Gives the memory back; a second time does nothing.
 function Trainer:close()

@@ -3,7 +3,7 @@ local tap = dofile "tests/tap.lua"
 
 -- core/ in the order of the spine: a file may include what stands on its own line or above, nothing below.
 local ORDER = {
-  "base", "err mem dtype rng number", "shape pointwise options", "op plan row data data_private loader",
+  "base", "err mem dtype rng number json", "shape pointwise options", "op plan row data data_private loader safetensors",
   "kernel program csv", "device view network", "ledger lower", "alloc layer", "settings", "passes",
   "compile checkpoint", "runtime runtime_private",
 }
@@ -12,7 +12,7 @@ local PART_OF = {data_file = "data_private", data_images = "data_private", data_
   alloc_planned = "alloc", alloc_caching = "alloc", alloc_direct = "alloc", device_dry = "device",
   network_dump = "layer", network = "layer", lower = "layer", program_check = "program", program_dump = "program",
   op_cost = "program", predict = "runtime", runtime_io = "runtime_private", runtime_step = "runtime_private",
-  placement = "passes", plan_search = "plan"}
+  placement = "passes", plan_search = "plan", safetensors_write = "safetensors"}
 local TABLES = {ops = "op", layers = "network"} -- .def files
 
 -- What each folder may include from core/, "*" for everything.

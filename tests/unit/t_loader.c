@@ -83,13 +83,13 @@ static void test_order(const Dataset *d, bool prefetch) {
     ok(epoch(l, first) == COUNT && is_permutation(first), "%s: shuffled, an epoch is a permutation", how);
     ok(epoch(l, second) == COUNT && is_permutation(second) && memcmp(first, second, sizeof first),
         "%s: the next is another", how);
-    ok(!loader_seek(l, 0, &e) && epoch(l, again) == COUNT && !memcmp(first, again, sizeof first),
+    ok(!loader_seek(l, 0, 0, &e) && epoch(l, again) == COUNT && !memcmp(first, again, sizeof first),
         "%s: epoch 0 comes back", how);
     next(l);
     next(l);
-    ok(!loader_seek(l, 1, &e) && epoch(l, again) == COUNT && !memcmp(second, again, sizeof first),
+    ok(!loader_seek(l, 1, 0, &e) && epoch(l, again) == COUNT && !memcmp(second, again, sizeof first),
         "%s: seeking from the middle of an epoch", how);
-    is_int(loader_seek(l, -1, &e), ERR_SCRIPT, "a negative epoch is refused");
+    is_int(loader_seek(l, -1, 0, &e), ERR_SCRIPT, "a negative epoch is refused");
     loader_close(l);
 
     l = opened(d, true, false, prefetch, 2);
@@ -102,7 +102,7 @@ static void test_same_with_prefetch(const Dataset *d) {
     Loader *direct = opened(d, true, false, false, 9), *ahead = opened(d, true, false, true, 9);
     int different = 0;
     for (int i = 0; i < 40; i++) {
-        if (i == 27) different += loader_seek(direct, 11, &e) || loader_seek(ahead, 11, &e);
+        if (i == 27) different += loader_seek(direct, 11, 0, &e) || loader_seek(ahead, 11, 0, &e);
         Batch a = next(direct), b = next(ahead);
         different += memcmp(&a, &b, sizeof a) != 0;
     }
@@ -140,7 +140,7 @@ static void test_close_anywhere(const Dataset *d) {
     for (int batches = 0; batches < 12; batches++) {
         Loader *l = opened(d, true, false, true, (uint64_t)batches);
         for (int i = 0; i < batches; i++) next(l);
-        if (batches & 1) loader_seek(l, batches, &e);
+        if (batches & 1) loader_seek(l, batches, 0, &e);
         loader_close(l);
     }
     loader_close(NULL);
@@ -180,7 +180,7 @@ static void test_targets(bool prefetch) {
         "its batch");
     dataset_get(d, 1, one, expected);
     ok(!memcmp(t[1], expected, sizeof expected) && !memcmp(x[1], one, sizeof one), "the second sample and its target");
-    ok(!loader_seek(l, 4, &e) && !loader_next(l, &x[0][0], NULL, &count, &e) && count == 2,
+    ok(!loader_seek(l, 4, 0, &e) && !loader_next(l, &x[0][0], NULL, &count, &e) && count == 2,
         "targets that are not wanted");
     loader_close(l);
     dataset_free(d);

@@ -1,0 +1,145 @@
+#include "json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* "expected ... at byte 7, found '}'" */
+static int unexpected(const Json *j, const char *expected, Err *e) {
+    char found[16] = "the end";
+    unsigned char c = j->at < j->end ? (unsigned char)*j->at : 0;
+    if (j->at < j->end) snprintf(found, sizeof found, c >= 0x20 && c < 0x7f ? "'%c'" : "byte 0x%02x", c);
+    return err_set(e, ERR_FORMAT, "%s: expected %s at byte %zu, found %s", j->what, expected,
+                   (size_t)(j->at - j->start), found);
+}
+
+/* Bytes of the character at p, 0 if they are no UTF-8: cut off, overlong, a surrogate, or above U+10FFFF. */
+static size_t utf8_length(const unsigned char *p, const unsigned char *end) {
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : *p >> 3 == 30 ? 4 : 0;
+    if (n < 2) return n;
+    if ((size_t)(end - p) < n) return 0;
+    uint32_t c = *p & (0xffu >> (n + 1));
+    for (size_t i = 1; i < n; i++) {
+        if (p[i] >> 6 != 2) return 0;
+        c = c << 6 | (p[i] & 0x3fu);
+    }
+    return c >= least[n] && c <= 0x10ffff && c >> 11 != 0xd800 >> 11 ? n : 0;
+}
+
+static char *utf8_put(char *to, uint32_t c) {
+    static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    int n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (int i = n - 1; i > 0; i--, c >>= 6) to[i] = (char)(0x80 | (c & 0x3f));
+    to[0] = (char)(lead[n] | c);
+    return to + n;
+}
+
+int json_open(Json *j, char *text, size_t n, const char *what, Err *e) {
+    *j = (Json){text, text, text + n, what};
+    while (j->at < j->end) {
+        size_t length = utf8_length((unsigned char *)j->at, (unsigned char *)j->end);
+        if (length == 0) return unexpected(j, "UTF-8", e);
+        j->at += length;
+    }
+    j->at = text;
+    return OK;
+}
+
+static void skip_white(Json *j) {
+    while (j->at < j->end && memchr(" \t\n\r", *j->at, 4)) j->at++;
+}
+
+bool json_accept(Json *j, char sign) {
+    skip_white(j);
+    if (j->at == j->end || *j->at != sign) return false;
+    j->at++;
+    return true;
+}
+
+int json_expect(Json *j, char sign, Err *e) {
+    const char expected[] = {'\'', sign, '\'', 0};
+    return json_accept(j, sign) ? OK : unexpected(j, expected, e);
+}
+
+/* Four hexadecimal digits. */
+static int unit(Json *j, uint32_t *value, Err *e) {
+    static const char digits[] = "0123456789abcdef";
+    *value = 0;
+    for (int i = 0; i < 4; i++, j->at++) {
+        const char *digit = j->at < j->end && *j->at ? strchr(digits, *j->at | 0x20) : NULL;
+        if (!digit || (*j->at < '0')) return unexpected(j, "four hexadecimal digits", e);
+        *value = *value << 4 | (uint32_t)(digit - digits);
+    }
+    return OK;
+}
+
+/* What stands behind \u: one unit, or two that make a character above U+FFFF. */
+static int escaped_unit(Json *j, char **to, Err *e) {
+    uint32_t c, low;
+    int code = unit(j, &c, e);
+    if (code) return code;
+    if (c >> 10 == 0xd800 >> 10) {
+        if (j->end - j->at < 2 || j->at[0] != '\\' || j->at[1] != 'u')
+            return unexpected(j, "the second half of a surrogate pair", e);
+        j->at += 2;
+        code = unit(j, &low, e);
+        if (code) return code;
+        c = low >> 10 == 0xdc00 >> 10 ? 0x10000 + ((c & 0x3ff) << 10 | (low & 0x3ff)) : 0xdc00;
+    }
+    if (c == 0 || c >> 11 == 0xd800 >> 11) return unexpected(j, "in front of it the escape of a character, not of zero or half of a pair", e);
+    *to = utf8_put(*to, c);
+    return OK;
+}
+
+static int escape(Json *j, char **to, Err *e) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (j->at < j->end && *j->at == 'u') {
+        j->at++;
+        return escaped_unit(j, to, e);
+    }
+    const char *name = j->at < j->end && *j->at ? strchr(names, *j->at) : NULL;
+    if (!name) return unexpected(j, "an escape such as \\n", e);
+    *(*to)++ = values[name - names];
+    j->at++;
+    return OK;
+}
+
+int json_string(Json *j, char **text, Err *e) {
+    if (!json_accept(j, '"')) return unexpected(j, "a string", e);
+    char *to = *text = j->at; /* never ahead of j->at: an escape is longer than what it stands for */
+    while (j->at < j->end && *j->at != '"') {
+        if ((unsigned char)*j->at < 0x20) return unexpected(j, "no bare control character in a string", e);
+        if (*j->at != '\\') {
+            *to++ = *j->at++;
+            continue;
+        }
+        j->at++;
+        int code = escape(j, &to, e);
+        if (code) return code;
+    }
+    if (j->at == j->end) return unexpected(j, "the end of a string", e);
+    j->at++;
+    *to = 0;
+    return OK;
+}
+
+int json_whole(Json *j, int64_t *value, Err *e) {
+    skip_white(j);
+    const char *first = j->at;
+    int64_t sum = 0;
+    for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; j->at++) {
+        int digit = *j->at - '0';
+        if (sum > (INT64_MAX - digit) / 10) return unexpected(j, "a number below 2^63", e);
+        sum = sum * 10 + digit;
+        if (j->at > first && *first == '0') return unexpected(j, "a number without leading zeros", e);
+    }
+    bool more = j->at < j->end && memchr(".eE", *j->at, 3);
+    if (j->at == first || more) return unexpected(j, "a whole number that is not negative", e);
+    *value = sum;
+    return OK;
+}
+
+int json_end(Json *j, Err *e) {
+    skip_white(j);
+    return j->at == j->end ? OK : unexpected(j, "the end of the text", e);
+}

@@ -1,0 +1,176 @@
+/* Weights and saved runs for scripts: safetensors files, and a runtime's persistent buffers to and from them. */
+#include <string.h>
+
+#include "bind.h"
+#include "bind_program.h"
+#include "mem.h"
+#include "safetensors.h"
+
+static void release_file(void *content) { safetensors_close(content); }
+
+/* safetensors(path) -> Tensors */
+static int open_file(lua_State *L) {
+    Err e;
+    Safetensors *s;
+    const char *path = bind_text_at(L, 1, "path");
+    Box *box = bind_new(L, BOX_TENSORS, release_file);
+    if (safetensors_open(path, &s, &e)) return bind_fail(L, &e);
+    box->content = s;
+    return 1;
+}
+
+static void push_shape(lua_State *L, int rank, const int64_t *dim) {
+    lua_createtable(L, rank, 0);
+    for (int i = 0; i < rank; i++) {
+        lua_pushinteger(L, dim[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+}
+
+/* Appends {name, dtype, shape, as} to the list on top of the stack; as: what its values can be read as, or nil */
+static void push_tensor(lua_State *L, const char *name, TensorType type, int rank, const int64_t *dim) {
+    DType as = tensor_type_as(type);
+    lua_createtable(L, 0, 4);
+    bind_set_string(L, "name", name);
+    bind_set_string(L, "dtype", tensor_type_name(type));
+    if (as != DT_COUNT) bind_set_string(L, "as", dtype_name(as));
+    push_shape(L, rank, dim);
+    lua_setfield(L, -2, "shape");
+    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+}
+
+/* file:list() -> {{name, dtype, shape, as}, ...} by name */
+static int list(lua_State *L) {
+    int n;
+    const Tensor *t = safetensors_tensors(bind_get(L, 1, BOX_TENSORS), &n);
+    lua_createtable(L, n, 0);
+    for (int i = 0; i < n; i++) push_tensor(L, t[i].name, t[i].type, t[i].rank, t[i].dim);
+    return 1;
+}
+
+/* file:metadata() -> {key = text} */
+static int metadata(lua_State *L) {
+    int n;
+    const Pair *pair = safetensors_metadata(bind_get(L, 1, BOX_TENSORS), &n);
+    lua_createtable(L, 0, n);
+    for (int i = 0; i < n; i++) bind_set_string(L, pair[i].key, pair[i].value);
+    return 1;
+}
+
+/* persistent(runtime) -> {{name, dtype, shape, as}, ...}: its persistent buffers; their places here number them */
+static int persistent(lua_State *L) {
+    const Runtime *r = bind_runtime(L, 1);
+    const Buf *b;
+    lua_newtable(L);
+    for (int i = 0; (b = runtime_persistent(r, i)) != NULL; i++)
+        push_tensor(L, b->name, tensor_type_of(b->dtype), b->shape.rank, b->shape.dim);
+    return 1;
+}
+
+/* The persistent buffer with the number at `index`. */
+static int buffer_at(lua_State *L, const Runtime *r, int index) {
+    lua_Integer i = luaL_checkinteger(L, index) - 1;
+    if (i < 0 || i > INT32_MAX || !runtime_persistent(r, (int)i)) bind_error(L, "no such buffer: %I", (LUAI_UACINT)i + 1);
+    return (int)i;
+}
+
+/* ---- reading */
+
+static int read_into(Runtime *r, Safetensors *s, const Tensor *t, int buffer, bool stored, void *values, Err *e) {
+    const Buf *b = runtime_persistent(r, buffer);
+    int code = safetensors_check_shape(s, t, &b->shape, e);
+    if (!code && !stored) code = safetensors_read(s, t, dtype_is_float(b->dtype) ? DT_F32 : DT_I32, values, e);
+    if (!code && stored && t->type != tensor_type_of(b->dtype))
+        code = err_set(e, ERR_FORMAT, "tensor \"%.80s\": expected %s, found %s", t->name,
+                       tensor_type_name(tensor_type_of(b->dtype)), tensor_type_name(t->type));
+    if (!code && stored) code = safetensors_read_bytes(s, t, values, e);
+    if (code) return code;
+    return stored ? runtime_write_bytes(r, buffer, values, e) : runtime_write(r, b->name, values, e);
+}
+
+/* file:read(name, runtime, number, stored) -> true: the tensor into a persistent buffer. stored: it has the buffer's
+ * type and comes in as it is; otherwise it is converted, and goes into a master copy as well. */
+static int read_tensor(lua_State *L) {
+    Err e;
+    Safetensors *s = bind_get(L, 1, BOX_TENSORS);
+    const char *name = bind_text_at(L, 2, "name");
+    Runtime *r = bind_runtime(L, 3);
+    int buffer = buffer_at(L, r, 4);
+    const Tensor *t = safetensors_find(s, name);
+    if (!t) return bind_error(L, "no tensor \"%s\" in this file", name);
+    const Buf *b = runtime_persistent(r, buffer);
+    void *values = mem_new((size_t)shape_elements(&b->shape) * 4);
+    if (!values) return bind_error(L, "out of host memory");
+    int code = read_into(r, s, t, buffer, lua_toboolean(L, 5), values, &e);
+    mem_free(values);
+    if (code) return bind_fail(L, &e);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* ---- writing */
+
+typedef struct Saving { Runtime *r; const int *buffer; bool stored; } Saving;
+
+static int fill(void *arg, int i, void *bytes, Err *e) {
+    const Saving *s = arg;
+    if (s->stored) return runtime_read_bytes(s->r, s->buffer[i], bytes, e);
+    return runtime_read(s->r, 0, runtime_persistent(s->r, s->buffer[i])->name, bytes, e);
+}
+
+/* The list of texts at `index` as pairs; they stay in the list. */
+static Pair *pairs_at(lua_State *L, int index, int *n) {
+    *n = (int)lua_rawlen(L, index) / 2;
+    Pair *pairs = lua_newuserdatauv(L, (size_t)*n * sizeof *pairs + 1, 0);
+    for (int i = 0; i < *n; i++) {
+        lua_rawgeti(L, index, 2 * i + 1);
+        lua_rawgeti(L, index, 2 * i + 2);
+        pairs[i] = (Pair){bind_text_at(L, -2, "key"), bind_text_at(L, -1, "value")};
+        lua_pop(L, 2);
+    }
+    return pairs;
+}
+
+/* save_tensors(runtime, path, {name, number, name, number, ...}, {key, text, ...}, stored) -> true: persistent buffers
+ * under these names; stored: in their own types, otherwise in fp32 */
+static int save_tensors(lua_State *L) {
+    Err e;
+    int n_metadata;
+    Saving s = {.r = bind_runtime(L, 1), .stored = lua_toboolean(L, 5)};
+    const char *path = bind_text_at(L, 2, "path");
+    luaL_checktype(L, 3, LUA_TTABLE);
+    luaL_checktype(L, 4, LUA_TTABLE);
+    int n = (int)lua_rawlen(L, 3) / 2;
+    TensorEntry *entries = lua_newuserdatauv(L, (size_t)n * sizeof *entries + 1, 0);
+    int *buffer = lua_newuserdatauv(L, (size_t)n * sizeof *buffer + 1, 0);
+    for (int i = 0; i < n; i++) {
+        lua_rawgeti(L, 3, 2 * i + 1);
+        lua_rawgeti(L, 3, 2 * i + 2);
+        buffer[i] = buffer_at(L, s.r, -1);
+        const Buf *b = runtime_persistent(s.r, buffer[i]);
+        if (!s.stored && !dtype_is_float(b->dtype)) return bind_error(L, "%s: not a number that fp32 holds", b->name);
+        entries[i] = (TensorEntry){bind_text_at(L, -2, "name"), s.stored ? b->dtype : DT_F32, b->shape};
+        lua_pop(L, 2);
+    }
+    s.buffer = buffer;
+    const Pair *pairs = pairs_at(L, 4, &n_metadata);
+    if (safetensors_write(path, entries, n, pairs, n_metadata, fill, &s, &e)) return bind_fail(L, &e);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* updates(runtime, n or nil) -> steps made; with n, it goes on from there */
+static int updates(lua_State *L) {
+    Runtime *r = bind_runtime(L, 1);
+    if (!lua_isnoneornil(L, 2)) runtime_set_updates(r, (uint32_t)luaL_checkinteger(L, 2));
+    lua_pushinteger(L, runtime_updates(r));
+    return 1;
+}
+
+void bind_open_weights(lua_State *L) {
+    static const luaL_Reg methods[] = {{"list", list}, {"metadata", metadata}, {"read", read_tensor}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"safetensors", open_file}, {"persistent", persistent},
+        {"save_tensors", save_tensors}, {"updates", updates}, {NULL, NULL}};
+    bind_type(L, BOX_TENSORS, methods);
+    luaL_setfuncs(L, functions, 0);
+}
