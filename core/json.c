@@ -86,7 +86,8 @@ static int escaped_unit(Json *j, char **to, Err *e) {
         if (code) return code;
         c = low >> 10 == 0xdc00 >> 10 ? 0x10000 + ((c & 0x3ff) << 10 | (low & 0x3ff)) : 0xdc00;
     }
-    if (c == 0 || c >> 11 == 0xd800 >> 11) return unexpected(j, "in front of it the escape of a character, not of zero or half of a pair", e);
+    if (c == 0 || c >> 11 == 0xd800 >> 11)
+        return unexpected(j, "in front of it the escape of a character, not of zero or half of a pair", e);
     *to = utf8_put(*to, c);
     return OK;
 }

@@ -233,8 +233,15 @@ static int by_begin(const void *a, const void *b) {
     return x_end == y_end ? 0 : x_end < y_end ? -1 : 1;
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(((const Tensor *)a)->name, ((const Tensor *)b)->name); }
-static int by_key(const void *a, const void *b) { return strcmp(((const Pair *)a)->key, ((const Pair *)b)->key); }
+static int by_name(const void *a, const void *b) {
+    const Tensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static int by_key(const void *a, const void *b) {
+    const Pair *x = a, *y = b;
+    return strcmp(x->key, y->key);
+}
 
 /* Every byte of data belongs to exactly one tensor. */
 static int check_cover(Safetensors *s, Err *e) {

@@ -103,8 +103,8 @@ static int put_header(Writer *w, const Pair *metadata, int n_metadata, Err *e) {
     if (t->failed) return no_memory(w, e);
     uint64_t length = (uint64_t)t->n - 8;
     memcpy(t->chars, &length, sizeof length);
-    int code = json_open(&(Json){0}, t->chars + 8, (size_t)length, w->path, e); /* the reader would refuse other bytes */
-    if (code) return code;
+    int code = json_open(&(Json){0}, t->chars + 8, (size_t)length, w->path, e);
+    if (code) return code; /* names that are not UTF-8, which no reader would take */
     if (length <= SAFETENSORS_HEADER_MAX) return OK;
     return err_set(e, ERR_FILE, "cannot write %s: expected a header of at most %zu bytes, found %" PRIu64, w->path,
                    SAFETENSORS_HEADER_MAX, length);

@@ -217,7 +217,8 @@ static int next_batch(lua_State *L) {
 /* loader:seek(epoch, batch): 0, 1, ... */
 static int seek(lua_State *L) {
     Err e;
-    if (loader_seek(loading(L, 1).loader, luaL_checkinteger(L, 2), luaL_optinteger(L, 3, 0), &e)) return bind_fail(L, &e);
+    lua_Integer epoch = luaL_checkinteger(L, 2), batch = luaL_optinteger(L, 3, 0);
+    if (loader_seek(loading(L, 1).loader, epoch, batch, &e)) return bind_fail(L, &e);
     lua_pushboolean(L, true);
     return 1;
 }
@@ -256,7 +257,8 @@ void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, 
 void bind_open_data(lua_State *L) {
     static const luaL_Reg of_batch[] = {{"shape", batch_shape}, {"values", batch_values}, {NULL, NULL}};
     static const luaL_Reg of_dataset[] = {{"info", info}, {"normalize", normalize}, {NULL, NULL}};
-    static const luaL_Reg of_loader[] = {{"next", next_batch}, {"seek", seek}, {"place", place}, {"batches", batches}, {NULL, NULL}};
+    static const luaL_Reg of_loader[] = {{"next", next_batch}, {"seek", seek}, {"place", place},
+        {"batches", batches}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10},
         {"dataset_npy", new_npy},
         {"dataset_random", new_random}, {"loader", new_loader}, {NULL, NULL}};

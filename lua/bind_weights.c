@@ -70,7 +70,8 @@ static int persistent(lua_State *L) {
 /* The persistent buffer with the number at `index`. */
 static int buffer_at(lua_State *L, const Runtime *r, int index) {
     lua_Integer i = luaL_checkinteger(L, index) - 1;
-    if (i < 0 || i > INT32_MAX || !runtime_persistent(r, (int)i)) bind_error(L, "no such buffer: %I", (LUAI_UACINT)i + 1);
+    if (i < 0 || i > INT32_MAX || !runtime_persistent(r, (int)i))
+        bind_error(L, "no persistent buffer has the number %I", (LUAI_UACINT)(i + 1));
     return (int)i;
 }
 

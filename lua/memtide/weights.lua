@@ -1,7 +1,7 @@
 -- Trained weights and interrupted runs in safetensors files.
 --
--- Weights are the parameters alone, with the names and shapes of PyTorch's state_dict, in fp32: such files go both ways.
--- A state is every persistent buffer as it is (parameters, master copies, optimizer state, loss scale, counters of
+-- Weights are the parameters alone, with the names and shapes of PyTorch's state_dict, in fp32: such files go both
+-- ways. A state is every persistent buffer as it is (parameters, master copies, optimizer state, loss scale, counters of
 -- steps and of random numbers) and, in its metadata, the settings under which a run goes on bit by bit.
 local core = require "memtide.core"
 local data = require "memtide.data"
@@ -201,7 +201,8 @@ function weights.load_state(trainer, path, options)
   local saved, wanted, found = file:metadata(), buffers(trainer), by_name(file:list())
   local lax = options.strict == false
   if saved.format ~= STATE_FORMAT then
-    return nil, ('%s: expected a saved run ("%s"), found "%s"'):format(path, STATE_FORMAT, saved.format or "none"), "format"
+    local text = '%s: expected a saved run ("%s"), found "%s"'
+    return nil, text:format(path, STATE_FORMAT, saved.format or "none"), "format"
   end
   if not lax then check_settings(path, identity(trainer, loader), saved) end
   must_fit("load_state", path, compare(wanted, found, "dtype"))
