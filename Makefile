@@ -80,8 +80,9 @@ asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) test BUILD=build/asan CFLAGS="-O1 -g" \
 	    EXTRA="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 
-fuzz: $(BUILD)/tests/t_fuzz ## random networks and settings for about a minute (make test runs a few hundred)
+fuzz: $(BUILD)/tests/t_fuzz $(BUILD)/tests/unit/t_safetensors ## random networks, settings and damaged files for a minute
 	$(Q)FUZZ=20000 SEED=$$(date +%s) $(BUILD)/tests/t_fuzz
+	$(Q)FUZZ=200000 SEED=$$(date +%s) $(BUILD)/tests/unit/t_safetensors
 
 PYTHON ?= /usr/bin/python3
 bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and the article's step beside PyTorch's (PYTHON has it)

@@ -1,0 +1,73 @@
+"""The network of tests/lua/t_weights.lua in PyTorch: loads FOLDER/weights with load_state_dict, and writes weights of
+its own in several types; the outputs of each in evaluation mode go into text files. The format is written and read
+here, so that it takes no package but torch."""
+import json
+import math
+import struct
+import sys
+
+import torch
+from torch import nn
+
+TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+
+
+def read(path):
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        data = bytearray(f.read())
+    tensors = {}
+    for name, t in header.items():
+        if name != "__metadata__":
+            begin, end = t["data_offsets"]
+            tensors[name] = torch.frombuffer(data[begin:end], dtype=TYPES[t["dtype"]]).reshape(t["shape"])
+    return tensors
+
+
+def write(path, tensors):
+    names = {dtype: name for name, dtype in TYPES.items()}
+    header, data = {}, b""
+    for name, t in tensors.items():
+        raw = bytes(t.contiguous().view(torch.uint8).flatten().tolist())
+        header[name] = {"dtype": names[t.dtype], "shape": list(t.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+
+
+class Residual(nn.Module):
+    def __init__(self, body, shortcut):
+        super().__init__()
+        self.body, self.shortcut = body, shortcut
+
+    def forward(self, x):
+        return self.body(x) + self.shortcut(x)
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), Residual(nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU()), nn.Conv2d(4, 4, 1)),
+        nn.Sequential(nn.Conv2d(4, 3, 2, bias=False), nn.ReLU()), nn.Flatten(),
+        nn.Dropout(0.3), nn.Sequential(nn.Linear(3 * 5 * 4, 7), nn.Tanh()), nn.Linear(7, 3)).eval()
+
+
+def save_outputs(net, path):
+    x = torch.tensor([math.sin(i) for i in range(1, 4 * 60 + 1)]).reshape(4, 2, 6, 5)
+    with torch.no_grad(), open(path, "w") as f:
+        f.writelines(f"{y:.9g}\n" for y in net(x).flatten().tolist())
+
+
+def main(folder):
+    net = network()
+    print("#", net.load_state_dict(read(f"{folder}/weights")))
+    save_outputs(net, f"{folder}/ours.txt")
+    for name in ("f32", "f16", "bf16", "f64"):
+        torch.manual_seed(1)
+        net = network().to(TYPES[name.upper()])
+        write(f"{folder}/torch_{name}", net.state_dict())
+        save_outputs(net.float(), f"{folder}/torch_{name}.txt")
+
+
+main(sys.argv[1])
