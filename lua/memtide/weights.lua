@@ -1,8 +1,8 @@
 -- Trained weights and interrupted runs in safetensors files.
 --
 -- Weights are the parameters alone, with the names and shapes of PyTorch's state_dict, in fp32: such files go both
--- ways. A state is every persistent buffer as it is (parameters, master copies, optimizer state, loss scale, counters of
--- steps and of random numbers) and, in its metadata, the settings under which a run goes on bit by bit.
+-- ways. A state is every persistent buffer as it is (parameters, master copies, optimizer state, loss scale, counters
+-- of steps and of random numbers) and, in its metadata, the settings under which a run goes on bit by bit.
 local core = require "memtide.core"
 local data = require "memtide.data"
 local util = require "memtide.util"
@@ -207,7 +207,10 @@ function weights.load_state(trainer, path, options)
   if not lax then check_settings(path, identity(trainer, loader), saved) end
   must_fit("load_state", path, compare(wanted, found, "dtype"))
   local updates, epoch, batch = counts(saved, loader)
-  if not updates then return nil, path .. ": no saved run: its counts of steps are damaged", "format" end
+  if not updates then
+    local text = "%s: expected the updates made, and the loader's epoch and batch, found %s and %s"
+    return nil, text:format(path, saved.updates or "none", saved.place or "none"), "format"
+  end
   if loader then loader:seek(epoch, batch) end
   local done
   done, message, code = read_all(file, trainer.runtime, wanted, found, true)

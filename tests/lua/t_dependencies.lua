@@ -3,7 +3,8 @@ local tap = dofile "tests/tap.lua"
 
 -- core/ in the order of the spine: a file may include what stands on its own line or above, nothing below.
 local ORDER = {
-  "base", "err mem dtype rng number json", "shape pointwise options", "op plan row data data_private loader safetensors",
+  "base", "err mem dtype rng number json", "shape pointwise options",
+  "op plan row data data_private loader safetensors",
   "kernel program csv", "device view network", "ledger lower", "alloc layer", "settings", "passes",
   "compile checkpoint", "runtime runtime_private",
 }

@@ -211,7 +211,8 @@ tap.ok(none == nil and code == "file" and message:find "No such file", "one that
 none, message, code = trainer:save(path "no/folder")
 tap.ok(none == nil and code == "file" and message:find "No such file", "a folder that is not there")
 tap.raises("trainer:save: path: expected a string, found nil", "no path", trainer.save, trainer)
-tap.raises('unknown key "strcit" (did you mean "strict"?)', "a misspelt option", trainer.load, trainer, "x", {strcit = 1})
+tap.raises('unknown key "strcit" (did you mean "strict"?)', "a misspelt option", trainer.load, trainer, "x",
+  {strcit = 1})
 
 -- ---- states that do not fit
 local data = loader()
@@ -226,7 +227,7 @@ end
 local with = {loader = data}
 refuses("seed: expected 6, found 5", "another seed", {seed = 6}, with)
 refuses("optimizer: expected Adam(lr=0.5), found Adam()", "another rate", {optimizer = optim.Adam{lr = 0.5}}, with)
-refuses("network: expected (6): Linear(in_features=7, out_features=4), found (6): Linear(in_features=7, out_features=3)",
+refuses("network: expected (6): Linear(in_features=7, out_features=4), found (6): Linear(in_features=7, out_fea",
   "another network", {model = net(4)}, with)
 refuses("precision: expected amp_bf16, found fp32", "another precision", {precision = "amp_bf16"}, with)
 refuses("loader: expected none, found random", "a loader that is forgotten")
@@ -243,7 +244,7 @@ do
   tap.has(message, 'expected a saved run ("memtide state 1"), found "pt"', "... which is told")
   write("place", (content("state"):gsub("epoch 0 batch 0", "epoch 0 batch x")))
   none, message, code = one:load_state(path "place", {strict = false, loader = data})
-  tap.ok(none == nil and code == "format" and message:find "damaged", "a damaged place is no state")
+  tap.ok(none == nil and code == "format" and message:find "epoch 0 batch x", "a damaged place is told")
 end
 
 -- ---- PyTorch
