@@ -35,8 +35,9 @@ const char *op_operand(OpKind kind, bool output, int slot, char *text);
 /* divisor 0: window size */
 typedef struct PoolAttr { int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor; } PoolAttr;
 typedef struct ActAttr { ActFn act; float slope; int32_t inplace; } ActAttr; /* inplace: the layer asked for it */
-/* pad: top left bottom right; fused: the activation that the op applies itself, ACT_NONE: none; tf32: a GPU may round
- * fp32 operands of the product to 10 bits (the setting "tf32"), as it may not without being told */
+/* pad: top left bottom right; fused: the activation that the op applies itself (dx: whose gradient it passes
+ * through), ACT_NONE: none; tf32: a GPU may round fp32 operands of the product to 10 bits (the setting "tf32"), as it
+ * may not without being told */
 typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActAttr fused; int32_t tf32; } ConvAttr;
 typedef struct LinearAttr { ActAttr fused; int32_t tf32; } LinearAttr;
 typedef struct DropAttr { float p; uint32_t id; int32_t inplace; } DropAttr;
@@ -58,7 +59,8 @@ typedef union Attr {
 
 /* Where an op of this kind has its fused activation; NULL: it can have none. */
 static inline ActAttr *attr_fused(OpKind kind, Attr *a) {
-    return kind == OP_conv2d ? &a->conv.fused : kind == OP_linear ? &a->linear.fused : NULL;
+    if (kind == OP_conv2d || kind == OP_conv2d_dx) return &a->conv.fused;
+    return kind == OP_linear || kind == OP_linear_dx ? &a->linear.fused : NULL;
 }
 
 /* The numbers that a step keeps on the device when it has an optimizer with a step count or a loss scale. */

@@ -93,6 +93,24 @@ int program_find(const Program *p, const char *name) {
     return NO_BUF;
 }
 
+int program_reader(const Program *p, int buf) {
+    int reader = NO_OP;
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_IN; k++) {
+            if (p->ops[i].in[k] != buf) continue;
+            if (reader != NO_OP) return NO_OP;
+            reader = i;
+        }
+    return reader;
+}
+
+void program_drop(Program *p, int op) {
+    p->n_ops--;
+    p->forward_end -= op < p->forward_end;
+    p->body_end -= op < p->body_end;
+    memmove(&p->ops[op], &p->ops[op + 1], (size_t)(p->n_ops - op) * sizeof *p->ops);
+}
+
 static int counter(Program *p, int *buf, Category category, int64_t numbers, const char *name) {
     if (*buf != NO_BUF) return *buf;
     int b = program_buf(p, category, shape1(numbers), DT_I32, "%s", name);

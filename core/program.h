@@ -102,6 +102,10 @@ static inline int program_root(const Program *p, int buf) {
 }
 /* The buffer of that name, or NO_BUF. */
 int program_find(const Program *p, const char *name);
+/* The only op that reads `buf`; NO_OP: none does, or it is read more than once. */
+int program_reader(const Program *p, int buf);
+/* Takes an op out, after its readers have been given something else to read. */
+void program_drop(Program *p, int op);
 /* The persistent StepState buffer, and dropout's counter, made at the first call. */
 int program_state(Program *p);
 int program_calls(Program *p);

@@ -101,6 +101,18 @@ static bool same_elements(const Buf *a, const Buf *b) {
     return shape_equal(&a->shape, &b->shape) && a->layout == b->layout && !memcmp(a->order, b->order, sizeof a->order);
 }
 
+/* A product's dx, with the gradient of an activation behind it or without. */
+static bool dx_fits(const Program *p, const Op *op, const ActAttr *fused) {
+    const Buf *dx = &p->bufs[op->out[0]];
+    if ((fused->act != ACT_NONE) != (op->in[2] != NO_BUF)) return false;
+    if (op->in[2] != NO_BUF && (!same_elements(&p->bufs[op->in[2]], dx) || p->bufs[op->in[2]].dtype != dx->dtype))
+        return false;
+    if (op->out[1] == NO_BUF) return true;
+    const Buf *db = &p->bufs[op->out[1]];
+    return db->shape.rank == 1 && db->shape.dim[0] == dx->shape.dim[1] &&
+           (dx->shape.rank != 4 || dx->layout == LAYOUT_NHWC);
+}
+
 static bool operands_fit(const Program *p, const Op *op) {
     const Buf *a = op->in[0] == NO_BUF ? NULL : &p->bufs[op->in[0]];
     const Buf *b = op->in[1] == NO_BUF ? NULL : &p->bufs[op->in[1]];
@@ -108,13 +120,13 @@ static bool operands_fit(const Program *p, const Op *op) {
     Buf w;
     switch (op->kind) {
     case OP_conv2d: return conv_fits(a, b, y, &op->attr.conv) && a->dtype == y->dtype;
-    case OP_conv2d_dx: return conv_fits(y, b, a, &op->attr.conv);
+    case OP_conv2d_dx: return conv_fits(y, b, a, &op->attr.conv) && dx_fits(p, op, &op->attr.conv.fused);
     case OP_conv2d_dw: /* dw may be wider than x and dy */
         w = *y;
         w.dtype = a->dtype;
         return conv_fits(a, &w, b, &op->attr.conv);
     case OP_linear: return linear_fits(a, b, y);
-    case OP_linear_dx: return linear_fits(y, b, a);
+    case OP_linear_dx: return linear_fits(y, b, a) && dx_fits(p, op, &op->attr.linear.fused);
     case OP_linear_dw: return linear_fits(a, y, b);
     case OP_act: case OP_dropout: case OP_dropout_dx: return same_elements(a, y) && a->dtype == y->dtype;
     case OP_add: case OP_act_dx: return same_elements(a, b) && same_elements(a, y) && a->dtype == y->dtype;

@@ -1,4 +1,6 @@
 /* act.c: activations and their gradients, by the formulas of core/pointwise.h. */
+#include "act.h"
+
 #include "loops.h"
 
 #if defined(__x86_64__) && defined(__GLIBC__)
@@ -23,7 +25,7 @@ HOT static void act_block(ActFn f, float slope, float *y, const float *x, int64_
     }
 }
 
-HOT static void act_dx_block(ActFn f, float slope, float *dx, const float *dy, const float *s, int64_t n) {
+HOT void act_dx_block(ActFn f, float slope, float *dx, const float *dy, const float *s, int64_t n) {
     switch (f) {
 #define X(name, text, saved)                                                          \
     case ACT_##name:                                                                  \
@@ -63,4 +65,71 @@ int k_cpu_act_dx(const KArgs *a, Err *e) {
     (void)e;
     blocks_run(a, a->out[0].count, act_dx_piece);
     return OK;
+}
+
+/* ---- behind a product */
+
+/* Elements of a part at least, and how many parts there are at most: a thread takes whole parts. */
+enum { PART = 32768, PARTS = 64 };
+
+static int64_t part_rows(const View *dx, int64_t channels) {
+    int64_t rows = dx->count / channels, least = (PART + channels - 1) / channels;
+    int64_t even = (rows + PARTS - 1) / PARTS;
+    return even > least ? even : least;
+}
+
+static int64_t part_count(const View *dx, int64_t channels) {
+    int64_t each = part_rows(dx, channels);
+    return (dx->count / channels + each - 1) / each;
+}
+
+size_t act_dx_parts(const View *dx, const View *db) {
+    return db->count ? (size_t)(part_count(dx, db->count) * db->count) * sizeof(float) : 0;
+}
+
+HOT void sum_rows(float *sums, const float *x, int64_t rows, int64_t channels) {
+    for (int64_t r = 0; r < rows; r++) {
+#pragma omp simd
+        for (int64_t c = 0; c < channels; c++) sums[c] += x[r * channels + c];
+    }
+}
+
+void sum_parts(const View *db, const float *parts, int64_t n) {
+    for (int64_t c = 0; c < db->count; c++) {
+        float sum = parts[c];
+        for (int64_t k = 1; k < n; k++) sum += parts[k * db->count + c];
+        dtype_store(db->dtype, db->data, (size_t)c, sum);
+    }
+}
+
+/* `rows` times `n` neighbouring channels, at most BLOCK elements from `at` on */
+static void dx_rows(const ActAttr *act, const View *dy, const View *s, const View *dx, int64_t at, int64_t rows,
+                    int64_t n, float *sums) {
+    float gradient[BLOCK], saved[BLOCK], to[BLOCK];
+    float *out = block_target(dx, at, to);
+    act_dx_block(act->act, act->slope, out, block_load(dy, at, rows * n, gradient),
+                 block_load(s, at, rows * n, saved), rows * n);
+    if (sums) sum_rows(sums, out, rows, n);
+    block_store(dx, at, rows * n, out);
+}
+
+/* Rows [begin, end) of C channels: as many rows as make a block, or a row in several blocks. */
+static void dx_part(const ActAttr *act, const View *dy, const View *s, const View *dx, int64_t begin, int64_t end,
+                    int64_t channels, float *sums) {
+    int64_t step = channels < BLOCK ? BLOCK / channels : 1;
+    if (sums) memset(sums, 0, (size_t)channels * sizeof *sums);
+    for (int64_t row = begin; row < end; row += step)
+        for (int64_t c = 0; c < channels; c += BLOCK)
+            dx_rows(act, dy, s, dx, row * channels + c, min_i64(step, end - row), min_i64(BLOCK, channels - c),
+                    sums ? sums + c : NULL);
+}
+
+void act_dx_sums(const ActAttr *act, const View *dy, const View *s, const View *dx, const View *db, float *parts) {
+    int64_t channels = db->count ? db->count : 1, rows = dx->count / channels;
+    int64_t each = part_rows(dx, channels), n = part_count(dx, channels);
+#pragma omp parallel for schedule(static)
+    for (int64_t k = 0; k < n; k++)
+        dx_part(act, dy, s, dx, k * each, min_i64((k + 1) * each, rows), channels,
+                db->count ? parts + k * channels : NULL);
+    if (db->count) sum_parts(db, parts, n);
 }

@@ -41,8 +41,8 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
 static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, size_t *workspace, Err *e) {
     const ConvAttr *c = &args->attr->conv;
     const View *b = prim_view(args, pass, SLOT_B);
-    PrimSpec spec = {.pass = pass, .pack_weights = true, .slope = c->fused.slope, .describe = describe};
-    spec.act = pass == PASS_FORWARD ? c->fused.act : ACT_NONE;
+    PrimSpec spec = {.pass = pass, .pack_weights = true, .act = c->fused.act, .slope = c->fused.slope,
+                     .describe = describe};
     spec.md[SLOT_X] = image_md(prim_view(args, pass, SLOT_X));
     spec.md[SLOT_W] = weights_md(prim_view(args, pass, SLOT_W), c->groups);
     spec.md[SLOT_B] = prim_md(b, 1, b->shape.dim, &(int64_t){1});

@@ -22,12 +22,12 @@ static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, siz
     const View *w = prim_view(args, pass, SLOT_W), *b = prim_view(args, pass, SLOT_B);
     if (pass != PASS_WEIGHTS && skinny_fits(w)) {
         *state = NULL;
-        *workspace = pass == PASS_FORWARD ? skinny_workspace(args) : 0;
+        *workspace = pass == PASS_FORWARD ? skinny_workspace(args) : skinny_dx_workspace(args);
         return OK;
     }
     /* weights are as large as the work on them for small N: a copy in another format would not pay */
-    PrimSpec spec = {.pass = pass, .pack_weights = false, .slope = a->fused.slope, .describe = describe};
-    spec.act = pass == PASS_FORWARD ? a->fused.act : ACT_NONE;
+    PrimSpec spec = {.pass = pass, .pack_weights = false, .act = a->fused.act, .slope = a->fused.slope,
+                     .describe = describe};
     spec.md[SLOT_X] = rows_md(prim_view(args, pass, SLOT_X), w->shape.dim[1]);
     spec.md[SLOT_W] = rows_md(w, w->shape.dim[1]);
     spec.md[SLOT_B] = prim_md(b, 1, b->shape.dim, &(int64_t){1});

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "act.h"
+
 #define NOWHERE SIZE_MAX
 
 /* Where a slot lies in KArgs, what oneDNN calls it, and how its format is asked for. */
@@ -16,7 +18,7 @@ static const Slot slots[][SLOTS] = {
                       {DNNL_ARG_DST, dnnl_query_dst_md, 0, true, 0}},
     [PASS_DATA] = {{DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md, 0, true, 0},
                    {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, 1},
-                   {0, dnnl_query_undef, 0, false, 2}, /* always absent: dx has two inputs */
+                   {0, dnnl_query_undef, 0, false, 3}, /* always absent: dx has three inputs at most */
                    {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md, 0, false, 0}},
     [PASS_WEIGHTS] = {{DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 0},
                       {DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md, 0, true, 0},
@@ -48,8 +50,9 @@ typedef struct Prim {
     dnnl_primitive_t primitive;       /* made at the first run: prediction, which never runs, must be quick */
     dnnl_memory_t scratch;
     Operand operand[SLOTS];
-    size_t workspace, scratch_at;
+    size_t workspace, scratch_at, parts_at; /* parts: of the sums that db is made of */
     size_t library;                   /* the part of the workspace that another implementation might not want */
+    Pass pass;
     ActFn act_after;                  /* what the primitive could not take over */
     float slope;
     bool reference;                   /* oneDNN's plain loops */
@@ -98,6 +101,8 @@ static void prim_layout(Prim *p, const KArgs *args, Pass pass, const dnnl_memory
         bool convert = types[v->dtype] != plain[k].data_type;
         o->plain_at = convert ? piece(&p->workspace, dnnl_memory_desc_get_size(&o->plain)) : NOWHERE;
     }
+    p->parts_at = p->workspace;
+    if (pass == PASS_DATA) piece(&p->workspace, act_dx_parts(&args->out[0], &args->out[1]));
     size_t types_only = p->workspace;
     const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
     p->scratch_at = piece(&p->workspace, dnnl_memory_desc_get_size(scratch));
@@ -120,6 +125,9 @@ static bool prim_good(const Prim *p, size_t limit) { return p->desc && !p->refer
 
 /* One way to ask: types of the program or fp32; format of w the program's or free; activation inside or after. */
 typedef struct Ask { bool wide, pack, after; } Ask;
+
+/* oneDNN's ReLU makes 0 of a NaN and would hide it from the loss; its gradients take no activation. */
+static bool act_fits_inside(const PrimSpec *spec) { return spec->act != ACT_RELU && spec->pass == PASS_FORWARD; }
 
 static dnnl_status_t ask_attr(const PrimSpec *spec, Ask ask, dnnl_primitive_attr_t *attr) {
     dnnl_post_ops_t ops = NULL;
@@ -172,6 +180,7 @@ static dnnl_status_t ask_once(const KArgs *args, const PrimSpec *spec, Ask ask, 
     Prim candidate;
     memset(&candidate, 0, sizeof candidate);
     candidate.cpu = args->device;
+    candidate.pass = spec->pass;
     candidate.act_after = ask.after ? spec->act : ACT_NONE;
     candidate.slope = spec->slope;
     dnnl_status_t status = spec->describe(args, spec->pass, wanted, &desc);
@@ -193,8 +202,7 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     for (int k = 0; k < SLOTS; k++) narrow |= spec->md[k].ndims && spec->md[k].data_type != dnnl_f32;
     for (int way = 0; way < 8 && !prim_good(&best, limit); way++) {
         Ask ask = {.after = way & 4, .wide = way & 2, .pack = !(way & 1)};
-        /* oneDNN's ReLU makes 0 of a NaN and would hide it from the loss */
-        if (!ask.after && spec->act == ACT_RELU) continue;
+        if (!ask.after && spec->act && !act_fits_inside(spec)) continue;
         if ((ask.after && !spec->act) || (ask.wide && !narrow) || (ask.pack && !spec->pack_weights)) continue;
         dnnl_status_t status = ask_once(args, spec, ask, limit, &best);
         if (status) failure = status;
@@ -263,13 +271,23 @@ static void convert(DType from, const void *source, DType to, void *target, size
     for (size_t i = 0; i < count; i++) dtype_store(to, target, i, dtype_load(from, source, i));
 }
 
-/* In place, by the activation's own kernel. */
-static int activate(const Prim *p, DType type, void *y, Err *e) {
+/* The slot that an activation is behind. */
+static int result_slot(const Prim *p) { return p->pass == PASS_DATA ? SLOT_X : SLOT_Y; }
+
+/* The activation, or its gradient, from what the primitive has written into the operand's own storage. */
+static int activate(const Prim *p, const KArgs *args, Err *e) {
+    const Operand *o = &p->operand[result_slot(p)];
     Attr attr = {.act = {p->act_after, p->slope, true}};
-    KArgs args = {.kind = OP_act, .attr = &attr};
-    args.in[0] = (View){.data = y, .dtype = type, .count = (int64_t)p->operand[SLOT_Y].count};
-    args.out[0] = args.in[0];
-    return k_cpu_act(&args, e);
+    KArgs act = {.kind = OP_act, .attr = &attr};
+    act.in[0] = act.out[0] = args->out[0];
+    if (o->plain_at != NOWHERE) {
+        act.in[0].data = (char *)args->workspace + o->plain_at;
+        act.in[0].dtype = DT_F32;
+    }
+    if (p->pass == PASS_FORWARD) return k_cpu_act(&act, e);
+    act_dx_sums(&attr.act, &act.in[0], &args->in[2], &args->out[0], &args->out[1],
+                (float *)((char *)args->workspace + p->parts_at));
+    return OK;
 }
 
 static dnnl_status_t operand_reorder(Operand *o, dnnl_stream_t stream) {
@@ -314,14 +332,10 @@ static dnnl_status_t prim_execute(Prim *p, const KArgs *args) {
     }
     if (!status) status = dnnl_primitive_execute(p->primitive, stream, n, list);
     if (!status) status = dnnl_stream_wait(stream);
-    Operand *y = &p->operand[SLOT_Y];
-    if (!status && p->act_after) {
-        bool wide = y->plain_at != NOWHERE;
-        void *data = wide ? (char *)args->workspace + y->plain_at : args->out[0].data;
-        if (activate(p, wide ? DT_F32 : y->dtype, data, NULL)) return dnnl_runtime_error;
-    }
-    for (int k = 0; k < SLOTS && !status; k++)
-        if (p->operand[k].count) status = operand_leave(&p->operand[k], args, stream);
+    if (!status && p->act_after && activate(p, args, NULL)) return dnnl_runtime_error;
+    for (int k = 0; k < SLOTS && !status; k++) /* an activation has left its operand where it belongs */
+        if (p->operand[k].count && !(p->act_after && k == result_slot(p)))
+            status = operand_leave(&p->operand[k], args, stream);
     return status;
 }
 

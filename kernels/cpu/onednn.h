@@ -2,7 +2,7 @@
  * gradients) and the same three passes, so conv2d.c and linear.c say only what differs; copies, formats, scratch and
  * execution are here.
  *
- *   workspace = [copies of operands in fp32 | scratchpad | copies in the primitive's format]
+ *   workspace = [copies of operands in fp32 | partial sums of db | scratchpad | copies in the primitive's format]
  *
  *   program's operand --convert--> fp32, same order --reorder--> what the primitive wants     (outputs the other
  *                     where oneDNN lacks the type     weights only              way)                            */
@@ -19,7 +19,7 @@ typedef union OpDesc { dnnl_convolution_desc_t conv; dnnl_inner_product_desc_t l
 typedef struct PrimSpec {
     Pass pass;
     bool pack_weights;           /* may the primitive choose the format of w, for the price of a copy? */
-    ActFn act;                   /* behind y, forward only */
+    ActFn act;                   /* behind y; PASS_DATA: whose gradient is behind dx */
     float slope;
     dnnl_memory_desc_t md[SLOTS]; /* the program's operands; all zero where one is absent */
     dnnl_status_t (*describe)(const KArgs *, Pass, const dnnl_memory_desc_t md[SLOTS], OpDesc *out);

@@ -1,5 +1,7 @@
 #include "skinny.h"
 
+#include "act.h"
+
 /* Sums are f32 in vectors of LANES; a tile of x or w is TILE columns, taken in place or, where it is 16-bit or ends
  * raggedly, widened into a buffer in the first cache. Products may be fused with their sums here. */
 #pragma GCC optimize("fp-contract=fast")
@@ -139,7 +141,25 @@ int skinny_forward(const KArgs *args, Err *e) {
 
 /* ---- gradient of the input: two rows and two vectors at a time */
 
-CLONES static void dx_block(const View *dy, const View *w, const View *dx, int64_t row, int64_t rows, int64_t col) {
+/* For db: a block of rows sums its columns up, into a row of the workspace. */
+size_t skinny_dx_workspace(const KArgs *args) {
+    int64_t inputs = args->out[1].count;
+    return inputs ? align_up((size_t)((args->out[0].count / inputs + ROWS - 1) / ROWS * inputs) * sizeof(float), 64) : 0;
+}
+
+/* n elements of dx from `at` on are complete but for the activation's gradient: that, their part in db, and home. */
+INLINE void dx_leave(const KArgs *args, int64_t at, int64_t n, float *to, float *sums) {
+    const ActAttr *act = &args->attr->linear.fused;
+    const View *s = &args->in[2], *dx = &args->out[0];
+    float saved[TILE];
+    if (act->act) act_dx_block(act->act, act->slope, to, to, tile_get(s->dtype, s->data, at, n, saved), n);
+    if (sums) sum_rows(sums, to, 1, n);
+    tile_put(dx->dtype, dx->data, at, n, to);
+}
+
+/* sums: of the columns from `col` on, for db; NULL: not wanted */
+CLONES static void dx_block(const KArgs *args, int64_t row, int64_t rows, int64_t col, float *sums) {
+    const View *dy = &args->in[0], *w = &args->in[1], *dx = &args->out[0];
     int outputs = (int)w->shape.dim[0];
     int64_t inputs = w->shape.dim[1], n = min_i64(TILE, inputs - col);
     float wide[OUTPUTS][TILE], even[TILE], odd[TILE], d[2][OUTPUTS + STEP];
@@ -166,17 +186,23 @@ CLONES static void dx_block(const View *dy, const View *w, const View *dx, int64
             *(V *)(to1 + i) = b0;
             *(V *)(to1 + i + LANES) = b1;
         }
-        tile_put(dx->dtype, dx->data, r * inputs + col, n, to0);
-        if (pair) tile_put(dx->dtype, dx->data, (r + 1) * inputs + col, n, to1);
+        dx_leave(args, r * inputs + col, n, to0, sums);
+        if (pair) dx_leave(args, (r + 1) * inputs + col, n, to1, sums);
     }
 }
 
 int skinny_dx(const KArgs *args, Err *e) {
-    (void)e;
-    const View *dy = &args->in[0], *w = &args->in[1], *dx = &args->out[0];
-    int64_t inputs = w->shape.dim[1], rows = dx->count / inputs;
+    const View *w = &args->in[1], *dx = &args->out[0], *db = &args->out[1];
+    int64_t inputs = w->shape.dim[1], rows = dx->count / inputs, blocks = (rows + ROWS - 1) / ROWS;
+    float *parts = args->workspace; /* (blocks, I) */
+    if (args->workspace_bytes < skinny_dx_workspace(args))
+        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", skinny_dx_workspace(args),
+                       args->workspace_bytes);
+    if (db->count) memset(parts, 0, (size_t)(blocks * inputs) * sizeof *parts);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int64_t c = 0; c < inputs; c += TILE)
-        for (int64_t r = 0; r < rows; r += ROWS) dx_block(dy, w, dx, r, min_i64(ROWS, rows - r), c);
+        for (int64_t b = 0; b < blocks; b++)
+            dx_block(args, b * ROWS, min_i64(ROWS, rows - b * ROWS), c, db->count ? parts + b * inputs + c : NULL);
+    if (db->count) sum_parts(db, parts, blocks);
     return OK;
 }

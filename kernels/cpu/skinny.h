@@ -8,7 +8,7 @@
 
 /* Is (O, I), the shape of these weights, narrow enough? */
 bool skinny_fits(const View *w);
-size_t skinny_workspace(const KArgs *args); /* of the forward pass; dx needs none */
+size_t skinny_workspace(const KArgs *args), skinny_dx_workspace(const KArgs *args);
 KernelRun skinny_forward, skinny_dx;
 
 #endif
