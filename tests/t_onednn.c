@@ -1,18 +1,23 @@
 /* Convolution and linear layers of the CPU device against float64 loops: every pass, every activation, odd shapes and
  * mixtures of types; guard bytes around every operand and the workspace; the same bits from run to run. */
+#include <omp.h>
 #include <stdlib.h>
 
 #include "device.h"
 #include "reference/ref_conv.h"
+#include "reference/reference.h"
 #include "tap.h"
 
-enum { GUARD = 64, X = 0, W, B, Y, OPERANDS };
+enum { GUARD = 64, X = 0, W, B, Y, S, OPERANDS };
+/* DX_ACT: dx through an activation whose saved value is S, and its sum B */
+enum { FORWARD, DX, DW, DX_ACT, PASSES };
 
 static Device *device;
+static int threads;
 static uint32_t random_state = 1;
 
 /* One operand: its storage between two guards, a copy of it, and the same values as doubles in PyTorch's order. */
-typedef struct Tensor { View view; unsigned char *block, *copy; size_t bytes; double *exact; } Tensor;
+typedef struct Operand { View view; unsigned char *block, *copy; size_t bytes; double *exact; } Operand;
 
 /* Element in PyTorch's order -> where it is stored. */
 static size_t stored_at(const View *v, int64_t i) {
@@ -39,8 +44,8 @@ static bool guards_whole(const unsigned char *block, size_t bytes) {
     return true;
 }
 
-static Tensor tensor_new(Shape shape, DType t, bool channels_last) {
-    Tensor a = {.view = {.shape = shape, .dtype = t, .channels_last = channels_last}};
+static Operand operand_new(Shape shape, DType t, bool channels_last) {
+    Operand a = {.view = {.shape = shape, .dtype = t, .channels_last = channels_last}};
     a.view.count = shape_elements(&shape);
     a.bytes = (size_t)a.view.count * dtype_size(t);
     a.block = guarded(a.bytes);
@@ -56,7 +61,7 @@ static Tensor tensor_new(Shape shape, DType t, bool channels_last) {
     return a;
 }
 
-static void tensor_free(Tensor *a) {
+static void operand_free(Operand *a) {
     free(a->block);
     free(a->copy);
     free(a->exact);
@@ -77,18 +82,20 @@ static double act_exact(ActFn f, double x, double slope) {
 /* Values lie in [-1, 1] and are exact in their types, so a product has a standard deviation of 1/3 and the k-th partial
  * sum one of sqrt(k)/3. Rounding K partial sums to fp32 (unit 2^-24) gives a total error with a standard deviation
  * below 2^-24 sqrt(K) sqrt(K)/3: 2^-24 (K + 8) is more than three of them even if sums are taken one by one. Then one
- * rounding to the output's type. oneDNN's sigmoid, tanh and erf are polynomials with errors up to some 1e-5. */
-static double tolerance(DType t, double expected, int64_t terms, ActFn act) {
+ * rounding to the output's type; dx may be rounded before it is multiplied by f', too. oneDNN's sigmoid, tanh and erf
+ * are polynomials with errors up to some 1e-5. */
+static double tolerance(DType t, double expected, int64_t terms, int pass, ActFn act) {
     double unit = t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0x1p-24;
     double least = t == DT_F16 ? 0x1p-25 : 0, polynomial = act > ACT_LEAKY ? 2e-5 : 0; /* least: f16 subnormals */
-    return 0x1p-24 * (double)(terms + 8) + 1.01 * unit * fabs(expected) + least + polynomial;
+    double roundings = pass == DX_ACT ? 2.01 : 1.01;
+    return 0x1p-24 * (double)(terms + 8) + roundings * unit * fabs(expected) + least + polynomial;
 }
 
-static bool near_exact(const Tensor *a, int64_t terms, ActFn act, double slope) {
+static bool near_exact(const Operand *a, int64_t terms, int pass, ActFn act, double slope) {
     for (int64_t i = 0; i < a->view.count; i++) {
         double expected = act_exact(act, a->exact[i], slope);
         double found = dtype_load(a->view.dtype, a->view.data, stored_at(&a->view, i));
-        if (fabs(found - expected) <= tolerance(a->view.dtype, expected, terms, act)) continue;
+        if (fabs(found - expected) <= tolerance(a->view.dtype, expected, terms, pass, act)) continue;
         printf("# element %lld of %lld: found %.9g, expected %.9g\n", (long long)i, (long long)a->view.count, found,
                expected);
         return false;
@@ -96,18 +103,43 @@ static bool near_exact(const Tensor *a, int64_t terms, ActFn act, double slope) 
     return true;
 }
 
-/* Where the operands of each pass are in KArgs: {x, w, b, y}, outputs counted from OP_IN, -1 = not there. */
-static const int place[3][OPERANDS] = {{0, 1, 2, OP_IN}, {OP_IN, 1, -1, 0}, {0, OP_IN, OP_IN + 1, 1}};
+/* db (C) against the sums of the dx that was found. It is summed up before dx is rounded to 16 bits: n roundings, of
+ * which each has a standard deviation of unit |dx| / sqrt(3). */
+static bool near_sum(const Operand *dx, const Operand *db) {
+    int64_t channels = db->view.count, terms = dx->view.count / channels, area = terms / dx->view.shape.dim[0];
+    DType t = dx->view.dtype;
+    double unit = t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0;
+    for (int64_t c = 0; c < channels; c++) {
+        double sum = 0, squares = 0, found = dtype_load(db->view.dtype, db->view.data, (size_t)c);
+        for (int64_t n = 0; n < terms; n++) {
+            double x = dtype_load(t, dx->view.data, stored_at(&dx->view, (n / area * channels + c) * area + n % area));
+            sum += x;
+            squares += x * x;
+        }
+        double off = tolerance(db->view.dtype, sum, terms, DX, ACT_NONE) + 0x1p-24 * squares + 3 * unit * sqrt(squares);
+        if (fabs(found - sum) <= off) continue;
+        printf("# db %lld of %lld: found %.9g, expected %.9g\n", (long long)c, (long long)channels, found, sum);
+        return false;
+    }
+    return true;
+}
+
+/* Where the operands of each pass are in KArgs: {x, w, b, y, s}, outputs counted from OP_IN, -1 = not there. */
+static const int place[PASSES][OPERANDS] = {
+    {0, 1, 2, OP_IN, -1}, {OP_IN, 1, -1, 0, -1}, {0, OP_IN, OP_IN + 1, 1, -1}, {OP_IN, 1, OP_IN + 1, 0, 2}};
 
 static View *arg(KArgs *args, int at) { return at < OP_IN ? &args->in[at] : &args->out[at - OP_IN]; }
 
-/* Runs twice over poisoned outputs; the bits must agree and inputs stay as they are. */
-static bool run_twice(KArgs *args, Tensor *t, const int *at) {
+/* Runs twice over poisoned outputs, dx with one thread then; the bits must agree and inputs stay as they are. */
+static bool run_twice(KArgs *args, Operand *t, const int *at) {
     Err e;
     for (int round = 0; round < 2; round++) {
         for (int k = 0; k < OPERANDS; k++)
             if (at[k] >= OP_IN && t[k].block) memset(t[k].view.data, 0xFF, t[k].bytes);
-        if (device->table->run(device, args, &e)) return ok(0, "run: %s", e.text);
+        if (round && at == place[DX_ACT]) omp_set_num_threads(1);
+        int code = device->table->run(device, args, &e);
+        omp_set_num_threads(threads);
+        if (code) return ok(0, "run: %s", e.text);
         for (int k = 0; k < OPERANDS; k++) {
             if (at[k] < 0 || !t[k].block) continue;
             if (at[k] >= OP_IN && round == 0) memcpy(t[k].copy, t[k].view.data, t[k].bytes);
@@ -117,8 +149,8 @@ static bool run_twice(KArgs *args, Tensor *t, const int *at) {
     return true;
 }
 
-/* terms: of the sums in y, dx, dw; t[B].block NULL: no bias */
-static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr, size_t limit, Tensor *t,
+/* terms: of the sums in y, dx, dw, dx; t[k].block NULL: absent */
+static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr, size_t limit, Operand *t,
                        const int64_t *terms, ActFn act, double slope) {
     KArgs args = {.kind = kind, .attr = attr, .device = device};
     const int *at = place[pass];
@@ -145,7 +177,9 @@ static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr
     for (int k = 0; k < OPERANDS; k++) {
         if (at[k] < 0 || !t[k].block) continue;
         whole &= guards_whole(t[k].block, t[k].bytes);
-        if (at[k] >= OP_IN) near &= near_exact(&t[k], terms[pass], pass ? ACT_NONE : act, slope);
+        if (at[k] < OP_IN) continue;
+        if (pass == DX_ACT && k == B) near &= near_sum(&t[X], &t[B]);
+        else near &= near_exact(&t[k], terms[pass], pass, pass ? ACT_NONE : act, slope);
     }
     ok(whole, "%s: nothing written outside", name);
     ok(near, "%s: as in float64", name);
@@ -173,11 +207,24 @@ static const ConvCase convs[] = {
     {"two groups", {2, 8, 9, 9, 12, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2}, true, ACT_SIGMOID, 4 << 20},
     {"depthwise", {2, 16, 8, 8, 16, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 16}, true, ACT_RELU, 4 << 20},
     {"depthwise twice, stride 2", {2, 5, 9, 9, 10, 3, 3, {2, 2}, {1, 1, 1, 1}, {1, 1}, 5}, false, ACT_NONE, 4 << 20},
+    {"several parts of dx", {4, 13, 50, 52, 5, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"channels beyond a block", {1, 2100, 5, 4, 2, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
     {"1x1 gelu", {2, 24, 5, 5, 17, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU, 4 << 20},
     {"whole image, gelu_tanh", {2, 3, 6, 6, 5, 6, 6, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU_TANH, 4 << 20},
 };
 
-static void test_conv(const ConvCase *c, const Types *types_of) {
+/* exact dx times f'(s) */
+static void through(Operand *dx, const Operand *s, const ActAttr *fused) {
+    Attr attr = {.act = *fused};
+    Ref r = {.attr = &attr, .in = {{.at = dx->exact}, {.at = s->exact}},
+             .out = {{.count = dx->view.count, .at = dx->exact}}};
+    ref_act_dx(&r);
+}
+
+static const float leak = 0.125f;
+
+static void test_conv(const ConvCase *c, const Types *types_of, int pass, ActFn act) {
+    static const OpKind kinds[PASSES] = {OP_conv2d, OP_conv2d_dx, OP_conv2d_dw, OP_conv2d_dx};
     const RefConv *d = &c->d;
     int64_t oh = ref_conv_oh(d), ow = ref_conv_ow(d), per_group = d->c / d->groups;
     Attr attr;
@@ -186,22 +233,23 @@ static void test_conv(const ConvCase *c, const Types *types_of) {
     for (int k = 0; k < 2; k++) attr.conv.dilation[k] = (int32_t)d->dilation[k];
     for (int k = 0; k < 4; k++) attr.conv.pad[k] = (int32_t)d->pad[k];
     attr.conv.groups = (int32_t)d->groups;
-    attr.conv.fused.slope = c->act == ACT_LEAKY ? 0.125f : 0.0f;
-    int64_t terms[] = {per_group * d->kh * d->kw + 1, d->o / d->groups * d->kh * d->kw, d->n * oh * ow};
-    for (int pass = 0; pass < 3; pass++) {
-        Tensor t[OPERANDS] = {tensor_new(shape4(d->n, d->c, d->h, d->w), types_of->t[X], true),
-                              tensor_new(shape4(d->o, per_group, d->kh, d->kw), types_of->t[W], true), {.block = NULL},
-                              tensor_new(shape4(d->n, d->o, oh, ow), types_of->t[Y], true)};
-        if (c->bias) t[B] = tensor_new(shape1(d->o), types_of->t[B], false);
-        if (pass == 0) ref_conv2d(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, d);
-        if (pass == 1) ref_conv2d_dx(t[X].exact, t[Y].exact, t[W].exact, d);
-        if (pass == 2) ref_conv2d_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, d);
-        attr.conv.fused.act = pass == 0 ? c->act : ACT_NONE;
-        char name[96];
-        snprintf(name, sizeof name, "%s %s, %s", op_info((OpKind)(OP_conv2d + pass))->name, c->name, types_of->name);
-        check_pass(name, (OpKind)(OP_conv2d + pass), pass, &attr, c->limit, t, terms, c->act, attr.conv.fused.slope);
-        for (int k = 0; k < OPERANDS; k++) tensor_free(&t[k]);
-    }
+    attr.conv.fused = (ActAttr){act, act == ACT_LEAKY ? leak : 0.0f, 0};
+    int64_t to_x = d->o / d->groups * d->kh * d->kw;
+    int64_t terms[] = {per_group * d->kh * d->kw + 1, to_x, d->n * oh * ow, to_x};
+    Shape x = shape4(d->n, d->c, d->h, d->w);
+    Operand t[OPERANDS] = {operand_new(x, types_of->t[X], true),
+                           operand_new(shape4(d->o, per_group, d->kh, d->kw), types_of->t[W], true), {.block = NULL},
+                           operand_new(shape4(d->n, d->o, oh, ow), types_of->t[Y], true), {.block = NULL}};
+    if (c->bias) t[B] = operand_new(shape1(pass == DX_ACT ? d->c : d->o), types_of->t[B], false);
+    if (pass == DX_ACT) t[S] = operand_new(x, types_of->t[X], true);
+    if (pass == FORWARD) ref_conv2d(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, d);
+    else if (pass == DW) ref_conv2d_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, d);
+    else ref_conv2d_dx(t[X].exact, t[Y].exact, t[W].exact, d);
+    if (pass == DX_ACT) through(&t[X], &t[S], &attr.conv.fused);
+    char name[96];
+    snprintf(name, sizeof name, "%s %s, %s, f %d", op_info(kinds[pass])->name, c->name, types_of->name, act);
+    check_pass(name, kinds[pass], pass, &attr, c->limit, t, terms, act, attr.conv.fused.slope);
+    for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
 }
 
 typedef struct LinearCase { const char *name; int64_t n, i, o; bool bias; ActFn act; } LinearCase;
@@ -211,28 +259,28 @@ static const LinearCase linears[] = {
     {"67x1541->13", 67, 1541, 13, true, ACT_NONE}, {"3x20000->3", 3, 20000, 3, true, ACT_SIGMOID},
     {"8x512->4", 8, 512, 4, false, ACT_GELU},      {"4x20->17", 4, 20, 17, true, ACT_GELU},
     {"33x65->40 no bias", 33, 65, 40, false, ACT_RELU}, {"16x64->64", 16, 64, 64, true, ACT_GELU_TANH},
-    {"1x300->100", 1, 300, 100, true, ACT_LEAKY},  {"7x31->29", 7, 31, 29, true, ACT_SIGMOID},
+    {"40x3000->20", 40, 3000, 20, true, ACT_NONE}, {"1x300->100", 1, 300, 100, true, ACT_LEAKY},  {"7x31->29", 7, 31, 29, true, ACT_SIGMOID},
 };
 
-static void test_linear(const LinearCase *c, const Types *types_of) {
+static void test_linear(const LinearCase *c, const Types *types_of, int pass, ActFn act) {
+    static const OpKind kinds[PASSES] = {OP_linear, OP_linear_dx, OP_linear_dw, OP_linear_dx};
     Attr attr;
     memset(&attr, 0, sizeof attr);
-    attr.linear.fused.slope = c->act == ACT_LEAKY ? 0.125f : 0.0f;
-    int64_t terms[] = {c->i + 1, c->o, c->n};
-    for (int pass = 0; pass < 3; pass++) {
-        Tensor t[OPERANDS] = {tensor_new(shape2(c->n, c->i), types_of->t[X], false),
-                              tensor_new(shape2(c->o, c->i), types_of->t[W], false), {.block = NULL},
-                              tensor_new(shape2(c->n, c->o), types_of->t[Y], false)};
-        if (c->bias) t[B] = tensor_new(shape1(c->o), types_of->t[B], false);
-        if (pass == 0) ref_linear(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, c->n, c->i, c->o);
-        if (pass == 1) ref_linear_dx(t[X].exact, t[Y].exact, t[W].exact, c->n, c->i, c->o);
-        if (pass == 2) ref_linear_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, c->n, c->i, c->o);
-        attr.linear.fused.act = pass == 0 ? c->act : ACT_NONE;
-        char name[96];
-        snprintf(name, sizeof name, "%s %s, %s", op_info((OpKind)(OP_linear + pass))->name, c->name, types_of->name);
-        check_pass(name, (OpKind)(OP_linear + pass), pass, &attr, 4 << 20, t, terms, c->act, attr.linear.fused.slope);
-        for (int k = 0; k < OPERANDS; k++) tensor_free(&t[k]);
-    }
+    attr.linear.fused = (ActAttr){act, act == ACT_LEAKY ? leak : 0.0f, 0};
+    int64_t terms[] = {c->i + 1, c->o, c->n, c->o};
+    Operand t[OPERANDS] = {operand_new(shape2(c->n, c->i), types_of->t[X], false),
+                           operand_new(shape2(c->o, c->i), types_of->t[W], false), {.block = NULL},
+                           operand_new(shape2(c->n, c->o), types_of->t[Y], false), {.block = NULL}};
+    if (c->bias) t[B] = operand_new(shape1(pass == DX_ACT ? c->i : c->o), types_of->t[B], false);
+    if (pass == DX_ACT) t[S] = operand_new(shape2(c->n, c->i), types_of->t[X], false);
+    if (pass == FORWARD) ref_linear(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, c->n, c->i, c->o);
+    else if (pass == DW) ref_linear_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, c->n, c->i, c->o);
+    else ref_linear_dx(t[X].exact, t[Y].exact, t[W].exact, c->n, c->i, c->o);
+    if (pass == DX_ACT) through(&t[X], &t[S], &attr.linear.fused);
+    char name[96];
+    snprintf(name, sizeof name, "%s %s, %s, f %d", op_info(kinds[pass])->name, c->name, types_of->name, act);
+    check_pass(name, kinds[pass], pass, &attr, 4 << 20, t, terms, act, attr.linear.fused.slope);
+    for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
 }
 
 static void test_device(void) {
@@ -258,16 +306,27 @@ static void test_device(void) {
        !d->elapsed(device, &none, &e) && first >= 0 && none == 0, "a timed section is counted once");
 }
 
+/* y by the case's activation, dx by each of them in turn, so that every type meets every one. */
+static ActFn act_of(int pass, ActFn forward, size_t turn) {
+    if (pass == DX_ACT) return (ActFn)(1 + turn % (ACT_COUNT - 1));
+    return pass == FORWARD ? forward : ACT_NONE;
+}
+
 int main(void) {
     Err e;
+    threads = omp_get_max_threads();
     if (device_cpu_open(&device, &e)) {
         ok(0, "open: %s", e.text);
         return tap_done();
     }
     test_device();
     for (size_t k = 0; k < ARRAY_LEN(types); k++) {
-        for (size_t c = 0; c < ARRAY_LEN(convs); c++) test_conv(&convs[c], &types[k]);
-        for (size_t c = 0; c < ARRAY_LEN(linears); c++) test_linear(&linears[c], &types[k]);
+        for (int pass = FORWARD; pass < PASSES; pass++) {
+            for (size_t c = 0; c < ARRAY_LEN(convs); c++)
+                test_conv(&convs[c], &types[k], pass, act_of(pass, convs[c].act, c + k));
+            for (size_t c = 0; c < ARRAY_LEN(linears); c++)
+                test_linear(&linears[c], &types[k], pass, act_of(pass, linears[c].act, c + k));
+        }
         device->table->trim(device);
     }
     device->table->close(device);

@@ -5,8 +5,8 @@
  *   conv2d_dw w.grad b.grad = x y.grad.pre                               conv2d_dw w.grad, and b.grad from conv2d_dx
  *
  * Views may lie between; then s is read through the forward pass's own view of it. A sum of gradients or the border of
- * an nn.Checkpoint between the two keeps them apart. The bias gradient, the sum of what the product writes anyway, comes
- * from there, too, which saves its reader one more pass over it. */
+ * an nn.Checkpoint between the two keeps them apart. The bias gradient, the sum of what the product writes anyway, is
+ * made there, too, which saves one more pass over it. */
 #include <string.h>
 
 #include "passes.h"

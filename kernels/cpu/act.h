@@ -1,5 +1,5 @@
-/* act.h: the gradient of an activation behind a product that has just made the activation's dy: dx = dy f'(s), and while
- * a piece of it is in the cache, its sums over all but the channels, which are the gradient of a bias. */
+/* act.h: the gradient of an activation, for products that have just made its dy: dx = dy f'(s), and while a piece of it
+ * is in the cache, its sums over all but the channels, which are the gradient of a bias. */
 #ifndef MT_CPU_ACT_H
 #define MT_CPU_ACT_H
 
@@ -8,8 +8,8 @@
 /* dx[n] = dy[n] f'(s[n]); dx may be dy. */
 void act_dx_block(ActFn f, float slope, float *dx, const float *dy, const float *s, int64_t n);
 
-/* dx = dy f'(s) and, unless its count is 0, db (C) = sums of dx (..., C), before dx is rounded to its type. dy may be dx.
- * `parts` has act_dx_parts bytes. The number of threads changes no bit. */
+/* dx = dy f'(s) and, unless its count is 0, db (C) = sums of dx (..., C) before it is rounded to its type. dy may be
+ * dx. `parts` has act_dx_parts bytes. The number of threads changes no bit. */
 void act_dx_sums(const ActAttr *act, const View *dy, const View *s, const View *dx, const View *db, float *parts);
 size_t act_dx_parts(const View *dx, const View *db);
 

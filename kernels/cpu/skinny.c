@@ -144,7 +144,8 @@ int skinny_forward(const KArgs *args, Err *e) {
 /* For db: a block of rows sums its columns up, into a row of the workspace. */
 size_t skinny_dx_workspace(const KArgs *args) {
     int64_t inputs = args->out[1].count;
-    return inputs ? align_up((size_t)((args->out[0].count / inputs + ROWS - 1) / ROWS * inputs) * sizeof(float), 64) : 0;
+    int64_t blocks = inputs ? (args->out[0].count / inputs + ROWS - 1) / ROWS : 0;
+    return align_up((size_t)(blocks * inputs) * sizeof(float), 64);
 }
 
 /* n elements of dx from `at` on are complete but for the activation's gradient: that, their part in db, and home. */

@@ -63,10 +63,11 @@ static void test_cuts(void) {
 
 /* ---- the modes */
 
+/* Is the storage of `buf` read, under whatever shape? */
 static bool is_read(const Program *p, int buf, int from) {
     for (int i = from; i < p->n_ops; i++)
         for (int k = 0; k < OP_IN; k++)
-            if (p->ops[i].in[k] == buf) return true;
+            if (p->ops[i].in[k] != NO_BUF && program_root(p, p->ops[i].in[k]) == program_root(p, buf)) return true;
     return false;
 }
 
