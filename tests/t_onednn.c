@@ -259,7 +259,8 @@ static const LinearCase linears[] = {
     {"67x1541->13", 67, 1541, 13, true, ACT_NONE}, {"3x20000->3", 3, 20000, 3, true, ACT_SIGMOID},
     {"8x512->4", 8, 512, 4, false, ACT_GELU},      {"4x20->17", 4, 20, 17, true, ACT_GELU},
     {"33x65->40 no bias", 33, 65, 40, false, ACT_RELU}, {"16x64->64", 16, 64, 64, true, ACT_GELU_TANH},
-    {"40x3000->20", 40, 3000, 20, true, ACT_NONE}, {"1x300->100", 1, 300, 100, true, ACT_LEAKY},  {"7x31->29", 7, 31, 29, true, ACT_SIGMOID},
+    {"40x3000->20", 40, 3000, 20, true, ACT_NONE}, {"1x300->100", 1, 300, 100, true, ACT_LEAKY},
+    {"7x31->29", 7, 31, 29, true, ACT_SIGMOID},
 };
 
 static void test_linear(const LinearCase *c, const Types *types_of, int pass, ActFn act) {

@@ -41,22 +41,28 @@ static Found find(const Program *p) {
 
 static const struct { const char *what, *net; Found expected; } cases[] = {
     {"convolutions", "Sequential{Conv2d(3, 4, 3) ReLU Conv2d(4, 5, 3) Flatten Linear(320, 10)}", {0, 1, 1}},
-    {"what the input is saved for", "Sequential{Conv2d(3, 4, 3) GELU Conv2d(4, 5, 3) Flatten Linear(320, 10)}", {0, 1, 1}},
+    {"what the input is saved for",
+     "Sequential{Conv2d(3, 4, 3) GELU Conv2d(4, 5, 3) Flatten Linear(320, 10)}", {0, 1, 1}},
     {"no bias", "Sequential{Conv2d(3, 4, 3, bias=false) Tanh Conv2d(4, 5, 3) Flatten Linear(320, 10)}", {0, 1, 0}},
-    {"matrix products", "Sequential{Flatten Linear(432, 20) Sigmoid Linear(20, 30) LeakyReLU Linear(30, 10)}", {0, 2, 2}},
+    {"matrix products",
+     "Sequential{Flatten Linear(432, 20) Sigmoid Linear(20, 30) LeakyReLU Linear(30, 10)}", {0, 2, 2}},
     {"a view between: no channels to sum over", "Sequential{Conv2d(3, 4, 3) ReLU Flatten Linear(400, 10)}", {0, 1, 0}},
     {"a view before", "Sequential{Conv2d(3, 4, 3) Flatten ReLU Linear(400, 10)}", {0, 1, 0}},
     {"an input saved behind a view", "Sequential{Conv2d(3, 4, 3) GELU Flatten Linear(400, 10)}", {1, 0, 0}},
     {"two activations", "Sequential{Flatten Linear(432, 20) ReLU Tanh Linear(20, 10)}", {1, 1, 0}},
-    {"a pool between", "Sequential{Conv2d(3, 4, 3) ReLU MaxPool2d(2) Conv2d(4, 5, 3) Flatten Linear(45, 10)}", {1, 0, 0}},
+    {"a pool between",
+     "Sequential{Conv2d(3, 4, 3) ReLU MaxPool2d(2) Conv2d(4, 5, 3) Flatten Linear(45, 10)}", {1, 0, 0}},
     {"dropout between", "Sequential{Flatten Linear(432, 20) ReLU Dropout Linear(20, 10)}", {1, 0, 0}},
     {"dropout behind", "Sequential{Flatten Linear(432, 20) Dropout ReLU Linear(20, 10)}", {0, 1, 0}},
-    {"a sum of gradients", "Sequential{Flatten Linear(432, 20) ReLU Residual{Linear(20, 20)} Linear(20, 10)}", {1, 0, 0}},
-    {"inside a residual block", "Sequential{Flatten Linear(432, 20) Residual{Sequential{Linear(20, 9) ReLU Linear(9, 20)}}"
+    {"a sum of gradients",
+     "Sequential{Flatten Linear(432, 20) ReLU Residual{Linear(20, 20)} Linear(20, 10)}", {1, 0, 0}},
+    {"inside a residual block",
+     "Sequential{Flatten Linear(432, 20) Residual{Sequential{Linear(20, 9) ReLU Linear(9, 20)}}"
                                 " Linear(20, 10)}", {0, 1, 1}},
     {"the border of a checkpoint", "Sequential{Flatten Checkpoint{Sequential{Linear(432, 20) ReLU}} Linear(20, 10)}",
      {1, 0, 0}},
-    {"inside a checkpoint", "Sequential{Flatten Checkpoint{Sequential{Linear(432, 20) GELU Linear(20, 20)}} Linear(20, 10)}",
+    {"inside a checkpoint",
+     "Sequential{Flatten Checkpoint{Sequential{Linear(432, 20) GELU Linear(20, 20)}} Linear(20, 10)}",
      {0, 1, 1}},
 };
 
