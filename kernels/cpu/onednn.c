@@ -285,8 +285,8 @@ static int activate(const Prim *p, const KArgs *args, Err *e) {
         act.in[0].dtype = DT_F32;
     }
     if (p->pass == PASS_FORWARD) return k_cpu_act(&act, e);
-    act_dx_sums(&attr.act, &act.in[0], &args->in[2], &args->out[0], &args->out[1],
-                (float *)((char *)args->workspace + p->parts_at));
+    void *parts = (char *)args->workspace + p->parts_at;
+    act_dx_sums(&attr.act, &act.in[0], &args->in[2], &args->out[0], &args->out[1], parts);
     return OK;
 }
 
