@@ -1,0 +1,35 @@
+/* emulate.h: between the emulator's files: a kernel call as data, and the grid that runs it. */
+#ifndef EMULATE_H
+#define EMULATE_H
+
+#include <stdbool.h>
+
+#include "cuda_runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { EMULATE_WARP = 32, EMULATE_BLOCK_MAX = 1024 };
+
+/* One thread's call of a kernel with its arguments. */
+typedef void EmulateCall(void *args);
+
+/* Enqueues a launch; args[bytes] are copied. */
+cudaError_t emulate_launch(const cudaLaunchConfig_t *config, EmulateCall *call, const void *args, size_t bytes);
+/* Runs a grid now, block after block. */
+void emulate_grid(dim3 grid, dim3 block, EmulateCall *call, void *args);
+/* Is the environment variable set to something other than 0? */
+bool emulate_flag(const char *name);
+
+/* What a running thread may call. All threads of the block, or all lanes of `mask`, must come. */
+void emulate_syncthreads(void);
+uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane); /* the value of that lane of the warp */
+unsigned emulate_ballot(unsigned mask, int predicate);
+unsigned emulate_lane(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,125 @@
+/* emulate_kernel.h: what kernels are written in: CUDA's keywords, built-in variables, vector types, warp and atomic
+ * functions, as plain C++. Blocks run one after the other, so that shared memory is static memory. */
+#ifndef EMULATE_KERNEL_H
+#define EMULATE_KERNEL_H
+
+#include <math.h>
+#include <string.h>
+
+#include <tuple>
+#include <utility>
+
+#include "emulate.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __constant__ static const
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+extern "C" uint3 threadIdx, blockIdx, blockDim, gridDim;
+static const int warpSize = EMULATE_WARP;
+
+/* ---- vector types: as aligned as CUDA's */
+
+#define EMULATE_VECTORS(X) X(float, float) X(uint, unsigned) X(int, int) X(ushort, unsigned short)
+#define X(name, type)                                                       \
+    struct alignas(2 * sizeof(type)) name##2 { type x, y; };                \
+    struct alignas(4 * sizeof(type)) name##4 { type x, y, z, w; };          \
+    static inline name##2 make_##name##2(type x, type y) { return {x, y}; } \
+    static inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
+EMULATE_VECTORS(X)
+#undef X
+
+/* ---- threads that meet */
+
+static inline void __syncthreads() { emulate_syncthreads(); }
+static inline void __syncwarp(unsigned mask = 0xffffffffu) { emulate_shuffle(mask, 0, emulate_lane()); }
+static inline void __threadfence() {}
+static inline unsigned __ballot_sync(unsigned mask, int predicate) { return emulate_ballot(mask, predicate); }
+static inline int __any_sync(unsigned mask, int predicate) { return emulate_ballot(mask, predicate) != 0; }
+static inline int __all_sync(unsigned mask, int predicate) { return emulate_ballot(mask, !predicate) == 0; }
+
+template <typename T> static inline T emulate_lane_value(unsigned mask, T value, unsigned lane) {
+    static_assert(sizeof(T) <= sizeof(uint64_t), "one shuffle moves at most 8 bytes");
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    bits = emulate_shuffle(mask, bits, lane);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* `width` lanes are a group of their own; a lane beyond it gives the thread's own value */
+template <typename T> static inline T __shfl_sync(unsigned mask, T value, int lane, int width = warpSize) {
+    unsigned group = emulate_lane() & ~(unsigned)(width - 1);
+    return emulate_lane_value(mask, value, group + ((unsigned)lane & (unsigned)(width - 1)));
+}
+template <typename T> static inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = warpSize) {
+    unsigned lane = emulate_lane(), other = lane ^ (unsigned)bits, end = (lane & ~(unsigned)(width - 1)) + (unsigned)width;
+    return emulate_lane_value(mask, value, other < end ? other : lane);
+}
+template <typename T> static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
+    unsigned lane = emulate_lane(), end = (lane & ~(unsigned)(width - 1)) + (unsigned)width;
+    return emulate_lane_value(mask, value, lane + delta < end ? lane + delta : lane);
+}
+template <typename T> static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
+    unsigned lane = emulate_lane(), begin = lane & ~(unsigned)(width - 1);
+    return emulate_lane_value(mask, value, lane >= begin + delta ? lane - delta : lane);
+}
+
+/* ---- memory: on whole numbers only, since the order of float sums would show in the result */
+
+#define EMULATE_ATOMIC(name, expression)                   \
+    template <typename T> static inline T name(T *p, T v) { \
+        static_assert(T(1) / 2 == 0, "whole numbers only"); \
+        T old = *p;                                        \
+        *p = (T)(expression);                              \
+        return old;                                        \
+    }
+EMULATE_ATOMIC(atomicAdd, old + v)
+EMULATE_ATOMIC(atomicOr, old | v)
+EMULATE_ATOMIC(atomicAnd, old & v)
+EMULATE_ATOMIC(atomicMax, old > v ? old : v)
+EMULATE_ATOMIC(atomicMin, old < v ? old : v)
+EMULATE_ATOMIC(atomicExch, v)
+#undef EMULATE_ATOMIC
+
+template <typename T> static inline T atomicCAS(T *p, T expected, T v) {
+    T old = *p;
+    if (old == expected) *p = v;
+    return old;
+}
+
+template <typename T> static inline T __ldg(const T *p) { return *p; }
+template <typename T> static inline T __ldcs(const T *p) { return *p; }
+template <typename T> static inline void __stcs(T *p, T v) { *p = v; }
+
+/* ---- arithmetic */
+
+static inline unsigned __float_as_uint(float x) { unsigned u; memcpy(&u, &x, 4); return u; }
+static inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x; }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+
+/* ---- launches */
+
+template <typename... P> struct EmulatedKernel {
+    void (*kernel)(P...);
+    std::tuple<P...> args;
+    static void call(void *p) {
+        EmulatedKernel *k = (EmulatedKernel *)p;
+        std::apply(k->kernel, k->args);
+    }
+};
+
+template <typename... P, typename... A>
+static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...), A &&...args) {
+    EmulatedKernel<P...> k = {kernel, std::tuple<P...>(std::forward<A>(args)...)};
+    return emulate_launch(config, EmulatedKernel<P...>::call, &k, sizeof k);
+}
+
+#endif

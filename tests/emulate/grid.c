@@ -1,0 +1,196 @@
+/* grid.c: one grid's threads on one host thread.
+ *
+ * Threads that never wait for each other are plain calls. Where a block's thread 0 does wait, the block's threads become
+ * fibers: each runs until it waits or ends, and a wait is over when all that it is for have come. A wait that can never
+ * be over is a bug in the kernel and ends the program. */
+#include "emulate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+enum { STACK_BYTES = 64 << 10 };
+
+typedef enum Wait { RUNS, WAITS_BLOCK, WAITS_WARP, ENDED } Wait;
+
+typedef struct Fiber {
+    ucontext_t context;
+    Wait wait;
+    unsigned mask;        /* WAITS_WARP: for these lanes */
+    unsigned turn;        /* warp exchanges so far */
+    uint64_t sent[2];     /* by turn: a lane may be one exchange ahead of a slower one */
+} Fiber;
+
+extern uint3 threadIdx, blockIdx, blockDim, gridDim;
+uint3 threadIdx, blockIdx, blockDim, gridDim;
+
+static struct {
+    Fiber fiber[EMULATE_BLOCK_MAX];
+    char *stacks;
+    unsigned threads, now; /* of the block; the one that runs */
+    bool plain;            /* the block's threads are plain calls */
+    ucontext_t scheduler;
+    EmulateCall *call;
+    void *args;
+} run;
+
+static void die(const char *what) {
+    fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread %u: %s\n", blockIdx.x, blockIdx.y, blockIdx.z, run.now,
+            what);
+    abort();
+}
+
+bool emulate_flag(const char *name) {
+    const char *value = getenv(name);
+    return value && *value && *value != '0';
+}
+
+static void become(unsigned i) {
+    run.now = i;
+    threadIdx.x = i % blockDim.x;
+    threadIdx.y = i / blockDim.x % blockDim.y;
+    threadIdx.z = i / blockDim.x / blockDim.y;
+}
+
+static void fiber_main(void) {
+    run.call(run.args);
+    run.fiber[run.now].wait = ENDED;
+}
+
+static void fiber_resume(unsigned i) {
+    become(i);
+    swapcontext(&run.scheduler, &run.fiber[i].context);
+}
+
+static void fiber_start(unsigned i) {
+    Fiber *f = &run.fiber[i];
+    f->wait = RUNS;
+    f->turn = 0;
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = run.stacks + (size_t)i * STACK_BYTES;
+    f->context.uc_stack.ss_size = STACK_BYTES;
+    f->context.uc_link = &run.scheduler;
+    makecontext(&f->context, fiber_main, 0);
+    fiber_resume(i);
+}
+
+/* ---- waiting */
+
+static void wait_for(Wait wait, unsigned mask) {
+    Fiber *f = &run.fiber[run.now];
+    if (run.plain) die("waits for the block's other threads, but its first one ended without waiting");
+    f->wait = wait;
+    f->mask = mask;
+    swapcontext(&f->context, &run.scheduler);
+}
+
+void emulate_syncthreads(void) { wait_for(WAITS_BLOCK, 0); }
+
+unsigned emulate_lane(void) { return run.now % EMULATE_WARP; }
+
+static Fiber *lane_fiber(unsigned lane) {
+    unsigned i = run.now - emulate_lane() + lane;
+    return i < run.threads ? &run.fiber[i] : NULL;
+}
+
+/* Hands `value` to the lanes of mask, and waits until theirs are there. Returns the turn to read them by. */
+static unsigned exchange(unsigned mask, uint64_t value) {
+    Fiber *f = &run.fiber[run.now];
+    unsigned turn = f->turn++ & 1;
+    if (!(mask >> emulate_lane() & 1)) die("calls a warp function whose mask leaves it out");
+    f->sent[turn] = value;
+    wait_for(WAITS_WARP, mask);
+    return turn;
+}
+
+uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane) {
+    unsigned turn = exchange(mask, value);
+    const Fiber *from = lane_fiber(lane);
+    if (!from || !(mask >> lane & 1)) die("reads a lane that takes no part");
+    return from->sent[turn];
+}
+
+unsigned emulate_ballot(unsigned mask, int predicate) {
+    unsigned turn = exchange(mask, predicate != 0), votes = 0;
+    for (unsigned lane = 0; lane < EMULATE_WARP; lane++)
+        if (lane_fiber(lane) && mask >> lane & 1 && lane_fiber(lane)->sent[turn]) votes |= 1u << lane;
+    return votes;
+}
+
+/* Have all lanes of fiber i's mask come? Lanes beyond the block's end are never there. */
+static bool warp_came(unsigned i) {
+    unsigned first = i - i % EMULATE_WARP, mask = run.fiber[i].mask;
+    for (unsigned k = first; k < first + EMULATE_WARP && k < run.threads; k++)
+        if (mask >> (k - first) & 1 && (run.fiber[k].wait != WAITS_WARP || run.fiber[k].mask != mask)) return false;
+    return true;
+}
+
+/* Lets those go on whose wait is over; how many. Threads that ended need not come to the block's barrier. */
+static unsigned release(void) {
+    static bool over[EMULATE_BLOCK_MAX];
+    unsigned released = 0;
+    bool block = true;
+    for (unsigned i = 0; i < run.threads; i++) block &= run.fiber[i].wait == WAITS_BLOCK || run.fiber[i].wait == ENDED;
+    for (unsigned i = 0; i < run.threads; i++)
+        over[i] = run.fiber[i].wait == WAITS_BLOCK ? block : run.fiber[i].wait == WAITS_WARP && warp_came(i);
+    for (unsigned i = 0; i < run.threads; i++) {
+        if (!over[i]) continue;
+        run.fiber[i].wait = RUNS;
+        released++;
+    }
+    return released;
+}
+
+/* ---- blocks */
+
+/* The i-th to run. */
+static unsigned pick(unsigned i, unsigned count, bool reverse) { return reverse ? count - 1 - i : i; }
+
+static void block_as_fibers(bool reverse) {
+    for (unsigned i = 0; i + 1 < run.threads; i++) fiber_start(1 + pick(i, run.threads - 1, reverse));
+    for (;;) {
+        unsigned ended = 0;
+        for (unsigned i = 0; i < run.threads; i++) ended += run.fiber[i].wait == ENDED;
+        if (ended == run.threads) return;
+        if (!release()) die("the block's threads wait for each other");
+        for (unsigned i = 0; i < run.threads; i++) {
+            unsigned k = pick(i, run.threads, reverse);
+            if (run.fiber[k].wait == RUNS) fiber_resume(k);
+        }
+    }
+}
+
+static void block_run(bool reverse) {
+    run.plain = false;
+    fiber_start(0);
+    if (run.fiber[0].wait != ENDED) {
+        block_as_fibers(reverse);
+        return;
+    }
+    run.plain = true;
+    for (unsigned i = 0; i + 1 < run.threads; i++) {
+        become(1 + pick(i, run.threads - 1, reverse));
+        run.call(run.args);
+    }
+}
+
+void emulate_grid(dim3 grid, dim3 block, EmulateCall *call, void *args) {
+    bool reverse = emulate_flag("EMULATE_REVERSE");
+    unsigned blocks = grid.x * grid.y * grid.z;
+    if (!run.stacks) {
+        run.stacks = mmap(NULL, (size_t)EMULATE_BLOCK_MAX * STACK_BYTES, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (run.stacks == MAP_FAILED) die("no host memory for stacks");
+    }
+    gridDim = (uint3){grid.x, grid.y, grid.z};
+    blockDim = (uint3){block.x, block.y, block.z};
+    run.threads = block.x * block.y * block.z;
+    run.call = call;
+    run.args = args;
+    for (unsigned i = 0; i < blocks; i++) {
+        unsigned k = pick(i, blocks, reverse);
+        blockIdx = (uint3){k % grid.x, k / grid.x % grid.y, k / grid.x / grid.y};
+        block_run(reverse);
+    }
+}
