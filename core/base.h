@@ -6,6 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A formula that every device computes: also compiled for the GPU where nvcc reads it. */
+#ifdef __CUDACC__
+#define MT_FN static __host__ __device__ inline
+#else
+#define MT_FN static inline
+#endif
+
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 #define MT_VERSION "0.1.0"
 

@@ -35,20 +35,20 @@ static inline const char *dtype_name(DType t) {
 
 static inline bool dtype_is_float(DType t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16; }
 
-static inline uint32_t f32_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
-static inline float f32_from_bits(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+MT_FN uint32_t f32_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
+MT_FN float f32_from_bits(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
 
 /* round to nearest even; NaN stays NaN */
-static inline uint16_t bf16_from_f32(float x) {
+MT_FN uint16_t bf16_from_f32(float x) {
     uint32_t u = f32_bits(x);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
 }
 
-static inline float bf16_to_f32(uint16_t h) { return f32_from_bits((uint32_t)h << 16); }
+MT_FN float bf16_to_f32(uint16_t h) { return f32_from_bits((uint32_t)h << 16); }
 
 /* IEEE binary16, round to nearest even, overflow to infinity, subnormals kept */
-static inline uint16_t f16_from_f32(float x) {
+MT_FN uint16_t f16_from_f32(float x) {
     uint32_t u = f32_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     /* all cases are computed and one is chosen, so that loops over it become vector code */
     uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13;
@@ -60,7 +60,7 @@ static inline uint16_t f16_from_f32(float x) {
     return (uint16_t)(sign | h);
 }
 
-static inline float f16_to_f32(uint16_t h) {
+MT_FN float f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, a = h & 0x7fffu;
     uint32_t tiny = f32_bits((float)(int32_t)a * 5.9604644775390625e-08f); /* 2^-24 */
     /* infinity and NaN: the largest exponent */
@@ -69,13 +69,13 @@ static inline float f16_to_f32(uint16_t h) {
 }
 
 /* element i of an array of floating type t */
-static inline float dtype_load(DType t, const void *p, size_t i) {
+MT_FN float dtype_load(DType t, const void *p, size_t i) {
     if (t == DT_F32) return ((const float *)p)[i];
     uint16_t h = ((const uint16_t *)p)[i];
     return t == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
 }
 
-static inline void dtype_store(DType t, void *p, size_t i, float x) {
+MT_FN void dtype_store(DType t, void *p, size_t i, float x) {
     if (t == DT_F32) ((float *)p)[i] = x;
     else ((uint16_t *)p)[i] = t == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
 }

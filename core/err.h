@@ -28,11 +28,19 @@ typedef struct Err {
     char text[480];
 } Err;
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Fills *e and returns `code`. `e` may be NULL. */
 int err_set(Err *e, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Puts "prefix: " before the text that is already there and returns the code. */
 int err_prefix(Err *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *err_name(int code);
 int err_exit_status(int code);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

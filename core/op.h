@@ -27,10 +27,18 @@ typedef struct OpInfo {
     bool out_updated[OP_OUT];                 /* "*": read and written */
 } OpInfo;
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* The row of a kind. The first call builds the table; call it once before threads start. */
 const OpInfo *op_info(OpKind kind);
 /* Name of operand `slot` ("dw", "acc") into text[16]; returns text. */
 const char *op_operand(OpKind kind, bool output, int slot, char *text);
+
+#ifdef __cplusplus
+}
+#endif
 
 /* divisor 0: window size */
 typedef struct PoolAttr { int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor; } PoolAttr;

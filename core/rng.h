@@ -5,12 +5,6 @@
 
 #include "base.h"
 
-#ifdef __CUDACC__
-#define MT_FN static __host__ __device__ inline
-#else
-#define MT_FN static inline
-#endif
-
 typedef struct Philox { uint32_t x[4]; } Philox;
 
 /* One stream per purpose: what draws, so that two uses of one seed never share numbers. */

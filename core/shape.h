@@ -16,6 +16,10 @@ static inline Shape shape1(int64_t a) { Shape s = {1, {a, 1, 1, 1}}; return s; }
 static inline Shape shape2(int64_t a, int64_t b) { Shape s = {2, {a, b, 1, 1}}; return s; }
 static inline Shape shape4(int64_t a, int64_t b, int64_t c, int64_t d) { Shape s = {4, {a, b, c, d}}; return s; }
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Number of elements; fails when a dimension is below 1 or the product times 16 does not fit in int64_t. */
 int shape_count(const Shape *s, int64_t *count, Err *e);
 /* The same for a shape that was checked before. */
@@ -23,5 +27,9 @@ int64_t shape_elements(const Shape *s);
 bool shape_equal(const Shape *a, const Shape *b);
 /* "(64, 3, 32, 32)" into text[SHAPE_TEXT]; returns text */
 const char *shape_text(const Shape *s, char *text);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
