@@ -1,0 +1,44 @@
+/* act.cu: activations and their gradients, by the formulas of core/pointwise.h. One kernel per activation, so that the
+ * choice is made outside of it. */
+#include "elements.h"
+
+template <ActFn ACT> struct ActValue {
+    enum { INPUTS = 1 };
+    float slope;
+    __device__ void eight(float *y, const float (*x)[LANES], int64_t) const {
+        for (int i = 0; i < LANES; i++) y[i] = act_value(ACT, x[0][i], slope);
+    }
+};
+
+template <ActFn ACT> struct ActSlope {
+    enum { INPUTS = 2 };
+    float slope;
+    __device__ void eight(float *dx, const float (*x)[LANES], int64_t) const {
+        for (int i = 0; i < LANES; i++) dx[i] = x[0][i] * act_slope(ACT, x[1][i], slope);
+    }
+};
+
+static int unknown(const KArgs *a, Err *e) {
+    return err_set(e, ERR_INTERNAL, "%s: expected one of %d activations, found number %d", op_info(a->kind)->name,
+                   (int)ACT_COUNT, (int)a->attr->act.act);
+}
+
+int k_cuda_act(const KArgs *a, Err *e) {
+    ElementsOf<1> x = {{elements_of(&a->in[0])}};
+    switch (a->attr->act.act) {
+#define X(name, text, saved) case ACT_##name: return elements_run(a, e, ActValue<ACT_##name>{a->attr->act.slope}, x);
+    ACTS(X)
+#undef X
+    default: return unknown(a, e);
+    }
+}
+
+int k_cuda_act_dx(const KArgs *a, Err *e) {
+    ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
+    switch (a->attr->act.act) {
+#define X(name, text, saved) case ACT_##name: return elements_run(a, e, ActSlope<ACT_##name>{a->attr->act.slope}, x);
+    ACTS(X)
+#undef X
+    default: return unknown(a, e);
+    }
+}

@@ -1,0 +1,29 @@
+/* dropout.cu: y = x keep / (1 - p), the numbers drawn as on the CPU: by the element's place in memory, the op and the
+ * count of calls, which is read on the device so that a recorded step draws other numbers each time it is replayed. */
+#include "elements.h"
+
+enum { DRAWN = 4 }; /* numbers from one call of Philox */
+
+struct Dropout {
+    enum { INPUTS = 1 };
+    DropAttr drop;
+    uint64_t seed;
+    const uint32_t *calls;
+    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
+        for (int i = 0; i < LANES; i += DRAWN) {
+            Philox r = philox(seed, RNG_DROPOUT, drop.id, *calls, (uint64_t)(begin + i) / DRAWN);
+            for (int k = 0; k < DRAWN; k++) y[i + k] = x[0][i + k] * dropout_keep(drop.p, r.x[k]);
+        }
+    }
+};
+
+int k_cuda_dropout(const KArgs *a, Err *e) {
+    ElementsOf<1> x = {{elements_of(&a->in[0])}};
+    return elements_run(a, e, Dropout{a->attr->drop, a->seed, (const uint32_t *)a->in[1].data}, x);
+}
+
+int k_cuda_dropout_dx(const KArgs *a, Err *e) { return k_cuda_dropout(a, e); }
+
+static __global__ void count_call(uint32_t *calls) { ++*calls; }
+
+int k_cuda_count_call(const KArgs *a, Err *e) { return launch_op(a, e, count_call, 1, 1, (uint32_t *)a->out[0].data); }
