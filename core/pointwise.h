@@ -66,6 +66,12 @@ MT_FN float act_slope(ActFn f, float s, float slope) {
     }
 }
 
+/* One element's part of a loss, and its derivative by x; t is the target. */
+MT_FN float mse_value(float x, float t) { return (x - t) * (x - t); }
+MT_FN float mse_slope(float x, float t) { return 2.0f * (x - t); }
+MT_FN float bce_value(float x, float t) { return fmaxf(x, 0.0f) - x * t + log1pf(expf(-fabsf(x))); }
+MT_FN float bce_slope(float x, float t) { return act_value(ACT_SIGMOID, x, 0) - t; }
+
 /* What one optimizer step does to one element. PyTorch's update rules (torch.optim.SGD, Adam, AdamW). */
 typedef struct OptimRule {
     float lr, momentum, dampening, weight_decay; /* SGD; weight_decay also Adam (L2) and AdamW (decoupled) */

@@ -22,11 +22,22 @@
     X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version")   \
     X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                                      \
     X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                             \
+    X(cudaErrorECCUncorrectable, 214, "uncorrectable ECC error encountered")                             \
+    X(cudaErrorNvlinkUncorrectable, 220, "uncorrectable NVLink error detected during the execution")     \
     X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                    \
     X(cudaErrorNotReady, 600, "device not ready")                                                        \
     X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                          \
     X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")                     \
+    X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")                            \
+    X(cudaErrorAssert, 710, "device-side assert triggered")                                              \
+    X(cudaErrorHardwareStackError, 714, "hardware stack error")                                          \
+    X(cudaErrorIllegalInstruction, 715, "an illegal instruction was encountered")                        \
+    X(cudaErrorMisalignedAddress, 716, "misaligned address")                                             \
+    X(cudaErrorInvalidAddressSpace, 717, "operation not supported on global/shared address space")       \
+    X(cudaErrorInvalidPc, 718, "invalid program counter")                                                \
     X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                         \
+    X(cudaErrorContained, 721, "invalid access of peer GPU memory over nvlink or a hardware error")      \
+    X(cudaErrorExternalDevice, 726, "async error occurred on external device")                           \
     X(cudaErrorNotSupported, 801, "operation not supported")                                             \
     X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")        \
     X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture") \

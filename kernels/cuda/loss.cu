@@ -1,0 +1,230 @@
+/* loss.cu: losses and their gradients.
+ *
+ * A loss is a sum in three levels, each in a fixed order: a thread's terms, a block's threads, the blocks. The blocks'
+ * sums meet in the workspace and a second kernel adds them; a loss that is small enough is one block's and has neither.
+ * Sums are in double, terms in fp32. */
+#include "elements.h"
+
+enum { LOSS_THREADS = 256, LOSS_WARPS = LOSS_THREADS / WARP, PART_ELEMENTS = 16384, PARTS_MAX = 1024 };
+
+static const unsigned ALL_LANES = 0xffffffffu;
+
+/* Of one block: terms, and of how many samples. */
+typedef struct LossPart { double sum, count; } LossPart;
+
+static __device__ inline double warp_sum(double x) {
+    for (int bit = WARP / 2; bit; bit /= 2) x += __shfl_xor_sync(ALL_LANES, x, bit);
+    return x;
+}
+
+static __device__ inline float warp_max(float x) {
+    for (int bit = WARP / 2; bit; bit /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, bit));
+    return x;
+}
+
+/* The block's sum, in every thread. */
+static __device__ inline double block_sum(double x) {
+    __shared__ double of_warp[LOSS_WARPS];
+    double sum = 0;
+    x = warp_sum(x);
+    __syncthreads(); /* an earlier sum may still be read */
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = x;
+    __syncthreads();
+    for (int i = 0; i < LOSS_WARPS; i++) sum += of_warp[i];
+    return sum;
+}
+
+static __device__ inline LossPart block_part(LossPart mine) {
+    LossPart p = {block_sum(mine.sum), block_sum(mine.count)};
+    return p;
+}
+
+/* Where a loss goes. */
+typedef struct LossTo { LossAttr attr; float *loss; LossPart *parts; } LossTo;
+
+static __device__ inline void loss_store(const LossTo *to, LossPart all) {
+    *to->loss = (float)(to->attr.scale * (to->attr.sum ? all.sum : all.sum / all.count));
+}
+
+/* The end of a kernel that makes terms: `mine` is one thread's. */
+static __device__ inline void part_store(const LossTo *to, LossPart mine) {
+    LossPart p = block_part(mine);
+    if (threadIdx.x) return;
+    if (gridDim.x == 1) loss_store(to, p);
+    else to->parts[blockIdx.x] = p;
+}
+
+static __global__ void loss_finish(LossTo to, int parts) {
+    LossPart mine = {0, 0};
+    for (int i = threadIdx.x; i < parts; i += blockDim.x) {
+        mine.sum += to.parts[i].sum;
+        mine.count += to.parts[i].count;
+    }
+    LossPart all = block_part(mine);
+    if (threadIdx.x == 0) loss_store(&to, all);
+}
+
+/* Blocks: by the shape alone, so that the order of a sum is the same on every GPU and the workspace is known without
+ * one. */
+static int64_t loss_parts(const KArgs *a, size_t bytes) {
+    int64_t parts = min_i64((a->in[0].count + PART_ELEMENTS - 1) / PART_ELEMENTS, PARTS_MAX);
+    return max_i64(1, min_i64(parts, (int64_t)(bytes / sizeof(LossPart))));
+}
+
+static int loss_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace) {
+    int64_t parts = loss_parts(a, limit);
+    *state = NULL;
+    *workspace = parts > 1 ? (size_t)parts * sizeof(LossPart) : 0;
+    return OK;
+}
+
+/* `terms` makes the terms of x and t. */
+static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elements, Shape)) {
+    LossTo to = {a->attr->loss, (float *)a->out[0].data, (LossPart *)a->workspace};
+    int parts = (int)loss_parts(a, a->workspace_bytes);
+    int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(&a->in[0]), elements_of(&a->in[1]),
+                       a->in[0].shape);
+    return rc != OK || parts == 1 ? rc : launch_op(a, e, loss_finish, 1, LOSS_THREADS, to, parts);
+}
+
+/* What every gradient is multiplied by: the attribute's scale, 1 / count under "mean", the loss scale if there is
+ * one. */
+static __device__ inline float gradient_scale(LossAttr loss, const StepState *state, double count) {
+    return loss.scale * (state ? state->loss_scale : 1.0f) / (float)(loss.sum ? 1.0 : count);
+}
+
+/* ---- cross entropy: x (N, C) logits, t (N) classes; a warp per sample */
+
+/* log softmax(x)_c = x_c - max - log_sum */
+typedef struct Softmax { float max, log_sum; } Softmax;
+
+static __device__ inline float element(Elements x, int64_t i) { return dtype_load(x.type, x.data, (size_t)i); }
+
+static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
+static __device__ inline int64_t first_row() { return (int64_t)blockIdx.x * LOSS_WARPS + threadIdx.x / WARP; }
+static __device__ inline int64_t row_stride() { return (int64_t)gridDim.x * LOSS_WARPS; }
+
+/* The warp's; x is the row that begins at element `row`. */
+static __device__ inline Softmax softmax_row(Elements x, int64_t row, int64_t classes) {
+    Softmax s = {-INFINITY, 0};
+    double sum = 0;
+    for (int64_t c = lane_index(); c < classes; c += WARP) s.max = fmaxf(s.max, element(x, row + c));
+    s.max = warp_max(s.max);
+    for (int64_t c = lane_index(); c < classes; c += WARP) sum += expf(element(x, row + c) - s.max);
+    s.log_sum = (float)log(warp_sum(sum));
+    return s;
+}
+
+static __device__ inline float log_softmax(Elements x, int64_t i, Softmax s) { return element(x, i) - s.max - s.log_sum; }
+
+static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targets, Shape shape) {
+    const int32_t *t = (const int32_t *)targets.data;
+    int64_t rows = shape.dim[0], classes = shape.dim[1];
+    LossPart mine = {0, 0};
+    for (int64_t n = first_row(); n < rows; n += row_stride()) {
+        if (t[n] == to.attr.ignore_index) continue;
+        Softmax s = softmax_row(x, n * classes, classes);
+        double smooth = 0;
+        if (to.attr.smoothing != 0)
+            for (int64_t c = lane_index(); c < classes; c += WARP) smooth -= log_softmax(x, n * classes + c, s);
+        mine.sum += to.attr.smoothing / (double)classes * smooth;
+        if (lane_index()) continue;
+        bool known = t[n] >= 0 && t[n] < classes; /* labels were checked when they came in */
+        mine.sum += (1.0 - to.attr.smoothing) * (known ? -log_softmax(x, n * classes + t[n], s) : NAN);
+        mine.count++;
+    }
+    part_store(&to, mine);
+}
+
+typedef struct Gradient { LossAttr attr; const StepState *state; Elements dx; } Gradient;
+
+/* Samples that are not ignored. Each block counts them anew: labels are few bytes beside the logits. */
+static __device__ inline double samples_counted(const int32_t *t, int64_t rows, int32_t ignored) {
+    double count = 0;
+    for (int64_t n = threadIdx.x; n < rows; n += blockDim.x) count += t[n] != ignored;
+    return block_sum(count);
+}
+
+static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements targets, Shape shape) {
+    const int32_t *t = (const int32_t *)targets.data;
+    int64_t rows = shape.dim[0], classes = shape.dim[1];
+    double count = to.attr.sum ? 1.0 : samples_counted(t, rows, to.attr.ignore_index);
+    float scale = gradient_scale(to.attr, to.state, count);
+    for (int64_t n = first_row(); n < rows; n += row_stride()) {
+        bool ignored = t[n] == to.attr.ignore_index;
+        Softmax s = softmax_row(x, n * classes, classes);
+        for (int64_t c = lane_index(); c < classes; c += WARP) {
+            float wanted = (c == t[n] ? 1.0f - to.attr.smoothing : 0.0f) + to.attr.smoothing / (float)classes;
+            float d = scale * (expf(log_softmax(x, n * classes + c, s)) - wanted);
+            dtype_store(to.dx.type, to.dx.data, (size_t)(n * classes + c), ignored ? 0.0f : d);
+        }
+    }
+}
+
+int k_cuda_cross_entropy(const KArgs *a, Err *e) { return loss_run(a, e, cross_entropy_terms); }
+
+int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {
+    Gradient to = {a->attr->loss, (const StepState *)a->in[2].data, elements_of(&a->out[0])};
+    unsigned blocks = blocks_for(a, a->in[1].count * WARP, LOSS_THREADS);
+    return launch_op(a, e, cross_entropy_slopes, blocks, LOSS_THREADS, to, elements_of(&a->in[0]),
+                     elements_of(&a->in[1]), a->in[0].shape);
+}
+
+/* ---- losses of single elements: x and t of one shape and order */
+
+struct Mse {
+    static __device__ float value(float x, float t) { return mse_value(x, t); }
+    static __device__ float slope(float x, float t) { return mse_slope(x, t); }
+};
+struct Bce {
+    static __device__ float value(float x, float t) { return bce_value(x, t); }
+    static __device__ float slope(float x, float t) { return bce_slope(x, t); }
+};
+
+template <typename L> static __global__ void element_terms(LossTo to, Elements x, Elements t, Shape shape) {
+    int64_t count = 1, stride = (int64_t)gridDim.x * blockDim.x * LANES;
+    for (int i = 0; i < shape.rank; i++) count *= shape.dim[i];
+    ElementsOf<2> both = {{x, t}};
+    bool aligned = (uintptr_t)x.data % VECTOR_BYTES == 0 && (uintptr_t)t.data % VECTOR_BYTES == 0;
+    LossPart mine = {0, 0};
+    for (int64_t begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * LANES; begin < count; begin += stride) {
+        int n = count - begin < LANES ? (int)(count - begin) : LANES;
+        float values[2][LANES], sum = 0;
+        elements_load(values, both, begin, n, aligned && n == LANES);
+        for (int i = 0; i < LANES; i++)
+            if (i < n) sum += L::value(values[0][i], values[1][i]);
+        mine.sum += sum;
+        mine.count += n;
+    }
+    part_store(&to, mine);
+}
+
+template <typename L> struct ElementSlope {
+    enum { INPUTS = 2 };
+    LossAttr attr;
+    const StepState *state;
+    int64_t count;
+    __device__ void eight(float *dx, const float (*x)[LANES], int64_t) const {
+        float scale = gradient_scale(attr, state, (double)count);
+        for (int i = 0; i < LANES; i++) dx[i] = scale * L::slope(x[0][i], x[1][i]);
+    }
+};
+
+template <typename L> static int slopes_run(const KArgs *a, Err *e) {
+    ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
+    ElementSlope<L> f = {a->attr->loss, (const StepState *)a->in[2].data, a->in[0].count};
+    return elements_run(a, e, f, x);
+}
+
+int k_cuda_mse(const KArgs *a, Err *e) { return loss_run(a, e, element_terms<Mse>); }
+int k_cuda_mse_dx(const KArgs *a, Err *e) { return slopes_run<Mse>(a, e); }
+int k_cuda_bce_logits(const KArgs *a, Err *e) { return loss_run(a, e, element_terms<Bce>); }
+int k_cuda_bce_logits_dx(const KArgs *a, Err *e) { return slopes_run<Bce>(a, e); }
+
+#define PREPARE(name)                                                                                    \
+    int k_cuda_##name##_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) { \
+        return (void)e, loss_prepare(a, limit, state, workspace);                                        \
+    }
+PREPARE(cross_entropy)
+PREPARE(mse)
+PREPARE(bce_logits)
