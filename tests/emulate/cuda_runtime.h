@@ -19,11 +19,13 @@
     X(cudaErrorInvalidValue, 1, "invalid argument")                                                      \
     X(cudaErrorMemoryAllocation, 2, "out of memory")                                                     \
     X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                                \
+    X(cudaErrorStubLibrary, 34, "CUDA driver is a stub library")                                         \
     X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version")   \
     X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                                      \
     X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                             \
     X(cudaErrorECCUncorrectable, 214, "uncorrectable ECC error encountered")                             \
     X(cudaErrorNvlinkUncorrectable, 220, "uncorrectable NVLink error detected during the execution")     \
+    X(cudaErrorContained, 221, "Invalid access of peer GPU memory over nvlink or a hardware error")      \
     X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                    \
     X(cudaErrorNotReady, 600, "device not ready")                                                        \
     X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                          \
@@ -36,8 +38,7 @@
     X(cudaErrorInvalidAddressSpace, 717, "operation not supported on global/shared address space")       \
     X(cudaErrorInvalidPc, 718, "invalid program counter")                                                \
     X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                         \
-    X(cudaErrorContained, 721, "invalid access of peer GPU memory over nvlink or a hardware error")      \
-    X(cudaErrorExternalDevice, 726, "async error occurred on external device")                           \
+    X(cudaErrorExternalDevice, 722, "an async error occured in external entity outside of CUDA")         \
     X(cudaErrorNotSupported, 801, "operation not supported")                                             \
     X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")        \
     X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture") \
