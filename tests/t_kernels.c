@@ -1,179 +1,24 @@
-/* t_kernels.c: every kernel of the CPU device's own loops against its float64 twin (tests/reference/), as a table of
- * cases.
+/* t_kernels.c: every op but the convolutions and matrix products, on every device, against its float64 twin
+ * (tests/reference/), as a table of cases (kernel_cases.h).
  *
- * Each case runs in every element type. Operands stand between guard bytes; a second run with one thread and, where
- * ops.def allows it, a run in place must give the same bits. Convolutions and matrix products are in t_onednn.c. */
+ * Each case runs in every element type. Operands stand between guard bytes. A second run, with one thread or with
+ * threads and blocks in reverse order, one from storage that is aligned to single elements only, and, where ops.def
+ * allows it, one in place must give the same bits. Convolutions and matrix products are in t_onednn.c.
+ *
+ * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
 #include <omp.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "kernel_cases.h"
+#include "on_device.h"
 #include "reference/reference.h"
 #include "tap.h"
 #include "view.h"
 
-enum { GUARD = 64, GUARD_BYTE = 0xA5, JUNK_BYTE = 0xC3, OPERANDS = OP_IN + OP_OUT };
-
-/* ---- what is tested */
-
-typedef struct Case {
-    const char *name;
-    OpKind kind;
-    Shape x, y;            /* y: where it differs from x */
-    Attr attr;
-    unsigned absent_in, absent_out; /* bit per operand */
-    int64_t order[3];      /* x is a flattened image */
-    StepState state;
-    uint32_t micro, calls;
-    int infinity_at;       /* grad_check: element + 1 */
-} Case;
-
-/* One operand is two letters. Type: f the case's, g the case's other one (all combinations are run), w f32, i labels, b
- * window positions, c dropout's calls, s the step state. Shape: x or y, r x in plain rows, n samples, 1 one element. */
-typedef struct Bench Bench;
-typedef void FillFn(Bench *b);
-typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
-static FillFn fill_calls, fill_coarse, fill_positions, fill_labels, fill_probabilities, fill_squares, fill_infinity;
-
-static const OpTest op_tests[] = {
-    {OP_act, "fx", "fx", NULL},
-    {OP_act_dx, "fx fx", "fx", NULL},
-    {OP_maxpool, "fx", "fy by", fill_coarse},
-    {OP_maxpool_dx, "fy by", "fx", fill_positions},
-    {OP_avgpool, "fx", "fy", NULL},
-    {OP_avgpool_dx, "fy", "fx", NULL},
-    {OP_adaptive_avgpool, "fx", "fy", NULL},
-    {OP_adaptive_avgpool_dx, "fy", "fx", NULL},
-    {OP_dropout, "fx c1", "fx", fill_calls},
-    {OP_dropout_dx, "fx c1", "fx", fill_calls},
-    {OP_count_call, "", "c1", fill_calls},
-    {OP_add, "fx fx", "fx", NULL},
-    {OP_cast, "fx", "gx", NULL},
-    {OP_view, "fx", "fx", NULL},
-    {OP_to_rows, "fx", "fr", NULL},
-    {OP_to_rows_dx, "fr", "fx", NULL},
-    {OP_cross_entropy, "fx in", "w1", fill_labels},
-    {OP_cross_entropy_dx, "fx in s1", "fx", fill_labels},
-    {OP_mse, "fx wx", "w1", NULL},
-    {OP_mse_dx, "fx wx s1", "fx", NULL},
-    {OP_bce_logits, "fx wx", "w1", fill_probabilities},
-    {OP_bce_logits_dx, "fx wx s1", "fx", fill_probabilities},
-    {OP_accumulate, "fx", "gx", NULL},
-    {OP_grad_check, "fx", "s1", fill_infinity},
-    {OP_step_begin, "", "s1", NULL},
-    {OP_sgd, "fx s1", "fx gx wx", NULL},
-    {OP_adam, "fx s1", "fx gx gx wx", fill_squares},
-    {OP_scale_update, "", "s1", NULL},
-};
-
-/* Shapes that meet a single element, odd tails, and several blocks on several threads. */
-#define S2(a, b) {2, {a, b, 1, 1}}
-#define S4(a, b, c, d) {4, {a, b, c, d}}
-#define ONE S2(1, 1)
-#define ODD S2(3, 7)
-#define BIG S2(5, 4001)
-#define IMAGE S4(2, 3, 5, 7)
-#define ACT(f) .attr.act = {ACT_##f, 0.1f, 0}
-#define POOL(kh, kw, sh, sw, ph, pw, dh, dw, pad, div) .attr.pool = {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, pad, div}
-#define BOTH_ACT(f, shape) {#f, OP_act, .x = shape, ACT(f)}, {#f, OP_act_dx, .x = shape, ACT(f)}
-#define BOTH_POOL(op, text, X, Y, ...) \
-    {text, OP_##op, .x = X, .y = Y, __VA_ARGS__}, {text, OP_##op##_dx, .x = X, .y = Y, __VA_ARGS__}
-#define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum}
-#define SCALED .state = {1024, 3, 0, 5}
-#define NO_STATE .absent_in = 1 << 2
-#define BOTH_LOSS(op, text, shape, ...) \
-    {text, OP_##op, .x = shape, __VA_ARGS__}, {text, OP_##op##_dx, .x = shape, SCALED, __VA_ARGS__}, \
-    {text ", no scaler", OP_##op##_dx, .x = shape, NO_STATE, __VA_ARGS__}
-/*                 lr momentum dampening decay beta1 beta2 eps nesterov decoupled */
-#define RULE(...) .attr.optim = {{__VA_ARGS__}}
-#define SGD_PLAIN RULE(0.1f, 0, 0, 0, 0, 0, 0, 0, 0)
-#define SGD_FULL RULE(0.1f, 0.9f, 0.3f, 0.01f, 0, 0, 0, 0, 0)
-#define SGD_NESTEROV RULE(0.1f, 0.9f, 0, 0.01f, 0, 0, 0, 1, 0)
-#define ADAM RULE(0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 0)
-#define ADAMW RULE(0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 1)
-
-static const Case cases[] = {
-    BOTH_ACT(RELU, ONE), BOTH_ACT(RELU, ODD), BOTH_ACT(RELU, BIG), BOTH_ACT(RELU, IMAGE),
-    BOTH_ACT(NONE, ODD), BOTH_ACT(LEAKY, BIG), BOTH_ACT(SIGMOID, BIG), BOTH_ACT(TANH, BIG), BOTH_ACT(GELU, BIG),
-    BOTH_ACT(GELU_TANH, BIG), BOTH_ACT(SIGMOID, ONE), BOTH_ACT(TANH, ODD), BOTH_ACT(GELU, ODD),
-    BOTH_ACT(GELU_TANH, IMAGE),
-    BOTH_POOL(maxpool, "one pixel", S4(1, 1, 1, 1), S4(1, 1, 1, 1), POOL(1, 1, 1, 1, 0, 0, 1, 1, 0, 0)),
-    BOTH_POOL(maxpool, "2x2", S4(3, 19, 8, 6), S4(3, 19, 4, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0)),
-    BOTH_POOL(maxpool, "3x3 overlapping, padded", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 0, 0)),
-    BOTH_POOL(maxpool, "3x2 dilated, oblong", S4(2, 3, 11, 8), S4(2, 3, 8, 6), POOL(3, 2, 1, 1, 1, 0, 3, 2, 0, 0)),
-    BOTH_POOL(maxpool, "ceil_mode", S4(2, 3, 6, 8), S4(2, 3, 3, 4), POOL(3, 3, 2, 2, 0, 0, 1, 1, 0, 0)),
-    BOTH_POOL(maxpool, "many channels", S4(1, 1037, 4, 4), S4(1, 1037, 2, 2), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0)),
-    {"without idx", OP_maxpool, .x = IMAGE, .y = S4(2, 3, 2, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0),
-     .absent_out = 1 << 1},
-    BOTH_POOL(avgpool, "one pixel", S4(1, 1, 1, 1), S4(1, 1, 1, 1), POOL(1, 1, 1, 1, 0, 0, 1, 1, 1, 0)),
-    BOTH_POOL(avgpool, "2x2", S4(3, 19, 8, 6), S4(3, 19, 4, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 1, 0)),
-    BOTH_POOL(avgpool, "gaps between windows", S4(2, 3, 8, 9), S4(2, 3, 3, 2), POOL(2, 3, 3, 5, 0, 0, 1, 1, 1, 0)),
-    BOTH_POOL(avgpool, "padding counted", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 0)),
-    BOTH_POOL(avgpool, "padding not counted", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 0, 0)),
-    BOTH_POOL(avgpool, "divisor", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 5)),
-    BOTH_POOL(avgpool, "ceil_mode, padding counted", S4(2, 3, 6, 8), S4(2, 3, 4, 5),
-              POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 0)),
-    BOTH_POOL(avgpool, "ceil_mode, not counted", S4(2, 3, 6, 8), S4(2, 3, 3, 4), POOL(3, 3, 2, 2, 0, 0, 1, 1, 0, 0)),
-    BOTH_POOL(avgpool, "many channels", S4(1, 1037, 4, 4), S4(1, 1037, 2, 2), POOL(2, 2, 2, 2, 0, 0, 1, 1, 1, 0)),
-    BOTH_POOL(adaptive_avgpool, "to one", S4(2, 19, 5, 7), S4(2, 19, 1, 1), .micro = 0),
-    BOTH_POOL(adaptive_avgpool, "uneven", S4(2, 3, 10, 7), S4(2, 3, 4, 3), .micro = 0),
-    BOTH_POOL(adaptive_avgpool, "same", IMAGE, IMAGE, .micro = 0),
-    BOTH_POOL(adaptive_avgpool, "larger", S4(1, 3, 3, 2), S4(1, 3, 7, 5), .micro = 0),
-    {"one", OP_dropout, .x = ONE, .attr.drop = {0.5f, 1, 0}},
-    {"odd", OP_dropout, .x = ODD, .attr.drop = {0.25f, 2, 0}, .calls = 13},
-    {"several blocks", OP_dropout, .x = BIG, .attr.drop = {0.5f, 3, 0}, .calls = 3},
-    {"image", OP_dropout, .x = IMAGE, .attr.drop = {0.1f, 4, 0}},
-    {"p = 0", OP_dropout, .x = ODD, .attr.drop = {0, 5, 0}},
-    {"p = 1", OP_dropout, .x = BIG, .attr.drop = {1, 6, 0}},
-    {"gradient", OP_dropout_dx, .x = BIG, .attr.drop = {0.5f, 3, 0}, .calls = 3},
-    {"gradient of an image", OP_dropout_dx, .x = IMAGE, .attr.drop = {0.1f, 4, 0}},
-    {"one", OP_add, .x = ONE}, {"odd", OP_add, .x = ODD}, {"several blocks", OP_add, .x = BIG},
-    {"image", OP_add, .x = IMAGE},
-    {"one", OP_cast, .x = ONE}, {"odd", OP_cast, .x = ODD}, {"several blocks", OP_cast, .x = BIG},
-    {"image", OP_cast, .x = IMAGE},
-    {"same storage", OP_view, .x = ODD},
-    {"image", OP_to_rows, .x = IMAGE}, {"flattened", OP_to_rows, .x = S2(2, 105), .order = {3, 5, 7}},
-    {"tiles", OP_to_rows, .x = S4(3, 67, 9, 5)}, {"one", OP_to_rows, .x = S4(1, 1, 1, 1)},
-    {"image", OP_to_rows_dx, .x = IMAGE}, {"flattened", OP_to_rows_dx, .x = S2(2, 105), .order = {3, 5, 7}},
-    {"tiles", OP_to_rows_dx, .x = S4(3, 67, 9, 5)}, {"one", OP_to_rows_dx, .x = S4(1, 1, 1, 1)},
-    BOTH_LOSS(cross_entropy, "one sample", S2(1, 2), LOSS(1, 0, -100, 0)),
-    BOTH_LOSS(cross_entropy, "mean", S2(13, 10), LOSS(0.5f, 0, -100, 0)),
-    BOTH_LOSS(cross_entropy, "sum", S2(13, 10), LOSS(1, 0, -100, 1)),
-    BOTH_LOSS(cross_entropy, "ignored", S2(13, 5), LOSS(1, 0, 2, 0)),
-    BOTH_LOSS(cross_entropy, "smoothed, ignored", S2(13, 5), LOSS(1, 0.1f, 2, 0)),
-    BOTH_LOSS(cross_entropy, "many", S2(301, 37), LOSS(1, 0.1f, -100, 0)),
-    BOTH_LOSS(mse, "one", ONE, LOSS(1, 0, 0, 0)), BOTH_LOSS(mse, "mean", BIG, LOSS(0.25f, 0, 0, 0)),
-    BOTH_LOSS(mse, "sum of an image", IMAGE, LOSS(1, 0, 0, 1)),
-    BOTH_LOSS(bce_logits, "one", ONE, LOSS(1, 0, 0, 0)), BOTH_LOSS(bce_logits, "mean", BIG, LOSS(0.25f, 0, 0, 0)),
-    BOTH_LOSS(bce_logits, "sum of an image", IMAGE, LOSS(1, 0, 0, 1)),
-    {"next", OP_count_call, .x = ONE, .calls = 6},
-    {"first", OP_accumulate, .x = BIG}, {"second", OP_accumulate, .x = BIG, .micro = 1},
-    {"second, odd", OP_accumulate, .x = ODD, .micro = 1},
-    {"finite", OP_grad_check, .x = BIG, SCALED}, {"infinity", OP_grad_check, .x = BIG, SCALED, .infinity_at = 20000},
-    {"NaN", OP_grad_check, .x = ONE, SCALED, .infinity_at = -1},
-    {"step", OP_step_begin, .x = ONE, SCALED}, {"overflow", OP_step_begin, .x = ONE, .state = {1024, 3, 1, 5}},
-    {"plain", OP_sgd, .x = BIG, SGD_PLAIN, .absent_in = 1 << 1, .absent_out = 6},
-    {"plain, scaler, master", OP_sgd, .x = ODD, SGD_PLAIN, SCALED, .absent_out = 2},
-    {"without a state", OP_sgd, .x = BIG, SGD_NESTEROV, .absent_in = 1 << 1, .absent_out = 4},
-    {"first update", OP_sgd, .x = ODD, SGD_FULL, .state = {1024, 0, 0, 1}},
-    {"later update", OP_sgd, .x = BIG, SGD_FULL, SCALED},
-    {"nesterov, master", OP_sgd, .x = BIG, SGD_NESTEROV, SCALED},
-    {"overflow", OP_sgd, .x = ODD, SGD_FULL, .state = {1024, 0, 1, 1}},
-    {"one", OP_adam, .x = ONE, ADAM, .state = {1, 0, 0, 1}, .absent_out = 8},
-    {"adam", OP_adam, .x = BIG, ADAM, SCALED, .absent_out = 8}, {"adam, master", OP_adam, .x = ODD, ADAM, SCALED},
-    {"adamw", OP_adam, .x = BIG, ADAMW, SCALED, .absent_out = 8}, {"adamw, master", OP_adam, .x = ODD, ADAMW, SCALED},
-    {"overflow", OP_adam, .x = ODD, ADAM, .state = {1024, 0, 1, 5}},
-    {"good", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 2000}},
-    {"grows", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 4}},
-    {"backs off", OP_scale_update, .x = ONE, .state = {1024, 3, 1, 5}, .attr.scaler = {2, 0.5f, 4}},
-};
+enum { GUARD = 256, GUARD_BYTE = 0xA5, JUNK_BYTE = 0xC3, OPERANDS = OP_IN + OP_OUT, LIMIT = 4 << 20 };
 
 /* ---- one case at work */
-
-/* The kernels by kind; what is not tested here is linked all the same. */
-static KernelRun *const kernels[] = {
-#define OP(name, in, out, inplace, autocast, prepare, equation) k_cpu_##name,
-#include "ops.def"
-#undef OP
-};
 
 typedef struct Operand {
     bool present, state;  /* state: no numbers, but b->step */
@@ -186,6 +31,7 @@ typedef struct Operand {
 } Operand;
 
 struct Bench {
+    Device *device;
     const Case *c;
     const OpTest *test;
     DType f, g;
@@ -287,7 +133,8 @@ static void bench_close(Bench *b) {
 }
 
 /* The kernel once, on freshly loaded storage; in place: output 0 stands where input 0 does. */
-static void run(Bench *b, bool inplace) {
+static void run(Bench *b, bool inplace, bool misaligned) {
+    Apply to = {b->device, GUARD, misaligned};
     KArgs a;
     Err e = {0, ""};
     memset(&a, 0, sizeof a);
@@ -303,7 +150,7 @@ static void run(Bench *b, bool inplace) {
         else a.out[k - OP_IN] = v;
     }
     if (inplace) a.out[0].data = a.in[0].data;
-    if (kernels[a.kind](&a, &e) != OK) PROBLEM(b, "the kernel failed: %s", e.text);
+    if (apply(&to, &a, LIMIT, &e) != OK) PROBLEM(b, "the kernel failed: %s", e.text);
     if (inplace) memcpy(storage(&b->operand[OP_IN]), a.out[0].data, b->operand[OP_IN].bytes);
 }
 
@@ -377,35 +224,48 @@ static void check_same(Bench *b, int from, const char *what) {
     }
 }
 
-static void case_run(const OpTest *test, const Case *c, DType f, DType g) {
-    Bench *b = calloc(1, sizeof *b);
-    int threads = omp_get_max_threads(), inplace_slot = op_info(c->kind)->inplace;
-    bool alias = c->kind == OP_view; /* not an operation but a claim: only in place */
-    if (!b) exit(2);
-    b->c = c;
-    b->test = test;
-    b->f = f;
-    b->g = g;
-    bench_open(b);
+/* Everything in another order: one thread instead of many, the last block first, nothing before it is waited for. */
+static void run_otherwise(Bench *b, bool inplace) {
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    setenv("EMULATE_REVERSE", "1", 1);
+    setenv("EMULATE_LATE", "1", 1);
+    run(b, inplace, false);
+    unsetenv("EMULATE_REVERSE");
+    unsetenv("EMULATE_LATE");
+    omp_set_num_threads(threads);
+}
+
+static void bench_run(Bench *b) {
+    bool alias = b->c->kind == OP_view; /* not an operation but a claim: only in place */
     save(b);
-    run(b, alias);
+    run(b, alias, false);
     for (int k = 0; k < OP_IN; k++)
         if (b->operand[k].present && memcmp(b->operand[k].first, storage(&b->operand[k]), b->operand[k].bytes))
             PROBLEM(b, "input %d changed", k);
     check_guards(b);
     save(b);
-    omp_set_num_threads(1);
-    run(b, alias);
-    omp_set_num_threads(threads);
+    run_otherwise(b, alias);
     check_same(b, 0, "from run to run");
-    if (inplace_slot == 0) run(b, true);
+    run(b, alias, true);
+    check_guards(b);
+    check_same(b, 0, "where nothing is aligned");
+    if (op_info(b->c->kind)->inplace == 0) run(b, true, false);
     check_guards(b);
     check_same(b, OP_IN, "in place");
     twin(b);
     compare(b);
+}
+
+static void case_run(Device *device, const OpTest *test, const Case *c, DType f, DType g) {
+    Bench *b = calloc(1, sizeof *b);
     char x[SHAPE_TEXT];
-    if (!ok(!b->problem[0], "%s %s %s %s %s", op_info(c->kind)->name, c->name, shape_text(&c->x, x), dtype_name(f),
-            dtype_name(g)))
+    if (!b) exit(2);
+    *b = (Bench){.device = device, .c = c, .test = test, .f = f, .g = g};
+    bench_open(b);
+    bench_run(b);
+    if (!ok(!b->problem[0], "%s %s %s %s %s %s", device->table->kind, op_info(c->kind)->name, c->name,
+            shape_text(&c->x, x), dtype_name(f), dtype_name(g)))
         printf("# %s\n", b->problem);
     bench_close(b);
     free(b);
@@ -458,61 +318,94 @@ static View view_at(void *data, Shape shape, DType t, int channels_last) {
     return (View){data, shape, t, channels_last, {0, 0, 0}, shape_elements(&shape)};
 }
 
-static void test_special_values(void) {
+static void test_special_values(Device *d) {
     Err e = {0, ""};
+    Apply to = {d, 0, false};
     float x[4] = {-1, NAN, 2, 1}, y[4];
     uint8_t idx[1];
-    Attr attr = {.act = {ACT_RELU, 0, 0}}, window = {.pool = {{2, 2}, {2, 2}, {0, 0}, {1, 1}, 0, 0}};
-    KArgs a = {.attr = &attr, .in = {view_at(x, shape2(1, 4), DT_F32, 0)},
+    Attr relu = {.act = {ACT_RELU, 0, 0}}, window = {.pool = {{2, 2}, {2, 2}, {0, 0}, {1, 1}, 0, 0}};
+    KArgs a = {.kind = OP_act, .attr = &relu, .in = {view_at(x, shape2(1, 4), DT_F32, 0)},
                .out = {view_at(y, shape2(1, 4), DT_F32, 0)}};
-    is_int(k_cpu_act(&a, &e), OK, "relu of a NaN runs");
+    is_int(apply(&to, &a, LIMIT, &e), OK, "relu of a NaN runs");
     ok(y[0] == 0 && isnan(y[1]) && y[2] == 2, "relu lets a NaN through");
     KArgs p = {.kind = OP_maxpool, .attr = &window, .in = {view_at(x, shape4(1, 1, 2, 2), DT_F32, 1)},
                .out = {view_at(y, shape4(1, 1, 1, 1), DT_F32, 1), view_at(idx, shape4(1, 1, 1, 1), DT_U8, 1)}};
-    is_int(k_cpu_maxpool(&p, &e), OK, "maxpool of a NaN runs");
+    is_int(apply(&to, &p, LIMIT, &e), OK, "maxpool of a NaN runs");
     ok(isnan(y[0]) && idx[0] == 1, "maxpool lets a NaN win");
     for (int i = 0; i < 4; i++) x[i] = -INFINITY;
-    is_int(k_cpu_maxpool(&p, &e), OK, "maxpool of -inf runs");
+    is_int(apply(&to, &p, LIMIT, &e), OK, "maxpool of -inf runs");
     ok(y[0] == -INFINITY && idx[0] == 0, "the first of equal infinities is the maximum");
     p.in[0].channels_last = 0;
-    is_int(k_cpu_maxpool(&p, &e), ERR_INTERNAL, "an image in another layout is refused");
+    is_int(apply(&to, &p, LIMIT, &e), ERR_INTERNAL, "an image in another layout is refused");
     has_text(e.text, "maxpool", "and the message names the op");
-    KArgs v = {.in = {view_at(x, shape2(1, 4), DT_F32, 0)}, .out = {view_at(y, shape2(1, 4), DT_F32, 0)}};
-    is_int(k_cpu_view(&v, &e), ERR_INTERNAL, "a view of other storage is refused");
+    KArgs v = {.kind = OP_view, .attr = &relu, .in = {view_at(x, shape2(1, 4), DT_F32, 0)},
+               .out = {view_at(y, shape2(1, 4), DT_F32, 0)}};
+    is_int(apply(&to, &v, LIMIT, &e), ERR_INTERNAL, "a view of other storage is refused");
 }
 
-static void test_ignored(void) {
+static void test_ignored(Device *d) {
     Err e = {0, ""};
-    float x[20] = {0}, y[20];
-    int32_t t[2];
+    Apply to = {d, 0, false};
+    float x[20] = {0}, y[20], loss;
+    int32_t t[2] = {-100, -100};
     Attr attr = {.loss = {1, 0, -100, 0}};
-    KArgs a = {.attr = &attr, .in = {view_at(x, shape2(2, 10), DT_F32, 0), view_at(t, shape1(2), DT_I32, 0)},
-               .out = {view_at(y, shape2(2, 10), DT_F32, 0)}};
-    t[0] = t[1] = -100;
-    is_int(k_cpu_cross_entropy(&a, &e), OK, "all samples ignored: runs");
-    ok(isnan(y[0]), "the mean over no samples is NaN");
-    is_int(k_cpu_cross_entropy_dx(&a, &e), OK, "its gradient runs");
+    KArgs a = {.kind = OP_cross_entropy, .attr = &attr,
+               .in = {view_at(x, shape2(2, 10), DT_F32, 0), view_at(t, shape1(2), DT_I32, 0)},
+               .out = {view_at(&loss, shape1(1), DT_F32, 0)}};
+    is_int(apply(&to, &a, LIMIT, &e), OK, "all samples ignored: runs");
+    ok(isnan(loss), "the mean over no samples is NaN");
+    a.kind = OP_cross_entropy_dx;
+    a.out[0] = view_at(y, shape2(2, 10), DT_F32, 0);
+    is_int(apply(&to, &a, LIMIT, &e), OK, "its gradient runs");
     bool zero = true;
     for (int i = 0; i < 20; i++) zero &= y[i] == 0;
     ok(zero, "and is zero");
 }
 
-int main(void) {
+/* ---- devices */
+
+static void test_device(Device *device) {
     static const DType types[] = {DT_F32, DT_BF16, DT_F16};
-    int covered[OP_KIND_COUNT] = {0};
     for (size_t i = 0; i < ARRAY_LEN(op_tests); i++)
         for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
             if (cases[k].kind != op_tests[i].kind) continue;
-            covered[cases[k].kind]++;
             for (size_t f = 0; f < ARRAY_LEN(types); f++)
                 for (size_t g = 0; g < (strchr(op_tests[i].out, 'g') ? ARRAY_LEN(types) : 1); g++)
-                    case_run(&op_tests[i], &cases[k], types[f], types[g]);
+                    case_run(device, &op_tests[i], &cases[k], types[f], types[g]);
         }
-    for (int kind = 0; kind < OP_KIND_COUNT; kind++)
-        ok(op_info(kind)->prepared ? !ref_table[kind] : ref_table[kind] && covered[kind], "%s has %s",
-           op_info(kind)->name,
-           op_info(kind)->prepared ? "its test in t_onednn.c" : "a twin and cases");
-    test_special_values();
-    test_ignored();
+    test_special_values(device);
+    test_ignored(device);
+}
+
+/* An op has a twin, cases and this test, or it is one of t_onednn.c's. */
+static void test_covered(void) {
+    for (int kind = 0; kind < OP_KIND_COUNT; kind++) {
+        int covered = 0;
+        for (size_t k = 0; k < ARRAY_LEN(cases); k++) covered += cases[k].kind == (OpKind)kind;
+        ok(ref_table[kind] ? covered : op_info(kind)->prepared, "%s has %s", op_info(kind)->name,
+           ref_table[kind] ? "a twin and cases" : "its test in t_onednn.c");
+    }
+}
+
+/* The plugin that is tested, unless the environment names one. */
+static void plugin_choose(char *path, size_t size) {
+    const char *build = getenv("BUILD");
+    snprintf(path, size, "%s/emulate/memtide_cuda.so", build ? build : "build");
+    setenv("MEMTIDE_CUDA", path, 0);
+    snprintf(path, size, "%s", getenv("MEMTIDE_CUDA"));
+}
+
+int main(void) {
+    static const char *const names[] = {"cpu", "cuda:0"};
+    char plugin[1024];
+    plugin_choose(plugin, sizeof plugin);
+    test_covered();
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        Device *device = NULL;
+        Err e = {0, ""};
+        if (i > 0 && access(plugin, R_OK)) skip(names[i], "no CUDA plugin was built");
+        else if (ok(device_open(names[i], &device, &e) == OK, "%s opens %s", names[i], e.text)) test_device(device);
+        device_close(device);
+    }
     return tap_done();
 }

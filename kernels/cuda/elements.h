@@ -22,7 +22,7 @@ static inline Elements elements_of(const View *v) {
     return e;
 }
 
-static inline bool elements_aligned(Elements x) { return (uintptr_t)x.data % VECTOR_BYTES == 0; }
+static __host__ __device__ inline bool elements_aligned(Elements x) { return (uintptr_t)x.data % VECTOR_BYTES == 0; }
 
 /* `begin` is a multiple of LANES */
 static __device__ inline Piece piece_load(Elements x, int64_t begin) {

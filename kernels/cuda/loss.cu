@@ -78,12 +78,13 @@ static int loss_prepare(const KArgs *a, size_t limit, void **state, size_t *work
     return OK;
 }
 
-/* `terms` makes the terms of x and t. */
-static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elements, Shape)) {
+/* `terms` makes those of x (rows, classes) and t; of single elements, each is a row. */
+static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elements, int64_t, int64_t),
+                    int64_t rows) {
     LossTo to = {a->attr->loss, (float *)a->out[0].data, (LossPart *)a->workspace};
     int parts = (int)loss_parts(a, a->workspace_bytes);
-    int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(&a->in[0]), elements_of(&a->in[1]),
-                       a->in[0].shape);
+    int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(&a->in[0]), elements_of(&a->in[1]), rows,
+                       a->in[0].count / rows);
     return rc != OK || parts == 1 ? rc : launch_op(a, e, loss_finish, 1, LOSS_THREADS, to, parts);
 }
 
@@ -117,9 +118,8 @@ static __device__ inline Softmax softmax_row(Elements x, int64_t row, int64_t cl
 
 static __device__ inline float log_softmax(Elements x, int64_t i, Softmax s) { return element(x, i) - s.max - s.log_sum; }
 
-static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targets, Shape shape) {
+static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targets, int64_t rows, int64_t classes) {
     const int32_t *t = (const int32_t *)targets.data;
-    int64_t rows = shape.dim[0], classes = shape.dim[1];
     LossPart mine = {0, 0};
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
         if (t[n] == to.attr.ignore_index) continue;
@@ -145,9 +145,9 @@ static __device__ inline double samples_counted(const int32_t *t, int64_t rows, 
     return block_sum(count);
 }
 
-static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements targets, Shape shape) {
+static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements targets, int64_t rows,
+                                            int64_t classes) {
     const int32_t *t = (const int32_t *)targets.data;
-    int64_t rows = shape.dim[0], classes = shape.dim[1];
     double count = to.attr.sum ? 1.0 : samples_counted(t, rows, to.attr.ignore_index);
     float scale = gradient_scale(to.attr, to.state, count);
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
@@ -161,13 +161,13 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
     }
 }
 
-int k_cuda_cross_entropy(const KArgs *a, Err *e) { return loss_run(a, e, cross_entropy_terms); }
+int k_cuda_cross_entropy(const KArgs *a, Err *e) { return loss_run(a, e, cross_entropy_terms, a->in[1].count); }
 
 int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {
     Gradient to = {a->attr->loss, (const StepState *)a->in[2].data, elements_of(&a->out[0])};
     unsigned blocks = blocks_for(a, a->in[1].count * WARP, LOSS_THREADS);
     return launch_op(a, e, cross_entropy_slopes, blocks, LOSS_THREADS, to, elements_of(&a->in[0]),
-                     elements_of(&a->in[1]), a->in[0].shape);
+                     elements_of(&a->in[1]), a->in[1].count, a->in[0].count / a->in[1].count);
 }
 
 /* ---- losses of single elements: x and t of one shape and order */
@@ -181,11 +181,10 @@ struct Bce {
     static __device__ float slope(float x, float t) { return bce_slope(x, t); }
 };
 
-template <typename L> static __global__ void element_terms(LossTo to, Elements x, Elements t, Shape shape) {
-    int64_t count = 1, stride = (int64_t)gridDim.x * blockDim.x * LANES;
-    for (int i = 0; i < shape.rank; i++) count *= shape.dim[i];
+template <typename L> static __global__ void element_terms(LossTo to, Elements x, Elements t, int64_t count, int64_t) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x * LANES;
     ElementsOf<2> both = {{x, t}};
-    bool aligned = (uintptr_t)x.data % VECTOR_BYTES == 0 && (uintptr_t)t.data % VECTOR_BYTES == 0;
+    bool aligned = elements_aligned(x) && elements_aligned(t);
     LossPart mine = {0, 0};
     for (int64_t begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * LANES; begin < count; begin += stride) {
         int n = count - begin < LANES ? (int)(count - begin) : LANES;
@@ -216,9 +215,9 @@ template <typename L> static int slopes_run(const KArgs *a, Err *e) {
     return elements_run(a, e, f, x);
 }
 
-int k_cuda_mse(const KArgs *a, Err *e) { return loss_run(a, e, element_terms<Mse>); }
+int k_cuda_mse(const KArgs *a, Err *e) { return loss_run(a, e, element_terms<Mse>, a->in[0].count); }
 int k_cuda_mse_dx(const KArgs *a, Err *e) { return slopes_run<Mse>(a, e); }
-int k_cuda_bce_logits(const KArgs *a, Err *e) { return loss_run(a, e, element_terms<Bce>); }
+int k_cuda_bce_logits(const KArgs *a, Err *e) { return loss_run(a, e, element_terms<Bce>, a->in[0].count); }
 int k_cuda_bce_logits_dx(const KArgs *a, Err *e) { return slopes_run<Bce>(a, e); }
 
 #define PREPARE(name)                                                                                    \

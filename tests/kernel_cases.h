@@ -1,0 +1,159 @@
+/* kernel_cases.h: what t_kernels.c runs: the operands of each op, and the cases. */
+#ifndef KERNEL_CASES_H
+#define KERNEL_CASES_H
+
+#include "op.h"
+
+typedef struct Case {
+    const char *name;
+    OpKind kind;
+    Shape x, y;            /* y: where it differs from x */
+    Attr attr;
+    unsigned absent_in, absent_out; /* bit per operand */
+    int64_t order[3];      /* x is a flattened image */
+    StepState state;
+    uint32_t micro, calls;
+    int infinity_at;       /* grad_check: element + 1 */
+} Case;
+
+/* One operand is two letters. Type: f the case's, g the case's other one (all combinations are run), w f32, i labels, b
+ * window positions, c dropout's calls, s the step state. Shape: x or y, r x in plain rows, n samples, 1 one element. */
+typedef struct Bench Bench;
+typedef void FillFn(Bench *b);
+typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
+static FillFn fill_calls, fill_coarse, fill_positions, fill_labels, fill_probabilities, fill_squares, fill_infinity;
+
+static const OpTest op_tests[] = {
+    {OP_act, "fx", "fx", NULL},
+    {OP_act_dx, "fx fx", "fx", NULL},
+    {OP_maxpool, "fx", "fy by", fill_coarse},
+    {OP_maxpool_dx, "fy by", "fx", fill_positions},
+    {OP_avgpool, "fx", "fy", NULL},
+    {OP_avgpool_dx, "fy", "fx", NULL},
+    {OP_adaptive_avgpool, "fx", "fy", NULL},
+    {OP_adaptive_avgpool_dx, "fy", "fx", NULL},
+    {OP_dropout, "fx c1", "fx", fill_calls},
+    {OP_dropout_dx, "fx c1", "fx", fill_calls},
+    {OP_count_call, "", "c1", fill_calls},
+    {OP_add, "fx fx", "fx", NULL},
+    {OP_cast, "fx", "gx", NULL},
+    {OP_view, "fx", "fx", NULL},
+    {OP_to_rows, "fx", "fr", NULL},
+    {OP_to_rows_dx, "fr", "fx", NULL},
+    {OP_cross_entropy, "fx in", "w1", fill_labels},
+    {OP_cross_entropy_dx, "fx in s1", "fx", fill_labels},
+    {OP_mse, "fx wx", "w1", NULL},
+    {OP_mse_dx, "fx wx s1", "fx", NULL},
+    {OP_bce_logits, "fx wx", "w1", fill_probabilities},
+    {OP_bce_logits_dx, "fx wx s1", "fx", fill_probabilities},
+    {OP_accumulate, "fx", "gx", NULL},
+    {OP_grad_check, "fx", "s1", fill_infinity},
+    {OP_step_begin, "", "s1", NULL},
+    {OP_sgd, "fx s1", "fx gx wx", NULL},
+    {OP_adam, "fx s1", "fx gx gx wx", fill_squares},
+    {OP_scale_update, "", "s1", NULL},
+};
+
+/* Shapes that meet a single element, odd tails, and several blocks on several threads. */
+#define S2(a, b) {2, {a, b, 1, 1}}
+#define S4(a, b, c, d) {4, {a, b, c, d}}
+#define ONE S2(1, 1)
+#define ODD S2(3, 7)
+#define BIG S2(5, 4001)
+#define IMAGE S4(2, 3, 5, 7)
+#define ACT(f) .attr.act = {ACT_##f, 0.1f, 0}
+#define POOL(kh, kw, sh, sw, ph, pw, dh, dw, pad, div) .attr.pool = {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, pad, div}
+#define BOTH_ACT(f, shape) {#f, OP_act, .x = shape, ACT(f)}, {#f, OP_act_dx, .x = shape, ACT(f)}
+#define BOTH_POOL(op, text, X, Y, ...) \
+    {text, OP_##op, .x = X, .y = Y, __VA_ARGS__}, {text, OP_##op##_dx, .x = X, .y = Y, __VA_ARGS__}
+#define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum}
+#define SCALED .state = {1024, 3, 0, 5}
+#define NO_STATE .absent_in = 1 << 2
+#define BOTH_LOSS(op, text, shape, ...) \
+    {text, OP_##op, .x = shape, __VA_ARGS__}, {text, OP_##op##_dx, .x = shape, SCALED, __VA_ARGS__}, \
+    {text ", no scaler", OP_##op##_dx, .x = shape, NO_STATE, __VA_ARGS__}
+/*                 lr momentum dampening decay beta1 beta2 eps nesterov decoupled */
+#define RULE(...) .attr.optim = {{__VA_ARGS__}}
+#define SGD_PLAIN RULE(0.1f, 0, 0, 0, 0, 0, 0, 0, 0)
+#define SGD_FULL RULE(0.1f, 0.9f, 0.3f, 0.01f, 0, 0, 0, 0, 0)
+#define SGD_NESTEROV RULE(0.1f, 0.9f, 0, 0.01f, 0, 0, 0, 1, 0)
+#define ADAM RULE(0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 0)
+#define ADAMW RULE(0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 1)
+
+static const Case cases[] = {
+    BOTH_ACT(RELU, ONE), BOTH_ACT(RELU, ODD), BOTH_ACT(RELU, BIG), BOTH_ACT(RELU, IMAGE),
+    BOTH_ACT(NONE, ODD), BOTH_ACT(LEAKY, BIG), BOTH_ACT(SIGMOID, BIG), BOTH_ACT(TANH, BIG), BOTH_ACT(GELU, BIG),
+    BOTH_ACT(GELU_TANH, BIG), BOTH_ACT(SIGMOID, ONE), BOTH_ACT(TANH, ODD), BOTH_ACT(GELU, ODD),
+    BOTH_ACT(GELU_TANH, IMAGE),
+    BOTH_POOL(maxpool, "one pixel", S4(1, 1, 1, 1), S4(1, 1, 1, 1), POOL(1, 1, 1, 1, 0, 0, 1, 1, 0, 0)),
+    BOTH_POOL(maxpool, "2x2", S4(3, 19, 8, 6), S4(3, 19, 4, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0)),
+    BOTH_POOL(maxpool, "3x3 overlapping, padded", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 0, 0)),
+    BOTH_POOL(maxpool, "3x2 dilated, oblong", S4(2, 3, 11, 8), S4(2, 3, 8, 6), POOL(3, 2, 1, 1, 1, 0, 3, 2, 0, 0)),
+    BOTH_POOL(maxpool, "ceil_mode", S4(2, 3, 6, 8), S4(2, 3, 3, 4), POOL(3, 3, 2, 2, 0, 0, 1, 1, 0, 0)),
+    BOTH_POOL(maxpool, "many channels", S4(1, 1037, 4, 4), S4(1, 1037, 2, 2), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0)),
+    {"without idx", OP_maxpool, .x = IMAGE, .y = S4(2, 3, 2, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0),
+     .absent_out = 1 << 1},
+    BOTH_POOL(avgpool, "one pixel", S4(1, 1, 1, 1), S4(1, 1, 1, 1), POOL(1, 1, 1, 1, 0, 0, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "2x2", S4(3, 19, 8, 6), S4(3, 19, 4, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "gaps between windows", S4(2, 3, 8, 9), S4(2, 3, 3, 2), POOL(2, 3, 3, 5, 0, 0, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "padding counted", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "padding not counted", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 0, 0)),
+    BOTH_POOL(avgpool, "divisor", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 5)),
+    BOTH_POOL(avgpool, "ceil_mode, padding counted", S4(2, 3, 6, 8), S4(2, 3, 4, 5),
+              POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "ceil_mode, not counted", S4(2, 3, 6, 8), S4(2, 3, 3, 4), POOL(3, 3, 2, 2, 0, 0, 1, 1, 0, 0)),
+    BOTH_POOL(avgpool, "many channels", S4(1, 1037, 4, 4), S4(1, 1037, 2, 2), POOL(2, 2, 2, 2, 0, 0, 1, 1, 1, 0)),
+    BOTH_POOL(adaptive_avgpool, "to one", S4(2, 19, 5, 7), S4(2, 19, 1, 1), .micro = 0),
+    BOTH_POOL(adaptive_avgpool, "uneven", S4(2, 3, 10, 7), S4(2, 3, 4, 3), .micro = 0),
+    BOTH_POOL(adaptive_avgpool, "same", IMAGE, IMAGE, .micro = 0),
+    BOTH_POOL(adaptive_avgpool, "larger", S4(1, 3, 3, 2), S4(1, 3, 7, 5), .micro = 0),
+    {"one", OP_dropout, .x = ONE, .attr.drop = {0.5f, 1, 0}},
+    {"odd", OP_dropout, .x = ODD, .attr.drop = {0.25f, 2, 0}, .calls = 13},
+    {"several blocks", OP_dropout, .x = BIG, .attr.drop = {0.5f, 3, 0}, .calls = 3},
+    {"image", OP_dropout, .x = IMAGE, .attr.drop = {0.1f, 4, 0}},
+    {"p = 0", OP_dropout, .x = ODD, .attr.drop = {0, 5, 0}},
+    {"p = 1", OP_dropout, .x = BIG, .attr.drop = {1, 6, 0}},
+    {"gradient", OP_dropout_dx, .x = BIG, .attr.drop = {0.5f, 3, 0}, .calls = 3},
+    {"gradient of an image", OP_dropout_dx, .x = IMAGE, .attr.drop = {0.1f, 4, 0}},
+    {"one", OP_add, .x = ONE}, {"odd", OP_add, .x = ODD}, {"several blocks", OP_add, .x = BIG},
+    {"image", OP_add, .x = IMAGE},
+    {"one", OP_cast, .x = ONE}, {"odd", OP_cast, .x = ODD}, {"several blocks", OP_cast, .x = BIG},
+    {"image", OP_cast, .x = IMAGE},
+    {"same storage", OP_view, .x = ODD},
+    {"image", OP_to_rows, .x = IMAGE}, {"flattened", OP_to_rows, .x = S2(2, 105), .order = {3, 5, 7}},
+    {"tiles", OP_to_rows, .x = S4(3, 67, 9, 5)}, {"one", OP_to_rows, .x = S4(1, 1, 1, 1)},
+    {"image", OP_to_rows_dx, .x = IMAGE}, {"flattened", OP_to_rows_dx, .x = S2(2, 105), .order = {3, 5, 7}},
+    {"tiles", OP_to_rows_dx, .x = S4(3, 67, 9, 5)}, {"one", OP_to_rows_dx, .x = S4(1, 1, 1, 1)},
+    BOTH_LOSS(cross_entropy, "one sample", S2(1, 2), LOSS(1, 0, -100, 0)),
+    BOTH_LOSS(cross_entropy, "mean", S2(13, 10), LOSS(0.5f, 0, -100, 0)),
+    BOTH_LOSS(cross_entropy, "sum", S2(13, 10), LOSS(1, 0, -100, 1)),
+    BOTH_LOSS(cross_entropy, "ignored", S2(13, 5), LOSS(1, 0, 2, 0)),
+    BOTH_LOSS(cross_entropy, "smoothed, ignored", S2(13, 5), LOSS(1, 0.1f, 2, 0)),
+    BOTH_LOSS(cross_entropy, "many", S2(701, 37), LOSS(1, 0.1f, -100, 0)),
+    BOTH_LOSS(mse, "one", ONE, LOSS(1, 0, 0, 0)), BOTH_LOSS(mse, "mean", BIG, LOSS(0.25f, 0, 0, 0)),
+    BOTH_LOSS(mse, "sum of an image", IMAGE, LOSS(1, 0, 0, 1)),
+    BOTH_LOSS(bce_logits, "one", ONE, LOSS(1, 0, 0, 0)), BOTH_LOSS(bce_logits, "mean", BIG, LOSS(0.25f, 0, 0, 0)),
+    BOTH_LOSS(bce_logits, "sum of an image", IMAGE, LOSS(1, 0, 0, 1)),
+    {"next", OP_count_call, .x = ONE, .calls = 6},
+    {"first", OP_accumulate, .x = BIG}, {"second", OP_accumulate, .x = BIG, .micro = 1},
+    {"second, odd", OP_accumulate, .x = ODD, .micro = 1},
+    {"finite", OP_grad_check, .x = BIG, SCALED}, {"infinity", OP_grad_check, .x = BIG, SCALED, .infinity_at = 20000},
+    {"NaN", OP_grad_check, .x = ONE, SCALED, .infinity_at = -1},
+    {"step", OP_step_begin, .x = ONE, SCALED}, {"overflow", OP_step_begin, .x = ONE, .state = {1024, 3, 1, 5}},
+    {"plain", OP_sgd, .x = BIG, SGD_PLAIN, .absent_in = 1 << 1, .absent_out = 6},
+    {"plain, scaler, master", OP_sgd, .x = ODD, SGD_PLAIN, SCALED, .absent_out = 2},
+    {"without a state", OP_sgd, .x = BIG, SGD_NESTEROV, .absent_in = 1 << 1, .absent_out = 4},
+    {"first update", OP_sgd, .x = ODD, SGD_FULL, .state = {1024, 0, 0, 1}},
+    {"later update", OP_sgd, .x = BIG, SGD_FULL, SCALED},
+    {"nesterov, master", OP_sgd, .x = BIG, SGD_NESTEROV, SCALED},
+    {"overflow", OP_sgd, .x = ODD, SGD_FULL, .state = {1024, 0, 1, 1}},
+    {"one", OP_adam, .x = ONE, ADAM, .state = {1, 0, 0, 1}, .absent_out = 8},
+    {"adam", OP_adam, .x = BIG, ADAM, SCALED, .absent_out = 8}, {"adam, master", OP_adam, .x = ODD, ADAM, SCALED},
+    {"adamw", OP_adam, .x = BIG, ADAMW, SCALED, .absent_out = 8}, {"adamw, master", OP_adam, .x = ODD, ADAMW, SCALED},
+    {"overflow", OP_adam, .x = ODD, ADAM, .state = {1024, 0, 1, 5}},
+    {"good", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 2000}},
+    {"grows", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 4}},
+    {"backs off", OP_scale_update, .x = ONE, .state = {1024, 3, 1, 5}, .attr.scaler = {2, 0.5f, 4}},
+};
+
+#endif
