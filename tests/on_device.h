@@ -16,7 +16,8 @@ typedef struct Apply {
     bool misaligned; /* operands start one element further on the device */
 } Apply;
 
-typedef struct ApplyBlock { char *host, *base, *at; size_t bytes, allocated; } ApplyBlock; /* at: where host is copied to */
+/* host[bytes] is copied to `at`, inside the allocation base */
+typedef struct ApplyBlock { char *host, *base, *at; size_t bytes, allocated; } ApplyBlock;
 
 static View *apply_view(KArgs *a, int k) { return k < OP_IN ? &a->in[k] : &a->out[k - OP_IN]; }
 

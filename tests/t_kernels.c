@@ -362,6 +362,50 @@ static void test_ignored(Device *d) {
     ok(zero, "and is zero");
 }
 
+/* Bits of any fp32 number by its index: every 16-bit number of both types, what lies half way to the next, and the
+ * neighbours of that. */
+enum { NEAR = 5, NUMBERS = 2 * 65536 * NEAR };
+
+static float number_at(int i) {
+    static const uint32_t steps[2][NEAR] = {{0, 0x7fff, 0x8000, 0x8001, 0xffff}, {0, 0x0fff, 0x1000, 0x1001, 0x1fff}};
+    uint16_t h = (uint16_t)(i / NEAR / 2);
+    int f16 = i / NEAR % 2;
+    return f32_from_bits(f32_bits(f16 ? f16_to_f32(h) : bf16_to_f32(h)) + steps[f16][i % NEAR]);
+}
+
+static void test_conversions(Device *d) {
+    static const DType types[] = {DT_BF16, DT_F16};
+    float *wide = malloc(NUMBERS * sizeof *wide);
+    uint16_t *narrow = malloc(NUMBERS * sizeof *narrow);
+    Apply to = {d, 0, false};
+    Attr attr;
+    Err e = {0, ""};
+    memset(&attr, 0, sizeof attr);
+    if (!wide || !narrow) exit(2);
+    for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+        KArgs a = {.kind = OP_cast, .attr = &attr, .in = {view_at(wide, shape1(NUMBERS), DT_F32, 0)},
+                   .out = {view_at(narrow, shape1(NUMBERS), types[t], 0)}};
+        long wrong = 0;
+        for (int i = 0; i < NUMBERS; i++) wide[i] = number_at(i);
+        if (apply(&to, &a, LIMIT, &e)) wrong = -1;
+        for (int i = 0; i < NUMBERS; i++)
+            wrong += narrow[i] != (types[t] == DT_F16 ? f16_from_f32(wide[i]) : bf16_from_f32(wide[i]));
+        is_int(wrong, 0, "every fp32 number near a 16-bit one is rounded as core/dtype.h does");
+        for (int i = 0; i < NUMBERS; i++) narrow[i] = (uint16_t)i;
+        View narrow_view = a.out[0];
+        a.out[0] = a.in[0];
+        a.in[0] = narrow_view;
+        wrong = apply(&to, &a, LIMIT, &e) ? -1 : 0;
+        for (int i = 0; i < NUMBERS; i++) {
+            float x = dtype_load(types[t], narrow, (size_t)i);
+            wrong += isnan(x) ? !isnan(wide[i]) : f32_bits(x) != f32_bits(wide[i]);
+        }
+        is_int(wrong, 0, "every 16-bit number is widened as core/dtype.h does");
+    }
+    free(wide);
+    free(narrow);
+}
+
 /* ---- devices */
 
 static void test_device(Device *device) {
@@ -375,6 +419,7 @@ static void test_device(Device *device) {
         }
     test_special_values(device);
     test_ignored(device);
+    test_conversions(device);
 }
 
 /* An op has a twin, cases and this test, or it is one of t_onednn.c's. */

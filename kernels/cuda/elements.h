@@ -42,7 +42,8 @@ static __device__ inline void piece_store(Elements y, int64_t begin, Piece p) {
 }
 
 static __device__ inline void piece_unpack(DType type, const Piece *p, float *values) {
-    uint32_t w[LANES] = {p->at[0].x, p->at[0].y, p->at[0].z, p->at[0].w, p->at[1].x, p->at[1].y, p->at[1].z, p->at[1].w};
+    uint4 a = p->at[0], b = p->at[1];
+    uint32_t w[LANES] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
     if (type == DT_F32) {
         for (int i = 0; i < LANES; i++) values[i] = f32_from_bits(w[i]);
     } else if (type == DT_BF16) {

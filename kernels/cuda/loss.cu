@@ -116,7 +116,9 @@ static __device__ inline Softmax softmax_row(Elements x, int64_t row, int64_t cl
     return s;
 }
 
-static __device__ inline float log_softmax(Elements x, int64_t i, Softmax s) { return element(x, i) - s.max - s.log_sum; }
+static __device__ inline float log_softmax(Elements x, int64_t i, Softmax s) {
+    return element(x, i) - s.max - s.log_sum;
+}
 
 static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targets, int64_t rows, int64_t classes) {
     const int32_t *t = (const int32_t *)targets.data;

@@ -1,5 +1,5 @@
-/* cuda_runtime.h: the part of the CUDA runtime that kernels/cuda uses, over host memory, so that its code is compiled and
- * tested where there is no GPU. Names, argument order and error codes are CUDA's.
+/* cuda_runtime.h: the part of the CUDA runtime that kernels/cuda uses, over host memory, so that its code is compiled
+ * and tested where there is no GPU. Names, argument order and error codes are CUDA's.
  *
  * Streams run what they get at once, or, with EMULATE_LATE=1, as late as CUDA allows: when something waits for it. Then
  * a host buffer that is reused too early shows. Other variables:

@@ -18,6 +18,7 @@
 #define __constant__ static const
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 extern "C" uint3 threadIdx, blockIdx, blockDim, gridDim;
 static const int warpSize = EMULATE_WARP;
@@ -57,7 +58,8 @@ template <typename T> static inline T __shfl_sync(unsigned mask, T value, int la
     return emulate_lane_value(mask, value, group + ((unsigned)lane & (unsigned)(width - 1)));
 }
 template <typename T> static inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = warpSize) {
-    unsigned lane = emulate_lane(), other = lane ^ (unsigned)bits, end = (lane & ~(unsigned)(width - 1)) + (unsigned)width;
+    unsigned lane = emulate_lane(), other = lane ^ (unsigned)bits;
+    unsigned end = (lane & ~(unsigned)(width - 1)) + (unsigned)width;
     return emulate_lane_value(mask, value, other < end ? other : lane);
 }
 template <typename T> static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {

@@ -318,8 +318,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     if (!copy_allowed(to, from, bytes, kind)) return give(cudaErrorInvalidValue);
     cudaError_t error = stream_push(stream, copy_run, &c, sizeof c);
     /* a copy from or to pageable host memory is over when the call returns */
-    bool pageable = !*block_at(to) || !*block_at(from);
-    if (!error && pageable && stream_of(stream)->capture == cudaStreamCaptureStatusNone) stream_drain(stream_of(stream));
+    bool pageable = !*block_at(to) || !*block_at(from), captured = stream_of(stream)->capture != 0;
+    if (!error && pageable && !captured) stream_drain(stream_of(stream));
     return error;
 }
 

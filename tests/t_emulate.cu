@@ -1,0 +1,190 @@
+/* t_emulate.cu: the emulated CUDA (tests/emulate/): does it do what CUDA does, and does it catch what CUDA forbids? */
+#include <cuda_runtime.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tap.h"
+
+enum { THREADS = 96, BLOCKS = 5, COUNT = THREADS * BLOCKS };
+
+template <typename... P, typename... A>
+static cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream, A... args) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.stream = stream;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+/* ---- threads */
+
+static __global__ void number_threads(int *y) {
+    unsigned in_block = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+    unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
+    y[block * blockDim.x * blockDim.y * blockDim.z + in_block] = (int)in_block + 1000 * (int)block;
+}
+
+/* y = x with each block's elements in reverse order, by way of the other threads */
+static __global__ void reverse_blocks(int *y, const int *x) {
+    __shared__ int values[THREADS];
+    unsigned i = threadIdx.x, begin = blockIdx.x * blockDim.x;
+    for (int round = 0; round < 3; round++) { /* an even number of times too often */
+        values[i] = round ? y[begin + i] : x[begin + i];
+        __syncthreads();
+        y[begin + i] = values[blockDim.x - 1 - i];
+        __syncthreads();
+    }
+}
+
+static __global__ void lanes(int *y) {
+    const unsigned all = 0xffffffffu;
+    int lane = (int)threadIdx.x % warpSize, sum = lane;
+    for (int bit = 16; bit; bit /= 2) sum += __shfl_xor_sync(all, sum, bit);
+    y[0 * THREADS + threadIdx.x] = sum;
+    y[1 * THREADS + threadIdx.x] = __shfl_down_sync(all, lane, 3u);
+    y[2 * THREADS + threadIdx.x] = __shfl_up_sync(all, lane, 2u, 8);
+    y[3 * THREADS + threadIdx.x] = (int)__ballot_sync(all, lane % 2);
+    int votes = 1000 * __any_sync(all, lane == 7) + 2000 * __all_sync(all, lane < 31);
+    y[4 * THREADS + threadIdx.x] = __shfl_sync(all, 10 * lane, 5) + votes;
+}
+
+static __global__ void count_up(unsigned *n) { atomicAdd(n, 1u); }
+static __global__ void diverge(int *y) {
+    if (threadIdx.x < 40) __syncthreads();
+    else __shfl_sync(0xffffffffu, y[0], 0);
+}
+
+static int *device_ints(int count) {
+    void *p = NULL;
+    if (cudaMalloc(&p, (size_t)count * sizeof(int))) exit(2);
+    return (int *)p;
+}
+
+static void test_threads() {
+    int *y = device_ints(COUNT), *x = device_ints(COUNT), host[COUNT], good = 1;
+    is_int(launch(number_threads, dim3(BLOCKS, 1), dim3(4, 6, 4), NULL, y), cudaSuccess, "a launch");
+    cudaMemcpy(host, y, sizeof host, cudaMemcpyDeviceToHost);
+    for (int i = 0; i < COUNT; i++) good &= host[i] == i % THREADS + 1000 * (i / THREADS);
+    ok(good, "every thread of every block ran with its own index");
+    launch(reverse_blocks, BLOCKS, THREADS, NULL, x, (const int *)y);
+    cudaMemcpy(host, x, sizeof host, cudaMemcpyDeviceToHost);
+    for (int i = 0; i < COUNT; i++) good &= host[i] == THREADS - 1 - i % THREADS + 1000 * (i / THREADS);
+    ok(good, "threads of a block meet at a barrier and share memory");
+    launch(lanes, 1, THREADS, NULL, y);
+    cudaMemcpy(host, y, sizeof host, cudaMemcpyDeviceToHost);
+    for (int i = 0; i < THREADS; i++) {
+        int lane = i % 32;
+        good &= host[i] == 496 && host[THREADS + i] == (lane < 29 ? lane + 3 : lane);
+        good &= host[2 * THREADS + i] == (lane % 8 >= 2 ? lane - 2 : lane);
+        good &= host[3 * THREADS + i] == (int)0xaaaaaaaau && host[4 * THREADS + i] == 50 + 1000;
+    }
+    ok(good, "shuffles and votes of a warp");
+    cudaFree(x);
+    cudaFree(y);
+}
+
+static void test_divergence() {
+    fflush(stdout);
+    pid_t child = fork();
+    int status = 0;
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(2);
+        signal(SIGABRT, SIG_DFL);
+        launch(diverge, 1, 64, NULL, device_ints(1));
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    ok(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "threads that wait for each other for ever end the program");
+}
+
+/* ---- streams, graphs, limits */
+
+static unsigned counted(unsigned *n) {
+    unsigned host = 0;
+    cudaMemcpy(&host, n, sizeof host, cudaMemcpyDeviceToHost);
+    return host;
+}
+
+static void test_graphs() {
+    unsigned *n = (unsigned *)device_ints(1);
+    cudaStream_t s;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    void *p;
+    cudaStreamCreate(&s);
+    cudaMemset(n, 0, sizeof *n);
+    is_int(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), cudaSuccess, "a capture begins");
+    launch(count_up, 2, 3, s, n);
+    is_int(cudaStreamEndCapture(s, &graph), cudaSuccess, "and ends");
+    is_int(counted(n), 0, "what is captured does not run");
+    is_int(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess, "the graph is instantiated");
+    cudaGraphDestroy(graph);
+    cudaGraphLaunch(exec, s);
+    cudaGraphLaunch(exec, s);
+    cudaStreamSynchronize(s);
+    is_int(counted(n), 12, "and runs as often as it is launched");
+    cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
+    is_int(cudaMalloc(&p, 64), cudaErrorStreamCaptureUnsupported, "no allocation while a stream is captured");
+    is_int(cudaStreamEndCapture(s, &graph), cudaErrorStreamCaptureInvalidated, "which spoils the capture");
+    is_int(cudaGetLastError(), cudaErrorStreamCaptureInvalidated, "the last error is kept");
+    is_int(cudaGetLastError(), cudaSuccess, "until it is asked for");
+    cudaGraphExecDestroy(exec);
+    cudaStreamDestroy(s);
+    cudaFree(n);
+}
+
+static void test_late() {
+    int *x = device_ints(1), value = 0;
+    void *pinned;
+    cudaStream_t s;
+    cudaStreamCreate(&s);
+    cudaMallocHost(&pinned, sizeof(int));
+    setenv("EMULATE_LATE", "1", 1);
+    *(int *)pinned = 1;
+    cudaMemcpyAsync(x, pinned, sizeof(int), cudaMemcpyHostToDevice, s);
+    *(int *)pinned = 2; /* too early */
+    cudaStreamSynchronize(s);
+    cudaMemcpy(&value, x, sizeof value, cudaMemcpyDeviceToHost);
+    is_int(value, 2, "a staging buffer that is reused too early shows");
+    unsetenv("EMULATE_LATE");
+    cudaStreamDestroy(s);
+    cudaFreeHost(pinned);
+    cudaFree(x);
+}
+
+static void test_limits() {
+    void *p, *q;
+    int *x = device_ints(4), host[4];
+    size_t before, after, total;
+    cudaMemGetInfo(&before, &total);
+    setenv("EMULATE_MEMORY", "1000", 1);
+    is_int(cudaMalloc(&p, 900), cudaSuccess, "memory within the limit");
+    is_int(cudaMalloc(&q, 900), cudaErrorMemoryAllocation, "but not beyond");
+    cudaFree(p);
+    unsetenv("EMULATE_MEMORY");
+    cudaMemGetInfo(&after, &total);
+    ok(after == before, "what is freed is free again");
+    cudaError_t error = cudaMemcpy(host, x, sizeof host + 4, cudaMemcpyDeviceToHost);
+    is_int(error, cudaErrorInvalidValue, "no copy past a block's end");
+    error = cudaMemcpy(x, host, sizeof host, cudaMemcpyDeviceToHost);
+    is_int(error, cudaErrorInvalidValue, "nor the wrong way round");
+    is_int(launch(count_up, 0, 32, NULL, (unsigned *)x), cudaErrorInvalidConfiguration, "no launch of no blocks");
+    is_int(launch(count_up, 1, 1025, NULL, (unsigned *)x), cudaErrorInvalidConfiguration, "nor of too many threads");
+    is_int(cudaFree(host), cudaErrorInvalidValue, "host memory is not the device's to free");
+    setenv("EMULATE_FAIL", "cudaMemsetAsync:2:719", 1);
+    is_int(cudaMemsetAsync(x, 0, 4, NULL), cudaSuccess, "the first call of a function that is to fail the second time");
+    is_int(cudaMemsetAsync(x, 0, 4, NULL), cudaErrorLaunchFailure, "the second");
+    is_int(cudaMemGetInfo(&after, &total), cudaErrorLaunchFailure, "from then on the device is lost");
+    is_str(cudaGetErrorName(cudaGetLastError()), "cudaErrorLaunchFailure", "and its error has CUDA's name");
+}
+
+int main() {
+    test_threads();
+    test_divergence();
+    test_graphs();
+    test_late();
+    test_limits(); /* the last: the device is lost behind it */
+    return tap_done();
+}
