@@ -1,8 +1,8 @@
 /* grid.c: one grid's threads on one host thread.
  *
  * Threads that never wait for each other are plain calls. Where a block's thread 0 does wait, the block's threads
- * become fibers: each runs until it waits or ends, and a wait is over when all that it is for have come. A wait that can never
- * be over is a bug in the kernel and ends the program. */
+ * become fibers: each runs until it waits or ends; a wait is over when all that it is for have come. A wait that can
+ * never be over is a bug in the kernel and ends the program. */
 #include "emulate.h"
 
 #include <stdio.h>
