@@ -5,17 +5,16 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include "device.h"
+#include "prepared.h"
 
-enum { CPU_ALIGNMENT = 64, CPU_BUCKETS = 4096 };
-
-typedef struct CpuEntry CpuEntry;
+enum { CPU_ALIGNMENT = 64 };
 
 typedef struct CpuDevice {
     Device base;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     double started, seconds; /* the timed section, and the sum of those before it */
-    CpuEntry *cache[CPU_BUCKETS]; /* prepared ops, by what their preparation depends on */
+    Prepared prepared;
 } CpuDevice;
 
 /* A KernelPrepare per PREPARED op; its state is NULL or belongs to prim_release (onednn.h). */

@@ -11,22 +11,6 @@
 
 #include "onednn.h"
 
-/* All that a preparation depends on, cleared to zero bytes before it is filled so that it compares as memory. */
-typedef struct Key {
-    Attr attr;
-    size_t limit;
-    struct { int64_t dim[SHAPE_MAX]; int32_t rank, dtype, channels_last, present; } view[OP_IN + OP_OUT];
-    int32_t kind;
-} Key;
-
-struct CpuEntry {
-    CpuEntry *next;
-    uint64_t hash;
-    Key key;
-    void *state;
-    size_t workspace;
-};
-
 static KernelRun *const runs[] = {
 #define OP(name, in, out, inplace, autocast, prepare, equation) k_cpu_##name,
 #include "ops.def"
@@ -41,58 +25,10 @@ static KernelPrepare *const prepares[] = {
 #undef OP
 };
 
-static void key_fill(Key *key, const KArgs *args, size_t limit) {
-    memset(key, 0, sizeof *key);
-    memcpy(&key->attr, args->attr, sizeof key->attr);
-    key->limit = limit;
-    key->kind = (int32_t)args->kind;
-    for (int k = 0; k < OP_IN + OP_OUT; k++) {
-        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
-        if (!v->count) continue;
-        key->view[k].present = 1;
-        key->view[k].rank = v->shape.rank;
-        key->view[k].dtype = (int32_t)v->dtype;
-        key->view[k].channels_last = v->channels_last;
-        memcpy(key->view[k].dim, v->shape.dim, (size_t)v->shape.rank * sizeof v->shape.dim[0]);
-    }
-}
-
-/* FNV-1a */
-static uint64_t key_hash(const Key *key) {
-    const unsigned char *p = (const unsigned char *)key;
-    uint64_t h = 14695981039346656037u;
-    for (size_t i = 0; i < sizeof *key; i++) h = (h ^ p[i]) * 1099511628211u;
-    return h;
-}
-
 static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    *state = NULL;
-    *workspace = 0;
-    if (!prepares[args->kind]) return OK;
-    CpuDevice *cpu = (CpuDevice *)d;
-    Key key;
-    key_fill(&key, args, limit);
-    uint64_t hash = key_hash(&key);
-    CpuEntry **bucket = &cpu->cache[hash % CPU_BUCKETS], *entry = *bucket;
-    while (entry && (entry->hash != hash || memcmp(&entry->key, &key, sizeof key))) entry = entry->next;
-    if (!entry) {
-        KArgs bound = *args;
-        bound.device = d;
-        entry = malloc(sizeof *entry);
-        if (!entry) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *entry);
-        int code = prepares[args->kind](&bound, limit, &entry->state, &entry->workspace, e);
-        if (code) {
-            free(entry);
-            return code;
-        }
-        entry->key = key;
-        entry->hash = hash;
-        entry->next = *bucket;
-        *bucket = entry;
-    }
-    *state = entry->state;
-    *workspace = entry->workspace;
-    return OK;
+    KArgs bound = *args;
+    bound.device = d;
+    return prepared_get(&((CpuDevice *)d)->prepared, prepares[args->kind], &bound, limit, state, workspace, e);
 }
 
 static int cpu_run(Device *d, const KArgs *args, Err *e) {
@@ -100,17 +36,7 @@ static int cpu_run(Device *d, const KArgs *args, Err *e) {
     return runs[args->kind](args, e);
 }
 
-static void cpu_trim(Device *d) {
-    CpuDevice *cpu = (CpuDevice *)d;
-    for (int i = 0; i < CPU_BUCKETS; i++) {
-        while (cpu->cache[i]) {
-            CpuEntry *entry = cpu->cache[i];
-            cpu->cache[i] = entry->next;
-            prim_release(entry->state);
-            free(entry);
-        }
-    }
-}
+static void cpu_trim(Device *d) { prepared_clear(&((CpuDevice *)d)->prepared, prim_release); }
 
 static void cpu_close(Device *d) {
     CpuDevice *cpu = (CpuDevice *)d;
