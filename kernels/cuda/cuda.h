@@ -10,7 +10,7 @@
 #include "prepared.h"
 
 /* cudaMalloc's own promise; more than the 16 bytes that cuDNN and vector loads want, and whole 128-byte lines */
-enum { CUDA_ALIGNMENT = 256 };
+enum { CUDA_ALIGNMENT = 256, NOT_HERE = -1 };
 
 /* What kernels and libraries want to know of a GPU, of one that is here or of a description. */
 typedef struct CudaModel {
@@ -18,11 +18,12 @@ typedef struct CudaModel {
     int capability;          /* 90: compute capability 9.0 */
     int processors;          /* streaming multiprocessors */
     size_t l2_bytes, memory_bytes;
-    char *description;       /* JSON, NUL-terminated; NULL: of the GPU itself */
+    char *description;       /* the JSON text of a described GPU; NULL: the GPU is here */
 } CudaModel;
 
 typedef struct CudaSection { cudaEvent_t start, stop; } CudaSection;
 typedef struct Libraries Libraries; /* libraries.h */
+typedef struct Nvml Nvml;           /* nvml.c */
 typedef struct CudaQueue CudaQueue; /* optim.cu: updates that wait to be enqueued as one kernel */
 
 typedef struct CudaDevice {
@@ -31,31 +32,34 @@ typedef struct CudaDevice {
     CudaModel model;
     cudaStream_t stream;     /* everything is enqueued here */
     cudaEvent_t sent[SEND_SLOTS];
-    CudaSection *sections;   /* timed; [0, n_sections) since `elapsed` was last called */
+    CudaSection *sections;   /* [0, n_sections) were timed since `elapsed` was last called */
     int n_sections, cap_sections;
-    bool capturing;
-    Err lost;                /* code != 0: the context is broken for good, and this is why */
+    OpKind last;             /* the kind of op that was run last */
+    bool capturing;          /* a graph is recorded */
+    Err lost;                /* code != 0: the GPU's context is broken for good, and this is why */
     Prepared prepared;
-    Libraries *libraries;    /* made at their first use; NULL before */
-    CudaQueue *queue;        /* made at its first use; NULL before */
+    Libraries *libraries;    /* made at their first use, NULL before; so are the others */
+    Nvml *nvml;
+    CudaQueue *queue;
 } CudaDevice;
 
-enum { NOT_HERE = -1 };
+/* The state of a PREPARED op begins with what frees it; NULL: it has no state. */
+typedef struct CudaState { KernelRelease *release; } CudaState;
+
+static inline CudaDevice *cuda_of(const KArgs *args) { return (CudaDevice *)args->device; }
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-static inline CudaDevice *cuda_of(const KArgs *args) { return (CudaDevice *)args->device; }
-
 /* OK, or fills *e with CUDA's name for the failure of `what`: ERR_OOM where memory ran out, else ERR_DEVICE. Clears the
  * error; one that cannot be cleared is kept in c->lost, and every later call of the device gives it. */
 int cuda_check(CudaDevice *c, cudaError_t error, const char *what, Err *e);
+/* OK when the device can be called: it is not lost, and this thread's calls go to it. */
+int cuda_ready(CudaDevice *c, Err *e);
 
-/* The state of a PREPARED op begins with what frees it. A NULL state is allowed. */
-typedef struct CudaState { KernelRelease *release; } CudaState;
-
-/* optim.cu: enqueues the updates that wait; nothing where none do. run calls it before an op of another kind. */
+/* optim.cu: enqueues the updates that wait, if any. `run` calls it before an op of another kind than the last one, and
+ * everything else that enqueues or waits calls it first. */
 int cuda_flush(CudaDevice *c, Err *e);
 void cuda_queue_free(CudaQueue *queue); /* NULL is allowed */
 
@@ -67,20 +71,20 @@ void cuda_queue_free(CudaQueue *queue); /* NULL is allowed */
 #undef PROTOTYPE_PREPARED
 #undef PROTOTYPE_PLAIN
 
-/* ---- parts of the device, each in its own file */
+/* ---- the device's own parts. Functions that a table holds are explained in device.h. */
 
-/* describe.c: reads devices/NAME.json beside the plugin into *model. */
-int describe_read(const char *name, CudaModel *model, Err *e);
-
-/* described.c: a device that plans and cannot compute; `model` becomes its own. */
-int described_open(CudaModel *model, Device **out, Err *e);
-
-/* device.c: the functions that both devices have. */
+/* device.c */
+int cuda_model_check(const CudaModel *m, Err *e); /* ERR_UNSUPPORTED: a GPU that the kernels are not built for */
+void cuda_model_info(const CudaModel *m, DeviceInfo *info);
 int cuda_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e);
 void cuda_trim(Device *d);
-void cuda_close_common(CudaDevice *c);
+void cuda_release(CudaDevice *c); /* what a described device has too; frees *c */
 
-/* memory.c, capture.c, timing.c: see DeviceTable */
+/* describe.c: reads devices/NAME.json beside the plugin. described.c: such a device. */
+int describe_read(const char *name, CudaModel *m, Err *e);
+int described_open(const char *name, Device **out, Err *e);
+
+/* memory.c */
 int cuda_alloc(Device *d, size_t bytes, void **p, Err *e);
 void cuda_free(Device *d, void *p, size_t bytes);
 int cuda_host_alloc(Device *d, size_t bytes, void **p, Err *e);
@@ -89,6 +93,28 @@ int cuda_upload(Device *d, void *to, const void *from, size_t bytes, Err *e);
 int cuda_download(Device *d, void *to, const void *from, size_t bytes, Err *e);
 int cuda_send(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e);
 int cuda_sent(Device *d, int slot, Err *e);
+int cuda_sync(Device *d, Err *e);
+size_t cuda_used(Device *d);
+
+/* stream.c */
+int cuda_start(Device *d, Err *e);
+int cuda_stop(Device *d, Err *e);
+int cuda_elapsed(Device *d, double *seconds, Err *e);
+int cuda_record(Device *d, Err *e);
+int cuda_recorded(Device *d, void **graph, Err *e);
+int cuda_replay(Device *d, void *graph, Err *e);
+void cuda_graph_free(Device *d, void *graph);
+/* While a graph is recorded: ERR_DEVICE when the last call has spoilt it. */
+int cuda_recording_check(CudaDevice *c, Err *e);
+
+/* libraries.c and nvml.c, which an emulated device has stand-ins for */
+void libraries_versions(char *text, size_t size); /* "cuDNN 9.19.0, cuBLASLt 13.1.0" */
+int libraries_describe(CudaDevice *c, DeviceText *put, void *arg, Err *e);
+void libraries_close(CudaDevice *c);
+Nvml *nvml_open(int ordinal); /* NULL: there is none */
+void nvml_close(Nvml *n);     /* NULL is allowed, also below */
+size_t nvml_used(const Nvml *n); /* bytes of the GPU that this process holds; 0: not known */
+void nvml_driver(const Nvml *n, char *text, size_t size); /* "580.95.05", or "" */
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,221 @@
+/* device.c: a GPU as a device: opening it, its kernels, its errors. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda.h"
+#include "mem.h"
+
+enum { OLDEST = 75 }; /* compute capability 7.5: the first that CUDA 13 compiles for */
+
+static KernelRun *const runs[] = {
+#define OP(name, in, out, inplace, autocast, prepare, equation) k_cuda_##name,
+#include "ops.def"
+#undef OP
+};
+
+#define PREPARE_PREPARED(name) k_cuda_##name##_prepare
+#define PREPARE_PLAIN(name) NULL
+static KernelPrepare *const prepares[] = {
+#define OP(name, in, out, inplace, autocast, prepare, equation) PREPARE_##prepare(name),
+#include "ops.def"
+#undef OP
+};
+
+/* ---- errors */
+
+/* After these the context answers every call with the same error, until the process ends. */
+static bool is_final(cudaError_t error) {
+    switch (error) {
+    case cudaErrorIllegalAddress: case cudaErrorLaunchTimeout: case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction: case cudaErrorMisalignedAddress: case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc: case cudaErrorLaunchFailure: case cudaErrorAssert: case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable: case cudaErrorContained: case cudaErrorExternalDevice: case cudaErrorUnknown:
+        return true;
+    default:
+        return false;
+    }
+}
+
+int cuda_check(CudaDevice *c, cudaError_t error, const char *what, Err *e) {
+    if (error == cudaSuccess) return OK;
+    (void)cudaGetLastError(); /* or the next launch would report it again */
+    int code = error == cudaErrorMemoryAllocation ? ERR_OOM : ERR_DEVICE;
+    Err found;
+    err_set(&found, code, "%s: %s (%s)", what, cudaGetErrorName(error), cudaGetErrorString(error));
+    if (is_final(error) && !c->lost.code) c->lost = found;
+    return err_set(e, code, "%s", found.text);
+}
+
+int cuda_ready(CudaDevice *c, Err *e) {
+    if (c->lost.code) return err_set(e, c->lost.code, "the GPU was lost: %s", c->lost.text);
+    return cuda_check(c, cudaSetDevice(c->ordinal), "choosing the GPU", e);
+}
+
+/* ---- ops */
+
+int cuda_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    KArgs bound = *args;
+    bound.device = d;
+    return prepared_get(&((CudaDevice *)d)->prepared, prepares[args->kind], &bound, limit, state, workspace, e);
+}
+
+static int real_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    int code = cuda_ready((CudaDevice *)d, e);
+    return code ? code : cuda_prepare(d, args, limit, state, workspace, e);
+}
+
+static int real_run(Device *d, const KArgs *args, Err *e) {
+    CudaDevice *c = (CudaDevice *)d;
+    int code = cuda_ready(c, e);
+    if (!code && c->last != args->kind) code = cuda_flush(c, e);
+    c->last = args->kind;
+    if (!code) code = runs[args->kind](args, e);
+    if (!code && c->capturing) code = cuda_recording_check(c, e);
+    return code;
+}
+
+static void release_state(void *state) {
+    if (state) ((CudaState *)state)->release(state);
+}
+
+void cuda_trim(Device *d) { prepared_clear(&((CudaDevice *)d)->prepared, release_state); }
+
+/* ---- what is known of it */
+
+int cuda_model_check(const CudaModel *m, Err *e) {
+    if (m->capability >= OLDEST) return OK;
+    return err_set(e, ERR_UNSUPPORTED, "%s has compute capability %d.%d: expected %d.%d or later", m->name,
+                   m->capability / 10, m->capability % 10, OLDEST / 10, OLDEST % 10);
+}
+
+void cuda_model_info(const CudaModel *m, DeviceInfo *info) {
+    memset(info, 0, sizeof *info);
+    snprintf(info->name, sizeof info->name, "%s", m->name);
+    snprintf(info->detail, sizeof info->detail, "compute capability %d.%d, %d multiprocessors", m->capability / 10,
+             m->capability % 10, m->processors);
+    info->memory_total = m->memory_bytes;
+}
+
+static int real_info(Device *d, DeviceInfo *info, Err *e) {
+    CudaDevice *c = (CudaDevice *)d;
+    char driver[32], libraries[64];
+    int cuda = 0, code = cuda_ready(c, e);
+    if (code) return code;
+    cuda_model_info(&c->model, info);
+    nvml_driver(c->nvml, driver, sizeof driver);
+    libraries_versions(libraries, sizeof libraries);
+    code = cuda_check(c, cudaRuntimeGetVersion(&cuda), "the version of CUDA", e); /* 13000 */
+    snprintf(info->driver, sizeof info->driver, "driver %s, CUDA %d.%d, %s", driver[0] ? driver : "of unknown version",
+             cuda / 1000, cuda / 10 % 100, libraries);
+    if (!code) code = cuda_check(c, cudaGetDeviceCount(&info->count), "counting the GPUs", e);
+    if (!code) code = cuda_check(c, cudaMemGetInfo(&info->memory_free, &info->memory_total), "the free memory", e);
+    return code;
+}
+
+static int real_describe(Device *d, DeviceText *put, void *arg, Err *e) {
+    int code = cuda_ready((CudaDevice *)d, e);
+    return code ? code : libraries_describe((CudaDevice *)d, put, arg, e);
+}
+
+/* ---- opening and closing */
+
+void cuda_release(CudaDevice *c) {
+    cuda_trim(&c->base);
+    libraries_close(c);
+    nvml_close(c->nvml);
+    cuda_queue_free(c->queue);
+    mem_free(c->sections);
+    mem_free(c->model.description);
+    mem_free(c);
+}
+
+/* A lost context refuses these calls; there is nothing left to be done about it then. */
+static void real_close(Device *d) {
+    CudaDevice *c = (CudaDevice *)d;
+    if (c->stream) cudaStreamSynchronize(c->stream);
+    for (int i = 0; i < SEND_SLOTS; i++)
+        if (c->sent[i]) cudaEventDestroy(c->sent[i]);
+    for (int i = 0; i < c->cap_sections; i++) {
+        if (c->sections[i].start) cudaEventDestroy(c->sections[i].start);
+        if (c->sections[i].stop) cudaEventDestroy(c->sections[i].stop);
+    }
+    cudaStream_t stream = c->stream;
+    cuda_release(c); /* the libraries' handles know the stream */
+    if (stream) cudaStreamDestroy(stream);
+    (void)cudaGetLastError();
+}
+
+static const DeviceTable table = {
+    .kind = "cuda", .alignment = CUDA_ALIGNMENT, .close = real_close, .info = real_info, .describe = real_describe,
+    .alloc = cuda_alloc, .free = cuda_free, .upload = cuda_upload, .download = cuda_download, .sync = cuda_sync,
+    .host_alloc = cuda_host_alloc, .host_free = cuda_host_free, .send = cuda_send, .sent = cuda_sent,
+    .start = cuda_start, .stop = cuda_stop, .elapsed = cuda_elapsed, .record = cuda_record, .recorded = cuda_recorded,
+    .replay = cuda_replay, .graph_free = cuda_graph_free, .prepare = real_prepare, .run = real_run, .trim = cuda_trim,
+    .used = cuda_used,
+};
+
+/* Why there is no GPU at all, in plain words. */
+static int no_gpu(cudaError_t error, Err *e) {
+    int driver = 0, runtime = 0;
+    (void)cudaGetLastError();
+    if (cudaDriverGetVersion(&driver) || cudaRuntimeGetVersion(&runtime)) (void)cudaGetLastError();
+    if (driver == 0 || error == cudaErrorStubLibrary)
+        return err_set(e, ERR_DEVICE, "there is no NVIDIA driver (no libcuda.so.1)");
+    if (error == cudaErrorInsufficientDriver)
+        return err_set(e, ERR_DEVICE, "the NVIDIA driver is too old: it has CUDA %d.%d, expected %d.%d or later",
+                       driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100);
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (error == cudaErrorNoDevice)
+        return err_set(e, ERR_DEVICE, "the NVIDIA driver finds no GPU%s%s", visible ? "; CUDA_VISIBLE_DEVICES is " : "",
+                       visible ? visible : "");
+    return err_set(e, ERR_DEVICE, "the NVIDIA driver fails: %s (%s)", cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+static int find_gpu(CudaDevice *c, int ordinal, Err *e) {
+    int count = 0;
+    struct cudaDeviceProp p;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error || count == 0) return no_gpu(error ? error : cudaErrorNoDevice, e);
+    if (ordinal >= count)
+        return err_set(e, ERR_DEVICE, "no such GPU: expected cuda:0 to cuda:%d, found cuda:%d", count - 1, ordinal);
+    c->ordinal = ordinal;
+    int code = cuda_check(c, cudaGetDeviceProperties(&p, ordinal), "the GPU's properties", e);
+    if (code) return code;
+    snprintf(c->model.name, sizeof c->model.name, "%s", p.name);
+    c->model.capability = 10 * p.major + p.minor;
+    c->model.processors = p.multiProcessorCount;
+    c->model.l2_bytes = (size_t)p.l2CacheSize;
+    c->model.memory_bytes = p.totalGlobalMem;
+    return cuda_model_check(&c->model, e);
+}
+
+static int real_open(int ordinal, Device **out, Err *e) {
+    CudaDevice *c = mem_new(sizeof *c);
+    if (!c) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *c);
+    c->base.table = &table;
+    int code = find_gpu(c, ordinal, e);
+    if (!code) code = cuda_ready(c, e);
+    if (!code) code = cuda_check(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream", e);
+    for (int i = 0; i < SEND_SLOTS && !code; i++)
+        code = cuda_check(c, cudaEventCreateWithFlags(&c->sent[i], cudaEventDisableTiming), "an event", e);
+    if (code) {
+        real_close(&c->base);
+        return code;
+    }
+    c->nvml = nvml_open(ordinal);
+    *out = &c->base;
+    return OK;
+}
+
+/* The plugin's one export. name: "cuda", "cuda:1", "cuda:h200" (a described GPU). */
+__attribute__((visibility("default"))) DevicePluginOpen memtide_cuda_open;
+
+int memtide_cuda_open(const char *name, Device **out, Err *e) {
+    *out = NULL;
+    const char *which = strchr(name, ':');
+    which = which ? which + 1 : "0";
+    size_t digits = strspn(which, "0123456789");
+    if (digits > 0 && digits < 6 && !which[digits]) return real_open(atoi(which), out, e);
+    return described_open(which, out, e);
+}
