@@ -10,10 +10,15 @@ typedef struct Device Device;
 
 typedef struct DeviceInfo {
     char name[96];         /* "AMD EPYC 9554", "NVIDIA H200" */
-    char driver[64];       /* library or driver version */
+    char driver[96];       /* library or driver version */
     size_t memory_total, memory_free; /* bytes; 0 = not known */
     int threads;           /* CPU */
+    char detail[96];       /* "compute capability 9.0, 132 multiprocessors", or "" */
+    int count;             /* devices of this kind that are here; 0 = there is but one */
 } DeviceInfo;
+
+/* Takes a piece of text. */
+typedef void DeviceText(void *arg, const char *text);
 
 enum { SEND_SLOTS = 2 };
 
@@ -22,6 +27,7 @@ typedef struct DeviceTable {
     size_t alignment;  /* every allocation is a multiple of it and starts at one; a power of two */
     void (*close)(Device *);
     int (*info)(Device *, DeviceInfo *, Err *);
+    int (*describe)(Device *, DeviceText *put, void *arg, Err *); /* as a description file; NULL: has none */
     int (*alloc)(Device *, size_t bytes, void **p, Err *); /* ERR_OOM when there is none; contents undefined */
     void (*free)(Device *, void *p, size_t bytes);
     /* Copies that are over when they return, behind all that was enqueued. */
@@ -56,8 +62,11 @@ typedef struct DeviceTable {
 
 struct Device { const DeviceTable *table; };
 
-/* "cpu". A device, or a reason in *e. */
+/* "cpu"; "cuda:0", the GPU of that number; "cuda:h200", a described GPU, which can only be planned for.
+ * A device, or a reason in *e. */
 int device_open(const char *name, Device **out, Err *e);
+/* The names of the described GPUs ("cuda:h200"), in order: devices/NAME.json beside the CUDA plugin. */
+void device_described(DeviceText *put, void *arg);
 void device_close(Device *d); /* NULL is allowed */
 
 /* The device that counts and computes nothing, for prediction: asks `model` for workspace and alignment, hands out
@@ -66,5 +75,7 @@ int device_dry_open(Device *model, Device **out, Err *e);
 
 /* Opened by name; each kernels/ folder defines its own. */
 int device_cpu_open(Device **out, Err *e);
+/* kernels/cuda is a plugin, loaded when a GPU is asked for: memtide_cuda.so, of which this is the one function. */
+typedef int DevicePluginOpen(const char *name, Device **out, Err *e);
 
 #endif

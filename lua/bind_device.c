@@ -15,7 +15,21 @@ static int open_device(lua_State *L) {
     return 1;
 }
 
-/* device:info() -> {name, driver, memory_total, memory_free, threads, kind}; sizes that are not known are absent */
+/* Appends to the table on top of the stack. */
+static void put_name(void *arg, const char *name) {
+    lua_State *L = arg;
+    lua_pushstring(L, name);
+    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+}
+
+/* described_devices() -> {"cuda:h200", ...}: GPUs that can be planned for */
+static int described(lua_State *L) {
+    lua_newtable(L);
+    device_described(put_name, L);
+    return 1;
+}
+
+/* device:info() -> {name, driver, detail, memory_total, memory_free, threads, count, kind}; what is not known is absent */
 static int info(lua_State *L) {
     Err e;
     DeviceInfo found = {0};
@@ -25,9 +39,11 @@ static int info(lua_State *L) {
     bind_set_string(L, "kind", device->table->kind);
     bind_set_string(L, "name", found.name);
     bind_set_string(L, "driver", found.driver);
+    if (found.detail[0]) bind_set_string(L, "detail", found.detail);
     if (found.memory_total) bind_set_integer(L, "memory_total", (lua_Integer)found.memory_total);
     if (found.memory_free) bind_set_integer(L, "memory_free", (lua_Integer)found.memory_free);
     if (found.threads) bind_set_integer(L, "threads", found.threads);
+    if (found.count) bind_set_integer(L, "count", found.count);
     return 1;
 }
 
@@ -40,9 +56,22 @@ static int used(lua_State *L) {
     return 1;
 }
 
+static void push_text(void *arg, const char *text) { lua_pushstring(arg, text); }
+
+/* device:describe() -> the text of a description file */
+static int describe(lua_State *L) {
+    Err e;
+    Device *device = bind_get(L, 1, BOX_DEVICE);
+    if (!device->table->describe)
+        err_set(&e, ERR_UNSUPPORTED, "only a GPU that is here can be described");
+    else if (device->table->describe(device, push_text, L, &e) == OK)
+        return 1;
+    return bind_fail(L, &e);
+}
+
 void bind_open_device(lua_State *L) {
-    static const luaL_Reg methods[] = {{"info", info}, {"used", used}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"device", open_device}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"info", info}, {"used", used}, {"describe", describe}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"device", open_device}, {"described_devices", described}, {NULL, NULL}};
     bind_type(L, BOX_DEVICE, methods);
     luaL_setfuncs(L, functions, 0);
 }
