@@ -1,8 +1,10 @@
-# make help lists the targets. BUILD, CC, CFLAGS, PREFIX, V=1 (show commands) may be set.
+# make help lists the targets. BUILD, CC, CXX, CFLAGS, PREFIX, CUDA_ARCHS, V=1 (show commands) may be set.
 BUILD  ?= build
 PREFIX ?= /usr/local
 CC     ?= cc
 CFLAGS ?= -O3 -g
+# GPUs that the CUDA plugin has machine code for; later ones compile the last one's PTX when it is loaded
+CUDA_ARCHS ?= 75 80 86 89 90
 OMP_WAIT_POLICY ?= passive
 export OMP_WAIT_POLICY
 Q = $(if $(V),,@)
@@ -14,7 +16,7 @@ FLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fopenmp -ffp-contract=off -fno-math-errno 
 LUA_CFLAGS ?= -I/usr/include/lua5.4
 LUA_LIB ?= -l:liblua5.4.a
 LIBS   = -ldnnl -lz -lpthread -ldl -lm
-DEPS   = gcc make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev perl
+DEPS   = gcc g++ make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev perl
 
 CORE    = $(wildcard core/*.c core/layers/*.c core/passes/*.c)
 KERNELS = $(wildcard kernels/cpu/*.c)
@@ -26,8 +28,16 @@ REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
 C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c))
 TESTS   = $(C_TESTS) $(wildcard tests/lua/*.lua tests/cli/*.sh)
 
-all: $(BUILD)/memtide $(BUILD)/memtide.so ## build the program and the Lua module
-	@command -v nvcc >/dev/null || echo "no nvcc: built without the CUDA plugin"
+# A value as a file that changes only with it, for what is built from the value.
+stamp = $(shell mkdir -p $(BUILD); [ -e $(BUILD)/$1 ] && [ "$$(cat $(BUILD)/$1)" = '$2' ] || echo '$2' > $(BUILD)/$1)
+
+NVCC := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA := $(if $(NVCC),$(patsubst %/bin/nvcc,%,$(realpath $(NVCC))))
+CUDA_LACK := $(if $(NVCC),$(if $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h),,no cudnn.h),no nvcc)
+CUDA_PLUGIN = $(if $(CUDA_LACK),,$(BUILD)/memtide_cuda.so)
+
+all: $(BUILD)/memtide $(BUILD)/memtide.so $(CUDA_PLUGIN) ## build the program, the Lua module and the CUDA plugin
+	@$(if $(CUDA_LACK),echo "$(CUDA_LACK): built without the CUDA plugin",:)
 
 $(BUILD)/memtide: $(BUILD)/lua/main.o $(LUA_OBJ) $(LIB_OBJ)
 	@echo "  LINK $@"
@@ -44,8 +54,7 @@ $(BUILD)/modules.c: lua/embed.lua $(MODULES)
 
 # the commit that was built, for the column "version"; empty outside a git checkout
 COMMIT := $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
-$(shell mkdir -p $(BUILD); [ -e $(BUILD)/commit ] && [ "$$(cat $(BUILD)/commit)" = '$(COMMIT)' ] || \
-    echo '$(COMMIT)' > $(BUILD)/commit)
+$(call stamp,commit,$(COMMIT))
 $(BUILD)/lua/bind.o: $(BUILD)/commit
 $(BUILD)/lua/bind.o: override EXTRA += -DMT_COMMIT='"$(addprefix +,$(COMMIT))"'
 
@@ -55,12 +64,73 @@ $(BUILD)/modules.o: $(BUILD)/modules.c
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "  CC   $<"
-	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(if $(filter lua/%,$<),$(LUA_CFLAGS)) $(if $(filter tests/%,$<),-Itests) -c -o $@ $<
+	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(INCLUDE_$(firstword $(subst /, ,$<))) -c -o $@ $<
+INCLUDE_lua = $(LUA_CFLAGS)
+INCLUDE_tests = -Itests
+INCLUDE_kernels = $(addprefix -isystem ,$(addsuffix /include,$(CUDA)))
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $^ $(LIBS) $(EXTRA)
 
-test: all $(C_TESTS) ## run every test (TAP, by prove)
+# ---- the CUDA device: a shared object with a core of its own, of which only memtide_cuda_open is seen. -z defs: an op
+# without its kernel is a link error.
+PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,err mem op prepared shape)
+PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/exports.map
+CUDA_C  = $(wildcard kernels/cuda/*.c)
+CUDA_CU = $(wildcard kernels/cuda/*.cu)
+DEVICES = $(wildcard kernels/cuda/devices/*)
+CXXWARN = -Wall -Wextra -Wshadow -Wpointer-arith -Wwrite-strings -Wundef
+# the formulas of both devices have the same rounding: what is to be a fused multiply-add says so
+NVCCFLAGS = -std=c++17 -O3 -lineinfo --fmad=false -Werror all-warnings -Xcompiler -fPIC,$(subst $(eval ,) ,$(,),$(CXXWARN)) \
+    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+    -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+, := ,
+$(call stamp,cuda_archs,$(CUDA_ARCHS))
+
+$(BUILD)/%.cu.o: %.cu $(BUILD)/cuda_archs
+	@mkdir -p $(@D)
+	@echo "  NVCC $<"
+	$(Q)$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -Icore -c -o $@ $<
+
+$(BUILD)/memtide_cuda.so: $(CUDA_C:%.c=$(BUILD)/%.o) $(CUDA_CU:%=$(BUILD)/%.o) $(PLUGIN_CORE) kernels/cuda/exports.map \
+    $(DEVICES:kernels/cuda/%=$(BUILD)/%)
+	@echo "  LINK $@"
+	$(Q)$(CC) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) -L$(CUDA)/lib64 -L$(CUDA)/lib -lcudnn -lcublasLt \
+	    -lcudart_static -lpthread -ldl -lrt -lm $(EXTRA)
+
+$(BUILD)/devices/%: kernels/cuda/devices/%
+	$(Q)install -D -m 644 $< $@
+
+# The same device on tests/emulate/ instead of CUDA, for where there is no GPU. What only NVIDIA's libraries can do is
+# left out; tests/emulate/ has stand-ins for it.
+LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_graph.c engines.c picks.c plans.c race.c conv2d.c gemm.c)
+EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(wildcard tests/emulate/*.c)
+EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
+EMULATED_PLUGIN = $(BUILD)/emulate/memtide_cuda.so
+EMULATE = -Itests/emulate -Ikernels/cuda -Icore -Itests
+
+$(BUILD)/emulate/%.o: %.c
+	@mkdir -p $(@D)
+	@echo "  CC   $< (emulated)"
+	$(Q)$(CC) $(CFLAGS) $(EMULATE) $(FLAGS) -c -o $@ $<
+
+$(BUILD)/emulate/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  CXX  $< (emulated)"
+	$(Q)$(CXX) $(CFLAGS) $(EMULATE) -x c++ -std=c++17 -D_GNU_SOURCE -fPIC -ffp-contract=off -fno-math-errno \
+	    $(CXXWARN) -MMD -MP $(EXTRA) -c -o $@ $<
+
+$(EMULATED_PLUGIN): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE) kernels/cuda/exports.map \
+    $(DEVICES:kernels/cuda/%=$(BUILD)/emulate/%)
+	@echo "  LINK $@"
+	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) -ldl -lm $(EXTRA)
+
+$(BUILD)/emulate/devices/%: kernels/cuda/devices/%
+	$(Q)install -D -m 644 $< $@
+
+emulated: all $(EMULATED_PLUGIN) ## the CUDA device on an emulated GPU: MEMTIDE_CUDA=build/emulate/memtide_cuda.so
+
+test: all $(C_TESTS) $(EMULATED_PLUGIN) ## run every test (TAP, by prove)
 	$(Q)BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS)
 
 run: all ## the article's comparison on this machine: experiments/article.lua
@@ -96,14 +166,16 @@ valgrind: all $(C_TESTS) ## the unit tests under valgrind
 	    OMP_NUM_THREADS=1 $(VALGRIND) $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
 
 lint: ## warnings as errors; cppcheck and luacheck where they are installed
-	$(Q)$(MAKE) all BUILD=build/lint CFLAGS="-O1 -Werror"
+	$(Q)$(MAKE) emulated BUILD=build/lint CFLAGS="-O1 -Werror" CUDA_ARCHS=90
 	$(Q)if command -v cppcheck >/dev/null; then cppcheck -q --std=c11 --error-exitcode=1 --enable=warning,portability \
-	    --inline-suppr -Icore core kernels/cpu; else echo "no cppcheck: skipped"; fi
+	    --inline-suppr -Icore core kernels; else echo "no cppcheck: skipped"; fi
 	$(Q)if command -v luacheck >/dev/null; then luacheck -q lua experiments tests; else echo "no luacheck: skipped"; fi
 
 install: all ## into PREFIX (DESTDIR is honoured)
 	install -D -m 755 $(BUILD)/memtide $(DESTDIR)$(PREFIX)/bin/memtide
 	install -D -m 755 $(BUILD)/memtide.so $(DESTDIR)$(PREFIX)/lib/lua/5.4/memtide.so
+	$(if $(CUDA_PLUGIN),install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/memtide $(CUDA_PLUGIN))
+	$(if $(CUDA_PLUGIN),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/memtide/devices $(DEVICES))
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/memtide/experiments experiments/*.lua
 
 clean: ## remove what was built
@@ -116,6 +188,6 @@ help: ## this list
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all test run deps asan fuzz bench valgrind lint install clean help
+.PHONY: all emulated test run deps asan fuzz bench valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
