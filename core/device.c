@@ -45,7 +45,7 @@ static bool find_plugin(char path[PATH], char looked[PATH]) {
             int n = snprintf(path, PATH, "%s%s%s", folder, places[i], PLUGIN);
             if (n < PATH && access(path, F_OK) == 0) return true;
         }
-        if (!looked[0]) snprintf(looked, PATH, "%s beside %s and in %s%s", PLUGIN, folder, folder, places[1]);
+        if (!looked[0]) snprintf(looked, PATH, "%s in %s and %s%s", PLUGIN, folder, folder, places[1]);
     }
     return false;
 }

@@ -12,6 +12,9 @@
 
 enum { LONGEST = 1 << 16 }; /* bytes of a description */
 
+/* what a name is made of: no way out of the folder */
+static const char NAME[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+
 /* What stands behind "name": in a flat JSON object, or NULL. */
 static const char *field(const char *json, const char *name) {
     char quoted[64];
@@ -70,8 +73,11 @@ static int load(const char *path, char **content, Err *e) {
 }
 
 int describe_read(const char *name, CudaModel *m, Err *e) {
+    static const char here;
+    if (name[strspn(name, NAME)])
+        return err_set(e, ERR_SCRIPT, "expected the number of a GPU or the name of a description, found \"%.40s\"", name);
     Dl_info plugin;
-    if (!dladdr((const void *)&describe_read, &plugin))
+    if (!dladdr(&here, &plugin))
         return err_set(e, ERR_INTERNAL, "the plugin does not know where it lies: %s", dlerror());
     const char *slash = strrchr(plugin.dli_fname, '/');
     char path[1024];

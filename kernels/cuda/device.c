@@ -178,7 +178,7 @@ static int find_gpu(CudaDevice *c, int ordinal, Err *e) {
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error || count == 0) return no_gpu(error ? error : cudaErrorNoDevice, e);
     if (ordinal >= count)
-        return err_set(e, ERR_DEVICE, "no such GPU: expected cuda:0 to cuda:%d, found cuda:%d", count - 1, ordinal);
+        return err_set(e, ERR_DEVICE, "no such GPU: expected a number below %d, found %d", count, ordinal);
     c->ordinal = ordinal;
     int code = cuda_check(c, cudaGetDeviceProperties(&p, ordinal), "the GPU's properties", e);
     if (code) return code;

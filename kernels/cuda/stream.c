@@ -1,17 +1,12 @@
 /* stream.c: timed sections of the stream, and recording what is enqueued as a graph. */
-#include <string.h>
-
 #include "cuda.h"
 #include "mem.h"
 
 /* ---- timed sections */
 
 static int make_section(CudaDevice *c, Err *e) {
-    int before = c->cap_sections;
     if (!mem_grow(&c->sections, &c->cap_sections, c->n_sections + 1, sizeof *c->sections))
         return err_set(e, ERR_HOST_MEMORY, "no host memory for %d timed sections", c->n_sections + 1);
-    if (c->cap_sections > before)
-        memset(c->sections + before, 0, (size_t)(c->cap_sections - before) * sizeof *c->sections);
     CudaSection *s = &c->sections[c->n_sections];
     int code = s->start ? OK : cuda_check(c, cudaEventCreate(&s->start), "an event", e);
     if (!code && !s->stop) code = cuda_check(c, cudaEventCreate(&s->stop), "an event", e);

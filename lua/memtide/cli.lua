@@ -8,7 +8,8 @@ local util = require "memtide.util"
 
 local ROWS, CELLS = {run = true, predict = true}, {run = true, predict = true, explain = true, dump = true}
 local OPTIONS = {
-  {"device", nil, "D", "the device of every cell: cpu, cuda:0 (default: the script's, or cpu)", CELLS},
+  {"device", nil, "D", "the device of every cell: cpu, cuda:0, cuda:h200 (planning only; default: the script's, or cpu)",
+    CELLS},
   {"csv", nil, "FILE", "where rows go: a file that is resumed, or - for standard output (default: NAME.csv for run)",
     {run = true, predict = true, explain = true}},
   {"set", nil, "AXIS=V,V", "replaces a setting or an axis of the script; may be repeated", CELLS},
@@ -20,6 +21,8 @@ local OPTIONS = {
   {"passes", nil, nil, "dump: the program after each pass", {dump = true}},
   {"network", nil, nil, "dump: the layers instead of the program", {dump = true}},
   {"plan", nil, nil, "dump: where every buffer lies, and the ledger at the peak", {dump = true}},
+  {"describe", nil, "D", "devices: a GPU that is here as a description file, kernels/cuda/devices/NAME.json",
+    {devices = true}},
   {"quiet", "q", nil, "nothing on standard error but errors"},
   {"verbose", "v", nil, "errors of a script with a traceback"},
   {"help", "h", nil, "this text"},

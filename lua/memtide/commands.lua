@@ -99,19 +99,35 @@ function commands.dump(experiment, options)
   return 0
 end
 
--- Every device name that is known, what it is, or why it is not there.
-function commands.devices()
-  for _, name in ipairs{"cpu", "cuda:0"} do
-    local device, reason = core.device(name)
-    local info, no_info
-    if device then info, no_info = device:info() end
-    if info then
-      print(("%-8s %s, %s%s"):format(name, info.name, info.driver,
-        info.memory_total and (", " .. util.show_bytes(info.memory_total)) or ""))
-    else
-      print(("%-8s not available: %s"):format(name, reason or no_info))
-    end
+-- name, or why not -> one line; the device's information, if it can be had
+local function show_device(name, note)
+  local device, reason = core.device(name)
+  local info, no_info
+  if device then info, no_info = device:info() end
+  if not info then
+    local why = (reason or no_info):gsub("^device '[^']*' is not available: ", "")
+    return print(("%-9s not available: %s"):format(name, why))
   end
+  local memory = info.memory_total and util.show_bytes(info.memory_total)
+  if info.memory_free then memory = ("%s, %s of them free"):format(memory, util.show_bytes(info.memory_free)) end
+  local parts = {}
+  for _, part in ipairs{note or "", info.name, info.detail or "", info.driver, memory or ""} do
+    if part ~= "" then parts[#parts + 1] = part end
+  end
+  print(("%-9s %s"):format(name, table.concat(parts, ", ")))
+  return info
+end
+
+-- Every device that is here or described: what it is, or why it cannot be had. --describe: one as a description file.
+function commands.devices(options)
+  if options.describe then
+    print((util.must(util.must(core.device(options.describe)):describe())))
+    return 0
+  end
+  show_device("cpu")
+  local first = show_device("cuda:0")
+  for i = 1, first and first.count - 1 or 0 do show_device("cuda:" .. i) end
+  for _, name in ipairs(core.described_devices()) do show_device(name, "planning only") end
   return 0
 end
 
