@@ -1,6 +1,8 @@
 /* The ledger, and the devices below it: device_open's answers and the dry device. */
 #include "ledger.h"
 
+#include <stdlib.h>
+
 #include "mem.h"
 #include "tap.h"
 
@@ -195,9 +197,14 @@ static void test_open(void) {
     is_int(device_open("cpu", &d, &e), OK, "the CPU is always there");
     is_str(d ? d->table->kind : NULL, "cpu", "by its name");
     device_close(d);
-    is_int(device_open("cuda:0", &d, &e), ERR_UNSUPPORTED, "cuda:0 is not in this build");
-    has_text(e.text, "'cuda:0' is not available: this build has no CUDA plugin", "and the reason says so");
-    is_int(device_open("cuda:H200", &d, &e), ERR_UNSUPPORTED, "nor is a described one");
+    setenv("MEMTIDE_CUDA", "/nowhere/plugin.so", 1);
+    is_int(device_open("cuda:0", &d, &e), ERR_UNSUPPORTED, "without the plugin there is no GPU");
+    has_text(e.text, "'cuda:0' is not available: the CUDA plugin is not there: looked for /nowhere/plugin.so",
+             "and the reason says where it was looked for");
+    is_int(device_open("cuda:h200", &d, &e), ERR_UNSUPPORTED, "nor a described one");
+    setenv("MEMTIDE_CUDA", "Makefile", 1);
+    is_int(device_open("cuda", &d, &e), ERR_UNSUPPORTED, "a file that is no library");
+    has_text(e.text, "the CUDA plugin cannot be loaded: ", "is told in the loader's words");
     is_int(device_open("tpu", &d, &e), ERR_SCRIPT, "an unknown name is a mistake in the script");
     has_text(e.text, "'tpu': expected cpu, cuda:N or cuda:NAME", "and the message lists what is known");
     is_int(device_open("cudax", &d, &e), ERR_SCRIPT, "cudax is not cuda");
