@@ -79,12 +79,11 @@ PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/exports.map
 CUDA_C  = $(wildcard kernels/cuda/*.c)
 CUDA_CU = $(wildcard kernels/cuda/*.cu)
 DEVICES = $(wildcard kernels/cuda/devices/*)
-CXXWARN = -Wall -Wextra -Wshadow -Wpointer-arith -Wwrite-strings -Wundef
+CXXWARN = -Wall -Wextra -Wshadow -Wpointer-arith -Wwrite-strings
 # the formulas of both devices have the same rounding: what is to be a fused multiply-add says so
-NVCCFLAGS = -std=c++17 -O3 -lineinfo --fmad=false -Werror all-warnings -Xcompiler -fPIC,$(subst $(eval ,) ,$(,),$(CXXWARN)) \
+NVCCFLAGS = -std=c++17 -O3 -lineinfo --fmad=false -Werror all-warnings $(addprefix -Xcompiler ,-fPIC $(CXXWARN)) \
     $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
     -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
-, := ,
 $(call stamp,cuda_archs,$(CUDA_ARCHS))
 
 $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda_archs
@@ -95,7 +94,7 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda_archs
 $(BUILD)/memtide_cuda.so: $(CUDA_C:%.c=$(BUILD)/%.o) $(CUDA_CU:%=$(BUILD)/%.o) $(PLUGIN_CORE) kernels/cuda/exports.map \
     $(DEVICES:kernels/cuda/%=$(BUILD)/%)
 	@echo "  LINK $@"
-	$(Q)$(CC) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) -L$(CUDA)/lib64 -L$(CUDA)/lib -lcudnn -lcublasLt \
+	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) -L$(CUDA)/lib64 -L$(CUDA)/lib -lcudnn -lcublasLt \
 	    -lcudart_static -lpthread -ldl -lrt -lm $(EXTRA)
 
 $(BUILD)/devices/%: kernels/cuda/devices/%

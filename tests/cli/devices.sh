@@ -1,0 +1,78 @@
+# The list of devices: what is here, what is missing and why, and GPUs that are only described.
+. tests/tap.sh
+PLUGIN=$(cd "$ROOT" && realpath "${BUILD:-build}/emulate/memtide_cuda.so")
+
+mkdir -p plugin/devices
+cp "$PLUGIN" plugin
+cp "$ROOT"/kernels/cuda/devices/h200.json plugin/devices
+export MEMTIDE_CUDA=$PWD/plugin/memtide_cuda.so
+
+memtide devices
+is $status 0 "devices"
+has "$out" "cuda:0    emulated CUDA device, compute capability 9.0, 4 multiprocessors, driver emulated, CUDA 13.0" "a GPU"
+has "$out" "4.0 GiB, 4.0 GiB of them free" "with its memory"
+has "$out" "cuda:h200 planning only, NVIDIA H200, compute capability 9.0, 132 multiprocessors" "a described GPU"
+is "$(echo "$out" | grep -c .)" 3 "nothing else"
+
+# ---- descriptions
+describe() { sed "$1" "$ROOT"/kernels/cuda/devices/h200.json >plugin/devices/other.json; }
+refused() { # part of the reason, what
+    memtide devices
+    has "$out" "cuda:other not available: $HERE/plugin/devices/other.json: $1" "$2"
+}
+HERE=$PWD
+describe 's/H200/X100/; s/: 900/: 700/'
+memtide devices
+has "$out" "cuda:other not available: NVIDIA X100 has compute capability 7.0: expected 7.5 or later" "one that is too old"
+describe '/deviceVer/d'
+refused 'expected "deviceVer": a whole number above 0, found nothing' "one without a number"
+describe 's/"totalGlobalMem": /&-/'
+refused 'expected "totalGlobalMem": a whole number above 0, found -150' "a number below zero"
+describe 's/"NVIDIA H200"/7/'
+refused 'expected "deviceName": a text of 1 to 95 bytes, found 7' "a number for a text"
+: >plugin/devices/other.json
+refused 'expected "deviceName"' "an empty file"
+head -c 70000 /dev/zero >plugin/devices/other.json
+refused 'expected a text of less than 65536 bytes' "and one that is no text"
+rm plugin/devices/other.json
+
+memtide devices --describe cuda:h200
+is $status 69 "--describe takes a GPU that is here"
+has "$err" "only a GPU that is here can be described" "as it says"
+memtide devices --describe cuda:other
+is $status 69 "--describe of a GPU that nobody knows"
+has "$err" "there is no description $HERE/plugin/devices/other.json" "names the file"
+memtide devices --describe "cuda:a b"
+is $status 65 "and of no name at all"
+
+# ---- what may be missing
+for case in "34 there is no NVIDIA driver" "35 the NVIDIA driver is too old: it has CUDA 13.0, expected 13.0 or later" \
+    "100 the NVIDIA driver finds no GPU"; do
+    export EMULATE_FAIL="cudaGetDeviceCount:1:${case%% *}"
+    memtide devices
+    has "$out" "cuda:0    not available: ${case#* }" "CUDA's error ${case%% *} in plain words"
+done
+unset EMULATE_FAIL
+MEMTIDE_CUDA=plugin/none.so memtide devices
+has "$out" "cuda:0    not available: the CUDA plugin is not there: looked for plugin/none.so, which MEMTIDE_CUDA names" \
+    "no plugin"
+is "$(echo "$out" | grep -c .)" 2 "then nothing is described either"
+MEMTIDE_CUDA=out.txt memtide devices
+has "$out" "cuda:0    not available: the CUDA plugin cannot be loaded: " "a plugin that cannot be loaded"
+MEMTIDE_CUDA=$(dirname "$PLUGIN")/../memtide.so memtide devices
+has "$out" "is no CUDA plugin of memtide: it has no memtide_cuda_open" "a library that is no plugin"
+
+# ---- planning only
+cat >small.lua <<'E'
+local mt = require "memtide"
+local nn = mt.nn
+return mt.experiment{name = "small", model = nn.Sequential{nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3)},
+  input = {8}, classes = 3, batch = 2, loss = nn.CrossEntropyLoss(), steps = 1, warmup = 0}
+E
+memtide predict small.lua --device cuda:h200 --csv -
+is $status 0 "predict takes a described GPU"
+has "$out" "NVIDIA H200" "and names it in the row"
+memtide run small.lua --device cuda:h200 --csv small.csv
+has "$(cat small.csv)" "planning only: NVIDIA H200" "run's row says why it cannot"
+
+finish
