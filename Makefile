@@ -72,8 +72,8 @@ INCLUDE_kernels = $(addprefix -isystem ,$(addsuffix /include,$(CUDA)))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $^ $(LIBS) $(EXTRA)
 
-# ---- the CUDA device: a shared object with a core of its own, of which only memtide_cuda_open is seen. -z defs: an op
-# without its kernel is a link error.
+# ---- the CUDA device: a shared object with a core of its own, of which only its entry is seen. -z defs: an op without its
+# kernel is a link error.
 PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,err mem op prepared shape)
 PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/exports.map
 CUDA_C  = $(wildcard kernels/cuda/*.c)
@@ -146,7 +146,7 @@ deps: ## install the Debian packages that are needed (or say which, where that i
 	else echo "as root: apt-get install $$missing"; exit 1; fi
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) test BUILD=build/asan CFLAGS="-O1 -g" \
+	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) test BUILD=build/asan CFLAGS="-O1 -g" NVCC= \
 	    EXTRA="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 
 fuzz: $(BUILD)/tests/t_fuzz $(BUILD)/tests/unit/t_safetensors ## random networks, settings and damaged files for a minute

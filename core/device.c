@@ -9,7 +9,7 @@
 
 enum { PATH = 1024 };
 
-static const char PLUGIN[] = "memtide_cuda.so", ENTRY[] = "memtide_cuda_open", VARIABLE[] = "MEMTIDE_CUDA";
+static const char PLUGIN[] = "memtide_cuda.so", VARIABLE[] = "MEMTIDE_CUDA";
 
 /* From the folders of the program and of the Lua module, as they are built and as they are installed. */
 static const char *const places[] = {"", "../lib/memtide/", "../../memtide/"};
@@ -58,8 +58,12 @@ static int open_cuda(const char *name, Device **out, Err *e) {
         return err_set(e, ERR_UNSUPPORTED, "the CUDA plugin is not there: looked for %s", looked);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) return err_set(e, ERR_UNSUPPORTED, "the CUDA plugin cannot be loaded: %s", dlerror());
-    void *found = dlsym(library, ENTRY);
-    if (!found) return err_set(e, ERR_UNSUPPORTED, "%s is no CUDA plugin of memtide: it has no %s", path, ENTRY);
+    void *found = dlsym(library, "memtide_cuda_open");
+    const uint64_t *abi = dlsym(library, "memtide_cuda_abi");
+    if (!found || !abi)
+        return err_set(e, ERR_UNSUPPORTED, "%s is no CUDA plugin of memtide: it has no memtide_cuda_open", path);
+    if (*abi != DEVICE_ABI)
+        return err_set(e, ERR_UNSUPPORTED, "%s was built for another version of memtide: build both anew", path);
     memcpy(&open, &found, sizeof open); /* ISO C has no cast from an object's address to a function's */
     return open(name, out, e);
 }

@@ -75,7 +75,11 @@ int device_dry_open(Device *model, Device **out, Err *e);
 
 /* Opened by name; each kernels/ folder defines its own. */
 int device_cpu_open(Device **out, Err *e);
-/* kernels/cuda is a plugin, loaded when a GPU is asked for: memtide_cuda.so, of which this is the one function. */
+/* kernels/cuda is a plugin, loaded when a GPU is asked for: memtide_cuda.so. It exports memtide_cuda_open, a
+ * DevicePluginOpen, and memtide_cuda_abi, a uint64_t that must be DEVICE_ABI: else one of the two is older and would
+ * misread the other's structures. */
 typedef int DevicePluginOpen(const char *name, Device **out, Err *e);
+#define DEVICE_ABI \
+    ((uint64_t)sizeof(DeviceTable) << 48 | (uint64_t)sizeof(KArgs) << 32 | sizeof(DeviceInfo) << 16 | OP_KIND_COUNT)
 
 #endif

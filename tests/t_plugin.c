@@ -112,6 +112,28 @@ static void test_lost(void) {
     is_int(status, 0, "after an illegal address every call gives that error, and the device can be closed");
 }
 
+/* A copy of the plugin that says it was built for another program. */
+static void test_version(const char *plugin) {
+    static char file[1 << 26];
+    const uint64_t mine = DEVICE_ABI, other = mine + 1;
+    char copy[] = "/tmp/memtide_plugin_XXXXXX";
+    Device *d = NULL;
+    FILE *from = fopen(plugin, "rb");
+    size_t n = from ? fread(file, 1, sizeof file, from) : 0;
+    if (from) fclose(from);
+    char *at = memmem(file, n, &mine, sizeof mine);
+    int fd = mkstemp(copy);
+    if (!ok(at && fd >= 0, "the plugin says for which program it was built")) return;
+    memcpy(at, &other, sizeof other);
+    ok(write(fd, file, n) == (ssize_t)n, "a copy says otherwise");
+    setenv("MEMTIDE_CUDA", copy, 1);
+    is_int(device_open("cuda:0", &d, &e), ERR_UNSUPPORTED, "and is refused");
+    has_text(e.text, "was built for another version of memtide", "for that");
+    setenv("MEMTIDE_CUDA", plugin, 1);
+    close(fd);
+    unlink(copy);
+}
+
 static void count_names(void *arg, const char *name) {
     if (!strcmp(name, "cuda:h200")) ++*(int *)arg;
 }
@@ -168,6 +190,7 @@ int main(void) {
     test_sections();
     test_graph();
     test_described();
+    test_version(path);
     test_drivers();
     test_lost();
     device_close(gpu);

@@ -208,8 +208,10 @@ static int real_open(int ordinal, Device **out, Err *e) {
     return OK;
 }
 
-/* The plugin's one export. name: "cuda", "cuda:1", "cuda:h200" (a described GPU). */
-__attribute__((visibility("default"))) DevicePluginOpen memtide_cuda_open;
+/* The plugin's exports. name: "cuda", "cuda:1", "cuda:h200" (a described GPU). */
+extern const uint64_t memtide_cuda_abi;
+const uint64_t memtide_cuda_abi = DEVICE_ABI;
+DevicePluginOpen memtide_cuda_open;
 
 int memtide_cuda_open(const char *name, Device **out, Err *e) {
     *out = NULL;

@@ -8,7 +8,7 @@ local util = require "memtide.util"
 
 local ROWS, CELLS = {run = true, predict = true}, {run = true, predict = true, explain = true, dump = true}
 local OPTIONS = {
-  {"device", nil, "D", "the device of every cell: cpu, cuda:0, cuda:h200 (planning only; default: the script's, or cpu)",
+  {"device", nil, "D", "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)",
     CELLS},
   {"csv", nil, "FILE", "where rows go: a file that is resumed, or - for standard output (default: NAME.csv for run)",
     {run = true, predict = true, explain = true}},

@@ -17,7 +17,7 @@ local PART_OF = {data_file = "data_private", data_images = "data_private", data_
 local TABLES = {ops = "op", layers = "network"} -- .def files
 
 -- What each folder may include from core/, "*" for everything.
-local KERNEL_HEADERS = "base err dtype rng shape pointwise op kernel device prepared ops"
+local KERNEL_HEADERS = "base err mem dtype rng shape pointwise op kernel device prepared ops"
 
 local level = {}
 for i, line in ipairs(ORDER) do for name in line:gmatch "%S+" do level[name] = i end end
