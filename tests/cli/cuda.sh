@@ -1,0 +1,56 @@
+# Experiments on the CUDA device, on an emulated GPU: predicted and measured, recorded and not, out of memory, and lost.
+. tests/tap.sh
+export MEMTIDE_CUDA=$(cd "$ROOT" && realpath "${BUILD:-build}/emulate/memtide_cuda.so")
+export EMULATE_LATE=1 # what is enqueued runs as late as CUDA allows
+
+cat >net.lua <<'E'
+local mt = require "memtide"
+local nn = mt.nn
+local function net()
+  return nn.Sequential{nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.5),
+    nn.Flatten(), nn.Linear(16 * 2 * 2, 10)}
+end
+return mt.experiment{name = "net", model = net, input = {3, 8, 8}, classes = 10, batch = 4, steps = 3, warmup = 1,
+  loss = nn.CrossEntropyLoss(), optimizer = mt.optim.Adam{lr = 1e-3},
+  sweep = {{"precision", {"fp32", "amp_fp16", "master_bf16"}}, {"accumulate", {1, 3}}}}
+E
+
+# The columns that are named, of every row of a CSV file; `reason` and what follows it only where no reason is quoted.
+columns() { # file, name...
+    file=$1
+    shift
+    awk -F, -v names="$*" 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; n = split(names, name, " "); next }
+        { line = ""; for (i = 1; i <= n; i++) line = line " " $(at[name[i]]); print line }' "$file"
+}
+
+memtide run net.lua --csv cpu.csv
+memtide run net.lua --device cuda:0 --csv gpu.csv
+is $status 0 "an experiment runs"
+is "$(columns gpu.csv status device_name | sort | uniq -c | tr -s ' ')" " 6 ok emulated CUDA device" "on the GPU"
+is "$(columns gpu.csv predicted_peak_bytes)" "$(columns gpu.csv peak_bytes)" "every prediction is what was measured"
+is "$(columns gpu.csv reserved_bytes untracked_bytes | awk '$2 != 0')" "" "and nothing is held beside"
+columns cpu.csv loss_last >cpu.txt
+columns gpu.csv loss_last | paste -d' ' cpu.txt - >losses.txt
+is "$(awk '{ d = $1 - $2; if (d * d < 1e-6 * $1 * $1) n++ } END { print n }' losses.txt)" 6 "the losses are the CPU's"
+
+memtide run net.lua --device cuda:0 --set graph=false --csv plain.csv
+is "$(columns plain.csv loss_first loss_last peak_bytes)" "$(columns gpu.csv loss_first loss_last peak_bytes)" \
+    "a recorded step gives the same bits as one that is not"
+for allocator in caching direct; do
+    memtide run net.lua --device cuda:0 --set allocator=$allocator --csv $allocator.csv
+    is "$(columns $allocator.csv loss_last)" "$(columns gpu.csv loss_last)" "the $allocator allocator, too"
+    is "$(columns $allocator.csv predicted_peak_bytes)" "$(columns $allocator.csv peak_bytes)" "and is predicted"
+done
+
+memory=$(columns gpu.csv peak_bytes | sort -n | sed -n 3p | tr -d ' ') # enough for three of the six
+EMULATE_MEMORY=$memory memtide run net.lua --device cuda:0 --csv small.csv
+is $status 0 "out of memory is a result"
+is "$(columns small.csv status | sort | uniq -c | tr -s ' \n' ' ')" " 3 ok 3 oom " "and other cells run"
+has "$(cat small.csv)" "in one piece: $memory of its $memory bytes are free" "the row says what was free"
+
+EMULATE_FAIL=cudaLaunchKernelEx:40:700 memtide run net.lua --device cuda:0 --csv lost.csv
+is $status 69 "an illegal address ends the run"
+has "$(tail -1 lost.csv)" "cudaErrorIllegalAddress (an illegal memory access was encountered)" "behind a row that says so"
+is "$(columns lost.csv status | grep -c error)" 1 "since no later cell could trust the GPU"
+
+finish
