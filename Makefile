@@ -102,7 +102,8 @@ $(BUILD)/devices/%: kernels/cuda/devices/%
 
 # The same device on tests/emulate/ instead of CUDA, for where there is no GPU. What only NVIDIA's libraries can do is
 # left out; tests/emulate/ has stand-ins for it.
-LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_graph.c engines.c picks.c plans.c race.c conv2d.c gemm.c)
+LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cache.c cudnn_graph.c engines.c picks.c planning.c \
+    plans.c race.c conv2d.c conv2d_choose.c gemm.c)
 EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(wildcard tests/emulate/*.c)
 EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
 EMULATED_PLUGIN = $(BUILD)/emulate/memtide_cuda.so
