@@ -72,8 +72,8 @@ INCLUDE_kernels = $(addprefix -isystem ,$(addsuffix /include,$(CUDA)))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $^ $(LIBS) $(EXTRA)
 
-# ---- the CUDA device: a shared object with a core of its own, of which only its entry is seen. -z defs: an op without its
-# kernel is a link error.
+# ---- the CUDA device: a shared object with a core of its own, of which only its entry is seen. -z defs: an op
+# without its kernel is a link error.
 PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,err mem op prepared shape)
 PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/exports.map
 CUDA_C  = $(wildcard kernels/cuda/*.c)

@@ -29,7 +29,8 @@ static int described(lua_State *L) {
     return 1;
 }
 
-/* device:info() -> {name, driver, detail, memory_total, memory_free, threads, count, kind}; what is not known is absent */
+/* device:info() -> {kind, name, driver, detail, memory_total, memory_free, threads, count};
+ * what is not known is absent */
 static int info(lua_State *L) {
     Err e;
     DeviceInfo found = {0};

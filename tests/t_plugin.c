@@ -1,5 +1,5 @@
-/* t_plugin.c: the CUDA device's own functions, loaded as a plugin and on an emulated GPU: memory, copies, timed sections,
- * recorded graphs, errors that go away and errors that stay, and the device that is only described. */
+/* t_plugin.c: the CUDA device's own functions, loaded as a plugin and on an emulated GPU: memory, copies, timed
+ * sections, recorded graphs, errors that go away and errors that stay, and the device that is only described. */
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,7 +41,8 @@ static void test_memory(void) {
 
     setenv("EMULATE_MEMORY", "1048576", 1);
     is_int(t->alloc(gpu, 1 << 20, &q, &e), ERR_OOM, "no second one of all there is");
-    has_text(e.text, "the GPU has not 1048576 bytes in one piece: 983040 of its 1048576 bytes are free", "with the numbers");
+    has_text(e.text, "the GPU has not 1048576 bytes in one piece: 983040 of its 1048576 bytes are free",
+             "with the numbers");
     ok(q == NULL && !t->alloc(gpu, 256, &q, &e), "then a smaller one: the error does not stay");
     ok(t->used(gpu) == BYTES + 256, "used is what is not free");
     unsetenv("EMULATE_MEMORY");
@@ -159,7 +160,8 @@ static void test_described(void) {
     is_int(device_open("cuda:h300", &d, &e), ERR_UNSUPPORTED, "one without a description is refused");
     is_int(device_open("cuda:../h200", &d, &e), ERR_SCRIPT, "and what is no name");
     is_int(device_open("cuda:1", &d, &e), ERR_DEVICE, "a GPU that is not there");
-    has_text(e.text, "device 'cuda:1' is not available: no such GPU: expected a number below 1, found 1", "with the reason");
+    has_text(e.text, "device 'cuda:1' is not available: no such GPU: expected a number below 1, found 1",
+             "with the reason");
 }
 
 static void test_drivers(void) {

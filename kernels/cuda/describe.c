@@ -1,6 +1,6 @@
-/* describe.c: descriptions of GPUs that are not here: devices/NAME.json beside the plugin, cuDNN's own form of a device's
- * properties, as `memtide devices --describe` writes it on such a GPU. cuDNN reads the whole text; here only the numbers
- * that memtide itself plans with. */
+/* describe.c: descriptions of GPUs that are not here: devices/NAME.json beside the plugin, cuDNN's own form of a
+ * device's properties, as `memtide devices --describe` writes it on such a GPU. cuDNN reads the whole text; here only
+ * the numbers that memtide itself plans with. */
 #include <ctype.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -39,8 +39,8 @@ static int text(const char *path, const char *json, const char *name, char *valu
     const char *at = field(json, name);
     size_t n = at && *at == '"' ? strcspn(at + 1, "\"\n") : 0;
     if (n == 0 || n >= size || at[1 + n] != '"')
-        return err_set(e, ERR_FORMAT, "%s: expected \"%s\": a text of 1 to %zu bytes, found %.20s", path, name, size - 1,
-                       at ? at : "nothing");
+        return err_set(e, ERR_FORMAT, "%s: expected \"%s\": a text of 1 to %zu bytes, found %.20s", path, name,
+                       size - 1, at ? at : "nothing");
     memcpy(value, at + 1, n);
     value[n] = 0;
     return OK;
@@ -62,7 +62,8 @@ static int parse(const char *path, CudaModel *m, Err *e) {
 
 static int load(const char *path, char **content, Err *e) {
     FILE *f = fopen(path, "rb");
-    if (!f) return err_set(e, ERR_UNSUPPORTED, "there is no description %s; `memtide devices` lists what there is", path);
+    if (!f)
+        return err_set(e, ERR_UNSUPPORTED, "there is no description %s; `memtide devices` lists what there is", path);
     char *json = mem_new(LONGEST);
     size_t n = json ? fread(json, 1, LONGEST, f) : 0;
     fclose(f);
@@ -75,7 +76,8 @@ static int load(const char *path, char **content, Err *e) {
 int describe_read(const char *name, CudaModel *m, Err *e) {
     static const char here;
     if (name[strspn(name, NAME)])
-        return err_set(e, ERR_SCRIPT, "expected the number of a GPU or the name of a description, found \"%.40s\"", name);
+        return err_set(e, ERR_SCRIPT, "expected the number of a GPU or the name of a description, found \"%.40s\"",
+                       name);
     Dl_info plugin;
     if (!dladdr(&here, &plugin))
         return err_set(e, ERR_INTERNAL, "the plugin does not know where it lies: %s", dlerror());

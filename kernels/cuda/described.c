@@ -4,8 +4,8 @@
 #include "mem.h"
 
 static int refuse(Device *d, Err *e) {
-    return err_set(e, ERR_UNSUPPORTED, "planning only: %s is described, not here; memtide predict takes it, run does not",
-                   ((CudaDevice *)d)->model.name);
+    return err_set(e, ERR_UNSUPPORTED, "planning only: %s is described, not here; memtide predict takes it, run does "
+                   "not", ((CudaDevice *)d)->model.name);
 }
 
 static int described_info(Device *d, DeviceInfo *info, Err *e) {

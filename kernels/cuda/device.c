@@ -169,7 +169,8 @@ static int no_gpu(cudaError_t error, Err *e) {
     if (error == cudaErrorNoDevice)
         return err_set(e, ERR_DEVICE, "the NVIDIA driver finds no GPU%s%s", visible ? "; CUDA_VISIBLE_DEVICES is " : "",
                        visible ? visible : "");
-    return err_set(e, ERR_DEVICE, "the NVIDIA driver fails: %s (%s)", cudaGetErrorName(error), cudaGetErrorString(error));
+    return err_set(e, ERR_DEVICE, "the NVIDIA driver fails: %s (%s)", cudaGetErrorName(error),
+                   cudaGetErrorString(error));
 }
 
 static int find_gpu(CudaDevice *c, int ordinal, Err *e) {

@@ -74,8 +74,8 @@ static int driver_or_stub(Err *e) {
         globfree(&found);
         if (loaded) return OK;
     }
-    return err_set(e, ERR_UNSUPPORTED, "cuDNN plans for a described GPU only where libcuda.so.1 can be loaded: there is "
-                   "no NVIDIA driver, and no stub of it at %s (CUDA_PATH names the toolkit)", first);
+    return err_set(e, ERR_UNSUPPORTED, "cuDNN plans for a described GPU only where libcuda.so.1 can be loaded: there "
+                   "is no NVIDIA driver, and no stub of it at %s (CUDA_PATH names the toolkit)", first);
 }
 
 static int properties_fill(CudaDevice *c, cudnnBackendDescriptor_t d, Err *e) {

@@ -34,7 +34,8 @@ int cuda_host_alloc(Device *d, size_t bytes, void **p, Err *e) {
     if (code) return code;
     if (cuda_check(c, cudaHostAlloc(p, bytes ? bytes : 1, cudaHostAllocDefault), "cudaHostAlloc", e) == OK) return OK;
     *p = NULL;
-    return c->lost.code ? c->lost.code : err_set(e, ERR_HOST_MEMORY, "the host has no %zu bytes of pinned memory", bytes);
+    if (c->lost.code) return c->lost.code;
+    return err_set(e, ERR_HOST_MEMORY, "the host has no %zu bytes of pinned memory", bytes);
 }
 
 void cuda_host_free(Device *d, void *p, size_t bytes) {
@@ -44,7 +45,8 @@ void cuda_host_free(Device *d, void *p, size_t bytes) {
 }
 
 /* Behind all that was enqueued, which other forms of cudaMemcpy are not: the stream is a non-blocking one. */
-static int copy(Device *d, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, const char *what, Err *e) {
+static int copy(Device *d, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, const char *what,
+                Err *e) {
     CudaDevice *c = (CudaDevice *)d;
     int code = cuda_ready(c, e);
     if (!code) code = cuda_flush(c, e);

@@ -35,8 +35,9 @@ int cuda_elapsed(Device *d, double *seconds, Err *e) {
     *seconds = 0;
     int code = cuda_sync(d, e);
     for (int i = 0; i < c->n_sections && !code; i++) {
+        const CudaSection *s = &c->sections[i];
         float ms = 0;
-        code = cuda_check(c, cudaEventElapsedTime(&ms, c->sections[i].start, c->sections[i].stop), "a timed section", e);
+        code = cuda_check(c, cudaEventElapsedTime(&ms, s->start, s->stop), "a timed section", e);
         *seconds += 1e-3 * (double)ms;
     }
     c->n_sections = 0;

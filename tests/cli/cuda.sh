@@ -50,7 +50,8 @@ has "$(cat small.csv)" "in one piece: $memory of its $memory bytes are free" "th
 
 EMULATE_FAIL=cudaLaunchKernelEx:40:700 memtide run net.lua --device cuda:0 --csv lost.csv
 is $status 69 "an illegal address ends the run"
-has "$(tail -1 lost.csv)" "cudaErrorIllegalAddress (an illegal memory access was encountered)" "behind a row that says so"
+has "$(tail -1 lost.csv)" "cudaErrorIllegalAddress (an illegal memory access was encountered)" \
+    "behind a row that says so"
 is "$(columns lost.csv status | grep -c error)" 1 "since no later cell could trust the GPU"
 
 finish

@@ -9,7 +9,8 @@ export MEMTIDE_CUDA=$PWD/plugin/memtide_cuda.so
 
 memtide devices
 is $status 0 "devices"
-has "$out" "cuda:0    emulated CUDA device, compute capability 9.0, 4 multiprocessors, driver emulated, CUDA 13.0" "a GPU"
+has "$out" "cuda:0    emulated CUDA device, compute capability 9.0, 4 multiprocessors, driver emulated, CUDA 13.0" \
+    "a GPU"
 has "$out" "4.0 GiB, 4.0 GiB of them free" "with its memory"
 has "$out" "cuda:h200 planning only, NVIDIA H200, compute capability 9.0, 132 multiprocessors" "a described GPU"
 is "$(echo "$out" | grep -c .)" 3 "nothing else"
@@ -23,7 +24,8 @@ refused() { # part of the reason, what
 HERE=$PWD
 describe 's/H200/X100/; s/: 900/: 700/'
 memtide devices
-has "$out" "cuda:other not available: NVIDIA X100 has compute capability 7.0: expected 7.5 or later" "one that is too old"
+has "$out" "cuda:other not available: NVIDIA X100 has compute capability 7.0: expected 7.5 or later" \
+    "one that is too old"
 describe '/deviceVer/d'
 refused 'expected "deviceVer": a whole number above 0, found nothing' "one without a number"
 describe 's/"totalGlobalMem": /&-/'
@@ -54,7 +56,7 @@ for case in "34 there is no NVIDIA driver" "35 the NVIDIA driver is too old: it 
 done
 unset EMULATE_FAIL
 MEMTIDE_CUDA=plugin/none.so memtide devices
-has "$out" "cuda:0    not available: the CUDA plugin is not there: looked for plugin/none.so, which MEMTIDE_CUDA names" \
+has "$out" "cuda:0    not available: the CUDA plugin is not there: looked for plugin/none.so, which MEMTIDE_CUDA" \
     "no plugin"
 is "$(echo "$out" | grep -c .)" 2 "then nothing is described either"
 MEMTIDE_CUDA=out.txt memtide devices
