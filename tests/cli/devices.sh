@@ -61,7 +61,7 @@ has "$out" "cuda:0    not available: the CUDA plugin is not there: looked for pl
 is "$(echo "$out" | grep -c .)" 2 "then nothing is described either"
 MEMTIDE_CUDA=out.txt memtide devices
 has "$out" "cuda:0    not available: the CUDA plugin cannot be loaded: " "a plugin that cannot be loaded"
-MEMTIDE_CUDA=$(dirname "$PLUGIN")/../memtide.so memtide devices
+MEMTIDE_CUDA=$(ldd "$MEMTIDE" | awk '/libz/ { print $3 }') memtide devices
 has "$out" "is no CUDA plugin of memtide: it has no memtide_cuda_open" "a library that is no plugin"
 
 # ---- planning only
