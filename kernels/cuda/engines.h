@@ -1,0 +1,40 @@
+/* engines.h: the ways in which cuDNN can run a graph: which there are, what each needs, and which may be taken. */
+#ifndef MT_ENGINES_H
+#define MT_ENGINES_H
+
+#include "cuda.h"
+#include "cudnn_graph.h"
+
+enum { ENGINE_KNOBS = 24, ENGINE_TEXT = 256 };
+
+/* An engine and its knobs: all that it takes to ask for it again. */
+typedef struct EngineId { int64_t engine; int n_knobs; struct { int64_t type, value; } knob[ENGINE_KNOBS]; } EngineId;
+
+typedef struct Engine {
+    EngineId id;
+    size_t workspace;  /* bytes */
+    unsigned notes;    /* a bit per CUDNN_NUMERICAL_NOTE_ */
+    bool compiled;     /* made at run time by a compiler, not shipped with the library */
+    Node config;
+} Engine;
+
+typedef struct Engines { Engine *at; int n, cap; } Engines;
+
+/* The order in which engines are asked for: cuDNN's quick ranking, its careful one, and what works without ranking. */
+enum { ENGINE_RANKINGS = 3 };
+
+/* Appends the engines of a ranking that are not there yet, best first. None is no failure. */
+int engines_ask(CudaDevice *c, const Graph *g, int ranking, Engines *list, Err *e);
+void engines_free(Engines *list);
+/* The engine that `id` names. ERR_UNSUPPORTED: this library has none for this graph. */
+int engine_open(CudaDevice *c, const Graph *g, const EngineId *id, Engine *out, Err *e);
+void engine_close(Engine *engine);
+
+/* The same inputs give the same bits, sums are kept in fp32; exact: fp32 operands are not rounded to TF32. */
+bool engine_may(const Engine *engine, bool exact);
+
+/* "38 2=27 25=0": the engine, then its knobs; engine_read says whether the text was one. */
+const char *engine_text(const EngineId *id, char text[ENGINE_TEXT]);
+bool engine_read(const char *text, EngineId *id);
+
+#endif

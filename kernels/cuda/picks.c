@@ -1,0 +1,115 @@
+#include "picks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache.h"
+#include "mem.h"
+
+enum { PARTS = 8, LINE = 1024 };
+
+static bool same(const Pick *a, const char *device, size_t version, const char *op) {
+    return a->version == version && !strcmp(a->op, op) && !strcmp(a->device, device);
+}
+
+const Pick *picks_find(const Picks *p, const char *device, size_t version, const char *op, size_t limit) {
+    const Pick *best = NULL;
+    for (int k = 0; k < p->n; k++) {
+        const Pick *one = &p->at[k];
+        if (!same(one, device, version, op) || one->workspace > limit) continue;
+        if (one->limit == limit) return one;
+        if (!best || one->us < best->us) best = one;
+    }
+    return best;
+}
+
+int picks_set(Picks *p, const Pick *pick, Err *e) {
+    for (int k = 0; k < p->n; k++) {
+        if (p->at[k].limit != pick->limit || !same(&p->at[k], pick->device, pick->version, pick->op)) continue;
+        p->at[k] = *pick;
+        return OK;
+    }
+    if (!mem_grow(&p->at, &p->cap, p->n + 1, sizeof *p->at))
+        return err_set(e, ERR_HOST_MEMORY, "no host memory for %d picks", p->n + 1);
+    p->at[p->n++] = *pick;
+    return OK;
+}
+
+void picks_free(Picks *p) {
+    mem_free(p->at);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- text */
+
+static bool take_text(char *to, size_t size, const char *from) {
+    size_t n = strlen(from);
+    if (n == 0 || n >= size) return false;
+    memcpy(to, from, n + 1);
+    return true;
+}
+
+static bool take_size(size_t *to, const char *from) {
+    char *end;
+    if (from[0] < '0' || from[0] > '9') return false;
+    *to = (size_t)strtoull(from, &end, 10);
+    return *end == 0;
+}
+
+/* `line` is cut into its parts. */
+static bool read_line(char *line, Pick *pick) {
+    char *part[PARTS], *end;
+    int n = 0;
+    for (char *at = line; at; n++) {
+        char *tab = strchr(at, '\t');
+        if (n == PARTS) return false;
+        part[n] = at;
+        if (tab) *tab = 0;
+        at = tab ? tab + 1 : NULL;
+    }
+    if (n != PARTS) return false;
+    memset(pick, 0, sizeof *pick);
+    pick->us = strtod(part[7], &end);
+    return *end == 0 && end != part[7] && pick->us >= 0 && take_text(pick->device, sizeof pick->device, part[0]) &&
+           take_size(&pick->version, part[1]) && take_size(&pick->limit, part[2]) &&
+           take_text(pick->op, sizeof pick->op, part[3]) && take_text(pick->way, sizeof pick->way, part[4]) &&
+           engine_read(part[5], &pick->engine) && take_size(&pick->workspace, part[6]);
+}
+
+int picks_load(Picks *p, const char *path, Err *e) {
+    char *text;
+    size_t bytes;
+    int code = cache_read(path, &text, &bytes, e), number = 0;
+    if (code) return code;
+    for (char *line = text; line && *line && !code;) {
+        char *end = strchr(line, '\n');
+        Pick pick;
+        number++;
+        if (end) *end = 0;
+        /* a last line without its end was cut off, however good it looks */
+        if (end && read_line(line, &pick)) {
+            code = picks_set(p, &pick, e);
+        } else if (p->damaged++ == 0) {
+            err_set(&p->problem, ERR_FORMAT, "%s:%d: expected %d parts, separated by tabs, that make a pick; the line is "
+                    "ignored", path, number, PARTS);
+        }
+        line = end ? end + 1 : NULL;
+    }
+    mem_free(text);
+    return code;
+}
+
+int picks_save(const Picks *p, const char *path, Err *e) {
+    size_t size = (size_t)p->n * LINE + 1, at = 0;
+    char *text = mem_new(size), engine[ENGINE_TEXT];
+    if (!text) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes of picks", size);
+    for (int k = 0; k < p->n; k++) {
+        const Pick *one = &p->at[k];
+        at += (size_t)snprintf(text + at, LINE, "%s\t%zu\t%zu\t%s\t%s\t%s\t%zu\t%.3f\n", one->device, one->version,
+                               one->limit, one->op, one->way, engine_text(&one->engine, engine), one->workspace, one->us);
+    }
+    int code = cache_write(path, text, at, e);
+    mem_free(text);
+    return code;
+}

@@ -1,0 +1,42 @@
+/* picks.h: which way of running an op was the fastest on a device, as `memtide tune` found it. A text file, a line per
+ * op and limit, parts separated by tabs:
+ *
+ *   device  cuDNN version  limit  op  alternative  engine and knobs  workspace bytes  microseconds
+ *
+ * The same file gives the same choices, and so the same predictions, with and without the device. Lines of other
+ * devices and versions are kept; of two lines for one op and limit the later counts. */
+#ifndef MT_PICKS_H
+#define MT_PICKS_H
+
+#include "engines.h"
+
+enum { PICK_OP = 512, PICK_WAY = 24 };
+
+typedef struct Pick {
+    char device[96];
+    size_t version, limit;
+    char op[PICK_OP];     /* all that the choice depends on */
+    char way[PICK_WAY];   /* the alternative: which parts the library does */
+    EngineId engine;
+    size_t workspace;     /* bytes, of the whole op */
+    double us;
+} Pick;
+
+typedef struct Picks {
+    Pick *at;
+    int n, cap;
+    int damaged;          /* lines that were ignored */
+    Err problem;          /* the first of them, with file and line */
+} Picks;
+
+/* Appends the lines of a file; ERR_FILE: it cannot be read. Damaged lines are counted and ignored. */
+int picks_load(Picks *p, const char *path, Err *e);
+int picks_save(const Picks *p, const char *path, Err *e);
+void picks_free(Picks *p);
+/* The pick for an op under a limit: the one that was made under this very limit, else the fastest that fits into it.
+ * NULL: none. */
+const Pick *picks_find(const Picks *p, const char *device, size_t version, const char *op, size_t limit);
+/* Adds a pick or takes the place of the one for the same device, version, limit and op. */
+int picks_set(Picks *p, const Pick *pick, Err *e);
+
+#endif

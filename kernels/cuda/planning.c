@@ -1,0 +1,87 @@
+#include "planning.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mem.h"
+
+/* Picks that came with the program. A line names its device, so that all files can be read. */
+static int load_shipped(Picks *picks, Err *e) {
+    Dl_info plugin;
+    char pattern[CACHE_PATH];
+    glob_t found;
+    int code = OK;
+    if (!dladdr((const void *)&planning_of, &plugin) || !plugin.dli_fname) return OK;
+    const char *slash = strrchr(plugin.dli_fname, '/');
+    snprintf(pattern, sizeof pattern, "%.*sdevices/*.picks", slash ? (int)(slash + 1 - plugin.dli_fname) : 0,
+             plugin.dli_fname);
+    if (glob(pattern, 0, NULL, &found) == 0)
+        for (size_t k = 0; k < found.gl_pathc && !code; k++) code = picks_load(picks, found.gl_pathv[k], e);
+    globfree(&found);
+    return code;
+}
+
+static int own_path(const CudaDevice *c, char *path, Err *e) {
+    const char *given = getenv("MEMTIDE_PICKS");
+    char name[sizeof c->model.name + 16];
+    if (given && given[0]) return snprintf(path, CACHE_PATH, "%s", given) < CACHE_PATH ? OK
+        : err_set(e, ERR_FILE, "MEMTIDE_PICKS: expected a path of less than %d bytes", CACHE_PATH);
+    snprintf(name, sizeof name, "picks-%s.txt", c->model.name);
+    for (char *at = name; *at; at++)
+        if (!isalnum((unsigned char)*at) && *at != '.') *at = '-';
+    return cache_path(name, path, e);
+}
+
+int planning_of(CudaDevice *c, Planning **out, Err *e) {
+    if (c->planning) {
+        *out = c->planning;
+        return OK;
+    }
+    Planning *p = mem_new(sizeof *p);
+    if (!p) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *p);
+    int code = load_shipped(&p->picks, e);
+    /* no place for picks is a reason not to race, but none not to plan */
+    if (!code && !own_path(c, p->path, NULL) && !access(p->path, F_OK)) code = picks_load(&p->picks, p->path, e);
+    if (code) {
+        planning_free(p);
+        return code;
+    }
+    *out = c->planning = p;
+    return OK;
+}
+
+void planning_free(Planning *p) {
+    if (p) picks_free(&p->picks);
+    mem_free(p);
+}
+
+const Pick *planning_find(CudaDevice *c, const Planning *p, const char *op, size_t limit) {
+    return picks_find(&p->picks, c->model.name, cudnnGetVersion(), op, limit);
+}
+
+int planning_keep(CudaDevice *c, Planning *p, const char *op, size_t limit, const char *way, const EngineId *engine,
+                  size_t workspace, double us, Err *e) {
+    Pick pick = {.version = cudnnGetVersion(), .limit = limit, .engine = *engine, .workspace = workspace, .us = us};
+    snprintf(pick.device, sizeof pick.device, "%s", c->model.name);
+    snprintf(pick.op, sizeof pick.op, "%s", op);
+    snprintf(pick.way, sizeof pick.way, "%s", way);
+    int code = picks_set(&p->picks, &pick, e);
+    return code ? code : picks_save(&p->picks, p->path, e);
+}
+
+int cuda_tune(Device *d, DeviceText *put, void *arg, Err *e) {
+    CudaDevice *c = (CudaDevice *)d;
+    Planning *p;
+    int code = planning_of(c, &p, e);
+    if (!code && !p->path[0]) code = own_path(c, p->path, e);
+    if (code) return code;
+    p->racing = true;
+    put(arg, p->path);
+    if (p->picks.damaged) put(arg, p->picks.problem.text);
+    return OK;
+}

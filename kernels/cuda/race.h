@@ -1,0 +1,27 @@
+/* race.h: how long an op takes on this device when it is run one way and another: several times, inside a graph, on
+ * operands that have left the second-level cache, as in a step. */
+#ifndef MT_RACE_H
+#define MT_RACE_H
+
+#include "device.h"
+
+enum { RACE_SETS = 16, RACE_SAMPLES = 7 };
+#define RACE_GAIN 0.98 /* what a way's time is at most of the first choice's, to take its place */
+
+typedef struct Race {
+    Device *device;
+    KArgs set[RACE_SETS];  /* the op on one set of operands after the other */
+    int n_sets;
+    void *memory, *workspace;
+    size_t bytes, workspace_bytes;
+} Race;
+
+/* Operands for the op of `args`, whose views have no data, with random values in them; `cache`: bytes that all sets
+ * together must exceed. The memory is the race's own and gone after race_close. */
+int race_open(Race *r, Device *device, const KArgs *args, size_t cache, size_t workspace, Err *e);
+/* The median time of one run. Gives up early, with the time found so far, on what takes more than twice `best`
+ * (0: nothing is known to compare with). */
+int race_time(Race *r, KernelRun *run, void *state, double best, double *us, Err *e);
+void race_close(Race *r);
+
+#endif
