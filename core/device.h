@@ -55,6 +55,9 @@ typedef struct DeviceTable {
      * args has views without data. A library's workspace is at most `limit` where the library offers a choice. */
     int (*prepare)(Device *, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *);
     int (*run)(Device *, const KArgs *args, Err *);
+    /* From now on prepare times the ways in which an op can be run, and keeps the fastest for this and later processes;
+     * puts the path of the file that it is kept in, then what is wrong with that file. NULL: there is nothing to choose. */
+    int (*tune)(Device *, DeviceText *put, void *arg, Err *);
     void (*trim)(Device *); /* drops cached states; only while no program holds one */
     bool dry;          /* computes nothing: contents need not be made for it */
     size_t (*used)(Device *); /* bytes of the device that this process holds as the driver sees it; 0 = not known */

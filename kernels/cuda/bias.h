@@ -1,22 +1,43 @@
-/* bias.h: what stands beside a product where the library does not do it itself. All of it enqueues on the device's
- * stream. Rows are all dimensions but the channels, which lie next to each other. */
+/* bias.h: what stands around a matrix product or convolution where the library does not do it itself: bias and
+ * activation behind it, an activation's gradient with the sum that is a bias's gradient, sums of partial results.
+ *
+ * All see a tensor as rows of C channels, C the number of channels of the vector beside it: (N, H, W, C) or (N, C).
+ * `a` is the op at work: its device, and its name for messages. Sums are in fp32 and in an order that depends on shapes
+ * and workspace only. For C and .cu files. */
 #ifndef MT_BIAS_H
 #define MT_BIAS_H
 
 #include "cuda.h"
 
+/* `parts` arrays of `count` fp32 numbers, each `stride` behind the one before: what blocks have summed up on their own */
+typedef struct Parts {
+    float *at;
+    int64_t count, stride;
+    int parts;
+} Parts;
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* y = f(y + b), in place; b->count 0: no bias. */
-int bias_act(CudaDevice *c, const ActAttr *act, const View *b, const View *y, Err *e);
-/* dx *= f'(s), in place (ACT_NONE: dx stays, s is not looked at); db = sum of dx over its rows, db->count 0: not
- * wanted. `scratch`: bias_scratch bytes. */
-int bias_act_dx(CudaDevice *c, const ActAttr *act, const View *s, const View *dx, const View *db, void *scratch, Err *e);
-size_t bias_scratch(int64_t rows, int64_t channels);
-/* to (rows, c_to) = from (rows, c_from): zeros behind the last channel, or the first c_to of them. */
-int bias_pad(CudaDevice *c, DType type, int64_t rows, const void *from, int64_t c_from, void *to, int64_t c_to, Err *e);
+/* Bytes for sums over rows, at most `limit`; the more of them, the more blocks share the work. 0 is enough, too. */
+size_t bias_workspace(int64_t rows, int64_t channels, size_t limit);
+
+/* y = f(y + b), in place; b may be absent */
+int bias_act(const KArgs *a, const View *y, const View *b, ActAttr act, Err *e);
+/* db (C) = sum of dy over the rows */
+int bias_sum(const KArgs *a, const View *dy, const View *db, void *workspace, size_t bytes, Err *e);
+/* dx *= f'(s), in place, and db (C) = sum of dx over the rows; db may be absent */
+int bias_act_dx(const KArgs *a, const View *dx, const View *s, ActAttr act, const View *db, void *workspace,
+                size_t bytes, Err *e);
+
+/* out[i] = f(sum over the parts [i] + b[i mod length of b]); b NULL or absent: none. out NULL: an absent view */
+int bias_parts(const KArgs *a, const Parts *parts, const View *b, ActAttr act, const View *out, Err *e);
+
+/* (rows, from_channels) -> (rows, to_channels): what is not there becomes zero, what has no room is left out. Types may
+ * differ. */
+int bias_pad(const KArgs *a, const void *from, DType from_type, int64_t from_channels, void *to, DType to_type,
+             int64_t to_channels, int64_t rows, Err *e);
 
 #ifdef __cplusplus
 }

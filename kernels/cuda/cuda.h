@@ -24,6 +24,7 @@ typedef struct CudaModel {
 typedef struct CudaSection { cudaEvent_t start, stop; } CudaSection;
 typedef struct Libraries Libraries; /* libraries.h */
 typedef struct Nvml Nvml;           /* nvml.c */
+typedef struct Planning Planning;   /* planning.h */
 typedef struct CudaQueue CudaQueue; /* optim.cu: updates that wait to be enqueued as one kernel */
 
 typedef struct CudaDevice {
@@ -40,6 +41,7 @@ typedef struct CudaDevice {
     Prepared prepared;
     Libraries *libraries;    /* made at their first use, NULL before; so are the others */
     Nvml *nvml;
+    Planning *planning;
     CudaQueue *queue;
 } CudaDevice;
 
@@ -107,10 +109,12 @@ void cuda_graph_free(Device *d, void *graph);
 /* While a graph is recorded: ERR_DEVICE when the last call has spoilt it. */
 int cuda_recording_check(CudaDevice *c, Err *e);
 
-/* libraries.c and nvml.c, which an emulated device has stand-ins for */
+/* libraries.c, planning.c and nvml.c, which an emulated device has stand-ins for */
 void libraries_versions(char *text, size_t size); /* "cuDNN 9.19.0, cuBLASLt 13.1.0" */
 int libraries_describe(CudaDevice *c, DeviceText *put, void *arg, Err *e);
 void libraries_close(CudaDevice *c);
+int cuda_tune(Device *d, DeviceText *put, void *arg, Err *e);
+void planning_free(Planning *p); /* NULL is allowed */
 Nvml *nvml_open(int ordinal); /* NULL: there is none */
 void nvml_close(Nvml *n);     /* NULL is allowed, also below */
 size_t nvml_used(const Nvml *n); /* bytes of the GPU that this process holds; 0: not known */

@@ -59,20 +59,30 @@ static const cudnnDataType_t types[DT_COUNT] = {[DT_F32] = CUDNN_DATA_FLOAT, [DT
     [DT_F16] = CUDNN_DATA_HALF, [DT_I32] = CUDNN_DATA_INT32, [DT_U8] = CUDNN_DATA_UINT8};
 static const cudnnDataType_t in_f32 = CUDNN_DATA_FLOAT; /* what every sum and pointwise op is computed in */
 
-Node graph_tensor(Graph *g, int64_t id, DType type, const int64_t dim[4]) {
+typedef struct Placed { bool is_virtual, by_value; } Placed;
+
+static Node tensor(Graph *g, int64_t id, DType type, const int64_t dim[4], Placed placed) {
     Node d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
     const int64_t stride[4] = {dim[1] * dim[2] * dim[3], 1, dim[3] * dim[1], dim[1]};
     const int64_t alignment = 16; /* bytes; the program's buffers start at multiples of more */
-    bool is_virtual = id == 0;
-    if (is_virtual) id = GRAPH_VIRTUAL + g->n_virtual++;
     set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &types[type]);
     set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dim);
     set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride);
     set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
     set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
-    set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
+    set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &placed.is_virtual);
+    set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &placed.by_value);
     finish(g, d);
     return d;
+}
+
+Node graph_tensor(Graph *g, int64_t id, DType type, const int64_t dim[4]) {
+    Placed placed = {.is_virtual = id == 0};
+    return tensor(g, id ? id : GRAPH_VIRTUAL + g->n_virtual++, type, dim, placed);
+}
+
+Node graph_factor(Graph *g, int64_t id) {
+    return tensor(g, id, DT_F32, (int64_t[]){1, 1, 1, 1}, (Placed){.by_value = true});
 }
 
 /* Every pass names its tensors, scales and descriptor by attributes of its own. */
@@ -119,7 +129,7 @@ void graph_conv(Graph *g, ConvPass pass, const ConvAttr *attr, Node x, Node w, N
     finish_op(g, op);
 }
 
-/* slope: what a (leaky) ReLU multiplies negative values by */
+/* relu: the activation, where the mode is a (leaky) ReLU or its gradient; else NULL */
 static Node pointwise(Graph *g, cudnnPointwiseMode_t mode, const ActAttr *relu) {
     Node d = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "a pointwise op");
     set(g, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
@@ -148,6 +158,10 @@ static void pointwise_op(Graph *g, Node how, Node in, Node b, Node out) {
 
 void graph_add(Graph *g, Node in, Node b, Node out) {
     pointwise_op(g, pointwise(g, CUDNN_POINTWISE_ADD, NULL), in, b, out);
+}
+
+void graph_scale(Graph *g, Node in, Node factor, Node out) {
+    pointwise_op(g, pointwise(g, CUDNN_POINTWISE_MUL, NULL), in, factor, out);
 }
 
 void graph_act(Graph *g, const ActAttr *act, Node in, Node out) {

@@ -12,7 +12,8 @@
 
 typedef enum ConvPass { CONV_FORWARD, CONV_DATA, CONV_WEIGHTS } ConvPass;
 
-enum { GRAPH_DESCRIPTORS = 32, GRAPH_OPS = 4, GRAPH_VIRTUAL = 100 }; /* virtual tensors have ids from GRAPH_VIRTUAL on */
+/* Tensors that exist only inside have ids from GRAPH_VIRTUAL on. */
+enum { GRAPH_DESCRIPTORS = 32, GRAPH_OPS = 4, GRAPH_VIRTUAL = 100 };
 
 typedef cudnnBackendDescriptor_t Node;
 
@@ -28,6 +29,10 @@ Node graph_tensor(Graph *g, int64_t id, DType type, const int64_t dim[4]);
 void graph_conv(Graph *g, ConvPass pass, const ConvAttr *attr, Node x, Node w, Node y);
 /* out = in + b, b (1, C, 1, 1) */
 void graph_add(Graph *g, Node in, Node b, Node out);
+/* A factor that stays with the host: its data is the address of a float. */
+Node graph_factor(Graph *g, int64_t id);
+/* out = in * factor, in out's type */
+void graph_scale(Graph *g, Node in, Node factor, Node out);
 /* out = f(in); ACT_NONE: out = in in out's type. Only what graph_can_act says. */
 void graph_act(Graph *g, const ActAttr *act, Node in, Node out);
 /* out = dy f'(s) */

@@ -122,6 +122,7 @@ static int real_describe(Device *d, DeviceText *put, void *arg, Err *e) {
 
 void cuda_release(CudaDevice *c) {
     cuda_trim(&c->base);
+    planning_free(c->planning);
     libraries_close(c);
     nvml_close(c->nvml);
     cuda_queue_free(c->queue);
@@ -151,8 +152,8 @@ static const DeviceTable table = {
     .alloc = cuda_alloc, .free = cuda_free, .upload = cuda_upload, .download = cuda_download, .sync = cuda_sync,
     .host_alloc = cuda_host_alloc, .host_free = cuda_host_free, .send = cuda_send, .sent = cuda_sent,
     .start = cuda_start, .stop = cuda_stop, .elapsed = cuda_elapsed, .record = cuda_record, .recorded = cuda_recorded,
-    .replay = cuda_replay, .graph_free = cuda_graph_free, .prepare = real_prepare, .run = real_run, .trim = cuda_trim,
-    .used = cuda_used,
+    .replay = cuda_replay, .graph_free = cuda_graph_free, .prepare = real_prepare, .run = real_run, .tune = cuda_tune,
+    .trim = cuda_trim, .used = cuda_used,
 };
 
 /* Why there is no GPU at all, in plain words. */

@@ -131,13 +131,14 @@ static int engines_add(Engines *list, Node *config, Err *e) {
     return OK;
 }
 
-/* All configurations of a ranked list, which `heuristic` is. */
-static int take_results(Node heuristic, Engines *list, Err *e) {
+/* The first configurations of a ranked list, which `heuristic` is. */
+static int take_results(Node heuristic, int most, Engines *list, Err *e) {
     int64_t count = 0;
     int code = OK;
     cudnnStatus_t status = node_get(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count,
                                     NULL);
     if (status || count <= 0) return OK;
+    count = min_i64(count, most);
     Node *d = mem_new((size_t)count * sizeof *d);
     if (!d) return err_set(e, ERR_HOST_MEMORY, "no host memory for %lld engines", (long long)count);
     for (int64_t k = 0; k < count && !status; k++)
@@ -150,7 +151,7 @@ static int take_results(Node heuristic, Engines *list, Err *e) {
     return code ? code : libraries_check(status, "a list of engines", e);
 }
 
-int engines_ask(CudaDevice *c, const Graph *g, int ranking, Engines *list, Err *e) {
+int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *list, Err *e) {
     Node d = NULL, properties;
     int code = libraries_properties(c, &properties, e);
     if (code) return code;
@@ -165,7 +166,7 @@ int engines_ask(CudaDevice *c, const Graph *g, int ranking, Engines *list, Err *
                                           &properties);
     /* a graph that a ranking does not know is refused here: it then ranks none */
     bool ranked = !status && !cudnnBackendFinalize(d);
-    code = ranked ? take_results(d, list, e) : libraries_check(status, "a request for engines", e);
+    code = ranked ? take_results(d, most, list, e) : libraries_check(status, "a request for engines", e);
     node_free(&d);
     return code;
 }
@@ -188,8 +189,10 @@ static cudnnStatus_t make_engine(Node properties, const Graph *g, int64_t index,
 static cudnnStatus_t make_knob(int64_t type, int64_t value, Node *out) {
     cudnnBackendKnobType_t knob = (cudnnBackendKnobType_t)type;
     cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, out);
-    if (!status) status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &knob);
-    if (!status) status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value);
+    if (!status)
+        status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &knob);
+    if (!status)
+        status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value);
     return status ? status : cudnnBackendFinalize(*out);
 }
 

@@ -5,7 +5,7 @@
 #include "cuda.h"
 #include "cudnn_graph.h"
 
-enum { ENGINE_KNOBS = 24, ENGINE_TEXT = 256 };
+enum { ENGINE_KNOBS = 24, ENGINE_TEXT = 256, ENGINES_ALL = 1000 };
 
 /* An engine and its knobs: all that it takes to ask for it again. */
 typedef struct EngineId { int64_t engine; int n_knobs; struct { int64_t type, value; } knob[ENGINE_KNOBS]; } EngineId;
@@ -23,8 +23,9 @@ typedef struct Engines { Engine *at; int n, cap; } Engines;
 /* The order in which engines are asked for: cuDNN's quick ranking, its careful one, and what works without ranking. */
 enum { ENGINE_RANKINGS = 3 };
 
-/* Appends the engines of a ranking that are not there yet, best first. None is no failure. */
-int engines_ask(CudaDevice *c, const Graph *g, int ranking, Engines *list, Err *e);
+/* Appends the `most` best engines of a ranking, best first, but those that are there already. None is no failure. Each
+ * that would have to be compiled takes some 60 ms to tell of itself, so that asking for one is worth its while. */
+int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *list, Err *e);
 void engines_free(Engines *list);
 /* The engine that `id` names. ERR_UNSUPPORTED: this library has none for this graph. */
 int engine_open(CudaDevice *c, const Graph *g, const EngineId *id, Engine *out, Err *e);

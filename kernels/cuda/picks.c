@@ -91,8 +91,8 @@ int picks_load(Picks *p, const char *path, Err *e) {
         if (end && read_line(line, &pick)) {
             code = picks_set(p, &pick, e);
         } else if (p->damaged++ == 0) {
-            err_set(&p->problem, ERR_FORMAT, "%s:%d: expected %d parts, separated by tabs, that make a pick; the line is "
-                    "ignored", path, number, PARTS);
+            err_set(&p->problem, ERR_FORMAT, "%s:%d: expected %d parts, separated by tabs, that make a pick; the line "
+                    "is ignored", path, number, PARTS);
         }
         line = end ? end + 1 : NULL;
     }
@@ -106,8 +106,9 @@ int picks_save(const Picks *p, const char *path, Err *e) {
     if (!text) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes of picks", size);
     for (int k = 0; k < p->n; k++) {
         const Pick *one = &p->at[k];
+        engine_text(&one->engine, engine);
         at += (size_t)snprintf(text + at, LINE, "%s\t%zu\t%zu\t%s\t%s\t%s\t%zu\t%.3f\n", one->device, one->version,
-                               one->limit, one->op, one->way, engine_text(&one->engine, engine), one->workspace, one->us);
+                               one->limit, one->op, one->way, engine, one->workspace, one->us);
     }
     int code = cache_write(path, text, at, e);
     mem_free(text);

@@ -12,11 +12,12 @@
 
 /* Picks that came with the program. A line names its device, so that all files can be read. */
 static int load_shipped(Picks *picks, Err *e) {
+    static const char here;
     Dl_info plugin;
     char pattern[CACHE_PATH];
     glob_t found;
     int code = OK;
-    if (!dladdr((const void *)&planning_of, &plugin) || !plugin.dli_fname) return OK;
+    if (!dladdr(&here, &plugin) || !plugin.dli_fname) return OK;
     const char *slash = strrchr(plugin.dli_fname, '/');
     snprintf(pattern, sizeof pattern, "%.*sdevices/*.picks", slash ? (int)(slash + 1 - plugin.dli_fname) : 0,
              plugin.dli_fname);

@@ -25,9 +25,10 @@ static int fill(Device *d, View *v, Err *e) {
         state = state * 1664525u + 1013904223u;
         if (dtype_is_float(v->dtype)) dtype_store(v->dtype, values, i, (float)(state >> 8) / 8388608.0f - 1.0f);
     }
-    for (size_t at = 0; at < count && !code; at += chunk)
-        code = d->table->upload(d, (char *)v->data + at * each, values, (count - at < chunk ? count - at : chunk) * each,
-                                e);
+    for (size_t at = 0; at < count && !code; at += chunk) {
+        size_t n = count - at < chunk ? count - at : chunk;
+        code = d->table->upload(d, (char *)v->data + at * each, values, n * each, e);
+    }
     mem_free(values);
     return code;
 }

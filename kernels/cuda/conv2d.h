@@ -1,0 +1,54 @@
+/* conv2d.h: a convolution op in a convolution's own words, and the ways in which it can be run. conv2d.c knows what
+ * each way does; conv2d_choose.c, which one is taken. Shapes: x (N, C, H, W), w (O, C/groups, KH, KW), y (N, O, OH, OW). */
+#ifndef MT_CONV2D_H
+#define MT_CONV2D_H
+
+#include "cudnn_graph.h"
+#include "engines.h"
+#include "picks.h"
+
+/* dx is x in CONV_DATA, dw is w in CONV_WEIGHTS, dy is y in both. Absent operands have a count of 0. */
+typedef struct Conv {
+    ConvPass pass;
+    ConvAttr attr;
+    View x, w, y, b, s, db;
+    bool exact;        /* fp32 operands that must not be rounded */
+    char op[PICK_OP];  /* all of this as text */
+} Conv;
+
+/* What the library's graph takes over beside the product, and what is done to its operands.
+ *   ACT   bias and activation, or the activation's gradient
+ *   SUM   db
+ *   PAD   x and w have their channels filled up, in copies, for the tensor cores' loads
+ *   CAST  what the program has in fp32 beside 16-bit operands passes the graph in 16 bits: the bias (as PyTorch's
+ *         autocast has it), or dw, which costs it precision and is a last resort */
+enum { WAY_ACT = 1, WAY_SUM = 2, WAY_PAD = 4, WAY_CAST = 8 };
+typedef struct Way { unsigned does; const char *name; } Way;
+enum { WAYS = 10 };
+extern const Way conv_ways[WAYS]; /* in the order in which they are tried */
+
+/* Can the op be run this way? */
+bool conv_can(const Conv *v, unsigned does);
+/* Has cuDNN no engine for it but those that are compiled at run time? */
+bool conv_compiled(const Conv *v, unsigned does);
+int conv_graph(const Conv *v, unsigned does, Graph *g, Err *e);
+
+/* A prepared op. Places are bytes from the start of the workspace. */
+typedef struct ConvState {
+    CudaState base;
+    Conv conv;
+    unsigned does;
+    Node plan;               /* NULL: the device is not here */
+    size_t x_at, w_at, b_at; /* of operands that are padded or cast */
+    size_t library_at, workspace;
+} ConvState;
+
+/* Sets the places; returns the bytes of workspace. Own sums take what the limit leaves, at most. */
+size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t limit, ConvState *out);
+void conv_release(void *state);
+KernelRun conv_run;
+
+/* Sets *s to the way and engine that the picks, a race or the rankings say. */
+int conv_choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, ConvState *s, Err *e);
+
+#endif

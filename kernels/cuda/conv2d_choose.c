@@ -1,0 +1,181 @@
+/* conv2d_choose.c: which way and which engine a convolution is run by. A pick where there is one that fits; else the
+ * first in rank that may be taken, shipped engines before those that would have to be compiled; in a race, the fastest
+ * of all. Nothing is timed unless it was asked for, so that a prediction made without the GPU is the one that is made
+ * with it. */
+#include <string.h>
+
+#include "conv2d.h"
+#include "libraries.h"
+#include "mem.h"
+#include "planning.h"
+#include "plans.h"
+#include "race.h"
+
+enum { RACERS = 12 }; /* engines of a ranking and way that are timed */
+
+/* What a choice is looked for with, and what was found on the way. */
+typedef struct Search {
+    CudaDevice *c;
+    const Conv *v;
+    size_t limit;
+    size_t smallest; /* bytes that some engine would do with, SIZE_MAX: there is no engine */
+    Err trouble;     /* why the last engine that fits could not be taken; code 0: there was none */
+} Search;
+
+/* *s becomes the engine's, with its plan where the device is here; false: it is not to be had. */
+static bool take(Search *q, unsigned does, const Engine *engine, ConvState *s) {
+    Node plan = NULL;
+    if (!engine_may(engine, q->v->exact)) return false;
+    size_t bytes = conv_place(q->v, does, engine->workspace, q->limit, s);
+    if (bytes < q->smallest) q->smallest = bytes;
+    if (bytes > q->limit) return false;
+    if (q->c->ordinal != NOT_HERE && plan_open(q->c, q->v->op, engine, &plan, &q->trouble)) return false;
+    node_free(&s->plan);
+    s->plan = plan;
+    s->does = does;
+    return true;
+}
+
+typedef enum Stage { STAGE_SHIPPED, STAGE_COMPILED, STAGE_ROUNDED, STAGES } Stage;
+
+/* dw in 16 bits where the program wants it in fp32 */
+static bool rounds(const Conv *v, const Way *way) { return v->pass == CONV_WEIGHTS && way->does & WAY_CAST; }
+
+static bool of_stage(const Conv *v, const Way *way, Stage stage) {
+    if (!conv_can(v, way->does) || rounds(v, way) != (stage == STAGE_ROUNDED)) return false;
+    return stage != STAGE_SHIPPED || !conv_compiled(v, way->does);
+}
+
+/* The first of a ranking and a way: most often the very first, else all are asked for. */
+static int first_of(Search *q, int ranking, const Way *way, Stage stage, ConvState *s, EngineId *id, bool *found,
+                    Err *e) {
+    Graph g;
+    Engines list = {NULL};
+    int code = OK, k = 0;
+    bool good = conv_graph(q->v, way->does, &g, &q->trouble) == OK;
+    for (int most = 1; good && !code && !*found && most <= ENGINES_ALL; most *= ENGINES_ALL) {
+        code = engines_ask(q->c, &g, ranking, most, &list, e);
+        for (; k < list.n && !code && !*found; k++) {
+            *found = (stage != STAGE_SHIPPED || !list.at[k].compiled) && take(q, way->does, &list.at[k], s);
+            *id = list.at[k].id;
+        }
+    }
+    engines_free(&list);
+    graph_free(&g);
+    return code;
+}
+
+static int none(const Search *q, Err *e) {
+    if (q->smallest == SIZE_MAX)
+        return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine for %s%s%s", q->v->op, q->trouble.code ? ": " : "",
+                       q->trouble.code ? q->trouble.text : "");
+    if (q->smallest > q->limit)
+        return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine within a workspace_limit of %zu bytes for %s: expected at least "
+                       "%zu", q->limit, q->v->op, q->smallest);
+    return err_set(e, ERR_UNSUPPORTED, "none of cuDNN's engines can be made ready for %s: %s", q->v->op,
+                   q->trouble.text);
+}
+
+/* The better the ranking the more it counts: its first engine in any way comes before what a lesser ranking says. */
+static int choose_ranked(Search *q, ConvState *s, const Way **way, EngineId *id, Err *e) {
+    enum { EACH = ENGINE_RANKINGS * WAYS };
+    bool found = false;
+    int code = OK;
+    for (int k = 0; k < STAGES * EACH && !found && !code; k++) {
+        Stage stage = (Stage)(k / EACH);
+        *way = &conv_ways[k % WAYS];
+        if (of_stage(q->v, *way, stage)) code = first_of(q, k % EACH / WAYS, *way, stage, s, id, &found, e);
+    }
+    return code ? code : found ? OK : none(q, e);
+}
+
+/* ---- picks */
+
+static const Way *way_named(const char *name) {
+    for (int k = 0; k < WAYS; k++)
+        if (!strcmp(conv_ways[k].name, name)) return &conv_ways[k];
+    return NULL;
+}
+
+/* false: the pick is of no use here any more, because its engine is gone or wants more than it did */
+static bool choose_picked(Search *q, const Pick *pick, ConvState *s) {
+    const Way *way = way_named(pick->way);
+    Graph g;
+    Engine engine = {.config = NULL};
+    if (!way || !conv_can(q->v, way->does)) return false;
+    bool good = conv_graph(q->v, way->does, &g, NULL) == OK && engine_open(q->c, &g, &pick->engine, &engine, NULL) == OK
+                && take(q, way->does, &engine, s);
+    engine_close(&engine);
+    graph_free(&g);
+    return good;
+}
+
+/* ---- races */
+
+typedef struct Winner { const Way *way; EngineId engine; double us; } Winner;
+
+/* One engine against the winner so far. What cannot be run does not win; a lost device ends everything. */
+static int compete(Search *q, Race *race, const Way *way, const Engine *engine, double first, Winner *winner, Err *e) {
+    ConvState s = {.conv = *q->v};
+    double us = 0;
+    if (!take(q, way->does, engine, &s)) return OK;
+    int code = race_time(race, conv_run, &s, winner->us, &us, e);
+    node_free(&s.plan);
+    if (q->c->lost.code) return code;
+    /* the first choice stays unless the gain is more than the noise */
+    if (!code && us < winner->us && us < RACE_GAIN * first) *winner = (Winner){way, engine->id, us};
+    return OK;
+}
+
+static int compete_all(Search *q, Race *race, const Way *way, double first, Winner *winner, Err *e) {
+    Graph g;
+    Engines list = {NULL};
+    int code = OK, before = 0;
+    /* for one that rounds more it is no race */
+    if (!conv_can(q->v, way->does) || (rounds(q->v, way) && !rounds(q->v, winner->way))) return OK;
+    bool good = conv_graph(q->v, way->does, &g, NULL) == OK;
+    for (int r = 0; r < ENGINE_RANKINGS && good && !code; r++) {
+        code = engines_ask(q->c, &g, r, RACERS, &list, e);
+        for (int k = before; k < list.n && !code; k++)
+            code = compete(q, race, way, &list.at[k], first, winner, e);
+        before = list.n;
+    }
+    engines_free(&list);
+    graph_free(&g);
+    return code;
+}
+
+/* *s is the first choice, which `way` and `id` name; it becomes the fastest. */
+static int choose_raced(Search *q, const KArgs *args, Planning *p, const Way *way, const EngineId *id, ConvState *s,
+                        Err *e) {
+    Race race;
+    Winner winner = {way, *id, 0};
+    double first = 0;
+    int code = race_open(&race, &q->c->base, args, 2 * q->c->model.l2_bytes, q->limit, e);
+    if (code) return code;
+    code = race_time(&race, conv_run, s, 0, &first, e);
+    winner.us = first;
+    for (int k = 0; k < WAYS && !code; k++) code = compete_all(q, &race, &conv_ways[k], first, &winner, e);
+    race_close(&race);
+    Pick pick = {.engine = winner.engine};
+    memcpy(pick.way, winner.way->name, strlen(winner.way->name) + 1);
+    if (!code && !choose_picked(q, &pick, s))
+        code = err_set(e, ERR_INTERNAL, "the engine that won the race of %s cannot be had again", q->v->op);
+    if (!code)
+        code = planning_keep(q->c, p, q->v->op, q->limit, pick.way, &winner.engine, s->workspace, winner.us, e);
+    return code;
+}
+
+int conv_choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, ConvState *s, Err *e) {
+    Search q = {.c = c, .v = v, .limit = limit, .smallest = SIZE_MAX};
+    Planning *p;
+    const Way *way;
+    EngineId id;
+    int code = planning_of(c, &p, e);
+    if (code) return code;
+    const Pick *pick = planning_find(c, p, v->op, limit);
+    bool race = p->racing && !(pick && pick->limit == limit);
+    if (pick && !race && choose_picked(&q, pick, s)) return OK;
+    code = choose_ranked(&q, s, &way, &id, e);
+    return code || !race ? code : choose_raced(&q, args, p, way, &id, s, e);
+}
