@@ -1,4 +1,5 @@
-/* libraries.c: stands in for kernels/cuda/libraries.c and nvml.c: an emulated GPU has no libraries and no driver. */
+/* libraries.c: stands in for kernels/cuda/libraries.c, planning.c and nvml.c: an emulated GPU has neither libraries nor
+ * a driver. */
 #include <stdio.h>
 
 #include "cuda.h"
@@ -11,6 +12,13 @@ int libraries_describe(CudaDevice *c, DeviceText *put, void *arg, Err *e) {
 }
 
 void libraries_close(CudaDevice *c) { (void)c; }
+
+int cuda_tune(Device *d, DeviceText *put, void *arg, Err *e) {
+    (void)put, (void)arg;
+    return err_set(e, ERR_UNSUPPORTED, "%s has no engines to choose from", ((CudaDevice *)d)->model.name);
+}
+
+void planning_free(Planning *p) { (void)p; }
 
 Nvml *nvml_open(int ordinal) {
     (void)ordinal;
