@@ -40,7 +40,7 @@ static void conv_text(Conv *v, const char *name) {
              a->fused.act, (double)a->fused.slope, a->tf32);
 }
 
-static int conv_read(const KArgs *args, ConvPass pass, Conv *v, Err *e) {
+int conv_read(const KArgs *args, ConvPass pass, Conv *v, Err *e) {
     memset(v, 0, sizeof *v);
     v->pass = pass;
     v->attr = args->attr->conv;

@@ -16,6 +16,9 @@ typedef struct Conv {
     char op[PICK_OP];  /* all of this as text */
 } Conv;
 
+/* ERR_UNSUPPORTED: operands of two types, or not channels-last. */
+int conv_read(const KArgs *args, ConvPass pass, Conv *v, Err *e);
+
 /* What the library's graph takes over beside the product, and what is done to its operands.
  *   ACT   bias and activation, or the activation's gradient
  *   SUM   db

@@ -1,0 +1,185 @@
+/* The files that outlive the process: picks, and compiled plans. */
+#include "described.h"
+#include "planning.h"
+#include "plans.h"
+
+enum { LIMIT = 4 << 20 };
+
+static char path[CACHE_PATH];
+
+static Pick pick_of(const char *op, size_t limit, size_t workspace, double us) {
+    Pick p = {.version = 91900, .limit = limit, .workspace = workspace, .us = us};
+    snprintf(p.device, sizeof p.device, "NVIDIA H200");
+    snprintf(p.op, sizeof p.op, "%s", op);
+    snprintf(p.way, sizeof p.way, "act+sum");
+    p.engine = (EngineId){.engine = 67, .n_knobs = 2, .knob = {{2, 4}, {13, 0}}};
+    return p;
+}
+
+static void write_text(const char *text) {
+    Err e;
+    if (cache_write(path, text, strlen(text), &e)) ok(0, "%s", e.text);
+}
+
+static void test_engines(void) {
+    EngineId id;
+    char text[ENGINE_TEXT];
+    static const char *const wrong[] = {"", "x", "-1", "7 ", "7 2", "7 2=", "7 2=x", "7 2=1,3=2", "7  2=1x"};
+    ok(engine_read("67 2=4 13=0", &id), "an engine with two knobs");
+    is_str(engine_text(&id, text), "67 2=4 13=0", "reads as it is written");
+    ok(engine_read("0", &id) && id.n_knobs == 0, "one without knobs");
+    for (size_t k = 0; k < ARRAY_LEN(wrong); k++) ok(!engine_read(wrong[k], &id), "\"%s\" is none", wrong[k]);
+}
+
+static void test_find(void) {
+    Picks p = {NULL};
+    Err e;
+    Pick small = pick_of("conv2d a", 1000, 10, 5.0), large = pick_of("conv2d a", 9000, 8000, 2.0);
+    ok(!picks_set(&p, &small, &e) && !picks_set(&p, &large, &e), "two picks for one op");
+    is_int((long long)picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 1000)->workspace, 10, "that of the limit itself");
+    is_int((long long)picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 8500)->workspace, 8000, "the fastest that fits");
+    is_int((long long)picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 7999)->workspace, 10, "what fits");
+    ok(!picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 9), "none fits");
+    ok(!picks_find(&p, "NVIDIA H100", 91900, "conv2d a", 9000) && !picks_find(&p, "NVIDIA H200", 92000, "conv2d a", 9000) &&
+       !picks_find(&p, "NVIDIA H200", 91900, "conv2d b", 9000), "another device, version or op");
+    small.us = 1.0;
+    ok(!picks_set(&p, &small, &e) && p.n == 2, "a later pick takes the place of the earlier");
+    picks_free(&p);
+}
+
+static void test_file(void) {
+    Picks p = {NULL}, q = {NULL};
+    Err e;
+    char *text;
+    size_t bytes;
+    Pick one = pick_of("conv2d x=64,3,32,32:bf16", 4194304, 131, 12.5), two = pick_of("conv2d_dx", 0, 0, 0.25);
+    ok(!picks_set(&p, &one, &e) && !picks_set(&p, &two, &e) && !picks_save(&p, path, &e), "picks are written");
+    ok(!picks_load(&q, path, &e) && q.n == 2 && q.damaged == 0, "and read");
+    ok(!memcmp(p.at, q.at, 2 * sizeof *p.at), "the same");
+    ok(!cache_read(path, &text, &bytes, &e), "the file");
+    is_str(text, "NVIDIA H200\t91900\t4194304\tconv2d x=64,3,32,32:bf16\tact+sum\t67 2=4 13=0\t131\t12.500\n"
+                 "NVIDIA H200\t91900\t0\tconv2d_dx\tact+sum\t67 2=4 13=0\t0\t0.250\n", "a line each");
+    mem_free(text);
+    picks_free(&p);
+    picks_free(&q);
+    is_int(picks_load(&p, "/tmp/no/such/file", &e), ERR_FILE, "a missing file");
+    is_int(cache_write("/dev/null/x", "x", 1, &e), ERR_FILE, "a folder that is none");
+    has_text(e.text, "/dev/null/x", "is named");
+}
+
+#define LINE "NVIDIA H200\t91900\t5\tconv2d\tplain\t7\t131\t12.5"
+
+static void test_damage(void) {
+    static const char *const damaged[] = {
+        "", "word", LINE "\t1", "\t91900\t5\tconv2d\tplain\t7\t131\t12.5", "H200\tx\t5\tconv2d\tplain\t7\t131\t12.5",
+        "H200\t91900\t-5\tconv2d\tplain\t7\t131\t12.5", "H200\t91900\t5\t\tplain\t7\t131\t12.5",
+        "H200\t91900\t5\tconv2d\tplain\tseven\t131\t12.5", "H200\t91900\t5\tconv2d\tplain\t7\t131\tfast",
+        "H200\t91900\t5\tconv2d\tplain\t7\t131\t", "H200\t91900\t5\tconv2d\ta name that is longer than any\t7\t131\t1",
+    };
+    char text[4096], expected[CACHE_PATH + 32];
+    Err e;
+    for (size_t k = 0; k < ARRAY_LEN(damaged); k++) {
+        Picks p = {NULL};
+        snprintf(text, sizeof text, LINE "\n%s\n" LINE "\n", damaged[k]);
+        write_text(text);
+        snprintf(expected, sizeof expected, "%s:2: ", path);
+        ok(!picks_load(&p, path, &e) && p.n == 1 && p.damaged == 1, "\"%s\" is ignored", damaged[k]);
+        has_text(p.problem.text, expected, "and told with its line");
+        picks_free(&p);
+    }
+    Picks p = {NULL};
+    write_text(LINE "\n" LINE); /* without its end a line may have lost digits */
+    ok(!picks_load(&p, path, &e) && p.damaged == 1, "a line that is cut off");
+    picks_free(&p);
+}
+
+/* A pick decides, as long as it fits. */
+static void test_choice(CudaDevice *device) {
+    static const Case layer = {64, 64, 128, 3, 30, 0};
+    static const Precision bf16 = {"bf16", DT_BF16, DT_BF16, 0};
+    Asked q;
+    Conv v;
+    ConvState *s = NULL;
+    Planning *p;
+    Graph g;
+    Engines list = {NULL};
+    size_t bytes = 0;
+    Err e;
+    ask(&q, device, &layer, &bf16, CONV_WEIGHTS, BARE);
+    is_int(conv_read(&q.args, CONV_WEIGHTS, &v, &e), OK, "wgrad");
+    is_int(planning_of(device, &p, &e), OK, "no picks yet");
+    if (conv_graph(&v, 0, &g, &e) || engines_ask(device, &g, 0, ENGINES_ALL, &list, &e)) ok(0, "engines: %s", e.text);
+    const Engine *other = NULL; /* another than the first, and of another workspace */
+    for (int k = 1; k < list.n && !other; k++)
+        if (engine_may(&list.at[k], false) && list.at[k].workspace != list.at[0].workspace) other = &list.at[k];
+    if (ok(other != NULL, "there is a choice")) {
+        is_int(planning_keep(device, p, v.op, LIMIT, "plain", &other->id, other->workspace, 1.0, &e), OK, "a pick");
+        ok(!prepare(&q, LIMIT, &s, &bytes, &e) && bytes == other->workspace, "it is taken");
+        conv_release(s);
+        size_t less = other->workspace ? other->workspace - 1 : 0;
+        ok(prepare(&q, less, &s, &bytes, &e) || bytes <= less, "under a limit that it does not fit into it is not");
+        conv_release(s);
+        EngineId gone = {.engine = 9999};
+        is_int(planning_keep(device, p, v.op, LIMIT, "plain", &gone, 0, 0.5, &e), OK, "a pick of an unknown engine");
+        ok(!prepare(&q, LIMIT, &s, &bytes, &e) && bytes == list.at[0].workspace, "is as none: the first in rank");
+        conv_release(s);
+        planning_free(device->planning);
+        device->planning = NULL;
+        ok(!planning_of(device, &p, &e) && p->picks.n == 1 && strstr(p->path, "/memtide/picks-NVIDIA-H200.txt"),
+           "picks are there for the next process");
+    }
+    engines_free(&list);
+    graph_free(&g);
+}
+
+/* Shipped engines can be made ready for a GPU that is not here; compiled ones cannot, but their plans are alike. */
+static void test_plans(CudaDevice *device) {
+    static const Case layer = {64, 64, 128, 3, 30, 0};
+    static const Precision bf16 = {"bf16", DT_BF16, DT_BF16, 0};
+    Asked q;
+    Conv v;
+    Graph g;
+    Engines list = {NULL};
+    Node plan = NULL, again = NULL;
+    size_t bytes;
+    char *text;
+    Err e;
+    ask(&q, device, &layer, &bf16, CONV_FORWARD, BARE);
+    if (conv_read(&q.args, CONV_FORWARD, &v, &e) || conv_graph(&v, 0, &g, &e) ||
+        engines_ask(device, &g, 0, 1, &list, &e) || plan_open(device, v.op, &list.at[0], &plan, &e)) {
+        ok(0, "a plan: %s", e.text);
+        return;
+    }
+    ok(!list.at[0].compiled, "a shipped engine");
+    is_int(plan_write(plan, path, "this op", &e), OK, "its plan is written");
+    if (!ok(!plan_read(device, path, "this op", &again, &e), "and read")) printf("# %s\n", e.text);
+    node_free(&again);
+    is_int(plan_read(device, path, "another op", &again, &e), ERR_FORMAT, "not for another op");
+    if (!cache_read(path, &text, &bytes, &e)) {
+        text[bytes - 10] ^= 1;
+        ok(!cache_write(path, text, bytes, &e) && plan_read(device, path, "this op", &again, &e) == ERR_FORMAT, "a changed byte");
+        ok(!cache_write(path, text, bytes - 1, &e) && plan_read(device, path, "this op", &again, &e) == ERR_FORMAT, "a byte less");
+        ok(!cache_write(path, text, 5, &e) && plan_read(device, path, "this op", &again, &e) == ERR_FORMAT, "5 bytes");
+        ok(!cache_write(path, "", 0, &e) && plan_read(device, path, "this op", &again, &e) == ERR_FORMAT, "an empty file");
+        mem_free(text);
+    }
+    node_free(&plan);
+    engines_free(&list);
+    graph_free(&g);
+}
+
+int main(void) {
+    CudaDevice *device = described_h200();
+    if (!device) return tap_done();
+    snprintf(path, sizeof path, "%s/a/b/file", test_folder);
+    test_engines();
+    test_find();
+    test_file();
+    test_damage();
+    test_choice(device);
+    test_plans(device);
+    planning_free(device->planning);
+    libraries_close(device);
+    remove_test_folder();
+    return tap_done();
+}
