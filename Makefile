@@ -66,7 +66,7 @@ $(BUILD)/%.o: %.c
 	@echo "  CC   $<"
 	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(INCLUDE_$(firstword $(subst /, ,$<))) -c -o $@ $<
 INCLUDE_lua = $(LUA_CFLAGS)
-INCLUDE_tests = -Itests
+INCLUDE_tests = -Itests -Ikernels/cuda $(INCLUDE_kernels)
 INCLUDE_kernels = $(addprefix -isystem ,$(addsuffix /include,$(CUDA)))
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
@@ -91,11 +91,23 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda_archs
 	@echo "  NVCC $<"
 	$(Q)$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -Icore -c -o $@ $<
 
-$(BUILD)/memtide_cuda.so: $(CUDA_C:%.c=$(BUILD)/%.o) $(CUDA_CU:%=$(BUILD)/%.o) $(PLUGIN_CORE) kernels/cuda/exports.map \
-    $(DEVICES:kernels/cuda/%=$(BUILD)/%)
+PLUGIN_OBJ = $(CUDA_C:%.c=$(BUILD)/%.o) $(CUDA_CU:%=$(BUILD)/%.o) $(PLUGIN_CORE)
+PLUGIN_LIBS = -L$(CUDA)/lib64 -L$(CUDA)/lib -lcudnn -lcublasLt -lcudart_static -lpthread -ldl -lrt -lm
+
+$(BUILD)/memtide_cuda.so: $(PLUGIN_OBJ) kernels/cuda/exports.map $(DEVICES:kernels/cuda/%=$(BUILD)/%)
 	@echo "  LINK $@"
-	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) -L$(CUDA)/lib64 -L$(CUDA)/lib -lcudnn -lcublasLt \
-	    -lcudart_static -lpthread -ldl -lrt -lm $(EXTRA)
+	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) $(PLUGIN_LIBS) $(EXTRA)
+
+# tests of what is inside the plugin: they need NVIDIA's libraries, and no GPU
+CUDA_TESTS = $(if $(CUDA_LACK),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/*.c)))
+
+$(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(PLUGIN_OBJ) $(REF_OBJ)
+	$(Q)$(CXX) $(CFLAGS) -o $@ $^ $(PLUGIN_LIBS) -Wl,-rpath,$(CUDA)/lib64 $(EXTRA)
+
+$(BUILD)/tests/unit/t_race: $(BUILD)/kernels/cuda/race.o
+
+cuda-test: $(CUDA_TESTS) ## what cuDNN plans for a described GPU, and the files that are kept of it
+	$(Q)$(if $(CUDA_LACK),echo "cuda-test: skipped: $(CUDA_LACK)",prove --exec tests/run $(PROVE) $^)
 
 $(BUILD)/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
@@ -130,8 +142,9 @@ $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 
 emulated: all $(EMULATED_PLUGIN) ## the CUDA device on an emulated GPU: MEMTIDE_CUDA=build/emulate/memtide_cuda.so
 
-test: all $(C_TESTS) $(EMULATED_PLUGIN) ## run every test (TAP, by prove)
-	$(Q)BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS)
+test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) ## run every test (TAP, by prove)
+	$(Q)$(if $(CUDA_LACK),echo "tests/cuda: skipped: $(CUDA_LACK)")
+	$(Q)BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
 
 run: all ## the article's comparison on this machine: experiments/article.lua
 	$(BUILD)/memtide run experiments/article.lua
@@ -188,6 +201,6 @@ help: ## this list
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all emulated test run deps asan fuzz bench valgrind lint install clean help
+.PHONY: all emulated test cuda-test run deps asan fuzz bench valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -70,8 +70,21 @@ static int describe(lua_State *L) {
     return bind_fail(L, &e);
 }
 
+/* device:tune() -> the file that picks are kept in, what is wrong with it (absent: nothing) */
+static int tune(lua_State *L) {
+    Err e;
+    Device *device = bind_get(L, 1, BOX_DEVICE);
+    int before = lua_gettop(L);
+    if (!device->table->tune)
+        err_set(&e, ERR_UNSUPPORTED, "this device has nothing to choose between: expected a GPU that is here");
+    else if (device->table->tune(device, push_text, L, &e) == OK)
+        return lua_gettop(L) - before;
+    return bind_fail(L, &e);
+}
+
 void bind_open_device(lua_State *L) {
-    static const luaL_Reg methods[] = {{"info", info}, {"used", used}, {"describe", describe}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {
+        {"info", info}, {"used", used}, {"describe", describe}, {"tune", tune}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"device", open_device}, {"described_devices", described}, {NULL, NULL}};
     bind_type(L, BOX_DEVICE, methods);
     luaL_setfuncs(L, functions, 0);

@@ -87,7 +87,10 @@ static int record(Race *r, KernelRun *run, void *state, int n, void **graph, Err
     code = run_all(r, run, state, n, e);
     /* in every case, for the stream has to leave the recording */
     int end = t->recorded(r->device, graph, code ? &ended : e);
-    if (code && !end) t->graph_free(r->device, *graph);
+    if (code && !end) {
+        t->graph_free(r->device, *graph);
+        *graph = NULL;
+    }
     return code ? code : end;
 }
 

@@ -6,7 +6,8 @@ local util = require "memtide.util"
 
 -- ---- options: {name, letter, argument, text, commands that have it (all: nil)}; without an argument it is a switch
 
-local ROWS, CELLS = {run = true, predict = true}, {run = true, predict = true, explain = true, dump = true}
+local ROWS = {run = true, predict = true}
+local CELLS = {run = true, predict = true, explain = true, dump = true, tune = true}
 local OPTIONS = {
   {"device", nil, "D", "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)",
     CELLS},
@@ -39,6 +40,7 @@ local USES = {
   {"predict", "SCRIPT [-- ARGS]", "the same cells, nothing computed: the predicted columns"},
   {"explain", "SCRIPT [-- ARGS]", "the memory of the first cell by hand: a row per layer, totals per category"},
   {"dump", "SCRIPT [-- ARGS]", "the step program of the first cell as text"},
+  {"tune", "SCRIPT [-- ARGS]", "times what a GPU's libraries can choose between, for every op of the cells"},
   {"devices", "", "what is here, and what is missing and why"},
   {"help", "[COMMAND]", "this text"},
 }

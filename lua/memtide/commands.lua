@@ -67,6 +67,30 @@ function commands.predict(experiment, options)
   return run_all(experiment, "predict", options)
 end
 
+-- Compiles every cell on a device that times what it can choose between; nothing is run. A cell that cannot be
+-- compiled is told and left out.
+function commands.tune(experiment, options)
+  apply(experiment, options)
+  local files, failed = {}, 0
+  for i, one in ipairs(options.cells) do
+    local name = one.values.device
+    if not files[name] then
+      local file, problem = util.must(cell.device(name):tune())
+      if problem then options.say(problem) end
+      files[name] = file
+    end
+    options.say(("%d of %d: %s"):format(i, #options.cells, one.name))
+    local good, problem = pcall(function() return cell.compile(cell.build(one)) end)
+    if not good then
+      if not util.is_failure(problem) or problem.code == "device" then error(problem, 0) end
+      options.say(problem.message)
+      failed = 1
+    end
+  end
+  for name, file in pairs(files) do print(("%s: %s"):format(name, file)) end
+  return failed
+end
+
 -- The first cell, compiled.
 local function first_cell(experiment, options)
   apply(experiment, options)

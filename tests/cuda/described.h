@@ -71,7 +71,8 @@ __attribute__((unused)) static void ask(Asked *q, CudaDevice *device, const Case
 }
 
 __attribute__((unused)) static int prepare(Asked *q, size_t limit, ConvState **state, size_t *workspace, Err *e) {
-    static KernelPrepare *const prepares[] = {k_cuda_conv2d_prepare, k_cuda_conv2d_dx_prepare, k_cuda_conv2d_dw_prepare};
+    static KernelPrepare *const prepares[] = {k_cuda_conv2d_prepare, k_cuda_conv2d_dx_prepare,
+                                              k_cuda_conv2d_dw_prepare};
     void *found = NULL;
     int code = prepares[q->args.kind - OP_conv2d](&q->args, limit, &found, workspace, e);
     *state = found;

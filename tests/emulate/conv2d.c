@@ -1,5 +1,5 @@
-/* conv2d.c: stands in for kernels/cuda/conv2d.c: the same three ops by the float64 loops of tests/reference, as a task of
- * the emulated stream. The workspace is written over, so that a step whose buffers overlap it comes out wrong. */
+/* conv2d.c: stands in for kernels/cuda/conv2d.c: the same three ops by the float64 loops of tests/reference, as a task
+ * of the emulated stream. The workspace is written over, so that a step whose buffers overlap it comes out wrong. */
 #include <stdlib.h>
 #include <string.h>
 
