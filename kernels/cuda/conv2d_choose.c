@@ -70,8 +70,8 @@ static int none(const Search *q, Err *e) {
         return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine for %s%s%s", q->v->op, q->trouble.code ? ": " : "",
                        q->trouble.code ? q->trouble.text : "");
     if (q->smallest > q->limit)
-        return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine within a workspace_limit of %zu bytes for %s: expected at "
-                       "least %zu", q->limit, q->v->op, q->smallest);
+        return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine within a workspace_limit of %zu bytes for %s: "
+                       "expected at least %zu", q->limit, q->v->op, q->smallest);
     return err_set(e, ERR_UNSUPPORTED, "none of cuDNN's engines can be made ready for %s: %s", q->v->op,
                    q->trouble.text);
 }

@@ -44,7 +44,8 @@ static void test_workspaces(void) {
             const char *way = code ? e.text : way_name(s->does);
             bool same = want->way && bytes == want->workspace && !strcmp(way, want->way);
             ok(same, "%lld->%lld @%lld %s %s: %zu bytes, %s", (long long)layers[l].c, (long long)layers[l].o,
-               (long long)layers[l].size, precisions[p].name, passes[pass], want->workspace, want->way ? want->way : "");
+               (long long)layers[l].size, precisions[p].name, passes[pass], want->workspace,
+               want->way ? want->way : "nothing");
             if (!same) printf("# found %zu, %s\n", bytes, way);
             if (print) fprintf(stderr, "%s%s{\"%s\", %zu}", k == 0 ? "{" : " ", pass ? "" : "{", way, bytes);
             if (print && pass < 2) fprintf(stderr, ",");

@@ -36,7 +36,7 @@ static void test_find(void) {
     Err e;
     Pick small = pick_of("conv2d a", 1000, 10, 5.0), large = pick_of("conv2d a", 9000, 8000, 2.0);
     ok(!picks_set(&p, &small, &e) && !picks_set(&p, &large, &e), "two picks for one op");
-    is_int((long long)picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 1000)->workspace, 10, "that of the limit itself");
+    is_int((long long)picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 1000)->workspace, 10, "that of the limit");
     is_int((long long)picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 8500)->workspace, 8000, "the fastest");
     is_int((long long)picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 7999)->workspace, 10, "what fits");
     ok(!picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 9), "none fits");
