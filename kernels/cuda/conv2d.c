@@ -179,9 +179,12 @@ size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t 
     out->w_at = out->x_at + (does & WAY_PAD ? copy_bytes(v, rows_of(&v->x) * padded(v)) : 0);
     out->b_at = out->w_at + (copies_w(v, does) ? copy_bytes(v, rows_of(&v->w) * channels(v, does)) : 0);
     out->library_at = out->b_at + (copies_b(v, does) ? copy_bytes(v, v->b.count) : 0);
-    size_t left = limit > out->library_at ? limit - out->library_at : 0;
+    bool cast_w = v->pass == CONV_WEIGHTS && does & WAY_CAST;
+    size_t casts = out->library_at - (cast_w ? out->w_at : out->b_at), copies = out->library_at - casts;
+    size_t left = limit > copies ? limit - copies : 0;
     size_t sum = sums(v, does) ? bias_workspace(rows_of(summed), summed->shape.dim[1], left) : 0;
-    return out->workspace = out->library_at + max_size(engine_workspace, sum);
+    out->workspace = out->library_at + max_size(engine_workspace, sum);
+    return out->workspace - casts;
 }
 
 /* ---- preparing and running */

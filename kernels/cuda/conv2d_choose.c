@@ -119,7 +119,7 @@ static int compete(Search *q, Race *race, const Way *way, const Engine *engine, 
     ConvState s = {.conv = *q->v};
     double us = 0;
     if (!take(q, way->does, engine, &s)) return OK;
-    int code = race_time(race, conv_run, &s, winner->us, &us, e);
+    int code = race_time(race, conv_run, &s, s.workspace, winner->us, &us, e);
     node_free(&s.plan);
     if (q->c->lost.code) return code;
     /* the first choice stays unless the gain is more than the noise */
@@ -151,9 +151,9 @@ static int choose_raced(Search *q, const KArgs *args, Planning *p, const Way *wa
     Race race;
     Winner winner = {way, *id, 0};
     double first = 0;
-    int code = race_open(&race, &q->c->base, args, 2 * q->c->model.l2_bytes, q->limit, e);
+    int code = race_open(&race, &q->c->base, args, 2 * q->c->model.l2_bytes, e);
     if (code) return code;
-    code = race_time(&race, conv_run, s, 0, &first, e);
+    code = race_time(&race, conv_run, s, s->workspace, 0, &first, e);
     winner.us = first;
     for (int k = 0; k < WAYS && !code; k++) code = compete_all(q, &race, &conv_ways[k], first, &winner, e);
     race_close(&race);

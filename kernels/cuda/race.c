@@ -33,7 +33,7 @@ static int fill(Device *d, View *v, Err *e) {
     return code;
 }
 
-int race_open(Race *r, Device *device, const KArgs *args, size_t cache, size_t workspace, Err *e) {
+int race_open(Race *r, Device *device, const KArgs *args, size_t cache, Err *e) {
     size_t each = 0;
     KArgs views = *args;
     memset(r, 0, sizeof *r);
@@ -42,15 +42,11 @@ int race_open(Race *r, Device *device, const KArgs *args, size_t cache, size_t w
     r->n_sets = (int)(cache / each) + 1;
     if (r->n_sets > RACE_SETS) r->n_sets = RACE_SETS;
     r->bytes = each * (size_t)r->n_sets;
-    r->workspace_bytes = align_up(workspace, device->table->alignment);
     int code = device->table->alloc(device, r->bytes, &r->memory, e);
-    if (!code && r->workspace_bytes) code = device->table->alloc(device, r->workspace_bytes, &r->workspace, e);
     char *at = r->memory;
     for (int i = 0; i < r->n_sets && !code; i++) {
         r->set[i] = *args;
         r->set[i].device = device;
-        r->set[i].workspace = r->workspace;
-        r->set[i].workspace_bytes = workspace;
         for (int k = 0; k < OP_IN + OP_OUT && !code; k++) {
             View *v = operand(&r->set[i], k);
             if (!v->count) continue;
@@ -63,10 +59,32 @@ int race_open(Race *r, Device *device, const KArgs *args, size_t cache, size_t w
     return code;
 }
 
-void race_close(Race *r) {
-    if (r->memory) r->device->table->free(r->device, r->memory, r->bytes);
+static void drop_workspace(Race *r) {
     if (r->workspace) r->device->table->free(r->device, r->workspace, r->workspace_bytes);
+    r->workspace = NULL;
+    r->workspace_bytes = 0;
+}
+
+void race_close(Race *r) {
+    drop_workspace(r);
+    if (r->memory) r->device->table->free(r->device, r->memory, r->bytes);
     memset(r, 0, sizeof *r);
+}
+
+/* Every run has the same workspace, which grows with what is asked for. */
+static int set_workspace(Race *r, size_t bytes, Err *e) {
+    size_t room = align_up(bytes, r->device->table->alignment);
+    int code = OK;
+    if (room > r->workspace_bytes) {
+        drop_workspace(r);
+        code = r->device->table->alloc(r->device, room, &r->workspace, e);
+        r->workspace_bytes = code ? 0 : room;
+    }
+    for (int i = 0; i < r->n_sets; i++) {
+        r->set[i].workspace = r->workspace;
+        r->set[i].workspace_bytes = bytes;
+    }
+    return code;
 }
 
 static int run_all(Race *r, KernelRun *run, void *state, int n, Err *e) {
@@ -110,11 +128,12 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-int race_time(Race *r, KernelRun *run, void *state, double best, double *us, Err *e) {
+int race_time(Race *r, KernelRun *run, void *state, size_t workspace, double best, double *us, Err *e) {
     double found[RACE_SAMPLES] = {0};
     void *graph = NULL;
     int n = r->n_sets > RUNS ? r->n_sets : RUNS / r->n_sets * r->n_sets, done = 0;
-    int code = run_all(r, run, state, 1, e); /* what a first run loads is no part of a step */
+    int code = set_workspace(r, workspace, e);
+    if (!code) code = run_all(r, run, state, 1, e); /* what a first run loads is no part of a step */
     if (!code) code = r->device->table->sync(r->device, e);
     if (!code) code = record(r, run, state, n, &graph, e);
     if (!code) code = sample(r->device, graph, n, &found[0], e); /* warms up */

@@ -18,10 +18,10 @@ typedef struct Race {
 
 /* Operands for the op of `args`, whose views have no data, with random values in them; `cache`: bytes that all sets
  * together must exceed. The memory is the race's own and gone after race_close. */
-int race_open(Race *r, Device *device, const KArgs *args, size_t cache, size_t workspace, Err *e);
-/* The median time of one run. Gives up early, with the time found so far, on what takes more than twice `best`
- * (0: nothing is known to compare with). */
-int race_time(Race *r, KernelRun *run, void *state, double best, double *us, Err *e);
+int race_open(Race *r, Device *device, const KArgs *args, size_t cache, Err *e);
+/* The median time of one run with this state and `workspace` bytes. Gives up early, with the time found so far, on what
+ * takes more than twice `best` (0: nothing is known to compare with). */
+int race_time(Race *r, KernelRun *run, void *state, size_t workspace, double best, double *us, Err *e);
 void race_close(Race *r);
 
 #endif

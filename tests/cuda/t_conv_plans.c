@@ -135,25 +135,22 @@ static void test_notes(const Precision *p, bool exact) {
     is_int(wrong, 0, "none that rounds more or differs from run to run");
 }
 
-static void test_limit(void) {
+static void test_refusals(void) {
     Asked q;
     ConvState *s = NULL;
-    size_t bytes = 0, least = 0;
+    size_t bytes = 0;
     Err e;
-    ask(&q, device, &layers[2], &precisions[2], CONV_WEIGHTS, BARE);
-    is_int(prepare(&q, 100, &s, &bytes, &e), ERR_UNSUPPORTED, "no engine within 100 bytes");
-    has_text(e.text, "conv2d_dw x=64,3,224,224:bf16 w=64,3,3,3:f32 y=64,64,224,224:bf16", "the op is named");
-    has_text(e.text, "workspace_limit of 100 bytes", "the limit too");
-    const char *at = strstr(e.text, "expected at least ");
-    if (at) least = (size_t)strtoull(at + strlen("expected at least "), NULL, 10);
-    ok(least > 100 && !prepare(&q, least, &s, &bytes, &e), "the %zu bytes that it names are enough", least);
-    is_int((long long)bytes, (long long)least, "and what is taken");
-    conv_release(s);
-    is_int(prepare(&q, least - 1, &s, &bytes, &e), ERR_UNSUPPORTED, "one byte less is not");
-
-    q.args.in[1].dtype = DT_F16;
-    is_int(prepare(&q, LIMIT, &s, &bytes, &e), ERR_UNSUPPORTED, "two types");
+    ask(&q, device, &layers[1], &precisions[4], CONV_FORWARD, BARE);
+    q.args.in[1] = view4(DT_BF16, 128, 48, 3, 3);
+    is_int(prepare(&q, LIMIT, &s, &bytes, &e), ERR_UNSUPPORTED, "weights for other channels than there are");
+    has_text(e.text, "cuDNN has no engine for conv2d x=64,64,30,30:bf16 w=128,48,3,3:bf16", "the op is named");
+    has_text(e.text, "cuDNN: ", "with cuDNN's own words");
+    q.args.in[1] = view4(DT_F16, 128, 64, 3, 3);
+    is_int(prepare(&q, LIMIT, &s, &bytes, &e), ERR_UNSUPPORTED, "operands of two types");
     has_text(e.text, "expected operands of one type, found bf16 and f16", "are told");
+    q.args.in[1] = view4(DT_BF16, 128, 64, 3, 3);
+    q.args.in[1].channels_last = 0;
+    is_int(prepare(&q, LIMIT, &s, &bytes, &e), ERR_UNSUPPORTED, "another layout");
 }
 
 /* Copies lie one behind the other, the engine's own bytes last. */
@@ -165,10 +162,65 @@ static void test_places(void) {
     ask(&q, device, &layers[0], &precisions[2], CONV_FORWARD, WITH_ACT);
     is_int(conv_read(&q.args, CONV_FORWARD, &v, &e), OK, "3->64 with an fp32 bias");
     is_int((long long)conv_place(&v, WAY_ACT | WAY_CAST | WAY_PAD, 1000, LIMIT, &s),
-           64 * 32 * 32 * 8 * 2 + 64 * 9 * 8 * 2 + 256 + 1000,
-           "x and w with 8 channels, 64 numbers in 256 bytes, 1000 bytes");
+           64 * 32 * 32 * 8 * 2 + 64 * 9 * 8 * 2 + 1000, "x and w with 8 channels, 1000 bytes");
+    is_int((long long)s.workspace, 1048576 + 9216 + 256 + 1000, "and, beside the limit, 64 numbers in 256 bytes");
     ok(s.x_at == 0 && s.w_at == 1048576 && s.b_at == s.w_at + 9216 && s.library_at == s.b_at + 256, "in this order");
     is_int((long long)conv_place(&v, 0, 7, LIMIT, &s), 7, "nothing but the engine's bytes");
+}
+
+/* Convolutions that are not square, dense or of stride 1: there is a way for each. */
+typedef struct Odd { const char *name; int64_t n, c, h, w, o, kh, kw, oh, ow; ConvAttr attr; } Odd;
+static const Odd odd[] = {
+    {"1x1 of one", 1, 1, 1, 1, 1, 1, 1, 1, 1, {.stride = {1, 1}, .dilation = {1, 1}, .groups = 1}},
+    {"5->7, 3x5", 3, 5, 11, 13, 7, 3, 5, 11, 13,
+     {.stride = {1, 1}, .pad = {1, 2, 1, 2}, .dilation = {1, 1}, .groups = 1, .fused = {.act = ACT_TANH}}},
+    {"asymmetric padding", 2, 8, 6, 7, 4, 2, 2, 6, 7,
+     {.stride = {1, 1}, .pad = {0, 1, 1, 0}, .dilation = {1, 1}, .groups = 1, .fused = {.act = ACT_RELU}}},
+    {"stride 2 by 3", 2, 6, 15, 14, 10, 3, 4, 7, 4,
+     {.stride = {2, 3}, .pad = {1, 0, 0, 0}, .dilation = {1, 1}, .groups = 1, .fused = {.act = ACT_LEAKY, .slope = 0.1f}}},
+    {"dilation 2 by 3", 2, 4, 14, 15, 6, 3, 3, 14, 15,
+     {.stride = {1, 1}, .pad = {2, 3, 2, 3}, .dilation = {2, 3}, .groups = 1, .fused = {.act = ACT_RELU}}},
+    {"two groups", 2, 8, 9, 9, 12, 3, 3, 9, 9,
+     {.stride = {1, 1}, .pad = {1, 1, 1, 1}, .dilation = {1, 1}, .groups = 2, .fused = {.act = ACT_SIGMOID}}},
+    {"depthwise", 2, 16, 8, 8, 16, 3, 3, 8, 8,
+     {.stride = {1, 1}, .pad = {1, 1, 1, 1}, .dilation = {1, 1}, .groups = 16, .fused = {.act = ACT_RELU}}},
+    {"depthwise twice, stride 2", 2, 5, 9, 9, 10, 3, 3, 5, 5,
+     {.stride = {2, 2}, .pad = {1, 1, 1, 1}, .dilation = {1, 1}, .groups = 5}},
+};
+
+static void ask_odd(Asked *q, const Odd *c, const Precision *p, ConvPass pass) {
+    static const Case square = {1, 1, 1, 1, 1, 0};
+    View x = view4(p->type, c->n, c->c, c->h, c->w), y = view4(p->type, c->n, c->o, c->oh, c->ow);
+    int64_t per_group = c->c / c->attr.groups;
+    ask(q, device, &square, p, pass, WITH_ALL);
+    q->attr.conv = c->attr;
+    q->attr.conv.tf32 = p->tf32;
+    if (pass == CONV_WEIGHTS) q->attr.conv.fused.act = ACT_NONE;
+    q->args.in[0] = pass == CONV_DATA ? y : x;
+    q->args.in[1] = pass == CONV_WEIGHTS ? y : view4(p->type, c->o, per_group, c->kh, c->kw);
+    q->args.out[0] = pass == CONV_FORWARD ? y : pass == CONV_DATA ? x : view4(p->wide, c->o, per_group, c->kh, c->kw);
+    if (pass == CONV_FORWARD) q->args.in[2] = view1(p->wide, c->o);
+    if (pass == CONV_DATA) q->args.in[2] = x;
+    if (pass != CONV_FORWARD) q->args.out[1] = view1(p->wide, pass == CONV_DATA ? c->c : c->o);
+}
+
+static void test_odd(void) {
+    static const size_t limits[] = {LIMIT, 0};
+    for (size_t k = 0; k < ARRAY_LEN(odd); k++)
+        for (int p = 0; p < PRECISIONS; p++)
+            for (int pass = 0; pass < 3; pass++)
+                for (size_t l = 0; l < ARRAY_LEN(limits); l++) {
+                    Asked q;
+                    ConvState *s;
+                    size_t bytes = 0;
+                    Err e = {.text = ""};
+                    ask_odd(&q, &odd[k], &precisions[p], (ConvPass)pass);
+                    int code = prepare(&q, limits[l], &s, &bytes, &e);
+                    ok(!code && (bytes <= limits[l] || s->does & WAY_CAST), "%s, %s, pass %d, limit %zu: %s, %zu bytes", odd[k].name,
+                       precisions[p].name, pass, limits[l], code ? "none" : way_name(s->does), bytes);
+                    if (code) printf("# %s\n", e.text);
+                    conv_release(s);
+                }
 }
 
 int main(void) {
@@ -185,8 +237,9 @@ int main(void) {
     }
     test_notes(&precisions[0], true);
     test_notes(&precisions[1], false);
-    test_limit();
+    test_refusals();
     test_places();
+    test_odd();
     planning_free(device->planning);
     libraries_close(device);
     remove_test_folder();

@@ -98,14 +98,16 @@ int main(void) {
     args.in[0] = (View){.shape = shape1(1000), .dtype = DT_F32, .count = 1000};
     args.out[0] = args.in[0];
 
-    is_int(race_open(&r, &f.base, &args, 30000, 500, &e), OK, "open");
+    is_int(race_open(&r, &f.base, &args, 30000, &e), OK, "open");
     is_int(r.n_sets, 4, "sets of 8192 bytes that together exceed 30000");
-    is_int((long long)f.allocated, 4 * 8192 + 512, "and the workspace");
+    is_int((long long)f.allocated, 4 * 8192, "and nothing else");
     x = r.set[3].in[0].data;
     ok(x[0] != 0 && x[999] != 0 && x[0] > -1 && x[0] < 1 && x[1] != x[0], "random values");
     f.cost[0] = 100; /* warms up: not counted */
     f.cost[1] = 90, f.cost[2] = 11, f.cost[3] = 12, f.cost[4] = 1;
-    is_int(race_time(&r, fake_run, &f, 0, &us, &e), OK, "time");
+    is_int(race_time(&r, fake_run, &f, 500, 0, &us, &e), OK, "time");
+    is_int((long long)f.allocated, 4 * 8192 + 512, "with a workspace");
+    is_int((long long)r.set[3].workspace_bytes, 500, "of its size");
     is_near(us, 10, 1e-9, 0, "the median of seven, behind one that warms up");
     is_int(f.samples, 8, "eight replays");
     is_int(f.runs, 1 + 16, "one run before, a graph of sixteen");
@@ -113,11 +115,11 @@ int main(void) {
 
     f = fake_new(30);
     f.allocs = 4; /* two pieces of memory, two graphs */
-    race_time(&r, fake_run, &f, 10, &us, &e);
+    race_time(&r, fake_run, &f, 100, 10, &us, &e);
     is_int(f.samples, 2, "more than twice the best: one sample is enough");
     is_near(us, 30, 1e-9, 0, "which is its time");
     f.fail_run = true;
-    is_int(race_time(&r, fake_run, &f, 0, &us, &e), ERR_DEVICE, "an op that cannot run");
+    is_int(race_time(&r, fake_run, &f, 600, 0, &us, &e), ERR_DEVICE, "an op that cannot run");
     is_str(e.text, "this engine cannot run", "says why");
     ok(!f.recording, "and leaves no recording behind");
     race_close(&r);
@@ -125,10 +127,10 @@ int main(void) {
 
     f = fake_new(1);
     f.fail_upload = true;
-    is_int(race_open(&r, &f.base, &args, 1, 0, &e), ERR_DEVICE, "operands that cannot be filled");
+    is_int(race_open(&r, &f.base, &args, 1, &e), ERR_DEVICE, "operands that cannot be filled");
     is_int(f.allocs, 1, "everything is freed");
     f.fail_upload = false;
-    is_int(race_open(&r, &f.base, &args, (size_t)1 << 40, 0, &e), OK, "a cache beyond all measure");
+    is_int(race_open(&r, &f.base, &args, (size_t)1 << 40, &e), OK, "a cache beyond all measure");
     is_int(r.n_sets, RACE_SETS, "as many sets as there may be");
     race_close(&r);
     return tap_done();
