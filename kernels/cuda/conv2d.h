@@ -46,8 +46,8 @@ typedef struct ConvState {
     size_t library_at, workspace;
 } ConvState;
 
-/* Sets the places; returns the bytes that the limit is about: all but copies that change a type, which no choice could do
- * without. Own sums take what the limit leaves, at most. */
+/* Sets the places; returns the bytes that the limit is about: all but copies that change a type, which no choice could
+ * do without. Own sums take what the limit leaves, at most. */
 size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t limit, ConvState *out);
 void conv_release(void *state);
 KernelRun conv_run;

@@ -177,7 +177,8 @@ static const Odd odd[] = {
     {"asymmetric padding", 2, 8, 6, 7, 4, 2, 2, 6, 7,
      {.stride = {1, 1}, .pad = {0, 1, 1, 0}, .dilation = {1, 1}, .groups = 1, .fused = {.act = ACT_RELU}}},
     {"stride 2 by 3", 2, 6, 15, 14, 10, 3, 4, 7, 4,
-     {.stride = {2, 3}, .pad = {1, 0, 0, 0}, .dilation = {1, 1}, .groups = 1, .fused = {.act = ACT_LEAKY, .slope = 0.1f}}},
+     {.stride = {2, 3}, .pad = {1, 0, 0, 0}, .dilation = {1, 1}, .groups = 1,
+      .fused = {.act = ACT_LEAKY, .slope = 0.1f}}},
     {"dilation 2 by 3", 2, 4, 14, 15, 6, 3, 3, 14, 15,
      {.stride = {1, 1}, .pad = {2, 3, 2, 3}, .dilation = {2, 3}, .groups = 1, .fused = {.act = ACT_RELU}}},
     {"two groups", 2, 8, 9, 9, 12, 3, 3, 9, 9,
@@ -216,8 +217,9 @@ static void test_odd(void) {
                     Err e = {.text = ""};
                     ask_odd(&q, &odd[k], &precisions[p], (ConvPass)pass);
                     int code = prepare(&q, limits[l], &s, &bytes, &e);
-                    ok(!code && (bytes <= limits[l] || s->does & WAY_CAST), "%s, %s, pass %d, limit %zu: %s, %zu bytes", odd[k].name,
-                       precisions[p].name, pass, limits[l], code ? "none" : way_name(s->does), bytes);
+                    bool good = !code && (bytes <= limits[l] || s->does & WAY_CAST);
+                    ok(good, "%s, %s, pass %d, limit %zu: %s, %zu bytes", odd[k].name, precisions[p].name, pass,
+                       limits[l], code ? "none" : way_name(s->does), bytes);
                     if (code) printf("# %s\n", e.text);
                     conv_release(s);
                 }
