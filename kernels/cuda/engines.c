@@ -47,8 +47,8 @@ bool engine_read(const char *text, EngineId *id) {
 
 static cudnnStatus_t read_engine(Engine *engine) {
     enum { NOTES = CUDNN_NUMERICAL_NOTE_TYPE_COUNT, BEHAVIORS = CUDNN_BEHAVIOR_NOTE_TYPE_COUNT };
-    cudnnBackendNumericalNote_t note[NOTES];
-    cudnnBackendBehaviorNote_t behavior[BEHAVIORS];
+    cudnnBackendNumericalNote_t note[NOTES] = {0};
+    cudnnBackendBehaviorNote_t behavior[BEHAVIORS] = {0};
     Node d = NULL;
     int64_t n = 0, n_notes = 0, n_behaviors = 0;
     cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &d);
@@ -133,7 +133,7 @@ static int engines_add(Engines *list, Node *config, Err *e) {
 
 /* The first configurations of a ranked list, which `heuristic` is. */
 static int take_results(Node heuristic, int most, Engines *list, Err *e) {
-    int64_t count = 0;
+    int64_t count = 0, found = 0; /* it may find fewer than it has announced */
     int code = OK;
     cudnnStatus_t status = node_get(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count,
                                     NULL);
@@ -144,8 +144,8 @@ static int take_results(Node heuristic, int most, Engines *list, Err *e) {
     for (int64_t k = 0; k < count && !status; k++)
         status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &d[k]);
     if (!status)
-        status = node_get(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, d);
-    for (int64_t k = 0; k < count && !status && !code; k++) code = engines_add(list, &d[k], e);
+        status = node_get(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &found, d);
+    for (int64_t k = 0; k < found && !status && !code; k++) code = engines_add(list, &d[k], e);
     for (int64_t k = 0; k < count; k++) node_free(&d[k]);
     mem_free(d);
     return code ? code : libraries_check(status, "a list of engines", e);
