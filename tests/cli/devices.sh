@@ -77,4 +77,11 @@ has "$out" "NVIDIA H200" "and names it in the row"
 memtide run small.lua --device cuda:h200 --csv small.csv
 has "$(cat small.csv)" "planning only: NVIDIA H200" "run's row says why it cannot"
 
+memtide tune small.lua
+is $status 69 "the CPU has nothing to tune"
+has "$err" "nothing to choose between: expected a GPU that is here" "and says so"
+memtide tune small.lua --device cuda:0
+is $status 69 "nor has an emulated GPU"
+has "$err" "emulated CUDA device has no engines to choose from" "which says so"
+
 finish
