@@ -3,6 +3,7 @@
  * Both directions gather: a backward pass writes every dx once, from the windows that hold it, so overlapping windows
  * need neither zeroing nor atomics, 16-bit gradients are summed in fp32, and the order of the sum is fixed. */
 #include "loops.h"
+#include "window.h"
 
 enum { PART = 512 }; /* channels at a time, so that their fp32 values stay in the first-level cache */
 
@@ -106,43 +107,6 @@ static void maxpool_dx_pixel(const KArgs *a, int64_t row, int64_t w, int64_t c, 
 }
 
 /* ---- the mean of a window */
-
-/* A window along one axis: [lo, hi) of the input, and the length that it counts as in the divisor. */
-typedef struct Span { int64_t lo, hi, length; } Span;
-
-/* Window `o` of axis 0 (rows) or 1 (columns), from `in` to `out` elements; p is NULL for adaptive pooling. */
-static Span span_of(const PoolAttr *p, int axis, int64_t o, int64_t in, int64_t out) {
-    Span s;
-    if (!p) {
-        s.lo = o * in / out;
-        s.hi = ((o + 1) * in + out - 1) / out;
-        s.length = s.hi - s.lo;
-        return s;
-    }
-    int64_t start = o * p->stride[axis] - p->pad[axis], end = min_i64(start + p->kernel[axis], in + p->pad[axis]);
-    s.lo = max_i64(start, 0);
-    s.hi = min_i64(end, in);
-    s.length = p->count_include_pad ? end - start : s.hi - s.lo;
-    return s;
-}
-
-/* Windows [lo, hi) are the ones that hold input element i. */
-static Span windows_of(const PoolAttr *p, int axis, int64_t i, int64_t in, int64_t out) {
-    Span s = {0, 0, 0};
-    if (!p) {
-        s.lo = i * out / in;
-        s.hi = ((i + 1) * out + in - 1) / in;
-        return s;
-    }
-    int64_t past = i + p->pad[axis] - p->kernel[axis]; /* windows that start here or before end before i */
-    s.lo = past < 0 ? 0 : past / p->stride[axis] + 1;
-    s.hi = min_i64((i + p->pad[axis]) / p->stride[axis] + 1, out);
-    return s;
-}
-
-static float divisor_of(const PoolAttr *p, Span h, Span w) {
-    return (float)(p && p->divisor ? p->divisor : h.length * w.length);
-}
 
 static void mean_pixel(const KArgs *a, const PoolAttr *p, int64_t row, int64_t ow, int64_t c, int64_t n) {
     const View *x = &a->in[0], *y = &a->out[0];
