@@ -79,4 +79,16 @@ typedef struct StepState {
     int32_t step;       /* updates made, t in Adam's formulas */
 } StepState;
 
+/* torch's GradScaler.update: called at the end of every step */
+MT_FN void scaler_update(const ScalerAttr *scaler, StepState *state) {
+    if (state->overflow) {
+        state->loss_scale *= scaler->backoff;
+        state->good_steps = 0;
+    } else if (++state->good_steps == scaler->interval) {
+        state->loss_scale *= scaler->growth;
+        state->good_steps = 0;
+    }
+    state->overflow = 0;
+}
+
 #endif

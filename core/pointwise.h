@@ -90,13 +90,23 @@ MT_FN float sgd_value(const OptimRule *o, float w, float g, float *v, int first)
     return w - o->lr * g;
 }
 
-/* step_size = lr / (1 - beta1^t), root_scale = 1 / sqrt(1 - beta2^t), both computed in double once per step */
-MT_FN float adam_value(const OptimRule *o, float w, float g, float *m, float *v, float step_size, float root_scale) {
+/* What is the same for all elements in update number t = 1, 2, ... of Adam */
+typedef struct AdamStep { float step_size, root_scale; } AdamStep;
+
+/* step_size = lr / (1 - beta1^t), root_scale = 1 / sqrt(1 - beta2^t), in double: the differences are small */
+MT_FN AdamStep adam_step(const OptimRule *o, int t) {
+    AdamStep s;
+    s.step_size = (float)(o->lr / (1.0 - pow((double)o->beta1, (double)t)));
+    s.root_scale = (float)(1.0 / sqrt(1.0 - pow((double)o->beta2, (double)t)));
+    return s;
+}
+
+MT_FN float adam_value(const OptimRule *o, float w, float g, float *m, float *v, AdamStep s) {
     if (o->decoupled) w -= o->lr * o->weight_decay * w;
     else g += o->weight_decay * w;
     *m = o->beta1 * *m + (1.0f - o->beta1) * g;
     *v = o->beta2 * *v + (1.0f - o->beta2) * g * g;
-    return w - step_size * *m / (sqrtf(*v) * root_scale + o->eps);
+    return w - s.step_size * *m / (sqrtf(*v) * s.root_scale + o->eps);
 }
 
 /* Dropout's factor for one drawn number: 1/(1-p) with probability 1 - p, else 0. */

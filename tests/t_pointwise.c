@@ -113,11 +113,7 @@ static void test_adam(void) {
         o.beta2 = 0.999f;
         o.decoupled = cases[i].decoupled;
         float w = 0.7f, m = 0, v = 0;
-        for (int t = 1; t <= STEPS; t++) {
-            float step_size = (float)(cases[i].lr / (1 - pow(0.9, t)));
-            float root_scale = (float)(1 / sqrt(1 - pow(0.999, t)));
-            w = adam_value(&o, w, (float)gradient_at(t), &m, &v, step_size, root_scale);
-        }
+        for (int t = 1; t <= STEPS; t++) w = adam_value(&o, w, (float)gradient_at(t), &m, &v, adam_step(&o, t));
         is_near(w, adam_reference(0.7, cases[i].lr, 0.9, 0.999, cases[i].eps, cases[i].decay, cases[i].decoupled),
                 2e-6, 2e-6, cases[i].name);
     }

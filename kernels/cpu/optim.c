@@ -34,16 +34,7 @@ int k_cpu_step_begin(const KArgs *a, Err *e) {
 
 int k_cpu_scale_update(const KArgs *a, Err *e) {
     (void)e;
-    const ScalerAttr *scaler = &a->attr->scaler;
-    StepState *state = a->out[0].data;
-    if (state->overflow) {
-        state->loss_scale *= scaler->backoff;
-        state->good_steps = 0;
-    } else if (++state->good_steps == scaler->interval) {
-        state->loss_scale *= scaler->growth;
-        state->good_steps = 0;
-    }
-    state->overflow = 0;
+    scaler_update(&a->attr->scaler, a->out[0].data);
     return OK;
 }
 
@@ -53,7 +44,7 @@ int k_cpu_scale_update(const KArgs *a, Err *e) {
 typedef struct Update {
     OptimRule rule;
     float unscale;               /* 1 / loss scale */
-    float step_size, root_scale; /* Adam */
+    AdamStep adam;
     int first;                   /* SGD: this update starts the momentum buffer */
 } Update;
 
@@ -71,10 +62,11 @@ HOT static void sgd_block(const Update *u, float *w, const float *g, float *v, i
 
 HOT static void adam_block(const Update *u, float *w, const float *g, float *m, float *v, int64_t n) {
     const OptimRule o = u->rule;
-    const float unscale = u->unscale, step_size = u->step_size, root_scale = u->root_scale;
+    const float unscale = u->unscale;
+    const AdamStep step = u->adam;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        w[i] = adam_value(&o, w[i], g[i] * unscale, &m[i], &v[i], step_size, root_scale);
+        w[i] = adam_value(&o, w[i], g[i] * unscale, &m[i], &v[i], step);
 }
 
 /* NULL: sgd without loss scaling. */
@@ -82,13 +74,10 @@ static const StepState *state_of(const KArgs *a) { return a->in[1].data; }
 
 static Update update_of(const KArgs *a) {
     const StepState *state = state_of(a);
-    Update u = {a->attr->optim.rule, 1, 0, 0, 0};
+    Update u = {a->attr->optim.rule, 1, {0, 0}, 0};
     if (state) u.unscale = 1.0f / state->loss_scale;
     u.first = state && state->step == 1;
-    if (a->kind == OP_adam) {
-        u.step_size = (float)(u.rule.lr / (1.0 - pow(u.rule.beta1, state->step)));
-        u.root_scale = (float)(1.0 / sqrt(1.0 - pow(u.rule.beta2, state->step)));
-    }
+    if (a->kind == OP_adam) u.adam = adam_step(&u.rule, state->step);
     return u;
 }
 

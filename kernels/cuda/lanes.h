@@ -3,7 +3,7 @@
 #ifndef MT_LANES_H
 #define MT_LANES_H
 
-#include "dtype.h"
+#include "cuda.h"
 
 /* May N elements at every multiple of `row` elements from p be taken together? row: a row's length, or their count
  * where the kernel takes care of the tail. */

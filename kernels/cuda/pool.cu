@@ -140,7 +140,7 @@ template <int N> static __device__ void mean_dx_at(const Pool &p, int row, int w
 
 typedef void AtFn(const Pool &p, int row, int w, int c);
 
-template <int N, AtFn *at> static __global__ void each_pixel(Pool p, int width) {
+template <int N, AtFn *at> static __global__ void each_pixel(const __grid_constant__ Pool p, int width) {
     const int vectors = p.C / N, step = (int)(gridDim.y * blockDim.x);
     for (int i = (int)(blockIdx.y * blockDim.x + threadIdx.x); i < width * vectors; i += step)
         at(p, (int)blockIdx.x, i / vectors, i % vectors * N);

@@ -1,0 +1,208 @@
+/* optim.cu: the update: overflow check, step count, SGD, Adam, loss scale.
+ *
+ * A step has one such op per parameter, most of them small. Neighbours of one kind that obey one rule wait in a queue
+ * on the host and become one launch, with the list of their tensors in the kernel's parameters. cuda_flush launches
+ * what waits; the device calls it before anything else is enqueued or waited for. */
+#include <stdlib.h>
+
+#include "lanes.h"
+#include "launch.h"
+
+/* CHUNK: elements that a block takes at a time; 2^31 of them are more than any memory holds.
+ * MULTIPROCESSOR_BLOCKS: of THREADS threads, enough to hide latency. */
+enum { THREADS = 256, CHUNK = 4096, MULTIPROCESSOR_BLOCKS = 8, TENSORS = 60, PARAMETER_BYTES = 4096 };
+
+/* sgd: buffer v; adam: buffers m, v; grad_check: g alone. weight: what the rule works on; copy: NULL, or the 16-bit
+ * weights of which `weight` is the fp32 master. */
+typedef struct UpdateTensor {
+    const void *g;
+    void *weight, *copy, *buffer[2];
+    int64_t count;
+    int first_chunk;                              /* of the launch's, which are counted over all tensors */
+    uint8_t g_type, type, copy_type, buffer_type; /* DType */
+    int vectors;                                  /* four elements may be taken together */
+} UpdateTensor;
+
+typedef struct Update {
+    OptimRule rule;
+    StepState *state; /* NULL: sgd that needs none */
+    int n, chunks;
+    UpdateTensor tensor[TENSORS];
+} Update;
+
+static_assert(sizeof(Update) <= PARAMETER_BYTES, "kernel parameters");
+
+struct CudaQueue {
+    OpKind kind;
+    Update update; /* n tensors wait */
+};
+
+/* ---- on the device */
+
+/* The same for all elements. */
+typedef struct Step { float unscale; AdamStep adam; int first; } Step;
+
+template <int N> static __device__ void grad_check_at(const Update &u, const UpdateTensor &t, const Step &, int64_t i) {
+    float g[N];
+    bool bad = false;
+    lanes_load<N>((DType)t.g_type, t.g, i, g);
+    for (int n = 0; n < N; n++) bad |= (f32_bits(g[n]) & 0x7f800000u) == 0x7f800000u;
+    if (bad) u.state->overflow = 1; /* whoever is first: all write the same */
+}
+
+template <int N> static __device__ void store_weight(const UpdateTensor &t, int64_t i, const float *w) {
+    lanes_store<N>((DType)t.type, t.weight, i, w);
+    if (t.copy) lanes_store<N>((DType)t.copy_type, t.copy, i, w);
+}
+
+template <int N> static __device__ void sgd_at(const Update &u, const UpdateTensor &t, const Step &step, int64_t i) {
+    float g[N], w[N], v[N];
+    lanes_load<N>((DType)t.g_type, t.g, i, g);
+    lanes_load<N>((DType)t.type, t.weight, i, w);
+    if (t.buffer[0]) lanes_load<N>((DType)t.buffer_type, t.buffer[0], i, v);
+    else for (int n = 0; n < N; n++) v[n] = 0.0f;
+    for (int n = 0; n < N; n++) w[n] = sgd_value(&u.rule, w[n], g[n] * step.unscale, &v[n], step.first);
+    if (t.buffer[0]) lanes_store<N>((DType)t.buffer_type, t.buffer[0], i, v);
+    store_weight<N>(t, i, w);
+}
+
+template <int N> static __device__ void adam_at(const Update &u, const UpdateTensor &t, const Step &step, int64_t i) {
+    float g[N], w[N], m[N], v[N];
+    lanes_load<N>((DType)t.g_type, t.g, i, g);
+    lanes_load<N>((DType)t.type, t.weight, i, w);
+    lanes_load<N>((DType)t.buffer_type, t.buffer[0], i, m);
+    lanes_load<N>((DType)t.buffer_type, t.buffer[1], i, v);
+    for (int n = 0; n < N; n++) w[n] = adam_value(&u.rule, w[n], g[n] * step.unscale, &m[n], &v[n], step.adam);
+    lanes_store<N>((DType)t.buffer_type, t.buffer[0], i, m);
+    lanes_store<N>((DType)t.buffer_type, t.buffer[1], i, v);
+    store_weight<N>(t, i, w);
+}
+
+/* The tensor whose chunk this is: the last that does not begin behind it. */
+static __device__ int tensor_of(const Update &u, int chunk) {
+    int low = 0, high = u.n - 1;
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (u.tensor[middle].first_chunk <= chunk) low = middle;
+        else high = middle - 1;
+    }
+    return low;
+}
+
+typedef void AtFn(const Update &u, const UpdateTensor &t, const Step &step, int64_t i);
+
+/* Blocks stride over the chunks. Adam's powers take one thread a while: once per block. */
+template <int KIND, AtFn *at1, AtFn *at4>
+static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ Update u) {
+    __shared__ Step step;
+    if (KIND != OP_grad_check && u.state && u.state->overflow) return;
+    if (threadIdx.x == 0) {
+        step.unscale = u.state ? 1.0f / u.state->loss_scale : 1.0f;
+        step.first = u.state && u.state->step == 1;
+        if (KIND == OP_adam) step.adam = adam_step(&u.rule, u.state->step);
+    }
+    __syncthreads();
+    for (int chunk = (int)blockIdx.x; chunk < u.chunks; chunk += (int)gridDim.x) {
+        const UpdateTensor &t = u.tensor[tensor_of(u, chunk)];
+        const int64_t begin = (int64_t)(chunk - t.first_chunk) * CHUNK;
+        const int64_t end = begin + CHUNK < t.count ? begin + CHUNK : t.count;
+        for (int64_t i = begin + 4 * (int64_t)threadIdx.x; i < end; i += 4 * THREADS) {
+            if (t.vectors && i + 4 <= end) at4(u, t, step, i);
+            else for (int64_t k = i; k < i + 4 && k < end; k++) at1(u, t, step, k);
+        }
+    }
+}
+
+static __global__ void step_begin_kernel(StepState *state) {
+    if (!state->overflow) state->step++;
+}
+
+static __global__ void scale_update_kernel(ScalerAttr scaler, StepState *state) { scaler_update(&scaler, state); }
+
+/* ---- on the host */
+
+extern "C" void cuda_queue_free(CudaQueue *queue) { free(queue); }
+
+extern "C" int cuda_flush(CudaDevice *c, Err *e) {
+    CudaQueue *q = c->queue;
+    if (!q || !q->update.n) return OK;
+    void (*kernel)(Update) = q->kind == OP_grad_check ? update_kernel<OP_grad_check, grad_check_at<1>, grad_check_at<4>>
+                             : q->kind == OP_sgd      ? update_kernel<OP_sgd, sgd_at<1>, sgd_at<4>>
+                                                      : update_kernel<OP_adam, adam_at<1>, adam_at<4>>;
+    const int64_t most = (int64_t)c->model.processors * MULTIPROCESSOR_BLOCKS;
+    const dim3 grid((unsigned)min_i64(q->update.chunks, most));
+    const int code = cuda_check(c, launch(kernel, grid, dim3(THREADS), c->stream, q->update), op_info(q->kind)->name, e);
+    q->update.n = 0; /* also where it failed: nothing is launched twice */
+    return code;
+}
+
+/* Makes room for one more tensor of this op's kind and rule. */
+static int queue_ready(const KArgs *a, const OptimRule *rule, StepState *state, Err *e) {
+    CudaDevice *c = cuda_of(a);
+    if (!c->queue) c->queue = (CudaQueue *)calloc(1, sizeof *c->queue);
+    if (!c->queue) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *c->queue);
+    CudaQueue *q = c->queue;
+    Update *u = &q->update;
+    const bool same = q->kind == a->kind && u->state == state && !memcmp(&u->rule, rule, sizeof *rule);
+    if (u->n && (!same || u->n == TENSORS)) {
+        const int code = cuda_flush(c, e);
+        if (code) return code;
+    }
+    if (!u->n) u->chunks = 0;
+    q->kind = a->kind;
+    u->rule = *rule;
+    u->state = state;
+    return OK;
+}
+
+static int queue_put(const KArgs *a, const OptimRule *rule, StepState *state, UpdateTensor t, Err *e) {
+    const int64_t chunks = (t.count + CHUNK - 1) / CHUNK;
+    const int code = queue_ready(a, rule, state, e);
+    if (code) return code;
+    Update *u = &cuda_of(a)->queue->update;
+    t.first_chunk = u->chunks;
+    u->chunks += (int)chunks;
+    u->tensor[u->n++] = t;
+    return OK;
+}
+
+/* Outputs are w, v, master or w, m, v, master. */
+static int update_put(const KArgs *a, Err *e) {
+    const int buffers = a->kind == OP_adam ? 2 : 1;
+    const View *w = &a->out[0], *master = &a->out[1 + buffers], *weight = master->data ? master : w;
+    UpdateTensor t = {};
+    t.g = a->in[0].data;
+    t.g_type = (uint8_t)a->in[0].dtype;
+    t.weight = weight->data;
+    t.type = (uint8_t)weight->dtype;
+    t.copy = master->data ? w->data : NULL;
+    t.copy_type = (uint8_t)w->dtype;
+    for (int k = 0; k < buffers; k++) t.buffer[k] = a->out[1 + k].data;
+    t.buffer_type = (uint8_t)a->out[1].dtype;
+    t.count = w->count;
+    t.vectors = lanes_fit<4>(t.g, a->in[0].dtype, 0) && lanes_fit<4>(t.weight, weight->dtype, 0) &&
+                lanes_fit<4>(t.copy, w->dtype, 0) && lanes_fit<4>(t.buffer[0], a->out[1].dtype, 0) &&
+                lanes_fit<4>(t.buffer[1], a->out[1].dtype, 0);
+    return queue_put(a, &a->attr->optim.rule, (StepState *)a->in[1].data, t, e);
+}
+
+extern "C" int k_cuda_sgd(const KArgs *a, Err *e) { return update_put(a, e); }
+extern "C" int k_cuda_adam(const KArgs *a, Err *e) { return update_put(a, e); }
+
+extern "C" int k_cuda_grad_check(const KArgs *a, Err *e) {
+    const OptimRule none = {};
+    UpdateTensor t = {};
+    t.g = a->in[0].data;
+    t.g_type = (uint8_t)a->in[0].dtype;
+    t.count = a->in[0].count;
+    t.vectors = lanes_fit<4>(t.g, a->in[0].dtype, 0);
+    return queue_put(a, &none, (StepState *)a->out[0].data, t, e);
+}
+
+extern "C" int k_cuda_step_begin(const KArgs *a, Err *e) {
+    return launch_op(a, e, step_begin_kernel, dim3(1), dim3(1), (StepState *)a->out[0].data);
+}
+
+extern "C" int k_cuda_scale_update(const KArgs *a, Err *e) {
+    return launch_op(a, e, scale_update_kernel, dim3(1), dim3(1), a->attr->scaler, (StepState *)a->out[0].data);
+}
