@@ -31,7 +31,7 @@ int bias_sum(const KArgs *a, const View *dy, const View *db, void *workspace, si
 int bias_act_dx(const KArgs *a, const View *dx, const View *s, ActAttr act, const View *db, void *workspace,
                 size_t bytes, Err *e);
 
-/* out[i] = f(sum over the parts [i] + b[i mod length of b]); b NULL or absent: none. out NULL: an absent view */
+/* out[i] = f(sum over the parts [i] + b[i mod length of b]); b NULL or absent: none */
 int bias_parts(const KArgs *a, const Parts *parts, const View *b, ActAttr act, const View *out, Err *e);
 
 /* (rows, from_channels) -> (rows, to_channels): what is not there becomes zero, what has no room is left out. Types may

@@ -1,0 +1,33 @@
+/* gemm.h: D = epilogue(op(A) op(B)) over row-major matrices, one call of a library: D (m, n), op(A) (m, k), op(B) (k, n).
+ * Sums are in fp32. gemm.c asks cuBLASLt; the emulated device has plain loops. */
+#ifndef MT_GEMM_H
+#define MT_GEMM_H
+
+#include "cuda.h"
+
+/* `vector` is read by the first three, written by the last. The activation is ReLU. */
+typedef enum GemmEpilogue {
+    GEMM_PLAIN,
+    GEMM_RELU,      /* max(D, 0) */
+    GEMM_BIAS,      /* D + vector (n), on every row */
+    GEMM_BIAS_RELU,
+    GEMM_SUM_A      /* vector (m) = sum of op(A) over k */
+} GemmEpilogue;
+
+typedef struct Gemm {
+    int64_t m, n, k;
+    bool a_turned, b_turned; /* stored the other way round: A as (k, m), B as (n, k) */
+    DType in, out;           /* of A and B; of D and the vector */
+    bool tf32;               /* fp32 operands may be rounded to 10 bits */
+    GemmEpilogue epilogue;
+} Gemm;
+
+typedef struct GemmPlan GemmPlan;
+
+/* *plan is NULL, and that is no error, where the library has no such product within `workspace` bytes. */
+int gemm_open(CudaDevice *c, const Gemm *g, size_t workspace, GemmPlan **plan, Err *e);
+int gemm_run(CudaDevice *c, GemmPlan *plan, const void *a, const void *b, void *vector, void *d, void *workspace,
+             Err *e);
+void gemm_close(GemmPlan *plan); /* NULL is allowed */
+
+#endif
