@@ -84,17 +84,18 @@ static __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_co
 
 /* ---- launches */
 
-/* Groups of N channels side by side in a block: a power of two, so that blocks have THREADS threads. */
-static unsigned block_width(int64_t channels, int N) {
+/* Threads side by side in a block: a power of two, so that blocks have THREADS threads, as suits eight channels each,
+ * the 16 bytes of 16-bit types. It is the same for fp32, and for tensors that do not lie in 16-byte words: then the
+ * order of the sums is, too, and it is known before a tensor's type and place are. */
+static unsigned block_width(int64_t channels) {
     unsigned x = 1;
-    while (x < WARP && x * N < channels) x *= 2;
+    while (x < WARP && x * 8 < channels) x *= 2;
     return x;
 }
 
-/* Into how many parts the rows go: by blocks of 16-bit channels, whatever they turn out to be, so that it is known
- * before a tensor's place is. */
+/* Into how many parts the rows go. */
 static int64_t parts_wanted(int64_t rows, int64_t channels) {
-    const int64_t x = block_width(channels, 8), across = (channels + 8 * x - 1) / (8 * x), y = THREADS / x * UNROLL;
+    const int64_t x = block_width(channels), across = (channels + 8 * x - 1) / (8 * x), y = THREADS / x * UNROLL;
     return min_i64(max_i64(BLOCKS / across, 1), (rows + y - 1) / y);
 }
 
@@ -127,7 +128,7 @@ template <int MODE> static int columns_run(const KArgs *a, Columns c, const View
     if (side) c.s = side->data, c.s_type = side->dtype;
     const bool fit = N == 4 ? lanes_fit<4>(c.x, x->dtype, c.columns) : lanes_fit<8>(c.x, x->dtype, c.columns);
     if (!fit || !lanes_fit<4>(c.s, c.s_type, 0) || (c.s_type != DT_F32 && !lanes_fit<8>(c.s, c.s_type, 0))) N = 1;
-    const unsigned width = block_width(c.columns, N);
+    const unsigned width = block_width(c.columns);
     const dim3 grid((unsigned)((c.columns + width * N - 1) / (width * N)), (unsigned)parts);
     return launch_op(a, e, columns_pick<MODE>(x->dtype, N), grid, dim3(width, THREADS / width), c);
 }

@@ -3,7 +3,10 @@
  * product (gemm.h) and, where that has no fitting epilogue, the kernels of bias.h behind it.
  *
  * The library's own epilogues for f'(s) want ReLU's mask as one bit per element; what the program keeps is ReLU's
- * output, so dx *= f'(s) is bias.h's. A bias in another type than y (fp32 biases under amp) is added there, too. */
+ * output, so dx *= f'(s) is bias.h's. They also want the bias in y's type: one in another (fp32 under amp) is rounded
+ * into the workspace first, as PyTorch's autocast does.
+ *
+ *   workspace = [b in y's type | the product's] */
 #include <stdlib.h>
 
 #include "bias.h"
@@ -15,8 +18,9 @@ enum { TILE = 128, PROCESSORS = 132, SPLIT_K = 256 };
 
 typedef struct LinearState {
     CudaState base;
-    GemmPlan *plan; /* NULL: a described device */
-    bool fused;     /* the epilogue does it all */
+    GemmPlan *plan;     /* NULL: a described device */
+    GemmEpilogue epilogue;
+    size_t copied;      /* bytes of b in y's type; 0: b is taken as it is, or not by the epilogue */
 } LinearState;
 
 static void state_release(void *p) {
@@ -37,16 +41,21 @@ static size_t gemm_workspace(const Gemm *g, size_t limit) {
 
 /* ---- the three products */
 
-static bool relu_or_none(ActFn f) { return f == ACT_NONE || f == ACT_RELU; }
+/* Bytes of a copy of b in y's type, where one is wanted. */
+static size_t copy_bytes(const KArgs *a) {
+    const View *b = &a->in[2], *y = &a->out[0];
+    if (a->kind != OP_linear || b->dtype == y->dtype) return 0;
+    return align_up((size_t)b->count * dtype_size(y->dtype), CUDA_ALIGNMENT);
+}
 
 /* y (N, O) = x (N, I) w (O, I)^T */
-static Gemm forward_gemm(const KArgs *a) {
-    const View *x = &a->in[0], *w = &a->in[1], *b = &a->in[2], *y = &a->out[0];
-    ActFn act = a->attr->linear.fused.act;
+static Gemm forward_gemm(const KArgs *a, size_t limit) {
+    const View *x = &a->in[0], *w = &a->in[1], *y = &a->out[0];
+    bool bias = a->in[2].count && copy_bytes(a) <= limit, relu = a->attr->linear.fused.act == ACT_RELU;
     Gemm g = {.m = x->count / w->shape.dim[1], .n = w->shape.dim[0], .k = w->shape.dim[1], .b_turned = true,
               .in = x->dtype, .out = y->dtype, .tf32 = a->attr->linear.tf32};
-    if (b->count && b->dtype == y->dtype && relu_or_none(act)) g.epilogue = act ? GEMM_BIAS_RELU : GEMM_BIAS;
-    if (!b->count && act == ACT_RELU) g.epilogue = GEMM_RELU;
+    if (bias) g.epilogue = relu ? GEMM_BIAS_RELU : GEMM_BIAS;
+    else if (relu && !a->in[2].count) g.epilogue = GEMM_RELU;
     return g;
 }
 
@@ -66,13 +75,6 @@ static Gemm dw_gemm(const KArgs *a) {
     return g;
 }
 
-/* Does the epilogue leave nothing to do? */
-static bool is_whole(const KArgs *a, const Gemm *g) {
-    if (a->kind == OP_linear) return g->epilogue || (!a->in[2].count && !a->attr->linear.fused.act);
-    if (a->kind == OP_linear_dx) return !a->in[2].count && !a->out[1].count;
-    return g->epilogue || !a->out[1].count;
-}
-
 /* ---- preparation */
 
 static int types_check(const KArgs *a, const Gemm *g, Err *e) {
@@ -90,7 +92,6 @@ static int plan_open(const KArgs *a, Gemm *g, size_t workspace, LinearState *sta
     int code = gemm_open(c, g, workspace, &state->plan, e);
     if (!code && !state->plan && g->epilogue) {
         g->epilogue = GEMM_PLAIN;
-        state->fused = is_whole(a, g);
         code = gemm_open(c, g, workspace, &state->plan, e);
     }
     if (code || state->plan) return code;
@@ -111,25 +112,26 @@ static int prepare(const KArgs *a, Gemm g, size_t limit, void **out, size_t *wor
         *workspace = cuda_skinny_workspace(a, limit);
         return OK;
     }
-    size_t of_product = gemm_workspace(&g, limit);
+    size_t copied = g.epilogue ? copy_bytes(a) : 0, of_product = gemm_workspace(&g, limit - copied);
     int code = types_check(a, &g, e);
     if (code) return code;
     LinearState *state = calloc(1, sizeof *state);
     if (!state) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *state);
     state->base.release = state_release;
-    state->fused = is_whole(a, &g);
     code = plan_open(a, &g, of_product, state, e);
     if (code) {
         state_release(state);
         return code;
     }
+    state->epilogue = g.epilogue;
+    state->copied = copied;
     *out = state;
-    *workspace = max_size(of_product, db_workspace(a, limit)); /* one after the other */
+    *workspace = max_size(copied + of_product, db_workspace(a, limit)); /* db comes after the product */
     return OK;
 }
 
 int k_cuda_linear_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(a, forward_gemm(a), limit, state, workspace, e);
+    return prepare(a, forward_gemm(a, limit), limit, state, workspace, e);
 }
 
 int k_cuda_linear_dx_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
@@ -144,26 +146,36 @@ int k_cuda_linear_dw_prepare(const KArgs *a, size_t limit, void **state, size_t 
 
 int k_cuda_linear(const KArgs *a, Err *e) {
     const LinearState *state = a->state;
+    const View *y = &a->out[0], none = {0};
+    View b = a->in[2];
+    ActAttr act = a->attr->linear.fused;
+    int code = OK;
     if (cuda_skinny_fits(&a->in[1])) return cuda_skinny_forward(a, e);
-    int code = gemm_run(a->device, state->plan, a->in[0].data, a->in[1].data, a->in[2].data, a->out[0].data,
-                        a->workspace, e);
-    return code || state->fused ? code : bias_act(a, &a->out[0], &a->in[2], a->attr->linear.fused, e);
+    if (state->epilogue && state->copied) {
+        code = bias_pad(a, b.data, b.dtype, b.count, a->workspace, y->dtype, b.count, 1, e);
+        b.data = a->workspace;
+    }
+    if (!code) code = gemm_run(a->device, state->plan, a->in[0].data, a->in[1].data, b.data, y->data,
+                               (char *)a->workspace + state->copied, e);
+    if (state->epilogue == GEMM_RELU || state->epilogue == GEMM_BIAS_RELU) act.act = ACT_NONE;
+    return code ? code : bias_act(a, y, state->epilogue >= GEMM_BIAS ? &none : &b, act, e);
 }
 
 int k_cuda_linear_dx(const KArgs *a, Err *e) {
     const LinearState *state = a->state;
+    const View *dx = &a->out[0], *s = &a->in[2], *db = &a->out[1];
     if (cuda_skinny_fits(&a->in[1])) return cuda_skinny_dx(a, e);
-    int code = gemm_run(a->device, state->plan, a->in[0].data, a->in[1].data, NULL, a->out[0].data, a->workspace, e);
-    if (code || state->fused) return code;
-    if (!a->in[2].count) return bias_sum(a, &a->out[0], &a->out[1], a->workspace, a->workspace_bytes, e);
-    return bias_act_dx(a, &a->out[0], &a->in[2], a->attr->linear.fused, &a->out[1], a->workspace, a->workspace_bytes,
-                       e);
+    int code = gemm_run(a->device, state->plan, a->in[0].data, a->in[1].data, NULL, dx->data, a->workspace, e);
+    if (code || (!s->count && !db->count)) return code;
+    if (!s->count) return bias_sum(a, dx, db, a->workspace, a->workspace_bytes, e);
+    return bias_act_dx(a, dx, s, a->attr->linear.fused, db, a->workspace, a->workspace_bytes, e);
 }
 
 int k_cuda_linear_dw(const KArgs *a, Err *e) {
     const LinearState *state = a->state;
+    const View *dy = &a->in[1], *db = &a->out[1];
     if (cuda_skinny_fits(&a->out[0])) return cuda_skinny_dw(a, e);
-    int code = gemm_run(a->device, state->plan, a->in[1].data, a->in[0].data, a->out[1].data, a->out[0].data,
-                        a->workspace, e);
-    return code || state->fused ? code : bias_sum(a, &a->in[1], &a->out[1], a->workspace, a->workspace_bytes, e);
+    int code = gemm_run(a->device, state->plan, dy->data, a->in[0].data, db->data, a->out[0].data, a->workspace, e);
+    if (code || !db->count || state->epilogue == GEMM_SUM_A) return code;
+    return bias_sum(a, dy, db, a->workspace, a->workspace_bytes, e);
 }
