@@ -95,7 +95,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) forward_kernel(const __gri
         for (int o = 0; o < O; o++) {
             load<T, 8>(s.w, o < s.outputs ? o : s.outputs - 1, column, w);
             for (int r = 0; r < ROWS; r++)
-                for (int k = 0; k < 8; k++) sums[r * O + o] += x[r][k] * w[k];
+                for (int k = 0; k < 8; k++) sums[r * O + o] = fmaf(x[r][k], w[k], sums[r * O + o]);
         }
     }
     int first;
@@ -119,7 +119,8 @@ static __device__ void dy_stage(const Skinny &s, int64_t row, int64_t end, float
 
 /* acc[n] += d[o] w[o][n] over the four outputs of a group */
 template <int N> static __device__ void add4(float4 d, const float (*w)[N], float *acc) {
-    for (int n = 0; n < N; n++) acc[n] += d.x * w[0][n] + d.y * w[1][n] + d.z * w[2][n] + d.w * w[3][n];
+    for (int n = 0; n < N; n++)
+        acc[n] = fmaf(d.w, w[3][n], fmaf(d.z, w[2][n], fmaf(d.y, w[1][n], fmaf(d.x, w[0][n], acc[n]))));
 }
 
 /* ---- gradient of the input: blockIdx: (DX_ROWS rows, 8 DX_THREADS columns) */
@@ -168,10 +169,10 @@ static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_cons
             for (int q = 0; q < O / 4; q++) {
                 const float4 d = dy[r][q];
                 for (int n = 0; n < 4; n++) {
-                    acc[4 * q][n] += d.x * x[n];
-                    acc[4 * q + 1][n] += d.y * x[n];
-                    acc[4 * q + 2][n] += d.z * x[n];
-                    acc[4 * q + 3][n] += d.w * x[n];
+                    acc[4 * q][n] = fmaf(d.x, x[n], acc[4 * q][n]);
+                    acc[4 * q + 1][n] = fmaf(d.y, x[n], acc[4 * q + 1][n]);
+                    acc[4 * q + 2][n] = fmaf(d.z, x[n], acc[4 * q + 2][n]);
+                    acc[4 * q + 3][n] = fmaf(d.w, x[n], acc[4 * q + 3][n]);
                 }
             }
         }
