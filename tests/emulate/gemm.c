@@ -55,7 +55,7 @@ static void row_compute(const GemmCall *c, int64_t i) {
 
 static void compute(void *args) {
     const GemmCall *c = args;
-    memset(c->workspace, 0xEE, c->workspace_bytes);
+    if (c->workspace_bytes) memset(c->workspace, 0xEE, c->workspace_bytes);
     for (int64_t i = 0; i < c->g.m; i++) {
         double sum = 0;
         row_compute(c, i);
