@@ -140,6 +140,10 @@ $(EMULATED_PLUGIN): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE) kernels/cuda/expor
 $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
+# sees more of the plugin than its one function
+$(BUILD)/tests/t_bias: $(BUILD)/emulate/tests/t_bias.o $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
+	$(Q)$(CXX) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)
+
 emulated: all $(EMULATED_PLUGIN) ## the CUDA device on an emulated GPU: MEMTIDE_CUDA=build/emulate/memtide_cuda.so
 
 test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) ## run every test (TAP, by prove)
