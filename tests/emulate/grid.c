@@ -1,8 +1,9 @@
 /* grid.c: one grid's threads on one host thread.
  *
  * Threads that never wait for each other are plain calls. Where a block's thread 0 does wait, the block's threads
- * become fibers: each runs until it waits or ends; a wait is over when all that it is for have come. A wait that can
- * never be over is a bug in the kernel and ends the program. */
+ * become fibers: each runs until it waits or ends; a wait is over when all that it is for have come. A warp runs as far
+ * ahead of the others as it can, so that a missing barrier shows. A wait that can never be over is a bug in the kernel
+ * and ends the program. */
 #include "emulate.h"
 
 #include <stdio.h>
@@ -12,7 +13,7 @@
 
 enum { STACK_BYTES = 64 << 10 };
 
-typedef enum Wait { RUNS, WAITS_BLOCK, WAITS_WARP, ENDED } Wait;
+typedef enum Wait { UNBORN, RUNS, WAITS_BLOCK, WAITS_WARP, ENDED } Wait;
 
 typedef struct Fiber {
     ucontext_t context;
@@ -126,20 +127,26 @@ static bool warp_came(unsigned i) {
     return true;
 }
 
-/* Lets those go on whose wait is over; how many. Threads that ended need not come to the block's barrier. */
-static unsigned release(void) {
-    static bool over[EMULATE_BLOCK_MAX];
-    unsigned released = 0;
-    bool block = true;
-    for (unsigned i = 0; i < run.threads; i++) block &= run.fiber[i].wait == WAITS_BLOCK || run.fiber[i].wait == ENDED;
-    for (unsigned i = 0; i < run.threads; i++)
-        over[i] = run.fiber[i].wait == WAITS_BLOCK ? block : run.fiber[i].wait == WAITS_WARP && warp_came(i);
+/* Lets those lanes go on that all others of their masks have come to. */
+static void warp_release(unsigned first, unsigned end) {
+    bool over[EMULATE_WARP];
+    for (unsigned i = first; i < end; i++) over[i - first] = run.fiber[i].wait == WAITS_WARP && warp_came(i);
+    for (unsigned i = first; i < end; i++)
+        if (over[i - first]) run.fiber[i].wait = RUNS;
+}
+
+/* The same for the block's barrier, to which threads that ended need not come. How many go on. */
+static unsigned block_release(void) {
+    unsigned waiting = 0, ended = 0;
     for (unsigned i = 0; i < run.threads; i++) {
-        if (!over[i]) continue;
-        run.fiber[i].wait = RUNS;
-        released++;
+        waiting += run.fiber[i].wait == WAITS_BLOCK;
+        ended += run.fiber[i].wait == ENDED;
     }
-    return released;
+    if (ended == run.threads) return 0;
+    if (waiting + ended < run.threads) die("the block's threads wait for each other");
+    for (unsigned i = 0; i < run.threads; i++)
+        if (run.fiber[i].wait == WAITS_BLOCK) run.fiber[i].wait = RUNS;
+    return waiting;
 }
 
 /* ---- blocks */
@@ -147,22 +154,33 @@ static unsigned release(void) {
 /* The i-th to run. */
 static unsigned pick(unsigned i, unsigned count, bool reverse) { return reverse ? count - 1 - i : i; }
 
-static void block_as_fibers(bool reverse) {
-    for (unsigned i = 0; i + 1 < run.threads; i++) fiber_start(1 + pick(i, run.threads - 1, reverse));
-    for (;;) {
-        unsigned ended = 0;
-        for (unsigned i = 0; i < run.threads; i++) ended += run.fiber[i].wait == ENDED;
-        if (ended == run.threads) return;
-        if (!release()) die("the block's threads wait for each other");
-        for (unsigned i = 0; i < run.threads; i++) {
-            unsigned k = pick(i, run.threads, reverse);
-            if (run.fiber[k].wait == RUNS) fiber_resume(k);
+/* Threads [first, end) until all of them have ended or wait for other warps. */
+static void warp_run(unsigned first, unsigned end, bool reverse) {
+    for (bool ran = true; ran; warp_release(first, end)) {
+        ran = false;
+        for (unsigned i = 0; i < end - first; i++) {
+            unsigned k = first + pick(i, end - first, reverse);
+            if (run.fiber[k].wait == UNBORN) fiber_start(k);
+            else if (run.fiber[k].wait == RUNS) fiber_resume(k);
+            else continue;
+            ran = true;
         }
     }
 }
 
+static void block_as_fibers(bool reverse) {
+    unsigned warps = (run.threads + EMULATE_WARP - 1) / EMULATE_WARP;
+    do {
+        for (unsigned i = 0; i < warps; i++) {
+            unsigned first = pick(i, warps, reverse) * EMULATE_WARP, end = first + EMULATE_WARP;
+            warp_run(first, end < run.threads ? end : run.threads, reverse);
+        }
+    } while (block_release());
+}
+
 static void block_run(bool reverse) {
     run.plain = false;
+    for (unsigned i = 0; i < run.threads; i++) run.fiber[i].wait = UNBORN;
     fiber_start(0);
     if (run.fiber[0].wait != ENDED) {
         block_as_fibers(reverse);
