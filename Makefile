@@ -25,7 +25,7 @@ MODULES = $(wildcard lua/memtide/*.lua)
 LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(KERNELS))
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
-C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c))
+C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c)) $(BUILD)/tests/t_emulate
 TESTS   = $(C_TESTS) $(wildcard tests/lua/*.lua tests/cli/*.sh)
 
 # A value as a file that changes only with it, for what is built from the value.
@@ -162,6 +162,12 @@ deps: ## install the Debian packages that are needed (or say which, where that i
 	elif sudo -n true 2>/dev/null; then \
 	    sudo apt-get update -q && sudo apt-get install -qy --no-install-recommends $$missing; \
 	else echo "as root: apt-get install $$missing"; exit 1; fi
+
+# kernels and the emulated CUDA that runs them, in C++ as nvcc's
+$(BUILD)/tests/t_emulate: tests/t_emulate.cu $(BUILD)/tests/emulate/grid.o $(BUILD)/tests/emulate/runtime.o
+	@echo "  CXX  $<"
+	$(Q)$(CXX) $(CFLAGS) -x c++ -std=c++17 -D_GNU_SOURCE -Wall -Wextra -Wshadow -MMD -MP -MF $@.d -Itests/emulate -Itests \
+	    -o $@ $< -x none $(filter %.o,$^) $(EXTRA)
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) test BUILD=build/asan CFLAGS="-O1 -g" NVCC= \

@@ -6,6 +6,7 @@
 #include "elements.h"
 
 enum { LOSS_THREADS = 256, LOSS_WARPS = LOSS_THREADS / WARP, PART_ELEMENTS = 16384, PARTS_MAX = 1024 };
+enum { SLOPE_BLOCKS = 4 }; /* per processor: half of the threads that it holds */
 
 static const unsigned ALL_LANES = 0xffffffffu;
 
@@ -167,7 +168,9 @@ int k_cuda_cross_entropy(const KArgs *a, Err *e) { return loss_run(a, e, cross_e
 
 int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {
     Gradient to = {a->attr->loss, (const StepState *)a->in[2].data, elements_of(&a->out[0])};
-    unsigned blocks = blocks_for(a, a->in[1].count * WARP, LOSS_THREADS);
+    /* few, since each of them counts all labels */
+    int64_t few = (int64_t)cuda_of(a)->model.processors * SLOPE_BLOCKS;
+    unsigned blocks = (unsigned)min_i64((a->in[1].count + LOSS_WARPS - 1) / LOSS_WARPS, few);
     return launch_op(a, e, cross_entropy_slopes, blocks, LOSS_THREADS, to, elements_of(&a->in[0]),
                      elements_of(&a->in[1]), a->in[1].count, a->in[0].count / a->in[1].count);
 }
