@@ -129,7 +129,7 @@ static bool warp_came(unsigned i) {
 
 /* Lets those lanes go on that all others of their masks have come to. */
 static void warp_release(unsigned first, unsigned end) {
-    bool over[EMULATE_WARP];
+    bool over[EMULATE_WARP] = {false};
     for (unsigned i = first; i < end; i++) over[i - first] = run.fiber[i].wait == WAITS_WARP && warp_came(i);
     for (unsigned i = first; i < end; i++)
         if (over[i - first]) run.fiber[i].wait = RUNS;
