@@ -1,8 +1,9 @@
 /* Every op of whole step programs on another device, held against the CPU's (lockstep.h). No op, type or activation that
  * a program can hold is left out.
  *
- *   t_device          the emulated CUDA device, where it was built; and devices with a fault each, which must be found
- *   t_device DEVICE   that device: t_device cuda:0 */
+ *   t_device                    the emulated CUDA device, where it was built; and devices with a fault each, which must
+ *                               be found
+ *   t_device DEVICE [NETWORK]   that device, with every network below or one: t_device cuda:0 mixed */
 #include <unistd.h>
 
 #include "lockstep.h"
@@ -58,17 +59,18 @@ static Lockstep check(Device *device, const Net *net, Precision precision, size_
     return l;
 }
 
-static void check_device(Device *device) {
-    memset(seen, 0, sizeof seen);
-    for (size_t i = 0; i < ARRAY_LEN(nets); i++)
-        for (int precision = 0; precision < PREC_COUNT; precision++) {
-            size_t u = (i + (size_t)precision) % ARRAY_LEN(updates);
-            Lockstep l = check(device, &nets[i], (Precision)precision, u);
-            if (!ok(l.wrong == 0, "%s, %s, %s: %d of %d outputs have the CPU's bits", nets[i].name,
-                    precision_info((Precision)precision)->text, updates[u].name, l.same, l.compared))
-                printf("# %d wrong, the first: %s\n", l.wrong, l.problem);
-            fflush(stdout);
-        }
+static void check_net(Device *device, size_t i) {
+    for (int precision = 0; precision < PREC_COUNT; precision++) {
+        size_t u = (i + (size_t)precision) % ARRAY_LEN(updates);
+        Lockstep l = check(device, &nets[i], (Precision)precision, u);
+        if (!ok(l.wrong == 0, "%s, %s, %s: %d of %d outputs have the CPU's bits", nets[i].name,
+                precision_info((Precision)precision)->text, updates[u].name, l.same, l.compared))
+            printf("# %d wrong, the first: %s\n", l.wrong, l.problem);
+        fflush(stdout);
+    }
+}
+
+static void check_covered(void) {
     for (int kind = 0; kind < OP_KIND_COUNT; kind++) {
         const int *n = seen[kind];
         const OpInfo *info = op_info((OpKind)kind);
@@ -133,27 +135,29 @@ static void test_faults(void) {
 
 /* ---- which device */
 
-static int check_named(const char *name) {
+/* only: one network's name, or NULL */
+static void check_device(const char *name, const char *only) {
     Device *device = NULL;
     Err e = {0, ""};
-    if (device_open(name, &device, &e)) {
-        skip(name, e.text);
-        return 0;
+    if (!ok(device_open(name, &device, &e) == OK, "%s opens", name)) {
+        printf("# %s\n", e.text);
+        return;
     }
-    if (ok(device->table->alignment <= GUARD, "%s: guards keep its alignment", name)) check_device(device);
+    memset(seen, 0, sizeof seen);
+    if (ok(device->table->alignment <= GUARD, "%s: guards keep its alignment", name)) {
+        for (size_t i = 0; i < ARRAY_LEN(nets); i++)
+            if (!only || !strcmp(only, nets[i].name)) check_net(device, i);
+        if (!only) check_covered();
+    }
     device_close(device);
-    return 1;
 }
 
 static void check_emulated(void) {
     char path[4096];
     const char *build = getenv("BUILD");
     snprintf(path, sizeof path, "%s/emulate/memtide_cuda.so", build ? build : "build");
-    if (access(path, R_OK)) {
-        skip("the emulated CUDA device", "it was not built");
-        return;
-    }
-    if (!setenv("MEMTIDE_CUDA", path, 1)) ok(check_named("cuda:0"), "the emulated CUDA device opens");
+    if (access(path, R_OK)) skip("the emulated CUDA device", "it was not built");
+    else if (ok(!setenv("MEMTIDE_CUDA", path, 1), "the emulated plugin is chosen")) check_device("cuda:0", NULL);
 }
 
 int main(int argc, char **argv) {
@@ -162,7 +166,7 @@ int main(int argc, char **argv) {
         printf("Bail out! no CPU: %s\n", e.text);
         return 1;
     }
-    if (argc > 1) check_named(argv[1]);
+    if (argc > 1) check_device(argv[1], argc > 2 ? argv[2] : NULL);
     else {
         test_faults();
         check_emulated();

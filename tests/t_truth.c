@@ -1,11 +1,11 @@
 /* predicted == measured, to the byte, in every combination of settings; the limit is exact;
- * everything is given back. */
+ * everything is given back. On the CPU, or on the device that TEST_DEVICE names. */
 #include "mem.h"
 #include "nets.h"
 #include "tap.h"
 #include "truth.h"
 
-static Device *cpu;
+static Device *device;
 
 /* Every combination; losses do not depend on checkpointing, in-place or the allocator by a bit. */
 static void combinations(const Network *net) {
@@ -24,7 +24,7 @@ static void combinations(const Network *net) {
                 s.inplace = (Inplace)(i / 4 % 3);
                 s.allocator = (AllocKind)(i / 12);
                 truth_describe(what, sizeof what, &s);
-                int code = truth_check(cpu, net, &s, i % 5 == 0, loss, &e);
+                int code = truth_check(device, net, &s, i % 5 == 0, loss, &e);
                 if (!ok(code == OK, "%s", what)) printf("# %s\n", e.text);
                 if (have && memcmp(first, loss, sizeof first) != 0)
                     ok(0, "%s: losses %.9g %.9g, without it %.9g %.9g", what, (double)loss[0], (double)loss[1],
@@ -46,7 +46,7 @@ static void evaluation(const Network *net) {
             s.allocator = (AllocKind)a;
             s.eval = true;
             truth_describe(what, sizeof what, &s);
-            int code = truth_check(cpu, net, &s, true, loss, &e);
+            int code = truth_check(device, net, &s, true, loss, &e);
             if (!ok(code == OK, "%s", what)) printf("# %s\n", e.text);
             ok(loss[0] == loss[0] && loss[1] == loss[1], "%s: losses are numbers", what);
         }
@@ -59,14 +59,14 @@ static void evaluation_budget(const Network *net) {
     Prediction need;
     Err e = {0, ""};
     s.eval = true;
-    int code = compile(net, &s, cpu, NULL, NULL, &p, &e);
-    if (!code) code = predict(net, &p, 1, ALLOC_PLANNED, cpu, 0, 1, &need, &e);
+    int code = compile(net, &s, device, NULL, NULL, &p, &e);
+    if (!code) code = predict(net, &p, 1, ALLOC_PLANNED, device, 0, 1, &need, &e);
     program_free(p);
     s.checkpoint = CHECKPOINT_BUDGET;
     for (int less = 0; less < 2 && !code; less++) {
         p = NULL;
         s.budget = need.peak.held - (size_t)less;
-        int found = compile(net, &s, cpu, NULL, NULL, &p, &e);
+        int found = compile(net, &s, device, NULL, NULL, &p, &e);
         is_int(found, less ? ERR_OOM : OK, less ? "evaluation, a byte below its need" : "evaluation, a budget of what it needs");
         program_free(p);
     }
@@ -91,8 +91,8 @@ static void nan_shows(void) {
         snprintf(text, sizeof text, "Sequential{Conv2d(3, 8, 3) %s Flatten Linear(800, 20) %s Linear(20, 10)}", act,
                  act);
         Network *net = net_new(text, "CrossEntropyLoss", shape4(2, 3, 12, 12), &e);
-        int code = net ? compile(net, &s, cpu, NULL, NULL, &p, &e) : e.code;
-        if (!code) code = runtime_open(cpu, ALLOC_PLANNED, 0, net, &p, 1, 1, 0, &r, &e);
+        int code = net ? compile(net, &s, device, NULL, NULL, &p, &e) : e.code;
+        if (!code) code = runtime_open(device, ALLOC_PLANNED, 0, net, &p, 1, 1, 0, &r, &e);
         if (!code) code = runtime_write(r, "0.weight", w, &e);
         if (!code) code = runtime_step(r, 0, net_feed, p, false, &step, &e);
         if (!ok(!code && isnan(step.loss), "%s in %s lets a NaN through", act, precision_info(s.precision)->text))
@@ -112,14 +112,14 @@ static void device_failures(const Network *net) {
         s.allocator = (AllocKind)a;
         s.accumulate = 2;
         s.checkpoint = CHECKPOINT_ALL;
-        if (compile(net, &s, cpu, NULL, NULL, &p, &e)) {
+        if (compile(net, &s, device, NULL, NULL, &p, &e)) {
             ok(0, "compile: %s", e.text);
             continue;
         }
         size_t n = 1;
         bool clean = true;
         for (; n < 10000; n++) {
-            Outcome o = truth_run(cpu, net, p, s.allocator, 0, n);
+            Outcome o = truth_run(device, net, p, s.allocator, 0, n);
             if (o.code == OK) break;
             if (o.code != ERR_OOM) clean = false;
             if (o.code != ERR_OOM) printf("# request %zu: %s\n", n, o.err.text);
@@ -139,10 +139,10 @@ static int whole(Err *e) {
     s.precision = PREC_AMP_FP16;
     Network *net = net_new(NET_MIXED, "CrossEntropyLoss", shape4(2, 3, 12, 12), e);
     int code = net ? OK : e->code;
-    if (!code) code = compile(net, &s, cpu, NULL, NULL, &p, e);
-    if (!code) code = predict(net, &p, 1, ALLOC_CACHING, cpu, 0, 1, &guess, e);
+    if (!code) code = compile(net, &s, device, NULL, NULL, &p, e);
+    if (!code) code = predict(net, &p, 1, ALLOC_CACHING, device, 0, 1, &guess, e);
     if (!code) {
-        Outcome o = truth_run(cpu, net, p, ALLOC_CACHING, 0, 0);
+        Outcome o = truth_run(device, net, p, ALLOC_CACHING, 0, 0);
         code = o.code ? err_set(e, o.code, "%s", o.err.text) : OK;
     }
     program_free(p);
@@ -153,14 +153,14 @@ static int whole(Err *e) {
 static void host_failures(void) {
     Err e = {0, ""};
     ok(whole(&e) == OK, "the whole path runs");
-    cpu->table->trim(cpu);
+    device->table->trim(device);
     long before = mem_live(), n = 1, odd = 0;
     for (; n < 100000; n++) {
         memset(&e, 0, sizeof e);
         mem_fail_after(n);
         int code = whole(&e);
         mem_fail_after(0);
-        cpu->table->trim(cpu);
+        device->table->trim(device);
         if (code == OK) break;
         if (code != ERR_HOST_MEMORY && odd++ < 5) printf("# allocation %ld: %s: %s\n", n, err_name(code), e.text);
     }
@@ -170,7 +170,8 @@ static void host_failures(void) {
 
 int main(void) {
     Err e = {0, ""};
-    if (device_open("cpu", &cpu, &e)) {
+    const char *name = getenv("TEST_DEVICE");
+    if (device_open(name ? name : "cpu", &device, &e)) {
         ok(0, "%s", e.text);
         return tap_done();
     }
@@ -184,7 +185,7 @@ int main(void) {
     network_free(net);
     nan_shows();
     host_failures();
-    device_close(cpu);
+    device_close(device);
     is_int(mem_live(), 0, "all host memory is given back");
     return tap_done();
 }

@@ -1,0 +1,177 @@
+#!/bin/sh
+# make gpu-check: everything that needs a GPU, part by part; a part that fails does not stop the next one. It runs what
+# was built and compiles nothing, so that a build folder can be carried to the machine with the GPU.
+#
+#   sh tests/gpu.sh                      every part
+#   PARTS="ops oracle" sh tests/gpu.sh   these
+#   LIMIT=540 sh tests/gpu.sh            starts no part after so many seconds, and ends the one that runs then
+#   sh tests/gpu.sh --part ops           one part, its output on the terminal
+#
+# BUILD (build), DEVICE (cuda:0), PYTHON (python3, with torch), DESCRIBED (h200: the description that a GPU of this name is
+# compared with).
+# MODELS, PRECISIONS, ENGINES, PROCESSES: of the comparison with PyTorch. STEPS (50): timed steps of the sweeps.
+# Results are in BUILD/gpu, and copied to OUT if that is set; sweeps are resumed. Exit status: 0 nothing failed,
+# 1 something did, 77 there is no such device.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+export BUILD="${BUILD:-build}" DEVICE="${DEVICE:-cuda:0}" PYTHON="${PYTHON:-python3}"
+: "${DESCRIBED:=h200}" "${STEPS:=50}" "${PROCESSES:=3}" "${LIMIT:=0}"
+: "${MODELS:=simple_convnet vgg16}" "${PRECISIONS:=fp32,tf32,amp_bf16}"
+: "${ENGINES:=eager,eager_benchmark,cuda_graph,compile,compile_reduce_overhead,compile_max_autotune}"
+ALL="devices plugin ops oracle truth memcheck racecheck initcheck describe tune article batch peers pytorch join"
+memtide=$BUILD/memtide work=$BUILD/gpu peers=experiments/peers
+export MEMTIDE_PICKS="${MEMTIDE_PICKS:-$PWD/$work/picks.txt}"
+export PYTHONDONTWRITEBYTECODE=1 PATH="$PATH:/usr/local/cuda/bin"
+
+# cuDNN and cuBLAS may be there as Python packages only.
+library_path() {
+    "$PYTHON" -c 'import glob, sys; print(*(d for p in sys.path for d in glob.glob(p + "/nvidia/*/lib")), sep="\n")' \
+        2>/dev/null
+    ls -d /usr/local/cuda*/lib64 2>/dev/null
+}
+LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$(library_path | paste -sd: -)"
+export LD_LIBRARY_PATH
+
+# ---- parts: status 0 passed, 77 skipped, anything else failed; the last line says why
+
+skipped() { echo "$@"; exit 77; }
+need() { command -v "$1" >/dev/null || skipped "no $1 here"; }
+
+part_devices() { "$memtide" devices; }
+
+part_plugin() {
+    case $DEVICE in cuda*) ;; *) skipped "$DEVICE needs no plugin" ;; esac
+    plugin=${MEMTIDE_CUDA:-$BUILD/memtide_cuda.so}
+    [ -f "$plugin" ] || { echo "no $plugin"; return 1; }
+    ldd "$plugin" | grep -e dnn -e blas -e 'not found'
+    ! ldd "$plugin" | grep -q 'not found'
+}
+
+part_ops() { "$BUILD/tests/t_device" "$DEVICE"; }
+part_oracle() { TEST_DEVICE=$DEVICE "$memtide" tests/lua/t_oracle.lua; }
+part_truth() { TEST_DEVICE=$DEVICE "$BUILD/tests/t_truth"; }
+
+sanitize() { # a network is enough: all kinds of kernels, in every precision
+    need compute-sanitizer
+    for network in mixed rows; do
+        compute-sanitizer --tool "$1" --error-exitcode 9 "$BUILD/tests/t_device" "$DEVICE" "$network" || return
+    done
+}
+part_memcheck() { sanitize memcheck; }
+part_racecheck() { sanitize racecheck; }
+part_initcheck() { sanitize initcheck; }
+
+# Workspace of every op and the predicted peak of every cell, as planned for a device.
+plans() {
+    for network in simple_convnet vgg16; do
+        for precision in fp32 tf32 amp_fp16 amp_bf16; do
+            "$memtide" dump $peers.lua --device "$1" --case $network --set precision=$precision 2>/dev/null |
+                grep workspace | sed "s/^/$network $precision /"
+        done
+    done
+    "$memtide" predict $peers.lua --device "$1" --csv - 2>/dev/null | awk -F, '
+        NR == 1 { for (i = 1; i <= NF; i++) if ($i == "predicted_peak_bytes") at = i }
+        { print $2, $at }'
+}
+
+# The real device's description, and whether planning with it, and with the one in the sources, gives the same bytes.
+part_describe() {
+    "$memtide" devices --describe "$DEVICE" >"$work/device.json" || return
+    install -D -m 644 "$work/device.json" "$BUILD/devices/captured.json" || return
+    plans "$DEVICE" >"$work/plans.txt"
+    [ -s "$work/plans.txt" ] || { echo "nothing was planned for $DEVICE"; return 1; }
+    same=0
+    for name in captured "$DESCRIBED"; do
+        if [ "$name" = "$DESCRIBED" ] && ! grep -qi "$name" "$work/device.json"; then
+            echo "this is no $name: not compared with its description"
+            continue
+        fi
+        if plans "cuda:$name" | diff "$work/plans.txt" -; then echo "planned for cuda:$name: the same bytes"
+        else same=1; echo "planned for cuda:$name: other bytes"; fi
+    done
+    rm -f "$work/plans.txt"
+    return $same
+}
+
+part_tune() {
+    for model in $MODELS; do
+        "$memtide" tune $peers.lua --device "$DEVICE" --case "$model" --set precision="$PRECISIONS" || return
+    done
+}
+
+# A row whose prediction is not what was measured has status error, and the exit status tells.
+sweep() { "$memtide" run "experiments/$1.lua" --device "$DEVICE" --steps "$STEPS" --csv "$work/$1.csv"; }
+part_article() { sweep article; }
+part_batch() { sweep batch_by_precision; }
+
+part_peers() { # each repeat in a process of its own
+    for repeats in $(seq "$PROCESSES"); do
+        for model in $MODELS; do
+            "$memtide" run $peers.lua --device "$DEVICE" --case "$model" --set precision="$PRECISIONS" \
+                --set repeats="$repeats" --steps "$STEPS" --csv "$work/peers.csv" || return
+        done
+    done
+}
+
+part_pytorch() {
+    need "$PYTHON"
+    "$PYTHON" -c 'import torch' 2>/dev/null || skipped "$PYTHON has no torch"
+    [ -f "$work/peers.csv" ] || skipped "no peers.csv: run the part peers first"
+    "$PYTHON" $peers/pytorch.py --like "$work/peers.csv" --csv "$work/pytorch.csv" --processes "$PROCESSES" \
+        --engines "$ENGINES" --steps "$STEPS" || return
+    [ ! -f "$work/article.csv" ] || "$PYTHON" $peers/pytorch.py --like "$work/article.csv" --csv "$work/pytorch.csv" \
+        --names Sequential=simple_convnet,SmallerConvNet=smaller_convnet --processes 1 --engines eager --steps "$STEPS"
+}
+
+part_join() {
+    need "$PYTHON"
+    [ -f "$work/pytorch.csv" ] || skipped "no pytorch.csv: run the part pytorch first"
+    "$PYTHON" $peers/join.py "$work/peers.csv" "$work/pytorch.csv" || return
+    [ ! -f "$work/article.csv" ] || "$PYTHON" $peers/join.py "$work/article.csv" "$work/pytorch.csv"
+}
+
+# ---- running them
+
+mkdir -p "$work" || exit 1
+if [ "${1:-}" = --part ]; then
+    case " $ALL " in *" ${2:-} "*) "part_$2"; exit ;; esac
+    echo "gpu.sh: no part '${2:-}'; parts: $ALL" >&2
+    exit 2
+fi
+
+"$memtide" predict $peers.lua --device "$DEVICE" --case mlp --set precision=fp32 --csv - >"$work/log.txt" 2>&1
+case $? in
+0) ;;
+69) echo "SKIP: $(tail -n 1 "$work/log.txt")"; exit 77 ;;
+*) cat "$work/log.txt"; exit 1 ;;
+esac
+
+start=$(date +%s) failed=0
+: >"$work/summary.txt"
+
+say() { # part, result, seconds, why
+    printf '%-10s %-4s %5d s  %s\n' "$@" | cut -c 1-200 | tee -a "$work/summary.txt"
+}
+
+for part in ${PARTS:-$ALL}; do
+    began=$(date +%s) left=0
+    if [ "$LIMIT" -gt 0 ]; then
+        left=$((LIMIT - began + start))
+        [ $left -gt 0 ] || { say "$part" SKIP 0 "no time left"; continue; }
+    fi
+    echo "==== $part" >>"$work/log.txt"
+    timeout $left sh tests/gpu.sh --part "$part" >"$work/part.txt" 2>&1
+    status=$?
+    cat "$work/part.txt" >>"$work/log.txt"
+    why=$(grep -m 1 '^not ok' "$work/part.txt" || tail -n 1 "$work/part.txt")
+    case $status in
+    0) result=PASS ;;
+    77) result=SKIP ;;
+    124) result=FAIL why="the time was over: $why" failed=1 ;;
+    *) result=FAIL failed=1 ;;
+    esac
+    say "$part" $result $(($(date +%s) - began)) "$why"
+done
+rm -f "$work/part.txt"
+[ -z "${OUT:-}" ] || cp "$work"/*.txt "$work"/*.csv "$work"/*.json "$OUT"/ 2>/dev/null
+exit $failed
