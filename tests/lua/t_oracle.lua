@@ -1,9 +1,9 @@
--- The reference runs of tests/oracle: what PyTorch computed in float64, against memtide on the CPU, or on the device that
--- TEST_DEVICE names. Tolerances in fp32 are 1e-4 relative for losses and final norms, 1e-3 for gradient norms and
--- outputs. In bf16 a number has 8 bits (relative error 2^-9 at each rounding); inputs, weights, activations and gradients
--- are all rounded: 2e-2 of the loss in the first step, and as errors are carried from update to update, 5e-2 later. Adam
--- moves an element by about the learning rate whatever its gradient's size, so a gradient near zero whose sign is lost
--- in rounding shows: 5e-2 of the norm of a bias, 1e-2 of a weight's.
+-- The reference runs of tests/oracle: what PyTorch computed in float64, against memtide on the CPU, or on the device
+-- that TEST_DEVICE names. Tolerances in fp32 are 1e-4 relative for losses and final norms, 1e-3 for gradient norms and
+-- outputs. In bf16 a number has 8 bits (relative error 2^-9 at each rounding); inputs, weights, activations and
+-- gradients are all rounded: 2e-2 of the loss in the first step, and as errors are carried from update to update, 5e-2
+-- later. Adam moves an element by about the learning rate whatever its gradient's size, so a gradient near zero whose
+-- sign is lost in rounding shows: 5e-2 of the norm of a bias, 1e-2 of a weight's.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
 local mt = require "memtide"
