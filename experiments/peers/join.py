@@ -3,7 +3,7 @@
 
   join.py memtide.csv pytorch.csv
 
-Rows belong together when their settings are equal (all but the allocator and workspace_limit); a script's own axes,
+Rows belong together when their settings are equal (all but allocator, workspace_limit and graph); a script's own axes,
 such as the engine of pytorch.py, give a line each. Figures are medians over repeats, with the range in brackets where
 there are several. faster: step_ms of the second file over that of the first; memory: peak_bytes of the first over that
 of the second; reserved: the same of reserved_bytes. The exit status is 1 when nothing could be joined.

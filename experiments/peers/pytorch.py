@@ -23,7 +23,7 @@ from collections import namedtuple
 from datetime import datetime, timezone
 
 from networks import NETWORKS
-from rows import KEYS, SETTINGS, Writer, columns, read
+from rows import KEYS, Writer, columns, read
 
 # mode: of torch.compile; graph: the whole step is one CUDA graph; benchmark: cuDNN's plans are tried out
 Engine = namedtuple("Engine", "mode graph benchmark")
@@ -290,8 +290,7 @@ def cells_like(args):
         key = tuple(row[name] for name in KEYS)
         if key not in seen:
             seen.add(key)
-            cell = {name: row[name] for name in ["experiment", "case"] + SETTINGS}
-            yield {**cell, "allocator": "caching", "workspace_limit": "",
+            yield {**DEFAULTS, **{name: row[name] for name in ["experiment", "case"] + KEYS},
                    "network": names.get(row["model"], row["model"])}
 
 
@@ -329,6 +328,7 @@ def run_all(cells, args):
     # a process of each, then the next round: what drifts meets all alike
     for repeat, cell, engine in itertools.product(range(1, args.processes + 1), cells, engines):
         row = {**cell, "engine": engine, "repeat": str(repeat),
+               "graph": str(ENGINES[engine].graph).lower(),
                "started_at": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
         if tuple(row[name] for name in names) in settled:
             continue

@@ -4,14 +4,15 @@ import os
 
 WHAT = ["experiment", "case", "cell", "repeat"]
 SETTINGS = ["model", "device", "batch", "accumulate", "effective_batch", "precision", "checkpoint", "inplace", "mode",
-            "optimizer", "allocator", "workspace_limit"]
+            "optimizer", "allocator", "workspace_limit", "graph"]
 RESULTS = ["status", "reason", "predicted_peak_bytes", "lower_bound_bytes", "peak_bytes", "allocated_bytes",
            "reserved_bytes", "device_used_bytes", "untracked_bytes", "weights_bytes", "gradients_bytes",
            "optimizer_bytes", "activations_bytes", "activation_gradients_bytes", "input_bytes", "workspace_bytes",
            "other_bytes", "peak_op", "steps", "step_ms", "step_ms_min", "step_ms_p90", "samples_per_s", "loss_first",
            "loss_last", "seed", "device_name", "driver", "version", "started_at"]
-# Two programs under these do the same work; how they manage memory is what they are compared in.
-KEYS = [name for name in SETTINGS if name not in ("allocator", "workspace_limit")]
+# Two programs under these do the same work; how they do it is what they are compared in.
+HOW = ("allocator", "workspace_limit", "graph")
+KEYS = [name for name in SETTINGS if name not in HOW]
 
 
 def columns(*axes):
@@ -29,14 +30,14 @@ def read(path):
     with open(path, newline="") as f:
         reader = csv.DictReader(f)
         header, rows = reader.fieldnames or [], {}
-        missing = [name for name in columns() if name not in header]
+        missing = [name for name in WHAT + KEYS + RESULTS if name not in header]
         if missing:
             raise SystemExit(f"{path}: not a CSV of memtide: no column {missing[0]}")
         axes = own_axes(header)
         for row in reader:
             if None in row or None in row.values():
                 raise SystemExit(f"{path}:{reader.line_num}: expected {len(header)} values")
-            rows[tuple(row[name] for name in WHAT + SETTINGS + axes)] = row
+            rows[tuple(row.get(name) for name in WHAT + SETTINGS + axes)] = row
     return header, list(rows.values())
 
 
