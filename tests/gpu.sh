@@ -7,8 +7,8 @@
 #   LIMIT=540 sh tests/gpu.sh            starts no part after so many seconds, and ends the one that runs then
 #   sh tests/gpu.sh --part ops           one part, its output on the terminal
 #
-# BUILD (build), DEVICE (cuda:0), PYTHON (python3, with torch), DESCRIBED (h200: the description that a GPU of this name is
-# compared with).
+# BUILD (build), DEVICE (cuda:0), PYTHON (python3, with torch), DESCRIBED (h200: the description that a GPU of this name
+# is compared with).
 # MODELS, PRECISIONS, ENGINES, PROCESSES: of the comparison with PyTorch. STEPS (50): timed steps of the sweeps.
 # Results are in BUILD/gpu, and copied to OUT if that is set; sweeps are resumed. Exit status: 0 nothing failed,
 # 1 something did, 77 there is no such device.

@@ -1,5 +1,5 @@
-/* lockstep.h: a program's steps on two devices at once: the CPU runs a step, and before each of its ops the other device
- * gets the same bytes, runs the same op and must come to the same result.
+/* lockstep.h: a program's steps on two devices at once: the CPU runs a step, and before each of its ops the other
+ * device gets the same bytes, runs the same op and must come to the same result.
  *
  * So operands are what ops meet in use (labels, window positions, optimizer states). On the other device operands and
  * workspace stand between guard bytes, outputs are junk before the run, a second run and a run in place must give the

@@ -1,5 +1,5 @@
-/* Every op of whole step programs on another device, held against the CPU's (lockstep.h). No op, type or activation that
- * a program can hold is left out.
+/* Every op of whole step programs on another device, held against the CPU's (lockstep.h). No op, type or activation
+ * that a program can hold is left out.
  *
  *   t_device                    the emulated CUDA device, where it was built; and devices with a fault each, which must
  *                               be found

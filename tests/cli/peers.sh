@@ -35,7 +35,7 @@ memtide predict axis.lua --csv axis.csv
 is "$(python3 "$PEERS/pytorch.py" --header)" "$(sed -n 1p axis.csv)" "the header is memtide's with an axis engine"
 memtide predict "$ROOT/experiments/peers.lua" --csv predicted.csv
 is "$(sed -n '1!p' predicted.csv | cut -d, -f5 | uniq | tr '\n' ' ')" \
-    "$(PYTHONPATH=$PEERS python3 -c 'from networks import NETWORKS; print(*NETWORKS)') " "the networks have the same names"
+    "$(PYTHONPATH=$PEERS python3 -c 'from networks import NETWORKS; print(*NETWORKS)') " "the networks have equal names"
 
 # ---- join
 cat >make.py <<'END2'
@@ -55,10 +55,10 @@ PYTHONPATH=$PEERS python3 make.py
 python3 "$PEERS/join.py" ours.csv theirs.csv >joined.md
 is $? 0 "join"
 line() { grep -F "$1" joined.md | tr -s ' '; }
-is "$(line "theirs eager")" "| mlp | 256 | 1 | fp32 | none | train | ours | theirs eager | 2 (1..4) | 6 | 3.00 (1.50..6.00) \
-| 1.0 | 4.0 | 0.25 | 0.50 |" "medians, ranges and ratios"
+is "$(line "theirs eager")" "| mlp | 256 | 1 | fp32 | none | train | ours | theirs eager | 2 (1..4) | 6 \
+| 3.00 (1.50..6.00) | 1.0 | 4.0 | 0.25 | 0.50 |" "medians, ranges and ratios"
 has "$(line "theirs compile")" "| 1.50 (0.75..3.00) |" "a line for each engine"
-has "$(cat joined.md)" "ours.csv: 0 of 1 settings have no partner; 1 rows have another status than ok" "what is left over"
+has "$(cat joined.md)" "ours.csv: 0 of 1 settings have no partner; 1 rows have another status" "what is left over"
 has "$(cat joined.md)" "theirs.csv: 1 of 2 settings have no partner" "on both sides"
 python3 "$PEERS/join.py" predicted.csv axis.csv >nothing.md
 is $? 1 "nothing in common"
@@ -76,7 +76,8 @@ if [ $python = none ]; then
     echo "ok $count - pytorch.py # SKIP no python3 here has torch"
     finish
 fi
-memtide run "$ROOT/experiments/peers.lua" --case mlp --set batch=4 --set precision=fp32,master_bf16 --steps 2 --csv mt.csv
+memtide run "$ROOT/experiments/peers.lua" --case mlp --set batch=4 --set precision=fp32,master_bf16 --steps 2 \
+    --csv mt.csv
 pytorch() {
     "$python" "$PEERS/pytorch.py" --like mt.csv --csv pt.csv --engines eager,cuda_graph --steps 2 --warmup 2 \
         --processes 1 2>pytorch.txt
@@ -89,7 +90,8 @@ is "$(value status 2 pt.csv)" ok "a row"
 is "$(value weights_bytes 2 pt.csv)" "$(value weights_bytes 2 mt.csv)" "of as many weights"
 is "$(value status 3 pt.csv) $(value reason 3 pt.csv)" "skipped CUDA graphs on the CPU" "what it cannot do is skipped"
 is "$(value reason 4 pt.csv)" "precision master_bf16 has no counterpart in PyTorch" "with a reason"
-near=$(awk -v a="$(value loss_first 2 pt.csv)" -v b="$(value loss_first 2 mt.csv)" 'BEGIN { print (a > 0.8 * b && b > 0.8 * a) }')
+near=$(awk -v a="$(value loss_first 2 pt.csv)" -v b="$(value loss_first 2 mt.csv)" '
+    BEGIN { print (a > 0.8 * b && b > 0.8 * a) }')
 is "$near" 1 "both losses begin near log 10"
 cp pt.csv before.csv
 pytorch
