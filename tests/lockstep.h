@@ -212,9 +212,11 @@ static const void *expected_of(const Lockstep *l, int k) {
 
 static bool is_product(OpKind kind) { return kind >= OP_conv2d && kind <= OP_linear_dw; }
 
-/* A sum of n products of numbers up to a and b, taken in any order in fp32 on both sides, each off by at most
- * 2^-24 n a b (far from it: rounding errors are random); TF32 rounds every factor to 11 bits. The sum of a bias
- * gradient may be over numbers that were rounded to 16 bits, or not yet. */
+/* A sum of n products of numbers up to a and b of either sign, in any order in fp32 on both sides: partial sums are
+ * around sqrt(n) a b, and n roundings of these, which are random, are below 2^-24 n a b. TF32 rounds every factor to 11
+ * bits. Where a library has no epilogue for them, bias and activation come behind a rounding to y's type.
+ * A bias gradient sums numbers that may all have one sign, partial sums up to n a; they may be rounded to 16 bits
+ * already, or not yet. */
 static double product_error(Lockstep *l, int k, const double *ulp) {
     Op op = l->p->ops[l->at];
     const View *y = &l->args.out[k - OP_IN];
@@ -224,12 +226,13 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
         int from = op.kind == OP_conv2d_dx || op.kind == OP_linear_dx ? OP_IN : 1;
         const View *v = operand_view(&l->args, from);
         double n = (double)v->count / (double)y->count, a = magnitude(v, expected_of(l, from));
-        return a * (0x1p-23 * (n + 8) + ulp[v->dtype] * sqrt(n));
+        return a * (0x1p-23 * (n + 8) + ulp[v->dtype]) * sqrt(n);
     }
     double n = op.flops / 2 / (double)y->count, tf32 = l->precision == PREC_TF32 ? 0x1p-10 * sqrt(n) : 0;
     double a = magnitude(&l->args.in[0], expected_of(l, 0)), b = magnitude(&l->args.in[1], expected_of(l, 1));
     double polynomial = fused && fused->act > ACT_LEAKY ? 2e-5 : 0; /* oneDNN's sigmoid, tanh and erf */
-    return a * b * (0x1p-23 * (n + 8) + tf32) + polynomial;
+    double rounded = ulp[y->dtype] / 2 * magnitude(y, expected_of(l, k));
+    return a * b * (0x1p-23 * (n + 8) + tf32) + polynomial + rounded;
 }
 
 /* Both sides round to the output's type, products twice where an activation's derivative comes behind; and a few

@@ -26,8 +26,8 @@ static const Net nets[] = {
      " Conv2d(5, 7, 2x3, dilation=2) Sigmoid Conv2d(7, 14, 3, groups=7, padding=same) GELU(tanh)"
      " AvgPool2d(3, stride=2, padding=1, count_include_pad=false) AdaptiveAvgPool2d(3) LeakyReLU(0.2)}",
      "MSELoss", S4(3, 3, 37, 29)},
-    {"wide rows", "Sequential{Linear(4001, 67) GELU Dropout Linear(67, 33) ReLU Linear(33, 17) Tanh Linear(17, 3)}",
-     "BCEWithLogitsLoss(reduction=sum)", S2(5, 4001)},
+    {"wide rows", "Sequential{Linear(1537, 67) GELU Dropout Linear(67, 33) ReLU Linear(33, 17) Tanh Linear(17, 3)}",
+     "BCEWithLogitsLoss(reduction=sum)", S2(5, 1537)},
     {"images to images", "Sequential{Conv2d(16, 64, 3, padding=1) ReLU Residual{Conv2d(64, 64, 1)} Dropout(0.1)}",
      "BCEWithLogitsLoss", S4(2, 16, 9, 11)},
     {"rows", "Sequential{Conv2d(3, 37, 3, padding=1) LeakyReLU Flatten}", "CrossEntropyLoss", S4(3, 3, 5, 9)},
