@@ -6,15 +6,16 @@
 #include "lower.h"
 #include "network.h"
 
-/* Checks options and l->in, declares parameters with network_param, and sets the output where it differs from the input
+/* Checks options and l->in (joins and graphs: l->ins), declares parameters with network_param, and sets the output where it differs from the input
  * (l->out and l->out_order start as l->in and l->in_order). A container infers its children. */
 typedef int LayerShape(Network *n, Layer *l, Err *e);
-/* Emits the forward ops on buffer x and returns the output buffer. A loss makes the program's target first. */
-typedef int LayerForward(Lower *lw, const Layer *l, int x);
+/* Emits the forward ops on the buffers of the l->n_in inputs and returns the output buffer. A loss makes the program's
+ * target first. */
+typedef int LayerForward(Lower *lw, const Layer *l, const int *in);
 
 struct LayerKind {
     const char *name, *spec;
-    char role; /* 'l' layer, 'c' container, 's' loss */
+    char role; /* 'l' layer of one input, 'c' container, 's' loss */
     int which; /* see layers.def */
     LayerShape *shape;
     LayerForward *forward;
@@ -29,19 +30,21 @@ struct LayerKind {
 /* Kernel sizes, strides, paddings and dilations stay below this, so that a product of two of them fits in int32_t. */
 enum { WINDOW_MAX = 32767 };
 
-/* Infers `l` (path already set) and its children for an input of this shape and order. */
-int network_infer(Network *n, Layer *l, const Shape *in, const int64_t *order, Err *e);
-/* Sets child i's path to the parent's plus `name` and infers it. */
-int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Shape *in, const int64_t *order,
-                        Err *e);
+/* Infers `l` (path already set) and its children for these inputs. */
+int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e);
+/* Sets child i's path to the parent's plus `name` (the child's own name goes before) and infers it. */
+int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Value *in, int n_in, Err *e);
 /* A parameter of this layer: "weight" becomes "<path>.weight"; uniform in [-bound, bound]; rank 4 is stored
- * channels-last. `order`: the layer's in_order where its columns follow the input's features, else NULL. */
+ * channels-last. `order`: the layer's in_order where its columns follow the input's features, else NULL. The layer reads
+ * its parameters in the order in which it declares them. */
 int network_param(Network *n, Layer *l, const char *name, Shape shape, double bound, const int64_t *order, Err *e);
 
 /* "layer 3.body.0 Linear (net.lua:8): <text>" with code ERR_SCRIPT */
 int layer_error(const Layer *l, Err *e, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Sets an output of that shape in PyTorch's feature order. */
 void layer_output(Layer *l, Shape out);
+/* Checks that it was given at most that many inputs. */
+int layer_expect_inputs(const Layer *l, int most, Err *e);
 /* Checks the rank of the input; `meaning` says what the dimensions are: "(N, C, H, W)". */
 int layer_expect_rank(const Layer *l, int rank, const char *meaning, Err *e);
 /* Checks that an int option, or both numbers of a pair, lie in [min, max]. */

@@ -12,8 +12,8 @@ static void set_order(Program *p, int buf, const int64_t *order) {
     memcpy(b->order, order, sizeof b->order);
 }
 
-int lower_forward(Lower *lw, const Layer *l, int x) {
-    return lw->p->failed ? 0 : l->kind->forward(lw, l, x);
+int lower_forward(Lower *lw, const Layer *l, const int *in) {
+    return lw->p->failed ? 0 : l->kind->forward(lw, l, in);
 }
 
 int lower_buf(Lower *lw, const Layer *l, const char *operand, DType dtype) {
@@ -38,10 +38,11 @@ int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, co
     return emit(lw, kind, l, in, n_in, lower_buf(lw, l, op_operand(kind, true, 0, operand), DT_F32), attr);
 }
 
-int lower_layer(Lower *lw, OpKind kind, const Layer *l, int x, const Attr *attr) {
-    int in[OP_IN] = {x}, n = 1;
-    for (int i = 0; i < l->n_params; i++) in[n++] = lw->param[l->first_param + i];
-    return lower_op(lw, kind, l, in, n, attr);
+int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Attr *attr) {
+    int operands[OP_IN], n = 0;
+    for (int i = 0; i < l->n_in; i++) operands[n++] = in[i];
+    for (int i = 0; i < l->n_params && n < OP_IN; i++) operands[n++] = lw->param[l->param[i]];
+    return lower_op(lw, kind, l, operands, n, attr);
 }
 
 int lower_view(Lower *lw, const Layer *l, int x) {
@@ -74,6 +75,7 @@ static void make_params(Lower *lw) {
         set_order(lw->p, b, from->order);
         lw->p->bufs[b].kind = BUF_PERSISTENT;
         lw->p->bufs[b].param = i;
+        lw->p->bufs[b].frozen = !from->trainable;
     }
 }
 
@@ -89,8 +91,8 @@ static void lower_all(Lower *lw, bool with_loss) {
     Program *p = lw->p;
     make_params(lw);
     p->input = make_input(lw);
-    p->output = lower_forward(lw, lw->net->root, p->input);
-    if (with_loss) p->loss = lower_forward(lw, lw->net->loss, p->output);
+    p->output = lower_forward(lw, lw->net->root, &p->input);
+    if (with_loss) p->loss = lower_forward(lw, lw->net->loss, &p->output);
     p->forward_end = p->body_end = p->n_ops;
 }
 

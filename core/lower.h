@@ -18,13 +18,13 @@ typedef struct Lower {
 } Lower;
 
 /* ---- for layers; all return a buffer (0 once p->failed is set) */
-int lower_forward(Lower *lw, const Layer *l, int x);
+int lower_forward(Lower *lw, const Layer *l, const int *in);
 /* An activation "<path>.<operand>" with the layer's output shape and order. */
 int lower_buf(Lower *lw, const Layer *l, const char *operand, DType dtype);
 /* Emits y = kind(in...); y is named after the kind's output. attr may be NULL. */
 int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, const Attr *attr);
-/* Emits y = kind(x, the layer's own parameters). */
-int lower_layer(Lower *lw, OpKind kind, const Layer *l, int x, const Attr *attr);
+/* Emits y = kind(the layer's inputs, its own parameters). */
+int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Attr *attr);
 /* The layer's output as x's storage under another shape. */
 int lower_view(Lower *lw, const Layer *l, int x);
 /* x in PyTorch's element order: x itself unless it is a flattened channels-last image; converted once per buffer. */

@@ -33,8 +33,10 @@ const char *layer_spec(const char *kind) {
 
 /* ---- the tree */
 
+enum { INPUT_0 = ~0 }; /* the container's first input, see Layer.from */
+
 static void unknown_kind(const char *name, Err *e) {
-    char known[320] = "";
+    char known[640] = "";
     size_t n = 0;
     for (size_t i = 0; i < ARRAY_LEN(kinds) && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", kinds[i].name);
@@ -54,6 +56,7 @@ Layer *layer_new(const char *kind, const char *where, Err *e) {
     }
     l->kind = k;
     snprintf(l->where, sizeof l->where, "%s", where ? where : "");
+    l->result = INPUT_0;
     if (options_parse(&l->options, k->spec, e) == OK) return l;
     layer_free(l);
     return NULL;
@@ -70,8 +73,30 @@ int layer_add(Layer *parent, Layer *child, Err *e) {
         layer_free(child);
         return code;
     }
+    child->from[0] = parent->result; /* a chain, unless it is wired otherwise */
+    child->n_from = 1;
+    parent->result = parent->n_child;
     parent->child[parent->n_child++] = child;
     if (parent->depth < child->depth + 1) parent->depth = child->depth + 1;
+    return OK;
+}
+
+int layer_set_name(Layer *l, const char *name, Err *e) {
+    if (strlen(name) >= sizeof l->name)
+        return layer_error(l, e, "the name %.40s has more than %d characters", name, LAYER_NAME - 1);
+    snprintf(l->name, sizeof l->name, "%s", name);
+    return OK;
+}
+
+int layer_wire(Layer *parent, int i, const int *from, int n, Err *e) {
+    Layer *child = parent->child[i];
+    if (n < 1 || n > LAYER_IN)
+        return layer_error(child, e, "takes at most %d inputs, found %d", LAYER_IN, n);
+    for (int k = 0; k < n; k++)
+        if (from[k] >= i || from[k] < -LAYER_IN)
+            return err_set(e, ERR_INTERNAL, "child %d of a graph cannot read value %d", i, from[k]);
+    memcpy(child->from, from, (size_t)n * sizeof *from);
+    child->n_from = n;
     return OK;
 }
 
@@ -79,6 +104,7 @@ void layer_free(Layer *l) {
     if (!l) return;
     for (int i = 0; i < l->n_child; i++) layer_free(l->child[i]);
     mem_free(l->child);
+    mem_free(l->param);
     mem_free(l);
 }
 
@@ -111,6 +137,11 @@ static int layer_blame(const Layer *l, Err *e, int code) {
     return code;
 }
 
+int layer_expect_inputs(const Layer *l, int most, Err *e) {
+    if (l->n_in <= most) return OK;
+    return layer_error(l, e, "takes %d input%s, found %d", most, most == 1 ? "" : "s", l->n_in);
+}
+
 int layer_expect_rank(const Layer *l, int rank, const char *meaning, Err *e) {
     char text[SHAPE_TEXT];
     if (l->in.rank == rank) return OK;
@@ -137,48 +168,89 @@ void layer_output(Layer *l, Shape out) {
     memset(l->out_order, 0, sizeof l->out_order);
 }
 
-int network_infer(Network *n, Layer *l, const Shape *in, const int64_t *order, Err *e) {
+int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     int64_t count;
-    l->in = l->out = *in;
-    memcpy(l->in_order, order, sizeof l->in_order);
-    memcpy(l->out_order, order, sizeof l->out_order);
-    l->first_param = n->n_params;
-    int code = options_finish(&l->options, e);
+    memcpy(l->ins, in, (size_t)n_in * sizeof *in);
+    l->n_in = n_in;
+    l->output = in[0];
+    int code = l->kind->role == 'c' ? OK : layer_expect_inputs(l, 1, e);
+    if (code) return code;
+    code = options_finish(&l->options, e);
     if (code) return layer_blame(l, e, code);
     code = l->kind->shape(n, l, e);
+    if (!code && l->tied && l->n_params == 0) code = layer_error(l, e, "has no parameter to share with another layer");
     return code ? code : layer_blame(l, e, shape_count(&l->out, &count, e));
 }
 
-int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Shape *in, const int64_t *order,
-                        Err *e) {
+int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Value *in, int n_in, Err *e) {
     Layer *child = parent->child[i];
+    if (child->name[0]) name = child->name;
     const char *dot = parent->path[0] && name[0] ? "." : "";
     int length = snprintf(child->path, sizeof child->path, "%s%s%s", parent->path, dot, name);
     if (length > PARAM_NAME - (int)sizeof ".weight")
         return layer_error(parent, e, "nested too deep: the name of layer %.20s in it has more than %d characters",
                            name, PARAM_NAME - (int)sizeof ".weight");
-    return network_infer(n, child, in, order, e);
+    return network_infer(n, child, in, n_in, e);
+}
+
+/* Notes that layer `l` reads parameter `index`. */
+static int reads_param(Layer *l, int index, Err *e) {
+    if (!mem_grow(&l->param, &l->cap_params, l->n_params + 1, sizeof *l->param))
+        return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a layer");
+    l->param[l->n_params++] = index;
+    return OK;
+}
+
+/* A second use of a parameter: it must look the same there. Under another path it gets a second name. */
+static int share_param(Network *n, Layer *l, const Layer *with, const char *name, Shape shape, const int64_t *order,
+                       Err *e) {
+    static const int64_t rows[3] = {0};
+    char one[SHAPE_TEXT], two[SHAPE_TEXT];
+    if (l->n_params >= with->n_params)
+        return layer_error(l, e, "shares the parameters of %s, which has no %s", with->path, name);
+    int index = with->param[l->n_params];
+    Param *p = &n->params[index];
+    if (!shape_equal(&p->shape, &shape) || memcmp(p->order, order ? order : rows, sizeof p->order))
+        return layer_error(l, e, "shares %s, which is %s%s there, and %s%s here", p->name, shape_text(&p->shape, one),
+                           p->order[0] ? " for a flattened image" : "", shape_text(&shape, two),
+                           order && order[0] ? " for a flattened image" : "");
+    p->trainable &= !l->frozen;
+    if (!strchr(l->path, '#')) { /* not a second call of what has this name already */
+        if (!mem_grow(&n->aliases, &n->cap_aliases, n->n_aliases + 1, sizeof *n->aliases))
+            return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a network");
+        ParamAlias *a = &n->aliases[n->n_aliases++];
+        snprintf(a->name, sizeof a->name, "%s%s%s", l->path, l->path[0] ? "." : "", name);
+        a->param = index;
+    }
+    return reads_param(l, index, e);
 }
 
 int network_param(Network *n, Layer *l, const char *name, Shape shape, double bound, const int64_t *order, Err *e) {
     int64_t count;
     int code = shape_count(&shape, &count, e);
     if (code) return layer_blame(l, e, code);
+    if (l->shares) return share_param(n, l, l->shares, name, shape, order, e);
+    if (l->tied && l->n_params == 0) return share_param(n, l, l->tied, name, shape, order, e);
+    if (strchr(l->name, '#')) return layer_error(l, e, "has parameters: give it a name in its graph");
     if (network_parameters(n) > INT64_MAX / 16 - count) return layer_error(l, e, "too many parameters");
     if (!mem_grow(&n->params, &n->cap_params, n->n_params + 1, sizeof *n->params))
         return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a network");
-    Param *p = &n->params[n->n_params++];
-    snprintf(p->name, sizeof p->name, "%s%s%s", l->path, l->path[0] ? "." : "", name);
+    Param *p = &n->params[n->n_params];
+    int length = snprintf(p->name, sizeof p->name, "%s%s%s", l->path, l->path[0] ? "." : "", name);
+    if (length >= (int)sizeof p->name)
+        return layer_error(l, e, "the name of its parameter %s has more than %d characters", name, PARAM_NAME - 1);
+    if (network_find_param(n, p->name) >= 0) return layer_error(l, e, "there is a parameter %s already", p->name);
     p->shape = shape;
     p->bound = bound;
     p->layout = shape.rank == 4 ? LAYOUT_NHWC : LAYOUT_ROWS;
     if (order) memcpy(p->order, order, sizeof p->order);
-    l->n_params++;
-    return OK;
+    p->trainable = !l->frozen;
+    p->owner = l;
+    return reads_param(l, n->n_params++, e);
 }
 
 static int infer_all(Network *n, const Shape *input, Err *e) {
-    static const int64_t rows[3] = {0};
+    const Value in = {*input, {0}};
     char text[SHAPE_TEXT];
     int64_t count;
     if (input->rank < 2)
@@ -191,11 +263,11 @@ static int infer_all(Network *n, const Shape *input, Err *e) {
         err_prefix(e, "the input of a network");
         return code;
     }
-    code = network_infer(n, n->root, input, rows, e);
+    code = network_infer(n, n->root, &in, 1, e);
     if (code) return code;
     n->input = *input;
     n->output = n->root->out;
-    return n->loss ? network_infer(n, n->loss, &n->root->out, n->root->out_order, e) : OK;
+    return n->loss ? network_infer(n, n->loss, &n->root->output, 1, e) : OK;
 }
 
 int network_new(Layer *root, Layer *loss, const Shape *input, Network **out, Err *e) {
@@ -219,6 +291,7 @@ void network_free(Network *n) {
     layer_free(n->root);
     layer_free(n->loss);
     mem_free(n->params);
+    mem_free(n->aliases);
     mem_free(n);
 }
 
@@ -226,4 +299,19 @@ int64_t network_parameters(const Network *n) {
     int64_t sum = 0;
     for (int i = 0; i < n->n_params; i++) sum += shape_elements(&n->params[i].shape);
     return sum;
+}
+
+int64_t network_frozen(const Network *n) {
+    int64_t sum = 0;
+    for (int i = 0; i < n->n_params; i++)
+        if (!n->params[i].trainable) sum += shape_elements(&n->params[i].shape);
+    return sum;
+}
+
+int network_find_param(const Network *n, const char *name) {
+    for (int i = 0; i < n->n_params; i++)
+        if (!strcmp(n->params[i].name, name)) return i;
+    for (int i = 0; i < n->n_aliases; i++)
+        if (!strcmp(n->aliases[i].name, name)) return n->aliases[i].param;
+    return -1;
 }

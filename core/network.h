@@ -1,25 +1,54 @@
-/* network.h: layers with inferred shapes and named parameters. A tree of layers; owns no tensor memory. */
+/* network.h: layers with inferred shapes and named parameters; owns no tensor memory.
+ *
+ * A tree whose nodes are uses of layers: a layer that stands in two places, or is called twice, is two nodes, of which the
+ * second shares the first one's parameters. In a container that is a graph each child says whose outputs it reads. */
 #ifndef MT_NETWORK_H
 #define MT_NETWORK_H
 
 #include "options.h"
 #include "program.h"
 
-enum { LAYER_PATH = OP_PATH, LAYER_WHERE = 64, PARAM_NAME = 40, LAYER_DEPTH = 32 /* most levels of containers */ };
+enum {
+    LAYER_PATH = OP_PATH,
+    LAYER_NAME = 32,
+    LAYER_WHERE = 64,
+    LAYER_IN = OP_IN,  /* most inputs of one layer */
+    LAYER_DEPTH = 32,  /* most levels of containers */
+    PARAM_NAME = 80,
+};
 
 typedef struct LayerKind LayerKind; /* layer.h */
+
+/* What flows between layers. */
+typedef struct Value {
+    Shape shape;      /* with the batch as dimension 0 */
+    int64_t order[3]; /* nonzero (C, H, W): features of a flattened image, stored as H, W, C */
+} Value;
 
 typedef struct Layer {
     const LayerKind *kind;
     Options options;
+    char name[LAYER_NAME];   /* "conv1", "conv1#2" where it is used again, "relu#1" without a name; "": its number */
     char path[LAYER_PATH];   /* "2", "3.body.0"; "" for the outermost */
     char where[LAYER_WHERE]; /* "article.lua:12" */
     struct Layer **child;
     int n_child, cap_child;
     int depth;               /* levels of containers below */
-    Shape in, out;           /* with the batch as dimension 0 */
-    int64_t in_order[3], out_order[3]; /* nonzero (C, H, W): features of a flattened image, stored as H, W, C */
-    int first_param, n_params; /* own ones, without the children's */
+    int from[LAYER_IN], n_from; /* whose outputs it reads: child k of its container, or ~k: the container's input k */
+    int result;              /* of a container: whose output is its own, in the same terms */
+    const struct Layer *shares; /* the first use of the same layer, or NULL */
+    const struct Layer *tied;   /* whose first parameter is its first one, too, or NULL */
+    bool frozen;             /* its parameters are not trained */
+    int n_in;                /* inputs; 1 but for joins and graphs */
+    union {                  /* all of them; the first has names of its own */
+        Value ins[LAYER_IN];
+        struct { Shape in; int64_t in_order[3]; };
+    };
+    union {
+        Value output;
+        struct { Shape out; int64_t out_order[3]; };
+    };
+    int *param, n_params, cap_params; /* Network.params that it reads, without its children's */
 } Layer;
 
 /* How a parameter starts: uniform in [-bound, bound] (PyTorch's kaiming_uniform with a = sqrt(5) comes to
@@ -30,7 +59,12 @@ typedef struct Param {
     double bound;
     Layout layout;         /* how the program stores it */
     int64_t order[3];      /* nonzero (C, H, W): the columns follow a flattened channels-last image */
+    bool trainable;        /* false: frozen, no gradient and no optimizer state */
+    const Layer *owner;    /* the first layer that uses it, whose name it has */
 } Param;
+
+/* A second name of a parameter, under which PyTorch's state_dict has it, too. */
+typedef struct ParamAlias { char name[PARAM_NAME]; int param; } ParamAlias;
 
 typedef struct Network {
     Layer *root;
@@ -38,6 +72,8 @@ typedef struct Network {
     Shape input, output;   /* dimension 0 is the batch */
     Param *params;
     int n_params, cap_params;
+    ParamAlias *aliases;
+    int n_aliases, cap_aliases;
 } Network;
 
 /* ---- building the tree: the caller owns a layer until it is added or given to network_new */
@@ -45,6 +81,10 @@ typedef struct Network {
 Layer *layer_new(const char *kind, const char *where, Err *e);
 int layer_add(Layer *parent, Layer *child, Err *e);            /* takes the child, also on failure */
 void layer_free(Layer *l);                                      /* with its children; NULL is allowed */
+/* What parameters of it are called after; "": its number in its container. */
+int layer_set_name(Layer *l, const char *name, Err *e);
+/* Child `i` reads these outputs (see Layer.from), all of children before it; layer_add makes a chain. */
+int layer_wire(Layer *parent, int i, const int *from, int n, Err *e);
 /* The option line of a kind (see options.h), NULL when there is no such kind. */
 const char *layer_spec(const char *kind);
 /* The i-th kind's name, NULL past the end; `role` gets 'l' layer, 'c' container of layers, 's' loss. */
@@ -54,11 +94,14 @@ const char *layer_kind_name(int i, char *role);
  * A mistake names the layer's path and line, the expected and the found shape. */
 int network_new(Layer *root, Layer *loss, const Shape *input, Network **out, Err *e);
 void network_free(Network *n);
-/* Sum over all parameters of their elements. */
+/* Sum over all parameters of their elements; over those that are not trained. */
 int64_t network_parameters(const Network *n);
+int64_t network_frozen(const Network *n);
+/* The parameter of that name, also a second one; -1: there is none. */
+int network_find_param(const Network *n, const char *name);
 /* A line per layer: path, kind, options, output shape, parameters. */
 void network_dump(const Network *n, TextSink *put, void *arg);
-/* Walks the layers that are no containers, in execution order. */
+/* Walks the layers without children, in execution order. */
 typedef void LayerVisit(void *arg, const Network *n, const Layer *l);
 void network_visit(const Network *n, LayerVisit *visit, void *arg);
 

@@ -5,7 +5,7 @@
 #include "layer.h"
 
 static void visit_layer(const Network *n, const Layer *l, LayerVisit *visit, void *arg) {
-    if (l->kind->role != 'c') visit(arg, n, l);
+    if (l->n_child == 0) visit(arg, n, l);
     for (int i = 0; i < l->n_child; i++) visit_layer(n, l->child[i], visit, arg);
 }
 
@@ -16,7 +16,8 @@ void network_visit(const Network *n, LayerVisit *visit, void *arg) {
 static void dump_layer(const Network *n, const Layer *l, TextSink *put, void *arg) {
     char options[OPTIONS_TEXT], shape[SHAPE_TEXT], line[OPTIONS_TEXT + 256];
     int64_t parameters = 0;
-    for (int i = 0; i < l->n_params; i++) parameters += shape_elements(&n->params[l->first_param + i].shape);
+    for (int i = 0; i < l->n_params; i++)
+        if (n->params[l->param[i]].owner == l) parameters += shape_elements(&n->params[l->param[i]].shape);
     options_text(&l->options, options, sizeof options);
     int used = snprintf(line, sizeof line, "%s %s%s%s %s", l->path[0] ? l->path : ".", l->kind->name,
                         options[0] ? " " : "", options, shape_text(&l->out, shape));

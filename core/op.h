@@ -6,7 +6,7 @@
 #include "pointwise.h"
 #include "shape.h"
 
-enum { OP_IN = 8, OP_OUT = 6, OP_PATH = 48, NEVER = -1 };
+enum { OP_IN = 8, OP_OUT = 6, OP_PATH = 80, NEVER = -1 };
 
 typedef enum OpKind {
 #define OP(name, in, out, inplace, autocast, prepare, equation) OP_##name,

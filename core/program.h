@@ -37,7 +37,7 @@ typedef enum BufKind {
     BUF_INPUT,      /* filled before each micro-batch: lives to its last use in the body */
 } BufKind;
 
-enum { BUF_NAME = 56, NO_BUF = -1, NO_OP = -1 };
+enum { BUF_NAME = 128, NO_BUF = -1, NO_OP = -1 };
 
 typedef struct Buf {
     char name[BUF_NAME]; /* "2.weight", "2.weight.grad", "2.out" */
@@ -50,6 +50,7 @@ typedef struct Buf {
     size_t bytes;        /* exact */
     int alias;           /* the buffer whose storage this one shares, or NO_BUF; never a chain: always the root */
     int param;           /* the network's parameter that this is (or is the master, gradient, state of), or -1 */
+    bool frozen;         /* a parameter that is not trained: it gets no gradient */
     bool carried;        /* a temporary that holds its value between micro-batches: lives through the whole body */
     bool keep;           /* lives to the end of the step, so that it can be read then */
     bool master;         /* a 16-bit parameter with an fp32 master copy (set by the precision pass, used by update) */

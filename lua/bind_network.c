@@ -100,23 +100,26 @@ static int text(lua_State *L) {
     return bind_text_push(L, t);
 }
 
-static void push_params(lua_State *L, const Network *n, int first, int count) {
-    lua_createtable(L, count, 0);
-    for (int i = 0; i < count; i++) {
-        const Param *p = &n->params[first + i];
-        lua_createtable(L, 0, 3);
+/* Those that `owner` was the first to use; NULL: all. */
+static void push_params(lua_State *L, const Network *n, const Layer *owner) {
+    lua_newtable(L);
+    for (int i = 0, k = 0; i < n->n_params; i++) {
+        const Param *p = &n->params[i];
+        if (owner && p->owner != owner) continue;
+        lua_createtable(L, 0, 4);
         bind_set_string(L, "name", p->name);
+        bind_set_boolean(L, "trainable", p->trainable);
         bind_set_integer(L, "elements", shape_elements(&p->shape));
         bind_push_shape(L, &p->shape);
         lua_setfield(L, -2, "shape");
-        lua_rawseti(L, -2, i + 1);
+        lua_rawseti(L, -2, ++k);
     }
 }
 
 static void push_layer_row(void *arg, const Network *n, const Layer *l) {
     lua_State *L = arg;
     char options[OPTIONS_TEXT];
-    lua_createtable(L, 0, 7);
+    lua_createtable(L, 0, 8);
     bind_set_string(L, "path", l->path);
     bind_set_string(L, "kind", l->kind->name);
     bind_set_string(L, "where", l->where);
@@ -125,12 +128,14 @@ static void push_layer_row(void *arg, const Network *n, const Layer *l) {
     lua_setfield(L, -2, "input");
     bind_push_shape(L, &l->out);
     lua_setfield(L, -2, "out");
-    push_params(L, n, l->first_param, l->n_params);
+    push_params(L, n, l);
     lua_setfield(L, -2, "params");
+    bind_set_boolean(L, "weighted", l->n_params > 0);
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
 }
 
-/* network:layers() -> {{path, kind, where, text, input, out, params = {{name, shape, elements}, ...}}, ...} */
+/* network:layers() -> {{path, kind, where, text, input, out, weighted, params = {{name, shape, ...}, ...}}, ...};
+ * `params` are those that no layer before it has used, `weighted` says that it uses some */
 static int layers(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     luaL_checkstack(L, 16, NULL);
@@ -139,17 +144,19 @@ static int layers(lua_State *L) {
     return 1;
 }
 
-/* network:params() -> {{name, shape, elements}, ...} */
+/* network:params() -> {{name, shape, elements, trainable}, ...} */
 static int params(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
-    push_params(L, n, 0, n->n_params);
+    push_params(L, n, NULL);
     return 1;
 }
 
-/* network:parameters() -> how many numbers are trained */
+/* network:parameters() -> how many numbers they are, and how many of these are not trained */
 static int parameters(lua_State *L) {
-    lua_pushinteger(L, network_parameters(bind_get(L, 1, BOX_NETWORK)));
-    return 1;
+    const Network *n = bind_get(L, 1, BOX_NETWORK);
+    lua_pushinteger(L, network_parameters(n));
+    lua_pushinteger(L, network_frozen(n));
+    return 2;
 }
 
 /* network:shapes() -> input, output */

@@ -8,7 +8,7 @@ int layer_activation_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-int layer_activation_forward(Lower *lw, const Layer *l, int x) {
+int layer_activation_forward(Lower *lw, const Layer *l, const int *in) {
     const Options *o = &l->options;
     char text[OPTION_WORDS];
     Attr a;
@@ -16,5 +16,5 @@ int layer_activation_forward(Lower *lw, const Layer *l, int x) {
     a.act.act = strcmp(options_word(o, "approximate", text), "tanh") ? (ActFn)l->kind->which : ACT_GELU_TANH;
     a.act.slope = (float)options_float(o, "negative_slope");
     a.act.inplace = options_bool(o, "inplace");
-    return lower_layer(lw, OP_act, l, x, &a);
+    return lower_layer(lw, OP_act, l, in, &a);
 }

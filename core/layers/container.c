@@ -1,42 +1,20 @@
-/* Sequential: one layer after the other.
- * Residual: body(x) + shortcut(x), or body(x) + x.
+/* Residual: body(x) + shortcut(x), or body(x) + x.
  * Checkpoint: one layer whose activations may be recomputed; transparent to names, as PyTorch's function is. */
 #include <stdio.h>
 #include <string.h>
 
 #include "layer.h"
 
-static void same_output(Layer *l, const Layer *child) {
-    l->out = child->out;
-    memcpy(l->out_order, child->out_order, sizeof l->out_order);
-}
-
-int layer_sequential_shape(Network *n, Layer *l, Err *e) {
-    for (int i = 0; i < l->n_child; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "%d", i);
-        int code = network_infer_child(n, l, i, name, &l->out, l->out_order, e);
-        if (code) return code;
-        same_output(l, l->child[i]);
-    }
-    return OK;
-}
-
-int layer_sequential_forward(Lower *lw, const Layer *l, int x) {
-    for (int i = 0; i < l->n_child; i++) x = lower_forward(lw, l->child[i], x);
-    return x;
-}
-
 int layer_residual_shape(Network *n, Layer *l, Err *e) {
     char body[SHAPE_TEXT], shortcut[SHAPE_TEXT];
     if (l->n_child < 1 || l->n_child > 2)
         return layer_error(l, e, "expected a body and at most one shortcut, found %d layers", l->n_child);
+    int code = layer_expect_inputs(l, 1, e);
     const Shape *other = &l->in;
     const int64_t *order = l->in_order;
-    for (int i = 0; i < l->n_child; i++) {
-        int code = network_infer_child(n, l, i, i ? "shortcut" : "body", &l->in, l->in_order, e);
-        if (code) return code;
-    }
+    for (int i = 0; i < l->n_child && !code; i++)
+        code = network_infer_child(n, l, i, i ? "shortcut" : "body", l->ins, 1, e);
+    if (code) return code;
     if (l->n_child == 2) {
         other = &l->child[1]->out;
         order = l->child[1]->out_order;
@@ -52,25 +30,25 @@ int layer_residual_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-int layer_residual_forward(Lower *lw, const Layer *l, int x) {
-    int in[2] = {lower_forward(lw, l->child[0], x), l->n_child == 2 ? lower_forward(lw, l->child[1], x) : x};
+int layer_residual_forward(Lower *lw, const Layer *l, const int *in) {
+    int side[2] = {lower_forward(lw, l->child[0], in), l->n_child == 2 ? lower_forward(lw, l->child[1], in) : in[0]};
     if (!l->out_order[0]) /* both sides in PyTorch's order; two equal orders stay as they are */
-        for (int i = 0; i < 2; i++) in[i] = lower_rows(lw, l, in[i]);
-    return lower_op(lw, OP_add, l, in, 2, NULL);
+        for (int i = 0; i < 2; i++) side[i] = lower_rows(lw, l, side[i]);
+    return lower_op(lw, OP_add, l, side, 2, NULL);
 }
 
 int layer_checkpoint_shape(Network *n, Layer *l, Err *e) {
     if (l->n_child != 1) return layer_error(l, e, "expected exactly one layer, found %d", l->n_child);
-    int code = network_infer_child(n, l, 0, "", &l->in, l->in_order, e);
-    if (!code) same_output(l, l->child[0]);
+    int code = network_infer_child(n, l, 0, "", l->ins, l->n_in, e);
+    l->output = l->child[0]->output;
     return code;
 }
 
 /* One inside another belongs to the outer one: the outer recomputation makes its activations anyway. */
-int layer_checkpoint_forward(Lower *lw, const Layer *l, int x) {
+int layer_checkpoint_forward(Lower *lw, const Layer *l, const int *in) {
     int outer = lw->region;
     if (!outer) lw->region = ++lw->regions;
-    int y = lower_forward(lw, l->child[0], x);
+    int y = lower_forward(lw, l->child[0], in);
     lw->region = outer;
     return y;
 }

@@ -88,7 +88,7 @@ int layer_conv2d_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-int layer_conv2d_forward(Lower *lw, const Layer *l, int x) {
+int layer_conv2d_forward(Lower *lw, const Layer *l, const int *in) {
     const Attr a = conv_attr(l);
-    return lower_layer(lw, OP_conv2d, l, x, &a);
+    return lower_layer(lw, OP_conv2d, l, in, &a);
 }

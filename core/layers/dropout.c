@@ -9,12 +9,12 @@ int layer_dropout_shape(Network *n, Layer *l, Err *e) {
     return p >= 0 && p <= 1 ? OK : layer_error(l, e, "the probability p must be between 0 and 1, found %g", p);
 }
 
-int layer_dropout_forward(Lower *lw, const Layer *l, int x) {
+int layer_dropout_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a;
     memset(&a, 0, sizeof a);
     a.drop.p = (float)options_float(&l->options, "p");
     a.drop.inplace = options_bool(&l->options, "inplace");
-    if (!lw->training || a.drop.p == 0) return x;
+    if (!lw->training || a.drop.p == 0) return in[0];
     a.drop.id = lw->drops++;
-    return lower_op(lw, OP_dropout, l, (int[]){x, program_calls(lw->p)}, 2, &a);
+    return lower_op(lw, OP_dropout, l, (int[]){in[0], program_calls(lw->p)}, 2, &a);
 }

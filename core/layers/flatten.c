@@ -19,6 +19,6 @@ int layer_flatten_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-int layer_flatten_forward(Lower *lw, const Layer *l, int x) {
-    return l->in.rank == 2 ? x : lower_view(lw, l, x);
+int layer_flatten_forward(Lower *lw, const Layer *l, const int *in) {
+    return l->in.rank == 2 ? in[0] : lower_view(lw, l, in[0]);
 }

@@ -31,6 +31,6 @@ int layer_linear_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-int layer_linear_forward(Lower *lw, const Layer *l, int x) {
-    return lower_layer(lw, OP_linear, l, x, NULL);
+int layer_linear_forward(Lower *lw, const Layer *l, const int *in) {
+    return lower_layer(lw, OP_linear, l, in, NULL);
 }

@@ -32,9 +32,10 @@ static int make_target(Lower *lw, bool classes, int x) {
     return t;
 }
 
-int layer_loss_forward(Lower *lw, const Layer *l, int x) {
+int layer_loss_forward(Lower *lw, const Layer *l, const int *in) {
     bool classes = l->kind->which == OP_cross_entropy;
     Program *p = lw->p;
+    int x = in[0];
     char text[OPTION_WORDS];
     Attr a;
     memset(&a, 0, sizeof a);

@@ -69,9 +69,9 @@ int layer_pool_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-int layer_pool_forward(Lower *lw, const Layer *l, int x) {
+int layer_pool_forward(Lower *lw, const Layer *l, const int *in) {
     const Attr a = pool_attr(l);
-    int y = lower_layer(lw, (OpKind)l->kind->which, l, x, &a);
+    int y = lower_layer(lw, (OpKind)l->kind->which, l, in, &a);
     if (l->kind->which != OP_maxpool || !lw->training) return y;
     int idx = lower_buf(lw, l, "idx", DT_U8); /* where each maximum was: for the gradient */
     if (lw->p->failed) return 0;
@@ -90,6 +90,6 @@ int layer_adaptive_pool_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-int layer_adaptive_pool_forward(Lower *lw, const Layer *l, int x) {
-    return lower_layer(lw, OP_adaptive_avgpool, l, x, NULL);
+int layer_adaptive_pool_forward(Lower *lw, const Layer *l, const int *in) {
+    return lower_layer(lw, OP_adaptive_avgpool, l, in, NULL);
 }

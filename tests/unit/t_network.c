@@ -187,6 +187,7 @@ static void test_depth(void) {
     l = layer_new("Linear", NULL, &e);
     for (int i = 0; i < 17; i++) {
         Layer *outer = layer_new("Sequential", NULL, &e);
+        layer_set_name(l, "block", &e);
         layer_add(outer, l, &e);
         l = outer;
     }
