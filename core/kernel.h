@@ -14,6 +14,19 @@ typedef struct View {
     int64_t count;     /* elements */
 } View;
 
+/* The operand as (outer, size along `axis`, inner), in the order in which elements lie in memory. */
+static inline void view_split(const View *v, int axis, int64_t *outer, int64_t *inner) {
+    const int channels_last[SHAPE_MAX] = {0, 2, 3, 1};
+    bool before = true;
+    *outer = *inner = 1;
+    for (int i = 0; i < v->shape.rank; i++) {
+        int d = v->channels_last && v->shape.rank == 4 ? channels_last[i] : i;
+        if (d == axis) before = false;
+        else if (before) *outer *= v->shape.dim[d];
+        else *inner *= v->shape.dim[d];
+    }
+}
+
 typedef struct KArgs {
     OpKind kind;
     const Attr *attr;

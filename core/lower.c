@@ -6,6 +6,8 @@
 #include "layer.h"
 #include "mem.h"
 
+static const int64_t rows[3] = {0}; /* PyTorch's order */
+
 static void set_order(Program *p, int buf, const int64_t *order) {
     Buf *b = &p->bufs[buf];
     b->layout = b->shape.rank == 4 ? LAYOUT_NHWC : LAYOUT_ROWS;
@@ -16,14 +18,19 @@ int lower_forward(Lower *lw, const Layer *l, const int *in) {
     return lw->p->failed ? 0 : l->kind->forward(lw, l, in);
 }
 
-int lower_buf(Lower *lw, const Layer *l, const char *operand, DType dtype) {
-    int b = program_buf(lw->p, CAT_ACTIVATIONS, l->out, dtype, "%s%s%s", l->path, l->path[0] ? "." : "", operand);
+int lower_temp(Lower *lw, const Layer *l, const char *operand, Shape shape, const int64_t *order, DType dtype) {
+    int b = program_buf(lw->p, CAT_ACTIVATIONS, shape, dtype, "%s%s%s", l->path, l->path[0] ? "." : "", operand);
     if (lw->p->failed) return 0;
-    set_order(lw->p, b, l->out_order);
+    set_order(lw->p, b, order ? order : rows);
     return b;
 }
 
-static int emit(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, int out, const Attr *attr) {
+int lower_buf(Lower *lw, const Layer *l, const char *operand, DType dtype) {
+    return lower_temp(lw, l, operand, l->out, l->out_order, dtype);
+}
+
+int lower_emit(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, int out, const Attr *attr) {
+    if (lw->p->failed) return 0;
     Op *op = program_op(lw->p, kind, l->path);
     for (int i = 0; i < n_in; i++) op->in[i] = in[i];
     op->out[0] = out;
@@ -35,7 +42,7 @@ static int emit(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in,
 
 int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, const Attr *attr) {
     char operand[16];
-    return emit(lw, kind, l, in, n_in, lower_buf(lw, l, op_operand(kind, true, 0, operand), DT_F32), attr);
+    return lower_emit(lw, kind, l, in, n_in, lower_buf(lw, l, op_operand(kind, true, 0, operand), DT_F32), attr);
 }
 
 int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Attr *attr) {
@@ -49,11 +56,10 @@ int lower_view(Lower *lw, const Layer *l, int x) {
     int y = lower_buf(lw, l, "y", DT_F32);
     if (lw->p->failed) return 0;
     lw->p->bufs[y].alias = program_root(lw->p, x);
-    return emit(lw, OP_view, l, &x, 1, y, NULL);
+    return lower_emit(lw, OP_view, l, &x, 1, y, NULL);
 }
 
 int lower_rows(Lower *lw, const Layer *l, int x) {
-    static const int64_t rows[3] = {0};
     char name[BUF_NAME + 8];
     if (lw->p->failed) return 0;
     const Buf from = lw->p->bufs[x];
@@ -64,7 +70,7 @@ int lower_rows(Lower *lw, const Layer *l, int x) {
     y = program_buf(lw->p, CAT_ACTIVATIONS, from.shape, from.dtype, "%s", name);
     if (lw->p->failed) return 0;
     set_order(lw->p, y, rows);
-    return emit(lw, OP_to_rows, l, &x, 1, y, NULL);
+    return lower_emit(lw, OP_to_rows, l, &x, 1, y, NULL);
 }
 
 static void make_params(Lower *lw) {

@@ -21,6 +21,10 @@ typedef struct Lower {
 int lower_forward(Lower *lw, const Layer *l, const int *in);
 /* An activation "<path>.<operand>" with the layer's output shape and order. */
 int lower_buf(Lower *lw, const Layer *l, const char *operand, DType dtype);
+/* An activation of another shape, in between; order NULL: PyTorch's. */
+int lower_temp(Lower *lw, const Layer *l, const char *operand, Shape shape, const int64_t *order, DType dtype);
+/* Emits out = kind(in...) and returns out; attr may be NULL. */
+int lower_emit(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, int out, const Attr *attr);
 /* Emits y = kind(in...); y is named after the kind's output. attr may be NULL. */
 int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, const Attr *attr);
 /* Emits y = kind(the layer's inputs, its own parameters). */

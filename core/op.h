@@ -53,6 +53,8 @@ typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum; } L
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
 typedef struct ScalerAttr { float growth, backoff; int32_t interval; } ScalerAttr;
 
+typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* of PyTorch's dimensions */
+
 /* Cleared to zero bytes before it is filled, so that two equal attributes are equal as memory. */
 typedef union Attr {
     ConvAttr conv;
@@ -60,6 +62,7 @@ typedef union Attr {
     PoolAttr pool;
     ActAttr act;
     DropAttr drop;
+    AxisAttr axis;
     LossAttr loss;
     OptimAttr optim;
     ScalerAttr scaler;

@@ -50,7 +50,7 @@ void placement_free(Placement *pl) {
 /* ---- as text */
 
 static void dump_buf(const Program *p, const Placement *pl, const Life *life, int b, TextSink *sink, void *arg) {
-    char line[160];
+    char line[BUF_NAME + 128];
     const Buf *buf = &p->bufs[b];
     const Life *l = &life[b];
     size_t offset = pl->offsets[b];
@@ -62,7 +62,7 @@ static void dump_buf(const Program *p, const Placement *pl, const Life *life, in
 }
 
 int placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *arg, Err *e) {
-    char line[160];
+    char line[BUF_NAME + 128];
     Life *life = mem_new((size_t)p->n_bufs * sizeof *life);
     if (!life) return err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
     program_lives(p, life);

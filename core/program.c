@@ -49,6 +49,8 @@ void program_resize(Program *p, int buf) {
     else b->bytes = (size_t)n * dtype_size(b->dtype);
 }
 
+enum { NUMBER = 16 }; /* characters of a name that was cut off */
+
 int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...) {
     if (p->failed || !mem_grow(&p->bufs, &p->cap_bufs, p->n_bufs + 1, sizeof *p->bufs)) {
         p->failed = true;
@@ -58,8 +60,9 @@ int program_buf(Program *p, Category category, Shape shape, DType dtype, const c
     memset(b, 0, sizeof *b);
     va_list args;
     va_start(args, name);
-    vsnprintf(b->name, sizeof b->name, name, args);
+    int length = vsnprintf(b->name, sizeof b->name, name, args);
     va_end(args);
+    if (length >= BUF_NAME) snprintf(b->name + BUF_NAME - NUMBER, NUMBER, "~%d", p->n_bufs); /* cut off, but its own */
     b->category = category;
     b->shape = shape;
     b->dtype = dtype;

@@ -113,6 +113,27 @@ static bool dx_fits(const Program *p, const Op *op, const ActAttr *fused) {
            (dx->shape.rank != 4 || dx->layout == LAYOUT_NHWC);
 }
 
+/* `y` is a part of `x` along the axis. */
+static bool slice_fits(const Buf *x, const Buf *y, const AxisAttr *a) {
+    Shape whole = y->shape;
+    if (a->axis < 0 || a->axis >= x->shape.rank || x->shape.rank != y->shape.rank || x->dtype != y->dtype) return false;
+    int64_t from = x->shape.dim[a->axis];
+    bool inside = a->start >= 0 && a->start <= from - whole.dim[a->axis];
+    whole.dim[a->axis] = from;
+    return inside && shape_equal(&whole, &x->shape) && x->layout == y->layout && (a->axis == 0 || !x->order[0]);
+}
+
+static bool concat_fits(const Program *p, const Op *op) {
+    const Buf *y = &p->bufs[op->out[0]];
+    AxisAttr part = {op->attr.axis.axis, 0};
+    for (int k = 0; k < OP_IN && op->in[k] != NO_BUF; k++) {
+        const Buf *x = &p->bufs[op->in[k]];
+        if (!slice_fits(y, x, &part)) return false;
+        part.start += x->shape.dim[part.axis];
+    }
+    return part.start == y->shape.dim[part.axis];
+}
+
 static bool operands_fit(const Program *p, const Op *op) {
     const Buf *a = op->in[0] == NO_BUF ? NULL : &p->bufs[op->in[0]];
     const Buf *b = op->in[1] == NO_BUF ? NULL : &p->bufs[op->in[1]];
@@ -129,11 +150,15 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_linear_dx: return linear_fits(y, b, a) && dx_fits(p, op, &op->attr.linear.fused);
     case OP_linear_dw: return linear_fits(a, y, b);
     case OP_act: case OP_dropout: case OP_dropout_dx: return same_elements(a, y) && a->dtype == y->dtype;
-    case OP_add: case OP_act_dx: return same_elements(a, b) && same_elements(a, y) && a->dtype == y->dtype;
+    case OP_add: case OP_mul: case OP_act_dx: return same_elements(a, b) && same_elements(a, y) && a->dtype == y->dtype;
     case OP_cast: case OP_accumulate: return same_elements(a, y);
     case OP_view: return a->bytes == y->bytes && a->dtype == y->dtype;
     case OP_to_rows: case OP_to_rows_dx: case OP_maxpool: case OP_avgpool: case OP_adaptive_avgpool:
     case OP_maxpool_dx: case OP_avgpool_dx: case OP_adaptive_avgpool_dx: return a->dtype == y->dtype;
+    case OP_concat: return concat_fits(p, op);
+    case OP_slice: return slice_fits(a, y, &op->attr.axis);
+    case OP_slice_dx: return slice_fits(y, a, &op->attr.axis);
+    case OP_bias_db: return y->shape.rank == 1 && a->shape.rank >= 2;
     case OP_sgd: case OP_adam: return same_elements(a, y);
     default: return true;
     }

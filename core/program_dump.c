@@ -9,7 +9,7 @@
 
 #include "program.h"
 
-typedef struct Line { char text[512]; int n; } Line;
+typedef struct Line { char text[2048]; int n; } Line;
 
 __attribute__((format(printf, 2, 3))) static void put(Line *l, const char *format, ...) {
     va_list args;
@@ -63,6 +63,10 @@ static void put_attr(Line *l, const Op *op) {
     case OP_cross_entropy: case OP_mse: case OP_bce_logits:
     case OP_cross_entropy_dx: case OP_mse_dx: case OP_bce_logits_dx:
         put(l, " scale=%g", (double)op->attr.loss.scale);
+        break;
+    case OP_concat: put(l, " axis=%d", op->attr.axis.axis); break;
+    case OP_slice: case OP_slice_dx:
+        put(l, " axis=%d start=%" PRId64, op->attr.axis.axis, op->attr.axis.start);
         break;
     case OP_sgd: case OP_adam: put(l, " lr=%g", (double)op->attr.optim.rule.lr); break;
     default: break;

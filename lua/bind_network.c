@@ -1,4 +1,6 @@
-/* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, child, ...}. */
+/* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, frozen =, tied =, child, ...};
+ * a container may have `names`, and what is wired by hand `from` and `result`, in the core's terms (Layer.from). A table that
+ * stands in two places is one layer that is used twice. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +8,8 @@
 #include "layer.h"
 #include "network.h"
 
-enum { DEPTH_MAX = 100 }; /* of nested containers: their path is too long before that */
+/* Lists that children have entries in. */
+typedef struct Wiring { int names, from; } Wiring; /* stack indices of tables, or of nil */
 
 static void release_layer(void *content) { layer_free(content); }
 static void release_network(void *content) { network_free(content); }
@@ -43,28 +46,75 @@ static Layer *layer_from(lua_State *L, int index) {
     return l;
 }
 
-static void fill_layer(lua_State *L, int index, Layer *l, int depth) {
+/* Looks the table at `index` up in the table of first uses at `seen`: {[layer] = pointer}. */
+static Layer *first_use(lua_State *L, int index, int seen) {
+    lua_pushvalue(L, index);
+    lua_rawget(L, seen);
+    Layer *found = lua_touserdata(L, -1);
+    lua_pop(L, 1);
+    return found;
+}
+
+/* What it has in common with a layer before it, and whether it is trained. */
+static void relate(lua_State *L, int index, Layer *l, int seen) {
+    l->shares = first_use(L, index, seen);
+    l->frozen = bind_boolean(L, index, "frozen", false);
+    if (lua_getfield(L, index, "tied") != LUA_TNIL && !(l->tied = first_use(L, lua_gettop(L), seen)))
+        raise_at(L, l->where, l->kind->name, "the layer that it is tied to does not come before it in the network");
+    lua_pop(L, 1);
+    if (l->shares) return;
+    lua_pushvalue(L, index);
+    lua_pushlightuserdata(L, l);
+    lua_rawset(L, seen);
+}
+
+/* The name and the inputs of child i. */
+static int wire_child(lua_State *L, Layer *l, int i, const Wiring *w, Err *e) {
+    int from[LAYER_IN], n = 0, code = OK;
+    if (lua_istable(L, w->names) && lua_rawgeti(L, w->names, i + 1) == LUA_TSTRING)
+        code = layer_set_name(l->child[i], lua_tostring(L, -1), e);
+    if (!code && lua_istable(L, w->from) && lua_rawgeti(L, w->from, i + 1) == LUA_TTABLE) {
+        int count = (int)lua_rawlen(L, -1);
+        for (; n < LAYER_IN && lua_rawgeti(L, -1, n + 1) == LUA_TNUMBER; n++, lua_pop(L, 1))
+            from[n] = (int)lua_tointeger(L, -1);
+        code = layer_wire(l, i, from, count > LAYER_IN ? count : n, e);
+    }
+    return code;
+}
+
+static void fill_layer(lua_State *L, int index, Layer *l, int seen, int depth) {
     Err e;
     index = lua_absindex(L, index);
-    luaL_checkstack(L, 12, "layers are nested too deep");
-    if (depth > DEPTH_MAX) bind_error(L, "layers are nested more than %d deep", DEPTH_MAX);
+    luaL_checkstack(L, 24, "layers are nested too deep");
+    if (depth > LAYER_DEPTH) bind_error(L, "layers are nested more than %d deep", LAYER_DEPTH);
+    relate(L, index, l, seen);
     if (lua_getfield(L, index, "options") == LUA_TTABLE && bind_options(L, -1, &l->options, &e))
         raise_at(L, l->where, l->kind->name, e.text);
     lua_pop(L, 1);
-    for (int i = 1; lua_rawgeti(L, index, i) != LUA_TNIL; i++) {
+    lua_getfield(L, index, "names");
+    lua_getfield(L, index, "from");
+    const Wiring wiring = {lua_gettop(L) - 1, lua_gettop(L)};
+    for (int i = 0; lua_rawgeti(L, index, i + 1) != LUA_TNIL; i++) {
         Layer *child = layer_from(L, lua_gettop(L));
-        if (layer_add(l, child, &e)) raise_at(L, l->where, l->kind->name, e.text);
-        fill_layer(L, -1, child, depth + 1);
-        lua_pop(L, 1);
+        if (layer_add(l, child, &e) || wire_child(L, l, i, &wiring, &e))
+            raise_at(L, l->where, l->kind->name, e.text);
+        lua_settop(L, wiring.from);
+        lua_rawgeti(L, index, i + 1);
+        fill_layer(L, -1, child, seen, depth + 1);
+        lua_settop(L, wiring.from);
     }
-    lua_pop(L, 1);
+    l->result = (int)bind_integer(L, index, "result", l->result);
+    lua_settop(L, wiring.names - 1);
 }
 
 /* Pushes the box that owns the tree while it is built. */
 static Box *push_layer(lua_State *L, int index) {
     Box *box = bind_new(L, BOX_LAYER, release_layer);
+    int top = lua_gettop(L);
+    lua_newtable(L);
     box->content = layer_from(L, index);
-    fill_layer(L, index, box->content, 1);
+    fill_layer(L, index, box->content, top + 1, 0);
+    lua_settop(L, top);
     return box;
 }
 

@@ -7,7 +7,7 @@
 typedef struct Case {
     const char *name;
     OpKind kind;
-    Shape x, y;            /* y: where it differs from x */
+    Shape x, y, z;         /* y, z: where they differ from x */
     Attr attr;
     unsigned absent_in, absent_out; /* bit per operand */
     int64_t order[3];      /* x is a flattened image */
@@ -36,6 +36,11 @@ static const OpTest op_tests[] = {
     {OP_dropout_dx, "fx c1", "fx", fill_calls},
     {OP_count_call, "", "c1", fill_calls},
     {OP_add, "fx fx", "fx", NULL},
+    {OP_mul, "fx fx", "fx", NULL},
+    {OP_concat, "fx fz fx", "fy", NULL},
+    {OP_slice, "fx", "fy", NULL},
+    {OP_slice_dx, "fy", "fx", NULL},
+    {OP_bias_db, "fx", "gz", NULL},
     {OP_cast, "fx", "gx", NULL},
     {OP_view, "fx", "fx", NULL},
     {OP_to_rows, "fx", "fr", NULL},
@@ -55,7 +60,9 @@ static const OpTest op_tests[] = {
 };
 
 /* Shapes that meet a single element, odd tails, and several blocks on several threads. */
+#define S1(a) {1, {a, 1, 1, 1}}
 #define S2(a, b) {2, {a, b, 1, 1}}
+#define S3(a, b, c) {3, {a, b, c, 1}}
 #define S4(a, b, c, d) {4, {a, b, c, d}}
 #define ONE S2(1, 1)
 #define ODD S2(3, 7)
@@ -66,6 +73,9 @@ static const OpTest op_tests[] = {
 #define BOTH_ACT(f, shape) {#f, OP_act, .x = shape, ACT(f)}, {#f, OP_act_dx, .x = shape, ACT(f)}
 #define BOTH_POOL(op, text, X, Y, ...) \
     {text, OP_##op, .x = X, .y = Y, __VA_ARGS__}, {text, OP_##op##_dx, .x = X, .y = Y, __VA_ARGS__}
+#define AXIS(axis_, start_) .attr.axis = {axis_, start_}
+#define BOTH_PARTS(text, X, Y, ...) \
+    {text, OP_slice, .x = X, .y = Y, __VA_ARGS__}, {text, OP_slice_dx, .x = X, .y = Y, __VA_ARGS__}
 #define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum}
 #define SCALED .state = {1024, 3, 0, 5}
 #define NO_STATE .absent_in = 1 << 2
@@ -117,6 +127,22 @@ static const Case cases[] = {
     {"gradient of an image", OP_dropout_dx, .x = IMAGE, .attr.drop = {0.1f, 4, 0}},
     {"one", OP_add, .x = ONE}, {"odd", OP_add, .x = ODD}, {"several blocks", OP_add, .x = BIG},
     {"image", OP_add, .x = IMAGE},
+    {"one", OP_mul, .x = ONE}, {"odd", OP_mul, .x = ODD}, {"several blocks", OP_mul, .x = BIG},
+    {"image", OP_mul, .x = IMAGE},
+    {"channels", OP_concat, .x = IMAGE, .z = S4(2, 4, 5, 7), .y = S4(2, 10, 5, 7), AXIS(1, 0)},
+    {"height", OP_concat, .x = IMAGE, .z = S4(2, 3, 1, 7), .y = S4(2, 3, 11, 7), AXIS(2, 0)},
+    {"width", OP_concat, .x = IMAGE, .z = S4(2, 3, 5, 2), .y = S4(2, 3, 5, 16), AXIS(3, 0)},
+    {"batch", OP_concat, .x = IMAGE, .z = S4(1, 3, 5, 7), .y = S4(5, 3, 5, 7), AXIS(0, 0)},
+    {"features", OP_concat, .x = BIG, .z = S2(5, 7), .y = S2(5, 8009), AXIS(1, 0)},
+    {"one value", OP_concat, .x = S4(2, 300, 5, 7), .y = S4(2, 300, 5, 7), AXIS(1, 0), .absent_in = 6},
+    {"two values", OP_concat, .x = ODD, .z = S2(3, 2), .y = S2(3, 9), AXIS(1, 0), .absent_in = 4},
+    {"steps", OP_concat, .x = S3(3, 4, 5), .z = S3(3, 1, 5), .y = S3(3, 9, 5), AXIS(1, 0)},
+    BOTH_PARTS("channels", IMAGE, S4(2, 1, 5, 7), AXIS(1, 1)), BOTH_PARTS("height", IMAGE, S4(2, 3, 2, 7), AXIS(2, 3)),
+    BOTH_PARTS("width", IMAGE, S4(2, 3, 5, 6), AXIS(3, 0)), BOTH_PARTS("all", IMAGE, IMAGE, AXIS(1, 0)),
+    BOTH_PARTS("features", BIG, S2(5, 4000), AXIS(1, 1)), BOTH_PARTS("batch", BIG, S2(2, 4001), AXIS(0, 3)),
+    BOTH_PARTS("last step", S3(3, 4, 5), S3(3, 1, 5), AXIS(1, 3)),
+    {"one", OP_bias_db, .x = ONE, .z = S1(1)}, {"many features", OP_bias_db, .x = BIG, .z = S1(4001)},
+    {"image", OP_bias_db, .x = S4(3, 67, 9, 5), .z = S1(67)}, {"steps", OP_bias_db, .x = S3(3, 40, 5), .z = S1(5)},
     {"one", OP_cast, .x = ONE}, {"odd", OP_cast, .x = ODD}, {"several blocks", OP_cast, .x = BIG},
     {"image", OP_cast, .x = IMAGE},
     {"same storage", OP_view, .x = ODD},

@@ -67,7 +67,7 @@ static void describe(const Bench *b, Operand *o, char type, char shape) {
     o->present = true;
     o->state = type == 's';
     o->buf.dtype = type_of(b, type);
-    o->buf.shape = x ? c->x : shape == 'y' ? c->y : shape1(shape == 'n' ? c->x.dim[0] : 1);
+    o->buf.shape = x ? c->x : shape == 'y' ? c->y : shape == 'z' ? c->z : shape1(shape == 'n' ? c->x.dim[0] : 1);
     o->buf.layout = o->buf.shape.rank == 4 && shape != 'r' ? LAYOUT_NHWC : LAYOUT_ROWS;
     if (shape == 'x') memcpy(o->buf.order, c->order, sizeof c->order);
     o->count = shape_elements(&o->buf.shape);

@@ -9,6 +9,7 @@
 static int find_value(const Layer *l, int from, Value *value, Err *e) {
     if (from < 0 && ~from >= l->n_in)
         return layer_error(l, e, "takes %d inputs, found %d", ~from + 1, l->n_in);
+    if (from >= l->n_child) return layer_error(l, e, "has no layer %d", from);
     *value = from < 0 ? l->ins[~from] : l->child[from]->output;
     return OK;
 }

@@ -1,5 +1,5 @@
 /* The gradient of every forward op, as ops, last op first. Gradients are buffers with the shape and type of what they
- * are the gradient of; a buffer that is read twice gets the sum. Where no parameter lies upstream, no gradient is
+ * are the gradient of; a buffer that is read twice gets the sum. Where no trained parameter lies upstream, no gradient is
  * emitted. A parameter that reaches an op through a cast gets its gradient straight in its own type. */
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 typedef struct Back {
     Program *p;
     int *grad;    /* by buffer: its gradient so far, or NO_BUF */
-    bool *wanted; /* by buffer: a parameter lies upstream */
+    bool *wanted; /* by buffer: a parameter that is trained lies upstream */
     int *leaf;    /* by buffer: the parameter that it is a cast of, or itself */
     int n;        /* forward buffers */
 } Back;
@@ -55,9 +55,10 @@ static void contribute(Back *b, const Op *forward, int of, int g) {
         b->grad[of] = g;
         return;
     }
+    rename_buf(p, before, "part");
+    if (g != before) rename_buf(p, g, "more");
     sum = grad_buf(b, of);
     if (p->failed) return;
-    rename_buf(p, before, "part");
     Op *op = emit(b, OP_add, forward, before, g, sum);
     memset(&op->attr, 0, sizeof op->attr);
     b->grad[of] = sum;
@@ -86,14 +87,17 @@ static void product(Back *b, const Op *forward, OpKind dx, OpKind dw) {
         op->attr.act = act;
         dy = g;
     }
+    int gb = bias != NO_BUF && b->wanted[bias] ? grad_buf(b, bias) : NO_BUF;
     if (b->wanted[w]) {
-        int g = grad_buf(b, w), gb = bias == NO_BUF ? NO_BUF : grad_buf(b, bias);
+        int g = grad_buf(b, w);
         Op *op = emit(b, dw, f, f->in[0], dy, g);
         op->out[1] = gb;
         op_cost(b->p, op);
         contribute(b, f, w, g);
-        if (bias != NO_BUF) contribute(b, f, bias, gb);
+    } else if (gb != NO_BUF) {
+        memset(&emit(b, OP_bias_db, f, dy, NO_BUF, gb)->attr, 0, sizeof(Attr));
     }
+    if (gb != NO_BUF) contribute(b, f, bias, gb);
     unary(b, dx, f, f->in[0], dy, f->in[1]);
 }
 
@@ -115,6 +119,20 @@ static void view_back(Back *b, const Op *f, int dy) {
     contribute(b, f, f->in[0], g);
 }
 
+/* The gradient of a factor is dy times the other one. */
+static void mul_back(Back *b, const Op *f, int dy) {
+    for (int k = 0; k < 2; k++) unary(b, OP_mul, f, f->in[k], dy, f->in[1 - k]);
+}
+
+/* What was laid side by side is cut apart again. */
+static void concat_back(Back *b, const Op *forward, int dy) {
+    Op f = *forward;
+    for (int k = 0; k < OP_IN && f.in[k] != NO_BUF; k++) {
+        unary(b, OP_slice, &f, f.in[k], dy, NO_BUF);
+        f.attr.axis.start += b->p->bufs[f.in[k]].shape.dim[f.attr.axis.axis];
+    }
+}
+
 /* Each row of ops.def with a gradient. dy is present except for losses. */
 static void differentiate(Back *b, const Op *f) {
     int x = f->in[0], y = f->out[0], dy = b->grad[y];
@@ -134,6 +152,9 @@ static void differentiate(Back *b, const Op *f) {
         for (int k = 0; k < 2; k++)
             if (b->wanted[f->in[k]]) contribute(b, f, f->in[k], dy);
         break;
+    case OP_mul: mul_back(b, f, dy); break;
+    case OP_concat: concat_back(b, f, dy); break;
+    case OP_slice: unary(b, OP_slice_dx, f, x, dy, NO_BUF); break;
     case OP_cross_entropy: loss(b, f, OP_cross_entropy_dx); break;
     case OP_mse: loss(b, f, OP_mse_dx); break;
     case OP_bce_logits: loss(b, f, OP_bce_logits_dx); break;
@@ -145,7 +166,7 @@ static void mark(Back *b, int forward_ops) {
     Program *p = b->p;
     for (int i = 0; i < b->n; i++) {
         b->grad[i] = NO_BUF;
-        b->wanted[i] = p->bufs[i].param >= 0;
+        b->wanted[i] = p->bufs[i].param >= 0 && !p->bufs[i].frozen;
         b->leaf[i] = i;
     }
     for (int i = 0; i < forward_ops; i++) {

@@ -1,4 +1,4 @@
-/* elementwise.c: the plain ones: add, cast, view, accumulate. */
+/* elementwise.c: the plain ones: add, mul, cast, view, accumulate. */
 #include "loops.h"
 
 HOT static void add_block(float *y, const float *a, const float *b, int64_t n) {
@@ -17,6 +17,19 @@ static void add_piece(const KArgs *a, int64_t begin, int64_t end) {
     sum_piece(&a->out[0], &a->in[0], &a->in[1], begin, end - begin);
 }
 
+HOT static void mul_block(float *y, const float *a, const float *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i];
+}
+
+static void mul_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float one[BLOCK], two[BLOCK], to[BLOCK];
+    int64_t n = end - begin;
+    float *y = block_target(&a->out[0], begin, to);
+    mul_block(y, block_load(&a->in[0], begin, n, one), block_load(&a->in[1], begin, n, two), n);
+    block_store(&a->out[0], begin, n, y);
+}
+
 static void accumulate_piece(const KArgs *a, int64_t begin, int64_t end) {
     sum_piece(&a->out[0], &a->out[0], &a->in[0], begin, end - begin);
 }
@@ -29,6 +42,12 @@ static void cast_piece(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_add(const KArgs *a, Err *e) {
     (void)e;
     blocks_run(a, a->out[0].count, add_piece);
+    return OK;
+}
+
+int k_cpu_mul(const KArgs *a, Err *e) {
+    (void)e;
+    blocks_run(a, a->out[0].count, mul_piece);
     return OK;
 }
 

@@ -1,54 +1,154 @@
--- Layers and losses under PyTorch's names: plain tables {kind, options, where, child, ...} with a metatable.
+-- Layers and losses under PyTorch's names: plain tables {kind, options, where, child, ...} with a metatable. A container may
+-- have names for its children; a graph's are its steps (graph.lua).
 local core = require "memtide.core"
+local graph = require "memtide.graph"
 local specs = require "memtide.specs"
 local util = require "memtide.util"
 
 local nn = {}
-local Layer = {}  -- the metatable of layers
+local Layer = {__name = "memtide.layer", __call = graph.call} -- the metatable of layers
 local Loss = {__tostring = specs.show, __name = "memtide.loss"}
-
--- The tree as PyTorch prints it.
-function Layer.__tostring(layer)
-  if #layer == 0 then return specs.show(layer) end
-  local lines = {layer.kind .. "("}
-  for i, child in ipairs(layer) do
-    lines[#lines + 1] = ("  (%d): %s"):format(i - 1, (tostring(child):gsub("\n", "\n  ")))
-  end
-  return table.concat(lines, "\n") .. "\n)"
-end
-Layer.__name = "memtide.layer"
 
 local function is_layer(value) return getmetatable(value) == Layer end
 local function is_loss(value) return getmetatable(value) == Loss end
 
--- Sequential{a, b} or Sequential(a, b)
-local function container(kind)
+-- The tree as PyTorch prints it: of a graph the children that have names, each once.
+function Layer.__tostring(layer)
+  if #layer == 0 then return specs.show(layer) end
+  local lines = {layer.kind .. "("}
+  for i, child in ipairs(layer) do
+    local name = layer.names and layer.names[i] or tostring(i - 1)
+    if not name:find "#" then
+      lines[#lines + 1] = ("  (%s): %s"):format(name, (tostring(child):gsub("\n", "\n  ")))
+    end
+  end
+  return table.concat(lines, "\n") .. "\n)"
+end
+
+local function set_frozen(layer, frozen)
+  layer.frozen = frozen
+  for _, child in ipairs(layer) do set_frozen(child, frozen) end
+  return layer
+end
+
+-- layer:freeze() is PyTorch's requires_grad_(False): of this layer and all in it.
+local methods = {
+  freeze = function(layer) return set_frozen(layer, true) end,
+  unfreeze = function(layer) return set_frozen(layer, nil) end,
+}
+
+-- Methods, and a graph's children by name.
+function Layer.__index(layer, key) return methods[key] or (rawget(layer, "children") or {})[key] end
+
+local function new_container(kind)
+  return setmetatable({kind = kind, options = {}, text = "", where = core.where():gsub(": $", "")}, Layer)
+end
+
+-- {"name", layer}, as in PyTorch's OrderedDict
+local function is_pair(value)
+  return type(value) == "table" and getmetatable(value) == nil and type(value[1]) == "string" and is_layer(value[2])
+end
+
+local function add_child(layer, i, child)
+  if is_pair(child) then
+    layer.names = layer.names or {}
+    layer.names[i], child = child[1], child[2]
+  end
+  if not is_layer(child) then
+    util.fail("%s: element %d is a %s, not a layer", layer.kind, i, is_loss(child) and "loss" or type(child))
+  end
+  layer[i] = child
+end
+
+local function check_names(layer)
+  local seen = {}
+  for i = 1, #layer do
+    local name = layer.names[i] or tostring(i - 1)
+    if not name:match "^[%w_]+$" then util.fail('%s: "%s" cannot be the name of a layer', layer.kind, name) end
+    if seen[name] then util.fail('%s: there are two layers of the name "%s"', layer.kind, name) end
+    seen[name] = true
+    layer.names[i] = name
+  end
+end
+
+-- Sequential{a, b}, Sequential(a, b), Sequential{{"name", a}, b}, Concat{a, b, dim = 1}
+local function container(kind, spec)
+  local options = specs.names(spec)
   return function(first, ...)
     local plain = type(first) == "table" and not is_layer(first)
-    local children = plain and first or {first, ...}
-    local layer = setmetatable({kind = kind, options = {}, text = "", where = core.where():gsub(": $", "")}, Layer)
-    local last = plain and 0 or 1 + select("#", ...)
-    for key in pairs(children) do
-      if math.type(key) ~= "integer" or key < 1 then
+    local children, layer = plain and first or {first, ...}, new_container(kind)
+    local last = plain and 0 or first == nil and select("#", ...) == 0 and 0 or 1 + select("#", ...)
+    for key, value in pairs(children) do
+      if options[key] then layer.options[key] = value
+      elseif math.type(key) ~= "integer" or key < 1 then
         util.fail('%s takes a list of layers, found the name "%s"', kind, tostring(key))
-      end
-      last = math.max(last, key)
+      else last = math.max(last, key) end
     end
-    for i = 1, last do
-      if not is_layer(children[i]) then
-        util.fail("%s: element %d is a %s, not a layer", kind, i, is_loss(children[i]) and "loss" or type(children[i]))
-      end
-      layer[i] = children[i]
-    end
+    layer.text = specs.check(kind, spec, layer.options)
+    for i = 1, last do add_child(layer, i, children[i]) end
+    if layer.names then check_names(layer) end
     return layer
   end
 end
 
-local is_container = {}
+-- What is no container may share its first parameter with another layer: {tied = layer}.
+local function constructor(kind, spec, metatable)
+  local make = specs.constructor(kind, spec, metatable)
+  return function(...)
+    local n = select("#", ...)
+    local named = select(math.max(n, 1), ...)
+    if type(named) ~= "table" or getmetatable(named) or named.tied == nil then return make(...) end
+    local arguments, rest = {...}, {}
+    for key, value in pairs(named) do if key ~= "tied" then rest[key] = value end end
+    if not is_layer(named.tied) then util.fail("%s: tied: expected a layer, found a %s", kind, type(named.tied)) end
+    arguments[n] = rest
+    local layer = make(table.unpack(arguments, 1, n))
+    layer.tied = named.tied
+    return layer
+  end
+end
+
+-- MaxPool2d -> max_pool2d, LeakyReLU -> leaky_relu, ReLU -> relu
+local function function_name(kind)
+  return (kind:gsub("(%l)(%u%l)", "%1_%2"):gsub("^ReLU", "relu"):lower())
+end
+
 for _, kind in ipairs(core.layer_kinds()) do
-  is_container[kind.name] = kind.role == "c"
-  if kind.role == "c" then nn[kind.name] = container(kind.name)
-  else nn[kind.name] = specs.constructor(kind.name, kind.spec, kind.role == "s" and Loss or Layer) end
+  local name, spec = kind.name, kind.spec
+  if kind.role == "c" then nn[name] = container(name, spec)
+  elseif kind.role == "s" then nn[name] = specs.constructor(name, spec, Loss)
+  else
+    nn[name] = constructor(name, spec, Layer)
+    graph.functions[function_name(name)] = function(x, ...) return graph.call(nn[name](...), x) end
+  end
+end
+
+function nn.Graph(what) return graph.build(new_container "Graph", what, is_layer) end
+
+function nn.Frozen(layer)
+  if type(layer) == "table" and getmetatable(layer) == nil then layer = layer[1] end
+  if not is_layer(layer) then util.fail("Frozen: expected a layer, found a %s", type(layer)) end
+  return layer:freeze()
+end
+
+-- ---- functions of values: nn.relu(x), nn.cat({x, y}, 1), and x:relu()
+
+local MOST = 8 -- values that one op joins
+
+function graph.functions.add(...) return graph.call(nn.Add{}, ...) end
+function graph.functions.mul(...) return graph.call(nn.Mul{}, ...) end
+
+function graph.functions.cat(values, dim)
+  util.check_type("cat", values, "table")
+  local joined = {}
+  for i = 1, #values, MOST do
+    joined[#joined + 1] = graph.call(nn.Concat{dim = dim or 0}, table.unpack(values, i, math.min(i + MOST - 1, #values)))
+  end
+  return #joined > 1 and graph.functions.cat(joined, dim) or joined[1] or util.fail "cat: expected a list of values"
+end
+
+for name, call in pairs(graph.functions) do
+  if name ~= "size" and name ~= "view" and name ~= "reshape" then nn[name] = call end
 end
 
 setmetatable(nn, {
@@ -57,26 +157,8 @@ setmetatable(nn, {
   end,
 })
 
-local function leaves(layer, list)
-  if not is_container[layer.kind] then list[#list + 1] = layer end
-  for _, child in ipairs(layer) do leaves(child, list) end
-  return list
-end
-
--- The network of a model for inputs of this shape, batch first. A layer that stands in two places would have to share
--- its parameters between them, as in PyTorch: that is refused rather than done otherwise.
-local function network(model, loss, input)
-  local made = util.must(core.network(model, loss, input))
-  local seen, list = {}, leaves(model, {})
-  for i, row in ipairs(made:layers()) do
-    local layer = list[i]
-    if seen[layer] and #row.params > 0 then
-      util.fail_at(layer.where .. ": ", "this %s stands twice in the network, at %s and %s: make one for each place",
-        layer.kind, seen[layer], row.path)
-    end
-    seen[layer] = row.path
-  end
-  return made
-end
+-- The network of a model for inputs of this shape, batch first. A layer that stands in two places, or is called twice, shares
+-- its parameters.
+local function network(model, loss, input) return util.must(core.network(model, loss, input)) end
 
 return {nn = nn, is_layer = is_layer, is_loss = is_loss, network = network}

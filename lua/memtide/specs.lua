@@ -10,6 +10,19 @@ local function option_names(spec)
   return names
 end
 
+-- {name = true} of a spec's options
+function specs.names(spec)
+  local set = {}
+  for _, name in ipairs(option_names(spec)) do set[name] = true end
+  return set
+end
+
+-- The text of the options, checked.
+function specs.check(kind, spec, options)
+  local text, message = core.check_options(spec, options)
+  return text or util.fail("%s: %s", kind, message)
+end
+
 -- Is it {name = value, ...}? {3, 5} is a pair, and {} says nothing.
 local function is_named(value)
   return type(value) == "table" and getmetatable(value) == nil and #value == 0
@@ -37,8 +50,7 @@ function specs.constructor(kind, spec, metatable, check)
   local names = option_names(spec)
   return function(...)
     local options = collect(kind, names, select("#", ...), ...)
-    local text, message = core.check_options(spec, options)
-    if not text then util.fail("%s: %s", kind, message) end
+    local text = specs.check(kind, spec, options)
     local object = {kind = kind, options = options, text = text, where = core.where():gsub(": $", "")}
     if check then check(object) end
     return setmetatable(object, metatable)

@@ -6,6 +6,8 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_avgpool] = ref_avgpool, [OP_avgpool_dx] = ref_avgpool_dx,
     [OP_adaptive_avgpool] = ref_adaptive_avgpool, [OP_adaptive_avgpool_dx] = ref_adaptive_avgpool_dx,
     [OP_dropout] = ref_dropout, [OP_dropout_dx] = ref_dropout,
+    [OP_mul] = ref_mul, [OP_concat] = ref_concat, [OP_slice] = ref_slice, [OP_slice_dx] = ref_slice_dx,
+    [OP_bias_db] = ref_bias_db,
     [OP_count_call] = ref_count_call, [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,
     /* all that these change is the element type, the shape or the layout, which the twins do not know */
     [OP_cast] = ref_copy, [OP_view] = ref_copy, [OP_to_rows] = ref_copy, [OP_to_rows_dx] = ref_copy,

@@ -29,6 +29,7 @@ static inline double *pixel4(const Tensor *t, int64_t n, int64_t c, int64_t h, i
     return &t->at[((n * t->shape.dim[1] + c) * t->shape.dim[2] + h) * t->shape.dim[3] + w];
 }
 
+RefFn ref_mul, ref_concat, ref_slice, ref_slice_dx, ref_bias_db;
 RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool_dx, ref_adaptive_avgpool,
     ref_adaptive_avgpool_dx, ref_dropout, ref_count_call, ref_add, ref_copy, ref_accumulate, ref_cross_entropy, ref_cross_entropy_dx,
     ref_mse,

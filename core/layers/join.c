@@ -1,0 +1,165 @@
+/* Concat, Add and Mul of branches that read the same input; without branches, of the inputs themselves. Told apart by the op.
+ * Identity; Select and Narrow, which cut out. Dimensions are PyTorch's, negative ones count from the end. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "layer.h"
+
+static int count_values(const Layer *l) { return l->n_child ? l->n_child : l->n_in; }
+static const Value *value(const Layer *l, int k) { return l->n_child ? &l->child[k]->output : &l->ins[k]; }
+
+/* The option "dim", counted from the front; the batch stays whole. */
+static int find_dim(const Layer *l, int rank, int *dim, Err *e) {
+    int64_t given = options_int(&l->options, "dim");
+    *dim = (int)(given < 0 ? given + rank : given);
+    if (given >= -rank && given < rank && *dim > 0) return OK;
+    return layer_error(l, e, "dim must be between 1 and %d (0 is the batch), found %" PRId64, rank - 1, given);
+}
+
+/* ---- joins */
+
+/* All shapes are the first one's, but for the sizes along `dim`, which are added up (-1: equal, too). */
+static int join_shapes(const Layer *l, int dim, Shape *out, Err *e) {
+    char one[SHAPE_TEXT], two[SHAPE_TEXT];
+    *out = value(l, 0)->shape;
+    for (int k = 1; k < count_values(l); k++) {
+        const Shape *s = &value(l, k)->shape;
+        Shape like = value(l, 0)->shape;
+        if (dim >= 0 && s->rank == like.rank) {
+            like.dim[dim] = s->dim[dim];
+            out->dim[dim] += s->dim[dim];
+        }
+        if (!shape_equal(s, &like))
+            return layer_error(l, e, "expected values of one shape%s, found %s and %s",
+                               dim < 0 ? "" : " apart from the sizes that are put together",
+                               shape_text(&value(l, 0)->shape, one), shape_text(s, two));
+    }
+    return OK;
+}
+
+int layer_join_shape(Network *n, Layer *l, Err *e) {
+    int dim = -1, code = OK;
+    Shape out;
+    for (int i = 0; i < l->n_child && !code; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        code = network_infer_child(n, l, i, name, l->ins, l->n_in, e);
+    }
+    if (!code && count_values(l) > OP_IN)
+        code = layer_error(l, e, "takes at most %d branches, found %d", OP_IN, l->n_child);
+    if (!code && l->kind->which == OP_concat) code = find_dim(l, value(l, 0)->shape.rank, &dim, e);
+    if (code || (code = join_shapes(l, dim, &out, e))) return code;
+    bool same = dim < 0; /* equal orders stay as they are; otherwise all sides are put in PyTorch's */
+    for (int k = 1; k < count_values(l); k++)
+        same &= !memcmp(value(l, k)->order, value(l, 0)->order, sizeof value(l, 0)->order);
+    const Value first = *value(l, 0);
+    layer_output(l, out);
+    if (same) memcpy(l->out_order, first.order, sizeof l->out_order);
+    return OK;
+}
+
+/* Sums and products of more than two, two by two. */
+static int join_pairs(Lower *lw, const Layer *l, const int *side, int n) {
+    int y = side[0];
+    for (int k = 1; k < n; k++) {
+        char part[16];
+        snprintf(part, sizeof part, k + 1 < n ? "part%d" : "y", k);
+        int to = lower_buf(lw, l, part, DT_F32);
+        y = lower_emit(lw, (OpKind)l->kind->which, l, (int[]){y, side[k]}, 2, to, NULL);
+    }
+    return y;
+}
+
+int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
+    int side[OP_IN] = {0}, dim, n = count_values(l);
+    Attr a;
+    memset(&a, 0, sizeof a);
+    for (int k = 0; k < n; k++) {
+        side[k] = l->n_child ? lower_forward(lw, l->child[k], in) : in[k];
+        if (!l->out_order[0]) side[k] = lower_rows(lw, l, side[k]);
+    }
+    if (l->kind->which != OP_concat || n == 1) return join_pairs(lw, l, side, n);
+    if (find_dim(l, l->out.rank, &dim, NULL)) return 0; /* checked before */
+    a.axis.axis = dim;
+    return lower_op(lw, OP_concat, l, side, n, &a);
+}
+
+/* ---- parts */
+
+int layer_identity_shape(Network *n, Layer *l, Err *e) {
+    (void)n, (void)l, (void)e;
+    return OK;
+}
+
+int layer_identity_forward(Lower *lw, const Layer *l, const int *in) {
+    (void)lw, (void)l;
+    return in[0];
+}
+
+/* x[start, start + length) along the layer's dim: where that is, from the option `from`. */
+static int find_part(const Layer *l, const char *from, int64_t length, int *dim, int64_t *start, Err *e) {
+    int code = find_dim(l, l->in.rank, dim, e);
+    if (code) return code;
+    int64_t given = options_int(&l->options, from), size = l->in.dim[*dim];
+    *start = given < 0 ? given + size : given;
+    if (length >= 1 && *start >= 0 && *start <= size - length) return OK;
+    return layer_error(l, e, "%s %" PRId64 " and length %" PRId64 " do not lie in dimension %d, whose size is %" PRId64,
+                       from, given, length, *dim, size);
+}
+
+static int emit_part(Lower *lw, const Layer *l, int x, const char *from, int64_t length, int y) {
+    int dim;
+    Attr a;
+    memset(&a, 0, sizeof a);
+    if (find_part(l, from, length, &dim, &a.axis.start, NULL)) return 0; /* checked before */
+    a.axis.axis = dim;
+    return lower_emit(lw, OP_slice, l, &x, 1, y, &a);
+}
+
+int layer_narrow_shape(Network *n, Layer *l, Err *e) {
+    int64_t start, length = options_int(&l->options, "length");
+    int dim, code = find_part(l, "start", length, &dim, &start, e);
+    (void)n;
+    if (code) return code;
+    Shape out = l->in;
+    out.dim[dim] = length;
+    layer_output(l, out);
+    return OK;
+}
+
+int layer_narrow_forward(Lower *lw, const Layer *l, const int *in) {
+    return emit_part(lw, l, lower_rows(lw, l, in[0]), "start", options_int(&l->options, "length"),
+                     lower_buf(lw, l, "y", DT_F32));
+}
+
+/* The input's shape with one element left in the dimension; and without that dimension. */
+static Shape kept_shape(const Layer *l, int dim) {
+    Shape s = l->in;
+    s.dim[dim] = 1;
+    return s;
+}
+
+int layer_select_shape(Network *n, Layer *l, Err *e) {
+    int64_t start;
+    int dim, code = find_part(l, "index", 1, &dim, &start, e);
+    char text[SHAPE_TEXT];
+    (void)n;
+    if (code) return code;
+    if (l->in.rank < 3)
+        return layer_error(l, e, "expected an input of at least 3 dimensions, found %s", shape_text(&l->in, text));
+    Shape out = {l->in.rank - 1, {1, 1, 1, 1}};
+    for (int d = 0, k = 0; d < l->in.rank; d++)
+        if (d != dim) out.dim[k++] = l->in.dim[d];
+    layer_output(l, out);
+    return OK;
+}
+
+/* A part of size 1, then the same elements without that dimension: a view, unless they lie channels-last. */
+int layer_select_forward(Lower *lw, const Layer *l, const int *in) {
+    int dim;
+    if (find_dim(l, l->in.rank, &dim, NULL)) return 0; /* checked before */
+    int x = emit_part(lw, l, in[0], "index", 1, lower_temp(lw, l, "part", kept_shape(l, dim), NULL, DT_F32));
+    if (l->in.rank == 4 && dim > 1) return lower_op(lw, OP_to_rows, l, &x, 1, NULL);
+    return lower_view(lw, l, x);
+}

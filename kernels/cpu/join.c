@@ -1,0 +1,97 @@
+/* join.c: concat, slice, slice_dx: bytes moved in runs; bias_db: sums over rows. A tensor is seen as (outer, axis, inner) in the
+ * order in which it lies in memory, so a run is what has one outer index: (axis, inner). */
+#include "loops.h"
+
+/* Bytes of a run of an operand; outer: how many there are. */
+static size_t run_bytes(const KArgs *a, const View *v, int64_t *outer) {
+    int64_t inner;
+    view_split(v, a->attr->axis.axis, outer, &inner);
+    return (size_t)(v->count / *outer) * dtype_size(v->dtype);
+}
+
+static size_t start_bytes(const KArgs *a, const View *v) {
+    int64_t outer, inner;
+    view_split(v, a->attr->axis.axis, &outer, &inner);
+    return (size_t)(a->attr->axis.start * inner) * dtype_size(v->dtype);
+}
+
+static void concat_piece(const KArgs *a, int64_t begin, int64_t end) {
+    int64_t outer;
+    char *to = (char *)a->out[0].data + (size_t)begin * run_bytes(a, &a->out[0], &outer);
+    for (int64_t i = begin; i < end; i++)
+        for (int k = 0; k < OP_IN && a->in[k].count; k++) {
+            size_t bytes = run_bytes(a, &a->in[k], &outer);
+            memcpy(to, (const char *)a->in[k].data + (size_t)i * bytes, bytes);
+            to += bytes;
+        }
+}
+
+static void slice_piece(const KArgs *a, int64_t begin, int64_t end) {
+    int64_t outer;
+    size_t whole = run_bytes(a, &a->in[0], &outer), part = run_bytes(a, &a->out[0], &outer);
+    const char *from = (const char *)a->in[0].data + start_bytes(a, &a->in[0]);
+    for (int64_t i = begin; i < end; i++)
+        memcpy((char *)a->out[0].data + (size_t)i * part, from + (size_t)i * whole, part);
+}
+
+static void slice_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
+    int64_t outer;
+    size_t whole = run_bytes(a, &a->out[0], &outer), part = run_bytes(a, &a->in[0], &outer);
+    size_t before = start_bytes(a, &a->out[0]), behind = whole - part - before;
+    for (int64_t i = begin; i < end; i++) {
+        char *to = (char *)a->out[0].data + (size_t)i * whole;
+        memset(to, 0, before);
+        memcpy(to + before, (const char *)a->in[0].data + (size_t)i * part, part);
+        memset(to + before + part, 0, behind);
+    }
+}
+
+/* Over the runs of the larger operand, about BLOCK elements a piece. */
+static int runs(const KArgs *a, const View *larger, RangeFn *piece) {
+    int64_t outer;
+    run_bytes(a, larger, &outer);
+    range_run(a, outer, max_i64(1, BLOCK * outer / larger->count), piece);
+    return OK;
+}
+
+int k_cpu_concat(const KArgs *a, Err *e) {
+    (void)e;
+    return runs(a, &a->out[0], concat_piece);
+}
+
+int k_cpu_slice(const KArgs *a, Err *e) {
+    (void)e;
+    return runs(a, &a->in[0], slice_piece);
+}
+
+int k_cpu_slice_dx(const KArgs *a, Err *e) {
+    (void)e;
+    return runs(a, &a->out[0], slice_dx_piece);
+}
+
+/* ---- bias_db: features lie innermost in every layout */
+
+enum { COLUMNS = 64 }; /* summed side by side */
+
+HOT static void add_row(double *sum, const float *row, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sum[i] += row[i];
+}
+
+static void column_piece(const KArgs *a, int64_t begin, int64_t end) {
+    double sum[COLUMNS] = {0};
+    float row[COLUMNS];
+    int64_t features = a->out[0].count, rows = a->in[0].count / features;
+    for (int64_t r = 0; r < rows; r++)
+        add_row(sum, block_load(&a->in[0], r * features + begin, end - begin, row), end - begin);
+    for (int64_t i = begin; i < end; i++) row[i - begin] = (float)sum[i - begin];
+    block_store(&a->out[0], begin, end - begin, row);
+}
+
+int k_cpu_bias_db(const KArgs *a, Err *e) {
+    if (a->in[0].count % a->out[0].count)
+        return err_set(e, ERR_INTERNAL, "bias_db: dy's %lld elements are not rows of %lld", (long long)a->in[0].count,
+                       (long long)a->out[0].count);
+    range_run(a, a->out[0].count, COLUMNS, column_piece);
+    return OK;
+}

@@ -1,0 +1,82 @@
+/* join.cu: mul; concat, slice, slice_dx: elements moved; bias_db. A tensor is seen as (outer, axis, inner) in the order in
+ * which it lies in memory; a run is what has one outer index: (axis, inner). */
+#include "bias.h"
+#include "elements.h"
+
+struct Product {
+    enum { INPUTS = 2 };
+    __device__ void eight(float *y, const float (*x)[LANES], int64_t) const {
+        for (int i = 0; i < LANES; i++) y[i] = x[0][i] * x[1][i];
+    }
+};
+
+int k_cuda_mul(const KArgs *a, Err *e) {
+    ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
+    return elements_run(a, e, Product{}, x);
+}
+
+/* Elements of a run, and the first of those that belong to the part. */
+typedef struct Runs { int64_t length, start; } Runs;
+
+static Runs runs_of(const KArgs *a, const View *v, int64_t start) {
+    int64_t outer, inner;
+    view_split(v, a->attr->axis.axis, &outer, &inner);
+    Runs r = {v->count / outer, start * inner};
+    return r;
+}
+
+/* Element i of the part goes to or comes from its place in its run of the whole. */
+template <typename T>
+static __global__ void move_part(T *to, const T *from, Runs whole, int64_t part, int64_t count, bool out) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        int64_t place = i / part * whole.length + whole.start + i % part;
+        if (out) to[i] = from[place];
+        else to[place] = from[i];
+    }
+}
+
+/* to (whole runs): the part where it belongs, 0 elsewhere */
+template <typename T>
+static __global__ void widen_part(T *to, const T *from, Runs whole, int64_t part, int64_t count) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        int64_t k = i % whole.length - whole.start;
+        to[i] = k >= 0 && k < part ? from[i / whole.length * part + k] : T(0);
+    }
+}
+
+template <typename T>
+static int move_run(const KArgs *a, Err *e, const View *whole, const View *part, int64_t start, bool out) {
+    const View *to = out ? part : whole, *from = out ? whole : part;
+    return launch_op(a, e, move_part<T>, blocks_for(a, part->count, ELEMENT_THREADS), ELEMENT_THREADS, (T *)to->data,
+                     (const T *)from->data, runs_of(a, whole, start), runs_of(a, part, 0).length, part->count, out);
+}
+
+static int move(const KArgs *a, Err *e, const View *whole, const View *part, int64_t start, bool out) {
+    return (dtype_size(part->dtype) == 2 ? move_run<uint16_t> : move_run<uint32_t>)(a, e, whole, part, start, out);
+}
+
+int k_cuda_concat(const KArgs *a, Err *e) {
+    int64_t start = 0;
+    int code = OK;
+    for (int k = 0; k < OP_IN && a->in[k].count && !code; k++) {
+        code = move(a, e, &a->out[0], &a->in[k], start, false);
+        start += a->in[k].shape.dim[a->attr->axis.axis];
+    }
+    return code;
+}
+
+int k_cuda_slice(const KArgs *a, Err *e) { return move(a, e, &a->in[0], &a->out[0], a->attr->axis.start, true); }
+
+template <typename T> static int widen(const KArgs *a, Err *e) {
+    const View *dx = &a->out[0], *dy = &a->in[0];
+    return launch_op(a, e, widen_part<T>, blocks_for(a, dx->count, ELEMENT_THREADS), ELEMENT_THREADS, (T *)dx->data,
+                     (const T *)dy->data, runs_of(a, dx, a->attr->axis.start), runs_of(a, dy, 0).length, dx->count);
+}
+
+int k_cuda_slice_dx(const KArgs *a, Err *e) {
+    return (dtype_size(a->out[0].dtype) == 2 ? widen<uint16_t> : widen<uint32_t>)(a, e);
+}
+
+int k_cuda_bias_db(const KArgs *a, Err *e) { return bias_sum(a, &a->in[0], &a->out[0], NULL, 0, e); }

@@ -1,0 +1,155 @@
+-- nn.Graph: a network written as PyTorch's forward(). The function runs once, on symbolic values: each layer that it calls is a
+-- step, and the steps are the graph's children, wired by data ({names, from, result}: see core/network.h, Layer.from).
+local core = require "memtide.core"
+local util = require "memtide.util"
+
+local Value = {__name = "memtide.value"} -- {trace, index}: what a step or an input gives; the functions of values by name
+local Size = {__name = "memtide.size"}   -- x:size(0), good for x:view(x:size(0), -1) only
+local functions = {}                     -- nn.relu ... and x:relu() ...
+
+local graph = {functions = functions}
+
+local function is_value(value) return getmetatable(value) == Value end
+
+-- A layer is called: a step that reads these values. A child has its key as name, "conv1#2" when it is called again;
+-- what is no child "relu#1".
+function graph.call(layer, ...)
+  local trace, from = nil, {}
+  for i = 1, select("#", ...) do
+    local value = select(i, ...)
+    if not is_value(value) then
+      util.fail("%s is called with a %s, expected a value of an nn.Graph's forward", layer.kind, type(value))
+    end
+    if not value.trace.open then util.fail("%s is called with a value of a forward that has ended", layer.kind) end
+    if trace and trace ~= value.trace then util.fail("%s is called with values of two graphs", layer.kind) end
+    trace, from[i] = value.trace, value.index
+  end
+  if not trace then util.fail("%s is called without a value", layer.kind) end
+  local key = trace.keys[layer]
+  local name = key or layer.kind:lower()
+  local count = (trace.uses[name] or 0) + 1
+  local steps = trace.graph
+  trace.uses[name] = count
+  steps[#steps + 1] = layer
+  steps.names[#steps] = key and not trace.called[layer] and key or ("%s#%d"):format(name, count)
+  steps.from[#steps] = from
+  trace.lines[#steps] = core.where()
+  trace.called[layer] = true
+  return setmetatable({trace = trace, index = #steps - 1}, Value)
+end
+
+-- ---- values
+
+local function both(name, symbol)
+  return function(a, b)
+    if not (is_value(a) and is_value(b)) then
+      util.fail("%s stands between two values, found a %s", symbol, type(is_value(a) and b or a))
+    end
+    return functions[name](a, b)
+  end
+end
+Value.__add, Value.__mul = both("add", "+"), both("mul", "*")
+
+function Value.__index(_, name)
+  return functions[name] or util.fail("a value has no method %s%s", tostring(name),
+    util.meant(name, util.sorted_keys(functions)))
+end
+
+function functions.size(_, dim)
+  if dim ~= 0 then
+    util.fail("x:size(%s) is not known here: only x:size(0) is, for x:view(x:size(0), -1)", tostring(dim))
+  end
+  return setmetatable({}, Size)
+end
+
+function functions.view(x, batch, features, ...)
+  if getmetatable(batch) ~= Size or features ~= -1 or select("#", ...) > 0 then
+    util.fail "x:view takes (x:size(0), -1) only: all features of a sample in one dimension"
+  end
+  return functions.flatten(x)
+end
+functions.reshape = functions.view
+
+-- ---- the trace
+
+local RESERVED = {kind = true, where = true, options = true, text = true, names = true, from = true, result = true,
+  children = true, frozen = true, tied = true, freeze = true, unfreeze = true}
+
+local function check_name(name)
+  if type(name) ~= "string" or not name:match "^[%a_][%w_]*$" or RESERVED[name] then
+    util.fail('Graph: "%s" cannot be the name of a layer', tostring(name))
+  end
+end
+
+-- children[key] = layer, keys[layer] = "conv1", or "blocks.0" for an element of a list of layers
+local function register(what, is_layer)
+  local children, keys, plain = {}, {}, {}
+  for _, name in ipairs(util.sorted_keys(what)) do
+    local value = what[name]
+    if is_layer(value) then
+      check_name(name)
+      children[name], keys[value] = value, keys[value] or name
+    elseif type(value) == "table" and is_layer(value[1]) then
+      check_name(name)
+      children[name] = value
+      for i, layer in ipairs(value) do keys[layer] = keys[layer] or ("%s.%d"):format(name, i - 1) end
+    else
+      plain[name] = value
+    end
+  end
+  return children, keys, plain
+end
+
+local function self_of(children, plain)
+  return setmetatable({}, {
+    __index = function(_, name)
+      if children[name] ~= nil then return children[name] end
+      if plain[name] ~= nil then return plain[name] end
+      util.fail("self.%s does not exist%s", tostring(name), util.meant(name, util.sorted_keys(children)))
+    end,
+    __newindex = function(_, name) util.fail("self.%s is set in forward: a graph keeps nothing", tostring(name)) end,
+  })
+end
+
+-- Every step must lead to the result, and every child must be a step.
+local function check_used(trace, result)
+  local used, steps = {[result] = true}, trace.graph
+  for i = #steps, 1, -1 do
+    if not used[i - 1] then
+      util.fail_at(trace.lines[i], "Graph: what %s gives is not used", steps.names[i])
+    end
+    for _, from in ipairs(steps.from[i]) do used[from] = true end
+  end
+  for layer, key in pairs(trace.keys) do
+    if not trace.called[layer] then util.fail("Graph: forward does not call self.%s", key) end
+  end
+end
+
+local function run(trace, self, forward)
+  local info = debug.getinfo(forward, "u")
+  local inputs = {}
+  for k = 1, math.max(1, info.nparams - 1) do inputs[k] = setmetatable({trace = trace, index = -k}, Value) end
+  local results = table.pack(forward(self, table.unpack(inputs)))
+  local result = results[1]
+  trace.open = false
+  if results.n ~= 1 or not is_value(result) then
+    util.fail("Graph: forward must return one value, found %s",
+      results.n == 0 and "nothing" or results.n > 1 and results.n .. " of them" or "a " .. type(result))
+  end
+  if result.trace ~= trace then util.fail "Graph: forward returns a value of another graph" end
+  return result.index
+end
+
+-- Fills `layer` (an empty Graph) from {name = layer, ..., forward = function(self, x) ... end}.
+function graph.build(layer, what, is_layer)
+  util.check_type("Graph", what, "table")
+  util.check_type("Graph: forward", what.forward, "function")
+  local children, keys, plain = register(what, is_layer)
+  local trace = {graph = layer, keys = keys, uses = {}, called = {}, lines = {}, open = true}
+  layer.names, layer.from, layer.children = {}, {}, children
+  layer.result = run(trace, self_of(children, plain), what.forward)
+  check_used(trace, layer.result)
+  return layer
+end
+
+return graph

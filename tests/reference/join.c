@@ -1,0 +1,43 @@
+#include "reference/reference.h"
+
+/* Elements per index of the dimensions before the axis, and per index of those from the axis on. */
+static int64_t inner_of(const Tensor *t, int axis) {
+    int64_t inner = 1;
+    for (int d = axis + 1; d < t->shape.rank; d++) inner *= t->shape.dim[d];
+    return inner;
+}
+
+/* Copies `part` into or out of `whole`, where it starts at index `start` of the axis. */
+static void move_part(const Tensor *whole, const Tensor *part, int axis, int64_t start, bool out) {
+    int64_t inner = inner_of(whole, axis), n = part->shape.dim[axis] * inner, step = whole->shape.dim[axis] * inner;
+    for (int64_t i = 0; i < part->count; i++) {
+        double *in_whole = &whole->at[i / n * step + start * inner + i % n];
+        if (out) part->at[i] = *in_whole;
+        else *in_whole = part->at[i];
+    }
+}
+
+void ref_mul(Ref *r) {
+    for (int64_t i = 0; i < r->out[0].count; i++) r->out[0].at[i] = r->in[0].at[i] * r->in[1].at[i];
+}
+
+void ref_concat(Ref *r) {
+    int axis = r->attr->axis.axis;
+    for (int64_t k = 0, start = 0; k < OP_IN && r->in[k].at; start += r->in[k++].shape.dim[axis])
+        move_part(&r->out[0], &r->in[k], axis, start, false);
+}
+
+void ref_slice(Ref *r) { move_part(&r->in[0], &r->out[0], r->attr->axis.axis, r->attr->axis.start, true); }
+
+void ref_slice_dx(Ref *r) {
+    for (int64_t i = 0; i < r->out[0].count; i++) r->out[0].at[i] = 0;
+    move_part(&r->out[0], &r->in[0], r->attr->axis.axis, r->attr->axis.start, false);
+}
+
+/* Features are dimension 1 of an image, the last one otherwise. */
+void ref_bias_db(Ref *r) {
+    int axis = r->in[0].shape.rank == 4 ? 1 : r->in[0].shape.rank - 1;
+    int64_t inner = inner_of(&r->in[0], axis), features = r->out[0].count;
+    for (int64_t i = 0; i < features; i++) r->out[0].at[i] = 0;
+    for (int64_t i = 0; i < r->in[0].count; i++) r->out[0].at[i / inner % features] += r->in[0].at[i];
+}
