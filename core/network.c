@@ -26,6 +26,8 @@ const char *layer_kind_name(int i, char *role) {
     return kinds[i].name;
 }
 
+const char *layer_kind(const Layer *l) { return l->kind->name; }
+
 const char *layer_spec(const char *kind) {
     const LayerKind *k = find_kind(kind);
     return k ? k->spec : NULL;
@@ -231,7 +233,7 @@ int network_param(Network *n, Layer *l, const char *name, Shape shape, double bo
     if (code) return layer_blame(l, e, code);
     if (l->shares) return share_param(n, l, l->shares, name, shape, order, e);
     if (l->tied && l->n_params == 0) return share_param(n, l, l->tied, name, shape, order, e);
-    if (strchr(l->name, '#')) return layer_error(l, e, "has parameters: give it a name in its graph");
+    if (strchr(l->path, '#')) return layer_error(l, e, "has parameters: give it a name in its graph");
     if (network_parameters(n) > INT64_MAX / 16 - count) return layer_error(l, e, "too many parameters");
     if (!mem_grow(&n->params, &n->cap_params, n->n_params + 1, sizeof *n->params))
         return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a network");

@@ -85,6 +85,7 @@ void layer_free(Layer *l);                                      /* with its chil
 int layer_set_name(Layer *l, const char *name, Err *e);
 /* Child `i` reads these outputs (see Layer.from), all of children before it; layer_add makes a chain. */
 int layer_wire(Layer *parent, int i, const int *from, int n, Err *e);
+const char *layer_kind(const Layer *l);                         /* its kind's name */
 /* The option line of a kind (see options.h), NULL when there is no such kind. */
 const char *layer_spec(const char *kind);
 /* The i-th kind's name, NULL past the end; `role` gets 'l' layer, 'c' container of layers, 's' loss. */

@@ -109,7 +109,10 @@ int runtime_save_kept(Runtime *r, Loaded *l, Err *e) {
     return code;
 }
 
+/* A parameter may be called by its second name, too. */
 static const Slot *find_slot(const Runtime *r, const char *name) {
+    int param = network_find_param(r->net, name);
+    if (param >= 0) name = r->net->params[param].name;
     for (int i = 0; i < r->n_slots; i++)
         if (!strcmp(r->slots[i].buf->name, name)) return &r->slots[i];
     return NULL;
@@ -156,7 +159,7 @@ int runtime_write(Runtime *r, const char *name, const float *values, Err *e) {
     int code = put_values(r, s->buf, s->block.data, values, e);
     if (code || s->buf->category != CAT_WEIGHTS) return code;
     char master[BUF_NAME + 8];
-    snprintf(master, sizeof master, "%s.master", name);
+    snprintf(master, sizeof master, "%s.master", s->buf->name);
     s = find_slot(r, master);
     return s ? put_values(r, s->buf, s->block.data, values, e) : OK;
 }

@@ -1,6 +1,7 @@
 /* net.h: networks from text, for tests.
  *
- *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ]
+ *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ]   with "!": frozen
+ *         | "Again"   the layer before it once more, sharing its parameters
  *   value = [ option "=" ] ( 3 | 3x5 | true | same )
  *
  * "Sequential{Conv2d(3, 8, 3, padding=same) ReLU Flatten Linear(8192, 10)}"; the i-th layer
@@ -20,7 +21,7 @@ typedef struct NetText { const char *at; int layers; Err *e; } NetText;
 static void net_word(NetText *t, char *word /* 48 */) {
     int n = 0;
     t->at += strspn(t->at, " ,\n");
-    while (n < 47 && *t->at && !strchr(" ,=(){}\n", *t->at)) word[n++] = *t->at++;
+    while (n < 47 && *t->at && !strchr(" ,=(){}!\n", *t->at)) word[n++] = *t->at++;
     word[n] = '\0';
     t->at += strspn(t->at, " ,\n");
 }
@@ -49,10 +50,22 @@ static int net_options(NetText *t, Layer *l) {
     return OK;
 }
 
-static Layer *net_layer(NetText *t) {
+/* A second use of the layer (one without children) that `parent` got last. */
+static Layer *net_again(NetText *t, const Layer *parent, const char *where) {
+    const Layer *first = parent->child[parent->n_child - 1];
+    Layer *l = layer_new(layer_kind(first), where, t->e);
+    if (!l) return NULL;
+    l->options = first->options;
+    l->frozen = first->frozen;
+    l->shares = first->shares ? first->shares : first;
+    return l;
+}
+
+static Layer *net_layer(NetText *t, const Layer *parent) {
     char word[48], where[16];
     net_word(t, word);
     snprintf(where, sizeof where, "net:%d", ++t->layers);
+    if (parent && !strcmp(word, "Again")) return net_again(t, parent, where);
     Layer *l = layer_new(word, where, t->e);
     int code = l ? OK : t->e->code;
     if (!code && *t->at == '(') {
@@ -63,12 +76,17 @@ static Layer *net_layer(NetText *t) {
     if (!code && *t->at == '{') {
         t->at++;
         while (!code && *t->at != '}') {
-            Layer *child = net_layer(t);
+            Layer *child = net_layer(t, l);
             code = child ? layer_add(l, child, t->e) : t->e->code;
         }
         t->at++;
         t->at += strspn(t->at, " ,\n");
     }
+    if (!code && *t->at == '!') {
+        t->at++;
+        l->frozen = true;
+    }
+    t->at += strspn(t->at, " ,\n");
     if (!code) return l;
     layer_free(l);
     return NULL;
@@ -78,8 +96,8 @@ static Layer *net_layer(NetText *t) {
 __attribute__((unused)) static Network *net_new(const char *text, const char *loss, Shape input, Err *e) {
     NetText t = {text, 0, e}, l = {loss, 90, e};
     Network *n = NULL;
-    Layer *root = net_layer(&t), *end = NULL;
-    if (root && loss && !(end = net_layer(&l))) {
+    Layer *root = net_layer(&t, NULL), *end = NULL;
+    if (root && loss && !(end = net_layer(&l, NULL))) {
         layer_free(root);
         root = NULL;
     }

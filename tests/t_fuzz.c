@@ -28,13 +28,15 @@ static void conv(Net *t, bool keep_shape) {
     int k = 1 + below(3), groups = t->c % 2 == 0 && below(3) == 0 ? 2 : 1;
     int out = keep_shape ? t->c : groups * (1 + below(6));
     if (keep_shape) {
-        put(t, "Conv2d(%d, %d, %d, padding=same, groups=%d, bias=%s) ", t->c, out, k, groups,
-            below(2) ? "true" : "false");
+        put(t, "Conv2d(%d, %d, %d, padding=same, groups=%d, bias=%s)%s ", t->c, out, k, groups,
+            below(2) ? "true" : "false", below(6) ? "" : "!");
+        for (; below(4) == 0;) put(t, "Again ");
         return;
     }
     int stride = 1 + below(2), pad = below(k);
     if (t->h + 2 * pad < k || t->w + 2 * pad < k) return;
-    put(t, "Conv2d(%d, %d, %d, stride=%d, padding=%d, groups=%d) ", t->c, out, k, stride, pad, groups);
+    put(t, "Conv2d(%d, %d, %d, stride=%d, padding=%d, groups=%d)%s ", t->c, out, k, stride, pad, groups,
+        below(6) ? "" : "!");
     t->c = out;
     t->h = (t->h + 2 * pad - k) / stride + 1;
     t->w = (t->w + 2 * pad - k) / stride + 1;
@@ -61,10 +63,32 @@ static void pool(Net *t) {
     t->w /= 2;
 }
 
+static void layers(Net *t, int n, int depth, bool keep_shape);
+
+/* Branches of one shape, summed, multiplied or put side by side; a part of that, perhaps. */
+static void branches(Net *t, int n, int depth, bool keep_shape) {
+    static const char *const joins[] = {"Add", "Mul", "Concat", "Concat(2)", "Concat(3)"};
+    int join = below(keep_shape ? 2 : (int)ARRAY_LEN(joins));
+    put(t, "%s{", joins[join]);
+    for (int i = 0; i < n; i++) {
+        put(t, below(4) ? "Sequential{" : "Sequential{Identity ");
+        layers(t, below(3), depth, true);
+        put(t, "} ");
+    }
+    put(t, "} ");
+    if (join < 2) return;
+    int *size = join == 2 ? &t->c : join == 3 ? &t->h : &t->w, part = 1 + below(*size * n);
+    *size *= n;
+    if (below(2)) return;
+    put(t, "Narrow(%d, %d, %d) ", join - 1, below(*size - part + 1), part);
+    *size = part;
+}
+
 static void layers(Net *t, int n, int depth, bool keep_shape) {
     for (int i = 0; i < n; i++) {
         int what = below(keep_shape ? 6 : 8);
         if (what < 2) conv(t, keep_shape);
+        else if (what == 4 && depth && below(2)) branches(t, 2 + below(3), depth - 1, keep_shape);
         else if (what < 4 || depth == 0) activation(t);
         else if (what == 4) {
             put(t, "Residual{Sequential{");

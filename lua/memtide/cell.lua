@@ -69,6 +69,8 @@ function cell.build(self)
   local model = model_of(self)
   self.network = nn.network(model, v.loss, {v.batch, table.unpack(input)})
   self.model_name = v.model_name or model.kind
+  local _, frozen = self.network:parameters()
+  if frozen > 0 then self.model_name = ("%s (%d frozen)"):format(self.model_name, frozen) end
   local _, output = self.network:shapes()
   self.data = describe_data(self, output)
   self.seed = v.seed or 1

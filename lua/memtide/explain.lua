@@ -2,7 +2,7 @@
 -- and why they differ.
 --
 -- The article's rule, for any network: parameters, gradients and Adam's state at 4 bytes a number; as activations the
--- outputs of the layers that own parameters, the last one left out; the input. Nothing of activation gradients, other
+-- outputs of the layers that have parameters, the last one left out; the input. Frozen parameters have no gradient and no state. Nothing of activation gradients, other
 -- layers' outputs, labels.
 local sweep = require "memtide.sweep"
 local util = require "memtide.util"
@@ -17,10 +17,14 @@ local function product(shape)
   return n
 end
 
+-- Numbers in parameters, and how many of these are frozen.
 local function elements(params)
-  local n = 0
-  for _, param in ipairs(params) do n = n + param.elements end
-  return n
+  local n, frozen = 0, 0
+  for _, param in ipairs(params) do
+    n = n + param.elements
+    if not param.trainable then frozen = frozen + param.elements end
+  end
+  return n, frozen
 end
 
 local function optimizer_states(optimizer)
@@ -30,14 +34,16 @@ end
 
 -- ---- the article's side
 
--- A row per layer: {path, kind, shape, parameters, parameter_bytes, activation_bytes, counted}
+-- A row per layer: {path, kind, shape, parameters, frozen, parameter_bytes, activation_bytes, counted}; parameters of a layer
+-- that is used again stand in its first row
 function explain.layers(network)
   local rows, last = {}, 0
   for i, layer in ipairs(network:layers()) do
-    local n = elements(layer.params)
-    if n > 0 then last = i end
+    local n, frozen = elements(layer.params)
+    if layer.weighted then last = i end
     rows[i] = {path = layer.path, kind = layer.kind, options = layer.text, shape = layer.out, parameters = n,
-      parameter_bytes = n * BYTES, activation_bytes = product(layer.out) * BYTES, counted = n > 0}
+      frozen = frozen, parameter_bytes = n * BYTES, activation_bytes = product(layer.out) * BYTES,
+      counted = layer.weighted}
   end
   if rows[last] then rows[last].counted = false end
   return rows
@@ -45,10 +51,11 @@ end
 
 -- The article's sum by category.
 function explain.article(cell, rows)
-  local parameters = cell.network:parameters() * BYTES
+  local parameters, frozen = cell.network:parameters()
+  local trained = (parameters - frozen) * BYTES
   local input = cell.network:shapes()
-  local sum = {weights = parameters, gradients = parameters,
-    optimizer = parameters * optimizer_states(cell.settings.optimizer), activations = 0,
+  local sum = {weights = parameters * BYTES, gradients = trained,
+    optimizer = trained * optimizer_states(cell.settings.optimizer), activations = 0,
     activation_gradients = 0, input = product(input) * BYTES, workspace = 0, other = 0}
   for _, row in ipairs(rows) do
     if row.counted then sum.activations = sum.activations + row.activation_bytes end
@@ -175,12 +182,14 @@ local function print_cell(out, cell, rows, comparison)
   for i, row in ipairs(rows) do
     local bytes, mib, mb = units(row.activation_bytes)
     lines[i] = {row.path == "" and "." or row.path, row.kind, shape_text(row.shape), row.parameters,
-      row.parameter_bytes, bytes, mib, mb, row.counted and "*" or ""}
+      row.parameter_bytes, bytes, mib, mb, (row.counted and "*" or "") .. (row.frozen > 0 and " frozen" or "")}
   end
   out(("%s, %s, batch %d, %s"):format(cell.experiment.name, cell.name, cell.settings.batch, cell.settings.precision))
   print_table(out, {"layer", "kind", "output", "parameters", "bytes", "output bytes", "MiB", "MB", ""}, lines,
     {true, true, true})
-  out(("%d parameters; * outputs that the article counts\n"):format(cell.network:parameters()))
+  local parameters, frozen = cell.network:parameters()
+  out(("%d parameters%s; * outputs that the article counts\n"):format(parameters,
+    frozen > 0 and (", %d of these frozen"):format(frozen) or ""))
   lines = {}
   for i, row in ipairs(comparison) do
     local a, amib, amb = units(row.article)
