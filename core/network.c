@@ -77,6 +77,7 @@ int layer_add(Layer *parent, Layer *child, Err *e) {
     }
     child->from[0] = parent->result; /* a chain, unless it is wired otherwise */
     child->n_from = 1;
+    child->place = parent->n_child;
     parent->result = parent->n_child;
     parent->child[parent->n_child++] = child;
     if (parent->depth < child->depth + 1) parent->depth = child->depth + 1;

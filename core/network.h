@@ -35,6 +35,7 @@ typedef struct Layer {
     int n_child, cap_child;
     int depth;               /* levels of containers below */
     int from[LAYER_IN], n_from; /* whose outputs it reads: child k of its container, or ~k: the container's input k */
+    int place;               /* of its parameters among those of its container's children: rising, by default its number */
     int result;              /* of a container: whose output is its own, in the same terms */
     const struct Layer *shares; /* the first use of the same layer, or NULL */
     const struct Layer *tied;   /* whose first parameter is its first one, too, or NULL */

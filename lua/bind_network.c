@@ -1,5 +1,5 @@
 /* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, frozen =, tied =, child, ...};
- * a container may have `names`, and what is wired by hand `from` and `result`, in the core's terms (Layer.from). A table that
+ * a container may have `names` and `places`, and what is wired by hand `from` and `result`, in the core's terms (Layer.from). A table that
  * stands in two places is one layer that is used twice. */
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "network.h"
 
 /* Lists that children have entries in. */
-typedef struct Wiring { int names, from; } Wiring; /* stack indices of tables, or of nil */
+typedef struct Wiring { int names, places, from; } Wiring; /* stack indices of tables, or of nil */
 
 static void release_layer(void *content) { layer_free(content); }
 static void release_network(void *content) { network_free(content); }
@@ -68,11 +68,13 @@ static void relate(lua_State *L, int index, Layer *l, int seen) {
     lua_rawset(L, seen);
 }
 
-/* The name and the inputs of child i. */
+/* The name, the place and the inputs of child i. */
 static int wire_child(lua_State *L, Layer *l, int i, const Wiring *w, Err *e) {
     int from[LAYER_IN], n = 0, code = OK;
     if (lua_istable(L, w->names) && lua_rawgeti(L, w->names, i + 1) == LUA_TSTRING)
         code = layer_set_name(l->child[i], lua_tostring(L, -1), e);
+    if (lua_istable(L, w->places) && lua_rawgeti(L, w->places, i + 1) == LUA_TNUMBER)
+        l->child[i]->place = (int)lua_tointeger(L, -1);
     if (!code && lua_istable(L, w->from) && lua_rawgeti(L, w->from, i + 1) == LUA_TTABLE) {
         int count = (int)lua_rawlen(L, -1);
         for (; n < LAYER_IN && lua_rawgeti(L, -1, n + 1) == LUA_TNUMBER; n++, lua_pop(L, 1))
@@ -92,8 +94,10 @@ static void fill_layer(lua_State *L, int index, Layer *l, int seen, int depth) {
         raise_at(L, l->where, l->kind->name, e.text);
     lua_pop(L, 1);
     lua_getfield(L, index, "names");
+    lua_getfield(L, index, "places");
     lua_getfield(L, index, "from");
-    const Wiring wiring = {lua_gettop(L) - 1, lua_gettop(L)};
+    int top = lua_gettop(L);
+    const Wiring wiring = {top - 2, top - 1, top};
     for (int i = 0; lua_rawgeti(L, index, i + 1) != LUA_TNIL; i++) {
         Layer *child = layer_from(L, lua_gettop(L));
         if (layer_add(l, child, &e) || wire_child(L, l, i, &wiring, &e))
@@ -150,14 +154,26 @@ static int text(lua_State *L) {
     return bind_text_push(L, t);
 }
 
+/* Sets `aliases` of the table on top: other names of parameter i. */
+static void push_aliases(lua_State *L, const Network *n, int i) {
+    lua_newtable(L);
+    for (int k = 0, found = 0; k < n->n_aliases; k++) {
+        if (n->aliases[k].param != i) continue;
+        lua_pushstring(L, n->aliases[k].name);
+        lua_rawseti(L, -2, ++found);
+    }
+    lua_setfield(L, -2, "aliases");
+}
+
 /* Those that `owner` was the first to use; NULL: all. */
 static void push_params(lua_State *L, const Network *n, const Layer *owner) {
     lua_newtable(L);
     for (int i = 0, k = 0; i < n->n_params; i++) {
         const Param *p = &n->params[i];
         if (owner && p->owner != owner) continue;
-        lua_createtable(L, 0, 4);
+        lua_createtable(L, 0, 5);
         bind_set_string(L, "name", p->name);
+        push_aliases(L, n, i);
         bind_set_boolean(L, "trainable", p->trainable);
         bind_set_integer(L, "elements", shape_elements(&p->shape));
         bind_push_shape(L, &p->shape);
@@ -194,7 +210,7 @@ static int layers(lua_State *L) {
     return 1;
 }
 
-/* network:params() -> {{name, shape, elements, trainable}, ...} */
+/* network:params() -> {{name, shape, elements, trainable, aliases = {names}}, ...} */
 static int params(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     push_params(L, n, NULL);

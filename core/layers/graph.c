@@ -14,16 +14,71 @@ static int find_value(const Layer *l, int from, Value *value, Err *e) {
     return OK;
 }
 
-int layer_graph_shape(Network *n, Layer *l, Err *e) {
-    int code = layer_expect_inputs(l, l->kind->which, e);
+/* ---- the order of parameters: that of first use, unless the children's places say otherwise */
+
+static void renumber(Layer *l, const int *moved, int first) {
+    for (int i = 0; i < l->n_params; i++)
+        if (l->param[i] >= first) l->param[i] = first + moved[l->param[i] - first];
+    for (int i = 0; i < l->n_child; i++) renumber(l->child[i], moved, first);
+}
+
+/* Child i's parameters are [start[i], start[i + 1]). moved: by parameter, behind the ones of other containers. */
+static void find_moves(const Layer *l, const int *start, int *moved) {
+    for (int i = 0; i < l->n_child; i++) {
+        int before = 0; /* parameters of the children that come before child i */
+        for (int k = 0; k < l->n_child; k++)
+            if (l->child[k]->place < l->child[i]->place) before += start[k + 1] - start[k];
+        for (int k = start[i]; k < start[i + 1]; k++) moved[k - start[0]] = before + k - start[i];
+    }
+}
+
+static int place_params(Network *n, Layer *l, const int *start, Err *e) {
+    int first = start[0], count = start[l->n_child] - first;
+    int *moved = mem_new((size_t)count * sizeof *moved);
+    Param *old = mem_copy(n->params + first, (size_t)count * sizeof *old);
+    if (moved && old) {
+        find_moves(l, start, moved);
+        for (int i = 0; i < count; i++) n->params[first + moved[i]] = old[i];
+        for (int i = 0; i < n->n_aliases; i++)
+            if (n->aliases[i].param >= first) n->aliases[i].param = first + moved[n->aliases[i].param - first];
+        renumber(l, moved, first);
+    }
+    int code = moved && old ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a graph");
+    mem_free(moved);
+    mem_free(old);
+    return code;
+}
+
+/* ---- the kind */
+
+static bool is_placed(const Layer *l) {
+    for (int i = 0; i < l->n_child; i++)
+        if (l->child[i]->place != i) return true;
+    return false;
+}
+
+static int infer_children(Network *n, Layer *l, int *start, Err *e) {
+    int code = OK;
     for (int i = 0; i < l->n_child && !code; i++) {
         const Layer *child = l->child[i];
         Value in[LAYER_IN];
+        start[i] = n->n_params;
         char name[16];
         snprintf(name, sizeof name, "%d", i);
         for (int k = 0; k < child->n_from && !code; k++) code = find_value(l, child->from[k], &in[k], e);
         if (!code) code = network_infer_child(n, l, i, name, in, child->n_from, e);
     }
+    start[l->n_child] = n->n_params;
+    return code;
+}
+
+int layer_graph_shape(Network *n, Layer *l, Err *e) {
+    int code = layer_expect_inputs(l, l->kind->which, e);
+    int *start = mem_new((size_t)(l->n_child + 1) * sizeof *start); /* by child: its first parameter */
+    if (!start) return err_set(e, ERR_HOST_MEMORY, "out of host memory for a graph");
+    if (!code) code = infer_children(n, l, start, e);
+    if (!code && is_placed(l)) code = place_params(n, l, start, e);
+    mem_free(start);
     return code ? code : find_value(l, l->result, &l->output, e);
 }
 

@@ -72,7 +72,7 @@ functions.reshape = functions.view
 
 -- ---- the trace
 
-local RESERVED = {kind = true, where = true, options = true, text = true, names = true, from = true, result = true,
+local RESERVED = {places = true, order = true, forward = true, kind = true, where = true, options = true, text = true, names = true, from = true, result = true,
   children = true, frozen = true, tied = true, freeze = true, unfreeze = true}
 
 local function check_name(name)
@@ -84,7 +84,7 @@ end
 -- children[key] = layer, keys[layer] = "conv1", or "blocks.0" for an element of a list of layers
 local function register(what, is_layer)
   local children, keys, plain = {}, {}, {}
-  for _, name in ipairs(util.sorted_keys(what)) do
+  for _, name in ipairs(util.sorted_keys(what)) do -- order and forward are no layers
     local value = what[name]
     if is_layer(value) then
       check_name(name)
@@ -109,6 +109,19 @@ local function self_of(children, plain)
     end,
     __newindex = function(_, name) util.fail("self.%s is set in forward: a graph keeps nothing", tostring(name)) end,
   })
+end
+
+-- A state_dict's order of parameters: that of first use, unless `order` lists the children's names.
+local function places_of(trace, order)
+  local rank, places = {}, {}
+  util.check_type("Graph: order", order, "table")
+  for i, name in ipairs(order) do rank[name] = i end
+  for i, name in ipairs(trace.graph.names) do
+    local child = name:match "^[%a_][%w_]*" -- of a list of layers, the list
+    if not name:find "#" and not rank[child] then util.fail('Graph: order does not name "%s"', child) end
+    places[i] = (rank[child] or 0) * #trace.graph.names + i
+  end
+  return places
 end
 
 -- Every step must lead to the result, and every child must be a step.
@@ -149,6 +162,7 @@ function graph.build(layer, what, is_layer)
   layer.names, layer.from, layer.children = {}, {}, children
   layer.result = run(trace, self_of(children, plain), what.forward)
   check_used(trace, layer.result)
+  if what.order then layer.places = places_of(trace, what.order) end
   return layer
 end
 

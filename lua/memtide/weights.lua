@@ -69,11 +69,20 @@ local function must_fit(method, path, missing, unexpected, misfits)
   end
 end
 
+-- Tensors under the second name of a shared parameter stand under its first one.
+local function resolve_aliases(trainer, found)
+  for _, param in ipairs(trainer.network:params()) do
+    for _, alias in ipairs(param.aliases) do
+      found[param.name], found[alias] = found[param.name] or found[alias], nil
+    end
+  end
+end
+
 -- Reads those of the wanted tensors that the file has; the world may fail it.
 local function read_all(file, runtime, wanted, found, stored)
   for _, want in ipairs(wanted) do
     if found[want.name] then
-      local done, message, code = file:read(want.name, runtime, want.number, stored)
+      local done, message, code = file:read(found[want.name].name, runtime, want.number, stored)
       if not done then return nil, message, code end
     end
   end
@@ -123,6 +132,7 @@ function weights.load(trainer, path, options)
     end
     found[name] = nil
   end
+  resolve_aliases(trainer, found)
   local missing, unexpected, misfits = compare(wanted, found, "as")
   local lax = options.strict == false
   must_fit("load", path, lax and {} or missing, lax and {} or unexpected, misfits)

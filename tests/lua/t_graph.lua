@@ -175,6 +175,21 @@ local list = network(nn.Graph{h = {nn.Linear(4, 4), nn.Linear(4, 4)}, scale = 2,
 end}, {1, 4})
 tap.is(names(list), "h.0.weight h.0.bias h.1.weight h.1.bias", "a list of layers is a ModuleList")
 
+local function Ordered(order)
+  return nn.Graph{a = nn.Linear(4, 4), b = nn.Sequential{nn.Linear(4, 4), nn.Linear(4, 4, {bias = false})}, c = {nn.Linear(4, 4)},
+    order = order, forward = function(self, x) return self.c[1](nn.relu(self.b(self.a(self.a(x))))) end}
+end
+tap.is(names(network(Ordered(), {1, 4})), "a.weight a.bias b.0.weight b.0.bias b.1.weight c.0.weight c.0.bias",
+  "parameters stand in the order of first use")
+local ordered = network(nn.Sequential{nn.Linear(4, 4), Ordered{"c", "b", "a"}, nn.Linear(4, 2)}, {1, 4})
+tap.is(names(ordered), "0.weight 0.bias 1.c.0.weight 1.c.0.bias 1.b.0.weight 1.b.0.bias 1.b.1.weight 1.a.weight " ..
+  "1.a.bias 2.weight 2.bias", "or in the order that is given")
+tap.has(ordered:text(), "1.b.1 Linear in_features=4 out_features=4 bias=false (1, 4) 16\n", "which each layer knows")
+tap.raises('order does not name "a"', "all of it", Ordered, {"b", "c"})
+local by_use, by_order = train(nn.Sequential{Ordered(), nn.Linear(4, 10)}, {2, 4}),
+  train(nn.Sequential{Ordered{"c", "b", "a"}, nn.Linear(4, 10)}, {2, 4})
+tap.is(by_order.losses[3], by_use.losses[3], "and no number depends on")
+
 -- ---- one layer in two places, tied weights
 local body = nn.Sequential{nn.Linear(4, 4), nn.Tanh()}
 local twice = train(nn.Sequential{body, body, nn.Linear(4, 10)}, {3, 4}, {what = "a layer in two places",
@@ -198,6 +213,19 @@ for _, i in ipairs{1, 17, 50, 100} do
   tap.near(tied.gradients["wte.weight"][i],
     untied.gradients["wte.weight"][i] + untied.gradients["lm_head.weight"][i], 1e-6, "gradients are summed: element " .. i)
 end
+local function trainer(model) return assert(mt.trainer{model = model, input = {10}, batch = 2, loss = nn.CrossEntropyLoss()}) end
+local path = os.tmpname()
+do
+  local first_name <close> = trainer(nn.Graph{wte = first, lm_head = nn.Linear(10, 10, {bias = false, tied = first}),
+    forward = function(self, x) return self.lm_head(self.wte(x)) end})
+  local second_name <close> = trainer(nn.Sequential{{"lm_head", nn.Linear(10, 10)}})
+  assert(second_name:save(path))
+  local report = assert(first_name:load(path, {strict = false}))
+  tap.is(report.missing[1], "wte.bias", "a file may have the second name of a tied weight")
+  tap.is(table.concat(report.unexpected, " "), "lm_head.bias", "which is then not unexpected")
+  tap.is(first_name:read("wte.weight")[7], second_name:read("lm_head.weight")[7], "and is read")
+end
+os.remove(path)
 tap.raises("which is (4, 4) there, and (2, 4) here", "tied weights of other shapes", network,
   nn.Sequential{body[1], nn.Linear(4, 2, {tied = body[1]})}, {1, 4})
 tap.raises("does not come before it", "tied to a layer that comes later", network,
@@ -225,7 +253,9 @@ for _, buf in ipairs(fine.program:bufs()) do
   if buf.category == "activation_gradients" then tap.has(buf.name, "5.", "and none upstream: " .. buf.name) end
 end
 tap.near(fine.parameters["0.weight"][5], values_of{elements = 108}(5), 1e-7, "frozen parameters stay")
-tap.ok(math.abs(fine.parameters["5.weight"][5] - values_of{elements = 640}(5)) > 1e-4, "the others move")
+local moved = 0
+for i, x in ipairs(fine.parameters["5.weight"]) do moved = math.max(moved, math.abs(x - values_of{elements = 640}(i))) end
+tap.ok(moved > 1e-4, "the others move")
 local bias_only = train(Frozen(function(m) m[3]:freeze() end), {2, 3, 8, 8}, {what = "a frozen layer in the middle"})
 tap.ok(bias_only.gradients["0.weight"] and not bias_only.gradients["2.weight"],
   "the gradient goes through a frozen layer")

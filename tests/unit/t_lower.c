@@ -50,6 +50,19 @@ static void test_programs(void) {
                "  3 view 3: 3.y = x:2.y\n      3.y f32 (2, 16) order=4x2x2 activations in 2.y\n"
                "  4 linear 4: 4.y = x:3.y w:4.weight b:4.bias\n      4.y f32 (2, 5) activations 40\n"
                "  5 cross_entropy loss: loss = x:4.y t:target scale=1\n      loss f32 () other 4 keep\n");
+    is_program("Sequential{Concat{Conv2d(2, 3, 1, bias=false)! Identity} Select(2, -1) Narrow(-1, 1, 2) Add{Tanh ReLU Identity}}",
+               NULL, shape4(1, 2, 3, 4), true,
+               "0.0.weight f32 (3, 2, 1, 1) nhwc weights 24\ninput f32 (1, 2, 3, 4) nhwc input 96\n"
+               "  0 conv2d 0.0: 0.0.y = x:input w:0.0.weight stride=1x1 pad=0,0,0,0 dilation=1x1 groups=1\n"
+               "      0.0.y f32 (1, 3, 3, 4) nhwc activations 144\n"
+               "  1 concat 0: 0.y = a:0.0.y b:input axis=1\n      0.y f32 (1, 5, 3, 4) nhwc activations 240\n"
+               "  2 slice 1: 1.part = x:0.y axis=2 start=2\n      1.part f32 (1, 5, 1, 4) nhwc activations 80\n"
+               "  3 to_rows 1: 1.y = x:1.part\n      1.y f32 (1, 5, 4) activations 80\n"
+               "  4 slice 2: 2.y = x:1.y axis=2 start=1\n      2.y f32 (1, 5, 2) activations 40\n"
+               "  5 act 3.0: 3.0.y = x:2.y f=tanh\n      3.0.y f32 (1, 5, 2) activations 40\n"
+               "  6 act 3.1: 3.1.y = x:2.y f=relu\n      3.1.y f32 (1, 5, 2) activations 40\n"
+               "  7 add 3: 3.part1 = a:3.0.y b:3.1.y\n      3.part1 f32 (1, 5, 2) activations 40\n"
+               "  8 add 3: 3.y = a:3.part1 b:2.y\n      3.y f32 (1, 5, 2) activations 40\n");
     is_program(
         "Sequential{MaxPool2d(2) Dropout AdaptiveAvgPool2d(1) Flatten Linear(3, 2, bias=false)}", NULL,
         shape4(2, 3, 4, 4), false,

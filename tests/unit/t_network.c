@@ -97,6 +97,15 @@ static const struct { const char *net; Shape in, out; } shapes[] = {
     {"Flatten", {2, {5, 2}}, {2, {5, 2}}},
     {"Sequential{Flatten Linear(12, 3)}", {3, {5, 3, 4}}, {2, {5, 3}}},
     {"Sequential", {4, {5, 2, 3, 4}}, {4, {5, 2, 3, 4}}},
+    {"Identity", {2, {5, 2}}, {2, {5, 2}}},
+    {"Concat{Identity Conv2d(2, 5, 1)}", {4, {5, 2, 3, 4}}, {4, {5, 7, 3, 4}}},
+    {"Concat(-1){Identity Identity Identity}", {3, {5, 2, 3}}, {3, {5, 2, 9}}},
+    {"Concat(2)", {3, {5, 2, 3}}, {3, {5, 2, 3}}},
+    {"Add{Flatten Flatten}", {4, {5, 2, 3, 4}}, {2, {5, 24}}},
+    {"Mul{Tanh Identity}", {2, {5, 2}}, {2, {5, 2}}},
+    {"Narrow(-2, -2, 2)", {4, {5, 2, 3, 4}}, {4, {5, 2, 2, 4}}},
+    {"Select(1, -1)", {3, {5, 2, 3}}, {2, {5, 3}}},
+    {"Select(-1, 0)", {4, {5, 2, 3, 4}}, {3, {5, 2, 3}}},
     {"Residual{Conv2d(2, 4, 3, 2, 1) Conv2d(2, 4, 1, 2)}", {4, {1, 2, 8, 8}}, {4, {1, 4, 4, 4}}},
     {"Residual{Checkpoint{GELU(tanh)}}", {2, {1, 2}}, {2, {1, 2}}},
 };
@@ -137,6 +146,18 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {"Sequential{Flatten Linear(100, 10)}", NULL, IMAGE,
      "layer 1 Linear (net:3): expected 100 input features, found 192: input (2, 3, 8, 8) flattened"},
     {"Linear(100, 10)", NULL, {2, {2, 3}}, "expected 100 input features, found 3: input (2, 3)"},
+    {"Concat(4){Identity Identity}", NULL, IMAGE, "dim must be between 1 and 3 (0 is the batch), found 4"},
+    {"Concat(0){Identity Identity}", NULL, IMAGE, "dim must be between 1 and 3 (0 is the batch), found 0"},
+    {"Concat(1){Identity MaxPool2d(2)}", NULL, IMAGE,
+     "expected values of one shape apart from the sizes that are put together, found (2, 3, 8, 8) and (2, 3, 4, 4)"},
+    {"Add{Identity Flatten}", NULL, IMAGE, "expected values of one shape, found (2, 3, 8, 8) and (2, 192)"},
+    {"Add{Identity Tanh Tanh Tanh Tanh Tanh Tanh Tanh Tanh}", NULL, IMAGE, "takes at most 8 branches, found 9"},
+    {"Narrow(1, 2, 2)", NULL, IMAGE, "start 2 and length 2 do not lie in dimension 1, whose size is 3"},
+    {"Narrow(1, -4, 1)", NULL, IMAGE, "start -4 and length 1 do not lie in dimension 1, whose size is 3"},
+    {"Narrow(1, 0, 0)", NULL, IMAGE, "start 0 and length 0 do not lie in dimension 1"},
+    {"Select(1, 3)", NULL, IMAGE, "index 3 and length 1 do not lie in dimension 1"},
+    {"Select(1, 0)", NULL, {2, {2, 3}}, "expected an input of at least 3 dimensions, found (2, 3)"},
+    {"Sequential{Conv2d(3, 4, 3, padding=1) Again}", NULL, IMAGE, "expected 3 input channels, found 4"},
     {"Linear(192, 10)", NULL, IMAGE,
      "Linear applies to (N, F), found an input of (2, 3, 8, 8): use nn.Flatten before it"},
     {"Linear(3, 0)", NULL, {2, {2, 3}}, "out_features must be between 1"},
@@ -197,6 +218,66 @@ static void test_depth(void) {
     has_text(e.text, "nested too deep", "which is an error of its own");
 }
 
+static Layer *child_of(Layer *parent, const char *kind, const char *name, int place) {
+    Err e = {0};
+    Layer *l = layer_new(kind, name, &e);
+    for (int i = 0; l->options.count && i < 2; i++) option_set_number(&l->options.item[i], 2, &e);
+    layer_set_name(l, name, &e);
+    layer_add(parent, l, &e);
+    l->place = place;
+    return l;
+}
+
+/* a, b and a again, whose sum with the input is the result; the parameters of b come first, those of a are frozen. */
+static void test_graph(void) {
+    Err e = {0};
+    Lines dump = {"", 0};
+    Network *n;
+    Shape in = shape2(3, 2);
+    Layer *g = layer_new("Graph", NULL, &e), *a = child_of(g, "Linear", "a", 1);
+    child_of(g, "Linear", "b", 0);
+    child_of(g, "Linear", "a#2", 2)->shares = a;
+    child_of(g, "Add", "add#1", 3);
+    child_of(g, "Linear", "c", 4)->tied = a;
+    a->frozen = true;
+    is_int(layer_wire(g, 3, (int[]){2, ~0, 0}, 3, &e), OK, "a child reads the outputs before it");
+    is_int(layer_wire(g, 2, (int[]){2}, 1, &e), ERR_INTERNAL, "and not its own");
+    is_int(layer_wire(g, 2, (int[]){0}, 9, &e), ERR_SCRIPT, "and not more than fit");
+    has_text(e.text, "takes at most 8 inputs, found 9", "which is told");
+    g->result = 3;
+    if (!ok(network_new(g, NULL, &in, &n, &e) == OK, "a graph: %s", e.text)) return;
+    network_dump(n, collect, &dump);
+    is_str(dump.text,
+           ". Graph (3, 2) gives add#1\na Linear in_features=2 out_features=2 (3, 2) 6 frozen\n"
+           "b Linear in_features=2 out_features=2 (3, 2) 6\n"
+           "a#2 Linear in_features=2 out_features=2 (3, 2) shares a.weight shares a.bias\n"
+           "add#1 Add (3, 2) <- a#2, input, a\n"
+           "c Linear in_features=2 out_features=2 (3, 2) 2 shares a.weight\n14 parameters\n",
+           "as text");
+    is_str(n->params[0].name, "b.weight", "parameters in the order of the children's places");
+    is_str(n->params[n->root->child[2]->param[1]].name, "a.bias", "a second use reads the first one's");
+    is_int(network_frozen(n), 6, "six numbers are frozen");
+    is_int(network_find_param(n, "c.weight"), network_find_param(n, "a.weight"), "a second name");
+    is_int(network_find_param(n, "a#2.weight"), -1, "a second call has none");
+    network_free(n);
+}
+
+static void test_long_names(void) {
+    Err e = {0};
+    Layer *l = layer_new("ReLU", NULL, &e);
+    is_int(layer_set_name(l, "a_name_of_more_than_thirty_one_letters", &e), ERR_SCRIPT, "a name that does not fit");
+    has_text(e.text, "has more than 31 characters", "is told, not cut off");
+    layer_free(l);
+    Program *p = program_new();
+    char name[200];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    int one = program_buf(p, CAT_ACTIVATIONS, shape1(1), DT_F32, "%s", name);
+    int two = program_buf(p, CAT_ACTIVATIONS, shape1(1), DT_F32, "%s", name);
+    ok(strcmp(p->bufs[one].name, p->bufs[two].name) != 0, "names that are cut off stay different");
+    program_free(p);
+}
+
 static void test_table(void) {
     char role;
     int n = 0;
@@ -210,7 +291,7 @@ static void test_table(void) {
 
 static void test_memory(void) {
     static const char net[] =
-        "Sequential{Residual{Conv2d(3, 3, 1)} Flatten Linear(192, 4) ReLU ReLU ReLU ReLU ReLU ReLU ReLU}";
+        "Sequential{Residual{Conv2d(3, 3, 1)} Conv2d(3, 3, 1) Again Concat{Identity Conv2d(3, 3, 1)!} Flatten Linear(384, 4) ReLU ReLU ReLU ReLU ReLU ReLU ReLU}";
     long before = mem_live();
     int failures = 0, wrong = 0;
     Network *n = NULL;
@@ -234,6 +315,8 @@ int main(void) {
     test_shapes();
     test_mistakes();
     test_depth();
+    test_graph();
+    test_long_names();
     test_table();
     test_memory();
     is_int(mem_live(), 0, "no memory is left");
