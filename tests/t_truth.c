@@ -183,6 +183,9 @@ int main(void) {
         evaluation_budget(net);
     }
     network_free(net);
+    net = net_new(NET_BRANCHES, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
+    if (ok(net != NULL, "a network that branches builds")) combinations(net);
+    network_free(net);
     nan_shows();
     host_failures();
     device_close(device);

@@ -105,6 +105,7 @@ local function train(model, input, options)
   out.memory = runtime:memory()
   if options.look then options.look(runtime) end
   tap.is(out.memory.peak.bytes, predicted.peak.bytes, (options.what or "a graph") .. ": predicted is measured")
+  tap.is(predicted.lower_bound, predicted.peak.bytes, (options.what or "a graph") .. ": the plan is as low as can be")
   return out
 end
 
