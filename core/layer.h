@@ -6,8 +6,9 @@
 #include "lower.h"
 #include "network.h"
 
-/* Checks options and l->in (joins and graphs: l->ins), declares parameters with network_param, and sets the output where it differs from the input
- * (l->out and l->out_order start as l->in and l->in_order). A container infers its children. */
+/* Checks options and l->in (joins and graphs: l->ins), declares parameters with network_param, and sets the output
+ * where it differs from the input (l->out and l->out_order start as l->in and l->in_order). A container infers its
+ * children. */
 typedef int LayerShape(Network *n, Layer *l, Err *e);
 /* Emits the forward ops on the buffers of the l->n_in inputs and returns the output buffer. A loss makes the program's
  * target first. */
@@ -34,9 +35,9 @@ enum { WINDOW_MAX = 32767 };
 int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e);
 /* Sets child i's path to the parent's plus `name` (the child's own name goes before) and infers it. */
 int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Value *in, int n_in, Err *e);
-/* A parameter of this layer: "weight" becomes "<path>.weight"; uniform in [-bound, bound]; rank 4 is stored
- * channels-last. `order`: the layer's in_order where its columns follow the input's features, else NULL. The layer reads
- * its parameters in the order in which it declares them. */
+/* A parameter of this layer: "weight" becomes "<path>.weight"; uniform in [-bound, bound]; rank 4 is stored channels-
+ * last. `order`: the layer's in_order where its columns follow the input's features, else NULL. The layer reads its
+ * parameters in the order in which it declares them. */
 int network_param(Network *n, Layer *l, const char *name, Shape shape, double bound, const int64_t *order, Err *e);
 
 /* "layer 3.body.0 Linear (net.lua:8): <text>" with code ERR_SCRIPT */

@@ -1,7 +1,8 @@
 /* network.h: layers with inferred shapes and named parameters; owns no tensor memory.
  *
- * A tree whose nodes are uses of layers: a layer that stands in two places, or is called twice, is two nodes, of which the
- * second shares the first one's parameters. In a container that is a graph each child says whose outputs it reads. */
+ * A tree whose nodes are uses of layers: a layer that stands in two places, or is called twice, is two nodes, of
+ * which the second shares the first one's parameters. In a container that is a graph each child says whose outputs
+ * it reads. */
 #ifndef MT_NETWORK_H
 #define MT_NETWORK_H
 
@@ -35,7 +36,7 @@ typedef struct Layer {
     int n_child, cap_child;
     int depth;               /* levels of containers below */
     int from[LAYER_IN], n_from; /* whose outputs it reads: child k of its container, or ~k: the container's input k */
-    int place;               /* of its parameters among those of its container's children: rising, by default its number */
+    int place;               /* of its parameters among those of its siblings, rising; at first its number */
     int result;              /* of a container: whose output is its own, in the same terms */
     const struct Layer *shares; /* the first use of the same layer, or NULL */
     const struct Layer *tied;   /* whose first parameter is its first one, too, or NULL */

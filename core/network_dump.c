@@ -1,5 +1,5 @@
-/* The network as text, a line per layer: path, kind, options, output shape, parameters that it is the first to use, whether
- * they are frozen, and in a graph where its inputs come from. And the walk over it. */
+/* The network as text, a line per layer: path, kind, options, output shape, parameters that it is the first to use,
+ * whether they are frozen, and in a graph where its inputs come from. And the walk over it. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>

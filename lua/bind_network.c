@@ -1,6 +1,7 @@
-/* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, frozen =, tied =, child, ...};
- * a container may have `names` and `places`, and what is wired by hand `from` and `result`, in the core's terms (Layer.from). A table that
- * stands in two places is one layer that is used twice. */
+/* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, child, ...}, with
+ * `frozen` and `tied` where that is so. A container may have `names` and `places` of its children, and what is wired by
+ * hand `from` and `result`, in the core's terms (Layer.from). A table that stands in two places is one layer that is
+ * used twice. */
 #include <stdio.h>
 #include <string.h>
 

@@ -20,8 +20,9 @@
 
 /* Branches that join in every way, a part, a layer used twice, frozen layers; for 3 x 12 x 12 images. */
 #define NET_BRANCHES \
-    "Sequential{Conv2d(3, 4, 3, padding=1)! Concat{Conv2d(4, 4, 3, padding=1) Sequential{Conv2d(4, 2, 1) ReLU} Identity}" \
-    " Mul{Identity Sigmoid} Narrow(1, 2, 6) Add{Sequential{Conv2d(6, 6, 3, padding=1) ReLU Again} Conv2d(6, 6, 1)! Identity}" \
+    "Sequential{Conv2d(3, 4, 3, padding=1)!" \
+    " Concat{Conv2d(4, 4, 3, padding=1) Sequential{Conv2d(4, 2, 1) ReLU} Identity} Mul{Identity Sigmoid}" \
+    " Narrow(1, 2, 6) Add{Sequential{Conv2d(6, 6, 3, padding=1) ReLU Again} Conv2d(6, 6, 1)! Identity}" \
     " MaxPool2d(2) Flatten Linear(216, 10)}"
 
 /* Nonzero inputs and labels in closed form. */

@@ -1,5 +1,5 @@
-/* Sequential: one layer after the other. Graph: children that say whose outputs they read. Both are wired by data (Layer.from,
- * Layer.result), the first as a chain; `which` is the most inputs that the kind takes. */
+/* Sequential: one layer after the other. Graph: children that say whose outputs they read. Both are wired by data
+ * (Layer.from, Layer.result), the first as a chain; `which` is the most inputs that the kind takes. */
 #include <stdio.h>
 
 #include "layer.h"

@@ -1,6 +1,6 @@
 /* The gradient of every forward op, as ops, last op first. Gradients are buffers with the shape and type of what they
- * are the gradient of; a buffer that is read twice gets the sum. Where no trained parameter lies upstream, no gradient is
- * emitted. A parameter that reaches an op through a cast gets its gradient straight in its own type. */
+ * are the gradient of; a buffer that is read twice gets the sum. Where no trained parameter lies upstream, no gradient
+ * is emitted. A parameter that reaches an op through a cast gets its gradient straight in its own type. */
 #include <stdio.h>
 #include <string.h>
 

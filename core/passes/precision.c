@@ -64,7 +64,8 @@ static void cast_op(Casts *c, Op op, DType low) {
     Program *p = c->p;
     Autocast rule = op_info(op.kind)->autocast;
     DType type = rule == AUTOCAST_LOW ? low : rule == AUTOCAST_WIDE ? DT_F32 : widest(p, &op);
-    int operands = rule == AUTOCAST_SAME ? OP_IN : rule == AUTOCAST_LOW ? 2 : 1; /* x, w; not the bias, not the target */
+    /* x, w of a product, not the bias; x of a loss, not the target */
+    int operands = rule == AUTOCAST_SAME ? OP_IN : rule == AUTOCAST_LOW ? 2 : 1;
     for (int k = 0; k < operands; k++)
         if (op.in[k] != NO_BUF && dtype_is_float(p->bufs[op.in[k]].dtype))
             op.in[k] = cast_to(c, op.in[k], type, &op);

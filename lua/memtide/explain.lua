@@ -2,8 +2,8 @@
 -- and why they differ.
 --
 -- The article's rule, for any network: parameters, gradients and Adam's state at 4 bytes a number; as activations the
--- outputs of the layers that have parameters, the last one left out; the input. Frozen parameters have no gradient and no state. Nothing of activation gradients, other
--- layers' outputs, labels.
+-- outputs of the layers that have parameters, the last one left out; the input. Frozen parameters have no gradient and
+-- no state. Nothing of activation gradients, other layers' outputs, labels.
 local sweep = require "memtide.sweep"
 local util = require "memtide.util"
 
@@ -34,8 +34,8 @@ end
 
 -- ---- the article's side
 
--- A row per layer: {path, kind, shape, parameters, frozen, parameter_bytes, activation_bytes, counted}; parameters of a layer
--- that is used again stand in its first row
+-- A row per layer: {path, kind, shape, parameters, frozen, parameter_bytes, activation_bytes, counted}; parameters of a
+-- layer that is used again stand in its first row
 function explain.layers(network)
   local rows, last = {}, 0
   for i, layer in ipairs(network:layers()) do

@@ -1,11 +1,12 @@
--- nn.Graph: a network written as PyTorch's forward(). The function runs once, on symbolic values: each layer that it calls is a
--- step, and the steps are the graph's children, wired by data ({names, from, result}: see core/network.h, Layer.from).
+-- nn.Graph: a network written as PyTorch's forward(). The function runs once, on symbolic values: each layer that it
+-- calls is a step, and the steps are the graph's children, wired by data ({names, from, result}: see core/network.h,
+-- Layer.from).
 local core = require "memtide.core"
 local util = require "memtide.util"
 
-local Value = {__name = "memtide.value"} -- {trace, index}: what a step or an input gives; the functions of values by name
+local Value = {__name = "memtide.value"} -- {trace, index}: what a step or an input gives
 local Size = {__name = "memtide.size"}   -- x:size(0), good for x:view(x:size(0), -1) only
-local functions = {}                     -- nn.relu ... and x:relu() ...
+local functions = {}                     -- of values, by name: nn.relu(x) and x:relu()
 
 local graph = {functions = functions}
 
@@ -72,8 +73,10 @@ functions.reshape = functions.view
 
 -- ---- the trace
 
-local RESERVED = {places = true, order = true, forward = true, kind = true, where = true, options = true, text = true, names = true, from = true, result = true,
-  children = true, frozen = true, tied = true, freeze = true, unfreeze = true}
+-- What a layer's table has, or a graph's
+local RESERVED = {}
+for name in ("kind where options text frozen tied names places from result children order forward freeze unfreeze")
+  :gmatch "%a+" do RESERVED[name] = true end
 
 local function check_name(name)
   if type(name) ~= "string" or not name:match "^[%a_][%w_]*$" or RESERVED[name] then

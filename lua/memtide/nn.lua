@@ -1,5 +1,5 @@
--- Layers and losses under PyTorch's names: plain tables {kind, options, where, child, ...} with a metatable. A container may
--- have names for its children; a graph's are its steps (graph.lua).
+-- Layers and losses under PyTorch's names: plain tables {kind, options, where, child, ...} with a metatable. A
+-- container may have names for its children; a graph's are its steps (graph.lua).
 local core = require "memtide.core"
 local graph = require "memtide.graph"
 local specs = require "memtide.specs"
@@ -142,7 +142,8 @@ function graph.functions.cat(values, dim)
   util.check_type("cat", values, "table")
   local joined = {}
   for i = 1, #values, MOST do
-    joined[#joined + 1] = graph.call(nn.Concat{dim = dim or 0}, table.unpack(values, i, math.min(i + MOST - 1, #values)))
+    local last = math.min(i + MOST - 1, #values)
+    joined[#joined + 1] = graph.call(nn.Concat{dim = dim or 0}, table.unpack(values, i, last))
   end
   return #joined > 1 and graph.functions.cat(joined, dim) or joined[1] or util.fail "cat: expected a list of values"
 end
@@ -157,8 +158,8 @@ setmetatable(nn, {
   end,
 })
 
--- The network of a model for inputs of this shape, batch first. A layer that stands in two places, or is called twice, shares
--- its parameters.
+-- The network of a model for inputs of this shape, batch first. A layer that stands in two places, or is called twice,
+-- shares its parameters.
 local function network(model, loss, input) return util.must(core.network(model, loss, input)) end
 
 return {nn = nn, is_layer = is_layer, is_loss = is_loss, network = network}

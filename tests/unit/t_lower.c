@@ -50,7 +50,8 @@ static void test_programs(void) {
                "  3 view 3: 3.y = x:2.y\n      3.y f32 (2, 16) order=4x2x2 activations in 2.y\n"
                "  4 linear 4: 4.y = x:3.y w:4.weight b:4.bias\n      4.y f32 (2, 5) activations 40\n"
                "  5 cross_entropy loss: loss = x:4.y t:target scale=1\n      loss f32 () other 4 keep\n");
-    is_program("Sequential{Concat{Conv2d(2, 3, 1, bias=false)! Identity} Select(2, -1) Narrow(-1, 1, 2) Add{Tanh ReLU Identity}}",
+    is_program("Sequential{Concat{Conv2d(2, 3, 1, bias=false)! Identity} Select(2, -1) Narrow(-1, 1, 2)"
+               " Add{Tanh ReLU Identity}}",
                NULL, shape4(1, 2, 3, 4), true,
                "0.0.weight f32 (3, 2, 1, 1) nhwc weights 24\ninput f32 (1, 2, 3, 4) nhwc input 96\n"
                "  0 conv2d 0.0: 0.0.y = x:input w:0.0.weight stride=1x1 pad=0,0,0,0 dilation=1x1 groups=1\n"

@@ -291,7 +291,8 @@ static void test_table(void) {
 
 static void test_memory(void) {
     static const char net[] =
-        "Sequential{Residual{Conv2d(3, 3, 1)} Conv2d(3, 3, 1) Again Concat{Identity Conv2d(3, 3, 1)!} Flatten Linear(384, 4) ReLU ReLU ReLU ReLU ReLU ReLU ReLU}";
+        "Sequential{Residual{Conv2d(3, 3, 1)} Conv2d(3, 3, 1) Again Concat{Identity Conv2d(3, 3, 1)!}"
+        " Flatten Linear(384, 4) ReLU ReLU ReLU ReLU ReLU ReLU ReLU}";
     long before = mem_live();
     int failures = 0, wrong = 0;
     Network *n = NULL;
