@@ -144,6 +144,8 @@ tap.raises("expected a layer from its function, found a nil", "a model function 
 local shared, relu = nn.Linear(4, 4), nn.ReLU()
 tap.is(build{model = nn.Sequential{shared, relu, shared, nn.Linear(4, 3)}}.network:parameters(), 35,
   "parameters in two places are counted once")
+tap.is(build{model = nn.Sequential{nn.Frozen(nn.Linear(4, 4)), nn.Linear(4, 3)}, model_name = "Net"}.model_name,
+  "Net (20 frozen)", "the model's column says how much is frozen")
 tap.is(build{model = nn.Sequential{relu, nn.Linear(4, 3), relu}}.network:parameters(), 15,
   "a layer without may be reused")
 

@@ -45,7 +45,8 @@ end
 local net = network(Net(), {2, 3, 8, 8}, nn.CrossEntropyLoss())
 tap.is(names(net), "layer1.0.downsample.0.weight layer1.0.downsample.0.bias layer1.0.conv1.weight " ..
   "layer1.0.conv2.weight layer1.0.conv2.bias layer1.1.downsample.0.weight layer1.1.downsample.0.bias " ..
-  "layer1.1.conv1.weight layer1.1.conv2.weight layer1.1.conv2.bias fc.weight fc.bias", "names are the keys, as in a state_dict")
+  "layer1.1.conv1.weight layer1.1.conv2.weight layer1.1.conv2.bias " ..
+  "fc.weight fc.bias", "names are the keys, as in a state_dict")
 tap.has(net:text(), "(2, 4, 8, 8) 108 <- input\nlayer1.0.relu ReLU (2, 4, 8, 8)\n",
   "the text says where a value comes from, unless from the line before")
 tap.has(net:text(), "layer1.0.add#1 Add (2, 4, 8, 8) <- conv2, downsample", "of each input")
@@ -271,6 +272,21 @@ tap.ok(bias_only.gradients["0.weight"] and not bias_only.gradients["2.weight"],
   "the gradient goes through a frozen layer")
 for i, x in ipairs(bias_only.gradients["0.weight"]) do
   if x ~= free.gradients["0.weight"][i] then tap.ok(false, "and is the same behind it") break end
+end
+
+-- a trained bias beside a frozen weight: only the bias has a gradient, and it is the same
+local function Biased(freeze)
+  local conv, fc = nn.Conv2d(3, 3, 3, {padding = 1, bias = false}), nn.Linear(10, 10, {bias = false})
+  if freeze then conv:freeze() fc:freeze() end
+  return nn.Sequential{conv, nn.ReLU(), {"again", nn.Conv2d(3, 3, 3, {padding = 1, tied = conv})}, nn.Tanh(),
+    nn.MaxPool2d(4), nn.Flatten(), nn.Linear(12, 10), fc, {"head", nn.Linear(10, 10, {tied = fc})}}
+end
+local trained, biased = train(Biased(false), {2, 3, 8, 8}), train(Biased(true), {2, 3, 8, 8}, {what = "a bias alone"})
+tap.is(biased.gradients["0.weight"], nil, "no gradient of a frozen weight")
+for _, name in ipairs{"again.bias", "head.bias"} do
+  for i, x in ipairs(trained.gradients[name]) do
+    tap.near(biased.gradients[name][i], x, 1e-6 * math.abs(x) + 1e-9, ("gradient of %s, element %d"):format(name, i))
+  end
 end
 tap.is(nn.Frozen(nn.Linear(2, 2)).frozen, true, "nn.Frozen")
 tap.is(nn.Frozen{nn.Linear(2, 2)}.frozen, true, "nn.Frozen, called as a container")
