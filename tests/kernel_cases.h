@@ -17,7 +17,8 @@ typedef struct Case {
 } Case;
 
 /* One operand is two letters. Type: f the case's, g the case's other one (all combinations are run), w f32, i labels, b
- * window positions, c dropout's calls, s the step state. Shape: x or y, r x in plain rows, n samples, 1 one element. */
+ * window positions, c dropout's calls, s the step state. Shape: x, y or z, r x in plain rows, n samples, 1 one
+ * element. */
 typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
