@@ -1,6 +1,7 @@
 /* net.h: networks from text, for tests.
  *
- *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ]   with "!": frozen
+ *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" ]
+ *             "!": frozen; "&": tied to the layer before it
  *         | "Again"   the layer before it once more, sharing its parameters
  *   value = [ option "=" ] ( 3 | 3x5 | true | same )
  *
@@ -21,7 +22,7 @@ typedef struct NetText { const char *at; int layers; Err *e; } NetText;
 static void net_word(NetText *t, char *word /* 48 */) {
     int n = 0;
     t->at += strspn(t->at, " ,\n");
-    while (n < 47 && *t->at && !strchr(" ,=(){}!\n", *t->at)) word[n++] = *t->at++;
+    while (n < 47 && *t->at && !strchr(" ,=(){}!&\n", *t->at)) word[n++] = *t->at++;
     word[n] = '\0';
     t->at += strspn(t->at, " ,\n");
 }
@@ -85,6 +86,10 @@ static Layer *net_layer(NetText *t, const Layer *parent) {
     if (!code && *t->at == '!') {
         t->at++;
         l->frozen = true;
+    }
+    if (!code && *t->at == '&' && parent && parent->n_child) {
+        t->at++;
+        l->tied = parent->child[parent->n_child - 1];
     }
     t->at += strspn(t->at, " ,\n");
     if (!code) return l;

@@ -18,11 +18,12 @@
     " Checkpoint{Sequential{Conv2d(8, 12, 3, padding=1, bias=false) LeakyReLU Dropout(0.25) Conv2d(12, 8, 1) Tanh}}" \
     " AvgPool2d(2, padding=1) AdaptiveAvgPool2d(3) Flatten Linear(72, 20) Sigmoid Dropout Linear(20, 10)}"
 
-/* Branches that join in every way, a part, a layer used twice, frozen layers; for 3 x 12 x 12 images. */
+/* Branches that join in every way, a part, a layer used twice, frozen layers, a trained bias beside a frozen weight;
+ * for 3 x 12 x 12 images. */
 #define NET_BRANCHES \
     "Sequential{Conv2d(3, 4, 3, padding=1)!" \
     " Concat{Conv2d(4, 4, 3, padding=1) Sequential{Conv2d(4, 2, 1) ReLU} Identity} Mul{Identity Sigmoid}" \
-    " Narrow(1, 2, 6) Add{Sequential{Conv2d(6, 6, 3, padding=1) ReLU Again} Conv2d(6, 6, 1)! Identity}" \
+    " Narrow(1, 2, 6) Add{Sequential{Conv2d(6, 6, 3, padding=1) ReLU Again} Conv2d(6, 6, 1)! Conv2d(6, 6, 1)&}" \
     " MaxPool2d(2) Flatten Linear(216, 10)}"
 
 /* Nonzero inputs and labels in closed form. */

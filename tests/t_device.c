@@ -19,6 +19,7 @@ typedef struct Net { const char *name, *text, *loss; Shape input; } Net;
 /* Odd sizes, tails of vectors, several blocks; each layer and each loss. */
 static const Net nets[] = {
     {"mixed", NET_MIXED, "CrossEntropyLoss", S4(3, 3, 12, 12)},
+    {"branches", NET_BRANCHES, "CrossEntropyLoss", S4(3, 3, 12, 12)},
     {"article", NET_ARTICLE, "CrossEntropyLoss(label_smoothing=0.1)", S4(5, 3, 32, 32)},
     {"one sample", "Sequential{Conv2d(1, 1, 1) ReLU Flatten Linear(1, 10)}", "CrossEntropyLoss", S4(1, 1, 1, 1)},
     {"odd images",
