@@ -81,7 +81,8 @@ CUDA_CU = $(wildcard kernels/cuda/*.cu)
 DEVICES = $(wildcard kernels/cuda/devices/*)
 CXXWARN = -Wall -Wextra -Wshadow -Wpointer-arith -Wwrite-strings
 # the formulas of both devices have the same rounding: what is to be a fused multiply-add says so
-NVCCFLAGS = -std=c++17 -O3 -lineinfo --fmad=false -Werror all-warnings $(addprefix -Xcompiler ,-fPIC $(CXXWARN)) \
+# lines of the source, for profilers, are half of the code's size and more: where one GPU is developed on
+NVCCFLAGS = -std=c++17 -O3 $(if $(word 2,$(CUDA_ARCHS)),,-lineinfo) -compress-mode=size --fmad=false -Werror all-warnings $(addprefix -Xcompiler ,-fPIC $(CXXWARN)) \
     $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
     -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 $(call stamp,cuda_archs,$(CUDA_ARCHS))

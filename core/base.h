@@ -6,11 +6,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A formula that every device computes: also compiled for the GPU where nvcc reads it. */
+/* All that differs where nvcc reads a file:
+ *   MT_FN               a formula that every device computes
+ *   MT_GPU(code, other) `code` in what runs on the GPU, `other` elsewhere
+ *   UNROLLED(n)         in front of a loop: n rounds of it at a time, so that their loads are under way together */
 #ifdef __CUDACC__
 #define MT_FN static __host__ __device__ inline
+#define MT_PRAGMA(text) _Pragma(#text)
+#define UNROLLED(n) MT_PRAGMA(unroll n)
 #else
 #define MT_FN static inline
+#define UNROLLED(n)
+#endif
+#ifdef __CUDA_ARCH__
+#define MT_GPU(code, other) code
+#else
+#define MT_GPU(code, other) other
 #endif
 
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))

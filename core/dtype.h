@@ -49,37 +49,34 @@ MT_FN float bf16_to_f32(uint16_t h) { return f32_from_bits((uint32_t)h << 16); }
 
 /* IEEE binary16, round to nearest even, overflow to infinity, subnormals kept. GPUs have an instruction for it, and the
  * dozen that it takes without would be felt beside memory as fast as theirs. */
-MT_FN uint16_t f16_from_f32(float x) {
-    uint32_t u = f32_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
-#ifdef __CUDA_ARCH__
-    uint16_t rounded;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded) : "f"(x));
-    return a > 0x7f800000u ? (uint16_t)(sign | 0x7e00u) : rounded;
-#else
-    /* all cases are computed and one is chosen, so that loops over it become vector code */
+#define F16_FROM_F32(x) ({ uint16_t h_; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h_) : "f"(x)); h_; })
+#define F16_TO_F32(h) ({ float x_; asm("cvt.f32.f16 %0, %1;" : "=f"(x_) : "h"(h)); x_; })
+
+/* The bits of |x|, not a NaN, rounded. All cases are computed and one is chosen, so that loops over it become vector
+ * code. */
+MT_FN uint32_t f16_magnitude(uint32_t a) {
     uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13;
     /* subnormal: adding 0.5 puts the rounding where the last bit of the result is */
     uint32_t tiny = f32_bits(f32_from_bits(a) + 0.5f) - 0x3f000000u;
     uint32_t h = a < 0x38800000u ? tiny : normal;
-    h = a >= 0x477ff000u ? 0x7c00u : h; /* rounds to 65536 or more */
-    h = a > 0x7f800000u ? 0x7e00u : h;
-    return (uint16_t)(sign | h);
-#endif
+    return a >= 0x477ff000u ? 0x7c00u : h; /* rounds to 65536 or more */
 }
 
-MT_FN float f16_to_f32(uint16_t h) {
-#ifdef __CUDA_ARCH__
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
-    return x;
-#else
+MT_FN uint16_t f16_from_f32(float x) {
+    uint32_t u = f32_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+    uint32_t rounded = MT_GPU(F16_FROM_F32(x), sign | f16_magnitude(a));
+    return (uint16_t)(a > 0x7f800000u ? sign | 0x7e00u : rounded);
+}
+
+MT_FN float f16_widen(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, a = h & 0x7fffu;
     uint32_t tiny = f32_bits((float)(int32_t)a * 5.9604644775390625e-08f); /* 2^-24 */
     /* infinity and NaN: the largest exponent */
     uint32_t normal = (a << 13) + (a >= 0x7c00u ? 0x70000000u : 0x38000000u);
     return f32_from_bits(sign | (a < 0x0400u ? tiny : normal));
-#endif
 }
+
+MT_FN float f16_to_f32(uint16_t h) { return MT_GPU(F16_TO_F32(h), f16_widen(h)); }
 
 /* element i of an array of floating type t */
 MT_FN float dtype_load(DType t, const void *p, size_t i) {

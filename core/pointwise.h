@@ -34,16 +34,26 @@ static inline bool act_saves_output(ActFn f) {
     return saved[f] == 'y';
 }
 
+/* The first ones are plain: a comparison and a product at most, so that a kernel that is made for them stays small. */
+static inline bool act_is_plain(ActFn f) { return f <= ACT_LEAKY; }
+
+MT_FN float act_value_plain(ActFn f, float x, float slope) {
+    if (f == ACT_RELU) return x < 0.0f ? 0.0f : x; /* a NaN goes through */
+    return f == ACT_LEAKY && x < 0.0f ? slope * x : x;
+}
+
+MT_FN float act_slope_plain(ActFn f, float s, float slope) {
+    return f == ACT_NONE || s > 0.0f ? 1.0f : f == ACT_RELU ? 0.0f : slope;
+}
+
 /* y = f(x); `slope` is LeakyReLU's */
 MT_FN float act_value(ActFn f, float x, float slope) {
     switch (f) {
-    case ACT_RELU: return x < 0.0f ? 0.0f : x; /* a NaN goes through */
-    case ACT_LEAKY: return x < 0.0f ? slope * x : x;
     case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
     case ACT_TANH: return tanhf(x);
     case ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
     case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-    default: return x;
+    default: return act_value_plain(f, x, slope);
     }
 }
 
@@ -51,8 +61,6 @@ MT_FN float act_value(ActFn f, float x, float slope) {
 MT_FN float act_slope(ActFn f, float s, float slope) {
     float c, t;
     switch (f) {
-    case ACT_RELU: return s > 0.0f ? 1.0f : 0.0f;
-    case ACT_LEAKY: return s > 0.0f ? 1.0f : slope;
     case ACT_SIGMOID: return s * (1.0f - s);
     case ACT_TANH: return 1.0f - s * s;
     case ACT_GELU:
@@ -62,7 +70,7 @@ MT_FN float act_slope(ActFn f, float s, float slope) {
         t = tanhf(0.79788456080286536f * (s + 0.044715f * s * s * s));
         c = 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * s * s);
         return 0.5f * (1.0f + t) + 0.5f * s * (1.0f - t * t) * c;
-    default: return 1.0f;
+    default: return act_slope_plain(f, s, slope);
     }
 }
 

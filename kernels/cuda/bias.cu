@@ -7,15 +7,15 @@
 
 /* BLOCKS: two for each multiprocessor of the largest GPUs, with UNROLL rows in flight per thread; a number that does not
  * depend on the device, since workspace is planned by it. */
-enum { THREADS = 256, BLOCKS = 264, UNROLL = 4, GROUPS = 8 };
+enum { THREADS = 256, BLOCKS = 264, UNROLL = 4, GROUPS = 8, LANES = 8 };
 
 typedef enum Mode { MODE_ACT, MODE_ACT_DX, MODE_SUM } Mode;
 
-/* x: y, dx or dy, written unless it is only summed; s: the saved tensor, or the bias */
+/* y = f(x + s), x f'(s) or nothing but sums of x */
 typedef struct Columns {
-    void *x;
-    const void *s;
-    DType s_type, sum_type;
+    const void *x, *s; /* s: the bias or the saved tensor */
+    void *y;
+    DType x_type, s_type, y_type, sum_type;
     ActAttr act;
     int64_t rows, columns;
     void *sum;      /* NULL: not wanted */
@@ -24,22 +24,29 @@ typedef struct Columns {
 
 /* ---- the walk down the columns */
 
-template <int N> static __device__ void add_rows(const float *row, float *acc) {
-    for (int n = 0; n < N; n++) acc[n] += row[n];
+/* N channels of one row as they lie. */
+template <int N> struct Row { Piece<N> x, s; };
+
+template <int N, int MODE> static __device__ Row<N> row_load(const Columns &c, int64_t at) {
+    Row<N> row = {};
+    row.x = piece_load<N>(c.x_type, c.x, at);
+    if (MODE == MODE_ACT_DX) row.s = piece_load<N>(c.s_type, c.s, at);
+    return row;
 }
 
-/* One row's N channels, already loaded. */
-template <int T, int N, int MODE>
-static __device__ void row_step(const Columns &c, int64_t at, const float *bias, float *x, float *acc) {
-    float s[N];
-    if (MODE == MODE_ACT_DX) {
-        lanes_load<N>(c.s_type, c.s, at, s);
-        for (int n = 0; n < N; n++) x[n] *= act_slope(c.act.act, s[n], c.act.slope);
+template <int N, int MODE, bool PLAIN>
+static __device__ void row_step(const Columns &c, int64_t at, const Row<N> &row, const float *bias, float *acc) {
+    const ActAttr act = c.act;
+    float x[N], s[N];
+    piece_unpack(c.x_type, row.x, x);
+    if (MODE == MODE_ACT_DX) piece_unpack(c.s_type, row.s, s);
+    for (int n = 0; n < N; n++) {
+        if (MODE == MODE_ACT) x[n] += bias[n];
+        if (MODE == MODE_ACT) x[n] = PLAIN ? act_value_plain(act.act, x[n], act.slope) : act_value(act.act, x[n], act.slope);
+        if (MODE == MODE_ACT_DX) x[n] *= PLAIN ? act_slope_plain(act.act, s[n], act.slope) : act_slope(act.act, s[n], act.slope);
+        if (MODE != MODE_ACT) acc[n] += x[n];
     }
-    if (MODE == MODE_ACT)
-        for (int n = 0; n < N; n++) x[n] = act_value(c.act.act, x[n] + bias[n], c.act.slope);
-    if (MODE != MODE_SUM) lanes_store<N>((DType)T, c.x, at, x);
-    if (MODE != MODE_ACT) add_rows<N>(x, acc);
+    if (MODE != MODE_SUM) lanes_store<N>(c.y_type, c.y, at, x);
 }
 
 /* The block's sums: its rows of threads, one after the other. */
@@ -58,35 +65,38 @@ template <int N> static __device__ void block_sum(const Columns &c, int64_t colu
     }
 }
 
-template <int T, int N, int MODE>
-static __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_constant__ Columns c) {
-    const int64_t part = (c.rows + gridDim.y - 1) / gridDim.y, end = part * (blockIdx.y + 1) < c.rows ? part * (blockIdx.y + 1) : c.rows;
+/* many: the activation is plain, and several rows are taken at a time */
+template <int N, int MODE>
+static __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_constant__ Columns c, bool many) {
+    const int64_t part = (c.rows + gridDim.y - 1) / gridDim.y, begin = part * blockIdx.y;
+    const int64_t end = begin + part < c.rows ? begin + part : c.rows;
     const int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     const int step = (int)blockDim.y;
     const bool inside = column < c.columns;
-    float acc[N], bias[N], x[UNROLL][N];
+    float acc[N], bias[N];
+    Row<N> rows[UNROLL];
     for (int n = 0; n < N; n++) acc[n] = bias[n] = 0.0f;
     if (MODE == MODE_ACT && c.s && inside) lanes_load<N>(c.s_type, c.s, column, bias);
-    int64_t row = part * blockIdx.y + threadIdx.y;
-    for (; inside && row + (UNROLL - 1) * step < end; row += UNROLL * step) {
+    int64_t row = begin + threadIdx.y;
+    for (; many && inside && row + (UNROLL - 1) * step < end; row += UNROLL * step) {
         UNROLLED(UNROLL)
-        for (int k = 0; k < UNROLL; k++) lanes_load<N>((DType)T, c.x, (row + k * step) * c.columns + column, x[k]);
+        for (int k = 0; k < UNROLL; k++) rows[k] = row_load<N, MODE>(c, (row + k * step) * c.columns + column);
         UNROLLED(UNROLL)
         for (int k = 0; k < UNROLL; k++)
-            row_step<T, N, MODE>(c, (row + k * step) * c.columns + column, bias, x[k], acc);
+            row_step<N, MODE, true>(c, (row + k * step) * c.columns + column, rows[k], bias, acc);
     }
     for (; inside && row < end; row += step) {
-        lanes_load<N>((DType)T, c.x, row * c.columns + column, x[0]);
-        row_step<T, N, MODE>(c, row * c.columns + column, bias, x[0], acc);
+        const int64_t at = row * c.columns + column;
+        row_step<N, MODE, false>(c, at, row_load<N, MODE>(c, at), bias, acc);
     }
     if (c.sum) block_sum<N>(c, column, acc);
 }
 
 /* ---- launches */
 
-/* Threads side by side in a block: a power of two, so that blocks have THREADS threads, as suits eight channels each,
- * the 16 bytes of 16-bit types. It is the same for fp32, and for tensors that do not lie in 16-byte words: then the
- * order of the sums is, too, and it is known before a tensor's type and place are. */
+/* Threads side by side in a block: a power of two, so that blocks have THREADS threads, as suits eight channels each. It
+ * is the same for tensors that do not lie in 16-byte words: then the order of the sums is, too, and it is known before a
+ * tensor's place is. */
 static unsigned block_width(int64_t channels) {
     unsigned x = 1;
     while (x < WARP && x * 8 < channels) x *= 2;
@@ -110,61 +120,58 @@ extern "C" size_t bias_workspace(int64_t rows, int64_t channels, size_t limit) {
     return parts < 2 ? 0 : (size_t)parts * (size_t)channels * sizeof(float);
 }
 
-typedef void ColumnsKernel(Columns c);
+static bool fits(const void *p, DType t, int64_t columns) { return !p || lanes_fit<LANES>(p, t, columns); }
 
-/* By the type of x and N. */
-template <int MODE> static ColumnsKernel *columns_pick(DType t, int N) {
-    if (t == DT_F32) return N == 1 ? columns_kernel<DT_F32, 1, MODE> : columns_kernel<DT_F32, 4, MODE>;
-    if (t == DT_BF16) return N == 1 ? columns_kernel<DT_BF16, 1, MODE> : columns_kernel<DT_BF16, 8, MODE>;
-    return N == 1 ? columns_kernel<DT_F16, 1, MODE> : columns_kernel<DT_F16, 8, MODE>;
-}
-
-/* side: s or b, by rows of the same channels; NULL: none */
-template <int MODE> static int columns_run(const KArgs *a, Columns c, const View *x, const View *side, int64_t parts,
-                                           Err *e) {
-    int N = x->dtype == DT_F32 ? 4 : 8;
+template <int MODE> static int columns_run(const KArgs *a, Columns c, const View *x, int64_t parts, Err *e) {
     c.x = x->data;
+    c.x_type = x->dtype;
     c.rows = x->count / c.columns;
-    if (side) c.s = side->data, c.s_type = side->dtype;
-    const bool fit = N == 4 ? lanes_fit<4>(c.x, x->dtype, c.columns) : lanes_fit<8>(c.x, x->dtype, c.columns);
-    if (!fit || !lanes_fit<4>(c.s, c.s_type, 0) || (c.s_type != DT_F32 && !lanes_fit<8>(c.s, c.s_type, 0))) N = 1;
-    const unsigned width = block_width(c.columns);
-    const dim3 grid((unsigned)((c.columns + width * N - 1) / (width * N)), (unsigned)parts);
-    return launch_op(a, e, columns_pick<MODE>(x->dtype, N), grid, dim3(width, THREADS / width), c);
+    const bool whole = fits(c.x, c.x_type, c.columns) && fits(c.y, c.y_type, c.columns) && fits(c.s, c.s_type, 0);
+    const unsigned width = block_width(c.columns), across = width * (whole ? LANES : 1);
+    const dim3 grid((unsigned)((c.columns + across - 1) / across), (unsigned)parts);
+    return launch_op(a, e, whole ? columns_kernel<LANES, MODE> : columns_kernel<1, MODE>, grid,
+                     dim3(width, THREADS / width), c, act_is_plain((ActFn)c.act.act));
 }
 
 /* Runs with sums into db: by parts where there is room. */
-template <int MODE> static int summed_run(const KArgs *a, Columns c, const View *x, const View *side, const View *db,
-                                          void *workspace, size_t bytes, Err *e) {
+template <int MODE>
+static int summed_run(const KArgs *a, Columns c, const View *x, const View *db, void *workspace, size_t bytes, Err *e) {
     const int64_t rows = x->count / db->count;
     Parts p = {(float *)workspace, db->count, db->count, (int)parts_within(rows, db->count, bytes)};
     c.columns = db->count;
     c.sum = db->data;
     c.sum_type = db->dtype;
     c.partial = p.parts < 2 ? NULL : p.at;
-    const int code = columns_run<MODE>(a, c, x, side, p.parts, e);
+    const int code = columns_run<MODE>(a, c, x, p.parts, e);
     return code || p.parts < 2 ? code : bias_parts(a, &p, NULL, ActAttr(), db, e);
 }
 
-extern "C" int bias_act(const KArgs *a, const View *y, const View *b, ActAttr act, Err *e) {
+/* s: by rows of the same channels, NULL: none; y NULL: nothing is written */
+static Columns columns_of(const View *s, const View *y, ActAttr act) {
     Columns c = {};
+    if (s) c.s = s->data, c.s_type = s->dtype;
+    if (y) c.y = y->data, c.y_type = y->dtype;
     c.act = act;
+    return c;
+}
+
+extern "C" int bias_act(const KArgs *a, const View *x, const View *b, ActAttr act, const View *y, Err *e) {
+    Columns c = columns_of(b->count ? b : NULL, y, act);
     c.columns = b->count ? b->count : y->shape.dim[y->shape.rank - 1];
-    if (!b->count && act.act == ACT_NONE) return OK;
-    return columns_run<MODE_ACT>(a, c, y, b->count ? b : NULL, parts_wanted(y->count / c.columns, c.columns), e);
+    if (!b->count && act.act == ACT_NONE && x->data == y->data) return OK;
+    return columns_run<MODE_ACT>(a, c, x, parts_wanted(x->count / c.columns, c.columns), e);
 }
 
 extern "C" int bias_sum(const KArgs *a, const View *dy, const View *db, void *workspace, size_t bytes, Err *e) {
-    return summed_run<MODE_SUM>(a, Columns(), dy, NULL, db, workspace, bytes, e);
+    return summed_run<MODE_SUM>(a, columns_of(NULL, NULL, ActAttr()), dy, db, workspace, bytes, e);
 }
 
 extern "C" int bias_act_dx(const KArgs *a, const View *dx, const View *s, ActAttr act, const View *db,
                            void *workspace, size_t bytes, Err *e) {
-    Columns c = {};
-    c.act = act;
-    if (db->count) return summed_run<MODE_ACT_DX>(a, c, dx, s, db, workspace, bytes, e);
+    Columns c = columns_of(s, dx, act);
+    if (db->count) return summed_run<MODE_ACT_DX>(a, c, dx, db, workspace, bytes, e);
     c.columns = dx->shape.dim[1];
-    return columns_run<MODE_ACT_DX>(a, c, dx, s, parts_wanted(dx->count / c.columns, c.columns), e);
+    return columns_run<MODE_ACT_DX>(a, c, dx, parts_wanted(dx->count / c.columns, c.columns), e);
 }
 
 /* ---- sums of parts: a block is 32 numbers by GROUPS threads that take every GROUPS-th part */

@@ -23,8 +23,8 @@ extern "C" {
 /* Bytes for sums over rows, at most `limit`; the more of them, the more blocks share the work. 0 is enough, too. */
 size_t bias_workspace(int64_t rows, int64_t channels, size_t limit);
 
-/* y = f(y + b), in place; b may be absent */
-int bias_act(const KArgs *a, const View *y, const View *b, ActAttr act, Err *e);
+/* y = f(x + b), also in place; b may be absent */
+int bias_act(const KArgs *a, const View *x, const View *b, ActAttr act, const View *y, Err *e);
 /* db (C) = sum of dy over the rows */
 int bias_sum(const KArgs *a, const View *dy, const View *db, void *workspace, size_t bytes, Err *e);
 /* dx *= f'(s), in place, and db (C) = sum of dx over the rows; db may be absent */

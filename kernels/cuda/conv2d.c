@@ -279,7 +279,7 @@ static int run_behind(const KArgs *args, const Conv *v, const ConvState *s, Err 
     int code = OK;
     switch (v->pass) {
     case CONV_FORWARD:
-        return acted || !(v->b.count || act.act) ? OK : bias_act(args, &v->y, &v->b, act, e);
+        return acted || !(v->b.count || act.act) ? OK : bias_act(args, &v->y, &v->b, act, &v->y, e);
     case CONV_DATA:
         if (!acted && act.act) return bias_act_dx(args, &v->x, &v->s, act, &db, left, bytes, e);
         return sum ? bias_sum(args, &v->x, &db, left, bytes, e) : OK;

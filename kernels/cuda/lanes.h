@@ -1,65 +1,96 @@
-/* lanes.h: N neighbouring elements of a floating type as fp32 in registers, N = 1, 4 or 8. Where N elements are whole
- * 16-byte (8-byte) words they travel as such; lanes_fit says so before the launch. For .cu files. */
+/* lanes.h: N neighbouring elements of a floating type, N = 1, 4 or 8: as they lie (a Piece), or as fp32 in registers.
+ * More than one travel in words of 8 or 16 bytes; lanes_fit says before the launch whether they may. For .cu files.
+ *
+ * The type is looked at once per piece, in branches that all threads take alike: one kernel serves all types, at the
+ * price of a few instructions per 16 bytes. Where it is a constant, so is the choice. */
 #ifndef MT_LANES_H
 #define MT_LANES_H
 
 #include "cuda.h"
 
+/* 16-bit elements leave the second half unused. */
+template <int N> struct Piece { uint32_t word[N]; };
+
+/* Do N elements from p on begin where words do? */
+template <int N> static __host__ __device__ inline bool lanes_aligned(DType t, const void *p) {
+    const unsigned bytes = N * (t == DT_F32 ? 4 : 2);
+    return (uintptr_t)p % (bytes < 16 ? bytes : 16) == 0;
+}
+
 /* May N elements at every multiple of `row` elements from p be taken together? row: a row's length, or their count
  * where the kernel takes care of the tail. */
 template <int N> static inline bool lanes_fit(const void *p, DType t, int64_t row) {
-    size_t bytes = N * dtype_size(t);
-    return row % N == 0 && (uintptr_t)p % (bytes < 16 ? bytes : 16) == 0;
+    return row % N == 0 && lanes_aligned<N>(t, p);
 }
 
-static __device__ inline float lanes_widen(DType t, uint32_t half) {
-    return t == DT_BF16 ? bf16_to_f32((uint16_t)half) : f16_to_f32((uint16_t)half);
+static __device__ inline void words_load(const uint4 *from, uint32_t *to) {
+    const uint4 w = *from;
+    to[0] = w.x, to[1] = w.y, to[2] = w.z, to[3] = w.w;
 }
 
-static __device__ inline uint32_t lanes_round(DType t, float x) { return t == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x); }
-
-static __device__ inline void lanes_split(DType t, uint32_t word, float *v) {
-    v[0] = lanes_widen(t, word & 0xffffu);
-    v[1] = lanes_widen(t, word >> 16);
+static __device__ inline void words_store(uint4 *to, const uint32_t *from) {
+    *to = make_uint4(from[0], from[1], from[2], from[3]);
 }
 
-static __device__ inline uint32_t lanes_join(DType t, const float *v) {
-    return lanes_round(t, v[0]) | lanes_round(t, v[1]) << 16;
-}
-
-/* v[N] = elements [i, i + N) */
-template <int N> static __device__ inline void lanes_load(DType t, const void *p, int64_t i, float *v) {
+/* Elements [i, i + N) */
+template <int N> static __device__ inline Piece<N> piece_load(DType t, const void *p, int64_t i) {
+    const bool wide = t == DT_F32;
+    const char *from = (const char *)p + i * (wide ? 4 : 2);
+    Piece<N> v = {};
     if (N == 1) {
-        v[0] = dtype_load(t, p, (size_t)i);
-    } else if (t == DT_F32) {
-        const float4 *from = (const float4 *)((const float *)p + i);
-        for (int k = 0; k < N / 4; k++) {
-            float4 word = from[k];
-            v[4 * k] = word.x, v[4 * k + 1] = word.y, v[4 * k + 2] = word.z, v[4 * k + 3] = word.w;
-        }
-    } else if (N == 4) {
-        uint2 word = *(const uint2 *)((const uint16_t *)p + i);
-        lanes_split(t, word.x, v), lanes_split(t, word.y, v + 2);
+        v.word[0] = wide ? *(const uint32_t *)from : *(const uint16_t *)from;
+    } else if (N == 8 || wide) {
+        words_load((const uint4 *)from, v.word);
+        if (N == 8 && wide) words_load((const uint4 *)from + 1, v.word + 4 % N);
     } else {
-        uint4 word = *(const uint4 *)((const uint16_t *)p + i);
-        lanes_split(t, word.x, v), lanes_split(t, word.y, v + 2 % N);
-        lanes_split(t, word.z, v + 4 % N), lanes_split(t, word.w, v + 6 % N);
+        const uint2 w = *(const uint2 *)from;
+        v.word[0] = w.x, v.word[1 % N] = w.y;
+    }
+    return v;
+}
+
+template <int N> static __device__ inline void piece_store(DType t, void *p, int64_t i, const Piece<N> &v) {
+    const bool wide = t == DT_F32;
+    char *to = (char *)p + i * (wide ? 4 : 2);
+    if (N == 1) {
+        if (wide) *(uint32_t *)to = v.word[0];
+        else *(uint16_t *)to = (uint16_t)v.word[0];
+    } else if (N == 8 || wide) {
+        words_store((uint4 *)to, v.word);
+        if (N == 8 && wide) words_store((uint4 *)to + 1, v.word + 4 % N);
+    } else {
+        *(uint2 *)to = make_uint2(v.word[0], v.word[1 % N]);
     }
 }
 
-/* elements [i, i + N) = v[N], rounded */
-template <int N> static __device__ inline void lanes_store(DType t, void *p, int64_t i, const float *v) {
-    if (N == 1) {
-        dtype_store(t, p, (size_t)i, v[0]);
-    } else if (t == DT_F32) {
-        float4 *to = (float4 *)((float *)p + i);
-        for (int k = 0; k < N / 4; k++) to[k] = make_float4(v[4 * k], v[4 * k + 1], v[4 * k + 2], v[4 * k + 3]);
-    } else if (N == 4) {
-        *(uint2 *)((uint16_t *)p + i) = make_uint2(lanes_join(t, v), lanes_join(t, v + 2));
-    } else {
-        *(uint4 *)((uint16_t *)p + i) = make_uint4(lanes_join(t, v), lanes_join(t, v + 2 % N),
-                                                   lanes_join(t, v + 4 % N), lanes_join(t, v + 6 % N));
-    }
+/* x[N] as fp32 */
+template <int N> static __device__ inline void piece_unpack(DType t, const Piece<N> &v, float *x) {
+    if (t == DT_F32)
+        for (int n = 0; n < N; n++) x[n] = f32_from_bits(v.word[n]);
+    else if (t == DT_BF16)
+        for (int n = 0; n < N; n++) x[n] = bf16_to_f32((uint16_t)(v.word[n / 2] >> n % 2 * 16));
+    else
+        for (int n = 0; n < N; n++) x[n] = f16_to_f32((uint16_t)(v.word[n / 2] >> n % 2 * 16));
+}
+
+/* x[N] rounded to the type */
+template <int N> static __device__ inline Piece<N> piece_pack(DType t, const float *x) {
+    Piece<N> v = {};
+    if (t == DT_F32)
+        for (int n = 0; n < N; n++) v.word[n] = f32_bits(x[n]);
+    else if (t == DT_BF16)
+        for (int n = 0; n < N; n++) v.word[n / 2] |= (uint32_t)bf16_from_f32(x[n]) << n % 2 * 16;
+    else
+        for (int n = 0; n < N; n++) v.word[n / 2] |= (uint32_t)f16_from_f32(x[n]) << n % 2 * 16;
+    return v;
+}
+
+template <int N> static __device__ inline void lanes_load(DType t, const void *p, int64_t i, float *x) {
+    piece_unpack(t, piece_load<N>(t, p, i), x);
+}
+
+template <int N> static __device__ inline void lanes_store(DType t, void *p, int64_t i, const float *x) {
+    piece_store(t, p, i, piece_pack<N>(t, x));
 }
 
 #endif

@@ -10,14 +10,6 @@
 
 enum { WARP = 32 };
 
-/* In front of a loop: n rounds of it at a time, so that their loads are under way together. */
-#ifdef __CUDACC__
-#define PRAGMA(text) _Pragma(#text)
-#define UNROLLED(n) PRAGMA(unroll n)
-#else
-#define UNROLLED(n)
-#endif
-
 /* Enqueues kernel<<<grid, block, 0, stream>>>(args...) */
 template <typename... P, typename... A>
 static inline cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream, A... args) {

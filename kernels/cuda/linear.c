@@ -158,7 +158,7 @@ int k_cuda_linear(const KArgs *a, Err *e) {
     if (!code) code = gemm_run(a->device, state->plan, a->in[0].data, a->in[1].data, b.data, y->data,
                                (char *)a->workspace + state->copied, e);
     if (state->epilogue == GEMM_RELU || state->epilogue == GEMM_BIAS_RELU) act.act = ACT_NONE;
-    return code ? code : bias_act(a, y, state->epilogue >= GEMM_BIAS ? &none : &b, act, e);
+    return code ? code : bias_act(a, y, state->epilogue >= GEMM_BIAS ? &none : &b, act, y, e);
 }
 
 int k_cuda_linear_dx(const KArgs *a, Err *e) {

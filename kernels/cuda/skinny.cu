@@ -5,8 +5,8 @@
  *   dw, db   a thread holds O by 4 sums and walks down N; db is the column of a thread whose x is 1
  *
  * dy waits in shared memory as fp32. A walk that is too long for the number of walkers is split; parts are summed up
- * by bias_parts. Kernels exist for O rounded up to 4, for x and w of one type in whole 16-byte words, and once for
- * everything else (ANY). */
+ * by bias_parts. Kernels exist for a few O, for x, w and s of one type in whole 16-byte words with plain activations,
+ * and once for everything else (ANY). */
 #include "skinny.h"
 
 #include "bias.h"
@@ -15,10 +15,10 @@
 
 /* SPLIT_BLOCKS: as bias.cu's BLOCKS. CHUNK: columns that a warp takes at a step of the forward pass. */
 enum { OUTPUTS = 16, ROWS = 4, WARPS = 8, BLOCK_ROWS = ROWS * WARPS, CHUNK = 8 * WARP, SPLIT_BLOCKS = 264 };
-enum { DX_THREADS = 128, DX_ROWS = 16, DW_THREADS = 128, DW_ROWS = 64, DW_UNROLL = 8, ANY = -1 };
+enum { DX_THREADS = 128, DX_ROWS = 16, DW_THREADS = 128, DW_ROWS = 64, DW_UNROLL = 8, ANY = DT_COUNT };
 
-/* A matrix of rows of `columns` numbers. */
-typedef struct Matrix { void *at; DType type; int64_t columns; } Matrix;
+/* A matrix of rows of `columns` numbers; whole: each row is whole 16-byte words. */
+typedef struct Matrix { void *at; DType type; bool whole; int64_t columns; } Matrix;
 
 typedef struct Skinny {
     Matrix x, w, y; /* or their gradients */
@@ -30,21 +30,24 @@ typedef struct Skinny {
     Parts parts;    /* at NULL: one part, which goes to the output itself */
 } Skinny;
 
-/* v[N] = elements from `column` of a row; of T's type in whole words, or of any type and zero behind the end */
+/* v[N] = elements from `column` of a row; zero behind the end. T: the type, or ANY */
 template <int T, int N>
 static __device__ void load(const Matrix &m, int64_t row, int64_t column, float *v) {
     const int64_t at = row * m.columns + column;
-    if (T == ANY)
-        for (int n = 0; n < N; n++) v[n] = column + n < m.columns ? dtype_load(m.type, m.at, (size_t)(at + n)) : 0.0f;
-    else lanes_load<N>((DType)T, m.at, at, v);
+    if (T != ANY || (m.whole && column < m.columns)) lanes_load<N>(T == ANY ? m.type : (DType)T, m.at, at, v);
+    else for (int n = 0; n < N; n++) v[n] = column + n < m.columns ? dtype_load(m.type, m.at, (size_t)(at + n)) : 0.0f;
 }
 
 template <int T, int N>
 static __device__ void store(const Matrix &m, int64_t row, int64_t column, const float *v) {
     const int64_t at = row * m.columns + column;
-    if (T == ANY)
-        for (int n = 0; n < N && column + n < m.columns; n++) dtype_store(m.type, m.at, (size_t)(at + n), v[n]);
-    else lanes_store<N>(m.type, m.at, at, v);
+    if (T != ANY || m.whole) lanes_store<N>(m.type, m.at, at, v);
+    else for (int n = 0; n < N && column + n < m.columns; n++) dtype_store(m.type, m.at, (size_t)(at + n), v[n]);
+}
+
+/* x f'(s) */
+template <int T> static __device__ float times_slope(const ActAttr &act, float x, float s) {
+    return x * (T == ANY ? act_slope(act.act, s, act.slope) : act_slope_plain(act.act, s, act.slope));
 }
 
 /* ---- forward */
@@ -83,7 +86,7 @@ static __device__ void put_sum(const Skinny &s, int64_t row, int o, float sum) {
 
 /* blockIdx: (BLOCK_ROWS rows, part of the columns). Rows and outputs that are not there are computed as the last one. */
 template <int O, int T>
-static __global__ void __launch_bounds__(WARPS *WARP) forward_kernel(const __grid_constant__ Skinny s) {
+static __global__ void __launch_bounds__(WARPS *WARP, 1) forward_kernel(const __grid_constant__ Skinny s) {
     const int lane = (int)threadIdx.x % WARP;
     const int64_t row = (int64_t)blockIdx.x * BLOCK_ROWS + threadIdx.x / WARP * ROWS;
     const int64_t begin = blockIdx.y * s.part, end = begin + s.part < s.inputs ? begin + s.part : s.inputs;
@@ -101,7 +104,11 @@ static __global__ void __launch_bounds__(WARPS *WARP) forward_kernel(const __gri
     int first;
     warp_sums<ROWS * O>(sums, &first);
     if (lane % 2) return;
-    for (int k = 0; k < ROWS * O / 16; k++) put_sum(s, row + (first + k) / O, (first + k) % O, sums[k]);
+    UNROLLED(1) /* the code of one, with every activation in it */
+    for (int k = 0; k < ROWS * O / 16; k++) {
+        put_sum(s, row + (first + k) / O, (first + k) % O, sums[0]);
+        for (int i = 0; i < ROWS * O / 16 - 1; i++) sums[i] = sums[i + 1];
+    }
 }
 
 /* ---- dy in shared memory: ROWS_HERE rows of O, zero where there is none */
@@ -126,7 +133,7 @@ template <int N> static __device__ void add4(float4 d, const float (*w)[N], floa
 /* ---- gradient of the input: blockIdx: (DX_ROWS rows, 8 DX_THREADS columns) */
 
 template <int O, int T>
-static __global__ void __launch_bounds__(DX_THREADS, 3) dx_kernel(const __grid_constant__ Skinny s) {
+static __global__ void __launch_bounds__(DX_THREADS, O > 12 ? 2 : 3) dx_kernel(const __grid_constant__ Skinny s) {
     __shared__ float4 dy[DX_ROWS][O / 4];
     const int64_t row = (int64_t)blockIdx.x * DX_ROWS, end = row + DX_ROWS < s.rows ? row + DX_ROWS : s.rows;
     const int64_t column = ((int64_t)blockIdx.y * DX_THREADS + threadIdx.x) * 8;
@@ -134,7 +141,7 @@ static __global__ void __launch_bounds__(DX_THREADS, 3) dx_kernel(const __grid_c
     dy_stage<O, DX_ROWS, DX_THREADS>(s, row, end, dy);
     if (column >= s.inputs) return;
     for (int o = 0; o < O; o++) load<T, 8>(s.w, o < s.outputs ? o : s.outputs - 1, column, w[o]);
-    UNROLLED(2)
+    UNROLLED(T == ANY ? 1 : 2)
     for (int r = 0; r < DX_ROWS; r++) {
         float dx[8], saved[8];
         if (row + r >= end) break;
@@ -142,7 +149,7 @@ static __global__ void __launch_bounds__(DX_THREADS, 3) dx_kernel(const __grid_c
         for (int q = 0; q < O / 4; q++) add4<8>(dy[r][q], &w[4 * q], dx);
         if (s.s.at) {
             load<T, 8>(s.s, row + r, column, saved);
-            for (int k = 0; k < 8; k++) dx[k] *= act_slope(s.act.act, saved[k], s.act.slope);
+            for (int k = 0; k < 8; k++) dx[k] = times_slope<T>(s.act, dx[k], saved[k]);
         }
         store<T, 8>(s.x, row + r, column, dx);
     }
@@ -178,7 +185,7 @@ static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_cons
         }
     }
     float *partial = s.parts.at ? s.parts.at + blockIdx.y * s.parts.stride : NULL; /* (O, I), then (O) */
-    const Matrix dw = partial ? Matrix{partial, DT_F32, s.inputs} : s.w;
+    const Matrix dw = partial ? Matrix{partial, DT_F32, s.w.whole, s.inputs} : s.w;
     const bool writes = !of_bias || (s.b.at && column < s.inputs + 4);
     UNROLLED(O)
     for (int o = 0; o < O; o++) {
@@ -192,7 +199,8 @@ static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_cons
 /* ---- how the work is split */
 
 static Matrix matrix_of(const View *v, int64_t columns) {
-    const Matrix m = {v->data, v->dtype, columns};
+    const bool whole = lanes_fit<4>(v->data, v->dtype, columns) && lanes_fit<8>(v->data, v->dtype, columns);
+    const Matrix m = {v->data, v->dtype, whole, columns};
     return m;
 }
 
@@ -239,30 +247,28 @@ extern "C" size_t cuda_skinny_workspace(const KArgs *a, size_t limit) {
 /* ---- launches */
 
 typedef void SkinnyKernel(Skinny s);
-enum { TYPES = 3, WIDTHS = OUTPUTS / 4 };
-#define WIDTHS_OF(kernel, T) {kernel<4, T>, kernel<8, T>, kernel<12, T>, kernel<16, T>}
-#define TABLE(name, kernel)                                                                                  \
-    static SkinnyKernel *const name[TYPES][WIDTHS] = {WIDTHS_OF(kernel, DT_F32), WIDTHS_OF(kernel, DT_BF16), \
-                                                      WIDTHS_OF(kernel, DT_F16)}
-TABLE(forwards, forward_kernel);
-TABLE(dxs, dx_kernel);
-TABLE(dws, dw_kernel);
+enum { TYPES = 3, WIDTHS = 3 };
+typedef struct Kernels { SkinnyKernel *of[TYPES][WIDTHS], *any; } Kernels;
+static const int widths[WIDTHS] = {4, 12, OUTPUTS}; /* O of the kernels; ten classes are the most common case */
+#define WIDTHS_OF(kernel, T) {kernel<4, T>, kernel<12, T>, kernel<OUTPUTS, T>}
+#define KERNELS(kernel) \
+    {{WIDTHS_OF(kernel, DT_F32), WIDTHS_OF(kernel, DT_BF16), WIDTHS_OF(kernel, DT_F16)}, kernel<OUTPUTS, ANY>}
+static const Kernels forwards = KERNELS(forward_kernel), dxs = KERNELS(dx_kernel), dws = KERNELS(dw_kernel);
 
-static bool words(const Matrix &m) {
-    return !m.at || (lanes_fit<4>(m.at, m.type, m.columns) && lanes_fit<8>(m.at, m.type, m.columns));
-}
-
-/* The kernel for these outputs; `any` unless x, w and s lie in words, and `same`, whose type is T, have one type. */
-static SkinnyKernel *pick(const Skinny &s, SkinnyKernel *const table[TYPES][WIDTHS], SkinnyKernel *any,
-                          const Matrix &same, const Matrix &other) {
-    if (!words(s.x) || !words(s.w) || !words(s.s) || (other.at && other.type != same.type)) return any;
-    return table[same.type][(s.outputs - 1) / 4];
+/* m and other, which may be absent, are read; made for m's type */
+static SkinnyKernel *pick(const Skinny &s, const Kernels &kernels, const Matrix &m, const Matrix &other,
+                          const Matrix &written) {
+    const bool one = m.whole && written.whole && (!other.at || (other.whole && other.type == m.type));
+    if (!one || (s.s.at && !act_is_plain((ActFn)s.act.act))) return kernels.any;
+    int width = 0;
+    while (s.outputs > widths[width]) width++;
+    return kernels.of[m.type][width];
 }
 
 extern "C" int cuda_skinny_forward(const KArgs *a, Err *e) {
     const Skinny s = skinny_of(a, a->workspace_bytes);
     const dim3 grid((unsigned)((s.rows + BLOCK_ROWS - 1) / BLOCK_ROWS), (unsigned)s.parts.parts);
-    SkinnyKernel *kernel = pick(s, forwards, forward_kernel<OUTPUTS, ANY>, s.x, s.w);
+    SkinnyKernel *kernel = pick(s, forwards, s.x, s.w, s.x);
     const int code = launch_op(a, e, kernel, grid, dim3(WARPS * WARP), s);
     return code || !s.parts.at ? code : bias_parts(a, &s.parts, &a->in[2], s.act, &a->out[0], e);
 }
@@ -271,7 +277,7 @@ extern "C" int cuda_skinny_dx(const KArgs *a, Err *e) {
     const Skinny s = skinny_of(a, 0);
     const int64_t across = (s.inputs + 8 * DX_THREADS - 1) / (8 * DX_THREADS);
     const dim3 grid((unsigned)((s.rows + DX_ROWS - 1) / DX_ROWS), (unsigned)across);
-    SkinnyKernel *kernel = pick(s, dxs, dx_kernel<OUTPUTS, ANY>, s.w, s.s);
+    SkinnyKernel *kernel = pick(s, dxs, s.w, s.s, s.x);
     const int code = launch_op(a, e, kernel, grid, dim3(DX_THREADS), s);
     if (code || !a->out[1].count) return code;
     return bias_sum(a, &a->out[0], &a->out[1], a->workspace, a->workspace_bytes, e);
@@ -281,7 +287,7 @@ extern "C" int cuda_skinny_dw(const KArgs *a, Err *e) {
     const Skinny s = skinny_of(a, a->workspace_bytes);
     const int64_t threads = (s.inputs + 3) / 4 + (s.b.at ? 1 : 0);
     const dim3 grid((unsigned)((threads + DW_THREADS - 1) / DW_THREADS), (unsigned)s.parts.parts);
-    int code = launch_op(a, e, pick(s, dws, dw_kernel<OUTPUTS, ANY>, s.x, s.s), grid, dim3(DW_THREADS), s);
+    int code = launch_op(a, e, pick(s, dws, s.x, s.s, s.w), grid, dim3(DW_THREADS), s);
     if (code || !s.parts.at) return code;
     Parts dw = s.parts, db = s.parts;
     dw.count = s.outputs * s.inputs;
