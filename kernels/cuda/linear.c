@@ -3,10 +3,13 @@
  * product (gemm.h) and, where that has no fitting epilogue, the kernels of bias.h behind it.
  *
  * The library's own epilogues for f'(s) want ReLU's mask as one bit per element; what the program keeps is ReLU's
- * output, so dx *= f'(s) is bias.h's. They also want the bias in y's type: one in another (fp32 under amp) is rounded
- * into the workspace first, as PyTorch's autocast does.
+ * output, so dx *= f'(s) is bias.h's. They also want the bias in y's type: one in another (fp32 under amp) is not theirs.
  *
- *   workspace = [b in y's type | the product's] */
+ * Where the library leaves bias or activation to the kernels behind it, a 16-bit y is not rounded before them: the
+ * product goes to the workspace in fp32, by as many rows at a time as there is room for. Only where there is none, it
+ * goes to y and is rounded twice.
+ *
+ *   workspace = [rows of the product in fp32 | the product's own] */
 #include <stdlib.h>
 
 #include "bias.h"
@@ -15,17 +18,23 @@
 
 /* SPLIT_K: terms of a sum that are worth a block of their own. */
 enum { TILE = 128, PROCESSORS = 132, SPLIT_K = 256 };
+/* Rows that are taken at a time are a multiple of it, so that each time starts at a whole 16-byte word. */
+enum { ROWS = 8 };
 
 typedef struct LinearState {
     CudaState base;
     GemmPlan *plan;     /* NULL: a described device */
-    GemmEpilogue epilogue;
-    size_t copied;      /* bytes of b in y's type; 0: b is taken as it is, or not by the epilogue */
+    GemmPlan *rest;     /* NULL, or of the rows that are left in the end */
+    Gemm gemm;          /* m: the rows at a time */
+    bool wide;          /* the product goes to the workspace in fp32 */
+    size_t before;      /* bytes of workspace in front of the product's own */
+    size_t of_product;
 } LinearState;
 
 static void state_release(void *p) {
     LinearState *state = p;
     gemm_close(state->plan);
+    gemm_close(state->rest);
     free(state);
 }
 
@@ -41,17 +50,10 @@ static size_t gemm_workspace(const Gemm *g, size_t limit) {
 
 /* ---- the three products */
 
-/* Bytes of a copy of b in y's type, where one is wanted. */
-static size_t copy_bytes(const KArgs *a) {
-    const View *b = &a->in[2], *y = &a->out[0];
-    if (a->kind != OP_linear || b->dtype == y->dtype) return 0;
-    return align_up((size_t)b->count * dtype_size(y->dtype), CUDA_ALIGNMENT);
-}
-
 /* y (N, O) = x (N, I) w (O, I)^T */
-static Gemm forward_gemm(const KArgs *a, size_t limit) {
+static Gemm forward_gemm(const KArgs *a) {
     const View *x = &a->in[0], *w = &a->in[1], *y = &a->out[0];
-    bool bias = a->in[2].count && copy_bytes(a) <= limit, relu = a->attr->linear.fused.act == ACT_RELU;
+    bool bias = a->in[2].count && a->in[2].dtype == y->dtype, relu = a->attr->linear.fused.act == ACT_RELU;
     Gemm g = {.m = x->count / w->shape.dim[1], .n = w->shape.dim[0], .k = w->shape.dim[1], .b_turned = true,
               .in = x->dtype, .out = y->dtype, .tf32 = a->attr->linear.tf32};
     if (bias) g.epilogue = relu ? GEMM_BIAS_RELU : GEMM_BIAS;
@@ -85,19 +87,52 @@ static int types_check(const KArgs *a, const Gemm *g, Err *e) {
                    dtype_name(other->dtype), dtype_name(g->out));
 }
 
-/* The plan with its epilogue, or without one where there is none with it. */
-static int plan_open(const KArgs *a, Gemm *g, size_t workspace, LinearState *state, Err *e) {
-    CudaDevice *c = a->device;
-    if (c->ordinal == NOT_HERE) return OK;
-    int code = gemm_open(c, g, workspace, &state->plan, e);
-    if (!code && !state->plan && g->epilogue) {
+static bool has_bias(GemmEpilogue e) { return e == GEMM_BIAS || e == GEMM_BIAS_RELU; }
+static bool has_relu(GemmEpilogue e) { return e == GEMM_RELU || e == GEMM_BIAS_RELU; }
+
+/* What is left of a forward op behind the product. */
+static ActAttr act_left(const KArgs *a, GemmEpilogue e) {
+    return has_relu(e) ? (ActAttr){.act = ACT_NONE} : a->attr->linear.fused;
+}
+
+static View bias_left(const KArgs *a, GemmEpilogue e) { return has_bias(e) ? (View){.data = NULL} : a->in[2]; }
+
+/* Divides `room` bytes: what stands before the product's own, and that. */
+static void state_place(const KArgs *a, LinearState *s, size_t room) {
+    Gemm *g = &s->gemm;
+    size_t row = (size_t)g->n * sizeof(float);
+    bool forward = a->kind == OP_linear, left = forward && (bias_left(a, g->epilogue).count || act_left(a, g->epilogue).act);
+    int64_t rows = (int64_t)(room / CUDA_ALIGNMENT * CUDA_ALIGNMENT / row);
+    rows = rows < g->m ? rows / ROWS * ROWS : g->m;
+    s->wide = left && a->out[0].dtype != DT_F32 && rows > 0;
+    if (s->wide) {
         g->epilogue = GEMM_PLAIN;
-        code = gemm_open(c, g, workspace, &state->plan, e);
+        g->out = DT_F32;
+        g->m = rows;
     }
-    if (code || state->plan) return code;
+    s->before = s->wide ? align_up((size_t)rows * row, CUDA_ALIGNMENT) : 0;
+    s->of_product = gemm_workspace(g, room - s->before);
+}
+
+/* The plan with its epilogue, or without one where there is none with it. */
+static int plan_open(const KArgs *a, LinearState *s, Err *e) {
+    CudaDevice *c = a->device;
+    Gemm *g = &s->gemm, rest;
+    if (c->ordinal == NOT_HERE) return OK;
+    int64_t rows = g->m;
+    int code = gemm_open(c, g, s->of_product, &s->plan, e);
+    if (!code && !s->plan && g->epilogue) {
+        g->epilogue = GEMM_PLAIN;
+        state_place(a, s, s->before + s->of_product);
+        code = gemm_open(c, g, s->of_product, &s->plan, e);
+    }
+    rest = *g;
+    rest.m = s->wide ? (a->out[0].count / g->n) % g->m : 0;
+    if (!code && s->plan && rest.m) code = gemm_open(c, &rest, s->of_product, &s->rest, e);
+    if (code || (s->plan && (s->rest || !rest.m))) return code;
     return err_set(e, ERR_UNSUPPORTED, "%s: no algorithm for a product (%lld, %lld, %lld) of %s within %zu bytes",
-                   op_info(a->kind)->name, (long long)g->m, (long long)g->n, (long long)g->k, dtype_name(g->in),
-                   workspace);
+                   op_info(a->kind)->name, (long long)rows, (long long)g->n, (long long)g->k, dtype_name(g->in),
+                   s->of_product);
 }
 
 static size_t db_workspace(const KArgs *a, size_t limit) {
@@ -112,26 +147,22 @@ static int prepare(const KArgs *a, Gemm g, size_t limit, void **out, size_t *wor
         *workspace = cuda_skinny_workspace(a, limit);
         return OK;
     }
-    size_t copied = g.epilogue ? copy_bytes(a) : 0, of_product = gemm_workspace(&g, limit - copied);
     int code = types_check(a, &g, e);
     if (code) return code;
     LinearState *state = calloc(1, sizeof *state);
     if (!state) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *state);
     state->base.release = state_release;
-    code = plan_open(a, &g, of_product, state, e);
-    if (code) {
-        state_release(state);
-        return code;
-    }
-    state->epilogue = g.epilogue;
-    state->copied = copied;
-    *out = state;
-    *workspace = max_size(copied + of_product, db_workspace(a, limit)); /* db comes after the product */
-    return OK;
+    state->gemm = g;
+    state_place(a, state, limit);
+    *workspace = max_size(state->before + state->of_product, db_workspace(a, limit)); /* db comes after the product */
+    code = plan_open(a, state, e);
+    if (code) state_release(state);
+    else *out = state;
+    return code;
 }
 
 int k_cuda_linear_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(a, forward_gemm(a, limit), limit, state, workspace, e);
+    return prepare(a, forward_gemm(a), limit, state, workspace, e);
 }
 
 int k_cuda_linear_dx_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
@@ -144,21 +175,29 @@ int k_cuda_linear_dw_prepare(const KArgs *a, size_t limit, void **state, size_t 
 
 /* ---- runs */
 
+/* `count` rows from `row` on: the product, and what is left behind it. */
+static int rows_run(const KArgs *a, int64_t row, int64_t count, Err *e) {
+    const LinearState *state = a->state;
+    const Gemm *g = &state->gemm;
+    const View *x = &a->in[0], b = bias_left(a, g->epilogue);
+    View y = a->out[0], product;
+    y.data = (char *)y.data + (size_t)(row * g->n) * dtype_size(y.dtype);
+    y.count = count * g->n;
+    product = y;
+    if (state->wide) product.data = a->workspace, product.dtype = DT_F32;
+    int code = gemm_run(a->device, count < g->m ? state->rest : state->plan,
+                        (const char *)x->data + (size_t)(row * g->k) * dtype_size(x->dtype), a->in[1].data, a->in[2].data,
+                        product.data, (char *)a->workspace + state->before, e);
+    return code ? code : bias_act(a, &product, &b, act_left(a, g->epilogue), &y, e);
+}
+
 int k_cuda_linear(const KArgs *a, Err *e) {
     const LinearState *state = a->state;
-    const View *y = &a->out[0], none = {0};
-    View b = a->in[2];
-    ActAttr act = a->attr->linear.fused;
     int code = OK;
     if (cuda_skinny_fits(&a->in[1])) return cuda_skinny_forward(a, e);
-    if (state->epilogue && state->copied) {
-        code = bias_pad(a, b.data, b.dtype, b.count, a->workspace, y->dtype, b.count, 1, e);
-        b.data = a->workspace;
-    }
-    if (!code) code = gemm_run(a->device, state->plan, a->in[0].data, a->in[1].data, b.data, y->data,
-                               (char *)a->workspace + state->copied, e);
-    if (state->epilogue == GEMM_RELU || state->epilogue == GEMM_BIAS_RELU) act.act = ACT_NONE;
-    return code ? code : bias_act(a, y, state->epilogue >= GEMM_BIAS ? &none : &b, act, y, e);
+    const int64_t rows = a->out[0].count / state->gemm.n, each = state->gemm.m;
+    for (int64_t row = 0; row < rows && !code; row += each) code = rows_run(a, row, min_i64(each, rows - row), e);
+    return code;
 }
 
 int k_cuda_linear_dx(const KArgs *a, Err *e) {
@@ -176,6 +215,6 @@ int k_cuda_linear_dw(const KArgs *a, Err *e) {
     const View *dy = &a->in[1], *db = &a->out[1];
     if (cuda_skinny_fits(&a->out[0])) return cuda_skinny_dw(a, e);
     int code = gemm_run(a->device, state->plan, dy->data, a->in[0].data, db->data, a->out[0].data, a->workspace, e);
-    if (code || !db->count || state->epilogue == GEMM_SUM_A) return code;
+    if (code || !db->count || state->gemm.epilogue == GEMM_SUM_A) return code;
     return bias_sum(a, dy, db, a->workspace, a->workspace_bytes, e);
 }
