@@ -15,6 +15,7 @@ typedef struct DeviceInfo {
     int threads;           /* CPU */
     char detail[96];       /* "compute capability 9.0, 132 multiprocessors", or "" */
     int count;             /* devices of this kind that are here; 0 = there is but one */
+    char warning[512];     /* what is wrong with the files that plans are chosen by, or "" */
 } DeviceInfo;
 
 /* Takes a piece of text. */
@@ -56,7 +57,8 @@ typedef struct DeviceTable {
     int (*prepare)(Device *, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *);
     int (*run)(Device *, const KArgs *args, Err *);
     /* From now on prepare times the ways in which an op can be run, and keeps the fastest for this and later processes;
-     * puts the path of the file that it is kept in, then what is wrong with that file. NULL: there is nothing to choose. */
+     * puts the path of the file that it is kept in, then what is wrong with that file. NULL: there is nothing to
+     * choose. */
     int (*tune)(Device *, DeviceText *put, void *arg, Err *);
     void (*trim)(Device *); /* drops cached states; only while no program holds one */
     bool dry;          /* computes nothing: contents need not be made for it */

@@ -29,7 +29,7 @@ static int described(lua_State *L) {
     return 1;
 }
 
-/* device:info() -> {kind, name, driver, detail, memory_total, memory_free, threads, count};
+/* device:info() -> {kind, name, driver, detail, memory_total, memory_free, threads, count, warning};
  * what is not known is absent */
 static int info(lua_State *L) {
     Err e;
@@ -44,6 +44,7 @@ static int info(lua_State *L) {
     if (found.memory_total) bind_set_integer(L, "memory_total", (lua_Integer)found.memory_total);
     if (found.memory_free) bind_set_integer(L, "memory_free", (lua_Integer)found.memory_free);
     if (found.threads) bind_set_integer(L, "threads", found.threads);
+    if (found.warning[0]) bind_set_string(L, "warning", found.warning);
     if (found.count) bind_set_integer(L, "count", found.count);
     return 1;
 }

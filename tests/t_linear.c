@@ -68,7 +68,7 @@ static void operand_free(Operand *a) {
 }
 
 /* Within `roundings` roundings to the result's type, and one of the sum of `terms` numbers before something was added
- * to it if `between` (a library's product, without room for it in fp32); fp32 sums of products of numbers within [-1, 1], see t_onednn.c. */
+ * to it if `between`; fp32 sums of products of numbers within [-1, 1], see t_onednn.c. */
 static bool near_exact(const Operand *a, int64_t terms, int roundings, bool between) {
     DType t = a->view.dtype;
     double unit = t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0x1p-24, least = t == DT_F16 ? 0x1p-24 : 0;
@@ -137,10 +137,13 @@ static void check(const char *name, const Case *c, Pass pass, const Attr *attr, 
     for (int k = 0; k < OPERANDS; k++)
         if (is_there(t, pass, k)) *apply_view(&args, place[pass][k]) = t[k].view;
     if (!ok(run(&args, t, pass, limit, false, &e) == OK, "%s runs %s", name, e.text)) return;
-    bool same = is_same(t, pass, true), near = true, between = pass == FORWARD && c->o > NARROW && (limit == 0 || getenv("EMULATE_EPILOGUES"));
+    /* where there is no room for the product in fp32 */
+    bool between = pass == FORWARD && c->o > NARROW && (limit == 0 || getenv("EMULATE_EPILOGUES"));
+    bool same = is_same(t, pass, true), near = true;
     for (int k = 0; k < OPERANDS; k++) {
         if (!is_there(t, pass, k) || !is_output(pass, k)) continue;
-        near &= pass == DX_ACT && k == B ? near_sum(&t[X], &t[B]) : near_exact(&t[k], terms[pass], pass == DX_ACT ? 2 : 1, between);
+        near &= pass == DX_ACT && k == B ? near_sum(&t[X], &t[B])
+                                         : near_exact(&t[k], terms[pass], pass == DX_ACT ? 2 : 1, between);
     }
     ok(near, "%s: as in float64", name);
     setenv("EMULATE_REVERSE", "1", 1);

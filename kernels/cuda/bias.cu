@@ -5,8 +5,8 @@
 #include "lanes.h"
 #include "launch.h"
 
-/* BLOCKS: two for each multiprocessor of the largest GPUs, with UNROLL rows in flight per thread; a number that does not
- * depend on the device, since workspace is planned by it. */
+/* BLOCKS: two for each multiprocessor of the largest GPUs, with UNROLL rows in flight per thread; a number that does
+ * not depend on the device, since workspace is planned by it. */
 enum { THREADS = 256, BLOCKS = 264, UNROLL = 4, GROUPS = 8, LANES = 8 };
 
 typedef enum Mode { MODE_ACT, MODE_ACT_DX, MODE_SUM } Mode;
@@ -36,14 +36,13 @@ template <int N, int MODE> static __device__ Row<N> row_load(const Columns &c, i
 
 template <int N, int MODE, bool PLAIN>
 static __device__ void row_step(const Columns &c, int64_t at, const Row<N> &row, const float *bias, float *acc) {
-    const ActAttr act = c.act;
+    const ActFn f = (ActFn)c.act.act;
     float x[N], s[N];
     piece_unpack(c.x_type, row.x, x);
     if (MODE == MODE_ACT_DX) piece_unpack(c.s_type, row.s, s);
     for (int n = 0; n < N; n++) {
-        if (MODE == MODE_ACT) x[n] += bias[n];
-        if (MODE == MODE_ACT) x[n] = PLAIN ? act_value_plain(act.act, x[n], act.slope) : act_value(act.act, x[n], act.slope);
-        if (MODE == MODE_ACT_DX) x[n] *= PLAIN ? act_slope_plain(act.act, s[n], act.slope) : act_slope(act.act, s[n], act.slope);
+        if (MODE == MODE_ACT) x[n] = (PLAIN ? act_value_plain : act_value)(f, x[n] + bias[n], c.act.slope);
+        if (MODE == MODE_ACT_DX) x[n] *= (PLAIN ? act_slope_plain : act_slope)(f, s[n], c.act.slope);
         if (MODE != MODE_ACT) acc[n] += x[n];
     }
     if (MODE != MODE_SUM) lanes_store<N>(c.y_type, c.y, at, x);
@@ -94,9 +93,9 @@ static __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_co
 
 /* ---- launches */
 
-/* Threads side by side in a block: a power of two, so that blocks have THREADS threads, as suits eight channels each. It
- * is the same for tensors that do not lie in 16-byte words: then the order of the sums is, too, and it is known before a
- * tensor's place is. */
+/* Threads side by side in a block: a power of two, so that blocks have THREADS threads, as suits eight channels each.
+ * It is the same for tensors that do not lie in 16-byte words: then the order of the sums is, too, and it is known
+ * before a tensor's place is. */
 static unsigned block_width(int64_t channels) {
     unsigned x = 1;
     while (x < WARP && x * 8 < channels) x *= 2;

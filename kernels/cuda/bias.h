@@ -9,7 +9,7 @@
 
 #include "cuda.h"
 
-/* `parts` arrays of `count` fp32 numbers, each `stride` behind the one before: what blocks have summed up on their own */
+/* `parts` arrays of `count` fp32 numbers, each `stride` behind the one before: what blocks have summed up alone */
 typedef struct Parts {
     float *at;
     int64_t count, stride;

@@ -115,6 +115,8 @@ int libraries_describe(CudaDevice *c, DeviceText *put, void *arg, Err *e);
 void libraries_close(CudaDevice *c);
 int cuda_tune(Device *d, DeviceText *put, void *arg, Err *e);
 void planning_free(Planning *p); /* NULL is allowed */
+/* What is wrong with the files of picks, or "". */
+void planning_warning(CudaDevice *c, char *text, size_t size);
 Nvml *nvml_open(int ordinal); /* NULL: there is none */
 void nvml_close(Nvml *n);     /* NULL is allowed, also below */
 size_t nvml_used(const Nvml *n); /* bytes of the GPU that this process holds; 0: not known */

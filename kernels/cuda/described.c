@@ -12,6 +12,7 @@ static int described_info(Device *d, DeviceInfo *info, Err *e) {
     (void)e;
     cuda_model_info(&((CudaDevice *)d)->model, info);
     libraries_versions(info->driver, sizeof info->driver);
+    planning_warning((CudaDevice *)d, info->warning, sizeof info->warning);
     return OK;
 }
 

@@ -105,6 +105,7 @@ static int real_info(Device *d, DeviceInfo *info, Err *e) {
     cuda_model_info(&c->model, info);
     nvml_driver(c->nvml, driver, sizeof driver);
     libraries_versions(libraries, sizeof libraries);
+    planning_warning(c, info->warning, sizeof info->warning);
     code = cuda_check(c, cudaRuntimeGetVersion(&cuda), "the version of CUDA", e); /* 13000 */
     snprintf(info->driver, sizeof info->driver, "driver %s, CUDA %d.%d, %s", driver[0] ? driver : "of unknown version",
              cuda / 1000, cuda / 10 % 100, libraries);

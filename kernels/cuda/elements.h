@@ -1,5 +1,6 @@
-/* elements.h: what kernels over elements in memory order share. A thread takes eight neighbours at a time: 16-byte loads
- * and stores where the operands are aligned, single elements in the last piece and elsewhere. Arithmetic is in fp32. */
+/* elements.h: what kernels over elements in memory order share. A thread takes eight neighbours at a time: 16-byte
+ * loads and stores where the operands are aligned, single elements in the last piece and elsewhere. Arithmetic is in
+ * fp32. */
 #ifndef MT_ELEMENTS_H
 #define MT_ELEMENTS_H
 
@@ -18,8 +19,9 @@ static inline Elements elements_of(const View *v) {
 
 static __host__ __device__ inline bool elements_aligned(Elements x) { return lanes_aligned<LANES>(x.type, x.data); }
 
-/* values[k] = elements [begin, begin + n) of operand k; `begin` is a multiple of LANES. whole: n is LANES and all operands
- * are aligned; then all are loaded before the first is converted, so that their loads are under way together. */
+/* values[k] = elements [begin, begin + n) of operand k; `begin` is a multiple of LANES. whole: n is LANES and all
+ * operands are aligned; then all are loaded before the first is converted, so that their loads are under way
+ * together. */
 template <int N>
 static __device__ inline void elements_load(float (*values)[LANES], const ElementsOf<N> &x, int64_t begin, int n,
                                             bool whole) {

@@ -3,7 +3,8 @@
  * product (gemm.h) and, where that has no fitting epilogue, the kernels of bias.h behind it.
  *
  * The library's own epilogues for f'(s) want ReLU's mask as one bit per element; what the program keeps is ReLU's
- * output, so dx *= f'(s) is bias.h's. They also want the bias in y's type: one in another (fp32 under amp) is not theirs.
+ * output, so dx *= f'(s) is bias.h's. They also want the bias in y's type: one in another (fp32 under amp) is not
+ * theirs.
  *
  * Where the library leaves bias or activation to the kernels behind it, a 16-bit y is not rounded before them: the
  * product goes to the workspace in fp32, by as many rows at a time as there is room for. Only where there is none, it
@@ -43,8 +44,8 @@ static void state_release(void *p) {
  * answers only where there is a GPU: what is planned without one has to hold with one. */
 static size_t gemm_workspace(const Gemm *g, size_t limit) {
     int64_t tiles = ((g->m + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE);
-    int64_t parts = min_i64(PROCESSORS / tiles, g->k / SPLIT_K), room = (int64_t)(limit / sizeof(float)) / (g->m * g->n);
-    parts = min_i64(parts, room);
+    int64_t parts = min_i64(PROCESSORS / tiles, g->k / SPLIT_K);
+    parts = min_i64(parts, (int64_t)(limit / sizeof(float)) / (g->m * g->n));
     return parts < 2 ? 0 : (size_t)(parts * g->m * g->n) * sizeof(float);
 }
 
@@ -101,7 +102,7 @@ static View bias_left(const KArgs *a, GemmEpilogue e) { return has_bias(e) ? (Vi
 static void state_place(const KArgs *a, LinearState *s, size_t room) {
     Gemm *g = &s->gemm;
     size_t row = (size_t)g->n * sizeof(float);
-    bool forward = a->kind == OP_linear, left = forward && (bias_left(a, g->epilogue).count || act_left(a, g->epilogue).act);
+    bool left = a->kind == OP_linear && (bias_left(a, g->epilogue).count || act_left(a, g->epilogue).act);
     int64_t rows = (int64_t)(room / CUDA_ALIGNMENT * CUDA_ALIGNMENT / row);
     rows = rows < g->m ? rows / ROWS * ROWS : g->m;
     s->wide = left && a->out[0].dtype != DT_F32 && rows > 0;
@@ -180,13 +181,13 @@ static int rows_run(const KArgs *a, int64_t row, int64_t count, Err *e) {
     const LinearState *state = a->state;
     const Gemm *g = &state->gemm;
     const View *x = &a->in[0], b = bias_left(a, g->epilogue);
+    const char *from = (const char *)x->data + (size_t)(row * g->k) * dtype_size(x->dtype);
     View y = a->out[0], product;
     y.data = (char *)y.data + (size_t)(row * g->n) * dtype_size(y.dtype);
     y.count = count * g->n;
     product = y;
     if (state->wide) product.data = a->workspace, product.dtype = DT_F32;
-    int code = gemm_run(a->device, count < g->m ? state->rest : state->plan,
-                        (const char *)x->data + (size_t)(row * g->k) * dtype_size(x->dtype), a->in[1].data, a->in[2].data,
+    int code = gemm_run(a->device, count < g->m ? state->rest : state->plan, from, a->in[1].data, a->in[2].data,
                         product.data, (char *)a->workspace + state->before, e);
     return code ? code : bias_act(a, &product, &b, act_left(a, g->epilogue), &y, e);
 }

@@ -131,7 +131,8 @@ extern "C" int cuda_flush(CudaDevice *c, Err *e) {
                                                       : update_kernel<OP_adam, adam_at<1>, adam_at<4>>;
     const int64_t most = (int64_t)c->model.processors * MULTIPROCESSOR_BLOCKS;
     const dim3 grid((unsigned)min_i64(q->update.chunks, most));
-    const int code = cuda_check(c, launch(kernel, grid, dim3(THREADS), c->stream, q->update), op_info(q->kind)->name, e);
+    const char *name = op_info(q->kind)->name;
+    const int code = cuda_check(c, launch(kernel, grid, dim3(THREADS), c->stream, q->update), name, e);
     q->update.n = 0; /* also where it failed: nothing is launched twice */
     return code;
 }

@@ -65,13 +65,24 @@ const Pick *planning_find(CudaDevice *c, const Planning *p, const char *op, size
     return picks_find(&p->picks, c->model.name, cudnnGetVersion(), op, limit);
 }
 
+void planning_warning(CudaDevice *c, char *text, size_t size) {
+    Planning *p;
+    Err e = {0, ""};
+    int code = planning_of(c, &p, &e);
+    if (!code && p->picks.damaged > 1)
+        snprintf(text, size, "%s; %d lines are ignored in all", p->picks.problem.text, p->picks.damaged);
+    else snprintf(text, size, "%s", code ? e.text : p->picks.damaged ? p->picks.problem.text : "");
+}
+
 int planning_keep(CudaDevice *c, Planning *p, const char *op, size_t limit, const char *way, const EngineId *engine,
                   size_t workspace, double us, Err *e) {
     Pick pick = {.version = cudnnGetVersion(), .limit = limit, .engine = *engine, .workspace = workspace, .us = us};
     snprintf(pick.device, sizeof pick.device, "%s", c->model.name);
     snprintf(pick.op, sizeof pick.op, "%s", op);
     snprintf(pick.way, sizeof pick.way, "%s", way);
-    int code = picks_set(&p->picks, &pick, e);
+    /* what another process has kept meanwhile stays */
+    int code = access(p->path, F_OK) ? OK : picks_load(&p->picks, p->path, e);
+    if (!code) code = picks_set(&p->picks, &pick, e);
     return code ? code : picks_save(&p->picks, p->path, e);
 }
 

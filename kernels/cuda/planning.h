@@ -15,7 +15,7 @@ struct Planning {
 int planning_of(CudaDevice *c, Planning **out, Err *e);
 /* The pick for an op under a limit; NULL: none. */
 const Pick *planning_find(CudaDevice *c, const Planning *p, const char *op, size_t limit);
-/* Adds a pick and writes the user's file. */
+/* Adds a pick to the user's file, as it is now. */
 int planning_keep(CudaDevice *c, Planning *p, const char *op, size_t limit, const char *way, const EngineId *engine,
                   size_t workspace, double us, Err *e);
 

@@ -84,7 +84,7 @@ static __device__ void put_sum(const Skinny &s, int64_t row, int o, float sum) {
     dtype_store(s.y.type, s.y.at, (size_t)at, act_value(s.act.act, sum, s.act.slope));
 }
 
-/* blockIdx: (BLOCK_ROWS rows, part of the columns). Rows and outputs that are not there are computed as the last one. */
+/* blockIdx: (BLOCK_ROWS rows, part of the columns). Rows and outputs that are not there are computed as the last. */
 template <int O, int T>
 static __global__ void __launch_bounds__(WARPS *WARP, 1) forward_kernel(const __grid_constant__ Skinny s) {
     const int lane = (int)threadIdx.x % WARP;

@@ -139,6 +139,7 @@ local function show_device(name, note)
     if part ~= "" then parts[#parts + 1] = part end
   end
   print(("%-9s %s"):format(name, table.concat(parts, ", ")))
+  if info.warning then print(("%-9s warning: %s"):format("", info.warning)) end
   return info
 end
 

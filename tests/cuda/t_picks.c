@@ -133,6 +133,49 @@ static void test_choice(CudaDevice *device) {
     graph_free(&g);
 }
 
+/* Another process keeps picks in the same file; lines of it are damaged; there is no place for it. */
+static void test_shared(CudaDevice *device) {
+    static const EngineId engine = {.engine = 7};
+    Picks other = {NULL};
+    Pick pick = {.version = 1, .us = 1};
+    Planning *p;
+    char warning[512], home[CACHE_PATH];
+    Err e;
+    planning_of(device, &p, &e);
+    const int before = p->picks.n;
+    strcpy(pick.device, "NVIDIA H200"), strcpy(pick.op, "theirs"), strcpy(pick.way, "plain");
+    ok(!picks_load(&other, p->path, &e) && !picks_set(&other, &pick, &e) && !picks_save(&other, p->path, &e),
+       "another process keeps a pick");
+    is_int(planning_keep(device, p, "ours", LIMIT, "plain", &engine, 0, 1.0, &e), OK, "this one keeps another");
+    picks_free(&other);
+    ok(!picks_load(&other, p->path, &e) && other.n == before + 2, "both are in the file");
+    picks_free(&other);
+    planning_warning(device, warning, sizeof warning);
+    is_str(warning, "", "nothing is wrong with it");
+
+    FILE *f = fopen(p->path, "a");
+    if (f) fputs("cut off\nand again\n", f);
+    ok(f && !fclose(f), "two damaged lines");
+    planning_free(device->planning);
+    device->planning = NULL;
+    planning_warning(device, warning, sizeof warning);
+    has_text(warning, "picks-NVIDIA-H200.txt:", "are told with the file");
+    has_text(warning, "2 lines are ignored in all", "and their number");
+
+    snprintf(home, sizeof home, "%s", getenv("HOME") ? getenv("HOME") : "");
+    unsetenv("HOME"), unsetenv("XDG_CACHE_HOME");
+    planning_free(device->planning);
+    device->planning = NULL;
+    ok(!planning_of(device, &p, &e) && p->picks.n == 0, "without a home there are plans, and no picks");
+    is_int(cuda_tune(&device->base, NULL, NULL, &e), ERR_FILE, "but no tuning");
+    has_text(e.text, "HOME is not set", "which says why");
+    setenv("HOME", home, 1), setenv("XDG_CACHE_HOME", "/dev/null", 1);
+    is_int(planning_keep(device, p, "ours", LIMIT, "plain", &engine, 0, 1.0, &e), ERR_FILE, "nor without a folder");
+    setenv("XDG_CACHE_HOME", test_folder, 1);
+    planning_free(device->planning);
+    device->planning = NULL;
+}
+
 /* A shipped engine can be made ready for a GPU that is not here. */
 static void test_plans(CudaDevice *device) {
     static const Case layer = {64, 64, 128, 3, 30, 0};
@@ -181,6 +224,7 @@ int main(void) {
     test_file();
     test_damage();
     test_choice(device);
+    test_shared(device);
     test_plans(device);
     planning_free(device->planning);
     libraries_close(device);

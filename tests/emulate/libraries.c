@@ -20,6 +20,8 @@ int cuda_tune(Device *d, DeviceText *put, void *arg, Err *e) {
 
 void planning_free(Planning *p) { (void)p; }
 
+void planning_warning(CudaDevice *c, char *text, size_t size) { (void)c, snprintf(text, size, "%s", ""); }
+
 Nvml *nvml_open(int ordinal) {
     (void)ordinal;
     return NULL;
