@@ -178,7 +178,7 @@ fuzz: $(BUILD)/tests/t_fuzz $(BUILD)/tests/unit/t_safetensors ## random networks
 	$(Q)FUZZ=20000 SEED=$$(date +%s) $(BUILD)/tests/t_fuzz
 	$(Q)FUZZ=50000 SEED=$$(date +%s) $(BUILD)/tests/unit/t_safetensors
 
-gpu-check: all $(C_TESTS) ## what needs a GPU: ops, exactness, sanitizers, sweeps, beside PyTorch (docs/gpu.md)
+gpu-check: all $(C_TESTS) $(CUDA_TESTS) ## what needs a GPU: ops, exactness, sanitizers, sweeps, beside PyTorch (docs/gpu.md)
 	$(Q)BUILD=$(BUILD) sh tests/gpu.sh
 
 PYTHON ?= /usr/bin/python3

@@ -9,7 +9,9 @@
 
 /* Buffers start at multiples of CUDA_ALIGNMENT. Algorithms are asked for that want no more than 16 bytes, which is all
  * that their loads use. */
-enum { GEMM_ALIGNMENT = 16 };
+enum { GEMM_ALIGNMENT = 16, CANDIDATES = 8 };
+/* Parts of a sum are added up in fp32 in a step of its own, in an order that is the same in every run. */
+static const uint32_t REDUCTIONS = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 struct GemmPlan {
     cublasLtMatmulDesc_t product;
@@ -56,36 +58,43 @@ static cublasStatus_t layout_describe(cublasLtMatrixLayout_t *layout, DType t, i
 
 static cublasStatus_t preference_describe(cublasLtMatmulPreference_t *preference, size_t workspace) {
     uint32_t alignment = GEMM_ALIGNMENT;
-    /* parts of a sum are added up in fp32, in an order that does not change */
-    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(preference);
     SET(status, *preference, cublasLtMatmulPreferenceSetAttribute, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
     SET(status, *preference, cublasLtMatmulPreferenceSetAttribute, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-        reductions);
+        REDUCTIONS);
     for (size_t k = 0; k < ARRAY_LEN(alignments); k++)
         SET(status, *preference, cublasLtMatmulPreferenceSetAttribute, alignments[k], alignment);
     return status;
 }
 
-/* The heuristic's first choice; *found false: there is none. */
+/* Is it ready, within the workspace, and are its sums in one order? */
+static bool result_may(const cublasLtMatmulHeuristicResult_t *result, size_t workspace) {
+    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_MASK;
+    size_t written = 0;
+    return !result->state && result->workspaceSize <= workspace &&
+           !cublasLtMatmulAlgoConfigGetAttribute(&result->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
+                                                 sizeof reduction, &written) &&
+           !(reduction & ~REDUCTIONS);
+}
+
+/* The first of the heuristic's list that may be taken; *found false: there is none. */
 static cublasStatus_t algorithm_choose(cublasLtHandle_t handle, GemmPlan *p, size_t workspace, bool *found) {
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t result;
-    int n = 0;
+    cublasLtMatmulHeuristicResult_t result[CANDIDATES];
+    int n = 0, k = 0;
     *found = false;
     cublasStatus_t status = preference_describe(&preference, workspace);
     if (!status)
-        status = cublasLtMatmulAlgoGetHeuristic(handle, p->product, p->first, p->second, p->d, p->d, preference, 1,
-                                                &result, &n);
+        status = cublasLtMatmulAlgoGetHeuristic(handle, p->product, p->first, p->second, p->d, p->d, preference,
+                                                CANDIDATES, result, &n);
     if (preference) cublasLtMatmulPreferenceDestroy(preference);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return CUBLAS_STATUS_SUCCESS;
-    if (status || n < 1 || result.state || result.workspaceSize > workspace) return status;
-    p->algorithm = result.algo;
-    p->workspace = result.workspaceSize;
-    *found = true;
+    while (!status && k < n && !result_may(&result[k], workspace)) k++;
+    *found = !status && k < n;
+    if (*found) p->algorithm = result[k].algo, p->workspace = result[k].workspaceSize;
     return status;
 }
 

@@ -93,10 +93,15 @@ static bool has_relu(GemmEpilogue e) { return e == GEMM_RELU || e == GEMM_BIAS_R
 
 /* What is left of a forward op behind the product. */
 static ActAttr act_left(const KArgs *a, GemmEpilogue e) {
-    return has_relu(e) ? (ActAttr){.act = ACT_NONE} : a->attr->linear.fused;
+    ActAttr act = a->attr->linear.fused;
+    if (has_relu(e)) act.act = ACT_NONE;
+    return act;
 }
 
-static View bias_left(const KArgs *a, GemmEpilogue e) { return has_bias(e) ? (View){.data = NULL} : a->in[2]; }
+static View bias_left(const KArgs *a, GemmEpilogue e) {
+    const View none = {0};
+    return has_bias(e) ? none : a->in[2];
+}
 
 /* Divides `room` bytes: what stands before the product's own, and that. */
 static void state_place(const KArgs *a, LinearState *s, size_t room) {
