@@ -1,5 +1,5 @@
-/* Every way of every pass of a convolution, by the first engines that cuDNN has for it, against float64: on a GPU that is
- * here. A pick says which way and engine are taken, as after a tuning. */
+/* Every way of every pass of a convolution, by the first engines that cuDNN has for it, against float64: on a GPU that
+ * is here. A pick says which way and engine are taken, as after a tuning. */
 #include <math.h>
 
 #include "described.h"
@@ -56,8 +56,10 @@ static Operand operand_new(View *v) {
 static void operands_new(KArgs *a, ConvPass pass, Operand *t) {
     View *x = pass == CONV_DATA ? &a->out[0] : &a->in[0], *w = pass == CONV_WEIGHTS ? &a->out[0] : &a->in[1];
     View *y = pass == CONV_FORWARD ? &a->out[0] : pass == CONV_DATA ? &a->in[0] : &a->in[1];
-    View none = {.count = 0}, *third = &a->in[2];
-    View *all[OPERANDS] = {x, w, y, pass == CONV_FORWARD ? third : &none, pass == CONV_DATA ? third : &none, &a->out[1]};
+    static View none;
+    View *third = &a->in[2];
+    View *b = pass == CONV_FORWARD ? third : &none, *s = pass == CONV_DATA ? third : &none;
+    View *all[OPERANDS] = {x, w, y, b, s, &a->out[1]};
     for (int k = 0; k < OPERANDS; k++) t[k] = operand_new(all[k]);
 }
 
