@@ -2,6 +2,7 @@
 #ifndef MT_OP_H
 #define MT_OP_H
 
+#include "cells.h"
 #include "dtype.h"
 #include "pointwise.h"
 #include "shape.h"
@@ -25,6 +26,7 @@ typedef struct OpInfo {
     int n_in, n_out;                          /* slots, the optional ones included */
     bool in_optional[OP_IN], out_optional[OP_OUT];
     bool out_updated[OP_OUT];                 /* "*": read and written */
+    bool out_wide[OP_OUT];                    /* "!": fp32 in every precision */
 } OpInfo;
 
 #ifdef __cplusplus
@@ -53,6 +55,11 @@ typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum; } L
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
 typedef struct ScalerAttr { float growth, backoff; int32_t interval; } ScalerAttr;
 
+/* time is dimension 1 of (N, T, F) with batch_first, else dimension 0; reverse: the last step comes first */
+typedef struct RnnAttr { RnnMode mode; int32_t batch_first, reverse; } RnnAttr;
+/* p, id: dropout of the probabilities, 0: none; dimensions as in RnnAttr */
+typedef struct AttentionAttr { int32_t heads, causal, batch_first; float p; uint32_t id; } AttentionAttr;
+
 typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* of PyTorch's dimensions */
 
 /* Cleared to zero bytes before it is filled, so that two equal attributes are equal as memory. */
@@ -63,6 +70,8 @@ typedef union Attr {
     ActAttr act;
     DropAttr drop;
     AxisAttr axis;
+    RnnAttr rnn;
+    AttentionAttr attention;
     LossAttr loss;
     OptimAttr optim;
     ScalerAttr scaler;

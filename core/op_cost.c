@@ -11,6 +11,19 @@ static double product(const Program *p, int y, int w) {
     return w == NO_BUF ? 0 : 2 * elements(p, y) * elements(p, w) / (double)p->bufs[w].shape.dim[0];
 }
 
+/* Products with both matrices for each sample and step. */
+static double recurrent(const Program *p, int y, int w_ih, int w_hh) {
+    if (w_hh == NO_BUF) return 0;
+    double samples = elements(p, y) / (double)p->bufs[w_hh].shape.dim[1];
+    return 2 * samples * (elements(p, w_ih) + elements(p, w_hh));
+}
+
+/* One product of all rows of a sample with all of them, T T C, of which a causal one needs half. */
+static double attention(const Program *p, const Op *op, int y) {
+    int64_t steps = p->bufs[y].shape.dim[op->attr.attention.batch_first ? 1 : 0];
+    return 2 * elements(p, y) * (double)steps / (op->attr.attention.causal ? 2 : 1);
+}
+
 /* One operation per element of the largest operand. */
 static double pointwise(const Program *p, const Op *op) {
     double most = 0;
@@ -26,6 +39,10 @@ static double flops(const Program *p, const Op *op) {
     case OP_conv2d: case OP_linear: return product(p, op->out[0], op->in[1]);
     case OP_conv2d_dx: case OP_linear_dx: return product(p, op->in[0], op->in[1]);
     case OP_conv2d_dw: case OP_linear_dw: return product(p, op->in[1], op->out[0]);
+    case OP_rnn: return recurrent(p, op->out[0], op->in[1], op->in[2]);
+    case OP_rnn_dx: return 2 * recurrent(p, op->in[4], op->in[2], op->in[3]);
+    case OP_attention: return 2 * attention(p, op, op->out[0]);
+    case OP_attention_dx: return 5 * attention(p, op, op->in[0]);
     case OP_view: return 0;
     default: return pointwise(p, op);
     }

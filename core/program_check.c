@@ -92,9 +92,39 @@ static bool conv_fits(const Buf *x, const Buf *w, const Buf *y, const ConvAttr *
            x->shape.dim[1] == w->shape.dim[1] * a->groups && x->dtype == w->dtype;
 }
 
+/* x (..., I), y (..., O), w (O, I) */
 static bool linear_fits(const Buf *x, const Buf *w, const Buf *y) {
-    return x->shape.rank == 2 && w->shape.rank == 2 && y->shape.rank == 2 && x->shape.dim[0] == y->shape.dim[0] &&
-           x->shape.dim[1] == w->shape.dim[1] && y->shape.dim[1] == w->shape.dim[0] && x->dtype == y->dtype;
+    int last = x->shape.rank - 1;
+    Shape like = y->shape;
+    if (last < 1 || w->shape.rank != 2 || y->shape.rank != x->shape.rank) return false;
+    like.dim[last] = x->shape.dim[last];
+    return shape_equal(&like, &x->shape) && x->shape.dim[last] == w->shape.dim[1] &&
+           y->shape.dim[last] == w->shape.dim[0] && x->dtype == y->dtype;
+}
+
+/* x (.., .., I), y (.., .., H), saved (.., .., saved H); w (gates H, I), (gates H, H) */
+static bool rnn_fits(const Buf *x, const Buf *w_ih, const Buf *w_hh, const Buf *y, const Buf *saved, RnnMode mode) {
+    const RnnInfo info = rnn_info(mode);
+    Shape like = y->shape;
+    if (x->shape.rank != 3 || y->shape.rank != 3 || w_ih->shape.rank != 2 || w_hh->shape.rank != 2) return false;
+    int64_t hidden = y->shape.dim[2];
+    like.dim[2] = x->shape.dim[2];
+    if (!shape_equal(&like, &x->shape) || x->dtype != y->dtype) return false;
+    like.dim[2] = info.saved * hidden;
+    if (saved && (!shape_equal(&like, &saved->shape) || saved->dtype != y->dtype)) return false;
+    return w_ih->shape.dim[0] == info.gates * hidden && w_ih->shape.dim[1] == x->shape.dim[2] &&
+           w_hh->shape.dim[0] == info.gates * hidden && w_hh->shape.dim[1] == hidden;
+}
+
+/* qkv (.., .., 3 C), y (.., .., C), lse (N, heads, T) */
+static bool attention_fits(const Buf *qkv, const Buf *y, const Buf *lse, const AttentionAttr *a) {
+    Shape like = y->shape;
+    if (qkv->shape.rank != 3 || y->shape.rank != 3 || qkv->dtype != y->dtype) return false;
+    int batch = a->batch_first ? 0 : 1;
+    Shape rows = shape3(y->shape.dim[batch], a->heads, y->shape.dim[1 - batch]);
+    like.dim[2] *= 3;
+    return shape_equal(&like, &qkv->shape) && a->heads > 0 && y->shape.dim[2] % a->heads == 0 &&
+           (!lse || (shape_equal(&rows, &lse->shape) && lse->dtype == DT_F32));
 }
 
 static bool same_elements(const Buf *a, const Buf *b) {
@@ -135,9 +165,10 @@ static bool concat_fits(const Program *p, const Op *op) {
 }
 
 static bool operands_fit(const Program *p, const Op *op) {
-    const Buf *a = op->in[0] == NO_BUF ? NULL : &p->bufs[op->in[0]];
-    const Buf *b = op->in[1] == NO_BUF ? NULL : &p->bufs[op->in[1]];
-    const Buf *y = &p->bufs[op->out[0]];
+    const Buf *in[OP_IN], *out[OP_OUT];
+    for (int k = 0; k < OP_IN; k++) in[k] = op->in[k] == NO_BUF ? NULL : &p->bufs[op->in[k]];
+    for (int k = 0; k < OP_OUT; k++) out[k] = op->out[k] == NO_BUF ? NULL : &p->bufs[op->out[k]];
+    const Buf *a = in[0], *b = in[1], *y = out[0];
     Buf w;
     switch (op->kind) {
     case OP_conv2d: return conv_fits(a, b, y, &op->attr.conv) && a->dtype == y->dtype;
@@ -159,6 +190,10 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_slice: return slice_fits(a, y, &op->attr.axis);
     case OP_slice_dx: return slice_fits(y, a, &op->attr.axis);
     case OP_bias_db: return y->shape.rank == 1 && a->shape.rank >= 2;
+    case OP_rnn: return rnn_fits(a, b, in[2], y, out[1], op->attr.rnn.mode);
+    case OP_rnn_dx: return rnn_fits(b, in[2], in[3], a, in[5], op->attr.rnn.mode) && (!y || same_elements(b, y));
+    case OP_attention: return attention_fits(a, y, out[1], &op->attr.attention);
+    case OP_attention_dx: return attention_fits(b, a, in[3], &op->attr.attention) && same_elements(b, y);
     case OP_sgd: case OP_adam: return same_elements(a, y);
     default: return true;
     }

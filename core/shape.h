@@ -14,6 +14,7 @@ typedef struct Shape {
 
 static inline Shape shape1(int64_t a) { Shape s = {1, {a, 1, 1, 1}}; return s; }
 static inline Shape shape2(int64_t a, int64_t b) { Shape s = {2, {a, b, 1, 1}}; return s; }
+static inline Shape shape3(int64_t a, int64_t b, int64_t c) { Shape s = {3, {a, b, c, 1}}; return s; }
 static inline Shape shape4(int64_t a, int64_t b, int64_t c, int64_t d) { Shape s = {4, {a, b, c, d}}; return s; }
 
 #ifdef __cplusplus

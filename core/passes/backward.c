@@ -133,6 +133,37 @@ static void concat_back(Back *b, const Op *forward, int dy) {
     }
 }
 
+/* All of rnn's gradients come from one walk back in time. */
+static void rnn_back(Back *b, const Op *f, int dy) {
+    int of[5];
+    bool any = false;
+    for (int k = 0; k < 5; k++) {
+        of[k] = f->in[k] == NO_BUF ? NO_BUF : b->leaf[f->in[k]];
+        any |= of[k] != NO_BUF && b->wanted[of[k]];
+    }
+    if (!any) return;
+    int g[5], y = f->out[0];
+    for (int k = 0; k < 5; k++) g[k] = of[k] != NO_BUF && b->wanted[of[k]] ? grad_buf(b, of[k]) : NO_BUF;
+    Op *op = emit(b, OP_rnn_dx, f, dy, f->in[0], g[0]);
+    const int in[] = {f->in[1], f->in[2], y, f->out[1]};
+    memcpy(op->in + 2, in, sizeof in);
+    memcpy(op->out, g, sizeof g);
+    op_cost(b->p, op);
+    for (int k = 0; k < 5; k++)
+        if (g[k] != NO_BUF) contribute(b, f, of[k], g[k]);
+}
+
+static void attention_back(Back *b, const Op *f, int dy) {
+    int qkv = f->in[0], g;
+    if (!b->wanted[qkv]) return;
+    g = grad_buf(b, qkv);
+    Op *op = emit(b, OP_attention_dx, f, dy, qkv, g);
+    const int in[] = {f->out[0], f->out[1], f->in[1]};
+    memcpy(op->in + 2, in, sizeof in);
+    op_cost(b->p, op);
+    contribute(b, f, qkv, g);
+}
+
 /* Each row of ops.def with a gradient. dy is present except for losses. */
 static void differentiate(Back *b, const Op *f) {
     int x = f->in[0], y = f->out[0], dy = b->grad[y];
@@ -155,6 +186,8 @@ static void differentiate(Back *b, const Op *f) {
     case OP_mul: mul_back(b, f, dy); break;
     case OP_concat: concat_back(b, f, dy); break;
     case OP_slice: unary(b, OP_slice_dx, f, x, dy, NO_BUF); break;
+    case OP_rnn: rnn_back(b, f, dy); break;
+    case OP_attention: attention_back(b, f, dy); break;
     case OP_cross_entropy: loss(b, f, OP_cross_entropy_dx); break;
     case OP_mse: loss(b, f, OP_mse_dx); break;
     case OP_bce_logits: loss(b, f, OP_bce_logits_dx); break;

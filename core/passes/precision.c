@@ -60,17 +60,25 @@ static void set_type(Program *p, int buf, DType type) {
     program_resize(p, buf);
 }
 
+/* Is input k read in the type that the op computes in? Biases and targets are read as they are. */
+static bool follows(OpKind kind, int k) {
+    char name[16];
+    switch (op_info(kind)->autocast) {
+    case AUTOCAST_LOW: return op_operand(kind, false, k, name)[0] != 'b';
+    case AUTOCAST_WIDE: return k == 0;
+    default: return true;
+    }
+}
+
 static void cast_op(Casts *c, Op op, DType low) {
     Program *p = c->p;
     Autocast rule = op_info(op.kind)->autocast;
     DType type = rule == AUTOCAST_LOW ? low : rule == AUTOCAST_WIDE ? DT_F32 : widest(p, &op);
-    /* x, w of a product, not the bias; x of a loss, not the target */
-    int operands = rule == AUTOCAST_SAME ? OP_IN : rule == AUTOCAST_LOW ? 2 : 1;
-    for (int k = 0; k < operands; k++)
-        if (op.in[k] != NO_BUF && dtype_is_float(p->bufs[op.in[k]].dtype))
+    for (int k = 0; k < OP_IN; k++)
+        if (op.in[k] != NO_BUF && dtype_is_float(p->bufs[op.in[k]].dtype) && follows(op.kind, k))
             op.in[k] = cast_to(c, op.in[k], type, &op);
     for (int k = 0; k < OP_OUT; k++)
-        if (op.out[k] != NO_BUF && p->bufs[op.out[k]].dtype == DT_F32)
+        if (op.out[k] != NO_BUF && p->bufs[op.out[k]].dtype == DT_F32 && !op_info(op.kind)->out_wide[k])
             set_type(p, op.out[k], rule == AUTOCAST_WIDE ? DT_F32 : type);
     Op *out = program_op(p, op.kind, op.path);
     *out = op;
@@ -100,10 +108,18 @@ static void autocast(Program *p, DType low) {
     p->forward_end = p->body_end = p->n_ops;
 }
 
-/* Everything but the target, the loss and integers becomes 16-bit. */
+static bool stays_wide(const Program *p, int buf) {
+    if (buf == p->target || buf == p->loss) return true;
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_OUT; k++)
+            if (p->ops[i].out[k] == buf) return op_info(p->ops[i].kind)->out_wide[k];
+    return false;
+}
+
+/* Everything but the target, the loss, integers and what an op always has in fp32 becomes 16-bit. */
 static void narrow(Program *p, DType type, bool master) {
     for (int b = 0; b < p->n_bufs; b++) {
-        if (p->bufs[b].dtype != DT_F32 || b == p->target || b == p->loss) continue;
+        if (p->bufs[b].dtype != DT_F32 || stays_wide(p, b)) continue;
         set_type(p, b, type);
         p->bufs[b].master = master && p->bufs[b].kind == BUF_PERSISTENT;
     }

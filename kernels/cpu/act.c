@@ -2,15 +2,7 @@
 #include "act.h"
 
 #include "loops.h"
-
-#if defined(__x86_64__) && defined(__GLIBC__)
-/* libmvec's vector forms, which glibc's own header offers under -ffast-math only (and with it NaN would be lost) */
-__attribute__((simd("notinbranch"))) float expf(float);
-#if __GLIBC__ > 2 || __GLIBC_MINOR__ >= 35
-__attribute__((simd("notinbranch"))) float tanhf(float);
-__attribute__((simd("notinbranch"))) float erff(float);
-#endif
-#endif
+#include "vector_math.h"
 
 /* One loop per activation, so that the choice is made outside of it. */
 HOT static void act_block(ActFn f, float slope, float *y, const float *x, int64_t n) {

@@ -2,9 +2,7 @@
  * micro-batch's ops read one count of calls, so the backward pass and a recomputation draw the same factors again. */
 #include "loops.h"
 
-/* factors[n] of elements begin, begin + 1, ...; begin is a multiple of 4 */
-HOT static void factors_block(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin,
-                              int64_t n) {
+HOT void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i += 4) {
         Philox r = philox(seed, RNG_DROPOUT, id, call, (begin + (uint64_t)i) >> 2);
@@ -25,7 +23,7 @@ static void dropout_piece(const KArgs *a, int64_t begin, int64_t end) {
     const DropAttr *drop = &a->attr->drop;
     uint32_t call = *(const uint32_t *)a->in[1].data;
     int64_t n = end - begin;
-    factors_block(factors, drop->p, a->seed, drop->id, call, (uint64_t)begin, (n + 3) & ~(int64_t)3);
+    dropout_factors(factors, drop->p, a->seed, drop->id, call, (uint64_t)begin, (n + 3) & ~(int64_t)3);
     float *y = block_target(&a->out[0], begin, to);
     scale_block(y, block_load(&a->in[0], begin, n, from), factors, n);
     block_store(&a->out[0], begin, n, y);

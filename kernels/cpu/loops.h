@@ -36,4 +36,7 @@ float *block_target(const View *v, int64_t begin, float *scratch);
 /* Rounds values[n] into the view; nothing to do for fp32 values that already lie there. */
 void block_store(const View *v, int64_t begin, int64_t n, const float *values);
 
+/* factors[i] = dropout's of element begin + i; begin and n are multiples of 4. In dropout.c. */
+void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n);
+
 #endif

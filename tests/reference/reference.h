@@ -17,6 +17,7 @@ typedef struct Ref {
     StepState *state;   /* the op's "state" operand, input or output; NULL: absent */
     uint64_t seed;
     uint32_t micro;
+    double *scratch;    /* of recurrent layers: three numbers per unit; of attention: two per step */
     bool channels_last; /* dropout only: how x lies in memory, by which its draws are numbered */
 } Ref;
 
@@ -34,5 +35,8 @@ RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool
     ref_adaptive_avgpool_dx, ref_dropout, ref_count_call, ref_add, ref_copy, ref_accumulate, ref_cross_entropy, ref_cross_entropy_dx,
     ref_mse,
     ref_mse_dx, ref_bce_logits, ref_bce_logits_dx, ref_grad_check, ref_step_begin, ref_sgd, ref_adam, ref_scale_update;
+
+/* Not in the table: their cases are in t_sequence.c. */
+RefFn ref_rnn, ref_rnn_dx, ref_attention, ref_attention_dx;
 
 #endif

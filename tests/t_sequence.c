@@ -1,0 +1,314 @@
+/* t_sequence.c: recurrent layers and attention, on every device, against their float64 twins (tests/reference/), in every
+ * element type. Operands and the workspace stand between guard bytes; a second run must give the same bits.
+ *
+ * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "on_device.h"
+#include "reference/reference.h"
+#include "tap.h"
+
+enum { GUARD = 256, GUARD_BYTE = 0xA5, JUNK_BYTE = 0xC3, OPERANDS = OP_IN + OP_OUT };
+
+typedef struct Operand {
+    View view;
+    size_t bytes;
+    uint8_t *block, *first; /* GUARD bytes, the storage, GUARD bytes; the storage after the first run */
+    double *exact;          /* what it holds, and then what it should */
+} Operand;
+
+typedef struct Bench {
+    Device *device;
+    OpKind kind;
+    Attr attr;
+    Operand at[OPERANDS]; /* inputs, then outputs */
+    Ref ref;
+    char problem[200];    /* the first one found */
+} Bench;
+
+#define PROBLEM(b, ...) ((b)->problem[0] ? 0 : snprintf((b)->problem, sizeof (b)->problem, __VA_ARGS__))
+
+static void *must(void *p) {
+    if (p) return p;
+    puts("Bail out! no memory");
+    exit(1);
+}
+
+static uint32_t drawn;
+static double uniform(void) { return 2.0 * rng_uniform(philox(7, RNG_DATA, 0, 0, drawn++).x[0]) - 1; }
+
+static uint8_t *storage(const Operand *o) { return o->block + GUARD; }
+
+/* Operand k: of that shape, with values in [-size, size], as its type holds them. */
+static void add(Bench *b, int k, Shape shape, DType t, double size) {
+    Operand *o = &b->at[k];
+    o->view = (View){NULL, shape, t, 0, {0, 0, 0}, shape_elements(&shape)};
+    o->bytes = (size_t)o->view.count * dtype_size(t);
+    o->block = must(malloc(o->bytes + 2 * GUARD));
+    o->first = must(malloc(o->bytes));
+    o->exact = must(calloc((size_t)o->view.count, sizeof *o->exact));
+    memset(o->block, GUARD_BYTE, o->bytes + 2 * GUARD);
+    o->view.data = storage(o);
+    for (int64_t i = 0; i < o->view.count; i++) o->exact[i] = size * uniform();
+}
+
+static void add_calls(Bench *b, int k, int calls) {
+    add(b, k, shape1(1), DT_I32, 0);
+    b->at[k].exact[0] = calls;
+}
+
+/* Numbers into the storage, and what the storage made of them back. */
+static void pack(Operand *o) {
+    for (int64_t i = 0; i < o->view.count; i++) {
+        if (o->view.dtype == DT_I32) {
+            ((int32_t *)o->view.data)[i] = (int32_t)o->exact[i];
+            continue;
+        }
+        dtype_store(o->view.dtype, o->view.data, (size_t)i, (float)o->exact[i]);
+        o->exact[i] = dtype_load(o->view.dtype, o->view.data, (size_t)i);
+    }
+}
+
+static Tensor tensor_of(const Operand *o) { return (Tensor){o->view.shape, o->view.count, o->block ? o->exact : NULL}; }
+
+static void twin(Bench *b, RefFn *f) {
+    Ref *r = &b->ref;
+    *r = (Ref){.attr = &b->attr, .seed = 42, .scratch = must(calloc(4096, sizeof(double)))};
+    for (int k = 0; k < OP_IN; k++) r->in[k] = tensor_of(&b->at[k]);
+    for (int k = 0; k < OP_OUT; k++) r->out[k] = tensor_of(&b->at[OP_IN + k]);
+    f(r);
+    free(r->scratch);
+}
+
+static void run(Bench *b) {
+    Apply to = {b->device, GUARD, false};
+    KArgs a = {.kind = b->kind, .attr = &b->attr, .seed = 42};
+    Err e = {0, ""};
+    for (int k = 0; k < OPERANDS; k++) *apply_view(&a, k) = b->at[k].view;
+    for (int k = OP_IN; k < OPERANDS; k++)
+        if (b->at[k].block) memset(storage(&b->at[k]), JUNK_BYTE, b->at[k].bytes);
+    if (apply(&to, &a, (size_t)4 << 20, &e)) PROBLEM(b, "%s", e.text);
+}
+
+/* Inputs stay as they are; the first run's outputs are kept, the second one's compared with them. */
+static void run_twice(Bench *b) {
+    for (int round = 0; round < 2; round++) {
+        for (int k = 0; k < OP_IN && round == 0; k++)
+            if (b->at[k].block) memcpy(b->at[k].first, storage(&b->at[k]), b->at[k].bytes);
+        run(b);
+        for (int k = 0; k < OPERANDS; k++) {
+            Operand *o = &b->at[k];
+            if (!o->block) continue;
+            if (k >= OP_IN && round == 0) memcpy(o->first, storage(o), o->bytes);
+            if (memcmp(o->first, storage(o), o->bytes))
+                PROBLEM(b, "%s %d changed", k < OP_IN ? "input" : "from run to run, output", k % OP_IN);
+            for (size_t i = 0; i < GUARD; i++)
+                if (o->block[i] != GUARD_BYTE || storage(o)[o->bytes + i] != GUARD_BYTE)
+                    PROBLEM(b, "bytes around operand %d changed", k);
+        }
+    }
+}
+
+/* fp32 rounding on the way, relative to the largest element (sums may cancel), and one rounding to the element type. */
+static void compare(Bench *b, double rounding) {
+    static const double half_ulp[DT_COUNT] = {[DT_BF16] = 1.0 / 256, [DT_F16] = 1.0 / 2048};
+    for (int k = OP_IN; k < OPERANDS; k++) {
+        const Operand *o = &b->at[k];
+        double largest = 0;
+        if (!o->block) continue;
+        for (int64_t i = 0; i < o->view.count; i++) largest = fmax(largest, fabs(o->exact[i]));
+        for (int64_t i = 0; i < o->view.count; i++) {
+            double found = dtype_load(o->view.dtype, o->view.data, (size_t)i), expected = o->exact[i];
+            double least = o->view.dtype == DT_F16 ? 1.0 / (1 << 25) : 0;
+            double allowed = rounding * largest + 1.01 * half_ulp[o->view.dtype] * fabs(expected) + least;
+            if (!(fabs(found - expected) <= allowed))
+                PROBLEM(b, "output %d, element %lld of %lld: found %.9g, expected %.9g", k - OP_IN, (long long)i,
+                        (long long)o->view.count, found, expected);
+        }
+    }
+}
+
+static void check(Bench *b, RefFn *f, double rounding, const char *format, ...) __attribute__((format(printf, 4, 5)));
+static void check(Bench *b, RefFn *f, double rounding, const char *format, ...) {
+    char name[160];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    for (int k = 0; k < OP_IN; k++)
+        if (b->at[k].block) pack(&b->at[k]);
+    twin(b, f);
+    run_twice(b);
+    compare(b, rounding);
+    if (!ok(!b->problem[0], "%s %s: %s", b->device->table->kind, op_info(b->kind)->name, name))
+        printf("# %s\n", b->problem);
+    for (int k = 0; k < OPERANDS; k++) {
+        free(b->at[k].block);
+        free(b->at[k].first);
+        free(b->at[k].exact);
+    }
+}
+
+/* ---- recurrent layers */
+
+typedef struct RnnCase {
+    const char *name;
+    RnnMode mode;
+    int batch_first, reverse;
+    int64_t n, t, i, h;
+    bool bias;
+    unsigned absent; /* bit per output of the gradient */
+} RnnCase;
+
+static const RnnCase rnns[] = {
+    {"tanh of one", RNN_TANH, 1, 0, 1, 1, 1, 1, true, 0},
+    {"tanh", RNN_TANH, 1, 0, 3, 5, 7, 9, true, 0},
+    {"relu, reverse, time first", RNN_RELU, 0, 1, 2, 4, 5, 6, false, 0},
+    {"lstm of one step", RNN_LSTM, 1, 0, 4, 1, 3, 5, true, 0},
+    {"lstm", RNN_LSTM, 1, 0, 3, 6, 7, 9, true, 0},
+    {"lstm, no bias", RNN_LSTM, 1, 0, 3, 6, 7, 9, false, 0},
+    {"lstm, reverse", RNN_LSTM, 1, 1, 2, 5, 4, 8, true, 0},
+    {"lstm, time first", RNN_LSTM, 0, 0, 5, 4, 6, 3, true, 0},
+    {"lstm, reverse, time first", RNN_LSTM, 0, 1, 3, 4, 2, 7, true, 0},
+    {"lstm, several slices", RNN_LSTM, 1, 0, 37, 3, 5, 34, true, 0},
+    {"lstm, one slice", RNN_LSTM, 1, 0, 20, 2, 3, 260, true, 0},
+    {"lstm, w frozen", RNN_LSTM, 1, 0, 3, 4, 5, 6, true, 0x1e},
+    {"lstm, of data", RNN_LSTM, 1, 0, 3, 4, 5, 6, true, 1},
+    {"gru", RNN_GRU, 1, 0, 3, 6, 7, 9, true, 0},
+    {"gru, no bias", RNN_GRU, 1, 0, 3, 6, 7, 9, false, 0},
+    {"gru, reverse, time first", RNN_GRU, 0, 1, 3, 5, 4, 8, true, 0},
+    {"gru, several slices", RNN_GRU, 1, 0, 37, 3, 5, 34, true, 0},
+    {"gru, x only", RNN_GRU, 0, 0, 3, 3, 4, 2, true, 0x1e},
+};
+
+static Shape rows_of(const RnnCase *c, int64_t features) {
+    return c->batch_first ? shape3(c->n, c->t, features) : shape3(c->t, c->n, features);
+}
+
+static void open_rnn(Bench *b, Device *device, OpKind kind, const RnnCase *c) {
+    memset(b, 0, sizeof *b);
+    b->device = device;
+    b->kind = kind;
+    b->attr.rnn = (RnnAttr){c->mode, c->batch_first, c->reverse};
+}
+
+/* x, w and b, from operand k on */
+static void add_layer(Bench *b, int k, const RnnCase *c, DType t) {
+    int64_t gates = rnn_info(c->mode).gates * c->h;
+    add(b, k, rows_of(c, c->i), t, 1);
+    add(b, k + 1, shape2(gates, c->i), t, 1.5 / sqrt((double)c->i));
+    add(b, k + 2, shape2(gates, c->h), t, 1.5 / sqrt((double)c->h));
+}
+
+static void forward_rnn(Bench *b, const RnnCase *c, DType t, DType bias, bool training) {
+    RnnInfo info = rnn_info(c->mode);
+    add_layer(b, 0, c, t);
+    for (int k = 3; c->bias && k < 5; k++) add(b, k, shape1(info.gates * c->h), bias, 0.5);
+    add(b, OP_IN, rows_of(c, c->h), t, 0);
+    if (training && info.saved) add(b, OP_IN + 1, rows_of(c, info.saved * c->h), t, 0);
+}
+
+static void check_rnn(Device *device, const RnnCase *c, DType t) {
+    Bench b, f;
+    for (int training = 0; training < 2; training++) {
+        open_rnn(&b, device, OP_rnn, c);
+        forward_rnn(&b, c, t, training ? DT_F32 : t, training);
+        check(&b, ref_rnn, 4e-6, "%s, %s%s", c->name, dtype_name(t), training ? "" : ", evaluation");
+    }
+    /* y and saved as a forward pass leaves them */
+    open_rnn(&f, device, OP_rnn, c);
+    open_rnn(&b, device, OP_rnn_dx, c);
+    add_layer(&b, 1, c, t);
+    for (int k = 0; k < 3; k++) pack(&b.at[1 + k]), f.at[k] = b.at[1 + k];
+    for (int k = 4; k < 6; k++) {
+        int64_t saved = rnn_info(c->mode).saved;
+        if (k == 4 || saved) add(&b, k, rows_of(c, (k == 4 ? 1 : saved) * c->h), t, 0);
+        f.at[OP_IN + k - 4] = b.at[k];
+    }
+    twin(&f, ref_rnn);
+    add(&b, 0, rows_of(c, c->h), t, 1);
+    int64_t gates = rnn_info(c->mode).gates * c->h;
+    const Shape out[] = {rows_of(c, c->i), shape2(gates, c->i), shape2(gates, c->h), shape1(gates), shape1(gates)};
+    for (int k = 0; k < (c->bias ? 5 : 3); k++)
+        if (!(c->absent >> k & 1)) add(&b, OP_IN + k, out[k], k ? DT_F32 : t, 0);
+    check(&b, ref_rnn_dx, 4e-6, "%s, %s", c->name, dtype_name(t));
+}
+
+/* ---- attention */
+
+typedef struct AttentionCase {
+    const char *name;
+    int heads, causal, batch_first;
+    int64_t n, t, c;
+    float p;
+} AttentionCase;
+
+static const AttentionCase attentions[] = {
+    {"one", 1, 0, 1, 1, 1, 1, 0},
+    {"one step, causal", 2, 1, 1, 2, 1, 6, 0},
+    {"two heads", 2, 0, 1, 2, 5, 6, 0},
+    {"causal", 3, 1, 1, 2, 7, 15, 0},
+    {"time first", 2, 0, 0, 3, 6, 8, 0},
+    {"time first, causal", 2, 1, 0, 2, 9, 8, 0},
+    {"tiles", 1, 0, 1, 1, 131, 17, 0},
+    {"tiles, causal", 2, 1, 1, 1, 130, 24, 0},
+    {"dropout", 2, 0, 1, 2, 7, 6, 0.25f},
+    {"dropout, tiles, causal", 1, 1, 1, 2, 70, 5, 0.5f},
+};
+
+static Shape steps_of(const AttentionCase *c, int64_t features) {
+    return c->batch_first ? shape3(c->n, c->t, features) : shape3(c->t, c->n, features);
+}
+
+static void open_attention(Bench *b, Device *device, OpKind kind, const AttentionCase *c) {
+    memset(b, 0, sizeof *b);
+    b->device = device;
+    b->kind = kind;
+    b->attr.attention = (AttentionAttr){c->heads, c->causal, c->batch_first, c->p, 3};
+}
+
+static void check_attention(Device *device, const AttentionCase *c, DType t) {
+    Bench b, f;
+    Shape lse = shape3(c->n, c->heads, c->t);
+    for (int training = 0; training < 2; training++) {
+        open_attention(&b, device, OP_attention, c);
+        add(&b, 0, steps_of(c, 3 * c->c), t, 2);
+        if (c->p > 0) add_calls(&b, 1, 5);
+        add(&b, OP_IN, steps_of(c, c->c), t, 0);
+        if (training) add(&b, OP_IN + 1, lse, DT_F32, 0);
+        check(&b, ref_attention, 4e-6, "%s, %s%s", c->name, dtype_name(t), training ? "" : ", evaluation");
+    }
+    /* y and lse as a forward pass leaves them */
+    open_attention(&f, device, OP_attention, c);
+    open_attention(&b, device, OP_attention_dx, c);
+    add(&b, 0, steps_of(c, c->c), t, 1);
+    add(&b, 1, steps_of(c, 3 * c->c), t, 2);
+    add(&b, 2, steps_of(c, c->c), t, 0);
+    add(&b, 3, lse, DT_F32, 0);
+    if (c->p > 0) add_calls(&b, 4, 5);
+    pack(&b.at[1]);
+    f.at[0] = b.at[1];
+    f.at[1] = b.at[4];
+    f.at[OP_IN] = b.at[2];
+    f.at[OP_IN + 1] = b.at[3];
+    twin(&f, ref_attention);
+    add(&b, OP_IN, steps_of(c, 3 * c->c), t, 0);
+    check(&b, ref_attention_dx, 4e-6, "%s, %s", c->name, dtype_name(t));
+}
+
+static void test_device(Device *device) {
+    static const DType types[] = {DT_F32, DT_BF16, DT_F16};
+    for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+        for (size_t i = 0; i < ARRAY_LEN(rnns); i++) check_rnn(device, &rnns[i], types[t]);
+        for (size_t i = 0; i < ARRAY_LEN(attentions); i++) check_attention(device, &attentions[i], types[t]);
+    }
+}
+
+int main(void) {
+    Device *device = NULL;
+    Err e = {0, ""};
+    if (ok(device_open("cpu", &device, &e) == OK, "cpu opens %s", e.text)) test_device(device);
+    device_close(device);
+    return tap_done();
+}
