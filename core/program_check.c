@@ -139,7 +139,8 @@ static bool dx_fits(const Program *p, const Op *op, const ActAttr *fused) {
         return false;
     if (op->out[1] == NO_BUF) return true;
     const Buf *db = &p->bufs[op->out[1]];
-    return db->shape.rank == 1 && db->shape.dim[0] == dx->shape.dim[1] &&
+    int features = dx->shape.rank == 3 ? 2 : 1;
+    return db->shape.rank == 1 && db->shape.dim[0] == dx->shape.dim[features] &&
            (dx->shape.rank != 4 || dx->layout == LAYOUT_NHWC);
 }
 
