@@ -26,6 +26,13 @@
     " Narrow(1, 2, 6) Add{Sequential{Conv2d(6, 6, 3, padding=1) ReLU Again} Conv2d(6, 6, 1)! Conv2d(6, 6, 1)&}" \
     " MaxPool2d(2) Flatten Linear(216, 10)}"
 
+/* Every recurrent layer and attention, for sequences (T, 6). */
+#define NET_SEQUENCE \
+    "Sequential{LSTM(6, 5, num_layers=2, batch_first=true, dropout=0.2)" \
+    " Checkpoint{Sequential{GRU(5, 4, bidirectional=true, batch_first=true)" \
+    " Residual{CausalSelfAttention(8, 2, dropout=0.1)}}}" \
+    " MultiheadAttention(8, 4, batch_first=true) RNN(8, 6, batch_first=true) Select(1, -1) Linear(6, 10)}"
+
 /* Nonzero inputs and labels in closed form. */
 __attribute__((unused)) static int net_feed(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e) {
     const Program *p = arg;

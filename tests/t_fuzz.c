@@ -102,7 +102,44 @@ static void layers(Net *t, int n, int depth, bool keep_shape) {
     }
 }
 
+/* Layers over (N, T, F), F = t->c; time is dimension 1 but for the recurrent layers that take the batch for it. */
+static void sequence(Net *t, int n) {
+    static const char *const cells[] = {"RNN", "LSTM", "GRU"};
+    for (int i = 0; i < n; i++) {
+        int what = below(5), heads = t->c % 2 ? 1 : 2, hidden = 1 + below(6), both = below(3) == 0;
+        const char *first = below(3) ? "true" : "false";
+        if (what < 2) {
+            put(t, "%s(%d, %d, num_layers=%d, bias=%s, batch_first=%s, dropout=0.%d, bidirectional=%s) ",
+                cells[below(3)], t->c, hidden, 1 + below(3), below(2) ? "true" : "false", first, below(4),
+                both ? "true" : "false");
+            t->c = hidden * (1 + both);
+        } else if (what == 2) {
+            put(t, "Residual{CausalSelfAttention(%d, %d, dropout=0.%d)} ", t->c, heads, below(3));
+        } else if (what == 3) {
+            put(t, "MultiheadAttention(%d, %d, batch_first=%s, is_causal=%s) ", t->c, heads, first,
+                below(2) ? "true" : "false");
+        } else {
+            put(t, "Checkpoint{Linear(%d, %d)} ", t->c, hidden);
+            t->c = hidden;
+            activation(t);
+        }
+    }
+}
+
+static void sequence_network(Net *t, Shape *input) {
+    *t = (Net){.c = 1 + below(6), .h = 1 + below(9), .w = 1};
+    *input = shape3(1 + below(4), t->h, t->c);
+    put(t, "Sequential{");
+    sequence(t, 1 + below(5));
+    if (below(2)) put(t, "Select(1, -1) Linear(%d, 10)}", t->c);
+    else put(t, "Flatten Linear(%d, 10)}", t->c * t->h);
+}
+
 static void network(Net *t, Shape *input) {
+    if (below(4) == 0) {
+        sequence_network(t, input);
+        return;
+    }
     *t = (Net){.c = 1 + below(4), .h = 3 + below(9), .w = 3 + below(9)};
     *input = shape4(1 + below(4), t->c, t->h, t->w);
     put(t, "Sequential{");

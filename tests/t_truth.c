@@ -186,6 +186,12 @@ int main(void) {
     net = net_new(NET_BRANCHES, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
     if (ok(net != NULL, "a network that branches builds")) combinations(net);
     network_free(net);
+    net = net_new(NET_SEQUENCE, "CrossEntropyLoss", shape3(3, 5, 6), &e);
+    if (ok(net != NULL, "a network for sequences builds")) {
+        combinations(net);
+        evaluation(net);
+    }
+    network_free(net);
     nan_shows();
     host_failures();
     device_close(device);
