@@ -3,7 +3,7 @@
  *
  * Each case runs in every element type. Operands stand between guard bytes. A second run, with one thread or with
  * threads and blocks in reverse order, one from storage that is aligned to single elements only, and, where ops.def
- * allows it, one in place must give the same bits. Convolutions and matrix products are in t_onednn.c.
+ * allows it, one in place must give the same bits. Convolutions, matrix products, recurrent layers and attention have tests of their own.
  *
  * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
 #include <omp.h>
@@ -422,13 +422,13 @@ static void test_device(Device *device) {
     test_conversions(device);
 }
 
-/* An op has a twin, cases and this test, or it is one of t_onednn.c's. */
+/* An op has a twin, cases and this test, or a test of its own. */
 static void test_covered(void) {
     for (int kind = 0; kind < OP_KIND_COUNT; kind++) {
         int covered = 0;
         for (size_t k = 0; k < ARRAY_LEN(cases); k++) covered += cases[k].kind == (OpKind)kind;
         ok(ref_table[kind] ? covered : op_info(kind)->prepared, "%s has %s", op_info(kind)->name,
-           ref_table[kind] ? "a twin and cases" : "its test in t_onednn.c");
+           ref_table[kind] ? "a twin and cases" : "its test elsewhere");
     }
 }
 

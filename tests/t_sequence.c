@@ -300,15 +300,30 @@ static void check_attention(Device *device, const AttentionCase *c, DType t) {
 static void test_device(Device *device) {
     static const DType types[] = {DT_F32, DT_BF16, DT_F16};
     for (size_t t = 0; t < ARRAY_LEN(types); t++) {
-        for (size_t i = 0; i < ARRAY_LEN(rnns); i++) check_rnn(device, &rnns[i], types[t]);
+        for (size_t i = 0; i < ARRAY_LEN(rnns); i++) /* the large w_hh is for the CPU, which then takes one slice */
+            if (rnns[i].h < 100 || !strcmp(device->table->kind, "cpu")) check_rnn(device, &rnns[i], types[t]);
         for (size_t i = 0; i < ARRAY_LEN(attentions); i++) check_attention(device, &attentions[i], types[t]);
     }
 }
 
+/* The plugin that is tested, unless the environment names one. */
+static void plugin_choose(char *path, size_t size) {
+    const char *build = getenv("BUILD");
+    snprintf(path, size, "%s/emulate/memtide_cuda.so", build ? build : "build");
+    setenv("MEMTIDE_CUDA", path, 0);
+    snprintf(path, size, "%s", getenv("MEMTIDE_CUDA"));
+}
+
 int main(void) {
-    Device *device = NULL;
-    Err e = {0, ""};
-    if (ok(device_open("cpu", &device, &e) == OK, "cpu opens %s", e.text)) test_device(device);
-    device_close(device);
+    static const char *const names[] = {"cpu", "cuda:0"};
+    char plugin[1024];
+    plugin_choose(plugin, sizeof plugin);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        Device *device = NULL;
+        Err e = {0, ""};
+        if (i > 0 && access(plugin, R_OK)) skip(names[i], "no CUDA plugin was built");
+        else if (ok(device_open(names[i], &device, &e) == OK, "%s opens %s", names[i], e.text)) test_device(device);
+        device_close(device);
+    }
     return tap_done();
 }
