@@ -125,4 +125,7 @@ MT_FN float dropout_factor(float p, uint64_t seed, uint32_t id, uint32_t call, u
     return dropout_keep(p, philox(seed, RNG_DROPOUT, id, call, i >> 2).x[i & 3]);
 }
 
+/* The number of the first draw of a row of `columns` probabilities: rows begin with a block of Philox. */
+MT_FN uint64_t dropout_row(int64_t row, int64_t columns) { return (uint64_t)row * (uint64_t)((columns + 3) / 4 * 4); }
+
 #endif

@@ -17,7 +17,8 @@ typedef struct Head {
     int64_t stride, stride3; /* of y, of qkv */
     float *q, *k, *v, *y, *dq, *dk, *dv, *dy, *lse;
     float scale;
-    uint64_t seed, first;    /* first: the number of its first probability's draw */
+    int64_t index;           /* of this head among all */
+    uint64_t seed;
     uint32_t call;
 } Head;
 
@@ -34,7 +35,7 @@ static Head head_of(const KArgs *a, const View *qkv, const View *y, int64_t samp
     h.v = h.k + channels;
     h.y = (float *)y->data + at + head * h.width;
     h.scale = 1.0f / sqrtf((float)h.width);
-    h.first = (uint64_t)(sample * attr->heads + head) * (uint64_t)h.steps * align_up((size_t)h.steps, 4);
+    h.index = sample * attr->heads + head;
     return h;
 }
 
@@ -49,9 +50,8 @@ static int64_t columns_of(const Head *h, int64_t row, int64_t rows) {
     return h->attr->causal ? row + rows : h->steps;
 }
 
-/* Rows begin at multiples of four draws. */
 static void draw(const Head *h, float *factors, int64_t row, int64_t column, int64_t n) {
-    uint64_t begin = h->first + (uint64_t)row * align_up((size_t)h->steps, 4) + (uint64_t)column;
+    uint64_t begin = dropout_row(h->index * h->steps + row, h->steps) + (uint64_t)column;
     dropout_factors(factors, h->attr->p, h->seed, h->attr->id, h->call, begin, (int64_t)align_up((size_t)n, 4));
 }
 

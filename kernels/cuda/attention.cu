@@ -79,7 +79,7 @@ static __device__ inline float warp_max(float x) {
 /* What dropout multiplies the probability of query s for key u by; rows begin at multiples of four draws. */
 static __device__ inline float kept(const Attention &t, const Row &r, int64_t s, int64_t u) {
     if (!t.calls) return 1.0f;
-    const uint64_t row = (uint64_t)(r.head * t.steps + s) * align_up((size_t)t.steps, 4);
+    const uint64_t row = dropout_row(r.head * t.steps + s, t.steps);
     return dropout_factor(t.attr.p, t.seed, t.attr.id, *t.calls, row + (uint64_t)u);
 }
 
