@@ -141,20 +141,10 @@ static Philox draw(const Dataset *d, int64_t i, int what, int64_t block) {
     return philox(d->seed, RNG_DATA, (uint32_t)i, (uint32_t)((uint64_t)i >> 32) << 1 | (uint32_t)what, (uint64_t)block);
 }
 
-/* Box and Muller's two normals from two uniforms in (0, 1), in double so that the last bit of fp32 does not hang on the
- * machine's mathematical library. */
-static void two_normals(uint32_t a, uint32_t b, float *out) {
-    double radius = sqrt(-2 * log((a + 0.5) * 0x1p-32)), angle = b * (2 * M_PI * 0x1p-32);
-    out[0] = (float)(radius * cos(angle));
-    out[1] = (float)(radius * sin(angle));
-}
-
 static void draw_normal(const Dataset *d, int64_t i, int what, int64_t n, float *out) {
     float four[4];
     for (int64_t k = 0; k < n; k += 4) {
-        Philox r = draw(d, i, what, k / 4);
-        two_normals(r.x[0], r.x[1], four);
-        two_normals(r.x[2], r.x[3], four + 2);
+        rng_normals(draw(d, i, what, k / 4), four);
         memcpy(out + k, four, (size_t)min_i64(4, n - k) * sizeof *out);
     }
 }

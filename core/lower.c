@@ -76,7 +76,7 @@ int lower_rows(Lower *lw, const Layer *l, int x) {
 static void make_params(Lower *lw) {
     for (int i = 0; i < lw->net->n_params; i++) {
         const Param *from = &lw->net->params[i];
-        int b = lw->param[i] = program_buf(lw->p, CAT_WEIGHTS, from->shape, DT_F32, "%s", from->name);
+        int b = lw->param[i] = program_buf(lw->p, CAT_WEIGHTS, from->shape, from->dtype, "%s", from->name);
         if (lw->p->failed) return;
         set_order(lw->p, b, from->order);
         lw->p->bufs[b].kind = BUF_PERSISTENT;
@@ -86,7 +86,7 @@ static void make_params(Lower *lw) {
 }
 
 static int make_input(Lower *lw) {
-    int b = program_buf(lw->p, CAT_INPUT, lw->net->input, DT_F32, "input");
+    int b = program_buf(lw->p, CAT_INPUT, lw->net->input, lw->net->indices ? DT_I32 : DT_F32, "input");
     if (lw->p->failed) return 0;
     set_order(lw->p, b, lw->net->root->in_order);
     lw->p->bufs[b].kind = BUF_INPUT;
@@ -102,16 +102,31 @@ static void lower_all(Lower *lw, bool with_loss) {
     p->forward_end = p->body_end = p->n_ops;
 }
 
+/* What a shape alone does not forbid: only an Embedding reads indices, and in training a variance needs two values. */
+static int check_ops(const Program *p, Err *e) {
+    for (int i = 0; i < p->n_ops; i++) {
+        const Op *op = &p->ops[i];
+        for (int k = 0; k < OP_IN; k++)
+            if (op->in[k] == p->input && p->bufs[p->input].dtype == DT_I32 && op->kind != OP_embedding)
+                return err_set(e, ERR_SCRIPT, "layer %s: the network's input holds indices, which only nn.Embedding reads",
+                               op->path);
+        if (op->kind == OP_batchnorm &&
+            shape_elements(&p->bufs[op->in[0]].shape) == shape_elements(&p->bufs[op->out[1]].shape))
+            return err_set(e, ERR_SCRIPT, "layer %s: batch normalisation in training expects more than 1 value per channel",
+                           op->path);
+    }
+    return OK;
+}
+
 int lower_network(const Network *net, bool training, bool with_loss, Program **out, Err *e) {
     if (with_loss && !net->loss) return err_set(e, ERR_SCRIPT, "expected a loss: the network was built without one");
     Lower lw = {program_new(), net, mem_new((size_t)net->n_params * sizeof(int)), training, 0, 0, 0};
     bool made = lw.p && lw.param;
     if (made) lower_all(&lw, with_loss);
     mem_free(lw.param);
-    if (made && !lw.p->failed) {
-        *out = lw.p;
-        return OK;
-    }
-    program_free(lw.p);
-    return err_set(e, ERR_HOST_MEMORY, "out of host memory for the program of a network");
+    int code = made && !lw.p->failed ? check_ops(lw.p, e)
+                                     : err_set(e, ERR_HOST_MEMORY, "out of host memory for the program of a network");
+    if (code) program_free(lw.p);
+    else *out = lw.p;
+    return code;
 }

@@ -155,7 +155,7 @@ int layer_expect_rank(const Layer *l, int rank, const char *meaning, Err *e) {
 int layer_expect_range(const Layer *l, const char *option, int64_t min, int64_t max, Err *e) {
     for (int i = 0; i < l->options.count; i++) {
         const Option *o = &l->options.item[i];
-        if (strcmp(o->name, option) || (o->type == OPTION_PAIR && o->word >= 0)) continue;
+        if (strcmp(o->name, option) || o->word >= 0) continue;
         for (int k = 0; k < (o->type == OPTION_PAIR ? 2 : 1); k++)
             if (o->i[k] < min || o->i[k] > max)
                 return layer_error(l, e, "%s must be between %" PRId64 " and %" PRId64 ", found %" PRId64, option, min,
@@ -167,8 +167,7 @@ int layer_expect_range(const Layer *l, const char *option, int64_t min, int64_t 
 /* ---- inference */
 
 void layer_output(Layer *l, Shape out) {
-    l->out = out;
-    memset(l->out_order, 0, sizeof l->out_order);
+    l->output = (Value){.shape = out};
 }
 
 int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
@@ -181,6 +180,7 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     code = options_finish(&l->options, e);
     if (code) return layer_blame(l, e, code);
     code = l->kind->shape(n, l, e);
+    if (l->kind->role != 'c' && l->kind->shape != layer_identity_shape) l->output.input = false;
     if (!code && l->tied && l->n_params == 0) code = layer_error(l, e, "has no parameter to share with another layer");
     return code ? code : layer_blame(l, e, shape_count(&l->out, &count, e));
 }
@@ -229,7 +229,15 @@ static int share_param(Network *n, Layer *l, const Layer *with, const char *name
 }
 
 int network_param(Network *n, Layer *l, const char *name, Shape shape, double bound, const int64_t *order, Err *e) {
+    Param like = {.shape = shape, .bound = bound};
+    if (order) memcpy(like.order, order, sizeof like.order);
+    return network_tensor(n, l, name, &like, e);
+}
+
+int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Err *e) {
     int64_t count;
+    const Shape shape = like->shape;
+    const int64_t *order = like->order;
     int code = shape_count(&shape, &count, e);
     if (code) return layer_blame(l, e, code);
     if (l->shares) return share_param(n, l, l->shares, name, shape, order, e);
@@ -239,21 +247,19 @@ int network_param(Network *n, Layer *l, const char *name, Shape shape, double bo
     if (!mem_grow(&n->params, &n->cap_params, n->n_params + 1, sizeof *n->params))
         return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a network");
     Param *p = &n->params[n->n_params];
+    *p = *like;
     int length = snprintf(p->name, sizeof p->name, "%s%s%s", l->path, l->path[0] ? "." : "", name);
     if (length >= (int)sizeof p->name)
         return layer_error(l, e, "the name of its parameter %s has more than %d characters", name, PARAM_NAME - 1);
     if (network_find_param(n, p->name) >= 0) return layer_error(l, e, "there is a parameter %s already", p->name);
-    p->shape = shape;
-    p->bound = bound;
     p->layout = shape.rank == 4 ? LAYOUT_NHWC : LAYOUT_ROWS;
-    if (order) memcpy(p->order, order, sizeof p->order);
-    p->trainable = !l->frozen;
+    p->trainable = !l->frozen && !p->buffer;
     p->owner = l;
     return reads_param(l, n->n_params++, e);
 }
 
 static int infer_all(Network *n, const Shape *input, Err *e) {
-    const Value in = {*input, {0}};
+    const Value in = {.shape = *input, .input = true};
     char text[SHAPE_TEXT];
     int64_t count;
     if (input->rank < 2)
@@ -300,14 +306,15 @@ void network_free(Network *n) {
 
 int64_t network_parameters(const Network *n) {
     int64_t sum = 0;
-    for (int i = 0; i < n->n_params; i++) sum += shape_elements(&n->params[i].shape);
+    for (int i = 0; i < n->n_params; i++)
+        if (!n->params[i].buffer) sum += shape_elements(&n->params[i].shape);
     return sum;
 }
 
 int64_t network_frozen(const Network *n) {
     int64_t sum = 0;
     for (int i = 0; i < n->n_params; i++)
-        if (!n->params[i].trainable) sum += shape_elements(&n->params[i].shape);
+        if (!n->params[i].trainable && !n->params[i].buffer) sum += shape_elements(&n->params[i].shape);
     return sum;
 }
 

@@ -24,6 +24,7 @@ typedef struct LayerKind LayerKind; /* layer.h */
 typedef struct Value {
     Shape shape;      /* with the batch as dimension 0 */
     int64_t order[3]; /* nonzero (C, H, W): features of a flattened image, stored as H, W, C */
+    bool input;       /* the network's input as it comes: an Embedding can read it as indices */
 } Value;
 
 typedef struct Layer {
@@ -44,7 +45,7 @@ typedef struct Layer {
     int n_in;                /* inputs; 1 but for joins and graphs */
     union {                  /* all of them; the first has names of its own */
         Value ins[LAYER_IN];
-        struct { Shape in; int64_t in_order[3]; };
+        struct { Shape in; int64_t in_order[3]; bool in_is_input; };
     };
     union {
         Value output;
@@ -53,12 +54,19 @@ typedef struct Layer {
     int *param, n_params, cap_params; /* Network.params that it reads, without its children's */
 } Layer;
 
-/* How a parameter starts: uniform in [-bound, bound] (PyTorch's kaiming_uniform with a = sqrt(5) comes to
- * bound = 1/sqrt(fan_in)). */
+typedef enum Init { INIT_UNIFORM, INIT_CONSTANT, INIT_NORMAL } Init;
+
+/* A parameter, or a buffer of a layer (PyTorch's register_buffer): kept like a parameter, but no gradient changes it. How it
+ * starts: uniform in [-bound, bound] (PyTorch's kaiming_uniform with a = sqrt(5) comes to bound = 1/sqrt(fan_in)), all
+ * `bound`, or normal with mean 0 and standard deviation `bound`. */
 typedef struct Param {
     char name[PARAM_NAME]; /* "0.weight": the key in PyTorch's state_dict */
     Shape shape;           /* PyTorch's */
+    Init init;
     double bound;
+    int64_t zero_row;      /* 1 + the row that starts at zero, 0: none */
+    DType dtype;           /* before the precision pass: fp32, or i32 of a counter */
+    bool buffer;
     Layout layout;         /* how the program stores it */
     int64_t order[3];      /* nonzero (C, H, W): the columns follow a flattened channels-last image */
     bool trainable;        /* false: frozen, no gradient and no optimizer state */
@@ -72,7 +80,8 @@ typedef struct Network {
     Layer *root;
     Layer *loss;           /* CrossEntropyLoss ..., NULL: none */
     Shape input, output;   /* dimension 0 is the batch */
-    Param *params;
+    bool indices;          /* the input is read as indices (an Embedding's) */
+    Param *params;         /* and buffers */
     int n_params, cap_params;
     ParamAlias *aliases;
     int n_aliases, cap_aliases;
@@ -97,7 +106,7 @@ const char *layer_kind_name(int i, char *role);
  * A mistake names the layer's path and line, the expected and the found shape. */
 int network_new(Layer *root, Layer *loss, const Shape *input, Network **out, Err *e);
 void network_free(Network *n);
-/* Sum over all parameters of their elements; over those that are not trained. */
+/* Sum over all parameters of their elements; over those that are not trained. Buffers do not count. */
 int64_t network_parameters(const Network *n);
 int64_t network_frozen(const Network *n);
 /* The parameter of that name, also a second one; -1: there is none. */

@@ -25,8 +25,8 @@ typedef struct OpInfo {
     bool prepared;
     int n_in, n_out;                          /* slots, the optional ones included */
     bool in_optional[OP_IN], out_optional[OP_OUT];
+    bool in_wide[OP_IN], out_wide[OP_OUT];    /* "!": fp32 in every precision */
     bool out_updated[OP_OUT];                 /* "*": read and written */
-    bool out_wide[OP_OUT];                    /* "!": fp32 in every precision */
 } OpInfo;
 
 #ifdef __cplusplus
@@ -50,7 +50,7 @@ typedef struct ActAttr { ActFn act; float slope; int32_t inplace; } ActAttr; /* 
  * may not without being told */
 typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActAttr fused; int32_t tf32; } ConvAttr;
 typedef struct LinearAttr { ActAttr fused; int32_t tf32; } LinearAttr;
-typedef struct DropAttr { float p; uint32_t id; int32_t inplace; } DropAttr;
+typedef struct DropAttr { float p; uint32_t id; int32_t inplace, channels; } DropAttr; /* channels: whole ones */
 typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum; } LossAttr; /* sum: reduction = "sum" */
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
 typedef struct ScalerAttr { float growth, backoff; int32_t interval; } ScalerAttr;
@@ -61,6 +61,11 @@ typedef struct RnnAttr { RnnMode mode; int32_t batch_first, reverse; } RnnAttr;
 typedef struct AttentionAttr { int32_t heads, causal, batch_first; float p; uint32_t id; } AttentionAttr;
 
 typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* of PyTorch's dimensions */
+/* axis: the channels; groups: of a sample's channels, 0: batch normalisation. momentum below 0: the running statistics
+ * are the mean over all batches */
+typedef struct NormAttr { int32_t axis, groups; float eps, momentum; } NormAttr;
+typedef struct SoftmaxAttr { int32_t axis, log; } SoftmaxAttr;
+typedef struct EmbeddingAttr { int64_t padding; } EmbeddingAttr; /* the row without a gradient, -1: none */
 
 /* Cleared to zero bytes before it is filled, so that two equal attributes are equal as memory. */
 typedef union Attr {
@@ -72,6 +77,10 @@ typedef union Attr {
     AxisAttr axis;
     RnnAttr rnn;
     AttentionAttr attention;
+    NormAttr norm;
+    SoftmaxAttr softmax;
+    EmbeddingAttr embedding;
+    UpsampleAttr upsample;
     LossAttr loss;
     OptimAttr optim;
     ScalerAttr scaler;

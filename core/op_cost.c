@@ -37,7 +37,7 @@ static double pointwise(const Program *p, const Op *op) {
 static double flops(const Program *p, const Op *op) {
     switch (op->kind) {
     case OP_conv2d: case OP_linear: return product(p, op->out[0], op->in[1]);
-    case OP_conv2d_dx: case OP_linear_dx: return product(p, op->in[0], op->in[1]);
+    case OP_conv2d_dx: case OP_linear_dx: case OP_conv_transpose: return product(p, op->in[0], op->in[1]);
     case OP_conv2d_dw: case OP_linear_dw: return product(p, op->in[1], op->out[0]);
     case OP_rnn: return recurrent(p, op->out[0], op->in[1], op->in[2]);
     case OP_rnn_dx: return 2 * recurrent(p, op->in[4], op->in[2], op->in[3]);

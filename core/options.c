@@ -122,7 +122,7 @@ static bool parse_type(Option *n, const char *type) {
     for (int t = 0; t < OPTION_WORD; t++) {
         if (strlen(types[t].name) != first || memcmp(types[t].name, type, first) != 0) continue;
         n->type = (OptionType)t;
-        if (type[first] && t != OPTION_PAIR) return false;
+        if (type[first] && t != OPTION_PAIR && t != OPTION_INT && t != OPTION_FLOAT) return false;
         words = type[first] ? type + first + 1 : "";
     }
     if (n->type == OPTION_WORD && !type[first]) return false; /* neither a type nor a choice */

@@ -3,7 +3,7 @@
  *   spec   = option { " " option }          in PyTorch's positional order
  *   option = name ":" type [ "=" default ]  no default: required; a default may name an earlier option
  *   type   = "int" | "float" | "bool" | "pair" (int or {int, int}) | "floats" ({float, float})
- *          | "pair" "|" word ... (a pair, or one of the words) | word "|" word ...
+ *          | ("pair" | "int" | "float") "|" word ... (a number or pair, or one of the words) | word "|" word ...
  *
  * "kernel_size:pair stride:pair=kernel_size padding:pair=0" is MaxPool2d's. */
 #ifndef MT_OPTIONS_H

@@ -15,7 +15,11 @@
     X(SIGMOID,   "sigmoid",  'y')    \
     X(TANH,      "tanh",     'y')    \
     X(GELU,      "gelu",     'x')    \
-    X(GELU_TANH, "gelu_tanh", 'x')
+    X(GELU_TANH, "gelu_tanh", 'x')   \
+    X(SILU,      "silu",     'x')    \
+    X(ELU,       "elu",      'x')    \
+    X(SOFTPLUS,  "softplus", 'x')    \
+    X(HARDSWISH, "hardswish", 'x')
 
 typedef enum ActFn {
 #define X(name, text, saved) ACT_##name,
@@ -46,13 +50,17 @@ MT_FN float act_slope_plain(ActFn f, float s, float slope) {
     return f == ACT_NONE || s > 0.0f ? 1.0f : f == ACT_RELU ? 0.0f : slope;
 }
 
-/* y = f(x); `slope` is LeakyReLU's */
+/* y = f(x); `slope` is LeakyReLU's slope, ELU's alpha or Softplus's beta */
 MT_FN float act_value(ActFn f, float x, float slope) {
     switch (f) {
     case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
     case ACT_TANH: return tanhf(x);
     case ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
     case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    case ACT_SILU: return x / (1.0f + expf(-x));
+    case ACT_ELU: return x > 0.0f ? x : slope * expm1f(x);
+    case ACT_SOFTPLUS: return slope * x > 20.0f ? x : log1pf(expf(slope * x)) / slope; /* PyTorch's threshold */
+    case ACT_HARDSWISH: return x * (x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f);
     default: return act_value_plain(f, x, slope);
     }
 }
@@ -70,6 +78,12 @@ MT_FN float act_slope(ActFn f, float s, float slope) {
         t = tanhf(0.79788456080286536f * (s + 0.044715f * s * s * s));
         c = 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * s * s);
         return 0.5f * (1.0f + t) + 0.5f * s * (1.0f - t * t) * c;
+    case ACT_SILU:
+        c = 1.0f / (1.0f + expf(-s));
+        return c * (1.0f + s * (1.0f - c));
+    case ACT_ELU: return s > 0.0f ? 1.0f : slope * expf(s);
+    case ACT_SOFTPLUS: return slope * s > 20.0f ? 1.0f : 1.0f / (1.0f + expf(-slope * s));
+    case ACT_HARDSWISH: return s <= -3.0f ? 0.0f : s >= 3.0f ? 1.0f : (2.0f * s + 3.0f) / 6.0f;
     default: return act_slope_plain(f, s, slope);
     }
 }
@@ -127,5 +141,36 @@ MT_FN float dropout_factor(float p, uint64_t seed, uint32_t id, uint32_t call, u
 
 /* The number of the first draw of a row of `columns` probabilities: rows begin with a block of Philox. */
 MT_FN uint64_t dropout_row(int64_t row, int64_t columns) { return (uint64_t)row * (uint64_t)((columns + 3) / 4 * 4); }
+
+/* ---- upsampling, along one axis */
+
+/* scale: input elements per output element, down and across */
+typedef struct UpsampleAttr { float scale[2]; int32_t bilinear, align_corners; } UpsampleAttr;
+/* An output element is the sum of share[k] times input element at[k]. */
+typedef struct Sample { int64_t at[2]; float share[2]; } Sample;
+/* Output elements that may have a share of an input element: [lo, hi). */
+typedef struct Reach { int64_t lo, hi; } Reach;
+
+/* Output element `o` of `out`, from `in` elements: PyTorch's places, in fp32 as there. */
+MT_FN Sample upsample_sample(const UpsampleAttr *u, int axis, int64_t o, int64_t in, int64_t out) {
+    float place = u->scale[axis] * (float)o;
+    Sample s;
+    if (u->bilinear && !u->align_corners) place = fmaxf(u->scale[axis] * ((float)o + 0.5f) - 0.5f, 0.0f);
+    if (in == out) place = (float)o;
+    s.at[0] = min_i64((int64_t)place, in - 1);
+    s.at[1] = u->bilinear ? min_i64(s.at[0] + 1, in - 1) : s.at[0];
+    s.share[1] = u->bilinear ? fminf(fmaxf(place - (float)s.at[0], 0.0f), 1.0f) : 0.0f;
+    s.share[0] = 1.0f - s.share[1];
+    return s;
+}
+
+/* Of input element `i` of `in`: a little more than it need be, so that rounding loses none. */
+MT_FN Reach upsample_reach(const UpsampleAttr *u, int axis, int64_t i, int64_t in, int64_t out) {
+    float scale = in == out ? 1.0f : u->scale[axis];
+    Reach r;
+    r.lo = i == 0 || scale == 0.0f ? 0 : max_i64((int64_t)(((float)i - 1.0f) / scale) - 2, 0);
+    r.hi = i == in - 1 || scale == 0.0f ? out : min_i64((int64_t)(((float)i + 1.0f) / scale) + 3, out);
+    return r;
+}
 
 #endif

@@ -165,6 +165,32 @@ static bool concat_fits(const Program *p, const Op *op) {
     return part.start == y->shape.dim[part.axis];
 }
 
+/* Channels are one dimension of x, statistics are per channel or per group of each sample; parameters per channel. */
+static bool norm_fits(const Program *p, const Op *op, int x, int y, int mean, const int param[2]) {
+    const NormAttr *a = &op->attr.norm;
+    const Buf *in = &p->bufs[x], *out = &p->bufs[y], *m = &p->bufs[mean];
+    if (a->axis < 1 || a->axis >= in->shape.rank || !same_elements(in, out)) return false;
+    int64_t channels = in->shape.dim[a->axis], stats = shape_elements(&m->shape);
+    for (int k = 0; k < 2; k++)
+        if (param[k] != NO_BUF && shape_elements(&p->bufs[param[k]].shape) != channels) return false;
+    if (a->groups == 0) return stats == channels;
+    return channels % a->groups == 0 && stats % a->groups == 0 &&
+           shape_elements(&in->shape) / channels % (stats / a->groups) == 0;
+}
+
+/* dw (V, D), dy (..., D), an index for each D. */
+static bool rows_fit(const Buf *idx, const Buf *w, const Buf *y) {
+    return idx->dtype == DT_I32 && w->shape.rank == 2 &&
+           shape_elements(&y->shape) == shape_elements(&idx->shape) * w->shape.dim[1];
+}
+
+/* w (R, D), y (N, T, D) with T <= R */
+static bool add_rows_fit(const Buf *w, const Buf *y) {
+    int last = y->shape.rank - 1;
+    return w->shape.rank == 2 && last >= 1 && y->layout == LAYOUT_ROWS && w->shape.dim[1] == y->shape.dim[last] &&
+           w->shape.dim[0] >= y->shape.dim[last - 1];
+}
+
 static bool operands_fit(const Program *p, const Op *op) {
     const Buf *in[OP_IN], *out[OP_OUT];
     for (int k = 0; k < OP_IN; k++) in[k] = op->in[k] == NO_BUF ? NULL : &p->bufs[op->in[k]];
@@ -181,6 +207,22 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_linear: return linear_fits(a, b, y);
     case OP_linear_dx: return linear_fits(y, b, a) && dx_fits(p, op, &op->attr.linear.fused);
     case OP_linear_dw: return linear_fits(a, y, b);
+    case OP_conv_transpose: return conv_fits(y, b, a, &op->attr.conv) && a->dtype == y->dtype;
+    case OP_batchnorm: case OP_norm:
+        return norm_fits(p, op, op->in[0], op->out[0], op->out[1], &op->in[1]) && a->dtype == y->dtype;
+    case OP_batchnorm_eval: return norm_fits(p, op, op->in[0], op->out[0], op->in[3], &op->in[1]) && a->dtype == y->dtype;
+    case OP_batchnorm_dx: case OP_norm_dx:
+        return norm_fits(p, op, op->in[1], op->out[0], op->in[3], (int[]){op->in[2], NO_BUF}) && same_elements(a, b);
+    case OP_norm_dw: return norm_fits(p, op, op->in[1], op->in[0], op->in[2], op->out);
+    case OP_prelu: return same_elements(a, y) && a->dtype == y->dtype && b->dtype == y->dtype;
+    case OP_prelu_dx: case OP_softmax_dx: return same_elements(a, b) && same_elements(a, y) && a->dtype == y->dtype;
+    case OP_softmax: return same_elements(a, y);
+    case OP_embedding: return rows_fit(a, b, y) && b->dtype == y->dtype;
+    case OP_embedding_dw: return rows_fit(b, y, a);
+    case OP_add_rows: return same_elements(a, y) && a->dtype == y->dtype && add_rows_fit(b, y);
+    case OP_add_rows_dw: return add_rows_fit(y, a);
+    case OP_upsample: case OP_upsample_dx:
+        return a->dtype == y->dtype && a->shape.rank == 4 && y->shape.rank == 4 && a->shape.dim[1] == y->shape.dim[1];
     case OP_act: case OP_dropout: case OP_dropout_dx: return same_elements(a, y) && a->dtype == y->dtype;
     case OP_add: case OP_mul: case OP_act_dx: return same_elements(a, b) && same_elements(a, y) && a->dtype == y->dtype;
     case OP_cast: case OP_accumulate: return same_elements(a, y);

@@ -3,6 +3,8 @@
 #ifndef MT_RNG_H
 #define MT_RNG_H
 
+#include <math.h>
+
 #include "base.h"
 
 typedef struct Philox { uint32_t x[4]; } Philox;
@@ -37,5 +39,15 @@ MT_FN Philox philox(uint64_t seed, uint32_t stream, uint32_t a, uint32_t b, uint
 
 /* uniform in [0, 1): 24 bits, exact in fp32 */
 MT_FN float rng_uniform(uint32_t x) { return (float)(x >> 8) * (1.0f / 16777216.0f); }
+
+/* Four normal numbers: Box and Muller's two from two uniforms in (0, 1), twice; in double so that the last bit of fp32
+ * does not hang on the machine's mathematical library. */
+MT_FN void rng_normals(Philox r, float *four) {
+    for (int k = 0; k < 4; k += 2) {
+        double radius = sqrt(-2 * log((r.x[k] + 0.5) * 0x1p-32)), angle = r.x[k + 1] * (2 * 3.14159265358979323846 * 0x1p-32);
+        four[k] = (float)(radius * cos(angle));
+        four[k + 1] = (float)(radius * sin(angle));
+    }
+}
 
 #endif

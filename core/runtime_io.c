@@ -17,13 +17,25 @@ static int put_values(Runtime *r, const Buf *b, void *data, const void *values, 
     return code;
 }
 
-/* PyTorch's initialisation: uniform in [-bound, bound]. The same for a parameter and its fp32 master. */
-static void draw(const Param *param, int index, uint64_t seed, float *values, int64_t n) {
-    for (int64_t i = 0; i < n; i += 4) {
-        Philox x = philox(seed, RNG_INIT, (uint32_t)index, 0, (uint64_t)(i / 4));
-        for (int64_t k = 0; k < 4 && i + k < n; k++)
-            values[i + k] = (float)((2.0 * rng_uniform(x.x[k]) - 1.0) * param->bound);
+/* Four numbers of PyTorch's initialisation from one draw. */
+static void draw_four(const Param *param, Philox x, float *four) {
+    if (param->init == INIT_NORMAL) rng_normals(x, four);
+    for (int k = 0; k < 4; k++) {
+        double unit = param->init == INIT_UNIFORM ? 2.0 * rng_uniform(x.x[k]) - 1.0
+                      : param->init == INIT_NORMAL ? (double)four[k] : 1.0;
+        four[k] = (float)(unit * param->bound);
     }
+}
+
+/* The first values of a parameter or buffer. The same for a parameter and its fp32 master. */
+static void draw(const Param *param, int index, uint64_t seed, float *values, int64_t n) {
+    float four[4];
+    int64_t row = n / param->shape.dim[0];
+    for (int64_t i = 0; i < n; i += 4) {
+        draw_four(param, philox(seed, RNG_INIT, (uint32_t)index, 0, (uint64_t)(i / 4)), four);
+        memcpy(&values[i], four, (size_t)min_i64(4, n - i) * sizeof *four);
+    }
+    if (param->zero_row) memset(&values[(param->zero_row - 1) * row], 0, (size_t)row * sizeof *values);
 }
 
 static int first_value(Runtime *r, const Slot *s, Err *e) {
@@ -31,7 +43,7 @@ static int first_value(Runtime *r, const Slot *s, Err *e) {
     int64_t n = shape_elements(&b->shape);
     float *values = mem_new((size_t)n * sizeof *values);
     if (!values) return no_memory(e);
-    if (b->category == CAT_WEIGHTS && b->param >= 0) draw(&r->net->params[b->param], b->param, r->seed, values, n);
+    if (b->category == CAT_WEIGHTS && b->param >= 0 && b->dtype != DT_I32) draw(&r->net->params[b->param], b->param, r->seed, values, n);
     int code = put_values(r, b, s->block.data, values, e);
     mem_free(values);
     return code;
@@ -64,6 +76,24 @@ static int check_labels(const Program *p, const int32_t *t, Err *e) {
     return OK;
 }
 
+/* Turns an input of indices, which a feed gives as numbers, into whole ones that every Embedding has a row for. */
+static int check_indices(const Program *p, void *values, Err *e) {
+    const Buf *input = &p->bufs[p->input];
+    int64_t rows = INT64_MAX, n = shape_elements(&input->shape);
+    if (input->dtype != DT_I32) return OK;
+    for (int i = 0; i < p->forward_end; i++)
+        if (p->ops[i].kind == OP_embedding) rows = min_i64(rows, p->bufs[p->ops[i].in[1]].shape.dim[0]);
+    for (int64_t i = 0; i < n; i++) {
+        float x = ((const float *)values)[i];
+        int32_t index = x >= 0 && x < (float)INT32_MAX ? (int32_t)x : -1;
+        if ((float)index != x || index >= rows)
+            return err_set(e, ERR_SCRIPT, "input %lld is %g: expected an index below %lld, the rows of nn.Embedding",
+                           (long long)i, (double)x, (long long)rows);
+        ((int32_t *)values)[i] = index;
+    }
+    return OK;
+}
+
 /* The input buffers in the order in which they lie in a stage: `used` says which the program reads. */
 static int stage_parts(const Loaded *l, int buf[2]) {
     const int all[2] = {l->p->input, l->p->target};
@@ -80,6 +110,7 @@ int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t micro, FeedFn *
     if (p->target != NO_BUF) t = x + (size_t)shape_elements(&p->bufs[p->input].shape) * 4;
     int code = r->device->table->sent(r->device, l->next_stage, e);
     if (!code) code = feed(arg, step, micro, (float *)(void *)x, t, e);
+    if (!code) code = check_indices(p, x, e);
     if (!code) code = check_labels(p, (const int32_t *)(const void *)t, e);
     for (int k = 0; k < n && !code; k++) {
         view_pack(&p->bufs[buf[k]], buf[k] == p->input ? x : t, to);

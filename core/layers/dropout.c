@@ -1,4 +1,5 @@
-/* Dropout: each op draws its own numbers by an id. In evaluation, and with p = 0, it is its input. */
+/* Dropout, and Dropout2d, which drops whole channels: each op draws its own numbers by an id. In evaluation, and with p = 0,
+ * it is its input. */
 #include <string.h>
 
 #include "layer.h"
@@ -6,6 +7,8 @@
 int layer_dropout_shape(Network *n, Layer *l, Err *e) {
     double p = options_float(&l->options, "p");
     (void)n;
+    int code = l->kind->which ? layer_expect_rank(l, 4, "(N, C, H, W)", e) : OK;
+    if (code) return code;
     return p >= 0 && p <= 1 ? OK : layer_error(l, e, "the probability p must be between 0 and 1, found %g", p);
 }
 
@@ -13,6 +16,7 @@ int layer_dropout_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a;
     memset(&a, 0, sizeof a);
     a.drop.p = (float)options_float(&l->options, "p");
+    a.drop.channels = l->kind->which;
     a.drop.inplace = options_bool(&l->options, "inplace");
     if (!lw->training || a.drop.p == 0) return in[0];
     a.drop.id = lw->drops++;

@@ -1,24 +1,36 @@
-/* Flatten: (N, C, H, W) becomes (N, C H W) without moving anything: the features keep the channels-last order, which is
- * PyTorch's own where there is one channel or one pixel. */
+/* Flatten: dimensions start_dim to end_dim become one without moving anything. An image (N, C, H, W) becomes (N, C H W), whose
+ * features keep the channels-last order, which is PyTorch's own where there is one channel or one pixel. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "layer.h"
 
-int layer_flatten_shape(Network *n, Layer *l, Err *e) {
-    int64_t start = options_int(&l->options, "start_dim"), end = options_int(&l->options, "end_dim");
-    const int64_t *d = l->in.dim;
+static int find_dims(const Layer *l, int *start, int *end, Err *e) {
+    int64_t first = options_int(&l->options, "start_dim"), last = options_int(&l->options, "end_dim");
     int rank = l->in.rank;
+    *start = (int)(first < 0 ? first + rank : first);
+    *end = (int)(last < 0 ? last + rank : last);
+    if (*start < 0 || *end >= rank || *start > *end)
+        return layer_error(l, e, "expected dimensions of an input of %d, found %" PRId64 " to %" PRId64, rank, first, last);
+    if (*start != *end && ((rank == 4 && (*start != 1 || *end != 3)) || (l->in_order[0] && *start == 0)))
+        return layer_error(l, e, "of an image only the dimensions 1 to -1 (all but the batch) can be flattened, found %" PRId64
+                           " to %" PRId64, first, last);
+    return OK;
+}
+
+int layer_flatten_shape(Network *n, Layer *l, Err *e) {
+    int start, end, code = find_dims(l, &start, &end, e);
+    const Shape in = l->in;
     (void)n;
-    if ((start < 0 ? start + rank : start) != 1 || (end < 0 ? end + rank : end) != rank - 1)
-        return layer_error(l, e, "only the dimensions 1 to -1 (all but the batch) can be flattened, found %" PRId64
-                           " to %" PRId64, start, end);
-    if (rank == 2) return OK;
-    layer_output(l, shape2(d[0], shape_elements(&l->in) / d[0]));
-    if (rank == 4 && d[1] > 1 && d[2] * d[3] > 1) memcpy(l->out_order, d + 1, sizeof l->out_order);
+    if (code || start == end) return code;
+    Shape out = {in.rank - (end - start), {1, 1, 1, 1}};
+    for (int d = 0; d < in.rank; d++) out.dim[d <= start ? d : d <= end ? start : d - (end - start)] *= in.dim[d];
+    layer_output(l, out);
+    if (in.rank == 4 && in.dim[1] > 1 && in.dim[2] * in.dim[3] > 1)
+        memcpy(l->out_order, in.dim + 1, sizeof l->out_order);
     return OK;
 }
 
 int layer_flatten_forward(Lower *lw, const Layer *l, const int *in) {
-    return l->in.rank == 2 ? in[0] : lower_view(lw, l, in[0]);
+    return l->in.rank == l->out.rank ? in[0] : lower_view(lw, l, in[0]);
 }

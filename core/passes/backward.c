@@ -164,6 +164,65 @@ static void attention_back(Back *b, const Op *f, int dy) {
     contribute(b, f, qkv, g);
 }
 
+/* One op dw = kind(in0, in1) if the parameter is trained. */
+static void parameter(Back *b, OpKind kind, const Op *f, int w, int in0, int in1) { unary(b, kind, f, b->leaf[w], in0, in1); }
+
+/* The gradient with respect to the input is a convolution, the one with respect to w has the roles of x and dy
+ * exchanged. */
+static void conv_transpose_back(Back *b, const Op *f, int dy) {
+    int bias = f->in[2];
+    parameter(b, OP_conv2d_dw, f, f->in[1], dy, f->in[0]);
+    if (bias != NO_BUF) unary(b, OP_bias_db, f, bias, dy, NO_BUF);
+    unary(b, OP_conv2d, f, f->in[0], dy, f->in[1]);
+}
+
+/* A buffer for dw or db of a normalisation: the parameter's gradient, or, where only dx needs the sum, a temporary. */
+static int norm_sum(Back *b, const Op *f, int param, const char *name) {
+    if (param != NO_BUF && b->wanted[param]) return grad_buf(b, param);
+    Shape channels = shape1(b->p->bufs[f->in[0]].shape.dim[f->attr.norm.axis]);
+    return program_buf(b->p, CAT_ACTIVATION_GRADIENTS, channels, DT_F32, "%s.%s", b->p->bufs[f->out[0]].name, name);
+}
+
+/* The sums dw and db, which batch normalisation needs for dx, too; the others make them for trained parameters only. */
+static void norm_back(Back *b, const Op *f, int dy, OpKind dx) {
+    int x = f->in[0], w = f->in[1], bias = f->in[2], mean = f->out[1], istd = f->out[2], sums[2] = {NO_BUF, NO_BUF};
+    bool batch = f->kind == OP_batchnorm, needed = batch && b->wanted[x];
+    bool trained[2] = {w != NO_BUF && b->wanted[w], bias != NO_BUF && b->wanted[bias]};
+    if (needed || trained[0] || trained[1]) {
+        sums[0] = norm_sum(b, f, w, "dw");
+        if (needed || trained[1]) sums[1] = norm_sum(b, f, bias, "db");
+        Op *op = emit(b, OP_norm_dw, f, dy, x, sums[0]);
+        op->in[2] = mean;
+        op->in[3] = istd;
+        op->out[1] = sums[1];
+        op_cost(b->p, op);
+    }
+    if (trained[0]) contribute(b, f, w, sums[0]);
+    if (trained[1]) contribute(b, f, bias, sums[1]);
+    if (!b->wanted[x] || b->p->failed) return;
+    int g = grad_buf(b, x), in[OP_IN] = {dy, x, w, mean, istd, sums[0], sums[1], NO_BUF};
+    Op *op = emit(b, dx, f, dy, x, g);
+    memcpy(op->in, in, (batch ? 7 : 5) * sizeof *in);
+    op_cost(b->p, op);
+    contribute(b, f, x, g);
+}
+
+static void prelu_back(Back *b, const Op *f, int dy) {
+    int x = f->in[0], w = f->in[1];
+    parameter(b, OP_prelu_dw, f, w, dy, x);
+    if (!b->wanted[x]) return;
+    int g = grad_buf(b, x);
+    Op *op = emit(b, OP_prelu_dx, f, dy, x, g);
+    op->in[2] = w;
+    op_cost(b->p, op);
+    contribute(b, f, x, g);
+}
+
+static void add_rows_back(Back *b, const Op *f, int dy) {
+    parameter(b, OP_add_rows_dw, f, f->in[1], dy, NO_BUF);
+    if (b->wanted[f->in[0]]) contribute(b, f, f->in[0], dy);
+}
+
 /* Each row of ops.def with a gradient. dy is present except for losses. */
 static void differentiate(Back *b, const Op *f) {
     int x = f->in[0], y = f->out[0], dy = b->grad[y];
@@ -188,6 +247,14 @@ static void differentiate(Back *b, const Op *f) {
     case OP_slice: unary(b, OP_slice_dx, f, x, dy, NO_BUF); break;
     case OP_rnn: rnn_back(b, f, dy); break;
     case OP_attention: attention_back(b, f, dy); break;
+    case OP_conv_transpose: conv_transpose_back(b, f, dy); break;
+    case OP_batchnorm: norm_back(b, f, dy, OP_batchnorm_dx); break;
+    case OP_norm: norm_back(b, f, dy, OP_norm_dx); break;
+    case OP_prelu: prelu_back(b, f, dy); break;
+    case OP_softmax: unary(b, OP_softmax_dx, f, x, dy, y); break;
+    case OP_embedding: parameter(b, OP_embedding_dw, f, f->in[1], dy, x); break;
+    case OP_add_rows: add_rows_back(b, f, dy); break;
+    case OP_upsample: unary(b, OP_upsample_dx, f, x, dy, NO_BUF); break;
     case OP_cross_entropy: loss(b, f, OP_cross_entropy_dx); break;
     case OP_mse: loss(b, f, OP_mse_dx); break;
     case OP_bce_logits: loss(b, f, OP_bce_logits_dx); break;

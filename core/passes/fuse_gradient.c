@@ -64,7 +64,8 @@ int pass_fuse_gradient(Program *p, const Settings *s, Err *e) {
     (void)s;
     for (int i = p->forward_end; i < p->n_ops; i++) {
         Op *op = &p->ops[i];
-        ActAttr *fused = attr_fused(op->kind, &op->attr);
+        bool forward = op->kind == OP_conv2d; /* which is how a transposed convolution's gradient is made */
+        ActAttr *fused = forward ? NULL : attr_fused(op->kind, &op->attr);
         int maker, act_dx = fused ? next_behind(p, i, &maker) : NO_OP;
         if (act_dx == NO_OP || p->ops[act_dx].kind != OP_act_dx || p->ops[act_dx].region != op->region) continue;
         int saved = saved_as(p, p->ops[act_dx].in[1], op->out[0]);

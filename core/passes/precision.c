@@ -6,6 +6,7 @@
  *                    fp32; a 16-bit copy is made once per micro-batch and shared. Biases are read as they are.
  *   master_*, *16    weights and activations are 16-bit; losses compute in fp32 inside. master_*: the update pass adds
  *                    an fp32 master copy of each parameter.
+ *   in all of them   operands that ops.def marks "!" stay fp32: parameters and statistics of normalisation.
  *   tf32             types as in fp32; the products' attributes say that a GPU may compute them in TF32.
  *   *_fp16 with loss scaling: p->loss_scaling, which the backward and update passes act on. */
 #include "passes.h"
@@ -47,8 +48,9 @@ static int cast_to(Casts *c, int buf, DType type, const Op *user) {
 
 static DType widest(const Program *p, const Op *op) {
     DType type = DT_COUNT;
+    const OpInfo *info = op_info(op->kind);
     for (int k = 0; k < OP_IN; k++) {
-        if (op->in[k] == NO_BUF || !dtype_is_float(p->bufs[op->in[k]].dtype)) continue;
+        if (op->in[k] == NO_BUF || info->in_wide[k] || !dtype_is_float(p->bufs[op->in[k]].dtype)) continue;
         DType t = p->bufs[op->in[k]].dtype;
         type = type == DT_COUNT || type == t ? t : DT_F32;
     }
@@ -72,13 +74,14 @@ static bool follows(OpKind kind, int k) {
 
 static void cast_op(Casts *c, Op op, DType low) {
     Program *p = c->p;
-    Autocast rule = op_info(op.kind)->autocast;
+    const OpInfo *info = op_info(op.kind);
+    Autocast rule = info->autocast;
     DType type = rule == AUTOCAST_LOW ? low : rule == AUTOCAST_WIDE ? DT_F32 : widest(p, &op);
     for (int k = 0; k < OP_IN; k++)
-        if (op.in[k] != NO_BUF && dtype_is_float(p->bufs[op.in[k]].dtype) && follows(op.kind, k))
+        if (op.in[k] != NO_BUF && !info->in_wide[k] && dtype_is_float(p->bufs[op.in[k]].dtype) && follows(op.kind, k))
             op.in[k] = cast_to(c, op.in[k], type, &op);
     for (int k = 0; k < OP_OUT; k++)
-        if (op.out[k] != NO_BUF && p->bufs[op.out[k]].dtype == DT_F32 && !op_info(op.kind)->out_wide[k])
+        if (op.out[k] != NO_BUF && !info->out_wide[k] && p->bufs[op.out[k]].dtype == DT_F32)
             set_type(p, op.out[k], rule == AUTOCAST_WIDE ? DT_F32 : type);
     Op *out = program_op(p, op.kind, op.path);
     *out = op;
@@ -108,27 +111,38 @@ static void autocast(Program *p, DType low) {
     p->forward_end = p->body_end = p->n_ops;
 }
 
-static bool stays_wide(const Program *p, int buf) {
-    if (buf == p->target || buf == p->loss) return true;
-    for (int i = 0; i < p->n_ops; i++)
+/* wide[n_bufs]: what some op wants in fp32 in every precision. */
+static void find_wide(const Program *p, bool *wide) {
+    for (int i = 0; i < p->n_ops; i++) {
+        const Op *op = &p->ops[i];
+        const OpInfo *info = op_info(op->kind);
+        for (int k = 0; k < OP_IN; k++)
+            if (info->in_wide[k] && op->in[k] != NO_BUF) wide[op->in[k]] = true;
         for (int k = 0; k < OP_OUT; k++)
-            if (p->ops[i].out[k] == buf) return op_info(p->ops[i].kind)->out_wide[k];
-    return false;
+            if (info->out_wide[k] && op->out[k] != NO_BUF) wide[op->out[k]] = true;
+    }
 }
 
-/* Everything but the target, the loss, integers and what an op always has in fp32 becomes 16-bit. */
+/* Everything but the target, the loss, integers and what is always wide becomes 16-bit. */
 static void narrow(Program *p, DType type, bool master) {
+    bool *wide = mem_new((size_t)p->n_bufs * sizeof *wide);
+    if (!wide) {
+        p->failed = true;
+        return;
+    }
+    find_wide(p, wide);
     for (int b = 0; b < p->n_bufs; b++) {
-        if (p->bufs[b].dtype != DT_F32 || stays_wide(p, b)) continue;
+        if (p->bufs[b].dtype != DT_F32 || b == p->target || b == p->loss || wide[b]) continue;
         set_type(p, b, type);
         p->bufs[b].master = master && p->bufs[b].kind == BUF_PERSISTENT;
     }
+    mem_free(wide);
     for (int i = 0; i < p->n_ops; i++) op_cost(p, &p->ops[i]);
 }
 
 static void allow_tf32(Program *p) {
     for (int i = 0; i < p->n_ops; i++) {
-        if (p->ops[i].kind == OP_conv2d) p->ops[i].attr.conv.tf32 = 1;
+        if (p->ops[i].kind == OP_conv2d || p->ops[i].kind == OP_conv_transpose) p->ops[i].attr.conv.tf32 = 1;
         if (p->ops[i].kind == OP_linear) p->ops[i].attr.linear.tf32 = 1;
     }
 }

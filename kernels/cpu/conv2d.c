@@ -1,4 +1,7 @@
 /* conv2d.c: convolution and its gradients. Shapes: x (N, C, H, W), w (O, C/groups, KH, KW), b (O), y (N, O, OH, OW). */
+#include <string.h>
+
+#include "loops.h"
 #include "onednn.h"
 
 /* oneDNN's dimensions are in PyTorch's order too; the strides say how a channels-last tensor lies. */
@@ -60,6 +63,43 @@ int k_cpu_conv2d_dx_prepare(const KArgs *args, size_t limit, void **state, size_
 
 int k_cpu_conv2d_dw_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     return prepare(args, PASS_WEIGHTS, limit, state, workspace, e);
+}
+
+/* dy w -> dx of conv2d_dx are x w -> y here; the bias comes after it. */
+int k_cpu_conv_transpose_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    KArgs plain = *args;
+    memset(&plain.in[2], 0, sizeof plain.in[2]);
+    return prepare(&plain, PASS_DATA, limit, state, workspace, e);
+}
+
+HOT static void add_bias(float *y, const float *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] += b[i];
+}
+
+/* Items are pixels. */
+static void bias_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float to[BLOCK], from[BLOCK];
+    int64_t channels = a->out[0].shape.dim[1];
+    for (int64_t c = 0; c < channels; c += BLOCK) {
+        int64_t n = min_i64(BLOCK, channels - c);
+        const float *b = block_load(&a->in[2], c, n, from);
+        for (int64_t i = begin; i < end; i++) {
+            float *y = block_load(&a->out[0], i * channels + c, n, to);
+            add_bias(y, b, n);
+            block_store(&a->out[0], i * channels + c, n, y);
+        }
+    }
+}
+
+int k_cpu_conv_transpose(const KArgs *args, Err *e) {
+    KArgs plain = *args;
+    memset(&plain.in[2], 0, sizeof plain.in[2]);
+    int64_t channels = args->out[0].shape.dim[1];
+    int code = prim_run(&plain, e);
+    if (!code && args->in[2].count)
+        range_run(args, args->out[0].count / channels, max_i64(1, BLOCK / channels), bias_piece);
+    return code;
 }
 
 int k_cpu_conv2d(const KArgs *args, Err *e) { return prim_run(args, e); }

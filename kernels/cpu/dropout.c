@@ -29,9 +29,31 @@ static void dropout_piece(const KArgs *a, int64_t begin, int64_t end) {
     block_store(&a->out[0], begin, n, y);
 }
 
+/* Whole channels: number n C + c is drawn for channel c of image n. Items are rows of pixels. */
+static void channels_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float from[BLOCK], to[BLOCK], factors[BLOCK];
+    const DropAttr *drop = &a->attr->drop;
+    const int64_t *d = a->out[0].shape.dim, channels = d[1], width = d[3];
+    uint32_t call = *(const uint32_t *)a->in[1].data;
+    for (int64_t row = begin; row < end; row++)
+        for (int64_t c = 0, n; c < channels; c += n) {
+            n = min_i64(BLOCK, channels - c);
+            for (int64_t i = 0; i < n; i++)
+                factors[i] = dropout_factor(drop->p, a->seed, drop->id, call, (uint64_t)(row / d[2] * channels + c + i));
+            for (int64_t w = 0; w < width; w++) {
+                int64_t at = (row * width + w) * channels + c;
+                float *y = block_target(&a->out[0], at, to);
+                scale_block(y, block_load(&a->in[0], at, n, from), factors, n);
+                block_store(&a->out[0], at, n, y);
+            }
+        }
+}
+
 int k_cpu_dropout(const KArgs *a, Err *e) {
-    (void)e;
-    blocks_run(a, a->out[0].count, dropout_piece);
+    const View *y = &a->out[0];
+    if (!a->attr->drop.channels) blocks_run(a, y->count, dropout_piece);
+    else if (y->channels_last) range_run(a, y->shape.dim[0] * y->shape.dim[2], 1, channels_piece);
+    else return err_set(e, ERR_INTERNAL, "dropout of channels: the operand must be a channels-last image");
     return OK;
 }
 

@@ -29,7 +29,7 @@ static const Slot slots[][SLOTS] = {
 static const dnnl_data_type_t types[] = {[DT_F32] = dnnl_f32, [DT_BF16] = dnnl_bf16, [DT_F16] = dnnl_f16,
                                          [DT_I32] = dnnl_s32, [DT_U8] = dnnl_u8};
 
-static const dnnl_alg_kind_t eltwise[] = {
+static const dnnl_alg_kind_t eltwise[ACT_COUNT] = { /* 0: none that takes the same parameter */
     [ACT_RELU] = dnnl_eltwise_relu, [ACT_LEAKY] = dnnl_eltwise_relu, [ACT_SIGMOID] = dnnl_eltwise_logistic,
     [ACT_TANH] = dnnl_eltwise_tanh, [ACT_GELU] = dnnl_eltwise_gelu_erf, [ACT_GELU_TANH] = dnnl_eltwise_gelu_tanh,
 };
@@ -127,7 +127,9 @@ static bool prim_good(const Prim *p, size_t limit) { return p->desc && !p->refer
 typedef struct Ask { bool wide, pack, after; } Ask;
 
 /* oneDNN's ReLU makes 0 of a NaN and would hide it from the loss; its gradients take no activation. */
-static bool act_fits_inside(const PrimSpec *spec) { return spec->act != ACT_RELU && spec->pass == PASS_FORWARD; }
+static bool act_fits_inside(const PrimSpec *spec) {
+    return spec->act != ACT_RELU && eltwise[spec->act] && spec->pass == PASS_FORWARD;
+}
 
 static dnnl_status_t ask_attr(const PrimSpec *spec, Ask ask, dnnl_primitive_attr_t *attr) {
     dnnl_post_ops_t ops = NULL;

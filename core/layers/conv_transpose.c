@@ -1,0 +1,79 @@
+/* ConvTranspose2d: what a convolution from the output's channels to the input's sends back: w (I, O/groups, KH, KW) as that
+ * convolution's. output_padding says which of the sizes that it maps to the input's size is meant. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "layer.h"
+
+static Attr conv_attr(const Layer *l) {
+    Attr a;
+    memset(&a, 0, sizeof a);
+    for (int i = 0; i < 2; i++) {
+        a.conv.stride[i] = (int32_t)options_pair(&l->options, "stride", i);
+        a.conv.dilation[i] = (int32_t)options_pair(&l->options, "dilation", i);
+        a.conv.pad[i] = a.conv.pad[2 + i] = (int32_t)options_pair(&l->options, "padding", i);
+    }
+    a.conv.groups = (int32_t)options_int(&l->options, "groups");
+    return a;
+}
+
+static int check_options(const Layer *l, Err *e) {
+    static const struct { const char *name; int64_t min, max; } ranges[] = {
+        {"in_channels", 1, INT32_MAX},  {"out_channels", 1, INT32_MAX}, {"groups", 1, INT32_MAX},
+        {"kernel_size", 1, WINDOW_MAX}, {"stride", 1, WINDOW_MAX},      {"padding", 0, WINDOW_MAX},
+        {"dilation", 1, WINDOW_MAX},    {"output_padding", 0, WINDOW_MAX}};
+    const Options *o = &l->options;
+    for (size_t i = 0; i < ARRAY_LEN(ranges); i++) {
+        int code = layer_expect_range(l, ranges[i].name, ranges[i].min, ranges[i].max, e);
+        if (code) return code;
+    }
+    int64_t groups = options_int(o, "groups"), in = options_int(o, "in_channels"), out = options_int(o, "out_channels");
+    if (in % groups || out % groups)
+        return layer_error(l, e, "in_channels and out_channels must be divisible by groups, found %" PRId64
+                           ", %" PRId64 " and %" PRId64, in, out, groups);
+    for (int i = 0; i < 2; i++) {
+        int64_t extra = options_pair(o, "output_padding", i), stride = options_pair(o, "stride", i);
+        if (extra >= stride)
+            return layer_error(l, e, "output_padding must be smaller than stride %" PRId64 ", found %" PRId64, stride, extra);
+    }
+    return OK;
+}
+
+/* (in - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1 */
+static int output_sizes(const Layer *l, int64_t *size, Err *e) {
+    const ConvAttr a = conv_attr(l).conv;
+    for (int i = 0; i < 2; i++) {
+        int64_t window = (int64_t)a.dilation[i] * (options_pair(&l->options, "kernel_size", i) - 1) + 1;
+        size[i] = (l->in.dim[2 + i] - 1) * a.stride[i] - 2 * (int64_t)a.pad[i] + window +
+                  options_pair(&l->options, "output_padding", i);
+        if (size[i] < 1)
+            return layer_error(l, e, "an output of %" PRId64 " rows or columns is too small: less padding is needed", size[i]);
+    }
+    return OK;
+}
+
+int layer_conv_transpose_shape(Network *n, Layer *l, Err *e) {
+    const Options *o = &l->options;
+    char text[SHAPE_TEXT];
+    int64_t size[2];
+    int code = check_options(l, e);
+    if (code || (code = layer_expect_rank(l, 4, "(N, C, H, W)", e))) return code;
+    int64_t in = options_int(o, "in_channels"), out = options_int(o, "out_channels");
+    if (l->in.dim[1] != in)
+        return layer_error(l, e, "expected %" PRId64 " input channels, found %" PRId64 ": input %s", in, l->in.dim[1],
+                           shape_text(&l->in, text));
+    if ((code = output_sizes(l, size, e))) return code;
+    Shape w = shape4(in, out / options_int(o, "groups"), options_pair(o, "kernel_size", 0),
+                     options_pair(o, "kernel_size", 1));
+    double bound = 1 / sqrt((double)w.dim[1] * (double)w.dim[2] * (double)w.dim[3]);
+    if ((code = network_param(n, l, "weight", w, bound, NULL, e))) return code;
+    if (options_bool(o, "bias") && (code = network_param(n, l, "bias", shape1(out), bound, NULL, e))) return code;
+    layer_output(l, shape4(l->in.dim[0], out, size[0], size[1]));
+    return OK;
+}
+
+int layer_conv_transpose_forward(Lower *lw, const Layer *l, const int *in) {
+    const Attr a = conv_attr(l);
+    return lower_layer(lw, OP_conv_transpose, l, in, &a);
+}

@@ -1,0 +1,60 @@
+/* Embedding: rows of a table w (V, D), chosen by the network's input, which then holds indices: (N) becomes (N, D), (N, T)
+ * becomes (N, T, D). PositionEmbedding: the first T rows of a table (P, D), added to each sample (T, D), as GPT does with an
+ * Embedding of the numbers 0 to T - 1. Both start as PyTorch's Embedding: normal. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "layer.h"
+
+static int expect_sizes(const Layer *l, const char *rows, Err *e) {
+    int code = layer_expect_range(l, rows, 1, INT32_MAX, e);
+    return code ? code : layer_expect_range(l, "embedding_dim", 1, INT32_MAX, e);
+}
+
+/* The option, counted from the front; -1: none. */
+static int64_t padding_row(const Layer *l) {
+    char text[OPTION_WORDS];
+    int64_t row = options_int(&l->options, "padding_idx");
+    if (options_word(&l->options, "padding_idx", text)[0]) return -1;
+    return row < 0 ? row + options_int(&l->options, "num_embeddings") : row;
+}
+
+int layer_embedding_shape(Network *n, Layer *l, Err *e) {
+    int64_t rows = options_int(&l->options, "num_embeddings"), dim = options_int(&l->options, "embedding_dim");
+    char text[SHAPE_TEXT];
+    int code = expect_sizes(l, "num_embeddings", e);
+    if (!code) code = layer_expect_range(l, "padding_idx", -rows, rows - 1, e);
+    if (code) return code;
+    if (!l->in_is_input) return layer_error(l, e, "reads indices: expected the network's input, found a layer's output");
+    if (l->in.rank > 3) return layer_error(l, e, "expected at most 3 dimensions, found %s", shape_text(&l->in, text));
+    const Param table = {.shape = shape2(rows, dim), .init = INIT_NORMAL, .bound = 1, .zero_row = padding_row(l) + 1};
+    if ((code = network_tensor(n, l, "weight", &table, e))) return code;
+    n->indices = true;
+    Shape out = l->in;
+    out.dim[out.rank++] = dim;
+    layer_output(l, out);
+    return OK;
+}
+
+int layer_embedding_forward(Lower *lw, const Layer *l, const int *in) {
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.embedding.padding = padding_row(l);
+    return lower_layer(lw, OP_embedding, l, in, &a);
+}
+
+int layer_positions_shape(Network *n, Layer *l, Err *e) {
+    int64_t rows = options_int(&l->options, "num_positions"), dim = options_int(&l->options, "embedding_dim");
+    char text[SHAPE_TEXT];
+    int code = expect_sizes(l, "num_positions", e);
+    if (code || (code = layer_expect_rank(l, 3, "(N, T, D)", e))) return code;
+    if (l->in.dim[2] != dim || l->in.dim[1] > rows)
+        return layer_error(l, e, "expected %" PRId64 " features at %" PRId64 " positions at most, found %s", dim, rows,
+                           shape_text(&l->in, text));
+    const Param table = {.shape = shape2(rows, dim), .init = INIT_NORMAL, .bound = 1};
+    return network_tensor(n, l, "weight", &table, e);
+}
+
+int layer_positions_forward(Lower *lw, const Layer *l, const int *in) {
+    return lower_layer(lw, OP_add_rows, l, in, NULL);
+}

@@ -1,0 +1,131 @@
+/* BatchNorm1d and BatchNorm2d (`which`: dimensions of the input), LayerNorm, GroupNorm. Channels are dimension 1, for LayerNorm the
+ * last one. Parameters of a flattened image lie in its features' order, as a Linear's columns do. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "layer.h"
+
+static int channel_param(Network *n, Layer *l, const char *name, double value, bool buffer, int64_t channels, Err *e) {
+    Param like = {.shape = shape1(channels), .init = INIT_CONSTANT, .bound = value, .buffer = buffer};
+    memcpy(like.order, l->in_order, sizeof like.order);
+    return network_tensor(n, l, name, &like, e);
+}
+
+static int expect_channels(const Layer *l, int axis, int64_t expected, Err *e) {
+    char text[SHAPE_TEXT];
+    if (l->in.dim[axis] == expected) return OK;
+    return layer_error(l, e, "expected %" PRId64 " %s, found %" PRId64 ": input %s", expected,
+                       l->in.rank == 4 ? "channels" : "features", l->in.dim[axis], shape_text(&l->in, text));
+}
+
+static Attr norm_attr(const Layer *l, int axis, int groups) {
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.norm.axis = axis;
+    a.norm.groups = groups;
+    a.norm.eps = (float)options_float(&l->options, "eps");
+    return a;
+}
+
+/* y = kind(the layer's inputs and parameters), and the statistics that its gradient needs. */
+static int emit_norm(Lower *lw, OpKind kind, const Layer *l, const int *in, Shape stats, const Attr *a) {
+    int y = lower_layer(lw, kind, l, in, a);
+    if (lw->p->failed) return 0;
+    int mean = lower_temp(lw, l, "mean", stats, NULL, DT_F32), istd = lower_temp(lw, l, "istd", stats, NULL, DT_F32);
+    if (lw->p->failed) return 0;
+    Op *op = &lw->p->ops[lw->p->n_ops - 1];
+    op->out[1] = mean;
+    op->out[2] = istd;
+    op_cost(lw->p, op);
+    return y;
+}
+
+/* ---- over the batch */
+
+static int affine_params(const Layer *l) { return options_bool(&l->options, "affine") ? 2 : 0; }
+
+int layer_batchnorm_shape(Network *n, Layer *l, Err *e) {
+    const Options *o = &l->options;
+    int64_t channels = options_int(o, "num_features");
+    int code = layer_expect_range(l, "num_features", 1, INT32_MAX, e);
+    if (!code) code = layer_expect_rank(l, l->kind->which, l->kind->which == 4 ? "(N, C, H, W)" : "(N, C)", e);
+    if (!code) code = expect_channels(l, 1, channels, e);
+    if (!code && affine_params(l)) code = channel_param(n, l, "weight", 1, false, channels, e);
+    if (!code && affine_params(l)) code = channel_param(n, l, "bias", 0, false, channels, e);
+    if (code || !options_bool(o, "track_running_stats")) return code;
+    if ((code = channel_param(n, l, "running_mean", 0, true, channels, e))) return code;
+    if ((code = channel_param(n, l, "running_var", 1, true, channels, e))) return code;
+    const Param count = {.init = INIT_CONSTANT, .dtype = DT_I32, .buffer = true};
+    return network_tensor(n, l, "num_batches_tracked", &count, e);
+}
+
+/* Operands: weight and bias, which may be absent; then in evaluation the running mean and variance. */
+static int forward_eval(Lower *lw, const Layer *l, int x, const int *param, const Attr *a) {
+    int n = affine_params(l), in[5] = {x, NO_BUF, NO_BUF, lw->param[param[n]], lw->param[param[n + 1]]};
+    for (int k = 0; k < n; k++) in[1 + k] = lw->param[param[k]];
+    return lower_op(lw, OP_batchnorm_eval, l, in, 5, a);
+}
+
+int layer_batchnorm_forward(Lower *lw, const Layer *l, const int *in) {
+    bool tracked = options_bool(&l->options, "track_running_stats");
+    char text[OPTION_WORDS];
+    Attr a = norm_attr(l, 1, 0);
+    bool cumulative = options_word(&l->options, "momentum", text)[0] != '\0';
+    a.norm.momentum = cumulative ? -1.0f : (float)options_float(&l->options, "momentum");
+    if (tracked && !lw->training) return forward_eval(lw, l, in[0], l->param, &a);
+    Layer plain = *l; /* without the buffers, which are outputs */
+    plain.n_params = affine_params(l);
+    Shape channels = shape1(l->in.dim[1]);
+    int y = emit_norm(lw, OP_batchnorm, &plain, in, channels, &a);
+    if (lw->p->failed || !tracked) return y;
+    Op *op = &lw->p->ops[lw->p->n_ops - 1];
+    for (int k = 0; k < 3; k++) op->out[3 + k] = lw->param[l->param[plain.n_params + k]];
+    op_cost(lw->p, op);
+    return y;
+}
+
+/* ---- within a sample */
+
+int layer_layernorm_shape(Network *n, Layer *l, Err *e) {
+    const Options *o = &l->options;
+    int64_t features = options_int(o, "normalized_shape");
+    char text[SHAPE_TEXT];
+    int code = layer_expect_range(l, "normalized_shape", 1, INT32_MAX, e);
+    if (code) return code;
+    if (l->in.rank == 4)
+        return layer_error(l, e, "normalises the last dimension of (N, F) or (N, T, F), found %s", shape_text(&l->in, text));
+    if ((code = expect_channels(l, l->in.rank - 1, features, e))) return code;
+    if (!options_bool(o, "elementwise_affine")) return OK;
+    code = channel_param(n, l, "weight", 1, false, features, e);
+    return code || !options_bool(o, "bias") ? code : channel_param(n, l, "bias", 0, false, features, e);
+}
+
+int layer_layernorm_forward(Lower *lw, const Layer *l, const int *in) {
+    const Attr a = norm_attr(l, l->in.rank - 1, 1);
+    int64_t rows = shape_elements(&l->in) / l->in.dim[l->in.rank - 1];
+    return emit_norm(lw, OP_norm, l, in, shape2(rows, 1), &a);
+}
+
+int layer_groupnorm_shape(Network *n, Layer *l, Err *e) {
+    const Options *o = &l->options;
+    int64_t groups = options_int(o, "num_groups"), channels = options_int(o, "num_channels");
+    char text[SHAPE_TEXT];
+    int code = layer_expect_range(l, "num_groups", 1, INT32_MAX, e);
+    if (!code) code = layer_expect_range(l, "num_channels", 1, INT32_MAX, e);
+    if (code) return code;
+    if (channels % groups)
+        return layer_error(l, e, "num_channels must be divisible by num_groups, found %" PRId64 " and %" PRId64, channels,
+                           groups);
+    if (l->in.rank == 3 || l->in_order[0])
+        return layer_error(l, e, "normalises (N, C) or (N, C, H, W), found %s%s", shape_text(&l->in, text),
+                           l->in_order[0] ? ", a flattened image" : "");
+    if ((code = expect_channels(l, 1, channels, e)) || !affine_params(l)) return code;
+    code = channel_param(n, l, "weight", 1, false, channels, e);
+    return code ? code : channel_param(n, l, "bias", 0, false, channels, e);
+}
+
+int layer_groupnorm_forward(Lower *lw, const Layer *l, const int *in) {
+    int groups = (int)options_int(&l->options, "num_groups");
+    const Attr a = norm_attr(l, 1, groups);
+    return emit_norm(lw, OP_norm, l, in, shape2(l->in.dim[0], groups), &a);
+}

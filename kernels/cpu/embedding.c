@@ -1,0 +1,109 @@
+/* embedding.c: rows of a table w (V, D), and their gradient, which sums over positions in ascending order: the same bits for any
+ * number of threads. add_rows: the first rows of a table, added to each sample. */
+#include "cpu.h"
+#include "loops.h"
+
+static void embedding_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const int32_t *idx = a->in[0].data;
+    size_t row = (size_t)a->in[1].shape.dim[1] * dtype_size(a->out[0].dtype);
+    for (int64_t i = begin; i < end; i++)
+        memcpy((char *)a->out[0].data + (size_t)i * row, (const char *)a->in[1].data + (size_t)idx[i] * row, row);
+}
+
+static int64_t rows_grain(int64_t dim) { return max_i64(1, BLOCK / dim); }
+
+int k_cpu_embedding(const KArgs *a, Err *e) {
+    (void)e;
+    range_run(a, a->in[0].count, rows_grain(a->in[1].shape.dim[1]), embedding_piece);
+    return OK;
+}
+
+/* ---- the gradient: each row of w has a chain of the positions that read it, in the workspace: first[V], next[positions] */
+
+enum { END = -1, PART = 512 };
+
+HOT static void add_part(float *sum, const float *dy, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sum[i] += dy[i];
+}
+
+static void embedding_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const int32_t *first = a->workspace, *next = first + a->out[0].shape.dim[0];
+    int64_t dim = a->out[0].shape.dim[1];
+    float sum[PART], from[PART];
+    for (int64_t v = begin; v < end; v++)
+        for (int64_t c = 0; c < dim; c += PART) {
+            int64_t n = min_i64(PART, dim - c);
+            memset(sum, 0, (size_t)n * sizeof *sum);
+            for (int32_t i = first[v]; i != END; i = next[i]) add_part(sum, block_load(&a->in[0], i * dim + c, n, from), n);
+            block_store(&a->out[0], v * dim + c, n, sum);
+        }
+}
+
+static void chain_positions(const KArgs *a) {
+    const int32_t *idx = a->in[1].data;
+    int64_t rows = a->out[0].shape.dim[0];
+    int32_t *first = a->workspace, *next = first + rows;
+    for (int64_t v = 0; v < rows; v++) first[v] = END;
+    for (int64_t i = a->in[1].count - 1; i >= 0; i--) {
+        if (idx[i] == a->attr->embedding.padding) continue;
+        next[i] = first[idx[i]];
+        first[idx[i]] = (int32_t)i;
+    }
+}
+
+int k_cpu_embedding_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    (void)limit;
+    *state = NULL;
+    *workspace = (size_t)(a->out[0].shape.dim[0] + a->in[1].count) * sizeof(int32_t);
+    if (a->in[1].count <= INT32_MAX) return OK;
+    return err_set(e, ERR_UNSUPPORTED, "embedding_dw: at most %d positions, found %lld", INT32_MAX, (long long)a->in[1].count);
+}
+
+int k_cpu_embedding_dw(const KArgs *a, Err *e) {
+    (void)e;
+    chain_positions(a);
+    range_run(a, a->out[0].shape.dim[0], rows_grain(a->out[0].shape.dim[1]), embedding_dw_piece);
+    return OK;
+}
+
+/* ---- add_rows: a sample's T D elements are the first ones of w */
+
+static int64_t sample_size(const View *y) {
+    return y->shape.dim[y->shape.rank - 1] * y->shape.dim[y->shape.rank - 2];
+}
+
+HOT static void sum_part(float *y, const float *x, const float *w, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] + w[i];
+}
+
+static void add_rows_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float from[BLOCK], row[BLOCK], to[BLOCK];
+    int64_t sample = sample_size(&a->out[0]);
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = min_i64(end - i, sample - i % sample);
+        float *y = block_target(&a->out[0], i, to);
+        sum_part(y, block_load(&a->in[0], i, n, from), block_load(&a->in[1], i % sample, n, row), n);
+        block_store(&a->out[0], i, n, y);
+    }
+}
+
+static void add_rows_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float sum[BLOCK] = {0}, from[BLOCK];
+    int64_t sample = sample_size(&a->in[0]), n = min_i64(end, sample) - begin;
+    for (int64_t i = begin; n > 0 && i < a->in[0].count; i += sample) add_part(sum, block_load(&a->in[0], i, n, from), n);
+    block_store(&a->out[0], begin, end - begin, sum);
+}
+
+int k_cpu_add_rows(const KArgs *a, Err *e) {
+    (void)e;
+    blocks_run(a, a->out[0].count, add_rows_piece);
+    return OK;
+}
+
+int k_cpu_add_rows_dw(const KArgs *a, Err *e) {
+    (void)e;
+    blocks_run(a, a->out[0].count, add_rows_dw_piece);
+    return OK;
+}

@@ -1,0 +1,388 @@
+/* norm.c: normalisation of (rows, C) operands: over all rows per channel (batchnorm), or over groups of the channels of a
+ * sample, which is one row or, for an image, H W rows (norm). Statistics are fp32, summed in double. */
+#include <math.h>
+
+#include "channels.h"
+#include "cpu.h"
+
+static int64_t channels_of(const KArgs *a, const View *x) { return x->shape.dim[a->attr->norm.axis]; }
+
+static int check_layout(const KArgs *a, const View *x, Err *e) {
+    int64_t outer, inner;
+    view_split(x, a->attr->norm.axis, &outer, &inner);
+    if (inner == 1) return OK;
+    return err_set(e, ERR_INTERNAL, "%s: the channels must lie innermost", op_info(a->kind)->name);
+}
+
+/* n values of a parameter from `first` on, or `value` where there is none. */
+static void load_param(const View *v, int64_t first, int64_t n, float value, float *to) {
+    for (int64_t i = 0; i < n; i++) to[i] = v->data ? ((const float *)v->data)[first + i] : value;
+}
+
+/* y = x scale + shift, each per channel */
+HOT static void scale_tile(float *y, int64_t to, const float *x, int64_t from, const float *scale, const float *shift,
+                           int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        const float *in = x + r * from;
+        float *out = y + r * to;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; c++) out[c] = in[c] * scale[c] + shift[c];
+    }
+}
+
+/* ---- batch normalisation, forward */
+
+HOT static void add_squares(double *sum, double *squares, const float *x, int64_t stride, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        const float *in = x + r * stride;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; c++) {
+            double value = in[c];
+            sum[c] += value;
+            squares[c] += value * value;
+        }
+    }
+}
+
+static void statistics_slab(const KArgs *a, int64_t begin, int64_t end, double *sums) {
+    float scratch[BLOCK];
+    int64_t channels = channels_of(a, &a->in[0]), stride;
+    Tile t;
+    for (bool more = tile_start(&t, channels, begin, end); more; more = tile_next(&t, begin, end)) {
+        const float *x = tile_load(&a->in[0], &t, scratch, &stride);
+        add_squares(sums + t.first, sums + channels + t.first, x, stride, t.rows, t.cols);
+    }
+}
+
+/* running = (1 - m) running + m batch, with the variance of a sample; m is 1/batches where the mean over all is kept */
+static void update_running(const KArgs *a, int64_t c, double mean, double var, int64_t rows) {
+    float *running_mean = a->out[3].data, *running_var = a->out[4].data;
+    const int32_t *batches = a->out[5].data;
+    float m = a->attr->norm.momentum < 0 ? 1.0f / (float)*batches : a->attr->norm.momentum;
+    running_mean[c] = (1 - m) * running_mean[c] + m * (float)mean;
+    running_var[c] = (1 - m) * running_var[c] + m * (float)(var * (double)rows / (double)max_i64(rows - 1, 1));
+}
+
+static void statistics(const KArgs *a, int64_t rows, int64_t channels) {
+    const double *sums = slabs_run(a, rows, channels, statistics_slab);
+    float *mean_to = a->out[1].data, *istd_to = a->out[2].data;
+    if (a->out[5].data) ++*(int32_t *)a->out[5].data;
+    for (int64_t c = 0; c < channels; c++) {
+        double mean = sums[c] / (double)rows, var = fmax(sums[channels + c] / (double)rows - mean * mean, 0);
+        if (isnan(sums[channels + c])) var = NAN; /* fmax would hide it */
+        mean_to[c] = (float)mean;
+        istd_to[c] = (float)(1 / sqrt(var + (double)a->attr->norm.eps));
+        if (a->out[3].data) update_running(a, c, mean, var, rows);
+    }
+}
+
+/* What the channels [first, first + n) are multiplied by, and what is then added. */
+static void coefficients(const KArgs *a, int64_t first, int64_t n, float *scale, float *shift) {
+    bool eval = a->kind == OP_batchnorm_eval;
+    const float *mean = eval ? a->in[3].data : a->out[1].data, *spread = eval ? a->in[4].data : a->out[2].data;
+    load_param(&a->in[1], first, n, 1, scale);
+    load_param(&a->in[2], first, n, 0, shift);
+    for (int64_t i = 0; i < n; i++) {
+        scale[i] *= eval ? 1 / sqrtf(spread[first + i] + a->attr->norm.eps) : spread[first + i];
+        shift[i] -= mean[first + i] * scale[i];
+    }
+}
+
+static void batch_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float from[BLOCK], to[BLOCK], scale[TILE_COLS], shift[TILE_COLS];
+    int64_t x_stride, y_stride;
+    Tile t;
+    for (bool more = tile_start(&t, channels_of(a, &a->in[0]), begin, end); more; more = tile_next(&t, begin, end)) {
+        if (t.row == begin) coefficients(a, t.first, t.cols, scale, shift);
+        const float *x = tile_load(&a->in[0], &t, from, &x_stride);
+        float *y = tile_target(&a->out[0], &t, to, &y_stride);
+        scale_tile(y, y_stride, x, x_stride, scale, shift, t.rows, t.cols);
+        tile_store(&a->out[0], &t, y);
+    }
+}
+
+int k_cpu_batchnorm_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    (void)limit;
+    *state = NULL;
+    *workspace = slabs_workspace(channels_of(a, &a->in[0]));
+    return check_layout(a, &a->in[0], e);
+}
+
+int k_cpu_batchnorm(const KArgs *a, Err *e) {
+    int64_t channels = channels_of(a, &a->in[0]), rows = a->in[0].count / channels;
+    (void)e;
+    statistics(a, rows, channels);
+    range_run(a, rows, channel_grain(channels), batch_piece);
+    return OK;
+}
+
+int k_cpu_batchnorm_eval(const KArgs *a, Err *e) {
+    int64_t channels = channels_of(a, &a->in[0]);
+    int code = check_layout(a, &a->in[0], e);
+    if (!code) range_run(a, a->in[0].count / channels, channel_grain(channels), batch_piece);
+    return code;
+}
+
+/* ---- batch normalisation, backward: dx = k (dy - db/M - (x - mean) istd dw/M), k = w istd
+ *      = dy k + (x - mean) slope + shift, with slope = -k istd dw/M and shift = -k db/M */
+
+HOT static void batch_dx_tile(float *dx, int64_t to, const float *dy, int64_t dy_from, const float *x, int64_t x_from,
+                              const float *mean, const float *coef, int64_t rows, int64_t cols) {
+    const float *k = coef, *slope = coef + TILE_COLS, *shift = coef + 2 * TILE_COLS;
+    for (int64_t r = 0; r < rows; r++) {
+        const float *g = dy + r * dy_from, *in = x + r * x_from;
+        float *out = dx + r * to;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; c++) out[c] = g[c] * k[c] + (in[c] - mean[c]) * slope[c] + shift[c];
+    }
+}
+
+static void batch_dx_coefficients(const KArgs *a, int64_t first, int64_t n, float *coef) {
+    const float *istd = a->in[4].data, *dw = a->in[5].data, *db = a->in[6].data;
+    float rows = (float)(a->in[0].count / channels_of(a, &a->in[1]));
+    load_param(&a->in[2], first, n, 1, coef);
+    for (int64_t i = 0; i < n; i++) {
+        coef[i] *= istd[first + i];
+        coef[TILE_COLS + i] = -coef[i] * istd[first + i] * dw[first + i] / rows;
+        coef[2 * TILE_COLS + i] = -coef[i] * db[first + i] / rows;
+    }
+}
+
+static void batch_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float gradient[BLOCK], from[BLOCK], to[BLOCK], coef[3 * TILE_COLS];
+    int64_t dy_stride, x_stride, dx_stride;
+    Tile t;
+    for (bool more = tile_start(&t, channels_of(a, &a->in[1]), begin, end); more; more = tile_next(&t, begin, end)) {
+        if (t.row == begin) batch_dx_coefficients(a, t.first, t.cols, coef);
+        const float *dy = tile_load(&a->in[0], &t, gradient, &dy_stride);
+        const float *x = tile_load(&a->in[1], &t, from, &x_stride);
+        float *dx = tile_target(&a->out[0], &t, to, &dx_stride);
+        batch_dx_tile(dx, dx_stride, dy, dy_stride, x, x_stride, (const float *)a->in[3].data + t.first, coef, t.rows, t.cols);
+        tile_store(&a->out[0], &t, dx);
+    }
+}
+
+int k_cpu_batchnorm_dx(const KArgs *a, Err *e) {
+    int64_t channels = channels_of(a, &a->in[1]);
+    int code = check_layout(a, &a->in[1], e);
+    if (!code) range_run(a, a->in[0].count / channels, channel_grain(channels), batch_dx_piece);
+    return code;
+}
+
+/* ---- within a sample: group g of sample n is rows [n R, (n + 1) R), channels [g G, (g + 1) G) */
+
+typedef struct Groups { int64_t channels, groups, rows, size; } Groups; /* rows of a sample, channels of a group */
+
+static Groups groups_of(const KArgs *a, const View *x, const View *mean) {
+    int64_t channels = channels_of(a, x), groups = a->attr->norm.groups;
+    return (Groups){channels, groups, x->count / channels / (mean->count / groups), channels / groups};
+}
+
+/* A part of one row of a group: channels [first, first + n) of row `row`. */
+typedef struct Run { int64_t row, first, n; } Run;
+
+/* The first run of group `item` (numbered through all samples), and the one behind. */
+static bool run_start(Run *r, const Groups *g, int64_t item) {
+    *r = (Run){item / g->groups * g->rows, item % g->groups * g->size, min_i64(TILE_COLS, g->size)};
+    return true;
+}
+
+static bool run_next(Run *r, const Groups *g, int64_t item) {
+    int64_t begin = item % g->groups * g->size, end = begin + g->size;
+    r->first += r->n;
+    if (r->first == end) {
+        r->first = begin;
+        if (++r->row == (item / g->groups + 1) * g->rows) return false;
+    }
+    r->n = min_i64(TILE_COLS, end - r->first);
+    return true;
+}
+
+#define EACH_RUN(r, g, item) for (bool more = run_start(&(r), g, item); more; more = run_next(&(r), g, item))
+
+static int64_t run_at(const Run *r, const Groups *g) { return r->row * g->channels + r->first; }
+
+HOT static float run_sum(const float *x, int64_t n) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += x[i];
+    return sum;
+}
+
+HOT static float run_squares(const float *x, float mean, int64_t n) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += (x[i] - mean) * (x[i] - mean);
+    return sum;
+}
+
+HOT static void run_scale(float *y, const float *x, float mean, float istd, const float *w, const float *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * istd * w[i] + b[i];
+}
+
+static void group_statistics(const KArgs *a, const Groups *g, int64_t item) {
+    float scratch[TILE_COLS];
+    double sum = 0, squares = 0, count = (double)(g->rows * g->size);
+    Run r;
+    EACH_RUN(r, g, item) sum += run_sum(block_load(&a->in[0], run_at(&r, g), r.n, scratch), r.n);
+    float mean = (float)(sum / count);
+    EACH_RUN(r, g, item) squares += run_squares(block_load(&a->in[0], run_at(&r, g), r.n, scratch), mean, r.n);
+    ((float *)a->out[1].data)[item] = mean;
+    ((float *)a->out[2].data)[item] = (float)(1 / sqrt(squares / count + (double)a->attr->norm.eps));
+}
+
+static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float from[TILE_COLS], to[TILE_COLS], w[TILE_COLS], b[TILE_COLS];
+    const Groups g = groups_of(a, &a->in[0], &a->out[1]);
+    int64_t loaded = -1; /* the channel from which on w and b hold parameters */
+    for (int64_t item = begin; item < end; item++) {
+        Run r;
+        group_statistics(a, &g, item);
+        EACH_RUN(r, &g, item) {
+            if (r.first != loaded) {
+                load_param(&a->in[1], r.first, r.n, 1, w);
+                load_param(&a->in[2], r.first, r.n, 0, b);
+                loaded = r.first;
+            }
+            float *y = block_target(&a->out[0], run_at(&r, &g), to);
+            run_scale(y, block_load(&a->in[0], run_at(&r, &g), r.n, from), ((const float *)a->out[1].data)[item],
+                      ((const float *)a->out[2].data)[item], w, b, r.n);
+            block_store(&a->out[0], run_at(&r, &g), r.n, y);
+        }
+    }
+}
+
+int k_cpu_norm(const KArgs *a, Err *e) {
+    const Groups g = groups_of(a, &a->in[0], &a->out[1]);
+    int code = check_layout(a, &a->in[0], e);
+    if (!code) range_run(a, a->out[1].count, channel_grain(g.rows * g.size), norm_piece);
+    return code;
+}
+
+/* ---- backward */
+
+typedef struct Sums { float plain, centred; } Sums;
+
+/* sums of dy w and of dy w (x - mean) */
+HOT static Sums run_slopes(const float *dy, const float *x, float mean, const float *w, int64_t n) {
+    float plain = 0, centred = 0;
+#pragma omp simd reduction(+ : plain, centred)
+    for (int64_t i = 0; i < n; i++) {
+        plain += dy[i] * w[i];
+        centred += dy[i] * w[i] * (x[i] - mean);
+    }
+    return (Sums){plain, centred};
+}
+
+HOT static void run_dx(float *dx, const float *dy, const float *x, const float *w, float mean, float istd, float plain,
+                       float centred, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) dx[i] = istd * (dy[i] * w[i] - plain - (x[i] - mean) * centred);
+}
+
+static void norm_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float gradient[TILE_COLS], from[TILE_COLS], to[TILE_COLS], w[TILE_COLS];
+    const Groups g = groups_of(a, &a->in[1], &a->in[3]);
+    double count = (double)(g.rows * g.size);
+    int64_t loaded = -1;
+    for (int64_t item = begin; item < end; item++) {
+        float mean = ((const float *)a->in[3].data)[item], istd = ((const float *)a->in[4].data)[item];
+        double plain = 0, centred = 0;
+        for (int pass = 0; pass < 2; pass++) {
+            Run r;
+            EACH_RUN(r, &g, item) {
+                const float *dy = block_load(&a->in[0], run_at(&r, &g), r.n, gradient);
+                const float *x = block_load(&a->in[1], run_at(&r, &g), r.n, from);
+                if (r.first != loaded) load_param(&a->in[2], loaded = r.first, r.n, 1, w);
+                if (pass == 0) {
+                    Sums s = run_slopes(dy, x, mean, w, r.n);
+                    plain += (double)s.plain;
+                    centred += (double)s.centred;
+                    continue;
+                }
+                float *dx = block_target(&a->out[0], run_at(&r, &g), to);
+                run_dx(dx, dy, x, w, mean, istd, (float)(plain / count),
+                       (float)(centred / count) * istd * istd, r.n);
+                block_store(&a->out[0], run_at(&r, &g), r.n, dx);
+            }
+        }
+    }
+}
+
+int k_cpu_norm_dx(const KArgs *a, Err *e) {
+    const Groups g = groups_of(a, &a->in[1], &a->in[3]);
+    int code = check_layout(a, &a->in[1], e);
+    if (!code) range_run(a, a->in[3].count, channel_grain(g.rows * g.size), norm_dx_piece);
+    return code;
+}
+
+/* ---- parameters: sums over rows of dy (x - mean) istd and of dy */
+
+HOT static void add_slopes(double *dw, double *db, const float *dy, int64_t dy_from, const float *x, int64_t x_from,
+                           const float *mean, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        const float *g = dy + r * dy_from, *in = x + r * x_from;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; c++) {
+            dw[c] += (double)(g[c] * (in[c] - mean[c]));
+            db[c] += (double)g[c];
+        }
+    }
+}
+
+HOT static void add_run_slopes(double *dw, double *db, const float *dy, const float *x, float mean, float istd, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        dw[i] += (double)(dy[i] * ((x[i] - mean) * istd));
+        db[i] += (double)dy[i];
+    }
+}
+
+/* One mean per channel; istd is multiplied in at the end. */
+static void batch_slab(const KArgs *a, int64_t begin, int64_t end, double *sums) {
+    float gradient[BLOCK], from[BLOCK];
+    int64_t channels = channels_of(a, &a->in[1]), dy_stride, x_stride;
+    Tile t;
+    for (bool more = tile_start(&t, channels, begin, end); more; more = tile_next(&t, begin, end)) {
+        const float *dy = tile_load(&a->in[0], &t, gradient, &dy_stride);
+        const float *x = tile_load(&a->in[1], &t, from, &x_stride);
+        add_slopes(sums + t.first, sums + channels + t.first, dy, dy_stride, x, x_stride,
+                   (const float *)a->in[2].data + t.first, t.rows, t.cols);
+    }
+}
+
+/* One mean per group of a sample. */
+static void group_slab(const KArgs *a, int64_t begin, int64_t end, double *sums) {
+    float gradient[TILE_COLS], from[TILE_COLS];
+    const Groups g = groups_of(a, &a->in[1], &a->in[2]);
+    const float *mean = a->in[2].data, *istd = a->in[3].data;
+    for (int64_t row = begin; row < end; row++)
+        for (int64_t first = 0, n; first < g.channels; first += n) {
+            int64_t group = first / g.size, item = row / g.rows * g.groups + group;
+            n = min_i64(TILE_COLS, (group + 1) * g.size - first);
+            const float *dy = block_load(&a->in[0], row * g.channels + first, n, gradient);
+            const float *x = block_load(&a->in[1], row * g.channels + first, n, from);
+            add_run_slopes(sums + first, sums + g.channels + first, dy, x, mean[item], istd[item], n);
+        }
+}
+
+int k_cpu_norm_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    (void)limit;
+    *state = NULL;
+    *workspace = slabs_workspace(channels_of(a, &a->in[1]));
+    return check_layout(a, &a->in[1], e);
+}
+
+int k_cpu_norm_dw(const KArgs *a, Err *e) {
+    bool batch = a->attr->norm.groups == 0;
+    int64_t channels = channels_of(a, &a->in[1]);
+    const double *sums = slabs_run(a, a->in[1].count / channels, channels, batch ? batch_slab : group_slab);
+    float *dw = a->out[0].data, *db = a->out[1].data;
+    (void)e;
+    for (int64_t c = 0; c < channels; c++) {
+        dw[c] = (float)(batch ? sums[c] * (double)((const float *)a->in[3].data)[c] : sums[c]);
+        if (db) db[c] = (float)sums[channels + c];
+    }
+    return OK;
+}

@@ -1,0 +1,129 @@
+/* softmax.c: softmax and its logarithm along lines of `n` elements that lie `stride` apart. Sums are taken part by part in fp32,
+ * the parts in double. */
+#include <math.h>
+
+#include "loops.h"
+
+#if defined(__x86_64__) && defined(__GLIBC__)
+__attribute__((simd("notinbranch"))) float expf(float); /* libmvec's, see act.c */
+#endif
+
+enum { PART = 512 };
+
+typedef struct Line { int64_t start, stride, n; } Line;
+
+static Line line_of(const View *v, const SoftmaxAttr *s, int64_t item) {
+    int64_t outer, inner, n = v->shape.dim[s->axis];
+    view_split(v, s->axis, &outer, &inner);
+    return (Line){item / inner * n * inner + item % inner, inner, n};
+}
+
+static const float *part_load(const View *v, const Line *l, int64_t from, int64_t n, float *scratch) {
+    if (l->stride == 1) return block_load(v, l->start + from, n, scratch);
+    for (int64_t i = 0; i < n; i++) scratch[i] = dtype_load(v->dtype, v->data, (size_t)(l->start + (from + i) * l->stride));
+    return scratch;
+}
+
+static void part_store(const View *v, const Line *l, int64_t from, int64_t n, const float *values) {
+    if (l->stride == 1) {
+        block_store(v, l->start + from, n, values);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) dtype_store(v->dtype, v->data, (size_t)(l->start + (from + i) * l->stride), values[i]);
+}
+
+#define EACH_PART(from, m, n) for (int64_t from = 0, m; m = min_i64(PART, (n) - from), from < (n); from += m)
+
+HOT static float part_max(float most, const float *x, int64_t n) {
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 0; i < n; i++) most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+HOT static float part_exp_sum(const float *x, float most, int64_t n) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += expf(x[i] - most);
+    return sum;
+}
+
+HOT static void part_softmax(float *y, const float *x, float most, float factor, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = expf(x[i] - most) * factor;
+}
+
+HOT static void part_log_softmax(float *y, const float *x, float most, float log_sum, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] - most - log_sum;
+}
+
+static void softmax_line(const KArgs *a, const Line *l) {
+    float from[PART], to[PART], most = -INFINITY;
+    double sum = 0;
+    EACH_PART(i, m, l->n) most = part_max(most, part_load(&a->in[0], l, i, m, from), m);
+    EACH_PART(i, m, l->n) sum += (double)part_exp_sum(part_load(&a->in[0], l, i, m, from), most, m);
+    float factor = (float)(1 / sum), log_sum = (float)log(sum);
+    EACH_PART(i, m, l->n) {
+        const float *x = part_load(&a->in[0], l, i, m, from);
+        if (a->attr->softmax.log) part_log_softmax(to, x, most, log_sum, m);
+        else part_softmax(to, x, most, factor, m);
+        part_store(&a->out[0], l, i, m, to);
+    }
+}
+
+HOT static float part_dot(const float *dy, const float *y, int64_t n) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += dy[i] * y[i];
+    return sum;
+}
+
+HOT static float part_sum(const float *dy, int64_t n) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += dy[i];
+    return sum;
+}
+
+HOT static void part_softmax_dx(float *dx, const float *dy, const float *y, float sum, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) dx[i] = y[i] * (dy[i] - sum);
+}
+
+HOT static void part_log_softmax_dx(float *dx, const float *dy, const float *y, float sum, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - expf(y[i]) * sum;
+}
+
+static void softmax_dx_line(const KArgs *a, const Line *l) {
+    float gradient[PART], from[PART], to[PART];
+    bool log = a->attr->softmax.log;
+    double sum = 0;
+    EACH_PART(i, m, l->n) {
+        const float *dy = part_load(&a->in[0], l, i, m, gradient);
+        sum += (double)(log ? part_sum(dy, m) : part_dot(dy, part_load(&a->in[1], l, i, m, from), m));
+    }
+    EACH_PART(i, m, l->n) {
+        const float *dy = part_load(&a->in[0], l, i, m, gradient), *y = part_load(&a->in[1], l, i, m, from);
+        if (log) part_log_softmax_dx(to, dy, y, (float)sum, m);
+        else part_softmax_dx(to, dy, y, (float)sum, m);
+        part_store(&a->out[0], l, i, m, to);
+    }
+}
+
+static void lines_piece(const KArgs *a, int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; item++) {
+        const Line l = line_of(&a->in[0], &a->attr->softmax, item);
+        if (a->kind == OP_softmax) softmax_line(a, &l);
+        else softmax_dx_line(a, &l);
+    }
+}
+
+int k_cpu_softmax(const KArgs *a, Err *e) {
+    int64_t n = a->in[0].shape.dim[a->attr->softmax.axis];
+    (void)e;
+    range_run(a, a->in[0].count / n, max_i64(1, BLOCK / n), lines_piece);
+    return OK;
+}
+
+int k_cpu_softmax_dx(const KArgs *a, Err *e) { return k_cpu_softmax(a, e); }
