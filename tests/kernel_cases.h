@@ -22,6 +22,7 @@ typedef struct Case {
 typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
+static FillFn fill_batches, fill_variance, fill_indices;
 static FillFn fill_calls, fill_coarse, fill_positions, fill_labels, fill_probabilities, fill_squares, fill_infinity;
 
 static const OpTest op_tests[] = {
@@ -41,6 +42,23 @@ static const OpTest op_tests[] = {
     {OP_concat, "fx fz fx", "fy", NULL},
     {OP_slice, "fx", "fy", NULL},
     {OP_slice_dx, "fy", "fx", NULL},
+    {OP_batchnorm, "fx wz wz", "fx wz wz wz wz c1", fill_batches},
+    {OP_batchnorm_eval, "fx wz wz wz wz", "fx", fill_variance},
+    {OP_batchnorm_dx, "fx fx wz wz wz wz wz", "fx", NULL},
+    {OP_norm, "fx wz wz", "fx wy wy", NULL},
+    {OP_norm_dx, "fx fx wz wy wy", "fx", NULL},
+    {OP_norm_dw, "fx fx wy wy", "wz wz", NULL},
+    {OP_prelu, "fx fz", "fx", NULL},
+    {OP_prelu_dx, "fx fx fz", "fx", NULL},
+    {OP_prelu_dw, "fx fx", "gz", NULL},
+    {OP_softmax, "fx", "fx", NULL},
+    {OP_softmax_dx, "fx fx", "fx", NULL},
+    {OP_embedding, "iy fz", "fx", fill_indices},
+    {OP_embedding_dw, "fx iy", "gz", fill_indices},
+    {OP_add_rows, "fx fz", "fx", NULL},
+    {OP_add_rows_dw, "fx", "gz", NULL},
+    {OP_upsample, "fx", "fy", NULL},
+    {OP_upsample_dx, "fy", "fx", NULL},
     {OP_bias_db, "fx", "gz", NULL},
     {OP_cast, "fx", "gx", NULL},
     {OP_view, "fx", "fx", NULL},
@@ -77,6 +95,26 @@ static const OpTest op_tests[] = {
 #define AXIS(axis_, start_) .attr.axis = {axis_, start_}
 #define BOTH_PARTS(text, X, Y, ...) \
     {text, OP_slice, .x = X, .y = Y, __VA_ARGS__}, {text, OP_slice_dx, .x = X, .y = Y, __VA_ARGS__}
+#define NORM(axis_, groups_, momentum_) .attr.norm = {axis_, groups_, 1e-5f, momentum_}
+#define EACH_NORM(text, X, Y, Z, ...) \
+    {text, OP_norm, .x = X, .y = Y, .z = Z, __VA_ARGS__}, {text, OP_norm_dx, .x = X, .y = Y, .z = Z, __VA_ARGS__}, \
+    {text, OP_norm_dw, .x = X, .y = Y, .z = Z, __VA_ARGS__}
+#define EACH_BATCHNORM(text, X, Z) \
+    {text, OP_batchnorm, .x = X, .z = Z, NORM(1, 0, 0.1f), .calls = 3}, \
+    {text, OP_batchnorm_eval, .x = X, .z = Z, NORM(1, 0, 0)}, {text, OP_batchnorm_dx, .x = X, .z = Z, NORM(1, 0, 0)}, \
+    {text, OP_norm_dw, .x = X, .y = Z, .z = Z, NORM(1, 0, 0)}
+#define BOTH_SOFTMAX(text, X, axis_) \
+    {text, OP_softmax, .x = X, .attr.softmax = {axis_, 0}}, {text ", log", OP_softmax, .x = X, .attr.softmax = {axis_, 1}}, \
+    {text, OP_softmax_dx, .x = X, .attr.softmax = {axis_, 0}}, \
+    {text ", log", OP_softmax_dx, .x = X, .attr.softmax = {axis_, 1}}
+#define EACH_PRELU(text, X, Z) {text, OP_prelu, .x = X, .z = Z}, {text, OP_prelu_dx, .x = X, .z = Z}, \
+    {text, OP_prelu_dw, .x = X, .z = Z}
+#define BOTH_TABLE(text, X, Y, Z, padding_) \
+    {text, OP_embedding, .x = X, .y = Y, .z = Z}, {text, OP_embedding_dw, .x = X, .y = Y, .z = Z, .attr.embedding = {padding_}}
+#define BOTH_ROWS(text, X, Z) {text, OP_add_rows, .x = X, .z = Z}, {text, OP_add_rows_dw, .x = X, .z = Z}
+#define BOTH_UPSAMPLE(text, X, Y, ...) \
+    {text, OP_upsample, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}, \
+    {text, OP_upsample_dx, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}
 #define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum}
 #define SCALED .state = {1024, 3, 0, 5}
 #define NO_STATE .absent_in = 1 << 2
@@ -96,6 +134,47 @@ static const Case cases[] = {
     BOTH_ACT(NONE, ODD), BOTH_ACT(LEAKY, BIG), BOTH_ACT(SIGMOID, BIG), BOTH_ACT(TANH, BIG), BOTH_ACT(GELU, BIG),
     BOTH_ACT(GELU_TANH, BIG), BOTH_ACT(SIGMOID, ONE), BOTH_ACT(TANH, ODD), BOTH_ACT(GELU, ODD),
     BOTH_ACT(GELU_TANH, IMAGE),
+    BOTH_ACT(SILU, BIG), BOTH_ACT(ELU, BIG), BOTH_ACT(SOFTPLUS, BIG), BOTH_ACT(HARDSWISH, BIG),
+    BOTH_ACT(SILU, ODD), BOTH_ACT(ELU, IMAGE),
+    EACH_BATCHNORM("features", S2(13, 7), S1(7)), EACH_BATCHNORM("two samples", S2(2, 3), S1(3)),
+    EACH_BATCHNORM("image", IMAGE, S1(3)), EACH_BATCHNORM("many rows", S4(3, 5, 37, 41), S1(5)),
+    EACH_BATCHNORM("many channels", S4(2, 1037, 3, 2), S1(1037)), EACH_BATCHNORM("wide rows", S2(9, 4001), S1(4001)),
+    {"no parameters", OP_batchnorm, .x = IMAGE, .z = S1(3), NORM(1, 0, 0.1f), .absent_in = 6},
+    {"not tracked", OP_batchnorm, .x = IMAGE, .z = S1(3), NORM(1, 0, 0.1f), .absent_out = 7 << 3},
+    {"mean of all batches", OP_batchnorm, .x = IMAGE, .z = S1(3), NORM(1, 0, -1), .calls = 3},
+    {"no parameters", OP_batchnorm_eval, .x = IMAGE, .z = S1(3), NORM(1, 0, 0), .absent_in = 6},
+    {"no parameters", OP_batchnorm_dx, .x = IMAGE, .z = S1(3), NORM(1, 0, 0), .absent_in = 4},
+    EACH_NORM("rows", S2(13, 7), S2(13, 1), S1(7), NORM(1, 1, 0)),
+    EACH_NORM("steps", S3(5, 9, 40), S2(45, 1), S1(40), NORM(2, 1, 0)),
+    EACH_NORM("wide rows", S2(9, 4001), S2(9, 1), S1(4001), NORM(1, 1, 0)),
+    EACH_NORM("groups of features", S2(5, 12), S2(5, 3), S1(12), NORM(1, 3, 0)),
+    EACH_NORM("groups of an image", S4(3, 6, 5, 7), S2(3, 2), S1(6), NORM(1, 2, 0)),
+    EACH_NORM("one group", S4(2, 600, 3, 5), S2(2, 1), S1(600), NORM(1, 1, 0)),
+    EACH_NORM("a group per channel", IMAGE, S2(2, 3), S1(3), NORM(1, 3, 0)),
+    {"no bias", OP_norm, .x = S2(13, 7), .y = S2(13, 1), .z = S1(7), NORM(1, 1, 0), .absent_in = 4},
+    {"no parameters", OP_norm, .x = S2(13, 7), .y = S2(13, 1), .z = S1(7), NORM(1, 1, 0), .absent_in = 6},
+    {"no parameters", OP_norm_dx, .x = S2(13, 7), .y = S2(13, 1), .z = S1(7), NORM(1, 1, 0), .absent_in = 4},
+    {"no db", OP_norm_dw, .x = S2(13, 7), .y = S2(13, 1), .z = S1(7), NORM(1, 1, 0), .absent_out = 2},
+    EACH_PRELU("one slope", BIG, S1(1)), EACH_PRELU("one slope, image", IMAGE, S1(1)), EACH_PRELU("one", ONE, S1(1)),
+    EACH_PRELU("channels", IMAGE, S1(3)), EACH_PRELU("features", BIG, S1(4001)),
+    EACH_PRELU("many rows", S4(3, 5, 37, 41), S1(5)),
+    BOTH_SOFTMAX("one", ONE, 1), BOTH_SOFTMAX("rows", S2(13, 10), 1), BOTH_SOFTMAX("batch", S2(13, 10), 0),
+    BOTH_SOFTMAX("wide", BIG, 1), BOTH_SOFTMAX("channels", IMAGE, 1), BOTH_SOFTMAX("height", IMAGE, 2),
+    BOTH_SOFTMAX("steps", S3(3, 40, 5), 1), BOTH_SOFTMAX("features of steps", S3(3, 40, 5), 2),
+    BOTH_TABLE("words", S3(3, 17, 5), S2(3, 17), S2(11, 5), -1), BOTH_TABLE("padding", S3(3, 17, 5), S2(3, 17), S2(11, 5), 4),
+    BOTH_TABLE("one", S2(1, 1), S1(1), S2(1, 1), -1), BOTH_TABLE("wide", S2(7, 1537), S1(7), S2(5, 1537), -1),
+    BOTH_ROWS("all", S3(3, 7, 5), S2(7, 5)), BOTH_ROWS("some", S3(4, 7, 301), S2(11, 301)),
+    BOTH_UPSAMPLE("nearest, twice", IMAGE, S4(2, 3, 10, 14), {0.5f, 0.5f}, 0, 0),
+    BOTH_UPSAMPLE("nearest, uneven", IMAGE, S4(2, 3, 7, 18), {5 / 7.0f, 7 / 18.0f}, 0, 0),
+    BOTH_UPSAMPLE("nearest, smaller", IMAGE, S4(2, 3, 3, 2), {5 / 3.0f, 3.5f}, 0, 0),
+    BOTH_UPSAMPLE("bilinear, twice", IMAGE, S4(2, 3, 10, 14), {0.5f, 0.5f}, 1, 0),
+    BOTH_UPSAMPLE("bilinear, uneven", IMAGE, S4(2, 3, 8, 17), {0.625f, 7 / 17.0f}, 1, 0),
+    BOTH_UPSAMPLE("bilinear, smaller", IMAGE, S4(2, 3, 2, 4), {2.5f, 1.75f}, 1, 0),
+    BOTH_UPSAMPLE("corners", IMAGE, S4(2, 3, 9, 13), {0.5f, 0.5f}, 1, 1),
+    BOTH_UPSAMPLE("corners, one pixel", IMAGE, S4(2, 3, 1, 13), {0, 0.5f}, 1, 1),
+    BOTH_UPSAMPLE("one pixel", S4(1, 600, 1, 1), S4(1, 600, 2, 3), {0.5f, 1 / 3.0f}, 1, 0),
+    {"channels", OP_dropout, .x = S4(3, 19, 5, 7), .attr.drop = {0.5f, 7, 0, 1}, .calls = 5},
+    {"channels", OP_dropout_dx, .x = S4(3, 19, 5, 7), .attr.drop = {0.5f, 7, 0, 1}, .calls = 5},
     BOTH_POOL(maxpool, "one pixel", S4(1, 1, 1, 1), S4(1, 1, 1, 1), POOL(1, 1, 1, 1, 0, 0, 1, 1, 0, 0)),
     BOTH_POOL(maxpool, "2x2", S4(3, 19, 8, 6), S4(3, 19, 4, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0)),
     BOTH_POOL(maxpool, "3x3 overlapping, padded", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 0, 0)),

@@ -293,6 +293,22 @@ static void fill_positions(Bench *b) {
     free(y);
 }
 
+static void fill_batches(Bench *b) {
+    Operand *var = &b->operand[OP_IN + 4];
+    for (int64_t i = 0; i < var->count; i++) var->values[i] = fabs(var->values[i]);
+    if (b->operand[OP_IN + 5].present) b->operand[OP_IN + 5].values[0] = b->c->calls;
+}
+
+static void fill_variance(Bench *b) {
+    Operand *var = &b->operand[4];
+    for (int64_t i = 0; i < var->count; i++) var->values[i] = fabs(var->values[i]);
+}
+
+static void fill_indices(Bench *b) {
+    Operand *idx = &b->operand[b->c->kind == OP_embedding ? 0 : 1];
+    for (int64_t i = 0; i < idx->count; i++) idx->values[i] = floor(uniform() * (double)b->c->z.dim[0]);
+}
+
 static void fill_labels(Bench *b) {
     Operand *t = &b->operand[1];
     for (int64_t i = 0; i < t->count; i++) t->values[i] = floor(uniform() * (double)b->c->x.dim[1]);

@@ -75,6 +75,10 @@ static double act_exact(ActFn f, double x, double slope) {
     case ACT_TANH: return tanh(x);
     case ACT_GELU: return 0.5 * x * (1 + erf(x * 0.70710678118654752));
     case ACT_GELU_TANH: return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+    case ACT_SILU: return x / (1 + exp(-x));
+    case ACT_ELU: return x > 0 ? x : slope * expm1(x);
+    case ACT_SOFTPLUS: return log1p(exp(slope * x)) / slope;
+    case ACT_HARDSWISH: return x * fmin(fmax(x + 3, 0), 6) / 6;
     default: return x;
     }
 }

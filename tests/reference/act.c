@@ -12,6 +12,10 @@ static double value(ActFn f, double x, double slope) {
     case ACT_TANH: return tanh(x);
     case ACT_GELU: return x * 0.5 * (1 + erf(x / sqrt(2)));
     case ACT_GELU_TANH: return x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3))));
+    case ACT_SILU: return x / (1 + exp(-x));
+    case ACT_ELU: return x > 0 ? x : slope * expm1(x);
+    case ACT_SOFTPLUS: return log1p(exp(slope * x)) / slope;
+    case ACT_HARDSWISH: return x * fmin(fmax(x + 3, 0), 6) / 6;
     default: return x;
     }
 }
@@ -29,6 +33,10 @@ static double derivative(ActFn f, double s, double slope) {
         inner = sqrt(2 / pi) * (s + 0.044715 * pow(s, 3));
         t = tanh(inner);
         return 0.5 * (1 + t) + 0.5 * s * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * s * s);
+    case ACT_SILU: return (1 + exp(-s) + s * exp(-s)) / pow(1 + exp(-s), 2);
+    case ACT_ELU: return s > 0 ? 1 : slope * exp(s);
+    case ACT_SOFTPLUS: return 1 / (1 + exp(-slope * s));
+    case ACT_HARDSWISH: return s <= -3 ? 0 : s >= 3 ? 1 : (2 * s + 3) / 6;
     default: return 1;
     }
 }
@@ -41,4 +49,29 @@ void ref_act(Ref *r) {
 void ref_act_dx(Ref *r) {
     for (int64_t i = 0; i < r->out[0].count; i++)
         r->out[0].at[i] = r->in[0].at[i] * derivative(r->attr->act.act, r->in[1].at[i], r->attr->act.slope);
+}
+
+/* The slope of element i: its channel's (dimension 1), or the only one. */
+static int64_t slope_of(const Tensor *x, const Tensor *w, int64_t i) {
+    int64_t inner = 1;
+    for (int d = 2; d < x->shape.rank; d++) inner *= x->shape.dim[d];
+    return w->count == 1 ? 0 : i / inner % w->count;
+}
+
+void ref_prelu(Ref *r) {
+    const Tensor *x = &r->in[0], *w = &r->in[1];
+    for (int64_t i = 0; i < x->count; i++)
+        r->out[0].at[i] = x->at[i] < 0 ? w->at[slope_of(x, w, i)] * x->at[i] : x->at[i];
+}
+
+void ref_prelu_dx(Ref *r) {
+    const Tensor *x = &r->in[1], *w = &r->in[2];
+    for (int64_t i = 0; i < x->count; i++)
+        r->out[0].at[i] = x->at[i] > 0 ? r->in[0].at[i] : w->at[slope_of(x, w, i)] * r->in[0].at[i];
+}
+
+void ref_prelu_dw(Ref *r) {
+    const Tensor *x = &r->in[1], *dw = &r->out[0];
+    for (int64_t i = 0; i < dw->count; i++) dw->at[i] = 0;
+    for (int64_t i = 0; i < x->count; i++) dw->at[slope_of(x, dw, i)] += x->at[i] > 0 ? 0 : r->in[0].at[i] * x->at[i];
 }

@@ -6,6 +6,13 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_avgpool] = ref_avgpool, [OP_avgpool_dx] = ref_avgpool_dx,
     [OP_adaptive_avgpool] = ref_adaptive_avgpool, [OP_adaptive_avgpool_dx] = ref_adaptive_avgpool_dx,
     [OP_dropout] = ref_dropout, [OP_dropout_dx] = ref_dropout,
+    [OP_batchnorm] = ref_batchnorm, [OP_batchnorm_eval] = ref_batchnorm_eval, [OP_batchnorm_dx] = ref_batchnorm_dx,
+    [OP_norm] = ref_norm, [OP_norm_dx] = ref_norm_dx, [OP_norm_dw] = ref_norm_dw,
+    [OP_prelu] = ref_prelu, [OP_prelu_dx] = ref_prelu_dx, [OP_prelu_dw] = ref_prelu_dw,
+    [OP_softmax] = ref_softmax, [OP_softmax_dx] = ref_softmax_dx,
+    [OP_embedding] = ref_embedding, [OP_embedding_dw] = ref_embedding_dw,
+    [OP_add_rows] = ref_add_rows, [OP_add_rows_dw] = ref_add_rows_dw,
+    [OP_upsample] = ref_upsample, [OP_upsample_dx] = ref_upsample_dx,
     [OP_mul] = ref_mul, [OP_concat] = ref_concat, [OP_slice] = ref_slice, [OP_slice_dx] = ref_slice_dx,
     [OP_bias_db] = ref_bias_db,
     [OP_count_call] = ref_count_call, [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,
@@ -43,7 +50,8 @@ void ref_dropout(Ref *r) {
     double p = r->attr->drop.p;
     uint32_t call = (uint32_t)r->in[1].at[0];
     for (int64_t i = 0; i < r->out[0].count; i++) {
-        uint64_t draw = (uint64_t)memory_index(r, i);
+        const int64_t *d = r->in[0].shape.dim;
+        uint64_t draw = (uint64_t)(r->attr->drop.channels ? i / (d[2] * d[3]) : memory_index(r, i));
         uint32_t drawn = philox(r->seed, RNG_DROPOUT, r->attr->drop.id, call, draw / 4).x[draw % 4];
         bool keep = (drawn >> 8) / 16777216.0 >= p;
         r->out[0].at[i] = keep ? r->in[0].at[i] / (1 - p) : 0;

@@ -23,13 +23,16 @@ typedef struct Ref {
 
 typedef void RefFn(Ref *r);
 
-/* Of every op but the convolutions and matrix products, whose twin stands with their test: NULL here. */
+/* Of every op but the convolutions and matrix products, whose twins are in ref_conv.h: NULL here. */
 extern RefFn *const ref_table[OP_KIND_COUNT];
 
 static inline double *pixel4(const Tensor *t, int64_t n, int64_t c, int64_t h, int64_t w) {
     return &t->at[((n * t->shape.dim[1] + c) * t->shape.dim[2] + h) * t->shape.dim[3] + w];
 }
 
+RefFn ref_batchnorm, ref_batchnorm_eval, ref_batchnorm_dx, ref_norm, ref_norm_dx, ref_norm_dw, ref_prelu, ref_prelu_dx,
+    ref_prelu_dw, ref_softmax, ref_softmax_dx, ref_embedding, ref_embedding_dw, ref_add_rows, ref_add_rows_dw,
+    ref_upsample, ref_upsample_dx;
 RefFn ref_mul, ref_concat, ref_slice, ref_slice_dx, ref_bias_db;
 RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool_dx, ref_adaptive_avgpool,
     ref_adaptive_avgpool_dx, ref_dropout, ref_count_call, ref_add, ref_copy, ref_accumulate, ref_cross_entropy, ref_cross_entropy_dx,

@@ -123,7 +123,7 @@ static void test_shapes(void) {
 
 #define IMAGE {4, {2, 3, 8, 8}}
 static const struct { const char *net, *loss; Shape in; const char *message; } mistakes[] = {
-    {"Sequential{Conv3d(1)}", NULL, IMAGE, "unknown layer 'Conv3d'; known: Conv2d, Linear, ReLU"},
+    {"Sequential{Conv3d(1)}", NULL, IMAGE, "unknown layer 'Conv3d'; known: Conv2d, ConvTranspose2d, Linear"},
     {"ReLU{ReLU}", NULL, IMAGE, "layer ReLU (net:1): takes no layers"},
     {"Sequential{MSELoss}", NULL, IMAGE, "layer Sequential (net:1): cannot hold the loss MSELoss"},
     {"MSELoss", NULL, IMAGE, "MSELoss (net:1): is a loss, expected a layer as the model"},

@@ -1,0 +1,34 @@
+#include <math.h>
+
+#include "reference/reference.h"
+
+/* Line `k` along the axis: where it starts, and how far apart its elements are. */
+static double *line(const Tensor *t, int axis, int64_t k, int64_t *stride) {
+    *stride = 1;
+    for (int d = axis + 1; d < t->shape.rank; d++) *stride *= t->shape.dim[d];
+    return &t->at[k / *stride * *stride * t->shape.dim[axis] + k % *stride];
+}
+
+void ref_softmax(Ref *r) {
+    int axis = r->attr->softmax.axis;
+    int64_t n = r->in[0].shape.dim[axis], stride;
+    for (int64_t k = 0; k < r->in[0].count / n; k++) {
+        const double *x = line(&r->in[0], axis, k, &stride);
+        double *y = line(&r->out[0], axis, k, &stride), sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += exp(x[i * stride]);
+        for (int64_t i = 0; i < n; i++)
+            y[i * stride] = r->attr->softmax.log ? x[i * stride] - log(sum) : exp(x[i * stride]) / sum;
+    }
+}
+
+void ref_softmax_dx(Ref *r) {
+    int axis = r->attr->softmax.axis;
+    int64_t n = r->in[0].shape.dim[axis], stride;
+    for (int64_t k = 0; k < r->in[0].count / n; k++) {
+        const double *dy = line(&r->in[0], axis, k, &stride), *y = line(&r->in[1], axis, k, &stride);
+        double *dx = line(&r->out[0], axis, k, &stride), sum = 0;
+        for (int64_t i = 0; i < n * stride; i += stride) sum += r->attr->softmax.log ? dy[i] : dy[i] * y[i];
+        for (int64_t i = 0; i < n * stride; i += stride)
+            dx[i] = r->attr->softmax.log ? dy[i] - exp(y[i]) * sum : y[i] * (dy[i] - sum);
+    }
+}
