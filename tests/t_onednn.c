@@ -9,8 +9,8 @@
 #include "tap.h"
 
 enum { GUARD = 64, X = 0, W, B, Y, S, OPERANDS };
-/* DX_ACT: dx through an activation whose saved value is S, and its sum B */
-enum { FORWARD, DX, DW, DX_ACT, PASSES };
+/* DX_ACT: dx through an activation whose saved value is S, and its sum B; TRANSPOSE: dx plus a bias B */
+enum { FORWARD, DX, DW, DX_ACT, TRANSPOSE, PASSES };
 
 static Device *device;
 static int threads;
@@ -86,12 +86,13 @@ static double act_exact(ActFn f, double x, double slope) {
 /* Values lie in [-1, 1] and are exact in their types, so a product has a standard deviation of 1/3 and the k-th partial
  * sum one of sqrt(k)/3. Rounding K partial sums to fp32 (unit 2^-24) gives a total error with a standard deviation
  * below 2^-24 sqrt(K) sqrt(K)/3: 2^-24 (K + 8) is more than three of them even if sums are taken one by one. Then one
- * rounding to the output's type; dx may be rounded before it is multiplied by f', too. oneDNN's sigmoid, tanh and erf
+ * rounding to the output's type; dx may be rounded before it is multiplied by f' or a bias is added, too. oneDNN's sigmoid, tanh and erf
  * are polynomials with errors up to some 1e-5. */
 static double tolerance(DType t, double expected, int64_t terms, int pass, ActFn act) {
     double unit = t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0x1p-24;
     double least = t == DT_F16 ? 0x1p-25 : 0, polynomial = act > ACT_LEAKY ? 2e-5 : 0; /* least: f16 subnormals */
-    double roundings = pass == DX_ACT ? 2.01 : 1.01;
+    double roundings = pass == DX_ACT || pass == TRANSPOSE ? 2.01 : 1.01;
+    if (pass == TRANSPOSE) least += unit; /* of the bias, which may cancel what was rounded */
     return 0x1p-24 * (double)(terms + 8) + roundings * unit * fabs(expected) + least + polynomial;
 }
 
@@ -130,7 +131,8 @@ static bool near_sum(const Operand *dx, const Operand *db) {
 
 /* Where the operands of each pass are in KArgs: {x, w, b, y, s}, outputs counted from OP_IN, -1 = not there. */
 static const int place[PASSES][OPERANDS] = {
-    {0, 1, 2, OP_IN, -1}, {OP_IN, 1, -1, 0, -1}, {0, OP_IN, OP_IN + 1, 1, -1}, {OP_IN, 1, OP_IN + 1, 0, 2}};
+    {0, 1, 2, OP_IN, -1}, {OP_IN, 1, -1, 0, -1}, {0, OP_IN, OP_IN + 1, 1, -1}, {OP_IN, 1, OP_IN + 1, 0, 2},
+    {OP_IN, 1, 2, 0, -1}};
 
 static View *arg(KArgs *args, int at) { return at < OP_IN ? &args->in[at] : &args->out[at - OP_IN]; }
 
@@ -228,7 +230,7 @@ static void through(Operand *dx, const Operand *s, const ActAttr *fused) {
 static const float leak = 0.125f;
 
 static void test_conv(const ConvCase *c, const Types *types_of, int pass, ActFn act) {
-    static const OpKind kinds[PASSES] = {OP_conv2d, OP_conv2d_dx, OP_conv2d_dw, OP_conv2d_dx};
+    static const OpKind kinds[PASSES] = {OP_conv2d, OP_conv2d_dx, OP_conv2d_dw, OP_conv2d_dx, OP_conv_transpose};
     const RefConv *d = &c->d;
     int64_t oh = ref_conv_oh(d), ow = ref_conv_ow(d), per_group = d->c / d->groups;
     Attr attr;
@@ -239,17 +241,19 @@ static void test_conv(const ConvCase *c, const Types *types_of, int pass, ActFn 
     attr.conv.groups = (int32_t)d->groups;
     attr.conv.fused = (ActAttr){act, act == ACT_LEAKY ? leak : 0.0f, 0};
     int64_t to_x = d->o / d->groups * d->kh * d->kw;
-    int64_t terms[] = {per_group * d->kh * d->kw + 1, to_x, d->n * oh * ow, to_x};
+    int64_t terms[] = {per_group * d->kh * d->kw + 1, to_x, d->n * oh * ow, to_x, to_x + 1};
     Shape x = shape4(d->n, d->c, d->h, d->w);
     Operand t[OPERANDS] = {operand_new(x, types_of->t[X], true),
                            operand_new(shape4(d->o, per_group, d->kh, d->kw), types_of->t[W], true), {.block = NULL},
                            operand_new(shape4(d->n, d->o, oh, ow), types_of->t[Y], true), {.block = NULL}};
-    if (c->bias) t[B] = operand_new(shape1(pass == DX_ACT ? d->c : d->o), types_of->t[B], false);
+    if (c->bias) t[B] = operand_new(shape1(pass == DX_ACT || pass == TRANSPOSE ? d->c : d->o), types_of->t[B], false);
     if (pass == DX_ACT) t[S] = operand_new(x, types_of->t[X], true);
     if (pass == FORWARD) ref_conv2d(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, d);
     else if (pass == DW) ref_conv2d_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, d);
     else ref_conv2d_dx(t[X].exact, t[Y].exact, t[W].exact, d);
     if (pass == DX_ACT) through(&t[X], &t[S], &attr.conv.fused);
+    for (int64_t i = 0; pass == TRANSPOSE && c->bias && i < t[X].view.count; i++)
+        t[X].exact[i] += t[B].exact[i / (d->h * d->w) % d->c];
     char name[96];
     snprintf(name, sizeof name, "%s %s, %s, f %d", op_info(kinds[pass])->name, c->name, types_of->name, act);
     check_pass(name, kinds[pass], pass, &attr, c->limit, t, terms, act, attr.conv.fused.slope);
@@ -268,7 +272,7 @@ static const LinearCase linears[] = {
 };
 
 static void test_linear(const LinearCase *c, const Types *types_of, int pass, ActFn act) {
-    static const OpKind kinds[PASSES] = {OP_linear, OP_linear_dx, OP_linear_dw, OP_linear_dx};
+    static const OpKind kinds[TRANSPOSE] = {OP_linear, OP_linear_dx, OP_linear_dw, OP_linear_dx};
     Attr attr;
     memset(&attr, 0, sizeof attr);
     attr.linear.fused = (ActAttr){act, act == ACT_LEAKY ? leak : 0.0f, 0};
@@ -329,7 +333,7 @@ int main(void) {
         for (int pass = FORWARD; pass < PASSES; pass++) {
             for (size_t c = 0; c < ARRAY_LEN(convs); c++)
                 test_conv(&convs[c], &types[k], pass, act_of(pass, convs[c].act, c + k));
-            for (size_t c = 0; c < ARRAY_LEN(linears); c++)
+            for (size_t c = 0; c < ARRAY_LEN(linears) && pass < TRANSPOSE; c++)
                 test_linear(&linears[c], &types[k], pass, act_of(pass, linears[c].act, c + k));
         }
         device->table->trim(device);
