@@ -17,9 +17,30 @@ struct Dropout {
     }
 };
 
+/* Whole channels: number n C + c is drawn for channel c of image n. */
+struct DropoutChannels {
+    enum { INPUTS = 1 };
+    DropAttr drop;
+    uint64_t seed;
+    const uint32_t *calls;
+    int64_t channels, image; /* elements of an image */
+    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
+        for (int i = 0; i < LANES; i++) {
+            int64_t at = begin + i, number = at / image * channels + at % channels;
+            y[i] = x[0][i] * dropout_factor(drop.p, seed, drop.id, *calls, (uint64_t)number);
+        }
+    }
+};
+
 int k_cuda_dropout(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->in[0])}};
-    return elements_run(a, e, Dropout{a->attr->drop, a->seed, (const uint32_t *)a->in[1].data}, x);
+    const View *y = &a->out[0];
+    const uint32_t *calls = (const uint32_t *)a->in[1].data;
+    if (a->attr->drop.channels && !y->channels_last)
+        return err_set(e, ERR_INTERNAL, "dropout of channels: the operand must be a channels-last image");
+    if (a->attr->drop.channels)
+        return elements_run(a, e, DropoutChannels{a->attr->drop, a->seed, calls, y->shape.dim[1], y->count / y->shape.dim[0]}, x);
+    return elements_run(a, e, Dropout{a->attr->drop, a->seed, calls}, x);
 }
 
 int k_cuda_dropout_dx(const KArgs *a, Err *e) { return k_cuda_dropout(a, e); }

@@ -1,0 +1,24 @@
+/* conv_transpose.c: x w -> y here is dy w -> dx of a convolution's gradient; the bias comes behind it. */
+#include <string.h>
+
+#include "bias.h"
+
+/* The gradient's op, without a bias. */
+static KArgs gradient(const KArgs *args) {
+    KArgs plain = *args;
+    plain.kind = OP_conv2d_dx;
+    memset(&plain.in[2], 0, sizeof plain.in[2]);
+    return plain;
+}
+
+int k_cuda_conv_transpose_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    const KArgs plain = gradient(args);
+    return k_cuda_conv2d_dx_prepare(&plain, limit, state, workspace, e);
+}
+
+int k_cuda_conv_transpose(const KArgs *args, Err *e) {
+    const KArgs plain = gradient(args);
+    const ActAttr none = {ACT_NONE, 0, 0};
+    int code = k_cuda_conv2d_dx(&plain, e);
+    return code || !args->in[2].count ? code : bias_act(args, &args->out[0], &args->in[2], none, e);
+}

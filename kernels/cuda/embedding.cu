@@ -1,0 +1,91 @@
+/* embedding.cu: rows of a table w (V, D), and their gradient: a block per row and part of D walks all positions in ascending
+ * order, so that the order of a sum is fixed. add_rows: the first rows of a table, added to each sample. */
+#include "elements.h"
+
+enum { TABLE_THREADS = 256 };
+
+template <typename T>
+static __global__ void gather(T *y, const T *w, const int32_t *idx, int64_t dim, int64_t count) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
+        y[i] = w[(int64_t)idx[i / dim] * dim + i % dim];
+}
+
+template <typename T> static int gather_run(const KArgs *a, Err *e) {
+    return launch_op(a, e, gather<T>, blocks_for(a, a->out[0].count, TABLE_THREADS), TABLE_THREADS, (T *)a->out[0].data,
+                     (const T *)a->in[1].data, (const int32_t *)a->in[0].data, a->in[1].shape.dim[1], a->out[0].count);
+}
+
+int k_cuda_embedding(const KArgs *a, Err *e) {
+    return (dtype_size(a->out[0].dtype) == 2 ? gather_run<uint16_t> : gather_run<uint32_t>)(a, e);
+}
+
+/* blockIdx.x: the row; blockIdx.y: which TABLE_THREADS of its elements. A round looks at TABLE_THREADS positions at once, then
+ * adds up those that are the row's. */
+static __global__ void scatter(Elements dw, Elements dy, const int32_t *idx, int64_t positions, int64_t dim, int64_t padding) {
+    __shared__ bool mine[TABLE_THREADS];
+    __shared__ int any;
+    const int64_t row = blockIdx.x, c = (int64_t)blockIdx.y * TABLE_THREADS + threadIdx.x;
+    float sum = 0.0f;
+    for (int64_t begin = 0; begin < positions && row != padding; begin += TABLE_THREADS) {
+        int64_t i = begin + threadIdx.x;
+        if (threadIdx.x == 0) any = 0;
+        __syncthreads();
+        mine[threadIdx.x] = i < positions && idx[i] == row;
+        if (mine[threadIdx.x]) atomicOr(&any, 1);
+        __syncthreads();
+        for (int k = 0; any && k < TABLE_THREADS; k++)
+            if (mine[k] && c < dim) sum += dtype_load(dy.type, dy.data, (size_t)((begin + k) * dim + c));
+        __syncthreads();
+    }
+    if (c < dim) dtype_store(dw.type, dw.data, (size_t)(row * dim + c), sum);
+}
+
+int k_cuda_embedding_dw_prepare(const KArgs *, size_t, void **state, size_t *workspace, Err *) {
+    *state = NULL;
+    *workspace = 0;
+    return OK;
+}
+
+int k_cuda_embedding_dw(const KArgs *a, Err *e) {
+    int64_t rows = a->out[0].shape.dim[0], dim = a->out[0].shape.dim[1];
+    const dim3 grid((unsigned)rows, (unsigned)((dim + TABLE_THREADS - 1) / TABLE_THREADS));
+    return launch_op(a, e, scatter, grid, TABLE_THREADS, elements_of(&a->out[0]), elements_of(&a->in[0]),
+                     (const int32_t *)a->in[1].data, a->in[1].count, dim, a->attr->embedding.padding);
+}
+
+/* ---- add_rows: a sample's elements are the first ones of w */
+
+static int64_t sample_size(const View *y) {
+    return y->shape.dim[y->shape.rank - 1] * y->shape.dim[y->shape.rank - 2];
+}
+
+struct AddRows {
+    enum { INPUTS = 1 };
+    Elements w;
+    int64_t sample;
+    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
+        for (int i = 0; i < LANES; i++)
+            y[i] = x[0][i] + dtype_load(w.type, w.data, (size_t)((begin + i) % sample));
+    }
+};
+
+int k_cuda_add_rows(const KArgs *a, Err *e) {
+    ElementsOf<1> x = {{elements_of(&a->in[0])}};
+    return elements_run(a, e, AddRows{elements_of(&a->in[1]), sample_size(&a->out[0])}, x);
+}
+
+static __global__ void sum_samples(Elements dw, Elements dy, int64_t count, int64_t sample, int64_t samples) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        float sum = 0.0f;
+        for (int64_t n = 0; n < samples && i < sample; n++) sum += dtype_load(dy.type, dy.data, (size_t)(n * sample + i));
+        dtype_store(dw.type, dw.data, (size_t)i, sum);
+    }
+}
+
+int k_cuda_add_rows_dw(const KArgs *a, Err *e) {
+    int64_t sample = sample_size(&a->in[0]), count = a->out[0].count;
+    return launch_op(a, e, sum_samples, blocks_for(a, count, TABLE_THREADS), TABLE_THREADS, elements_of(&a->out[0]),
+                     elements_of(&a->in[0]), count, sample, a->in[0].count / sample);
+}

@@ -1,0 +1,259 @@
+/* norm.cu: normalisation of (rows, C) operands: over all rows per channel (batchnorm), or over groups of the channels of a
+ * sample (norm). Statistics are fp32, summed in double. */
+#include "channels.h"
+
+enum { NORM_THREADS = 256, NORM_WARPS = NORM_THREADS / WARP, FINISH_THREADS = 128 };
+
+static int64_t channels_of(const KArgs *a, const View *x) { return x->shape.dim[a->attr->norm.axis]; }
+static const float *floats(const View *v) { return (const float *)v->data; }
+
+static int check_layout(const KArgs *a, const View *x, Err *e) {
+    int64_t outer, inner;
+    view_split(x, a->attr->norm.axis, &outer, &inner);
+    if (inner == 1) return OK;
+    return err_set(e, ERR_INTERNAL, "%s: the channels must lie innermost", op_info(a->kind)->name);
+}
+
+static int prepare_sums(const KArgs *a, const View *x, void **state, size_t *workspace, Err *e) {
+    int64_t channels = channels_of(a, x);
+    *state = NULL;
+    *workspace = channel_workspace(x->count / channels, channels);
+    return check_layout(a, x, e);
+}
+
+static unsigned finish_blocks(int64_t channels) { return (unsigned)((channels + FINISH_THREADS - 1) / FINISH_THREADS); }
+
+/* ---- batch normalisation, forward */
+
+struct Squares {
+    Elements x;
+    int64_t channels;
+    __device__ void add(int64_t row, int64_t c, double *sum) const {
+        double value = element_at(x, row * channels + c);
+        sum[0] += value;
+        sum[1] += value * value;
+    }
+};
+
+typedef struct Batch {
+    NormAttr attr;
+    const double *parts;
+    int n_parts;
+    int64_t rows, channels;
+    float *mean, *istd, *running_mean, *running_var;
+    int32_t *batches;
+} Batch;
+
+static __global__ void count_batch(int32_t *batches) { ++*batches; }
+
+static __global__ void batch_finish(const __grid_constant__ Batch b) {
+    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= b.channels) return;
+    double mean = channel_sum(b.parts, b.n_parts, 0, b.channels, c) / (double)b.rows;
+    double var = channel_sum(b.parts, b.n_parts, 1, b.channels, c) / (double)b.rows - mean * mean;
+    if (var < 0) var = 0; /* a NaN stays */
+    b.mean[c] = (float)mean;
+    b.istd[c] = (float)(1 / sqrt(var + (double)b.attr.eps));
+    if (!b.running_mean) return;
+    float m = b.attr.momentum < 0 ? 1.0f / (float)*b.batches : b.attr.momentum;
+    double sample = var * (double)b.rows / (double)(b.rows > 1 ? b.rows - 1 : 1);
+    b.running_mean[c] = (1 - m) * b.running_mean[c] + m * (float)mean;
+    b.running_var[c] = (1 - m) * b.running_var[c] + m * (float)sample;
+}
+
+/* spread: istd, or the variance */
+struct BatchScale {
+    enum { INPUTS = 1 };
+    const float *w, *b, *mean, *spread;
+    int64_t channels;
+    float eps;
+    bool eval;
+    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
+        for (int i = 0; i < LANES; i++) {
+            int64_t c = (begin + i) % channels;
+            float scale = param_at(w, c, 1) * (eval ? 1 / sqrtf(spread[c] + eps) : spread[c]);
+            y[i] = x[0][i] * scale + (param_at(b, c, 0) - mean[c] * scale);
+        }
+    }
+};
+
+int k_cuda_batchnorm_prepare(const KArgs *a, size_t, void **state, size_t *workspace, Err *e) {
+    return prepare_sums(a, &a->in[0], state, workspace, e);
+}
+
+int k_cuda_batchnorm(const KArgs *a, Err *e) {
+    int64_t channels = channels_of(a, &a->in[0]), rows = a->in[0].count / channels;
+    ElementsOf<1> x = {{elements_of(&a->in[0])}};
+    Batch b = {a->attr->norm, (const double *)a->workspace, channel_parts(rows), rows, channels,
+               (float *)a->out[1].data, (float *)a->out[2].data, (float *)a->out[3].data, (float *)a->out[4].data,
+               (int32_t *)a->out[5].data};
+    int code = channels_run(a, e, Squares{x.at[0], channels}, rows, channels);
+    if (!code && b.batches) code = launch_op(a, e, count_batch, 1, 1, b.batches);
+    if (!code) code = launch_op(a, e, batch_finish, finish_blocks(channels), FINISH_THREADS, b);
+    BatchScale f = {floats(&a->in[1]), floats(&a->in[2]), b.mean, b.istd, channels, 0, false};
+    return code ? code : elements_run(a, e, f, x);
+}
+
+int k_cuda_batchnorm_eval(const KArgs *a, Err *e) {
+    ElementsOf<1> x = {{elements_of(&a->in[0])}};
+    BatchScale f = {floats(&a->in[1]), floats(&a->in[2]), floats(&a->in[3]), floats(&a->in[4]),
+                    channels_of(a, &a->in[0]), a->attr->norm.eps, true};
+    int code = check_layout(a, &a->in[0], e);
+    return code ? code : elements_run(a, e, f, x);
+}
+
+/* ---- batch normalisation, backward: dx = k (dy - db/M - (x - mean) istd dw/M), k = w istd */
+
+struct BatchSlope {
+    enum { INPUTS = 2 };
+    const float *w, *mean, *istd, *dw, *db;
+    int64_t channels;
+    float rows;
+    __device__ void eight(float *dx, const float (*x)[LANES], int64_t begin) const {
+        for (int i = 0; i < LANES; i++) {
+            int64_t c = (begin + i) % channels;
+            float k = param_at(w, c, 1) * istd[c];
+            dx[i] = x[0][i] * k - (x[1][i] - mean[c]) * (k * istd[c] * dw[c] / rows) - k * db[c] / rows;
+        }
+    }
+};
+
+int k_cuda_batchnorm_dx(const KArgs *a, Err *e) {
+    int64_t channels = channels_of(a, &a->in[1]);
+    ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
+    BatchSlope f = {floats(&a->in[2]), floats(&a->in[3]), floats(&a->in[4]), floats(&a->in[5]), floats(&a->in[6]),
+                    channels, (float)(a->in[1].count / channels)};
+    int code = check_layout(a, &a->in[1], e);
+    return code ? code : elements_run(a, e, f, x);
+}
+
+/* ---- within a sample: a block per group; element i of group g of sample n is row n R + i / G, channel g G + i % G */
+
+typedef struct Groups {
+    Elements x, y, dy; /* y: or dx */
+    const float *w, *b;
+    float *mean, *istd;
+    int64_t channels, groups, rows, size; /* rows of a sample, channels of a group */
+    float eps;
+} Groups;
+
+static __device__ inline int64_t place_of(const Groups &g, int64_t i) {
+    int64_t sample = blockIdx.x / g.groups, group = blockIdx.x % g.groups;
+    return (sample * g.rows + i / g.size) * g.channels + group * g.size + i % g.size;
+}
+
+/* The block's sum, in every thread. */
+static __device__ inline double block_sum(double x) {
+    __shared__ double of_warp[NORM_WARPS];
+    double sum = 0;
+    for (int bit = WARP / 2; bit; bit /= 2) x += __shfl_xor_sync(0xffffffffu, x, bit);
+    __syncthreads(); /* an earlier sum may still be read */
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = x;
+    __syncthreads();
+    for (int i = 0; i < NORM_WARPS; i++) sum += of_warp[i];
+    return sum;
+}
+
+static __global__ void norm_kernel(const __grid_constant__ Groups g) {
+    const int64_t n = g.rows * g.size;
+    double sum = 0, squares = 0;
+    for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) sum += element_at(g.x, place_of(g, i));
+    const float mean = (float)(block_sum(sum) / (double)n);
+    for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) {
+        double centred = (double)(element_at(g.x, place_of(g, i)) - mean);
+        squares += centred * centred;
+    }
+    const float istd = (float)(1 / sqrt(block_sum(squares) / (double)n + (double)g.eps));
+    for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) {
+        int64_t at = place_of(g, i), c = at % g.channels;
+        float y = (element_at(g.x, at) - mean) * istd * param_at(g.w, c, 1) + param_at(g.b, c, 0);
+        dtype_store(g.y.type, g.y.data, (size_t)at, y);
+    }
+    if (threadIdx.x) return;
+    g.mean[blockIdx.x] = mean;
+    g.istd[blockIdx.x] = istd;
+}
+
+static __global__ void norm_dx_kernel(const __grid_constant__ Groups g) {
+    const int64_t n = g.rows * g.size;
+    const float mean = g.mean[blockIdx.x], istd = g.istd[blockIdx.x];
+    double plain = 0, slanted = 0;
+    for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) {
+        int64_t at = place_of(g, i);
+        float slope = element_at(g.dy, at) * param_at(g.w, at % g.channels, 1);
+        plain += slope;
+        slanted += slope * (element_at(g.x, at) - mean);
+    }
+    const float p = (float)(block_sum(plain) / (double)n), s = (float)(block_sum(slanted) / (double)n) * istd * istd;
+    for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) {
+        int64_t at = place_of(g, i);
+        float slope = element_at(g.dy, at) * param_at(g.w, at % g.channels, 1);
+        dtype_store(g.y.type, g.y.data, (size_t)at, istd * (slope - p - (element_at(g.x, at) - mean) * s));
+    }
+}
+
+static Groups groups_of(const KArgs *a, const View *x, const View *mean, const View *istd) {
+    Groups g = {};
+    g.x = elements_of(x);
+    g.y = elements_of(&a->out[0]);
+    g.mean = (float *)mean->data;
+    g.istd = (float *)istd->data;
+    g.channels = channels_of(a, x);
+    g.groups = a->attr->norm.groups;
+    g.rows = x->count / g.channels / (mean->count / g.groups);
+    g.size = g.channels / g.groups;
+    g.eps = a->attr->norm.eps;
+    return g;
+}
+
+int k_cuda_norm(const KArgs *a, Err *e) {
+    Groups g = groups_of(a, &a->in[0], &a->out[1], &a->out[2]);
+    g.w = floats(&a->in[1]);
+    g.b = floats(&a->in[2]);
+    int code = check_layout(a, &a->in[0], e);
+    return code ? code : launch_op(a, e, norm_kernel, (unsigned)a->out[1].count, NORM_THREADS, g);
+}
+
+int k_cuda_norm_dx(const KArgs *a, Err *e) {
+    Groups g = groups_of(a, &a->in[1], &a->in[3], &a->in[4]);
+    g.dy = elements_of(&a->in[0]);
+    g.w = floats(&a->in[2]);
+    int code = check_layout(a, &a->in[1], e);
+    return code ? code : launch_op(a, e, norm_dx_kernel, (unsigned)a->in[3].count, NORM_THREADS, g);
+}
+
+/* ---- parameters */
+
+/* dy (x - mean) istd, and dy; one mean per channel, or per group of a sample */
+struct ParamSlopes {
+    Elements dy, x;
+    const float *mean, *istd;
+    int64_t channels, groups, rows, size;
+    __device__ void add(int64_t row, int64_t c, double *sum) const {
+        int64_t k = groups ? row / rows * groups + c / size : c;
+        float slope = element_at(dy, row * channels + c);
+        sum[0] += (double)(slope * ((element_at(x, row * channels + c) - mean[k]) * istd[k]));
+        sum[1] += (double)slope;
+    }
+};
+
+static __global__ void param_finish(const double *parts, int n, int64_t channels, float *dw, float *db) {
+    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= channels) return;
+    dw[c] = (float)channel_sum(parts, n, 0, channels, c);
+    if (db) db[c] = (float)channel_sum(parts, n, 1, channels, c);
+}
+
+int k_cuda_norm_dw_prepare(const KArgs *a, size_t, void **state, size_t *workspace, Err *e) {
+    return prepare_sums(a, &a->in[1], state, workspace, e);
+}
+
+int k_cuda_norm_dw(const KArgs *a, Err *e) {
+    int64_t channels = channels_of(a, &a->in[1]), rows = a->in[1].count / channels, groups = a->attr->norm.groups;
+    ParamSlopes f = {elements_of(&a->in[0]), elements_of(&a->in[1]), floats(&a->in[2]), floats(&a->in[3]), channels, groups,
+                     groups ? rows / (a->in[2].count / groups) : 0, groups ? channels / groups : 0};
+    int code = channels_run(a, e, f, rows, channels);
+    if (code) return code;
+    return launch_op(a, e, param_finish, finish_blocks(channels), FINISH_THREADS, (const double *)a->workspace,
+                     channel_parts(rows), channels, (float *)a->out[0].data, (float *)a->out[1].data);
+}
