@@ -42,6 +42,9 @@ int runtime_write(Runtime *r, const char *name, const float *values, Err *e);
 /* Shape of such a buffer. */
 int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, Err *e);
 
+/* Its type: whole numbers are read and written as int32 in place of fp32. DT_F32 where there is no such buffer. */
+DType runtime_type(const Runtime *r, int which, const char *name);
+
 /* The i-th persistent buffer (borrowed), NULL past the last: parameters, optimizer state, counters. Its bytes are
  * elements of its own type in PyTorch's order. All of them, and the steps made, are what a run can be resumed from. */
 const Buf *runtime_persistent(const Runtime *r, int i);

@@ -168,6 +168,12 @@ int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, E
     return OK;
 }
 
+DType runtime_type(const Runtime *r, int which, const char *name) {
+    const Slot *s = find_slot(r, name);
+    const Kept *k = s ? NULL : find_kept(&r->loaded[which], name);
+    return s ? s->buf->dtype : k ? r->loaded[which].p->bufs[k->buf].dtype : DT_F32;
+}
+
 int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e) {
     const Slot *s = find_slot(r, name);
     const Kept *k = s ? NULL : find_kept(&r->loaded[which], name);

@@ -166,12 +166,12 @@ static void push_aliases(lua_State *L, const Network *n, int i) {
     lua_setfield(L, -2, "aliases");
 }
 
-/* Those that `owner` was the first to use; NULL: all. */
-static void push_params(lua_State *L, const Network *n, const Layer *owner) {
+/* Parameters, or buffers, that `owner` was the first to use; NULL: all. */
+static void push_params(lua_State *L, const Network *n, const Layer *owner, bool of_buffers) {
     lua_newtable(L);
     for (int i = 0, k = 0; i < n->n_params; i++) {
         const Param *p = &n->params[i];
-        if (owner && p->owner != owner) continue;
+        if ((owner && p->owner != owner) || p->buffer != of_buffers) continue;
         lua_createtable(L, 0, 5);
         bind_set_string(L, "name", p->name);
         push_aliases(L, n, i);
@@ -195,7 +195,7 @@ static void push_layer_row(void *arg, const Network *n, const Layer *l) {
     lua_setfield(L, -2, "input");
     bind_push_shape(L, &l->out);
     lua_setfield(L, -2, "out");
-    push_params(L, n, l);
+    push_params(L, n, l, false);
     lua_setfield(L, -2, "params");
     bind_set_boolean(L, "weighted", l->n_params > 0);
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
@@ -214,7 +214,14 @@ static int layers(lua_State *L) {
 /* network:params() -> {{name, shape, elements, trainable, aliases = {names}}, ...} */
 static int params(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
-    push_params(L, n, NULL);
+    push_params(L, n, NULL, false);
+    return 1;
+}
+
+/* network:buffers() -> the same of running statistics and counters, which training changes without a gradient */
+static int buffers(lua_State *L) {
+    const Network *n = bind_get(L, 1, BOX_NETWORK);
+    push_params(L, n, NULL, true);
     return 1;
 }
 
@@ -235,7 +242,7 @@ static int shapes(lua_State *L) {
 }
 
 void bind_open_network(lua_State *L) {
-    static const luaL_Reg methods[] = {{"text", text}, {"layers", layers}, {"params", params},
+    static const luaL_Reg methods[] = {{"text", text}, {"layers", layers}, {"params", params}, {"buffers", buffers},
         {"parameters", parameters}, {"shapes", shapes}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"layer_kinds", layer_kinds}, {"network", new_network}, {NULL, NULL}};
     bind_type(L, BOX_LAYER, NULL);

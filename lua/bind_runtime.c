@@ -230,11 +230,13 @@ static int read_values(lua_State *L) {
     const char *name = bind_text_at(L, 2, "read: name");
     int which = which_program(L, run, 3);
     if (runtime_shape(run->r, which, name, &shape, &e)) return bind_fail(L, &e);
-    Batch *batch = bind_batch_new(L, shape, false);
+    bool integers = !dtype_is_float(runtime_type(run->r, which, name));
+    Batch *batch = bind_batch_new(L, shape, integers);
     if (runtime_read(run->r, which, name, batch->values, &e)) return bind_fail(L, &e);
     lua_createtable(L, batch->count < INT32_MAX ? (int)batch->count : 0, 0);
     for (int64_t i = 0; i < batch->count; i++) {
-        lua_pushnumber(L, (lua_Number)((float *)batch->values)[i]);
+        if (integers) lua_pushinteger(L, ((int32_t *)batch->values)[i]);
+        else lua_pushnumber(L, (lua_Number)((float *)batch->values)[i]);
         lua_rawseti(L, -2, i + 1);
     }
     bind_push_shape(L, &shape);
@@ -251,7 +253,7 @@ static int write_values(lua_State *L) {
     if (!call && !lua_istable(L, 3))
         return bind_error(L, "%s: expected a table of numbers or a function, found %s", name, bind_show(L, 3));
     if (runtime_shape(run->r, 0, name, &shape, &e)) return bind_fail(L, &e);
-    Batch *batch = bind_batch_new(L, shape, false);
+    Batch *batch = bind_batch_new(L, shape, !dtype_is_float(runtime_type(run->r, 0, name)));
     if (!call && (int64_t)lua_rawlen(L, 3) != batch->count)
         return bind_error(L, "%s: expected %I values, found %I", name, (LUAI_UACINT)batch->count,
             (LUAI_UACINT)lua_rawlen(L, 3));

@@ -133,7 +133,7 @@ static Pair *pairs_at(lua_State *L, int index, int *n) {
 }
 
 /* save_tensors(runtime, path, {name, number, name, number, ...}, {key, text, ...}, stored) -> true: persistent buffers
- * under these names; stored: in their own types, otherwise in fp32 */
+ * under these names; stored: in their own types, otherwise in fp32 (whole numbers: int32) */
 static int save_tensors(lua_State *L) {
     Err e;
     int n_metadata;
@@ -149,8 +149,8 @@ static int save_tensors(lua_State *L) {
         lua_rawgeti(L, 3, 2 * i + 2);
         buffer[i] = buffer_at(L, s.r, -1);
         const Buf *b = runtime_persistent(s.r, buffer[i]);
-        if (!s.stored && !dtype_is_float(b->dtype)) return bind_error(L, "%s: not a number that fp32 holds", b->name);
-        entries[i] = (TensorEntry){bind_text_at(L, -2, "name"), s.stored ? b->dtype : DT_F32, b->shape};
+        bool as_is = s.stored || !dtype_is_float(b->dtype);
+        entries[i] = (TensorEntry){bind_text_at(L, -2, "name"), as_is ? b->dtype : DT_F32, b->shape};
         lua_pop(L, 2);
     }
     s.buffer = buffer;

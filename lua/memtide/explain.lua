@@ -89,6 +89,7 @@ function REASONS.weights(cell)
   local precision = cell.settings.precision
   if precision:find "^amp" then return "16-bit copies that are alive then, beside the fp32 weights" end
   if precision:find "^master" then return "16-bit weights and their fp32 master copies" end
+  if #cell.network:buffers() > 0 then return "also running statistics, which are no parameters" end
   return "weights are 16-bit"
 end
 

@@ -1,6 +1,6 @@
 -- Trained weights and interrupted runs in safetensors files.
 --
--- Weights are the parameters alone, with the names and shapes of PyTorch's state_dict, in fp32: such files go both
+-- Weights are the parameters and the layers' buffers (running statistics), with the names and shapes of PyTorch's state_dict, in fp32: such files go both
 -- ways. A state is every persistent buffer as it is (parameters, master copies, optimizer state, loss scale, counters
 -- of steps and of random numbers) and, in its metadata, the settings under which a run goes on bit by bit.
 local core = require "memtide.core"
@@ -69,9 +69,15 @@ local function must_fit(method, path, missing, unexpected, misfits)
   end
 end
 
+-- What PyTorch's state_dict has: parameters, and buffers such as running statistics.
+local function tensors_of(network)
+  local list, more = network:params(), network:buffers()
+  return table.move(more, 1, #more, #list + 1, list)
+end
+
 -- Tensors under the second name of a shared parameter stand under its first one.
 local function resolve_aliases(trainer, found)
-  for _, param in ipairs(trainer.network:params()) do
+  for _, param in ipairs(tensors_of(trainer.network)) do
     for _, alias in ipairs(param.aliases) do
       found[param.name], found[alias] = found[param.name] or found[alias], nil
     end
@@ -89,10 +95,10 @@ local function read_all(file, runtime, wanted, found, stored)
   return true
 end
 
--- The parameters alike. exact: where one is a rounding of an fp32 master copy, the values of that.
+-- The parameters and buffers alike. exact: where one is a rounding of an fp32 master copy, the values of that.
 local function parameters(trainer, exact)
   local list, found = {}, by_name(buffers(trainer))
-  for i, param in ipairs(trainer.network:params()) do
+  for i, param in ipairs(tensors_of(trainer.network)) do
     local buffer = exact and found[param.name .. ".master"] or found[param.name]
     list[i] = {name = param.name, shape = buffer.shape, dtype = buffer.dtype, as = buffer.as, number = buffer.number}
   end

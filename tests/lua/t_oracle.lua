@@ -9,7 +9,7 @@ local core = require "memtide.core"
 local mt = require "memtide"
 
 local CASES = {"simple_convnet", "smaller_convnet", "accumulation", "mnist_cnn", "mlp_mse", "grouped_conv",
-  "discriminator"}
+  "discriminator", "resnet_block"}
 local device = assert(core.device(os.getenv "TEST_DEVICE" or "cpu"))
 
 -- The inputs of this case's ReLUs come within 1.2e-6 of zero: on which side fp32 puts them depends on the order of
@@ -27,6 +27,7 @@ local function layer(spec)
     for i, child in ipairs(spec[2]) do children[i] = layer(child) end
     return mt.nn.Sequential(children)
   end
+  if spec[1] == "Residual" then return mt.nn.Residual{layer(spec[2]), spec[3] and layer(spec[3])} end
   return mt.nn[spec[1]](table.unpack(spec, 2))
 end
 
@@ -59,7 +60,10 @@ end
 local function set_parameters(runtime, network)
   for k, param in ipairs(network:params()) do
     local scale = #param.shape == 1 and 0.1 or 1 / math.sqrt(param.elements / param.shape[1])
-    assert(runtime:write(param.name, function(i) return scale * math.sin(0.731 * (i - 1) + 1.37 * (k - 1) + 0.5) end))
+    local base = #param.shape == 1 and param.name:find "weight$" and 1 or 0 -- of normalisation
+    assert(runtime:write(param.name, function(i)
+      return base + scale * math.sin(0.731 * (i - 1) + 1.37 * (k - 1) + 0.5)
+    end))
   end
 end
 
