@@ -1,7 +1,7 @@
 /* rows.c: channels-last images to PyTorch's element order and back: per sample a
  * transposition (H W, C) <-> (C, H W). */
-#include "../rows.h"
 #include "loops.h"
+#include "rows.h"
 
 enum { TILE = 32 }; /* rows of cache lines that stay close while a tile is turned */
 

@@ -1,7 +1,7 @@
 /* rows.cu: channels-last images to PyTorch's element order and back: per sample a transposition
  * (H W, C) <-> (C, H W), in square tiles that are read and written along rows. */
-#include "../rows.h"
 #include "launch.h"
+#include "rows.h"
 
 enum { TILE = 32, TILE_ROWS = 8 }; /* a block's threads are TILE_ROWS rows of a tile */
 
