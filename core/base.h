@@ -44,8 +44,8 @@ static inline bool size_add(size_t a, size_t b, size_t *out) {
  * n must leave room for that, which every checked tensor size does */
 static inline size_t align_up(size_t n, size_t to) { return (n + to - 1) & ~(to - 1); }
 
-static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+MT_FN int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+MT_FN int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 
 #endif

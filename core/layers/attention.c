@@ -84,6 +84,7 @@ int layer_attention_forward(Lower *lw, const Layer *l, const int *in) {
     int y = product(lw, l, 1, mixed, lower_buf(lw, l, "y", DT_F32));
     if (!k->drops_output || p == 0) return y;
     memset(&drop, 0, sizeof drop);
-    drop.drop = (DropAttr){(float)p, lw->drops++, 0};
+    drop.drop.p = (float)p;
+    drop.drop.id = lw->drops++;
     return lower_emit(lw, OP_dropout, l, (int[]){y, calls}, 2, lower_buf(lw, l, "dropped", DT_F32), &drop);
 }

@@ -20,5 +20,5 @@ int k_cuda_conv_transpose(const KArgs *args, Err *e) {
     const KArgs plain = gradient(args);
     const ActAttr none = {ACT_NONE, 0, 0};
     int code = k_cuda_conv2d_dx(&plain, e);
-    return code || !args->in[2].count ? code : bias_act(args, &args->out[0], &args->in[2], none, e);
+    return code || !args->in[2].count ? code : bias_act(args, &args->out[0], &args->in[2], none, &args->out[0], e);
 }
