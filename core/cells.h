@@ -1,13 +1,13 @@
 /* cells.h: what one unit of a recurrent layer does in one step, once for every device, in fp32. Shared with .cu files.
  *
- * A unit has a sum per gate from the input (x w_ih^T + b_ih) and one from the units of the step before (h w_hh^T + b_hh).
- * Gates in PyTorch's order: LSTM i f g o, GRU r z n.
+ * A unit has a sum per gate from the input (x w_ih^T + b_ih) and one from the units of the step before (h w_hh^T +
+ * b_hh). Gates in PyTorch's order: LSTM i f g o, GRU r z n.
  *
  *   saved, per step and sample, H units each      LSTM  i f g o c        GRU  r z n hn      RNN  nothing: y is enough
  *   gradients of the sums                         LSTM  i f g o          GRU  n r z hn      RNN  h
  *
- * hn is GRU's sum from h for n, which r multiplies. In its row of gradients what belongs to w_hh (r z hn) lies together,
- * and so does what belongs to w_ih, in the other order (n r z). */
+ * hn is GRU's sum from h for n, which r multiplies. In its row of gradients what belongs to w_hh (r z hn) lies
+ * together, and so does what belongs to w_ih, in the other order (n r z). */
 #ifndef MT_CELLS_H
 #define MT_CELLS_H
 

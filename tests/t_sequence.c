@@ -1,5 +1,5 @@
-/* t_sequence.c: recurrent layers and attention, on every device, against their float64 twins (tests/reference/), in every
- * element type. Operands and the workspace stand between guard bytes; a second run must give the same bits.
+/* t_sequence.c: recurrent layers and attention, on every device, against their float64 twins (tests/reference/), in
+ * every element type. Operands and the workspace stand between guard bytes; a second run must give the same bits.
  *
  * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
 #include <stdlib.h>

@@ -73,6 +73,30 @@ static void evaluation_budget(const Network *net) {
     if (code) ok(0, "%s", e.text);
 }
 
+/* Bytes of activations at the peak of a step over sequences of that length. */
+static size_t sequence_bytes(const char *net, int64_t steps, Err *e) {
+    Settings s = settings_default();
+    Program *p = NULL;
+    Prediction found;
+    Network *n = net_new(net, "CrossEntropyLoss", shape3(2, steps, 8), e);
+    int code = n ? compile(n, &s, device, NULL, NULL, &p, e) : e->code;
+    if (!code) code = predict(n, &p, 1, ALLOC_DIRECT, device, 0, 1, &found, e);
+    program_free(p);
+    network_free(n);
+    return code ? 0 : found.peak.category[CAT_ACTIVATIONS];
+}
+
+/* No matrix of scores is kept: twice the steps, twice the activations (and what does not grow). */
+static void attention_is_linear(void) {
+    Err e = {0, ""};
+    const char *net = "Sequential{CausalSelfAttention(8, 2)"
+                      " MultiheadAttention(8, 2, batch_first=true) Select(1, -1) Linear(8, 10)}";
+    size_t at[3];
+    for (int i = 0; i < 3; i++) at[i] = sequence_bytes(net, 128 << i, &e);
+    ok(at[0] > 0 && at[2] - at[1] == 2 * (at[1] - at[0]) && at[1] <= 2 * at[0],
+       "attention's activations grow with the steps: %zu, %zu, %zu bytes %s", at[0], at[1], at[2], e.text);
+}
+
 /* A NaN in a weight reaches the loss, whatever activation is fused behind it. */
 static void nan_shows(void) {
     static const char *const acts[] = {"ReLU", "LeakyReLU", "Sigmoid", "Tanh", "GELU"};
@@ -192,6 +216,7 @@ int main(void) {
         evaluation(net);
     }
     network_free(net);
+    attention_is_linear();
     nan_shows();
     host_failures();
     device_close(device);

@@ -1,5 +1,5 @@
-/* MultiheadAttention as self-attention, and CausalSelfAttention (nanoGPT's): one product for query, key and value, the op
- * that mixes the steps, one product back. The matrix of scores exists nowhere. */
+/* MultiheadAttention as self-attention, and CausalSelfAttention (nanoGPT's): one product for query, key and value, the
+ * op that mixes the steps, one product back. The matrix of scores exists nowhere. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -27,7 +27,8 @@ static int declare(Network *n, Layer *l, int64_t width, Err *e) {
     double linear = 1 / sqrt((double)width), bias = k->xavier ? 0 : linear; /* in_proj: sqrt(6 / (C + 3 C)) */
     double in = k->xavier ? sqrt(6 / (4 * (double)width)) : linear;
     const struct { Shape shape; double bound; } params[4] = {
-        {shape2(3 * width, width), in}, {shape1(3 * width), bias}, {shape2(width, width), linear}, {shape1(width), bias}};
+        {shape2(3 * width, width), in}, {shape1(3 * width), bias}, {shape2(width, width), linear},
+        {shape1(width), bias}};
     int code = OK;
     for (int i = 0; i < 4 && !code; i++)
         if (i % 2 == 0 || options_bool(&l->options, "bias"))

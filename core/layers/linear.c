@@ -1,4 +1,5 @@
-/* Linear: y = x w^T + b, w (O, I), x (N, I) or (N, T, I). After a flattened image w's columns are stored in the order of its features. */
+/* Linear: y = x w^T + b, w (O, I), x (N, I) or (N, T, I). After a flattened image w's columns are stored in the order
+ * of its features. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -19,8 +20,8 @@ int layer_linear_shape(Network *n, Layer *l, Err *e) {
     if ((code = layer_expect_range(l, "in_features", 1, INT32_MAX, e))) return code;
     if ((code = layer_expect_range(l, "out_features", 1, INT32_MAX, e))) return code;
     if (l->in.rank != 2 && l->in.rank != 3)
-        return layer_error(l, e, "Linear applies to (N, F) or (N, T, F), found an input of %s: use nn.Flatten before it",
-                           shape_text(&l->in, text));
+        return layer_error(l, e, "Linear applies to (N, F) or (N, T, F), found an input of %s: use nn.Flatten "
+                           "before it", shape_text(&l->in, text));
     int64_t in = options_int(&l->options, "in_features"), out = options_int(&l->options, "out_features");
     Shape y = l->in;
     if (y.dim[y.rank - 1] != in) return wrong_features(l, in, e);

@@ -1,7 +1,7 @@
-/* attention.c: y = dropout(softmax(q k^T / sqrt(D))) v for each sample and head, and its gradient. Scores exist as one tile
- * of rows and columns at a time; going through the columns, each row keeps its largest score and the sum of exponentials
- * relative to it (Dao et al. 2022, "FlashAttention"). The gradient computes the scores again, and the probabilities from
- * them and lse, the logarithm of that sum.
+/* attention.c: y = dropout(softmax(q k^T / sqrt(D))) v for each sample and head, and its gradient. Scores exist as one
+ * tile of rows and columns at a time; going through the columns, each row keeps its largest score and the sum of
+ * exponentials relative to it (Dao et al. 2022, "FlashAttention"). The gradient computes the scores again, and the
+ * probabilities from them and lse, the logarithm of that sum.
  *
  * Rows of qkv are (q, k, v), each (heads, D). Samples and heads are shared among threads, one at a time. */
 #include "cpu.h"

@@ -2,7 +2,8 @@
  * micro-batch's ops read one count of calls, so the backward pass and a recomputation draw the same factors again. */
 #include "loops.h"
 
-HOT void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n) {
+HOT void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin,
+                         int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i += 4) {
         Philox r = philox(seed, RNG_DROPOUT, id, call, (begin + (uint64_t)i) >> 2);

@@ -1,10 +1,10 @@
 /* recurrent.c: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of core/cells.h.
  *
  * What does not depend on the step before is one product over all steps: the sums from the input go where the step will
- * put what it saves (RNN: its output), and the gradients of w and x follow once the walk back has made those of all sums.
- * A walk takes slices of the batch, each through all steps on one thread, so that threads wait for each other once per
- * op and not once per step; where w_hh is too large for a core's own cache, there is one slice and its products are
- * threaded. */
+ * put what it saves (RNN: its output), and the gradients of w and x follow once the walk back has made those of all
+ * sums. A walk takes slices of the batch, each through all steps on one thread, so that threads wait for each other
+ * once per op and not once per step; where w_hh is too large for a core's own cache, there is one slice and its
+ * products are threaded. */
 #include "cpu.h"
 #include "vector_math.h"
 #include "wide.h"
@@ -177,8 +177,8 @@ int k_cpu_rnn(const KArgs *a, Err *e) {
 
 /* ---- back */
 
-/* One sample's step: d, the gradients of its sums; dh: in, the gradient of h from the step behind; out, what goes straight
- * on to the step before. y_before, c_before: of the step before. */
+/* One sample's step: d, the gradients of its sums; dh: in, the gradient of h from the step behind; out, what goes
+ * straight on to the step before. y_before, c_before: of the step before. */
 HOT static void rnn_back_row(const Walk *w, const float *y, const float *dy, float *dh, float *d) {
     ActFn f = w->mode == RNN_TANH ? ACT_TANH : ACT_RELU;
     if (f == ACT_TANH) {
@@ -287,8 +287,8 @@ static int input_gradients(const Walk *w, float *dx, float *dw, float *db) {
     return status;
 }
 
-/* Rows of slopes meet the rows of y of one step before. The walk's first step has none: its slopes, which nothing needs any
- * more, become zero, so that every other row has its partner at the same distance. */
+/* Rows of slopes meet the rows of y of one step before. The walk's first step has none: its slopes, which nothing needs
+ * any more, become zero, so that every other row has its partner at the same distance. */
 static int hidden_gradients(const Walk *w, float *dw, float *db) {
     int64_t u = w->units, width = w->info.slopes * u, column = hidden_slopes(w), rows = rows_of(w) - w->step;
     if (db) sum_rows(w, db, column, w->gates);

@@ -58,6 +58,6 @@ int product(int64_t m, int64_t n, int64_t k, float scale, Matrix a, Matrix b, bo
 
 int product_check(int status, Err *e) {
     if (status == dnnl_success) return OK;
-    return err_set(e, status == dnnl_out_of_memory ? ERR_HOST_MEMORY : ERR_DEVICE, "oneDNN: cannot multiply matrices: %s",
-                   dnnl_status2str((dnnl_status_t)status));
+    return err_set(e, status == dnnl_out_of_memory ? ERR_HOST_MEMORY : ERR_DEVICE, 
+                   "oneDNN: cannot multiply matrices: %s", dnnl_status2str((dnnl_status_t)status));
 }

@@ -1,8 +1,8 @@
-/* wide.h: what kernels that compute in fp32 only share: fp32 copies of 16-bit operands, laid out in the workspace together
- * with everything else that such a kernel needs there, and matrix products.
+/* wide.h: what kernels that compute in fp32 only share: fp32 copies of 16-bit operands, laid out in the workspace
+ * together with everything else that such a kernel needs there, and matrix products.
  *
- * A kernel lays its workspace out by taking room for one array after the other, by the same function when it is prepared
- * (base NULL: nothing is touched, the sum is what it needs) and when it runs. */
+ * A kernel lays its workspace out by taking room for one array after the other, by the same function when it is
+ * prepared (base NULL: nothing is touched, the sum is what it needs) and when it runs. */
 #ifndef MT_CPU_WIDE_H
 #define MT_CPU_WIDE_H
 
@@ -27,8 +27,8 @@ typedef struct Matrix { float *at; int64_t stride; bool turned; } Matrix;
 static inline Matrix matrix(float *at, int64_t stride) { Matrix m = {at, stride, false}; return m; }
 static inline Matrix turned(float *at, int64_t stride) { Matrix m = {at, stride, true}; return m; }
 
-/* c (m, n) = scale a (m, k) b (k, n), `add`: += instead. On all threads, or on the calling one inside a parallel region.
- * 0 or oneDNN's status. */
+/* c (m, n) = scale a (m, k) b (k, n), `add`: += instead. On all threads, or on the calling one inside a parallel
+ * region. 0 or oneDNN's status. */
 int product(int64_t m, int64_t n, int64_t k, float scale, Matrix a, Matrix b, bool add, Matrix c);
 /* The status of products as an ErrCode. */
 int product_check(int status, Err *e);

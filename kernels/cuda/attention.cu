@@ -1,7 +1,7 @@
-/* attention.cu: y = dropout(softmax(q k^T / sqrt(D))) v for each sample and head, and its gradient. A warp has one row: lanes
- * have its columns, 32 at a time, when scores are made, and its features when it is summed up, so that the matrix of scores
- * exists nowhere and nothing is added up by two warps. The gradient has one kernel in which rows are queries and one in
- * which they are keys; both compute the scores again. */
+/* attention.cu: y = dropout(softmax(q k^T / sqrt(D))) v for each sample and head, and its gradient. A warp has one row:
+ * lanes have its columns, 32 at a time, when scores are made, and its features when it is summed up, so that the matrix
+ * of scores exists nowhere and nothing is added up by two warps. The gradient has one kernel in which rows are queries
+ * and one in which they are keys; both compute the scores again. */
 #include "elements.h"
 
 enum { ATTENTION_WARPS = 4, FEATURES = 8 /* of a lane; wider heads go through the columns several times */ };
@@ -51,7 +51,8 @@ static __device__ inline Row row_here(const Attention &t) {
 
 /* Elements of step s of this row's head: in y, and in qkv (part 0: q, 1: k, 2: v). */
 static __device__ inline int64_t place(const Attention &t, const Row &r, int64_t s) {
-    return (t.attr.batch_first ? r.sample * t.steps + s : s * t.samples + r.sample) * t.channels + r.of_sample * t.width;
+    const int64_t row = t.attr.batch_first ? r.sample * t.steps + s : s * t.samples + r.sample;
+    return row * t.channels + r.of_sample * t.width;
 }
 static __device__ inline int64_t place3(const Attention &t, const Row &r, int64_t s, int part) {
     const int64_t row = t.attr.batch_first ? r.sample * t.steps + s : s * t.samples + r.sample;
@@ -87,7 +88,8 @@ static __device__ inline float score(const Attention &t, const Row &r, int64_t s
     return t.scale * dot(t.qkv, place3(t, r, s, 0), t.qkv, place3(t, r, u, 1), t.width);
 }
 
-/* acc[i] += factor of the lane that has it times feature first + lane + 32 i of x's rows; row j is at start + j stride */
+/* acc[i] += factor of the lane that has it times feature first + lane + 32 i of x's rows; row j is at start + j stride
+ * */
 static __device__ inline void gather(float *acc, float factor, int n, Elements x, int64_t start, int64_t stride,
                                      int64_t first, int64_t width) {
     const int lane = (int)threadIdx.x % WARP;
@@ -107,7 +109,9 @@ static __device__ inline void scatter(Elements x, int64_t start, int64_t first, 
     }
 }
 
-static __device__ inline int here(int64_t begin, int64_t end) { return end - begin < WARP ? (int)(end - begin) : (int)WARP; }
+static __device__ inline int here(int64_t begin, int64_t end) {
+    return end - begin < WARP ? (int)(end - begin) : (int)WARP;
+}
 
 /* ---- forward */
 
@@ -194,7 +198,8 @@ static int64_t rows_of(const KArgs *a, const View *y) {
 }
 
 static int run(const KArgs *a, Err *e, void (*kernel)(Attention), const Attention &t, int64_t rows) {
-    return launch_op(a, e, kernel, (unsigned)((rows + ATTENTION_WARPS - 1) / ATTENTION_WARPS), ATTENTION_WARPS * WARP, t);
+    const unsigned blocks = (unsigned)((rows + ATTENTION_WARPS - 1) / ATTENTION_WARPS);
+    return launch_op(a, e, kernel, blocks, ATTENTION_WARPS * WARP, t);
 }
 
 int k_cuda_attention_prepare(const KArgs *, size_t, void **state, size_t *workspace, Err *) {

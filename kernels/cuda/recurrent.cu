@@ -1,9 +1,7 @@
-/* recurrent.cu: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of core/cells.h: products
- * over all steps, and per step one product with w_hh and one kernel with a thread per sample and unit. Sums, states and
- * gradients of sums are fp32 in the workspace, whatever type the operands have. */
+/* recurrent.cu: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of core/cells.h:
+ * products over all steps, and per step one product with w_hh and one kernel with a thread per sample and unit. Sums,
+ * states and gradients of sums are fp32 in the workspace, whatever type the operands have. */
 #include "elements.h"
-
-#include "cells.h"
 
 enum { TILE = 16, CELL_THREADS = 256, COLUMNS = 32, ROW_THREADS = 8 };
 
@@ -102,7 +100,9 @@ static Elements floats(float *at) {
     return e;
 }
 
-static __device__ inline float at(Elements x, int64_t i) { return x.data ? dtype_load(x.type, x.data, (size_t)i) : 0.0f; }
+static __device__ inline float at(Elements x, int64_t i) {
+    return x.data ? dtype_load(x.type, x.data, (size_t)i) : 0.0f;
+}
 static __device__ inline void put(Elements x, int64_t i, float v) {
     if (x.data) dtype_store(x.type, x.data, (size_t)i, v);
 }
@@ -196,8 +196,8 @@ int k_cuda_rnn(const KArgs *a, Err *e) {
     const Walk w = forward_open(a, &used);
     int code = check(a, used, e);
     if (!code)
-        code = product(a, e, matrix(floats(w.from_x), 0, w.gates), matrix(w.x, 0, w.inputs), turned(w.w_ih, 0, w.inputs),
-                       w.rows, w.gates, w.inputs);
+        code = product(a, e, matrix(floats(w.from_x), 0, w.gates), matrix(w.x, 0, w.inputs),
+                       turned(w.w_ih, 0, w.inputs), w.rows, w.gates, w.inputs);
     for (int64_t k = 0; k < w.steps && !code; k++) {
         if (k)
             code = product(a, e, matrix(floats(w.from_h), 0, w.gates), matrix(floats(w.h), 0, w.units),
@@ -258,7 +258,8 @@ static __global__ void columns_kernel(Walk w, int64_t column, int64_t count, Ele
     put(sum, j, mine);
 }
 
-static int sum_rows(const KArgs *a, Err *e, const Walk &w, const View *sum, int64_t row, int64_t column, int64_t count) {
+static int sum_rows(const KArgs *a, Err *e, const Walk &w, const View *sum, int64_t row, int64_t column,
+                    int64_t count) {
     Elements to = {(char *)sum->data + (size_t)row * dtype_size(sum->dtype), sum->dtype};
     return launch_op(a, e, columns_kernel, (unsigned)((count + COLUMNS - 1) / COLUMNS), dim3(COLUMNS, ROW_THREADS), w,
                      column, count, to);

@@ -10,7 +10,9 @@ static Head head_of(const Ref *r, const Tensor *y, int64_t n, int64_t h) {
     return (Head){a, y->shape.dim[1 - time], y->shape.dim[time], c, c / a->heads, n, h};
 }
 
-static int64_t row(const Head *h, int64_t t) { return h->attr->batch_first ? h->n * h->steps + t : t * h->samples + h->n; }
+static int64_t row(const Head *h, int64_t t) {
+    return h->attr->batch_first ? h->n * h->steps + t : t * h->samples + h->n;
+}
 
 /* part 0: q, 1: k, 2: v */
 static double *part(const Head *h, double *qkv, int64_t t, int which) {

@@ -1,7 +1,7 @@
 #include "reference/reference.h"
 
-/* N, T, inputs I, units H, and which element is row (n, t) of a (N, T, F) or (T, N, F) tensor, t counting in the order in
- * which steps are taken. */
+/* N, T, inputs I, units H, and which element is row (n, t) of a (N, T, F) or (T, N, F) tensor, t counting in the order
+ * in which steps are taken. */
 typedef struct Sizes { int64_t n, t, i, h, gates, saved; const RnnAttr *attr; } Sizes;
 
 static Sizes sizes_of(const Ref *r, const Tensor *x, const Tensor *y) {
@@ -70,8 +70,8 @@ void ref_rnn(Ref *r) {
 }
 
 /* Gradients of unit j's sums: da[g], db[g]; *dc goes on to the step before, and so does what is returned. */
-static double unit_dx(const Sizes *s, double y, const double *v, double c_before, double y_before, double dh, double *dc,
-                      double *da, double *db, int64_t j) {
+static double unit_dx(const Sizes *s, double y, const double *v, double c_before, double y_before, double dh,
+                      double *dc, double *da, double *db, int64_t j) {
     double through = 0, tc, d;
     const double *at = v ? v + j : NULL;
     int64_t h = s->h;

@@ -159,7 +159,7 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {"Select(1, 0)", NULL, {2, {2, 3}}, "expected an input of at least 3 dimensions, found (2, 3)"},
     {"Sequential{Conv2d(3, 4, 3, padding=1) Again}", NULL, IMAGE, "expected 3 input channels, found 4"},
     {"Linear(192, 10)", NULL, IMAGE,
-     "Linear applies to (N, F), found an input of (2, 3, 8, 8): use nn.Flatten before it"},
+     "Linear applies to (N, F) or (N, T, F), found an input of (2, 3, 8, 8): use nn.Flatten before it"},
     {"Linear(3, 0)", NULL, {2, {2, 3}}, "out_features must be between 1"},
     {"MaxPool2d(2, padding=2)", NULL, IMAGE, "padding must be at most half of kernel_size, found 2 and 2"},
     {"MaxPool2d(16)", NULL, IMAGE, "kernel_size 16x16: at most 255 places in a window"},
