@@ -3,7 +3,8 @@
  *
  * Each case runs in every element type. Operands stand between guard bytes. A second run, with one thread or with
  * threads and blocks in reverse order, one from storage that is aligned to single elements only, and, where ops.def
- * allows it, one in place must give the same bits. Convolutions, matrix products, recurrent layers and attention have tests of their own.
+ * allows it, one in place must give the same bits. Convolutions, matrix products, recurrent
+ * layers and attention have tests of their own.
  *
  * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
 #include <omp.h>

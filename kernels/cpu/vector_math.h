@@ -1,5 +1,5 @@
-/* vector_math.h: lets loops under omp simd call libmvec's vector forms, which glibc's own header offers under -ffast-math
- * only (and with it NaN would be lost). */
+/* vector_math.h: lets loops under omp simd call libmvec's vector forms, which glibc's own header offers under
+ * -ffast-math only (and with it NaN would be lost). */
 #ifndef MT_CPU_VECTOR_MATH_H
 #define MT_CPU_VECTOR_MATH_H
 
