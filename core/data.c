@@ -70,7 +70,7 @@ int dataset_finish(Dataset *d, int code, Dataset **out) {
     d->hash = fnv1a(d->hash, &d->classes, sizeof d->classes);
     d->hash = fnv1a(d->hash, d->target.dim, (size_t)d->target.rank * sizeof d->target.dim[0]);
     if (d->x)
-        d->hash = fnv1a(d->hash, d->x, (size_t)d->count * (size_t)shape_elements(&d->sample) * dtype_size(d->stored));
+        d->hash = fnv1a(d->hash, d->x, d->x_bytes ? d->x_bytes : (size_t)d->count * (size_t)shape_elements(&d->sample) * dtype_size(d->stored));
     if (d->t) d->hash = fnv1a(d->hash, d->t, (size_t)d->count * (size_t)target_size(d) * 4);
     describe(d);
     *out = d;
@@ -105,6 +105,21 @@ int dataset_random(
     return dataset_finish(d, OK, out);
 }
 
+int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int classes, const Shape *target, uint64_t seed,
+                          Dataset **out, Err *e) {
+    if (tokens < 1) return err_set(e, ERR_SCRIPT, "random data: expected at least 1 token, found %d", tokens);
+    int code = dataset_random(count, sample, classes, target, seed, out, e);
+    if (code) return code;
+    (*out)->tokens = tokens;
+    (*out)->target = *target;
+    (*out)->hash = fnv1a((*out)->hash, &tokens, sizeof tokens);
+    (*out)->hash = fnv1a((*out)->hash, target->dim, (size_t)target->rank * sizeof target->dim[0]);
+    describe(*out);
+    return OK;
+}
+
+int dataset_tokens(const Dataset *d) { return d->tokens; }
+const char *dataset_alphabet(const Dataset *d) { return d->stride ? d->alphabet : NULL; }
 int64_t dataset_count(const Dataset *d) { return d->count; }
 Shape dataset_sample(const Dataset *d) { return d->sample; }
 int dataset_classes(const Dataset *d) { return d->classes; }
@@ -158,12 +173,24 @@ static void normalize(const Dataset *d, float *x, int64_t n) {
     }
 }
 
+/* n whole numbers below `end`. */
+static void draw_whole(const Dataset *d, int64_t i, int what, int end, int64_t n, int32_t *out) {
+    for (int64_t k = 0; k < n; k++)
+        out[k] = (int32_t)((uint64_t)draw(d, i, what, k / 4).x[k % 4] * (uint64_t)end >> 32);
+}
+
+static void draw_tokens(const Dataset *d, int64_t i, int64_t n, float *x) {
+    for (int64_t k = 0; k < n; k++)
+        x[k] = (float)((uint64_t)draw(d, i, DRAW_X, k / 4).x[k % 4] * (uint64_t)d->tokens >> 32);
+}
+
 static void get_x(const Dataset *d, int64_t i, float *x) {
-    int64_t n = shape_elements(&d->sample);
+    int64_t n = shape_elements(&d->sample), step = d->stride ? d->stride : n;
     const unsigned char *u8 = d->x;
-    if (!d->x) draw_normal(d, i, DRAW_X, n, x);
+    if (!d->x && d->tokens) draw_tokens(d, i, n, x);
+    else if (!d->x) draw_normal(d, i, DRAW_X, n, x);
     else if (d->stored == DT_F32) memcpy(x, (const float *)d->x + i * n, (size_t)n * sizeof *x);
-    else for (int64_t k = 0; k < n; k++) x[k] = u8[i * n + k] / d->divisor;
+    else for (int64_t k = 0; k < n; k++) x[k] = u8[i * step + k] / d->divisor;
     normalize(d, x, n);
 }
 
@@ -171,11 +198,12 @@ void dataset_get(const Dataset *d, int64_t i, float *x, void *t) {
     int64_t n = target_size(d);
     get_x(d, i, x);
     if (!t || !n) return;
-    if (d->t) {
+    if (d->stride) {
+        for (int64_t k = 0; k < n; k++) ((int32_t *)t)[k] = ((const unsigned char *)d->x)[i * d->stride + 1 + k];
+    } else if (d->t) {
         memcpy(t, (const char *)d->t + i * n * 4, (size_t)n * 4);
     } else if (d->classes) {
-        int32_t label = (int32_t)((uint64_t)draw(d, i, DRAW_T, 0).x[0] * (uint64_t)d->classes >> 32);
-        memcpy(t, &label, sizeof label);
+        draw_whole(d, i, DRAW_T, d->classes, n, t);
     } else {
         draw_normal(d, i, DRAW_T, n, t);
     }

@@ -23,12 +23,20 @@ int dataset_npy(const char *x, const char *y, Dataset **out, Err *e);
  * classes 0, standard normal targets of shape `target`. */
 int dataset_random(
     int64_t count, const Shape *sample, int classes, const Shape *target, uint64_t seed, Dataset **out, Err *e);
+/* The same with samples of indices below `tokens`; with classes, `target` (rank 0: none) is the shape of a sample's labels. */
+int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int classes, const Shape *target, uint64_t seed,
+                          Dataset **out, Err *e);
+/* Windows of `window` bytes of a text, every `stride` bytes, as tokens; targets are the tokens that come next. */
+int dataset_windows(const char *text, int64_t length, int64_t window, int64_t stride, Dataset **out, Err *e);
+int dataset_text_file(const char *path, int64_t window, int64_t stride, Dataset **out, Err *e);
 void dataset_free(Dataset *d); /* NULL is allowed */
 
 int64_t dataset_count(const Dataset *d);
 Shape dataset_sample(const Dataset *d); /* without the batch dimension */
 int dataset_classes(const Dataset *d);  /* highest label + 1; 0: targets are not labels */
-Shape dataset_target(const Dataset *d); /* of one sample; rank 0 for labels, and with 0 classes for no targets */
+Shape dataset_target(const Dataset *d); /* of one sample; rank 0 for one label, and with 0 classes for no targets */
+int dataset_tokens(const Dataset *d);   /* samples are indices below it; 0: they are numbers */
+const char *dataset_alphabet(const Dataset *d); /* of a text: by token, the byte that it stands for; else NULL */
 /* Per-channel normalisation on top of scale; n = 1 or the channels (the first dimension of a sample); std must not be
  * 0. Part of dataset_text. Before any loader is opened. */
 int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, Err *e);

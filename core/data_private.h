@@ -18,6 +18,10 @@ struct Dataset {
     DType stored;           /* of x: DT_U8 or DT_F32 */
     void *x;                /* (count, sample) */
     void *t;                /* (count) int32 labels or (count, target) fp32 */
+    int tokens;             /* of x, which are indices then; 0: x are numbers */
+    int64_t stride;         /* of a text: x[i stride ...] is a sample, and one further on are its targets; else 0 */
+    size_t x_bytes;         /* of a text */
+    char alphabet[256];     /* the byte that a token of a text stands for */
     float divisor;          /* of u8 values: 255 for pixels, as ToTensor does */
     int channels;           /* of the normalisation; 0: none */
     float *mean, *std;      /* [channels] each, one allocation */

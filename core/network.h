@@ -80,7 +80,7 @@ typedef struct Network {
     Layer *root;
     Layer *loss;           /* CrossEntropyLoss ..., NULL: none */
     Shape input, output;   /* dimension 0 is the batch */
-    bool indices;          /* the input is read as indices (an Embedding's) */
+    int64_t indices;       /* the input is read as indices below it (an Embedding's rows); 0: as numbers */
     Param *params;         /* and buffers */
     int n_params, cap_params;
     ParamAlias *aliases;

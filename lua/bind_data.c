@@ -85,7 +85,25 @@ static int new_npy(lua_State *L) {
     return dataset_result(L, box, code, d, &e);
 }
 
-/* dataset_random{count =, shape =, classes = or target = shape, seed =} */
+/* dataset_text{file = or text =, window =, stride =} */
+static int new_text(lua_State *L) {
+    Err e;
+    Dataset *d = NULL;
+    size_t length = 0;
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    const char *file = bind_string(L, 1, "file", NULL);
+    lua_getfield(L, 1, "text");
+    const char *text = lua_type(L, 2) == LUA_TSTRING ? lua_tolstring(L, 2, &length) : NULL;
+    if (!file == !text) return bind_error(L, "data.text: expected either file or text");
+    lua_Integer window = bind_integer(L, 1, "window", 0), stride = bind_integer(L, 1, "stride", window);
+    Box *box = bind_new(L, BOX_DATASET, release_dataset);
+    int code = file ? dataset_text_file(file, window, stride, &d, &e)
+                    : dataset_windows(text, (int64_t)length, window, stride, &d, &e);
+    return dataset_result(L, box, code, d, &e);
+}
+
+/* dataset_random{count =, shape =, tokens =, classes = and target = shape, or one of these, seed =} */
 static int new_random(lua_State *L) {
     Err e;
     Dataset *d = NULL;
@@ -99,18 +117,26 @@ static int new_random(lua_State *L) {
     if (classes < 0 || classes > INT32_MAX)
         return bind_error(L, "classes: expected a whole number that is not negative");
     uint64_t seed = (uint64_t)bind_integer(L, 1, "seed", 0);
+    lua_Integer tokens = bind_integer(L, 1, "tokens", 0);
+    if (tokens < 0 || tokens > INT32_MAX) return bind_error(L, "tokens: expected a whole number that is not negative");
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
-    int code = dataset_random(count, &sample, (int)classes, &target, seed, &d, &e);
+    int code = tokens ? dataset_random_tokens(count, &sample, (int)tokens, (int)classes, &target, seed, &d, &e)
+                      : dataset_random(count, &sample, (int)classes, &target, seed, &d, &e);
     return dataset_result(L, box, code, d, &e);
 }
 
-/* dataset:info() -> {count, shape, classes or target, text} */
+/* dataset:info() -> {count, shape, classes, target, tokens, alphabet, text}; alphabet: a text's bytes by token */
 static int info(lua_State *L) {
     const Dataset *d = bind_get(L, 1, BOX_DATASET);
     Shape sample = dataset_sample(d), target = dataset_target(d);
     lua_createtable(L, 0, 5);
     bind_set_integer(L, "count", dataset_count(d));
     bind_set_string(L, "text", dataset_text(d));
+    if (dataset_tokens(d)) bind_set_integer(L, "tokens", dataset_tokens(d));
+    if (dataset_alphabet(d)) {
+        lua_pushlstring(L, dataset_alphabet(d), (size_t)dataset_tokens(d));
+        lua_setfield(L, -2, "alphabet");
+    }
     if (dataset_classes(d)) bind_set_integer(L, "classes", dataset_classes(d));
     bind_push_shape(L, &sample);
     lua_setfield(L, -2, "shape");
@@ -202,7 +228,7 @@ static int next_batch(lua_State *L) {
     Loading l = loading(L, 1);
     bool labels = dataset_classes(l.data) > 0;
     Batch *x = bind_batch_new(L, batched(dataset_sample(l.data), l.batch), false);
-    Batch *t = bind_batch_new(L, labels ? shape1(l.batch) : batched(dataset_target(l.data), l.batch), labels);
+    Batch *t = bind_batch_new(L, batched(dataset_target(l.data), l.batch), labels);
     if (loader_next(l.loader, x->values, t->values, &count, &e)) return bind_fail(L, &e);
     if (count == 0) return 0;
     Batch *const both[] = {x, t};
@@ -251,6 +277,8 @@ void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, 
     if (!t) return;
     if (labels != (dataset_classes(l.data) > 0))
         bind_error(L, "the loss wants %s, the data has not", labels ? "labels" : "numbers");
+    Shape target = batched(dataset_target(l.data), l.batch);
+    if (labels && shape_elements(&target) != shape_elements(t)) check_shape(L, "target", target, t);
     if (!labels) check_shape(L, "target", batched(dataset_target(l.data), l.batch), t);
 }
 
@@ -260,7 +288,7 @@ void bind_open_data(lua_State *L) {
     static const luaL_Reg of_loader[] = {{"next", next_batch}, {"seek", seek}, {"place", place},
         {"batches", batches}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10},
-        {"dataset_npy", new_npy},
+        {"dataset_npy", new_npy}, {"dataset_text", new_text},
         {"dataset_random", new_random}, {"loader", new_loader}, {NULL, NULL}};
     luaL_newmetatable(L, BATCH_TYPE);
     luaL_newlib(L, of_batch);

@@ -233,6 +233,14 @@ static int parameters(lua_State *L) {
     return 2;
 }
 
+/* network:indices() -> below what the input's indices must be, or nil: the input is numbers */
+static int indices(lua_State *L) {
+    const Network *n = bind_get(L, 1, BOX_NETWORK);
+    if (n->indices) lua_pushinteger(L, n->indices);
+    else lua_pushnil(L);
+    return 1;
+}
+
 /* network:shapes() -> input, output */
 static int shapes(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
@@ -242,7 +250,7 @@ static int shapes(lua_State *L) {
 }
 
 void bind_open_network(lua_State *L) {
-    static const luaL_Reg methods[] = {{"text", text}, {"layers", layers}, {"params", params}, {"buffers", buffers},
+    static const luaL_Reg methods[] = {{"text", text}, {"layers", layers}, {"params", params}, {"buffers", buffers}, {"indices", indices},
         {"parameters", parameters}, {"shapes", shapes}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"layer_kinds", layer_kinds}, {"network", new_network}, {NULL, NULL}};
     bind_type(L, BOX_LAYER, NULL);

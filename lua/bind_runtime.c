@@ -106,7 +106,8 @@ static int feed_loader(Feed *f, float *x, void *t, Err *e) {
     if (count == 0)
         return err_set(e, ERR_SCRIPT, "the dataset has no complete batch of %lld samples", (long long)batch);
     memset(x + count * per_sample, 0, (size_t)((batch - count) * per_sample) * sizeof *x);
-    return pad_target(p, t, count, batch, e);
+    int64_t labels = elements(p, p->target) / batch;
+    return pad_target(p, t, count * labels, batch * labels, e);
 }
 
 /* The next `want` values of a source; the rest of an incomplete batch is zero. Returns how many there were. */

@@ -49,6 +49,35 @@ static void activation(Net *t) {
     put(t, "%s ", all[below((int)ARRAY_LEN(all))]);
 }
 
+/* What keeps the shape and has parameters, statistics or a choice of its own. */
+static void normalisation(Net *t) {
+    static const char *const more[] = {"", ", affine=false", ", momentum=none", ", track_running_stats=false"};
+    static const char *const plain[] = {"SiLU(inplace=true)", "ELU(0.7)", "Softplus", "Hardswish", "PReLU", "Softmax(1)",
+                                        "LogSoftmax(-1)", "Dropout2d(0.3)", "Dropout2d(0.3, inplace=true)"};
+    switch (below(5)) {
+    case 0: put(t, "BatchNorm2d(%d%s)%s ", t->c, more[below((int)ARRAY_LEN(more))], below(6) ? "" : "!"); break;
+    case 1: put(t, "GroupNorm(%d, %d%s) ", below(2) ? t->c : 1, t->c, more[below(2)]); break;
+    case 2: put(t, "PReLU(%d)%s ", t->c, below(6) ? "" : "!"); break;
+    default: put(t, "%s ", plain[below((int)ARRAY_LEN(plain))]);
+    }
+}
+
+/* A larger image. */
+static void enlarge(Net *t) {
+    int out = 1 + below(5), k = 1 + below(3), stride = 1 + below(2);
+    if (t->h > 12 || t->w > 12) return;
+    if (below(2)) {
+        put(t, "Upsample(%dx%d, mode=%s) ", t->h + below(5), t->w + k, below(2) ? "nearest" : "bilinear");
+        sscanf(strrchr(t->text, '(') + 1, "%dx%d", &t->h, &t->w);
+        return;
+    }
+    put(t, "ConvTranspose2d(%d, %d, %d, stride=%d, bias=%s)%s ", t->c, out, k, stride, below(2) ? "true" : "false",
+        below(6) ? "" : "!");
+    t->c = out;
+    t->h = (t->h - 1) * stride + k;
+    t->w = (t->w - 1) * stride + k;
+}
+
 static void pool(Net *t) {
     static const char *const all[] = {"MaxPool2d", "AvgPool2d"};
     if (t->h < 2 || t->w < 2) return;
@@ -86,7 +115,7 @@ static void branches(Net *t, int n, int depth, bool keep_shape) {
 
 static void layers(Net *t, int n, int depth, bool keep_shape) {
     for (int i = 0; i < n; i++) {
-        int what = below(keep_shape ? 6 : 8);
+        int what = below(keep_shape ? 7 : 10);
         if (what < 2) conv(t, keep_shape);
         else if (what == 4 && depth && below(2)) branches(t, 2 + below(3), depth - 1, keep_shape);
         else if (what < 4 || depth == 0) activation(t);
@@ -98,7 +127,9 @@ static void layers(Net *t, int n, int depth, bool keep_shape) {
             put(t, "Checkpoint{Sequential{");
             layers(t, 1 + below(4), depth - 1, keep_shape);
             put(t, "}} ");
-        } else pool(t);
+        } else if (what == 6) normalisation(t);
+        else if (what == 7) enlarge(t);
+        else pool(t);
     }
 }
 

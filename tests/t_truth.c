@@ -7,13 +7,13 @@
 
 static Device *device;
 
-/* Every combination; losses do not depend on checkpointing, in-place or the allocator by a bit. */
-static void combinations(const Network *net) {
+/* Every combination, or every `step`-th; losses do not depend on checkpointing, in-place or the allocator by a bit. */
+static void combinations(const Network *net, int step) {
     for (int precision = 0; precision < PREC_COUNT; precision++)
         for (int accumulate = 1; accumulate <= 3; accumulate += 2) {
             float first[2] = {0, 0};
             bool have = false;
-            for (int i = 0; i < 4 * 3 * ALLOC_COUNT; i++) {
+            for (int i = 0; i < 4 * 3 * ALLOC_COUNT; i += step) {
                 Settings s = settings_default();
                 char what[160];
                 float loss[2];
@@ -201,14 +201,26 @@ int main(void) {
     }
     Network *net = net_new(NET_MIXED, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
     if (ok(net != NULL, "the network builds")) {
-        combinations(net);
+        combinations(net, 1);
         evaluation(net);
         device_failures(net);
         evaluation_budget(net);
     }
     network_free(net);
     net = net_new(NET_BRANCHES, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
-    if (ok(net != NULL, "a network that branches builds")) combinations(net);
+    if (ok(net != NULL, "a network that branches builds")) combinations(net, 1);
+    network_free(net);
+    net = net_new(NET_NORMS, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
+    if (ok(net != NULL, "a network that normalises builds")) {
+        combinations(net, 7);
+        evaluation(net);
+    }
+    network_free(net);
+    net = net_new(NET_WORDS, "CrossEntropyLoss", shape2(2, 6), &e);
+    if (ok(net != NULL, "a network that reads indices builds")) {
+        combinations(net, 7);
+        evaluation(net);
+    }
     network_free(net);
     net = net_new(NET_SEQUENCE, "CrossEntropyLoss", shape3(3, 5, 6), &e);
     if (ok(net != NULL, "a network for sequences builds")) {

@@ -29,7 +29,7 @@ int layer_embedding_shape(Network *n, Layer *l, Err *e) {
     if (l->in.rank > 3) return layer_error(l, e, "expected at most 3 dimensions, found %s", shape_text(&l->in, text));
     const Param table = {.shape = shape2(rows, dim), .init = INIT_NORMAL, .bound = 1, .zero_row = padding_row(l) + 1};
     if ((code = network_tensor(n, l, "weight", &table, e))) return code;
-    n->indices = true;
+    n->indices = n->indices ? min_i64(n->indices, rows) : rows;
     Shape out = l->in;
     out.dim[out.rank++] = dim;
     layer_output(l, out);

@@ -46,7 +46,12 @@ void tile_store(const View *v, const Tile *t, const float *values) {
 
 int64_t channel_grain(int64_t channels) { return max_i64(1, 8 * BLOCK / channels); }
 
-size_t slabs_workspace(int64_t channels) { return (size_t)(SLABS * SUMS * channels) * sizeof(double); }
+static int64_t slab_rows(int64_t rows) { return max_i64((rows + SLABS - 1) / SLABS, SLAB_ROWS); }
+
+size_t slabs_workspace(int64_t rows, int64_t channels) {
+    int64_t slabs = (rows + slab_rows(rows) - 1) / slab_rows(rows);
+    return (size_t)(slabs * SUMS * channels) * sizeof(double);
+}
 
 HOT static void add_sums(double *to, const double *from, int64_t n) {
 #pragma omp simd
@@ -55,7 +60,7 @@ HOT static void add_sums(double *to, const double *from, int64_t n) {
 
 const double *slabs_run(const KArgs *a, int64_t rows, int64_t channels, SlabFn *slab) {
     double *sums = a->workspace;
-    int64_t grain = (rows + SLABS - 1) / SLABS, slabs = (rows + grain - 1) / grain, n = SUMS * channels;
+    int64_t grain = slab_rows(rows), slabs = (rows + grain - 1) / grain, n = SUMS * channels;
 #pragma omp parallel for schedule(static) if (rows * channels > BLOCK)
     for (int64_t i = 0; i < slabs; i++) {
         memset(sums + i * n, 0, (size_t)n * sizeof *sums);

@@ -12,7 +12,7 @@
 
 #include "loops.h"
 
-enum { TILE_COLS = 512, SLABS = 64, SUMS = 2 /* at most, per channel */ };
+enum { TILE_COLS = 512, SLABS = 32, SLAB_ROWS = 64 /* at least */, SUMS = 2 /* at most, per channel */ };
 
 typedef struct Tile { int64_t row, first, rows, cols, channels; } Tile;
 
@@ -30,7 +30,7 @@ int64_t channel_grain(int64_t channels);
 
 /* One slab: adds terms of rows [begin, end) to sums[SUMS][C]. */
 typedef void SlabFn(const KArgs *a, int64_t begin, int64_t end, double *sums);
-size_t slabs_workspace(int64_t channels);
+size_t slabs_workspace(int64_t rows, int64_t channels);
 /* sums[SUMS][C] of `rows` rows, in the workspace. */
 const double *slabs_run(const KArgs *a, int64_t rows, int64_t channels, SlabFn *slab);
 

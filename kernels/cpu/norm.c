@@ -14,6 +14,13 @@ static int check_layout(const KArgs *a, const View *x, Err *e) {
     return err_set(e, ERR_INTERNAL, "%s: the channels must lie innermost", op_info(a->kind)->name);
 }
 
+static int prepare_sums(const KArgs *a, const View *x, void **state, size_t *workspace, Err *e) {
+    int64_t channels = channels_of(a, x);
+    *state = NULL;
+    *workspace = slabs_workspace(x->count / channels, channels);
+    return check_layout(a, x, e);
+}
+
 /* n values of a parameter from `first` on, or `value` where there is none. */
 static void load_param(const View *v, int64_t first, int64_t n, float value, float *to) {
     for (int64_t i = 0; i < n; i++) to[i] = v->data ? ((const float *)v->data)[first + i] : value;
@@ -103,9 +110,7 @@ static void batch_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_batchnorm_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)limit;
-    *state = NULL;
-    *workspace = slabs_workspace(channels_of(a, &a->in[0]));
-    return check_layout(a, &a->in[0], e);
+    return prepare_sums(a, &a->in[0], state, workspace, e);
 }
 
 int k_cpu_batchnorm(const KArgs *a, Err *e) {
@@ -369,9 +374,7 @@ static void group_slab(const KArgs *a, int64_t begin, int64_t end, double *sums)
 
 int k_cpu_norm_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)limit;
-    *state = NULL;
-    *workspace = slabs_workspace(channels_of(a, &a->in[1]));
-    return check_layout(a, &a->in[1], e);
+    return prepare_sums(a, &a->in[1], state, workspace, e);
 }
 
 int k_cpu_norm_dw(const KArgs *a, Err *e) {

@@ -69,8 +69,9 @@ int k_cpu_prelu_dx(const KArgs *a, Err *e) { return k_cpu_prelu(a, e); }
 
 int k_cpu_prelu_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)limit, (void)e;
+    int64_t cols = columns_of(&a->in[1], &a->out[0]);
     *state = NULL;
-    *workspace = slabs_workspace(columns_of(&a->in[1], &a->out[0]));
+    *workspace = slabs_workspace((a->in[1].count + cols - 1) / cols, cols);
     return OK;
 }
 

@@ -31,6 +31,12 @@ end
 
 local function sample_of(shape) return table.move(shape, 2, #shape, 1, {}) end
 
+local function product(shape)
+  local n = 1
+  for _, d in ipairs(shape) do n = n * d end
+  return n
+end
+
 -- The loss and the output say what one sample's target must be.
 local function check_targets(self, found, output)
   local where, kind = self.experiment.where, self.values.loss.kind
@@ -41,7 +47,7 @@ local function check_targets(self, found, output)
     if given ~= wanted then
       util.fail_at(where, "experiment: %s wants targets like the network's output, %s, found %s", kind, wanted, given)
     end
-  elseif not found.classes or found.target then
+  elseif not found.classes or found.target and product(found.target) * self.values.batch ~= output[1] then
     util.fail_at(where, "experiment: %s wants classes, found %s", kind, given)
   elseif output[2] and output[2] < found.classes then
     util.fail_at(where, "experiment: there are %d classes, but the network has %d outputs", found.classes, output[2])
@@ -52,7 +58,9 @@ local function describe_data(self, output)
   local v = self.values
   local found = v.data and v.data:info() or {shape = v.input, classes = v.classes, target = v.target}
   if not v.data and not found.classes and not found.target then
-    if v.loss.kind == "CrossEntropyLoss" then found.classes = output[2]
+    if v.loss.kind == "CrossEntropyLoss" then
+      found.classes = output[2]
+      if output[1] ~= v.batch then found.target = {output[1] // v.batch} end -- a label for each token
     else found.target = sample_of(output) end
   end
   check_targets(self, found, output)
@@ -143,7 +151,7 @@ function cell.loader(self)
   if not dataset then
     local d = self.data
     dataset = util.must(core.dataset_random{count = math.max(RANDOM_SAMPLES, v.batch), shape = d.shape,
-      classes = not d.target and d.classes or nil, target = d.target, seed = self.seed})
+      classes = d.classes, target = d.target, tokens = self.network:indices(), seed = self.seed})
   end
   return core.loader(dataset, {batch = v.batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
     seed = self.seed})
@@ -172,8 +180,10 @@ local function test_accuracy(self, runtime, program)
   local right, all, output = 0, 0, program:names().output
   for x, t, n in function() return util.must(loader:next()) end do
     util.must(runtime:step(2, x, t))
-    local outputs, shape = runtime:read(output, 2)
-    right, all = right + cell.correct(table.move(outputs, 1, n * (#outputs // shape[1]), 1, {}), t:values(), n), all + n
+    local outputs, labels = runtime:read(output, 2), t:values()
+    local classes = #outputs // (v.batch * (#labels // n))
+    right = right + cell.correct(table.move(outputs, 1, #labels * classes, 1, {}), labels, #labels)
+    all = all + #labels
   end
   return right / all
 end

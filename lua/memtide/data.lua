@@ -4,13 +4,21 @@ local util = require "memtide.util"
 
 local data = {}
 
--- random{count =, shape =, classes = or target = shape, seed =}: samples drawn when they are asked for
+-- random{count =, shape =, classes = or target = shape, seed =}: samples drawn when they are asked for;
+-- tokens = n: samples of indices below n, and with classes target is the shape of a sample's labels
 function data.random(options)
-  util.check_keys("data.random", options, {"count", "shape", "classes", "target", "seed"})
+  util.check_keys("data.random", options, {"count", "shape", "tokens", "classes", "target", "seed"})
   if options.count == nil or options.shape == nil then
     util.fail('data.random: "%s" is missing', options.count == nil and "count" or "shape")
   end
   return util.must(core.dataset_random(options))
+end
+
+-- text{file = path or text = string, window =, stride = window}: windows of bytes as tokens, and the tokens that come next
+-- as labels; info().alphabet has the byte of each token
+function data.text(options)
+  util.check_keys("data.text", options, {"file", "text", "window", "stride"})
+  return util.must(core.dataset_text(options))
 end
 
 function data.idx(images, labels) return util.must(core.dataset_idx(images, labels)) end
