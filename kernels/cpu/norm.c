@@ -26,6 +26,15 @@ static void load_param(const View *v, int64_t first, int64_t n, float value, flo
     for (int64_t i = 0; i < n; i++) to[i] = v->data ? ((const float *)v->data)[first + i] : value;
 }
 
+/* The same without a copy: where they lie, or in `absent`, which fill_param has filled. */
+static const float *param_at(const View *v, int64_t first, const float *absent) {
+    return v->data ? (const float *)v->data + first : absent;
+}
+
+static void fill_param(float *to, float value, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = value;
+}
+
 /* y = x scale + shift, each per channel */
 HOT static void scale_tile(float *y, int64_t to, const float *x, int64_t from, const float *scale, const float *shift,
                            int64_t rows, int64_t cols) {
@@ -238,21 +247,18 @@ static void group_statistics(const KArgs *a, const Groups *g, int64_t item) {
 }
 
 static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
-    float from[TILE_COLS], to[TILE_COLS], w[TILE_COLS], b[TILE_COLS];
+    float from[TILE_COLS], to[TILE_COLS], one[TILE_COLS], zero[TILE_COLS];
     const Groups g = groups_of(a, &a->in[0], &a->out[1]);
-    int64_t loaded = -1; /* the channel from which on w and b hold parameters */
+    fill_param(one, 1, min_i64(TILE_COLS, g.size));
+    fill_param(zero, 0, min_i64(TILE_COLS, g.size));
     for (int64_t item = begin; item < end; item++) {
         Run r;
         group_statistics(a, &g, item);
         EACH_RUN(r, &g, item) {
-            if (r.first != loaded) {
-                load_param(&a->in[1], r.first, r.n, 1, w);
-                load_param(&a->in[2], r.first, r.n, 0, b);
-                loaded = r.first;
-            }
             float *y = block_target(&a->out[0], run_at(&r, &g), to);
             run_scale(y, block_load(&a->in[0], run_at(&r, &g), r.n, from), ((const float *)a->out[1].data)[item],
-                      ((const float *)a->out[2].data)[item], w, b, r.n);
+                      ((const float *)a->out[2].data)[item], param_at(&a->in[1], r.first, one),
+                      param_at(&a->in[2], r.first, zero), r.n);
             block_store(&a->out[0], run_at(&r, &g), r.n, y);
         }
     }
@@ -286,31 +292,35 @@ HOT static void run_dx(float *dx, const float *dy, const float *x, const float *
     for (int64_t i = 0; i < n; i++) dx[i] = istd * (dy[i] * w[i] - plain - (x[i] - mean) * centred);
 }
 
+/* Means over a group, of dy w and of dy w (x - mean). */
+static Sums group_slopes(const KArgs *a, const Groups *g, int64_t item, const float *one) {
+    float gradient[TILE_COLS], from[TILE_COLS], mean = ((const float *)a->in[3].data)[item];
+    double plain = 0, centred = 0, count = (double)(g->rows * g->size);
+    Run r;
+    EACH_RUN(r, g, item) {
+        const float *dy = block_load(&a->in[0], run_at(&r, g), r.n, gradient);
+        const float *x = block_load(&a->in[1], run_at(&r, g), r.n, from);
+        Sums s = run_slopes(dy, x, mean, param_at(&a->in[2], r.first, one), r.n);
+        plain += (double)s.plain;
+        centred += (double)s.centred;
+    }
+    return (Sums){(float)(plain / count), (float)(centred / count)};
+}
+
 static void norm_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
-    float gradient[TILE_COLS], from[TILE_COLS], to[TILE_COLS], w[TILE_COLS];
+    float gradient[TILE_COLS], from[TILE_COLS], to[TILE_COLS], one[TILE_COLS];
     const Groups g = groups_of(a, &a->in[1], &a->in[3]);
-    double count = (double)(g.rows * g.size);
-    int64_t loaded = -1;
+    fill_param(one, 1, min_i64(TILE_COLS, g.size));
     for (int64_t item = begin; item < end; item++) {
         float mean = ((const float *)a->in[3].data)[item], istd = ((const float *)a->in[4].data)[item];
-        double plain = 0, centred = 0;
-        for (int pass = 0; pass < 2; pass++) {
-            Run r;
-            EACH_RUN(r, &g, item) {
-                const float *dy = block_load(&a->in[0], run_at(&r, &g), r.n, gradient);
-                const float *x = block_load(&a->in[1], run_at(&r, &g), r.n, from);
-                if (r.first != loaded) load_param(&a->in[2], loaded = r.first, r.n, 1, w);
-                if (pass == 0) {
-                    Sums s = run_slopes(dy, x, mean, w, r.n);
-                    plain += (double)s.plain;
-                    centred += (double)s.centred;
-                    continue;
-                }
-                float *dx = block_target(&a->out[0], run_at(&r, &g), to);
-                run_dx(dx, dy, x, w, mean, istd, (float)(plain / count),
-                       (float)(centred / count) * istd * istd, r.n);
-                block_store(&a->out[0], run_at(&r, &g), r.n, dx);
-            }
+        const Sums s = group_slopes(a, &g, item, one);
+        Run r;
+        EACH_RUN(r, &g, item) {
+            const float *dy = block_load(&a->in[0], run_at(&r, &g), r.n, gradient);
+            const float *x = block_load(&a->in[1], run_at(&r, &g), r.n, from);
+            float *dx = block_target(&a->out[0], run_at(&r, &g), to);
+            run_dx(dx, dy, x, param_at(&a->in[2], r.first, one), mean, istd, s.plain, s.centred * istd * istd, r.n);
+            block_store(&a->out[0], run_at(&r, &g), r.n, dx);
         }
     }
 }
