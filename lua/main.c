@@ -37,6 +37,7 @@ static int run(lua_State *L) {
         lua_pushstring(L, argv[i]);
         lua_rawseti(L, -2, i);
     }
+    bind_set_boolean(L, "workers", true); /* this program can be started again to run cells */
     lua_call(L, 1, 1);
     return 1;
 }

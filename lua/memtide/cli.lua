@@ -1,8 +1,10 @@
 -- The command line: what was asked for, help, exit statuses, and errors as one line on stderr.
 local commands = require "memtide.commands"
 local core = require "memtide.core"
+local plan = require "memtide.plan"
 local script = require "memtide.script"
 local util = require "memtide.util"
+local worker = require "memtide.worker"
 
 -- ---- options: {name, letter, argument, text, commands that have it (all: nil)}; without an argument it is a switch
 
@@ -18,6 +20,15 @@ local OPTIONS = {
   {"steps", nil, "N", "timed steps of each cell", ROWS},
   {"seed", nil, "N", "of parameters, data and dropout", ROWS},
   {"case", nil, "TEXT", "only cells whose name contains it", CELLS},
+  {"devices", nil, "D,D", "a worker for each of these: every cell runs on the next that is free; all: every GPU", ROWS},
+  {"jobs", nil, "N", "predict: N workers (1)", {predict = true}},
+  {"timeout", nil, "T", "ends a cell after 60s, 5m, 2h, or 5x: in multiples of its estimate; 5x,1h: whichever is first",
+    ROWS},
+  {"host-memory", nil, "SIZE", "of the host, for a worker: a cell that needs more has status oom", ROWS},
+  {"max-failures", nil, "N", "stops when N cells in a row have failed", ROWS},
+  {"retry", nil, "WORDS", "which rows of the file are made anew: none, all, stale, failed, or statuses (failed,stale)",
+    ROWS},
+  {"in-process", nil, nil, "cells in this process instead of workers: for debuggers", ROWS},
   {"json", nil, nil, "one JSON object per row on standard output instead of the table", ROWS},
   {"passes", nil, nil, "dump: the program after each pass", {dump = true}},
   {"network", nil, nil, "dump: the layers instead of the program", {dump = true}},
@@ -46,9 +57,11 @@ local USES = {
 }
 
 local STATUSES = [[
-Exit status: 0 done (cells that ran out of memory are results), 1 a cell ended in error or nan, 2 wrong usage,
-3 out of device memory, 65 a mistake in the script or a damaged file, 66 a file cannot be opened, read or written,
-69 no such device, 70 a bug in memtide, 71 out of host memory, 130 interrupted.]]
+Exit status: 0 done (cells that ran out of memory are results), 1 a cell ended in error, nan, a crash or a timeout,
+2 wrong usage, 3 out of device memory, 4 stopped by --max-failures, 65 a mistake in the script or a damaged file,
+66 a file cannot be opened, read or written, 69 no such device, 70 a bug in memtide, 71 out of host memory,
+75 stopped by SIGUSR1 behind the cells that ran, 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP).
+After 4, 75, 130 and 143, and after a kill, the same command goes on where it stopped.]]
 
 local function usage(format, ...) error(util.failure(format:format(...), "usage"), 0) end
 
@@ -90,23 +103,50 @@ local function take_set(options, text)
   options.set[#options.set + 1] = {axis, words}
 end
 
+local function key_of(name) return (name:gsub("-", "_")) end
+
 local function whole(name, least)
   return function(options, text)
     local value = math.tointeger(tonumber(text))
     if not value or value < least then
       usage('--%s: expected a whole number of at least %d, found "%s"', name, least, text)
     end
-    options[name] = value
+    options[key_of(name)] = value
+  end
+end
+
+local function size(name)
+  return function(options, text)
+    local bytes = util.bytes(text)
+    if not bytes or bytes == 0 then usage('--%s: expected a size such as 512MiB, found "%s"', name, text) end
+    options[key_of(name)] = bytes
+  end
+end
+
+-- {seconds = most, times = most in multiples of the estimate}
+local function take_timeout(options, text)
+  options.timeout = {}
+  for word in (text .. ","):gmatch("([^,]*),") do
+    local times, seconds = tonumber(word:match("^([%d.]+)x$")), util.seconds(word)
+    if not times and not seconds or (times or seconds) <= 0 then
+      usage('--timeout: expected a time such as 60s, 5m or 5x, found "%s"', word)
+    end
+    options.timeout[times and "times" or "seconds"] = times or seconds
   end
 end
 
 local TAKE = {
-  set = take_set, steps = whole("steps", 1), seed = whole("seed", 0),
-  memory = function(options, text)
-    options.memory = util.bytes(text)
-    if not options.memory or options.memory == 0 then
-      usage('--memory: expected a size such as 512MiB, found "%s"', text)
-    end
+  set = take_set, steps = whole("steps", 1), seed = whole("seed", 0), jobs = whole("jobs", 1),
+  memory = size("memory"), ["host-memory"] = size("host-memory"), ["max-failures"] = whole("max-failures", 1),
+  timeout = take_timeout,
+  retry = function(options, text)
+    local again, expected = plan.retry(text)
+    if not again then usage('--retry: expected %s, found "%s"', expected, text) end
+    options.retry = again
+  end,
+  devices = function(options, text)
+    options.devices = {}
+    for name in (text .. ","):gmatch("([^,]*),") do options.devices[#options.devices + 1] = name end
   end,
 }
 
@@ -136,7 +176,7 @@ local function parse(arguments, from)
       if option[3] and not value then i, value = i + 1, arguments[i + 1] end
       if option[3] and not value then usage("--%s: %s is missing", name, option[3]) end
       if not option[3] and value then usage("--%s takes no value", name) end
-      if TAKE[name] then TAKE[name](options, value) else options[name] = value or true end
+      if TAKE[name] then TAKE[name](options, value) else options[key_of(name)] = value or true end
     else
       options.words[#options.words + 1] = word
     end
@@ -157,7 +197,7 @@ end
 -- An option that the command would not look at is a mistake, not a wish that is left out in silence.
 local function check_options(command, options)
   for _, option in ipairs(OPTIONS) do
-    local given = options[option[1]]
+    local given = options[key_of(option[1])]
     if given and (option[1] ~= "set" or #given > 0) and not has_option(command, option) then
       usage("%s: --%s is no option of this command; of: %s", command, option[1],
         table.concat(names_of(USES, option), ", "))
@@ -166,6 +206,8 @@ local function check_options(command, options)
   if options.json and options.csv == "-" then
     usage("%s: --json and --csv - both write to standard output: expected one of them", command)
   end
+  if options.devices and options.device then usage("%s: expected --device or --devices, found both", command) end
+  if options.devices and options.in_process then usage("%s: --devices wants workers, not --in-process", command) end
 end
 
 local function run_command(name, arguments, state)
@@ -178,7 +220,11 @@ local function run_command(name, arguments, state)
   if #options.words ~= 1 then
     usage("%s: expected one script, found %d (its own arguments stand behind --)", name, #options.words)
   end
-  return commands[name](script.load_experiment(options.words[1], options.args), options)
+  options.in_process = options.in_process or not arguments.workers
+  local path = options.words[1]
+  local experiment, text = script.load_experiment(path, options.args)
+  options.script = {path = path, args = options.args, text = text}
+  return commands[name](experiment, options)
 end
 
 local function main(arguments, state)
@@ -188,6 +234,7 @@ local function main(arguments, state)
     return help()
   end
   if first == "--help" or first == "-h" then return help() end
+  if first == "--worker" then return worker.serve() end
   if first == "--version" then return print("memtide " .. core.version) end
   for _, use in ipairs(USES) do if first == use[1] then return run_command(first, arguments, state) end end
   if first:sub(1, 2) == "--" and first ~= "--" then
@@ -201,7 +248,7 @@ end
 
 -- ---- errors
 
-local STATUS = {usage = 2, script = 65, interrupted = 130}
+local STATUS = {usage = 2, failures = 4, script = 65, requeue = 75, interrupted = 130, terminated = 143}
 
 local function explain_error(problem)
   if util.is_failure(problem) then return problem end

@@ -1,59 +1,26 @@
 -- The commands that work on an experiment, and the list of devices.
 local cell = require "memtide.cell"
 local core = require "memtide.core"
+local plan = require "memtide.plan"
 local report = require "memtide.report"
-local settings = require "memtide.settings"
+local row = require "memtide.row"
 local sweep = require "memtide.sweep"
 local util = require "memtide.util"
+local worker = require "memtide.worker"
 
 local commands = {}
 
--- What the command line asks for is checked as what a script says, but is wrong usage.
-local function asked(f, ...)
-  local good, problem = pcall(f, ...)
-  if not good then error(util.is_failure(problem) and problem or util.failure(problem, "usage"), 0) end
-end
-
--- Applies --set, --device, --seed, --steps and --case; options.cells gets what is left.
-local function apply(experiment, options)
-  local devices = {} -- that were asked for: none of them may be missing
-  for _, set in ipairs(options.set) do
-    local name, values = set[1], {}
-    for word in (set[2] .. ","):gmatch("([^,]*),") do values[#values + 1] = settings.from_text(name, word) end
-    asked(experiment.set, experiment, name, values)
-    if name == "device" then devices = values end
-  end
-  for _, name in ipairs{"device", "seed", "steps"} do
-    if options[name] then asked(experiment.set, experiment, name, {options[name]}) end
-  end
-  if options.steps then asked(experiment.set, experiment, "epochs", {}) end
-  for _, device in ipairs(options.device and {options.device} or devices) do asked(cell.device, device) end
-  options.cells = {}
-  for _, one in ipairs(experiment:cells()) do
-    if not options.case or one.name:find(options.case, 1, true) then options.cells[#options.cells + 1] = one end
-  end
-  if #options.cells == 0 then
-    error(util.failure(('no case has "%s" in its name'):format(options.case or ""), "usage"), 0)
-  end
-end
-
-local function has_failed(rows)
-  for _, row in ipairs(rows) do if row.status == "error" or row.status == "nan" then return 1 end end
-  return 0
-end
-
 local function run_all(experiment, purpose, options)
-  local rows, resumed = sweep.run(experiment, purpose, options)
-  if options.csv ~= "-" and not options.json then report.print(rows) end
-  if resumed > 0 then
+  local found = sweep.run(experiment, purpose, options)
+  if options.csv ~= "-" and not options.json then report.print(found.rows, found.count) end
+  if found.resumed > 0 then
     local text = "%d of %d cells were in %s already; remove the file to start over"
-    options.say(text:format(resumed, #rows, options.csv))
+    options.say(text:format(found.resumed, found.count, options.csv))
   end
-  return has_failed(rows)
+  return found.failed and 1 or 0
 end
 
 function commands.run(experiment, options)
-  apply(experiment, options)
   if experiment.base.predict_only then
     options.say("the experiment says predict_only: nothing is computed")
     return run_all(experiment, "predict", options)
@@ -62,10 +29,7 @@ function commands.run(experiment, options)
   return run_all(experiment, "run", options)
 end
 
-function commands.predict(experiment, options)
-  apply(experiment, options)
-  return run_all(experiment, "predict", options)
-end
+function commands.predict(experiment, options) return run_all(experiment, "predict", options) end
 
 -- Compiles every cell on a device that times what it can choose between; nothing is run. A cell that cannot be
 -- compiled is told and left out.
@@ -93,11 +57,11 @@ end
 
 -- The first cell, compiled.
 local function first_cell(experiment, options)
-  apply(experiment, options)
-  local first = options.cells[1]
-  first.memory = options.memory
-  if #options.cells > 1 then
-    options.say(("the first of %d cells: %s; choose another with --case or --set"):format(#options.cells, first.name))
+  local cells = plan.new(experiment, nil, options)
+  worker.check_devices(cells.devices)
+  local first = cells:cell(1)
+  if cells:count() > 1 then
+    options.say(("the first of %d cells: %s; choose another with --case or --set"):format(cells:count(), first.name))
   end
   return cell.compile(cell.build(first), options.passes)
 end
@@ -111,7 +75,7 @@ local function dump_plan(self)
   local peak = self.prediction.peak
   io.write((util.must(self.program:plan())))
   print(("ledger at the peak (%s, allocator %s): %d bytes"):format(peak.op, self.settings.allocator, peak.bytes))
-  for _, category in ipairs(sweep.categories) do print(("%12d %s"):format(peak.categories[category], category)) end
+  for _, category in ipairs(row.categories) do print(("%12d %s"):format(peak.categories[category], category)) end
 end
 
 function commands.dump(experiment, options)

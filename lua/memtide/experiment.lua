@@ -212,16 +212,6 @@ end
 
 -- ---- cells
 
--- chosen[i]: position of the value of axis i
-local function product(axes, visit, at, chosen)
-  at, chosen = at or 1, chosen or {}
-  if at > #axes then return visit(chosen) end
-  for position in ipairs(axes[at].values) do
-    chosen[at] = position
-    product(axes, visit, at + 1, chosen)
-  end
-end
-
 -- Axes and keys of cases that memtide does not know.
 function Experiment:own_keys()
   local names, seen = {}, {}
@@ -256,18 +246,32 @@ local function new_cell(self, case, chosen)
   return cell
 end
 
--- Every case times every combination of the axes, in the order in which they are written.
+-- How many cells there are: every case times every combination of the axes times the repeats.
+function Experiment:count()
+  local n = math.max(#self.cases, 1) * (self.base.repeats or 1)
+  for _, axis in ipairs(self.axes) do n = n * #axis.values end
+  return n
+end
+
+-- The cell at a position from 1, in the order in which cases and axes are written; repeats run fastest, then the last
+-- axis.
+function Experiment:cell(position)
+  local rest, chosen = position - 1, {}
+  local function digit(base)
+    local found = rest % base + 1
+    rest = rest // base
+    return found
+  end
+  local repeat_number = digit(self.base.repeats or 1)
+  for i = #self.axes, 1, -1 do chosen[i] = digit(#self.axes[i].values) end
+  local cell = new_cell(self, self.cases[rest + 1] or {}, chosen)
+  cell.repeat_number = repeat_number
+  return cell
+end
+
 function Experiment:cells()
   local cells = {}
-  for _, case in ipairs(#self.cases > 0 and self.cases or {{}}) do
-    product(self.axes, function(chosen)
-      for r = 1, self.base.repeats or 1 do
-        local cell = new_cell(self, case, chosen)
-        cell.repeat_number = r
-        cells[#cells + 1] = cell
-      end
-    end)
-  end
+  for position = 1, self:count() do cells[position] = self:cell(position) end
   return cells
 end
 

@@ -41,23 +41,27 @@ local function outcome(row)
   return table.concat(words, ", ")
 end
 
--- {begin(i, name), step(i, n), done(row), finish()}: one line updated in place on a terminal, a line per cell otherwise
+-- {begin(k, name), step(k, name, note), done(k, name, row), finish()}: one line updated in place on a terminal, a line
+-- per cell otherwise; without step nobody is watching
 function report.progress(total, options)
   local nothing = function() end
   -- a full disk is told before the time of a cell is spent
   local function check() util.must_write("standard output", io.stdout:flush()) end
-  if options.quiet then return {begin = check, step = nothing, done = nothing, finish = nothing} end
-  local live, title = core.isatty(2), ""
+  if options.quiet then return {begin = check, done = nothing, finish = nothing} end
+  local function title(k, name) return ("[%d/%d] %s"):format(k, total, name) end
+  if not core.isatty(2) then
+    local function done(k, name, row) io.stderr:write(title(k, name), ": ", outcome(row), "\n") end
+    return {begin = check, done = done, finish = nothing}
+  end
   local function show(text) io.stderr:write("\r\27[K", text:sub(1, LINE)) end
   return {
-    begin = function(i, name)
+    begin = function(k, name)
       check()
-      title = ("[%d/%d] %s"):format(i, total, name)
-      if live then show(title) end
+      show(title(k, name))
     end,
-    step = function(i, n) if live then show(("%s: step %d of %d"):format(title, i, n)) end end,
-    done = function(row) if not live then io.stderr:write(title, ": ", outcome(row), "\n") end end,
-    finish = function() if live then show("") end end,
+    step = function(k, name, note) show(("%s: %s"):format(title(k, name), note)) end,
+    done = nothing,
+    finish = function() show("") end,
   }
 end
 
@@ -68,19 +72,21 @@ local function percent(value, base)
   return ("%+.0f %%"):format(100 * (value - base) / base)
 end
 
-local function memory_of(row) return row.peak_bytes or row.predicted_peak_bytes end
+-- What the table needs of a row.
+function report.summary(row)
+  return {case = row.case, status = row.status, bytes = row.peak_bytes or row.predicted_peak_bytes, ms = row.step_ms}
+end
 
 -- A prediction has no times.
 local function table_rows(rows)
   local base, timed = rows[1], false
-  for _, row in ipairs(rows) do timed = timed or row.step_ms ~= nil end
+  for _, row in ipairs(rows) do timed = timed or row.ms ~= nil end
   local lines = {{"case", "status", "memory", "vs first", timed and "step" or nil, timed and "vs first" or nil}}
   for i, row in ipairs(rows) do
-    local bytes = memory_of(row)
     lines[i + 1] = {row.case, row.status,
-      bytes and util.show_bytes(bytes) or "", i > 1 and percent(bytes, memory_of(base)) or "",
-      timed and (row.step_ms and ("%.1f ms"):format(row.step_ms) or "") or nil,
-      timed and (i > 1 and percent(row.step_ms, base.step_ms) or "") or nil}
+      row.bytes and util.show_bytes(row.bytes) or "", i > 1 and percent(row.bytes, base.bytes) or "",
+      timed and (row.ms and ("%.1f ms"):format(row.ms) or "") or nil,
+      timed and (i > 1 and percent(row.ms, base.ms) or "") or nil}
   end
   return lines
 end
@@ -113,9 +119,11 @@ local function wants_colour()
   return core.isatty(1) and (no == nil or no == "") and os.getenv("TERM") ~= "dumb"
 end
 
-function report.print(rows)
+-- rows: summaries of the first of `count` rows
+function report.print(rows, count)
   local colour = wants_colour()
   for i, line in ipairs(report.columns(table_rows(rows))) do print(painted(line, rows[i - 1], colour)) end
+  if count > #rows then print(("... and %d rows more: --csv FILE keeps all"):format(count - #rows)) end
 end
 
 return report

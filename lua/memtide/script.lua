@@ -29,16 +29,17 @@ end
 -- With a variable that is to be closed, `return mt.experiment{...}` is no tail call: an error in it finds the line.
 local KEEP_FRAME = "local memtide_script <close> = nil "
 
-local function read_chunk(path)
-  local text = read_text(path):gsub("^\xEF\xBB\xBF", ""):gsub("^#[^\n]*", "")
+local function read_chunk(path, text)
+  text = text:gsub("^\xEF\xBB\xBF", ""):gsub("^#[^\n]*", "")
   local chunk, message = load(KEEP_FRAME .. text, path == "-" and "=stdin" or "@" .. path, "t")
   if not chunk then error(message, 0) end
   return chunk
 end
 
 -- Runs the file ("-": standard input) with `args` as `...`; modules beside it can be required. Returns what it returns.
-function script.run(path, args)
-  local chunk = read_chunk(path)
+-- text: what was read from the file before.
+function script.run(path, args, text)
+  local chunk = read_chunk(path, text or read_text(path))
   local folder = path:match("^(.*)/[^/]*$") or "."
   if folder ~= "." then package.path = folder .. "/?.lua;" .. package.path end
   set_arguments(path, args)
@@ -46,12 +47,14 @@ function script.run(path, args)
   return chunk(table.unpack(args))
 end
 
-function script.load_experiment(path, args)
-  local found = script.run(path, args)
+-- Returns the experiment and the text of the script: a worker runs what was read once, whoever edits the file since.
+function script.load_experiment(path, args, text)
+  text = text or read_text(path)
+  local found = script.run(path, args, text)
   if not experiment.is(found) then
     error(("%s returns no experiment: it must end in return mt.experiment{...}"):format(path), 0)
   end
-  return found
+  return found, text
 end
 
 -- ---- memtide [-e CODE] [-l MODULE] [-i] [-v] [SCRIPT or -] [ARGS], as lua does it

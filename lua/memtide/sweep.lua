@@ -1,208 +1,240 @@
 -- Runs or predicts every cell of an experiment: one row each, appended as soon as it is there, resumed from the file.
 local cell = require "memtide.cell"
 local core = require "memtide.core"
+local failures = require "memtide.failures"
+local inline = require "memtide.inline"
+local pace = require "memtide.pace"
+local plan = require "memtide.plan"
+local pool = require "memtide.pool"
 local report = require "memtide.report"
-local settings = require "memtide.settings"
+local row = require "memtide.row"
+local store = require "memtide.store"
 local util = require "memtide.util"
 
 local sweep = {}
+local Sweep = {}
+Sweep.__index = Sweep
 
-sweep.categories = {"weights", "gradients", "optimizer", "activations", "activation_gradients", "input",
-  "workspace", "other"}
+-- The table at the end is for reading: of more rows than this, it shows the first.
+local SHOWN = 1000
 
--- ---- rows: {column = value}
+-- ---- rows
 
-local function peak_columns(row, peak)
-  for _, category in ipairs(sweep.categories) do row[category .. "_bytes"] = peak.categories[category] end
-  row.peak_op = peak.op
+local function merge(task, columns) for column, value in pairs(columns) do task.row[column] = value end end
+
+local function show(self, task)
+  if task.k <= SHOWN then self.shown[task.k] = report.summary(task.row) end
+  if self.options.json then io.stdout:write(report.json(task.row, self.store.columns), "\n") end
 end
 
--- Numbers stay numbers, also in JSON.
-local function column_value(value)
-  if value == nil or math.type(value) then return value end
-  return settings.text(value)
-end
-
-local function first_columns(self, id)
-  local v = self.values
-  local row = {
-    experiment = self.experiment.name, case = self.name, cell = id, ["repeat"] = self.repeat_number,
-    model = self.model_name, effective_batch = v.batch * v.accumulate, seed = self.seed, version = core.version,
-    started_at = os.date("!%Y-%m-%dT%H:%M:%SZ"),
-  }
-  for _, name in ipairs(settings.names) do row[name] = column_value(v[name]) end
-  for _, name in ipairs(self.experiment:own_axes()) do row[name] = column_value(v[name]) end
-  return row
-end
-
-local function predicted_columns(self, row)
-  local found, info = self.prediction, cell.device(self.values.device):info()
-  row.device_name, row.driver = info and info.name, info and info.driver
-  row.status, row.reason = found.fits and "ok" or "oom", found.reason
-  row.lower_bound_bytes = found.lower_bound
-  if found.fits then
-    row.predicted_peak_bytes = found.peak.bytes
-    peak_columns(row, found.peak)
+-- Counts what has the exit status 1, and stops where every cell fails.
+local function judge(self, found)
+  local failed = plan.state(found.status, found.version) == "failed"
+  self.failed = self.failed or failed or found.status == "nan"
+  self.in_a_row = failed and self.in_a_row + 1 or 0
+  if self.options.max_failures and self.in_a_row >= self.options.max_failures then
+    error(util.failure(("%d cells in a row have failed, the last: %s: %s"):format(self.in_a_row, found.case,
+      found.reason), "failures"), 0)
   end
 end
 
--- A clock's noise need not fill a column.
-local function six_digits(x) return tonumber(("%.6g"):format(x)) end
-
-local function time_columns(row, seconds)
-  local sorted = table.move(seconds, 1, #seconds, 1, {})
-  table.sort(sorted)
-  local median = util.quantile(sorted, 0.5)
-  row.steps, row.step_ms, row.step_ms_min = #sorted, six_digits(median * 1e3), six_digits(sorted[1] * 1e3)
-  row.step_ms_p90 = six_digits(util.quantile(sorted, 0.9) * 1e3)
-  if median > 0 then row.samples_per_s = six_digits(row.effective_batch / median) end
+local function record(self, task)
+  self.store:append(task.row)
+  self.progress.done(task.k, task.name, task.row)
+  show(self, task)
+  judge(self, task.row)
 end
 
-local function measured_columns(row, found)
-  row.status, row.reason = found.status, found.reason
-  if not found.memory then return end
-  row.peak_bytes = found.memory.peak.bytes
-  row.allocated_bytes, row.reserved_bytes = found.memory.used, found.memory.held
-  row.device_used_bytes = found.device_used
-  if found.device_used then row.untracked_bytes = found.device_used - found.memory.held end
-  peak_columns(row, found.memory.peak)
-  time_columns(row, found.seconds)
-  row.loss_first, row.loss_last = found.losses[1], found.losses[#found.losses]
-  row.test_accuracy = found.accuracy
+-- Cells that cannot be built are results of their own as soon as one can: before, the script may be the mistake.
+local function release_held(self)
+  local held = self.held
+  self.held = nil
+  for _, task in ipairs(held or {}) do record(self, task) end
 end
 
-local function fill(self, row, purpose, progress)
-  cell.compile(self)
-  local reason = not self.prediction.fits and self.prediction.reason
-  -- the limit says where it does not fit; this, how much it needs
-  if reason then self.prediction = cell.predict(self) end
-  predicted_columns(self, row)
-  if reason then row.status, row.reason = "oom", reason end
-  if purpose ~= "run" then return nil end
-  local found = cell.run(self, progress)
-  measured_columns(row, found)
-  return found.code
-end
-
--- ---- one cell
-
-local function message_of(problem)
-  if util.is_failure(problem) then return problem.message, problem.code end
-  return tostring(problem)
-end
-
--- The cell's row, and the code of what went wrong. Never raises, but for an interrupt: what goes wrong in one cell is
--- that cell's row.
-local function make_row(self, id, purpose, progress)
-  local row = first_columns(self, id)
-  if self.failed then
-    row.status, row.reason = "error", self.failed
-    return row
+local function finish(self, task, unbuilt)
+  if unbuilt and self.held then
+    self.held[#self.held + 1] = task
+    return
   end
-  local good, problem = pcall(fill, self, row, purpose, progress)
-  if good then return row, problem end
-  local message, code = message_of(problem)
-  if message:find("interrupted", 1, true) then error(problem, 0) end
-  row.status, row.reason = code == "oom" and "oom" or "error", message
-  return row, code
+  release_held(self)
+  record(self, task)
 end
 
-local function release(self)
-  for _, key in ipairs{"eval", "program", "network"} do
-    if self[key] then self[key]:close() end
-    self[key] = nil
+-- Keeps what the cell printed, and what a dead worker's log holds.
+local function keep_log(self, task)
+  local process = task.process
+  if not process then return end
+  local printed = process:log_size() > 0
+  if printed or task.lost then
+    local path = self.store:keep_log(process, task.row)
+    if path and task.row.status ~= "ok" then task.row.reason = ("%s; log: %s"):format(task.row.reason, path) end
   end
-  collectgarbage()
+  if printed then util.must(process:clear_log()) end
 end
 
--- Builds every network first: a script in which no cell can be built is a mistake, not a result.
-local function build_all(cells, options)
-  local first, built = nil, 0
-  for _, self in ipairs(cells) do
-    self.memory = options.memory
-    local good, problem = pcall(cell.build, self)
-    if good then built = built + 1
-    else
-      first = first or problem
-      self.failed, self.model_name, self.seed = message_of(problem), self.values.model_name, self.values.seed or 1
-    end
+-- What follows from a failure (class; nil: there was none): another attempt, or the cell's row.
+local function conclude(self, task, class, unbuilt)
+  if class and task.attempt < (self.options.in_process and 1 or class.attempts) then
+    task.attempt, task.row = task.attempt + 1, {}
+    return "again"
   end
-  if built == 0 and first then error(first, 0) end
+  if class then
+    task.row.status = class.status
+    task.row.reason = failures.attempt(task.attempt, task.row.reason or "")
+  end
+  keep_log(self, task)
+  finish(self, task, unbuilt)
+  return class and class.fresh and "fresh" or "done"
+end
+
+-- ---- what the workers say
+
+local HEAR = {}
+
+-- Is there a row of an earlier run?
+function HEAR.built(self, task, message)
+  local id, number = message.columns.cell, message.columns["repeat"]
+  local status, version = self.store:outcome(id, number)
+  if not self.plan:wants(status, version) then
+    task.row = self.store:read(id, number)
+    return {go = false}
+  end
+  if status and task.attempt == 1 then
+    local state = plan.state(status, version)
+    self.anew[state] = (self.anew[state] or 0) + 1
+  end
+  task.wanted = true
+  merge(task, message.columns)
+  return {go = true}
+end
+
+function HEAR.columns(_, task, message) merge(task, message.columns) end
+
+function HEAR.done(self, task, message)
+  merge(task, message.columns)
+  local class = failures.of_row(task.row.status, message.code, self.options.host_memory)
+  if task.row.status == "ok" and task.started then
+    self.pace:learn(task.values, core.clock() - task.started)
+  end
+  return conclude(self, task, class, message.unbuilt)
+end
+
+-- A cell that has its row already.
+function HEAR.skipped(self, task)
+  release_held(self)
+  self.resumed = self.resumed + 1
+  show(self, task)
+  return "done"
+end
+
+-- The row of a cell whose worker died before it had said what the cell is
+local function identify(self, task)
+  local one = self.plan:cell(task.k)
+  one.failed = "no network"
+  return row.identity(one, cell.id(one, self.plan.purpose))
+end
+
+local function lost(self, task, cause)
+  local class, reason = failures.of_end(cause, self.options.host_memory)
+  if not task.row.cell then
+    local columns = identify(self, task)
+    local verdict = HEAR.built(self, task, {columns = columns})
+    if not verdict.go then return HEAR.skipped(self, task) end
+  end
+  task.row.reason, task.lost = reason, true
+  return conclude(self, task, class)
 end
 
 -- ---- all cells
 
-local function open_file(options, row, purpose)
-  if options.csv == "-" or not options.csv then return nil end
-  local file, torn = util.must(core.csv(options.csv, row))
-  if torn == true then
-    options.say(("%s: an incomplete last line was moved to %s.torn"):format(options.csv, options.csv))
+-- Has the cell a row from a worker that died before there was a network?
+local function has_died(self, task)
+  if self.store.before == 0 then return false end
+  task.row = identify(self, task)
+  local id, number = task.row.cell, task.row["repeat"]
+  local status, version = self.store:outcome(id, number)
+  if not status or self.plan:wants(status, version) then
+    task.row = {}
+    return false
   end
-  if purpose == "predict" then file:flush_late() end
-  return file
+  task.row = self.store:read(id, number)
+  return true
 end
 
--- Of an earlier run's row: what a second run would only find again. Other cells are run anew, and the later row counts.
-local SETTLED = {ok = true, oom = true, nan = true, skipped = true}
-
--- The row that an earlier run left, read back for the table; nil and its status when the cell is to be run anew.
-local function earlier(file, id, number, columns)
-  local status = file and file:value(id, number, "status")
-  if not SETTLED[status] then return nil, status end
-  local row = {}
-  for _, column in ipairs(columns) do
-    local text = file:value(id, number, column)
-    if text ~= "" then row[column] = math.tointeger(tonumber(text)) or tonumber(text) or text end
+local function next_task(self, device)
+  while self.k < self.plan:count() do
+    self.k = self.k + 1
+    local one = self.plan:cell(self.k)
+    local task = {k = self.k, name = one.name, values = one.values, attempt = 1, row = {},
+      request = {k = self.k, device = device}, limit = self.pace:limit(one.values)}
+    self.progress.begin(task.k, task.name)
+    if not has_died(self, task) then return task end
+    HEAR.skipped(self, task)
   end
-  row.cell = id
-  return row
 end
 
-local function write(values, row, columns, file, options)
-  for _, column in ipairs(columns) do util.must(row:set(column, values[column])) end
-  if file then util.must(file:append(row)) end
-  if options.csv == "-" then io.stdout:write(row:line()) end
+local function hooks_of(self)
+  return {
+    next = function(slot) return next_task(self, slot and slot.setup.device) end,
+    hear = function(task, message) return HEAR[message.word](self, task, message) end,
+    lost = function(task, cause) return lost(self, task, cause) end,
+    watch = self.progress.step and function(task, note) self.progress.step(task.k, task.name, note) end,
+  }
 end
 
--- Returns the rows, and how many of them were there before. purpose: "run" or "predict".
-function sweep.run(self, purpose, options)
-  local cells, rows, resumed, again = options.cells or self:cells(), {}, 0, 0
-  if #cells == 0 then util.fail_at(self.where, "experiment: there is no cell to run") end
-  build_all(cells, options)
-  local row = util.must(core.row(self:own_axes()))
-  local columns, file = row:columns(), open_file(options, row, purpose)
-  local progress = report.progress(#cells, options)
-  if options.csv == "-" then io.stdout:write(row:header()) end
-  local code
-  for i, current in ipairs(cells) do
-    local id = cell.id(current, purpose)
-    local values, unsettled = earlier(file, id, current.repeat_number, columns)
-    if values then
-      resumed = resumed + 1
-    else
-      again = again + (unsettled and 1 or 0)
-      progress.begin(i, current.name)
-      values, code = make_row(current, id, purpose, progress.step)
-      row:clear()
-      write(values, row, columns, file, options)
-      progress.done(values)
+-- The first message to each worker
+local function setups(self)
+  local o, out = self.options, {}
+  local script = o.script
+  local asked = {set = o.set, device = o.device, seed = o.seed, steps = o.steps, case = o.case, memory = o.memory,
+    devices = o.devices}
+  for i = 1, o.devices and #o.devices or o.jobs or 1 do
+    out[i] = {path = script.path, text = script.text, args = script.args, purpose = self.plan.purpose, options = asked,
+      device = o.devices and o.devices[i]}
+  end
+  return out
+end
+
+local function run_all(self)
+  if self.options.in_process then return inline.run(self.plan, hooks_of(self)) end
+  return pool.run(setups(self), self.options.host_memory, hooks_of(self))
+end
+
+local ANEW = {
+  failed = "%d of %d cells had ended in an error, a crash or a timeout in %s: they were run again",
+  stale = "%d of %d cells had been run by another version of memtide in %s: they were run again",
+}
+
+local function tell_anew(self)
+  for state, text in pairs(ANEW) do
+    if self.anew[state] then
+      self.options.say(text:format(self.anew[state], self.plan:count(), self.options.csv))
     end
-    if options.json then io.stdout:write(report.json(values, columns), "\n") end
-    rows[i] = values
-    release(current)
-    if code == "device" then break end -- no later cell could trust it
   end
-  progress.finish()
-  if again > 0 then
-    options.say(("%d of %d cells had ended in an error, a crash or a timeout in %s: they were run again"):format(again,
-      #rows, options.csv))
-  end
-  if file then
-    util.must(file:flush())
-    file:close()
-  end
-  if code == "device" then error(util.failure(rows[#rows].reason, code), 0) end
-  return rows, resumed
+end
+
+local function find_devices(options)
+  if not options.devices or options.devices[1] ~= "all" then return end
+  options.devices = pool.ask{probe = true}.names
+  if #options.devices == 0 then error(util.failure("--devices all: there is no GPU", "device"), 0) end
+end
+
+-- purpose: "run" or "predict". Returns {rows = summaries of the first of them, count =, resumed =, failed =}.
+function sweep.run(experiment, purpose, options)
+  find_devices(options)
+  local cells = plan.new(experiment, purpose, options)
+  local rows <close> = store.open(experiment:own_axes(), purpose, options)
+  local self = setmetatable({plan = cells, store = rows, options = options, k = 0, shown = {}, held = {}, anew = {},
+    resumed = 0, in_a_row = 0, pace = pace.new(options.timeout), progress = report.progress(cells:count(), options)},
+    Sweep)
+  local good, problem = pcall(run_all, self)
+  self.progress.finish()
+  if not good then error(problem, 0) end
+  if self.held and self.held[1] then error(self.held[1].row.reason, 0) end
+  tell_anew(self)
+  rows:flush()
+  return {rows = self.shown, count = cells:count(), resumed = self.resumed, failed = self.failed}
 end
 
 return sweep

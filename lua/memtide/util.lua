@@ -118,6 +118,15 @@ function util.bytes(size)
   return math.floor(value * factor)
 end
 
+local SECONDS = {[""] = 1, s = 1, m = 60, min = 60, h = 3600, d = 86400}
+
+-- "60s", "5m", "1.5h" or "60" -> seconds; nil: it is no time.
+function util.seconds(time)
+  local number, unit = tostring(time):match("^%s*([%d.]+)%s*(%a*)%s*$")
+  local factor, value = SECONDS[(unit or "?"):lower()], tonumber(number)
+  return factor and value and factor * value
+end
+
 -- 12345678 -> "11.8 MiB"
 function util.show_bytes(bytes)
   local names, value, i = {"B", "KiB", "MiB", "GiB", "TiB"}, bytes, 1

@@ -1,0 +1,490 @@
+/* Worker processes for scripts: this program once more, with a socket to talk by, a note of what it is doing and a log.
+ *
+ *   descriptor   in the worker
+ *   0            /dev/null
+ *   1, 2         the log: an unnamed file
+ *   3            the socket; its end is the other side's end
+ *   4            the note: a page in memory, written without waking the reader
+ *
+ * A worker leads a process group, so that what it started ends with it, and ends when its parent does. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bind.h"
+#include "mem.h"
+
+#define BOX_PROCESS "memtide.Process"
+#define BOX_CHANNEL "memtide.Channel"
+#define BOX_LOCK "memtide.Lock"
+
+enum { CHANNEL_FD = 3, NOTE_FD = 4, FIRST_FREE_FD = 10, NOTE_BYTES = 128, WORKERS_MAX = 256, ARGUMENTS_MAX = 8 };
+
+static int fail_errno(lua_State *L, const char *what, const char *path) {
+    Err e;
+    if (path) err_set(&e, ERR_FILE, "cannot %s \"%.200s\": %s", what, path, strerror(errno));
+    else err_set(&e, ERR_FILE, "cannot %s: %s", what, strerror(errno));
+    return bind_fail(L, &e);
+}
+
+static void close_fd(int *fd) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+/* clock() -> seconds of a clock that is never set */
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int clock_now(lua_State *L) {
+    lua_pushnumber(L, (lua_Number)seconds_now());
+    return 1;
+}
+
+/* ---- starting */
+
+typedef struct Process {
+    pid_t pid;              /* 0: it has ended and was waited for */
+    int channel, note, log;
+    int status;             /* of waitpid, when pid is 0 */
+} Process;
+
+/* Above the numbers that a worker's own will have, and closed in other workers */
+static int move_up(int fd) {
+    int moved = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FREE_FD);
+    if (fd >= 0) close(fd);
+    return moved;
+}
+
+static int unnamed_file(void) {
+    const char *folder = getenv("TMPDIR");
+    char path[512];
+    int n = snprintf(path, sizeof path, "%s/memtide.XXXXXX", folder && *folder ? folder : "/tmp");
+    if (n < 0 || (size_t)n >= sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    int fd = mkostemp(path, O_APPEND | O_CLOEXEC);
+    if (fd >= 0) unlink(path);
+    return fd;
+}
+
+static void limit_resource(int resource, rlim_t most) {
+    struct rlimit limit;
+    if (getrlimit(resource, &limit)) return;
+    limit.rlim_cur = most < limit.rlim_max ? most : limit.rlim_max;
+    setrlimit(resource, &limit);
+}
+
+/* In the forked child, where only calls that are safe in a signal handler may be made */
+static void become_worker(const Process *p, int channel, rlim_t memory, pid_t parent, char **arguments) {
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(126); /* it died before it could be watched */
+    limit_resource(RLIMIT_CORE, 0);
+    if (memory) limit_resource(RLIMIT_DATA, memory);
+    int nothing = open("/dev/null", O_RDONLY);
+    if (nothing < 0 || dup2(nothing, 0) < 0 || dup2(p->log, 1) < 0 || dup2(p->log, 2) < 0 ||
+        dup2(channel, CHANNEL_FD) < 0 || dup2(p->note, NOTE_FD) < 0)
+        _exit(126);
+    if (nothing > NOTE_FD) close(nothing);
+    execv("/proc/self/exe", arguments); /* the file that runs, also when a newer one was built in its place */
+    _exit(127);
+}
+
+static int start(Process *p, rlim_t memory, char **arguments) {
+    int pair[2] = {-1, -1};
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return -1;
+    int theirs = move_up(pair[1]);
+    p->channel = move_up(pair[0]);
+    p->note = move_up(memfd_create("memtide-note", MFD_CLOEXEC));
+    p->log = move_up(unnamed_file());
+    pid_t parent = getpid(), pid = -1;
+    if (theirs >= 0 && p->channel >= 0 && p->note >= 0 && p->log >= 0) pid = fork();
+    if (pid == 0) become_worker(p, theirs, memory, parent, arguments);
+    int failed = errno;
+    close_fd(&theirs);
+    errno = failed;
+    if (pid < 0) return -1;
+    setpgid(pid, pid); /* both sides do it: neither may wait for the other */
+    p->pid = pid;
+    return 0;
+}
+
+/* The worker and all that it started; it still exists, if only as a zombie. */
+static void send_signal(const Process *p, int number) {
+    if (p->pid > 0 && kill(-p->pid, number)) kill(p->pid, number);
+}
+
+static void release_process(void *content) {
+    Process *p = content;
+    send_signal(p, SIGKILL);
+    while (p->pid > 0 && waitpid(p->pid, &p->status, 0) < 0 && errno == EINTR) {}
+    close_fd(&p->channel);
+    close_fd(&p->note);
+    close_fd(&p->log);
+    mem_free(p);
+}
+
+/* spawn({argument, ...}, memory) -> Process: this program with these arguments, at most `memory` bytes of data (nil: any) */
+static int spawn(lua_State *L) {
+    char *arguments[ARGUMENTS_MAX + 2] = {NULL};
+    char name[] = "memtide";
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_Integer memory = luaL_optinteger(L, 2, 0);
+    lua_Unsigned n = lua_rawlen(L, 1);
+    if (n > ARGUMENTS_MAX) return bind_error(L, "spawn: at most %d arguments", ARGUMENTS_MAX);
+    luaL_checkstack(L, ARGUMENTS_MAX + 4, NULL);
+    arguments[0] = name;
+    for (int i = 1; i <= (int)n; i++) {
+        lua_rawgeti(L, 1, i);
+        arguments[i] = (char *)luaL_checkstring(L, -1); /* execv promises not to change them */
+    }
+    Box *box = bind_new(L, BOX_PROCESS, release_process);
+    Process *p = mem_new(sizeof *p);
+    if (!p) return bind_error(L, "out of host memory");
+    p->channel = p->note = p->log = -1;
+    box->content = p;
+    fflush(NULL);
+    return start(p, (rlim_t)memory, arguments) ? fail_errno(L, "start a worker process", NULL) : 1;
+}
+
+/* ---- talking */
+
+static Process *process_at(lua_State *L) { return bind_get(L, 1, BOX_PROCESS); }
+
+static int send_all(int fd, const char *data, size_t n) {
+    while (n) {
+        ssize_t done = send(fd, data, n, MSG_NOSIGNAL);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return -1;
+        data += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+/* The next bytes -> string, "" when there are none now, nil at the end of the stream */
+static int receive(lua_State *L, int fd, int flags) {
+    char bytes[16384];
+    ssize_t n;
+    do n = recv(fd, bytes, sizeof bytes, flags);
+    while (n < 0 && errno == EINTR && !(flags & MSG_DONTWAIT));
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) n = 0;
+    else if (n <= 0) return 0;
+    lua_pushlstring(L, bytes, (size_t)n);
+    return 1;
+}
+
+/* process:send(bytes) -> true; nothing when it does not listen any more */
+static int process_send(lua_State *L) {
+    size_t n;
+    const char *data = luaL_checklstring(L, 2, &n);
+    if (send_all(process_at(L)->channel, data, n)) return 0;
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* process:receive() -> bytes, "" when there are none yet; nil: the worker has ended */
+static int process_receive(lua_State *L) { return receive(L, process_at(L)->channel, MSG_DONTWAIT); }
+
+/* process:note() -> what the worker last said that it was doing */
+static int process_note(lua_State *L) {
+    char text[NOTE_BYTES] = "";
+    ssize_t n = pread(process_at(L)->note, text, sizeof text - 1, 0);
+    lua_pushlstring(L, text, n > 0 ? strnlen(text, (size_t)n) : 0);
+    return 1;
+}
+
+/* poll({Process, ...}, seconds) -> true when one has something to say or has ended, false when the time is over;
+ * the name of a signal that was caught */
+static volatile sig_atomic_t caught_signal; /* a handler has nowhere else to put it */
+static sigset_t mask_before;
+static bool catching;
+
+static int poll_all(lua_State *L) {
+    struct pollfd fds[WORKERS_MAX];
+    luaL_checktype(L, 1, LUA_TTABLE);
+    double seconds = (double)luaL_checknumber(L, 2);
+    lua_Unsigned n = lua_rawlen(L, 1);
+    if (n > WORKERS_MAX) return bind_error(L, "poll: at most %d workers", WORKERS_MAX);
+    for (int i = 0; i < (int)n; i++) {
+        lua_rawgeti(L, 1, i + 1);
+        fds[i] = (struct pollfd){.fd = ((Process *)bind_get(L, -1, BOX_PROCESS))->channel, .events = POLLIN};
+        lua_pop(L, 1);
+    }
+    if (!(seconds > 0)) seconds = 0;
+    if (seconds > 3600) seconds = 3600;
+    struct timespec wait = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    int ready = ppoll(fds, (nfds_t)n, &wait, catching ? &mask_before : NULL);
+    int number = caught_signal;
+    caught_signal = 0;
+    lua_pushboolean(L, ready > 0);
+    if (!number) return 1;
+    lua_pushstring(L, sigabbrev_np(number));
+    return 2;
+}
+
+/* ---- ending */
+
+/* process:signal("TERM") to the worker and what it started */
+static int process_signal(lua_State *L) {
+    const char *name = luaL_checkstring(L, 2);
+    send_signal(process_at(L), strcmp(name, "TERM") == 0 ? SIGTERM : SIGKILL);
+    return 0;
+}
+
+/* process:hang_up(): it will end by itself */
+static int process_hang_up(lua_State *L) {
+    close_fd(&process_at(L)->channel);
+    return 0;
+}
+
+/* process:wait(seconds) -> "exit", status or "signal", "SEGV"; nothing: it still runs */
+static int process_wait(lua_State *L) {
+    Process *p = process_at(L);
+    double end = seconds_now() + (double)luaL_checknumber(L, 2);
+    const struct timespec pause = {0, 1000000};
+    while (p->pid > 0) {
+        pid_t found = waitpid(p->pid, &p->status, WNOHANG);
+        if (found == p->pid) {
+            kill(-p->pid, SIGKILL); /* what it left behind */
+            p->pid = 0;
+        } else if (found < 0 && errno != EINTR) {
+            return fail_errno(L, "wait for a worker process", NULL);
+        } else if (seconds_now() >= end) {
+            return 0;
+        } else {
+            nanosleep(&pause, NULL);
+        }
+    }
+    bool killed = WIFSIGNALED(p->status);
+    lua_pushstring(L, killed ? "signal" : "exit");
+    if (killed) lua_pushstring(L, sigabbrev_np(WTERMSIG(p->status)));
+    else lua_pushinteger(L, WEXITSTATUS(p->status));
+    return 2;
+}
+
+/* ---- logs */
+
+/* process:log_size() -> bytes that it printed since clear_log */
+static int log_size(lua_State *L) {
+    struct stat st;
+    lua_pushinteger(L, fstat(process_at(L)->log, &st) ? 0 : (lua_Integer)st.st_size);
+    return 1;
+}
+
+static int clear_log(lua_State *L) {
+    if (ftruncate(process_at(L)->log, 0)) return fail_errno(L, "shorten a worker's log", NULL);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* process:log(most) -> the last bytes of it */
+static int log_text(lua_State *L) {
+    const Process *p = process_at(L);
+    size_t most = (size_t)luaL_checkinteger(L, 2);
+    struct stat st;
+    luaL_Buffer b;
+    off_t from = fstat(p->log, &st) || (size_t)st.st_size <= most ? 0 : st.st_size - (off_t)most;
+    char *room = luaL_buffinitsize(L, &b, most);
+    ssize_t n = pread(p->log, room, most, from);
+    luaL_pushresultsize(&b, n > 0 ? (size_t)n : 0);
+    return 1;
+}
+
+static int copy_log(int from, int to, const char *header) {
+    char bytes[16384];
+    ssize_t n = (ssize_t)strlen(header);
+    if (write(to, header, (size_t)n) != n) return -1;
+    for (off_t at = 0; (n = pread(from, bytes, sizeof bytes, at)) > 0; at += n)
+        if (write(to, bytes, (size_t)n) != n) return -1;
+    return n < 0 ? -1 : 0;
+}
+
+/* process:save_log(folder, name, header) -> true: header and log as that file, in a folder that is made when needed */
+static int save_log(lua_State *L) {
+    const Process *p = process_at(L);
+    const char *folder = luaL_checkstring(L, 2), *header = luaL_checkstring(L, 4);
+    const char *path = lua_pushfstring(L, "%s/%s", folder, luaL_checkstring(L, 3));
+    if (mkdir(folder, 0777) && errno != EEXIST) return fail_errno(L, "create the folder", folder);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return fail_errno(L, "create", path);
+    int failed = copy_log(p->log, fd, header);
+    if (close(fd)) failed = -1;
+    if (failed) return fail_errno(L, "write", path);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* ---- signals that stop a sweep */
+
+static void on_signal(int number) { caught_signal = number; }
+
+static const int CAUGHT[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+enum { CAUGHT_COUNT = sizeof CAUGHT / sizeof *CAUGHT };
+static struct sigaction action_before[CAUGHT_COUNT];
+
+/* catch_signals(): from now on they are delivered in poll only */
+static int catch_signals(lua_State *L) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigset_t blocked;
+    (void)L;
+    if (catching) return 0;
+    sigemptyset(&blocked);
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < CAUGHT_COUNT; i++) {
+        sigaddset(&blocked, CAUGHT[i]);
+        sigaction(CAUGHT[i], &action, &action_before[i]);
+    }
+    sigprocmask(SIG_BLOCK, &blocked, &mask_before);
+    caught_signal = 0;
+    catching = true;
+    return 0;
+}
+
+/* restore_signals(): they do what they did before */
+static int restore_signals(lua_State *L) {
+    (void)L;
+    if (!catching) return 0;
+    for (int i = 0; i < CAUGHT_COUNT; i++) sigaction(CAUGHT[i], &action_before[i], NULL);
+    sigprocmask(SIG_SETMASK, &mask_before, NULL);
+    catching = false;
+    return 0;
+}
+
+/* ---- in the worker */
+
+static void release_channel(void *content) { mem_free(content); }
+
+/* worker_channel() -> Channel; nil, message: this process was not started by spawn */
+static int worker_channel(lua_State *L) {
+    struct stat channel, note;
+    if (fstat(CHANNEL_FD, &channel) || fstat(NOTE_FD, &note) || !S_ISSOCK(channel.st_mode) || !S_ISREG(note.st_mode)) {
+        lua_pushnil(L);
+        lua_pushliteral(L, "--worker is how memtide starts itself: it is not for the command line");
+        lua_pushliteral(L, "usage");
+        return 3;
+    }
+    /* else programs that the script starts would keep the socket open behind the worker's death */
+    if (fcntl(CHANNEL_FD, F_SETFD, FD_CLOEXEC) || fcntl(NOTE_FD, F_SETFD, FD_CLOEXEC))
+        return fail_errno(L, "set up the worker", NULL);
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* a crash loses no line */
+    Box *box = bind_new(L, BOX_CHANNEL, release_channel);
+    box->content = mem_new(1);
+    return box->content ? 1 : bind_error(L, "out of host memory");
+}
+
+/* channel:receive() -> bytes; nil: the parent has ended */
+static int channel_receive(lua_State *L) {
+    bind_get(L, 1, BOX_CHANNEL);
+    return receive(L, CHANNEL_FD, 0);
+}
+
+/* channel:send(bytes) -> true; nothing when the parent has ended */
+static int channel_send(lua_State *L) {
+    size_t n;
+    bind_get(L, 1, BOX_CHANNEL);
+    const char *data = luaL_checklstring(L, 2, &n);
+    if (send_all(CHANNEL_FD, data, n)) return 0;
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* channel:note(text), (text, i, n): "text" or "text i of n" */
+static int channel_note(lua_State *L) {
+    char text[NOTE_BYTES] = "";
+    bind_get(L, 1, BOX_CHANNEL);
+    const char *what = luaL_checkstring(L, 2);
+    if (lua_isinteger(L, 3))
+        snprintf(text, sizeof text, "%s %lld of %lld", what, (long long)lua_tointeger(L, 3),
+                 (long long)lua_tointeger(L, 4));
+    else snprintf(text, sizeof text, "%s", what);
+    lua_pushboolean(L, pwrite(NOTE_FD, text, sizeof text, 0) == (ssize_t)sizeof text);
+    return 1;
+}
+
+/* ---- one sweep for each file of results */
+
+typedef struct Lock { int fd; pid_t owner; char path[]; } Lock;
+
+static void release_lock(void *content) {
+    Lock *l = content;
+    if (l->fd >= 0 && l->owner == getpid()) unlink(l->path);
+    close_fd(&l->fd);
+    mem_free(l);
+}
+
+/* 1: it is ours, 0: somebody else's, -1: no such file can be made */
+static int try_lock(Lock *l) {
+    for (;;) {
+        struct stat held, named;
+        l->fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (l->fd < 0) return -1;
+        if (flock(l->fd, LOCK_EX | LOCK_NB)) return errno == EWOULDBLOCK ? 0 : -1;
+        /* its holder may have removed it after it was opened here: then it locks nothing */
+        if (!fstat(l->fd, &held) && !stat(l->path, &named) && held.st_ino == named.st_ino) return 1;
+        close_fd(&l->fd);
+    }
+}
+
+/* lock(path, what) -> Lock, held until it is closed or the process ends; the file holds the holder's id */
+static int lock(lua_State *L) {
+    Err e;
+    char holder[24] = "";
+    size_t n;
+    const char *path = luaL_checklstring(L, 1, &n), *what = luaL_checkstring(L, 2);
+    Box *box = bind_new(L, BOX_LOCK, release_lock);
+    Lock *l = mem_new(sizeof *l + n + 1);
+    if (!l) return bind_error(L, "out of host memory");
+    memcpy(l->path, path, n + 1);
+    l->fd = -1;
+    box->content = l;
+    int found = try_lock(l);
+    if (found < 0) return fail_errno(L, "create", path);
+    if (!found) {
+        ssize_t got = pread(l->fd, holder, sizeof holder - 1, 0);
+        holder[got > 0 ? strcspn(holder, "\n") : 0] = '\0';
+        err_set(&e, ERR_FILE, "\"%.200s\" is in use by process %s", what, *holder ? holder : "?");
+        return bind_fail(L, &e);
+    }
+    l->owner = getpid();
+    int length = snprintf(holder, sizeof holder, "%ld\n", (long)l->owner);
+    if (ftruncate(l->fd, 0) || pwrite(l->fd, holder, (size_t)length, 0) != length) return fail_errno(L, "write", path);
+    return 1;
+}
+
+void bind_open_process(lua_State *L) {
+    static const luaL_Reg of_process[] = {{"send", process_send}, {"receive", process_receive},
+        {"note", process_note}, {"signal", process_signal}, {"hang_up", process_hang_up}, {"wait", process_wait},
+        {"log_size", log_size}, {"clear_log", clear_log}, {"log", log_text}, {"save_log", save_log}, {NULL, NULL}};
+    static const luaL_Reg of_channel[] = {{"receive", channel_receive}, {"send", channel_send},
+        {"note", channel_note}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"clock", clock_now}, {"spawn", spawn}, {"poll", poll_all},
+        {"catch_signals", catch_signals}, {"restore_signals", restore_signals},
+        {"worker_channel", worker_channel}, {"lock", lock}, {NULL, NULL}};
+    bind_type(L, BOX_PROCESS, of_process);
+    bind_type(L, BOX_CHANNEL, of_channel);
+    bind_type(L, BOX_LOCK, NULL);
+    luaL_setfuncs(L, functions, 0);
+}

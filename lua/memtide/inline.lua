@@ -1,0 +1,28 @@
+-- Cells run in this process, one after the other: for debuggers, and where the program cannot be started again. The
+-- same hooks as the pool's; what ends a worker ends the sweep.
+local util = require "memtide.util"
+local worker = require "memtide.worker"
+
+local inline = {}
+
+function inline.run(cells, hooks)
+  worker.check_devices(cells.devices)
+  for task in hooks.next do
+    local lost -- what the device says now, nobody can trust
+    worker.run(cells, task.request.k, nil, {
+      note = function(text, i, n)
+        if hooks.watch then hooks.watch(task, i and ("%s %d of %d"):format(text, i, n) or text) end
+      end,
+      built = function(columns) return hooks.hear(task, {word = "built", columns = columns}).go end,
+      skipped = function() hooks.hear(task, {word = "skipped"}) end,
+      columns = function(columns) hooks.hear(task, {word = "columns", columns = columns}) end,
+      done = function(columns, code, unbuilt)
+        lost = code == "device" and columns.reason
+        hooks.hear(task, {word = "done", columns = columns, code = code, unbuilt = unbuilt})
+      end,
+    })
+    if lost then error(util.failure(lost, "device"), 0) end
+  end
+end
+
+return inline

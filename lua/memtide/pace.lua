@@ -1,0 +1,36 @@
+-- How long a cell will take, judged by those of its model that have ended.
+local pace = {}
+local Pace = {}
+Pace.__index = Pace
+
+local LEAST = 10 -- seconds: below, an estimate says little about what goes wrong
+
+-- limits: {seconds = most seconds of a cell, times = most in multiples of its estimate}; nil: none
+function pace.new(limits) return setmetatable({limits = limits or {}, of_model = {}}, Pace) end
+
+-- Samples that pass through the network, or epochs: what the time of a model's cells grows with
+local function work(values)
+  if values.epochs then return values.epochs end
+  return values.batch * values.accumulate * ((values.steps or 10) + (values.warmup or 2))
+end
+
+function Pace:learn(values, seconds)
+  local of = self.of_model[values.model] or {seconds = 0, work = 0}
+  of.seconds, of.work = of.seconds + seconds, of.work + work(values)
+  self.of_model[values.model] = of
+end
+
+-- nil: no cell of this model has ended yet
+function Pace:estimate(values)
+  local of = self.of_model[values.model]
+  return of and of.seconds / of.work * work(values)
+end
+
+-- Seconds after which the cell counts as hanging; nil: it may take as long as it does.
+function Pace:limit(values)
+  local absolute, estimate = self.limits.seconds, self.limits.times and self:estimate(values)
+  local relative = estimate and math.max(LEAST, estimate * self.limits.times)
+  return absolute and relative and math.min(absolute, relative) or absolute or relative
+end
+
+return pace

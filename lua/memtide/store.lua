@@ -1,0 +1,78 @@
+-- Where a sweep's rows go: a CSV file or standard output, and logs of cells beside the file. One sweep at a time.
+local core = require "memtide.core"
+local util = require "memtide.util"
+
+local store = {}
+local Store = {}
+local LOG_SHOWN = 4096 -- bytes, where a log goes to standard error
+Store.__index = Store
+
+-- options: csv (nil: nowhere, "-": standard output), say. purpose: predictions cost nothing to make again.
+function store.open(own_columns, purpose, options)
+  local self = setmetatable({path = options.csv, say = options.say, before = 0}, Store)
+  self.row = util.must(core.row(own_columns))
+  self.columns = self.row:columns()
+  self.to_output = self.path == "-"
+  if self.to_output then io.stdout:write(self.row:header()) end
+  if not self.path or self.to_output then return self end
+  self.lock = util.must(core.lock(self.path .. ".lock", self.path))
+  local torn
+  self.file, torn = util.must(core.csv(self.path, self.row))
+  if torn == true then
+    self.say(("%s: an incomplete last line was moved to %s.torn"):format(self.path, self.path))
+  end
+  self.before = self.file:rows() -- that an earlier run left
+  if purpose == "predict" then self.file:flush_late() end
+  return self
+end
+
+-- Status and version of the row that is there; nil: none.
+function Store:outcome(id, number)
+  local status = self.file and self.file:value(id, number, "status")
+  return status, status and self.file:value(id, number, "version")
+end
+
+-- That row, {column = value}.
+function Store:read(id, number)
+  local values = {}
+  for _, column in ipairs(self.columns) do
+    local text = self.file:value(id, number, column)
+    if text ~= "" then values[column] = math.tointeger(tonumber(text)) or tonumber(text) or text end
+  end
+  values.cell = id -- digits only would read as a number
+  return values
+end
+
+function Store:append(values)
+  self.row:clear()
+  for _, column in ipairs(self.columns) do util.must(self.row:set(column, values[column])) end
+  if self.to_output then io.stdout:write(self.row:line()) end
+  if not self.file then return end
+  local done, message, code = self.file:append(self.row)
+  if done then return end
+  self.say("this row could not be written: " .. self.row:line():gsub("\n$", ""))
+  error(util.failure(message, code), 0)
+end
+
+-- The log of a worker's cell as a file beside the rows; its path. Without rows in a file it goes to standard error.
+function Store:keep_log(process, values)
+  local header = ("cell %s: %s\n%s: %s\n\n"):format(values.cell, values.case, values.status, values.reason or "")
+  if not self.file then
+    self.say((header .. process:log(LOG_SHOWN)):gsub("%s+$", ""))
+    return nil
+  end
+  local folder, name = self.path:gsub("%.csv$", "") .. ".logs", values.cell .. ".log"
+  util.must(process:save_log(folder, name, header))
+  return folder .. "/" .. name
+end
+
+function Store:flush() if self.file then util.must(self.file:flush()) end end
+
+function Store:close()
+  if self.file then self.file:close() end
+  if self.lock then self.lock:close() end
+  self.file, self.lock = nil, nil
+end
+Store.__close = Store.close
+
+return store

@@ -1,0 +1,155 @@
+-- What runs one cell of a plan and tells its row piece by piece: in this process, or as a process of its own.
+local cell = require "memtide.cell"
+local core = require "memtide.core"
+local plan = require "memtide.plan"
+local row = require "memtide.row"
+local script = require "memtide.script"
+local util = require "memtide.util"
+local wire = require "memtide.wire"
+
+local worker = {}
+
+-- A device that was asked for by name may not be missing.
+function worker.check_devices(devices)
+  for _, name in ipairs(devices) do plan.asked(cell.device, name) end
+end
+
+local function message_of(problem)
+  if util.is_failure(problem) then return problem.message, problem.code end
+  local message = tostring(problem)
+  if message:find("interrupted", 1, true) then error(problem, 0) end
+  return message, message:find("not enough memory", 1, true) and "host_memory" or nil
+end
+
+local function build(self)
+  local good, problem = pcall(cell.build, self)
+  if good then return true end
+  self.failed, self.failed_code = message_of(problem)
+  return false
+end
+
+local function compute(self, purpose, tell)
+  tell.note("predicting")
+  cell.compile(self)
+  local reason = not self.prediction.fits and self.prediction.reason
+  -- the limit says where it does not fit; this, how much it needs
+  if reason then self.prediction = cell.predict(self) end
+  local predicted = row.predicted(self)
+  if reason then predicted.status, predicted.reason = "oom", reason end
+  if purpose ~= "run" then return predicted end
+  tell.columns(predicted)
+  local found = cell.run(self, function(i, n) tell.note("step", i, n) end)
+  return row.measured(self, found), found.code
+end
+
+local function release(self)
+  for _, key in ipairs{"eval", "program", "network"} do
+    if self[key] then self[key]:close() end
+    self[key] = nil
+  end
+  collectgarbage()
+end
+
+-- Runs the k-th cell; what goes wrong in it is its row's status. tell is whom it is told:
+--   note(text, i, n)       what is being done now, step i of n
+--   built(columns)         what the cell is; false back: it is not wanted, there is a row already
+--   columns(columns)       more of its columns
+--   skipped()              it was not wanted
+--   done(columns, code, unbuilt)   the rest of them; what went wrong; whether there was no network
+function worker.run(cells, k, device, tell)
+  local self = cells:cell(k)
+  tell.note("building")
+  local good = build(self)
+  local id = cell.id(self, cells.purpose)
+  if device then self.values.device = device end
+  if not tell.built(row.identity(self, id, device)) then tell.skipped()
+  elseif not good then tell.done({status = "error", reason = self.failed}, self.failed_code, true)
+  else
+    local computed, columns, code = pcall(compute, self, cells.purpose, tell)
+    if not computed then
+      local message
+      message, code = message_of(columns)
+      columns = {status = code == "oom" and "oom" or "error", reason = message}
+    end
+    tell.done(columns, code)
+  end
+  release(self)
+end
+
+-- ---- as a process: one message to set it up, then one for each cell
+--
+--   setup        {path, text, args, purpose, options}: the script's text as the parent read it, and what plan.new takes
+--   or           {probe = true}, answered by {word = "devices", names}: every GPU that can be opened
+--   ready        {word = "ready"} or {word = "refused", text, code}
+--   a cell       {k, device}
+--   what it is   {word = "built", columns}, answered by {go = true or false}
+--   no row       {word = "skipped"}
+--   its row      {word = "columns", columns} ... {word = "done", columns, code, unbuilt}
+
+-- The next message; nil: the parent has ended.
+local function listener(channel)
+  local read = wire.reader()
+  return function()
+    local message = read()
+    while not message do
+      local bytes = channel:receive()
+      if not bytes then return nil end
+      message = read(bytes)
+    end
+    return message
+  end
+end
+
+-- GPUs by number, until there is none.
+local function all_gpus()
+  local names = {}
+  while core.device("cuda:" .. #names) do names[#names + 1] = "cuda:" .. #names end
+  return names
+end
+
+local function set_up(setup)
+  local experiment = script.load_experiment(setup.path, setup.args, setup.text)
+  local cells = plan.new(experiment, setup.purpose, setup.options)
+  worker.check_devices(setup.device and {setup.device} or cells.devices)
+  return cells
+end
+
+local function teller(channel, listen)
+  local function send(message) channel:send(wire.frame(message)) end
+  return {
+    note = function(...) channel:note(...) end,
+    built = function(columns)
+      send{word = "built", columns = columns}
+      local answer = listen()
+      return answer ~= nil and answer.go
+    end,
+    skipped = function() send{word = "skipped"} end,
+    columns = function(columns) send{word = "columns", columns = columns} end,
+    done = function(columns, code, unbuilt) send{word = "done", columns = columns, code = code, unbuilt = unbuilt} end,
+  }
+end
+
+-- Until the parent hangs up. Returns the exit status.
+function worker.serve()
+  local channel = util.must(core.worker_channel())
+  local listen = listener(channel)
+  channel:note("loading the script")
+  local setup = listen()
+  if not setup then return 0 end
+  if setup.probe then
+    channel:send(wire.frame{word = "devices", names = all_gpus()})
+    return 0
+  end
+  local good, cells = pcall(set_up, setup)
+  if not good then
+    local text, code = message_of(cells)
+    channel:send(wire.frame{word = "refused", text = text, code = code})
+    return 0
+  end
+  channel:send(wire.frame{word = "ready"})
+  local tell = teller(channel, listen)
+  for request in listen do worker.run(cells, request.k, request.device, tell) end
+  return 0
+end
+
+return worker
