@@ -18,7 +18,8 @@ function inline.run(cells, hooks)
       columns = function(columns) hooks.hear(task, {word = "columns", columns = columns}) end,
       done = function(columns, code, unbuilt)
         lost = code == "device" and columns.reason
-        hooks.hear(task, {word = "done", columns = columns, code = code, unbuilt = unbuilt})
+        local _, record = hooks.hear(task, {word = "done", columns = columns, code = code, unbuilt = unbuilt})
+        record()
       end,
     })
     if lost then error(util.failure(lost, "device"), 0) end

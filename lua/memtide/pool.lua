@@ -1,10 +1,11 @@
 -- Worker processes that are handed one task after the other. Knows nothing of what the tasks are.
 --
 --   a task             {request = message, limit = seconds or nil, ...}; while it runs also process, started
---   next(slot)         -> the next task for this worker, or nil
---   hear(task, message) -> a message to answer with, "done", "again" (in a fresh worker) or nil
---   lost(task, cause)  the worker ended: see failures.of_end; -> "again" or nil
---   watch(task, note)  now and then, when a terminal wants to know
+--   next(slot)          -> the next task for this worker, or nil
+--   hear(task, message) -> a message to answer with; "done", "fresh" (done, the worker is spent) or "again" (in a
+--                       fresh worker); or nil. With "done" and "fresh", a function to call when the worker is busy again
+--   lost(task, cause)   the worker ended: see failures.of_end; -> the same
+--   watch(task, note)   now and then, when a terminal wants to know
 local core = require "memtide.core"
 local util = require "memtide.util"
 local wire = require "memtide.wire"
@@ -14,6 +15,7 @@ local pool = {}
 local GRACE = 3          -- seconds from SIGTERM to SIGKILL
 local START_LIMIT = 120  -- seconds for a worker to load the script and open its device
 local TICK = 0.1         -- seconds between two looks at what the workers are doing
+local LONGEST = 60       -- seconds between two looks at them, where nobody watches
 local LOG_SHOWN = 4096   -- bytes
 
 -- ---- one worker
@@ -56,28 +58,34 @@ function Slot:refuse(message, code)
   error(util.failure(message .. (log ~= "" and "\n" .. log or ""), code), 0)
 end
 
-function Slot:after(verdict)
-  local task = self.task
+function Slot:feed()
+  local task = not self.pool.stopping and self.pool.hooks.next(self)
+  if task then self:give(task) end
+end
+
+function Slot:after(verdict, later)
   if verdict == "again" then
     self:retire()
-    self:give(task)
+    self:give(self.task)
   elseif verdict == "done" or verdict == "fresh" then
     self.task, self.deadline = nil, nil
     if verdict == "fresh" then self:retire() end
+    self:feed()
+    if later then later() end
   elseif verdict then
     self:send(verdict)
   end
 end
 
-function Slot:take(message, hear)
-  if self.ready then return self:after(hear(self.task, message)) end
+function Slot:take(message)
+  if self.ready then return self:after(self.pool.hooks.hear(self.task, message)) end
   if message.word ~= "ready" then self:refuse(message.text, message.code) end
   self.ready = true
   util.must(self.process:clear_log())
   self:give(self.task)
 end
 
-function Slot:ended(lost)
+function Slot:ended()
   local task = self.task
   self.process:signal("KILL") -- if it only closed its socket
   local kind, what = self.process:wait(GRACE)
@@ -85,10 +93,9 @@ function Slot:ended(lost)
   if not self.ready then
     self:refuse(("a worker could not start: %s %s"):format(cause.kind, cause.what), "internal")
   end
-  if not task then return self:retire() end
-  local verdict = lost(task, cause)
+  local verdict, later = self.pool.hooks.lost(task, cause)
   self:retire()
-  self:after(verdict or "done")
+  self:after(verdict, later)
 end
 
 function Slot:check_deadline(now)
@@ -98,14 +105,14 @@ function Slot:check_deadline(now)
 end
 
 -- What the worker said since the last look.
-function Slot:listen(hooks)
+function Slot:listen()
   local process = self.process
   local bytes = process:receive()
   while bytes and bytes ~= "" do
     local good, message = pcall(self.read, bytes)
     while good and message do
-      self:take(message, hooks.hear)
-      if self.process ~= process then return end
+      self:take(message)
+      if self.process ~= process or not self.task then return end
       good, message = pcall(self.read)
     end
     if not good then -- something else writes to the socket: nothing that comes can be believed
@@ -114,7 +121,7 @@ function Slot:listen(hooks)
     end
     bytes = process:receive()
   end
-  if not bytes then return self:ended(hooks.lost) end
+  if not bytes then return self:ended() end
   self:check_deadline(core.clock())
 end
 
@@ -142,20 +149,17 @@ end
 Pool.__close = Pool.close
 
 -- Gives every idle worker a task; returns the processes that are at work.
-local function assign(self, hooks)
+local function assign(self)
   local busy = {}
   for _, slot in ipairs(self.slots) do
-    if not slot.task and not self.stopping then
-      local task = hooks.next(slot)
-      if task then slot:give(task) end
-    end
+    if not slot.task then slot:feed() end
     if slot.task then busy[#busy + 1] = slot.process end
   end
   return busy
 end
 
-local function patience(self, watched)
-  local now, least = core.clock(), watched and TICK or 60
+local function patience(self)
+  local now, least = core.clock(), self.hooks.watch and TICK or LONGEST
   for _, slot in ipairs(self.slots) do
     if slot.deadline then least = math.min(least, slot.deadline - now) end
   end
@@ -173,9 +177,9 @@ local function stop(self, signal)
   if signal ~= "USR1" then error(util.failure(table.unpack(self.stopping)), 0) end
 end
 
-local function watch(self, hooks)
-  for _, slot in ipairs(self.slots) do
-    if slot.task and slot.ready then hooks.watch(slot.task, slot.process:note()) end
+local function watch(self)
+  for _, slot in ipairs(self.hooks.watch and self.slots or {}) do
+    if slot.task and slot.ready then self.hooks.watch(slot.task, slot.process:note()) end
   end
 end
 
@@ -198,18 +202,20 @@ end
 
 -- setups: the first message to each of the workers, {message, ...}; memory: most bytes of each. Runs every task.
 function pool.run(setups, memory, hooks)
-  local self = setmetatable({slots = {}}, Pool)
-  for i, setup in ipairs(setups) do self.slots[i] = setmetatable({setup = setup, memory = memory}, Slot) end
+  local self = setmetatable({slots = {}, hooks = hooks}, Pool)
+  for i, setup in ipairs(setups) do
+    self.slots[i] = setmetatable({pool = self, setup = setup, memory = memory}, Slot)
+  end
   core.catch_signals()
   local _ <close> = signals
   local _ <close> = self
-  local busy = assign(self, hooks)
+  local busy = assign(self)
   while #busy > 0 do
-    local _, signal = core.poll(busy, patience(self, hooks.watch))
+    local _, signal = core.poll(busy, patience(self))
     if signal then stop(self, signal) end
-    for _, slot in ipairs(self.slots) do if slot.task then slot:listen(hooks) end end
-    if hooks.watch then watch(self, hooks) end
-    busy = assign(self, hooks)
+    for _, slot in ipairs(self.slots) do if slot.task then slot:listen() end end
+    watch(self)
+    busy = assign(self)
   end
   if self.stopping then error(util.failure(table.unpack(self.stopping)), 0) end
 end

@@ -40,6 +40,7 @@ end
 
 local function record(self, task)
   self.store:append(task.row)
+  self.recorded = self.recorded + 1
   self.progress.done(task.k, task.name, task.row)
   show(self, task)
   judge(self, task.row)
@@ -84,8 +85,8 @@ local function conclude(self, task, class, unbuilt)
     task.row.reason = failures.attempt(task.attempt, task.row.reason or "")
   end
   keep_log(self, task)
-  finish(self, task, unbuilt)
-  return class and class.fresh and "fresh" or "done"
+  -- the worker is at its next cell while this row goes to the disk
+  return class and class.fresh and "fresh" or "done", function() finish(self, task, unbuilt) end
 end
 
 -- ---- what the workers say
@@ -214,6 +215,15 @@ local function tell_anew(self)
   end
 end
 
+-- What stopped the sweep, and how far it came.
+local function raise(self, problem)
+  if util.is_failure(problem) and self.options.csv then
+    problem.message = ("%s; %d of %d cells have their rows in %s"):format(problem.message, self.recorded + self.resumed,
+      self.plan:count(), self.options.csv)
+  end
+  error(problem, 0)
+end
+
 local function find_devices(options)
   if not options.devices or options.devices[1] ~= "all" then return end
   options.devices = pool.ask{probe = true}.names
@@ -226,11 +236,11 @@ function sweep.run(experiment, purpose, options)
   local cells = plan.new(experiment, purpose, options)
   local rows <close> = store.open(experiment:own_axes(), purpose, options)
   local self = setmetatable({plan = cells, store = rows, options = options, k = 0, shown = {}, held = {}, anew = {},
-    resumed = 0, in_a_row = 0, pace = pace.new(options.timeout), progress = report.progress(cells:count(), options)},
-    Sweep)
+    resumed = 0, recorded = 0, in_a_row = 0, pace = pace.new(options.timeout),
+    progress = report.progress(cells:count(), options)}, Sweep)
   local good, problem = pcall(run_all, self)
   self.progress.finish()
-  if not good then error(problem, 0) end
+  if not good then raise(self, problem) end
   if self.held and self.held[1] then error(self.held[1].row.reason, 0) end
   tell_anew(self)
   rows:flush()

@@ -38,7 +38,7 @@ local function compute(self, purpose, tell)
   if reason then predicted.status, predicted.reason = "oom", reason end
   if purpose ~= "run" then return predicted end
   tell.columns(predicted)
-  local found = cell.run(self, function(i, n) tell.note("step", i, n) end)
+  local found = cell.run(self, function(i, n) tell.note("running step", i, n) end)
   return row.measured(self, found), found.code
 end
 
