@@ -181,6 +181,9 @@ fuzz: $(BUILD)/tests/t_fuzz $(BUILD)/tests/unit/t_safetensors ## random networks
 gpu-check: all $(C_TESTS) $(CUDA_TESTS) ## what needs a GPU: ops, exactness, sanitizers, sweeps, beside PyTorch (docs/gpu.md)
 	$(Q)BUILD=$(BUILD) sh tests/gpu.sh
 
+soak: all ## the chaos test whole: 200 cells that fail in every way, the sweep killed 20 times
+	$(Q)CELLS=20 KILLS=20 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/cli/chaos.sh
+
 PYTHON ?= /usr/bin/python3
 bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and the article's step beside PyTorch's (PYTHON has it)
 	$(Q)$(BUILD)/tests/bench/floor
@@ -215,6 +218,6 @@ help: ## this list
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all emulated test cuda-test run deps asan fuzz gpu-check bench valgrind lint install clean help
+.PHONY: all emulated test cuda-test run deps asan fuzz soak gpu-check bench valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

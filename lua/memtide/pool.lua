@@ -2,8 +2,8 @@
 --
 --   a task             {request = message, limit = seconds or nil, ...}; while it runs also process, started
 --   next(slot)          -> the next task for this worker, or nil
---   hear(task, message) -> a message to answer with; "done", "fresh" (done, the worker is spent) or "again" (in a
---                       fresh worker); or nil. With "done" and "fresh", a function to call when the worker is busy again
+--   hear(task, message) -> a message to answer with; "done", "fresh" (done, the worker is spent), "again" (in a fresh
+--                       worker); or nil. With "done" and "fresh", a function to call when the worker is busy again
 --   lost(task, cause)   the worker ended: see failures.of_end; -> the same
 --   watch(task, note)   now and then, when a terminal wants to know
 local core = require "memtide.core"

@@ -33,8 +33,8 @@ local function judge(self, found)
   self.failed = self.failed or failed or found.status == "nan"
   self.in_a_row = failed and self.in_a_row + 1 or 0
   if self.options.max_failures and self.in_a_row >= self.options.max_failures then
-    error(util.failure(("%d cells in a row have failed, the last: %s: %s"):format(self.in_a_row, found.case,
-      found.reason), "failures"), 0)
+    local many = self.in_a_row > 1 and "%d cells in a row have failed" or "%d cell in a row has failed"
+    error(util.failure((many .. ", the last: %s: %s"):format(self.in_a_row, found.case, found.reason), "failures"), 0)
   end
 end
 

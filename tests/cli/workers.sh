@@ -1,0 +1,160 @@
+# memtide run in worker processes: what a failing cell costs, limits, retries, signals, locks, logs.
+. tests/tap.sh
+
+cat >fates.lua <<'END'
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+print("loading")
+local FATES = {
+  once = function() -- dies the first time
+    local file = io.open("died", "r")
+    if file then return file:close() end
+    io.open("died", "w"):close()
+    os.execute "kill -SEGV $PPID; sleep 60"
+  end,
+  segv = function() os.execute "kill -SEGV $PPID; sleep 60" end,
+  kill = function() os.execute "kill -KILL $PPID; sleep 60" end,
+  hang = function() while true do end end,
+  stubborn = function() os.execute "trap '' TERM; while :; do sleep 0.1; done" end,
+  hog = function() local all = {} while true do all[#all + 1] = ("x"):rep(1 << 20) .. #all end end,
+  raise = function() error "on purpose" end,
+  speak = function() print "words" end,
+}
+return mt.experiment{
+  name = "fates", input = {8}, classes = 4, batch = 4, warmup = 1, steps = 2,
+  model = function(settings)
+    if FATES[settings.fate] then FATES[settings.fate]() end
+    return nn.Sequential{nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)}
+  end,
+  loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.1},
+  sweep = {{"fate", {"none", "raise"}}, {"n", {1, 2}}},
+}
+END
+
+# the statuses of a file's rows, in order
+statuses() { grep -oE ',(ok|oom|nan|timeout|crashed|error|skipped),' "$1" | tr -d ',' | tr '\n' ' ' | sed 's/ $//'; }
+
+run() { memtide run fates.lua --csv f.csv "$@"; }
+fresh() { rm -rf f.csv f.csv.* f.logs; run "$@"; }
+
+# ---- crashes
+fresh --set fate=none,segv,raise --set n=1
+is "$status $(statuses f.csv)" "1 ok crashed error" "a cell that crashes is a row, and the next ones run"
+has "$(cat f.csv)" "2nd attempt: crashed by SIGSEGV while building; log: f.logs/" "with signal, phase, attempt and log"
+is "$(ls f.logs | wc -l)" 1 "one log"
+has "$(cat f.logs/*)" "fate=segv" "which names the cell"
+case $out in loading*fate*) result 0 "what the script prints comes once" ;; *) result 1 "what the script prints comes once" ;; esac
+is "$(echo "$out" | grep -c loading)" 1 "not from the workers too"
+fresh --set fate=once --set n=1
+is "$status $(statuses f.csv)" "0 ok" "a crash is tried again in a fresh worker"
+fresh --set fate=kill,none --set n=1
+has "$(cat f.csv)" "killed by SIGKILL while building: not by memtide" "a SIGKILL from elsewhere is told"
+fresh --set fate=speak,none --set n=1
+is "$(cat f.logs/* | tail -1)" words "what a cell prints goes to its log"
+is "$(ls f.logs | wc -l)" 1 "and a silent cell has none"
+memtide predict fates.lua --set fate=speak --set n=1
+has "$err" "words" "without a file of rows, to standard error"
+
+# ---- limits
+fresh --set fate=hang,none --set n=1 --timeout 1s
+is "$status $(statuses f.csv)" "1 timeout ok" "a hanging cell is ended"
+has "$(cat f.csv)" "no end after 1 s while building" "and told how long it had"
+fresh --set fate=stubborn,none --set n=1 --timeout 1s
+is "$(statuses f.csv)" "timeout ok" "also with a program that ignores SIGTERM"
+fresh --set fate=hog,none --set n=1 --host-memory 300MiB --timeout 60s
+is "$status $(statuses f.csv)" "0 oom ok" "a cell that takes more of the host than it may"
+has "$(cat f.csv)" "not enough memory" "is out of memory"
+fresh --max-failures 1 --set fate=none,raise,segv
+is "$status $(statuses f.csv)" "4 ok ok error" "--max-failures stops"
+has "$err" "1 cell in a row has failed, the last: fate=raise n=1: fates.lua" "and says why"
+has "$err" "3 of 6 cells have their rows in f.csv" "and how far it came"
+for words in "--timeout soon" "--timeout 0s" "--host-memory much" "--max-failures 0" "--retry some" \
+    "--device cpu --devices cpu" "--devices cpu --in-process" "--jobs 2"; do
+    run $words
+    is $status 2 "$words is wrong usage"
+done
+memtide --worker
+is $status 2 "--worker is not for the command line"
+
+# ---- which rows are made anew
+fresh --set n=1
+run --set n=1 --retry none
+is "$(statuses f.csv)" "ok error" "--retry none makes nothing anew"
+run --set n=1
+is "$(statuses f.csv)" "ok error error" "what failed is, unasked"
+run --set n=1 --retry ok
+is $status 2 "an outcome that is none"
+run --set n=1 --retry all
+is "$(statuses f.csv)" "ok error error ok error" "--retry all makes every row anew"
+sed -i 's/,0\.1\.[^,]*,/,0.0.1,/' f.csv
+run --set n=1
+has "$err" "1 of 2 cells had been run by another version of memtide" "a row of another version is stale"
+
+# ---- several workers
+fresh --set fate=none,speak,segv --set n=1,2 --devices cpu,cpu
+is "$(cut -d, -f3 f.csv | sort -u | wc -l) $(wc -l <f.csv)" "7 7" "two workers: each row once"
+fresh --set fate=none --set n=1,2 --device cpu
+run --set fate=none --set n=1,2 --devices cpu,cpu
+has "$err" "2 of 2 cells were in f.csv already" "the cells are the same on one device and on several"
+memtide run fates.lua --devices cpu,cuda:99 --csv g.csv
+is $status 69 "a device that is not here"
+memtide predict fates.lua --set fate=none --set n=1,2,3,4,5 --jobs 3 --json -q
+is "$(echo "$out" | grep -c '"status":"ok"')" 5 "predict with three workers"
+rm -f f.csv
+"$MEMTIDE" run - --csv f.csv --set fate=none <fates.lua >out.txt 2>err.txt
+is "$(statuses f.csv)" "ok ok" "a script from standard input"
+fresh --set fate=none,raise --in-process
+is "$status $(statuses f.csv)" "1 ok ok error error" "--in-process"
+
+# ---- the script is read once
+sed 's/print("loading")/os.execute "echo broken >edited.lua"/' fates.lua >edited.lua
+memtide run edited.lua --set fate=none --csv e.csv
+is "$status $(statuses e.csv)" "0 ok ok" "a script that is edited meanwhile runs as it was read"
+
+# ---- stopping
+started() { for _ in 1 2 3 4 5 6 7 8 9; do test -s f.csv && return; sleep 0.3; done; }
+stops() { # signal, exit status, rows, what
+    rm -f f.csv
+    "$MEMTIDE" run fates.lua --csv f.csv --set fate=none,hang --set n=1 --timeout 3s >out.txt 2>err.txt </dev/null &
+    job=$!
+    started
+    kill -"$1" $job
+    wait $job
+    is "$? $(statuses f.csv)" "$2 $3" "$4"
+    is "$(test -e f.csv.lock || echo none)" none "... and leaves no lock"
+}
+stops TERM 143 ok "SIGTERM ends the cell that runs"
+has "$(cat err.txt)" "memtide: terminated; 1 of 2 cells have their rows in f.csv" "and says how far it came"
+stops INT 130 ok "SIGINT too"
+stops USR1 75 "ok timeout" "SIGUSR1 lets it end, and starts no other"
+
+# ---- one sweep for each file
+rm -f f.csv
+"$MEMTIDE" run fates.lua --csv f.csv --set fate=none,hang --set n=1 >out.txt 2>err.txt </dev/null &
+job=$!
+started
+run --set fate=none,speak --set n=1
+is $status 66 "a second sweep of the same file is refused"
+has "$err" "\"f.csv\" is in use by process $job" "with the first one's process"
+kill -KILL $job
+wait $job 2>/dev/null
+run --set fate=none,speak --set n=1
+is "$status $(statuses f.csv)" "0 ok ok" "one that was killed holds nothing"
+
+# ---- a full disk
+if ( ulimit -f 0 ) 2>/dev/null; then
+    fresh --set fate=none --set n=1,2
+    (
+        ulimit -f 2 # of 512 or 1024 bytes
+        trap '' XFSZ
+        "$MEMTIDE" run fates.lua --csv f.csv --set fate=none --set n=1,2,3,4,5,6,7,8 >out.txt 2>err.txt </dev/null
+        echo $? >status.txt
+    )
+    is "$(cat status.txt)" 66 "a disk that is full ends the sweep"
+    has "$(cat err.txt)" 'cannot write "f.csv": File too large; ' "with the reason"
+    has "$(cat err.txt)" "this row could not be written: fates,n=" "and the row"
+    run --set fate=none --set n=1,2,3,4,5,6,7,8
+    is "$status $(cut -d, -f3 f.csv | sort -u | wc -l)" "0 9" "it goes on where there is room again"
+    is "$(cut -d, -f3 f.csv | sort | uniq -d)" "" "with each row once"
+fi
+finish
