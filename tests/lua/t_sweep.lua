@@ -41,7 +41,8 @@ math.randomseed(7)
 local frame, survived, wrong = wire.frame(message), 0, 0
 for _ = 1, 2000 do
   local at = math.random(#frame)
-  local good, problem = pcall(wire.reader(), frame:sub(1, at - 1) .. string.char(math.random(0, 255)) .. frame:sub(at + 1))
+  local other = frame:sub(1, at - 1) .. string.char(math.random(0, 255)) .. frame:sub(at + 1)
+  local good, problem = pcall(wire.reader(), other)
   if good then survived = survived + 1
   elseif not tostring(problem):find("a damaged message", 1, true) then wrong = wrong + 1 end
 end
@@ -89,7 +90,7 @@ for _, case in ipairs{
   tap.is(wants(words, status, version), expected, ("--retry %s: a row with %s%s"):format(words or "unasked",
     status or "nothing", version and " of another version" or ""))
 end
-tap.is(plan.retry "ok" or select(2, plan.retry "ok"):match "^some of none, failed", "some of none, failed", "other words")
+tap.has(select(2, plan.retry "ok"), "some of none, failed", "other words")
 
 -- ---- failures
 local function class(...)
@@ -110,8 +111,10 @@ end
 tap.is(ended{kind = "signal", what = "ABRT", note = "predicting"}, "crashed 2: crashed by SIGABRT while predicting",
   "abort")
 tap.is(ended{kind = "exit", what = 3, note = ""}, "crashed 2: the worker ended with exit status 3", "exit")
-tap.is(ended{kind = "timeout", what = "TERM", seconds = 1.5, note = "x"}, "timeout 1: no end after 1.5 s while x", "hang")
-tap.has(ended{kind = "signal", what = "KILL", note = "x"}, "crashed 1: killed by SIGKILL while x: not by memtide", "kill")
+tap.is(ended{kind = "timeout", what = "TERM", seconds = 1.5, note = "x"}, "timeout 1: no end after 1.5 s while x",
+  "hang")
+tap.has(ended{kind = "signal", what = "KILL", note = "x"}, "crashed 1: killed by SIGKILL while x: not by memtide",
+  "kill")
 tap.is(failures.attempt(1, "x") .. ", " .. failures.attempt(2, "x") .. ", " .. failures.attempt(4, "x"),
   "x, 2nd attempt: x, 4th attempt: x", "attempts are told")
 
