@@ -11,7 +11,11 @@
 
 #include "mem.h"
 
-/* A record is held packed: its fields one after the other, each with its '\0'. */
+/* Where a row lies in the file. Its key is held as a hash of 64 bits only, as the ids of cells are themselves. */
+typedef struct Place { uint64_t key; int64_t at; size_t length; } Place;
+
+/* Text of the file is read back when it is asked for: a file of any length takes a few bytes of memory for each row.
+ * A record is packed: its fields one after the other, each with its '\0'. */
 struct Csv {
     char *path, *directory;
     int fd;           /* -1: the file is not there yet */
@@ -19,11 +23,13 @@ struct Csv {
     int64_t length;   /* bytes of the file */
     char *header;     /* as it stands in the file, with "\n" */
     char *names;      /* packed */
-    int columns, cell, repeat, status;
+    int columns, cell, repeat;
     bool late;        /* see csv_flush_late */
-    char **record;    /* [n] one for each (cell, repeat) */
+    Place *row;       /* [n] one for each (cell, repeat) */
     int n, cap;
-    int *slot, slots; /* hash table by (cell, repeat): 1 + index of the record, 0 = free; slots is a power of two */
+    int *slot, slots; /* hash table by key: 1 + index of the row, 0 = free; slots is a power of two */
+    char *record;     /* the row that was read last */
+    int record_cap, held; /* held: 1 + its index, 0 = none */
 };
 
 static int no_memory(const Csv *c, Err *e) {
@@ -85,20 +91,20 @@ static uint64_t hash_text(uint64_t hash, const char *text) { /* FNV-1a, with the
     }
 }
 
-/* Where the record of this key is, or the free slot where it belongs. There is always a free one. */
-static int find_slot(const Csv *c, const char *cell, const char *repeat) {
-    uint64_t hash = hash_text(hash_text(UINT64_C(0xcbf29ce484222325), cell), repeat);
-    int at = (int)((hash ^ hash >> 32) & (uint64_t)(c->slots - 1));
-    for (; c->slot[at]; at = (at + 1) & (c->slots - 1)) {
-        const char *record = c->record[c->slot[at] - 1];
-        if (!strcmp(field(record, c->cell), cell) && !strcmp(field(record, c->repeat), repeat)) break;
-    }
+static uint64_t key_of(const char *cell, const char *repeat) {
+    return hash_text(hash_text(UINT64_C(0xcbf29ce484222325), cell), repeat);
+}
+
+/* Where the row of this key is, or the free slot where it belongs. There is always a free one. */
+static int find_slot(const Csv *c, uint64_t key) {
+    int at = (int)((key ^ key >> 32) & (uint64_t)(c->slots - 1));
+    while (c->slot[at] && c->row[c->slot[at] - 1].key != key) at = (at + 1) & (c->slots - 1);
     return at;
 }
 
-/* Makes room for one record more, so that to insert it cannot fail. */
+/* Makes room for one row more, so that to insert it cannot fail. */
 static bool reserve(Csv *c) {
-    if (!mem_grow(&c->record, &c->cap, c->n + 1, sizeof *c->record)) return false;
+    if (!mem_grow(&c->row, &c->cap, c->n + 1, sizeof *c->row)) return false;
     if (c->n + 1 <= c->slots / 2) return true;
     int slots = c->slots ? 2 * c->slots : 64;
     int *fresh = mem_new((size_t)slots * sizeof *fresh);
@@ -106,37 +112,40 @@ static bool reserve(Csv *c) {
     mem_free(c->slot);
     c->slot = fresh;
     c->slots = slots;
-    for (int i = 0; i < c->n; i++)
-        c->slot[find_slot(c, field(c->record[i], c->cell), field(c->record[i], c->repeat))] = i + 1;
+    for (int i = 0; i < c->n; i++) c->slot[find_slot(c, c->row[i].key)] = i + 1;
     return true;
 }
 
-/* Takes the record over. The later of two with one key counts: the cell was run again. */
-static void insert(Csv *c, char *record) {
-    int at = find_slot(c, field(record, c->cell), field(record, c->repeat));
-    if (c->slot[at]) mem_free(c->record[c->slot[at] - 1]);
-    else c->slot[at] = ++c->n;
-    c->record[c->slot[at] - 1] = record;
+/* The later of two rows with one key counts: the cell was run again. */
+static void insert(Csv *c, const char *record, int64_t at, size_t length) {
+    Place place = {key_of(field(record, c->cell), field(record, c->repeat)), at, length};
+    int slot = find_slot(c, place.key);
+    if (!c->slot[slot]) c->slot[slot] = ++c->n;
+    c->row[c->slot[slot] - 1] = place;
+    if (c->held == c->slot[slot]) c->held = 0;
 }
 
-static const char *find_record(const Csv *c, const char *cell, int64_t repeat) {
+/* The row as the file has it, packed; NULL: it cannot be read back. */
+static const char *read_row(Csv *c, int index) {
+    const Place *p = &c->row[index - 1];
+    if (c->held == index) return c->record;
+    c->held = 0;
+    if (p->length >= INT32_MAX || !mem_grow(&c->record, &c->record_cap, (int)p->length + 1, 1)) return NULL;
+    if (pread(c->fd, c->record, p->length + 1, p->at) != (ssize_t)p->length + 1) return NULL;
+    if (split(c->record, p->length) != c->columns) return NULL;
+    c->held = index;
+    return c->record;
+}
+
+const char *csv_value(Csv *c, const char *cell, int64_t repeat, const char *column) {
     char text[24];
-    if (!c->slots) return NULL;
     snprintf(text, sizeof text, "%" PRId64, repeat);
-    int found = c->slot[find_slot(c, cell, text)];
-    return found ? c->record[found - 1] : NULL;
+    int index = c->slots ? c->slot[find_slot(c, key_of(cell, text))] : 0, i = find_column(c, column);
+    const char *record = index && i >= 0 ? read_row(c, index) : NULL;
+    return record ? field(record, i) : NULL;
 }
 
-const char *csv_status(const Csv *c, const char *cell, int64_t repeat) {
-    const char *record = find_record(c, cell, repeat);
-    return record ? field(record, c->status) : NULL;
-}
-
-const char *csv_value(const Csv *c, const char *cell, int64_t repeat, const char *column) {
-    const char *record = find_record(c, cell, repeat);
-    int i = find_column(c, column);
-    return record && i >= 0 ? field(record, i) : NULL;
-}
+const char *csv_status(Csv *c, const char *cell, int64_t repeat) { return csv_value(c, cell, repeat, "status"); }
 
 int64_t csv_rows(const Csv *c) { return c->n; }
 
@@ -176,17 +185,17 @@ static int check_header(const Csv *c, const char *packed, int fields, Err *e) {
                    fields < c->columns ? "missing" : "not expected");
 }
 
-/* Checks one complete line and indexes it. *torn: it is the last line and its quote is open. */
-static int take_line(Csv *c, const char *text, size_t n, int64_t line, bool last, bool *torn, Err *e) {
-    char *record = mem_copy(text, n + 1); /* with the newline */
+/* Checks the complete line text[at..at + n) and indexes it. *torn: it is the last line and its quote is open. */
+static int take_line(Csv *c, const char *text, size_t at, size_t n, int64_t line, bool last, bool *torn, Err *e) {
+    char *record = mem_copy(text + at, n + 1); /* with the newline */
     if (!record) return no_memory(c, e);
     int code = OK, fields = split(record, n);
     if (line == 1) code = check_header(c, record, fields, e);
     else if (fields == SPLIT_OPEN_QUOTE && last) *torn = true;
     else if (fields != c->columns) code = line_error(c, line, fields, e);
     else if (!reserve(c)) code = no_memory(c, e);
-    if (line > 1 && !code && !*torn) insert(c, record);
-    else mem_free(record);
+    if (line > 1 && !code && !*torn) insert(c, record, (int64_t)at, n);
+    mem_free(record);
     return code;
 }
 
@@ -197,13 +206,13 @@ static int take_text(Csv *c, char *text, size_t size, size_t *good, Err *e) {
     const char *newline;
     for (*good = 0; (newline = memchr(text + *good, '\n', size - *good)) != NULL; line++) {
         size_t n = (size_t)(newline - text) - *good;
-        int code = take_line(c, text + *good, n, line, newline + 1 == text + size, &torn, e);
+        int code = take_line(c, text, *good, n, line, newline + 1 == text + size, &torn, e);
         if (code || torn) return code;
         *good += n + 1;
     }
     if (line > 1 || memcmp(text, c->header, size < strlen(c->header) ? size : strlen(c->header)) == 0) return OK;
     text[size] = '\n'; /* no line of ours was ever here: let the header's check say what is */
-    return take_line(c, text, size, line, true, &torn, e);
+    return take_line(c, text, 0, size, line, true, &torn, e);
 }
 
 static int write_all(int fd, const char *data, size_t n) {
@@ -293,7 +302,6 @@ static int set_up(Csv *c, const char *path, const Row *like, Err *e) {
     c->columns = split(c->names, strlen(c->names) - 1);
     c->cell = find_column(c, "cell");
     c->repeat = find_column(c, "repeat");
-    c->status = find_column(c, "status");
     return OK;
 }
 
@@ -330,8 +338,8 @@ void csv_close(Csv *c) {
     if (!c) return;
     if (c->fd >= 0 && c->owner == getpid()) flock(c->fd, LOCK_UN);
     if (c->fd >= 0) close(c->fd);
-    for (int i = 0; i < c->n; i++) mem_free(c->record[i]);
     mem_free(c->record);
+    mem_free(c->row);
     mem_free(c->slot);
     mem_free(c->names);
     mem_free(c->header);
@@ -406,9 +414,9 @@ int csv_append(Csv *c, const Row *r, Err *e) {
         code = err_set(e, ERR_INTERNAL, "\"%.200s\": the row has other columns", c->path);
     else code = write_record(c, text, e);
     if (!code) {
-        split(line, strlen(line) - 1);
-        insert(c, line);
-        line = NULL;
+        size_t n = strlen(line) - 1;
+        split(line, n);
+        insert(c, line, c->length - (int64_t)n - 1, n);
     }
     mem_free(text);
     mem_free(line);

@@ -13,11 +13,11 @@ typedef struct Csv Csv;
  * file (and its header) appears with the first row. *torn is set when a torn line was moved. */
 int csv_open(const char *path, const Row *like, Csv **out, bool *torn, Err *e);
 void csv_close(Csv *c); /* NULL is allowed */
-/* Is a row with this cell and repeat there, and what is its status? NULL: no such row.
- * Borrowed until the next append. */
-const char *csv_status(const Csv *c, const char *cell, int64_t repeat);
-/* Value of `column` in that row, NULL: no such row or column. Borrowed until the next append. */
-const char *csv_value(const Csv *c, const char *cell, int64_t repeat, const char *column);
+/* Is a row with this cell and repeat there, and what is its status? NULL: no such row, or another program has changed
+ * the file meanwhile, which the next append refuses. Borrowed until the next call. */
+const char *csv_status(Csv *c, const char *cell, int64_t repeat);
+/* Value of `column` in that row, NULL: no such row or column. Borrowed until the next call. */
+const char *csv_value(Csv *c, const char *cell, int64_t repeat, const char *column);
 /* How many pairs of cell and repeat there are; of two rows with the same pair the later counts. */
 int64_t csv_rows(const Csv *c);
 /* From now on rows are flushed to disk together, by csv_flush, instead of one by one: for rows that cost nothing to

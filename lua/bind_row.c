@@ -98,7 +98,7 @@ static int new_csv(lua_State *L) {
 
 /* csv:value(cell, repeat, column) -> text; nil: no such row */
 static int value(lua_State *L) {
-    const Csv *csv = bind_get(L, 1, BOX_CSV);
+    Csv *csv = bind_get(L, 1, BOX_CSV);
     lua_pushstring(L, csv_value(csv, luaL_checkstring(L, 2), luaL_checkinteger(L, 3), luaL_checkstring(L, 4)));
     return 1;
 }
