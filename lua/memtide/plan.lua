@@ -35,12 +35,14 @@ local function apply(experiment, options)
   return devices
 end
 
+-- Positions of the cells that are chosen by name; nil: all.
 local function choose(experiment, case)
+  if not case then return nil end
   local positions = {}
   for position = 1, experiment:count() do
-    if not case or experiment:cell(position).name:find(case, 1, true) then positions[#positions + 1] = position end
+    if experiment:cell(position).name:find(case, 1, true) then positions[#positions + 1] = position end
   end
-  if #positions == 0 then error(util.failure(('no case has "%s" in its name'):format(case or ""), "usage"), 0) end
+  if #positions == 0 then error(util.failure(('no case has "%s" in its name'):format(case), "usage"), 0) end
   return positions
 end
 
@@ -53,11 +55,11 @@ function plan.new(experiment, purpose, options)
   return self
 end
 
-function Plan:count() return #self.positions end
+function Plan:count() return self.positions and #self.positions or self.experiment:count() end
 
 -- A new object each time: a sweep of many cells need not hold them.
 function Plan:cell(k)
-  local one = self.experiment:cell(self.positions[k])
+  local one = self.experiment:cell(self.positions and self.positions[k] or k)
   one.memory = self.memory
   return one
 end

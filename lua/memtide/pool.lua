@@ -52,14 +52,22 @@ function Slot:retire()
   self.process = nil
 end
 
--- Ends in a message that says why no task can run.
+-- The worker cannot start. One that could before has lost its device: its task waits for the others, where there are
+-- any. Else no task can run, and the message says why.
 function Slot:refuse(message, code)
-  local log = self.process:log(LOG_SHOWN)
-  error(util.failure(message .. (log ~= "" and "\n" .. log or ""), code), 0)
+  local log, task, others = self.process:log(LOG_SHOWN), self.task, 0
+  for _, slot in ipairs(self.pool.slots) do others = others + (slot ~= self and not slot.gone and 1 or 0) end
+  if not self.worked or others == 0 then
+    error(util.failure(message .. (log ~= "" and "\n" .. log or ""), code), 0)
+  end
+  self:retire()
+  self.gone, self.task, self.deadline = true, nil, nil
+  table.insert(self.pool.waiting, task)
 end
 
 function Slot:feed()
-  local task = not self.pool.stopping and self.pool.hooks.next(self)
+  if self.gone or self.pool.stopping then return end
+  local task = table.remove(self.pool.waiting) or self.pool.hooks.next(self)
   if task then self:give(task) end
 end
 
@@ -79,8 +87,8 @@ end
 
 function Slot:take(message)
   if self.ready then return self:after(self.pool.hooks.hear(self.task, message)) end
-  if message.word ~= "ready" then self:refuse(message.text, message.code) end
-  self.ready = true
+  if message.word ~= "ready" then return self:refuse(message.text, message.code) end
+  self.ready, self.worked = true, true
   util.must(self.process:clear_log())
   self:give(self.task)
 end
@@ -91,7 +99,7 @@ function Slot:ended()
   local kind, what = self.process:wait(GRACE)
   local cause = {kind = self.killed or kind, what = what, seconds = self.seconds, note = self.process:note()}
   if not self.ready then
-    self:refuse(("a worker could not start: %s %s"):format(cause.kind, cause.what), "internal")
+    return self:refuse(("a worker could not start: %s %s"):format(cause.kind, cause.what), "internal")
   end
   local verdict, later = self.pool.hooks.lost(task, cause)
   self:retire()
@@ -202,7 +210,7 @@ end
 
 -- setups: the first message to each of the workers, {message, ...}; memory: most bytes of each. Runs every task.
 function pool.run(setups, memory, hooks)
-  local self = setmetatable({slots = {}, hooks = hooks}, Pool)
+  local self = setmetatable({slots = {}, waiting = {}, hooks = hooks}, Pool)
   for i, setup in ipairs(setups) do
     self.slots[i] = setmetatable({pool = self, setup = setup, memory = memory}, Slot)
   end

@@ -12,6 +12,13 @@ local FATES = {
     io.open("died", "w"):close()
     os.execute "kill -SEGV $PPID; sleep 60"
   end,
+  -- a device that fails once, and one that fails always
+  lost = function(settings)
+    local file = io.open("lost" .. settings.n, "r")
+    if file then return file:close() end
+    if settings.n == 1 then io.open("lost1", "w"):close() end
+    require "memtide.core".runtime = function() return nil, "the device is lost", "device" end
+  end,
   segv = function() os.execute "kill -SEGV $PPID; sleep 60" end,
   kill = function() os.execute "kill -KILL $PPID; sleep 60" end,
   hang = function() while true do end end,
@@ -23,7 +30,7 @@ local FATES = {
 return mt.experiment{
   name = "fates", input = {8}, classes = 4, batch = 4, warmup = 1, steps = 2,
   model = function(settings)
-    if FATES[settings.fate] then FATES[settings.fate]() end
+    if FATES[settings.fate] then FATES[settings.fate](settings) end
     return nn.Sequential{nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)}
   end,
   loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.1},
@@ -48,6 +55,9 @@ case $out in loading*fate*) result 0 "what the script prints comes once" ;; *) r
 is "$(echo "$out" | grep -c loading)" 1 "not from the workers too"
 fresh --set fate=once --set n=1
 is "$status $(statuses f.csv)" "0 ok" "a crash is tried again in a fresh worker"
+fresh --set fate=lost,none --set n=1,2
+is "$status $(statuses f.csv)" "1 ok error ok ok" "a device error is tried again in a fresh worker"
+has "$(cat f.csv)" "2nd attempt: the device is lost" "once, and the worker is replaced behind it"
 fresh --set fate=kill,none --set n=1
 has "$(cat f.csv)" "killed by SIGKILL while building: not by memtide" "a SIGKILL from elsewhere is told"
 fresh --set fate=speak,none --set n=1
