@@ -73,7 +73,7 @@ local function print_options(command)
   for _, option in ipairs(OPTIONS) do
     local letter = option[2] and "-" .. option[2] .. ", " or "    "
     local name = letter .. "--" .. option[1] .. (option[3] and " " .. option[3] or "")
-    if not command or has_option(command, option) then print(("  %-20s %s"):format(name, option[4])) end
+    if not command or has_option(command, option) then print(("  %-22s %s"):format(name, option[4])) end
   end
 end
 
