@@ -34,16 +34,17 @@ function commands.predict(experiment, options) return run_all(experiment, "predi
 -- Compiles every cell on a device that times what it can choose between; nothing is run. A cell that cannot be
 -- compiled is told and left out.
 function commands.tune(experiment, options)
-  apply(experiment, options)
-  local files, failed = {}, 0
-  for i, one in ipairs(options.cells) do
+  local cells, files, failed = plan.new(experiment, nil, options), {}, 0
+  worker.check_devices(cells.devices)
+  for k = 1, cells:count() do
+    local one = cells:cell(k)
     local name = one.values.device
     if not files[name] then
       local file, problem = util.must(cell.device(name):tune())
       if problem then options.say(problem) end
       files[name] = file
     end
-    options.say(("%d of %d: %s"):format(i, #options.cells, one.name))
+    options.say(("%d of %d: %s"):format(k, cells:count(), one.name))
     local good, problem = pcall(function() return cell.compile(cell.build(one)) end)
     if not good then
       if not util.is_failure(problem) or problem.code == "device" then error(problem, 0) end

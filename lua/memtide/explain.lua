@@ -4,7 +4,7 @@
 -- The article's rule, for any network: parameters, gradients and Adam's state at 4 bytes a number; as activations the
 -- outputs of the layers that have parameters, the last one left out; the input. Frozen parameters have no gradient and
 -- no state. Nothing of activation gradients, other layers' outputs, labels.
-local row_columns = require "memtide.row"
+local categories = require "memtide.row".categories
 local util = require "memtide.util"
 
 local explain = {}
@@ -61,7 +61,7 @@ function explain.article(cell, rows)
     if row.counted then sum.activations = sum.activations + row.activation_bytes end
   end
   sum.total = 0
-  for _, name in ipairs(row_columns.categories) do sum.total = sum.total + sum[name] end
+  for _, name in ipairs(categories) do sum.total = sum.total + sum[name] end
   return sum
 end
 
@@ -145,7 +145,7 @@ function REASONS.other() return "the loss, and rounding of every tensor to the d
 -- {name, article, step, reason} for each category, and the total.
 function explain.compare(cell, article)
   local rows, peak = {}, cell.prediction.peak
-  for i, name in ipairs(row_columns.categories) do
+  for i, name in ipairs(categories) do
     local a, s = article[name], peak.categories[name]
     rows[i] = {name = name, article = a, step = s, reason = a == s and "" or REASONS[name](cell, a, s)}
   end
