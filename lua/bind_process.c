@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -30,7 +29,6 @@
 
 #define BOX_PROCESS "memtide.Process"
 #define BOX_CHANNEL "memtide.Channel"
-#define BOX_LOCK "memtide.Lock"
 
 enum { CHANNEL_FD = 3, NOTE_FD = 4, FIRST_FREE_FD = 10, NOTE_BYTES = 128, WORKERS_MAX = 256, ARGUMENTS_MAX = 8 };
 
@@ -136,17 +134,36 @@ static void send_signal(const Process *p, int number) {
     if (p->pid > 0 && kill(-p->pid, number)) kill(p->pid, number);
 }
 
+/* Has it ended within this time? Then it was waited for, and what it left behind is gone. */
+static bool wait_for(Process *p, double seconds) {
+    double end = seconds_now() + seconds;
+    const struct timespec pause = {0, 1000000};
+    while (p->pid > 0) {
+        pid_t found = waitpid(p->pid, &p->status, WNOHANG);
+        if (found == p->pid) {
+            kill(-p->pid, SIGKILL);
+            p->pid = 0;
+        } else if ((found < 0 && errno != EINTR) || seconds_now() >= end) {
+            return false;
+        } else {
+            nanosleep(&pause, NULL);
+        }
+    }
+    return true;
+}
+
 static void release_process(void *content) {
+    enum { PATIENCE = 1 }; /* seconds: one that is stuck in a driver may never end */
     Process *p = content;
     send_signal(p, SIGKILL);
-    while (p->pid > 0 && waitpid(p->pid, &p->status, 0) < 0 && errno == EINTR) {}
+    wait_for(p, PATIENCE);
     close_fd(&p->channel);
     close_fd(&p->note);
     close_fd(&p->log);
     mem_free(p);
 }
 
-/* spawn({argument, ...}, memory) -> Process: this program with these arguments, at most `memory` bytes of data (nil: any) */
+/* spawn({argument, ...}, memory) -> Process: this program with these arguments, and at most `memory` bytes of data */
 static int spawn(lua_State *L) {
     char *arguments[ARGUMENTS_MAX + 2] = {NULL};
     char name[] = "memtide";
@@ -216,12 +233,53 @@ static int process_note(lua_State *L) {
     return 1;
 }
 
+/* ---- signals that stop a sweep */
+
+static const int CAUGHT[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+enum { CAUGHT_COUNT = sizeof CAUGHT / sizeof *CAUGHT };
+
+/* A process has one set of signal handlers, and these have nowhere else to leave what they saw. */
+static struct {
+    volatile sig_atomic_t seen; /* 0: none */
+    bool on;
+    sigset_t mask_before;
+    struct sigaction before[CAUGHT_COUNT];
+} catching;
+
+static void on_signal(int number) { catching.seen = number; }
+
+/* catch_signals(): from now on they are delivered in poll only; but for what nohup has the process ignore */
+static int catch_signals(lua_State *L) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigset_t blocked;
+    (void)L;
+    if (catching.on) return 0;
+    sigemptyset(&blocked);
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < CAUGHT_COUNT; i++) {
+        sigaction(CAUGHT[i], NULL, &catching.before[i]);
+        if (catching.before[i].sa_handler == SIG_IGN) continue;
+        sigaddset(&blocked, CAUGHT[i]);
+        sigaction(CAUGHT[i], &action, NULL);
+    }
+    sigprocmask(SIG_BLOCK, &blocked, &catching.mask_before);
+    catching.seen = 0;
+    catching.on = true;
+    return 0;
+}
+
+/* restore_signals(): they do what they did before */
+static int restore_signals(lua_State *L) {
+    (void)L;
+    if (!catching.on) return 0;
+    for (int i = 0; i < CAUGHT_COUNT; i++) sigaction(CAUGHT[i], &catching.before[i], NULL);
+    sigprocmask(SIG_SETMASK, &catching.mask_before, NULL);
+    catching.on = false;
+    return 0;
+}
+
 /* poll({Process, ...}, seconds) -> true when one has something to say or has ended, false when the time is over;
  * the name of a signal that was caught */
-static volatile sig_atomic_t caught_signal; /* a handler has nowhere else to put it */
-static sigset_t mask_before;
-static bool catching;
-
 static int poll_all(lua_State *L) {
     struct pollfd fds[WORKERS_MAX];
     luaL_checktype(L, 1, LUA_TTABLE);
@@ -236,9 +294,9 @@ static int poll_all(lua_State *L) {
     if (!(seconds > 0)) seconds = 0;
     if (seconds > 3600) seconds = 3600;
     struct timespec wait = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    int ready = ppoll(fds, (nfds_t)n, &wait, catching ? &mask_before : NULL);
-    int number = caught_signal;
-    caught_signal = 0;
+    int ready = ppoll(fds, (nfds_t)n, &wait, catching.on ? &catching.mask_before : NULL);
+    int number = catching.seen;
+    catching.seen = 0;
     lua_pushboolean(L, ready > 0);
     if (!number) return 1;
     lua_pushstring(L, sigabbrev_np(number));
@@ -263,21 +321,7 @@ static int process_hang_up(lua_State *L) {
 /* process:wait(seconds) -> "exit", status or "signal", "SEGV"; nothing: it still runs */
 static int process_wait(lua_State *L) {
     Process *p = process_at(L);
-    double end = seconds_now() + (double)luaL_checknumber(L, 2);
-    const struct timespec pause = {0, 1000000};
-    while (p->pid > 0) {
-        pid_t found = waitpid(p->pid, &p->status, WNOHANG);
-        if (found == p->pid) {
-            kill(-p->pid, SIGKILL); /* what it left behind */
-            p->pid = 0;
-        } else if (found < 0 && errno != EINTR) {
-            return fail_errno(L, "wait for a worker process", NULL);
-        } else if (seconds_now() >= end) {
-            return 0;
-        } else {
-            nanosleep(&pause, NULL);
-        }
-    }
+    if (!wait_for(p, (double)luaL_checknumber(L, 2))) return 0;
     bool killed = WIFSIGNALED(p->status);
     lua_pushstring(L, killed ? "signal" : "exit");
     if (killed) lua_pushstring(L, sigabbrev_np(WTERMSIG(p->status)));
@@ -337,42 +381,6 @@ static int save_log(lua_State *L) {
     return 1;
 }
 
-/* ---- signals that stop a sweep */
-
-static void on_signal(int number) { caught_signal = number; }
-
-static const int CAUGHT[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-enum { CAUGHT_COUNT = sizeof CAUGHT / sizeof *CAUGHT };
-static struct sigaction action_before[CAUGHT_COUNT];
-
-/* catch_signals(): from now on they are delivered in poll only */
-static int catch_signals(lua_State *L) {
-    struct sigaction action = {.sa_handler = on_signal};
-    sigset_t blocked;
-    (void)L;
-    if (catching) return 0;
-    sigemptyset(&blocked);
-    sigemptyset(&action.sa_mask);
-    for (int i = 0; i < CAUGHT_COUNT; i++) {
-        sigaddset(&blocked, CAUGHT[i]);
-        sigaction(CAUGHT[i], &action, &action_before[i]);
-    }
-    sigprocmask(SIG_BLOCK, &blocked, &mask_before);
-    caught_signal = 0;
-    catching = true;
-    return 0;
-}
-
-/* restore_signals(): they do what they did before */
-static int restore_signals(lua_State *L) {
-    (void)L;
-    if (!catching) return 0;
-    for (int i = 0; i < CAUGHT_COUNT; i++) sigaction(CAUGHT[i], &action_before[i], NULL);
-    sigprocmask(SIG_SETMASK, &mask_before, NULL);
-    catching = false;
-    return 0;
-}
-
 /* ---- in the worker */
 
 static void release_channel(void *content) { mem_free(content); }
@@ -424,56 +432,6 @@ static int channel_note(lua_State *L) {
     return 1;
 }
 
-/* ---- one sweep for each file of results */
-
-typedef struct Lock { int fd; pid_t owner; char path[]; } Lock;
-
-static void release_lock(void *content) {
-    Lock *l = content;
-    if (l->fd >= 0 && l->owner == getpid()) unlink(l->path);
-    close_fd(&l->fd);
-    mem_free(l);
-}
-
-/* 1: it is ours, 0: somebody else's, -1: no such file can be made */
-static int try_lock(Lock *l) {
-    for (;;) {
-        struct stat held, named;
-        l->fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        if (l->fd < 0) return -1;
-        if (flock(l->fd, LOCK_EX | LOCK_NB)) return errno == EWOULDBLOCK ? 0 : -1;
-        /* its holder may have removed it after it was opened here: then it locks nothing */
-        if (!fstat(l->fd, &held) && !stat(l->path, &named) && held.st_ino == named.st_ino) return 1;
-        close_fd(&l->fd);
-    }
-}
-
-/* lock(path, what) -> Lock, held until it is closed or the process ends; the file holds the holder's id */
-static int lock(lua_State *L) {
-    Err e;
-    char holder[24] = "";
-    size_t n;
-    const char *path = luaL_checklstring(L, 1, &n), *what = luaL_checkstring(L, 2);
-    Box *box = bind_new(L, BOX_LOCK, release_lock);
-    Lock *l = mem_new(sizeof *l + n + 1);
-    if (!l) return bind_error(L, "out of host memory");
-    memcpy(l->path, path, n + 1);
-    l->fd = -1;
-    box->content = l;
-    int found = try_lock(l);
-    if (found < 0) return fail_errno(L, "create", path);
-    if (!found) {
-        ssize_t got = pread(l->fd, holder, sizeof holder - 1, 0);
-        holder[got > 0 ? strcspn(holder, "\n") : 0] = '\0';
-        err_set(&e, ERR_FILE, "\"%.200s\" is in use by process %s", what, *holder ? holder : "?");
-        return bind_fail(L, &e);
-    }
-    l->owner = getpid();
-    int length = snprintf(holder, sizeof holder, "%ld\n", (long)l->owner);
-    if (ftruncate(l->fd, 0) || pwrite(l->fd, holder, (size_t)length, 0) != length) return fail_errno(L, "write", path);
-    return 1;
-}
-
 void bind_open_process(lua_State *L) {
     static const luaL_Reg of_process[] = {{"send", process_send}, {"receive", process_receive},
         {"note", process_note}, {"signal", process_signal}, {"hang_up", process_hang_up}, {"wait", process_wait},
@@ -482,9 +440,8 @@ void bind_open_process(lua_State *L) {
         {"note", channel_note}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"clock", clock_now}, {"spawn", spawn}, {"poll", poll_all},
         {"catch_signals", catch_signals}, {"restore_signals", restore_signals},
-        {"worker_channel", worker_channel}, {"lock", lock}, {NULL, NULL}};
+        {"worker_channel", worker_channel}, {NULL, NULL}};
     bind_type(L, BOX_PROCESS, of_process);
     bind_type(L, BOX_CHANNEL, of_channel);
-    bind_type(L, BOX_LOCK, NULL);
     luaL_setfuncs(L, functions, 0);
 }

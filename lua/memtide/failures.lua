@@ -29,13 +29,16 @@ function failures.attempt(n, reason)
   return ("%s attempt: %s"):format(ORDINALS[n] or n .. "th", reason)
 end
 
--- How a worker ended, cause = {kind = "signal" | "exit" | "timeout", what =, seconds =, note =} -> class, reason.
+-- How a worker ended, cause = {kind =, what =, seconds =, note =} -> class, reason.
+-- kind: "signal" (what: "SEGV"), "exit" (what: its status), "timeout", "stuck" (it cannot be ended)
 function failures.of_end(cause, host_limit)
   local during = cause.note ~= "" and " while " .. cause.note or ""
   if cause.kind == "timeout" then
     return failures.classes.timeout, ("no end after %.6g s%s"):format(cause.seconds, during)
   elseif cause.kind == "exit" then
     return failures.classes.crash, ("the worker ended with exit status %d%s"):format(cause.what, during)
+  elseif cause.kind == "stuck" then
+    return failures.classes.crash, ("the worker is stuck%s: not even SIGKILL ends it"):format(during)
   elseif cause.what == "KILL" then
     return failures.classes.killed, ("killed by SIGKILL%s: not by memtide, probably by the kernel for want of memory")
       :format(during)

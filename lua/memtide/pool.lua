@@ -7,6 +7,7 @@
 --   lost(task, cause)   the worker ended: see failures.of_end; -> the same
 --   watch(task, note)   now and then, when a terminal wants to know
 local core = require "memtide.core"
+local failures = require "memtide.failures"
 local util = require "memtide.util"
 local wire = require "memtide.wire"
 
@@ -34,7 +35,7 @@ end
 function Slot:send(message) self.process:send(wire.frame(message)) end
 
 function Slot:limit(seconds)
-  self.seconds = seconds
+  self.seconds, self.kills = seconds, 0
   self.deadline = seconds and core.clock() + seconds
 end
 
@@ -97,19 +98,21 @@ function Slot:ended()
   local task = self.task
   self.process:signal("KILL") -- if it only closed its socket
   local kind, what = self.process:wait(GRACE)
-  local cause = {kind = self.killed or kind, what = what, seconds = self.seconds, note = self.process:note()}
+  local cause = {kind = self.killed or kind or "stuck", what = what, seconds = self.seconds, note = self.process:note()}
   if not self.ready then
-    return self:refuse(("a worker could not start: %s %s"):format(cause.kind, cause.what), "internal")
+    return self:refuse("a worker could not start: " .. select(2, failures.of_end(cause)), "internal")
   end
   local verdict, later = self.pool.hooks.lost(task, cause)
   self:retire()
   self:after(verdict, later)
 end
 
+-- SIGTERM, SIGKILL, and then on without it: a process can be stuck in its driver for good.
 function Slot:check_deadline(now)
   if not self.deadline or now < self.deadline then return end
-  self.process:signal(self.killed and "KILL" or "TERM")
-  self.killed, self.deadline = "timeout", now + GRACE
+  self.killed, self.kills, self.deadline = "timeout", self.kills + 1, now + GRACE
+  if self.kills > 2 then return self:ended() end
+  self.process:signal(self.kills == 1 and "TERM" or "KILL")
 end
 
 -- What the worker said since the last look.

@@ -105,7 +105,6 @@ function HEAR.built(self, task, message)
     local state = plan.state(status, version)
     self.anew[state] = (self.anew[state] or 0) + 1
   end
-  task.wanted = true
   merge(task, message.columns)
   return {go = true}
 end
@@ -113,6 +112,7 @@ end
 function HEAR.columns(_, task, message) merge(task, message.columns) end
 
 function HEAR.done(self, task, message)
+  task.row.reason = nil -- the prediction's
   merge(task, message.columns)
   local class = failures.of_row(task.row.status, message.code, self.options.host_memory)
   if task.row.status == "ok" and task.started then

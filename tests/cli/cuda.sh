@@ -58,10 +58,19 @@ is $status 0 "out of memory is a result"
 is "$(columns small.csv status | sort | uniq -c | tr -s ' \n' ' ')" " 3 ok 3 oom " "and other cells run"
 has "$(cat small.csv)" "in one piece: $memory of its $memory bytes are free" "the row says what was free"
 
-EMULATE_FAIL=cudaLaunchKernelEx:40:700 memtide run net.lua --device cuda:0 --csv lost.csv
-is $status 69 "an illegal address ends the run"
+EMULATE_FAIL=cudaLaunchKernelEx:40:700 memtide run net.lua --device cuda:0 --csv lost.csv --in-process
+is $status 69 "an illegal address ends the run of this process"
 has "$(tail -1 lost.csv)" "cudaErrorIllegalAddress (an illegal memory access was encountered)" \
     "behind a row that says so"
 is "$(columns lost.csv status | grep -c error)" 1 "since no later cell could trust the GPU"
+
+EMULATE_FAIL=cudaLaunchKernelEx:40:700 memtide run net.lua --device cuda:0 --csv each.csv
+is "$status $(columns each.csv status | grep -c error)" "1 6" "worker processes are replaced behind it"
+is "$(grep -c '2nd attempt: .*cudaErrorIllegalAddress' each.csv)" 6 "and every cell is tried twice"
+
+memtide run net.lua --devices all --csv all.csv
+is "$status $(columns all.csv status device | sort | uniq -c | tr -s ' ')" "0  6 ok cuda:0" "--devices all finds the GPU"
+memtide run net.lua --devices cuda:0,cuda:0 --csv all.csv
+has "$err" "6 of 6 cells were in all.csv already" "two workers resume what one has done"
 
 finish

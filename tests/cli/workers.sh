@@ -142,6 +142,14 @@ has "$(cat err.txt)" "memtide: terminated; 1 of 2 cells have their rows in f.csv
 stops INT 130 ok "SIGINT too"
 stops USR1 75 "ok timeout" "SIGUSR1 lets it end, and starts no other"
 
+rm -f f.csv
+nohup "$MEMTIDE" run fates.lua --csv f.csv --set fate=none,hang --set n=1 --timeout 3s >out.txt 2>err.txt </dev/null &
+job=$!
+started
+kill -HUP $job
+wait $job
+is "$? $(statuses f.csv)" "1 ok timeout" "under nohup a sweep outlives its terminal"
+
 # ---- one sweep for each file
 rm -f f.csv
 "$MEMTIDE" run fates.lua --csv f.csv --set fate=none,hang --set n=1 >out.txt 2>err.txt </dev/null &

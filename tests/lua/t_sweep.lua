@@ -115,6 +115,7 @@ tap.is(ended{kind = "timeout", what = "TERM", seconds = 1.5, note = "x"}, "timeo
   "hang")
 tap.has(ended{kind = "signal", what = "KILL", note = "x"}, "crashed 1: killed by SIGKILL while x: not by memtide",
   "kill")
+tap.has(ended{kind = "stuck", note = "x"}, "the worker is stuck while x: not even SIGKILL ends it", "stuck")
 tap.is(failures.attempt(1, "x") .. ", " .. failures.attempt(2, "x") .. ", " .. failures.attempt(4, "x"),
   "x, 2nd attempt: x, 4th attempt: x", "attempts are told")
 

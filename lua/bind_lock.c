@@ -1,0 +1,73 @@
+/* One sweep at a time for each file of results: a file beside it that its process holds locked. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bind.h"
+#include "mem.h"
+
+#define BOX_LOCK "memtide.Lock"
+
+static int fail(lua_State *L, const char *what, const char *path) {
+    Err e;
+    err_set(&e, ERR_FILE, "cannot %s \"%.200s\": %s", what, path, strerror(errno));
+    return bind_fail(L, &e);
+}
+
+typedef struct Lock { int fd; pid_t owner; char path[]; } Lock;
+
+static void release_lock(void *content) {
+    Lock *l = content;
+    if (l->fd >= 0 && l->owner == getpid()) unlink(l->path);
+    if (l->fd >= 0) close(l->fd);
+    mem_free(l);
+}
+
+/* 1: it is ours, 0: somebody else's, -1: no such file can be made */
+static int try_lock(Lock *l) {
+    for (;;) {
+        struct stat held, named;
+        l->fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (l->fd < 0) return -1;
+        if (flock(l->fd, LOCK_EX | LOCK_NB)) return errno == EWOULDBLOCK ? 0 : -1;
+        /* its holder may have removed it after it was opened here: then it locks nothing */
+        if (!fstat(l->fd, &held) && !stat(l->path, &named) && held.st_ino == named.st_ino) return 1;
+        close(l->fd);
+    }
+}
+
+/* lock(path, what) -> Lock, held until it is closed or the process ends; the file holds the holder's id */
+static int lock(lua_State *L) {
+    Err e;
+    char holder[24] = "";
+    size_t n;
+    const char *path = luaL_checklstring(L, 1, &n), *what = luaL_checkstring(L, 2);
+    Box *box = bind_new(L, BOX_LOCK, release_lock);
+    Lock *l = mem_new(sizeof *l + n + 1);
+    if (!l) return bind_error(L, "out of host memory");
+    memcpy(l->path, path, n + 1);
+    l->fd = -1;
+    box->content = l;
+    int found = try_lock(l);
+    if (found < 0) return fail(L, "create", path);
+    if (!found) {
+        ssize_t got = pread(l->fd, holder, sizeof holder - 1, 0);
+        holder[got > 0 ? strcspn(holder, "\n") : 0] = '\0';
+        err_set(&e, ERR_FILE, "\"%.200s\" is in use by process %s", what, *holder ? holder : "?");
+        return bind_fail(L, &e);
+    }
+    l->owner = getpid();
+    int length = snprintf(holder, sizeof holder, "%ld\n", (long)l->owner);
+    if (ftruncate(l->fd, 0) || pwrite(l->fd, holder, (size_t)length, 0) != length) return fail(L, "write", path);
+    return 1;
+}
+
+void bind_open_lock(lua_State *L) {
+    static const luaL_Reg functions[] = {{"lock", lock}, {NULL, NULL}};
+    bind_type(L, BOX_LOCK, NULL);
+    luaL_setfuncs(L, functions, 0);
+}
