@@ -64,7 +64,7 @@ has "$(tail -1 lost.csv)" "cudaErrorIllegalAddress (an illegal memory access was
     "behind a row that says so"
 is "$(columns lost.csv status | grep -c error)" 1 "since no later cell could trust the GPU"
 
-EMULATE_FAIL=cudaLaunchKernelEx:40:700 memtide run net.lua --device cuda:0 --csv each.csv
+EMULATE_FAIL=cudaLaunchKernelEx:5:700 memtide run net.lua --device cuda:0 --csv each.csv
 is "$status $(columns each.csv status | grep -c error)" "1 6" "worker processes are replaced behind it"
 is "$(grep -c '2nd attempt: .*cudaErrorIllegalAddress' each.csv)" 6 "and every cell is tried twice"
 
