@@ -18,6 +18,13 @@ typedef struct DeviceInfo {
     char warning[512];     /* what is wrong with the files that plans are chosen by, or "" */
 } DeviceInfo;
 
+/* How the device is doing at the moment; -1: not known. */
+typedef struct DeviceEvidence {
+    int mhz, memory_mhz, celsius;
+    int throttle;          /* of DeviceThrottle: why the clock is lower than it could be */
+} DeviceEvidence;
+typedef enum DeviceThrottle { THROTTLE_POWER = 1, THROTTLE_THERMAL = 2, THROTTLE_BRAKE = 4 } DeviceThrottle;
+
 /* Takes a piece of text. */
 typedef void DeviceText(void *arg, const char *text);
 
@@ -63,6 +70,7 @@ typedef struct DeviceTable {
     void (*trim)(Device *); /* drops cached states; only while no program holds one */
     bool dry;          /* computes nothing: contents need not be made for it */
     size_t (*used)(Device *); /* bytes of the device that this process holds as the driver sees it; 0 = not known */
+    void (*evidence)(Device *, DeviceEvidence *); /* fills in what is known; NULL: nothing is */
 } DeviceTable;
 
 struct Device { const DeviceTable *table; };

@@ -2,8 +2,10 @@
 #include "bind.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "mem.h"
@@ -338,6 +340,15 @@ static int number(lua_State *L) {
     return 1;
 }
 
+/* switches() -> how often this process made room for others of itself, and how often it had to */
+static int switches(lua_State *L) {
+    struct rusage used;
+    if (getrusage(RUSAGE_SELF, &used)) return bind_error(L, "getrusage: %s", strerror(errno));
+    lua_pushinteger(L, used.ru_nvcsw);
+    lua_pushinteger(L, used.ru_nivcsw);
+    return 2;
+}
+
 /* exit_status("oom") -> 3 */
 static int exit_status(lua_State *L) {
     const char *name = luaL_checkstring(L, 1);
@@ -355,7 +366,8 @@ static int exit_status(lua_State *L) {
 
 int luaopen_memtide_core(lua_State *L) {
     static const luaL_Reg functions[] = {{"where", where}, {"check_options", check_options}, {"hash", hash},
-        {"isatty", is_terminal}, {"number", number}, {"exit_status", exit_status}, {NULL, NULL}};
+        {"isatty", is_terminal}, {"number", number}, {"switches", switches},
+        {"exit_status", exit_status}, {NULL, NULL}};
     luaL_newlib(L, functions);
     bind_set_string(L, "version", MT_VERSION MT_COMMIT);
     bind_type(L, BOX_TEXT, NULL);

@@ -1,4 +1,6 @@
 /* Devices for scripts. */
+#include <string.h>
+
 #include "bind.h"
 #include "device.h"
 
@@ -58,6 +60,30 @@ static int used(lua_State *L) {
     return 1;
 }
 
+static void set_known(lua_State *L, const char *name, int value) {
+    if (value >= 0) bind_set_integer(L, name, value);
+}
+
+/* device:evidence() -> {gpu_mhz, gpu_memory_mhz, gpu_celsius, gpu_throttle = "thermal brake power"}: how the device is
+ * doing now; what is not known is absent */
+static int evidence(lua_State *L) {
+    static const char *const words[] = {"power ", "thermal ", "brake "}; /* DeviceThrottle */
+    Device *device = bind_get(L, 1, BOX_DEVICE);
+    DeviceEvidence found = {-1, -1, -1, -1};
+    char text[32] = "";
+    if (device->table->evidence) device->table->evidence(device, &found);
+    lua_newtable(L);
+    set_known(L, "gpu_mhz", found.mhz);
+    set_known(L, "gpu_memory_mhz", found.memory_mhz);
+    set_known(L, "gpu_celsius", found.celsius);
+    if (found.throttle < 0) return 1;
+    for (int i = 0; i < 3; i++)
+        if (found.throttle & 1 << i) strcat(text, words[i]);
+    if (text[0]) text[strlen(text) - 1] = 0;
+    bind_set_string(L, "gpu_throttle", text);
+    return 1;
+}
+
 static void push_text(void *arg, const char *text) { lua_pushstring(arg, text); }
 
 /* device:describe() -> the text of a description file */
@@ -85,7 +111,7 @@ static int tune(lua_State *L) {
 
 void bind_open_device(lua_State *L) {
     static const luaL_Reg methods[] = {
-        {"info", info}, {"used", used}, {"describe", describe}, {"tune", tune}, {NULL, NULL}};
+        {"info", info}, {"used", used}, {"evidence", evidence}, {"describe", describe}, {"tune", tune}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"device", open_device}, {"described_devices", described}, {NULL, NULL}};
     bind_type(L, BOX_DEVICE, methods);
     luaL_setfuncs(L, functions, 0);

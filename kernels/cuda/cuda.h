@@ -120,6 +120,7 @@ void planning_warning(CudaDevice *c, char *text, size_t size);
 Nvml *nvml_open(int ordinal); /* NULL: there is none */
 void nvml_close(Nvml *n);     /* NULL is allowed, also below */
 size_t nvml_used(const Nvml *n); /* bytes of the GPU that this process holds; 0: not known */
+void nvml_evidence(const Nvml *n, DeviceEvidence *out); /* fills in what is known */
 void nvml_driver(const Nvml *n, char *text, size_t size); /* "580.95.05", or "" */
 
 #ifdef __cplusplus

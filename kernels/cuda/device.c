@@ -119,6 +119,8 @@ static int real_describe(Device *d, DeviceText *put, void *arg, Err *e) {
     return code ? code : libraries_describe((CudaDevice *)d, put, arg, e);
 }
 
+static void real_evidence(Device *d, DeviceEvidence *out) { nvml_evidence(((CudaDevice *)d)->nvml, out); }
+
 /* ---- opening and closing */
 
 void cuda_release(CudaDevice *c) {
@@ -154,7 +156,7 @@ static const DeviceTable table = {
     .host_alloc = cuda_host_alloc, .host_free = cuda_host_free, .send = cuda_send, .sent = cuda_sent,
     .start = cuda_start, .stop = cuda_stop, .elapsed = cuda_elapsed, .record = cuda_record, .recorded = cuda_recorded,
     .replay = cuda_replay, .graph_free = cuda_graph_free, .prepare = real_prepare, .run = real_run, .tune = cuda_tune,
-    .trim = cuda_trim, .used = cuda_used,
+    .trim = cuda_trim, .used = cuda_used, .evidence = real_evidence,
 };
 
 /* Why there is no GPU at all, in plain words. */

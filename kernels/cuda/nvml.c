@@ -1,5 +1,5 @@
 /* nvml.c: what only the driver's management library knows: how much of the GPU this process holds, contexts and kernels
- * included. Loaded at run time, since it comes with the driver; the few names used are written down here. */
+ * included; its clocks, its temperature, and what slows it down. Loaded at run time, since it comes with the driver; the few names used are written down here. */
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -8,7 +8,16 @@
 
 typedef void *NvmlGpu;
 typedef struct NvmlProcess { unsigned pid; unsigned long long bytes; unsigned instance, compute; } NvmlProcess;
-enum { PROCESSES = 256, NVML_OK = 0 };
+enum { PROCESSES = 256, NVML_OK = 0, CLOCK_SM = 1, CLOCK_MEMORY = 2, SENSOR_GPU = 0 };
+
+/* The driver's reasons for a low clock that say something of a measurement. */
+static const struct { unsigned long long reason; int throttle; } reasons[] = {
+    {0x04, THROTTLE_POWER},   /* the power limit */
+    {0x08, THROTTLE_BRAKE},   /* hardware slowdown: heat, power brake or current */
+    {0x20, THROTTLE_THERMAL}, /* the driver's thermal limit */
+    {0x40, THROTTLE_THERMAL}, /* the hardware's */
+    {0x80, THROTTLE_BRAKE},   /* an external power brake */
+};
 
 struct Nvml {
     void *library;
@@ -16,6 +25,9 @@ struct Nvml {
     int (*shutdown)(void);
     int (*driver)(char *text, unsigned size);
     int (*processes)(NvmlGpu, unsigned *count, NvmlProcess *);
+    int (*clock)(NvmlGpu, int kind, unsigned *mhz);       /* NULL, as the next two: this driver has it not */
+    int (*temperature)(NvmlGpu, int sensor, unsigned *celsius);
+    int (*reasons)(NvmlGpu, unsigned long long *bits);
 };
 
 /* ISO C has no cast from an object's address to a function's. */
@@ -23,6 +35,13 @@ static bool load(void *library, const char *name, void *function) {
     void *found = dlsym(library, name);
     *(void **)function = found;
     return found;
+}
+
+static void load_evidence(Nvml *n) {
+    load(n->library, "nvmlDeviceGetClockInfo", &n->clock);
+    load(n->library, "nvmlDeviceGetTemperature", &n->temperature);
+    if (!load(n->library, "nvmlDeviceGetCurrentClocksEventReasons", &n->reasons)) /* since driver 535; before: */
+        load(n->library, "nvmlDeviceGetCurrentClocksThrottleReasons", &n->reasons);
 }
 
 static bool fill(Nvml *n, const char *bus) {
@@ -35,6 +54,7 @@ static bool fill(Nvml *n, const char *bus) {
         n->shutdown = NULL;
         return false;
     }
+    load_evidence(n);
     if (init() != NVML_OK) n->shutdown = NULL;
     return n->shutdown && find(bus, &n->gpu) == NVML_OK;
 }
@@ -70,4 +90,17 @@ size_t nvml_used(const Nvml *n) {
 
 void nvml_driver(const Nvml *n, char *text, size_t size) {
     if (!n || n->driver(text, (unsigned)size) != NVML_OK) text[0] = 0;
+}
+
+void nvml_evidence(const Nvml *n, DeviceEvidence *out) {
+    unsigned found;
+    unsigned long long bits;
+    if (!n) return;
+    if (n->clock && n->clock(n->gpu, CLOCK_SM, &found) == NVML_OK) out->mhz = (int)found;
+    if (n->clock && n->clock(n->gpu, CLOCK_MEMORY, &found) == NVML_OK) out->memory_mhz = (int)found;
+    if (n->temperature && n->temperature(n->gpu, SENSOR_GPU, &found) == NVML_OK) out->celsius = (int)found;
+    if (!n->reasons || n->reasons(n->gpu, &bits) != NVML_OK) return;
+    out->throttle = 0;
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+        if (bits & reasons[i].reason) out->throttle |= reasons[i].throttle;
 }

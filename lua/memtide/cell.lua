@@ -1,5 +1,6 @@
 -- One cell of an experiment: from its settings to a network, a program, a prediction and a run.
 local core = require "memtide.core"
+local measure = require "memtide.measure"
 local nn = require "memtide.nn"
 local plain = require "memtide.plain"
 local settings = require "memtide.settings"
@@ -116,6 +117,10 @@ function cell.id(self, purpose)
     self.seed or "", self.steps or "", self.warmup or "", v.test_data and v.test_data:info().text or ""} do
     parts[#parts + 1] = tostring(item)
   end
+  for _, name in ipairs(measure.names) do
+    local value = self.experiment.base[name]
+    if value then parts[#parts + 1] = ("%s %s"):format(name, core.number(value)) end
+  end
   return core.hash(table.concat(parts, "\n"))
 end
 
@@ -188,18 +193,6 @@ local function test_accuracy(self, runtime, program)
   return right / all
 end
 
-local function steps(self, runtime, loader, progress)
-  local seconds, losses = {}, {}
-  for i = 1, self.warmup + self.steps do
-    progress(i, self.warmup + self.steps)
-    local loss, took, code = runtime:step(1, loader, i < self.warmup + self.steps)
-    if not loss then return nil, took, code end
-    losses[i] = loss
-    if i > self.warmup then seconds[#seconds + 1] = took end
-  end
-  return seconds, losses
-end
-
 local function finite(x) return x == x and x ~= math.huge and x ~= -math.huge end
 
 local function judge(self, out)
@@ -219,20 +212,25 @@ local function judge(self, out)
   return "ok"
 end
 
--- Runs the compiled cell -> {status, reason, memory, seconds, losses, accuracy}; what was not measured is absent.
+local function failed(reason, code) return {status = code == "oom" and "oom" or "error", reason = reason, code = code} end
+
+-- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy}; what was not measured is
+-- absent.
 function cell.run(self, progress)
   local v = self.values
-  local loader = util.must(cell.loader(self))
+  local device, loader = cell.device(v.device), util.must(cell.loader(self))
   local runtime, reason, code = core.runtime{programs = {self.program, self.eval}, allocator = v.allocator,
     memory = self.memory, seed = self.seed}
-  if not runtime then return {status = code == "oom" and "oom" or "error", reason = reason, code = code} end
+  if not runtime then return failed(reason, code) end
   local scope <close> = runtime
-  local seconds, losses, step_code = steps(self, runtime, loader, progress)
-  if not seconds then return {status = step_code == "oom" and "oom" or "error", reason = losses, code = step_code} end
-  local out = {memory = runtime:memory(), seconds = seconds, losses = losses,
-    device_used = cell.device(v.device):used()}
+  local run, step_reason, step_code = measure.run(self, runtime, loader, device, progress)
+  if not run then return failed(step_reason, step_code) end
+  local out = {memory = runtime:memory(), losses = run.losses, samples = run.samples, device_used = device:used()}
   out.status, out.reason = judge(self, out)
   if self.eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, self.eval) end
+  local more, more_reason, more_code = run.more()
+  if not more then return failed(more_reason, more_code) end
+  out.seconds = measure.seconds(self, run.samples)
   local closed, left = scope:finish()
   if not closed then out.status, out.reason = "error", left end
   return out

@@ -29,6 +29,7 @@ local OPTIONS = {
   {"retry", nil, "WORDS", "which rows of the file are made anew: none, all, stale, failed, or statuses (failed,stale)",
     ROWS},
   {"in-process", nil, nil, "cells in this process instead of workers: for debuggers", ROWS},
+  {"no-claims", nil, nil, "the script's claims are not judged", {run = true}},
   {"json", nil, nil, "one JSON object per row on standard output instead of the table", ROWS},
   {"passes", nil, nil, "dump: the program after each pass", {dump = true}},
   {"network", nil, nil, "dump: the layers instead of the program", {dump = true}},
@@ -58,7 +59,8 @@ local USES = {
 
 local STATUSES = [[
 Exit status: 0 done (cells that ran out of memory are results), 1 a cell ended in error, nan, a crash or a timeout,
-2 wrong usage, 3 out of device memory, 4 stopped by --max-failures, 65 a mistake in the script or a damaged file,
+2 wrong usage, 3 out of device memory, 4 stopped by --max-failures, 5 a claim
+of the script is refuted, 6 none is, but one is inconclusive, 65 a mistake in the script or a damaged file,
 66 a file cannot be opened, read or written, 69 no such device, 70 a bug in memtide, 71 out of host memory,
 75 stopped by SIGUSR1 behind the cells that ran, 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP).
 After 4, 75, 130 and 143, and after a kill, the same command goes on where it stopped.]]

@@ -1,23 +1,41 @@
 -- The commands that work on an experiment, and the list of devices.
 local cell = require "memtide.cell"
+local claims = require "memtide.claims"
 local core = require "memtide.core"
 local plan = require "memtide.plan"
 local report = require "memtide.report"
 local row = require "memtide.row"
+local samples = require "memtide.samples"
 local sweep = require "memtide.sweep"
 local util = require "memtide.util"
 local worker = require "memtide.worker"
 
 local commands = {}
 
+-- The verdicts on the script's claims, shown; their exit status.
+local function conclude(judge, options)
+  local verdicts = judge:verdicts(options.csv ~= "-" and samples.read(options.csv) or nil)
+  if options.json then
+    for _, one in ipairs(verdicts) do print(report.json(claims.values(one), claims.columns)) end
+  else
+    local put = options.csv == "-" and options.say or print
+    if options.csv ~= "-" then print() end
+    for _, line in ipairs(report.columns(claims.lines(verdicts))) do put(line) end
+  end
+  return claims.status(verdicts)
+end
+
 local function run_all(experiment, purpose, options)
+  local judge = purpose == "run" and #experiment.claims > 0 and not options.no_claims and claims.judge(experiment)
+  options.seen = judge and function(row) judge:row(row) end
   local found = sweep.run(experiment, purpose, options)
   if options.csv ~= "-" and not options.json then report.print(found.rows, found.count) end
   if found.resumed > 0 then
     local text = "%d of %d cells were in %s already; remove the file to start over"
     options.say(text:format(found.resumed, found.count, options.csv))
   end
-  return found.failed and 1 or 0
+  local claimed = judge and conclude(judge, options) or 0
+  return found.failed and 1 or claimed
 end
 
 function commands.run(experiment, options)

@@ -1,5 +1,7 @@
 -- What a script declares: mt.experiment{...} checks it and spreads it into cells, one for each row of the results.
+local claims = require "memtide.claims"
 local core = require "memtide.core"
+local measure = require "memtide.measure"
 local nn = require "memtide.nn"
 local plain = require "memtide.plain"
 local settings = require "memtide.settings"
@@ -12,7 +14,8 @@ Experiment.__index = Experiment
 -- What can be said of the whole experiment and of one case alike, beside the settings.
 local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
   "steps", "warmup", "epochs", "seed"}
-local WHOLE = {"name", "sweep", "cases", "repeats", "shuffle", "drop_last", "predict_only"}
+local WHOLE = {"name", "sweep", "cases", "claims", "repeats", "shuffle", "drop_last", "predict_only",
+  table.unpack(measure.names)}
 
 local function joined(...)
   local all = {}
@@ -47,6 +50,10 @@ local flag = rule(function(value) return type(value) == "boolean" end, "true or 
 local dataset = rule(function(value)
   return type(value) == "userdata" and tostring(value) == "memtide.Dataset (open)"
 end, "an open dataset of mt.data")
+local function number(least, most)
+  return rule(function(value) return math.type(value) and value >= least and value <= most end,
+    ("a number from %g to %g"):format(least, most))
+end
 local at_least_1 = settings.whole(1, settings.MOST)
 
 -- As settings' checks: the value, or nil and what was expected.
@@ -57,6 +64,7 @@ local RULES = {
   target = rule(is_shape, "the shape of one target, one to three whole numbers"),
   classes = at_least_1, steps = at_least_1, epochs = at_least_1, repeats = at_least_1,
   warmup = settings.whole(0, settings.MOST), seed = settings.whole(0, math.maxinteger),
+  rounds = settings.whole(1, 100), confidence = number(0.0001, 1), time_limit = number(0.001, 1e6),
   loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss()"), data = dataset, test_data = dataset,
 }
 local own = rule(function(value) return value ~= "" and plain.has_text(value) end,
@@ -167,7 +175,7 @@ function experiment.new(options)
   local where = core.where()
   local self = setmetatable({where = where, base = {}}, Experiment)
   for key, value in pairs(options) do
-    if key ~= "sweep" and key ~= "cases" then self.base[key] = check_value(where, "experiment", key, value) end
+    if key ~= "sweep" and key ~= "cases" and key ~= "claims" then self.base[key] = check_value(where, "experiment", key, value) end
   end
   for _, key in ipairs{"name", "loss"} do
     if self.base[key] == nil then util.fail_at(where, 'experiment: "%s" is missing', key) end
@@ -176,6 +184,7 @@ function experiment.new(options)
   self.cases = check_each(where, "cases", options.cases, 'a list of cases {{case = "name", ...}, ...}', check_case)
   self:check_overlap()
   self.name = self.base.name
+  self.claims = claims.check(self, options.claims, check_list)
   return self
 end
 
@@ -194,7 +203,8 @@ end
 
 -- What the command line may change: the rest is what the script is about.
 local function check_settable(self, key)
-  local known = joined(settings.names, {"seed", "steps", "warmup", "epochs", "repeats"}, self:own_keys())
+  local known = joined(settings.names, {"seed", "steps", "warmup", "epochs", "repeats"}, measure.names,
+    self:own_keys())
   for _, settable in ipairs(known) do if settable == key then return end end
   local nearest = not RULES[key] and util.nearest(key, known)
   util.fail_at("", '--set: unknown setting "%s"%s', key, nearest and ('; did you mean "%s"?'):format(nearest)

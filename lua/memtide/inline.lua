@@ -16,6 +16,7 @@ function inline.run(cells, hooks)
       built = function(columns) return hooks.hear(task, {word = "built", columns = columns}).go end,
       skipped = function() hooks.hear(task, {word = "skipped"}) end,
       columns = function(columns) hooks.hear(task, {word = "columns", columns = columns}) end,
+      samples = function(list) hooks.hear(task, {word = "samples", list = list}) end,
       done = function(columns, code, unbuilt)
         lost = code == "device" and columns.reason
         local _, record = hooks.hear(task, {word = "done", columns = columns, code = code, unbuilt = unbuilt})

@@ -48,7 +48,8 @@ end
 -- A clock's noise need not fill a column.
 local function six_digits(x) return tonumber(("%.6g"):format(x)) end
 
-local function time_columns(out, seconds, batch)
+-- Of the seconds of steps of `batch` samples.
+function row.time_columns(out, seconds, batch)
   local sorted = table.move(seconds, 1, #seconds, 1, {})
   table.sort(sorted)
   local median = util.quantile(sorted, 0.5)
@@ -65,7 +66,7 @@ function row.measured(self, found)
   out.device_used_bytes = found.device_used
   if found.device_used then out.untracked_bytes = found.device_used - found.memory.held end
   peak_columns(out, found.memory.peak)
-  time_columns(out, found.seconds, self.values.batch * self.values.accumulate)
+  row.time_columns(out, found.seconds, self.values.batch * self.values.accumulate)
   out.loss_first, out.loss_last = found.losses[1], found.losses[#found.losses]
   out.test_accuracy = found.accuracy
   return out

@@ -1,5 +1,6 @@
--- Where a sweep's rows go: a CSV file or standard output, and logs of cells beside the file. One sweep at a time.
+-- Where a sweep's rows go: a CSV file or standard output; samples and logs of cells beside the file. One sweep at a time.
 local core = require "memtide.core"
+local samples = require "memtide.samples"
 local util = require "memtide.util"
 
 local store = {}
@@ -22,6 +23,12 @@ function store.open(own_columns, purpose, options)
     self.say(("%s: an incomplete last line was moved to %s.torn"):format(self.path, self.path))
   end
   self.before = self.file:rows() -- that an earlier run left
+  if purpose == "run" then
+    self.samples, torn = samples.open(self.path)
+    if torn then
+      self.say(("%s: an incomplete last line was moved to %s.torn"):format(self.samples.path, self.samples.path))
+    end
+  end
   if purpose == "predict" then self.file:flush_late() end
   return self
 end
@@ -54,6 +61,9 @@ function Store:append(values)
   error(util.failure(message, code), 0)
 end
 
+-- What was timed in a visit of a cell: see samples.lua.
+function Store:append_samples(visit, list) if self.samples then self.samples:append(visit, list) end end
+
 -- The log of a worker's cell as a file beside the rows; its path. Without rows in a file it goes to standard error.
 function Store:keep_log(process, values)
   local header = ("cell %s: %s\n%s: %s\n\n"):format(values.cell, values.case, values.status, values.reason or "")
@@ -70,8 +80,9 @@ function Store:flush() if self.file then util.must(self.file:flush()) end end
 
 function Store:close()
   if self.file then self.file:close() end
+  if self.samples then self.samples:close() end
   if self.lock then self.lock:close() end
-  self.file, self.lock = nil, nil
+  self.file, self.samples, self.lock = nil, nil, nil
 end
 Store.__close = Store.close
 

@@ -7,6 +7,7 @@ local pace = require "memtide.pace"
 local plan = require "memtide.plan"
 local pool = require "memtide.pool"
 local report = require "memtide.report"
+local rounds = require "memtide.rounds"
 local row = require "memtide.row"
 local store = require "memtide.store"
 local util = require "memtide.util"
@@ -24,6 +25,7 @@ local function merge(task, columns) for column, value in pairs(columns) do task.
 
 local function show(self, task)
   if task.k <= SHOWN then self.shown[task.k] = report.summary(task.row) end
+  if self.options.seen then self.options.seen(task.row) end
   if self.options.json then io.stdout:write(report.json(task.row, self.store.columns), "\n") end
 end
 
@@ -101,7 +103,7 @@ function HEAR.built(self, task, message)
     task.row = self.store:read(id, number)
     return {go = false}
   end
-  if status and task.attempt == 1 then
+  if status and task.attempt == 1 and self.rounds.round == 1 then
     local state = plan.state(status, version)
     self.anew[state] = (self.anew[state] or 0) + 1
   end
@@ -111,12 +113,31 @@ end
 
 function HEAR.columns(_, task, message) merge(task, message.columns) end
 
+function HEAR.samples(_, task, message) task.samples = message.list end
+
+-- Keeps what was timed in the visit; returns whether the cell needs another one.
+local function keep_samples(self, task)
+  local list, r = task.samples, task.row
+  if not list then return false end
+  self.store:append_samples({cell = r.cell, ["repeat"] = r["repeat"], round = self.rounds:number(r),
+    version = r.version, started_at = r.started_at}, list)
+  if not self.rounds.holds or r.status ~= "ok" then return false end
+  local seconds = self.rounds:visited(task.k, r, list, task.begun)
+  if seconds then row.time_columns(r, seconds, r.effective_batch) end
+  return not seconds
+end
+
 function HEAR.done(self, task, message)
   task.row.reason = nil -- the prediction's
   merge(task, message.columns)
   local class = failures.of_row(task.row.status, message.code, self.options.host_memory)
   if task.row.status == "ok" and task.started then
     self.pace:learn(task.values, core.clock() - task.started)
+  end
+  if keep_samples(self, task) then
+    release_held(self)
+    keep_log(self, task)
+    return "done"
   end
   return conclude(self, task, class, message.unbuilt)
 end
@@ -164,11 +185,10 @@ local function has_died(self, task)
 end
 
 local function next_task(self, device)
-  while self.k < self.plan:count() do
-    self.k = self.k + 1
-    local one = self.plan:cell(self.k)
-    local task = {k = self.k, name = one.name, values = one.values, attempt = 1, row = {},
-      request = {k = self.k, device = device}, limit = self.pace:limit(one.values)}
+  for k in function() return self.rounds:next() end do
+    local one = self.plan:cell(k)
+    local task = {k = k, name = one.name, values = one.values, attempt = 1, row = {}, begun = core.clock(),
+      request = {k = k, device = device}, limit = self.pace:limit(one.values)}
     self.progress.begin(task.k, task.name)
     if not has_died(self, task) then return task end
     HEAR.skipped(self, task)
@@ -235,9 +255,10 @@ function sweep.run(experiment, purpose, options)
   find_devices(options)
   local cells = plan.new(experiment, purpose, options)
   local rows <close> = store.open(experiment:own_axes(), purpose, options)
-  local self = setmetatable({plan = cells, store = rows, options = options, k = 0, shown = {}, held = {}, anew = {},
+  local self = setmetatable({plan = cells, store = rows, options = options, shown = {}, held = {}, anew = {},
     resumed = 0, recorded = 0, in_a_row = 0, pace = pace.new(options.timeout),
-    progress = report.progress(cells:count(), options)}, Sweep)
+    progress = report.progress(cells:count(), options),
+    rounds = rounds.new(experiment, purpose, cells:count(), rows.file and options.csv)}, Sweep)
   local good, problem = pcall(run_all, self)
   self.progress.finish()
   if not good then raise(self, problem) end

@@ -39,6 +39,7 @@ local function compute(self, purpose, tell)
   if purpose ~= "run" then return predicted end
   tell.columns(predicted)
   local found = cell.run(self, function(i, n) tell.note("running step", i, n) end)
+  if found.samples then tell.samples(found.samples) end
   return row.measured(self, found), found.code
 end
 
@@ -54,6 +55,7 @@ end
 --   note(text, i, n)       what is being done now, step i of n
 --   built(columns)         what the cell is; false back: it is not wanted, there is a row already
 --   columns(columns)       more of its columns
+--   samples(list)          what was timed, see samples.lua
 --   skipped()              it was not wanted
 --   done(columns, code, unbuilt)   the rest of them; what went wrong; whether there was no network
 function worker.run(cells, k, device, tell)
@@ -84,7 +86,7 @@ end
 --   a cell       {k, device}
 --   what it is   {word = "built", columns}, answered by {go = true or false}
 --   no row       {word = "skipped"}
---   its row      {word = "columns", columns} ... {word = "done", columns, code, unbuilt}
+--   its row      {word = "columns", columns}, {word = "samples", list} ... {word = "done", columns, code, unbuilt}
 
 -- The next message; nil: the parent has ended.
 local function listener(channel)
@@ -125,6 +127,7 @@ local function teller(channel, listen)
     end,
     skipped = function() send{word = "skipped"} end,
     columns = function(columns) send{word = "columns", columns = columns} end,
+    samples = function(list) send{word = "samples", list = list} end,
     done = function(columns, code, unbuilt) send{word = "done", columns = columns, code = code, unbuilt = unbuilt} end,
   }
 end

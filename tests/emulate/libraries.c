@@ -34,6 +34,12 @@ size_t nvml_used(const Nvml *n) {
     return 0;
 }
 
+/* A GPU at its highest clock: 1 MHz. */
+void nvml_evidence(const Nvml *n, DeviceEvidence *out) {
+    (void)n;
+    *out = (DeviceEvidence){.mhz = 1, .memory_mhz = 1, .celsius = 20, .throttle = THROTTLE_POWER};
+}
+
 void nvml_driver(const Nvml *n, char *text, size_t size) {
     (void)n;
     snprintf(text, size, "emulated");
