@@ -1,5 +1,6 @@
 -- The command line: what was asked for, help, exit statuses, and errors as one line on stderr.
 local commands = require "memtide.commands"
+local compare = require "memtide.compare"
 local core = require "memtide.core"
 local plan = require "memtide.plan"
 local script = require "memtide.script"
@@ -8,7 +9,7 @@ local worker = require "memtide.worker"
 
 -- ---- options: {name, letter, argument, text, commands that have it (all: nil)}; without an argument it is a switch
 
-local ROWS = {run = true, predict = true}
+local ROWS, SHOWS = {run = true, predict = true}, {run = true, predict = true, compare = true}
 local CELLS = {run = true, predict = true, explain = true, dump = true, tune = true}
 local OPTIONS = {
   {"device", nil, "D", "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)",
@@ -30,7 +31,7 @@ local OPTIONS = {
     ROWS},
   {"in-process", nil, nil, "cells in this process instead of workers: for debuggers", ROWS},
   {"no-claims", nil, nil, "the script's claims are not judged", {run = true}},
-  {"json", nil, nil, "one JSON object per row on standard output instead of the table", ROWS},
+  {"json", nil, nil, "one JSON object per row on standard output instead of the table", SHOWS},
   {"passes", nil, nil, "dump: the program after each pass", {dump = true}},
   {"network", nil, nil, "dump: the layers instead of the program", {dump = true}},
   {"plan", nil, nil, "dump: where every buffer lies, and the ledger at the peak", {dump = true}},
@@ -53,6 +54,7 @@ local USES = {
   {"explain", "SCRIPT [-- ARGS]", "the memory of the first cell by hand: a row per layer, totals per category"},
   {"dump", "SCRIPT [-- ARGS]", "the step program of the first cell as text"},
   {"tune", "SCRIPT [-- ARGS]", "times what a GPU's libraries can choose between, for every op of the cells"},
+  {"compare", "A.csv B.csv", "the cells of two files that did the same work: ratios of time and memory"},
   {"devices", "", "what is here, and what is missing and why"},
   {"help", "[COMMAND]", "this text"},
 }
@@ -219,6 +221,10 @@ local function run_command(name, arguments, state)
   check_options(name, options)
   if name == "help" then return help(options.words[1]) end
   if name == "devices" then return commands.devices(options) end
+  if name == "compare" then
+    if #options.words ~= 2 then usage("compare: expected two files of results, found %d", #options.words) end
+    return compare.main(options.words[1], options.words[2], options)
+  end
   if #options.words ~= 1 then
     usage("%s: expected one script, found %d (its own arguments stand behind --)", name, #options.words)
   end
