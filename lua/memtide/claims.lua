@@ -233,7 +233,7 @@ end
 
 local function band_text(band)
   if band.open then return ("< %g"):format(band.high) end
-  return band.low == band.high and ("%g"):format(band.low) or ("%.4g to %.4g"):format(band.low, band.high)
+  return band.low == band.high and ("%g"):format(band.low) or ("%.6g to %.6g"):format(band.low, band.high)
 end
 
 -- As lines of columns, for report.columns.

@@ -260,6 +260,16 @@ local function only(file, rows, names)
   for _, row in ipairs(rows) do print("  " .. table.concat(words(row, names), ", ")) end
 end
 
+-- What is the same in all of a file's rows, and not joined on
+local function title(letter, file, labels, rows)
+  local parts, differ = {}, set_of(varying(rows, labels))
+  for _, name in ipairs(append(append({}, labels), {"version"})) do
+    local value = rows[1] and rows[1][name] or ""
+    if value ~= "" and not differ[name] then parts[#parts + 1] = ("%s %s"):format(name, value) end
+  end
+  print(("%s: %s%s"):format(letter, file.path, #parts > 0 and ", " .. table.concat(parts, ", ") or ""))
+end
+
 -- The columns of the JSON objects beside the names
 local function json_values(one, names, labels)
   local values, columns = {}, {}
@@ -287,12 +297,14 @@ function compare.main(path_a, path_b, options)
   local a, b = load(path_a, options.say), load(path_b, options.say)
   local joined = join(a, b)
   local names = names_of(joined, append(append({}, a.rows), b.rows))
-  local labels = {varying(rows_of(joined, "one"), joined.labels[1]), varying(rows_of(joined, "other"), joined.labels[2])}
+  local ones, others = rows_of(joined, "one"), rows_of(joined, "other")
+  local labels = {varying(ones, joined.labels[1]), varying(others, joined.labels[2])}
   if options.json then
     for _, one in ipairs(joined.pairs) do print(report.json(json_values(one, names, labels))) end
     return joined.pairs[1] and 0 or 1
   end
-  print(("A: %s\nB: %s"):format(a.path, b.path))
+  title("A", a, joined.labels[1], ones)
+  title("B", b, joined.labels[2], others)
   local lines = {header(names, labels)}
   for i, one in ipairs(joined.pairs) do lines[i + 1] = line_of(one, names, labels) end
   if joined.pairs[1] then for _, line in ipairs(report.columns(lines)) do print(line) end end

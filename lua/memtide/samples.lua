@@ -59,7 +59,7 @@ function samples.open(path)
   local self = setmetatable({path = samples.path(path)}, File)
   local torn = not ends_in_line(self.path) and repair(self.path)
   local file <close> = io.open(self.path, "rb")
-  local header = file and file:read("L")
+  local header = file and file:read(#HEADER)
   if header and header ~= HEADER then
     csv.damaged(self.path, 1, "these are not the columns of samples: expected %s", HEADER:gsub("\n", ""))
   end

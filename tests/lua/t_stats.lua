@@ -1,0 +1,148 @@
+-- Medians and their intervals against what tables of the binomial distribution say; orders; pace.
+local tap = dofile "tests/tap.lua"
+local evidence = require "memtide.evidence"
+local measure = require "memtide.measure"
+local rounds = require "memtide.rounds"
+local samples = require "memtide.samples"
+local stats = require "memtide.stats"
+
+-- ---- ranks: n, the rank k of 95 %; P(X < k) of n throws of a coin is at most 2.5 %, P(X <= k) more
+for _, known in ipairs{{6, 1}, {8, 1}, {9, 2}, {10, 2}, {12, 3}, {15, 4}, {20, 6}, {25, 8}, {30, 10}, {50, 18},
+  {100, 40}} do
+  tap.is(stats.rank(known[1]), known[2], ("the interval of %d values starts at rank %d"):format(known[1], known[2]))
+end
+tap.is(stats.rank(5), nil, "five values are too few for 95 %")
+tap.is(stats.rank(5, 0.9), 1, "and enough for 90 %")
+tap.is(stats.rank(8, 0.99), 1, "eight are enough for 99 %")
+tap.is(stats.rank(7, 0.99), nil, "seven are not")
+tap.is(stats.rank(5000), 2431, "many values: 2500 - 1.96 sqrt(5000) / 2")
+
+local function fact(n) return n < 2 and 1 or n * fact(n - 1) end
+for n = 6, 18 do
+  local k, below, upto = stats.rank(n), 0, 0
+  for i = 0, k do
+    local p = fact(n) // (fact(i) * fact(n - i)) / 2 ^ n
+    upto = upto + p
+    if i < k then below = upto end
+  end
+  tap.ok(below <= 0.025 and upto > 0.025, ("rank %d of %d by counting"):format(k, n))
+end
+
+-- ---- intervals
+local function upto(n)
+  local out = {}
+  for i = 1, n do out[i] = n + 1 - i end
+  return out
+end
+local ten = stats.interval{upto(10)}
+tap.is(("%g %g %g"):format(ten.median, ten.low, ten.high), "5.5 2 9", "the interval of 1 to 10")
+tap.near(stats.half_width(ten), 3.5 / 5.5, 1e-12, "its half width in parts of the median")
+tap.is(stats.interval{upto(5)}.low, nil, "five values have a median only")
+tap.is(stats.interval{{}, {}}, nil, "no values, nothing")
+local spread = {}
+for r = 1, 6 do spread[r] = {r, r, r, r, r, r, r, r, r, r} end
+local found = stats.interval(spread)
+tap.is(("%g %g"):format(found.low, found.high), "1 6", "rounds that differ widen the interval")
+
+-- how often the interval holds the median of what was drawn from: uniform in 0 to 1, of which it is 1/2
+local random, held = stats.random(7), 0
+for _ = 1, 2000 do
+  local values = {}
+  for i = 1, 20 do values[i] = random(1000000) / 1e6 end
+  local one = stats.interval{values}
+  if one.low <= 0.5 and 0.5 <= one.high then held = held + 1 end
+end
+tap.ok(held >= 1880 and held <= 1960, ("95.9 %% of intervals hold the median: %d of 2000"):format(held))
+
+-- ---- ratios
+local r = stats.ratio(stats.exact(1), stats.exact(4))
+tap.is(("%g %g %g"):format(r.median, r.low, r.high), "0.25 0.25 0.25", "a ratio of exact values is exact")
+r = stats.ratio({median = 2, low = 1, high = 4}, stats.exact(1))
+tap.near(r.low, 1, 1e-12, "over an exact value, the interval is the other's")
+tap.near(r.high, 4, 1e-12, "on both sides")
+r = stats.ratio({median = 1, low = math.exp(-3), high = math.exp(3)}, {median = 1, low = math.exp(-4), high = math.exp(4)})
+tap.near(math.log(r.high), 5, 1e-12, "distances add up as the sides of a right angle: 3 and 4 give 5")
+tap.is(stats.ratio(stats.exact(1), stats.exact(0)), nil, "there is no ratio to 0")
+tap.is(stats.ratio({median = 1}, stats.exact(2)).low, nil, "nor an interval without one")
+local inside = 0
+for _ = 1, 500 do
+  local a, b = {}, {}
+  for i = 1, 15 do a[i], b[i] = 1 + random(1000) / 1000, 2 + random(2000) / 1000 end
+  local one = stats.ratio(stats.interval{a}, stats.interval{b})
+  if one.low <= 0.5 and 0.5 <= one.high then inside = inside + 1 end
+end
+tap.ok(inside >= 470, ("at least 94 %% of the ratio's intervals hold the ratio: %d of 500"):format(inside))
+
+-- ---- orders
+local list = {1, 2, 3, 4, 5, 6, 7, 8}
+tap.is(table.concat(stats.shuffled(list, 3)), table.concat(stats.shuffled(list, 3)), "a seed is an order")
+tap.ok(table.concat(stats.shuffled(list, 3)) ~= table.concat(stats.shuffled(list, 4)), "another one, another")
+tap.is(table.concat(stats.sorted(stats.shuffled(list, 5))), "12345678", "of the same things")
+tap.is(table.concat(list), "12345678", "which are left as they were")
+local first = {0, 0, 0}
+for seed = 1, 3000 do first[stats.shuffled({1, 2, 3}, seed)[1]] = first[stats.shuffled({1, 2, 3}, seed)[1]] + 1 end
+tap.ok(math.min(table.unpack(first)) > 900, "each comes first as often as the others: " .. table.concat(first, " "))
+
+-- ---- pace
+local function timed(...)
+  local out = {}
+  for i, seconds in ipairs{...} do out[i] = {step = i, seconds = seconds, flag = ""} end
+  return out
+end
+tap.is(measure.warm(timed(1, 1, 1, 1, 1, 1), 0), 0, "a steady pace from the first step on")
+tap.is(measure.warm(timed(1, 1, 1, 1, 1), 0), nil, "is not seen in five steps")
+tap.is(measure.warm(timed(9, 5, 2, 1, 1, 1, 1, 1, 1), 0), 2, "two slow steps are warm-up: the third is one of three")
+tap.is(measure.warm(timed(9, 1, 1, 1, 1, 1, 1, 1, 1), 2), 2, "the script's warm-up is the least")
+tap.is(measure.warm(timed(9, 8, 7, 6, 5, 4, 3, 2, 1), 0), nil, "a pace that rises all the time is not steady")
+
+-- ---- which samples count
+local function flagged(...)
+  local out = timed(1, 2, 3, 4)
+  for i, flag in ipairs{...} do out[i].flag = flag end
+  return table.concat(samples.counted(out), " ")
+end
+tap.is(flagged("warmup"), "2 3 4", "the warm-up does not count")
+tap.is(flagged("warmup", "steal"), "3 4", "nor does what was disturbed")
+tap.is(flagged("warmup", "steal", "preempted"), "2 3 4", "unless most of it was")
+
+local quiet = {seconds = 0.1, preempted = 2, steal_ms = 0, cpu_mhz = 3000, gpu_mhz = 1900, gpu_throttle = "power"}
+local best = {cpu_mhz = 3500, gpu_mhz = 1980}
+tap.is(evidence.flag(quiet, best), "", "a quiet moment, also at the power limit")
+local function with(name, value)
+  local sample = setmetatable({}, {__index = quiet})
+  sample[name] = value
+  return evidence.flag(sample, best)
+end
+tap.is(with("preempted", 3), "preempted", "more than 20 preemptions a second")
+tap.is(with("steal_ms", 10), "steal", "time that the host took")
+tap.is(with("cpu_mhz", 2700), "cpu_clock", "a low clock")
+tap.is(with("gpu_mhz", 1500), "gpu_clock", "of the GPU")
+tap.is(with("gpu_throttle", "power thermal brake"), "thermal brake", "heat and brakes")
+tap.is(evidence.steal_ms("cpu  1 2 3 4 5 6 7 8 9 10"), 80, "steal is the eighth number, in hundredths of a second")
+tap.is(evidence.steal_ms("cpu  1 2 3"), nil, "or is not known")
+
+-- ---- rounds
+local plain = rounds.new({base = {}}, "run", 3)
+tap.is(("%s %s %s %s"):format(plain:next(), plain:next(), plain:next(), plain:next()), "1 2 3 nil", "one visit each")
+local function visits(base, noise)
+  local order, self, random2 = {}, rounds.new({base = base}, "run", 3), stats.random(1)
+  for k in function() return self:next() end do
+    order[#order + 1] = k
+    local row, seconds = {cell = "c" .. k, ["repeat"] = 1, version = "v"}, {}
+    for i = 1, 4 do seconds[i] = 1 + (k == 2 and noise or 0) * random2(1000) / 1000 end
+    self:visited(k, row, timed(table.unpack(seconds)), require "memtide.core".clock())
+  end
+  return order
+end
+local order = visits({rounds = 3, seed = 1}, 0)
+tap.is(#order, 9, "three rounds are three visits of each")
+for i = 1, 9, 3 do
+  tap.is(table.concat(stats.sorted{order[i], order[i + 1], order[i + 2]}), "123", "in every round each cell once")
+end
+tap.is(table.concat(order), table.concat(visits({rounds = 3, seed = 1}, 0)), "in the order of the seed")
+tap.is(#visits({confidence = 0.02}, 0), 6, "eight equal times are sure")
+local noisy, of = visits({confidence = 0.1}, 1), {0, 0, 0}
+for _, k in ipairs(noisy) do of[k] = of[k] + 1 end
+tap.ok(of[1] == 2 and of[3] == 2 and of[2] > 4, "only the noisy cell is visited on: " .. table.concat(of, " "))
+tap.is(#visits({confidence = 0.0001, time_limit = 1e-9}, 1), 3, "until its time is up")
+tap.done()
