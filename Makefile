@@ -152,7 +152,7 @@ test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) ## run every test (TAP, by
 	$(Q)BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
 
 run: all ## the article's comparison on this machine: experiments/article.lua
-	$(BUILD)/memtide run experiments/article.lua
+	$(BUILD)/memtide run experiments/article.lua || case $$? in 5|6) ;; *) exit 1; esac # a claim refuted is a result
 
 deps: ## install the Debian packages that are needed (or say which, where that is not allowed)
 	@missing=$$(for p in $(DEPS); do \

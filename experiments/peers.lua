@@ -1,5 +1,5 @@
 -- The networks that are also measured in PyTorch: experiments/peers/pytorch.py --like peers.csv runs these rows there,
--- and experiments/peers/join.py sets the two side by side.
+-- and memtide compare peers.csv pytorch.csv sets the two side by side.
 local mt = require "memtide"
 local nn = mt.nn
 

@@ -212,7 +212,9 @@ local function judge(self, out)
   return "ok"
 end
 
-local function failed(reason, code) return {status = code == "oom" and "oom" or "error", reason = reason, code = code} end
+local function failed(reason, code)
+  return {status = code == "oom" and "oom" or "error", reason = reason, code = code}
+end
 
 -- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy}; what was not measured is
 -- absent.

@@ -9,10 +9,12 @@ local util = require "memtide.util"
 
 local compare = {}
 
--- What makes two rows the same work; and what only says where or how it was done: rows are joined on such a column only
--- if the two files have a value of it in common.
-local WORK = {"model", "batch", "accumulate", "effective_batch", "precision", "checkpoint", "inplace", "mode", "optimizer"}
-local HOW = {"experiment", "case", "device", "allocator", "workspace_limit", "graph"}
+-- What makes two rows the same work; what they are called; and what only says where and how it was done. Rows are joined
+-- on a name if the two files have one in common, and on how if they have the same values of it.
+local WORK = {"model", "batch", "accumulate", "effective_batch", "precision", "checkpoint", "inplace", "mode",
+  "optimizer"}
+local NAMES = {"experiment", "case"}
+local HOW = {"device", "allocator", "workspace_limit", "graph"}
 local NEEDED = {"cell", "repeat", "status", "reason", "peak_bytes", "reserved_bytes", "step_ms", "version"}
 
 -- ---- reading
@@ -25,15 +27,30 @@ end
 
 local memtides = set_of(util.must(core.row{}):columns())
 
--- {path, name, columns, rows, samples}; of several rows of one cell and repeat the last one counts.
+local function text_of(row, columns)
+  local words = {}
+  for _, name in ipairs(columns) do words[#words + 1] = row[name] end
+  return table.concat(words, "\0")
+end
+
+-- Of several rows of one cell and repeat the last one counts. Another program's rows have no id, but settings.
+local function latest(rows, has, own)
+  local out, at, names = {}, {}, {"cell", "repeat"}
+  for _, list in ipairs{WORK, HOW, own} do
+    for _, name in ipairs(list) do if has[name] then names[#names + 1] = name end end
+  end
+  for _, row in ipairs(rows) do
+    local key = text_of(row, names)
+    at[key] = at[key] or #out + 1
+    out[at[key]] = row
+  end
+  return out
+end
+
+-- {path, has = set of columns, own = the script's own columns, rows, samples}
 local function load(path, say)
-  local rows, by_key = {}, {}
-  local columns, torn = csv.read(path, function(row)
-    local key = ("%s %s"):format(row.cell, row["repeat"])
-    -- another program's rows have no id
-    local at = row.cell ~= "" and row.cell and by_key[key] or #rows + 1
-    rows[at], by_key[key] = row, at
-  end)
+  local rows = {}
+  local columns, torn = csv.read(path, function(row) rows[#rows + 1] = row end)
   local has = set_of(columns)
   for _, list in ipairs{WORK, NEEDED} do
     for _, name in ipairs(list) do
@@ -43,7 +60,7 @@ local function load(path, say)
   if torn then say(("%s: the last line is incomplete, and left out"):format(path)) end
   local own = {}
   for _, name in ipairs(columns) do if not memtides[name] then own[#own + 1] = name end end
-  return {path = path, has = has, own = own, rows = rows, samples = samples.read(path)}
+  return {path = path, has = has, own = own, rows = latest(rows, has, own), samples = samples.read(path)}
 end
 
 -- ---- joining
@@ -60,11 +77,20 @@ local function have_common(a, b, column)
   return false
 end
 
+local function have_equal(a, b, column)
+  local of_a, of_b = values_of(a, column), values_of(b, column)
+  for value in pairs(of_a) do if not of_b[value] then return false end end
+  for value in pairs(of_b) do if not of_a[value] then return false end end
+  return true
+end
+
 -- The columns that rows are joined on
 local function keys_of(a, b)
   local keys = table.move(WORK, 1, #WORK, 1, {})
-  for _, name in ipairs(HOW) do
-    if a.has[name] and b.has[name] and have_common(a, b, name) then keys[#keys + 1] = name end
+  for _, rule in ipairs{{NAMES, have_common}, {HOW, have_equal}} do
+    for _, name in ipairs(rule[1]) do
+      if a.has[name] and b.has[name] and rule[2](a, b, name) then keys[#keys + 1] = name end
+    end
   end
   for _, name in ipairs(a.own) do if b.has[name] then keys[#keys + 1] = name end end
   return keys
@@ -76,18 +102,10 @@ local function labels_of(file, keys)
   local is_key, labels = set_of(keys), {}
   for _, list in ipairs{HOW, file.own} do
     for _, name in ipairs(list) do
-      if file.has[name] and not is_key[name] and name ~= "case" and name ~= "experiment" then
-        labels[#labels + 1] = name
-      end
+      if file.has[name] and not is_key[name] then labels[#labels + 1] = name end
     end
   end
   return labels
-end
-
-local function text_of(row, columns)
-  local words = {}
-  for _, name in ipairs(columns) do words[#words + 1] = row[name] end
-  return table.concat(words, "\0")
 end
 
 -- {{key, first row, groups = {{label, rows}, ...}}, ...} in the order of the file

@@ -17,6 +17,8 @@ local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "da
 local WHOLE = {"name", "sweep", "cases", "claims", "repeats", "shuffle", "drop_last", "predict_only",
   table.unpack(measure.names)}
 
+local LISTS = {sweep = true, cases = true, claims = true} -- each checked in its own way
+
 local function joined(...)
   local all = {}
   for _, list in ipairs{...} do for _, item in ipairs(list) do all[#all + 1] = item end end
@@ -175,7 +177,7 @@ function experiment.new(options)
   local where = core.where()
   local self = setmetatable({where = where, base = {}}, Experiment)
   for key, value in pairs(options) do
-    if key ~= "sweep" and key ~= "cases" and key ~= "claims" then self.base[key] = check_value(where, "experiment", key, value) end
+    if not LISTS[key] then self.base[key] = check_value(where, "experiment", key, value) end
   end
   for _, key in ipairs{"name", "loss"} do
     if self.base[key] == nil then util.fail_at(where, 'experiment: "%s" is missing', key) end

@@ -62,8 +62,8 @@ local function new_take(runtime, loader, seen)
   end
 end
 
--- The run: {samples, losses, more()}, or nil, reason, code. more() makes the further steps, if any, and returns true, or
--- nil, reason, code.
+-- The run: {samples, losses, more()}, or nil, reason, code. more() makes the further steps, if any, and returns true,
+-- or nil, reason, code.
 function measure.run(self, runtime, loader, device, progress)
   local list, losses, all = {}, {}, self.warmup + self.steps
   local take = new_take(runtime, loader, evidence.new(device))

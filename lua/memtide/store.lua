@@ -1,4 +1,5 @@
--- Where a sweep's rows go: a CSV file or standard output; samples and logs of cells beside the file. One sweep at a time.
+-- Where a sweep's rows go: a CSV file or standard output; samples and logs of cells beside the file. One sweep at a
+-- time.
 local core = require "memtide.core"
 local samples = require "memtide.samples"
 local util = require "memtide.util"

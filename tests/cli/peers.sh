@@ -1,4 +1,4 @@
-# The PyTorch side of the comparisons: its rows are memtide's, and join sets the two side by side. What needs PyTorch is
+# The PyTorch side of the comparisons: its rows are memtide's, and compare sets the two side by side. What needs PyTorch is
 # done where a python3 has it.
 . tests/tap.sh
 PEERS=$ROOT/experiments/peers
@@ -21,7 +21,7 @@ is $? 0 "none that fails"
 
 if ! command -v python3 >/dev/null; then
     count=$((count + 1))
-    echo "ok $count - join and pytorch.py # SKIP no python3"
+    echo "ok $count - compare and pytorch.py # SKIP no python3"
     finish
 fi
 
@@ -37,7 +37,7 @@ memtide predict "$ROOT/experiments/peers.lua" --csv predicted.csv
 is "$(sed -n '1!p' predicted.csv | cut -d, -f5 | uniq | tr '\n' ' ')" \
     "$(PYTHONPATH=$PEERS python3 -c 'from networks import NETWORKS; print(*NETWORKS)') " "the networks have equal names"
 
-# ---- join
+# ---- compare
 cat >make.py <<'END2'
 from rows import Writer, columns, read
 header, rows = read("predicted.csv")
@@ -52,20 +52,15 @@ ours.append({**vgg, "status": "oom", "step_ms": 1})
 theirs.append({**vgg, "engine": "eager", "step_ms": 1})
 END2
 PYTHONPATH=$PEERS python3 make.py
-python3 "$PEERS/join.py" ours.csv theirs.csv >joined.md
-is $? 0 "join"
-line() { grep -F "$1" joined.md | tr -s ' '; }
-is "$(line "theirs eager")" "| mlp | 256 | 1 | fp32 | none | train | ours | theirs eager | 2 (1..4) | 6 \
-| 3.00 (1.50..6.00) | 1.0 | 4.0 | 0.25 | 0.50 |" "medians, ranges and ratios"
-has "$(line "theirs compile")" "| 1.50 (0.75..3.00) |" "a line for each engine"
-has "$(cat joined.md)" "ours.csv: 0 of 1 settings have no partner; 1 rows have another status" "what is left over"
-has "$(cat joined.md)" "theirs.csv: 1 of 2 settings have no partner" "on both sides"
-python3 "$PEERS/join.py" predicted.csv axis.csv >nothing.md
-is $? 1 "nothing in common"
-echo "a,b" >other.csv
-python3 "$PEERS/join.py" ours.csv other.csv 2>err.txt
-is $? 1 "another file"
-has "$(cat err.txt)" "other.csv: not a CSV of memtide: no column experiment" "is refused"
+memtide compare ours.csv theirs.csv
+is $status 0 "compare"
+line() { echo "$out" | grep -F "$1" | tr -s ' '; }
+is "$(line eager | grep mlp)" "mlp precision=fp32 eager 2 6 3.000 (1.500..6.000) 1.0 4.0 4.000 1.0 2.0 2.000" \
+    "medians, ranges and ratios"
+has "$(line compile)" " 1.500 (0.750..3.000) " "a line for each engine"
+is "$(line vgg16)" "vgg16 precision=fp32 eager oom ok" "a status that is not ok in one of them"
+memtide compare predicted.csv axis.csv
+is $status 1 "nothing in common"
 
 # ---- PyTorch itself
 for python in python3 /usr/bin/python3 none; do
@@ -96,7 +91,7 @@ is "$near" 1 "both losses begin near log 10"
 cp pt.csv before.csv
 pytorch
 is "$(cmp pt.csv before.csv && echo same)" same "a second run adds nothing"
-python3 "$PEERS/join.py" mt.csv pt.csv >joined.md
-is $? 0 "the two are joined"
-has "$(cat joined.md)" "| mlp | 4 | 1 | fp32 | none | train | mt | pt eager |" "on their settings"
+memtide compare mt.csv pt.csv
+is $status 0 "the two are compared"
+has "$(echo "$out" | tr -s ' ')" "precision=fp32 false eager " "on their settings"
 finish

@@ -60,7 +60,8 @@ tap.is(("%g %g %g"):format(r.median, r.low, r.high), "0.25 0.25 0.25", "a ratio 
 r = stats.ratio({median = 2, low = 1, high = 4}, stats.exact(1))
 tap.near(r.low, 1, 1e-12, "over an exact value, the interval is the other's")
 tap.near(r.high, 4, 1e-12, "on both sides")
-r = stats.ratio({median = 1, low = math.exp(-3), high = math.exp(3)}, {median = 1, low = math.exp(-4), high = math.exp(4)})
+local function around_1(x) return {median = 1, low = math.exp(-x), high = math.exp(x)} end
+r = stats.ratio(around_1(3), around_1(4))
 tap.near(math.log(r.high), 5, 1e-12, "distances add up as the sides of a right angle: 3 and 4 give 5")
 tap.is(stats.ratio(stats.exact(1), stats.exact(0)), nil, "there is no ratio to 0")
 tap.is(stats.ratio({median = 1}, stats.exact(2)).low, nil, "nor an interval without one")
