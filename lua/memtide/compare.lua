@@ -9,8 +9,8 @@ local util = require "memtide.util"
 
 local compare = {}
 
--- What makes two rows the same work; what they are called; and what only says where and how it was done. Rows are joined
--- on a name if the two files have one in common, and on how if they have the same values of it.
+-- What makes two rows the same work; what they are called; and what only says where and how it was done. Rows are
+-- joined on a name if the two files have one in common, and on how if they have the same values of it.
 local WORK = {"model", "batch", "accumulate", "effective_batch", "precision", "checkpoint", "inplace", "mode",
   "optimizer"}
 local NAMES = {"experiment", "case"}

@@ -27,7 +27,8 @@ memtide run net.lua --csv cpu.csv
 memtide run net.lua --device cuda:0 --csv gpu.csv
 is $status 0 "an experiment runs"
 is "$(columns gpu.csv status device_name | sort | uniq -c | tr -s ' ')" " 6 ok emulated CUDA device" "on the GPU"
-is "$(sed 1d gpu.samples.csv | cut -d, -f14-17 | sort -u)" "1,1,20,power" "its clocks, heat and throttle reasons are in the samples"
+is "$(sed 1d gpu.samples.csv | cut -d, -f14-17 | sort -u)" "1,1,20,power" \
+    "its clocks, heat and throttle reasons are in the samples"
 is "$(columns gpu.csv predicted_peak_bytes)" "$(columns gpu.csv peak_bytes)" "every prediction is what was measured"
 is "$(columns gpu.csv reserved_bytes untracked_bytes | awk '$2 != 0')" "" "and nothing is held beside"
 columns cpu.csv loss_last >cpu.txt

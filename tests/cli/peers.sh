@@ -1,5 +1,5 @@
-# The PyTorch side of the comparisons: its rows are memtide's, and compare sets the two side by side. What needs PyTorch is
-# done where a python3 has it.
+# The PyTorch side of the comparisons: its rows are memtide's, and compare sets the two side by side. What needs PyTorch
+# is done where a python3 has it.
 . tests/tap.sh
 PEERS=$ROOT/experiments/peers
 export PYTHONDONTWRITEBYTECODE=1
