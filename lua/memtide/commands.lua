@@ -27,7 +27,7 @@ end
 
 local function run_all(experiment, purpose, options)
   local judge = purpose == "run" and #experiment.claims > 0 and not options.no_claims and claims.judge(experiment)
-  options.seen = judge and function(row) judge:row(row) end
+  options.seen = judge and function(values) judge:row(values) end
   local found = sweep.run(experiment, purpose, options)
   if options.csv ~= "-" and not options.json then report.print(found.rows, found.count) end
   if found.resumed > 0 then
