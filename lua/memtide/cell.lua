@@ -77,7 +77,7 @@ function cell.build(self)
   end
   local model = model_of(self)
   self.network = nn.network(model, v.loss, {v.batch, table.unpack(input)})
-  self.model_name = v.model_name or model.kind
+  self.model_name = v.model_name or model.title or model.kind
   local _, frozen = self.network:parameters()
   if frozen > 0 then self.model_name = ("%s (%d frozen)"):format(self.model_name, frozen) end
   local _, output = self.network:shapes()

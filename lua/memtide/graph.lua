@@ -75,7 +75,7 @@ functions.reshape = functions.view
 
 -- What a layer's table has, or a graph's
 local RESERVED = {}
-for name in ("kind where options text frozen tied names places from result children order forward freeze unfreeze")
+for name in ("kind title where options text frozen tied names places from result children order forward freeze unfreeze")
   :gmatch "%a+" do RESERVED[name] = true end
 
 local function check_name(name)

@@ -15,7 +15,7 @@ local function is_loss(value) return getmetatable(value) == Loss end
 -- The tree as PyTorch prints it: of a graph the children that have names, each once.
 function Layer.__tostring(layer)
   if #layer == 0 then return specs.show(layer) end
-  local lines = {layer.kind .. "("}
+  local lines = {(layer.title or layer.kind) .. "("}
   for i, child in ipairs(layer) do
     local name = layer.names and layer.names[i] or tostring(i - 1)
     if not name:find "#" then
