@@ -28,6 +28,8 @@ const char *tensor_type_name(TensorType t) { return types[t].name; }
 
 DType tensor_type_as(TensorType t) { return types[t].as; }
 
+size_t tensor_type_size(TensorType t) { return types[t].bits / 8; }
+
 TensorType tensor_type_of(DType t) {
     static const TensorType of[] = {[DT_F32] = TENSOR_F32, [DT_BF16] = TENSOR_BF16, [DT_F16] = TENSOR_F16,
         [DT_I32] = TENSOR_I32, [DT_U8] = TENSOR_U8};

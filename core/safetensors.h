@@ -31,6 +31,7 @@ typedef enum TensorType {
 } TensorType;
 const char *tensor_type_name(TensorType t);
 DType tensor_type_as(TensorType t); /* the last column; DT_COUNT: bytes only */
+size_t tensor_type_size(TensorType t); /* bytes of an element; 0 where it has fewer than 8 bits */
 TensorType tensor_type_of(DType t);
 
 typedef struct Tensor {
@@ -60,7 +61,7 @@ int safetensors_read(Safetensors *s, const Tensor *t, DType as, void *values, Er
 int safetensors_read_bytes(Safetensors *s, const Tensor *t, void *bytes, Err *e);
 
 /* ---- writing */
-typedef struct TensorEntry { const char *name; DType type; Shape shape; } TensorEntry;
+typedef struct TensorEntry { const char *name; TensorType type; Shape shape; } TensorEntry;
 /* Puts the bytes of entry `i` at `bytes`, in PyTorch's order. */
 typedef int TensorFill(void *arg, int i, void *bytes, Err *e);
 /* Writes a file of `n` tensors with other names each. The same content gives the same bytes: tensors lie ordered by

@@ -82,7 +82,7 @@ static void put_metadata(Text *t, const Pair *pairs, int n) {
 static void put_tensor(Text *t, const Placed *p, size_t begin) {
     const Shape *s = &p->entry->shape;
     text_string(t, p->entry->name);
-    text_format(t, ":{\"dtype\":\"%s\",\"shape\":[", tensor_type_name(tensor_type_of(p->entry->type)));
+    text_format(t, ":{\"dtype\":\"%s\",\"shape\":[", tensor_type_name(p->entry->type));
     for (int i = 0; i < s->rank; i++) text_format(t, "%s%" PRId64, i ? "," : "", s->dim[i]);
     text_format(t, "],\"data_offsets\":[%zu,%zu]}", begin, begin + p->bytes);
 }
@@ -112,7 +112,7 @@ static int put_header(Writer *w, const Pair *metadata, int n_metadata, Err *e) {
 
 static int by_place(const void *a, const void *b) {
     const TensorEntry *x = ((const Placed *)a)->entry, *y = ((const Placed *)b)->entry;
-    size_t x_size = dtype_size(x->type), y_size = dtype_size(y->type);
+    size_t x_size = tensor_type_size(x->type), y_size = tensor_type_size(y->type);
     return x_size != y_size ? (x_size > y_size ? -1 : 1) : strcmp(x->name, y->name);
 }
 
@@ -123,7 +123,7 @@ static int place(Writer *w, const TensorEntry *entries, Err *e) {
         int64_t count;
         int code = shape_count(&entries[i].shape, &count, e);
         if (code) return code;
-        w->placed[i] = (Placed){&entries[i], i, (size_t)count * dtype_size(entries[i].type)};
+        w->placed[i] = (Placed){&entries[i], i, (size_t)count * tensor_type_size(entries[i].type)};
         w->largest = max_size(w->largest, w->placed[i].bytes);
     }
     qsort(w->placed, (size_t)w->n, sizeof *w->placed, by_place);

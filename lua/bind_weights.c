@@ -113,10 +113,25 @@ static int read_tensor(lua_State *L) {
 
 typedef struct Saving { Runtime *r; const int *buffer; bool stored; } Saving;
 
+/* As PyTorch has them: all numbers in fp32, whole ones in 64 bits. */
+static TensorType portable_type(DType type) { return dtype_is_float(type) ? TENSOR_F32 : TENSOR_I64; }
+
+static void widen(void *values, int64_t n) {
+    for (int64_t i = n; i-- > 0;) {
+        int32_t narrow;
+        memcpy(&narrow, (char *)values + 4 * i, sizeof narrow);
+        int64_t wide = narrow;
+        memcpy((char *)values + 8 * i, &wide, sizeof wide);
+    }
+}
+
 static int fill(void *arg, int i, void *bytes, Err *e) {
     const Saving *s = arg;
     if (s->stored) return runtime_read_bytes(s->r, s->buffer[i], bytes, e);
-    return runtime_read(s->r, 0, runtime_persistent(s->r, s->buffer[i])->name, bytes, e);
+    const Buf *b = runtime_persistent(s->r, s->buffer[i]);
+    int code = runtime_read(s->r, 0, b->name, bytes, e);
+    if (!code && portable_type(b->dtype) == TENSOR_I64) widen(bytes, shape_elements(&b->shape));
+    return code;
 }
 
 /* The list of texts at `index` as pairs; they stay in the list. */
@@ -133,7 +148,7 @@ static Pair *pairs_at(lua_State *L, int index, int *n) {
 }
 
 /* save_tensors(runtime, path, {name, number, name, number, ...}, {key, text, ...}, stored) -> true: persistent buffers
- * under these names; stored: in their own types, otherwise in fp32 (whole numbers: int32) */
+ * under these names; stored: in their own types, otherwise in fp32 and 64-bit whole numbers */
 static int save_tensors(lua_State *L) {
     Err e;
     int n_metadata;
@@ -149,8 +164,8 @@ static int save_tensors(lua_State *L) {
         lua_rawgeti(L, 3, 2 * i + 2);
         buffer[i] = buffer_at(L, s.r, -1);
         const Buf *b = runtime_persistent(s.r, buffer[i]);
-        bool as_is = s.stored || !dtype_is_float(b->dtype);
-        entries[i] = (TensorEntry){bind_text_at(L, -2, "name"), as_is ? b->dtype : DT_F32, b->shape};
+        TensorType type = s.stored ? tensor_type_of(b->dtype) : portable_type(b->dtype);
+        entries[i] = (TensorEntry){bind_text_at(L, -2, "name"), type, b->shape};
         lua_pop(L, 2);
     }
     s.buffer = buffer;

@@ -9,7 +9,8 @@ import sys
 import torch
 from torch import nn
 
-TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64,
+         "I64": torch.int64}
 
 
 def read(path):
@@ -28,7 +29,7 @@ def write(path, tensors):
     names = {dtype: name for name, dtype in TYPES.items()}
     header, data = {}, b""
     for name, t in tensors.items():
-        raw = bytes(t.contiguous().view(torch.uint8).flatten().tolist())
+        raw = bytes(t.contiguous().reshape(-1).view(torch.uint8).tolist())
         header[name] = {"dtype": names[t.dtype], "shape": list(t.shape), "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header).encode()
@@ -70,4 +71,5 @@ def main(folder):
         save_outputs(net.float(), f"{folder}/torch_{name}.txt")
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])

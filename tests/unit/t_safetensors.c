@@ -177,13 +177,13 @@ static void test_odd_files(void) {
 
 /* ---- writing */
 
-static const TensorEntry entries[] = {{"b.u8", DT_U8, {1, {3, 1, 1, 1}}}, {"a.f32", DT_F32, {2, {2, 3, 1, 1}}},
-    {"h\n\"\xe2\x82\xac", DT_F16, {1, {5, 1, 1, 1}}}, {"A.i32", DT_I32, {0, {1, 1, 1, 1}}}};
+static const TensorEntry entries[] = {{"b.u8", TENSOR_U8, {1, {3, 1, 1, 1}}}, {"a.f32", TENSOR_F32, {2, {2, 3, 1, 1}}},
+    {"h\n\"\xe2\x82\xac", TENSOR_F16, {1, {5, 1, 1, 1}}}, {"A.i32", TENSOR_I32, {0, {1, 1, 1, 1}}}};
 static const Pair pairs[] = {{"z", "last \\ \x01"}, {"a", ""}};
 
 static int fill(void *arg, int i, void *bytes, Err *err) {
     if (arg && i == *(int *)arg) return err_set(err, ERR_DEVICE, "no values");
-    for (size_t k = 0; k < (size_t)shape_elements(&entries[i].shape) * dtype_size(entries[i].type); k++)
+    for (size_t k = 0; k < (size_t)shape_elements(&entries[i].shape) * tensor_type_size(entries[i].type); k++)
         ((unsigned char *)bytes)[k] = (unsigned char)(10 * i + (int)k);
     return OK;
 }
@@ -228,7 +228,7 @@ static void test_write(void) {
         const TensorEntry *entry = &entries[index_of[i]];
         unsigned char found[32] = {0}, expected[32] = {0};
         fill(NULL, index_of[i], expected, NULL);
-        ok(t && t->begin == begin && t->type == tensor_type_of(entry->type) &&
+        ok(t && t->begin == begin && t->type == entry->type &&
            !safetensors_check_shape(s, t, &entry->shape, &e) && !safetensors_read_bytes(s, t, found, &e) &&
            !memcmp(found, expected, sizeof found), "tensor %d is as it was", i);
         begin += t ? t->bytes : 0;
