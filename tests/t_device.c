@@ -32,6 +32,7 @@ static const Net nets[] = {
     {"images to images", "Sequential{Conv2d(16, 64, 3, padding=1) ReLU Residual{Conv2d(64, 64, 1)} Dropout(0.1)}",
      "BCEWithLogitsLoss", S4(2, 16, 9, 11)},
     {"norms", NET_NORMS, "CrossEntropyLoss", S4(3, 3, 12, 12)},
+    {"sequence", NET_SEQUENCE, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
     {"words", NET_WORDS, "CrossEntropyLoss", S2(2, 6)},
     {"rows", "Sequential{Conv2d(3, 37, 3, padding=1) LeakyReLU Flatten}", "CrossEntropyLoss", S4(3, 3, 5, 9)},
 };

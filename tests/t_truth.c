@@ -224,7 +224,7 @@ int main(void) {
     network_free(net);
     net = net_new(NET_SEQUENCE, "CrossEntropyLoss", shape3(3, 5, 6), &e);
     if (ok(net != NULL, "a network for sequences builds")) {
-        combinations(net);
+        combinations(net, 7);
         evaluation(net);
     }
     network_free(net);

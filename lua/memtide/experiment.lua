@@ -186,7 +186,7 @@ function experiment.new(options)
   self.cases = check_each(where, "cases", options.cases, 'a list of cases {{case = "name", ...}, ...}', check_case)
   self:check_overlap()
   self.name = self.base.name
-  self.claims = claims.check(self, options.claims, axes.check_list)
+  self.claims = claims.check(self, options.claims, check_list)
   return self
 end
 

@@ -9,8 +9,9 @@ local ORDER = {
   "compile checkpoint", "runtime runtime_private",
 }
 -- Files whose level is another's: data readers, allocators, parts of a unit.
-local PART_OF = {data_file = "data_private", data_images = "data_private", data_npy = "data_private",
-  alloc_planned = "alloc", alloc_caching = "alloc", alloc_direct = "alloc", device_dry = "device",
+local PART_OF = {data_bytes = "data_private", data_file = "data_private", data_images = "data_private",
+  data_npy = "data_private", alloc_planned = "alloc", alloc_caching = "alloc", alloc_direct = "alloc",
+  device_dry = "device",
   network_dump = "layer", network = "layer", lower = "layer", program_check = "program", program_dump = "program",
   op_cost = "program", predict = "runtime", runtime_io = "runtime_private", runtime_step = "runtime_private",
   placement = "passes", plan_search = "plan", safetensors_write = "safetensors"}

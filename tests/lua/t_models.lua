@@ -118,8 +118,10 @@ end
 
 -- ---- names
 local function names(model, input)
-  local list = {}
-  for i, param in ipairs(assert(core.network(model, nil, input)):params()) do list[i] = param.name end
+  local list, network = {}, assert(core.network(model, nil, input))
+  for _, some in ipairs{network:params(), network:buffers()} do
+    for _, param in ipairs(some) do list[#list + 1] = param.name end
+  end
   return "\n" .. table.concat(list, "\n") .. "\n"
 end
 
