@@ -50,7 +50,7 @@ EMULATE_FAIL=cudaGraphInstantiate:2:2 memtide run net.lua --device cuda:0 --csv 
 is "$(columns graph.csv status | grep -c oom)" 1 "no memory for a step's graph is a result, too"
 has "$(grep oom graph.csv)" "making a graph of the step" "that says so"
 is "$(columns graph.csv precision accumulate loss_last | grep -cxFf gpu.txt)" 5 "the others have their losses"
-EMULATE_FAIL=cudaGraphInstantiate:2:801 memtide run net.lua --device cuda:0 --csv refused.csv
+EMULATE_FAIL=cudaGraphInstantiate:2:801 memtide run net.lua --in-process --device cuda:0 --csv refused.csv
 is $status 69 "a step that cannot be made a graph ends the run"
 has "$(tail -1 refused.csv)" "making a graph of the step: cudaErrorNotSupported" "behind a row that says so"
 

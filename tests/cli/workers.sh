@@ -166,7 +166,7 @@ is "$status $(statuses f.csv)" "0 ok ok" "one that was killed holds nothing"
 # ---- a full disk
 if ( ulimit -f 0 ) 2>/dev/null; then
     fresh --set fate=none --set n=1,2
-    ln -s /dev/null f.samples.csv # the rows are what fails
+    ln -sf /dev/null f.samples.csv # the rows are what fails
     (
         ulimit -f 2 # of 512 or 1024 bytes
         trap '' XFSZ
