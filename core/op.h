@@ -53,6 +53,7 @@ typedef struct LinearAttr { ActAttr fused; int32_t tf32; } LinearAttr;
 typedef struct DropAttr { float p; uint32_t id; int32_t inplace, channels; } DropAttr; /* channels: whole ones */
 typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum; } LossAttr; /* sum: reduction = "sum" */
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
+typedef struct SquareAttr { int32_t first; } SquareAttr; /* the first gradient of a step: the sum starts with it */
 typedef struct ScalerAttr { float growth, backoff; int32_t interval; } ScalerAttr;
 
 /* time is dimension 1 of (N, T, F) with batch_first, else dimension 0; reverse: the last step comes first */
@@ -83,6 +84,7 @@ typedef union Attr {
     UpsampleAttr upsample;
     LossAttr loss;
     OptimAttr optim;
+    SquareAttr square;
     ScalerAttr scaler;
 } Attr;
 

@@ -99,7 +99,15 @@ typedef struct OptimRule {
     float lr, momentum, dampening, weight_decay; /* SGD; weight_decay also Adam (L2) and AdamW (decoupled) */
     float beta1, beta2, eps;                     /* Adam, AdamW */
     int nesterov, decoupled;
+    float clip_norm;                             /* most that the norm of all gradients may be; 0: anything */
 } OptimRule;
+
+/* What gradients are multiplied by: `unscale`, and what torch's clip_grad_norm_ adds to it. square: of the norm of all
+ * gradients before that. */
+MT_FN float clip_factor(const OptimRule *o, float unscale, float square) {
+    float norm = sqrtf(square) * unscale;
+    return o->clip_norm > 0.0f && norm + 1e-6f > o->clip_norm ? unscale * (o->clip_norm / (norm + 1e-6f)) : unscale;
+}
 
 /* w: weight, g: gradient, *v: momentum buffer; `first` is the first update, which starts the buffer without
  * dampening */

@@ -77,9 +77,11 @@ typedef struct Program {
     int micro_batches; /* how often the body runs in a step */
     int input, target, output, loss; /* buffers; target and loss may be NO_BUF (evaluation without a loss) */
     int state;         /* the StepState buffer, NO_BUF until a pass needs one (program_state) */
+    int lr;            /* the learning rate (fp32), where it can change between steps, else NO_BUF (pass update) */
     int calls;         /* how many micro-batches dropout has drawn for, NO_BUF without dropout (program_calls) */
     bool graph;        /* a run may record the step and replay it (a setting) */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
+    float first_lr;    /* what lr starts with */
     float first_scale; /* the loss scale that a run starts with (set by the update pass) */
     bool failed;       /* host memory ran out while it was built: program_check reports it */
 } Program;

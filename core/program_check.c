@@ -237,7 +237,7 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_rnn_dx: return rnn_fits(b, in[2], in[3], a, in[5], op->attr.rnn.mode) && (!y || same_elements(b, y));
     case OP_attention: return attention_fits(a, y, out[1], &op->attr.attention);
     case OP_attention_dx: return attention_fits(b, a, in[3], &op->attr.attention) && same_elements(b, y);
-    case OP_sgd: case OP_adam: return same_elements(a, y);
+    case OP_sgd: case OP_adam: return same_elements(a, y) && (!in[2] || in[2]->dtype == DT_F32);
     default: return true;
     }
 }

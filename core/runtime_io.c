@@ -55,8 +55,10 @@ int runtime_first_values(Runtime *r, Err *e) {
     for (int i = 0; i < r->n_loaded && !code; i++) {
         const Loaded *l = &r->loaded[i];
         StepState first = {l->p->first_scale, 0, 0, 0};
-        if (l->p->state == NO_BUF) continue;
-        code = r->device->table->upload(r->device, runtime_data(r, l, l->p->state), &first, sizeof first, e);
+        if (l->p->state != NO_BUF)
+            code = r->device->table->upload(r->device, runtime_data(r, l, l->p->state), &first, sizeof first, e);
+        if (!code && l->p->lr != NO_BUF)
+            code = r->device->table->upload(r->device, runtime_data(r, l, l->p->lr), &l->p->first_lr, sizeof(float), e);
     }
     return code;
 }

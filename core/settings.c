@@ -46,9 +46,12 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     n.kind = (OptimKind)kind;
     r->lr = (float)options_float(options, "lr");
     r->weight_decay = (float)options_float(options, "weight_decay");
+    r->clip_norm = (float)options_float(options, "clip_norm");
     if (!(r->lr >= 0)) return err_set(e, ERR_SCRIPT, "lr must not be negative, found %g", (double)r->lr);
     if (!(r->weight_decay >= 0))
         return err_set(e, ERR_SCRIPT, "weight_decay must not be negative, found %g", (double)r->weight_decay);
+    if (!(r->clip_norm >= 0))
+        return err_set(e, ERR_SCRIPT, "clip_norm must not be negative, found %g", (double)r->clip_norm);
     if (kind == OPTIM_SGD) {
         r->momentum = (float)options_float(options, "momentum");
         r->dampening = (float)options_float(options, "dampening");

@@ -47,10 +47,10 @@ typedef enum Checkpoint {
 /* marked: where a layer says inplace = true */
 typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
-#define OPTIMIZERS(X)                                                                                      \
-    X(SGD,   "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false") \
-    X(Adam,  "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0")                  \
-    X(AdamW, "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01")
+#define OPTIMIZERS(X)                                                                                                        \
+    X(SGD,   "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false clip_norm:float=0") \
+    X(Adam,  "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 clip_norm:float=0")                  \
+    X(AdamW, "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01 clip_norm:float=0")
 
 typedef enum OptimKind {
 #define X(name, spec) OPTIM_##name,
@@ -77,6 +77,7 @@ typedef struct Settings {
     size_t workspace_limit;  /* bytes that a library may ask for one op */
     bool graph;              /* record the step and replay it, where device and allocator allow it */
     Optimizer optimizer;
+    bool scheduled;          /* the learning rate is a buffer "lr", which can be written between steps */
     ScalerAttr scaler;       /* growth 2, backoff 0.5, interval 2000 */
     float loss_scale;        /* initial: 65536 */
     bool keep_output, keep_gradients; /* to look at them after a step */

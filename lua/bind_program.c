@@ -95,6 +95,7 @@ static void set_loss_scale(lua_State *L, Settings *s) { s->loss_scale = (float)l
 static void set_growth_interval(lua_State *L, Settings *s) {
     s->scaler.interval = (int32_t)whole(L, "growth_interval", 1);
 }
+static void set_scheduled(lua_State *L, Settings *s) { s->scheduled = lua_toboolean(L, -1); }
 static void set_no_loss(lua_State *L, Settings *s) { s->no_loss = lua_toboolean(L, -1); }
 static void set_keep_output(lua_State *L, Settings *s) { s->keep_output = lua_toboolean(L, -1); }
 static void set_keep_gradients(lua_State *L, Settings *s) { s->keep_gradients = lua_toboolean(L, -1); }
@@ -104,7 +105,7 @@ static const struct { const char *key; void (*set)(lua_State *, Settings *); } s
     {"inplace", set_inplace}, {"mode", set_mode}, {"allocator", set_allocator}, {"workspace_limit", set_workspace},
     {"graph", set_graph}, {"optimizer", set_optimizer},
     {"loss_scale", set_loss_scale}, {"growth_interval", set_growth_interval}, {"no_loss", set_no_loss},
-    {"keep_output", set_keep_output}, {"keep_gradients", set_keep_gradients},
+    {"scheduled", set_scheduled}, {"keep_output", set_keep_output}, {"keep_gradients", set_keep_gradients},
 };
 
 static Settings settings_from(lua_State *L, int index) {

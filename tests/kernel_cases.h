@@ -23,7 +23,7 @@ typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
 static FillFn fill_batches, fill_variance, fill_indices;
-static FillFn fill_calls, fill_coarse, fill_positions, fill_labels, fill_probabilities, fill_squares, fill_infinity;
+static FillFn fill_norm, fill_calls, fill_coarse, fill_positions, fill_labels, fill_probabilities, fill_squares, fill_infinity;
 
 static const OpTest op_tests[] = {
     {OP_act, "fx", "fx", NULL},
@@ -73,8 +73,9 @@ static const OpTest op_tests[] = {
     {OP_accumulate, "fx", "gx", NULL},
     {OP_grad_check, "fx", "s1", fill_infinity},
     {OP_step_begin, "", "s1", NULL},
-    {OP_sgd, "fx s1", "fx gx wx", NULL},
-    {OP_adam, "fx s1", "fx gx gx wx", fill_squares},
+    {OP_grad_square, "fx", "w1", NULL},
+    {OP_sgd, "fx s1 w1 w1", "fx gx wx", fill_norm},
+    {OP_adam, "fx s1 w1 w1", "fx gx gx wx", fill_squares},
     {OP_scale_update, "", "s1", NULL},
 };
 
@@ -123,6 +124,9 @@ static const OpTest op_tests[] = {
     {text ", no scaler", OP_##op##_dx, .x = shape, NO_STATE, __VA_ARGS__}
 /*                 lr momentum dampening decay beta1 beta2 eps nesterov decoupled */
 #define RULE(...) .attr.optim = {{__VA_ARGS__}}
+#define PLAIN_IN (1 << 2 | 1 << 3) /* no learning rate that changes, no norm */
+#define SGD_CLIPPED(most) .attr = {.optim = {.rule = {.momentum = 0.9f, .weight_decay = 0.1f, .clip_norm = most}}}
+#define ADAM_CLIPPED(most) .attr = {.optim = {.rule = {.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .clip_norm = most}}}
 #define SGD_PLAIN RULE(0.1f, 0, 0, 0, 0, 0, 0, 0, 0)
 #define SGD_FULL RULE(0.1f, 0.9f, 0.3f, 0.01f, 0, 0, 0, 0, 0)
 #define SGD_NESTEROV RULE(0.1f, 0.9f, 0, 0.01f, 0, 0, 0, 1, 0)
@@ -246,16 +250,22 @@ static const Case cases[] = {
     {"finite", OP_grad_check, .x = BIG, SCALED}, {"infinity", OP_grad_check, .x = BIG, SCALED, .infinity_at = 20000},
     {"NaN", OP_grad_check, .x = ONE, SCALED, .infinity_at = -1},
     {"step", OP_step_begin, .x = ONE, SCALED}, {"overflow", OP_step_begin, .x = ONE, .state = {1024, 3, 1, 5}},
-    {"plain", OP_sgd, .x = BIG, SGD_PLAIN, .absent_in = 1 << 1, .absent_out = 6},
-    {"plain, scaler, master", OP_sgd, .x = ODD, SGD_PLAIN, SCALED, .absent_out = 2},
-    {"without a state", OP_sgd, .x = BIG, SGD_NESTEROV, .absent_in = 1 << 1, .absent_out = 4},
+    {"first", OP_grad_square, .x = BIG, .attr = {.square = {1}}}, {"later", OP_grad_square, .x = ODD},
+    {"plain", OP_sgd, .x = BIG, SGD_PLAIN, .absent_in = PLAIN_IN | 1 << 1, .absent_out = 6},
+    {"clipped", OP_sgd, .x = ODD, SGD_CLIPPED(0.5f), SCALED}, {"not clipped", OP_sgd, .x = BIG, SGD_CLIPPED(2), SCALED},
+    {"clipped, no state", OP_sgd, .x = ODD, SGD_CLIPPED(0.5f), .absent_in = 1 << 1 | 1 << 2},
+    {"clipped", OP_adam, .x = ODD, ADAM_CLIPPED(0.5f), SCALED},
+    {"plain, scaler, master", OP_sgd, .x = ODD, SGD_PLAIN, .absent_in = PLAIN_IN, SCALED, .absent_out = 2},
+    {"without a state", OP_sgd, .x = BIG, SGD_NESTEROV, .absent_in = PLAIN_IN | 1 << 1, .absent_out = 4},
     {"first update", OP_sgd, .x = ODD, SGD_FULL, .state = {1024, 0, 0, 1}},
-    {"later update", OP_sgd, .x = BIG, SGD_FULL, SCALED},
-    {"nesterov, master", OP_sgd, .x = BIG, SGD_NESTEROV, SCALED},
+    {"later update", OP_sgd, .x = BIG, SGD_FULL, .absent_in = PLAIN_IN, SCALED},
+    {"nesterov, master", OP_sgd, .x = BIG, SGD_NESTEROV, .absent_in = PLAIN_IN, SCALED},
     {"overflow", OP_sgd, .x = ODD, SGD_FULL, .state = {1024, 0, 1, 1}},
-    {"one", OP_adam, .x = ONE, ADAM, .state = {1, 0, 0, 1}, .absent_out = 8},
-    {"adam", OP_adam, .x = BIG, ADAM, SCALED, .absent_out = 8}, {"adam, master", OP_adam, .x = ODD, ADAM, SCALED},
-    {"adamw", OP_adam, .x = BIG, ADAMW, SCALED, .absent_out = 8}, {"adamw, master", OP_adam, .x = ODD, ADAMW, SCALED},
+    {"one", OP_adam, .x = ONE, ADAM, .absent_in = PLAIN_IN, .state = {1, 0, 0, 1}, .absent_out = 8},
+    {"adam", OP_adam, .x = BIG, ADAM, .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
+    {"adam, master", OP_adam, .x = ODD, ADAM, .absent_in = PLAIN_IN, SCALED},
+    {"adamw", OP_adam, .x = BIG, ADAMW, .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
+    {"adamw, master", OP_adam, .x = ODD, ADAMW, .absent_in = PLAIN_IN, SCALED},
     {"overflow", OP_adam, .x = ODD, ADAM, .state = {1024, 0, 1, 5}},
     {"good", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 2000}},
     {"grows", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 4}},

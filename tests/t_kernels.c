@@ -320,7 +320,14 @@ static void fill_probabilities(Bench *b) {
 }
 
 /* Adam's v is a mean of squares. */
+/* A learning rate, and the square of a norm that is clipped or is not. */
+static void fill_norm(Bench *b) {
+    if (b->operand[2].present) b->operand[2].values[0] = 0.02;
+    if (b->operand[3].present) b->operand[3].values[0] = b->c->attr.optim.rule.clip_norm > 1 ? 1e-3 : 1e7;
+}
+
 static void fill_squares(Bench *b) {
+    fill_norm(b);
     Operand *v = &b->operand[OP_IN + 2];
     for (int64_t i = 0; i < v->count; i++) v->values[i] = fabs(v->values[i]);
 }

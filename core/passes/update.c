@@ -1,7 +1,10 @@
 /* The update, once per step: the optimizer's op for every parameter that has a gradient, with its state as persistent
  * buffers; around them, where they are needed, the step count and the dynamic loss scale:
  *
- *   grad_check (every gradient)   step_begin   sgd | adam (every parameter)   scale_update */
+ *   grad_check, grad_square (every gradient)   step_begin   sgd | adam (every parameter)   scale_update
+ *
+ * A learning rate that may change and the square of the gradients' norm are persistent buffers, "lr" and
+ * "grad_square". */
 #include <stdio.h>
 
 #include "passes.h"
@@ -24,13 +27,39 @@ static int gradient_of(const Program *p, int w) {
     return program_find(p, name);
 }
 
-static void update_param(Program *p, const Optimizer *o, int w, int grad, int state) {
+/* A persistent number. */
+static int number_buf(Program *p, const char *name) {
+    int b = program_buf(p, CAT_OPTIMIZER, shape1(1), DT_F32, "%s", name);
+    if (p->failed) return NO_BUF;
+    p->bufs[b].kind = BUF_PERSISTENT;
+    return b;
+}
+
+/* The sum of squares of all gradients -> its buffer */
+static int sum_squares(Program *p, int n) {
+    int square = number_buf(p, "grad_square");
+    bool first = true;
+    for (int w = 0; w < n && !p->failed; w++) {
+        int grad = p->bufs[w].kind == BUF_PERSISTENT ? gradient_of(p, w) : NO_BUF;
+        if (grad == NO_BUF) continue;
+        Op *op = program_op(p, OP_grad_square, p->bufs[w].name);
+        op->attr.square.first = first;
+        op->in[0] = grad;
+        op->out[0] = square;
+        op_cost(p, op);
+        first = false;
+    }
+    return square;
+}
+
+/* in: the state, lr and the square, each of them or NO_BUF */
+static void update_param(Program *p, const Optimizer *o, int w, int grad, const int *in) {
     DType type = p->bufs[w].master ? DT_F32 : p->bufs[w].dtype;
     bool adam = o->kind != OPTIM_SGD;
     Op *op = program_op(p, adam ? OP_adam : OP_sgd, p->bufs[w].name);
     op->attr.optim.rule = o->rule;
     op->in[0] = grad;
-    op->in[1] = state;
+    for (int k = 0; k < 3; k++) op->in[1 + k] = in[k];
     op->out[0] = w;
     if (adam) {
         op->out[1] = state_buf(p, w, CAT_OPTIMIZER, type, "exp_avg");
@@ -62,12 +91,15 @@ int pass_update(Program *p, const Settings *s, Err *e) {
     for (int w = 0; w < n && p->loss_scaling && !p->failed; w++)
         if (p->bufs[w].kind == BUF_PERSISTENT && gradient_of(p, w) != NO_BUF)
             state_op(p, OP_grad_check, gradient_of(p, w), s);
+    p->first_lr = rule->lr;
+    p->lr = s->scheduled ? number_buf(p, "lr") : NO_BUF;
+    int square = rule->clip_norm > 0.0f ? sum_squares(p, n) : NO_BUF;
     if (counted) state_op(p, OP_step_begin, NO_BUF, s);
     for (int w = 0; w < n && !p->failed; w++) {
         int grad = p->bufs[w].kind == BUF_PERSISTENT ? gradient_of(p, w) : NO_BUF;
         if (grad == NO_BUF) continue;
         if (s->keep_gradients) p->bufs[grad].keep = true;
-        update_param(p, &s->optimizer, w, grad, state);
+        update_param(p, &s->optimizer, w, grad, (int[]){state, p->lr, square});
     }
     if (p->loss_scaling) state_op(p, OP_scale_update, NO_BUF, s);
     return program_check(p, "update", e);

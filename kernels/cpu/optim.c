@@ -25,6 +25,31 @@ int k_cpu_grad_check(const KArgs *a, Err *e) {
     return OK;
 }
 
+HOT static double square_block(const float *g, int64_t n) {
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += (double)g[i] * (double)g[i];
+    return sum;
+}
+
+static double square_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float scratch[BLOCK];
+    double sum = 0;
+    for (int64_t i = begin; i < end; i += BLOCK) {
+        int64_t n = min_i64(BLOCK, end - i);
+        sum += square_block(block_load(&a->in[0], i, n, scratch), n);
+    }
+    return sum;
+}
+
+int k_cpu_grad_square(const KArgs *a, Err *e) {
+    (void)e;
+    float *square = a->out[0].data;
+    double before = a->attr->square.first ? 0.0 : (double)*square;
+    *square = (float)(before + range_sum(a, a->in[0].count, square_piece));
+    return OK;
+}
+
 int k_cpu_step_begin(const KArgs *a, Err *e) {
     (void)e;
     StepState *state = a->out[0].data;
@@ -43,7 +68,7 @@ int k_cpu_scale_update(const KArgs *a, Err *e) {
 /* What is the same for all elements of one update. */
 typedef struct Update {
     OptimRule rule;
-    float unscale;               /* 1 / loss scale */
+    float unscale;               /* 1 / loss scale, and clipping by the norm */
     AdamStep adam;
     int first;                   /* SGD: this update starts the momentum buffer */
 } Update;
@@ -76,6 +101,8 @@ static Update update_of(const KArgs *a) {
     const StepState *state = state_of(a);
     Update u = {a->attr->optim.rule, 1, {0, 0}, 0};
     if (state) u.unscale = 1.0f / state->loss_scale;
+    if (a->in[2].data) u.rule.lr = *(const float *)a->in[2].data;
+    if (a->in[3].data) u.unscale = clip_factor(&u.rule, u.unscale, *(const float *)a->in[3].data);
     u.first = state && state->step == 1;
     if (a->kind == OP_adam) u.adam = adam_step(&u.rule, state->step);
     return u;

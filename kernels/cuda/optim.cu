@@ -26,6 +26,7 @@ typedef struct UpdateTensor {
 typedef struct Update {
     OptimRule rule;
     StepState *state; /* NULL: sgd that needs none */
+    const float *lr, *square; /* NULL: rule.lr; gradients are not clipped */
     int n, chunks;
     UpdateTensor tensor[TENSORS];
 } Update;
@@ -40,7 +41,7 @@ struct CudaQueue {
 /* ---- on the device */
 
 /* The same for all elements. */
-typedef struct Step { float unscale; AdamStep adam; int first; } Step;
+typedef struct Step { OptimRule rule; float unscale; AdamStep adam; int first; } Step;
 
 template <int N> static __device__ void grad_check_at(const Update &u, const UpdateTensor &t, const Step &, int64_t i) {
     float g[N];
@@ -61,7 +62,7 @@ template <int N> static __device__ void sgd_at(const Update &u, const UpdateTens
     lanes_load<N>((DType)t.type, t.weight, i, w);
     if (t.buffer[0]) lanes_load<N>((DType)t.buffer_type, t.buffer[0], i, v);
     else for (int n = 0; n < N; n++) v[n] = 0.0f;
-    for (int n = 0; n < N; n++) w[n] = sgd_value(&u.rule, w[n], g[n] * step.unscale, &v[n], step.first);
+    for (int n = 0; n < N; n++) w[n] = sgd_value(&step.rule, w[n], g[n] * step.unscale, &v[n], step.first);
     if (t.buffer[0]) lanes_store<N>((DType)t.buffer_type, t.buffer[0], i, v);
     store_weight<N>(t, i, w);
 }
@@ -72,7 +73,7 @@ template <int N> static __device__ void adam_at(const Update &u, const UpdateTen
     lanes_load<N>((DType)t.type, t.weight, i, w);
     lanes_load<N>((DType)t.buffer_type, t.buffer[0], i, m);
     lanes_load<N>((DType)t.buffer_type, t.buffer[1], i, v);
-    for (int n = 0; n < N; n++) w[n] = adam_value(&u.rule, w[n], g[n] * step.unscale, &m[n], &v[n], step.adam);
+    for (int n = 0; n < N; n++) w[n] = adam_value(&step.rule, w[n], g[n] * step.unscale, &m[n], &v[n], step.adam);
     lanes_store<N>((DType)t.buffer_type, t.buffer[0], i, m);
     lanes_store<N>((DType)t.buffer_type, t.buffer[1], i, v);
     store_weight<N>(t, i, w);
@@ -97,9 +98,12 @@ static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_con
     __shared__ Step step;
     if (KIND != OP_grad_check && u.state && u.state->overflow) return;
     if (threadIdx.x == 0) {
+        step.rule = u.rule;
+        if (u.lr) step.rule.lr = *u.lr;
         step.unscale = u.state ? 1.0f / u.state->loss_scale : 1.0f;
+        if (u.square) step.unscale = clip_factor(&step.rule, step.unscale, *u.square);
         step.first = u.state && u.state->step == 1;
-        if (KIND == OP_adam) step.adam = adam_step(&u.rule, u.state->step);
+        if (KIND == OP_adam) step.adam = adam_step(&step.rule, u.state->step);
     }
     __syncthreads();
     for (int chunk = (int)blockIdx.x; chunk < u.chunks; chunk += (int)gridDim.x) {
@@ -111,6 +115,23 @@ static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_con
             else for (int64_t k = i; k < i + 4 && k < end; k++) at1(u, t, step, k);
         }
     }
+}
+
+/* One block: each thread adds up every THREADS-th element, then the threads' sums are added in pairs. The same order in
+ * every run. */
+static __global__ void __launch_bounds__(THREADS) grad_square_kernel(Elements g, int64_t count, int first, float *square) {
+    __shared__ double part[THREADS];
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += THREADS) {
+        const double x = (double)dtype_load(g.type, g.data, (size_t)i);
+        sum += x * x;
+    }
+    part[threadIdx.x] = sum;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) *square = (float)((first ? 0.0 : (double)*square) + part[0]);
 }
 
 static __global__ void step_begin_kernel(StepState *state) {
@@ -139,12 +160,16 @@ extern "C" int cuda_flush(CudaDevice *c, Err *e) {
 
 /* Makes room for one more tensor of this op's kind and rule. */
 static int queue_ready(const KArgs *a, const OptimRule *rule, StepState *state, Err *e) {
+    const bool updates = a->kind != OP_grad_check;
+    const float *lr = updates ? (const float *)a->in[2].data : NULL;
+    const float *square = updates ? (const float *)a->in[3].data : NULL;
     CudaDevice *c = cuda_of(a);
     if (!c->queue) c->queue = (CudaQueue *)calloc(1, sizeof *c->queue);
     if (!c->queue) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *c->queue);
     CudaQueue *q = c->queue;
     Update *u = &q->update;
-    const bool same = q->kind == a->kind && u->state == state && !memcmp(&u->rule, rule, sizeof *rule);
+    const bool same = q->kind == a->kind && u->state == state && u->lr == lr && u->square == square &&
+                      !memcmp(&u->rule, rule, sizeof *rule);
     if (u->n && (!same || u->n == TENSORS)) {
         const int code = cuda_flush(c, e);
         if (code) return code;
@@ -153,6 +178,8 @@ static int queue_ready(const KArgs *a, const OptimRule *rule, StepState *state, 
     q->kind = a->kind;
     u->rule = *rule;
     u->state = state;
+    u->lr = lr;
+    u->square = square;
     return OK;
 }
 
@@ -198,6 +225,11 @@ extern "C" int k_cuda_grad_check(const KArgs *a, Err *e) {
     t.count = a->in[0].count;
     t.vectors = lanes_fit<4>(t.g, a->in[0].dtype, 0);
     return queue_put(a, &none, (StepState *)a->out[0].data, t, e);
+}
+
+extern "C" int k_cuda_grad_square(const KArgs *a, Err *e) {
+    return launch_op(a, e, grad_square_kernel, dim3(1), dim3(THREADS), elements_of(&a->in[0]), a->in[0].count,
+                     a->attr->square.first, (float *)a->out[0].data);
 }
 
 extern "C" int k_cuda_step_begin(const KArgs *a, Err *e) {

@@ -121,6 +121,7 @@ function cell.id(self, purpose)
     local value = self.experiment.base[name]
     if value then parts[#parts + 1] = ("%s %s"):format(name, core.number(value)) end
   end
+  if v.schedule then parts[#parts + 1] = v.schedule.text end
   return core.hash(table.concat(parts, "\n"))
 end
 

@@ -4,6 +4,7 @@ local core = require "memtide.core"
 local measure = require "memtide.measure"
 local nn = require "memtide.nn"
 local plain = require "memtide.plain"
+local schedule = require "memtide.schedule"
 local settings = require "memtide.settings"
 local util = require "memtide.util"
 
@@ -13,7 +14,7 @@ Experiment.__index = Experiment
 
 -- What can be said of the whole experiment and of one case alike, beside the settings.
 local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
-  "steps", "warmup", "epochs", "seed"}
+  "steps", "warmup", "epochs", "seed", "schedule"}
 local WHOLE = {"name", "sweep", "cases", "claims", "repeats", "shuffle", "drop_last", "predict_only",
   table.unpack(measure.names)}
 
@@ -67,6 +68,7 @@ local RULES = {
   classes = at_least_1, steps = at_least_1, epochs = at_least_1, repeats = at_least_1,
   warmup = settings.whole(0, settings.MOST), seed = settings.whole(0, math.maxinteger),
   rounds = settings.whole(1, 100), confidence = number(0.0001, 1), time_limit = number(0.001, 1e6),
+  schedule = rule(schedule.is, "a schedule such as optim.StepLR(30)"),
   loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss()"), data = dataset, test_data = dataset,
 }
 local own = rule(function(value) return value ~= "" and plain.has_text(value) end,
@@ -100,6 +102,7 @@ end
 -- How the value is told from the others of its axis, in the names of cells: a model has no short text.
 local function shown(value, position)
   if is_model(value) then return tostring(position) end
+  if schedule.is(value) then return value.text end
   if type(value) == "userdata" then return value:info().text end
   return settings.text(value)
 end

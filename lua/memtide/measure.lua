@@ -4,6 +4,7 @@
 -- pace, which nothing disturbed.
 local core = require "memtide.core"
 local evidence = require "memtide.evidence"
+local util = require "memtide.util"
 local samples = require "memtide.samples"
 local stats = require "memtide.stats"
 
@@ -52,8 +53,10 @@ local function extend(self, list, take)
   return warm or self.warmup
 end
 
-local function new_take(runtime, loader, seen)
+local function new_take(self, runtime, loader, seen)
+  local schedule = self.values.mode ~= "eval" and self.values.schedule
   return function(i, last)
+    if schedule then util.must(runtime:write("lr", {schedule:rate(self.values.optimizer:rate(), i - 1)})) end
     local loss, took, code = runtime:step(1, loader, not last)
     if not loss then return nil, took, code end
     local sample = {step = i, seconds = took}
@@ -66,7 +69,7 @@ end
 -- or nil, reason, code.
 function measure.run(self, runtime, loader, device, progress)
   local list, losses, all = {}, {}, self.warmup + self.steps
-  local take = new_take(runtime, loader, evidence.new(device))
+  local take = new_take(self, runtime, loader, evidence.new(device))
   for i = 1, all do
     progress(i, all)
     local sample, loss, code = take(i, i == all)

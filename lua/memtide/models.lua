@@ -1,5 +1,5 @@
--- Networks that people know, made of mt.nn alone: names of parameters and defaults are those of the PyTorch code that each
--- stems from (torchvision, the DCGAN example, nanoGPT), so that its weights can be loaded. Each takes one table of
+-- Networks that people know, made of mt.nn alone: names of parameters and defaults are those of the PyTorch code that
+-- each stems from (torchvision, the DCGAN example, nanoGPT), so that its weights can be loaded. Each takes one table of
 -- options. What classifies gives logits.
 local nn = require "memtide.nn".nn
 local util = require "memtide.util"

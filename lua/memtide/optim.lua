@@ -1,14 +1,21 @@
--- Optimizers under PyTorch's names: tables {kind, options, where}.
+-- Optimizers under PyTorch's names: tables {kind, options, where}; and learning-rate schedules.
 local core = require "memtide.core"
+local schedule = require "memtide.schedule"
 local specs = require "memtide.specs"
 local util = require "memtide.util"
 
 local optim = {}
 local Optimizer = {__name = "memtide.optimizer", __tostring = specs.show}
+Optimizer.__index = Optimizer
+
+-- Its learning rate.
+function Optimizer:rate() return self.options.lr or 0.001 end -- PyTorch's default
 
 for _, kind in ipairs(core.optimizer_kinds()) do
   optim[kind.name] = specs.constructor(kind.name, kind.spec, Optimizer, core.check_optimizer)
 end
+
+for kind, make in pairs(schedule.schedules) do optim[kind] = make end
 
 setmetatable(optim, {
   __index = function(_, name)

@@ -102,6 +102,7 @@ function settings.for_core(values)
       out[setting.name] = values[setting.name]
     end
   end
+  if values.schedule then out.scheduled = true end
   return out
 end
 

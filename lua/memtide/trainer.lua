@@ -1,8 +1,10 @@
 -- The plain training loop: a model, its parameters and its memory, one call per step.
 local cell = require "memtide.cell"
 local core = require "memtide.core"
+local data = require "memtide.data"
 local memory = require "memtide.memory"
 local nn = require "memtide.nn"
+local schedules = require "memtide.schedule"
 local settings = require "memtide.settings"
 local util = require "memtide.util"
 local weights = require "memtide.weights"
@@ -11,7 +13,7 @@ local trainer = {}
 local Trainer = {__name = "memtide.trainer"}
 Trainer.__index = Trainer
 
-local KEYS = {"model", "input", "loss", "classes", "seed", "memory"}
+local KEYS = {"model", "input", "loss", "classes", "seed", "memory", "schedule"}
 for _, name in ipairs(settings.names) do KEYS[#KEYS + 1] = name end
 local TRAIN, EVALUATE, PREDICT = 1, 2, 3
 
@@ -28,6 +30,7 @@ end
 local function compile_all(network, values)
   local device, train = cell.device(values.device), settings.for_core(values)
   local evaluate, predict = {}, {}
+  train.scheduled = true
   for key, value in pairs(train) do evaluate[key], predict[key] = value, value end
   for _, program in ipairs{evaluate, predict} do
     program.mode, program.accumulate, program.checkpoint, program.keep_output = "eval", 1, "none", true
@@ -63,6 +66,7 @@ end
 local function identity(options, values, seed)
   return {network = tostring(options.model), loss = tostring(options.loss), seed = tostring(seed),
     input = table.concat(options.input, "x"), batch = tostring(values.batch), accumulate = tostring(values.accumulate),
+    schedule = options.schedule and options.schedule.text or "none",
     precision = values.precision, optimizer = tostring(values.optimizer), mode = values.mode}
 end
 
@@ -77,6 +81,9 @@ function trainer.new(options)
     util.fail('trainer: "input": expected the shape of one sample, such as {3, 32, 32}, found %s',
       tostring(options.input))
   end
+  if options.schedule and not schedules.is(options.schedule) then
+    util.fail('trainer: "schedule": expected a schedule such as optim.StepLR(30), found a %s', type(options.schedule))
+  end
   local limit, seed = limit_of(options.memory), whole("seed", options.seed, 0)
   local values = values_of(options)
   local network = nn.network(options.model, options.loss, {values.batch, table.unpack(options.input)})
@@ -86,6 +93,8 @@ function trainer.new(options)
     seed = seed or 1}
   if not runtime then return nil, message, code end
   local self = setmetatable({network = network, programs = programs, runtime = runtime,
+    model = options.model, schedule = options.schedule,
+    labels = options.loss.kind == "CrossEntropyLoss", base_rate = values.optimizer:rate(), mode = values.mode,
     identity = identity(options, values, seed or 1)}, Trainer)
   memory.watch(self)
   return self
@@ -100,10 +109,48 @@ local function run(self, which, x, y)
 end
 
 -- One update from x and its targets -> loss; nil, message, code when the world failed it
-function Trainer:step(x, y) return run(self, TRAIN, x, y) end
+function Trainer:step(x, y)
+  if self.schedule and self.mode == "train" then
+    util.must(self.runtime:write("lr", {self.schedule:rate(self.base_rate, core.updates(self.runtime))}))
+  end
+  return run(self, TRAIN, x, y)
+end
 
--- Loss without gradients -> loss, outputs, shape
+-- The learning rate of the next updates; a schedule sets it by itself.
+function Trainer:set_lr(lr)
+  if type(lr) ~= "number" or not (lr >= 0) then
+    util.fail("trainer:set_lr: expected a number that is not negative, found %s", tostring(lr))
+  end
+  if self.schedule then util.fail "trainer:set_lr: the trainer has a schedule, which sets the learning rate" end
+  return self.runtime:write("lr", {lr})
+end
+
+-- The learning rate of the last update, or what was set since.
+function Trainer:lr()
+  local values, message, code = self.runtime:read "lr"
+  if not values then return nil, message, code end
+  return values[1]
+end
+
+-- All batches of a loader -> mean loss, share of labels that are right (nil: targets are no labels), samples
+local function evaluate_all(self, loader)
+  local sum, right, labels, samples = 0, 0, 0, 0
+  for x, y, n in loader:epoch() do
+    local loss, outputs, shape = self:evaluate(x, y)
+    if not loss then return nil, outputs, shape end
+    sum, samples = sum + loss * n, samples + n
+    if self.labels then
+      local found, classes = y:values(), #outputs // shape[1]
+      right = right + cell.correct(table.move(outputs, 1, #found * classes, 1, {}), found, #found)
+      labels = labels + #found
+    end
+  end
+  return sum / samples, self.labels and right / labels or nil, samples
+end
+
+-- Loss without gradients -> loss, outputs, shape; of a loader's batches -> mean loss, accuracy, samples
 function Trainer:evaluate(x, y)
+  if data.is_loader(x) then return evaluate_all(self, x) end
   local loss, message, code = run(self, EVALUATE, x, y)
   if not loss then return nil, message, code end
   return loss, self.runtime:read(self.programs[EVALUATE]:names().output, EVALUATE)
@@ -114,6 +161,12 @@ function Trainer:predict(x)
   local done, message, code = run(self, PREDICT, x)
   if not done then return nil, message, code end
   return self.runtime:read(self.programs[PREDICT]:names().output, PREDICT)
+end
+
+-- The network as PyTorch prints it, and how many parameters it has.
+function Trainer:__tostring()
+  local all, frozen = self.network:parameters()
+  return ("%s\nparameters: %d, trained: %d"):format(self.model, all, all - frozen)
 end
 
 -- How many samples of an evaluated batch have the right label.

@@ -101,7 +101,7 @@ local function run(case, settings, allocator)
   local micros = settings.accumulate or 1
   local labels = loss_for(net).kind == "CrossEntropyLoss"
   x = inputs(case, micros * product(input))
-  for i = 1, micros * (labels and output[1] or product(output)) do t[i] = labels and (7 * i) % output[2] or i % 2 end
+  for i = 1, micros * (labels and output[1] or product(output)) do t[i] = labels and 7 * i % output[2] or i % 2 end
   local what = ("%s, %s, %s"):format(case[1], text_of(settings), allocator)
   for _ = 1, 2 do
     local loss = runtime:step(1, x, t)
@@ -132,7 +132,8 @@ end
 has("VGG16", {}, {1, 3, 32, 32}, "features.0.weight features.28.bias classifier.0.weight classifier.6.bias")
 has("ResNet18", {}, {2, 3, 64, 64}, [[conv1.weight bn1.weight bn1.running_mean bn1.num_batches_tracked
   layer1.0.conv1.weight layer2.0.downsample.0.weight layer2.0.downsample.1.running_var layer4.1.bn2.bias fc.weight]])
-has("ResNet50", {}, {2, 3, 64, 64}, "layer1.0.conv3.weight layer1.0.downsample.0.weight layer4.2.bn3.running_var fc.bias")
+has("ResNet50", {}, {2, 3, 64, 64},
+  "layer1.0.conv3.weight layer1.0.downsample.0.weight layer4.2.bn3.running_var fc.bias")
 has("TextClassifier", {}, {2, 4}, "embedding.weight lstm.weight_ih_l0 lstm.bias_hh_l0 fc.bias")
 has("GPT", {n_layer = 2, n_embd = 24, vocab_size = 5}, {2, 4}, [[transformer.wte.weight transformer.wpe.weight
   transformer.h.0.ln_1.weight transformer.h.1.attn.c_attn.bias transformer.h.1.mlp.c_proj.weight transformer.ln_f.bias]])

@@ -21,7 +21,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_cross_entropy] = ref_cross_entropy, [OP_cross_entropy_dx] = ref_cross_entropy_dx,
     [OP_mse] = ref_mse, [OP_mse_dx] = ref_mse_dx,
     [OP_bce_logits] = ref_bce_logits, [OP_bce_logits_dx] = ref_bce_logits_dx,
-    [OP_grad_check] = ref_grad_check, [OP_step_begin] = ref_step_begin,
+    [OP_grad_check] = ref_grad_check, [OP_grad_square] = ref_grad_square, [OP_step_begin] = ref_step_begin,
     [OP_sgd] = ref_sgd, [OP_adam] = ref_adam, [OP_scale_update] = ref_scale_update,
 };
 

@@ -4,19 +4,29 @@
 
 /* One update of a tensor. The weight is the fp32 master where there is one; w is then its copy. */
 
+/* What gradients are multiplied by: the loss scale is taken out, and their norm cut. */
+static double gradient_factor(const Ref *r) {
+    double unscale = r->state ? 1.0 / r->state->loss_scale : 1, most = r->attr->optim.rule.clip_norm;
+    if (!r->in[3].at || most == 0) return unscale;
+    return unscale * fmin(1, most / (sqrt(r->in[3].at[0]) * unscale + 1e-6));
+}
+
+static double learning_rate(const Ref *r) { return r->in[2].at ? r->in[2].at[0] : (double)r->attr->optim.rule.lr; }
+
 void ref_sgd(Ref *r) {
     const OptimRule *o = &r->attr->optim.rule;
     const Tensor *v = &r->out[1], *w = r->out[2].at ? &r->out[2] : &r->out[0];
     bool first = r->state && r->state->step == 1;
+    double factor = gradient_factor(r), lr = learning_rate(r);
     if (r->state && r->state->overflow) return;
     for (int64_t i = 0; i < w->count; i++) {
-        double d = r->in[0].at[i] / (r->state ? r->state->loss_scale : 1);
+        double d = r->in[0].at[i] * factor;
         d += o->weight_decay * w->at[i];
         if (o->momentum != 0) {
             v->at[i] = first ? d : o->momentum * v->at[i] + (1 - (double)o->dampening) * d;
             d = o->nesterov ? d + o->momentum * v->at[i] : v->at[i];
         }
-        w->at[i] -= o->lr * d;
+        w->at[i] -= lr * d;
         r->out[0].at[i] = w->at[i];
     }
 }
@@ -24,16 +34,16 @@ void ref_sgd(Ref *r) {
 void ref_adam(Ref *r) {
     const OptimRule *o = &r->attr->optim.rule;
     const Tensor *m = &r->out[1], *v = &r->out[2], *w = r->out[3].at ? &r->out[3] : &r->out[0];
-    double t = r->state->step, beta1 = o->beta1, beta2 = o->beta2;
+    double t = r->state->step, beta1 = o->beta1, beta2 = o->beta2, factor = gradient_factor(r), lr = learning_rate(r);
     if (r->state->overflow) return;
     for (int64_t i = 0; i < w->count; i++) {
-        double d = r->in[0].at[i] / r->state->loss_scale;
-        if (o->decoupled) w->at[i] -= o->lr * o->weight_decay * w->at[i];
+        double d = r->in[0].at[i] * factor;
+        if (o->decoupled) w->at[i] -= lr * o->weight_decay * w->at[i];
         else d += o->weight_decay * w->at[i];
         m->at[i] = beta1 * m->at[i] + (1 - beta1) * d;
         v->at[i] = beta2 * v->at[i] + (1 - beta2) * d * d;
         double m_hat = m->at[i] / (1 - pow(beta1, t)), v_hat = v->at[i] / (1 - pow(beta2, t));
-        w->at[i] -= o->lr * m_hat / (sqrt(v_hat) + o->eps);
+        w->at[i] -= lr * m_hat / (sqrt(v_hat) + o->eps);
         r->out[0].at[i] = w->at[i];
     }
 }
@@ -43,6 +53,11 @@ void ref_adam(Ref *r) {
 void ref_grad_check(Ref *r) {
     for (int64_t i = 0; i < r->in[0].count; i++)
         if (!isfinite(r->in[0].at[i])) r->state->overflow = 1;
+}
+
+void ref_grad_square(Ref *r) {
+    if (r->attr->square.first) r->out[0].at[0] = 0;
+    for (int64_t i = 0; i < r->in[0].count; i++) r->out[0].at[0] += r->in[0].at[i] * r->in[0].at[i];
 }
 
 void ref_step_begin(Ref *r) {

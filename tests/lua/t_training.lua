@@ -1,0 +1,143 @@
+-- What helps training: learning-rate schedules, clipping by the norm, label smoothing, labels that are left out,
+-- evaluation over a test set, and a network in print.
+local tap = dofile "tests/tap.lua"
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+
+-- ---- schedules: PyTorch's numbers
+local function rates(schedule, lr, count)
+  local list = {}
+  for t = 0, count - 1 do list[t + 1] = ("%.5g"):format(schedule:rate(lr, t)) end
+  return table.concat(list, " ")
+end
+tap.is(rates(optim.StepLR(2, 0.5), 1, 6), "1 1 0.5 0.5 0.25 0.25", "StepLR")
+tap.is(rates(optim.StepLR{step_size = 1, every = 2}, 1, 5), "1 1 0.1 0.1 0.01", "in epochs of two updates")
+tap.is(rates(optim.MultiStepLR({1, 3}, 0.1), 1, 5), "1 0.1 0.1 0.01 0.01", "MultiStepLR")
+tap.is(rates(optim.ExponentialLR(0.9), 0.1, 3), "0.1 0.09 0.081", "ExponentialLR")
+tap.is(rates(optim.LinearLR{start_factor = 0.5, total_iters = 2}, 1, 4), "0.5 0.75 1 1", "LinearLR")
+tap.is(rates(optim.CosineAnnealingLR(4, 0.2), 1, 5), "1 0.88284 0.6 0.31716 0.2", "CosineAnnealingLR")
+tap.is(rates(optim.LambdaLR(function(t) return 1 / (1 + t) end), 1, 3), "1 0.5 0.33333", "LambdaLR")
+tap.is(rates(optim.LinearWarmup(2, optim.StepLR(1)), 1, 5), "0.5 1 1 0.1 0.01", "LinearWarmup, then another")
+tap.raises("step_size: found 0", "a step of nothing", optim.StepLR, 0)
+tap.raises("gamma: found nothing", "a missing argument", optim.ExponentialLR)
+tap.raises("gama", "an unknown one", optim.StepLR, {step_size = 3, gama = 1})
+
+-- ---- in a trainer: y = x w^T of two weights, whose gradient is known
+local function open(options)
+  local all = {model = nn.Linear(2, 1, {bias = false}), input = {2}, batch = 1, loss = nn.MSELoss(),
+    optimizer = optim.SGD{lr = 0.5}}
+  for key, value in pairs(options) do all[key] = value end
+  local trainer = assert(mt.trainer(all))
+  trainer:write("weight", {1, 2})
+  return trainer
+end
+
+-- loss (w x - 0)^2: gradient 2 (w x) x
+local function moved(trainer, x) -- how far an update moves the weights
+  local before = trainer:read "weight"
+  assert(trainer:step(x, {0}))
+  local after = trainer:read "weight"
+  return before[1] - after[1], before[2] - after[2]
+end
+
+local plain = open{}
+local a, b = moved(plain, {3, 4}) -- w x = 11, gradient (66, 88)
+tap.near(a, 33, 1e-4, "an update by the optimizer's rate")
+tap.near(b, 44, 1e-4, "of each weight")
+plain:write("weight", {1, 2})
+assert(plain:set_lr(0.25))
+tap.near(moved(plain, {3, 4}), 16.5, 1e-4, "set_lr changes the rate of a step that is compiled")
+tap.is(plain:lr(), 0.25, "which can be read")
+tap.raises("not negative", "a rate below zero", plain.set_lr, plain, -1)
+
+local falling = open{schedule = optim.StepLR(1, 0.5)}
+for _, expected in ipairs{33, 16.5, 8.25} do
+  falling:write("weight", {1, 2})
+  tap.near(moved(falling, {3, 4}), expected, 1e-3, "a schedule halves the rate of each update")
+end
+tap.raises("has a schedule", "set_lr beside a schedule", falling.set_lr, falling, 1)
+
+-- a saved run goes on at its place of the schedule
+local path = os.tmpname()
+assert(falling:save_state(path))
+local again = open{schedule = optim.StepLR(1, 0.5)}
+assert(again:load_state(path))
+again:write("weight", {1, 2})
+tap.near(moved(again, {3, 4}), 4.125, 1e-3, "also in a resumed run")
+tap.raises("schedule", "another schedule is another run", function()
+  return open{schedule = optim.StepLR(2)}:load_state(path)
+end)
+os.remove(path)
+
+-- ---- clipping: the norm of (66, 88) is 110
+for _, case in ipairs{
+  {{lr = 0.5, clip_norm = 11}, {3, 4}, 3.3}, {{lr = 0.5, clip_norm = 200}, {3, 4}, 33},
+  {{lr = 0.5, clip_norm = 11, momentum = 0.9}, {3, 4}, 3.3},
+  {{lr = 0.5, clip_norm = 0.0011}, {0.03, 0.04}, 3.3e-4, precision = "amp_fp16"},
+} do
+  local clipped = open{optimizer = optim.SGD(case[1]), precision = case.precision}
+  tap.near(moved(clipped, case[2]), case[3], 2e-3 * case[3], ("%s %s"):format(optim.SGD(case[1]), case.precision))
+  clipped:close()
+end
+local parts = open{optimizer = optim.SGD{lr = 0.5, clip_norm = 11}, accumulate = 2}
+local before = parts:read("weight")[1]
+assert(parts:step({3, 4, 3, 4}, {0, 0}))
+tap.near(before - parts:read("weight")[1], 3.3, 1e-3, "the sum over micro-batches is clipped, not its parts")
+local many = assert(mt.trainer{model = nn.Sequential{nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)}, input = {3},
+  batch = 2, loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 1, clip_norm = 1e-3}})
+local old, moves = {}, 0
+for _, param in ipairs((many:parameters())) do old[param.name] = many:read(param.name) end
+assert(many:step({1, 2, 3, 3, 2, 1}, {0, 1}))
+for name, values in pairs(old) do
+  for i, value in ipairs(many:read(name)) do moves = moves + (value - values[i]) ^ 2 end
+end
+tap.near(math.sqrt(moves), 1e-3, 2e-6, "the norm is that of all gradients together")
+tap.raises("clip_norm must not be negative", "a norm below zero", optim.Adam, {clip_norm = -1})
+
+-- ---- losses
+local function loss_of(options, batch, x, labels)
+  local trainer = assert(mt.trainer{model = nn.Linear(3, 3, {bias = false}), input = {3}, batch = batch,
+    loss = nn.CrossEntropyLoss(options)})
+  trainer:write("weight", {1, 0, 0, 0, 1, 0, 0, 0, 1})
+  local loss = trainer:evaluate(x, labels)
+  trainer:close()
+  return loss
+end
+local log_sum = math.log(math.exp(1) + math.exp(2) + math.exp(4))
+tap.near(loss_of({}, 1, {1, 2, 4}, {2}), log_sum - 4, 1e-5, "cross entropy")
+tap.near(loss_of({label_smoothing = 0.3}, 1, {1, 2, 4}, {2}), 0.7 * (log_sum - 4) + 0.3 * (log_sum - 7 / 3), 1e-5, "label smoothing")
+tap.near(loss_of({ignore_index = 1}, 2, {1, 2, 4, 9, 9, 0}, {2, 1}), log_sum - 4, 1e-5,
+  "ignore_index leaves a label out of the mean")
+
+-- ---- evaluation over a test set whose last batch is incomplete
+local dataset = mt.data.random{count = 10, shape = {4}, classes = 3, seed = 1}
+local judge = assert(mt.trainer{model = nn.Linear(4, 3), input = {4}, classes = 3, batch = 4,
+  loss = nn.CrossEntropyLoss()})
+local mean, accuracy, samples = judge:evaluate(mt.data.loader{dataset, batch = 4})
+local sum, right = 0, 0
+for x, y, n in mt.data.loader{dataset, batch = 1}:epoch() do
+  local one, loss = judge:correct(x:values(), y:values())
+  right, sum = right + one, sum + loss * n
+end
+tap.is(samples, 10, "all samples are looked at")
+tap.near(mean, sum / 10, 1e-5, "mean loss")
+tap.near(accuracy, right / 10, 1e-9, "accuracy")
+
+-- ---- in print
+tap.has(tostring(judge), "Linear(in_features=4, out_features=3)\nparameters: 15, trained: 15",
+  "a network, and its parameters")
+
+-- ---- in an experiment
+local cell = require "memtide.cell"
+local function experiment(extra)
+  local all = {name = "schedule", model = nn.Linear(2, 2), input = {2}, loss = nn.CrossEntropyLoss(), steps = 3,
+    warmup = 0, optimizer = optim.SGD{lr = 0.1}}
+  for key, value in pairs(extra) do all[key] = value end
+  return cell.compile(cell.build(mt.experiment(all):cells()[1]))
+end
+local one, other = experiment{}, experiment{schedule = optim.LambdaLR(function() return 0 end)}
+tap.ok(cell.id(one, "run") ~= cell.id(other, "run"), "a schedule makes another cell")
+local found = cell.run(other, function() end)
+tap.is(found.status, "ok", "an experiment runs by a schedule, as much as was predicted")
+
+tap.done()
