@@ -1,5 +1,7 @@
 #include "compile.h"
 
+#include <string.h>
+
 #include "lower.h"
 #include "mem.h"
 
@@ -53,6 +55,7 @@ int compile(const Network *net, const Settings *s, Device *device, PassWatch *wa
     int code = lower_network(net, !s->eval, !s->no_loss, &p, e);
     if (code) return code;
     p->graph = s->graph;
+    memcpy(p->scope, s->scope, sizeof p->scope);
     if (s->keep_output || p->loss == NO_BUF) p->bufs[p->output].keep = true;
     code = program_check(p, "lower", e);
     if (!code) watched(watch, arg, "lower", p);

@@ -1,12 +1,15 @@
 /* The predictor: the runtime's own walk on the dry device. */
 #include "runtime.h"
 
-static int walk(Runtime *r, int steps, Err *e) {
+/* turns: how many of the programs take turns in a step. */
+static int walk(Runtime *r, int steps, int turns, Err *e) {
     uint64_t before = runtime_state(r) + 1;
     for (int i = 0; i < steps && runtime_state(r) != before; i++) {
         before = runtime_state(r); /* a step that leaves the allocator as it found it is followed by equal ones */
-        int code = runtime_step(r, 0, NULL, NULL, false, NULL, e);
-        if (code) return code;
+        for (int which = 0; which < turns; which++) {
+            int code = runtime_step(r, which, NULL, NULL, false, NULL, e);
+            if (code) return code;
+        }
     }
     return OK;
 }
@@ -22,10 +25,10 @@ static void read_result(const Runtime *r, Prediction *out) {
 
 /* Out of memory at the limit is a result. */
 static int run_dry(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *dry,
-                   size_t limit, int steps, Prediction *out, Err *e) {
+                   size_t limit, int steps, int turns, Prediction *out, Err *e) {
     Runtime *r = NULL;
     int code = runtime_open(dry, kind, limit, net, programs, n_programs, 0, 0, &r, &out->reason);
-    if (!code) code = walk(r, steps, &out->reason);
+    if (!code) code = walk(r, steps, turns, &out->reason);
     out->fits = code == OK;
     if (r) read_result(r, out);
     int closed = runtime_close_checked(r, code ? NULL : e);
@@ -33,14 +36,26 @@ static int run_dry(const Network *net, Program *const *programs, int n_programs,
     return code == ERR_OOM ? OK : code ? code : closed;
 }
 
-int predict(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device, size_t limit,
-            int steps, Prediction *out, Err *e) {
+static int run(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device,
+               size_t limit, int steps, int turns, Prediction *out, Err *e) {
     Device *dry;
     Prediction result = {0};
     int code = device_dry_open(device, &dry, e);
     if (code) return code;
-    code = run_dry(net, programs, n_programs, kind, dry, limit, steps, &result, e);
+    code = run_dry(net, programs, n_programs, kind, dry, limit, steps, turns, &result, e);
     device_close(dry);
     if (!code) *out = result;
+    return code;
+}
+
+int predict(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device, size_t limit,
+            int steps, Prediction *out, Err *e) {
+    return run(net, programs, n_programs, kind, device, limit, steps, 1, out, e);
+}
+
+int predict_turns(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device,
+                  size_t limit, int steps, Prediction *out, Err *e) {
+    int code = run(net, programs, n_programs, kind, device, limit, steps, n_programs, out, e);
+    if (!code && n_programs > 1) out->peak.mark = -1; /* an op of which program, nobody knows */
     return code;
 }

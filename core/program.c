@@ -122,7 +122,16 @@ static int counter(Program *p, int *buf, Category category, int64_t numbers, con
     return *buf = b;
 }
 
-int program_state(Program *p) { return counter(p, &p->state, CAT_OPTIMIZER, sizeof(StepState) / 4, "state"); }
+const char *program_scoped(const Program *p, const char *name, char *text) {
+    snprintf(text, BUF_NAME, "%s%s%s", p->scope, p->scope[0] ? "." : "", name);
+    return text;
+}
+
+int program_state(Program *p) {
+    char name[BUF_NAME];
+    return counter(p, &p->state, CAT_OPTIMIZER, sizeof(StepState) / 4, program_scoped(p, "state", name));
+}
+
 int program_calls(Program *p) { return counter(p, &p->calls, CAT_OTHER, 1, "calls"); }
 
 static void live_at(const Program *p, Life *life, int buf, int op) {

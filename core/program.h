@@ -79,6 +79,7 @@ typedef struct Program {
     int state;         /* the StepState buffer, NO_BUF until a pass needs one (program_state) */
     int lr;            /* the learning rate (fp32), where it can change between steps, else NO_BUF (pass update) */
     int calls;         /* how many micro-batches dropout has drawn for, NO_BUF without dropout (program_calls) */
+    char scope[32];    /* a setting: what the names of state, lr and grad_square begin with */
     bool graph;        /* a run may record the step and replay it (a setting) */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
     float first_lr;    /* what lr starts with */
@@ -109,6 +110,8 @@ int program_find(const Program *p, const char *name);
 int program_reader(const Program *p, int buf);
 /* Takes an op out, after its readers have been given something else to read. */
 void program_drop(Program *p, int op);
+/* A name of this program's own for a persistent number: with its scope. text[BUF_NAME]; returns text. */
+const char *program_scoped(const Program *p, const char *name, char *text);
 /* The persistent StepState buffer, and dropout's counter, made at the first call. */
 int program_state(Program *p);
 int program_calls(Program *p);

@@ -64,5 +64,8 @@ typedef struct Prediction {
 } Prediction;
 int predict(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device, size_t limit,
             int steps, Prediction *out, Err *e);
+/* The same where in each step all programs run once, in their order. */
+int predict_turns(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device,
+                  size_t limit, int steps, Prediction *out, Err *e);
 
 #endif

@@ -38,12 +38,23 @@ static void draw(const Param *param, int index, uint64_t seed, float *values, in
     if (param->zero_row) memset(&values[(param->zero_row - 1) * row], 0, (size_t)row * sizeof *values);
 }
 
+/* The parameter of the runtime's network that the buffer is, or is the master of; programs of other networks number
+ * theirs otherwise. -1: it starts at zero. */
+static int param_of(const Runtime *r, const Buf *b) {
+    const char *end = b->category == CAT_WEIGHTS && b->param >= 0 ? strstr(b->name, ".master") : NULL;
+    char name[BUF_NAME];
+    if (b->category != CAT_WEIGHTS || b->param < 0 || b->dtype == DT_I32) return -1;
+    snprintf(name, sizeof name, "%.*s", end ? (int)(end - b->name) : BUF_NAME - 1, b->name);
+    return network_find_param(r->net, name);
+}
+
 static int first_value(Runtime *r, const Slot *s, Err *e) {
     const Buf *b = s->buf;
     int64_t n = shape_elements(&b->shape);
     float *values = mem_new((size_t)n * sizeof *values);
     if (!values) return no_memory(e);
-    if (b->category == CAT_WEIGHTS && b->param >= 0 && b->dtype != DT_I32) draw(&r->net->params[b->param], b->param, r->seed, values, n);
+    int param = param_of(r, b);
+    if (param >= 0) draw(&r->net->params[param], param, r->seed, values, n);
     int code = put_values(r, b, s->block.data, values, e);
     mem_free(values);
     return code;

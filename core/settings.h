@@ -80,6 +80,8 @@ typedef struct Settings {
     bool scheduled;          /* the learning rate is a buffer "lr", which can be written between steps */
     ScalerAttr scaler;       /* growth 2, backoff 0.5, interval 2000 */
     float loss_scale;        /* initial: 65536 */
+    char scope[32];          /* what the names of its counters begin with, where programs with optimizers of their own
+                              * share parameters; "": nothing */
     bool keep_output, keep_gradients; /* to look at them after a step */
 } Settings;
 

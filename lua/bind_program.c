@@ -96,6 +96,9 @@ static void set_growth_interval(lua_State *L, Settings *s) {
     s->scaler.interval = (int32_t)whole(L, "growth_interval", 1);
 }
 static void set_scheduled(lua_State *L, Settings *s) { s->scheduled = lua_toboolean(L, -1); }
+static void set_scope(lua_State *L, Settings *s) {
+    snprintf(s->scope, sizeof s->scope, "%s", luaL_checkstring(L, -1));
+}
 static void set_no_loss(lua_State *L, Settings *s) { s->no_loss = lua_toboolean(L, -1); }
 static void set_keep_output(lua_State *L, Settings *s) { s->keep_output = lua_toboolean(L, -1); }
 static void set_keep_gradients(lua_State *L, Settings *s) { s->keep_gradients = lua_toboolean(L, -1); }
@@ -105,7 +108,7 @@ static const struct { const char *key; void (*set)(lua_State *, Settings *); } s
     {"inplace", set_inplace}, {"mode", set_mode}, {"allocator", set_allocator}, {"workspace_limit", set_workspace},
     {"graph", set_graph}, {"optimizer", set_optimizer},
     {"loss_scale", set_loss_scale}, {"growth_interval", set_growth_interval}, {"no_loss", set_no_loss},
-    {"scheduled", set_scheduled}, {"keep_output", set_keep_output}, {"keep_gradients", set_keep_gradients},
+    {"scheduled", set_scheduled}, {"scope", set_scope}, {"keep_output", set_keep_output}, {"keep_gradients", set_keep_gradients},
 };
 
 static Settings settings_from(lua_State *L, int index) {
@@ -323,6 +326,7 @@ static int predicted_programs(lua_State *L, Program **programs) {
 }
 
 /* program:predict{allocator =, memory = limit in bytes, steps =, with = {programs of the same runtime}} ->
+ * turns = true: all of them run in each step.
  * {peak = {bytes, used, op, categories}, lower_bound, allocated, reserved, fits, reason} */
 static int predict_program(lua_State *L) {
     Err e;
@@ -337,7 +341,9 @@ static int predict_program(lua_State *L) {
     size_t limit = bind_bytes(L, 2, "memory");
     Program *programs[BOX_PARENTS];
     int n = predicted_programs(L, programs);
-    if (predict(network, programs, n, kind, device, limit, (int)steps, &found, &e)) return bind_fail(L, &e);
+    int (*walk)(const Network *, Program *const *, int, AllocKind, Device *, size_t, int, Prediction *, Err *) =
+        bind_boolean(L, 2, "turns", false) ? predict_turns : predict;
+    if (walk(network, programs, n, kind, device, limit, (int)steps, &found, &e)) return bind_fail(L, &e);
     lua_createtable(L, 0, 6);
     bind_set_integer(L, "lower_bound", (lua_Integer)found.lower_bound);
     bind_set_integer(L, "allocated", (lua_Integer)found.allocated);

@@ -29,7 +29,8 @@ static int gradient_of(const Program *p, int w) {
 
 /* A persistent number. */
 static int number_buf(Program *p, const char *name) {
-    int b = program_buf(p, CAT_OPTIMIZER, shape1(1), DT_F32, "%s", name);
+    char text[BUF_NAME];
+    int b = program_buf(p, CAT_OPTIMIZER, shape1(1), DT_F32, "%s", program_scoped(p, name, text));
     if (p->failed) return NO_BUF;
     p->bufs[b].kind = BUF_PERSISTENT;
     return b;

@@ -10,4 +10,5 @@ return {
   memory = require "memtide.memory",
   experiment = require "memtide.experiment".new,
   trainer = require "memtide.trainer".new,
+  joint = require "memtide.joint".new,
 }
