@@ -191,6 +191,9 @@ bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and the article's
 
 # SSE41: the library's wider kernels read a few bytes past buffers of their own
 VALGRIND = DNNL_MAX_CPU_ISA=SSE41 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9
+train-check: $(BUILD)/memtide ## slow: networks learn what they are given, to the end
+	$(Q)TRAIN=full prove --exec tests/run $(PROVE) tests/lua/t_train.lua
+
 valgrind: all $(C_TESTS) ## the unit tests under valgrind
 	$(Q)for t in $(filter $(BUILD)/tests/unit/%,$(C_TESTS)); do echo "$$t"; \
 	    OMP_NUM_THREADS=1 $(VALGRIND) $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
@@ -218,6 +221,6 @@ help: ## this list
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all emulated test cuda-test run deps asan fuzz soak gpu-check bench valgrind lint install clean help
+.PHONY: all emulated test cuda-test run deps asan fuzz soak gpu-check bench train-check valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -47,9 +47,10 @@ typedef enum Checkpoint {
 /* marked: where a layer says inplace = true */
 typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
-#define OPTIMIZERS(X)                                                                                                        \
-    X(SGD,   "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false clip_norm:float=0") \
-    X(Adam,  "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 clip_norm:float=0")                  \
+#define OPTIMIZERS(X)                                                                                          \
+    X(SGD,   "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false "     \
+             "clip_norm:float=0")                                                                              \
+    X(Adam,  "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 clip_norm:float=0")    \
     X(AdamW, "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01 clip_norm:float=0")
 
 typedef enum OptimKind {

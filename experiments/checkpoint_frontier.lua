@@ -1,5 +1,5 @@
--- Memory against time: ResNet-50 and a GPT under smaller and smaller budgets of bytes, in which the fastest choice of what
--- to compute again is made. Running ResNet-50 takes minutes per row on a CPU.
+-- Memory against time: ResNet-50 and a GPT under smaller and smaller budgets of bytes, in each of which the fastest
+-- choice of what to compute again is made. To run it (minutes per row of ResNet-50 on a CPU), take predict_only out.
 local mt = require "memtide"
 local nn, optim, models = mt.nn, mt.optim, mt.models
 

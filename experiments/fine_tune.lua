@@ -3,39 +3,38 @@
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 
-local dir, epochs = arg and arg[1] or "digits", tonumber(arg and arg[2]) or 2
+local dir, epochs = ...
+dir, epochs = dir or "digits", math.tointeger(epochs or 3)
 if not mt.data.exists(dir .. "/train-images-idx3-ubyte") then require "memtide.digits".write(dir, 2000, 500, 1) end
 local train, test = mt.data.mnist(dir, "train"), mt.data.mnist(dir, "test")
-
-local function trainer(model, options)
-  return assert(mt.trainer{model = model, input = {1, 28, 28}, batch = 50, loss = nn.CrossEntropyLoss(options),
+local function trainer(model)
+  return assert(mt.trainer{model = model, input = {1, 28, 28}, batch = 50, loss = nn.CrossEntropyLoss(),
     optimizer = optim.Adam{lr = 1e-3}})
 end
-
-local function learn(run, keep)
+local function learn(run, below)
   local loader = mt.data.loader{train, batch = 50, shuffle = true, seed = 1}
   for _ = 1, epochs do
     for x, y in loader:epoch() do
       local labels = y:values()
-      for i, label in ipairs(labels) do if not keep(label) then labels[i] = -100 end end -- left out of the loss
+      for i, label in ipairs(labels) do if label >= below then labels[i] = -100 end end -- left out of the loss
       assert(run:step(x, labels))
     end
   end
   local loss, accuracy = run:evaluate(mt.data.loader{test, batch = 50})
-  print(("loss %.4f, accuracy %.1f %%, peak %d bytes"):format(loss, 100 * accuracy, run:memory().peak.bytes))
+  local peak = run:memory().peak.bytes
+  print(("loss %.4f, accuracy %.1f %%, peak %d bytes"):format(loss, 100 * accuracy, peak))
+  return accuracy, peak
 end
-
 local path = os.tmpname()
 local first = trainer(mt.models.LeNet())
-learn(first, function(label) return label < 5 end)
+local accuracy, peak = learn(first, 5)
 assert(first:save(path))
-first:close()
-
-local model = mt.models.LeNet()
+first:close()local model = mt.models.LeNet()
 model:freeze()
 model.fc3:unfreeze()
 local second = trainer(model)
 second:load(path, {strict = false, skip = {"fc3.weight", "fc3.bias"}})
-learn(second, function() return true end)
-print(second)
 os.remove(path)
+local later, less = learn(second, 10)
+print(second)
+return accuracy, later, peak, less

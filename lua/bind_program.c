@@ -108,7 +108,8 @@ static const struct { const char *key; void (*set)(lua_State *, Settings *); } s
     {"inplace", set_inplace}, {"mode", set_mode}, {"allocator", set_allocator}, {"workspace_limit", set_workspace},
     {"graph", set_graph}, {"optimizer", set_optimizer},
     {"loss_scale", set_loss_scale}, {"growth_interval", set_growth_interval}, {"no_loss", set_no_loss},
-    {"scheduled", set_scheduled}, {"scope", set_scope}, {"keep_output", set_keep_output}, {"keep_gradients", set_keep_gradients},
+    {"scheduled", set_scheduled}, {"scope", set_scope},
+    {"keep_output", set_keep_output}, {"keep_gradients", set_keep_gradients},
 };
 
 static Settings settings_from(lua_State *L, int index) {

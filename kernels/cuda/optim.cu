@@ -119,7 +119,8 @@ static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_con
 
 /* One block: each thread adds up every THREADS-th element, then the threads' sums are added in pairs. The same order in
  * every run. */
-static __global__ void __launch_bounds__(THREADS) grad_square_kernel(Elements g, int64_t count, int first, float *square) {
+static __global__ void __launch_bounds__(THREADS) grad_square_kernel(Elements g, int64_t count, int first,
+                                                                         float *square) {
     __shared__ double part[THREADS];
     double sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += THREADS) {

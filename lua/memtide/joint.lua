@@ -53,7 +53,8 @@ local function values_of(options, program)
   for _, setting in ipairs(settings.list) do
     local given = program[setting.name]
     if given == nil then given = options[setting.name] end
-    values[setting.name] = given == nil and setting.default or settings.check(core.where(), "joint", setting.name, given)
+    values[setting.name] = given == nil and setting.default
+      or settings.check(core.where(), "joint", setting.name, given)
   end
   if not program.loss then values.mode = "eval" end
   return values
@@ -72,7 +73,8 @@ local function check_shared(first, other, name)
   for _, param in ipairs(first:params()) do known[param.name] = table.concat(param.shape, "x") end
   for _, param in ipairs(other:params()) do
     if known[param.name] ~= table.concat(param.shape, "x") then
-      util.fail("joint: the first program must have all parameters; %s of %s is not there in that shape", param.name, name)
+      util.fail("joint: the first program must have all parameters; %s of %s is not there in that shape", param.name,
+        name)
     end
   end
 end

@@ -118,7 +118,7 @@ end
 
 -- The learning rate of the next updates; a schedule sets it by itself.
 function Trainer:set_lr(lr)
-  if type(lr) ~= "number" or not (lr >= 0) then
+  if type(lr) ~= "number" or lr ~= lr or lr < 0 then
     util.fail("trainer:set_lr: expected a number that is not negative, found %s", tostring(lr))
   end
   if self.schedule then util.fail "trainer:set_lr: the trainer has a schedule, which sets the learning rate" end

@@ -72,8 +72,8 @@ local function text_of(settings)
   return #list > 0 and table.concat(list, " ") or "plain"
 end
 
--- ---- the whole models: counts, and plans. The search for a plan gives up at some time: within 0.5 % of the bound where
--- everything is computed again, at the bound elsewhere.
+-- ---- the whole models: counts, and plans. The search for a plan gives up at some time: within 0.5 % of the bound
+-- where everything is computed again, at the bound elsewhere.
 for _, case in ipairs(WHOLE) do
   local name = case[1]
   for _, settings in ipairs(case.counted and {SETTINGS[1]} or SETTINGS) do
@@ -97,10 +97,10 @@ local function run(case, settings, allocator)
   local predicted = assert(program:predict{allocator = allocator, steps = 2, with = {}})
   local runtime <close> = assert(core.runtime{programs = {program}, allocator = allocator, seed = 1})
   local input, output = net:shapes()
-  local x, t = {}, {}
+  local t = {}
   local micros = settings.accumulate or 1
   local labels = loss_for(net).kind == "CrossEntropyLoss"
-  x = inputs(case, micros * product(input))
+  local x = inputs(case, micros * product(input))
   for i = 1, micros * (labels and output[1] or product(output)) do t[i] = labels and 7 * i % output[2] or i % 2 end
   local what = ("%s, %s, %s"):format(case[1], text_of(settings), allocator)
   for _ = 1, 2 do
@@ -136,7 +136,8 @@ has("ResNet50", {}, {2, 3, 64, 64},
   "layer1.0.conv3.weight layer1.0.downsample.0.weight layer4.2.bn3.running_var fc.bias")
 has("TextClassifier", {}, {2, 4}, "embedding.weight lstm.weight_ih_l0 lstm.bias_hh_l0 fc.bias")
 has("GPT", {n_layer = 2, n_embd = 24, vocab_size = 5}, {2, 4}, [[transformer.wte.weight transformer.wpe.weight
-  transformer.h.0.ln_1.weight transformer.h.1.attn.c_attn.bias transformer.h.1.mlp.c_proj.weight transformer.ln_f.bias]])
+  transformer.h.0.ln_1.weight
+  transformer.h.1.attn.c_attn.bias transformer.h.1.mlp.c_proj.weight transformer.ln_f.bias]])
 has("DCGANGenerator", {}, {2, 100, 1, 1}, "main.0.weight main.1.running_mean main.12.weight")
 has("DCGANDiscriminator", {}, {2, 3, 64, 64}, "main.0.weight main.3.weight main.11.weight")
 local gpt = assert(core.network(models.GPT{n_layer = 1, n_embd = 24, vocab_size = 5}, nil, {2, 4}))

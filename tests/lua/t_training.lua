@@ -105,7 +105,8 @@ local function loss_of(options, batch, x, labels)
 end
 local log_sum = math.log(math.exp(1) + math.exp(2) + math.exp(4))
 tap.near(loss_of({}, 1, {1, 2, 4}, {2}), log_sum - 4, 1e-5, "cross entropy")
-tap.near(loss_of({label_smoothing = 0.3}, 1, {1, 2, 4}, {2}), 0.7 * (log_sum - 4) + 0.3 * (log_sum - 7 / 3), 1e-5, "label smoothing")
+tap.near(loss_of({label_smoothing = 0.3}, 1, {1, 2, 4}, {2}), 0.7 * (log_sum - 4) + 0.3 * (log_sum - 7 / 3), 1e-5,
+  "label smoothing")
 tap.near(loss_of({ignore_index = 1}, 2, {1, 2, 4, 9, 9, 0}, {2, 1}), log_sum - 4, 1e-5,
   "ignore_index leaves a label out of the mean")
 

@@ -1,5 +1,5 @@
-"""ResNet-18 under torchvision's names, without torchvision: loads FOLDER/ours and writes its logits in evaluation mode, then
-writes weights of its own, after two batches of training that move the running statistics, and theirs."""
+"""ResNet-18 under torchvision's names, without torchvision: loads FOLDER/ours and writes its logits in evaluation mode,
+then writes weights of its own, after two batches of training that move the running statistics, and theirs."""
 import math
 import sys
 
