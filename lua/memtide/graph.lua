@@ -75,8 +75,8 @@ functions.reshape = functions.view
 
 -- What a layer's table has, or a graph's
 local RESERVED = {}
-for name in ("kind title where options text frozen tied names places from result children order forward freeze unfreeze"
-  ):gmatch "%a+" do RESERVED[name] = true end
+for name in ("kind title where options text frozen tied names places from result children order forward " ..
+  "freeze unfreeze"):gmatch "%a+" do RESERVED[name] = true end
 
 local function check_name(name)
   if type(name) ~= "string" or not name:match "^[%a_][%w_]*$" or RESERVED[name] then

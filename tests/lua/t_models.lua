@@ -143,6 +143,25 @@ has("DCGANDiscriminator", {}, {2, 3, 64, 64}, "main.0.weight main.3.weight main.
 local gpt = assert(core.network(models.GPT{n_layer = 1, n_embd = 24, vocab_size = 5}, nil, {2, 4}))
 tap.is(gpt:params()[1].aliases[1], "lm_head.weight", "GPT: the output layer has the embedding's weight")
 
+-- ---- random tokens: ids, and labels per token
+local cell = require "memtide.cell"
+local tokens = mt.data.random{count = 20, shape = {6}, tokens = 5, classes = 3, labels = 6, seed = 1}
+local x, y, n = mt.data.loader{tokens, batch = 8}.core:next()
+local seen, most, whole = {}, 0, true
+for _, id in ipairs(x:values()) do
+  seen[id], whole = true, whole and id == math.floor(id) and id >= 0 and id < 5
+end
+for _, label in ipairs(y:values()) do most = math.max(most, label) end
+tap.ok(whole and seen[0] and seen[4], "tokens are ids below their number")
+tap.ok(n == 8 and #y:values() == 48 and most == 2, "with a label for each")
+for i, case in ipairs{SMALL[6], SMALL[7]} do
+  local one = mt.experiment{name = "tokens", model = models[case[1]](case[2]), input = case[3], batch = 2, steps = 2,
+    warmup = 0, loss = nn.CrossEntropyLoss()}:cells()[1]
+  tap.is(cell.run(cell.compile(cell.build(one)), function() end).status, "ok",
+    SMALL[5 + i][1] .. " runs in an experiment")
+end
+tap.raises("expected 1 to", "tokens without classes", mt.data.random, {count = 2, shape = {3}, tokens = 5})
+
 -- ---- manners
 tap.has(tostring(models.ResNet18()), "ResNet18(\n  (conv1): Conv2d(", "a model prints by its name")
 tap.raises('num_clases', "an unknown option", models.VGG16, {num_clases = 10})
