@@ -56,7 +56,7 @@ template <int N> static __device__ void store_weight(const UpdateTensor &t, int6
     if (t.copy) lanes_store<N>((DType)t.copy_type, t.copy, i, w);
 }
 
-template <int N> static __device__ void sgd_at(const Update &u, const UpdateTensor &t, const Step &step, int64_t i) {
+template <int N> static __device__ void sgd_at(const Update &, const UpdateTensor &t, const Step &step, int64_t i) {
     float g[N], w[N], v[N];
     lanes_load<N>((DType)t.g_type, t.g, i, g);
     lanes_load<N>((DType)t.type, t.weight, i, w);
@@ -67,7 +67,7 @@ template <int N> static __device__ void sgd_at(const Update &u, const UpdateTens
     store_weight<N>(t, i, w);
 }
 
-template <int N> static __device__ void adam_at(const Update &u, const UpdateTensor &t, const Step &step, int64_t i) {
+template <int N> static __device__ void adam_at(const Update &, const UpdateTensor &t, const Step &step, int64_t i) {
     float g[N], w[N], m[N], v[N];
     lanes_load<N>((DType)t.g_type, t.g, i, g);
     lanes_load<N>((DType)t.type, t.weight, i, w);
@@ -119,18 +119,18 @@ static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_con
 
 /* One block: each thread adds up every THREADS-th element, then the threads' sums are added in pairs. The same order in
  * every run. */
-static __global__ void __launch_bounds__(THREADS) grad_square_kernel(Elements g, int64_t count, int first,
-                                                                         float *square) {
+static __global__ void __launch_bounds__(THREADS) grad_square_kernel(const void *g, DType type, int64_t count,
+                                                                         int first, float *square) {
     __shared__ double part[THREADS];
     double sum = 0;
-    for (int64_t i = threadIdx.x; i < count; i += THREADS) {
-        const double x = (double)dtype_load(g.type, g.data, (size_t)i);
+    for (int64_t i = (int64_t)threadIdx.x; i < count; i += THREADS) {
+        const double x = (double)dtype_load(type, g, (size_t)i);
         sum += x * x;
     }
     part[threadIdx.x] = sum;
     for (int half = THREADS / 2; half > 0; half /= 2) {
         __syncthreads();
-        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+        if ((int)threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
     }
     if (threadIdx.x == 0) *square = (float)((first ? 0.0 : (double)*square) + part[0]);
 }
@@ -229,8 +229,8 @@ extern "C" int k_cuda_grad_check(const KArgs *a, Err *e) {
 }
 
 extern "C" int k_cuda_grad_square(const KArgs *a, Err *e) {
-    return launch_op(a, e, grad_square_kernel, dim3(1), dim3(THREADS), elements_of(&a->in[0]), a->in[0].count,
-                     a->attr->square.first, (float *)a->out[0].data);
+    return launch_op(a, e, grad_square_kernel, dim3(1), dim3(THREADS), (const void *)a->in[0].data, a->in[0].dtype,
+                     a->in[0].count, (int)a->attr->square.first, (float *)a->out[0].data);
 }
 
 extern "C" int k_cuda_step_begin(const KArgs *a, Err *e) {
