@@ -66,11 +66,12 @@ int dataset_finish(Dataset *d, int code, Dataset **out) {
             int32_t label = ((const int32_t *)d->t)[i];
             if (label >= d->classes) d->classes = label + 1;
         }
+    int64_t sample = shape_elements(&d->sample);
     d->hash = fnv1a(FNV_START, &d->seed, d->x ? 0 : sizeof d->seed);
     d->hash = fnv1a(d->hash, &d->classes, sizeof d->classes);
     d->hash = fnv1a(d->hash, d->target.dim, (size_t)d->target.rank * sizeof d->target.dim[0]);
     if (d->x)
-        d->hash = fnv1a(d->hash, d->x, d->x_bytes ? d->x_bytes : (size_t)d->count * (size_t)shape_elements(&d->sample) * dtype_size(d->stored));
+        d->hash = fnv1a(d->hash, d->x, d->stride ? d->x_bytes : (size_t)(d->count * sample) * dtype_size(d->stored));
     if (d->t) d->hash = fnv1a(d->hash, d->t, (size_t)d->count * (size_t)target_size(d) * 4);
     describe(d);
     *out = d;
@@ -105,7 +106,8 @@ int dataset_random(
     return dataset_finish(d, OK, out);
 }
 
-int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int classes, const Shape *target, uint64_t seed,
+int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int classes, const Shape *target,
+                          uint64_t seed,
                           Dataset **out, Err *e) {
     if (tokens < 1) return err_set(e, ERR_SCRIPT, "random data: expected at least 1 token, found %d", tokens);
     int code = dataset_random(count, sample, classes, target, seed, out, e);

@@ -23,8 +23,10 @@ int dataset_npy(const char *x, const char *y, Dataset **out, Err *e);
  * classes 0, standard normal targets of shape `target`. */
 int dataset_random(
     int64_t count, const Shape *sample, int classes, const Shape *target, uint64_t seed, Dataset **out, Err *e);
-/* The same with samples of indices below `tokens`; with classes, `target` (rank 0: none) is the shape of a sample's labels. */
-int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int classes, const Shape *target, uint64_t seed,
+/* The same with samples of indices below `tokens`; with classes, `target` (rank 0: none) is the shape of a sample's
+ * labels. */
+int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int classes, const Shape *target,
+                          uint64_t seed,
                           Dataset **out, Err *e);
 /* Windows of `window` bytes of a text, every `stride` bytes, as tokens; targets are the tokens that come next. */
 int dataset_windows(const char *text, int64_t length, int64_t window, int64_t stride, Dataset **out, Err *e);

@@ -1,5 +1,5 @@
-/* A text as windows of tokens: one token per byte, numbered in the order of the bytes that occur. A sample is a window, its
- * targets are the tokens that come next: the same window, one byte further. */
+/* A text as windows of tokens: one token per byte, numbered in the order of the bytes that occur. A sample is a
+ * window, its targets are the tokens that come next: the same window, one byte further. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -21,10 +21,12 @@ static void number_bytes(Dataset *d, unsigned char *text, int64_t n) {
 
 int dataset_windows(const char *text, int64_t length, int64_t window, int64_t stride, Dataset **out, Err *e) {
     if (window < 1 || stride < 1)
-        return err_set(e, ERR_SCRIPT, "text: expected a window and a stride of at least 1, found %" PRId64 " and %" PRId64,
+        return err_set(e, ERR_SCRIPT,
+                       "text: expected a window and a stride of at least 1, found %" PRId64 " and %" PRId64,
                        window, stride);
     if (window > INT32_MAX || length <= window)
-        return err_set(e, ERR_SCRIPT, "text: expected more than the %" PRId64 " bytes of a window, found %" PRId64, window,
+        return err_set(e, ERR_SCRIPT, "text: expected more than the %" PRId64 " bytes of a window, found %" PRId64,
+                       window,
                        length);
     Dataset *d = dataset_start("text", e);
     if (!d) return ERR_HOST_MEMORY;

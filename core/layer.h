@@ -39,7 +39,8 @@ int network_infer_child(Network *n, Layer *parent, int i, const char *name, cons
  * last. `order`: the layer's in_order where its columns follow the input's features, else NULL. The layer reads its
  * parameters in the order in which it declares them. */
 int network_param(Network *n, Layer *l, const char *name, Shape shape, double bound, const int64_t *order, Err *e);
-/* The same for one that starts otherwise, or a buffer: takes shape, init, bound, zero_row, order, dtype and buffer of `like`. */
+/* The same for one that starts otherwise, or a buffer: takes shape, init, bound, zero_row, order, dtype and buffer of
+ * `like`. */
 int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Err *e);
 
 /* "layer 3.body.0 Linear (net.lua:8): <text>" with code ERR_SCRIPT */

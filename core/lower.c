@@ -108,11 +108,13 @@ static int check_ops(const Program *p, Err *e) {
         const Op *op = &p->ops[i];
         for (int k = 0; k < OP_IN; k++)
             if (op->in[k] == p->input && p->bufs[p->input].dtype == DT_I32 && op->kind != OP_embedding)
-                return err_set(e, ERR_SCRIPT, "layer %s: the network's input holds indices, which only nn.Embedding reads",
+                return err_set(e, ERR_SCRIPT,
+                               "layer %s: the network's input holds indices, which only nn.Embedding reads",
                                op->path);
         if (op->kind == OP_batchnorm &&
             shape_elements(&p->bufs[op->in[0]].shape) == shape_elements(&p->bufs[op->out[1]].shape))
-            return err_set(e, ERR_SCRIPT, "layer %s: batch normalisation in training expects more than 1 value per channel",
+            return err_set(e, ERR_SCRIPT,
+                           "layer %s: batch normalisation in training expects more than 1 value per channel",
                            op->path);
     }
     return OK;

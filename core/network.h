@@ -56,9 +56,9 @@ typedef struct Layer {
 
 typedef enum Init { INIT_UNIFORM, INIT_CONSTANT, INIT_NORMAL } Init;
 
-/* A parameter, or a buffer of a layer (PyTorch's register_buffer): kept like a parameter, but no gradient changes it. How it
- * starts: uniform in [-bound, bound] (PyTorch's kaiming_uniform with a = sqrt(5) comes to bound = 1/sqrt(fan_in)), all
- * `bound`, or normal with mean 0 and standard deviation `bound`. */
+/* A parameter, or a buffer of a layer (PyTorch's register_buffer): kept like a parameter, but no gradient changes it.
+ * How it starts: uniform in [-bound, bound] (PyTorch's kaiming_uniform with a = sqrt(5) comes to bound =
+ * 1/sqrt(fan_in)), all `bound`, or normal with mean 0 and standard deviation `bound`. */
 typedef struct Param {
     char name[PARAM_NAME]; /* "0.weight": the key in PyTorch's state_dict */
     Shape shape;           /* PyTorch's */

@@ -44,8 +44,10 @@ static void put_wiring(Line *line, const Layer *parent, int i) {
 
 static void put_params(Line *line, const Network *n, const Layer *l) {
     int64_t own = 0;
-    for (int i = 0; i < l->n_params; i++)
-        if (n->params[l->param[i]].owner == l && !n->params[l->param[i]].buffer) own += shape_elements(&n->params[l->param[i]].shape);
+    for (int i = 0; i < l->n_params; i++) {
+        const Param *p = &n->params[l->param[i]];
+        if (p->owner == l && !p->buffer) own += shape_elements(&p->shape);
+    }
     if (own) put_text(line, " %" PRId64, own);
     if (own && l->frozen) put_text(line, " frozen");
     for (int i = 0; i < l->n_params; i++)

@@ -210,7 +210,8 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_conv_transpose: return conv_fits(y, b, a, &op->attr.conv) && a->dtype == y->dtype;
     case OP_batchnorm: case OP_norm:
         return norm_fits(p, op, op->in[0], op->out[0], op->out[1], &op->in[1]) && a->dtype == y->dtype;
-    case OP_batchnorm_eval: return norm_fits(p, op, op->in[0], op->out[0], op->in[3], &op->in[1]) && a->dtype == y->dtype;
+    case OP_batchnorm_eval:
+        return norm_fits(p, op, op->in[0], op->out[0], op->in[3], &op->in[1]) && a->dtype == y->dtype;
     case OP_batchnorm_dx: case OP_norm_dx:
         return norm_fits(p, op, op->in[1], op->out[0], op->in[3], (int[]){op->in[2], NO_BUF}) && same_elements(a, b);
     case OP_norm_dw: return norm_fits(p, op, op->in[1], op->in[0], op->in[2], op->out);

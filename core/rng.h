@@ -44,7 +44,8 @@ MT_FN float rng_uniform(uint32_t x) { return (float)(x >> 8) * (1.0f / 16777216.
  * does not hang on the machine's mathematical library. */
 MT_FN void rng_normals(Philox r, float *four) {
     for (int k = 0; k < 4; k += 2) {
-        double radius = sqrt(-2 * log((r.x[k] + 0.5) * 0x1p-32)), angle = r.x[k + 1] * (2 * 3.14159265358979323846 * 0x1p-32);
+        double radius = sqrt(-2 * log((r.x[k] + 0.5) * 0x1p-32));
+        double angle = r.x[k + 1] * (2 * 3.14159265358979323846 * 0x1p-32);
         four[k] = (float)(radius * cos(angle));
         four[k + 1] = (float)(radius * sin(angle));
     }

@@ -250,7 +250,8 @@ static int shapes(lua_State *L) {
 }
 
 void bind_open_network(lua_State *L) {
-    static const luaL_Reg methods[] = {{"text", text}, {"layers", layers}, {"params", params}, {"buffers", buffers}, {"indices", indices},
+    static const luaL_Reg methods[] =
+        {{"text", text}, {"layers", layers}, {"params", params}, {"buffers", buffers}, {"indices", indices},
         {"parameters", parameters}, {"shapes", shapes}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"layer_kinds", layer_kinds}, {"network", new_network}, {NULL, NULL}};
     bind_type(L, BOX_LAYER, NULL);

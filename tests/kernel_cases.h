@@ -105,13 +105,15 @@ static const OpTest op_tests[] = {
     {text, OP_batchnorm_eval, .x = X, .z = Z, NORM(1, 0, 0)}, {text, OP_batchnorm_dx, .x = X, .z = Z, NORM(1, 0, 0)}, \
     {text, OP_norm_dw, .x = X, .y = Z, .z = Z, NORM(1, 0, 0)}
 #define BOTH_SOFTMAX(text, X, axis_) \
-    {text, OP_softmax, .x = X, .attr.softmax = {axis_, 0}}, {text ", log", OP_softmax, .x = X, .attr.softmax = {axis_, 1}}, \
+    {text, OP_softmax, .x = X, .attr.softmax = {axis_, 0}}, \
+    {text ", log", OP_softmax, .x = X, .attr.softmax = {axis_, 1}}, \
     {text, OP_softmax_dx, .x = X, .attr.softmax = {axis_, 0}}, \
     {text ", log", OP_softmax_dx, .x = X, .attr.softmax = {axis_, 1}}
 #define EACH_PRELU(text, X, Z) {text, OP_prelu, .x = X, .z = Z}, {text, OP_prelu_dx, .x = X, .z = Z}, \
     {text, OP_prelu_dw, .x = X, .z = Z}
 #define BOTH_TABLE(text, X, Y, Z, padding_) \
-    {text, OP_embedding, .x = X, .y = Y, .z = Z}, {text, OP_embedding_dw, .x = X, .y = Y, .z = Z, .attr.embedding = {padding_}}
+    {text, OP_embedding, .x = X, .y = Y, .z = Z}, \
+    {text, OP_embedding_dw, .x = X, .y = Y, .z = Z, .attr.embedding = {padding_}}
 #define BOTH_ROWS(text, X, Z) {text, OP_add_rows, .x = X, .z = Z}, {text, OP_add_rows_dw, .x = X, .z = Z}
 #define BOTH_UPSAMPLE(text, X, Y, ...) \
     {text, OP_upsample, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}, \
@@ -165,7 +167,8 @@ static const Case cases[] = {
     BOTH_SOFTMAX("one", ONE, 1), BOTH_SOFTMAX("rows", S2(13, 10), 1), BOTH_SOFTMAX("batch", S2(13, 10), 0),
     BOTH_SOFTMAX("wide", BIG, 1), BOTH_SOFTMAX("channels", IMAGE, 1), BOTH_SOFTMAX("height", IMAGE, 2),
     BOTH_SOFTMAX("steps", S3(3, 40, 5), 1), BOTH_SOFTMAX("features of steps", S3(3, 40, 5), 2),
-    BOTH_TABLE("words", S3(3, 17, 5), S2(3, 17), S2(11, 5), -1), BOTH_TABLE("padding", S3(3, 17, 5), S2(3, 17), S2(11, 5), 4),
+    BOTH_TABLE("words", S3(3, 17, 5), S2(3, 17), S2(11, 5), -1),
+    BOTH_TABLE("padding", S3(3, 17, 5), S2(3, 17), S2(11, 5), 4),
     BOTH_TABLE("one", S2(1, 1), S1(1), S2(1, 1), -1), BOTH_TABLE("wide", S2(7, 1537), S1(7), S2(5, 1537), -1),
     BOTH_ROWS("all", S3(3, 7, 5), S2(7, 5)), BOTH_ROWS("some", S3(4, 7, 301), S2(11, 301)),
     BOTH_UPSAMPLE("nearest, twice", IMAGE, S4(2, 3, 10, 14), {0.5f, 0.5f}, 0, 0),

@@ -98,7 +98,10 @@ static void feed(Lockstep *l, uint32_t step, uint32_t micro) {
     void *t = must(malloc((size_t)shape_elements(&p->bufs[p->target].shape) * 4));
     net_feed(l->p, step, micro, x, t, &e);
     if (p->bufs[p->input].dtype == DT_I32) /* indices come as numbers */
-        for (int64_t i = 0; i < shape_elements(&p->bufs[p->input].shape); i++) ((int32_t *)(void *)x)[i] = (int32_t)x[i];
+        for (int64_t i = 0; i < shape_elements(&p->bufs[p->input].shape); i++) {
+            int32_t index = (int32_t)x[i];
+            memcpy(&x[i], &index, sizeof index);
+        }
     view_pack(&p->bufs[p->input], x, l->storage[program_root(p, p->input)]);
     view_pack(&p->bufs[p->target], t, l->storage[program_root(p, p->target)]);
     free(x);

@@ -52,7 +52,8 @@ static void activation(Net *t) {
 /* What keeps the shape and has parameters, statistics or a choice of its own. */
 static void normalisation(Net *t) {
     static const char *const more[] = {"", ", affine=false", ", momentum=none", ", track_running_stats=false"};
-    static const char *const plain[] = {"SiLU(inplace=true)", "ELU(0.7)", "Softplus", "Hardswish", "PReLU", "Softmax(1)",
+    static const char *const plain[] =
+        {"SiLU(inplace=true)", "ELU(0.7)", "Softplus", "Hardswish", "PReLU", "Softmax(1)",
                                         "LogSoftmax(-1)", "Dropout2d(0.3)", "Dropout2d(0.3, inplace=true)"};
     switch (below(5)) {
     case 0: put(t, "BatchNorm2d(%d%s)%s ", t->c, more[below((int)ARRAY_LEN(more))], below(6) ? "" : "!"); break;

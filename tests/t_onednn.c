@@ -86,8 +86,8 @@ static double act_exact(ActFn f, double x, double slope) {
 /* Values lie in [-1, 1] and are exact in their types, so a product has a standard deviation of 1/3 and the k-th partial
  * sum one of sqrt(k)/3. Rounding K partial sums to fp32 (unit 2^-24) gives a total error with a standard deviation
  * below 2^-24 sqrt(K) sqrt(K)/3: 2^-24 (K + 8) is more than three of them even if sums are taken one by one. Then one
- * rounding to the output's type; dx may be rounded before it is multiplied by f' or a bias is added, too. oneDNN's sigmoid, tanh and erf
- * are polynomials with errors up to some 1e-5. */
+ * rounding to the output's type; dx may be rounded before it is multiplied by f' or a bias is added, too. oneDNN's
+ * sigmoid, tanh and erf are polynomials with errors up to some 1e-5. */
 static double tolerance(DType t, double expected, int64_t terms, int pass, ActFn act) {
     double unit = t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0x1p-24;
     double least = t == DT_F16 ? 0x1p-25 : 0, polynomial = act > ACT_LEAKY ? 2e-5 : 0; /* least: f16 subnormals */

@@ -67,7 +67,8 @@ static void evaluation_budget(const Network *net) {
         p = NULL;
         s.budget = need.peak.held - (size_t)less;
         int found = compile(net, &s, device, NULL, NULL, &p, &e);
-        is_int(found, less ? ERR_OOM : OK, less ? "evaluation, a byte below its need" : "evaluation, a budget of what it needs");
+        is_int(found, less ? ERR_OOM : OK,
+               less ? "evaluation, a byte below its need" : "evaluation, a budget of what it needs");
         program_free(p);
     }
     if (code) ok(0, "%s", e.text);

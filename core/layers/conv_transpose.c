@@ -1,5 +1,5 @@
-/* ConvTranspose2d: what a convolution from the output's channels to the input's sends back: w (I, O/groups, KH, KW) as that
- * convolution's. output_padding says which of the sizes that it maps to the input's size is meant. */
+/* ConvTranspose2d: what a convolution from the output's channels to the input's sends back: w (I, O/groups, KH, KW)
+ * as that convolution's. output_padding says which of the sizes that it maps to the input's size is meant. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -35,7 +35,8 @@ static int check_options(const Layer *l, Err *e) {
     for (int i = 0; i < 2; i++) {
         int64_t extra = options_pair(o, "output_padding", i), stride = options_pair(o, "stride", i);
         if (extra >= stride)
-            return layer_error(l, e, "output_padding must be smaller than stride %" PRId64 ", found %" PRId64, stride, extra);
+            return layer_error(l, e, "output_padding must be smaller than stride %" PRId64 ", found %" PRId64, stride,
+                               extra);
     }
     return OK;
 }
@@ -48,7 +49,8 @@ static int output_sizes(const Layer *l, int64_t *size, Err *e) {
         size[i] = (l->in.dim[2 + i] - 1) * a.stride[i] - 2 * (int64_t)a.pad[i] + window +
                   options_pair(&l->options, "output_padding", i);
         if (size[i] < 1)
-            return layer_error(l, e, "an output of %" PRId64 " rows or columns is too small: less padding is needed", size[i]);
+            return layer_error(l, e, "an output of %" PRId64 " rows or columns is too small: less padding is needed",
+                               size[i]);
     }
     return OK;
 }

@@ -1,5 +1,5 @@
-/* Dropout, and Dropout2d, which drops whole channels: each op draws its own numbers by an id. In evaluation, and with p = 0,
- * it is its input. */
+/* Dropout, and Dropout2d, which drops whole channels: each op draws its own numbers by an id. In evaluation, and with
+ * p = 0, it is its input. */
 #include <string.h>
 
 #include "layer.h"

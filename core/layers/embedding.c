@@ -1,6 +1,6 @@
-/* Embedding: rows of a table w (V, D), chosen by the network's input, which then holds indices: (N) becomes (N, D), (N, T)
- * becomes (N, T, D). PositionEmbedding: the first T rows of a table (P, D), added to each sample (T, D), as GPT does with an
- * Embedding of the numbers 0 to T - 1. Both start as PyTorch's Embedding: normal. */
+/* Embedding: rows of a table w (V, D), chosen by the network's input, which then holds indices: (N) becomes (N, D),
+ * (N, T) becomes (N, T, D). PositionEmbedding: the first T rows of a table (P, D), added to each sample (T, D), as
+ * GPT does with an Embedding of the numbers 0 to T - 1. Both start as PyTorch's Embedding: normal. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -25,7 +25,8 @@ int layer_embedding_shape(Network *n, Layer *l, Err *e) {
     int code = expect_sizes(l, "num_embeddings", e);
     if (!code) code = layer_expect_range(l, "padding_idx", -rows, rows - 1, e);
     if (code) return code;
-    if (!l->in_is_input) return layer_error(l, e, "reads indices: expected the network's input, found a layer's output");
+    if (!l->in_is_input)
+        return layer_error(l, e, "reads indices: expected the network's input, found a layer's output");
     if (l->in.rank > 3) return layer_error(l, e, "expected at most 3 dimensions, found %s", shape_text(&l->in, text));
     const Param table = {.shape = shape2(rows, dim), .init = INIT_NORMAL, .bound = 1, .zero_row = padding_row(l) + 1};
     if ((code = network_tensor(n, l, "weight", &table, e))) return code;

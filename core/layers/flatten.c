@@ -1,5 +1,5 @@
-/* Flatten: dimensions start_dim to end_dim become one without moving anything. An image (N, C, H, W) becomes (N, C H W), whose
- * features keep the channels-last order, which is PyTorch's own where there is one channel or one pixel. */
+/* Flatten: dimensions start_dim to end_dim become one without moving anything. An image (N, C, H, W) becomes (N, C H
+ * W), whose features keep the channels-last order, which is PyTorch's own where there is one channel or one pixel. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,10 +11,11 @@ static int find_dims(const Layer *l, int *start, int *end, Err *e) {
     *start = (int)(first < 0 ? first + rank : first);
     *end = (int)(last < 0 ? last + rank : last);
     if (*start < 0 || *end >= rank || *start > *end)
-        return layer_error(l, e, "expected dimensions of an input of %d, found %" PRId64 " to %" PRId64, rank, first, last);
+        return layer_error(l, e, "expected dimensions of an input of %d, found %" PRId64 " to %" PRId64, rank, first,
+                           last);
     if (*start != *end && ((rank == 4 && (*start != 1 || *end != 3)) || (l->in_order[0] && *start == 0)))
-        return layer_error(l, e, "of an image only the dimensions 1 to -1 (all but the batch) can be flattened, found %" PRId64
-                           " to %" PRId64, first, last);
+        return layer_error(l, e, "of an image only the dimensions 1 to -1 (all but the batch) can be flattened, found %"
+                           PRId64 " to %" PRId64, first, last);
     return OK;
 }
 

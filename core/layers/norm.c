@@ -1,5 +1,5 @@
-/* BatchNorm1d and BatchNorm2d (`which`: dimensions of the input), LayerNorm, GroupNorm. Channels are dimension 1, for LayerNorm the
- * last one. Parameters of a flattened image lie in its features' order, as a Linear's columns do. */
+/* BatchNorm1d and BatchNorm2d (`which`: dimensions of the input), LayerNorm, GroupNorm. Channels are dimension 1, for
+ * LayerNorm the last one. Parameters of a flattened image lie in its features' order, as a Linear's columns do. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -93,7 +93,8 @@ int layer_layernorm_shape(Network *n, Layer *l, Err *e) {
     int code = layer_expect_range(l, "normalized_shape", 1, INT32_MAX, e);
     if (code) return code;
     if (l->in.rank == 4)
-        return layer_error(l, e, "normalises the last dimension of (N, F) or (N, T, F), found %s", shape_text(&l->in, text));
+        return layer_error(l, e, "normalises the last dimension of (N, F) or (N, T, F), found %s",
+                           shape_text(&l->in, text));
     if ((code = expect_channels(l, l->in.rank - 1, features, e))) return code;
     if (!options_bool(o, "elementwise_affine")) return OK;
     code = channel_param(n, l, "weight", 1, false, features, e);
@@ -114,7 +115,8 @@ int layer_groupnorm_shape(Network *n, Layer *l, Err *e) {
     if (!code) code = layer_expect_range(l, "num_channels", 1, INT32_MAX, e);
     if (code) return code;
     if (channels % groups)
-        return layer_error(l, e, "num_channels must be divisible by num_groups, found %" PRId64 " and %" PRId64, channels,
+        return layer_error(l, e, "num_channels must be divisible by num_groups, found %" PRId64 " and %" PRId64,
+                           channels,
                            groups);
     if (l->in.rank == 3 || l->in_order[0])
         return layer_error(l, e, "normalises (N, C) or (N, C, H, W), found %s%s", shape_text(&l->in, text),

@@ -1,5 +1,5 @@
-/* Upsample: images at another size, by the nearest pixel or between the four around. Sizes and places are PyTorch's: with a
- * scale factor the output is floor(input factor) pixels, and places follow from the factor as it was given. */
+/* Upsample: images at another size, by the nearest pixel or between the four around. Sizes and places are PyTorch's:
+ * with a scale factor the output is floor(input factor) pixels, and places follow from the factor as it was given. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

@@ -165,7 +165,9 @@ static void attention_back(Back *b, const Op *f, int dy) {
 }
 
 /* One op dw = kind(in0, in1) if the parameter is trained. */
-static void parameter(Back *b, OpKind kind, const Op *f, int w, int in0, int in1) { unary(b, kind, f, b->leaf[w], in0, in1); }
+static void parameter(Back *b, OpKind kind, const Op *f, int w, int in0, int in1) {
+    unary(b, kind, f, b->leaf[w], in0, in1);
+}
 
 /* The gradient with respect to the input is a convolution, the one with respect to w has the roles of x and dy
  * exchanged. */

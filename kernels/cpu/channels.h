@@ -5,8 +5,8 @@
  *   ...             |    tile     |   fp32 where it lies (stride C), or converted into a scratch array (stride cols)
  *   row begin+rows  +-------------+
  *
- * Sums over rows are made slab by slab: a fixed number of runs of rows, each on one thread into doubles of its own in the
- * workspace, then added in order, so that the number of threads changes no bit. */
+ * Sums over rows are made slab by slab: a fixed number of runs of rows, each on one thread into doubles of its own in
+ * the workspace, then added in order, so that the number of threads changes no bit. */
 #ifndef MT_CPU_CHANNELS_H
 #define MT_CPU_CHANNELS_H
 

@@ -40,7 +40,8 @@ static void channels_piece(const KArgs *a, int64_t begin, int64_t end) {
         for (int64_t c = 0, n; c < channels; c += n) {
             n = min_i64(BLOCK, channels - c);
             for (int64_t i = 0; i < n; i++)
-                factors[i] = dropout_factor(drop->p, a->seed, drop->id, call, (uint64_t)(row / d[2] * channels + c + i));
+                factors[i] =
+                    dropout_factor(drop->p, a->seed, drop->id, call, (uint64_t)(row / d[2] * channels + c + i));
             for (int64_t w = 0; w < width; w++) {
                 int64_t at = (row * width + w) * channels + c;
                 float *y = block_target(&a->out[0], at, to);

@@ -1,5 +1,5 @@
-/* embedding.c: rows of a table w (V, D), and their gradient, which sums over positions in ascending order: the same bits for any
- * number of threads. add_rows: the first rows of a table, added to each sample. */
+/* embedding.c: rows of a table w (V, D), and their gradient, which sums over positions in ascending order: the same
+ * bits for any number of threads. add_rows: the first rows of a table, added to each sample. */
 #include "cpu.h"
 #include "loops.h"
 
@@ -18,7 +18,7 @@ int k_cpu_embedding(const KArgs *a, Err *e) {
     return OK;
 }
 
-/* ---- the gradient: each row of w has a chain of the positions that read it, in the workspace: first[V], next[positions] */
+/* ---- the gradient: each row of w has a chain of the positions that read it; workspace: first[V], next[positions] */
 
 enum { END = -1, PART = 512 };
 
@@ -35,7 +35,8 @@ static void embedding_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
         for (int64_t c = 0; c < dim; c += PART) {
             int64_t n = min_i64(PART, dim - c);
             memset(sum, 0, (size_t)n * sizeof *sum);
-            for (int32_t i = first[v]; i != END; i = next[i]) add_part(sum, block_load(&a->in[0], i * dim + c, n, from), n);
+            for (int32_t i = first[v]; i != END; i = next[i])
+                add_part(sum, block_load(&a->in[0], i * dim + c, n, from), n);
             block_store(&a->out[0], v * dim + c, n, sum);
         }
 }
@@ -57,7 +58,8 @@ int k_cpu_embedding_dw_prepare(const KArgs *a, size_t limit, void **state, size_
     *state = NULL;
     *workspace = (size_t)(a->out[0].shape.dim[0] + a->in[1].count) * sizeof(int32_t);
     if (a->in[1].count <= INT32_MAX) return OK;
-    return err_set(e, ERR_UNSUPPORTED, "embedding_dw: at most %d positions, found %lld", INT32_MAX, (long long)a->in[1].count);
+    return err_set(e, ERR_UNSUPPORTED, "embedding_dw: at most %d positions, found %lld", INT32_MAX,
+                   (long long)a->in[1].count);
 }
 
 int k_cpu_embedding_dw(const KArgs *a, Err *e) {
@@ -92,7 +94,8 @@ static void add_rows_piece(const KArgs *a, int64_t begin, int64_t end) {
 static void add_rows_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
     float sum[BLOCK] = {0}, from[BLOCK];
     int64_t sample = sample_size(&a->in[0]), n = min_i64(end, sample) - begin;
-    for (int64_t i = begin; n > 0 && i < a->in[0].count; i += sample) add_part(sum, block_load(&a->in[0], i, n, from), n);
+    for (int64_t i = begin; n > 0 && i < a->in[0].count; i += sample)
+        add_part(sum, block_load(&a->in[0], i, n, from), n);
     block_store(&a->out[0], begin, end - begin, sum);
 }
 

@@ -1,5 +1,5 @@
-/* norm.c: normalisation of (rows, C) operands: over all rows per channel (batchnorm), or over groups of the channels of a
- * sample, which is one row or, for an image, H W rows (norm). Statistics are fp32, summed in double. */
+/* norm.c: normalisation of (rows, C) operands: over all rows per channel (batchnorm), or over groups of the channels
+ * of a sample, which is one row or, for an image, H W rows (norm). Statistics are fp32, summed in double. */
 #include <math.h>
 
 #include "channels.h"
@@ -171,7 +171,8 @@ static void batch_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
         const float *dy = tile_load(&a->in[0], &t, gradient, &dy_stride);
         const float *x = tile_load(&a->in[1], &t, from, &x_stride);
         float *dx = tile_target(&a->out[0], &t, to, &dx_stride);
-        batch_dx_tile(dx, dx_stride, dy, dy_stride, x, x_stride, (const float *)a->in[3].data + t.first, coef, t.rows, t.cols);
+        batch_dx_tile(dx, dx_stride, dy, dy_stride, x, x_stride, (const float *)a->in[3].data + t.first, coef, t.rows,
+                      t.cols);
         tile_store(&a->out[0], &t, dx);
     }
 }
@@ -346,7 +347,8 @@ HOT static void add_slopes(double *dw, double *db, const float *dy, int64_t dy_f
     }
 }
 
-HOT static void add_run_slopes(double *dw, double *db, const float *dy, const float *x, float mean, float istd, int64_t n) {
+HOT static void add_run_slopes(double *dw, double *db, const float *dy, const float *x, float mean, float istd,
+                               int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         dw[i] += (double)(dy[i] * ((x[i] - mean) * istd));

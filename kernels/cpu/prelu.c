@@ -2,9 +2,12 @@
 #include "channels.h"
 #include "cpu.h"
 
-/* Slopes of channels [first, first + n). One for all is spread over rows of TILE_COLS elements, whatever these are. */
-static int64_t columns_of(const View *x, const View *w) { return w->count > 1 ? w->count : min_i64(TILE_COLS, x->count); }
+/* One slope for all is spread over rows of TILE_COLS elements, whatever these are. */
+static int64_t columns_of(const View *x, const View *w) {
+    return w->count > 1 ? w->count : min_i64(TILE_COLS, x->count);
+}
 
+/* Slopes of channels [first, first + n). */
 static void load_slopes(const View *w, int64_t first, int64_t n, float *to) {
     float scratch[TILE_COLS];
     bool one = w->count == 1;

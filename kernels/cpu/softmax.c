@@ -1,5 +1,5 @@
-/* softmax.c: softmax and its logarithm along lines of `n` elements that lie `stride` apart. Sums are taken part by part in fp32,
- * the parts in double. */
+/* softmax.c: softmax and its logarithm along lines of `n` elements that lie `stride` apart. Sums are taken part by
+ * part in fp32, the parts in double. */
 #include <math.h>
 
 #include "loops.h"
@@ -20,7 +20,8 @@ static Line line_of(const View *v, const SoftmaxAttr *s, int64_t item) {
 
 static const float *part_load(const View *v, const Line *l, int64_t from, int64_t n, float *scratch) {
     if (l->stride == 1) return block_load(v, l->start + from, n, scratch);
-    for (int64_t i = 0; i < n; i++) scratch[i] = dtype_load(v->dtype, v->data, (size_t)(l->start + (from + i) * l->stride));
+    for (int64_t i = 0; i < n; i++)
+        scratch[i] = dtype_load(v->dtype, v->data, (size_t)(l->start + (from + i) * l->stride));
     return scratch;
 }
 
@@ -29,7 +30,8 @@ static void part_store(const View *v, const Line *l, int64_t from, int64_t n, co
         block_store(v, l->start + from, n, values);
         return;
     }
-    for (int64_t i = 0; i < n; i++) dtype_store(v->dtype, v->data, (size_t)(l->start + (from + i) * l->stride), values[i]);
+    for (int64_t i = 0; i < n; i++)
+        dtype_store(v->dtype, v->data, (size_t)(l->start + (from + i) * l->stride), values[i]);
 }
 
 #define EACH_PART(from, m, n) for (int64_t from = 0, m; m = min_i64(PART, (n) - from), from < (n); from += m)
@@ -62,7 +64,7 @@ static void softmax_line(const KArgs *a, const Line *l) {
     double sum = 0;
     EACH_PART(i, m, l->n) most = part_max(most, part_load(&a->in[0], l, i, m, from), m);
     EACH_PART(i, m, l->n) sum += (double)part_exp_sum(part_load(&a->in[0], l, i, m, from), most, m);
-    float factor = (float)(1 / sum), log_sum = (float)log(sum);
+    float factor = (float)(1 / sum), log_sum = (float)log(sum); /* cppcheck-suppress invalidFunctionArg ; n >= 1 */
     EACH_PART(i, m, l->n) {
         const float *x = part_load(&a->in[0], l, i, m, from);
         if (a->attr->softmax.log) part_log_softmax(to, x, most, log_sum, m);

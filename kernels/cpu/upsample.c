@@ -1,5 +1,6 @@
-/* upsample.c: images (N, C, H, W) stored channels-last at a larger size. An output pixel is made of at most two rows and two
- * columns of the input (core/pointwise.h says of which); the gradient gathers, pixel by pixel, what it had a share in. */
+/* upsample.c: images (N, C, H, W) stored channels-last at a larger size. An output pixel is made of at most two rows
+ * and two columns of the input (core/pointwise.h says of which); the gradient gathers, pixel by pixel, what it had a
+ * share in. */
 #include "loops.h"
 
 enum { PART = 512 };
@@ -23,7 +24,8 @@ static void upsample_pixel(const KArgs *a, int64_t row, int64_t w, int64_t c, in
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 2; j++) {
             float share = down.share[i] * across.share[j];
-            if (share != 0) add_share(sum, block_load(x, pixel(x, image, down.at[i], across.at[j], c), n, from), share, n);
+            int64_t at = pixel(x, image, down.at[i], across.at[j], c);
+            if (share != 0) add_share(sum, block_load(x, at, n, from), share, n);
         }
     block_store(y, pixel(y, image, h, w, c), n, sum);
 }
@@ -59,7 +61,8 @@ static void rows_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_upsample(const KArgs *a, Err *e) {
     if (!a->in[0].channels_last || !a->out[0].channels_last || a->in[0].shape.rank != 4)
-        return err_set(e, ERR_INTERNAL, "%s: operands must be channels-last images (N, C, H, W)", op_info(a->kind)->name);
+        return err_set(e, ERR_INTERNAL, "%s: operands must be channels-last images (N, C, H, W)",
+                       op_info(a->kind)->name);
     range_run(a, a->out[0].shape.dim[0] * a->out[0].shape.dim[2], 1, rows_piece);
     return OK;
 }

@@ -1,6 +1,6 @@
-/* channels.h: sums over the rows of a (rows, C) operand, two per channel, in double. A block is 32 channels by 8 rows at a
- * time of its part of the rows; the parts' sums meet in the workspace, where a second kernel adds them in order. Parts
- * follow from the shape alone, so that the order of a sum is the same on every GPU. For .cu files. */
+/* channels.h: sums over the rows of a (rows, C) operand, two per channel, in double. A block is 32 channels by 8 rows
+ * at a time of its part of the rows; the parts' sums meet in the workspace, where a second kernel adds them in order.
+ * Parts follow from the shape alone, so that the order of a sum is the same on every GPU. For .cu files. */
 #ifndef MT_CHANNELS_H
 #define MT_CHANNELS_H
 
@@ -8,7 +8,9 @@
 
 enum { CHANNEL_ROWS = 8, PART_ROWS = 64, CHANNEL_PARTS = 64, SUMS = 2 };
 
-static inline int channel_parts(int64_t rows) { return (int)min_i64((rows + PART_ROWS - 1) / PART_ROWS, CHANNEL_PARTS); }
+static inline int channel_parts(int64_t rows) {
+    return (int)min_i64((rows + PART_ROWS - 1) / PART_ROWS, CHANNEL_PARTS);
+}
 
 static inline size_t channel_workspace(int64_t rows, int64_t channels) {
     return (size_t)(channel_parts(rows) * SUMS * channels) * sizeof(double);
@@ -47,7 +49,8 @@ static __device__ inline double channel_sum(const double *parts, int n, int k, i
 /* Enqueues the first kernel; the workspace holds channel_parts(rows) parts then. */
 template <typename F> static inline int channels_run(const KArgs *a, Err *e, F f, int64_t rows, int64_t channels) {
     const dim3 grid((unsigned)((channels + WARP - 1) / WARP), (unsigned)channel_parts(rows));
-    return launch_op(a, e, channels_kernel<F>, grid, dim3(WARP, CHANNEL_ROWS), f, (double *)a->workspace, rows, channels);
+    return launch_op(a, e, channels_kernel<F>, grid, dim3(WARP, CHANNEL_ROWS), f, (double *)a->workspace, rows,
+                     channels);
 }
 
 static __device__ inline float element_at(Elements x, int64_t i) { return dtype_load(x.type, x.data, (size_t)i); }

@@ -38,8 +38,8 @@ int k_cuda_dropout(const KArgs *a, Err *e) {
     const uint32_t *calls = (const uint32_t *)a->in[1].data;
     if (a->attr->drop.channels && !y->channels_last)
         return err_set(e, ERR_INTERNAL, "dropout of channels: the operand must be a channels-last image");
-    if (a->attr->drop.channels)
-        return elements_run(a, e, DropoutChannels{a->attr->drop, a->seed, calls, y->shape.dim[1], y->count / y->shape.dim[0]}, x);
+    DropoutChannels f = {a->attr->drop, a->seed, calls, y->shape.dim[1], y->count / y->shape.dim[0]};
+    if (f.drop.channels) return elements_run(a, e, f, x);
     return elements_run(a, e, Dropout{a->attr->drop, a->seed, calls}, x);
 }
 

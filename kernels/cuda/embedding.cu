@@ -1,5 +1,5 @@
-/* embedding.cu: rows of a table w (V, D), and their gradient: a block per row and part of D walks all positions in ascending
- * order, so that the order of a sum is fixed. add_rows: the first rows of a table, added to each sample. */
+/* embedding.cu: rows of a table w (V, D), and their gradient: a block per row and part of D walks all positions in
+ * ascending order, so that the order of a sum is fixed. add_rows: the first rows of a table, added to each sample. */
 #include "elements.h"
 
 enum { TABLE_THREADS = 256 };
@@ -20,9 +20,10 @@ int k_cuda_embedding(const KArgs *a, Err *e) {
     return (dtype_size(a->out[0].dtype) == 2 ? gather_run<uint16_t> : gather_run<uint32_t>)(a, e);
 }
 
-/* blockIdx.x: the row; blockIdx.y: which TABLE_THREADS of its elements. A round looks at TABLE_THREADS positions at once, then
- * adds up those that are the row's. */
-static __global__ void scatter(Elements dw, Elements dy, const int32_t *idx, int64_t positions, int64_t dim, int64_t padding) {
+/* blockIdx.x: the row; blockIdx.y: which TABLE_THREADS of its elements. A round looks at TABLE_THREADS positions at
+ * once, then adds up those that are the row's. */
+static __global__ void scatter(Elements dw, Elements dy, const int32_t *idx, int64_t positions, int64_t dim,
+                               int64_t padding) {
     __shared__ bool mine[TABLE_THREADS];
     __shared__ int any;
     const int64_t row = blockIdx.x, c = (int64_t)blockIdx.y * TABLE_THREADS + threadIdx.x;
@@ -79,7 +80,8 @@ static __global__ void sum_samples(Elements dw, Elements dy, int64_t count, int6
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
         float sum = 0.0f;
-        for (int64_t n = 0; n < samples && i < sample; n++) sum += dtype_load(dy.type, dy.data, (size_t)(n * sample + i));
+        for (int64_t n = 0; n < samples && i < sample; n++)
+            sum += dtype_load(dy.type, dy.data, (size_t)(n * sample + i));
         dtype_store(dw.type, dw.data, (size_t)i, sum);
     }
 }

@@ -1,5 +1,5 @@
-/* norm.cu: normalisation of (rows, C) operands: over all rows per channel (batchnorm), or over groups of the channels of a
- * sample (norm). Statistics are fp32, summed in double. */
+/* norm.cu: normalisation of (rows, C) operands: over all rows per channel (batchnorm), or over groups of the channels
+ * of a sample (norm). Statistics are fp32, summed in double. */
 #include "channels.h"
 
 enum { NORM_THREADS = 256, NORM_WARPS = NORM_THREADS / WARP, FINISH_THREADS = 128 };
@@ -250,7 +250,8 @@ int k_cuda_norm_dw_prepare(const KArgs *a, size_t, void **state, size_t *workspa
 
 int k_cuda_norm_dw(const KArgs *a, Err *e) {
     int64_t channels = channels_of(a, &a->in[1]), rows = a->in[1].count / channels, groups = a->attr->norm.groups;
-    ParamSlopes f = {elements_of(&a->in[0]), elements_of(&a->in[1]), floats(&a->in[2]), floats(&a->in[3]), channels, groups,
+    ParamSlopes f =
+        {elements_of(&a->in[0]), elements_of(&a->in[1]), floats(&a->in[2]), floats(&a->in[3]), channels, groups,
                      groups ? rows / (a->in[2].count / groups) : 0, groups ? channels / groups : 0};
     int code = channels_run(a, e, f, rows, channels);
     if (code) return code;

@@ -71,7 +71,8 @@ int k_cuda_prelu_dw(const KArgs *a, Err *e) {
     int64_t columns = columns_of(a), rows = rows_of(a);
     const double *parts = (const double *)a->workspace;
     Elements dw = elements_of(&a->out[0]);
-    int code = channels_run(a, e, SlopeSums{elements_of(&a->in[0]), elements_of(&a->in[1]), columns, a->in[1].count}, rows,
+    int code =
+        channels_run(a, e, SlopeSums{elements_of(&a->in[0]), elements_of(&a->in[1]), columns, a->in[1].count}, rows,
                             columns);
     if (code) return code;
     if (a->out[0].count == 1) return launch_op(a, e, slope_finish, 1, 1, parts, channel_parts(rows), columns, dw);

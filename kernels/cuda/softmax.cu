@@ -24,7 +24,9 @@ static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
 static __device__ inline int64_t line_index() { return (int64_t)blockIdx.x * SOFTMAX_WARPS + threadIdx.x / WARP; }
 
 /* Where line k starts. */
-static __device__ inline int64_t start_of(const Lines &l, int64_t k) { return k / l.stride * l.n * l.stride + k % l.stride; }
+static __device__ inline int64_t start_of(const Lines &l, int64_t k) {
+    return k / l.stride * l.n * l.stride + k % l.stride;
+}
 
 static __global__ void softmax_kernel(const __grid_constant__ Lines l) {
     for (int64_t k = line_index(); k < l.count; k += (int64_t)gridDim.x * SOFTMAX_WARPS) {

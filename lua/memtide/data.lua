@@ -14,8 +14,8 @@ function data.random(options)
   return util.must(core.dataset_random(options))
 end
 
--- text{file = path or text = string, window =, stride = window}: windows of bytes as tokens, and the tokens that come next
--- as labels; info().alphabet has the byte of each token
+-- text{file = path or text = string, window =, stride = window}: windows of bytes as tokens, and as labels the tokens
+-- that come next; info().alphabet has the byte of each token
 function data.text(options)
   util.check_keys("data.text", options, {"file", "text", "window", "stride"})
   return util.must(core.dataset_text(options))

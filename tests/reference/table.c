@@ -23,8 +23,7 @@ void ref_embedding_dw(Ref *r) {
 /* x (N, T, D), w (P, D) */
 void ref_add_rows(Ref *r) {
     const int64_t *d = r->in[0].shape.dim;
-    for (int64_t n = 0; n < d[0]; n++)
-        for (int64_t t = 0; t < d[1] * d[2]; t++) r->out[0].at[n * d[1] * d[2] + t] = r->in[0].at[n * d[1] * d[2] + t] + r->in[1].at[t];
+    for (int64_t i = 0; i < r->in[0].count; i++) r->out[0].at[i] = r->in[0].at[i] + r->in[1].at[i % (d[1] * d[2])];
 }
 
 void ref_add_rows_dw(Ref *r) {

@@ -9,8 +9,8 @@ static double place(const UpsampleAttr *u, int axis, int64_t o, int64_t in, int6
     return fmax((o + 0.5) * u->scale[axis] - 0.5, 0);
 }
 
-/* The share of input element i in output element o: a hat of height 1 around the place, or the step that holds it. Beyond the
- * last element the last one counts. */
+/* The share of input element i in output element o: a hat of height 1 around the place, or the step that holds it.
+ * Beyond the last element the last one counts. */
 static double share(const UpsampleAttr *u, int axis, int64_t i, int64_t o, int64_t in, int64_t out) {
     double at = fmin(place(u, axis, o, in, out), u->bilinear ? (double)(in - 1) : INFINITY);
     if (u->bilinear) return fmax(0, 1 - fabs(at - (double)i));

@@ -157,7 +157,8 @@ static void test_malformed(void) {
     static const char *const bad[] = {
         "a", "a=1", ":int", "a:", "a:number", "a:int=", "a:int=x", "a:int=1.5", "a:int=1,2", "a:pair=1,",
         "a:pair=1,2,3", "a:floats=1", "a:bool=yes", "a:bool=1", "a:none|tanh=relu", "a:none|=none", "a:|none=none",
-        "a:none||tanh=none", "a:bool|same=true", "a:int a:int", " a:int", "a:int  b:int", "a:float=inf", "a:int=b b:int=1",
+        "a:none||tanh=none", "a:bool|same=true", "a:int a:int", " a:int", "a:int  b:int", "a:float=inf",
+        "a:int=b b:int=1",
         "a:float=1 b:int=a",
         "a:pair|same=same b:pair=a", "a_name_of_twenty_four_ch:int", "a:int=1x",
         "a:this_is_a_list_of_words|that_is_longer_than_it_may_be=x",
