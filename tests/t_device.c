@@ -38,11 +38,11 @@ static const Net nets[] = {
 };
 
 static const struct { const char *name; OptimKind kind; OptimRule rule; int accumulate; } updates[] = {
-    /*                            lr momentum dampening decay beta1 beta2 eps nesterov decoupled */
-    {"Adam, accumulated",    OPTIM_Adam,  {0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 0}, 2},
-    {"AdamW",                OPTIM_AdamW, {0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 1}, 1},
-    {"SGD with momentum",    OPTIM_SGD,   {0.1f, 0.9f, 0.3f, 0.01f, 0, 0, 0, 0, 0}, 1},
-    {"SGD",                  OPTIM_SGD,   {0.1f, 0, 0, 0, 0, 0, 0, 0, 0}, 1},
+    /*                            lr momentum dampening decay beta1 beta2 eps nesterov decoupled clip_norm */
+    {"Adam, accumulated",    OPTIM_Adam,  {0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 0, 0}, 2},
+    {"AdamW",                OPTIM_AdamW, {0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 1, 0.5f}, 1},
+    {"SGD with momentum",    OPTIM_SGD,   {0.1f, 0.9f, 0.3f, 0.01f, 0, 0, 0, 0, 0, 0}, 1},
+    {"SGD",                  OPTIM_SGD,   {0.1f, 0, 0, 0, 0, 0, 0, 0, 0, 0.5f}, 1},
 };
 
 /* wrong < 0: could not be compiled */

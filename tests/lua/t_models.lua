@@ -145,7 +145,7 @@ tap.is(gpt:params()[1].aliases[1], "lm_head.weight", "GPT: the output layer has 
 
 -- ---- random tokens: ids, and labels per token
 local cell = require "memtide.cell"
-local tokens = mt.data.random{count = 20, shape = {6}, tokens = 5, classes = 3, labels = 6, seed = 1}
+local tokens = mt.data.random{count = 20, shape = {6}, tokens = 5, classes = 3, target = {6}, seed = 1}
 local x, y, n = mt.data.loader{tokens, batch = 8}.core:next()
 local seen, most, whole = {}, 0, true
 for _, id in ipairs(x:values()) do

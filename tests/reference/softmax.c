@@ -15,9 +15,12 @@ void ref_softmax(Ref *r) {
     for (int64_t k = 0; k < r->in[0].count / n; k++) {
         const double *x = line(&r->in[0], axis, k, &stride);
         double *y = line(&r->out[0], axis, k, &stride), sum = 0;
-        for (int64_t i = 0; i < n; i++) sum += exp(x[i * stride]);
-        for (int64_t i = 0; i < n; i++)
-            y[i * stride] = r->attr->softmax.log ? x[i * stride] - log(sum) : exp(x[i * stride]) / sum;
+        const double first = x[0]; /* taken out, so that one element alone is exactly 0 */
+        for (int64_t i = 0; i < n; i++) sum += exp(x[i * stride] - first);
+        for (int64_t i = 0; i < n; i++) {
+            double e = x[i * stride] - first;
+            y[i * stride] = r->attr->softmax.log ? e - log(sum) : exp(e) / sum;
+        }
     }
 }
 
