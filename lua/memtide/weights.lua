@@ -2,8 +2,8 @@
 --
 -- Weights are the parameters and the layers' buffers (running statistics), with the names and shapes of PyTorch's
 -- state_dict, in fp32: such files go both ways. A state is every persistent buffer as it is (parameters, master
--- copies, optimizer state, loss scale, counters of steps and of random numbers) and, in its metadata, the settings under
--- which a run goes on bit by bit.
+-- copies, optimizer state, loss scale, counters of steps and of random numbers) and, in its metadata, the settings
+-- under which a run goes on bit by bit.
 local core = require "memtide.core"
 local data = require "memtide.data"
 local util = require "memtide.util"

@@ -59,8 +59,8 @@ tap.raises('did you mean "batch"', "a misspelt axis", set.set, set, "bacth", {1}
 
 tap.raises('--set: unknown setting "name"; what can be set: device, batch,', "what is no setting", set.set, set, "name",
   {"x"})
-tap.raises("seed, steps, warmup, epochs, repeats, rounds, confidence, time_limit, depth", "the script's own axes can be",
-  deep.set, deep, "cases", {1})
+tap.raises("seed, steps, warmup, epochs, repeats, rounds, confidence, time_limit, depth",
+  "the script's own axes can be", deep.set, deep, "cases", {1})
 tap.raises('unknown setting "model"; what can be set', "also when it looks like one", set.set, set, "model", {"x"})
 tap.raises("--set: batch: 4 is there already", "a value twice", set.set, set, "batch", {4, 4})
 deep:set("depth", {3})
