@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "mem.h"
@@ -315,6 +316,12 @@ static int check_options(lua_State *L) {
 
 /* ---- small services */
 
+/* make_folder(path) -> true when it is there; the folder that it stands in must be */
+static int make_folder(lua_State *L) {
+    lua_pushboolean(L, !mkdir(luaL_checkstring(L, 1), 0777) || errno == EEXIST);
+    return 1;
+}
+
 /* hash(text) -> 16 hexadecimal digits (FNV-1a, 64 bits) */
 static int hash(lua_State *L) {
     size_t n;
@@ -366,8 +373,8 @@ static int exit_status(lua_State *L) {
 
 int luaopen_memtide_core(lua_State *L) {
     static const luaL_Reg functions[] = {{"where", where}, {"check_options", check_options}, {"hash", hash},
-        {"isatty", is_terminal}, {"number", number}, {"switches", switches},
-        {"exit_status", exit_status}, {NULL, NULL}};
+        {"isatty", is_terminal}, {"number", number}, {"switches", switches}, {"exit_status", exit_status},
+        {"make_folder", make_folder}, {NULL, NULL}};
     luaL_newlib(L, functions);
     bind_set_string(L, "version", MT_VERSION MT_COMMIT);
     bind_type(L, BOX_TEXT, NULL);

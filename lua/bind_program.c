@@ -244,6 +244,22 @@ static int ops(lua_State *L) {
     return 1;
 }
 
+/* program:cost() -> floating-point operations, bytes read and written, and ops, of one step with all its micro-batches */
+static int cost(lua_State *L) {
+    const Program *p = bind_get(L, 1, BOX_PROGRAM);
+    double flops = 0, traffic = 0, ops = 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        double times = i < p->body_end ? p->micro_batches : 1;
+        flops += times * p->ops[i].flops;
+        traffic += times * p->ops[i].traffic;
+        ops += times;
+    }
+    lua_pushnumber(L, flops);
+    lua_pushnumber(L, traffic);
+    lua_pushnumber(L, ops);
+    return 3;
+}
+
 /* program:bufs() -> {{name, shape, dtype, category, kind, bytes, alias, keep}, ...} */
 static int bufs(lua_State *L) {
     static const char *const kinds[] = {"temporary", "persistent", "input"};
@@ -357,8 +373,8 @@ static int predict_program(lua_State *L) {
 }
 
 void bind_open_program(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"bufs", bufs}, {"names", names},
-        {"predict", predict_program}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"cost", cost},
+        {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"compile", new_program}, {"setting_words", setting_words},
         {"optimizer_kinds", optimizer_kinds}, {"check_optimizer", check_optimizer}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);

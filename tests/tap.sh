@@ -5,7 +5,7 @@ ROOT=$PWD
 WORK=$(mktemp -d)
 trap 'rm -rf "$WORK"' EXIT
 cd "$WORK" || exit 1
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1 XDG_CACHE_HOME=$WORK/cache
 count=0 failed=0
 
 # Runs memtide; its output is in $out, its errors in $err, its exit status in $status.

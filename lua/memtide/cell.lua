@@ -7,7 +7,7 @@ local settings = require "memtide.settings"
 local util = require "memtide.util"
 
 local cell = {}
-local SCHEME = "2" -- of cell ids: a new number when their text changes
+local SCHEME = "3" -- of cell ids: a new number when their text changes
 local RANDOM_SAMPLES = 50000
 
 local devices = {} -- by name: opened once in a process
@@ -30,6 +30,9 @@ local function model_of(self)
   return model
 end
 
+-- How large the largest batch is, a device must say: see fit.lua. Until then there is a network of one sample.
+local function built_batch(v) return v.batch == "max" and 1 or v.batch end
+
 local function sample_of(shape) return table.move(shape, 2, #shape, 1, {}) end
 
 local function product(shape)
@@ -48,7 +51,7 @@ local function check_targets(self, found, output)
     if given ~= wanted then
       util.fail_at(where, "experiment: %s wants targets like the network's output, %s, found %s", kind, wanted, given)
     end
-  elseif not found.classes or found.target and product(found.target) * self.values.batch ~= output[1] then
+  elseif not found.classes or found.target and product(found.target) * built_batch(self.values) ~= output[1] then
     util.fail_at(where, "experiment: %s wants classes, found %s", kind, given)
   elseif output[2] and output[2] < found.classes then
     util.fail_at(where, "experiment: there are %d classes, but the network has %d outputs", found.classes, output[2])
@@ -61,7 +64,8 @@ local function describe_data(self, output)
   if not v.data and not found.classes and not found.target then
     if v.loss.kind == "CrossEntropyLoss" then
       found.classes = output[2]
-      if output[1] ~= v.batch then found.target = {output[1] // v.batch} end -- a label for each token
+      local labels = output[1] // built_batch(v)
+      if labels ~= 1 then found.target = {labels} end -- a label for each token
     else found.target = sample_of(output) end
   end
   check_targets(self, found, output)
@@ -76,7 +80,7 @@ function cell.build(self)
     util.fail_at(self.experiment.where, 'experiment: "input" is missing: the shape of one sample, or data')
   end
   local model = model_of(self)
-  self.network = nn.network(model, v.loss, {v.batch, table.unpack(input)})
+  self.network = nn.network(model, v.loss, {built_batch(v), table.unpack(input)})
   self.model_name = v.model_name or model.title or model.kind
   local _, frozen = self.network:parameters()
   if frozen > 0 then self.model_name = ("%s (%d frozen)"):format(self.model_name, frozen) end
@@ -107,14 +111,15 @@ local function data_text(self)
   return ("random %s %s %s"):format(table.concat(d.shape, "x"), d.classes or "", table.concat(d.target or {}, "x"))
 end
 
--- What makes two rows the same row: see DESIGN's column `cell`.
-function cell.id(self, purpose)
+local function settings_text(self, purpose)
   local v = self.values
-  local parts = {SCHEME, purpose, self.experiment.name, self.name, v.loss.kind, v.loss.text}
+  local parts = {SCHEME, purpose, self.experiment.name, v.case or "", v.loss.kind, v.loss.text}
   for _, name in ipairs(settings.names) do parts[#parts + 1] = settings.text(v[name]) end
-  for _, name in ipairs(self.experiment:own_axes()) do parts[#parts + 1] = settings.text(v[name]) end
-  for _, item in ipairs{self.memory or "", self.failed or self.network:text(), self.failed and "" or data_text(self),
-    self.seed or "", self.steps or "", self.warmup or "", v.test_data and v.test_data:info().text or ""} do
+  for _, name in ipairs(self.experiment:own_axes()) do
+    if v[name] ~= nil then parts[#parts + 1] = ("%s=%s"):format(name, settings.text(v[name])) end
+  end
+  local places = table.concat(self.places, " ")
+  for _, item in ipairs{places, self.memory or "", self.seed or "", self.steps or "", self.warmup or ""} do
     parts[#parts + 1] = tostring(item)
   end
   for _, name in ipairs(measure.names) do
@@ -122,7 +127,29 @@ function cell.id(self, purpose)
     if value then parts[#parts + 1] = ("%s %s"):format(name, core.number(value)) end
   end
   if v.schedule then parts[#parts + 1] = v.schedule.text end
-  return core.hash(table.concat(parts, "\n"))
+  return table.concat(parts, "\n")
+end
+
+local function part(text, digits) return core.hash(text):sub(-digits) end
+
+-- What makes two rows the same row, see DESIGN's column `cell`: SETTINGS-NETWORK-DATA, so that two ids tell what
+-- differs. Axes may change their order.
+function cell.id(self, purpose)
+  local test = self.values.test_data and self.values.test_data:info().text or ""
+  local network = self.failed or self.network:text()
+  local data = self.failed and "" or data_text(self) .. "\n" .. test
+  return ("%s-%s-%s"):format(part(settings_text(self, purpose), 12), part(network, 6), part(data, 6))
+end
+
+-- Two ids -> "settings", "network", "data" of which they differ, in a list
+function cell.differences(a, b)
+  local out, names = {}, {"settings", "network", "data"}
+  local next_part = b:gmatch("[^-]+")
+  for one in a:gmatch("[^-]+") do
+    local name = table.remove(names, 1)
+    if one ~= next_part() then out[#out + 1] = name end
+  end
+  return out
 end
 
 -- The program that tests what was learnt, where there is something to test it on.
@@ -143,6 +170,13 @@ function cell.compile(self, passes)
   return self
 end
 
+-- Bytes that the device has: --memory, or all there is; nil: not known. Second result: what of it is free now.
+function cell.room(self)
+  if self.memory then return self.memory, self.memory end
+  local info = cell.device(self.values.device):info() or {}
+  return info.memory_total, info.memory_free or info.memory_total
+end
+
 -- What the compiled cell will need, with `limit` bytes or (nil) without a limit.
 function cell.predict(self, limit)
   return util.must(self.program:predict{allocator = self.values.allocator, memory = limit,
@@ -153,13 +187,13 @@ end
 
 function cell.loader(self)
   local v, whole = self.values, self.experiment.base
-  local dataset = v.data
+  local dataset, batch = v.data, built_batch(v)
   if not dataset then
     local d = self.data
-    dataset = util.must(core.dataset_random{count = math.max(RANDOM_SAMPLES, v.batch), shape = d.shape,
+    dataset = util.must(core.dataset_random{count = math.max(RANDOM_SAMPLES, batch), shape = d.shape,
       classes = d.classes, target = d.target, tokens = self.network:indices(), seed = self.seed})
   end
-  return core.loader(dataset, {batch = v.batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
+  return core.loader(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
     seed = self.seed})
 end
 
@@ -237,6 +271,13 @@ function cell.run(self, progress)
   local closed, left = scope:finish()
   if not closed then out.status, out.reason = "error", left end
   return out
+end
+
+function cell.release(self)
+  for _, key in ipairs{"eval", "program", "network"} do
+    if self[key] then self[key]:close() end
+    self[key] = nil
+  end
 end
 
 return cell

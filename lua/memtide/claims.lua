@@ -48,8 +48,9 @@ end
 -- The name of the one cell that is meant, or nil and why there is none.
 local function resolve(experiment, side)
   local found, count
-  for position = 1, experiment:count() do
-    local cell = experiment:cell(position)
+  local positions = experiment:positions()
+  for i = 1, positions and #positions or experiment:count() do
+    local cell = experiment:cell(positions and positions[i] or i)
     if is_meant(side, cell) and cell.name ~= found then found, count = cell.name, (count or 0) + 1 end
   end
   if count == 1 then return found end

@@ -2,6 +2,7 @@
 local commands = require "memtide.commands"
 local compare = require "memtide.compare"
 local core = require "memtide.core"
+local declared = require "memtide.declared"
 local plan = require "memtide.plan"
 local script = require "memtide.script"
 local util = require "memtide.util"
@@ -9,17 +10,24 @@ local worker = require "memtide.worker"
 
 -- ---- options: {name, letter, argument, text, commands that have it (all: nil)}; without an argument it is a switch
 
-local ROWS, SHOWS = {run = true, predict = true}, {run = true, predict = true, compare = true}
-local CELLS = {run = true, predict = true, explain = true, dump = true, tune = true}
+local ROWS = {run = true, predict = true}
+local CELLS = {run = true, predict = true, explain = true, dump = true, tune = true, status = true, fit = true}
+local PLANNED = {run = true, predict = true, status = true, fit = true}
+local RUN = {run = true}
+local SHOWS = {run = true, predict = true, status = true, fit = true, compare = true}
 local OPTIONS = {
   {"device", nil, "D", "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)",
     CELLS},
   {"csv", nil, "FILE", "where rows go: a file that is resumed, or - for standard output (default: NAME.csv for run)",
-    {run = true, predict = true, explain = true}},
-  {"set", nil, "AXIS=V,V", "replaces a setting or an axis of the script; may be repeated", CELLS},
-  {"memory", nil, "SIZE", "as if the device had only this much: 512MiB, 8GB, 4096", ROWS},
-  {"steps", nil, "N", "timed steps of each cell", ROWS},
-  {"seed", nil, "N", "of parameters, data and dropout", ROWS},
+    {run = true, predict = true, explain = true, status = true, fit = true}},
+  {"set", nil, "AXIS=V,V", "a setting or an axis instead of the script's; also 8..64:8, 8..512*2; may be repeated",
+    CELLS},
+  {"memory", nil, "SIZE", "as if the device had only this much: 512MiB, 8GB, 4096", PLANNED},
+  {"steps", nil, "N", "timed steps of each cell", PLANNED},
+  {"seed", nil, "N", "of parameters, data and dropout", PLANNED},
+  {"dry-run", "n", nil, "the cells with their memory and time, what cannot fit and what is there already", RUN},
+  {"try-oom", nil, nil, "runs also what is predicted not to fit", RUN},
+  {"until", nil, "HH:MM", "starts nothing that cannot end by then; repeats behind the first of every cell", RUN},
   {"case", nil, "TEXT", "only cells whose name contains it", CELLS},
   {"devices", nil, "D,D", "a worker for each of these: every cell runs on the next that is free; all: every GPU", ROWS},
   {"jobs", nil, "N", "predict: N workers (1)", {predict = true}},
@@ -30,7 +38,7 @@ local OPTIONS = {
   {"retry", nil, "WORDS", "which rows of the file are made anew: none, all, stale, failed, or statuses (failed,stale)",
     ROWS},
   {"in-process", nil, nil, "cells in this process instead of workers: for debuggers", ROWS},
-  {"no-claims", nil, nil, "the script's claims are not judged", {run = true}},
+  {"no-claims", nil, nil, "the script's claims are not judged", RUN},
   {"json", nil, nil, "one JSON object per row on standard output instead of the table", SHOWS},
   {"passes", nil, nil, "dump: the program after each pass", {dump = true}},
   {"network", nil, nil, "dump: the layers instead of the program", {dump = true}},
@@ -51,6 +59,8 @@ local USES = {
   {"run", "SCRIPT [-- ARGS]",
     "every cell of an experiment, one row each; what is in the file already is not run again"},
   {"predict", "SCRIPT [-- ARGS]", "the same cells, nothing computed: the predicted columns"},
+  {"status", "SCRIPT [-- ARGS]", "which cells are done, failed, stale or missing in the file; may be asked meanwhile"},
+  {"fit", "SCRIPT [-- ARGS]", "the largest batch that fits, for every combination of techniques, and its time"},
   {"explain", "SCRIPT [-- ARGS]", "the memory of the first cell by hand: a row per layer, totals per category"},
   {"dump", "SCRIPT [-- ARGS]", "the step program of the first cell as text"},
   {"tune", "SCRIPT [-- ARGS]", "times what a GPU's libraries can choose between, for every op of the cells"},
@@ -61,10 +71,10 @@ local USES = {
 
 local STATUSES = [[
 Exit status: 0 done (cells that ran out of memory are results), 1 a cell ended in error, nan, a crash or a timeout,
-2 wrong usage, 3 out of device memory, 4 stopped by --max-failures, 5 a claim
-of the script is refuted, 6 none is, but one is inconclusive, 65 a mistake in the script or a damaged file,
+2 wrong usage, 3 out of device memory, 4 stopped by --max-failures, 5 a claim of the script is refuted,
+6 none is, but one is inconclusive, 64 a wrong option of the script's own, 65 a mistake in the script or a damaged file,
 66 a file cannot be opened, read or written, 69 no such device, 70 a bug in memtide, 71 out of host memory,
-75 stopped by SIGUSR1 behind the cells that ran, 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP).
+75 stopped by SIGUSR1 or --until behind the cells that ran, 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP).
 After 4, 75, 130 and 143, and after a kill, the same command goes on where it stopped.]]
 
 local function usage(format, ...) error(util.failure(format:format(...), "usage"), 0) end
@@ -81,7 +91,16 @@ local function print_options(command)
   end
 end
 
-local function help(command)
+-- What the script declares
+local function print_own(path)
+  local experiment = script.load_experiment(path, {})
+  if #experiment.options == 0 then return print(("\n%s declares no options."):format(path)) end
+  print(("\nOptions of %s, behind its name; with several values (8,16 or 8..64:8) they are axes:"):format(path))
+  for _, line in ipairs(declared.help(experiment.options)) do print(line) end
+end
+
+-- Of one command, or (nil) all; with options.words[1], of a script
+local function help(command, options)
   print("Predicts, measures and sweeps the memory of training steps.\n")
   for _, use in ipairs(USES) do
     if not command or use[1] == command then
@@ -96,6 +115,7 @@ local function help(command)
     print("  memtide run article.lua --set batch=8,16 --memory 1GiB\n")
   end
   print_options(command)
+  if options and options.words[1] then print_own(options.words[1]) end
   print("\n" .. STATUSES)
 end
 
@@ -139,10 +159,23 @@ local function take_timeout(options, text)
   end
 end
 
+-- The next time the clock shows HH:MM, as os.time has it
+local function take_until(options, text)
+  local hour, minute = text:match("^(%d%d?):(%d%d)$")
+  if not hour or tonumber(hour) > 23 or tonumber(minute) > 59 then
+    usage('--until: expected a time of day such as 07:30, found "%s"', text)
+  end
+  local now = os.time()
+  local at = os.date("*t", now)
+  at.hour, at.min, at.sec = tonumber(hour), tonumber(minute), 0
+  if os.time(at) <= now then at.day = at.day + 1 end
+  options["until"] = os.time(at)
+end
+
 local TAKE = {
   set = take_set, steps = whole("steps", 1), seed = whole("seed", 0), jobs = whole("jobs", 1),
   memory = size("memory"), ["host-memory"] = size("host-memory"), ["max-failures"] = whole("max-failures", 1),
-  timeout = take_timeout,
+  timeout = take_timeout, ["until"] = take_until,
   retry = function(options, text)
     local again, expected = plan.retry(text)
     if not again then usage('--retry: expected %s, found "%s"', expected, text) end
@@ -154,33 +187,58 @@ local TAKE = {
   end,
 }
 
+-- "--name=value" -> name, value; "-n" -> the name that it stands for
+local function name_of(word)
+  local name, value = word:match("^%-%-([%w_-]+)=(.*)$")
+  local letter = by_letter[word:match("^%-(%a)$") or ""]
+  return name or word:match("^%-%-([%w_-]+)$") or letter and letter[1], value
+end
+
+local function unknown_option(word, name)
+  local names = {}
+  for _, known in ipairs(OPTIONS) do names[#names + 1] = known[1] end
+  usage("unknown option %s%s", word, util.meant(name or word, names))
+end
+
 local function option_of(word)
-  local name, value = word:match("^%-%-([%w-]+)=(.*)$")
-  name = name or word:match("^%-%-([%w-]+)$")
-  local option = name and by_name[name] or by_letter[word:match("^%-(%a)$") or ""]
-  if not option then
-    local names = {}
-    for _, known in ipairs(OPTIONS) do names[#names + 1] = known[1] end
-    usage("unknown option %s%s", word, util.meant(name or word, names))
-  end
+  local name, value = name_of(word)
+  local option = by_name[name or ""]
+  if not option then unknown_option(word, name) end
   return option, value
+end
+
+-- Behind the script, what is no option of memtide's may be one that the script declares: {word, name, value}, judged
+-- when the script has been read. A word behind it that is no option is its value.
+local function take_own(options, arguments, i)
+  local word, after = arguments[i], arguments[i + 1]
+  local name, value = name_of(word)
+  if not name or #options.words == 0 then unknown_option(word, name) end
+  if not value and after and not after:find("^%-%-") then value, i = after, i + 1 end
+  options.own[#options.own + 1] = {word = word, name = name, value = value}
+  return i
+end
+
+local function take_option(options, arguments, i)
+  local name, value = name_of(arguments[i])
+  local option = by_name[name or ""]
+  if not option then return take_own(options, arguments, i) end
+  if option[3] and not value then i, value = i + 1, arguments[i + 1] end
+  if option[3] and not value then usage("--%s: %s is missing", name, option[3]) end
+  if not option[3] and value then usage("--%s takes no value", name) end
+  if TAKE[name] then TAKE[name](options, value) else options[key_of(name)] = value or true end
+  return i
 end
 
 -- {command, option, ..., script, options, ..., "--", arguments, ...} -> options; options.words, options.args
 local function parse(arguments, from)
-  local options, i = {set = {}, words = {}, args = {}}, from
+  local options, i = {set = {}, words = {}, args = {}, own = {}}, from
   while i <= #arguments do
     local word = arguments[i]
     if word == "--" then
       table.move(arguments, i + 1, #arguments, 1, options.args)
       break
     elseif word:sub(1, 1) == "-" and word ~= "-" then
-      local option, value = option_of(word)
-      local name = option[1]
-      if option[3] and not value then i, value = i + 1, arguments[i + 1] end
-      if option[3] and not value then usage("--%s: %s is missing", name, option[3]) end
-      if not option[3] and value then usage("--%s takes no value", name) end
-      if TAKE[name] then TAKE[name](options, value) else options[key_of(name)] = value or true end
+      i = take_option(options, arguments, i)
     else
       options.words[#options.words + 1] = word
     end
@@ -188,6 +246,27 @@ local function parse(arguments, from)
   end
   options.say = function(text) if not options.quiet then io.stderr:write("memtide: ", text, "\n") end end
   return options
+end
+
+-- Of the words behind "--" those that look like options are the script's, where it declares some.
+local function take_arguments(options)
+  local i = 1
+  while i <= #options.args do
+    if options.args[i]:find("^%-%-.") then i = take_own(options, options.args, i) end
+    i = i + 1
+  end
+end
+
+-- options.declared: {name, values} of what the script declares and the command line says.
+local function take_declared(options, experiment)
+  options.declared = {}
+  if #experiment.options > 0 then take_arguments(options) end
+  for _, given in ipairs(options.own) do
+    local option = declared.find(experiment.options, given.name)
+    if not option and #experiment.options == 0 then unknown_option(given.word, given.name) end
+    local one = declared.take(experiment.options, option, given)
+    options.declared[#options.declared + 1] = one
+  end
 end
 
 local function names_of(uses, option)
@@ -217,7 +296,7 @@ end
 local function run_command(name, arguments, state)
   local options = parse(arguments, 2)
   state.verbose = options.verbose
-  if options.help then return help(name) end
+  if options.help then return help(name, options) end
   check_options(name, options)
   if name == "help" then return help(options.words[1]) end
   if name == "devices" then return commands.devices(options) end
@@ -232,6 +311,7 @@ local function run_command(name, arguments, state)
   local path = options.words[1]
   local experiment, text = script.load_experiment(path, options.args)
   options.script = {path = path, args = options.args, text = text}
+  take_declared(options, experiment)
   return commands[name](experiment, options)
 end
 
@@ -256,7 +336,7 @@ end
 
 -- ---- errors
 
-local STATUS = {usage = 2, failures = 4, script = 65, requeue = 75, interrupted = 130, terminated = 143}
+local STATUS = {usage = 2, failures = 4, option = 64, script = 65, requeue = 75, interrupted = 130, terminated = 143}
 
 local function explain_error(problem)
   if util.is_failure(problem) then return problem end

@@ -2,11 +2,15 @@
 local cell = require "memtide.cell"
 local claims = require "memtide.claims"
 local core = require "memtide.core"
+local fit = require "memtide.fit"
 local plan = require "memtide.plan"
+local preview = require "memtide.preview"
 local report = require "memtide.report"
 local row = require "memtide.row"
 local samples = require "memtide.samples"
+local status = require "memtide.status"
 local sweep = require "memtide.sweep"
+local techniques = require "memtide.techniques"
 local util = require "memtide.util"
 local worker = require "memtide.worker"
 
@@ -39,11 +43,13 @@ local function run_all(experiment, purpose, options)
 end
 
 function commands.run(experiment, options)
-  if experiment.base.predict_only then
+  if experiment.base.predict_only and not options.dry_run then
     options.say("the experiment says predict_only: nothing is computed")
     return run_all(experiment, "predict", options)
   end
   options.csv = options.csv or experiment.name .. ".csv"
+  if options.dry_run then return preview.main(experiment, options) end
+  if options["until"] then options.costs = preview.costs(experiment, options) end
   return run_all(experiment, "run", options)
 end
 
@@ -74,6 +80,10 @@ function commands.tune(experiment, options)
   return failed
 end
 
+function commands.status(experiment, options) return status.main(experiment, options) end
+
+function commands.fit(experiment, options) return techniques.main(experiment, options) end
+
 -- The first cell, compiled.
 local function first_cell(experiment, options)
   local cells = plan.new(experiment, nil, options)
@@ -82,7 +92,8 @@ local function first_cell(experiment, options)
   if cells:count() > 1 then
     options.say(("the first of %d cells: %s; choose another with --case or --set"):format(cells:count(), first.name))
   end
-  return cell.compile(cell.build(first), options.passes)
+  fit.settle(cell.build(first))
+  return cell.compile(first, options.passes)
 end
 
 function commands.explain(experiment, options)

@@ -1,6 +1,8 @@
 -- What a script declares: mt.experiment{...} checks it and spreads it into cells, one for each row of the results.
+local axes = require "memtide.axes"
 local claims = require "memtide.claims"
 local core = require "memtide.core"
+local declared = require "memtide.declared"
 local measure = require "memtide.measure"
 local nn = require "memtide.nn"
 local plain = require "memtide.plain"
@@ -15,10 +17,10 @@ Experiment.__index = Experiment
 -- What can be said of the whole experiment and of one case alike, beside the settings.
 local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
   "steps", "warmup", "epochs", "seed", "schedule"}
-local WHOLE = {"name", "sweep", "cases", "claims", "repeats", "shuffle", "drop_last", "predict_only",
-  table.unpack(measure.names)}
-
-local LISTS = {sweep = true, cases = true, claims = true} -- each checked in its own way
+local WHOLE = {"name", "sweep", "cases", "claims", "where", "options", "monotone", "repeats", "shuffle", "drop_last",
+  "predict_only", table.unpack(measure.names)}
+local PARTS = {sweep = true, cases = true, claims = true, options = true} -- checked by functions of their own
+local NOT_OF_CELLS = {where = true, monotone = true}
 
 local function joined(...)
   local all = {}
@@ -48,6 +50,14 @@ end
 
 local function is_model(value) return nn.is_layer(value) or type(value) == "function" end
 
+local function is_names(value)
+  if plain.is_table(value) then
+    for _, name in ipairs(value) do if type(name) ~= "string" then return false end end
+    return true
+  end
+  return type(value) == "string" or value == false
+end
+
 local a_name = rule(function(value) return type(value) == "string" and value ~= "" end, "a name")
 local flag = rule(function(value) return type(value) == "boolean" end, "true or false")
 local dataset = rule(function(value)
@@ -69,19 +79,14 @@ local RULES = {
   warmup = settings.whole(0, settings.MOST), seed = settings.whole(0, math.maxinteger),
   rounds = settings.whole(1, 100), confidence = number(0.0001, 1), time_limit = number(0.001, 1e6),
   schedule = rule(schedule.is, "a schedule such as optim.StepLR(30)"),
+  where = rule(function(value) return type(value) == "function" end, "a function of a cell's settings"),
+  monotone = rule(is_names, "the name of an axis, a list of names, or false"),
   loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss()"), data = dataset, test_data = dataset,
 }
 local own = rule(function(value) return value ~= "" and plain.has_text(value) end,
   "a word, a number, true, false or a table of them")
 
-local function check_value(where, place, key, value)
-  if settings.known[key] then return settings.check(where, place, key, value) end
-  local checked, expected = (RULES[key] or own)(value)
-  if checked == nil then
-    util.fail_at(where, "%s: %s: expected %s, found %s", place, key, expected, plain.literal(value))
-  end
-  return checked
-end
+local function is_settable(key) return settings.known[key] or is_common[key] end
 
 -- An axis or key that memtide does not know is the script's own, unless it looks like a slip of the finger.
 local function check_own(where, place, key)
@@ -89,64 +94,36 @@ local function check_own(where, place, key)
   if nearest then util.fail_at(where, '%s: unknown setting "%s"; did you mean "%s"?', place, key, nearest) end
 end
 
--- Passes a list: no names, no holes.
-local function check_list(where, place, value, expected)
-  local count = 0
-  for _ in pairs(type(value) == "table" and value or {}) do count = count + 1 end
-  local good = plain.is_table(value)
-  for i = 1, count do good = good and value[i] ~= nil end
-  if not good then util.fail_at(where, "%s: expected %s, found %s", place, expected, plain.literal(value)) end
-  return value
+function Experiment:check_value(place, key, value, where)
+  where = where or self.where
+  if key == "batch" and value == "max" then return value end -- as large as fits: see fit.lua
+  if settings.known[key] then return settings.check(where, place, key, value) end
+  local checked, expected = (RULES[key] or self.options[key] and self.options[key].check or own)(value)
+  if checked == nil then
+    util.fail_at(where, "%s: %s: expected %s, found %s", place, key, expected, plain.literal(value))
+  end
+  return checked
 end
 
--- How the value is told from the others of its axis, in the names of cells: a model has no short text.
-local function shown(value, position)
-  if is_model(value) then return tostring(position) end
-  if schedule.is(value) then return value.text end
-  if type(value) == "userdata" then return value:info().text end
-  return settings.text(value)
+-- For axes: what the values of an axis become.
+function Experiment:axis_check()
+  return function(where, place, key, value)
+    if not is_settable(key) and not self.options[key] then
+      check_own(where, place:match("^sweep%[%d+%]") or place, key)
+    end
+    return self:check_value(place, key, value, where)
+  end
 end
 
--- {"axis", {value, ...}} as {name =, values =, texts =}, the values checked and different; `place` may hold a %d.
-local function make_axis(where, place, axis, list)
-  local out, seen = {name = axis, values = {}, texts = {}}, {}
-  for k, value in ipairs(list) do
-    local at = place:format(k)
-    local checked = check_value(where, at, axis, value)
-    local text = shown(checked, k)
-    if seen[text] then util.fail_at(where, "%s: %s: %s is there already, as value %d", at, axis, text, seen[text]) end
-    seen[text], out.values[k], out.texts[k] = k, checked, text
-  end
-  return out
-end
-
-local function check_axis(where, axis, i, seen)
-  local place, expected = ("sweep[%d]"):format(i), '{"axis", {value, ...}}'
-  check_list(where, place, axis, expected)
-  local axis_name, list = axis[1], axis[2]
-  if type(axis_name) ~= "string" or #axis ~= 2 then
-    util.fail_at(where, "%s: expected %s, found %s", place, expected, plain.literal(axis))
-  end
-  if not settings.known[axis_name] and not is_common[axis_name] then check_own(where, place, axis_name) end
-  if seen[axis_name] then
-    util.fail_at(where, '%s: "%s" is an axis already, sweep[%d]', place, axis_name, seen[axis_name])
-  end
-  seen[axis_name] = i
-  if #check_list(where, ("%s: %s"):format(place, axis_name), list, "a list of values") == 0 then
-    util.fail_at(where, "%s: %s: expected a list of values, found none", place, axis_name)
-  end
-  return make_axis(where, place .. " value %d", axis_name, list)
-end
-
-local function check_case(where, case, i, seen)
-  local place, out = ("cases[%d]"):format(i), {}
+function Experiment:check_case(case, i, seen)
+  local where, place, out = self.where, ("cases[%d]"):format(i), {}
   if not plain.is_table(case) then
     util.fail_at(where, '%s: expected {case = "name", setting = value, ...}, found %s', place, plain.literal(case))
   end
   for key, value in pairs(case) do
     if type(key) ~= "string" then util.fail_at(where, "%s: expected names, found %s", place, tostring(key)) end
-    if key ~= "case" and not settings.known[key] and not is_common[key] then check_own(where, place, key) end
-    out[key] = check_value(where, place, key, value)
+    if key ~= "case" and not is_settable(key) and not self.options[key] then check_own(where, place, key) end
+    out[key] = self:check_value(place, key, value)
   end
   out.case = out.case or ("case %d"):format(i)
   if seen[out.case] then
@@ -156,9 +133,9 @@ local function check_case(where, case, i, seen)
   return out
 end
 
-local function check_each(where, place, list, expected, check)
+local function check_each(self, place, list, expected, check)
   local out, seen = {}, {}
-  for i, item in ipairs(check_list(where, place, list or {}, expected)) do out[i] = check(where, item, i, seen) end
+  for i, item in ipairs(axes.check_list(self.where, place, list or {}, expected)) do out[i] = check(item, i, seen) end
   return out
 end
 
@@ -166,45 +143,53 @@ end
 function Experiment:check_overlap()
   for i, case in ipairs(self.cases) do
     for _, axis in ipairs(self.axes) do
-      if case[axis.name] ~= nil then
-        util.fail_at(self.where, 'cases[%d]: "%s" is an axis of the sweep, too', i, axis.name)
+      for _, name in ipairs(axis.names) do
+        if case[name] ~= nil then
+          util.fail_at(self.where, 'cases[%d]: "%s" is an axis of the sweep, too', i, name)
+        end
       end
     end
   end
+end
+
+-- Is it a setting, or an axis or key of the script's own?
+function Experiment:knows(name)
+  if settings.known[name] or RULES[name] then return true end
+  for _, key in ipairs(self:own_keys()) do if key == name then return true end end
+  return false
+end
+
+local function is_taken(name) return settings.known[name] ~= nil or RULES[name] ~= nil or PARTS[name] ~= nil end
+
+function Experiment:check_axes(sweep, cases)
+  self.axes = check_each(self, "sweep", sweep, 'a list of axes {{"axis", {value, ...}}, ...}',
+    function(axis, i, seen) return axes.declare(self.where, axis, i, seen, self:axis_check()) end)
+  self.cases = check_each(self, "cases", cases, 'a list of cases {{case = "name", ...}, ...}',
+    function(case, i, seen) return self:check_case(case, i, seen) end)
+  axes.check_order(self.where, self.axes, function(name) return self:knows(name) end)
+  self:check_overlap()
 end
 
 -- mt.experiment{name =, model =, input =, loss =, ...}
 function experiment.new(options)
   if type(options) ~= "table" then util.fail("experiment: expected a table, found a %s", type(options)) end
   util.check_keys("experiment", options, TOP)
-  local where = core.where()
-  local self = setmetatable({where = where, base = {}}, Experiment)
+  local self = setmetatable({where = core.where(), base = {}}, Experiment)
+  self.options = declared.check(self.where, options.options, is_taken)
+  for _, option in ipairs(self.options) do self.base[option.name] = option.default end
   for key, value in pairs(options) do
-    if not LISTS[key] then self.base[key] = check_value(where, "experiment", key, value) end
+    if not PARTS[key] then self.base[key] = self:check_value("experiment", key, value) end
   end
   for _, key in ipairs{"name", "loss"} do
-    if self.base[key] == nil then util.fail_at(where, 'experiment: "%s" is missing', key) end
+    if self.base[key] == nil then util.fail_at(self.where, 'experiment: "%s" is missing', key) end
   end
-  self.axes = check_each(where, "sweep", options.sweep, 'a list of axes {{"axis", {value, ...}}, ...}', check_axis)
-  self.cases = check_each(where, "cases", options.cases, 'a list of cases {{case = "name", ...}, ...}', check_case)
-  self:check_overlap()
+  self:check_axes(options.sweep, options.cases)
   self.name = self.base.name
-  self.claims = claims.check(self, options.claims, check_list)
+  self.claims = claims.check(self, options.claims, axes.check_list)
   return self
 end
 
 function experiment.is(value) return getmetatable(value) == Experiment end
-
--- Keeps the place of an axis that is there already.
-local function replace_axis(axes, name, axis)
-  for i, old in ipairs(axes) do
-    if old.name == name then
-      if axis then axes[i] = axis else table.remove(axes, i) end
-      return
-    end
-  end
-  axes[#axes + 1] = axis
-end
 
 -- What the command line may change: the rest is what the script is about.
 local function check_settable(self, key)
@@ -219,10 +204,10 @@ end
 -- `--set axis=v1,v2`: one value is a setting of every cell, more are an axis, none takes the setting away.
 function Experiment:set(key, values)
   check_settable(self, key)
-  local axis = make_axis("", "--set", key, values)
+  local axis = #values > 0 and axes.new("", "--set", key, values, self:axis_check())
   for _, case in ipairs(self.cases) do case[key] = nil end
-  if #values == 1 then self.base[key] = axis.values[1] else self.base[key] = nil end
-  replace_axis(self.axes, key, #values > 1 and axis or nil)
+  if #values == 1 then self.base[key] = axis.rows[1][1] else self.base[key] = nil end
+  axes.replace(self.axes, key, #values > 1 and axis or nil)
 end
 
 -- ---- cells
@@ -234,42 +219,58 @@ function Experiment:own_keys()
     if settings.known[name] or RULES[name] or seen[name] then return end
     seen[name], names[#names + 1] = true, name
   end
-  for _, axis in ipairs(self.axes) do add(axis.name) end
+  for _, axis in ipairs(self.axes) do for _, name in ipairs(axis.names) do add(name) end end
   for _, case in ipairs(self.cases) do for _, key in ipairs(util.sorted_keys(case)) do add(key) end end
   for _, key in ipairs(util.sorted_keys(self.base)) do add(key) end
   return names
 end
 
--- The columns of the script's own.
+-- The columns of the script's own, in an order that does not depend on that of the axes.
 function Experiment:own_axes()
-  return joined(self:own_keys(), self.base.test_data and {"test_accuracy"} or {})
+  local keys = self:own_keys()
+  table.sort(keys)
+  return joined(keys, self.base.test_data and {"test_accuracy"} or {})
 end
 
+-- chosen[i]: place on axis i. Second result: does the cell count? Of an axis that has no part in it, only the first
+-- place does.
 local function new_cell(self, case, chosen)
-  local cell = {experiment = self, values = {}}
-  for key, value in pairs(self.base) do cell.values[key] = value end
-  for key, value in pairs(case) do cell.values[key] = value end
-  local words = {case.case}
-  for i, axis in ipairs(self.axes) do
-    cell.values[axis.name] = axis.values[chosen[i]]
-    words[#words + 1] = ("%s=%s"):format(axis.name, axis.texts[chosen[i]])
-  end
+  local values, words, places, counts = {}, {case.case}, {}, true
+  for key, value in pairs(self.base) do if not NOT_OF_CELLS[key] then values[key] = value end end
+  for key, value in pairs(case) do values[key] = value end
   for _, setting in ipairs(settings.list) do
-    if cell.values[setting.name] == nil then cell.values[setting.name] = setting.default end
+    if values[setting.name] == nil then values[setting.name] = setting.default end
   end
-  cell.name = #words > 0 and table.concat(words, " ") or self.name
-  return cell
+  for i, axis in ipairs(self.axes) do
+    if axes.active(axis, values) then
+      for k, name in ipairs(axis.names) do values[name] = axis.rows[chosen[i]][k] end
+      for k, text in ipairs(axis.texts[chosen[i]]) do
+        words[#words + 1] = text
+        if is_model(axis.rows[chosen[i]][k]) then places[#places + 1] = text end
+      end
+    elseif chosen[i] > 1 then counts = false end
+  end
+  local name = #words > 0 and table.concat(words, " ") or self.name
+  -- places: tell models apart that are alike
+  return {experiment = self, values = values, name = name, places = places}, counts
 end
 
--- How many cells there are: every case times every combination of the axes times the repeats.
+-- Axes along which cells only need more.
+function Experiment:monotone_axes()
+  local given = self.base.monotone
+  if given == nil then return {"batch"} end
+  return given and (type(given) == "table" and given or {given}) or {}
+end
+
+-- Positions run from 1 to this: every case times every combination of the axes times the repeats. Some have no cell.
 function Experiment:count()
   local n = math.max(#self.cases, 1) * (self.base.repeats or 1)
-  for _, axis in ipairs(self.axes) do n = n * #axis.values end
+  for _, axis in ipairs(self.axes) do n = n * #axis.rows end
   return n
 end
 
--- The cell at a position from 1, in the order in which cases and axes are written; repeats run fastest, then the last
--- axis.
+-- The cell at a position, in the order in which cases and axes are written; repeats run fastest, then the last axis.
+-- Second result: does it count, as far as conditional axes say?
 function Experiment:cell(position)
   local rest, chosen = position - 1, {}
   local function digit(base)
@@ -278,15 +279,46 @@ function Experiment:cell(position)
     return found
   end
   local repeat_number = digit(self.base.repeats or 1)
-  for i = #self.axes, 1, -1 do chosen[i] = digit(#self.axes[i].values) end
-  local cell = new_cell(self, self.cases[rest + 1] or {}, chosen)
+  for i = #self.axes, 1, -1 do chosen[i] = digit(#self.axes[i].rows) end
+  local cell, counts = new_cell(self, self.cases[rest + 1] or {}, chosen)
   cell.repeat_number = repeat_number
-  return cell
+  return cell, counts
+end
+
+-- Does the filter let the cell pass? One whose batch is not known yet does where the filter needs to know it.
+function Experiment:passes(cell)
+  local filter = self.base.where
+  if not filter then return true end
+  local good, found = pcall(filter, plain.copy(cell.values))
+  if good then return found end
+  if tostring(found):find("interrupted$") then error(found, 0) end
+  if cell.values.batch == "max" then return true end
+  error(("%s (in where, for the cell %s)"):format(tostring(found), cell.name), 0)
+end
+
+local function is_regular(self)
+  for _, axis in ipairs(self.axes) do if axis.only then return false end end
+  return not self.base.where
+end
+
+-- The positions that have a cell; nil: all of them.
+function Experiment:positions()
+  if is_regular(self) then return nil end
+  local list, filter = {}, self.base.where and debug.getinfo(self.base.where, "S")
+  for position = 1, self:count() do
+    local cell, counts = self:cell(position)
+    if counts and self:passes(cell) then list[#list + 1] = position end
+  end
+  if #list == 0 then
+    util.fail_at(self.where, "experiment: there is no cell to run: where (%s:%d) lets none of %d pass",
+      filter.short_src, filter.linedefined, self:count())
+  end
+  return list
 end
 
 function Experiment:cells()
-  local cells = {}
-  for position = 1, self:count() do cells[position] = self:cell(position) end
+  local cells, positions = {}, self:positions()
+  for i = 1, positions and #positions or self:count() do cells[i] = self:cell(positions and positions[i] or i) end
   return cells
 end
 

@@ -1,4 +1,5 @@
 -- The public module.
+local axes = require "memtide.axes"
 local core = require "memtide.core"
 
 return {
@@ -9,6 +10,9 @@ return {
   data = require "memtide.data",
   memory = require "memtide.memory",
   experiment = require "memtide.experiment".new,
+  range = axes.range,
+  geometric = axes.geometric,
+  zip = axes.zip,
   trainer = require "memtide.trainer".new,
   joint = require "memtide.joint".new,
 }

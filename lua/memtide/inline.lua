@@ -9,7 +9,7 @@ function inline.run(cells, hooks)
   worker.check_devices(cells.devices)
   for task in hooks.next do
     local lost -- what the device says now, nobody can trust
-    worker.run(cells, task.request.k, nil, {
+    worker.run(cells, task.request, {
       note = function(text, i, n)
         if hooks.watch then hooks.watch(task, i and ("%s %d of %d"):format(text, i, n) or text) end
       end,
@@ -20,7 +20,7 @@ function inline.run(cells, hooks)
       done = function(columns, code, unbuilt)
         lost = code == "device" and columns.reason
         local _, record = hooks.hear(task, {word = "done", columns = columns, code = code, unbuilt = unbuilt})
-        record()
+        if record then record() end -- none yet where the cell is visited again
       end,
     })
     if lost then error(util.failure(lost, "device"), 0) end

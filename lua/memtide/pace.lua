@@ -9,21 +9,30 @@ local LEAST = 10 -- seconds: below, an estimate says little about what goes wron
 function pace.new(limits) return setmetatable({limits = limits or {}, of_model = {}}, Pace) end
 
 -- Samples that pass through the network, or epochs: what the time of a model's cells grows with
-local function work(values)
+function pace.work(values)
   if values.epochs then return values.epochs end
-  return values.batch * values.accumulate * ((values.steps or 10) + (values.warmup or 2))
+  return (tonumber(values.batch) or 1) * values.accumulate * ((values.steps or 10) + (values.warmup or 2))
 end
 
 function Pace:learn(values, seconds)
   local of = self.of_model[values.model] or {seconds = 0, work = 0}
-  of.seconds, of.work = of.seconds + seconds, of.work + work(values)
+  of.seconds, of.work = of.seconds + seconds, of.work + pace.work(values)
   self.of_model[values.model] = of
 end
 
 -- nil: no cell of this model has ended yet
 function Pace:estimate(values)
-  local of = self.of_model[values.model]
-  return of and of.seconds / of.work * work(values)
+  local rate = self:rate(values.model)
+  return rate and rate * pace.work(values)
+end
+
+-- Seconds for a unit of work, of a model or (nil) of all that have ended; nil: none has.
+function Pace:rate(model)
+  local seconds, work = 0, 0
+  for one, of in pairs(self.of_model) do
+    if one == model or model == nil then seconds, work = seconds + of.seconds, work + of.work end
+  end
+  return work > 0 and seconds / work or nil
 end
 
 -- Seconds after which the cell counts as hanging; nil: it may take as long as it does.

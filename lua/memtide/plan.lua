@@ -1,7 +1,7 @@
 -- Which cells a sweep has: the script's, as the command line changes and chooses them; and what the row of an earlier
 -- run means for a cell. Nothing here builds a network or opens a device.
+local axes = require "memtide.axes"
 local core = require "memtide.core"
-local settings = require "memtide.settings"
 local util = require "memtide.util"
 
 local plan = {}
@@ -20,11 +20,12 @@ end
 local function apply(experiment, options)
   local devices = {}
   for _, set in ipairs(options.set) do
-    local name, values = set[1], {}
-    for word in (set[2] .. ","):gmatch("([^,]*),") do values[#values + 1] = settings.from_text(name, word) end
+    local name, values = set[1], nil
+    plan.asked(function() values = axes.from_text(name, set[2]) end)
     plan.asked(experiment.set, experiment, name, values)
     if name == "device" then devices = values end
   end
+  for _, option in ipairs(options.declared or {}) do experiment:set(option.name, option.values) end
   for _, name in ipairs{"device", "seed", "steps"} do
     if options[name] then plan.asked(experiment.set, experiment, name, {options[name]}) end
   end
@@ -35,20 +36,24 @@ local function apply(experiment, options)
   return devices
 end
 
--- Positions of the cells that are chosen by name; nil: all.
+-- Positions of the cells, those whose name has the text `case`; nil: all there are.
 local function choose(experiment, case)
-  if not case then return nil end
-  local positions = {}
-  for position = 1, experiment:count() do
-    if experiment:cell(position).name:find(case, 1, true) then positions[#positions + 1] = position end
+  local positions = experiment:positions()
+  if not case then return positions end
+  local chosen = {}
+  for i = 1, positions and #positions or experiment:count() do
+    local position = positions and positions[i] or i
+    if experiment:cell(position).name:find(case, 1, true) then chosen[#chosen + 1] = position end
   end
-  if #positions == 0 then error(util.failure(('no case has "%s" in its name'):format(case), "usage"), 0) end
-  return positions
+  if #chosen == 0 then error(util.failure(('no case has "%s" in its name'):format(case), "usage"), 0) end
+  return chosen
 end
 
--- purpose: "run" or "predict". options: set, device, seed, steps, case, memory, retry, as the command line has them.
+-- purpose: "run" or "predict". options: set, declared, device, seed, steps, case, memory, retry, try_oom, dry_run, as
+-- the command line has them.
 function plan.new(experiment, purpose, options)
-  local self = setmetatable({experiment = experiment, purpose = purpose, memory = options.memory}, Plan)
+  local self = setmetatable({experiment = experiment, purpose = purpose, memory = options.memory,
+    try_oom = options.try_oom, dry_run = options.dry_run}, Plan)
   self.devices = apply(experiment, options)
   self.positions = choose(experiment, options.case)
   self.again = options.retry or plan.retry("failed,stale")
@@ -64,6 +69,21 @@ function Plan:cell(k)
   return one
 end
 
+-- An iterator over the cells as they are run: in the script's order, or (spread) each of them once before any is
+-- repeated.
+function Plan:order(spread)
+  local count, repeats = self:count(), spread and self.experiment.base.repeats or 1
+  local i = -1
+  local function step()
+    i = i + 1
+    if i >= count * repeats then return nil end
+    local k, r = i % count + 1, i // count
+    local position = self.positions and self.positions[k] or k
+    return (position - 1) % repeats == r and k or step()
+  end
+  return step
+end
+
 -- ---- what an earlier row means
 
 -- What a second run would only find again.
@@ -76,7 +96,7 @@ function plan.state(status, version)
   return version == core.version and "done" or "stale"
 end
 
-local RETRY = {"none", "failed", "stale", "all", "error", "crashed", "timeout", "oom", "nan"}
+local RETRY = {"none", "failed", "stale", "all", "error", "crashed", "timeout", "oom", "nan", "skipped"}
 
 -- "failed,oom" -> {failed = true, oom = true}: states, and statuses of rows; nil and what was expected.
 function plan.retry(text)
@@ -92,7 +112,8 @@ end
 -- Is the cell with such a row to be run?
 function Plan:wants(status, version)
   local state, again = plan.state(status, version), self.again
-  return state == "missing" or again.all or again[state] or again[status] or false
+  return state == "missing" or again.all or again[state] or again[status]
+    or self.try_oom and status == "skipped" or false
 end
 
 return plan

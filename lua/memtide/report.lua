@@ -41,8 +41,8 @@ local function outcome(row)
   return table.concat(words, ", ")
 end
 
--- {begin(k, name), step(k, name, note), done(k, name, row), finish()}: one line updated in place on a terminal, a line
--- per cell otherwise; without step nobody is watching
+-- {begin(k, name, ends), step(k, name, note), done(k, name, row, ends), finish()}: one line updated in place on a
+-- terminal, a line per cell otherwise; without step nobody is watching. ends: when the sweep will, if that is known
 function report.progress(total, options)
   local nothing = function() end
   -- a full disk is told before the time of a cell is spent
@@ -50,16 +50,20 @@ function report.progress(total, options)
   if options.quiet then return {begin = check, done = nothing, finish = nothing} end
   local function title(k, name) return ("[%d/%d] %s"):format(k, total, name) end
   if not core.isatty(2) then
-    local function done(k, name, row) io.stderr:write(title(k, name), ": ", outcome(row), "\n") end
+    local function done(k, name, row, ends)
+      io.stderr:write(title(k, name), ": ", outcome(row), ends and "; " .. ends or "", "\n")
+    end
     return {begin = check, done = done, finish = nothing}
   end
+  local ends = ""
   local function show(text) io.stderr:write("\r\27[K", text:sub(1, LINE)) end
   return {
-    begin = function(k, name)
+    begin = function(k, name, text)
       check()
-      show(title(k, name))
+      ends = text and text .. ": " or ""
+      show(ends .. title(k, name))
     end,
-    step = function(k, name, note) show(("%s: %s"):format(title(k, name), note)) end,
+    step = function(k, name, note) show(("%s%s: %s"):format(ends, title(k, name), note)) end,
     done = nothing,
     finish = function() show("") end,
   }
@@ -91,8 +95,8 @@ local function table_rows(rows)
   return lines
 end
 
--- Lines of cells as columns: the first left, the others right.
-function report.columns(lines)
+-- Lines of cells as columns: the first left, the others right, or all of them left.
+function report.columns(lines, left)
   local widths, out = {}, {}
   for _, line in ipairs(lines) do
     for k, text in ipairs(line) do widths[k] = math.max(widths[k] or 0, utf8.len(text) or #text) end
@@ -101,7 +105,7 @@ function report.columns(lines)
     local parts = {}
     for k, text in ipairs(line) do
       local pad = (" "):rep(widths[k] - (utf8.len(text) or #text))
-      parts[k] = k == 1 and text .. pad or pad .. text
+      parts[k] = (k == 1 or left) and text .. pad or pad .. text
     end
     out[i] = table.concat(parts, "  "):gsub("%s+$", "")
   end

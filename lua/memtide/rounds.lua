@@ -12,10 +12,11 @@ Rounds.__index = Rounds
 
 local MOST = 100 -- rounds
 
--- path: of the rows; nil: they go nowhere. What an interrupted run measured counts.
-function rounds.new(experiment, purpose, count, path)
+-- path: of the rows; nil: they go nowhere. What an interrupted run measured counts. order: an iterator over the cells
+-- where they are visited once; nil: the script's order.
+function rounds.new(experiment, purpose, count, path, order)
   local base = experiment.base
-  local self = setmetatable({base = base, round = 1, at = 0, count = count}, Rounds)
+  local self = setmetatable({base = base, round = 1, at = 0, count = count, order = order}, Rounds)
   if purpose ~= "run" or not measure.holds(base) then return self end
   self.holds, self.again, self.of = true, {}, {}
   self.before = path and samples.read(path)
@@ -38,6 +39,7 @@ function Rounds:next()
     self:shuffle(self.again)
     self.again = {}
   end
+  if self.order and not self.holds then return self.order() end
   if self.at == self.count then return nil end
   self.at = self.at + 1
   return self.list and self.list[self.at] or self.at

@@ -1,6 +1,7 @@
 -- The columns of a cell's row, as {column = value}: what the cell is, what was predicted, what was measured.
 local cell = require "memtide.cell"
 local core = require "memtide.core"
+local estimate = require "memtide.estimate"
 local settings = require "memtide.settings"
 local util = require "memtide.util"
 
@@ -25,7 +26,7 @@ function row.identity(self, id, device)
   local v = self.values
   local out = {
     experiment = self.experiment.name, case = self.name, cell = id, ["repeat"] = self.repeat_number,
-    model = self.model_name or v.model_name, effective_batch = v.batch * v.accumulate,
+    model = self.model_name or v.model_name, effective_batch = v.batch ~= "max" and v.batch * v.accumulate or nil,
     seed = self.seed or v.seed or 1, version = core.version, started_at = os.date("!%Y-%m-%dT%H:%M:%SZ"),
   }
   for _, name in ipairs(settings.names) do out[name] = column_value(v[name]) end
@@ -37,7 +38,9 @@ end
 function row.predicted(self)
   local found, info = self.prediction, cell.device(self.values.device):info()
   local out = {device_name = info and info.name, driver = info and info.driver, status = found.fits and "ok" or "oom",
-    reason = found.reason, lower_bound_bytes = found.lower_bound}
+    reason = found.reason, lower_bound_bytes = found.lower_bound,
+    batch = self.values.batch, effective_batch = self.values.batch * self.values.accumulate,
+    cost = estimate.cost(self)} -- no column: for estimates
   if found.fits then
     out.predicted_peak_bytes = found.peak.bytes
     peak_columns(out, found.peak)

@@ -1,7 +1,10 @@
 -- Runs or predicts every cell of an experiment: one row each, appended as soon as it is there, resumed from the file.
 local cell = require "memtide.cell"
 local core = require "memtide.core"
+local estimate = require "memtide.estimate"
+local eta = require "memtide.eta"
 local failures = require "memtide.failures"
+local frontier = require "memtide.frontier"
 local inline = require "memtide.inline"
 local pace = require "memtide.pace"
 local plan = require "memtide.plan"
@@ -24,6 +27,7 @@ local SHOWN = 1000
 local function merge(task, columns) for column, value in pairs(columns) do task.row[column] = value end end
 
 local function show(self, task)
+  if self.options.each then self.options.each(task.k, task.row, task.values) end
   if task.k <= SHOWN then self.shown[task.k] = report.summary(task.row) end
   if self.options.seen then self.options.seen(task.row) end
   if self.options.json then io.stdout:write(report.json(task.row, self.store.columns), "\n") end
@@ -40,10 +44,12 @@ local function judge(self, found)
   end
 end
 
+local function ends(self) return self.eta and self.eta:text(os.time()) end
+
 local function record(self, task)
   self.store:append(task.row)
   self.recorded = self.recorded + 1
-  self.progress.done(task.k, task.name, task.row)
+  self.progress.done(task.k, task.name, task.row, ends(self))
   show(self, task)
   judge(self, task.row)
 end
@@ -87,6 +93,8 @@ local function conclude(self, task, class, unbuilt)
     task.row.reason = failures.attempt(task.attempt, task.row.reason or "")
   end
   keep_log(self, task)
+  self.frontier:note(task.values, task.row.status, task.name)
+  if self.eta then self.eta:done(task.values) end
   -- the worker is at its next cell while this row goes to the disk
   return class and class.fresh and "fresh" or "done", function() finish(self, task, unbuilt) end
 end
@@ -99,7 +107,9 @@ local HEAR = {}
 function HEAR.built(self, task, message)
   local id, number = message.columns.cell, message.columns["repeat"]
   local status, version = self.store:outcome(id, number)
-  if not self.plan:wants(status, version) then
+  -- --try-oom tries what was skipped, but not what another cell shows again not to fit
+  local known = status == "skipped" and task.request.implied and not self.options.retry
+  if known or not self.plan:wants(status, version) then
     task.row = self.store:read(id, number)
     return {go = false}
   end
@@ -127,13 +137,21 @@ local function keep_samples(self, task)
   return not seconds
 end
 
+-- How long it took tells how long others will take.
+local function learn(self, task)
+  local cost, ms = task.row.cost, task.row.step_ms
+  if cost and ms then self.rates:learn(cost, ms / 1e3) end
+  if not task.started then return end
+  local seconds = core.clock() - task.started
+  if self.eta then self.eta:learn(task.values, seconds) end
+  self.pace:learn(task.values, seconds)
+end
+
 function HEAR.done(self, task, message)
   task.row.reason = nil -- the prediction's
   merge(task, message.columns)
   local class = failures.of_row(task.row.status, message.code, self.options.host_memory)
-  if task.row.status == "ok" and task.started then
-    self.pace:learn(task.values, core.clock() - task.started)
-  end
+  if task.row.status == "ok" then learn(self, task) end
   if keep_samples(self, task) then
     release_held(self)
     keep_log(self, task)
@@ -146,6 +164,8 @@ end
 function HEAR.skipped(self, task)
   release_held(self)
   self.resumed = self.resumed + 1
+  self.frontier:note(task.values, task.row.status, task.name)
+  if self.eta then self.eta:done(task.values) end
   show(self, task)
   return "done"
 end
@@ -184,14 +204,31 @@ local function has_died(self, task)
   return true
 end
 
+-- With --until: can the cell end by then? Of one that nothing is known of, the first sample must tell.
+local function has_time(self, k)
+  local last, cost = self.options["until"], self.options.costs and self.options.costs[k]
+  if not last or not cost then return not last or os.time() < last end
+  local time = self.rates:cell(cost)
+  return os.time() + (time.learnt and time.high or time.seconds) <= last
+end
+
+local function new_task(self, k, device)
+  local one = self.plan:cell(k)
+  return {k = k, name = one.name, values = one.values, attempt = 1, row = {}, begun = core.clock(),
+    request = {k = k, device = device, implied = self.frontier:implied(one.values)},
+    limit = self.pace:limit(one.values)}
+end
+
 local function next_task(self, device)
   for k in function() return self.rounds:next() end do
-    local one = self.plan:cell(k)
-    local task = {k = k, name = one.name, values = one.values, attempt = 1, row = {}, begun = core.clock(),
-      request = {k = k, device = device}, limit = self.pace:limit(one.values)}
-    self.progress.begin(task.k, task.name)
-    if not has_died(self, task) then return task end
-    HEAR.skipped(self, task)
+    if not has_time(self, k) then
+      self.left = self.left + 1
+    else
+      local task = new_task(self, k, device)
+      self.progress.begin(task.k, task.name, ends(self))
+      if not has_died(self, task) then return task end
+      HEAR.skipped(self, task)
+    end
   end
 end
 
@@ -209,7 +246,7 @@ local function setups(self)
   local o, out = self.options, {}
   local script = o.script
   local asked = {set = o.set, device = o.device, seed = o.seed, steps = o.steps, case = o.case, memory = o.memory,
-    devices = o.devices}
+    devices = o.devices, declared = o.declared, try_oom = o.try_oom, dry_run = o.dry_run}
   for i = 1, o.devices and #o.devices or o.jobs or 1 do
     out[i] = {path = script.path, text = script.text, args = script.args, purpose = self.plan.purpose, options = asked,
       device = o.devices and o.devices[i]}
@@ -255,16 +292,25 @@ function sweep.run(experiment, purpose, options)
   find_devices(options)
   local cells = plan.new(experiment, purpose, options)
   local rows <close> = store.open(experiment:own_axes(), purpose, options)
-  local self = setmetatable({plan = cells, store = rows, options = options, shown = {}, held = {}, anew = {},
-    resumed = 0, recorded = 0, in_a_row = 0, pace = pace.new(options.timeout),
-    progress = report.progress(cells:count(), options),
-    rounds = rounds.new(experiment, purpose, cells:count(), rows.file and options.csv)}, Sweep)
+  local self = setmetatable({plan = cells, store = rows, options = options, left = 0, shown = {}, held = {}, anew = {},
+    resumed = 0, recorded = 0, in_a_row = 0, pace = pace.new(options.timeout), rates = estimate.new(),
+    frontier = frontier.new(experiment:monotone_axes()), progress = report.progress(cells:count(), options),
+    rounds = rounds.new(experiment, options.dry_run and "predict" or purpose, cells:count(),
+      rows.file and options.csv, options["until"] and cells:order(true))}, Sweep)
+  if not options.quiet then
+    self.eta = eta.new(self.pace, cells, options.devices and #options.devices or options.jobs or 1)
+  end
   local good, problem = pcall(run_all, self)
   self.progress.finish()
+  self.rates:save()
   if not good then raise(self, problem) end
   if self.held and self.held[1] then error(self.held[1].row.reason, 0) end
   tell_anew(self)
   rows:flush()
+  if self.left > 0 then
+    error(util.failure(("%d of %d cells are left: they could not have ended by %s"):format(self.left, cells:count(),
+      os.date("%H:%M", options["until"])), "requeue"), 0)
+  end
   return {rows = self.shown, count = cells:count(), resumed = self.resumed, failed = self.failed}
 end
 

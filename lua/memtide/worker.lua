@@ -1,6 +1,7 @@
 -- What runs one cell of a plan and tells its row piece by piece: in this process, or as a process of its own.
 local cell = require "memtide.cell"
 local core = require "memtide.core"
+local fit = require "memtide.fit"
 local plan = require "memtide.plan"
 local row = require "memtide.row"
 local script = require "memtide.script"
@@ -28,38 +29,37 @@ local function build(self)
   return false
 end
 
-local function compute(self, purpose, tell)
+-- What the row says of a cell that is not run because it would not fit; nil: it is run.
+local function reason_to_skip(cells, short, implied)
+  if cells.purpose ~= "run" then return nil end
+  return not cells.try_oom and short or implied
+end
+
+local function compute(self, cells, implied, tell)
   tell.note("predicting")
+  fit.settle(self)
   cell.compile(self)
-  local reason = not self.prediction.fits and self.prediction.reason
-  -- the limit says where it does not fit; this, how much it needs
-  if reason then self.prediction = cell.predict(self) end
+  local refused, short = self.prediction.reason, fit.shortfall(self)
   local predicted = row.predicted(self)
-  if reason then predicted.status, predicted.reason = "oom", reason end
-  if purpose ~= "run" then return predicted end
+  if refused then predicted.status, predicted.reason = "oom", refused end
+  local skip = reason_to_skip(cells, short, implied)
+  if skip then predicted.status, predicted.reason = "skipped", skip end
+  if cells.purpose ~= "run" or cells.dry_run or skip then return predicted end
   tell.columns(predicted)
   local found = cell.run(self, function(i, n) tell.note("running step", i, n) end)
   if found.samples then tell.samples(found.samples) end
   return row.measured(self, found), found.code
 end
 
-local function release(self)
-  for _, key in ipairs{"eval", "program", "network"} do
-    if self[key] then self[key]:close() end
-    self[key] = nil
-  end
-  collectgarbage()
-end
-
--- Runs the k-th cell; what goes wrong in it is its row's status. tell is whom it is told:
+-- Runs the cell request.k; what goes wrong in it is its row's status. tell is whom it is told:
 --   note(text, i, n)       what is being done now, step i of n
 --   built(columns)         what the cell is; false back: it is not wanted, there is a row already
 --   columns(columns)       more of its columns
 --   samples(list)          what was timed, see samples.lua
 --   skipped()              it was not wanted
 --   done(columns, code, unbuilt)   the rest of them; what went wrong; whether there was no network
-function worker.run(cells, k, device, tell)
-  local self = cells:cell(k)
+function worker.run(cells, request, tell)
+  local self, device = cells:cell(request.k), request.device
   tell.note("building")
   local good = build(self)
   local id = cell.id(self, cells.purpose)
@@ -67,7 +67,7 @@ function worker.run(cells, k, device, tell)
   if not tell.built(row.identity(self, id, device)) then tell.skipped()
   elseif not good then tell.done({status = "error", reason = self.failed}, self.failed_code, true)
   else
-    local computed, columns, code = pcall(compute, self, cells.purpose, tell)
+    local computed, columns, code = pcall(compute, self, cells, request.implied, tell)
     if not computed then
       local message
       message, code = message_of(columns)
@@ -75,7 +75,8 @@ function worker.run(cells, k, device, tell)
     end
     tell.done(columns, code)
   end
-  release(self)
+  cell.release(self)
+  collectgarbage()
 end
 
 -- ---- as a process: one message to set it up, then one for each cell
@@ -83,7 +84,7 @@ end
 --   setup        {path, text, args, purpose, options}: the script's text as the parent read it, and what plan.new takes
 --   or           {probe = true}, answered by {word = "devices", names}: every GPU that can be opened
 --   ready        {word = "ready"} or {word = "refused", text, code}
---   a cell       {k, device}
+--   a cell       {k, device, implied}: implied, why it cannot fit, where another cell has shown it
 --   what it is   {word = "built", columns}, answered by {go = true or false}
 --   no row       {word = "skipped"}
 --   its row      {word = "columns", columns}, {word = "samples", list} ... {word = "done", columns, code, unbuilt}
@@ -151,7 +152,7 @@ function worker.serve()
   end
   channel:send(wire.frame{word = "ready"})
   local tell = teller(channel, listen)
-  for request in listen do worker.run(cells, request.k, request.device, tell) end
+  for request in listen do worker.run(cells, request, tell) end
   return 0
 end
 

@@ -66,8 +66,11 @@ is "$(echo "$out" | wc -l)" 4 "rows on standard output"
 need=$(echo "$out" >p.csv; value predicted_peak_bytes 2 p.csv)
 memtide run small.lua --memory $((need - 64)) --csv oom.csv -q
 is $status 0 "running out of memory is a result"
-is "$(value status 2 oom.csv)" oom "status oom"
-has "$(value reason 2 oom.csv)$(cat oom.csv)" "limit $((need - 64))" "the reason tells the limit"
+is "$(value status 2 oom.csv)" skipped "what cannot fit is not run"
+has "$(cat oom.csv)" "needs $need bytes, 64 more than the $((need - 64)) of --memory" "the reason tells what lacks"
+memtide run small.lua --memory $((need - 64)) --csv oom.csv -q --try-oom
+is "$status $(wc -l <oom.csv) $(value status 5 oom.csv)" "0 6 oom" "unless it is asked for: the two that were skipped"
+has "$(tail -1 oom.csv)" "limit $((need - 64))" "the reason tells the limit"
 is "$(value status 3 oom.csv)" ok "a smaller case still fits"
 has "$(cat oom.csv)" "$need" "the prediction is filled in all the same"
 memtide run small.lua --memory $need --case base --csv fits.csv -q

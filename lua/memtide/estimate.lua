@@ -1,0 +1,155 @@
+-- How long steps will take: operations and bytes of the program, divided by two rates that are learnt from steps that
+-- were measured, for each device and precision.
+--
+--   seconds = flops * a + traffic * b, with a, b >= 0
+--
+-- a and b make the sum of squared relative errors least; what is kept of the measured steps is the six sums that this
+-- takes, in a file of the user's cache, so that one night's sweep estimates the next one's.
+local cell = require "memtide.cell"
+local core = require "memtide.core"
+local util = require "memtide.util"
+
+local estimate = {}
+local Rates = {}
+Rates.__index = Rates
+
+local GUESS = {a = 1e-11, b = 2e-11, spread = math.log(8)} -- of a device that nothing is known of
+local LEAST_SPREAD, FEW_SPREAD = math.log(1.1), math.log(2)
+local MEMORY = 200 -- steps that the sums remember: newer ones count more
+local NAMES = {"n", "ff", "ft", "tt", "f", "t"}
+
+-- What an estimate needs of a compiled cell, as values that can be sent: {key, flops, traffic, steps}
+function estimate.cost(self)
+  local info = cell.device(self.values.device):info()
+  local flops, traffic = self.program:cost()
+  local key = ("%s, %d threads, %s"):format(info and info.name or self.values.device, info and info.threads or 0,
+    self.values.precision)
+  return {key = key, flops = flops, traffic = traffic, steps = self.warmup + self.steps}
+end
+
+-- ---- the file: a line per device and precision
+
+local function cache_folder()
+  local cache, home = os.getenv "XDG_CACHE_HOME", os.getenv "HOME"
+  if cache and cache:sub(1, 1) == "/" then return cache end
+  return home and home ~= "" and home .. "/.cache" or nil
+end
+
+local function read(path)
+  local sums, file = {}, io.open(path, "r")
+  for line in file and file:lines() or function() end do
+    local key, numbers, one = line:match("^([^\t]+)\t(.*)$"), line:match("\t(.*)$"), {}
+    for word in (numbers or ""):gmatch("%S+") do
+      local name, x = NAMES[#one + 1], tonumber(word)
+      if name and x and x >= 0 and x < math.huge then one[name], one[#one + 1] = x, x end
+    end
+    if key and #one == #NAMES then sums[key] = one end
+  end
+  if file then file:close() end
+  return sums
+end
+
+-- path: nil for the user's cache, false for none
+function estimate.new(path)
+  if path == nil then
+    local folder = cache_folder()
+    path = folder and folder .. "/memtide/rates.txt"
+  end
+  return setmetatable({path = path, sums = path and read(path) or {}, fresh = {}}, Rates)
+end
+
+local function add(sums, key, one)
+  local of = sums[key]
+  if not of then of = {}; sums[key] = of end
+  local keep = (of.n or 0) > MEMORY and MEMORY / of.n or 1
+  for _, name in ipairs(NAMES) do of[name] = (of[name] or 0) * keep + one[name] end
+end
+
+-- A step of this cost took `seconds`.
+function Rates:learn(cost, seconds)
+  if seconds <= 0 or cost.flops + cost.traffic <= 0 then return end
+  local f, t = cost.flops / seconds, cost.traffic / seconds
+  local one = {n = 1, ff = f * f, ft = f * t, tt = t * t, f = f, t = t}
+  add(self.sums, cost.key, one)
+  add(self.fresh, cost.key, one)
+end
+
+-- Adds what was learnt to the file, where another sweep may have been meanwhile. An estimate is worth no error.
+function Rates:save()
+  if not self.path or not next(self.fresh) then return end
+  local sums = read(self.path)
+  for key, one in pairs(self.fresh) do add(sums, key, one) end
+  self.fresh = {}
+  local lines = {}
+  for _, key in ipairs(util.sorted_keys(sums)) do
+    local words = {}
+    for i, name in ipairs(NAMES) do words[i] = core.number(sums[key][name]) end
+    lines[#lines + 1] = key:gsub("%s", " ") .. "\t" .. table.concat(words, " ") .. "\n"
+  end
+  local folder = self.path:match("^(.*)/[^/]*$")
+  if folder and not (core.make_folder(folder:match("^(.*)/[^/]*$")) and core.make_folder(folder)) then return end
+  local temporary = self.path .. tostring(lines):match("%x+$") -- of this process alone
+  local file = io.open(temporary, "w")
+  if not file then return end
+  local written = file:write(table.concat(lines))
+  if file:close() and written then os.rename(temporary, self.path) else os.remove(temporary) end
+end
+
+-- ---- estimates
+
+-- The rates that the sums say. Where both cannot be positive, one of them explains all.
+local function solve(s)
+  local det = s.ff * s.tt - s.ft * s.ft
+  if det > 1e-9 * s.ff * s.tt then
+    local a, b = (s.f * s.tt - s.t * s.ft) / det, (s.t * s.ff - s.f * s.ft) / det
+    if a >= 0 and b >= 0 then return a, b end
+  end
+  local only_f, only_t = s.ff > 0 and s.f / s.ff or 0, s.tt > 0 and s.t / s.tt or 0
+  if only_f * s.f >= only_t * s.t then return only_f, 0 end
+  return 0, only_t
+end
+
+-- {a, b, spread}: a step takes at most e^spread times more or less, as far as the errors so far tell
+local function rates(s)
+  local a, b = solve(s)
+  local left = s.n + a * a * s.ff + 2 * a * b * s.ft + b * b * s.tt - 2 * (a * s.f + b * s.t)
+  local deviation = math.sqrt(math.max(left, 0) / math.max(s.n - 2, 1))
+  local least = s.n > 2 and LEAST_SPREAD or FEW_SPREAD
+  return {a = a, b = b, spread = math.max(math.log(1 + 2 * deviation), least), learnt = true}
+end
+
+-- What the device does in other precisions is the best guess for one that was never measured.
+local function guess(self, key)
+  local device, sums = key:match("^(.*),") or key, {}
+  for other, one in pairs(self.sums) do if other:match("^(.*),") == device then add(sums, device, one) end end
+  local found = sums[device] and rates(sums[device])
+  return found and {a = found.a, b = found.b, spread = GUESS.spread} or GUESS
+end
+
+-- Seconds of one step, and between which bounds it will lie; was it learnt, or is it a guess?
+function Rates:step(cost)
+  local sums = self.sums[cost.key]
+  local r = sums and sums.n >= 1 and rates(sums) or guess(self, cost.key)
+  local seconds = cost.flops * r.a + cost.traffic * r.b
+  return {seconds = seconds, low = seconds / math.exp(r.spread), high = seconds * math.exp(r.spread),
+    learnt = r.learnt or false}
+end
+
+-- The same for all steps of the cell.
+function Rates:cell(cost)
+  local step = self:step(cost)
+  return {seconds = step.seconds * cost.steps, low = step.low * cost.steps, high = step.high * cost.steps,
+    learnt = step.learnt}
+end
+
+-- 75 -> "1 min 15 s"
+function estimate.show(seconds)
+  if seconds < 1e-3 then return ("%.3g us"):format(seconds * 1e6) end
+  if seconds < 1 then return ("%.3g ms"):format(seconds * 1e3) end
+  if seconds < 60 then return ("%.1f s"):format(seconds) end
+  local minutes = math.floor(seconds / 60)
+  if minutes < 60 then return ("%d min %d s"):format(minutes, math.floor(seconds % 60)) end
+  return ("%d h %d min"):format(minutes // 60, minutes % 60)
+end
+
+return estimate

@@ -1,0 +1,208 @@
+-- What fits: the largest batch, what lacks, where memory ends along an axis; estimates of time; what an earlier file
+-- has.
+local tap = dofile "tests/tap.lua"
+local cell = require "memtide.cell"
+local core = require "memtide.core"
+local estimate = require "memtide.estimate"
+local eta = require "memtide.eta"
+local fit = require "memtide.fit"
+local frontier = require "memtide.frontier"
+local mt = require "memtide"
+local pace = require "memtide.pace"
+local status = require "memtide.status"
+local techniques = require "memtide.techniques"
+local util = require "memtide.util"
+local nn = mt.nn
+
+local folder = os.tmpname()
+os.remove(folder)
+assert(core.make_folder(folder))
+
+local function small(more)
+  local options = {name = "small", input = {3, 8, 8}, loss = nn.CrossEntropyLoss(), batch = "max",
+    model = nn.Sequential{nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)}}
+  for key, value in pairs(more or {}) do options[key] = value end
+  return mt.experiment(options)
+end
+
+-- Does the cell with that batch fit?
+local function fits(one, batch, room)
+  local values = {}
+  for key, value in pairs(one.values) do values[key] = value end
+  values.batch = batch
+  local probe = {experiment = one.experiment, values = values, name = "", places = {}, memory = room}
+  cell.compile(cell.build(probe))
+  local found = probe.prediction.fits
+  cell.release(probe)
+  return found
+end
+
+-- ---- the largest batch
+local wrong = 0
+for _, one in ipairs(small{sweep = {{"precision", {"fp32", "amp_bf16"}}, {"checkpoint", {"none", "sqrt"}},
+  {"accumulate", {1, 3}}, {"allocator", {"planned", "direct"}}}}:cells()) do
+  cell.build(one)
+  for _, room in ipairs{20000, 65536, 300000} do
+    local best = 0
+    for batch = 1, 250 do if fits(one, batch, room) then best = batch end end
+    local found, more = fit.largest(one, room)
+    local bounds = (best == 0 or found.bytes <= room) and more.bytes > room
+    if found.batch ~= best or more.batch ~= best + 1 or not bounds then
+      wrong = wrong + 1
+      print(("# %s in %d: %d, found %d"):format(one.name, room, best, found.batch))
+    end
+  end
+end
+tap.is(wrong, 0, "the largest batch is the one that trying all of them finds, in 48 cases")
+local one = cell.build(small():cells()[1])
+tap.is(fit.largest(one, 100).batch, 0, "nothing fits into 100 bytes")
+local caching = cell.build(small{allocator = "caching"}:cells()[1])
+local found = fit.largest(caching, 100 << 20)
+tap.ok(fits(caching, found.batch, 100 << 20) and not fits(caching, found.batch + 1, 100 << 20),
+  "under the caching allocator it fits, and the next one does not")
+local few = cell.build(small{data = mt.data.random{count = 7, shape = {3, 8, 8}, classes = 4}}:cells()[1])
+tap.is(fit.largest(few, 1 << 30).batch, 7, "no batch is larger than the data")
+
+one.memory = 65536
+fit.settle(one)
+tap.ok(one.values.batch > 1 and fits(one, one.values.batch, 65536), 'batch = "max" becomes a number')
+cell.compile(one)
+tap.is(fit.shortfall(one), nil, "a cell that fits lacks nothing")
+local room = one.prediction.peak.bytes - 1
+one.memory = room
+cell.compile(one)
+tap.is(fit.shortfall(one), ("needs %d bytes, 1 more than the %d of --memory"):format(room + 1, room),
+  "one byte too few is told")
+one.memory = nil
+cell.compile(one)
+tap.is(fit.shortfall(one), nil, "without --memory the device has what it has")
+tap.raises('experiment: batch: expected a whole number', "other words are no batch", small, {batch = "most"})
+tap.raises('trainer: batch: expected a whole number', "nor is max where there is nothing to look for", mt.trainer,
+  {model = nn.ReLU(), input = {3}, loss = nn.MSELoss(), batch = "max"})
+
+-- ---- memtide fit of the article's network and VGG16: one size above and one below each answer
+for _, name in ipairs{"article", "vgg16_memory"} do
+  for _, gib in ipairs{8, 16, 24} do
+    local experiment = assert(loadfile("experiments/" .. name .. ".lua"))()
+    local names = techniques.spread(experiment)
+    local lines = techniques.solve(experiment, {memory = gib << 30}, names)
+    local cells, bad = experiment:cells(), 0
+    for _, line in ipairs(lines) do
+      local at = cells[line.order]
+      if not fits(at, line.batch, gib << 30) or fits(at, line.batch + 1, gib << 30) or line.bytes > gib << 30 then
+        bad = bad + 1
+      end
+    end
+    tap.ok(#lines == #cells and bad == 0,
+      ("%s in %d GiB: %d answers, each the last that fits"):format(name, gib, #lines))
+    local sorted = true
+    for i = 2, #lines do sorted = sorted and lines[i].effective_batch <= lines[i - 1].effective_batch end
+    tap.ok(sorted and lines[1].best, "the largest effective batch is first, and nothing surpasses it")
+  end
+end
+
+-- ---- where memory ends along an axis
+local front = frontier.new{"batch"}
+local model = nn.ReLU()
+local function at(batch, more)
+  local values = {batch = batch, precision = "fp32", model = model}
+  for key, value in pairs(more or {}) do values[key] = value end
+  return values
+end
+front:note(at(8), "ok", "eight")
+tap.is(front:implied(at(64)), nil, "nothing is implied by what fits")
+front:note(at(32), "oom", "thirty-two")
+tap.is(front:implied(at(33)), "implied: a smaller cell ran out of memory: thirty-two", "nor does a larger batch fit")
+tap.is(front:implied(at(32)), nil, "the same batch is no larger one")
+tap.is(front:implied(at(64, {precision = "bf16"})), nil, "other settings are another thing")
+tap.is(front:implied(at(64, {model = nn.ReLU()})), nil, "another model, too")
+tap.is(front:implied(at("max")), nil, "the largest batch is looked for")
+front:note(at(16), "oom", "sixteen")
+tap.has(front:implied(at(64)), "sixteen", "the least that did not fit is the witness")
+local two = frontier.new{"batch", "width"}
+two:note(at(8, {width = 4}), "oom", "wide")
+tap.has(two:implied(at(8, {width = 5})), "wide", "several axes")
+tap.is(two:implied(at(9, {width = 5})), nil, "one at a time")
+tap.is(#small{monotone = false}:monotone_axes(), 0, "no axis")
+tap.is(small():monotone_axes()[1], "batch", "batch, when nothing is said")
+
+-- ---- estimates
+local path = folder .. "/deep/rates.txt"
+local function cost(flops, traffic) return {key = "a device", flops = flops, traffic = traffic, steps = 10} end
+local rates = estimate.new(path)
+local guess = rates:step(cost(1e9, 1e8))
+tap.ok(not guess.learnt and guess.low < guess.seconds and guess.seconds < guess.high, "of an unknown device: a guess")
+for i = 1, 9 do rates:learn(cost(i * 1e9, 1e9 / i), i * 1e9 * 3e-12 + 1e9 / i * 5e-11) end
+tap.near(rates:step(cost(5e9, 7e9)).seconds, 5e9 * 3e-12 + 7e9 * 5e-11, 1e-6, "two rates are found back")
+tap.near(rates:cell(cost(5e9, 7e9)).seconds, 10 * (5e9 * 3e-12 + 7e9 * 5e-11), 1e-5, "of all steps of a cell")
+tap.ok(rates:step(cost(5e9, 7e9)).learnt, "that was learnt")
+tap.ok(not rates:step{key = "another", flops = 1e9, traffic = 1e9}.learnt, "of that device alone")
+local other = estimate.new(false)
+for i = 1, 3 do other:learn({key = "cpu, 2 threads, fp32", flops = i * 1e9, traffic = 0, steps = 1}, i) end
+local near = other:step{key = "cpu, 2 threads, bf16", flops = 5e9, traffic = 0, steps = 1}
+tap.near(near.seconds, 5, 1e-9, "what it does in another precision is the first guess")
+tap.ok(not near.learnt and near.high > 30, "and no more")
+rates:save()
+tap.near(estimate.new(path):step(cost(5e9, 7e9)).seconds, 0.365, 1e-6, "a file keeps it, in a folder that is made")
+local same = estimate.new(false)
+for i = 1, 5 do same:learn(cost(i * 1e9, i * 2e9), i * 1e-2 * (i % 2 == 0 and 1.2 or 0.9)) end
+local spread = same:step(cost(3e9, 6e9))
+tap.ok(spread.low < 3e-2 and 3e-2 < spread.high and spread.high / spread.low < 3,
+  "cells that only grow leave one rate, and errors a range around it")
+local file = assert(io.open(path, "w"))
+file:write("a device\t1 2 x\nhalf a li\nb\t1 1 1 1 nan 1\nc\t2 2 2 2 2 2\n")
+file:close()
+tap.ok(not estimate.new(path):step(cost(1, 1)).learnt, "lines that are damaged are left out")
+tap.ok(estimate.new(path):step{key = "c", flops = 1, traffic = 1, steps = 1}.learnt, "and only these")
+tap.is(estimate.show(0.0000125) .. ", " .. estimate.show(0.25) .. ", " .. estimate.show(75) .. ", "
+  .. estimate.show(5400), "12.5 us, 250 ms, 1 min 15 s, 1 h 30 min", "seconds as people read them")
+
+-- ---- when a sweep will end
+local learnt = pace.new(nil)
+local cells = {}
+for i = 1, 20 do cells[i] = {values = {model = model, batch = i, accumulate = 1, steps = 8, warmup = 2}} end
+local plan = {count = function() return #cells end, cell = function(_, k) return cells[k] end}
+local left = eta.new(learnt, plan, 2)
+tap.is(left:remaining(), nil, "nothing is known before a cell has ended")
+local function ended(k, seconds)
+  left:learn(cells[k].values, seconds)
+  learnt:learn(cells[k].values, seconds)
+  left:done(cells[k].values)
+end
+for k = 1, 10 do ended(k, k * 10) end
+local seconds, low, high = left:remaining()
+tap.near(seconds, (11 + 20) * 5 * 10 / 2, 1e-9, "what grows with the batch is known to grow, over two workers")
+tap.ok(low < seconds and seconds < high and high / low < 1.2, "the range is narrow where cells were as expected")
+tap.is(left:text(os.time{year = 2026, month = 1, day = 1, hour = 5, min = 0}), "12 min 55 s left, ends 05:12-05:13",
+  "told as the clock shows it")
+for k = 11, 16 do ended(k, k * 10 * (k % 2 == 0 and 3 or 0.3)) end
+low, high = select(2, left:remaining())
+tap.ok(high / low > 2, "and wide where they were not")
+for k = 17, 20 do left:done(cells[k].values) end
+tap.is(left:text(0), nil, "nothing is left")
+
+-- ---- what a file has of a cell
+local csv = folder .. "/x.csv"
+file = assert(io.open(csv, "w"))
+file:write("case,cell,repeat,status,version,batch,reason\n",
+  ("a,s1-n1-d1,1,error,%s,2,first\n"):format(core.version), ("a,s1-n1-d1,1,ok,%s,2,\n"):format(core.version),
+  ("b,s2-n1-d1,1,timeout,%s,4,too long\n"):format(core.version), "c,s3-n1-d1,1,ok,0.0.1,4,\n", "half a li")
+file:close()
+local rows = status.load(csv)
+local function of(case, id, batch)
+  local state = status.of_row({case = case, cell = id, ["repeat"] = 1, batch = batch}, rows, {"batch"})
+  return ("%s %s: %s"):format(state.state, state.status, state.why)
+end
+tap.is(of("a", "s1-n1-d1", 2), "done ok: ", "of two rows the later counts")
+tap.is(of("b", "s2-n1-d1", 4), "failed timeout: too long", "a failure")
+tap.is(of("c", "s3-n1-d1", 4), "stale ok: version 0.0.1", "another version")
+tap.is(of("z", "s1-n2-d1", 2), "stale ok: network changed", "another network")
+tap.is(of("z", "s1-n2-d3", 2), "stale ok: network, data changed", "and other data")
+tap.is(of("a", "s9-n1-d1", 8), "stale ok: batch changed", "another setting, by name where there is a column")
+tap.is(of("a", "s9-n1-d1", 2), "stale ok: settings changed", "one that has none")
+tap.is(of("d", "s4-n1-d1", 2), "missing : ", "nothing")
+tap.is(status.load(folder .. "/none.csv"), nil, "there may be no file")
+tap.ok(util.is_failure(select(2, pcall(status.load, folder))), "a folder is a failure")
+
+os.execute(("rm -r '%s'"):format(folder))
+tap.done()
