@@ -2,6 +2,7 @@
 -- container may have names for its children; a graph's are its steps (graph.lua).
 local core = require "memtide.core"
 local graph = require "memtide.graph"
+local printed = require "memtide.printed"
 local specs = require "memtide.specs"
 local util = require "memtide.util"
 
@@ -14,7 +15,7 @@ local function is_loss(value) return getmetatable(value) == Loss end
 
 -- The tree as PyTorch prints it: of a graph the children that have names, each once.
 function Layer.__tostring(layer)
-  if #layer == 0 then return specs.show(layer) end
+  if #layer == 0 then return printed.layer(layer) end
   local lines = {(layer.title or layer.kind) .. "("}
   for i, child in ipairs(layer) do
     local name = layer.names and layer.names[i] or tostring(i - 1)

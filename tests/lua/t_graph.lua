@@ -51,7 +51,8 @@ tap.has(net:text(), "(2, 4, 8, 8) 108 <- input\nlayer1.0.relu ReLU (2, 4, 8, 8)\
   "the text says where a value comes from, unless from the line before")
 tap.has(net:text(), "layer1.0.add#1 Add (2, 4, 8, 8) <- conv2, downsample", "of each input")
 tap.has(net:text(), "layer1.0.relu#2 ReLU", "a second call is numbered")
-tap.has(tostring(Net()), "  (fc): Linear(in_features=64, out_features=10)\n)", "a graph prints its children by name")
+tap.has(tostring(Net()), "  (fc): Linear(in_features=64, out_features=10, bias=True)\n)",
+  "a graph prints its children by name")
 tap.ok(not tostring(Net()):find "Add", "and nothing that has no name")
 tap.is(Net().fc.kind, "Linear", "a child is at hand by its name")
 

@@ -125,7 +125,7 @@ tap.near(mean, sum / 10, 1e-5, "mean loss")
 tap.near(accuracy, right / 10, 1e-9, "accuracy")
 
 -- ---- in print
-tap.has(tostring(judge), "Linear(in_features=4, out_features=3)\nparameters: 15, trained: 15",
+tap.has(tostring(judge), "Linear(in_features=4, out_features=3, bias=True)\nparameters: 15, trained: 15",
   "a network, and its parameters")
 
 -- ---- in an experiment

@@ -227,7 +227,7 @@ end
 local with = {loader = data}
 refuses("seed: expected 6, found 5", "another seed", {seed = 6}, with)
 refuses("optimizer: expected Adam(lr=0.5), found Adam()", "another rate", {optimizer = optim.Adam{lr = 0.5}}, with)
-refuses("network: expected (6): Linear(in_features=7, out_features=4), found (6): Linear(in_features=7, out_fea",
+refuses("network: expected (6): Linear(in_features=7, out_features=4, bias=True), found (6): Linear(",
   "another network", {model = net(4)}, with)
 refuses("precision: expected amp_bf16, found fp32", "another precision", {precision = "amp_bf16"}, with)
 refuses("loader: expected none, found random", "a loader that is forgotten")

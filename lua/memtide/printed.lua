@@ -1,0 +1,75 @@
+-- A layer as PyTorch prints it: Conv2d(3, 64, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1))
+local core = require "memtide.core"
+
+-- Options in PyTorch's order: `name` is its value alone, `name=` stands with its name, `name?` where it is not the
+-- default. Options that are missing here, most of which PyTorch keeps to itself, follow where they are not the default.
+-- Of a pair, convolutions show both numbers, others one where they are equal.
+local convolution = "in_channels out_channels kernel_size= stride= padding? dilation? "
+local recurrent = "input_size hidden_size num_layers? bias? batch_first? dropout? bidirectional?"
+local batchnorm = "num_features eps= momentum= affine= track_running_stats="
+local FORMS = {
+  Conv2d = convolution .. "groups? bias?", ConvTranspose2d = convolution .. "output_padding? groups? bias?",
+  Linear = "in_features= out_features= bias=", LeakyReLU = "negative_slope= inplace?", ELU = "alpha= inplace?",
+  Softplus = "beta=", GELU = "approximate=", PReLU = "num_parameters=",
+  BatchNorm1d = batchnorm, BatchNorm2d = batchnorm, LayerNorm = "normalized_shape eps= elementwise_affine= bias?",
+  GroupNorm = "num_groups num_channels eps= affine=", Embedding = "num_embeddings embedding_dim padding_idx?",
+  PositionEmbedding = "num_positions embedding_dim", Upsample = "size? scale_factor? mode=",
+  MaxPool2d = "kernel_size= stride= padding= dilation= ceil_mode=", AvgPool2d = "kernel_size= stride= padding=",
+  AdaptiveAvgPool2d = "output_size=",
+  Dropout = "p= inplace=", Dropout2d = "p= inplace=", Flatten = "start_dim= end_dim=",
+  RNN = recurrent, LSTM = recurrent, GRU = recurrent,
+}
+
+local types, defaults = {}, {} -- [kind][option]
+for _, kind in ipairs(core.layer_kinds()) do
+  types[kind.name], defaults[kind.name] = {}, {}
+  for name, type, default in kind.spec:gmatch "(%w[%w_]*):([^=%s]+)=?(%S*)" do
+    types[kind.name][name], defaults[kind.name][name] = type, default
+  end
+end
+
+-- 1e-5 -> 1e-05, 1 -> 1.0
+local function float(value)
+  local text = ("%.15g"):format(value)
+  return text:find "[.e]" and text or text .. ".0"
+end
+
+local function pair(kind, value)
+  local h, w = value:match "^(%d+)x(%d+)$"
+  if not h then h, w = value, value end
+  return (h ~= w or kind:find "^Conv") and ("(%s, %s)"):format(h, w) or h
+end
+
+local WORDS = {["true"] = "True", ["false"] = "False", none = "None"}
+local QUOTED = {approximate = true, mode = true}
+
+local function value_text(kind, option, value)
+  local type = types[kind][option]
+  if QUOTED[option] then return ("'%s'"):format(value) end
+  if option == "normalized_shape" then return ("(%s,)"):format(value) end
+  if WORDS[value] then return WORDS[value] end
+  if type:find "^pair" and value:find "^%d" then return pair(kind, value) end
+  return type:find "^float" and float(tonumber(value)) or value
+end
+
+local printed = {}
+
+function printed.layer(layer)
+  local kind, given, told, parts = layer.kind, {}, {}, {}
+  local function add(mark, name, value)
+    local text = value_text(kind, name, value)
+    parts[#parts + 1] = mark == "" and text or ("%s=%s"):format(name, text)
+  end
+  for name, value in layer.text:gmatch "(%S+)=(%S+)" do given[name] = value end
+  for name, mark in (FORMS[kind] or ""):gmatch "([%w_]+)([=?]?)" do
+    local default = defaults[kind][name] -- of a pooling's stride: "kernel_size"
+    if given[name] or mark ~= "?" then add(mark, name, given[name] or given[default] or default) end
+    told[name] = true
+  end
+  for name, value in layer.text:gmatch "(%S+)=(%S+)" do
+    if not told[name] then add("=", name, value) end
+  end
+  return ("%s(%s)"):format(kind, table.concat(parts, ", "))
+end
+
+return printed
