@@ -1,0 +1,164 @@
+"""Writes reference cases of tests/lua/t_oracle.lua: python3 tests/peers/pytorch_cases.py FOLDER
+
+Networks as nested lists of torch.nn's names, computed in float64 from parameters, inputs and targets that have a closed
+form: see parameter(), inputs() and targets(), and their twins in t_oracle.lua."""
+import math
+import sys
+
+import torch
+from torch import nn
+
+CASES = {
+    "normalised": dict(
+        net=["Sequential", [
+            ["Conv2d", 3, 8, 3, dict(padding=1, bias=False)], ["BatchNorm2d", 8], ["SiLU"], ["MaxPool2d", 2],
+            ["Conv2d", 8, 12, 3, dict(stride=2, groups=2)], ["GroupNorm", 3, 12], ["ELU", 0.7],
+            ["AdaptiveAvgPool2d", 2], ["Flatten"], ["Linear", 48, 16, dict(bias=False)], ["BatchNorm1d", 16],
+            ["PReLU", 16], ["Linear", 16, 6], ["LogSoftmax", 1]]],
+        input=[3, 12, 10], batch=6, classes=6, loss="CrossEntropyLoss",
+        optimizer=["SGD", dict(lr=0.02, momentum=0.9, nesterov=True, weight_decay=0.01)]),
+    "decoder": dict(
+        net=["Sequential", [
+            ["ConvTranspose2d", 6, 8, 3, dict(stride=2, padding=1, output_padding=1, bias=False)], ["BatchNorm2d", 8],
+            ["LeakyReLU", 0.2], ["Upsample", dict(scale_factor=2, mode="bilinear")], ["Conv2d", 8, 4, 3],
+            ["Tanh"], ["Upsample", dict(scale_factor=2)], ["AvgPool2d", 3, dict(stride=2, padding=1)],
+            ["ConvTranspose2d", 4, 2, 4, dict(stride=2, padding=1)], ["Sigmoid"]]],
+        input=[6, 3, 5], batch=4, loss="MSELoss", optimizer=["Adam", dict(lr=0.002)]),
+    "bidirectional": dict(
+        net=["Sequential", [
+            ["Embedding", 20, 10], ["LSTM", 10, 7, dict(num_layers=2, bidirectional=True, batch_first=True)],
+            ["LayerNorm", 14], ["GRU", 14, 9, dict(bidirectional=True, batch_first=True)],
+            ["RNN", 18, 8, dict(nonlinearity="relu", batch_first=True)], ["LastStep"], ["Linear", 8, 5]]],
+        input=[9], batch=4, tokens=20, classes=5, loss="CrossEntropyLoss",
+        optimizer=["AdamW", dict(lr=0.004, weight_decay=0.05)]),
+    "encoder": dict(
+        net=["Sequential", [
+            ["Embedding", 24, 16],
+            ["Residual", ["Sequential", [["LayerNorm", 16], ["MultiheadAttention", 16, 4, dict(batch_first=True)]]]],
+            ["Residual", ["Sequential", [["LayerNorm", 16], ["Linear", 16, 32], ["GELU", dict(approximate="tanh")],
+                                         ["Linear", 32, 16]]]],
+            ["Linear", 16, 24]]],
+        input=[11], batch=3, tokens=24, classes=24, per_token=True, loss="CrossEntropyLoss",
+        optimizer=["SGD", dict(lr=0.1, momentum=0.9)]),
+}
+STEPS = 5
+
+
+class Residual(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        return x + self.body(x)
+
+
+class First(nn.Module):
+    """What a layer gives in the first place: outputs of a recurrent layer, or of attention to itself."""
+
+    def __init__(self, layer, uses):
+        super().__init__()
+        self.layer, self.uses = layer, uses
+
+    def forward(self, x):
+        return self.layer(*[x] * self.uses)[0]
+
+
+class LastStep(nn.Module):
+    def forward(self, x):
+        return x[:, -1]
+
+
+def build(spec):
+    name, *args = spec
+    options = args.pop() if args and isinstance(args[-1], dict) else {}
+    if name == "Sequential":
+        return nn.Sequential(*map(build, args[0]))
+    if name == "Residual":
+        return Residual(build(args[0]))
+    if name == "LastStep":
+        return LastStep()
+    layer = getattr(nn, name)(*args, **options)
+    uses = {"RNN": 1, "LSTM": 1, "GRU": 1, "MultiheadAttention": 3}.get(name)
+    return First(layer, uses) if uses else layer
+
+
+def parameter(k, name, p):
+    scale = 0.1 if p.dim() == 1 else 1 / math.sqrt(p.numel() / p.shape[0])
+    base = 1 if p.dim() == 1 and name.endswith("weight") else 0
+    i = torch.arange(p.numel(), dtype=torch.float64)
+    return (base + scale * torch.sin(0.731 * i + 1.37 * k + 0.5)).float().double().view(p.shape)
+
+
+def inputs(case, s):
+    i = torch.arange(case["batch"] * math.prod(case["input"]))
+    x = (5 * i + s) % case["tokens"] if "tokens" in case else torch.sin(0.377 * i.double() + 0.25 * s).float().double()
+    return x.view(case["batch"], *case["input"])
+
+
+def targets(case, s, y):
+    if case.get("per_token"):
+        return (3 * torch.arange(y.numel() // case["classes"]) + s) % case["classes"]
+    if case["loss"] == "CrossEntropyLoss":
+        return (7 * torch.arange(case["batch"]) + 3 + s) % case["classes"]
+    return (0.5 * torch.sin(0.193 * torch.arange(y.numel()).double() + s)).float().double().view(y.shape)
+
+
+def compute(case):
+    torch.manual_seed(1)
+    net, loss_of = build(case["net"]).double(), getattr(nn, case["loss"])()
+    with torch.no_grad():
+        for k, (name, p) in enumerate(net.named_parameters()):
+            p.copy_(parameter(k, name, p))
+    kind, options = case["optimizer"]
+    optimizer, found = getattr(torch.optim, kind)(net.parameters(), **options), dict(losses=[])
+    for s in range(STEPS):
+        optimizer.zero_grad()
+        y = net(inputs(case, s))
+        loss = loss_of(y.flatten(0, -2) if case.get("per_token") else y, targets(case, s, y))
+        loss.backward()
+        found["losses"].append(loss.item())
+        if s == 0:
+            found["first_output"] = y.flatten()[:8].tolist()
+            found["first_grad_norms"] = [[plain(n), p.grad.norm().item()] for n, p in net.named_parameters()]
+        optimizer.step()
+    found["final_parameters"] = [[plain(n), list(p.shape), p.norm().item()] for n, p in net.named_parameters()]
+    net.eval()
+    found["eval_output"] = net(inputs(case, 0)).flatten()[:8].tolist()
+    return found
+
+
+def plain(name):
+    return name.replace(".layer.", ".")
+
+
+def lua(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {lua(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "{" + ", ".join(map(lua, value)) + "}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return '"%s"' % value if isinstance(value, str) else repr(value)
+
+
+def lines(key, value):
+    """Long lists one element to a line"""
+    if key == "net":
+        return 'net = {"Sequential", {\n%s  }},\n' % "".join(f"    {lua(item)},\n" for item in value[1])
+    if key in ("first_grad_norms", "final_parameters"):
+        return "%s = {\n%s  },\n" % (key, "".join(f"    {lua(item)},\n" for item in value))
+    return f"{key} = {lua(value)},\n"
+
+
+def main(folder):
+    version = torch.__version__.split("+")[0]
+    for name, case in CASES.items():
+        with open(f"{folder}/{name}.lua", "w") as f:
+            f.write(f"-- {name}: float64, by PyTorch {version} and tests/peers/pytorch_cases.py\nreturn {{\n")
+            for key, value in {"name": name, "steps": STEPS, **case, **compute(case)}.items():
+                f.write("  " + lines(key, value))
+            f.write("}\n")
+
+
+main(sys.argv[1])
