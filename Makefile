@@ -25,7 +25,8 @@ MODULES = $(wildcard lua/memtide/*.lua)
 LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(KERNELS))
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
-C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c)) $(BUILD)/tests/t_emulate
+C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c)) \
+    $(addprefix $(BUILD)/tests/,t_emulate t_linear)
 TESTS   = $(C_TESTS) $(wildcard tests/lua/*.lua tests/cli/*.sh)
 
 # A value as a file that changes only with it, for what is built from the value.
@@ -115,8 +116,7 @@ $(BUILD)/devices/%: kernels/cuda/devices/%
 
 # The same device on tests/emulate/ instead of CUDA, for where there is no GPU. What only NVIDIA's libraries can do is
 # left out; tests/emulate/ has stand-ins for it.
-LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cache.c cudnn_graph.c engines.c picks.c planning.c \
-    plans.c race.c conv2d.c conv2d_choose.c gemm.c)
+LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_graph.c engines.c plans.c conv2d.c conv2d_choose.c gemm.c)
 EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(wildcard tests/emulate/*.c)
 EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
 EMULATED_PLUGIN = $(BUILD)/emulate/memtide_cuda.so
@@ -141,8 +141,11 @@ $(EMULATED_PLUGIN): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE) kernels/cuda/expor
 $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
-# sees more of the plugin than its one function
-$(BUILD)/tests/t_bias: $(BUILD)/emulate/tests/t_bias.o $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
+# see more of the plugin than its one function
+INSIDE = $(BUILD)/tests/t_bias $(BUILD)/tests/t_linear
+$(BUILD)/tests/t_bias: $(BUILD)/emulate/tests/t_bias.o
+$(BUILD)/tests/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
+$(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)
 
 emulated: all $(EMULATED_PLUGIN) ## the CUDA device on an emulated GPU: MEMTIDE_CUDA=build/emulate/memtide_cuda.so
@@ -165,7 +168,7 @@ deps: ## install the Debian packages that are needed (or say which, where that i
 	else echo "as root: apt-get install $$missing"; exit 1; fi
 
 # kernels and the emulated CUDA that runs them, in C++ as nvcc's
-$(BUILD)/tests/t_emulate: tests/t_emulate.cu $(BUILD)/tests/emulate/grid.o $(BUILD)/tests/emulate/runtime.o
+$(BUILD)/tests/t_emulate: tests/t_emulate.cu $(patsubst %,$(BUILD)/tests/emulate/%.o,grid runtime stream)
 	@echo "  CXX  $<"
 	$(Q)$(CXX) $(CFLAGS) -x c++ -std=c++17 -D_GNU_SOURCE -Wall -Wextra -Wshadow -MMD -MP -MF $@.d -Itests/emulate -Itests \
 	    -o $@ $< -x none $(filter %.o,$^) $(EXTRA)

@@ -5,7 +5,6 @@
 
 #include "cudnn_graph.h"
 #include "engines.h"
-#include "picks.h"
 
 /* dx is x in CONV_DATA, dw is w in CONV_WEIGHTS, dy is y in both. Absent operands have a count of 0. */
 typedef struct Conv {

@@ -2,6 +2,7 @@
  * first in rank that may be taken, shipped engines before those that would have to be compiled; in a race, the fastest
  * of all. Nothing is timed unless it was asked for, so that a prediction made without the GPU is the one that is made
  * with it. */
+#include <stdio.h>
 #include <string.h>
 
 #include "conv2d.h"
@@ -145,9 +146,15 @@ static int compete_all(Search *q, Race *race, const Way *way, double first, Winn
     return code;
 }
 
+static Pick pick_of(const Search *q, const Winner *w) {
+    Pick pick = {.version = cudnnGetVersion(), .limit = q->limit, .engine = w->engine, .us = w->us};
+    snprintf(pick.op, sizeof pick.op, "%s", q->v->op);
+    snprintf(pick.way, sizeof pick.way, "%s", w->way->name);
+    return pick;
+}
+
 /* *s is the first choice, which `way` and `id` name; it becomes the fastest. */
-static int choose_raced(Search *q, const KArgs *args, Planning *p, const Way *way, const EngineId *id, ConvState *s,
-                        Err *e) {
+static int choose_raced(Search *q, const KArgs *args, const Way *way, const EngineId *id, ConvState *s, Err *e) {
     Race race;
     Winner winner = {way, *id, 0};
     double first = 0;
@@ -157,25 +164,22 @@ static int choose_raced(Search *q, const KArgs *args, Planning *p, const Way *wa
     winner.us = first;
     for (int k = 0; k < WAYS && !code; k++) code = compete_all(q, &race, &conv_ways[k], first, &winner, e);
     race_close(&race);
-    Pick pick = {.engine = winner.engine};
-    memcpy(pick.way, winner.way->name, strlen(winner.way->name) + 1);
+    Pick pick = pick_of(q, &winner);
     if (!code && !choose_picked(q, &pick, s))
         code = err_set(e, ERR_INTERNAL, "the engine that won the race of %s cannot be had again", q->v->op);
-    if (!code)
-        code = planning_keep(q->c, p, q->v->op, q->limit, pick.way, &winner.engine, s->workspace, winner.us, e);
-    return code;
+    pick.workspace = s->workspace;
+    return code ? code : planning_keep(q->c, &pick, e);
 }
 
 int conv_choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, ConvState *s, Err *e) {
     Search q = {.c = c, .v = v, .limit = limit, .smallest = SIZE_MAX};
-    Planning *p;
+    const Pick *pick;
     const Way *way;
     EngineId id;
-    int code = planning_of(c, &p, e);
+    bool race;
+    int code = planning_ask(c, cudnnGetVersion(), v->op, limit, &pick, &race, e);
     if (code) return code;
-    const Pick *pick = planning_find(c, p, v->op, limit);
-    bool race = p->racing && !(pick && pick->limit == limit);
     if (pick && !race && choose_picked(&q, pick, s)) return OK;
     code = choose_ranked(&q, s, &way, &id, e);
-    return code || !race ? code : choose_raced(&q, args, p, way, &id, s, e);
+    return code || !race ? code : choose_raced(&q, args, way, &id, s, e);
 }

@@ -4,11 +4,9 @@
 
 #include "cuda.h"
 #include "cudnn_graph.h"
+#include "picks.h"
 
-enum { ENGINE_KNOBS = 24, ENGINE_TEXT = 256, ENGINES_ALL = 1000 };
-
-/* An engine and its knobs: all that it takes to ask for it again. */
-typedef struct EngineId { int64_t engine; int n_knobs; struct { int64_t type, value; } knob[ENGINE_KNOBS]; } EngineId;
+enum { ENGINES_ALL = 1000 };
 
 typedef struct Engine {
     EngineId id;
@@ -33,9 +31,5 @@ void engine_close(Engine *engine);
 
 /* The same inputs give the same bits, sums are kept in fp32; exact: fp32 operands are not rounded to TF32. */
 bool engine_may(const Engine *engine, bool exact);
-
-/* "38 2=27 25=0": the engine, then its knobs; engine_read says whether the text was one. */
-const char *engine_text(const EngineId *id, char text[ENGINE_TEXT]);
-bool engine_read(const char *text, EngineId *id);
 
 #endif

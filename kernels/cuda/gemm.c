@@ -4,12 +4,13 @@
 #include "gemm.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "libraries.h"
 
 /* Buffers start at multiples of CUDA_ALIGNMENT. Algorithms are asked for that want no more than 16 bytes, which is all
  * that their loads use. */
-enum { GEMM_ALIGNMENT = 16, CANDIDATES = 8 };
+enum { GEMM_ALIGNMENT = 16 };
 /* Parts of a sum are added up in fp32 in a step of its own, in an order that is the same in every run. */
 static const uint32_t REDUCTIONS = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
@@ -27,6 +28,10 @@ static int blas_check(cublasStatus_t status, const char *what, Err *e) {
 
 static cudaDataType_t type_of(DType t) { return t == DT_F32 ? CUDA_R_32F : t == DT_BF16 ? CUDA_R_16BF : CUDA_R_16F; }
 
+static cublasComputeType_t sums_of(const Gemm *g) {
+    return g->tf32 && g->in == DT_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
 static const uint32_t epilogues[] = {
     [GEMM_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT, [GEMM_RELU] = CUBLASLT_EPILOGUE_RELU,
     [GEMM_BIAS] = CUBLASLT_EPILOGUE_BIAS, [GEMM_BIAS_RELU] = CUBLASLT_EPILOGUE_RELU_BIAS,
@@ -40,9 +45,7 @@ static cublasStatus_t product_describe(GemmPlan *p, const Gemm *g) {
     cublasOperation_t first = g->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, second = g->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     /* the heuristic looks at whether the vector is there and how it is aligned, not at what it holds */
     const void *placeholder = (const void *)(uintptr_t)CUDA_ALIGNMENT;
-    bool fast = g->tf32 && g->in == DT_F32;
-    cublasStatus_t status = cublasLtMatmulDescCreate(
-        &p->product, fast ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasStatus_t status = cublasLtMatmulDescCreate(&p->product, sums_of(g), CUDA_R_32F);
     SET(status, p->product, cublasLtMatmulDescSetAttribute, CUBLASLT_MATMUL_DESC_TRANSA, first);
     SET(status, p->product, cublasLtMatmulDescSetAttribute, CUBLASLT_MATMUL_DESC_TRANSB, second);
     SET(status, p->product, cublasLtMatmulDescSetAttribute, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[g->epilogue]);
@@ -80,45 +83,123 @@ static bool result_may(const cublasLtMatmulHeuristicResult_t *result, size_t wor
            !(reduction & ~REDUCTIONS);
 }
 
-/* The first of the heuristic's list that may be taken; *found false: there is none. */
-static cublasStatus_t algorithm_choose(cublasLtHandle_t handle, GemmPlan *p, size_t workspace, bool *found) {
+/* Those of the heuristic's list that may be taken: result[0, *n). */
+static cublasStatus_t algorithms_ask(cublasLtHandle_t handle, const GemmPlan *p, size_t workspace,
+                                     cublasLtMatmulHeuristicResult_t result[GEMM_CANDIDATES], int *n) {
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t result[CANDIDATES];
-    int n = 0, k = 0;
-    *found = false;
+    int found = 0;
+    *n = 0;
     cublasStatus_t status = preference_describe(&preference, workspace);
     if (!status)
         status = cublasLtMatmulAlgoGetHeuristic(handle, p->product, p->first, p->second, p->d, p->d, preference,
-                                                CANDIDATES, result, &n);
+                                                GEMM_CANDIDATES, result, &found);
     if (preference) cublasLtMatmulPreferenceDestroy(preference);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return CUBLAS_STATUS_SUCCESS;
-    while (!status && k < n && !result_may(&result[k], workspace)) k++;
-    *found = !status && k < n;
-    if (*found) p->algorithm = result[k].algo, p->workspace = result[k].workspaceSize;
+    for (int k = 0; k < found && !status; k++)
+        if (result_may(&result[k], workspace)) result[(*n)++] = result[k];
     return status;
 }
 
-int gemm_open(CudaDevice *c, const Gemm *g, size_t workspace, GemmPlan **plan, Err *e) {
-    cublasLtHandle_t handle;
-    bool found = false;
-    *plan = NULL;
-    int code = libraries_blas(c, &handle, e);
-    if (code) return code;
+/* ---- algorithms by name: what one is asked for by, beside its index. An algorithm starts with all of them 0, or with
+ * what is as good; those of 16 bits are the low half of a value. */
+
+static const struct { cublasLtMatmulAlgoConfigAttributes_t attribute; size_t bytes; } knobs[] = {
+    {CUBLASLT_ALGO_CONFIG_TILE_ID, 4},          {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
+    {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4}, {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4},
+    {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4},    {CUBLASLT_ALGO_CONFIG_STAGES_ID, 4},
+    {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2},   {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2},
+};
+
+static void algorithm_name(const cublasLtMatmulAlgo_t *algorithm, EngineId *id) {
+    uint32_t index = 0;
+    size_t written;
+    memset(id, 0, sizeof *id);
+    cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_ID, &index, sizeof index, &written);
+    id->engine = index;
+    for (size_t k = 0; k < ARRAY_LEN(knobs); k++) {
+        uint32_t value = 0; /* stays so where an algorithm has no such knob */
+        cublasLtMatmulAlgoConfigGetAttribute(algorithm, knobs[k].attribute, &value, knobs[k].bytes, &written);
+        if (!value) continue;
+        id->knob[id->n_knobs].type = knobs[k].attribute;
+        id->knob[id->n_knobs++].value = value;
+    }
+}
+
+static cublasStatus_t knob_set(cublasLtMatmulAlgo_t *algorithm, int64_t type, int64_t value) {
+    const uint32_t bits = (uint32_t)value;
+    for (size_t k = 0; k < ARRAY_LEN(knobs); k++)
+        if (knobs[k].attribute == (uint64_t)type)
+            return cublasLtMatmulAlgoConfigSetAttribute(algorithm, knobs[k].attribute, &bits, knobs[k].bytes);
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+/* What `id` names, as the heuristic would give it: *n is 1, or 0 where there is none that may be taken. */
+static void algorithm_find(cublasLtHandle_t handle, const GemmPlan *p, const Gemm *g, const EngineId *id,
+                           size_t workspace, cublasLtMatmulHeuristicResult_t *result, int *n) {
+    const cudaDataType_t in = type_of(g->in), out = type_of(g->out);
+    memset(result, 0, sizeof *result);
+    cublasStatus_t status = cublasLtMatmulAlgoInit(handle, sums_of(g), CUDA_R_32F, in, in, out, out, (int)id->engine,
+                                                   &result->algo);
+    for (int k = 0; k < id->n_knobs && !status; k++)
+        status = knob_set(&result->algo, id->knob[k].type, id->knob[k].value);
+    if (!status)
+        status = cublasLtMatmulAlgoCheck(handle, p->product, p->first, p->second, p->d, p->d, &result->algo, result);
+    *n = !status && result_may(result, workspace);
+}
+
+/* ---- plans */
+
+static int plan_describe(const Gemm *g, GemmPlan **plan, Err *e) {
     GemmPlan *p = calloc(1, sizeof *p);
+    *plan = NULL;
     if (!p) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *p);
     p->vector = g->epilogue >= GEMM_BIAS;
     cublasStatus_t status = product_describe(p, g);
     if (!status) status = layout_describe(&p->first, g->in, g->b_turned ? g->n : g->k, g->b_turned ? g->k : g->n);
     if (!status) status = layout_describe(&p->second, g->in, g->a_turned ? g->k : g->m, g->a_turned ? g->m : g->k);
     if (!status) status = layout_describe(&p->d, g->out, g->m, g->n);
-    if (!status) status = algorithm_choose(handle, p, workspace, &found);
-    if (status || !found) {
+    if (status) gemm_close(p);
+    else *plan = p;
+    return blas_check(status, "describing a product", e);
+}
+
+int gemm_candidates(CudaDevice *c, const Gemm *g, size_t workspace, EngineId id[GEMM_CANDIDATES], int *n, Err *e) {
+    cublasLtHandle_t handle;
+    cublasLtMatmulHeuristicResult_t result[GEMM_CANDIDATES];
+    GemmPlan *p = NULL;
+    *n = 0;
+    int code = libraries_blas(c, &handle, e);
+    if (!code) code = plan_describe(g, &p, e);
+    if (!code) code = blas_check(algorithms_ask(handle, p, workspace, result, n), "choosing an algorithm", e);
+    for (int k = 0; k < *n; k++) algorithm_name(&result[k].algo, &id[k]);
+    gemm_close(p);
+    return code;
+}
+
+int gemm_open(CudaDevice *c, const Gemm *g, const EngineId *id, size_t workspace, GemmPlan **plan, Err *e) {
+    cublasLtHandle_t handle;
+    cublasLtMatmulHeuristicResult_t result[GEMM_CANDIDATES];
+    GemmPlan *p = NULL;
+    int n = 0;
+    *plan = NULL;
+    int code = libraries_blas(c, &handle, e);
+    if (!code) code = plan_describe(g, &p, e);
+    if (!code && id) algorithm_find(handle, p, g, id, workspace, result, &n);
+    if (!code && !id)
+        code = blas_check(algorithms_ask(handle, p, workspace, result, &n), "choosing an algorithm", e);
+    if (code || n == 0) {
         gemm_close(p);
-        return blas_check(status, "choosing an algorithm", e);
+        return code;
     }
+    p->algorithm = result[0].algo;
+    p->workspace = result[0].workspaceSize;
     *plan = p;
     return OK;
 }
+
+size_t gemm_version(void) { return cublasLtGetVersion(); }
+void gemm_id(const GemmPlan *p, EngineId *id) { algorithm_name(&p->algorithm, id); }
+size_t gemm_workspace(const GemmPlan *p) { return p->workspace; }
 
 int gemm_run(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vector, void *d, void *workspace, Err *e) {
     static const float one = 1.0f, zero = 0.0f;

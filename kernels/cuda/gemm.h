@@ -4,6 +4,9 @@
 #define MT_GEMM_H
 
 #include "cuda.h"
+#include "picks.h"
+
+enum { GEMM_CANDIDATES = 16 };
 
 /* `vector` is read by the first three, written by the last. The activation is ReLU. */
 typedef enum GemmEpilogue {
@@ -24,8 +27,15 @@ typedef struct Gemm {
 
 typedef struct GemmPlan GemmPlan;
 
-/* *plan is NULL, and that is no error, where the library has no such product within `workspace` bytes. */
-int gemm_open(CudaDevice *c, const Gemm *g, size_t workspace, GemmPlan **plan, Err *e);
+size_t gemm_version(void); /* of the library: 130100 */
+/* The algorithms that the library would take within `workspace` bytes, the best in its own opinion first. All add in
+ * the same order in every run. None is no error. */
+int gemm_candidates(CudaDevice *c, const Gemm *g, size_t workspace, EngineId id[GEMM_CANDIDATES], int *n, Err *e);
+/* By the algorithm `id`, NULL: by the first candidate. *plan is NULL, and that is no error, where the library has no
+ * such product within `workspace` bytes. */
+int gemm_open(CudaDevice *c, const Gemm *g, const EngineId *id, size_t workspace, GemmPlan **plan, Err *e);
+void gemm_id(const GemmPlan *plan, EngineId *id);
+size_t gemm_workspace(const GemmPlan *plan); /* bytes that it uses */
 int gemm_run(CudaDevice *c, GemmPlan *plan, const void *a, const void *b, void *vector, void *d, void *workspace,
              Err *e);
 void gemm_close(GemmPlan *plan); /* NULL is allowed */

@@ -43,6 +43,31 @@ void picks_free(Picks *p) {
 
 /* ---- text */
 
+const char *engine_text(const EngineId *id, char text[ENGINE_TEXT]) {
+    int at = snprintf(text, ENGINE_TEXT, "%lld", (long long)id->engine);
+    for (int k = 0; k < id->n_knobs && at < ENGINE_TEXT; k++)
+        at += snprintf(text + at, (size_t)(ENGINE_TEXT - at), " %lld=%lld", (long long)id->knob[k].type,
+                       (long long)id->knob[k].value);
+    return text;
+}
+
+bool engine_read(const char *text, EngineId *id) {
+    char *end;
+    memset(id, 0, sizeof *id);
+    id->engine = strtoll(text, &end, 10);
+    if (end == text || id->engine < 0) return false;
+    while (*end == ' ') {
+        if (id->n_knobs == ENGINE_KNOBS) return false;
+        const char *from = end + 1;
+        id->knob[id->n_knobs].type = strtoll(from, &end, 10);
+        if (end == from || *end != '=') return false;
+        from = end + 1;
+        id->knob[id->n_knobs++].value = strtoll(from, &end, 10);
+        if (end == from) return false;
+    }
+    return *end == 0;
+}
+
 static bool take_text(char *to, size_t size, const char *from) {
     size_t n = strlen(from);
     if (n == 0 || n >= size) return false;

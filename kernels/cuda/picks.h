@@ -1,20 +1,29 @@
 /* picks.h: which way of running an op was the fastest on a device, as `memtide tune` found it. A text file, a line per
  * op and limit, parts separated by tabs:
  *
- *   device  cuDNN version  limit  op  alternative  engine and knobs  workspace bytes  microseconds
+ *   device  library's version  limit  op  alternative  engine and knobs  workspace bytes  microseconds
  *
  * The same file gives the same choices, and so the same predictions, with and without the device. Lines of other
  * devices and versions are kept; of two lines for one op and limit the later counts. */
 #ifndef MT_PICKS_H
 #define MT_PICKS_H
 
-#include "engines.h"
+#include "base.h"
+#include "err.h"
 
-enum { PICK_OP = 512, PICK_WAY = 24 };
+enum { ENGINE_KNOBS = 24, ENGINE_TEXT = 256, PICK_OP = 512, PICK_WAY = 24 };
+
+/* What runs an op, an engine of cuDNN or an algorithm of cuBLASLt, and its knobs: all that it takes to ask for it
+ * again. */
+typedef struct EngineId { int64_t engine; int n_knobs; struct { int64_t type, value; } knob[ENGINE_KNOBS]; } EngineId;
+
+/* "38 2=27 25=0": the engine, then its knobs; engine_read says whether the text was one. */
+const char *engine_text(const EngineId *id, char text[ENGINE_TEXT]);
+bool engine_read(const char *text, EngineId *id);
 
 typedef struct Pick {
     char device[96];
-    size_t version, limit;
+    size_t version, limit; /* of the library that the op goes by; workspace_limit */
     char op[PICK_OP];     /* all that the choice depends on */
     char way[PICK_WAY];   /* the alternative: which parts the library does */
     EngineId engine;

@@ -61,8 +61,13 @@ void planning_free(Planning *p) {
     mem_free(p);
 }
 
-const Pick *planning_find(CudaDevice *c, const Planning *p, const char *op, size_t limit) {
-    return picks_find(&p->picks, c->model.name, cudnnGetVersion(), op, limit);
+int planning_ask(CudaDevice *c, size_t version, const char *op, size_t limit, const Pick **pick, bool *race, Err *e) {
+    Planning *p;
+    int code = planning_of(c, &p, e);
+    if (code) return code;
+    *pick = picks_find(&p->picks, c->model.name, version, op, limit);
+    *race = p->racing && !(*pick && (*pick)->limit == limit);
+    return OK;
 }
 
 void planning_warning(CudaDevice *c, char *text, size_t size) {
@@ -74,15 +79,15 @@ void planning_warning(CudaDevice *c, char *text, size_t size) {
     else snprintf(text, size, "%s", code ? e.text : p->picks.damaged ? p->picks.problem.text : "");
 }
 
-int planning_keep(CudaDevice *c, Planning *p, const char *op, size_t limit, const char *way, const EngineId *engine,
-                  size_t workspace, double us, Err *e) {
-    Pick pick = {.version = cudnnGetVersion(), .limit = limit, .engine = *engine, .workspace = workspace, .us = us};
-    snprintf(pick.device, sizeof pick.device, "%s", c->model.name);
-    snprintf(pick.op, sizeof pick.op, "%s", op);
-    snprintf(pick.way, sizeof pick.way, "%s", way);
+int planning_keep(CudaDevice *c, const Pick *pick, Err *e) {
+    Pick mine = *pick;
+    Planning *p;
+    int code = planning_of(c, &p, e);
+    if (code) return code;
+    snprintf(mine.device, sizeof mine.device, "%s", c->model.name);
     /* what another process has kept meanwhile stays */
-    int code = access(p->path, F_OK) ? OK : picks_load(&p->picks, p->path, e);
-    if (!code) code = picks_set(&p->picks, &pick, e);
+    if (!access(p->path, F_OK)) code = picks_load(&p->picks, p->path, e);
+    if (!code) code = picks_set(&p->picks, &mine, e);
     return code ? code : picks_save(&p->picks, p->path, e);
 }
 

@@ -3,6 +3,7 @@
 #define MT_PLANNING_H
 
 #include "cache.h"
+#include "cuda.h"
 #include "picks.h"
 
 struct Planning {
@@ -13,10 +14,10 @@ struct Planning {
 
 /* The first call reads the picks: those beside the plugin (devices/NAME.picks), then the user's own. */
 int planning_of(CudaDevice *c, Planning **out, Err *e);
-/* The pick for an op under a limit; NULL: none. */
-const Pick *planning_find(CudaDevice *c, const Planning *p, const char *op, size_t limit);
-/* Adds a pick to the user's file, as it is now. */
-int planning_keep(CudaDevice *c, Planning *p, const char *op, size_t limit, const char *way, const EngineId *engine,
-                  size_t workspace, double us, Err *e);
+/* How an op of a library's `version` is to be prepared under a limit: *pick is what was picked for it, NULL: nothing;
+ * *race: it is to be raced, and the pick is not to be taken. */
+int planning_ask(CudaDevice *c, size_t version, const char *op, size_t limit, const Pick **pick, bool *race, Err *e);
+/* Adds a pick to the user's file, as it is now; the device is c's. */
+int planning_keep(CudaDevice *c, const Pick *pick, Err *e);
 
 #endif

@@ -94,6 +94,14 @@ static void test_damage(void) {
     picks_free(&p);
 }
 
+static int keep(CudaDevice *device, const char *op, const EngineId *engine, size_t workspace, Err *e) {
+    Pick p = pick_of(op, LIMIT, workspace, 1.0);
+    p.version = cudnnGetVersion();
+    p.engine = *engine;
+    snprintf(p.way, sizeof p.way, "plain");
+    return planning_keep(device, &p, e);
+}
+
 /* A pick decides, as long as it fits. */
 static void test_choice(CudaDevice *device) {
     static const Case layer = {64, 64, 128, 3, 30, 0};
@@ -114,14 +122,14 @@ static void test_choice(CudaDevice *device) {
     for (int k = 1; k < list.n && !other; k++)
         if (engine_may(&list.at[k], false) && list.at[k].workspace != list.at[0].workspace) other = &list.at[k];
     if (ok(other != NULL, "there is a choice")) {
-        is_int(planning_keep(device, p, v.op, LIMIT, "plain", &other->id, other->workspace, 1.0, &e), OK, "a pick");
+        is_int(keep(device, v.op, &other->id, other->workspace, &e), OK, "a pick");
         ok(!prepare(&q, LIMIT, &s, &bytes, &e) && bytes == other->workspace, "it is taken");
         conv_release(s);
         size_t less = other->workspace ? other->workspace - 1 : 0;
         ok(prepare(&q, less, &s, &bytes, &e) || bytes <= less, "under a limit that it does not fit into it is not");
         conv_release(s);
         EngineId gone = {.engine = 9999};
-        is_int(planning_keep(device, p, v.op, LIMIT, "plain", &gone, 0, 0.5, &e), OK, "a pick of an unknown engine");
+        is_int(keep(device, v.op, &gone, 0, &e), OK, "a pick of an unknown engine");
         ok(!prepare(&q, LIMIT, &s, &bytes, &e) && bytes == list.at[0].workspace, "is as none: the first in rank");
         conv_release(s);
         planning_free(device->planning);
@@ -146,7 +154,7 @@ static void test_shared(CudaDevice *device) {
     strcpy(pick.device, "NVIDIA H200"), strcpy(pick.op, "theirs"), strcpy(pick.way, "plain");
     ok(!picks_load(&other, p->path, &e) && !picks_set(&other, &pick, &e) && !picks_save(&other, p->path, &e),
        "another process keeps a pick");
-    is_int(planning_keep(device, p, "ours", LIMIT, "plain", &engine, 0, 1.0, &e), OK, "this one keeps another");
+    is_int(keep(device, "ours", &engine, 0, &e), OK, "this one keeps another");
     picks_free(&other);
     ok(!picks_load(&other, p->path, &e) && other.n == before + 2, "both are in the file");
     picks_free(&other);
@@ -170,7 +178,7 @@ static void test_shared(CudaDevice *device) {
     is_int(cuda_tune(&device->base, NULL, NULL, &e), ERR_FILE, "but no tuning");
     has_text(e.text, "HOME is not set", "which says why");
     setenv("HOME", home, 1), setenv("XDG_CACHE_HOME", "/dev/null", 1);
-    is_int(planning_keep(device, p, "ours", LIMIT, "plain", &engine, 0, 1.0, &e), ERR_FILE, "nor without a folder");
+    is_int(keep(device, "ours", &engine, 0, &e), ERR_FILE, "nor without a folder");
     setenv("XDG_CACHE_HOME", test_folder, 1);
     planning_free(device->planning);
     device->planning = NULL;

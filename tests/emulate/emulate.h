@@ -19,6 +19,8 @@ typedef void EmulateCall(void *args);
 cudaError_t emulate_launch(const cudaLaunchConfig_t *config, EmulateCall *call, const void *args, size_t bytes);
 /* Runs a grid now, block after block. */
 void emulate_grid(dim3 grid, dim3 block, EmulateCall *call, void *args);
+/* The running task takes so many seconds more, as events tell. */
+void emulate_spend(double seconds);
 /* Is the environment variable set to something other than 0? */
 bool emulate_flag(const char *name);
 

@@ -1,5 +1,7 @@
 /* gemm.c: stands in for kernels/cuda/gemm.c: products as plain loops in float64 that write into all of their workspace.
- * EMULATE_EPILOGUES=0: the library has none but the plain one. */
+ * EMULATE_EPILOGUES=0: the library has none but the plain one. EMULATE_PRODUCTS="30 10 20": it has three algorithms, and
+ * a product takes so many milliseconds by each; algorithm k wants 256 k bytes. Else it has one, which takes no time of
+ * its own and all the workspace that it may have. */
 #include "gemm.h"
 
 #include <stdlib.h>
@@ -7,7 +9,9 @@
 #include "emulate.h"
 #include "mem.h"
 
-struct GemmPlan { Gemm g; size_t workspace; };
+enum { EACH = 256, MOST = 8 };
+
+struct GemmPlan { Gemm g; int64_t algorithm; size_t workspace; double seconds; };
 
 /* A call as it is enqueued. */
 typedef struct GemmCall {
@@ -15,20 +19,56 @@ typedef struct GemmCall {
     const void *a, *b;
     void *vector, *d, *workspace;
     size_t workspace_bytes;
+    double seconds;
 } GemmCall;
 
-int gemm_open(CudaDevice *c, const Gemm *g, size_t workspace, GemmPlan **plan, Err *e) {
+size_t gemm_version(void) { return 1; }
+
+/* Milliseconds of each algorithm; the number of them, 0: the library has one that takes no time. */
+static int algorithms(double ms[MOST]) {
+    const char *at = getenv("EMULATE_PRODUCTS");
+    char *end;
+    int n = 0;
+    while (at && n < MOST) {
+        ms[n] = strtod(at, &end);
+        if (end == at) break;
+        at = end;
+        n++;
+    }
+    return n;
+}
+
+static bool has_epilogue(const Gemm *g) {
     const char *epilogues = getenv("EMULATE_EPILOGUES");
+    return !(g->epilogue && epilogues && *epilogues == '0');
+}
+
+int gemm_candidates(CudaDevice *c, const Gemm *g, size_t workspace, EngineId id[GEMM_CANDIDATES], int *n, Err *e) {
+    double ms[MOST];
+    int all = algorithms(ms);
+    (void)c, (void)e;
+    *n = 0;
+    for (int k = 0; has_epilogue(g) && k < (all ? all : 1); k++)
+        if ((size_t)k * EACH <= workspace) id[(*n)++] = (EngineId){.engine = k};
+    return OK;
+}
+
+int gemm_open(CudaDevice *c, const Gemm *g, const EngineId *id, size_t workspace, GemmPlan **plan, Err *e) {
+    double ms[MOST];
+    int n = algorithms(ms);
+    int64_t k = id ? id->engine : 0;
     (void)c;
     *plan = NULL;
-    if (g->epilogue && epilogues && *epilogues == '0') return OK;
+    if (!has_epilogue(g) || k >= (n ? n : 1) || (n && (size_t)k * EACH > workspace)) return OK;
     GemmPlan *p = mem_new(sizeof *p);
     if (!p) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *p);
-    p->g = *g;
-    p->workspace = workspace;
+    *p = (GemmPlan){*g, k, n ? (size_t)k * EACH : workspace, n ? 1e-3 * ms[k] : 0};
     *plan = p;
     return OK;
 }
+
+void gemm_id(const GemmPlan *plan, EngineId *id) { *id = (EngineId){.engine = plan->algorithm}; }
+size_t gemm_workspace(const GemmPlan *plan) { return plan->workspace; }
 
 void gemm_close(GemmPlan *plan) { mem_free(plan); }
 
@@ -55,6 +95,7 @@ static void row_compute(const GemmCall *c, int64_t i) {
 
 static void compute(void *args) {
     const GemmCall *c = args;
+    emulate_spend(c->seconds);
     if (c->workspace_bytes) memset(c->workspace, 0xEE, c->workspace_bytes);
     for (int64_t i = 0; i < c->g.m; i++) {
         double sum = 0;
@@ -65,7 +106,7 @@ static void compute(void *args) {
 }
 
 int gemm_run(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vector, void *d, void *workspace, Err *e) {
-    GemmCall call = {p->g, a, b, vector, d, workspace, p->workspace};
+    GemmCall call = {p->g, a, b, vector, d, workspace, p->workspace, p->seconds};
     cudaLaunchConfig_t config = {.gridDim = {1, 1, 1}, .blockDim = {1, 1, 1}, .stream = c->stream};
     return cuda_check(c, emulate_launch(&config, compute, &call, sizeof call), "a product", e);
 }

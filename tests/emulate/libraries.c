@@ -1,5 +1,4 @@
-/* libraries.c: stands in for kernels/cuda/libraries.c, planning.c and nvml.c: an emulated GPU has neither libraries nor
- * a driver. */
+/* libraries.c: stands in for kernels/cuda/libraries.c, and nvml.c: an emulated GPU has neither libraries nor a driver. */
 #include <stdio.h>
 
 #include "cuda.h"
@@ -12,15 +11,6 @@ int libraries_describe(CudaDevice *c, DeviceText *put, void *arg, Err *e) {
 }
 
 void libraries_close(CudaDevice *c) { (void)c; }
-
-int cuda_tune(Device *d, DeviceText *put, void *arg, Err *e) {
-    (void)put, (void)arg;
-    return err_set(e, ERR_UNSUPPORTED, "%s has no engines to choose from", ((CudaDevice *)d)->model.name);
-}
-
-void planning_free(Planning *p) { (void)p; }
-
-void planning_warning(CudaDevice *c, char *text, size_t size) { (void)c, snprintf(text, size, "%s", ""); }
 
 Nvml *nvml_open(int ordinal) {
     (void)ordinal;

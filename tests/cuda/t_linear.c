@@ -1,15 +1,17 @@
 /* t_linear.c: linear layers of the CUDA device against float64 loops: every pass, dx through every activation with its
  * sums, types, shapes on both sides of what is narrow enough for own kernels, room for partial sums or none, a library
- * with epilogues and one without. Guard bytes stand around every operand and the workspace; threads in another order
- * and other places in memory must give the same bits.
+ * with epilogues and one without; then every way and algorithm that a pick can name. Guard bytes stand around every
+ * operand and the workspace; threads in another order and other places in memory must give the same bits.
  *
- * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
+ * Linked with the emulated device's objects it runs there; with the real one's, on a GPU that is here. */
 #include <stdlib.h>
-#include <unistd.h>
 
+#include "linear.h"
 #include "on_device.h"
+#include "planning.h"
 #include "reference/ref_conv.h"
 #include "reference/reference.h"
+#include "skinny.h"
 #include "tap.h"
 
 enum { GUARD = 256, GUARD_BYTE = 0xA5, NARROW = 16, X = 0, W, B, Y, S, OPERANDS };
@@ -31,6 +33,8 @@ static const Types types[] = {
     {"bf16, b f32", {DT_BF16, DT_BF16, DT_F32, DT_BF16, DT_BF16}, true},
     {"f16, w b f32", {DT_F16, DT_F32, DT_F32, DT_F16, DT_F16}, false},
 };
+
+int memtide_cuda_open(const char *name, Device **out, Err *e);
 
 static Device *device;
 static uint32_t drawn;
@@ -130,6 +134,12 @@ static bool is_same(Operand *t, Pass pass, bool first) {
     return same;
 }
 
+static const LinearState *prepared(const KArgs *args, size_t limit, Err *e) {
+    void *state = NULL;
+    size_t bytes;
+    return device->table->prepare(device, args, limit, &state, &bytes, e) ? NULL : state;
+}
+
 static void check(const char *name, const Case *c, Pass pass, const Attr *attr, size_t limit, Operand *t) {
     KArgs args = {.kind = kinds[pass], .attr = attr};
     const int64_t terms[PASSES] = {c->i, c->o, c->n, c->o};
@@ -137,8 +147,11 @@ static void check(const char *name, const Case *c, Pass pass, const Attr *attr, 
     for (int k = 0; k < OPERANDS; k++)
         if (is_there(t, pass, k)) *apply_view(&args, place[pass][k]) = t[k].view;
     if (!ok(run(&args, t, pass, limit, false, &e) == OK, "%s runs %s", name, e.text)) return;
+    const LinearState *s = prepared(&args, limit, &e);
+    if (!ok(s != NULL, "%s is prepared %s", name, e.text)) return;
     /* where there is no room for the product in fp32 */
-    bool between = pass == FORWARD && c->o > NARROW && (limit == 0 || getenv("EMULATE_EPILOGUES"));
+    bool own = s->way == LINEAR_SKINNY;
+    bool between = pass == FORWARD && !own && !s->wide && linear_leaves(&args, s->gemm.epilogue);
     bool same = is_same(t, pass, true), near = true;
     for (int k = 0; k < OPERANDS; k++) {
         if (!is_there(t, pass, k) || !is_output(pass, k)) continue;
@@ -149,7 +162,7 @@ static void check(const char *name, const Case *c, Pass pass, const Attr *attr, 
     setenv("EMULATE_REVERSE", "1", 1);
     same &= run(&args, t, pass, limit, false, &e) == OK && is_same(t, pass, false);
     unsetenv("EMULATE_REVERSE");
-    if (c->o <= NARROW) same &= run(&args, t, pass, limit, true, &e) == OK && is_same(t, pass, false);
+    if (own) same &= run(&args, t, pass, limit, true, &e) == OK && is_same(t, pass, false);
     ok(same, "%s: the same bits again, nothing else written %s", name, e.text);
 }
 
@@ -163,8 +176,11 @@ static void through(Operand *a, const Operand *s, const ActAttr *act) {
     else ref_act(&r);
 }
 
+typedef void Check(const char *name, const Case *c, Pass pass, const Attr *attr, size_t limit, Operand *t);
+
 /* channels: of db in DX_ACT */
-static void test_pass(const Case *c, const Types *of, Pass pass, ActFn act, int64_t channels, size_t limit) {
+static void test_pass(const Case *c, const Types *of, Pass pass, ActFn act, int64_t channels, size_t limit,
+                      Check *run_check) {
     Attr attr;
     memset(&attr, 0, sizeof attr);
     attr.linear.fused = (ActAttr){act, act == ACT_LEAKY ? 0.125f : 0.0f, 0};
@@ -180,16 +196,73 @@ static void test_pass(const Case *c, const Types *of, Pass pass, ActFn act, int6
     char name[128];
     snprintf(name, sizeof name, "%s %lldx%lld->%lld %s, %s, db of %lld, limit %zu", op_info(kinds[pass])->name,
              (long long)c->n, (long long)c->i, (long long)c->o, act ? "f" : "", of->name, (long long)channels, limit);
-    check(name, c, pass, &attr, limit, t);
+    run_check(name, c, pass, &attr, limit, t);
     for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
 }
 
-static void test_case(const Case *c, const Types *of, size_t limit) {
-    test_pass(c, of, FORWARD, c->act, 0, limit);
-    test_pass(c, of, DX, ACT_NONE, 0, limit);
-    test_pass(c, of, DW, ACT_NONE, 0, limit);
-    test_pass(c, of, DX_ACT, c->act ? c->act : ACT_TANH, c->i, limit);
-    test_pass(c, of, DX_ACT, ACT_RELU, c->i % 8 ? 0 : 8, limit); /* a flattened image of 8 channels; no db */
+static void test_case(const Case *c, const Types *of, size_t limit, Check *run_check) {
+    test_pass(c, of, FORWARD, c->act, 0, limit, run_check);
+    test_pass(c, of, DX, ACT_NONE, 0, limit, run_check);
+    test_pass(c, of, DW, ACT_NONE, 0, limit, run_check);
+    test_pass(c, of, DX_ACT, c->act ? c->act : ACT_TANH, c->i, limit, run_check);
+    test_pass(c, of, DX_ACT, ACT_RELU, c->i % 8 ? 0 : 8, limit, run_check); /* an image of 8 channels; no db */
+}
+
+/* ---- ways */
+
+/* From now on the op is prepared by this way and algorithm, if it can be. */
+static bool picked(const KArgs *args, LinearWay way, const EngineId *id, size_t limit, Err *e) {
+    Planning *p;
+    Pick pick = {.version = gemm_version(), .limit = limit, .engine = *id};
+    const LinearState *s;
+    EngineId found = {.engine = 0};
+    KArgs bound = *args;
+    bound.device = device;
+    device->table->trim(device);
+    pick.workspace = way == LINEAR_SKINNY ? cuda_skinny_workspace(&bound, limit) : limit;
+    snprintf(pick.device, sizeof pick.device, "%s", cuda_of(&bound)->model.name);
+    snprintf(pick.way, sizeof pick.way, "%s", linear_ways[way]);
+    linear_text(args, pick.op);
+    if (planning_of(cuda_of(&bound), &p, e) || picks_set(&p->picks, &pick, e)) return false;
+    s = prepared(args, limit, e);
+    if (s && s->plan) gemm_id(s->plan, &found);
+    return s && s->way == way && !memcmp(&found, id, sizeof found);
+}
+
+/* What the library says that it has, for the product as the way places it. */
+static int candidates(const KArgs *args, LinearWay way, size_t limit, EngineId *id) {
+    static const EngineId none = {.engine = 0};
+    Gemm g = linear_gemm(args);
+    Err e;
+    int n = 0;
+    memset(id, 0, GEMM_CANDIDATES * sizeof *id);
+    if (way == LINEAR_SKINNY) return 1;
+    if (way == LINEAR_FUSED && !g.epilogue) return 0;
+    /* any algorithm: whether it takes over before or behind a change of type is seen below */
+    if (picked(args, way, &none, limit, &e)) g = prepared(args, limit, &e)->gemm;
+    if (way == LINEAR_PLAIN) g.epilogue = GEMM_PLAIN;
+    return gemm_candidates((CudaDevice *)device, &g, limit / 2, id, &n, &e) ? 0 : n;
+}
+
+static void check_ways(const char *name, const Case *c, Pass pass, const Attr *attr, size_t limit, Operand *t) {
+    KArgs args = {.kind = kinds[pass], .attr = attr};
+    EngineId id[GEMM_CANDIDATES];
+    char full[192], text[ENGINE_TEXT];
+    int tested[LINEAR_WAYS] = {0};
+    Err e;
+    for (int k = 0; k < OPERANDS; k++)
+        if (is_there(t, pass, k)) *apply_view(&args, place[pass][k]) = t[k].view;
+    for (int way = 0; way < LINEAR_WAYS; way++) {
+        int n = candidates(&args, (LinearWay)way, limit, id);
+        for (int k = 0; k < n; k++) {
+            if (!picked(&args, (LinearWay)way, &id[k], limit, &e)) continue;
+            snprintf(full, sizeof full, "%s, %s by %s", name, linear_ways[way], engine_text(&id[k], text));
+            check(full, c, pass, attr, limit, t);
+            tested[way]++;
+        }
+    }
+    ok(tested[LINEAR_PLAIN] > 0, "%s has plain products", name);
+    ok((tested[LINEAR_SKINNY] > 0) == (c->o <= NARROW), "%s has own kernels only if it is narrow", name);
 }
 
 /* What a product cannot take is told before the run, by name. */
@@ -236,24 +309,30 @@ static void test_device(void) {
     for (size_t k = 0; k < ARRAY_LEN(types); k++)
         for (size_t c = 0; c < ARRAY_LEN(cases); c++)
             for (size_t l = 0; l < ARRAY_LEN(limits); l++)
-                if (types[k].one || cases[c].o <= NARROW) test_case(&cases[c], &types[k], limits[l]);
+                if (types[k].one || cases[c].o <= NARROW) test_case(&cases[c], &types[k], limits[l], check);
     device->table->trim(device);
     setenv("EMULATE_EPILOGUES", "0", 1);
     for (size_t c = 0; c < ARRAY_LEN(cases); c++)
-        if (cases[c].o > NARROW) test_case(&cases[c], &types[1], 4 << 20);
+        if (cases[c].o > NARROW) test_case(&cases[c], &types[1], 4 << 20, check);
     unsetenv("EMULATE_EPILOGUES");
+    setenv("EMULATE_PRODUCTS", "0 0 0", 1);
+    for (size_t k = 0; k < ARRAY_LEN(types); k += 3)
+        for (size_t c = 2; c < ARRAY_LEN(cases); c += 3) test_case(&cases[c], &types[k], 1 << 16, check_ways);
+    unsetenv("EMULATE_PRODUCTS");
+    device->table->trim(device);
     test_refusals();
     test_workspace();
 }
 
 int main(void) {
-    char plugin[1024];
-    const char *build = getenv("BUILD");
     Err e = {0, ""};
-    snprintf(plugin, sizeof plugin, "%s/emulate/memtide_cuda.so", build ? build : "build");
-    setenv("MEMTIDE_CUDA", plugin, 0);
-    if (access(getenv("MEMTIDE_CUDA"), R_OK)) skip("linear layers", "no CUDA plugin was built");
-    else if (ok(device_open("cuda:0", &device, &e) == OK, "cuda:0 opens %s", e.text)) test_device();
-    device_close(device);
+    setenv("MEMTIDE_PICKS", "/nowhere", 1); /* no picks but those of the test */
+    int code = memtide_cuda_open("cuda:0", &device, &e);
+    if (code && strstr(e.text, "driver")) {
+        skip("linear layers", e.text);
+    } else if (ok(code == OK, "cuda:0 opens %s", e.text)) {
+        test_device();
+        device->table->close(device);
+    }
     return tap_done();
 }

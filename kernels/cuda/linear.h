@@ -1,0 +1,39 @@
+/* linear.h: a linear layer's op in a matrix product's words, and the ways in which it can be run. linear.c knows what
+ * each way does; linear_choose.c, which one is taken. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading dimensions
+ * of x and y are all part of N. */
+#ifndef MT_LINEAR_H
+#define MT_LINEAR_H
+
+#include "gemm.h"
+
+/*   FUSED   a library's product, which takes over bias and ReLU, or the bias's gradient
+ *   PLAIN   a library's product, and own kernels behind it for what stands beside it
+ *   SKINNY  own kernels alone, where there are few outputs */
+typedef enum LinearWay { LINEAR_FUSED, LINEAR_PLAIN, LINEAR_SKINNY, LINEAR_WAYS } LinearWay;
+extern const char *const linear_ways[LINEAR_WAYS];
+
+/* A prepared op. Its workspace: [`before`: rows of the product in fp32 | the product's own]. */
+typedef struct LinearState {
+    CudaState base;
+    LinearWay way;
+    Gemm gemm;      /* m: the rows at a time. From here on only where a library has the product: */
+    GemmPlan *plan; /* NULL: the device is not here */
+    GemmPlan *rest; /* NULL, or of the rows that are left in the end */
+    bool wide;      /* the product goes to the workspace in fp32 */
+    size_t before, workspace; /* bytes; workspace: of the whole op */
+} LinearState;
+
+/* The op's product, with the epilogue that suits it best. */
+Gemm linear_gemm(const KArgs *a);
+/* Do kernels have to follow a forward product with this epilogue? */
+bool linear_leaves(const KArgs *a, GemmEpilogue epilogue);
+int linear_run(const KArgs *a, Err *e); /* any of the three ops */
+/* All that the choice depends on, as picks name the op: the product, the types of what there is, what is done beside
+ * it. */
+void linear_text(const KArgs *a, char text[PICK_OP]);
+
+/* Fills in *s, but for the base: as the picks, a race or, without them, shapes say. */
+int linear_choose(const KArgs *a, size_t limit, LinearState *s, Err *e);
+void linear_close(LinearState *s); /* its plans */
+
+#endif

@@ -1,0 +1,250 @@
+/* linear_choose.c: which way and which of a library's algorithms a linear layer's op is run by. A pick where there is
+ * one that fits; else own kernels where there are few outputs, for there memory sets the pace and a library's tiles
+ * would be mostly empty, and the library's first algorithm elsewhere; in a race, the fastest of all. Nothing is timed
+ * unless it was asked for.
+ *
+ * The library answers only where there is a GPU: without one the workspace comes from shapes, or from the pick, and it
+ * is the same with one. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bias.h"
+#include "linear.h"
+#include "planning.h"
+#include "race.h"
+#include "skinny.h"
+
+/* SPLIT_K: terms of a sum that are worth a block of their own. ROWS: those that are taken at a time are a multiple of
+ * it, so that each time starts at a whole 16-byte word. */
+enum { TILE = 128, PROCESSORS = 132, SPLIT_K = 256, ROWS = 8 };
+
+/* ---- the workspace */
+
+/* What a product may use. The library splits the sum over k where D has fewer tiles than the GPU has processors, and
+ * then wants room for a D in fp32 per part; nothing else pays for memory. */
+static size_t product_bytes(const Gemm *g, size_t limit) {
+    int64_t tiles = ((g->m + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE);
+    int64_t parts = min_i64(PROCESSORS / tiles, g->k / SPLIT_K);
+    parts = min_i64(parts, (int64_t)(limit / sizeof(float)) / (g->m * g->n));
+    return parts < 2 ? 0 : (size_t)(parts * g->m * g->n) * sizeof(float);
+}
+
+static size_t db_bytes(const KArgs *a, size_t limit) {
+    const View *of = a->kind == OP_linear_dx ? &a->out[0] : &a->in[1], *db = &a->out[1];
+    return a->kind != OP_linear && db->count ? bias_workspace(of->count / db->count, db->count, limit) : 0;
+}
+
+/* Sets what comes before the product within `room` bytes. s->way becomes PLAIN where FUSED would be no different. */
+static void place(const KArgs *a, LinearWay way, size_t room, LinearState *s) {
+    Gemm *g = &s->gemm;
+    *g = linear_gemm(a);
+    if (way == LINEAR_PLAIN) g->epilogue = GEMM_PLAIN;
+    size_t row = (size_t)g->n * sizeof(float);
+    int64_t rows = (int64_t)(room / CUDA_ALIGNMENT * CUDA_ALIGNMENT / row);
+    rows = rows < g->m ? rows / ROWS * ROWS : g->m;
+    s->wide = a->kind == OP_linear && linear_leaves(a, g->epilogue) && g->out != DT_F32 && rows > 0;
+    if (s->wide) {
+        g->epilogue = GEMM_PLAIN;
+        g->out = DT_F32;
+        g->m = rows;
+    }
+    s->before = s->wide ? align_up((size_t)rows * row, CUDA_ALIGNMENT) : 0;
+    s->way = g->epilogue ? LINEAR_FUSED : LINEAR_PLAIN;
+}
+
+static void place_skinny(const KArgs *a, size_t limit, LinearState *s) {
+    s->way = LINEAR_SKINNY;
+    s->workspace = cuda_skinny_workspace(a, limit);
+}
+
+/* The whole op's, where the product takes `bytes`; db comes after the product. */
+static void grant(const KArgs *a, size_t bytes, size_t limit, LinearState *s) {
+    s->workspace = max_size(s->before + bytes, db_bytes(a, limit));
+}
+
+/* ---- making it ready */
+
+void linear_close(LinearState *s) {
+    gemm_close(s->plan);
+    gemm_close(s->rest);
+    s->plan = s->rest = NULL;
+}
+
+static bool fits_skinny(const KArgs *a) {
+    return cuda_skinny_fits(a->kind == OP_linear_dw ? &a->out[0] : &a->in[1]);
+}
+
+static int types_check(const KArgs *a, const Gemm *g, Err *e) {
+    const View *other = a->kind == OP_linear_dw ? &a->in[0] : &a->in[1];
+    if (other->dtype == g->in && (g->out == g->in || g->out == DT_F32)) return OK;
+    return err_set(e, ERR_UNSUPPORTED, "%s: a product of %s and %s with a result in %s: the GPU wants operands of one "
+                   "type, and the result in it or in f32", op_info(a->kind)->name, dtype_name(g->in),
+                   dtype_name(other->dtype), dtype_name(g->out));
+}
+
+/* The plans of a product that was placed, by `id` (NULL: the library's first) within `bytes`. *ready: the library has
+ * it; always so of a device that is not here. The rows that are left in the end go by the library's first. */
+static int open_plans(const KArgs *a, const EngineId *id, size_t bytes, LinearState *s, bool *ready, Err *e) {
+    CudaDevice *c = cuda_of(a);
+    Gemm rest = s->gemm;
+    *ready = true;
+    if (c->ordinal == NOT_HERE) return OK;
+    rest.m = s->wide ? (a->out[0].count / rest.n) % rest.m : 0;
+    int code = gemm_open(c, &s->gemm, id, bytes, &s->plan, e);
+    if (!code && s->plan && rest.m) code = gemm_open(c, &rest, NULL, bytes, &s->rest, e);
+    *ready = !code && s->plan && (s->rest || !rest.m);
+    if (!*ready) linear_close(s);
+    return code;
+}
+
+/* The product with its epilogue, or without one where there is none with it; then within what was planned with it. */
+static int choose_first(const KArgs *a, size_t limit, LinearState *s, Err *e) {
+    bool ready;
+    if (fits_skinny(a)) {
+        place_skinny(a, limit, s);
+        return OK;
+    }
+    place(a, LINEAR_FUSED, limit, s);
+    size_t bytes = product_bytes(&s->gemm, limit - s->before), room = s->before + bytes;
+    grant(a, bytes, limit, s);
+    int code = types_check(a, &s->gemm, e);
+    if (!code) code = open_plans(a, NULL, bytes, s, &ready, e);
+    if (!code && !ready && s->way == LINEAR_FUSED) {
+        place(a, LINEAR_PLAIN, room, s);
+        bytes = product_bytes(&s->gemm, room - s->before);
+        code = open_plans(a, NULL, bytes, s, &ready, e);
+    }
+    if (code || ready) return code;
+    const Gemm *g = &s->gemm;
+    return err_set(e, ERR_UNSUPPORTED, "%s: no algorithm for a product (%lld, %lld, %lld) of %s within %zu bytes",
+                   op_info(a->kind)->name, (long long)g->m, (long long)g->n, (long long)g->k, dtype_name(g->in), bytes);
+}
+
+/* ---- picks */
+
+void linear_text(const KArgs *a, char text[PICK_OP]) {
+    const Gemm g = linear_gemm(a);
+    const LinearAttr *l = &a->attr->linear;
+    char name[16];
+    int at = snprintf(text, PICK_OP, "%s m=%lld n=%lld k=%lld", op_info(a->kind)->name, (long long)g.m, (long long)g.n,
+                      (long long)g.k);
+    for (int k = 0; k < OP_IN + OP_OUT; k++) {
+        const bool out = k >= OP_IN;
+        const int slot = out ? k - OP_IN : k;
+        const View *v = out ? &a->out[slot] : &a->in[slot];
+        if (!v->count) continue;
+        at += snprintf(text + at, (size_t)(PICK_OP - at), " %s=%lld:%s", op_operand(a->kind, out, slot, name),
+                       (long long)v->count, dtype_name(v->dtype));
+    }
+    snprintf(text + at, (size_t)(PICK_OP - at), " act=%d,%g tf32=%d", l->fused.act, (double)l->fused.slope, l->tf32);
+}
+
+static bool way_named(const char *name, LinearWay *way) {
+    for (int k = 0; k < LINEAR_WAYS; k++) {
+        *way = (LinearWay)k;
+        if (!strcmp(linear_ways[k], name)) return true;
+    }
+    return false;
+}
+
+/* As under the pick's limit, which is not this one if a smaller or larger one's pick fits. false: the pick is of no use
+ * here, because its algorithm is gone or wants more than it did, or because the line was changed. */
+static bool choose_picked(const KArgs *a, const Pick *pick, LinearState *s) {
+    LinearWay way;
+    bool ready;
+    if (!way_named(pick->way, &way)) return false;
+    if (way == LINEAR_SKINNY) {
+        if (!fits_skinny(a)) return false;
+        place_skinny(a, pick->limit, s);
+        return s->workspace == pick->workspace;
+    }
+    place(a, way, pick->limit, s);
+    if (s->way != way || pick->workspace < s->before || types_check(a, &s->gemm, NULL)) return false;
+    s->workspace = pick->workspace;
+    return open_plans(a, &pick->engine, s->workspace - s->before, s, &ready, NULL) == OK && ready;
+}
+
+/* ---- races */
+
+typedef struct Winner { LinearWay way; EngineId engine; size_t workspace; double us; } Winner;
+
+/* What a race is about, and how long the first choice takes. */
+typedef struct Contest { const KArgs *a; size_t limit; Race race; double first; } Contest;
+
+/* One way and algorithm against the winner so far. What cannot be run does not win; a lost device ends everything. */
+static int compete(Contest *q, LinearWay way, const EngineId *id, Winner *winner, Err *e) {
+    LinearState s = {.way = way};
+    bool ready = true;
+    double us = 0;
+    int code = OK;
+    if (way == LINEAR_SKINNY) {
+        place_skinny(q->a, q->limit, &s);
+    } else {
+        place(q->a, way, q->limit, &s);
+        code = open_plans(q->a, id, q->limit - s.before, &s, &ready, e);
+        if (!code && ready) {
+            size_t rest = s.rest ? gemm_workspace(s.rest) : 0;
+            grant(q->a, max_size(gemm_workspace(s.plan), rest), q->limit, &s);
+        }
+    }
+    if (!code && ready) code = race_time(&q->race, linear_run, &s, s.workspace, winner->us, &us, e);
+    linear_close(&s);
+    if (cuda_of(q->a)->lost.code) return code;
+    /* the first choice stays unless the gain is more than the noise */
+    if (!code && ready && us < winner->us && us < RACE_GAIN * q->first) *winner = (Winner){way, *id, s.workspace, us};
+    return OK;
+}
+
+static int compete_all(Contest *q, LinearWay way, Winner *winner, Err *e) {
+    EngineId id[GEMM_CANDIDATES] = {{.engine = 0}};
+    LinearState s = {.way = way};
+    int n = 1, code = OK;
+    if (way == LINEAR_SKINNY && !fits_skinny(q->a)) return OK;
+    if (way != LINEAR_SKINNY) {
+        place(q->a, way, q->limit, &s);
+        if (s.way != way || types_check(q->a, &s.gemm, NULL)) return OK;
+        code = gemm_candidates(cuda_of(q->a), &s.gemm, q->limit - s.before, id, &n, e);
+    }
+    for (int k = 0; k < n && !code; k++) code = compete(q, way, &id[k], winner, e);
+    return code;
+}
+
+/* *s is the first choice; it becomes the fastest. */
+static int choose_raced(const KArgs *a, const char *op, size_t limit, LinearState *s, Err *e) {
+    CudaDevice *c = cuda_of(a);
+    Contest q = {.a = a, .limit = limit};
+    Winner winner = {.way = s->way, .workspace = s->workspace};
+    if (s->plan) gemm_id(s->plan, &winner.engine);
+    int code = race_open(&q.race, &c->base, a, 2 * c->model.l2_bytes, e);
+    if (code) return code;
+    code = race_time(&q.race, linear_run, s, s->workspace, 0, &q.first, e);
+    winner.us = q.first;
+    for (int k = 0; k < LINEAR_WAYS && !code; k++) code = compete_all(&q, (LinearWay)k, &winner, e);
+    race_close(&q.race);
+    if (code) return code;
+    LinearState fastest = {.base = s->base};
+    Pick pick = {.version = gemm_version(), .limit = limit, .engine = winner.engine, .workspace = winner.workspace,
+                 .us = winner.us};
+    snprintf(pick.op, sizeof pick.op, "%s", op);
+    snprintf(pick.way, sizeof pick.way, "%s", linear_ways[winner.way]);
+    if (choose_picked(a, &pick, &fastest)) {
+        linear_close(s);
+        *s = fastest;
+        return planning_keep(c, &pick, e);
+    }
+    linear_close(&fastest);
+    /* the library's own first choice may be one that cannot be asked for by name: it stays, without a pick */
+    return winner.us == q.first ? OK : err_set(e, ERR_INTERNAL, "what won the race of %s cannot be had again", op);
+}
+
+int linear_choose(const KArgs *a, size_t limit, LinearState *s, Err *e) {
+    char op[PICK_OP];
+    const Pick *pick;
+    bool race;
+    linear_text(a, op);
+    int code = planning_ask(cuda_of(a), gemm_version(), op, limit, &pick, &race, e);
+    if (code) return code;
+    if (pick && !race && choose_picked(a, pick, s)) return OK;
+    code = choose_first(a, limit, s, e);
+    return code || !race ? code : choose_raced(a, op, limit, s, e);
+}

@@ -1,0 +1,29 @@
+/* runtime.h: between runtime.c, the emulated device and its memory, and stream.c, what is enqueued on it. */
+#ifndef EMULATE_RUNTIME_H
+#define EMULATE_RUNTIME_H
+
+#include "emulate.h"
+
+/* Remembers the error, as cudaGetLastError tells it. */
+cudaError_t emulate_give(cudaError_t error);
+/* How every function begins: the device may be lost, and the environment may want this call to fail. */
+cudaError_t emulate_enter(const char *name);
+
+#define ENTER() ENTER_WHILE(cudaSuccess)
+#define ENTER_WHILE(condition)                         \
+    do {                                               \
+        cudaError_t entered = emulate_enter(__func__); \
+        if (!entered) entered = (condition);           \
+        if (entered) return entered;                   \
+    } while (0)
+
+/* Enqueues run(data); data[bytes] are copied. */
+cudaError_t emulate_push(cudaStream_t stream, void (*run)(void *), const void *data, size_t bytes);
+/* Waits for one stream, or for all. */
+void emulate_drain_stream(cudaStream_t stream);
+void emulate_drain(void);
+bool emulate_captures(cudaStream_t stream);
+/* Calls that a capture forbids spoil it, as on a GPU. */
+cudaError_t emulate_nothing_captures(void);
+
+#endif

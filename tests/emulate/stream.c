@@ -1,0 +1,295 @@
+/* stream.c: what is enqueued on the emulated device: streams, launches, events and graphs. See cuda_runtime.h. */
+#include "runtime.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { ARGUMENTS_MAX = 4096 };
+
+/* What a stream holds: a call with its arguments copied. */
+typedef struct Task {
+    struct Task *next;
+    void (*run)(void *data);
+    _Alignas(16) char data[];
+} Task;
+
+typedef struct Tasks { Task *first, *last; } Tasks;
+
+struct EmulatedStream { Tasks waiting, captured; enum cudaStreamCaptureStatus capture; struct EmulatedStream *next; };
+struct EmulatedEvent { double at; bool timed, captured; struct EmulatedStream *stream; };
+struct EmulatedGraph { Tasks tasks; };
+
+static struct {
+    struct EmulatedStream base, *streams; /* base: stream 0 */
+    double spent; /* seconds that tasks say they have taken */
+} all;
+
+/* ---- tasks and streams */
+
+static void tasks_add(Tasks *t, Task *task) {
+    task->next = NULL;
+    if (t->last) t->last->next = task;
+    else t->first = task;
+    t->last = task;
+}
+
+static void tasks_free(Tasks *t) {
+    while (t->first) {
+        Task *next = t->first->next;
+        free(t->first);
+        t->first = next;
+    }
+    t->last = NULL;
+}
+
+static void tasks_run(const Tasks *t) {
+    for (Task *task = t->first; task; task = task->next) task->run(task->data);
+}
+
+static struct EmulatedStream *stream_of(cudaStream_t stream) { return stream ? stream : &all.base; }
+
+static void stream_drain(struct EmulatedStream *s) {
+    Tasks waiting = s->waiting;
+    s->waiting = (Tasks){NULL, NULL};
+    tasks_run(&waiting);
+    tasks_free(&waiting);
+}
+
+void emulate_drain_stream(cudaStream_t stream) { stream_drain(stream_of(stream)); }
+
+void emulate_drain(void) {
+    stream_drain(&all.base);
+    for (struct EmulatedStream *s = all.streams; s; s = s->next) stream_drain(s);
+}
+
+cudaError_t emulate_push(cudaStream_t stream, void (*run)(void *), const void *data, size_t bytes) {
+    struct EmulatedStream *s = stream_of(stream);
+    Task *task = malloc(sizeof *task + bytes);
+    if (!task) return emulate_give(cudaErrorUnknown);
+    task->run = run;
+    memcpy(task->data, data, bytes);
+    if (s->capture == cudaStreamCaptureStatusActive) {
+        tasks_add(&s->captured, task);
+    } else {
+        tasks_add(&s->waiting, task);
+        if (!emulate_flag("EMULATE_LATE")) stream_drain(s);
+    }
+    return cudaSuccess;
+}
+
+static cudaError_t not_while_capturing(struct EmulatedStream *s) {
+    if (s->capture == cudaStreamCaptureStatusNone) return cudaSuccess;
+    s->capture = cudaStreamCaptureStatusInvalidated;
+    return emulate_give(cudaErrorStreamCaptureUnsupported);
+}
+
+bool emulate_captures(cudaStream_t stream) { return stream_of(stream)->capture != cudaStreamCaptureStatusNone; }
+
+cudaError_t emulate_nothing_captures(void) {
+    cudaError_t error = not_while_capturing(&all.base);
+    for (struct EmulatedStream *s = all.streams; s && !error; s = s->next) error = not_while_capturing(s);
+    return error;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
+    (void)flags;
+    ENTER();
+    *out = calloc(1, sizeof **out);
+    if (!*out) return emulate_give(cudaErrorUnknown);
+    (*out)->next = all.streams;
+    all.streams = *out;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *out) { return cudaStreamCreateWithFlags(out, cudaStreamDefault); }
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    struct EmulatedStream **at = &all.streams;
+    while (*at && *at != stream) at = &(*at)->next;
+    if (!*at) return emulate_give(cudaErrorInvalidResourceHandle);
+    *at = stream->next;
+    stream_drain(stream);
+    tasks_free(&stream->captured);
+    free(stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    ENTER_WHILE(not_while_capturing(stream_of(stream)));
+    stream_drain(stream_of(stream));
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+    ENTER_WHILE(emulate_nothing_captures());
+    emulate_drain();
+    return cudaSuccess;
+}
+
+/* ---- launches */
+
+typedef struct Launch { dim3 grid, block; EmulateCall *call; _Alignas(16) char args[ARGUMENTS_MAX]; } Launch;
+
+static void launch_run(void *data) {
+    Launch *l = data;
+    const char *ms = getenv("EMULATE_LAUNCH");
+    if (ms) emulate_spend(1e-3 * strtod(ms, NULL));
+    emulate_grid(l->grid, l->block, l->call, l->args);
+}
+
+cudaError_t emulate_launch(const cudaLaunchConfig_t *config, EmulateCall *call, const void *args, size_t bytes) {
+    dim3 g = config->gridDim, b = config->blockDim;
+    Launch l = {.grid = g, .block = b, .call = call};
+    cudaError_t error = emulate_enter("cudaLaunchKernelEx");
+    if (error) return error;
+    if (!g.x || !g.y || !g.z || !b.x || !b.y || !b.z || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535 || b.z > 64 ||
+        b.x > EMULATE_BLOCK_MAX || b.y > EMULATE_BLOCK_MAX || b.x * b.y * b.z > EMULATE_BLOCK_MAX)
+        return emulate_give(cudaErrorInvalidConfiguration);
+    if (bytes > ARGUMENTS_MAX || config->dynamicSmemBytes) return emulate_give(cudaErrorInvalidValue);
+    memcpy(l.args, args, bytes);
+    return emulate_push(config->stream, launch_run, &l, offsetof(Launch, args) + bytes);
+}
+
+/* ---- events */
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + all.spent;
+}
+
+void emulate_spend(double more) { all.spent += more; }
+
+static void event_run(void *data) { (*(struct EmulatedEvent **)data)->at = seconds(); }
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+    ENTER();
+    *out = calloc(1, sizeof **out);
+    if (!*out) return emulate_give(cudaErrorUnknown);
+    (*out)->timed = !(flags & cudaEventDisableTiming);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *out) { return cudaEventCreateWithFlags(out, cudaEventDefault); }
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    ENTER();
+    event->stream = stream_of(stream);
+    event->captured = event->stream->capture != cudaStreamCaptureStatusNone;
+    event->at = 0;
+    return event->captured ? cudaSuccess : emulate_push(stream, event_run, &event, sizeof event);
+}
+
+/* An event that was never recorded is over. */
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    ENTER();
+    if (event->captured) return emulate_give(cudaErrorStreamCaptureUnsupported);
+    if (event->stream && event->at == 0) stream_drain(event->stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    ENTER();
+    if (event->captured) return emulate_give(cudaErrorStreamCaptureUnsupported);
+    return event->stream && event->at == 0 ? cudaErrorNotReady : cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop) {
+    ENTER();
+    if (!start->stream || !stop->stream || !start->timed || !stop->timed || start->captured || stop->captured)
+        return emulate_give(cudaErrorInvalidResourceHandle);
+    if (start->at == 0 || stop->at == 0) return emulate_give(cudaErrorNotReady);
+    *milliseconds = (float)(1e3 * (stop->at - start->at));
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    (void)stream, (void)flags;
+    ENTER();
+    if (event->stream && !event->captured && event->at == 0) stream_drain(event->stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    if (event && event->stream && event->at == 0 && !event->captured) stream_drain(event->stream);
+    free(event);
+    return cudaSuccess;
+}
+
+/* ---- graphs */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+    (void)mode;
+    ENTER_WHILE(not_while_capturing(stream_of(stream)));
+    if (!stream) return emulate_give(cudaErrorStreamCaptureUnsupported); /* stream 0 cannot be captured */
+    stream->capture = cudaStreamCaptureStatusActive;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
+    struct EmulatedStream *s = stream_of(stream);
+    enum cudaStreamCaptureStatus status = s->capture;
+    Tasks captured = s->captured;
+    s->capture = cudaStreamCaptureStatusNone;
+    s->captured = (Tasks){NULL, NULL};
+    *out = NULL;
+    cudaError_t error = emulate_enter(__func__);
+    if (!error && status == cudaStreamCaptureStatusNone) error = emulate_give(cudaErrorInvalidValue);
+    if (!error && status == cudaStreamCaptureStatusInvalidated) error = emulate_give(cudaErrorStreamCaptureInvalidated);
+    if (!error) *out = calloc(1, sizeof **out);
+    if (!error && !*out) error = emulate_give(cudaErrorUnknown);
+    if (error) tasks_free(&captured);
+    else (*out)->tasks = captured;
+    return error;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *out) {
+    ENTER();
+    *out = stream_of(stream)->capture;
+    return cudaSuccess;
+}
+
+/* The count only. */
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void *nodes, size_t *count) {
+    ENTER();
+    if (nodes) return emulate_give(cudaErrorNotSupported);
+    *count = 0;
+    for (const Task *t = graph->tasks.first; t; t = t->next) ++*count;
+    return cudaSuccess;
+}
+
+/* The tasks move: a graph is instantiated once. */
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
+    (void)flags;
+    ENTER();
+    *out = calloc(1, sizeof **out);
+    if (!*out) return emulate_give(cudaErrorUnknown);
+    (*out)->tasks = graph->tasks;
+    graph->tasks = (Tasks){NULL, NULL};
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream) {
+    (void)graph, (void)stream;
+    ENTER();
+    return cudaSuccess;
+}
+
+static void graph_run(void *data) { tasks_run(&(*(struct EmulatedGraph **)data)->tasks); }
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+    ENTER();
+    return emulate_push(stream, graph_run, &graph, sizeof graph);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    if (graph) tasks_free(&graph->tasks);
+    free(graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+    emulate_drain();
+    return cudaGraphDestroy(graph);
+}
