@@ -49,7 +49,7 @@ part_plugin() {
 
 part_ops() { "$BUILD/tests/t_device" "$DEVICE"; }
 part_ways() {
-    case $DEVICE in cuda:0) "$BUILD/tests/cuda/t_conv_ways" ;; *) skipped "of cuda:0 only" ;; esac
+    case $DEVICE in cuda:0) "$BUILD/tests/cuda/t_conv_ways" && "$BUILD/tests/cuda/t_linear" ;; *) skipped "of cuda:0 only" ;; esac
 }
 part_oracle() { TEST_DEVICE=$DEVICE "$memtide" tests/lua/t_oracle.lua; }
 part_truth() { TEST_DEVICE=$DEVICE "$BUILD/tests/t_truth"; }

@@ -80,8 +80,12 @@ has "$(cat small.csv)" "planning only: NVIDIA H200" "run's row says why it canno
 memtide tune small.lua
 is $status 69 "the CPU has nothing to tune"
 has "$err" "nothing to choose between: expected a GPU that is here" "and says so"
+export MEMTIDE_PICKS=$PWD/picks.txt
 memtide tune small.lua --device cuda:0
-is $status 69 "nor has an emulated GPU"
-has "$err" "emulated CUDA device has no engines to choose from" "which says so"
+is "$status $out" "0 cuda:0: $MEMTIDE_PICKS" "an emulated GPU has linear layers to tune"
+is "$(cut -f1,4 picks.txt | grep -c '^emulated CUDA device.linear')" "$(wc -l <picks.txt | tr -d ' ')" "and their picks"
+cp picks.txt before.txt
+memtide run small.lua --device cuda:0 --csv tuned.csv
+is "$status $(cmp picks.txt before.txt)" "0 " "a run takes them and times nothing"
 
 finish
