@@ -27,8 +27,8 @@ static int check_budget(const Program *p, const Settings *s, Device *device, Err
     int code = placement_build(p, device->table->alignment, &place, e);
     if (code) return code;
     if (place.arena > s->budget)
-        code = err_set(e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: this program needs %zu bytes", s->budget,
-                       place.arena);
+        code = err_set(e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: this program needs %zu bytes",
+                       s->budget, place.arena);
     placement_free(&place);
     return code;
 }

@@ -175,21 +175,15 @@ static void normalize(const Dataset *d, float *x, int64_t n) {
     }
 }
 
-/* n whole numbers below `end`. */
-static void draw_whole(const Dataset *d, int64_t i, int what, int end, int64_t n, int32_t *out) {
-    for (int64_t k = 0; k < n; k++)
-        out[k] = (int32_t)((uint64_t)draw(d, i, what, k / 4).x[k % 4] * (uint64_t)end >> 32);
-}
-
-static void draw_tokens(const Dataset *d, int64_t i, int64_t n, float *x) {
-    for (int64_t k = 0; k < n; k++)
-        x[k] = (float)((uint64_t)draw(d, i, DRAW_X, k / 4).x[k % 4] * (uint64_t)d->tokens >> 32);
+/* The k-th of them: a whole number below `end`. */
+static int32_t draw_whole(const Dataset *d, int64_t i, int what, int end, int64_t k) {
+    return (int32_t)((uint64_t)draw(d, i, what, k / 4).x[k % 4] * (uint64_t)end >> 32);
 }
 
 static void get_x(const Dataset *d, int64_t i, float *x) {
     int64_t n = shape_elements(&d->sample), step = d->stride ? d->stride : n;
     const unsigned char *u8 = d->x;
-    if (!d->x && d->tokens) draw_tokens(d, i, n, x);
+    if (!d->x && d->tokens) for (int64_t k = 0; k < n; k++) x[k] = (float)draw_whole(d, i, DRAW_X, d->tokens, k);
     else if (!d->x) draw_normal(d, i, DRAW_X, n, x);
     else if (d->stored == DT_F32) memcpy(x, (const float *)d->x + i * n, (size_t)n * sizeof *x);
     else for (int64_t k = 0; k < n; k++) x[k] = u8[i * step + k] / d->divisor;
@@ -205,7 +199,7 @@ void dataset_get(const Dataset *d, int64_t i, float *x, void *t) {
     } else if (d->t) {
         memcpy(t, (const char *)d->t + i * n * 4, (size_t)n * 4);
     } else if (d->classes) {
-        draw_whole(d, i, DRAW_T, d->classes, n, t);
+        for (int64_t k = 0; k < n; k++) ((int32_t *)t)[k] = draw_whole(d, i, DRAW_T, d->classes, k);
     } else {
         draw_normal(d, i, DRAW_T, n, t);
     }

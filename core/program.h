@@ -10,15 +10,15 @@
 #include "op.h"
 
 /*   name                  CSV column             what it counts */
-#define CATEGORIES(X)                                                                                               \
-    X(WEIGHTS,              "weights",              "parameters, their 16-bit copies, and fp32 master copies")      \
-    X(GRADIENTS,            "gradients",            "gradients of parameters, accumulation buffers included")       \
-    X(OPTIMIZER,            "optimizer",            "momentum and Adam buffers, step count, loss scale")            \
-    X(ACTIVATIONS,          "activations",          "outputs of forward ops, recomputed ones too, pooling indices") \
-    X(ACTIVATION_GRADIENTS, "activation_gradients", "gradients of activations")                                     \
-    X(INPUT,                "input",                "the micro-batch: inputs and targets")                          \
-    X(WORKSPACE,            "workspace",            "scratch that one op's library call needs")                     \
-    X(OTHER,                "other",                "the loss; dropout's counter; alignment, gaps and cached blocks of the allocator")
+#define CATEGORIES(X)                                                                                                  \
+    X(WEIGHTS,              "weights",              "parameters, their 16-bit copies, and fp32 master copies")         \
+    X(GRADIENTS,            "gradients",            "gradients of parameters, accumulation buffers included")          \
+    X(OPTIMIZER,            "optimizer",            "momentum and Adam buffers, step count, loss scale")               \
+    X(ACTIVATIONS,          "activations",          "outputs of forward ops, recomputed ones too, pooling indices")    \
+    X(ACTIVATION_GRADIENTS, "activation_gradients", "gradients of activations")                                        \
+    X(INPUT,                "input",                "the micro-batch: inputs and targets")                             \
+    X(WORKSPACE,            "workspace",            "scratch that one op's library call needs")                        \
+    X(OTHER,                "other",                "loss; dropout's counter; alignment, gaps and cached blocks")
 
 typedef enum Category {
 #define X(name, text, what) CAT_##name,

@@ -131,7 +131,8 @@ int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *ne
     ledger_open(&r->ledger, device, limit);
     r->ledger.fail_at = fail_at;
     r->ledger.mark = -1;
-    r->records = kind == ALLOC_PLANNED && device->table->record; /* with the others addresses differ from step to step */
+    /* with the other allocators addresses differ from step to step */
+    r->records = kind == ALLOC_PLANNED && device->table->record;
     int code = open_all(r, kind, programs, n_programs, e);
     if (code) runtime_close(r);
     else *out = r;

@@ -1,8 +1,8 @@
 /* One step: the walk over the ops, and the memory that comes and goes with them. The dry device walks the same path.
  *
- * The host does not wait within a step: it enqueues, and prepares the next micro-batch while the device works. A section
- * whose addresses are the same in every step is recorded at its second run and replayed from then on; the walk over the
- * memory then goes on beside the device, so that the ledger tells the same as without the recording. */
+ * The host does not wait within a step: it enqueues, and prepares the next micro-batch while the device works. A
+ * section whose addresses are the same in every step is recorded at its second run and replayed from then on; the walk
+ * over the memory then goes on beside the device, so that the ledger tells the same as without the recording. */
 #include <string.h>
 
 #include "runtime_private.h"

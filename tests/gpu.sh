@@ -18,7 +18,8 @@ export BUILD="${BUILD:-build}" DEVICE="${DEVICE:-cuda:0}" PYTHON="${PYTHON:-pyth
 : "${DESCRIBED:=h200}" "${STEPS:=50}" "${PROCESSES:=3}" "${LIMIT:=0}"
 : "${MODELS:=simple_convnet vgg16}" "${PRECISIONS:=fp32,tf32,amp_bf16}"
 : "${ENGINES:=eager,eager_benchmark,cuda_graph,compile,compile_reduce_overhead,compile_max_autotune}"
-ALL="devices plugin ops ways oracle truth memcheck racecheck initcheck describe tune article batch peers pytorch compare"
+ALL="devices plugin ops ways oracle truth memcheck racecheck initcheck describe tune article batch peers pytorch"
+ALL="$ALL compare"
 memtide=$BUILD/memtide work=$BUILD/gpu peers=experiments/peers
 export MEMTIDE_PICKS="${MEMTIDE_PICKS:-$PWD/$work/picks.txt}"
 export PYTHONDONTWRITEBYTECODE=1 PATH="$PATH:/usr/local/cuda/bin"
@@ -49,7 +50,8 @@ part_plugin() {
 
 part_ops() { "$BUILD/tests/t_device" "$DEVICE"; }
 part_ways() {
-    case $DEVICE in cuda:0) "$BUILD/tests/cuda/t_conv_ways" && "$BUILD/tests/cuda/t_linear" ;; *) skipped "of cuda:0 only" ;; esac
+    [ "$DEVICE" = cuda:0 ] || skipped "of cuda:0 only"
+    "$BUILD/tests/cuda/t_conv_ways" && "$BUILD/tests/cuda/t_linear"
 }
 part_oracle() { TEST_DEVICE=$DEVICE "$memtide" tests/lua/t_oracle.lua; }
 part_truth() { TEST_DEVICE=$DEVICE "$BUILD/tests/t_truth"; }

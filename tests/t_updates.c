@@ -1,5 +1,5 @@
-/* t_updates.c: updates of many tensors in a row on the CUDA device: they wait for each other and go out as few launches,
- * come out as on the CPU, and are there before anything that comes behind them.
+/* t_updates.c: updates of many tensors in a row on the CUDA device: they wait for each other and go out as few
+ * launches, come out as on the CPU, and are there before anything that comes behind them.
  *
  * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. Launches are counted by
  * letting the n-th of them fail, which only the emulated one can. */
@@ -90,7 +90,8 @@ static void test_values(Side *c, Side *g, OpKind kind, const Attr *attr, const c
     if (!code) code = gpu->table->download(gpu, found, g->at, bytes_of(c), &e); /* waits for what waits */
     if (!code) code = gpu->table->download(gpu, &after, g->state, sizeof after, &e);
     bool near = !code && !memcmp(&after, c->state, sizeof after);
-    for (size_t i = 0; i < bytes_of(c) / sizeof *found; i++) near &= fabsf(found[i] - c->at[i]) <= 1e-6f * fabsf(c->at[i]);
+    for (size_t i = 0; i < bytes_of(c) / sizeof *found; i++)
+        near &= fabsf(found[i] - c->at[i]) <= 1e-6f * fabsf(c->at[i]);
     ok(near, "%s: as on the CPU %s", what, e.text);
     free(found);
 }

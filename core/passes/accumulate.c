@@ -1,7 +1,7 @@
 /* Gradient accumulation: the body runs `accumulate` times, each time on one micro-batch; gradients and the loss are
  * summed up in buffers that last through all of them (fp32 where the weights are 16-bit), the update comes once.
- * A mean over the batch is the mean of the micro-batches' means: each micro-batch's loss is divided by their number, as an
- * article's training loop does by hand. A loss with reduction = "sum" is not: sums add up. */
+ * A mean over the batch is the mean of the micro-batches' means: each micro-batch's loss is divided by their number, as
+ * an article's training loop does by hand. A loss with reduction = "sum" is not: sums add up. */
 #include <stdio.h>
 #include <string.h>
 

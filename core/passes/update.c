@@ -84,7 +84,7 @@ int pass_update(Program *p, const Settings *s, Err *e) {
     if (s->eval) return OK;
     int n = p->n_bufs;
     const OptimRule *rule = &s->optimizer.rule;
-    /* dampening leaves out the first update; without it a buffer that starts at zero gives PyTorch's values by itself */
+    /* dampening leaves out the first update; without it a buffer that starts at zero gives PyTorch's values */
     bool first_differs = rule->momentum != 0.0f && rule->dampening != 0.0f;
     bool counted = p->loss_scaling || s->optimizer.kind != OPTIM_SGD || first_differs;
     int state = counted ? program_state(p) : NO_BUF;

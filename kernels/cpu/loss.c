@@ -1,18 +1,14 @@
 /* loss.c: losses and their gradients. Sums are in double, one term per sample or element in fp32. */
 #include "cpu.h"
 #include "loops.h"
+#include "loss.h"
 
-/* What every gradient is multiplied by: the attribute's scale, 1 / count under "mean", the loss scale if there is
- * one. */
-static float gradient_scale(const KArgs *a, int64_t count) {
-    const LossAttr *loss = &a->attr->loss;
-    const StepState *state = a->in[2].data;
-    return loss->scale * (state ? state->loss_scale : 1.0f) / (float)(loss->sum ? 1 : count);
+static float slope_scale(const KArgs *a, int64_t count) {
+    return loss_slope_scale(&a->attr->loss, a->in[2].data, (double)count);
 }
 
 static void loss_store(const KArgs *a, double sum, int64_t count) {
-    const LossAttr *loss = &a->attr->loss;
-    ((float *)a->out[0].data)[0] = (float)(loss->scale * (loss->sum ? sum : sum / (double)count));
+    ((float *)a->out[0].data)[0] = loss_value(&a->attr->loss, sum, (double)count);
 }
 
 /* ---- cross entropy: x (N, C) logits, t (N) classes */
@@ -64,8 +60,7 @@ static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale) {
     int64_t classes = a->in[0].shape.dim[1];
     Softmax s = softmax_row(a, n);
     for (int64_t c = 0; c < classes; c++) {
-        float wanted = (c == t ? 1.0f - loss->smoothing : 0.0f) + loss->smoothing / (float)classes;
-        float d = scale * (expf(logit(a, n, c) - s.max - s.log_sum) - wanted);
+        float d = scale * (expf(logit(a, n, c) - s.max - s.log_sum) - loss_wanted(loss, c == t, classes));
         dtype_store(a->out[0].dtype, a->out[0].data, (size_t)(n * classes + c), t == loss->ignore_index ? 0.0f : d);
     }
 }
@@ -78,7 +73,7 @@ int k_cpu_cross_entropy(const KArgs *a, Err *e) {
 
 int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {
     (void)e;
-    float scale = gradient_scale(a, samples_counted(a));
+    float scale = slope_scale(a, samples_counted(a));
 #pragma omp parallel for schedule(static) if (a->in[0].count > BLOCK)
     for (int64_t n = 0; n < a->in[1].count; n++) cross_entropy_slopes(a, n, scale);
     return OK;
@@ -97,7 +92,7 @@ static inline double terms_sum(const KArgs *a, int64_t begin, int64_t end, TermF
 }
 
 static inline void slopes_store(const KArgs *a, int64_t begin, int64_t end, TermFn *slope) {
-    float scale = gradient_scale(a, a->in[0].count);
+    float scale = slope_scale(a, a->in[0].count);
     for (int64_t i = begin; i < end; i++) {
         float d = scale * slope(element(&a->in[0], i), element(&a->in[1], i));
         dtype_store(a->out[0].dtype, a->out[0].data, (size_t)i, d);

@@ -4,21 +4,13 @@
 
 #include "channels.h"
 #include "cpu.h"
-
-static int64_t channels_of(const KArgs *a, const View *x) { return x->shape.dim[a->attr->norm.axis]; }
-
-static int check_layout(const KArgs *a, const View *x, Err *e) {
-    int64_t outer, inner;
-    view_split(x, a->attr->norm.axis, &outer, &inner);
-    if (inner == 1) return OK;
-    return err_set(e, ERR_INTERNAL, "%s: the channels must lie innermost", op_info(a->kind)->name);
-}
+#include "norm.h"
 
 static int prepare_sums(const KArgs *a, const View *x, void **state, size_t *workspace, Err *e) {
-    int64_t channels = channels_of(a, x);
+    int64_t channels = norm_channels(a, x);
     *state = NULL;
     *workspace = slabs_workspace(x->count / channels, channels);
-    return check_layout(a, x, e);
+    return norm_check(a, x, e);
 }
 
 /* n values of a parameter from `first` on, or `value` where there is none. */
@@ -62,7 +54,7 @@ HOT static void add_squares(double *sum, double *squares, const float *x, int64_
 
 static void statistics_slab(const KArgs *a, int64_t begin, int64_t end, double *sums) {
     float scratch[BLOCK];
-    int64_t channels = channels_of(a, &a->in[0]), stride;
+    int64_t channels = norm_channels(a, &a->in[0]), stride;
     Tile t;
     for (bool more = tile_start(&t, channels, begin, end); more; more = tile_next(&t, begin, end)) {
         const float *x = tile_load(&a->in[0], &t, scratch, &stride);
@@ -108,7 +100,7 @@ static void batch_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK], scale[TILE_COLS], shift[TILE_COLS];
     int64_t x_stride, y_stride;
     Tile t;
-    for (bool more = tile_start(&t, channels_of(a, &a->in[0]), begin, end); more; more = tile_next(&t, begin, end)) {
+    for (bool more = tile_start(&t, norm_channels(a, &a->in[0]), begin, end); more; more = tile_next(&t, begin, end)) {
         if (t.row == begin) coefficients(a, t.first, t.cols, scale, shift);
         const float *x = tile_load(&a->in[0], &t, from, &x_stride);
         float *y = tile_target(&a->out[0], &t, to, &y_stride);
@@ -123,7 +115,7 @@ int k_cpu_batchnorm_prepare(const KArgs *a, size_t limit, void **state, size_t *
 }
 
 int k_cpu_batchnorm(const KArgs *a, Err *e) {
-    int64_t channels = channels_of(a, &a->in[0]), rows = a->in[0].count / channels;
+    int64_t channels = norm_channels(a, &a->in[0]), rows = a->in[0].count / channels;
     (void)e;
     statistics(a, rows, channels);
     range_run(a, rows, channel_grain(channels), batch_piece);
@@ -131,8 +123,8 @@ int k_cpu_batchnorm(const KArgs *a, Err *e) {
 }
 
 int k_cpu_batchnorm_eval(const KArgs *a, Err *e) {
-    int64_t channels = channels_of(a, &a->in[0]);
-    int code = check_layout(a, &a->in[0], e);
+    int64_t channels = norm_channels(a, &a->in[0]);
+    int code = norm_check(a, &a->in[0], e);
     if (!code) range_run(a, a->in[0].count / channels, channel_grain(channels), batch_piece);
     return code;
 }
@@ -153,7 +145,7 @@ HOT static void batch_dx_tile(float *dx, int64_t to, const float *dy, int64_t dy
 
 static void batch_dx_coefficients(const KArgs *a, int64_t first, int64_t n, float *coef) {
     const float *istd = a->in[4].data, *dw = a->in[5].data, *db = a->in[6].data;
-    float rows = (float)(a->in[0].count / channels_of(a, &a->in[1]));
+    float rows = (float)(a->in[0].count / norm_channels(a, &a->in[1]));
     load_param(&a->in[2], first, n, 1, coef);
     for (int64_t i = 0; i < n; i++) {
         coef[i] *= istd[first + i];
@@ -166,7 +158,7 @@ static void batch_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     float gradient[BLOCK], from[BLOCK], to[BLOCK], coef[3 * TILE_COLS];
     int64_t dy_stride, x_stride, dx_stride;
     Tile t;
-    for (bool more = tile_start(&t, channels_of(a, &a->in[1]), begin, end); more; more = tile_next(&t, begin, end)) {
+    for (bool more = tile_start(&t, norm_channels(a, &a->in[1]), begin, end); more; more = tile_next(&t, begin, end)) {
         if (t.row == begin) batch_dx_coefficients(a, t.first, t.cols, coef);
         const float *dy = tile_load(&a->in[0], &t, gradient, &dy_stride);
         const float *x = tile_load(&a->in[1], &t, from, &x_stride);
@@ -178,8 +170,8 @@ static void batch_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
 }
 
 int k_cpu_batchnorm_dx(const KArgs *a, Err *e) {
-    int64_t channels = channels_of(a, &a->in[1]);
-    int code = check_layout(a, &a->in[1], e);
+    int64_t channels = norm_channels(a, &a->in[1]);
+    int code = norm_check(a, &a->in[1], e);
     if (!code) range_run(a, a->in[0].count / channels, channel_grain(channels), batch_dx_piece);
     return code;
 }
@@ -189,7 +181,7 @@ int k_cpu_batchnorm_dx(const KArgs *a, Err *e) {
 typedef struct Groups { int64_t channels, groups, rows, size; } Groups; /* rows of a sample, channels of a group */
 
 static Groups groups_of(const KArgs *a, const View *x, const View *mean) {
-    int64_t channels = channels_of(a, x), groups = a->attr->norm.groups;
+    int64_t channels = norm_channels(a, x), groups = a->attr->norm.groups;
     return (Groups){channels, groups, x->count / channels / (mean->count / groups), channels / groups};
 }
 
@@ -267,7 +259,7 @@ static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_norm(const KArgs *a, Err *e) {
     const Groups g = groups_of(a, &a->in[0], &a->out[1]);
-    int code = check_layout(a, &a->in[0], e);
+    int code = norm_check(a, &a->in[0], e);
     if (!code) range_run(a, a->out[1].count, channel_grain(g.rows * g.size), norm_piece);
     return code;
 }
@@ -328,7 +320,7 @@ static void norm_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_norm_dx(const KArgs *a, Err *e) {
     const Groups g = groups_of(a, &a->in[1], &a->in[3]);
-    int code = check_layout(a, &a->in[1], e);
+    int code = norm_check(a, &a->in[1], e);
     if (!code) range_run(a, a->in[3].count, channel_grain(g.rows * g.size), norm_dx_piece);
     return code;
 }
@@ -359,7 +351,7 @@ HOT static void add_run_slopes(double *dw, double *db, const float *dy, const fl
 /* One mean per channel; istd is multiplied in at the end. */
 static void batch_slab(const KArgs *a, int64_t begin, int64_t end, double *sums) {
     float gradient[BLOCK], from[BLOCK];
-    int64_t channels = channels_of(a, &a->in[1]), dy_stride, x_stride;
+    int64_t channels = norm_channels(a, &a->in[1]), dy_stride, x_stride;
     Tile t;
     for (bool more = tile_start(&t, channels, begin, end); more; more = tile_next(&t, begin, end)) {
         const float *dy = tile_load(&a->in[0], &t, gradient, &dy_stride);
@@ -391,7 +383,7 @@ int k_cpu_norm_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *wo
 
 int k_cpu_norm_dw(const KArgs *a, Err *e) {
     bool batch = a->attr->norm.groups == 0;
-    int64_t channels = channels_of(a, &a->in[1]);
+    int64_t channels = norm_channels(a, &a->in[1]);
     const double *sums = slabs_run(a, a->in[1].count / channels, channels, batch ? batch_slab : group_slab);
     float *dw = a->out[0].data, *db = a->out[1].data;
     (void)e;

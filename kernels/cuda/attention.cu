@@ -6,8 +6,6 @@
 
 enum { ATTENTION_WARPS = 4, FEATURES = 8 /* of a lane; wider heads go through the columns several times */ };
 
-static const unsigned ALL = 0xffffffffu;
-
 typedef struct Attention {
     AttentionAttr attr;
     Elements qkv, y, dy, dqkv;
@@ -59,22 +57,10 @@ static __device__ inline int64_t place3(const Attention &t, const Row &r, int64_
     return (3 * row + part) * t.channels + r.of_sample * t.width;
 }
 
-static __device__ inline float at(Elements x, int64_t i) { return dtype_load(x.type, x.data, (size_t)i); }
-
 static __device__ inline float dot(Elements a, int64_t i, Elements b, int64_t j, int64_t n) {
     float sum = 0.0f;
-    for (int64_t d = 0; d < n; d++) sum = fmaf(at(a, i + d), at(b, j + d), sum);
+    for (int64_t d = 0; d < n; d++) sum = fmaf(element_at(a, i + d), element_at(b, j + d), sum);
     return sum;
-}
-
-static __device__ inline float warp_sum(float x) {
-    for (int bit = WARP / 2; bit; bit /= 2) x += __shfl_xor_sync(ALL, x, bit);
-    return x;
-}
-
-static __device__ inline float warp_max(float x) {
-    for (int bit = WARP / 2; bit; bit /= 2) x = fmaxf(x, __shfl_xor_sync(ALL, x, bit));
-    return x;
 }
 
 /* What dropout multiplies the probability of query s for key u by; rows begin at multiples of four draws. */
@@ -94,10 +80,10 @@ static __device__ inline void gather(float *acc, float factor, int n, Elements x
                                      int64_t first, int64_t width) {
     const int lane = (int)threadIdx.x % WARP;
     for (int j = 0; j < n; j++) {
-        const float f = __shfl_sync(ALL, factor, j);
+        const float f = __shfl_sync(0xffffffffu, factor, j);
         for (int i = 0; i < FEATURES; i++) {
             const int64_t d = first + lane + i * WARP;
-            if (d < width) acc[i] = fmaf(f, at(x, start + j * stride + d), acc[i]);
+            if (d < width) acc[i] = fmaf(f, element_at(x, start + j * stride + d), acc[i]);
         }
     }
 }
@@ -159,7 +145,8 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP) query_kernel(con
     const int64_t end = t.attr.causal ? r.step + 1 : t.steps, mine = place(t, r, r.step);
     const int64_t stride = place3(t, r, 1, 1) - place3(t, r, 0, 1);
     float inner = 0.0f;
-    for (int64_t d = lane; d < t.width; d += WARP) inner = fmaf(at(t.dy, mine + d), at(t.y, mine + d), inner);
+    for (int64_t d = lane; d < t.width; d += WARP)
+        inner = fmaf(element_at(t.dy, mine + d), element_at(t.y, mine + d), inner);
     inner = warp_sum(inner);
     if (lane == 0) t.inner[r.head * t.steps + r.step] = inner;
     for (int64_t first = 0; first < t.width; first += FEATURES * WARP) {

@@ -53,8 +53,6 @@ template <typename F> static inline int channels_run(const KArgs *a, Err *e, F f
                      channels);
 }
 
-static __device__ inline float element_at(Elements x, int64_t i) { return dtype_load(x.type, x.data, (size_t)i); }
-
 /* A parameter in fp32, or `absent`. */
 static __device__ inline float param_at(const float *p, int64_t c, float absent) { return p ? p[c] : absent; }
 

@@ -17,6 +17,8 @@ static inline Elements elements_of(const View *v) {
     return e;
 }
 
+static __device__ inline float element_at(Elements x, int64_t i) { return dtype_load(x.type, x.data, (size_t)i); }
+
 static __host__ __device__ inline bool elements_aligned(Elements x) { return lanes_aligned<LANES>(x.type, x.data); }
 
 /* values[k] = elements [begin, begin + n) of operand k; `begin` is a multiple of LANES. whole: n is LANES and all
@@ -68,6 +70,18 @@ template <typename F> static inline int elements_run(const KArgs *a, Err *e, F f
     for (int k = 0; k < F::INPUTS; k++) aligned = aligned && elements_aligned(x.at[k]);
     unsigned blocks = blocks_for(a, (count + LANES - 1) / LANES, ELEMENT_THREADS);
     return launch_op(a, e, elements_kernel<F>, blocks, ELEMENT_THREADS, f, y, x, count, aligned);
+}
+
+/* ---- over the lanes of a warp, all of which come; each gets it */
+
+template <typename T> static __device__ inline T warp_sum(T x) {
+    for (int bit = WARP / 2; bit; bit /= 2) x += __shfl_xor_sync(0xffffffffu, x, bit);
+    return x;
+}
+
+static __device__ inline float warp_max(float x) {
+    for (int bit = WARP / 2; bit; bit /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, bit));
+    return x;
 }
 
 #endif

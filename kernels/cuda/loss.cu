@@ -4,24 +4,13 @@
  * sums meet in the workspace and a second kernel adds them; a loss that is small enough is one block's and has neither.
  * Sums are in double, terms in fp32. */
 #include "elements.h"
+#include "loss.h"
 
 enum { LOSS_THREADS = 256, LOSS_WARPS = LOSS_THREADS / WARP, PART_ELEMENTS = 16384, PARTS_MAX = 1024 };
 enum { SLOPE_BLOCKS = 4 }; /* per processor: half of the threads that it holds */
 
-static const unsigned ALL_LANES = 0xffffffffu;
-
 /* Of one block: terms, and of how many samples. */
 typedef struct LossPart { double sum, count; } LossPart;
-
-static __device__ inline double warp_sum(double x) {
-    for (int bit = WARP / 2; bit; bit /= 2) x += __shfl_xor_sync(ALL_LANES, x, bit);
-    return x;
-}
-
-static __device__ inline float warp_max(float x) {
-    for (int bit = WARP / 2; bit; bit /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, bit));
-    return x;
-}
 
 /* The block's sum, in every thread. */
 static __device__ inline double block_sum(double x) {
@@ -44,7 +33,7 @@ static __device__ inline LossPart block_part(LossPart mine) {
 typedef struct LossTo { LossAttr attr; float *loss; LossPart *parts; } LossTo;
 
 static __device__ inline void loss_store(const LossTo *to, LossPart all) {
-    *to->loss = (float)(to->attr.scale * (to->attr.sum ? all.sum : all.sum / all.count));
+    *to->loss = loss_value(&to->attr, all.sum, all.count);
 }
 
 /* The end of a kernel that makes terms: `mine` is one thread's. */
@@ -89,18 +78,10 @@ static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elem
     return rc != OK || parts == 1 ? rc : launch_op(a, e, loss_finish, 1, LOSS_THREADS, to, parts);
 }
 
-/* What every gradient is multiplied by: the attribute's scale, 1 / count under "mean", the loss scale if there is
- * one. */
-static __device__ inline float gradient_scale(LossAttr loss, const StepState *state, double count) {
-    return loss.scale * (state ? state->loss_scale : 1.0f) / (float)(loss.sum ? 1.0 : count);
-}
-
 /* ---- cross entropy: x (N, C) logits, t (N) classes; a warp per sample */
 
 /* log softmax(x)_c = x_c - max - log_sum */
 typedef struct Softmax { float max, log_sum; } Softmax;
-
-static __device__ inline float element(Elements x, int64_t i) { return dtype_load(x.type, x.data, (size_t)i); }
 
 static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
 static __device__ inline int64_t first_row() { return (int64_t)blockIdx.x * LOSS_WARPS + threadIdx.x / WARP; }
@@ -110,15 +91,15 @@ static __device__ inline int64_t row_stride() { return (int64_t)gridDim.x * LOSS
 static __device__ inline Softmax softmax_row(Elements x, int64_t row, int64_t classes) {
     Softmax s = {-INFINITY, 0};
     double sum = 0;
-    for (int64_t c = lane_index(); c < classes; c += WARP) s.max = fmaxf(s.max, element(x, row + c));
+    for (int64_t c = lane_index(); c < classes; c += WARP) s.max = fmaxf(s.max, element_at(x, row + c));
     s.max = warp_max(s.max);
-    for (int64_t c = lane_index(); c < classes; c += WARP) sum += expf(element(x, row + c) - s.max);
+    for (int64_t c = lane_index(); c < classes; c += WARP) sum += expf(element_at(x, row + c) - s.max);
     s.log_sum = (float)log(warp_sum(sum));
     return s;
 }
 
 static __device__ inline float log_softmax(Elements x, int64_t i, Softmax s) {
-    return element(x, i) - s.max - s.log_sum;
+    return element_at(x, i) - s.max - s.log_sum;
 }
 
 static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targets, int64_t rows, int64_t classes) {
@@ -152,13 +133,12 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
                                             int64_t classes) {
     const int32_t *t = (const int32_t *)targets.data;
     double count = to.attr.sum ? 1.0 : samples_counted(t, rows, to.attr.ignore_index);
-    float scale = gradient_scale(to.attr, to.state, count);
+    float scale = loss_slope_scale(&to.attr, to.state, count);
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
         bool ignored = t[n] == to.attr.ignore_index;
         Softmax s = softmax_row(x, n * classes, classes);
         for (int64_t c = lane_index(); c < classes; c += WARP) {
-            float wanted = (c == t[n] ? 1.0f - to.attr.smoothing : 0.0f) + to.attr.smoothing / (float)classes;
-            float d = scale * (expf(log_softmax(x, n * classes + c, s)) - wanted);
+            float d = scale * (expf(log_softmax(x, n * classes + c, s)) - loss_wanted(&to.attr, c == t[n], classes));
             dtype_store(to.dx.type, to.dx.data, (size_t)(n * classes + c), ignored ? 0.0f : d);
         }
     }
@@ -209,7 +189,7 @@ template <typename L> struct ElementSlope {
     const StepState *state;
     int64_t count;
     __device__ void eight(float *dx, const float (*x)[LANES], int64_t) const {
-        float scale = gradient_scale(attr, state, (double)count);
+        float scale = loss_slope_scale(&attr, state, (double)count);
         for (int i = 0; i < LANES; i++) dx[i] = scale * L::slope(x[0][i], x[1][i]);
     }
 };

@@ -1,24 +1,17 @@
 /* norm.cu: normalisation of (rows, C) operands: over all rows per channel (batchnorm), or over groups of the channels
  * of a sample (norm). Statistics are fp32, summed in double. */
 #include "channels.h"
+#include "norm.h"
 
 enum { NORM_THREADS = 256, NORM_WARPS = NORM_THREADS / WARP, FINISH_THREADS = 128 };
 
-static int64_t channels_of(const KArgs *a, const View *x) { return x->shape.dim[a->attr->norm.axis]; }
 static const float *floats(const View *v) { return (const float *)v->data; }
 
-static int check_layout(const KArgs *a, const View *x, Err *e) {
-    int64_t outer, inner;
-    view_split(x, a->attr->norm.axis, &outer, &inner);
-    if (inner == 1) return OK;
-    return err_set(e, ERR_INTERNAL, "%s: the channels must lie innermost", op_info(a->kind)->name);
-}
-
 static int prepare_sums(const KArgs *a, const View *x, void **state, size_t *workspace, Err *e) {
-    int64_t channels = channels_of(a, x);
+    int64_t channels = norm_channels(a, x);
     *state = NULL;
     *workspace = channel_workspace(x->count / channels, channels);
-    return check_layout(a, x, e);
+    return norm_check(a, x, e);
 }
 
 static unsigned finish_blocks(int64_t channels) { return (unsigned)((channels + FINISH_THREADS - 1) / FINISH_THREADS); }
@@ -82,7 +75,7 @@ int k_cuda_batchnorm_prepare(const KArgs *a, size_t, void **state, size_t *works
 }
 
 int k_cuda_batchnorm(const KArgs *a, Err *e) {
-    int64_t channels = channels_of(a, &a->in[0]), rows = a->in[0].count / channels;
+    int64_t channels = norm_channels(a, &a->in[0]), rows = a->in[0].count / channels;
     ElementsOf<1> x = {{elements_of(&a->in[0])}};
     Batch b = {a->attr->norm, (const double *)a->workspace, channel_parts(rows), rows, channels,
                (float *)a->out[1].data, (float *)a->out[2].data, (float *)a->out[3].data, (float *)a->out[4].data,
@@ -97,8 +90,8 @@ int k_cuda_batchnorm(const KArgs *a, Err *e) {
 int k_cuda_batchnorm_eval(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->in[0])}};
     BatchScale f = {floats(&a->in[1]), floats(&a->in[2]), floats(&a->in[3]), floats(&a->in[4]),
-                    channels_of(a, &a->in[0]), a->attr->norm.eps, true};
-    int code = check_layout(a, &a->in[0], e);
+                    norm_channels(a, &a->in[0]), a->attr->norm.eps, true};
+    int code = norm_check(a, &a->in[0], e);
     return code ? code : elements_run(a, e, f, x);
 }
 
@@ -119,11 +112,11 @@ struct BatchSlope {
 };
 
 int k_cuda_batchnorm_dx(const KArgs *a, Err *e) {
-    int64_t channels = channels_of(a, &a->in[1]);
+    int64_t channels = norm_channels(a, &a->in[1]);
     ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
     BatchSlope f = {floats(&a->in[2]), floats(&a->in[3]), floats(&a->in[4]), floats(&a->in[5]), floats(&a->in[6]),
                     channels, (float)(a->in[1].count / channels)};
-    int code = check_layout(a, &a->in[1], e);
+    int code = norm_check(a, &a->in[1], e);
     return code ? code : elements_run(a, e, f, x);
 }
 
@@ -198,7 +191,7 @@ static Groups groups_of(const KArgs *a, const View *x, const View *mean, const V
     g.y = elements_of(&a->out[0]);
     g.mean = (float *)mean->data;
     g.istd = (float *)istd->data;
-    g.channels = channels_of(a, x);
+    g.channels = norm_channels(a, x);
     g.groups = a->attr->norm.groups;
     g.rows = x->count / g.channels / (mean->count / g.groups);
     g.size = g.channels / g.groups;
@@ -210,7 +203,7 @@ int k_cuda_norm(const KArgs *a, Err *e) {
     Groups g = groups_of(a, &a->in[0], &a->out[1], &a->out[2]);
     g.w = floats(&a->in[1]);
     g.b = floats(&a->in[2]);
-    int code = check_layout(a, &a->in[0], e);
+    int code = norm_check(a, &a->in[0], e);
     return code ? code : launch_op(a, e, norm_kernel, (unsigned)a->out[1].count, NORM_THREADS, g);
 }
 
@@ -218,7 +211,7 @@ int k_cuda_norm_dx(const KArgs *a, Err *e) {
     Groups g = groups_of(a, &a->in[1], &a->in[3], &a->in[4]);
     g.dy = elements_of(&a->in[0]);
     g.w = floats(&a->in[2]);
-    int code = check_layout(a, &a->in[1], e);
+    int code = norm_check(a, &a->in[1], e);
     return code ? code : launch_op(a, e, norm_dx_kernel, (unsigned)a->in[3].count, NORM_THREADS, g);
 }
 
@@ -249,7 +242,7 @@ int k_cuda_norm_dw_prepare(const KArgs *a, size_t, void **state, size_t *workspa
 }
 
 int k_cuda_norm_dw(const KArgs *a, Err *e) {
-    int64_t channels = channels_of(a, &a->in[1]), rows = a->in[1].count / channels, groups = a->attr->norm.groups;
+    int64_t channels = norm_channels(a, &a->in[1]), rows = a->in[1].count / channels, groups = a->attr->norm.groups;
     ParamSlopes f =
         {elements_of(&a->in[0]), elements_of(&a->in[1]), floats(&a->in[2]), floats(&a->in[3]), channels, groups,
                      groups ? rows / (a->in[2].count / groups) : 0, groups ? channels / groups : 0};

@@ -2,6 +2,7 @@
  * products over all steps, and per step one product with w_hh and one kernel with a thread per sample and unit. Sums,
  * states and gradients of sums are fp32 in the workspace, whatever type the operands have. */
 #include "elements.h"
+#include "rnn.h"
 
 enum { TILE = 16, CELL_THREADS = 256, COLUMNS = 32, ROW_THREADS = 8 };
 
@@ -58,12 +59,7 @@ static int product(const KArgs *op, Err *e, Matrix c, Matrix a, Matrix b, int64_
 /* ---- the layer */
 
 typedef struct Walk {
-    RnnMode mode;
-    RnnInfo info;
-    int64_t samples, steps, inputs, units, gates; /* gates: rows of w */
-    int64_t sample, step;          /* rows of x, y and saved from one sample, one step to the next */
-    int64_t rows;
-    bool reverse;
+    RnnPath p;
     Elements x, w_ih, w_hh, b_ih, b_hh, y, saved, dy;
     float *h, *c;                  /* (samples, units): state, or its gradient */
     float *from_x, *from_h;        /* sums: (rows, gates), (samples, gates) */
@@ -71,28 +67,11 @@ typedef struct Walk {
 } Walk;
 
 static Walk walk_of(const KArgs *a, const View *x, const View *y) {
-    const RnnAttr *attr = &a->attr->rnn;
-    int time = attr->batch_first ? 1 : 0;
     Walk w = {};
-    w.mode = attr->mode;
-    w.info = rnn_info(attr->mode);
-    w.samples = x->shape.dim[1 - time];
-    w.steps = x->shape.dim[time];
-    w.rows = w.samples * w.steps;
-    w.inputs = x->shape.dim[2];
-    w.units = y->shape.dim[2];
-    w.gates = w.info.gates * w.units;
-    w.sample = attr->batch_first ? w.steps : 1;
-    w.step = attr->batch_first ? 1 : w.samples;
-    w.reverse = attr->reverse;
+    w.p = rnn_path(a, x, y);
     w.x = elements_of(x);
     w.y = elements_of(y);
     return w;
-}
-
-/* The row of sample n in the k-th step of the walk. */
-static __host__ __device__ inline int64_t row_of(const Walk &w, int64_t n, int64_t k) {
-    return n * w.sample + (w.reverse ? w.steps - 1 - k : k) * w.step;
 }
 
 static Elements floats(float *at) {
@@ -101,7 +80,7 @@ static Elements floats(float *at) {
 }
 
 static __device__ inline float at(Elements x, int64_t i) {
-    return x.data ? dtype_load(x.type, x.data, (size_t)i) : 0.0f;
+    return x.data ? element_at(x, i) : 0.0f;
 }
 static __device__ inline void put(Elements x, int64_t i, float v) {
     if (x.data) dtype_store(x.type, x.data, (size_t)i, v);
@@ -130,45 +109,45 @@ static int check(const KArgs *a, size_t floats_used, Err *e) {
 
 /* Gate g of unit j: its sum from x, and from h, which is nothing in the first step. */
 static __device__ inline float sum_x(const Walk &w, int64_t row, int64_t g, int64_t j) {
-    return w.from_x[row * w.gates + g * w.units + j] + at(w.b_ih, g * w.units + j);
+    return w.from_x[row * w.p.gates + g * w.p.units + j] + at(w.b_ih, g * w.p.units + j);
 }
 static __device__ inline float sum_h(const Walk &w, int64_t n, int64_t g, int64_t j, bool first) {
-    return (first ? 0.0f : w.from_h[n * w.gates + g * w.units + j]) + at(w.b_hh, g * w.units + j);
+    return (first ? 0.0f : w.from_h[n * w.p.gates + g * w.p.units + j]) + at(w.b_hh, g * w.p.units + j);
 }
 
 static __device__ inline void save(const Walk &w, int64_t row, int64_t part, int64_t j, float v) {
-    put(w.saved, (row * w.info.saved + part) * w.units + j, v);
+    put(w.saved, (row * w.p.info.saved + part) * w.p.units + j, v);
 }
 
 static __global__ void cell_kernel(Walk w, int64_t k) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= w.samples * w.units) return;
-    const int64_t n = i / w.units, j = i % w.units, row = row_of(w, n, k);
+    if (i >= w.p.samples * w.p.units) return;
+    const int64_t n = i / w.p.units, j = i % w.p.units, row = rnn_row(&w.p, n, k);
     const bool first = k == 0;
     float s[4], before = first ? 0.0f : w.h[i], h;
-    for (int g = 0; g < w.info.gates; g++) s[g] = sum_x(w, row, g, j);
-    if (w.mode == RNN_LSTM) {
+    for (int g = 0; g < w.p.info.gates; g++) s[g] = sum_x(w, row, g, j);
+    if (w.p.mode == RNN_LSTM) {
         for (int g = 0; g < 4; g++) s[g] += sum_h(w, n, g, j, first);
         const LstmUnit u = lstm_unit(s[0], s[1], s[2], s[3], first ? 0.0f : w.c[i]);
         const float all[] = {u.i, u.f, u.g, u.o, u.c};
         for (int p = 0; p < 5; p++) save(w, row, p, j, all[p]);
         w.c[i] = u.c;
         h = u.h;
-    } else if (w.mode == RNN_GRU) {
+    } else if (w.p.mode == RNN_GRU) {
         const GruUnit u = gru_unit(s[0] + sum_h(w, n, 0, j, first), s[1] + sum_h(w, n, 1, j, first), s[2],
                                    sum_h(w, n, 2, j, first), before);
         const float all[] = {u.r, u.z, u.n, u.hn};
         for (int p = 0; p < 4; p++) save(w, row, p, j, all[p]);
         h = u.h;
     } else {
-        h = act_value(w.mode == RNN_TANH ? ACT_TANH : ACT_RELU, s[0] + sum_h(w, n, 0, j, first), 0.0f);
+        h = act_value(w.p.mode == RNN_TANH ? ACT_TANH : ACT_RELU, s[0] + sum_h(w, n, 0, j, first), 0.0f);
     }
     w.h[i] = h;
-    put(w.y, row * w.units + j, h);
+    put(w.y, row * w.p.units + j, h);
 }
 
 static unsigned cell_blocks(const Walk &w) {
-    return (unsigned)((w.samples * w.units + CELL_THREADS - 1) / CELL_THREADS);
+    return (unsigned)((w.p.samples * w.p.units + CELL_THREADS - 1) / CELL_THREADS);
 }
 
 static Walk forward_open(const KArgs *a, size_t *used) {
@@ -178,10 +157,10 @@ static Walk forward_open(const KArgs *a, size_t *used) {
     w.b_ih = elements_of(&a->in[3]);
     w.b_hh = elements_of(&a->in[4]);
     w.saved = elements_of(&a->out[1]);
-    w.from_x = take(a, used, w.rows * w.gates);
-    w.from_h = take(a, used, w.samples * w.gates);
-    w.h = take(a, used, w.samples * w.units);
-    w.c = take(a, used, w.samples * w.units);
+    w.from_x = take(a, used, w.p.rows * w.p.gates);
+    w.from_h = take(a, used, w.p.samples * w.p.gates);
+    w.h = take(a, used, w.p.samples * w.p.units);
+    w.c = take(a, used, w.p.samples * w.p.units);
     return w;
 }
 
@@ -196,12 +175,12 @@ int k_cuda_rnn(const KArgs *a, Err *e) {
     const Walk w = forward_open(a, &used);
     int code = check(a, used, e);
     if (!code)
-        code = product(a, e, matrix(floats(w.from_x), 0, w.gates), matrix(w.x, 0, w.inputs),
-                       turned(w.w_ih, 0, w.inputs), w.rows, w.gates, w.inputs);
-    for (int64_t k = 0; k < w.steps && !code; k++) {
+        code = product(a, e, matrix(floats(w.from_x), 0, w.p.gates), matrix(w.x, 0, w.p.inputs),
+                       turned(w.w_ih, 0, w.p.inputs), w.p.rows, w.p.gates, w.p.inputs);
+    for (int64_t k = 0; k < w.p.steps && !code; k++) {
         if (k)
-            code = product(a, e, matrix(floats(w.from_h), 0, w.gates), matrix(floats(w.h), 0, w.units),
-                           turned(w.w_hh, 0, w.units), w.samples, w.gates, w.units);
+            code = product(a, e, matrix(floats(w.from_h), 0, w.p.gates), matrix(floats(w.h), 0, w.p.units),
+                           turned(w.w_hh, 0, w.p.units), w.p.samples, w.p.gates, w.p.units);
         if (!code) code = launch_op(a, e, cell_kernel, cell_blocks(w), CELL_THREADS, w, k);
     }
     return code;
@@ -210,46 +189,47 @@ int k_cuda_rnn(const KArgs *a, Err *e) {
 /* ---- back */
 
 static __device__ inline float saved_at(const Walk &w, int64_t row, int64_t part, int64_t j) {
-    return at(w.saved, (row * w.info.saved + part) * w.units + j);
+    return at(w.saved, (row * w.p.info.saved + part) * w.p.units + j);
 }
 
 static __global__ void back_kernel(Walk w, int64_t k) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= w.samples * w.units) return;
-    const int64_t n = i / w.units, j = i % w.units, row = row_of(w, n, k), before = k ? row_of(w, n, k - 1) : 0;
-    const bool last = k == w.steps - 1;
-    float dh = at(w.dy, row * w.units + j) + (last ? 0.0f : w.h[i]), through = 0.0f, v[5], d[4];
-    for (int p = 0; p < w.info.saved; p++) v[p] = saved_at(w, row, p, j);
-    if (w.mode == RNN_LSTM) {
+    if (i >= w.p.samples * w.p.units) return;
+    const int64_t n = i / w.p.units, j = i % w.p.units;
+    const int64_t row = rnn_row(&w.p, n, k), before = k ? rnn_row(&w.p, n, k - 1) : 0;
+    const bool last = k == w.p.steps - 1;
+    float dh = at(w.dy, row * w.p.units + j) + (last ? 0.0f : w.h[i]), through = 0.0f, v[5], d[4];
+    for (int p = 0; p < w.p.info.saved; p++) v[p] = saved_at(w, row, p, j);
+    if (w.p.mode == RNN_LSTM) {
         const LstmUnit u = {v[0], v[1], v[2], v[3], v[4], 0.0f};
         const LstmSlope s = lstm_slope(u, k ? saved_at(w, before, 4, j) : 0.0f, dh, last ? 0.0f : w.c[i]);
         d[0] = s.i, d[1] = s.f, d[2] = s.g, d[3] = s.o;
         w.c[i] = s.c;
-    } else if (w.mode == RNN_GRU) {
+    } else if (w.p.mode == RNN_GRU) {
         const GruUnit u = {v[0], v[1], v[2], v[3], 0.0f};
-        const GruSlope s = gru_slope(u, k ? at(w.y, before * w.units + j) : 0.0f, dh);
+        const GruSlope s = gru_slope(u, k ? at(w.y, before * w.p.units + j) : 0.0f, dh);
         d[0] = s.n, d[1] = s.r, d[2] = s.z, d[3] = s.hn;
         through = s.h;
     } else {
-        d[0] = dh * act_slope(w.mode == RNN_TANH ? ACT_TANH : ACT_RELU, at(w.y, row * w.units + j), 0.0f);
+        d[0] = dh * act_slope(w.p.mode == RNN_TANH ? ACT_TANH : ACT_RELU, at(w.y, row * w.p.units + j), 0.0f);
     }
-    for (int p = 0; p < w.info.slopes; p++) w.slopes[(row * w.info.slopes + p) * w.units + j] = d[p];
+    for (int p = 0; p < w.p.info.slopes; p++) w.slopes[(row * w.p.info.slopes + p) * w.p.units + j] = d[p];
     w.h[i] = through;
 }
 
 /* The first step's slopes become zero: see hidden_gradients. */
 static __global__ void clear_kernel(Walk w) {
-    const int64_t width = w.info.slopes * w.units, stride = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.samples * width; i += stride)
-        w.slopes[row_of(w, i / width, 0) * width + i % width] = 0.0f;
+    const int64_t width = w.p.info.slopes * w.p.units, stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.p.samples * width; i += stride)
+        w.slopes[rnn_row(&w.p, i / width, 0) * width + i % width] = 0.0f;
 }
 
 /* sum[j] = sum of column `column` + j of slopes; rows go to ROW_THREADS threads, whose sums are added up in order. */
 static __global__ void columns_kernel(Walk w, int64_t column, int64_t count, Elements sum) {
     __shared__ float part[ROW_THREADS][COLUMNS];
-    const int64_t j = (int64_t)blockIdx.x * COLUMNS + threadIdx.x, width = w.info.slopes * w.units;
+    const int64_t j = (int64_t)blockIdx.x * COLUMNS + threadIdx.x, width = w.p.info.slopes * w.p.units;
     float mine = 0.0f;
-    for (int64_t row = threadIdx.y; j < count && row < w.rows; row += ROW_THREADS)
+    for (int64_t row = threadIdx.y; j < count && row < w.p.rows; row += ROW_THREADS)
         mine += w.slopes[row * width + column + j];
     part[threadIdx.y][threadIdx.x] = mine;
     __syncthreads();
@@ -268,18 +248,19 @@ static int sum_rows(const KArgs *a, Err *e, const Walk &w, const View *sum, int6
 /* Columns of slopes [column, ...) belong to w_ih's rows [row, ...), `count` of them. */
 static int input_gradients(const KArgs *a, Err *e, const Walk &w, int64_t column, int64_t row, int64_t count) {
     const View *dw = &a->out[1], *db = &a->out[3];
-    const int64_t width = w.info.slopes * w.units, in = w.inputs;
+    const int64_t width = w.p.info.slopes * w.p.units, in = w.p.inputs;
     int code = db->count ? sum_rows(a, e, w, db, row, column, count) : OK;
     return code || !dw->count ? code : product(a, e, matrix(elements_of(dw), row * in, in),
                                                turned(floats(w.slopes), column, width), matrix(w.x, 0, in), count, in,
-                                               w.rows);
+                                               w.p.rows);
 }
 
 /* GRU's slopes begin with those of w_ih's last rows. */
 static int data_gradient(const KArgs *a, Err *e, const Walk &w) {
     const View *dx = &a->out[0];
-    Product p = {matrix(elements_of(dx), 0, w.inputs), matrix(floats(w.slopes), 0, w.info.slopes * w.units),
-                 matrix(w.w_ih, 0, w.inputs), w.rows, w.inputs, w.gates, w.mode == RNN_GRU ? 2 * w.units : 0, false};
+    const int64_t turn = w.p.mode == RNN_GRU ? 2 * w.p.units : 0;
+    Product p = {matrix(elements_of(dx), 0, w.p.inputs), matrix(floats(w.slopes), 0, w.p.info.slopes * w.p.units),
+                 matrix(w.w_ih, 0, w.p.inputs), w.p.rows, w.p.inputs, w.p.gates, turn, false};
     return dx->count ? product_run(a, e, p) : OK;
 }
 
@@ -287,14 +268,14 @@ static int data_gradient(const KArgs *a, Err *e, const Walk &w) {
  * any more, become zero, so that every other row has its partner at the same distance. */
 static int hidden_gradients(const KArgs *a, Err *e, const Walk &w, int64_t column) {
     const View *dw = &a->out[2], *db = &a->out[4];
-    const int64_t width = w.info.slopes * w.units, u = w.units;
-    int code = db->count ? sum_rows(a, e, w, db, 0, column, w.gates) : OK;
+    const int64_t width = w.p.info.slopes * w.p.units, u = w.p.units;
+    int code = db->count ? sum_rows(a, e, w, db, 0, column, w.p.gates) : OK;
     if (code || !dw->count) return code;
-    code = launch_op(a, e, clear_kernel, blocks_for(a, w.samples * width, CELL_THREADS), CELL_THREADS, w);
+    code = launch_op(a, e, clear_kernel, blocks_for(a, w.p.samples * width, CELL_THREADS), CELL_THREADS, w);
     if (code) return code;
     return product(a, e, matrix(elements_of(dw), 0, u),
-                   turned(floats(w.slopes), column + (w.reverse ? 0 : w.step * width), width),
-                   matrix(w.y, w.reverse ? w.step * u : 0, u), w.gates, u, w.rows - w.step);
+                   turned(floats(w.slopes), column + (w.p.reverse ? 0 : w.p.step * width), width),
+                   matrix(w.y, w.p.reverse ? w.p.step * u : 0, u), w.p.gates, u, w.p.rows - w.p.step);
 }
 
 static Walk back_open(const KArgs *a, size_t *used) {
@@ -303,9 +284,9 @@ static Walk back_open(const KArgs *a, size_t *used) {
     w.w_ih = elements_of(&a->in[2]);
     w.w_hh = elements_of(&a->in[3]);
     w.saved = elements_of(&a->in[5]);
-    w.slopes = take(a, used, w.rows * w.info.slopes * w.units);
-    w.h = take(a, used, w.samples * w.units);
-    w.c = take(a, used, w.samples * w.units);
+    w.slopes = take(a, used, w.p.rows * w.p.info.slopes * w.p.units);
+    w.h = take(a, used, w.p.samples * w.p.units);
+    w.c = take(a, used, w.p.samples * w.p.units);
     return w;
 }
 
@@ -316,12 +297,12 @@ int k_cuda_rnn_dx_prepare(const KArgs *a, size_t, void **state, size_t *workspac
 }
 
 static int walk_back(const KArgs *a, Err *e, const Walk &w, int64_t column) {
-    const int64_t u = w.units, width = w.info.slopes * u;
+    const int64_t u = w.p.units, width = w.p.info.slopes * u;
     int code = OK;
-    for (int64_t k = w.steps - 1; k >= 0 && !code; k--) {
+    for (int64_t k = w.p.steps - 1; k >= 0 && !code; k--) {
         Product dh = {matrix(floats(w.h), 0, u),
-                      matrix(floats(w.slopes), row_of(w, 0, k) * width + column, w.sample * width),
-                      matrix(w.w_hh, 0, u), w.samples, u, w.gates, 0, true};
+                      matrix(floats(w.slopes), rnn_row(&w.p, 0, k) * width + column, w.p.sample * width),
+                      matrix(w.w_hh, 0, u), w.p.samples, u, w.p.gates, 0, true};
         code = launch_op(a, e, back_kernel, cell_blocks(w), CELL_THREADS, w, k);
         if (k && !code) code = product_run(a, e, dh);
     }
@@ -331,11 +312,11 @@ static int walk_back(const KArgs *a, Err *e, const Walk &w, int64_t column) {
 int k_cuda_rnn_dx(const KArgs *a, Err *e) {
     size_t used = 0;
     const Walk w = back_open(a, &used);
-    const bool gru = w.mode == RNN_GRU;
-    const int64_t u = w.units, column = gru ? u : 0;
+    const bool gru = w.p.mode == RNN_GRU;
+    const int64_t u = w.p.units, column = rnn_hidden(&w.p);
     int code = check(a, used, e);
     if (!code) code = walk_back(a, e, w, column);
-    if (!code) code = input_gradients(a, e, w, column, 0, gru ? 2 * u : w.gates);
+    if (!code) code = input_gradients(a, e, w, column, 0, gru ? 2 * u : w.p.gates);
     if (!code && gru) code = input_gradients(a, e, w, 0, 2 * u, u);
     if (!code) code = data_gradient(a, e, w);
     return code ? code : hidden_gradients(a, e, w, column);

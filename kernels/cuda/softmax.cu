@@ -9,17 +9,6 @@ typedef struct Lines {
     bool log;
 } Lines;
 
-static __device__ inline float warp_sum(float x) {
-    for (int bit = WARP / 2; bit; bit /= 2) x += __shfl_xor_sync(0xffffffffu, x, bit);
-    return x;
-}
-
-static __device__ inline float warp_max(float x) {
-    for (int bit = WARP / 2; bit; bit /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, bit));
-    return x;
-}
-
-static __device__ inline float element(Elements x, int64_t i) { return dtype_load(x.type, x.data, (size_t)i); }
 static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
 static __device__ inline int64_t line_index() { return (int64_t)blockIdx.x * SOFTMAX_WARPS + threadIdx.x / WARP; }
 
@@ -32,13 +21,13 @@ static __global__ void softmax_kernel(const __grid_constant__ Lines l) {
     for (int64_t k = line_index(); k < l.count; k += (int64_t)gridDim.x * SOFTMAX_WARPS) {
         const int64_t start = start_of(l, k);
         float most = -INFINITY, sum = 0.0f;
-        for (int64_t i = lane_index(); i < l.n; i += WARP) most = fmaxf(most, element(l.x, start + i * l.stride));
+        for (int64_t i = lane_index(); i < l.n; i += WARP) most = fmaxf(most, element_at(l.x, start + i * l.stride));
         most = warp_max(most);
-        for (int64_t i = lane_index(); i < l.n; i += WARP) sum += expf(element(l.x, start + i * l.stride) - most);
+        for (int64_t i = lane_index(); i < l.n; i += WARP) sum += expf(element_at(l.x, start + i * l.stride) - most);
         sum = warp_sum(sum);
         const float factor = 1 / sum, log_sum = logf(sum);
         for (int64_t i = lane_index(); i < l.n; i += WARP) {
-            float x = element(l.x, start + i * l.stride) - most;
+            float x = element_at(l.x, start + i * l.stride) - most;
             dtype_store(l.y.type, l.y.data, (size_t)(start + i * l.stride), l.log ? x - log_sum : expf(x) * factor);
         }
     }
@@ -49,13 +38,13 @@ static __global__ void softmax_dx_kernel(const __grid_constant__ Lines l) {
         const int64_t start = start_of(l, k);
         float sum = 0.0f;
         for (int64_t i = lane_index(); i < l.n; i += WARP) {
-            float dy = element(l.x, start + i * l.stride);
-            sum += l.log ? dy : dy * element(l.y, start + i * l.stride);
+            float dy = element_at(l.x, start + i * l.stride);
+            sum += l.log ? dy : dy * element_at(l.y, start + i * l.stride);
         }
         sum = warp_sum(sum);
         for (int64_t i = lane_index(); i < l.n; i += WARP) {
             int64_t at = start + i * l.stride;
-            float dy = element(l.x, at), y = element(l.y, at);
+            float dy = element_at(l.x, at), y = element_at(l.y, at);
             dtype_store(l.z.type, l.z.data, (size_t)at, l.log ? dy - expf(y) * sum : y * (dy - sum));
         }
     }

@@ -48,7 +48,8 @@ total=$((10 * CELLS))
 rows() {
     awk -F, -v OFS=, '
         NR == 1 { for (i = 1; i <= NF; i++) if ($i ~ /_ms|samples_per_s|untracked|device_used/) drop[i] = 1 }
-        { for (i in drop) $i = ""; gsub(/step [0-9]+ of/, "step of"); gsub(/20[0-9-]+T[0-9:]+Z/, ""); print }' "$1" | sort
+        { for (i in drop) $i = ""; gsub(/step [0-9]+ of/, "step of"); gsub(/20[0-9-]+T[0-9:]+Z/, ""); print }' "$1" |
+        sort
 }
 
 # Programs of this test that still run

@@ -71,7 +71,8 @@ is "$status $(columns each.csv status | grep -c error)" "1 6" "worker processes 
 is "$(grep -c '2nd attempt: .*cudaErrorIllegalAddress' each.csv)" 6 "and every cell is tried twice"
 
 memtide run net.lua --devices all --csv all.csv
-is "$status $(columns all.csv status device | sort | uniq -c | tr -s ' ')" "0  6 ok cuda:0" "--devices all finds the GPU"
+is "$status $(columns all.csv status device | sort | uniq -c | tr -s ' ')" "0  6 ok cuda:0" \
+    "--devices all finds the GPU"
 memtide run net.lua --devices cuda:0,cuda:0 --csv all.csv
 has "$err" "6 of 6 cells were in all.csv already" "two workers resume what one has done"
 

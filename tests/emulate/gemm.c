@@ -1,7 +1,7 @@
 /* gemm.c: stands in for kernels/cuda/gemm.c: products as plain loops in float64 that write into all of their workspace.
- * EMULATE_EPILOGUES=0: the library has none but the plain one. EMULATE_PRODUCTS="30 10 20": it has three algorithms, and
- * a product takes so many milliseconds by each; algorithm k wants 256 k bytes. Else it has one, which takes no time of
- * its own and all the workspace that it may have. */
+ * EMULATE_EPILOGUES=0: the library has none but the plain one. EMULATE_PRODUCTS="30 10 20": it has three algorithms,
+ * and a product takes so many milliseconds by each; algorithm k wants 256 k bytes. Else it has one, which takes no time
+ * of its own and all the workspace that it may have. */
 #include "gemm.h"
 
 #include <stdlib.h>

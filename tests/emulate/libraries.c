@@ -1,4 +1,5 @@
-/* libraries.c: stands in for kernels/cuda/libraries.c and nvml.c: an emulated GPU has neither libraries nor a driver. */
+/* libraries.c: stands in for kernels/cuda/libraries.c and nvml.c: an emulated GPU has neither libraries nor a
+ * driver. */
 #include <stdio.h>
 
 #include "cuda.h"

@@ -1,9 +1,13 @@
-/* Conv2d: y = conv(x, w) + b, w (O, I/groups, KH, KW). */
+/* conv.c: Conv2d: y = conv(x, w) + b, w (O, I/groups, KH, KW). ConvTranspose2d: what a convolution from the output's
+ * channels to the input's sends back, w (I, O/groups, KH, KW) as that convolution's; output_padding says which of the
+ * sizes that it maps to the input's size is meant. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "layer.h"
+
+static bool is_transposed(const Layer *l) { return l->kind->which == OP_conv_transpose; }
 
 static bool padding_is(const Layer *l, const char *word) {
     char text[OPTION_WORDS];
@@ -34,13 +38,28 @@ static Attr conv_attr(const Layer *l) {
     return a;
 }
 
+static int check_padding(const Layer *l, Err *e) {
+    const Options *o = &l->options;
+    if (!is_transposed(l) && padding_is(l, "same") &&
+        (options_pair(o, "stride", 0) > 1 || options_pair(o, "stride", 1) > 1))
+        return layer_error(l, e, "padding = 'same' needs stride 1, found %" PRId64 "x%" PRId64,
+                           options_pair(o, "stride", 0), options_pair(o, "stride", 1));
+    for (int i = 0; i < 2 && is_transposed(l); i++) {
+        int64_t extra = options_pair(o, "output_padding", i), stride = options_pair(o, "stride", i);
+        if (extra >= stride)
+            return layer_error(l, e, "output_padding must be smaller than stride %" PRId64 ", found %" PRId64, stride,
+                               extra);
+    }
+    return OK;
+}
+
 static int check_options(const Layer *l, Err *e) {
     static const struct { const char *name; int64_t min, max; } ranges[] = {
         {"in_channels", 1, INT32_MAX},  {"out_channels", 1, INT32_MAX}, {"groups", 1, INT32_MAX},
         {"kernel_size", 1, WINDOW_MAX}, {"stride", 1, WINDOW_MAX},      {"padding", 0, WINDOW_MAX},
-        {"dilation", 1, WINDOW_MAX}};
+        {"dilation", 1, WINDOW_MAX},    {"output_padding", 0, WINDOW_MAX}}; /* the last of ConvTranspose2d only */
     const Options *o = &l->options;
-    for (size_t i = 0; i < ARRAY_LEN(ranges); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(ranges) - !is_transposed(l); i++) {
         int code = layer_expect_range(l, ranges[i].name, ranges[i].min, ranges[i].max, e);
         if (code) return code;
     }
@@ -48,14 +67,11 @@ static int check_options(const Layer *l, Err *e) {
     if (in % groups || out % groups)
         return layer_error(l, e, "in_channels and out_channels must be divisible by groups, found %" PRId64
                            ", %" PRId64 " and %" PRId64, in, out, groups);
-    if (padding_is(l, "same") && (options_pair(o, "stride", 0) > 1 || options_pair(o, "stride", 1) > 1))
-        return layer_error(l, e, "padding = 'same' needs stride 1, found %" PRId64 "x%" PRId64,
-                           options_pair(o, "stride", 0), options_pair(o, "stride", 1));
-    return OK;
+    return check_padding(l, e);
 }
 
 /* floor((in + padding - dilation (kernel - 1) - 1) / stride) + 1 */
-static int output_sizes(const Layer *l, int64_t *size, Err *e) {
+static int conv_sizes(const Layer *l, int64_t *size, Err *e) {
     const ConvAttr a = conv_attr(l).conv;
     int64_t padded[2], kernel[2];
     for (int i = 0; i < 2; i++) {
@@ -68,7 +84,21 @@ static int output_sizes(const Layer *l, int64_t *size, Err *e) {
                        PRId64 "x%" PRId64, kernel[0], kernel[1], padded[0], padded[1]);
 }
 
-int layer_conv2d_shape(Network *n, Layer *l, Err *e) {
+/* (in - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1 */
+static int transposed_sizes(const Layer *l, int64_t *size, Err *e) {
+    const ConvAttr a = conv_attr(l).conv;
+    for (int i = 0; i < 2; i++) {
+        int64_t window = (int64_t)a.dilation[i] * (options_pair(&l->options, "kernel_size", i) - 1) + 1;
+        size[i] = (l->in.dim[2 + i] - 1) * a.stride[i] - 2 * (int64_t)a.pad[i] + window +
+                  options_pair(&l->options, "output_padding", i);
+        if (size[i] < 1)
+            return layer_error(l, e, "an output of %" PRId64 " rows or columns is too small: less padding is needed",
+                               size[i]);
+    }
+    return OK;
+}
+
+int layer_conv_shape(Network *n, Layer *l, Err *e) {
     const Options *o = &l->options;
     char text[SHAPE_TEXT];
     int64_t size[2];
@@ -78,8 +108,9 @@ int layer_conv2d_shape(Network *n, Layer *l, Err *e) {
     if (l->in.dim[1] != in)
         return layer_error(l, e, "expected %" PRId64 " input channels, found %" PRId64 ": input %s", in, l->in.dim[1],
                            shape_text(&l->in, text));
-    if ((code = output_sizes(l, size, e))) return code;
-    Shape w = shape4(out, in / options_int(o, "groups"), options_pair(o, "kernel_size", 0),
+    if ((code = (is_transposed(l) ? transposed_sizes : conv_sizes)(l, size, e))) return code;
+    int64_t rows = is_transposed(l) ? in : out, columns = is_transposed(l) ? out : in;
+    Shape w = shape4(rows, columns / options_int(o, "groups"), options_pair(o, "kernel_size", 0),
                      options_pair(o, "kernel_size", 1));
     double bound = 1 / sqrt((double)w.dim[1] * (double)w.dim[2] * (double)w.dim[3]);
     if ((code = network_param(n, l, "weight", w, bound, NULL, e))) return code;
@@ -88,7 +119,7 @@ int layer_conv2d_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-int layer_conv2d_forward(Lower *lw, const Layer *l, const int *in) {
+int layer_conv_forward(Lower *lw, const Layer *l, const int *in) {
     const Attr a = conv_attr(l);
-    return lower_layer(lw, OP_conv2d, l, in, &a);
+    return lower_layer(lw, (OpKind)l->kind->which, l, in, &a);
 }
