@@ -18,8 +18,8 @@ export BUILD="${BUILD:-build}" DEVICE="${DEVICE:-cuda:0}" PYTHON="${PYTHON:-pyth
 : "${DESCRIBED:=h200}" "${STEPS:=50}" "${PROCESSES:=3}" "${LIMIT:=0}"
 : "${MODELS:=simple_convnet vgg16}" "${PRECISIONS:=fp32,tf32,amp_bf16}"
 : "${ENGINES:=eager,eager_benchmark,cuda_graph,compile,compile_reduce_overhead,compile_max_autotune}"
-ALL="devices plugin ops ways oracle truth memcheck racecheck initcheck describe tune article batch peers pytorch"
-ALL="$ALL compare"
+ALL="devices plugin ops ways oracle truth memcheck racecheck initcheck describe gap tune article batch peers"
+ALL="$ALL pytorch compare"
 memtide=$BUILD/memtide work=$BUILD/gpu peers=experiments/peers
 export MEMTIDE_PICKS="${MEMTIDE_PICKS:-$PWD/$work/picks.txt}"
 export PYTHONDONTWRITEBYTECODE=1 PATH="$PATH:/usr/local/cuda/bin"
@@ -96,6 +96,14 @@ part_describe() {
     done
     rm -f "$work/plans.txt"
     return $same
+}
+
+# From one op to the next, in a recorded step: tests/bench/chain.lua.
+part_gap() {
+    rm -f "$work/gap.csv"
+    "$memtide" run tests/bench/chain.lua --device "$DEVICE" --csv "$work/gap.csv" || return
+    awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "step_ms") at = i } { ms[NR] = $at }
+        END { printf "%.2f us from one op to the next\n", ms[3] - ms[2] }' "$work/gap.csv"
 }
 
 part_tune() {
