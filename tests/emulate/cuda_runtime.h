@@ -5,7 +5,8 @@
  * a host buffer that is reused too early shows. Other variables:
  *   EMULATE_MEMORY=BYTES      how much memory the device has (4 GiB)
  *   EMULATE_FAIL=NAME:N:CODE  the N-th call of the function NAME gives error CODE; 700 to 719 break the device for good
- *   EMULATE_REVERSE=1         blocks and threads run last to first */
+ *   EMULATE_REVERSE=1         blocks and threads run last to first
+ *   EMULATE_LAUNCH=MS         a launch takes so many milliseconds more, as events tell */
 #ifndef EMULATE_CUDA_RUNTIME_H
 #define EMULATE_CUDA_RUNTIME_H
 
