@@ -11,6 +11,7 @@ enum { LIMIT = 1 << 20, EACH = 256, N = 8, I = 512, PARTS = 2 };
 
 static char folder[] = "/tmp/memtide-test-XXXXXX", path[64];
 static Device *device;
+static ActFn act; /* of the ops that are asked for */
 static Err e;
 
 /* "cuda:0", with these algorithms */
@@ -31,8 +32,10 @@ static View view2(int64_t rows, int64_t columns) {
 
 /* The workspace of y (N, o) = x (N, I) w^T, or of dx; -1: it cannot be prepared. */
 static long long workspace(OpKind kind, int64_t o, size_t limit) {
-    static Attr attr;
+    Attr attr;
     KArgs a = {.kind = kind, .attr = &attr};
+    memset(&attr, 0, sizeof attr);
+    attr.linear.fused.act = act;
     void *state;
     size_t bytes;
     View x = view2(N, I), y = view2(N, o);
@@ -98,16 +101,16 @@ static void test_repeats(void) {
     close_device();
 }
 
-/* The line of the op that is tested, for another device. */
-static void write_pick(const char *name, const char *way, const char *rest) {
+/* A line for y (N, o), made by this device under this limit. */
+static void write_pick(const char *name, int o, size_t limit, const char *way, const char *rest) {
     char text[512];
-    snprintf(text, sizeof text, "%s\t1\t%d\tlinear m=8 n=40 k=512 x=4096:bf16 w=20480:bf16 y=320:bf16 act=0,0 "
-             "tf32=0\t%s\t%s\n", name, LIMIT, way, rest);
+    snprintf(text, sizeof text, "%s\t1\t%zu\tlinear m=8 n=%d k=512 x=4096:bf16 w=%d:bf16 y=%d:bf16 act=%d,0 "
+             "tf32=0\t%s\t%s\n", name, limit, o, 512 * o, 8 * o, act, way, rest);
     write_file(text);
 }
 
 static void test_described(void) {
-    write_pick("NVIDIA H200", "plain", "2\t512\t1.5");
+    write_pick("NVIDIA H200", 40, LIMIT, "plain", "2\t512\t1.5");
     open_device("cuda:h200", "0");
     is_int(workspace(OP_linear, 40, LIMIT), 512, "a device that is not here plans with the pick's bytes");
     is_int(workspace(OP_linear, 48, LIMIT), PARTS * N * 48 * 4, "and by shapes where there is none");
@@ -124,11 +127,25 @@ static void test_useless(void) {
         {"own kernels for many outputs", "skinny", "0\t0\t1.5"},
     };
     for (size_t k = 0; k < ARRAY_LEN(lines); k++) {
-        write_pick("emulated CUDA device", lines[k].way, lines[k].rest);
+        write_pick("emulated CUDA device", 40, LIMIT, lines[k].way, lines[k].rest);
         open_device("cuda:0", "0 0 0");
         is_int(workspace(OP_linear, 40, LIMIT), PARTS * N * 40 * 4, lines[k].what);
         close_device();
     }
+}
+
+/* What comes before the product, or between own kernels, is as it was when the pick was made. */
+static void test_rooms(void) {
+    write_pick("emulated CUDA device", 10, 100, "skinny", "0\t0\t1.5");
+    open_device("cuda:0", "0 0 0");
+    is_int(workspace(OP_linear, 10, LIMIT), 0, "own kernels that had no room for parts take none now");
+    close_device();
+    act = ACT_GELU; /* behind a product in fp32, in the workspace */
+    write_pick("emulated CUDA device", 40, LIMIT, "plain", "1\t100\t1.5");
+    open_device("cuda:0", "0 0 0");
+    is_int(workspace(OP_linear, 40, LIMIT), N * 40 * 4 + PARTS * N * 40 * 4, "one without room for what comes before");
+    close_device();
+    act = ACT_NONE;
 }
 
 static void test_failures(void) {
@@ -158,6 +175,7 @@ int main(void) {
     test_repeats();
     test_described();
     test_useless();
+    test_rooms();
     test_failures();
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (system(command)) puts("# the test's folder is still there");
