@@ -1,6 +1,6 @@
 /* nvml.c: what only the driver's management library knows: how much of the GPU this process holds, contexts and kernels
- * included; its clocks, its temperature, and what slows it down. Loaded at run time, since it comes with the driver; the
- * few names used are written down here. */
+ * included; its clocks, its temperature, and what slows it down. Loaded at run time, since it comes with the driver;
+ * the few names used are written down here. */
 #include <dlfcn.h>
 #include <unistd.h>
 
