@@ -179,7 +179,8 @@ static int search(Planner *p, Ranked *ranked, Err *e) {
     return code;
 }
 
-/* An order reaches the bound in most programs; the search that follows does in nearly all of the others. */
+/* An order reaches the bound in most programs; the search that follows does in nearly all of the others. What is left
+ * gets as near as improving an order does. */
 static int find_plan(Planner *p, Ranked *ranked, Err *e) {
     static OrderKey *const keys[] = {by_size, by_life, by_area};
     for (size_t i = 0; i < ARRAY_LEN(keys) && p->plan.height > p->plan.lower_bound; i++) {

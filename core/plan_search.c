@@ -17,8 +17,8 @@
 
 /* Bounds: blocks in a plan; attempts; steps (blocks and sections looked at) in all and in one attempt. To place every
  * block once takes about 2 steps per pair of blocks: 1 ms at 700 blocks. */
-enum { MOST_BLOCKS = 4000, MOST_ATTEMPTS = 256, MOST_STEPS = 100000000, STEPS = 20000, STEPS_PER_PAIR = 3 };
-#define CHANCE (1.0 / 640) /* per attempt: how much it changes a key */
+enum { MOST_BLOCKS = 4000, MOST_ATTEMPTS = 256, ROUND = 16, MOST_STEPS = 100000000, STEPS = 20000, STEPS_PER_PAIR = 3 };
+#define CHANCE 0.1 /* per round: how much it changes a key */
 
 typedef struct Block {
     size_t size, low;   /* low: the offset once it is placed; before, the top of what is placed in its sections */
@@ -216,15 +216,16 @@ static int compare_blocks(const void *left, const void *right) {
     return a->item - b->item;
 }
 
-/* Attempts with the same key differ by the failures in between, and by more and more chance, from a fixed sequence. */
+/* In each round another count of failures, from zero on, and more chance (from a fixed sequence): what one round does
+ * not find in a few attempts, another does. */
 static void number_blocks(Search *s, int attempt) {
     static BlockKey *const keys[] = {by_life, by_end, by_size, by_begin}, *const failures[] = {own_failures,
                                                                                               section_failures};
-    BlockKey *key = keys[attempt % 4], *failed = failures[attempt / 4 % 2];
+    BlockKey *key = keys[attempt % 4], *failed = failures[attempt / ROUND % 2];
     for (Block *b = s->block; b < s->block + s->n; b++) {
         s->random = s->random * 1664525u + 1013904223u;
         double chance = (s->random >> 8) / 16777216.0; /* 0 to 1 */
-        b->key = key(s, b) * (1 + failed(s, b)) * (1 + CHANCE * attempt * chance);
+        b->key = key(s, b) * (1 + failed(s, b)) * (1 + CHANCE * (attempt / ROUND) * chance);
     }
     qsort(s->block, (size_t)s->n, sizeof *s->block, compare_blocks);
     for (int k = 0; k <= s->n; k++) {
@@ -234,10 +235,16 @@ static void number_blocks(Search *s, int attempt) {
     }
 }
 
+static void forget(Search *s) {
+    for (int k = 0; k < s->n; k++) s->block[k].failures = 0;
+    for (int i = 0; i < s->sections; i++) s->section[i].failures = 0;
+}
+
 /* An attempt that ends before its steps do has tried every order: there is no plan. */
 static bool search(Search *s, PlanItem *items) {
     bool found = false;
     for (int i = 0; i < MOST_ATTEMPTS && !found && s->steps >= s->most && s->steps < MOST_STEPS; i++) {
+        if (i % ROUND == 0) forget(s);
         number_blocks(s, i);
         s->most = s->steps + STEPS + (long)s->n * s->n * STEPS_PER_PAIR;
         found = place_rest(s, 0, -1);
