@@ -79,7 +79,8 @@ for _, case in ipairs(WHOLE) do
     local program, net = compiled(case, 2, settings)
     if settings == SETTINGS[1] then tap.is(net:parameters(), case[4], name .. ": parameters") end
     local found = assert(program:predict{allocator = "planned", steps = 2, with = {}})
-    tap.is(found.peak.bytes, found.lower_bound, ("%s, %s: the plan is as low as can be"):format(name, text_of(settings)))
+    tap.is(found.peak.bytes, found.lower_bound,
+      ("%s, %s: the plan is as low as can be"):format(name, text_of(settings)))
   end
 end
 

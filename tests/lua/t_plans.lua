@@ -1,5 +1,5 @@
 -- Plans at their lower bound: every model, mode and technique with every other. Each plan above it is listed with the
--- bytes between. PLANS=full: more batches and precisions.
+-- bytes between. PLANS=full: more batches and precisions (10 seconds).
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
 local mt = require "memtide"
