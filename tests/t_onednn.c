@@ -1,5 +1,6 @@
 /* Convolution and linear layers of the CPU device against float64 loops: every pass, every activation, odd shapes and
  * mixtures of types; guard bytes around every operand and the workspace; the same bits from run to run. */
+#include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
 #include <stdlib.h>
 
@@ -86,14 +87,16 @@ static double act_exact(ActFn f, double x, double slope) {
 /* Values lie in [-1, 1] and are exact in their types, so a product has a standard deviation of 1/3 and the k-th partial
  * sum one of sqrt(k)/3. Rounding K partial sums to fp32 (unit 2^-24) gives a total error with a standard deviation
  * below 2^-24 sqrt(K) sqrt(K)/3: 2^-24 (K + 8) is more than three of them even if sums are taken one by one. Then one
- * rounding to the output's type; dx may be rounded before it is multiplied by f' or a bias is added, too. oneDNN's
- * sigmoid, tanh and erf are polynomials with errors up to some 1e-5. */
+ * rounding to the output's type; dx may be rounded before it is multiplied by f' or a bias is added, too. f' of values
+ * in [-1, 1] is 2 at most: the sigmoid's, of a -1 that it never gives. oneDNN's sigmoid, tanh and erf are polynomials
+ * with errors up to some 1e-5. */
 static double tolerance(DType t, double expected, int64_t terms, int pass, ActFn act) {
     double unit = t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0x1p-24;
     double least = t == DT_F16 ? 0x1p-25 : 0, polynomial = act > ACT_LEAKY ? 2e-5 : 0; /* least: f16 subnormals */
     double roundings = pass == DX_ACT || pass == TRANSPOSE ? 2.01 : 1.01;
     if (pass == TRANSPOSE) least += unit; /* of the bias, which may cancel what was rounded */
-    return 0x1p-24 * (double)(terms + 8) + roundings * unit * fabs(expected) + least + polynomial;
+    double steep = pass == DX_ACT ? 2 : 1;
+    return steep * 0x1p-24 * (double)(terms + 8) + roundings * unit * fabs(expected) + least + polynomial;
 }
 
 static bool near_exact(const Operand *a, int64_t terms, int pass, ActFn act, double slope) {
@@ -136,13 +139,14 @@ static const int place[PASSES][OPERANDS] = {
 
 static View *arg(KArgs *args, int at) { return at < OP_IN ? &args->in[at] : &args->out[at - OP_IN]; }
 
-/* Runs twice over poisoned outputs, dx with one thread then; the bits must agree and inputs stay as they are. */
+/* Runs twice over poisoned outputs, what is not oneDNN's with one thread then; the bits must agree and inputs stay as
+ * they are. */
 static bool run_twice(KArgs *args, Operand *t, const int *at) {
     Err e;
     for (int round = 0; round < 2; round++) {
         for (int k = 0; k < OPERANDS; k++)
             if (at[k] >= OP_IN && t[k].block) memset(t[k].view.data, 0xFF, t[k].bytes);
-        if (round && at == place[DX_ACT]) omp_set_num_threads(1);
+        if (round && (at == place[DX_ACT] || !args->state)) omp_set_num_threads(1);
         int code = device->table->run(device, args, &e);
         omp_set_num_threads(threads);
         if (code) return ok(0, "run: %s", e.text);
@@ -155,9 +159,9 @@ static bool run_twice(KArgs *args, Operand *t, const int *at) {
     return true;
 }
 
-/* terms: of the sums in y, dx, dw, dx; t[k].block NULL: absent */
+/* terms: of the sums in y, dx, dw, dx; t[k].block NULL: absent; own: is it to be done by Winograd, or NULL */
 static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr, size_t limit, Operand *t,
-                       const int64_t *terms, ActFn act, double slope) {
+                       const int64_t *terms, ActFn act, double slope, const bool *own) {
     KArgs args = {.kind = kind, .attr = attr, .device = device};
     const int *at = place[pass];
     void *again = NULL;
@@ -174,6 +178,7 @@ static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr
     size_t bytes = 0;
     device->table->prepare(device, &args, limit, &again, &bytes, &e);
     ok(again == args.state && bytes == args.workspace_bytes, "%s: prepared once", name);
+    if (own) ok(*own == !args.state, "%s: by %s", name, *own ? "Winograd" : "oneDNN");
     for (int k = 0; k < OPERANDS; k++)
         if (at[k] >= 0 && t[k].block) arg(&args, at[k])->data = t[k].view.data;
     unsigned char *workspace = guarded(args.workspace_bytes);
@@ -219,6 +224,26 @@ static const ConvCase convs[] = {
     {"whole image, gelu_tanh", {2, 3, 6, 6, 5, 6, 6, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU_TANH, 4 << 20},
 };
 
+/* 3x3 in fp32 by Winograd's algorithm, or beside its edges: padding from 0 to 2, odd sizes, so that the last tiles are
+ * partial, ragged blocks of tiles and of outputs; few tiles, other channels and little workspace are oneDNN's.
+ * own: the passes that are not, as bits */
+typedef struct WinogradCase { ConvCase conv; int own; } WinogradCase;
+enum { ALL = 1 << FORWARD | 1 << DX | 1 << DW | 1 << DX_ACT, NOT_DW = ALL & ~(1 << DW) };
+#define THREE(n, c, h, w, o, ...) {n, c, h, w, o, 3, 3, {1, 1}, {__VA_ARGS__}, {1, 1}, 1}
+static const WinogradCase winograds[] = {
+    {{"images of one pixel", THREE(64, 32, 1, 1, 64, 1, 1, 1, 1), true, ACT_RELU, 4 << 20}, ALL},
+    {{"unpadded, odd, one image", THREE(1, 64, 17, 21, 96, 0, 0, 0, 0), true, ACT_RELU, 4 << 20}, ALL},
+    {{"padded by 2", THREE(5, 96, 6, 9, 32, 2, 2, 2, 2), true, ACT_GELU, 4 << 20}, ALL},
+    {{"uneven padding", THREE(6, 32, 8, 5, 64, 0, 1, 2, 1), false, ACT_LEAKY, 4 << 20}, ALL},
+    {{"no piece of dw for each thread", THREE(4, 32, 1, 40, 32, 1, 1, 1, 1), true, ACT_NONE, 4 << 20}, NOT_DW},
+    {{"some outputs at a time", THREE(10, 64, 1, 360, 64, 1, 1, 1, 1), true, ACT_RELU, 500000}, NOT_DW},
+    {{"few tiles", THREE(63, 32, 1, 1, 64, 1, 1, 1, 1), true, ACT_RELU, 4 << 20}, 1 << DW},
+    {{"very few tiles", THREE(27, 32, 1, 1, 64, 1, 1, 1, 1), true, ACT_RELU, 4 << 20}, 0},
+    {{"other channels", THREE(3, 48, 9, 9, 32, 1, 1, 1, 1), true, ACT_RELU, 4 << 20}, 0},
+    {{"little workspace", THREE(3, 32, 9, 9, 64, 1, 1, 1, 1), true, ACT_RELU, 65536}, 0},
+    {{"padded by 3", THREE(3, 32, 9, 9, 64, 3, 3, 3, 3), true, ACT_RELU, 4 << 20}, 0},
+};
+
 /* exact dx times f'(s) */
 static void through(Operand *dx, const Operand *s, const ActAttr *fused) {
     Attr attr = {.act = *fused};
@@ -229,7 +254,7 @@ static void through(Operand *dx, const Operand *s, const ActAttr *fused) {
 
 static const float leak = 0.125f;
 
-static void test_conv(const ConvCase *c, const Types *types_of, int pass, ActFn act) {
+static void test_conv(const ConvCase *c, const Types *types_of, int pass, ActFn act, const bool *own) {
     static const OpKind kinds[PASSES] = {OP_conv2d, OP_conv2d_dx, OP_conv2d_dw, OP_conv2d_dx, OP_conv_transpose};
     const RefConv *d = &c->d;
     int64_t oh = ref_conv_oh(d), ow = ref_conv_ow(d), per_group = d->c / d->groups;
@@ -256,7 +281,7 @@ static void test_conv(const ConvCase *c, const Types *types_of, int pass, ActFn 
         t[X].exact[i] += t[B].exact[i / (d->h * d->w) % d->c];
     char name[96];
     snprintf(name, sizeof name, "%s %s, %s, f %d", op_info(kinds[pass])->name, c->name, types_of->name, act);
-    check_pass(name, kinds[pass], pass, &attr, c->limit, t, terms, act, attr.conv.fused.slope);
+    check_pass(name, kinds[pass], pass, &attr, c->limit, t, terms, act, attr.conv.fused.slope, own);
     for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
 }
 
@@ -288,7 +313,7 @@ static void test_linear(const LinearCase *c, const Types *types_of, int pass, Ac
     if (pass == DX_ACT) through(&t[X], &t[S], &attr.linear.fused);
     char name[96];
     snprintf(name, sizeof name, "%s %s, %s, f %d", op_info(kinds[pass])->name, c->name, types_of->name, act);
-    check_pass(name, kinds[pass], pass, &attr, 4 << 20, t, terms, act, attr.linear.fused.slope);
+    check_pass(name, kinds[pass], pass, &attr, 4 << 20, t, terms, act, attr.linear.fused.slope, NULL);
     for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
 }
 
@@ -321,18 +346,54 @@ static ActFn act_of(int pass, ActFn forward, size_t turn) {
     return pass == FORWARD ? forward : ACT_NONE;
 }
 
+static void test_winograd(void) {
+    bool can = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+    if (!can) skip("convolutions by Winograd", "no AVX-512");
+    for (int pass = FORWARD; pass < TRANSPOSE && can; pass++)
+        for (size_t k = 0; k < ARRAY_LEN(winograds); k++) {
+            const WinogradCase *c = &winograds[k];
+            test_conv(&c->conv, &types[0], pass, act_of(pass, c->conv.act, k), &(bool){c->own >> pass & 1});
+        }
+}
+
+/* A NaN in x must reach the loss, through a ReLU too. */
+static void test_nan(void) {
+    Attr attr = {.conv = {.stride = {1, 1}, .dilation = {1, 1}, .groups = 1, .fused = {ACT_RELU, 0, 0}}};
+    KArgs args = {.kind = OP_conv2d, .attr = &attr, .device = device};
+    Operand x = operand_new(shape4(1, 32, 16, 16), DT_F32, true), w = operand_new(shape4(32, 32, 3, 3), DT_F32, true);
+    Operand y = operand_new(shape4(1, 32, 14, 14), DT_F32, true);
+    Err e;
+    ((float *)x.view.data)[(5 * 16 + 7) * 32] = NAN;
+    args.in[0] = x.view, args.in[1] = w.view, args.out[0] = y.view;
+    is_int(device->table->prepare(device, &args, 4 << 20, &args.state, &args.workspace_bytes, &e), OK, "prepared");
+    args.workspace = must(aligned_alloc(GUARD, align_up(args.workspace_bytes, GUARD)));
+    is_int(device->table->run(device, &args, &e), OK, "run");
+    int lost = 0;
+    for (int i = 3; i < 6; i++)
+        for (int j = 5; j < 8; j++)
+            for (int c = 0; c < 32; c++) lost += !isnan(((float *)y.view.data)[(i * 14 + j) * 32 + c]);
+    is_int(lost, 0, "a NaN is in all that depends on it");
+    ok(!isnan(((float *)y.view.data)[0]), "and not elsewhere");
+    free(args.workspace);
+    operand_free(&x);
+    operand_free(&w);
+    operand_free(&y);
+}
+
 int main(void) {
     Err e;
-    threads = omp_get_max_threads();
+    omp_set_num_threads(threads = 2); /* shares of workspace and work that do not depend on the machine */
     if (device_cpu_open(&device, &e)) {
         ok(0, "open: %s", e.text);
         return tap_done();
     }
     test_device();
+    test_nan();
+    test_winograd();
     for (size_t k = 0; k < ARRAY_LEN(types); k++) {
         for (int pass = FORWARD; pass < PASSES; pass++) {
             for (size_t c = 0; c < ARRAY_LEN(convs); c++)
-                test_conv(&convs[c], &types[k], pass, act_of(pass, convs[c].act, c + k));
+                test_conv(&convs[c], &types[k], pass, act_of(pass, convs[c].act, c + k), NULL);
             for (size_t c = 0; c < ARRAY_LEN(linears) && pass < TRANSPOSE; c++)
                 test_linear(&linears[c], &types[k], pass, act_of(pass, linears[c].act, c + k));
         }

@@ -5,7 +5,7 @@
 #include "vector_math.h"
 
 /* One loop per activation, so that the choice is made outside of it. */
-HOT static void act_block(ActFn f, float slope, float *y, const float *x, int64_t n) {
+HOT void act_block(ActFn f, float slope, float *y, const float *x, int64_t n) {
     switch (f) {
 #define X(name, text, saved)                                                          \
     case ACT_##name:                                                                  \

@@ -1,11 +1,12 @@
-/* act.h: the gradient of an activation, for products that have just made its dy: dx = dy f'(s), and while a piece of it
- * is in the cache, its sums over all but the channels, which are the gradient of a bias. */
+/* act.h: activations and their gradients, for products that have just made x or dy: y = f(x); dx = dy f'(s), and while
+ * a piece of it is in the cache, its sums over all but the channels, which are the gradient of a bias. */
 #ifndef MT_CPU_ACT_H
 #define MT_CPU_ACT_H
 
 #include "kernel.h"
 
-/* dx[n] = dy[n] f'(s[n]); dx may be dy. */
+/* y[n] = f(x[n]); y may be x. dx[n] = dy[n] f'(s[n]); dx may be dy. */
+void act_block(ActFn f, float slope, float *y, const float *x, int64_t n);
 void act_dx_block(ActFn f, float slope, float *dx, const float *dy, const float *s, int64_t n);
 
 /* dx = dy f'(s) and, unless its count is 0, db (C) = sums of dx (..., C) before it is rounded to its type. dy may be

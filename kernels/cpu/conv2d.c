@@ -3,6 +3,7 @@
 
 #include "loops.h"
 #include "onednn.h"
+#include "winograd.h"
 
 /* oneDNN's dimensions are in PyTorch's order too; the strides say how a channels-last tensor lies. */
 static dnnl_memory_desc_t image_md(const View *v) {
@@ -42,6 +43,8 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
 }
 
 static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, size_t *workspace, Err *e) {
+    *state = NULL;
+    if (winograd_prepare(args, limit, workspace)) return OK;
     const ConvAttr *c = &args->attr->conv;
     const View *b = prim_view(args, pass, SLOT_B);
     PrimSpec spec = {.pass = pass, .pack_weights = true, .act = c->fused.act, .slope = c->fused.slope,
@@ -102,6 +105,7 @@ int k_cpu_conv_transpose(const KArgs *args, Err *e) {
     return code;
 }
 
-int k_cpu_conv2d(const KArgs *args, Err *e) { return prim_run(args, e); }
-int k_cpu_conv2d_dx(const KArgs *args, Err *e) { return prim_run(args, e); }
-int k_cpu_conv2d_dw(const KArgs *args, Err *e) { return prim_run(args, e); }
+static int run(const KArgs *args, Err *e) { return args->state ? prim_run(args, e) : winograd_run(args, e); }
+int k_cpu_conv2d(const KArgs *args, Err *e) { return run(args, e); }
+int k_cpu_conv2d_dx(const KArgs *args, Err *e) { return run(args, e); }
+int k_cpu_conv2d_dw(const KArgs *args, Err *e) { return run(args, e); }

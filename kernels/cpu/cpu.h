@@ -13,6 +13,7 @@ typedef struct CpuDevice {
     Device base;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
+    int threads;             /* when it was opened: what ops are prepared for */
     double started, seconds; /* the timed section, and the sum of those before it */
     Prepared prepared;
 } CpuDevice;

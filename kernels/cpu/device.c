@@ -68,7 +68,6 @@ static size_t proc_kib(const char *name) {
 }
 
 static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
-    (void)d;
     (void)e;
     const dnnl_version_t *v = dnnl_version();
     memset(info, 0, sizeof *info);
@@ -77,7 +76,7 @@ static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
     snprintf(info->driver, sizeof info->driver, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     info->memory_total = proc_kib("MemTotal");
     info->memory_free = proc_kib("MemAvailable");
-    info->threads = omp_get_max_threads();
+    info->threads = ((CpuDevice *)d)->threads;
     return OK;
 }
 
@@ -182,6 +181,7 @@ int device_cpu_open(Device **out, Err *e) {
     CpuDevice *cpu = calloc(1, sizeof *cpu);
     if (!cpu) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *cpu);
     cpu->base.table = &table;
+    cpu->threads = omp_get_max_threads();
     dnnl_status_t status = dnnl_engine_create(&cpu->engine, dnnl_cpu, 0);
     if (!status) status = dnnl_stream_create(&cpu->stream, cpu->engine, dnnl_stream_in_order);
     if (status) {

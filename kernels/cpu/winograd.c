@@ -1,0 +1,290 @@
+#include "winograd.h"
+
+#include <omp.h>
+#include <string.h>
+
+#include "act.h"
+#include "cpu.h"
+#include "wide.h"
+#include "winograd_tiles.h"
+
+/* Of the pieces of work: strips at most, tiles in a strip at least, and tiles that are in the cache at a time. Floats:
+ * of v, of u and of a at most. v and a are to stay in a cache of 2 MiB, u is read once per block of tiles. */
+enum { STRIPS = 64, STRIP_TILES = 2 * TILE_ROWS, SUM_TILES = 64, V_FLOATS = 131072, U_FLOATS = 524288,
+       A_FLOATS = 131072 };
+
+/* x and y of a convolution, or dy and dx with the filters turned by half a turn. */
+typedef struct Conv {
+    Image x, y;
+    Filters w;
+    int64_t high, wide, tiles; /* of y: per column and row of an image, of all images */
+    int threads;
+} Conv;
+
+static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+/* ---- which ones */
+
+static bool processor_fits(void) {
+#ifdef __x86_64__
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+#else
+    return false;
+#endif
+}
+
+static bool operands_fit(const KArgs *args) {
+    for (int k = 0; k < OP_IN + OP_OUT; k++) {
+        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
+        if (v->count && (v->dtype != DT_F32 || (v->shape.rank == 4 && !v->channels_last))) return false;
+    }
+    return true;
+}
+
+static bool attr_fits(const ConvAttr *c) {
+    for (int k = 0; k < 4; k++)
+        if (c->pad[k] < 0 || c->pad[k] > 2) return false;
+    return c->stride[0] == 1 && c->stride[1] == 1 && c->dilation[0] == 1 && c->dilation[1] == 1 && c->groups == 1;
+}
+
+static const View *weights(const KArgs *args) { return args->kind == OP_conv2d_dw ? &args->out[0] : &args->in[1]; }
+
+static bool op_fits(const KArgs *args) {
+    if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
+    const int64_t *w = weights(args)->shape.dim;
+    return w[2] == 3 && w[3] == 3 && w[0] % PANEL == 0 && w[1] % PANEL == 0 && attr_fits(&args->attr->conv) &&
+           operands_fit(args) && processor_fits();
+}
+
+static Image image(const View *v, int64_t top, int64_t left) {
+    const int64_t *d = v->shape.dim;
+    return (Image){v->data, d[2], d[3], d[1], top, left};
+}
+
+static Conv conv_of(const KArgs *args) {
+    const int32_t *pad = args->attr->conv.pad;
+    bool dx = args->kind == OP_conv2d_dx;
+    const View *x = &args->in[0], *y = args->kind == OP_conv2d_dw ? &args->in[1] : &args->out[0], *w = weights(args);
+    int64_t inputs = w->shape.dim[1];
+    Conv c = {.x = image(x, dx ? 2 - pad[0] : pad[0], dx ? 2 - pad[1] : pad[1]), .y = image(y, 0, 0),
+              .w = {w->data, 9 * inputs, 1, inputs}, .threads = ((CpuDevice *)args->device)->threads};
+    if (dx) c.w = (Filters){w->data ? (float *)w->data + 8 * inputs : NULL, 1, 9 * inputs, -inputs};
+    c.high = up(c.y.h, 2);
+    c.wide = up(c.y.w, 2);
+    c.tiles = y->shape.dim[0] * c.high * c.wide;
+    return c;
+}
+
+/* ---- y and dx */
+
+/* group: outputs whose u are there at a time; strip, block: tiles */
+typedef struct Plan { int64_t group, strip, strips, block; } Plan;
+typedef struct Space { float *u, *parts, *v, *m; int64_t each; } Space; /* each: floats from a thread's v to the next */
+
+static Space space_of(const KArgs *args, const Conv *c, const Plan *p, Room *r) {
+    Space s;
+    s.u = room_take(r, p->group / PANEL * point_floats(c->x.c, PANEL));
+    s.parts = room_take(r, args->out[1].count ? p->strips * c->y.c : 0);
+    int64_t v = point_floats(p->block, c->x.c), m = point_floats(p->block, PANEL);
+    s.each = v + m;
+    s.v = room_take(r, c->threads * s.each);
+    s.m = s.v ? s.v + v : NULL;
+    return s;
+}
+
+/* As many outputs and tiles at a time as `limit` bytes have room for. Given the bytes that this takes, it finds the
+ * same plan again. */
+static bool plan_of(const KArgs *args, const Conv *c, size_t limit, Plan *p, size_t *bytes) {
+    int64_t most = max_i64(STRIP_TILES, V_FLOATS / POINTS / c->x.c);
+    p->strip = up(max_i64(STRIP_TILES, up(c->tiles, STRIPS)), TILE_ROWS) * TILE_ROWS;
+    p->strips = up(c->tiles, p->strip);
+    for (int64_t panels = max_i64(1, U_FLOATS / POINTS / c->x.c / PANEL); panels; panels /= 2) {
+        p->group = min_i64(c->y.c, panels * PANEL);
+        for (int64_t n = up(p->strip, most);; n++) {
+            Room r = {0};
+            p->block = up(up(p->strip, n), TILE_ROWS) * TILE_ROWS;
+            if (p->block < STRIP_TILES) break;
+            space_of(args, c, p, &r);
+            *bytes = r.used;
+            if (r.used <= limit) return true;
+        }
+    }
+    return false;
+}
+
+/* first, channels: the outputs of a group */
+typedef struct Run { const KArgs *args; Conv c; Plan p; Space s; int64_t first, channels; } Run;
+
+/* Pixels side by side: the activation, or its gradient and their part in db. */
+static void activate_pixels(const Run *r, int64_t pixel, int64_t pixels, float *sums) {
+    const ActAttr *act = &r->args->attr->conv.fused;
+    int64_t all = r->c.y.c, step = r->channels == all ? pixels : 1;
+    for (int64_t k = 0; k < pixels; k += step) {
+        int64_t at = (pixel + k) * all + r->first;
+        float *y = r->c.y.at + at;
+        if (r->args->kind == OP_conv2d) act_block(act->act, act->slope, y, y, step * r->channels);
+        else if (act->act)
+            act_dx_block(act->act, act->slope, y, y, (const float *)r->args->in[2].data + at, step * r->channels);
+        if (sums) sum_rows(sums, y, step, r->channels);
+    }
+}
+
+/* All pixels of some tiles, which are complete but for the activation. */
+static void activate_tiles(const Run *r, const Tiles *t, float *sums) {
+    const Image *y = &r->c.y;
+    for (int64_t k = 0, n; k < t->n; k += n) {
+        int64_t tile = t->first + k, j = tile % t->wide, row = tile / t->wide, i = row % t->high;
+        n = min_i64(t->n - k, t->wide - j);
+        int64_t pixels = min_i64(2 * (j + n), y->w) - 2 * j;
+        int64_t pixel = (row / t->high * y->h + 2 * i) * y->w + 2 * j;
+        activate_pixels(r, pixel, pixels, sums);
+        if (2 * i + 1 < y->h) activate_pixels(r, pixel + y->w, pixels, sums);
+    }
+}
+
+static void run_block(const Run *r, const Tiles *t, float *v, float *m, float *sums) {
+    const Conv *c = &r->c;
+    const View *b = &r->args->in[2];
+    const float *bias = r->args->kind == OP_conv2d && b->count ? b->data : NULL;
+    int64_t block = r->p.block, inputs = c->x.c;
+    tiles_patches(&c->x, t, 0, inputs, v, block);
+    for (int64_t o = 0; o < r->channels; o += PANEL) {
+        const float *u = r->s.u + o / PANEL * point_floats(inputs, PANEL);
+        for (int p = 0; p < POINTS; p++)
+            tiles_product(v + p * point_stride(block, inputs), block, t->n, inputs, u + p * point_stride(inputs, PANEL),
+                          m + p * point_stride(block, PANEL));
+        tiles_outputs(&c->y, t, r->first + o, bias ? bias + r->first + o : NULL, m, block);
+    }
+    if (r->args->attr->conv.fused.act || sums) activate_tiles(r, t, sums);
+}
+
+static void run_strip(const Run *r, int64_t strip) {
+    int64_t begin = strip * r->p.strip, end = min_i64(begin + r->p.strip, r->c.tiles);
+    int64_t own = omp_get_thread_num() * r->s.each;
+    float *sums = r->args->out[1].count ? r->s.parts + strip * r->c.y.c + r->first : NULL;
+    if (sums) memset(sums, 0, (size_t)r->channels * sizeof *sums);
+    for (int64_t t = begin; t < end; t += r->p.block) {
+        Tiles tiles = {r->c.high, r->c.wide, t, min_i64(r->p.block, end - t)};
+        run_block(r, &tiles, r->s.v + own, r->s.m + own, sums);
+    }
+}
+
+/* The filters of a panel of outputs and of inputs */
+static void run_filters(const Run *r, int64_t piece) {
+    int64_t inputs = r->c.x.c, panels = inputs / PANEL, o = piece / panels, i = piece % panels;
+    tiles_filters(&r->c.w, r->first + o * PANEL, i * PANEL, PANEL, r->s.u + o * point_floats(inputs, PANEL), inputs);
+}
+
+static void run_group(const Run *r, int threads) {
+    int64_t filters = r->channels / PANEL * (r->c.x.c / PANEL);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < filters; k++) run_filters(r, k);
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < r->p.strips; k++) run_strip(r, k);
+    }
+}
+
+static void run(const KArgs *args, const Conv *c, const Plan *p, int threads) {
+    Room room = {.base = args->workspace};
+    Run r = {.args = args, .c = *c, .p = *p, .s = space_of(args, c, p, &room)};
+    for (; r.first < c->y.c; r.first += p->group) {
+        r.channels = min_i64(p->group, c->y.c - r.first);
+        run_group(&r, threads);
+    }
+    if (args->out[1].count) sum_parts(&args->out[1], r.s.parts, p->strips);
+}
+
+/* ---- dw: rectangles of dw, (outputs, inputs) */
+
+typedef struct Split { int64_t outputs, inputs; } Split;
+typedef struct Sums { float *v, *e, *a, *b; int64_t each; } Sums;
+
+static Sums sums_of(const Conv *c, const Split *s, Room *r) {
+    int64_t v = point_floats(SUM_TILES, s->inputs), e = point_floats(SUM_TILES, s->outputs);
+    int64_t a = point_floats(s->outputs, s->inputs);
+    Sums at = {.each = v + e + a + s->outputs};
+    at.v = room_take(r, c->threads * at.each);
+    if (!at.v) return at;
+    at.e = at.v + v;
+    at.a = at.e + e;
+    at.b = at.a + a;
+    return at;
+}
+
+/* A piece of work for every thread at least, within the cache and the limit: halved until that is so. */
+static bool split_of(const Conv *c, size_t limit, Split *s, size_t *bytes) {
+    *s = (Split){c->y.c, c->x.c};
+    for (;;) {
+        Room r = {0};
+        sums_of(c, s, &r);
+        *bytes = r.used;
+        bool shared = up(c->y.c, s->outputs) * up(c->x.c, s->inputs) >= c->threads;
+        if (shared && r.used <= limit && s->outputs * s->inputs <= A_FLOATS / POINTS) return true;
+        int64_t *larger = s->outputs >= s->inputs ? &s->outputs : &s->inputs;
+        if (*larger == PANEL) return false;
+        *larger = up(*larger / 2, PANEL) * PANEL;
+    }
+}
+
+static void run_split(const KArgs *args, const Conv *c, const Split *s, const Sums *at, int64_t piece) {
+    int64_t across = up(c->x.c, s->inputs), o = piece / across * s->outputs, i = piece % across * s->inputs;
+    int64_t outputs = min_i64(s->outputs, c->y.c - o), inputs = min_i64(s->inputs, c->x.c - i);
+    int64_t own = omp_get_thread_num() * at->each;
+    float *v = at->v + own, *e = at->e + own, *a = at->a + own, *b = at->b + own;
+    float *db = i || !args->out[1].count ? NULL : (float *)args->out[1].data + o;
+    memset(a, 0, (size_t)point_floats(outputs, inputs) * sizeof *a);
+    if (db) memset(db, 0, (size_t)outputs * sizeof *db);
+    for (int64_t t = 0; t < c->tiles; t += SUM_TILES) {
+        Tiles tiles = {c->high, c->wide, t, min_i64(SUM_TILES, c->tiles - t)};
+        if (db) memset(b, 0, (size_t)outputs * sizeof *b);
+        tiles_patches(&c->x, &tiles, i, inputs, v, SUM_TILES);
+        tiles_gradients(&c->y, &tiles, o, outputs, e, SUM_TILES, db ? b : NULL);
+        for (int p = 0; p < POINTS; p++)
+            tiles_product_add(e + p * point_stride(SUM_TILES, outputs), outputs,
+                              v + p * point_stride(SUM_TILES, inputs), inputs, SUM_TILES, tiles.n,
+                              a + p * point_stride(outputs, inputs));
+        if (db) sum_rows(db, b, 1, outputs);
+    }
+    tiles_filter_gradients(&c->w, o, outputs, i, inputs, a);
+}
+
+static void run_dw(const KArgs *args, const Conv *c, const Split *s, int threads) {
+    Room room = {.base = args->workspace};
+    Sums at = sums_of(c, s, &room);
+    int64_t pieces = up(c->y.c, s->outputs) * up(c->x.c, s->inputs);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t k = 0; k < pieces; k++) run_split(args, c, s, &at, k);
+}
+
+/* ---- the op */
+
+/* Below these many tiles the filters' transforms take what the products save: from 16 to 64 tiles oneDNN's y is faster
+ * by up to a third. dw has a transform of filters only at its end. */
+enum { FEW_TILES = 64, FEW_TILES_DW = 28 };
+
+bool winograd_prepare(const KArgs *args, size_t limit, size_t *bytes) {
+    Plan plan;
+    Split split;
+    if (!op_fits(args)) return false;
+    Conv c = conv_of(args);
+    bool dw = args->kind == OP_conv2d_dw;
+    if (c.tiles < (dw ? FEW_TILES_DW : FEW_TILES)) return false;
+    return dw ? split_of(&c, limit, &split, bytes) : plan_of(args, &c, limit, &plan, bytes);
+}
+
+int winograd_run(const KArgs *args, Err *e) {
+    Plan plan;
+    Split split;
+    size_t bytes = 0;
+    Conv c = conv_of(args);
+    bool dw = args->kind == OP_conv2d_dw;
+    if (!(dw ? split_of(&c, args->workspace_bytes, &split, &bytes)
+             : plan_of(args, &c, args->workspace_bytes, &plan, &bytes)))
+        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", bytes, args->workspace_bytes);
+    int threads = c.threads < omp_get_max_threads() ? c.threads : omp_get_max_threads();
+    if (dw) run_dw(args, &c, &split, threads);
+    else run(args, &c, &plan, threads);
+    return OK;
+}
