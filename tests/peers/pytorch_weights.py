@@ -30,7 +30,8 @@ def write(path, tensors):
     header, data = {}, b""
     for name, t in tensors.items():
         raw = bytes(t.contiguous().reshape(-1).view(torch.uint8).tolist())
-        header[name] = {"dtype": names[t.dtype], "shape": list(t.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        offsets = [len(data), len(data) + len(raw)]
+        header[name] = {"dtype": names[t.dtype], "shape": list(t.shape), "data_offsets": offsets}
         data += raw
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
