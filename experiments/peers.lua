@@ -1,7 +1,7 @@
 -- The networks that are also measured in PyTorch: experiments/peers/pytorch.py --like peers.csv runs these rows there,
 -- and memtide compare peers.csv pytorch.csv sets the two side by side.
 local mt = require "memtide"
-local nn = mt.nn
+local nn, models = mt.nn, mt.models
 
 local function ConvNet(width)
   return nn.Sequential{nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, 2 * width, 3), nn.ReLU(),
@@ -26,15 +26,27 @@ local MnistCNN = nn.Sequential{nn.Conv2d(1, 16, 3, {padding = 1}), nn.ReLU(), nn
   nn.Linear(16 * 14 * 14, 10)}
 local MLP = nn.Sequential{nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)}
 
-local function case(name, model, batch, input, classes)
-  return {case = name, model_name = name, model = model, batch = batch, input = input, classes = classes}
+-- data: of mt.data.random
+local function case(name, model, batch, data)
+  data.count, data.seed = 50000, 1
+  return {case = name, model_name = name, model = model, batch = batch, data = mt.data.random(data)}
 end
+local function images(size, classes) return {shape = size, classes = classes} end
+
 return mt.experiment{
   name = "peers", loss = nn.CrossEntropyLoss(), optimizer = mt.optim.Adam{lr = 1e-3}, steps = 50, warmup = 10,
+  drop_last = true,
   cases = {
-    case("simple_convnet", ConvNet(64), 64, {3, 32, 32}, 10), case("smaller_convnet", ConvNet(32), 64, {3, 32, 32}, 10),
-    case("mnist_cnn", MnistCNN, 64, {1, 28, 28}, 10), case("mlp", MLP, 256, {784}, 10),
-    case("vgg16", VGG16, 64, {3, 224, 224}, 1000),
+    case("simple_convnet", ConvNet(64), 64, images({3, 32, 32}, 10)),
+    case("smaller_convnet", ConvNet(32), 64, images({3, 32, 32}, 10)),
+    case("mnist_cnn", MnistCNN, 64, images({1, 28, 28}, 10)),
+    case("mlp", MLP, 256, images({784}, 10)),
+    case("vgg16", VGG16, 64, images({3, 224, 224}, 1000)),
+    case("resnet18", models.ResNet18(), 16, images({3, 64, 64}, 1000)),
+    case("lstm", models.TextClassifier{vocab_size = 1000, embedding_dim = 256, hidden_size = 256, num_layers = 2}, 32,
+      {shape = {64}, tokens = 1000, classes = 2}),
+    case("gpt", models.GPT{block_size = 128, vocab_size = 512, n_layer = 4, n_head = 4, n_embd = 128}, 8,
+      {shape = {128}, tokens = 512, classes = 512, target = {128}}),
   },
   sweep = {{"precision", {"fp32", "tf32", "amp_fp16", "amp_bf16", "bf16"}}},
 }

@@ -1,7 +1,8 @@
 """The networks of experiments/peers.lua in PyTorch, by their name in the column "model"."""
 from collections import namedtuple
 
-Network = namedtuple("Network", "build input classes")  # build(torch.nn); shape of one sample
+# build(torch.nn); shape of one sample; tokens: samples are indices below it; labels of a sample
+Network = namedtuple("Network", "build input classes tokens labels", defaults=(None, 1))
 
 
 def convnet(nn, width):
@@ -30,10 +31,107 @@ def vgg16(nn):
                          nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, 1000))
 
 
+def resnet18(nn):
+    def convolution(before, channels, kernel, stride):
+        return nn.Conv2d(before, channels, kernel, stride, kernel // 2, bias=False)
+
+    class Block(nn.Module):
+        def __init__(self, before, channels, stride):
+            super().__init__()
+            self.conv1, self.bn1 = convolution(before, channels, 3, stride), nn.BatchNorm2d(channels)
+            self.conv2, self.bn2 = convolution(channels, channels, 3, 1), nn.BatchNorm2d(channels)
+            self.relu, self.downsample = nn.ReLU(inplace=True), None
+            if stride > 1 or before != channels:
+                self.downsample = nn.Sequential(convolution(before, channels, 1, stride), nn.BatchNorm2d(channels))
+
+        def forward(self, x):
+            shortcut = x if self.downsample is None else self.downsample(x)
+            y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+            y += shortcut
+            return self.relu(y)
+
+    class ResNet18(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.bn1, self.relu = convolution(3, 64, 7, 2), nn.BatchNorm2d(64), nn.ReLU(inplace=True)
+            self.maxpool, self.avgpool = nn.MaxPool2d(3, 2, 1), nn.AdaptiveAvgPool2d(1)
+            for i, (a, b) in enumerate(((64, 64), (64, 128), (128, 256), (256, 512)), 1):
+                setattr(self, f"layer{i}", nn.Sequential(Block(a, b, 1 + (a != b)), Block(b, b, 1)))
+            self.fc = nn.Linear(512, 1000)
+
+        def forward(self, x):
+            x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+            x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+            return self.fc(self.avgpool(x).flatten(1))
+    return ResNet18()
+
+
+def lstm(nn):
+    class TextClassifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.fc = nn.Embedding(1000, 256), nn.Linear(256, 2)
+            self.lstm = nn.LSTM(256, 256, num_layers=2, batch_first=True)
+
+        def forward(self, x):
+            return self.fc(self.lstm(self.embedding(x))[0][:, -1])
+    return TextClassifier()
+
+
+def gpt(nn, channels=128, heads=4, steps=128, vocabulary=512, layers=4):
+    import torch  # what torch.nn does not have
+    fused = getattr(nn.functional, "scaled_dot_product_attention", None)
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.c_attn, self.c_proj = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+            self.register_buffer("later", torch.ones(steps, steps, dtype=torch.bool).triu(1), persistent=False)
+
+        def forward(self, x):
+            q, k, v = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in self.c_attn(x).split(channels, 2))
+            if fused:
+                y = fused(q, k, v, is_causal=True)
+            else:
+                scores = (q @ k.transpose(2, 3)) * (channels // heads) ** -0.5
+                y = scores.masked_fill(self.later, -torch.inf).softmax(3) @ v
+            return self.c_proj(y.transpose(1, 2).flatten(2))
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(channels), Attention(), nn.LayerNorm(channels)
+            self.mlp = nn.ModuleDict({"c_fc": nn.Linear(channels, 4 * channels), "gelu": nn.GELU(),
+                                      "c_proj": nn.Linear(4 * channels, channels)})
+
+        def forward(self, x):
+            x = x + self.attn(self.ln_1(x))
+            return x + self.mlp.c_proj(self.mlp.gelu(self.mlp.c_fc(self.ln_2(x))))
+
+    class GPT(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.transformer = nn.ModuleDict({
+                "wte": nn.Embedding(vocabulary, channels), "wpe": nn.Embedding(steps, channels),
+                "h": nn.ModuleList(Block() for _ in range(layers)), "ln_f": nn.LayerNorm(channels)})
+            self.lm_head = nn.Linear(channels, vocabulary, bias=False)
+            self.lm_head.weight = self.transformer.wte.weight
+
+        def forward(self, tokens):
+            x = self.transformer.wte(tokens) + self.transformer.wpe.weight
+            for block in self.transformer.h:
+                x = block(x)
+            return self.lm_head(self.transformer.ln_f(x)).flatten(0, 1)
+    return GPT()
+
+
 NETWORKS = {
     "simple_convnet": Network(lambda nn: convnet(nn, 64), (3, 32, 32), 10),
     "smaller_convnet": Network(lambda nn: convnet(nn, 32), (3, 32, 32), 10),
     "mnist_cnn": Network(mnist_cnn, (1, 28, 28), 10),
     "mlp": Network(mlp, (784,), 10),
     "vgg16": Network(vgg16, (3, 224, 224), 1000),
+    "resnet18": Network(resnet18, (3, 64, 64), 1000),
+    "lstm": Network(lstm, (64,), 2, 1000),
+    "gpt": Network(gpt, (128,), 512, 512, 128),
 }

@@ -181,6 +181,25 @@ def cpu_peak(torch, step, alive):
     return alive + peak
 
 
+def draw_batch(torch, network, cell):
+    shape = (int(cell["batch"]), *network.input)
+    x = torch.randint(0, network.tokens, shape) if network.tokens else torch.randn(shape)
+    return x, torch.randint(0, network.classes, (shape[0] * network.labels,))
+
+
+def read_start(model, network, cell):
+    """Weights and batches that start.lua has written."""
+    import torch
+    from weights import read, read_array
+    loaded = model.load_state_dict(read(f"{cell['start']}/weights"), strict=False)
+    if loaded.unexpected_keys or set(loaded.missing_keys) - {"lm_head.weight"}:  # tied to the embedding
+        raise ValueError(f"other weights: {loaded}")
+    for i in range(1, 1 + cell["batches"]):
+        x = read_array(f"{cell['start']}/x{i}", torch.float32).reshape(int(cell["batch"]), *network.input)
+        y = read_array(f"{cell['start']}/y{i}", torch.int32).long()
+        yield x.long() if network.tokens else x, y
+
+
 def set_up(torch, cell, engine):
     device, precision = torch.device(cell["device"]), PRECISIONS[cell["precision"]]
     torch.manual_seed(1)
@@ -189,11 +208,11 @@ def set_up(torch, cell, engine):
     network = NETWORKS[cell["network"]]
     weights = getattr(torch, precision.weights or "float32")
     image = torch.channels_last if len(network.input) == 3 else torch.contiguous_format
-    model = network.build(torch.nn).to(device, weights).to(memory_format=image)
-    batch = int(cell["batch"])
-    x = torch.randn(batch, *network.input, device=device).to(weights).contiguous(memory_format=image)
-    y = torch.randint(0, network.classes, (batch,), device=device)
-    return device, model, x, y
+    model = network.build(torch.nn)
+    batches = list(read_start(model, network, cell)) if "start" in cell else [draw_batch(torch, network, cell)]
+    batches = [(x.to(device) if network.tokens else x.to(device, weights).contiguous(memory_format=image), y.to(device))
+               for x, y in batches]
+    return device, model.to(device, weights).to(memory_format=image), batches
 
 
 def measure_cuda(torch, step, steps, engine):
@@ -236,13 +255,15 @@ def measure(cell, steps, warmup):
     engine = ENGINES[cell["engine"]]
     if cell["device"] != "cpu" and not torch.cuda.is_available():
         raise Unsupported(f"PyTorch {torch.__version__} finds no CUDA device")
-    device, model, x, y = set_up(torch, cell, engine)
+    device, model, batches = set_up(torch, cell, engine)
     if engine.graph and device.type == "cpu":
         raise Unsupported("CUDA graphs on the CPU")
     run, optimizer = make_step(torch, cell, model, engine, device)
+    losses = [run(*batch).item() for batch in batches]
+    x, y = batches.pop(0)
+    batches.clear()
     step = lambda: run(x, y)
-    first = step().item()
-    for _ in range(max(warmup - 1, 0)):
+    for _ in range(max(warmup - len(losses), 0)):
         step()
     if engine.graph:
         step = captured(torch, step)
@@ -254,7 +275,7 @@ def measure(cell, steps, warmup):
         "steps": steps, "step_ms": f"{median:.6g}", "step_ms_min": f"{min(times):.6g}",
         "step_ms_p90": f"{quantile(times, 0.9):.6g}", "seed": 1,
         "samples_per_s": f"{int(cell['batch']) * int(cell['accumulate']) / median * 1e3:.6g}",
-        "loss_first": first, "loss_last": last, "version": f"torch {torch.__version__}",
+        "loss_first": losses[0], "loss_last": last, "losses": losses, "version": f"torch {torch.__version__}",
     })
     return found
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The article's step in PyTorch on the CPU, beside memtide in the same run: `make bench`.
+"""Steps of known networks in PyTorch on the CPU, beside memtide in the same run: `make bench`.
 
-Both sides: the same network, batch, optimizer, number of threads, nonzero data. PyTorch in channels_last; bf16 by
-torch.autocast. Rounds alternate between the two, each in a process of its own; the medians of the rounds' medians and
-their ratio are printed. Peak tensor bytes of PyTorch: its profiler's memory events on top of what was alive before the
-step.
+Both sides: the rows of experiments/peers.lua, the same optimizer and number of threads. PyTorch in channels_last; bf16
+by torch.autocast. First both train from the same weights on the same batches, and their losses are compared. Then
+rounds alternate between the two, each in a process of its own; the medians of the rounds' medians and their ratio are
+printed. Peak tensor bytes of PyTorch: its profiler's memory events on top of what was alive before the step.
 """
 import argparse
 import csv
+import itertools
 import json
 import os
 import statistics
@@ -16,58 +17,76 @@ import sys
 import tempfile
 
 from pytorch import DEFAULTS
+from rows import KEYS
 
-SETTINGS = [(64, "fp32"), (64, "amp_bf16")]
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+NETWORKS = "simple_convnet,resnet18,lstm,gpt"
+# How far losses may be apart, relative: of the first step, and of the later ones, in which Adam, whose updates have the
+# size of the learning rate where a gradient is all but 0, too, has made much of little.
+PRECISIONS = {"fp32": (1e-5, 0.01), "amp_bf16": (0.01, 0.05)}
+WARMUP = 3  # steps, which are also those whose losses are compared
 
 
-def memtide(program, batch, precision, steps, folder):
+def run(command):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+
+
+def memtide(program, case, precision, steps, folder):
+    """A row of the results."""
     out = os.path.join(folder, "memtide.csv")
     if os.path.exists(out):
         os.remove(out)
-    subprocess.run([program, "run", "experiments/batch_by_precision.lua", "--quiet", "--csv", out,
-                    "--set", f"batch={batch}", "--set", f"precision={precision}", "--set", "accumulate=1",
-                    "--steps", str(steps)],
-                   check=True, stdout=subprocess.DEVNULL)
+    run([program, "run", "experiments/peers.lua", "--quiet", "--csv", out, "--case", case,
+         "--set", f"precision={precision}", "--set", f"warmup={WARMUP}", "--steps", str(steps)])
     with open(out, newline="") as f:
         row = next(csv.DictReader(f))
     if row["status"] != "ok" or row["peak_bytes"] != row["predicted_peak_bytes"]:
         sys.exit(f"memtide: {row['status']} {row['reason']}")
-    return {"step_ms": float(row["step_ms"]), "peak_bytes": int(row["peak_bytes"]), "version": row["version"]}
+    return row
 
 
-def pytorch(python, batch, precision, steps):
-    cell = {**DEFAULTS, "device": "cpu", "network": "simple_convnet", "batch": str(batch), "precision": precision,
-            "engine": "eager"}
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch.py")
-    out = subprocess.run([python, script, "--one", json.dumps(cell), "--steps", str(steps), "--warmup", "3"],
-                         check=True, capture_output=True, text=True).stdout
-    row = json.loads(out.splitlines()[-1])
-    if row["status"] != "ok":
-        sys.exit(f"PyTorch: {row['status']} {row['reason']}")
-    return {"step_ms": float(row["step_ms"]), "peak_bytes": row["peak_bytes"], "version": row["version"]}
+def pytorch(python, row, steps, folder):
+    cell = {**DEFAULTS, **{name: row[name] for name in KEYS}, "network": row["model"], "engine": "eager",
+            "start": folder, "batches": WARMUP}
+    found = json.loads(run([python, os.path.join(FOLDER, "pytorch.py"), "--one", json.dumps(cell),
+                            "--steps", str(steps), "--warmup", str(WARMUP)])[-1])
+    if found["status"] != "ok":
+        sys.exit(f"PyTorch: {found['status']} {found['reason']}")
+    return found
+
+
+def compare(args, case, precision, folder):
+    losses = run([args.memtide, os.path.join(FOLDER, "start.lua"), case, precision, str(WARMUP), folder])
+    ours, theirs = [], []
+    for _ in range(args.rounds):
+        ours.append(memtide(args.memtide, case, precision, args.steps, folder))
+        theirs.append(pytorch(args.python, ours[0], args.steps, folder))
+    first, *later = (abs(float(a) / b - 1) for a, b in zip(losses, theirs[0]["losses"]))
+    within, later_within = PRECISIONS[precision]
+    if first > within or max(later) > later_within or losses[0] != f"{float(ours[0]['loss_first']):.9g}":
+        sys.exit(f"{case} {precision}: other losses: {losses}, {ours[0]['loss_first']}, {theirs[0]['losses']}")
+    a, b = (statistics.median(float(row["step_ms"]) for row in side) for side in (ours, theirs))
+    p, q = int(ours[0]["peak_bytes"]), theirs[0]["peak_bytes"]
+    return (f"{case},{ours[0]['batch']},{precision},{args.threads},{a:.2f},{b:.2f},{a / b:.3f},{p},{q},{p / q:.3f},"
+            f"{first:.1e},{max(later):.1e},{os.getloadavg()[0]:.1f},{theirs[0]['version']}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--memtide", default="build/memtide")
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has torch")
+    parser.add_argument("--networks", default=NETWORKS)
+    parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    print("batch,precision,threads,memtide_step_ms,pytorch_step_ms,time_ratio,"
-          "memtide_peak_bytes,pytorch_peak_bytes,peak_ratio,pytorch")
+    print("network,batch,precision,threads,memtide_step_ms,pytorch_step_ms,time_ratio,"
+          "memtide_peak_bytes,pytorch_peak_bytes,peak_ratio,loss_apart,later_losses_apart,load,pytorch")
     with tempfile.TemporaryDirectory() as folder:
-        for batch, precision in SETTINGS:
-            ours, theirs = [], []
-            for _ in range(args.rounds):
-                ours.append(memtide(args.memtide, batch, precision, args.steps, folder))
-                theirs.append(pytorch(args.python, batch, precision, args.steps))
-            a, b = (statistics.median(r["step_ms"] for r in side) for side in (ours, theirs))
-            p, q = ours[0]["peak_bytes"], theirs[0]["peak_bytes"]
-            print(f"{batch},{precision},{args.threads},{a:.2f},{b:.2f},{a / b:.3f},"
-                  f"{p},{q},{p / q:.3f},{theirs[0]['version']}", flush=True)
+        for case, precision in itertools.product(args.networks.split(","), args.precisions.split(",")):
+            print(compare(args, case, precision, folder), flush=True)
 
 
 if __name__ == "__main__":

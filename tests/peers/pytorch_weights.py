@@ -1,28 +1,17 @@
 """The network of tests/lua/t_weights.lua in PyTorch: loads FOLDER/weights with load_state_dict, and writes weights of
-its own in several types; the outputs of each in evaluation mode go into text files. The format is written and read
+its own in several types; the outputs of each in evaluation mode go into text files. The format is written
 here, so that it takes no package but torch."""
 import json
 import math
+import os
 import struct
 import sys
 
 import torch
 from torch import nn
 
-TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64,
-         "I64": torch.int64}
-
-
-def read(path):
-    with open(path, "rb") as f:
-        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-        data = bytearray(f.read())
-    tensors = {}
-    for name, t in header.items():
-        if name != "__metadata__":
-            begin, end = t["data_offsets"]
-            tensors[name] = torch.frombuffer(data[begin:end], dtype=TYPES[t["dtype"]]).reshape(t["shape"])
-    return tensors
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../experiments/peers"))
+from weights import TYPES, read
 
 
 def write(path, tensors):
