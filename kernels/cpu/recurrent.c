@@ -4,27 +4,42 @@
  * put what it saves (RNN: its output), and the gradients of w and x follow once the walk back has made those of all
  * sums. A walk takes slices of the batch, each through all steps on one thread, so that threads wait for each other
  * once per op and not once per step; where w_hh is too large for a core's own cache, there is one slice and its
- * products are threaded. */
+ * products are threaded.
+ *
+ * Operands are fp32, 16-bit ones by copies. Where the processor multiplies bf16 and w_hh is large enough to gain by it,
+ * bf16 operands stay as they are: products take them as they lie, h as the y of the step before. The sums from the
+ * input are then made step by step beside those from h, and a sample's row passes through `lines` in fp32. */
+#include <omp.h>
+
 #include "cpu.h"
+#include "narrow.h"
 #include "rnn.h"
 #include "vector_math.h"
 #include "wide.h"
 
-enum { SLICE = 16 /* samples */, CACHED = 256 << 10 /* elements of w_hh */, COLUMNS = 64 };
+enum { SLICE = 16 /* samples */, CACHED = 256 << 10, WORTH = 16 << 10 /* elements of w_hh */, COLUMNS = 128 };
 
 typedef struct Walk {
     RnnPath p;
-    float *x, *y, *saved;   /* (rows, inputs), (rows, units), (rows, info.saved units) */
-    float *w_ih, *w_hh;
+    bool narrow;            /* bf16 operands as they are */
+    View x, y, saved;       /* (rows, inputs), (rows, units), (rows, info.saved units) or absent */
+    View w_ih, w_hh;
     float *zero;            /* (gates) */
     float *h, *c;           /* (samples, units): state, or its gradient */
     float *sums;            /* forward: (samples, gates), from h */
+    float *lines;           /* narrow: forward (samples, a row of what is kept), back (slices, scratch of a sample) */
+    void *packed_ih, *packed_hh;
     const float *b_ih, *b_hh; /* (gates) */
-    float *dy, *slopes;     /* back: slopes (rows, info.slopes units), gradients of the sums */
+    View dy, slopes;        /* back: slopes (rows, info.slopes units), gradients of the sums */
 } Walk;
 
+static bool is_narrow(const KArgs *a, const View *w_hh) {
+    const View *x = a->kind == OP_rnn ? &a->in[0] : &a->in[1];
+    return x->dtype == DT_BF16 && w_hh->dtype == DT_BF16 && w_hh->count >= WORTH && narrow_fits();
+}
+
 static Walk walk_of(const KArgs *a, const View *x, const View *y) {
-    return (Walk){.p = rnn_path(a, x, y), .x = x->data, .y = y->data};
+    return (Walk){.p = rnn_path(a, x, y), .x = *x, .y = *y, .narrow = x->dtype != DT_F32};
 }
 
 /* State before the first step, and gradients of that behind the last one. */
@@ -39,10 +54,24 @@ static void take_state(Walk *w, Room *r) {
     if (w->p.mode == RNN_LSTM) memset(w->c, 0, (size_t)lines * sizeof(float));
 }
 
+/* Element `i` of a view. */
+static void *place(const View *v, int64_t i) { return (char *)v->data + (size_t)i * dtype_size(v->dtype); }
+
+static float *floats(const View *v) { return v->data; }
+
+/* Fp32 numbers that stand for a bias, or zeros. */
+static const float *bias_of(const Walk *w, const View *b, Room *r) {
+    if (!b->count) return w->zero;
+    float *copy = b->dtype == DT_F32 ? NULL : room_take(r, b->count);
+    return r->base ? block_load(b, 0, b->count, copy) : NULL;
+}
+
+static int64_t slice_size(const Walk *w) { return w->p.gates * w->p.units > CACHED ? w->p.samples : SLICE; }
+
 typedef int SliceFn(const Walk *w, int64_t begin, int64_t end);
 
 static int slices_run(const Walk *w, SliceFn *slice) {
-    int64_t size = w->p.gates * w->p.units > CACHED ? w->p.samples : SLICE;
+    int64_t size = slice_size(w);
     int status = 0;
 #pragma omp parallel for schedule(static) reduction(| : status) if (w->p.samples > size)
     for (int64_t n = 0; n < w->p.samples; n += size) status |= slice(w, n, min_i64(n + size, w->p.samples));
@@ -97,37 +126,113 @@ HOT static void gru_row(const Walk *w, float *saved, const float *s, float *h, f
     }
 }
 
+/* What a row of the walk leaves for the gradient: `saved`, of RNN y. */
+static int64_t kept_width(const Walk *w) { return max_i64(w->p.info.saved, 1) * w->p.units; }
+static const View *kept_in(const Walk *w) { return w->p.info.saved ? &w->saved : &w->y; }
+
+static void forward_sample(const Walk *w, int64_t n, int64_t k) {
+    int64_t row = rnn_row(&w->p, n, k), units = w->p.units, width = kept_width(w);
+    float *h = w->h + n * units, *y = w->narrow ? h : floats(&w->y) + row * units;
+    float *line = w->narrow ? w->lines + n * width : floats(kept_in(w)) + row * width;
+    const float *s = w->sums + n * w->p.gates;
+    if (w->p.mode == RNN_LSTM) lstm_row(w, line, s, h, w->c + n * units, y);
+    else if (w->p.mode == RNN_GRU) gru_row(w, line, s, h, y);
+    else plain_row(w, line, s, h);
+    if (!w->narrow) return;
+    if (w->saved.count) block_store(&w->saved, row * width, width, line);
+    block_store(&w->y, row * units, units, h);
+}
+
+/* Products of one step, over a slice: the sums from the input, and those from the y of the step before. */
+static NarrowShape input_shape(const Walk *w, int64_t samples) {
+    return (NarrowShape){.m = samples, .n = w->p.gates, .k = w->p.inputs, .a_stride = w->p.sample * w->p.inputs,
+                         .b_stride = w->p.inputs, .b_turned = true, .c_stride = kept_width(w), .to = DT_F32};
+}
+
+static NarrowShape hidden_shape(const Walk *w, int64_t samples) {
+    return (NarrowShape){.m = samples, .n = w->p.gates, .k = w->p.units, .a_stride = w->p.sample * w->p.units,
+                         .b_stride = w->p.units, .b_turned = true, .c_stride = w->p.gates, .to = DT_F32};
+}
+
+typedef struct Products { Narrow from_input, from_hidden; } Products;
+
+static int products_open(const Walk *w, int64_t samples, Products *p) {
+    const NarrowShape input = input_shape(w, samples), hidden = hidden_shape(w, samples);
+    memset(p, 0, sizeof *p);
+    int status = w->narrow ? narrow_open(&p->from_input, &input, true) : 0;
+    return w->narrow && !status ? narrow_open(&p->from_hidden, &hidden, true) : status;
+}
+
+static int forward_sums(const Walk *w, Products *p, int64_t begin, int64_t end, int64_t k) {
+    float *sums = w->sums + begin * w->p.gates;
+    if (!w->narrow)
+        return k ? product(end - begin, w->p.gates, w->p.units, 1.0f, matrix(w->h + begin * w->p.units, w->p.units),
+                           turned(floats(&w->w_hh), w->p.units), false, matrix(sums, w->p.gates)) : 0;
+    int status = narrow_run(&p->from_input, place(&w->x, rnn_row(&w->p, begin, k) * w->p.inputs), w->packed_ih,
+                            w->lines + begin * kept_width(w));
+    if (status || !k) return status;
+    return narrow_run(&p->from_hidden, place(&w->y, rnn_row(&w->p, begin, k - 1) * w->p.units), w->packed_hh, sums);
+}
+
 static int forward_slice(const Walk *w, int64_t begin, int64_t end) {
-    int64_t units = w->p.units, gates = w->p.gates;
-    Matrix h = matrix(w->h + begin * units, units), sums = matrix(w->sums + begin * gates, gates);
-    int status = 0;
-    memset(sums.at, 0, (size_t)((end - begin) * gates) * sizeof(float));
+    Products p;
+    int status = products_open(w, end - begin, &p);
+    memset(w->sums + begin * w->p.gates, 0, (size_t)((end - begin) * w->p.gates) * sizeof(float));
     for (int64_t k = 0; k < w->p.steps && !status; k++) {
-        if (k) status = product(end - begin, gates, units, 1.0f, h, turned(w->w_hh, units), false, sums);
-        for (int64_t n = begin; n < end && !status; n++) {
-            int64_t row = rnn_row(&w->p, n, k);
-            float *y = w->y + row * units, *saved = w->saved + row * w->p.info.saved * units;
-            const float *s = w->sums + n * gates;
-            float *state = w->h + n * units;
-            if (w->p.mode == RNN_LSTM) lstm_row(w, saved, s, state, w->c + n * units, y);
-            else if (w->p.mode == RNN_GRU) gru_row(w, saved, s, state, y);
-            else plain_row(w, y, s, state);
-        }
+        status = forward_sums(w, &p, begin, end, k);
+        for (int64_t n = begin; n < end && !status; n++) forward_sample(w, n, k);
     }
+    narrow_close(&p.from_input);
+    narrow_close(&p.from_hidden);
     return status;
 }
 
+/* A place for w (n, k) packed, or (k, n) that is not turned. */
+static void *take_packed(Room *r, int64_t n, int64_t k) {
+    return room_take(r, (int64_t)(narrow_packed(n, k) / sizeof(float)));
+}
+
+/* Packed for slices of their usual size, which take what one thread wants. */
+static int pack(const Walk *w, const NarrowShape *s, const View *from, void *to) {
+    Narrow p;
+    int threads = omp_get_max_threads();
+    if (slice_size(w) < w->p.samples) omp_set_num_threads(1);
+    int status = narrow_open(&p, s, true);
+    if (!status) status = narrow_pack(&p, s, from->data, to);
+    narrow_close(&p);
+    omp_set_num_threads(threads);
+    return status;
+}
+
+static int forward_start(const Walk *w) {
+    if (w->narrow) {
+        int64_t size = min_i64(slice_size(w), w->p.samples);
+        const NarrowShape input = input_shape(w, size), hidden = hidden_shape(w, size);
+        int status = pack(w, &input, &w->w_ih, w->packed_ih);
+        return status ? status : pack(w, &hidden, &w->w_hh, w->packed_hh);
+    }
+    return product(w->p.rows, w->p.gates, w->p.inputs, 1.0f, matrix(floats(&w->x), w->p.inputs),
+                   turned(floats(&w->w_ih), w->p.inputs), false, matrix(floats(kept_in(w)), kept_width(w)));
+}
+
 static Walk forward_open(const KArgs *a, Room *r, KArgs *wide) {
-    wide_enter(a, r, wide);
-    const View *b_ih = &wide->in[3], *b_hh = &wide->in[4], *saved = &wide->out[1];
-    Walk w = walk_of(a, &wide->in[0], &wide->out[0]);
-    w.w_ih = wide->in[1].data;
-    w.w_hh = wide->in[2].data;
-    w.saved = saved->count ? saved->data : room_take(r, w.p.rows * w.p.info.saved * w.p.units);
+    if (is_narrow(a, &a->in[2])) *wide = *a;
+    else wide_enter(a, r, wide);
+    Walk w = walk_of(wide, &wide->in[0], &wide->out[0]);
+    w.w_ih = wide->in[1];
+    w.w_hh = wide->in[2];
+    w.saved = wide->out[1];
+    if (w.narrow) {
+        w.packed_ih = take_packed(r, w.p.gates, w.p.inputs);
+        w.packed_hh = take_packed(r, w.p.gates, w.p.units);
+        w.lines = room_take(r, w.p.samples * kept_width(&w));
+    } else if (!w.saved.count) {
+        w.saved.data = room_take(r, w.p.rows * w.p.info.saved * w.p.units);
+    }
     w.sums = room_take(r, w.p.samples * w.p.gates);
     take_state(&w, r);
-    w.b_ih = b_ih->count ? b_ih->data : w.zero;
-    w.b_hh = b_hh->count ? b_hh->data : w.zero;
+    w.b_ih = bias_of(&w, &wide->in[3], r);
+    w.b_hh = bias_of(&w, &wide->in[4], r);
     return w;
 }
 
@@ -147,11 +252,9 @@ int k_cpu_rnn(const KArgs *a, Err *e) {
     int code = room_check(&needed, a, e);
     if (code) return code;
     Walk w = forward_open(a, &r, &wide);
-    Matrix sums = w.p.info.saved ? matrix(w.saved, w.p.info.saved * w.p.units) : matrix(w.y, w.p.units);
-    int status = product(w.p.rows, w.p.gates, w.p.inputs, 1.0f, matrix(w.x, w.p.inputs), turned(w.w_ih, w.p.inputs),
-                         false, sums);
+    int status = forward_start(&w);
     if (!status) status = slices_run(&w, forward_slice);
-    wide_leave(a, &wide);
+    if (!w.narrow) wide_leave(a, &wide);
     return product_check(status, e);
 }
 
@@ -202,42 +305,78 @@ HOT static void gru_back_row(const Walk *w, const float *saved, const float *y_b
     }
 }
 
-static void back_sample(const Walk *w, int64_t n, int64_t k) {
+/* `n` numbers of `v` as fp32, where they lie or in *scratch, which moves on. */
+static const float *row_load(const View *v, int64_t begin, int64_t n, float **scratch) {
+    float *to = *scratch;
+    *scratch += n;
+    return block_load(v, begin, n, to);
+}
+
+/* What row_load and block_target may need for one sample: saved, c or y of the step before, y, dy, slopes. */
+static int64_t scratch_size(const Walk *w) { return (w->p.info.saved + 3 + w->p.info.slopes) * w->p.units; }
+
+static void back_sample(const Walk *w, int64_t n, int64_t k, float *scratch) {
     int64_t row = rnn_row(&w->p, n, k), u = w->p.units, width = w->p.info.saved * u;
-    const float *y = w->y + row * u, *dy = w->dy + row * u, *saved = w->saved + row * width;
-    float *dh = w->h + n * u, *d = w->slopes + row * w->p.info.slopes * u;
     int64_t before = k ? rnn_row(&w->p, n, k - 1) : 0;
-    if (w->p.mode == RNN_LSTM)
-        lstm_back_row(w, saved, k ? w->saved + before * width + 4 * u : w->zero, dy, dh, w->c + n * u, d);
-    else if (w->p.mode == RNN_GRU) gru_back_row(w, saved, k ? w->y + before * u : w->zero, dy, dh, d);
-    else plain_back_row(w, y, dy, dh, d);
+    const float *dy = row_load(&w->dy, row * u, u, &scratch), *last = w->zero;
+    float *dh = w->h + n * u, *d = block_target(&w->slopes, row * w->p.info.slopes * u, scratch);
+    scratch += w->p.info.slopes * u;
+    if (w->p.mode == RNN_LSTM) {
+        if (k) last = row_load(&w->saved, before * width + 4 * u, u, &scratch);
+        lstm_back_row(w, row_load(&w->saved, row * width, width, &scratch), last, dy, dh, w->c + n * u, d);
+    } else if (w->p.mode == RNN_GRU) {
+        if (k) last = row_load(&w->y, before * u, u, &scratch);
+        gru_back_row(w, row_load(&w->saved, row * width, width, &scratch), last, dy, dh, d);
+    } else {
+        plain_back_row(w, row_load(&w->y, row * u, u, &scratch), dy, dh, d);
+    }
+    block_store(&w->slopes, row * w->p.info.slopes * u, w->p.info.slopes * u, d);
+}
+
+/* dh += d w_hh over a slice */
+static NarrowShape back_shape(const Walk *w, int64_t samples) {
+    return (NarrowShape){.m = samples, .n = w->p.units, .k = w->p.gates, .add = true, .to = DT_F32,
+                         .a_stride = w->p.sample * w->p.info.slopes * w->p.units, .b_stride = w->p.units,
+                         .c_stride = w->p.units};
 }
 
 static int back_slice(const Walk *w, int64_t begin, int64_t end) {
     int64_t units = w->p.units, width = w->p.info.slopes * units;
-    Matrix dh = matrix(w->h + begin * units, units);
-    int status = 0;
+    float *dh = w->h + begin * units, *scratch = w->narrow ? w->lines + begin / slice_size(w) * scratch_size(w) : NULL;
+    const NarrowShape shape = back_shape(w, end - begin);
+    Narrow p;
+    memset(&p, 0, sizeof p);
+    int status = w->narrow ? narrow_open(&p, &shape, true) : 0;
     for (int64_t k = w->p.steps - 1; k >= 0 && !status; k--) {
-        for (int64_t n = begin; n < end; n++) back_sample(w, n, k);
-        Matrix d = matrix(w->slopes + rnn_row(&w->p, begin, k) * width + rnn_hidden(&w->p), w->p.sample * width);
-        if (k) status = product(end - begin, units, w->p.gates, 1.0f, d, matrix(w->w_hh, units), true, dh);
+        for (int64_t n = begin; n < end; n++) back_sample(w, n, k, scratch);
+        void *d = place(&w->slopes, rnn_row(&w->p, begin, k) * width + rnn_hidden(&w->p));
+        if (!k) break;
+        status = w->narrow ? narrow_run(&p, d, w->packed_hh, dh)
+                           : product(end - begin, units, w->p.gates, 1.0f, matrix(d, w->p.sample * width),
+                                     matrix(floats(&w->w_hh), units), true, matrix(dh, units));
     }
+    narrow_close(&p);
     return status;
 }
 
-/* sum[n] = sum over rows of COLUMNS or fewer of their columns */
-HOT static void sum_columns(float *sum, const float *from, int64_t stride, int64_t rows, int64_t n) {
-    double part[COLUMNS] = {0};
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t j = 0; j < n; j++) part[j] += from[r * stride + j];
-    for (int64_t j = 0; j < n; j++) sum[j] = (float)part[j];
+HOT static void add_columns(double *sum, const float *from, int64_t n) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) sum[j] += (double)from[j];
 }
 
-static void sum_rows(const Walk *w, float *sum, int64_t column, int64_t n) {
-    int64_t width = w->p.info.slopes * w->p.units;
+/* db[row + j] = sum over rows of slopes of their column + j, j below n */
+static void sum_columns(const Walk *w, const View *db, int64_t row, int64_t column, int64_t n) {
+    int64_t width = w->p.info.slopes * w->p.units, rows = w->p.rows;
 #pragma omp parallel for schedule(static)
-    for (int64_t j = 0; j < n; j += COLUMNS)
-        sum_columns(sum + j, w->slopes + column + j, width, w->p.rows, min_i64(COLUMNS, n - j));
+    for (int64_t j = 0; j < n; j += COLUMNS) {
+        double part[COLUMNS] = {0};
+        float scratch[COLUMNS];
+        int64_t count = min_i64(COLUMNS, n - j);
+        for (int64_t r = 0; r < rows; r++)
+            add_columns(part, block_load(&w->slopes, r * width + column + j, count, scratch), count);
+        for (int64_t i = 0; i < count; i++) scratch[i] = (float)part[i];
+        block_store(db, row + j, count, scratch);
+    }
 }
 
 /* Runs of columns of slopes that belong to runs of w_ih's rows. */
@@ -250,42 +389,65 @@ static int input_runs(const Walk *w, Run run[2]) {
     return w->p.mode == RNN_GRU ? 2 : 1;
 }
 
-static int input_gradients(const Walk *w, float *dx, float *dw, float *db) {
+/* Gradients of operands: c (m, n) = a b, of matrices that lie as `s` says; of fp32 or bf16 */
+static int gradient(const Walk *w, NarrowShape s, void *a, void *b, const View *c, int64_t at) {
+    s.to = c->dtype;
+    if (w->narrow) return narrow_product(&s, a, b, place(c, at));
+    return product(s.m, s.n, s.k, 1.0f, (Matrix){a, s.a_stride, s.a_turned}, (Matrix){b, s.b_stride, s.b_turned}, s.add,
+                   matrix(place(c, at), s.c_stride));
+}
+
+static int input_gradients(const Walk *w, const View *dx, const View *dw, const View *db) {
     int64_t rows = w->p.rows, width = w->p.info.slopes * w->p.units, in = w->p.inputs;
     Run run[2];
     int runs = input_runs(w, run), status = 0;
     for (int i = 0; i < runs; i++) {
-        float *d = w->slopes + run[i].column;
+        void *d = place(&w->slopes, run[i].column);
         int64_t n = run[i].count, at = run[i].row * in;
-        if (db) sum_rows(w, db + run[i].row, run[i].column, n);
-        if (dw) status |= product(n, in, rows, 1.0f, turned(d, width), matrix(w->x, in), false, matrix(dw + at, in));
-        if (dx) status |= product(rows, in, n, 1.0f, matrix(d, width), matrix(w->w_ih + at, in), i > 0, matrix(dx, in));
+        const NarrowShape to_w = {.m = n, .n = in, .k = rows, .a_stride = width, .a_turned = true, .b_stride = in,
+                                  .c_stride = in};
+        const NarrowShape to_x = {.m = rows, .n = in, .k = n, .a_stride = width, .b_stride = in, .c_stride = in,
+                                  .add = i > 0};
+        if (db->count) sum_columns(w, db, run[i].row, run[i].column, n);
+        if (dw->count) status |= gradient(w, to_w, d, w->x.data, dw, at);
+        if (dx->count) status |= gradient(w, to_x, d, place(&w->w_ih, at), dx, 0);
     }
     return status;
 }
 
 /* Rows of slopes meet the rows of y of one step before. The walk's first step has none: its slopes, which nothing needs
  * any more, become zero, so that every other row has its partner at the same distance. */
-static int hidden_gradients(const Walk *w, float *dw, float *db) {
+static int hidden_gradients(const Walk *w, const View *dw, const View *db, const View *db_ih) {
     int64_t u = w->p.units, width = w->p.info.slopes * u, column = rnn_hidden(&w->p), rows = w->p.rows - w->p.step;
-    if (db) sum_rows(w, db, column, w->p.gates);
-    if (!dw) return 0;
+    bool known = w->p.mode != RNN_GRU && db_ih->dtype == db->dtype && db_ih->count == db->count; /* the same sums */
+    if (known && db->count) memcpy(db->data, db_ih->data, (size_t)db->count * dtype_size(db->dtype));
+    else if (db->count) sum_columns(w, db, 0, column, w->p.gates);
+    if (!dw->count) return 0;
     for (int64_t n = 0; n < w->p.samples; n++)
-        memset(w->slopes + rnn_row(&w->p, n, 0) * width, 0, (size_t)width * sizeof(float));
-    float *d = w->slopes + column + (w->p.reverse ? 0 : w->p.step * width);
-    float *y = w->y + (w->p.reverse ? w->p.step * u : 0);
-    if (rows == 0) memset(dw, 0, (size_t)(w->p.gates * u) * sizeof(float));
-    return rows ? product(w->p.gates, u, rows, 1.0f, turned(d, width), matrix(y, u), false, matrix(dw, u)) : 0;
+        memset(place(&w->slopes, rnn_row(&w->p, n, 0) * width), 0, (size_t)width * dtype_size(w->slopes.dtype));
+    if (rows == 0) memset(dw->data, 0, (size_t)dw->count * dtype_size(dw->dtype));
+    if (rows == 0) return 0;
+    const NarrowShape s = {.m = w->p.gates, .n = u, .k = rows, .a_stride = width, .a_turned = true, .b_stride = u,
+                           .c_stride = u};
+    return gradient(w, s, place(&w->slopes, column + (w->p.reverse ? 0 : w->p.step * width)),
+                    place(&w->y, w->p.reverse ? w->p.step * u : 0), dw, 0);
 }
 
 static Walk back_open(const KArgs *a, Room *r, KArgs *wide) {
-    wide_enter(a, r, wide);
-    Walk w = walk_of(a, &wide->in[1], &wide->in[4]);
-    w.dy = wide->in[0].data;
-    w.w_ih = wide->in[2].data;
-    w.w_hh = wide->in[3].data;
-    w.saved = wide->in[5].data;
-    w.slopes = room_take(r, w.p.rows * w.p.info.slopes * w.p.units);
+    if (is_narrow(a, &a->in[3])) *wide = *a;
+    else wide_enter(a, r, wide);
+    Walk w = walk_of(wide, &wide->in[1], &wide->in[4]);
+    w.dy = wide->in[0];
+    w.w_ih = wide->in[2];
+    w.w_hh = wide->in[3];
+    w.saved = wide->in[5];
+    int64_t slopes = w.p.rows * w.p.info.slopes * w.p.units;
+    w.slopes = (View){.dtype = w.narrow ? DT_BF16 : DT_F32, .count = slopes};
+    w.slopes.data = room_take(r, w.narrow ? (slopes + 1) / 2 : slopes);
+    if (w.narrow) {
+        w.packed_hh = take_packed(r, w.p.units, w.p.gates);
+        w.lines = room_take(r, (w.p.samples + slice_size(&w) - 1) / slice_size(&w) * scratch_size(&w));
+    }
     take_state(&w, r);
     return w;
 }
@@ -306,9 +468,11 @@ int k_cpu_rnn_dx(const KArgs *a, Err *e) {
     int code = room_check(&needed, a, e);
     if (code) return code;
     Walk w = back_open(a, &r, &wide);
-    int status = slices_run(&w, back_slice);
-    if (!status) status = input_gradients(&w, wide.out[0].data, wide.out[1].data, wide.out[3].data);
-    if (!status) status = hidden_gradients(&w, wide.out[2].data, wide.out[4].data);
-    wide_leave(a, &wide);
+    const NarrowShape shape = back_shape(&w, min_i64(slice_size(&w), w.p.samples));
+    int status = w.narrow ? pack(&w, &shape, &w.w_hh, w.packed_hh) : 0;
+    if (!status) status = slices_run(&w, back_slice);
+    if (!status) status = input_gradients(&w, &wide.out[0], &wide.out[1], &wide.out[3]);
+    if (!status) status = hidden_gradients(&w, &wide.out[2], &wide.out[4], &wide.out[3]);
+    if (!w.narrow) wide_leave(a, &wide);
     return product_check(status, e);
 }
