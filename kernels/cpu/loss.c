@@ -2,6 +2,7 @@
 #include "cpu.h"
 #include "loops.h"
 #include "loss.h"
+#include "vector_math.h"
 
 static float slope_scale(const KArgs *a, int64_t count) {
     return loss_slope_scale(&a->attr->loss, a->in[2].data, (double)count);
@@ -15,15 +16,42 @@ static void loss_store(const KArgs *a, double sum, int64_t count) {
 
 typedef struct Softmax { float max, log_sum; } Softmax; /* log softmax(x)_c = x_c - max - log_sum */
 
+/* A row's logits in parts of at most PART: the m from c on. */
+enum { PART = 512 };
+#define EACH_PART(c, m, classes) for (int64_t c = 0, m; m = min_i64(PART, (classes) - c), c < (classes); c += m)
+
+static int64_t classes_of(const KArgs *a) { return a->in[0].shape.dim[1]; }
+
 static float logit(const KArgs *a, int64_t n, int64_t c) {
-    return dtype_load(a->in[0].dtype, a->in[0].data, (size_t)(n * a->in[0].shape.dim[1] + c));
+    return dtype_load(a->in[0].dtype, a->in[0].data, (size_t)(n * classes_of(a) + c));
+}
+
+HOT static float part_max(float most, const float *x, int64_t n) {
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 0; i < n; i++) most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+HOT static float part_exp_sum(const float *x, float most, int64_t n) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += expf(x[i] - most);
+    return sum;
+}
+
+/* d = scale (softmax(x) - even) */
+HOT static void part_slopes(float *d, const float *x, Softmax s, float scale, float even, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) d[i] = scale * (expf(x[i] - s.max - s.log_sum) - even);
 }
 
 static Softmax softmax_row(const KArgs *a, int64_t n) {
+    int64_t classes = classes_of(a), row = n * classes;
+    float from[PART];
     Softmax s = {-INFINITY, 0};
     double sum = 0;
-    for (int64_t c = 0; c < a->in[0].shape.dim[1]; c++) s.max = fmaxf(s.max, logit(a, n, c));
-    for (int64_t c = 0; c < a->in[0].shape.dim[1]; c++) sum += expf(logit(a, n, c) - s.max);
+    EACH_PART(c, m, classes) s.max = part_max(s.max, block_load(&a->in[0], row + c, m, from), m);
+    EACH_PART(c, m, classes) sum += (double)part_exp_sum(block_load(&a->in[0], row + c, m, from), s.max, m);
     s.log_sum = (float)log(sum); /* cppcheck-suppress invalidFunctionArg ; there is at least one class */
     return s;
 }
@@ -39,7 +67,7 @@ static int64_t samples_counted(const KArgs *a) {
 static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
     const LossAttr *loss = &a->attr->loss;
     const int32_t *t = a->in[1].data;
-    int64_t classes = a->in[0].shape.dim[1];
+    int64_t classes = classes_of(a);
     double sum = 0;
     for (int64_t n = begin; n < end; n++) {
         if (t[n] == loss->ignore_index) continue;
@@ -56,12 +84,15 @@ static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
 /* The gradient of sample n's logits; zero if it is ignored. */
 static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale) {
     const LossAttr *loss = &a->attr->loss;
-    int32_t t = ((const int32_t *)a->in[1].data)[n];
-    int64_t classes = a->in[0].shape.dim[1];
-    Softmax s = softmax_row(a, n);
-    for (int64_t c = 0; c < classes; c++) {
-        float d = scale * (expf(logit(a, n, c) - s.max - s.log_sum) - loss_wanted(loss, c == t, classes));
-        dtype_store(a->out[0].dtype, a->out[0].data, (size_t)(n * classes + c), t == loss->ignore_index ? 0.0f : d);
+    int64_t classes = classes_of(a), t = ((const int32_t *)a->in[1].data)[n];
+    float from[PART], to[PART], even = loss_wanted(loss, false, classes);
+    bool ignored = t == loss->ignore_index;
+    Softmax s = ignored ? (Softmax){0, 0} : softmax_row(a, n);
+    EACH_PART(c, m, classes) {
+        if (ignored) memset(to, 0, sizeof to);
+        else part_slopes(to, block_load(&a->in[0], n * classes + c, m, from), s, scale, even, m);
+        if (!ignored && t >= c && t < c + m) to[t - c] -= scale * (loss_wanted(loss, true, classes) - even);
+        block_store(&a->out[0], n * classes + c, m, to);
     }
 }
 
