@@ -340,6 +340,22 @@ static void test_device(void) {
        !d->elapsed(device, &none, &e) && first >= 0 && none == 0, "a timed section is counted once");
 }
 
+/* More rows than oneDNN counts are an error where it would divide by zero. */
+static void test_rows(void) {
+    Attr attr;
+    Err e = {0, ""};
+    size_t bytes;
+    void *state;
+    memset(&attr, 0, sizeof attr);
+    KArgs linear = {.kind = OP_linear, .attr = &attr};
+    const Shape shapes[] = {shape2((int64_t)1 << 32, 64), shape2(64, 64)};
+    for (int k = 0; k < 2; k++)
+        linear.in[k] = (View){NULL, shapes[k], DT_BF16, 0, {0, 0, 0}, shape_elements(&shapes[k])};
+    linear.out[0] = linear.in[0];
+    is_int(device->table->prepare(device, &linear, 0, &state, &bytes, &e), ERR_DEVICE, "2^32 rows are refused");
+    has_text(e.text, "at most 2147483647 rows of channels, found 4294967296", "and counted");
+}
+
 /* y by the case's activation, dx by each of them in turn, so that every type meets every one. */
 static ActFn act_of(int pass, ActFn forward, size_t turn) {
     if (pass == DX_ACT) return (ActFn)(1 + turn % (ACT_COUNT - 1));
@@ -390,6 +406,7 @@ int main(void) {
     test_device();
     test_nan();
     test_winograd();
+    test_rows();
     for (size_t k = 0; k < ARRAY_LEN(types); k++) {
         for (int pass = FORWARD; pass < PASSES; pass++) {
             for (size_t c = 0; c < ARRAY_LEN(convs); c++)

@@ -195,12 +195,29 @@ static dnnl_status_t ask_once(const KArgs *args, const PrimSpec *spec, Ask ask, 
     return status;
 }
 
+/* oneDNN counts rows of an operand, all but its channels, in 32 bits: with more of them it divides by what has become
+ * zero. */
+static int check_rows(const PrimSpec *spec, Err *e) {
+    static const int batched[] = {SLOT_X, SLOT_Y};
+    for (size_t k = 0; k < ARRAY_LEN(batched); k++) {
+        const dnnl_memory_desc_t *md = &spec->md[batched[k]];
+        double rows = 1;
+        for (int d = 0; d < md->ndims; d++) rows *= d == 1 ? 1 : (double)md->dims[d];
+        if (rows > INT32_MAX)
+            return err_set(e, ERR_DEVICE, "oneDNN takes at most %d rows of channels, found %.0f: too large a batch",
+                           INT32_MAX, rows);
+    }
+    return OK;
+}
+
 /* `limit` is a wish: when nothing is within it, the smallest is taken, for a result matters more than its scratch. */
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e) {
     Prim best;
     memset(&best, 0, sizeof best);
     dnnl_status_t failure = dnnl_success;
     bool narrow = false;
+    int code = check_rows(spec, e);
+    if (code) return code;
     for (int k = 0; k < SLOTS; k++) narrow |= spec->md[k].ndims && spec->md[k].data_type != dnnl_f32;
     for (int way = 0; way < 8 && !prim_good(&best, limit); way++) {
         Ask ask = {.after = way & 4, .wide = way & 2, .pack = !(way & 1)};
