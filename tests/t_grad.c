@@ -104,6 +104,8 @@ static const struct { const char *layer; int features; } sequences[] = {
     {"CausalSelfAttention(6, 2)", 30},
     {"Residual{CausalSelfAttention(6, 3, bias=false, dropout=0.1)}", 30},
     {"Checkpoint{Sequential{CausalSelfAttention(6, 1, dropout=0.2) Tanh}}", 30},
+    {"BatchNorm1d(5)", 30}, {"BatchNorm1d(5, affine=false)!", 30}, {"Residual{BatchNorm1d(5, momentum=none)}", 30},
+    {"GroupNorm(5, 5)", 30}, {"Checkpoint{Sequential{GroupNorm(1, 5) Tanh}}", 30},
 };
 
 static Network *sequence(const char *layer, int features, const char *loss) {

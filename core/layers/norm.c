@@ -1,5 +1,7 @@
-/* BatchNorm1d and BatchNorm2d (`which`: dimensions of the input), LayerNorm, GroupNorm. Channels are dimension 1, for
- * LayerNorm the last one. Parameters of a flattened image lie in its features' order, as a Linear's columns do. */
+/* BatchNorm1d and BatchNorm2d (`which`: dimensions of the input; 2 stands for 3, too), LayerNorm, GroupNorm. Channels
+ * are dimension 1, for LayerNorm the last one. Parameters of a flattened image lie in its features' order, as a
+ * Linear's columns do. The channels of (N, C, L) do not lie innermost, which the ops want: it becomes an image and is
+ * turned back. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -15,7 +17,8 @@ static int expect_channels(const Layer *l, int axis, int64_t expected, Err *e) {
     char text[SHAPE_TEXT];
     if (l->in.dim[axis] == expected) return OK;
     return layer_error(l, e, "expected %" PRId64 " %s, found %" PRId64 ": input %s", expected,
-                       l->in.rank == 4 ? "channels" : "features", l->in.dim[axis], shape_text(&l->in, text));
+                       axis == 1 && l->in.rank > 2 ? "channels" : "features", l->in.dim[axis],
+                       shape_text(&l->in, text));
 }
 
 static Attr norm_attr(const Layer *l, int axis, int groups) {
@@ -40,6 +43,17 @@ static int emit_norm(Lower *lw, OpKind kind, const Layer *l, const int *in, Shap
     return y;
 }
 
+/* `forward` of the channels-last image (N, C, L, 1) that an (N, C, L) input makes; others as they are. */
+static int as_image(Lower *lw, const Layer *l, const int *in, LayerForward *forward) {
+    if (l->in.rank != 3) return forward(lw, l, in);
+    Layer image = *l; /* in_order and out_order are 0: these are features' */
+    image.in = image.out = shape4(l->in.dim[0], l->in.dim[1], l->in.dim[2], 1);
+    int x = lower_temp(lw, l, "x.image", image.in, NULL, DT_F32);
+    x = lower_emit(lw, OP_to_rows_dx, l, in, 1, x, NULL);
+    int y = forward(lw, &image, &x);
+    return lower_emit(lw, OP_to_rows, l, &y, 1, lower_buf(lw, l, "y.rows", DT_F32), NULL);
+}
+
 /* ---- over the batch */
 
 static int affine_params(const Layer *l) { return options_bool(&l->options, "affine") ? 2 : 0; }
@@ -48,7 +62,8 @@ int layer_batchnorm_shape(Network *n, Layer *l, Err *e) {
     const Options *o = &l->options;
     int64_t channels = options_int(o, "num_features");
     int code = layer_expect_range(l, "num_features", 1, INT32_MAX, e);
-    if (!code) code = layer_expect_rank(l, l->kind->which, l->kind->which == 4 ? "(N, C, H, W)" : "(N, C)", e);
+    if (!code && l->kind->which == 4) code = layer_expect_rank(l, 4, "(N, C, H, W)", e);
+    else if (!code && l->in.rank != 3) code = layer_expect_rank(l, 2, "(N, C) or 3 dimensions (N, C, L)", e);
     if (!code) code = expect_channels(l, 1, channels, e);
     if (!code && affine_params(l)) code = channel_param(n, l, "weight", 1, false, channels, e);
     if (!code && affine_params(l)) code = channel_param(n, l, "bias", 0, false, channels, e);
@@ -66,7 +81,7 @@ static int forward_eval(Lower *lw, const Layer *l, int x, const int *param, cons
     return lower_op(lw, OP_batchnorm_eval, l, in, 5, a);
 }
 
-int layer_batchnorm_forward(Lower *lw, const Layer *l, const int *in) {
+static int batchnorm(Lower *lw, const Layer *l, const int *in) {
     bool tracked = options_bool(&l->options, "track_running_stats");
     char text[OPTION_WORDS];
     Attr a = norm_attr(l, 1, 0);
@@ -83,6 +98,8 @@ int layer_batchnorm_forward(Lower *lw, const Layer *l, const int *in) {
     op_cost(lw->p, op);
     return y;
 }
+
+int layer_batchnorm_forward(Lower *lw, const Layer *l, const int *in) { return as_image(lw, l, in, batchnorm); }
 
 /* ---- within a sample */
 
@@ -118,16 +135,18 @@ int layer_groupnorm_shape(Network *n, Layer *l, Err *e) {
         return layer_error(l, e, "num_channels must be divisible by num_groups, found %" PRId64 " and %" PRId64,
                            channels,
                            groups);
-    if (l->in.rank == 3 || l->in_order[0])
-        return layer_error(l, e, "normalises (N, C) or (N, C, H, W), found %s%s", shape_text(&l->in, text),
-                           l->in_order[0] ? ", a flattened image" : "");
+    if (l->in_order[0])
+        return layer_error(l, e, "normalises (N, C), (N, C, L) or (N, C, H, W), found %s, a flattened image",
+                           shape_text(&l->in, text));
     if ((code = expect_channels(l, 1, channels, e)) || !affine_params(l)) return code;
     code = channel_param(n, l, "weight", 1, false, channels, e);
     return code ? code : channel_param(n, l, "bias", 0, false, channels, e);
 }
 
-int layer_groupnorm_forward(Lower *lw, const Layer *l, const int *in) {
+static int groupnorm(Lower *lw, const Layer *l, const int *in) {
     int groups = (int)options_int(&l->options, "num_groups");
     const Attr a = norm_attr(l, 1, groups);
     return emit_norm(lw, OP_norm, l, in, shape2(l->in.dim[0], groups), &a);
 }
+
+int layer_groupnorm_forward(Lower *lw, const Layer *l, const int *in) { return as_image(lw, l, in, groupnorm); }

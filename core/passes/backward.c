@@ -238,6 +238,7 @@ static void differentiate(Back *b, const Op *f) {
     case OP_adaptive_avgpool: unary(b, OP_adaptive_avgpool_dx, f, x, dy, NO_BUF); break;
     case OP_dropout: unary(b, OP_dropout_dx, f, x, dy, f->in[1]); break;
     case OP_to_rows: unary(b, OP_to_rows_dx, f, x, dy, NO_BUF); break;
+    case OP_to_rows_dx: unary(b, OP_to_rows, f, x, dy, NO_BUF); break;
     case OP_cast: unary(b, OP_cast, f, x, dy, NO_BUF); break;
     case OP_view: view_back(b, f, dy); break;
     case OP_add:

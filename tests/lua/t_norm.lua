@@ -86,6 +86,46 @@ tap.raises("more than 1 value per channel", "one value has no variance", trainer
 tap.raises("expected 3 features, found 2", "another number of channels", mt.trainer,
   {model = nn.BatchNorm1d(3), input = {2}, batch = 4, loss = nn.MSELoss(), optimizer = sgd()})
 
+-- ---- (N, C, L): each channel of a batch, each group of a sample
+
+local N, C, L = 3, 4, 5
+local function signal() -- channels and samples that differ
+  local x = {}
+  for i = 0, N * C * L - 1 do x[i + 1] = math.sin(i) * (1 + i // L % C) + i // (C * L) end
+  return x
+end
+
+-- y by definition, where value i (from 0) belongs to part(i)
+local function normalised(x, part)
+  local n, mean, var, y = {}, {}, {}, {}
+  for i, value in ipairs(x) do
+    local k = part(i - 1)
+    n[k], mean[k] = (n[k] or 0) + 1, (mean[k] or 0) + value
+  end
+  for i, value in ipairs(x) do
+    local k = part(i - 1)
+    var[k] = (var[k] or 0) + (value - mean[k] / n[k]) ^ 2 / n[k]
+  end
+  for i, value in ipairs(x) do
+    local k = part(i - 1)
+    y[i] = (value - mean[k] / n[k]) / math.sqrt(var[k] + 1e-5)
+  end
+  return y
+end
+
+for _, case in ipairs{
+  {"BatchNorm1d", nn.BatchNorm1d(C, {track_running_stats = false}), function(i) return i // L % C end},
+  {"GroupNorm", nn.GroupNorm(2, C), function(i) return i // (C * L) * 2 + i // L % C // 2 end},
+} do
+  local name, model, part = table.unpack(case)
+  local t <close> = assert(mt.trainer{model = model, input = {C, L}, batch = N, loss = nn.MSELoss(), optimizer = sgd()})
+  local found, shape = t:predict(signal())
+  local worst = 0
+  for i, y in ipairs(normalised(signal(), part)) do worst = math.max(worst, math.abs(y - found[i])) end
+  tap.ok(#found == N * C * L and worst < 2e-6, ("%s of (N, C, L), off by %g"):format(name, worst))
+  tap.is(table.concat(shape, " "), "3 4 5", "has its shape")
+end
+
 -- ---- indices
 
 local function words(model, shape)
