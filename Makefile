@@ -188,7 +188,7 @@ soak: all ## the chaos test whole: 200 cells that fail in every way, the sweep k
 	$(Q)CELLS=20 KILLS=20 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/cli/chaos.sh
 
 PYTHON ?= /usr/bin/python3
-bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and the article's step beside PyTorch's (PYTHON has it)
+bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of four networks beside PyTorch's (PYTHON has it)
 	$(Q)$(BUILD)/tests/bench/floor
 	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON)
 
