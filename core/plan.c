@@ -95,18 +95,100 @@ static void improve(Planner *p) {
     }
 }
 
-/* An order reaches the bound in most programs; the search that follows does in nearly all of the others. */
-static int find_plan(Planner *p, Ranked *ranked, int n_items, Err *e) {
-    static OrderKey *const keys[] = {by_size, by_life, by_area};
+/* ---- the search */
+
+typedef struct Wait {
+    size_t around; /* bytes of the pieces that are alive at some time of this one's life */
+    size_t count;  /* of them */
+    bool waits;
+} Wait;
+
+static bool share_time(const Piece *a, const Piece *b) { return a->first <= b->last && b->first <= a->last; }
+
+/* The largest number of bytes that every size is a multiple of. */
+static size_t find_unit(const Planner *p) {
+    size_t unit = 0;
+    for (int i = 0; i < p->n; i++)
+        for (size_t a = p->piece[i].size, rest; a; unit = a, a = rest) rest = unit % a;
+    return unit;
+}
+
+/* Is there a place in `height` bytes, however the pieces around lie? Each of them is in the way at as many offsets as
+ * both have bytes together, in units, less one. */
+static bool always_fits(const Piece *piece, const Wait *w, size_t unit, size_t height) {
+    if (piece->size > height || w->around > height - piece->size) return false;
+    return piece->size == unit || w->count <= (height - piece->size - w->around) / (piece->size - unit);
+}
+
+/* Pieces that always fit can wait until the others are placed; without them others do, too. Fills the order: those
+ * that cannot wait, then the others, the last to wait first. Returns how many cannot. */
+static int order_by_need(Planner *p, Wait *wait, size_t height) {
+    size_t unit = find_unit(p);
+    int front = 0, back = p->n;
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->n; k++) {
+            bool around = k != i && share_time(&p->piece[i], &p->piece[k]);
+            wait[i].around += around ? p->piece[k].size : 0;
+            wait[i].count += around;
+        }
+    for (bool more = true; more;) {
+        more = false;
+        for (int i = 0; i < p->n; i++) {
+            if (wait[i].waits || !always_fits(&p->piece[i], &wait[i], unit, height)) continue;
+            more = wait[i].waits = true;
+            p->order[--back] = i;
+            for (int k = 0; k < p->n; k++) {
+                if (!share_time(&p->piece[i], &p->piece[k]) || k == i) continue;
+                wait[k].around -= p->piece[i].size;
+                wait[k].count--;
+            }
+        }
+    }
+    for (int i = 0; i < p->n; i++)
+        if (!wait[i].waits) p->order[front++] = i;
+    return front;
+}
+
+static int compare_offsets(const void *left, const void *right) {
+    const Ranked *a = left, *b = right;
+    return (a->key > b->key) - (a->key < b->key);
+}
+
+/* A plan at the bound, where the search finds one for the pieces that cannot wait. */
+static int search(Planner *p, Ranked *ranked, Err *e) {
+    Wait *wait = mem_new((size_t)p->n * sizeof *wait);
+    PlanItem *hard = mem_new((size_t)p->n * sizeof *hard);
+    int code = OK;
     bool found = false;
+    if (wait && hard) {
+        int n = order_by_need(p, wait, p->plan.lower_bound);
+        for (int i = 0; i < n; i++) {
+            const Piece *piece = &p->piece[p->order[i]];
+            hard[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
+        }
+        code = plan_search(hard, n, p->plan.lower_bound, &found, e);
+        for (int i = 0; i < n; i++) ranked[i] = (Ranked){(double)hard[i].offset, 0, p->order[i]};
+        qsort(ranked, (size_t)n, sizeof *ranked, compare_offsets);
+        for (int i = 0; i < n; i++) p->order[i] = ranked[i].piece;
+        if (found) try_order(p);
+    } else {
+        code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a plan of %d items", p->n);
+    }
+    mem_free(wait);
+    mem_free(hard);
+    return code;
+}
+
+/* An order reaches the bound in most programs; the search that follows does in nearly all of the others. What is left
+ * gets as near as improving an order does. */
+static int find_plan(Planner *p, Ranked *ranked, Err *e) {
+    static OrderKey *const keys[] = {by_size, by_life, by_area};
     for (size_t i = 0; i < ARRAY_LEN(keys) && p->plan.height > p->plan.lower_bound; i++) {
         sort_order(p, ranked, keys[i]);
         try_order(p);
     }
-    if (p->plan.height == p->plan.lower_bound) return OK;
-    int code = plan_search(p->items, n_items, p->plan.lower_bound, &found, e);
-    if (found) p->plan.height = p->plan.lower_bound;
-    else improve(p);
+    int code = p->plan.height > p->plan.lower_bound ? search(p, ranked, e) : OK;
+    if (!code) improve(p);
     return code;
 }
 
@@ -148,7 +230,7 @@ int plan_build(PlanItem *items, int n, Plan *plan, Err *e) {
     if (!code) {
         Planner p = {items, piece, order, placed, m, 0, {m ? sum + 1 : 0, 0, 0}};
         find_bound(piece, m, &p.plan);
-        code = find_plan(&p, ranked, n, e);
+        code = find_plan(&p, ranked, e);
         *plan = p.plan;
     }
     void *const all[] = {piece, placed, order, ranked};

@@ -5,8 +5,9 @@
  *   - the offsets only rise (equal ones: the blocks' numbers rise), so of orders with the same result one is tried;
  *   - a block that could start where another one would still fit below it is not placed yet;
  *   - in each section of time, what is placed, the gap above it and what is not placed yet stay within the height.
- * Of the blocks at the same offset the one with the lowest number is tried first. Early choices decide much, and no way
- * of numbering suits every program: several are tried, each for a bounded number of steps. */
+ * Of the blocks at the same offset the one with the lowest number is tried first. Early choices decide much: a good
+ * numbering gives a plan nearly without a step back, and after a bad one no patience helps. So each attempt is short,
+ * and learns from those before it: where room was lacking, the blocks have lower numbers the next time. */
 #include "plan.h"
 
 #include <limits.h>
@@ -14,9 +15,10 @@
 
 #include "mem.h"
 
-/* Bounds: blocks in a plan; blocks and sections looked at in one search (1 to 2 ms at 100 blocks), which lets it place
- * every block several times. */
-enum { MOST_BLOCKS = 1000, MOST_STEPS = 600000, STEPS_PER_PAIR = 8 };
+/* Bounds: blocks in a plan; attempts; steps (blocks and sections looked at) in all and in one attempt. To place every
+ * block once takes about 2 steps per pair of blocks: 1 ms at 700 blocks. */
+enum { MOST_BLOCKS = 4000, MOST_ATTEMPTS = 256, ROUND = 16, MOST_STEPS = 100000000, STEPS = 20000, STEPS_PER_PAIR = 3 };
+#define CHANCE 0.1 /* per round: how much it changes a key */
 
 typedef struct Block {
     size_t size, low;   /* low: the offset once it is placed; before, the top of what is placed in its sections */
@@ -24,6 +26,7 @@ typedef struct Block {
     int next, previous; /* in the ring of those that are not placed; its head is block[n] */
     int item;
     size_t pressure;    /* the bytes of the fullest section that it lives in */
+    long failures;      /* how often a section had no room while it still was to be placed there */
     double key;         /* the largest has number 0 */
 } Block;
 
@@ -31,6 +34,7 @@ typedef struct Block {
 typedef struct Section {
     size_t top, rest; /* of what is placed; bytes that are not placed */
     int time, lowest; /* lowest: a block that started low enough the last time */
+    long failures;    /* how often it had no room */
 } Section;
 
 typedef struct Search {
@@ -40,6 +44,7 @@ typedef struct Search {
     size_t depth, height;
     int n, sections;
     long steps, most; /* taken, and how many there may be */
+    uint32_t random;
 } Search;
 
 static bool share_time(const Block *a, const Block *b) { return a->first <= b->last && b->first <= a->last; }
@@ -51,22 +56,30 @@ static size_t lowest_offset(Search *s, const Block *b) {
     return low;
 }
 
+/* The section has no room for its blocks that are not placed. */
+static void blame(Search *s, int section) {
+    s->section[section].failures++;
+    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++)
+        s->block[k].failures += s->block[k].first <= section && section <= s->block[k].last;
+}
+
 /* Onto what is below it. false: something in its sections has no room any more. */
 static bool place(Search *s, Block *b) {
     size_t top = b->low + b->size;
-    bool fits = top <= s->height;
+    int full = -1;
     for (int i = b->first; i <= b->last; i++) {
         Section *at = &s->section[i];
         s->covered[s->depth++] = at->top;
         at->top = top;
         at->rest -= b->size;
-        fits = fits && at->rest <= s->height - top;
+        if (at->rest + top > s->height) full = i;
     }
     s->block[b->previous].next = b->next;
     s->block[b->next].previous = b->previous;
     for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++)
         if (s->block[k].low < top && share_time(b, &s->block[k])) s->block[k].low = top;
-    return fits;
+    if (full >= 0) blame(s, full);
+    return full < 0;
 }
 
 static void take_back(Search *s, Block *b) {
@@ -113,14 +126,23 @@ static int next_block(Search *s, size_t offset, int last, size_t limit) {
     return found;
 }
 
+/* Does every section have room? */
+static bool have_room(Search *s, size_t offset) {
+    for (int i = 0; i < s->sections; i++, s->steps++) {
+        if (has_room(s, i, offset)) continue;
+        blame(s, i);
+        return false;
+    }
+    return true;
+}
+
 /* Places what is left, after block `last` at `offset`. false: there is no such plan, or the steps are used up. */
 static bool place_rest(Search *s, size_t offset, int last) {
     size_t limit = SIZE_MAX;
     if (s->block[s->n].next == s->n) return true;
     for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++)
         if (s->block[k].low + s->block[k].size < limit) limit = s->block[k].low + s->block[k].size;
-    for (int i = 0; i < s->sections; i++, s->steps++)
-        if (!has_room(s, i, offset)) return false;
+    if (!have_room(s, offset)) return false;
     while (s->steps < s->most && (last = next_block(s, offset, last, limit)) < s->n) {
         Block *b = &s->block[last];
         offset = b->low;
@@ -142,7 +164,7 @@ static int find_sections(const PlanItem *items, const Block *block, int n, Secti
     int m = 0;
     for (int i = 0; i < n; i++) {
         int end = items[block[i].item].last;
-        section[i] = (Section){0, 0, INT_MIN, 0};
+        section[i] = (Section){.time = INT_MIN};
         for (int k = 0; k < n; k++) {
             int begin = items[block[k].item].first;
             if (begin <= end && begin > section[i].time) section[i].time = begin;
@@ -174,11 +196,17 @@ static size_t find_lives(Search *s, const PlanItem *items) {
 
 /* ---- numbers */
 
-typedef double BlockKey(const Block *);
-static double by_life(const Block *b) { return b->last - b->first + 1; }
-static double by_area(const Block *b) { return (double)b->size * by_life(b); }
-static double by_begin(const Block *b) { return -b->first; }
-static double by_end(const Block *b) { return b->last; }
+typedef double BlockKey(const Search *, const Block *);
+static double by_life(const Search *s, const Block *b) { return (void)s, b->last - b->first + 1; }
+static double by_end(const Search *s, const Block *b) { return (void)s, b->last + 1; }
+static double by_size(const Search *s, const Block *b) { return (void)s, (double)b->size; }
+static double by_begin(const Search *s, const Block *b) { return s->sections - b->first; }
+static double own_failures(const Search *s, const Block *b) { return (void)s, (double)b->failures; }
+static double section_failures(const Search *s, const Block *b) {
+    double sum = 0;
+    for (int i = b->first; i <= b->last; i++) sum += (double)s->section[i].failures;
+    return sum;
+}
 
 static int compare_blocks(const void *left, const void *right) {
     const Block *a = left, *b = right;
@@ -188,26 +216,41 @@ static int compare_blocks(const void *left, const void *right) {
     return a->item - b->item;
 }
 
-static bool search_by(Search *s, BlockKey *key) {
-    for (Block *b = s->block; b < s->block + s->n; b++) b->key = key(b);
+/* In each round another count of failures, from zero on, and more chance (from a fixed sequence): what one round does
+ * not find in a few attempts, another does. */
+static void number_blocks(Search *s, int attempt) {
+    static BlockKey *const keys[] = {by_life, by_end, by_size, by_begin}, *const failures[] = {own_failures,
+                                                                                              section_failures};
+    BlockKey *key = keys[attempt % 4], *failed = failures[attempt / ROUND % 2];
+    for (Block *b = s->block; b < s->block + s->n; b++) {
+        s->random = s->random * 1664525u + 1013904223u;
+        double chance = (s->random >> 8) / 16777216.0; /* 0 to 1 */
+        b->key = key(s, b) * (1 + failed(s, b)) * (1 + CHANCE * (attempt / ROUND) * chance);
+    }
     qsort(s->block, (size_t)s->n, sizeof *s->block, compare_blocks);
     for (int k = 0; k <= s->n; k++) {
         s->block[k].low = 0;
         s->block[k].next = k < s->n ? k + 1 : 0;
         s->block[k].previous = k > 0 ? k - 1 : s->n;
     }
-    s->most = s->steps + MOST_STEPS + (long)s->n * s->n * STEPS_PER_PAIR;
-    return place_rest(s, 0, -1);
 }
 
+static void forget(Search *s) {
+    for (int k = 0; k < s->n; k++) s->block[k].failures = 0;
+    for (int i = 0; i < s->sections; i++) s->section[i].failures = 0;
+}
+
+/* An attempt that ends before its steps do has tried every order: there is no plan. */
 static bool search(Search *s, PlanItem *items) {
-    static BlockKey *const keys[] = {by_life, by_area, by_end, by_begin};
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
-        if (!search_by(s, keys[i])) continue;
-        for (int k = 0; k < s->n; k++) items[s->block[k].item].offset = s->block[k].low;
-        return true;
+    bool found = false;
+    for (int i = 0; i < MOST_ATTEMPTS && !found && s->steps >= s->most && s->steps < MOST_STEPS; i++) {
+        if (i % ROUND == 0) forget(s);
+        number_blocks(s, i);
+        s->most = s->steps + STEPS + (long)s->n * s->n * STEPS_PER_PAIR;
+        found = place_rest(s, 0, -1);
     }
-    return false;
+    for (int k = 0; found && k < s->n; k++) items[s->block[k].item].offset = s->block[k].low;
+    return found;
 }
 
 int plan_search(PlanItem *items, int n, size_t height, bool *found, Err *e) {
