@@ -11,7 +11,8 @@ static void watched(PassWatch *watch, void *arg, const char *pass, const Program
 
 int compile_finish(Program *p, const Settings *s, PassWatch *watch, void *arg, Err *e) {
     static const struct { const char *name; int (*run)(Program *, const Settings *, Err *); } passes[] = {
-        {"accumulate", pass_accumulate}, {"update", pass_update}, {"inplace", pass_inplace}};
+        {"accumulate", pass_accumulate}, {"update", pass_update},
+        {"update_early", pass_update_early}, {"inplace", pass_inplace}};
     for (size_t i = 0; i < ARRAY_LEN(passes); i++) {
         int code = passes[i].run(p, s, e);
         if (code) return code;

@@ -15,6 +15,7 @@ int pass_workspace(Program *p, const Settings *s, Device *device, Err *e); /* wh
 int pass_checkpoint(Program *p, const Settings *s, Device *device, Err *e); /* drop activations, run their ops again */
 int pass_accumulate(Program *p, const Settings *s, Err *e);  /* several micro-batches for one update */
 int pass_update(Program *p, const Settings *s, Err *e);      /* the optimizer, the loss scale, master copies */
+int pass_update_early(Program *p, const Settings *s, Err *e); /* a parameter as soon as its gradient is there */
 int pass_inplace(Program *p, const Settings *s, Err *e);     /* an output takes over the storage of a dying input */
 
 /* Called after lowering and after each pass, for dumps and golden tests. May be NULL. */

@@ -1,9 +1,9 @@
 /* program.h: one training step as data: buffers, and a flat list of ops over them.
  *
  * Ops [0, body_end) are the body: they run once per micro-batch. Ops [body_end, n_ops) run once per step, after the
- * last micro-batch. Every temporary buffer is written by exactly one op; operands marked "*" in ops.def must be
- * persistent or carried. Passes change a program in place and leave it valid: program_check says so after each of
- * them. */
+ * last micro-batch; where there is only one, parameters may be updated within the body. Every temporary buffer is
+ * written by exactly one op; operands marked "*" in ops.def must be persistent or carried. Passes change a program in
+ * place and leave it valid: program_check says so after each of them. */
 #ifndef MT_PROGRAM_H
 #define MT_PROGRAM_H
 
@@ -81,6 +81,7 @@ typedef struct Program {
     int calls;         /* how many micro-batches dropout has drawn for, NO_BUF without dropout (program_calls) */
     char scope[32];    /* a setting: what the names of state, lr and grad_square begin with */
     bool graph;        /* a run may record the step and replay it (a setting) */
+    bool updates;      /* it trains: set by the update pass */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
     float first_lr;    /* what lr starts with */
     float first_scale; /* the loss scale that a run starts with (set by the update pass) */

@@ -108,7 +108,7 @@ static int run_step(Runtime *r, Loaded *l, FeedFn *feed, void *arg, Err *e) {
 static int finish_step(Runtime *r, Loaded *l, FeedFn *ahead, void *arg, double *seconds, Err *e) {
     int code = OK;
     if (!r->device->table->dry) {
-        uint32_t next = r->updates + (l->p->body_end < l->p->n_ops);
+        uint32_t next = r->updates + l->p->updates;
         if (ahead) code = runtime_stage(r, l, next, 0, ahead, arg, e);
         l->staged = ahead && !code;
         if (!code) code = runtime_save_kept(r, l, e);
@@ -135,7 +135,7 @@ int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, Step
     result.skipped = scaling && after.step == before.step;
     for (int i = 0; i < l->n_kept; i++)
         if (l->kept[i].buf == l->p->loss) memcpy(&result.loss, l->kept[i].bytes, sizeof result.loss);
-    if (l->p->body_end < l->p->n_ops) r->updates++;
+    if (l->p->updates) r->updates++;
     if (out) *out = result;
     return OK;
 }

@@ -103,5 +103,6 @@ int pass_update(Program *p, const Settings *s, Err *e) {
         update_param(p, &s->optimizer, w, grad, (int[]){state, p->lr, square});
     }
     if (p->loss_scaling) state_op(p, OP_scale_update, NO_BUF, s);
+    p->updates = p->n_ops > p->body_end;
     return program_check(p, "update", e);
 }
