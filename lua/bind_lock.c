@@ -1,4 +1,5 @@
-/* One sweep at a time for each file of results: a file beside it that its process holds locked. */
+/* What keeps files of results whole: one sweep at a time for each, by a file beside it that its process holds locked;
+ * and a new file in the place of an old one, at once. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -66,8 +67,27 @@ static int lock(lua_State *L) {
     return 1;
 }
 
+/* ---- */
+
+static int sync_path(const char *path, int flags) {
+    int fd = open(path, flags | O_CLOEXEC);
+    if (fd < 0) return -1;
+    int failed = fsync(fd);
+    return close(fd) || failed ? -1 : 0;
+}
+
+/* replace(from, to) -> true: the file has the name `to`, in the same folder, and is on the disk as that */
+static int replace(lua_State *L) {
+    const char *from = luaL_checkstring(L, 1), *to = luaL_checkstring(L, 2), *slash = strrchr(to, '/');
+    const char *folder = slash ? lua_pushlstring(L, to, (size_t)(slash - to) + 1) : ".";
+    if (sync_path(from, O_RDONLY) || rename(from, to) || sync_path(folder, O_RDONLY | O_DIRECTORY))
+        return fail(L, "write", to);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
 void bind_open_lock(lua_State *L) {
-    static const luaL_Reg functions[] = {{"lock", lock}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"lock", lock}, {"replace", replace}, {NULL, NULL}};
     bind_type(L, BOX_LOCK, NULL);
     luaL_setfuncs(L, functions, 0);
 }

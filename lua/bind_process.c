@@ -96,6 +96,7 @@ static void become_worker(const Process *p, int channel, rlim_t memory, pid_t pa
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGUSR1, SIG_IGN); /* for the parent alone, but a batch system sends it to every process of a job */
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(126); /* it died before it could be watched */

@@ -3,17 +3,23 @@ local commands = require "memtide.commands"
 local compare = require "memtide.compare"
 local core = require "memtide.core"
 local declared = require "memtide.declared"
+local merge = require "memtide.merge"
 local plan = require "memtide.plan"
 local script = require "memtide.script"
+local shards = require "memtide.shards"
 local util = require "memtide.util"
+local verify = require "memtide.verify"
 local worker = require "memtide.worker"
 
 -- ---- options: {name, letter, argument, text, commands that have it (all: nil)}; without an argument it is a switch
 
-local ROWS = {run = true, predict = true}
-local CELLS = {run = true, predict = true, explain = true, dump = true, tune = true, status = true, fit = true}
-local PLANNED = {run = true, predict = true, status = true, fit = true}
+local ROWS = {run = true, predict = true, slurm = true}
+local PLANNED = {run = true, predict = true, status = true, fit = true, cells = true, slurm = true, verify = true}
+local CELLS = {explain = true, dump = true, tune = true}
+for name in pairs(PLANNED) do CELLS[name] = true end
 local RUN = {run = true}
+local SPREAD = {cells = true, slurm = true}
+local SLURM = {slurm = true}
 local SHOWS = {run = true, predict = true, status = true, fit = true, compare = true}
 local OPTIONS = {
   {"device", nil, "D", "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)",
@@ -26,10 +32,18 @@ local OPTIONS = {
   {"steps", nil, "N", "timed steps of each cell", PLANNED},
   {"seed", nil, "N", "of parameters, data and dropout", PLANNED},
   {"dry-run", "n", nil, "the cells with their memory and time, what cannot fit and what is there already", RUN},
-  {"try-oom", nil, nil, "runs also what is predicted not to fit", RUN},
+  {"try-oom", nil, nil, "runs also what is predicted not to fit", {run = true, slurm = true}},
   {"until", nil, "HH:MM", "starts nothing that cannot end by then; repeats behind the first of every cell", RUN},
   {"case", nil, "TEXT", "only cells whose name contains it", CELLS},
   {"devices", nil, "D,D", "a worker for each of these: every cell runs on the next that is free; all: every GPU", ROWS},
+  {"shard", nil, "I/N", "only part I, 1 to N, of the cells; rows go to NAME.I-of-N.csv", RUN},
+  {"cells", nil, "FILE", "the list of memtide cells: run --shard takes the parts from it, merge tells what is missing",
+    {run = true, merge = true}},
+  {"shards", nil, "N", "cells, slurm: how many parts the cells are dealt into (1)", SPREAD},
+  {"output", "o", "PATH", "cells: the list (NAME.cells.csv); slurm: the folder (NAME.slurm)", SPREAD},
+  {"time", nil, "T", "slurm: the time limit of a part, as sbatch has it", SLURM},
+  {"partition", nil, "NAME", "slurm: where the jobs run", SLURM},
+  {"gres", nil, "LIST", "slurm: what a part needs, such as gpu:1", SLURM},
   {"jobs", nil, "N", "predict: N workers (1)", {predict = true}},
   {"timeout", nil, "T", "ends a cell after 60s, 5m, 2h, or 5x: in multiples of its estimate; 5x,1h: whichever is first",
     ROWS},
@@ -65,6 +79,10 @@ local USES = {
   {"dump", "SCRIPT [-- ARGS]", "the step program of the first cell as text"},
   {"tune", "SCRIPT [-- ARGS]", "times what a GPU's libraries can choose between, for every op of the cells"},
   {"compare", "A.csv B.csv", "the cells of two files that did the same work: ratios of time and memory"},
+  {"cells", "SCRIPT [-- ARGS]", "the list of all cells and their parts as a file, for run --shard on several machines"},
+  {"slurm", "SCRIPT [-- ARGS]", "the parts as an array of Slurm jobs: a folder of scripts to submit"},
+  {"merge", "OUT.csv IN.csv ...", "the rows and samples of several files as one"},
+  {"verify", "FILE.csv [SCRIPT]", "whether a file of results is whole and agrees with itself, and with the script"},
   {"devices", "", "what is here, and what is missing and why"},
   {"help", "[COMMAND]", "this text"},
 }
@@ -175,7 +193,11 @@ end
 local TAKE = {
   set = take_set, steps = whole("steps", 1), seed = whole("seed", 0), jobs = whole("jobs", 1),
   memory = size("memory"), ["host-memory"] = size("host-memory"), ["max-failures"] = whole("max-failures", 1),
-  timeout = take_timeout, ["until"] = take_until,
+  timeout = take_timeout, ["until"] = take_until, shards = whole("shards", 1),
+  shard = function(options, text)
+    options.shard = shards.parse(text)
+    if not options.shard then usage('--shard: expected I/N, part I of N, found "%s"', text) end
+  end,
   retry = function(options, text)
     local again, expected = plan.retry(text)
     if not again then usage('--retry: expected %s, found "%s"', expected, text) end
@@ -226,12 +248,14 @@ local function take_option(options, arguments, i)
   if option[3] and not value then usage("--%s: %s is missing", name, option[3]) end
   if not option[3] and value then usage("--%s takes no value", name) end
   if TAKE[name] then TAKE[name](options, value) else options[key_of(name)] = value or true end
+  options.given[#options.given + 1] = {name = name, value = value}
   return i
 end
 
--- {command, option, ..., script, options, ..., "--", arguments, ...} -> options; options.words, options.args
+-- {command, option, ..., script, options, ..., "--", arguments, ...} -> options; options.words, options.args, and
+-- options.given: {{name =, value = text}, ...}, memtide's own as they were given
 local function parse(arguments, from)
-  local options, i = {set = {}, words = {}, args = {}, own = {}}, from
+  local options, i = {set = {}, words = {}, args = {}, own = {}, given = {}}, from
   while i <= #arguments do
     local word = arguments[i]
     if word == "--" then
@@ -290,6 +314,7 @@ local function check_options(command, options)
     usage("%s: --json and --csv - both write to standard output: expected one of them", command)
   end
   if options.devices and options.device then usage("%s: expected --device or --devices, found both", command) end
+  if command == "run" and options.cells and not options.shard then usage("run: --cells wants --shard") end
   if options.devices and options.in_process then usage("%s: --devices wants workers, not --in-process", command) end
 end
 
@@ -300,15 +325,25 @@ local function run_command(name, arguments, state)
   check_options(name, options)
   if name == "help" then return help(options.words[1]) end
   if name == "devices" then return commands.devices(options) end
+  local words = options.words
   if name == "compare" then
-    if #options.words ~= 2 then usage("compare: expected two files of results, found %d", #options.words) end
-    return compare.main(options.words[1], options.words[2], options)
+    if #words ~= 2 then usage("compare: expected two files of results, found %d", #words) end
+    return compare.main(words[1], words[2], options)
   end
-  if #options.words ~= 1 then
-    usage("%s: expected one script, found %d (its own arguments stand behind --)", name, #options.words)
+  if name == "merge" then
+    if #words < 2 then usage("merge: expected the file to write and those to read, found %d", #words) end
+    return merge.main(words, options)
+  end
+  if name == "verify" then
+    options.file = table.remove(words, 1)
+    if not options.file then usage("verify: expected a file of results") end
+    if not words[1] then return verify.main(options.file, nil, options) end
+  end
+  if #words ~= 1 then
+    usage("%s: expected one script, found %d (its own arguments stand behind --)", name, #words)
   end
   options.in_process = options.in_process or not arguments.workers
-  local path = options.words[1]
+  local path = words[1]
   local experiment, text = script.load_experiment(path, options.args)
   options.script = {path = path, args = options.args, text = text}
   take_declared(options, experiment)

@@ -3,15 +3,19 @@ local cell = require "memtide.cell"
 local claims = require "memtide.claims"
 local core = require "memtide.core"
 local fit = require "memtide.fit"
+local freeze = require "memtide.freeze"
 local plan = require "memtide.plan"
 local preview = require "memtide.preview"
 local report = require "memtide.report"
 local row = require "memtide.row"
 local samples = require "memtide.samples"
+local shards = require "memtide.shards"
+local slurm = require "memtide.slurm"
 local status = require "memtide.status"
 local sweep = require "memtide.sweep"
 local techniques = require "memtide.techniques"
 local util = require "memtide.util"
+local verify = require "memtide.verify"
 local worker = require "memtide.worker"
 
 local commands = {}
@@ -30,7 +34,8 @@ local function conclude(judge, options)
 end
 
 local function run_all(experiment, purpose, options)
-  local judge = purpose == "run" and #experiment.claims > 0 and not options.no_claims and claims.judge(experiment)
+  local judged = purpose == "run" and #experiment.claims > 0 and not options.no_claims
+  local judge = judged and not options.shard and claims.judge(experiment) -- a part cannot tell
   options.seen = judge and function(values) judge:row(values) end
   local found = sweep.run(experiment, purpose, options)
   if options.csv ~= "-" and not options.json then report.print(found.rows, found.count) end
@@ -43,11 +48,12 @@ local function run_all(experiment, purpose, options)
 end
 
 function commands.run(experiment, options)
+  local name = experiment.name
   if experiment.base.predict_only and not options.dry_run then
     options.say("the experiment says predict_only: nothing is computed")
     return run_all(experiment, "predict", options)
   end
-  options.csv = options.csv or experiment.name .. ".csv"
+  options.csv = options.csv or options.shard and shards.path(name, options.shard) or name .. ".csv"
   if options.dry_run then return preview.main(experiment, options) end
   if options["until"] then options.costs = preview.costs(experiment, options) end
   return run_all(experiment, "run", options)
@@ -81,6 +87,12 @@ function commands.tune(experiment, options)
 end
 
 function commands.status(experiment, options) return status.main(experiment, options) end
+
+function commands.cells(experiment, options) return freeze.main(experiment, options) end
+
+function commands.slurm(experiment, options) return slurm.main(experiment, options) end
+
+function commands.verify(experiment, options) return verify.main(options.file, experiment, options) end
 
 function commands.fit(experiment, options) return techniques.main(experiment, options) end
 

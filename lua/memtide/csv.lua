@@ -51,30 +51,47 @@ local function open(path)
   error(util.failure(('cannot open "%s": %s'):format(path, (message:gsub("^.*: ", ""))), "file"), 0)
 end
 
--- Calls row(values by column, line number) for every complete line; returns the columns, and whether the last line had
--- no end: a program that was stopped, or is still writing. That line is left out.
-function csv.read(path, row)
+-- Calls take(values, line number) for every complete line, the header's too; values is nil where the quotes do not
+-- match. Returns the number of the last line where it has no end (a program was stopped, or is still writing), else
+-- nil. That line is left out.
+function csv.lines(path, take)
   local file <close> = open(path)
-  local columns, number, torn = nil, 0, false
+  local number = 0
   for line in file:lines("L") do
-    number = number + 1
     local whole = line:match("^(.-)\r?\n$")
-    if not whole then
-      torn = true
-      break
-    end
-    local values = csv.split(whole)
+    number = number + 1
+    if not whole then return number end
+    take(csv.split(whole), number)
+  end
+end
+
+function csv.by_name(columns, list)
+  local values = {}
+  for i, name in ipairs(columns) do values[name] = list[i] end
+  return values
+end
+
+-- Calls row(values by column, line number) for every complete line; returns the columns, and the number of a last line
+-- that has no end.
+function csv.read(path, row)
+  local columns
+  local torn = csv.lines(path, function(values, number)
     if not values then csv.damaged(path, number, "its quotes do not match") end
     if not columns then columns = values
     elseif #values ~= #columns then csv.damaged(path, number, "expected %d values, found %d", #columns, #values)
-    else
-      local by_name = {}
-      for i, name in ipairs(columns) do by_name[name] = values[i] end
-      row(by_name, number)
-    end
-  end
+    else row(csv.by_name(columns, values), number) end
+  end)
   if not columns then csv.damaged(path, 1, "expected a header, found %s", torn and "half a line" or "nothing") end
   return columns, torn
+end
+
+-- Calls fill(write), write(text) to a file that is then put in the place of `path` at once: there is never half of it.
+function csv.replace(path, fill)
+  local new = path .. ".new"
+  local file <close> = util.must_write(new, io.open(new, "wb"))
+  fill(function(text) util.must_write(new, file:write(text)) end)
+  util.must_write(new, file:close())
+  util.must(core.replace(new, path))
 end
 
 return csv

@@ -2,6 +2,7 @@
 -- run means for a cell. Nothing here builds a network or opens a device.
 local axes = require "memtide.axes"
 local core = require "memtide.core"
+local shards = require "memtide.shards"
 local util = require "memtide.util"
 
 local plan = {}
@@ -49,13 +50,21 @@ local function choose(experiment, case)
   return chosen
 end
 
--- purpose: "run" or "predict". options: set, declared, device, seed, steps, case, memory, retry, try_oom, dry_run, as
--- the command line has them.
+-- Leaves the cells of a part; self.listed[k]: what the list of cells says of them, where there is one.
+local function take_part(self, shard, path)
+  local chosen, listed = shards.choose(self, shard, path)
+  for i, k in ipairs(chosen) do chosen[i] = self.positions and self.positions[k] or k end
+  self.positions, self.listed = chosen, listed
+end
+
+-- purpose: "run" or "predict". options: set, declared, device, seed, steps, case, memory, retry, try_oom, dry_run,
+-- shard, cells, as the command line has them; or positions, those of another plan of the same options.
 function plan.new(experiment, purpose, options)
   local self = setmetatable({experiment = experiment, purpose = purpose, memory = options.memory,
     try_oom = options.try_oom, dry_run = options.dry_run}, Plan)
   self.devices = apply(experiment, options)
-  self.positions = choose(experiment, options.case)
+  self.positions = options.positions or choose(experiment, options.case)
+  if options.shard then take_part(self, options.shard, options.cells) end
   self.again = options.retry or plan.retry("failed,stale")
   return self
 end

@@ -121,7 +121,7 @@ function samples.read(path)
     self.of[key] = visits
     local visit = round .. " " .. values.started_at
     if not visits[visit] then
-      visits[visit] = {round = round}
+      visits[visit] = {round = round, started_at = values.started_at}
       visits[#visits + 1] = visits[visit]
     end
     table.insert(visits[visit], {seconds = seconds, flag = values.flag})
@@ -132,7 +132,7 @@ function samples.read(path)
   return self
 end
 
--- The visits of a row: {{round =, sample, ...}, ...}
+-- The visits of a row: {{round =, started_at =, sample, ...}, ...}
 function Index:visits(row) return self.of[key_of(row.cell, row["repeat"], row.version)] or {} end
 
 -- The rounds of times that count, as stats.interval takes them: of one row, or of several rows of the same work.

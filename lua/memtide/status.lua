@@ -34,10 +34,18 @@ local function changed_columns(now, old, names)
   for _, name in ipairs(names) do
     local value = now[name]
     local text = math.type(value) == "float" and core.number(value) or value ~= nil and tostring(value) or ""
-    local unknown = not old[name] or text == "max" or name == "steps" and old[name] == ""
+    local unknown = not old[name] or text == "max" or name == "steps" and (old[name] == "" or text == "")
     if not unknown and old[name] ~= text then changed[#changed + 1] = name end
   end
   return changed
+end
+
+-- In what the cell with the columns `now` is another than the row `old` says: "batch", "settings, network", ""
+function status.changes(now, old, names)
+  local why = cell.differences(old.cell, now.cell)
+  local columns = why[1] == "settings" and changed_columns(now, old, names) or {}
+  if #columns > 0 then why[1] = table.concat(columns, ", ") end
+  return table.concat(why, ", ")
 end
 
 -- What the file has of the cell with the columns `now` -> {state, status, why}: "done", "failed", "stale" or "missing".
@@ -52,13 +60,11 @@ function status.of_row(now, rows, names)
   end
   found = rows and (rows.by_settings[key(now.cell:match("^[^-]*"), number)] or rows.by_case[key(now.case, number)])
   if not found then return {state = "missing", status = "", why = ""} end
-  local why = cell.differences(now.cell, found.cell)
-  local columns = why[1] == "settings" and changed_columns(now, found, names) or {}
-  if #columns > 0 then why[1] = table.concat(columns, ", ") end
-  return {state = "stale", status = found.status, why = table.concat(why, ", ") .. " changed"}
+  return {state = "stale", status = found.status, why = status.changes(now, found, names) .. " changed"}
 end
 
-local function names_of(experiment)
+-- The columns in which settings of cells can be seen to differ.
+function status.names(experiment)
   local names = {"seed", "steps"}
   table.move(settings.names, 1, #settings.names, #names + 1, names)
   local own = experiment:own_axes()
@@ -70,6 +76,18 @@ local function build(self)
   if good then return end
   if tostring(problem):find("interrupted$") then error(problem, 0) end
   self.failed = tostring(problem)
+end
+
+-- Calls each(columns, cell) for every cell of the plan: what it is now.
+function status.each(cells, each)
+  for k = 1, cells:count() do
+    local one = cells:cell(k)
+    build(one)
+    local now = row.identity(one, cell.id(one, cells.purpose))
+    now.steps = one.steps
+    each(now, one, k)
+    cell.release(one)
+  end
 end
 
 local ORDER = {"done", "failed", "stale", "missing"}
@@ -106,14 +124,9 @@ function status.main(experiment, options)
   local rows = status.load(path)
   if not rows then options.say(("there is no %s yet"):format(path)) end
   local cells = plan.new(experiment, experiment.base.predict_only and "predict" or "run", options)
-  local counts, names, lines = {}, names_of(experiment), {{"case", "state", "status", "why"}}
-  for k = 1, cells:count() do
-    local one = cells:cell(k)
-    build(one)
-    local now = row.identity(one, cell.id(one, cells.purpose))
-    now.steps = one.steps
+  local counts, names, lines = {}, status.names(experiment), {{"case", "state", "status", "why"}}
+  status.each(cells, function(now, one)
     local found = status.of_row(now, rows, names)
-    cell.release(one)
     note(counts, found)
     if options.json then
       found.case, found["repeat"], found.cell = one.name, one.repeat_number, now.cell
@@ -121,7 +134,7 @@ function status.main(experiment, options)
     elseif found.state ~= "done" or cells:count() <= 40 then
       lines[#lines + 1] = {one.name, found.state, found.status, found.why}
     end
-  end
+  end)
   if options.json then return 0 end
   for _, line in ipairs(report.columns(lines, true)) do print(line) end
   print(sentence(counts, cells:count(), path))

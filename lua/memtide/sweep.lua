@@ -12,6 +12,8 @@ local pool = require "memtide.pool"
 local report = require "memtide.report"
 local rounds = require "memtide.rounds"
 local row = require "memtide.row"
+local shards = require "memtide.shards"
+local status = require "memtide.status"
 local store = require "memtide.store"
 local util = require "memtide.util"
 
@@ -104,21 +106,31 @@ end
 local HEAR = {}
 
 -- Is there a row of an earlier run?
-function HEAR.built(self, task, message)
-  local id, number = message.columns.cell, message.columns["repeat"]
-  local status, version = self.store:outcome(id, number)
+local function wanted(self, task, columns)
+  local id, number = columns.cell, columns["repeat"]
+  local was, version = self.store:outcome(id, number)
   -- --try-oom tries what was skipped, but not what another cell shows again not to fit
-  local known = status == "skipped" and task.request.implied and not self.options.retry
-  if known or not self.plan:wants(status, version) then
+  local known = was == "skipped" and task.request.implied and not self.options.retry
+  if known or not self.plan:wants(was, version) then
     task.row = self.store:read(id, number)
-    return {go = false}
+    return false
   end
-  if status and task.attempt == 1 and self.rounds.round == 1 then
-    local state = plan.state(status, version)
+  if was and task.attempt == 1 and self.rounds.round == 1 then
+    local state = plan.state(was, version)
     self.anew[state] = (self.anew[state] or 0) + 1
   end
-  merge(task, message.columns)
-  return {go = true}
+  merge(task, columns)
+  return true
+end
+
+-- A part of a sweep runs the cells that the list has, and no others.
+function HEAR.built(self, task, message)
+  local listed = self.plan.listed and self.plan.listed[task.k]
+  if listed then
+    local names = status.names(self.plan.experiment)
+    shards.check(self.options.cells, message.columns, status.changes(message.columns, listed, names))
+  end
+  return {go = wanted(self, task, message.columns)}
 end
 
 function HEAR.columns(_, task, message) merge(task, message.columns) end
@@ -181,8 +193,7 @@ local function lost(self, task, cause)
   local class, reason = failures.of_end(cause, self.options.host_memory)
   if not task.row.cell then
     local columns = identify(self, task)
-    local verdict = HEAR.built(self, task, {columns = columns})
-    if not verdict.go then return HEAR.skipped(self, task) end
+    if not wanted(self, task, columns) then return HEAR.skipped(self, task) end
   end
   task.row.reason, task.lost = reason, true
   return conclude(self, task, class)
@@ -195,8 +206,8 @@ local function has_died(self, task)
   if self.store.before == 0 then return false end
   task.row = identify(self, task)
   local id, number = task.row.cell, task.row["repeat"]
-  local status, version = self.store:outcome(id, number)
-  if not status or self.plan:wants(status, version) then
+  local was, version = self.store:outcome(id, number)
+  if not was or self.plan:wants(was, version) then
     task.row = {}
     return false
   end
@@ -246,7 +257,8 @@ local function setups(self)
   local o, out = self.options, {}
   local script = o.script
   local asked = {set = o.set, device = o.device, seed = o.seed, steps = o.steps, case = o.case, memory = o.memory,
-    devices = o.devices, declared = o.declared, try_oom = o.try_oom, dry_run = o.dry_run}
+    devices = o.devices, declared = o.declared, try_oom = o.try_oom, dry_run = o.dry_run,
+    positions = o.shard and self.plan.positions}
   for i = 1, o.devices and #o.devices or o.jobs or 1 do
     out[i] = {path = script.path, text = script.text, args = script.args, purpose = self.plan.purpose, options = asked,
       device = o.devices and o.devices[i]}
