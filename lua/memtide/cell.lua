@@ -72,6 +72,11 @@ local function describe_data(self, output)
   return found
 end
 
+-- seed, warm-up, steps; steps: nil, where the data must tell.
+local function counts_of(v)
+  return v.seed or 1, v.warmup or (v.epochs and 0 or 2), not v.epochs and (v.steps or 10) or nil
+end
+
 -- Network, data description and id: no device is needed for it.
 function cell.build(self)
   local v = self.values
@@ -86,9 +91,8 @@ function cell.build(self)
   if frozen > 0 then self.model_name = ("%s (%d frozen)"):format(self.model_name, frozen) end
   local _, output = self.network:shapes()
   self.data = describe_data(self, output)
-  self.seed = v.seed or 1
-  self.warmup = v.warmup or (v.epochs and 0 or 2)
-  self.steps = v.epochs and cell.epoch_steps(self) - self.warmup or v.steps or 10
+  self.seed, self.warmup, self.steps = counts_of(v)
+  self.steps = self.steps or cell.epoch_steps(self) - self.warmup
   if self.steps < 1 then
     util.fail_at(self.experiment.where, "experiment: the epochs have no step after the warm-up")
   end
@@ -118,8 +122,8 @@ local function settings_text(self, purpose)
   for _, name in ipairs(self.experiment:own_axes()) do
     if v[name] ~= nil then parts[#parts + 1] = ("%s=%s"):format(name, settings.text(v[name])) end
   end
-  local places = table.concat(self.places, " ")
-  for _, item in ipairs{places, self.memory or "", self.seed or "", self.steps or "", self.warmup or ""} do
+  local places, seed, warmup, steps = table.concat(self.places, " "), counts_of(v)
+  for _, item in ipairs{places, self.memory or "", seed, self.steps or steps or "", warmup} do
     parts[#parts + 1] = tostring(item)
   end
   for _, name in ipairs(measure.names) do

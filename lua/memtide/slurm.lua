@@ -73,7 +73,7 @@ status=0
 srun "${MEMTIDE:-@program@}" run @words@ \
     --cells @cells@ --shard "$part/@parts@" --csv @folder@/@name@".$part-of-@parts@.csv"@args@ || status=$?
 if [ $status = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt @requeues@ ]; then
-    scontrol requeue "$SLURM_JOB_ID"
+    scontrol requeue "${SLURM_ARRAY_JOB_ID}_$part" # its SLURM_JOB_ID may be the whole array's
 fi
 exit $status
 ]]
