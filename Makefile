@@ -187,6 +187,12 @@ gpu-check: all $(C_TESTS) $(CUDA_TESTS) ## what needs a GPU: ops, exactness, san
 soak: all ## the chaos test whole: 200 cells that fail in every way, the sweep killed 20 times
 	$(Q)CELLS=20 KILLS=20 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/cli/chaos.sh
 
+overhead: all ## what a sweep costs beside its cells' work: time for each, 10,000 predictions, memory
+	$(Q)OMP_NUM_THREADS=1 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/overhead.lua
+
+slurm-check: all ## memtide slurm with a real Slurm (apt-get install slurm-wlm, as root)
+	$(Q)SLURM=need MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) tests/cli/slurm.sh
+
 PYTHON ?= /usr/bin/python3
 bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of four networks beside PyTorch's (PYTHON has it)
 	$(Q)$(BUILD)/tests/bench/floor
@@ -194,6 +200,9 @@ bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of four
 
 # SSE41: the library's wider kernels read a few bytes past buffers of their own
 VALGRIND = DNNL_MAX_CPU_ISA=SSE41 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9
+fit-check: $(BUILD)/memtide ## slow: memtide fit's answers for the article's network run in FIT bytes (8GiB), none larger
+	$(Q)FIT=$(or $(FIT),8GiB) prove --exec tests/run $(PROVE) tests/lua/t_fit_runs.lua
+
 train-check: $(BUILD)/memtide ## slow: networks learn what they are given, to the end
 	$(Q)TRAIN=full prove --exec tests/run $(PROVE) tests/lua/t_train.lua
 
@@ -224,6 +233,6 @@ help: ## this list
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all emulated test cuda-test run deps asan fuzz soak gpu-check bench train-check valgrind lint install clean help
+.PHONY: all emulated test cuda-test run deps asan fuzz soak overhead slurm-check fit-check gpu-check bench train-check valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
