@@ -9,6 +9,7 @@ return mt.experiment{
   options = {{"width", 8, "channels"}},
   model = function(s)
     if s.fate == "crash" and os.getenv "CRASH" then os.execute "kill -SEGV $PPID; sleep 60" end
+    if s.fate == "signal" then os.execute "kill -USR1 $PPID" end
     if s.fate == "raise" then error "on purpose" end
     return nn.Sequential{nn.Conv2d(3, s.width, 3), nn.ReLU(), nn.Flatten(), nn.Linear(s.width * 36, 4)}
   end,
@@ -186,6 +187,13 @@ memtide verify f.csv
 is $status 0 "and nothing that a file may not have"
 memtide verify f.csv small.lua --set fate=none,raise,crash --set batch=4
 is "$status $(echo "$out" | grep -cE 'cell: .* is (failed|stale)')" "1 4" "but the script's cells are not done"
+
+memtide run small.lua --set fate=signal --set batch=4 --csv signal.csv -q
+is "$status $(column status signal.csv | sort -u)" "0 ok" "a warning that reaches the worker, too, ends no cell"
+(trap '' XFSZ; ulimit -f 2; "$MEMTIDE" merge full.csv small.1-of-3.csv small.2-of-3.csv >out.txt 2>err.txt)
+is $? 66 "a full disk"
+has "$(cat err.txt)" "cannot write to full." "is told"
+is "$(ls full* 2>/dev/null)" "" "and leaves nothing"
 
 # ---- verify
 memtide verify small.1-of-3.csv small.lua --shard 1/3

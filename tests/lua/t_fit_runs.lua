@@ -40,12 +40,12 @@ local function check(experiment, name, room)
   for _, line in ipairs(lines) do
     if not line.idle then
       local one = cells[line.order]
-      local at, above = run(one, line.batch, room), run(one, line.batch + 1, room)
+      local at, above = line.batch > 0 and run(one, line.batch, room), run(one, line.batch + 1, room)
       count = count + 1
-      if at.status ~= "ok" or at.memory.peak.bytes ~= line.bytes or above.status ~= "oom" then
+      if at and (at.status ~= "ok" or at.memory.peak.bytes ~= line.bytes) or above.status ~= "oom" then
         bad = bad + 1
-        print(("# %s: batch %d: %s %s; %d: %s"):format(name_of(line, names), line.batch, at.status, at.reason or "",
-          line.batch + 1, above.status))
+        print(("# %s: batch %d: %s; %d: %s"):format(name_of(line, names), line.batch, at and at.status, line.batch + 1,
+          above.status))
       end
     end
   end
