@@ -54,7 +54,7 @@ local function directives(options, names)
   return table.concat(lines)
 end
 
--- $name: a text of `values`
+-- @name@ in the template: a text of `values`
 local function fill(template, values) return (template:gsub("@(%l+)@", values)) end
 
 local ARRAY = [[
@@ -68,7 +68,7 @@ local ARRAY = [[
 # One part of the cells in cells.csv. Slurm's warning lets the cell that runs end; status 75 says that others are left:
 # then this part is put into the queue again, at most @requeues@ times, and goes on where it stopped.
 part=$SLURM_ARRAY_TASK_ID
-export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
+[ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun does not know it else
 status=0
 srun "${MEMTIDE:-@program@}" run @words@ \
     --cells @cells@ --shard "$part/@parts@" --csv @folder@/@name@".$part-of-@parts@.csv"@args@ || status=$?
@@ -121,8 +121,8 @@ function slurm.main(experiment, options)
   local parts, folder_now, program = options.shards or 1, here()
   local values = {
     parts = parts, warning = WARNING, requeues = REQUEUES, words = run_words(options),
-    args = arguments_text(options.args), here = quote(folder_now), folder = quote(folder), name = quote(experiment.name),
-    cells = quote(folder .. "/cells.csv"), program = program:gsub('["$`\\]', "\\%0"),
+    args = arguments_text(options.args), here = quote(folder_now), folder = quote(folder),
+    name = quote(experiment.name), cells = quote(folder .. "/cells.csv"), program = program:gsub('["$`\\]', "\\%0"),
     job = quote(experiment.name:gsub("[^%w_.-]", "_")), log = quote(folder:gsub("%%", "%%%%") .. "/"),
   }
   local of_array, of_merge = directives(options, SBATCH), directives(options, {"partition"})

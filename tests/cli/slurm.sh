@@ -169,7 +169,7 @@ wait_for() { # seconds, command...: until it holds
     while [ $most -gt 0 ] && ! "$@"; do most=$((most - 1)); sleep 0.25; done
     "$@"
 }
-idle() { [ -z "$(squeue -h)" ]; }
+idle() { left=$(squeue -h) && [ -z "$left" ]; }
 queued_again() { [ "$(squeue -h -t PD -r -o %r "$@" | grep -c BeginTime)" = 1 ]; }
 at_work() { [ "$(rows)" -ge 2 ]; }
 job() { scontrol -o show job "$1" | tr ' ' '\n' | sed -n "s/^$2=//p" | head -1; }
