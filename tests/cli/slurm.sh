@@ -173,6 +173,9 @@ idle() { left=$(squeue -h) && [ -z "$left" ]; }
 queued_again() { [ "$(squeue -h -t PD -r -o %r "$@" | grep -c BeginTime)" = 1 ]; }
 at_work() { [ "$(rows)" -ge 2 ]; }
 job() { scontrol -o show job "$1" | tr ' ' '\n' | sed -n "s/^$2=//p" | head -1; }
+log() { # where something went wrong: what the jobs and Slurm said
+    [ $failed = 0 ] || tail -n 20 out/*.log "$S"/*.log | sed 's/^/# /'
+}
 submit() {
     said=$(sh out/submit.sh "$@" 2>&1) || echo "# $said"
     array=$(echo "$said" | sed -n 's/.*array job \([0-9]*\).*/\1/p') merge=$(echo "$said" | sed -n 's/.*merge job //p')
@@ -195,6 +198,7 @@ result $? "all jobs end"
 is "$(cat out/merge.log)" "out/slow.csv: 6 rows (6 ok) of 2 files; 0 the same, 0 in conflict" "with all rows"
 memtide verify out/slow.csv slow.lua --set batch=4,8,16 --width 8 -- 1
 is "$status" 0 "as they should be"
+log
 
 write_scripts 1
 submit
@@ -206,6 +210,7 @@ is "$(grep -c crashed out/slow.1-of-2.csv)" 0 "and leaves no row of the cell tha
 submit
 wait_for 60 idle
 has "$(tail -1 out/merge.log)" "out/slow.csv: 6 rows (6 ok) of 3 files" "the same command makes the rest"
+log
 
 if [ -n "$NEED" ]; then # the time limit: a minute, of which the warning leaves some seconds
     write_scripts 9
