@@ -97,12 +97,10 @@ array 2 20
 is "$? $(wc -l <requeued.txt)" "75 1" "but not without end"
 
 # ---- a Slurm of the test's own: one node, no accounting, its own ports and folders
-lacking=
-for program in slurmctld slurmd sbatch srun; do
-    command -v $program >/dev/null || PATH=$PATH:/usr/sbin command -v $program >/dev/null || lacking="no $program"
-done
-[ "$(id -u)" = 0 ] || lacking="${lacking:-not root}"
 PATH=$PATH:/usr/sbin
+lacking=
+for program in slurmctld slurmd sbatch srun; do command -v $program >/dev/null || lacking="no $program"; done
+[ "$(id -u)" = 0 ] || lacking="${lacking:-not root}"
 S=$WORK/slurm
 end_slurm() {
     scancel --user=root 2>/dev/null
@@ -113,7 +111,14 @@ end_slurm() {
         sleep 0.5
     done
 }
+# Nobody is asked who they are: other machines may not reach it.
+only_here() {
+    for port in $control_port $node_port; do
+        grep -q ": 0100007F:$(printf %04X "$port") 00000000:0000 0A " /proc/net/tcp || return 1
+    done
+}
 start_slurm() {
+    control_port=$((20000 + $$ % 20000)) node_port=$((40000 + $$ % 20000))
     mkdir -p "$S/state" "$S/spool"
     node=$(hostname -s)
     cat >"$S/slurm.conf" <<CONF
@@ -123,8 +128,8 @@ NodeName=$node NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
 PartitionName=main Nodes=$node Default=YES MaxTime=INFINITE State=UP
 AuthType=auth/none
 CredType=cred/none
-SlurmctldPort=$((20000 + $$ % 20000))
-SlurmdPort=$((40000 + $$ % 20000))
+SlurmctldPort=$control_port
+SlurmdPort=$node_port
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation=$S/state
@@ -141,12 +146,13 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 KillWait=3
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 JobAcctGatherType=jobacct_gather/none
 CONF
     export SLURM_CONF=$S/slurm.conf
     slurmctld -c -f "$SLURM_CONF" >"$S/out.txt" 2>&1 && slurmd -f "$SLURM_CONF" >>"$S/out.txt" 2>&1 || return 1
     for _ in 1 2 3 4 5 6 7 8 9 10; do
-        [ "$(sinfo -ho %t 2>/dev/null)" = idle ] && return 0
+        [ "$(sinfo -ho %t 2>/dev/null)" = idle ] && only_here && return 0
         sleep 0.5
     done
     return 1
@@ -156,10 +162,8 @@ if [ -z "$lacking" ]; then
     start_slurm || lacking="no Slurm could be started: $(cat "$S/out.txt" "$S"/*.log 2>/dev/null | tail -3)"
 fi
 if [ -n "$lacking" ]; then
-    echo "# the real Slurm: $lacking"
-    [ -n "$NEED" ]
-    [ $? = 1 ]
-    result $? "a sweep in a real Slurm # SKIP $lacking"
+    if [ -n "$NEED" ]; then result 1 "a real Slurm: $lacking"
+    else result 0 "a sweep in a real Slurm # SKIP $lacking"; fi
     finish
 fi
 
