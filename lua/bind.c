@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -340,6 +341,15 @@ static int is_terminal(lua_State *L) {
     return 1;
 }
 
+/* window(2) -> columns and lines of the terminal that is standard error; nothing where it is none, or does not say */
+static int window(lua_State *L) {
+    struct winsize size;
+    if (ioctl((int)luaL_checkinteger(L, 1), TIOCGWINSZ, &size) || !size.ws_col || !size.ws_row) return 0;
+    lua_pushinteger(L, size.ws_col);
+    lua_pushinteger(L, size.ws_row);
+    return 2;
+}
+
 /* number(x) -> the shortest text that reads back equal */
 static int number(lua_State *L) {
     char text[NUMBER_TEXT];
@@ -373,8 +383,8 @@ static int exit_status(lua_State *L) {
 
 int luaopen_memtide_core(lua_State *L) {
     static const luaL_Reg functions[] = {{"where", where}, {"check_options", check_options}, {"hash", hash},
-        {"isatty", is_terminal}, {"number", number}, {"switches", switches}, {"exit_status", exit_status},
-        {"make_folder", make_folder}, {NULL, NULL}};
+        {"isatty", is_terminal}, {"window", window}, {"number", number}, {"switches", switches},
+        {"exit_status", exit_status}, {"make_folder", make_folder}, {NULL, NULL}};
     luaL_newlib(L, functions);
     bind_set_string(L, "version", MT_VERSION MT_COMMIT);
     bind_type(L, BOX_TEXT, NULL);

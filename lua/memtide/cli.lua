@@ -1,14 +1,17 @@
 -- The command line: what was asked for, help, exit statuses, and errors as one line on stderr.
 local commands = require "memtide.commands"
 local compare = require "memtide.compare"
+local completion = require "memtide.completion"
 local core = require "memtide.core"
 local declared = require "memtide.declared"
+local hook = require "memtide.hook"
 local merge = require "memtide.merge"
 local plan = require "memtide.plan"
 local script = require "memtide.script"
 local shards = require "memtide.shards"
 local util = require "memtide.util"
 local verify = require "memtide.verify"
+local watch = require "memtide.watch"
 local worker = require "memtide.worker"
 
 -- ---- options: {name, letter, argument, text, commands that have it (all: nil)}; without an argument it is a switch
@@ -20,12 +23,13 @@ for name in pairs(PLANNED) do CELLS[name] = true end
 local RUN = {run = true}
 local SPREAD = {cells = true, slurm = true}
 local SLURM = {slurm = true}
-local SHOWS = {run = true, predict = true, status = true, fit = true, compare = true}
+local SHOWS = {run = true, predict = true, status = true, watch = true, fit = true, compare = true}
+local TABLES = {run = true, predict = true, watch = true}
 local OPTIONS = {
   {"device", nil, "D", "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)",
     CELLS},
   {"csv", nil, "FILE", "where rows go: a file that is resumed, or - for standard output (default: NAME.csv for run)",
-    {run = true, predict = true, explain = true, status = true, fit = true}},
+    {run = true, predict = true, explain = true, status = true, watch = true, fit = true}},
   {"set", nil, "AXIS=V,V", "a setting or an axis instead of the script's; also 8..64:8, 8..512*2; may be repeated",
     CELLS},
   {"memory", nil, "SIZE", "as if the device had only this much: 512MiB, 8GB, 4096", PLANNED},
@@ -53,6 +57,12 @@ local OPTIONS = {
     ROWS},
   {"in-process", nil, nil, "cells in this process instead of workers: for debuggers", ROWS},
   {"no-claims", nil, nil, "the script's claims are not judged", RUN},
+  {"on-done", nil, "CMD", "a shell command when the sweep has ended, with MEMTIDE_STATUS, MEMTIDE_CSV, MEMTIDE_OK ...",
+    ROWS},
+  {"on-fail", nil, "CMD", "this one instead, where the exit status is not 0", ROWS},
+  {"once", nil, nil, "watch: what is there now", {watch = true}},
+  {"plain", nil, nil, "on a terminal, too, a line for each cell instead of the screen", TABLES},
+  {"markdown", nil, nil, "the table at the end as Markdown", TABLES},
   {"json", nil, nil, "one JSON object per row on standard output instead of the table", SHOWS},
   {"passes", nil, nil, "dump: the program after each pass", {dump = true}},
   {"network", nil, nil, "dump: the layers instead of the program", {dump = true}},
@@ -74,6 +84,7 @@ local USES = {
     "every cell of an experiment, one row each; what is in the file already is not run again"},
   {"predict", "SCRIPT [-- ARGS]", "the same cells, nothing computed: the predicted columns"},
   {"status", "SCRIPT [-- ARGS]", "which cells are done, failed, stale or missing in the file; may be asked meanwhile"},
+  {"watch", "SCRIPT or FILE.csv", "what a sweep that runs in another terminal is doing, until it ends"},
   {"fit", "SCRIPT [-- ARGS]", "the largest batch that fits, for every combination of techniques, and its time"},
   {"explain", "SCRIPT [-- ARGS]", "the memory of the first cell by hand: a row per layer, totals per category"},
   {"dump", "SCRIPT [-- ARGS]", "the step program of the first cell as text"},
@@ -83,8 +94,9 @@ local USES = {
   {"slurm", "SCRIPT [-- ARGS]", "the parts as an array of Slurm jobs: a folder of scripts to submit"},
   {"merge", "OUT.csv IN.csv ...", "the rows and samples of several files as one"},
   {"verify", "FILE.csv [SCRIPT]", "whether a file of results is whole and agrees with itself, and with the script"},
+  {"completion", "SHELL", "completions for bash, zsh or fish: eval \"$(memtide completion bash)\""},
   {"devices", "", "what is here, and what is missing and why"},
-  {"help", "[COMMAND]", "this text"},
+  {"help", "[COMMAND [SCRIPT]]", "this text; of a script, the options that it declares"},
 }
 
 local STATUSES = [[
@@ -117,6 +129,23 @@ local function print_own(path)
   for _, line in ipairs(declared.help(experiment.options)) do print(line) end
 end
 
+local function names_of(uses, option)
+  local names = {}
+  for _, use in ipairs(uses) do
+    if not option or has_option(use[1], option) then names[#names + 1] = use[1] end
+  end
+  return names
+end
+
+local function is_command(word)
+  for _, use in ipairs(USES) do if use[1] == word then return true end end
+  return false
+end
+
+local function unknown_command(word)
+  usage('unknown command "%s"%s; memtide help lists them', word, util.meant(word, names_of(USES)))
+end
+
 -- Of one command, or (nil) all; with options.words[1], of a script
 local function help(command, options)
   print("Predicts, measures and sweeps the memory of training steps.\n")
@@ -135,6 +164,12 @@ local function help(command, options)
   print_options(command)
   if options and options.words[1] then print_own(options.words[1]) end
   print("\n" .. STATUSES)
+end
+
+-- help [COMMAND [SCRIPT]]
+local function help_of(words)
+  if words[1] and not is_command(words[1]) then unknown_command(words[1]) end
+  return help(words[1], {words = {words[2]}})
 end
 
 -- ---- parsing
@@ -293,14 +328,6 @@ local function take_declared(options, experiment)
   end
 end
 
-local function names_of(uses, option)
-  local names = {}
-  for _, use in ipairs(uses) do
-    if not option or has_option(use[1], option) then names[#names + 1] = use[1] end
-  end
-  return names
-end
-
 -- An option that the command would not look at is a mistake, not a wish that is left out in silence.
 local function check_options(command, options)
   for _, option in ipairs(OPTIONS) do
@@ -323,7 +350,8 @@ local function run_command(name, arguments, state)
   state.verbose = options.verbose
   if options.help then return help(name, options) end
   check_options(name, options)
-  if name == "help" then return help(options.words[1]) end
+  if name == "help" then return help_of(options.words) end
+  if name == "completion" then return completion.main(options.words[1], USES, OPTIONS) end
   if name == "devices" then return commands.devices(options) end
   local words = options.words
   if name == "compare" then
@@ -344,9 +372,11 @@ local function run_command(name, arguments, state)
   end
   options.in_process = options.in_process or not arguments.workers
   local path = words[1]
+  if name == "watch" and path:find("%.csv$") then return watch.main(path, options) end
   local experiment, text = script.load_experiment(path, options.args)
   options.script = {path = path, args = options.args, text = text}
   take_declared(options, experiment)
+  state.options = options
   return commands[name](experiment, options)
 end
 
@@ -359,12 +389,12 @@ local function main(arguments, state)
   if first == "--help" or first == "-h" then return help() end
   if first == "--worker" then return worker.serve() end
   if first == "--version" then return print("memtide " .. core.version) end
-  for _, use in ipairs(USES) do if first == use[1] then return run_command(first, arguments, state) end end
+  if is_command(first) then return run_command(first, arguments, state) end
   if first:sub(1, 2) == "--" and first ~= "--" then
     usage("%s: expected a command before it: memtide %s SCRIPT %s", first, names_of(USES, option_of(first))[1], first)
   end
   if not first:find("[-./]") and not script.exists(first) then
-    usage('unknown command "%s"%s; memtide help lists them', first, util.meant(first, names_of(USES)))
+    unknown_command(first)
   end
   return script.plain(arguments, state)
 end
@@ -387,9 +417,13 @@ end
 return function(arguments)
   local state = {}
   local good, found = xpcall(main, explain_error, arguments, state)
-  if good then return math.type(found) == "integer" and found or 0 end
-  io.stdout:flush()
-  io.stderr:write("memtide: ", found.message, "\n")
-  if state.verbose and found.traceback then io.stderr:write(found.traceback:gsub("^\n", ""), "\n") end
-  return STATUS[found.code] or core.exit_status(found.code or "") or 70
+  local status = good and (math.type(found) == "integer" and found or 0)
+    or STATUS[found.code] or core.exit_status(found.code or "") or 70
+  if not good then
+    io.stdout:flush()
+    io.stderr:write("memtide: ", found.message, "\n")
+    if state.verbose and found.traceback then io.stderr:write(found.traceback:gsub("^\n", ""), "\n") end
+  end
+  if state.options then hook.ended(state.options, status, not good and found.message or nil) end
+  return status
 end

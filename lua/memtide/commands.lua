@@ -16,6 +16,7 @@ local sweep = require "memtide.sweep"
 local techniques = require "memtide.techniques"
 local util = require "memtide.util"
 local verify = require "memtide.verify"
+local watch = require "memtide.watch"
 local worker = require "memtide.worker"
 
 local commands = {}
@@ -38,7 +39,7 @@ local function run_all(experiment, purpose, options)
   local judge = judged and not options.shard and claims.judge(experiment) -- a part cannot tell
   options.seen = judge and function(values) judge:row(values) end
   local found = sweep.run(experiment, purpose, options)
-  if options.csv ~= "-" and not options.json then report.print(found.rows, found.count) end
+  if options.csv ~= "-" and not options.json then report.print(found.rows, found.count, options) end
   if found.resumed > 0 then
     local text = "%d of %d cells were in %s already; remove the file to start over"
     options.say(text:format(found.resumed, found.count, options.csv))
@@ -93,6 +94,8 @@ function commands.cells(experiment, options) return freeze.main(experiment, opti
 function commands.slurm(experiment, options) return slurm.main(experiment, options) end
 
 function commands.verify(experiment, options) return verify.main(options.file, experiment, options) end
+
+function commands.watch(experiment, options) return watch.main(options.csv or experiment.name .. ".csv", options) end
 
 function commands.fit(experiment, options) return techniques.main(experiment, options) end
 

@@ -1,5 +1,4 @@
 -- When a sweep will end, by what its cells took so far: a range, and the clock's time.
-local estimate = require "memtide.estimate"
 local pace = require "memtide.pace"
 
 local eta = {}
@@ -46,12 +45,12 @@ function Eta:remaining()
   return seconds, seconds / factor, seconds * factor
 end
 
--- "1 h 10 min left, ends 05:40-06:55"; nil: not known, or too soon to be worth it
-function Eta:text(now)
+-- {seconds =, at = now, first =, last =}: the seconds that are left, and between which times the sweep will end; nil:
+-- not known, or too soon to be worth it
+function Eta:range(now)
   local seconds, low, high = self:remaining()
   if not seconds or seconds < LEAST then return nil end
-  local first, last = os.date("%H:%M", math.floor(now + low)), os.date("%H:%M", math.floor(now + high))
-  return ("%s left, ends %s"):format(estimate.show(seconds), first == last and first or first .. "-" .. last)
+  return {seconds = seconds, at = now, first = math.floor(now + low), last = math.floor(now + high)}
 end
 
 return eta

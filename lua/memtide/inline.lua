@@ -11,7 +11,9 @@ function inline.run(cells, hooks)
     local lost -- what the device says now, nobody can trust
     worker.run(cells, task.request, {
       note = function(text, i, n)
-        if hooks.watch then hooks.watch(task, i and ("%s %d of %d"):format(text, i, n) or text) end
+        if not hooks.tick then return end
+        hooks.watch(task, i and ("%s %d of %d"):format(text, i, n) or text)
+        hooks.look()
       end,
       built = function(columns) return hooks.hear(task, {word = "built", columns = columns}).go end,
       skipped = function() hooks.hear(task, {word = "skipped"}) end,

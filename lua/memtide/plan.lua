@@ -105,14 +105,14 @@ function plan.state(status, version)
   return version == core.version and "done" or "stale"
 end
 
-local RETRY = {"none", "failed", "stale", "all", "error", "crashed", "timeout", "oom", "nan", "skipped"}
+plan.retry_words = {"none", "failed", "stale", "all", "error", "crashed", "timeout", "oom", "nan", "skipped"}
 
 -- "failed,oom" -> {failed = true, oom = true}: states, and statuses of rows; nil and what was expected.
 function plan.retry(text)
   local known, again = {}, {}
-  for _, word in ipairs(RETRY) do known[word] = true end
+  for _, word in ipairs(plan.retry_words) do known[word] = true end
   for word in (text .. ","):gmatch("([^,]*),") do
-    if not known[word] then return nil, "some of " .. table.concat(RETRY, ", ") end
+    if not known[word] then return nil, "some of " .. table.concat(plan.retry_words, ", ") end
     again[word] = true
   end
   return again

@@ -5,7 +5,8 @@
 --   hear(task, message) -> a message to answer with; "done", "fresh" (done, the worker is spent), "again" (in a fresh
 --                       worker); or nil. With "done" and "fresh", a function to call when the worker is busy again
 --   lost(task, cause)   the worker ended: see failures.of_end; -> the same
---   watch(task, note)   now and then, when a terminal wants to know
+--   watch(task, note, slot)  what it is doing; look(): behind all of these, at least every `tick` seconds (nil: nobody
+--                       wants to know)
 local core = require "memtide.core"
 local failures = require "memtide.failures"
 local util = require "memtide.util"
@@ -15,7 +16,6 @@ local pool = {}
 
 local GRACE = 3          -- seconds from SIGTERM to SIGKILL
 local START_LIMIT = 120  -- seconds for a worker to load the script and open its device
-local TICK = 0.1         -- seconds between two looks at what the workers are doing
 local LONGEST = 60       -- seconds between two looks at them, where nobody watches
 local LOG_SHOWN = 4096   -- bytes
 
@@ -170,7 +170,7 @@ local function assign(self)
 end
 
 local function patience(self)
-  local now, least = core.clock(), self.hooks.watch and TICK or LONGEST
+  local now, least = core.clock(), self.hooks.tick or LONGEST
   for _, slot in ipairs(self.slots) do
     if slot.deadline then least = math.min(least, slot.deadline - now) end
   end
@@ -189,9 +189,11 @@ local function stop(self, signal)
 end
 
 local function watch(self)
-  for _, slot in ipairs(self.hooks.watch and self.slots or {}) do
-    if slot.task and slot.ready then self.hooks.watch(slot.task, slot.process:note()) end
+  if not self.hooks.tick then return end
+  for _, slot in ipairs(self.slots) do
+    if slot.task and slot.ready then self.hooks.watch(slot.task, slot.process:note(), slot) end
   end
+  self.hooks.look()
 end
 
 local signals = setmetatable({}, {__close = function() core.restore_signals() end})
@@ -215,7 +217,7 @@ end
 function pool.run(setups, memory, hooks)
   local self = setmetatable({slots = {}, waiting = {}, hooks = hooks}, Pool)
   for i, setup in ipairs(setups) do
-    self.slots[i] = setmetatable({pool = self, setup = setup, memory = memory}, Slot)
+    self.slots[i] = setmetatable({pool = self, number = i, setup = setup, memory = memory}, Slot)
   end
   core.catch_signals()
   local _ <close> = signals

@@ -1,8 +1,11 @@
--- How results look on a terminal and in a pipe: progress, the table at the end, JSON.
+-- Results as text: the table at the end, JSON.
 local core = require "memtide.core"
+local screen = require "memtide.screen"
 local util = require "memtide.util"
 
 local report = {}
+
+local SCREENFUL = 40 -- rows of the table that a terminal shows
 
 -- ---- JSON: one object per row
 
@@ -12,7 +15,18 @@ local function quoted(text)
   return '"' .. text:gsub('[%c"\\]', function(c) return ESCAPES[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
 end
 
-local function json_value(value)
+local json_value
+
+-- A list, or an object with its names in order; an empty table is a list.
+local function json_table(t)
+  local parts, list = {}, t[1] ~= nil or next(t) == nil
+  if list then for i, value in ipairs(t) do parts[i] = json_value(value) end
+  else for i, key in ipairs(util.sorted_keys(t)) do parts[i] = quoted(key) .. ":" .. json_value(t[key]) end end
+  return (list and "[%s]" or "{%s}"):format(table.concat(parts, ","))
+end
+
+function json_value(value)
+  if type(value) == "table" then return json_table(value) end
   if math.type(value) == "integer" or type(value) == "boolean" then return tostring(value) end
   if type(value) == "number" then
     return value == value and math.abs(value) ~= math.huge and core.number(value) or quoted(core.number(value))
@@ -28,47 +42,6 @@ function report.json(row, columns)
   return "{" .. table.concat(members, ",") .. "}"
 end
 
--- ---- progress, on stderr
-
-local LINE = 79 -- a line that wraps could not be updated in place
-
-local function outcome(row)
-  local bytes, ms = row.peak_bytes or row.predicted_peak_bytes, row.step_ms
-  local words = {row.status}
-  if bytes then words[#words + 1] = util.show_bytes(bytes) end
-  if ms then words[#words + 1] = ("%.1f ms/step"):format(ms) end
-  if row.status ~= "ok" and row.reason then words[#words + 1] = row.reason end
-  return table.concat(words, ", ")
-end
-
--- {begin(k, name, ends), step(k, name, note), done(k, name, row, ends), finish()}: one line updated in place on a
--- terminal, a line per cell otherwise; without step nobody is watching. ends: when the sweep will, if that is known
-function report.progress(total, options)
-  local nothing = function() end
-  -- a full disk is told before the time of a cell is spent
-  local function check() util.must_write("standard output", io.stdout:flush()) end
-  if options.quiet then return {begin = check, done = nothing, finish = nothing} end
-  local function title(k, name) return ("[%d/%d] %s"):format(k, total, name) end
-  if not core.isatty(2) then
-    local function done(k, name, row, ends)
-      io.stderr:write(title(k, name), ": ", outcome(row), ends and "; " .. ends or "", "\n")
-    end
-    return {begin = check, done = done, finish = nothing}
-  end
-  local ends = ""
-  local function show(text) io.stderr:write("\r\27[K", text:sub(1, LINE)) end
-  return {
-    begin = function(k, name, text)
-      check()
-      ends = text and text .. ": " or ""
-      show(ends .. title(k, name))
-    end,
-    step = function(k, name, note) show(("%s%s: %s"):format(ends, title(k, name), note)) end,
-    done = nothing,
-    finish = function() show("") end,
-  }
-end
-
 -- ---- the table
 
 local function percent(value, base)
@@ -76,58 +49,151 @@ local function percent(value, base)
   return ("%+.0f %%"):format(100 * (value - base) / base)
 end
 
--- What the table needs of a row.
-function report.summary(row)
-  return {case = row.case, status = row.status, bytes = row.peak_bytes or row.predicted_peak_bytes, ms = row.step_ms}
+-- What came of a row, also of one that was read as text.
+function report.result(row)
+  local function number(name) return tonumber(row[name]) end
+  return {status = row.status, bytes = number "peak_bytes" or number "predicted_peak_bytes", ms = number "step_ms",
+    reason = row.reason ~= "" and row.reason or nil}
 end
 
--- A prediction has no times.
-local function table_rows(rows)
-  local base, timed = rows[1], false
-  for _, row in ipairs(rows) do timed = timed or row.ms ~= nil end
-  local lines = {{"case", "status", "memory", "vs first", timed and "step" or nil, timed and "vs first" or nil}}
-  for i, row in ipairs(rows) do
-    lines[i + 1] = {row.case, row.status,
-      row.bytes and util.show_bytes(row.bytes) or "", i > 1 and percent(row.bytes, base.bytes) or "",
-      timed and (row.ms and ("%.1f ms"):format(row.ms) or "") or nil,
-      timed and (i > 1 and percent(row.ms, base.ms) or "") or nil}
+-- What the table needs of a row. columns: all there are, in their order.
+function report.summary(row, columns)
+  local one, what, inside = report.result(row), {["repeat"] = row["repeat"]}, false
+  for _, column in ipairs(columns) do
+    inside = (inside or column == "model") and column ~= "status"
+    if inside then what[column] = row[column] end
   end
-  return lines
+  one.case, one.what, one.columns = row.case, what, columns
+  return one
 end
 
--- Lines of cells as columns: the first left, the others right, or all of them left.
+local function text_of(value)
+  if math.type(value) == "float" then return core.number(value) end
+  return value == nil and "" or tostring(value)
+end
+
+-- The columns, of those that say what a cell is, that are not the same in all rows. The effective batch says nothing
+-- where it is a multiple of the batch; a cell that could not be built has no model.
+local function varying(rows)
+  local names, differs = {}, {}
+  for _, name in ipairs(rows[1] and rows[1].columns or {}) do
+    for _, row in ipairs(rows) do
+      local value = text_of(row.what[name])
+      if value ~= text_of(rows[1].what[name]) and (name ~= "model" or value ~= "") then differs[name] = true end
+    end
+  end
+  if not differs.accumulate then differs.effective_batch = nil end
+  for _, name in ipairs(rows[1] and rows[1].columns or {}) do
+    if differs[name] then names[#names + 1] = name end
+  end
+  return names
+end
+
+-- What the name of a cell says beside the columns that the table has.
+local function label(row)
+  local text = " " .. row.case .. " "
+  for name, value in pairs(row.what) do
+    local from, to = text:find((" %s=%s "):format(name, text_of(value)), 1, true)
+    if from then text = text:sub(1, from) .. text:sub(to + 1) end
+  end
+  return (text:gsub("^ +", ""):gsub(" +$", ""))
+end
+
+local function labels_of(rows, names)
+  local out, said = {}, false
+  for i, row in ipairs(rows) do
+    out[i] = #names > 0 and label(row) or row.case
+    said = said or out[i] ~= ""
+  end
+  return said and out or nil
+end
+
+local function any(rows, holds)
+  for _, row in ipairs(rows) do if holds(row) then return true end end
+  return false
+end
+
+-- {head, is it words?, value(row, its number)} of every column. A prediction has no times.
+local function columns_of(rows)
+  local base, names, list = rows[1], varying(rows), {}
+  local labels = labels_of(rows, names)
+  local function add(head, words, value) list[#list + 1] = {head = head, words = words, value = value} end
+  if labels then add("case", true, function(_, i) return labels[i] end) end
+  for _, name in ipairs(names) do
+    local function value(row) return text_of(row.what[name]) end
+    add(name, any(rows, function(row) return not tonumber(value(row)) and value(row) ~= "" end), value)
+  end
+  add("status", true, function(row) return row.status end)
+  add("memory", false, function(row) return row.bytes and util.show_bytes(row.bytes) end)
+  add("vs first", false, function(row, i) return i > 1 and percent(row.bytes, base.bytes) end)
+  if any(rows, function(row) return row.ms end) then
+    add("step", false, function(row) return row.ms and ("%.1f ms"):format(row.ms) end)
+    add("vs first", false, function(row, i) return i > 1 and percent(row.ms, base.ms) end)
+  end
+  local function reason(row) return row.status ~= "ok" and row.reason end
+  if any(rows, reason) then add("reason", true, reason) end
+  return list
+end
+
+-- The head, and a line for each of the rows; which columns are words.
+local function table_rows(rows)
+  local lines, words = {{}}, {}
+  for k, column in ipairs(columns_of(rows)) do
+    lines[1][k], words[k] = column.head, column.words
+    for i, row in ipairs(rows) do
+      lines[i + 1] = lines[i + 1] or {}
+      lines[i + 1][k] = screen.harmless(column.value(row, i) or "")
+    end
+  end
+  return lines, words
+end
+
+-- Lines of cells as columns: the first left, the others right; or (true) all of them left, or those of a set.
 function report.columns(lines, left)
   local widths, out = {}, {}
   for _, line in ipairs(lines) do
-    for k, text in ipairs(line) do widths[k] = math.max(widths[k] or 0, utf8.len(text) or #text) end
+    for k, text in ipairs(line) do widths[k] = math.max(widths[k] or 0, screen.width(text)) end
   end
   for i, line in ipairs(lines) do
     local parts = {}
     for k, text in ipairs(line) do
-      local pad = (" "):rep(widths[k] - (utf8.len(text) or #text))
-      parts[k] = (k == 1 or left) and text .. pad or pad .. text
+      local pad = (" "):rep(widths[k] - screen.width(text))
+      local at_left = left == true or (left and left[k] or not left and k == 1)
+      parts[k] = at_left and text .. pad or pad .. text
     end
     out[i] = table.concat(parts, "  "):gsub("%s+$", "")
   end
   return out
 end
 
--- Cells that did not end well stand out where colour is wanted.
-local function painted(line, row, colour)
-  if not colour or not row or row.status == "ok" then return line end
-  return "\27[31m" .. line .. "\27[0m"
+local function print_markdown(lines, words)
+  local rule = {}
+  for k in ipairs(lines[1]) do rule[k] = words[k] and ":--" or "--:" end
+  local function put(line) print("| " .. table.concat(line, " | ") .. " |") end
+  for i, line in ipairs(lines) do
+    for k, text in ipairs(line) do line[k] = text:gsub("|", "\\|") end
+    put(line)
+    if i == 1 then put(rule) end
+  end
 end
 
-local function wants_colour()
-  local no = os.getenv("NO_COLOR")
-  return core.isatty(1) and (no == nil or no == "") and os.getenv("TERM") ~= "dumb"
-end
-
--- rows: summaries of the first of `count` rows
-function report.print(rows, count)
-  local colour = wants_colour()
-  for i, line in ipairs(report.columns(table_rows(rows))) do print(painted(line, rows[i - 1], colour)) end
-  if count > #rows then print(("... and %d rows more: --csv FILE keeps all"):format(count - #rows)) end
+-- rows: summaries of the first of `count` rows. On a terminal a row is one line, and cells that did not end well stand
+-- out where colour is wanted. options: markdown, csv.
+function report.print(rows, count, options)
+  local colour, terminal = screen.colour(1), core.isatty(1) and not options.markdown
+  local shown = table.move(rows, 1, terminal and math.min(#rows, SCREENFUL) or #rows, 1, {})
+  local lines, words = table_rows(shown)
+  if options.markdown then return print_markdown(lines, words) end
+  local width = terminal and core.window(1)
+  if width and words[1] then for _, line in ipairs(lines) do line[1] = screen.cut(line[1], screen.NAME) end end
+  for i, line in ipairs(report.columns(lines, words)) do
+    if width then line = screen.cut(line, width) end
+    print(screen.red(line, colour and shown[i - 1] and shown[i - 1].status ~= "ok"))
+  end
+  if count > #shown then
+    local where = options.csv and " in " .. options.csv or ": --csv FILE keeps all"
+    print(("... and %d rows more%s"):format(count - #shown, where))
+  end
 end
 
 return report

@@ -13,15 +13,19 @@ local status = {}
 
 local function key(...) return table.concat({...}, "\0") end
 
--- Rows by cell, by the settings' part of its id, and by case: of two the later counts. nil: there is no file.
+-- Rows by cell, by the settings' part of its id, and by case: of two the later counts; `list` has them in the order of
+-- their cells' first ones, `columns` what they have. nil: there is no file.
 function status.load(path)
   local file = io.open(path, "rb")
   if not file then return nil end
   file:close()
-  local rows = {by_cell = {}, by_settings = {}, by_case = {}, used = {}}
-  csv.read(path, function(values)
+  local rows = {by_cell = {}, by_settings = {}, by_case = {}, list = {}}
+  local place = {}
+  rows.columns = csv.read(path, function(values)
     local number = values["repeat"] or ""
-    rows.by_cell[key(values.cell or "", number)] = values
+    local id = key(values.cell or "", number)
+    place[id] = place[id] or #rows.list + 1
+    rows.by_cell[id], rows.list[place[id]] = values, values
     rows.by_settings[key((values.cell or ""):match("^[^-]*"), number)] = values
     rows.by_case[key(values.case or "", number)] = values
   end)

@@ -9,6 +9,7 @@ local inline = require "memtide.inline"
 local pace = require "memtide.pace"
 local plan = require "memtide.plan"
 local pool = require "memtide.pool"
+local progress = require "memtide.progress"
 local report = require "memtide.report"
 local rounds = require "memtide.rounds"
 local row = require "memtide.row"
@@ -30,7 +31,7 @@ local function merge(task, columns) for column, value in pairs(columns) do task.
 
 local function show(self, task)
   if self.options.each then self.options.each(task.k, task.row, task.values) end
-  if task.k <= SHOWN then self.shown[task.k] = report.summary(task.row) end
+  if task.k <= SHOWN then self.shown[task.k] = report.summary(task.row, self.store.columns) end
   if self.options.seen then self.options.seen(task.row) end
   if self.options.json then io.stdout:write(report.json(task.row, self.store.columns), "\n") end
 end
@@ -46,12 +47,12 @@ local function judge(self, found)
   end
 end
 
-local function ends(self) return self.eta and self.eta:text(os.time()) end
+local function left(self) return self.eta and self.eta:range(os.time()) end
 
 local function record(self, task)
   self.store:append(task.row)
   self.recorded = self.recorded + 1
-  self.progress.done(task.k, task.name, task.row, ends(self))
+  self.progress:row(task.k, task.name, task.row, left(self))
   show(self, task)
   judge(self, task.row)
 end
@@ -133,7 +134,11 @@ function HEAR.built(self, task, message)
   return {go = wanted(self, task, message.columns)}
 end
 
-function HEAR.columns(_, task, message) merge(task, message.columns) end
+function HEAR.columns(self, task, message)
+  merge(task, message.columns)
+  local time = task.row.cost and self.rates:cell(task.row.cost)
+  if time and time.learnt then self.progress:expect(task.lane, time.seconds) end
+end
 
 function HEAR.samples(_, task, message) task.samples = message.list end
 
@@ -176,6 +181,7 @@ end
 function HEAR.skipped(self, task)
   release_held(self)
   self.resumed = self.resumed + 1
+  self.progress:resumed(task.row)
   self.frontier:note(task.values, task.row.status, task.name)
   if self.eta then self.eta:done(task.values) end
   show(self, task)
@@ -230,25 +236,36 @@ local function new_task(self, k, device)
     limit = self.pace:limit(one.values)}
 end
 
-local function next_task(self, device)
+-- slot: the worker; nil: this process
+local function next_task(self, slot)
+  local lane, device = slot and slot.number or 1, slot and slot.setup.device
   for k in function() return self.rounds:next() end do
     if not has_time(self, k) then
       self.left = self.left + 1
     else
       local task = new_task(self, k, device)
-      self.progress.begin(task.k, task.name, ends(self))
+      task.lane = lane
+      self.progress:begin(lane, self.workers > 1 and (device or "worker " .. lane) or nil, task.name,
+        self.pace:estimate(task.values))
       if not has_died(self, task) then return task end
       HEAR.skipped(self, task)
+      self.progress:leave(lane)
     end
   end
 end
 
 local function hooks_of(self)
+  local function judged(task, verdict, later)
+    if verdict == "done" or verdict == "fresh" then self.progress:leave(task.lane) end
+    return verdict, later
+  end
   return {
-    next = function(slot) return next_task(self, slot and slot.setup.device) end,
-    hear = function(task, message) return HEAR[message.word](self, task, message) end,
-    lost = function(task, cause) return lost(self, task, cause) end,
-    watch = self.progress.step and function(task, note) self.progress.step(task.k, task.name, note) end,
+    next = function(slot) return next_task(self, slot) end,
+    hear = function(task, message) return judged(task, HEAR[message.word](self, task, message)) end,
+    lost = function(task, cause) return judged(task, lost(self, task, cause)) end,
+    watch = function(task, note) self.progress:note(task.lane, note) end,
+    look = function() self.progress:look() end,
+    tick = self.progress.tick,
   }
 end
 
@@ -259,7 +276,7 @@ local function setups(self)
   local asked = {set = o.set, device = o.device, seed = o.seed, steps = o.steps, case = o.case, memory = o.memory,
     devices = o.devices, declared = o.declared, try_oom = o.try_oom, dry_run = o.dry_run,
     positions = o.shard and self.plan.positions}
-  for i = 1, o.devices and #o.devices or o.jobs or 1 do
+  for i = 1, self.workers do
     out[i] = {path = script.path, text = script.text, args = script.args, purpose = self.plan.purpose, options = asked,
       device = o.devices and o.devices[i]}
   end
@@ -303,17 +320,19 @@ end
 function sweep.run(experiment, purpose, options)
   find_devices(options)
   local cells = plan.new(experiment, purpose, options)
+  local told = progress.new(experiment.name, cells:count(), options)
+  options.say = told:above(options.say)
   local rows <close> = store.open(experiment:own_axes(), purpose, options)
   local self = setmetatable({plan = cells, store = rows, options = options, left = 0, shown = {}, held = {}, anew = {},
     resumed = 0, recorded = 0, in_a_row = 0, pace = pace.new(options.timeout), rates = estimate.new(),
-    frontier = frontier.new(experiment:monotone_axes()), progress = report.progress(cells:count(), options),
+    frontier = frontier.new(experiment:monotone_axes()), progress = told,
+    workers = options.devices and #options.devices or options.jobs or 1,
     rounds = rounds.new(experiment, options.dry_run and "predict" or purpose, cells:count(),
       rows.file and options.csv, options["until"] and cells:order(true))}, Sweep)
-  if not options.quiet then
-    self.eta = eta.new(self.pace, cells, options.devices and #options.devices or options.jobs or 1)
-  end
+  if told.tick or not options.quiet then self.eta = eta.new(self.pace, cells, self.workers) end
+  options.outcome = told.board
   local good, problem = pcall(run_all, self)
-  self.progress.finish()
+  told:finish()
   self.rates:save()
   if not good then raise(self, problem) end
   if self.held and self.held[1] then error(self.held[1].row.reason, 0) end

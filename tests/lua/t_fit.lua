@@ -5,6 +5,7 @@ local cell = require "memtide.cell"
 local core = require "memtide.core"
 local estimate = require "memtide.estimate"
 local eta = require "memtide.eta"
+local screen = require "memtide.screen"
 local fit = require "memtide.fit"
 local frontier = require "memtide.frontier"
 local mt = require "memtide"
@@ -173,13 +174,14 @@ for k = 1, 10 do ended(k, k * 10) end
 local seconds, low, high = left:remaining()
 tap.near(seconds, (11 + 20) * 5 * 10 / 2, 1e-9, "what grows with the batch is known to grow, over two workers")
 tap.ok(low < seconds and seconds < high and high / low < 1.2, "the range is narrow where cells were as expected")
-tap.is(left:text(os.time{year = 2026, month = 1, day = 1, hour = 5, min = 0}), "12 min 55 s left, ends 05:12-05:13",
-  "told as the clock shows it")
+local five = os.time{year = 2026, month = 1, day = 1, hour = 5, min = 0}
+tap.is(screen.ends(left:range(five), five), "12 min 55 s left, ends 05:12-05:13", "told as the clock shows it")
+tap.is(screen.ends(left:range(five), five + 60), "11 min 55 s left, ends 05:12-05:13", "also a minute later")
 for k = 11, 16 do ended(k, k * 10 * (k % 2 == 0 and 3 or 0.3)) end
 low, high = select(2, left:remaining())
 tap.ok(high / low > 2, "and wide where they were not")
 for k = 17, 20 do left:done(cells[k].values) end
-tap.is(left:text(0), nil, "nothing is left")
+tap.is(left:range(0), nil, "nothing is left")
 
 -- ---- what a file has of a cell
 local csv = folder .. "/x.csv"
