@@ -1,6 +1,7 @@
 -- memtide completion: what bash, zsh and fish offer behind a half-written word, made of the tables that help is made
 -- of.
 local plan = require "memtide.plan"
+local usage = require "memtide.usage"
 local util = require "memtide.util"
 
 local completion = {}
@@ -10,8 +11,6 @@ local completion = {}
 local KINDS = {FILE = {files = "*"}, D = {words = "cpu cuda:0"}, SCRIPT = {files = "*.lua"}, csv = {files = "*.csv"},
   SHELL = {words = "bash zsh fish"}, WORDS = {words = table.concat(plan.retry_words, " ")}, COMMAND = {commands = true}}
 
-local function has(command, option) return not option[5] or option[5][command] end
-
 local function names_of(list)
   local names = {}
   for i, one in ipairs(list) do names[i] = one[1] end
@@ -20,7 +19,7 @@ end
 
 local function options_of(command, options)
   local list = {}
-  for _, option in ipairs(options) do if has(command, option) then list[#list + 1] = option end end
+  for _, option in ipairs(options) do if usage.has(command, option) then list[#list + 1] = option end end
   return list
 end
 
@@ -161,7 +160,7 @@ function completion.fish(uses, options)
   end
   for _, option in ipairs(options) do
     local commands = {}
-    for _, use in ipairs(uses) do if has(use[1], option) then commands[#commands + 1] = use end end
+    for _, use in ipairs(uses) do if usage.has(use[1], option) then commands[#commands + 1] = use end end
     out[#out + 1] = fish_option(option, names_of(commands))
   end
   return table.concat(out, "\n")
@@ -170,7 +169,10 @@ end
 -- uses, options: the command line's tables
 function completion.main(shell, uses, options)
   local make = {bash = completion.bash, zsh = completion.zsh, fish = completion.fish}
-  if make[shell] then return print(make[shell](uses, options)) end
+  if make[shell] then
+    print(make[shell](uses, options))
+    return 0
+  end
   error(util.failure(("completion: expected bash, zsh or fish, found %s%s"):format(shell or "nothing",
     util.meant(shell or "", util.sorted_keys(make))), "usage"), 0)
 end

@@ -219,6 +219,8 @@ memtide help watch
 has "$out" "memtide watch SCRIPT or FILE.csv" "help of a command"
 memtide help run slow.lua
 has "$out" "slow.lua declares no options" "and of a script"
+memtide watch slow.csv --help
+is $status 0 "and of a command behind a file"
 memtide help wtach
 is $status 2 "help of a command that there is not"
 has "$err" 'unknown command "wtach" (did you mean "watch"?)' "with the one that was meant"
