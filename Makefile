@@ -27,6 +27,7 @@ LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
 C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c)) \
     $(addprefix $(BUILD)/tests/,t_emulate t_linear)
+PROVE  ?= -j2
 TESTS   = $(C_TESTS) $(wildcard tests/lua/*.lua tests/cli/*.sh)
 
 # A value as a file that changes only with it, for what is built from the value.
@@ -196,7 +197,8 @@ slurm-check: all ## memtide slurm with a real Slurm (apt-get install slurm-wlm, 
 PYTHON ?= /usr/bin/python3
 bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of four networks beside PyTorch's (PYTHON has it)
 	$(Q)$(BUILD)/tests/bench/floor
-	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON)
+	$(Q)env -u OMP_WAIT_POLICY $(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON) \
+	    $(BENCH)
 
 # SSE41: the library's wider kernels read a few bytes past buffers of their own
 VALGRIND = DNNL_MAX_CPU_ISA=SSE41 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9

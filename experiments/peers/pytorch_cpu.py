@@ -31,13 +31,13 @@ def run(command):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
 
 
-def memtide(program, case, precision, steps, folder):
+def memtide(program, case, precision, steps, checkpoint, folder):
     """A row of the results."""
     out = os.path.join(folder, "memtide.csv")
     if os.path.exists(out):
         os.remove(out)
     run([program, "run", "experiments/peers.lua", "--quiet", "--csv", out, "--case", case,
-         "--set", f"precision={precision}", "--set", f"warmup={WARMUP}", "--steps", str(steps)])
+         "--set", f"precision={precision}", "--set", f"checkpoint={checkpoint}", "--set", f"warmup={WARMUP}", "--steps", str(steps)])
     with open(out, newline="") as f:
         row = next(csv.DictReader(f))
     if row["status"] != "ok" or row["peak_bytes"] != row["predicted_peak_bytes"]:
@@ -46,7 +46,7 @@ def memtide(program, case, precision, steps, folder):
 
 
 def pytorch(python, row, steps, folder):
-    cell = {**DEFAULTS, **{name: row[name] for name in KEYS}, "network": row["model"], "engine": "eager",
+    cell = {**DEFAULTS, **{name: row[name] for name in KEYS}, "checkpoint": "none", "network": row["model"], "engine": "eager",
             "start": folder, "batches": WARMUP}
     found = json.loads(run([python, os.path.join(FOLDER, "pytorch.py"), "--one", json.dumps(cell),
                             "--steps", str(steps), "--warmup", str(WARMUP)])[-1])
@@ -59,7 +59,7 @@ def compare(args, case, precision, folder):
     losses = run([args.memtide, os.path.join(FOLDER, "start.lua"), case, precision, str(WARMUP), folder])
     ours, theirs = [], []
     for _ in range(args.rounds):
-        ours.append(memtide(args.memtide, case, precision, args.steps, folder))
+        ours.append(memtide(args.memtide, case, precision, args.steps, args.checkpoint, folder))
         theirs.append(pytorch(args.python, ours[0], args.steps, folder))
     first, *later = (abs(float(a) / b - 1) for a, b in zip(losses, theirs[0]["losses"]))
     within, later_within = PRECISIONS[precision]
@@ -67,7 +67,7 @@ def compare(args, case, precision, folder):
         sys.exit(f"{case} {precision}: other losses: {losses}, {ours[0]['loss_first']}, {theirs[0]['losses']}")
     a, b = (statistics.median(float(row["step_ms"]) for row in side) for side in (ours, theirs))
     p, q = int(ours[0]["peak_bytes"]), theirs[0]["peak_bytes"]
-    return (f"{case},{ours[0]['batch']},{precision},{args.threads},{a:.2f},{b:.2f},{a / b:.3f},{p},{q},{p / q:.3f},"
+    return (f"{case},{ours[0]['batch']},{precision},{args.threads},{args.checkpoint},{a:.2f},{b:.2f},{a / b:.3f},{p},{q},{p / q:.3f},"
             f"{first:.1e},{max(later):.1e},{os.getloadavg()[0]:.1f},{theirs[0]['version']}")
 
 
@@ -77,12 +77,14 @@ def main():
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has torch")
     parser.add_argument("--networks", default=NETWORKS)
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
+    parser.add_argument("--checkpoint", default="none",
+                        help="memtide computes activations again, as by its setting; PyTorch does not")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    print("network,batch,precision,threads,memtide_step_ms,pytorch_step_ms,time_ratio,"
+    print("network,batch,precision,threads,checkpoint,memtide_step_ms,pytorch_step_ms,time_ratio,"
           "memtide_peak_bytes,pytorch_peak_bytes,peak_ratio,loss_apart,later_losses_apart,load,pytorch")
     with tempfile.TemporaryDirectory() as folder:
         for case, precision in itertools.product(args.networks.split(","), args.precisions.split(",")):
