@@ -8,22 +8,24 @@ local LEAST = 10 -- seconds: below, an estimate says little about what goes wron
 -- limits: {seconds = most seconds of a cell, times = most in multiples of its estimate}; nil: none
 function pace.new(limits) return setmetatable({limits = limits or {}, of_model = {}}, Pace) end
 
--- Samples that pass through the network, or epochs: what the time of a model's cells grows with
+-- Samples that pass through the network, or epochs: what the time of a cell grows with. Of batch "max", whose size is
+-- not known before it runs, the least.
 function pace.work(values)
   if values.epochs then return values.epochs end
   return (tonumber(values.batch) or 1) * values.accumulate * ((values.steps or 10) + (values.warmup or 2))
 end
 
 function Pace:learn(values, seconds)
+  if values.batch == "max" then return end
   local of = self.of_model[values.model] or {seconds = 0, work = 0}
   of.seconds, of.work = of.seconds + seconds, of.work + pace.work(values)
   self.of_model[values.model] = of
 end
 
--- nil: no cell of this model has ended yet
+-- nil: no cell of this model has ended yet, or it is not known how large the cell is
 function Pace:estimate(values)
-  local rate = self:rate(values.model)
-  return rate and rate * pace.work(values)
+  local rate = values.batch ~= "max" and self:rate(values.model)
+  return rate and rate * pace.work(values) or nil
 end
 
 -- Seconds for a unit of work, of a model or (nil) of all that have ended; nil: none has.

@@ -130,6 +130,8 @@ limits:learn(cells(4), 4) -- 80 samples
 tap.near(limits:estimate(cells(8)), 8, 1e-9, "twice the samples, twice the time")
 tap.near(limits:limit(cells(8)), 40, 1e-9, "five times the estimate")
 tap.is(limits:limit(cells(1)), 10, "but never less than ten seconds")
+limits:learn(cells "max", 1e6)
+tap.ok(not limits:limit(cells "max") and limits:limit(cells(8)) == 40, "how much work a largest batch is, is not known")
 tap.is(limits:estimate{model = {}, batch = 1, accumulate = 1}, nil, "another model is another matter")
 local both = pace.new{times = 5, seconds = 30}
 tap.is(both:limit(cells(8)), 30, "the absolute limit holds before")
