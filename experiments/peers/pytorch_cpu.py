@@ -36,8 +36,9 @@ def memtide(program, case, precision, steps, checkpoint, folder):
     out = os.path.join(folder, "memtide.csv")
     if os.path.exists(out):
         os.remove(out)
-    run([program, "run", "experiments/peers.lua", "--quiet", "--csv", out, "--case", case,
-         "--set", f"precision={precision}", "--set", f"checkpoint={checkpoint}", "--set", f"warmup={WARMUP}", "--steps", str(steps)])
+    settings = {"precision": precision, "checkpoint": checkpoint, "warmup": WARMUP}
+    run([program, "run", "experiments/peers.lua", "--quiet", "--csv", out, "--case", case, "--steps", str(steps),
+         *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))])
     with open(out, newline="") as f:
         row = next(csv.DictReader(f))
     if row["status"] != "ok" or row["peak_bytes"] != row["predicted_peak_bytes"]:
@@ -46,8 +47,8 @@ def memtide(program, case, precision, steps, checkpoint, folder):
 
 
 def pytorch(python, row, steps, folder):
-    cell = {**DEFAULTS, **{name: row[name] for name in KEYS}, "checkpoint": "none", "network": row["model"], "engine": "eager",
-            "start": folder, "batches": WARMUP}
+    cell = {**DEFAULTS, **{name: row[name] for name in KEYS}, "checkpoint": "none", "network": row["model"],
+            "engine": "eager", "start": folder, "batches": WARMUP}
     found = json.loads(run([python, os.path.join(FOLDER, "pytorch.py"), "--one", json.dumps(cell),
                             "--steps", str(steps), "--warmup", str(WARMUP)])[-1])
     if found["status"] != "ok":
@@ -67,8 +68,8 @@ def compare(args, case, precision, folder):
         sys.exit(f"{case} {precision}: other losses: {losses}, {ours[0]['loss_first']}, {theirs[0]['losses']}")
     a, b = (statistics.median(float(row["step_ms"]) for row in side) for side in (ours, theirs))
     p, q = int(ours[0]["peak_bytes"]), theirs[0]["peak_bytes"]
-    return (f"{case},{ours[0]['batch']},{precision},{args.threads},{args.checkpoint},{a:.2f},{b:.2f},{a / b:.3f},{p},{q},{p / q:.3f},"
-            f"{first:.1e},{max(later):.1e},{os.getloadavg()[0]:.1f},{theirs[0]['version']}")
+    return (f"{case},{ours[0]['batch']},{precision},{args.threads},{args.checkpoint},{a:.2f},{b:.2f},{a / b:.3f},"
+            f"{p},{q},{p / q:.3f},{first:.1e},{max(later):.1e},{os.getloadavg()[0]:.1f},{theirs[0]['version']}")
 
 
 def main():

@@ -1,8 +1,7 @@
 /* loss.c: losses and their gradients. Sums are in double, one term per sample or element in fp32. */
 #include "cpu.h"
-#include "loops.h"
 #include "loss.h"
-#include "vector_math.h"
+#include "parts.h"
 
 static float slope_scale(const KArgs *a, int64_t count) {
     return loss_slope_scale(&a->attr->loss, a->in[2].data, (double)count);
@@ -16,27 +15,10 @@ static void loss_store(const KArgs *a, double sum, int64_t count) {
 
 typedef struct Softmax { float max, log_sum; } Softmax; /* log softmax(x)_c = x_c - max - log_sum */
 
-/* A row's logits in parts of at most PART: the m from c on. */
-enum { PART = 512 };
-#define EACH_PART(c, m, classes) for (int64_t c = 0, m; m = min_i64(PART, (classes) - c), c < (classes); c += m)
-
 static int64_t classes_of(const KArgs *a) { return a->in[0].shape.dim[1]; }
 
 static float logit(const KArgs *a, int64_t n, int64_t c) {
     return dtype_load(a->in[0].dtype, a->in[0].data, (size_t)(n * classes_of(a) + c));
-}
-
-HOT static float part_max(float most, const float *x, int64_t n) {
-#pragma omp simd reduction(max : most)
-    for (int64_t i = 0; i < n; i++) most = x[i] > most ? x[i] : most;
-    return most;
-}
-
-HOT static float part_exp_sum(const float *x, float most, int64_t n) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += expf(x[i] - most);
-    return sum;
 }
 
 /* d = scale (softmax(x) - even) */

@@ -1,14 +1,6 @@
 /* softmax.c: softmax and its logarithm along lines of `n` elements that lie `stride` apart. Sums are taken part by
  * part in fp32, the parts in double. */
-#include <math.h>
-
-#include "loops.h"
-
-#if defined(__x86_64__) && defined(__GLIBC__)
-__attribute__((simd("notinbranch"))) float expf(float); /* libmvec's, see act.c */
-#endif
-
-enum { PART = 512 };
+#include "parts.h"
 
 typedef struct Line { int64_t start, stride, n; } Line;
 
@@ -32,21 +24,6 @@ static void part_store(const View *v, const Line *l, int64_t from, int64_t n, co
     }
     for (int64_t i = 0; i < n; i++)
         dtype_store(v->dtype, v->data, (size_t)(l->start + (from + i) * l->stride), values[i]);
-}
-
-#define EACH_PART(from, m, n) for (int64_t from = 0, m; m = min_i64(PART, (n) - from), from < (n); from += m)
-
-HOT static float part_max(float most, const float *x, int64_t n) {
-#pragma omp simd reduction(max : most)
-    for (int64_t i = 0; i < n; i++) most = x[i] > most ? x[i] : most;
-    return most;
-}
-
-HOT static float part_exp_sum(const float *x, float most, int64_t n) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += expf(x[i] - most);
-    return sum;
 }
 
 HOT static void part_softmax(float *y, const float *x, float most, float factor, int64_t n) {

@@ -136,7 +136,8 @@ is "$(echo "$out" | head -1 | grep -c '"effective_batch":')" 1 "or JSON"
 memtide fit small.lua --memory 1MiB --csv - -q
 is "$(echo "$out" | wc -l)" 1 "what the script's filter refuses is no answer"
 awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
-    NR > 1 && $at["inplace"] == "marked" { print $at["precision"], $at["accumulate"], $at["checkpoint"], $at["batch"] }' \
+    NR > 1 && $at["inplace"] == "marked" {
+        print $at["precision"], $at["accumulate"], $at["checkpoint"], $at["batch"] }' \
     fit.csv >answers.txt
 is "$(wc -l <answers.txt)" 12 "two precisions, two accumulations, three checkpoints"
 while read -r precision accumulate checkpoint batch; do

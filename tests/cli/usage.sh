@@ -42,9 +42,11 @@ fails 69 "device 'cuda:99'" "also of an axis" run x.lua --set device=cpu,cuda:99
 is "$(ls ./*.csv 2>&1 | grep -c x.csv)" 0 "before any cell"
 fails 2 "--memory: expected a command before it: memtide run SCRIPT" "no command" --memory 1GiB
 fails 2 'unknown option --meory' "a misspelt one" --meory 1GiB
-fails 2 "explain: --json is no option of this command; of: run, predict, status, watch, fit" "JSON of explain" explain x.lua --json
+fails 2 "explain: --json is no option of this command; of: run, predict, status, watch, fit" "JSON of explain" \
+    explain x.lua --json
 fails 2 "explain: --memory is no option of this command" "a limit of explain" explain x.lua --memory 1GiB
-fails 2 "dump: --csv is no option of this command; of: run, predict, status, watch, fit, explain" "rows of dump" dump x.lua --csv x.csv
+fails 2 "dump: --csv is no option of this command; of: run, predict, status, watch, fit, explain" "rows of dump" \
+    dump x.lua --csv x.csv
 fails 2 "run: --plan is no option of this command; of: dump" "a plan of run" run x.lua --plan
 fails 2 "devices: --set is no option of this command" "settings of devices" devices --set batch=1
 fails 2 "run: --json and --csv - both write" "two kinds of rows at once" run x.lua --json --csv -
