@@ -244,7 +244,7 @@ static int ops(lua_State *L) {
     return 1;
 }
 
-/* program:cost() -> floating-point operations, bytes read and written, and ops of one step, its micro-batches together */
+/* program:cost() -> floating-point operations, bytes read and written, and ops of one step with its micro-batches */
 static int cost(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     double flops = 0, traffic = 0, ops = 0;
