@@ -200,14 +200,14 @@ bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of four
 	$(Q)env -u OMP_WAIT_POLICY $(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON) \
 	    $(BENCH)
 
-# SSE41: the library's wider kernels read a few bytes past buffers of their own
-VALGRIND = DNNL_MAX_CPU_ISA=SSE41 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9
 fit-check: $(BUILD)/memtide ## slow: memtide fit's answers for the article's network run in FIT bytes (8GiB), none larger
 	$(Q)FIT=$(or $(FIT),8GiB) prove --exec tests/run $(PROVE) tests/lua/t_fit_runs.lua
 
 train-check: $(BUILD)/memtide ## slow: networks learn what they are given, to the end
 	$(Q)TRAIN=full prove --exec tests/run $(PROVE) tests/lua/t_train.lua
 
+# SSE41: the library's wider kernels read a few bytes past buffers of their own
+VALGRIND = DNNL_MAX_CPU_ISA=SSE41 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9
 valgrind: all $(C_TESTS) ## the unit tests under valgrind
 	$(Q)for t in $(filter $(BUILD)/tests/unit/%,$(C_TESTS)); do echo "$$t"; \
 	    OMP_NUM_THREADS=1 $(VALGRIND) $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done

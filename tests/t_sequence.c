@@ -2,9 +2,8 @@
  * every element type. Operands and the workspace stand between guard bytes; a second run must give the same bits.
  *
  * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
-#include <stdlib.h>
-#include <unistd.h>
 
+#include "each_device.h"
 #include "on_device.h"
 #include "reference/reference.h"
 #include "tap.h"
@@ -321,24 +320,7 @@ static void test_device(Device *device) {
     }
 }
 
-/* The plugin that is tested, unless the environment names one. */
-static void plugin_choose(char *path, size_t size) {
-    const char *build = getenv("BUILD");
-    snprintf(path, size, "%s/emulate/memtide_cuda.so", build ? build : "build");
-    setenv("MEMTIDE_CUDA", path, 0);
-    snprintf(path, size, "%s", getenv("MEMTIDE_CUDA"));
-}
-
 int main(void) {
-    static const char *const names[] = {"cpu", "cuda:0"};
-    char plugin[1024];
-    plugin_choose(plugin, sizeof plugin);
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        Device *device = NULL;
-        Err e = {0, ""};
-        if (i > 0 && access(plugin, R_OK)) skip(names[i], "no CUDA plugin was built");
-        else if (ok(device_open(names[i], &device, &e) == OK, "%s opens %s", names[i], e.text)) test_device(device);
-        device_close(device);
-    }
+    each_device(test_device);
     return tap_done();
 }

@@ -9,7 +9,7 @@
 enum { WORTH_IT = 64 << 10 }; /* bytes of a gradient */
 
 static bool touches(const Program *p, const Op *op, int root) {
-    bool found = op->workspace != NO_BUF && program_root(p, op->workspace) == root;
+    bool found = false;
     for (int k = 0; k < OP_IN; k++) found |= op->in[k] != NO_BUF && program_root(p, op->in[k]) == root;
     for (int k = 0; k < OP_OUT; k++) found |= op->out[k] != NO_BUF && program_root(p, op->out[k]) == root;
     return found;
@@ -27,23 +27,24 @@ static int last_need(const Program *p, const Op *update) {
 
 static bool is_update(const Op *op) { return op->kind == OP_sgd || op->kind == OP_adam; }
 
-/* after[i]: behind which op of the body op i comes. What prepares all updates goes before the backward pass. */
-static int find_places(const Program *p, int *after) {
-    int moved = 0;
+/* after[i]: behind which op of the body op i comes. What prepares all updates goes before the backward pass. Returns
+ * whether anything moves. */
+static bool find_places(const Program *p, int *after) {
+    bool moved = false;
     for (int i = p->body_end; i < p->n_ops; i++) {
         after[i] = is_update(&p->ops[i]) ? last_need(p, &p->ops[i]) : NO_OP;
-        moved += after[i] != NO_OP;
+        moved |= after[i] != NO_OP;
     }
     for (int i = p->body_end; i < p->n_ops && moved; i++)
-        if (p->ops[i].kind == OP_step_begin) after[i] = p->forward_end - 1, moved++;
+        if (p->ops[i].kind == OP_step_begin) after[i] = p->forward_end - 1;
     return moved;
 }
 
-static void move(Program *p, const Op *old, const int *after, int moved) {
+static void move(Program *p, const Op *old, const int *after) {
     int n = 0, body_end = p->body_end;
     for (int i = 0; i < body_end; i++) {
         p->ops[n++] = old[i];
-        for (int k = body_end; k < p->n_ops && moved; k++)
+        for (int k = body_end; k < p->n_ops; k++)
             if (after[k] == i) p->ops[n++] = old[k];
     }
     p->body_end = n;
@@ -56,8 +57,7 @@ int pass_update_early(Program *p, const Settings *s, Err *e) {
     int *after = mem_new((size_t)p->n_ops * sizeof *after);
     Op *old = mem_copy(p->ops, (size_t)p->n_ops * sizeof *old);
     if (!after || !old) p->failed = true;
-    int moved = p->failed ? 0 : find_places(p, after);
-    if (moved) move(p, old, after, moved);
+    if (!p->failed && find_places(p, after)) move(p, old, after);
     mem_free(after);
     mem_free(old);
     return program_check(p, "update_early", e);
