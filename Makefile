@@ -185,6 +185,9 @@ fuzz: $(BUILD)/tests/t_fuzz $(BUILD)/tests/unit/t_safetensors ## random networks
 gpu-check: all $(C_TESTS) $(CUDA_TESTS) ## what needs a GPU: ops, exactness, sanitizers, sweeps, beside PyTorch (docs/gpu.md)
 	$(Q)BUILD=$(BUILD) sh tests/gpu.sh
 
+gpu-pack: all $(C_TESTS) $(CUDA_TESTS) ## BUILD/carry: what gpu-check runs, for a machine with a GPU and no compilers
+	$(Q)BUILD=$(BUILD) sh tests/gpu.sh --pack $(BUILD)/carry
+
 soak: all ## the chaos test whole: 200 cells that fail in every way, the sweep killed 20 times
 	$(Q)CELLS=20 KILLS=20 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/cli/chaos.sh
 
@@ -235,6 +238,6 @@ help: ## this list
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all emulated test cuda-test run deps asan fuzz soak overhead slurm-check fit-check gpu-check bench train-check valgrind lint install clean help
+.PHONY: all emulated test cuda-test run deps asan fuzz soak overhead slurm-check fit-check gpu-check gpu-pack bench train-check valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -6,23 +6,46 @@
 #   PARTS="ops oracle" sh tests/gpu.sh   these
 #   LIMIT=540 sh tests/gpu.sh            starts no part after so many seconds, and ends the one that runs then
 #   sh tests/gpu.sh --part ops           one part, its output on the terminal
+#   sh tests/gpu.sh --pack build/carry   what the parts run as one small folder, with the libraries that another machine
+#                                        may lack; there: BUILD=build/carry sh tests/gpu.sh
 #
 # BUILD (build), DEVICE (cuda:0), PYTHON (python3, with torch), DESCRIBED (h200: the description that a GPU of this name
 # is compared with).
 # MODELS, PRECISIONS, ENGINES, PROCESSES: of the comparison with PyTorch. STEPS (50): timed steps of the sweeps.
-# Results are in BUILD/gpu, and copied to OUT if that is set; sweeps are resumed. Exit status: 0 nothing failed,
-# 1 something did, 77 there is no such device.
+# Results are in BUILD/gpu; sweeps are resumed. OUT, a folder, gets summary.txt, log.txt and results.tgz behind every part:
+# unpacked into BUILD/gpu elsewhere, they are resumed there. Exit status: 0 nothing failed, 1 something did, 77 there is
+# no such device.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-export BUILD="${BUILD:-build}" DEVICE="${DEVICE:-cuda:0}" PYTHON="${PYTHON:-python3}"
+BUILD=$(realpath "${BUILD:-build}")
+export BUILD DEVICE="${DEVICE:-cuda:0}" PYTHON="${PYTHON:-python3}"
 : "${DESCRIBED:=h200}" "${STEPS:=50}" "${PROCESSES:=3}" "${LIMIT:=0}"
 : "${MODELS:=simple_convnet vgg16}" "${PRECISIONS:=fp32,tf32,amp_bf16}"
 : "${ENGINES:=eager,eager_benchmark,cuda_graph,compile,compile_reduce_overhead,compile_max_autotune}"
 ALL="devices plugin ops ways oracle truth memcheck racecheck initcheck describe gap tune article batch peers"
 ALL="$ALL pytorch compare"
 memtide=$BUILD/memtide work=$BUILD/gpu peers=experiments/peers
-export MEMTIDE_PICKS="${MEMTIDE_PICKS:-$PWD/$work/picks.txt}"
+# the tests lie in other folders than the plugin
+export MEMTIDE_CUDA="${MEMTIDE_CUDA:-$BUILD/memtide_cuda.so}"
+export MEMTIDE_PICKS="${MEMTIDE_PICKS:-$work/picks.txt}"
 export PYTHONDONTWRITEBYTECODE=1 PATH="$PATH:/usr/local/cuda/bin"
+
+# ---- one folder of what is run
+
+pack() { # folder
+    programs="memtide memtide_cuda.so tests/t_device tests/t_truth tests/cuda/t_conv_ways tests/cuda/t_linear"
+    rm -rf "$1" && mkdir -p "$1/lib" || return
+    for program in $programs; do
+        install -D -m 755 -s "$BUILD/$program" "$1/$program" || return
+    done
+    cp -R "$BUILD/devices" "$1" || return
+    # all but the C and C++ libraries, which are every machine's own
+    ldd "$memtide" | awk '/=>/ && $1 !~ /^lib(c|m|mvec|dl|pthread|rt|stdc\+\+|gcc_s)\.so/ { print $3 }' |
+        xargs -I{} cp -L {} "$1/lib" || return
+    du -sh "$1"
+}
+
+# ---- libraries
 
 # cuDNN and cuBLAS may be there as Python packages only.
 library_path() {
@@ -30,8 +53,14 @@ library_path() {
         2>/dev/null
     ls -d /usr/local/cuda*/lib64 2>/dev/null
 }
-LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$(library_path | paste -sd: -)"
-export LD_LIBRARY_PATH
+# Of the libraries that were packed those that this machine has not, and no others: its own Python may want newer ones.
+lacking_path() {
+    [ -d "$BUILD/lib" ] || return
+    ldd "$memtide" "$BUILD"/lib/* | awk '/not found/ { print $1 }' | sort -u | while read -r library; do
+        [ ! -f "$BUILD/lib/$library" ] || ln -sf "$BUILD/lib/$library" "$work/lib"
+    done
+    echo "$work/lib"
+}
 
 # ---- parts: status 0 passed, 77 skipped, anything else failed; the last line says why
 
@@ -42,10 +71,9 @@ part_devices() { "$memtide" devices; }
 
 part_plugin() {
     case $DEVICE in cuda*) ;; *) skipped "$DEVICE needs no plugin" ;; esac
-    plugin=${MEMTIDE_CUDA:-$BUILD/memtide_cuda.so}
-    [ -f "$plugin" ] || { echo "no $plugin"; return 1; }
-    ldd "$plugin" | grep -e dnn -e blas -e 'not found'
-    ! ldd "$plugin" | grep -q 'not found'
+    [ -f "$MEMTIDE_CUDA" ] || { echo "no $MEMTIDE_CUDA"; return 1; }
+    ldd "$MEMTIDE_CUDA" | grep -e dnn -e blas -e 'not found'
+    ! ldd "$MEMTIDE_CUDA" | grep -q 'not found'
 }
 
 part_ops() { "$BUILD/tests/t_device" "$DEVICE"; }
@@ -147,7 +175,10 @@ part_compare() {
 
 # ---- running them
 
-mkdir -p "$work" || exit 1
+[ "${1:-}" != --pack ] || { pack "${2:?--pack wants a folder}"; exit; }
+mkdir -p "$work/lib" || exit 1
+LD_LIBRARY_PATH="$({ echo "${LD_LIBRARY_PATH:-}"; lacking_path; library_path; } | grep . | paste -sd: -)"
+export LD_LIBRARY_PATH
 if [ "${1:-}" = --part ]; then
     case " $ALL " in *" ${2:-} "*) "part_$2"; exit ;; esac
     echo "gpu.sh: no part '${2:-}'; parts: $ALL" >&2
@@ -168,6 +199,13 @@ say() { # part, result, seconds, why
     printf '%-10s %-4s %5d s  %s\n' "$@" | cut -c 1-200 | tee -a "$work/summary.txt"
 }
 
+# Behind every part, so that nothing is lost where this script is stopped.
+deliver() {
+    [ -n "${OUT:-}" ] || return
+    tar -czf "$OUT/results.tgz" -C "$work" --exclude=./lib .
+    cp "$work/summary.txt" "$work/log.txt" "$OUT"
+}
+
 for part in ${PARTS:-$ALL}; do
     began=$(date +%s) left=0
     if [ "$LIMIT" -gt 0 ]; then
@@ -175,18 +213,18 @@ for part in ${PARTS:-$ALL}; do
         [ $left -gt 0 ] || { say "$part" SKIP 0 "no time left"; continue; }
     fi
     echo "==== $part" >>"$work/log.txt"
-    timeout $left sh tests/gpu.sh --part "$part" >"$work/part.txt" 2>&1
+    timeout -k 20 $left sh tests/gpu.sh --part "$part" >"$work/part.txt" 2>&1
     status=$?
     cat "$work/part.txt" >>"$work/log.txt"
     why=$(grep -m 1 '^not ok' "$work/part.txt" || tail -n 1 "$work/part.txt")
     case $status in
     0) result=PASS ;;
     77) result=SKIP ;;
-    124) result=FAIL why="the time was over: $why" failed=1 ;;
+    124 | 137) result=FAIL why="the time was over: $why" failed=1 ;;
     *) result=FAIL failed=1 ;;
     esac
+    rm -f "$work/part.txt"
     say "$part" $result $(($(date +%s) - began)) "$why"
+    deliver
 done
-rm -f "$work/part.txt"
-[ -z "${OUT:-}" ] || cp "$work"/*.txt "$work"/*.csv "$work"/*.json "$OUT"/ 2>/dev/null
 exit $failed

@@ -16,8 +16,16 @@ OUT=$WORK DEVICE=cpu PARTS="plugin nonsense" gpu
 is $? 1 "a part that fails"
 has "$(cat gpu.txt)" "plugin     SKIP" "does not stop the others, and a line tells of each"
 has "$(cat summary.txt)" "nonsense   FAIL" "in the summary, too"
+has "$(tar -tzf results.tgz)" "./summary.txt" "and all results are in one file"
 OUT='' DEVICE=cpu PARTS=plugin gpu
 is $? 0 "none that fails"
+if [ -x "$ROOT/${BUILD:-build}/tests/cuda/t_linear" ]; then
+    gpu --pack "$WORK/carry"
+    is $? 0 "what it runs in one folder"
+    BUILD=$WORK/carry DEVICE=cpu PARTS=devices gpu
+    has "$(cat gpu.txt)" "devices    PASS" "runs from there"
+    has "$(cat carry/gpu/log.txt)" "cuda:h200" "with the plugin and the descriptions"
+fi
 
 if ! command -v python3 >/dev/null; then
     count=$((count + 1))
