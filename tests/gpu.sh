@@ -10,7 +10,7 @@
 #                                        may lack; there: BUILD=build/carry sh tests/gpu.sh
 #
 # BUILD (build), DEVICE (cuda:0), PYTHON (python3, with torch), DESCRIBED (h200: the description that a GPU of this name
-# is compared with).
+# is compared with), EACH (3: engines of each of cuDNN's rankings that `ways` tries).
 # MODELS, PRECISIONS, ENGINES, PROCESSES: of the comparison with PyTorch. STEPS (50): timed steps of the sweeps.
 # Results are in BUILD/gpu; sweeps are resumed. OUT, a folder, gets summary.txt, log.txt and results.tgz behind every part:
 # unpacked into BUILD/gpu elsewhere, they are resumed there. Exit status: 0 nothing failed, 1 something did, 77 there is
@@ -19,7 +19,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=$(realpath "${BUILD:-build}")
 export BUILD DEVICE="${DEVICE:-cuda:0}" PYTHON="${PYTHON:-python3}"
-: "${DESCRIBED:=h200}" "${STEPS:=50}" "${PROCESSES:=3}" "${LIMIT:=0}"
+: "${DESCRIBED:=h200}" "${EACH:=3}" "${STEPS:=50}" "${PROCESSES:=3}" "${LIMIT:=0}"
 : "${MODELS:=simple_convnet vgg16}" "${PRECISIONS:=fp32,tf32,amp_bf16}"
 : "${ENGINES:=eager,eager_benchmark,cuda_graph,compile,compile_reduce_overhead,compile_max_autotune}"
 ALL="devices plugin ops ways oracle truth memcheck racecheck initcheck describe gap tune article batch peers"
@@ -79,7 +79,7 @@ part_plugin() {
 part_ops() { "$BUILD/tests/t_device" "$DEVICE"; }
 part_ways() {
     [ "$DEVICE" = cuda:0 ] || skipped "of cuda:0 only"
-    "$BUILD/tests/cuda/t_conv_ways" && "$BUILD/tests/cuda/t_linear"
+    "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_linear"
 }
 part_oracle() { TEST_DEVICE=$DEVICE "$memtide" tests/lua/t_oracle.lua; }
 part_truth() { TEST_DEVICE=$DEVICE "$BUILD/tests/t_truth"; }

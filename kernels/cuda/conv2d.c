@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bias.h"
+#include "libraries.h"
 #include "mem.h"
 #include "plans.h"
 
@@ -138,16 +139,19 @@ static void weights_graph(const Conv *v, unsigned does, const int64_t *x, const 
     if (wide) graph_scale(g, out, graph_factor(g, ID_ONE), graph_tensor(g, ID_W, v->w.dtype, w));
 }
 
-int conv_graph(const Conv *v, unsigned does, Graph *g, Err *e) {
+int conv_graph(CudaDevice *c, const Conv *v, unsigned does, Graph *g, Err *e) {
     int64_t x[4], w[4];
+    cudnnHandle_t handle = NULL;
     memset(g, 0, sizeof *g);
+    int code = c->ordinal == NOT_HERE ? OK : libraries_cudnn(c, &handle, e);
+    if (code) return code;
     memcpy(x, v->x.shape.dim, sizeof x);
     memcpy(w, v->w.shape.dim, sizeof w);
     if (does & WAY_PAD) x[1] = w[1] = padded(v);
     if (v->pass == CONV_FORWARD) forward_graph(v, does, x, w, g);
     if (v->pass == CONV_DATA) data_graph(v, does, g);
     if (v->pass == CONV_WEIGHTS) weights_graph(v, does, x, w, g);
-    return graph_finish(g, e);
+    return graph_finish(g, handle, e);
 }
 
 /* ---- the workspace */

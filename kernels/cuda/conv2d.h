@@ -33,7 +33,7 @@ extern const Way conv_ways[WAYS]; /* in the order in which they are tried */
 bool conv_can(const Conv *v, unsigned does);
 /* Has cuDNN no engine for it but those that are compiled at run time? */
 bool conv_compiled(const Conv *v, unsigned does);
-int conv_graph(const Conv *v, unsigned does, Graph *g, Err *e);
+int conv_graph(CudaDevice *c, const Conv *v, unsigned does, Graph *g, Err *e);
 
 /* A prepared op. Places are bytes from the start of the workspace. */
 typedef struct ConvState {

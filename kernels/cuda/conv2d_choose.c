@@ -53,7 +53,7 @@ static int first_of(Search *q, int ranking, const Way *way, Stage stage, ConvSta
     Graph g;
     Engines list = {NULL};
     int code = OK, k = 0;
-    bool good = conv_graph(q->v, way->does, &g, &q->trouble) == OK;
+    bool good = conv_graph(q->c, q->v, way->does, &g, &q->trouble) == OK;
     for (int most = 1; good && !code && !*found && most <= ENGINES_ALL; most *= ENGINES_ALL) {
         code = engines_ask(q->c, &g, ranking, most, &list, e);
         for (; k < list.n && !code && !*found; k++) {
@@ -104,8 +104,8 @@ static bool choose_picked(Search *q, const Pick *pick, ConvState *s) {
     Graph g;
     Engine engine = {.config = NULL};
     if (!way || !conv_can(q->v, way->does)) return false;
-    bool good = conv_graph(q->v, way->does, &g, NULL) == OK && engine_open(q->c, &g, &pick->engine, &engine, NULL) == OK
-                && take(q, way->does, &engine, s);
+    bool good = conv_graph(q->c, q->v, way->does, &g, NULL) == OK &&
+                engine_open(q->c, &g, &pick->engine, &engine, NULL) == OK && take(q, way->does, &engine, s);
     engine_close(&engine);
     graph_free(&g);
     return good;
@@ -134,7 +134,7 @@ static int compete_all(Search *q, Race *race, const Way *way, double first, Winn
     int code = OK, before = 0;
     /* for one that rounds more it is no race */
     if (!conv_can(q->v, way->does) || (rounds(q->v, way) && !rounds(q->v, winner->way))) return OK;
-    bool good = conv_graph(q->v, way->does, &g, NULL) == OK;
+    bool good = conv_graph(q->c, q->v, way->does, &g, NULL) == OK;
     for (int r = 0; r < ENGINE_RANKINGS && good && !code; r++) {
         code = engines_ask(q->c, &g, r, RACERS, &list, e);
         for (int k = before; k < list.n && !code; k++)

@@ -195,8 +195,10 @@ void graph_sum(Graph *g, Node in, Node out) {
     finish_op(g, op);
 }
 
-int graph_finish(Graph *g, Err *e) {
+int graph_finish(Graph *g, cudnnHandle_t handle, Err *e) {
     g->graph = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "a graph");
+    /* newer versions do without it; it costs nothing to give them what older ones and plans with a handle expect */
+    if (handle) set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->op);
     finish(g, g->graph);
     return libraries_check(g->status, g->failed, e);

@@ -39,7 +39,8 @@ void graph_act(Graph *g, const ActAttr *act, Node in, Node out);
 void graph_act_dx(Graph *g, const ActAttr *act, Node dy, Node s, Node out);
 /* out (1, C, 1, 1) = sum of in over the other dimensions */
 void graph_sum(Graph *g, Node in, Node out);
-int graph_finish(Graph *g, Err *e);
+/* handle: of a device that is here, else NULL */
+int graph_finish(Graph *g, cudnnHandle_t handle, Err *e);
 void graph_free(Graph *g);
 
 /* Are cuDNN's values of this activation those of pointwise.h? The others are approximated in fused kernels. */

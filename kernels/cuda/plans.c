@@ -78,6 +78,18 @@ int plan_read(CudaDevice *c, const char *path, const char *key, Node *plan, Err 
     return code;
 }
 
+/* The engine's configuration has said how many bytes; memory was planned by that. */
+static int check_workspace(const Engine *engine, Node *plan, Err *e) {
+    int64_t bytes = 0, n = 0;
+    int code = libraries_check(node_get(*plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
+                                        &bytes), "a plan's workspace", e);
+    if (!code && (bytes < 0 || (size_t)bytes > engine->workspace))
+        code = err_set(e, ERR_UNSUPPORTED, "cuDNN: a plan wants %lld bytes of workspace where its engine had said %zu",
+                       (long long)bytes, engine->workspace);
+    if (code) node_free(plan);
+    return code;
+}
+
 int plan_open(CudaDevice *c, const char *key, const Engine *engine, Node *plan, Err *e) {
     char full[KEY], name[64], path[CACHE_PATH], knobs[ENGINE_TEXT];
     *plan = NULL;
@@ -86,11 +98,11 @@ int plan_open(CudaDevice *c, const char *key, const Engine *engine, Node *plan, 
     snprintf(name, sizeof name, "plans/%016llx.plan", (unsigned long long)hash_of(full, strlen(full)));
     /* without a place for it, or without an entry there, it is compiled: the cache only saves time */
     bool cached = engine->compiled && !cache_path(name, path, NULL);
-    if (cached && !plan_read(c, path, full, plan, NULL)) return OK;
+    if (cached && !plan_read(c, path, full, plan, NULL)) return check_workspace(engine, plan, e);
     int code = plan_set(c, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine->config,
                         plan, e);
     if (!code && cached) plan_write(*plan, path, full, NULL);
-    return code;
+    return code ? code : check_workspace(engine, plan, e);
 }
 
 int plan_run(CudaDevice *c, Node plan, int n, const int64_t *id, void *const *data, void *workspace, Err *e) {

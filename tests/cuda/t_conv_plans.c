@@ -65,7 +65,7 @@ static const char *support(const Asked *q, unsigned does) {
     Err e;
     int shipped = 0, compiled = 0;
     if (conv_read(&q->args, (ConvPass)(q->args.kind - OP_conv2d), &v, &e)) return e.text[0] ? "unreadable" : "";
-    if (conv_graph(&v, does, &g, &e) == OK)
+    if (conv_graph(device, &v, does, &g, &e) == OK)
         for (int r = 0; r < ENGINE_RANKINGS; r++) engines_ask(device, &g, r, ENGINES_ALL, &list, &e);
     for (int k = 0; k < list.n; k++) {
         bool fits = conv_place(&v, does, list.at[k].workspace, LIMIT, &s) <= LIMIT;
@@ -116,7 +116,7 @@ static void test_notes(const Precision *p, bool exact) {
         Engines list = {NULL};
         Err e;
         ask(&q, device, &layers[1], p, (ConvPass)pass, BARE);
-        if (conv_read(&q.args, (ConvPass)pass, &v, &e) || conv_graph(&v, 0, &g, &e)) ok(0, "graph: %s", e.text);
+        if (conv_read(&q.args, (ConvPass)pass, &v, &e) || conv_graph(device, &v, 0, &g, &e)) ok(0, "graph: %s", e.text);
         is_int(v.exact, exact, "fp32 is exact, and only fp32");
         for (int r = 0; r < ENGINE_RANKINGS; r++) engines_ask(device, &g, r, ENGINES_ALL, &list, &e);
         for (int k = 0; k < list.n; k++) {

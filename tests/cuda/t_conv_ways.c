@@ -1,5 +1,7 @@
 /* Every way of every pass of a convolution, by the first engines that cuDNN has for it, against float64: on a GPU that
- * is here. A pick says which way and engine are taken, as after a tuning. */
+ * is here. A pick says which way and engine are taken, as after a tuning.
+ *
+ *   t_conv_ways [EACH]   of each ranking so many engines (3); a quarter of them is compiled, for a second or so each */
 #include <math.h>
 
 #include "described.h"
@@ -8,11 +10,12 @@
 #include "reference/ref_conv.h"
 #include "rng.h"
 
-enum { LIMIT = 64 << 20, EACH = 3, X = 0, W, Y, B, S, DB, OPERANDS }; /* EACH: engines of a ranking */
+enum { LIMIT = 64 << 20, EACH = 3, X = 0, W, Y, B, S, DB, OPERANDS };
 
 int memtide_cuda_open(const char *name, Device **out, Err *e);
 
 static CudaDevice *device;
+static int each = EACH; /* engines of a ranking */
 static uint32_t drawn;
 
 static const Precision precisions[] = {
@@ -157,8 +160,8 @@ static int test_ways(Asked *q, ConvPass pass, const Case *c, const char *name) {
         Graph g;
         Engines list = {NULL};
         if (!conv_can(&v, conv_ways[k].does)) continue;
-        bool good = conv_graph(&v, conv_ways[k].does, &g, &e) == OK;
-        for (int r = 0; r < ENGINE_RANKINGS && good; r++) good = !engines_ask(device, &g, r, EACH, &list, &e);
+        bool good = conv_graph(device, &v, conv_ways[k].does, &g, &e) == OK;
+        for (int r = 0; r < ENGINE_RANKINGS && good; r++) good = !engines_ask(device, &g, r, each, &list, &e);
         for (int i = 0; i < list.n; i++)
             if (engine_may(&list.at[i], v.exact)) test_way(q, &v, &conv_ways[k], &list.at[i], c, name), tested++;
         engines_free(&list);
@@ -167,7 +170,7 @@ static int test_ways(Asked *q, ConvPass pass, const Case *c, const char *name) {
     return tested;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     static const char *const passes[] = {"y", "dx", "dw"}, *const extras[] = {"bare", "with act", "with all"};
     Device *opened;
     Err e;
@@ -176,6 +179,7 @@ int main(void) {
         return tap_done();
     }
     device = (CudaDevice *)opened;
+    if (argc > 1) each = atoi(argv[1]);
     for (size_t l = 0; l < ARRAY_LEN(layers); l++)
         for (size_t p = 0; p < ARRAY_LEN(precisions); p++)
             for (int k = 0; k < 9; k++) {

@@ -117,7 +117,8 @@ static void test_choice(CudaDevice *device) {
     ask(&q, device, &layer, &bf16, CONV_WEIGHTS, BARE);
     is_int(conv_read(&q.args, CONV_WEIGHTS, &v, &e), OK, "wgrad");
     is_int(planning_of(device, &p, &e), OK, "no picks yet");
-    if (conv_graph(&v, 0, &g, &e) || engines_ask(device, &g, 0, ENGINES_ALL, &list, &e)) ok(0, "engines: %s", e.text);
+    if (conv_graph(device, &v, 0, &g, &e) || engines_ask(device, &g, 0, ENGINES_ALL, &list, &e))
+        ok(0, "engines: %s", e.text);
     const Engine *other = NULL; /* another than the first, and of another workspace */
     for (int k = 1; k < list.n && !other; k++)
         if (engine_may(&list.at[k], false) && list.at[k].workspace != list.at[0].workspace) other = &list.at[k];
@@ -197,7 +198,7 @@ static void test_plans(CudaDevice *device) {
     char *text;
     Err e;
     ask(&q, device, &layer, &bf16, CONV_FORWARD, BARE);
-    if (conv_read(&q.args, CONV_FORWARD, &v, &e) || conv_graph(&v, 0, &g, &e) ||
+    if (conv_read(&q.args, CONV_FORWARD, &v, &e) || conv_graph(device, &v, 0, &g, &e) ||
         engines_ask(device, &g, 0, 1, &list, &e) || plan_open(device, v.op, &list.at[0], &plan, &e)) {
         ok(0, "a plan: %s", e.text);
         return;
