@@ -11,10 +11,11 @@
 #
 # BUILD (build), DEVICE (cuda:0), PYTHON (python3, with torch), DESCRIBED (h200: the description that a GPU of this name
 # is compared with), EACH (3: engines of each of cuDNN's rankings that `ways` tries).
-# MODELS, PRECISIONS, ENGINES, PROCESSES: of the comparison with PyTorch. STEPS (50): timed steps of the sweeps.
-# Results are in BUILD/gpu; sweeps are resumed. OUT, a folder, gets summary.txt, log.txt and results.tgz behind every part:
-# unpacked into BUILD/gpu elsewhere, they are resumed there. Exit status: 0 nothing failed, 1 something did, 77 there is
-# no such device.
+# MODELS, PRECISIONS: of describe, tune and the comparison with PyTorch, which has ENGINES and PROCESSES, too.
+# STEPS (50): timed steps of the sweeps.
+# Results are in BUILD/gpu; sweeps are resumed. OUT, a folder, gets summary.txt, log.txt and results.tgz behind every
+# part: unpacked into BUILD/gpu elsewhere, they are resumed there. Exit status: 0 nothing failed, 1 something did, 77
+# there is no such device.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=$(realpath "${BUILD:-build}")
@@ -22,7 +23,7 @@ export BUILD DEVICE="${DEVICE:-cuda:0}" PYTHON="${PYTHON:-python3}"
 : "${DESCRIBED:=h200}" "${EACH:=3}" "${STEPS:=50}" "${PROCESSES:=3}" "${LIMIT:=0}"
 : "${MODELS:=simple_convnet vgg16}" "${PRECISIONS:=fp32,tf32,amp_bf16}"
 : "${ENGINES:=eager,eager_benchmark,cuda_graph,compile,compile_reduce_overhead,compile_max_autotune}"
-ALL="devices plugin ops ways oracle truth memcheck racecheck initcheck describe gap tune article batch peers"
+ALL="devices plugin kernels ops oracle truth ways memcheck racecheck initcheck describe gap tune article batch peers"
 ALL="$ALL pytorch compare"
 memtide=$BUILD/memtide work=$BUILD/gpu peers=experiments/peers
 # the tests lie in other folders than the plugin
@@ -33,9 +34,9 @@ export PYTHONDONTWRITEBYTECODE=1 PATH="$PATH:/usr/local/cuda/bin"
 # ---- one folder of what is run
 
 pack() { # folder
-    programs="memtide memtide_cuda.so tests/t_device tests/t_truth tests/cuda/t_conv_ways tests/cuda/t_linear"
     rm -rf "$1" && mkdir -p "$1/lib" || return
-    for program in $programs; do
+    for program in memtide memtide_cuda.so tests/t_kernels tests/t_sequence tests/t_device tests/t_truth \
+        tests/cuda/t_conv_ways tests/cuda/t_linear; do
         install -D -m 755 -s "$BUILD/$program" "$1/$program" || return
     done
     cp -R "$BUILD/devices" "$1" || return
@@ -76,6 +77,10 @@ part_plugin() {
     ! ldd "$MEMTIDE_CUDA" | grep -q 'not found'
 }
 
+part_kernels() { # they know the CPU and cuda:0
+    [ "$DEVICE" = cuda:0 ] || skipped "of cuda:0 only"
+    "$BUILD/tests/t_kernels" && "$BUILD/tests/t_sequence"
+}
 part_ops() { "$BUILD/tests/t_device" "$DEVICE"; }
 part_ways() {
     [ "$DEVICE" = cuda:0 ] || skipped "of cuda:0 only"
@@ -96,15 +101,15 @@ part_initcheck() { sanitize initcheck; }
 
 # Workspace of every op and the predicted peak of every cell, as planned for a device.
 plans() {
-    for network in simple_convnet vgg16; do
-        for precision in fp32 tf32 amp_fp16 amp_bf16; do
-            "$memtide" dump $peers.lua --device "$1" --case $network --set precision=$precision 2>/dev/null |
+    for network in $MODELS; do
+        for precision in $(echo "$PRECISIONS" | tr , ' '); do
+            "$memtide" dump $peers.lua --device "$1" --case "$network" --set precision="$precision" 2>/dev/null |
                 grep workspace | sed "s/^/$network $precision /"
         done
+        "$memtide" predict $peers.lua --device "$1" --case "$network" --set precision="$PRECISIONS" --csv - \
+            2>/dev/null | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "predicted_peak_bytes") at = i }
+                { print $2, $at }'
     done
-    "$memtide" predict $peers.lua --device "$1" --csv - 2>/dev/null | awk -F, '
-        NR == 1 { for (i = 1; i <= NF; i++) if ($i == "predicted_peak_bytes") at = i }
-        { print $2, $at }'
 }
 
 # The real device's description, and whether planning with it, and with the one in the sources, gives the same bytes.

@@ -50,6 +50,13 @@ static __global__ void lanes(int *y) {
     y[4 * THREADS + threadIdx.x] = __shfl_sync(all, 10 * lane, 5) + votes;
 }
 
+/* y = what a block finds in its shared memory */
+static __global__ void leave_behind(int *y) {
+    __shared__ int found[4];
+    y[blockIdx.x] = found[blockIdx.x % 4];
+    for (int i = 0; i < 4; i++) found[i] = 7;
+}
+
 static __global__ void count_up(unsigned *n) { atomicAdd(n, 1u); }
 static __global__ void diverge(int *y) {
     if (threadIdx.x < 40) __syncthreads();
@@ -81,6 +88,13 @@ static void test_threads() {
         good &= host[3 * THREADS + i] == (int)0xaaaaaaaau && host[4 * THREADS + i] == 50 + 1000;
     }
     ok(good, "shuffles and votes of a warp");
+    launch(leave_behind, 3, 1, NULL, y);
+    cudaMemcpy(host, y, sizeof host, cudaMemcpyDeviceToHost);
+#ifdef __SANITIZE_ADDRESS__
+    skip("shared memory is junk", "not under AddressSanitizer");
+#else
+    ok(host[0] == -1 && host[1] == -1 && host[2] == -1, "shared memory is junk when a block begins");
+#endif
     cudaFree(x);
     cudaFree(y);
 }

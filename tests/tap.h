@@ -15,6 +15,7 @@ __attribute__((format(printf, 2, 3), unused)) static int ok(int good, const char
     printf("%sok %d - ", good ? "" : "not ", ++tap_count);
     vprintf(format, args);
     putchar('\n');
+    fflush(stdout); /* a test that is stopped, or crashes in a library, has told how far it came */
     va_end(args);
     if (!good) tap_failed++;
     return good;

@@ -19,11 +19,12 @@ struct GemmPlan {
     cublasLtMatrixLayout_t first, second, d; /* in cuBLASLt's order */
     cublasLtMatmulAlgo_t algorithm;
     size_t workspace;
-    bool vector;
+    bool epilogue, vector;
 };
 
 static int blas_check(cublasStatus_t status, const char *what, Err *e) {
-    return status ? err_set(e, ERR_DEVICE, "cuBLASLt: %s: %s", what, cublasLtGetStatusString(status)) : OK;
+    const int code = status == CUBLAS_STATUS_ALLOC_FAILED ? ERR_OOM : ERR_DEVICE;
+    return status ? err_set(e, code, "cuBLASLt: %s: %s", what, cublasLtGetStatusString(status)) : OK;
 }
 
 static cudaDataType_t type_of(DType t) { return t == DT_F32 ? CUDA_R_32F : t == DT_BF16 ? CUDA_R_16BF : CUDA_R_16F; }
@@ -83,7 +84,8 @@ static bool result_may(const cublasLtMatmulHeuristicResult_t *result, size_t wor
            !(reduction & ~REDUCTIONS);
 }
 
-/* Those of the heuristic's list that may be taken: result[0, *n). */
+/* Those of the heuristic's list that may be taken: result[0, *n). An epilogue that these types do not have may be
+ * refused as an impossible request. */
 static cublasStatus_t algorithms_ask(cublasLtHandle_t handle, const GemmPlan *p, size_t workspace,
                                      cublasLtMatmulHeuristicResult_t result[GEMM_CANDIDATES], int *n) {
     cublasLtMatmulPreference_t preference = NULL;
@@ -94,7 +96,8 @@ static cublasStatus_t algorithms_ask(cublasLtHandle_t handle, const GemmPlan *p,
         status = cublasLtMatmulAlgoGetHeuristic(handle, p->product, p->first, p->second, p->d, p->d, preference,
                                                 GEMM_CANDIDATES, result, &found);
     if (preference) cublasLtMatmulPreferenceDestroy(preference);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return CUBLAS_STATUS_SUCCESS;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_INVALID_VALUE && p->epilogue))
+        return CUBLAS_STATUS_SUCCESS;
     for (int k = 0; k < found && !status; k++)
         if (result_may(&result[k], workspace)) result[(*n)++] = result[k];
     return status;
@@ -153,6 +156,7 @@ static int plan_describe(const Gemm *g, GemmPlan **plan, Err *e) {
     GemmPlan *p = calloc(1, sizeof *p);
     *plan = NULL;
     if (!p) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *p);
+    p->epilogue = g->epilogue != GEMM_PLAIN;
     p->vector = g->epilogue >= GEMM_BIAS;
     cublasStatus_t status = product_describe(p, g);
     if (!status) status = layout_describe(&p->first, g->in, g->b_turned ? g->n : g->k, g->b_turned ? g->k : g->n);

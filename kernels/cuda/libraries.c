@@ -21,11 +21,16 @@ static int libraries_of(CudaDevice *c, Libraries **out, Err *e) {
     return *out ? OK : err_set(e, ERR_HOST_MEMORY, "no host memory for the handles of cuDNN and cuBLASLt");
 }
 
+static int code_of(cudnnStatus_t status) {
+    if (status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED) return ERR_OOM;
+    return status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000 ? ERR_UNSUPPORTED : ERR_DEVICE; /* 3001 ... */
+}
+
 int libraries_check(cudnnStatus_t status, const char *what, Err *e) {
     if (status == CUDNN_STATUS_SUCCESS) return OK;
     char detail[256] = "";
+    const int code = code_of(status);
     cudnnGetLastErrorString(detail, sizeof detail);
-    int code = status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000 ? ERR_UNSUPPORTED : ERR_DEVICE; /* 3001 ... */
     return err_set(e, code, "cuDNN: %s: %s%s%s", what, cudnnGetErrorString(status), detail[0] ? ": " : "", detail);
 }
 
@@ -52,7 +57,9 @@ int libraries_blas(CudaDevice *c, cublasLtHandle_t *handle, Err *e) {
     int code = libraries_of(c, &l, e);
     if (code) return code;
     cublasStatus_t status = l->blas ? CUBLAS_STATUS_SUCCESS : cublasLtCreate(&l->blas);
-    if (status) return err_set(e, ERR_DEVICE, "cuBLASLt: a handle: %s", cublasLtGetStatusString(status));
+    if (status)
+        return err_set(e, status == CUBLAS_STATUS_ALLOC_FAILED ? ERR_OOM : ERR_DEVICE, "cuBLASLt: a handle: %s",
+                       cublasLtGetStatusString(status));
     *handle = l->blas;
     return OK;
 }

@@ -15,7 +15,8 @@ int libraries_blas(CudaDevice *c, cublasLtHandle_t *handle, Err *e);
  * description's. Borrowed. */
 int libraries_properties(CudaDevice *c, cudnnBackendDescriptor_t *properties, Err *e);
 
-/* OK, or ERR_DEVICE (ERR_UNSUPPORTED where cuDNN says so) with cuDNN's own words for the failure of `what`. */
+/* OK, or ERR_DEVICE (ERR_UNSUPPORTED or ERR_OOM where cuDNN says so) with cuDNN's own words for the failure of
+ * `what`. */
 int libraries_check(cudnnStatus_t status, const char *what, Err *e);
 
 #endif

@@ -3,15 +3,19 @@
  * Threads that never wait for each other are plain calls. Where a block's thread 0 does wait, the block's threads
  * become fibers: each runs until it waits or ends; a wait is over when all that it is for have come. A warp runs as far
  * ahead of the others as it can, so that a missing barrier shows. A wait that can never be over is a bug in the kernel
- * and ends the program. */
+ * and ends the program.
+ *
+ * Shared memory is junk when a block begins. */
 #include "emulate.h"
 
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
-enum { STACK_BYTES = 64 << 10 };
+enum { STACK_BYTES = 64 << 10, JUNK_BYTE = 0xFF /* NaN in every floating type */ };
 
 typedef enum Wait { UNBORN, RUNS, WAITS_BLOCK, WAITS_WARP, ENDED } Wait;
 
@@ -149,6 +153,33 @@ static unsigned block_release(void) {
     return waiting;
 }
 
+/* ---- shared memory: the thread-local variables of the module that has the kernels and this file */
+
+typedef struct Shared { char *at; size_t bytes; } Shared;
+
+static int find_shared(struct dl_phdr_info *module, size_t size, void *out) {
+    const uintptr_t here = (uintptr_t)&run;
+    const ElfW(Phdr) *tls = NULL;
+    bool mine = false;
+    (void)size;
+    for (int i = 0; i < module->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &module->dlpi_phdr[i];
+        const uintptr_t begin = module->dlpi_addr + p->p_vaddr;
+        mine |= p->p_type == PT_LOAD && here >= begin && here - begin < p->p_memsz;
+        if (p->p_type == PT_TLS) tls = p;
+    }
+    if (mine && tls) *(Shared *)out = (Shared){module->dlpi_tls_data, tls->p_memsz};
+    return mine;
+}
+
+static Shared shared_memory(void) {
+    static _Thread_local volatile char there;
+    Shared s = {NULL, 0};
+    (void)there; /* a module's variables are made when the thread asks for the first of them */
+    dl_iterate_phdr(find_shared, &s);
+    return s;
+}
+
 /* ---- blocks */
 
 /* The i-th to run. */
@@ -195,6 +226,7 @@ static void block_run(bool reverse) {
 
 void emulate_grid(dim3 grid, dim3 block, EmulateCall *call, void *args) {
     bool reverse = emulate_flag("EMULATE_REVERSE");
+    Shared shared = shared_memory();
     unsigned blocks = grid.x * grid.y * grid.z;
     if (!run.stacks) {
         run.stacks = mmap(NULL, (size_t)EMULATE_BLOCK_MAX * STACK_BYTES, PROT_READ | PROT_WRITE,
@@ -209,6 +241,7 @@ void emulate_grid(dim3 grid, dim3 block, EmulateCall *call, void *args) {
     for (unsigned i = 0; i < blocks; i++) {
         unsigned k = pick(i, blocks, reverse);
         blockIdx = (uint3){k % grid.x, k / grid.x % grid.y, k / grid.x / grid.y};
+        if (shared.at) memset(shared.at, JUNK_BYTE, shared.bytes);
         block_run(reverse);
     }
 }
