@@ -18,7 +18,7 @@
 # there is no such device.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-BUILD=$(realpath "${BUILD:-build}")
+BUILD=$(realpath "${BUILD:-build}") || exit 1
 export BUILD DEVICE="${DEVICE:-cuda:0}" PYTHON="${PYTHON:-python3}"
 : "${DESCRIBED:=h200}" "${EACH:=3}" "${STEPS:=50}" "${PROCESSES:=3}" "${LIMIT:=0}"
 : "${MODELS:=simple_convnet vgg16}" "${PRECISIONS:=fp32,tf32,amp_bf16}"

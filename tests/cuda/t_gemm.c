@@ -9,6 +9,7 @@
 enum { ROOM = 4096, TILE = 20, PARTS = 3, CLUSTER = 5, KNOWN = 7, ALL = 5 };
 
 static cublasLtMatmulAlgo_t checked; /* what AlgoCheck was asked about */
+static cublasStatus_t ranking;       /* what a request for a ranking gives */
 static cublasComputeType_t sums;
 static cudaDataType_t types[4];
 
@@ -35,6 +36,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
     cublasLtMatmulPreference_t preference, int most, cublasLtMatmulHeuristicResult_t *result, int *found) {
     (void)handle, (void)product, (void)a, (void)b, (void)c, (void)d, (void)preference;
+    *found = 0;
+    if (ranking) return ranking;
     memset(result, 0, ALL * sizeof *result);
     for (int k = 0; k < ALL; k++) index_set(&result[k].algo, KNOWN + k);
     result[0].state = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -113,9 +116,29 @@ static void test_refusals(void) {
     }
 }
 
+/* What the library does not have is none; what is wrong is an error. */
+static void test_rankings(void) {
+    static const struct { const char *what; cublasStatus_t status; GemmEpilogue epilogue; int code; } cases[] = {
+        {"a product that is not supported", CUBLAS_STATUS_NOT_SUPPORTED, GEMM_PLAIN, OK},
+        {"an epilogue that is impossible", CUBLAS_STATUS_INVALID_VALUE, GEMM_SUM_A, OK},
+        {"a plain product that is impossible", CUBLAS_STATUS_INVALID_VALUE, GEMM_PLAIN, ERR_DEVICE},
+        {"a library without memory", CUBLAS_STATUS_ALLOC_FAILED, GEMM_PLAIN, ERR_OOM},
+    };
+    for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
+        Gemm g = bf16;
+        GemmPlan *plan;
+        g.epilogue = cases[k].epilogue;
+        ranking = cases[k].status;
+        is_int(gemm_open(&device, &g, NULL, ROOM, &plan, &e), cases[k].code, cases[k].what);
+        ok(!plan, "there is no plan");
+    }
+    ranking = CUBLAS_STATUS_SUCCESS;
+}
+
 int main(void) {
     test_names();
     test_refusals();
+    test_rankings();
     libraries_close(&device);
     return tap_done();
 }
