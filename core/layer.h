@@ -6,7 +6,7 @@
 #include "lower.h"
 #include "network.h"
 
-/* Checks options and l->in (joins and graphs: l->ins), declares parameters with network_param, and sets the output
+/* Checks options and l->in (of several inputs: l->ins), declares parameters with network_param, and sets the output
  * where it differs from the input (l->out and l->out_order start as l->in and l->in_order). A container infers its
  * children. */
 typedef int LayerShape(Network *n, Layer *l, Err *e);
@@ -16,8 +16,8 @@ typedef int LayerForward(Lower *lw, const Layer *l, const int *in);
 
 struct LayerKind {
     const char *name, *spec;
-    char role; /* 'l' layer of one input, 'c' container, 's' loss */
-    int which; /* see layers.def */
+    char role; /* see layers.def */
+    int which;
     LayerShape *shape;
     LayerForward *forward;
 };

@@ -175,7 +175,7 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     memcpy(l->ins, in, (size_t)n_in * sizeof *in);
     l->n_in = n_in;
     l->output = in[0];
-    int code = l->kind->role == 'c' ? OK : layer_expect_inputs(l, 1, e);
+    int code = l->kind->role == 'c' || l->kind->role == 'm' ? OK : layer_expect_inputs(l, 1, e);
     if (code) return code;
     code = options_finish(&l->options, e);
     if (code) return layer_blame(l, e, code);

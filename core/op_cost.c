@@ -18,10 +18,12 @@ static double recurrent(const Program *p, int y, int w_ih, int w_hh) {
     return 2 * samples * (elements(p, w_ih) + elements(p, w_hh));
 }
 
-/* One product of all rows of a sample with all of them, T T C, of which a causal one needs half. */
-static double attention(const Program *p, const Op *op, int y) {
-    int64_t steps = p->bufs[y].shape.dim[op->attr.attention.batch_first ? 1 : 0];
-    return 2 * elements(p, y) * (double)steps / (op->attr.attention.causal ? 2 : 1);
+/* One product of all queries of a sample with the keys that they see: T S C; row i of a causal one sees i + 1 keys. */
+static double attention(const Program *p, const Op *op, int y, int q, int k) {
+    int time = op->attr.attention.batch_first ? 1 : 0;
+    double steps = (double)p->bufs[y].shape.dim[time], keys = (double)p->bufs[k == NO_BUF ? q : k].shape.dim[time];
+    double least = keys < steps ? keys : steps;
+    return 2 * elements(p, y) * (op->attr.attention.causal ? least - least * least / (2 * steps) : keys);
 }
 
 /* One operation per element of the largest operand. */
@@ -41,8 +43,8 @@ static double flops(const Program *p, const Op *op) {
     case OP_conv2d_dw: case OP_linear_dw: return product(p, op->in[1], op->out[0]);
     case OP_rnn: return recurrent(p, op->out[0], op->in[1], op->in[2]);
     case OP_rnn_dx: return 2 * recurrent(p, op->in[4], op->in[2], op->in[3]);
-    case OP_attention: return 2 * attention(p, op, op->out[0]);
-    case OP_attention_dx: return 5 * attention(p, op, op->in[0]);
+    case OP_attention: return 2 * attention(p, op, op->out[0], op->in[0], op->in[1]);
+    case OP_attention_dx: return 5 * attention(p, op, op->in[0], op->in[1], op->in[2]);
     case OP_view: return 0;
     default: return pointwise(p, op);
     }

@@ -116,19 +116,30 @@ static bool rnn_fits(const Buf *x, const Buf *w_ih, const Buf *w_hh, const Buf *
            w_hh->shape.dim[0] == info.gates * hidden && w_hh->shape.dim[1] == hidden;
 }
 
-/* qkv (.., .., 3 C), y (.., .., C), lse (N, heads, T) */
-static bool attention_fits(const Buf *qkv, const Buf *y, const Buf *lse, const AttentionAttr *a) {
-    Shape like = y->shape;
-    if (qkv->shape.rank != 3 || y->shape.rank != 3 || qkv->dtype != y->dtype) return false;
-    int batch = a->batch_first ? 0 : 1;
-    Shape rows = shape3(y->shape.dim[batch], a->heads, y->shape.dim[1 - batch]);
-    like.dim[2] *= 3;
-    return shape_equal(&like, &qkv->shape) && a->heads > 0 && y->shape.dim[2] % a->heads == 0 &&
-           (!lse || (shape_equal(&rows, &lse->shape) && lse->dtype == DT_F32));
-}
-
 static bool same_elements(const Buf *a, const Buf *b) {
     return shape_equal(&a->shape, &b->shape) && a->layout == b->layout && !memcmp(a->order, b->order, sizeof a->order);
+}
+
+/* y (N, T, C), lse (N, heads, T). of[3]: q, k, v (attention.h), whose rows have C features for each that lies there */
+static bool attention_fits(const Buf *const *of, const Buf *y, const Buf *lse, const AttentionAttr *a) {
+    if (y->shape.rank != 3 || a->heads < 1 || y->shape.dim[2] % a->heads) return false;
+    int time = a->batch_first ? 1 : 0, parts = 1;
+    int64_t queries = y->shape.dim[time], keys = (of[1] ? of[1] : of[0])->shape.dim[time];
+    Shape rows = shape3(y->shape.dim[1 - time], a->heads, queries), like = y->shape;
+    for (int k = 2; k >= 0; k--, parts++) {
+        if (!of[k]) continue;
+        like.dim[time] = k == 0 ? queries : keys;
+        like.dim[2] = parts * y->shape.dim[2];
+        if (!shape_equal(&like, &of[k]->shape) || of[k]->dtype != y->dtype) return false;
+        parts = 0;
+    }
+    return !lse || (shape_equal(&rows, &lse->shape) && lse->dtype == DT_F32);
+}
+
+static bool attention_dx_fits(const Buf *const *in, const Buf *const *out, const AttentionAttr *a) {
+    for (int k = 0; k < 3; k++)
+        if (!out[k] != !in[1 + k] || (out[k] && !same_elements(out[k], in[1 + k]))) return false;
+    return attention_fits(in + 1, in[4], in[5], a) && same_elements(in[0], in[4]);
 }
 
 /* A product's dx, with the gradient of an activation behind it or without. */
@@ -236,8 +247,8 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_bias_db: return y->shape.rank == 1 && a->shape.rank >= 2;
     case OP_rnn: return rnn_fits(a, b, in[2], y, out[1], op->attr.rnn.mode);
     case OP_rnn_dx: return rnn_fits(b, in[2], in[3], a, in[5], op->attr.rnn.mode) && (!y || same_elements(b, y));
-    case OP_attention: return attention_fits(a, y, out[1], &op->attr.attention);
-    case OP_attention_dx: return attention_fits(b, a, in[3], &op->attr.attention) && same_elements(b, y);
+    case OP_attention: return attention_fits(in, y, out[1], &op->attr.attention);
+    case OP_attention_dx: return attention_dx_fits(in, out, &op->attr.attention);
     case OP_sgd: case OP_adam: return same_elements(a, y) && (!in[2] || in[2]->dtype == DT_F32);
     default: return true;
     }

@@ -256,23 +256,46 @@ typedef struct AttentionCase {
     int heads, causal, batch_first;
     int64_t n, t, c;
     float p;
+    int64_t s;    /* keys, 0: as many as queries */
+    int parts[3]; /* of (q, k, v) that lie in each operand */
 } AttentionCase;
 
 static const AttentionCase attentions[] = {
-    {"one", 1, 0, 1, 1, 1, 1, 0},
-    {"one step, causal", 2, 1, 1, 2, 1, 6, 0},
-    {"two heads", 2, 0, 1, 2, 5, 6, 0},
-    {"causal", 3, 1, 1, 2, 7, 15, 0},
-    {"time first", 2, 0, 0, 3, 6, 8, 0},
-    {"time first, causal", 2, 1, 0, 2, 9, 8, 0},
-    {"tiles", 1, 0, 1, 1, 131, 17, 0},
-    {"tiles, causal", 2, 1, 1, 1, 130, 24, 0},
-    {"dropout", 2, 0, 1, 2, 7, 6, 0.25f},
-    {"dropout, tiles, causal", 1, 1, 1, 2, 70, 5, 0.5f},
+    {"one", 1, 0, 1, 1, 1, 1, 0, 0, {3}},
+    {"one step, causal", 2, 1, 1, 2, 1, 6, 0, 0, {3}},
+    {"two heads", 2, 0, 1, 2, 5, 6, 0, 0, {3}},
+    {"causal", 3, 1, 1, 2, 7, 15, 0, 0, {3}},
+    {"time first", 2, 0, 0, 3, 6, 8, 0, 0, {3}},
+    {"time first, causal", 2, 1, 0, 2, 9, 8, 0, 0, {3}},
+    {"tiles", 1, 0, 1, 1, 131, 17, 0, 0, {3}},
+    {"tiles, causal", 2, 1, 1, 1, 130, 24, 0, 0, {3}},
+    {"dropout", 2, 0, 1, 2, 7, 6, 0.25f, 0, {3}},
+    {"dropout, tiles, causal", 1, 1, 1, 2, 70, 5, 0.5f, 0, {3}},
+    {"of two", 2, 0, 1, 2, 5, 6, 0, 7, {1, 2}},
+    {"of two, time first", 3, 0, 0, 3, 8, 9, 0, 3, {1, 2}},
+    {"of two, one query", 2, 0, 1, 2, 1, 8, 0, 9, {1, 2}},
+    {"of two, two keys, causal", 2, 1, 1, 2, 6, 8, 0, 2, {1, 2}},
+    {"of two, tiles", 1, 0, 1, 2, 70, 11, 0, 131, {1, 2}},
+    {"of two, more keys, causal", 2, 1, 1, 2, 5, 6, 0, 9, {1, 2}},
+    {"of two, more keys, tiles, causal", 1, 1, 0, 1, 66, 12, 0, 200, {1, 2}},
+    {"of two, more queries, tiles, causal", 1, 1, 1, 1, 140, 12, 0, 67, {1, 2}},
+    {"of two, dropout", 2, 0, 1, 2, 5, 6, 0.3f, 10, {1, 2}},
+    {"of two, dropout, tiles, causal", 1, 1, 1, 2, 69, 5, 0.4f, 75, {1, 2}},
+    {"of three", 2, 0, 1, 2, 5, 6, 0, 8, {1, 1, 1}},
+    {"of three, time first, dropout, causal", 2, 1, 0, 3, 7, 10, 0.2f, 6, {1, 1, 1}},
+    {"value apart", 2, 0, 1, 2, 6, 8, 0, 6, {2, 0, 1}},
 };
 
-static Shape steps_of(const AttentionCase *c, int64_t features) {
-    return c->batch_first ? shape3(c->n, c->t, features) : shape3(c->t, c->n, features);
+static Shape steps_of(const AttentionCase *c, int64_t steps, int64_t features) {
+    return c->batch_first ? shape3(c->n, steps, features) : shape3(steps, c->n, features);
+}
+
+/* q, k, v, or their gradients, from operand `first` on */
+static void add_parts(Bench *b, int first, const AttentionCase *c, DType t, double size) {
+    for (int k = 0; k < 3; k++) {
+        Shape shape = steps_of(c, k && c->s ? c->s : c->t, c->parts[k] * c->c);
+        if (c->parts[k]) add(b, first + k, shape, t, size);
+    }
 }
 
 static void open_attention(Bench *b, Device *device, OpKind kind, const AttentionCase *c) {
@@ -287,27 +310,29 @@ static void check_attention(Device *device, const AttentionCase *c, DType t) {
     Shape lse = shape3(c->n, c->heads, c->t);
     for (int training = 0; training < 2; training++) {
         open_attention(&b, device, OP_attention, c);
-        add(&b, 0, steps_of(c, 3 * c->c), t, 2);
-        if (c->p > 0) add_calls(&b, 1, 5);
-        add(&b, OP_IN, steps_of(c, c->c), t, 0);
+        add_parts(&b, 0, c, t, 2);
+        if (c->p > 0) add_calls(&b, 3, 5);
+        add(&b, OP_IN, steps_of(c, c->t, c->c), t, 0);
         if (training) add(&b, OP_IN + 1, lse, DT_F32, 0);
         check(&b, ref_attention, 4e-6, "%s, %s%s", c->name, dtype_name(t), training ? "" : ", evaluation");
     }
     /* y and lse as a forward pass leaves them */
     open_attention(&f, device, OP_attention, c);
     open_attention(&b, device, OP_attention_dx, c);
-    add(&b, 0, steps_of(c, c->c), t, 1);
-    add(&b, 1, steps_of(c, 3 * c->c), t, 2);
-    add(&b, 2, steps_of(c, c->c), t, 0);
-    add(&b, 3, lse, DT_F32, 0);
-    if (c->p > 0) add_calls(&b, 4, 5);
-    pack(&b.at[1]);
-    f.at[0] = b.at[1];
-    f.at[1] = b.at[4];
-    f.at[OP_IN] = b.at[2];
-    f.at[OP_IN + 1] = b.at[3];
+    add(&b, 0, steps_of(c, c->t, c->c), t, 1);
+    add_parts(&b, 1, c, t, 2);
+    add(&b, 4, steps_of(c, c->t, c->c), t, 0);
+    add(&b, 5, lse, DT_F32, 0);
+    if (c->p > 0) add_calls(&b, 6, 5);
+    for (int k = 0; k < 3; k++) {
+        if (b.at[1 + k].block) pack(&b.at[1 + k]);
+        f.at[k] = b.at[1 + k];
+    }
+    f.at[3] = b.at[6];
+    f.at[OP_IN] = b.at[4];
+    f.at[OP_IN + 1] = b.at[5];
     twin(&f, ref_attention);
-    add(&b, OP_IN, steps_of(c, 3 * c->c), t, 0);
+    add_parts(&b, OP_IN, c, t, 0);
     check(&b, ref_attention_dx, 4e-6, "%s, %s", c->name, dtype_name(t));
 }
 

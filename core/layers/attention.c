@@ -1,88 +1,177 @@
-/* MultiheadAttention as self-attention, and CausalSelfAttention (nanoGPT's): one product for query, key and value, the
- * op that mixes the steps, one product back. The matrix of scores exists nowhere. */
+/* MultiheadAttention, and CausalSelfAttention (nanoGPT's): products for query, key and value, one for those that are made
+ * of the same input; the op that mixes the steps; one product back. The matrix of scores exists nowhere. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "layer.h"
 
+enum { PARTS = 3 }; /* query, key, value */
+
 /* What differs between the kinds; Layer.kind->which is the row. */
 typedef struct AttentionKind {
     const char *width, *heads;      /* options */
-    const char *params[4];          /* PyTorch's and nanoGPT's names: in, its bias, out, its bias */
-    bool causal, xavier;            /* xavier: PyTorch's initialisation of both products' weights and zero biases */
-    bool drops_output;              /* dropout also behind the second product */
+    const char *in[2], *out[2];     /* PyTorch's and nanoGPT's names: (q, k, v) and its bias, the product back */
+    const char *apart[PARTS];       /* of weights for inputs that are not all embed_dim wide */
+    bool causal, xavier;            /* xavier: PyTorch's initialisation of the products' weights and zero biases */
+    bool drops_output;              /* dropout also behind the last product */
 } AttentionKind;
 
 static const AttentionKind kinds[] = {
-    {"embed_dim", "num_heads", {"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"}, false, true,
-     false},
-    {"n_embd", "n_head", {"c_attn.weight", "c_attn.bias", "c_proj.weight", "c_proj.bias"}, true, false, true},
+    {"embed_dim", "num_heads", {"in_proj_weight", "in_proj_bias"}, {"out_proj.weight", "out_proj.bias"},
+     {"q_proj_weight", "k_proj_weight", "v_proj_weight"}, false, true, false},
+    {"n_embd", "n_head", {"c_attn.weight", "c_attn.bias"}, {"c_proj.weight", "c_proj.bias"}, {NULL}, true, false,
+     true},
 };
 
 static const AttentionKind *kind_of(const Layer *l) { return &kinds[l->kind->which]; }
 
-static int declare(Network *n, Layer *l, int64_t width, Err *e) {
+static int64_t width_of(const Layer *l) { return options_int(&l->options, kind_of(l)->width); }
+
+/* Features that the query, the key or the value comes with. */
+static int64_t features_of(const Layer *l, int part) {
+    static const char *const option[PARTS] = {"", "kdim", "vdim"};
+    int64_t given = options_int(&l->options, option[part]);
+    return given ? given : width_of(l);
+}
+
+/* Is there one weight for all three? */
+static bool is_packed(const Layer *l) {
+    return features_of(l, 1) == width_of(l) && features_of(l, 2) == width_of(l);
+}
+
+static bool has_bias(const Layer *l) { return options_bool(&l->options, "bias"); }
+
+/* ---- shapes and parameters */
+
+static int declare(Network *n, Layer *l, const char *name, int64_t rows, int64_t columns, bool xavier, Err *e) {
+    double bound = xavier ? sqrt(6 / (double)(rows + columns)) : 1 / sqrt((double)columns);
+    return network_param(n, l, name, shape2(rows, columns), bound, NULL, e);
+}
+
+static int declare_all(Network *n, Layer *l, int64_t width, Err *e) {
     const AttentionKind *k = kind_of(l);
-    double linear = 1 / sqrt((double)width), bias = k->xavier ? 0 : linear; /* in_proj: sqrt(6 / (C + 3 C)) */
-    double in = k->xavier ? sqrt(6 / (4 * (double)width)) : linear;
-    const struct { Shape shape; double bound; } params[4] = {
-        {shape2(3 * width, width), in}, {shape1(3 * width), bias}, {shape2(width, width), linear},
-        {shape1(width), bias}};
+    double bias = k->xavier ? 0 : 1 / sqrt((double)width);
     int code = OK;
-    for (int i = 0; i < 4 && !code; i++)
-        if (i % 2 == 0 || options_bool(&l->options, "bias"))
-            code = network_param(n, l, k->params[i], params[i].shape, params[i].bound, NULL, e);
-    return code;
+    if (is_packed(l)) code = declare(n, l, k->in[0], PARTS * width, width, k->xavier, e);
+    for (int i = 0; i < PARTS && !is_packed(l) && !code; i++)
+        code = declare(n, l, k->apart[i], width, features_of(l, i), k->xavier, e);
+    if (!code && has_bias(l)) code = network_param(n, l, k->in[1], shape1(PARTS * width), bias, NULL, e);
+    if (!code) code = declare(n, l, k->out[0], width, width, false, e);
+    return code || !has_bias(l) ? code : network_param(n, l, k->out[1], shape1(width), bias, NULL, e);
+}
+
+/* The query, the key and the value: one input is all of them. */
+static const Shape *part_shape(const Layer *l, int part) { return &l->ins[l->n_in == 1 ? 0 : part].shape; }
+
+static int expect_parts(const Layer *l, int time, const char *meaning, Err *e) {
+    static const char *const name[PARTS] = {"query", "key", "value"};
+    const Shape *q = part_shape(l, 0), *k = part_shape(l, 1), *v = part_shape(l, 2);
+    char one[SHAPE_TEXT], two[SHAPE_TEXT], three[SHAPE_TEXT];
+    if (l->n_in != 1 && l->n_in != PARTS)
+        return layer_error(l, e, "takes 1 input or 3 (query, key, value), found %d", l->n_in);
+    for (int i = 0; i < PARTS; i++) {
+        const Shape *s = part_shape(l, i);
+        if (s->rank != 3)
+            return layer_error(l, e, "expected %s of 3 dimensions %s, found %s", l->n_in == 1 ? "an input" : name[i],
+                               meaning, shape_text(s, one));
+        if (s->dim[2] != features_of(l, i))
+            return layer_error(l, e, "expected %" PRId64 " features %s of the %s, found %" PRId64, features_of(l, i),
+                               meaning, l->n_in == 1 && i == 0 ? "input" : name[i], s->dim[2]);
+    }
+    if (q->dim[1 - time] == k->dim[1 - time] && k->dim[0] == v->dim[0] && k->dim[1] == v->dim[1]) return OK;
+    return layer_error(l, e, "expected one batch, and as many keys as values %s, found %s, %s and %s", meaning,
+                       shape_text(q, one), shape_text(k, two), shape_text(v, three));
 }
 
 int layer_attention_shape(Network *n, Layer *l, Err *e) {
     const AttentionKind *k = kind_of(l);
-    int64_t width = options_int(&l->options, k->width), heads = options_int(&l->options, k->heads);
+    int64_t width = width_of(l), heads = options_int(&l->options, k->heads);
     double p = options_float(&l->options, "dropout");
     bool batch_first = k->causal || options_bool(&l->options, "batch_first");
-    const char *meaning = batch_first ? "(N, T, C)" : "(T, N, C)";
-    int code = layer_expect_range(l, k->width, 1, INT32_MAX / 3, e);
+    int code = layer_expect_range(l, k->width, 1, INT32_MAX / PARTS, e);
     if (!code) code = layer_expect_range(l, k->heads, 1, INT32_MAX, e);
-    if (!code) code = layer_expect_rank(l, 3, meaning, e);
+    if (!code) code = layer_expect_range(l, "kdim", 1, INT32_MAX / PARTS, e);
+    if (!code) code = layer_expect_range(l, "vdim", 1, INT32_MAX / PARTS, e);
     if (code) return code;
     if (width % heads)
         return layer_error(l, e, "%s must be a multiple of %s, found %" PRId64 " and %" PRId64, k->width, k->heads,
                            width, heads);
     if (!(p >= 0 && p <= 1)) return layer_error(l, e, "dropout must be between 0 and 1, found %g", p);
-    if (l->in.dim[2] != width)
-        return layer_error(l, e, "expected %" PRId64 " features %s, found %" PRId64, width, meaning, l->in.dim[2]);
-    return declare(n, l, width, e);
+    code = expect_parts(l, batch_first ? 1 : 0, batch_first ? "(N, T, C)" : "(T, N, C)", e);
+    return code ? code : declare_all(n, l, width, e);
 }
 
-/* Parameters 0 (and 1) of the first product, the next one or two of the second. */
-static int product(Lower *lw, const Layer *l, int which, int x, int y) {
-    int n = l->n_params / 2, in[3] = {x};
-    for (int k = 0; k < n; k++) in[1 + k] = lw->param[l->param[which * n + k]];
-    return lower_emit(lw, OP_linear, l, in, n + 1, y, NULL);
+/* ---- ops */
+
+/* Rows [start, start + rows) of a parameter: itself, or a copy of them. */
+static int rows_of(Lower *lw, const Layer *l, int param, int64_t start, int64_t rows, const char *operand) {
+    Shape s = lw->p->bufs[param].shape;
+    Attr a;
+    memset(&a, 0, sizeof a);
+    if (rows == s.dim[0] || lw->p->failed) return param;
+    s.dim[0] = rows;
+    a.axis.start = start;
+    int y = lower_temp(lw, l, operand, s, NULL, DT_F32);
+    if (lw->p->failed) return 0;
+    lw->p->bufs[y].category = CAT_WEIGHTS;
+    return lower_emit(lw, OP_slice, l, &param, 1, y, &a);
+}
+
+/* Parts [first, first + n) of (q, k, v), all of them made of x, in one product */
+static int project(Lower *lw, const Layer *l, int x, int first, int n) {
+    bool packed = is_packed(l);
+    int64_t width = width_of(l), start = first * width, rows = n * width;
+    Shape s = lw->p->bufs[x].shape;
+    char name[2][16], part[PARTS + 1];
+    snprintf(part, sizeof part, "%.*s", n, "qkv" + first);
+    snprintf(name[0], sizeof name[0], "%s_weight", part);
+    snprintf(name[1], sizeof name[1], "%s_bias", part);
+    int w = lw->param[l->param[packed ? 0 : first]], in[PARTS] = {x, w};
+    if (packed) in[1] = rows_of(lw, l, w, start, rows, name[0]);
+    if (has_bias(l)) in[2] = rows_of(lw, l, lw->param[l->param[packed ? 1 : PARTS]], start, rows, name[1]);
+    s.dim[2] = rows;
+    return lower_emit(lw, OP_linear, l, in, has_bias(l) ? 3 : 2, lower_temp(lw, l, part, s, NULL, DT_F32), NULL);
+}
+
+/* The last one or two parameters. */
+static int project_back(Lower *lw, const Layer *l, int x) {
+    int n = has_bias(l) ? 2 : 1, in[PARTS] = {x};
+    for (int k = 0; k < n; k++) in[1 + k] = lw->param[l->param[l->n_params - n + k]];
+    return lower_emit(lw, OP_linear, l, in, n + 1, lower_buf(lw, l, "y", DT_F32), NULL);
+}
+
+/* The op, with what its gradient needs of it in training. */
+static int mix(Lower *lw, const Layer *l, const int *in, const Attr *a) {
+    int y = lower_emit(lw, OP_attention, l, in, 4, lower_buf(lw, l, "mixed", DT_F32), a);
+    if (!lw->training || lw->p->failed) return y;
+    int batch = a->attention.batch_first ? 0 : 1;
+    Shape rows = shape3(l->in.dim[batch], a->attention.heads, l->in.dim[1 - batch]);
+    int lse = lower_temp(lw, l, "lse", rows, NULL, DT_F32);
+    if (lw->p->failed) return 0;
+    Op *op = &lw->p->ops[lw->p->n_ops - 1];
+    op->out[1] = lse;
+    op_cost(lw->p, op);
+    return y;
 }
 
 int layer_attention_forward(Lower *lw, const Layer *l, const int *in) {
     const AttentionKind *k = kind_of(l);
-    const int64_t *d = l->in.dim;
     double p = lw->training ? options_float(&l->options, "dropout") : 0;
-    int heads = (int)options_int(&l->options, k->heads), calls = p > 0 ? program_calls(lw->p) : NO_BUF;
-    bool batch_first = k->causal || options_bool(&l->options, "batch_first");
+    int calls = p > 0 ? program_calls(lw->p) : NO_BUF, x[PARTS], of[] = {NO_BUF, NO_BUF, NO_BUF, calls};
     Attr a, drop;
     memset(&a, 0, sizeof a);
-    a.attention = (AttentionAttr){heads, k->causal || options_bool(&l->options, "is_causal"), batch_first, (float)p,
+    a.attention = (AttentionAttr){(int)options_int(&l->options, k->heads),
+                                  k->causal || options_bool(&l->options, "is_causal"),
+                                  k->causal || options_bool(&l->options, "batch_first"), (float)p,
                                   p > 0 ? lw->drops++ : 0};
-    int qkv = product(lw, l, 0, in[0], lower_temp(lw, l, "qkv", shape3(d[0], d[1], 3 * d[2]), NULL, DT_F32));
-    int mixed = lower_emit(lw, OP_attention, l, (int[]){qkv, calls}, 2, lower_buf(lw, l, "mixed", DT_F32), &a);
-    if (lw->training && !lw->p->failed) {
-        Shape rows = shape3(batch_first ? d[0] : d[1], heads, batch_first ? d[1] : d[0]);
-        int lse = lower_temp(lw, l, "lse", rows, NULL, DT_F32);
-        if (lw->p->failed) return 0;
-        Op *op = &lw->p->ops[lw->p->n_ops - 1];
-        op->out[1] = lse;
-        op_cost(lw->p, op);
+    for (int i = 0; i < PARTS; i++) x[i] = in[l->n_in == 1 ? 0 : i];
+    for (int i = 0, n; i < PARTS; i += n) {
+        for (n = 1; is_packed(l) && i + n < PARTS && x[i + n] == x[i]; n++) {}
+        of[i] = project(lw, l, x[i], i, n);
     }
-    int y = product(lw, l, 1, mixed, lower_buf(lw, l, "y", DT_F32));
+    int y = project_back(lw, l, mix(lw, l, of, &a));
     if (!k->drops_output || p == 0) return y;
     memset(&drop, 0, sizeof drop);
     drop.drop.p = (float)p;

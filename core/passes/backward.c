@@ -153,15 +153,20 @@ static void rnn_back(Back *b, const Op *f, int dy) {
         if (g[k] != NO_BUF) contribute(b, f, of[k], g[k]);
 }
 
+/* All of attention's gradients come from one op, wanted or not. */
 static void attention_back(Back *b, const Op *f, int dy) {
-    int qkv = f->in[0], g;
-    if (!b->wanted[qkv]) return;
-    g = grad_buf(b, qkv);
-    Op *op = emit(b, OP_attention_dx, f, dy, qkv, g);
-    const int in[] = {f->out[0], f->out[1], f->in[1]};
+    const int *of = f->in, in[] = {of[1], of[2], f->out[0], f->out[1], of[3]};
+    int g[3];
+    bool any = false;
+    for (int k = 0; k < 3; k++) any |= of[k] != NO_BUF && b->wanted[of[k]];
+    if (!any) return;
+    for (int k = 0; k < 3; k++) g[k] = of[k] == NO_BUF ? NO_BUF : grad_buf(b, of[k]);
+    Op *op = emit(b, OP_attention_dx, f, dy, of[0], g[0]);
     memcpy(op->in + 2, in, sizeof in);
+    memcpy(op->out, g, sizeof g);
     op_cost(b->p, op);
-    contribute(b, f, qkv, g);
+    for (int k = 0; k < 3; k++)
+        if (of[k] != NO_BUF && b->wanted[of[k]]) contribute(b, f, of[k], g[k]);
 }
 
 /* One op dw = kind(in0, in1) if the parameter is trained. */

@@ -3,43 +3,60 @@
  * exponentials relative to it (Dao et al. 2022, "FlashAttention"). The gradient computes the scores again, and the
  * probabilities from them and lse, the logarithm of that sum.
  *
- * Rows of qkv are (q, k, v), each (heads, D). Samples and heads are shared among threads, one at a time. */
+ * Samples and heads are shared among threads, one at a time. */
+#include "attention.h"
 #include "cpu.h"
 #include "vector_math.h"
 #include "wide.h"
 
 enum { TILE = 64 };
 
-/* One sample's head: rows are `stride` apart. */
+/* One sample's head: matrices of (queries, D) or (keys, D) */
 typedef struct Head {
     const AttentionAttr *attr;
-    int64_t steps, width;    /* T, D */
-    int64_t stride, stride3; /* of y, of qkv */
-    float *q, *k, *v, *y, *dq, *dk, *dv, *dy, *lse;
+    int64_t queries, keys, width; /* T, S, D */
+    Matrix q, k, v, y, dq, dk, dv, dy;
+    float *lse;
     float scale;
     int64_t index;           /* of this head among all */
     uint64_t seed;
     uint32_t call;
 } Head;
 
-static Head head_of(const KArgs *a, const View *qkv, const View *y, int64_t sample, int64_t head) {
+/* What belongs to a sample, from a feature on; v is (N, T, F) or (T, N, F). */
+static Matrix steps_of(const View *v, bool batch_first, int64_t sample, int64_t feature) {
+    int64_t n = v->shape.dim[2], row = batch_first ? sample * v->shape.dim[1] : sample;
+    return matrix((float *)v->data + row * n + feature, batch_first ? n : v->shape.dim[1] * n);
+}
+
+/* qkv: q, k, v, or their gradients */
+static void find_parts(const View *qkv, const Head *h, int64_t channels, Matrix *part) {
+    int64_t sample = h->index / h->attr->heads, head = h->index % h->attr->heads;
+    for (int k = 0; k < 3; k++) {
+        AttentionPart p = attention_part(qkv, k, channels);
+        part[k] = steps_of(&qkv[p.operand], h->attr->batch_first, sample, p.feature + head * h->width);
+    }
+}
+
+/* Head `index` of all samples'. */
+static Head head_of(const KArgs *a, const View *qkv, const View *y, int64_t index) {
     const AttentionAttr *attr = &a->attr->attention;
     int time = attr->batch_first ? 1 : 0;
-    int64_t channels = y->shape.dim[2], samples = y->shape.dim[1 - time];
-    Head h = {.attr = attr, .steps = y->shape.dim[time], .width = channels / attr->heads, .seed = a->seed};
-    h.stride = attr->batch_first ? channels : samples * channels;
-    h.stride3 = 3 * h.stride;
-    int64_t at = (attr->batch_first ? sample * h.steps : sample) * channels;
-    h.q = (float *)qkv->data + 3 * at + head * h.width;
-    h.k = h.q + channels;
-    h.v = h.k + channels;
-    h.y = (float *)y->data + at + head * h.width;
+    int64_t channels = y->shape.dim[2];
+    Head h = {.attr = attr, .queries = y->shape.dim[time], .width = channels / attr->heads, .seed = a->seed};
+    Matrix part[3];
+    h.keys = qkv[attention_part(qkv, 1, channels).operand].shape.dim[time];
     h.scale = 1.0f / sqrtf((float)h.width);
-    h.index = sample * attr->heads + head;
+    h.index = index;
+    find_parts(qkv, &h, channels, part);
+    h.q = part[0], h.k = part[1], h.v = part[2];
+    h.y = steps_of(y, attr->batch_first, index / attr->heads, index % attr->heads * h.width);
     return h;
 }
 
-static float *row_at(float *rows, int64_t stride, int64_t i) { return rows + i * stride; }
+static float *row_at(Matrix m, int64_t i) { return m.at + i * m.stride; }
+static Matrix from_row(Matrix m, int64_t i) { return matrix(row_at(m, i), m.stride); }
+static Matrix across(Matrix m, int64_t i) { return turned(row_at(m, i), m.stride); }
 
 /* How many of the columns [c, c + n) row i sees. */
 static int64_t seen(const Head *h, int64_t i, int64_t c, int64_t n) {
@@ -47,11 +64,11 @@ static int64_t seen(const Head *h, int64_t i, int64_t c, int64_t n) {
 }
 
 static int64_t columns_of(const Head *h, int64_t row, int64_t rows) {
-    return h->attr->causal ? row + rows : h->steps;
+    return h->attr->causal ? min_i64(row + rows, h->keys) : h->keys;
 }
 
 static void draw(const Head *h, float *factors, int64_t row, int64_t column, int64_t n) {
-    uint64_t begin = dropout_row(h->index * h->steps + row, h->steps) + (uint64_t)column;
+    uint64_t begin = dropout_row(h->index * h->queries + row, h->keys) + (uint64_t)column;
     dropout_factors(factors, h->attr->p, h->seed, h->attr->id, h->call, begin, (int64_t)align_up((size_t)n, 4));
 }
 
@@ -89,32 +106,31 @@ HOT static void multiply(float *s, const float *by, int64_t n) {
 /* Rows [i, i + rows) meet columns [c, c + n). */
 static int forward_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Softmax *m) {
     float s[TILE * TILE], factors[TILE];
-    Matrix q = matrix(row_at(h->q, h->stride3, i), h->stride3), k = turned(row_at(h->k, h->stride3, c), h->stride3);
-    Matrix v = matrix(row_at(h->v, h->stride3, c), h->stride3), y = matrix(row_at(h->y, h->stride, i), h->stride);
-    int status = product(rows, n, h->width, h->scale, q, k, false, matrix(s, TILE));
+    Matrix y = from_row(h->y, i);
+    int status = product(rows, n, h->width, h->scale, from_row(h->q, i), across(h->k, c), false, matrix(s, TILE));
     for (int64_t r = 0; r < rows && !status; r++) {
         float *row = s + r * TILE;
         int64_t some = seen(h, i + r, c, n);
         float shrink = exponentials(row, some, &m->max[r], &m->sum[r]);
         memset(row + some, 0, (size_t)(n - some) * sizeof *row);
-        if (c) scale_row(row_at(y.at, y.stride, r), h->width, shrink);
+        if (c) scale_row(row_at(y, r), h->width, shrink);
         if (h->attr->p == 0) continue;
         draw(h, factors, i + r, c, n);
         multiply(row, factors, n);
     }
-    return status ? status : product(rows, h->width, n, 1.0f, matrix(s, TILE), v, c > 0, y);
+    return status ? status : product(rows, h->width, n, 1.0f, matrix(s, TILE), from_row(h->v, c), c > 0, y);
 }
 
 static int forward_head(const Head *h) {
     int status = 0;
-    for (int64_t i = 0; i < h->steps && !status; i += TILE) {
-        int64_t rows = min_i64(TILE, h->steps - i), columns = columns_of(h, i, rows);
+    for (int64_t i = 0; i < h->queries && !status; i += TILE) {
+        int64_t rows = min_i64(TILE, h->queries - i), columns = columns_of(h, i, rows);
         Softmax m;
         for (int64_t r = 0; r < rows; r++) m.max[r] = -INFINITY, m.sum[r] = 0.0f;
         for (int64_t c = 0; c < columns && !status; c += TILE)
             status = forward_tile(h, i, rows, c, min_i64(TILE, columns - c), &m);
         for (int64_t r = 0; r < rows; r++) {
-            scale_row(row_at(h->y, h->stride, i + r), h->width, 1.0f / m.sum[r]);
+            scale_row(row_at(h->y, i + r), h->width, 1.0f / m.sum[r]);
             if (h->lse) h->lse[i + r] = m.max[r] + logf(m.sum[r]);
         }
     }
@@ -144,12 +160,10 @@ HOT static float dot(const float *a, const float *b, int64_t n) {
 /* dk and dv are first written where their tile of columns is first met: by the tile of rows `first`. */
 static int back_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, const float *inner) {
     float s[TILE * TILE], dp[TILE * TILE], factors[TILE];
-    int64_t d = h->width, w = h->stride3, first = h->attr->causal ? c : 0;
-    Matrix q = matrix(row_at(h->q, w, i), w), dq = matrix(row_at(h->dq, w, i), w);
-    Matrix dy = matrix(row_at(h->dy, h->stride, i), h->stride), k = matrix(row_at(h->k, w, c), w);
-    Matrix dk = matrix(row_at(h->dk, w, c), w), dv = matrix(row_at(h->dv, w, c), w);
-    int status = product(rows, n, d, h->scale, q, turned(k.at, w), false, matrix(s, TILE));
-    if (!status) status = product(rows, n, d, 1.0f, dy, turned(row_at(h->v, w, c), w), false, matrix(dp, TILE));
+    int64_t d = h->width, first = h->attr->causal ? c : 0;
+    Matrix q = from_row(h->q, i), dy = from_row(h->dy, i);
+    int status = product(rows, n, d, h->scale, q, across(h->k, c), false, matrix(s, TILE));
+    if (!status) status = product(rows, n, d, 1.0f, dy, across(h->v, c), false, matrix(dp, TILE));
     for (int64_t j = 0; j < TILE; j++) factors[j] = 1.0f;
     for (int64_t r = 0; r < rows && !status; r++) {
         int64_t some = seen(h, i + r, c, n);
@@ -158,18 +172,28 @@ static int back_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t 
         memset(s + r * TILE + some, 0, (size_t)(n - some) * sizeof *s);
         memset(dp + r * TILE + some, 0, (size_t)(n - some) * sizeof *dp);
     }
-    if (!status) status = product(n, d, rows, 1.0f, turned(s, TILE), dy, i > first, dv);
-    if (!status) status = product(rows, d, n, h->scale, matrix(dp, TILE), k, c > 0, dq);
-    return status ? status : product(n, d, rows, h->scale, turned(dp, TILE), q, i > first, dk);
+    if (!status) status = product(n, d, rows, 1.0f, turned(s, TILE), dy, i > first, from_row(h->dv, c));
+    if (!status)
+        status = product(rows, d, n, h->scale, matrix(dp, TILE), from_row(h->k, c), c > 0, from_row(h->dq, i));
+    return status ? status : product(n, d, rows, h->scale, turned(dp, TILE), q, i > first, from_row(h->dk, c));
+}
+
+/* Keys behind the last query of a causal head are seen by none. */
+static void clear_unseen(const Head *h) {
+    for (int64_t c = columns_of(h, 0, h->queries); c < h->keys; c++) {
+        memset(row_at(h->dk, c), 0, (size_t)h->width * sizeof(float));
+        memset(row_at(h->dv, c), 0, (size_t)h->width * sizeof(float));
+    }
 }
 
 static int back_head(const Head *h) {
     int status = 0;
-    for (int64_t i = 0; i < h->steps && !status; i += TILE) {
-        int64_t rows = min_i64(TILE, h->steps - i), columns = columns_of(h, i, rows);
+    clear_unseen(h);
+    for (int64_t i = 0; i < h->queries && !status; i += TILE) {
+        int64_t rows = min_i64(TILE, h->queries - i), columns = columns_of(h, i, rows);
         float inner[TILE];
         for (int64_t r = 0; r < rows; r++)
-            inner[r] = dot(row_at(h->dy, h->stride, i + r), row_at(h->y, h->stride, i + r), h->width);
+            inner[r] = dot(row_at(h->dy, i + r), row_at(h->y, i + r), h->width);
         for (int64_t c = 0; c < columns && !status; c += TILE)
             status = back_tile(h, i, rows, c, min_i64(TILE, columns - c), inner);
     }
@@ -213,12 +237,12 @@ int k_cpu_attention(const KArgs *a, Err *e) {
     KArgs w;
     int code = open(a, &w, e), status = 0;
     if (code) return code;
-    int64_t heads = a->attr->attention.heads, all = heads_in(a, &w.out[0]);
+    int64_t all = heads_in(a, &w.out[0]);
 #pragma omp parallel for schedule(static) reduction(| : status) if (all > 1)
     for (int64_t i = 0; i < all; i++) {
-        Head h = head_of(&w, &w.in[0], &w.out[0], i / heads, i % heads);
-        h.lse = w.out[1].count ? (float *)w.out[1].data + i * h.steps : NULL;
-        h.call = w.in[1].count ? *(const uint32_t *)w.in[1].data : 0;
+        Head h = head_of(&w, &w.in[0], &w.out[0], i);
+        h.lse = w.out[1].count ? (float *)w.out[1].data + i * h.queries : NULL;
+        h.call = w.in[3].count ? *(const uint32_t *)w.in[3].data : 0;
         status |= forward_head(&h);
     }
     wide_leave(a, &w);
@@ -229,16 +253,16 @@ int k_cpu_attention_dx(const KArgs *a, Err *e) {
     KArgs w;
     int code = open(a, &w, e), status = 0;
     if (code) return code;
-    int64_t heads = a->attr->attention.heads, all = heads_in(a, &w.in[2]);
+    int64_t all = heads_in(a, &w.in[4]);
 #pragma omp parallel for schedule(static) reduction(| : status) if (all > 1)
     for (int64_t i = 0; i < all; i++) {
-        Head h = head_of(&w, &w.in[1], &w.in[2], i / heads, i % heads);
-        h.dq = (float *)w.out[0].data + (h.q - (float *)w.in[1].data);
-        h.dk = h.dq + (h.k - h.q);
-        h.dv = h.dq + (h.v - h.q);
-        h.dy = (float *)w.in[0].data + (h.y - (float *)w.in[2].data);
-        h.lse = (float *)w.in[3].data + i * h.steps;
-        h.call = w.in[4].count ? *(const uint32_t *)w.in[4].data : 0;
+        Head h = head_of(&w, &w.in[1], &w.in[4], i);
+        Matrix part[3];
+        find_parts(w.out, &h, w.in[4].shape.dim[2], part);
+        h.dq = part[0], h.dk = part[1], h.dv = part[2];
+        h.dy = matrix((float *)w.in[0].data + (h.y.at - (float *)w.in[4].data), h.y.stride);
+        h.lse = (float *)w.in[5].data + i * h.queries;
+        h.call = w.in[6].count ? *(const uint32_t *)w.in[6].data : 0;
         status |= back_head(&h);
     }
     wide_leave(a, &w);

@@ -1,7 +1,7 @@
 /* grid.c: one grid's threads on one host thread.
  *
- * Threads that never wait for each other are plain calls. Where a block's thread 0 does wait, the block's threads
- * become fibers: each runs until it waits or ends; a wait is over when all that it is for have come. A warp runs as far
+ * Threads that never wait for each other are plain calls. From the first block on whose thread 0 does wait, a block's
+ * threads are fibers: each runs until it waits or ends; a wait is over when all that it is for have come. A warp runs as far
  * ahead of the others as it can, so that a missing barrier shows. A wait that can never be over is a bug in the kernel
  * and ends the program.
  *
@@ -35,6 +35,7 @@ static struct {
     char *stacks;
     unsigned threads, now; /* of the block; the one that runs */
     bool plain;            /* the block's threads are plain calls */
+    bool waits;            /* threads of the grid have waited */
     ucontext_t scheduler;
     EmulateCall *call;
     void *args;
@@ -213,7 +214,8 @@ static void block_run(bool reverse) {
     run.plain = false;
     for (unsigned i = 0; i < run.threads; i++) run.fiber[i].wait = UNBORN;
     fiber_start(0);
-    if (run.fiber[0].wait != ENDED) {
+    run.waits |= run.fiber[0].wait != ENDED;
+    if (run.waits) {
         block_as_fibers(reverse);
         return;
     }
@@ -238,6 +240,7 @@ void emulate_grid(dim3 grid, dim3 block, EmulateCall *call, void *args) {
     run.threads = block.x * block.y * block.z;
     run.call = call;
     run.args = args;
+    run.waits = false;
     for (unsigned i = 0; i < blocks; i++) {
         unsigned k = pick(i, blocks, reverse);
         blockIdx = (uint3){k % grid.x, k / grid.x % grid.y, k / grid.x / grid.y};

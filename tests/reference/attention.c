@@ -1,25 +1,31 @@
 #include "reference/reference.h"
 
-/* One sample's head. q, k, v of step t: rows of qkv (.., .., 3 C); y's: (.., .., C) */
-typedef struct Head { const AttentionAttr *attr; int64_t samples, steps, c, width, n, h; } Head;
+/* One sample's head: n of the samples, h of the heads */
+typedef struct Head { const AttentionAttr *attr; int64_t samples, steps, keys, c, width, n, h; } Head;
 
-static Head head_of(const Ref *r, const Tensor *y, int64_t n, int64_t h) {
+/* That of three tensors which has q (0), k (1) or v (2): its own, or, where there is none, the one before it. */
+static int holder(const Tensor *qkv, int which) {
+    return which == 0 || qkv[which].at ? which : holder(qkv, which - 1);
+}
+
+static Head head_of(const Ref *r, const Tensor *qkv, const Tensor *y) {
     const AttentionAttr *a = &r->attr->attention;
     int time = a->batch_first ? 1 : 0;
-    int64_t c = y->shape.dim[2];
-    return (Head){a, y->shape.dim[1 - time], y->shape.dim[time], c, c / a->heads, n, h};
+    int64_t c = y->shape.dim[2], keys = qkv[holder(qkv, 1)].shape.dim[time];
+    return (Head){a, y->shape.dim[1 - time], y->shape.dim[time], keys, c, c / a->heads, 0, 0};
 }
 
-static int64_t row(const Head *h, int64_t t) {
-    return h->attr->batch_first ? h->n * h->steps + t : t * h->samples + h->n;
+/* x (N, T, F) or (T, N, F): this head's features of step t, those of other parts before them */
+static double *features(const Head *h, const Tensor *x, int64_t t, int64_t before) {
+    int64_t row = h->attr->batch_first ? h->n * x->shape.dim[1] + t : t * x->shape.dim[1] + h->n;
+    return x->at + row * x->shape.dim[2] + before + h->h * h->width;
 }
 
-/* part 0: q, 1: k, 2: v */
-static double *part(const Head *h, double *qkv, int64_t t, int which) {
-    return qkv + (row(h, t) * 3 + which) * h->c + h->h * h->width;
+static double *part(const Head *h, const Tensor *qkv, int64_t t, int which) {
+    return features(h, &qkv[holder(qkv, which)], t, (which - holder(qkv, which)) * h->c);
 }
 
-static double *mixed(const Head *h, double *y, int64_t t) { return y + row(h, t) * h->c + h->h * h->width; }
+static double *mixed(const Head *h, const Tensor *y, int64_t t) { return features(h, y, t, 0); }
 
 static double dot(const double *a, const double *b, int64_t n) {
     double sum = 0;
@@ -31,32 +37,33 @@ static double *lse_of(const Head *h, double *lse, int64_t t) {
     return &lse[(h->n * h->attr->heads + h->h) * h->steps + t];
 }
 
-static int64_t seen(const Head *h, int64_t t) { return h->attr->causal ? t + 1 : h->steps; }
+static int64_t seen(const Head *h, int64_t t) { return h->attr->causal && t < h->keys ? t + 1 : h->keys; }
 
-static double score(const Head *h, double *qkv, int64_t t, int64_t u) {
+static double score(const Head *h, const Tensor *qkv, int64_t t, int64_t u) {
     return dot(part(h, qkv, t, 0), part(h, qkv, u, 1), h->width) / sqrt((double)h->width);
 }
 
 /* What dropout multiplies the probability of (t, u) by; rows of draws are padded to multiples of four. */
 static double kept(const Head *h, const Ref *r, const Tensor *calls, int64_t t, int64_t u) {
     if (h->attr->p == 0) return 1;
-    int64_t i = ((h->n * h->attr->heads + h->h) * h->steps + t) * ((h->steps + 3) / 4 * 4) + u;
+    int64_t i = ((h->n * h->attr->heads + h->h) * h->steps + t) * ((h->keys + 3) / 4 * 4) + u;
     return (double)dropout_factor(h->attr->p, r->seed, h->attr->id, (uint32_t)calls->at[0], (uint64_t)i);
 }
 
 static void forward_row(const Head *h, Ref *r, int64_t t) {
-    double *p = r->scratch, sum = 0, *y = mixed(h, r->out[0].at, t), *qkv = r->in[0].at;
+    double *p = r->scratch, sum = 0, *y = mixed(h, &r->out[0], t);
+    const Tensor *qkv = &r->in[0];
     for (int64_t u = 0; u < seen(h, t); u++) sum += p[u] = exp(score(h, qkv, t, u));
     for (int64_t j = 0; j < h->width; j++) {
         y[j] = 0;
         for (int64_t u = 0; u < seen(h, t); u++)
-            y[j] += p[u] / sum * kept(h, r, &r->in[1], t, u) * part(h, qkv, u, 2)[j];
+            y[j] += p[u] / sum * kept(h, r, &r->in[3], t, u) * part(h, qkv, u, 2)[j];
     }
     if (r->out[1].at) *lse_of(h, r->out[1].at, t) = log(sum);
 }
 
 void ref_attention(Ref *r) {
-    Head h = head_of(r, &r->out[0], 0, 0);
+    Head h = head_of(r, &r->in[0], &r->out[0]);
     for (h.n = 0; h.n < h.samples; h.n++)
         for (h.h = 0; h.h < h.attr->heads; h.h++)
             for (int64_t t = 0; t < h.steps; t++) forward_row(&h, r, t);
@@ -64,10 +71,11 @@ void ref_attention(Ref *r) {
 
 /* softmax's gradient: ds = p (dp - sum of p dp) */
 static void back_row(const Head *h, Ref *r, int64_t t) {
-    double *qkv = r->in[1].at, *dqkv = r->out[0].at, *dy = mixed(h, r->in[0].at, t), lse = *lse_of(h, r->in[3].at, t);
-    double *p = r->scratch, *dp = p + h->steps, inner = dot(dy, mixed(h, r->in[2].at, t), h->width);
+    const Tensor *qkv = &r->in[1], *dqkv = &r->out[0];
+    double *dy = mixed(h, &r->in[0], t), lse = *lse_of(h, r->in[5].at, t);
+    double *p = r->scratch, *dp = p + h->keys, inner = dot(dy, mixed(h, &r->in[4], t), h->width);
     for (int64_t u = 0; u < seen(h, t); u++) {
-        double keep = kept(h, r, &r->in[4], t, u);
+        double keep = kept(h, r, &r->in[6], t, u);
         p[u] = exp(score(h, qkv, t, u) - lse);
         dp[u] = keep * dot(dy, part(h, qkv, u, 2), h->width);
         double ds = p[u] * (dp[u] - inner) / sqrt((double)h->width);
@@ -80,8 +88,9 @@ static void back_row(const Head *h, Ref *r, int64_t t) {
 }
 
 void ref_attention_dx(Ref *r) {
-    Head h = head_of(r, &r->in[2], 0, 0);
-    for (int64_t i = 0; i < r->out[0].count; i++) r->out[0].at[i] = 0;
+    Head h = head_of(r, &r->in[1], &r->in[4]);
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = 0; i < r->out[k].count; i++) r->out[k].at[i] = 0;
     for (h.n = 0; h.n < h.samples; h.n++)
         for (h.h = 0; h.h < h.attr->heads; h.h++)
             for (int64_t t = 0; t < h.steps; t++) back_row(&h, r, t);

@@ -284,7 +284,7 @@ static void test_table(void) {
     for (const char *name; (name = layer_kind_name(n, &role)) != NULL; n++) {
         Options o;
         Err e = {0};
-        ok(options_parse(&o, layer_spec(name), &e) == OK && strchr("lcs", role), "%s: its options can be read", name);
+        ok(options_parse(&o, layer_spec(name), &e) == OK && strchr("lmcs", role), "%s: its options can be read", name);
     }
     ok(layer_kind_name(-1, &role) == NULL && !layer_spec("relu"), "no such kind");
 }
