@@ -1,7 +1,7 @@
 /* net.h: networks from text, for tests.
  *
- *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" ]
- *             "!": frozen; "&": tied to the layer before it
+ *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" ] [ "<" k { "," k } ">" ]
+ *             "!": frozen; "&": tied to the layer before it; "<": what it reads, see Layer.from (-1: the input)
  *         | "Again"   the layer before it once more, sharing its parameters
  *   value = [ option "=" ] ( 3 | 3x5 | true | same )
  *
@@ -22,7 +22,7 @@ typedef struct NetText { const char *at; int layers; Err *e; } NetText;
 static void net_word(NetText *t, char *word /* 48 */) {
     int n = 0;
     t->at += strspn(t->at, " ,\n");
-    while (n < 47 && *t->at && !strchr(" ,=(){}!&\n", *t->at)) word[n++] = *t->at++;
+    while (n < 47 && *t->at && !strchr(" ,=(){}!&<>\n", *t->at)) word[n++] = *t->at++;
     word[n] = '\0';
     t->at += strspn(t->at, " ,\n");
 }
@@ -49,6 +49,19 @@ static int net_options(NetText *t, Layer *l) {
     }
     t->at++;
     return OK;
+}
+
+/* What the parent's last child reads. */
+static int net_wire(NetText *t, Layer *parent) {
+    char word[48];
+    int from[LAYER_IN], n = 0;
+    t->at++;
+    while (*t->at && *t->at != '>' && n < LAYER_IN) {
+        net_word(t, word);
+        from[n++] = (int)strtol(word, NULL, 10);
+    }
+    t->at += strspn(t->at, "> ,\n");
+    return layer_wire(parent, parent->n_child - 1, from, n, t->e);
 }
 
 /* A second use of the layer (one without children) that `parent` got last. */
@@ -79,6 +92,7 @@ static Layer *net_layer(NetText *t, const Layer *parent) {
         while (!code && *t->at != '}') {
             Layer *child = net_layer(t, l);
             code = child ? layer_add(l, child, t->e) : t->e->code;
+            if (!code && *t->at == '<') code = net_wire(t, l);
         }
         t->at++;
         t->at += strspn(t->at, " ,\n");

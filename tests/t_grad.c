@@ -104,6 +104,15 @@ static const struct { const char *layer; int features; } sequences[] = {
     {"CausalSelfAttention(6, 2)", 30},
     {"Residual{CausalSelfAttention(6, 3, bias=false, dropout=0.1)}", 30},
     {"Checkpoint{Sequential{CausalSelfAttention(6, 1, dropout=0.2) Tanh}}", 30},
+    {"Graph{Narrow(1, 0, 2) MultiheadAttention(6, 2, batch_first=true)<0,-1,-1>}", 12},
+    {"Graph{Narrow(1, 0, 4) Tanh<-1> MultiheadAttention(6, 3, batch_first=true, is_causal=true)<1,0,0>}", 30},
+    {"Graph{Narrow(1, 2, 3) Linear(6, 8) MultiheadAttention(6, 2, kdim=6, vdim=8, batch_first=true)<-1,0,1>}", 30},
+    {"Graph{Linear(6, 8) MultiheadAttention(6, 1, bias=false, kdim=8, vdim=8, dropout=0.3)<-1,0,0>}", 30},
+    {"Graph{Tanh MultiheadAttention(6, 2, dropout=0.2)<-1,-1,0>}", 30},
+    {"Graph{Tanh MultiheadAttention(6, 2, bias=false)<-1,0,-1>}", 30},
+    {"Checkpoint{Graph{Narrow(1, 0, 2) MultiheadAttention(6, 2, batch_first=true)<0,-1,-1>"
+     " Again<-1,1,1> Again<2,2,2>}}", 30},
+    {"Graph{Tanh MultiheadAttention(6, 2)!<-1,0,0>}", 30},
     {"BatchNorm1d(5)", 30}, {"BatchNorm1d(5, affine=false)!", 30}, {"Residual{BatchNorm1d(5, momentum=none)}", 30},
     {"GroupNorm(5, 5)", 30}, {"Checkpoint{Sequential{GroupNorm(1, 5) Tanh}}", 30},
 };

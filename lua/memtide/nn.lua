@@ -13,17 +13,18 @@ local Loss = {__tostring = specs.show, __name = "memtide.loss"}
 local function is_layer(value) return getmetatable(value) == Layer end
 local function is_loss(value) return getmetatable(value) == Loss end
 
--- The tree as PyTorch prints it: of a graph the children that have names, each once.
+-- The tree as PyTorch prints it: of a graph the children that have names, each once, in the order of its parameters.
 function Layer.__tostring(layer)
   if #layer == 0 then return printed.layer(layer) end
-  local lines = {(layer.title or layer.kind) .. "("}
-  for i, child in ipairs(layer) do
+  local shown, places = {}, layer.places or {}
+  for i in ipairs(layer) do shown[i] = i end
+  table.sort(shown, function(a, b) return (places[a] or a) < (places[b] or b) end)
+  local parts = {}
+  for _, i in ipairs(shown) do
     local name = layer.names and layer.names[i] or tostring(i - 1)
-    if not name:find "#" then
-      lines[#lines + 1] = ("  (%s): %s"):format(name, (tostring(child):gsub("\n", "\n  ")))
-    end
+    if not name:find "#" then parts[#parts + 1] = {name, tostring(layer[i])} end
   end
-  return table.concat(lines, "\n") .. "\n)"
+  return printed.tree(layer.title or layer.kind, parts)
 end
 
 local function set_frozen(layer, frozen)
@@ -152,6 +153,8 @@ end
 for name, call in pairs(graph.functions) do
   if name ~= "size" and name ~= "view" and name ~= "reshape" then nn[name] = call end
 end
+
+require "memtide.transformer"(nn)
 
 setmetatable(nn, {
   __index = function(_, name)

@@ -54,7 +54,24 @@ end
 
 local printed = {}
 
+-- parts: {{name, text}, ...}
+function printed.tree(title, parts)
+  local lines = {title .. "("}
+  for _, part in ipairs(parts) do
+    lines[#lines + 1] = ("  (%s): %s"):format(part[1], (part[2]:gsub("\n", "\n  ")))
+  end
+  return table.concat(lines, "\n") .. "\n)"
+end
+
+-- Of attention PyTorch shows the product behind it, and no options.
+local function attention(layer)
+  local linear = "NonDynamicallyQuantizableLinear(in_features=%d, out_features=%d, bias=%s)"
+  local width, bias = layer.options.embed_dim, layer.options.bias ~= false
+  return printed.tree(layer.kind, {{"out_proj", linear:format(width, width, bias and "True" or "False")}})
+end
+
 function printed.layer(layer)
+  if layer.kind == "MultiheadAttention" then return attention(layer) end
   local kind, given, told, parts = layer.kind, {}, {}, {}
   local function add(mark, name, value)
     local text = value_text(kind, name, value)
