@@ -11,7 +11,7 @@ typedef struct Back {
     Program *p;
     int *grad;    /* by buffer: its gradient so far, or NO_BUF */
     bool *wanted; /* by buffer: a parameter that is trained lies upstream */
-    int *leaf;    /* by buffer: the parameter that it is a cast of, or itself */
+    int *leaf;    /* by buffer: the parameter, or part of one, that it is a cast of, or itself */
     int n;        /* forward buffers */
 } Back;
 
@@ -283,7 +283,7 @@ static void mark(Back *b, int forward_ops) {
         for (int k = 0; k < OP_IN; k++) wanted |= op->in[k] != NO_BUF && b->wanted[op->in[k]];
         for (int k = 0; k < OP_OUT; k++)
             if (op->out[k] != NO_BUF) b->wanted[op->out[k]] = wanted;
-        if (op->kind == OP_cast && p->bufs[op->in[0]].kind == BUF_PERSISTENT) b->leaf[op->out[0]] = op->in[0];
+        if (op->kind == OP_cast && p->bufs[op->in[0]].category == CAT_WEIGHTS) b->leaf[op->out[0]] = op->in[0];
     }
 }
 
@@ -296,7 +296,7 @@ int pass_backward(Program *p, const Settings *s, Err *e) {
     else mark(&b, forward_ops);
     for (int i = forward_ops - 1; i >= 0 && !p->failed; i--) {
         const Op f = p->ops[i];
-        bool is_loss = f.out[0] == p->loss, weight_copy = f.kind == OP_cast && p->bufs[f.in[0]].kind == BUF_PERSISTENT;
+        bool is_loss = f.out[0] == p->loss, weight_copy = b.leaf[f.out[0]] != f.out[0];
         if (!weight_copy && (is_loss || b.grad[f.out[0]] != NO_BUF)) differentiate(&b, &f);
     }
     if (p->calls != NO_BUF) program_op(p, OP_count_call, "")->out[0] = p->calls;

@@ -27,7 +27,7 @@ static int cast_to(Casts *c, int buf, DType type, const Op *user) {
     for (int i = 0; i < c->n; i++)
         if (c->item[i].from == buf && c->item[i].type == type) return c->item[i].to;
     const Buf from = c->p->bufs[buf];
-    bool weight = from.kind == BUF_PERSISTENT;
+    bool weight = from.category == CAT_WEIGHTS; /* or a part of one */
     int to = program_buf(c->p, weight ? CAT_WEIGHTS : CAT_ACTIVATIONS, from.shape, type, "%s.%s", from.name,
                          dtype_name(type));
     Op *op = program_op(c->p, OP_cast, user->path);

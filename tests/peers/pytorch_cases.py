@@ -40,6 +40,10 @@ CASES = {
             ["Linear", 16, 24]]],
         input=[11], batch=3, tokens=24, classes=24, per_token=True, loss="CrossEntropyLoss",
         optimizer=["SGD", dict(lr=0.1, momentum=0.9)]),
+    "translator": dict(
+        net=["Sequential", [["Embedding", 24, 16], ["Translator", 16, 4, 7], ["Linear", 16, 24]]],
+        input=[12], batch=3, tokens=24, classes=24, per_token=True, loss="CrossEntropyLoss",
+        optimizer=["SGD", dict(lr=0.05, momentum=0.9)]),
 }
 STEPS = 5
 
@@ -51,6 +55,26 @@ class Residual(nn.Module):
 
     def forward(self, x):
         return x + self.body(x)
+
+
+class Translator(nn.Module):
+    """The first steps are read by an encoder, the others by a decoder; what they made of each other, by attention
+    whose keys and values are not as wide as its queries."""
+
+    def __init__(self, width, heads, split):
+        super().__init__()
+        self.split = split
+        self.encoder = nn.TransformerEncoderLayer(width, heads, 32, dropout=0, batch_first=True)
+        self.decoder = nn.TransformerDecoderLayer(width, heads, 24, dropout=0, activation="gelu", batch_first=True,
+                                                  norm_first=True)
+        self.keys, self.values = nn.Linear(width, 12, bias=False), nn.Linear(width, 20)
+        self.attention = nn.MultiheadAttention(width, 2, kdim=12, vdim=20, batch_first=True)
+
+    def forward(self, x):
+        memory, y = self.encoder(x[:, :self.split]), x[:, self.split:]
+        later = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1)
+        y = self.decoder(y, memory, tgt_mask=later)
+        return y + self.attention(y, self.keys(memory), self.values(memory))[0]
 
 
 class First(nn.Module):
@@ -76,8 +100,8 @@ def build(spec):
         return nn.Sequential(*map(build, args[0]))
     if name == "Residual":
         return Residual(build(args[0]))
-    if name == "LastStep":
-        return LastStep()
+    if name in ("LastStep", "Translator"):
+        return globals()[name](*args)
     layer = getattr(nn, name)(*args, **options)
     uses = {"RNN": 1, "LSTM": 1, "GRU": 1, "MultiheadAttention": 3}.get(name)
     return First(layer, uses) if uses else layer
