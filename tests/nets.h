@@ -33,6 +33,14 @@
     " Residual{CausalSelfAttention(8, 2, dropout=0.1)}}}" \
     " MultiheadAttention(8, 4, batch_first=true) RNN(8, 6, batch_first=true) Select(1, -1) Linear(6, 10)}"
 
+/* Attention to another sequence: keys and values of one input, of two, of other widths; for sequences (T, 6). */
+#define NET_CROSS \
+    "Sequential{Linear(6, 8) Graph{Narrow(1, 0, 3) Tanh<-1>" \
+    " MultiheadAttention(8, 2, dropout=0.1, batch_first=true)<0,1,1> Linear(8, 6)<1>" \
+    " MultiheadAttention(8, 4, kdim=6, batch_first=true, is_causal=true)<2,3,1>}" \
+    " Checkpoint{Graph{Tanh MultiheadAttention(8, 1, bias=false, batch_first=true)<0,-1,-1>}}" \
+    " Graph{Tanh MultiheadAttention(8, 2, batch_first=true)<-1,-1,0>} Select(1, -1) Linear(8, 10)}"
+
 /* What normalises, drops or enlarges channels; for 3 x 12 x 12 images. */
 #define NET_NORMS \
     "Sequential{Conv2d(3, 6, 3, bias=false) BatchNorm2d(6) ReLU PReLU(6) Dropout2d(0.2)" \

@@ -90,8 +90,8 @@ static size_t sequence_bytes(const char *net, int64_t steps, Err *e) {
 /* No matrix of scores is kept: twice the steps, twice the activations (and what does not grow). */
 static void attention_is_linear(void) {
     Err e = {0, ""};
-    const char *net = "Sequential{CausalSelfAttention(8, 2)"
-                      " MultiheadAttention(8, 2, batch_first=true) Select(1, -1) Linear(8, 10)}";
+    const char *net = "Sequential{CausalSelfAttention(8, 2) MultiheadAttention(8, 2, batch_first=true)"
+                      " Graph{Tanh MultiheadAttention(8, 2, batch_first=true)<-1,0,0>} Select(1, -1) Linear(8, 10)}";
     size_t at[3];
     for (int i = 0; i < 3; i++) at[i] = sequence_bytes(net, 128 << i, &e);
     ok(at[0] > 0 && at[2] - at[1] == 2 * (at[1] - at[0]) && at[1] <= 2 * at[0],
@@ -225,6 +225,12 @@ int main(void) {
     network_free(net);
     net = net_new(NET_SEQUENCE, "CrossEntropyLoss", shape3(3, 5, 6), &e);
     if (ok(net != NULL, "a network for sequences builds")) {
+        combinations(net, 7);
+        evaluation(net);
+    }
+    network_free(net);
+    net = net_new(NET_CROSS, "CrossEntropyLoss", shape3(3, 5, 6), &e);
+    if (ok(net != NULL, "a network for two sequences builds")) {
         combinations(net, 7);
         evaluation(net);
     }

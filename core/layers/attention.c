@@ -66,7 +66,7 @@ static int declare_all(Network *n, Layer *l, int64_t width, Err *e) {
 static const Shape *part_shape(const Layer *l, int part) { return &l->ins[l->n_in == 1 ? 0 : part].shape; }
 
 static int expect_parts(const Layer *l, int time, const char *meaning, Err *e) {
-    static const char *const name[PARTS] = {"query", "key", "value"};
+    static const char *const name[PARTS] = {"a query", "a key", "a value"};
     const Shape *q = part_shape(l, 0), *k = part_shape(l, 1), *v = part_shape(l, 2);
     char one[SHAPE_TEXT], two[SHAPE_TEXT], three[SHAPE_TEXT];
     if (l->n_in != 1 && l->n_in != PARTS)
@@ -77,8 +77,8 @@ static int expect_parts(const Layer *l, int time, const char *meaning, Err *e) {
             return layer_error(l, e, "expected %s of 3 dimensions %s, found %s", l->n_in == 1 ? "an input" : name[i],
                                meaning, shape_text(s, one));
         if (s->dim[2] != features_of(l, i))
-            return layer_error(l, e, "expected %" PRId64 " features %s of the %s, found %" PRId64, features_of(l, i),
-                               meaning, l->n_in == 1 && i == 0 ? "input" : name[i], s->dim[2]);
+            return layer_error(l, e, "expected %s of %" PRId64 " features %s, found %" PRId64,
+                               l->n_in == 1 && i == 0 ? "an input" : name[i], features_of(l, i), meaning, s->dim[2]);
     }
     if (q->dim[1 - time] == k->dim[1 - time] && k->dim[0] == v->dim[0] && k->dim[1] == v->dim[1]) return OK;
     return layer_error(l, e, "expected one batch, and as many keys as values %s, found %s, %s and %s", meaning,

@@ -29,26 +29,9 @@ local function recurrent(kind)
   end
 end
 
--- As in pytorch_cases.py; x has `split` steps for the encoder and 5 for the decoder.
-local function translator(width, heads, split)
-  local nn = mt.nn
-  return nn.Graph{
-    encoder = nn.TransformerEncoderLayer(width, heads, 32, {dropout = 0, batch_first = true}),
-    decoder = nn.TransformerDecoderLayer(width, heads, 24, {dropout = 0, activation = "gelu", batch_first = true,
-      norm_first = true, tgt_is_causal = true}),
-    keys = nn.Linear(width, 12, false), values = nn.Linear(width, 20),
-    attention = nn.MultiheadAttention(width, 2, {kdim = 12, vdim = 20, batch_first = true}),
-    forward = function(self, x)
-      local memory = self.encoder(x:narrow(1, 0, split))
-      local y = self.decoder(x:narrow(1, split, 5), memory)
-      return y + self.attention(y, self.keys(memory), self.values(memory))
-    end,
-  }
-end
-
 -- What the reference runs call otherwise, or give other defaults.
 local MADE = {RNN = recurrent "RNN", LSTM = recurrent "LSTM", GRU = recurrent "GRU",
-  LastStep = function() return mt.nn.Select(1, -1) end, SelfAttention = mt.nn.CausalSelfAttention, Translator = translator}
+  LastStep = function() return mt.nn.Select(1, -1) end, SelfAttention = mt.nn.CausalSelfAttention, Translator = dofile "tests/translator.lua"}
 
 -- {"Conv2d", 3, 64, 3, {padding = 1}} -> nn.Conv2d(3, 64, 3, {padding = 1})
 local function layer(spec)
