@@ -138,7 +138,7 @@ static void layers(Net *t, int n, int depth, bool keep_shape) {
 static void sequence(Net *t, int n) {
     static const char *const cells[] = {"RNN", "LSTM", "GRU"};
     for (int i = 0; i < n; i++) {
-        int what = below(5), heads = t->c % 2 ? 1 : 2, hidden = 1 + below(6), both = below(3) == 0;
+        int what = below(7), heads = t->c % 2 ? 1 : 2, hidden = 1 + below(6), both = below(3) == 0;
         const char *first = below(3) ? "true" : "false";
         if (what < 2) {
             put(t, "%s(%d, %d, num_layers=%d, bias=%s, batch_first=%s, dropout=0.%d, bidirectional=%s) ",
@@ -149,6 +149,13 @@ static void sequence(Net *t, int n) {
             put(t, "Residual{CausalSelfAttention(%d, %d, dropout=0.%d)} ", t->c, heads, below(3));
         } else if (what == 3) {
             put(t, "MultiheadAttention(%d, %d, batch_first=%s, is_causal=%s) ", t->c, heads, first,
+                below(2) ? "true" : "false");
+        } else if (what == 4) {
+            put(t, "Graph{Tanh MultiheadAttention(%d, %d, batch_first=%s, dropout=0.%d)<%d,%d,%d>} ", t->c, heads, first,
+                below(3), below(2) - 1, below(2) - 1, below(2) - 1);
+        } else if (what == 5) {
+            put(t, "Graph{Narrow(1, 0, %d) Linear(%d, %d) MultiheadAttention(%d, %d, kdim=%d, batch_first=true,"
+                " is_causal=%s)<-1,1,0>} ", 1 + below((int)t->h), t->c, hidden, t->c, heads, hidden,
                 below(2) ? "true" : "false");
         } else {
             put(t, "Checkpoint{Linear(%d, %d)} ", t->c, hidden);
