@@ -151,8 +151,8 @@ static void sequence(Net *t, int n) {
             put(t, "MultiheadAttention(%d, %d, batch_first=%s, is_causal=%s) ", t->c, heads, first,
                 below(2) ? "true" : "false");
         } else if (what == 4) {
-            put(t, "Graph{Tanh MultiheadAttention(%d, %d, batch_first=%s, dropout=0.%d)<%d,%d,%d>} ", t->c, heads, first,
-                below(3), below(2) - 1, below(2) - 1, below(2) - 1);
+            put(t, "Graph{Tanh MultiheadAttention(%d, %d, batch_first=%s, dropout=0.%d)<%d,%d,%d>} ", t->c, heads,
+                first, below(3), below(2) - 1, below(2) - 1, below(2) - 1);
         } else if (what == 5) {
             put(t, "Graph{Narrow(1, 0, %d) Linear(%d, %d) MultiheadAttention(%d, %d, kdim=%d, batch_first=true,"
                 " is_causal=%s)<-1,1,0>} ", 1 + below((int)t->h), t->c, hidden, t->c, heads, hidden,

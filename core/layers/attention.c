@@ -1,5 +1,5 @@
-/* MultiheadAttention, and CausalSelfAttention (nanoGPT's): products for query, key and value, one for those that are made
- * of the same input; the op that mixes the steps; one product back. The matrix of scores exists nowhere. */
+/* MultiheadAttention, and CausalSelfAttention (nanoGPT's): products for query, key and value, one for those that are
+ * made of the same input; the op that mixes the steps; one product back. The matrix of scores exists nowhere. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
--- Attention to another sequence and the layers made of it: names, printing and mistakes as in PyTorch, products that are
--- not computed twice, and weights to and from PyTorch.
+-- Attention to another sequence and the layers made of it: names, printing and mistakes as in PyTorch, products that
+-- are not computed twice, and weights to and from PyTorch.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
 local mt = require "memtide"
@@ -72,17 +72,17 @@ tap.is(products(function(self, x) return self.attn(x, nn.tanh(x), nn.sigmoid(x))
 local function mistake(input, forward, ...)
   local attn = nn.MultiheadAttention(8, 2, ...)
   local model = nn.Graph{attn = attn, forward = forward}
-  return attn.where, select(2, pcall(core.network, model, nil, input))
+  return select(2, pcall(core.network, model, nil, input)), attn.where
 end
-local where, text = mistake({2, 5, 8}, function(self, x) return self.attn(x, x:narrow(1, 0, 3), x) end,
+local text, where = mistake({2, 5, 8}, function(self, x) return self.attn(x, x:narrow(1, 0, 3), x) end,
   {batch_first = true})
 tap.has(text, "expected one batch, and as many keys as values (N, T, C), found (2, 5, 8), (2, 3, 8) and (2, 5, 8)",
   "keys without a value are refused")
 tap.ok(#where > 0 and text:find(where, 1, true), "with the layer's file and line")
-_, text = mistake({2, 5, 8}, function(self, x) return self.attn(x, x, x) end, {vdim = 5})
+text = mistake({2, 5, 8}, function(self, x) return self.attn(x, x, x) end, {vdim = 5})
 tap.has(text, "layer attn MultiheadAttention", "a value of another width is refused")
 tap.has(text, "expected a value of 5 features (T, N, C), found 8", "with both widths")
-_, text = mistake({2, 5, 8}, function(self, x) return self.attn(x, x) end)
+text = mistake({2, 5, 8}, function(self, x) return self.attn(x, x) end)
 tap.has(text, "takes 1 input or 3 (query, key, value), found 2", "a key without a value")
 tap.raises('unknown option "causal"', "an unknown option", nn.TransformerEncoderLayer, 8, 2, {causal = true})
 tap.raises('option "nhead" is required', "a missing one", nn.TransformerDecoderLayer, 8)
