@@ -36,10 +36,10 @@
 /* Attention to another sequence: keys and values of one input, of two, of other widths; for sequences (T, 6). */
 #define NET_CROSS \
     "Sequential{Linear(6, 8) Graph{Narrow(1, 0, 3) Tanh<-1>" \
-    " MultiheadAttention(8, 2, dropout=0.1, batch_first=true)<0,1,1> Linear(8, 6)<1>" \
-    " MultiheadAttention(8, 4, kdim=6, batch_first=true, is_causal=true)<2,3,1>}" \
-    " Checkpoint{Graph{Tanh MultiheadAttention(8, 1, bias=false, batch_first=true)<0,-1,-1>}}" \
-    " Graph{Tanh MultiheadAttention(8, 2, batch_first=true)<-1,-1,0>} Select(1, -1) Linear(8, 10)}"
+    " MultiheadAttention(8, 2, dropout=0.1, batch_first=true)<0,1,1> Add<2,0> Linear(8, 6)<1>" \
+    " MultiheadAttention(8, 4, kdim=6, batch_first=true, is_causal=true)<3,4,1> Add<5,3>}" \
+    " Checkpoint{Graph{Tanh MultiheadAttention(8, 1, bias=false, batch_first=true)<0,-1,-1> Add<1,-1>}}" \
+    " Graph{Tanh MultiheadAttention(8, 2, batch_first=true)<-1,-1,0> Add<1,-1>} Select(1, -1) Linear(8, 10)}"
 
 /* What normalises, drops or enlarges channels; for 3 x 12 x 12 images. */
 #define NET_NORMS \
