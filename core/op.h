@@ -42,9 +42,12 @@ const char *op_operand(OpKind kind, bool output, int slot, char *text);
 }
 #endif
 
-/* divisor 0: window size */
-typedef struct PoolAttr { int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor; } PoolAttr;
 typedef struct ActAttr { ActFn act; float slope; int32_t inplace; } ActAttr; /* inplace: the layer asked for it */
+/* divisor 0: window size; fused: ACT_RELU in a maxpool that applies one, else ACT_NONE */
+typedef struct PoolAttr {
+    int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor;
+    ActAttr fused;
+} PoolAttr;
 /* pad: top left bottom right; fused: the activation that the op applies itself (dx: whose gradient it passes
  * through), ACT_NONE: none; tf32: a GPU may round fp32 operands of the product to 10 bits (the setting "tf32"), as it
  * may not without being told */
@@ -91,6 +94,7 @@ typedef union Attr {
 /* Where an op of this kind has its fused activation; NULL: it can have none. */
 static inline ActAttr *attr_fused(OpKind kind, Attr *a) {
     if (kind == OP_conv2d || kind == OP_conv2d_dx) return &a->conv.fused;
+    if (kind == OP_maxpool) return &a->pool.fused;
     return kind == OP_linear || kind == OP_linear_dx ? &a->linear.fused : NULL;
 }
 

@@ -8,7 +8,7 @@
 
 /* ---- in the order in which compile calls them */
 int pass_precision(Program *p, const Settings *s, Err *e);   /* dtypes, casts */
-int pass_fuse(Program *p, const Settings *s, Err *e);        /* conv2d and linear take over the activation after */
+int pass_fuse(Program *p, const Settings *s, Err *e);        /* conv2d, linear and maxpool take activations over */
 int pass_backward(Program *p, const Settings *s, Err *e);    /* the gradient of every forward op, as ops */
 int pass_fuse_gradient(Program *p, const Settings *s, Err *e); /* conv2d_dx and linear_dx take over the act_dx after */
 int pass_workspace(Program *p, const Settings *s, Device *device, Err *e); /* what the device needs, as buffers */

@@ -239,8 +239,9 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_add: case OP_mul: case OP_act_dx: return same_elements(a, b) && same_elements(a, y) && a->dtype == y->dtype;
     case OP_cast: case OP_accumulate: return same_elements(a, y);
     case OP_view: return a->bytes == y->bytes && a->dtype == y->dtype;
-    case OP_to_rows: case OP_to_rows_dx: case OP_maxpool: case OP_avgpool: case OP_adaptive_avgpool:
-    case OP_maxpool_dx: case OP_avgpool_dx: case OP_adaptive_avgpool_dx: return a->dtype == y->dtype;
+    case OP_maxpool: return a->dtype == y->dtype && op->attr.pool.fused.act <= ACT_RELU;
+    case OP_to_rows: case OP_to_rows_dx: case OP_avgpool: case OP_adaptive_avgpool: case OP_maxpool_dx:
+    case OP_avgpool_dx: case OP_adaptive_avgpool_dx: return a->dtype == y->dtype;
     case OP_concat: return concat_fits(p, op);
     case OP_slice: return slice_fits(a, y, &op->attr.axis);
     case OP_slice_dx: return slice_fits(y, a, &op->attr.axis);

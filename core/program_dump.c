@@ -57,6 +57,7 @@ static void put_attr(Line *l, const Op *op) {
         const PoolAttr *a = &op->attr.pool;
         put(l, " kernel=%dx%d stride=%dx%d pad=%dx%d", a->kernel[0], a->kernel[1], a->stride[0], a->stride[1],
             a->pad[0], a->pad[1]);
+        if (a->fused.act) put(l, " act=%s", act[a->fused.act]);
         break;
     }
     case OP_dropout: case OP_dropout_dx: put(l, " p=%g id=%u", (double)op->attr.drop.p, op->attr.drop.id); break;

@@ -90,7 +90,10 @@ static const OpTest op_tests[] = {
 #define BIG S2(5, 4001)
 #define IMAGE S4(2, 3, 5, 7)
 #define ACT(f) .attr.act = {ACT_##f, 0.1f, 0}
-#define POOL(kh, kw, sh, sw, ph, pw, dh, dw, pad, div) .attr.pool = {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, pad, div}
+#define POOL(kh, kw, sh, sw, ph, pw, dh, dw, pad, div) .attr.pool = \
+    {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, pad, div, {ACT_NONE, 0, 0}}
+#define POOL_RELU(kh, kw, sh, sw, ph, pw, dh, dw) .attr.pool = \
+    {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, 0, 0, {ACT_RELU, 0, 0}}
 #define BOTH_ACT(f, shape) {#f, OP_act, .x = shape, ACT(f)}, {#f, OP_act_dx, .x = shape, ACT(f)}
 #define BOTH_POOL(op, text, X, Y, ...) \
     {text, OP_##op, .x = X, .y = Y, __VA_ARGS__}, {text, OP_##op##_dx, .x = X, .y = Y, __VA_ARGS__}
@@ -189,6 +192,9 @@ static const Case cases[] = {
     BOTH_POOL(maxpool, "3x2 dilated, oblong", S4(2, 3, 11, 8), S4(2, 3, 8, 6), POOL(3, 2, 1, 1, 1, 0, 3, 2, 0, 0)),
     BOTH_POOL(maxpool, "ceil_mode", S4(2, 3, 6, 8), S4(2, 3, 3, 4), POOL(3, 3, 2, 2, 0, 0, 1, 1, 0, 0)),
     BOTH_POOL(maxpool, "many channels", S4(1, 1037, 4, 4), S4(1, 1037, 2, 2), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0)),
+    {"ReLU", OP_maxpool, .x = S4(3, 19, 8, 6), .y = S4(3, 19, 4, 3), POOL_RELU(2, 2, 2, 2, 0, 0, 1, 1)},
+    {"ReLU, overlapping, padded", OP_maxpool, .x = S4(2, 8, 7, 9), .y = S4(2, 8, 4, 5),
+     POOL_RELU(3, 3, 2, 2, 1, 1, 1, 1)},
     {"without idx", OP_maxpool, .x = IMAGE, .y = S4(2, 3, 2, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0),
      .absent_out = 1 << 1},
     BOTH_POOL(avgpool, "one pixel", S4(1, 1, 1, 1), S4(1, 1, 1, 1), POOL(1, 1, 1, 1, 0, 0, 1, 1, 1, 0)),

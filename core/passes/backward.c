@@ -72,21 +72,24 @@ static void unary(Back *b, OpKind kind, const Op *f, int x, int in0, int in1) {
     contribute(b, f, x, g);
 }
 
+/* The gradient before the activation that *f applies, and takes off *f: that has a gradient op of its own. */
+static int through_fused(Back *b, Op *f, int dy) {
+    ActAttr *fused = attr_fused(f->kind, &f->attr), act = *fused;
+    memset(fused, 0, sizeof *fused);
+    if (act.act == ACT_NONE) return dy;
+    int g = grad_buf(b, f->out[0]);
+    rename_buf(b->p, g, "pre"); /* the gradient of what the activation was given, which never exists */
+    Op *op = emit(b, OP_act_dx, f, dy, f->out[0], g);
+    memset(&op->attr, 0, sizeof op->attr);
+    op->attr.act = act;
+    return g;
+}
+
 /* conv2d and linear: through the fused activation, then dw (x may die with it), then dx. */
 static void product(Back *b, const Op *forward, OpKind dx, OpKind dw) {
-    Op plain = *forward; /* without the activation, which has a gradient op of its own */
-    ActAttr *fused = attr_fused(plain.kind, &plain.attr), act = *fused;
+    Op plain = *forward;
     const Op *f = &plain;
-    memset(fused, 0, sizeof *fused);
-    int dy = b->grad[f->out[0]], w = b->leaf[f->in[1]], bias = f->in[2];
-    if (act.act != ACT_NONE) {
-        int g = grad_buf(b, f->out[0]);
-        rename_buf(b->p, g, "pre"); /* the gradient of what the activation was given, which never exists */
-        Op *op = emit(b, OP_act_dx, f, dy, f->out[0], g);
-        memset(&op->attr, 0, sizeof op->attr);
-        op->attr.act = act;
-        dy = g;
-    }
+    int dy = through_fused(b, &plain, b->grad[f->out[0]]), w = b->leaf[f->in[1]], bias = f->in[2];
     int gb = bias != NO_BUF && b->wanted[bias] ? grad_buf(b, bias) : NO_BUF;
     if (b->wanted[w]) {
         int g = grad_buf(b, w);
@@ -99,6 +102,12 @@ static void product(Back *b, const Op *forward, OpKind dx, OpKind dw) {
     }
     if (gb != NO_BUF) contribute(b, f, bias, gb);
     unary(b, dx, f, f->in[0], dy, f->in[1]);
+}
+
+static void maxpool_back(Back *b, const Op *forward, int dy) {
+    Op f = *forward;
+    dy = through_fused(b, &f, dy);
+    unary(b, OP_maxpool_dx, &f, f.in[0], dy, f.out[1]);
 }
 
 static void loss(Back *b, const Op *f, OpKind kind) {
@@ -238,7 +247,7 @@ static void differentiate(Back *b, const Op *f) {
     case OP_conv2d: product(b, f, OP_conv2d_dx, OP_conv2d_dw); break;
     case OP_linear: product(b, f, OP_linear_dx, OP_linear_dw); break;
     case OP_act: unary(b, OP_act_dx, f, x, dy, act_saves_output(a->act.act) ? y : x); break;
-    case OP_maxpool: unary(b, OP_maxpool_dx, f, x, dy, f->out[1]); break;
+    case OP_maxpool: maxpool_back(b, f, dy); break;
     case OP_avgpool: unary(b, OP_avgpool_dx, f, x, dy, NO_BUF); break;
     case OP_adaptive_avgpool: unary(b, OP_adaptive_avgpool_dx, f, x, dy, NO_BUF); break;
     case OP_dropout: unary(b, OP_dropout_dx, f, x, dy, f->in[1]); break;

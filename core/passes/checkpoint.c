@@ -90,10 +90,17 @@ static void choose_marked(const Chain *c, int *segment) {
     for (int i = 0; i < c->p->forward_end; i++) segment[i] = c->p->ops[i].region;
 }
 
+/* May a segment begin at the cut? What crosses it is then kept: free where the backward pass keeps it anyway, but a
+ * loss where that would drop it, as the large map before a max pooling. */
+static bool is_free(const Chain *c, int cut) { return c->cut[cut].root == NO_BUF || c->saved[c->cut[cut].root]; }
+
 /* Each unit by itself; the last one, the loss, stays. */
 static void choose_all(const Chain *c, int *segment) {
-    for (int u = 1; u < c->n_cuts - 1; u++)
-        for (int i = c->cut[u - 1].at; i < c->cut[u].at; i++) segment[i] = u;
+    int number = 0;
+    for (int u = 1; u < c->n_cuts - 1; u++) {
+        if (is_free(c, u - 1)) number = u;
+        for (int i = c->cut[u - 1].at; i < c->cut[u].at; i++) segment[i] = number;
+    }
 }
 
 static size_t saved_bytes(const Chain *c, int op) {
@@ -119,7 +126,7 @@ static void choose_sqrt(const Chain *c, int *segment) {
     size_t run = total / (size_t)sqrt_up(c->n_cuts - 1) + 1;
     int number = 1;
     for (int u = 1; u < c->n_cuts; u++) {
-        number = 1 + (int)(before / run);
+        if (is_free(c, u - 1)) number = 1 + (int)(before / run);
         for (int i = c->cut[u - 1].at; i < c->cut[u].at; i++) {
             segment[i] = number;
             before += saved_bytes(c, i);

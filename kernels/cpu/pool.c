@@ -67,12 +67,12 @@ static void maxpool_pixel(const KArgs *a, int64_t row, int64_t ow, int64_t c, in
     int64_t H = x->shape.dim[2], W = x->shape.dim[3], image = row / y->shape.dim[2], oh = row % y->shape.dim[2];
     float best[PART], from[PART];
     int32_t at[PART] = {0};
-    fill_part(best, -INFINITY, n);
+    fill_part(best, p->fused.act == ACT_RELU ? 0 : -INFINITY, n); /* a ReLU's 0 takes part */
     for (int32_t k = 0, first = 1; k < p->kernel[0] * p->kernel[1]; k++) {
         int64_t h = oh * p->stride[0] - p->pad[0] + k / p->kernel[1] * p->dilation[0];
         int64_t w = ow * p->stride[1] - p->pad[1] + k % p->kernel[1] * p->dilation[1];
         if (h < 0 || h >= H || w < 0 || w >= W) continue;
-        if (first) for (int64_t i = 0; i < n; i++) at[i] = k; /* a window of nothing but -inf has its maximum there */
+        if (first) for (int64_t i = 0; i < n; i++) at[i] = k; /* the place of what nothing is larger than */
         first = 0;
         max_part(best, at, block_load(x, pixel(x, image * H + h, w, c), n, from), k, n);
     }

@@ -55,19 +55,20 @@ static __device__ inline int first_window(int reached, int stride) {
 
 template <int N> static __device__ void maxpool_at(const Pool &p, int row, int ow, int c) {
     const int image = row / p.OH, oh = row % p.OH;
+    const float least = p.attr.fused.act == ACT_RELU ? 0.0f : -INFINITY; /* a ReLU's 0 takes part */
     float best[N], x[N];
     int at[N];
     bool first = true;
-    for (int n = 0; n < N; n++) best[n] = -INFINITY, at[n] = 0;
+    for (int n = 0; n < N; n++) best[n] = least, at[n] = 0;
     for (int k = 0; k < p.attr.kernel[0] * p.attr.kernel[1]; k++) {
         const int h = oh * p.attr.stride[0] - p.attr.pad[0] + k / p.attr.kernel[1] * p.attr.dilation[0];
         const int w = ow * p.attr.stride[1] - p.attr.pad[1] + k % p.attr.kernel[1] * p.attr.dilation[1];
         if (h < 0 || h >= p.H || w < 0 || w >= p.W) continue;
         lanes_load<N>(p.image_type, p.image, pixel(p, (int64_t)image * p.H + h, p.W, w, c), x);
         for (int n = 0; n < N; n++) {
-            const bool wins = first || x[n] > best[n] || x[n] != x[n];
+            const bool wins = x[n] > best[n] || x[n] != x[n];
             best[n] = wins ? x[n] : best[n];
-            at[n] = wins ? k : at[n];
+            at[n] = first || wins ? k : at[n]; /* of what nothing is larger than: the first */
         }
         first = false;
     }

@@ -30,6 +30,7 @@ void ref_maxpool(Ref *r) {
                 Place at = place(p, x, oh, ow, i, j);
                 if (!at.inside) continue;
                 double value = *pixel4(x, n, c, at.h, at.w);
+                if (p->fused.act == ACT_RELU && value < 0) value = 0;
                 if (where >= 0 && !(value > best) && !isnan(value)) continue;
                 best = value;
                 where = i * p->kernel[1] + j;
