@@ -118,12 +118,21 @@ local function outputs_text(cell)
   return #halves == 0 and text or ("%s, %d of these in 16 bits"):format(text, total(halves))
 end
 
+-- What a max pooling spares the backward pass.
+local function pooling_text(cell)
+  for _, buf in ipairs(buffers(cell, "activations")) do
+    if buf.name:find "idx$" then return "; of a map that only a max pooling reads, an index is kept" end
+  end
+  return ""
+end
+
 function REASONS.activations(cell, article, step)
   if cell.settings.mode == "eval" then return "each output is freed after its last reader" end
   if step > article then
     return ("of %s: also those of layers without parameters, casts, pooling indices"):format(outputs_text(cell))
   end
-  return ("of %s: those that are alive at %s%s"):format(outputs_text(cell), cell.prediction.peak.op,
+  return ("of %s: those that are alive at %s%s%s"):format(outputs_text(cell), cell.prediction.peak.op,
+    pooling_text(cell),
     cell.settings.checkpoint == "none" and "" or "; checkpointing drops the rest and makes them again")
 end
 
