@@ -36,6 +36,7 @@ const PrecisionInfo *precision_info(Precision p);
     X(MARKED, "marked", "all but the insides of nn.Checkpoint")   \
     X(ALL, "all", "only where the network is one tensor wide")    \
     X(SQRT, "sqrt", "sqrt(n) of those places (Chen et al. 2016)") \
+    X(SELECTIVE, "selective", "all but what light ops make of what is kept") \
     X(BUDGET, "budget", "the fastest choice that fits a number of bytes")
 
 typedef enum Checkpoint {

@@ -197,7 +197,7 @@ static Settings settings(void) {
     Settings s = settings_default();
     s.precision = (Precision)below(PREC_COUNT);
     s.accumulate = 1 + below(3);
-    s.checkpoint = (Checkpoint)below(5);
+    s.checkpoint = (Checkpoint)below(CHECKPOINT_BUDGET + 1);
     s.inplace = (Inplace)below(3);
     s.allocator = (AllocKind)below(ALLOC_COUNT);
     s.eval = below(6) == 0;

@@ -13,16 +13,16 @@ static void combinations(const Network *net, int step) {
         for (int accumulate = 1; accumulate <= 3; accumulate += 2) {
             float first[2] = {0, 0};
             bool have = false;
-            for (int i = 0; i < 4 * 3 * ALLOC_COUNT; i += step) {
+            for (int i = 0; i < CHECKPOINT_BUDGET * 3 * ALLOC_COUNT; i += step) {
                 Settings s = settings_default();
                 char what[160];
                 float loss[2];
                 Err e = {0, ""};
                 s.precision = (Precision)precision;
                 s.accumulate = accumulate;
-                s.checkpoint = (Checkpoint)(i % 4);
-                s.inplace = (Inplace)(i / 4 % 3);
-                s.allocator = (AllocKind)(i / 12);
+                s.checkpoint = (Checkpoint)(i % CHECKPOINT_BUDGET);
+                s.inplace = (Inplace)(i / CHECKPOINT_BUDGET % 3);
+                s.allocator = (AllocKind)(i / CHECKPOINT_BUDGET / 3);
                 truth_describe(what, sizeof what, &s);
                 int code = truth_check(device, net, &s, i % 5 == 0, loss, &e);
                 if (!ok(code == OK, "%s", what)) printf("# %s\n", e.text);
@@ -202,14 +202,14 @@ int main(void) {
     }
     Network *net = net_new(NET_MIXED, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
     if (ok(net != NULL, "the network builds")) {
-        combinations(net, 1);
+        combinations(net, 2);
         evaluation(net);
         device_failures(net);
         evaluation_budget(net);
     }
     network_free(net);
     net = net_new(NET_BRANCHES, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
-    if (ok(net != NULL, "a network that branches builds")) combinations(net, 1);
+    if (ok(net != NULL, "a network that branches builds")) combinations(net, 2);
     network_free(net);
     net = net_new(NET_NORMS, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
     if (ok(net != NULL, "a network that normalises builds")) {

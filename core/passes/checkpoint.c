@@ -5,7 +5,8 @@
  * A cut between two segments lies where a single activation connects what is before with what is behind, so a residual
  * block is one unit by itself. What is behind the last cut, the loss above all, is never dropped: it would be made
  * again at once. Segments: nn.Checkpoint (marked), every unit (all), about sqrt(n) runs of units (sqrt: Chen et al.
- * 2016, "Training Deep Nets with Sublinear Memory Cost"), or what fits a number of bytes (checkpoint_budget.c). */
+ * 2016, "Training Deep Nets with Sublinear Memory Cost"), or what fits a number of bytes (checkpoint_budget.c). Or single
+ * ops that cost little (checkpoint_selective.c). */
 #include "checkpoint.h"
 
 #include <stdio.h>
@@ -147,13 +148,18 @@ void chain_choose(const Chain *c, Checkpoint mode, int *segment) {
 
 static void find_lost(const Chain *c, const int *segment, bool *lost) {
     const Program *p = c->p;
-    for (int b = 0; b < p->n_bufs; b++) lost[b] = c->writer[b] != NO_OP && segment[c->writer[b]] > 0;
+    for (int b = 0; b < p->n_bufs; b++) {
+        int w = c->writer[b], of = w == NO_OP ? STORED : segment[w];
+        lost[b] = of > 0 || (of == ALONE && program_root(p, p->ops[w].out[0]) == b);
+    }
     for (int b = 0; b < p->n_bufs; b++)
         if (p->bufs[b].keep || p->bufs[b].carried || b == p->loss) lost[program_root(p, b)] = false;
     for (int i = 0; i < p->forward_end; i++)
         for (int k = 0; k < OP_IN; k++) {
             int root = p->ops[i].in[k] == NO_BUF ? NO_BUF : program_root(p, p->ops[i].in[k]);
-            if (root != NO_BUF && lost[root] && segment[c->writer[root]] != segment[i]) lost[root] = false;
+            if (root == NO_BUF || !lost[root]) continue;
+            int of = segment[c->writer[root]];
+            if (of == ALONE ? segment[i] > 0 : of != segment[i]) lost[root] = false;
         }
 }
 
@@ -218,13 +224,26 @@ static void run_again(Rewrite *r, const Op *first) {
     *program_op(p, op.kind, op.path) = op;
 }
 
+/* Runs the op again that makes `b`, behind those that make what it reads and that is lost. */
+static void make_alone(Rewrite *r, int b) {
+    const Program *p = r->p;
+    const Op *op = r->old;
+    while (op->out[0] != b) op++;
+    for (int k = 0; k < OP_IN && !p->failed; k++) {
+        int in = op->in[k];
+        if (in != NO_BUF && r->lost[program_root(p, in)] && r->twin[in] == NO_BUF) make_alone(r, in);
+    }
+    if (!p->failed) run_again(r, op);
+}
+
 /* A backward op reads `b`: if that was dropped, its whole segment is made again here, once. */
 static int made_again(Rewrite *r, int b) {
     if (b == NO_BUF || b >= r->n_bufs || !r->lost[program_root(r->p, b)]) return b;
     if (r->twin[b] != NO_BUF) return r->twin[b];
     int number = r->segment[r->c->writer[program_root(r->p, b)]];
+    if (number == ALONE) make_alone(r, b);
     for (int i = 0; i < r->p->forward_end && !r->p->failed; i++)
-        if (r->again[i] && r->segment[i] == number) run_again(r, &r->old[i]);
+        if (number > 0 && r->again[i] && r->segment[i] == number) run_again(r, &r->old[i]);
     return r->p->failed ? b : r->twin[b];
 }
 
@@ -263,6 +282,7 @@ int pass_checkpoint(Program *p, const Settings *s, Device *device, Err *e) {
     if (code) return code;
     int *segment = mem_new((size_t)p->forward_end * sizeof *segment);
     if (!segment) code = err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
+    else if (s->checkpoint == CHECKPOINT_SELECTIVE) code = chain_select(&c, s, device, segment, e);
     else if (s->checkpoint == CHECKPOINT_BUDGET) code = chain_fit(&c, s, device, segment, e);
     else chain_choose(&c, s->checkpoint, segment);
     if (!code) chain_drop(&c, p, segment);

@@ -5,11 +5,14 @@
  *   segment     1   1      0   0   0       0   0            0: stored; ops with the same number are dropped together
  *
  * A choice is segment[forward_end]. What leaves a dropped segment is kept, what stays inside is made again when the
- * backward pass first reads any of it. */
+ * backward pass first reads any of it. An op that is ALONE gives its first output up, whoever reads that in the forward
+ * pass; the op by itself runs again when the backward pass first reads it. */
 #ifndef MT_CHECKPOINT_H
 #define MT_CHECKPOINT_H
 
 #include "passes.h"
+
+enum { STORED = 0, ALONE = -1 };
 
 typedef struct Cut {
     int at;   /* before this forward op */
@@ -27,8 +30,13 @@ typedef struct Chain {
 int chain_find(Chain *c, const Program *p, Err *e);
 void chain_free(Chain *c);
 
-/* The choice that a mode stands for; all modes but CHECKPOINT_BUDGET. */
+/* The choice that a mode stands for; all modes but CHECKPOINT_SELECTIVE and CHECKPOINT_BUDGET, which look at bytes. */
 void chain_choose(const Chain *c, Checkpoint mode, int *segment);
+
+/* Lets light ops that a choice stores be ALONE: those that can run again from what is kept anyway, or from what at most
+ * `deep` - 1 such ops make of it one behind the other. depth[n_bufs] is scratch. */
+enum { DEEPEST = 4 };
+void chain_lighten(const Chain *c, int deep, int *segment, int *depth);
 
 /* What a choice does. lost[n_bufs]: by root, storage that does not outlive its segment; again[forward_end]: ops that
  * run twice; need[n_bufs] is scratch. Returns the seconds that the second runs take, by op_seconds. */
@@ -36,6 +44,12 @@ double chain_again(const Chain *c, const int *segment, bool *lost, bool *need, b
 
 /* Rewrites p, the chain's program or a copy of it. On failure sets p->failed. */
 void chain_drop(const Chain *c, Program *p, const int *segment);
+
+/* Bytes of the placed arena of the whole program under a choice. */
+int chain_arena(const Chain *c, const int *segment, const Settings *s, Device *device, size_t *arena, Err *e);
+
+/* What lightens the step the most without dropping a product: the depth of chain_lighten with the smallest arena. */
+int chain_select(const Chain *c, const Settings *s, Device *device, int *segment, Err *e);
 
 /* The quickest choice whose placed arena is within s->budget, or ERR_OOM with the least that can be reached. */
 int chain_fit(const Chain *c, const Settings *s, Device *device, int *segment, Err *e);

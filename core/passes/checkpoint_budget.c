@@ -3,7 +3,7 @@
  * 1. Candidates. Over the chain's units, "store" one unit or "drop" a run of them; a dynamic program finds the least
  *    recomputation for a bound on the estimated peak. The bound is moved down from "no bound", each time below the peak
  *    of the choice just found, so the candidates run along the front of time against memory. The other modes join
- *    them. Nothing here looks at the budget: hence a larger budget never costs more time.
+ *    them; then each of them with what it stores lightened (checkpoint_selective.c). Nothing here looks at the budget: hence a larger budget never costs more time.
  * 2. Judgement. In order of time, each candidate is compiled and placed; the first that fits is taken.
  *
  * The estimate: while the backward pass is in the run (i, j] of units, these are alive:
@@ -16,7 +16,7 @@
 
 #include "mem.h"
 
-enum { LABELS = 32, CANDIDATES = 64 };
+enum { LABELS = 32, CHOICES = 64, CANDIDATES = 2 * CHOICES };
 
 typedef struct Step {
     size_t working, kept; /* bytes: see above; what stays stored of the run */
@@ -40,6 +40,7 @@ typedef struct Solver {
     size_t least;     /* bytes that no choice can avoid */
     Front *front;     /* by cut */
     int *segment;     /* CANDIDATES choices, each [forward_end] */
+    int *depth;       /* by buffer, scratch of chain_lighten */
     double *seconds;  /* by candidate */
     int count;
     bool *lost, *need, *again;
@@ -308,13 +309,13 @@ static void add_candidate(Solver *s) {
 /* The bound first falls to just below each peak that was reached. Where that has taken half of the tries, it falls in
  * even steps over the way that is left; near the end these are halved. */
 static void find_candidates(Solver *s) {
-    for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_BUDGET; mode++) {
+    for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_SELECTIVE; mode++) {
         chain_choose(s->c, (Checkpoint)mode, candidate(s, s->count));
         add_candidate(s);
     }
     size_t peak = quickest(s, SIZE_MAX)->peak, step = 1;
-    for (int tries = 1; step > 0 && peak > step && tries < CANDIDATES - CHECKPOINT_BUDGET; tries++) {
-        if (tries == CANDIDATES / 2 && peak > s->least) step = (peak - s->least) / (CANDIDATES / 2) + 1;
+    for (int tries = 1; step > 0 && peak > step && tries < CHOICES - CHECKPOINT_BUDGET; tries++) {
+        if (tries == CHOICES / 2 && peak > s->least) step = (peak - s->least) / (CHOICES / 2) + 1;
         const Label *l = quickest(s, peak - step);
         if (!l) {
             step /= 2;
@@ -324,20 +325,11 @@ static void find_candidates(Solver *s) {
         trace(s, l, candidate(s, s->count));
         add_candidate(s);
     }
-}
-
-static int placed_arena(const Solver *s, int i, const Settings *settings, size_t alignment, size_t *arena, Err *e) {
-    Placement placed;
-    Program *p = program_copy(s->c->p);
-    if (!p) return no_memory(e);
-    chain_drop(s->c, p, candidate(s, i));
-    int code = compile_finish(p, settings, NULL, NULL, e);
-    if (!code) code = placement_build(p, alignment, &placed, e);
-    program_free(p);
-    if (code) return code;
-    *arena = placed.arena;
-    placement_free(&placed);
-    return OK;
+    for (int i = 0, n = s->count; i < n; i++) {
+        memcpy(candidate(s, s->count), candidate(s, i), (size_t)s->c->p->forward_end * sizeof(int));
+        chain_lighten(s->c, 2, candidate(s, s->count), s->depth);
+        add_candidate(s);
+    }
 }
 
 /* The quickest candidate that was not looked at before, or -1. */
@@ -350,13 +342,13 @@ static int take_quickest(const Solver *s, bool *seen) {
 }
 
 /* Equally quick candidates are all looked at: the smallest arena wins. */
-static int judge(const Solver *s, const Settings *settings, size_t alignment, int *best, Err *e) {
+static int judge(const Solver *s, const Settings *settings, Device *device, int *best, Err *e) {
     bool seen[CANDIDATES] = {false};
     size_t arena = 0, least = SIZE_MAX, best_arena = 0;
     *best = -1;
     for (int i; (i = take_quickest(s, seen)) >= 0;) {
         if (*best >= 0 && s->seconds[i] > s->seconds[*best]) break;
-        int code = placed_arena(s, i, settings, alignment, &arena, e);
+        int code = chain_arena(s->c, candidate(s, i), settings, device, &arena, e);
         if (code) return code;
         if (arena < least) least = arena;
         if (arena > settings->budget || (*best >= 0 && arena >= best_arena)) continue;
@@ -372,13 +364,13 @@ int chain_fit(const Chain *c, const Settings *settings, Device *device, int *seg
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
     Solver s = {c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)),
                 mem_new(cuts * sizeof(size_t)), 0, mem_new(cuts * sizeof(Front)),
-                mem_new(CANDIDATES * ops * sizeof(int)), mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs),
+                mem_new(CANDIDATES * ops * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs),
                 mem_new(bufs), mem_new(ops)};
-    bool made = s.step && s.stored && s.working && s.front && s.segment && s.seconds && s.lost && s.need && s.again;
+    bool made = s.step && s.stored && s.working && s.front && s.segment && s.depth && s.seconds && s.lost && s.need && s.again;
     int best, code = made ? estimate(&s, settings, e) : no_memory(e);
     if (!code) {
         find_candidates(&s);
-        code = judge(&s, settings, device->table->alignment, &best, e);
+        code = judge(&s, settings, device, &best, e);
     }
     if (!code) memcpy(segment, candidate(&s, best), ops * sizeof *segment);
     mem_free(s.step);
@@ -386,6 +378,7 @@ int chain_fit(const Chain *c, const Settings *settings, Device *device, int *seg
     mem_free(s.working);
     mem_free(s.front);
     mem_free(s.segment);
+    mem_free(s.depth);
     mem_free(s.seconds);
     mem_free(s.lost);
     mem_free(s.need);

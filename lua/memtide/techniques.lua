@@ -15,7 +15,7 @@ local techniques = {}
 
 -- What is tried beside what the script says, where the script does not sweep it.
 local TRIED = {
-  {"precision", {"amp_bf16", "bf16"}}, {"accumulate", {1, 4}}, {"checkpoint", {"none", "sqrt", "all"}},
+  {"precision", {"amp_bf16", "bf16"}}, {"accumulate", {1, 4}}, {"checkpoint", {"none", "selective", "sqrt", "all"}},
   {"inplace", {true}},
 }
 local FOUND = {"batch", "effective_batch", "bytes", "next_bytes", "room", "seconds", "source", "best", "idle"}

@@ -139,7 +139,7 @@ awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
     NR > 1 && $at["inplace"] == "marked" {
         print $at["precision"], $at["accumulate"], $at["checkpoint"], $at["batch"] }' \
     fit.csv >answers.txt
-is "$(wc -l <answers.txt)" 12 "two precisions, two accumulations, three checkpoints"
+is "$(wc -l <answers.txt)" 16 "two precisions, two accumulations, four checkpoints"
 while read -r precision accumulate checkpoint batch; do
     memtide run oom.lua -q --try-oom --memory 1MiB --csv check.csv --set precision="$precision" \
         --set accumulate="$accumulate" --set checkpoint="$checkpoint" --set batch="$batch,$((batch + 1))"

@@ -49,7 +49,7 @@ local SMALL = {
 
 local SETTINGS = {
   {}, {mode = "eval"}, {checkpoint = "sqrt", inplace = true}, {checkpoint = "all", precision = "amp_bf16"},
-  {precision = "master_bf16", accumulate = 2},
+  {precision = "master_bf16", accumulate = 2}, {checkpoint = "selective", precision = "amp_bf16"},
 }
 
 local function loss_for(net)

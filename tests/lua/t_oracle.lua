@@ -219,8 +219,10 @@ for _, name in ipairs(CASES) do
   local plain = run(case, {})
   check_fp32(case, plain)
   tap.ok(same(plain.losses, run(case, {}).losses), name .. ": the same run twice gives the same losses, bit for bit")
-  tap.ok(same(plain.losses, run(case, {checkpoint = "sqrt", inplace = true, allocator = "caching"}).losses),
-    name .. ": checkpointing changes no bit of a loss")
+  for _, mode in ipairs{"sqrt", "selective"} do
+    tap.ok(same(plain.losses, run(case, {checkpoint = mode, inplace = true, allocator = "caching"}).losses),
+      ("%s: checkpoint %s changes no bit of a loss"):format(name, mode))
+  end
   for _, mode in ipairs{"amp_bf16", "master_bf16"} do check_bf16(case, run(case, {precision = mode}), mode) end
 end
 

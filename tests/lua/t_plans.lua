@@ -20,7 +20,7 @@ local PRECISIONS = full and {"fp32", "amp_fp16", "amp_bf16", "master_fp16", "mas
 local SETTINGS = {}
 for _, precision in ipairs(PRECISIONS) do
   SETTINGS[#SETTINGS + 1] = {precision = precision, mode = "eval"}
-  for _, checkpoint in ipairs{"none", "sqrt", "all"} do
+  for _, checkpoint in ipairs{"none", "sqrt", "all", "selective"} do
     for _, accumulate in ipairs{1, 2} do
       for _, inplace in ipairs{false, true} do
         SETTINGS[#SETTINGS + 1] =

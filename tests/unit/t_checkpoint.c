@@ -104,7 +104,8 @@ static bool well_dropped(const Program *p) {
 }
 
 static void test_modes(void) {
-    static const Checkpoint modes[] = {CHECKPOINT_MARKED, CHECKPOINT_ALL, CHECKPOINT_SQRT};
+    static const Checkpoint modes[] = {CHECKPOINT_MARKED, CHECKPOINT_ALL, CHECKPOINT_SQRT,
+                                       CHECKPOINT_SELECTIVE};
     for (size_t n = 0; n < ARRAY_LEN(nets); n++)
         for (int precision = 0; precision < PREC_COUNT; precision++) {
             Err e = {0};
@@ -190,6 +191,54 @@ static void test_sqrt(void) {
     is_int(stored + twins, 16, "every activation is stored or made again");
     ok(stored <= 8 && twins >= 8, "at most 2 sqrt(16) of 16 stay stored: %d", stored);
     program_free(c);
+    program_free(p);
+}
+
+/* Products are kept; what is light is made again, also behind another light op, and whoever reads it. */
+static void test_selective(void) {
+    static const char text[] = "Sequential{Conv2d(3, 8, 3) GELU Conv2d(8, 8, 1) BatchNorm2d(8) Tanh Conv2d(8, 8, 1) GELU "
+                               "Flatten Linear(1568, 10)}";
+    Err e = {0};
+    Settings s = settings_of(CHECKPOINT_SELECTIVE);
+    Program *p = before(text, &s, &e), *c = p ? after(p, &s, &e) : NULL;
+    if (!ok(c != NULL, "a network with light ops")) return;
+    is_int(again_count(c, OP_conv2d) + again_count(c, OP_linear), 0, "no product runs again");
+    is_int(again_count(c, OP_act), 3, "activations do, which the next product reads");
+    is_int(again_count(c, OP_batchnorm), 1, "and the normalisation that one of them stands on");
+    ok(arena(c, &s, &e) < arena(p, &s, &e), "the step gets smaller");
+    int beside = 0;
+    for (int i = c->forward_end; i < c->n_ops; i++)
+        beside += c->ops[i].kind == OP_batchnorm && c->ops[i].recomputed && c->ops[i + 1].in[0] == c->ops[i].out[0];
+    is_int(beside, 1, "right before it");
+    program_free(c);
+    program_free(p);
+}
+
+/* Light ops that stand on each other: made again from the first, they would be as many as were dropped. */
+static void test_depth(void) {
+    Err e = {0};
+    Settings s = settings_of(CHECKPOINT_NONE);
+    char text[1024] = "Sequential{Conv2d(3, 8, 1)";
+    for (int i = 0; i < 12; i++) strcat(text, " Sigmoid");
+    strcat(text, " Flatten Linear(2048, 10)}");
+    Program *p = before(text, &s, &e);
+    Chain c;
+    if (!ok(p && !chain_find(&c, p, &e), "a chain of light ops")) return;
+    int *segment = calloc((size_t)p->forward_end, sizeof *segment), *depth = calloc((size_t)p->n_bufs, sizeof *depth);
+    for (int deep = 0; deep <= DEEPEST && segment && depth; deep++) {
+        int alone = 0, run = 0, longest = 0;
+        memset(segment, 0, (size_t)p->forward_end * sizeof *segment);
+        chain_lighten(&c, deep, segment, depth);
+        for (int i = 0; i < p->forward_end; i++) {
+            run = segment[i] == ALONE ? run + 1 : 0;
+            alone += segment[i] == ALONE;
+            if (run > longest) longest = run;
+        }
+        ok(longest == deep && (deep == 0) == (alone == 0), "depth %d: %d in a row, %d in all", deep, longest, alone);
+    }
+    free(segment);
+    free(depth);
+    chain_free(&c);
     program_free(p);
 }
 
@@ -283,6 +332,8 @@ int main(void) {
     test_view();
     test_nothing();
     test_sqrt();
+    test_selective();
+    test_depth();
     test_host_memory();
     test_training();
     return tap_done();

@@ -38,22 +38,29 @@ typedef struct Choice { size_t arena; double seconds; } Choice;
 typedef struct Choices {
     const Chain *c;
     const Settings *s;
-    int *segment;
+    int *segment, *light, *depth; /* light: the choice with what it stores lightened */
     bool *lost, *need, *again;
     Choice *item;
     int n, cap;
 } Choices;
 
+static void add_choice(Choices *o, const int *segment) {
+    Err e = {0};
+    Program *p = program_copy(o->c->p);
+    if (!p || !mem_grow(&o->item, &o->cap, o->n + 1, sizeof *o->item)) return;
+    o->item[o->n].seconds = chain_again(o->c, segment, o->lost, o->need, o->again);
+    chain_drop(o->c, p, segment);
+    o->item[o->n++].arena = arena(p, o->s, &e);
+    program_free(p);
+}
+
 /* Stores the next unit or drops a run of the next ones, and so on to the last cut. */
 static void choose_from(Choices *o, int from) {
     if (from == o->c->n_cuts - 2) {
-        Err e = {0};
-        Program *p = program_copy(o->c->p);
-        if (!p || !mem_grow(&o->item, &o->cap, o->n + 1, sizeof *o->item)) return;
-        o->item[o->n].seconds = chain_again(o->c, o->segment, o->lost, o->need, o->again);
-        chain_drop(o->c, p, o->segment);
-        o->item[o->n++].arena = arena(p, o->s, &e);
-        program_free(p);
+        add_choice(o, o->segment);
+        memcpy(o->light, o->segment, (size_t)o->c->p->forward_end * sizeof *o->light);
+        chain_lighten(o->c, 2, o->light, o->depth);
+        add_choice(o, o->light);
         return;
     }
     for (int to = from + 1; to < o->c->n_cuts - 1; to++)
@@ -136,10 +143,13 @@ static void test_exhaustive(void) {
         if (!p || chain_find(&c, p, &e)) ok(false, "%s: %s", text, e.text);
         if (p && c.n_cuts <= 10) {
             size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
-            Choices o = {&c, &s, mem_new(ops * sizeof(int)), mem_new(bufs), mem_new(bufs), mem_new(ops), NULL, 0, 0};
+            Choices o = {&c, &s, mem_new(ops * sizeof(int)), mem_new(ops * sizeof(int)), mem_new(bufs * sizeof(int)),
+                         mem_new(bufs), mem_new(bufs), mem_new(ops), NULL, 0, 0};
             choose_from(&o, 0);
             compare(&o, p, &t);
             mem_free(o.segment);
+            mem_free(o.light);
+            mem_free(o.depth);
             mem_free(o.lost);
             mem_free(o.need);
             mem_free(o.again);

@@ -1,0 +1,71 @@
+/* Selective checkpointing (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models"):
+ * products are kept, and what light ops make of them is not: activations, normalisations, casts of weights, sums. An op
+ * is light where memory sets its pace: at most one operation for each byte that it reads or writes.
+ *
+ *     x = linear(...)      kept: GELU's gradient reads it
+ *     y = gelu(x)          ALONE, depth 1: the gradient of the next weights reads it, and x is there to make it from
+ *
+ * A residual network's sums hang on each other through all of its blocks. What was made again would be as much as what
+ * was dropped; hence the bound on the depth: where it ends, a sum is kept. */
+#include "checkpoint.h"
+
+#include <string.h>
+
+#include "mem.h"
+
+static bool is_light(const Op *op) { return op->flops <= op->traffic; }
+
+/* From what is there in the backward pass: 0; from what is made again: how deep that lies; DEEPEST: not from here. */
+static int depth_of(const Chain *c, const int *segment, const int *depth, int buf) {
+    if (buf == NO_BUF) return 0;
+    int root = program_root(c->p, buf), writer = c->writer[root];
+    if (writer == NO_OP) return c->p->bufs[root].kind == BUF_TEMP ? DEEPEST : 0;
+    if (segment[writer] == ALONE) return depth[root];
+    return segment[writer] == STORED && c->saved[root] ? 0 : DEEPEST;
+}
+
+void chain_lighten(const Chain *c, int deep, int *segment, int *depth) {
+    for (int i = 0; i < c->p->forward_end; i++) {
+        const Op *op = &c->p->ops[i];
+        int root = op->out[0] == NO_BUF ? NO_BUF : program_root(c->p, op->out[0]), most = 0;
+        if (segment[i] != STORED || root == NO_BUF || c->writer[root] != i || !is_light(op)) continue;
+        for (int k = 0; k < OP_IN; k++) {
+            int d = depth_of(c, segment, depth, op->in[k]);
+            if (d > most) most = d;
+        }
+        if (most >= deep) continue;
+        segment[i] = ALONE;
+        depth[root] = most + 1;
+    }
+}
+
+int chain_arena(const Chain *c, const int *segment, const Settings *s, Device *device, size_t *arena, Err *e) {
+    Placement placed;
+    Program *p = program_copy(c->p);
+    if (!p) return err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
+    chain_drop(c, p, segment);
+    int code = compile_finish(p, s, NULL, NULL, e);
+    if (!code) code = placement_build(p, device->table->alignment, &placed, e);
+    program_free(p);
+    if (code) return code;
+    *arena = placed.arena;
+    placement_free(&placed);
+    return OK;
+}
+
+int chain_select(const Chain *c, const Settings *s, Device *device, int *segment, Err *e) {
+    size_t bytes = (size_t)c->p->forward_end * sizeof *segment, least = SIZE_MAX, arena = 0;
+    int *tried = mem_new(bytes), *depth = mem_new((size_t)c->p->n_bufs * sizeof *depth);
+    int code = tried && depth ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
+    for (int deep = 0; deep <= DEEPEST && !code; deep++) {
+        memset(tried, 0, bytes);
+        chain_lighten(c, deep, tried, depth);
+        code = chain_arena(c, tried, s, device, &arena, e);
+        if (code || arena >= least) continue;
+        least = arena;
+        memcpy(segment, tried, bytes);
+    }
+    mem_free(tried);
+    mem_free(depth);
+    return code;
+}
