@@ -34,8 +34,9 @@ void chain_free(Chain *c);
 void chain_choose(const Chain *c, Checkpoint mode, int *segment);
 
 /* Lets light ops that a choice stores be ALONE: those that can run again from what is kept anyway, or from what at most
- * `deep` - 1 such ops make of it one behind the other. depth[n_bufs] is scratch. */
-enum { DEEPEST = 4 };
+ * `deep` - 1 such ops make of it one behind the other. depth[n_bufs] is scratch. USUAL: what stands behind a product, a
+ * normalisation and its activation or a cast. */
+enum { USUAL = 2, DEEPEST = 4 };
 void chain_lighten(const Chain *c, int deep, int *segment, int *depth);
 
 /* What a choice does. lost[n_bufs]: by root, storage that does not outlive its segment; again[forward_end]: ops that

@@ -3,7 +3,8 @@
  * 1. Candidates. Over the chain's units, "store" one unit or "drop" a run of them; a dynamic program finds the least
  *    recomputation for a bound on the estimated peak. The bound is moved down from "no bound", each time below the peak
  *    of the choice just found, so the candidates run along the front of time against memory. The other modes join
- *    them; then each of them with what it stores lightened (checkpoint_selective.c). Nothing here looks at the budget: hence a larger budget never costs more time.
+ *    them, then each of them with what it stores lightened (checkpoint_selective.c). Nothing here looks at the budget:
+ *    hence a larger budget never costs more time.
  * 2. Judgement. In order of time, each candidate is compiled and placed; the first that fits is taken.
  *
  * The estimate: while the backward pass is in the run (i, j] of units, these are alive:
@@ -327,7 +328,7 @@ static void find_candidates(Solver *s) {
     }
     for (int i = 0, n = s->count; i < n; i++) {
         memcpy(candidate(s, s->count), candidate(s, i), (size_t)s->c->p->forward_end * sizeof(int));
-        chain_lighten(s->c, 2, candidate(s, s->count), s->depth);
+        chain_lighten(s->c, USUAL, candidate(s, s->count), s->depth);
         add_candidate(s);
     }
 }
@@ -364,9 +365,10 @@ int chain_fit(const Chain *c, const Settings *settings, Device *device, int *seg
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
     Solver s = {c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)),
                 mem_new(cuts * sizeof(size_t)), 0, mem_new(cuts * sizeof(Front)),
-                mem_new(CANDIDATES * ops * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs),
-                mem_new(bufs), mem_new(ops)};
-    bool made = s.step && s.stored && s.working && s.front && s.segment && s.depth && s.seconds && s.lost && s.need && s.again;
+                mem_new(CANDIDATES * ops * sizeof(int)), mem_new(bufs * sizeof(int)),
+                mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs), mem_new(bufs), mem_new(ops)};
+    bool made = s.step && s.stored && s.working && s.front && s.segment && s.depth && s.seconds && s.lost && s.need &&
+                s.again;
     int best, code = made ? estimate(&s, settings, e) : no_memory(e);
     if (!code) {
         find_candidates(&s);

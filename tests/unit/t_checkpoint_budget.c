@@ -59,7 +59,7 @@ static void choose_from(Choices *o, int from) {
     if (from == o->c->n_cuts - 2) {
         add_choice(o, o->segment);
         memcpy(o->light, o->segment, (size_t)o->c->p->forward_end * sizeof *o->light);
-        chain_lighten(o->c, 2, o->light, o->depth);
+        chain_lighten(o->c, USUAL, o->light, o->depth);
         add_choice(o, o->light);
         return;
     }
