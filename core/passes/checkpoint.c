@@ -5,8 +5,8 @@
  * A cut between two segments lies where a single activation connects what is before with what is behind, so a residual
  * block is one unit by itself. What is behind the last cut, the loss above all, is never dropped: it would be made
  * again at once. Segments: nn.Checkpoint (marked), every unit (all), about sqrt(n) runs of units (sqrt: Chen et al.
- * 2016, "Training Deep Nets with Sublinear Memory Cost"), or what fits a number of bytes (checkpoint_budget.c). Or single
- * ops that cost little (checkpoint_selective.c). */
+ * 2016, "Training Deep Nets with Sublinear Memory Cost"), or what fits a number of bytes (checkpoint_budget.c). Not
+ * segments, but single ops that cost little: checkpoint_selective.c. */
 #include "checkpoint.h"
 
 #include <stdio.h>

@@ -196,8 +196,8 @@ static void test_sqrt(void) {
 
 /* Products are kept; what is light is made again, also behind another light op, and whoever reads it. */
 static void test_selective(void) {
-    static const char text[] = "Sequential{Conv2d(3, 8, 3) GELU Conv2d(8, 8, 1) BatchNorm2d(8) Tanh Conv2d(8, 8, 1) GELU "
-                               "Flatten Linear(1568, 10)}";
+    static const char text[] = "Sequential{Conv2d(3, 8, 3) GELU Conv2d(8, 8, 1) BatchNorm2d(8) Tanh "
+                               "Conv2d(8, 8, 1) GELU Flatten Linear(1568, 10)}";
     Err e = {0};
     Settings s = settings_of(CHECKPOINT_SELECTIVE);
     Program *p = before(text, &s, &e), *c = p ? after(p, &s, &e) : NULL;
