@@ -11,11 +11,9 @@
 
 #include "mem.h"
 
-/* Where a row lies in the file. Its key is held as a hash of 64 bits only, as the ids of cells are themselves. */
-typedef struct Place { uint64_t key; int64_t at; size_t length; } Place;
-
-/* Text of the file is read back when it is asked for: a file of any length takes a few bytes of memory for each row.
- * A record is packed: its fields one after the other, each with its '\0'. */
+/* Text of the file is read back when it is asked for, and a row is held as where it begins, with a mark of its cell and
+ * repeat: a file of any length takes a few bytes of memory for each row. A record is packed: its fields one after the
+ * other, each with its '\0'. */
 struct Csv {
     char *path, *directory;
     int fd;           /* -1: the file is not there yet */
@@ -25,12 +23,15 @@ struct Csv {
     char *names;      /* packed */
     int columns, cell, repeat;
     bool late;        /* see csv_flush_late */
-    Place *row;       /* [n] one for each (cell, repeat) */
-    int n, cap;
-    int *slot, slots; /* hash table by key: 1 + index of the row, 0 = free; slots is a power of two */
+    uint64_t *slot;   /* [slots] hash table by mark: mark << AT_BITS | where the row begins, 0 = free */
+    int slots, n;     /* slots is a power of two; n: rows, one for each (cell, repeat) */
     char *record;     /* the row that was read last */
-    int record_cap, held; /* held: 1 + its index, 0 = none */
+    int record_cap;
+    int64_t held;     /* where it begins; 0: none, for there the header is */
 };
+
+enum { AT_BITS = 40, CHUNK = 1 << 13 };
+#define AT_MASK ((UINT64_C(1) << AT_BITS) - 1)
 
 static int no_memory(const Csv *c, Err *e) {
     return err_set(e, ERR_HOST_MEMORY, "\"%.200s\": no memory for its rows", c->path);
@@ -91,57 +92,77 @@ static uint64_t hash_text(uint64_t hash, const char *text) { /* FNV-1a, with the
     }
 }
 
-static uint64_t key_of(const char *cell, const char *repeat) {
-    return hash_text(hash_text(UINT64_C(0xcbf29ce484222325), cell), repeat);
+static uint64_t mark_of(const char *cell, const char *repeat) {
+    uint64_t hash = hash_text(hash_text(UINT64_C(0xcbf29ce484222325), cell), repeat);
+    return (hash ^ hash >> 32) & (UINT64_MAX >> AT_BITS);
 }
 
-/* Where the row of this key is, or the free slot where it belongs. There is always a free one. */
-static int find_slot(const Csv *c, uint64_t key) {
-    int at = (int)((key ^ key >> 32) & (uint64_t)(c->slots - 1));
-    while (c->slot[at] && c->row[c->slot[at] - 1].key != key) at = (at + 1) & (c->slots - 1);
-    return at;
+/* The row that begins there as the file has it, packed; NULL: it cannot be read back. Rows are never written over. */
+static const char *read_row(Csv *c, int64_t at) {
+    if (c->held == at) return c->record;
+    c->held = 0;
+    for (int have = 0;;) {
+        if (!mem_grow(&c->record, &c->record_cap, have + CHUNK, 1)) return NULL;
+        ssize_t got = pread(c->fd, c->record + have, CHUNK, (off_t)(at + have));
+        const char *end = got > 0 ? memchr(c->record + have, '\n', (size_t)got) : NULL;
+        if (got <= 0) return NULL;
+        have += (int)got;
+        if (!end) continue;
+        if (split(c->record, (size_t)(end - c->record)) != c->columns) return NULL;
+        c->held = at;
+        return c->record;
+    }
+}
+
+static bool is_row(Csv *c, int64_t at, const char *cell, const char *repeat) {
+    const char *record = read_row(c, at);
+    return record && !strcmp(field(record, c->cell), cell) && !strcmp(field(record, c->repeat), repeat);
+}
+
+/* Where the row of this cell and repeat is, or the free slot where it belongs. There is always a free one. Of rows with
+ * one mark the file tells which it is; one that cannot be read back is none. */
+static uint64_t *find_slot(Csv *c, const char *cell, const char *repeat) {
+    uint64_t mark = mark_of(cell, repeat), last = (uint64_t)c->slots - 1, at = mark & last;
+    while (c->slot[at] &&
+           (c->slot[at] >> AT_BITS != mark || !is_row(c, (int64_t)(c->slot[at] & AT_MASK), cell, repeat)))
+        at = (at + 1) & last;
+    return &c->slot[at];
 }
 
 /* Makes room for one row more, so that to insert it cannot fail. */
-static bool reserve(Csv *c) {
-    if (!mem_grow(&c->row, &c->cap, c->n + 1, sizeof *c->row)) return false;
-    if (c->n + 1 <= c->slots / 2) return true;
+static int reserve(Csv *c, Err *e) {
+    if ((uint64_t)c->length > AT_MASK)
+        return err_set(e, ERR_UNSUPPORTED, "\"%.200s\": expected at most %" PRIu64 " bytes, found %" PRId64, c->path,
+                       (uint64_t)AT_MASK, c->length);
+    if (c->n < c->slots / 4 * 3) return OK;
     int slots = c->slots ? 2 * c->slots : 64;
-    int *fresh = mem_new((size_t)slots * sizeof *fresh);
-    if (!fresh) return false;
+    uint64_t *fresh = mem_new((size_t)slots * sizeof *fresh), last = (uint64_t)slots - 1;
+    if (!fresh) return no_memory(c, e);
+    for (int i = 0; i < c->slots; i++) {
+        uint64_t at = c->slot[i] >> AT_BITS & last;
+        while (fresh[at]) at = (at + 1) & last;
+        fresh[at] = c->slot[i];
+    }
     mem_free(c->slot);
     c->slot = fresh;
     c->slots = slots;
-    for (int i = 0; i < c->n; i++) c->slot[find_slot(c, c->row[i].key)] = i + 1;
-    return true;
+    return OK;
 }
 
-/* The later of two rows with one key counts: the cell was run again. */
-static void insert(Csv *c, const char *record, int64_t at, size_t length) {
-    Place place = {key_of(field(record, c->cell), field(record, c->repeat)), at, length};
-    int slot = find_slot(c, place.key);
-    if (!c->slot[slot]) c->slot[slot] = ++c->n;
-    c->row[c->slot[slot] - 1] = place;
-    if (c->held == c->slot[slot]) c->held = 0;
-}
-
-/* The row as the file has it, packed; NULL: it cannot be read back. */
-static const char *read_row(Csv *c, int index) {
-    const Place *p = &c->row[index - 1];
-    if (c->held == index) return c->record;
-    c->held = 0;
-    if (p->length >= INT32_MAX || !mem_grow(&c->record, &c->record_cap, (int)p->length + 1, 1)) return NULL;
-    if (pread(c->fd, c->record, p->length + 1, p->at) != (ssize_t)p->length + 1) return NULL;
-    if (split(c->record, p->length) != c->columns) return NULL;
-    c->held = index;
-    return c->record;
+/* The later of two rows of one cell and repeat counts: it was run again. */
+static void insert(Csv *c, const char *record, int64_t at) {
+    const char *cell = field(record, c->cell), *repeat = field(record, c->repeat);
+    uint64_t *slot = find_slot(c, cell, repeat);
+    c->n += !*slot;
+    *slot = mark_of(cell, repeat) << AT_BITS | (uint64_t)at;
 }
 
 const char *csv_value(Csv *c, const char *cell, int64_t repeat, const char *column) {
     char text[24];
     snprintf(text, sizeof text, "%" PRId64, repeat);
-    int index = c->slots ? c->slot[find_slot(c, key_of(cell, text))] : 0, i = find_column(c, column);
-    const char *record = index && i >= 0 ? read_row(c, index) : NULL;
+    uint64_t slot = c->slots ? *find_slot(c, cell, text) : 0;
+    int i = find_column(c, column);
+    const char *record = slot && i >= 0 ? read_row(c, (int64_t)(slot & AT_MASK)) : NULL;
     return record ? field(record, i) : NULL;
 }
 
@@ -185,34 +206,61 @@ static int check_header(const Csv *c, const char *packed, int fields, Err *e) {
                    fields < c->columns ? "missing" : "not expected");
 }
 
-/* Checks the complete line text[at..at + n) and indexes it. *torn: it is the last line and its quote is open. */
-static int take_line(Csv *c, const char *text, size_t at, size_t n, int64_t line, bool last, bool *torn, Err *e) {
-    char *record = mem_copy(text + at, n + 1); /* with the newline */
-    if (!record) return no_memory(c, e);
-    int code = OK, fields = split(record, n);
-    if (line == 1) code = check_header(c, record, fields, e);
-    else if (fields == SPLIT_OPEN_QUOTE && last) *torn = true;
-    else if (fields != c->columns) code = line_error(c, line, fields, e);
-    else if (!reserve(c)) code = no_memory(c, e);
-    if (line > 1 && !code && !*torn) insert(c, record, (int64_t)at, n);
-    mem_free(record);
+/* The file, line by line: a buffer as long as the longest of them. */
+typedef struct Lines {
+    char *text;
+    int cap, at, have; /* text[at..have) was read and is not taken yet */
+} Lines;
+
+/* The next line is text[at..at + *n), and behind it its newline; *n = -1: the rest has none. There is room for one. */
+static int next_line(const Csv *c, Lines *l, int *n, Err *e) {
+    for (int seen = 0;;) {
+        int left = l->have - l->at;
+        const char *end = left > seen ? memchr(l->text + l->at + seen, '\n', (size_t)(left - seen)) : NULL;
+        *n = end ? (int)(end - l->text) - l->at : -1;
+        if (end) return OK;
+        if (left) memmove(l->text, l->text + l->at, (size_t)left);
+        l->at = 0;
+        l->have = seen = left;
+        if (!mem_grow(&l->text, &l->cap, seen + CHUNK + 1, 1)) return no_memory(c, e);
+        ssize_t got = read(c->fd, l->text + seen, CHUNK);
+        if (got < 0 && errno != EINTR) return file_error("read", c->path, e);
+        if (got == 0) return OK;
+        if (got > 0) l->have += (int)got;
+    }
+}
+
+/* Checks the complete line text[0..n) that begins at c->length, and indexes it. *torn: it is the last line and its
+ * quote is open. */
+static int take_line(Csv *c, char *text, int n, int64_t line, bool last, bool *torn, Err *e) {
+    int fields = split(text, (size_t)n);
+    if (line == 1) return check_header(c, text, fields, e);
+    *torn = fields == SPLIT_OPEN_QUOTE && last;
+    if (*torn) return OK;
+    if (fields != c->columns) return line_error(c, line, fields, e);
+    int code = reserve(c, e);
+    if (!code) insert(c, text, c->length);
     return code;
 }
 
-/* Checks and indexes text[0..size), text[size] being ours to write; *good = bytes of it before a torn last line */
-static int take_text(Csv *c, char *text, size_t size, size_t *good, Err *e) {
-    int64_t line = 1;
+/* Checks and indexes a file of `size` bytes; c->length = those before a torn last line. */
+static int take_lines(Csv *c, Lines *l, int64_t size, Err *e) {
     bool torn = false;
-    const char *newline;
-    for (*good = 0; (newline = memchr(text + *good, '\n', size - *good)) != NULL; line++) {
-        size_t n = (size_t)(newline - text) - *good;
-        int code = take_line(c, text, *good, n, line, newline + 1 == text + size, &torn, e);
+    size_t header = strlen(c->header);
+    for (int64_t line = 1;; line++) {
+        int n, code = next_line(c, l, &n, e);
+        size_t rest = (size_t)(l->have - l->at);
+        if (code) return code;
+        if (n < 0 && (line > 1 || !rest || !memcmp(l->text, c->header, rest < header ? rest : header))) return OK;
+        if (n < 0) { /* no line of ours was ever here: let the header's check say what is */
+            l->text[rest] = '\n';
+            return take_line(c, l->text, (int)rest, line, true, &torn, e);
+        }
+        code = take_line(c, l->text + l->at, n, line, c->length + n + 1 == size, &torn, e);
         if (code || torn) return code;
-        *good += n + 1;
+        l->at += n + 1;
+        c->length += n + 1;
     }
-    if (line > 1 || memcmp(text, c->header, size < strlen(c->header) ? size : strlen(c->header)) == 0) return OK;
-    text[size] = '\n'; /* no line of ours was ever here: let the header's check say what is */
-    return take_line(c, text, 0, size, line, true, &torn, e);
 }
 
 static int write_all(int fd, const char *data, size_t n) {
@@ -220,18 +268,6 @@ static int write_all(int fd, const char *data, size_t n) {
         ssize_t done = write(fd, data, n);
         if (done < 0 && errno == EINTR) continue;
         if (done == 0) errno = ENOSPC;
-        if (done <= 0) return -1;
-        data += done;
-        n -= (size_t)done;
-    }
-    return 0;
-}
-
-static int read_all(int fd, char *data, size_t n) {
-    while (n) {
-        ssize_t done = read(fd, data, n);
-        if (done < 0 && errno == EINTR) continue;
-        if (done == 0) errno = EIO; /* shorter than it said */
         if (done <= 0) return -1;
         data += done;
         n -= (size_t)done;
@@ -261,22 +297,30 @@ static int keep_torn(const Csv *c, const char *torn, size_t n, Err *e) {
     return code ? code : sync_directory(c, e);
 }
 
+/* Moves what stands behind c->length to FILE.torn. */
+static int cut_torn(const Csv *c, int64_t size, Err *e) {
+    size_t n = (size_t)(size - c->length);
+    char *text = mem_new(n);
+    if (!text) return no_memory(c, e);
+    int code = OK;
+    errno = EIO; /* where it is shorter than it said */
+    if (pread(c->fd, text, n, (off_t)c->length) != (ssize_t)n) code = file_error("read", c->path, e);
+    if (!code) code = keep_torn(c, text, n, e);
+    if (!code && (ftruncate(c->fd, (off_t)c->length) || fsync(c->fd))) code = file_error("shorten", c->path, e);
+    mem_free(text);
+    return code;
+}
+
 static int load(Csv *c, bool *torn, Err *e) {
     struct stat st;
-    size_t good = 0;
+    Lines lines = {0};
     if (fstat(c->fd, &st)) return file_error("read", c->path, e);
     if (!S_ISREG(st.st_mode)) return err_set(e, ERR_FILE, "\"%.200s\" is not a regular file", c->path);
-    size_t size = (size_t)st.st_size;
-    char *text = mem_new(size + 1);
-    if (!text) return no_memory(c, e);
-    int code = read_all(c->fd, text, size) ? file_error("read", c->path, e) : take_text(c, text, size, &good, e);
-    if (!code && good < size) {
-        code = keep_torn(c, text + good, size - good, e);
-        if (!code && (ftruncate(c->fd, (off_t)good) || fsync(c->fd))) code = file_error("shorten", c->path, e);
-        *torn = !code;
-    }
-    c->length = (int64_t)good;
-    mem_free(text);
+    int code = take_lines(c, &lines, st.st_size, e);
+    mem_free(lines.text);
+    if (code || c->length >= st.st_size) return code;
+    code = cut_torn(c, st.st_size, e);
+    *torn = !code;
     return code;
 }
 
@@ -339,7 +383,6 @@ void csv_close(Csv *c) {
     if (c->fd >= 0 && c->owner == getpid()) flock(c->fd, LOCK_UN);
     if (c->fd >= 0) close(c->fd);
     mem_free(c->record);
-    mem_free(c->row);
     mem_free(c->slot);
     mem_free(c->names);
     mem_free(c->header);
@@ -407,16 +450,15 @@ static char *with_header(const Csv *c, const char *line) {
 
 int csv_append(Csv *c, const Row *r, Err *e) {
     char *header = row_header_line(r), *line = row_line(r), *text = NULL;
-    int code = OK;
     if (header && line) text = c->length ? mem_copy(line, strlen(line) + 1) : with_header(c, line);
-    if (!text || !reserve(c)) code = no_memory(c, e);
-    else if (strcmp(header, c->header) != 0)
+    int code = text ? reserve(c, e) : no_memory(c, e);
+    if (!code && strcmp(header, c->header) != 0)
         code = err_set(e, ERR_INTERNAL, "\"%.200s\": the row has other columns", c->path);
-    else code = write_record(c, text, e);
+    if (!code) code = write_record(c, text, e);
     if (!code) {
         size_t n = strlen(line) - 1;
         split(line, n);
-        insert(c, line, c->length - (int64_t)n - 1, n);
+        insert(c, line, c->length - (int64_t)n - 1);
     }
     mem_free(text);
     mem_free(line);

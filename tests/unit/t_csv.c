@@ -231,8 +231,29 @@ static void test_many(void) {
     double looked = seconds();
     printf("# %d rows: opened in %.3f s, looked up in %.3f s\n", ROWS, opened - start, looked - opened);
     is_int(csv_rows(c), ROWS, "10,000 rows are read");
-    is_int(right, ROWS, "and all of them found");
+    is_int(right, ROWS, "and all of them found, also those (about three pairs) that the index cannot tell apart");
     ok(looked - start < 1, "in less than a second of processor time");
+    csv_close(c);
+}
+
+/* Rows are read in pieces: one that is longer than several of them. */
+static void test_long(void) {
+    enum { LENGTH = 50000 };
+    static char reason[LENGTH + 1];
+    memset(reason, 'r', LENGTH);
+    file_of_three();
+    Csv *c = reopen(NULL);
+    is_int(csv_append(c, fill("long", 0, "error", reason), &err), OK, "a row of 50 kB is appended");
+    is_int(csv_append(c, fill("next", 0, "ok", ""), &err), OK, "and one behind it");
+    for (int i = 0; i < 2; i++) {
+        is_str(csv_value(c, "long", 0, "reason"), reason, "it is read back");
+        is_str(csv_status(c, "next", 0), "ok", "and so is the next");
+        csv_close(c);
+        c = reopen(NULL);
+    }
+    csv_append(c, fill("long", 0, "ok", "short"), &err);
+    is_str(csv_value(c, "long", 0, "reason"), "short", "a shorter one in its place counts");
+    is_int(csv_rows(c), 5, "and is no further row");
     csv_close(c);
 }
 
@@ -328,6 +349,7 @@ int main(void) {
     test_new();
     test_resume();
     test_torn();
+    test_long();
     test_open_quote();
     test_damage();
     test_line_ends();

@@ -78,7 +78,7 @@ static void test_calls(void) {
     bool torn = false;
     csv_close(reopen(&torn));
     ok(torn, "a torn line");
-    is_str(disk.log, "rwwfdtf", "is safely in FILE.torn before it is cut off");
+    is_str(disk.log + strspn(disk.log, "r"), "wwfdtf", "is safely in FILE.torn before it is cut off");
 }
 
 static void test_slow_disk(void) {
