@@ -147,7 +147,7 @@ end
 -- Which cells are meant, once the command line has changed what it changes.
 local function find_cells(self)
   if self.cells then return end
-  self.rows, self.cells = {}, {}
+  self.rows, self.cells, self.ids = {}, {}, {}
   for _, claim in ipairs(self.claims) do
     for _, side in ipairs(claim.sides) do
       local name, why = resolve(self.experiment, side)
@@ -167,8 +167,12 @@ end
 function Judge:row(row)
   find_cells(self)
   local rows = self.rows[row.case]
-  if rows then rows[#rows + 1] = copied(row) end
+  if not rows then return end
+  rows[#rows + 1], self.ids[row.cell] = copied(row), true
 end
+
+-- Is a row of this cell among them?
+function Judge:about(cell) return self.ids ~= nil and self.ids[cell] == true end
 
 -- The value of a side with its interval, or nil and why there is none. All rows of a cell: its repeats.
 local function value_of(self, side, samples)

@@ -23,7 +23,8 @@ local commands = {}
 
 -- The verdicts on the script's claims, shown; their exit status.
 local function conclude(judge, options)
-  local verdicts = judge:verdicts(options.csv ~= "-" and samples.read(options.csv) or nil)
+  local function wanted(cell) return judge:about(cell) end
+  local verdicts = judge:verdicts(options.csv ~= "-" and samples.read(options.csv, wanted) or nil)
   if options.json then
     for _, one in ipairs(verdicts) do print(report.json(claims.values(one), claims.columns)) end
   else

@@ -56,53 +56,61 @@ function report.result(row)
     reason = row.reason ~= "" and row.reason or nil}
 end
 
--- What the table needs of a row. columns: all there are, in their order.
-function report.summary(row, columns)
-  local one, what, inside = report.result(row), {["repeat"] = row["repeat"]}, false
+local names_of = setmetatable({}, {__mode = "k"})
+
+-- Those of all columns that say what a cell is: a list that all rows with these columns share.
+local function telling(columns)
+  local names, inside = names_of[columns], false
+  if names then return names end
+  names = {}
   for _, column in ipairs(columns) do
     inside = (inside or column == "model") and column ~= "status"
-    if inside then what[column] = row[column] end
+    if inside or column == "repeat" then names[#names + 1] = column end
   end
-  one.case, one.what, one.columns = row.case, what, columns
+  names_of[columns] = names
+  return names
+end
+
+-- What the table needs of a row, in little memory: what[i] is its value in column names[i], or "". columns: all there
+-- are, in their order.
+function report.summary(row, columns)
+  local one, names, what = report.result(row), telling(columns), {}
+  for i, name in ipairs(names) do what[i] = row[name] == nil and "" or row[name] end
+  one.case, one.what, one.names = row.case, what, names
   return one
 end
 
-local function text_of(value)
-  if math.type(value) == "float" then return core.number(value) end
-  return value == nil and "" or tostring(value)
-end
+local function text_of(value) return math.type(value) == "float" and core.number(value) or tostring(value) end
 
--- The columns, of those that say what a cell is, that are not the same in all rows. The effective batch says nothing
--- where it is a multiple of the batch; a cell that could not be built has no model.
+-- The places of those columns that are not the same in all rows. The effective batch says nothing where it is a
+-- multiple of the batch; a cell that could not be built has no model.
 local function varying(rows)
-  local names, differs = {}, {}
-  for _, name in ipairs(rows[1] and rows[1].columns or {}) do
+  local places, differs, names = {}, {}, rows[1] and rows[1].names or {}
+  for i, name in ipairs(names) do
     for _, row in ipairs(rows) do
-      local value = text_of(row.what[name])
-      if value ~= text_of(rows[1].what[name]) and (name ~= "model" or value ~= "") then differs[name] = true end
+      local value = text_of(row.what[i])
+      if value ~= text_of(rows[1].what[i]) and (name ~= "model" or value ~= "") then differs[name] = true end
     end
   end
   if not differs.accumulate then differs.effective_batch = nil end
-  for _, name in ipairs(rows[1] and rows[1].columns or {}) do
-    if differs[name] then names[#names + 1] = name end
-  end
-  return names
+  for i, name in ipairs(names) do if differs[name] then places[#places + 1] = i end end
+  return places
 end
 
 -- What the name of a cell says beside the columns that the table has.
 local function label(row)
   local text = " " .. row.case .. " "
-  for name, value in pairs(row.what) do
-    local from, to = text:find((" %s=%s "):format(name, text_of(value)), 1, true)
+  for i, name in ipairs(row.names) do
+    local from, to = text:find((" %s=%s "):format(name, text_of(row.what[i])), 1, true)
     if from then text = text:sub(1, from) .. text:sub(to + 1) end
   end
   return (text:gsub("^ +", ""):gsub(" +$", ""))
 end
 
-local function labels_of(rows, names)
+local function labels_of(rows, places)
   local out, said = {}, false
   for i, row in ipairs(rows) do
-    out[i] = #names > 0 and label(row) or row.case
+    out[i] = #places > 0 and label(row) or row.case
     said = said or out[i] ~= ""
   end
   return said and out or nil
@@ -115,13 +123,13 @@ end
 
 -- {head, is it words?, value(row, its number)} of every column. A prediction has no times.
 local function columns_of(rows)
-  local base, names, list = rows[1], varying(rows), {}
-  local labels = labels_of(rows, names)
+  local base, places, list = rows[1], varying(rows), {}
+  local labels = labels_of(rows, places)
   local function add(head, words, value) list[#list + 1] = {head = head, words = words, value = value} end
   if labels then add("case", true, function(_, i) return labels[i] end) end
-  for _, name in ipairs(names) do
-    local function value(row) return text_of(row.what[name]) end
-    add(name, any(rows, function(row) return not tonumber(value(row)) and value(row) ~= "" end), value)
+  for _, place in ipairs(places) do
+    local function value(row) return text_of(row.what[place]) end
+    add(base.names[place], any(rows, function(row) return not tonumber(value(row)) and value(row) ~= "" end), value)
   end
   add("status", true, function(row) return row.status end)
   add("memory", false, function(row) return row.bytes and util.show_bytes(row.bytes) end)

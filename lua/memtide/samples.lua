@@ -107,8 +107,9 @@ Index.__index = Index
 
 local function key_of(cell, number, version) return ("%s %s %s"):format(cell, number, version) end
 
--- Everything in the file beside `path` -> visits by cell, repeat and version; nil: there is no file.
-function samples.read(path)
+-- What is in the file beside `path` -> visits by cell, repeat and version; nil: there is no file. wanted(cell): are
+-- that cell's kept? nil: all are.
+function samples.read(path, wanted)
   if not samples.exist(path) then return nil end
   local name, self = samples.path(path), setmetatable({of = {}}, Index)
   local columns = csv.read(name, function(values, line)
@@ -116,6 +117,7 @@ function samples.read(path)
     if not seconds or seconds < 0 or not round then
       csv.damaged(name, line, "expected a round and seconds, found %s and %s", values.round, values.seconds)
     end
+    if wanted and not wanted(values.cell) then return end
     local key = key_of(values.cell, values["repeat"], values.version)
     local visits = self.of[key] or {}
     self.of[key] = visits

@@ -1,5 +1,5 @@
 -- What a sweep costs beside the work of its cells: make overhead. Prints the figures, and holds them to what
--- docs/sweeps.md promises. LOAD: cells that are predicted (10000), a multiple of 100.
+-- docs/sweeps.md promises. LOAD: cells that are predicted (10000), a power of ten.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
 local plan = require "memtide.plan"
@@ -9,30 +9,34 @@ local sweep = require "memtide.sweep"
 local worker = require "memtide.worker"
 
 local ROUNDS, CELLS = 5, 200
+local MORE = 300e3 -- bytes: 8 for the place of each row, twice while the index grows, and what a collection leaves over
 local LOAD = math.tointeger(tonumber(os.getenv "LOAD" or 10000))
--- in memory: how long a disk takes to flush a row is not memtide's
-local folder = os.tmpname():gsub("^/tmp/", "/dev/shm/")
-os.remove(folder)
-assert(core.make_folder(folder))
-local csv = folder .. "/x.csv"
+
+-- With arguments: only the parent of such a sweep, see below.
+local purpose, cells, csv = ...
+local folder
+if not csv then -- in memory: how long a disk takes to flush a row is not memtide's
+  folder = os.tmpname():gsub("^/tmp/", "/dev/shm/")
+  os.remove(folder)
+  assert(core.make_folder(folder))
+  csv = folder .. "/x.csv"
+end
 
 local TEXT = [[
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
-local function upto(n)
-  local list = {}
-  for i = 1, n do list[i] = i end
-  return list
-end
+local axes, digits = {}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
+for i = 1, #"%s" do axes[i] = {("abcdefgh"):sub(i, i), digits} end
 return mt.experiment{
-  name = "overhead", input = {8}, classes = 4, batch = 4, steps = 2, warmup = 0,
-  sweep = {{"a", upto(%d)}, {"b", upto(10)}},
+  name = "overhead", input = {8}, classes = 4, batch = 4, steps = 2, warmup = 0, sweep = axes, repeats = %d,
   model = nn.Sequential{nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)},
   loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.1},
 }]]
 
+-- So many cells: of each power of ten the script has one axis more, and is otherwise the same.
 local function load_cells(count)
-  local text = TEXT:format(count // 10)
+  local repeats, zeros = tostring(count):match("^(%d-)(0*)$")
+  local text = TEXT:format(zeros, tonumber(repeats))
   return script.load_experiment("overhead.lua", {}, text), {path = "overhead.lua", text = text, args = {}}
 end
 
@@ -41,7 +45,6 @@ local function forget(path) for _, name in ipairs{path, path:gsub("csv$", "sampl
 -- Seconds of a sweep of that many cells in a worker, with rows and samples in files
 local function swept(purpose, count)
   local experiment, source = load_cells(count)
-  forget(csv)
   local begun = core.clock()
   sweep.run(experiment, purpose, {csv = csv, set = {}, quiet = true, say = print, script = source})
   return core.clock() - begun
@@ -71,11 +74,30 @@ local function load_average()
   return file:read("a"):match("^(%S+)")
 end
 
+-- The parent of a sweep, as a process of its own: the most bytes that it had in memory.
+if purpose then
+  swept(purpose, math.tointeger(tonumber(cells)))
+  print(most_memory())
+  return
+end
+
+-- Seconds of a process that predicts so many cells into the file, or resumes them, and its most bytes.
+local function predicted(count)
+  local begun = core.clock()
+  local file <close> = assert(io.popen(("'%s' tests/bench/overhead.lua predict %d '%s'"):format(
+    os.getenv "MEMTIDE" or "build/memtide", count, csv)))
+  local bytes = tonumber((file:read("a")))
+  return core.clock() - begun, bytes
+end
+
 -- Two sweeps of different length: what both have to begin with (a process, a script) drops out.
 local over, own = {}, {}
 swept("run", 10)
 for i = 1, ROUNDS do
-  local long, short = swept("run", CELLS + 50), swept("run", 50)
+  forget(csv)
+  local long = swept("run", CELLS + 50)
+  forget(csv)
+  local short = swept("run", 50)
   own[i] = worked(CELLS) / CELLS
   over[i] = (long - short) / CELLS - own[i]
 end
@@ -85,16 +107,27 @@ print(("# %d cells: %.2f ms each of their own work, %.2f ms beyond (%.2f to %.2f
   load_average()))
 tap.ok(beyond < 2e-3, "a cell in a warm worker costs less than 2 ms beyond its own work")
 
-swept("predict", LOAD // 10)
-local before = most_memory()
-local seconds = swept("predict", LOAD)
-local after = most_memory()
-print(("# %d predicted cells: %.1f s; at most %.1f MB, %.1f MB at a tenth of them; load %s"):format(LOAD, seconds,
-  after / 1e6, before / 1e6, load_average()))
-local rows = -1
-for _ in io.lines(csv) do rows = rows + 1 end
-tap.is(rows, LOAD, "each has a row")
-tap.ok(seconds < 20 * LOAD / 1e4, "10,000 predicted cells take less than 20 s")
-tap.ok(after - before < 200 * LOAD, "the parent's memory grows by less than 200 bytes a row: their index")
+local function rows_of(path)
+  local rows = -1
+  for _ in io.lines(path) do rows = rows + 1 end
+  return rows
+end
+
+-- The parent keeps nothing of a cell but where its row lies: ten times the cells need little more memory.
+local bytes, seconds = {}, {}
+for i, count in ipairs{LOAD // 10, LOAD} do
+  forget(csv)
+  seconds[i], bytes[i] = predicted(count)
+  tap.is(rows_of(csv), count, "each of " .. count .. " cells that are predicted has a row")
+  seconds[i + 2], bytes[i + 2] = predicted(count)
+  tap.is(rows_of(csv), count, "and no further one when they are resumed")
+end
+print(("# %d predicted cells: %.1f s, at most %.2f MB; a tenth of them %.2f MB; load %s"):format(LOAD, seconds[2],
+  bytes[2] / 1e6, bytes[1] / 1e6, load_average()))
+print(("# %d resumed cells: %.1f s, at most %.2f MB; a tenth of them %.2f MB"):format(LOAD, seconds[4],
+  bytes[4] / 1e6, bytes[3] / 1e6))
+tap.ok(seconds[2] < 20 * LOAD / 1e4, "10,000 predicted cells take less than 20 s")
+tap.ok(bytes[2] - bytes[1] < MORE, "the parent's memory does not grow with the cells")
+tap.ok(bytes[4] - bytes[3] < MORE, "nor with the rows of a file that it resumes")
 os.execute(("rm -r '%s'"):format(folder))
 tap.done()
