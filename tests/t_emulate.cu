@@ -194,11 +194,42 @@ static void test_limits() {
     is_str(cudaGetErrorName(cudaGetLastError()), "cudaErrorLaunchFailure", "and its error has CUDA's name");
 }
 
+static void test_devices() {
+    int count = 0, *x = device_ints(4), current = -1;
+    size_t bytes, total;
+    void *p;
+    cudaStream_t stream;
+    setenv("EMULATE_MEMORY", "1000,5000", 1);
+    cudaGetDeviceCount(&count);
+    is_int(count, 2, "as many devices as EMULATE_MEMORY has numbers");
+    cudaStreamCreate(&stream);
+    is_int(cudaSetDevice(2), cudaErrorInvalidDevice, "no more");
+    is_int(cudaSetDevice(1), cudaSuccess, "the second one");
+    cudaGetDevice(&current);
+    cudaMalloc(&p, 3000);
+    cudaMemGetInfo(&bytes, &total);
+    ok(current == 1 && total == 5000 && bytes == 2000, "is current, and memory is taken from it");
+    is_int(cudaMemsetAsync(x, 0, 4, stream), cudaErrorInvalidResourceHandle, "a stream is of the device that made it");
+    setenv("EMULATE_FAIL", "cudaMemGetInfo:1:2:0", 1);
+    is_int(cudaMemGetInfo(&bytes, &total), cudaSuccess, "a call that is to fail on another device");
+    cudaSetDevice(0);
+    is_int(cudaMemGetInfo(&bytes, &total), cudaErrorMemoryAllocation, "fails there");
+    unsetenv("EMULATE_FAIL");
+    cudaStreamDestroy(stream);
+    cudaFree(p);
+    cudaFree(x);
+    cudaMemGetInfo(&bytes, &total);
+    ok(total == 1000, "which has memory of its own");
+    cudaGetLastError();
+    unsetenv("EMULATE_MEMORY");
+}
+
 int main() {
     test_threads();
     test_divergence();
     test_graphs();
     test_late();
+    test_devices();
     test_limits(); /* the last: the device is lost behind it */
     return tap_done();
 }

@@ -8,6 +8,7 @@ local inline = {}
 function inline.run(cells, hooks)
   worker.check_devices(cells.devices)
   for task in hooks.next do
+    hooks.give(task)
     local lost -- what the device says now, nobody can trust
     worker.run(cells, task.request, {
       note = function(text, i, n)

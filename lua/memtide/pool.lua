@@ -1,10 +1,13 @@
 -- Worker processes that are handed one task after the other. Knows nothing of what the tasks are.
 --
 --   a task             {request = message, limit = seconds or nil, ...}; while it runs also process, started
---   next(slot)          -> the next task for this worker, or nil
---   hear(task, message) -> a message to answer with; "done", "fresh" (done, the worker is spent), "again" (in a fresh
---                       worker); or nil. With "done" and "fresh", a function to call when the worker is busy again
+--   next()              -> the next task, or nil
+--   give(task, slot)    this worker gets it, perhaps for another attempt
+--   hear(task, message) -> a message to answer with; "done", "fresh" (done, the worker is spent), "again" (in another
+--                       worker: one beside this, where there is one); or nil. With "done" and "fresh", a function to
+--                       call when the worker is busy again
 --   lost(task, cause)   the worker ended: see failures.of_end; -> the same
+--   gone(slot, why)     this worker gets no more tasks, others go on
 --   watch(task, note, slot)  what it is doing; look(): behind all of these, at least every `tick` seconds (nil: nobody
 --                       wants to know)
 local core = require "memtide.core"
@@ -18,9 +21,11 @@ local GRACE = 3          -- seconds from SIGTERM to SIGKILL
 local START_LIMIT = 120  -- seconds for a worker to load the script and open its device
 local LONGEST = 60       -- seconds between two looks at them, where nobody watches
 local LOG_SHOWN = 4096   -- bytes
+local DOUBTFUL = 3       -- tasks in a row that are to be tried again elsewhere: is it the worker's device?
 
 -- ---- one worker
 
+--   failures    tasks in a row that were to be tried again; elsewhere: how many of them others have not ended yet
 local Slot = {}
 Slot.__index = Slot
 
@@ -53,37 +58,76 @@ function Slot:retire()
   self.process = nil
 end
 
--- The worker cannot start. One that could before has lost its device: its task waits for the others, where there are
--- any. Else no task can run, and the message says why.
-function Slot:refuse(message, code)
-  local log, task, others = self.process:log(LOG_SHOWN), self.task, 0
-  for _, slot in ipairs(self.pool.slots) do others = others + (slot ~= self and not slot.gone and 1 or 0) end
-  if not self.worked or others == 0 then
-    error(util.failure(message .. (log ~= "" and "\n" .. log or ""), code), 0)
-  end
+-- How many other workers there are.
+function Slot:others()
+  local n = 0
+  for _, slot in ipairs(self.pool.slots) do n = n + (slot ~= self and not slot.gone and 1 or 0) end
+  return n
+end
+
+-- It gets no more tasks; the one that it has waits for the others.
+function Slot:give_up(why)
   self:retire()
+  table.insert(self.pool.waiting, self.task)
   self.gone, self.task, self.deadline = true, nil, nil
+  self.pool.hooks.gone(self, why)
+end
+
+-- The worker cannot start. One that could before has lost its device. Else no task can run, and the message says why.
+function Slot:refuse(message, code)
+  if self.worked and self:others() > 0 then return self:give_up(message) end
+  local log = self.process:log(LOG_SHOWN)
+  error(util.failure(message .. (log ~= "" and "\n" .. log or ""), code), 0)
+end
+
+-- A task that waits for another attempt: of those that failed here, only where there is no other worker.
+function Slot:take_waiting()
+  local alone = self:others() == 0
+  for i, task in ipairs(self.pool.waiting) do
+    if task.failed_at ~= self or alone then return table.remove(self.pool.waiting, i) end
+  end
+end
+
+-- Too much has failed here, and what others make of it is not known yet.
+function Slot:in_doubt() return self.failures >= DOUBTFUL and self.elsewhere > 0 and self:others() > 0 end
+
+function Slot:feed()
+  if self.gone then return end
+  local idle = self.pool.stopping or self:in_doubt()
+  local task = self:take_waiting() or not idle and self.pool.hooks.next()
+  if not task then return end
+  self.pool.hooks.give(task, self)
+  self:give(task)
+end
+
+-- The task failed here and is to be tried again.
+function Slot:pass_on(task)
+  task.failed_at, self.failures, self.elsewhere = self, self.failures + 1, self.elsewhere + 1
   table.insert(self.pool.waiting, task)
 end
 
-function Slot:feed()
-  if self.gone or self.pool.stopping then return end
-  local task = table.remove(self.pool.waiting) or self.pool.hooks.next(self)
-  if task then self:give(task) end
+-- A task has ended, well or not, that may have failed at another worker before: is that one to blame?
+function Slot:judge(task, well)
+  local other = task.failed_at
+  if well then self.failures = 0 end
+  if not other then return end
+  other.elsewhere = other.elsewhere - 1
+  if not well then other.failures = 0
+  elseif other.failures >= DOUBTFUL and not other.gone and not other.task then
+    other:give_up(("what fails there (%d in a row) does not fail elsewhere"):format(other.failures))
+  end
 end
 
 function Slot:after(verdict, later)
-  if verdict == "again" then
-    self:retire()
-    self:give(self.task)
-  elseif verdict == "done" or verdict == "fresh" then
-    self.task, self.deadline = nil, nil
-    if verdict == "fresh" then self:retire() end
-    self:feed()
-    if later then later() end
-  elseif verdict then
-    self:send(verdict)
-  end
+  local task = self.task
+  if verdict == "done" or verdict == "fresh" then self:judge(task, verdict == "done")
+  elseif verdict == "again" then self:pass_on(task)
+  elseif verdict then return self:send(verdict)
+  else return end
+  if verdict ~= "done" then self:retire() end
+  self.task, self.deadline = nil, nil
+  self:feed()
+  if later then later() end
 end
 
 function Slot:take(message)
@@ -217,7 +261,8 @@ end
 function pool.run(setups, memory, hooks)
   local self = setmetatable({slots = {}, waiting = {}, hooks = hooks}, Pool)
   for i, setup in ipairs(setups) do
-    self.slots[i] = setmetatable({pool = self, number = i, setup = setup, memory = memory}, Slot)
+    self.slots[i] = setmetatable({pool = self, number = i, setup = setup, memory = memory, failures = 0,
+      elsewhere = 0}, Slot)
   end
   core.catch_signals()
   local _ <close> = signals

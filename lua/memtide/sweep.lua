@@ -96,7 +96,7 @@ local function conclude(self, task, class, unbuilt)
     task.row.reason = failures.attempt(task.attempt, task.row.reason or "")
   end
   keep_log(self, task)
-  self.frontier:note(task.values, task.row.status, task.name)
+  self.frontier:note(task.values, task.row.status, task.name, task.row.device)
   if self.eta then self.eta:done(task.values) end
   -- the worker is at its next cell while this row goes to the disk
   return class and class.fresh and "fresh" or "done", function() finish(self, task, unbuilt) end
@@ -182,7 +182,7 @@ function HEAR.skipped(self, task)
   release_held(self)
   self.resumed = self.resumed + 1
   self.progress:resumed(task.row)
-  self.frontier:note(task.values, task.row.status, task.name)
+  self.frontier:note(task.values, task.row.status, task.name, task.row.device)
   if self.eta then self.eta:done(task.values) end
   show(self, task)
   return "done"
@@ -192,7 +192,7 @@ end
 local function identify(self, task)
   local one = self.plan:cell(task.k)
   one.failed = "no network"
-  return row.identity(one, cell.id(one, self.plan.purpose))
+  return row.identity(one, cell.id(one, self.plan.purpose), task.device)
 end
 
 local function lost(self, task, cause)
@@ -229,38 +229,47 @@ local function has_time(self, k)
   return os.time() + (time.learnt and time.high or time.seconds) <= last
 end
 
-local function new_task(self, k, device)
+local function new_task(self, k)
   local one = self.plan:cell(k)
-  return {k = k, name = one.name, values = one.values, attempt = 1, row = {}, begun = core.clock(),
-    request = {k = k, device = device, implied = self.frontier:implied(one.values)},
+  return {k = k, name = one.name, values = one.values, attempt = 1, row = {}, begun = core.clock(), request = {k = k},
     limit = self.pace:limit(one.values)}
 end
 
--- slot: the worker; nil: this process
-local function next_task(self, slot)
-  local lane, device = slot and slot.number or 1, slot and slot.setup.device
+local function next_task(self)
   for k in function() return self.rounds:next() end do
     if not has_time(self, k) then
       self.left = self.left + 1
     else
-      local task = new_task(self, k, device)
-      task.lane = lane
-      self.progress:begin(lane, self.workers > 1 and (device or "worker " .. lane) or nil, task.name,
-        self.pace:estimate(task.values))
+      local task = new_task(self, k)
       if not has_died(self, task) then return task end
       HEAR.skipped(self, task)
-      self.progress:leave(lane)
     end
   end
 end
 
+-- slot: the worker that gets the task; nil: this process
+local function give(self, task, slot)
+  local lane, device = slot and slot.number or 1, slot and slot.setup.device
+  task.lane, task.device = lane, device
+  task.request.implied = self.frontier:implied(task.values, device)
+  self.progress:begin(lane, self.workers > 1 and (device or "worker " .. lane) or nil, task.name,
+    self.pace:estimate(task.values))
+end
+
+local function gone(self, slot, why)
+  self.progress:leave(slot.number)
+  self.options.say(("%s is used no more: %s"):format(slot.setup.device or "worker " .. slot.number, why))
+end
+
 local function hooks_of(self)
   local function judged(task, verdict, later)
-    if verdict == "done" or verdict == "fresh" then self.progress:leave(task.lane) end
+    if verdict == "done" or verdict == "fresh" or verdict == "again" then self.progress:leave(task.lane) end
     return verdict, later
   end
   return {
-    next = function(slot) return next_task(self, slot) end,
+    next = function() return next_task(self) end,
+    give = function(task, slot) give(self, task, slot) end,
+    gone = function(slot, why) gone(self, slot, why) end,
     hear = function(task, message) return judged(task, HEAR[message.word](self, task, message)) end,
     lost = function(task, cause) return judged(task, lost(self, task, cause)) end,
     watch = function(task, note) self.progress:note(task.lane, note) end,
@@ -283,9 +292,15 @@ local function setups(self)
   return out
 end
 
+-- In percent: what is thrown away of a cell may be so much of what is kept, and not as much again.
+local GARBAGE = 130
+
 local function run_all(self)
   if self.options.in_process then return inline.run(self.plan, hooks_of(self)) end
-  return pool.run(setups(self), self.options.host_memory, hooks_of(self))
+  local before = collectgarbage("setpause", GARBAGE)
+  local good, problem = pcall(pool.run, setups(self), self.options.host_memory, hooks_of(self))
+  collectgarbage("setpause", before)
+  if not good then error(problem, 0) end
 end
 
 local ANEW = {

@@ -51,15 +51,16 @@ local function compute(self, cells, implied, tell)
   return row.measured(self, found), found.code
 end
 
--- Runs the cell request.k; what goes wrong in it is its row's status. tell is whom it is told:
+-- Runs the cell request.k, on that device (nil: the one that its settings say); what goes wrong in it is its row's
+-- status. tell is whom it is told:
 --   note(text, i, n)       what is being done now, step i of n
 --   built(columns)         what the cell is; false back: it is not wanted, there is a row already
 --   columns(columns)       more of its columns
 --   samples(list)          what was timed, see samples.lua
 --   skipped()              it was not wanted
 --   done(columns, code, unbuilt)   the rest of them; what went wrong; whether there was no network
-function worker.run(cells, request, tell)
-  local self, device = cells:cell(request.k), request.device
+function worker.run(cells, request, tell, device)
+  local self = cells:cell(request.k)
   tell.note("building")
   local good = build(self)
   local id = cell.id(self, cells.purpose)
@@ -81,10 +82,11 @@ end
 
 -- ---- as a process: one message to set it up, then one for each cell
 --
---   setup        {path, text, args, purpose, options}: the script's text as the parent read it, and what plan.new takes
+--   setup        {path, text, args, purpose, options, device}: the script's text as the parent read it, what plan.new
+--                takes, and the device for all cells (nil: the one that each one's settings say)
 --   or           {probe = true}, answered by {word = "devices", names}: every GPU that can be opened
 --   ready        {word = "ready"} or {word = "refused", text, code}
---   a cell       {k, device, implied}: implied, why it cannot fit, where another cell has shown it
+--   a cell       {k, implied}: implied, why it cannot fit, where another cell has shown it
 --   what it is   {word = "built", columns}, answered by {go = true or false}
 --   no row       {word = "skipped"}
 --   its row      {word = "columns", columns}, {word = "samples", list} ... {word = "done", columns, code, unbuilt}
@@ -152,7 +154,7 @@ function worker.serve()
   end
   channel:send(wire.frame{word = "ready"})
   local tell = teller(channel, listen)
-  for request in listen do worker.run(cells, request, tell) end
+  for request in listen do worker.run(cells, request, tell, setup.device) end
   return 0
 end
 

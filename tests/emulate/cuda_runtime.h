@@ -3,8 +3,9 @@
  *
  * Streams run what they get at once, or, with EMULATE_LATE=1, as late as CUDA allows: when something waits for it. Then
  * a host buffer that is reused too early shows. Other variables:
- *   EMULATE_MEMORY=BYTES      how much memory the device has (4 GiB)
- *   EMULATE_FAIL=NAME:N:CODE  the N-th call of the function NAME gives error CODE; 700 to 719 break the device for good
+ *   EMULATE_MEMORY=BYTES,...  how much memory each device has; as many devices as numbers (one of 4 GiB)
+ *   EMULATE_FAIL=NAME:N:CODE[:DEVICE]  the N-th call of the function NAME (while that device is current) gives error
+ *                             CODE; 700 to 719 break what the process has on devices for good
  *   EMULATE_REVERSE=1         blocks and threads run last to first
  *   EMULATE_LAUNCH=MS         a launch takes so many milliseconds more, as events tell */
 #ifndef EMULATE_CUDA_RUNTIME_H

@@ -5,14 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICE_ALIGNMENT = 256, JUNK_BYTE = 0xFF, PROCESSORS = 4 };
+enum { DEVICE_ALIGNMENT = 256, JUNK_BYTE = 0xFF, PROCESSORS = 4, DEVICES_MAX = 8, HOST = -1 };
 enum { LOST_FIRST = 700, LOST_LAST = 719 }; /* errors that break the context */
 
-typedef struct Block { struct Block *next; char *p; size_t bytes; bool device; } Block;
+typedef struct Block { struct Block *next; char *p; size_t bytes; int device; } Block; /* device: or HOST */
 
 static struct {
     Block *blocks;         /* of device memory, and of pinned host memory */
-    size_t bytes;          /* of device memory in use */
+    size_t bytes[DEVICES_MAX]; /* of each device's memory in use */
+    int device;            /* the current one */
     cudaError_t last, lost;
     char failing[128];     /* EMULATE_FAIL as last seen, and how often its function was called since */
     long failing_calls;
@@ -56,23 +57,43 @@ cudaError_t emulate_enter(const char *name) {
     const char *failing = getenv("EMULATE_FAIL");
     char function[64];
     long n;
-    int code;
+    int code, device = emulated.device;
     if (emulated.lost) return emulate_give(emulated.lost);
-    if (!failing || sscanf(failing, "%63[^:]:%ld:%d", function, &n, &code) != 3) return cudaSuccess;
+    if (!failing || sscanf(failing, "%63[^:]:%ld:%d:%d", function, &n, &code, &device) < 3) return cudaSuccess;
     if (strncmp(failing, emulated.failing, sizeof emulated.failing)) {
         snprintf(emulated.failing, sizeof emulated.failing, "%s", failing);
         emulated.failing_calls = 0;
     }
-    if (strcmp(function, name) || ++emulated.failing_calls != n) return cudaSuccess;
+    if (strcmp(function, name) || device != emulated.device || ++emulated.failing_calls != n) return cudaSuccess;
     return emulate_give((cudaError_t)code);
 }
 
 /* ---- memory */
 
-static size_t memory_total(void) {
-    const char *bytes = getenv("EMULATE_MEMORY");
-    return bytes ? (size_t)strtoull(bytes, NULL, 10) : (size_t)4 << 30;
+/* How many devices there are. memory: of the device `which`, where there is such. */
+static int devices(int which, size_t *memory) {
+    const char *list = getenv("EMULATE_MEMORY");
+    int n = 0;
+    if (!list) list = "4294967296";
+    for (char *end; n < DEVICES_MAX && *list; list = *end == ',' ? end + 1 : "") {
+        size_t bytes = (size_t)strtoull(list, &end, 10);
+        if (n++ == which) *memory = bytes;
+    }
+    return n;
 }
+
+static size_t memory_total(void) {
+    size_t bytes = 0;
+    devices(emulated.device, &bytes);
+    return bytes;
+}
+
+static size_t memory_free(void) {
+    size_t total = memory_total(), taken = emulated.bytes[emulated.device];
+    return total > taken ? total - taken : 0;
+}
+
+int emulate_device(void) { return emulated.device; }
 
 static Block **block_at(const void *p) {
     Block **at = &emulated.blocks;
@@ -80,7 +101,7 @@ static Block **block_at(const void *p) {
     return at;
 }
 
-static cudaError_t block_new(void **p, size_t bytes, bool device) {
+static cudaError_t block_new(void **p, size_t bytes, int device) {
     Block *b = malloc(sizeof *b);
     *p = NULL;
     if (!b || posix_memalign(p, DEVICE_ALIGNMENT, bytes)) {
@@ -90,15 +111,15 @@ static cudaError_t block_new(void **p, size_t bytes, bool device) {
     memset(*p, JUNK_BYTE, bytes < (1 << 20) ? bytes : 1 << 20); /* NaN in every floating type */
     *b = (Block){emulated.blocks, *p, bytes, device};
     emulated.blocks = b;
-    if (device) emulated.bytes += bytes;
+    if (device != HOST) emulated.bytes[device] += bytes;
     return cudaSuccess;
 }
 
-static cudaError_t block_free(void *p, bool device) {
+static cudaError_t block_free(void *p, bool host) {
     Block **at = block_at(p), *b = *at;
-    if (!b || b->p != p || b->device != device) return emulate_give(cudaErrorInvalidValue);
+    if (!b || b->p != p || (b->device == HOST) != host) return emulate_give(cudaErrorInvalidValue);
     *at = b->next;
-    if (device) emulated.bytes -= b->bytes;
+    if (!host) emulated.bytes[b->device] -= b->bytes;
     free(b->p);
     free(b);
     return cudaSuccess;
@@ -107,7 +128,7 @@ static cudaError_t block_free(void *p, bool device) {
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     ENTER();
     *total = memory_total();
-    *free_bytes = *total - (emulated.bytes < *total ? emulated.bytes : *total);
+    *free_bytes = memory_free();
     return cudaSuccess;
 }
 
@@ -117,20 +138,20 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
         *p = NULL;
         return cudaSuccess;
     }
-    if (bytes > memory_total() - emulated.bytes) return emulate_give(cudaErrorMemoryAllocation);
-    return block_new(p, bytes, true);
+    if (bytes > memory_free()) return emulate_give(cudaErrorMemoryAllocation);
+    return block_new(p, bytes, emulated.device);
 }
 
 cudaError_t cudaFree(void *p) {
     ENTER_WHILE(emulate_nothing_captures());
     emulate_drain();
-    return p ? block_free(p, true) : cudaSuccess;
+    return p ? block_free(p, false) : cudaSuccess;
 }
 
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
     (void)flags;
     ENTER_WHILE(emulate_nothing_captures());
-    return block_new(p, bytes, false);
+    return block_new(p, bytes, HOST);
 }
 
 cudaError_t cudaMallocHost(void **p, size_t bytes) { return cudaHostAlloc(p, bytes, cudaHostAllocDefault); }
@@ -138,7 +159,7 @@ cudaError_t cudaMallocHost(void **p, size_t bytes) { return cudaHostAlloc(p, byt
 cudaError_t cudaFreeHost(void *p) {
     ENTER_WHILE(emulate_nothing_captures());
     emulate_drain();
-    return p ? block_free(p, false) : cudaSuccess;
+    return p ? block_free(p, true) : cudaSuccess;
 }
 
 typedef struct Copy { char *to; const char *from; size_t bytes; int value; } Copy;
@@ -149,10 +170,10 @@ static void copy_run(void *data) {
     else memset(c->to, c->value, c->bytes);
 }
 
-/* Does [p, p + bytes) lie in one block of the device (or, where `device` is false, outside of all of them)? */
+/* Does [p, p + bytes) lie in one block of a device (or, where `device` is false, outside of all of them)? */
 static bool lies_in(const char *p, size_t bytes, bool device) {
     const Block *b = *block_at(p);
-    if (b && b->device) return device && bytes <= (size_t)(b->p + b->bytes - p);
+    if (b && b->device != HOST) return device && bytes <= (size_t)(b->p + b->bytes - p);
     return !device;
 }
 
@@ -206,26 +227,32 @@ cudaError_t cudaRuntimeGetVersion(int *version) { return cudaDriverGetVersion(ve
 
 cudaError_t cudaGetDeviceCount(int *count) {
     ENTER();
-    *count = 1;
+    *count = devices(0, &(size_t){0});
     return cudaSuccess;
 }
 
-static cudaError_t known(int device) { return device == 0 ? cudaSuccess : emulate_give(cudaErrorInvalidDevice); }
+static cudaError_t known(int device) {
+    size_t memory;
+    return device >= 0 && device < devices(device, &memory) ? cudaSuccess : emulate_give(cudaErrorInvalidDevice);
+}
 
 cudaError_t cudaSetDevice(int device) {
     ENTER_WHILE(known(device));
+    emulated.device = device;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device) {
     ENTER();
-    *device = 0;
+    *device = emulated.device;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device) {
+    size_t memory = 0;
     ENTER_WHILE(known(device));
-    *out = (cudaDeviceProp){.name = "emulated CUDA device", .totalGlobalMem = memory_total(),
+    devices(device, &memory);
+    *out = (cudaDeviceProp){.name = "emulated CUDA device", .totalGlobalMem = memory,
                             .sharedMemPerBlock = 48 << 10, .major = 9, .minor = 0, .multiProcessorCount = PROCESSORS,
                             .l2CacheSize = 1 << 20, .warpSize = EMULATE_WARP, .maxThreadsPerBlock = EMULATE_BLOCK_MAX};
     return cudaSuccess;
@@ -247,6 +274,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device) {
     ENTER_WHILE(known(device));
-    snprintf(text, (size_t)bytes, "0000:00:00.0");
+    snprintf(text, (size_t)bytes, "0000:%02x:00.0", (unsigned)device);
     return cudaSuccess;
 }

@@ -6,6 +6,8 @@
 
 /* Remembers the error, as cudaGetLastError tells it. */
 cudaError_t emulate_give(cudaError_t error);
+/* The number of the device that is current. */
+int emulate_device(void);
 /* How every function begins: the device may be lost, and the environment may want this call to fail. */
 cudaError_t emulate_enter(const char *name);
 

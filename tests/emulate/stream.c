@@ -16,7 +16,12 @@ typedef struct Task {
 
 typedef struct Tasks { Task *first, *last; } Tasks;
 
-struct EmulatedStream { Tasks waiting, captured; enum cudaStreamCaptureStatus capture; struct EmulatedStream *next; };
+struct EmulatedStream {
+    Tasks waiting, captured;
+    enum cudaStreamCaptureStatus capture;
+    int device; /* on which it was made */
+    struct EmulatedStream *next;
+};
 struct EmulatedEvent { double at; bool timed, captured; struct EmulatedStream *stream; };
 struct EmulatedGraph { Tasks tasks; };
 
@@ -65,6 +70,7 @@ void emulate_drain(void) {
 
 cudaError_t emulate_push(cudaStream_t stream, void (*run)(void *), const void *data, size_t bytes) {
     struct EmulatedStream *s = stream_of(stream);
+    if (stream && stream->device != emulate_device()) return emulate_give(cudaErrorInvalidResourceHandle);
     Task *task = malloc(sizeof *task + bytes);
     if (!task) return emulate_give(cudaErrorUnknown);
     task->run = run;
@@ -97,6 +103,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     ENTER();
     *out = calloc(1, sizeof **out);
     if (!*out) return emulate_give(cudaErrorUnknown);
+    (*out)->device = emulate_device();
     (*out)->next = all.streams;
     all.streams = *out;
     return cudaSuccess;
