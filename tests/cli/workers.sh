@@ -26,6 +26,7 @@ local FATES = {
   hog = function() local all = {} while true do all[#all + 1] = ("x"):rep(1 << 20) .. #all end end,
   raise = function() error "on purpose" end,
   speak = function() print "words" end,
+  wait = function() print("waits", os.getenv "GOMP_SPINCOUNT", os.getenv "OMP_WAIT_POLICY") end,
 }
 return mt.experiment{
   name = "fates", input = {8}, classes = 4, batch = 4, warmup = 1, steps = 2,
@@ -66,6 +67,17 @@ is "$(cat f.logs/* | tail -1)" words "what a cell prints goes to its log"
 is "$(ls f.logs | wc -l)" 1 "and a silent cell has none"
 memtide predict fates.lua --set fate=speak --set n=1
 has "$err" "words" "without a file of rows, to standard error"
+
+# ---- how long threads of a worker wait for each other awake
+waits() ( # VARIABLE=VALUE...: what a cell finds
+    unset GOMP_SPINCOUNT OMP_WAIT_POLICY
+    [ $# = 0 ] || export "$@"
+    fresh --set fate=wait --set n=1
+    tail -1 f.logs/* | tr '\t' ' '
+)
+is "$(waits)" "waits 50000 nil" "not long"
+is "$(waits OMP_WAIT_POLICY=active)" "waits nil active" "or as the user says"
+is "$(waits GOMP_SPINCOUNT=7)" "waits 7 nil" "in either way"
 
 # ---- limits
 fresh --set fate=hang,none --set n=1 --timeout 1s
