@@ -23,7 +23,7 @@ local commands = {}
 
 -- The verdicts on the script's claims, shown; their exit status.
 local function conclude(judge, options)
-  local function wanted(cell) return judge:about(cell) end
+  local function wanted(id) return judge:about(id) end
   local verdicts = judge:verdicts(options.csv ~= "-" and samples.read(options.csv, wanted) or nil)
   if options.json then
     for _, one in ipairs(verdicts) do print(report.json(claims.values(one), claims.columns)) end

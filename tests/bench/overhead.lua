@@ -13,7 +13,7 @@ local MORE = 300e3 -- bytes: 8 for the place of each row, twice while the index 
 local LOAD = math.tointeger(tonumber(os.getenv "LOAD" or 10000))
 
 -- With arguments: only the parent of such a sweep, see below.
-local purpose, cells, csv = ...
+local alone, count_asked, csv = ...
 local folder
 if not csv then -- in memory: how long a disk takes to flush a row is not memtide's
   folder = os.tmpname():gsub("^/tmp/", "/dev/shm/")
@@ -75,8 +75,8 @@ local function load_average()
 end
 
 -- The parent of a sweep, as a process of its own: the most bytes that it had in memory.
-if purpose then
-  swept(purpose, math.tointeger(tonumber(cells)))
+if alone then
+  swept(alone, math.tointeger(tonumber(count_asked)))
   print(most_memory())
   return
 end
