@@ -9,7 +9,7 @@ local sweep = require "memtide.sweep"
 local worker = require "memtide.worker"
 
 local ROUNDS, CELLS = 5, 200
-local MORE = 300e3 -- bytes: 8 for the place of each row, twice while the index grows, and what a collection leaves over
+local MORE = 500e3 -- bytes: 8 for the place of each row, twice while the index grows, and what a collection leaves over
 local LOAD = math.tointeger(tonumber(os.getenv "LOAD" or 10000))
 
 -- With arguments: only the parent of such a sweep, see below.
