@@ -3,6 +3,7 @@
 
 #include "loops.h"
 #include "onednn.h"
+#include "taps.h"
 #include "winograd.h"
 
 /* oneDNN's dimensions are in PyTorch's order too; the strides say how a channels-last tensor lies. */
@@ -42,9 +43,20 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
     }
 }
 
+/* The ways beside oneDNN's, which keep no state: the first one that can and is worth it. What it takes is found again
+ * with the workspace that it was given as the limit. */
+typedef struct Way { bool (*prepare)(const KArgs *, size_t limit, size_t *bytes); KernelRun *run; } Way;
+static const Way ways[] = {{winograd_prepare, winograd_run}, {taps_prepare, taps_run}};
+
+static const Way *way_of(const KArgs *args, size_t limit, size_t *bytes) {
+    for (size_t k = 0; k < ARRAY_LEN(ways); k++)
+        if (ways[k].prepare(args, limit, bytes)) return &ways[k];
+    return NULL;
+}
+
 static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, size_t *workspace, Err *e) {
     *state = NULL;
-    if (winograd_prepare(args, limit, workspace)) return OK;
+    if (way_of(args, limit, workspace)) return OK;
     const ConvAttr *c = &args->attr->conv;
     const View *b = prim_view(args, pass, SLOT_B);
     PrimSpec spec = {.pass = pass, .pack_weights = true, .act = c->fused.act, .slope = c->fused.slope,
@@ -105,7 +117,12 @@ int k_cpu_conv_transpose(const KArgs *args, Err *e) {
     return code;
 }
 
-static int run(const KArgs *args, Err *e) { return args->state ? prim_run(args, e) : winograd_run(args, e); }
+static int run(const KArgs *args, Err *e) {
+    size_t bytes;
+    const Way *way = args->state ? NULL : way_of(args, args->workspace_bytes, &bytes);
+    return way ? way->run(args, e) : prim_run(args, e);
+}
+
 int k_cpu_conv2d(const KArgs *args, Err *e) { return run(args, e); }
 int k_cpu_conv2d_dx(const KArgs *args, Err *e) { return run(args, e); }
 int k_cpu_conv2d_dw(const KArgs *args, Err *e) { return run(args, e); }
