@@ -139,14 +139,15 @@ static const int place[PASSES][OPERANDS] = {
 
 static View *arg(KArgs *args, int at) { return at < OP_IN ? &args->in[at] : &args->out[at - OP_IN]; }
 
-/* Runs twice over poisoned outputs, what is not oneDNN's with one thread then; the bits must agree and inputs stay as
- * they are. */
-static bool run_twice(KArgs *args, Operand *t, const int *at) {
+/* Runs over poisoned outputs again, what is not oneDNN's with fewer and more threads then; the bits must agree and
+ * inputs stay as they are. */
+static bool run_again(KArgs *args, Operand *t, const int *at) {
     Err e;
-    for (int round = 0; round < 2; round++) {
+    for (int round = 0; round < 3; round++) {
         for (int k = 0; k < OPERANDS; k++)
             if (at[k] >= OP_IN && t[k].block) memset(t[k].view.data, 0xFF, t[k].bytes);
-        if (round && (at == place[DX_ACT] || !args->state)) omp_set_num_threads(1);
+        if (round && !args->state) omp_set_num_threads(2 * round - 1);
+        else if (round && at == place[DX_ACT]) omp_set_num_threads(1);
         int code = device->table->run(device, args, &e);
         omp_set_num_threads(threads);
         if (code) return ok(0, "run: %s", e.text);
@@ -159,7 +160,7 @@ static bool run_twice(KArgs *args, Operand *t, const int *at) {
     return true;
 }
 
-/* terms: of the sums in y, dx, dw, dx; t[k].block NULL: absent; own: is it to be done by Winograd, or NULL */
+/* terms: of the sums in y, dx, dw, dx; t[k].block NULL: absent; own: is it not to be oneDNN's? or NULL */
 static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr, size_t limit, Operand *t,
                        const int64_t *terms, ActFn act, double slope, const bool *own) {
     KArgs args = {.kind = kind, .attr = attr, .device = device};
@@ -178,12 +179,12 @@ static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr
     size_t bytes = 0;
     device->table->prepare(device, &args, limit, &again, &bytes, &e);
     ok(again == args.state && bytes == args.workspace_bytes, "%s: prepared once", name);
-    if (own) ok(*own == !args.state, "%s: by %s", name, *own ? "Winograd" : "oneDNN");
+    if (own) ok(*own == !args.state, "%s: by %s", name, *own ? "own loops" : "oneDNN");
     for (int k = 0; k < OPERANDS; k++)
         if (at[k] >= 0 && t[k].block) arg(&args, at[k])->data = t[k].view.data;
     unsigned char *workspace = guarded(args.workspace_bytes);
     args.workspace = workspace + GUARD;
-    ok(run_twice(&args, t, at), "%s: the same bits twice, inputs untouched", name);
+    ok(run_again(&args, t, at), "%s: the same bits again, inputs untouched", name);
     bool whole = guards_whole(workspace, args.workspace_bytes), near = true;
     for (int k = 0; k < OPERANDS; k++) {
         if (at[k] < 0 || !t[k].block) continue;
@@ -224,13 +225,14 @@ static const ConvCase convs[] = {
     {"whole image, gelu_tanh", {2, 3, 6, 6, 5, 6, 6, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU_TANH, 4 << 20},
 };
 
-/* 3x3 in fp32 by Winograd's algorithm, or beside its edges: padding from 0 to 2, odd sizes, so that the last tiles are
- * partial, ragged blocks of tiles and of outputs; few tiles, other channels and little workspace are oneDNN's.
- * own: the passes that are not, as bits */
-typedef struct WinogradCase { ConvCase conv; int own; } WinogradCase;
+/* own: the passes that are not oneDNN's, as bits */
+typedef struct OwnCase { ConvCase conv; int own; } OwnCase;
 enum { ALL = 1 << FORWARD | 1 << DX | 1 << DW | 1 << DX_ACT, NOT_DW = ALL & ~(1 << DW) };
+
+/* 3x3 in fp32 by Winograd's algorithm, or beside its edges: padding from 0 to 2, odd sizes, so that the last tiles are
+ * partial, ragged blocks of tiles and of outputs; few tiles, other channels and little workspace are oneDNN's. */
 #define THREE(n, c, h, w, o, ...) {n, c, h, w, o, 3, 3, {1, 1}, {__VA_ARGS__}, {1, 1}, 1}
-static const WinogradCase winograds[] = {
+static const OwnCase winograds[] = {
     {{"images of one pixel", THREE(64, 32, 1, 1, 64, 1, 1, 1, 1), true, ACT_RELU, 4 << 20}, ALL},
     {{"unpadded, odd, one image", THREE(1, 64, 17, 21, 96, 0, 0, 0, 0), true, ACT_RELU, 4 << 20}, ALL},
     {{"padded by 2", THREE(5, 96, 6, 9, 32, 2, 2, 2, 2), true, ACT_GELU, 4 << 20}, ALL},
@@ -242,6 +244,23 @@ static const WinogradCase winograds[] = {
     {{"other channels", THREE(3, 48, 9, 9, 32, 1, 1, 1, 1), true, ACT_RELU, 4 << 20}, 0},
     {{"little workspace", THREE(3, 32, 9, 9, 64, 1, 1, 1, 1), true, ACT_RELU, 65536}, 0},
     {{"padded by 3", THREE(3, 32, 9, 9, 64, 3, 3, 3, 3), true, ACT_RELU, 4 << 20}, 0},
+};
+
+/* Tap by tap, or beside its edges: samples that make ragged tiles, taps that reach no pixel, more pixels than parts of a
+ * sum, sums in blocks; larger images, small weights, groups, other channels and little workspace are oneDNN's. */
+static const OwnCase tapped[] = {
+    {{"pixels of one image each", {9, 96, 1, 1, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, ALL},
+    {{"3x3 padded", {3, 96, 3, 3, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_GELU, 4 << 20}, ALL},
+    {{"stride 2 by 1", {2, 128, 4, 3, 96, 3, 3, {2, 1}, {1, 0, 1, 0}, {1, 1}, 1}, true, ACT_LEAKY, 4 << 20}, ALL},
+    {{"1x1, stride 2", {2, 352, 2, 3, 256, 1, 1, {2, 2}, {0}, {1, 1}, 1}, false, ACT_NONE, 4 << 20}, ALL},
+    {{"dilation 2 by 3", {1, 96, 4, 3, 128, 3, 3, {1, 1}, {2, 3, 2, 3}, {2, 3}, 1}, true, ACT_TANH, 4 << 20}, ALL},
+    {{"uneven padding", {1, 64, 3, 4, 160, 2, 5, {1, 1}, {0, 3, 2, 1}, {1, 1}, 1}, true, ACT_SIGMOID, 4 << 20}, ALL},
+    {{"many pixels", {1, 128, 9, 8, 128, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_NONE, 4 << 20}, ALL},
+    {{"larger images", {9, 96, 5, 5, 96, 3, 3, {1, 2}, {0}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"small weights", {1, 64, 2, 2, 64, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"groups of 128", {1, 256, 2, 2, 256, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2}, true, ACT_RELU, 4 << 20}, 0},
+    {{"112 channels", {1, 112, 2, 2, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"no workspace", {1, 96, 2, 2, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 2048}, 0},
 };
 
 /* exact dx times f'(s) */
@@ -367,9 +386,26 @@ static void test_winograd(void) {
     if (!can) skip("convolutions by Winograd", "no AVX-512");
     for (int pass = FORWARD; pass < TRANSPOSE && can; pass++)
         for (size_t k = 0; k < ARRAY_LEN(winograds); k++) {
-            const WinogradCase *c = &winograds[k];
+            const OwnCase *c = &winograds[k];
             test_conv(&c->conv, &types[0], pass, act_of(pass, c->conv.act, k), &(bool){c->own >> pass & 1});
         }
+}
+
+/* Products of factors that have the same type, which the processor multiplies; what is made of them may have another. */
+static bool tapped_by(const Types *t, int pass) {
+    const dnnl_cpu_isa_t needed = t->t[X] == DT_BF16 ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx512_core;
+    const int *at = place[pass];
+    DType factor[2] = {DT_F32, DT_F32};
+    for (int k = 0; k < OPERANDS; k++)
+        if (at[k] == 0 || at[k] == 1) factor[at[k]] = t->t[k];
+    return factor[0] == factor[1] && factor[0] != DT_F16 && (dnnl_get_effective_cpu_isa() & needed) == needed;
+}
+
+static void test_taps(const Types *t, int pass) {
+    for (size_t k = 0; k < ARRAY_LEN(tapped); k++) {
+        bool own = tapped_by(t, pass) && tapped[k].own >> pass & 1;
+        test_conv(&tapped[k].conv, t, pass, act_of(pass, tapped[k].conv.act, k), &own);
+    }
 }
 
 /* A NaN in x must reach the loss, through a ReLU too. */
@@ -411,6 +447,7 @@ int main(void) {
         for (int pass = FORWARD; pass < PASSES; pass++) {
             for (size_t c = 0; c < ARRAY_LEN(convs); c++)
                 test_conv(&convs[c], &types[k], pass, act_of(pass, convs[c].act, c + k), NULL);
+            if (pass < TRANSPOSE) test_taps(&types[k], pass);
             for (size_t c = 0; c < ARRAY_LEN(linears) && pass < TRANSPOSE; c++)
                 test_linear(&linears[c], &types[k], pass, act_of(pass, linears[c].act, c + k));
         }

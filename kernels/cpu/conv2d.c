@@ -46,7 +46,7 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
 /* The ways beside oneDNN's, which keep no state: the first one that can and is worth it. What it takes is found again
  * with the workspace that it was given as the limit. */
 typedef struct Way { bool (*prepare)(const KArgs *, size_t limit, size_t *bytes); KernelRun *run; } Way;
-static const Way ways[] = {{winograd_prepare, winograd_run}, {taps_prepare, taps_run}};
+static const Way ways[] = {{taps_prepare, taps_run}, {winograd_prepare, winograd_run}};
 
 static const Way *way_of(const KArgs *args, size_t limit, size_t *bytes) {
     for (size_t k = 0; k < ARRAY_LEN(ways); k++)

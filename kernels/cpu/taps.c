@@ -52,9 +52,9 @@ static int64_t met(const Conv *c, int64_t tap, int64_t q) {
 
 /* ---- which ones */
 
-/* Products, counted in pixels of y times samples, that a weight takes part in at most: beyond, the copy in its own
- * format that oneDNN makes of the weights pays. bf16 has faster instructions there, but for dw. */
-enum { REUSE = 256, REUSE_BF16 = 128, REUSE_BF16_DW = 512, LEAST_WEIGHTS = 64 << 10 };
+/* How many times the elements of the larger image the weights have at least: below, the copy in its own format that
+ * oneDNN makes of them pays, or Winograd's multiplications are fewer. For y and dx in bf16 it has tiled instructions. */
+enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 64 << 10 };
 
 static bool processor_fits(DType t) {
 #ifdef __x86_64__
@@ -81,9 +81,9 @@ static bool fits(const KArgs *args) {
     if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
     if (args->attr->conv.groups != 1 || !types_fit(args)) return false;
     Conv c = conv_of(args);
-    int64_t reuse = c.type == DT_F32 ? REUSE : args->kind == OP_conv2d_dw ? REUSE_BF16_DW : REUSE_BF16;
-    return c.x.c % COLUMNS == 0 && c.y.c % COLUMNS == 0 && c.w.count >= LEAST_WEIGHTS &&
-           c.w.count >= c.x.view.count && c.samples * c.y.pixels <= reuse;
+    int64_t most = max_i64(c.x.view.count, c.y.view.count);
+    int times = c.type == DT_F32 ? OUTWEIGH : args->kind == OP_conv2d_dw ? OUTWEIGH_BF16_DW : OUTWEIGH_BF16;
+    return c.x.c % COLUMNS == 0 && c.y.c % COLUMNS == 0 && c.w.count >= LEAST_WEIGHTS && c.w.count / times >= most;
 }
 
 /* ---- y and dx */
