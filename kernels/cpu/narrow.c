@@ -12,18 +12,19 @@ static dnnl_status_t plain_md(dnnl_memory_desc_t *md, int64_t rows, int64_t cols
                                             turned ? (dnnl_dims_t){1, stride} : (dnnl_dims_t){stride, 1});
 }
 
-static dnnl_status_t describe(Narrow *p, const NarrowShape *s, bool packed) {
+static dnnl_status_t describe(Narrow *p, const NarrowShape *s) {
     dnnl_memory_desc_t a, b, c;
     dnnl_matmul_desc_t desc;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t after = NULL;
     dnnl_status_t status = plain_md(&a, s->m, s->k, DT_BF16, s->a_stride, s->a_turned);
-    if (!status) status = packed ? dnnl_memory_desc_init_by_tag(&b, 2, (dnnl_dims_t){s->k, s->n}, dnnl_bf16,
-                                                                dnnl_format_tag_any)
-                                 : plain_md(&b, s->k, s->n, DT_BF16, s->b_stride, s->b_turned);
+    if (!status) status = s->packed ? dnnl_memory_desc_init_by_tag(&b, 2, (dnnl_dims_t){s->k, s->n}, dnnl_bf16,
+                                                                   dnnl_format_tag_any)
+                                    : plain_md(&b, s->k, s->n, DT_BF16, s->b_stride, s->b_turned);
     if (!status) status = plain_md(&c, s->m, s->n, s->to, s->c_stride, false);
     if (!status) status = dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c);
     if (!status) status = dnnl_primitive_attr_create(&attr);
+    if (!status) status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
     if (!status && s->add) status = dnnl_post_ops_create(&after);
     if (!status && s->add) status = dnnl_post_ops_append_sum(after, 1.0f);
     if (!status && s->add) status = dnnl_primitive_attr_set_post_ops(attr, after);
@@ -37,16 +38,36 @@ static dnnl_status_t operand(const Narrow *p, dnnl_query_t which, dnnl_memory_t 
     return dnnl_memory_create(out, dnnl_primitive_desc_query_md(p->desc, which, 0), p->engine, DNNL_MEMORY_NONE);
 }
 
-int narrow_open(Narrow *p, const NarrowShape *s, bool packed) {
+/* oneDNN makes a product for the number of threads that there are. */
+static dnnl_status_t begin(Narrow *p, const NarrowShape *s) {
+    int threads = omp_get_max_threads();
     memset(p, 0, sizeof *p);
-    if (omp_in_parallel()) omp_set_num_threads(1); /* of this thread's share of the region only */
+    omp_set_num_threads(s->threads);
     dnnl_status_t status = dnnl_engine_create(&p->engine, dnnl_cpu, 0);
+    if (!status) status = describe(p, s);
+    omp_set_num_threads(threads);
+    return status;
+}
+
+size_t narrow_scratch(const NarrowShape *s) {
+    Narrow p;
+    const dnnl_memory_desc_t *scratch = NULL;
+    size_t bytes = 0;
+    if (!begin(&p, s)) scratch = dnnl_primitive_desc_query_md(p.desc, dnnl_query_scratchpad_md, 0);
+    if (scratch) bytes = dnnl_memory_desc_get_size(scratch);
+    narrow_close(&p);
+    return bytes;
+}
+
+int narrow_open(Narrow *p, const NarrowShape *s) {
+    dnnl_status_t status = begin(p, s);
+    p->threads = s->threads;
     if (!status) status = dnnl_stream_create(&p->stream, p->engine, dnnl_stream_in_order);
-    if (!status) status = describe(p, s, packed);
     if (!status) status = dnnl_primitive_create(&p->primitive, p->desc);
     if (!status) status = operand(p, dnnl_query_src_md, &p->a);
     if (!status) status = operand(p, dnnl_query_weights_md, &p->b);
     if (!status) status = operand(p, dnnl_query_dst_md, &p->c);
+    if (!status) status = operand(p, dnnl_query_scratchpad_md, &p->scratch);
     return (int)status;
 }
 
@@ -54,17 +75,23 @@ static dnnl_status_t point(dnnl_memory_t m, const void *at) {
     return dnnl_memory_set_data_handle(m, (void *)(uintptr_t)at); /* it is only read where `at` is */
 }
 
-int narrow_run(Narrow *p, const void *a, const void *b, void *c) {
-    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->a}, {DNNL_ARG_WEIGHTS, p->b}, {DNNL_ARG_DST, p->c}};
+int narrow_run(Narrow *p, const void *a, const void *b, void *c, void *scratch) {
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->a}, {DNNL_ARG_WEIGHTS, p->b}, {DNNL_ARG_DST, p->c},
+                                    {DNNL_ARG_SCRATCHPAD, p->scratch}};
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(p->threads);
     dnnl_status_t status = point(p->a, a);
     if (!status) status = point(p->b, b);
     if (!status) status = point(p->c, c);
+    if (!status) status = point(p->scratch, scratch);
     if (!status) status = dnnl_primitive_execute(p->primitive, p->stream, ARRAY_LEN(args), args);
-    return (int)(status ? status : dnnl_stream_wait(p->stream));
+    if (!status) status = dnnl_stream_wait(p->stream);
+    omp_set_num_threads(threads);
+    return (int)status;
 }
 
 void narrow_close(Narrow *p) {
-    const dnnl_memory_t memories[] = {p->a, p->b, p->c};
+    const dnnl_memory_t memories[] = {p->a, p->b, p->c, p->scratch};
     for (size_t k = 0; k < ARRAY_LEN(memories); k++)
         if (memories[k]) dnnl_memory_destroy(memories[k]);
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
@@ -99,10 +126,10 @@ int narrow_pack(const Narrow *p, const NarrowShape *s, const void *from, void *t
     return (int)status;
 }
 
-int narrow_product(const NarrowShape *s, const void *a, const void *b, void *c) {
+int narrow_product(const NarrowShape *s, const void *a, const void *b, void *c, void *scratch) {
     Narrow p;
-    int status = narrow_open(&p, s, false);
-    if (!status) status = narrow_run(&p, a, b, c);
+    int status = narrow_open(&p, s);
+    if (!status) status = narrow_run(&p, a, b, c, scratch);
     narrow_close(&p);
     return status;
 }

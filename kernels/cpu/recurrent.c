@@ -29,6 +29,9 @@ typedef struct Walk {
     float *sums;            /* forward: (samples, gates), from h */
     float *lines;           /* narrow: forward (samples, a row of what is kept), back (slices, scratch of a sample) */
     void *packed_ih, *packed_hh;
+    char *scratch;          /* narrow: of products, `each` bytes for a slice, or for one that takes all threads */
+    size_t each;
+    int threads;
     const float *b_ih, *b_hh; /* (gates) */
     View dy, slopes;        /* back: slopes (rows, info.slopes units), gradients of the sums */
 } Walk;
@@ -39,7 +42,8 @@ static bool is_narrow(const KArgs *a, const View *w_hh) {
 }
 
 static Walk walk_of(const KArgs *a, const View *x, const View *y) {
-    return (Walk){.p = rnn_path(a, x, y), .x = *x, .y = *y, .narrow = x->dtype != DT_F32};
+    return (Walk){.p = rnn_path(a, x, y), .x = *x, .y = *y, .narrow = x->dtype != DT_F32,
+                  .threads = ((CpuDevice *)a->device)->threads};
 }
 
 /* State before the first step, and gradients of that behind the last one. */
@@ -67,6 +71,22 @@ static const float *bias_of(const Walk *w, const View *b, Room *r) {
 }
 
 static int64_t slice_size(const Walk *w) { return w->p.gates * w->p.units > CACHED ? w->p.samples : SLICE; }
+
+static int64_t slice_count(const Walk *w) { return (w->p.samples + slice_size(w) - 1) / slice_size(w); }
+/* Samples of the first slice, which are the usual ones, or of the last one */
+static int64_t slice_of(const Walk *w, int last) {
+    return last ? w->p.samples - (slice_count(w) - 1) * slice_size(w) : min_i64(slice_size(w), w->p.samples);
+}
+
+/* On how many threads its products run. */
+static int slice_threads(const Walk *w) { return w->p.samples > slice_size(w) ? 1 : w->threads; }
+static void *slice_scratch(const Walk *w, int64_t begin) { return w->scratch + begin / slice_size(w) * w->each; }
+
+/* *most: of scratch for products of several shapes */
+static void count_scratch(size_t *most, NarrowShape s) {
+    size_t bytes = align_up(narrow_scratch(&s), CPU_ALIGNMENT);
+    if (bytes > *most) *most = bytes;
+}
 
 typedef int SliceFn(const Walk *w, int64_t begin, int64_t end);
 
@@ -146,12 +166,14 @@ static void forward_sample(const Walk *w, int64_t n, int64_t k) {
 /* Products of one step, over a slice: the sums from the input, and those from the y of the step before. */
 static NarrowShape input_shape(const Walk *w, int64_t samples) {
     return (NarrowShape){.m = samples, .n = w->p.gates, .k = w->p.inputs, .a_stride = w->p.sample * w->p.inputs,
-                         .b_stride = w->p.inputs, .b_turned = true, .c_stride = kept_width(w), .to = DT_F32};
+                         .b_stride = w->p.inputs, .b_turned = true, .c_stride = kept_width(w), .to = DT_F32,
+                         .packed = true, .threads = slice_threads(w)};
 }
 
 static NarrowShape hidden_shape(const Walk *w, int64_t samples) {
     return (NarrowShape){.m = samples, .n = w->p.gates, .k = w->p.units, .a_stride = w->p.sample * w->p.units,
-                         .b_stride = w->p.units, .b_turned = true, .c_stride = w->p.gates, .to = DT_F32};
+                         .b_stride = w->p.units, .b_turned = true, .c_stride = w->p.gates, .to = DT_F32,
+                         .packed = true, .threads = slice_threads(w)};
 }
 
 typedef struct Products { Narrow from_input, from_hidden; } Products;
@@ -159,8 +181,8 @@ typedef struct Products { Narrow from_input, from_hidden; } Products;
 static int products_open(const Walk *w, int64_t samples, Products *p) {
     const NarrowShape input = input_shape(w, samples), hidden = hidden_shape(w, samples);
     memset(p, 0, sizeof *p);
-    int status = w->narrow ? narrow_open(&p->from_input, &input, true) : 0;
-    return w->narrow && !status ? narrow_open(&p->from_hidden, &hidden, true) : status;
+    int status = w->narrow ? narrow_open(&p->from_input, &input) : 0;
+    return w->narrow && !status ? narrow_open(&p->from_hidden, &hidden) : status;
 }
 
 static int forward_sums(const Walk *w, Products *p, int64_t begin, int64_t end, int64_t k) {
@@ -168,10 +190,12 @@ static int forward_sums(const Walk *w, Products *p, int64_t begin, int64_t end, 
     if (!w->narrow)
         return k ? product(end - begin, w->p.gates, w->p.units, 1.0f, matrix(w->h + begin * w->p.units, w->p.units),
                            turned(floats(&w->w_hh), w->p.units), false, matrix(sums, w->p.gates)) : 0;
+    void *scratch = slice_scratch(w, begin);
     int status = narrow_run(&p->from_input, place(&w->x, rnn_row(&w->p, begin, k) * w->p.inputs), w->packed_ih,
-                            w->lines + begin * kept_width(w));
+                            w->lines + begin * kept_width(w), scratch);
     if (status || !k) return status;
-    return narrow_run(&p->from_hidden, place(&w->y, rnn_row(&w->p, begin, k - 1) * w->p.units), w->packed_hh, sums);
+    const void *before = place(&w->y, rnn_row(&w->p, begin, k - 1) * w->p.units);
+    return narrow_run(&p->from_hidden, before, w->packed_hh, sums, scratch);
 }
 
 static int forward_slice(const Walk *w, int64_t begin, int64_t end) {
@@ -187,29 +211,25 @@ static int forward_slice(const Walk *w, int64_t begin, int64_t end) {
     return status;
 }
 
-/* A place for w (n, k) packed, or (k, n) that is not turned. */
-static void *take_packed(Room *r, int64_t n, int64_t k) {
-    return room_take(r, (int64_t)(narrow_packed(n, k) / sizeof(float)));
-}
+static void *take_bytes(Room *r, size_t bytes) { return room_take(r, (int64_t)(bytes / sizeof(float))); }
 
-/* Packed for slices of their usual size, which take what one thread wants. */
-static int pack(const Walk *w, const NarrowShape *s, const View *from, void *to) {
+/* A place for w (n, k) packed, or (k, n) that is not turned. */
+static void *take_packed(Room *r, int64_t n, int64_t k) { return take_bytes(r, narrow_packed(n, k)); }
+
+/* Packed for slices of their usual size, which take what any of as many threads wants. */
+static int pack(const NarrowShape *s, const View *from, void *to) {
     Narrow p;
-    int threads = omp_get_max_threads();
-    if (slice_size(w) < w->p.samples) omp_set_num_threads(1);
-    int status = narrow_open(&p, s, true);
+    int status = narrow_open(&p, s);
     if (!status) status = narrow_pack(&p, s, from->data, to);
     narrow_close(&p);
-    omp_set_num_threads(threads);
     return status;
 }
 
 static int forward_start(const Walk *w) {
     if (w->narrow) {
-        int64_t size = min_i64(slice_size(w), w->p.samples);
-        const NarrowShape input = input_shape(w, size), hidden = hidden_shape(w, size);
-        int status = pack(w, &input, &w->w_ih, w->packed_ih);
-        return status ? status : pack(w, &hidden, &w->w_hh, w->packed_hh);
+        const NarrowShape input = input_shape(w, slice_of(w, 0)), hidden = hidden_shape(w, slice_of(w, 0));
+        int status = pack(&input, &w->w_ih, w->packed_ih);
+        return status ? status : pack(&hidden, &w->w_hh, w->packed_hh);
     }
     return product(w->p.rows, w->p.gates, w->p.inputs, 1.0f, matrix(floats(&w->x), w->p.inputs),
                    turned(floats(&w->w_ih), w->p.inputs), false, matrix(floats(kept_in(w)), kept_width(w)));
@@ -226,6 +246,11 @@ static Walk forward_open(const KArgs *a, Room *r, KArgs *wide) {
         w.packed_ih = take_packed(r, w.p.gates, w.p.inputs);
         w.packed_hh = take_packed(r, w.p.gates, w.p.units);
         w.lines = room_take(r, w.p.samples * kept_width(&w));
+        for (int k = 0; k < 2; k++) {
+            count_scratch(&w.each, input_shape(&w, slice_of(&w, k)));
+            count_scratch(&w.each, hidden_shape(&w, slice_of(&w, k)));
+        }
+        w.scratch = take_bytes(r, (size_t)slice_count(&w) * w.each);
     } else if (!w.saved.count) {
         w.saved.data = room_take(r, w.p.rows * w.p.info.saved * w.p.units);
     }
@@ -335,9 +360,9 @@ static void back_sample(const Walk *w, int64_t n, int64_t k, float *scratch) {
 
 /* dh += d w_hh over a slice */
 static NarrowShape back_shape(const Walk *w, int64_t samples) {
-    return (NarrowShape){.m = samples, .n = w->p.units, .k = w->p.gates, .add = true, .to = DT_F32,
+    return (NarrowShape){.m = samples, .n = w->p.units, .k = w->p.gates, .add = true, .packed = true, .to = DT_F32,
                          .a_stride = w->p.sample * w->p.info.slopes * w->p.units, .b_stride = w->p.units,
-                         .c_stride = w->p.units};
+                         .c_stride = w->p.units, .threads = slice_threads(w)};
 }
 
 static int back_slice(const Walk *w, int64_t begin, int64_t end) {
@@ -346,12 +371,12 @@ static int back_slice(const Walk *w, int64_t begin, int64_t end) {
     const NarrowShape shape = back_shape(w, end - begin);
     Narrow p;
     memset(&p, 0, sizeof p);
-    int status = w->narrow ? narrow_open(&p, &shape, true) : 0;
+    int status = w->narrow ? narrow_open(&p, &shape) : 0;
     for (int64_t k = w->p.steps - 1; k >= 0 && !status; k--) {
         for (int64_t n = begin; n < end; n++) back_sample(w, n, k, scratch);
         void *d = place(&w->slopes, rnn_row(&w->p, begin, k) * width + rnn_hidden(&w->p));
         if (!k) break;
-        status = w->narrow ? narrow_run(&p, d, w->packed_hh, dh)
+        status = w->narrow ? narrow_run(&p, d, w->packed_hh, dh, slice_scratch(w, begin))
                            : product(end - begin, units, w->p.gates, 1.0f, matrix(d, w->p.sample * width),
                                      matrix(floats(&w->w_hh), units), true, matrix(dh, units));
     }
@@ -389,28 +414,43 @@ static int input_runs(const Walk *w, Run run[2]) {
     return w->p.mode == RNN_GRU ? 2 : 1;
 }
 
+/* Of `n` columns of slopes: the gradients of as many rows of w_ih, and what they add to that of x */
+static NarrowShape to_w_shape(const Walk *w, int64_t n, DType to) {
+    return (NarrowShape){.m = n, .n = w->p.inputs, .k = w->p.rows, .a_stride = w->p.info.slopes * w->p.units,
+                         .a_turned = true, .b_stride = w->p.inputs, .c_stride = w->p.inputs, .to = to,
+                         .threads = w->threads};
+}
+
+static NarrowShape to_x_shape(const Walk *w, int64_t n, bool add, DType to) {
+    return (NarrowShape){.m = w->p.rows, .n = w->p.inputs, .k = n, .a_stride = w->p.info.slopes * w->p.units,
+                         .b_stride = w->p.inputs, .c_stride = w->p.inputs, .add = add, .to = to,
+                         .threads = w->threads};
+}
+
+/* Of the slopes of all steps but one, the gradient of w_hh */
+static NarrowShape to_hidden_shape(const Walk *w, DType to) {
+    return (NarrowShape){.m = w->p.gates, .n = w->p.units, .k = w->p.rows - w->p.step,
+                         .a_stride = w->p.info.slopes * w->p.units, .a_turned = true, .b_stride = w->p.units,
+                         .c_stride = w->p.units, .to = to, .threads = w->threads};
+}
+
 /* Gradients of operands: c (m, n) = a b, of matrices that lie as `s` says; of fp32 or bf16 */
 static int gradient(const Walk *w, NarrowShape s, void *a, void *b, const View *c, int64_t at) {
-    s.to = c->dtype;
-    if (w->narrow) return narrow_product(&s, a, b, place(c, at));
+    if (w->narrow) return narrow_product(&s, a, b, place(c, at), w->scratch);
     return product(s.m, s.n, s.k, 1.0f, (Matrix){a, s.a_stride, s.a_turned}, (Matrix){b, s.b_stride, s.b_turned}, s.add,
                    matrix(place(c, at), s.c_stride));
 }
 
 static int input_gradients(const Walk *w, const View *dx, const View *dw, const View *db) {
-    int64_t rows = w->p.rows, width = w->p.info.slopes * w->p.units, in = w->p.inputs;
+    int64_t in = w->p.inputs;
     Run run[2];
     int runs = input_runs(w, run), status = 0;
     for (int i = 0; i < runs; i++) {
         void *d = place(&w->slopes, run[i].column);
         int64_t n = run[i].count, at = run[i].row * in;
-        const NarrowShape to_w = {.m = n, .n = in, .k = rows, .a_stride = width, .a_turned = true, .b_stride = in,
-                                  .c_stride = in};
-        const NarrowShape to_x = {.m = rows, .n = in, .k = n, .a_stride = width, .b_stride = in, .c_stride = in,
-                                  .add = i > 0};
         if (db->count) sum_columns(w, db, run[i].row, run[i].column, n);
-        if (dw->count) status |= gradient(w, to_w, d, w->x.data, dw, at);
-        if (dx->count) status |= gradient(w, to_x, d, place(&w->w_ih, at), dx, 0);
+        if (dw->count) status |= gradient(w, to_w_shape(w, n, dw->dtype), d, w->x.data, dw, at);
+        if (dx->count) status |= gradient(w, to_x_shape(w, n, i > 0, dx->dtype), d, place(&w->w_ih, at), dx, 0);
     }
     return status;
 }
@@ -427,10 +467,23 @@ static int hidden_gradients(const Walk *w, const View *dw, const View *db, const
         memset(place(&w->slopes, rnn_row(&w->p, n, 0) * width), 0, (size_t)width * dtype_size(w->slopes.dtype));
     if (rows == 0) memset(dw->data, 0, (size_t)dw->count * dtype_size(dw->dtype));
     if (rows == 0) return 0;
-    const NarrowShape s = {.m = w->p.gates, .n = u, .k = rows, .a_stride = width, .a_turned = true, .b_stride = u,
-                           .c_stride = u};
-    return gradient(w, s, place(&w->slopes, column + (w->p.reverse ? 0 : w->p.step * width)),
-                    place(&w->y, w->p.reverse ? w->p.step * u : 0), dw, 0);
+    void *d = place(&w->slopes, column + (w->p.reverse ? 0 : w->p.step * width));
+    void *y = place(&w->y, w->p.reverse ? w->p.step * u : 0);
+    return gradient(w, to_hidden_shape(w, dw->dtype), d, y, dw, 0);
+}
+
+/* Scratch: of the walk's products, then of the gradients', one after the other */
+static void take_back_scratch(Walk *w, Room *r, const View *dx, const View *dw_ih, const View *dw_hh) {
+    Run run[2];
+    size_t most = 0;
+    for (int k = 0; k < 2; k++) count_scratch(&w->each, back_shape(w, slice_of(w, k)));
+    for (int k = input_runs(w, run) - 1; k >= 0; k--) {
+        if (dw_ih->count) count_scratch(&most, to_w_shape(w, run[k].count, dw_ih->dtype));
+        if (dx->count) count_scratch(&most, to_x_shape(w, run[k].count, k > 0, dx->dtype));
+    }
+    if (dw_hh->count && w->p.rows > w->p.step) count_scratch(&most, to_hidden_shape(w, dw_hh->dtype));
+    size_t walk = (size_t)slice_count(w) * w->each;
+    w->scratch = take_bytes(r, walk > most ? walk : most);
 }
 
 static Walk back_open(const KArgs *a, Room *r, KArgs *wide) {
@@ -446,7 +499,8 @@ static Walk back_open(const KArgs *a, Room *r, KArgs *wide) {
     w.slopes.data = room_take(r, w.narrow ? (slopes + 1) / 2 : slopes);
     if (w.narrow) {
         w.packed_hh = take_packed(r, w.p.units, w.p.gates);
-        w.lines = room_take(r, (w.p.samples + slice_size(&w) - 1) / slice_size(&w) * scratch_size(&w));
+        w.lines = room_take(r, slice_count(&w) * scratch_size(&w));
+        take_back_scratch(&w, r, &wide->out[0], &wide->out[1], &wide->out[2]);
     }
     take_state(&w, r);
     return w;
@@ -468,8 +522,8 @@ int k_cpu_rnn_dx(const KArgs *a, Err *e) {
     int code = room_check(&needed, a, e);
     if (code) return code;
     Walk w = back_open(a, &r, &wide);
-    const NarrowShape shape = back_shape(&w, min_i64(slice_size(&w), w.p.samples));
-    int status = w.narrow ? pack(&w, &shape, &w.w_hh, w.packed_hh) : 0;
+    const NarrowShape shape = back_shape(&w, slice_of(&w, 0));
+    int status = w.narrow ? pack(&shape, &w.w_hh, w.packed_hh) : 0;
     if (!status) status = slices_run(&w, back_slice);
     if (!status) status = input_gradients(&w, &wide.out[0], &wide.out[1], &wide.out[3]);
     if (!status) status = hidden_gradients(&w, &wide.out[2], &wide.out[4], &wide.out[3]);
