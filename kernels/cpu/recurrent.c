@@ -77,6 +77,7 @@ static int64_t slice_count(const Walk *w) { return (w->p.samples + slice_size(w)
 static int64_t slice_of(const Walk *w, int last) {
     return last ? w->p.samples - (slice_count(w) - 1) * slice_size(w) : min_i64(slice_size(w), w->p.samples);
 }
+static bool slices_even(const Walk *w) { return slice_of(w, 0) == slice_of(w, 1); }
 
 /* On how many threads its products run. */
 static int slice_threads(const Walk *w) { return w->p.samples > slice_size(w) ? 1 : w->threads; }
@@ -246,7 +247,7 @@ static Walk forward_open(const KArgs *a, Room *r, KArgs *wide) {
         w.packed_ih = take_packed(r, w.p.gates, w.p.inputs);
         w.packed_hh = take_packed(r, w.p.gates, w.p.units);
         w.lines = room_take(r, w.p.samples * kept_width(&w));
-        for (int k = 0; k < 2; k++) {
+        for (int k = slices_even(&w); k < 2; k++) {
             count_scratch(&w.each, input_shape(&w, slice_of(&w, k)));
             count_scratch(&w.each, hidden_shape(&w, slice_of(&w, k)));
         }
@@ -476,7 +477,7 @@ static int hidden_gradients(const Walk *w, const View *dw, const View *db, const
 static void take_back_scratch(Walk *w, Room *r, const View *dx, const View *dw_ih, const View *dw_hh) {
     Run run[2];
     size_t most = 0;
-    for (int k = 0; k < 2; k++) count_scratch(&w->each, back_shape(w, slice_of(w, k)));
+    for (int k = slices_even(w); k < 2; k++) count_scratch(&w->each, back_shape(w, slice_of(w, k)));
     for (int k = input_runs(w, run) - 1; k >= 0; k--) {
         if (dw_ih->count) count_scratch(&most, to_w_shape(w, run[k].count, dw_ih->dtype));
         if (dx->count) count_scratch(&most, to_x_shape(w, run[k].count, k > 0, dx->dtype));
