@@ -29,8 +29,9 @@ typedef struct Walk {
     float *sums;            /* forward: (samples, gates), from h */
     float *lines;           /* narrow: forward (samples, a row of what is kept), back (slices, scratch of a sample) */
     void *packed_ih, *packed_hh;
-    char *scratch;          /* narrow: of products, `each` bytes for a slice, or for one that takes all threads */
+    char *scratch;          /* narrow: of a slice's products, `each` bytes */
     size_t each;
+    void *scratch_behind;   /* back, narrow: of the products behind the walk */
     int threads;
     const float *b_ih, *b_hh; /* (gates) */
     View dy, slopes;        /* back: slopes (rows, info.slopes units), gradients of the sums */
@@ -437,7 +438,7 @@ static NarrowShape to_hidden_shape(const Walk *w, DType to) {
 
 /* Gradients of operands: c (m, n) = a b, of matrices that lie as `s` says; of fp32 or bf16 */
 static int gradient(const Walk *w, NarrowShape s, void *a, void *b, const View *c, int64_t at) {
-    if (w->narrow) return narrow_product(&s, a, b, place(c, at), w->scratch);
+    if (w->narrow) return narrow_product(&s, a, b, place(c, at), w->scratch_behind);
     return product(s.m, s.n, s.k, 1.0f, (Matrix){a, s.a_stride, s.a_turned}, (Matrix){b, s.b_stride, s.b_turned}, s.add,
                    matrix(place(c, at), s.c_stride));
 }
@@ -473,18 +474,16 @@ static int hidden_gradients(const Walk *w, const View *dw, const View *db, const
     return gradient(w, to_hidden_shape(w, dw->dtype), d, y, dw, 0);
 }
 
-/* Scratch: of the walk's products, then of the gradients', one after the other */
-static void take_back_scratch(Walk *w, Room *r, const View *dx, const View *dw_ih, const View *dw_hh) {
+/* Scratch for the products that make the gradients of x and w. */
+static size_t gradients_scratch(const Walk *w, const View *dx, const View *dw_ih, const View *dw_hh) {
     Run run[2];
     size_t most = 0;
-    for (int k = slices_even(w); k < 2; k++) count_scratch(&w->each, back_shape(w, slice_of(w, k)));
     for (int k = input_runs(w, run) - 1; k >= 0; k--) {
         if (dw_ih->count) count_scratch(&most, to_w_shape(w, run[k].count, dw_ih->dtype));
         if (dx->count) count_scratch(&most, to_x_shape(w, run[k].count, k > 0, dx->dtype));
     }
     if (dw_hh->count && w->p.rows > w->p.step) count_scratch(&most, to_hidden_shape(w, dw_hh->dtype));
-    size_t walk = (size_t)slice_count(w) * w->each;
-    w->scratch = take_bytes(r, walk > most ? walk : most);
+    return most;
 }
 
 static Walk back_open(const KArgs *a, Room *r, KArgs *wide) {
@@ -498,12 +497,17 @@ static Walk back_open(const KArgs *a, Room *r, KArgs *wide) {
     int64_t slopes = w.p.rows * w.p.info.slopes * w.p.units;
     w.slopes = (View){.dtype = w.narrow ? DT_BF16 : DT_F32, .count = slopes};
     w.slopes.data = room_take(r, w.narrow ? (slopes + 1) / 2 : slopes);
+    Room behind = *r; /* the gradients' scratch lies where what only the walk needs was */
     if (w.narrow) {
         w.packed_hh = take_packed(r, w.p.units, w.p.gates);
         w.lines = room_take(r, slice_count(&w) * scratch_size(&w));
-        take_back_scratch(&w, r, &wide->out[0], &wide->out[1], &wide->out[2]);
+        for (int k = slices_even(&w); k < 2; k++) count_scratch(&w.each, back_shape(&w, slice_of(&w, k)));
+        w.scratch = take_bytes(r, (size_t)slice_count(&w) * w.each);
     }
     take_state(&w, r);
+    if (!w.narrow) return w;
+    w.scratch_behind = take_bytes(&behind, gradients_scratch(&w, &wide->out[0], &wide->out[1], &wide->out[2]));
+    if (behind.used > r->used) r->used = behind.used;
     return w;
 }
 
