@@ -246,10 +246,10 @@ static const OwnCase winograds[] = {
     {{"padded by 3", THREE(3, 32, 9, 9, 64, 3, 3, 3, 3), true, ACT_RELU, 4 << 20}, 0},
 };
 
-/* Tap by tap, or beside its edges: samples that make ragged tiles, taps that reach no pixel, more pixels than parts of a
- * sum, sums in blocks; larger images, small weights, groups, other channels and little workspace are oneDNN's. */
+/* Tap by tap, or beside its edges: samples that make ragged tiles, taps that reach no pixel, more pixels than a sum has
+ * parts, sums in blocks; larger images, small weights, groups, other channels and little workspace are oneDNN's. */
 static const OwnCase tapped[] = {
-    {{"pixels of one image each", {9, 96, 1, 1, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, ALL},
+    {{"images of a pixel", {9, 96, 1, 1, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, ALL},
     {{"3x3 padded", {3, 96, 3, 3, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_GELU, 4 << 20}, ALL},
     {{"stride 2 by 1", {2, 128, 4, 3, 96, 3, 3, {2, 1}, {1, 0, 1, 0}, {1, 1}, 1}, true, ACT_LEAKY, 4 << 20}, ALL},
     {{"1x1, stride 2", {2, 352, 2, 3, 256, 1, 1, {2, 2}, {0}, {1, 1}, 1}, false, ACT_NONE, 4 << 20}, ALL},
@@ -391,7 +391,7 @@ static void test_winograd(void) {
         }
 }
 
-/* Products of factors that have the same type, which the processor multiplies; what is made of them may have another. */
+/* Products of factors of the same type, which the processor multiplies; what is made of them may have another. */
 static bool tapped_by(const Types *t, int pass) {
     const dnnl_cpu_isa_t needed = t->t[X] == DT_BF16 ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx512_core;
     const int *at = place[pass];

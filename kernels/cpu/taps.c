@@ -53,7 +53,7 @@ static int64_t met(const Conv *c, int64_t tap, int64_t q) {
 /* ---- which ones */
 
 /* How many times the elements of the larger image the weights have at least: below, the copy in its own format that
- * oneDNN makes of them pays, or Winograd's multiplications are fewer. For y and dx in bf16 it has tiled instructions. */
+ * oneDNN makes of them pays, or Winograd's multiplications are fewer. It makes y and dx of bf16 on tiles, fast. */
 enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 64 << 10 };
 
 static bool processor_fits(DType t) {

@@ -1,4 +1,4 @@
-/* taps_tiles.h: the pieces of convolutions done tap by tap (taps.h), for AVX-512: matrices of units, and their products.
+/* taps_tiles.h: pieces of convolutions done tap by tap (taps.h), for AVX-512: matrices of units, and their products.
  *
  * A unit is four bytes: an fp32 number, or two bf16 ones that are neighbours in a product's sum. What a product sums
  * over is counted in units, and but for how its operands are read, the two types are alike. Sums are fp32. */
@@ -12,7 +12,7 @@ enum { ROWS = 8, COLUMNS = 32, UNIT = 4 /* bytes */ };
 /* Elements in a unit */
 static inline int64_t unit_of(DType t) { return UNIT / (int64_t)dtype_size(t); }
 
-/* `rows` rows of n units, `stride` units apart -> (n, step), a row per column; columns up to `step` are 0 beyond them */
+/* `rows` rows of n units, `stride` units apart -> (n, step), a row per column; columns beyond them are 0 */
 void taps_columns(const float *from, int64_t stride, int64_t rows, int64_t n, float *to, int64_t step);
 /* The same of COLUMNS rows; n is a multiple of 16. */
 void taps_turn(const float *from, int64_t stride, int64_t n, float *to);
