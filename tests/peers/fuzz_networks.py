@@ -1,0 +1,485 @@
+"""Random networks for fuzz.py: drawn layer by layer, as PyTorch's modules and as a script for memtide."""
+import inspect
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+
+# ---- memtide's layers that PyTorch has not, or has in another form
+
+class Sum(nn.Sequential):
+    def forward(self, x):
+        return sum(child(x) for child in self)
+
+
+class Product(nn.Sequential):
+    def forward(self, x):
+        y = self[0](x)
+        for child in self[1:]:
+            y = y * child(x)
+        return y
+
+
+class Concat(nn.Sequential):
+    def __init__(self, *branches, dim=1):
+        super().__init__(*branches)
+        self.dim = dim
+
+    def forward(self, x):
+        return torch.cat([child(x) for child in self], self.dim)
+
+
+class Residual(nn.Module):
+    def __init__(self, body, shortcut=None):
+        super().__init__()
+        self.body = body
+        if shortcut:
+            self.shortcut = shortcut
+
+    def forward(self, x):
+        return self.body(x) + (self.shortcut(x) if hasattr(self, "shortcut") else x)
+
+
+class Graph(nn.Module):
+    """steps: (child's name or "add", "mul", "cat", places of the values that it reads)"""
+
+    def __init__(self, children, steps):
+        super().__init__()
+        self.steps = steps
+        for name, child in children.items():
+            self.add_module(name, child)
+
+    def forward(self, x):
+        values = [x]
+        for what, read in self.steps:
+            given = [values[i] for i in read]
+            values.append(given[0] + given[1] if what == "add" else given[0] * given[1] if what == "mul"
+                          else torch.cat(given, 1) if what == "cat" else getattr(self, what)(*given))
+        return values[-1]
+
+
+class Select(nn.Module):
+    def __init__(self, dim, index):
+        super().__init__()
+        self.dim, self.index = dim, index
+
+    def forward(self, x):
+        return x.select(self.dim, self.index)
+
+
+class Narrow(nn.Module):
+    def __init__(self, dim, start, length):
+        super().__init__()
+        self.place = dim, start, length
+
+    def forward(self, x):
+        return x.narrow(*self.place)
+
+
+class PositionEmbedding(nn.Embedding):
+    def forward(self, x):
+        return x + self.weight[:x.shape[1]]
+
+
+class RNN(nn.RNN):
+    def forward(self, x):
+        return super().forward(x)[0]
+
+
+class LSTM(nn.LSTM):
+    def forward(self, x):
+        return super().forward(x)[0]
+
+
+class GRU(nn.GRU):
+    def forward(self, x):
+        return super().forward(x)[0]
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    def __init__(self, *args, is_causal=False, **options):
+        super().__init__(*args, **options)
+        self.is_causal = is_causal
+
+    def forward(self, x):
+        steps = x.shape[1 if self.batch_first else 0]
+        mask = torch.full((steps, steps), -torch.inf, dtype=x.dtype).triu(1) if self.is_causal else None
+        return super().forward(x, x, x, need_weights=False, attn_mask=mask)[0]
+
+
+class CausalSelfAttention(nn.Module):
+    def __init__(self, n_embd, n_head, dropout=0., bias=True):
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(n_embd, 3 * n_embd, bias=bias), nn.Linear(n_embd, n_embd, bias=bias)
+        self.n_head = n_head
+
+    def forward(self, x):
+        q, k, v = (part.unflatten(2, (self.n_head, -1)).transpose(1, 2) for part in self.c_attn(x).chunk(3, 2))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).flatten(2))
+
+
+CLASSES = {"Add": Sum, "Mul": Product, **{c.__name__: c for c in (
+    Concat, Residual, Select, Narrow, PositionEmbedding, RNN, LSTM, GRU, MultiheadAttention, CausalSelfAttention)}}
+
+
+def class_of(kind):
+    return CLASSES.get(kind) or getattr(nn, kind)
+
+
+# ---- a network as data
+
+@dataclass(eq=False)
+class Spec:
+    kind: str
+    args: list = field(default_factory=list)
+    options: dict = field(default_factory=dict)
+    children: list = field(default_factory=list)  # of a Graph: {name: child}
+    steps: list = None
+    frozen: bool = False
+
+
+def lua(value):
+    if value is None:
+        return '"none"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return "{" + ", ".join(map(lua, value)) + "}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {lua(item)}" for key, item in value.items()) + "}"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def forward_of(spec):
+    lines = []
+    for i, (what, read) in enumerate(spec.steps, 1):
+        a = ["v%d" % k for k in read]
+        call = {"add": " + ".join(a), "mul": " * ".join(a), "cat": "nn.cat({%s}, 1)" % ", ".join(a)}.get(
+            what, f"self.{what}({a[0]})")
+        lines.append(f"local v{i} = {call}")
+    return "forward = function(self, v0) %s return v%d end" % (" ".join(lines), len(lines))
+
+
+def script(spec, shared):
+    """The layer as Lua; shared: name of each layer that stands in several places, filled as they are met"""
+    if spec in shared:
+        return shared[spec]
+    if spec.kind == "Graph":
+        children = [f"{name} = {script(child, shared)}" for name, child in spec.children.items()]
+        text = "nn.Graph{%s, order = %s, %s}" % (", ".join(children), lua(list(spec.children)), forward_of(spec))
+    elif spec.children:
+        children = [script(child, shared) for child in spec.children]
+        text = "nn.%s{%s}" % (spec.kind, ", ".join(children + [f"{k} = {lua(v)}" for k, v in spec.options.items()]))
+    else:
+        args = list(map(lua, spec.args)) + ([lua(spec.options)] if spec.options else [])
+        text = "nn.%s(%s)" % (spec.kind, ", ".join(args))
+    return f"nn.Frozen({text})" if spec.frozen else text
+
+
+def build(spec, built=None):
+    built = {} if built is None else built
+    if spec not in built:
+        if spec.kind == "Graph":
+            module = Graph({name: build(child, built) for name, child in spec.children.items()}, spec.steps)
+        elif spec.kind == "Checkpoint":
+            module = build(spec.children[0], built)
+        elif spec.children:
+            module = class_of(spec.kind)(*(build(child, built) for child in spec.children), **spec.options)
+        else:  # what PyTorch overwrites, memtide keeps where it is read again
+            options = {name: value for name, value in spec.options.items() if name != "inplace"}
+            module = class_of(spec.kind)(*spec.args, **options)
+        built[spec] = module.requires_grad_(False) if spec.frozen else module
+    return built[spec]
+
+
+# ---- layers drawn for an input's shape (batch first)
+
+def some(r, **options):
+    """About half of the options"""
+    return {name: value for name, value in options.items() if r.random() < 0.5}
+
+
+def pair(r, low, high):
+    return r.randint(low, high) if r.random() < 0.6 else (r.randint(low, high), r.randint(low, high))
+
+
+def convolution(r, s):
+    groups = r.choice([g for g in range(1, s[1] + 1) if s[1] % g == 0])
+    out = groups * r.randint(1, 4)
+    same = r.random() < 0.15
+    options = some(r, stride=1 if same else pair(r, 1, 3), padding="same" if same else pair(r, 0, 3),
+                   dilation=pair(r, 1, 2), groups=groups, bias=r.random() < 0.5)
+    if "groups" not in options:
+        out = r.randint(1, 6)
+    return Spec("Conv2d", [s[1], out, pair(r, 1, 4)], options)
+
+
+def transposed(r, s):
+    groups = r.choice([g for g in range(1, s[1] + 1) if s[1] % g == 0])
+    options = some(r, stride=pair(r, 1, 3), padding=pair(r, 0, 2), groups=groups, dilation=pair(r, 1, 2),
+                   bias=r.random() < 0.5)
+    if "stride" in options and r.random() < 0.6:
+        strides = options["stride"] if isinstance(options["stride"], tuple) else (options["stride"],) * 2
+        options["output_padding"] = tuple(r.randint(0, stride - 1) for stride in strides)
+    return Spec("ConvTranspose2d", [s[1], options.get("groups", 1) * r.randint(1, 3), pair(r, 1, 4)], options)
+
+
+def pool(r, s):
+    kernel, kind = pair(r, 1, 4), r.choice(["MaxPool2d", "AvgPool2d"])
+    most = min(kernel if isinstance(kernel, tuple) else (kernel,)) // 2
+    options = some(r, stride=pair(r, 1, 4), padding=pair(r, 0, most), ceil_mode=True)
+    if kind == "MaxPool2d":
+        if min(s[2:]) > 1:  # PyTorch writes out of bounds where a window holds padding only
+            options.update(some(r, dilation=pair(r, 1, 2)))
+    else:
+        options.update(some(r, count_include_pad=False))
+        if r.random() < 0.15:
+            options["divisor_override"] = r.randint(1, 7)
+    return Spec(kind, [kernel], options)
+
+
+def upsample(r, s):
+    options = {"size": pair(r, 1, 12)} if r.random() < 0.5 else {
+        "scale_factor": r.choice([2, 3, 0.5, 1.5, 0.7, 2.3, round(r.uniform(0.3, 3.5), 3)])}
+    if r.random() < 0.6:
+        options["mode"] = "bilinear"
+        options.update(some(r, align_corners=True))
+    return Spec("Upsample", [], options)
+
+
+def batchnorm(r, s):
+    options = some(r, eps=r.choice([1e-3, 0.1]), momentum=r.choice([None, 0.3, 1.0, 0.0]), affine=False)
+    if r.random() < 0.2:
+        options["track_running_stats"] = False
+    return Spec("BatchNorm2d" if len(s) == 4 else "BatchNorm1d", [s[1]], options)
+
+
+def groupnorm(r, s):
+    groups = r.choice([g for g in range(1, s[1] + 1) if s[1] % g == 0])
+    return Spec("GroupNorm", [groups, s[1]], some(r, eps=1e-3, affine=False))
+
+
+def layernorm(r, s):
+    return Spec("LayerNorm", [s[-1]], some(r, eps=1e-3, elementwise_affine=False) if r.random() < 0.5 else
+                some(r, bias=False))
+
+
+def activation(r, s):
+    kind = r.choice("ReLU LeakyReLU Sigmoid Tanh SiLU ELU Softplus Hardswish GELU PReLU Softmax LogSoftmax".split())
+    options = {
+        "LeakyReLU": dict(negative_slope=r.choice([0.2, -0.3, 0.0])), "ELU": dict(alpha=r.choice([0.5, 2.0, -0.7])),
+        "Softplus": dict(beta=r.choice([0.5, 3.0])), "GELU": dict(approximate="tanh")}.get(kind, {})
+    if kind == "PReLU":
+        options = dict(num_parameters=s[1]) if len(s) != 3 else dict(init=-0.1)
+    options = some(r, **options)
+    if kind in ("ReLU", "LeakyReLU", "SiLU", "ELU", "Hardswish"):
+        options.update(some(r, inplace=True))
+    if kind in ("Softmax", "LogSoftmax"):
+        return Spec(kind, [], {"dim": r.choice([d for d in range(-len(s), len(s)) if d])})
+    return Spec(kind, [], options)
+
+
+def cut(r, s):
+    dim = r.randint(1, len(s) - 1)
+    size = s[dim]
+    if r.random() < 0.3 and len(s) > 2:
+        return Spec("Select", [r.choice([dim, dim - len(s)]), r.randint(-size, size - 1)])
+    start = r.randint(0, size - 1)
+    return Spec("Narrow", [r.choice([dim, dim - len(s)]), start, r.randint(1, size - start)])
+
+
+def recurrent(r, s):
+    kind = r.choice(["RNN", "LSTM", "GRU"])
+    options = some(r, num_layers=r.randint(1, 3), bias=False, batch_first=True, bidirectional=True)
+    if kind == "RNN":
+        options.update(some(r, nonlinearity="relu"))
+    return Spec(kind, [s[2], r.randint(1, 6)], options)
+
+
+def attention(r, s):
+    heads = r.choice([h for h in range(1, s[2] + 1) if s[2] % h == 0])
+    if r.random() < 0.4:
+        return Spec("CausalSelfAttention", [s[2], heads], some(r, bias=False))
+    return Spec("MultiheadAttention", [s[2], heads], some(r, bias=False, batch_first=True, is_causal=True))
+
+
+def linear(r, s):
+    return Spec("Linear", [s[-1], r.randint(1, 8)], some(r, bias=False))
+
+
+def plain(r, s):
+    return Spec(*r.choice([("Identity", []), ("Dropout", [0.0]), ("Dropout2d", [0.0])] if len(s) == 4 else
+                          [("Identity", []), ("Dropout", [0.0])]))
+
+
+def flatten(r, s):
+    if len(s) == 3 and r.random() < 0.3:
+        return Spec("Flatten", [0, 1])
+    return Spec("Flatten", [], some(r, start_dim=1, end_dim=-1))
+
+
+def positions(r, s):
+    return Spec("PositionEmbedding", [s[1] + r.randint(0, 2), s[2]])
+
+
+def adaptive(r, s):
+    return Spec("AdaptiveAvgPool2d", [pair(r, 1, 7)])
+
+
+DRAWN = {  # by the input's rank
+    4: 4 * [convolution] + 2 * [transposed, pool, batchnorm, upsample] + 4 * [activation] + [
+        groupnorm, adaptive, cut, plain, flatten],
+    3: 2 * [linear, recurrent, attention, activation] + [layernorm, batchnorm, groupnorm, cut, plain, flatten, positions],
+    2: 3 * [linear, activation] + [layernorm, batchnorm, groupnorm, cut, plain],
+}
+
+
+def positional(r, spec):
+    """Some of the named options as arguments in PyTorch's order"""
+    known = list(inspect.signature(class_of(spec.kind)).parameters.values())[len(spec.args):]
+    for parameter in known[:r.randint(0, 4)]:
+        if parameter.kind != parameter.POSITIONAL_OR_KEYWORD or parameter.name in NOT_THERE:
+            break
+        value = spec.options.pop(parameter.name, parameter.default)
+        if value is None and spec.kind in ("MaxPool2d", "AvgPool2d"):
+            value = spec.args[0]
+        spec.args.append(value)
+    return spec
+
+
+NOT_THERE = ("return_indices", "padding_mode", "add_bias_kv", "max_norm", "device", "threshold", "inplace", "args")
+POSITIONAL = ("Conv2d ConvTranspose2d MaxPool2d AvgPool2d BatchNorm1d BatchNorm2d GroupNorm LayerNorm Linear PReLU "
+              "ELU LeakyReLU ReLU Flatten").split()
+
+
+def output_of(spec, shape, tokens=None):
+    """The output's shape; None where PyTorch refuses, or the output has no or too many elements"""
+    try:
+        x = torch.zeros(shape, dtype=torch.long) if tokens else torch.rand(shape)
+        y = build(spec)(x)
+    except (RuntimeError, ValueError, AssertionError, IndexError):
+        return None
+    return tuple(y.shape) if 0 < y.numel() <= 3000 else None
+
+
+def layer(r, shape):
+    """A layer for this input, and its output's shape"""
+    while True:
+        spec = r.choice(DRAWN[len(shape)])(r, shape)
+        if spec.kind in POSITIONAL and r.random() < 0.3:
+            spec = positional(r, spec)
+        out = output_of(spec, shape)
+        if out and len(out) in DRAWN:
+            spec.frozen = r.random() < 0.04
+            return spec, out
+
+
+def keeping(r, shape, tries=12):
+    """A layer whose output has the input's shape"""
+    for _ in range(tries):
+        spec, out = layer(r, shape)
+        if out == shape:
+            return spec
+    return Spec("Identity")
+
+
+def chain(r, shape, depth, level=0):
+    layers = []
+    for _ in range(depth):
+        spec, shape = (branching if r.random() < 0.2 and level < 2 else layer_of)(r, shape, level)
+        layers.append(spec)
+    return Spec("Sequential", children=layers), shape
+
+
+def layer_of(r, shape, level):
+    return layer(r, shape)
+
+
+def branching(r, shape, level):
+    kind = r.choice(["Residual", "Residual", "Add", "Mul", "Concat", "Graph", "Graph", "Sequential", "Checkpoint", "Twice"])
+    if kind == "Graph":
+        return graph(r, shape)
+    if kind == "Twice":  # the same layer in two places
+        spec = keeping(r, shape)
+        return Spec("Sequential", children=[spec, Spec("Tanh"), spec]), shape
+    if kind in ("Sequential", "Checkpoint"):
+        inner, out = chain(r, shape, r.randint(1, 3), level + 1)
+        return (inner if kind == "Sequential" else Spec(kind, children=[inner])), out
+    first, out = chain(r, shape, r.randint(1, 2), level + 1)
+    if kind == "Residual" and out == shape:
+        return Spec(kind, children=[first] if r.random() < 0.6 else [first, keeping(r, shape)]), shape
+    if kind in ("Residual", "Add", "Mul") and out != shape:
+        return first, out
+    branches = [first] + [Spec("Sequential", children=[keeping(r, shape)]) if r.random() < 0.5 else keeping(r, shape)
+                          for _ in range(r.randint(1, 2))]
+    if kind != "Concat":
+        return Spec(kind if kind != "Residual" else "Add", children=branches), shape
+    dims = [d for d in range(1, len(shape)) if len(out) == len(shape) and
+            all(a == b for i, (a, b) in enumerate(zip(out, shape)) if i != d)]
+    if not dims:
+        return first, out
+    spec = Spec(kind, children=branches, options={"dim": r.choice(dims)} if dims[0] != 1 or r.random() < 0.5 else {})
+    joined = output_of(spec, shape)
+    return (spec, joined) if joined else (first, out)
+
+
+def graph(r, shape):
+    """Calls, sums, products and joins of values, each of which is read; children may be called twice"""
+    shapes, children, steps, read = [shape], {}, [], set()
+    reads = {}  # the shape that a child reads
+    def step(what, *places):
+        steps.append((what, list(places)))
+        read.update(places)
+    for _ in range(r.randint(2, 5)):
+        i, again = r.randrange(len(shapes)), list(children)
+        equal = [k for k in range(len(shapes)) if shapes[k] == shapes[i]]
+        if r.random() < 0.35:
+            step(r.choice(["add", "mul"]), i, r.choice(equal))
+            shapes.append(shapes[i])
+            continue
+        again = [name for name in again if reads[name][0] == shapes[i]]
+        if again and r.random() < 0.3:
+            name = r.choice(again)
+        else:
+            name = "c%d" % len(children)
+            spec, out = layer(r, shapes[i])
+            if spec.kind == "Flatten" or out[0] != shape[0]:
+                spec, out = Spec("Tanh"), shapes[i]
+            children[name], reads[name] = spec, (shapes[i], out)
+        step(name, i)
+        shapes.append(reads[name][1])
+    if not children:
+        children["c0"] = Spec("Tanh")
+        step("c0", len(shapes) - 1)
+        shapes.append(shapes[-1])
+    return join(children, steps, read, shapes)
+
+
+def join(children, steps, read, shapes):
+    last = len(shapes) - 1
+    for i in range(last):
+        if i in read:
+            continue
+        if shapes[i] == shapes[last]:
+            steps.append(("add", [last, i]))
+        else:  # rows of features side by side
+            for k in (last, i):
+                if len(shapes[k]) > 2:
+                    name = "flat%d" % len(steps)
+                    children[name] = Spec("Flatten")
+                    steps.append((name, [k]))
+                    shapes.append((shapes[k][0], torch.Size(shapes[k][1:]).numel()))
+                else:
+                    shapes.append(shapes[k])
+                    name = "same%d" % len(steps)
+                    children[name] = Spec("Identity")
+                    steps.append((name, [k]))
+            steps.append(("cat", [len(shapes) - 2, len(shapes) - 1]))
+            shapes.append((shapes[-1][0], shapes[-1][1] + shapes[-2][1]))
+            last = len(shapes) - 1
+            continue
+        shapes.append(shapes[last])
+        last = len(shapes) - 1
+    return Spec("Graph", children=children, steps=steps), shapes[last]
