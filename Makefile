@@ -203,6 +203,11 @@ bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of four
 	$(Q)env -u OMP_WAIT_POLICY $(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON) \
 	    $(BENCH)
 
+peer-fuzz: $(BUILD)/memtide ## slow: COUNT random networks in fp32 beside PyTorch in float64 (PYTHON has 2.1 or later)
+	$(Q)if $(PYTHON) -c 'import torch, numpy' 2>/dev/null; then $(PYTHON) -W ignore tests/peers/fuzz.py \
+	    --memtide $(BUILD)/memtide --count $(or $(COUNT),300) --seed $(or $(SEED),1); \
+	else echo "peer-fuzz: SKIPPED: $(PYTHON) has no torch"; fi
+
 fit-check: $(BUILD)/memtide ## slow: memtide fit's answers for the article's network run in FIT bytes (8GiB), none larger
 	$(Q)FIT=$(or $(FIT),8GiB) prove --exec tests/run $(PROVE) tests/lua/t_fit_runs.lua
 
@@ -238,6 +243,6 @@ help: ## this list
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all emulated test cuda-test run deps asan fuzz soak overhead slurm-check fit-check gpu-check gpu-pack bench train-check valgrind lint install clean help
+.PHONY: all emulated test cuda-test run deps asan fuzz soak overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -94,14 +94,14 @@ int dataset_random(
     if (classes == 0 && !target)
         return err_set(e, ERR_SCRIPT, "random data: expected classes or the shape of a target, found neither");
     int code = check_shape(sample, "sample", e);
-    if (!code && classes == 0) code = check_shape(target, "target", e);
+    if (!code && target && (classes == 0 || target->rank)) code = check_shape(target, "target", e);
     if (code) return code;
     Dataset *d = dataset_start("random", e);
     if (!d) return ERR_HOST_MEMORY;
     d->count = count;
     d->sample = *sample;
     d->classes = classes;
-    if (classes == 0) d->target = *target;
+    if (target) d->target = *target;
     d->seed = seed;
     return dataset_finish(d, OK, out);
 }
@@ -110,7 +110,7 @@ int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int cl
                           uint64_t seed,
                           Dataset **out, Err *e) {
     if (tokens < 1) return err_set(e, ERR_SCRIPT, "random data: expected at least 1 token, found %d", tokens);
-    int code = dataset_random(count, sample, classes, target, seed, out, e);
+    int code = dataset_random(count, sample, classes, classes ? NULL : target, seed, out, e);
     if (code) return code;
     (*out)->tokens = tokens;
     (*out)->target = *target;

@@ -19,12 +19,11 @@ int dataset_cifar10(const char *const *paths, int n_paths, Dataset **out, Err *e
 /* .npy arrays of the first dimension N, (N) being (N, 1): x float32/float64/uint8, or int32/int64 within +-2^24 (token
  * ids); y (may be NULL: no targets) int32/int64/uint8 labels of rank 1, or float targets. */
 int dataset_npy(const char *x, const char *y, Dataset **out, Err *e);
-/* `count` samples drawn from `seed`, made when asked for: standard normal inputs; labels below `classes`, or, with
- * classes 0, standard normal targets of shape `target`. */
+/* `count` samples drawn from `seed`, made when asked for: standard normal inputs; labels below `classes`, of which a
+ * sample has `target` (NULL or rank 0: one), or, with classes 0, standard normal targets of shape `target`. */
 int dataset_random(
     int64_t count, const Shape *sample, int classes, const Shape *target, uint64_t seed, Dataset **out, Err *e);
-/* The same with samples of indices below `tokens`; with classes, `target` (rank 0: none) is the shape of a sample's
- * labels. */
+/* The same with samples of indices below `tokens`. */
 int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int classes, const Shape *target,
                           uint64_t seed,
                           Dataset **out, Err *e);

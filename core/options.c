@@ -180,7 +180,8 @@ int options_parse(Options *o, const char *spec, Err *e) {
         char token[TOKEN_MAX];
         size_t length = strcspn(p, " ");
         snprintf(token, sizeof token, "%.*s", (int)length, p);
-        if (length >= sizeof token || !parse_option(o, token))
+        bool good = length < sizeof token && (!strcmp(token, "*") || parse_option(o, token));
+        if (!good)
             return err_set(e, ERR_INTERNAL, "options \"%s\": cannot read \"%.*s\"", spec, (int)length, p);
         p += length;
         if (*p) p++;

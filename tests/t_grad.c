@@ -222,6 +222,8 @@ int main(void) {
                       "CrossEntropyLoss");
     for (size_t i = 0; i < ARRAY_LEN(of_indices); i++)
         check_network(net_new(of_indices[i], "CrossEntropyLoss", shape2(2, 6), &e), of_indices[i], "CrossEntropyLoss");
+    check_network(net_new("Sequential{Conv2d(2, 10, 3) Tanh}", "CrossEntropyLoss", shape4(2, 2, 5, 4), &e), "an image",
+                  "CrossEntropyLoss");
     check_case(0, "MSELoss");
     check_case(0, "BCEWithLogitsLoss");
     device_close(cpu);

@@ -1,5 +1,6 @@
-/* The losses, told apart by the op. CrossEntropyLoss: logits (N, C) and a class (N) each. The others: a target like the
- * network's output, in whatever order that is. The result is one number. */
+/* The losses, told apart by the op. CrossEntropyLoss: logits (N, C) and a class (N) each, or (N, C, H, W) and a class
+ * (N, H, W) of each pixel. The others: a target like the network's output, in whatever order that is. The result is one
+ * number. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,13 +11,22 @@ int layer_loss_shape(Network *n, Layer *l, Err *e) {
     (void)n;
     if (l->kind->which == OP_cross_entropy) {
         double smoothing = options_float(&l->options, "label_smoothing");
-        int code = layer_expect_rank(l, 2, "(N, classes)", e);
+        int code = l->in.rank == 4 ? OK : layer_expect_rank(l, 2, "(N, classes) or 4 (N, classes, H, W)", e);
         if (code || (code = layer_expect_range(l, "ignore_index", INT32_MIN, INT32_MAX, e))) return code;
         if (!(smoothing >= 0 && smoothing <= 1))
             return layer_error(l, e, "label_smoothing must be between 0 and 1, found %g", smoothing);
     }
     layer_output(l, (Shape){0, {1, 1, 1, 1}});
     return OK;
+}
+
+/* Logits as (N, C) or, of an image, whose channels lie side by side, as (N H W, C). */
+static int logit_rows(Lower *lw, const Layer *l, int x) {
+    const int64_t *d = l->in.dim;
+    Layer rows = *l;
+    if (l->in.rank == 2) return lower_rows(lw, l, x);
+    rows.out = shape2(d[0] * d[2] * d[3], d[1]);
+    return lower_view(lw, &rows, x);
 }
 
 static int make_target(Lower *lw, bool classes, int x) {
@@ -44,7 +54,7 @@ int layer_loss_forward(Lower *lw, const Layer *l, const int *in) {
     if (classes) {
         a.loss.smoothing = (float)options_float(&l->options, "label_smoothing");
         a.loss.ignore_index = (int32_t)options_int(&l->options, "ignore_index");
-        x = lower_rows(lw, l, x);
+        x = logit_rows(lw, l, x);
     }
     if (p->failed) return 0;
     p->target = make_target(lw, classes, x);

@@ -37,16 +37,20 @@ int layer_upsample_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
+/* Input pixels from one output pixel to the next along axis `i`: PyTorch copies a size that stays, and repeats each
+ * pixel where the nearest ones come to twice as many, whatever factor it was that led there. */
+static float step_between(const Layer *l, int i, bool corners) {
+    float from = (float)l->in.dim[2 + i], to = (float)l->out.dim[2 + i];
+    if (from == to || (to == 2 * from && !is_bilinear(l))) return from / to;
+    if (corners) return to > 1 ? (from - 1) / (to - 1) : 0;
+    return is_given(l, "size") ? from / to : (float)(1 / options_float(&l->options, "scale_factor"));
+}
+
 int layer_upsample_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a;
     memset(&a, 0, sizeof a);
     a.upsample.bilinear = is_bilinear(l);
     a.upsample.align_corners = options_bool(&l->options, "align_corners");
-    for (int i = 0; i < 2; i++) {
-        float from = (float)l->in.dim[2 + i], to = (float)l->out.dim[2 + i];
-        if (a.upsample.align_corners) a.upsample.scale[i] = to > 1 ? (from - 1) / (to - 1) : 0;
-        else if (is_given(l, "size")) a.upsample.scale[i] = from / to;
-        else a.upsample.scale[i] = (float)(1 / options_float(&l->options, "scale_factor"));
-    }
+    for (int i = 0; i < 2; i++) a.upsample.scale[i] = step_between(l, i, a.upsample.align_corners);
     return lower_layer(lw, OP_upsample, l, in, &a);
 }

@@ -41,6 +41,9 @@ local function product(shape)
   return n
 end
 
+-- Labels of a batch where the output has this shape: (N, classes), or (N, classes, H, W) with one for each pixel.
+local function labels_of(output) return product(output) // output[2] end
+
 -- The loss and the output say what one sample's target must be.
 local function check_targets(self, found, output)
   local where, kind = self.experiment.where, self.values.loss.kind
@@ -51,7 +54,7 @@ local function check_targets(self, found, output)
     if given ~= wanted then
       util.fail_at(where, "experiment: %s wants targets like the network's output, %s, found %s", kind, wanted, given)
     end
-  elseif not found.classes or found.target and product(found.target) * built_batch(self.values) ~= output[1] then
+  elseif not found.classes or product(found.target or {}) * built_batch(self.values) ~= labels_of(output) then
     util.fail_at(where, "experiment: %s wants classes, found %s", kind, given)
   elseif output[2] and output[2] < found.classes then
     util.fail_at(where, "experiment: there are %d classes, but the network has %d outputs", found.classes, output[2])
@@ -61,12 +64,12 @@ end
 local function describe_data(self, output)
   local v = self.values
   local found = v.data and v.data:info() or {shape = v.input, classes = v.classes, target = v.target}
-  if not v.data and not found.classes and not found.target then
-    if v.loss.kind == "CrossEntropyLoss" then
-      found.classes = output[2]
-      local labels = output[1] // built_batch(v)
-      if labels ~= 1 then found.target = {labels} end -- a label for each token
-    else found.target = sample_of(output) end
+  if v.loss.kind == "CrossEntropyLoss" and not v.data and not found.target then
+    found.classes = found.classes or output[2]
+    local labels = labels_of(output) // built_batch(v)
+    if labels ~= 1 then found.target = {labels} end -- a label for each token or pixel
+  elseif not v.data and not found.classes and not found.target then
+    found.target = sample_of(output)
   end
   check_targets(self, found, output)
   return found
@@ -201,18 +204,19 @@ function cell.loader(self)
     seed = self.seed})
 end
 
-local function largest(values, from, count)
-  local best = 1
-  for k = 2, count do if values[from + k] > values[from + best] then best = k end end
-  return best - 1
+-- Which of `count` values, `stride` apart, is the largest: 0, 1, ...
+local function largest(values, from, count, stride)
+  local best = 0
+  for k = 1, count - 1 do if values[from + k * stride] > values[from + best * stride] then best = k end end
+  return best
 end
 
--- How many of n outputs are largest at their label.
-function cell.correct(outputs, labels, n)
-  local classes, right = #outputs // #labels, 0
-  if #labels < n then classes = #outputs // n end
-  for i = 1, n do
-    if largest(outputs, (i - 1) * classes, classes) == labels[i] then right = right + 1 end
+-- How many of the labels are where the outputs of shape (N, classes) or (N, classes, H, W) are largest.
+function cell.correct(outputs, shape, labels)
+  local classes, pixels, right = shape[2], (shape[3] or 1) * (shape[4] or 1), 0
+  for i, label in ipairs(labels) do
+    local sample, pixel = (i - 1) // pixels, (i - 1) % pixels
+    if largest(outputs, sample * classes * pixels + pixel + 1, classes, pixels) == label then right = right + 1 end
   end
   return right
 end
@@ -222,11 +226,11 @@ local function test_accuracy(self, runtime, program)
   local v = self.values
   local loader = util.must(core.loader(v.test_data, {batch = v.batch}))
   local right, all, output = 0, 0, program:names().output
-  for x, t, n in function() return util.must(loader:next()) end do
+  for x, t in function() return util.must(loader:next()) end do
     util.must(runtime:step(2, x, t))
-    local outputs, labels = runtime:read(output, 2), t:values()
-    local classes = #outputs // (v.batch * (#labels // n))
-    right = right + cell.correct(table.move(outputs, 1, #labels * classes, 1, {}), labels, #labels)
+    local outputs, shape = runtime:read(output, 2)
+    local labels = t:values()
+    right = right + cell.correct(outputs, shape, labels)
     all = all + #labels
   end
   return right / all

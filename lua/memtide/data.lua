@@ -4,8 +4,8 @@ local util = require "memtide.util"
 
 local data = {}
 
--- random{count =, shape =, classes = or target = shape, seed =}: samples drawn when they are asked for;
--- tokens = n: samples of indices below n, and with classes target is the shape of a sample's labels
+-- random{count =, shape =, classes = or target = shape, seed =}: samples drawn when they are asked for; with both,
+-- target is the shape of a sample's labels; tokens = n: samples of indices below n
 function data.random(options)
   util.check_keys("data.random", options, {"count", "shape", "tokens", "classes", "target", "seed"})
   if options.count == nil or options.shape == nil then

@@ -28,13 +28,20 @@ local function is_named(value)
   return type(value) == "table" and getmetatable(value) == nil and #value == 0
 end
 
--- Positional arguments in PyTorch's order, then at most one table of named ones -> {name = value}
-local function collect(kind, names, count, ...)
+-- Those that are given by name only
+local function names_behind(names, places)
+  return places < #names and ", and by name " .. table.concat(names, ", ", places + 1) or ""
+end
+
+-- Positional arguments in PyTorch's order, then at most one table of named ones -> {name = value}. The first `places`
+-- of the names can be positional.
+local function collect(kind, names, places, count, ...)
   local options, arguments = {}, {...}
   local named = count > 0 and is_named(arguments[count]) and arguments[count]
   if named then count = count - 1 end
-  if count > #names then
-    util.fail("%s takes at most %d arguments (%s), found %d", kind, #names, table.concat(names, ", "), count)
+  if count > places then
+    util.fail("%s takes at most %d arguments (%s)%s, found %d", kind, places, table.concat(names, ", ", 1, places),
+      names_behind(names, places), count)
   end
   for i = 1, count do options[names[i]] = arguments[i] end
   for name, value in pairs(named or {}) do
@@ -47,9 +54,9 @@ end
 -- A function that makes {kind, options, text, where}, checked, with the given metatable. `check` raises what is wrong
 -- with values that each are of the right type.
 function specs.constructor(kind, spec, metatable, check)
-  local names = option_names(spec)
+  local names, places = option_names(spec), #option_names(spec:match "^[^*]*")
   return function(...)
-    local options = collect(kind, names, select("#", ...), ...)
+    local options = collect(kind, names, places, select("#", ...), ...)
     local text = specs.check(kind, spec, options)
     local object = {kind = kind, options = options, text = text, where = core.where():gsub(": $", "")}
     if check then check(object) end

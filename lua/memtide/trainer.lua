@@ -140,8 +140,8 @@ local function evaluate_all(self, loader)
     if not loss then return nil, outputs, shape end
     sum, samples = sum + loss * n, samples + n
     if self.labels then
-      local found, classes = y:values(), #outputs // shape[1]
-      right = right + cell.correct(table.move(outputs, 1, #found * classes, 1, {}), found, #found)
+      local found = y:values()
+      right = right + cell.correct(outputs, shape, found)
       labels = labels + #found
     end
   end
@@ -175,8 +175,7 @@ function Trainer:correct(x, y)
   local loss, outputs, shape = self:evaluate(x, y)
   if not loss then return nil, outputs, shape end
   local labels = type(y) == "userdata" and y:values() or y
-  local classes = #outputs // shape[1]
-  return cell.correct(table.move(outputs, 1, #labels * classes, 1, {}), labels, #labels), loss
+  return cell.correct(outputs, shape, labels), loss
 end
 
 -- {used, held, limit, categories, peak = {bytes, used, op, categories}}, in bytes

@@ -80,7 +80,7 @@ cell.build(keep)
 tap.is(keep.values.batch .. " " .. keep.values.cfg[1], "2 8", "a model function cannot change the cell")
 tap.is(names(declare{sweep = {{"model", {nn.Linear(4, 3), function() return nn.Linear(4, 3) end}}}}),
   "model=1; model=2", "models are told apart by their position")
-tap.is(names(declare{sweep = {{"loss", {nn.MSELoss(), nn.MSELoss("sum")}}}}),
+tap.is(names(declare{sweep = {{"loss", {nn.MSELoss(), nn.MSELoss{reduction = "sum"}}}}}),
   "loss=MSELoss(); loss=MSELoss(reduction=sum)", "losses by what they are")
 local data = mt.data.random{count = 4, shape = {4}, classes = 3}
 tap.is(names(declare{sweep = {{"data", {data}}}}), "data=" .. data:info().text, "datasets by theirs")

@@ -110,6 +110,15 @@ tap.near(loss_of({label_smoothing = 0.3}, 1, {1, 2, 4}, {2}), 0.7 * (log_sum - 4
 tap.near(loss_of({ignore_index = 1}, 2, {1, 2, 4, 9, 9, 0}, {2, 1}), log_sum - 4, 1e-5,
   "ignore_index leaves a label out of the mean")
 
+-- of pixels: logits (1, 2, 4) and (9, 9, 0) of two of them, as an image (1, 3, 1, 2), classes first
+local pixels = assert(mt.trainer{model = nn.LeakyReLU(1), input = {3, 1, 2}, batch = 1,
+  loss = nn.CrossEntropyLoss{ignore_index = 1}})
+local image = {1, 9, 2, 9, 4, 0}
+tap.near(pixels:evaluate(image, {2, 1}), log_sum - 4, 1e-5, "cross entropy of an image has a label for each pixel")
+tap.is(pixels:correct(image, {2, 0}), 2, "which are looked for along the channels")
+tap.is(pixels:correct(image, {1, 2}), 0, "all of them")
+pixels:close()
+
 -- ---- evaluation over a test set whose last batch is incomplete
 local dataset = mt.data.random{count = 10, shape = {4}, classes = 3, seed = 1}
 local judge = assert(mt.trainer{model = nn.Linear(4, 3), input = {4}, classes = 3, batch = 4,
@@ -140,5 +149,10 @@ local one, other = experiment{}, experiment{schedule = optim.LambdaLR(function()
 tap.ok(cell.id(one, "run") ~= cell.id(other, "run"), "a schedule makes another cell")
 local found = cell.run(other, function() end)
 tap.is(found.status, "ok", "an experiment runs by a schedule, as much as was predicted")
+for _, classes in ipairs{false, 3} do
+  local labelled = experiment{model = nn.Conv2d(2, 3, 1), input = {2, 4, 5}, classes = classes or nil, batch = 2}
+  tap.is(labelled.data.classes .. " " .. labelled.data.target[1], "3 20", "of an image each pixel has a label")
+  tap.is(cell.run(labelled, function() end).status, "ok", "and it is trained")
+end
 
 tap.done()

@@ -1,4 +1,4 @@
-"""Random networks, losses, optimizers and settings in memtide and in PyTorch:
+"""Random networks, losses, optimizers and settings in memtide and in PyTorch (make peer-fuzz):
 
     python3 tests/peers/fuzz.py --memtide build/memtide [--count 300] [--seed 1] [--only SEED,SEED] [--keep]
 
@@ -7,6 +7,7 @@ PyTorch's in float64, and may be a few times as far from it as PyTorch's own fp3
 on another side: a case is a difference when it is one with three sets of numbers."""
 import argparse
 import copy
+import inspect
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from torch import nn
 
 from fuzz_networks import Spec, build, chain, layer, lua, output_of, pair, script, some
 
-EMBEDDED, CHUNK = 0.4, 50
+EMBEDDED, CHUNK = 0.4, 25
 MASK = (1 << 64) - 1
 REFUSED = ["normalises (N, C), (N, C, L) or (N, C, H, W), found"]  # by memtide alone: see docs/lua.md
 
@@ -82,6 +83,10 @@ def draw_loss(r, net, shape):
             net.children.append(Spec("Conv2d", [shape[1], 2, 1]) if len(shape) == 4 else Spec("Linear", [shape[-1], 3]))
         return net, Spec(kind, [], options), None
     layers = net.children
+    if len(shape) == 4 and r.random() < 0.5:  # a label for each pixel
+        layers.append(Spec("Conv2d", [shape[1], r.randint(2, 5), 1]))
+        options.update(some(r, label_smoothing=0.2, ignore_index=1))
+        return net, Spec(kind, [], options), layers[-1].args[1]
     if len(shape) == 3 and r.random() < 0.5:
         layers.append(Spec("Flatten", [0, 1]))
     elif len(shape) > 2:
@@ -308,6 +313,9 @@ def main():
     parser.add_argument("--only", help="seeds of cases, to look at them alone")
     parser.add_argument("--keep", action="store_true", help="leave the scripts in the temporary folder")
     args = parser.parse_args()
+    if "bias" not in inspect.signature(nn.LayerNorm).parameters:
+        print(f"peer-fuzz: SKIPPED: PyTorch 2.1 or later is needed, found {torch.__version__}")
+        return 0
     torch.set_num_threads(1)
     seeds = [int(s) for s in args.only.split(",")] if args.only else range(args.seed, args.seed + args.count)
     failed, kinds = 0, {}

@@ -77,6 +77,10 @@ static void test_programs(void) {
                "  0 view .: y = x:input\n      y f32 (2, 6) order=3x2x1 activations in input\n"
                "  1 to_rows loss: y.rows = x:y\n      y.rows f32 (2, 6) activations 48\n"
                "  2 cross_entropy loss: loss = x:y.rows t:target scale=1\n      loss f32 () other 4 keep\n");
+    is_program("Identity", "CrossEntropyLoss", shape4(2, 3, 5, 4), true,
+               "input f32 (2, 3, 5, 4) nhwc input 480\ntarget i32 (40) input 160\n"
+               "  0 view loss: loss.y = x:input\n      loss.y f32 (40, 3) activations in input\n"
+               "  1 cross_entropy loss: loss = x:loss.y t:target scale=1\n      loss f32 () other 4 keep\n");
 }
 
 static void test_orders(void) {
@@ -142,6 +146,12 @@ static void test_attributes(void) {
     p = lowered("AvgPool2d(2, padding=1)", NULL, shape4(1, 2, 4, 4), true);
     if (p) is_int(attr_of(p, OP_avgpool, 0)->pool.count_include_pad, 1, "padding counts by default, as in PyTorch");
     if (p) is_int(attr_of(p, OP_avgpool, 0)->pool.stride[0], 2, "the stride is the kernel by default");
+    program_free(p);
+    p = lowered("Sequential{Upsample(scale_factor=1.2) Upsample(scale_factor=2.3) Upsample(scale_factor=2.3, "
+                "mode=bilinear)}", NULL, shape4(1, 1, 3, 1), true);
+    if (p) is_near(attr_of(p, OP_upsample, 0)->upsample.scale[0], 1, 0, 0, "a size that stays is copied, as in PyTorch");
+    if (p) is_near(attr_of(p, OP_upsample, 1)->upsample.scale[0], 0.5, 0, 0, "one that is doubled repeats each pixel");
+    if (p) is_near(attr_of(p, OP_upsample, 2)->upsample.scale[0], (float)(1 / 2.3), 0, 0, "else the factor counts");
     program_free(p);
 }
 
