@@ -330,6 +330,7 @@ def main():
         for case, what in wrong:
             failed += 1
             print("case", case["seed"], "\n  " + "\n  ".join(what[:6]), "\n" + case_script(case), flush=True)
+        print(f"{at + len(cases)} of {len(seeds)} networks, {failed} differ", file=sys.stderr, flush=True)
     print(f"{len(seeds)} networks, {failed} differ;", ", ".join(f"{k} {n}" for k, n in sorted(kinds.items())))
     return failed > 0
 
