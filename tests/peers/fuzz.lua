@@ -1,8 +1,7 @@
--- Runs the cases that fuzz.py draws: memtide tests/peers/fuzz.lua CASES. A line of JSON for each: names and shapes of the
+-- Runs the cases that fuzz.py draws: memtide tests/peers/fuzz.lua CASES. A line of JSON for each: names and shapes of
 -- parameters, losses, gradients of the first step, parameters and buffers after the last, outputs of an evaluation; or
--- the error. Parameters, inputs and targets are numbers that fuzz_networks.py computes in the same way.
+-- the error. Parameters, inputs and targets are numbers that fuzz.py computes in the same way.
 local core = require "memtide.core"
-local mt = require "memtide"
 local device = assert(core.device(os.getenv "TEST_DEVICE" or "cpu"))
 
 -- 24 random bits of each place (splitmix64)
@@ -110,8 +109,8 @@ local function open(case)
 end
 
 local function run(case)
-  local network, runtime, rate, output = open(case)
-  local open_runtime <close> = runtime
+  local network, opened, rate, output = open(case)
+  local runtime <close> = opened
   local schedule = case.schedule and case.schedule()
   local found = {losses = {}}
   local _, shape = network:shapes()

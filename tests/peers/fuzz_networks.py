@@ -1,5 +1,6 @@
 """Random networks for fuzz.py: drawn layer by layer, as PyTorch's modules and as a script for memtide."""
 import inspect
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -331,7 +332,8 @@ def adaptive(r, s):
 DRAWN = {  # by the input's rank
     4: 4 * [convolution] + 2 * [transposed, pool, batchnorm, upsample] + 4 * [activation] + [
         groupnorm, adaptive, cut, plain, flatten],
-    3: 2 * [linear, recurrent, attention, activation] + [layernorm, batchnorm, groupnorm, cut, plain, flatten, positions],
+    3: 2 * [linear, recurrent, attention, activation] + [
+        layernorm, batchnorm, groupnorm, cut, plain, flatten, positions],
     2: 3 * [linear, activation] + [layernorm, batchnorm, groupnorm, cut, plain],
 }
 
@@ -398,7 +400,8 @@ def layer_of(r, shape, level):
 
 
 def branching(r, shape, level):
-    kind = r.choice(["Residual", "Residual", "Add", "Mul", "Concat", "Graph", "Graph", "Sequential", "Checkpoint", "Twice"])
+    kind = r.choice(["Residual", "Residual", "Add", "Mul", "Concat", "Graph", "Graph", "Sequential", "Checkpoint",
+                     "Twice"])
     if kind == "Graph":
         return graph(r, shape)
     if kind == "Twice":  # the same layer in two places
@@ -426,60 +429,42 @@ def branching(r, shape, level):
 
 
 def graph(r, shape):
-    """Calls, sums, products and joins of values, each of which is read; children may be called twice"""
-    shapes, children, steps, read = [shape], {}, [], set()
-    reads = {}  # the shape that a child reads
-    def step(what, *places):
-        steps.append((what, list(places)))
-        read.update(places)
+    """Calls, sums and products of values, each of which is read; children may be called twice"""
+    shapes, children, steps, reads = [shape], {}, [], {}  # reads: a child's input and output
     for _ in range(r.randint(2, 5)):
-        i, again = r.randrange(len(shapes)), list(children)
-        equal = [k for k in range(len(shapes)) if shapes[k] == shapes[i]]
-        if r.random() < 0.35:
-            step(r.choice(["add", "mul"]), i, r.choice(equal))
+        i = r.randrange(len(shapes))
+        known = [name for name, (given, _) in reads.items() if given == shapes[i]]
+        if r.random() < 0.35 and children:
+            equal = [k for k in range(len(shapes)) if shapes[k] == shapes[i]]
+            steps.append((r.choice(["add", "mul"]), [i, r.choice(equal)]))
             shapes.append(shapes[i])
             continue
-        again = [name for name in again if reads[name][0] == shapes[i]]
-        if again and r.random() < 0.3:
-            name = r.choice(again)
-        else:
-            name = "c%d" % len(children)
+        name = r.choice(known) if known and r.random() < 0.3 else "c%d" % len(children)
+        if name not in children:
             spec, out = layer(r, shapes[i])
             if spec.kind == "Flatten" or out[0] != shape[0]:
                 spec, out = Spec("Tanh"), shapes[i]
             children[name], reads[name] = spec, (shapes[i], out)
-        step(name, i)
+        steps.append((name, [i]))
         shapes.append(reads[name][1])
-    if not children:
-        children["c0"] = Spec("Tanh")
-        step("c0", len(shapes) - 1)
-        shapes.append(shapes[-1])
-    return join(children, steps, read, shapes)
+    return join(children, steps, {i for _, places in steps for i in places}, shapes)
 
 
 def join(children, steps, read, shapes):
-    last = len(shapes) - 1
-    for i in range(last):
+    """Adds up what nothing reads; of several shapes, as rows of features side by side"""
+    for i in range(len(shapes) - 1):
+        last = len(shapes) - 1
         if i in read:
             continue
         if shapes[i] == shapes[last]:
             steps.append(("add", [last, i]))
-        else:  # rows of features side by side
-            for k in (last, i):
-                if len(shapes[k]) > 2:
-                    name = "flat%d" % len(steps)
-                    children[name] = Spec("Flatten")
-                    steps.append((name, [k]))
-                    shapes.append((shapes[k][0], torch.Size(shapes[k][1:]).numel()))
-                else:
-                    shapes.append(shapes[k])
-                    name = "same%d" % len(steps)
-                    children[name] = Spec("Identity")
-                    steps.append((name, [k]))
-            steps.append(("cat", [len(shapes) - 2, len(shapes) - 1]))
-            shapes.append((shapes[-1][0], shapes[-1][1] + shapes[-2][1]))
-            last = len(shapes) - 1
+            shapes.append(shapes[last])
             continue
-        shapes.append(shapes[last])
-        last = len(shapes) - 1
-    return Spec("Graph", children=children, steps=steps), shapes[last]
+        for k in (last, i):
+            name = "flat%d" % len(steps)
+            children[name] = Spec("Flatten")
+            steps.append((name, [k]))
+            shapes.append((shapes[k][0], math.prod(shapes[k][1:])))
+        steps.append(("cat", [last + 1, last + 2]))
+        shapes.append((shapes[-1][0], shapes[-1][1] + shapes[-2][1]))
+    return Spec("Graph", children=children, steps=steps), shapes[-1]

@@ -149,9 +149,11 @@ static void test_attributes(void) {
     program_free(p);
     p = lowered("Sequential{Upsample(scale_factor=1.2) Upsample(scale_factor=2.3) Upsample(scale_factor=2.3, "
                 "mode=bilinear)}", NULL, shape4(1, 1, 3, 1), true);
-    if (p) is_near(attr_of(p, OP_upsample, 0)->upsample.scale[0], 1, 0, 0, "a size that stays is copied, as in PyTorch");
-    if (p) is_near(attr_of(p, OP_upsample, 1)->upsample.scale[0], 0.5, 0, 0, "one that is doubled repeats each pixel");
-    if (p) is_near(attr_of(p, OP_upsample, 2)->upsample.scale[0], (float)(1 / 2.3), 0, 0, "else the factor counts");
+    static const struct { float scale; const char *what; } steps[] = {
+        {1, "a size that stays is copied, as in PyTorch"}, {0.5f, "one that is doubled repeats each pixel"},
+        {(float)(1 / 2.3), "else the factor counts"}};
+    for (int i = 0; p && i < 3; i++)
+        is_near(attr_of(p, OP_upsample, i)->upsample.scale[0], steps[i].scale, 0, 0, steps[i].what);
     program_free(p);
 }
 

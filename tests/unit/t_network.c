@@ -192,7 +192,8 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
      "the body gives (2, 4, 6, 6), but the shortcut gives (2, 4, 8, 8)"},
     {"Checkpoint{ReLU ReLU}", NULL, IMAGE, "expected exactly one layer, found 2"},
     {"ReLU", "CrossEntropyLoss", {3, {2, 3, 8}},
-     "CrossEntropyLoss (net:91): expected an input of 2 dimensions (N, classes) or 4 (N, classes, H, W), found (2, 3, 8)"},
+     "CrossEntropyLoss (net:91): expected an input of 2 dimensions (N, classes) or 4 (N, classes, H, W), found (2, 3, "
+     "8)"},
     {"ReLU", "CrossEntropyLoss(label_smoothing=2)", {2, {2, 3}}, "label_smoothing must be between 0 and 1, found 2"},
 };
 
