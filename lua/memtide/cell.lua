@@ -19,10 +19,22 @@ end
 
 -- ---- what the cell works on
 
+-- What the function gives. `return nn.Linear(3)` leaves it before the mistake is found (a tail call), so that its line
+-- is not known: where the function begins is said instead.
+local function made_by(make, values)
+  local made, model = pcall(make, values)
+  if made then return model end
+  if type(model) == "string" and not model:find "^[^\n]-:%d+: " then
+    local of = debug.getinfo(make, "S")
+    model = ("%s:%d: %s"):format(of.short_src, of.linedefined, model)
+  end
+  error(model, 0)
+end
+
 local function model_of(self)
   local v = self.values
   local model = v.model
-  if type(model) == "function" then model = model(plain.copy(v)) end
+  if type(model) == "function" then model = made_by(model, plain.copy(v)) end
   if not nn.is_layer(model) then
     util.fail_at(self.experiment.where, "experiment: model: expected a layer%s, found a %s",
       type(v.model) == "function" and " from its function" or "", type(model))

@@ -129,6 +129,9 @@ refused("optimizer: expected an optimizer", "an optimizer that is a word", {opti
 refused("steps: expected a whole number", "steps", {steps = 0})
 tap.raises('"name" is missing', "no name", mt.experiment, {model = nn.ReLU(), loss = nn.MSELoss()})
 local function build(more) return cell.build(declare(more):cells()[1]) end
+local tail = function() return nn.Linear(4, 3, {bia = true}) end
+tap.raises(tap.line(-1) .. ' Linear: unknown option "bia"', "a mistake in what a model function returns has its line",
+  coroutine.wrap(cell.build), declare{model = tail}:cells()[1])
 tap.raises("there are 10 classes, but the network has 3 outputs", "more classes than outputs", build, {classes = 10})
 tap.raises("MSELoss wants targets like the network's output, target = {3}, found classes = 10",
   "classes for a loss of targets", build, {loss = nn.MSELoss(), classes = 10})
