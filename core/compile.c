@@ -9,7 +9,7 @@ static void watched(PassWatch *watch, void *arg, const char *pass, const Program
     if (watch) watch(arg, pass, p);
 }
 
-int compile_finish(Program *p, const Settings *s, PassWatch *watch, void *arg, Err *e) {
+int compile_finish(Program *p, const Settings *s, Device *device, PassWatch *watch, void *arg, Err *e) {
     static const struct { const char *name; int (*run)(Program *, const Settings *, Err *); } passes[] = {
         {"accumulate", pass_accumulate}, {"update", pass_update},
         {"update_early", pass_update_early}, {"inplace", pass_inplace}};
@@ -18,7 +18,9 @@ int compile_finish(Program *p, const Settings *s, PassWatch *watch, void *arg, E
         if (code) return code;
         watched(watch, arg, passes[i].name, p);
     }
-    return OK;
+    int code = pass_workspace(p, s, device, e);
+    if (!code) watched(watch, arg, "update_workspace", p);
+    return code;
 }
 
 /* A budget holds for every program, also for one in which there is nothing to drop. */
@@ -47,7 +49,7 @@ static int run_passes(Program *p, const Settings *s, Device *device, PassWatch *
     watched(watch, arg, "workspace", p);
     if ((code = pass_checkpoint(p, s, device, e))) return code;
     watched(watch, arg, "checkpoint", p);
-    code = compile_finish(p, s, watch, arg, e);
+    code = compile_finish(p, s, device, watch, arg, e);
     return code ? code : check_budget(p, s, device, e);
 }
 

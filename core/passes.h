@@ -17,12 +17,13 @@ int pass_accumulate(Program *p, const Settings *s, Err *e);  /* several micro-ba
 int pass_update(Program *p, const Settings *s, Err *e);      /* the optimizer, the loss scale, master copies */
 int pass_update_early(Program *p, const Settings *s, Err *e); /* a parameter as soon as its gradient is there */
 int pass_inplace(Program *p, const Settings *s, Err *e);     /* an output takes over the storage of a dying input */
+/* and pass_workspace once more, for the ops of the update */
 
 /* Called after lowering and after each pass, for dumps and golden tests. May be NULL. */
 typedef void PassWatch(void *arg, const char *pass, const Program *p);
 
 /* The passes behind checkpointing: what pass_checkpoint judges a choice by. */
-int compile_finish(Program *p, const Settings *s, PassWatch *watch, void *arg, Err *e);
+int compile_finish(Program *p, const Settings *s, Device *device, PassWatch *watch, void *arg, Err *e);
 
 /* The plan of a whole program: temporaries placed, persistent buffers below them. offsets[n_bufs] by root buffer, from
  * the arena's start; the persistent ones come first, in buffer order. */

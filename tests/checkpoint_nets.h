@@ -63,7 +63,7 @@ __attribute__((unused)) static size_t arena(const Program *p, const Settings *s,
     Placement pl;
     Program *c = program_copy(p);
     size_t bytes = 0;
-    if (c && !compile_finish(c, s, NULL, NULL, e) && !placement_build(c, table.alignment, &pl, e)) {
+    if (c && !compile_finish(c, s, &model, NULL, NULL, e) && !placement_build(c, table.alignment, &pl, e)) {
         bytes = pl.arena;
         placement_free(&pl);
     }

@@ -261,6 +261,7 @@ static const Case cases[] = {
     {"NaN", OP_grad_check, .x = ONE, SCALED, .infinity_at = -1},
     {"step", OP_step_begin, .x = ONE, SCALED}, {"overflow", OP_step_begin, .x = ONE, .state = {1024, 3, 1, 5}},
     {"first", OP_grad_square, .x = BIG, .attr = {.square = {1}}}, {"later", OP_grad_square, .x = ODD},
+    {"many", OP_grad_square, .x = S2(701, 1037)},
     {"plain", OP_sgd, .x = BIG, SGD_PLAIN, .absent_in = PLAIN_IN | 1 << 1, .absent_out = 6},
     {"clipped", OP_sgd, .x = ODD, SGD_CLIPPED(0.5f), SCALED}, {"not clipped", OP_sgd, .x = BIG, SGD_CLIPPED(2), SCALED},
     {"clipped, no state", OP_sgd, .x = ODD, SGD_CLIPPED(0.5f), .absent_in = 1 << 1 | 1 << 2},

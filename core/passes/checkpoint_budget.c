@@ -201,9 +201,9 @@ static void profile(Solver *s, Profile *f) {
     for (int to = 1; to < s->n; to++) fill_steps(s, f, to);
 }
 
-static int estimate(Solver *s, const Settings *settings, Err *e) {
+static int estimate(Solver *s, const Settings *settings, Device *device, Err *e) {
     Program *p = program_copy(s->c->p);
-    int code = p ? compile_finish(p, settings, NULL, NULL, e) : no_memory(e);
+    int code = p ? compile_finish(p, settings, device, NULL, NULL, e) : no_memory(e);
     if (code) {
         program_free(p);
         return code;
@@ -369,7 +369,7 @@ int chain_fit(const Chain *c, const Settings *settings, Device *device, int *seg
                 mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs), mem_new(bufs), mem_new(ops)};
     bool made = s.step && s.stored && s.working && s.front && s.segment && s.depth && s.seconds && s.lost && s.need &&
                 s.again;
-    int best, code = made ? estimate(&s, settings, e) : no_memory(e);
+    int best, code = made ? estimate(&s, settings, device, e) : no_memory(e);
     if (!code) {
         find_candidates(&s);
         code = judge(&s, settings, device, &best, e);

@@ -44,7 +44,7 @@ int chain_arena(const Chain *c, const int *segment, const Settings *s, Device *d
     Program *p = program_copy(c->p);
     if (!p) return err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
     chain_drop(c, p, segment);
-    int code = compile_finish(p, s, NULL, NULL, e);
+    int code = compile_finish(p, s, device, NULL, NULL, e);
     if (!code) code = placement_build(p, device->table->alignment, &placed, e);
     program_free(p);
     if (code) return code;

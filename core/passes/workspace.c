@@ -1,5 +1,6 @@
 /* What a library needs to run an op is asked of the device here, before anything is allocated, and becomes a buffer of
- * the program: planned, predicted and counted like every other. */
+ * the program: planned, predicted and counted like every other. The pass runs behind the update
+ * once more: ops that have got something keep it. */
 #include "passes.h"
 #include "view.h"
 
@@ -8,7 +9,7 @@ int pass_workspace(Program *p, const Settings *s, Device *device, Err *e) {
         Op *op = &p->ops[i];
         KArgs args;
         size_t bytes = 0;
-        if (!op_info(op->kind)->prepared) continue;
+        if (!op_info(op->kind)->prepared || op->state || op->workspace != NO_BUF) continue;
         view_args(p, op, &args);
         args.device = device;
         int code = device->table->prepare(device, &args, s->workspace_limit, &op->state, &bytes, e);

@@ -42,6 +42,13 @@ static double square_piece(const KArgs *a, int64_t begin, int64_t end) {
     return sum;
 }
 
+int k_cpu_grad_square_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    (void)a, (void)limit, (void)e;
+    *state = NULL;
+    *workspace = 0;
+    return OK;
+}
+
 int k_cpu_grad_square(const KArgs *a, Err *e) {
     (void)e;
     float *square = a->out[0].data;

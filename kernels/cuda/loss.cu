@@ -1,28 +1,14 @@
 /* loss.cu: losses and their gradients.
  *
- * A loss is a sum in three levels, each in a fixed order: a thread's terms, a block's threads, the blocks. The blocks'
- * sums meet in the workspace and a second kernel adds them; a loss that is small enough is one block's and has neither.
- * Sums are in double, terms in fp32. */
-#include "elements.h"
+ * A loss is a sum of terms (sums.h) over a number of samples. Sums are in double, terms in fp32. */
 #include "loss.h"
+#include "sums.h"
 
-enum { LOSS_THREADS = 256, LOSS_WARPS = LOSS_THREADS / WARP, PART_ELEMENTS = 16384, PARTS_MAX = 1024 };
+enum { LOSS_THREADS = ELEMENT_THREADS, LOSS_WARPS = LOSS_THREADS / WARP };
 enum { SLOPE_BLOCKS = 4 }; /* per processor: half of the threads that it holds */
 
 /* Of one block: terms, and of how many samples. */
 typedef struct LossPart { double sum, count; } LossPart;
-
-/* The block's sum, in every thread. */
-static __device__ inline double block_sum(double x) {
-    __shared__ double of_warp[LOSS_WARPS];
-    double sum = 0;
-    x = warp_sum(x);
-    __syncthreads(); /* an earlier sum may still be read */
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = x;
-    __syncthreads();
-    for (int i = 0; i < LOSS_WARPS; i++) sum += of_warp[i];
-    return sum;
-}
 
 static __device__ inline LossPart block_part(LossPart mine) {
     LossPart p = {block_sum(mine.sum), block_sum(mine.count)};
@@ -54,17 +40,9 @@ static __global__ void loss_finish(LossTo to, int parts) {
     if (threadIdx.x == 0) loss_store(&to, all);
 }
 
-/* Blocks: by the shape alone, so that the order of a sum is the same on every GPU and the workspace is known without
- * one. */
-static int64_t loss_parts(const KArgs *a, size_t bytes) {
-    int64_t parts = min_i64((a->in[0].count + PART_ELEMENTS - 1) / PART_ELEMENTS, PARTS_MAX);
-    return max_i64(1, min_i64(parts, (int64_t)(bytes / sizeof(LossPart))));
-}
-
 static int loss_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace) {
-    int64_t parts = loss_parts(a, limit);
     *state = NULL;
-    *workspace = parts > 1 ? (size_t)parts * sizeof(LossPart) : 0;
+    *workspace = sum_workspace(a->in[0].count, sizeof(LossPart), limit);
     return OK;
 }
 
@@ -72,7 +50,7 @@ static int loss_prepare(const KArgs *a, size_t limit, void **state, size_t *work
 static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elements, int64_t, int64_t),
                     int64_t rows) {
     LossTo to = {a->attr->loss, (float *)a->out[0].data, (LossPart *)a->workspace};
-    int parts = (int)loss_parts(a, a->workspace_bytes);
+    int parts = (int)sum_parts(a->in[0].count, sizeof(LossPart), a->workspace_bytes);
     int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(&a->in[0]), elements_of(&a->in[1]), rows,
                        a->in[0].count / rows);
     return rc != OK || parts == 1 ? rc : launch_op(a, e, loss_finish, 1, LOSS_THREADS, to, parts);

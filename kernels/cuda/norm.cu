@@ -2,8 +2,9 @@
  * of a sample (norm). Statistics are fp32, summed in double. */
 #include "channels.h"
 #include "norm.h"
+#include "sums.h"
 
-enum { NORM_THREADS = 256, NORM_WARPS = NORM_THREADS / WARP, FINISH_THREADS = 128 };
+enum { NORM_THREADS = ELEMENT_THREADS, FINISH_THREADS = 128 };
 
 static const float *floats(const View *v) { return (const float *)v->data; }
 
@@ -133,18 +134,6 @@ typedef struct Groups {
 static __device__ inline int64_t place_of(const Groups &g, int64_t i) {
     int64_t sample = blockIdx.x / g.groups, group = blockIdx.x % g.groups;
     return (sample * g.rows + i / g.size) * g.channels + group * g.size + i % g.size;
-}
-
-/* The block's sum, in every thread. */
-static __device__ inline double block_sum(double x) {
-    __shared__ double of_warp[NORM_WARPS];
-    double sum = 0;
-    for (int bit = WARP / 2; bit; bit /= 2) x += __shfl_xor_sync(0xffffffffu, x, bit);
-    __syncthreads(); /* an earlier sum may still be read */
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = x;
-    __syncthreads();
-    for (int i = 0; i < NORM_WARPS; i++) sum += of_warp[i];
-    return sum;
 }
 
 static __global__ void norm_kernel(const __grid_constant__ Groups g) {

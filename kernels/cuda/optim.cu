@@ -5,8 +5,7 @@
  * what waits; the device calls it before anything else is enqueued or waited for. */
 #include <stdlib.h>
 
-#include "lanes.h"
-#include "launch.h"
+#include "sums.h"
 
 /* CHUNK: elements that a block takes at a time; 2^31 of them are more than any memory holds.
  * MULTIPROCESSOR_BLOCKS: of THREADS threads, enough to hide latency. */
@@ -117,23 +116,13 @@ static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_con
     }
 }
 
-/* One block: each thread adds up every THREADS-th element, then the threads' sums are added in pairs. The same order in
- * every run. */
-static __global__ void __launch_bounds__(THREADS) grad_square_kernel(const void *g, DType type, int64_t count,
-                                                                         int first, float *square) {
-    __shared__ double part[THREADS];
-    double sum = 0;
-    for (int64_t i = (int64_t)threadIdx.x; i < count; i += THREADS) {
-        const double x = (double)dtype_load(type, g, (size_t)i);
-        sum += x * x;
-    }
-    part[threadIdx.x] = sum;
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
-    }
-    if (threadIdx.x == 0) *square = (float)((first ? 0.0 : (double)*square) + part[0]);
-}
+struct GradSquare {
+    enum { INPUTS = 1 };
+    float *square;
+    int first;
+    __device__ double term(const float (*g)[LANES], int i) const { return (double)g[0][i] * (double)g[0][i]; }
+    __device__ void store(double sum) const { *square = (float)((first ? 0.0 : (double)*square) + sum); }
+};
 
 static __global__ void step_begin_kernel(StepState *state) {
     if (!state->overflow) state->step++;
@@ -228,9 +217,15 @@ extern "C" int k_cuda_grad_check(const KArgs *a, Err *e) {
     return queue_put(a, &none, (StepState *)a->out[0].data, t, e);
 }
 
+extern "C" int k_cuda_grad_square_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *) {
+    *state = NULL;
+    *workspace = sum_workspace(a->in[0].count, sizeof(double), limit);
+    return OK;
+}
+
 extern "C" int k_cuda_grad_square(const KArgs *a, Err *e) {
-    return launch_op(a, e, grad_square_kernel, dim3(1), dim3(THREADS), (const void *)a->in[0].data, a->in[0].dtype,
-                     a->in[0].count, (int)a->attr->square.first, (float *)a->out[0].data);
+    const ElementsOf<1> g = {{elements_of(&a->in[0])}};
+    return sum_run(a, e, GradSquare{(float *)a->out[0].data, (int)a->attr->square.first}, g, a->in[0].count);
 }
 
 extern "C" int k_cuda_step_begin(const KArgs *a, Err *e) {

@@ -1,7 +1,8 @@
 /* prelu.cu: y = x < 0 ? w x : x with one slope per channel, which lies innermost, or one for all. */
 #include "channels.h"
+#include "sums.h"
 
-enum { ONE_COLUMNS = 512, FINISH_THREADS = 128 }; /* one for all: its gradient is summed over rows of these */
+enum { FINISH_THREADS = 128 };
 
 struct Prelu {
     enum { INPUTS = 1 };
@@ -35,47 +36,43 @@ int k_cuda_prelu_dx(const KArgs *a, Err *e) {
 
 /* ---- the slopes' gradient */
 
+static __device__ double slope_term(float dy, float x) { return x > 0.0f ? 0 : (double)(dy * x); }
+
 struct SlopeSums {
     Elements dy, x;
-    int64_t columns, count;
+    int64_t channels;
     __device__ void add(int64_t row, int64_t c, double *sum) const {
-        int64_t i = row * columns + c;
-        if (i < count && !(element_at(x, i) > 0.0f)) sum[0] += (double)(element_at(dy, i) * element_at(x, i));
+        int64_t i = row * channels + c;
+        sum[0] += slope_term(element_at(dy, i), element_at(x, i));
     }
 };
 
-static __global__ void slopes_finish(const double *parts, int n, int64_t columns, Elements dw) {
+struct OneSlopeSum {
+    enum { INPUTS = 2 };
+    Elements dw;
+    __device__ double term(const float (*x)[LANES], int i) const { return slope_term(x[0][i], x[1][i]); }
+    __device__ void store(double sum) const { dtype_store(dw.type, dw.data, 0, (float)sum); }
+};
+
+static __global__ void slopes_finish(const double *parts, int n, int64_t channels, Elements dw) {
     int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (c < columns) dtype_store(dw.type, dw.data, (size_t)c, (float)channel_sum(parts, n, 0, columns, c));
+    if (c < channels) dtype_store(dw.type, dw.data, (size_t)c, (float)channel_sum(parts, n, 0, channels, c));
 }
 
-static __global__ void slope_finish(const double *parts, int n, int64_t columns, Elements dw) {
-    double all = 0;
-    for (int64_t c = 0; c < columns; c++) all += channel_sum(parts, n, 0, columns, c);
-    dtype_store(dw.type, dw.data, 0, (float)all);
-}
-
-static int64_t columns_of(const KArgs *a) {
-    return a->out[0].count > 1 ? a->out[0].count : min_i64(ONE_COLUMNS, a->in[1].count);
-}
-
-static int64_t rows_of(const KArgs *a) { return (a->in[1].count + columns_of(a) - 1) / columns_of(a); }
-
-int k_cuda_prelu_dw_prepare(const KArgs *a, size_t, void **state, size_t *workspace, Err *) {
+int k_cuda_prelu_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *) {
+    int64_t channels = a->out[0].count, count = a->in[1].count;
     *state = NULL;
-    *workspace = channel_workspace(rows_of(a), columns_of(a));
+    *workspace = channels > 1 ? channel_workspace(count / channels, channels)
+                              : sum_workspace(count, sizeof(double), limit);
     return OK;
 }
 
 int k_cuda_prelu_dw(const KArgs *a, Err *e) {
-    int64_t columns = columns_of(a), rows = rows_of(a);
-    const double *parts = (const double *)a->workspace;
-    Elements dw = elements_of(&a->out[0]);
-    int code =
-        channels_run(a, e, SlopeSums{elements_of(&a->in[0]), elements_of(&a->in[1]), columns, a->in[1].count}, rows,
-                            columns);
+    int64_t channels = a->out[0].count, rows = a->in[1].count / channels;
+    Elements dw = elements_of(&a->out[0]), dy = elements_of(&a->in[0]), x = elements_of(&a->in[1]);
+    if (channels == 1) return sum_run(a, e, OneSlopeSum{dw}, ElementsOf<2>{{dy, x}}, a->in[1].count);
+    int code = channels_run(a, e, SlopeSums{dy, x, channels}, rows, channels);
     if (code) return code;
-    if (a->out[0].count == 1) return launch_op(a, e, slope_finish, 1, 1, parts, channel_parts(rows), columns, dw);
-    return launch_op(a, e, slopes_finish, (unsigned)((columns + FINISH_THREADS - 1) / FINISH_THREADS), FINISH_THREADS,
-                     parts, channel_parts(rows), columns, dw);
+    return launch_op(a, e, slopes_finish, (unsigned)((channels + FINISH_THREADS - 1) / FINISH_THREADS), FINISH_THREADS,
+                     (const double *)a->workspace, channel_parts(rows), channels, dw);
 }
