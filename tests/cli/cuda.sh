@@ -44,6 +44,32 @@ for allocator in caching direct; do
     is "$(columns $allocator.csv predicted_peak_bytes)" "$(columns $allocator.csv peak_bytes)" "and is predicted"
 done
 
+# ---- sums that many blocks share: the norm of the gradients, and the gradient of one slope
+cat >sums.lua <<'E'
+local mt = require "memtide"
+local nn = mt.nn
+local function net()
+  return nn.Sequential{nn.Conv2d(3, 32, 3), nn.PReLU(), nn.Flatten(), nn.Linear(32 * 12 * 12, 10)}
+end
+return mt.experiment{name = "sums", model = net, input = {3, 14, 14}, classes = 10, batch = 8, steps = 3, warmup = 1,
+  loss = nn.CrossEntropyLoss(), optimizer = mt.optim.SGD{lr = 0.1, clip_norm = 0.5},
+  sweep = {{"precision", {"fp32", "amp_fp16"}}, {"accumulate", {1, 2}}}}
+E
+memtide run sums.lua --csv sums.cpu.csv
+columns sums.cpu.csv loss_last >cpu.txt
+memtide run sums.lua --device cuda:0 --csv sums.csv
+is "$(columns sums.csv status | sort | uniq -c | tr -s ' ')" " 4 ok" "sums of many blocks run"
+columns sums.csv loss_last | paste -d' ' cpu.txt - >losses.txt
+is "$(awk '{ d = $1 - $2; if (d * d < 1e-6 * $1 * $1) n++ } END { print n }' losses.txt)" 4 "to the CPU's losses"
+memtide dump sums.lua --device cuda:0
+has "$(echo "$out" | grep 'grad_square 3.weight')" "workspace=24" "with workspace in the update"
+for allocator in planned caching direct; do
+    memtide run sums.lua --device cuda:0 --set allocator=$allocator --set graph=false --csv sums.$allocator.csv
+    is "$(columns sums.$allocator.csv predicted_peak_bytes)" "$(columns sums.$allocator.csv peak_bytes)" \
+        "predicted with the $allocator allocator"
+    is "$(columns sums.$allocator.csv loss_last)" "$(columns sums.csv loss_last)" "with the same bits"
+done
+
 # ---- without memory for a step's graph its cell fails alone; the next cells use what was prepared before
 columns gpu.csv precision accumulate loss_last >gpu.txt
 EMULATE_FAIL=cudaGraphInstantiate:2:2 memtide run net.lua --device cuda:0 --csv graph.csv
