@@ -1,5 +1,6 @@
 /* optim.c: the update: overflow check, step count, SGD, Adam, loss scale. One pass over g, w and the optimizer's
  * buffers. */
+#include "cpu.h"
 #include "loops.h"
 
 /* ---- the step's numbers */
