@@ -3,8 +3,8 @@
  * 1. Candidates. Over the chain's units, "store" one unit or "drop" a run of them; a dynamic program finds the least
  *    recomputation for a bound on the estimated peak. The bound is moved down from "no bound", each time below the peak
  *    of the choice just found, so the candidates run along the front of time against memory. The other modes join
- *    them, then each of them with what it stores lightened (checkpoint_selective.c). Nothing here looks at the budget:
- *    hence a larger budget never costs more time.
+ *    them, then each of them with what it stores lightened (checkpoint_selective.c), and no segments with only the
+ *    first units lightened. Nothing here looks at the budget: hence a larger budget never costs more time.
  * 2. Judgement. In order of time, each candidate is compiled and placed; the first that fits is taken.
  *
  * The estimate: while the backward pass is in the run (i, j] of units, these are alive:
@@ -17,7 +17,7 @@
 
 #include "mem.h"
 
-enum { LABELS = 32, CHOICES = 64, CANDIDATES = 2 * CHOICES };
+enum { LABELS = 32, CHOICES = 64, PARTS = 8, CANDIDATES = 2 * CHOICES + PARTS };
 
 typedef struct Step {
     size_t working, kept; /* bytes: see above; what stays stored of the run */
@@ -307,6 +307,13 @@ static void add_candidate(Solver *s) {
     s->count++;
 }
 
+/* Candidate `i` with its units up to a cut lightened. */
+static void add_lightened(Solver *s, int i, int cut) {
+    memcpy(candidate(s, s->count), candidate(s, i), (size_t)s->c->p->forward_end * sizeof(int));
+    chain_lighten(s->c, USUAL, s->c->cut[cut].at, candidate(s, s->count), s->depth);
+    add_candidate(s);
+}
+
 /* The bound first falls to just below each peak that was reached. Where that has taken half of the tries, it falls in
  * even steps over the way that is left; near the end these are halved. */
 static void find_candidates(Solver *s) {
@@ -326,11 +333,8 @@ static void find_candidates(Solver *s) {
         trace(s, l, candidate(s, s->count));
         add_candidate(s);
     }
-    for (int i = 0, n = s->count; i < n; i++) {
-        memcpy(candidate(s, s->count), candidate(s, i), (size_t)s->c->p->forward_end * sizeof(int));
-        chain_lighten(s->c, USUAL, candidate(s, s->count), s->depth);
-        add_candidate(s);
-    }
+    for (int i = 0, n = s->count; i < n; i++) add_lightened(s, i, s->n);
+    for (int part = 1; part < PARTS; part++) add_lightened(s, 0, s->n * part / PARTS);
 }
 
 /* The quickest candidate that was not looked at before, or -1. */

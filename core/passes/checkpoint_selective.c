@@ -24,8 +24,8 @@ static int depth_of(const Chain *c, const int *segment, const int *depth, int bu
     return segment[writer] == STORED && c->saved[root] ? 0 : DEEPEST;
 }
 
-void chain_lighten(const Chain *c, int deep, int *segment, int *depth) {
-    for (int i = 0; i < c->p->forward_end; i++) {
+void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth) {
+    for (int i = 0; i < end; i++) {
         const Op *op = &c->p->ops[i];
         int root = op->out[0] == NO_BUF ? NO_BUF : program_root(c->p, op->out[0]), most = 0;
         if (segment[i] != STORED || root == NO_BUF || c->writer[root] != i || !is_light(op)) continue;
@@ -59,7 +59,7 @@ int chain_select(const Chain *c, const Settings *s, Device *device, int *segment
     int code = tried && depth ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
     for (int deep = 0; deep <= DEEPEST && !code; deep++) {
         memset(tried, 0, bytes);
-        chain_lighten(c, deep, tried, depth);
+        chain_lighten(c, deep, c->p->forward_end, tried, depth);
         code = chain_arena(c, tried, s, device, &arena, e);
         if (code || arena >= least) continue;
         least = arena;

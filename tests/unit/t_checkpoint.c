@@ -228,7 +228,7 @@ static void test_depth(void) {
     for (int deep = 0; deep <= DEEPEST && segment && depth; deep++) {
         int alone = 0, run = 0, longest = 0;
         memset(segment, 0, (size_t)p->forward_end * sizeof *segment);
-        chain_lighten(&c, deep, segment, depth);
+        chain_lighten(&c, deep, p->forward_end, segment, depth);
         for (int i = 0; i < p->forward_end; i++) {
             run = segment[i] == ALONE ? run + 1 : 0;
             alone += segment[i] == ALONE;

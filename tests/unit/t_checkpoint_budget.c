@@ -58,9 +58,11 @@ static void add_choice(Choices *o, const int *segment) {
 static void choose_from(Choices *o, int from) {
     if (from == o->c->n_cuts - 2) {
         add_choice(o, o->segment);
-        memcpy(o->light, o->segment, (size_t)o->c->p->forward_end * sizeof *o->light);
-        chain_lighten(o->c, USUAL, o->light, o->depth);
-        add_choice(o, o->light);
+        for (int cut = 1; cut < o->c->n_cuts; cut++) {
+            memcpy(o->light, o->segment, (size_t)o->c->p->forward_end * sizeof *o->light);
+            chain_lighten(o->c, USUAL, o->c->cut[cut].at, o->light, o->depth);
+            add_choice(o, o->light);
+        }
         return;
     }
     for (int to = from + 1; to < o->c->n_cuts - 1; to++)
@@ -79,7 +81,7 @@ static double quickest_choice(const Choices *o, size_t budget) {
 
 typedef struct Tally { int budgets, equal, quicker, nets; double least; } Tally;
 
-/* At every tenth of the budgets at which some choice begins to fit. */
+/* At every 50th of the budgets at which some choice begins to fit. */
 static void compare(const Choices *o, const Program *p, Tally *t) {
     Err e = {0};
     Settings s = *o->s;
@@ -88,7 +90,7 @@ static void compare(const Choices *o, const Program *p, Tally *t) {
         if (o->item[i].arena < best) best = o->item[i].arena;
     t->least = fmax(t->least, (double)least / (double)best);
     t->nets++;
-    for (int i = 0; i < o->n; i += 10) {
+    for (int i = 0; i < o->n; i += 50) {
         if (o->item[i].arena < least) continue;
         s.budget = o->item[i].arena;
         Program *c = after(p, &s, &e);
