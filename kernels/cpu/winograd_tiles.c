@@ -1,19 +1,6 @@
 #include "winograd_tiles.h"
 
-/* Products may be fused with their sums here. */
-#pragma GCC optimize("fp-contract=fast")
-
-typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-#ifdef __x86_64__
-#define WIDE __attribute__((target("arch=x86-64-v4")))
-#else
-#define WIDE
-#endif
-#define INLINE WIDE static inline __attribute__((always_inline))
-
-INLINE V load(const float *p) { return *(const V *)p; }
-INLINE void store(float *p, V v) { *(V *)p = v; }
+#include "lanes16.h"
 
 /* ---- where a tile lies */
 

@@ -19,10 +19,10 @@
 
 #include "base.h"
 
-enum { LANES = 16, PANEL = 2 * LANES, POINTS = 16, TILE_ROWS = 14 /* tiles_product's, in registers */ };
+enum { PANEL = 32, POINTS = 16, TILE_ROWS = 14 /* tiles_product's, in registers */ };
 
 /* Floats from a point's matrix to the next one's: a cache line more than it has, or all sixteen might share a set. */
-static inline int64_t point_stride(int64_t rows, int64_t channels) { return rows * channels + LANES; }
+static inline int64_t point_stride(int64_t rows, int64_t channels) { return rows * channels + PANEL / 2; }
 static inline int64_t point_floats(int64_t rows, int64_t channels) { return POINTS * point_stride(rows, channels); }
 
 /* (n, h, w, c), seen in tiles: the first one starts at pixel (-top, -left). */

@@ -2,17 +2,8 @@
 local tap = dofile "tests/tap.lua"
 local mt = require "memtide"
 
-local python = os.getenv "PYTHON" or "/usr/bin/python3"
-local version = io.popen(python .. " -c 'import torch; print(torch.__version__)' 2>&1"):read "a"
-if not version:find "^%d" then
-  tap.ok(true, ("ResNet-18 beside PyTorch # SKIP no PyTorch in %s (PYTHON)"):format(python))
-  tap.done()
-end
-
-local folder = os.tmpname()
-os.remove(folder)
-assert(os.execute(("mkdir '%s'"):format(folder)))
-local function path(name) return folder .. "/" .. name end
+local torch = dofile "tests/torch.lua"(tap, "ResNet-18")
+local path = torch.path
 
 local function images(offset)
   local x = {}
@@ -38,8 +29,8 @@ end
 local ours = open(1)
 for step = 1, 2 do assert(ours:step(images(step), {3, 7})) end
 assert(ours:save(path "ours"))
-tap.ok(os.execute(("PYTHONDONTWRITEBYTECODE=1 '%s' tests/peers/pytorch_resnet.py '%s'"):format(python, folder)),
-  ("PyTorch %s loads our file and writes one"):format(version:match "%S+"))
+local ran, version = torch.run "tests/peers/pytorch_resnet.py"
+tap.ok(ran, ("PyTorch %s loads our file and writes one"):format(version))
 
 local found = distance(ours:predict(images(0)), "ours.txt")
 tap.ok(found < 1e-4, ("our weights give our logits there: %.1e of the largest"):format(found))
@@ -55,5 +46,5 @@ local again = io.open(path "again", "rb"):read "a"
 tap.has(again, '"bn1.num_batches_tracked":{"dtype":"I64","shape":[],', "counters are written as PyTorch has them")
 theirs:close()
 
-assert(os.execute(("rm -r '%s'"):format(folder)))
+torch.close()
 tap.done()

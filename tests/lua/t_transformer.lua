@@ -91,17 +91,8 @@ tap.raises("takes 2 inputs, found 1", "a decoder without a memory", function()
 end)
 
 -- ---- weights, by PyTorch's state_dict
-local python = os.getenv "PYTHON" or "/usr/bin/python3"
-local version = io.popen(python .. " -c 'import torch; print(torch.__version__)' 2>&1"):read "a"
-if not version:find "^%d" then
-  tap.ok(true, ("an encoder and a decoder beside PyTorch # SKIP no PyTorch in %s (PYTHON)"):format(python))
-  tap.done()
-end
-
-local folder = os.tmpname()
-os.remove(folder)
-assert(os.execute(("mkdir '%s'"):format(folder)))
-local function path(name) return folder .. "/" .. name end
+local torch = dofile "tests/torch.lua"(tap, "an encoder and a decoder")
+local path = torch.path
 local x = {}
 for i = 0, 2 * 12 * 16 - 1 do x[i + 1] = math.sin(0.37 * i) end
 
@@ -126,11 +117,11 @@ local y = {}
 for i = 1, 2 * 5 * 16 do y[i] = math.cos(i) end
 assert(ours:step(x, y))
 assert(ours:save(path "ours"))
-tap.ok(os.execute(("PYTHONDONTWRITEBYTECODE=1 '%s' tests/peers/pytorch_transformer.py '%s'"):format(python, folder)),
-  ("PyTorch %s loads our file and writes one"):format(version:match "%S+"))
+local ran, version = torch.run "tests/peers/pytorch_transformer.py"
+tap.ok(ran, ("PyTorch %s loads our file and writes one"):format(version))
 tap.ok(distance(ours:predict(x), "ours.txt") < 1e-5, "our weights give our outputs there")
 local missing = assert(theirs:load(path "theirs"))
 tap.ok(#missing.missing == 0 and #missing.unexpected == 0, "PyTorch's file has all that we want, and nothing else")
 tap.ok(distance(theirs:predict(x), "theirs.txt") < 1e-5, "its weights give its outputs here")
-assert(os.execute(("rm -r '%s'"):format(folder)))
+torch.close()
 tap.done()
