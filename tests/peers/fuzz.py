@@ -142,7 +142,7 @@ def draw(seed, data):
         seed=seed, data=data, net=net, loss=loss, optimizer=optimizer, clip=clip, schedule=draw_schedule(r),
         input=shape, tokens=tokens, classes=classes, ignored=loss.options.get("ignore_index"),
         steps=4, accumulate=r.choice([1, 1, 1, 2, 3]), inplace=r.choice(["marked", True, False]),
-        checkpoint=r.choice(["none", "none", "all", "sqrt", "marked"]) if recompute else "none",
+        checkpoint=r.choice(["none", "none", "all", "sqrt", "selective", "marked"]) if recompute else "none",
         allocator=r.choice(["planned", "caching"]))
 
 
