@@ -52,16 +52,18 @@ void program_resize(Program *p, int buf) {
 enum { NUMBER = 16 }; /* characters of a name that was cut off */
 
 int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...) {
+    char text[BUF_NAME]; /* made first: the arguments may lie in p->bufs, which may move */
+    va_list args;
+    va_start(args, name);
+    int length = vsnprintf(text, sizeof text, name, args);
+    va_end(args);
     if (p->failed || !mem_grow(&p->bufs, &p->cap_bufs, p->n_bufs + 1, sizeof *p->bufs)) {
         p->failed = true;
         return 0;
     }
     Buf *b = &p->bufs[p->n_bufs];
     memset(b, 0, sizeof *b);
-    va_list args;
-    va_start(args, name);
-    int length = vsnprintf(b->name, sizeof b->name, name, args);
-    va_end(args);
+    memcpy(b->name, text, sizeof text);
     if (length >= BUF_NAME) snprintf(b->name + BUF_NAME - NUMBER, NUMBER, "~%d", p->n_bufs); /* cut off, but its own */
     b->category = category;
     b->shape = shape;
