@@ -221,6 +221,7 @@ static const ConvCase convs[] = {
     {"depthwise twice, stride 2", {2, 5, 9, 9, 10, 3, 3, {2, 2}, {1, 1, 1, 1}, {1, 1}, 5}, false, ACT_NONE, 4 << 20},
     {"several parts of dx", {4, 13, 50, 52, 5, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
     {"channels beyond a block", {1, 2100, 5, 4, 2, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"1x1, stride 2, few channels", {1, 5, 12, 16, 3, 1, 1, {2, 2}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
     {"1x1 gelu", {2, 24, 5, 5, 17, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU, 4 << 20},
     {"whole image, gelu_tanh", {2, 3, 6, 6, 5, 6, 6, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU_TANH, 4 << 20},
 };

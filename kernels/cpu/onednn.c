@@ -145,8 +145,9 @@ static dnnl_status_t ask_attr(const PrimSpec *spec, Ask ask, dnnl_primitive_attr
 }
 
 /* Goes through oneDNN's implementations, fastest first, until one is good; *best is the best so far. */
-static dnnl_status_t ask_iterate(dnnl_primitive_desc_iterator_t it, Prim *candidate, const KArgs *args, Pass pass,
-                                 const dnnl_memory_desc_t plain[SLOTS], size_t limit, Prim *best) {
+static dnnl_status_t ask_iterate(dnnl_primitive_desc_iterator_t it, Prim *candidate, const KArgs *args,
+                                 const PrimSpec *spec, const dnnl_memory_desc_t plain[SLOTS], size_t limit,
+                                 Prim *best) {
     dnnl_status_t status = dnnl_success;
     while (!status && !prim_good(best, limit)) {
         const char *name = "";
@@ -154,8 +155,9 @@ static dnnl_status_t ask_iterate(dnnl_primitive_desc_iterator_t it, Prim *candid
         if (!candidate->desc) return dnnl_out_of_memory;
         dnnl_primitive_desc_query(candidate->desc, dnnl_query_impl_info_str, 0, &name);
         candidate->reference = !strncmp(name, "ref", 3);
-        prim_layout(candidate, args, pass, plain);
-        if (prim_better(candidate, best, limit)) {
+        prim_layout(candidate, args, spec->pass, plain);
+        bool avoided = spec->avoid && !strncmp(name, spec->avoid, strlen(spec->avoid));
+        if (!avoided && prim_better(candidate, best, limit)) {
             if (best->desc) dnnl_primitive_desc_destroy(best->desc);
             *best = *candidate;
         } else {
@@ -189,7 +191,7 @@ static dnnl_status_t ask_once(const KArgs *args, const PrimSpec *spec, Ask ask, 
     if (!status) status = ask_attr(spec, ask, &attr);
     /* the backward passes need no forward hint on a CPU: creating one would double the time that prediction takes */
     if (!status) status = dnnl_primitive_desc_iterator_create(&it, &desc, attr, candidate.cpu->engine, NULL);
-    if (!status) status = ask_iterate(it, &candidate, args, spec->pass, plain, limit, best);
+    if (!status) status = ask_iterate(it, &candidate, args, spec, plain, limit, best);
     if (it) dnnl_primitive_desc_iterator_destroy(it);
     if (attr) dnnl_primitive_attr_destroy(attr);
     return status;
