@@ -33,9 +33,9 @@ void chain_free(Chain *c);
 /* The choice that a mode stands for; all modes but CHECKPOINT_SELECTIVE and CHECKPOINT_BUDGET, which look at bytes. */
 void chain_choose(const Chain *c, Checkpoint mode, int *segment);
 
-/* Lets light ops before `end` that a choice stores be ALONE: those that can run again from what is kept anyway, or from what at most
- * `deep` - 1 such ops make of it one behind the other. depth[n_bufs] is scratch. USUAL: what stands behind a product, a
- * normalisation and its activation or a cast. */
+/* Lets light ops before `end` that a choice stores be ALONE: those that can run again from what is kept anyway, or from
+ * what at most `deep` - 1 such ops make of it one behind the other. depth[n_bufs] is scratch. USUAL: what stands behind
+ * a product, a normalisation and its activation or a cast. */
 enum { USUAL = 2, DEEPEST = 4 };
 void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth);
 

@@ -1,6 +1,6 @@
 /* What a library needs to run an op is asked of the device here, before anything is allocated, and becomes a buffer of
- * the program: planned, predicted and counted like every other. The pass runs behind the update
- * once more: ops that have got something keep it. */
+ * the program: planned, predicted and counted like every other. The pass runs once more behind the
+ * update: ops that have got something keep it. */
 #include "passes.h"
 #include "view.h"
 
