@@ -5,8 +5,6 @@ CC     ?= cc
 CFLAGS ?= -O3 -g
 # GPUs that the CUDA plugin has machine code for; later ones compile the last one's PTX when it is loaded
 CUDA_ARCHS ?= 75 80 86 89 90
-OMP_WAIT_POLICY ?= passive
-export OMP_WAIT_POLICY
 Q = $(if $(V),,@)
 
 WARN  = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wwrite-strings \
@@ -29,6 +27,9 @@ C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/
     $(addprefix $(BUILD)/tests/,t_emulate t_linear)
 PROVE  ?= -j2
 TESTS   = $(C_TESTS) $(wildcard tests/lua/*.lua tests/cli/*.sh)
+# where threads matter, again with all of them: one at a time, since two programs whose threads wait for each other on
+# the same processors take twenty times as long
+THREADED = $(addprefix $(BUILD)/tests/,t_fuzz t_grad t_kernels t_onednn t_sequence t_truth)
 
 # A value as a file that changes only with it, for what is built from the value.
 stamp = $(shell mkdir -p $(BUILD); [ -e $(BUILD)/$1 ] && [ "$$(cat $(BUILD)/$1)" = '$2' ] || echo '$2' > $(BUILD)/$1)
@@ -153,7 +154,8 @@ emulated: all $(EMULATED_PLUGIN) ## the CUDA device on an emulated GPU: MEMTIDE_
 
 test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) ## run every test (TAP, by prove)
 	$(Q)$(if $(CUDA_LACK),echo "tests/cuda: skipped: $(CUDA_LACK)")
-	$(Q)BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
+	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
+	$(Q)BUILD=$(BUILD) GOMP_SPINCOUNT=50000 prove --exec tests/run $(THREADED)
 
 run: all ## the article's comparison on this machine: experiments/article.lua
 	$(BUILD)/memtide run experiments/article.lua || case $$? in 5|6) ;; *) exit 1; esac # a claim refuted is a result
@@ -200,7 +202,7 @@ slurm-check: all ## memtide slurm with a real Slurm (apt-get install slurm-wlm, 
 PYTHON ?= /usr/bin/python3
 bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of four networks beside PyTorch's (PYTHON has it)
 	$(Q)$(BUILD)/tests/bench/floor
-	$(Q)env -u OMP_WAIT_POLICY $(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON) \
+	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON) \
 	    $(BENCH)
 
 peer-fuzz: $(BUILD)/memtide ## slow: COUNT random networks in fp32 beside PyTorch in float64 (PYTHON has 2.1 or later)

@@ -6,9 +6,11 @@
  * and ends the program.
  *
  * Shared memory is junk when a block begins. */
+#undef _FORTIFY_SOURCE /* its longjmp lets nobody change stacks */
 #include "emulate.h"
 
 #include <link.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +22,8 @@ enum { STACK_BYTES = 64 << 10, JUNK_BYTE = 0xFF /* NaN in every floating type */
 typedef enum Wait { UNBORN, RUNS, WAITS_BLOCK, WAITS_WARP, ENDED } Wait;
 
 typedef struct Fiber {
-    ucontext_t context;
+    jmp_buf place;        /* where it goes on */
+    bool made;            /* it has a place: once in a process's life */
     Wait wait;
     unsigned mask;        /* WAITS_WARP: for these lanes */
     unsigned turn;        /* warp exchanges so far */
@@ -36,7 +39,7 @@ static struct {
     unsigned threads, now; /* of the block; the one that runs */
     bool plain;            /* the block's threads are plain calls */
     bool waits;            /* threads of the grid have waited */
-    ucontext_t scheduler;
+    jmp_buf scheduler;
     EmulateCall *call;
     void *args;
 } run;
@@ -59,25 +62,41 @@ static void become(unsigned i) {
     threadIdx.z = i / blockDim.x / blockDim.y;
 }
 
+/* A fiber waits, or has ended: the scheduler goes on. Jumps, since swapcontext asks the kernel twice each time. */
+static void fiber_leave(Wait wait) {
+    Fiber *f = &run.fiber[run.now];
+    f->wait = wait;
+    if (!_setjmp(f->place)) _longjmp(run.scheduler, 1);
+}
+
 static void fiber_main(void) {
-    run.call(run.args);
-    run.fiber[run.now].wait = ENDED;
+    for (;;) {
+        run.call(run.args);
+        fiber_leave(ENDED); /* and comes back as a thread of another block */
+    }
+}
+
+static void fiber_make(unsigned i) {
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = run.stacks + (size_t)i * STACK_BYTES;
+    context.uc_stack.ss_size = STACK_BYTES;
+    context.uc_link = NULL;
+    makecontext(&context, fiber_main, 0);
+    run.fiber[i].made = true;
+    setcontext(&context);
 }
 
 static void fiber_resume(unsigned i) {
     become(i);
-    swapcontext(&run.scheduler, &run.fiber[i].context);
+    if (_setjmp(run.scheduler)) return;
+    if (run.fiber[i].made) _longjmp(run.fiber[i].place, 1);
+    fiber_make(i);
 }
 
 static void fiber_start(unsigned i) {
-    Fiber *f = &run.fiber[i];
-    f->wait = RUNS;
-    f->turn = 0;
-    getcontext(&f->context);
-    f->context.uc_stack.ss_sp = run.stacks + (size_t)i * STACK_BYTES;
-    f->context.uc_stack.ss_size = STACK_BYTES;
-    f->context.uc_link = &run.scheduler;
-    makecontext(&f->context, fiber_main, 0);
+    run.fiber[i].wait = RUNS;
+    run.fiber[i].turn = 0;
     fiber_resume(i);
 }
 
@@ -86,9 +105,8 @@ static void fiber_start(unsigned i) {
 static void wait_for(Wait wait, unsigned mask) {
     Fiber *f = &run.fiber[run.now];
     if (run.plain) die("waits for the block's other threads, but its first one ended without waiting");
-    f->wait = wait;
     f->mask = mask;
-    swapcontext(&f->context, &run.scheduler);
+    fiber_leave(wait);
 }
 
 void emulate_syncthreads(void) { wait_for(WAITS_BLOCK, 0); }
