@@ -49,8 +49,10 @@ static int run_passes(Program *p, const Settings *s, Device *device, PassWatch *
     watched(watch, arg, "workspace", p);
     if ((code = pass_checkpoint(p, s, device, e))) return code;
     watched(watch, arg, "checkpoint", p);
-    code = compile_finish(p, s, device, watch, arg, e);
-    return code ? code : check_budget(p, s, device, e);
+    if ((code = compile_finish(p, s, device, watch, arg, e))) return code;
+    if ((code = pass_workspace_spare(p, s, device, e))) return code;
+    watched(watch, arg, "workspace_spare", p);
+    return check_budget(p, s, device, e);
 }
 
 int compile(const Network *net, const Settings *s, Device *device, PassWatch *watch, void *arg, Program **out, Err *e) {

@@ -17,7 +17,8 @@ int pass_accumulate(Program *p, const Settings *s, Err *e);  /* several micro-ba
 int pass_update(Program *p, const Settings *s, Err *e);      /* the optimizer, the loss scale, master copies */
 int pass_update_early(Program *p, const Settings *s, Err *e); /* a parameter as soon as its gradient is there */
 int pass_inplace(Program *p, const Settings *s, Err *e);     /* an output takes over the storage of a dying input */
-/* and pass_workspace once more, for the ops of the update */
+/* then pass_workspace once more, for the ops of the update */
+int pass_workspace_spare(Program *p, const Settings *s, Device *device, Err *e); /* more of it where that costs nothing */
 
 /* Called after lowering and after each pass, for dumps and golden tests. May be NULL. */
 typedef void PassWatch(void *arg, const char *pass, const Program *p);

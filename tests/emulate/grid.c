@@ -77,7 +77,7 @@ static void fiber_main(void) {
 }
 
 static void fiber_make(unsigned i) {
-    ucontext_t context;
+    static ucontext_t context; /* nothing is left behind on the scheduler's stack, to which nobody returns from here */
     getcontext(&context);
     context.uc_stack.ss_sp = run.stacks + (size_t)i * STACK_BYTES;
     context.uc_stack.ss_size = STACK_BYTES;
