@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "lower.h"
+#include "layer.h"
 #include "mem.h"
 
 static void watched(PassWatch *watch, void *arg, const char *pass, const Program *p) {
@@ -55,6 +55,15 @@ static int run_passes(Program *p, const Settings *s, Device *device, PassWatch *
     return check_budget(p, s, device, e);
 }
 
+/* As PyTorch's autocast on GPUs: probabilities near 1 that a 16-bit sigmoid has rounded leave no logarithm of 1 - p. */
+static int check_loss(const Network *net, const Program *p, const PrecisionInfo *precision, Err *e) {
+    const Op *last = &p->ops[p->n_ops - 1];
+    if (p->loss == NO_BUF || !precision->autocast || last->kind != OP_element_loss || last->attr.loss.f != LOSS_BCE)
+        return OK;
+    return layer_error(net->loss, e, "unsafe under precision %s: expected BCEWithLogitsLoss, of logits, in its place",
+                       precision->text);
+}
+
 int compile(const Network *net, const Settings *s, Device *device, PassWatch *watch, void *arg, Program **out, Err *e) {
     Program *p;
     int code = lower_network(net, !s->eval, !s->no_loss, &p, e);
@@ -64,6 +73,7 @@ int compile(const Network *net, const Settings *s, Device *device, PassWatch *wa
     if (s->keep_output || p->loss == NO_BUF) p->bufs[p->output].keep = true;
     code = program_check(p, "lower", e);
     if (!code) watched(watch, arg, "lower", p);
+    if (!code) code = check_loss(net, p, precision_info(s->precision), e);
     if (!code) code = run_passes(p, s, device, watch, arg, e);
     if (code) program_free(p);
     else *out = p;

@@ -88,11 +88,57 @@ MT_FN float act_slope(ActFn f, float s, float slope) {
     }
 }
 
-/* One element's part of a loss, and its derivative by x; t is the target. */
-MT_FN float mse_value(float x, float t) { return (x - t) * (x - t); }
-MT_FN float mse_slope(float x, float t) { return 2.0f * (x - t); }
-MT_FN float bce_value(float x, float t) { return fmaxf(x, 0.0f) - x * t + log1pf(expf(-fabsf(x))); }
-MT_FN float bce_slope(float x, float t) { return act_value(ACT_SIGMOID, x, 0) - t; }
+/* ---- losses that are sums over elements */
+
+/*    name         PyTorch */
+#define LOSSES(X)               \
+    X(MSE,         "mse")       \
+    X(L1,          "l1")        \
+    X(SMOOTH_L1,   "smooth_l1") \
+    X(HUBER,       "huber")     \
+    X(BCE,         "bce")       \
+    X(BCE_LOGITS,  "bce_logits")
+
+typedef enum LossFn {
+#define X(name, text) LOSS_##name,
+    LOSSES(X)
+#undef X
+} LossFn;
+
+/* log(1 + e^x), of any x */
+MT_FN float log_one_exp(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+
+/* PyTorch's least logarithm of a probability; a NaN goes through */
+MT_FN float log_clamped(float log) { return log < -100.0f ? -100.0f : log; }
+
+/* The part of element x of a loss, with target t; `beta` is SmoothL1Loss's beta, HuberLoss's delta or
+ * BCEWithLogitsLoss's pos_weight */
+MT_FN float loss_term(LossFn f, float x, float t, float beta) {
+    float d = x - t, far = fabsf(d);
+    switch (f) {
+    case LOSS_L1: return far;
+    case LOSS_SMOOTH_L1: return far < beta ? 0.5f * d * d / beta : far - 0.5f * beta;
+    case LOSS_HUBER: return far <= beta ? 0.5f * d * d : beta * (far - 0.5f * beta);
+    case LOSS_BCE: return (t - 1.0f) * log_clamped(log1pf(-x)) - t * log_clamped(logf(x));
+    case LOSS_BCE_LOGITS: return beta * t * log_one_exp(-x) + (1.0f - t) * log_one_exp(x);
+    default: return d * d;
+    }
+}
+
+/* Its derivative by x; at a kink, and of a NaN, PyTorch's */
+MT_FN float loss_slope(LossFn f, float x, float t, float beta) {
+    float d = x - t, far = fabsf(d), sign = (float)((d > 0.0f) - (d < 0.0f)), p;
+    switch (f) {
+    case LOSS_L1: return sign;
+    case LOSS_SMOOTH_L1: return far >= beta ? sign : d / beta;
+    case LOSS_HUBER: return far >= beta ? beta * sign : d;
+    case LOSS_BCE: return d / fmaxf((1.0f - x) * x, 1e-12f);
+    case LOSS_BCE_LOGITS:
+        p = act_value(ACT_SIGMOID, x, 0);
+        return (1.0f - t) * p - beta * t * (1.0f - p);
+    default: return 2.0f * d;
+    }
+}
 
 /* What one optimizer step does to one element. PyTorch's update rules (torch.optim.SGD, Adam, AdamW). */
 typedef struct OptimRule {

@@ -39,6 +39,11 @@ static void put_attr(Line *l, const Op *op) {
         ACTS(X)
 #undef X
     };
+    static const char *const loss[] = {
+#define X(name, text) text,
+        LOSSES(X)
+#undef X
+    };
     switch (op->kind) {
     case OP_conv2d: case OP_conv2d_dx: case OP_conv2d_dw: {
         const ConvAttr *c = &op->attr.conv;
@@ -61,10 +66,10 @@ static void put_attr(Line *l, const Op *op) {
         break;
     }
     case OP_dropout: case OP_dropout_dx: put(l, " p=%g id=%u", (double)op->attr.drop.p, op->attr.drop.id); break;
-    case OP_cross_entropy: case OP_mse: case OP_bce_logits:
-    case OP_cross_entropy_dx: case OP_mse_dx: case OP_bce_logits_dx:
-        put(l, " scale=%g", (double)op->attr.loss.scale);
+    case OP_element_loss: case OP_element_loss_dx:
+        put(l, " f=%s scale=%g", loss[op->attr.loss.f], (double)op->attr.loss.scale);
         break;
+    case OP_cross_entropy: case OP_cross_entropy_dx: put(l, " scale=%g", (double)op->attr.loss.scale); break;
     case OP_concat: put(l, " axis=%d", op->attr.axis.axis); break;
     case OP_slice: case OP_slice_dx:
         put(l, " axis=%d start=%" PRId64, op->attr.axis.axis, op->attr.axis.start);

@@ -67,10 +67,8 @@ static const OpTest op_tests[] = {
     {OP_to_rows_dx, "fr", "fx", NULL},
     {OP_cross_entropy, "fx in", "w1", fill_labels},
     {OP_cross_entropy_dx, "fx in s1", "fx", fill_labels},
-    {OP_mse, "fx wx", "w1", NULL},
-    {OP_mse_dx, "fx wx s1", "fx", NULL},
-    {OP_bce_logits, "fx wx", "w1", fill_probabilities},
-    {OP_bce_logits_dx, "fx wx s1", "fx", fill_probabilities},
+    {OP_element_loss, "fx wx", "w1", fill_probabilities},
+    {OP_element_loss_dx, "fx wx s1", "fx", fill_probabilities},
     {OP_accumulate, "fx", "gx", NULL},
     {OP_grad_check, "fx", "s1", fill_infinity},
     {OP_step_begin, "", "s1", NULL},
@@ -122,12 +120,17 @@ static const OpTest op_tests[] = {
 #define BOTH_UPSAMPLE(text, X, Y, ...) \
     {text, OP_upsample, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}, \
     {text, OP_upsample_dx, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}
-#define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum}
+#define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum, LOSS_MSE, 0}
+#define OF_ELEMENTS(f, beta, scale, sum) .attr.loss = {scale, 0, 0, sum, LOSS_##f, beta}
 #define SCALED .state = {1024, 3, 0, 5}
 #define NO_STATE .absent_in = 1 << 2
 #define BOTH_LOSS(op, text, shape, ...) \
     {text, OP_##op, .x = shape, __VA_ARGS__}, {text, OP_##op##_dx, .x = shape, SCALED, __VA_ARGS__}, \
     {text ", no scaler", OP_##op##_dx, .x = shape, NO_STATE, __VA_ARGS__}
+#define EACH_LOSS(f, beta) \
+    BOTH_LOSS(element_loss, #f ", one", ONE, OF_ELEMENTS(f, beta, 1, 0)), \
+    BOTH_LOSS(element_loss, #f ", mean", BIG, OF_ELEMENTS(f, beta, 0.25f, 0)), \
+    BOTH_LOSS(element_loss, #f ", sum of an image", IMAGE, OF_ELEMENTS(f, beta, 1, 1))
 /*                 lr momentum dampening decay beta1 beta2 eps nesterov decoupled */
 #define RULE(...) .attr.optim = {{__VA_ARGS__}}
 #define PLAIN_IN (1 << 2 | 1 << 3) /* no learning rate that changes, no norm */
@@ -250,10 +253,8 @@ static const Case cases[] = {
     BOTH_LOSS(cross_entropy, "ignored", S2(13, 5), LOSS(1, 0, 2, 0)),
     BOTH_LOSS(cross_entropy, "smoothed, ignored", S2(13, 5), LOSS(1, 0.1f, 2, 0)),
     BOTH_LOSS(cross_entropy, "many", S2(701, 37), LOSS(1, 0.1f, -100, 0)),
-    BOTH_LOSS(mse, "one", ONE, LOSS(1, 0, 0, 0)), BOTH_LOSS(mse, "mean", BIG, LOSS(0.25f, 0, 0, 0)),
-    BOTH_LOSS(mse, "sum of an image", IMAGE, LOSS(1, 0, 0, 1)),
-    BOTH_LOSS(bce_logits, "one", ONE, LOSS(1, 0, 0, 0)), BOTH_LOSS(bce_logits, "mean", BIG, LOSS(0.25f, 0, 0, 0)),
-    BOTH_LOSS(bce_logits, "sum of an image", IMAGE, LOSS(1, 0, 0, 1)),
+    EACH_LOSS(MSE, 0), EACH_LOSS(L1, 0), EACH_LOSS(SMOOTH_L1, 0.75f), EACH_LOSS(SMOOTH_L1, 0), EACH_LOSS(HUBER, 0.75f),
+    EACH_LOSS(BCE, 0), EACH_LOSS(BCE_LOGITS, 1), EACH_LOSS(BCE_LOGITS, 2.5f),
     {"next", OP_count_call, .x = ONE, .calls = 6},
     {"first", OP_accumulate, .x = BIG}, {"second", OP_accumulate, .x = BIG, .micro = 1},
     {"second, odd", OP_accumulate, .x = ODD, .micro = 1},

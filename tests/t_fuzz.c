@@ -224,7 +224,8 @@ static int set_budget(Device *cpu, const Network *net, Settings *s, Err *e) {
 }
 
 static bool one(Device *cpu, int i, int *refused) {
-    static const char *const losses[] = {"CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss"};
+    static const char *const losses[] = {"CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss(pos_weight=2)",
+                                         "SmoothL1Loss", "L1Loss", "HuberLoss(sum)"};
     Net text;
     Shape input;
     Err e = {0, ""};
@@ -232,7 +233,7 @@ static bool one(Device *cpu, int i, int *refused) {
     char what[160];
     network(&text, &input);
     Settings s = settings();
-    Network *net = net_new(text.text, losses[below(3)], input, &e);
+    Network *net = net_new(text.text, losses[below((int)ARRAY_LEN(losses))], input, &e);
     int code = net ? set_budget(cpu, net, &s, &e) : e.code;
     if (!code) code = truth_check(cpu, net, &s, below(4) == 0, loss, &e);
     if (!code && s.checkpoint == CHECKPOINT_BUDGET && s.allocator == ALLOC_PLANNED && !s.eval) {

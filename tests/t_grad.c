@@ -211,7 +211,17 @@ static void check_network(Network *net, const char *layer, const char *loss) {
     network_free(net);
 }
 
-static void check_case(int i, const char *loss) { check_network(network(i, loss), cases[i].layer, loss); }
+/* Other losses, and what stands before them */
+static const struct { const char *before, *loss; } losses[] = {
+    {"", "MSELoss"}, {"", "L1Loss"}, {"", "SmoothL1Loss(beta=0.5)"}, {"", "HuberLoss(sum, 0.3)"},
+    {"Sigmoid", "BCELoss"}, {"", "BCEWithLogitsLoss"}, {"", "BCEWithLogitsLoss(pos_weight=3)"},
+};
+
+static void check_loss(const char *before, const char *loss) {
+    char text[256];
+    snprintf(text, sizeof text, "Sequential{Conv2d(3, 4, 3) Tanh Flatten Linear(144, 10) %s}", before);
+    check_network(net_new(text, loss, shape4(2, 3, 8, 8), &e), before, loss);
+}
 
 int main(void) {
     if (device_open("cpu", &cpu, &e)) return ok(0, "%s", e.text), tap_done();
@@ -224,8 +234,7 @@ int main(void) {
         check_network(net_new(of_indices[i], "CrossEntropyLoss", shape2(2, 6), &e), of_indices[i], "CrossEntropyLoss");
     check_network(net_new("Sequential{Conv2d(2, 10, 3) Tanh}", "CrossEntropyLoss", shape4(2, 2, 5, 4), &e), "an image",
                   "CrossEntropyLoss");
-    check_case(0, "MSELoss");
-    check_case(0, "BCEWithLogitsLoss");
+    for (size_t i = 0; i < ARRAY_LEN(losses); i++) check_loss(losses[i].before, losses[i].loss);
     device_close(cpu);
     return tap_done();
 }

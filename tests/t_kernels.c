@@ -315,8 +315,11 @@ static void fill_labels(Bench *b) {
     for (int64_t i = 0; i < t->count; i++) t->values[i] = floor(uniform() * (double)b->c->x.dim[1]);
 }
 
+/* Of the losses that want them: as targets, and of BCELoss as inputs, too. */
 static void fill_probabilities(Bench *b) {
-    for (int64_t i = 0; i < b->operand[1].count; i++) b->operand[1].values[i] = uniform();
+    LossFn f = b->c->attr.loss.f;
+    for (int k = f == LOSS_BCE ? 0 : 1; k < 2 && f >= LOSS_BCE; k++)
+        for (int64_t i = 0; i < b->operand[k].count; i++) b->operand[k].values[i] = 0.02 + 0.96 * uniform();
 }
 
 /* Adam's v is a mean of squares. */

@@ -1,5 +1,6 @@
 /* t_pointwise.c: the formulas that all devices share (pointwise.h, dtype.h, rng.h) against independent ones in
  * float64. */
+#include "base.h"
 #include "dtype.h"
 #include "pointwise.h"
 #include "tap.h"
@@ -33,6 +34,36 @@ static void test_slopes(void) {
     ok(isnan(act_value(ACT_RELU, NAN, 0)) && isnan(act_value(ACT_LEAKY, NAN, 0.1f)),
        "NaN goes through relu and leaky_relu");
     ok(act_slope(ACT_RELU, 0, 0) == 0 && act_slope(ACT_LEAKY, 0, 0.1f) == 0.1f, "the slope at 0 is PyTorch's");
+}
+
+/* ---- losses of elements: the slope is the derivative of the value, and what PyTorch 2.6 gives at the edges */
+
+static void test_losses(void) {
+    static const struct { const char *name; float beta; } losses[] = {{"mse", 0}, {"l1", 0}, {"smooth_l1", 0.7f},
+        {"huber", 0.7f}, {"bce", 0}, {"bce_logits", 2.5f}};
+    for (int f = 0; f < (int)ARRAY_LEN(losses); f++) {
+        double worst = 0;
+        for (double x = 0.03125; x < 1; x += 0.0625) {
+            const double h = 1.0 / 1024;
+            float t = f >= LOSS_BCE ? 0.3f : -0.109375f, beta = losses[f].beta; /* never at the kink */
+            double up = loss_term((LossFn)f, (float)(x + h), t, beta);
+            double down = loss_term((LossFn)f, (float)(x - h), t, beta);
+            double slope = loss_slope((LossFn)f, (float)x, t, beta);
+            worst = fmax(worst, fabs((up - down) / (2 * h) - slope) / fmax(1, fabs(slope)));
+        }
+        if (!ok(worst < 1e-3, "%s: its slope is the derivative", losses[f].name)) printf("# off by %g\n", worst);
+    }
+    ok(loss_slope(LOSS_L1, 2, 2, 0) == 0 && loss_slope(LOSS_L1, NAN, 2, 0) == 0,
+       "l1: the slope at 0, and of a NaN, is 0");
+    ok(loss_term(LOSS_SMOOTH_L1, 3, 1, 0) == 2 && loss_slope(LOSS_SMOOTH_L1, 1, 3, 0) == -1 &&
+       loss_slope(LOSS_SMOOTH_L1, 1, 1, 0) == 0, "smooth_l1 with beta 0 is l1");
+    ok(loss_term(LOSS_BCE, 0, 1, 0) == 100 && loss_term(LOSS_BCE, 1, 0, 0) == 100 && loss_term(LOSS_BCE, 1, 1, 0) == 0,
+       "bce: logarithms are at least -100");
+    is_near(loss_slope(LOSS_BCE, 1, 0, 0), 1e12, 1e-6, 0, "bce: the divisor of its slope is at least 1e-12");
+    ok(isnan(loss_term(LOSS_BCE, 1.5f, 1, 0)) && isnan(loss_term(LOSS_BCE, -0.5f, 0, 0)) &&
+       isnan(loss_term(LOSS_BCE, NAN, 0, 0)), "bce of what is no probability is a NaN");
+    ok(loss_term(LOSS_BCE_LOGITS, 300, 1, 3) == 0 && loss_term(LOSS_BCE_LOGITS, -300, 1, 3) == 900 &&
+       loss_term(LOSS_BCE_LOGITS, 300, 0, 3) == 300, "bce_logits of large logits");
 }
 
 /* ---- optimizers: ten steps of one weight */
@@ -200,6 +231,7 @@ int main(void) {
     static const Half halves[] = {{"bf16", bf16_from_f32, bf16_to_f32, 7, 127},
                                   {"f16", f16_from_f32, f16_to_f32, 10, 15}};
     test_slopes();
+    test_losses();
     test_sgd();
     test_adam();
     for (size_t i = 0; i < ARRAY_LEN(halves); i++) test_half(&halves[i]);

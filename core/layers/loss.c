@@ -1,34 +1,27 @@
-/* The losses, told apart by the op. CrossEntropyLoss: logits (N, C) and a class (N) each, or (N, C, H, W) and a class
- * (N, H, W) of each pixel. The others: a target like the network's output, in whatever order that is. The result is one
- * number. */
+/* The losses. Of classes: logits (N, C) and a class (N) each, or (N, C, H, W) and a class (N, H, W) of each pixel. Of
+ * elements, told apart by the function: a target like the network's output, in whatever order that is. The result is
+ * one number. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "layer.h"
 
-int layer_loss_shape(Network *n, Layer *l, Err *e) {
-    (void)n;
-    if (l->kind->which == OP_cross_entropy) {
-        double smoothing = options_float(&l->options, "label_smoothing");
-        int code = l->in.rank == 4 ? OK : layer_expect_rank(l, 2, "(N, classes) or 4 (N, classes, H, W)", e);
-        if (code || (code = layer_expect_range(l, "ignore_index", INT32_MIN, INT32_MAX, e))) return code;
-        if (!(smoothing >= 0 && smoothing <= 1))
-            return layer_error(l, e, "label_smoothing must be between 0 and 1, found %g", smoothing);
-    }
+static int one_number(Layer *l) {
     layer_output(l, (Shape){0, {1, 1, 1, 1}});
     return OK;
 }
 
-/* Logits as (N, C) or, of an image, whose channels lie side by side, as (N H W, C). */
-static int logit_rows(Lower *lw, const Layer *l, int x) {
-    const int64_t *d = l->in.dim;
-    Layer rows = *l;
-    if (l->in.rank == 2) return lower_rows(lw, l, x);
-    rows.out = shape2(d[0] * d[2] * d[3], d[1]);
-    return lower_view(lw, &rows, x);
+static Attr reduced(const Layer *l) {
+    char text[OPTION_WORDS];
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.loss.scale = 1;
+    a.loss.sum = !strcmp(options_word(&l->options, "reduction", text), "sum");
+    return a;
 }
 
+/* The program's target: a class for each row of x, or numbers like x. */
 static int make_target(Lower *lw, bool classes, int x) {
     const Buf like = lw->p->bufs[x];
     int t = program_buf(lw->p, CAT_INPUT, classes ? shape1(like.shape.dim[0]) : like.shape, classes ? DT_I32 : DT_F32,
@@ -42,27 +35,64 @@ static int make_target(Lower *lw, bool classes, int x) {
     return t;
 }
 
-int layer_loss_forward(Lower *lw, const Layer *l, const int *in) {
-    bool classes = l->kind->which == OP_cross_entropy;
+/* Emits loss = kind(x, target). */
+static int finish(Lower *lw, OpKind kind, const Layer *l, int x, const Attr *a) {
     Program *p = lw->p;
-    int x = in[0];
-    char text[OPTION_WORDS];
-    Attr a;
-    memset(&a, 0, sizeof a);
-    a.loss.scale = 1;
-    a.loss.sum = !strcmp(options_word(&l->options, "reduction", text), "sum");
-    if (classes) {
-        a.loss.smoothing = (float)options_float(&l->options, "label_smoothing");
-        a.loss.ignore_index = (int32_t)options_int(&l->options, "ignore_index");
-        x = logit_rows(lw, l, x);
-    }
     if (p->failed) return 0;
-    p->target = make_target(lw, classes, x);
-    int loss = lower_op(lw, (OpKind)l->kind->which, l, (int[]){x, p->target}, 2, &a);
+    p->target = make_target(lw, kind == OP_cross_entropy, x);
+    int loss = lower_op(lw, kind, l, (int[]){x, p->target}, 2, a);
     if (p->failed) return 0;
     Buf *b = &p->bufs[loss];
     snprintf(b->name, sizeof b->name, "loss");
     b->category = CAT_OTHER;
     b->keep = true;
     return loss;
+}
+
+/* ---- of classes */
+
+int layer_class_loss_shape(Network *n, Layer *l, Err *e) {
+    (void)n;
+    double smoothing = options_float(&l->options, "label_smoothing");
+    int code = l->in.rank == 4 ? OK : layer_expect_rank(l, 2, "(N, classes) or 4 (N, classes, H, W)", e);
+    if (code || (code = layer_expect_range(l, "ignore_index", INT32_MIN, INT32_MAX, e))) return code;
+    if (!(smoothing >= 0 && smoothing <= 1))
+        return layer_error(l, e, "label_smoothing must be between 0 and 1, found %g", smoothing);
+    return one_number(l);
+}
+
+/* Logits as (N, C) or, of an image, whose channels lie side by side, as (N H W, C). */
+static int logit_rows(Lower *lw, const Layer *l, int x) {
+    const int64_t *d = l->in.dim;
+    Layer rows = *l;
+    if (l->in.rank == 2) return lower_rows(lw, l, x);
+    rows.out = shape2(d[0] * d[2] * d[3], d[1]);
+    return lower_view(lw, &rows, x);
+}
+
+int layer_class_loss_forward(Lower *lw, const Layer *l, const int *in) {
+    Attr a = reduced(l);
+    a.loss.smoothing = (float)options_float(&l->options, "label_smoothing");
+    a.loss.ignore_index = (int32_t)options_int(&l->options, "ignore_index");
+    return finish(lw, OP_cross_entropy, l, logit_rows(lw, l, in[0]), &a);
+}
+
+/* ---- of elements */
+
+int layer_element_loss_shape(Network *n, Layer *l, Err *e) {
+    (void)n;
+    double beta = options_float(&l->options, "beta"), delta = options_float(&l->options, "delta");
+    if (beta < 0) return layer_error(l, e, "beta must be at least 0, found %g", beta);
+    if (l->kind->which == LOSS_HUBER && !(delta > 0))
+        return layer_error(l, e, "delta must be above 0, found %g", delta);
+    return one_number(l);
+}
+
+int layer_element_loss_forward(Lower *lw, const Layer *l, const int *in) {
+    const Options *o = &l->options;
+    Attr a = reduced(l);
+    a.loss.f = (LossFn)l->kind->which;
+    /* one number at most, under the name that PyTorch gives it */
+    a.loss.beta = (float)(options_float(o, "beta") + options_float(o, "delta") + options_float(o, "pos_weight"));
+    return finish(lw, OP_element_loss, l, in[0], &a);
 }

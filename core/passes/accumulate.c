@@ -9,8 +9,7 @@
 #include "mem.h"
 
 static bool is_loss(OpKind k) {
-    return k == OP_cross_entropy || k == OP_mse || k == OP_bce_logits || k == OP_cross_entropy_dx || k == OP_mse_dx ||
-           k == OP_bce_logits_dx;
+    return k == OP_cross_entropy || k == OP_element_loss || k == OP_cross_entropy_dx || k == OP_element_loss_dx;
 }
 
 /* `part` gets summed up: it becomes "<name>.micro", and a lasting fp32 buffer takes its name. */

@@ -273,8 +273,7 @@ static void differentiate(Back *b, const Op *f) {
     case OP_add_rows: add_rows_back(b, f, dy); break;
     case OP_upsample: unary(b, OP_upsample_dx, f, x, dy, NO_BUF); break;
     case OP_cross_entropy: loss(b, f, OP_cross_entropy_dx); break;
-    case OP_mse: loss(b, f, OP_mse_dx); break;
-    case OP_bce_logits: loss(b, f, OP_bce_logits_dx); break;
+    case OP_element_loss: loss(b, f, OP_element_loss_dx); break;
     default: b->p->failed = true; /* a forward op without a gradient rule: the op tests reach every one of them */
     }
 }

@@ -94,43 +94,36 @@ int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {
 
 /* ---- losses of single elements: x and t of one shape and order */
 
-typedef float TermFn(float x, float t);
-
 static inline float element(const View *v, int64_t i) { return dtype_load(v->dtype, v->data, (size_t)i); }
 
-static inline double terms_sum(const KArgs *a, int64_t begin, int64_t end, TermFn *term) {
+static double terms_sum(const KArgs *a, int64_t begin, int64_t end) {
+    const LossAttr *loss = &a->attr->loss;
     double sum = 0;
-    for (int64_t i = begin; i < end; i++) sum += term(element(&a->in[0], i), element(&a->in[1], i));
+    for (int64_t i = begin; i < end; i++)
+        sum += loss_term(loss->f, element(&a->in[0], i), element(&a->in[1], i), loss->beta);
     return sum;
 }
 
-static inline void slopes_store(const KArgs *a, int64_t begin, int64_t end, TermFn *slope) {
+static void slopes_store(const KArgs *a, int64_t begin, int64_t end) {
+    const LossAttr *loss = &a->attr->loss;
     float scale = slope_scale(a, a->in[0].count);
     for (int64_t i = begin; i < end; i++) {
-        float d = scale * slope(element(&a->in[0], i), element(&a->in[1], i));
+        float d = scale * loss_slope(loss->f, element(&a->in[0], i), element(&a->in[1], i), loss->beta);
         dtype_store(a->out[0].dtype, a->out[0].data, (size_t)i, d);
     }
 }
 
-static double mse_sum(const KArgs *a, int64_t begin, int64_t end) { return terms_sum(a, begin, end, mse_value); }
-static double bce_sum(const KArgs *a, int64_t begin, int64_t end) { return terms_sum(a, begin, end, bce_value); }
-static void mse_dx_piece(const KArgs *a, int64_t begin, int64_t end) { slopes_store(a, begin, end, mse_slope); }
-static void bce_dx_piece(const KArgs *a, int64_t begin, int64_t end) { slopes_store(a, begin, end, bce_slope); }
-
-static int terms_run(const KArgs *a, SumFn *sum) {
-    loss_store(a, range_sum(a, a->in[0].count, sum), a->in[0].count);
+int k_cpu_element_loss(const KArgs *a, Err *e) {
+    (void)e;
+    loss_store(a, range_sum(a, a->in[0].count, terms_sum), a->in[0].count);
     return OK;
 }
 
-static int slopes_run(const KArgs *a, RangeFn *piece) {
-    blocks_run(a, a->out[0].count, piece);
+int k_cpu_element_loss_dx(const KArgs *a, Err *e) {
+    (void)e;
+    blocks_run(a, a->out[0].count, slopes_store);
     return OK;
 }
-
-int k_cpu_mse(const KArgs *a, Err *e) { return (void)e, terms_run(a, mse_sum); }
-int k_cpu_mse_dx(const KArgs *a, Err *e) { return (void)e, slopes_run(a, mse_dx_piece); }
-int k_cpu_bce_logits(const KArgs *a, Err *e) { return (void)e, terms_run(a, bce_sum); }
-int k_cpu_bce_logits_dx(const KArgs *a, Err *e) { return (void)e, slopes_run(a, bce_dx_piece); }
 
 /* ---- sums are kept on the stack: none of the losses wants workspace */
 
@@ -145,5 +138,4 @@ static int no_workspace(void **state, size_t *workspace) {
         return (void)a, (void)limit, (void)e, no_workspace(state, workspace);                                    \
     }
 PREPARE(cross_entropy)
-PREPARE(mse)
-PREPARE(bce_logits)
+PREPARE(element_loss)

@@ -135,16 +135,7 @@ int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {
 
 /* ---- losses of single elements: x and t of one shape and order */
 
-struct Mse {
-    static __device__ float value(float x, float t) { return mse_value(x, t); }
-    static __device__ float slope(float x, float t) { return mse_slope(x, t); }
-};
-struct Bce {
-    static __device__ float value(float x, float t) { return bce_value(x, t); }
-    static __device__ float slope(float x, float t) { return bce_slope(x, t); }
-};
-
-template <typename L> static __global__ void element_terms(LossTo to, Elements x, Elements t, int64_t count, int64_t) {
+static __global__ void element_terms(LossTo to, Elements x, Elements t, int64_t count, int64_t) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x * LANES;
     ElementsOf<2> both = {{x, t}};
     bool aligned = elements_aligned(x) && elements_aligned(t);
@@ -154,39 +145,35 @@ template <typename L> static __global__ void element_terms(LossTo to, Elements x
         float values[2][LANES], sum = 0;
         elements_load(values, both, begin, n, aligned && n == LANES);
         for (int i = 0; i < LANES; i++)
-            if (i < n) sum += L::value(values[0][i], values[1][i]);
+            if (i < n) sum += loss_term(to.attr.f, values[0][i], values[1][i], to.attr.beta);
         mine.sum += sum;
         mine.count += n;
     }
     part_store(&to, mine);
 }
 
-template <typename L> struct ElementSlope {
+struct ElementSlope {
     enum { INPUTS = 2 };
     LossAttr attr;
     const StepState *state;
     int64_t count;
     __device__ void eight(float *dx, const float (*x)[LANES], int64_t) const {
         float scale = loss_slope_scale(&attr, state, (double)count);
-        for (int i = 0; i < LANES; i++) dx[i] = scale * L::slope(x[0][i], x[1][i]);
+        for (int i = 0; i < LANES; i++) dx[i] = scale * loss_slope(attr.f, x[0][i], x[1][i], attr.beta);
     }
 };
 
-template <typename L> static int slopes_run(const KArgs *a, Err *e) {
+int k_cuda_element_loss(const KArgs *a, Err *e) { return loss_run(a, e, element_terms, a->in[0].count); }
+
+int k_cuda_element_loss_dx(const KArgs *a, Err *e) {
     ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
-    ElementSlope<L> f = {a->attr->loss, (const StepState *)a->in[2].data, a->in[0].count};
+    ElementSlope f = {a->attr->loss, (const StepState *)a->in[2].data, a->in[0].count};
     return elements_run(a, e, f, x);
 }
-
-int k_cuda_mse(const KArgs *a, Err *e) { return loss_run(a, e, element_terms<Mse>, a->in[0].count); }
-int k_cuda_mse_dx(const KArgs *a, Err *e) { return slopes_run<Mse>(a, e); }
-int k_cuda_bce_logits(const KArgs *a, Err *e) { return loss_run(a, e, element_terms<Bce>, a->in[0].count); }
-int k_cuda_bce_logits_dx(const KArgs *a, Err *e) { return slopes_run<Bce>(a, e); }
 
 #define PREPARE(name)                                                                                    \
     int k_cuda_##name##_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) { \
         return (void)e, loss_prepare(a, limit, state, workspace);                                        \
     }
 PREPARE(cross_entropy)
-PREPARE(mse)
-PREPARE(bce_logits)
+PREPARE(element_loss)

@@ -36,7 +36,7 @@ tap.raises("at least 1", "a shape with a zero", core.network, nn.Linear(2, 1), l
 local program = compiled(network)
 local kinds = {}
 for i, op in ipairs(program:ops()) do kinds[i] = op.kind end
-tap.is(list(kinds), "linear mse mse_dx linear_dw sgd sgd", "the ops of a step")
+tap.is(list(kinds), "linear element_loss element_loss_dx linear_dw sgd sgd", "the ops of a step")
 local bytes = {}
 for _, buf in ipairs(program:bufs()) do bytes[buf.name] = buf.bytes end
 tap.is(bytes["0.weight"], 8, "a buffer has its exact bytes")

@@ -33,6 +33,8 @@ tap.raises("takes at most 4 arguments (kernel_size, stride, padding, dilation), 
   "what PyTorch has others in front of stands by name", nn.MaxPool2d, 2, 2, 0, 1, true)
 tap.raises("takes at most 4 arguments", "of attention, too", nn.MultiheadAttention, 8, 2, 0, true, true)
 tap.raises("takes at most 0 arguments", "and of a loss", nn.MSELoss, "sum")
+tap.is(nn.HuberLoss("sum", 0.5).text, "reduction=sum delta=0.5", "HuberLoss's stand in PyTorch's order")
+tap.raises('expected "mean" or "sum"', "a reduction that gives many numbers", nn.L1Loss, {reduction = "none"})
 tap.is(nn.MaxPool2d(3, 2, {ceil_mode = true}).text, "kernel_size=3x3 stride=2x2 ceil_mode=true", "by name it is known")
 tap.raises("expected a whole number", "a fraction where a whole number belongs", nn.Linear, 1.5, 2)
 tap.raises("expected true or false", "a number where a flag belongs", nn.Linear, 1, 2, {bias = 1})

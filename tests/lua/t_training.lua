@@ -110,6 +110,27 @@ tap.near(loss_of({label_smoothing = 0.3}, 1, {1, 2, 4}, {2}), 0.7 * (log_sum - 4
 tap.near(loss_of({ignore_index = 1}, 2, {1, 2, 4, 9, 9, 0}, {2, 1}), log_sum - 4, 1e-5,
   "ignore_index leaves a label out of the mean")
 
+-- of elements: what PyTorch 2.6 gives for 0.2, 0.5, 0.9 and the targets 0, 1, 0.75
+local function mean_of(loss, x)
+  local trainer = assert(mt.trainer{model = nn.LeakyReLU(1), input = {3}, batch = 1, loss = loss})
+  local found = trainer:evaluate(x, {0, 1, 0.75})
+  trainer:close()
+  return found
+end
+for _, case in ipairs{
+  {nn.MSELoss(), 0.10416666467984}, {nn.L1Loss(), 0.28333332637945}, {nn.SmoothL1Loss{beta = 0.25}, 0.16666666269302},
+  {nn.HuberLoss{delta = 0.25}, 0.04166666567326}, {nn.BCEWithLogitsLoss(), 0.61278991027882},
+  {nn.BCEWithLogitsLoss{pos_weight = 3}, 1.09941817387625}, {nn.BCELoss(), 0.52365245195163},
+} do tap.near(mean_of(case[1], {0.2, 0.5, 0.9}), case[2], 1e-6, tostring(case[1])) end
+local unlikely = mean_of(nn.BCELoss(), {0.2, 1.5, 0.9})
+tap.ok(unlikely ~= unlikely, "BCELoss of what is no probability is NaN")
+for _, precision in ipairs{"amp_fp16", "amp_bf16"} do
+  local line, loss = tap.line(), nn.BCELoss()
+  tap.raises(("%s): unsafe under precision %s: expected BCEWithLogitsLoss"):format(line:sub(1, -2), precision),
+    "what PyTorch's autocast refuses", mt.trainer, {model = nn.Sigmoid(), input = {3}, batch = 1, loss = loss,
+      precision = precision})
+end
+
 -- of pixels: logits (1, 2, 4) and (9, 9, 0) of two of them, as an image (1, 3, 1, 2), classes first
 local pixels = assert(mt.trainer{model = nn.LeakyReLU(1), input = {3, 1, 2}, batch = 1,
   loss = nn.CrossEntropyLoss{ignore_index = 1}})

@@ -74,13 +74,20 @@ def targets(case, step, parts, shape):
 
 # ---- a case: all that both need, as data
 
+OF_ELEMENTS = {"MSELoss": {}, "L1Loss": {}, "SmoothL1Loss": dict(beta=0.3), "HuberLoss": dict(delta=0.3), "BCELoss": {},
+               "BCEWithLogitsLoss": dict(pos_weight=2.5)}
+
+
 def draw_loss(r, net, shape):
     """The network with what its loss needs behind it, the loss, and the number of classes"""
-    kind = r.choice(["CrossEntropyLoss", "CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss"])
+    kind = r.choice(4 * ["CrossEntropyLoss"] + list(OF_ELEMENTS))
     options = some(r, reduction="sum")
-    if kind != "CrossEntropyLoss":
+    if kind in OF_ELEMENTS:
+        options.update(some(r, **OF_ELEMENTS[kind]))
         if not any(p.requires_grad for p in build(net).parameters()):
             net.children.append(Spec("Conv2d", [shape[1], 2, 1]) if len(shape) == 4 else Spec("Linear", [shape[-1], 3]))
+        if kind == "BCELoss":
+            net.children.append(Spec("Sigmoid"))
         return net, Spec(kind, [], options), None
     layers = net.children
     if len(shape) == 4 and r.random() < 0.5:  # a label for each pixel
@@ -197,7 +204,9 @@ def one_step(case, net, loss_of, step, dtype, shape):
 def compute(case, dtype):
     torch.manual_seed(1)
     net = build(case["net"]).to(dtype)
-    loss_of = getattr(nn, case["loss"].kind)(**case["loss"].options)
+    options = {name: torch.tensor(value, dtype=dtype) if "weight" in name else value
+               for name, value in case["loss"].options.items()}
+    loss_of = getattr(nn, case["loss"].kind)(**options)
     with torch.no_grad():
         for name, p in net.named_parameters():
             p.copy_(parameter(case, name, p))

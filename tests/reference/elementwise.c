@@ -19,8 +19,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     /* all that these change is the element type, the shape or the layout, which the twins do not know */
     [OP_cast] = ref_copy, [OP_view] = ref_copy, [OP_to_rows] = ref_copy, [OP_to_rows_dx] = ref_copy,
     [OP_cross_entropy] = ref_cross_entropy, [OP_cross_entropy_dx] = ref_cross_entropy_dx,
-    [OP_mse] = ref_mse, [OP_mse_dx] = ref_mse_dx,
-    [OP_bce_logits] = ref_bce_logits, [OP_bce_logits_dx] = ref_bce_logits_dx,
+    [OP_element_loss] = ref_element_loss, [OP_element_loss_dx] = ref_element_loss_dx,
     [OP_grad_check] = ref_grad_check, [OP_grad_square] = ref_grad_square, [OP_step_begin] = ref_step_begin,
     [OP_sgd] = ref_sgd, [OP_adam] = ref_adam, [OP_scale_update] = ref_scale_update,
 };

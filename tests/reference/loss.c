@@ -52,31 +52,43 @@ void ref_cross_entropy_dx(Ref *r) {
                 ignored(r, n) ? 0 : outer(r, samples(r)) * (exp(log_softmax(x, n, c)) - wanted(r, n, c));
 }
 
-/* ---- losses of single elements */
-
-void ref_mse(Ref *r) {
-    double sum = 0;
-    for (int64_t i = 0; i < r->in[0].count; i++) sum += pow(r->in[0].at[i] - r->in[1].at[i], 2);
-    r->out[0].at[0] = reduce(r, sum, (double)r->in[0].count);
-}
-
-void ref_mse_dx(Ref *r) {
-    for (int64_t i = 0; i < r->in[0].count; i++)
-        r->out[0].at[i] = outer(r, (double)r->in[0].count) * 2 * (r->in[0].at[i] - r->in[1].at[i]);
-}
+/* ---- losses of single elements: the formulas of PyTorch's documentation */
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-void ref_bce_logits(Ref *r) {
-    double sum = 0;
-    for (int64_t i = 0; i < r->in[0].count; i++) {
-        double p = sigmoid(r->in[0].at[i]), t = r->in[1].at[i];
-        sum -= t * log(p) + (1 - t) * log(1 - p);
+static double term(const LossAttr *a, double x, double t) {
+    double d = fabs(x - t), b = a->beta;
+    switch (a->f) {
+    case LOSS_MSE: return d * d;
+    case LOSS_L1: return d;
+    case LOSS_SMOOTH_L1: return d < b ? d * d / (2 * b) : d - b / 2;
+    case LOSS_HUBER: return d <= b ? d * d / 2 : b * (d - b / 2);
+    case LOSS_BCE: return -(t * fmax(log(x), -100) + (1 - t) * fmax(log(1 - x), -100));
+    case LOSS_BCE_LOGITS: return -(b * t * log(sigmoid(x)) + (1 - t) * log(1 - sigmoid(x)));
     }
+    return NAN;
+}
+
+static double slope(const LossAttr *a, double x, double t) {
+    double sign = x > t ? 1 : x < t ? -1 : 0, d = fabs(x - t), b = a->beta;
+    switch (a->f) {
+    case LOSS_MSE: return 2 * (x - t);
+    case LOSS_L1: return sign;
+    case LOSS_SMOOTH_L1: return d < b ? (x - t) / b : sign;
+    case LOSS_HUBER: return d <= b ? x - t : b * sign;
+    case LOSS_BCE: return (1 - t) / (1 - x) - t / x;
+    case LOSS_BCE_LOGITS: return sigmoid(x) * (1 - t + b * t) - b * t;
+    }
+    return NAN;
+}
+
+void ref_element_loss(Ref *r) {
+    double sum = 0;
+    for (int64_t i = 0; i < r->in[0].count; i++) sum += term(&r->attr->loss, r->in[0].at[i], r->in[1].at[i]);
     r->out[0].at[0] = reduce(r, sum, (double)r->in[0].count);
 }
 
-void ref_bce_logits_dx(Ref *r) {
+void ref_element_loss_dx(Ref *r) {
     for (int64_t i = 0; i < r->in[0].count; i++)
-        r->out[0].at[i] = outer(r, (double)r->in[0].count) * (sigmoid(r->in[0].at[i]) - r->in[1].at[i]);
+        r->out[0].at[i] = outer(r, (double)r->in[0].count) * slope(&r->attr->loss, r->in[0].at[i], r->in[1].at[i]);
 }

@@ -36,8 +36,8 @@ RefFn ref_batchnorm, ref_batchnorm_eval, ref_batchnorm_dx, ref_norm, ref_norm_dx
 RefFn ref_mul, ref_concat, ref_slice, ref_slice_dx, ref_bias_db;
 RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool_dx, ref_adaptive_avgpool,
     ref_adaptive_avgpool_dx, ref_dropout, ref_count_call, ref_add, ref_copy, ref_accumulate, ref_cross_entropy,
-    ref_cross_entropy_dx, ref_mse, ref_mse_dx, ref_bce_logits, ref_bce_logits_dx, ref_grad_check, ref_grad_square,
-    ref_step_begin, ref_sgd, ref_adam, ref_scale_update;
+    ref_cross_entropy_dx, ref_element_loss, ref_element_loss_dx, ref_grad_check, ref_grad_square, ref_step_begin,
+    ref_sgd, ref_adam, ref_scale_update;
 
 /* Not in the table: their cases are in t_sequence.c. */
 RefFn ref_rnn, ref_rnn_dx, ref_attention, ref_attention_dx;

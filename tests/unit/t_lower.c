@@ -91,7 +91,7 @@ static void test_orders(void) {
                "  1 dropout 1: 1.y = x:0.y calls:calls p=0.25 id=0\n      1.y f32 (2, 6) order=3x2x1 activations 48\n"
                "  2 act 2.body: 2.body.y = x:1.y f=tanh\n      2.body.y f32 (2, 6) order=3x2x1 activations 48\n"
                "  3 add 2: 2.y = a:2.body.y b:1.y\n      2.y f32 (2, 6) order=3x2x1 activations 48\n"
-               "  4 mse loss: loss = x:2.y t:target scale=1\n      loss f32 () other 4 keep\n");
+               "  4 element_loss loss: loss = x:2.y t:target f=mse scale=1\n      loss f32 () other 4 keep\n");
     /* the body's order is lost in Linear: the other side is converted, once for both sums */
     is_program("Sequential{Flatten Residual{Residual{Linear(6, 6, false)}}}", NULL, shape4(2, 3, 2, 1), true,
                "1.body.body.weight f32 (6, 6) order=3x2x1 weights 144\ninput f32 (2, 3, 2, 1) nhwc input 48\n"
