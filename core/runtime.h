@@ -8,7 +8,7 @@
 typedef struct Runtime Runtime;
 
 /* Fills the input buffers of one micro-batch. x, t: the input and target buffers' bytes in PyTorch's order, fp32
- * (targets of CrossEntropyLoss: int32). Returns an ErrCode. */
+ * (labels: int32). Returns an ErrCode. */
 typedef int FeedFn(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e);
 
 typedef struct StepResult {

@@ -120,8 +120,9 @@ static const OpTest op_tests[] = {
 #define BOTH_UPSAMPLE(text, X, Y, ...) \
     {text, OP_upsample, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}, \
     {text, OP_upsample_dx, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}
-#define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum, LOSS_MSE, 0}
-#define OF_ELEMENTS(f, beta, scale, sum) .attr.loss = {scale, 0, 0, sum, LOSS_##f, beta}
+#define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum, 0, LOSS_MSE, 0}
+#define OF_LOGARITHMS(scale, ignore, sum) .attr.loss = {scale, 0, ignore, sum, 1, LOSS_MSE, 0}
+#define OF_ELEMENTS(f, beta, scale, sum) .attr.loss = {scale, 0, 0, sum, 0, LOSS_##f, beta}
 #define SCALED .state = {1024, 3, 0, 5}
 #define NO_STATE .absent_in = 1 << 2
 #define BOTH_LOSS(op, text, shape, ...) \
@@ -253,6 +254,9 @@ static const Case cases[] = {
     BOTH_LOSS(cross_entropy, "ignored", S2(13, 5), LOSS(1, 0, 2, 0)),
     BOTH_LOSS(cross_entropy, "smoothed, ignored", S2(13, 5), LOSS(1, 0.1f, 2, 0)),
     BOTH_LOSS(cross_entropy, "many", S2(701, 37), LOSS(1, 0.1f, -100, 0)),
+    BOTH_LOSS(cross_entropy, "logarithms, one", ONE, OF_LOGARITHMS(1, -100, 0)),
+    BOTH_LOSS(cross_entropy, "logarithms, ignored", S2(13, 5), OF_LOGARITHMS(0.5f, 2, 0)),
+    BOTH_LOSS(cross_entropy, "sum of many logarithms", S2(701, 37), OF_LOGARITHMS(1, -100, 1)),
     EACH_LOSS(MSE, 0), EACH_LOSS(L1, 0), EACH_LOSS(SMOOTH_L1, 0.75f), EACH_LOSS(SMOOTH_L1, 0), EACH_LOSS(HUBER, 0.75f),
     EACH_LOSS(BCE, 0), EACH_LOSS(BCE_LOGITS, 1), EACH_LOSS(BCE_LOGITS, 2.5f),
     {"next", OP_count_call, .x = ONE, .calls = 6},

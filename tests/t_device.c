@@ -31,6 +31,7 @@ static const Net nets[] = {
      "BCEWithLogitsLoss(reduction=sum)", S2(5, 1537)},
     {"images to images", "Sequential{Conv2d(16, 64, 3, padding=1) ReLU Residual{Conv2d(64, 64, 1)} Dropout(0.1)}",
      "BCEWithLogitsLoss", S4(2, 16, 9, 11)},
+    {"logarithms", "Sequential{Conv2d(3, 37, 3) LogSoftmax(1)}", "NLLLoss", S4(2, 3, 7, 9)},
     {"absolute", "Sequential{Linear(33, 17)}", "L1Loss", S2(5, 33)},
     {"smooth", "Sequential{Linear(33, 17)}", "SmoothL1Loss(beta=0.3)", S2(5, 33)},
     {"robust", "Sequential{Linear(33, 17)}", "HuberLoss(delta=0.3)", S2(5, 33)},

@@ -1,6 +1,6 @@
-/* The losses. Of classes: logits (N, C) and a class (N) each, or (N, C, H, W) and a class (N, H, W) of each pixel. Of
- * elements, told apart by the function: a target like the network's output, in whatever order that is. The result is
- * one number. */
+/* The losses. Of classes, told apart by what they are given, logits or logarithms of probabilities: (N, C) and a class
+ * (N) each, or (N, C, H, W) and a class (N, H, W) of each pixel. Of elements, told apart by the function: a target like
+ * the network's output, in whatever order that is. The result is one number. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +61,7 @@ int layer_class_loss_shape(Network *n, Layer *l, Err *e) {
     return one_number(l);
 }
 
-/* Logits as (N, C) or, of an image, whose channels lie side by side, as (N H W, C). */
+/* Logits, or logarithms, as (N, C) or, of an image, whose channels lie side by side, as (N H W, C). */
 static int logit_rows(Lower *lw, const Layer *l, int x) {
     const int64_t *d = l->in.dim;
     Layer rows = *l;
@@ -73,6 +73,7 @@ static int logit_rows(Lower *lw, const Layer *l, int x) {
 int layer_class_loss_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a = reduced(l);
     a.loss.smoothing = (float)options_float(&l->options, "label_smoothing");
+    a.loss.log = l->kind->which;
     a.loss.ignore_index = (int32_t)options_int(&l->options, "ignore_index");
     return finish(lw, OP_cross_entropy, l, logit_rows(lw, l, in[0]), &a);
 }

@@ -11,9 +11,9 @@ static void loss_store(const KArgs *a, double sum, int64_t count) {
     ((float *)a->out[0].data)[0] = loss_value(&a->attr->loss, sum, (double)count);
 }
 
-/* ---- cross entropy: x (N, C) logits, t (N) classes */
+/* ---- cross entropy: x (N, C) logits or logarithms of probabilities, t (N) classes */
 
-typedef struct Softmax { float max, log_sum; } Softmax; /* log softmax(x)_c = x_c - max - log_sum */
+typedef struct Softmax { float max, log_sum; } Softmax; /* logarithm of class c: x_c - max - log_sum */
 
 static int64_t classes_of(const KArgs *a) { return a->in[0].shape.dim[1]; }
 
@@ -32,6 +32,7 @@ static Softmax softmax_row(const KArgs *a, int64_t n) {
     float from[PART];
     Softmax s = {-INFINITY, 0};
     double sum = 0;
+    if (a->attr->loss.log) return (Softmax){0, 0};
     EACH_PART(c, m, classes) s.max = part_max(s.max, block_load(&a->in[0], row + c, m, from), m);
     EACH_PART(c, m, classes) sum += (double)part_exp_sum(block_load(&a->in[0], row + c, m, from), s.max, m);
     s.log_sum = (float)log(sum); /* cppcheck-suppress invalidFunctionArg ; there is at least one class */
@@ -71,7 +72,7 @@ static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale) {
     bool ignored = t == loss->ignore_index;
     Softmax s = ignored ? (Softmax){0, 0} : softmax_row(a, n);
     EACH_PART(c, m, classes) {
-        if (ignored) memset(to, 0, sizeof to);
+        if (ignored || loss->log) memset(to, 0, sizeof to);
         else part_slopes(to, block_load(&a->in[0], n * classes + c, m, from), s, scale, even, m);
         if (!ignored && t >= c && t < c + m) to[t - c] -= scale * (loss_wanted(loss, true, classes) - even);
         block_store(&a->out[0], n * classes + c, m, to);

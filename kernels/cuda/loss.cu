@@ -56,9 +56,9 @@ static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elem
     return rc != OK || parts == 1 ? rc : launch_op(a, e, loss_finish, 1, LOSS_THREADS, to, parts);
 }
 
-/* ---- cross entropy: x (N, C) logits, t (N) classes; a warp per sample */
+/* ---- cross entropy: x (N, C) logits or logarithms of probabilities, t (N) classes; a warp per sample */
 
-/* log softmax(x)_c = x_c - max - log_sum */
+/* logarithm of class c: x_c - max - log_sum */
 typedef struct Softmax { float max, log_sum; } Softmax;
 
 static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
@@ -66,9 +66,10 @@ static __device__ inline int64_t first_row() { return (int64_t)blockIdx.x * LOSS
 static __device__ inline int64_t row_stride() { return (int64_t)gridDim.x * LOSS_WARPS; }
 
 /* The warp's; x is the row that begins at element `row`. */
-static __device__ inline Softmax softmax_row(Elements x, int64_t row, int64_t classes) {
-    Softmax s = {-INFINITY, 0};
+static __device__ inline Softmax softmax_row(const LossAttr *attr, Elements x, int64_t row, int64_t classes) {
+    Softmax s = {attr->log ? 0 : -INFINITY, 0};
     double sum = 0;
+    if (attr->log) return s;
     for (int64_t c = lane_index(); c < classes; c += WARP) s.max = fmaxf(s.max, element_at(x, row + c));
     s.max = warp_max(s.max);
     for (int64_t c = lane_index(); c < classes; c += WARP) sum += expf(element_at(x, row + c) - s.max);
@@ -85,7 +86,7 @@ static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targe
     LossPart mine = {0, 0};
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
         if (t[n] == to.attr.ignore_index) continue;
-        Softmax s = softmax_row(x, n * classes, classes);
+        Softmax s = softmax_row(&to.attr, x, n * classes, classes);
         double smooth = 0;
         if (to.attr.smoothing != 0)
             for (int64_t c = lane_index(); c < classes; c += WARP) smooth -= log_softmax(x, n * classes + c, s);
@@ -114,9 +115,10 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
     float scale = loss_slope_scale(&to.attr, to.state, count);
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
         bool ignored = t[n] == to.attr.ignore_index;
-        Softmax s = softmax_row(x, n * classes, classes);
+        Softmax s = softmax_row(&to.attr, x, n * classes, classes);
         for (int64_t c = lane_index(); c < classes; c += WARP) {
-            float d = scale * (expf(log_softmax(x, n * classes + c, s)) - loss_wanted(&to.attr, c == t[n], classes));
+            float p = to.attr.log ? 0 : expf(log_softmax(x, n * classes + c, s));
+            float d = scale * (p - loss_wanted(&to.attr, c == t[n], classes));
             dtype_store(to.dx.type, to.dx.data, (size_t)(n * classes + c), ignored ? 0.0f : d);
         }
     }

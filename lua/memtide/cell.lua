@@ -58,10 +58,10 @@ local function labels_of(output) return product(output) // output[2] end
 
 -- The loss and the output say what one sample's target must be.
 local function check_targets(self, found, output)
-  local where, kind = self.experiment.where, self.values.loss.kind
+  local where, loss, kind = self.experiment.where, self.values.loss, self.values.loss.kind
   local given = found.target and "target = " .. plain.literal(found.target)
     or found.classes and "classes = " .. found.classes or "data without targets"
-  if kind ~= "CrossEntropyLoss" then
+  if not nn.of_classes(loss) then
     local wanted = "target = " .. plain.literal(sample_of(output))
     if given ~= wanted then
       util.fail_at(where, "experiment: %s wants targets like the network's output, %s, found %s", kind, wanted, given)
@@ -76,7 +76,7 @@ end
 local function describe_data(self, output)
   local v = self.values
   local found = v.data and v.data:info() or {shape = v.input, classes = v.classes, target = v.target}
-  if v.loss.kind == "CrossEntropyLoss" and not v.data and not found.target then
+  if nn.of_classes(v.loss) and not v.data and not found.target then
     found.classes = found.classes or output[2]
     local labels = labels_of(output) // built_batch(v)
     if labels ~= 1 then found.target = {labels} end -- a label for each token or pixel

@@ -12,6 +12,8 @@ local Loss = {__tostring = specs.show, __name = "memtide.loss"}
 
 local function is_layer(value) return getmetatable(value) == Layer end
 local function is_loss(value) return getmetatable(value) == Loss end
+-- Does it want labels? Others want targets like the output.
+local function of_classes(loss) return loss.kind == "CrossEntropyLoss" or loss.kind == "NLLLoss" end
 
 -- The tree as PyTorch prints it: of a graph the children that have names, each once, in the order of its parameters.
 function Layer.__tostring(layer)
@@ -166,4 +168,4 @@ setmetatable(nn, {
 -- shares its parameters.
 local function network(model, loss, input) return util.must(core.network(model, loss, input)) end
 
-return {nn = nn, is_layer = is_layer, is_loss = is_loss, network = network}
+return {nn = nn, is_layer = is_layer, is_loss = is_loss, of_classes = of_classes, network = network}

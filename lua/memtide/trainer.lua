@@ -57,7 +57,7 @@ end
 
 local function check_classes(network, options)
   local classes, _, output = whole("classes", options.classes, 1), network:shapes()
-  if classes and options.loss.kind == "CrossEntropyLoss" and output[2] and output[2] < classes then
+  if classes and nn.of_classes(options.loss) and output[2] and output[2] < classes then
     util.fail("trainer: there are %d classes, but the network has %d outputs", classes, output[2])
   end
 end
@@ -94,7 +94,7 @@ function trainer.new(options)
   if not runtime then return nil, message, code end
   local self = setmetatable({network = network, programs = programs, runtime = runtime,
     model = options.model, schedule = options.schedule,
-    labels = options.loss.kind == "CrossEntropyLoss", base_rate = values.optimizer:rate(), mode = values.mode,
+    labels = nn.of_classes(options.loss), base_rate = values.optimizer:rate(), mode = values.mode,
     identity = identity(options, values, seed or 1)}, Trainer)
   memory.watch(self)
   return self

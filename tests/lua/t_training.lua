@@ -110,6 +110,15 @@ tap.near(loss_of({label_smoothing = 0.3}, 1, {1, 2, 4}, {2}), 0.7 * (log_sum - 4
 tap.near(loss_of({ignore_index = 1}, 2, {1, 2, 4, 9, 9, 0}, {2, 1}), log_sum - 4, 1e-5,
   "ignore_index leaves a label out of the mean")
 
+-- of logarithms of probabilities
+local logarithms = assert(mt.trainer{model = nn.LogSoftmax(1), input = {3}, batch = 2,
+  loss = nn.NLLLoss{ignore_index = 1}})
+tap.near(logarithms:evaluate({1, 2, 4, 9, 9, 0}, {2, 1}), log_sum - 4, 1e-5, "NLLLoss of LogSoftmax is cross entropy")
+tap.is(logarithms:correct({1, 2, 4, 9, 0, 0}, {2, 1}), 1, "and its labels are counted alike")
+tap.raises("target 3 of sample 1 is out of bounds for 3 classes", "and checked alike", logarithms.evaluate, logarithms,
+  {1, 2, 4, 9, 0, 0}, {2, 3})
+logarithms:close()
+
 -- of elements: what PyTorch 2.6 gives for 0.2, 0.5, 0.9 and the targets 0, 1, 0.75
 local function mean_of(loss, x)
   local trainer = assert(mt.trainer{model = nn.LeakyReLU(1), input = {3}, batch = 1, loss = loss})

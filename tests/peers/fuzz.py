@@ -78,9 +78,20 @@ OF_ELEMENTS = {"MSELoss": {}, "L1Loss": {}, "SmoothL1Loss": dict(beta=0.3), "Hub
                "BCEWithLogitsLoss": dict(pos_weight=2.5)}
 
 
+def of_classes(r, net, kind, options, ignored):
+    """The same as draw_loss's, of a network that ends in logits"""
+    classes = net.children[-1].args[1]
+    options.update(some(r, ignore_index=r.choice(ignored)))
+    if kind == "NLLLoss":
+        net.children.append(Spec("LogSoftmax", [], {"dim": 1}))
+    else:
+        options.update(some(r, label_smoothing=0.2))
+    return net, Spec(kind, [], options), classes
+
+
 def draw_loss(r, net, shape):
     """The network with what its loss needs behind it, the loss, and the number of classes"""
-    kind = r.choice(4 * ["CrossEntropyLoss"] + list(OF_ELEMENTS))
+    kind = r.choice(4 * ["CrossEntropyLoss"] + 2 * ["NLLLoss"] + list(OF_ELEMENTS))
     options = some(r, reduction="sum")
     if kind in OF_ELEMENTS:
         options.update(some(r, **OF_ELEMENTS[kind]))
@@ -92,17 +103,14 @@ def draw_loss(r, net, shape):
     layers = net.children
     if len(shape) == 4 and r.random() < 0.5:  # a label for each pixel
         layers.append(Spec("Conv2d", [shape[1], r.randint(2, 5), 1]))
-        options.update(some(r, label_smoothing=0.2, ignore_index=1))
-        return net, Spec(kind, [], options), layers[-1].args[1]
+        return of_classes(r, net, kind, options, [1])
     if len(shape) == 3 and r.random() < 0.5:
         layers.append(Spec("Flatten", [0, 1]))
     elif len(shape) > 2:
         layers.append(Spec("Flatten"))
     features = shape[-1] if layers[-1].args == [0, 1] else math.prod(shape[1:])
-    classes = r.randint(2, 6)
-    layers.append(Spec("Linear", [features, classes]))
-    options.update(some(r, label_smoothing=0.2, ignore_index=r.choice([-100, 1, -1, 9])))
-    return net, Spec(kind, [], options), classes
+    layers.append(Spec("Linear", [features, r.randint(2, 6)]))
+    return of_classes(r, net, kind, options, [-100, 1, -1, 9])
 
 
 def draw_optimizer(r):

@@ -12,11 +12,13 @@ static double outer(const Ref *r, double count) {
 }
 
 /* ---- cross entropy, x (N, C), t (N): mean over the samples that are not ignored of
- *      -sum_c q_c log softmax(x)_c with q = (1 - smoothing) onehot(t) + smoothing / C */
+ *      -sum_c q_c log softmax(x)_c where q = (1 - smoothing) onehot(t) + smoothing / C; NLLLoss: x_c itself */
 
-static double log_softmax(const Tensor *x, int64_t n, int64_t c) {
+static double log_softmax(const Ref *r, int64_t n, int64_t c) {
+    const Tensor *x = &r->in[0];
     int64_t C = x->shape.dim[1];
     double max = -INFINITY, sum = 0;
+    if (r->attr->loss.log) return x->at[n * C + c];
     for (int64_t k = 0; k < C; k++) max = fmax(max, x->at[n * C + k]);
     for (int64_t k = 0; k < C; k++) sum += exp(x->at[n * C + k] - max);
     return x->at[n * C + c] - max - log(sum);
@@ -40,16 +42,17 @@ void ref_cross_entropy(Ref *r) {
     double sum = 0;
     for (int64_t n = 0; n < x->shape.dim[0]; n++)
         for (int64_t c = 0; c < x->shape.dim[1]; c++)
-            if (!ignored(r, n)) sum -= wanted(r, n, c) * log_softmax(x, n, c);
+            if (!ignored(r, n)) sum -= wanted(r, n, c) * log_softmax(r, n, c);
     r->out[0].at[0] = reduce(r, sum, samples(r));
 }
 
 void ref_cross_entropy_dx(Ref *r) {
     const Tensor *x = &r->in[0];
     for (int64_t n = 0; n < x->shape.dim[0]; n++)
-        for (int64_t c = 0; c < x->shape.dim[1]; c++)
-            r->out[0].at[n * x->shape.dim[1] + c] =
-                ignored(r, n) ? 0 : outer(r, samples(r)) * (exp(log_softmax(x, n, c)) - wanted(r, n, c));
+        for (int64_t c = 0; c < x->shape.dim[1]; c++) {
+            double p = r->attr->loss.log ? 0 : exp(log_softmax(r, n, c));
+            r->out[0].at[n * x->shape.dim[1] + c] = ignored(r, n) ? 0 : outer(r, samples(r)) * (p - wanted(r, n, c));
+        }
 }
 
 /* ---- losses of single elements: the formulas of PyTorch's documentation */
