@@ -70,6 +70,7 @@ int compile(const Network *net, const Settings *s, Device *device, PassWatch *wa
     if (code) return code;
     p->graph = s->graph;
     memcpy(p->scope, s->scope, sizeof p->scope);
+    if (p->class_weights != NO_BUF) program_scoped(p, "class_weights", p->bufs[p->class_weights].name);
     if (s->keep_output || p->loss == NO_BUF) p->bufs[p->output].keep = true;
     code = program_check(p, "lower", e);
     if (!code) watched(watch, arg, "lower", p);

@@ -4,7 +4,7 @@
 
 #include "op.h"
 
-/* From the sum of all terms; count: of samples, or elements, that are not ignored. */
+/* From the sum of all terms; count: of elements, or of samples that are not ignored, each by its class's weight. */
 MT_FN float loss_value(const LossAttr *loss, double sum, double count) {
     return (float)((double)loss->scale * (loss->sum ? sum : sum / count));
 }
@@ -15,9 +15,20 @@ MT_FN float loss_slope_scale(const LossAttr *loss, const StepState *state, doubl
     return loss->scale * (state ? state->loss_scale : 1.0f) / (float)(loss->sum ? 1.0 : count);
 }
 
-/* The probability that a class ought to have; target: it is the sample's. */
-MT_FN float loss_wanted(const LossAttr *loss, bool target, int64_t classes) {
-    return (target ? 1.0f - loss->smoothing : 0.0f) + loss->smoothing / (float)classes;
+/* w: the classes' weights [C], NULL: all are 1 */
+MT_FN float class_weight(const float *w, int64_t c) { return w ? w[c] : 1.0f; }
+
+/* The probability that a class ought to have, times its weight: what every class gets, and what the sample's class gets
+ * beside that */
+MT_FN float loss_even(const LossAttr *loss, const float *w, int64_t c, int64_t classes) {
+    return loss->smoothing / (float)classes * class_weight(w, c);
+}
+MT_FN float loss_sure(const LossAttr *loss, const float *w, int64_t target) {
+    return (1.0f - loss->smoothing) * class_weight(w, target);
+}
+/* The sum over all classes; all: of their weights */
+MT_FN float loss_mass(const LossAttr *loss, const float *w, int64_t target, double all, int64_t classes) {
+    return w ? loss_sure(loss, w, target) + loss->smoothing / (float)classes * (float)all : 1.0f;
 }
 
 #endif

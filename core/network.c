@@ -108,6 +108,7 @@ void layer_free(Layer *l) {
     for (int i = 0; i < l->n_child; i++) layer_free(l->child[i]);
     mem_free(l->child);
     mem_free(l->param);
+    options_free(&l->options);
     mem_free(l);
 }
 

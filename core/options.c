@@ -1,10 +1,12 @@
 #include "options.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "mem.h"
 #include "number.h"
 
 enum { TOKEN_MAX = 128, LIST_TEXT = 400 };
@@ -15,6 +17,7 @@ static const struct { const char *name, *expected; } types[] = {
     [OPTION_BOOL] = {"bool", "true or false"},
     [OPTION_PAIR] = {"pair", "a number or a pair"},
     [OPTION_FLOATS] = {"floats", "two numbers"},
+    [OPTION_LIST] = {"list", "a list of numbers"},
     [OPTION_WORD] = {"", ""},
 };
 
@@ -85,6 +88,22 @@ int option_set_numbers(Option *o, double first, double second, Err *e) {
     return set_values(o, (const double[2]){first, second}, found, e);
 }
 
+int option_set_list(Option *o, const double *values, int64_t n, Err *e) {
+    if (o->type != OPTION_LIST || n < 1) return wrong_type(o, e, n < 1 ? "none" : "a list of numbers");
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(values[i]))
+            return err_set(e, ERR_SCRIPT, "option \"%s\": expected finite numbers, found %g as number %lld", o->name,
+                           values[i], (long long)i + 1);
+    double *list = mem_copy(values, (size_t)n * sizeof *values);
+    if (!list) return err_set(e, ERR_HOST_MEMORY, "no host memory for %lld numbers", (long long)n);
+    mem_free(o->list);
+    o->list = list;
+    o->n = n;
+    o->word = -1;
+    o->given = true;
+    return OK;
+}
+
 int option_set_bool(Option *o, bool value, Err *e) {
     if (o->type != OPTION_BOOL) return wrong_type(o, e, value ? "true" : "false");
     o->i[0] = value;
@@ -122,7 +141,7 @@ static bool parse_type(Option *n, const char *type) {
     for (int t = 0; t < OPTION_WORD; t++) {
         if (strlen(types[t].name) != first || memcmp(types[t].name, type, first) != 0) continue;
         n->type = (OptionType)t;
-        if (type[first] && t != OPTION_PAIR && t != OPTION_INT && t != OPTION_FLOAT) return false;
+        if (type[first] && (t == OPTION_BOOL || t == OPTION_FLOATS)) return false;
         words = type[first] ? type + first + 1 : "";
     }
     if (n->type == OPTION_WORD && !type[first]) return false; /* neither a type nor a choice */
@@ -187,6 +206,10 @@ int options_parse(Options *o, const char *spec, Err *e) {
         if (*p) p++;
     }
     return OK;
+}
+
+void options_free(Options *o) {
+    for (int i = 0; i < o->count; i++) mem_free(o->item[i].list);
 }
 
 /* Finding by name */
@@ -265,6 +288,11 @@ double options_float(const Options *o, const char *name) { return get(o, name)->
 double options_floats(const Options *o, const char *name, int which) { return get(o, name)->f[which != 0]; }
 bool options_bool(const Options *o, const char *name) { return get(o, name)->i[0] != 0; }
 
+const double *options_list(const Options *o, const char *name, int64_t *n) {
+    *n = get(o, name)->n;
+    return get(o, name)->list;
+}
+
 const char *options_word(const Options *o, const char *name, char *text) {
     const Option *n = get(o, name);
     int length;
@@ -277,20 +305,35 @@ static bool same_value(const Option *a, const Option *b) {
     return a->word == b->word && a->i[0] == b->i[0] && a->i[1] == b->i[1] && a->f[0] == b->f[0] && a->f[1] == b->f[1];
 }
 
-/* Value as text, in OPTION_WORDS + NUMBER_TEXT characters */
+enum { ROOM = OPTION_WORDS + LIST_SHOWN * (NUMBER_TEXT + 1) }; /* of a value as text */
+
+/* FNV-1a of the numbers' bytes */
+static void list_text(const Option *n, char *text) {
+    char number[NUMBER_TEXT];
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    size_t used = 0;
+    for (int64_t i = 0; n->n <= LIST_SHOWN && i < n->n; i++)
+        append(text, ROOM, &used, i ? ",%s" : "%s", number_text(n->list[i], number));
+    if (n->n <= LIST_SHOWN) return;
+    const unsigned char *bytes = (const unsigned char *)n->list;
+    for (size_t i = 0; i < (size_t)n->n * sizeof *n->list; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+    append(text, ROOM, &used, "%" PRId64 "#%016" PRIx64, n->n, hash);
+}
+
+/* Value as text, in ROOM characters */
 static void value_text(const Options *o, const Option *n, char *text) {
-    enum { ROOM = OPTION_WORDS + NUMBER_TEXT };
     char a[NUMBER_TEXT], b[NUMBER_TEXT];
     if (n->word >= 0) options_word(o, n->name, text);
     else if (n->type == OPTION_BOOL) snprintf(text, ROOM, "%s", n->i[0] ? "true" : "false");
     else if (n->type == OPTION_INT) snprintf(text, ROOM, "%lld", (long long)n->i[0]);
     else if (n->type == OPTION_PAIR) snprintf(text, ROOM, "%lldx%lld", (long long)n->i[0], (long long)n->i[1]);
+    else if (n->type == OPTION_LIST) list_text(n, text);
     else if (n->type == OPTION_FLOAT) snprintf(text, ROOM, "%s", number_text(n->f[0], a));
     else snprintf(text, ROOM, "%s,%s", number_text(n->f[0], a), number_text(n->f[1], b));
 }
 
 const char *options_text(const Options *o, char *text, size_t room) {
-    char value[OPTION_WORDS + NUMBER_TEXT];
+    char value[ROOM];
     Options defaults;
     size_t used = 0;
     if (room) text[0] = '\0';

@@ -18,7 +18,7 @@ const char *category_name(Category c) {
 Program *program_new(void) {
     Program *p = mem_new(sizeof *p);
     if (!p) return NULL;
-    p->input = p->target = p->output = p->loss = p->state = p->lr = p->calls = NO_BUF;
+    p->input = p->target = p->output = p->loss = p->state = p->lr = p->calls = p->class_weights = NO_BUF;
     p->micro_batches = 1;
     return p;
 }
@@ -30,7 +30,8 @@ Program *program_copy(const Program *p) {
     c->ops = mem_copy(p->ops, (size_t)p->n_ops * sizeof *p->ops);
     c->cap_bufs = p->n_bufs;
     c->cap_ops = p->n_ops;
-    if (c->bufs && c->ops) return c;
+    if (p->weights) c->weights = mem_copy(p->weights, p->bufs[p->class_weights].bytes);
+    if (c->bufs && c->ops && !p->weights == !c->weights) return c;
     program_free(c);
     return NULL;
 }
@@ -39,6 +40,7 @@ void program_free(Program *p) {
     if (!p) return;
     mem_free(p->bufs);
     mem_free(p->ops);
+    mem_free(p->weights);
     mem_free(p);
 }
 
@@ -135,6 +137,15 @@ int program_state(Program *p) {
 }
 
 int program_calls(Program *p) { return counter(p, &p->calls, CAT_OTHER, 1, "calls"); }
+
+int program_class_weights(Program *p, const double *values, int64_t n) {
+    int b = program_buf(p, CAT_OTHER, shape1(n), DT_F32, "class_weights");
+    if (!p->failed && !(p->weights = mem_new(p->bufs[b].bytes))) p->failed = true;
+    if (p->failed) return NO_BUF;
+    for (int64_t i = 0; i < n; i++) p->weights[i] = (float)values[i];
+    p->bufs[b].kind = BUF_PERSISTENT;
+    return p->class_weights = b;
+}
 
 static void live_at(const Program *p, Life *life, int buf, int op) {
     if (buf == NO_BUF) return;

@@ -18,7 +18,7 @@
     X(ACTIVATION_GRADIENTS, "activation_gradients", "gradients of activations")                                        \
     X(INPUT,                "input",                "the micro-batch: inputs and targets")                             \
     X(WORKSPACE,            "workspace",            "scratch that one op's library call needs")                        \
-    X(OTHER,                "other",                "loss; dropout's counter; alignment, gaps and cached blocks")
+    X(OTHER,                "other",                "loss, class weights, dropout's count; alignment, gaps, cached blocks")
 
 typedef enum Category {
 #define X(name, text, what) CAT_##name,
@@ -33,7 +33,7 @@ typedef enum Layout { LAYOUT_ROWS, LAYOUT_NHWC } Layout;
 
 typedef enum BufKind {
     BUF_TEMP,       /* lives from its op to its last use */
-    BUF_PERSISTENT, /* lives as long as the runtime: parameters, optimizer state */
+    BUF_PERSISTENT, /* lives as long as the runtime: parameters, optimizer state, class weights */
     BUF_INPUT,      /* filled before each micro-batch: lives to its last use in the body */
 } BufKind;
 
@@ -78,12 +78,14 @@ typedef struct Program {
     int input, target, output, loss; /* buffers; target and loss may be NO_BUF (evaluation without a loss) */
     int state;         /* the StepState buffer, NO_BUF until a pass needs one (program_state) */
     int lr;            /* the learning rate (fp32), where it can change between steps, else NO_BUF (pass update) */
+    int class_weights; /* what a loss multiplies each class by, a constant; NO_BUF: there are none */
     int calls;         /* how many micro-batches dropout has drawn for, NO_BUF without dropout (program_calls) */
-    char scope[32];    /* a setting: what the names of state, lr and grad_square begin with */
+    char scope[32];    /* a setting: what the names of state, lr, grad_square and class_weights begin with */
     bool graph;        /* a run may record the step and replay it (a setting) */
     bool updates;      /* it trains: set by the update pass */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
     float first_lr;    /* what lr starts with */
+    float *weights;    /* the values of class_weights; owned */
     float first_scale; /* the loss scale that a run starts with (set by the update pass) */
     bool failed;       /* host memory ran out while it was built: program_check reports it */
 } Program;
@@ -116,6 +118,8 @@ const char *program_scoped(const Program *p, const char *name, char *text);
 /* The persistent StepState buffer, and dropout's counter, made at the first call. */
 int program_state(Program *p);
 int program_calls(Program *p);
+/* The persistent buffer class_weights [n] with these values. */
+int program_class_weights(Program *p, const double *values, int64_t n);
 
 /* Fills op->flops and op->traffic from its operands; in op_cost.c. */
 void op_cost(const Program *p, Op *op);

@@ -202,6 +202,11 @@ static bool add_rows_fit(const Buf *w, const Buf *y) {
            w->shape.dim[0] >= y->shape.dim[last - 1];
 }
 
+/* w [C] of x (N, C), or none */
+static bool class_weights_fit(const Buf *x, const Buf *w) {
+    return !w || (w->dtype == DT_F32 && w->shape.rank == 1 && w->shape.dim[0] == x->shape.dim[1]);
+}
+
 static bool operands_fit(const Program *p, const Op *op) {
     const Buf *in[OP_IN], *out[OP_OUT];
     for (int k = 0; k < OP_IN; k++) in[k] = op->in[k] == NO_BUF ? NULL : &p->bufs[op->in[k]];
@@ -250,6 +255,8 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_rnn_dx: return rnn_fits(b, in[2], in[3], a, in[5], op->attr.rnn.mode) && (!y || same_elements(b, y));
     case OP_attention: return attention_fits(in, y, out[1], &op->attr.attention);
     case OP_attention_dx: return attention_dx_fits(in, out, &op->attr.attention);
+    case OP_cross_entropy: return class_weights_fit(a, in[2]);
+    case OP_cross_entropy_dx: return same_elements(a, y) && class_weights_fit(a, in[3]);
     case OP_sgd: case OP_adam: return same_elements(a, y) && (!in[2] || in[2]->dtype == DT_F32);
     default: return true;
     }

@@ -70,6 +70,9 @@ int runtime_first_values(Runtime *r, Err *e) {
             code = r->device->table->upload(r->device, runtime_data(r, l, l->p->state), &first, sizeof first, e);
         if (!code && l->p->lr != NO_BUF)
             code = r->device->table->upload(r->device, runtime_data(r, l, l->p->lr), &l->p->first_lr, sizeof(float), e);
+        int w = l->p->class_weights;
+        if (!code && w != NO_BUF)
+            code = r->device->table->upload(r->device, runtime_data(r, l, w), l->p->weights, l->p->bufs[w].bytes, e);
     }
     return code;
 }

@@ -265,8 +265,25 @@ void bind_push_shape(lua_State *L, const Shape *s) {
     }
 }
 
+/* The table of numbers on top of the stack. */
+static int set_list(lua_State *L, Option *o, Err *e) {
+    int64_t n = (int64_t)lua_rawlen(L, -1);
+    double *values = lua_newuserdatauv(L, (size_t)n * sizeof *values, 0);
+    for (int64_t i = 0; i < n; i++) {
+        if (lua_rawgeti(L, -2, i + 1) != LUA_TNUMBER)
+            return err_set(e, ERR_SCRIPT, "option \"%s\": expected numbers, found a %s as number %lld", o->name,
+                           luaL_typename(L, -1), (long long)i + 1);
+        values[i] = lua_tonumber(L, -1);
+        lua_pop(L, 1);
+    }
+    int code = option_set_list(o, values, n, e);
+    lua_pop(L, 1);
+    return code;
+}
+
 /* The value on top of the stack into `o`. */
 static int set_option(lua_State *L, Option *o, Err *e) {
+    if (o->type == OPTION_LIST && lua_type(L, -1) == LUA_TTABLE) return set_list(L, o, e);
     switch (lua_type(L, -1)) {
     case LUA_TNUMBER: return option_set_number(o, lua_tonumber(L, -1), e);
     case LUA_TBOOLEAN: return option_set_bool(o, lua_toboolean(L, -1), e);
@@ -306,12 +323,14 @@ static int check_options(lua_State *L) {
     luaL_checktype(L, 2, LUA_TTABLE);
     int code = options_parse(&o, spec, &e);
     if (!code) code = bind_options(L, 2, &o, &e);
+    if (!code) options_text(&o, text, sizeof text);
+    options_free(&o);
     if (code) {
         lua_pushnil(L);
         lua_pushstring(L, e.text);
         return 2;
     }
-    lua_pushstring(L, options_text(&o, text, sizeof text));
+    lua_pushstring(L, text);
     return 1;
 }
 

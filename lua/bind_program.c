@@ -73,6 +73,7 @@ static void set_optimizer(lua_State *L, Settings *s) {
         int code = options_parse(&o, spec, &e);
         if (!code && lua_istable(L, -1)) code = bind_options(L, -1, &o, &e);
         if (!code) code = optimizer_set(&s->optimizer, i, &o, &e);
+        options_free(&o);
         lua_pop(L, 1);
         if (!code) return;
         bind_error(L, "%s: %s", kind, e.text);

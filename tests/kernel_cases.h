@@ -65,8 +65,8 @@ static const OpTest op_tests[] = {
     {OP_view, "fx", "fx", NULL},
     {OP_to_rows, "fx", "fr", NULL},
     {OP_to_rows_dx, "fr", "fx", NULL},
-    {OP_cross_entropy, "fx in", "w1", fill_labels},
-    {OP_cross_entropy_dx, "fx in s1", "fx", fill_labels},
+    {OP_cross_entropy, "fx in wz", "w1", fill_labels},
+    {OP_cross_entropy_dx, "fx in s1 wz", "fx", fill_labels},
     {OP_element_loss, "fx wx", "w1", fill_probabilities},
     {OP_element_loss_dx, "fx wx s1", "fx", fill_probabilities},
     {OP_accumulate, "fx", "gx", NULL},
@@ -128,6 +128,13 @@ static const OpTest op_tests[] = {
 #define BOTH_LOSS(op, text, shape, ...) \
     {text, OP_##op, .x = shape, __VA_ARGS__}, {text, OP_##op##_dx, .x = shape, SCALED, __VA_ARGS__}, \
     {text ", no scaler", OP_##op##_dx, .x = shape, NO_STATE, __VA_ARGS__}
+#define OF_CLASSES(text, N, C, no_weights, ...) \
+    {text, OP_cross_entropy, .x = S2(N, C), .z = S1(C), .absent_in = no_weights << 2, __VA_ARGS__}, \
+    {text, OP_cross_entropy_dx, .x = S2(N, C), .z = S1(C), .absent_in = no_weights << 3, SCALED, __VA_ARGS__}, \
+    {text ", no scaler", OP_cross_entropy_dx, .x = S2(N, C), .z = S1(C), .absent_in = 1 << 2 | no_weights << 3, \
+     __VA_ARGS__}
+#define EACH_CLASS_LOSS(text, N, C, ...) \
+    OF_CLASSES(text, N, C, 1, __VA_ARGS__), OF_CLASSES(text ", weights", N, C, 0, __VA_ARGS__)
 #define EACH_LOSS(f, beta) \
     BOTH_LOSS(element_loss, #f ", one", ONE, OF_ELEMENTS(f, beta, 1, 0)), \
     BOTH_LOSS(element_loss, #f ", mean", BIG, OF_ELEMENTS(f, beta, 0.25f, 0)), \
@@ -248,15 +255,15 @@ static const Case cases[] = {
     {"tiles", OP_to_rows, .x = S4(3, 67, 9, 5)}, {"one", OP_to_rows, .x = S4(1, 1, 1, 1)},
     {"image", OP_to_rows_dx, .x = IMAGE}, {"flattened", OP_to_rows_dx, .x = S2(2, 105), .order = {3, 5, 7}},
     {"tiles", OP_to_rows_dx, .x = S4(3, 67, 9, 5)}, {"one", OP_to_rows_dx, .x = S4(1, 1, 1, 1)},
-    BOTH_LOSS(cross_entropy, "one sample", S2(1, 2), LOSS(1, 0, -100, 0)),
-    BOTH_LOSS(cross_entropy, "mean", S2(13, 10), LOSS(0.5f, 0, -100, 0)),
-    BOTH_LOSS(cross_entropy, "sum", S2(13, 10), LOSS(1, 0, -100, 1)),
-    BOTH_LOSS(cross_entropy, "ignored", S2(13, 5), LOSS(1, 0, 2, 0)),
-    BOTH_LOSS(cross_entropy, "smoothed, ignored", S2(13, 5), LOSS(1, 0.1f, 2, 0)),
-    BOTH_LOSS(cross_entropy, "many", S2(701, 37), LOSS(1, 0.1f, -100, 0)),
-    BOTH_LOSS(cross_entropy, "logarithms, one", ONE, OF_LOGARITHMS(1, -100, 0)),
-    BOTH_LOSS(cross_entropy, "logarithms, ignored", S2(13, 5), OF_LOGARITHMS(0.5f, 2, 0)),
-    BOTH_LOSS(cross_entropy, "sum of many logarithms", S2(701, 37), OF_LOGARITHMS(1, -100, 1)),
+    EACH_CLASS_LOSS("one sample", 1, 2, LOSS(1, 0, -100, 0)),
+    EACH_CLASS_LOSS("mean", 13, 10, LOSS(0.5f, 0, -100, 0)),
+    EACH_CLASS_LOSS("sum", 13, 10, LOSS(1, 0, -100, 1)),
+    EACH_CLASS_LOSS("ignored", 13, 5, LOSS(1, 0, 2, 0)),
+    EACH_CLASS_LOSS("smoothed, ignored", 13, 5, LOSS(1, 0.1f, 2, 0)),
+    EACH_CLASS_LOSS("many", 701, 37, LOSS(1, 0.1f, -100, 0)),
+    EACH_CLASS_LOSS("logarithms, one", 1, 1, OF_LOGARITHMS(1, -100, 0)),
+    EACH_CLASS_LOSS("logarithms, ignored", 13, 5, OF_LOGARITHMS(0.5f, 2, 0)),
+    EACH_CLASS_LOSS("sum of many logarithms", 701, 37, OF_LOGARITHMS(1, -100, 1)),
     EACH_LOSS(MSE, 0), EACH_LOSS(L1, 0), EACH_LOSS(SMOOTH_L1, 0.75f), EACH_LOSS(SMOOTH_L1, 0), EACH_LOSS(HUBER, 0.75f),
     EACH_LOSS(BCE, 0), EACH_LOSS(BCE_LOGITS, 1), EACH_LOSS(BCE_LOGITS, 2.5f),
     {"next", OP_count_call, .x = ONE, .calls = 6},

@@ -3,7 +3,7 @@
  *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" ] [ "<" k { "," k } ">" ]
  *             "!": frozen; "&": tied to the layer before it; "<": what it reads, see Layer.from (-1: the input)
  *         | "Again"   the layer before it once more, sharing its parameters
- *   value = [ option "=" ] ( 3 | 3x5 | true | same )
+ *   value = [ option "=" ] ( 3 | 3x5 | 3:5:7 (a list) | true | same )
  *
  * "Sequential{Conv2d(3, 8, 3, padding=same) ReLU Flatten Linear(8192, 10)}"; the i-th layer
  * is said to come from "net:i". */
@@ -29,7 +29,10 @@ static void net_word(NetText *t, char *word /* 48 */) {
 
 static int net_value(Option *o, const char *word, Err *e) {
     char *end;
-    double first = strtod(word, &end);
+    double first = strtod(word, &end), list[16] = {first};
+    int64_t n = 1;
+    for (; *end == ':' && n < 16; n++) list[n] = strtod(end + 1, &end);
+    if (n > 1) return option_set_list(o, list, n, e);
     if (!strcmp(word, "true") || !strcmp(word, "false")) return option_set_bool(o, word[0] == 't', e);
     if (isalpha((unsigned char)word[0])) return option_set_word(o, word, e);
     return *end == 'x' ? option_set_numbers(o, first, strtod(end + 1, NULL), e) : option_set_number(o, first, e);

@@ -225,7 +225,8 @@ static int set_budget(Device *cpu, const Network *net, Settings *s, Err *e) {
 
 static bool one(Device *cpu, int i, int *refused) {
     static const char *const losses[] = {"CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss(pos_weight=2)",
-                                         "SmoothL1Loss", "L1Loss", "NLLLoss", "HuberLoss(sum)"};
+                                         "SmoothL1Loss", "L1Loss", "NLLLoss",
+                                         "CrossEntropyLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1)", "HuberLoss(sum)"};
     Net text;
     Shape input;
     Err e = {0, ""};

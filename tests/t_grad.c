@@ -213,6 +213,9 @@ static void check_network(Network *net, const char *layer, const char *loss) {
 
 /* Other losses, and what stands before them */
 static const struct { const char *before, *loss; } losses[] = {
+    {"", "CrossEntropyLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1)"},
+    {"", "CrossEntropyLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1, label_smoothing=0.3, ignore_index=3)"},
+    {"LogSoftmax(1)", "NLLLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1)"},
     {"LogSoftmax(1)", "NLLLoss"}, {"LogSoftmax(1)", "NLLLoss(ignore_index=3, reduction=sum)"},
     {"", "MSELoss"}, {"", "L1Loss"}, {"", "SmoothL1Loss(beta=0.5)"}, {"", "HuberLoss(sum, 0.3)"},
     {"Sigmoid", "BCELoss"}, {"", "BCEWithLogitsLoss"}, {"", "BCEWithLogitsLoss(pos_weight=3)"},

@@ -311,7 +311,8 @@ static void fill_indices(Bench *b) {
 }
 
 static void fill_labels(Bench *b) {
-    Operand *t = &b->operand[1];
+    Operand *t = &b->operand[1], *w = &b->operand[b->c->kind == OP_cross_entropy ? 2 : 3];
+    for (int64_t i = 0; i < w->count; i++) w->values[i] = fabs(w->values[i]); /* else their sum may cancel out */
     for (int64_t i = 0; i < t->count; i++) t->values[i] = floor(uniform() * (double)b->c->x.dim[1]);
 }
 

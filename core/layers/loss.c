@@ -35,12 +35,12 @@ static int make_target(Lower *lw, bool classes, int x) {
     return t;
 }
 
-/* Emits loss = kind(x, target). */
-static int finish(Lower *lw, OpKind kind, const Layer *l, int x, const Attr *a) {
+/* Emits loss = kind(x, target, w); w may be NO_BUF. */
+static int finish(Lower *lw, OpKind kind, const Layer *l, int x, int w, const Attr *a) {
     Program *p = lw->p;
     if (p->failed) return 0;
     p->target = make_target(lw, kind == OP_cross_entropy, x);
-    int loss = lower_op(lw, kind, l, (int[]){x, p->target}, 2, a);
+    int loss = lower_op(lw, kind, l, (int[]){x, p->target, w}, 3, a);
     if (p->failed) return 0;
     Buf *b = &p->bufs[loss];
     snprintf(b->name, sizeof b->name, "loss");
@@ -54,10 +54,14 @@ static int finish(Lower *lw, OpKind kind, const Layer *l, int x, const Attr *a) 
 int layer_class_loss_shape(Network *n, Layer *l, Err *e) {
     (void)n;
     double smoothing = options_float(&l->options, "label_smoothing");
+    int64_t weights;
     int code = l->in.rank == 4 ? OK : layer_expect_rank(l, 2, "(N, classes) or 4 (N, classes, H, W)", e);
     if (code || (code = layer_expect_range(l, "ignore_index", INT32_MIN, INT32_MAX, e))) return code;
     if (!(smoothing >= 0 && smoothing <= 1))
         return layer_error(l, e, "label_smoothing must be between 0 and 1, found %g", smoothing);
+    if (options_list(&l->options, "weight", &weights) && weights != l->in.dim[1])
+        return layer_error(l, e, "weight: expected a number for each of %" PRId64 " classes, found %" PRId64,
+                           l->in.dim[1], weights);
     return one_number(l);
 }
 
@@ -75,7 +79,10 @@ int layer_class_loss_forward(Lower *lw, const Layer *l, const int *in) {
     a.loss.smoothing = (float)options_float(&l->options, "label_smoothing");
     a.loss.log = l->kind->which;
     a.loss.ignore_index = (int32_t)options_int(&l->options, "ignore_index");
-    return finish(lw, OP_cross_entropy, l, logit_rows(lw, l, in[0]), &a);
+    int64_t n;
+    const double *weight = options_list(&l->options, "weight", &n);
+    int w = weight ? program_class_weights(lw->p, weight, n) : NO_BUF;
+    return finish(lw, OP_cross_entropy, l, logit_rows(lw, l, in[0]), w, &a);
 }
 
 /* ---- of elements */
@@ -95,5 +102,5 @@ int layer_element_loss_forward(Lower *lw, const Layer *l, const int *in) {
     a.loss.f = (LossFn)l->kind->which;
     /* one number at most, under the name that PyTorch gives it */
     a.loss.beta = (float)(options_float(o, "beta") + options_float(o, "delta") + options_float(o, "pos_weight"));
-    return finish(lw, OP_element_loss, l, in[0], &a);
+    return finish(lw, OP_element_loss, l, in[0], NO_BUF, &a);
 }

@@ -116,6 +116,7 @@ static void loss(Back *b, const Op *f, OpKind kind) {
     int g = grad_buf(b, f->in[0]);
     Op *op = emit(b, kind, f, f->in[0], f->in[1], g);
     op->in[2] = state;
+    op->in[3] = f->in[2];
     contribute(b, f, f->in[0], g);
 }
 

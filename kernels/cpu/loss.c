@@ -3,15 +3,15 @@
 #include "loss.h"
 #include "parts.h"
 
-static float slope_scale(const KArgs *a, int64_t count) {
-    return loss_slope_scale(&a->attr->loss, a->in[2].data, (double)count);
+static float slope_scale(const KArgs *a, double count) {
+    return loss_slope_scale(&a->attr->loss, a->in[2].data, count);
 }
 
-static void loss_store(const KArgs *a, double sum, int64_t count) {
-    ((float *)a->out[0].data)[0] = loss_value(&a->attr->loss, sum, (double)count);
+static void loss_store(const KArgs *a, double sum, double count) {
+    ((float *)a->out[0].data)[0] = loss_value(&a->attr->loss, sum, count);
 }
 
-/* ---- cross entropy: x (N, C) logits or logarithms of probabilities, t (N) classes */
+/* ---- cross entropy: x (N, C) logits or logarithms of probabilities, t (N) classes, w [C] or NULL */
 
 typedef struct Softmax { float max, log_sum; } Softmax; /* logarithm of class c: x_c - max - log_sum */
 
@@ -21,10 +21,10 @@ static float logit(const KArgs *a, int64_t n, int64_t c) {
     return dtype_load(a->in[0].dtype, a->in[0].data, (size_t)(n * classes_of(a) + c));
 }
 
-/* d = scale (softmax(x) - even) */
-HOT static void part_slopes(float *d, const float *x, Softmax s, float scale, float even, int64_t n) {
+/* d = scale softmax(x) */
+HOT static void part_slopes(float *d, const float *x, Softmax s, float scale, int64_t n) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) d[i] = scale * (expf(x[i] - s.max - s.log_sum) - even);
+    for (int64_t i = 0; i < n; i++) d[i] = scale * expf(x[i] - s.max - s.log_sum);
 }
 
 static Softmax softmax_row(const KArgs *a, int64_t n) {
@@ -39,57 +39,63 @@ static Softmax softmax_row(const KArgs *a, int64_t n) {
     return s;
 }
 
-/* Samples that are not ignored. That labels are in range was checked when they came in. */
-static int64_t samples_counted(const KArgs *a) {
+/* Samples that are not ignored, by their weights. That labels are in range was checked when they came in. */
+static double samples_counted(const KArgs *a, const float *w) {
     const int32_t *t = a->in[1].data;
-    int64_t count = 0;
-    for (int64_t n = 0; n < a->in[1].count; n++) count += t[n] != a->attr->loss.ignore_index;
+    double count = 0;
+    for (int64_t n = 0; n < a->in[1].count; n++)
+        if (t[n] != a->attr->loss.ignore_index) count += (double)class_weight(w, t[n]);
     return count;
 }
 
 static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
     const LossAttr *loss = &a->attr->loss;
     const int32_t *t = a->in[1].data;
+    const float *w = a->in[2].data;
     int64_t classes = classes_of(a);
     double sum = 0;
     for (int64_t n = begin; n < end; n++) {
         if (t[n] == loss->ignore_index) continue;
         Softmax s = softmax_row(a, n);
-        double smooth = 0;
-        if (loss->smoothing != 0)
-            for (int64_t c = 0; c < classes; c++) smooth -= logit(a, n, c) - s.max - s.log_sum;
-        sum += (1.0 - loss->smoothing) * (s.log_sum - (logit(a, n, t[n]) - s.max));
-        sum += loss->smoothing / (double)classes * smooth;
+        for (int64_t c = 0; c < classes && loss->smoothing != 0; c++)
+            sum -= (double)loss_even(loss, w, c, classes) * (logit(a, n, c) - s.max - s.log_sum);
+        sum += (double)loss_sure(loss, w, t[n]) * (s.log_sum - (logit(a, n, t[n]) - s.max));
     }
     return sum;
 }
 
-/* The gradient of sample n's logits; zero if it is ignored. */
-static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale) {
+/* The gradient of sample n's logits; zero if it is ignored. all: the sum of the weights */
+static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale, const float *w, double all) {
     const LossAttr *loss = &a->attr->loss;
     int64_t classes = classes_of(a), t = ((const int32_t *)a->in[1].data)[n];
-    float from[PART], to[PART], even = loss_wanted(loss, false, classes);
+    float from[PART], to[PART];
     bool ignored = t == loss->ignore_index;
+    float mass = ignored ? 0 : loss_mass(loss, w, t, all, classes);
     Softmax s = ignored ? (Softmax){0, 0} : softmax_row(a, n);
     EACH_PART(c, m, classes) {
         if (ignored || loss->log) memset(to, 0, sizeof to);
-        else part_slopes(to, block_load(&a->in[0], n * classes + c, m, from), s, scale, even, m);
-        if (!ignored && t >= c && t < c + m) to[t - c] -= scale * (loss_wanted(loss, true, classes) - even);
+        else part_slopes(to, block_load(&a->in[0], n * classes + c, m, from), s, scale * mass, m);
+        for (int64_t i = 0; i < m && !ignored && loss->smoothing != 0; i++)
+            to[i] -= scale * loss_even(loss, w, c + i, classes);
+        if (!ignored && t >= c && t < c + m) to[t - c] -= scale * loss_sure(loss, w, t);
         block_store(&a->out[0], n * classes + c, m, to);
     }
 }
 
 int k_cpu_cross_entropy(const KArgs *a, Err *e) {
     (void)e;
-    loss_store(a, range_sum(a, a->in[1].count, cross_entropy_sum), samples_counted(a));
+    loss_store(a, range_sum(a, a->in[1].count, cross_entropy_sum), samples_counted(a, a->in[2].data));
     return OK;
 }
 
 int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {
     (void)e;
-    float scale = slope_scale(a, samples_counted(a));
+    const float *w = a->in[3].data;
+    float scale = slope_scale(a, samples_counted(a, w));
+    double all = 0;
+    for (int64_t c = 0; c < classes_of(a); c++) all += (double)class_weight(w, c);
 #pragma omp parallel for schedule(static) if (a->in[0].count > BLOCK)
-    for (int64_t n = 0; n < a->in[1].count; n++) cross_entropy_slopes(a, n, scale);
+    for (int64_t n = 0; n < a->in[1].count; n++) cross_entropy_slopes(a, n, scale, w, all);
     return OK;
 }
 
@@ -107,7 +113,7 @@ static double terms_sum(const KArgs *a, int64_t begin, int64_t end) {
 
 static void slopes_store(const KArgs *a, int64_t begin, int64_t end) {
     const LossAttr *loss = &a->attr->loss;
-    float scale = slope_scale(a, a->in[0].count);
+    float scale = slope_scale(a, (double)a->in[0].count);
     for (int64_t i = begin; i < end; i++) {
         float d = scale * loss_slope(loss->f, element(&a->in[0], i), element(&a->in[1], i), loss->beta);
         dtype_store(a->out[0].dtype, a->out[0].data, (size_t)i, d);
@@ -116,7 +122,7 @@ static void slopes_store(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_element_loss(const KArgs *a, Err *e) {
     (void)e;
-    loss_store(a, range_sum(a, a->in[0].count, terms_sum), a->in[0].count);
+    loss_store(a, range_sum(a, a->in[0].count, terms_sum), (double)a->in[0].count);
     return OK;
 }
 

@@ -15,8 +15,8 @@ static __device__ inline LossPart block_part(LossPart mine) {
     return p;
 }
 
-/* Where a loss goes. */
-typedef struct LossTo { LossAttr attr; float *loss; LossPart *parts; } LossTo;
+/* Where a loss goes; w: the classes' weights [C], or NULL. */
+typedef struct LossTo { LossAttr attr; const float *w; float *loss; LossPart *parts; } LossTo;
 
 static __device__ inline void loss_store(const LossTo *to, LossPart all) {
     *to->loss = loss_value(&to->attr, all.sum, all.count);
@@ -49,14 +49,15 @@ static int loss_prepare(const KArgs *a, size_t limit, void **state, size_t *work
 /* `terms` makes those of x (rows, classes) and t; of single elements, each is a row. */
 static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elements, int64_t, int64_t),
                     int64_t rows) {
-    LossTo to = {a->attr->loss, (float *)a->out[0].data, (LossPart *)a->workspace};
+    LossTo to = {a->attr->loss, (const float *)a->in[2].data, (float *)a->out[0].data, (LossPart *)a->workspace};
     int parts = (int)sum_parts(a->in[0].count, sizeof(LossPart), a->workspace_bytes);
     int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(&a->in[0]), elements_of(&a->in[1]), rows,
                        a->in[0].count / rows);
     return rc != OK || parts == 1 ? rc : launch_op(a, e, loss_finish, 1, LOSS_THREADS, to, parts);
 }
 
-/* ---- cross entropy: x (N, C) logits or logarithms of probabilities, t (N) classes; a warp per sample */
+/* ---- cross entropy: x (N, C) logits or logarithms of probabilities, t (N) classes, w [C] or NULL; a warp per
+ *      sample */
 
 /* logarithm of class c: x_c - max - log_sum */
 typedef struct Softmax { float max, log_sum; } Softmax;
@@ -87,39 +88,48 @@ static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targe
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
         if (t[n] == to.attr.ignore_index) continue;
         Softmax s = softmax_row(&to.attr, x, n * classes, classes);
-        double smooth = 0;
-        if (to.attr.smoothing != 0)
-            for (int64_t c = lane_index(); c < classes; c += WARP) smooth -= log_softmax(x, n * classes + c, s);
-        mine.sum += to.attr.smoothing / (double)classes * smooth;
+        for (int64_t c = lane_index(); c < classes && to.attr.smoothing != 0; c += WARP)
+            mine.sum -= (double)loss_even(&to.attr, to.w, c, classes) * log_softmax(x, n * classes + c, s);
         if (lane_index()) continue;
-        bool known = t[n] >= 0 && t[n] < classes; /* labels were checked when they came in */
-        mine.sum += (1.0 - to.attr.smoothing) * (known ? -log_softmax(x, n * classes + t[n], s) : NAN);
-        mine.count++;
+        mine.sum -= (double)loss_sure(&to.attr, to.w, t[n]) * log_softmax(x, n * classes + t[n], s);
+        mine.count += (double)class_weight(to.w, t[n]);
     }
     part_store(&to, mine);
 }
 
-typedef struct Gradient { LossAttr attr; const StepState *state; Elements dx; } Gradient;
+typedef struct Gradient { LossAttr attr; const StepState *state; const float *w; Elements dx; } Gradient;
 
-/* Samples that are not ignored. Each block counts them anew: labels are few bytes beside the logits. */
-static __device__ inline double samples_counted(const int32_t *t, int64_t rows, int32_t ignored) {
+/* Samples that are not ignored, by their weights. Each block counts them anew: labels are few bytes beside the logits.
+ * That labels are in range was checked when they came in. */
+static __device__ inline double samples_counted(const int32_t *t, const float *w, int64_t rows, int32_t ignored) {
     double count = 0;
-    for (int64_t n = threadIdx.x; n < rows; n += blockDim.x) count += t[n] != ignored;
+    for (int64_t n = threadIdx.x; n < rows; n += blockDim.x)
+        if (t[n] != ignored) count += (double)class_weight(w, t[n]);
     return block_sum(count);
+}
+
+/* Over all classes; nobody asks where there are no weights. */
+static __device__ inline double weights_sum(const float *w, int64_t classes) {
+    double sum = 0;
+    for (int64_t c = threadIdx.x; w && c < classes; c += blockDim.x) sum += w[c];
+    return block_sum(sum);
 }
 
 static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements targets, int64_t rows,
                                             int64_t classes) {
     const int32_t *t = (const int32_t *)targets.data;
-    double count = to.attr.sum ? 1.0 : samples_counted(t, rows, to.attr.ignore_index);
+    double count = to.attr.sum ? 1.0 : samples_counted(t, to.w, rows, to.attr.ignore_index);
+    double all = weights_sum(to.w, classes);
     float scale = loss_slope_scale(&to.attr, to.state, count);
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
         bool ignored = t[n] == to.attr.ignore_index;
+        float mass = ignored ? 0 : loss_mass(&to.attr, to.w, t[n], all, classes);
         Softmax s = softmax_row(&to.attr, x, n * classes, classes);
         for (int64_t c = lane_index(); c < classes; c += WARP) {
-            float p = to.attr.log ? 0 : expf(log_softmax(x, n * classes + c, s));
-            float d = scale * (p - loss_wanted(&to.attr, c == t[n], classes));
-            dtype_store(to.dx.type, to.dx.data, (size_t)(n * classes + c), ignored ? 0.0f : d);
+            float d = to.attr.log ? 0 : mass * expf(log_softmax(x, n * classes + c, s));
+            d -= loss_even(&to.attr, to.w, c, classes);
+            if (c == t[n]) d -= loss_sure(&to.attr, to.w, c);
+            dtype_store(to.dx.type, to.dx.data, (size_t)(n * classes + c), ignored ? 0.0f : scale * d);
         }
     }
 }
@@ -127,7 +137,8 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
 int k_cuda_cross_entropy(const KArgs *a, Err *e) { return loss_run(a, e, cross_entropy_terms, a->in[1].count); }
 
 int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {
-    Gradient to = {a->attr->loss, (const StepState *)a->in[2].data, elements_of(&a->out[0])};
+    Gradient to = {a->attr->loss, (const StepState *)a->in[2].data, (const float *)a->in[3].data,
+                   elements_of(&a->out[0])};
     /* few, since each of them counts all labels */
     int64_t few = (int64_t)cuda_of(a)->model.processors * SLOPE_BLOCKS;
     unsigned blocks = (unsigned)min_i64((a->in[1].count + LOSS_WARPS - 1) / LOSS_WARPS, few);

@@ -149,7 +149,11 @@ function REASONS.input(cell, article, step)
 end
 
 function REASONS.workspace() return "scratch that the library asks for in the op at the peak" end
-function REASONS.other() return "the loss, and rounding of every tensor to the device's alignment" end
+
+function REASONS.other(cell)
+  local weights = cell.values.loss.options.weight and ", its class weights" or ""
+  return ("the loss%s, and rounding of every tensor to the device's alignment"):format(weights)
+end
 
 -- {name, article, step, reason} for each category, and the total.
 function explain.compare(cell, article)

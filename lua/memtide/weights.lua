@@ -20,10 +20,14 @@ local function by_name(list)
   return map
 end
 
--- All persistent buffers as {name, dtype, shape, as, number}, by the number under which core knows them
+-- All persistent buffers as {name, dtype, shape, as, number}, by the number under which core knows them; but for class
+-- weights, which the loss brings with it
 local function buffers(trainer)
-  local list = core.persistent(trainer.runtime)
-  for i, buffer in ipairs(list) do buffer.number = i end
+  local list = {}
+  for i, buffer in ipairs(core.persistent(trainer.runtime)) do
+    buffer.number = i
+    if buffer.name ~= "class_weights" then list[#list + 1] = buffer end
+  end
   return list
 end
 

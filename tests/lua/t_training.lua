@@ -140,6 +140,21 @@ for _, precision in ipairs{"amp_fp16", "amp_bf16"} do
       precision = precision})
 end
 
+-- class weights: what PyTorch 2.6 gives for these logits, and for them as logarithms
+local function weighted(loss)
+  local trainer = assert(mt.trainer{model = nn.LeakyReLU(1), input = {3}, batch = 3, loss = loss})
+  local found = trainer:evaluate({1, 2, 4, 9, 9, 0, 0.5, -1, 2}, {2, 1, 0})
+  trainer:close()
+  return found
+end
+for _, case in ipairs{
+  {nn.CrossEntropyLoss{1, 2, 0.5}, 0.91790059244341}, {nn.NLLLoss({1, 2, 0.5}), -5.85714285714286},
+  {nn.CrossEntropyLoss({1, 2, 0.5}, {reduction = "sum"}), 3.21265207355194},
+  {nn.CrossEntropyLoss{weight = {1, 2, 0.5}, label_smoothing = 0.3, ignore_index = 1}, 1.91484604},
+} do tap.near(weighted(case[1]), case[2], 1e-6, tostring(case[1])) end
+tap.raises("weight: expected a number for each of 3 classes, found 2", "too few weights", weighted,
+  nn.CrossEntropyLoss{1, 2})
+
 -- of pixels: logits (1, 2, 4) and (9, 9, 0) of two of them, as an image (1, 3, 1, 2), classes first
 local pixels = assert(mt.trainer{model = nn.LeakyReLU(1), input = {3, 1, 2}, batch = 1,
   loss = nn.CrossEntropyLoss{ignore_index = 1}})
@@ -177,6 +192,10 @@ local function experiment(extra)
 end
 local one, other = experiment{}, experiment{schedule = optim.LambdaLR(function() return 0 end)}
 tap.ok(cell.id(one, "run") ~= cell.id(other, "run"), "a schedule makes another cell")
+local weights = experiment{loss = nn.CrossEntropyLoss{1, 2}}
+tap.ok(cell.id(one, "run") ~= cell.id(weights, "run") and
+  cell.id(weights, "run") ~= cell.id(experiment{loss = nn.CrossEntropyLoss{2, 1}}, "run"), "and so do class weights")
+tap.is(cell.run(weights, function() end).status, "ok", "which are predicted")
 local found = cell.run(other, function() end)
 tap.is(found.status, "ok", "an experiment runs by a schedule, as much as was predicted")
 for _, classes in ipairs{false, 3} do

@@ -53,6 +53,7 @@ local CASES = {
   {name = "weights of 16 bits", precision = "bf16", optimizer = optim.SGD{lr = 0.1}},
   {name = "accumulation", accumulate = 2, batch = 2, pieces = 2},
   {name = "a loader that reads ahead", prefetch = true},
+  {name = "class weights", loss = nn.CrossEntropyLoss{1, 2, 0.5}},
 }
 
 -- The next batch of a loader, one epoch after another.
@@ -100,6 +101,16 @@ for i, case in ipairs(CASES) do
   local straight, half = content "straight", content "half"
   tap.ok(straight == content "resumed", "... end as one of 6 steps, byte by byte")
   tap.ok(straight:sub(-100) ~= half:sub(-100) and #straight == #half, "... which are not the first 3")
+end
+
+do
+  local one <close> = open{loss = nn.CrossEntropyLoss{1, 2, 0.5}}
+  local other <close> = open{loss = nn.CrossEntropyLoss{3, 1, 1}}
+  assert(one:save_state(path "weighted"))
+  assert(other:load_state(path "weighted", {strict = false}))
+  tap.is(other:read("class_weights")[1], 3, "class weights are the loss's, not the run's")
+  tap.raises("loss: expected CrossEntropyLoss(weight=3,1,1), found CrossEntropyLoss(weight=1,2,0.5)",
+    "and a run goes on with its own", other.load_state, other, path "weighted")
 end
 
 local buffers = {}

@@ -81,7 +81,7 @@ OF_ELEMENTS = {"MSELoss": {}, "L1Loss": {}, "SmoothL1Loss": dict(beta=0.3), "Hub
 def of_classes(r, net, kind, options, ignored):
     """The same as draw_loss's, of a network that ends in logits"""
     classes = net.children[-1].args[1]
-    options.update(some(r, ignore_index=r.choice(ignored)))
+    options.update(some(r, ignore_index=r.choice(ignored), weight=[r.choice([0.5, 1, 2.25]) for _ in range(classes)]))
     if kind == "NLLLoss":
         net.children.append(Spec("LogSoftmax", [], {"dim": 1}))
     else:

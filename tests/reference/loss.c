@@ -11,8 +11,9 @@ static double outer(const Ref *r, double count) {
     return reduce(r, 1, count) * (r->state ? r->state->loss_scale : 1);
 }
 
-/* ---- cross entropy, x (N, C), t (N): mean over the samples that are not ignored of
- *      -sum_c q_c log softmax(x)_c where q = (1 - smoothing) onehot(t) + smoothing / C; NLLLoss: x_c itself */
+/* ---- cross entropy, x (N, C), t (N), w [C]: -sum_c q_c log softmax(x)_c, where q_c = w_c ((1 - smoothing) onehot(t) +
+ *      smoothing / C), over the samples that are not ignored; their mean counts each w_t times. NLLLoss: x_c itself is
+ *      the logarithm */
 
 static double log_softmax(const Ref *r, int64_t n, int64_t c) {
     const Tensor *x = &r->in[0];
@@ -24,35 +25,44 @@ static double log_softmax(const Ref *r, int64_t n, int64_t c) {
     return x->at[n * C + c] - max - log(sum);
 }
 
-static double wanted(const Ref *r, int64_t n, int64_t c) {
-    double smoothing = r->attr->loss.smoothing;
-    return ((int64_t)r->in[1].at[n] == c ? 1 - smoothing : 0) + smoothing / (double)r->in[0].shape.dim[1];
+static double weight(const double *w, int64_t c) { return w ? w[c] : 1; }
+
+static double wanted(const Ref *r, const double *w, int64_t n, int64_t c) {
+    double smoothing = r->attr->loss.smoothing, even = smoothing / (double)r->in[0].shape.dim[1];
+    return weight(w, c) * (((int64_t)r->in[1].at[n] == c ? 1 - smoothing : 0) + even);
 }
 
 static bool ignored(const Ref *r, int64_t n) { return (int32_t)r->in[1].at[n] == r->attr->loss.ignore_index; }
 
-static double samples(const Ref *r) {
+static double samples(const Ref *r, const double *w) {
     double count = 0;
-    for (int64_t n = 0; n < r->in[1].count; n++) count += !ignored(r, n);
+    for (int64_t n = 0; n < r->in[1].count; n++)
+        if (!ignored(r, n)) count += weight(w, (int64_t)r->in[1].at[n]);
     return count;
 }
 
 void ref_cross_entropy(Ref *r) {
     const Tensor *x = &r->in[0];
+    const double *w = r->in[2].at;
     double sum = 0;
     for (int64_t n = 0; n < x->shape.dim[0]; n++)
         for (int64_t c = 0; c < x->shape.dim[1]; c++)
-            if (!ignored(r, n)) sum -= wanted(r, n, c) * log_softmax(r, n, c);
-    r->out[0].at[0] = reduce(r, sum, samples(r));
+            if (!ignored(r, n)) sum -= wanted(r, w, n, c) * log_softmax(r, n, c);
+    r->out[0].at[0] = reduce(r, sum, samples(r, w));
 }
 
 void ref_cross_entropy_dx(Ref *r) {
     const Tensor *x = &r->in[0];
-    for (int64_t n = 0; n < x->shape.dim[0]; n++)
+    const double *w = r->in[3].at;
+    for (int64_t n = 0; n < x->shape.dim[0]; n++) {
+        double mass = 0;
+        for (int64_t c = 0; c < x->shape.dim[1]; c++) mass += wanted(r, w, n, c);
         for (int64_t c = 0; c < x->shape.dim[1]; c++) {
             double p = r->attr->loss.log ? 0 : exp(log_softmax(r, n, c));
-            r->out[0].at[n * x->shape.dim[1] + c] = ignored(r, n) ? 0 : outer(r, samples(r)) * (p - wanted(r, n, c));
+            r->out[0].at[n * x->shape.dim[1] + c] =
+                ignored(r, n) ? 0 : outer(r, samples(r, w)) * (mass * p - wanted(r, w, n, c));
         }
+    }
 }
 
 /* ---- losses of single elements: the formulas of PyTorch's documentation */

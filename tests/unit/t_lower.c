@@ -77,6 +77,11 @@ static void test_programs(void) {
                "  0 view .: y = x:input\n      y f32 (2, 6) order=3x2x1 activations in input\n"
                "  1 to_rows loss: y.rows = x:y\n      y.rows f32 (2, 6) activations 48\n"
                "  2 cross_entropy loss: loss = x:y.rows t:target scale=1\n      loss f32 () other 4 keep\n");
+    is_program("LogSoftmax(1)", "NLLLoss(weight=1:2:3)", shape2(2, 3), true,
+               "input f32 (2, 3) input 24\nclass_weights f32 (3) other 12\ntarget i32 (2) input 8\n"
+               "  0 softmax .: y = x:input\n      y f32 (2, 3) activations 24\n"
+               "  1 cross_entropy loss: loss = x:y t:target w:class_weights log scale=1\n"
+               "      loss f32 () other 4 keep\n");
     is_program("Identity", "CrossEntropyLoss", shape4(2, 3, 5, 4), true,
                "input f32 (2, 3, 5, 4) nhwc input 480\ntarget i32 (40) input 160\n"
                "  0 view loss: loss.y = x:input\n      loss.y f32 (40, 3) activations in input\n"
@@ -125,7 +130,7 @@ static void test_attributes(void) {
         lowered("Sequential{ReLU(true) LeakyReLU(0.2) GELU GELU(tanh) Sigmoid Dropout(0.5, true) Dropout(0) Dropout(1)"
                 "MaxPool2d(3, 2, 1, 2, true) AvgPool2d(2x1, 1, count_include_pad=false, divisor_override=3)"
                 "Flatten Linear(4, 3)}",
-                "CrossEntropyLoss(7, sum, 0.5)", shape4(1, 2, 4, 4), true);
+                "CrossEntropyLoss(none, 7, sum, 0.5)", shape4(1, 2, 4, 4), true);
     if (!p) return;
     static const ActFn acts[] = {ACT_RELU, ACT_LEAKY, ACT_GELU, ACT_GELU_TANH, ACT_SIGMOID};
     for (int i = 0; i < 5; i++) is_int(attr_of(p, OP_act, i)->act.act, acts[i], "the activation");
@@ -209,8 +214,8 @@ static void test_costs(void) {
 
 static void test_memory(void) {
     Err e = {0};
-    Network *n = net_new("Sequential{Conv2d(3, 3, 1) MaxPool2d(2) Flatten Residual{Linear(12, 12)} Dropout}", "MSELoss",
-                         shape4(2, 3, 4, 4), &e);
+    Network *n = net_new("Sequential{Conv2d(3, 3, 1) MaxPool2d(2) Flatten Residual{Linear(12, 3) Linear(12, 3)}}",
+                         "CrossEntropyLoss(weight=1:2:3)", shape4(2, 3, 4, 4), &e);
     long before = mem_live();
     int failures = 0, wrong = 0;
     Program *p = NULL;
@@ -225,6 +230,10 @@ static void test_memory(void) {
     }
     ok(p && failures >= 5, "%d allocations, each made to fail", failures);
     is_int(wrong, 0, "each failure is an error of its kind and leaves nothing behind");
+    Program *copy = program_copy(p);
+    ok(copy && copy->weights != p->weights && !memcmp(copy->weights, (float[]){1, 2, 3}, 3 * sizeof(float)),
+       "a copy has class weights of its own");
+    program_free(copy);
     program_free(p);
     network_free(n);
     n = net_new("ReLU", NULL, shape2(1, 1), &e);

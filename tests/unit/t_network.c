@@ -195,6 +195,8 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
      "CrossEntropyLoss (net:91): expected an input of 2 dimensions (N, classes) or 4 (N, classes, H, W), found (2, 3, "
      "8)"},
     {"ReLU", "CrossEntropyLoss(label_smoothing=2)", {2, {2, 3}}, "label_smoothing must be between 0 and 1, found 2"},
+    {"ReLU", "CrossEntropyLoss(weight=1:2)", {2, {2, 3}},
+     "CrossEntropyLoss (net:91): weight: expected a number for each of 3 classes, found 2"},
     {"ReLU", "SmoothL1Loss(beta=-1)", {2, {2, 3}}, "SmoothL1Loss (net:91): beta must be at least 0, found -1"},
     {"ReLU", "HuberLoss(delta=0)", {2, {2, 3}}, "HuberLoss (net:91): delta must be above 0, found 0"},
 };
@@ -316,7 +318,7 @@ static void test_memory(void) {
     while (!n && failures < 1000) {
         Err e = {0};
         mem_fail_after(failures + 1);
-        n = net_new(net, "MSELoss", shape4(2, 3, 8, 8), &e);
+        n = net_new(net, "NLLLoss(weight=1:2:3:4)", shape4(2, 3, 8, 8), &e);
         mem_fail_after(0);
         if (n) break;
         failures++;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "mem.h"
 #include "number.h"
 #include "options.h"
 #include "settings.h"
@@ -153,12 +154,40 @@ static void test_values(void) {
     }
 }
 
+static void test_list(void) {
+    static const double many[] = {1, 2, 3, 4, 5, 6, 7, 8, 9}, bad[] = {1, INFINITY};
+    char text[OPTIONS_TEXT], other[OPTIONS_TEXT];
+    int64_t n;
+    Err e = {0};
+    Options o = parse("weight:list|none=none scale:float=1");
+    ok(!options_list(&o, "weight", &n) && n == 0, "none is no list");
+    is_str(options_text(&o, text, sizeof text), "", "and is the default");
+    is_int(option_set_list(&o.item[0], many, 3, &e), OK, "a list of three");
+    const double *list = options_list(&o, "weight", &n);
+    ok(n == 3 && list && list != many && list[2] == 3, "is copied");
+    is_str(options_text(&o, text, sizeof text), "weight=1,2,3", "a short one is told in full");
+    is_int(option_set_list(&o.item[0], many, 9, &e), OK, "a longer one in its place");
+    options_text(&o, text, sizeof text);
+    ok(!strncmp(text, "weight=9#", 9) && strlen(text) == 25, "is told by its count and hash");
+    is_int(option_set_list(&o.item[0], (double[]){1, 2, 3, 4, 5, 6, 7, 8, 10}, 9, &e), OK, "another one");
+    ok(strcmp(text, options_text(&o, other, sizeof other)) && !strncmp(other, "weight=9#", 9), "has another hash");
+    is_int(option_set_list(&o.item[0], bad, 2, &e), ERR_SCRIPT, "an infinity in a list");
+    is_str(e.text, "option \"weight\": expected finite numbers, found inf as number 2", "and where it is");
+    is_int(option_set_list(&o.item[0], bad, 0, &e), ERR_SCRIPT, "an empty list");
+    is_str(e.text, "option \"weight\": expected a list of numbers or \"none\", found none", "and what is wrong");
+    is_int(option_set_number(&o.item[0], 2, &e), ERR_SCRIPT, "a number is no list");
+    is_int(option_set_list(&o.item[1], many, 3, &e), ERR_SCRIPT, "a list is no number");
+    is_str(e.text, "option \"scale\": expected a number, found a list of numbers", "it says");
+    options_free(&o);
+    is_int(mem_live(), 0, "lists are given back");
+}
+
 static void test_malformed(void) {
     static const char *const bad[] = {
         "a", "a=1", ":int", "a:", "a:number", "a:int=", "a:int=x", "a:int=1.5", "a:int=1,2", "a:pair=1,",
         "a:pair=1,2,3", "a:floats=1", "a:bool=yes", "a:bool=1", "a:none|tanh=relu", "a:none|=none", "a:|none=none",
         "a:none||tanh=none", "a:bool|same=true", "a:int a:int", " a:int", "a:int  b:int", "a:float=inf",
-        "a:int=b b:int=1",
+        "a:int=b b:int=1", "a:list=1", "a:list=1,2", "a:floats|none=none",
         "a:float=1 b:int=a",
         "a:pair|same=same b:pair=a", "a_name_of_twenty_four_ch:int", "a:int=1x",
         "a:this_is_a_list_of_words|that_is_longer_than_it_may_be=x",
@@ -276,6 +305,7 @@ int main(void) {
     test_default_of_another();
     test_unknown();
     test_values();
+    test_list();
     test_malformed();
     test_tables();
     test_text();
