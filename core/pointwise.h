@@ -105,22 +105,21 @@ typedef enum LossFn {
 #undef X
 } LossFn;
 
-/* log(1 + e^x), of any x */
-MT_FN float log_one_exp(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
-
 /* PyTorch's least logarithm of a probability; a NaN goes through */
 MT_FN float log_clamped(float log) { return log < -100.0f ? -100.0f : log; }
 
 /* The part of element x of a loss, with target t; `beta` is SmoothL1Loss's beta, HuberLoss's delta or
  * BCEWithLogitsLoss's pos_weight */
 MT_FN float loss_term(LossFn f, float x, float t, float beta) {
-    float d = x - t, far = fabsf(d);
+    float d = x - t, far = fabsf(d), rest;
     switch (f) {
     case LOSS_L1: return far;
     case LOSS_SMOOTH_L1: return far < beta ? 0.5f * d * d / beta : far - 0.5f * beta;
     case LOSS_HUBER: return far <= beta ? 0.5f * d * d : beta * (far - 0.5f * beta);
     case LOSS_BCE: return (t - 1.0f) * log_clamped(log1pf(-x)) - t * log_clamped(logf(x));
-    case LOSS_BCE_LOGITS: return beta * t * log_one_exp(-x) + (1.0f - t) * log_one_exp(x);
+    case LOSS_BCE_LOGITS:
+        rest = log1pf(expf(-fabsf(x))); /* log(1 + e^x) = max(x, 0) + rest */
+        return beta * t * (fmaxf(-x, 0.0f) + rest) + (1.0f - t) * (fmaxf(x, 0.0f) + rest);
     default: return d * d;
     }
 }

@@ -18,7 +18,7 @@
     X(ACTIVATION_GRADIENTS, "activation_gradients", "gradients of activations")                                        \
     X(INPUT,                "input",                "the micro-batch: inputs and targets")                             \
     X(WORKSPACE,            "workspace",            "scratch that one op's library call needs")                        \
-    X(OTHER,                "other",                "loss, class weights, dropout's count; alignment, gaps, cached blocks")
+    X(OTHER,                "other",                "loss, class weights, dropout calls; alignment, gaps, free blocks")
 
 typedef enum Category {
 #define X(name, text, what) CAT_##name,

@@ -101,23 +101,46 @@ int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {
 
 /* ---- losses of single elements: x and t of one shape and order */
 
-static inline float element(const View *v, int64_t i) { return dtype_load(v->dtype, v->data, (size_t)i); }
+/* y = formula(x, t) n times; one loop per loss, so that the choice is made outside of it. */
+#define LOSS_LOOP(formula, name)                                                                               \
+    case LOSS_##name:                                                                                          \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = formula(LOSS_##name, x[i], t[i], loss->beta); \
+        break;
+
+HOT static void terms_block(const LossAttr *loss, float *y, const float *x, const float *t, int64_t n) {
+    switch (loss->f) {
+#define X(name, text) LOSS_LOOP(loss_term, name)
+        LOSSES(X)
+#undef X
+    }
+}
+
+HOT static void slopes_block(const LossAttr *loss, float *y, const float *x, const float *t, int64_t n) {
+    switch (loss->f) {
+#define X(name, text) LOSS_LOOP(loss_slope, name)
+        LOSSES(X)
+#undef X
+    }
+}
 
 static double terms_sum(const KArgs *a, int64_t begin, int64_t end) {
-    const LossAttr *loss = &a->attr->loss;
+    float from[PART], wanted[PART], terms[PART];
     double sum = 0;
-    for (int64_t i = begin; i < end; i++)
-        sum += loss_term(loss->f, element(&a->in[0], i), element(&a->in[1], i), loss->beta);
+    EACH_PART(i, n, end - begin) {
+        const float *x = block_load(&a->in[0], begin + i, n, from);
+        terms_block(&a->attr->loss, terms, x, block_load(&a->in[1], begin + i, n, wanted), n);
+        for (int64_t k = 0; k < n; k++) sum += (double)terms[k];
+    }
     return sum;
 }
 
-static void slopes_store(const KArgs *a, int64_t begin, int64_t end) {
-    const LossAttr *loss = &a->attr->loss;
-    float scale = slope_scale(a, (double)a->in[0].count);
-    for (int64_t i = begin; i < end; i++) {
-        float d = scale * loss_slope(loss->f, element(&a->in[0], i), element(&a->in[1], i), loss->beta);
-        dtype_store(a->out[0].dtype, a->out[0].data, (size_t)i, d);
-    }
+static void slopes_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float from[BLOCK], wanted[BLOCK], to[BLOCK], scale = slope_scale(a, (double)a->in[0].count);
+    int64_t n = end - begin;
+    const float *x = block_load(&a->in[0], begin, n, from);
+    slopes_block(&a->attr->loss, to, x, block_load(&a->in[1], begin, n, wanted), n);
+    for (int64_t i = 0; i < n; i++) to[i] *= scale;
+    block_store(&a->out[0], begin, n, to);
 }
 
 int k_cpu_element_loss(const KArgs *a, Err *e) {
@@ -128,7 +151,7 @@ int k_cpu_element_loss(const KArgs *a, Err *e) {
 
 int k_cpu_element_loss_dx(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, slopes_store);
+    blocks_run(a, a->out[0].count, slopes_piece);
     return OK;
 }
 

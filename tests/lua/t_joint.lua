@@ -115,11 +115,11 @@ local distance = 0
 for i, value in ipairs(one) do distance = math.max(distance, math.abs(value - two[i])) end
 tap.ok(distance > 1e-4, ("samples of the same noise change (%.2g)"):format(distance))
 local shared = nn.Linear(2, 2, {bias = false})
-local function side(name, weight)
-  return {name = name, model = shared, input = {2}, loss = nn.CrossEntropyLoss(weight, {reduction = "sum"})}
+local function side(of, weight)
+  return {name = of, model = shared, input = {2}, loss = nn.CrossEntropyLoss(weight, {reduction = "sum"})}
 end
 local sides = assert(mt.joint{batch = 1, programs = {side("a", {1, 2}), side("b", {1, 6})}})
-for _, name in ipairs{"a", "b"} do sides:set_lr(name, 0) end
+for _, of in ipairs{"a", "b"} do sides:set_lr(of, 0) end
 tap.near(3 * sides:step("a", {1, 2}, {1}), sides:step("b", {1, 2}, {1}), 1e-5, "each loss has class weights of its own")
 sides:close()
 tap.raises('did you mean "judge"', "an unknown program", fresh.step, fresh, "juge", {}, {})
