@@ -38,7 +38,7 @@ const char *layer_spec(const char *kind) {
 enum { INPUT_0 = ~0 }; /* the container's first input, see Layer.from */
 
 static void unknown_kind(const char *name, Err *e) {
-    char known[640] = "";
+    char known[960] = "";
     size_t n = 0;
     for (size_t i = 0; i < ARRAY_LEN(kinds) && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", kinds[i].name);

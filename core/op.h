@@ -42,7 +42,8 @@ const char *op_operand(OpKind kind, bool output, int slot, char *text);
 }
 #endif
 
-typedef struct ActAttr { ActFn act; float slope; int32_t inplace; } ActAttr; /* inplace: the layer asked for it */
+/* slope, high: see act_value; inplace: the layer asked for it */
+typedef struct ActAttr { ActFn act; float slope; int32_t inplace; float high; } ActAttr;
 /* divisor 0: window size; fused: ACT_RELU in a maxpool that applies one, else ACT_NONE */
 typedef struct PoolAttr {
     int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor;

@@ -7,7 +7,8 @@
 
 #include "rng.h"
 
-/*    name        PyTorch      saved for the backward pass */
+/*    name        PyTorch      saved for the backward pass: the output where it says enough. Hardtanh's bounds may be
+ *                             no 16-bit numbers, and a 16-bit Softsign is soon 1. */
 #define ACTS(X)                      \
     X(NONE,      "",         'y')    \
     X(RELU,      "relu",     'y')    \
@@ -19,7 +20,13 @@
     X(SILU,      "silu",     'x')    \
     X(ELU,       "elu",      'x')    \
     X(SOFTPLUS,  "softplus", 'x')    \
-    X(HARDSWISH, "hardswish", 'x')
+    X(HARDSWISH, "hardswish", 'x')  \
+    X(RELU6,     "relu6",    'y')    \
+    X(HARDTANH,  "hardtanh", 'x')    \
+    X(HARDSIGMOID, "hardsigmoid", 'y') \
+    X(MISH,      "mish",     'x')    \
+    X(LOGSIGMOID, "logsigmoid", 'y') \
+    X(SOFTSIGN,  "softsign", 'x')
 
 typedef enum ActFn {
 #define X(name, text, saved) ACT_##name,
@@ -50,8 +57,10 @@ MT_FN float act_slope_plain(ActFn f, float s, float slope) {
     return f == ACT_NONE || s > 0.0f ? 1.0f : f == ACT_RELU ? 0.0f : slope;
 }
 
-/* y = f(x); `slope` is LeakyReLU's slope, ELU's alpha or Softplus's beta */
-MT_FN float act_value(ActFn f, float x, float slope) {
+/* y = f(x); `slope` is LeakyReLU's slope, ELU's alpha, Softplus's beta or the least that Hardtanh gives; `high` is the
+ * most */
+MT_FN float act_value(ActFn f, float x, float slope, float high) {
+    float t;
     switch (f) {
     case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
     case ACT_TANH: return tanhf(x);
@@ -61,12 +70,21 @@ MT_FN float act_value(ActFn f, float x, float slope) {
     case ACT_ELU: return x > 0.0f ? x : slope * expm1f(x);
     case ACT_SOFTPLUS: return slope * x > 20.0f ? x : log1pf(expf(slope * x)) / slope; /* PyTorch's threshold */
     case ACT_HARDSWISH: return x * (x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f);
+    case ACT_RELU6: return x < 0.0f ? 0.0f : x > 6.0f ? 6.0f : x;
+    case ACT_HARDTANH: return x < slope ? slope : x > high ? high : x;
+    case ACT_HARDSIGMOID: return x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f;
+    case ACT_MISH: /* tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2); 1 where that would overflow */
+        t = expf(x);
+        t *= t + 2.0f;
+        return x > 20.0f ? x : x * (t / (t + 2.0f));
+    case ACT_LOGSIGMOID: return (x < 0.0f ? x : 0.0f) - log1pf(expf(-fabsf(x)));
+    case ACT_SOFTSIGN: return x / (1.0f + fabsf(x));
     default: return act_value_plain(f, x, slope);
     }
 }
 
 /* df/dx from s, the saved value (see ACTS) */
-MT_FN float act_slope(ActFn f, float s, float slope) {
+MT_FN float act_slope(ActFn f, float s, float slope, float high) {
     float c, t;
     switch (f) {
     case ACT_SIGMOID: return s * (1.0f - s);
@@ -84,6 +102,17 @@ MT_FN float act_slope(ActFn f, float s, float slope) {
     case ACT_ELU: return s > 0.0f ? 1.0f : slope * expf(s);
     case ACT_SOFTPLUS: return slope * s > 20.0f ? 1.0f : 1.0f / (1.0f + expf(-slope * s));
     case ACT_HARDSWISH: return s <= -3.0f ? 0.0f : s >= 3.0f ? 1.0f : (2.0f * s + 3.0f) / 6.0f;
+    case ACT_RELU6: return s > 0.0f && s < 6.0f ? 1.0f : 0.0f;
+    case ACT_HARDTANH: return s > slope && s < high ? 1.0f : 0.0f;
+    case ACT_HARDSIGMOID: return s > 0.0f && s < 1.0f ? 1.0f / 6.0f : 0.0f;
+    case ACT_MISH: /* with t = e^x: n / (n + 2) + 4 x t (t + 1) / (n + 2)^2 */
+        t = expf(s);
+        c = t * (t + 2.0f);
+        return s > 20.0f ? 1.0f : c / (c + 2.0f) + 4.0f * s * (t / (c + 2.0f)) * ((t + 1.0f) / (c + 2.0f));
+    case ACT_LOGSIGMOID: return -expm1f(s);
+    case ACT_SOFTSIGN:
+        t = 1.0f + fabsf(s);
+        return 1.0f / (t * t);
     default: return act_slope_plain(f, s, slope);
     }
 }
@@ -133,7 +162,7 @@ MT_FN float loss_slope(LossFn f, float x, float t, float beta) {
     case LOSS_HUBER: return far >= beta ? beta * sign : d;
     case LOSS_BCE: return d / fmaxf((1.0f - x) * x, 1e-12f);
     case LOSS_BCE_LOGITS:
-        p = act_value(ACT_SIGMOID, x, 0);
+        p = act_value(ACT_SIGMOID, x, 0, 0);
         return (1.0f - t) * p - beta * t * (1.0f - p);
     default: return 2.0f * d;
     }

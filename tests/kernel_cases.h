@@ -87,11 +87,11 @@ static const OpTest op_tests[] = {
 #define ODD S2(3, 7)
 #define BIG S2(5, 4001)
 #define IMAGE S4(2, 3, 5, 7)
-#define ACT(f) .attr.act = {ACT_##f, 0.1f, 0}
+#define ACT(f) .attr.act = {.act = ACT_##f, .slope = 0.1f, .high = 0.7f}
 #define POOL(kh, kw, sh, sw, ph, pw, dh, dw, pad, div) .attr.pool = \
-    {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, pad, div, {ACT_NONE, 0, 0}}
+    {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, pad, div, {.act = ACT_NONE}}
 #define POOL_RELU(kh, kw, sh, sw, ph, pw, dh, dw) .attr.pool = \
-    {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, 0, 0, {ACT_RELU, 0, 0}}
+    {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, 0, 0, {.act = ACT_RELU}}
 #define BOTH_ACT(f, shape) {#f, OP_act, .x = shape, ACT(f)}, {#f, OP_act_dx, .x = shape, ACT(f)}
 #define BOTH_POOL(op, text, X, Y, ...) \
     {text, OP_##op, .x = X, .y = Y, __VA_ARGS__}, {text, OP_##op##_dx, .x = X, .y = Y, __VA_ARGS__}
@@ -157,6 +157,8 @@ static const Case cases[] = {
     BOTH_ACT(GELU_TANH, IMAGE),
     BOTH_ACT(SILU, BIG), BOTH_ACT(ELU, BIG), BOTH_ACT(SOFTPLUS, BIG), BOTH_ACT(HARDSWISH, BIG),
     BOTH_ACT(SILU, ODD), BOTH_ACT(ELU, IMAGE),
+    BOTH_ACT(RELU6, BIG), BOTH_ACT(HARDTANH, BIG), BOTH_ACT(HARDSIGMOID, BIG), BOTH_ACT(MISH, BIG),
+    BOTH_ACT(LOGSIGMOID, BIG), BOTH_ACT(SOFTSIGN, BIG), BOTH_ACT(MISH, ODD), BOTH_ACT(LOGSIGMOID, IMAGE),
     EACH_BATCHNORM("features", S2(13, 7), S1(7)), EACH_BATCHNORM("two samples", S2(2, 3), S1(3)),
     EACH_BATCHNORM("image", IMAGE, S1(3)), EACH_BATCHNORM("many rows", S4(3, 5, 37, 41), S1(5)),
     EACH_BATCHNORM("many channels", S4(2, 1037, 3, 2), S1(1037)), EACH_BATCHNORM("wide rows", S2(9, 4001), S1(4001)),

@@ -44,7 +44,9 @@ static void conv(Net *t, bool keep_shape) {
 
 static void activation(Net *t) {
     static const char *const all[] = {
-        "ReLU", "ReLU(inplace=true)", "LeakyReLU(0.1, inplace=true)", "LeakyReLU", "Sigmoid", "Tanh", "GELU",
+        "ReLU6", "Hardtanh(-0.5, 2)", "Hardtanh(inplace=true)", "Hardsigmoid(inplace=true)", "Mish", "LogSigmoid",
+        "Softsign", "ReLU", "ReLU(inplace=true)", "LeakyReLU(0.1, inplace=true)", "LeakyReLU", "Sigmoid", "Tanh",
+        "GELU",
         "GELU(tanh)", "Dropout(0.3)", "Dropout(0.5, inplace=true)", "Dropout(0)"};
     put(t, "%s ", all[below((int)ARRAY_LEN(all))]);
 }

@@ -351,7 +351,7 @@ static void test_special_values(Device *d) {
     Apply to = {d, 0, false};
     float x[4] = {-1, NAN, 2, 1}, y[4];
     uint8_t idx[1];
-    Attr relu = {.act = {ACT_RELU, 0, 0}},
+    Attr relu = {.act = {.act = ACT_RELU}},
          window = {.pool = {.kernel = {2, 2}, .stride = {2, 2}, .dilation = {1, 1}}};
     KArgs a = {.kind = OP_act, .attr = &relu, .in = {view_at(x, shape2(1, 4), DT_F32, 0)},
                .out = {view_at(y, shape2(1, 4), DT_F32, 0)}};

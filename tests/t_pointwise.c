@@ -14,26 +14,57 @@ static void test_slopes(void) {
 #undef X
     };
     for (int f = 0; f < ACT_COUNT; f++) {
+        const float low = 0.125f, high = 2;
         double worst = 0;
         for (double x = -4.03125; x < 4; x += 0.0625) { /* never at the kink */
             const double h = 1.0 / 128;
-            double up = act_value((ActFn)f, (float)(x + h), 0.1f), down = act_value((ActFn)f, (float)(x - h), 0.1f);
-            double up2 = act_value((ActFn)f, (float)(x + 2 * h), 0.1f);
-            double down2 = act_value((ActFn)f, (float)(x - 2 * h), 0.1f);
-            double central = (8 * (up - down) - (up2 - down2)) / (12 * h); /* error of order h^4 */
-            float saved = acts[f].saved == 'x' ? (float)x : act_value((ActFn)f, (float)x, 0.1f);
-            worst = fmax(worst, fabs(central - act_slope((ActFn)f, saved, 0.1f)));
+            double at[5]; /* x - 2h to x + 2h */
+            for (int k = 0; k < 5; k++) at[k] = act_value((ActFn)f, (float)(x + (k - 2) * h), low, high);
+            double central = (8 * (at[3] - at[1]) - (at[4] - at[0])) / (12 * h); /* error of order h^4 */
+            float saved = acts[f].saved == 'x' ? (float)x : (float)at[2];
+            worst = fmax(worst, fabs(central - act_slope((ActFn)f, saved, low, high)));
         }
         if (!ok(worst < 2e-4, "%s: slope from %c is the derivative", acts[f].name, acts[f].saved))
             printf("# off by %g\n", worst);
     }
-    is_near(act_value(ACT_GELU, 1, 0), 0.8413447460685429, 1e-6, 0, "gelu(1) is the normal distribution at 1");
-    is_near(act_value(ACT_GELU_TANH, 1, 0), 0.8411919906082768, 1e-6, 0, "gelu_tanh(1)");
-    is_near(act_value(ACT_SIGMOID, -3, 0), 0.04742587317756678, 1e-6, 0, "sigmoid(-3)");
-    ok(act_value(ACT_SIGMOID, -200, 0) == 0 && act_value(ACT_SIGMOID, 200, 0) == 1, "sigmoid saturates without NaN");
-    ok(isnan(act_value(ACT_RELU, NAN, 0)) && isnan(act_value(ACT_LEAKY, NAN, 0.1f)),
+    is_near(act_value(ACT_GELU, 1, 0, 0), 0.8413447460685429, 1e-6, 0, "gelu(1) is the normal distribution at 1");
+    is_near(act_value(ACT_GELU_TANH, 1, 0, 0), 0.8411919906082768, 1e-6, 0, "gelu_tanh(1)");
+    is_near(act_value(ACT_SIGMOID, -3, 0, 0), 0.04742587317756678, 1e-6, 0, "sigmoid(-3)");
+    ok(act_value(ACT_SIGMOID, -200, 0, 0) == 0 && act_value(ACT_SIGMOID, 200, 0, 0) == 1,
+       "sigmoid saturates without NaN");
+    ok(isnan(act_value(ACT_RELU, NAN, 0, 0)) && isnan(act_value(ACT_LEAKY, NAN, 0.1f, 0)),
        "NaN goes through relu and leaky_relu");
-    ok(act_slope(ACT_RELU, 0, 0) == 0 && act_slope(ACT_LEAKY, 0, 0.1f) == 0.1f, "the slope at 0 is PyTorch's");
+    ok(act_slope(ACT_RELU, 0, 0, 0) == 0 && act_slope(ACT_LEAKY, 0, 0.1f, 0) == 0.1f, "the slope at 0 is PyTorch's");
+}
+
+static void near_at(float x, float found, double expected, const char *what) {
+    char text[64];
+    snprintf(text, sizeof text, "%s at %g", what, (double)x);
+    is_near(found, expected, 2e-6, 1e-36, text); /* below lie fp32's subnormal numbers */
+}
+
+/* Values and slopes far out and near 0, where a formula that is right on paper overflows or cancels: against float64
+ * ones that do not. */
+static void test_extremes(void) {
+    static const float at[] = {-3e4f, -200, -90, -30, -20.5f, -12, -1e-3f, -1e-6f, 0, 1e-6f, 1e-3f, 12, 19.5f, 20.5f,
+                               45, 90, 200, 3e4f};
+    for (size_t i = 0; i < ARRAY_LEN(at); i++) {
+        float x = at[i], y = act_value(ACT_LOGSIGMOID, x, 0, 0);
+        double d = (double)x, sigmoid = 1 / (1 + exp(-d)), soft = d > 40 ? d : log1p(exp(d)), cosine = cosh(soft);
+        double slope = tanh(soft) + (soft > 300 ? 0 : d * sigmoid / (cosine * cosine)), share = 1 / (1 + fabs(d));
+        near_at(x, act_value(ACT_MISH, x, 0, 0), d * tanh(soft), "mish");
+        near_at(x, act_slope(ACT_MISH, x, 0, 0), slope, "mish's slope");
+        near_at(x, y, d < -40 ? d : -log1p(exp(-d)), "logsigmoid");
+        near_at(x, act_slope(ACT_LOGSIGMOID, y, 0, 0), 1 / (1 + exp(d)), "logsigmoid's slope");
+        near_at(x, act_value(ACT_SOFTSIGN, x, 0, 0), d * share, "softsign");
+        near_at(x, act_slope(ACT_SOFTSIGN, x, 0, 0), share * share, "softsign's slope");
+    }
+    static const ActFn all[] = {ACT_RELU6, ACT_HARDTANH, ACT_HARDSIGMOID, ACT_MISH, ACT_LOGSIGMOID, ACT_SOFTSIGN};
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        ok(isnan(act_value(all[i], NAN, -1, 1)), "a NaN goes through activation %d", (int)all[i]);
+    ok(act_slope(ACT_RELU6, 0, 0, 0) == 0 && act_slope(ACT_RELU6, 6, 0, 0) == 0 &&
+           act_slope(ACT_HARDTANH, -1, -1, 1) == 0 && act_slope(ACT_HARDTANH, 1, -1, 1) == 0 && act_slope(ACT_HARDSIGMOID, 1, 0, 0) == 0,
+       "the slope is 0 at both bounds, as PyTorch's");
 }
 
 /* ---- losses of elements: the slope is the derivative of the value, and what PyTorch 2.6 gives at the edges */
@@ -231,6 +262,7 @@ int main(void) {
     static const Half halves[] = {{"bf16", bf16_from_f32, bf16_to_f32, 7, 127},
                                   {"f16", f16_from_f32, f16_to_f32, 10, 15}};
     test_slopes();
+    test_extremes();
     test_losses();
     test_sgd();
     test_adam();

@@ -52,7 +52,7 @@ static bool run(Device *d, OpKind kind, const Attr *attr, Map *a, Map *b, Map *y
 static void test_kernels_of(Device *d, DType type, int64_t channels, const PoolAttr *window) {
     static const float values[] = {-1, -0.0f, 0, 0.5f, 2, 2, INFINITY, -INFINITY, -3, NAN};
     static const float slopes[] = {-2, 0, 0.75f, 1};
-    const Attr relu = {.act = {ACT_RELU, 0, 0}};
+    const Attr relu = {.act = {.act = ACT_RELU}};
     Attr plain = {.pool = *window}, both = plain;
     both.pool.fused = relu.act;
     Shape large = shape4(2, channels, 7, 9), small = shape4(2, channels, 4, 5);

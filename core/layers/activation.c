@@ -4,20 +4,26 @@
 #include "layer.h"
 
 int layer_activation_shape(Network *n, Layer *l, Err *e) {
+    const Options *o = &l->options;
     (void)n;
-    if (l->kind->which == ACT_SOFTPLUS && !(options_float(&l->options, "beta") > 0))
-        return layer_error(l, e, "beta must be above 0, found %g", options_float(&l->options, "beta"));
+    if (l->kind->which == ACT_SOFTPLUS && !(options_float(o, "beta") > 0))
+        return layer_error(l, e, "beta must be above 0, found %g", options_float(o, "beta"));
+    if (l->kind->which == ACT_HARDTANH && !(options_float(o, "max_val") > options_float(o, "min_val")))
+        return layer_error(l, e, "max_val must be above min_val %g, found %g", options_float(o, "min_val"),
+                           options_float(o, "max_val"));
     return OK;
 }
 
 int layer_activation_forward(Lower *lw, const Layer *l, const int *in) {
+    /* one of them at most, under the name that PyTorch gives it; the others are 0 */
+    static const char *const numbers[] = {"negative_slope", "alpha", "beta", "min_val"};
     const Options *o = &l->options;
     char text[OPTION_WORDS];
     Attr a;
     memset(&a, 0, sizeof a);
     a.act.act = strcmp(options_word(o, "approximate", text), "tanh") ? (ActFn)l->kind->which : ACT_GELU_TANH;
-    a.act.slope = (float)(options_float(o, "negative_slope") + options_float(o, "alpha") + options_float(o, "beta"));
-    /* one number at most, under the name that PyTorch gives it */
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++) a.act.slope += (float)options_float(o, numbers[i]);
+    a.act.high = (float)options_float(o, "max_val");
     a.act.inplace = options_bool(o, "inplace");
     return lower_layer(lw, OP_act, l, in, &a);
 }

@@ -5,11 +5,11 @@
 #include "vector_math.h"
 
 /* One loop per activation, so that the choice is made outside of it. */
-HOT void act_block(ActFn f, float slope, float *y, const float *x, int64_t n) {
+HOT void act_block(ActFn f, float slope, float high, float *y, const float *x, int64_t n) {
     switch (f) {
 #define X(name, text, saved)                                                          \
     case ACT_##name:                                                                  \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = act_value(ACT_##name, x[i], slope); \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = act_value(ACT_##name, x[i], slope, high); \
         break;
         ACTS(X)
 #undef X
@@ -17,11 +17,11 @@ HOT void act_block(ActFn f, float slope, float *y, const float *x, int64_t n) {
     }
 }
 
-HOT void act_dx_block(ActFn f, float slope, float *dx, const float *dy, const float *s, int64_t n) {
+HOT void act_dx_block(ActFn f, float slope, float high, float *dx, const float *dy, const float *s, int64_t n) {
     switch (f) {
 #define X(name, text, saved)                                                          \
     case ACT_##name:                                                                  \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * act_slope(ACT_##name, s[i], slope); \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * act_slope(ACT_##name, s[i], slope, high); \
         break;
         ACTS(X)
 #undef X
@@ -33,7 +33,7 @@ static void act_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK];
     const ActAttr *act = &a->attr->act;
     float *y = block_target(&a->out[0], begin, to);
-    act_block(act->act, act->slope, y, block_load(&a->in[0], begin, end - begin, from), end - begin);
+    act_block(act->act, act->slope, act->high, y, block_load(&a->in[0], begin, end - begin, from), end - begin);
     block_store(&a->out[0], begin, end - begin, y);
 }
 
@@ -43,7 +43,7 @@ static void act_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     const float *dy = block_load(&a->in[0], begin, end - begin, gradient);
     const float *s = block_load(&a->in[1], begin, end - begin, saved);
     float *dx = block_target(&a->out[0], begin, to);
-    act_dx_block(act->act, act->slope, dx, dy, s, end - begin);
+    act_dx_block(act->act, act->slope, act->high, dx, dy, s, end - begin);
     block_store(&a->out[0], begin, end - begin, dx);
 }
 
@@ -99,7 +99,7 @@ static void dx_rows(const ActAttr *act, const View *dy, const View *s, const Vie
                     int64_t n, float *sums) {
     float gradient[BLOCK], saved[BLOCK], to[BLOCK];
     float *out = block_target(dx, at, to);
-    act_dx_block(act->act, act->slope, out, block_load(dy, at, rows * n, gradient),
+    act_dx_block(act->act, act->slope, act->high, out, block_load(dy, at, rows * n, gradient),
                  block_load(s, at, rows * n, saved), rows * n);
     if (sums) sum_rows(sums, out, rows, n);
     block_store(dx, at, rows * n, out);

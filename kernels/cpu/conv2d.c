@@ -65,8 +65,7 @@ static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, siz
     if (way_of(args, limit, workspace)) return OK;
     const ConvAttr *c = &args->attr->conv;
     const View *b = prim_view(args, pass, SLOT_B);
-    PrimSpec spec = {.pass = pass, .pack_weights = true, .act = c->fused.act, .slope = c->fused.slope,
-                     .describe = describe};
+    PrimSpec spec = {.pass = pass, .pack_weights = true, .act = c->fused, .describe = describe};
     if (overruns(c, prim_view(args, pass, SLOT_X))) spec.avoid = "jit_1x1";
     spec.md[SLOT_X] = image_md(prim_view(args, pass, SLOT_X));
     spec.md[SLOT_W] = weights_md(prim_view(args, pass, SLOT_W), c->groups);

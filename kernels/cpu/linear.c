@@ -26,8 +26,7 @@ static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, siz
         return OK;
     }
     /* weights are as large as the work on them for small N: a copy in another format would not pay */
-    PrimSpec spec = {.pass = pass, .pack_weights = false, .act = a->fused.act, .slope = a->fused.slope,
-                     .describe = describe};
+    PrimSpec spec = {.pass = pass, .pack_weights = false, .act = a->fused, .describe = describe};
     spec.md[SLOT_X] = rows_md(prim_view(args, pass, SLOT_X), w->shape.dim[1]);
     spec.md[SLOT_W] = rows_md(w, w->shape.dim[1]);
     spec.md[SLOT_B] = prim_md(b, 1, b->shape.dim, &(int64_t){1});

@@ -53,8 +53,7 @@ typedef struct Prim {
     size_t workspace, scratch_at, parts_at; /* parts: of the sums that db is made of */
     size_t library;                   /* the part of the workspace that another implementation might not want */
     Pass pass;
-    ActFn act_after;                  /* what the primitive could not take over */
-    float slope;
+    ActAttr act_after;                /* what the primitive could not take over */
     bool reference;                   /* oneDNN's plain loops */
 } Prim;
 
@@ -128,17 +127,17 @@ typedef struct Ask { bool wide, pack, after; } Ask;
 
 /* oneDNN's ReLU makes 0 of a NaN and would hide it from the loss; its gradients take no activation. */
 static bool act_fits_inside(const PrimSpec *spec) {
-    return spec->act != ACT_RELU && eltwise[spec->act] && spec->pass == PASS_FORWARD;
+    return spec->act.act != ACT_RELU && eltwise[spec->act.act] && spec->pass == PASS_FORWARD;
 }
 
 static dnnl_status_t ask_attr(const PrimSpec *spec, Ask ask, dnnl_primitive_attr_t *attr) {
     dnnl_post_ops_t ops = NULL;
     dnnl_status_t status = dnnl_primitive_attr_create(attr);
     if (!status) status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
-    if (status || !spec->act || ask.after) return status;
+    if (status || !spec->act.act || ask.after) return status;
     status = dnnl_post_ops_create(&ops);
-    float alpha = spec->act == ACT_LEAKY ? spec->slope : 0.0f;
-    if (!status) status = dnnl_post_ops_append_eltwise(ops, 1.0f, eltwise[spec->act], alpha, 0.0f);
+    float alpha = spec->act.act == ACT_LEAKY ? spec->act.slope : 0.0f;
+    if (!status) status = dnnl_post_ops_append_eltwise(ops, 1.0f, eltwise[spec->act.act], alpha, 0.0f);
     if (!status) status = dnnl_primitive_attr_set_post_ops(*attr, ops);
     if (ops) dnnl_post_ops_destroy(ops);
     return status;
@@ -185,8 +184,7 @@ static dnnl_status_t ask_once(const KArgs *args, const PrimSpec *spec, Ask ask, 
     memset(&candidate, 0, sizeof candidate);
     candidate.cpu = args->device;
     candidate.pass = spec->pass;
-    candidate.act_after = ask.after ? spec->act : ACT_NONE;
-    candidate.slope = spec->slope;
+    if (ask.after) candidate.act_after = spec->act;
     dnnl_status_t status = spec->describe(args, spec->pass, wanted, &desc);
     if (!status) status = ask_attr(spec, ask, &attr);
     /* the backward passes need no forward hint on a CPU: creating one would double the time that prediction takes */
@@ -224,8 +222,8 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     for (int way = 0; way < 8 && !prim_good(&best, limit); way++) {
         Ask ask = {.after = way & 4, .wide = way & 2, .pack = !(way & 1)};
         if (ask.wide && best.desc && !best.reference) continue; /* whole copies of images, and fewer products a second */
-        if (!ask.after && spec->act && !act_fits_inside(spec)) continue;
-        if ((ask.after && !spec->act) || (ask.wide && !narrow) || (ask.pack && !spec->pack_weights)) continue;
+        if (!ask.after && spec->act.act && !act_fits_inside(spec)) continue;
+        if ((ask.after && !spec->act.act) || (ask.wide && !narrow) || (ask.pack && !spec->pack_weights)) continue;
         dnnl_status_t status = ask_once(args, spec, ask, limit, &best);
         if (status) failure = status;
     }
@@ -299,7 +297,7 @@ static int result_slot(const Prim *p) { return p->pass == PASS_DATA ? SLOT_X : S
 /* The activation, or its gradient, from what the primitive has written into the operand's own storage. */
 static int activate(const Prim *p, const KArgs *args, Err *e) {
     const Operand *o = &p->operand[result_slot(p)];
-    Attr attr = {.act = {p->act_after, p->slope, true}};
+    Attr attr = {.act = p->act_after};
     KArgs act = {.kind = OP_act, .attr = &attr};
     act.in[0] = act.out[0] = args->out[0];
     if (o->plain_at != NOWHERE) {
@@ -354,9 +352,9 @@ static dnnl_status_t prim_execute(Prim *p, const KArgs *args) {
     }
     if (!status) status = dnnl_primitive_execute(p->primitive, stream, n, list);
     if (!status) status = dnnl_stream_wait(stream);
-    if (!status && p->act_after && activate(p, args, NULL)) return dnnl_runtime_error;
+    if (!status && p->act_after.act && activate(p, args, NULL)) return dnnl_runtime_error;
     for (int k = 0; k < SLOTS && !status; k++) /* an activation has left its operand where it belongs */
-        if (p->operand[k].count && !(p->act_after && k == result_slot(p)))
+        if (p->operand[k].count && !(p->act_after.act && k == result_slot(p)))
             status = operand_leave(&p->operand[k], args, stream);
     return status;
 }

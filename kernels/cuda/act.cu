@@ -4,17 +4,17 @@
 
 template <ActFn ACT> struct ActValue {
     enum { INPUTS = 1 };
-    float slope;
+    float slope, high;
     __device__ void eight(float *y, const float (*x)[LANES], int64_t) const {
-        for (int i = 0; i < LANES; i++) y[i] = act_value(ACT, x[0][i], slope);
+        for (int i = 0; i < LANES; i++) y[i] = act_value(ACT, x[0][i], slope, high);
     }
 };
 
 template <ActFn ACT> struct ActSlope {
     enum { INPUTS = 2 };
-    float slope;
+    float slope, high;
     __device__ void eight(float *dx, const float (*x)[LANES], int64_t) const {
-        for (int i = 0; i < LANES; i++) dx[i] = x[0][i] * act_slope(ACT, x[1][i], slope);
+        for (int i = 0; i < LANES; i++) dx[i] = x[0][i] * act_slope(ACT, x[1][i], slope, high);
     }
 };
 
@@ -26,7 +26,8 @@ static int unknown(const KArgs *a, Err *e) {
 int k_cuda_act(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->in[0])}};
     switch (a->attr->act.act) {
-#define X(name, text, saved) case ACT_##name: return elements_run(a, e, ActValue<ACT_##name>{a->attr->act.slope}, x);
+#define X(name, text, saved) \
+    case ACT_##name: return elements_run(a, e, ActValue<ACT_##name>{a->attr->act.slope, a->attr->act.high}, x);
     ACTS(X)
 #undef X
     default: return unknown(a, e);
@@ -36,7 +37,8 @@ int k_cuda_act(const KArgs *a, Err *e) {
 int k_cuda_act_dx(const KArgs *a, Err *e) {
     ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
     switch (a->attr->act.act) {
-#define X(name, text, saved) case ACT_##name: return elements_run(a, e, ActSlope<ACT_##name>{a->attr->act.slope}, x);
+#define X(name, text, saved) \
+    case ACT_##name: return elements_run(a, e, ActSlope<ACT_##name>{a->attr->act.slope, a->attr->act.high}, x);
     ACTS(X)
 #undef X
     default: return unknown(a, e);

@@ -34,15 +34,22 @@ template <int N, int MODE> static __device__ Row<N> row_load(const Columns &c, i
     return row;
 }
 
+template <bool PLAIN> static __device__ float act_at(const ActAttr &a, float x) {
+    return PLAIN ? act_value_plain(a.act, x, a.slope) : act_value(a.act, x, a.slope, a.high);
+}
+
+template <bool PLAIN> static __device__ float act_slope_at(const ActAttr &a, float s) {
+    return PLAIN ? act_slope_plain(a.act, s, a.slope) : act_slope(a.act, s, a.slope, a.high);
+}
+
 template <int N, int MODE, bool PLAIN>
 static __device__ void row_step(const Columns &c, int64_t at, const Row<N> &row, const float *bias, float *acc) {
-    const ActFn f = (ActFn)c.act.act;
     float x[N], s[N];
     piece_unpack(c.x_type, row.x, x);
     if (MODE == MODE_ACT_DX) piece_unpack(c.s_type, row.s, s);
     for (int n = 0; n < N; n++) {
-        if (MODE == MODE_ACT) x[n] = (PLAIN ? act_value_plain : act_value)(f, x[n] + bias[n], c.act.slope);
-        if (MODE == MODE_ACT_DX) x[n] *= (PLAIN ? act_slope_plain : act_slope)(f, s[n], c.act.slope);
+        if (MODE == MODE_ACT) x[n] = act_at<PLAIN>(c.act, x[n] + bias[n]);
+        if (MODE == MODE_ACT_DX) x[n] *= act_slope_at<PLAIN>(c.act, s[n]);
         if (MODE != MODE_ACT) acc[n] += x[n];
     }
     if (MODE != MODE_SUM) lanes_store<N>(c.y_type, c.y, at, x);
@@ -197,7 +204,7 @@ static __global__ void parts_kernel(const __grid_constant__ Finish f) {
     if (threadIdx.y || i >= f.parts.count) return;
     for (int k = 1; k < GROUPS; k++) sum += all[k][threadIdx.x];
     if (f.b) sum += dtype_load(f.b_type, f.b, (size_t)(i % f.columns));
-    dtype_store(f.type, f.out, (size_t)i, act_value(f.act.act, sum, f.act.slope));
+    dtype_store(f.type, f.out, (size_t)i, act_value(f.act.act, sum, f.act.slope, f.act.high));
 }
 
 extern "C" int bias_parts(const KArgs *a, const Parts *parts, const View *b, ActAttr act, const View *out, Err *e) {

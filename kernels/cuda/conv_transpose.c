@@ -18,7 +18,7 @@ int k_cuda_conv_transpose_prepare(const KArgs *args, size_t limit, void **state,
 
 int k_cuda_conv_transpose(const KArgs *args, Err *e) {
     const KArgs plain = gradient(args);
-    const ActAttr none = {ACT_NONE, 0, 0};
+    const ActAttr none = {.act = ACT_NONE};
     int code = k_cuda_conv2d_dx(&plain, e);
     return code || !args->in[2].count ? code : bias_act(args, &args->out[0], &args->in[2], none, &args->out[0], e);
 }

@@ -47,7 +47,7 @@ static __device__ void store(const Matrix &m, int64_t row, int64_t column, const
 
 /* x f'(s) */
 template <int T> static __device__ float times_slope(const ActAttr &act, float x, float s) {
-    return x * (T == ANY ? act_slope(act.act, s, act.slope) : act_slope_plain(act.act, s, act.slope));
+    return x * (T == ANY ? act_slope(act.act, s, act.slope, act.high) : act_slope_plain(act.act, s, act.slope));
 }
 
 /* ---- forward */
@@ -81,7 +81,7 @@ static __device__ void put_sum(const Skinny &s, int64_t row, int o, float sum) {
         return;
     }
     if (s.b.at) sum += dtype_load(s.b.type, s.b.at, (size_t)o);
-    dtype_store(s.y.type, s.y.at, (size_t)at, act_value(s.act.act, sum, s.act.slope));
+    dtype_store(s.y.type, s.y.at, (size_t)at, act_value(s.act.act, sum, s.act.slope, s.act.high));
 }
 
 /* blockIdx: (BLOCK_ROWS rows, part of the columns). Rows and outputs that are not there are computed as the last. */

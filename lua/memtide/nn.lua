@@ -112,9 +112,9 @@ local function constructor(kind, spec, metatable)
   end
 end
 
--- MaxPool2d -> max_pool2d, LeakyReLU -> leaky_relu, ReLU -> relu
+-- MaxPool2d -> max_pool2d, LeakyReLU -> leaky_relu, ReLU -> relu, LogSigmoid -> logsigmoid
 local function function_name(kind)
-  return (kind:gsub("(%l)(%u%l)", "%1_%2"):gsub("^ReLU", "relu"):lower())
+  return (kind:gsub("(%l)(%u%l)", "%1_%2"):gsub("^ReLU", "relu"):gsub("^Log_Sig", "LogSig"):lower())
 end
 
 for _, kind in ipairs(core.layer_kinds()) do

@@ -10,6 +10,7 @@ local batchnorm = "num_features eps= momentum= affine= track_running_stats="
 local FORMS = {
   Conv2d = convolution .. "groups? bias?", ConvTranspose2d = convolution .. "output_padding? groups? bias?",
   Linear = "in_features= out_features= bias=", LeakyReLU = "negative_slope= inplace?", ELU = "alpha= inplace?",
+  Hardtanh = "min_val= max_val= inplace?",
   Softplus = "beta=", GELU = "approximate=", PReLU = "num_parameters=",
   BatchNorm1d = batchnorm, BatchNorm2d = batchnorm, LayerNorm = "normalized_shape eps= elementwise_affine= bias?",
   GroupNorm = "num_groups num_channels eps= affine=", Embedding = "num_embeddings embedding_dim padding_idx?",

@@ -183,7 +183,7 @@ static void test_pass(const Case *c, const Types *of, Pass pass, ActFn act, int6
                       Check *run_check) {
     Attr attr;
     memset(&attr, 0, sizeof attr);
-    attr.linear.fused = (ActAttr){act, act == ACT_LEAKY ? 0.125f : 0.0f, 0};
+    attr.linear.fused = (ActAttr){.act = act, .slope = act == ACT_LEAKY ? 0.125f : 0.0f};
     Operand t[OPERANDS] = {operand_new(shape2(c->n, c->i), of->t[X]), operand_new(shape2(c->o, c->i), of->t[W]),
                            {.block = NULL}, operand_new(shape2(c->n, c->o), of->t[Y]), {.block = NULL}};
     if (pass == DX_ACT ? channels > 0 : c->bias) t[B] = operand_new(shape1(pass == DX_ACT ? channels : c->o), of->t[B]);

@@ -40,7 +40,7 @@ static void forward(const KArgs *args, double *in[OP_IN], double *out[OP_OUT]) {
     RefConv d = describe(a, &args->in[0], &args->in[1]);
     ref_conv2d(out[0], in[0], in[1], in[2], &d);
     for (int64_t i = 0; i < args->out[0].count; i++)
-        out[0][i] = act_value(a->fused.act, (float)out[0][i], a->fused.slope);
+        out[0][i] = act_value(a->fused.act, (float)out[0][i], a->fused.slope, a->fused.high);
 }
 
 /* dx f'(s), and its sum over all but the channels */
@@ -51,7 +51,7 @@ static void data(const KArgs *args, double *in[OP_IN], double *out[OP_OUT]) {
     RefConv d = describe(a, x, &args->in[1]);
     ref_conv2d_dx(out[0], in[0], in[1], &d);
     for (int64_t i = 0; i < x->count; i++) {
-        if (in[2]) out[0][i] *= act_slope(a->fused.act, (float)in[2][i], a->fused.slope);
+        if (in[2]) out[0][i] *= act_slope(a->fused.act, (float)in[2][i], a->fused.slope, a->fused.high);
         if (out[1]) out[1][i / area % x->shape.dim[1]] += out[0][i];
     }
 }

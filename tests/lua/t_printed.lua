@@ -14,6 +14,8 @@ for _, pair in ipairs{
   {nn.ReLU(), "ReLU()"}, {nn.ReLU{inplace = true}, "ReLU(inplace=True)"},
   {nn.LeakyReLU(0.2), "LeakyReLU(negative_slope=0.2)"},
   {nn.LeakyReLU{inplace = true}, "LeakyReLU(negative_slope=0.01, inplace=True)"},
+  {nn.Hardtanh(-2, 2.5), "Hardtanh(min_val=-2.0, max_val=2.5)"}, {nn.ReLU6{inplace = true}, "ReLU6(inplace=True)"},
+  {nn.Hardtanh{inplace = true}, "Hardtanh(min_val=-1.0, max_val=1.0, inplace=True)"}, {nn.Mish(), "Mish()"},
   {nn.Sigmoid(), "Sigmoid()"}, {nn.SiLU{inplace = true}, "SiLU(inplace=True)"}, {nn.ELU(), "ELU(alpha=1.0)"},
   {nn.GELU(), "GELU(approximate='none')"}, {nn.GELU "tanh", "GELU(approximate='tanh')"},
   {nn.PReLU(8), "PReLU(num_parameters=8)"},

@@ -268,14 +268,16 @@ def layernorm(r, s):
 
 
 def activation(r, s):
-    kind = r.choice("ReLU LeakyReLU Sigmoid Tanh SiLU ELU Softplus Hardswish GELU PReLU Softmax LogSoftmax".split())
+    kind = r.choice(("ReLU LeakyReLU Sigmoid Tanh SiLU ELU Softplus Hardswish GELU PReLU Softmax LogSoftmax ReLU6 "
+                    "Hardtanh Hardsigmoid Mish LogSigmoid Softsign").split())
     options = {
         "LeakyReLU": dict(negative_slope=r.choice([0.2, -0.3, 0.0])), "ELU": dict(alpha=r.choice([0.5, 2.0, -0.7])),
-        "Softplus": dict(beta=r.choice([0.5, 3.0])), "GELU": dict(approximate="tanh")}.get(kind, {})
+        "Softplus": dict(beta=r.choice([0.5, 3.0])), "Hardtanh": dict(min_val=-0.3, max_val=r.choice([0.7, 2.0])),
+        "GELU": dict(approximate="tanh")}.get(kind, {})
     if kind == "PReLU":
         options = dict(num_parameters=s[1]) if len(s) != 3 else dict(init=-0.1)
     options = some(r, **options)
-    if kind in ("ReLU", "LeakyReLU", "SiLU", "ELU", "Hardswish"):
+    if kind in ("ReLU", "LeakyReLU", "SiLU", "ELU", "Hardswish", "ReLU6", "Hardtanh", "Hardsigmoid", "Mish"):
         options.update(some(r, inplace=True))
     if kind in ("Softmax", "LogSoftmax"):
         return Spec(kind, [], {"dim": r.choice([d for d in range(-len(s), len(s)) if d])})
@@ -353,7 +355,7 @@ def positional(r, spec):
 
 NOT_THERE = ("return_indices", "padding_mode", "add_bias_kv", "max_norm", "device", "threshold", "inplace", "args")
 POSITIONAL = ("Conv2d ConvTranspose2d MaxPool2d AvgPool2d BatchNorm1d BatchNorm2d GroupNorm LayerNorm Linear PReLU "
-              "ELU LeakyReLU ReLU Flatten").split()
+              "ELU LeakyReLU ReLU Hardtanh ReLU6 Mish Flatten").split()
 
 
 def output_of(spec, shape, tokens=None):

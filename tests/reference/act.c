@@ -4,8 +4,9 @@
 
 static const double pi = 3.14159265358979323846;
 
-static double value(ActFn f, double x, double slope) {
-    switch (f) {
+static double value(const ActAttr *a, double x) {
+    const double slope = a->slope;
+    switch (a->act) {
     case ACT_RELU: return x > 0 ? x : 0;
     case ACT_LEAKY: return x > 0 ? x : slope * x;
     case ACT_SIGMOID: return 1 / (1 + exp(-x));
@@ -16,14 +17,21 @@ static double value(ActFn f, double x, double slope) {
     case ACT_ELU: return x > 0 ? x : slope * expm1(x);
     case ACT_SOFTPLUS: return log1p(exp(slope * x)) / slope;
     case ACT_HARDSWISH: return x * fmin(fmax(x + 3, 0), 6) / 6;
+    case ACT_RELU6: return fmin(fmax(x, 0), 6);
+    case ACT_HARDTANH: return fmin(fmax(x, slope), a->high);
+    case ACT_HARDSIGMOID: return fmin(fmax(x + 3, 0), 6) / 6;
+    case ACT_MISH: return x * tanh(log1p(exp(x)));
+    case ACT_LOGSIGMOID: return -log1p(exp(-x));
+    case ACT_SOFTSIGN: return x / (1 + fabs(x));
     default: return x;
     }
 }
 
 /* f'(x), from x where the op saves x and from y = f(x) where it saves y */
-static double derivative(ActFn f, double s, double slope) {
+static double derivative(const ActAttr *a, double s) {
+    const double slope = a->slope;
     double inner, t;
-    switch (f) {
+    switch (a->act) {
     case ACT_RELU: return s > 0;
     case ACT_LEAKY: return s > 0 ? 1 : slope;
     case ACT_SIGMOID: return s * (1 - s);
@@ -37,18 +45,26 @@ static double derivative(ActFn f, double s, double slope) {
     case ACT_ELU: return s > 0 ? 1 : slope * exp(s);
     case ACT_SOFTPLUS: return 1 / (1 + exp(-slope * s));
     case ACT_HARDSWISH: return s <= -3 ? 0 : s >= 3 ? 1 : (2 * s + 3) / 6;
+    case ACT_RELU6: return s > 0 && s < 6;
+    case ACT_HARDTANH: return s > slope && s < a->high;
+    case ACT_HARDSIGMOID: return s > 0 && s < 1 ? 1 / 6.0 : 0;
+    case ACT_MISH:
+        t = tanh(log1p(exp(s)));
+        return t + s * (1 - t * t) / (1 + exp(-s));
+    case ACT_LOGSIGMOID: return 1 - exp(s);
+    case ACT_SOFTSIGN: return pow(1 + fabs(s), -2);
     default: return 1;
     }
 }
 
 void ref_act(Ref *r) {
     for (int64_t i = 0; i < r->out[0].count; i++)
-        r->out[0].at[i] = value(r->attr->act.act, r->in[0].at[i], r->attr->act.slope);
+        r->out[0].at[i] = value(&r->attr->act, r->in[0].at[i]);
 }
 
 void ref_act_dx(Ref *r) {
     for (int64_t i = 0; i < r->out[0].count; i++)
-        r->out[0].at[i] = r->in[0].at[i] * derivative(r->attr->act.act, r->in[1].at[i], r->attr->act.slope);
+        r->out[0].at[i] = r->in[0].at[i] * derivative(&r->attr->act, r->in[1].at[i]);
 }
 
 /* The slope of element i: its channel's (dimension 1), or the only one. */
