@@ -25,7 +25,7 @@ enum { OK = ERR_OK };
 
 typedef struct Err {
     int code; /* ErrCode */
-    char text[480];
+    char text[960];
 } Err;
 
 #ifdef __cplusplus

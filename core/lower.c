@@ -8,14 +8,42 @@
 
 static const int64_t rows[3] = {0}; /* PyTorch's order */
 
+/* Of rank 2 the order is the buffer's own; more dimensions lie channels-last or in PyTorch's order. */
 static void set_order(Program *p, int buf, const int64_t *order) {
     Buf *b = &p->bufs[buf];
-    b->layout = b->shape.rank == 4 ? LAYOUT_NHWC : LAYOUT_ROWS;
-    memcpy(b->order, order, sizeof b->order);
+    b->layout = b->shape.rank == 4 || (b->shape.rank == 3 && order[0]) ? LAYOUT_NHWC : LAYOUT_ROWS;
+    memcpy(b->order, b->shape.rank == 3 ? rows : order, sizeof b->order);
 }
 
+/* `x` in another order, converted once per buffer. */
+static int reorder(Lower *lw, const Layer *l, int x, OpKind kind, const char *name, const int64_t *order) {
+    char text[BUF_NAME + 8];
+    if (lw->p->failed) return 0;
+    const Buf from = lw->p->bufs[x];
+    snprintf(text, sizeof text, "%s.%s", from.name, name);
+    int y = program_find(lw->p, text);
+    if (y != NO_BUF) return y;
+    y = program_buf(lw->p, CAT_ACTIVATIONS, from.shape, from.dtype, "%s", text);
+    if (lw->p->failed) return 0;
+    set_order(lw->p, y, order);
+    return lower_emit(lw, kind, l, &x, 1, y, NULL);
+}
+
+static bool is_line(const Lower *lw, int x) {
+    return lw->p->bufs[x].shape.rank == 3 && lw->p->bufs[x].layout == LAYOUT_NHWC;
+}
+
+/* (N, C, L) as the layer wants it (Layer.ins), whatever it comes as. */
 int lower_forward(Lower *lw, const Layer *l, const int *in) {
-    return lw->p->failed ? 0 : l->kind->forward(lw, l, in);
+    int taken[LAYER_IN];
+    for (int k = 0; k < l->n_in && !lw->p->failed; k++) {
+        const int64_t *order = l->ins[k].order;
+        bool wanted = l->ins[k].shape.rank == 3 && order[0];
+        taken[k] = in[k];
+        if (wanted && !is_line(lw, in[k])) taken[k] = reorder(lw, l, in[k], OP_to_rows_dx, "line", order);
+        if (!wanted && is_line(lw, in[k])) taken[k] = lower_rows(lw, l, in[k]);
+    }
+    return lw->p->failed ? 0 : l->kind->forward(lw, l, taken);
 }
 
 int lower_temp(Lower *lw, const Layer *l, const char *operand, Shape shape, const int64_t *order, DType dtype) {
@@ -60,17 +88,8 @@ int lower_view(Lower *lw, const Layer *l, int x) {
 }
 
 int lower_rows(Lower *lw, const Layer *l, int x) {
-    char name[BUF_NAME + 8];
-    if (lw->p->failed) return 0;
-    const Buf from = lw->p->bufs[x];
-    if (!from.order[0]) return x;
-    snprintf(name, sizeof name, "%s.rows", from.name);
-    int y = program_find(lw->p, name);
-    if (y != NO_BUF) return y;
-    y = program_buf(lw->p, CAT_ACTIVATIONS, from.shape, from.dtype, "%s", name);
-    if (lw->p->failed) return 0;
-    set_order(lw->p, y, rows);
-    return lower_emit(lw, OP_to_rows, l, &x, 1, y, NULL);
+    if (lw->p->failed || (!lw->p->bufs[x].order[0] && !is_line(lw, x))) return lw->p->failed ? 0 : x;
+    return reorder(lw, l, x, OP_to_rows, "rows", rows);
 }
 
 static void make_params(Lower *lw) {
@@ -78,7 +97,8 @@ static void make_params(Lower *lw) {
         const Param *from = &lw->net->params[i];
         int b = lw->param[i] = program_buf(lw->p, CAT_WEIGHTS, from->shape, from->dtype, "%s", from->name);
         if (lw->p->failed) return;
-        set_order(lw->p, b, from->order);
+        lw->p->bufs[b].layout = from->layout;
+        memcpy(lw->p->bufs[b].order, from->order, sizeof from->order);
         lw->p->bufs[b].kind = BUF_PERSISTENT;
         lw->p->bufs[b].param = i;
         lw->p->bufs[b].frozen = !from->trainable;

@@ -1,8 +1,9 @@
 /* lower.h: Network -> Program: the forward ops and the loss of one micro-batch, in fp32. The rest are passes.
  *
- * Layout: (N, C, H, W) activations are channels-last. Flattening one is a view whose features keep that order; the
- * layer that reads it absorbs the order (Linear: in its weight) or asks for lower_rows. Orders are decided by the
- * network (Layer.out_order). */
+ * Layout: (N, C, H, W) activations are channels-last. (N, C, L) is, too, between layers that take it as an image; it
+ * is converted where another follows. Flattening one is a view whose features keep that order; the layer that reads it
+ * absorbs the order (Linear: in its weight) or asks for lower_rows. Orders are decided by the network
+ * (Layer.out_order). */
 #ifndef MT_LOWER_H
 #define MT_LOWER_H
 
@@ -31,7 +32,8 @@ int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, co
 int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Attr *attr);
 /* The layer's output as x's storage under another shape. */
 int lower_view(Lower *lw, const Layer *l, int x);
-/* x in PyTorch's element order: x itself unless it is a flattened channels-last image; converted once per buffer. */
+/* x in PyTorch's element order: x itself unless it is a flattened channels-last image, or (N, C, L) that lies as one;
+ * converted once per buffer. */
 int lower_rows(Lower *lw, const Layer *l, int x);
 
 /* input and target are BUF_INPUT buffers of the program. `with_loss` needs net->loss. */

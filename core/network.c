@@ -171,11 +171,51 @@ void layer_output(Layer *l, Shape out) {
     l->output = (Value){.shape = out};
 }
 
+static bool takes_lines(const Layer *l) { return l->kind->role == 'i'; }
+
+/* (N, C, L) as an image, or in PyTorch's order. */
+static void lay(Value *v, bool line) {
+    const int64_t order[3] = {v->shape.dim[1], 1, v->shape.dim[2]}, rows[3] = {0};
+    if (v->shape.rank == 3) memcpy(v->order, line ? order : rows, sizeof v->order);
+}
+
+void layer_take_line(Layer *l) {
+    lay(&l->ins[0], true);
+    lay(&l->output, true);
+}
+
+int layer_axes(const Layer *l) {
+    for (int i = 0; i < l->options.count; i++)
+        if (l->options.item[i].type == OPTION_PAIR) return 2;
+    return 1;
+}
+
+int64_t layer_along(const Layer *l, const char *option, int axis, int64_t missing) {
+    return axis == 0 && layer_axes(l) == 1 ? missing : options_pair(&l->options, option, axis);
+}
+
+Shape layer_shape(const Layer *l, int64_t n, int64_t c, int64_t h, int64_t w) {
+    return layer_axes(l) == 1 ? shape3(n, c, w) : shape4(n, c, h, w);
+}
+
+int layer_expect_image(const Layer *l, Shape *image, Err *e) {
+    int axes = layer_axes(l);
+    const int64_t *d = l->in.dim;
+    *image = axes == 1 ? shape4(d[0], d[1], 1, d[2]) : l->in;
+    return layer_expect_rank(l, 2 + axes, axes == 1 ? "(N, C, L)" : "(N, C, H, W)", e);
+}
+
+void layer_output_image(Layer *l, int64_t channels, const int64_t size[2]) {
+    layer_output(l, layer_shape(l, l->in.dim[0], channels, size[0], size[1]));
+    lay(&l->output, true);
+}
+
 int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     int64_t count;
     memcpy(l->ins, in, (size_t)n_in * sizeof *in);
     l->n_in = n_in;
-    l->output = in[0];
+    for (int k = 0; k < n_in && strchr("lmi", l->kind->role); k++) lay(&l->ins[k], takes_lines(l));
+    l->output = l->ins[0];
     int code = l->kind->role == 'c' || l->kind->role == 'm' ? OK : layer_expect_inputs(l, 1, e);
     if (code) return code;
     code = options_finish(&l->options, e);
@@ -253,14 +293,20 @@ int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Er
     if (length >= (int)sizeof p->name)
         return layer_error(l, e, "the name of its parameter %s has more than %d characters", name, PARAM_NAME - 1);
     if (network_find_param(n, p->name) >= 0) return layer_error(l, e, "there is a parameter %s already", p->name);
-    p->layout = shape.rank == 4 ? LAYOUT_NHWC : LAYOUT_ROWS;
+    p->layout = shape.rank > 2 ? LAYOUT_NHWC : LAYOUT_ROWS;
     p->trainable = !l->frozen && !p->buffer;
     p->owner = l;
     return reads_param(l, n->n_params++, e);
 }
 
+/* The one that reads the network's input in most networks. */
+static const Layer *first_layer(const Layer *l) {
+    while (l->n_child) l = l->child[0];
+    return l;
+}
+
 static int infer_all(Network *n, const Shape *input, Err *e) {
-    const Value in = {.shape = *input, .input = true};
+    Value in = {.shape = *input, .input = true};
     char text[SHAPE_TEXT];
     int64_t count;
     if (input->rank < 2)
@@ -273,6 +319,7 @@ static int infer_all(Network *n, const Shape *input, Err *e) {
         err_prefix(e, "the input of a network");
         return code;
     }
+    lay(&in, takes_lines(first_layer(n->root)));
     code = network_infer(n, n->root, &in, 1, e);
     if (code) return code;
     n->input = *input;

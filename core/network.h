@@ -23,7 +23,7 @@ typedef struct LayerKind LayerKind; /* layer.h */
 /* What flows between layers. */
 typedef struct Value {
     Shape shape;      /* with the batch as dimension 0 */
-    int64_t order[3]; /* nonzero (C, H, W): features of a flattened image, stored as H, W, C */
+    int64_t order[3]; /* nonzero (C, H, W): stored as H, W, C: features of a flattened image, or (N, C, L) with H = 1 */
     bool input;       /* the network's input as it comes: an Embedding can read it as indices */
 } Value;
 
@@ -99,7 +99,7 @@ int layer_wire(Layer *parent, int i, const int *from, int n, Err *e);
 const char *layer_kind(const Layer *l);                         /* its kind's name */
 /* The option line of a kind (see options.h), NULL when there is no such kind. */
 const char *layer_spec(const char *kind);
-/* The i-th kind's name, NULL past the end; `role` gets 'l' or 'm' layer, 'c' container of layers, 's' loss. */
+/* The i-th kind's name, NULL past the end; `role`: see layers.def. */
 const char *layer_kind_name(int i, char *role);
 
 /* Takes the tree and the loss (also on failure) and infers all shapes for inputs of shape `input` (batch first).

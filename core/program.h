@@ -28,7 +28,8 @@ typedef enum Category {
 } Category;
 const char *category_name(Category c);
 
-/* How elements lie in memory. NHWC is for shapes (N, C, H, W) and for convolution weights (O, I, KH, KW) alike. */
+/* How elements lie in memory. NHWC is for images (N, C, H, W), for (N, C, L) as an image of height 1, and for the
+ * weights of convolutions, (O, I, KH, KW) and (O, I, K), alike. */
 typedef enum Layout { LAYOUT_ROWS, LAYOUT_NHWC } Layout;
 
 typedef enum BufKind {
@@ -106,6 +107,11 @@ Op *program_op(Program *p, OpKind kind, const char *path);
 /* The buffer whose storage `buf` uses. */
 static inline int program_root(const Program *p, int buf) {
     return p->bufs[buf].alias == NO_BUF ? buf : p->bufs[buf].alias;
+}
+/* What kernels see of a buffer's shape: of (N, C, L) that lies as an image, the image (N, C, 1, L). */
+static inline Shape program_shape(const Buf *b) {
+    const int64_t *d = b->shape.dim;
+    return b->layout == LAYOUT_NHWC && b->shape.rank == 3 ? shape4(d[0], d[1], 1, d[2]) : b->shape;
 }
 /* The buffer of that name, or NO_BUF. */
 int program_find(const Program *p, const char *name);

@@ -82,14 +82,15 @@ static int check_write(Check *c, const Op *op, int k) {
 }
 
 static bool conv_fits(const Buf *x, const Buf *w, const Buf *y, const ConvAttr *a) {
-    if (x->shape.rank != 4 || w->shape.rank != 4 || y->shape.rank != 4) return false;
+    const Shape in = program_shape(x), filter = program_shape(w), out = program_shape(y);
+    if (in.rank != 4 || filter.rank != 4 || out.rank != 4 || x->shape.rank != y->shape.rank) return false;
     for (int i = 0; i < 2; i++) {
-        int64_t window = (int64_t)a->dilation[i] * (w->shape.dim[2 + i] - 1) + 1;
-        int64_t span = x->shape.dim[2 + i] + a->pad[i] + a->pad[2 + i] - window;
-        if (span < 0 || span / a->stride[i] + 1 != y->shape.dim[2 + i]) return false;
+        int64_t window = (int64_t)a->dilation[i] * (filter.dim[2 + i] - 1) + 1;
+        int64_t span = in.dim[2 + i] + a->pad[i] + a->pad[2 + i] - window;
+        if (span < 0 || span / a->stride[i] + 1 != out.dim[2 + i]) return false;
     }
-    return x->shape.dim[0] == y->shape.dim[0] && y->shape.dim[1] == w->shape.dim[0] &&
-           x->shape.dim[1] == w->shape.dim[1] * a->groups && x->dtype == w->dtype;
+    return in.dim[0] == out.dim[0] && out.dim[1] == filter.dim[0] && in.dim[1] == filter.dim[1] * a->groups &&
+           x->dtype == w->dtype;
 }
 
 /* x (..., I), y (..., O), w (O, I) */
@@ -150,7 +151,7 @@ static bool dx_fits(const Program *p, const Op *op, const ActAttr *fused) {
         return false;
     if (op->out[1] == NO_BUF) return true;
     const Buf *db = &p->bufs[op->out[1]];
-    int features = dx->shape.rank == 3 ? 2 : 1;
+    int features = dx->shape.rank == 3 && dx->layout == LAYOUT_ROWS ? 2 : 1;
     return db->shape.rank == 1 && db->shape.dim[0] == dx->shape.dim[features] &&
            (dx->shape.rank != 4 || dx->layout == LAYOUT_NHWC);
 }

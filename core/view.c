@@ -7,7 +7,7 @@ View view_of(const Buf *b, void *data) {
     memset(&v, 0, sizeof v);
     if (!b) return v;
     v.data = data;
-    v.shape = b->shape;
+    v.shape = program_shape(b);
     v.dtype = b->dtype;
     v.channels_last = b->layout == LAYOUT_NHWC;
     memcpy(v.order, b->order, sizeof v.order);
@@ -29,7 +29,7 @@ static void blocks(const Buf *b, int64_t *n, int64_t *c, int64_t *hw) {
     int64_t count = shape_elements(&b->shape);
     *c = 1;
     *hw = 1;
-    if (b->layout == LAYOUT_NHWC && b->shape.rank == 4) {
+    if (b->layout == LAYOUT_NHWC) {
         *c = b->shape.dim[1];
         *hw = b->shape.dim[2] * b->shape.dim[3];
     } else if (b->order[0]) {

@@ -49,6 +49,15 @@
     " Upsample(7x3) Flatten Linear(84, 20) LayerNorm(20) PReLU Linear(20, 12) BatchNorm1d(12) Hardswish" \
     " Linear(12, 10) Softplus LogSoftmax(1)}"
 
+/* Lines of 3 x 16: layers over (N, C, L) among others that read it, or leave it, in PyTorch's order. */
+#define NET_LINES \
+    "Sequential{Conv1d(3, 6, 3, padding=same) BatchNorm1d(6) ReLU MaxPool1d(2)" \
+    " Concat{Conv1d(6, 4, 3, padding=1) Identity} ReLU6" \
+    " Residual{Sequential{Conv1d(10, 10, 1, groups=2) Mish PReLU(10)}}" \
+    " Checkpoint{Sequential{ConvTranspose1d(10, 6, 4, stride=2, padding=1) LogSigmoid GroupNorm(2, 6)}}" \
+    " Hardtanh(-2, 1.5) AvgPool1d(3, 2) Linear(7, 9) Softsign Conv1d(6, 5, 3, dilation=2) Hardsigmoid" \
+    " AdaptiveAvgPool1d(3) Flatten Linear(15, 10)}"
+
 /* Indices, 2 x 6 of them, to words with places. */
 #define NET_WORDS \
     "Sequential{Embedding(11, 9, padding_idx=2) PositionEmbedding(8, 9) LayerNorm(9, bias=false) Softmax(1) Flatten" \

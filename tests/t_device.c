@@ -42,6 +42,7 @@ static const Net nets[] = {
     {"norms", NET_NORMS, "CrossEntropyLoss", S4(3, 3, 12, 12)},
     {"sequence", NET_SEQUENCE, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
     {"two sequences", NET_CROSS, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
+    {"lines", NET_LINES, "CrossEntropyLoss", {3, {3, 3, 16, 1}}},
     {"words", NET_WORDS, "CrossEntropyLoss", S2(2, 6)},
     {"rows", "Sequential{Conv2d(3, 37, 3, padding=1) LeakyReLU Flatten}", "CrossEntropyLoss", S4(3, 3, 5, 9)},
 };

@@ -136,11 +136,29 @@ static void layers(Net *t, int n, int depth, bool keep_shape) {
     }
 }
 
+/* The same as (N, C, L): t->h channels, t->c pixels. */
+static void line(Net *t) {
+    int k = 1 + below(3), out = 1 + below(5), stride = 1 + below(2), what = below(7);
+    if (what == 0) put(t, "Conv1d(%d, %d, %d, padding=same, dilation=%d) ", t->h, out, k, 1 + below(2));
+    else if (what == 1 && t->c >= k) put(t, "Conv1d(%d, %d, %d, %d) ", t->h, out, k, stride);
+    else if (what == 2) put(t, "ConvTranspose1d(%d, %d, %d, %d) ", t->h, out, k, stride);
+    else if (what == 3 && t->c >= k) put(t, "%s(%d, %d) ", below(2) ? "MaxPool1d" : "AvgPool1d", k, stride);
+    else if (what == 4) put(t, "AdaptiveAvgPool1d(%d) ", out);
+    else if (what == 5) put(t, below(2) ? "BatchNorm1d(%d) " : "PReLU(%d) ", t->h);
+    else if (what == 6) put(t, "Concat{Conv1d(%d, %d, 1) Identity} ", t->h, out);
+    else return;
+    if (what == 1 || what == 3) t->c = (t->c - k) / stride + 1;
+    if (what == 2) t->c = (t->c - 1) * stride + k;
+    if (what == 4) t->c = out;
+    if (what < 3) t->h = out;
+    if (what == 6) t->h += out;
+}
+
 /* Layers over (N, T, F), F = t->c; time is dimension 1 but for the recurrent layers that take the batch for it. */
 static void sequence(Net *t, int n) {
     static const char *const cells[] = {"RNN", "LSTM", "GRU"};
     for (int i = 0; i < n; i++) {
-        int what = below(7), heads = t->c % 2 ? 1 : 2, hidden = 1 + below(6), both = below(3) == 0;
+        int what = below(8), heads = t->c % 2 ? 1 : 2, hidden = 1 + below(6), both = below(3) == 0;
         const char *first = below(3) ? "true" : "false";
         if (what < 2) {
             put(t, "%s(%d, %d, num_layers=%d, bias=%s, batch_first=%s, dropout=0.%d, bidirectional=%s) ",
@@ -159,6 +177,8 @@ static void sequence(Net *t, int n) {
             put(t, "Graph{Narrow(1, 0, %d) Linear(%d, %d) MultiheadAttention(%d, %d, kdim=%d, batch_first=true,"
                 " is_causal=%s)<-1,1,0>} ", 1 + below((int)t->h), t->c, hidden, t->c, heads, hidden,
                 below(2) ? "true" : "false");
+        } else if (what == 6) {
+            line(t);
         } else {
             put(t, "Checkpoint{Linear(%d, %d)} ", t->c, hidden);
             t->c = hidden;

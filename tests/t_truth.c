@@ -7,6 +7,12 @@
 
 static Device *device;
 
+static const struct { const char *what, *text; Shape input; } others[] = {
+    {"that normalises", NET_NORMS, {4, {3, 3, 12, 12}}}, {"of lines", NET_LINES, {3, {3, 3, 16, 1}}},
+    {"that reads indices", NET_WORDS, {2, {2, 6, 1, 1}}}, {"for sequences", NET_SEQUENCE, {3, {3, 5, 6, 1}}},
+    {"for two sequences", NET_CROSS, {3, {3, 5, 6, 1}}},
+};
+
 /* Every combination, or every `step`-th; losses do not depend on checkpointing, in-place or the allocator by a bit. */
 static void combinations(const Network *net, int step) {
     for (int precision = 0; precision < PREC_COUNT; precision++)
@@ -211,30 +217,14 @@ int main(void) {
     net = net_new(NET_BRANCHES, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
     if (ok(net != NULL, "a network that branches builds")) combinations(net, 2);
     network_free(net);
-    net = net_new(NET_NORMS, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
-    if (ok(net != NULL, "a network that normalises builds")) {
-        combinations(net, 7);
-        evaluation(net);
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+        net = net_new(others[i].text, "CrossEntropyLoss", others[i].input, &e);
+        if (ok(net != NULL, "a network %s builds", others[i].what)) {
+            combinations(net, 7);
+            evaluation(net);
+        }
+        network_free(net);
     }
-    network_free(net);
-    net = net_new(NET_WORDS, "CrossEntropyLoss", shape2(2, 6), &e);
-    if (ok(net != NULL, "a network that reads indices builds")) {
-        combinations(net, 7);
-        evaluation(net);
-    }
-    network_free(net);
-    net = net_new(NET_SEQUENCE, "CrossEntropyLoss", shape3(3, 5, 6), &e);
-    if (ok(net != NULL, "a network for sequences builds")) {
-        combinations(net, 7);
-        evaluation(net);
-    }
-    network_free(net);
-    net = net_new(NET_CROSS, "CrossEntropyLoss", shape3(3, 5, 6), &e);
-    if (ok(net != NULL, "a network for two sequences builds")) {
-        combinations(net, 7);
-        evaluation(net);
-    }
-    network_free(net);
     attention_is_linear();
     nan_shows();
     host_failures();

@@ -1,6 +1,7 @@
-/* conv.c: Conv2d: y = conv(x, w) + b, w (O, I/groups, KH, KW). ConvTranspose2d: what a convolution from the output's
- * channels to the input's sends back, w (I, O/groups, KH, KW) as that convolution's; output_padding says which of the
- * sizes that it maps to the input's size is meant. */
+/* conv.c: Conv1d, Conv2d: y = conv(x, w) + b, w (O, I/groups, K) or (O, I/groups, KH, KW).
+ * ConvTranspose1d, ConvTranspose2d: what a convolution from the output's channels to the input's sends back, w
+ * (I, O/groups, ...) as that convolution's; output_padding says which of the sizes that it maps to the input's size is
+ * meant. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -18,11 +19,11 @@ static bool padding_is(const Layer *l, const char *word) {
 static void set_padding(const Layer *l, ConvAttr *a, int i) {
     if (padding_is(l, "valid")) return;
     if (padding_is(l, "same")) {
-        int32_t total = a->dilation[i] * (int32_t)(options_pair(&l->options, "kernel_size", i) - 1);
+        int32_t total = a->dilation[i] * (int32_t)(layer_along(l, "kernel_size", i, 1) - 1);
         a->pad[i] = total / 2;
         a->pad[2 + i] = total - total / 2;
     } else {
-        a->pad[i] = a->pad[2 + i] = (int32_t)options_pair(&l->options, "padding", i);
+        a->pad[i] = a->pad[2 + i] = (int32_t)layer_along(l, "padding", i, 0);
     }
 }
 
@@ -30,8 +31,8 @@ static Attr conv_attr(const Layer *l) {
     Attr a;
     memset(&a, 0, sizeof a);
     for (int i = 0; i < 2; i++) {
-        a.conv.stride[i] = (int32_t)options_pair(&l->options, "stride", i);
-        a.conv.dilation[i] = (int32_t)options_pair(&l->options, "dilation", i);
+        a.conv.stride[i] = (int32_t)layer_along(l, "stride", i, 1);
+        a.conv.dilation[i] = (int32_t)layer_along(l, "dilation", i, 1);
         set_padding(l, &a.conv, i);
     }
     a.conv.groups = (int32_t)options_int(&l->options, "groups");
@@ -39,14 +40,12 @@ static Attr conv_attr(const Layer *l) {
 }
 
 static int check_padding(const Layer *l, Err *e) {
-    const Options *o = &l->options;
-    if (!is_transposed(l) && padding_is(l, "same") &&
-        (options_pair(o, "stride", 0) > 1 || options_pair(o, "stride", 1) > 1))
-        return layer_error(l, e, "padding = 'same' needs stride 1, found %" PRId64 "x%" PRId64,
-                           options_pair(o, "stride", 0), options_pair(o, "stride", 1));
-    for (int i = 0; i < 2 && is_transposed(l); i++) {
-        int64_t extra = options_pair(o, "output_padding", i), stride = options_pair(o, "stride", i);
-        if (extra >= stride)
+    bool same = !is_transposed(l) && padding_is(l, "same");
+    for (int i = 0; i < 2; i++) {
+        int64_t extra = layer_along(l, "output_padding", i, 0), stride = layer_along(l, "stride", i, 1);
+        if (same && stride > 1)
+            return layer_error(l, e, "padding = 'same' needs stride 1, found %" PRId64, stride);
+        if (is_transposed(l) && extra >= stride)
             return layer_error(l, e, "output_padding must be smaller than stride %" PRId64 ", found %" PRId64, stride,
                                extra);
     }
@@ -71,12 +70,12 @@ static int check_options(const Layer *l, Err *e) {
 }
 
 /* floor((in + padding - dilation (kernel - 1) - 1) / stride) + 1 */
-static int conv_sizes(const Layer *l, int64_t *size, Err *e) {
+static int conv_sizes(const Layer *l, const Shape *image, int64_t *size, Err *e) {
     const ConvAttr a = conv_attr(l).conv;
     int64_t padded[2], kernel[2];
     for (int i = 0; i < 2; i++) {
-        padded[i] = l->in.dim[2 + i] + a.pad[i] + a.pad[2 + i];
-        kernel[i] = a.dilation[i] * (options_pair(&l->options, "kernel_size", i) - 1) + 1;
+        padded[i] = image->dim[2 + i] + a.pad[i] + a.pad[2 + i];
+        kernel[i] = a.dilation[i] * (layer_along(l, "kernel_size", i, 1) - 1) + 1;
         size[i] = (padded[i] - kernel[i]) / a.stride[i] + 1;
     }
     if (padded[0] >= kernel[0] && padded[1] >= kernel[1]) return OK;
@@ -85,12 +84,12 @@ static int conv_sizes(const Layer *l, int64_t *size, Err *e) {
 }
 
 /* (in - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1 */
-static int transposed_sizes(const Layer *l, int64_t *size, Err *e) {
+static int transposed_sizes(const Layer *l, const Shape *image, int64_t *size, Err *e) {
     const ConvAttr a = conv_attr(l).conv;
     for (int i = 0; i < 2; i++) {
-        int64_t window = (int64_t)a.dilation[i] * (options_pair(&l->options, "kernel_size", i) - 1) + 1;
-        size[i] = (l->in.dim[2 + i] - 1) * a.stride[i] - 2 * (int64_t)a.pad[i] + window +
-                  options_pair(&l->options, "output_padding", i);
+        int64_t window = (int64_t)a.dilation[i] * (layer_along(l, "kernel_size", i, 1) - 1) + 1;
+        size[i] = (image->dim[2 + i] - 1) * a.stride[i] - 2 * (int64_t)a.pad[i] + window +
+                  layer_along(l, "output_padding", i, 0);
         if (size[i] < 1)
             return layer_error(l, e, "an output of %" PRId64 " rows or columns is too small: less padding is needed",
                                size[i]);
@@ -102,20 +101,21 @@ int layer_conv_shape(Network *n, Layer *l, Err *e) {
     const Options *o = &l->options;
     char text[SHAPE_TEXT];
     int64_t size[2];
+    Shape image;
     int code = check_options(l, e);
-    if (code || (code = layer_expect_rank(l, 4, "(N, C, H, W)", e))) return code;
+    if (code || (code = layer_expect_image(l, &image, e))) return code;
     int64_t in = options_int(o, "in_channels"), out = options_int(o, "out_channels");
     if (l->in.dim[1] != in)
         return layer_error(l, e, "expected %" PRId64 " input channels, found %" PRId64 ": input %s", in, l->in.dim[1],
                            shape_text(&l->in, text));
-    if ((code = (is_transposed(l) ? transposed_sizes : conv_sizes)(l, size, e))) return code;
+    if ((code = (is_transposed(l) ? transposed_sizes : conv_sizes)(l, &image, size, e))) return code;
     int64_t rows = is_transposed(l) ? in : out, columns = is_transposed(l) ? out : in;
-    Shape w = shape4(rows, columns / options_int(o, "groups"), options_pair(o, "kernel_size", 0),
-                     options_pair(o, "kernel_size", 1));
+    Shape w = layer_shape(l, rows, columns / options_int(o, "groups"), options_pair(o, "kernel_size", 0),
+                          options_pair(o, "kernel_size", 1));
     double bound = 1 / sqrt((double)w.dim[1] * (double)w.dim[2] * (double)w.dim[3]);
     if ((code = network_param(n, l, "weight", w, bound, NULL, e))) return code;
     if (options_bool(o, "bias") && (code = network_param(n, l, "bias", shape1(out), bound, NULL, e))) return code;
-    layer_output(l, shape4(l->in.dim[0], out, size[0], size[1]));
+    layer_output_image(l, out, size);
     return OK;
 }
 

@@ -38,6 +38,12 @@ static int join_shapes(const Layer *l, int dim, Shape *out, Err *e) {
     return OK;
 }
 
+/* Up to the channels of images (N, C, L) that are put side by side. */
+static bool same_order(const Value *a, const Value *b, int dim) {
+    int from = dim == 1 && a->order[0] && b->order[0];
+    return !memcmp(a->order + from, b->order + from, (3 - (size_t)from) * sizeof *a->order);
+}
+
 int layer_join_shape(Network *n, Layer *l, Err *e) {
     int dim = -1, code = OK;
     Shape out;
@@ -50,12 +56,12 @@ int layer_join_shape(Network *n, Layer *l, Err *e) {
         code = layer_error(l, e, "takes at most %d branches, found %d", OP_IN, l->n_child);
     if (!code && l->kind->which == OP_concat) code = find_dim(l, value(l, 0)->shape.rank, &dim, e);
     if (code || (code = join_shapes(l, dim, &out, e))) return code;
-    bool same = dim < 0; /* equal orders stay as they are; otherwise all sides are put in PyTorch's */
-    for (int k = 1; k < count_values(l); k++)
-        same &= !memcmp(value(l, k)->order, value(l, 0)->order, sizeof value(l, 0)->order);
+    bool same = dim < 0 || (dim == 1 && out.rank == 3); /* equal orders stay; otherwise all sides get PyTorch's */
+    for (int k = 1; k < count_values(l); k++) same &= same_order(value(l, k), value(l, 0), dim);
     const Value first = *value(l, 0);
     layer_output(l, out);
     if (same) memcpy(l->out_order, first.order, sizeof l->out_order);
+    if (same && first.order[0] && dim == 1) l->out_order[0] = out.dim[1];
     return OK;
 }
 

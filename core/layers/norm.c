@@ -1,7 +1,6 @@
 /* BatchNorm1d and BatchNorm2d (`which`: dimensions of the input; 2 stands for 3, too), LayerNorm, GroupNorm. Channels
  * are dimension 1, for LayerNorm the last one. Parameters of a flattened image lie in its features' order, as a
- * Linear's columns do. The channels of (N, C, L) do not lie innermost, which the ops want: it becomes an image and is
- * turned back. */
+ * Linear's columns do. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -9,7 +8,7 @@
 
 static int channel_param(Network *n, Layer *l, const char *name, double value, bool buffer, int64_t channels, Err *e) {
     Param like = {.shape = shape1(channels), .init = INIT_CONSTANT, .bound = value, .buffer = buffer};
-    memcpy(like.order, l->in_order, sizeof like.order);
+    if (l->in.rank == 2) memcpy(like.order, l->in_order, sizeof like.order);
     return network_tensor(n, l, name, &like, e);
 }
 
@@ -43,17 +42,6 @@ static int emit_norm(Lower *lw, OpKind kind, const Layer *l, const int *in, Shap
     return y;
 }
 
-/* `forward` of the channels-last image (N, C, L, 1) that an (N, C, L) input makes; others as they are. */
-static int as_image(Lower *lw, const Layer *l, const int *in, LayerForward *forward) {
-    if (l->in.rank != 3) return forward(lw, l, in);
-    Layer image = *l; /* in_order and out_order are 0: these are features' */
-    image.in = image.out = shape4(l->in.dim[0], l->in.dim[1], l->in.dim[2], 1);
-    int x = lower_temp(lw, l, "x.image", image.in, NULL, DT_F32);
-    x = lower_emit(lw, OP_to_rows_dx, l, in, 1, x, NULL);
-    int y = forward(lw, &image, &x);
-    return lower_emit(lw, OP_to_rows, l, &y, 1, lower_buf(lw, l, "y.rows", DT_F32), NULL);
-}
-
 /* ---- over the batch */
 
 static int affine_params(const Layer *l) { return options_bool(&l->options, "affine") ? 2 : 0; }
@@ -81,7 +69,7 @@ static int forward_eval(Lower *lw, const Layer *l, int x, const int *param, cons
     return lower_op(lw, OP_batchnorm_eval, l, in, 5, a);
 }
 
-static int batchnorm(Lower *lw, const Layer *l, const int *in) {
+int layer_batchnorm_forward(Lower *lw, const Layer *l, const int *in) {
     bool tracked = options_bool(&l->options, "track_running_stats");
     char text[OPTION_WORDS];
     Attr a = norm_attr(l, 1, 0);
@@ -98,8 +86,6 @@ static int batchnorm(Lower *lw, const Layer *l, const int *in) {
     op_cost(lw->p, op);
     return y;
 }
-
-int layer_batchnorm_forward(Lower *lw, const Layer *l, const int *in) { return as_image(lw, l, in, batchnorm); }
 
 /* ---- within a sample */
 
@@ -135,7 +121,7 @@ int layer_groupnorm_shape(Network *n, Layer *l, Err *e) {
         return layer_error(l, e, "num_channels must be divisible by num_groups, found %" PRId64 " and %" PRId64,
                            channels,
                            groups);
-    if (l->in_order[0])
+    if (l->in.rank == 2 && l->in_order[0])
         return layer_error(l, e, "normalises (N, C), (N, C, L) or (N, C, H, W), found %s, a flattened image",
                            shape_text(&l->in, text));
     if ((code = expect_channels(l, 1, channels, e)) || !affine_params(l)) return code;
@@ -143,10 +129,8 @@ int layer_groupnorm_shape(Network *n, Layer *l, Err *e) {
     return code ? code : channel_param(n, l, "bias", 0, false, channels, e);
 }
 
-static int groupnorm(Lower *lw, const Layer *l, const int *in) {
+int layer_groupnorm_forward(Lower *lw, const Layer *l, const int *in) {
     int groups = (int)options_int(&l->options, "num_groups");
     const Attr a = norm_attr(l, 1, groups);
     return emit_norm(lw, OP_norm, l, in, shape2(l->in.dim[0], groups), &a);
 }
-
-int layer_groupnorm_forward(Lower *lw, const Layer *l, const int *in) { return as_image(lw, l, in, groupnorm); }

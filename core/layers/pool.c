@@ -1,4 +1,4 @@
-/* MaxPool2d and AvgPool2d (told apart by the op), and AdaptiveAvgPool2d. */
+/* MaxPool1d, MaxPool2d, AvgPool1d and AvgPool2d (told apart by the op), and the adaptive ones. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -10,10 +10,10 @@ static Attr pool_attr(const Layer *l) {
     Attr a;
     memset(&a, 0, sizeof a);
     for (int i = 0; i < 2; i++) {
-        a.pool.kernel[i] = (int32_t)options_pair(o, "kernel_size", i);
-        a.pool.stride[i] = (int32_t)options_pair(o, "stride", i);
-        a.pool.pad[i] = (int32_t)options_pair(o, "padding", i);
-        a.pool.dilation[i] = max ? (int32_t)options_pair(o, "dilation", i) : 1;
+        a.pool.kernel[i] = (int32_t)layer_along(l, "kernel_size", i, 1);
+        a.pool.stride[i] = (int32_t)layer_along(l, "stride", i, 1);
+        a.pool.pad[i] = (int32_t)layer_along(l, "padding", i, 0);
+        a.pool.dilation[i] = max ? (int32_t)layer_along(l, "dilation", i, 1) : 1;
     }
     a.pool.count_include_pad = options_bool(o, "count_include_pad");
     a.pool.divisor = (int32_t)options_int(o, "divisor_override");
@@ -49,23 +49,23 @@ static int64_t output_size(const PoolAttr *a, int i, int64_t in, bool ceil_mode)
 
 int layer_pool_shape(Network *n, Layer *l, Err *e) {
     bool ceil_mode = options_bool(&l->options, "ceil_mode");
-    const int64_t *d = l->in.dim;
     char text[SHAPE_TEXT];
     int64_t size[2];
+    Shape image;
     (void)n;
     int code = check_options(l, e);
-    if (code || (code = layer_expect_rank(l, 4, "(N, C, H, W)", e))) return code;
+    if (code || (code = layer_expect_image(l, &image, e))) return code;
     const PoolAttr a = pool_attr(l).pool;
     for (int i = 0; i < 2; i++) {
-        size[i] = output_size(&a, i, d[2 + i], ceil_mode);
-        if (a.pad[i] > 0 && a.dilation[i] > d[2 + i])
+        size[i] = output_size(&a, i, image.dim[2 + i], ceil_mode);
+        if (a.pad[i] > 0 && a.dilation[i] > image.dim[2 + i])
             return layer_error(l, e, "dilation %d on an input of %" PRId64
-                               " with padding: a window would hold padding only", a.dilation[i], d[2 + i]);
+                               " with padding: a window would hold padding only", a.dilation[i], image.dim[2 + i]);
     }
     if (size[0] < 1 || size[1] < 1)
         return layer_error(l, e, "input %s gives an output of %" PRId64 "x%" PRId64 ": the output is too small",
                            shape_text(&l->in, text), size[0], size[1]);
-    layer_output(l, shape4(d[0], d[1], size[0], size[1]));
+    layer_output_image(l, image.dim[1], size);
     return OK;
 }
 
@@ -82,11 +82,12 @@ int layer_pool_forward(Lower *lw, const Layer *l, const int *in) {
 }
 
 int layer_adaptive_pool_shape(Network *n, Layer *l, Err *e) {
+    Shape image;
     (void)n;
     int code = layer_expect_range(l, "output_size", 1, WINDOW_MAX, e);
-    if (code || (code = layer_expect_rank(l, 4, "(N, C, H, W)", e))) return code;
-    layer_output(l, shape4(l->in.dim[0], l->in.dim[1], options_pair(&l->options, "output_size", 0),
-                           options_pair(&l->options, "output_size", 1)));
+    if (code || (code = layer_expect_image(l, &image, e))) return code;
+    layer_output_image(l, image.dim[1], (int64_t[]){layer_along(l, "output_size", 0, 1),
+                                                    layer_along(l, "output_size", 1, 1)});
     return OK;
 }
 

@@ -5,9 +5,11 @@ local core = require "memtide.core"
 -- default. Options that are missing here, most of which PyTorch keeps to itself, follow where they are not the default.
 -- Of a pair, convolutions show both numbers, others one where they are equal.
 local convolution = "in_channels out_channels kernel_size= stride= padding? dilation? "
+local pooling = "kernel_size= stride= padding= "
 local recurrent = "input_size hidden_size num_layers? bias? batch_first? dropout? bidirectional?"
 local batchnorm = "num_features eps= momentum= affine= track_running_stats="
 local FORMS = {
+  Conv1d = convolution .. "groups? bias?", ConvTranspose1d = convolution .. "output_padding? groups? bias?",
   Conv2d = convolution .. "groups? bias?", ConvTranspose2d = convolution .. "output_padding? groups? bias?",
   Linear = "in_features= out_features= bias=", LeakyReLU = "negative_slope= inplace?", ELU = "alpha= inplace?",
   Hardtanh = "min_val= max_val= inplace?",
@@ -15,8 +17,8 @@ local FORMS = {
   BatchNorm1d = batchnorm, BatchNorm2d = batchnorm, LayerNorm = "normalized_shape eps= elementwise_affine= bias?",
   GroupNorm = "num_groups num_channels eps= affine=", Embedding = "num_embeddings embedding_dim padding_idx?",
   PositionEmbedding = "num_positions embedding_dim", Upsample = "size? scale_factor? mode=",
-  MaxPool2d = "kernel_size= stride= padding= dilation= ceil_mode=", AvgPool2d = "kernel_size= stride= padding=",
-  AdaptiveAvgPool2d = "output_size=",
+  MaxPool1d = pooling .. "dilation= ceil_mode=", MaxPool2d = pooling .. "dilation= ceil_mode=",
+  AvgPool1d = pooling, AvgPool2d = pooling, AdaptiveAvgPool1d = "output_size=", AdaptiveAvgPool2d = "output_size=",
   Dropout = "p= inplace=", Dropout2d = "p= inplace=", Flatten = "start_dim= end_dim=",
   RNN = recurrent, LSTM = recurrent, GRU = recurrent,
 }
@@ -42,12 +44,15 @@ local function pair(kind, value)
 end
 
 local WORDS = {["true"] = "True", ["false"] = "False", none = "None"}
+-- What PyTorch keeps as a tuple of one number in some of its layers over (N, C, L).
+local TUPLES = {kernel_size = true, stride = true, padding = true, output_padding = true, dilation = true}
 local QUOTED = {approximate = true, mode = true}
 
 local function value_text(kind, option, value)
   local type = types[kind][option]
   if QUOTED[option] then return ("'%s'"):format(value) end
-  if option == "normalized_shape" then return ("(%s,)"):format(value) end
+  local single = TUPLES[option] and value:find "^%d" and (kind:find "^Conv.*1d" or kind == "AvgPool1d")
+  if single or option == "normalized_shape" then return ("(%s,)"):format(value) end
   if WORDS[value] then return WORDS[value] end
   if type:find "^pair" and value:find "^%d" then return pair(kind, value) end
   return type:find "^float" and float(tonumber(value)) or value

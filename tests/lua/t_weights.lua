@@ -258,6 +258,26 @@ do
   tap.ok(none == nil and code == "format" and message:find "epoch 0 batch x", "a damaged place is told")
 end
 
+-- ---- convolutions over (N, C, L): PyTorch's shapes, however they are stored
+do
+  local lines = nn.Sequential{nn.Conv1d(2, 4, 3), nn.ReLU(), nn.ConvTranspose1d(4, 3, 2, {stride = 2}), nn.Flatten()}
+  local options = {model = lines, input = {2, 9}, batch = 2, classes = 42, loss = nn.CrossEntropyLoss()}
+  local one <close> = assert(mt.trainer(options))
+  assert(one:save(path "lines"))
+  tap.has(content "lines", '"0.weight":{"dtype":"F32","shape":[4,2,3]', "a convolution's weight in the file")
+  tap.has(content "lines", '"2.weight":{"dtype":"F32","shape":[4,3,2]', "and a transposed one's")
+  options.seed = 2
+  local two <close> = assert(mt.trainer(options))
+  tap.ok(two:load(path "lines") and values(two) == values(one), "both are read again")
+  two:write("0.weight", {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24})
+  two:write("0.bias", {0, 0, 0, 0})
+  assert(two:save(path "lines"))
+  local file = content "lines"
+  local start, rising = 8 + ("<I8"):unpack(file) + 16, true -- behind the header and the bias
+  for k = 1, 24 do rising = rising and ("<f"):unpack(file, start + 4 * k - 3) == k end
+  tap.ok(rising, "and written, in PyTorch's order")
+end
+
 -- ---- PyTorch
 local python = os.getenv "PYTHON" or "/usr/bin/python3"
 local found = io.popen(python .. " -c 'import torch; print(torch.__version__)' 2>&1"):read "a"

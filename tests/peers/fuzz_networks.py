@@ -227,6 +227,30 @@ def transposed(r, s):
     return Spec("ConvTranspose2d", [s[1], options.get("groups", 1) * r.randint(1, 3), pair(r, 1, 4)], options)
 
 
+def line_convolution(r, s):
+    groups = r.choice([g for g in range(1, s[1] + 1) if s[1] % g == 0])
+    same, turned = r.random() < 0.15, r.random() < 0.3
+    stride = 1 if same else r.randint(1, 3)
+    options = {"stride": stride, "groups": groups, **some(r, dilation=r.randint(1, 2), bias=r.random() < 0.5)}
+    if turned:
+        options.update(some(r, padding=r.randint(0, 2), output_padding=r.randint(0, stride - 1)))
+    else:
+        options.update(some(r, padding="same" if same else r.randint(0, 3)))
+    return Spec("ConvTranspose1d" if turned else "Conv1d", [s[1], groups * r.randint(1, 4), r.randint(1, 4)], options)
+
+
+def line_pool(r, s):
+    if r.random() < 0.3:
+        return Spec("AdaptiveAvgPool1d", [r.randint(1, 7)])
+    kernel, kind = r.randint(1, 4), r.choice(["MaxPool1d", "AvgPool1d"])
+    options = some(r, stride=r.randint(1, 4), padding=r.randint(0, kernel // 2), ceil_mode=True)
+    if kind == "AvgPool1d":
+        options.update(some(r, count_include_pad=False))
+    elif s[2] > 1:
+        options.update(some(r, dilation=r.randint(1, 2)))
+    return Spec(kind, [kernel], options)
+
+
 def pool(r, s):
     kernel, kind = pair(r, 1, 4), r.choice(["MaxPool2d", "AvgPool2d"])
     most = min(kernel if isinstance(kernel, tuple) else (kernel,)) // 2
@@ -275,7 +299,7 @@ def activation(r, s):
         "Softplus": dict(beta=r.choice([0.5, 3.0])), "Hardtanh": dict(min_val=-0.3, max_val=r.choice([0.7, 2.0])),
         "GELU": dict(approximate="tanh")}.get(kind, {})
     if kind == "PReLU":
-        options = dict(num_parameters=s[1]) if len(s) != 3 else dict(init=-0.1)
+        options = r.choice([dict(num_parameters=s[1]), dict(init=-0.1)])
     options = some(r, **options)
     if kind in ("ReLU", "LeakyReLU", "SiLU", "ELU", "Hardswish", "ReLU6", "Hardtanh", "Hardsigmoid", "Mish"):
         options.update(some(r, inplace=True))
@@ -334,7 +358,7 @@ def adaptive(r, s):
 DRAWN = {  # by the input's rank
     4: 4 * [convolution] + 2 * [transposed, pool, batchnorm, upsample] + 4 * [activation] + [
         groupnorm, adaptive, cut, plain, flatten],
-    3: 2 * [linear, recurrent, attention, activation] + [
+    3: 2 * [linear, recurrent, attention, activation, line_pool] + 3 * [line_convolution, activation] + [
         layernorm, batchnorm, groupnorm, cut, plain, flatten, positions],
     2: 3 * [linear, activation] + [layernorm, batchnorm, groupnorm, cut, plain],
 }
@@ -347,15 +371,15 @@ def positional(r, spec):
         if parameter.kind != parameter.POSITIONAL_OR_KEYWORD or parameter.name in NOT_THERE:
             break
         value = spec.options.pop(parameter.name, parameter.default)
-        if value is None and spec.kind in ("MaxPool2d", "AvgPool2d"):
+        if value is None and spec.kind in ("MaxPool1d", "AvgPool1d", "MaxPool2d", "AvgPool2d"):
             value = spec.args[0]
         spec.args.append(value)
     return spec
 
 
 NOT_THERE = ("return_indices", "padding_mode", "add_bias_kv", "max_norm", "device", "threshold", "inplace", "args")
-POSITIONAL = ("Conv2d ConvTranspose2d MaxPool2d AvgPool2d BatchNorm1d BatchNorm2d GroupNorm LayerNorm Linear PReLU "
-              "ELU LeakyReLU ReLU Hardtanh ReLU6 Mish Flatten").split()
+POSITIONAL = ("Conv1d ConvTranspose1d MaxPool1d AvgPool1d Conv2d ConvTranspose2d MaxPool2d AvgPool2d BatchNorm1d "
+              "BatchNorm2d GroupNorm LayerNorm Linear PReLU ELU LeakyReLU ReLU Hardtanh ReLU6 Mish Flatten").split()
 
 
 def output_of(spec, shape, tokens=None):

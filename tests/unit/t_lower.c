@@ -72,6 +72,27 @@ static void test_programs(void) {
         "  1 adaptive_avgpool 2: 2.y = x:0.y\n      2.y f32 (2, 3, 1, 1) nhwc activations 24\n"
         "  2 view 3: 3.y = x:2.y\n      3.y f32 (2, 3) activations in 2.y\n"
         "  3 linear 4: 4.y = x:3.y w:4.weight\n      4.y f32 (2, 2) activations 16\n");
+    is_program("Sequential{Conv1d(4, 3, 2) MaxPool1d(2) Concat{Identity ReLU} Flatten}", "MSELoss", shape3(2, 4, 7),
+               false,
+               "0.weight f32 (3, 4, 2) nhwc weights 96\n0.bias f32 (3) weights 12\n"
+               "input f32 (2, 4, 7) nhwc input 224\ntarget f32 (2, 18) order=6x1x3 input 144\n"
+               "  0 conv2d 0: 0.y = x:input w:0.weight b:0.bias stride=1x1 pad=0,0,0,0 dilation=1x1 groups=1\n"
+               "      0.y f32 (2, 3, 6) nhwc activations 144\n"
+               "  1 maxpool 1: 1.y = x:0.y kernel=1x2 stride=1x2 pad=0x0\n      1.y f32 (2, 3, 3) nhwc activations 72\n"
+               "  2 act 2.1: 2.1.y = x:1.y f=relu\n      2.1.y f32 (2, 3, 3) nhwc activations 72\n"
+               "  3 concat 2: 2.y = a:1.y b:2.1.y axis=1\n      2.y f32 (2, 6, 3) nhwc activations 144\n"
+               "  4 view 3: 3.y = x:2.y\n      3.y f32 (2, 18) order=6x1x3 activations in 2.y\n"
+               "  5 element_loss loss: loss = x:3.y t:target f=mse scale=1\n      loss f32 () other 4 keep\n");
+    is_program("Sequential{Linear(5, 7) Conv1d(2, 3, 2, bias=false) Tanh Linear(6, 4)}", NULL, shape3(2, 2, 5), false,
+               "0.weight f32 (7, 5) weights 140\n0.bias f32 (7) weights 28\n1.weight f32 (3, 2, 2) nhwc weights 48\n"
+               "3.weight f32 (4, 6) weights 96\n3.bias f32 (4) weights 16\ninput f32 (2, 2, 5) input 80\n"
+               "  0 linear 0: 0.y = x:input w:0.weight b:0.bias\n      0.y f32 (2, 2, 7) activations 112\n"
+               "  1 to_rows_dx 1: 0.y.line = dy:0.y\n      0.y.line f32 (2, 2, 7) nhwc activations 112\n"
+               "  2 conv2d 1: 1.y = x:0.y.line w:1.weight stride=1x1 pad=0,0,0,0 dilation=1x1 groups=1\n"
+               "      1.y f32 (2, 3, 6) nhwc activations 144\n"
+               "  3 act 2: 2.y = x:1.y f=tanh\n      2.y f32 (2, 3, 6) nhwc activations 144\n"
+               "  4 to_rows 3: 2.y.rows = x:2.y\n      2.y.rows f32 (2, 3, 6) activations 144\n"
+               "  5 linear 3: 3.y = x:2.y.rows w:3.weight b:3.bias\n      3.y f32 (2, 3, 4) activations 96\n");
     is_program("Flatten", "CrossEntropyLoss", shape4(2, 3, 2, 1), true,
                "input f32 (2, 3, 2, 1) nhwc input 48\ntarget i32 (2) input 8\n"
                "  0 view .: y = x:input\n      y f32 (2, 6) order=3x2x1 activations in input\n"

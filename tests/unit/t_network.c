@@ -82,6 +82,12 @@ static const struct { const char *net; Shape in, out; } shapes[] = {
     {"Conv2d(2, 4, 4, padding=same)", {4, {1, 2, 7, 9}}, {4, {1, 4, 7, 9}}},
     {"Conv2d(2, 4, 2x3, padding=same, dilation=3)", {4, {1, 2, 7, 9}}, {4, {1, 4, 7, 9}}},
     {"Conv2d(2, 4, 3, padding=valid)", {4, {1, 2, 3, 3}}, {4, {1, 4, 1, 1}}},
+    {"Conv1d(2, 4, 3, 2, 1)", {3, {1, 2, 8, 1}}, {3, {1, 4, 4, 1}}},
+    {"Conv1d(2, 4, 4, padding=same, dilation=3)", {3, {1, 2, 7, 1}}, {3, {1, 4, 7, 1}}},
+    {"ConvTranspose1d(4, 6, 3, 2, 1, 1, groups=2)", {3, {2, 4, 5, 1}}, {3, {2, 6, 10, 1}}},
+    {"MaxPool1d(3, 2, 1, ceil_mode=true)", {3, {2, 4, 6, 1}}, {3, {2, 4, 4, 1}}},
+    {"AvgPool1d(3)", {3, {2, 4, 7, 1}}, {3, {2, 4, 2, 1}}},
+    {"AdaptiveAvgPool1d(5)", {3, {2, 4, 3, 1}}, {3, {2, 4, 5, 1}}},
     {"Conv2d(4, 6, 1, groups=2)", {4, {2, 4, 1, 1}}, {4, {2, 6, 1, 1}}},
     {"MaxPool2d(2)", {4, {1, 3, 7, 8}}, {4, {1, 3, 3, 4}}},
     {"MaxPool2d(3, 2, 1)", {4, {1, 3, 112, 7}}, {4, {1, 3, 56, 4}}},
@@ -123,7 +129,8 @@ static void test_shapes(void) {
 
 #define IMAGE {4, {2, 3, 8, 8}}
 static const struct { const char *net, *loss; Shape in; const char *message; } mistakes[] = {
-    {"Sequential{Conv3d(1)}", NULL, IMAGE, "unknown layer 'Conv3d'; known: Conv2d, ConvTranspose2d, Linear"},
+    {"Sequential{Conv3d(1)}", NULL, IMAGE,
+     "unknown layer 'Conv3d'; known: Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Linear"},
     {"ReLU{ReLU}", NULL, IMAGE, "layer ReLU (net:1): takes no layers"},
     {"Sequential{MSELoss}", NULL, IMAGE, "layer Sequential (net:1): cannot hold the loss MSELoss"},
     {"MSELoss", NULL, IMAGE, "MSELoss (net:1): is a loss, expected a layer as the model"},
@@ -133,7 +140,16 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {"Sequential{ReLU Conv2d(3, 4)}", NULL, IMAGE, "layer 1 Conv2d (net:3): option \"kernel_size\" is required"},
     {"Conv2d(3, 4, 3, groups=2)", NULL, IMAGE,
      "in_channels and out_channels must be divisible by groups, found 3, 4 and 2"},
-    {"Conv2d(3, 4, 3, 2, same)", NULL, IMAGE, "padding = 'same' needs stride 1, found 2x2"},
+    {"Conv2d(3, 4, 3, 2, same)", NULL, IMAGE, "padding = 'same' needs stride 1, found 2"},
+    {"Conv1d(3, 4, 3, 2, same)", NULL, {3, {2, 3, 8, 1}}, "padding = 'same' needs stride 1, found 2"},
+    {"Conv1d(3, 4, 3)", NULL, IMAGE, "expected an input of 3 dimensions (N, C, L), found (2, 3, 8, 8)"},
+    {"Conv1d(8, 4, 3)", NULL, {3, {2, 3, 8, 1}}, "expected 8 input channels, found 3: input (2, 3, 8)"},
+    {"Conv1d(3, 4, 5, dilation=2)", NULL, {3, {2, 3, 8, 1}},
+     "the kernel (with dilation 1x9) is larger than the padded input 1x8"},
+    {"ConvTranspose1d(3, 4, 5, 2, 0, 2)", NULL, {3, {2, 3, 8, 1}}, "output_padding must be smaller than stride 2"},
+    {"MaxPool1d(9)", NULL, {3, {2, 3, 8, 1}}, "the output is too small"},
+    {"AdaptiveAvgPool1d(2)", NULL, IMAGE, "expected an input of 3 dimensions (N, C, L), found (2, 3, 8, 8)"},
+    {"Hardtanh(1, 1)", NULL, IMAGE, "max_val must be above min_val 1, found 1"},
     {"Conv2d(3, 4, 0)", NULL, IMAGE, "kernel_size must be between 1 and 32767, found 0"},
     {"Conv2d(3, 4, 3, padding=0x-1)", NULL, IMAGE, "padding must be between 0 and 32767, found -1"},
     {"Conv2d(1, 4, 3)", NULL, IMAGE, "layer Conv2d (net:1): expected 1 input channels, found 3: input (2, 3, 8, 8)"},
@@ -303,7 +319,8 @@ static void test_table(void) {
     for (const char *name; (name = layer_kind_name(n, &role)) != NULL; n++) {
         Options o;
         Err e = {0};
-        ok(options_parse(&o, layer_spec(name), &e) == OK && strchr("lmcs", role), "%s: its options can be read", name);
+        ok(options_parse(&o, layer_spec(name), &e) == OK && strchr("laimcs", role),
+           "%s: its options can be read", name);
     }
     ok(layer_kind_name(-1, &role) == NULL && !layer_spec("relu"), "no such kind");
 }
