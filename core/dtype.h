@@ -33,6 +33,8 @@ static inline const char *dtype_name(DType t) {
     return names[t];
 }
 
+/* The distance from 1 to the next number, as torch.finfo has it. */
+static inline float dtype_epsilon(DType t) { return t == DT_F16 ? 0x1p-10f : t == DT_BF16 ? 0x1p-7f : 0x1p-23f; }
 static inline bool dtype_is_float(DType t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16; }
 
 MT_FN uint32_t f32_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }

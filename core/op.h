@@ -68,7 +68,7 @@ typedef struct AttentionAttr { int32_t heads, causal, batch_first; float p; uint
 
 typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* of PyTorch's dimensions */
 /* axis: the channels; groups: of a sample's channels, 0: batch normalisation. momentum below 0: the running statistics
- * are the mean over all batches */
+ * are the mean over all batches; eps below 0: the machine epsilon of x's type, which the precision pass puts there */
 typedef struct NormAttr { int32_t axis, groups; float eps, momentum; } NormAttr;
 typedef struct SoftmaxAttr { int32_t axis, log; } SoftmaxAttr;
 typedef struct EmbeddingAttr { int64_t padding; } EmbeddingAttr; /* the row without a gradient, -1: none */

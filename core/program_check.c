@@ -178,11 +178,11 @@ static bool concat_fits(const Program *p, const Op *op) {
 }
 
 /* Channels are one dimension of x, statistics are per channel or per group of each sample; parameters per channel. */
-static bool norm_fits(const Program *p, const Op *op, int x, int y, int mean, const int param[2]) {
+static bool norm_fits(const Program *p, const Op *op, int x, int y, int istd, const int param[2]) {
     const NormAttr *a = &op->attr.norm;
-    const Buf *in = &p->bufs[x], *out = &p->bufs[y], *m = &p->bufs[mean];
+    const Buf *in = &p->bufs[x], *out = &p->bufs[y], *s = &p->bufs[istd];
     if (a->axis < 1 || a->axis >= in->shape.rank || !same_elements(in, out)) return false;
-    int64_t channels = in->shape.dim[a->axis], stats = shape_elements(&m->shape);
+    int64_t channels = in->shape.dim[a->axis], stats = shape_elements(&s->shape);
     for (int k = 0; k < 2; k++)
         if (param[k] != NO_BUF && shape_elements(&p->bufs[param[k]].shape) != channels) return false;
     if (a->groups == 0) return stats == channels;
@@ -226,12 +226,12 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_linear_dw: return linear_fits(a, y, b);
     case OP_conv_transpose: return conv_fits(y, b, a, &op->attr.conv) && a->dtype == y->dtype;
     case OP_batchnorm: case OP_norm:
-        return norm_fits(p, op, op->in[0], op->out[0], op->out[1], &op->in[1]) && a->dtype == y->dtype;
+        return norm_fits(p, op, op->in[0], op->out[0], op->out[2], &op->in[1]) && a->dtype == y->dtype;
     case OP_batchnorm_eval:
         return norm_fits(p, op, op->in[0], op->out[0], op->in[3], &op->in[1]) && a->dtype == y->dtype;
     case OP_batchnorm_dx: case OP_norm_dx:
-        return norm_fits(p, op, op->in[1], op->out[0], op->in[3], (int[]){op->in[2], NO_BUF}) && same_elements(a, b);
-    case OP_norm_dw: return norm_fits(p, op, op->in[1], op->in[0], op->in[2], op->out);
+        return norm_fits(p, op, op->in[1], op->out[0], op->in[4], (int[]){op->in[2], NO_BUF}) && same_elements(a, b);
+    case OP_norm_dw: return norm_fits(p, op, op->in[1], op->in[0], op->in[3], op->out);
     case OP_prelu: return same_elements(a, y) && a->dtype == y->dtype && b->dtype == y->dtype;
     case OP_prelu_dx: case OP_softmax_dx: return same_elements(a, b) && same_elements(a, y) && a->dtype == y->dtype;
     case OP_softmax: return same_elements(a, y);

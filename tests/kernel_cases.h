@@ -102,6 +102,10 @@ static const OpTest op_tests[] = {
 #define EACH_NORM(text, X, Y, Z, ...) \
     {text, OP_norm, .x = X, .y = Y, .z = Z, __VA_ARGS__}, {text, OP_norm_dx, .x = X, .y = Y, .z = Z, __VA_ARGS__}, \
     {text, OP_norm_dw, .x = X, .y = Y, .z = Z, __VA_ARGS__}
+#define EACH_RMSNORM(text, X, Y, Z, ...) \
+    {text, OP_norm, .x = X, .y = Y, .z = Z, __VA_ARGS__, .absent_in = 1 << 2, .absent_out = 1 << 1}, \
+    {text, OP_norm_dx, .x = X, .y = Y, .z = Z, __VA_ARGS__, .absent_in = 1 << 3}, \
+    {text, OP_norm_dw, .x = X, .y = Y, .z = Z, __VA_ARGS__, .absent_in = 1 << 2, .absent_out = 1 << 1}
 #define EACH_BATCHNORM(text, X, Z) \
     {text, OP_batchnorm, .x = X, .z = Z, NORM(1, 0, 0.1f), .calls = 3}, \
     {text, OP_batchnorm_eval, .x = X, .z = Z, NORM(1, 0, 0)}, {text, OP_batchnorm_dx, .x = X, .z = Z, NORM(1, 0, 0)}, \
@@ -174,6 +178,11 @@ static const Case cases[] = {
     EACH_NORM("groups of an image", S4(3, 6, 5, 7), S2(3, 2), S1(6), NORM(1, 2, 0)),
     EACH_NORM("one group", S4(2, 600, 3, 5), S2(2, 1), S1(600), NORM(1, 1, 0)),
     EACH_NORM("a group per channel", IMAGE, S2(2, 3), S1(3), NORM(1, 3, 0)),
+    EACH_RMSNORM("rms", S2(13, 7), S2(13, 1), S1(7), NORM(1, 1, 0)),
+    EACH_RMSNORM("rms of steps", S3(5, 9, 40), S2(45, 1), S1(40), NORM(2, 1, 0)),
+    EACH_RMSNORM("rms of wide rows", S2(9, 4001), S2(9, 1), S1(4001), NORM(1, 1, 0)),
+    EACH_NORM("a group per channel, wide", S4(2, 1037, 3, 5), S2(2, 1037), S1(1037), NORM(1, 1037, 0)),
+    EACH_NORM("a group per channel, lines", S4(3, 19, 1, 40), S2(3, 19), S1(19), NORM(1, 19, 0)),
     {"no bias", OP_norm, .x = S2(13, 7), .y = S2(13, 1), .z = S1(7), NORM(1, 1, 0), .absent_in = 4},
     {"no parameters", OP_norm, .x = S2(13, 7), .y = S2(13, 1), .z = S1(7), NORM(1, 1, 0), .absent_in = 6},
     {"no parameters", OP_norm_dx, .x = S2(13, 7), .y = S2(13, 1), .z = S1(7), NORM(1, 1, 0), .absent_in = 4},

@@ -217,11 +217,17 @@ static const void *expected_of(const Lockstep *l, int k) {
 
 static bool is_product(OpKind kind) { return kind >= OP_conv2d && kind <= OP_linear_dw; }
 
+/* A bias gradient `db`: it sums n numbers up to a, operand `from`, that may all have one sign, partial sums up to n a;
+ * they may be rounded to 16 bits already, or not yet. */
+static double sum_error(Lockstep *l, int from, const View *db, const double *ulp) {
+    const View *v = operand_view(&l->args, from);
+    double n = (double)v->count / (double)db->count, a = magnitude(v, expected_of(l, from));
+    return a * (0x1p-23 * (n + 8) + ulp[v->dtype]) * sqrt(n);
+}
+
 /* A sum of n products of numbers up to a and b of either sign, in any order in fp32 on both sides: partial sums are
  * around sqrt(n) a b, and n roundings of these, which are random, are below 2^-24 n a b. TF32 rounds every factor to 11
- * bits. cuDNN's graphs may leave bias and activation to a kernel behind their rounding to y's type.
- * A bias gradient sums numbers that may all have one sign, partial sums up to n a; they may be rounded to 16 bits
- * already, or not yet. */
+ * bits. cuDNN's graphs may leave bias and activation to a kernel behind their rounding to y's type. */
 static double product_error(Lockstep *l, int k, const double *ulp) {
     Op op = l->p->ops[l->at];
     const View *y = &l->args.out[k - OP_IN];
@@ -229,9 +235,7 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
     op_cost(l->p, &op);
     if (k > OP_IN) { /* db: of dy, or of the op's own dx */
         int from = op.kind == OP_conv2d_dx || op.kind == OP_linear_dx ? OP_IN : 1;
-        const View *v = operand_view(&l->args, from);
-        double n = (double)v->count / (double)y->count, a = magnitude(v, expected_of(l, from));
-        return a * (0x1p-23 * (n + 8) + ulp[v->dtype]) * sqrt(n);
+        return sum_error(l, from, y, ulp);
     }
     double n = op.flops / 2 / (double)y->count, tf32 = l->precision == PREC_TF32 ? 0x1p-10 * sqrt(n) : 0;
     double a = magnitude(&l->args.in[0], expected_of(l, 0)), b = magnitude(&l->args.in[1], expected_of(l, 1));
@@ -248,7 +252,8 @@ static void compare(Lockstep *l, int k) {
     const View *v = operand_view(&l->args, k);
     const uint8_t *expected = expected_of(l, k), *found = s->first + GUARD;
     bool product = is_product(l->args.kind);
-    double few = product ? product_error(l, k, ulp) : 4e-6 * magnitude(v, expected);
+    double few = product ? product_error(l, k, ulp) : l->args.kind == OP_bias_db ? sum_error(l, 0, v, ulp)
+                 : 4e-6 * magnitude(v, expected);
     double unit = ulp[v->dtype] * (product ? 2 : 1);
     l->compared++;
     if (!memcmp(expected, found, s->bytes)) {

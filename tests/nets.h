@@ -46,7 +46,9 @@
     "Sequential{Conv2d(3, 6, 3, bias=false) BatchNorm2d(6) ReLU PReLU(6) Dropout2d(0.2)" \
     " Checkpoint{Sequential{Conv2d(6, 8, 3, stride=2, padding=1) BatchNorm2d(8, momentum=none) SiLU GroupNorm(2, 8)}}" \
     " ConvTranspose2d(8, 4, 4, stride=2, padding=1) ELU Upsample(scale_factor=1.5, mode=bilinear) MaxPool2d(3)" \
-    " Upsample(7x3) Flatten Linear(84, 20) LayerNorm(20) PReLU Linear(20, 12) BatchNorm1d(12) Hardswish" \
+    " Residual{InstanceNorm2d(4, affine=true)} Upsample(7x3) Flatten Linear(84, 20)" \
+    " LayerNorm(20) PReLU Linear(20, 12) BatchNorm1d(12) Hardswish" \
+    " RMSNorm(12, elementwise_affine=false)" \
     " Linear(12, 10) Softplus LogSoftmax(1)}"
 
 /* Lines of 3 x 16: layers over (N, C, L) among others that read it, or leave it, in PyTorch's order. */
@@ -55,7 +57,8 @@
     " Concat{Conv1d(6, 4, 3, padding=1) Identity} ReLU6" \
     " Residual{Sequential{Conv1d(10, 10, 1, groups=2) Mish PReLU(10)}}" \
     " Checkpoint{Sequential{ConvTranspose1d(10, 6, 4, stride=2, padding=1) LogSigmoid GroupNorm(2, 6)}}" \
-    " Hardtanh(-2, 1.5) AvgPool1d(3, 2) Linear(7, 9) Softsign Conv1d(6, 5, 3, dilation=2) Hardsigmoid" \
+    " Hardtanh(-2, 1.5) AvgPool1d(3, 2) Residual{InstanceNorm1d(6)} Linear(7, 9) RMSNorm(9) Softsign" \
+    " Conv1d(6, 5, 3, dilation=2) Hardsigmoid" \
     " AdaptiveAvgPool1d(3) Flatten Linear(15, 10)}"
 
 /* Indices, 2 x 6 of them, to words with places. */

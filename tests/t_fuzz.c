@@ -57,8 +57,9 @@ static void normalisation(Net *t) {
     static const char *const plain[] =
         {"SiLU(inplace=true)", "ELU(0.7)", "Softplus", "Hardswish", "PReLU", "Softmax(1)",
                                         "LogSoftmax(-1)", "Dropout2d(0.3)", "Dropout2d(0.3, inplace=true)"};
-    switch (below(5)) {
+    switch (below(6)) {
     case 0: put(t, "BatchNorm2d(%d%s)%s ", t->c, more[below((int)ARRAY_LEN(more))], below(6) ? "" : "!"); break;
+    case 3: put(t, "InstanceNorm2d(%d%s) ", t->c, below(2) ? "" : ", affine=true"); break;
     case 1: put(t, "GroupNorm(%d, %d%s) ", below(2) ? t->c : 1, t->c, more[below(2)]); break;
     case 2: put(t, "PReLU(%d)%s ", t->c, below(6) ? "" : "!"); break;
     default: put(t, "%s ", plain[below((int)ARRAY_LEN(plain))]);
@@ -144,7 +145,7 @@ static void line(Net *t) {
     else if (what == 2) put(t, "ConvTranspose1d(%d, %d, %d, %d) ", t->h, out, k, stride);
     else if (what == 3 && t->c >= k) put(t, "%s(%d, %d) ", below(2) ? "MaxPool1d" : "AvgPool1d", k, stride);
     else if (what == 4) put(t, "AdaptiveAvgPool1d(%d) ", out);
-    else if (what == 5) put(t, below(2) ? "BatchNorm1d(%d) " : "PReLU(%d) ", t->h);
+    else if (what == 5) put(t, below(2) ? "BatchNorm1d(%d) " : below(2) ? "PReLU(%d) " : "InstanceNorm1d(%d) ", t->h);
     else if (what == 6) put(t, "Concat{Conv1d(%d, %d, 1) Identity} ", t->h, out);
     else return;
     if (what == 1 || what == 3) t->c = (t->c - k) / stride + 1;
@@ -180,7 +181,7 @@ static void sequence(Net *t, int n) {
         } else if (what == 6) {
             line(t);
         } else {
-            put(t, "Checkpoint{Linear(%d, %d)} ", t->c, hidden);
+            put(t, "Checkpoint{Sequential{RMSNorm(%d) Linear(%d, %d)}} ", t->c, t->c, hidden);
             t->c = hidden;
             activation(t);
         }

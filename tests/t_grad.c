@@ -69,6 +69,9 @@ static const struct { const char *layer; int features; } cases[] = {
     {"Sequential{Flatten Linear(256, 12) LayerNorm(12)}", 12}, {"Sequential{Flatten LayerNorm(256)}", 256},
     {"Sequential{Flatten LayerNorm(256, bias=false) Tanh}", 256},
     {"Sequential{Flatten LayerNorm(256, elementwise_affine=false)}", 256},
+    {"Sequential{Flatten Linear(256, 12) RMSNorm(12)}", 12}, {"Sequential{Flatten RMSNorm(256)}", 256},
+    {"Sequential{Flatten RMSNorm(256, 0.5, elementwise_affine=false) Tanh}", 256},
+    {"InstanceNorm2d(4)", 256}, {"Sequential{InstanceNorm2d(4, affine=true) Mish}", 256},
     {"GroupNorm(2, 4)", 256}, {"GroupNorm(4, 4, affine=false)", 256}, {"GroupNorm(1, 4)", 256},
     {"Sequential{Flatten Linear(256, 12) GroupNorm(3, 12)}", 12},
     {"Softmax(1)", 256}, {"LogSoftmax(1)", 256}, {"Softmax(-1)", 256}, {"LogSoftmax(2)", 256}, {"Softmax(0)", 256},
@@ -131,6 +134,8 @@ static const struct { const char *layer; int features; } sequences[] = {
     {"Checkpoint{Sequential{Conv1d(5, 4, 3, padding=1) Mish BatchNorm1d(4)}}", 24},
     {"Sequential{Conv1d(5, 4, 1) Softmax(1) Dropout(0.2)}", 24},
     {"Sequential{Conv1d(5, 1, 2) Conv1d(1, 2, 5)}", 2}, {"Sequential{Conv1d(5, 3, 6) ReLU}", 3},
+    {"RMSNorm(6)", 30}, {"Residual{Sequential{RMSNorm(6, eps=0.1) Linear(6, 6)}}", 30}, {"RMSNorm(6)!", 30},
+    {"InstanceNorm1d(5)", 30}, {"Sequential{Conv1d(5, 4, 3) InstanceNorm1d(4, affine=true) ReLU}", 16},
     {"GroupNorm(5, 5)", 30}, {"Checkpoint{Sequential{GroupNorm(1, 5) Tanh}}", 30},
 };
 

@@ -1,5 +1,6 @@
-/* BatchNorm1d and BatchNorm2d (`which`: dimensions of the input; 2 stands for 3, too), LayerNorm, GroupNorm. Channels
- * are dimension 1, for LayerNorm the last one. Parameters of a flattened image lie in its features' order, as a
+/* BatchNorm1d and BatchNorm2d (`which`: dimensions of the input; 2 stands for 3, too), LayerNorm and RMSNorm (`which`),
+ * GroupNorm, InstanceNorm1d and InstanceNorm2d (`which`: dimensions). Channels are dimension 1, for LayerNorm and
+ * RMSNorm the last one. Parameters of a flattened image lie in its features' order, as a
  * Linear's columns do. */
 #include <inttypes.h>
 #include <string.h>
@@ -21,19 +22,24 @@ static int expect_channels(const Layer *l, int axis, int64_t expected, Err *e) {
 }
 
 static Attr norm_attr(const Layer *l, int axis, int groups) {
+    char text[OPTION_WORDS];
     Attr a;
     memset(&a, 0, sizeof a);
     a.norm.axis = axis;
     a.norm.groups = groups;
-    a.norm.eps = (float)options_float(&l->options, "eps");
+    a.norm.eps = options_word(&l->options, "eps", text)[0] ? -1.0f : (float)options_float(&l->options, "eps");
     return a;
 }
+
+/* It takes no mean off. */
+static bool is_rms(const Layer *l) { return l->kind->shape == layer_layernorm_shape && l->kind->which; }
 
 /* y = kind(the layer's inputs and parameters), and the statistics that its gradient needs. */
 static int emit_norm(Lower *lw, OpKind kind, const Layer *l, const int *in, Shape stats, const Attr *a) {
     int y = lower_layer(lw, kind, l, in, a);
     if (lw->p->failed) return 0;
-    int mean = lower_temp(lw, l, "mean", stats, NULL, DT_F32), istd = lower_temp(lw, l, "istd", stats, NULL, DT_F32);
+    int mean = is_rms(l) ? NO_BUF : lower_temp(lw, l, "mean", stats, NULL, DT_F32);
+    int istd = lower_temp(lw, l, "istd", stats, NULL, DT_F32);
     if (lw->p->failed) return 0;
     Op *op = &lw->p->ops[lw->p->n_ops - 1];
     op->out[1] = mean;
@@ -46,6 +52,11 @@ static int emit_norm(Lower *lw, OpKind kind, const Layer *l, const int *in, Shap
 
 static int affine_params(const Layer *l) { return options_bool(&l->options, "affine") ? 2 : 0; }
 
+static int affine(Network *n, Layer *l, int64_t channels, Err *e) {
+    int code = affine_params(l) ? channel_param(n, l, "weight", 1, false, channels, e) : OK;
+    return code || !affine_params(l) ? code : channel_param(n, l, "bias", 0, false, channels, e);
+}
+
 int layer_batchnorm_shape(Network *n, Layer *l, Err *e) {
     const Options *o = &l->options;
     int64_t channels = options_int(o, "num_features");
@@ -53,8 +64,7 @@ int layer_batchnorm_shape(Network *n, Layer *l, Err *e) {
     if (!code && l->kind->which == 4) code = layer_expect_rank(l, 4, "(N, C, H, W)", e);
     else if (!code && l->in.rank != 3) code = layer_expect_rank(l, 2, "(N, C) or 3 dimensions (N, C, L)", e);
     if (!code) code = expect_channels(l, 1, channels, e);
-    if (!code && affine_params(l)) code = channel_param(n, l, "weight", 1, false, channels, e);
-    if (!code && affine_params(l)) code = channel_param(n, l, "bias", 0, false, channels, e);
+    if (!code) code = affine(n, l, channels, e);
     if (code || !options_bool(o, "track_running_stats")) return code;
     if ((code = channel_param(n, l, "running_mean", 0, true, channels, e))) return code;
     if ((code = channel_param(n, l, "running_var", 1, true, channels, e))) return code;
@@ -95,6 +105,8 @@ int layer_layernorm_shape(Network *n, Layer *l, Err *e) {
     char text[SHAPE_TEXT];
     int code = layer_expect_range(l, "normalized_shape", 1, INT32_MAX, e);
     if (code) return code;
+    if (options_float(o, "eps") < 0)
+        return layer_error(l, e, "eps must not be negative, found %g", options_float(o, "eps"));
     if (l->in.rank == 4)
         return layer_error(l, e, "normalises the last dimension of (N, F) or (N, T, F), found %s",
                            shape_text(&l->in, text));
@@ -119,18 +131,36 @@ int layer_groupnorm_shape(Network *n, Layer *l, Err *e) {
     if (code) return code;
     if (channels % groups)
         return layer_error(l, e, "num_channels must be divisible by num_groups, found %" PRId64 " and %" PRId64,
-                           channels,
-                           groups);
+                           channels, groups);
     if (l->in.rank == 2 && l->in_order[0])
         return layer_error(l, e, "normalises (N, C), (N, C, L) or (N, C, H, W), found %s, a flattened image",
                            shape_text(&l->in, text));
-    if ((code = expect_channels(l, 1, channels, e)) || !affine_params(l)) return code;
-    code = channel_param(n, l, "weight", 1, false, channels, e);
-    return code ? code : channel_param(n, l, "bias", 0, false, channels, e);
+    code = expect_channels(l, 1, channels, e);
+    return code ? code : affine(n, l, channels, e);
+}
+
+/* As PyTorch, whose instance normalisation is that of a batch for each sample alone. */
+int layer_instancenorm_shape(Network *n, Layer *l, Err *e) {
+    const Options *o = &l->options;
+    int64_t channels = options_int(o, "num_features");
+    int rank = l->kind->which, code = layer_expect_range(l, "num_features", 1, INT32_MAX, e);
+    if (!code) code = layer_expect_rank(l, rank, rank == 3 ? "(N, C, L)" : "(N, C, H, W)", e);
+    if (!code) code = expect_channels(l, 1, channels, e);
+    if (code) return code;
+    if (options_bool(o, "track_running_stats"))
+        return layer_error(l, e, "track_running_stats = true is not known here: each sample has its own statistics");
+    if (l->in.dim[2] * l->in.dim[3] == 1)
+        return layer_error(l, e, "expected more than 1 value per channel of a sample");
+    return affine(n, l, channels, e);
+}
+
+static int by_groups(Lower *lw, const Layer *l, const int *in, int64_t groups) {
+    const Attr a = norm_attr(l, 1, (int)groups);
+    return emit_norm(lw, OP_norm, l, in, shape2(l->in.dim[0], groups), &a);
 }
 
 int layer_groupnorm_forward(Lower *lw, const Layer *l, const int *in) {
-    int groups = (int)options_int(&l->options, "num_groups");
-    const Attr a = norm_attr(l, 1, groups);
-    return emit_norm(lw, OP_norm, l, in, shape2(l->in.dim[0], groups), &a);
+    return by_groups(lw, l, in, options_int(&l->options, "num_groups"));
 }
+
+int layer_instancenorm_forward(Lower *lw, const Layer *l, const int *in) { return by_groups(lw, l, in, l->in.dim[1]); }

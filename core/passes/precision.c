@@ -140,6 +140,14 @@ static void narrow(Program *p, DType type, bool master) {
     for (int i = 0; i < p->n_ops; i++) op_cost(p, &p->ops[i]);
 }
 
+/* What RMSNorm adds where it is not told: it depends on the type. */
+static void set_epsilons(Program *p) {
+    for (int i = 0; i < p->n_ops; i++) {
+        NormAttr *a = &p->ops[i].attr.norm;
+        if (p->ops[i].kind == OP_norm && a->eps < 0) a->eps = dtype_epsilon(p->bufs[p->ops[i].in[0]].dtype);
+    }
+}
+
 static void allow_tf32(Program *p) {
     for (int i = 0; i < p->n_ops; i++) {
         if (p->ops[i].kind == OP_conv2d || p->ops[i].kind == OP_conv_transpose) p->ops[i].attr.conv.tf32 = 1;
@@ -151,6 +159,8 @@ int pass_precision(Program *p, const Settings *s, Err *e) {
     const PrecisionInfo *info = precision_info(s->precision);
     if (info->autocast) autocast(p, info->low);
     else if (info->weights != DT_F32) narrow(p, info->weights, info->master && !s->eval);
+    if (p->failed) return program_check(p, "precision", e);
+    set_epsilons(p);
     if (s->precision == PREC_TF32) allow_tf32(p);
     p->loss_scaling = info->loss_scaling && !s->eval;
     return program_check(p, "precision", e);

@@ -180,9 +180,14 @@ int k_cpu_batchnorm_dx(const KArgs *a, Err *e) {
 
 typedef struct Groups { int64_t channels, groups, rows, size; } Groups; /* rows of a sample, channels of a group */
 
-static Groups groups_of(const KArgs *a, const View *x, const View *mean) {
+static Groups groups_of(const KArgs *a, const View *x, const View *istd) {
     int64_t channels = norm_channels(a, x), groups = a->attr->norm.groups;
-    return (Groups){channels, groups, x->count / channels / (mean->count / groups), channels / groups};
+    return (Groups){channels, groups, x->count / channels / (istd->count / groups), channels / groups};
+}
+
+/* A statistic of RMSNorm is taken around 0. */
+static float mean_at(const View *mean, int64_t item) {
+    return mean->data ? ((const float *)mean->data)[item] : 0;
 }
 
 /* A part of one row of a group: channels [first, first + n) of row `row`. */
@@ -231,17 +236,19 @@ HOT static void run_scale(float *y, const float *x, float mean, float istd, cons
 static void group_statistics(const KArgs *a, const Groups *g, int64_t item) {
     float scratch[TILE_COLS];
     double sum = 0, squares = 0, count = (double)(g->rows * g->size);
+    float *mean_to = a->out[1].data;
     Run r;
-    EACH_RUN(r, g, item) sum += run_sum(block_load(&a->in[0], run_at(&r, g), r.n, scratch), r.n);
+    if (mean_to)
+        EACH_RUN(r, g, item) sum += run_sum(block_load(&a->in[0], run_at(&r, g), r.n, scratch), r.n);
     float mean = (float)(sum / count);
     EACH_RUN(r, g, item) squares += run_squares(block_load(&a->in[0], run_at(&r, g), r.n, scratch), mean, r.n);
-    ((float *)a->out[1].data)[item] = mean;
+    if (mean_to) mean_to[item] = mean;
     ((float *)a->out[2].data)[item] = (float)(1 / sqrt(squares / count + (double)a->attr->norm.eps));
 }
 
 static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[TILE_COLS], to[TILE_COLS], one[TILE_COLS], zero[TILE_COLS];
-    const Groups g = groups_of(a, &a->in[0], &a->out[1]);
+    const Groups g = groups_of(a, &a->in[0], &a->out[2]);
     fill_param(one, 1, min_i64(TILE_COLS, g.size));
     fill_param(zero, 0, min_i64(TILE_COLS, g.size));
     for (int64_t item = begin; item < end; item++) {
@@ -249,7 +256,7 @@ static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
         group_statistics(a, &g, item);
         EACH_RUN(r, &g, item) {
             float *y = block_target(&a->out[0], run_at(&r, &g), to);
-            run_scale(y, block_load(&a->in[0], run_at(&r, &g), r.n, from), ((const float *)a->out[1].data)[item],
+            run_scale(y, block_load(&a->in[0], run_at(&r, &g), r.n, from), mean_at(&a->out[1], item),
                       ((const float *)a->out[2].data)[item], param_at(&a->in[1], r.first, one),
                       param_at(&a->in[2], r.first, zero), r.n);
             block_store(&a->out[0], run_at(&r, &g), r.n, y);
@@ -258,9 +265,9 @@ static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
 }
 
 int k_cpu_norm(const KArgs *a, Err *e) {
-    const Groups g = groups_of(a, &a->in[0], &a->out[1]);
+    const Groups g = groups_of(a, &a->in[0], &a->out[2]);
     int code = norm_check(a, &a->in[0], e);
-    if (!code) range_run(a, a->out[1].count, channel_grain(g.rows * g.size), norm_piece);
+    if (!code) range_run(a, a->out[2].count, channel_grain(g.rows * g.size), norm_piece);
     return code;
 }
 
@@ -285,9 +292,9 @@ HOT static void run_dx(float *dx, const float *dy, const float *x, const float *
     for (int64_t i = 0; i < n; i++) dx[i] = istd * (dy[i] * w[i] - plain - (x[i] - mean) * centred);
 }
 
-/* Means over a group, of dy w and of dy w (x - mean). */
+/* Means over a group, of dy w, where a mean was taken off, and of dy w (x - mean). */
 static Sums group_slopes(const KArgs *a, const Groups *g, int64_t item, const float *one) {
-    float gradient[TILE_COLS], from[TILE_COLS], mean = ((const float *)a->in[3].data)[item];
+    float gradient[TILE_COLS], from[TILE_COLS], mean = mean_at(&a->in[3], item);
     double plain = 0, centred = 0, count = (double)(g->rows * g->size);
     Run r;
     EACH_RUN(r, g, item) {
@@ -297,15 +304,15 @@ static Sums group_slopes(const KArgs *a, const Groups *g, int64_t item, const fl
         plain += (double)s.plain;
         centred += (double)s.centred;
     }
-    return (Sums){(float)(plain / count), (float)(centred / count)};
+    return (Sums){a->in[3].data ? (float)(plain / count) : 0, (float)(centred / count)};
 }
 
 static void norm_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     float gradient[TILE_COLS], from[TILE_COLS], to[TILE_COLS], one[TILE_COLS];
-    const Groups g = groups_of(a, &a->in[1], &a->in[3]);
+    const Groups g = groups_of(a, &a->in[1], &a->in[4]);
     fill_param(one, 1, min_i64(TILE_COLS, g.size));
     for (int64_t item = begin; item < end; item++) {
-        float mean = ((const float *)a->in[3].data)[item], istd = ((const float *)a->in[4].data)[item];
+        float mean = mean_at(&a->in[3], item), istd = ((const float *)a->in[4].data)[item];
         const Sums s = group_slopes(a, &g, item, one);
         Run r;
         EACH_RUN(r, &g, item) {
@@ -319,9 +326,9 @@ static void norm_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
 }
 
 int k_cpu_norm_dx(const KArgs *a, Err *e) {
-    const Groups g = groups_of(a, &a->in[1], &a->in[3]);
+    const Groups g = groups_of(a, &a->in[1], &a->in[4]);
     int code = norm_check(a, &a->in[1], e);
-    if (!code) range_run(a, a->in[3].count, channel_grain(g.rows * g.size), norm_dx_piece);
+    if (!code) range_run(a, a->in[4].count, channel_grain(g.rows * g.size), norm_dx_piece);
     return code;
 }
 
@@ -364,15 +371,15 @@ static void batch_slab(const KArgs *a, int64_t begin, int64_t end, double *sums)
 /* One mean per group of a sample. */
 static void group_slab(const KArgs *a, int64_t begin, int64_t end, double *sums) {
     float gradient[TILE_COLS], from[TILE_COLS];
-    const Groups g = groups_of(a, &a->in[1], &a->in[2]);
-    const float *mean = a->in[2].data, *istd = a->in[3].data;
+    const Groups g = groups_of(a, &a->in[1], &a->in[3]);
+    const float *istd = a->in[3].data;
     for (int64_t row = begin; row < end; row++)
         for (int64_t first = 0, n; first < g.channels; first += n) {
             int64_t group = first / g.size, item = row / g.rows * g.groups + group;
             n = min_i64(TILE_COLS, (group + 1) * g.size - first);
             const float *dy = block_load(&a->in[0], row * g.channels + first, n, gradient);
             const float *x = block_load(&a->in[1], row * g.channels + first, n, from);
-            add_run_slopes(sums + first, sums + g.channels + first, dy, x, mean[item], istd[item], n);
+            add_run_slopes(sums + first, sums + g.channels + first, dy, x, mean_at(&a->in[2], item), istd[item], n);
         }
 }
 

@@ -126,7 +126,7 @@ int k_cuda_batchnorm_dx(const KArgs *a, Err *e) {
 typedef struct Groups {
     Elements x, y, dy; /* y: or dx */
     const float *w, *b;
-    float *mean, *istd;
+    float *mean, *istd;  /* without mean it is 0: RMSNorm */
     int64_t channels, groups, rows, size; /* rows of a sample, channels of a group */
     float eps;
 } Groups;
@@ -139,8 +139,8 @@ static __device__ inline int64_t place_of(const Groups &g, int64_t i) {
 static __global__ void norm_kernel(const __grid_constant__ Groups g) {
     const int64_t n = g.rows * g.size;
     double sum = 0, squares = 0;
-    for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) sum += element_at(g.x, place_of(g, i));
-    const float mean = (float)(block_sum(sum) / (double)n);
+    for (int64_t i = threadIdx.x; g.mean && i < n; i += NORM_THREADS) sum += element_at(g.x, place_of(g, i));
+    const float mean = g.mean ? (float)(block_sum(sum) / (double)n) : 0.0f;
     for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) {
         double centred = (double)(element_at(g.x, place_of(g, i)) - mean);
         squares += centred * centred;
@@ -152,13 +152,13 @@ static __global__ void norm_kernel(const __grid_constant__ Groups g) {
         dtype_store(g.y.type, g.y.data, (size_t)at, y);
     }
     if (threadIdx.x) return;
-    g.mean[blockIdx.x] = mean;
+    if (g.mean) g.mean[blockIdx.x] = mean;
     g.istd[blockIdx.x] = istd;
 }
 
 static __global__ void norm_dx_kernel(const __grid_constant__ Groups g) {
     const int64_t n = g.rows * g.size;
-    const float mean = g.mean[blockIdx.x], istd = g.istd[blockIdx.x];
+    const float mean = param_at(g.mean, blockIdx.x, 0), istd = g.istd[blockIdx.x];
     double plain = 0, slanted = 0;
     for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) {
         int64_t at = place_of(g, i);
@@ -166,7 +166,8 @@ static __global__ void norm_dx_kernel(const __grid_constant__ Groups g) {
         plain += slope;
         slanted += slope * (element_at(g.x, at) - mean);
     }
-    const float p = (float)(block_sum(plain) / (double)n), s = (float)(block_sum(slanted) / (double)n) * istd * istd;
+    const float p = g.mean ? (float)(block_sum(plain) / (double)n) : 0.0f;
+    const float s = (float)(block_sum(slanted) / (double)n) * istd * istd;
     for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) {
         int64_t at = place_of(g, i);
         float slope = element_at(g.dy, at) * param_at(g.w, at % g.channels, 1);
@@ -182,7 +183,7 @@ static Groups groups_of(const KArgs *a, const View *x, const View *mean, const V
     g.istd = (float *)istd->data;
     g.channels = norm_channels(a, x);
     g.groups = a->attr->norm.groups;
-    g.rows = x->count / g.channels / (mean->count / g.groups);
+    g.rows = x->count / g.channels / (istd->count / g.groups);
     g.size = g.channels / g.groups;
     g.eps = a->attr->norm.eps;
     return g;
@@ -193,7 +194,7 @@ int k_cuda_norm(const KArgs *a, Err *e) {
     g.w = floats(&a->in[1]);
     g.b = floats(&a->in[2]);
     int code = norm_check(a, &a->in[0], e);
-    return code ? code : launch_op(a, e, norm_kernel, (unsigned)a->out[1].count, NORM_THREADS, g);
+    return code ? code : launch_op(a, e, norm_kernel, (unsigned)a->out[2].count, NORM_THREADS, g);
 }
 
 int k_cuda_norm_dx(const KArgs *a, Err *e) {
@@ -201,7 +202,7 @@ int k_cuda_norm_dx(const KArgs *a, Err *e) {
     g.dy = elements_of(&a->in[0]);
     g.w = floats(&a->in[2]);
     int code = norm_check(a, &a->in[1], e);
-    return code ? code : launch_op(a, e, norm_dx_kernel, (unsigned)a->in[3].count, NORM_THREADS, g);
+    return code ? code : launch_op(a, e, norm_dx_kernel, (unsigned)a->in[4].count, NORM_THREADS, g);
 }
 
 /* ---- parameters */
@@ -214,7 +215,7 @@ struct ParamSlopes {
     __device__ void add(int64_t row, int64_t c, double *sum) const {
         int64_t k = groups ? row / rows * groups + c / size : c;
         float slope = element_at(dy, row * channels + c);
-        sum[0] += (double)(slope * ((element_at(x, row * channels + c) - mean[k]) * istd[k]));
+        sum[0] += (double)(slope * ((element_at(x, row * channels + c) - param_at(mean, k, 0)) * istd[k]));
         sum[1] += (double)slope;
     }
 };
@@ -234,7 +235,7 @@ int k_cuda_norm_dw(const KArgs *a, Err *e) {
     int64_t channels = norm_channels(a, &a->in[1]), rows = a->in[1].count / channels, groups = a->attr->norm.groups;
     ParamSlopes f =
         {elements_of(&a->in[0]), elements_of(&a->in[1]), floats(&a->in[2]), floats(&a->in[3]), channels, groups,
-                     groups ? rows / (a->in[2].count / groups) : 0, groups ? channels / groups : 0};
+                     groups ? rows / (a->in[3].count / groups) : 0, groups ? channels / groups : 0};
     int code = channels_run(a, e, f, rows, channels);
     if (code) return code;
     return launch_op(a, e, param_finish, finish_blocks(channels), FINISH_THREADS, (const double *)a->workspace,

@@ -6,6 +6,16 @@ local PATH = os.tmpname()
 
 local function sgd() return mt.optim.SGD{lr = 0} end
 
+-- ---- RMSNorm's epsilon is that of the type: inputs whose squares are as small
+
+for precision, epsilon in pairs{fp32 = 2.0 ^ -23, bf16 = 2.0 ^ -7, fp16 = 2.0 ^ -10, amp_bf16 = 2.0 ^ -23} do
+  local t <close> = assert(mt.trainer{model = nn.RMSNorm(4), input = {4}, batch = 1, classes = 4,
+    loss = nn.CrossEntropyLoss(), precision = precision})
+  local x = math.sqrt(epsilon)
+  local y = assert(t:predict{x, -x, x, -x})
+  tap.near(y[1], 1 / math.sqrt(2), 0.01, precision .. ": half of the mean square")
+end
+
 -- ---- running statistics: two channels, values known
 
 -- Channel 0 of the input is 1, 2, 3, ..., channel 1 twice that.

@@ -291,6 +291,14 @@ def layernorm(r, s):
                 some(r, bias=False))
 
 
+def rmsnorm(r, s):
+    return Spec("RMSNorm", [s[-1]], some(r, eps=1e-3, elementwise_affine=False))
+
+
+def instancenorm(r, s):
+    return Spec("InstanceNorm%dd" % (len(s) - 2), [s[1]], some(r, eps=r.choice([1e-3, 0.1]), affine=True))
+
+
 def activation(r, s):
     kind = r.choice(("ReLU LeakyReLU Sigmoid Tanh SiLU ELU Softplus Hardswish GELU PReLU Softmax LogSoftmax ReLU6 "
                     "Hardtanh Hardsigmoid Mish LogSigmoid Softsign").split())
@@ -357,10 +365,10 @@ def adaptive(r, s):
 
 DRAWN = {  # by the input's rank
     4: 4 * [convolution] + 2 * [transposed, pool, batchnorm, upsample] + 4 * [activation] + [
-        groupnorm, adaptive, cut, plain, flatten],
+        groupnorm, instancenorm, adaptive, cut, plain, flatten],
     3: 2 * [linear, recurrent, attention, activation, line_pool] + 3 * [line_convolution, activation] + [
-        layernorm, batchnorm, groupnorm, cut, plain, flatten, positions],
-    2: 3 * [linear, activation] + [layernorm, batchnorm, groupnorm, cut, plain],
+        layernorm, rmsnorm, batchnorm, groupnorm, instancenorm, cut, plain, flatten, positions],
+    2: 3 * [linear, activation] + [layernorm, rmsnorm, batchnorm, groupnorm, cut, plain],
 }
 
 
@@ -379,7 +387,8 @@ def positional(r, spec):
 
 NOT_THERE = ("return_indices", "padding_mode", "add_bias_kv", "max_norm", "device", "threshold", "inplace", "args")
 POSITIONAL = ("Conv1d ConvTranspose1d MaxPool1d AvgPool1d Conv2d ConvTranspose2d MaxPool2d AvgPool2d BatchNorm1d "
-              "BatchNorm2d GroupNorm LayerNorm Linear PReLU ELU LeakyReLU ReLU Hardtanh ReLU6 Mish Flatten").split()
+              "BatchNorm2d GroupNorm LayerNorm RMSNorm Linear PReLU ELU LeakyReLU ReLU Hardtanh ReLU6 "
+              "Mish Flatten").split()
 
 
 def output_of(spec, shape, tokens=None):

@@ -24,27 +24,31 @@ static int64_t stat_of(const Ref *r, const Split *s, int64_t i, int64_t stats) {
     return sample * groups + channel / (s->channels / groups);
 }
 
+/* Without a mean it is 0. */
 static void normalise(const Ref *r, const Tensor *mean, const Tensor *istd) {
     const Tensor *x = &r->in[0];
     Split s = split(x, r->attr->norm.axis);
     for (int64_t i = 0; i < x->count; i++) {
-        int64_t c = i / s.inner % s.channels, k = stat_of(r, &s, i, mean->count);
-        r->out[0].at[i] = (x->at[i] - mean->at[k]) * istd->at[k] * value(&r->in[1], c, 1) + value(&r->in[2], c, 0);
+        int64_t c = i / s.inner % s.channels, k = stat_of(r, &s, i, istd->count);
+        double xhat = (x->at[i] - value(mean, k, 0)) * istd->at[k];
+        r->out[0].at[i] = xhat * value(&r->in[1], c, 1) + value(&r->in[2], c, 0);
     }
 }
 
 /* Fills mean (out[1]) and istd (out[2]), the latter with the biased variance; returns the values in each. */
 static double statistics(Ref *r, bool finish) {
     const Tensor *x = &r->in[0];
-    double *mean = r->out[1].at, *var = r->out[2].at, n = (double)x->count / (double)r->out[1].count;
+    int64_t count = r->out[2].count;
+    double *mean = r->out[1].at, *var = r->out[2].at, n = (double)x->count / (double)count;
     Split s = split(x, r->attr->norm.axis);
-    for (int64_t k = 0; k < r->out[1].count; k++) mean[k] = var[k] = 0;
-    for (int64_t i = 0; i < x->count; i++) mean[stat_of(r, &s, i, r->out[1].count)] += x->at[i] / n;
+    for (int64_t k = 0; k < count; k++) var[k] = 0;
+    for (int64_t k = 0; mean && k < count; k++) mean[k] = 0;
+    for (int64_t i = 0; mean && i < x->count; i++) mean[stat_of(r, &s, i, count)] += x->at[i] / n;
     for (int64_t i = 0; i < x->count; i++) {
-        int64_t k = stat_of(r, &s, i, r->out[1].count);
-        var[k] += (x->at[i] - mean[k]) * (x->at[i] - mean[k]) / n;
+        int64_t k = stat_of(r, &s, i, count);
+        var[k] += pow(x->at[i] - value(&r->out[1], k, 0), 2) / n;
     }
-    for (int64_t k = 0; finish && k < r->out[1].count; k++) var[k] = 1 / sqrt(var[k] + r->attr->norm.eps);
+    for (int64_t k = 0; finish && k < count; k++) var[k] = 1 / sqrt(var[k] + r->attr->norm.eps);
     return n;
 }
 
@@ -91,19 +95,19 @@ void ref_batchnorm_dx(Ref *r) {
 void ref_norm_dx(Ref *r) {
     const Tensor *dy = &r->in[0], *x = &r->in[1], *w = &r->in[2], *mean = &r->in[3], *istd = &r->in[4];
     Split s = split(x, r->attr->norm.axis);
-    double n = (double)x->count / (double)mean->count;
-    for (int64_t k = 0; k < mean->count; k++) {
+    double n = (double)x->count / (double)istd->count;
+    for (int64_t k = 0; k < istd->count; k++) {
         double plain = 0, slanted = 0;
         for (int64_t i = 0; i < x->count; i++) {
             double g = dy->at[i] * value(w, i / s.inner % s.channels, 1);
-            if (stat_of(r, &s, i, mean->count) != k) continue;
-            plain += g / n;
-            slanted += g * (x->at[i] - mean->at[k]) * istd->at[k] / n;
+            if (stat_of(r, &s, i, istd->count) != k) continue;
+            plain += mean->at ? g / n : 0;
+            slanted += g * (x->at[i] - value(mean, k, 0)) * istd->at[k] / n;
         }
         for (int64_t i = 0; i < x->count; i++) {
             double g = dy->at[i] * value(w, i / s.inner % s.channels, 1);
-            if (stat_of(r, &s, i, mean->count) != k) continue;
-            r->out[0].at[i] = istd->at[k] * (g - plain - (x->at[i] - mean->at[k]) * istd->at[k] * slanted);
+            if (stat_of(r, &s, i, istd->count) != k) continue;
+            r->out[0].at[i] = istd->at[k] * (g - plain - (x->at[i] - value(mean, k, 0)) * istd->at[k] * slanted);
         }
     }
 }
@@ -114,8 +118,8 @@ void ref_norm_dw(Ref *r) {
     for (int k = 0; k < 2; k++)
         for (int64_t c = 0; r->out[k].at && c < r->out[k].count; c++) r->out[k].at[c] = 0;
     for (int64_t i = 0; i < x->count; i++) {
-        int64_t c = i / s.inner % s.channels, k = stat_of(r, &s, i, mean->count);
-        r->out[0].at[c] += dy->at[i] * (x->at[i] - mean->at[k]) * istd->at[k];
+        int64_t c = i / s.inner % s.channels, k = stat_of(r, &s, i, istd->count);
+        r->out[0].at[c] += dy->at[i] * (x->at[i] - value(mean, k, 0)) * istd->at[k];
         if (r->out[1].at) r->out[1].at[c] += dy->at[i];
     }
 }
