@@ -6,10 +6,14 @@ static void tile_size(Tile *t, int64_t end) {
     t->rows = min_i64(BLOCK / t->cols, end - t->row);
 }
 
-bool tile_start(Tile *t, int64_t channels, int64_t begin, int64_t end) {
-    *t = (Tile){begin, 0, 0, 0, channels};
+bool tile_start_at(Tile *t, int64_t channels, int64_t first, int64_t begin, int64_t end) {
+    *t = (Tile){begin, first, 0, 0, channels};
     tile_size(t, end);
     return begin < end;
+}
+
+bool tile_start(Tile *t, int64_t channels, int64_t begin, int64_t end) {
+    return tile_start_at(t, channels, 0, begin, end);
 }
 
 bool tile_next(Tile *t, int64_t begin, int64_t end) {

@@ -2,9 +2,8 @@
  * of a sample, which is one row or, for an image, H W rows (norm). Statistics are fp32, summed in double. */
 #include <math.h>
 
-#include "channels.h"
 #include "cpu.h"
-#include "norm.h"
+#include "norm_parts.h"
 
 static int prepare_sums(const KArgs *a, const View *x, void **state, size_t *workspace, Err *e) {
     int64_t channels = norm_channels(a, x);
@@ -14,7 +13,7 @@ static int prepare_sums(const KArgs *a, const View *x, void **state, size_t *wor
 }
 
 /* n values of a parameter from `first` on, or `value` where there is none. */
-static void load_param(const View *v, int64_t first, int64_t n, float value, float *to) {
+void load_param(const View *v, int64_t first, int64_t n, float value, float *to) {
     for (int64_t i = 0; i < n; i++) to[i] = v->data ? ((const float *)v->data)[first + i] : value;
 }
 
@@ -40,7 +39,7 @@ HOT static void scale_tile(float *y, int64_t to, const float *x, int64_t from, c
 
 /* ---- batch normalisation, forward */
 
-HOT static void add_squares(double *sum, double *squares, const float *x, int64_t stride, int64_t rows, int64_t cols) {
+HOT void add_squares(double *sum, double *squares, const float *x, int64_t stride, int64_t rows, int64_t cols) {
     for (int64_t r = 0; r < rows; r++) {
         const float *in = x + r * stride;
 #pragma omp simd
@@ -132,7 +131,7 @@ int k_cpu_batchnorm_eval(const KArgs *a, Err *e) {
 /* ---- batch normalisation, backward: dx = k (dy - db/M - (x - mean) istd dw/M), k = w istd
  *      = dy k + (x - mean) slope + shift, with slope = -k istd dw/M and shift = -k db/M */
 
-HOT static void batch_dx_tile(float *dx, int64_t to, const float *dy, int64_t dy_from, const float *x, int64_t x_from,
+HOT void batch_dx_tile(float *dx, int64_t to, const float *dy, int64_t dy_from, const float *x, int64_t x_from,
                               const float *mean, const float *coef, int64_t rows, int64_t cols) {
     const float *k = coef, *slope = coef + TILE_COLS, *shift = coef + 2 * TILE_COLS;
     for (int64_t r = 0; r < rows; r++) {
@@ -176,13 +175,18 @@ int k_cpu_batchnorm_dx(const KArgs *a, Err *e) {
     return code;
 }
 
-/* ---- within a sample: group g of sample n is rows [n R, (n + 1) R), channels [g G, (g + 1) G) */
+/* ---- within a sample, a group at a time, in runs of its channels */
 
-typedef struct Groups { int64_t channels, groups, rows, size; } Groups; /* rows of a sample, channels of a group */
-
-static Groups groups_of(const KArgs *a, const View *x, const View *istd) {
+Groups groups_of(const KArgs *a, const View *x, const View *istd) {
     int64_t channels = norm_channels(a, x), groups = a->attr->norm.groups;
     return (Groups){channels, groups, x->count / channels / (istd->count / groups), channels / groups};
+}
+
+/* Items, and how they are worked on: groups, or columns of them. */
+static void groups_run(const KArgs *a, const Groups *g, int64_t groups, RangeFn *one, RangeFn *columns) {
+    int64_t items = groups / g->groups * norm_column_blocks(g);
+    if (norm_by_columns(g)) range_run(a, items, channel_grain(g->rows * min_i64(g->channels, TILE_COLS)), columns);
+    else range_run(a, groups, channel_grain(g->rows * g->size), one);
 }
 
 /* A statistic of RMSNorm is taken around 0. */
@@ -267,7 +271,7 @@ static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_norm(const KArgs *a, Err *e) {
     const Groups g = groups_of(a, &a->in[0], &a->out[2]);
     int code = norm_check(a, &a->in[0], e);
-    if (!code) range_run(a, a->out[2].count, channel_grain(g.rows * g.size), norm_piece);
+    if (!code) groups_run(a, &g, a->out[2].count, norm_piece, norm_columns);
     return code;
 }
 
@@ -328,13 +332,13 @@ static void norm_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_norm_dx(const KArgs *a, Err *e) {
     const Groups g = groups_of(a, &a->in[1], &a->in[4]);
     int code = norm_check(a, &a->in[1], e);
-    if (!code) range_run(a, a->in[4].count, channel_grain(g.rows * g.size), norm_dx_piece);
+    if (!code) groups_run(a, &g, a->in[4].count, norm_dx_piece, norm_dx_columns);
     return code;
 }
 
 /* ---- parameters: sums over rows of dy (x - mean) istd and of dy */
 
-HOT static void add_slopes(double *dw, double *db, const float *dy, int64_t dy_from, const float *x, int64_t x_from,
+HOT void add_slopes(double *dw, double *db, const float *dy, int64_t dy_from, const float *x, int64_t x_from,
                            const float *mean, int64_t rows, int64_t cols) {
     for (int64_t r = 0; r < rows; r++) {
         const float *g = dy + r * dy_from, *in = x + r * x_from;
@@ -391,7 +395,9 @@ int k_cpu_norm_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *wo
 int k_cpu_norm_dw(const KArgs *a, Err *e) {
     bool batch = a->attr->norm.groups == 0;
     int64_t channels = norm_channels(a, &a->in[1]);
-    const double *sums = slabs_run(a, a->in[1].count / channels, channels, batch ? batch_slab : group_slab);
+    const Groups g = batch ? (Groups){0} : groups_of(a, &a->in[1], &a->in[3]);
+    SlabFn *slab = batch ? batch_slab : norm_by_columns(&g) ? norm_dw_columns : group_slab;
+    const double *sums = slabs_run(a, a->in[1].count / channels, channels, slab);
     float *dw = a->out[0].data, *db = a->out[1].data;
     (void)e;
     for (int64_t c = 0; c < channels; c++) {

@@ -1,0 +1,165 @@
+/* norm_columns.c: normalisation of images by groups of a few channels (GroupNorm, InstanceNorm): tiles of channels side
+ * by side, summed over rows and then by group. */
+#include <math.h>
+#include <string.h>
+
+#include "norm_parts.h"
+
+bool norm_by_columns(const Groups *g) {
+    return g->rows > 1 && (g->channels <= TILE_COLS || TILE_COLS % g->size == 0);
+}
+
+/* What an item is then: channels [first, first + n) of a sample, whole groups; and numbers for each of them. */
+typedef struct Columns { int64_t row, end, first, n, item /* of the first group */; } Columns;
+
+int64_t norm_column_blocks(const Groups *g) { return (g->channels + TILE_COLS - 1) / TILE_COLS; }
+
+static Columns columns_of(const Groups *g, int64_t item) {
+    int64_t sample = item / norm_column_blocks(g), first = item % norm_column_blocks(g) * TILE_COLS;
+    return (Columns){sample * g->rows, (sample + 1) * g->rows, first, min_i64(TILE_COLS, g->channels - first),
+                     sample * g->groups + first / g->size};
+}
+
+static bool columns_start(Tile *t, const Groups *g, const Columns *c) {
+    return tile_start_at(t, g->channels, c->first, c->row, c->end);
+}
+
+static bool columns_next(Tile *t, const Columns *c) { return tile_next(t, c->row, c->end) && t->first == c->first; }
+
+#define EACH_TILE(t, g, c) for (bool more = columns_start(&(t), g, c); more; more = columns_next(&(t), c))
+
+/* A statistic of its group for each channel; `absent` where there is none. */
+static void spread(const View *v, const Groups *g, const Columns *c, float absent, float *to) {
+    const float *stat = v->data;
+    for (int64_t i = 0; i < c->n; i++) to[i] = stat ? stat[c->item + i / g->size] : absent;
+}
+
+/* y = (x - mean) scale + shift, each per channel */
+HOT static void centre_tile(float *y, int64_t to, const float *x, int64_t from, const float *mean, const float *scale,
+                            const float *shift, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        const float *in = x + r * from;
+        float *out = y + r * to;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; c++) out[c] = (in[c] - mean[c]) * scale[c] + shift[c];
+    }
+}
+
+static void columns_statistics(const KArgs *a, const Groups *g, const Columns *c) {
+    double sums[2 * TILE_COLS] = {0}, count = (double)(g->rows * g->size);
+    float scratch[BLOCK], *mean_to = a->out[1].data, *istd_to = a->out[2].data;
+    int64_t stride;
+    Tile t;
+    EACH_TILE(t, g, c) {
+        const float *x = tile_load(&a->in[0], &t, scratch, &stride);
+        add_squares(sums, sums + TILE_COLS, x, stride, t.rows, t.cols);
+    }
+    for (int64_t group = 0; group < c->n / g->size; group++) {
+        double sum = 0, squares = 0;
+        for (int64_t i = group * g->size; i < (group + 1) * g->size; i++) {
+            sum += sums[i];
+            squares += sums[TILE_COLS + i];
+        }
+        double mean = mean_to ? sum / count : 0, var = squares / count - mean * mean;
+        if (var < 0) var = 0; /* a NaN stays */
+        if (mean_to) mean_to[c->item + group] = (float)mean;
+        istd_to[c->item + group] = (float)(1 / sqrt(var + (double)a->attr->norm.eps));
+    }
+}
+
+void norm_columns(const KArgs *a, int64_t begin, int64_t end) {
+    float from[BLOCK], to[BLOCK], mean[TILE_COLS], scale[TILE_COLS], shift[TILE_COLS];
+    const Groups g = groups_of(a, &a->in[0], &a->out[2]);
+    int64_t x_stride, y_stride;
+    for (int64_t item = begin; item < end; item++) {
+        const Columns c = columns_of(&g, item);
+        Tile t;
+        columns_statistics(a, &g, &c);
+        spread(&a->out[1], &g, &c, 0, mean);
+        spread(&a->out[2], &g, &c, 1, scale);
+        for (int64_t i = 0; i < c.n; i++) {
+            if (a->in[1].data) scale[i] *= ((const float *)a->in[1].data)[c.first + i];
+            shift[i] = a->in[2].data ? ((const float *)a->in[2].data)[c.first + i] : 0;
+        }
+        EACH_TILE(t, &g, &c) {
+            const float *x = tile_load(&a->in[0], &t, from, &x_stride);
+            float *y = tile_target(&a->out[0], &t, to, &y_stride);
+            centre_tile(y, y_stride, x, x_stride, mean, scale, shift, t.rows, t.cols);
+            tile_store(&a->out[0], &t, y);
+        }
+    }
+}
+
+/* ---- backward */
+
+/* Sums over rows of dy (x - mean) and of dy, per channel: sums[2][TILE_COLS] */
+static void columns_slopes(const KArgs *a, const Groups *g, const Columns *c, const float *mean, double *sums) {
+    float gradient[BLOCK], from[BLOCK];
+    int64_t dy_stride, x_stride;
+    Tile t;
+    memset(sums, 0, 2 * TILE_COLS * sizeof *sums);
+    EACH_TILE(t, g, c) {
+        const float *dy = tile_load(&a->in[0], &t, gradient, &dy_stride);
+        const float *x = tile_load(&a->in[1], &t, from, &x_stride);
+        add_slopes(sums, sums + TILE_COLS, dy, dy_stride, x, x_stride, mean, t.rows, t.cols);
+    }
+}
+
+/* dx = dy k + (x - mean) slope + shift per channel, as behind batch normalisation: coef[3][TILE_COLS] */
+static void columns_coefficients(const KArgs *a, const Groups *g, const Columns *c, const double *sums, float *coef) {
+    double count = (double)(g->rows * g->size);
+    load_param(&a->in[2], c->first, c->n, 1, coef);
+    for (int64_t first = 0; first < c->n; first += g->size) {
+        double plain = 0, centred = 0, istd = (double)((const float *)a->in[4].data)[c->item + first / g->size];
+        for (int64_t i = first; i < first + g->size; i++) {
+            centred += (double)coef[i] * sums[i];
+            plain += a->in[3].data ? (double)coef[i] * sums[TILE_COLS + i] : 0;
+        }
+        for (int64_t i = first; i < first + g->size; i++) {
+            coef[i] *= (float)istd;
+            coef[TILE_COLS + i] = (float)(-istd * istd * istd * centred / count);
+            coef[2 * TILE_COLS + i] = (float)(-istd * plain / count);
+        }
+    }
+}
+
+void norm_dx_columns(const KArgs *a, int64_t begin, int64_t end) {
+    float gradient[BLOCK], from[BLOCK], to[BLOCK], mean[TILE_COLS], coef[3 * TILE_COLS];
+    double sums[2 * TILE_COLS];
+    const Groups g = groups_of(a, &a->in[1], &a->in[4]);
+    int64_t dy_stride, x_stride, dx_stride;
+    for (int64_t item = begin; item < end; item++) {
+        const Columns c = columns_of(&g, item);
+        Tile t;
+        spread(&a->in[3], &g, &c, 0, mean);
+        columns_slopes(a, &g, &c, mean, sums);
+        columns_coefficients(a, &g, &c, sums, coef);
+        EACH_TILE(t, &g, &c) {
+            const float *dy = tile_load(&a->in[0], &t, gradient, &dy_stride);
+            const float *x = tile_load(&a->in[1], &t, from, &x_stride);
+            float *dx = tile_target(&a->out[0], &t, to, &dx_stride);
+            batch_dx_tile(dx, dx_stride, dy, dy_stride, x, x_stride, mean, coef, t.rows, t.cols);
+            tile_store(&a->out[0], &t, dx);
+        }
+    }
+}
+
+/* Of each sample the rows that the slab has. */
+void norm_dw_columns(const KArgs *a, int64_t begin, int64_t end, double *sums) {
+    const Groups g = groups_of(a, &a->in[1], &a->in[3]);
+    float mean[TILE_COLS], istd[TILE_COLS];
+    double part[2 * TILE_COLS];
+    int64_t blocks = norm_column_blocks(&g), last = ((end - 1) / g.rows + 1) * blocks;
+    for (int64_t item = begin / g.rows * blocks; item < last; item++) {
+        Columns c = columns_of(&g, item);
+        c.row = max_i64(c.row, begin);
+        c.end = min_i64(c.end, end);
+        spread(&a->in[2], &g, &c, 0, mean);
+        spread(&a->in[3], &g, &c, 1, istd);
+        columns_slopes(a, &g, &c, mean, part);
+        for (int64_t i = 0; i < c.n; i++) {
+            sums[c.first + i] += part[i] * (double)istd[i];
+            sums[g.channels + c.first + i] += part[TILE_COLS + i];
+        }
+    }
+}
