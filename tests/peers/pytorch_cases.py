@@ -24,6 +24,16 @@ CASES = {
             ["Tanh"], ["Upsample", dict(scale_factor=2)], ["AvgPool2d", 3, dict(stride=2, padding=1)],
             ["ConvTranspose2d", 4, 2, 4, dict(stride=2, padding=1)], ["Sigmoid"]]],
         input=[6, 3, 5], batch=4, loss="MSELoss", optimizer=["Adam", dict(lr=0.002)]),
+    "lines": dict(
+        net=["Sequential", [
+            ["Conv1d", 3, 8, 3, dict(padding="same", bias=False)], ["BatchNorm1d", 8], ["ReLU"], ["MaxPool1d", 2],
+            ["Conv1d", 8, 6, 3, dict(stride=2, dilation=2, groups=2)], ["Mish"], ["InstanceNorm1d", 6],
+            ["ConvTranspose1d", 6, 5, 4, dict(stride=2, padding=1, output_padding=1)], ["LogSigmoid"],
+            ["RMSNorm", 13], ["AvgPool1d", 3, dict(padding=1)], ["Hardtanh", -0.6, 0.9], ["AdaptiveAvgPool1d", 3],
+            ["Flatten"], ["Linear", 15, 10], ["RMSNorm", 10, dict(elementwise_affine=False)], ["Softsign"],
+            ["Linear", 10, 6]]],
+        input=[3, 31], batch=6, classes=6, loss="CrossEntropyLoss",
+        optimizer=["SGD", dict(lr=0.05, momentum=0.9)]),
     "bidirectional": dict(
         net=["Sequential", [
             ["Embedding", 20, 10], ["LSTM", 10, 7, dict(num_layers=2, bidirectional=True, batch_first=True)],
