@@ -189,6 +189,12 @@ static void groups_run(const KArgs *a, const Groups *g, int64_t groups, RangeFn 
     else range_run(a, groups, channel_grain(g->rows * g->size), one);
 }
 
+/* The operands of norm_dw. */
+static bool by_columns(const KArgs *a) {
+    const Groups g = groups_of(a, &a->in[1], &a->in[3]);
+    return norm_by_columns(&g);
+}
+
 /* A statistic of RMSNorm is taken around 0. */
 static float mean_at(const View *mean, int64_t item) {
     return mean->data ? ((const float *)mean->data)[item] : 0;
@@ -395,8 +401,8 @@ int k_cpu_norm_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *wo
 int k_cpu_norm_dw(const KArgs *a, Err *e) {
     bool batch = a->attr->norm.groups == 0;
     int64_t channels = norm_channels(a, &a->in[1]);
-    const Groups g = batch ? (Groups){0} : groups_of(a, &a->in[1], &a->in[3]);
-    SlabFn *slab = batch ? batch_slab : norm_by_columns(&g) ? norm_dw_columns : group_slab;
+    SlabFn *slab = batch ? batch_slab : group_slab;
+    if (!batch && by_columns(a)) slab = norm_dw_columns;
     const double *sums = slabs_run(a, a->in[1].count / channels, channels, slab);
     float *dw = a->out[0].data, *db = a->out[1].data;
     (void)e;
