@@ -88,8 +88,9 @@ int lower_view(Lower *lw, const Layer *l, int x) {
 }
 
 int lower_rows(Lower *lw, const Layer *l, int x) {
-    if (lw->p->failed || (!lw->p->bufs[x].order[0] && !is_line(lw, x))) return lw->p->failed ? 0 : x;
-    return reorder(lw, l, x, OP_to_rows, "rows", rows);
+    if (lw->p->failed) return 0;
+    bool other = lw->p->bufs[x].order[0] || is_line(lw, x);
+    return other ? reorder(lw, l, x, OP_to_rows, "rows", rows) : x;
 }
 
 static void make_params(Lower *lw) {
