@@ -49,6 +49,6 @@ const char *op_operand(OpKind kind, bool output, int slot, char *text) {
         s += strcspn(s, " ");
         s += strspn(s, " ");
     }
-    snprintf(text, 16, "%.*s", (int)strcspn(s, " ?*!"), s);
+    snprintf(text, OPERAND_NAME, "%.*s", (int)strcspn(s, " ?*!"), s);
     return text;
 }

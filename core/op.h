@@ -4,10 +4,11 @@
 
 #include "cells.h"
 #include "dtype.h"
+#include "optim.h"
 #include "pointwise.h"
 #include "shape.h"
 
-enum { OP_IN = 8, OP_OUT = 6, OP_PATH = 80, NEVER = -1 };
+enum { OP_IN = 8, OP_OUT = 6, OP_PATH = 80, OPERAND_NAME = 16, NEVER = -1 };
 
 typedef enum OpKind {
 #define OP(name, in, out, inplace, autocast, prepare, equation) OP_##name,
@@ -35,12 +36,20 @@ extern "C" {
 
 /* The row of a kind. The first call builds the table; call it once before threads start. */
 const OpInfo *op_info(OpKind kind);
-/* Name of operand `slot` ("dw", "acc") into text[16]; returns text. */
+/* Name of operand `slot` ("dw", "acc") into text[OPERAND_NAME]; returns text. */
 const char *op_operand(OpKind kind, bool output, int slot, char *text);
 
 #ifdef __cplusplus
 }
 #endif
+
+/* Is it the update of a parameter? Its outputs are the weight, then the states that it keeps, last the fp32 master. */
+static inline bool op_is_update(OpKind kind) {
+#define X(rule) || kind == OP_##rule
+    return false OPTIM_RULES(X);
+#undef X
+}
+static inline int op_master(OpKind kind) { return op_info(kind)->n_out - 1; }
 
 /* slope, high: see act_value; inplace: the layer asked for it */
 typedef struct ActAttr { ActFn act; float slope; int32_t inplace; float high; } ActAttr;
@@ -59,7 +68,6 @@ typedef struct DropAttr { float p; uint32_t id; int32_t inplace, channels; } Dro
 typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum, log; LossFn f; float beta; } LossAttr;
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
 typedef struct SquareAttr { int32_t first; } SquareAttr; /* the first gradient of a step: the sum starts with it */
-typedef struct ScalerAttr { float growth, backoff; int32_t interval; } ScalerAttr;
 
 /* time is dimension 1 of (N, T, F) with batch_first, else dimension 0; reverse: the last step comes first */
 typedef struct RnnAttr { RnnMode mode; int32_t batch_first, reverse; } RnnAttr;
@@ -98,26 +106,6 @@ static inline ActAttr *attr_fused(OpKind kind, Attr *a) {
     if (kind == OP_conv2d || kind == OP_conv2d_dx) return &a->conv.fused;
     if (kind == OP_maxpool) return &a->pool.fused;
     return kind == OP_linear || kind == OP_linear_dx ? &a->linear.fused : NULL;
-}
-
-/* The numbers that a step keeps on the device when it has an optimizer with a step count or a loss scale. */
-typedef struct StepState {
-    float loss_scale;
-    int32_t good_steps; /* since the scale last changed */
-    int32_t overflow;   /* this step's gradients hold an infinity or NaN */
-    int32_t step;       /* updates made, t in Adam's formulas */
-} StepState;
-
-/* torch's GradScaler.update: called at the end of every step */
-MT_FN void scaler_update(const ScalerAttr *scaler, StepState *state) {
-    if (state->overflow) {
-        state->loss_scale *= scaler->backoff;
-        state->good_steps = 0;
-    } else if (++state->good_steps == scaler->interval) {
-        state->loss_scale *= scaler->growth;
-        state->good_steps = 0;
-    }
-    state->overflow = 0;
 }
 
 #endif

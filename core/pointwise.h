@@ -168,51 +168,6 @@ MT_FN float loss_slope(LossFn f, float x, float t, float beta) {
     }
 }
 
-/* What one optimizer step does to one element. PyTorch's update rules (torch.optim.SGD, Adam, AdamW). */
-typedef struct OptimRule {
-    float lr, momentum, dampening, weight_decay; /* SGD; weight_decay also Adam (L2) and AdamW (decoupled) */
-    float beta1, beta2, eps;                     /* Adam, AdamW */
-    int nesterov, decoupled;
-    float clip_norm;                             /* most that the norm of all gradients may be; 0: anything */
-} OptimRule;
-
-/* What gradients are multiplied by: `unscale`, and what torch's clip_grad_norm_ adds to it. square: of the norm of all
- * gradients before that. */
-MT_FN float clip_factor(const OptimRule *o, float unscale, float square) {
-    float norm = sqrtf(square) * unscale;
-    return o->clip_norm > 0.0f && norm + 1e-6f > o->clip_norm ? unscale * (o->clip_norm / (norm + 1e-6f)) : unscale;
-}
-
-/* w: weight, g: gradient, *v: momentum buffer; `first` is the first update, which starts the buffer without
- * dampening */
-MT_FN float sgd_value(const OptimRule *o, float w, float g, float *v, int first) {
-    g += o->weight_decay * w;
-    if (o->momentum != 0.0f) {
-        *v = first ? g : o->momentum * *v + (1.0f - o->dampening) * g;
-        g = o->nesterov ? g + o->momentum * *v : *v;
-    }
-    return w - o->lr * g;
-}
-
-/* What is the same for all elements in update number t = 1, 2, ... of Adam */
-typedef struct AdamStep { float step_size, root_scale; } AdamStep;
-
-/* step_size = lr / (1 - beta1^t), root_scale = 1 / sqrt(1 - beta2^t), in double: the differences are small */
-MT_FN AdamStep adam_step(const OptimRule *o, int t) {
-    AdamStep s;
-    s.step_size = (float)(o->lr / (1.0 - pow((double)o->beta1, (double)t)));
-    s.root_scale = (float)(1.0 / sqrt(1.0 - pow((double)o->beta2, (double)t)));
-    return s;
-}
-
-MT_FN float adam_value(const OptimRule *o, float w, float g, float *m, float *v, AdamStep s) {
-    if (o->decoupled) w -= o->lr * o->weight_decay * w;
-    else g += o->weight_decay * w;
-    *m = o->beta1 * *m + (1.0f - o->beta1) * g;
-    *v = o->beta2 * *v + (1.0f - o->beta2) * g * g;
-    return w - s.step_size * *m / (sqrtf(*v) * s.root_scale + o->eps);
-}
-
 /* Dropout's factor for one drawn number: 1/(1-p) with probability 1 - p, else 0. */
 MT_FN float dropout_keep(float p, uint32_t drawn) { return rng_uniform(drawn) < p ? 0.0f : 1.0f / (1.0f - p); }
 

@@ -13,7 +13,7 @@
 #define CATEGORIES(X)                                                                                                  \
     X(WEIGHTS,              "weights",              "parameters, their 16-bit copies, and fp32 master copies")         \
     X(GRADIENTS,            "gradients",            "gradients of parameters, accumulation buffers included")          \
-    X(OPTIMIZER,            "optimizer",            "momentum and Adam buffers, step count, loss scale")               \
+    X(OPTIMIZER,            "optimizer",            "the optimizer's states, step count, loss scale")                   \
     X(ACTIVATIONS,          "activations",          "outputs of forward ops, recomputed ones too, pooling indices")    \
     X(ACTIVATION_GRADIENTS, "activation_gradients", "gradients of activations")                                        \
     X(INPUT,                "input",                "the micro-batch: inputs and targets")                             \
@@ -54,6 +54,7 @@ typedef struct Buf {
     bool frozen;         /* a parameter that is not trained: it gets no gradient */
     bool carried;        /* a temporary that holds its value between micro-batches: lives through the whole body */
     bool keep;           /* lives to the end of the step, so that it can be read then */
+    float first;         /* persistent, no parameter: what its elements start with */
     bool master;         /* a 16-bit parameter with an fp32 master copy (set by the precision pass, used by update) */
 } Buf;
 
@@ -85,7 +86,6 @@ typedef struct Program {
     bool graph;        /* a run may record the step and replay it (a setting) */
     bool updates;      /* it trains: set by the update pass */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
-    float first_lr;    /* what lr starts with */
     float *weights;    /* the values of class_weights; owned */
     float first_scale; /* the loss scale that a run starts with (set by the update pass) */
     bool failed;       /* host memory ran out while it was built: program_check reports it */

@@ -258,8 +258,7 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_attention_dx: return attention_dx_fits(in, out, &op->attr.attention);
     case OP_cross_entropy: return class_weights_fit(a, in[2]);
     case OP_cross_entropy_dx: return same_elements(a, y) && class_weights_fit(a, in[3]);
-    case OP_sgd: case OP_adam: return same_elements(a, y) && (!in[2] || in[2]->dtype == DT_F32);
-    default: return true;
+    default: return !op_is_update(op->kind) || (same_elements(a, y) && (!in[2] || in[2]->dtype == DT_F32));
     }
 }
 

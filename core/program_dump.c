@@ -76,8 +76,8 @@ static void put_attr(Line *l, const Op *op) {
     case OP_slice: case OP_slice_dx:
         put(l, " axis=%d start=%" PRId64, op->attr.axis.axis, op->attr.axis.start);
         break;
-    case OP_sgd: case OP_adam: put(l, " lr=%g", (double)op->attr.optim.rule.lr); break;
-    default: break;
+    default:
+        if (op_is_update(op->kind)) put(l, " lr=%g", (double)op->attr.optim.rule.lr);
     }
 }
 

@@ -39,7 +39,7 @@ static void draw(const Param *param, int index, uint64_t seed, float *values, in
 }
 
 /* The parameter of the runtime's network that the buffer is, or is the master of; programs of other networks number
- * theirs otherwise. -1: it starts at zero. */
+ * theirs otherwise. -1: it starts with what its buffer says. */
 static int param_of(const Runtime *r, const Buf *b) {
     const char *end = b->category == CAT_WEIGHTS && b->param >= 0 ? strstr(b->name, ".master") : NULL;
     char name[BUF_NAME];
@@ -55,6 +55,7 @@ static int first_value(Runtime *r, const Slot *s, Err *e) {
     if (!values) return no_memory(e);
     int param = param_of(r, b);
     if (param >= 0) draw(&r->net->params[param], param, r->seed, values, n);
+    for (int64_t i = 0; i < n && param < 0 && b->first != 0.0f; i++) values[i] = b->first;
     int code = put_values(r, b, s->block.data, values, e);
     mem_free(values);
     return code;
@@ -68,8 +69,6 @@ int runtime_first_values(Runtime *r, Err *e) {
         StepState first = {l->p->first_scale, 0, 0, 0};
         if (l->p->state != NO_BUF)
             code = r->device->table->upload(r->device, runtime_data(r, l, l->p->state), &first, sizeof first, e);
-        if (!code && l->p->lr != NO_BUF)
-            code = r->device->table->upload(r->device, runtime_data(r, l, l->p->lr), &l->p->first_lr, sizeof(float), e);
         int w = l->p->class_weights;
         if (!code && w != NO_BUF)
             code = r->device->table->upload(r->device, runtime_data(r, l, w), l->p->weights, l->p->bufs[w].bytes, e);

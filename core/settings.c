@@ -1,5 +1,7 @@
 #include "settings.h"
 
+#include <string.h>
+
 const PrecisionInfo *precision_info(Precision p) {
 #define AUTOCAST_ON true
 #define AUTOCAST_OFF false
@@ -12,59 +14,61 @@ const PrecisionInfo *precision_info(Precision p) {
     return &table[p];
 }
 
-const char *optimizer_spec(int kind, const char **name) {
-    static const struct { const char *name, *spec; } table[] = {
-#define X(name, spec) {#name, spec},
-        OPTIMIZERS(X)
+static const struct { const char *name, *spec; OpKind op; } optimizers[] = {
+#define X(name, rule, spec) {#name, spec OPTIM_CLIPS, OP_##rule},
+    OPTIMIZERS(X)
 #undef X
-    };
+};
+
+const char *optimizer_spec(int kind, const char **name) {
     if (kind < 0 || kind >= OPTIM_COUNT) return NULL;
-    if (name) *name = table[kind].name;
-    return table[kind].spec;
+    if (name) *name = optimizers[kind].name;
+    return optimizers[kind].spec;
 }
 
-static int check_betas(const Optimizer *o, Err *e) {
-    const OptimRule *r = &o->rule;
-    if (!(r->beta1 >= 0 && r->beta1 < 1) || !(r->beta2 >= 0 && r->beta2 < 1))
-        return err_set(e, ERR_SCRIPT, "betas must be in [0, 1), found %g and %g", (double)r->beta1, (double)r->beta2);
-    if (!(r->eps >= 0)) return err_set(e, ERR_SCRIPT, "eps must not be negative, found %g", (double)r->eps);
-    return OK;
+OpKind optimizer_op(const Optimizer *o) { return optimizers[o->kind].op; }
+
+bool optimizer_keeps(const Optimizer *o, int slot) {
+    const struct { const char *state; bool wanted; } optional[] = {
+        {"momentum_buffer", o->rule.momentum != 0.0f},
+        {"grad_avg", o->rule.centered},
+    };
+    char name[OPERAND_NAME];
+    op_operand(optimizer_op(o), true, slot, name);
+    for (size_t i = 0; i < ARRAY_LEN(optional); i++)
+        if (!strcmp(name, optional[i].state)) return optional[i].wanted;
+    return true;
 }
 
-static int check_sgd(const Optimizer *o, Err *e) {
-    const OptimRule *r = &o->rule;
-    if (!(r->momentum >= 0))
-        return err_set(e, ERR_SCRIPT, "momentum must not be negative, found %g", (double)r->momentum);
-    if (r->nesterov && (!(r->momentum > 0) || r->dampening != 0))
-        return err_set(e, ERR_SCRIPT, "nesterov needs a momentum above 0 and dampening = 0");
-    return OK;
-}
+/* Options that are one number of the rule each, of whichever optimizer has them. */
+static const struct { const char *name; size_t at; bool any; } numbers[] = {
+    {"lr", offsetof(OptimRule, lr), false},
+    {"momentum", offsetof(OptimRule, momentum), false},
+    {"dampening", offsetof(OptimRule, dampening), true},
+    {"weight_decay", offsetof(OptimRule, weight_decay), false},
+    {"eps", offsetof(OptimRule, eps), false},
+    {"clip_norm", offsetof(OptimRule, clip_norm), false},
+    {"alpha", offsetof(OptimRule, alpha), false},
+};
 
 int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
-    Optimizer n = {0};
-    OptimRule *r = &n.rule;
-    n.kind = (OptimKind)kind;
-    r->lr = (float)options_float(options, "lr");
-    r->weight_decay = (float)options_float(options, "weight_decay");
-    r->clip_norm = (float)options_float(options, "clip_norm");
-    if (!(r->lr >= 0)) return err_set(e, ERR_SCRIPT, "lr must not be negative, found %g", (double)r->lr);
-    if (!(r->weight_decay >= 0))
-        return err_set(e, ERR_SCRIPT, "weight_decay must not be negative, found %g", (double)r->weight_decay);
-    if (!(r->clip_norm >= 0))
-        return err_set(e, ERR_SCRIPT, "clip_norm must not be negative, found %g", (double)r->clip_norm);
-    if (kind == OPTIM_SGD) {
-        r->momentum = (float)options_float(options, "momentum");
-        r->dampening = (float)options_float(options, "dampening");
-        r->nesterov = options_bool(options, "nesterov");
-        if (check_sgd(&n, e)) return ERR_SCRIPT;
-    } else {
-        r->beta1 = (float)options_floats(options, "betas", 0);
-        r->beta2 = (float)options_floats(options, "betas", 1);
-        r->eps = (float)options_float(options, "eps");
-        r->decoupled = kind == OPTIM_AdamW;
-        if (check_betas(&n, e)) return ERR_SCRIPT;
+    OptimRule r = {0};
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+        double value = options_float(options, numbers[i].name);
+        if (!numbers[i].any && !(value >= 0))
+            return err_set(e, ERR_SCRIPT, "%s must not be negative, found %g", numbers[i].name, value);
+        *(float *)(void *)((char *)&r + numbers[i].at) = (float)value;
     }
-    *o = n;
+    r.beta1 = (float)options_floats(options, "betas", 0);
+    r.beta2 = (float)options_floats(options, "betas", 1);
+    if (!(r.beta1 >= 0 && r.beta1 < 1) || !(r.beta2 >= 0 && r.beta2 < 1))
+        return err_set(e, ERR_SCRIPT, "betas must be in [0, 1), found %g and %g", (double)r.beta1, (double)r.beta2);
+    r.nesterov = options_bool(options, "nesterov");
+    if (r.nesterov && (!(r.momentum > 0) || r.dampening != 0))
+        return err_set(e, ERR_SCRIPT, "nesterov needs a momentum above 0 and dampening = 0");
+    r.centered = options_bool(options, "centered");
+    r.decoupled = kind == OPTIM_AdamW;
+    *o = (Optimizer){(OptimKind)kind, r};
     return OK;
 }
 

@@ -48,14 +48,17 @@ typedef enum Checkpoint {
 /* marked: where a layer says inplace = true */
 typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
-#define OPTIMIZERS(X)                                                                                          \
-    X(SGD,   "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false "     \
-             "clip_norm:float=0")                                                                              \
-    X(Adam,  "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 clip_norm:float=0")    \
-    X(AdamW, "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01 clip_norm:float=0")
+/*    name     rule     options, in PyTorch's order; OPTIM_CLIPS ends each */
+#define OPTIMIZERS(X)                                                                                                \
+    X(SGD,     sgd,     "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false") \
+    X(Adam,    adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0")                 \
+    X(AdamW,   adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01")              \
+    X(RMSprop, rmsprop, "lr:float=0.01 alpha:float=0.99 eps:float=1e-8 weight_decay:float=0 momentum:float=0 "       \
+                        "centered:bool=false")
+#define OPTIM_CLIPS " * clip_norm:float=0"
 
 typedef enum OptimKind {
-#define X(name, spec) OPTIM_##name,
+#define X(name, rule, spec) OPTIM_##name,
     OPTIMIZERS(X)
 #undef X
     OPTIM_COUNT
@@ -66,6 +69,9 @@ typedef struct Optimizer { OptimKind kind; OptimRule rule; } Optimizer;
 const char *optimizer_spec(int kind, const char **name);
 /* From finished options of that kind's spec; checks ranges as PyTorch does (lr >= 0, 0 <= beta < 1, ...). */
 int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e);
+/* The op of its rule, and whether its options want the state that is the op's output `slot`. */
+OpKind optimizer_op(const Optimizer *o);
+bool optimizer_keeps(const Optimizer *o, int slot);
 
 typedef struct Settings {
     Precision precision;

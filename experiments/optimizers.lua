@@ -1,6 +1,11 @@
--- What an optimizer's state costs: nothing for SGD, one tensor per parameter with momentum, two for Adam.
+-- What an optimizer's states cost: none for SGD, one number per parameter with momentum, up to three for others.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
+
+local function numbers(case, n)
+  return {claim = ("%s keeps %d for each parameter"):format(case, n), source = "PyTorch's states",
+    of = "optimizer_bytes", ratio = {case, "SGD with momentum"}, expect = n, tolerance = 1e-3}
+end
 
 return mt.experiment{
   name = "optimizers",
@@ -14,8 +19,15 @@ return mt.experiment{
   cases = {
     {case = "SGD", optimizer = optim.SGD{lr = 0.01}},
     {case = "SGD with momentum", optimizer = optim.SGD{lr = 0.01, momentum = 0.9}},
+    {case = "RMSprop", optimizer = optim.RMSprop{lr = 1e-3}},
+    {case = "RMSprop with momentum", optimizer = optim.RMSprop{lr = 1e-3, momentum = 0.9}},
+    {case = "RMSprop with momentum, centered", optimizer = optim.RMSprop{lr = 1e-3, momentum = 0.9, centered = true}},
     {case = "Adam", optimizer = optim.Adam{lr = 1e-3}},
     {case = "AdamW", optimizer = optim.AdamW{lr = 1e-3}},
+  },
+  claims = {
+    numbers("RMSprop", 1), numbers("RMSprop with momentum", 2), numbers("RMSprop with momentum, centered", 3),
+    numbers("Adam", 2), numbers("AdamW", 2),
   },
   steps = 5, warmup = 1,
 }

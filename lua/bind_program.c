@@ -144,12 +144,21 @@ static int setting_words(lua_State *L) {
     return 1;
 }
 
-/* check_optimizer{kind =, options =}: raises what is wrong with its values */
-static int check_optimizer(lua_State *L) {
+/* optimizer_states{kind =, options =} -> {"exp_avg", ...}, what it keeps for each parameter; raises what is wrong with
+ * its values */
+static int optimizer_states(lua_State *L) {
     Settings s = settings_default();
+    char name[OPERAND_NAME];
     lua_settop(L, 1);
     set_optimizer(L, &s);
-    return 0;
+    OpKind kind = optimizer_op(&s.optimizer);
+    lua_newtable(L);
+    for (int k = 1; k < op_master(kind); k++) {
+        if (!optimizer_keeps(&s.optimizer, k)) continue;
+        lua_pushstring(L, op_operand(kind, true, k, name));
+        lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+    }
+    return 1;
 }
 
 /* optimizer_kinds() -> {{name =, spec =}, ...} */
@@ -377,7 +386,7 @@ void bind_open_program(lua_State *L) {
     static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"cost", cost},
         {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"compile", new_program}, {"setting_words", setting_words},
-        {"optimizer_kinds", optimizer_kinds}, {"check_optimizer", check_optimizer}, {NULL, NULL}};
+        {"optimizer_kinds", optimizer_kinds}, {"optimizer_states", optimizer_states}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);
     luaL_setfuncs(L, functions, 0);
 }

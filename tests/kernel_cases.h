@@ -23,8 +23,7 @@ typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
 static FillFn fill_batches, fill_variance, fill_indices;
-static FillFn fill_norm, fill_calls, fill_coarse, fill_positions, fill_labels, fill_probabilities, fill_squares,
-    fill_infinity;
+static FillFn fill_update, fill_calls, fill_coarse, fill_positions, fill_labels, fill_probabilities, fill_infinity;
 
 static const OpTest op_tests[] = {
     {OP_act, "fx", "fx", NULL},
@@ -73,8 +72,9 @@ static const OpTest op_tests[] = {
     {OP_grad_check, "fx", "s1", fill_infinity},
     {OP_step_begin, "", "s1", NULL},
     {OP_grad_square, "fx", "w1", NULL},
-    {OP_sgd, "fx s1 w1 w1", "fx gx wx", fill_norm},
-    {OP_adam, "fx s1 w1 w1", "fx gx gx wx", fill_squares},
+    {OP_sgd, "fx s1 w1 w1", "fx gx wx", fill_update},
+    {OP_adam, "fx s1 w1 w1", "fx gx gx wx", fill_update},
+    {OP_rmsprop, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
     {OP_scale_update, "", "s1", NULL},
 };
 
@@ -143,16 +143,16 @@ static const OpTest op_tests[] = {
     BOTH_LOSS(element_loss, #f ", one", ONE, OF_ELEMENTS(f, beta, 1, 0)), \
     BOTH_LOSS(element_loss, #f ", mean", BIG, OF_ELEMENTS(f, beta, 0.25f, 0)), \
     BOTH_LOSS(element_loss, #f ", sum of an image", IMAGE, OF_ELEMENTS(f, beta, 1, 1))
-/*                 lr momentum dampening decay beta1 beta2 eps nesterov decoupled */
-#define RULE(...) .attr.optim = {{__VA_ARGS__}}
+#define RULE(...) .attr = {.optim = {.rule = {__VA_ARGS__}}}
 #define PLAIN_IN (1 << 2 | 1 << 3) /* no learning rate that changes, no norm */
-#define SGD_CLIPPED(most) .attr = {.optim = {.rule = {.momentum = 0.9f, .weight_decay = 0.1f, .clip_norm = most}}}
-#define ADAM_CLIPPED(most) .attr = {.optim = {.rule = {.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .clip_norm = most}}}
-#define SGD_PLAIN RULE(0.1f, 0, 0, 0, 0, 0, 0, 0, 0)
-#define SGD_FULL RULE(0.1f, 0.9f, 0.3f, 0.01f, 0, 0, 0, 0, 0)
-#define SGD_NESTEROV RULE(0.1f, 0.9f, 0, 0.01f, 0, 0, 0, 1, 0)
-#define ADAM RULE(0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 0)
-#define ADAMW RULE(0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 1)
+#define SGD_CLIPPED(most) RULE(.momentum = 0.9f, .weight_decay = 0.1f, .clip_norm = most)
+#define ADAM_CLIPPED(most) RULE(.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .clip_norm = most)
+#define SGD_PLAIN RULE(.lr = 0.1f)
+#define SGD_FULL RULE(.lr = 0.1f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.01f)
+#define SGD_NESTEROV RULE(.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f, .nesterov = 1)
+#define ADAM RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f)
+#define ADAMW RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decoupled = 1)
+#define RMSPROP(...) RULE(.lr = 0.01f, .alpha = 0.9f, .eps = 1e-8f, __VA_ARGS__)
 
 static const Case cases[] = {
     BOTH_ACT(RELU, ONE), BOTH_ACT(RELU, ODD), BOTH_ACT(RELU, BIG), BOTH_ACT(RELU, IMAGE),
@@ -301,6 +301,14 @@ static const Case cases[] = {
     {"adamw", OP_adam, .x = BIG, ADAMW, .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
     {"adamw, master", OP_adam, .x = ODD, ADAMW, .absent_in = PLAIN_IN, SCALED},
     {"overflow", OP_adam, .x = ODD, ADAM, .state = {1024, 0, 1, 5}},
+    {"one", OP_rmsprop, .x = ONE, RMSPROP(.momentum = 0), .absent_in = PLAIN_IN | 1 << 1, .absent_out = 4 | 8 | 16},
+    {"plain", OP_rmsprop, .x = BIG, RMSPROP(.weight_decay = 0.1f), .absent_in = 2 | 8, .absent_out = 4 | 8 | 16},
+    {"momentum, master", OP_rmsprop, .x = ODD, RMSPROP(.momentum = 0.9f), .absent_in = PLAIN_IN, SCALED,
+     .absent_out = 8},
+    {"centered", OP_rmsprop, .x = BIG, RMSPROP(.centered = 1), .absent_in = PLAIN_IN | 1 << 1, .absent_out = 4 | 16},
+    {"all, master", OP_rmsprop, .x = BIG,
+     RMSPROP(.centered = 1, .momentum = 0.9f, .weight_decay = 0.1f, .clip_norm = 0.5f), SCALED},
+    {"overflow", OP_rmsprop, .x = ODD, RMSPROP(.centered = 1, .momentum = 0.9f), .state = {1024, 0, 1, 5}},
     {"good", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 2000}},
     {"grows", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 4}},
     {"backs off", OP_scale_update, .x = ONE, .state = {1024, 3, 1, 5}, .attr.scaler = {2, 0.5f, 4}},

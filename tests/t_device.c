@@ -48,11 +48,14 @@ static const Net nets[] = {
 };
 
 static const struct { const char *name; OptimKind kind; OptimRule rule; int accumulate; } updates[] = {
-    /*                            lr momentum dampening decay beta1 beta2 eps nesterov decoupled clip_norm */
-    {"Adam, accumulated",    OPTIM_Adam,  {0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 0, 0}, 2},
-    {"AdamW",                OPTIM_AdamW, {0.01f, 0, 0, 0.1f, 0.9f, 0.999f, 1e-8f, 0, 1, 0.5f}, 1},
-    {"SGD with momentum",    OPTIM_SGD,   {0.1f, 0.9f, 0.3f, 0.01f, 0, 0, 0, 0, 0, 0}, 1},
-    {"SGD",                  OPTIM_SGD,   {0.1f, 0, 0, 0, 0, 0, 0, 0, 0, 0.5f}, 1},
+    {"Adam, accumulated", OPTIM_Adam,
+     {.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f}, 2},
+    {"AdamW", OPTIM_AdamW,
+     {.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decoupled = 1,
+      .clip_norm = 0.5f}, 1},
+    {"SGD with momentum", OPTIM_SGD, {.lr = 0.1f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.01f}, 1},
+    {"SGD", OPTIM_SGD, {.lr = 0.1f, .clip_norm = 0.5f}, 1},
+    {"RMSprop", OPTIM_RMSprop, {.lr = 0.01f, .momentum = 0.5f, .eps = 1e-8f, .alpha = 0.99f}, 1},
 };
 
 /* wrong < 0: could not be compiled */

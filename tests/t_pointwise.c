@@ -1,7 +1,8 @@
-/* t_pointwise.c: the formulas that all devices share (pointwise.h, dtype.h, rng.h) against independent ones in
+/* t_pointwise.c: the formulas that all devices share (pointwise.h, optim.h, dtype.h, rng.h) against independent ones in
  * float64. */
 #include "base.h"
 #include "dtype.h"
+#include "optim.h"
 #include "pointwise.h"
 #include "tap.h"
 
@@ -135,49 +136,84 @@ static double adam_reference(double theta, double gamma, double beta1, double be
     return theta;
 }
 
+/* The pseudocode of torch.optim.RMSprop. */
+static double rmsprop_reference(double theta, const OptimRule *o) {
+    double v = 0, b = 0, g_ave = 0;
+    for (int t = 1; t <= STEPS; t++) {
+        double g = gradient_at(t) + o->weight_decay * theta, v_tilde;
+        v_tilde = v = o->alpha * v + (1 - (double)o->alpha) * g * g;
+        if (o->centered) {
+            g_ave = o->alpha * g_ave + (1 - (double)o->alpha) * g;
+            v_tilde = v_tilde - g_ave * g_ave;
+        }
+        if (o->momentum > 0) {
+            b = o->momentum * b + g / (sqrt(v_tilde) + o->eps);
+            theta = theta - o->lr * b;
+        } else {
+            theta = theta - o->lr * g / (sqrt(v_tilde) + o->eps);
+        }
+    }
+    return theta;
+}
+
+/* Ten steps from 0.7 by a rule whose states start with `first`. */
+static float run_rule(OptimFn *value, const OptimRule *o, float first) {
+    OptimNumber x = {0.7f, {first, first, first}};
+    for (int t = 1; t <= STEPS; t++) {
+        StepState state = {1, 0, 0, t};
+        OptimStep step = optim_step(o, &state, NULL, NULL);
+        x = value(&step, x, (float)gradient_at(t));
+    }
+    return x.w;
+}
+
 static void test_sgd(void) {
-    static const struct { const char *name; double lr, decay, momentum, dampening; int nesterov; } cases[] = {
-        {"plain", 0.1, 0, 0, 0, 0},
-        {"weight decay", 0.1, 0.05, 0, 0, 0},
-        {"momentum", 0.1, 0, 0.9, 0, 0},
-        {"momentum with dampening, none in the first step", 0.1, 0, 0.9, 0.4, 0},
-        {"nesterov", 0.1, 0, 0.9, 0, 1},
-        {"nesterov with weight decay", 0.1, 0.05, 0.9, 0, 1},
+    static const struct { const char *name; OptimRule rule; } cases[] = {
+        {"plain", {.lr = 0.1f}},
+        {"weight decay", {.lr = 0.1f, .weight_decay = 0.05f}},
+        {"momentum", {.lr = 0.1f, .momentum = 0.9f}},
+        {"momentum with dampening, none in the first step", {.lr = 0.1f, .momentum = 0.9f, .dampening = 0.4f}},
+        {"nesterov", {.lr = 0.1f, .momentum = 0.9f, .nesterov = 1}},
+        {"nesterov with weight decay", {.lr = 0.1f, .weight_decay = 0.05f, .momentum = 0.9f, .nesterov = 1}},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        OptimRule o = {0};
-        o.lr = (float)cases[i].lr;
-        o.weight_decay = (float)cases[i].decay;
-        o.momentum = (float)cases[i].momentum;
-        o.dampening = (float)cases[i].dampening;
-        o.nesterov = cases[i].nesterov;
-        float w = 0.7f, v = NAN; /* the first step must not read the buffer */
-        for (int t = 1; t <= STEPS; t++) w = sgd_value(&o, w, (float)gradient_at(t), &v, t == 1);
-        is_near(w, sgd_reference(0.7, cases[i].lr, cases[i].decay, cases[i].momentum, cases[i].dampening,
-                                 cases[i].nesterov),
-                2e-6, 2e-6, cases[i].name);
+        const OptimRule *o = &cases[i].rule;
+        is_near(run_rule(sgd_value, o, NAN), /* the first step must not read the buffer */
+                sgd_reference(0.7, o->lr, o->weight_decay, o->momentum, o->dampening, o->nesterov), 2e-6, 2e-6,
+                cases[i].name);
     }
 }
 
 static void test_adam(void) {
-    static const struct { const char *name; double lr, decay, eps; int decoupled; } cases[] = {
-        {"adam", 0.01, 0, 1e-8, 0},
-        {"adam with L2", 0.01, 0.1, 1e-8, 0},
-        {"adamw", 0.01, 0.1, 1e-8, 1},
-        {"adam with a large eps", 0.01, 0, 0.5, 0},
+    static const struct { const char *name; OptimRule rule; } cases[] = {
+        {"adam", {.eps = 1e-8f}},
+        {"adam with L2", {.weight_decay = 0.1f, .eps = 1e-8f}},
+        {"adamw", {.weight_decay = 0.1f, .eps = 1e-8f, .decoupled = 1}},
+        {"adam with a large eps", {.eps = 0.5f}},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        OptimRule o = {0};
-        o.lr = (float)cases[i].lr;
-        o.weight_decay = (float)cases[i].decay;
-        o.eps = (float)cases[i].eps;
+        OptimRule o = cases[i].rule;
+        o.lr = 0.01f;
         o.beta1 = 0.9f;
         o.beta2 = 0.999f;
-        o.decoupled = cases[i].decoupled;
-        float w = 0.7f, m = 0, v = 0;
-        for (int t = 1; t <= STEPS; t++) w = adam_value(&o, w, (float)gradient_at(t), &m, &v, adam_step(&o, t));
-        is_near(w, adam_reference(0.7, cases[i].lr, 0.9, 0.999, cases[i].eps, cases[i].decay, cases[i].decoupled),
-                2e-6, 2e-6, cases[i].name);
+        is_near(run_rule(adam_value, &o, 0),
+                adam_reference(0.7, 0.01, 0.9, 0.999, o.eps, o.weight_decay, o.decoupled), 2e-6, 2e-6, cases[i].name);
+    }
+}
+
+static void test_rmsprop(void) {
+    static const struct { const char *name; OptimRule rule; } cases[] = {
+        {"rmsprop", {.eps = 1e-8f}},
+        {"rmsprop with weight decay", {.weight_decay = 0.1f, .eps = 1e-8f}},
+        {"rmsprop with momentum", {.momentum = 0.9f, .eps = 1e-8f}},
+        {"rmsprop, centered", {.eps = 1e-3f, .centered = 1}},
+        {"rmsprop, centered, with momentum", {.momentum = 0.5f, .eps = 1e-3f, .centered = 1}},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        OptimRule o = cases[i].rule;
+        o.lr = 0.01f;
+        o.alpha = 0.9f;
+        is_near(run_rule(rmsprop_value, &o, 0), rmsprop_reference(0.7, &o), 2e-6, 2e-6, cases[i].name);
     }
 }
 
@@ -266,6 +302,7 @@ int main(void) {
     test_losses();
     test_sgd();
     test_adam();
+    test_rmsprop();
     for (size_t i = 0; i < ARRAY_LEN(halves); i++) test_half(&halves[i]);
     test_philox();
     test_dropout();

@@ -9,7 +9,8 @@
 #include "device.h"
 #include "tap.h"
 
-enum { TENSORS = 130, LARGEST = 9000, BUFFERS = 4, IN_ONE_LAUNCH = 60 }; /* BUFFERS: g, w, m, v */
+enum { TENSORS = 130, LARGEST = 9000, BUFFERS = 2 + OPTIM_STATES, IN_ONE_LAUNCH = 54 };
+/* BUFFERS: g, w, states */
 
 static Device *cpu, *gpu;
 static Err e;
@@ -33,7 +34,7 @@ static int update(const Side *s, OpKind kind, const Attr *attr, int i) {
         a.out[0] = state;
     } else {
         a.in[1] = state;
-        for (int k = 1; k < (kind == OP_adam ? 4 : 3); k++) a.out[k - 1] = view_at(s, i, k);
+        for (int k = 0; k < op_master(kind); k++) a.out[k] = view_at(s, i, 1 + k);
     }
     return s->device->table->run(s->device, &a, &e);
 }
@@ -97,13 +98,15 @@ static void test_values(Side *c, Side *g, OpKind kind, const Attr *attr, const c
 }
 
 static void test_device(void) {
-    Attr adam, sgd[2], none;
+    Attr adam, rmsprop, sgd[2], none;
     Side c = {.device = cpu}, g = {.device = gpu};
     void *p = NULL, *q = NULL;
     memset(&adam, 0, sizeof adam);
+    memset(&rmsprop, 0, sizeof rmsprop);
     memset(sgd, 0, sizeof sgd);
     memset(&none, 0, sizeof none);
     adam.optim.rule = (OptimRule){.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
+    rmsprop.optim.rule = (OptimRule){.lr = 0.01f, .momentum = 0.9f, .eps = 1e-8f, .alpha = 0.99f};
     sgd[0].optim.rule = (OptimRule){.lr = 0.1f, .momentum = 0.9f};
     sgd[1].optim.rule = (OptimRule){.lr = 0.2f, .momentum = 0.9f};
     c.at = malloc(bytes_of(&c));
@@ -113,6 +116,7 @@ static void test_device(void) {
     g.at = p;
     g.state = q;
     test_values(&c, &g, OP_adam, &adam, "adam");
+    test_values(&c, &g, OP_rmsprop, &rmsprop, "rmsprop");
     test_values(&c, &g, OP_sgd, sgd, "sgd");
     test_values(&c, &g, OP_grad_check, &none, "grad_check");
     int whole = (TENSORS + IN_ONE_LAUNCH - 1) / IN_ONE_LAUNCH;

@@ -1,7 +1,7 @@
 /* The update, once per step: the optimizer's op for every parameter that has a gradient, with its state as persistent
  * buffers; around them, where they are needed, the step count and the dynamic loss scale:
  *
- *   grad_check, grad_square (every gradient)   step_begin   sgd | adam (every parameter)   scale_update
+ *   grad_check, grad_square (every gradient)   step_begin   sgd | adam | ... (every parameter)   scale_update
  *
  * A learning rate that may change and the square of the gradients' norm are persistent buffers, "lr" and
  * "grad_square". */
@@ -27,18 +27,19 @@ static int gradient_of(const Program *p, int w) {
     return program_find(p, name);
 }
 
-/* A persistent number. */
-static int number_buf(Program *p, const char *name) {
+/* A persistent number that starts with `first`. */
+static int number_buf(Program *p, const char *name, float first) {
     char text[BUF_NAME];
     int b = program_buf(p, CAT_OPTIMIZER, shape1(1), DT_F32, "%s", program_scoped(p, name, text));
     if (p->failed) return NO_BUF;
     p->bufs[b].kind = BUF_PERSISTENT;
+    p->bufs[b].first = first;
     return b;
 }
 
 /* The sum of squares of all gradients -> its buffer */
 static int sum_squares(Program *p, int n) {
-    int square = number_buf(p, "grad_square");
+    int square = number_buf(p, "grad_square", 0);
     bool first = true;
     for (int w = 0; w < n && !p->failed; w++) {
         int grad = p->bufs[w].kind == BUF_PERSISTENT ? gradient_of(p, w) : NO_BUF;
@@ -56,19 +57,16 @@ static int sum_squares(Program *p, int n) {
 /* in: the state, lr and the square, each of them or NO_BUF */
 static void update_param(Program *p, const Optimizer *o, int w, int grad, const int *in) {
     DType type = p->bufs[w].master ? DT_F32 : p->bufs[w].dtype;
-    bool adam = o->kind != OPTIM_SGD;
-    Op *op = program_op(p, adam ? OP_adam : OP_sgd, p->bufs[w].name);
+    OpKind kind = optimizer_op(o);
+    char name[OPERAND_NAME];
+    Op *op = program_op(p, kind, p->bufs[w].name);
     op->attr.optim.rule = o->rule;
     op->in[0] = grad;
     for (int k = 0; k < 3; k++) op->in[1 + k] = in[k];
     op->out[0] = w;
-    if (adam) {
-        op->out[1] = state_buf(p, w, CAT_OPTIMIZER, type, "exp_avg");
-        op->out[2] = state_buf(p, w, CAT_OPTIMIZER, type, "exp_avg_sq");
-    } else if (o->rule.momentum != 0.0f) {
-        op->out[1] = state_buf(p, w, CAT_OPTIMIZER, type, "momentum_buffer");
-    }
-    if (p->bufs[w].master) op->out[adam ? 3 : 2] = state_buf(p, w, CAT_WEIGHTS, DT_F32, "master");
+    for (int k = 1; k < op_master(kind); k++)
+        if (optimizer_keeps(o, k)) op->out[k] = state_buf(p, w, CAT_OPTIMIZER, type, op_operand(kind, true, k, name));
+    if (p->bufs[w].master) op->out[op_master(kind)] = state_buf(p, w, CAT_WEIGHTS, DT_F32, "master");
     if (!p->failed) op_cost(p, op);
 }
 
@@ -80,20 +78,24 @@ static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
     if (kind == OP_scale_update) op->attr.scaler = s->scaler;
 }
 
+/* Is one update another than the next? Dampening leaves out the first; without it a buffer that starts at zero gives
+ * PyTorch's values. */
+static bool is_counted(const Optimizer *o) {
+    bool always = !op_info(optimizer_op(o))->in_optional[1]; /* "state" */
+    return always || (o->rule.momentum != 0.0f && o->rule.dampening != 0.0f);
+}
+
 int pass_update(Program *p, const Settings *s, Err *e) {
     if (s->eval) return OK;
     int n = p->n_bufs;
     const OptimRule *rule = &s->optimizer.rule;
-    /* dampening leaves out the first update; without it a buffer that starts at zero gives PyTorch's values */
-    bool first_differs = rule->momentum != 0.0f && rule->dampening != 0.0f;
-    bool counted = p->loss_scaling || s->optimizer.kind != OPTIM_SGD || first_differs;
+    bool counted = p->loss_scaling || is_counted(&s->optimizer);
     int state = counted ? program_state(p) : NO_BUF;
     p->first_scale = p->loss_scaling ? s->loss_scale : 1.0f;
     for (int w = 0; w < n && p->loss_scaling && !p->failed; w++)
         if (p->bufs[w].kind == BUF_PERSISTENT && gradient_of(p, w) != NO_BUF)
             state_op(p, OP_grad_check, gradient_of(p, w), s);
-    p->first_lr = rule->lr;
-    p->lr = s->scheduled ? number_buf(p, "lr") : NO_BUF;
+    p->lr = s->scheduled ? number_buf(p, "lr", rule->lr) : NO_BUF;
     int square = rule->clip_norm > 0.0f ? sum_squares(p, n) : NO_BUF;
     if (counted) state_op(p, OP_step_begin, NO_BUF, s);
     for (int w = 0; w < n && !p->failed; w++) {

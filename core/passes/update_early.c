@@ -25,14 +25,12 @@ static int last_need(const Program *p, const Op *update) {
     return NO_OP;
 }
 
-static bool is_update(const Op *op) { return op->kind == OP_sgd || op->kind == OP_adam; }
-
 /* after[i]: behind which op of the body op i comes. What prepares all updates goes before the backward pass. Returns
  * whether anything moves. */
 static bool find_places(const Program *p, int *after) {
     bool moved = false;
     for (int i = p->body_end; i < p->n_ops; i++) {
-        after[i] = is_update(&p->ops[i]) ? last_need(p, &p->ops[i]) : NO_OP;
+        after[i] = op_is_update(p->ops[i].kind) ? last_need(p, &p->ops[i]) : NO_OP;
         moved |= after[i] != NO_OP;
     }
     for (int i = p->body_end; i < p->n_ops && moved; i++)

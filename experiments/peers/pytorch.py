@@ -59,9 +59,10 @@ class Unsupported(Exception):
 def make_optimizer(torch, parameters, text, capturable):
     """From the text in the column: "Adam", "SGD lr=0.01 momentum=0.9"."""
     kind, *options = text.split()
-    values = {"lr": 1e-3}
+    values = {"lr": 1e-3} if kind == "SGD" else {}  # required in some versions
     try:
-        values.update((name, float(value)) for name, value in (option.split("=") for option in options))
+        pairs = (option.split("=") for option in options)
+        values.update((name, value == "true" or float(value)) for name, value in pairs)
     except ValueError:
         raise Unsupported(f"optimizer {text}") from None
     if capturable and kind != "SGD":

@@ -1,4 +1,4 @@
-/* optim.c: the update: overflow check, step count, SGD, Adam, loss scale. One pass over g, w and the optimizer's
+/* optim.c: the update: overflow check, step count, optimizers, loss scale. One pass over g, w and the optimizer's
  * buffers. */
 #include "cpu.h"
 #include "loops.h"
@@ -73,74 +73,72 @@ int k_cpu_scale_update(const KArgs *a, Err *e) {
 
 /* ---- the rules */
 
-/* What is the same for all elements of one update. */
-typedef struct Update {
-    OptimRule rule;
-    float unscale;               /* 1 / loss scale, and clipping by the norm */
-    AdamStep adam;
-    int first;                   /* SGD: this update starts the momentum buffer */
-} Update;
-
-HOT static void sgd_block(const Update *u, float *w, const float *g, float *v, int64_t n) {
-    const OptimRule o = u->rule;
-    const float unscale = u->unscale;
-    const int first = u->first;
+/* A block by a rule of which the first `states` states are kept; both are constants wherever this is inlined. Numbers
+ * go in and out as values: an array of them keeps the loop from being vectorised, and so does a store that may not
+ * happen. */
+static inline __attribute__((always_inline)) void rule_loop(OptimFn *value, int states, const OptimStep *s, float *w,
+                                                            const float *g, float *const *state, int64_t n) {
+    const OptimStep step = *s;
+    float *a = state[0], *b = state[1], *c = state[2];
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float velocity = v[i]; /* a copy, since a store that may not happen keeps the loop from being vectorised */
-        w[i] = sgd_value(&o, w[i], g[i] * unscale, &velocity, first);
-        v[i] = velocity;
+        OptimNumber x = {w[i], {states > 0 ? a[i] : 0.0f, states > 1 ? b[i] : 0.0f, states > 2 ? c[i] : 0.0f}};
+        x = value(&step, x, g[i] * step.unscale);
+        w[i] = x.w;
+        if (states > 0) a[i] = x.own[0];
+        if (states > 1) b[i] = x.own[1];
+        if (states > 2) c[i] = x.own[2];
     }
 }
 
-HOT static void adam_block(const Update *u, float *w, const float *g, float *m, float *v, int64_t n) {
-    const OptimRule o = u->rule;
-    const float unscale = u->unscale;
-    const AdamStep step = u->adam;
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        w[i] = adam_value(&o, w[i], g[i] * unscale, &m[i], &v[i], step);
+typedef void BlockFn(int states, const OptimStep *s, float *w, const float *g, float *const *state, int64_t n);
+#define X(rule)                                                                                                   \
+    HOT static void rule##_block(int states, const OptimStep *s, float *w, const float *g, float *const *state,   \
+                                 int64_t n) {                                                                     \
+        switch (states) {                                                                                         \
+        case 0: rule_loop(rule##_value, 0, s, w, g, state, n); break;                                             \
+        case 1: rule_loop(rule##_value, 1, s, w, g, state, n); break;                                             \
+        case 2: rule_loop(rule##_value, 2, s, w, g, state, n); break;                                             \
+        default: rule_loop(rule##_value, 3, s, w, g, state, n);                                                   \
+        }                                                                                                         \
+    }
+OPTIM_RULES(X)
+#undef X
+
+static BlockFn *block_of(OpKind kind) {
+#define X(rule) if (kind == OP_##rule) return rule##_block;
+    OPTIM_RULES(X)
+#undef X
+    return NULL;
 }
 
-/* NULL: sgd without loss scaling. */
-static const StepState *state_of(const KArgs *a) { return a->in[1].data; }
-
-static Update update_of(const KArgs *a) {
-    const StepState *state = state_of(a);
-    Update u = {a->attr->optim.rule, 1, {0, 0}, 0};
-    if (state) u.unscale = 1.0f / state->loss_scale;
-    if (a->in[2].data) u.rule.lr = *(const float *)a->in[2].data;
-    if (a->in[3].data) u.unscale = clip_factor(&u.rule, u.unscale, *(const float *)a->in[3].data);
-    u.first = state && state->step == 1;
-    if (a->kind == OP_adam) u.adam = adam_step(&u.rule, state->step);
-    return u;
-}
-
-/* Outputs are w, v, master or w, m, v, master. The rule works on the master where there is one. */
+/* The rule works on the master where there is one. */
 static void update_piece(const KArgs *a, int64_t begin, int64_t end) {
-    float scratch[4][BLOCK];
-    int64_t n = end - begin;
-    int buffers = a->kind == OP_adam ? 2 : 1;
-    const View *master = &a->out[1 + buffers], *weight = master->data ? master : &a->out[0];
-    Update u = update_of(a);
-    float *w = block_load(weight, begin, n, scratch[0]), *buffer[2], *g = block_load(&a->in[0], begin, n, scratch[3]);
-    for (int k = 0; k < buffers; k++) {
-        buffer[k] = scratch[1 + k];
-        if (a->out[1 + k].data) buffer[k] = block_load(&a->out[1 + k], begin, n, buffer[k]);
-        else memset(buffer[k], 0, (size_t)n * sizeof *buffer[k]); /* SGD without momentum: never used */
+    float scratch[2 + OPTIM_STATES][BLOCK], *state[OPTIM_STATES];
+    const int64_t n = end - begin;
+    const View *own = &a->out[1], *master = &a->out[op_master(a->kind)], *weight = master->data ? master : &a->out[0];
+    const OptimStep step = optim_step(&a->attr->optim.rule, a->in[1].data, a->in[2].data, a->in[3].data);
+    float *w = block_load(weight, begin, n, scratch[0]), *g = block_load(&a->in[0], begin, n, scratch[1]);
+    int states = (int)(master - own);
+    while (states > 0 && !own[states - 1].data) states--;
+    for (int k = 0; k < OPTIM_STATES; k++) {
+        state[k] = scratch[2 + k];
+        if (k < states && own[k].data) state[k] = block_load(&own[k], begin, n, state[k]);
+        else if (k < states) memset(state[k], 0, (size_t)n * sizeof *state[k]); /* it does not count */
     }
-    if (buffers == 2) adam_block(&u, w, g, buffer[0], buffer[1], n);
-    else sgd_block(&u, w, g, buffer[0], n);
-    for (int k = 0; k < buffers; k++)
-        if (a->out[1 + k].data) block_store(&a->out[1 + k], begin, n, buffer[k]);
+    block_of(a->kind)(states, &step, w, g, state, n);
+    for (int k = 0; k < states; k++)
+        if (own[k].data) block_store(&own[k], begin, n, state[k]);
     if (master->data) block_store(master, begin, n, w);
     block_store(&a->out[0], begin, n, w);
 }
 
 static int update_run(const KArgs *a) {
-    if (!state_of(a) || !state_of(a)->overflow) blocks_run(a, a->out[0].count, update_piece);
+    const StepState *state = a->in[1].data;
+    if (!state || !state->overflow) blocks_run(a, a->out[0].count, update_piece);
     return OK;
 }
 
-int k_cpu_sgd(const KArgs *a, Err *e) { return (void)e, update_run(a); }
-int k_cpu_adam(const KArgs *a, Err *e) { return (void)e, update_run(a); }
+#define X(rule) int k_cpu_##rule(const KArgs *a, Err *e) { return (void)e, update_run(a); }
+OPTIM_RULES(X)
+#undef X

@@ -1,4 +1,4 @@
-/* optim.cu: the update: overflow check, step count, SGD, Adam, loss scale.
+/* optim.cu: the update: overflow check, step count, optimizers, loss scale.
  *
  * A step has one such op per parameter, most of them small. Neighbours of one kind that obey one rule wait in a queue
  * on the host and become one launch, with the list of their tensors in the kernel's parameters. cuda_flush launches
@@ -9,22 +9,22 @@
 
 /* CHUNK: elements that a block takes at a time; 2^31 of them are more than any memory holds.
  * MULTIPROCESSOR_BLOCKS: of THREADS threads, enough to hide latency. */
-enum { THREADS = 256, CHUNK = 4096, MULTIPROCESSOR_BLOCKS = 8, TENSORS = 60, PARAMETER_BYTES = 4096 };
+enum { THREADS = 256, CHUNK = 4096, MULTIPROCESSOR_BLOCKS = 8, TENSORS = 54, PARAMETER_BYTES = 4096 };
 
-/* sgd: buffer v; adam: buffers m, v; grad_check: g alone. weight: what the rule works on; copy: NULL, or the 16-bit
- * weights of which `weight` is the fp32 master. */
+/* weight: what the rule works on; copy: NULL, or the 16-bit weights of which `weight` is the fp32 master; state: NULL
+ * where it is not kept. grad_check: g alone. */
 typedef struct UpdateTensor {
     const void *g;
-    void *weight, *copy, *buffer[2];
+    void *weight, *copy, *state[OPTIM_STATES];
     int64_t count;
-    int first_chunk;                              /* of the launch's, which are counted over all tensors */
-    uint8_t g_type, type, copy_type, buffer_type; /* DType */
-    int vectors;                                  /* four elements may be taken together */
+    int first_chunk;                             /* of the launch's, which are counted over all tensors */
+    uint8_t g_type, type, copy_type, state_type; /* DType */
+    int vectors;                                 /* four elements may be taken together */
 } UpdateTensor;
 
 typedef struct Update {
     OptimRule rule;
-    StepState *state; /* NULL: sgd that needs none */
+    StepState *state; /* NULL: the rule needs none */
     const float *lr, *square; /* NULL: rule.lr; gradients are not clipped */
     int n, chunks;
     UpdateTensor tensor[TENSORS];
@@ -39,10 +39,8 @@ struct CudaQueue {
 
 /* ---- on the device */
 
-/* The same for all elements. */
-typedef struct Step { OptimRule rule; float unscale; AdamStep adam; int first; } Step;
-
-template <int N> static __device__ void grad_check_at(const Update &u, const UpdateTensor &t, const Step &, int64_t i) {
+template <int N>
+static __device__ void grad_check_at(const Update &u, const UpdateTensor &t, const OptimStep &, int64_t i) {
     float g[N];
     bool bad = false;
     lanes_load<N>((DType)t.g_type, t.g, i, g);
@@ -50,32 +48,23 @@ template <int N> static __device__ void grad_check_at(const Update &u, const Upd
     if (bad) u.state->overflow = 1; /* whoever is first: all write the same */
 }
 
-template <int N> static __device__ void store_weight(const UpdateTensor &t, int64_t i, const float *w) {
+template <int N, OptimFn *value>
+static __device__ void rule_at(const Update &, const UpdateTensor &t, const OptimStep &step, int64_t i) {
+    float g[N], w[N], state[OPTIM_STATES][N] = {};
+    lanes_load<N>((DType)t.g_type, t.g, i, g);
+    lanes_load<N>((DType)t.type, t.weight, i, w);
+    for (int k = 0; k < OPTIM_STATES; k++)
+        if (t.state[k]) lanes_load<N>((DType)t.state_type, t.state[k], i, state[k]);
+    for (int n = 0; n < N; n++) {
+        OptimNumber x = {w[n], {state[0][n], state[1][n], state[2][n]}};
+        x = value(&step, x, g[n] * step.unscale);
+        w[n] = x.w;
+        for (int k = 0; k < OPTIM_STATES; k++) state[k][n] = x.own[k];
+    }
+    for (int k = 0; k < OPTIM_STATES; k++)
+        if (t.state[k]) lanes_store<N>((DType)t.state_type, t.state[k], i, state[k]);
     lanes_store<N>((DType)t.type, t.weight, i, w);
     if (t.copy) lanes_store<N>((DType)t.copy_type, t.copy, i, w);
-}
-
-template <int N> static __device__ void sgd_at(const Update &, const UpdateTensor &t, const Step &step, int64_t i) {
-    float g[N], w[N], v[N];
-    lanes_load<N>((DType)t.g_type, t.g, i, g);
-    lanes_load<N>((DType)t.type, t.weight, i, w);
-    if (t.buffer[0]) lanes_load<N>((DType)t.buffer_type, t.buffer[0], i, v);
-    else for (int n = 0; n < N; n++) v[n] = 0.0f;
-    for (int n = 0; n < N; n++) w[n] = sgd_value(&step.rule, w[n], g[n] * step.unscale, &v[n], step.first);
-    if (t.buffer[0]) lanes_store<N>((DType)t.buffer_type, t.buffer[0], i, v);
-    store_weight<N>(t, i, w);
-}
-
-template <int N> static __device__ void adam_at(const Update &, const UpdateTensor &t, const Step &step, int64_t i) {
-    float g[N], w[N], m[N], v[N];
-    lanes_load<N>((DType)t.g_type, t.g, i, g);
-    lanes_load<N>((DType)t.type, t.weight, i, w);
-    lanes_load<N>((DType)t.buffer_type, t.buffer[0], i, m);
-    lanes_load<N>((DType)t.buffer_type, t.buffer[1], i, v);
-    for (int n = 0; n < N; n++) w[n] = adam_value(&step.rule, w[n], g[n] * step.unscale, &m[n], &v[n], step.adam);
-    lanes_store<N>((DType)t.buffer_type, t.buffer[0], i, m);
-    lanes_store<N>((DType)t.buffer_type, t.buffer[1], i, v);
-    store_weight<N>(t, i, w);
 }
 
 /* The tensor whose chunk this is: the last that does not begin behind it. */
@@ -89,21 +78,14 @@ static __device__ int tensor_of(const Update &u, int chunk) {
     return low;
 }
 
-typedef void AtFn(const Update &u, const UpdateTensor &t, const Step &step, int64_t i);
+typedef void AtFn(const Update &u, const UpdateTensor &t, const OptimStep &step, int64_t i);
 
-/* Blocks stride over the chunks. Adam's powers take one thread a while: once per block. */
+/* Blocks stride over the chunks. What is the same for all, Adam's powers, takes one thread a while: once per block. */
 template <int KIND, AtFn *at1, AtFn *at4>
 static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ Update u) {
-    __shared__ Step step;
+    __shared__ OptimStep step;
     if (KIND != OP_grad_check && u.state && u.state->overflow) return;
-    if (threadIdx.x == 0) {
-        step.rule = u.rule;
-        if (u.lr) step.rule.lr = *u.lr;
-        step.unscale = u.state ? 1.0f / u.state->loss_scale : 1.0f;
-        if (u.square) step.unscale = clip_factor(&step.rule, step.unscale, *u.square);
-        step.first = u.state && u.state->step == 1;
-        if (KIND == OP_adam) step.adam = adam_step(&step.rule, u.state->step);
-    }
+    if (KIND != OP_grad_check && threadIdx.x == 0) step = optim_step(&u.rule, u.state, u.lr, u.square);
     __syncthreads();
     for (int chunk = (int)blockIdx.x; chunk < u.chunks; chunk += (int)gridDim.x) {
         const UpdateTensor &t = u.tensor[tensor_of(u, chunk)];
@@ -134,16 +116,23 @@ static __global__ void scale_update_kernel(ScalerAttr scaler, StepState *state) 
 
 extern "C" void cuda_queue_free(CudaQueue *queue) { free(queue); }
 
+typedef void UpdateKernel(Update u);
+
+static UpdateKernel *kernel_of(OpKind kind) {
+#define X(rule) \
+    if (kind == OP_##rule) return update_kernel<OP_##rule, rule_at<1, rule##_value>, rule_at<4, rule##_value>>;
+    OPTIM_RULES(X)
+#undef X
+    return update_kernel<OP_grad_check, grad_check_at<1>, grad_check_at<4>>;
+}
+
 extern "C" int cuda_flush(CudaDevice *c, Err *e) {
     CudaQueue *q = c->queue;
     if (!q || !q->update.n) return OK;
-    void (*kernel)(Update) = q->kind == OP_grad_check ? update_kernel<OP_grad_check, grad_check_at<1>, grad_check_at<4>>
-                             : q->kind == OP_sgd      ? update_kernel<OP_sgd, sgd_at<1>, sgd_at<4>>
-                                                      : update_kernel<OP_adam, adam_at<1>, adam_at<4>>;
     const int64_t most = (int64_t)c->model.processors * MULTIPROCESSOR_BLOCKS;
     const dim3 grid((unsigned)min_i64(q->update.chunks, most));
     const char *name = op_info(q->kind)->name;
-    const int code = cuda_check(c, launch(kernel, grid, dim3(THREADS), c->stream, q->update), name, e);
+    const int code = cuda_check(c, launch(kernel_of(q->kind), grid, dim3(THREADS), c->stream, q->update), name, e);
     q->update.n = 0; /* also where it failed: nothing is launched twice */
     return code;
 }
@@ -184,10 +173,8 @@ static int queue_put(const KArgs *a, const OptimRule *rule, StepState *state, Up
     return OK;
 }
 
-/* Outputs are w, v, master or w, m, v, master. */
 static int update_put(const KArgs *a, Err *e) {
-    const int buffers = a->kind == OP_adam ? 2 : 1;
-    const View *w = &a->out[0], *master = &a->out[1 + buffers], *weight = master->data ? master : w;
+    const View *w = &a->out[0], *master = &a->out[op_master(a->kind)], *weight = master->data ? master : w;
     UpdateTensor t = {};
     t.g = a->in[0].data;
     t.g_type = (uint8_t)a->in[0].dtype;
@@ -195,17 +182,21 @@ static int update_put(const KArgs *a, Err *e) {
     t.type = (uint8_t)weight->dtype;
     t.copy = master->data ? w->data : NULL;
     t.copy_type = (uint8_t)w->dtype;
-    for (int k = 0; k < buffers; k++) t.buffer[k] = a->out[1 + k].data;
-    t.buffer_type = (uint8_t)a->out[1].dtype;
     t.count = w->count;
     t.vectors = lanes_fit<4>(t.g, a->in[0].dtype, 0) && lanes_fit<4>(t.weight, weight->dtype, 0) &&
-                lanes_fit<4>(t.copy, w->dtype, 0) && lanes_fit<4>(t.buffer[0], a->out[1].dtype, 0) &&
-                lanes_fit<4>(t.buffer[1], a->out[1].dtype, 0);
+                lanes_fit<4>(t.copy, w->dtype, 0);
+    for (int k = 1; k < op_master(a->kind); k++) {
+        if (!a->out[k].data) continue;
+        t.state[k - 1] = a->out[k].data;
+        t.state_type = (uint8_t)a->out[k].dtype;
+        t.vectors = t.vectors && lanes_fit<4>(a->out[k].data, a->out[k].dtype, 0);
+    }
     return queue_put(a, &a->attr->optim.rule, (StepState *)a->in[1].data, t, e);
 }
 
-extern "C" int k_cuda_sgd(const KArgs *a, Err *e) { return update_put(a, e); }
-extern "C" int k_cuda_adam(const KArgs *a, Err *e) { return update_put(a, e); }
+#define X(rule) extern "C" int k_cuda_##rule(const KArgs *a, Err *e) { return update_put(a, e); }
+OPTIM_RULES(X)
+#undef X
 
 extern "C" int k_cuda_grad_check(const KArgs *a, Err *e) {
     const OptimRule none = {};

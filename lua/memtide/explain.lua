@@ -1,15 +1,15 @@
 -- The hand calculation: what an article adds up, layer by layer, and beside it what the step really needs,
 -- and why they differ.
 --
--- The article's rule, for any network: parameters, gradients and Adam's state at 4 bytes a number; as activations the
--- outputs of the layers that have parameters, the last one left out; the input. Frozen parameters have no gradient and
--- no state. Nothing of activation gradients, other layers' outputs, labels.
+-- The article's rule, for any network: parameters, gradients and the optimizer's state at 4 bytes a number; as
+-- activations the outputs of the layers that have parameters, the last one left out; the input. Frozen parameters have
+-- no gradient and no state. Nothing of activation gradients, other layers' outputs, labels.
 local categories = require "memtide.row".categories
+local core = require "memtide.core"
 local util = require "memtide.util"
 
 local explain = {}
 local BYTES = 4
-local STATES = {Adam = 2, AdamW = 2}
 
 local function product(shape)
   local n = 1
@@ -25,11 +25,6 @@ local function elements(params)
     if not param.trainable then frozen = frozen + param.elements end
   end
   return n, frozen
-end
-
-local function optimizer_states(optimizer)
-  if STATES[optimizer.kind] then return STATES[optimizer.kind] end
-  return (tonumber(optimizer.text:match "momentum=(%S+)") or 0) > 0 and 1 or 0
 end
 
 -- ---- the article's side
@@ -55,7 +50,7 @@ function explain.article(cell, rows)
   local trained = (parameters - frozen) * BYTES
   local input = cell.network:shapes()
   local sum = {weights = parameters * BYTES, gradients = trained,
-    optimizer = trained * optimizer_states(cell.settings.optimizer), activations = 0,
+    optimizer = trained * #core.optimizer_states(cell.settings.optimizer), activations = 0,
     activation_gradients = 0, input = product(input) * BYTES, workspace = 0, other = 0}
   for _, row in ipairs(rows) do
     if row.counted then sum.activations = sum.activations + row.activation_bytes end

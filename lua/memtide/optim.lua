@@ -8,11 +8,14 @@ local optim = {}
 local Optimizer = {__name = "memtide.optimizer", __tostring = specs.show}
 Optimizer.__index = Optimizer
 
+local rates = {} -- PyTorch's defaults
+
 -- Its learning rate.
-function Optimizer:rate() return self.options.lr or 0.001 end -- PyTorch's default
+function Optimizer:rate() return self.options.lr or rates[self.kind] end
 
 for _, kind in ipairs(core.optimizer_kinds()) do
-  optim[kind.name] = specs.constructor(kind.name, kind.spec, Optimizer, core.check_optimizer)
+  rates[kind.name] = tonumber(kind.spec:match "lr:float=(%S+)")
+  optim[kind.name] = specs.constructor(kind.name, kind.spec, Optimizer, core.optimizer_states)
 end
 
 for kind, make in pairs(schedule.schedules) do optim[kind] = make end

@@ -51,6 +51,13 @@ for _, row in ipairs(comparison) do
 end
 tap.is(prepared(cells("vgg16_memory")[1]).network:parameters(), 138357544, "parameters of VGG16")
 
+for _, one in ipairs(cells "optimizers") do
+  local found = prepared(one)
+  local by_hand = explain.article(found, explain.layers(found.network)).optimizer
+  local counts = found.prediction.peak.categories.optimizer - by_hand
+  tap.ok(counts == 0 or counts == 16, one.name .. ": explain knows its states")
+end
+
 -- ---- what the article's techniques do to the predicted peak
 local peak = {}
 for _, one in ipairs(cells "article") do peak[one.name] = prepared(one).prediction.peak.bytes end

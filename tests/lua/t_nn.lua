@@ -14,6 +14,10 @@ tap.is(nn.MaxPool2d(2).text, "kernel_size=2x2", "the stride of pooling is its ke
 tap.is(nn.ReLU{inplace = true}.options.inplace, true, "one table of names is enough")
 tap.is(nn.Linear(4, 2, false).options.bias, false, "false is a value")
 tap.is(tostring(optim.SGD{lr = 0.1, momentum = 0.9}), "SGD(lr=0.1, momentum=0.9)", "optimizers alike")
+tap.is(tostring(optim.RMSprop(0.1, 0.9, 1e-6, 0.2, 0.3, true)),
+  "RMSprop(lr=0.1, alpha=0.9, eps=1e-06, weight_decay=0.2, momentum=0.3, centered=true)", "in PyTorch's order")
+tap.is(optim.RMSprop():rate(), 0.01, "each has PyTorch's learning rate")
+tap.is(optim.Adam():rate(), 0.001, "which are not alike")
 tap.is(tostring(nn.CrossEntropyLoss{label_smoothing = 0.1}), "CrossEntropyLoss(label_smoothing=0.1)", "and losses")
 
 -- ---- containers
@@ -52,6 +56,10 @@ tap.raises('found the name "-1"', "or below", nn.Sequential, {[-1] = nn.ReLU()})
 text = select(2, pcall(function() return optim.Adam{lr = -1} end))
 tap.has(text, tap.line(-1) .. " Adam: lr must not be negative, found -1",
   "an optimizer's values are checked where it is made")
+tap.raises("(lr, momentum, dampening, weight_decay, nesterov), and by name clip_norm, found 6",
+  "what PyTorch has not stands by name", optim.SGD, 0.1, 0, 0, 0, false, 1)
+tap.raises("RMSprop: alpha must not be negative, found -0.5", "a mean that grows", optim.RMSprop, {alpha = -0.5})
+tap.raises('unknown option "betas"', "another optimizer's option", optim.RMSprop, {betas = {0.9, 0.99}})
 tap.raises("SGD: nesterov", "nesterov without momentum", optim.SGD, {nesterov = true})
 tap.raises("AdamW: betas", "betas that are none", optim.AdamW, {betas = {1, 2}})
 tap.raises('did you mean "Conv2d"?', "a layer that does not exist", function() return nn.Conv2D(1, 2, 3) end)

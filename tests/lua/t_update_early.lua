@@ -20,12 +20,14 @@ local function compiled(model, settings)
   return assert(core.compile(network, settings, device)), network
 end
 
+local updating = {sgd = true, adam = true, rmsprop = true}
+
 -- Where updates stand among the ops, and whether an op behind one still reads or makes what it has used up
 local function updates(program)
   local ops, within, last_dx, wrong = program:ops(), 0, 0, 0
   for i, op in ipairs(ops) do if op.kind:find "_dw$" or op.kind:find "_dx$" then last_dx = i end end
   for i, op in ipairs(ops) do
-    if op.kind == "adam" or op.kind == "sgd" then
+    if updating[op.kind] then
       within = within + (i < last_dx and 1 or 0)
       for k = i + 1, #ops do
         for _, name in ipairs(ops[k].inputs) do
@@ -61,6 +63,7 @@ for _, pair in ipairs(NETWORKS) do
   local name, model = pair[1], pair[2]
   for _, settings in ipairs{{optimizer = optim.Adam{lr = 1e-3}}, {optimizer = optim.SGD{lr = 0.1, momentum = 0.9}},
     {optimizer = optim.AdamW{lr = 1e-3}, precision = "master_bf16"},
+    {optimizer = optim.RMSprop{centered = true, momentum = 0.5}},
     {optimizer = optim.Adam{lr = 1e-3}, precision = "amp_bf16", checkpoint = "all"}} do
     local what = ("%s, %s, %s"):format(name, settings.optimizer, settings.precision or "fp32")
     local within, wrong = updates(compiled(model, settings))

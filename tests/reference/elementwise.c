@@ -21,7 +21,10 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_cross_entropy] = ref_cross_entropy, [OP_cross_entropy_dx] = ref_cross_entropy_dx,
     [OP_element_loss] = ref_element_loss, [OP_element_loss_dx] = ref_element_loss_dx,
     [OP_grad_check] = ref_grad_check, [OP_grad_square] = ref_grad_square, [OP_step_begin] = ref_step_begin,
-    [OP_sgd] = ref_sgd, [OP_adam] = ref_adam, [OP_scale_update] = ref_scale_update,
+    [OP_scale_update] = ref_scale_update,
+#define X(rule) [OP_##rule] = ref_##rule,
+    OPTIM_RULES(X)
+#undef X
 };
 
 void ref_add(Ref *r) {

@@ -48,6 +48,26 @@ void ref_adam(Ref *r) {
     }
 }
 
+void ref_rmsprop(Ref *r) {
+    const OptimRule *o = &r->attr->optim.rule;
+    const Tensor *square = &r->out[1], *velocity = &r->out[2], *mean = &r->out[3];
+    const Tensor *w = r->out[4].at ? &r->out[4] : &r->out[0];
+    double alpha = o->alpha, factor = gradient_factor(r), lr = learning_rate(r);
+    if (r->state && r->state->overflow) return;
+    for (int64_t i = 0; i < w->count; i++) {
+        double d = r->in[0].at[i] * factor + o->weight_decay * w->at[i], variance;
+        variance = square->at[i] = alpha * square->at[i] + (1 - alpha) * d * d;
+        if (o->centered) {
+            mean->at[i] = alpha * mean->at[i] + (1 - alpha) * d;
+            variance -= mean->at[i] * mean->at[i];
+        }
+        d /= sqrt(variance) + o->eps;
+        if (o->momentum > 0) d = velocity->at[i] = o->momentum * velocity->at[i] + d;
+        w->at[i] -= lr * d;
+        r->out[0].at[i] = w->at[i];
+    }
+}
+
 /* ---- the step's numbers */
 
 void ref_grad_check(Ref *r) {

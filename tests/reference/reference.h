@@ -37,7 +37,10 @@ RefFn ref_mul, ref_concat, ref_slice, ref_slice_dx, ref_bias_db;
 RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool_dx, ref_adaptive_avgpool,
     ref_adaptive_avgpool_dx, ref_dropout, ref_count_call, ref_add, ref_copy, ref_accumulate, ref_cross_entropy,
     ref_cross_entropy_dx, ref_element_loss, ref_element_loss_dx, ref_grad_check, ref_grad_square, ref_step_begin,
-    ref_sgd, ref_adam, ref_scale_update;
+    ref_scale_update;
+#define X(rule) RefFn ref_##rule;
+OPTIM_RULES(X)
+#undef X
 
 /* Not in the table: their cases are in t_sequence.c. */
 RefFn ref_rnn, ref_rnn_dx, ref_attention, ref_attention_dx;

@@ -207,7 +207,7 @@ static void test_tables(void) {
 #define LAYER(name, role, file, kind, spec) spec,
 #include "layers.def"
 #undef LAYER
-#define X(name, spec) spec,
+#define X(name, rule, spec) spec OPTIM_CLIPS,
         OPTIMIZERS(X)
 #undef X
     };
