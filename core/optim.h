@@ -8,7 +8,7 @@
 #include "base.h"
 
 /* Each is an op: its row in ops.def names, as PyTorch does, the states that it may keep beside a parameter. */
-#define OPTIM_RULES(X) X(sgd) X(adam) X(rmsprop)
+#define OPTIM_RULES(X) X(sgd) X(adam) X(rmsprop) X(adagrad)
 
 enum { OPTIM_STATES = 3 }; /* most that a rule keeps */
 
@@ -20,6 +20,7 @@ typedef struct OptimRule {
     float clip_norm;         /* most that the norm of all gradients may be; 0: anything */
     float alpha;
     int centered;
+    float lr_decay, initial_accumulator_value;
 } OptimRule;
 
 /* The numbers that a step keeps on the device when it has an optimizer with a step count or a loss scale. */
@@ -49,7 +50,7 @@ MT_FN void scaler_update(const ScalerAttr *scaler, StepState *state) {
 typedef struct OptimStep {
     OptimRule rule;
     float unscale;    /* what gradients are multiplied by: the loss scale is taken out, and their norm clipped */
-    float rate;       /* the learning rate, with what makes up for the first moment's start at zero */
+    float rate;       /* the learning rate as it has decayed, with what makes up for the first moment's start at zero */
     float root_scale; /* the same for the root of the second moment */
     int first;        /* the first update, which starts SGD's momentum buffer without dampening */
 } OptimStep;
@@ -71,7 +72,7 @@ MT_FN OptimStep optim_step(const OptimRule *rule, const StepState *state, const 
     if (lr) s.rule.lr = *lr;
     s.unscale = state ? 1.0f / state->loss_scale : 1.0f;
     if (square) s.unscale = clip_factor(rule, s.unscale, *square);
-    s.rate = (float)((double)s.rule.lr / optim_seen(rule->beta1, t));
+    s.rate = (float)((double)s.rule.lr / optim_seen(rule->beta1, t) / (1.0 + (t - 1) * (double)rule->lr_decay));
     s.root_scale = (float)(1.0 / sqrt(optim_seen(rule->beta2, t)));
     s.first = state && t == 1;
     return s;
@@ -117,6 +118,14 @@ MT_FN OptimNumber rmsprop_value(const OptimStep *s, OptimNumber x, float g) {
     g /= sqrtf(square) + o->eps;
     if (o->momentum != 0.0f) g = x.own[1] = o->momentum * x.own[1] + g;
     x.w -= s->rate * g;
+    return x;
+}
+
+MT_FN OptimNumber adagrad_value(const OptimStep *s, OptimNumber x, float g) {
+    const OptimRule *o = &s->rule;
+    g += o->weight_decay * x.w;
+    x.own[0] += g * g;
+    x.w -= s->rate * g / (sqrtf(x.own[0]) + o->eps);
     return x;
 }
 

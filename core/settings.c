@@ -49,6 +49,8 @@ static const struct { const char *name; size_t at; bool any; } numbers[] = {
     {"eps", offsetof(OptimRule, eps), false},
     {"clip_norm", offsetof(OptimRule, clip_norm), false},
     {"alpha", offsetof(OptimRule, alpha), false},
+    {"lr_decay", offsetof(OptimRule, lr_decay), false},
+    {"initial_accumulator_value", offsetof(OptimRule, initial_accumulator_value), false},
 };
 
 int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {

@@ -54,7 +54,9 @@ typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
     X(Adam,    adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0")                 \
     X(AdamW,   adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01")              \
     X(RMSprop, rmsprop, "lr:float=0.01 alpha:float=0.99 eps:float=1e-8 weight_decay:float=0 momentum:float=0 "       \
-                        "centered:bool=false")
+                        "centered:bool=false")                                                                       \
+    X(Adagrad, adagrad, "lr:float=0.01 lr_decay:float=0 weight_decay:float=0 initial_accumulator_value:float=0 "     \
+                        "eps:float=1e-10")
 #define OPTIM_CLIPS " * clip_norm:float=0"
 
 typedef enum OptimKind {

@@ -19,6 +19,7 @@ return mt.experiment{
   cases = {
     {case = "SGD", optimizer = optim.SGD{lr = 0.01}},
     {case = "SGD with momentum", optimizer = optim.SGD{lr = 0.01, momentum = 0.9}},
+    {case = "Adagrad", optimizer = optim.Adagrad{lr = 1e-3}},
     {case = "RMSprop", optimizer = optim.RMSprop{lr = 1e-3}},
     {case = "RMSprop with momentum", optimizer = optim.RMSprop{lr = 1e-3, momentum = 0.9}},
     {case = "RMSprop with momentum, centered", optimizer = optim.RMSprop{lr = 1e-3, momentum = 0.9, centered = true}},
@@ -26,8 +27,8 @@ return mt.experiment{
     {case = "AdamW", optimizer = optim.AdamW{lr = 1e-3}},
   },
   claims = {
-    numbers("RMSprop", 1), numbers("RMSprop with momentum", 2), numbers("RMSprop with momentum, centered", 3),
-    numbers("Adam", 2), numbers("AdamW", 2),
+    numbers("Adagrad", 1), numbers("RMSprop", 1), numbers("RMSprop with momentum", 2),
+    numbers("RMSprop with momentum, centered", 3), numbers("Adam", 2), numbers("AdamW", 2),
   },
   steps = 5, warmup = 1,
 }

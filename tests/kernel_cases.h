@@ -75,6 +75,7 @@ static const OpTest op_tests[] = {
     {OP_sgd, "fx s1 w1 w1", "fx gx wx", fill_update},
     {OP_adam, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_rmsprop, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
+    {OP_adagrad, "fx s1 w1 w1", "fx gx wx", fill_update},
     {OP_scale_update, "", "s1", NULL},
 };
 
@@ -152,6 +153,7 @@ static const OpTest op_tests[] = {
 #define SGD_NESTEROV RULE(.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f, .nesterov = 1)
 #define ADAM RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f)
 #define ADAMW RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decoupled = 1)
+#define ADAGRAD(...) RULE(.lr = 0.1f, .eps = 1e-10f, __VA_ARGS__)
 #define RMSPROP(...) RULE(.lr = 0.01f, .alpha = 0.9f, .eps = 1e-8f, __VA_ARGS__)
 
 static const Case cases[] = {
@@ -309,6 +311,10 @@ static const Case cases[] = {
     {"all, master", OP_rmsprop, .x = BIG,
      RMSPROP(.centered = 1, .momentum = 0.9f, .weight_decay = 0.1f, .clip_norm = 0.5f), SCALED},
     {"overflow", OP_rmsprop, .x = ODD, RMSPROP(.centered = 1, .momentum = 0.9f), .state = {1024, 0, 1, 5}},
+    {"one", OP_adagrad, .x = ONE, ADAGRAD(.weight_decay = 0.1f), .absent_in = PLAIN_IN | 2, .absent_out = 4},
+    {"plain", OP_adagrad, .x = BIG, ADAGRAD(.lr_decay = 0), .absent_in = 2 | 8, .absent_out = 4},
+    {"decays, clipped, master", OP_adagrad, .x = BIG, ADAGRAD(.lr_decay = 0.5f, .clip_norm = 0.5f), SCALED},
+    {"overflow", OP_adagrad, .x = ODD, ADAGRAD(.lr_decay = 0.5f), .state = {1024, 0, 1, 5}},
     {"good", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 2000}},
     {"grows", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 4}},
     {"backs off", OP_scale_update, .x = ONE, .state = {1024, 3, 1, 5}, .attr.scaler = {2, 0.5f, 4}},

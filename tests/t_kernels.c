@@ -323,15 +323,16 @@ static void fill_probabilities(Bench *b) {
         for (int64_t i = 0; i < b->operand[k].count; i++) b->operand[k].values[i] = 0.02 + 0.96 * uniform();
 }
 
-/* A learning rate, the square of a norm that is clipped or is not, and states as updates leave them: means of squares
- * are positive, and larger than the square of a mean. */
+/* A learning rate, the square of a norm that is clipped or is not, and states as updates leave them: means and sums
+ * of squares are positive, and larger than the square of a mean. */
 static void fill_update(Bench *b) {
     char name[OPERAND_NAME];
     if (b->operand[2].present) b->operand[2].values[0] = 0.02;
     if (b->operand[3].present) b->operand[3].values[0] = b->c->attr.optim.rule.clip_norm > 1 ? 1e-3 : 1e7;
     for (int k = 1; k < op_master(b->c->kind); k++) {
         Operand *state = &b->operand[OP_IN + k];
-        bool squares = strstr(op_operand(b->c->kind, true, k, name), "sq"), mean = !strcmp(name, "grad_avg");
+        bool squares = strstr(op_operand(b->c->kind, true, k, name), "sq") || !strcmp(name, "sum");
+        bool mean = !strcmp(name, "grad_avg");
         for (int64_t i = 0; i < state->count; i++)
             state->values[i] = squares ? fabs(state->values[i]) : mean ? 0.1 * state->values[i] : state->values[i];
     }

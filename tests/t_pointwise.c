@@ -156,6 +156,18 @@ static double rmsprop_reference(double theta, const OptimRule *o) {
     return theta;
 }
 
+/* The pseudocode of torch.optim.Adagrad. */
+static double adagrad_reference(double theta, const OptimRule *o) {
+    double state_sum = o->initial_accumulator_value;
+    for (int t = 1; t <= STEPS; t++) {
+        double g = gradient_at(t), gamma_tilde = o->lr / (1 + (t - 1) * (double)o->lr_decay);
+        if (o->weight_decay != 0) g = g + o->weight_decay * theta;
+        state_sum = state_sum + g * g;
+        theta = theta - gamma_tilde * g / (sqrt(state_sum) + o->eps);
+    }
+    return theta;
+}
+
 /* Ten steps from 0.7 by a rule whose states start with `first`. */
 static float run_rule(OptimFn *value, const OptimRule *o, float first) {
     OptimNumber x = {0.7f, {first, first, first}};
@@ -214,6 +226,21 @@ static void test_rmsprop(void) {
         o.lr = 0.01f;
         o.alpha = 0.9f;
         is_near(run_rule(rmsprop_value, &o, 0), rmsprop_reference(0.7, &o), 2e-6, 2e-6, cases[i].name);
+    }
+}
+
+static void test_adagrad(void) {
+    static const struct { const char *name; OptimRule rule; } cases[] = {
+        {"adagrad", {.eps = 1e-10f}},
+        {"adagrad whose rate decays", {.eps = 1e-10f, .lr_decay = 0.3f}},
+        {"adagrad with weight decay", {.eps = 1e-10f, .weight_decay = 0.1f}},
+        {"adagrad from another sum", {.eps = 0.1f, .initial_accumulator_value = 0.5f}},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        OptimRule o = cases[i].rule;
+        o.lr = 0.1f;
+        is_near(run_rule(adagrad_value, &o, o.initial_accumulator_value), adagrad_reference(0.7, &o), 2e-6, 2e-6,
+                cases[i].name);
     }
 }
 
@@ -303,6 +330,7 @@ int main(void) {
     test_sgd();
     test_adam();
     test_rmsprop();
+    test_adagrad();
     for (size_t i = 0; i < ARRAY_LEN(halves); i++) test_half(&halves[i]);
     test_philox();
     test_dropout();

@@ -98,15 +98,17 @@ static void test_values(Side *c, Side *g, OpKind kind, const Attr *attr, const c
 }
 
 static void test_device(void) {
-    Attr adam, rmsprop, sgd[2], none;
+    Attr adam, rmsprop, adagrad, sgd[2], none;
     Side c = {.device = cpu}, g = {.device = gpu};
     void *p = NULL, *q = NULL;
     memset(&adam, 0, sizeof adam);
     memset(&rmsprop, 0, sizeof rmsprop);
+    memset(&adagrad, 0, sizeof adagrad);
     memset(sgd, 0, sizeof sgd);
     memset(&none, 0, sizeof none);
     adam.optim.rule = (OptimRule){.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
     rmsprop.optim.rule = (OptimRule){.lr = 0.01f, .momentum = 0.9f, .eps = 1e-8f, .alpha = 0.99f};
+    adagrad.optim.rule = (OptimRule){.lr = 0.1f, .eps = 1e-10f, .lr_decay = 0.1f};
     sgd[0].optim.rule = (OptimRule){.lr = 0.1f, .momentum = 0.9f};
     sgd[1].optim.rule = (OptimRule){.lr = 0.2f, .momentum = 0.9f};
     c.at = malloc(bytes_of(&c));
@@ -117,6 +119,7 @@ static void test_device(void) {
     g.state = q;
     test_values(&c, &g, OP_adam, &adam, "adam");
     test_values(&c, &g, OP_rmsprop, &rmsprop, "rmsprop");
+    test_values(&c, &g, OP_adagrad, &adagrad, "adagrad");
     test_values(&c, &g, OP_sgd, sgd, "sgd");
     test_values(&c, &g, OP_grad_check, &none, "grad_check");
     int whole = (TENSORS + IN_ONE_LAUNCH - 1) / IN_ONE_LAUNCH;

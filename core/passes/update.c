@@ -64,8 +64,11 @@ static void update_param(Program *p, const Optimizer *o, int w, int grad, const 
     op->in[0] = grad;
     for (int k = 0; k < 3; k++) op->in[1 + k] = in[k];
     op->out[0] = w;
-    for (int k = 1; k < op_master(kind); k++)
-        if (optimizer_keeps(o, k)) op->out[k] = state_buf(p, w, CAT_OPTIMIZER, type, op_operand(kind, true, k, name));
+    for (int k = 1; k < op_master(kind) && !p->failed; k++) {
+        if (!optimizer_keeps(o, k)) continue;
+        op->out[k] = state_buf(p, w, CAT_OPTIMIZER, type, op_operand(kind, true, k, name));
+        if (!p->failed) p->bufs[op->out[k]].first = o->rule.initial_accumulator_value;
+    }
     if (p->bufs[w].master) op->out[op_master(kind)] = state_buf(p, w, CAT_WEIGHTS, DT_F32, "master");
     if (!p->failed) op_cost(p, op);
 }
@@ -79,10 +82,10 @@ static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
 }
 
 /* Is one update another than the next? Dampening leaves out the first; without it a buffer that starts at zero gives
- * PyTorch's values. */
+ * PyTorch's values. A rate decays. */
 static bool is_counted(const Optimizer *o) {
     bool always = !op_info(optimizer_op(o))->in_optional[1]; /* "state" */
-    return always || (o->rule.momentum != 0.0f && o->rule.dampening != 0.0f);
+    return always || (o->rule.momentum != 0.0f && o->rule.dampening != 0.0f) || o->rule.lr_decay != 0.0f;
 }
 
 int pass_update(Program *p, const Settings *s, Err *e) {

@@ -94,6 +94,23 @@ end
 tap.near(math.sqrt(moves), 1e-3, 2e-6, "the norm is that of all gradients together")
 tap.raises("clip_norm must not be negative", "a norm below zero", optim.Adam, {clip_norm = -1})
 
+-- ---- the first update by a gradient of 66, or of 0.0066 under a loss scale
+for _, case in ipairs{
+  {"a mean square that has seen a quarter", optim.RMSprop, {alpha = 0.75}, 1},
+  {"and momentum", optim.RMSprop, {alpha = 0.75, momentum = 0.5}, 1},
+  {"the root of the variance", optim.RMSprop, {alpha = 0.75, centered = true}, 0.5 / math.sqrt(1 / 4 - 1 / 16)},
+  {"a sum that starts with three such squares", optim.Adagrad, {}, 0.25},
+} do
+  local what, make, options, expected = table.unpack(case)
+  options.lr = 0.5
+  for precision, x in pairs{fp32 = 1, amp_fp16 = 0.01, master_fp16 = 0.01} do
+    if make == optim.Adagrad then options.initial_accumulator_value = 3 * (66 * x * x) ^ 2 end
+    local one = open{optimizer = make(options), precision = precision}
+    tap.near(moved(one, {3 * x, 4 * x}), expected, 2e-3 * expected, ("%s, %s"):format(what, precision))
+    one:close()
+  end
+end
+
 -- ---- losses
 local function loss_of(options, batch, x, labels)
   local trainer = assert(mt.trainer{model = nn.Linear(3, 3, {bias = false}), input = {3}, batch = batch,

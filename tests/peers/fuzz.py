@@ -114,10 +114,12 @@ def draw_loss(r, net, shape):
 
 
 def draw_optimizer(r):
-    kind = r.choice(["SGD", "Adam", "AdamW", "RMSprop"])
+    kind = r.choice(["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
     lr = r.choice([0.01, 0.03])
     if kind == "RMSprop":
         options = some(r, alpha=0.9, eps=1e-2, weight_decay=0.1, momentum=0.5, centered=True)
+    elif kind == "Adagrad":
+        options = some(r, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.1, eps=1e-3)
     elif kind == "SGD":
         options = some(r, momentum=0.9, dampening=0.3, weight_decay=0.1)
         if "momentum" in options and "dampening" not in options:

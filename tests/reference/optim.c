@@ -68,6 +68,20 @@ void ref_rmsprop(Ref *r) {
     }
 }
 
+void ref_adagrad(Ref *r) {
+    const OptimRule *o = &r->attr->optim.rule;
+    const Tensor *sum = &r->out[1], *w = r->out[2].at ? &r->out[2] : &r->out[0];
+    double factor = gradient_factor(r), lr = learning_rate(r);
+    if (r->state && r->state->overflow) return;
+    if (r->state) lr /= 1 + (r->state->step - 1) * (double)o->lr_decay;
+    for (int64_t i = 0; i < w->count; i++) {
+        double d = r->in[0].at[i] * factor + o->weight_decay * w->at[i];
+        sum->at[i] += d * d;
+        w->at[i] -= lr * d / (sqrt(sum->at[i]) + o->eps);
+        r->out[0].at[i] = w->at[i];
+    }
+}
+
 /* ---- the step's numbers */
 
 void ref_grad_check(Ref *r) {

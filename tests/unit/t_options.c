@@ -189,7 +189,7 @@ static void test_malformed(void) {
         "a:none||tanh=none", "a:bool|same=true", "a:int a:int", " a:int", "a:int  b:int", "a:float=inf",
         "a:int=b b:int=1", "a:list=1", "a:list=1,2", "a:floats|none=none",
         "a:float=1 b:int=a",
-        "a:pair|same=same b:pair=a", "a_name_of_twenty_four_ch:int", "a:int=1x",
+        "a:pair|same=same b:pair=a", "a_name_of_thirty_two_characters_:int", "a:int=1x",
         "a:this_is_a_list_of_words|that_is_longer_than_it_may_be=x",
         "a:int b:int c:int d:int e:int f:int g:int h:int i:int j:int k:int l:int m:int",
     };
