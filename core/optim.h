@@ -19,7 +19,7 @@ typedef struct OptimRule {
     int nesterov, decoupled; /* decoupled: weight_decay is AdamW's, not L2 */
     float clip_norm;         /* most that the norm of all gradients may be; 0: anything */
     float alpha;
-    int centered;
+    int centered, amsgrad;
     float lr_decay, initial_accumulator_value;
 } OptimRule;
 
@@ -97,11 +97,13 @@ MT_FN OptimNumber sgd_value(const OptimStep *s, OptimNumber x, float g) {
 
 MT_FN OptimNumber adam_value(const OptimStep *s, OptimNumber x, float g) {
     const OptimRule *o = &s->rule;
+    float square;
     if (o->decoupled) x.w -= o->lr * o->weight_decay * x.w;
     else g += o->weight_decay * x.w;
     x.own[0] = o->beta1 * x.own[0] + (1.0f - o->beta1) * g;
-    x.own[1] = o->beta2 * x.own[1] + (1.0f - o->beta2) * g * g;
-    x.w -= s->rate * x.own[0] / (sqrtf(x.own[1]) * s->root_scale + o->eps);
+    square = x.own[1] = o->beta2 * x.own[1] + (1.0f - o->beta2) * g * g;
+    if (o->amsgrad) square = x.own[2] = x.own[2] > square ? x.own[2] : square; /* a NaN stays */
+    x.w -= s->rate * x.own[0] / (sqrtf(square) * s->root_scale + o->eps);
     return x;
 }
 

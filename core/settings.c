@@ -32,6 +32,7 @@ bool optimizer_keeps(const Optimizer *o, int slot) {
     const struct { const char *state; bool wanted; } optional[] = {
         {"momentum_buffer", o->rule.momentum != 0.0f},
         {"grad_avg", o->rule.centered},
+        {"max_exp_avg_sq", o->rule.amsgrad},
     };
     char name[OPERAND_NAME];
     op_operand(optimizer_op(o), true, slot, name);
@@ -69,6 +70,7 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     if (r.nesterov && (!(r.momentum > 0) || r.dampening != 0))
         return err_set(e, ERR_SCRIPT, "nesterov needs a momentum above 0 and dampening = 0");
     r.centered = options_bool(options, "centered");
+    r.amsgrad = options_bool(options, "amsgrad");
     r.decoupled = kind == OPTIM_AdamW;
     *o = (Optimizer){(OptimKind)kind, r};
     return OK;

@@ -49,13 +49,15 @@ typedef enum Checkpoint {
 typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
 /*    name     rule     options, in PyTorch's order; OPTIM_CLIPS ends each */
-#define OPTIMIZERS(X)                                                                                                \
-    X(SGD,     sgd,     "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false") \
-    X(Adam,    adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0")                 \
-    X(AdamW,   adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01")              \
-    X(RMSprop, rmsprop, "lr:float=0.01 alpha:float=0.99 eps:float=1e-8 weight_decay:float=0 momentum:float=0 "       \
-                        "centered:bool=false")                                                                       \
-    X(Adagrad, adagrad, "lr:float=0.01 lr_decay:float=0 weight_decay:float=0 initial_accumulator_value:float=0 "     \
+#define OPTIMIZERS(X)                                                                                                  \
+    X(SGD,     sgd,     "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false")  \
+    X(Adam,    adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 "                   \
+                        "amsgrad:bool=false")                                                                          \
+    X(AdamW,   adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01 "                \
+                        "amsgrad:bool=false")                                                                          \
+    X(RMSprop, rmsprop, "lr:float=0.01 alpha:float=0.99 eps:float=1e-8 weight_decay:float=0 momentum:float=0 "         \
+                        "centered:bool=false")                                                                         \
+    X(Adagrad, adagrad, "lr:float=0.01 lr_decay:float=0 weight_decay:float=0 initial_accumulator_value:float=0 "       \
                         "eps:float=1e-10")
 #define OPTIM_CLIPS " * clip_norm:float=0"
 

@@ -25,10 +25,12 @@ return mt.experiment{
     {case = "RMSprop with momentum, centered", optimizer = optim.RMSprop{lr = 1e-3, momentum = 0.9, centered = true}},
     {case = "Adam", optimizer = optim.Adam{lr = 1e-3}},
     {case = "AdamW", optimizer = optim.AdamW{lr = 1e-3}},
+    {case = "AdamW with amsgrad", optimizer = optim.AdamW{lr = 1e-3, amsgrad = true}},
   },
   claims = {
     numbers("Adagrad", 1), numbers("RMSprop", 1), numbers("RMSprop with momentum", 2),
     numbers("RMSprop with momentum, centered", 3), numbers("Adam", 2), numbers("AdamW", 2),
+    numbers("AdamW with amsgrad", 3),
   },
   steps = 5, warmup = 1,
 }

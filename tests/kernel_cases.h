@@ -73,7 +73,7 @@ static const OpTest op_tests[] = {
     {OP_step_begin, "", "s1", NULL},
     {OP_grad_square, "fx", "w1", NULL},
     {OP_sgd, "fx s1 w1 w1", "fx gx wx", fill_update},
-    {OP_adam, "fx s1 w1 w1", "fx gx gx wx", fill_update},
+    {OP_adam, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
     {OP_rmsprop, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
     {OP_adagrad, "fx s1 w1 w1", "fx gx wx", fill_update},
     {OP_scale_update, "", "s1", NULL},
@@ -153,6 +153,7 @@ static const OpTest op_tests[] = {
 #define SGD_NESTEROV RULE(.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f, .nesterov = 1)
 #define ADAM RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f)
 #define ADAMW RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decoupled = 1)
+#define AMSGRAD RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.5f, .eps = 1e-8f, .amsgrad = 1)
 #define ADAGRAD(...) RULE(.lr = 0.1f, .eps = 1e-10f, __VA_ARGS__)
 #define RMSPROP(...) RULE(.lr = 0.01f, .alpha = 0.9f, .eps = 1e-8f, __VA_ARGS__)
 
@@ -290,19 +291,21 @@ static const Case cases[] = {
     {"plain", OP_sgd, .x = BIG, SGD_PLAIN, .absent_in = PLAIN_IN | 1 << 1, .absent_out = 6},
     {"clipped", OP_sgd, .x = ODD, SGD_CLIPPED(0.5f), SCALED}, {"not clipped", OP_sgd, .x = BIG, SGD_CLIPPED(2), SCALED},
     {"clipped, no state", OP_sgd, .x = ODD, SGD_CLIPPED(0.5f), .absent_in = 1 << 1 | 1 << 2},
-    {"clipped", OP_adam, .x = ODD, ADAM_CLIPPED(0.5f), SCALED},
+    {"clipped", OP_adam, .x = ODD, ADAM_CLIPPED(0.5f), SCALED, .absent_out = 8},
     {"plain, scaler, master", OP_sgd, .x = ODD, SGD_PLAIN, .absent_in = PLAIN_IN, SCALED, .absent_out = 2},
     {"without a state", OP_sgd, .x = BIG, SGD_NESTEROV, .absent_in = PLAIN_IN | 1 << 1, .absent_out = 4},
     {"first update", OP_sgd, .x = ODD, SGD_FULL, .state = {1024, 0, 0, 1}},
     {"later update", OP_sgd, .x = BIG, SGD_FULL, .absent_in = PLAIN_IN, SCALED},
     {"nesterov, master", OP_sgd, .x = BIG, SGD_NESTEROV, .absent_in = PLAIN_IN, SCALED},
     {"overflow", OP_sgd, .x = ODD, SGD_FULL, .state = {1024, 0, 1, 1}},
-    {"one", OP_adam, .x = ONE, ADAM, .absent_in = PLAIN_IN, .state = {1, 0, 0, 1}, .absent_out = 8},
-    {"adam", OP_adam, .x = BIG, ADAM, .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
-    {"adam, master", OP_adam, .x = ODD, ADAM, .absent_in = PLAIN_IN, SCALED},
-    {"adamw", OP_adam, .x = BIG, ADAMW, .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
-    {"adamw, master", OP_adam, .x = ODD, ADAMW, .absent_in = PLAIN_IN, SCALED},
-    {"overflow", OP_adam, .x = ODD, ADAM, .state = {1024, 0, 1, 5}},
+    {"one", OP_adam, .x = ONE, ADAM, .absent_in = PLAIN_IN, .state = {1, 0, 0, 1}, .absent_out = 8 | 16},
+    {"adam", OP_adam, .x = BIG, ADAM, .absent_in = PLAIN_IN, SCALED, .absent_out = 8 | 16},
+    {"adam, master", OP_adam, .x = ODD, ADAM, .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
+    {"adamw", OP_adam, .x = BIG, ADAMW, .absent_in = PLAIN_IN, SCALED, .absent_out = 8 | 16},
+    {"adamw, master", OP_adam, .x = ODD, ADAMW, .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
+    {"overflow", OP_adam, .x = ODD, ADAM, .state = {1024, 0, 1, 5}, .absent_out = 8},
+    {"amsgrad", OP_adam, .x = BIG, AMSGRAD, .absent_in = PLAIN_IN, SCALED, .absent_out = 16},
+    {"amsgrad, master", OP_adam, .x = ODD, AMSGRAD, .absent_in = PLAIN_IN, SCALED},
     {"one", OP_rmsprop, .x = ONE, RMSPROP(.momentum = 0), .absent_in = PLAIN_IN | 1 << 1, .absent_out = 4 | 8 | 16},
     {"plain", OP_rmsprop, .x = BIG, RMSPROP(.weight_decay = 0.1f), .absent_in = 2 | 8, .absent_out = 4 | 8 | 16},
     {"momentum, master", OP_rmsprop, .x = ODD, RMSPROP(.momentum = 0.9f), .absent_in = PLAIN_IN, SCALED,

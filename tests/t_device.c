@@ -50,6 +50,7 @@ static const Net nets[] = {
 static const struct { const char *name; OptimKind kind; OptimRule rule; int accumulate; } updates[] = {
     {"Adam, accumulated", OPTIM_Adam,
      {.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f}, 2},
+    {"amsgrad", OPTIM_Adam, {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, .amsgrad = 1}, 1},
     {"AdamW", OPTIM_AdamW,
      {.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decoupled = 1,
       .clip_norm = 0.5f}, 1},

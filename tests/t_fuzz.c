@@ -226,7 +226,10 @@ static Settings settings(void) {
     s.eval = below(6) == 0;
     s.workspace_limit = below(3) ? (size_t)4 << 20 : (size_t)below(100000);
     s.optimizer.kind = (OptimKind)below(OPTIM_COUNT);
-    s.optimizer.rule.momentum = s.optimizer.kind == OPTIM_SGD && below(2) ? 0.9f : 0.0f;
+    s.optimizer.rule.momentum = below(2) ? 0.9f : 0.0f;
+    s.optimizer.rule.alpha = 0.9f;
+    s.optimizer.rule.centered = below(2);
+    s.optimizer.rule.amsgrad = below(2);
     s.keep_output = below(4) == 0;
     s.keep_gradients = below(4) == 0;
     return s;

@@ -122,16 +122,16 @@ static double sgd_reference(double theta, double gamma, double lambda, double mu
 }
 
 /* The pseudocode of torch.optim.Adam and AdamW. */
-static double adam_reference(double theta, double gamma, double beta1, double beta2, double eps, double lambda,
-                             int decoupled) {
-    double m = 0, v = 0;
+static double adam_reference(double theta, const OptimRule *o) {
+    double m = 0, v = 0, v_max = 0, beta1 = o->beta1, beta2 = o->beta2;
     for (int t = 1; t <= STEPS; t++) {
         double g = gradient_at(t);
-        if (decoupled) theta = theta - gamma * lambda * theta;
-        else g = g + lambda * theta;
+        if (o->decoupled) theta = theta - o->lr * o->weight_decay * theta;
+        else g = g + o->weight_decay * theta;
         m = beta1 * m + (1 - beta1) * g;
         v = beta2 * v + (1 - beta2) * g * g;
-        theta = theta - gamma * (m / (1 - pow(beta1, t))) / (sqrt(v / (1 - pow(beta2, t))) + eps);
+        v_max = o->amsgrad ? fmax(v_max, v) : v;
+        theta = theta - o->lr * (m / (1 - pow(beta1, t))) / (sqrt(v_max / (1 - pow(beta2, t))) + o->eps);
     }
     return theta;
 }
@@ -198,18 +198,17 @@ static void test_sgd(void) {
 
 static void test_adam(void) {
     static const struct { const char *name; OptimRule rule; } cases[] = {
-        {"adam", {.eps = 1e-8f}},
-        {"adam with L2", {.weight_decay = 0.1f, .eps = 1e-8f}},
-        {"adamw", {.weight_decay = 0.1f, .eps = 1e-8f, .decoupled = 1}},
-        {"adam with a large eps", {.eps = 0.5f}},
+        {"adam", {.beta2 = 0.999f, .eps = 1e-8f}},
+        {"adam with L2", {.beta2 = 0.999f, .weight_decay = 0.1f, .eps = 1e-8f}},
+        {"adamw", {.beta2 = 0.999f, .weight_decay = 0.1f, .eps = 1e-8f, .decoupled = 1}},
+        {"adam with a large eps", {.beta2 = 0.999f, .eps = 0.5f}},
+        {"amsgrad, of squares that fall", {.beta2 = 0.5f, .eps = 1e-8f, .amsgrad = 1}},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         OptimRule o = cases[i].rule;
         o.lr = 0.01f;
         o.beta1 = 0.9f;
-        o.beta2 = 0.999f;
-        is_near(run_rule(adam_value, &o, 0),
-                adam_reference(0.7, 0.01, 0.9, 0.999, o.eps, o.weight_decay, o.decoupled), 2e-6, 2e-6, cases[i].name);
+        is_near(run_rule(adam_value, &o, 0), adam_reference(0.7, &o), 2e-6, 2e-6, cases[i].name);
     }
 }
 

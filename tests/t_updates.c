@@ -106,7 +106,7 @@ static void test_device(void) {
     memset(&adagrad, 0, sizeof adagrad);
     memset(sgd, 0, sizeof sgd);
     memset(&none, 0, sizeof none);
-    adam.optim.rule = (OptimRule){.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
+    adam.optim.rule = (OptimRule){.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .amsgrad = 1};
     rmsprop.optim.rule = (OptimRule){.lr = 0.01f, .momentum = 0.9f, .eps = 1e-8f, .alpha = 0.99f};
     adagrad.optim.rule = (OptimRule){.lr = 0.1f, .eps = 1e-10f, .lr_decay = 0.1f};
     sgd[0].optim.rule = (OptimRule){.lr = 0.1f, .momentum = 0.9f};

@@ -62,7 +62,7 @@ end
 for _, pair in ipairs(NETWORKS) do
   local name, model = pair[1], pair[2]
   for _, settings in ipairs{{optimizer = optim.Adam{lr = 1e-3}}, {optimizer = optim.SGD{lr = 0.1, momentum = 0.9}},
-    {optimizer = optim.AdamW{lr = 1e-3}, precision = "master_bf16"},
+    {optimizer = optim.AdamW{lr = 1e-3, amsgrad = true}, precision = "master_bf16"},
     {optimizer = optim.RMSprop{centered = true, momentum = 0.5}}, {optimizer = optim.Adagrad{lr_decay = 0.1}},
     {optimizer = optim.Adam{lr = 1e-3}, precision = "amp_bf16", checkpoint = "all"}} do
     local what = ("%s, %s, %s"):format(name, settings.optimizer, settings.precision or "fp32")

@@ -49,7 +49,7 @@ local CASES = {
   {name = "Adam", optimizer = optim.Adam{lr = 0.01}},
   {name = "RMSprop", optimizer = optim.RMSprop{lr = 0.01, momentum = 0.5, centered = true}, precision = "master_bf16"},
   {name = "Adagrad", optimizer = optim.Adagrad{lr = 0.01, lr_decay = 0.1, initial_accumulator_value = 0.1}},
-  {name = "loss scaling", precision = "amp_fp16", optimizer = optim.AdamW{lr = 0.01}},
+  {name = "loss scaling", precision = "amp_fp16", optimizer = optim.AdamW{lr = 0.01, amsgrad = true}},
   {name = "master copies", precision = "master_bf16", optimizer = optim.SGD{lr = 0.1, momentum = 0.9}},
   {name = "master copies and loss scaling", precision = "master_fp16"},
   {name = "weights of 16 bits", precision = "bf16", optimizer = optim.SGD{lr = 0.1}},

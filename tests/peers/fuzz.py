@@ -125,7 +125,7 @@ def draw_optimizer(r):
         if "momentum" in options and "dampening" not in options:
             options.update(some(r, nesterov=True))
     else:
-        options = some(r, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1)
+        options = some(r, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, amsgrad=True)
     return Spec(kind, [], {"lr": lr, **options}), r.choice([0, 0, 0.05, 1.0])
 
 

@@ -33,7 +33,8 @@ void ref_sgd(Ref *r) {
 
 void ref_adam(Ref *r) {
     const OptimRule *o = &r->attr->optim.rule;
-    const Tensor *m = &r->out[1], *v = &r->out[2], *w = r->out[3].at ? &r->out[3] : &r->out[0];
+    const Tensor *m = &r->out[1], *v = &r->out[2], *most = &r->out[3];
+    const Tensor *w = r->out[4].at ? &r->out[4] : &r->out[0];
     double t = r->state->step, beta1 = o->beta1, beta2 = o->beta2, factor = gradient_factor(r), lr = learning_rate(r);
     if (r->state->overflow) return;
     for (int64_t i = 0; i < w->count; i++) {
@@ -42,7 +43,9 @@ void ref_adam(Ref *r) {
         else d += o->weight_decay * w->at[i];
         m->at[i] = beta1 * m->at[i] + (1 - beta1) * d;
         v->at[i] = beta2 * v->at[i] + (1 - beta2) * d * d;
-        double m_hat = m->at[i] / (1 - pow(beta1, t)), v_hat = v->at[i] / (1 - pow(beta2, t));
+        if (o->amsgrad) most->at[i] = fmax(most->at[i], v->at[i]);
+        double m_hat = m->at[i] / (1 - pow(beta1, t));
+        double v_hat = (o->amsgrad ? most->at[i] : v->at[i]) / (1 - pow(beta2, t));
         w->at[i] -= lr * m_hat / (sqrt(v_hat) + o->eps);
         r->out[0].at[i] = w->at[i];
     }
