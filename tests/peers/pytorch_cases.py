@@ -54,6 +54,15 @@ CASES = {
         net=["Sequential", [["Embedding", 24, 16], ["Translator", 16, 4, 7], ["Linear", 16, 24]]],
         input=[12], batch=3, tokens=24, classes=24, per_token=True, loss="CrossEntropyLoss",
         optimizer=["SGD", dict(lr=0.05, momentum=0.9)]),
+    **{name: dict(
+        net=["Sequential", [["Conv2d", 2, 4, 3], ["Tanh"], ["Flatten"], ["Linear", 64, 12], ["GELU"],
+                            ["Linear", 12, 5]]],
+        input=[2, 6, 6], batch=5, classes=5, loss="CrossEntropyLoss", optimizer=optimizer)
+       for name, optimizer in {
+           "rmsprop": ["RMSprop", dict(lr=0.002, alpha=0.9, weight_decay=0.01)],
+           "rmsprop_centered": ["RMSprop", dict(lr=0.001, momentum=0.6, centered=True)],
+           "adagrad": ["Adagrad", dict(lr=0.02, lr_decay=0.1, initial_accumulator_value=0.001)],
+           "amsgrad": ["Adam", dict(lr=0.003, betas=[0.8, 0.5], amsgrad=True)]}.items()},
 }
 STEPS = 5
 
