@@ -114,18 +114,16 @@ def draw_loss(r, net, shape):
 
 
 def draw_optimizer(r):
-    kind = r.choice(["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
-    lr = r.choice([0.01, 0.03])
-    if kind == "RMSprop":
-        options = some(r, alpha=0.9, eps=1e-2, weight_decay=0.1, momentum=0.5, centered=True)
-    elif kind == "Adagrad":
-        options = some(r, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.1, eps=1e-3)
-    elif kind == "SGD":
+    kind, lr = r.choice(["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"]), r.choice([0.01, 0.03])
+    if kind == "SGD":
         options = some(r, momentum=0.9, dampening=0.3, weight_decay=0.1)
         if "momentum" in options and "dampening" not in options:
             options.update(some(r, nesterov=True))
-    else:
-        options = some(r, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, amsgrad=True)
+    else:  # a gradient of zero comes out as some 1e-9: eps is far above that, which PyTorch's defaults are not
+        options = dict(eps=r.choice([1e-5, 1e-3]), **some(r, weight_decay=0.1, **{
+            "RMSprop": dict(alpha=0.9, momentum=0.5, centered=True),
+            "Adagrad": dict(lr_decay=0.1, initial_accumulator_value=0.1)}.get(kind, dict(
+                betas=(0.8, 0.95), amsgrad=True))))
     return Spec(kind, [], {"lr": lr, **options}), r.choice([0, 0, 0.05, 1.0])
 
 
