@@ -7,7 +7,8 @@
 
 #include "base.h"
 
-/* Each is an op: its row in ops.def names, as PyTorch does, the states that it may keep beside a parameter. */
+/* Each is an op: its row in ops.def names, as PyTorch does, the states that it may keep beside a parameter. What these
+ * make of a number depends on no other one; adafactor is an op of its own kind. */
 #define OPTIM_RULES(X) X(sgd) X(adam) X(rmsprop) X(adagrad)
 
 enum { OPTIM_STATES = 3 }; /* most that a rule keeps */
@@ -21,6 +22,7 @@ typedef struct OptimRule {
     float alpha;
     int centered, amsgrad;
     float lr_decay, initial_accumulator_value;
+    float beta2_decay, eps2, d;
 } OptimRule;
 
 /* The numbers that a step keeps on the device when it has an optimizer with a step count or a loss scale. */
@@ -52,6 +54,7 @@ typedef struct OptimStep {
     float unscale;    /* what gradients are multiplied by: the loss scale is taken out, and their norm clipped */
     float rate;       /* the learning rate as it has decayed, with what makes up for the first moment's start at zero */
     float root_scale; /* the same for the root of the second moment */
+    int t;            /* the number of this update: 1, 2, ... */
     int first;        /* the first update, which starts SGD's momentum buffer without dampening */
 } OptimStep;
 
@@ -74,6 +77,7 @@ MT_FN OptimStep optim_step(const OptimRule *rule, const StepState *state, const 
     if (square) s.unscale = clip_factor(rule, s.unscale, *square);
     s.rate = (float)((double)s.rule.lr / optim_seen(rule->beta1, t) / (1.0 + (t - 1) * (double)rule->lr_decay));
     s.root_scale = (float)(1.0 / sqrt(optim_seen(rule->beta2, t)));
+    s.t = t;
     s.first = state && t == 1;
     return s;
 }
@@ -129,6 +133,25 @@ MT_FN OptimNumber adagrad_value(const OptimStep *s, OptimNumber x, float g) {
     x.own[0] += g * g;
     x.w -= s->rate * g / (sqrtf(x.own[0]) + o->eps);
     return x;
+}
+
+/* ---- Adafactor: what a number becomes depends on its row, its column and the size of the whole */
+
+/* A mean of squares after this step's mean is counted in */
+MT_FN float adafactor_mean(const OptimStep *s, float old, float mean) {
+    return old + (float)pow((double)s->t, (double)s->rule.beta2_decay) * (mean - old);
+}
+
+/* x, but at least `least`; a NaN stays */
+MT_FN float adafactor_clamp(float x, float least) { return x < least ? least : x; }
+
+/* What g is divided by, from the mean of squares that its row and column, or its own past, let expect. eps: eps1 */
+MT_FN float adafactor_root(float square, float eps) { return sqrtf(adafactor_clamp(square, eps * eps)); }
+
+/* How far the parameter goes along g / root; the arguments are means of squares over all its numbers. */
+MT_FN float adafactor_rate(const OptimStep *s, double weight, double update) {
+    const double rho = fmin((double)s->rule.lr, 1.0 / sqrt((double)s->t));
+    return (float)(fmax((double)s->rule.eps2, sqrt(weight)) * rho / fmax(1.0, sqrt(update) / (double)s->rule.d));
 }
 
 #endif

@@ -28,16 +28,25 @@ const char *optimizer_spec(int kind, const char **name) {
 
 OpKind optimizer_op(const Optimizer *o) { return optimizers[o->kind].op; }
 
-bool optimizer_keeps(const Optimizer *o, int slot) {
-    const struct { const char *state; bool wanted; } optional[] = {
-        {"momentum_buffer", o->rule.momentum != 0.0f},
-        {"grad_avg", o->rule.centered},
-        {"max_exp_avg_sq", o->rule.amsgrad},
+bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, Shape *shape) {
+    const int rank = like->rank;
+    /* of the states that ops.def calls optional; over: the dimension of which one is left, from the last one on */
+    const struct { const char *state; bool wanted; int over; } optional[] = {
+        {"momentum_buffer", o->rule.momentum != 0.0f, 0},
+        {"grad_avg", o->rule.centered, 0},
+        {"max_exp_avg_sq", o->rule.amsgrad, 0},
+        {"row_var", rank > 1, 1},
+        {"col_var", rank > 1, 2},
+        {"variance", rank == 1, 0},
     };
     char name[OPERAND_NAME];
     op_operand(optimizer_op(o), true, slot, name);
-    for (size_t i = 0; i < ARRAY_LEN(optional); i++)
-        if (!strcmp(name, optional[i].state)) return optional[i].wanted;
+    *shape = *like;
+    for (size_t i = 0; i < ARRAY_LEN(optional); i++) {
+        if (strcmp(name, optional[i].state) != 0) continue;
+        if (optional[i].wanted && optional[i].over) shape->dim[rank - optional[i].over] = 1;
+        return optional[i].wanted;
+    }
     return true;
 }
 
@@ -52,7 +61,20 @@ static const struct { const char *name; size_t at; bool any; } numbers[] = {
     {"alpha", offsetof(OptimRule, alpha), false},
     {"lr_decay", offsetof(OptimRule, lr_decay), false},
     {"initial_accumulator_value", offsetof(OptimRule, initial_accumulator_value), false},
+    {"beta2_decay", offsetof(OptimRule, beta2_decay), true},
+    {"d", offsetof(OptimRule, d), false},
 };
+
+static int set_adafactor(OptimRule *r, const Options *options, Err *e) {
+    r->eps = (float)options_floats(options, "eps", 0);
+    r->eps2 = (float)options_floats(options, "eps", 1);
+    if (!(r->eps >= 0) || !(r->eps2 >= 0))
+        return err_set(e, ERR_SCRIPT, "eps must not be negative, found %g and %g", (double)r->eps, (double)r->eps2);
+    if (!(r->beta2_decay <= 0))
+        return err_set(e, ERR_SCRIPT, "beta2_decay must not be above 0, found %g", (double)r->beta2_decay);
+    if (!(r->d >= 1)) return err_set(e, ERR_SCRIPT, "d must be at least 1, found %g", (double)r->d);
+    return OK;
+}
 
 int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     OptimRule r = {0};
@@ -72,6 +94,7 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     r.centered = options_bool(options, "centered");
     r.amsgrad = options_bool(options, "amsgrad");
     r.decoupled = kind == OPTIM_AdamW;
+    if (kind == OPTIM_Adafactor && set_adafactor(&r, options, e)) return ERR_SCRIPT;
     *o = (Optimizer){(OptimKind)kind, r};
     return OK;
 }

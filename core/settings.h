@@ -58,7 +58,8 @@ typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
     X(RMSprop, rmsprop, "lr:float=0.01 alpha:float=0.99 eps:float=1e-8 weight_decay:float=0 momentum:float=0 "         \
                         "centered:bool=false")                                                                         \
     X(Adagrad, adagrad, "lr:float=0.01 lr_decay:float=0 weight_decay:float=0 initial_accumulator_value:float=0 "       \
-                        "eps:float=1e-10")
+                        "eps:float=1e-10")                                                                             \
+    X(Adafactor, adafactor, "lr:float=0.01 beta2_decay:float=-0.8 eps:floats=0,0.001 d:float=1 weight_decay:float=0")
 #define OPTIM_CLIPS " * clip_norm:float=0"
 
 typedef enum OptimKind {
@@ -73,9 +74,10 @@ typedef struct Optimizer { OptimKind kind; OptimRule rule; } Optimizer;
 const char *optimizer_spec(int kind, const char **name);
 /* From finished options of that kind's spec; checks ranges as PyTorch does (lr >= 0, 0 <= beta < 1, ...). */
 int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e);
-/* The op of its rule, and whether its options want the state that is the op's output `slot`. */
+/* The op of its rule, and whether it keeps the state that is the op's output `slot` of a parameter of shape `like`; if
+ * so, *shape is the state's. */
 OpKind optimizer_op(const Optimizer *o);
-bool optimizer_keeps(const Optimizer *o, int slot);
+bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, Shape *shape);
 
 typedef struct Settings {
     Precision precision;

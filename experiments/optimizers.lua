@@ -1,4 +1,5 @@
--- What an optimizer's states cost: none for SGD, one number per parameter with momentum, up to three for others.
+-- What an optimizer's states cost: none for SGD, one number per parameter with momentum, up to three for others,
+-- and for Adafactor one per row and one per column.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 
@@ -19,6 +20,7 @@ return mt.experiment{
   cases = {
     {case = "SGD", optimizer = optim.SGD{lr = 0.01}},
     {case = "SGD with momentum", optimizer = optim.SGD{lr = 0.01, momentum = 0.9}},
+    {case = "Adafactor", optimizer = optim.Adafactor{lr = 1e-2}},
     {case = "Adagrad", optimizer = optim.Adagrad{lr = 1e-3}},
     {case = "RMSprop", optimizer = optim.RMSprop{lr = 1e-3}},
     {case = "RMSprop with momentum", optimizer = optim.RMSprop{lr = 1e-3, momentum = 0.9}},
@@ -28,6 +30,8 @@ return mt.experiment{
     {case = "AdamW with amsgrad", optimizer = optim.AdamW{lr = 1e-3, amsgrad = true}},
   },
   claims = {
+    {claim = "Adafactor keeps less than one for each parameter", source = "PyTorch's states", of = "optimizer_bytes",
+      less = {"Adafactor", "SGD with momentum"}},
     numbers("Adagrad", 1), numbers("RMSprop", 1), numbers("RMSprop with momentum", 2),
     numbers("RMSprop with momentum, centered", 3), numbers("Adam", 2), numbers("AdamW", 2),
     numbers("AdamW with amsgrad", 3),

@@ -144,20 +144,17 @@ static int setting_words(lua_State *L) {
     return 1;
 }
 
-/* optimizer_states{kind =, options =} -> {"exp_avg", ...}, what it keeps for each parameter; raises what is wrong with
- * its values */
+/* optimizer_states({kind =, options =}, shape = {1}) -> how many numbers it keeps of a parameter of that shape; raises
+ * what is wrong with its values */
 static int optimizer_states(lua_State *L) {
     Settings s = settings_default();
-    char name[OPERAND_NAME];
+    Shape state, like = lua_istable(L, 2) ? bind_shape(L, 2) : shape1(1);
+    int64_t numbers = 0;
     lua_settop(L, 1);
     set_optimizer(L, &s);
-    OpKind kind = optimizer_op(&s.optimizer);
-    lua_newtable(L);
-    for (int k = 1; k < op_master(kind); k++) {
-        if (!optimizer_keeps(&s.optimizer, k)) continue;
-        lua_pushstring(L, op_operand(kind, true, k, name));
-        lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
-    }
+    for (int k = 1; k < op_master(optimizer_op(&s.optimizer)); k++)
+        if (optimizer_keeps(&s.optimizer, k, &like, &state)) numbers += shape_elements(&state);
+    lua_pushinteger(L, numbers);
     return 1;
 }
 

@@ -76,6 +76,7 @@ static const OpTest op_tests[] = {
     {OP_adam, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
     {OP_rmsprop, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
     {OP_adagrad, "fx s1 w1 w1", "fx gx wx", fill_update},
+    {OP_adafactor, "fx s1 w1 w1", "fx wy wz wx wx", fill_update},
     {OP_scale_update, "", "s1", NULL},
 };
 
@@ -154,6 +155,8 @@ static const OpTest op_tests[] = {
 #define ADAM RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f)
 #define ADAMW RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decoupled = 1)
 #define AMSGRAD RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.5f, .eps = 1e-8f, .amsgrad = 1)
+#define ADAFACTOR(eps1, ...) \
+    RULE(.lr = 0.1f, .eps = eps1, .eps2 = 1e-3f, .beta2_decay = -0.8f, __VA_ARGS__), SCALED
 #define ADAGRAD(...) RULE(.lr = 0.1f, .eps = 1e-10f, __VA_ARGS__)
 #define RMSPROP(...) RULE(.lr = 0.01f, .alpha = 0.9f, .eps = 1e-8f, __VA_ARGS__)
 
@@ -318,6 +321,23 @@ static const Case cases[] = {
     {"plain", OP_adagrad, .x = BIG, ADAGRAD(.lr_decay = 0), .absent_in = 2 | 8, .absent_out = 4},
     {"decays, clipped, master", OP_adagrad, .x = BIG, ADAGRAD(.lr_decay = 0.5f, .clip_norm = 0.5f), SCALED},
     {"overflow", OP_adagrad, .x = ODD, ADAGRAD(.lr_decay = 0.5f), .state = {1024, 0, 1, 5}},
+    {"one", OP_adafactor, .x = ONE, .y = ONE, .z = ONE, ADAFACTOR(1e-7f, .d = 1, .weight_decay = 0.1f),
+     .absent_in = PLAIN_IN, .absent_out = 8 | 16},
+    {"vector", OP_adafactor, .x = S1(6151), ADAFACTOR(1e-7f, .d = 1.5f), .absent_in = 8, .absent_out = 2 | 4 | 16},
+    {"matrix", OP_adafactor, .x = ODD, .y = S2(3, 1), .z = S2(1, 7), ADAFACTOR(0.5f, .d = 1, .weight_decay = 0.1f),
+     .absent_in = 8, .absent_out = 8 | 16},
+    {"wide, clipped, master", OP_adafactor, .x = BIG, .y = S2(5, 1), .z = S2(1, 4001),
+     ADAFACTOR(1e-7f, .d = 1, .clip_norm = 0.5f), .absent_out = 8},
+    {"tall", OP_adafactor, .x = S2(4003, 7), .y = S2(4003, 1), .z = S2(1, 7), ADAFACTOR(1e-7f, .d = 2),
+     .absent_in = PLAIN_IN, .absent_out = 8 | 16},
+    {"flattened image", OP_adafactor, .x = S2(9, 105), .y = S2(9, 1), .z = S2(1, 105), ADAFACTOR(1e-7f, .d = 2),
+     .absent_in = PLAIN_IN, .absent_out = 8 | 16, .order = {3, 5, 7}},
+    {"image", OP_adafactor, .x = IMAGE, .y = S4(2, 3, 5, 1), .z = S4(2, 3, 1, 7), ADAFACTOR(1e-7f, .d = 1),
+     .absent_in = PLAIN_IN, .absent_out = 8},
+    {"pixels", OP_adafactor, .x = S4(37, 67, 1, 1), .y = S4(37, 67, 1, 1), .z = S4(37, 67, 1, 1),
+     ADAFACTOR(1e-7f, .d = 1, .weight_decay = 0.1f), .absent_in = PLAIN_IN, .absent_out = 8 | 16},
+    {"overflow", OP_adafactor, .x = ODD, .y = S2(3, 1), .z = S2(1, 7), RULE(.lr = 0.1f, .d = 1),
+     .state = {1024, 0, 1, 5}, .absent_out = 8},
     {"good", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 2000}},
     {"grows", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 4}},
     {"backs off", OP_scale_update, .x = ONE, .state = {1024, 3, 1, 5}, .attr.scaler = {2, 0.5f, 4}},

@@ -56,8 +56,9 @@ static const struct { const char *name; OptimKind kind; OptimRule rule; int accu
       .clip_norm = 0.5f}, 1},
     {"SGD with momentum", OPTIM_SGD, {.lr = 0.1f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.01f}, 1},
     {"SGD", OPTIM_SGD, {.lr = 0.1f, .clip_norm = 0.5f}, 1},
-    {"RMSprop", OPTIM_RMSprop, {.lr = 0.01f, .momentum = 0.5f, .eps = 1e-8f, .alpha = 0.99f}, 1},
+    {"RMSprop", OPTIM_RMSprop, {.lr = 0.001f, .momentum = 0.5f, .eps = 1e-8f, .alpha = 0.99f}, 1},
     {"Adagrad", OPTIM_Adagrad, {.lr = 0.01f, .eps = 1e-10f, .lr_decay = 0.1f}, 1},
+    {"Adafactor", OPTIM_Adafactor, {.lr = 0.01f, .eps2 = 1e-3f, .beta2_decay = -0.8f, .d = 1, .clip_norm = 0.5f}, 1},
 };
 
 /* wrong < 0: could not be compiled */

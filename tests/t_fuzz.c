@@ -228,6 +228,7 @@ static Settings settings(void) {
     s.optimizer.kind = (OptimKind)below(OPTIM_COUNT);
     s.optimizer.rule.momentum = below(2) ? 0.9f : 0.0f;
     s.optimizer.rule.alpha = 0.9f;
+    s.optimizer.rule.d = 1;
     s.optimizer.rule.centered = below(2);
     s.optimizer.rule.amsgrad = below(2);
     s.keep_output = below(4) == 0;

@@ -69,7 +69,7 @@ static void describe(const Bench *b, Operand *o, char type, char shape) {
     o->buf.dtype = type_of(b, type);
     o->buf.shape = x ? c->x : shape == 'y' ? c->y : shape == 'z' ? c->z : shape1(shape == 'n' ? c->x.dim[0] : 1);
     o->buf.layout = o->buf.shape.rank == 4 && shape != 'r' ? LAYOUT_NHWC : LAYOUT_ROWS;
-    if (shape == 'x') memcpy(o->buf.order, c->order, sizeof c->order);
+    if (shape == 'x' || (shape == 'z' && c->kind == OP_adafactor)) memcpy(o->buf.order, c->order, sizeof c->order);
     o->count = shape_elements(&o->buf.shape);
     o->bytes = o->state ? sizeof(StepState) : (size_t)o->count * dtype_size(o->buf.dtype);
 }
@@ -331,7 +331,8 @@ static void fill_update(Bench *b) {
     if (b->operand[3].present) b->operand[3].values[0] = b->c->attr.optim.rule.clip_norm > 1 ? 1e-3 : 1e7;
     for (int k = 1; k < op_master(b->c->kind); k++) {
         Operand *state = &b->operand[OP_IN + k];
-        bool squares = strstr(op_operand(b->c->kind, true, k, name), "sq") || !strcmp(name, "sum");
+        op_operand(b->c->kind, true, k, name);
+        bool squares = strstr(name, "sq") || strstr(name, "var") || !strcmp(name, "sum");
         bool mean = !strcmp(name, "grad_avg");
         for (int64_t i = 0; i < state->count; i++)
             state->values[i] = squares ? fabs(state->values[i]) : mean ? 0.1 * state->values[i] : state->values[i];

@@ -6,18 +6,19 @@
  * A learning rate that may change and the square of the gradients' norm are persistent buffers, "lr" and
  * "grad_square". */
 #include <stdio.h>
+#include <string.h>
 
 #include "passes.h"
 
-/* A persistent buffer like parameter `w`: "<w>.<what>". */
-static int state_buf(Program *p, int w, Category category, DType type, const char *what) {
+/* A persistent buffer like parameter `w`: "<w>.<what>". shape: the parameter's, or with 1 in place of a dimension. */
+static int state_buf(Program *p, int w, Category category, Shape shape, DType type, const char *what) {
     const Buf like = p->bufs[w];
-    int b = program_buf(p, category, like.shape, type, "%s.%s", like.name, what);
+    int b = program_buf(p, category, shape, type, "%s.%s", like.name, what);
     if (p->failed) return NO_BUF;
     p->bufs[b].kind = BUF_PERSISTENT;
     p->bufs[b].layout = like.layout;
     p->bufs[b].param = like.param;
-    for (int i = 0; i < 3; i++) p->bufs[b].order[i] = like.order[i];
+    if (shape.dim[1] == like.shape.dim[1]) memcpy(p->bufs[b].order, like.order, sizeof like.order);
     return b;
 }
 
@@ -59,17 +60,18 @@ static void update_param(Program *p, const Optimizer *o, int w, int grad, const 
     DType type = p->bufs[w].master ? DT_F32 : p->bufs[w].dtype;
     OpKind kind = optimizer_op(o);
     char name[OPERAND_NAME];
+    Shape shape;
     Op *op = program_op(p, kind, p->bufs[w].name);
     op->attr.optim.rule = o->rule;
     op->in[0] = grad;
     for (int k = 0; k < 3; k++) op->in[1 + k] = in[k];
     op->out[0] = w;
     for (int k = 1; k < op_master(kind) && !p->failed; k++) {
-        if (!optimizer_keeps(o, k)) continue;
-        op->out[k] = state_buf(p, w, CAT_OPTIMIZER, type, op_operand(kind, true, k, name));
+        if (!optimizer_keeps(o, k, &p->bufs[w].shape, &shape)) continue;
+        op->out[k] = state_buf(p, w, CAT_OPTIMIZER, shape, type, op_operand(kind, true, k, name));
         if (!p->failed) p->bufs[op->out[k]].first = o->rule.initial_accumulator_value;
     }
-    if (p->bufs[w].master) op->out[op_master(kind)] = state_buf(p, w, CAT_WEIGHTS, DT_F32, "master");
+    if (p->bufs[w].master) op->out[op_master(kind)] = state_buf(p, w, CAT_WEIGHTS, p->bufs[w].shape, DT_F32, "master");
     if (!p->failed) op_cost(p, op);
 }
 

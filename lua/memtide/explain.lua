@@ -47,10 +47,13 @@ end
 -- The article's sum by category.
 function explain.article(cell, rows)
   local parameters, frozen = cell.network:parameters()
-  local trained = (parameters - frozen) * BYTES
+  local trained, states = (parameters - frozen) * BYTES, 0
+  for _, param in ipairs(cell.network:params()) do
+    states = states + (param.trainable and core.optimizer_states(cell.settings.optimizer, param.shape) or 0)
+  end
   local input = cell.network:shapes()
   local sum = {weights = parameters * BYTES, gradients = trained,
-    optimizer = trained * #core.optimizer_states(cell.settings.optimizer), activations = 0,
+    optimizer = states * BYTES, activations = 0,
     activation_gradients = 0, input = product(input) * BYTES, workspace = 0, other = 0}
   for _, row in ipairs(rows) do
     if row.counted then sum.activations = sum.activations + row.activation_bytes end

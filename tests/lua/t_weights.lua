@@ -49,6 +49,7 @@ local CASES = {
   {name = "Adam", optimizer = optim.Adam{lr = 0.01}},
   {name = "RMSprop", optimizer = optim.RMSprop{lr = 0.01, momentum = 0.5, centered = true}, precision = "master_bf16"},
   {name = "Adagrad", optimizer = optim.Adagrad{lr = 0.01, lr_decay = 0.1, initial_accumulator_value = 0.1}},
+  {name = "Adafactor", optimizer = optim.Adafactor{weight_decay = 0.1}, precision = "master_fp16"},
   {name = "loss scaling", precision = "amp_fp16", optimizer = optim.AdamW{lr = 0.01, amsgrad = true}},
   {name = "master copies", precision = "master_bf16", optimizer = optim.SGD{lr = 0.1, momentum = 0.9}},
   {name = "master copies and loss scaling", precision = "master_fp16"},
@@ -117,7 +118,7 @@ end
 
 local buffers = {}
 do
-  local trainer <close> = open(CASES[8])
+  local trainer <close> = open(CASES[9])
   for _, buffer in ipairs(core.persistent(trainer.runtime)) do buffers[buffer.name] = buffer.dtype end
 end
 tap.is(buffers["0.weight"] .. buffers["0.weight.master"] .. buffers["0.weight.exp_avg"], "F16F32F32",

@@ -62,6 +62,7 @@ CASES = {
            "rmsprop": ["RMSprop", dict(lr=0.002, alpha=0.9, weight_decay=0.01)],
            "rmsprop_centered": ["RMSprop", dict(lr=0.001, momentum=0.6, centered=True)],
            "adagrad": ["Adagrad", dict(lr=0.02, lr_decay=0.1, initial_accumulator_value=0.001)],
+           "adafactor": ["Adafactor", dict(lr=0.02, eps=[1e-4, 1e-3], weight_decay=0.1)],
            "amsgrad": ["Adam", dict(lr=0.003, betas=[0.8, 0.5], amsgrad=True)]}.items()},
 }
 STEPS = 5

@@ -1,0 +1,194 @@
+/* adafactor.c: Adafactor's update. Two means of squares per row and column, the size of what would be the update, then
+ * the update: three passes over the gradient, in doubles where sums are long. */
+#include "cpu.h"
+#include "factors.h"
+#include "loops.h"
+
+enum { PARTS = 64 };
+
+typedef struct Job {
+    OptimStep step;
+    Factors f;
+    View g, weight, copy, row, column, variance; /* copy: 16-bit weights; data NULL: absent */
+    float eps, mean;                             /* mean: of the row statistics where there is one matrix, else 0 */
+} Job;
+
+static Job job_of(const KArgs *a) {
+    const View *master = &a->out[op_master(a->kind)];
+    Job j = {.g = a->in[0], .weight = master->data ? *master : a->out[0], .row = a->out[1], .column = a->out[2],
+             .variance = a->out[3]};
+    j.step = optim_step(&a->attr->optim.rule, a->in[1].data, a->in[2].data, a->in[3].data);
+    j.f = factors_of(&a->out[0]);
+    if (master->data) j.copy = a->out[0];
+    j.eps = factors_eps(&j.step.rule, j.weight.dtype);
+    return j;
+}
+
+/* ---- means of squares along the middle of (before, n, after) */
+
+HOT static double add_squares(const float *x, float factor, int64_t n) {
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += (double)(x[i] * factor) * (double)(x[i] * factor);
+    return sum;
+}
+
+HOT static void add_each_square(const float *x, float factor, double *sums, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sums[i] += (double)(x[i] * factor) * (double)(x[i] * factor);
+}
+
+/* Items [first, first + n) of the mean that starts with element `from` of g */
+static void mean_block(const Job *j, const View *mean, int64_t from, int64_t stride, int64_t terms, int64_t first,
+                       int64_t n) {
+    double sums[BLOCK] = {0};
+    float scratch[BLOCK];
+    for (int64_t k = 0; k < terms; k++)
+        add_each_square(block_load(&j->g, from + k * stride, n, scratch), j->step.unscale, sums, n);
+    float *old = block_load(mean, first, n, scratch);
+    for (int64_t i = 0; i < n; i++) old[i] = adafactor_mean(&j->step, old[i], (float)(sums[i] / (double)terms));
+    block_store(mean, first, n, old);
+}
+
+/* The same where the terms are neighbours */
+static void mean_one(const Job *j, const View *mean, int64_t terms, int64_t first) {
+    float scratch[BLOCK];
+    double sum = 0;
+    for (int64_t k = 0; k < terms; k += BLOCK) {
+        int64_t n = min_i64(BLOCK, terms - k);
+        sum += add_squares(block_load(&j->g, first * terms + k, n, scratch), j->step.unscale, n);
+    }
+    float *old = block_load(mean, first, 1, scratch);
+    *old = adafactor_mean(&j->step, *old, (float)(sum / (double)terms));
+    block_store(mean, first, 1, old);
+}
+
+static void mean_all(const Job *j, const View *mean, int64_t before, int64_t terms, int64_t after) {
+    const int64_t parts = (after + BLOCK - 1) / BLOCK;
+#pragma omp parallel for schedule(static) if (j->g.count > BLOCK)
+    for (int64_t i = 0; i < before * parts; i++) {
+        const int64_t x = i / parts, y = i % parts * BLOCK, n = min_i64(BLOCK, after - y);
+        if (after == 1) mean_one(j, mean, terms, x);
+        else mean_block(j, mean, x * terms * after + y, after, terms, x * after + y, n);
+    }
+}
+
+/* ---- the update */
+
+HOT static void divide(float *u, const float *g, const float *square, float unscale, float eps, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) u[i] = g[i] * unscale / adafactor_root(square[i], eps);
+}
+
+HOT static void spread(float *square, const float *column, const float *row, const float *mean, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) square[i] = row[i] * column[i] / mean[i];
+}
+
+HOT static void add_each(const float *x, double *sums, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sums[i] += (double)x[i];
+}
+
+/* mean[n]: of the row statistics of the matrices (o, i), (o, i + 1), ... */
+static void matrix_means(const Job *j, int64_t o, int64_t i, int64_t n, float *mean) {
+    double sums[BLOCK];
+    float scratch[BLOCK];
+    memset(sums, 0, (size_t)n * sizeof *sums);
+    for (int64_t r = 0; r < j->f.rows; r++)
+        add_each(block_load(&j->row, (o * j->f.rows + r) * j->f.inner + i, n, scratch), sums, n);
+    for (int64_t k = 0; k < n; k++) mean[k] = adafactor_clamp((float)(sums[k] / (double)j->f.rows), j->eps);
+}
+
+static void fill(float *to, float value, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = value;
+}
+
+/* square[n]: what is expected of the squares of elements from `begin` on, as many as stand in one row and, where
+ * matrices lie beside each other, in one column; at most n. Returns how many. */
+static int64_t expected(const Job *j, int64_t begin, int64_t n, float *square) {
+    const Factors *f = &j->f;
+    const int64_t plane = f->columns * f->inner, row = begin / plane, o = row / f->rows, p = begin % plane;
+    const int64_t i = p % f->inner;
+    float scratch[3][BLOCK], *of_row = scratch[1], *mean = scratch[2];
+    n = min_i64(n, f->inner == 1 ? plane - p : f->inner - i);
+    if (f->inner == 1) {
+        fill(of_row, *block_load(&j->row, row, 1, of_row), n);
+        if (j->mean == 0.0f) matrix_means(j, o, 0, 1, mean);
+        fill(mean, j->mean == 0.0f ? mean[0] : j->mean, n);
+    } else {
+        of_row = block_load(&j->row, row * f->inner + i, n, of_row);
+        matrix_means(j, o, i, n, mean);
+    }
+    spread(square, block_load(&j->column, o * plane + p, n, scratch[0]), of_row, mean, n);
+    return n;
+}
+
+/* u[n] of elements [begin, begin + n) */
+static void update_of(const Job *j, int64_t begin, int64_t n, float *u) {
+    float scratch[2][BLOCK], *square = scratch[1];
+    const float *g = block_load(&j->g, begin, n, scratch[0]);
+    if (j->variance.data) square = block_load(&j->variance, begin, n, square);
+    for (int64_t k = 0; k < n && !j->variance.data;) k += expected(j, begin + k, n - k, square + k);
+    divide(u, g, square, j->step.unscale, j->eps, n);
+}
+
+/* The rate at which all go along it. Parts follow from the count alone, and are added in order. */
+static float rate_of(const Job *j) {
+    const int64_t count = j->weight.count, grain = ((count + PARTS - 1) / PARTS + BLOCK - 1) / BLOCK * BLOCK;
+    double part[PARTS][2] = {{0}}, weight = 0, update = 0;
+#pragma omp parallel for schedule(static) if (count > BLOCK)
+    for (int64_t p = 0; p < PARTS; p++) {
+        float scratch[BLOCK], u[BLOCK];
+        for (int64_t begin = p * grain; begin < min_i64((p + 1) * grain, count); begin += BLOCK) {
+            const int64_t n = min_i64(BLOCK, count - begin);
+            update_of(j, begin, n, u);
+            part[p][0] += add_squares(block_load(&j->weight, begin, n, scratch), 1.0f, n);
+            part[p][1] += add_squares(u, 1.0f, n);
+        }
+    }
+    for (int p = 0; p < PARTS; p++) {
+        weight += part[p][0];
+        update += part[p][1];
+    }
+    return adafactor_rate(&j->step, weight / (double)count, update / (double)count);
+}
+
+static void go(const Job *j, float rate) {
+    const int64_t count = j->weight.count, blocks = (count + BLOCK - 1) / BLOCK;
+    const float keep = 1.0f - j->step.rule.lr * j->step.rule.weight_decay;
+#pragma omp parallel for schedule(static) if (blocks > 4)
+    for (int64_t b = 0; b < blocks; b++) {
+        float scratch[BLOCK], u[BLOCK];
+        const int64_t begin = b * BLOCK, n = min_i64(BLOCK, count - begin);
+        float *w = block_load(&j->weight, begin, n, scratch);
+        update_of(j, begin, n, u);
+        for (int64_t i = 0; i < n; i++) w[i] = w[i] * keep - rate * u[i];
+        block_store(&j->weight, begin, n, w);
+        if (j->copy.data) block_store(&j->copy, begin, n, w);
+    }
+}
+
+int k_cpu_adafactor_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    (void)a, (void)limit, (void)e;
+    *state = NULL;
+    *workspace = 0;
+    return OK;
+}
+
+int k_cpu_adafactor(const KArgs *a, Err *e) {
+    const StepState *state = a->in[1].data;
+    (void)e;
+    if (state->overflow) return OK;
+    Job j = job_of(a);
+    const Factors *f = &j.f;
+    if (j.variance.data) {
+        mean_all(&j, &j.variance, 1, 1, j.g.count);
+    } else {
+        mean_all(&j, &j.row, f->outer * f->rows, f->columns, f->inner);
+        mean_all(&j, &j.column, f->outer, f->rows, f->columns * f->inner);
+        if (f->outer * f->inner == 1) matrix_means(&j, 0, 0, 1, &j.mean);
+    }
+    go(&j, rate_of(&j));
+    return OK;
+}
