@@ -2,6 +2,8 @@
  *
  * Both directions gather: a backward pass writes every dx once, from the windows that hold it, so overlapping windows
  * need neither zeroing nor atomics, 16-bit gradients are summed in fp32, and the order of the sum is fixed. */
+#include <string.h>
+
 #include "loops.h"
 #include "window.h"
 
@@ -66,8 +68,9 @@ static void maxpool_pixel(const KArgs *a, int64_t row, int64_t ow, int64_t c, in
     const View *x = &a->in[0], *y = &a->out[0];
     int64_t H = x->shape.dim[2], W = x->shape.dim[3], image = row / y->shape.dim[2], oh = row % y->shape.dim[2];
     float best[PART], from[PART];
-    int32_t at[PART] = {0};
+    int32_t at[PART];
     fill_part(best, p->fused.act == ACT_RELU ? 0 : -INFINITY, n); /* a ReLU's 0 takes part */
+    memset(at, 0, (size_t)n * sizeof *at);
     for (int32_t k = 0, first = 1; k < p->kernel[0] * p->kernel[1]; k++) {
         int64_t h = oh * p->stride[0] - p->pad[0] + k / p->kernel[1] * p->dilation[0];
         int64_t w = ow * p->stride[1] - p->pad[1] + k % p->kernel[1] * p->dilation[1];

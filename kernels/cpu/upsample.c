@@ -1,6 +1,8 @@
 /* upsample.c: images (N, C, H, W) stored channels-last at a larger size. An output pixel is made of at most two rows
  * and two columns of the input (core/pointwise.h says of which); the gradient gathers, pixel by pixel, what it had a
  * share in. */
+#include <string.h>
+
 #include "loops.h"
 
 enum { PART = 512 };
@@ -20,7 +22,8 @@ static void upsample_pixel(const KArgs *a, int64_t row, int64_t w, int64_t c, in
     int64_t image = row / y->shape.dim[2], h = row % y->shape.dim[2];
     Sample down = upsample_sample(u, 0, h, x->shape.dim[2], y->shape.dim[2]);
     Sample across = upsample_sample(u, 1, w, x->shape.dim[3], y->shape.dim[3]);
-    float sum[PART] = {0}, from[PART];
+    float sum[PART], from[PART];
+    memset(sum, 0, (size_t)n * sizeof *sum);
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 2; j++) {
             float share = down.share[i] * across.share[j];
@@ -39,7 +42,8 @@ static void upsample_dx_pixel(const KArgs *a, int64_t row, int64_t w, int64_t c,
     int64_t H = dx->shape.dim[2], W = dx->shape.dim[3], OH = dy->shape.dim[2], OW = dy->shape.dim[3];
     int64_t image = row / H, h = row % H;
     Reach down = upsample_reach(u, 0, h, H, OH), across = upsample_reach(u, 1, w, W, OW);
-    float sum[PART] = {0}, from[PART];
+    float sum[PART], from[PART];
+    memset(sum, 0, (size_t)n * sizeof *sum);
     for (int64_t i = down.lo; i < down.hi; i++) {
         float share = share_of(upsample_sample(u, 0, i, H, OH), h);
         for (int64_t j = across.lo; share != 0 && j < across.hi; j++) {
