@@ -84,7 +84,7 @@ HOT static float exponentials(float *s, int64_t n, float *max, float *sum) {
     for (int64_t j = 0; j < n; j++) top = s[j] > top ? s[j] : top;
 #pragma omp simd reduction(+ : total)
     for (int64_t j = 0; j < n; j++) {
-        s[j] = expf(s[j] - top);
+        s[j] = exp_flushed(s[j] - top);
         total += s[j];
     }
     float shrink = expf(*max - top);
@@ -144,7 +144,7 @@ static int forward_head(const Head *h) {
 HOT static void slopes_row(float *s, float *dp, const float *factors, int64_t n, float lse, float inner) {
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
-        float p = expf(s[j] - lse);
+        float p = exp_flushed(s[j] - lse);
         dp[j] = p * (dp[j] * factors[j] - inner);
         s[j] = p * factors[j];
     }

@@ -24,7 +24,7 @@ static float logit(const KArgs *a, int64_t n, int64_t c) {
 /* d = scale softmax(x) */
 HOT static void part_slopes(float *d, const float *x, Softmax s, float scale, int64_t n) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) d[i] = scale * expf(x[i] - s.max - s.log_sum);
+    for (int64_t i = 0; i < n; i++) d[i] = scale * exp_flushed(x[i] - s.max - s.log_sum);
 }
 
 static Softmax softmax_row(const KArgs *a, int64_t n) {

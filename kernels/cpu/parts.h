@@ -19,7 +19,7 @@ HOT static float part_max(float most, const float *x, int64_t n) {
 HOT static float part_exp_sum(const float *x, float most, int64_t n) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += expf(x[i] - most);
+    for (int64_t i = 0; i < n; i++) sum += exp_flushed(x[i] - most);
     return sum;
 }
 

@@ -28,7 +28,7 @@ static void part_store(const View *v, const Line *l, int64_t from, int64_t n, co
 
 HOT static void part_softmax(float *y, const float *x, float most, float factor, int64_t n) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = expf(x[i] - most) * factor;
+    for (int64_t i = 0; i < n; i++) y[i] = exp_flushed(x[i] - most) * factor;
 }
 
 HOT static void part_log_softmax(float *y, const float *x, float most, float log_sum, int64_t n) {
@@ -71,7 +71,7 @@ HOT static void part_softmax_dx(float *dx, const float *dy, const float *y, floa
 
 HOT static void part_log_softmax_dx(float *dx, const float *dy, const float *y, float sum, int64_t n) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - expf(y[i]) * sum;
+    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - exp_flushed(y[i]) * sum;
 }
 
 static void softmax_dx_line(const KArgs *a, const Line *l) {
