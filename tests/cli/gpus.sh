@@ -5,7 +5,8 @@ export EMULATE_MEMORY=4294967296,1073741824
 unset CUDA_VISIBLE_DEVICES
 GPUS=cuda:0,cuda:1
 
-# Every cell notes its process. FATES="1=crash 2=meet": a worker's end; a cell that waits until two of them run.
+# Every cell notes its process. FATES="1=crash 2=meet 3=wait": a worker's end; a cell that waits until two of them run;
+# one that takes time.
 cat >net.lua <<'E'
 local mt = require "memtide"
 local nn = mt.nn
@@ -21,7 +22,8 @@ local function count(path)
   return n
 end
 
-local FATES = {crash = function() os.execute "kill -SEGV $PPID; sleep 60" end, meet = function()
+local FATES = {crash = function() os.execute "kill -ABRT $PPID; sleep 60" end,
+  wait = function() os.execute "sleep 0.5" end, meet = function()
   append("meeting.txt", "here")
   local wanted = count "meeting.txt"
   wanted = wanted + wanted % 2
@@ -58,6 +60,7 @@ sweep() { # options...: afresh, on both GPUs
     memtide run net.lua --devices $GPUS --csv x.csv "$@"
 }
 ALL="1=meet 2=meet 3=meet 4=meet 5=meet 6=meet"
+SLOW="1=wait 2=wait 3=wait 4=wait 5=wait 6=wait"
 
 memtide devices
 has "$out" "cuda:0    emulated CUDA device" "two GPUs are there"
@@ -95,10 +98,10 @@ is "$status $(values x.csv n status)" "1 1 crashed;2 ok;3 ok;4 ok;5 ok;6 ok;" \
     "a cell that crashes has its row, others run"
 is "$(columns x.csv n device | grep '^[56]' | cut -d' ' -f2 | sort | tr '\n' ' ')" "cuda:0 cuda:1 " \
     "the last two cells run on both GPUs at a time"
-has "$(grep crashed x.csv)" "2nd attempt: crashed by SIGSEGV while building" "it was tried twice"
+has "$(grep crashed x.csv)" "2nd attempt: crashed by SIGABRT while building" "it was tried twice"
 
-# ---- a GPU that fails: what it fails at runs on the other, and it is used no more
-EMULATE_FAIL=cudaLaunchKernelEx:3:700:1 sweep
+# ---- a GPU that fails: what it fails at runs on the other, which is not done before, and it is used no more
+FATES=$SLOW EMULATE_FAIL=cudaLaunchKernelEx:3:700:1 sweep
 is "$status $(counted x.csv status device)" "0 6 ok cuda:0;" "an illegal address on one GPU costs no cell"
 has "$err" "cuda:1 is used no more: what fails there (3 in a row) does not fail elsewhere" "it is told"
 EMULATE_FAIL=cudaLaunchKernelEx:3:700 sweep
