@@ -4,21 +4,34 @@
  *   ((matrix_o rows + row) columns + column) inner + matrix_i      inner: a channels-last weight's input channels, or 1
  *
  * its row's statistics lie at (matrix_o rows + row) inner + matrix_i, its column's at (matrix_o columns + column)
- * inner + matrix_i. Shared with .cu files. */
+ * inner + matrix_i. The matrices (I, K) of a Conv1d's weight lie turned: what are rows here are PyTorch's columns.
+ * Shared with .cu files. */
 #ifndef MT_FACTORS_H
 #define MT_FACTORS_H
 
 #include "kernel.h"
 
-typedef struct Factors { int64_t outer, rows, columns, inner; } Factors;
+enum { FACTORS_ROW = 1, FACTORS_COLUMN = 2 }; /* the outputs of the op */
 
-/* Of a parameter; its storage says how it lies. A vector has neither rows nor columns: 1 row. */
-static inline Factors factors_of(const View *w) {
-    const int rank = w->shape.rank, last = w->channels_last && rank == 4 ? 1 : 0;
-    Factors f = {1, 1, w->shape.dim[rank - 1], 1};
-    if (rank > 1) f.rows = w->shape.dim[rank - 2];
-    if (last) f.inner = w->shape.dim[1];
-    f.outer = w->count / (f.rows * f.columns * f.inner);
+typedef struct Factors {
+    int64_t outer, rows, columns, inner;
+    int row, column;  /* the outputs that have the statistics of the rows and of the columns */
+    int64_t averaged; /* how many of row_var, which are PyTorch's rows, a matrix has */
+} Factors;
+
+/* Of a parameter; its storage says how it lies, the size of col_var how many matrices there are. A vector has neither
+ * rows nor columns: 1 row. */
+static inline Factors factors_of(const KArgs *a) {
+    const View *w = &a->out[0];
+    const int64_t *d = w->shape.dim;
+    const int rank = w->shape.rank;
+    const bool last = w->channels_last && rank == 4;
+    if (last && d[1] > 1 && a->out[FACTORS_COLUMN].count == d[0] * d[3]) {
+        const Factors line = {d[0], d[3], d[1], 1, FACTORS_COLUMN, FACTORS_ROW, d[1]};
+        return line;
+    }
+    const int64_t rows = rank > 1 ? d[rank - 2] : 1, columns = d[rank - 1], inner = last ? d[1] : 1;
+    const Factors f = {w->count / (rows * columns * inner), rows, columns, inner, FACTORS_ROW, FACTORS_COLUMN, rows};
     return f;
 }
 

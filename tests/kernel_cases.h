@@ -334,6 +334,8 @@ static const Case cases[] = {
      .absent_in = PLAIN_IN, .absent_out = 8 | 16, .order = {3, 5, 7}},
     {"image", OP_adafactor, .x = IMAGE, .y = S4(2, 3, 5, 1), .z = S4(2, 3, 1, 7), ADAFACTOR(1e-7f, .d = 1),
      .absent_in = PLAIN_IN, .absent_out = 8},
+    {"line", OP_adafactor, .x = S4(37, 6, 1, 5), .y = S3(37, 6, 1), .z = S3(37, 1, 5), ADAFACTOR(1e-7f, .d = 1),
+     .absent_in = PLAIN_IN, .absent_out = 8},
     {"pixels", OP_adafactor, .x = S4(37, 67, 1, 1), .y = S4(37, 67, 1, 1), .z = S4(37, 67, 1, 1),
      ADAFACTOR(1e-7f, .d = 1, .weight_decay = 0.1f), .absent_in = PLAIN_IN, .absent_out = 8 | 16},
     {"overflow", OP_adafactor, .x = ODD, .y = S2(3, 1), .z = S2(1, 7), RULE(.lr = 0.1f, .d = 1),

@@ -9,16 +9,16 @@ enum { PARTS = 64 };
 typedef struct Job {
     OptimStep step;
     Factors f;
-    View g, weight, copy, row, column, variance; /* copy: 16-bit weights; data NULL: absent */
-    float eps, mean;                             /* mean: of the row statistics where there is one matrix, else 0 */
+    View g, weight, copy, row, column, row_var, variance; /* copy: 16-bit weights; data NULL: absent */
+    float eps, mean;                                      /* mean: of row_var where there is one matrix, else 0 */
 } Job;
 
 static Job job_of(const KArgs *a) {
     const View *master = &a->out[op_master(a->kind)];
-    Job j = {.g = a->in[0], .weight = master->data ? *master : a->out[0], .row = a->out[1], .column = a->out[2],
-             .variance = a->out[3]};
+    const Factors f = factors_of(a);
+    Job j = {.f = f, .g = a->in[0], .weight = master->data ? *master : a->out[0], .row = a->out[f.row],
+             .column = a->out[f.column], .row_var = a->out[FACTORS_ROW], .variance = a->out[3]};
     j.step = optim_step(&a->attr->optim.rule, a->in[1].data, a->in[2].data, a->in[3].data);
-    j.f = factors_of(&a->out[0]);
     if (master->data) j.copy = a->out[0];
     j.eps = factors_eps(&j.step.rule, j.weight.dtype);
     return j;
@@ -90,14 +90,14 @@ HOT static void add_each(const float *x, double *sums, int64_t n) {
     for (int64_t i = 0; i < n; i++) sums[i] += (double)x[i];
 }
 
-/* mean[n]: of the row statistics of the matrices (o, i), (o, i + 1), ... */
+/* mean[n]: of row_var of the matrices (o, i), (o, i + 1), ... */
 static void matrix_means(const Job *j, int64_t o, int64_t i, int64_t n, float *mean) {
     double sums[BLOCK];
     float scratch[BLOCK];
     memset(sums, 0, (size_t)n * sizeof *sums);
-    for (int64_t r = 0; r < j->f.rows; r++)
-        add_each(block_load(&j->row, (o * j->f.rows + r) * j->f.inner + i, n, scratch), sums, n);
-    for (int64_t k = 0; k < n; k++) mean[k] = adafactor_clamp((float)(sums[k] / (double)j->f.rows), j->eps);
+    for (int64_t r = 0; r < j->f.averaged; r++)
+        add_each(block_load(&j->row_var, (o * j->f.averaged + r) * j->f.inner + i, n, scratch), sums, n);
+    for (int64_t k = 0; k < n; k++) mean[k] = adafactor_clamp((float)(sums[k] / (double)j->f.averaged), j->eps);
 }
 
 static void fill(float *to, float value, int64_t n) {

@@ -16,7 +16,7 @@ typedef struct Job {
     const StepState *state;
     const float *lr, *square;
     Factors f;
-    Elements g, weight, copy, row, column, variance; /* copy: 16-bit weights; data NULL: absent */
+    Elements g, weight, copy, row, column, row_var, variance; /* copy: 16-bit weights; data NULL: absent */
     int64_t count;
     float eps;
     Scalars *scalars;
@@ -97,20 +97,20 @@ static int mean_run(const KArgs *a, Err *e, const Job &j, const Elements &mean, 
 
 /* ---- the update */
 
-/* The mean of the row statistics of the matrix (o, i) */
+/* The mean of row_var of the matrix (o, i) */
 static __device__ float matrix_mean(const Job &j, int64_t o, int64_t i) {
     double sum = 0;
-    for (int64_t r = 0; r < j.f.rows; r++) sum += element_at(j.row, (o * j.f.rows + r) * j.f.inner + i);
-    return adafactor_clamp((float)(sum / (double)j.f.rows), j.eps);
+    for (int64_t r = 0; r < j.f.averaged; r++) sum += element_at(j.row_var, (o * j.f.averaged + r) * j.f.inner + i);
+    return adafactor_clamp((float)(sum / (double)j.f.averaged), j.eps);
 }
 
 /* The only matrix's, by one block */
 static __global__ void __launch_bounds__(ELEMENT_THREADS) matrix_kernel(Job j) {
     double sum = 0;
     if (j.state->overflow) return;
-    for (int64_t r = threadIdx.x; r < j.f.rows; r += ELEMENT_THREADS) sum += element_at(j.row, r);
+    for (int64_t r = threadIdx.x; r < j.f.averaged; r += ELEMENT_THREADS) sum += element_at(j.row_var, r);
     sum = block_sum(sum);
-    if (threadIdx.x == 0) j.scalars->mean = adafactor_clamp((float)(sum / (double)j.f.rows), j.eps);
+    if (threadIdx.x == 0) j.scalars->mean = adafactor_clamp((float)(sum / (double)j.f.averaged), j.eps);
 }
 
 static __device__ float expected(const Job &j, int64_t at) {
@@ -178,7 +178,7 @@ static Middle rows_of(const Factors &f) { return {f.outer * f.rows, f.columns, f
 static Middle columns_of(const Factors &f) { return {f.outer, f.rows, f.columns * f.inner}; }
 
 extern "C" int k_cuda_adafactor_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *) {
-    const Factors f = factors_of(&a->out[0]);
+    const Factors f = factors_of(a);
     *state = NULL;
     const size_t head = head_bytes(a->out[0].count);
     *workspace = head;
@@ -198,12 +198,13 @@ static Job job_of(const KArgs *a) {
     j.state = (const StepState *)a->in[1].data;
     j.lr = (const float *)a->in[2].data;
     j.square = (const float *)a->in[3].data;
-    j.f = factors_of(&a->out[0]);
+    j.f = factors_of(a);
     j.g = elements_of(&a->in[0]);
     j.weight = elements_of(master->data ? master : &a->out[0]);
     if (master->data) j.copy = elements_of(&a->out[0]);
-    j.row = elements_of(&a->out[1]);
-    j.column = elements_of(&a->out[2]);
+    j.row = elements_of(&a->out[j.f.row]);
+    j.column = elements_of(&a->out[j.f.column]);
+    j.row_var = elements_of(&a->out[FACTORS_ROW]);
     j.variance = elements_of(&a->out[3]);
     j.count = a->out[0].count;
     j.eps = factors_eps(&j.rule, j.weight.type);

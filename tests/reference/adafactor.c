@@ -34,7 +34,8 @@ void ref_adafactor(Ref *r) {
     const OptimRule *o = &r->attr->optim.rule;
     const Tensor *w = r->out[4].at ? &r->out[4] : &r->out[0];
     const int rank = w->shape.rank;
-    const int64_t rows = rank > 1 ? w->shape.dim[rank - 2] : 1, columns = w->shape.dim[rank - 1];
+    const int64_t columns = w->shape.dim[rank - 1], matrices = rank > 1 ? r->out[2].count / columns : 1;
+    const int64_t rows = w->count / (matrices * columns); /* of (O, I, 1, K) that is (O, I, K): I */
     double t = r->state->step, lr = r->in[2].at ? r->in[2].at[0] : (double)o->lr, share = pow(t, o->beta2_decay);
     double unscale = 1.0 / r->state->loss_scale, *u = malloc((size_t)w->count * sizeof *u);
     if (r->state->overflow || !u) {
@@ -43,7 +44,7 @@ void ref_adafactor(Ref *r) {
     }
     if (o->clip_norm > 0) unscale *= fmin(1, o->clip_norm / (sqrt(r->in[3].at[0]) * unscale + 1e-6));
     for (int64_t i = 0; i < w->count; i++) u[i] = r->in[0].at[i] * unscale;
-    for (int64_t m = 0; m < w->count / (rows * columns) && rank > 1; m++)
+    for (int64_t m = 0; m < matrices && rank > 1; m++)
         matrix(u + m * rows * columns, r->out[1].at + m * rows, r->out[2].at + m * columns, rows, columns, share,
                o->eps);
     if (rank == 1) vector(u, r->out[3].at, w->count, share, o->eps);
