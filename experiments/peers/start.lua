@@ -15,7 +15,8 @@ local function write(name, step, batch, format)
 end
 
 local info = found.data:info()
-local trainer <close> = assert(mt.trainer{model = found.model, input = info.shape, batch = found.batch,
+local model = type(found.model) == "function" and found.model(found) or found.model
+local trainer <close> = assert(mt.trainer{model = model, input = info.shape, batch = found.batch,
   precision = precision, loss = found.loss, optimizer = found.optimizer, seed = found.seed})
 assert(trainer:save(folder .. "/weights"))
 local batches = mt.data.loader{found.data, batch = found.batch, seed = found.seed}:epoch()
