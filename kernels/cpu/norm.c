@@ -132,7 +132,7 @@ int k_cpu_batchnorm_eval(const KArgs *a, Err *e) {
  *      = dy k + (x - mean) slope + shift, with slope = -k istd dw/M and shift = -k db/M */
 
 HOT void batch_dx_tile(float *dx, int64_t to, const float *dy, int64_t dy_from, const float *x, int64_t x_from,
-                              const float *mean, const float *coef, int64_t rows, int64_t cols) {
+                       const float *mean, const float *coef, int64_t rows, int64_t cols) {
     const float *k = coef, *slope = coef + TILE_COLS, *shift = coef + 2 * TILE_COLS;
     for (int64_t r = 0; r < rows; r++) {
         const float *g = dy + r * dy_from, *in = x + r * x_from;
@@ -345,7 +345,7 @@ int k_cpu_norm_dx(const KArgs *a, Err *e) {
 /* ---- parameters: sums over rows of dy (x - mean) istd and of dy */
 
 HOT void add_slopes(double *dw, double *db, const float *dy, int64_t dy_from, const float *x, int64_t x_from,
-                           const float *mean, int64_t rows, int64_t cols) {
+                    const float *mean, int64_t rows, int64_t cols) {
     for (int64_t r = 0; r < rows; r++) {
         const float *g = dy + r * dy_from, *in = x + r * x_from;
 #pragma omp simd
