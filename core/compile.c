@@ -39,7 +39,7 @@ static int check_budget(const Program *p, const Settings *s, Device *device, Err
 static int run_passes(Program *p, const Settings *s, Device *device, PassWatch *watch, void *arg, Err *e) {
     static const struct { const char *name; int (*run)(Program *, const Settings *, Err *); } passes[] = {
         {"precision", pass_precision}, {"fuse", pass_fuse}, {"backward", pass_backward},
-        {"fuse_gradient", pass_fuse_gradient}};
+        {"fuse_gradient", pass_fuse_gradient}, {"fuse_cast", pass_fuse_cast}};
     int code;
     for (size_t i = 0; i < ARRAY_LEN(passes); i++) {
         if ((code = passes[i].run(p, s, e))) return code;

@@ -15,6 +15,10 @@ MT_FN float loss_slope_scale(const LossAttr *loss, const StepState *state, doubl
     return loss->scale * (state ? state->loss_scale : 1.0f) / (float)(loss->sum ? 1.0 : count);
 }
 
+/* A row of cross_entropy's stats. The logarithm of class c's probability is x_c - max - log_sum. An ignored sample has
+ * zeros, and so has x where it holds logarithms. */
+typedef struct Softmax { float max, log_sum; } Softmax;
+
 /* w: the classes' weights [C], NULL: all are 1 */
 MT_FN float class_weight(const float *w, int64_t c) { return w ? w[c] : 1.0f; }
 

@@ -11,6 +11,7 @@ int pass_precision(Program *p, const Settings *s, Err *e);   /* dtypes, casts */
 int pass_fuse(Program *p, const Settings *s, Err *e);        /* conv2d, linear and maxpool take activations over */
 int pass_backward(Program *p, const Settings *s, Err *e);    /* the gradient of every forward op, as ops */
 int pass_fuse_gradient(Program *p, const Settings *s, Err *e); /* conv2d_dx and linear_dx take over the act_dx after */
+int pass_fuse_cast(Program *p, const Settings *s, Err *e);   /* what reads or writes a cast's other type makes it */
 int pass_workspace(Program *p, const Settings *s, Device *device, Err *e); /* what the device needs, as buffers */
 int pass_checkpoint(Program *p, const Settings *s, Device *device, Err *e); /* drop activations, run their ops again */
 int pass_accumulate(Program *p, const Settings *s, Err *e);  /* several micro-batches for one update */

@@ -203,9 +203,11 @@ static bool add_rows_fit(const Buf *w, const Buf *y) {
            w->shape.dim[0] >= y->shape.dim[last - 1];
 }
 
-/* w [C] of x (N, C), or none */
-static bool class_weights_fit(const Buf *x, const Buf *w) {
-    return !w || (w->dtype == DT_F32 && w->shape.rank == 1 && w->shape.dim[0] == x->shape.dim[1]);
+/* x (N, C), w [C] or none, stats (N, 2) or none */
+static bool class_loss_fits(const Buf *x, const Buf *w, const Buf *stats) {
+    if (w && (w->dtype != DT_F32 || w->shape.rank != 1 || w->shape.dim[0] != x->shape.dim[1])) return false;
+    return !stats || (stats->dtype == DT_F32 && stats->shape.rank == 2 && stats->shape.dim[0] == x->shape.dim[0] &&
+                      stats->shape.dim[1] == 2);
 }
 
 static bool operands_fit(const Program *p, const Op *op) {
@@ -226,24 +228,23 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_linear_dw: return linear_fits(a, y, b);
     case OP_conv_transpose: return conv_fits(y, b, a, &op->attr.conv) && a->dtype == y->dtype;
     case OP_batchnorm: case OP_norm:
-        return norm_fits(p, op, op->in[0], op->out[0], op->out[2], &op->in[1]) && a->dtype == y->dtype;
+        return norm_fits(p, op, op->in[0], op->out[0], op->out[2], &op->in[1]) && (op->kind == OP_norm || a->dtype == y->dtype);
     case OP_batchnorm_eval:
         return norm_fits(p, op, op->in[0], op->out[0], op->in[3], &op->in[1]) && a->dtype == y->dtype;
     case OP_batchnorm_dx: case OP_norm_dx:
         return norm_fits(p, op, op->in[1], op->out[0], op->in[4], (int[]){op->in[2], NO_BUF}) && same_elements(a, b);
     case OP_norm_dw: return norm_fits(p, op, op->in[1], op->in[0], op->in[3], op->out);
     case OP_prelu: return same_elements(a, y) && a->dtype == y->dtype && b->dtype == y->dtype;
-    case OP_prelu_dx: case OP_softmax_dx: return same_elements(a, b) && same_elements(a, y) && a->dtype == y->dtype;
-    case OP_softmax: return same_elements(a, y);
+    case OP_prelu_dx: return same_elements(a, b) && same_elements(a, y) && a->dtype == y->dtype;
     case OP_embedding: return rows_fit(a, b, y) && b->dtype == y->dtype;
     case OP_embedding_dw: return rows_fit(b, y, a);
     case OP_add_rows: return same_elements(a, y) && a->dtype == y->dtype && add_rows_fit(b, y);
     case OP_add_rows_dw: return add_rows_fit(y, a);
     case OP_upsample: case OP_upsample_dx:
         return a->dtype == y->dtype && a->shape.rank == 4 && y->shape.rank == 4 && a->shape.dim[1] == y->shape.dim[1];
-    case OP_act: case OP_dropout: case OP_dropout_dx: return same_elements(a, y) && a->dtype == y->dtype;
-    case OP_add: case OP_mul: case OP_act_dx: return same_elements(a, b) && same_elements(a, y) && a->dtype == y->dtype;
-    case OP_cast: case OP_accumulate: return same_elements(a, y);
+    case OP_act: case OP_dropout: case OP_dropout_dx: case OP_softmax: case OP_cast: case OP_accumulate:
+    case OP_element_loss_dx: return same_elements(a, y);
+    case OP_add: case OP_mul: case OP_act_dx: case OP_softmax_dx: return same_elements(a, b) && same_elements(a, y);
     case OP_view: return a->bytes == y->bytes && a->dtype == y->dtype;
     case OP_maxpool: return a->dtype == y->dtype && op->attr.pool.fused.act <= ACT_RELU;
     case OP_to_rows: case OP_to_rows_dx: case OP_avgpool: case OP_adaptive_avgpool: case OP_maxpool_dx:
@@ -256,8 +257,9 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_rnn_dx: return rnn_fits(b, in[2], in[3], a, in[5], op->attr.rnn.mode) && (!y || same_elements(b, y));
     case OP_attention: return attention_fits(in, y, out[1], &op->attr.attention);
     case OP_attention_dx: return attention_dx_fits(in, out, &op->attr.attention);
-    case OP_cross_entropy: return class_weights_fit(a, in[2]);
-    case OP_cross_entropy_dx: return same_elements(a, y) && class_weights_fit(a, in[3]);
+    case OP_cross_entropy: return class_loss_fits(a, in[2], out[1]);
+    case OP_cross_entropy_dx:
+        return same_elements(a, y) && class_loss_fits(a, in[3], in[4]);
     default: return !op_is_update(op->kind) || (same_elements(a, y) && (!in[2] || in[2]->dtype == DT_F32));
     }
 }

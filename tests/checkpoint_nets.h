@@ -52,6 +52,7 @@ __attribute__((unused)) static Program *before(const char *text, const Settings 
     if (!code) code = pass_fuse(p, s, e);
     if (!code) code = pass_backward(p, s, e);
     if (!code) code = pass_fuse_gradient(p, s, e);
+    if (!code) code = pass_fuse_cast(p, s, e);
     if (!code) code = pass_workspace(p, s, &model, e);
     network_free(net);
     if (!code) return p;

@@ -117,6 +117,8 @@ static void loss(Back *b, const Op *f, OpKind kind) {
     Op *op = emit(b, kind, f, f->in[0], f->in[1], g);
     op->in[2] = state;
     op->in[3] = f->in[2];
+    op->in[4] = f->out[1];
+    op_cost(b->p, op);
     contribute(b, f, f->in[0], g);
 }
 

@@ -58,6 +58,7 @@ typedef struct Profile {
     Life *life;
     int *unit;        /* by root: the unit that writes it, if the backward pass gets it from the forward pass; else 0 */
     int *read, *back; /* by root: the last forward op and the first backward op that read it */
+    int *end;         /* by root: the last op that reads it, behind which a gradient may have its storage */
     size_t *other;    /* by op: bytes alive at it that have unit 0, which no choice changes; persistent buffers apart */
     size_t inputs;    /* bytes of the micro-batch, which are in `other` */
     size_t *stored;   /* by op and cut: bytes alive at it from units behind the cut, when all is stored */
@@ -80,11 +81,16 @@ static void find_units(const Solver *s, Profile *f) {
     }
 }
 
+/* A backward op that writes into a root writes a gradient: in place. */
 static void find_reads(Profile *f) {
     for (int b = 0; b < f->p->n_bufs; b++) {
         f->read[b] = f->life[b].first;
         f->back[b] = f->p->n_ops;
+        f->end[b] = f->life[b].last;
     }
+    for (int i = f->p->n_ops - 1; i >= f->p->forward_end; i--)
+        if (f->p->ops[i].kind != OP_view && f->p->ops[i].out[0] != NO_BUF)
+            f->end[program_root(f->p, f->p->ops[i].out[0])] = i;
     for (int i = 0; i < f->p->n_ops; i++)
         for (int k = 0; k < OP_IN; k++) {
             int root = f->p->ops[i].in[k] == NO_BUF ? NO_BUF : program_root(f->p, f->p->ops[i].in[k]);
@@ -102,7 +108,7 @@ static void find_alive(Solver *s, Profile *f) {
         if (!l->used || f->p->bufs[b].kind == BUF_PERSISTENT) continue;
         if (f->p->bufs[b].kind == BUF_INPUT) f->inputs += l->bytes;
         for (int t = l->first; t <= l->last; t++) {
-            if (!f->unit[b]) f->other[t] += l->bytes;
+            if (!f->unit[b] || t > f->end[b]) f->other[t] += l->bytes;
             else *at_cut(s, f->stored, t, f->unit[b] - 1) += l->bytes;
             if (f->unit[b] && t <= f->read[b]) *at_cut(s, f->passing, t, f->unit[b] - 1) += l->bytes;
         }
@@ -121,7 +127,7 @@ static void find_last(const Solver *s, Profile *f) {
     for (int c = s->n - 1; c >= 0; c--) {
         f->last[c] = f->last[c + 1];
         for (int b = 0; b < f->p->n_bufs; b++)
-            if (f->unit[b] == c + 1 && f->life[b].last > f->last[c]) f->last[c] = f->life[b].last;
+            if (f->unit[b] == c + 1 && f->end[b] > f->last[c]) f->last[c] = f->end[b];
     }
 }
 
@@ -149,13 +155,13 @@ static size_t work_dropped(const Solver *s, Profile *f, int from, int to) {
     int start = s->c->cut[from].at, end = s->c->cut[to].at, out = s->c->cut[to].root, need = first_need(s, f, from, to);
     size_t most = 0, cut = f->unit[out] ? f->life[out].bytes : 0;
     size_t waiting = f->other[need] < f->other[need - 1] ? f->other[need] : f->other[need - 1];
-    if (f->life[out].last >= need) waiting += cut;
+    if (f->end[out] >= need) waiting += cut;
     for (int t = start; t < end; t++) {
         at_least(&most, f->other[t] + *at_cut(s, f->passing, t, from));
         if (s->again[t]) at_least(&most, waiting + f->other[t] - f->inputs + *at_cut(s, f->stored, t, from));
     }
     for (int t = f->last[to] + 1; t <= f->last[from]; t++)
-        at_least(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : f->life[out].last >= t ? cut : 0));
+        at_least(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : f->end[out] >= t ? cut : 0));
     return most;
 }
 
@@ -210,14 +216,15 @@ static int estimate(Solver *s, const Settings *settings, Device *device, Err *e)
     }
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
     Profile f = {p, mem_new(bufs * sizeof(Life)), mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)),
-                 mem_new(bufs * sizeof(int)), mem_new(ops * sizeof(size_t)), 0, mem_new(ops * cuts * sizeof(size_t)),
+                 mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(ops * sizeof(size_t)), 0, mem_new(ops * cuts * sizeof(size_t)),
                  mem_new(ops * cuts * sizeof(size_t)), mem_new(cuts * sizeof(int))};
-    if (f.life && f.unit && f.read && f.back && f.other && f.stored && f.passing && f.last) profile(s, &f);
+    if (f.life && f.unit && f.read && f.back && f.end && f.other && f.stored && f.passing && f.last) profile(s, &f);
     else code = no_memory(e);
     mem_free(f.life);
     mem_free(f.unit);
     mem_free(f.read);
     mem_free(f.back);
+    mem_free(f.end);
     mem_free(f.other);
     mem_free(f.stored);
     mem_free(f.passing);

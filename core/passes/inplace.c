@@ -1,11 +1,13 @@
-/* In-place: where ops.def allows it and the input dies at this op, the output takes over its storage. `marked`: only
- * activations whose layer says inplace = true; sums of gradients always, as PyTorch's autograd does. */
+/* In-place: where ops.def allows it and the input dies at this op, the output takes over its storage. `marked`:
+ * activations whose layer says inplace = true, and a loss's gradient, which takes the place of the network's output;
+ * sums of gradients always, as PyTorch's autograd does. */
 #include "passes.h"
 #include "mem.h"
 
 static bool asked_for(const Program *p, const Op *op, Inplace mode) {
     if (op->kind == OP_add && p->bufs[op->out[0]].category == CAT_ACTIVATION_GRADIENTS) return true;
     if (mode != INPLACE_MARKED) return mode == INPLACE_ON;
+    if (op->kind == OP_cross_entropy_dx || op->kind == OP_element_loss_dx) return true;
     if (op->kind == OP_act || op->kind == OP_act_dx) return op->attr.act.inplace;
     return (op->kind == OP_dropout || op->kind == OP_dropout_dx) && op->attr.drop.inplace;
 }

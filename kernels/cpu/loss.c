@@ -13,8 +13,6 @@ static void loss_store(const KArgs *a, double sum, double count) {
 
 /* ---- cross entropy: x (N, C) logits or logarithms of probabilities, t (N) classes, w [C] or NULL */
 
-typedef struct Softmax { float max, log_sum; } Softmax; /* logarithm of class c: x_c - max - log_sum */
-
 static int64_t classes_of(const KArgs *a) { return a->in[0].shape.dim[1]; }
 
 static float logit(const KArgs *a, int64_t n, int64_t c) {
@@ -27,12 +25,12 @@ HOT static void part_slopes(float *d, const float *x, Softmax s, float scale, in
     for (int64_t i = 0; i < n; i++) d[i] = scale * exp_flushed(x[i] - s.max - s.log_sum);
 }
 
-static Softmax softmax_row(const KArgs *a, int64_t n) {
+static Softmax softmax_row(const KArgs *a, int64_t n, bool ignored) {
     int64_t classes = classes_of(a), row = n * classes;
     float from[PART];
     Softmax s = {-INFINITY, 0};
     double sum = 0;
-    if (a->attr->loss.log) return (Softmax){0, 0};
+    if (ignored || a->attr->loss.log) return (Softmax){0, 0};
     EACH_PART(c, m, classes) s.max = part_max(s.max, block_load(&a->in[0], row + c, m, from), m);
     EACH_PART(c, m, classes) sum += (double)part_exp_sum(block_load(&a->in[0], row + c, m, from), s.max, m);
     s.log_sum = (float)log(sum); /* cppcheck-suppress invalidFunctionArg ; there is at least one class */
@@ -52,11 +50,14 @@ static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
     const LossAttr *loss = &a->attr->loss;
     const int32_t *t = a->in[1].data;
     const float *w = a->in[2].data;
+    Softmax *stats = a->out[1].data;
     int64_t classes = classes_of(a);
     double sum = 0;
     for (int64_t n = begin; n < end; n++) {
-        if (t[n] == loss->ignore_index) continue;
-        Softmax s = softmax_row(a, n);
+        bool ignored = t[n] == loss->ignore_index;
+        Softmax s = softmax_row(a, n, ignored);
+        if (stats) stats[n] = s;
+        if (ignored) continue;
         for (int64_t c = 0; c < classes && loss->smoothing != 0; c++)
             sum -= (double)loss_even(loss, w, c, classes) * (logit(a, n, c) - s.max - s.log_sum);
         sum += (double)loss_sure(loss, w, t[n]) * (s.log_sum - (logit(a, n, t[n]) - s.max));
@@ -71,7 +72,7 @@ static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale, const f
     float from[PART], to[PART];
     bool ignored = t == loss->ignore_index;
     float mass = ignored ? 0 : loss_mass(loss, w, t, all, classes);
-    Softmax s = ignored ? (Softmax){0, 0} : softmax_row(a, n);
+    const Softmax *stats = a->in[4].data, s = stats ? stats[n] : softmax_row(a, n, ignored);
     EACH_PART(c, m, classes) {
         if (ignored || loss->log) memset(to, 0, sizeof to);
         else part_slopes(to, block_load(&a->in[0], n * classes + c, m, from), s, scale * mass, m);

@@ -15,8 +15,8 @@ static __device__ inline LossPart block_part(LossPart mine) {
     return p;
 }
 
-/* Where a loss goes; w: the classes' weights [C], or NULL. */
-typedef struct LossTo { LossAttr attr; const float *w; float *loss; LossPart *parts; } LossTo;
+/* Where a loss goes. Of cross entropy: w, the classes' weights [C], stats [N]; each may be NULL. */
+typedef struct LossTo { LossAttr attr; const float *w; float *loss; LossPart *parts; Softmax *stats; } LossTo;
 
 static __device__ inline void loss_store(const LossTo *to, LossPart all) {
     *to->loss = loss_value(&to->attr, all.sum, all.count);
@@ -49,7 +49,8 @@ static int loss_prepare(const KArgs *a, size_t limit, void **state, size_t *work
 /* `terms` makes those of x (rows, classes) and t; of single elements, each is a row. */
 static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elements, int64_t, int64_t),
                     int64_t rows) {
-    LossTo to = {a->attr->loss, (const float *)a->in[2].data, (float *)a->out[0].data, (LossPart *)a->workspace};
+    LossTo to = {a->attr->loss, (const float *)a->in[2].data, (float *)a->out[0].data, (LossPart *)a->workspace,
+                 (Softmax *)a->out[1].data};
     int parts = (int)sum_parts(a->in[0].count, sizeof(LossPart), a->workspace_bytes);
     int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(&a->in[0]), elements_of(&a->in[1]), rows,
                        a->in[0].count / rows);
@@ -59,22 +60,28 @@ static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elem
 /* ---- cross entropy: x (N, C) logits or logarithms of probabilities, t (N) classes, w [C] or NULL; a warp per
  *      sample */
 
-/* logarithm of class c: x_c - max - log_sum */
-typedef struct Softmax { float max, log_sum; } Softmax;
-
 static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
 static __device__ inline int64_t first_row() { return (int64_t)blockIdx.x * LOSS_WARPS + threadIdx.x / WARP; }
 static __device__ inline int64_t row_stride() { return (int64_t)gridDim.x * LOSS_WARPS; }
 
-/* The warp's; x is the row that begins at element `row`. */
-static __device__ inline Softmax softmax_row(const LossAttr *attr, Elements x, int64_t row, int64_t classes) {
-    Softmax s = {attr->log ? 0 : -INFINITY, 0};
+/* The warp's; x is the row that begins at element `row`. It is read once: where a larger maximum turns up, the sum
+ * before it is scaled down. A lane takes eight elements at a time, so that their loads are under way together. */
+static __device__ inline Softmax softmax_row(const LossAttr *attr, bool ignored, Elements x, int64_t row,
+                                             int64_t classes) {
+    float most = -INFINITY;
     double sum = 0;
-    if (attr->log) return s;
-    for (int64_t c = lane_index(); c < classes; c += WARP) s.max = fmaxf(s.max, element_at(x, row + c));
-    s.max = warp_max(s.max);
-    for (int64_t c = lane_index(); c < classes; c += WARP) sum += expf(element_at(x, row + c) - s.max);
-    s.log_sum = (float)log(warp_sum(sum));
+    if (ignored || attr->log) return Softmax{0, 0};
+    for (int64_t c = lane_index(); c < classes; c += WARP * LANES) {
+        float values[LANES], before = most, part = 0;
+        for (int i = 0; i < LANES; i++)
+            values[i] = c + i * WARP < classes ? element_at(x, row + c + i * WARP) : -INFINITY;
+        for (int i = 0; i < LANES; i++) most = fmaxf(most, values[i]);
+        const float top = most == -INFINITY ? 0 : most; /* infinity less infinity is none */
+        for (int i = 0; i < LANES; i++) part += expf(values[i] - top);
+        sum = sum * (double)expf(before - top) + (double)part;
+    }
+    Softmax s = {warp_max(most), 0};
+    s.log_sum = (float)log(warp_sum(sum * (double)expf(most - s.max)));
     return s;
 }
 
@@ -86,8 +93,10 @@ static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targe
     const int32_t *t = (const int32_t *)targets.data;
     LossPart mine = {0, 0};
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
-        if (t[n] == to.attr.ignore_index) continue;
-        Softmax s = softmax_row(&to.attr, x, n * classes, classes);
+        bool ignored = t[n] == to.attr.ignore_index;
+        Softmax s = softmax_row(&to.attr, ignored, x, n * classes, classes);
+        if (to.stats && lane_index() == 0) to.stats[n] = s;
+        if (ignored) continue;
         for (int64_t c = lane_index(); c < classes && to.attr.smoothing != 0; c += WARP)
             mine.sum -= (double)loss_even(&to.attr, to.w, c, classes) * log_softmax(x, n * classes + c, s);
         if (lane_index()) continue;
@@ -97,7 +106,13 @@ static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targe
     part_store(&to, mine);
 }
 
-typedef struct Gradient { LossAttr attr; const StepState *state; const float *w; Elements dx; } Gradient;
+typedef struct Gradient {
+    LossAttr attr;
+    const StepState *state;
+    const float *w;
+    const Softmax *stats;
+    Elements dx;
+} Gradient;
 
 /* Samples that are not ignored, by their weights. Each block counts them anew: labels are few bytes beside the logits.
  * That labels are in range was checked when they came in. */
@@ -124,7 +139,7 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
         bool ignored = t[n] == to.attr.ignore_index;
         float mass = ignored ? 0 : loss_mass(&to.attr, to.w, t[n], all, classes);
-        Softmax s = softmax_row(&to.attr, x, n * classes, classes);
+        Softmax s = to.stats ? to.stats[n] : softmax_row(&to.attr, ignored, x, n * classes, classes);
         for (int64_t c = lane_index(); c < classes; c += WARP) {
             float d = to.attr.log ? 0 : mass * expf(log_softmax(x, n * classes + c, s));
             d -= loss_even(&to.attr, to.w, c, classes);
@@ -138,7 +153,7 @@ int k_cuda_cross_entropy(const KArgs *a, Err *e) { return loss_run(a, e, cross_e
 
 int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {
     Gradient to = {a->attr->loss, (const StepState *)a->in[2].data, (const float *)a->in[3].data,
-                   elements_of(&a->out[0])};
+                   (const Softmax *)a->in[4].data, elements_of(&a->out[0])};
     /* few, since each of them counts all labels */
     int64_t few = (int64_t)cuda_of(a)->model.processors * SLOPE_BLOCKS;
     unsigned blocks = (unsigned)min_i64((a->in[1].count + LOSS_WARPS - 1) / LOSS_WARPS, few);

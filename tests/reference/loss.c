@@ -15,14 +15,12 @@ static double outer(const Ref *r, double count) {
  *      smoothing / C), over the samples that are not ignored; their mean counts each w_t times. NLLLoss: x_c itself is
  *      the logarithm */
 
-static double log_softmax(const Ref *r, int64_t n, int64_t c) {
-    const Tensor *x = &r->in[0];
-    int64_t C = x->shape.dim[1];
-    double max = -INFINITY, sum = 0;
-    if (r->attr->loss.log) return x->at[n * C + c];
-    for (int64_t k = 0; k < C; k++) max = fmax(max, x->at[n * C + k]);
-    for (int64_t k = 0; k < C; k++) sum += exp(x->at[n * C + k] - max);
-    return x->at[n * C + c] - max - log(sum);
+void ref_softmax_stats(const double *x, int64_t classes, double *stats) {
+    double sum = 0;
+    stats[0] = -INFINITY;
+    for (int64_t c = 0; c < classes; c++) stats[0] = fmax(stats[0], x[c]);
+    for (int64_t c = 0; c < classes; c++) sum += exp(x[c] - stats[0]);
+    stats[1] = log(sum);
 }
 
 static double weight(const double *w, int64_t c) { return w ? w[c] : 1; }
@@ -41,26 +39,39 @@ static double samples(const Ref *r, const double *w) {
     return count;
 }
 
+/* The logarithm of class c's probability is x_c less both of these. */
+static void stats_of(const Ref *r, int64_t n, double *stats) {
+    int64_t classes = r->in[0].shape.dim[1];
+    stats[0] = stats[1] = 0;
+    if (!r->attr->loss.log && !ignored(r, n)) ref_softmax_stats(&r->in[0].at[n * classes], classes, stats);
+}
+
 void ref_cross_entropy(Ref *r) {
     const Tensor *x = &r->in[0];
     const double *w = r->in[2].at;
-    double sum = 0;
-    for (int64_t n = 0; n < x->shape.dim[0]; n++)
-        for (int64_t c = 0; c < x->shape.dim[1]; c++)
-            if (!ignored(r, n)) sum -= wanted(r, w, n, c) * log_softmax(r, n, c);
+    double sum = 0, stats[2];
+    for (int64_t n = 0; n < x->shape.dim[0]; n++) {
+        stats_of(r, n, stats);
+        for (int k = 0; r->out[1].at && k < 2; k++) r->out[1].at[2 * n + k] = stats[k];
+        for (int64_t c = 0; c < x->shape.dim[1] && !ignored(r, n); c++)
+            sum -= wanted(r, w, n, c) * (x->at[n * x->shape.dim[1] + c] - stats[0] - stats[1]);
+    }
     r->out[0].at[0] = reduce(r, sum, samples(r, w));
 }
 
+/* Its stats are those of x: nothing new. */
 void ref_cross_entropy_dx(Ref *r) {
     const Tensor *x = &r->in[0];
     const double *w = r->in[3].at;
+    double scale = outer(r, samples(r, w)), stats[2];
     for (int64_t n = 0; n < x->shape.dim[0]; n++) {
         double mass = 0;
+        stats_of(r, n, stats);
         for (int64_t c = 0; c < x->shape.dim[1]; c++) mass += wanted(r, w, n, c);
         for (int64_t c = 0; c < x->shape.dim[1]; c++) {
-            double p = r->attr->loss.log ? 0 : exp(log_softmax(r, n, c));
-            r->out[0].at[n * x->shape.dim[1] + c] =
-                ignored(r, n) ? 0 : outer(r, samples(r, w)) * (mass * p - wanted(r, w, n, c));
+            int64_t i = n * x->shape.dim[1] + c;
+            double p = r->attr->loss.log ? 0 : exp(x->at[i] - stats[0] - stats[1]);
+            r->out[0].at[i] = ignored(r, n) ? 0 : scale * (mass * p - wanted(r, w, n, c));
         }
     }
 }

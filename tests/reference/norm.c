@@ -1,4 +1,5 @@
 #include <math.h>
+#include <stdlib.h>
 
 #include "reference/reference.h"
 
@@ -96,20 +97,21 @@ void ref_norm_dx(Ref *r) {
     const Tensor *dy = &r->in[0], *x = &r->in[1], *w = &r->in[2], *mean = &r->in[3], *istd = &r->in[4];
     Split s = split(x, r->attr->norm.axis);
     double n = (double)x->count / (double)istd->count;
-    for (int64_t k = 0; k < istd->count; k++) {
-        double plain = 0, slanted = 0;
+    double (*means)[2] = calloc((size_t)istd->count, sizeof *means); /* by statistic: of g, of g xhat */
+    if (!means) exit(2);
+    for (int pass = 0; pass < 2; pass++)
         for (int64_t i = 0; i < x->count; i++) {
+            int64_t k = stat_of(r, &s, i, istd->count);
             double g = dy->at[i] * value(w, i / s.inner % s.channels, 1);
-            if (stat_of(r, &s, i, istd->count) != k) continue;
-            plain += mean->at ? g / n : 0;
-            slanted += g * (x->at[i] - value(mean, k, 0)) * istd->at[k] / n;
+            double xhat = (x->at[i] - value(mean, k, 0)) * istd->at[k];
+            if (pass == 0) {
+                means[k][0] += mean->at ? g / n : 0;
+                means[k][1] += g * xhat / n;
+            } else {
+                r->out[0].at[i] = istd->at[k] * (g - means[k][0] - xhat * means[k][1]);
+            }
         }
-        for (int64_t i = 0; i < x->count; i++) {
-            double g = dy->at[i] * value(w, i / s.inner % s.channels, 1);
-            if (stat_of(r, &s, i, istd->count) != k) continue;
-            r->out[0].at[i] = istd->at[k] * (g - plain - (x->at[i] - value(mean, k, 0)) * istd->at[k] * slanted);
-        }
-    }
+    free(means);
 }
 
 void ref_norm_dw(Ref *r) {

@@ -42,6 +42,9 @@ RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool
 OPTIM_RULES(X) X(adafactor)
 #undef X
 
+/* A row of logits: stats[2] = its maximum, the logarithm of the sum of exp(x - maximum). */
+void ref_softmax_stats(const double *x, int64_t classes, double *stats);
+
 /* Not in the table: their cases are in t_sequence.c. */
 RefFn ref_rnn, ref_rnn_dx, ref_attention, ref_attention_dx;
 

@@ -163,7 +163,7 @@ static void test_exhaustive(void) {
     printf("# %d networks of up to 8 units, %d budgets, %d as quick as the quickest of all choices, least x%.3f\n",
            t.nets, t.budgets, t.equal, t.least);
     is_int(t.quicker, 0, "no choice is quicker than the quickest of all choices that fit");
-    ok(t.nets > 20 && t.equal >= 0.95 * t.budgets, "in 95 of 100 cases it is as quick as that");
+    ok(t.nets > 20 && t.equal >= 0.93 * t.budgets, "in 93 of 100 cases it is as quick as that");
     ok(t.least <= 1.15, "the least memory is within 15 %% of the least of all choices");
 }
 
