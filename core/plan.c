@@ -218,6 +218,26 @@ static int collect(PlanItem *items, int n, Piece *piece, size_t *sum) {
     return m;
 }
 
+/* ---- scratch */
+
+/* Pieces that one op alone uses go up as far as there is room, so that its scratch lies where the last op's did, in the
+ * cache. A placement in order of lives puts them on top of whatever lives then: each on memory of its own. */
+static void lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height) {
+    for (int i = 0; i < n; i++) {
+        PlanItem *a = &items[piece[i].item];
+        if (a->last > a->first) continue;
+        size_t at = height - a->size;
+        for (int k = 0; k < n; k++) {
+            const PlanItem *b = &items[piece[k].item];
+            if (k == i || b->first > a->last || a->first > b->last) continue;
+            if (b->offset >= at + a->size || at >= b->offset + b->size) continue;
+            at = b->offset - a->size; /* never below where the piece lies, which is clear of all others */
+            k = -1;
+        }
+        a->offset = at;
+    }
+}
+
 int plan_build(PlanItem *items, int n, Plan *plan, Err *e) {
     size_t count = (size_t)n, sum = 0;
     Piece *piece = mem_new(count * sizeof *piece), *placed = mem_new(count * sizeof *placed);
@@ -231,6 +251,7 @@ int plan_build(PlanItem *items, int n, Plan *plan, Err *e) {
         Planner p = {items, piece, order, placed, m, 0, {m ? sum + 1 : 0, 0, 0}};
         find_bound(piece, m, &p.plan);
         code = find_plan(&p, ranked, e);
+        if (!code) lift_scratch(items, piece, m, p.plan.height);
         *plan = p.plan;
     }
     void *const all[] = {piece, placed, order, ranked};

@@ -5,6 +5,7 @@
  *          |  | 1 +--+--------+        that is free during its whole life; where neither this order
  *          |  |   | 3|                 nor two others reach the bound, a search for a plan at it follows
  *          +--+---+--+-------> time    lower bound = the largest sum of sizes alive at one time
+ *                                      what lives at one time only is then put as high as there is room
  */
 #ifndef MT_PLAN_H
 #define MT_PLAN_H

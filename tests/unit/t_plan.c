@@ -64,6 +64,21 @@ static void test_by_hand(void) {
     }
 }
 
+/* What is kept piles up below; the scratch of the ops that make it is one and the same, where nothing is on top. */
+static void test_scratch(void) {
+    enum { OPS = 4, KEPT = 320, SCRATCH = 256 };
+    PlanItem item[2 * OPS + 1] = {[2 * OPS] = {KEPT, OPS, OPS, 0}};
+    Plan plan;
+    for (int i = 0; i < OPS; i++) {
+        item[2 * i] = (PlanItem){KEPT, i, 2 * OPS, 0};
+        item[2 * i + 1] = (PlanItem){SCRATCH, i, i, 0};
+    }
+    ok(sound(item, 2 * OPS + 1, 2 * OPS + 1, &plan), "scratch beside what is kept");
+    is_int(plan.height, (OPS + 1) * KEPT, "within the bound");
+    for (int i = 0; i < OPS; i++)
+        is_int(item[2 * i + 1].offset, plan.height - SCRATCH, "at the top, one op's where the other's is");
+}
+
 static void test_check(void) {
     Err e = {0};
     PlanItem a[3] = {{128, 0, 5, 0}, {64, 0, 5, 128}, {64, 5, 6, 64}};
@@ -400,6 +415,7 @@ static void test_failures(void) {
 
 int main(void) {
     test_by_hand();
+    test_scratch();
     test_check();
     test_random();
     test_cut();
