@@ -150,13 +150,10 @@ static void caching_put(Allocator *a, Block *b) {
     if (k->prev) merge_with_next(k->prev);
 }
 
-static uint64_t hash(uint64_t h, uint64_t value) { /* FNV-1a */
-    for (int i = 0; i < 8; i++) h = (h ^ (value >> 8 * i & 0xff)) * 0x100000001b3u;
-    return h;
-}
+static uint64_t hash(uint64_t h, uint64_t value) { return hash_bytes(h, &value, sizeof value); }
 
 static uint64_t caching_state(const Allocator *a) {
-    uint64_t h = 0xcbf29ce484222325u;
+    uint64_t h = HASH_START;
     for (const Segment *s = ((const Caching *)a)->segments; s; s = s->next) {
         h = hash(h, s->size << 1 | s->small);
         for (const Chunk *k = s->chunks; k; k = k->next) h = hash(h, k->size << 1 | k->free);

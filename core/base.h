@@ -48,4 +48,12 @@ MT_FN int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 MT_FN int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 
+/* FNV-1a, 64 bits, of n more bytes; begins with HASH_START */
+#define HASH_START 0xcbf29ce484222325u
+static inline uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n) {
+    const unsigned char *p = (const unsigned char *)bytes;
+    for (size_t i = 0; i < n; i++) hash = (hash ^ p[i]) * 0x100000001b3u;
+    return hash;
+}
+
 #endif

@@ -85,15 +85,11 @@ static int split(char *line, size_t n) {
 
 /* The index */
 
-static uint64_t hash_text(uint64_t hash, const char *text) { /* FNV-1a, with the end of the text */
-    for (;; text++) {
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-        if (!*text) return hash;
-    }
-}
+/* With the end of the text */
+static uint64_t hash_text(uint64_t hash, const char *text) { return hash_bytes(hash, text, strlen(text) + 1); }
 
 static uint64_t mark_of(const char *cell, const char *repeat) {
-    uint64_t hash = hash_text(hash_text(UINT64_C(0xcbf29ce484222325), cell), repeat);
+    uint64_t hash = hash_text(hash_text(HASH_START, cell), repeat);
     return (hash ^ hash >> 32) & (UINT64_MAX >> AT_BITS);
 }
 

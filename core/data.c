@@ -35,21 +35,12 @@ int dataset_labels(Dataset *d, const unsigned char *labels, Err *e) {
     return OK;
 }
 
-#define FNV_START 0xcbf29ce484222325u
-
-/* FNV-1a, 64 bits */
-static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t n) {
-    const unsigned char *p = bytes;
-    for (size_t i = 0; i < n; i++) hash = (hash ^ p[i]) * 0x100000001b3u;
-    return hash;
-}
-
 /* 4-byte values per sample in t; 0: no targets */
 static int64_t target_size(const Dataset *d) { return d->target.rank || d->classes ? shape_elements(&d->target) : 0; }
 
 /* The normalisation changes what a sample is, so it is part of the hash. */
 static void describe(Dataset *d) {
-    uint64_t hash = fnv1a(d->hash, d->mean, (size_t)d->channels * 2 * sizeof *d->mean);
+    uint64_t hash = hash_bytes(d->hash, d->mean, (size_t)d->channels * 2 * sizeof *d->mean);
     int n = snprintf(d->text, sizeof d->text, "%s %" PRId64, d->kind, d->count);
     for (int i = 0; i < d->sample.rank; i++)
         n += snprintf(d->text + n, sizeof d->text - (size_t)n, "x%" PRId64, d->sample.dim[i]);
@@ -67,12 +58,13 @@ int dataset_finish(Dataset *d, int code, Dataset **out) {
             if (label >= d->classes) d->classes = label + 1;
         }
     int64_t sample = shape_elements(&d->sample);
-    d->hash = fnv1a(FNV_START, &d->seed, d->x ? 0 : sizeof d->seed);
-    d->hash = fnv1a(d->hash, &d->classes, sizeof d->classes);
-    d->hash = fnv1a(d->hash, d->target.dim, (size_t)d->target.rank * sizeof d->target.dim[0]);
+    d->hash = hash_bytes(HASH_START, &d->seed, d->x ? 0 : sizeof d->seed);
+    d->hash = hash_bytes(d->hash, &d->classes, sizeof d->classes);
+    d->hash = hash_bytes(d->hash, d->target.dim, (size_t)d->target.rank * sizeof d->target.dim[0]);
     if (d->x)
-        d->hash = fnv1a(d->hash, d->x, d->stride ? d->x_bytes : (size_t)(d->count * sample) * dtype_size(d->stored));
-    if (d->t) d->hash = fnv1a(d->hash, d->t, (size_t)d->count * (size_t)target_size(d) * 4);
+        d->hash = hash_bytes(d->hash, d->x,
+                             d->stride ? d->x_bytes : (size_t)(d->count * sample) * dtype_size(d->stored));
+    if (d->t) d->hash = hash_bytes(d->hash, d->t, (size_t)d->count * (size_t)target_size(d) * 4);
     describe(d);
     *out = d;
     return OK;
@@ -114,8 +106,8 @@ int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int cl
     if (code) return code;
     (*out)->tokens = tokens;
     (*out)->target = *target;
-    (*out)->hash = fnv1a((*out)->hash, &tokens, sizeof tokens);
-    (*out)->hash = fnv1a((*out)->hash, target->dim, (size_t)target->rank * sizeof target->dim[0]);
+    (*out)->hash = hash_bytes((*out)->hash, &tokens, sizeof tokens);
+    (*out)->hash = hash_bytes((*out)->hash, target->dim, (size_t)target->rank * sizeof target->dim[0]);
     describe(*out);
     return OK;
 }

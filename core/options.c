@@ -307,16 +307,14 @@ static bool same_value(const Option *a, const Option *b) {
 
 enum { ROOM = OPTION_WORDS + LIST_SHOWN * (NUMBER_TEXT + 1) }; /* of a value as text */
 
-/* FNV-1a of the numbers' bytes */
+/* A long one as the number of its numbers, and their hash */
 static void list_text(const Option *n, char *text) {
     char number[NUMBER_TEXT];
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
     size_t used = 0;
     for (int64_t i = 0; n->n <= LIST_SHOWN && i < n->n; i++)
         append(text, ROOM, &used, i ? ",%s" : "%s", number_text(n->list[i], number));
     if (n->n <= LIST_SHOWN) return;
-    const unsigned char *bytes = (const unsigned char *)n->list;
-    for (size_t i = 0; i < (size_t)n->n * sizeof *n->list; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+    uint64_t hash = hash_bytes(HASH_START, n->list, (size_t)n->n * sizeof *n->list);
     append(text, ROOM, &used, "%" PRId64 "#%016" PRIx64, n->n, hash);
 }
 

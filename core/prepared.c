@@ -36,14 +36,6 @@ static void key_fill(Key *key, const KArgs *args, size_t limit) {
     }
 }
 
-/* FNV-1a */
-static uint64_t key_hash(const Key *key) {
-    const unsigned char *p = (const unsigned char *)key;
-    uint64_t h = 14695981039346656037u;
-    for (size_t i = 0; i < sizeof *key; i++) h = (h ^ p[i]) * 1099511628211u;
-    return h;
-}
-
 int prepared_get(Prepared *p, KernelPrepare *prepare, const KArgs *args, size_t limit, void **state, size_t *workspace,
                  Err *e) {
     *state = NULL;
@@ -51,7 +43,7 @@ int prepared_get(Prepared *p, KernelPrepare *prepare, const KArgs *args, size_t 
     if (!prepare) return OK;
     Key key;
     key_fill(&key, args, limit);
-    uint64_t hash = key_hash(&key);
+    uint64_t hash = hash_bytes(HASH_START, &key, sizeof key);
     PreparedEntry **bucket = &p->bucket[hash % PREPARED_BUCKETS], *entry = *bucket;
     while (entry && (entry->hash != hash || memcmp(&entry->key, &key, sizeof key))) entry = entry->next;
     if (!entry) {

@@ -228,7 +228,8 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_linear_dw: return linear_fits(a, y, b);
     case OP_conv_transpose: return conv_fits(y, b, a, &op->attr.conv) && a->dtype == y->dtype;
     case OP_batchnorm: case OP_norm:
-        return norm_fits(p, op, op->in[0], op->out[0], op->out[2], &op->in[1]) && (op->kind == OP_norm || a->dtype == y->dtype);
+        return norm_fits(p, op, op->in[0], op->out[0], op->out[2], &op->in[1]) &&
+               (op->kind == OP_norm || a->dtype == y->dtype);
     case OP_batchnorm_eval:
         return norm_fits(p, op, op->in[0], op->out[0], op->in[3], &op->in[1]) && a->dtype == y->dtype;
     case OP_batchnorm_dx: case OP_norm_dx:

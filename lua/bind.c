@@ -347,8 +347,7 @@ static int hash(lua_State *L) {
     size_t n;
     const char *s = luaL_checklstring(L, 1, &n);
     char text[17];
-    uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
+    uint64_t h = hash_bytes(HASH_START, s, n);
     for (int i = 0; i < 16; i++) text[i] = "0123456789abcdef"[(h >> (60 - 4 * i)) & 15];
     lua_pushlstring(L, text, 16);
     return 1;

@@ -216,8 +216,9 @@ static int estimate(Solver *s, const Settings *settings, Device *device, Err *e)
     }
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
     Profile f = {p, mem_new(bufs * sizeof(Life)), mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)),
-                 mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(ops * sizeof(size_t)), 0, mem_new(ops * cuts * sizeof(size_t)),
-                 mem_new(ops * cuts * sizeof(size_t)), mem_new(cuts * sizeof(int))};
+                 mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(ops * sizeof(size_t)), 0,
+                 mem_new(ops * cuts * sizeof(size_t)), mem_new(ops * cuts * sizeof(size_t)),
+                 mem_new(cuts * sizeof(int))};
     if (f.life && f.unit && f.read && f.back && f.end && f.other && f.stored && f.passing && f.last) profile(s, &f);
     else code = no_memory(e);
     mem_free(f.life);

@@ -11,12 +11,6 @@
 enum { KEY = 1024 };
 static const char *const HEAD = "memtide plan %016llx %zu %s\n"; /* hash and length of the JSON text behind it, key */
 
-static uint64_t hash_of(const char *text, size_t n) { /* FNV-1a */
-    uint64_t h = 14695981039346656037u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)text[i]) * 1099511628211u;
-    return h;
-}
-
 /* A plan belongs to the handle of a device that is here, or to a description. */
 static int plan_start(CudaDevice *c, Node *plan, Err *e) {
     cudnnHandle_t handle = NULL;
@@ -53,7 +47,7 @@ int plan_write(Node plan, const char *path, const char *key, Err *e) {
     if (!code) code = libraries_check(node_get(plan, name, CUDNN_TYPE_CHAR, n, &n, json), "a plan's text", e);
     if (!code) {
         size_t bytes = strlen(json);
-        int head = snprintf(text, KEY + 64, HEAD, (unsigned long long)hash_of(json, bytes), bytes, key);
+        int head = snprintf(text, KEY + 64, HEAD, (unsigned long long)hash_bytes(HASH_START, json, bytes), bytes, key);
         memcpy(text + head, json, bytes);
         code = cache_write(path, text, (size_t)head + bytes, e);
     }
@@ -69,7 +63,7 @@ int plan_read(CudaDevice *c, const char *path, const char *key, Node *plan, Err 
     if (code) return code;
     char *end = strchr(text, '\n'), *json = end ? end + 1 : text;
     size_t n = bytes - (size_t)(json - text);
-    snprintf(head, sizeof head, HEAD, (unsigned long long)hash_of(json, n), n, key);
+    snprintf(head, sizeof head, HEAD, (unsigned long long)hash_bytes(HASH_START, json, n), n, key);
     if (strncmp(text, head, strlen(head)))
         code = err_set(e, ERR_FORMAT, "%s: expected a whole plan for %s", path, key);
     else
@@ -95,7 +89,7 @@ int plan_open(CudaDevice *c, const char *key, const Engine *engine, Node *plan, 
     *plan = NULL;
     snprintf(full, sizeof full, "%s, cuDNN %zu, engine %s, %s", c->model.name, cudnnGetVersion(),
              engine_text(&engine->id, knobs), key);
-    snprintf(name, sizeof name, "plans/%016llx.plan", (unsigned long long)hash_of(full, strlen(full)));
+    snprintf(name, sizeof name, "plans/%016llx.plan", (unsigned long long)hash_bytes(HASH_START, full, strlen(full)));
     /* without a place for it, or without an entry there, it is compiled: the cache only saves time */
     bool cached = engine->compiled && !cache_path(name, path, NULL);
     if (cached && !plan_read(c, path, full, plan, NULL)) return check_workspace(engine, plan, e);
