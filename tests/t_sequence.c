@@ -284,6 +284,8 @@ static const AttentionCase attentions[] = {
     {"of three", 2, 0, 1, 2, 5, 6, 0, 8, {1, 1, 1}},
     {"of three, time first, dropout, causal", 2, 1, 0, 3, 7, 10, 0.2f, 6, {1, 1, 1}},
     {"value apart", 2, 0, 1, 2, 6, 8, 0, 6, {2, 0, 1}},
+    {"wide heads, tiles, causal", 2, 1, 1, 1, 70, 144, 0, 0, {3}},
+    {"of two, wide head, dropout", 1, 0, 0, 2, 3, 131, 0.25f, 66, {1, 2}},
 };
 
 static Shape steps_of(const AttentionCase *c, int64_t steps, int64_t features) {

@@ -1,13 +1,13 @@
-/* attention.cu: y = dropout(softmax(q k^T / sqrt(D))) v for each sample and head, and its gradient. A block has TILE rows
- * of a head and walks along the other side by TILE at a time: scores are made of two tiles in shared memory, each thread
- * has ROWS by COLUMNS of them in registers, and what becomes of them meets a third tile at once, so that the matrix of
- * scores exists nowhere and nothing is added up by two blocks. The gradient has one kernel in which rows are queries and
- * one in which they are keys; both compute the scores again. Sums are in fp32. */
+/* attention.cu: y = dropout(softmax(q k^T / sqrt(D))) v for each sample and head, and its gradient. A block has TILE
+ * rows of a head and walks along the other side by TILE at a time: scores are made of two tiles in shared memory, each
+ * thread has ROWS by COLUMNS of them in registers, and what becomes of them meets a third tile at once, so that the
+ * matrix of scores exists nowhere and nothing is added up by two blocks. The gradient has one kernel in which rows are
+ * queries and one in which they are keys; both compute the scores again. Sums are in fp32. */
 #include "attention.h"
 #include "elements.h"
 
-/* A block's threads are ACROSS by TILE / ROWS. QUADS: fours of a tile's row, and one more, so that neighbouring rows lie
- * in different banks. */
+/* A block's threads are ACROSS by TILE / ROWS. QUADS: fours of a tile's row, and one more, so that neighbouring rows
+ * lie in different banks. */
 enum { TILE = 64, ROWS = 8, COLUMNS = 4, ACROSS = TILE / COLUMNS, QUADS = TILE / 4 + 1 };
 enum { ATTENTION_THREADS = ACROSS * (TILE / ROWS), PIECES = TILE * TILE / 4 / ATTENTION_THREADS, IN_FLIGHT = 4 };
 
@@ -116,7 +116,8 @@ static __device__ inline void kept(const Attention &t, const Place &p, int64_t s
 /* ---- tiles */
 
 /* Features d, ... d + 3 of a step as they lie; zero where there is none. */
-static __device__ inline Piece<4> four_load(const Attention &t, const Steps &x, const Place &p, int64_t step, int64_t d) {
+static __device__ inline Piece<4> four_load(const Attention &t, const Steps &x, const Place &p, int64_t step,
+                                            int64_t d) {
     const int64_t at = x.first + p.sample * x.of_sample + step * x.of_step + p.of_sample * t.width + d;
     Piece<4> v = {};
     if (step >= x.count || d >= t.width) return v;
@@ -138,9 +139,9 @@ static __device__ inline void four_store(const Attention &t, const Steps &x, con
     else for (int k = 0; k < 4 && d + k < t.width; k++) dtype_store(x.at.type, x.at.data, (size_t)(at + k), v[k]);
 }
 
-/* TILE features from `first` on of TILE steps from `begin` on: tile[step][feature], or TURNED: tile[feature][step], where
- * lanes are 16 steps by 2 fours, so that neither their loads nor their stores get in each other's way. Of a thread's
- * share IN_FLIGHT pieces are under way before the first of them is stored. */
+/* TILE features from `first` on of TILE steps from `begin` on: tile[step][feature], or TURNED: tile[feature][step],
+ * where lanes are 16 steps by 2 fours, so that neither their loads nor their stores get in each other's way. Of a
+ * thread's share IN_FLIGHT pieces are under way before the first of them is stored. */
 template <bool TURNED>
 static __device__ inline void tile_load(float4 (*tile)[QUADS], const Attention &t, const Steps &x, const Place &p,
                                         int64_t begin, int64_t first) {
@@ -165,7 +166,8 @@ static __device__ inline void tile_load(float4 (*tile)[QUADS], const Attention &
 }
 
 /* acc[i][j] += sum over k < n of a[k][row + i] b[k][column + j] */
-static __device__ inline void multiply(float (*acc)[COLUMNS], const float4 (*a)[QUADS], const float4 (*b)[QUADS], int n) {
+static __device__ inline void multiply(float (*acc)[COLUMNS], const float4 (*a)[QUADS], const float4 (*b)[QUADS],
+                                       int n) {
     const int row = my_row() / 4, column = my_column() / 4;
     UNROLLED(4)
     for (int k = 0; k < n; k++) {
@@ -219,8 +221,8 @@ static __device__ inline void scatter(const Attention &t, const Place &p, const 
 /* What a row has seen: its largest score, and the sum of exp(score - top) */
 typedef struct Sum { float top, sum; } Sum;
 
-/* Scores s of query `step` for four keys from u on become probabilities, but for the division by the sum; what was added
- * up before is to shrink by the factor that it returns. */
+/* Scores s of query `step` for four keys from u on become probabilities, but for the division by the sum; what was
+ * added up before is to shrink by the factor that it returns. */
 static __device__ inline float soften(const Attention &t, const Place &p, int64_t step, int64_t u, Sum *row, float *s) {
     const int64_t end = seen(t, step);
     const float before = row->top;
