@@ -1,13 +1,10 @@
-/* bias.cu: see bias.h. A block is (x, y) threads: x neighbouring groups of channels, y rows at a time; a thread stays
- * with its channels and strides down the rows of the block's part. */
+/* bias.cu: see bias.h */
 #include "bias.h"
 
+#include "columns.h"
 #include "lanes.h"
-#include "launch.h"
 
-/* BLOCKS: two for each multiprocessor of the largest GPUs, with UNROLL rows in flight per thread; a number that does
- * not depend on the device, since workspace is planned by it. */
-enum { THREADS = 256, BLOCKS = 264, UNROLL = 4, GROUPS = 8, LANES = 8 };
+enum { THREADS = COLUMN_THREADS, GROUPS = 8, LANES = COLUMN_LANES };
 
 typedef enum Mode { MODE_ACT, MODE_ACT_DX, MODE_SUM } Mode;
 
@@ -80,15 +77,15 @@ static __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_co
     const int step = (int)blockDim.y;
     const bool inside = column < c.columns;
     float acc[N], bias[N];
-    Row<N> rows[UNROLL];
+    Row<N> rows[IN_FLIGHT];
     for (int n = 0; n < N; n++) acc[n] = bias[n] = 0.0f;
     if (MODE == MODE_ACT && c.s && inside) lanes_load<N>(c.s_type, c.s, column, bias);
     int64_t row = begin + threadIdx.y;
-    for (; many && inside && row + (UNROLL - 1) * step < end; row += UNROLL * step) {
-        UNROLLED(UNROLL)
-        for (int k = 0; k < UNROLL; k++) rows[k] = row_load<N, MODE>(c, (row + k * step) * c.columns + column);
-        UNROLLED(UNROLL)
-        for (int k = 0; k < UNROLL; k++)
+    for (; many && inside && row + (IN_FLIGHT - 1) * step < end; row += IN_FLIGHT * step) {
+        UNROLLED(IN_FLIGHT)
+        for (int k = 0; k < IN_FLIGHT; k++) rows[k] = row_load<N, MODE>(c, (row + k * step) * c.columns + column);
+        UNROLLED(IN_FLIGHT)
+        for (int k = 0; k < IN_FLIGHT; k++)
             row_step<N, MODE, true>(c, (row + k * step) * c.columns + column, rows[k], bias, acc);
     }
     for (; inside && row < end; row += step) {
@@ -100,24 +97,9 @@ static __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_co
 
 /* ---- launches */
 
-/* Threads side by side in a block: a power of two, so that blocks have THREADS threads, as suits eight channels each.
- * It is the same for tensors that do not lie in 16-byte words: then the order of the sums is, too, and it is known
- * before a tensor's place is. */
-static unsigned block_width(int64_t channels) {
-    unsigned x = 1;
-    while (x < WARP && x * 8 < channels) x *= 2;
-    return x;
-}
-
-/* Into how many parts the rows go. */
-static int64_t parts_wanted(int64_t rows, int64_t channels) {
-    const int64_t x = block_width(channels), across = (channels + 8 * x - 1) / (8 * x), y = THREADS / x * UNROLL;
-    return min_i64(max_i64(BLOCKS / across, 1), (rows + y - 1) / y);
-}
-
 /* Those whose sums find room; fewer than 2: one, which needs none. */
 static int64_t parts_within(int64_t rows, int64_t channels, size_t bytes) {
-    const int64_t parts = min_i64(parts_wanted(rows, channels), (int64_t)(bytes / sizeof(float)) / channels);
+    const int64_t parts = min_i64(columns_parts(rows, channels), (int64_t)(bytes / sizeof(float)) / channels);
     return parts < 2 ? 1 : parts;
 }
 
@@ -133,10 +115,9 @@ template <int MODE> static int columns_run(const KArgs *a, Columns c, const View
     c.x_type = x->dtype;
     c.rows = x->count / c.columns;
     const bool whole = fits(c.x, c.x_type, c.columns) && fits(c.y, c.y_type, c.columns) && fits(c.s, c.s_type, 0);
-    const unsigned width = block_width(c.columns), across = width * (whole ? LANES : 1);
-    const dim3 grid((unsigned)((c.columns + across - 1) / across), (unsigned)parts);
-    return launch_op(a, e, whole ? columns_kernel<LANES, MODE> : columns_kernel<1, MODE>, grid,
-                     dim3(width, THREADS / width), c, act_is_plain((ActFn)c.act.act));
+    return launch_op(a, e, whole ? columns_kernel<LANES, MODE> : columns_kernel<1, MODE>,
+                     columns_grid(c.columns, whole ? LANES : 1, parts), columns_block(c.columns), c,
+                     act_is_plain((ActFn)c.act.act));
 }
 
 /* Runs with sums into db: by parts where there is room. */
@@ -165,7 +146,7 @@ extern "C" int bias_act(const KArgs *a, const View *x, const View *b, ActAttr ac
     Columns c = columns_of(b->count ? b : NULL, y, act);
     c.columns = b->count ? b->count : y->shape.dim[y->shape.rank - 1];
     if (!b->count && act.act == ACT_NONE && x->data == y->data) return OK;
-    return columns_run<MODE_ACT>(a, c, x, parts_wanted(x->count / c.columns, c.columns), e);
+    return columns_run<MODE_ACT>(a, c, x, columns_parts(x->count / c.columns, c.columns), e);
 }
 
 extern "C" int bias_sum(const KArgs *a, const View *dy, const View *db, void *workspace, size_t bytes, Err *e) {
@@ -177,7 +158,7 @@ extern "C" int bias_act_dx(const KArgs *a, const View *dx, const View *s, ActAtt
     Columns c = columns_of(s, dx, act);
     if (db->count) return summed_run<MODE_ACT_DX>(a, c, dx, db, workspace, bytes, e);
     c.columns = dx->shape.dim[1];
-    return columns_run<MODE_ACT_DX>(a, c, dx, parts_wanted(dx->count / c.columns, c.columns), e);
+    return columns_run<MODE_ACT_DX>(a, c, dx, columns_parts(dx->count / c.columns, c.columns), e);
 }
 
 /* ---- sums of parts: a block is 32 numbers by GROUPS threads that take every GROUPS-th part */

@@ -1,22 +1,21 @@
-/* channels.h: sums over the rows of a (rows, C) operand, two per channel, in double. A block is 32 channels by 8 rows
- * at a time of its part of the rows; the parts' sums meet in the workspace, where a second kernel adds them in order.
- * Parts follow from the shape alone, so that the order of a sum is the same on every GPU. For .cu files. */
+/* channels.h: sums over the rows of a (rows, C) operand, two per channel, in double. The parts' sums meet in the
+ * workspace, where a second kernel adds them up. For .cu files. */
 #ifndef MT_CHANNELS_H
 #define MT_CHANNELS_H
 
+#include "columns.h"
 #include "elements.h"
 
-enum { CHANNEL_ROWS = 8, PART_ROWS = 64, CHANNEL_PARTS = 64, SUMS = 2 };
+/* A block of the second kernel is 32 channels by CHANNEL_ROWS threads that take every CHANNEL_ROWS-th part. */
+enum { CHANNEL_ROWS = 8, SUMS = 2 };
 
-static inline int channel_parts(int64_t rows) {
-    return (int)min_i64((rows + PART_ROWS - 1) / PART_ROWS, CHANNEL_PARTS);
-}
+static inline int channel_parts(int64_t rows, int64_t channels) { return (int)columns_parts(rows, channels); }
 
 static inline size_t channel_workspace(int64_t rows, int64_t channels) {
-    return (size_t)(channel_parts(rows) * SUMS * channels) * sizeof(double);
+    return (size_t)(channel_parts(rows, channels) * SUMS * channels) * sizeof(double);
 }
 
-/* The block's rows of threads, one after the other; the first row of threads has it. */
+/* Over a block's rows of 32 threads each, one after the other. */
 static __device__ inline double down_sum(double mine) {
     __shared__ double all[CHANNEL_ROWS][WARP];
     double sum = 0;
@@ -27,30 +26,89 @@ static __device__ inline double down_sum(double mine) {
     return sum;
 }
 
-/* parts[part][SUMS][C] of f.add(row, channel, sum), a struct's function */
-template <typename F> static __global__ void channels_kernel(F f, double *parts, int64_t rows, int64_t channels) {
-    int64_t c = (int64_t)blockIdx.x * WARP + threadIdx.x, step = (rows + gridDim.y - 1) / gridDim.y;
-    int64_t begin = step * blockIdx.y, end = begin + step < rows ? begin + step : rows;
-    double sum[SUMS] = {0, 0};
-    for (int64_t row = begin + threadIdx.y; row < end && c < channels; row += CHANNEL_ROWS) f.add(row, c, sum);
-    for (int k = 0; k < SUMS; k++) {
-        double all = down_sum(sum[k]);
-        if (threadIdx.y == 0 && c < channels) parts[(blockIdx.y * SUMS + k) * channels + c] = all;
+/* ---- `f` is a struct with F::INPUTS, and what a row's element of a channel adds to the channel's sums,
+ *      void add(const float *x, int64_t row, int64_t channel, double *sum) const */
+
+template <int N, typename F>
+static __device__ inline void channels_add(const F &f, const ElementsOf<F::INPUTS> &x, const Piece<N> *pieces,
+                                           int64_t row, int64_t c, double (*sum)[SUMS]) {
+    float values[F::INPUTS][N];
+    for (int k = 0; k < F::INPUTS; k++) piece_unpack(x.at[k].type, pieces[k], values[k]);
+    for (int n = 0; n < N; n++) {
+        float one[F::INPUTS];
+        for (int k = 0; k < F::INPUTS; k++) one[k] = values[k][n];
+        f.add(one, row, c + n, sum[n]);
     }
 }
 
-/* One of a channel's sums: its parts in order. */
-static __device__ inline double channel_sum(const double *parts, int n, int k, int64_t channels, int64_t c) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += parts[((int64_t)i * SUMS + k) * channels + c];
-    return sum;
+/* The block's sums: its rows of threads, one after the other, to parts[part][SUMS][C]. */
+template <int N>
+static __device__ inline void channels_store(double *parts, int64_t channels, const double (*sum)[SUMS]) {
+    __shared__ double all[COLUMN_THREADS * N];
+    const int width = (int)blockDim.x * N, thread = (int)(threadIdx.y * blockDim.x + threadIdx.x);
+    const int64_t first = (int64_t)blockIdx.x * width;
+    for (int k = 0; k < SUMS; k++) {
+        __syncthreads(); /* the sum before may still be read */
+        for (int n = 0; n < N; n++) all[thread * N + n] = sum[n][k];
+        __syncthreads();
+        for (int i = thread; i < width && first + i < channels; i += COLUMN_THREADS) {
+            double down = 0;
+            for (int y = 0; y < (int)blockDim.y; y++) down += all[y * width + i];
+            parts[((int64_t)blockIdx.y * SUMS + k) * channels + first + i] = down;
+        }
+    }
 }
 
-/* Enqueues the first kernel; the workspace holds channel_parts(rows) parts then. */
-template <typename F> static inline int channels_run(const KArgs *a, Err *e, F f, int64_t rows, int64_t channels) {
-    const dim3 grid((unsigned)((channels + WARP - 1) / WARP), (unsigned)channel_parts(rows));
-    return launch_op(a, e, channels_kernel<F>, grid, dim3(WARP, CHANNEL_ROWS), f, (double *)a->workspace, rows,
-                     channels);
+template <int N, typename F>
+static __global__ void __launch_bounds__(COLUMN_THREADS, 2)
+    channels_kernel(F f, ElementsOf<F::INPUTS> x, double *parts, int64_t rows, int64_t channels) {
+    const int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N, part = (rows + gridDim.y - 1) / gridDim.y;
+    const int64_t begin = part * blockIdx.y, end = begin + part < rows ? begin + part : rows, step = blockDim.y;
+    const bool inside = c < channels;
+    double sum[N][SUMS] = {};
+    Piece<N> pieces[IN_FLIGHT][F::INPUTS];
+    int64_t row = begin + threadIdx.y;
+    for (; inside && row + (IN_FLIGHT - 1) * step < end; row += IN_FLIGHT * step) {
+        UNROLLED(IN_FLIGHT)
+        for (int r = 0; r < IN_FLIGHT; r++)
+            for (int k = 0; k < F::INPUTS; k++)
+                pieces[r][k] = piece_load<N>(x.at[k].type, x.at[k].data, (row + r * step) * channels + c);
+        UNROLLED(IN_FLIGHT)
+        for (int r = 0; r < IN_FLIGHT; r++) channels_add<N>(f, x, pieces[r], row + r * step, c, sum);
+    }
+    for (; inside && row < end; row += step) {
+        for (int k = 0; k < F::INPUTS; k++)
+            pieces[0][k] = piece_load<N>(x.at[k].type, x.at[k].data, row * channels + c);
+        channels_add<N>(f, x, pieces[0], row, c, sum);
+    }
+    channels_store<N>(parts, channels, sum);
+}
+
+/* Enqueues the first kernel; the workspace holds channel_parts(rows, channels) parts then. */
+template <typename F>
+static inline int channels_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels) {
+    const int64_t parts = channel_parts(rows, channels);
+    bool whole = true;
+    for (int k = 0; k < F::INPUTS; k++) whole = whole && lanes_fit<COLUMN_LANES>(x.at[k].data, x.at[k].type, channels);
+    return launch_op(a, e, whole ? channels_kernel<COLUMN_LANES, F> : channels_kernel<1, F>,
+                     columns_grid(channels, whole ? COLUMN_LANES : 1, parts), columns_block(channels), f, x,
+                     (double *)a->workspace, rows, channels);
+}
+
+/* ---- the second kernel */
+
+static inline dim3 channel_blocks(int64_t channels) { return dim3((unsigned)((channels + WARP - 1) / WARP)); }
+static inline dim3 channel_threads() { return dim3(WARP, CHANNEL_ROWS); }
+static __device__ inline int64_t channel_here() { return (int64_t)blockIdx.x * WARP + threadIdx.x; }
+
+/* One of the sums of channel_here(), in all threads that have it; all of the block come, also those beyond the last
+ * channel. */
+static __device__ inline double channel_sum(const double *parts, int n, int k, int64_t channels) {
+    const int64_t c = channel_here();
+    double sum = 0;
+    for (int i = (int)threadIdx.y; i < n && c < channels; i += CHANNEL_ROWS)
+        sum += parts[((int64_t)i * SUMS + k) * channels + c];
+    return down_sum(sum);
 }
 
 /* A parameter in fp32, or `absent`. */

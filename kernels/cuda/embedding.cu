@@ -2,7 +2,8 @@
  * ascending order, so that the order of a sum is fixed. add_rows: the first rows of a table, added to each sample. */
 #include "elements.h"
 
-enum { TABLE_THREADS = 256 };
+/* EACH: elements of a row that a thread has */
+enum { TABLE_THREADS = 256, EACH = 4, TABLE_COLUMNS = EACH * TABLE_THREADS, WORDS = 32 };
 
 template <typename T>
 static __global__ void gather(T *y, const T *w, const int32_t *idx, int64_t dim, int64_t count) {
@@ -20,26 +21,33 @@ int k_cuda_embedding(const KArgs *a, Err *e) {
     return (dtype_size(a->out[0].dtype) == 2 ? gather_run<uint16_t> : gather_run<uint32_t>)(a, e);
 }
 
-/* blockIdx.x: the row; blockIdx.y: which TABLE_THREADS of its elements. A round looks at TABLE_THREADS positions at
+/* blockIdx.x: the row; blockIdx.y: which TABLE_COLUMNS of its elements. A round looks at WORDS times 32 positions at
  * once, then adds up those that are the row's. */
-static __global__ void scatter(Elements dw, Elements dy, const int32_t *idx, int64_t positions, int64_t dim,
-                               int64_t padding) {
-    __shared__ bool mine[TABLE_THREADS];
-    __shared__ int any;
-    const int64_t row = blockIdx.x, c = (int64_t)blockIdx.y * TABLE_THREADS + threadIdx.x;
-    float sum = 0.0f;
-    for (int64_t begin = 0; begin < positions && row != padding; begin += TABLE_THREADS) {
-        int64_t i = begin + threadIdx.x;
-        if (threadIdx.x == 0) any = 0;
+static __global__ void __launch_bounds__(TABLE_THREADS)
+    scatter(Elements dw, Elements dy, const int32_t *idx, int64_t positions, int64_t dim, int64_t padding) {
+    __shared__ uint32_t mine[WORDS];
+    const int64_t row = blockIdx.x, first = (int64_t)blockIdx.y * TABLE_COLUMNS + threadIdx.x;
+    const int lane = (int)threadIdx.x % WARP;
+    float sum[EACH] = {};
+    for (int64_t begin = 0; begin < positions && row != padding; begin += WORDS * WARP) {
+        UNROLLED(WORDS * WARP / TABLE_THREADS)
+        for (int w = (int)threadIdx.x / WARP; w < WORDS; w += TABLE_THREADS / WARP) {
+            const int64_t i = begin + w * WARP + lane;
+            const uint32_t found = __ballot_sync(0xffffffffu, i < positions && idx[i] == row);
+            if (lane == 0) mine[w] = found;
+        }
         __syncthreads();
-        mine[threadIdx.x] = i < positions && idx[i] == row;
-        if (mine[threadIdx.x]) atomicOr(&any, 1);
-        __syncthreads();
-        for (int k = 0; any && k < TABLE_THREADS; k++)
-            if (mine[k] && c < dim) sum += dtype_load(dy.type, dy.data, (size_t)((begin + k) * dim + c));
+        for (int w = 0; w < WORDS; w++)
+            for (uint32_t left = mine[w]; left; left &= left - 1) {
+                const int64_t at = (begin + w * WARP + __ffs((int)left) - 1) * dim;
+                for (int k = 0; k < EACH; k++)
+                    if (first + k * TABLE_THREADS < dim) sum[k] += element_at(dy, at + first + k * TABLE_THREADS);
+            }
         __syncthreads();
     }
-    if (c < dim) dtype_store(dw.type, dw.data, (size_t)(row * dim + c), sum);
+    for (int k = 0; k < EACH; k++)
+        if (first + k * TABLE_THREADS < dim)
+            dtype_store(dw.type, dw.data, (size_t)(row * dim + first + k * TABLE_THREADS), sum[k]);
 }
 
 int k_cuda_embedding_dw_prepare(const KArgs *, size_t, void **state, size_t *workspace, Err *) {
@@ -50,7 +58,7 @@ int k_cuda_embedding_dw_prepare(const KArgs *, size_t, void **state, size_t *wor
 
 int k_cuda_embedding_dw(const KArgs *a, Err *e) {
     int64_t rows = a->out[0].shape.dim[0], dim = a->out[0].shape.dim[1];
-    const dim3 grid((unsigned)rows, (unsigned)((dim + TABLE_THREADS - 1) / TABLE_THREADS));
+    const dim3 grid((unsigned)rows, (unsigned)((dim + TABLE_COLUMNS - 1) / TABLE_COLUMNS));
     return launch_op(a, e, scatter, grid, TABLE_THREADS, elements_of(&a->out[0]), elements_of(&a->in[0]),
                      (const int32_t *)a->in[1].data, a->in[1].count, dim, a->attr->embedding.padding);
 }

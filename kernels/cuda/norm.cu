@@ -4,7 +4,7 @@
 #include "norm.h"
 #include "sums.h"
 
-enum { NORM_THREADS = ELEMENT_THREADS, FINISH_THREADS = 128 };
+enum { NORM_THREADS = ELEMENT_THREADS };
 
 static const float *floats(const View *v) { return (const float *)v->data; }
 
@@ -15,15 +15,12 @@ static int prepare_sums(const KArgs *a, const View *x, void **state, size_t *wor
     return norm_check(a, x, e);
 }
 
-static unsigned finish_blocks(int64_t channels) { return (unsigned)((channels + FINISH_THREADS - 1) / FINISH_THREADS); }
-
 /* ---- batch normalisation, forward */
 
 struct Squares {
-    Elements x;
-    int64_t channels;
-    __device__ void add(int64_t row, int64_t c, double *sum) const {
-        double value = element_at(x, row * channels + c);
+    enum { INPUTS = 1 };
+    __device__ void add(const float *x, int64_t, int64_t, double *sum) const {
+        const double value = x[0];
         sum[0] += value;
         sum[1] += value * value;
     }
@@ -41,10 +38,10 @@ typedef struct Batch {
 static __global__ void count_batch(int32_t *batches) { ++*batches; }
 
 static __global__ void batch_finish(const __grid_constant__ Batch b) {
-    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (c >= b.channels) return;
-    double mean = channel_sum(b.parts, b.n_parts, 0, b.channels, c) / (double)b.rows;
-    double var = channel_sum(b.parts, b.n_parts, 1, b.channels, c) / (double)b.rows - mean * mean;
+    const int64_t c = channel_here();
+    const double mean = channel_sum(b.parts, b.n_parts, 0, b.channels) / (double)b.rows;
+    double var = channel_sum(b.parts, b.n_parts, 1, b.channels) / (double)b.rows - mean * mean;
+    if (threadIdx.y || c >= b.channels) return;
     if (var < 0) var = 0; /* a NaN stays */
     b.mean[c] = (float)mean;
     b.istd[c] = (float)(1 / sqrt(var + (double)b.attr.eps));
@@ -63,8 +60,8 @@ struct BatchScale {
     float eps;
     bool eval;
     __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
-        for (int i = 0; i < LANES; i++) {
-            int64_t c = (begin + i) % channels;
+        int64_t c = begin % channels;
+        for (int i = 0; i < LANES; i++, c = c + 1 < channels ? c + 1 : 0) {
             float scale = param_at(w, c, 1) * (eval ? 1 / sqrtf(spread[c] + eps) : spread[c]);
             y[i] = x[0][i] * scale + (param_at(b, c, 0) - mean[c] * scale);
         }
@@ -78,12 +75,12 @@ int k_cuda_batchnorm_prepare(const KArgs *a, size_t, void **state, size_t *works
 int k_cuda_batchnorm(const KArgs *a, Err *e) {
     int64_t channels = norm_channels(a, &a->in[0]), rows = a->in[0].count / channels;
     ElementsOf<1> x = {{elements_of(&a->in[0])}};
-    Batch b = {a->attr->norm, (const double *)a->workspace, channel_parts(rows), rows, channels,
+    Batch b = {a->attr->norm, (const double *)a->workspace, channel_parts(rows, channels), rows, channels,
                (float *)a->out[1].data, (float *)a->out[2].data, (float *)a->out[3].data, (float *)a->out[4].data,
                (int32_t *)a->out[5].data};
-    int code = channels_run(a, e, Squares{x.at[0], channels}, rows, channels);
+    int code = channels_run(a, e, Squares{}, x, rows, channels);
     if (!code && b.batches) code = launch_op(a, e, count_batch, 1, 1, b.batches);
-    if (!code) code = launch_op(a, e, batch_finish, finish_blocks(channels), FINISH_THREADS, b);
+    if (!code) code = launch_op(a, e, batch_finish, channel_blocks(channels), channel_threads(), b);
     BatchScale f = {floats(&a->in[1]), floats(&a->in[2]), b.mean, b.istd, channels, 0, false};
     return code ? code : elements_run(a, e, f, x);
 }
@@ -102,12 +99,12 @@ struct BatchSlope {
     enum { INPUTS = 2 };
     const float *w, *mean, *istd, *dw, *db;
     int64_t channels;
-    float rows;
+    float share; /* 1/M */
     __device__ void eight(float *dx, const float (*x)[LANES], int64_t begin) const {
-        for (int i = 0; i < LANES; i++) {
-            int64_t c = (begin + i) % channels;
+        int64_t c = begin % channels;
+        for (int i = 0; i < LANES; i++, c = c + 1 < channels ? c + 1 : 0) {
             float k = param_at(w, c, 1) * istd[c];
-            dx[i] = x[0][i] * k - (x[1][i] - mean[c]) * (k * istd[c] * dw[c] / rows) - k * db[c] / rows;
+            dx[i] = x[0][i] * k - (x[1][i] - mean[c]) * (k * istd[c] * dw[c] * share) - k * db[c] * share;
         }
     }
 };
@@ -116,12 +113,12 @@ int k_cuda_batchnorm_dx(const KArgs *a, Err *e) {
     int64_t channels = norm_channels(a, &a->in[1]);
     ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
     BatchSlope f = {floats(&a->in[2]), floats(&a->in[3]), floats(&a->in[4]), floats(&a->in[5]), floats(&a->in[6]),
-                    channels, (float)(a->in[1].count / channels)};
+                    channels, 1.0f / (float)(a->in[1].count / channels)};
     int code = norm_check(a, &a->in[1], e);
     return code ? code : elements_run(a, e, f, x);
 }
 
-/* ---- within a sample: a block per group; element i of group g of sample n is row n R + i / G, channel g G + i % G */
+/* ---- within a sample: a block per group of its channels, on all of the sample's rows */
 
 typedef struct Groups {
     Elements x, y, dy; /* y: or dx */
@@ -131,23 +128,40 @@ typedef struct Groups {
     float eps;
 } Groups;
 
-static __device__ inline int64_t place_of(const Groups &g, int64_t i) {
-    int64_t sample = blockIdx.x / g.groups, group = blockIdx.x % g.groups;
-    return (sample * g.rows + i / g.size) * g.channels + group * g.size + i % g.size;
+/* A thread's elements of the group, one after the other: without divisions, which take longer than all the rest. */
+typedef struct Walk { int64_t base, row, column, rows_on, columns_on; } Walk;
+
+static __device__ inline Walk walk_start(const Groups &g) {
+    const int64_t sample = blockIdx.x / g.groups, group = blockIdx.x % g.groups;
+    Walk w = {sample * g.rows * g.channels + group * g.size, threadIdx.x / g.size, threadIdx.x % g.size,
+              NORM_THREADS / g.size, NORM_THREADS % g.size};
+    return w;
+}
+static __device__ inline void walk_on(const Groups &g, Walk *w) {
+    w->row += w->rows_on;
+    w->column += w->columns_on;
+    if (w->column >= g.size) w->column -= g.size, w->row++;
+}
+static __device__ inline int64_t place_of(const Groups &g, const Walk &w) {
+    return w.base + w.row * g.channels + w.column;
+}
+static __device__ inline int64_t channel_of(const Groups &g, const Walk &w) {
+    return blockIdx.x % g.groups * g.size + w.column;
 }
 
 static __global__ void norm_kernel(const __grid_constant__ Groups g) {
-    const int64_t n = g.rows * g.size;
+    const double n = (double)(g.rows * g.size);
+    const Walk start = walk_start(g);
     double sum = 0, squares = 0;
-    for (int64_t i = threadIdx.x; g.mean && i < n; i += NORM_THREADS) sum += element_at(g.x, place_of(g, i));
-    const float mean = g.mean ? (float)(block_sum(sum) / (double)n) : 0.0f;
-    for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) {
-        double centred = (double)(element_at(g.x, place_of(g, i)) - mean);
+    for (Walk w = start; g.mean && w.row < g.rows; walk_on(g, &w)) sum += element_at(g.x, place_of(g, w));
+    const float mean = g.mean ? (float)(block_sum(sum) / n) : 0.0f;
+    for (Walk w = start; w.row < g.rows; walk_on(g, &w)) {
+        double centred = (double)(element_at(g.x, place_of(g, w)) - mean);
         squares += centred * centred;
     }
-    const float istd = (float)(1 / sqrt(block_sum(squares) / (double)n + (double)g.eps));
-    for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) {
-        int64_t at = place_of(g, i), c = at % g.channels;
+    const float istd = (float)(1 / sqrt(block_sum(squares) / n + (double)g.eps));
+    for (Walk w = start; w.row < g.rows; walk_on(g, &w)) {
+        const int64_t at = place_of(g, w), c = channel_of(g, w);
         float y = (element_at(g.x, at) - mean) * istd * param_at(g.w, c, 1) + param_at(g.b, c, 0);
         dtype_store(g.y.type, g.y.data, (size_t)at, y);
     }
@@ -157,20 +171,21 @@ static __global__ void norm_kernel(const __grid_constant__ Groups g) {
 }
 
 static __global__ void norm_dx_kernel(const __grid_constant__ Groups g) {
-    const int64_t n = g.rows * g.size;
+    const double n = (double)(g.rows * g.size);
     const float mean = param_at(g.mean, blockIdx.x, 0), istd = g.istd[blockIdx.x];
+    const Walk start = walk_start(g);
     double plain = 0, slanted = 0;
-    for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) {
-        int64_t at = place_of(g, i);
-        float slope = element_at(g.dy, at) * param_at(g.w, at % g.channels, 1);
+    for (Walk w = start; w.row < g.rows; walk_on(g, &w)) {
+        const int64_t at = place_of(g, w);
+        float slope = element_at(g.dy, at) * param_at(g.w, channel_of(g, w), 1);
         plain += slope;
         slanted += slope * (element_at(g.x, at) - mean);
     }
-    const float p = g.mean ? (float)(block_sum(plain) / (double)n) : 0.0f;
-    const float s = (float)(block_sum(slanted) / (double)n) * istd * istd;
-    for (int64_t i = threadIdx.x; i < n; i += NORM_THREADS) {
-        int64_t at = place_of(g, i);
-        float slope = element_at(g.dy, at) * param_at(g.w, at % g.channels, 1);
+    const float p = g.mean ? (float)(block_sum(plain) / n) : 0.0f;
+    const float s = (float)(block_sum(slanted) / n) * istd * istd;
+    for (Walk w = start; w.row < g.rows; walk_on(g, &w)) {
+        const int64_t at = place_of(g, w);
+        float slope = element_at(g.dy, at) * param_at(g.w, channel_of(g, w), 1);
         dtype_store(g.y.type, g.y.data, (size_t)at, istd * (slope - p - (element_at(g.x, at) - mean) * s));
     }
 }
@@ -208,36 +223,42 @@ int k_cuda_norm_dx(const KArgs *a, Err *e) {
 /* ---- parameters */
 
 /* dy (x - mean) istd, and dy; one mean per channel, or per group of a sample */
-struct ParamSlopes {
-    Elements dy, x;
+template <bool GROUPS> struct ParamSlopes {
+    enum { INPUTS = 2 }; /* dy, x */
     const float *mean, *istd;
-    int64_t channels, groups, rows, size;
-    __device__ void add(int64_t row, int64_t c, double *sum) const {
-        int64_t k = groups ? row / rows * groups + c / size : c;
-        float slope = element_at(dy, row * channels + c);
-        sum[0] += (double)(slope * ((element_at(x, row * channels + c) - param_at(mean, k, 0)) * istd[k]));
-        sum[1] += (double)slope;
+    int64_t groups, rows;
+    unsigned size;
+    __device__ void add(const float *x, int64_t row, int64_t c, double *sum) const {
+        const int64_t k = GROUPS ? row / rows * groups + (unsigned)c / size : c;
+        sum[0] += (double)(x[0] * ((x[1] - param_at(mean, k, 0)) * istd[k]));
+        sum[1] += (double)x[0];
     }
 };
 
 static __global__ void param_finish(const double *parts, int n, int64_t channels, float *dw, float *db) {
-    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (c >= channels) return;
-    dw[c] = (float)channel_sum(parts, n, 0, channels, c);
-    if (db) db[c] = (float)channel_sum(parts, n, 1, channels, c);
+    const int64_t c = channel_here();
+    const double slanted = channel_sum(parts, n, 0, channels), plain = channel_sum(parts, n, 1, channels);
+    if (threadIdx.y || c >= channels) return;
+    dw[c] = (float)slanted;
+    if (db) db[c] = (float)plain;
 }
 
 int k_cuda_norm_dw_prepare(const KArgs *a, size_t, void **state, size_t *workspace, Err *e) {
     return prepare_sums(a, &a->in[1], state, workspace, e);
 }
 
+template <bool GROUPS> static int slopes_run(const KArgs *a, Err *e, int64_t rows, int64_t channels) {
+    const int64_t groups = a->attr->norm.groups, samples = GROUPS ? a->in[3].count / groups : 1;
+    const ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
+    const ParamSlopes<GROUPS> f = {floats(&a->in[2]), floats(&a->in[3]), groups, rows / samples,
+                                   (unsigned)(channels / (GROUPS ? groups : 1))};
+    return channels_run(a, e, f, x, rows, channels);
+}
+
 int k_cuda_norm_dw(const KArgs *a, Err *e) {
-    int64_t channels = norm_channels(a, &a->in[1]), rows = a->in[1].count / channels, groups = a->attr->norm.groups;
-    ParamSlopes f =
-        {elements_of(&a->in[0]), elements_of(&a->in[1]), floats(&a->in[2]), floats(&a->in[3]), channels, groups,
-                     groups ? rows / (a->in[3].count / groups) : 0, groups ? channels / groups : 0};
-    int code = channels_run(a, e, f, rows, channels);
+    const int64_t channels = norm_channels(a, &a->in[1]), rows = a->in[1].count / channels;
+    const int code = (a->attr->norm.groups ? slopes_run<true> : slopes_run<false>)(a, e, rows, channels);
     if (code) return code;
-    return launch_op(a, e, param_finish, finish_blocks(channels), FINISH_THREADS, (const double *)a->workspace,
-                     channel_parts(rows), channels, (float *)a->out[0].data, (float *)a->out[1].data);
+    return launch_op(a, e, param_finish, channel_blocks(channels), channel_threads(), (const double *)a->workspace,
+                     channel_parts(rows, channels), channels, (float *)a->out[0].data, (float *)a->out[1].data);
 }

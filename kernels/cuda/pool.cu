@@ -164,7 +164,8 @@ static int pool_run(const KArgs *a, const View *image, const View *windows, cons
               windows->dtype, (int)C, (int)in[2], (int)in[3], (int)win[2], (int)win[3]};
     const bool fit4 = lanes_fit<4>(p.image, p.image_type, C) && lanes_fit<4>(p.windows, p.windows_type, C) &&
                       (uintptr_t)p.idx % 8 == 0;
-    const int N = !fit4 ? 1 : C % 8 == 0 && out->dtype != DT_F32 && lanes_fit<8>(p.image, p.image_type, C) ? 8 : 4;
+    const bool fit8 = lanes_fit<8>(p.image, p.image_type, C) && lanes_fit<8>(p.windows, p.windows_type, C);
+    const int N = !fit4 ? 1 : fit8 && out->dtype != DT_F32 ? 8 : 4;
     const int64_t parts = (width * (C / N) + THREADS - 1) / THREADS;
     const dim3 grid((unsigned)rows, (unsigned)min_i64(parts, 65535));
     void (*kernel)(Pool, int) = N == 8 ? each_pixel<8, at8> : N == 4 ? each_pixel<4, at4> : each_pixel<1, at1>;

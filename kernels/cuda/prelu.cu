@@ -2,8 +2,6 @@
 #include "channels.h"
 #include "sums.h"
 
-enum { FINISH_THREADS = 128 };
-
 struct Prelu {
     enum { INPUTS = 1 };
     Elements w;
@@ -39,12 +37,8 @@ int k_cuda_prelu_dx(const KArgs *a, Err *e) {
 static __device__ double slope_term(float dy, float x) { return x > 0.0f ? 0 : (double)(dy * x); }
 
 struct SlopeSums {
-    Elements dy, x;
-    int64_t channels;
-    __device__ void add(int64_t row, int64_t c, double *sum) const {
-        int64_t i = row * channels + c;
-        sum[0] += slope_term(element_at(dy, i), element_at(x, i));
-    }
+    enum { INPUTS = 2 };
+    __device__ void add(const float *x, int64_t, int64_t, double *sum) const { sum[0] += slope_term(x[0], x[1]); }
 };
 
 struct OneSlopeSum {
@@ -55,8 +49,9 @@ struct OneSlopeSum {
 };
 
 static __global__ void slopes_finish(const double *parts, int n, int64_t channels, Elements dw) {
-    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (c < channels) dtype_store(dw.type, dw.data, (size_t)c, (float)channel_sum(parts, n, 0, channels, c));
+    const double sum = channel_sum(parts, n, 0, channels);
+    if (threadIdx.y == 0 && channel_here() < channels)
+        dtype_store(dw.type, dw.data, (size_t)channel_here(), (float)sum);
 }
 
 int k_cuda_prelu_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *) {
@@ -69,10 +64,11 @@ int k_cuda_prelu_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *
 
 int k_cuda_prelu_dw(const KArgs *a, Err *e) {
     int64_t channels = a->out[0].count, rows = a->in[1].count / channels;
-    Elements dw = elements_of(&a->out[0]), dy = elements_of(&a->in[0]), x = elements_of(&a->in[1]);
-    if (channels == 1) return sum_run(a, e, OneSlopeSum{dw}, ElementsOf<2>{{dy, x}}, a->in[1].count);
-    int code = channels_run(a, e, SlopeSums{dy, x, channels}, rows, channels);
+    const Elements dw = elements_of(&a->out[0]);
+    const ElementsOf<2> both = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
+    if (channels == 1) return sum_run(a, e, OneSlopeSum{dw}, both, a->in[1].count);
+    int code = channels_run(a, e, SlopeSums{}, both, rows, channels);
     if (code) return code;
-    return launch_op(a, e, slopes_finish, (unsigned)((channels + FINISH_THREADS - 1) / FINISH_THREADS), FINISH_THREADS,
-                     (const double *)a->workspace, channel_parts(rows), channels, dw);
+    return launch_op(a, e, slopes_finish, channel_blocks(channels), channel_threads(), (const double *)a->workspace,
+                     channel_parts(rows, channels), channels, dw);
 }
