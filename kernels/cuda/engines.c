@@ -124,9 +124,15 @@ static int take_results(Node heuristic, int most, Engines *list, Err *e) {
     return code ? code : libraries_check(status, "a list of engines", e);
 }
 
+/* A GPU that is here is told by the graph's handle, as everybody does it; a described one by its properties. */
+static int described(CudaDevice *c, Node *properties, Err *e) {
+    *properties = NULL;
+    return c->ordinal == NOT_HERE ? libraries_properties(c, properties, e) : OK;
+}
+
 int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *list, Err *e) {
     Node d = NULL, properties;
-    int code = libraries_properties(c, &properties, e);
+    int code = described(c, &properties, e);
     if (code) return code;
     cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &d);
     if (!status)
@@ -134,7 +140,7 @@ int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *l
                                           &g->graph);
     if (!status)
         status = cudnnBackendSetAttribute(d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &rankings[ranking]);
-    if (!status)
+    if (!status && properties)
         status = cudnnBackendSetAttribute(d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                           &properties);
     /* a graph that a ranking does not know is refused here: it then ranks none */
@@ -146,6 +152,7 @@ int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *l
 
 /* ---- one engine by its id */
 
+/* properties: NULL where the graph's handle tells the device */
 static cudnnStatus_t make_engine(Node properties, const Graph *g, int64_t index, Node *out) {
     cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, out);
     if (!status)
@@ -153,7 +160,7 @@ static cudnnStatus_t make_engine(Node properties, const Graph *g, int64_t index,
                                           &g->graph);
     if (!status)
         status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index);
-    if (!status)
+    if (!status && properties)
         status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                           &properties);
     return status ? status : cudnnBackendFinalize(*out);
@@ -172,7 +179,7 @@ static cudnnStatus_t make_knob(int64_t type, int64_t value, Node *out) {
 int engine_open(CudaDevice *c, const Graph *g, const EngineId *id, Engine *out, Err *e) {
     Node engine = NULL, properties, knob[ENGINE_KNOBS] = {NULL};
     memset(out, 0, sizeof *out);
-    int code = libraries_properties(c, &properties, e);
+    int code = described(c, &properties, e);
     if (code) return code;
     cudnnStatus_t status = make_engine(properties, g, id->engine, &engine);
     for (int k = 0; k < id->n_knobs && !status; k++) status = make_knob(id->knob[k].type, id->knob[k].value, &knob[k]);
