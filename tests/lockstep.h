@@ -227,7 +227,8 @@ static double sum_error(Lockstep *l, int from, const View *db, const double *ulp
 
 /* A sum of n products of numbers up to a and b of either sign, in any order in fp32 on both sides: partial sums are
  * around sqrt(n) a b, and n roundings of these, which are random, are below 2^-24 n a b. TF32 rounds every factor to 11
- * bits. cuDNN's graphs may leave bias and activation to a kernel behind their rounding to y's type. */
+ * bits. A GPU's library may leave bias and activation to a kernel behind its rounding to y's type, or read the bias in
+ * that type. */
 static double product_error(Lockstep *l, int k, const double *ulp) {
     Op op = l->p->ops[l->at];
     const View *y = &l->args.out[k - OP_IN];
@@ -240,7 +241,8 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
     double n = op.flops / 2 / (double)y->count, tf32 = l->precision == PREC_TF32 ? 0x1p-10 * sqrt(n) : 0;
     double a = magnitude(&l->args.in[0], expected_of(l, 0)), b = magnitude(&l->args.in[1], expected_of(l, 1));
     double polynomial = fused && fused->act > ACT_LEAKY ? 2e-5 : 0; /* oneDNN's sigmoid, tanh and erf */
-    double rounded = op.kind == OP_conv2d ? ulp[y->dtype] / 2 * magnitude(y, expected_of(l, k)) : 0;
+    bool biased = op.kind == OP_conv2d || op.kind == OP_linear;
+    double rounded = biased ? ulp[y->dtype] / 2 * magnitude(y, expected_of(l, k)) : 0;
     return a * b * (0x1p-23 * (n + 8) + tf32) + polynomial + rounded;
 }
 

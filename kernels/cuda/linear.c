@@ -2,8 +2,8 @@
  * for what that leaves, or by skinny.cu.
  *
  * The library's own epilogues for f'(s) want ReLU's mask as one bit per element; what the program keeps is ReLU's
- * output, so dx *= f'(s) is bias.h's. They also want the bias in y's type: one in another (fp32 under amp) is not
- * theirs.
+ * output, so dx *= f'(s) is bias.h's. They also want the bias in y's type: one in another (fp32 under amp) gets a copy
+ * in it, as PyTorch's autocast makes one.
  *
  * Where the library leaves bias or activation to the kernels behind it, a 16-bit y is not rounded before them: the
  * product goes to the workspace in fp32, by as many rows at a time as there is room for. Only where there is none, it
@@ -22,11 +22,11 @@ const char *const linear_ways[LINEAR_WAYS] = {"fused", "plain", "skinny"};
 /* y (N, O) = x (N, I) w (O, I)^T */
 static Gemm forward_gemm(const KArgs *a) {
     const View *x = &a->in[0], *w = &a->in[1], *y = &a->out[0];
-    bool bias = a->in[2].count && a->in[2].dtype == y->dtype, relu = a->attr->linear.fused.act == ACT_RELU;
+    bool relu = a->attr->linear.fused.act == ACT_RELU;
     Gemm g = {.m = x->count / w->shape.dim[1], .n = w->shape.dim[0], .k = w->shape.dim[1], .b_turned = true,
               .in = x->dtype, .out = y->dtype, .tf32 = a->attr->linear.tf32};
-    if (bias) g.epilogue = relu ? GEMM_BIAS_RELU : GEMM_BIAS;
-    else if (relu && !a->in[2].count) g.epilogue = GEMM_RELU;
+    if (a->in[2].count) g.epilogue = relu ? GEMM_BIAS_RELU : GEMM_BIAS;
+    else if (relu) g.epilogue = GEMM_RELU;
     return g;
 }
 
@@ -69,6 +69,12 @@ static View bias_left(const KArgs *a, GemmEpilogue e) {
 
 bool linear_leaves(const KArgs *a, GemmEpilogue e) { return bias_left(a, e).count || act_left(a, e).act; }
 
+size_t linear_copy(const KArgs *a, GemmEpilogue e) {
+    const View *b = &a->in[2], *y = &a->out[0];
+    if (a->kind != OP_linear || !has_bias(e) || b->dtype == y->dtype) return 0;
+    return align_up((size_t)b->count * dtype_size(y->dtype), CUDA_ALIGNMENT);
+}
+
 /* ---- preparation */
 
 static void state_release(void *state) {
@@ -104,8 +110,8 @@ int k_cuda_linear_dw_prepare(const KArgs *a, size_t limit, void **state, size_t 
 
 /* ---- runs */
 
-/* `count` rows from `row` on: the product, and what is left behind it. */
-static int rows_run(const KArgs *a, int64_t row, int64_t count, Err *e) {
+/* `count` rows from `row` on: the product, and what is left behind it. bias: as the product reads it. */
+static int rows_run(const KArgs *a, int64_t row, int64_t count, void *bias, Err *e) {
     const LinearState *state = a->state;
     const Gemm *g = &state->gemm;
     const View *x = &a->in[0], b = bias_left(a, g->epilogue);
@@ -115,16 +121,19 @@ static int rows_run(const KArgs *a, int64_t row, int64_t count, Err *e) {
     y.count = count * g->n;
     product = y;
     if (state->wide) product.data = a->workspace, product.dtype = DT_F32;
-    int code = gemm_run(a->device, count < g->m ? state->rest : state->plan, from, a->in[1].data, a->in[2].data,
+    int code = gemm_run(a->device, count < g->m ? state->rest : state->plan, from, a->in[1].data, bias,
                         product.data, (char *)a->workspace + state->before, e);
     return code ? code : bias_act(a, &product, &b, act_left(a, g->epilogue), &y, e);
 }
 
 static int forward(const KArgs *a, Err *e) {
     const LinearState *state = a->state;
-    int code = OK;
+    const View *b = &a->in[2];
+    const bool copies = linear_copy(a, state->gemm.epilogue) > 0;
+    void *bias = copies ? a->workspace : b->data;
+    int code = copies ? bias_pad(a, b->data, b->dtype, b->count, bias, a->out[0].dtype, b->count, 1, e) : OK;
     const int64_t rows = a->out[0].count / state->gemm.n, each = state->gemm.m;
-    for (int64_t row = 0; row < rows && !code; row += each) code = rows_run(a, row, min_i64(each, rows - row), e);
+    for (int64_t row = 0; row < rows && !code; row += each) code = rows_run(a, row, min_i64(each, rows - row), bias, e);
     return code;
 }
 

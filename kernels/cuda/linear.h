@@ -12,7 +12,7 @@
 typedef enum LinearWay { LINEAR_FUSED, LINEAR_PLAIN, LINEAR_SKINNY, LINEAR_WAYS } LinearWay;
 extern const char *const linear_ways[LINEAR_WAYS];
 
-/* A prepared op. Its workspace: [`before`: rows of the product in fp32 | the product's own]. */
+/* A prepared op. Its workspace: [`before`: rows of the product in fp32, or the bias's copy | the product's own]. */
 typedef struct LinearState {
     CudaState base;
     LinearWay way;
@@ -25,6 +25,8 @@ typedef struct LinearState {
 
 /* The op's product, with the epilogue that suits it best. */
 Gemm linear_gemm(const KArgs *a);
+/* Bytes of the bias's copy in y's type, which this epilogue reads; 0: it reads the bias itself, or none. */
+size_t linear_copy(const KArgs *a, GemmEpilogue epilogue);
 /* Do kernels have to follow a forward product with this epilogue? */
 bool linear_leaves(const KArgs *a, GemmEpilogue epilogue);
 int linear_run(const KArgs *a, Err *e); /* any of the three ops */

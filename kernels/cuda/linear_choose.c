@@ -38,7 +38,7 @@ static size_t db_bytes(const KArgs *a, size_t limit) {
 static void place(const KArgs *a, LinearWay way, size_t room, LinearState *s) {
     Gemm *g = &s->gemm;
     *g = linear_gemm(a);
-    if (way == LINEAR_PLAIN) g->epilogue = GEMM_PLAIN;
+    if (way == LINEAR_PLAIN || linear_copy(a, g->epilogue) > room) g->epilogue = GEMM_PLAIN;
     size_t row = (size_t)g->n * sizeof(float);
     int64_t rows = (int64_t)(room / CUDA_ALIGNMENT * CUDA_ALIGNMENT / row);
     rows = rows < g->m ? rows / ROWS * ROWS : g->m;
@@ -48,7 +48,7 @@ static void place(const KArgs *a, LinearWay way, size_t room, LinearState *s) {
         g->out = DT_F32;
         g->m = rows;
     }
-    s->before = s->wide ? align_up((size_t)rows * row, CUDA_ALIGNMENT) : 0;
+    s->before = s->wide ? align_up((size_t)rows * row, CUDA_ALIGNMENT) : linear_copy(a, g->epilogue);
     s->way = g->epilogue ? LINEAR_FUSED : LINEAR_PLAIN;
 }
 
