@@ -4,7 +4,8 @@
 #include "elements.h"
 #include "rnn.h"
 
-enum { TILE = 16, CELL_THREADS = 256, COLUMNS = 32, ROW_THREADS = 8 };
+/* DEPTH: terms of a sum that are under way together */
+enum { TILE = 16, DEPTH = 64, CELL_THREADS = 256, COLUMNS = 32, ROW_THREADS = 8 };
 
 /* ---- c (m, n) = a (m, k) b (k, n): one thread per element of c, tiles in shared memory */
 
@@ -29,16 +30,19 @@ static __device__ inline float element(const Matrix &m, int64_t i, int64_t j) {
 }
 
 static __global__ void product_kernel(Product p) {
-    __shared__ float of_a[TILE][TILE + 1], of_b[TILE][TILE + 1];
+    __shared__ float of_a[TILE][DEPTH + 1], of_b[DEPTH][TILE + 1];
     const int y = (int)threadIdx.y, x = (int)threadIdx.x;
     const int64_t i = (int64_t)blockIdx.x * TILE + y, j = (int64_t)blockIdx.y * TILE + x;
     float sum = 0.0f;
-    for (int64_t k0 = 0; k0 < p.k; k0 += TILE) {
-        const int64_t row = k0 + y + p.turn;
-        of_a[y][x] = i < p.m && k0 + x < p.k ? element(p.a, i, k0 + x) : 0.0f;
-        of_b[y][x] = j < p.n && k0 + y < p.k ? element(p.b, row < p.k ? row : row - p.k, j) : 0.0f;
+    for (int64_t k0 = 0; k0 < p.k; k0 += DEPTH) {
+        UNROLLED(DEPTH / TILE)
+        for (int t = 0; t < DEPTH; t += TILE) {
+            const int64_t column = k0 + t + x, k = k0 + t + y, row = k + p.turn;
+            of_a[y][t + x] = i < p.m && column < p.k ? element(p.a, i, column) : 0.0f;
+            of_b[t + y][x] = j < p.n && k < p.k ? element(p.b, row < p.k ? row : row - p.k, j) : 0.0f;
+        }
         __syncthreads();
-        for (int t = 0; t < TILE; t++) sum = fmaf(of_a[y][t], of_b[t][x], sum);
+        for (int t = 0; t < DEPTH; t++) sum = fmaf(of_a[y][t], of_b[t][x], sum);
         __syncthreads();
     }
     if (i >= p.m || j >= p.n) return;
