@@ -247,15 +247,17 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
 }
 
 /* Both sides round to the output's type, products twice where an activation's derivative comes behind; and a few
- * roundings in fp32 before that, as large as in the largest element where terms cancel. */
+ * roundings in fp32 before that, as large as in the largest element where terms cancel. Tensor cores want attention's
+ * probabilities in that type, too. */
 static void compare(Lockstep *l, int k) {
     static const double ulp[DT_COUNT] = {[DT_BF16] = 1.0 / 128, [DT_F16] = 1.0 / 1024};
     const Slot *s = &l->slot[l->of[k]];
     const View *v = operand_view(&l->args, k);
     const uint8_t *expected = expected_of(l, k), *found = s->first + GUARD;
-    bool product = is_product(l->args.kind);
-    double few = product ? product_error(l, k, ulp) : l->args.kind == OP_bias_db ? sum_error(l, 0, v, ulp)
-                 : 4e-6 * magnitude(v, expected);
+    OpKind kind = l->args.kind;
+    bool product = is_product(kind), attention = kind == OP_attention || kind == OP_attention_dx;
+    double few = product ? product_error(l, k, ulp) : kind == OP_bias_db ? sum_error(l, 0, v, ulp)
+                 : (4e-6 + (attention ? ulp[v->dtype] : 0)) * magnitude(v, expected);
     double unit = ulp[v->dtype] * (product ? 2 : 1);
     l->compared++;
     if (!memcmp(expected, found, s->bytes)) {

@@ -27,6 +27,7 @@ bool emulate_flag(const char *name);
 /* What a running thread may call. All threads of the block, or all lanes of `mask`, must come. */
 void emulate_syncthreads(void);
 uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane); /* the value of that lane of the warp */
+void emulate_collect(uint64_t value, uint64_t out[EMULATE_WARP]); /* every lane's of a whole warp */
 unsigned emulate_ballot(unsigned mask, int predicate);
 unsigned emulate_lane(void);
 

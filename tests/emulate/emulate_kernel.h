@@ -113,6 +113,25 @@ static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
+/* ---- tensor cores: see kernels/cuda/cores.h for who has what; `wide` is the value of 16 bits */
+
+static inline void emulate_mma(float (*wide)(uint16_t), float *upper, float *lower, const uint32_t *a,
+                               const uint32_t *b) {
+    const unsigned lane = emulate_lane(), row = lane / 4, column = lane % 4 * 2;
+    uint64_t of_a[2][EMULATE_WARP], of_b[EMULATE_WARP];
+    for (int k = 0; k < 2; k++) emulate_collect((uint64_t)a[2 * k + 1] << 32 | a[2 * k], of_a[k]);
+    emulate_collect((uint64_t)b[1] << 32 | b[0], of_b);
+    for (unsigned k = 0; k < 16; k++) {
+        const unsigned from = k % 8 / 2, half = k % 2 * 16, far = k / 8;
+        const uint64_t rows = of_a[far][4 * row + from] >> half;
+        for (unsigned n = 0; n < 2; n++) {
+            const float y = wide((uint16_t)(of_b[4 * (column + n) + from] >> (32 * far + half)));
+            upper[n] = fmaf(wide((uint16_t)rows), y, upper[n]);
+            lower[n] = fmaf(wide((uint16_t)(rows >> 32)), y, lower[n]);
+        }
+    }
+}
+
 /* ---- launches */
 
 template <typename... P> struct EmulatedKernel {

@@ -135,6 +135,14 @@ uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane) {
     return from->sent[turn];
 }
 
+void emulate_collect(uint64_t value, uint64_t out[EMULATE_WARP]) {
+    unsigned turn = exchange(0xffffffffu, value);
+    for (unsigned lane = 0; lane < EMULATE_WARP; lane++) {
+        if (!lane_fiber(lane)) die("takes part in what only a whole warp can do");
+        out[lane] = lane_fiber(lane)->sent[turn];
+    }
+}
+
 unsigned emulate_ballot(unsigned mask, int predicate) {
     unsigned turn = exchange(mask, predicate != 0), votes = 0;
     for (unsigned lane = 0; lane < EMULATE_WARP; lane++)
