@@ -74,8 +74,8 @@ struct AddRows {
     Elements w;
     int64_t sample;
     __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
-        for (int i = 0; i < LANES; i++)
-            y[i] = x[0][i] + dtype_load(w.type, w.data, (size_t)((begin + i) % sample));
+        int64_t at = begin % sample;
+        for (int i = 0; i < LANES; i++, at = at + 1 < sample ? at + 1 : 0) y[i] = x[0][i] + element_at(w, at);
     }
 };
 

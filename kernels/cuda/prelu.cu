@@ -7,8 +7,9 @@ struct Prelu {
     Elements w;
     int64_t count;
     __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
-        for (int i = 0; i < LANES; i++)
-            y[i] = x[0][i] < 0.0f ? element_at(w, (begin + i) % count) * x[0][i] : x[0][i];
+        int64_t c = begin % count;
+        for (int i = 0; i < LANES; i++, c = c + 1 < count ? c + 1 : 0)
+            y[i] = x[0][i] < 0.0f ? element_at(w, c) * x[0][i] : x[0][i];
     }
 };
 
@@ -17,8 +18,9 @@ struct PreluSlope {
     Elements w;
     int64_t count;
     __device__ void eight(float *dx, const float (*x)[LANES], int64_t begin) const {
-        for (int i = 0; i < LANES; i++)
-            dx[i] = x[1][i] > 0.0f ? x[0][i] : element_at(w, (begin + i) % count) * x[0][i];
+        int64_t c = begin % count;
+        for (int i = 0; i < LANES; i++, c = c + 1 < count ? c + 1 : 0)
+            dx[i] = x[1][i] > 0.0f ? x[0][i] : element_at(w, c) * x[0][i];
     }
 };
 
