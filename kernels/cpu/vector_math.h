@@ -9,9 +9,12 @@
 
 #if defined(__x86_64__) && defined(__GLIBC__)
 __attribute__((simd("notinbranch"))) float expf(float);
+__attribute__((simd("notinbranch"))) float logf(float);
 #if __GLIBC__ > 2 || __GLIBC_MINOR__ >= 35
 __attribute__((simd("notinbranch"))) float tanhf(float);
 __attribute__((simd("notinbranch"))) float erff(float);
+__attribute__((simd("notinbranch"))) float expm1f(float);
+__attribute__((simd("notinbranch"))) float log1pf(float);
 #endif
 #endif
 
