@@ -203,10 +203,11 @@ MT_FN Sample upsample_sample(const UpsampleAttr *u, int axis, int64_t o, int64_t
 
 /* Of input element `i` of `in`: a little more than it need be, so that rounding loses none. */
 MT_FN Reach upsample_reach(const UpsampleAttr *u, int axis, int64_t i, int64_t in, int64_t out) {
-    float scale = in == out ? 1.0f : u->scale[axis];
+    float scale = in == out ? 1.0f : u->scale[axis], middle = (float)i;
     Reach r;
-    r.lo = i == 0 || scale == 0.0f ? 0 : max_i64((int64_t)(((float)i - 1.0f) / scale) - 2, 0);
-    r.hi = i == in - 1 || scale == 0.0f ? out : min_i64((int64_t)(((float)i + 1.0f) / scale) + 3, out);
+    if (u->bilinear && !u->align_corners) middle += 0.5f;
+    r.lo = i == 0 || scale == 0.0f ? 0 : max_i64((int64_t)((middle - 1.0f) / scale) - 2, 0);
+    r.hi = i == in - 1 || scale == 0.0f ? out : min_i64((int64_t)((middle + 1.0f) / scale) + 3, out);
     return r;
 }
 
