@@ -259,7 +259,7 @@ def pool(r, s):
 
 def upsample(r, s):
     options = {"size": pair(r, 1, 12)} if r.random() < 0.5 else {
-        "scale_factor": r.choice([2, 3, 0.5, 1.5, 0.7, 2.3, round(r.uniform(0.3, 3.5), 3)])}
+        "scale_factor": r.choice([2, 3, 8, 0.5, 1.5, 0.7, 2.3, round(r.uniform(0.3, 3.5), 3)])}
     if r.random() < 0.6:
         options["mode"] = "bilinear"
         options.update(some(r, align_corners=True))
