@@ -2,6 +2,8 @@
  * micro-batch's ops read one count of calls, so the backward pass and a recomputation draw the same factors again. */
 #include "loops.h"
 
+enum { ROWS = 8 }; /* of pixels that share factors of channels, at most */
+
 HOT void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin,
                          int64_t n) {
 #pragma omp simd
@@ -30,31 +32,40 @@ static void dropout_piece(const KArgs *a, int64_t begin, int64_t end) {
     block_store(&a->out[0], begin, n, y);
 }
 
-/* Whole channels: number n C + c is drawn for channel c of image n. Items are rows of pixels. */
+/* Whole channels: number n C + c is drawn for channel c of image n; those from `first` on, n at a time, again and again
+ * up to `count`. */
+static void channel_factors(const KArgs *a, uint64_t first, int64_t n, float *factors, int64_t count) {
+    const DropAttr *drop = &a->attr->drop;
+    uint32_t call = *(const uint32_t *)a->in[1].data;
+    for (int64_t i = 0; i < count; i++)
+        factors[i] = i < n ? dropout_factor(drop->p, a->seed, drop->id, call, first + (uint64_t)i) : factors[i - n];
+}
+
+/* Rows of pixels, counted over all images: as many pixels at a time as a BLOCK holds, or some channels of one. */
 static void channels_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK], factors[BLOCK];
-    const DropAttr *drop = &a->attr->drop;
-    const int64_t *d = a->out[0].shape.dim, channels = d[1], width = d[3];
-    uint32_t call = *(const uint32_t *)a->in[1].data;
-    for (int64_t row = begin; row < end; row++)
-        for (int64_t c = 0, n; c < channels; c += n) {
-            n = min_i64(BLOCK, channels - c);
-            for (int64_t i = 0; i < n; i++)
-                factors[i] =
-                    dropout_factor(drop->p, a->seed, drop->id, call, (uint64_t)(row / d[2] * channels + c + i));
-            for (int64_t w = 0; w < width; w++) {
-                int64_t at = (row * width + w) * channels + c;
+    const int64_t *d = a->out[0].shape.dim, channels = d[1], height = d[2], width = d[3];
+    for (int64_t c = 0, n; c < channels; c += n) {
+        n = min_i64(BLOCK, channels - c);
+        int64_t pixels = n == channels ? BLOCK / n : 1;
+        for (int64_t row = begin; row < end; row++) {
+            if (row == begin || row % height == 0)
+                channel_factors(a, (uint64_t)(row / height * channels + c), n, factors, pixels * n);
+            for (int64_t w = 0; w < width; w += pixels) {
+                int64_t at = (row * width + w) * channels + c, count = min_i64(pixels, width - w) * n;
                 float *y = block_target(&a->out[0], at, to);
-                scale_block(y, block_load(&a->in[0], at, n, from), factors, n);
-                block_store(&a->out[0], at, n, y);
+                scale_block(y, block_load(&a->in[0], at, count, from), factors, count);
+                block_store(&a->out[0], at, count, y);
             }
         }
+    }
 }
 
 int k_cpu_dropout(const KArgs *a, Err *e) {
     const View *y = &a->out[0];
+    const int64_t *d = y->shape.dim;
     if (!a->attr->drop.channels) blocks_run(a, y->count, dropout_piece);
-    else if (y->channels_last) range_run(a, y->shape.dim[0] * y->shape.dim[2], 1, channels_piece);
+    else if (y->channels_last) range_run(a, d[0] * d[2], min_i64(ROWS, d[2]), channels_piece);
     else return err_set(e, ERR_INTERNAL, "dropout of channels: the operand must be a channels-last image");
     return OK;
 }

@@ -12,7 +12,8 @@ enum { PART = 512 }; /* channels at a time */
 
 /* best, at = the larger of itself and x, and its window position; a NaN wins. m pixels of n channels, x's `step`
  * elements apart. at < 0: no position yet. */
-HOT static void max_run(float *best, int32_t *at, const float *x, int32_t position, int64_t m, int64_t step, int64_t n) {
+HOT static void max_run(float *best, int32_t *at, const float *x, int32_t position, int64_t m, int64_t step,
+                        int64_t n) {
     if (step == n) n *= m, m = 1;
     for (; m > 0; m--, best += n, at += n, x += step) {
 #pragma omp simd

@@ -90,6 +90,57 @@ static void softmax_dx_line(const KArgs *a, const Line *l) {
     }
 }
 
+/* ---- short lines, several at a time: a call for each part of each costs more than the work */
+
+/* `lines` lines of n elements, one behind the other; y may be x, dx may be dy */
+HOT static void block_softmax(float *y, const float *x, int64_t lines, int64_t n, bool log) {
+    for (const float *end = x + lines * n; x < end; x += n, y += n) {
+        float most = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : most)
+        for (int64_t i = 0; i < n; i++) most = x[i] > most ? x[i] : most;
+        if (log) {
+#pragma omp simd reduction(+ : sum)
+            for (int64_t i = 0; i < n; i++) sum += exp_flushed(x[i] - most);
+            const float log_sum = logf(sum); /* cppcheck-suppress invalidFunctionArg ; n >= 1 */
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) y[i] = x[i] - most - log_sum;
+        } else {
+#pragma omp simd reduction(+ : sum)
+            for (int64_t i = 0; i < n; i++) sum += y[i] = exp_flushed(x[i] - most);
+            const float factor = 1 / sum;
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) y[i] *= factor;
+        }
+    }
+}
+
+HOT static void block_softmax_dx(float *dx, const float *dy, const float *y, int64_t lines, int64_t n, bool log) {
+    for (const float *end = y + lines * n; y < end; y += n, dy += n, dx += n) {
+        float sum = 0;
+        if (log) {
+#pragma omp simd reduction(+ : sum)
+            for (int64_t i = 0; i < n; i++) sum += dy[i];
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - exp_flushed(y[i]) * sum;
+        } else {
+#pragma omp simd reduction(+ : sum)
+            for (int64_t i = 0; i < n; i++) sum += dy[i] * y[i];
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) dx[i] = y[i] * (dy[i] - sum);
+        }
+    }
+}
+
+static void block_piece(const KArgs *a, int64_t begin, int64_t end) {
+    int64_t n = a->in[0].shape.dim[a->attr->softmax.axis], at = begin * n, count = (end - begin) * n;
+    float first[BLOCK], second[BLOCK], scratch[BLOCK], *to = block_target(&a->out[0], at, scratch);
+    const float *in = block_load(&a->in[0], at, count, first);
+    bool log = a->attr->softmax.log;
+    if (a->kind == OP_softmax) block_softmax(to, in, end - begin, n, log);
+    else block_softmax_dx(to, in, block_load(&a->in[1], at, count, second), end - begin, n, log);
+    block_store(&a->out[0], at, count, to);
+}
+
 static void lines_piece(const KArgs *a, int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; item++) {
         const Line l = line_of(&a->in[0], &a->attr->softmax, item);
@@ -99,9 +150,10 @@ static void lines_piece(const KArgs *a, int64_t begin, int64_t end) {
 }
 
 int k_cpu_softmax(const KArgs *a, Err *e) {
-    int64_t n = a->in[0].shape.dim[a->attr->softmax.axis];
+    const Line l = line_of(&a->in[0], &a->attr->softmax, 0);
     (void)e;
-    range_run(a, a->in[0].count / n, max_i64(1, BLOCK / n), lines_piece);
+    range_run(a, a->in[0].count / l.n, max_i64(1, BLOCK / l.n),
+              l.n <= PART && l.stride == 1 ? block_piece : lines_piece);
     return OK;
 }
 
