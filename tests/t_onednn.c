@@ -269,6 +269,16 @@ static const OwnCase tapped[] = {
     {{"no workspace", {1, 96, 2, 2, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 2048}, 0},
 };
 
+/* dw with a group per channel: ragged channels, wide rows, more taps than registers; small kernels are oneDNN's. */
+#define EACH(n, c, h, w, kh, kw, ...) {n, c, h, w, c, kh, kw, __VA_ARGS__, c}
+static const OwnCase depthwise[] = {
+    {{"5x5 wide", EACH(2, 21, 5, 300, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}), true, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"3x9, strides", EACH(3, 32, 9, 40, 3, 9, {2, 3}, {1, 4, 0, 5}, {1, 1}), true, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"3x3 dilated", EACH(1, 48, 7, 6, 3, 3, {1, 1}, {2, 4, 2, 4}, {2, 4}), false, ACT_NONE, 20000}, 1 << DW},
+    {{"little workspace", EACH(1, 48, 7, 6, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}), true, ACT_NONE, 4096}, 0},
+    {{"3x3 each", EACH(2, 48, 7, 6, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_NONE, 4 << 20}, 0},
+};
+
 /* exact dx times f'(s) */
 static void through(Operand *dx, const Operand *s, const ActAttr *fused) {
     Attr attr = {.act = *fused};
@@ -479,6 +489,8 @@ int main(void) {
             for (size_t c = 0; c < ARRAY_LEN(convs); c++)
                 test_conv(&convs[c], &types[k], pass, act_of(pass, convs[c].act, c + k), NULL);
             if (pass < TRANSPOSE) test_taps(&types[k], pass);
+            for (size_t c = 0; c < ARRAY_LEN(depthwise) && pass == DW; c++)
+                test_conv(&depthwise[c].conv, &types[k], DW, ACT_NONE, &(bool){depthwise[c].own >> DW & 1});
             for (size_t c = 0; c < ARRAY_LEN(linears) && pass < TRANSPOSE; c++)
                 test_linear(&linears[c], &types[k], pass, act_of(pass, linears[c].act, c + k));
         }

@@ -1,6 +1,7 @@
 /* conv2d.c: convolution and its gradients. Shapes: x (N, C, H, W), w (O, C/groups, KH, KW), b (O), y (N, O, OH, OW). */
 #include <string.h>
 
+#include "depthwise.h"
 #include "loops.h"
 #include "onednn.h"
 #include "taps.h"
@@ -46,7 +47,8 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
 /* The ways beside oneDNN's, which keep no state: the first one that can and is worth it. What it takes is found again
  * with the workspace that it was given as the limit. */
 typedef struct Way { bool (*prepare)(const KArgs *, size_t limit, size_t *bytes); KernelRun *run; } Way;
-static const Way ways[] = {{taps_prepare, taps_run}, {winograd_prepare, winograd_run}};
+static const Way ways[] = {{depthwise_prepare, depthwise_run}, {taps_prepare, taps_run},
+                           {winograd_prepare, winograd_run}};
 
 static const Way *way_of(const KArgs *args, size_t limit, size_t *bytes) {
     for (size_t k = 0; k < ARRAY_LEN(ways); k++)

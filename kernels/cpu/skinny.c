@@ -1,21 +1,11 @@
 #include "skinny.h"
 
 #include "act.h"
+#include "lanes.h"
 
 /* Sums are f32 in vectors of LANES; a tile of x or w is TILE columns, taken in place or, where it is 16-bit or ends
- * raggedly, widened into a buffer in the first cache. Products may be fused with their sums here. */
-#pragma GCC optimize("fp-contract=fast")
-
-enum { OUTPUTS = 16, LANES = 16, STEP = 2 * LANES, TILE = 512, ROWS = 32, CHUNKS = 32 };
-
-typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-#ifdef __x86_64__
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
-#define INLINE static inline __attribute__((always_inline))
+ * raggedly, widened into a buffer in the first cache. */
+enum { OUTPUTS = 16, STEP = 2 * LANES, TILE = 512, ROWS = 32, CHUNKS = 32 };
 
 bool skinny_fits(const View *w) { return w->shape.dim[0] <= OUTPUTS; }
 

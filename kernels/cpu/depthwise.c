@@ -1,0 +1,136 @@
+#include "depthwise.h"
+
+#include "lanes.h"
+
+/* Columns of dy and of x that are packed at a time, taps whose sums are in registers, taps at most, pieces of work. */
+enum { COLUMNS = 128, ROW = 512, TAPS = 7, MOST = 256, PIECES = 32, LEAST_CHANNELS = 8 };
+
+typedef struct Depthwise {
+    const ConvAttr *attr;
+    View x, dy;
+    int64_t channels, w, h, ow, oh, rows; /* rows: of dy, of all samples */
+    int64_t kh, kw, taps, columns;
+    int64_t blocks, runs, sums;           /* sums: floats of a piece */
+} Depthwise;
+
+static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+static Depthwise depthwise_of(const KArgs *args, size_t bytes) {
+    const ConvAttr *a = &args->attr->conv;
+    const int64_t *x = args->in[0].shape.dim, *y = args->in[1].shape.dim, *w = args->out[0].shape.dim;
+    Depthwise d = {.attr = a, .x = args->in[0], .dy = args->in[1], .channels = x[1], .w = x[3], .h = x[2], .ow = y[3],
+                   .oh = y[2], .rows = y[0] * y[2], .kh = w[2], .kw = w[3], .taps = w[2] * w[3],
+                   .blocks = up(x[1], LANES)};
+    d.columns = min_i64(COLUMNS, (ROW - 1 - (d.kw - 1) * a->dilation[1]) / a->stride[1] + 1);
+    d.sums = (d.taps + 1) * LANES;
+    d.runs = min_i64(min_i64(up(PIECES, d.blocks), d.rows),
+                     (int64_t)(bytes / ((size_t)(d.blocks * d.sums) * sizeof(float))));
+    return d;
+}
+
+/* oneDNN has a way for kernels of up to 3x3, close together, that is as fast. */
+static bool leaves(const ConvAttr *a, const int64_t *w) {
+    return w[2] <= 3 && w[3] <= 3 && a->dilation[0] == 1 && a->dilation[1] == 1;
+}
+
+bool depthwise_prepare(const KArgs *args, size_t limit, size_t *bytes) {
+    const View *x = &args->in[0], *dy = &args->in[1], *w = &args->out[0];
+    const ConvAttr *a = &args->attr->conv;
+    const int64_t *dim = w->shape.dim;
+    if (args->kind != OP_conv2d_dw || !x->channels_last || !dy->channels_last || leaves(a, dim)) return false;
+    if (a->groups != x->shape.dim[1] || a->groups != dim[0] || a->groups < LEAST_CHANNELS) return false;
+    if (dim[2] * dim[3] > MOST || (dim[3] - 1) * a->dilation[1] >= ROW) return false;
+    Depthwise d = depthwise_of(args, limit);
+    *bytes = (size_t)(d.runs * d.blocks * d.sums) * sizeof(float);
+    return d.runs > 0;
+}
+
+/* to (pixels, LANES) = n channels of pixels `step` elements apart, 0 beyond n */
+INLINE void pack(DType t, const void *from, int64_t at, int64_t step, int64_t pixels, int64_t n, float *to) {
+    const float *wide = (const float *)from + at;
+    const uint16_t *narrow = (const uint16_t *)from + at;
+    for (int64_t p = 0; p < pixels; p++, wide += step, narrow += step, at += step, to += LANES) {
+        if (n == LANES && t == DT_F32)
+            *(V *)to = *(const V *)wide;
+        else if (n == LANES && t == DT_BF16)
+            for (int i = 0; i < LANES; i++) to[i] = bf16_to_f32(narrow[i]);
+        else
+            for (int i = 0; i < LANES; i++) to[i] = i < n ? dtype_load(t, from, (size_t)(at + i)) : 0.0f;
+    }
+}
+
+/* sums[k] += sum over p < m of dy[p] x[p step + k shift], for q taps */
+INLINE void meet(const float *x, const float *dy, int64_t m, int64_t step, int64_t shift, int q, V *sums) {
+    V a[TAPS];
+    for (int k = 0; k < q; k++) a[k] = sums[k];
+    for (int64_t p = 0; p < m; p++, x += step * LANES) {
+        V d = *(const V *)(dy + p * LANES);
+        for (int k = 0; k < q; k++) a[k] += d * *(const V *)(x + k * shift * LANES);
+    }
+    for (int k = 0; k < q; k++) sums[k] = a[k];
+}
+
+INLINE void meet_taps(const float *x, const float *dy, int64_t m, int64_t step, int64_t shift, int64_t taps, V *sums) {
+    for (; taps > 0; taps -= TAPS, sums += TAPS, x += TAPS * shift * LANES) {
+        switch (taps) {
+        case 1: meet(x, dy, m, step, shift, 1, sums); break;
+        case 2: meet(x, dy, m, step, shift, 2, sums); break;
+        case 3: meet(x, dy, m, step, shift, 3, sums); break;
+        case 4: meet(x, dy, m, step, shift, 4, sums); break;
+        case 5: meet(x, dy, m, step, shift, 5, sums); break;
+        case 6: meet(x, dy, m, step, shift, 6, sums); break;
+        default: meet(x, dy, m, step, shift, TAPS, sums);
+        }
+    }
+}
+
+/* A row of x from column `first` on, which may lie in the padding: 0 there */
+INLINE void pack_row(const Depthwise *d, int64_t row, int64_t first, int64_t columns, int64_t c, int64_t n, float *to) {
+    int64_t lo = min_i64(max_i64(first, 0), first + columns), hi = max_i64(min_i64(first + columns, d->w), lo);
+    memset(to, 0, (size_t)((lo - first) * LANES) * sizeof *to);
+    pack(d->x.dtype, d->x.data, (row * d->w + lo) * d->channels + c, d->channels, hi - lo, n,
+         to + (lo - first) * LANES);
+    memset(to + (hi - first) * LANES, 0, (size_t)((first + columns - hi) * LANES) * sizeof *to);
+}
+
+/* sums (taps and db, LANES) of channels from c on, over rows [begin, end) of dy */
+CLONES static void piece(const Depthwise *d, int64_t c, int64_t begin, int64_t end, V *sums) {
+    float x[ROW * LANES], dy[COLUMNS * LANES];
+    const ConvAttr *a = d->attr;
+    int64_t n = min_i64(LANES, d->channels - c);
+    memset(sums, 0, (size_t)(d->taps + 1) * sizeof *sums);
+    for (int64_t row = begin; row < end; row++) {
+        for (int64_t o = 0; o < d->ow; o += d->columns) {
+            int64_t m = min_i64(d->columns, d->ow - o);
+            pack(d->dy.dtype, d->dy.data, (row * d->ow + o) * d->channels + c, d->channels, m, n, dy);
+            for (int64_t p = 0; p < m; p++) sums[d->taps] += *(const V *)(dy + p * LANES);
+            for (int64_t k = 0; k < d->kh; k++) {
+                int64_t i = row % d->oh * a->stride[0] - a->pad[0] + k * a->dilation[0];
+                if (i < 0 || i >= d->h) continue;
+                pack_row(d, row / d->oh * d->h + i, o * a->stride[1] - a->pad[1],
+                         (m - 1) * a->stride[1] + (d->kw - 1) * a->dilation[1] + 1, c, n, x);
+                meet_taps(x, dy, m, a->stride[1], a->dilation[1], d->kw, sums + k * d->kw);
+            }
+        }
+    }
+}
+
+int depthwise_run(const KArgs *args, Err *e) {
+    (void)e;
+    const Depthwise d = depthwise_of(args, args->workspace_bytes);
+    const View *dw = &args->out[0], *db = &args->out[1];
+    float *sums = args->workspace; /* (runs, blocks, taps and db, LANES) */
+    int64_t each = up(d.rows, d.runs);
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int64_t r = 0; r < d.runs; r++)
+        for (int64_t b = 0; b < d.blocks; b++)
+            piece(&d, b * LANES, r * each, min_i64((r + 1) * each, d.rows), (V *)(sums + (r * d.blocks + b) * d.sums));
+    for (int64_t i = 0; i < d.channels * (d.taps + 1); i++) {
+        int64_t c = i / (d.taps + 1), tap = i % (d.taps + 1), at = c / LANES * d.sums + tap * LANES + c % LANES;
+        float sum = 0.0f;
+        for (int64_t r = 0; r < d.runs; r++) sum += sums[r * d.blocks * d.sums + at];
+        if (tap < d.taps) dtype_store(dw->dtype, dw->data, (size_t)(c * d.taps + tap), sum);
+        else if (db->count) dtype_store(db->dtype, db->data, (size_t)c, sum);
+    }
+    return OK;
+}

@@ -1,0 +1,17 @@
+/* depthwise.h: dw and db of convolutions with a group per channel (x and y have C channels, w is (C, 1, KH, KW)), for
+ * which oneDNN has a fast way for a few shapes only. Any floating types. A piece of work is LANES channels of some rows
+ * of dy, whose pixels meet those of x tap by tap.
+ *
+ *   workspace = sums of [a run of rows][a block of channels][a tap, or db][LANES]
+ *
+ * The number of threads changes no bit. */
+#ifndef MT_CPU_DEPTHWISE_H
+#define MT_CPU_DEPTHWISE_H
+
+#include "kernel.h"
+
+/* Is op `args` one of these, and done in at most `limit` bytes? Then *bytes are what it takes. */
+bool depthwise_prepare(const KArgs *args, size_t limit, size_t *bytes);
+KernelRun depthwise_run;
+
+#endif
