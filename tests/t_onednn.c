@@ -269,14 +269,14 @@ static const OwnCase tapped[] = {
     {{"no workspace", {1, 96, 2, 2, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 2048}, 0},
 };
 
-/* dw with a group per channel: ragged channels, wide rows, more taps than registers; small kernels are oneDNN's. */
-#define EACH(n, c, h, w, kh, kw, ...) {n, c, h, w, c, kh, kw, __VA_ARGS__, c}
+/* dw with groups of few channels: ragged, wide rows, more taps than registers; plain small kernels are oneDNN's. */
 static const OwnCase depthwise[] = {
-    {{"5x5 wide", EACH(2, 21, 5, 300, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}), true, ACT_NONE, 4 << 20}, 1 << DW},
-    {{"3x9, strides", EACH(3, 32, 9, 40, 3, 9, {2, 3}, {1, 4, 0, 5}, {1, 1}), true, ACT_NONE, 4 << 20}, 1 << DW},
-    {{"3x3 dilated", EACH(1, 48, 7, 6, 3, 3, {1, 1}, {2, 4, 2, 4}, {2, 4}), false, ACT_NONE, 20000}, 1 << DW},
-    {{"little workspace", EACH(1, 48, 7, 6, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}), true, ACT_NONE, 4096}, 0},
-    {{"3x3 each", EACH(2, 48, 7, 6, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_NONE, 4 << 20}, 0},
+    {{"5x5 wide", {2, 21, 5, 300, 21, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}, 21}, true, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"3x9 strides", {3, 32, 9, 40, 32, 3, 9, {2, 3}, {1, 4, 0, 5}, {1, 1}, 32}, true, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"twos dilated", {2, 22, 8, 9, 22, 3, 3, {2, 1}, {2, 1, 2, 1}, {2, 3}, 11}, false, ACT_NONE, 20000}, 1 << DW},
+    {{"fours", {2, 32, 8, 140, 32, 1, 3, {1, 1}, {0, 1, 0, 1}, {1, 1}, 8}, true, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"little workspace", {1, 48, 7, 6, 48, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}, 48}, true, ACT_NONE, 4096}, 0},
+    {{"3x3 each", {2, 48, 7, 6, 48, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 48}, true, ACT_NONE, 4 << 20}, 0},
 };
 
 /* exact dx times f'(s) */
@@ -404,10 +404,9 @@ static void test_winograd(void) {
     bool can = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
     if (!can) skip("convolutions by Winograd", "no AVX-512");
     for (int pass = FORWARD; pass < TRANSPOSE && can; pass++)
-        for (size_t k = 0; k < ARRAY_LEN(winograds); k++) {
-            const OwnCase *c = &winograds[k];
-            test_conv(&c->conv, &types[0], pass, act_of(pass, c->conv.act, k), &(bool){c->own >> pass & 1});
-        }
+        for (size_t k = 0; k < ARRAY_LEN(winograds); k++)
+            test_conv(&winograds[k].conv, &types[0], pass, act_of(pass, winograds[k].conv.act, k),
+                      &(bool){winograds[k].own >> pass & 1});
 }
 
 /* Products of factors of the same type, which the processor multiplies; what is made of them may have another. */

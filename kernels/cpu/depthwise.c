@@ -2,15 +2,16 @@
 
 #include "lanes.h"
 
-/* Columns of dy and of x that are packed at a time, taps whose sums are in registers, taps at most, pieces of work. */
-enum { COLUMNS = 128, ROW = 512, TAPS = 7, MOST = 256, PIECES = 32, LEAST_CHANNELS = 8 };
+/* Columns of dy and of x that are packed at a time, taps whose sums are in registers, sums and channels of a group at
+ * most, pieces of work. */
+enum { COLUMNS = 128, ROW = 512, TAPS = 7, MOST = 256, EACH = 4, PIECES = 32, LEAST_CHANNELS = 8 };
 
 typedef struct Depthwise {
     const ConvAttr *attr;
     View x, dy;
     int64_t channels, w, h, ow, oh, rows; /* rows: of dy, of all samples */
-    int64_t kh, kw, taps, columns;
-    int64_t blocks, runs, sums;           /* sums: floats of a piece */
+    int64_t kh, kw, taps, columns, each;  /* each: channels of a group */
+    int64_t blocks, runs, sums;           /* sums: of a piece, in vectors */
 } Depthwise;
 
 static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
@@ -20,28 +21,28 @@ static Depthwise depthwise_of(const KArgs *args, size_t bytes) {
     const int64_t *x = args->in[0].shape.dim, *y = args->in[1].shape.dim, *w = args->out[0].shape.dim;
     Depthwise d = {.attr = a, .x = args->in[0], .dy = args->in[1], .channels = x[1], .w = x[3], .h = x[2], .ow = y[3],
                    .oh = y[2], .rows = y[0] * y[2], .kh = w[2], .kw = w[3], .taps = w[2] * w[3],
-                   .blocks = up(x[1], LANES)};
+                   .each = w[1], .blocks = up(x[1], LANES)};
     d.columns = min_i64(COLUMNS, (ROW - 1 - (d.kw - 1) * a->dilation[1]) / a->stride[1] + 1);
-    d.sums = (d.taps + 1) * LANES;
+    d.sums = d.each * d.taps + 1;
     d.runs = min_i64(min_i64(up(PIECES, d.blocks), d.rows),
-                     (int64_t)(bytes / ((size_t)(d.blocks * d.sums) * sizeof(float))));
+                     (int64_t)(bytes / ((size_t)(d.blocks * d.sums) * sizeof(V))));
     return d;
 }
 
-/* oneDNN has a way for kernels of up to 3x3, close together, that is as fast. */
+/* oneDNN has a way for single channels and kernels of up to 3x3, close together, that is as fast. */
 static bool leaves(const ConvAttr *a, const int64_t *w) {
-    return w[2] <= 3 && w[3] <= 3 && a->dilation[0] == 1 && a->dilation[1] == 1;
+    return w[1] == 1 && w[2] <= 3 && w[3] <= 3 && a->dilation[0] == 1 && a->dilation[1] == 1;
 }
 
 bool depthwise_prepare(const KArgs *args, size_t limit, size_t *bytes) {
     const View *x = &args->in[0], *dy = &args->in[1], *w = &args->out[0];
     const ConvAttr *a = &args->attr->conv;
-    const int64_t *dim = w->shape.dim;
+    const int64_t *dim = w->shape.dim, channels = x->shape.dim[1];
     if (args->kind != OP_conv2d_dw || !x->channels_last || !dy->channels_last || leaves(a, dim)) return false;
-    if (a->groups != x->shape.dim[1] || a->groups != dim[0] || a->groups < LEAST_CHANNELS) return false;
-    if (dim[2] * dim[3] > MOST || (dim[3] - 1) * a->dilation[1] >= ROW) return false;
+    if (channels != dim[0] || channels < LEAST_CHANNELS || dim[1] > EACH || LANES % dim[1]) return false;
+    if (dim[1] * dim[2] * dim[3] > MOST || (dim[3] - 1) * a->dilation[1] >= ROW) return false;
     Depthwise d = depthwise_of(args, limit);
-    *bytes = (size_t)(d.runs * d.blocks * d.sums) * sizeof(float);
+    *bytes = (size_t)(d.runs * d.blocks * d.sums) * sizeof(V);
     return d.runs > 0;
 }
 
@@ -93,44 +94,73 @@ INLINE void pack_row(const Depthwise *d, int64_t row, int64_t first, int64_t col
     memset(to + (hi - first) * LANES, 0, (size_t)((first + columns - hi) * LANES) * sizeof *to);
 }
 
-/* sums (taps and db, LANES) of channels from c on, over rows [begin, end) of dy */
-CLONES static void piece(const Depthwise *d, int64_t c, int64_t begin, int64_t end, V *sums) {
-    float x[ROW * LANES], dy[COLUMNS * LANES];
+/* Every channel's place is taken by the next one of its group. */
+INLINE void turn_groups(float *dy, int64_t pixels, int each) {
+    typedef int32_t Places __attribute__((vector_size(4 * LANES)));
+    Places next = {0};
+    for (int i = 0; i < LANES; i++) next[i] = i / each * each + (i + 1) % each;
+    for (int64_t p = 0; p < pixels; p++) *(V *)(dy + p * LANES) = __builtin_shuffle(*(V *)(dy + p * LANES), next);
+}
+
+/* Adds what m columns of a row of dy (each, COLUMNS, LANES), from column o on, meet in x to the sums (each, taps). */
+INLINE void meet_rows(const Depthwise *d, int64_t row, int64_t o, int64_t m, int64_t c, const float *dy, V *sums) {
+    float x[ROW * LANES];
     const ConvAttr *a = d->attr;
-    int64_t n = min_i64(LANES, d->channels - c);
-    memset(sums, 0, (size_t)(d->taps + 1) * sizeof *sums);
+    int64_t first = o * a->stride[1] - a->pad[1], columns = (m - 1) * a->stride[1] + (d->kw - 1) * a->dilation[1] + 1;
+    for (int64_t k = 0; k < d->kh; k++) {
+        int64_t i = row % d->oh * a->stride[0] - a->pad[0] + k * a->dilation[0];
+        if (i < 0 || i >= d->h) continue;
+        pack_row(d, row / d->oh * d->h + i, first, columns, c, min_i64(LANES, d->channels - c), x);
+        for (int64_t e = 0; e < d->each; e++)
+            meet_taps(x, dy + e * COLUMNS * LANES, m, a->stride[1], a->dilation[1], d->kw,
+                      sums + e * d->taps + k * d->kw);
+    }
+}
+
+/* sums (each, taps), and of db, of channels from c on, over rows [begin, end) of dy */
+CLONES static void piece(const Depthwise *d, int64_t c, int64_t begin, int64_t end, V *sums) {
+    float dy[EACH * COLUMNS * LANES];
+    memset(sums, 0, (size_t)d->sums * sizeof *sums);
     for (int64_t row = begin; row < end; row++) {
         for (int64_t o = 0; o < d->ow; o += d->columns) {
             int64_t m = min_i64(d->columns, d->ow - o);
-            pack(d->dy.dtype, d->dy.data, (row * d->ow + o) * d->channels + c, d->channels, m, n, dy);
-            for (int64_t p = 0; p < m; p++) sums[d->taps] += *(const V *)(dy + p * LANES);
-            for (int64_t k = 0; k < d->kh; k++) {
-                int64_t i = row % d->oh * a->stride[0] - a->pad[0] + k * a->dilation[0];
-                if (i < 0 || i >= d->h) continue;
-                pack_row(d, row / d->oh * d->h + i, o * a->stride[1] - a->pad[1],
-                         (m - 1) * a->stride[1] + (d->kw - 1) * a->dilation[1] + 1, c, n, x);
-                meet_taps(x, dy, m, a->stride[1], a->dilation[1], d->kw, sums + k * d->kw);
+            pack(d->dy.dtype, d->dy.data, (row * d->ow + o) * d->channels + c, d->channels, m,
+                 min_i64(LANES, d->channels - c), dy);
+            for (int64_t p = 0; p < m; p++) sums[d->sums - 1] += *(const V *)(dy + p * LANES);
+            for (int64_t e = 1; e < d->each; e++) {
+                float *next = dy + e * COLUMNS * LANES;
+                memcpy(next, next - COLUMNS * LANES, (size_t)(m * LANES) * sizeof *next);
+                turn_groups(next, m, (int)d->each);
             }
+            meet_rows(d, row, o, m, c, dy, sums);
         }
     }
+}
+
+/* Where the weight from channel c of x to the one that lies e further in its group has a tap */
+static int64_t weight_at(const Depthwise *d, const View *dw, int64_t c, int64_t e, int64_t tap) {
+    int64_t i = c % d->each, o = c - i + (i + e) % d->each;
+    return dw->channels_last ? (o * d->taps + tap) * d->each + i : (o * d->each + i) * d->taps + tap;
 }
 
 int depthwise_run(const KArgs *args, Err *e) {
     (void)e;
     const Depthwise d = depthwise_of(args, args->workspace_bytes);
     const View *dw = &args->out[0], *db = &args->out[1];
-    float *sums = args->workspace; /* (runs, blocks, taps and db, LANES) */
-    int64_t each = up(d.rows, d.runs);
+    V *sums = args->workspace; /* (runs, blocks, each and taps, or db) */
+    int64_t rows = up(d.rows, d.runs), all = d.blocks * d.sums;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int64_t r = 0; r < d.runs; r++)
         for (int64_t b = 0; b < d.blocks; b++)
-            piece(&d, b * LANES, r * each, min_i64((r + 1) * each, d.rows), (V *)(sums + (r * d.blocks + b) * d.sums));
-    for (int64_t i = 0; i < d.channels * (d.taps + 1); i++) {
-        int64_t c = i / (d.taps + 1), tap = i % (d.taps + 1), at = c / LANES * d.sums + tap * LANES + c % LANES;
-        float sum = 0.0f;
-        for (int64_t r = 0; r < d.runs; r++) sum += sums[r * d.blocks * d.sums + at];
-        if (tap < d.taps) dtype_store(dw->dtype, dw->data, (size_t)(c * d.taps + tap), sum);
-        else if (db->count) dtype_store(db->dtype, db->data, (size_t)c, sum);
-    }
+            piece(&d, b * LANES, r * rows, min_i64((r + 1) * rows, d.rows), sums + r * all + b * d.sums);
+    for (int64_t r = 1; r < d.runs; r++)
+        for (int64_t i = 0; i < all; i++) sums[i] += sums[r * all + i];
+    for (int64_t c = 0; c < d.channels; c++)
+        for (int64_t k = 0; k < d.sums; k++) {
+            float sum = sums[c / LANES * d.sums + k][c % LANES];
+            if (k < d.sums - 1)
+                dtype_store(dw->dtype, dw->data, (size_t)weight_at(&d, dw, c, k / d.taps, k % d.taps), sum);
+            else if (db->count) dtype_store(db->dtype, db->data, (size_t)c, sum);
+        }
     return OK;
 }

@@ -1,8 +1,9 @@
-/* depthwise.h: dw and db of convolutions with a group per channel (x and y have C channels, w is (C, 1, KH, KW)), for
- * which oneDNN has a fast way for a few shapes only. Any floating types. A piece of work is LANES channels of some rows
- * of dy, whose pixels meet those of x tap by tap.
+/* depthwise.h: dw and db of convolutions with a group for each channel, or each two or four (x and y have C channels, w
+ * is (C, 1, 2 or 4, KH, KW)), for which oneDNN has a fast way for a few shapes only. Any floating types. A piece of work
+ * is LANES channels of some rows of dy, whose pixels meet those of x tap by tap; a group's channels meet all of theirs
+ * as dy's are turned round in it.
  *
- *   workspace = sums of [a run of rows][a block of channels][a tap, or db][LANES]
+ *   workspace = sums of [a run of rows][a block of channels][how far it was turned, and a tap; last: db][LANES]
  *
  * The number of threads changes no bit. */
 #ifndef MT_CPU_DEPTHWISE_H
