@@ -26,7 +26,11 @@
     X(HARDSIGMOID, "hardsigmoid", 'y') \
     X(MISH,      "mish",     'x')    \
     X(LOGSIGMOID, "logsigmoid", 'y') \
-    X(SOFTSIGN,  "softsign", 'x')
+    X(SOFTSIGN,  "softsign", 'x')    \
+    X(SELU,      "selu",     'x')    \
+    X(ABS,       "abs",      'x')    \
+    X(EXP,       "exp",      'y')    \
+    X(SCALE,     "scale",    'x')
 
 typedef enum ActFn {
 #define X(name, text, saved) ACT_##name,
@@ -57,8 +61,8 @@ MT_FN float act_slope_plain(ActFn f, float s, float slope) {
     return f == ACT_NONE || s > 0.0f ? 1.0f : f == ACT_RELU ? 0.0f : slope;
 }
 
-/* y = f(x); `slope` is LeakyReLU's slope, ELU's alpha, Softplus's beta or the least that Hardtanh gives; `high` is the
- * most */
+/* y = f(x); `slope` is LeakyReLU's slope, ELU's alpha, Softplus's beta, the least that Hardtanh gives or Scale's factor;
+ * `high` is the most that Hardtanh gives, or what Scale adds */
 MT_FN float act_value(ActFn f, float x, float slope, float high) {
     float t;
     switch (f) {
@@ -79,6 +83,10 @@ MT_FN float act_value(ActFn f, float x, float slope, float high) {
         return x > 20.0f ? x : x * (t / (t + 2.0f));
     case ACT_LOGSIGMOID: return (x < 0.0f ? x : 0.0f) - log1pf(expf(-fabsf(x)));
     case ACT_SOFTSIGN: return x / (1.0f + fabsf(x));
+    case ACT_SELU: return 1.0507009873554805f * (x > 0.0f ? x : 1.6732632423543772f * expm1f(x));
+    case ACT_ABS: return fabsf(x);
+    case ACT_EXP: return expf(x);
+    case ACT_SCALE: return slope * x + high;
     default: return act_value_plain(f, x, slope);
     }
 }
@@ -113,6 +121,10 @@ MT_FN float act_slope(ActFn f, float s, float slope, float high) {
     case ACT_SOFTSIGN:
         t = 1.0f + fabsf(s);
         return 1.0f / (t * t);
+    case ACT_SELU: return 1.0507009873554805f * (s > 0.0f ? 1.0f : 1.6732632423543772f * expf(s));
+    case ACT_ABS: return (float)((s > 0.0f) - (s < 0.0f));
+    case ACT_EXP: return s;
+    case ACT_SCALE: return slope;
     default: return act_slope_plain(f, s, slope);
     }
 }

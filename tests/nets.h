@@ -61,6 +61,13 @@
     " Conv1d(6, 5, 3, dilation=2) Hardsigmoid" \
     " AdaptiveAvgPool1d(3) Flatten Linear(15, 10)}"
 
+/* Images of 3 x 12 x 12 as patches: the same elements in other dimensions, as views and moved. */
+#define NET_PATCHES \
+    "Sequential{Conv2d(3, 8, 3, stride=3) Flatten(2) Transpose(1, 2) LayerNorm(8)" \
+    " Residual{Sequential{Transpose(1, 2) Linear(16, 16) SELU Transpose(2, 1)}} Scale(0.5, 1)" \
+    " Checkpoint{Sequential{Transpose(1, 2) Unflatten(2, 4:4) Conv2d(8, 6, 3, padding=1) Abs Scale(-0.1)}}" \
+    " Flatten(1, 2) Exp Reshape(0:6:-1) Unsqueeze(2) Conv2d(6, 4, 1x3) Squeeze(2) Flatten Linear(56, 10)}"
+
 /* Indices, 2 x 6 of them, to words with places. */
 #define NET_WORDS \
     "Sequential{Embedding(11, 9, padding_idx=2) PositionEmbedding(8, 9) LayerNorm(9, bias=false) Softmax(1) Flatten" \

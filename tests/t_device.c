@@ -43,6 +43,7 @@ static const Net nets[] = {
     {"sequence", NET_SEQUENCE, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
     {"two sequences", NET_CROSS, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
     {"lines", NET_LINES, "CrossEntropyLoss", {3, {3, 3, 16, 1}}},
+    {"patches", NET_PATCHES, "CrossEntropyLoss", S4(3, 3, 12, 12)},
     {"words", NET_WORDS, "CrossEntropyLoss", S2(2, 6)},
     {"rows", "Sequential{Conv2d(3, 37, 3, padding=1) LeakyReLU Flatten}", "CrossEntropyLoss", S4(3, 3, 5, 9)},
 };

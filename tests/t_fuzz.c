@@ -46,7 +46,7 @@ static void activation(Net *t) {
     static const char *const all[] = {
         "ReLU6", "Hardtanh(-0.5, 2)", "Hardtanh(inplace=true)", "Hardsigmoid(inplace=true)", "Mish", "LogSigmoid",
         "Softsign", "ReLU", "ReLU(inplace=true)", "LeakyReLU(0.1, inplace=true)", "LeakyReLU", "Sigmoid", "Tanh",
-        "GELU",
+        "SELU(inplace=true)", "Abs", "Scale(-0.5)", "Scale(2, -1)", "GELU",
         "GELU(tanh)", "Dropout(0.3)", "Dropout(0.5, inplace=true)", "Dropout(0)"};
     put(t, "%s ", all[below((int)ARRAY_LEN(all))]);
 }

@@ -52,12 +52,21 @@ static const struct { const char *layer; int features; } cases[] = {
     {"Select(2, 3)", 32},
     {"Select(3, 0)", 32},
     {"Sequential{Flatten Narrow(1, 10, 100)}", 100},
+    {"Sequential{Flatten(2) Tanh Transpose(1, 2) Linear(4, 3)}", 192},
+    {"Sequential{Flatten(1, 2) Conv1d(32, 2, 3)}", 12},
+    {"Sequential{Flatten(2) Transpose(1, 2) LayerNorm(4) Transpose(1, 2) Unflatten(2, 4:16) Conv2d(4, 2, 1)}", 128},
+    {"Sequential{Reshape(0:8:4:8) Conv2d(8, 2, 3)}", 24},
+    {"Sequential{Flatten Tanh Unflatten(1, 16:4:-1) Conv2d(16, 2, 1)}", 32},
+    {"Sequential{Reshape(-1:4) Linear(4, 2) Reshape(2:128)}", 128},
+    {"Sequential{Select(1, 0) Unsqueeze(1) Conv2d(1, 2, 3)}", 72},
+    {"Sequential{AdaptiveAvgPool2d(8x1) Squeeze(-1) Conv1d(4, 2, 3)}", 12},
     {"Concat{Narrow(1, 0, 1) Narrow(1, 2, 2)}", 192},
     {"Sequential{Conv2d(4, 4, 3, padding=1) Again ReLU Again}", 256},
     {"Sequential{Conv2d(4, 4, 3, padding=1) Again Again}", 256},
     {"Sequential{Conv2d(4, 4, 3)! Tanh}", 144},
     {"SiLU", 256}, {"ELU(1.5)", 256}, {"Softplus(2)", 256}, {"Hardswish", 256},
     {"ReLU6", 256}, {"Hardtanh", 256}, {"Hardtanh(-0.25, 0.5)", 256}, {"Hardsigmoid", 256}, {"Mish", 256},
+    {"SELU", 256}, {"Abs", 256}, {"Exp", 256}, {"Scale(-0.5, 2)", 256}, {"Sequential{Conv2d(4, 6, 3) Scale(3)}", 216},
     {"LogSigmoid", 256}, {"Softsign", 256}, {"Sequential{Conv2d(4, 6, 3) LogSigmoid}", 216},
     {"PReLU", 256}, {"PReLU(4, 0.1)", 256},
     {"Sequential{Flatten PReLU(256)}", 256},
@@ -259,6 +268,8 @@ int main(void) {
     for (size_t i = 0; i < ARRAY_LEN(of_indices); i++)
         check_network(net_new(of_indices[i], "CrossEntropyLoss", shape2(2, 6), &e), of_indices[i], "CrossEntropyLoss");
     check_network(net_new("Sequential{Conv2d(2, 10, 3) Tanh}", "CrossEntropyLoss", shape4(2, 2, 5, 4), &e), "an image",
+                  "CrossEntropyLoss");
+    check_network(net_new("Sequential{Linear(4, 4) Tanh}", "CrossEntropyLoss", shape3(2, 10, 4), &e), "a line",
                   "CrossEntropyLoss");
     for (size_t i = 0; i < ARRAY_LEN(losses); i++) check_loss(losses[i].before, losses[i].loss);
     device_close(cpu);

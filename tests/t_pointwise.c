@@ -23,7 +23,8 @@ static void test_slopes(void) {
             for (int k = 0; k < 5; k++) at[k] = act_value((ActFn)f, (float)(x + (k - 2) * h), low, high);
             double central = (8 * (at[3] - at[1]) - (at[4] - at[0])) / (12 * h); /* error of order h^4 */
             float saved = acts[f].saved == 'x' ? (float)x : (float)at[2];
-            worst = fmax(worst, fabs(central - act_slope((ActFn)f, saved, low, high)));
+            double slope = act_slope((ActFn)f, saved, low, high);
+            worst = fmax(worst, fabs(central - slope) / fmax(1, fabs(slope)));
         }
         if (!ok(worst < 2e-4, "%s: slope from %c is the derivative", acts[f].name, acts[f].saved))
             printf("# off by %g\n", worst);
@@ -59,10 +60,13 @@ static void test_extremes(void) {
         near_at(x, act_slope(ACT_LOGSIGMOID, y, 0, 0), 1 / (1 + exp(d)), "logsigmoid's slope");
         near_at(x, act_value(ACT_SOFTSIGN, x, 0, 0), d * share, "softsign");
         near_at(x, act_slope(ACT_SOFTSIGN, x, 0, 0), share * share, "softsign's slope");
+        near_at(x, act_value(ACT_SELU, x, 0, 0), 1.05070098735548 * (d > 0 ? d : 1.67326324235438 * expm1(d)), "selu");
     }
-    static const ActFn all[] = {ACT_RELU6, ACT_HARDTANH, ACT_HARDSIGMOID, ACT_MISH, ACT_LOGSIGMOID, ACT_SOFTSIGN};
+    static const ActFn all[] = {ACT_RELU6, ACT_HARDTANH, ACT_HARDSIGMOID, ACT_MISH, ACT_LOGSIGMOID, ACT_SOFTSIGN, ACT_SELU,
+                                 ACT_ABS, ACT_EXP, ACT_SCALE};
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         ok(isnan(act_value(all[i], NAN, -1, 1)), "a NaN goes through activation %d", (int)all[i]);
+    ok(act_slope(ACT_ABS, 0, 0, 0) == 0 && act_slope(ACT_ABS, -0.0f, 0, 0) == 0, "the slope of |x| at 0 is PyTorch's");
     ok(act_slope(ACT_RELU6, 0, 0, 0) == 0 && act_slope(ACT_RELU6, 6, 0, 0) == 0 &&
            act_slope(ACT_HARDTANH, -1, -1, 1) == 0 && act_slope(ACT_HARDTANH, 1, -1, 1) == 0 && act_slope(ACT_HARDSIGMOID, 1, 0, 0) == 0,
        "the slope is 0 at both bounds, as PyTorch's");

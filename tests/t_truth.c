@@ -9,6 +9,7 @@ static Device *device;
 
 static const struct { const char *what, *text; Shape input; } others[] = {
     {"that normalises", NET_NORMS, {4, {3, 3, 12, 12}}}, {"of lines", NET_LINES, {3, {3, 3, 16, 1}}},
+    {"of patches", NET_PATCHES, {4, {3, 3, 12, 12}}},
     {"that reads indices", NET_WORDS, {2, {2, 6, 1, 1}}}, {"for sequences", NET_SEQUENCE, {3, {3, 5, 6, 1}}},
     {"for two sequences", NET_CROSS, {3, {3, 5, 6, 1}}},
 };

@@ -15,15 +15,16 @@ int layer_activation_shape(Network *n, Layer *l, Err *e) {
 }
 
 int layer_activation_forward(Lower *lw, const Layer *l, const int *in) {
-    /* one of them at most, under the name that PyTorch gives it; the others are 0 */
-    static const char *const numbers[] = {"negative_slope", "alpha", "beta", "min_val"};
+    /* one of each at most, under the name that PyTorch gives it; the others are 0 */
+    static const char *const slopes[] = {"negative_slope", "alpha", "beta", "min_val", "factor"};
+    static const char *const highs[] = {"max_val", "offset"};
     const Options *o = &l->options;
     char text[OPTION_WORDS];
     Attr a;
     memset(&a, 0, sizeof a);
     a.act.act = strcmp(options_word(o, "approximate", text), "tanh") ? (ActFn)l->kind->which : ACT_GELU_TANH;
-    for (size_t i = 0; i < ARRAY_LEN(numbers); i++) a.act.slope += (float)options_float(o, numbers[i]);
-    a.act.high = (float)options_float(o, "max_val");
+    for (size_t i = 0; i < ARRAY_LEN(slopes); i++) a.act.slope += (float)options_float(o, slopes[i]);
+    for (size_t i = 0; i < ARRAY_LEN(highs); i++) a.act.high += (float)options_float(o, highs[i]);
     a.act.inplace = options_bool(o, "inplace");
     return lower_layer(lw, OP_act, l, in, &a);
 }

@@ -1,5 +1,5 @@
 /* The losses. Of classes, told apart by what they are given, logits or logarithms of probabilities: (N, C) and a class
- * (N) each, or (N, C, H, W) and a class (N, H, W) of each pixel. Of elements, told apart by the function: a target like
+ * (N) each, or (N, C, L), (N, C, H, W) and a class for each place. Of elements, told apart by the function: a target like
  * the network's output, in whatever order that is. The result is one number. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -68,22 +68,23 @@ int layer_class_loss_shape(Network *n, Layer *l, Err *e) {
     (void)n;
     double smoothing = options_float(&l->options, "label_smoothing");
     int64_t weights;
-    int code = l->in.rank == 4 ? OK : layer_expect_rank(l, 2, "(N, classes) or 4 (N, classes, H, W)", e);
-    if (code || (code = layer_expect_range(l, "ignore_index", INT32_MIN, INT32_MAX, e))) return code;
+    int code = layer_expect_range(l, "ignore_index", INT32_MIN, INT32_MAX, e);
+    if (code) return code;
     if (!(smoothing >= 0 && smoothing <= 1))
         return layer_error(l, e, "label_smoothing must be between 0 and 1, found %g", smoothing);
     if (options_list(&l->options, "weight", &weights) && weights != l->in.dim[1])
         return layer_error(l, e, "weight: expected a number for each of %" PRId64 " classes, found %" PRId64,
                            l->in.dim[1], weights);
+    layer_take_line(l);
     return one_number(l);
 }
 
-/* Logits, or logarithms, as (N, C) or, of an image, whose channels lie side by side, as (N H W, C). */
+/* Logits, or logarithms, as (N, C) or, of an image, whose channels lie side by side, as (N H W, C); (N, C, L) alike. */
 static int logit_rows(Lower *lw, const Layer *l, int x) {
     const int64_t *d = l->in.dim;
     Layer rows = *l;
     if (l->in.rank == 2) return lower_rows(lw, l, x);
-    rows.out = shape2(d[0] * d[2] * d[3], d[1]);
+    rows.out = shape2(d[0] * d[2] * d[3], d[1]); /* d[3] is 1 of (N, C, L) */
     return lower_view(lw, &rows, x);
 }
 

@@ -104,6 +104,18 @@ static void product(Back *b, const Op *forward, OpKind dx, OpKind dw) {
     unary(b, dx, f, f->in[0], dy, f->in[1]);
 }
 
+/* A factor has a gradient that reads nothing but dy: the same factor times it. */
+static void act_back(Back *b, const Op *forward, int dy) {
+    Op f = *forward;
+    int x = f.in[0];
+    if (f.attr.act.act != ACT_SCALE) {
+        unary(b, OP_act_dx, &f, x, dy, act_saves_output(f.attr.act.act) ? f.out[0] : x);
+        return;
+    }
+    f.attr.act.high = 0;
+    unary(b, OP_act, &f, x, dy, NO_BUF);
+}
+
 static void maxpool_back(Back *b, const Op *forward, int dy) {
     Op f = *forward;
     dy = through_fused(b, &f, dy);
@@ -245,11 +257,10 @@ static void add_rows_back(Back *b, const Op *f, int dy) {
 /* Each row of ops.def with a gradient. dy is present except for losses. */
 static void differentiate(Back *b, const Op *f) {
     int x = f->in[0], y = f->out[0], dy = b->grad[y];
-    const Attr *a = &f->attr;
     switch (f->kind) {
     case OP_conv2d: product(b, f, OP_conv2d_dx, OP_conv2d_dw); break;
     case OP_linear: product(b, f, OP_linear_dx, OP_linear_dw); break;
-    case OP_act: unary(b, OP_act_dx, f, x, dy, act_saves_output(a->act.act) ? y : x); break;
+    case OP_act: act_back(b, f, dy); break;
     case OP_maxpool: maxpool_back(b, f, dy); break;
     case OP_avgpool: unary(b, OP_avgpool_dx, f, x, dy, NO_BUF); break;
     case OP_adaptive_avgpool: unary(b, OP_adaptive_avgpool_dx, f, x, dy, NO_BUF); break;

@@ -5,12 +5,13 @@ local core = require "memtide.core"
 local util = require "memtide.util"
 
 local Value = {__name = "memtide.value"} -- {trace, index}: what a step or an input gives
-local Size = {__name = "memtide.size"}   -- x:size(0), good for x:view(x:size(0), -1) only
 local functions = {}                     -- of values, by name: nn.relu(x) and x:relu()
+local missing = {}                       -- what to take instead of PyTorch's methods that are not there, by name
 
-local graph = {functions = functions}
+local graph = {functions = functions, missing = missing, operators = Value}
 
 local function is_value(value) return getmetatable(value) == Value end
+graph.is_value = is_value
 
 -- A layer is called: a step that reads these values. A child has its key as name, "conv1#2" when it is called again;
 -- what is no child "relu#1".
@@ -41,35 +42,10 @@ end
 
 -- ---- values
 
-local function both(name, symbol)
-  return function(a, b)
-    if not (is_value(a) and is_value(b)) then
-      util.fail("%s stands between two values, found a %s", symbol, type(is_value(a) and b or a))
-    end
-    return functions[name](a, b)
-  end
-end
-Value.__add, Value.__mul = both("add", "+"), both("mul", "*")
-
 function Value.__index(_, name)
-  return functions[name] or util.fail("a value has no method %s%s", tostring(name),
-    util.meant(name, util.sorted_keys(functions)))
+  return functions[name] or util.fail("a value has no method %s%s", tostring(name), missing[name] and
+    ": " .. missing[name] or util.meant(name, util.sorted_keys(functions)))
 end
-
-function functions.size(_, dim)
-  if dim ~= 0 then
-    util.fail("x:size(%s) is not known here: only x:size(0) is, for x:view(x:size(0), -1)", tostring(dim))
-  end
-  return setmetatable({}, Size)
-end
-
-function functions.view(x, batch, features, ...)
-  if getmetatable(batch) ~= Size or features ~= -1 or select("#", ...) > 0 then
-    util.fail "x:view takes (x:size(0), -1) only: all features of a sample in one dimension"
-  end
-  return functions.flatten(x)
-end
-functions.reshape = functions.view
 
 -- ---- the trace
 

@@ -135,27 +135,7 @@ function nn.Frozen(layer)
   return layer:freeze()
 end
 
--- ---- functions of values: nn.relu(x), nn.cat({x, y}, 1), and x:relu()
-
-local MOST = 8 -- values that one op joins
-
-function graph.functions.add(...) return graph.call(nn.Add{}, ...) end
-function graph.functions.mul(...) return graph.call(nn.Mul{}, ...) end
-
-function graph.functions.cat(values, dim)
-  util.check_type("cat", values, "table")
-  local joined = {}
-  for i = 1, #values, MOST do
-    local last = math.min(i + MOST - 1, #values)
-    joined[#joined + 1] = graph.call(nn.Concat{dim = dim or 0}, table.unpack(values, i, last))
-  end
-  return #joined > 1 and graph.functions.cat(joined, dim) or joined[1] or util.fail "cat: expected a list of values"
-end
-
-for name, call in pairs(graph.functions) do
-  if name ~= "size" and name ~= "view" and name ~= "reshape" then nn[name] = call end
-end
-
+require "memtide.values"(nn, graph)
 require "memtide.transformer"(nn)
 
 setmetatable(nn, {

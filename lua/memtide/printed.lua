@@ -55,6 +55,7 @@ local function value_text(kind, option, value)
   if QUOTED[option] then return ("'%s'"):format(value) end
   local single = TUPLES[option] and value:find "^%d" and (kind:find "^Conv.*1d" or kind == "AvgPool1d")
   if single or option == "normalized_shape" then return ("(%s,)"):format(value) end
+  if type == "list" then return ("(%s)"):format(value:gsub(",", ", ")) end
   if WORDS[value] then return WORDS[value] end
   if type:find "^pair" and value:find "^%d" then return pair(kind, value) end
   return type:find "^float" and float(tonumber(value)) or value

@@ -319,9 +319,6 @@ tap.raises("found 2 of them", "two values", graph(function(self, x) return self.
 tap.raises("self.fcc does not exist (did you mean \"fc\"?)", "a wrong name", graph(function(self, x)
   return self.fcc(x)
 end))
-tap.raises("+ stands between two values, found a number", "a number", graph(function(self, x)
-  return self.fc(x) + 1
-end))
 tap.raises("Linear is called with a table", "no value", function() return nn.Linear(2, 2)({1, 2}) end)
 tap.raises('"kind" cannot be the name of a layer', "a reserved name", graph(print, {kind = nn.ReLU()}))
 tap.raises("Graph: forward: expected a function", "no forward", function() return nn.Graph{fc = nn.Linear(2, 2)} end)

@@ -101,8 +101,8 @@ def draw_loss(r, net, shape):
             net.children.append(Spec("Sigmoid"))
         return net, Spec(kind, [], options), None
     layers = net.children
-    if len(shape) == 4 and r.random() < 0.5:  # a label for each pixel
-        layers.append(Spec("Conv2d", [shape[1], r.randint(2, 5), 1]))
+    if len(shape) > 2 and r.random() < 0.5:  # a label for each pixel
+        layers.append(Spec("Conv%dd" % (len(shape) - 2), [shape[1], r.randint(2, 5), 1]))
         return of_classes(r, net, kind, options, [1])
     if len(shape) == 3 and r.random() < 0.5:
         layers.append(Spec("Flatten", [0, 1]))

@@ -78,6 +78,33 @@ class Narrow(nn.Module):
         return x.narrow(*self.place)
 
 
+class Reshape(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x):
+        return x.reshape([size or x.shape[i] for i, size in enumerate(self.shape)])
+
+
+def of_tensor(name):
+    """A module that calls this method with its own arguments"""
+    def init(self, *args):
+        nn.Module.__init__(self)
+        self.args = args
+    return type(name.capitalize(), (nn.Module,), {
+        "__init__": init, "forward": lambda self, x: getattr(x, name)(*self.args)})
+
+
+class Scale(nn.Module):
+    def __init__(self, factor, offset=0.):
+        super().__init__()
+        self.factor, self.offset = factor, offset
+
+    def forward(self, x):
+        return x * self.factor + self.offset
+
+
 class PositionEmbedding(nn.Embedding):
     def forward(self, x):
         return x + self.weight[:x.shape[1]]
@@ -114,7 +141,8 @@ class CausalSelfAttention(nn.Module):
 
 
 CLASSES = {"Add": Sum, "Mul": Product, **{c.__name__: c for c in (
-    Concat, Residual, Select, Narrow, PositionEmbedding, RNN, LSTM, GRU, MultiheadAttention, CausalSelfAttention)}}
+    Concat, Residual, Select, Narrow, PositionEmbedding, RNN, LSTM, GRU, MultiheadAttention, CausalSelfAttention,
+    Reshape, Scale, *map(of_tensor, ["transpose", "squeeze", "unsqueeze", "abs", "exp"]))}}
 
 
 def class_of(kind):
@@ -293,7 +321,9 @@ def instancenorm(r, s):
 
 def activation(r, s):
     kind = r.choice(("ReLU LeakyReLU Sigmoid Tanh SiLU ELU Softplus Hardswish GELU PReLU Softmax LogSoftmax ReLU6 "
-                    "Hardtanh Hardsigmoid Mish LogSigmoid Softsign").split())
+                    "Hardtanh Hardsigmoid Mish LogSigmoid Softsign SELU Abs Exp Scale").split())
+    if kind == "Scale":
+        return Spec(kind, [r.choice([-1, 0.5, 2.0, -0.25])], some(r, offset=r.choice([-1, 0.75])))
     options = {
         "LeakyReLU": dict(negative_slope=r.choice([0.2, -0.3, 0.0])), "ELU": dict(alpha=r.choice([0.5, 2.0, -0.7])),
         "Softplus": dict(beta=r.choice([0.5, 3.0])), "Hardtanh": dict(min_val=-0.3, max_val=r.choice([0.7, 2.0])),
@@ -301,7 +331,7 @@ def activation(r, s):
     if kind == "PReLU":
         options = r.choice([dict(num_parameters=s[1]), dict(init=-0.1)])
     options = some(r, **options)
-    if kind in ("ReLU", "LeakyReLU", "SiLU", "ELU", "Hardswish", "ReLU6", "Hardtanh", "Hardsigmoid", "Mish"):
+    if kind in ("ReLU", "LeakyReLU", "SiLU", "ELU", "Hardswish", "ReLU6", "Hardtanh", "Hardsigmoid", "Mish", "SELU"):
         options.update(some(r, inplace=True))
     if kind in ("Softmax", "LogSoftmax"):
         return Spec(kind, [], {"dim": r.choice([d for d in range(-len(s), len(s)) if d])})
@@ -344,7 +374,37 @@ def plain(r, s):
 def flatten(r, s):
     if len(s) == 3 and r.random() < 0.3:
         return Spec("Flatten", [0, 1])
+    if len(s) == 4 and r.random() < 0.5:
+        return Spec("Flatten", r.choice([[2], [1, 2], [-2, 3]]))
     return Spec("Flatten", [], some(r, start_dim=1, end_dim=-1))
+
+
+def sizes(r, elements, n):
+    """n sizes whose product that is, one of them perhaps as -1"""
+    found = []
+    for _ in range(n - 1):
+        found.append(r.choice([k for k in range(1, elements + 1) if elements % k == 0]))
+        elements //= found[-1]
+    found.append(elements)
+    r.shuffle(found)
+    if r.random() < 0.4:
+        found[r.randrange(n)] = -1
+    return found
+
+
+def reshape(r, s):
+    kind = r.choice(["Reshape", "Unflatten", "Squeeze", "Unsqueeze"] + 2 * ["Transpose"] * (len(s) == 3))
+    dim = r.randint(1, len(s) - 1)
+    if kind == "Transpose":
+        return Spec(kind, r.choice([[1, 2], [-1, 1], [2, -2], [1, 1]]))
+    if kind == "Reshape":
+        kept = r.random() < 0.4
+        shape = [s[1]] + sizes(r, math.prod(s[2:]), r.randint(1, 2)) if kept else sizes(
+            r, math.prod(s[1:]), r.randint(1, 3))
+        return Spec(kind, [[0] + shape])
+    if kind == "Unflatten":
+        return Spec(kind, [r.choice([dim, dim - len(s)]), sizes(r, s[dim], r.randint(2, 3))])
+    return Spec(kind, [r.choice([dim, dim - len(s)]) if kind == "Squeeze" else r.randint(1, len(s))])
 
 
 def positions(r, s):
@@ -357,10 +417,10 @@ def adaptive(r, s):
 
 DRAWN = {  # by the input's rank
     4: 4 * [convolution] + 2 * [transposed, pool, batchnorm, upsample] + 4 * [activation] + [
-        groupnorm, instancenorm, adaptive, cut, plain, flatten],
+        groupnorm, instancenorm, adaptive, cut, plain, flatten, reshape, reshape],
     3: 2 * [linear, recurrent, attention, activation, line_pool] + 3 * [line_convolution, activation] + [
-        layernorm, rmsnorm, batchnorm, groupnorm, instancenorm, cut, plain, flatten, positions],
-    2: 3 * [linear, activation] + [layernorm, rmsnorm, batchnorm, groupnorm, cut, plain],
+        layernorm, rmsnorm, batchnorm, groupnorm, instancenorm, cut, plain, flatten, positions, reshape, reshape],
+    2: 3 * [linear, activation] + [layernorm, rmsnorm, batchnorm, groupnorm, cut, plain, reshape],
 }
 
 

@@ -3,6 +3,8 @@
 #include "reference/reference.h"
 
 static const double pi = 3.14159265358979323846;
+/* Klambauer et al. 2017, as PyTorch has them */
+static const double selu_scale = 1.0507009873554804934193349852946, selu_alpha = 1.6732632423543772848170429916717;
 
 static double value(const ActAttr *a, double x) {
     const double slope = a->slope;
@@ -23,6 +25,10 @@ static double value(const ActAttr *a, double x) {
     case ACT_MISH: return x * tanh(log1p(exp(x)));
     case ACT_LOGSIGMOID: return -log1p(exp(-x));
     case ACT_SOFTSIGN: return x / (1 + fabs(x));
+    case ACT_SELU: return selu_scale * (fmax(x, 0) + fmin(selu_alpha * expm1(x), 0));
+    case ACT_ABS: return x < 0 ? -x : x;
+    case ACT_EXP: return exp(x);
+    case ACT_SCALE: return slope * x + a->high;
     default: return x;
     }
 }
@@ -53,6 +59,10 @@ static double derivative(const ActAttr *a, double s) {
         return t + s * (1 - t * t) / (1 + exp(-s));
     case ACT_LOGSIGMOID: return 1 - exp(s);
     case ACT_SOFTSIGN: return pow(1 + fabs(s), -2);
+    case ACT_SELU: return selu_scale * (s > 0 ? 1 : selu_alpha * exp(s));
+    case ACT_ABS: return s > 0 ? 1 : s < 0 ? -1 : 0;
+    case ACT_EXP: return s;
+    case ACT_SCALE: return slope;
     default: return 1;
     }
 }

@@ -1,0 +1,68 @@
+-- What a graph's forward says of values beside calling layers: arithmetic, joins, and the same elements in other
+-- dimensions; each computed for an input whose elements are 0, 1, 2, ... in PyTorch's order.
+local tap = dofile "tests/tap.lua"
+local mt = require "memtide"
+local nn = mt.nn
+
+local function graph(forward) return nn.Graph{forward = function(_, x) return forward(x) end} end
+
+-- What forward gives: "2,3: 1 2 3 4 5 6"
+local function outcome(input, forward)
+  local x, count = {}, 1
+  for _, d in ipairs(input) do count = count * d end
+  for i = 1, count do x[i] = i - 1 end
+  local run = assert(mt.joint{batch = input[1], programs = {
+    {name = "values", model = graph(forward), input = {table.unpack(input, 2)}}}})
+  local values, shape = assert(run:outputs("values", x))
+  run:close()
+  for i, v in ipairs(values) do values[i] = ("%.6g"):format(v) end
+  return table.concat(shape, ",") .. ": " .. table.concat(values, " ")
+end
+
+-- {input's shape, forward, what comes of it}
+for _, row in ipairs{
+  {{1, 3}, function(x) return x + 2 end, "1,3: 2 3 4", "x + 2"},
+  {{1, 3}, function(x) return 2 + x end, "1,3: 2 3 4", "2 + x"},
+  {{1, 3}, function(x) return x - 2 end, "1,3: -2 -1 0", "x - 2"},
+  {{1, 3}, function(x) return 2 - x end, "1,3: 2 1 0", "2 - x"},
+  {{1, 3}, function(x) return 2 * x * 3 end, "1,3: 0 6 12", "2 * x * 3"},
+  {{1, 3}, function(x) return x / 4 end, "1,3: 0 0.25 0.5", "x / 4"},
+  {{1, 3}, function(x) return -x end, "1,3: 0 -1 -2", "-x"},
+  {{1, 3}, function(x) return x * x - x end, "1,3: 0 0 2", "x * x - x"},
+  {{1, 3}, function(x) return nn.abs(x - 1) + nn.exp(x * 0) end, "1,3: 2 1 2", "abs, exp"},
+  {{1, 2}, function(x) return nn.cat({x, x}, {dim = 1}) end, "1,4: 0 1 0 1", "cat by name"},
+  {{2, 2, 2, 1}, function(x) return x:flatten(2) end, "2,2,2: 0 1 2 3 4 5 6 7", "flatten(2)"},
+  {{1, 2, 1, 2}, function(x) return x:flatten(2):transpose(1, 2) end, "1,2,2: 0 2 1 3", "pixels as a sequence"},
+  {{1, 2, 2, 2}, function(x) return x:flatten(1, 2):transpose(1, 2) end, "1,2,4: 0 2 4 6 1 3 5 7", "flatten(1, 2)"},
+  {{1, 2, 2}, function(x) return x:permute(0, 2, 1) end, "1,2,2: 0 2 1 3", "permute"},
+  {{1, 2, 2}, function(x) return x:permute{0, 2, 1} end, "1,2,2: 0 2 1 3", "permute of a list"},
+  {{1, 8}, function(x) return x:view(x:size(0), 2, 2, 2):select(2, 1) end, "1,2,2: 2 3 6 7", "view as an image"},
+  {{2, 6}, function(x) return x:reshape(-1, 3):narrow(1, 0, 1) end, "4,1: 0 3 6 9", "reshape over the batch"},
+  {{1, 2, 3}, function(x) return x:view{x:size(0), x:size(1), 3, -1}:squeeze(3) end, "1,2,3: 0 1 2 3 4 5", "sizes"},
+  {{1, 2, 2, 2}, function(x) return x:view(x:size(0), 4, 2):view(1, 2, 4) end, "1,2,4: 0 1 2 3 4 5 6 7", "two views"},
+  {{1, 2, 2, 2}, function(x) return x:view(1, 4, 1, 2) end, "1,4,1,2: 0 1 2 3 4 5 6 7", "an image as another"},
+  {{1, 2, 3}, function(x) return x:mean(1) end, "1,3: 1.5 2.5 3.5", "the mean of steps"},
+  {{1, 2, 3}, function(x) return x:mean(1, true) end, "1,1,3: 1.5 2.5 3.5", "keepdim"},
+  {{1, 2, 3}, function(x) return x:mean{dim = 2} end, "1,2: 1 4", "the mean of places"},
+  {{1, 2, 3}, function(x) return nn.mean(x, 2, true) end, "1,2,1: 1 4", "the same with keepdim"},
+  {{1, 2, 1, 2}, function(x) return x:mean({2, 3}) end, "1,2: 0.5 2.5", "the mean of pixels"},
+  {{1, 2, 1, 2}, function(x) return x:mean{dim = {-2, -1}, keepdim = true} end, "1,2,1,1: 0.5 2.5", "by name"},
+} do tap.is(outcome(row[1], row[2]), row[3], row[4]) end
+
+for _, row in ipairs{
+  {"+ stands between two values, or a value and a number, found a value and a string", function(x) return x + "1" end},
+  {"/ stands between a value and a number behind it, found a number and a value", function(x) return 1 / x end},
+  {"/ stands between a value and a number behind it, found a value and a value", function(x) return x / x end},
+  {"view: place 1: expected a whole number or x:size(1), found a size of another place", function(x)
+    return x:view(-1, x:size(0))
+  end},
+  {"view: place 0: expected a whole number or x:size(0), found a string", function(x) return x:view("2") end},
+  {"permute: expected 0, 2, 1, found 0,2,3,1; an image", function(x) return x:permute(0, 2, 3, 1) end},
+  {"mean: expected the dimension 1 of (N, T, F), 2 of (N, C, L), or {2, 3} of (N, C, H, W), found 0", function(x)
+    return x:mean(0)
+  end},
+  {"a value has no method chunk: x:narrow(dim, start, length) cuts out a part", function(x) return x:chunk(2) end},
+  {'a value has no method flaten (did you mean "flatten"?)', function(x) return x:flaten() end},
+} do tap.raises(row[1], row[1], graph, row[2]) end
+
+tap.done()
