@@ -15,7 +15,7 @@ static void set_order(Program *p, int buf, const int64_t *order) {
     memcpy(b->order, b->shape.rank == 3 ? rows : order, sizeof b->order);
 }
 
-/* `x` in another order, converted once per buffer. */
+/* `x` in another order, converted once per buffer; of (N, C, L) with one channel or one place a view. */
 static int reorder(Lower *lw, const Layer *l, int x, OpKind kind, const char *name, const int64_t *order) {
     char text[BUF_NAME + 8];
     if (lw->p->failed) return 0;
@@ -26,7 +26,9 @@ static int reorder(Lower *lw, const Layer *l, int x, OpKind kind, const char *na
     y = program_buf(lw->p, CAT_ACTIVATIONS, from.shape, from.dtype, "%s", text);
     if (lw->p->failed) return 0;
     set_order(lw->p, y, order);
-    return lower_emit(lw, kind, l, &x, 1, y, NULL);
+    bool same = from.shape.rank == 3 && (from.shape.dim[1] == 1 || from.shape.dim[2] == 1);
+    if (same) lw->p->bufs[y].alias = program_root(lw->p, x);
+    return lower_emit(lw, same ? OP_view : kind, l, &x, 1, y, NULL);
 }
 
 static bool is_line(const Lower *lw, int x) {
@@ -40,7 +42,7 @@ int lower_forward(Lower *lw, const Layer *l, const int *in) {
         const int64_t *order = l->ins[k].order;
         bool wanted = l->ins[k].shape.rank == 3 && order[0];
         taken[k] = in[k];
-        if (wanted && !is_line(lw, in[k])) taken[k] = reorder(lw, l, in[k], OP_to_rows_dx, "line", order);
+        if (wanted) taken[k] = lower_line(lw, l, in[k]);
         if (!wanted && is_line(lw, in[k])) taken[k] = lower_rows(lw, l, in[k]);
     }
     return lw->p->failed ? 0 : l->kind->forward(lw, l, taken);
@@ -91,6 +93,12 @@ int lower_rows(Lower *lw, const Layer *l, int x) {
     if (lw->p->failed) return 0;
     bool other = lw->p->bufs[x].order[0] || is_line(lw, x);
     return other ? reorder(lw, l, x, OP_to_rows, "rows", rows) : x;
+}
+
+int lower_line(Lower *lw, const Layer *l, int x) {
+    if (lw->p->failed || is_line(lw, x)) return x;
+    const int64_t *d = lw->p->bufs[x].shape.dim, order[3] = {d[1], 1, d[2]};
+    return reorder(lw, l, x, OP_to_rows_dx, "line", order);
 }
 
 static void make_params(Lower *lw) {

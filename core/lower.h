@@ -36,6 +36,9 @@ int lower_view(Lower *lw, const Layer *l, int x);
  * converted once per buffer. */
 int lower_rows(Lower *lw, const Layer *l, int x);
 
+/* (N, C, L) as a line lies: x itself, or converted once per buffer. */
+int lower_line(Lower *lw, const Layer *l, int x);
+
 /* input and target are BUF_INPUT buffers of the program. `with_loss` needs net->loss. */
 int lower_network(const Network *net, bool training, bool with_loss, Program **out, Err *e);
 

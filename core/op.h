@@ -6,7 +6,7 @@
 #include "dtype.h"
 #include "optim.h"
 #include "pointwise.h"
-#include "shape.h"
+#include "spread.h"
 
 enum { OP_IN = 8, OP_OUT = 6, OP_PATH = 80, OPERAND_NAME = 16, NEVER = -1 };
 
@@ -90,6 +90,7 @@ typedef union Attr {
     ActAttr act;
     DropAttr drop;
     AxisAttr axis;
+    SpreadAttr spread;
     RnnAttr rnn;
     AttentionAttr attention;
     NormAttr norm;

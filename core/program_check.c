@@ -166,6 +166,13 @@ static bool slice_fits(const Buf *x, const Buf *y, const AxisAttr *a) {
     return inside && shape_equal(&whole, &x->shape) && x->layout == y->layout && (a->axis == 0 || !x->order[0]);
 }
 
+/* `s` can be spread over `x`, and both lie alike. */
+static bool spread_fits(const Buf *x, const Buf *s) {
+    Spread r;
+    return x->layout == s->layout && spread_read(&x->shape, &s->shape, x->layout == LAYOUT_NHWC, &r) &&
+           (!x->order[0] || r.inner == 1);
+}
+
 static bool concat_fits(const Program *p, const Op *op) {
     const Buf *y = &p->bufs[op->out[0]];
     AxisAttr part = {op->attr.axis.axis, 0};
@@ -251,6 +258,8 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_to_rows: case OP_to_rows_dx: case OP_avgpool: case OP_adaptive_avgpool: case OP_maxpool_dx:
     case OP_avgpool_dx: case OP_adaptive_avgpool_dx: return a->dtype == y->dtype;
     case OP_concat: return concat_fits(p, op);
+    case OP_spread: return spread_fits(a, b) && same_elements(a, y) && a->dtype == y->dtype && b->dtype == y->dtype;
+    case OP_spread_ds: return spread_fits(a, y) && a->dtype == y->dtype && (!b || same_elements(a, b));
     case OP_slice: return slice_fits(a, y, &op->attr.axis);
     case OP_slice_dx: return slice_fits(y, a, &op->attr.axis);
     case OP_bias_db: return y->shape.rank == 1 && a->shape.rank >= 2;

@@ -72,6 +72,7 @@ static void put_attr(Line *l, const Op *op) {
     case OP_cross_entropy: case OP_cross_entropy_dx:
         put(l, "%s scale=%g", op->attr.loss.log ? " log" : "", (double)op->attr.loss.scale);
         break;
+    case OP_spread: case OP_spread_ds: put(l, " %s", op->attr.spread.add ? "sum" : "product"); break;
     case OP_concat: put(l, " axis=%d", op->attr.axis.axis); break;
     case OP_slice: case OP_slice_dx:
         put(l, " axis=%d start=%" PRId64, op->attr.axis.axis, op->attr.axis.start);

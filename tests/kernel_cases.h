@@ -39,6 +39,8 @@ static const OpTest op_tests[] = {
     {OP_count_call, "", "c1", fill_calls},
     {OP_add, "fx gx", "fx", NULL},
     {OP_mul, "fx fx", "gx", NULL},
+    {OP_spread, "fx fz", "fx", NULL},
+    {OP_spread_ds, "fx fx", "fz", NULL},
     {OP_concat, "fx fz fx", "fy", NULL},
     {OP_slice, "fx", "fy", NULL},
     {OP_slice_dx, "fy", "fx", NULL},
@@ -98,6 +100,10 @@ static const OpTest op_tests[] = {
 #define BOTH_POOL(op, text, X, Y, ...) \
     {text, OP_##op, .x = X, .y = Y, __VA_ARGS__}, {text, OP_##op##_dx, .x = X, .y = Y, __VA_ARGS__}
 #define AXIS(axis_, start_) .attr.axis = {axis_, start_}
+#define EACH_SPREAD(text, X, Z) \
+    {text, OP_spread, .x = X, .z = Z}, {text, OP_spread_ds, .x = X, .z = Z}, \
+    {text ", a sum", OP_spread, .x = X, .z = Z, .attr.spread = {1}}, \
+    {text ", a sum", OP_spread_ds, .x = X, .z = Z, .attr.spread = {1}, .absent_in = 2}
 #define BOTH_PARTS(text, X, Y, ...) \
     {text, OP_slice, .x = X, .y = Y, __VA_ARGS__}, {text, OP_slice_dx, .x = X, .y = Y, __VA_ARGS__}
 #define NORM(axis_, groups_, momentum_) .attr.norm = {axis_, groups_, 1e-5f, momentum_}
@@ -172,6 +178,11 @@ static const Case cases[] = {
     BOTH_ACT(RELU6, BIG), BOTH_ACT(HARDTANH, BIG), BOTH_ACT(HARDSIGMOID, BIG), BOTH_ACT(MISH, BIG),
     BOTH_ACT(LOGSIGMOID, BIG), BOTH_ACT(SOFTSIGN, BIG), BOTH_ACT(MISH, ODD), BOTH_ACT(LOGSIGMOID, IMAGE),
     BOTH_ACT(SELU, BIG), BOTH_ACT(ABS, ODD), BOTH_ACT(EXP, BIG), BOTH_ACT(SCALE, BIG), BOTH_ACT(SCALE, IMAGE),
+    EACH_SPREAD("a gate of channels", IMAGE, S4(2, 3, 1, 1)), EACH_SPREAD("of pixels", IMAGE, S4(2, 1, 5, 7)),
+    EACH_SPREAD("of many channels", S4(2, 2051, 3, 2), S4(2, 2051, 1, 1)), EACH_SPREAD("one for all", ODD, S2(3, 1)),
+    EACH_SPREAD("of many pixels", S4(3, 5, 37, 41), S4(3, 5, 1, 1)), EACH_SPREAD("of steps", S3(2, 70, 9), S3(2, 70, 1)),
+    EACH_SPREAD("of features", S3(2, 9, 70), S3(2, 1, 70)), EACH_SPREAD("of samples", S3(2, 9, 300), S3(2, 1, 1)),
+    EACH_SPREAD("one element", ONE, ONE), EACH_SPREAD("of rows of pixels", IMAGE, S4(2, 1, 5, 1)),
     EACH_BATCHNORM("features", S2(13, 7), S1(7)), EACH_BATCHNORM("two samples", S2(2, 3), S1(3)),
     EACH_BATCHNORM("image", IMAGE, S1(3)), EACH_BATCHNORM("many rows", S4(3, 5, 37, 41), S1(5)),
     EACH_BATCHNORM("many channels", S4(2, 1037, 3, 2), S1(1037)), EACH_BATCHNORM("wide rows", S2(9, 4001), S1(4001)),

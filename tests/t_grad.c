@@ -52,6 +52,13 @@ static const struct { const char *layer; int features; } cases[] = {
     {"Select(2, 3)", 32},
     {"Select(3, 0)", 32},
     {"Sequential{Flatten Narrow(1, 10, 100)}", 100},
+    {"Mul{Sequential{AdaptiveAvgPool2d(1) Conv2d(4, 4, 1) Sigmoid} Tanh}", 256},
+    {"Mul{Identity Sequential{Conv2d(4, 1, 1) Sigmoid}}", 256},
+    {"Add{Conv2d(4, 5, 1) Sequential{AdaptiveAvgPool2d(1) Conv2d(4, 5, 1)}}", 320},
+    {"Mul{Sequential{Conv2d(4, 5, 1) Flatten} Sequential{Flatten Linear(256, 1) Tanh}}", 320},
+    {"Graph{Flatten(2) AdaptiveAvgPool1d(1)<0> Mul<0,1> Add<2,1>}", 256},
+    {"Graph{Sequential{Flatten(2) Transpose(1, 2) Tanh} Linear(4, 1)<0> Mul<1,0>"
+     " Sequential{Transpose(1, 2) AdaptiveAvgPool1d(1) Transpose(1, 2) Linear(4, 4)}<0> Add<2,3>}", 256},
     {"Sequential{Flatten(2) Tanh Transpose(1, 2) Linear(4, 3)}", 192},
     {"Sequential{Flatten(1, 2) Conv1d(32, 2, 3)}", 12},
     {"Sequential{Flatten(2) Transpose(1, 2) LayerNorm(4) Transpose(1, 2) Unflatten(2, 4:16) Conv2d(4, 2, 1)}", 128},

@@ -38,6 +38,21 @@ static int join_shapes(const Layer *l, int dim, Shape *out, Err *e) {
     return OK;
 }
 
+static bool is_line(const Value *v) { return v->shape.rank == 3 && v->order[0]; }
+
+/* Of two factors or terms, the one that is spread over the other, whose sizes it has but for one run of 1s; -1: none.
+ * It is to lie as the larger one does. */
+static int find_spread(const Layer *l) {
+    if (l->kind->which == OP_concat || count_values(l) != 2) return -1;
+    for (int k = 0; k < 2; k++) {
+        const Value *s = value(l, k), *x = value(l, 1 - k);
+        bool last = x->shape.rank == 4 || is_line(x), turned = x->shape.rank == 2 && x->order[0];
+        Spread r;
+        if (spread_read(&x->shape, &s->shape, last, &r) && r.run > 1 && (!turned || r.inner == 1)) return k;
+    }
+    return -1;
+}
+
 /* Up to the channels of images (N, C, L) that are put side by side. */
 static bool same_order(const Value *a, const Value *b, int dim) {
     int from = dim == 1 && a->order[0] && b->order[0];
@@ -55,7 +70,13 @@ int layer_join_shape(Network *n, Layer *l, Err *e) {
     if (!code && count_values(l) > OP_IN)
         code = layer_error(l, e, "takes at most %d branches, found %d", OP_IN, l->n_child);
     if (!code && l->kind->which == OP_concat) code = find_dim(l, value(l, 0)->shape.rank, &dim, e);
-    if (code || (code = join_shapes(l, dim, &out, e))) return code;
+    if (code) return code;
+    int spread = find_spread(l);
+    if (spread >= 0) {
+        l->output = *value(l, 1 - spread);
+        return OK;
+    }
+    if ((code = join_shapes(l, dim, &out, e))) return code;
     bool same = dim < 0 || (dim == 1 && out.rank == 3); /* equal orders stay; otherwise all sides get PyTorch's */
     for (int k = 1; k < count_values(l); k++) same &= same_order(value(l, k), value(l, 0), dim);
     const Value first = *value(l, 0);
@@ -77,14 +98,25 @@ static int join_pairs(Lower *lw, const Layer *l, const int *side, int n) {
     return y;
 }
 
+/* x spread s, lying as x does */
+static int join_spread(Lower *lw, const Layer *l, int x, int s) {
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.spread.add = l->kind->which == OP_add;
+    s = l->out.rank == 3 && l->out_order[0] ? lower_line(lw, l, s) : lower_rows(lw, l, s);
+    return lower_op(lw, OP_spread, l, (int[]){x, s}, 2, &a);
+}
+
 int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
     int side[OP_IN] = {0}, dim, n = count_values(l);
     Attr a;
     memset(&a, 0, sizeof a);
+    int spread = find_spread(l);
     for (int k = 0; k < n; k++) {
         side[k] = l->n_child ? lower_forward(lw, l->child[k], in) : in[k];
-        if (!l->out_order[0]) side[k] = lower_rows(lw, l, side[k]);
+        if (spread < 0 && !l->out_order[0]) side[k] = lower_rows(lw, l, side[k]);
     }
+    if (spread >= 0) return join_spread(lw, l, side[1 - spread], side[spread]);
     if (l->kind->which != OP_concat || n == 1) return join_pairs(lw, l, side, n);
     if (find_dim(l, l->out.rank, &dim, NULL)) return 0; /* checked before */
     a.axis.axis = dim;

@@ -148,6 +148,15 @@ static void mul_back(Back *b, const Op *f, int dy) {
     for (int k = 0; k < 2; k++) unary(b, OP_mul, f, f->in[k], dy, f->in[1 - k]);
 }
 
+/* Of a sum dy itself, of a product dy times the other factor. */
+static void spread_back(Back *b, const Op *f, int dy) {
+    int x = f->in[0], s = f->in[1];
+    bool add = f->attr.spread.add;
+    unary(b, OP_spread_ds, f, s, dy, add ? NO_BUF : x);
+    if (!add) unary(b, OP_spread, f, x, dy, s);
+    else if (b->wanted[x]) contribute(b, f, x, dy);
+}
+
 /* What was laid side by side is cut apart again. */
 static void concat_back(Back *b, const Op *forward, int dy) {
     Op f = *forward;
@@ -274,6 +283,7 @@ static void differentiate(Back *b, const Op *f) {
             if (b->wanted[f->in[k]]) contribute(b, f, f->in[k], dy);
         break;
     case OP_mul: mul_back(b, f, dy); break;
+    case OP_spread: spread_back(b, f, dy); break;
     case OP_concat: concat_back(b, f, dy); break;
     case OP_slice: unary(b, OP_slice_dx, f, x, dy, NO_BUF); break;
     case OP_rnn: rnn_back(b, f, dy); break;

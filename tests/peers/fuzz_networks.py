@@ -465,6 +465,20 @@ def layer(r, shape):
             return spec, out
 
 
+def gate(r, shape):
+    """x times or plus what is spread over it"""
+    places = {4: ["AdaptiveAvgPool2d", "Conv2d", "both"], 3: ["AdaptiveAvgPool1d", "Linear", "Transpose"], 2: ["Linear"]}
+    kind = r.choice(places[len(shape)])
+    one = {"AdaptiveAvgPool2d": [Spec(kind, [1]), Spec("Conv2d", [shape[1], shape[1], 1])],
+           "AdaptiveAvgPool1d": [Spec(kind, [1])], "Conv2d": [Spec(kind, [shape[1], 1, 1])],
+           "both": [Spec("Conv2d", [shape[1], 1, 1]), Spec("AdaptiveAvgPool2d", [1])],
+           "Linear": [Spec(kind, [shape[-1], 1])],
+           "Transpose": [Spec(kind, [1, 2]), Spec("AdaptiveAvgPool1d", [1]), Spec(kind, [1, 2])]}[kind]
+    branches = [keeping(r, shape), Spec("Sequential", children=one + [Spec("Sigmoid")])]
+    r.shuffle(branches)
+    return Spec(r.choice(["Mul", "Add"]), children=branches), shape
+
+
 def keeping(r, shape, tries=12):
     """A layer whose output has the input's shape"""
     for _ in range(tries):
@@ -488,7 +502,9 @@ def layer_of(r, shape, level):
 
 def branching(r, shape, level):
     kind = r.choice(["Residual", "Residual", "Add", "Mul", "Concat", "Graph", "Graph", "Sequential", "Checkpoint",
-                     "Twice"])
+                     "Twice", "Gate"])
+    if kind == "Gate":
+        return gate(r, shape)
     if kind == "Graph":
         return graph(r, shape)
     if kind == "Twice":  # the same layer in two places

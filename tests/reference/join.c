@@ -21,6 +21,31 @@ void ref_mul(Ref *r) {
     for (int64_t i = 0; i < r->out[0].count; i++) r->out[0].at[i] = r->in[0].at[i] * r->in[1].at[i];
 }
 
+/* The element of `s`, whose sizes are x's or 1, that element i of `x` meets. */
+static int64_t spread_place(const Tensor *x, const Tensor *s, int64_t i) {
+    int64_t place = 0, step = 1;
+    for (int d = x->shape.rank - 1; d >= 0; i /= x->shape.dim[d--]) {
+        if (s->shape.dim[d] > 1) place += i % x->shape.dim[d] * step;
+        step *= s->shape.dim[d];
+    }
+    return place;
+}
+
+void ref_spread(Ref *r) {
+    const Tensor *x = &r->in[0], *s = &r->in[1];
+    for (int64_t i = 0; i < x->count; i++) {
+        double value = s->at[spread_place(x, s, i)];
+        r->out[0].at[i] = r->attr->spread.add ? x->at[i] + value : x->at[i] * value;
+    }
+}
+
+void ref_spread_ds(Ref *r) {
+    const Tensor *dy = &r->in[0], *ds = &r->out[0];
+    for (int64_t i = 0; i < ds->count; i++) ds->at[i] = 0;
+    for (int64_t i = 0; i < dy->count; i++)
+        ds->at[spread_place(dy, ds, i)] += dy->at[i] * (r->in[1].at ? r->in[1].at[i] : 1);
+}
+
 void ref_concat(Ref *r) {
     int axis = r->attr->axis.axis;
     for (int64_t k = 0, start = 0; k < OP_IN && r->in[k].at; start += r->in[k++].shape.dim[axis])

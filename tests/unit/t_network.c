@@ -123,6 +123,8 @@ static const struct { const char *net; Shape in, out; } shapes[] = {
     {"Concat(2)", {3, {5, 2, 3}}, {3, {5, 2, 3}}},
     {"Add{Flatten Flatten}", {4, {5, 2, 3, 4}}, {2, {5, 24}}},
     {"Mul{Tanh Identity}", {2, {5, 2}}, {2, {5, 2}}},
+    {"Mul{AdaptiveAvgPool2d(1) Identity}", {4, {5, 2, 3, 4}}, {4, {5, 2, 3, 4}}},
+    {"Add{Identity Conv2d(2, 1, 1)}", {4, {5, 2, 3, 4}}, {4, {5, 2, 3, 4}}},
     {"Narrow(-2, -2, 2)", {4, {5, 2, 3, 4}}, {4, {5, 2, 2, 4}}},
     {"Select(1, -1)", {3, {5, 2, 3}}, {2, {5, 3}}},
     {"Select(-1, 0)", {4, {5, 2, 3, 4}}, {3, {5, 2, 3}}},
