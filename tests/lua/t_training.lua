@@ -18,6 +18,25 @@ tap.is(rates(optim.LinearLR{start_factor = 0.5, total_iters = 2}, 1, 4), "0.5 0.
 tap.is(rates(optim.CosineAnnealingLR(4, 0.2), 1, 5), "1 0.88284 0.6 0.31716 0.2", "CosineAnnealingLR")
 tap.is(rates(optim.LambdaLR(function(t) return 1 / (1 + t) end), 1, 3), "1 0.5 0.33333", "LambdaLR")
 tap.is(rates(optim.LinearWarmup(2, optim.StepLR(1)), 1, 5), "0.5 1 1 0.1 0.01", "LinearWarmup, then another")
+tap.is(rates(optim.OneCycleLR(1, {total_steps = 6, cycle_momentum = false}), 5, 7),
+  "0.04 0.99442 0.81175 0.46264 0.13348 4e-06 4e-06", "OneCycleLR, and what comes behind it")
+tap.is(rates(optim.OneCycleLR(1, false, 4, 2, 0.4, "linear", false, {div_factor = 10, final_div_factor = 100,
+  three_phase = true}), 5, 8), "0.1 0.50909 0.91818 0.67273 0.26364 0.077154 0.039077 0.001", "in three phases")
+tap.is(rates(optim.PolynomialLR(4, 2), 1, 6), "1 0.5625 0.25 0.0625 0 0", "PolynomialLR")
+tap.is(rates(optim.ConstantLR(0.5, 2), 1, 4), "0.5 0.5 1 1", "ConstantLR")
+tap.is(rates(optim.CosineAnnealingWarmRestarts(2, 2, 0.1), 1, 7), "1 0.55 1 0.8682 0.55 0.2318 1", "warm restarts")
+tap.is(rates(optim.SequentialLR({optim.LinearLR(0.5, 1, 2), optim.ExponentialLR(0.5)}, {2}), 1, 5),
+  "0.5 0.75 1 0.5 0.25", "one after the other")
+tap.raises("cycle_momentum: only false is known here, and PyTorch's default is true: found nothing", "cycled momentum",
+  optim.OneCycleLR, {max_lr = 1, total_steps = 3})
+tap.raises("expected total_steps, or epochs and steps_per_epoch", "a cycle without an end", optim.OneCycleLR,
+  {max_lr = 1, cycle_momentum = false, epochs = 3})
+tap.raises("takes at most 7 arguments in place", "what PyTorch has there", optim.OneCycleLR, 1, 2, 3, 4, 0.5, "cos",
+  false, 0.85)
+tap.raises('anneal_strategy: found "step"', "an unknown way", optim.OneCycleLR, {max_lr = 1, total_steps = 3,
+  cycle_momentum = false, anneal_strategy = "step"})
+tap.raises("expected a milestone between each two of 1 schedules, found 1", "too many milestones", optim.SequentialLR,
+  {schedulers = {optim.StepLR(1)}, milestones = {2}})
 tap.raises("step_size: found 0", "a step of nothing", optim.StepLR, 0)
 tap.raises("gamma: found nothing", "a missing argument", optim.ExponentialLR)
 tap.raises("gama", "an unknown one", optim.StepLR, {step_size = 3, gama = 1})
