@@ -129,6 +129,15 @@ end
 
 function nn.Graph(what) return graph.build(new_container "Graph", what, is_layer) end
 
+-- A graph's child may be a list of layers as it is.
+function nn.ModuleList(list)
+  util.check_type("ModuleList", list, "table")
+  for i, layer in ipairs(list) do
+    if not is_layer(layer) then util.fail("ModuleList: element %d is a %s, not a layer", i, type(layer)) end
+  end
+  return list
+end
+
 function nn.Frozen(layer)
   if type(layer) == "table" and getmetatable(layer) == nil then layer = layer[1] end
   if not is_layer(layer) then util.fail("Frozen: expected a layer, found a %s", type(layer)) end

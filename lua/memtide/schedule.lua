@@ -22,7 +22,9 @@ local function one_cycle(o, _, t)
   local begin = 0
   t = math.min(t, total - 1)
   for i, last in ipairs(ends) do
-    if t <= last or i == #ends then return ANNEAL[o.anneal_strategy](rates[i], rates[i + 1], (t - begin) / (last - begin)) end
+    if t <= last or i == #ends then
+      return ANNEAL[o.anneal_strategy](rates[i], rates[i + 1], (t - begin) / (last - begin))
+    end
     begin = last
   end
 end

@@ -1,6 +1,8 @@
--- TransformerEncoderLayer and TransformerDecoderLayer as torch.nn has them, made of nn's layers: the same arguments,
--- names of parameters, and order. What PyTorch's forward is told of masks is an option here: is_causal and the like.
+-- TransformerEncoderLayer and TransformerDecoderLayer as torch.nn has them, and stacks of these, made of nn's layers: the
+-- same arguments, names of parameters, and order. What PyTorch's forward is told of masks is an option here: is_causal
+-- and the like.
 local specs = require "memtide.specs"
+local util = require "memtide.util"
 
 local COMMON = "d_model:int nhead:int dim_feedforward:int=2048 dropout:float=0.1 activation:relu|gelu=relu " ..
   "layer_norm_eps:float=1e-5 batch_first:bool=false norm_first:bool=false bias:bool=true "
@@ -9,13 +11,49 @@ local ENCODER = {"self_attn", "linear1", "dropout", "linear2", "norm1", "norm2",
 local DECODER = {"self_attn", "multihead_attn", "linear1", "dropout", "linear2", "norm1", "norm2", "norm3", "dropout1",
   "dropout2", "dropout3"}
 
+-- [layer] = a function that makes another one like it
+local another = setmetatable({}, {__mode = "k"})
+
 -- Defines nn.NAME(...): build(options) with a title
 local function define(nn, name, causal, build)
   local make = specs.constructor(name, COMMON .. causal)
-  nn[name] = function(...)
-    local layer = build(setmetatable(make(...).options, {__index = DEFAULTS}))
+  local function made(options)
+    local layer = build(setmetatable(options, {__index = DEFAULTS}))
     layer.title = name
+    another[layer] = function() return made(options) end
     return layer
+  end
+  nn[name] = function(...) return made(make(...).options) end
+end
+
+-- nn.NAME(layer, num_layers, norm): layers like the given one, which is not among them, and a normalisation behind them
+-- inputs: what a layer is called with
+local function define_stack(nn, name, kind, inputs)
+  nn[name] = function(layer, num_layers, norm)
+    if type(num_layers) == "table" and getmetatable(num_layers) == nil then
+      util.check_keys(name, num_layers, {"num_layers", "norm"})
+      num_layers, norm = num_layers.num_layers, num_layers.norm
+    elseif type(norm) == "table" and getmetatable(norm) == nil then
+      util.check_keys(name, norm, {"norm"})
+      norm = norm.norm
+    end
+    if not another[layer] or layer.title ~= kind then
+      util.fail("%s: expected an nn.%s, found a %s", name, kind, type(layer) == "table" and layer.kind or type(layer))
+    end
+    if math.type(num_layers) ~= "integer" or num_layers < 1 then
+      util.fail("%s: num_layers: expected a whole number of at least 1, found %s", name, tostring(num_layers))
+    end
+    local layers = {}
+    for i = 1, num_layers do layers[i] = another[layer]() end
+    local function run(self, x, ...)
+      for _, one in ipairs(self.layers) do x = one(x, ...) end
+      return norm and self.norm(x) or x
+    end
+    local stack = nn.Graph{layers = layers, norm = norm, forward = inputs == 1 and function(self, x)
+      return run(self, x)
+    end or function(self, x, memory) return run(self, x, memory) end}
+    stack.title = name
+    return stack
   end
 end
 
@@ -69,4 +107,7 @@ return function(nn)
     end
     return nn.Graph(what)
   end)
+
+  define_stack(nn, "TransformerEncoder", "TransformerEncoderLayer", 1)
+  define_stack(nn, "TransformerDecoder", "TransformerDecoderLayer", 2)
 end

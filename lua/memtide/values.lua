@@ -1,4 +1,5 @@
--- What a forward says of values beside calling layers: nn.cat({x, y}, 1), x + y, 2 * x, x:view(x:size(0), -1), x:mean(1).
+-- What a forward says of values beside calling layers: nn.cat({x, y}, 1), x + y, 2 * x, x:view(x:size(0), -1),
+-- x:mean(1).
 -- All of it is made of layers.
 local util = require "memtide.util"
 

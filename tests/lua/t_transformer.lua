@@ -49,6 +49,18 @@ tap.is(names(to_itself(nn.TransformerDecoderLayer(8, 2, 8, {bias = false}), {}),
   "layer.self_attn.in_proj_weight layer.self_attn.out_proj.weight layer.multihead_attn.in_proj_weight " ..
   "layer.multihead_attn.out_proj.weight layer.linear1.weight layer.linear2.weight layer.norm1.weight " ..
   "layer.norm2.weight layer.norm3.weight", "a decoder's")
+tap.is(names(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, {bias = false}), 2, nn.LayerNorm(8)), {2, 3, 8}),
+  "layers.0.self_attn.in_proj_weight layers.0.self_attn.out_proj.weight layers.0.linear1.weight " ..
+  "layers.0.linear2.weight layers.0.norm1.weight layers.0.norm2.weight layers.1.self_attn.in_proj_weight " ..
+  "layers.1.self_attn.out_proj.weight layers.1.linear1.weight layers.1.linear2.weight layers.1.norm1.weight " ..
+  "layers.1.norm2.weight norm.weight norm.bias", "a stack has layers of its own, and the normalisation behind them")
+tap.has(names(to_itself(nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 8), {num_layers = 2}), {}), {2, 3, 8}),
+  "layer.layers.1.multihead_attn.in_proj_weight", "of decoders, which are called with the memory")
+tap.raises("TransformerEncoder: expected an nn.TransformerEncoderLayer, found a Linear", "a stack of something else",
+  nn.TransformerEncoder, nn.Linear(8, 8), 2)
+tap.raises("num_layers: expected a whole number of at least 1, found nil", "without a number", nn.TransformerEncoder,
+  nn.TransformerEncoderLayer(8, 2))
+tap.raises("ModuleList: element 2 is a string, not a layer", "a list of layers", nn.ModuleList, {nn.ReLU(), "x"})
 tap.is(names(to_itself(nn.MultiheadAttention(8, 2, {kdim = 4, batch_first = true}), {k = nn.Linear(8, 4, false),
   forward = function(self, x) return self.layer(x, self.k(x), x) end}), {2, 3, 8}),
   "k.weight layer.q_proj_weight layer.k_proj_weight layer.v_proj_weight layer.in_proj_bias layer.out_proj.weight " ..

@@ -133,7 +133,8 @@ def draw_schedule(r):
     return r.choice([None, None, Spec("StepLR", [2], some(r, gamma=0.5)), Spec("ExponentialLR", [0.7]),
                      Spec("MultiStepLR", [[1, 3]], some(r, gamma=0.3)), Spec("LinearLR", [], some(
                          r, start_factor=0.5, end_factor=0.2, total_iters=3)),
-                     Spec("CosineAnnealingLR", [3], some(r, eta_min=0.001)), Spec("PolynomialLR", [3], some(r, power=2.)),
+                     Spec("CosineAnnealingLR", [3], some(r, eta_min=0.001)),
+                     Spec("PolynomialLR", [3], some(r, power=2.)),
                      Spec("ConstantLR", [0.5], some(r, total_iters=2)),
                      Spec("CosineAnnealingWarmRestarts", [2], some(r, T_mult=2, eta_min=0.001)),
                      Spec("OneCycleLR", [0.03], dict(total_steps=4, cycle_momentum=False, **some(

@@ -467,7 +467,8 @@ def layer(r, shape):
 
 def gate(r, shape):
     """x times or plus what is spread over it"""
-    places = {4: ["AdaptiveAvgPool2d", "Conv2d", "both"], 3: ["AdaptiveAvgPool1d", "Linear", "Transpose"], 2: ["Linear"]}
+    places = {4: ["AdaptiveAvgPool2d", "Conv2d", "both"], 3: ["AdaptiveAvgPool1d", "Linear", "Transpose"],
+              2: ["Linear"]}
     kind = r.choice(places[len(shape)])
     one = {"AdaptiveAvgPool2d": [Spec(kind, [1]), Spec("Conv2d", [shape[1], shape[1], 1])],
            "AdaptiveAvgPool1d": [Spec(kind, [1])], "Conv2d": [Spec(kind, [shape[1], 1, 1])],
