@@ -9,7 +9,7 @@
 
 /* Each is an op: its row in ops.def names, as PyTorch does, the states that it may keep beside a parameter. What these
  * make of a number depends on no other one; adafactor is an op of its own kind. */
-#define OPTIM_RULES(X) X(sgd) X(adam) X(rmsprop) X(adagrad)
+#define OPTIM_RULES(X) X(sgd) X(adam) X(adamax) X(rmsprop) X(adagrad) X(adadelta)
 
 enum { OPTIM_STATES = 3 }; /* most that a rule keeps */
 
@@ -111,6 +111,18 @@ MT_FN OptimNumber adam_value(const OptimStep *s, OptimNumber x, float g) {
     return x;
 }
 
+/* The second state is the largest |g| of all, which shrinks by beta2 from step to step. */
+MT_FN OptimNumber adamax_value(const OptimStep *s, OptimNumber x, float g) {
+    const OptimRule *o = &s->rule;
+    float before = o->beta2 * x.own[1];
+    g += o->weight_decay * x.w;
+    x.own[0] = o->beta1 * x.own[0] + (1.0f - o->beta1) * g;
+    g = fabsf(g) + o->eps;
+    x.own[1] = before > g ? before : g; /* a NaN stays */
+    x.w -= s->rate * x.own[0] / x.own[1];
+    return x;
+}
+
 /* centered: the root of the variance instead of the mean square; rounding below 0 gives NaN, as there */
 MT_FN OptimNumber rmsprop_value(const OptimStep *s, OptimNumber x, float g) {
     const OptimRule *o = &s->rule;
@@ -132,6 +144,17 @@ MT_FN OptimNumber adagrad_value(const OptimStep *s, OptimNumber x, float g) {
     g += o->weight_decay * x.w;
     x.own[0] += g * g;
     x.w -= s->rate * g / (sqrtf(x.own[0]) + o->eps);
+    return x;
+}
+
+/* alpha: PyTorch's rho */
+MT_FN OptimNumber adadelta_value(const OptimStep *s, OptimNumber x, float g) {
+    const OptimRule *o = &s->rule;
+    g += o->weight_decay * x.w;
+    x.own[0] = o->alpha * x.own[0] + (1.0f - o->alpha) * g * g;
+    g *= sqrtf(x.own[1] + o->eps) / sqrtf(x.own[0] + o->eps);
+    x.own[1] = o->alpha * x.own[1] + (1.0f - o->alpha) * g * g;
+    x.w -= s->rate * g;
     return x;
 }
 

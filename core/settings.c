@@ -59,6 +59,7 @@ static const struct { const char *name; size_t at; bool any; } numbers[] = {
     {"eps", offsetof(OptimRule, eps), false},
     {"clip_norm", offsetof(OptimRule, clip_norm), false},
     {"alpha", offsetof(OptimRule, alpha), false},
+    {"rho", offsetof(OptimRule, alpha), false}, /* no optimizer has both */
     {"lr_decay", offsetof(OptimRule, lr_decay), false},
     {"initial_accumulator_value", offsetof(OptimRule, initial_accumulator_value), false},
     {"beta2_decay", offsetof(OptimRule, beta2_decay), true},
@@ -82,8 +83,10 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
         double value = options_float(options, numbers[i].name);
         if (!numbers[i].any && !(value >= 0))
             return err_set(e, ERR_SCRIPT, "%s must not be negative, found %g", numbers[i].name, value);
-        *(float *)(void *)((char *)&r + numbers[i].at) = (float)value;
+        *(float *)(void *)((char *)&r + numbers[i].at) += (float)value;
     }
+    if (options_float(options, "rho") > 1)
+        return err_set(e, ERR_SCRIPT, "rho must not be above 1, found %g", options_float(options, "rho"));
     r.beta1 = (float)options_floats(options, "betas", 0);
     r.beta2 = (float)options_floats(options, "betas", 1);
     if (!(r.beta1 >= 0 && r.beta1 < 1) || !(r.beta2 >= 0 && r.beta2 < 1))

@@ -55,10 +55,12 @@ typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
                         "amsgrad:bool=false")                                                                          \
     X(AdamW,   adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01 "                \
                         "amsgrad:bool=false")                                                                          \
+    X(Adamax,  adamax,  "lr:float=0.002 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0")                   \
     X(RMSprop, rmsprop, "lr:float=0.01 alpha:float=0.99 eps:float=1e-8 weight_decay:float=0 momentum:float=0 "         \
                         "centered:bool=false")                                                                         \
     X(Adagrad, adagrad, "lr:float=0.01 lr_decay:float=0 weight_decay:float=0 initial_accumulator_value:float=0 "       \
                         "eps:float=1e-10")                                                                             \
+    X(Adadelta, adadelta, "lr:float=1 rho:float=0.9 eps:float=1e-6 weight_decay:float=0")                              \
     X(Adafactor, adafactor, "lr:float=0.01 beta2_decay:float=-0.8 eps:floats=0,0.001 d:float=1 weight_decay:float=0")
 #define OPTIM_CLIPS " * clip_norm:float=0"
 

@@ -78,6 +78,8 @@ static const OpTest op_tests[] = {
     {OP_adam, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
     {OP_rmsprop, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
     {OP_adagrad, "fx s1 w1 w1", "fx gx wx", fill_update},
+    {OP_adamax, "fx s1 w1 w1", "fx gx gx wx", fill_update},
+    {OP_adadelta, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adafactor, "fx s1 w1 w1", "fx wy wz wx wx", fill_update},
     {OP_scale_update, "", "s1", NULL},
 };
@@ -166,6 +168,8 @@ static const OpTest op_tests[] = {
 #define ADAFACTOR(eps1, ...) \
     RULE(.lr = 0.1f, .eps = eps1, .eps2 = 1e-3f, .beta2_decay = -0.8f, __VA_ARGS__), SCALED
 #define ADAGRAD(...) RULE(.lr = 0.1f, .eps = 1e-10f, __VA_ARGS__)
+#define ADAMAX(...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, __VA_ARGS__)
+#define ADADELTA(...) RULE(.lr = 0.5f, .alpha = 0.9f, .eps = 1e-4f, __VA_ARGS__)
 #define RMSPROP(...) RULE(.lr = 0.01f, .alpha = 0.9f, .eps = 1e-8f, __VA_ARGS__)
 
 static const Case cases[] = {
@@ -341,6 +345,14 @@ static const Case cases[] = {
     {"plain", OP_adagrad, .x = BIG, ADAGRAD(.lr_decay = 0), .absent_in = 2 | 8, .absent_out = 4},
     {"decays, clipped, master", OP_adagrad, .x = BIG, ADAGRAD(.lr_decay = 0.5f, .clip_norm = 0.5f), SCALED},
     {"overflow", OP_adagrad, .x = ODD, ADAGRAD(.lr_decay = 0.5f), .state = {1024, 0, 1, 5}},
+    {"one", OP_adamax, .x = ONE, ADAMAX(.weight_decay = 0.1f), .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
+    {"plain", OP_adamax, .x = BIG, ADAMAX(.weight_decay = 0), .absent_in = 8, SCALED, .absent_out = 8},
+    {"clipped, master", OP_adamax, .x = BIG, ADAMAX(.weight_decay = 0.1f, .clip_norm = 0.5f), SCALED},
+    {"overflow", OP_adamax, .x = ODD, ADAMAX(.weight_decay = 0), .state = {1024, 0, 1, 5}},
+    {"one", OP_adadelta, .x = ONE, ADADELTA(.weight_decay = 0.1f), .absent_in = PLAIN_IN | 2, .absent_out = 8},
+    {"plain", OP_adadelta, .x = BIG, ADADELTA(.weight_decay = 0), .absent_in = 2 | 8, .absent_out = 8},
+    {"clipped, master", OP_adadelta, .x = BIG, ADADELTA(.weight_decay = 0.1f, .clip_norm = 0.5f), SCALED},
+    {"overflow", OP_adadelta, .x = ODD, ADADELTA(.weight_decay = 0), .state = {1024, 0, 1, 5}},
     {"one", OP_adafactor, .x = ONE, .y = ONE, .z = ONE, ADAFACTOR(1e-7f, .d = 1, .weight_decay = 0.1f),
      .absent_in = PLAIN_IN, .absent_out = 8 | 16},
     {"vector", OP_adafactor, .x = S1(6151), ADAFACTOR(1e-7f, .d = 1.5f), .absent_in = 8, .absent_out = 2 | 4 | 16},

@@ -59,6 +59,8 @@ static const struct { const char *name; OptimKind kind; OptimRule rule; int accu
     {"SGD", OPTIM_SGD, {.lr = 0.1f, .clip_norm = 0.5f}, 1},
     {"RMSprop", OPTIM_RMSprop, {.lr = 0.001f, .momentum = 0.5f, .eps = 1e-8f, .alpha = 0.99f}, 1},
     {"Adagrad", OPTIM_Adagrad, {.lr = 0.01f, .eps = 1e-10f, .lr_decay = 0.1f}, 1},
+    {"Adamax", OPTIM_Adamax, {.lr = 0.002f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-3f}, 1},
+    {"Adadelta", OPTIM_Adadelta, {.lr = 0.1f, .alpha = 0.9f, .eps = 1e-3f, .clip_norm = 0.5f}, 1},
     {"Adafactor", OPTIM_Adafactor, {.lr = 0.01f, .eps2 = 1e-3f, .beta2_decay = -0.8f, .d = 1, .clip_norm = 0.5f}, 1},
 };
 

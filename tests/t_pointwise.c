@@ -172,6 +172,30 @@ static double adagrad_reference(double theta, const OptimRule *o) {
     return theta;
 }
 
+/* The pseudocode of torch.optim.Adamax, and of Adadelta. */
+static double adamax_reference(double theta, const OptimRule *o) {
+    double m = 0, u = 0;
+    for (int t = 1; t <= STEPS; t++) {
+        double g = gradient_at(t) + o->weight_decay * theta;
+        m = o->beta1 * m + (1 - (double)o->beta1) * g;
+        u = fmax(o->beta2 * u, fabs(g) + o->eps);
+        theta = theta - o->lr * m / ((1 - pow(o->beta1, t)) * u);
+    }
+    return theta;
+}
+
+static double adadelta_reference(double theta, const OptimRule *o) {
+    double v = 0, u = 0, rho = o->alpha;
+    for (int t = 1; t <= STEPS; t++) {
+        double g = gradient_at(t) + o->weight_decay * theta, x;
+        v = v * rho + g * g * (1 - rho);
+        x = sqrt(u + o->eps) / sqrt(v + o->eps) * g;
+        u = u * rho + x * x * (1 - rho);
+        theta = theta - o->lr * x;
+    }
+    return theta;
+}
+
 /* Ten steps from 0.7 by a rule whose states start with `first`. */
 static float run_rule(OptimFn *value, const OptimRule *o, float first) {
     OptimNumber x = {0.7f, {first, first, first}};
@@ -245,6 +269,22 @@ static void test_adagrad(void) {
         is_near(run_rule(adagrad_value, &o, o.initial_accumulator_value), adagrad_reference(0.7, &o), 2e-6, 2e-6,
                 cases[i].name);
     }
+}
+
+static void test_others(void) {
+    static const struct {
+        const char *name; OptimFn *value; double (*reference)(double theta, const OptimRule *o); OptimRule rule;
+    } cases[] = {
+        {"adamax", adamax_value, adamax_reference, {.lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.8f, .eps = 1e-8f}},
+        {"adamax with weight decay", adamax_value, adamax_reference,
+         {.lr = 0.02f, .beta1 = 0.5f, .beta2 = 0.999f, .eps = 0.1f, .weight_decay = 0.1f}},
+        {"adadelta", adadelta_value, adadelta_reference, {.lr = 1, .alpha = 0.9f, .eps = 1e-6f}},
+        {"adadelta with weight decay", adadelta_value, adadelta_reference,
+         {.lr = 0.5f, .alpha = 0.5f, .eps = 1e-2f, .weight_decay = 0.1f}},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        is_near(run_rule(cases[i].value, &cases[i].rule, 0), cases[i].reference(0.7, &cases[i].rule), 2e-6, 2e-6,
+                cases[i].name);
 }
 
 /* ---- 16-bit floats */
@@ -334,6 +374,7 @@ int main(void) {
     test_adam();
     test_rmsprop();
     test_adagrad();
+    test_others();
     for (size_t i = 0; i < ARRAY_LEN(halves); i++) test_half(&halves[i]);
     test_philox();
     test_dropout();

@@ -41,6 +41,7 @@ for _, row in ipairs{
   {{1, 2, 3}, function(x) return x:view{x:size(0), x:size(1), 3, -1}:squeeze(3) end, "1,2,3: 0 1 2 3 4 5", "sizes"},
   {{1, 2, 2, 2}, function(x) return x:view(x:size(0), 4, 2):view(1, 2, 4) end, "1,2,4: 0 1 2 3 4 5 6 7", "two views"},
   {{1, 2, 2, 2}, function(x) return x:view(1, 4, 1, 2) end, "1,4,1,2: 0 1 2 3 4 5 6 7", "an image as another"},
+  {{1, 2, 1, 2}, function(x) return (x + 1):squeeze(2) end, "1,2,2: 1 2 3 4", "a line of an image"},
   {{1, 2, 3}, function(x) return x:mean(1) end, "1,3: 1.5 2.5 3.5", "the mean of steps"},
   {{1, 2, 3}, function(x) return x:mean(1, true) end, "1,1,3: 1.5 2.5 3.5", "keepdim"},
   {{1, 2, 3}, function(x) return x:mean{dim = 2} end, "1,2: 1 4", "the mean of places"},

@@ -114,7 +114,8 @@ def draw_loss(r, net, shape):
 
 
 def draw_optimizer(r):
-    kind, lr = r.choice(["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adafactor"]), r.choice([0.01, 0.03])
+    kind, lr = r.choice(["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adafactor", "Adamax",
+                         "Adadelta"]), r.choice([0.01, 0.03])
     if kind == "SGD":
         options = some(r, momentum=0.9, dampening=0.3, weight_decay=0.1)
         if "momentum" in options and "dampening" not in options:
@@ -123,6 +124,7 @@ def draw_optimizer(r):
         options = dict(eps=(r.choice([1e-5, 1e-3]), 1e-2), **some(r, beta2_decay=-0.5, d=1.5, weight_decay=0.1))
     else:  # a gradient of zero comes out as some 1e-9: eps is far above that, which PyTorch's defaults are not
         options = dict(eps=r.choice([1e-5, 1e-3]), **some(r, weight_decay=0.1, **{
+            "Adamax": dict(betas=(0.8, 0.9)), "Adadelta": dict(rho=0.8),
             "RMSprop": dict(alpha=0.9, momentum=0.5, centered=True),
             "Adagrad": dict(lr_decay=0.1, initial_accumulator_value=0.1)}.get(kind, dict(
                 betas=(0.8, 0.95), amsgrad=True))))

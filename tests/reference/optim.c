@@ -85,6 +85,35 @@ void ref_adagrad(Ref *r) {
     }
 }
 
+void ref_adamax(Ref *r) {
+    const OptimRule *o = &r->attr->optim.rule;
+    const Tensor *m = &r->out[1], *u = &r->out[2], *w = r->out[3].at ? &r->out[3] : &r->out[0];
+    double t = r->state->step, factor = gradient_factor(r), lr = learning_rate(r);
+    if (r->state->overflow) return;
+    for (int64_t i = 0; i < w->count; i++) {
+        double d = r->in[0].at[i] * factor + o->weight_decay * w->at[i];
+        m->at[i] = o->beta1 * m->at[i] + (1 - (double)o->beta1) * d;
+        u->at[i] = fmax(o->beta2 * u->at[i], fabs(d) + o->eps);
+        w->at[i] -= lr / (1 - pow(o->beta1, t)) * m->at[i] / u->at[i];
+        r->out[0].at[i] = w->at[i];
+    }
+}
+
+void ref_adadelta(Ref *r) {
+    const OptimRule *o = &r->attr->optim.rule;
+    const Tensor *square = &r->out[1], *moved = &r->out[2], *w = r->out[3].at ? &r->out[3] : &r->out[0];
+    double rho = o->alpha, factor = gradient_factor(r), lr = learning_rate(r);
+    if (r->state && r->state->overflow) return;
+    for (int64_t i = 0; i < w->count; i++) {
+        double d = r->in[0].at[i] * factor + o->weight_decay * w->at[i];
+        square->at[i] = rho * square->at[i] + (1 - rho) * d * d;
+        d *= sqrt(moved->at[i] + o->eps) / sqrt(square->at[i] + o->eps);
+        moved->at[i] = rho * moved->at[i] + (1 - rho) * d * d;
+        w->at[i] -= lr * d;
+        r->out[0].at[i] = w->at[i];
+    }
+}
+
 /* ---- the step's numbers */
 
 void ref_grad_check(Ref *r) {
