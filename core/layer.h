@@ -28,8 +28,10 @@ struct LayerKind {
 #include "layers.def"
 #undef LAYER
 
-/* What Reshape and its like are told apart by. */
+/* What Reshape and its like, and PixelShuffle and its like, are told apart by. */
 enum { RESHAPE_FLATTEN, RESHAPE_UNFLATTEN, RESHAPE_VIEW, RESHAPE_SQUEEZE, RESHAPE_UNSQUEEZE };
+
+enum { SHUFFLE_PIXELS, SHUFFLE_BACK, SHUFFLE_CHANNELS };
 
 /* Kernel sizes, strides, paddings and dilations stay below this, so that a product of two of them fits in int32_t. */
 enum { WINDOW_MAX = 32767 };

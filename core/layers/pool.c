@@ -69,8 +69,7 @@ int layer_pool_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-int layer_pool_forward(Lower *lw, const Layer *l, const int *in) {
-    const Attr a = pool_attr(l);
+static int emit_pool(Lower *lw, const Layer *l, const int *in, Attr a) {
     int y = lower_layer(lw, (OpKind)l->kind->which, l, in, &a);
     if (l->kind->which != OP_maxpool || !lw->training) return y;
     int idx = lower_buf(lw, l, "idx", DT_U8); /* where each maximum was: for the gradient */
@@ -81,16 +80,40 @@ int layer_pool_forward(Lower *lw, const Layer *l, const int *in) {
     return y;
 }
 
+int layer_pool_forward(Lower *lw, const Layer *l, const int *in) { return emit_pool(lw, l, in, pool_attr(l)); }
+
+/* Windows of an adaptive max pooling that are all of one size and stand side by side. */
+static Attr even_windows(const Layer *l) {
+    const int last = l->in.rank - 1;
+    Attr a;
+    memset(&a, 0, sizeof a);
+    for (int i = 0; i < 2; i++) {
+        bool there = i == 1 || layer_axes(l) == 2;
+        int64_t size = there ? l->in.dim[last - 1 + i] / layer_along(l, "output_size", i, 1) : 1;
+        a.pool.kernel[i] = a.pool.stride[i] = (int32_t)min_i64(size, WINDOW_MAX);
+        a.pool.dilation[i] = 1;
+    }
+    return a;
+}
+
 int layer_adaptive_pool_shape(Network *n, Layer *l, Err *e) {
     Shape image;
     (void)n;
     int code = layer_expect_range(l, "output_size", 1, WINDOW_MAX, e);
     if (code || (code = layer_expect_image(l, &image, e))) return code;
-    layer_output_image(l, image.dim[1], (int64_t[]){layer_along(l, "output_size", 0, 1),
-                                                    layer_along(l, "output_size", 1, 1)});
+    const int64_t out[2] = {layer_along(l, "output_size", 0, 1), layer_along(l, "output_size", 1, 1)};
+    if (l->kind->which == OP_maxpool) {
+        const int32_t *kernel = even_windows(l).pool.kernel;
+        char text[SHAPE_TEXT];
+        if (image.dim[2] % out[0] || image.dim[3] % out[1] || kernel[0] * kernel[1] > UINT8_MAX)
+            return layer_error(l, e, "expected windows of one size and at most %d places, found an input of %s: "
+                               "nn.MaxPool%dd may go before it", UINT8_MAX, shape_text(&l->in, text), layer_axes(l));
+    }
+    layer_output_image(l, image.dim[1], out);
     return OK;
 }
 
 int layer_adaptive_pool_forward(Lower *lw, const Layer *l, const int *in) {
-    return lower_layer(lw, OP_adaptive_avgpool, l, in, NULL);
+    return l->kind->which == OP_maxpool ? emit_pool(lw, l, in, even_windows(l))
+                                        : lower_layer(lw, OP_adaptive_avgpool, l, in, NULL);
 }

@@ -147,9 +147,21 @@ end
 require "memtide.values"(nn, graph)
 require "memtide.transformer"(nn)
 
+nn.functional, nn.interpolate = nn, nn.upsample -- F.relu(x), F.interpolate(x, {scale_factor = 2})
+graph.functions.interpolate = nn.upsample
+
+-- What takes the place of some of PyTorch's layers
+local INSTEAD = {
+  EmbeddingBag = "nn.Embedding, and x:mean(1) of what it gives", Parameter = "nn.PositionEmbedding adds learned rows",
+  Conv3d = "images have two dimensions", MaxPool3d = "images have two dimensions",
+  BatchNorm3d = "images have two dimensions", SyncBatchNorm = "nn.BatchNorm2d: there is one device",
+  ModuleDict = "a table's keys are names: nn.Graph{name = layer, ...}", Module = "nn.Graph{..., forward = f}",
+}
+
 setmetatable(nn, {
   __index = function(_, name)
-    util.fail("nn.%s does not exist%s", tostring(name), util.meant(name, util.sorted_keys(nn)))
+    util.fail("nn.%s does not exist%s", tostring(name), INSTEAD[name] and ": " .. INSTEAD[name] or
+      util.meant(name, util.sorted_keys(nn)))
   end,
 })
 

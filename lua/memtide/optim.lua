@@ -20,6 +20,8 @@ end
 
 for kind, make in pairs(schedule.schedules) do optim[kind] = make end
 
+optim.lr_scheduler = optim -- PyTorch's module of schedules
+
 setmetatable(optim, {
   __index = function(_, name)
     util.fail("optim.%s does not exist%s", tostring(name), util.meant(name, util.sorted_keys(optim)))

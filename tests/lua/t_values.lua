@@ -41,6 +41,10 @@ for _, row in ipairs{
   {{1, 2, 3}, function(x) return x:view{x:size(0), x:size(1), 3, -1}:squeeze(3) end, "1,2,3: 0 1 2 3 4 5", "sizes"},
   {{1, 2, 2, 2}, function(x) return x:view(x:size(0), 4, 2):view(1, 2, 4) end, "1,2,4: 0 1 2 3 4 5 6 7", "two views"},
   {{1, 2, 2, 2}, function(x) return x:view(1, 4, 1, 2) end, "1,4,1,2: 0 1 2 3 4 5 6 7", "an image as another"},
+  {{1, 4, 1, 2}, function(x) return x:pixel_shuffle(2) end, "1,1,2,4: 0 2 1 3 4 6 5 7", "pixel_shuffle"},
+  {{1, 1, 2, 2}, function(x) return x:pixel_unshuffle(2) end, "1,4,1,1: 0 1 2 3", "pixel_unshuffle"},
+  {{1, 4, 1, 1}, function(x) return x:channel_shuffle(2) end, "1,4,1,1: 0 2 1 3", "channel_shuffle"},
+  {{1, 1, 4}, function(x) return x:adaptive_max_pool1d(2) end, "1,1,2: 1 3", "adaptive_max_pool1d"},
   {{1, 2, 1, 2}, function(x) return (x + 1):squeeze(2) end, "1,2,2: 1 2 3 4", "a line of an image"},
   {{1, 2, 3}, function(x) return x:mean(1) end, "1,3: 1.5 2.5 3.5", "the mean of steps"},
   {{1, 2, 3}, function(x) return x:mean(1, true) end, "1,1,3: 1.5 2.5 3.5", "keepdim"},
@@ -49,6 +53,13 @@ for _, row in ipairs{
   {{1, 2, 1, 2}, function(x) return x:mean({2, 3}) end, "1,2: 0.5 2.5", "the mean of pixels"},
   {{1, 2, 1, 2}, function(x) return x:mean{dim = {-2, -1}, keepdim = true} end, "1,2,1,1: 0.5 2.5", "by name"},
 } do tap.is(outcome(row[1], row[2]), row[3], row[4]) end
+
+-- PyTorch's modules of functions and schedules are at hand under their names
+tap.ok(nn.functional.relu == nn.relu and nn.interpolate == nn.upsample, "nn.functional")
+tap.ok(mt.optim.lr_scheduler.StepLR == mt.optim.StepLR, "optim.lr_scheduler")
+tap.raises("nn.EmbeddingBag does not exist: nn.Embedding, and x:mean(1) of what it gives", "what takes its place",
+  function() return nn.EmbeddingBag end)
+tap.raises('nn.rellu does not exist (did you mean "ReLU"?)', "none under another name", function() return nn.functional.rellu end)
 
 for _, row in ipairs{
   {"+ stands between two values, or a value and a number, found a value and a string", function(x) return x + "1" end},

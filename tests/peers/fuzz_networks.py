@@ -412,12 +412,21 @@ def positions(r, s):
 
 
 def adaptive(r, s):
+    if r.random() < 0.3:
+        return Spec("AdaptiveMaxPool2d", [tuple(r.choice([k for k in range(1, n + 1) if n % k == 0]) for n in s[2:])])
     return Spec("AdaptiveAvgPool2d", [pair(r, 1, 7)])
+
+
+def shuffle(r, s):
+    """Pixels or channels in another order; where it cannot be, PyTorch says so"""
+    if r.random() < 0.4:
+        return Spec("ChannelShuffle", [r.choice([g for g in range(1, s[1] + 1) if s[1] % g == 0])])
+    return Spec(*r.choice([("PixelShuffle", [2]), ("PixelUnshuffle", [2]), ("PixelUnshuffle", [3])]))
 
 
 DRAWN = {  # by the input's rank
     4: 4 * [convolution] + 2 * [transposed, pool, batchnorm, upsample] + 4 * [activation] + [
-        groupnorm, instancenorm, adaptive, cut, plain, flatten, reshape, reshape],
+        groupnorm, instancenorm, adaptive, cut, plain, flatten, reshape, reshape, shuffle, shuffle],
     3: 2 * [linear, recurrent, attention, activation, line_pool] + 3 * [line_convolution, activation] + [
         layernorm, rmsnorm, batchnorm, groupnorm, instancenorm, cut, plain, flatten, positions, reshape, reshape],
     2: 3 * [linear, activation] + [layernorm, rmsnorm, batchnorm, groupnorm, cut, plain, reshape],
