@@ -62,8 +62,8 @@ static void test_extremes(void) {
         near_at(x, act_slope(ACT_SOFTSIGN, x, 0, 0), share * share, "softsign's slope");
         near_at(x, act_value(ACT_SELU, x, 0, 0), 1.05070098735548 * (d > 0 ? d : 1.67326324235438 * expm1(d)), "selu");
     }
-    static const ActFn all[] = {ACT_RELU6, ACT_HARDTANH, ACT_HARDSIGMOID, ACT_MISH, ACT_LOGSIGMOID, ACT_SOFTSIGN, ACT_SELU,
-                                 ACT_ABS, ACT_EXP, ACT_SCALE};
+    static const ActFn all[] = {ACT_RELU6, ACT_HARDTANH, ACT_HARDSIGMOID, ACT_MISH, ACT_LOGSIGMOID, ACT_SOFTSIGN,
+                                ACT_SELU, ACT_ABS, ACT_EXP, ACT_SCALE};
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         ok(isnan(act_value(all[i], NAN, -1, 1)), "a NaN goes through activation %d", (int)all[i]);
     ok(act_slope(ACT_ABS, 0, 0, 0) == 0 && act_slope(ACT_ABS, -0.0f, 0, 0) == 0, "the slope of |x| at 0 is PyTorch's");

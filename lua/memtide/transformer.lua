@@ -1,6 +1,6 @@
--- TransformerEncoderLayer and TransformerDecoderLayer as torch.nn has them, and stacks of these, made of nn's layers: the
--- same arguments, names of parameters, and order. What PyTorch's forward is told of masks is an option here: is_causal
--- and the like.
+-- TransformerEncoderLayer and TransformerDecoderLayer as torch.nn has them, and stacks of these, made of nn's layers:
+-- the same arguments, names of parameters, and order. What PyTorch's forward is told of masks is an option here:
+-- is_causal and the like.
 local specs = require "memtide.specs"
 local util = require "memtide.util"
 

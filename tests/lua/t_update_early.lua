@@ -20,7 +20,8 @@ local function compiled(model, settings)
   return assert(core.compile(network, settings, device)), network
 end
 
-local updating = {sgd = true, adam = true, rmsprop = true, adagrad = true, adamax = true, adadelta = true, adafactor = true}
+local updating = {sgd = true, adam = true, rmsprop = true, adagrad = true, adamax = true, adadelta = true,
+  adafactor = true}
 
 -- Where updates stand among the ops, and whether an op behind one still reads or makes what it has used up
 local function updates(program)

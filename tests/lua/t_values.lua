@@ -59,7 +59,8 @@ tap.ok(nn.functional.relu == nn.relu and nn.interpolate == nn.upsample, "nn.func
 tap.ok(mt.optim.lr_scheduler.StepLR == mt.optim.StepLR, "optim.lr_scheduler")
 tap.raises("nn.EmbeddingBag does not exist: nn.Embedding, and x:mean(1) of what it gives", "what takes its place",
   function() return nn.EmbeddingBag end)
-tap.raises('nn.rellu does not exist (did you mean "ReLU"?)', "none under another name", function() return nn.functional.rellu end)
+tap.raises('nn.rellu does not exist (did you mean "ReLU"?)', "none under another name",
+  function() return nn.functional.rellu end)
 
 for _, row in ipairs{
   {"+ stands between two values, or a value and a number, found a value and a string", function(x) return x + "1" end},
