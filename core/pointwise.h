@@ -61,8 +61,8 @@ MT_FN float act_slope_plain(ActFn f, float s, float slope) {
     return f == ACT_NONE || s > 0.0f ? 1.0f : f == ACT_RELU ? 0.0f : slope;
 }
 
-/* y = f(x); `slope` is LeakyReLU's slope, ELU's alpha, Softplus's beta, the least that Hardtanh gives or Scale's factor;
- * `high` is the most that Hardtanh gives, or what Scale adds */
+/* y = f(x); `slope` is LeakyReLU's slope, ELU's alpha, Softplus's beta, the least that Hardtanh gives or Scale's
+ * factor; `high` is the most that Hardtanh gives, or what Scale adds */
 MT_FN float act_value(ActFn f, float x, float slope, float high) {
     float t;
     switch (f) {

@@ -11,8 +11,8 @@ typedef struct SpreadAttr { int32_t add; } SpreadAttr; /* a sum, no product */
 /* x is (outer, run, inner), the smaller value (outer, inner). */
 typedef struct Spread { int64_t outer, run, inner; } Spread;
 
-/* How `s` is spread over `x`, dimensions in PyTorch's order; channels_last: of (N, C, L) and (N, C, H, W), how both lie.
- * false: it cannot be. */
+/* How `s` is spread over `x`, dimensions in PyTorch's order; channels_last: of (N, C, L) and (N, C, H, W), how both
+ * lie. false: it cannot be. */
 static inline bool spread_read(const Shape *x, const Shape *s, bool channels_last, Spread *to) {
     int64_t *part = &to->outer;
     to->outer = to->run = to->inner = 1;

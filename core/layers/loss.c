@@ -1,6 +1,6 @@
 /* The losses. Of classes, told apart by what they are given, logits or logarithms of probabilities: (N, C) and a class
- * (N) each, or (N, C, L), (N, C, H, W) and a class for each place. Of elements, told apart by the function: a target like
- * the network's output, in whatever order that is. The result is one number. */
+ * (N) each, or (N, C, L), (N, C, H, W) and a class for each place. Of elements, told apart by the function: a target
+ * like the network's output, in whatever order that is. The result is one number. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -62,6 +62,14 @@ tap.raises("nn.EmbeddingBag does not exist: nn.Embedding, and x:mean(1) of what 
 tap.raises('nn.rellu does not exist (did you mean "ReLU"?)', "none under another name",
   function() return nn.functional.rellu end)
 
+-- The listing of docs/from-pytorch.md, as it stands there
+local page = assert(io.open "docs/from-pytorch.md"):read "a"
+local function Block(c) return nn.Sequential(nn.Conv2d(c, c, 3, {padding = 1}), nn.ReLU()) end
+local Net = assert(load("local nn, F, Block = ... " .. page:match "```lua\n(.-)```" .. " return Net"))(nn, nn, Block)
+local run = assert(mt.joint{batch = 2, programs = {{name = "net", model = Net(7), input = {3, 8, 8}}}})
+tap.is(#run:outputs("net", string.rep("\0", 2 * 3 * 8 * 8 * 4)), 14, "the listing of docs/from-pytorch.md runs")
+run:close()
+
 for _, row in ipairs{
   {"+ stands between two values, or a value and a number, found a value and a string", function(x) return x + "1" end},
   {"/ stands between a value and a number behind it, found a number and a value", function(x) return 1 / x end},
