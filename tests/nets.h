@@ -66,7 +66,7 @@
     "Sequential{Conv2d(3, 8, 3, stride=3) Flatten(2) Transpose(1, 2) LayerNorm(8)" \
     " Residual{Sequential{Transpose(1, 2) Linear(16, 16) SELU Transpose(2, 1)}} Scale(0.5, 1)" \
     " Checkpoint{Sequential{Transpose(1, 2) Unflatten(2, 4:4) Conv2d(8, 6, 3, padding=1) Abs Scale(-0.1)" \
-    " ChannelShuffle(3) Conv2d(6, 8, 1) PixelShuffle(2) PixelUnshuffle(2) Conv2d(8, 6, 1)}}" \
+    " ChannelShuffle(3) ZeroPad2d(0:1:1:0) Conv2d(6, 8, 2) PixelShuffle(2) PixelUnshuffle(2) Conv2d(8, 6, 1)}}" \
     " Mul{Identity Sequential{AdaptiveAvgPool2d(1) Conv2d(6, 6, 1) Sigmoid}} Add{Identity Conv2d(6, 1, 1)}" \
     " Flatten(1, 2) Exp Reshape(0:6:-1) Unsqueeze(2) Conv2d(6, 4, 1x3) Squeeze(2) Flatten Linear(56, 10)}"
 

@@ -286,6 +286,7 @@ static void differentiate(Back *b, const Op *f) {
     case OP_spread: spread_back(b, f, dy); break;
     case OP_concat: concat_back(b, f, dy); break;
     case OP_slice: unary(b, OP_slice_dx, f, x, dy, NO_BUF); break;
+    case OP_slice_dx: unary(b, OP_slice, f, x, dy, NO_BUF); break;
     case OP_rnn: rnn_back(b, f, dy); break;
     case OP_attention: attention_back(b, f, dy); break;
     case OP_conv_transpose: conv_transpose_back(b, f, dy); break;

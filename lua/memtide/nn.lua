@@ -127,6 +127,16 @@ for _, kind in ipairs(core.layer_kinds()) do
   end
 end
 
+-- A padding of all sides alike may be a number.
+for kind, sides in pairs{ZeroPad1d = 2, ZeroPad2d = 4} do
+  local make = nn[kind]
+  nn[kind] = function(padding, ...)
+    local all = {}
+    for i = 1, sides do all[i] = padding end
+    return make(type(padding) == "number" and all or padding, ...)
+  end
+end
+
 function nn.Graph(what) return graph.build(new_container "Graph", what, is_layer) end
 
 -- A graph's child may be a list of layers as it is.

@@ -22,7 +22,7 @@ local FORMS = {
   MaxPool1d = pooling .. "dilation= ceil_mode=", MaxPool2d = pooling .. "dilation= ceil_mode=",
   AvgPool1d = pooling, AvgPool2d = pooling, AdaptiveAvgPool1d = "output_size=", AdaptiveAvgPool2d = "output_size=",
   Dropout = "p= inplace=", Dropout2d = "p= inplace=", Flatten = "start_dim= end_dim=",
-  RNN = recurrent, LSTM = recurrent, GRU = recurrent,
+  ZeroPad1d = "padding", ZeroPad2d = "padding", RNN = recurrent, LSTM = recurrent, GRU = recurrent,
 }
 
 local types, defaults = {}, {} -- [kind][option]

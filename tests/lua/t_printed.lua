@@ -49,6 +49,7 @@ for _, pair in ipairs{
   {nn.Dropout(), "Dropout(p=0.5, inplace=False)"},
   {nn.Dropout2d(0.25, {inplace = true}), "Dropout2d(p=0.25, inplace=True)"},
   {nn.Flatten(), "Flatten(start_dim=1, end_dim=-1)"}, {nn.SELU(), "SELU()"},
+  {nn.ZeroPad2d(1), "ZeroPad2d((1, 1, 1, 1))"},
   {nn.Unflatten(1, {32, 3, -1}), "Unflatten(dim=1, unflattened_size=(32, 3, -1))"},
   {nn.Identity(), "Identity()"},
   {nn.RNN(8, 16, {nonlinearity = "relu"}), "RNN(8, 16, nonlinearity=relu)"},

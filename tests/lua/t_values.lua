@@ -43,6 +43,8 @@ for _, row in ipairs{
   {{1, 2, 2, 2}, function(x) return x:view(1, 4, 1, 2) end, "1,4,1,2: 0 1 2 3 4 5 6 7", "an image as another"},
   {{1, 4, 1, 2}, function(x) return x:pixel_shuffle(2) end, "1,1,2,4: 0 2 1 3 4 6 5 7", "pixel_shuffle"},
   {{1, 1, 2, 2}, function(x) return x:pixel_unshuffle(2) end, "1,4,1,1: 0 1 2 3", "pixel_unshuffle"},
+  {{1, 1, 1, 2}, function(x) return (x + 1):zero_pad2d{1, 0, 0, 1} end, "1,1,2,3: 0 1 2 0 0 0", "zero_pad2d"},
+  {{1, 2, 2}, function(x) return (x + 1):zero_pad1d(1) end, "1,2,4: 0 1 2 0 0 3 4 0", "zero_pad1d"},
   {{1, 4, 1, 1}, function(x) return x:channel_shuffle(2) end, "1,4,1,1: 0 2 1 3", "channel_shuffle"},
   {{1, 1, 4}, function(x) return x:adaptive_max_pool1d(2) end, "1,1,2: 1 3", "adaptive_max_pool1d"},
   {{1, 2, 1, 2}, function(x) return (x + 1):squeeze(2) end, "1,2,2: 1 2 3 4", "a line of an image"},

@@ -417,6 +417,11 @@ def adaptive(r, s):
     return Spec("AdaptiveAvgPool2d", [pair(r, 1, 7)])
 
 
+def zeros(r, s):
+    sides = [r.randint(0, 2) for _ in range(2 * (len(s) - 2))]
+    return Spec("ZeroPad%dd" % (len(s) - 2), [r.choice([sides, r.randint(0, 2)])])
+
+
 def shuffle(r, s):
     """Pixels or channels in another order; where it cannot be, PyTorch says so"""
     if r.random() < 0.4:
@@ -426,9 +431,9 @@ def shuffle(r, s):
 
 DRAWN = {  # by the input's rank
     4: 4 * [convolution] + 2 * [transposed, pool, batchnorm, upsample] + 4 * [activation] + [
-        groupnorm, instancenorm, adaptive, cut, plain, flatten, reshape, reshape, shuffle, shuffle],
+        groupnorm, instancenorm, adaptive, cut, plain, flatten, reshape, reshape, shuffle, shuffle, zeros],
     3: 2 * [linear, recurrent, attention, activation, line_pool] + 3 * [line_convolution, activation] + [
-        layernorm, rmsnorm, batchnorm, groupnorm, instancenorm, cut, plain, flatten, positions, reshape, reshape],
+        layernorm, rmsnorm, batchnorm, groupnorm, instancenorm, cut, plain, flatten, positions, reshape, reshape, zeros],
     2: 3 * [linear, activation] + [layernorm, rmsnorm, batchnorm, groupnorm, cut, plain, reshape],
 }
 

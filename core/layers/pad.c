@@ -1,0 +1,57 @@
+/* ZeroPad1d and ZeroPad2d (`which`: dimensions of the input): zeros around lines and images. It is what the gradient of
+ * cutting a part out does, along one dimension after the other. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "layer.h"
+
+/* Zeros before (side 0) and behind (side 1) along an axis of (N, C, H, W). PyTorch's list begins with the last one. */
+static int64_t zeros(const Layer *l, int axis, int side) {
+    int64_t n, at = (3 - axis) * 2 + side;
+    const double *padding = options_list(&l->options, "padding", &n);
+    return at < n ? (int64_t)padding[at] : 0;
+}
+
+int layer_pad_shape(Network *n, Layer *l, Err *e) {
+    const int rank = l->kind->which, sides = 2 * (rank - 2);
+    int64_t count;
+    const double *padding = options_list(&l->options, "padding", &count);
+    (void)n;
+    int code = layer_expect_rank(l, rank, rank == 3 ? "(N, C, L)" : "(N, C, H, W)", e);
+    if (code) return code;
+    if (count != sides)
+        return layer_error(l, e, "padding: expected a number, or %d of them, found %" PRId64, sides, count);
+    for (int64_t i = 0; i < count; i++)
+        if (!(padding[i] >= 0 && padding[i] <= WINDOW_MAX && padding[i] == (double)(int64_t)padding[i]))
+            return layer_error(l, e, "padding: expected whole numbers from 0 to %d, found %g", WINDOW_MAX, padding[i]);
+    Shape out = l->in;
+    for (int i = 2; i < rank; i++) out.dim[i] += zeros(l, i + 4 - rank, 0) + zeros(l, i + 4 - rank, 1);
+    layer_output(l, out);
+    layer_take_line(l);
+    return OK;
+}
+
+/* x as an image (N, C, 1, L) of what is a line */
+static int as_image(Lower *lw, const Layer *l, int x) {
+    int y = lower_temp(lw, l, "image", shape4(l->in.dim[0], l->in.dim[1], 1, l->in.dim[2]), NULL, DT_F32);
+    if (lw->p->failed) return 0;
+    lw->p->bufs[y].alias = program_root(lw->p, x);
+    return lower_emit(lw, OP_view, l, &x, 1, y, NULL);
+}
+
+int layer_pad_forward(Lower *lw, const Layer *l, const int *in) {
+    static const char *const names[] = {"higher", "wider"};
+    const bool line = l->in.rank == 3;
+    int x = line ? as_image(lw, l, in[0]) : in[0];
+    for (int axis = 2; axis < 4 && !lw->p->failed; axis++) {
+        Shape larger = lw->p->bufs[x].shape;
+        Attr a;
+        memset(&a, 0, sizeof a);
+        a.axis.axis = axis;
+        a.axis.start = zeros(l, axis, 0);
+        larger.dim[axis] += a.axis.start + zeros(l, axis, 1);
+        if (larger.dim[axis] == lw->p->bufs[x].shape.dim[axis]) continue;
+        x = lower_emit(lw, OP_slice_dx, l, &x, 1, lower_temp(lw, l, names[axis - 2], larger, NULL, DT_F32), &a);
+    }
+    return line ? lower_view(lw, l, x) : x;
+}
