@@ -215,7 +215,9 @@ static const void *expected_of(const Lockstep *l, int k) {
     return l->storage[program_root(l->p, operand_buf(&l->p->ops[l->at], k))];
 }
 
-static bool is_product(OpKind kind) { return kind >= OP_conv2d && kind <= OP_linear_dw; }
+static bool is_product(OpKind kind) {
+    return (kind >= OP_conv2d && kind <= OP_linear_dw) || kind == OP_conv_transpose;
+}
 
 /* A bias gradient `db`: it sums n numbers up to a, operand `from`, that may all have one sign, partial sums up to n a;
  * they may be rounded to 16 bits already, or not yet. */
@@ -241,7 +243,7 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
     double n = op.flops / 2 / (double)y->count, tf32 = l->precision == PREC_TF32 ? 0x1p-10 * sqrt(n) : 0;
     double a = magnitude(&l->args.in[0], expected_of(l, 0)), b = magnitude(&l->args.in[1], expected_of(l, 1));
     double polynomial = fused && fused->act > ACT_LEAKY ? 2e-5 : 0; /* oneDNN's sigmoid, tanh and erf */
-    bool biased = op.kind == OP_conv2d || op.kind == OP_linear;
+    bool biased = op.kind == OP_conv2d || op.kind == OP_linear || op.kind == OP_conv_transpose;
     double rounded = biased ? ulp[y->dtype] / 2 * magnitude(y, expected_of(l, k)) : 0;
     return a * b * (0x1p-23 * (n + 8) + tf32) + polynomial + rounded;
 }

@@ -127,7 +127,8 @@ end
 function REASONS.activations(cell, article, step)
   if cell.settings.mode == "eval" then return "each output is freed after its last reader" end
   if step > article then
-    return ("of %s: also those of layers without parameters, casts, pooling indices"):format(outputs_text(cell))
+    return ("of %s: also those of layers without parameters, casts, pooling indices, the last one's place, which its "
+      .. "gradient takes"):format(outputs_text(cell))
   end
   return ("of %s: those that are alive at %s%s%s"):format(outputs_text(cell), cell.prediction.peak.op,
     pooling_text(cell),
