@@ -75,6 +75,13 @@ int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, co
     return lower_emit(lw, kind, l, in, n_in, lower_buf(lw, l, op_operand(kind, true, 0, operand), DT_F32), attr);
 }
 
+void lower_keep(Lower *lw, int slot, int buf) {
+    if (lw->p->failed) return;
+    Op *op = &lw->p->ops[lw->p->n_ops - 1];
+    op->out[slot] = buf;
+    op_cost(lw->p, op);
+}
+
 int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Attr *attr) {
     int operands[OP_IN], n = 0;
     for (int i = 0; i < l->n_in; i++) operands[n++] = in[i];

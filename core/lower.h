@@ -28,6 +28,8 @@ int lower_temp(Lower *lw, const Layer *l, const char *operand, Shape shape, cons
 int lower_emit(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, int out, const Attr *attr);
 /* Emits y = kind(in...); y is named after the kind's output. attr may be NULL. */
 int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, const Attr *attr);
+/* `buf` is output `slot` of the op that was emitted last: what its gradient needs. */
+void lower_keep(Lower *lw, int slot, int buf);
 /* Emits y = kind(the layer's inputs, its own parameters). */
 int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Attr *attr);
 /* The layer's output as x's storage under another shape. */

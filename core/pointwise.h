@@ -61,6 +61,10 @@ MT_FN float act_slope_plain(ActFn f, float s, float slope) {
     return f == ACT_NONE || s > 0.0f ? 1.0f : f == ACT_RELU ? 0.0f : slope;
 }
 
+/* PyTorch's, as in Klambauer et al. 2017, "Self-Normalizing Neural Networks" */
+#define SELU_SCALE 1.0507009873554805f
+#define SELU_ALPHA 1.6732632423543772f
+
 /* y = f(x); `slope` is LeakyReLU's slope, ELU's alpha, Softplus's beta, the least that Hardtanh gives or Scale's
  * factor; `high` is the most that Hardtanh gives, or what Scale adds */
 MT_FN float act_value(ActFn f, float x, float slope, float high) {
@@ -83,7 +87,7 @@ MT_FN float act_value(ActFn f, float x, float slope, float high) {
         return x > 20.0f ? x : x * (t / (t + 2.0f));
     case ACT_LOGSIGMOID: return (x < 0.0f ? x : 0.0f) - log1pf(expf(-fabsf(x)));
     case ACT_SOFTSIGN: return x / (1.0f + fabsf(x));
-    case ACT_SELU: return 1.0507009873554805f * (x > 0.0f ? x : 1.6732632423543772f * expm1f(x));
+    case ACT_SELU: return SELU_SCALE * (x > 0.0f ? x : SELU_ALPHA * expm1f(x));
     case ACT_ABS: return fabsf(x);
     case ACT_EXP: return expf(x);
     case ACT_SCALE: return slope * x + high;
@@ -121,7 +125,7 @@ MT_FN float act_slope(ActFn f, float s, float slope, float high) {
     case ACT_SOFTSIGN:
         t = 1.0f + fabsf(s);
         return 1.0f / (t * t);
-    case ACT_SELU: return 1.0507009873554805f * (s > 0.0f ? 1.0f : 1.6732632423543772f * expf(s));
+    case ACT_SELU: return SELU_SCALE * (s > 0.0f ? 1.0f : SELU_ALPHA * expf(s));
     case ACT_ABS: return (float)((s > 0.0f) - (s < 0.0f));
     case ACT_EXP: return s;
     case ACT_SCALE: return slope;

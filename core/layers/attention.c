@@ -148,11 +148,7 @@ static int mix(Lower *lw, const Layer *l, const int *in, const Attr *a) {
     if (!lw->training || lw->p->failed) return y;
     int batch = a->attention.batch_first ? 0 : 1;
     Shape rows = shape3(l->in.dim[batch], a->attention.heads, l->in.dim[1 - batch]);
-    int lse = lower_temp(lw, l, "lse", rows, NULL, DT_F32);
-    if (lw->p->failed) return 0;
-    Op *op = &lw->p->ops[lw->p->n_ops - 1];
-    op->out[1] = lse;
-    op_cost(lw->p, op);
+    lower_keep(lw, 1, lower_temp(lw, l, "lse", rows, NULL, DT_F32));
     return y;
 }
 

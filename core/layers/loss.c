@@ -53,15 +53,6 @@ static int finish(Lower *lw, OpKind kind, const Layer *l, int x, int w, const At
  * them is kept, 8 bytes per row, at most 1/32 of the logits. */
 enum { LONG_ROW = 128 };
 
-static void keep_stats(Lower *lw, const Layer *l, int x) {
-    Program *p = lw->p;
-    int stats = p->failed ? 0 : lower_temp(lw, l, "stats", shape2(p->bufs[x].shape.dim[0], 2), NULL, DT_F32);
-    if (p->failed) return;
-    Op *op = &p->ops[p->n_ops - 1];
-    op->out[1] = stats;
-    op_cost(p, op);
-}
-
 /* ---- of classes */
 
 int layer_class_loss_shape(Network *n, Layer *l, Err *e) {
@@ -97,7 +88,10 @@ int layer_class_loss_forward(Lower *lw, const Layer *l, const int *in) {
     const double *weight = options_list(&l->options, "weight", &n);
     int w = weight ? program_class_weights(lw->p, weight, n) : NO_BUF;
     int x = logit_rows(lw, l, in[0]), loss = finish(lw, OP_cross_entropy, l, x, w, &a);
-    if (lw->training && !a.loss.log && l->in.dim[1] >= LONG_ROW) keep_stats(lw, l, x);
+    if (!lw->p->failed && lw->training && !a.loss.log && l->in.dim[1] >= LONG_ROW) {
+        const Shape stats = shape2(lw->p->bufs[x].shape.dim[0], 2);
+        lower_keep(lw, 1, lower_temp(lw, l, "stats", stats, NULL, DT_F32));
+    }
     return loss;
 }
 

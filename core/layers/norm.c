@@ -37,14 +37,8 @@ static bool is_rms(const Layer *l) { return l->kind->shape == layer_layernorm_sh
 /* y = kind(the layer's inputs and parameters), and the statistics that its gradient needs. */
 static int emit_norm(Lower *lw, OpKind kind, const Layer *l, const int *in, Shape stats, const Attr *a) {
     int y = lower_layer(lw, kind, l, in, a);
-    if (lw->p->failed) return 0;
-    int mean = is_rms(l) ? NO_BUF : lower_temp(lw, l, "mean", stats, NULL, DT_F32);
-    int istd = lower_temp(lw, l, "istd", stats, NULL, DT_F32);
-    if (lw->p->failed) return 0;
-    Op *op = &lw->p->ops[lw->p->n_ops - 1];
-    op->out[1] = mean;
-    op->out[2] = istd;
-    op_cost(lw->p, op);
+    if (!is_rms(l)) lower_keep(lw, 1, lower_temp(lw, l, "mean", stats, NULL, DT_F32));
+    lower_keep(lw, 2, lower_temp(lw, l, "istd", stats, NULL, DT_F32));
     return y;
 }
 

@@ -72,11 +72,7 @@ int layer_pool_shape(Network *n, Layer *l, Err *e) {
 static int emit_pool(Lower *lw, const Layer *l, const int *in, Attr a) {
     int y = lower_layer(lw, (OpKind)l->kind->which, l, in, &a);
     if (l->kind->which != OP_maxpool || !lw->training) return y;
-    int idx = lower_buf(lw, l, "idx", DT_U8); /* where each maximum was: for the gradient */
-    if (lw->p->failed) return 0;
-    Op *op = &lw->p->ops[lw->p->n_ops - 1];
-    op->out[1] = idx;
-    op_cost(lw->p, op);
+    lower_keep(lw, 1, lower_buf(lw, l, "idx", DT_U8)); /* where each maximum was */
     return y;
 }
 

@@ -75,11 +75,7 @@ static int emit_part(Lower *lw, const Layer *l, int layer, int reverse, int x) {
     shape.dim[2] *= rnn_info(a.rnn.mode).saved;
     if (lw->p->failed || !lw->training || shape.dim[2] == 0) return y;
     snprintf(name, sizeof name, "%s.saved", part);
-    int saved = lower_temp(lw, l, name, shape, NULL, DT_F32);
-    if (lw->p->failed) return 0;
-    Op *op = &lw->p->ops[lw->p->n_ops - 1];
-    op->out[1] = saved;
-    op_cost(lw->p, op);
+    lower_keep(lw, 1, lower_temp(lw, l, name, shape, NULL, DT_F32));
     return y;
 }
 

@@ -2,9 +2,8 @@
  * over the run. x is seen as rows of `inner` elements, of which `run` share a row of s. */
 #include "loops.h"
 
-static Spread of(const KArgs *a, const View *x, const View *s) {
+static Spread of(const View *x, const View *s) {
     Spread r = {1, 1, 1};
-    (void)a;
     spread_read(&x->shape, &s->shape, x->channels_last, &r); /* it fits: the program was checked */
     return r;
 }
@@ -35,7 +34,7 @@ static void spread_part(const KArgs *a, const Spread *r, int64_t at, int64_t n) 
 }
 
 static void spread_piece(const KArgs *a, int64_t begin, int64_t end) {
-    const Spread r = of(a, &a->in[0], &a->in[1]);
+    const Spread r = of(&a->in[0], &a->in[1]);
     const int64_t row = r.inner == 1 ? r.run : r.inner;
     for (int64_t at = begin; at < end;) {
         int64_t n = min_i64(end - at, row - at % row);
@@ -80,7 +79,7 @@ static void add_row(const KArgs *a, int64_t at, int64_t n, double *sum) {
 
 /* Items are COLUMNS columns of all rows that share one of s; or, where a row is one element, a run. */
 static void sums_piece(const KArgs *a, int64_t begin, int64_t end) {
-    const Spread r = of(a, &a->in[0], &a->out[0]);
+    const Spread r = of(&a->in[0], &a->out[0]);
     const int64_t across = (r.inner + COLUMNS - 1) / COLUMNS;
     for (int64_t item = begin; item < end; item++) {
         const int64_t outer = item / across, c = item % across * COLUMNS, n = min_i64(COLUMNS, r.inner - c);
@@ -98,7 +97,7 @@ static void sums_piece(const KArgs *a, int64_t begin, int64_t end) {
 }
 
 int k_cpu_spread_ds(const KArgs *a, Err *e) {
-    const Spread r = of(a, &a->in[0], &a->out[0]);
+    const Spread r = of(&a->in[0], &a->out[0]);
     (void)e;
     range_run(a, r.outer * ((r.inner + COLUMNS - 1) / COLUMNS), 1, sums_piece);
     return OK;
