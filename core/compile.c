@@ -24,15 +24,20 @@ int compile_finish(Program *p, const Settings *s, Device *device, PassWatch *wat
 }
 
 /* A budget holds for every program, also for one in which there is nothing to drop. */
-static int check_budget(const Program *p, const Settings *s, Device *device, Err *e) {
-    Placement place;
-    if (s->checkpoint != CHECKPOINT_BUDGET) return OK;
-    int code = placement_build(p, device->table->alignment, &place, e);
-    if (code) return code;
-    if (place.arena > s->budget)
-        code = err_set(e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: this program needs %zu bytes",
-                       s->budget, place.arena);
-    placement_free(&place);
+static int check_budgets(const Program *p, const Settings *s, Device *device, Err *e) {
+    const struct { const char *of; bool given; size_t bytes; } budgets[] = {
+        {"checkpoint", s->checkpoint == CHECKPOINT_BUDGET, s->budget},
+        {"offload", s->offload == OFFLOAD_BUDGET, s->offload_budget}};
+    int code = OK;
+    for (size_t i = 0; i < ARRAY_LEN(budgets) && !code; i++) {
+        Placement place;
+        if (!budgets[i].given) continue;
+        if ((code = placement_build(p, device->table->alignment, &place, e))) return code;
+        if (place.arena > budgets[i].bytes)
+            code = err_set(e, ERR_OOM, "%s: a budget of %zu bytes is too small: this program needs %zu bytes",
+                           budgets[i].of, budgets[i].bytes, place.arena);
+        placement_free(&place);
+    }
     return code;
 }
 
@@ -49,10 +54,12 @@ static int run_passes(Program *p, const Settings *s, Device *device, PassWatch *
     watched(watch, arg, "workspace", p);
     if ((code = pass_checkpoint(p, s, device, e))) return code;
     watched(watch, arg, "checkpoint", p);
+    if ((code = pass_offload(p, s, device, e))) return code;
+    watched(watch, arg, "offload", p);
     if ((code = compile_finish(p, s, device, watch, arg, e))) return code;
     if ((code = pass_workspace_spare(p, s, device, e))) return code;
     watched(watch, arg, "workspace_spare", p);
-    return check_budget(p, s, device, e);
+    return check_budgets(p, s, device, e);
 }
 
 /* As PyTorch's autocast on GPUs: probabilities near 1 that a 16-bit sigmoid has rounded leave no logarithm of 1 - p. */

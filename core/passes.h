@@ -14,6 +14,7 @@ int pass_fuse_gradient(Program *p, const Settings *s, Err *e); /* conv2d_dx and 
 int pass_fuse_cast(Program *p, const Settings *s, Err *e);   /* what reads or writes a cast's other type makes it */
 int pass_workspace(Program *p, const Settings *s, Device *device, Err *e); /* what the device needs, as buffers */
 int pass_checkpoint(Program *p, const Settings *s, Device *device, Err *e); /* drop activations, run their ops again */
+int pass_offload(Program *p, const Settings *s, Device *device, Err *e); /* activations wait in the host's memory */
 int pass_accumulate(Program *p, const Settings *s, Err *e);  /* several micro-batches for one update */
 int pass_update(Program *p, const Settings *s, Err *e);      /* the optimizer, the loss scale, master copies */
 int pass_update_early(Program *p, const Settings *s, Err *e); /* a parameter as soon as its gradient is there */
@@ -24,7 +25,7 @@ int pass_workspace_spare(Program *p, const Settings *s, Device *device, Err *e);
 /* Called after lowering and after each pass, for dumps and golden tests. May be NULL. */
 typedef void PassWatch(void *arg, const char *pass, const Program *p);
 
-/* The passes behind checkpointing: what pass_checkpoint judges a choice by. */
+/* The passes behind checkpointing and offloading: what these judge a choice by. */
 int compile_finish(Program *p, const Settings *s, Device *device, PassWatch *watch, void *arg, Err *e);
 
 /* The plan of a whole program: temporaries placed, persistent buffers below them. offsets[n_bufs] by root buffer, from
@@ -33,9 +34,13 @@ typedef struct Placement {
     size_t *offsets;
     size_t persistent, arena; /* bytes: persistent buffers; all */
     Plan plan;                /* of the temporaries */
+    Plan host;                /* of what lies in the host's memory: offsets from the start of an arena there */
 } Placement;
 int placement_build(const Program *p, size_t alignment, Placement *out, Err *e);
 void placement_free(Placement *pl);
+/* By op, the bytes of the device that are alive while it runs, each buffer aligned: live[n_ops]; life[n_bufs] is filled
+ * in, too. Returns the most of them: the lower bound of a placement. */
+size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *live);
 /* A line per buffer: offset, bytes, the ops between which it lives; then the arena's sum. */
 int placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *arg, Err *e);
 

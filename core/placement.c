@@ -1,31 +1,47 @@
 /* From a program's lifetimes to the arena's offsets, and that as text. */
 #include <stdio.h>
+#include <string.h>
 
 #include "mem.h"
 #include "passes.h"
 
-/* Persistent buffers from the arena's start, in buffer order; the temporaries' plan on top of them. */
-static int place(const Program *p, const Life *life, PlanItem *items, size_t alignment, Placement *out, Err *e) {
+/* What is to be placed in one of the two memories: the device's temporaries, or what lies on the host. */
+static void list_items(const Program *p, const Life *life, bool host, size_t alignment, PlanItem *items) {
     for (int b = 0; b < p->n_bufs; b++) {
-        size_t bytes = life[b].used ? align_up(life[b].bytes, alignment) : 0;
-        items[b] = (PlanItem){bytes, life[b].first, life[b].last, 0};
+        bool here = life[b].used && p->bufs[b].kind != BUF_PERSISTENT && p->bufs[b].host == host;
+        items[b] = (PlanItem){here ? align_up(life[b].bytes, alignment) : 0, life[b].first, life[b].last, 0};
+    }
+}
+
+/* Persistent buffers from the arena's start, in buffer order. */
+static int place_persistent(const Program *p, const Life *life, size_t alignment, Placement *out, Err *e) {
+    for (int b = 0; b < p->n_bufs; b++) {
         if (p->bufs[b].kind != BUF_PERSISTENT) continue;
         out->offsets[b] = out->persistent;
-        if (!size_add(out->persistent, bytes, &out->persistent))
+        if (!size_add(out->persistent, align_up(life[b].bytes, alignment), &out->persistent))
             return err_set(e, ERR_SCRIPT, "the parameters' bytes do not fit in size_t");
-        items[b].size = 0;
     }
-    int code = plan_build(items, p->n_bufs, &out->plan, e);
-    if (code) return code;
-    for (int b = 0; b < p->n_bufs; b++)
-        if (p->bufs[b].kind != BUF_PERSISTENT) out->offsets[b] = out->persistent + items[b].offset;
-    out->arena = out->persistent + out->plan.height;
     return OK;
+}
+
+/* The temporaries' plan on top of them, and the host's. */
+static int place(const Program *p, const Life *life, PlanItem *items, size_t alignment, Placement *out, Err *e) {
+    int code = place_persistent(p, life, alignment, out, e);
+    const struct { bool host; size_t base; Plan *plan; } memories[] = {
+        {false, out->persistent, &out->plan}, {true, 0, &out->host}};
+    for (size_t m = 0; m < ARRAY_LEN(memories) && !code; m++) {
+        list_items(p, life, memories[m].host, alignment, items);
+        code = plan_build(items, p->n_bufs, memories[m].plan, e);
+        for (int b = 0; b < p->n_bufs && !code; b++)
+            if (items[b].size) out->offsets[b] = memories[m].base + items[b].offset;
+    }
+    if (!code) out->arena = out->persistent + out->plan.height;
+    return code;
 }
 
 int placement_build(const Program *p, size_t alignment, Placement *out, Err *e) {
     size_t n = (size_t)p->n_bufs;
-    Placement pl = {mem_new(n * sizeof(size_t)), 0, 0, {0, 0, 0}};
+    Placement pl = {mem_new(n * sizeof(size_t)), 0, 0, {0, 0, 0}, {0, 0, 0}};
     Life *life = mem_new(n * sizeof *life);
     PlanItem *items = mem_new(n * sizeof *items);
     int code;
@@ -40,6 +56,17 @@ int placement_build(const Program *p, size_t alignment, Placement *out, Err *e) 
     if (code) placement_free(&pl);
     else *out = pl;
     return code;
+}
+
+size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *live) {
+    size_t most = 0;
+    program_lives(p, life);
+    memset(live, 0, (size_t)p->n_ops * sizeof *live);
+    for (int b = 0; b < p->n_bufs; b++)
+        for (int i = life[b].first; life[b].used && !p->bufs[b].host && i <= life[b].last; i++)
+            live[i] += align_up(life[b].bytes, alignment);
+    for (int i = 0; i < p->n_ops; i++) most = max_size(most, live[i]);
+    return most;
 }
 
 void placement_free(Placement *pl) {
@@ -57,7 +84,8 @@ static void dump_buf(const Program *p, const Placement *pl, const Life *life, in
     if (buf->kind == BUF_PERSISTENT)
         snprintf(line, sizeof line, "%12zu %12zu  always     %s", offset, l->bytes, buf->name);
     else
-        snprintf(line, sizeof line, "%12zu %12zu  %4d-%-4d  %s", offset, l->bytes, l->first, l->last, buf->name);
+        snprintf(line, sizeof line, "%12zu %12zu  %4d-%-4d  %s%s", offset, l->bytes, l->first, l->last, buf->name,
+                 buf->host ? " (host)" : "");
     sink(arg, line);
 }
 
@@ -72,6 +100,8 @@ int placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *
     snprintf(line, sizeof line, "arena %zu = persistent %zu + temporaries %zu; lower bound %zu", pl->arena,
              pl->persistent, pl->plan.height, pl->persistent + pl->plan.lower_bound);
     sink(arg, line);
+    snprintf(line, sizeof line, "on the host %zu; lower bound %zu", pl->host.height, pl->host.lower_bound);
+    if (pl->host.height) sink(arg, line);
     mem_free(life);
     return OK;
 }

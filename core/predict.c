@@ -20,6 +20,7 @@ static void read_result(const Runtime *r, Prediction *out) {
     out->peak = l->peak;
     out->allocated = l->used;
     out->reserved = l->held;
+    out->host = runtime_host_bytes(r);
     out->lower_bound = place->persistent + place->plan.lower_bound;
 }
 

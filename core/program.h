@@ -54,6 +54,7 @@ typedef struct Buf {
     bool frozen;         /* a parameter that is not trained: it gets no gradient */
     bool carried;        /* a temporary that holds its value between micro-batches: lives through the whole body */
     bool keep;           /* lives to the end of the step, so that it can be read then */
+    bool host;           /* lies in the host's memory (pinned, on a GPU), where only copies reach it */
     float first;         /* persistent, no parameter: what its elements start with */
     bool master;         /* a 16-bit parameter with an fp32 master copy (set by the precision pass, used by update) */
 } Buf;

@@ -35,6 +35,15 @@ static int check_operands(const Check *c, const Op *op) {
     return OK;
 }
 
+/* Host memory: a copy reaches it, and nothing else does. */
+static int check_host(const Check *c, const Op *op) {
+    bool host[2] = {false, false};
+    for (int k = 0; k < OP_IN; k++) host[0] |= op->in[k] != NO_BUF && c->p->bufs[op->in[k]].host;
+    for (int k = 0; k < OP_OUT; k++) host[1] |= op->out[k] != NO_BUF && c->p->bufs[op->out[k]].host;
+    if (op->kind == OP_copy ? host[0] != host[1] : !host[0] && !host[1]) return OK;
+    return bad(c, op->kind == OP_copy ? "copies within one memory" : "works on host memory", op->out[0]);
+}
+
 static int check_reads(const Check *c, const Op *op) {
     const Program *p = c->p;
     for (int k = 0; k < OP_IN; k++) {
@@ -252,6 +261,7 @@ static bool operands_fit(const Program *p, const Op *op) {
         return a->dtype == y->dtype && a->shape.rank == 4 && y->shape.rank == 4 && a->shape.dim[1] == y->shape.dim[1];
     case OP_act: case OP_dropout: case OP_dropout_dx: case OP_softmax: case OP_cast: case OP_accumulate:
     case OP_element_loss_dx: return same_elements(a, y);
+    case OP_copy: return same_elements(a, y) && a->dtype == y->dtype;
     case OP_add: case OP_mul: case OP_act_dx: case OP_softmax_dx: return same_elements(a, b) && same_elements(a, y);
     case OP_view: return a->bytes == y->bytes && a->dtype == y->dtype;
     case OP_maxpool: return a->dtype == y->dtype && op->attr.pool.fused.act <= ACT_RELU;
@@ -297,7 +307,7 @@ static int check_ops(Check *c) {
     }
     for (c->op = 0; c->op < p->n_ops; c->op++) {
         const Op *op = &p->ops[c->op];
-        if (check_operands(c, op) || check_reads(c, op)) return ERR_INTERNAL;
+        if (check_operands(c, op) || check_host(c, op) || check_reads(c, op)) return ERR_INTERNAL;
         for (int k = 0; k < OP_OUT; k++)
             if (check_write(c, op, k)) return ERR_INTERNAL;
         if (!operands_fit(p, op)) return bad(c, "shapes, types or orders do not fit", op->out[0]);

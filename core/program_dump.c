@@ -31,6 +31,7 @@ static void put_buf(Line *l, const Program *p, int i) {
     else put(l, " %zu", b->bytes);
     if (b->carried) put(l, " carried");
     if (b->keep) put(l, " keep");
+    if (b->host) put(l, " host");
 }
 
 static void put_attr(Line *l, const Op *op) {

@@ -9,10 +9,14 @@ static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host m
 
 void *runtime_data(const Runtime *r, const Loaded *l, int b) {
     int root = program_root(l->p, b);
+    if (l->p->bufs[root].host) return (char *)r->host + l->place.offsets[root];
     return l->slot[root] >= 0 ? r->slots[l->slot[root]].block.data : l->block[root].data;
 }
 
 /* ---- opening */
+
+/* Does the allocator give it memory and take it back in every step? */
+static bool comes_and_goes(const Loaded *l, int b) { return l->life[b].used && l->slot[b] < 0 && !l->p->bufs[b].host; }
 
 /* Sorts the roots by the op at which their life starts or ends, buffer order within an op. */
 static void index_events(const Loaded *l, bool ends, int *at, int *list) {
@@ -20,14 +24,14 @@ static void index_events(const Loaded *l, bool ends, int *at, int *list) {
     int n = 0;
     for (int i = 0; i < p->n_ops; i++) at[i] = 0;
     for (int b = 0; b < p->n_bufs; b++)
-        if (l->life[b].used && l->slot[b] < 0) at[ends ? l->life[b].last : l->life[b].first]++;
+        if (comes_and_goes(l, b)) at[ends ? l->life[b].last : l->life[b].first]++;
     for (int i = 0; i <= p->n_ops; i++) {
         int count = i < p->n_ops ? at[i] : 0;
         at[i] = n;
         n += count;
     }
     for (int b = 0; b < p->n_bufs; b++)
-        if (l->life[b].used && l->slot[b] < 0) list[at[ends ? l->life[b].last : l->life[b].first]++] = b;
+        if (comes_and_goes(l, b)) list[at[ends ? l->life[b].last : l->life[b].first]++] = b;
     for (int i = p->n_ops; i > 0; i--) at[i] = at[i - 1];
     at[0] = 0;
 }
@@ -100,7 +104,10 @@ static int load(Runtime *r, Loaded *l, const Program *p, Err *e) {
 static int open_memory(Runtime *r, AllocKind kind, Err *e) {
     size_t arena = 0;
     for (int i = 0; i < r->n_loaded; i++) arena = max_size(arena, r->loaded[i].place.plan.height);
+    for (int i = 0; i < r->n_loaded; i++) r->host_bytes = max_size(r->host_bytes, r->loaded[i].place.host.height);
     int code = allocator_open(kind, &r->ledger, r->persistent + arena, &r->alloc, e);
+    if (!code && r->host_bytes && !r->device->table->dry)
+        code = r->device->table->host_alloc(r->device, r->host_bytes, &r->host, e);
     for (int i = 0; i < r->n_slots && !code; i++) {
         Slot *s = &r->slots[i];
         code = allocator_get(r->alloc, s->buf->bytes, s->buf->category, s->offset, &s->block, e);
@@ -159,6 +166,7 @@ int runtime_close_checked(Runtime *r, Err *e) {
     for (int i = 0; r->slots && i < r->n_slots; i++)
         if (r->alloc) allocator_put(r->alloc, &r->slots[i].block);
     allocator_close(r->alloc);
+    if (r->host) r->device->table->host_free(r->device, r->host, r->host_bytes);
     int code = ledger_check_zero(&r->ledger, e);
     for (int i = 0; r->loaded && i < r->n_loaded; i++) unload(r, &r->loaded[i]);
     mem_free(r->loaded);
@@ -170,6 +178,7 @@ int runtime_close_checked(Runtime *r, Err *e) {
 void runtime_close(Runtime *r) { runtime_close_checked(r, NULL); }
 
 const Ledger *runtime_ledger(const Runtime *r) { return &r->ledger; }
+size_t runtime_host_bytes(const Runtime *r) { return r->host_bytes; }
 size_t runtime_empty_cache(Runtime *r) { return allocator_empty_cache(r->alloc); }
 void runtime_reset_peak(Runtime *r) { ledger_reset_peak(&r->ledger); }
 uint64_t runtime_state(const Runtime *r) { return allocator_state(r->alloc); }

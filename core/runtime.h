@@ -29,6 +29,8 @@ int runtime_close_checked(Runtime *r, Err *e);
  * micro-batch may be asked for while the device works. */
 int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e);
 const Ledger *runtime_ledger(const Runtime *r);
+/* Host memory that the programs offload to (pinned, on a GPU): not the device's, so not in the ledger. */
+size_t runtime_host_bytes(const Runtime *r);
 size_t runtime_empty_cache(Runtime *r);
 void runtime_reset_peak(Runtime *r);
 uint64_t runtime_state(const Runtime *r); /* see allocator_state */
@@ -59,6 +61,7 @@ typedef struct Prediction {
     LedgerPeak peak;
     size_t lower_bound;  /* no placement of this program can be lower; 0 where nothing could be opened */
     size_t allocated, reserved; /* used and held after the last step */
+    size_t host;         /* runtime_host_bytes */
     bool fits;           /* false: out of memory at the limit; reason says where */
     Err reason;
 } Prediction;

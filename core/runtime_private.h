@@ -57,6 +57,8 @@ struct Runtime {
     Slot *slots;
     int n_slots;
     size_t persistent; /* bytes of all slots, aligned */
+    void *host;        /* what programs put into the host's memory, one program at a time; NULL on the dry device */
+    size_t host_bytes;
     Loaded *loaded;
     int n_loaded;
 };

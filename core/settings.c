@@ -106,6 +106,7 @@ Settings settings_default(void) {
     Settings s = {0};
     s.accumulate = 1;
     s.workspace_limit = (size_t)4 << 20;
+    s.offload_least = 4096;
     s.graph = true;
     s.optimizer.kind = OPTIM_Adam;
     s.optimizer.rule.lr = 1e-3f;

@@ -45,6 +45,19 @@ typedef enum Checkpoint {
 #undef X
 } Checkpoint;
 
+/* Where activations wait for the backward pass. budget: only as many of them in the host's memory as the step must give
+ * up to stay within a number of bytes of the device. */
+#define OFFLOADS(X)        \
+    X(NONE, "none")        \
+    X(ALL, "all")          \
+    X(BUDGET, "budget")
+
+typedef enum Offload {
+#define X(name, text) OFFLOAD_##name,
+    OFFLOADS(X)
+#undef X
+} Offload;
+
 /* marked: where a layer says inplace = true */
 typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
@@ -86,6 +99,9 @@ typedef struct Settings {
     int accumulate;          /* micro-batches per update, at least 1 */
     Checkpoint checkpoint;
     size_t budget;           /* bytes, for CHECKPOINT_BUDGET */
+    Offload offload;
+    size_t offload_budget;   /* bytes of the device, for OFFLOAD_BUDGET; else 0 */
+    size_t offload_least;    /* bytes: what is smaller takes longer to ask for than to copy, and stays */
     Inplace inplace;
     bool eval;               /* mode = "eval": no gradients, nothing saved */
     bool no_loss;            /* evaluation without a target: the output is kept instead */
@@ -101,7 +117,7 @@ typedef struct Settings {
     bool keep_output, keep_gradients; /* to look at them after a step */
 } Settings;
 
-/* PyTorch's defaults: fp32, accumulate 1, no checkpointing, in-place as marked, planned, 4 MiB, Adam,
+/* PyTorch's defaults: fp32, accumulate 1, no checkpointing, in-place as marked, planned, 4 MiB, Adam, 4 KiB,
  * 65536 / 2 / 0.5 / 2000. */
 Settings settings_default(void);
 

@@ -19,6 +19,11 @@ static const char *const checkpoints[] = {
     CHECKPOINTS(X)
 #undef X
     NULL};
+static const char *const offloads[] = {
+#define X(name, text) text,
+    OFFLOADS(X)
+#undef X
+    NULL};
 static const char *const allocators[] = {
 #define X(name, text) text,
     ALLOCATORS(X)
@@ -50,14 +55,21 @@ static lua_Integer whole(lua_State *L, const char *key, lua_Integer least) {
                       luaL_tolstring(L, -1, NULL));
 }
 
-static void set_checkpoint(lua_State *L, Settings *s) {
-    if (lua_type(L, -1) == LUA_TNUMBER) {
-        s->checkpoint = CHECKPOINT_BUDGET;
-        s->budget = (size_t)whole(L, "checkpoint", 1);
-    } else {
-        s->checkpoint = (Checkpoint)word(L, "checkpoint", checkpoints);
-        if (s->checkpoint == CHECKPOINT_BUDGET) bind_error(L, "checkpoint: give a budget as a number of bytes");
+/* The place of one of the words; that of "budget" for a number of bytes, which is what stands for it. */
+static int word_or_bytes(lua_State *L, const char *key, const char *const *words, int budget, size_t *bytes) {
+    if (lua_type(L, -1) != LUA_TNUMBER) {
+        int found = word(L, key, words);
+        return found == budget ? bind_error(L, "%s: give a budget as a number of bytes", key) : found;
     }
+    *bytes = (size_t)whole(L, key, 1);
+    return budget;
+}
+
+static void set_checkpoint(lua_State *L, Settings *s) {
+    s->checkpoint = (Checkpoint)word_or_bytes(L, "checkpoint", checkpoints, CHECKPOINT_BUDGET, &s->budget);
+}
+static void set_offload(lua_State *L, Settings *s) {
+    s->offload = (Offload)word_or_bytes(L, "offload", offloads, OFFLOAD_BUDGET, &s->offload_budget);
 }
 
 /* {kind = "Adam", options = {lr = 0.001}} */
@@ -106,8 +118,8 @@ static void set_keep_gradients(lua_State *L, Settings *s) { s->keep_gradients = 
 
 static const struct { const char *key; void (*set)(lua_State *, Settings *); } setters[] = {
     {"precision", set_precision}, {"accumulate", set_accumulate}, {"checkpoint", set_checkpoint},
-    {"inplace", set_inplace}, {"mode", set_mode}, {"allocator", set_allocator}, {"workspace_limit", set_workspace},
-    {"graph", set_graph}, {"optimizer", set_optimizer},
+    {"offload", set_offload}, {"inplace", set_inplace}, {"mode", set_mode}, {"allocator", set_allocator},
+    {"workspace_limit", set_workspace}, {"graph", set_graph}, {"optimizer", set_optimizer},
     {"loss_scale", set_loss_scale}, {"growth_interval", set_growth_interval}, {"no_loss", set_no_loss},
     {"scheduled", set_scheduled}, {"scope", set_scope},
     {"keep_output", set_keep_output}, {"keep_gradients", set_keep_gradients},
@@ -139,6 +151,7 @@ static int setting_words(lua_State *L) {
     lua_newtable(L);
     push_words(L, "precision", precisions);
     push_words(L, "checkpoint", checkpoints);
+    push_words(L, "offload", offloads);
     push_words(L, "allocator", allocators);
     push_words(L, "mode", modes);
     return 1;
@@ -267,20 +280,21 @@ static int cost(lua_State *L) {
     return 3;
 }
 
-/* program:bufs() -> {{name, shape, dtype, category, kind, bytes, alias, keep}, ...} */
+/* program:bufs() -> {{name, shape, dtype, category, kind, bytes, alias, keep, host}, ...} */
 static int bufs(lua_State *L) {
     static const char *const kinds[] = {"temporary", "persistent", "input"};
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     lua_createtable(L, p->n_bufs, 0);
     for (int i = 0; i < p->n_bufs; i++) {
         const Buf *b = &p->bufs[i];
-        lua_createtable(L, 0, 8);
+        lua_createtable(L, 0, 9);
         bind_set_string(L, "name", b->name);
         bind_set_string(L, "dtype", dtype_name(b->dtype));
         bind_set_string(L, "category", category_name(b->category));
         bind_set_string(L, "kind", kinds[b->kind]);
         bind_set_integer(L, "bytes", (lua_Integer)b->bytes);
         bind_set_boolean(L, "keep", b->keep);
+        bind_set_boolean(L, "host", b->host);
         if (b->alias != NO_BUF) bind_set_string(L, "alias", p->bufs[b->alias].name);
         bind_push_shape(L, &b->shape);
         lua_setfield(L, -2, "shape");
@@ -351,7 +365,7 @@ static int predicted_programs(lua_State *L, Program **programs) {
 
 /* program:predict{allocator =, memory = limit in bytes, steps =, with = {programs of the same runtime}} ->
  * turns = true: all of them run in each step.
- * {peak = {bytes, used, op, categories}, lower_bound, allocated, reserved, fits, reason} */
+ * {peak = {bytes, used, op, categories}, lower_bound, allocated, reserved, host, fits, reason} */
 static int predict_program(lua_State *L) {
     Err e;
     Prediction found;
@@ -368,10 +382,11 @@ static int predict_program(lua_State *L) {
     int (*walk)(const Network *, Program *const *, int, AllocKind, Device *, size_t, int, Prediction *, Err *) =
         bind_boolean(L, 2, "turns", false) ? predict_turns : predict;
     if (walk(network, programs, n, kind, device, limit, (int)steps, &found, &e)) return bind_fail(L, &e);
-    lua_createtable(L, 0, 6);
+    lua_createtable(L, 0, 7);
     bind_set_integer(L, "lower_bound", (lua_Integer)found.lower_bound);
     bind_set_integer(L, "allocated", (lua_Integer)found.allocated);
     bind_set_integer(L, "reserved", (lua_Integer)found.reserved);
+    bind_set_integer(L, "host", (lua_Integer)found.host);
     bind_set_boolean(L, "fits", found.fits);
     if (!found.fits) bind_set_string(L, "reason", found.reason.text);
     bind_push_peak(L, &found.peak, box->content);

@@ -275,15 +275,16 @@ static int write_values(lua_State *L) {
     return 1;
 }
 
-/* runtime:memory() -> {used, held, limit, requests, categories, peak = {bytes, used, op, categories}} */
+/* runtime:memory() -> {used, held, limit, requests, host, categories, peak = {bytes, used, op, categories}} */
 static int memory(lua_State *L) {
     const Running *run = running(L);
     const Ledger *l = runtime_ledger(run->r);
-    lua_createtable(L, 0, 6);
+    lua_createtable(L, 0, 7);
     bind_set_integer(L, "used", (lua_Integer)l->used);
     bind_set_integer(L, "held", (lua_Integer)l->held);
     bind_set_integer(L, "limit", (lua_Integer)l->limit);
     bind_set_integer(L, "requests", (lua_Integer)l->requests);
+    bind_set_integer(L, "host", (lua_Integer)runtime_host_bytes(run->r));
     bind_push_categories(L, l->category);
     lua_setfield(L, -2, "categories");
     bind_push_peak(L, &l->peak, run->program[run->last]);

@@ -233,6 +233,8 @@ static Settings settings(void) {
     s.optimizer.rule.amsgrad = below(2);
     s.keep_output = below(4) == 0;
     s.keep_gradients = below(4) == 0;
+    s.offload = below(3) ? OFFLOAD_NONE : OFFLOAD_ALL;
+    s.offload_least = (size_t)below(200);
     return s;
 }
 

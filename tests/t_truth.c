@@ -14,7 +14,8 @@ static const struct { const char *what, *text; Shape input; } others[] = {
     {"for two sequences", NET_CROSS, {3, {3, 5, 6, 1}}},
 };
 
-/* Every combination, or every `step`-th; losses do not depend on checkpointing, in-place or the allocator by a bit. */
+/* Every combination, or every `step`-th; losses do not depend on checkpointing, offloading, in-place or the
+ * allocator by a bit. */
 static void combinations(const Network *net, int step) {
     for (int precision = 0; precision < PREC_COUNT; precision++)
         for (int accumulate = 1; accumulate <= 3; accumulate += 2) {
@@ -30,6 +31,8 @@ static void combinations(const Network *net, int step) {
                 s.checkpoint = (Checkpoint)(i % CHECKPOINT_BUDGET);
                 s.inplace = (Inplace)(i / CHECKPOINT_BUDGET % 3);
                 s.allocator = (AllocKind)(i / CHECKPOINT_BUDGET / 3);
+                s.offload = i / step % 2 ? OFFLOAD_ALL : OFFLOAD_NONE;
+                s.offload_least = 0;
                 truth_describe(what, sizeof what, &s);
                 int code = truth_check(device, net, &s, i % 5 == 0, loss, &e);
                 if (!ok(code == OK, "%s", what)) printf("# %s\n", e.text);
@@ -167,6 +170,8 @@ static int whole(Err *e) {
     Settings s = settings_default();
     Prediction guess;
     s.checkpoint = CHECKPOINT_SQRT;
+    s.offload = OFFLOAD_ALL;
+    s.offload_least = 0;
     s.accumulate = 2;
     s.precision = PREC_AMP_FP16;
     Network *net = net_new(NET_MIXED, "CrossEntropyLoss", shape4(2, 3, 12, 12), e);

@@ -6,11 +6,11 @@
 #include "nets.h"
 #include "runtime.h"
 
-typedef struct Outcome { LedgerPeak peak; float loss[2]; size_t allocated, reserved; int code; Err err; } Outcome;
+typedef struct Outcome { LedgerPeak peak; float loss[2]; size_t allocated, reserved, host; int code; Err err; } Outcome;
 
 /* Two steps on `device`. */
 static Outcome truth_run(Device *device, const Network *net, Program *p, AllocKind kind, size_t limit, size_t fail_at) {
-    Outcome o = {{0}, {0, 0}, 0, 0, 0, {0, ""}};
+    Outcome o = {{0}, {0, 0}, 0, 0, 0, 0, {0, ""}};
     Runtime *r = NULL;
     StepResult step = {0, 0, false};
     o.code = runtime_open(device, kind, limit, net, &p, 1, 7, fail_at, &r, &o.err);
@@ -23,6 +23,7 @@ static Outcome truth_run(Device *device, const Network *net, Program *p, AllocKi
     o.peak = l->peak;
     o.allocated = l->used;
     o.reserved = l->held;
+    o.host = runtime_host_bytes(r);
     Err e = {0, ""};
     if (runtime_close_checked(r, &e)) {
         o.code = ERR_INTERNAL;
@@ -42,9 +43,9 @@ static bool same_peak(const LedgerPeak *a, const LedgerPeak *b) { return !memcmp
 static void truth_describe(char *text, size_t room, const Settings *s) {
     static const char *const check[] = {"none", "marked", "all", "sqrt", "selective", "budget"};
     static const char *const inplace[] = {"marked", "off", "on"};
-    snprintf(text, room, "%s %s accumulate %d checkpoint %s inplace %s%s", alloc_name(s->allocator),
+    snprintf(text, room, "%s %s accumulate %d checkpoint %s inplace %s%s%s", alloc_name(s->allocator),
              precision_info(s->precision)->text, s->accumulate, check[s->checkpoint], inplace[s->inplace],
-             s->eval ? " eval" : "");
+             s->offload ? " offload" : "", s->eval ? " eval" : "");
 }
 
 /* planned and direct: exactly the prediction is enough, one byte less is not. caching may give cached segments back
@@ -80,6 +81,8 @@ static int truth_check(Device *device, const Network *net, const Settings *s, bo
         else if (o.allocated != guess.allocated || o.reserved != guess.reserved)
             code = err_set(e, ERR_INTERNAL, "after a step: predicted %zu of %zu, measured %zu of %zu", guess.allocated,
                            guess.reserved, o.allocated, o.reserved);
+        else if (o.host != guess.host)
+            code = err_set(e, ERR_INTERNAL, "on the host: predicted %zu, found %zu", guess.host, o.host);
         else if (guess.lower_bound > o.peak.held && s->allocator != ALLOC_CACHING)
             code = err_set(e, ERR_INTERNAL, "below the lower bound %zu: %zu", guess.lower_bound, o.peak.held);
         else if (!isfinite(o.loss[0]) && !s->eval) code = err_set(e, ERR_INTERNAL, "loss %g", (double)o.loss[0]);

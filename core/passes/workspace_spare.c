@@ -25,11 +25,7 @@ static int find_live(const Program *p, Spare *s, Err *e) {
         mem_free(life);
         return err_set(e, ERR_HOST_MEMORY, "out of host memory in workspace_spare");
     }
-    program_lives(p, life);
-    for (int b = 0; b < p->n_bufs; b++)
-        for (int i = life[b].first; life[b].used && i <= life[b].last; i++)
-            s->live[i] += align_up(life[b].bytes, s->alignment);
-    for (int i = 0; i < p->n_ops; i++) s->peak = max_size(s->peak, s->live[i]);
+    s->peak = placement_live(p, s->alignment, life, s->live);
     mem_free(life);
     return OK;
 }

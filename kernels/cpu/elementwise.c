@@ -1,4 +1,6 @@
-/* elementwise.c: the plain ones: add, mul, cast, view, accumulate. */
+/* elementwise.c: the plain ones: add, mul, copy, cast, view, accumulate. */
+#include <string.h>
+
 #include "loops.h"
 
 HOT static void add_block(float *y, const float *a, const float *b, int64_t n) {
@@ -48,6 +50,17 @@ int k_cpu_add(const KArgs *a, Err *e) {
 int k_cpu_mul(const KArgs *a, Err *e) {
     (void)e;
     blocks_run(a, a->out[0].count, mul_piece);
+    return OK;
+}
+
+static void copy_piece(const KArgs *a, int64_t begin, int64_t end) {
+    size_t size = dtype_size(a->out[0].dtype), from = (size_t)begin * size;
+    memcpy((char *)a->out[0].data + from, (const char *)a->in[0].data + from, (size_t)(end - begin) * size);
+}
+
+int k_cpu_copy(const KArgs *a, Err *e) {
+    (void)e;
+    blocks_run(a, a->out[0].count, copy_piece);
     return OK;
 }
 

@@ -1,4 +1,4 @@
-/* elementwise.cu: the plain ones: add, cast, view, accumulate. */
+/* elementwise.cu: the plain ones: add, copy, cast, view, accumulate. */
 #include "elements.h"
 
 struct Copied {
@@ -26,6 +26,13 @@ static int sum_run(const KArgs *a, Err *e, const View *first, const View *second
 }
 
 int k_cuda_add(const KArgs *a, Err *e) { return sum_run(a, e, &a->in[0], &a->in[1]); }
+
+/* Between the GPU's memory and pinned memory of the host, as a kernel would be: behind all that was enqueued. */
+int k_cuda_copy(const KArgs *a, Err *e) {
+    CudaDevice *c = (CudaDevice *)a->device;
+    const size_t bytes = (size_t)a->out[0].count * dtype_size(a->out[0].dtype);
+    return cuda_check(c, cudaMemcpyAsync(a->out[0].data, a->in[0].data, bytes, cudaMemcpyDefault, c->stream), "copy", e);
+}
 
 int k_cuda_cast(const KArgs *a, Err *e) { return copy_run(a, e); }
 

@@ -133,7 +133,7 @@ end
 local function settings_text(self, purpose)
   local v = self.values
   local parts = {SCHEME, purpose, self.experiment.name, v.case or "", v.loss.kind, v.loss.text}
-  for _, name in ipairs(settings.names) do parts[#parts + 1] = settings.text(v[name]) end
+  for _, name in ipairs(settings.columns) do parts[#parts + 1] = settings.text(v[name]) end
   for _, name in ipairs(self.experiment:own_axes()) do
     if v[name] ~= nil then parts[#parts + 1] = ("%s=%s"):format(name, settings.text(v[name])) end
   end
@@ -175,7 +175,8 @@ end
 local function evaluation(self)
   if not self.values.test_data or self.values.mode == "eval" then return nil end
   local values = settings.for_core(self.values)
-  values.mode, values.accumulate, values.keep_output, values.checkpoint = "eval", 1, true, "none"
+  values.mode, values.accumulate, values.keep_output = "eval", 1, true
+  values.checkpoint, values.offload = "none", "none"
   return util.must(core.compile(self.network, values, cell.device(self.values.device)))
 end
 
@@ -256,6 +257,7 @@ local function judge(self, out)
     {"peak", predicted.peak.bytes, out.memory.peak.bytes},
     {"allocated after a step", predicted.allocated, out.memory.used},
     {"reserved after a step", predicted.reserved, out.memory.held},
+    {"in the host's memory", predicted.host, out.memory.host},
   } do
     if pair[2] ~= pair[3] then
       return "error", ("%s: predicted %d bytes, measured %d: a bug in memtide"):format(table.unpack(pair))

@@ -213,11 +213,13 @@ end
 
 -- ---- cells
 
--- Axes and keys of cases that memtide does not know.
+local function has_column(name) return settings.known[name] and not settings.known[name].own or RULES[name] end
+
+-- Axes and keys of cases that have no column in every file.
 function Experiment:own_keys()
   local names, seen = {}, {}
   local function add(name)
-    if settings.known[name] or RULES[name] or seen[name] then return end
+    if has_column(name) or seen[name] then return end
     seen[name], names[#names + 1] = true, name
   end
   for _, axis in ipairs(self.axes) do for _, name in ipairs(axis.names) do add(name) end end
@@ -228,9 +230,11 @@ end
 
 -- The columns of the script's own, in an order that does not depend on that of the axes.
 function Experiment:own_axes()
-  local keys = self:own_keys()
+  local keys, results = self:own_keys(), {}
   table.sort(keys)
-  return joined(keys, self.base.test_data and {"test_accuracy"} or {})
+  if self.base.test_data then results[1] = "test_accuracy" end
+  for _, key in ipairs(keys) do if key == "offload" then results[#results + 1] = "host_bytes" end end
+  return joined(keys, results)
 end
 
 -- chosen[i]: place on axis i. Second result: does the cell count? Of an axis that has no part in it, only the first

@@ -63,7 +63,9 @@ end
 local function compiled(network, program, values, device)
   local all = settings.for_core(values)
   all.scope, all.scheduled, all.no_loss = program.name, true, program.loss == nil
-  if values.mode == "eval" then all.keep_output, all.accumulate, all.checkpoint = true, 1, "none" end
+  if values.mode == "eval" then
+    all.keep_output, all.accumulate, all.checkpoint, all.offload = true, 1, "none", "none"
+  end
   return util.must(core.compile(network, all, device))
 end
 

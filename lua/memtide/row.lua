@@ -29,7 +29,7 @@ function row.identity(self, id, device)
     model = self.model_name or v.model_name, effective_batch = v.batch ~= "max" and v.batch * v.accumulate or nil,
     seed = self.seed or v.seed or 1, version = core.version, started_at = os.date("!%Y-%m-%dT%H:%M:%SZ"),
   }
-  for _, name in ipairs(settings.names) do out[name] = column_value(v[name]) end
+  for _, name in ipairs(settings.columns) do out[name] = column_value(v[name]) end
   for _, name in ipairs(self.experiment:own_axes()) do out[name] = column_value(v[name]) end
   out.device = device or out.device
   return out
@@ -44,6 +44,7 @@ function row.predicted(self)
   if found.fits then
     out.predicted_peak_bytes = found.peak.bytes
     peak_columns(out, found.peak)
+    out.host_bytes = found.host
   end
   return out
 end
@@ -69,6 +70,7 @@ function row.measured(self, found)
   out.device_used_bytes = found.device_used
   if found.device_used then out.untracked_bytes = found.device_used - found.memory.held end
   peak_columns(out, found.memory.peak)
+  out.host_bytes = found.memory.host
   row.time_columns(out, found.seconds, self.values.batch * self.values.accumulate)
   out.loss_first, out.loss_last = found.losses[1], found.losses[#found.losses]
   out.test_accuracy = found.accuracy

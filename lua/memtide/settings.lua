@@ -36,16 +36,18 @@ local function text(value)
   return nil, "a name"
 end
 
-local ways = {}
-for _, word in ipairs(words.checkpoint) do if word ~= "budget" then ways[#ways + 1] = word end end
-local way = one_of(ways)
-
-local function checkpoint(value)
-  local known, expected = way(value)
-  if known then return known end
-  local bytes = util.bytes(value)
-  if bytes and bytes > 0 then return bytes end
-  return nil, expected .. " or a number of bytes"
+-- One of the words, or a number of bytes, which the core calls a budget.
+local function word_or_bytes(list)
+  local ways = {}
+  for _, word in ipairs(list) do if word ~= "budget" then ways[#ways + 1] = word end end
+  local way = one_of(ways)
+  return function(value)
+    local known, expected = way(value)
+    if known then return known end
+    local bytes = util.bytes(value)
+    if bytes and bytes > 0 then return bytes end
+    return nil, expected .. " or a number of bytes"
+  end
 end
 
 local function inplace(value)
@@ -64,24 +66,27 @@ local function optimizer(value)
   return nil, "an optimizer such as optim.Adam{lr = 1e-3}"
 end
 
--- In the order of the columns; `core`: compile takes it under this name.
+-- In the order of the columns; `core`: compile takes it under this name; `own`: only the files of scripts that use it
+-- have its column, among those of the script's own axes.
 settings.list = {
   {name = "device", check = text, default = "cpu"},
   {name = "batch", check = count, default = 1},
   {name = "accumulate", check = count, default = 1, core = true},
   {name = "precision", check = one_of(words.precision), default = "fp32", core = true},
-  {name = "checkpoint", check = checkpoint, default = "none", core = true},
+  {name = "checkpoint", check = word_or_bytes(words.checkpoint), default = "none", core = true},
   {name = "inplace", check = inplace, default = "marked", core = true},
   {name = "mode", check = one_of(words.mode), default = "train", core = true},
   {name = "optimizer", check = optimizer, default = optim.optim.Adam(), core = true},
   {name = "allocator", check = one_of(words.allocator), default = "planned", core = true},
   {name = "workspace_limit", check = size, default = 4 << 20, core = true},
   {name = "graph", check = boolean, default = true, core = true},
+  {name = "offload", check = word_or_bytes(words.offload), default = "none", core = true, own = true},
 }
 
-settings.names, settings.known = {}, {}
+settings.names, settings.columns, settings.known = {}, {}, {}
 for i, setting in ipairs(settings.list) do
   settings.names[i] = setting.name
+  if not setting.own then settings.columns[#settings.columns + 1] = setting.name end
   settings.known[setting.name] = setting
 end
 

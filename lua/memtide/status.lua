@@ -70,7 +70,7 @@ end
 -- The columns in which settings of cells can be seen to differ.
 function status.names(experiment)
   local names = {"seed", "steps"}
-  table.move(settings.names, 1, #settings.names, #names + 1, names)
+  table.move(settings.columns, 1, #settings.columns, #names + 1, names)
   local own = experiment:own_axes()
   return table.move(own, 1, #own, #names + 1, names)
 end

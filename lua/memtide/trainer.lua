@@ -33,7 +33,8 @@ local function compile_all(network, values)
   train.scheduled = true
   for key, value in pairs(train) do evaluate[key], predict[key] = value, value end
   for _, program in ipairs{evaluate, predict} do
-    program.mode, program.accumulate, program.checkpoint, program.keep_output = "eval", 1, "none", true
+    program.mode, program.accumulate, program.keep_output = "eval", 1, true
+    program.checkpoint, program.offload = "none", "none"
   end
   predict.no_loss = true
   return {util.must(core.compile(network, train, device)), util.must(core.compile(network, evaluate, device)),

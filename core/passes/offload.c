@@ -1,0 +1,210 @@
+/* Offloading: an activation that the backward pass will read waits in the host's memory meanwhile, as under PyTorch's
+ * save_on_cpu. It is copied there behind the op that makes it, and back in front of the first op of the backward pass
+ * that reads it:
+ *
+ *     y = conv2d(x, w)                       y's life without: ------------------------------
+ *     y.host = copy(y)                                   with: ---                         ---
+ *     ...
+ *     y.back = copy(y.host)
+ *     dx = act_dx(dy, y.back)
+ *
+ * Copies stand in line with the other ops: they cost their time. So those activations stay where they are that do not
+ * raise the peak above what it is when all are gone, or above the budget; the largest are asked first. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint.h"
+#include "mem.h"
+
+/* An activation that may go. */
+typedef struct Trip {
+    int buf, host, back; /* buffers; host and back: of a program in which it goes */
+    size_t bytes;
+} Trip;
+
+static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in offload"); }
+
+/* ---- which may go */
+
+static bool may_go(const Chain *c, int b, size_t least) {
+    const Buf *buf = &c->p->bufs[b];
+    if (c->writer[b] == NO_OP || !c->saved[b] || buf->category != CAT_ACTIVATIONS || buf->bytes < least) return false;
+    for (int other = 0; other < c->p->n_bufs; other++) /* what is read at the end of the step stays */
+        if (c->p->bufs[other].keep && program_root(c->p, other) == b) return false;
+    return true;
+}
+
+/* The largest first; ties in buffer order. */
+static int compare_trips(const void *left, const void *right) {
+    const Trip *a = left, *b = right;
+    if (a->bytes != b->bytes) return a->bytes > b->bytes ? -1 : 1;
+    return a->buf - b->buf;
+}
+
+/* trip[n_bufs]; returns how many. */
+static int find_trips(const Chain *c, size_t least, Trip *trip) {
+    const Program *p = c->p;
+    int n = 0;
+    for (int b = 0; b < p->n_bufs; b++)
+        if (may_go(c, b, least)) trip[n++] = (Trip){b, NO_BUF, NO_BUF, p->bufs[b].bytes};
+    qsort(trip, (size_t)n, sizeof *trip, compare_trips);
+    return n;
+}
+
+/* ---- what goes */
+
+typedef struct Rewrite {
+    Program *p;
+    Trip *trip;
+    int n, n_bufs; /* trips; buffers that the program had before */
+    int *twin;     /* by buffer: the one that the backward pass reads in its place, or NO_BUF */
+} Rewrite;
+
+static int twin_of(Program *p, int like, const char *suffix) {
+    const Buf from = p->bufs[like];
+    int n = program_buf(p, from.category, from.shape, from.dtype, "%.*s.%s", BUF_NAME - 6, from.name, suffix);
+    if (p->failed) return like;
+    Buf *to = &p->bufs[n];
+    to->layout = from.layout;
+    memcpy(to->order, from.order, sizeof to->order);
+    return n;
+}
+
+static void emit(Program *p, OpKind kind, int in, int out, const char *path) {
+    Op *op = program_op(p, kind, path);
+    op->in[0] = in;
+    op->out[0] = out;
+    op_cost(p, op);
+}
+
+static Trip *trip_of(const Rewrite *r, int buf) {
+    for (int i = 0; i < r->n; i++)
+        if (r->trip[i].buf == buf) return &r->trip[i];
+    return NULL;
+}
+
+static void send(Rewrite *r, const Op *op) {
+    for (int k = 0; k < OP_OUT && !r->p->failed; k++) {
+        Trip *t = trip_of(r, op->out[k]);
+        if (!t) continue;
+        t->host = twin_of(r->p, t->buf, "host");
+        r->p->bufs[t->host].host = true;
+        emit(r->p, OP_copy, t->buf, t->host, op->path);
+    }
+}
+
+/* What the backward pass reads for `buf`: itself, if it did not go; a view of what is back, if it was a view. */
+static int fetched(Rewrite *r, int buf, const char *path) {
+    if (buf == NO_BUF || buf >= r->n_bufs) return buf;
+    if (r->twin[buf] != NO_BUF) return r->twin[buf];
+    int root = program_root(r->p, buf);
+    Trip *t = trip_of(r, root);
+    if (!t || r->p->failed) return buf;
+    if (buf == root) {
+        t->back = twin_of(r->p, root, "back");
+        emit(r->p, OP_copy, t->host, t->back, path);
+        return r->twin[buf] = t->back;
+    }
+    int whole = fetched(r, root, path), twin = twin_of(r->p, buf, "back");
+    r->p->bufs[twin].alias = whole;
+    emit(r->p, OP_view, whole, twin, path);
+    return r->twin[buf] = twin;
+}
+
+static void rewrite(Rewrite *r, const Op *old) {
+    Program *p = r->p;
+    int n = p->n_ops, forward_end = p->forward_end;
+    for (int b = 0; b < r->n_bufs; b++) r->twin[b] = NO_BUF;
+    p->n_ops = 0;
+    for (int i = 0; i < n && !p->failed; i++) {
+        Op op = old[i];
+        for (int k = 0; i >= forward_end && k < OP_IN; k++) op.in[k] = fetched(r, op.in[k], op.path);
+        if (op.kind == OP_view && !p->failed) p->bufs[op.out[0]].alias = program_root(p, op.in[0]);
+        if (!p->failed) *program_op(p, op.kind, op.path) = op;
+        if (i < forward_end) send(r, &op);
+        if (i == forward_end - 1) p->forward_end = p->n_ops;
+    }
+    p->body_end = p->n_ops;
+}
+
+/* Rewrites p; the trips learn of their buffers. */
+static void go(Program *p, Trip *trip, int n) {
+    Op *old = mem_copy(p->ops, (size_t)p->n_ops * sizeof *old);
+    Rewrite r = {p, trip, n, p->n_bufs, mem_new((size_t)p->n_bufs * sizeof(int))};
+    if (old && r.twin) rewrite(&r, old);
+    else p->failed = true;
+    mem_free(old);
+    mem_free(r.twin);
+}
+
+/* ---- what may stay */
+
+/* By op, what is alive in the finished program in which all have gone. */
+typedef struct Tide {
+    const Program *p;
+    Life *life;
+    size_t *live, limit;
+} Tide;
+
+/* The ops between which the storage is free because it went: [*from, *to). It is free from where another op writes
+ * into it, or behind its last reader. */
+static void find_gap(const Tide *f, const Trip *t, int *from, int *to) {
+    const Program *p = f->p;
+    int root = program_root(p, t->buf), i = 0;
+    while (p->ops[i].out[0] != t->host) i++;
+    for (*from = i + 1; *from <= f->life[root].last; ++*from) {
+        const Op *op = &p->ops[*from];
+        if (op->kind != OP_view && op->out[0] != NO_BUF && program_root(p, op->out[0]) == root) break;
+    }
+    for (*to = *from; p->ops[*to].in[0] != t->host; ) ++*to;
+}
+
+static bool stays(const Tide *f, const Trip *t, size_t alignment) {
+    int from, to;
+    size_t bytes = align_up(f->life[program_root(f->p, t->buf)].bytes, alignment);
+    find_gap(f, t, &from, &to);
+    for (int i = from; i < to; i++)
+        if (f->live[i] + bytes > f->limit) return false;
+    for (int i = from; i < to; i++) f->live[i] += bytes;
+    return true;
+}
+
+/* Takes the trips out that need not be made; *n: how many are left. */
+static int choose(const Program *p, const Settings *s, Device *device, Trip *trip, int *n, Err *e) {
+    Program *all = program_copy(p);
+    if (!all) return no_memory(e);
+    go(all, trip, *n);
+    int code = compile_finish(all, s, device, NULL, NULL, e), left = 0;
+    Tide f = {all, NULL, NULL, 0};
+    if (!code) {
+        f.life = mem_new((size_t)all->n_bufs * sizeof *f.life);
+        f.live = mem_new((size_t)all->n_ops * sizeof *f.live);
+        if (!f.life || !f.live) code = no_memory(e);
+    }
+    if (!code) {
+        size_t alignment = device->table->alignment;
+        f.limit = max_size(placement_live(all, alignment, f.life, f.live), s->offload_budget);
+        for (int i = 0; i < *n; i++)
+            if (!stays(&f, &trip[i], alignment)) trip[left++] = trip[i];
+        *n = left;
+    }
+    mem_free(f.life);
+    mem_free(f.live);
+    program_free(all);
+    return code;
+}
+
+int pass_offload(Program *p, const Settings *s, Device *device, Err *e) {
+    if (s->eval || s->offload == OFFLOAD_NONE || p->forward_end == p->n_ops) return OK;
+    Chain c;
+    int code = chain_find(&c, p, e), n = 0;
+    if (code) return code;
+    Trip *trip = mem_new((size_t)p->n_bufs * sizeof *trip);
+    if (trip) n = find_trips(&c, s->offload_least, trip);
+    else code = no_memory(e);
+    chain_free(&c);
+    if (!code) code = choose(p, s, device, trip, &n, e);
+    if (!code) go(p, trip, n);
+    mem_free(trip);
+    return code ? code : program_check(p, "offload", e);
+}
