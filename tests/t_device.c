@@ -72,6 +72,8 @@ static Lockstep check(Device *device, const Net *net, Precision precision, size_
     s.precision = precision;
     s.optimizer = (Optimizer){updates[update].kind, updates[update].rule};
     s.accumulate = updates[update].accumulate;
+    s.offload = update % 2 ? OFFLOAD_ALL : OFFLOAD_NONE;
+    s.offload_least = 0;
     Network *n = net_new(net->text, net->loss, net->input, &e);
     if (n && compile(n, &s, cpu, NULL, NULL, &l.p, &e) == OK) lockstep_run(&l);
     else {

@@ -137,13 +137,25 @@ static void go(Program *p, Trip *trip, int n) {
     mem_free(r.twin);
 }
 
+/* A copy of p in which these trips are made, and all that follows; NULL: *e says why. */
+static Program *finished(const Program *p, Trip *trip, int n, const Settings *s, Device *device, Err *e) {
+    Program *copy = program_copy(p);
+    int code = copy ? OK : no_memory(e);
+    if (copy) go(copy, trip, n);
+    if (!code) code = compile_finish(copy, s, device, NULL, NULL, e);
+    if (!code) return copy;
+    program_free(copy);
+    return NULL;
+}
+
 /* ---- what may stay */
 
-/* By op, what is alive in the finished program in which all have gone. */
+/* The finished program in which all have gone. */
 typedef struct Tide {
     const Program *p;
     Life *life;
-    size_t *live, limit;
+    size_t *ebb, *live; /* by op, the bytes alive; live: with those that stay */
+    size_t most;        /* of ebb */
 } Tide;
 
 /* The ops between which the storage is free because it went: [*from, *to). It is free from where another op writes
@@ -156,55 +168,82 @@ static void find_gap(const Tide *f, const Trip *t, int *from, int *to) {
         const Op *op = &p->ops[*from];
         if (op->kind != OP_view && op->out[0] != NO_BUF && program_root(p, op->out[0]) == root) break;
     }
-    for (*to = *from; p->ops[*to].in[0] != t->host; ) ++*to;
+    for (*to = *from; p->ops[*to].in[0] != t->host;) ++*to;
 }
 
-static bool stays(const Tide *f, const Trip *t, size_t alignment) {
+static bool stays(const Tide *f, const Trip *t, size_t limit, size_t alignment) {
     int from, to;
     size_t bytes = align_up(f->life[program_root(f->p, t->buf)].bytes, alignment);
     find_gap(f, t, &from, &to);
     for (int i = from; i < to; i++)
-        if (f->live[i] + bytes > f->limit) return false;
+        if (f->live[i] + bytes > limit) return false;
     for (int i = from; i < to; i++) f->live[i] += bytes;
     return true;
 }
 
-/* Takes the trips out that need not be made; *n: how many are left. */
-static int choose(const Program *p, const Settings *s, Device *device, Trip *trip, int *n, Err *e) {
-    Program *all = program_copy(p);
-    if (!all) return no_memory(e);
-    go(all, trip, *n);
-    int code = compile_finish(all, s, device, NULL, NULL, e), left = 0;
-    Tide f = {all, NULL, NULL, 0};
-    if (!code) {
-        f.life = mem_new((size_t)all->n_bufs * sizeof *f.life);
-        f.live = mem_new((size_t)all->n_ops * sizeof *f.live);
-        if (!f.life || !f.live) code = no_memory(e);
+/* Those of the trips that must be made so that no more than `limit` bytes are alive; returns how many. */
+static int pick(const Tide *f, const Trip *trip, int n, size_t limit, size_t alignment, Trip *going) {
+    int left = 0;
+    memcpy(f->live, f->ebb, (size_t)f->p->n_ops * sizeof *f->live);
+    for (int i = 0; i < n; i++)
+        if (!stays(f, &trip[i], limit, alignment)) going[left++] = trip[i];
+    return left;
+}
+
+/* A plan may be higher than what is alive at once: then less must be. */
+static int fit(const Program *p, const Tide *f, const Trip *trip, int n, const Settings *s, Device *device, Trip *going,
+               int *left, Err *e) {
+    enum { TRIES = 8 };
+    size_t alignment = device->table->alignment, limit = max_size(f->most, s->offload_budget);
+    for (int i = 0;; i++) {
+        Placement place;
+        *left = pick(f, trip, n, limit, alignment, going);
+        if (limit == f->most) return OK;
+        Program *made = finished(p, going, *left, s, device, e);
+        int code = made ? placement_build(made, alignment, &place, e) : e->code;
+        program_free(made);
+        if (code) return code;
+        size_t arena = place.arena;
+        placement_free(&place);
+        if (arena <= s->offload_budget) return OK;
+        limit = i < TRIES ? max_size(f->most, limit - (arena - s->offload_budget)) : f->most;
     }
+}
+
+static int choose(const Program *p, const Trip *trip, int n, Program *all, const Settings *s, Device *device,
+                  Trip *going, int *left, Err *e) {
+    size_t bytes = (size_t)all->n_ops * sizeof(size_t);
+    Tide f = {all, mem_new((size_t)all->n_bufs * sizeof *f.life), mem_new(bytes), mem_new(bytes), 0};
+    int code = f.life && f.ebb && f.live ? OK : no_memory(e);
     if (!code) {
-        size_t alignment = device->table->alignment;
-        f.limit = max_size(placement_live(all, alignment, f.life, f.live), s->offload_budget);
-        for (int i = 0; i < *n; i++)
-            if (!stays(&f, &trip[i], alignment)) trip[left++] = trip[i];
-        *n = left;
+        f.most = placement_live(all, device->table->alignment, f.life, f.ebb);
+        code = fit(p, &f, trip, n, s, device, going, left, e);
     }
     mem_free(f.life);
+    mem_free(f.ebb);
     mem_free(f.live);
+    return code;
+}
+
+static int offload(Program *p, Trip *trip, Trip *going, const Settings *s, Device *device, Err *e) {
+    Chain c;
+    int code = chain_find(&c, p, e), left = 0;
+    if (code) return code;
+    int n = find_trips(&c, s->offload_least, trip);
+    chain_free(&c);
+    Program *all = finished(p, trip, n, s, device, e);
+    code = all ? choose(p, trip, n, all, s, device, going, &left, e) : e->code;
     program_free(all);
+    if (!code) go(p, going, left);
     return code;
 }
 
 int pass_offload(Program *p, const Settings *s, Device *device, Err *e) {
     if (s->eval || s->offload == OFFLOAD_NONE || p->forward_end == p->n_ops) return OK;
-    Chain c;
-    int code = chain_find(&c, p, e), n = 0;
-    if (code) return code;
-    Trip *trip = mem_new((size_t)p->n_bufs * sizeof *trip);
-    if (trip) n = find_trips(&c, s->offload_least, trip);
-    else code = no_memory(e);
-    chain_free(&c);
-    if (!code) code = choose(p, s, device, trip, &n, e);
-    if (!code) go(p, trip, n);
+    size_t bytes = (size_t)p->n_bufs * sizeof(Trip);
+    Trip *trip = mem_new(bytes), *going = mem_new(bytes);
+    int code = trip && going ? offload(p, trip, going, s, device, e) : no_memory(e);
     mem_free(trip);
+    mem_free(going);
     return code ? code : program_check(p, "offload", e);
 }

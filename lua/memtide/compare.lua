@@ -3,6 +3,7 @@
 local core = require "memtide.core"
 local csv = require "memtide.csv"
 local report = require "memtide.report"
+local row = require "memtide.row"
 local samples = require "memtide.samples"
 local stats = require "memtide.stats"
 local util = require "memtide.util"
@@ -25,7 +26,7 @@ local function set_of(list)
   return out
 end
 
-local memtides = set_of(util.must(core.row{}):columns())
+local memtides, results = set_of(util.must(core.row{}):columns()), set_of(row.own_results)
 
 local function text_of(row, columns)
   local words = {}
@@ -59,7 +60,7 @@ local function load(path, say)
   end
   if torn then say(("%s: the last line is incomplete, and left out"):format(path)) end
   local own = {}
-  for _, name in ipairs(columns) do if not memtides[name] then own[#own + 1] = name end end
+  for _, name in ipairs(columns) do if not memtides[name] and not results[name] then own[#own + 1] = name end end
   return {path = path, has = has, own = own, rows = latest(rows, has, own), samples = samples.read(path)}
 end
 

@@ -10,6 +10,9 @@ local row = {}
 row.categories = {"weights", "gradients", "optimizer", "activations", "activation_gradients", "input",
   "workspace", "other"}
 
+-- Results that only some files have columns for, among those of the script's own axes.
+row.own_results = {"test_accuracy", "host_bytes"}
+
 local function peak_columns(out, peak)
   for _, category in ipairs(row.categories) do out[category .. "_bytes"] = peak.categories[category] end
   out.peak_op = peak.op

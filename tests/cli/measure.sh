@@ -143,6 +143,11 @@ memtide compare plain.csv empty.csv
 is $status 65 "an empty file"
 memtide compare plain.csv
 is $status 2 "one file"
+memtide run plain.lua --set offload=all --csv offload.csv -q
+sed '2,$s/\(,all,\)[0-9]*,ok,/\112345,ok,/' offload.csv >more.csv
+is "$(grep -c ',all,12345,ok,' more.csv)" 2 "offloading has two columns"
+memtide compare offload.csv more.csv
+is "$status $(echo "$out" | grep -c -e ^base -e ^half)" "0 2" "of which the bytes of the host are a result: rows are not joined on it"
 sed 's/,train,/,eval,/' plain.csv >eval.csv
 memtide compare plain.csv eval.csv
 is $status 1 "nothing in common"

@@ -38,6 +38,21 @@ tap.is(deep:own_axes()[1], "depth", "an axis that memtide does not know is the s
 local built = cell.build(deep:cells()[2])
 tap.is(built.network:parameters(), 40, "and is what the model function gets")
 
+-- ---- offload: a setting whose columns are there where a script uses it
+local function own(more) return table.concat(declare(more):own_axes(), " ") end
+tap.is(own(), "", "no column without it")
+for _, more in ipairs{{offload = "all"}, {cases = {{offload = "1MiB"}}}, {sweep = {{"offload", {"none", "all"}}}}} do
+  tap.is(own(more), "offload host_bytes", "given anywhere, it has a column, and so has what it takes of the host")
+end
+tap.is(declare{offload = "1MiB"}:cells()[1].values.offload, 1 << 20, "a budget is bytes")
+tap.is(declare():cells()[1].values.offload, "none", "unless told, nothing goes")
+local set = declare{name = "set"}
+set:set("offload", {"all"})
+tap.is(table.concat(set:own_axes(), " "), "offload host_bytes", "--set is a way to give it")
+local good, said = pcall(declare, {offload = "some"})
+tap.ok(not good and said:find('expected one of "none", "all" or a number of bytes, found "some"', 1, true),
+  "another word is refused", said)
+
 -- ---- ids
 local function id(more, purpose) return cell.id(cell.build(declare(more):cells()[1]), purpose or "run") end
 tap.is(id(), id(), "the same cell has the same id")
