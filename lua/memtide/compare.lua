@@ -2,8 +2,8 @@
 -- devices, memtide and another program whose file has the same columns.
 local core = require "memtide.core"
 local csv = require "memtide.csv"
+local own_results = require "memtide.row".own_results
 local report = require "memtide.report"
-local row = require "memtide.row"
 local samples = require "memtide.samples"
 local stats = require "memtide.stats"
 local util = require "memtide.util"
@@ -26,7 +26,7 @@ local function set_of(list)
   return out
 end
 
-local memtides, results = set_of(util.must(core.row{}):columns()), set_of(row.own_results)
+local memtides, results = set_of(util.must(core.row{}):columns()), set_of(own_results)
 
 local function text_of(row, columns)
   local words = {}

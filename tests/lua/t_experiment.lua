@@ -46,9 +46,9 @@ for _, more in ipairs{{offload = "all"}, {cases = {{offload = "1MiB"}}}, {sweep 
 end
 tap.is(declare{offload = "1MiB"}:cells()[1].values.offload, 1 << 20, "a budget is bytes")
 tap.is(declare():cells()[1].values.offload, "none", "unless told, nothing goes")
-local set = declare{name = "set"}
-set:set("offload", {"all"})
-tap.is(table.concat(set:own_axes(), " "), "offload host_bytes", "--set is a way to give it")
+local changed = declare()
+changed:set("offload", {"all"})
+tap.is(table.concat(changed:own_axes(), " "), "offload host_bytes", "--set is a way to give it")
 local good, said = pcall(declare, {offload = "some"})
 tap.ok(not good and said:find('expected one of "none", "all" or a number of bytes, found "some"', 1, true),
   "another word is refused", said)
