@@ -66,11 +66,11 @@ end
 
 -- ---- why they differ
 
--- Names and bytes of the program's buffers of one category, views left out.
+-- The device's buffers of one category, views left out.
 local function buffers(cell, category)
   local found = {}
   for _, buf in ipairs(cell.program:bufs()) do
-    if buf.category == category and not buf.alias then found[#found + 1] = buf end
+    if buf.category == category and not buf.alias and not buf.host then found[#found + 1] = buf end
   end
   return found
 end
@@ -130,9 +130,11 @@ function REASONS.activations(cell, article, step)
     return ("of %s: also those of layers without parameters, casts, pooling indices, the last one's place, which its "
       .. "gradient takes"):format(outputs_text(cell))
   end
-  return ("of %s: those that are alive at %s%s%s"):format(outputs_text(cell), cell.prediction.peak.op,
+  local host = cell.prediction.host
+  return ("of %s: those that are alive at %s%s%s%s"):format(outputs_text(cell), cell.prediction.peak.op,
     pooling_text(cell),
-    cell.settings.checkpoint == "none" and "" or "; checkpointing drops the rest and makes them again")
+    cell.settings.checkpoint == "none" and "" or "; checkpointing drops the rest and makes them again",
+    host == 0 and "" or ("; %d bytes of the host's memory let others wait there"):format(host))
 end
 
 function REASONS.activation_gradients()
