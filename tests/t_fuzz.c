@@ -252,6 +252,17 @@ static int set_budget(Device *cpu, const Network *net, Settings *s, Err *e) {
     return code;
 }
 
+/* What waits in the host's memory comes back as it was. */
+static int check_offload(Device *cpu, const Network *net, Settings s, const float *loss, Err *e) {
+    float kept[2];
+    if (s.offload == OFFLOAD_NONE) return OK;
+    s.offload = OFFLOAD_NONE;
+    int code = truth_check(cpu, net, &s, false, kept, e);
+    if (code || memcmp(kept, loss, sizeof kept) == 0) return code;
+    return err_set(e, ERR_INTERNAL, "losses %.9g %.9g, kept on the device %.9g %.9g", (double)loss[0], (double)loss[1],
+                   (double)kept[0], (double)kept[1]);
+}
+
 static bool one(Device *cpu, int i, int *refused) {
     static const char *const losses[] = {"CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss(pos_weight=2)",
                                          "SmoothL1Loss", "L1Loss", "NLLLoss",
@@ -266,6 +277,7 @@ static bool one(Device *cpu, int i, int *refused) {
     Network *net = net_new(text.text, losses[below((int)ARRAY_LEN(losses))], input, &e);
     int code = net ? set_budget(cpu, net, &s, &e) : e.code;
     if (!code) code = truth_check(cpu, net, &s, below(4) == 0, loss, &e);
+    if (!code) code = check_offload(cpu, net, s, loss, &e);
     if (!code && s.checkpoint == CHECKPOINT_BUDGET && s.allocator == ALLOC_PLANNED && !s.eval) {
         Program *p = NULL;
         Prediction found;
