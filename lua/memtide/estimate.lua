@@ -1,5 +1,5 @@
 -- How long steps will take: operations and bytes of the program, divided by two rates that are learnt from steps that
--- were measured, for each device and precision.
+-- were measured, for each device and precision, and apart for steps that offload: what a link takes is in neither rate.
 --
 --   seconds = flops * a + traffic * b, with a, b >= 0
 --
@@ -22,8 +22,8 @@ local NAMES = {"n", "ff", "ft", "tt", "f", "t"}
 function estimate.cost(self)
   local info = cell.device(self.values.device):info()
   local flops, traffic = self.program:cost()
-  local key = ("%s, %d threads, %s"):format(info and info.name or self.values.device, info and info.threads or 0,
-    self.values.precision)
+  local key = ("%s, %d threads, %s%s"):format(info and info.name or self.values.device, info and info.threads or 0,
+    self.values.precision, self.prediction.host > 0 and " with offloading" or "")
   return {key = key, flops = flops, traffic = traffic, steps = self.warmup + self.steps}
 end
 
