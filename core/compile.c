@@ -63,12 +63,19 @@ static int run_passes(Program *p, const Settings *s, Device *device, PassWatch *
 }
 
 /* As PyTorch's autocast on GPUs: probabilities near 1 that a 16-bit sigmoid has rounded leave no logarithm of 1 - p. */
-static int check_loss(const Network *net, const Program *p, const PrecisionInfo *precision, Err *e) {
-    const Op *last = &p->ops[p->n_ops - 1];
-    if (p->loss == NO_BUF || !precision->autocast || last->kind != OP_element_loss || last->attr.loss.f != LOSS_BCE)
-        return OK;
-    return layer_error(net->loss, e, "unsafe under precision %s: expected BCEWithLogitsLoss, of logits, in its place",
-                       precision->text);
+static int check_losses(const Network *net, const Program *p, const PrecisionInfo *precision, Err *e) {
+    for (int k = 0; k < net->n_losses && p->loss != NO_BUF && precision->autocast; k++)
+        if (!strcmp(layer_kind(net->loss[k]), "BCELoss"))
+            return layer_error(net->loss[k], e, "unsafe under precision %s: expected BCEWithLogitsLoss, of logits, in its "
+                               "place", precision->text);
+    return OK;
+}
+
+/* What is the program's own has its scope in the name. */
+static void scope_constants(Program *p) {
+    char name[BUF_NAME];
+    for (int b = 0; b < p->n_bufs; b++)
+        if (p->bufs[b].constant) memcpy(p->bufs[b].name, program_scoped(p, p->bufs[b].name, name), sizeof name);
 }
 
 int compile(const Network *net, const Settings *s, Device *device, PassWatch *watch, void *arg, Program **out, Err *e) {
@@ -77,11 +84,11 @@ int compile(const Network *net, const Settings *s, Device *device, PassWatch *wa
     if (code) return code;
     p->graph = s->graph;
     memcpy(p->scope, s->scope, sizeof p->scope);
-    if (p->class_weights != NO_BUF) program_scoped(p, "class_weights", p->bufs[p->class_weights].name);
+    scope_constants(p);
     if (s->keep_output || p->loss == NO_BUF) p->bufs[p->output].keep = true;
     code = program_check(p, "lower", e);
     if (!code) watched(watch, arg, "lower", p);
-    if (!code) code = check_loss(net, p, precision_info(s->precision), e);
+    if (!code) code = check_losses(net, p, precision_info(s->precision), e);
     if (!code) code = run_passes(p, s, device, watch, arg, e);
     if (code) program_free(p);
     else *out = p;

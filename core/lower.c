@@ -129,12 +129,18 @@ static int make_input(Lower *lw) {
     return b;
 }
 
-static void lower_all(Lower *lw, bool with_loss) {
+void lower_loss(Lower *lw, int k, int x) {
+    if (!lw->with_loss || (k && !lw->training)) return;
+    int loss = lower_forward(lw, lw->net->loss[k], &x);
+    if (k == 0) lw->p->loss = loss;
+}
+
+static void lower_all(Lower *lw) {
     Program *p = lw->p;
     make_params(lw);
     p->input = make_input(lw);
     p->output = lower_forward(lw, lw->net->root, &p->input);
-    if (with_loss) p->loss = lower_forward(lw, lw->net->loss, &p->output);
+    lower_loss(lw, 0, p->output);
     p->forward_end = p->body_end = p->n_ops;
 }
 
@@ -157,10 +163,10 @@ static int check_ops(const Program *p, Err *e) {
 }
 
 int lower_network(const Network *net, bool training, bool with_loss, Program **out, Err *e) {
-    if (with_loss && !net->loss) return err_set(e, ERR_SCRIPT, "expected a loss: the network was built without one");
-    Lower lw = {program_new(), net, mem_new((size_t)net->n_params * sizeof(int)), training, 0, 0, 0};
+    if (with_loss && !net->n_losses) return err_set(e, ERR_SCRIPT, "expected a loss: the network was built without one");
+    Lower lw = {program_new(), net, mem_new((size_t)net->n_params * sizeof(int)), training, with_loss, 0, 0, 0};
     bool made = lw.p && lw.param;
-    if (made) lower_all(&lw, with_loss);
+    if (made) lower_all(&lw);
     mem_free(lw.param);
     int code = made && !lw.p->failed ? check_ops(lw.p, e)
                                      : err_set(e, ERR_HOST_MEMORY, "out of host memory for the program of a network");

@@ -14,6 +14,7 @@ typedef struct Lower {
     const Network *net;
     int *param;      /* buffer of each parameter */
     bool training;   /* false: evaluation mode (dropout is the identity) */
+    bool with_loss;
     int region, regions; /* the nn.Checkpoint being emitted (0: none), and how many there are */
     uint32_t drops;  /* dropout ops so far: each draws its own numbers */
 } Lower;
@@ -40,6 +41,10 @@ int lower_rows(Lower *lw, const Layer *l, int x);
 
 /* (N, C, L) as a line lies: x itself, or converted once per buffer. */
 int lower_line(Lower *lw, const Layer *l, int x);
+
+/* The loss of output k, x, which has one in training, and the first one in evaluation too. It is emitted as soon as its
+ * output is there, so that what only the loss reads does not lie across the rest of the forward pass. */
+void lower_loss(Lower *lw, int k, int x);
 
 /* input and target are BUF_INPUT buffers of the program. `with_loss` needs net->loss. */
 int lower_network(const Network *net, bool training, bool with_loss, Program **out, Err *e);

@@ -58,7 +58,9 @@ Layer *layer_new(const char *kind, const char *where, Err *e) {
     }
     l->kind = k;
     snprintf(l->where, sizeof l->where, "%s", where ? where : "");
-    l->result = INPUT_0;
+    l->result[0] = INPUT_0;
+    l->n_result = 1;
+    l->factor = 1;
     if (options_parse(&l->options, k->spec, e) == OK) return l;
     layer_free(l);
     return NULL;
@@ -75,10 +77,10 @@ int layer_add(Layer *parent, Layer *child, Err *e) {
         layer_free(child);
         return code;
     }
-    child->from[0] = parent->result; /* a chain, unless it is wired otherwise */
+    child->from[0] = parent->result[0]; /* a chain, unless it is wired otherwise */
     child->n_from = 1;
     child->place = parent->n_child;
-    parent->result = parent->n_child;
+    parent->result[0] = parent->n_child;
     parent->child[parent->n_child++] = child;
     if (parent->depth < child->depth + 1) parent->depth = child->depth + 1;
     return OK;
@@ -234,6 +236,9 @@ int network_infer_child(Network *n, Layer *parent, int i, const char *name, cons
     if (length > PARAM_NAME - (int)sizeof ".weight")
         return layer_error(parent, e, "nested too deep: the name of layer %.20s in it has more than %d characters",
                            name, PARAM_NAME - (int)sizeof ".weight");
+    if (child->n_result > 1)
+        return layer_error(child, e, "gives %d values: only the network as a whole does, one for each loss",
+                           child->n_result);
     return network_infer(n, child, in, n_in, e);
 }
 
@@ -305,6 +310,22 @@ static const Layer *first_layer(const Layer *l) {
     return l;
 }
 
+/* Each loss is given one output. Its path, "loss" or "loss.1", names what it makes. */
+static int infer_losses(Network *n, Err *e) {
+    const Layer *root = n->root;
+    int code = OK;
+    if (n->n_losses && n->n_losses != root->n_result)
+        return layer_error(n->loss[0], e, "expected a loss for each output of the network: there %s %d for %d",
+                           n->n_losses == 1 ? "is" : "are", n->n_losses, root->n_result);
+    for (int k = 0; k < n->n_losses && !code; k++) {
+        Layer *l = n->loss[k];
+        if (l->kind->role != 's') return layer_error(l, e, "is no loss, expected one as the loss");
+        snprintf(l->path, sizeof l->path, n->n_losses > 1 ? "loss.%d" : "loss", k);
+        code = network_infer(n, l, k ? &root->child[root->result[k]]->output : &root->output, 1, e);
+    }
+    return code;
+}
+
 static int infer_all(Network *n, const Shape *input, Err *e) {
     Value in = {.shape = *input, .input = true};
     char text[SHAPE_TEXT];
@@ -313,7 +334,6 @@ static int infer_all(Network *n, const Shape *input, Err *e) {
         return err_set(e, ERR_SCRIPT, "the input of a network needs a batch and at least one more dimension, found %s",
                        shape_text(input, text));
     if (n->root->kind->role == 's') return layer_error(n->root, e, "is a loss, expected a layer as the model");
-    if (n->loss && n->loss->kind->role != 's') return layer_error(n->loss, e, "is no loss, expected one as the loss");
     int code = shape_count(input, &count, e);
     if (code) {
         err_prefix(e, "the input of a network");
@@ -324,19 +344,19 @@ static int infer_all(Network *n, const Shape *input, Err *e) {
     if (code) return code;
     n->input = *input;
     n->output = n->root->out;
-    return n->loss ? network_infer(n, n->loss, &n->root->output, 1, e) : OK;
+    return infer_losses(n, e);
 }
 
-int network_new(Layer *root, Layer *loss, const Shape *input, Network **out, Err *e) {
+int network_new(Layer *root, Layer *const *losses, int n_losses, const Shape *input, Network **out, Err *e) {
     Network *n = mem_new(sizeof *n);
     if (!n) {
         layer_free(root);
-        layer_free(loss);
+        for (int k = 0; k < n_losses; k++) layer_free(losses[k]);
         return err_set(e, ERR_HOST_MEMORY, "out of host memory for a network");
     }
     n->root = root;
-    n->loss = loss;
-    if (loss) snprintf(loss->path, sizeof loss->path, "loss");
+    n->n_losses = n_losses;
+    for (int k = 0; k < n_losses; k++) n->loss[k] = losses[k];
     int code = infer_all(n, input, e);
     if (code) network_free(n);
     else *out = n;
@@ -346,7 +366,7 @@ int network_new(Layer *root, Layer *loss, const Shape *input, Network **out, Err
 void network_free(Network *n) {
     if (!n) return;
     layer_free(n->root);
-    layer_free(n->loss);
+    for (int k = 0; k < n->n_losses; k++) layer_free(n->loss[k]);
     mem_free(n->params);
     mem_free(n->aliases);
     mem_free(n);

@@ -38,10 +38,12 @@ typedef struct Layer {
     int depth;               /* levels of containers below */
     int from[LAYER_IN], n_from; /* whose outputs it reads: child k of its container, or ~k: the container's input k */
     int place;               /* of its parameters among those of its siblings, rising; at first its number */
-    int result;              /* of a container: whose output is its own, in the same terms */
+    int result[LAYER_IN], n_result; /* of a container: whose outputs are its own, in the same terms; only the network as
+                                     * a whole has more than one, and a loss for each */
     const struct Layer *shares; /* the first use of the same layer, or NULL */
     const struct Layer *tied;   /* whose first parameter is its first one, too, or NULL */
     bool frozen;             /* its parameters are not trained */
+    double factor;           /* of a loss: what it is multiplied by */
     int n_in;                /* inputs; 1 but for joins and graphs */
     union {                  /* all of them; the first has names of its own */
         Value ins[LAYER_IN];
@@ -78,7 +80,8 @@ typedef struct ParamAlias { char name[PARAM_NAME]; int param; } ParamAlias;
 
 typedef struct Network {
     Layer *root;
-    Layer *loss;           /* CrossEntropyLoss ..., NULL: none */
+    Layer *loss[LAYER_IN]; /* CrossEntropyLoss ..., of each output of the root, or none */
+    int n_losses;
     Shape input, output;   /* dimension 0 is the batch */
     int64_t indices;       /* the input is read as indices below it (an Embedding's rows); 0: as numbers */
     Param *params;         /* and buffers */
@@ -102,9 +105,9 @@ const char *layer_spec(const char *kind);
 /* The i-th kind's name, NULL past the end; `role`: see layers.def. */
 const char *layer_kind_name(int i, char *role);
 
-/* Takes the tree and the loss (also on failure) and infers all shapes for inputs of shape `input` (batch first).
+/* Takes the tree and the n losses, at most LAYER_IN (also on failure), and infers all shapes for inputs of shape `input` (batch first).
  * A mistake names the layer's path and line, the expected and the found shape. */
-int network_new(Layer *root, Layer *loss, const Shape *input, Network **out, Err *e);
+int network_new(Layer *root, Layer *const *losses, int n, const Shape *input, Network **out, Err *e);
 void network_free(Network *n);
 /* Sum over all parameters of their elements; over those that are not trained. Buffers do not count. */
 int64_t network_parameters(const Network *n);

@@ -62,10 +62,12 @@ static void dump_layer(const Network *n, const Layer *parent, int at, const Laye
              shape_text(&l->out, shape));
     put_params(&line, n, l);
     if (parent) put_wiring(&line, parent, at);
-    if (l->n_child && l->result != l->n_child - 1) {
-        put_text(&line, " gives ");
-        put_value(&line, l, l->result);
+    bool last = l->n_result == 1 && l->result[0] == l->n_child - 1;
+    for (int k = 0; k < l->n_result && l->n_child && !last; k++) {
+        put_text(&line, k ? ", " : " gives ");
+        put_value(&line, l, l->result[k]);
     }
+    if (l->factor != 1) put_text(&line, " times %g", l->factor);
     put(arg, line.text);
     for (int i = 0; i < l->n_child; i++) dump_layer(n, l, i, l->child[i], put, arg);
 }
@@ -73,7 +75,7 @@ static void dump_layer(const Network *n, const Layer *parent, int at, const Laye
 void network_dump(const Network *n, TextSink *put, void *arg) {
     char line[64];
     dump_layer(n, NULL, 0, n->root, put, arg);
-    if (n->loss) dump_layer(n, NULL, 0, n->loss, put, arg);
+    for (int k = 0; k < n->n_losses; k++) dump_layer(n, NULL, 0, n->loss[k], put, arg);
     snprintf(line, sizeof line, "%" PRId64 " parameters", network_parameters(n));
     put(arg, line);
 }

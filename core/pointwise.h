@@ -141,6 +141,7 @@ MT_FN float act_slope(ActFn f, float s, float slope, float high) {
     X(L1,          "l1")        \
     X(SMOOTH_L1,   "smooth_l1") \
     X(HUBER,       "huber")     \
+    X(IDENTITY,    "identity")  \
     X(BCE,         "bce")       \
     X(BCE_LOGITS,  "bce_logits")
 
@@ -153,7 +154,7 @@ typedef enum LossFn {
 /* PyTorch's least logarithm of a probability; a NaN goes through */
 MT_FN float log_clamped(float log) { return log < -100.0f ? -100.0f : log; }
 
-/* The part of element x of a loss, with target t; `beta` is SmoothL1Loss's beta, HuberLoss's delta or
+/* The part of element x of a loss, with target t, which LOSS_IDENTITY does not read; `beta` is SmoothL1Loss's beta, HuberLoss's delta or
  * BCEWithLogitsLoss's pos_weight */
 MT_FN float loss_term(LossFn f, float x, float t, float beta) {
     float d = x - t, far = fabsf(d), rest;
@@ -165,6 +166,7 @@ MT_FN float loss_term(LossFn f, float x, float t, float beta) {
     case LOSS_BCE_LOGITS:
         rest = log1pf(expf(-fabsf(x))); /* log(1 + e^x) = max(x, 0) + rest */
         return beta * t * (fmaxf(-x, 0.0f) + rest) + (1.0f - t) * (fmaxf(x, 0.0f) + rest);
+    case LOSS_IDENTITY: return x;
     default: return d * d;
     }
 }
@@ -180,6 +182,7 @@ MT_FN float loss_slope(LossFn f, float x, float t, float beta) {
     case LOSS_BCE_LOGITS:
         p = act_value(ACT_SIGMOID, x, 0, 0);
         return (1.0f - t) * p - beta * t * (1.0f - p);
+    case LOSS_IDENTITY: return 1.0f;
     default: return 2.0f * d;
     }
 }

@@ -18,9 +18,20 @@ const char *category_name(Category c) {
 Program *program_new(void) {
     Program *p = mem_new(sizeof *p);
     if (!p) return NULL;
-    p->input = p->target = p->output = p->loss = p->state = p->lr = p->calls = p->class_weights = NO_BUF;
+    p->input = p->target = p->output = p->loss = p->state = p->lr = p->calls = NO_BUF;
     p->micro_batches = 1;
     return p;
+}
+
+/* They are still those of the program that it is a copy of. */
+static bool copy_constants(Program *p) {
+    bool copied = true;
+    for (int b = 0; b < p->n_bufs; b++) {
+        if (!p->bufs[b].constant) continue;
+        p->bufs[b].constant = copied ? mem_copy(p->bufs[b].constant, p->bufs[b].bytes) : NULL;
+        copied &= p->bufs[b].constant != NULL;
+    }
+    return copied;
 }
 
 Program *program_copy(const Program *p) {
@@ -30,17 +41,17 @@ Program *program_copy(const Program *p) {
     c->ops = mem_copy(p->ops, (size_t)p->n_ops * sizeof *p->ops);
     c->cap_bufs = p->n_bufs;
     c->cap_ops = p->n_ops;
-    if (p->weights) c->weights = mem_copy(p->weights, p->bufs[p->class_weights].bytes);
-    if (c->bufs && c->ops && !p->weights == !c->weights) return c;
+    bool copied = c->bufs && copy_constants(c);
+    if (copied && c->ops) return c;
     program_free(c);
     return NULL;
 }
 
 void program_free(Program *p) {
     if (!p) return;
+    for (int b = 0; p->bufs && b < p->n_bufs; b++) mem_free(p->bufs[b].constant);
     mem_free(p->bufs);
     mem_free(p->ops);
-    mem_free(p->weights);
     mem_free(p);
 }
 
@@ -138,13 +149,15 @@ int program_state(Program *p) {
 
 int program_calls(Program *p) { return counter(p, &p->calls, CAT_OTHER, 1, "calls"); }
 
-int program_class_weights(Program *p, const double *values, int64_t n) {
-    int b = program_buf(p, CAT_OTHER, shape1(n), DT_F32, "class_weights");
-    if (!p->failed && !(p->weights = mem_new(p->bufs[b].bytes))) p->failed = true;
+int program_constant(Program *p, const char *name, const double *values, int64_t n) {
+    int b = program_buf(p, CAT_OTHER, shape1(n), DT_F32, "%s", name);
     if (p->failed) return NO_BUF;
-    for (int64_t i = 0; i < n; i++) p->weights[i] = (float)values[i];
-    p->bufs[b].kind = BUF_PERSISTENT;
-    return p->class_weights = b;
+    Buf *buf = &p->bufs[b];
+    buf->kind = BUF_PERSISTENT;
+    buf->constant = mem_new(buf->bytes);
+    if (!buf->constant) p->failed = true;
+    for (int64_t i = 0; i < n && buf->constant; i++) buf->constant[i] = (float)values[i];
+    return b;
 }
 
 static void live_at(const Program *p, Life *life, int buf, int op) {

@@ -55,7 +55,9 @@ typedef struct Buf {
     bool carried;        /* a temporary that holds its value between micro-batches: lives through the whole body */
     bool keep;           /* lives to the end of the step, so that it can be read then */
     bool host;           /* lies in the host's memory (pinned, on a GPU), where only copies reach it */
+    bool loss;           /* one of the step's losses, whose sum is the step's */
     float first;         /* persistent, no parameter: what its elements start with */
+    float *constant;     /* persistent: what they always are, for the rest NULL; owned */
     bool master;         /* a 16-bit parameter with an fp32 master copy (set by the precision pass, used by update) */
 } Buf;
 
@@ -78,16 +80,14 @@ typedef struct Program {
     int body_end;      /* == n_ops until the update pass */
     int forward_end;   /* ops [0, forward_end) are forward and loss; the rest of the body is backward */
     int micro_batches; /* how often the body runs in a step */
-    int input, target, output, loss; /* buffers; target and loss may be NO_BUF (evaluation without a loss) */
+    int input, target, output, loss; /* buffers; target and loss, the output's, may be NO_BUF (evaluation without one) */
     int state;         /* the StepState buffer, NO_BUF until a pass needs one (program_state) */
     int lr;            /* the learning rate (fp32), where it can change between steps, else NO_BUF (pass update) */
-    int class_weights; /* what a loss multiplies each class by, a constant; NO_BUF: there are none */
     int calls;         /* how many micro-batches dropout has drawn for, NO_BUF without dropout (program_calls) */
-    char scope[32];    /* a setting: what the names of state, lr, grad_square and class_weights begin with */
+    char scope[32];    /* a setting: what the names of state, lr, grad_square and constants begin with */
     bool graph;        /* a run may record the step and replay it (a setting) */
     bool updates;      /* it trains: set by the update pass */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
-    float *weights;    /* the values of class_weights; owned */
     float first_scale; /* the loss scale that a run starts with (set by the update pass) */
     bool failed;       /* host memory ran out while it was built: program_check reports it */
 } Program;
@@ -125,8 +125,8 @@ const char *program_scoped(const Program *p, const char *name, char *text);
 /* The persistent StepState buffer, and dropout's counter, made at the first call. */
 int program_state(Program *p);
 int program_calls(Program *p);
-/* The persistent buffer class_weights [n] with these values. */
-int program_class_weights(Program *p, const double *values, int64_t n);
+/* A persistent buffer [n] with these values. */
+int program_constant(Program *p, const char *name, const double *values, int64_t n);
 
 /* Fills op->flops and op->traffic from its operands; in op_cost.c. */
 void op_cost(const Program *p, Op *op);

@@ -13,7 +13,7 @@ typedef int FeedFn(void *arg, uint32_t step, uint32_t micro, float *x, void *t, 
 
 typedef struct StepResult {
     double seconds;   /* device time of the step, feeding excluded */
-    float loss;       /* mean over the micro-batches; 0 without a loss */
+    float loss;       /* the losses' sum, mean over the micro-batches; 0 without a loss */
     bool skipped;     /* the loss scaler found an overflow: no update was made */
 } StepResult;
 

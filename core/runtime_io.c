@@ -56,6 +56,7 @@ static int first_value(Runtime *r, const Slot *s, Err *e) {
     int param = param_of(r, b);
     if (param >= 0) draw(&r->net->params[param], param, r->seed, values, n);
     for (int64_t i = 0; i < n && param < 0 && b->first != 0.0f; i++) values[i] = b->first;
+    if (b->constant) memcpy(values, b->constant, b->bytes);
     int code = put_values(r, b, s->block.data, values, e);
     mem_free(values);
     return code;
@@ -69,23 +70,23 @@ int runtime_first_values(Runtime *r, Err *e) {
         StepState first = {l->p->first_scale, 0, 0, 0};
         if (l->p->state != NO_BUF)
             code = r->device->table->upload(r->device, runtime_data(r, l, l->p->state), &first, sizeof first, e);
-        int w = l->p->class_weights;
-        if (!code && w != NO_BUF)
-            code = r->device->table->upload(r->device, runtime_data(r, l, w), l->p->weights, l->p->bufs[w].bytes, e);
     }
     return code;
 }
 
-/* Class labels are looked at here, once for all devices: a kernel can only trust them. */
+/* Class labels are looked at here, once for all devices: a kernel can only trust them. All losses ignore the same. */
 static int check_labels(const Program *p, const int32_t *t, Err *e) {
-    const Op *loss = NULL;
-    for (int i = 0; i < p->forward_end; i++)
-        if (p->ops[i].kind == OP_cross_entropy) loss = &p->ops[i];
-    if (!loss || !t) return OK;
-    const Shape *x = &p->bufs[loss->in[0]].shape;
-    int64_t n = shape_elements(&p->bufs[p->target].shape), classes = x->dim[1];
+    int64_t ignored = 0, classes = INT64_MAX;
+    for (int i = 0; i < p->forward_end; i++) {
+        const Op *op = &p->ops[i];
+        if (op->kind != OP_cross_entropy) continue;
+        ignored = op->attr.loss.ignore_index;
+        classes = min_i64(classes, p->bufs[op->in[0]].shape.dim[1]);
+    }
+    if (classes == INT64_MAX || !t) return OK;
+    int64_t n = shape_elements(&p->bufs[p->target].shape);
     for (int64_t i = 0; i < n; i++)
-        if (t[i] != loss->attr.loss.ignore_index && (t[i] < 0 || t[i] >= classes))
+        if (t[i] != ignored && (t[i] < 0 || t[i] >= classes))
             return err_set(e, ERR_SCRIPT, "target %d of sample %lld is out of bounds for %lld classes", (int)t[i],
                            (long long)i, (long long)classes);
     return OK;

@@ -133,8 +133,11 @@ int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, Step
         for (int b = 0; b < l->p->n_bufs; b++) allocator_put(r->alloc, &l->block[b]);
     if (code) return code;
     result.skipped = scaling && after.step == before.step;
-    for (int i = 0; i < l->n_kept; i++)
-        if (l->kept[i].buf == l->p->loss) memcpy(&result.loss, l->kept[i].bytes, sizeof result.loss);
+    for (int i = 0; i < l->n_kept; i++) {
+        float loss = 0;
+        if (l->p->bufs[l->kept[i].buf].loss) memcpy(&loss, l->kept[i].bytes, sizeof loss);
+        result.loss += loss;
+    }
     if (l->p->updates) r->updates++;
     if (out) *out = result;
     return OK;

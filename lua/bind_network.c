@@ -1,6 +1,6 @@
 /* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, child, ...}, with
- * `frozen` and `tied` where that is so. A container may have `names` and `places` of its children, and what is wired by
- * hand `from` and `result`, in the core's terms (Layer.from). A table that stands in two places is one layer that is
+ * `frozen` and `tied` where that is so, of a loss `factor`. A container may have `names` and `places` of its children,
+ * and what is wired by hand `from` and `result`, a list, in the core's terms (Layer.from). A table that stands in two places is one layer that is
  * used twice. */
 #include <stdio.h>
 #include <string.h>
@@ -62,27 +62,43 @@ static void relate(lua_State *L, int index, Layer *l, int seen) {
     l->frozen = bind_boolean(L, index, "frozen", false);
     if (lua_getfield(L, index, "tied") != LUA_TNIL && !(l->tied = first_use(L, lua_gettop(L), seen)))
         raise_at(L, l->where, l->kind->name, "the layer that it is tied to does not come before it in the network");
-    lua_pop(L, 1);
+    if (lua_getfield(L, index, "factor") != LUA_TNIL) l->factor = luaL_checknumber(L, -1);
+    lua_pop(L, 2);
     if (l->shares) return;
     lua_pushvalue(L, index);
     lua_pushlightuserdata(L, l);
     lua_rawset(L, seen);
 }
 
+/* The list on top, as far as there is room for it -> how long it is */
+static int read_places(lua_State *L, int *place) {
+    int n = (int)lua_rawlen(L, -1);
+    for (int i = 0; i < n && i < LAYER_IN; i++, lua_pop(L, 1)) {
+        lua_rawgeti(L, -1, i + 1);
+        place[i] = (int)lua_tointeger(L, -1);
+    }
+    return n;
+}
+
 /* The name, the place and the inputs of child i. */
 static int wire_child(lua_State *L, Layer *l, int i, const Wiring *w, Err *e) {
-    int from[LAYER_IN], n = 0, code = OK;
+    int from[LAYER_IN], code = OK;
     if (lua_istable(L, w->names) && lua_rawgeti(L, w->names, i + 1) == LUA_TSTRING)
         code = layer_set_name(l->child[i], lua_tostring(L, -1), e);
     if (lua_istable(L, w->places) && lua_rawgeti(L, w->places, i + 1) == LUA_TNUMBER)
         l->child[i]->place = (int)lua_tointeger(L, -1);
     if (!code && lua_istable(L, w->from) && lua_rawgeti(L, w->from, i + 1) == LUA_TTABLE) {
-        int count = (int)lua_rawlen(L, -1);
-        for (; n < LAYER_IN && lua_rawgeti(L, -1, n + 1) == LUA_TNUMBER; n++, lua_pop(L, 1))
-            from[n] = (int)lua_tointeger(L, -1);
-        code = layer_wire(l, i, from, count > LAYER_IN ? count : n, e);
+        int n = read_places(L, from);
+        code = layer_wire(l, i, from, n, e);
     }
     return code;
+}
+
+/* Whose outputs are those of a graph. */
+static void set_results(lua_State *L, int index, Layer *l) {
+    if (lua_getfield(L, index, "result") == LUA_TTABLE) l->n_result = read_places(L, l->result);
+    if (l->n_result > LAYER_IN) bind_error(L, "a network gives at most %d values, found %d", LAYER_IN, l->n_result);
+    lua_pop(L, 1);
 }
 
 static void fill_layer(lua_State *L, int index, Layer *l, int seen, int depth) {
@@ -108,7 +124,7 @@ static void fill_layer(lua_State *L, int index, Layer *l, int seen, int depth) {
         fill_layer(L, -1, child, seen, depth + 1);
         lua_settop(L, wiring.from);
     }
-    l->result = (int)bind_integer(L, index, "result", l->result);
+    set_results(L, index, l);
     lua_settop(L, wiring.names - 1);
 }
 
@@ -124,20 +140,29 @@ static Box *push_layer(lua_State *L, int index) {
 }
 
 static Layer *take_layer(Box *box) {
-    Layer *l = box ? box->content : NULL;
-    if (box) box->content = NULL;
+    Layer *l = box->content;
+    box->content = NULL;
     return l;
 }
 
-/* network(layer, loss or nil, {batch, ...}) -> Network */
+/* network(layer, loss, {loss, ...} or nil, {batch, ...}) -> Network */
 static int new_network(lua_State *L) {
     Err e;
     Network *network;
+    Box *losses[LAYER_IN];
+    Layer *loss[LAYER_IN];
     lua_settop(L, 3);
+    int terms = (int)lua_rawlen(L, 2), n = lua_isnil(L, 2) || terms ? terms : 1;
     Shape input = bind_shape(L, 3);
-    Box *box = bind_new(L, BOX_NETWORK, release_network);
-    Box *root = push_layer(L, 1), *loss = lua_isnil(L, 2) ? NULL : push_layer(L, 2);
-    if (network_new(take_layer(root), take_layer(loss), &input, &network, &e)) {
+    if (n > LAYER_IN) bind_error(L, "expected at most %d losses, found %d", LAYER_IN, n);
+    Box *box = bind_new(L, BOX_NETWORK, release_network), *root = push_layer(L, 1);
+    for (int k = 0; k < n; k++) {
+        if (terms) lua_rawgeti(L, 2, k + 1);
+        else lua_pushvalue(L, 2);
+        losses[k] = push_layer(L, lua_gettop(L));
+    }
+    for (int k = 0; k < n; k++) loss[k] = take_layer(losses[k]);
+    if (network_new(take_layer(root), loss, n, &input, &network, &e)) {
         if (e.code != ERR_SCRIPT) return bind_fail(L, &e);
         lua_pushstring(L, e.text); /* it names the layer's line */
         return lua_error(L);

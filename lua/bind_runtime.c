@@ -85,12 +85,15 @@ typedef struct Feed {
 
 static int64_t elements(const Program *p, int buf) { return buf == NO_BUF ? 0 : shape_elements(&p->bufs[buf].shape); }
 
-/* Targets of an incomplete batch: the label that its loss leaves out. */
+/* Targets of an incomplete batch: the label that its loss leaves out; what has no target leaves out nothing. */
 static int pad_target(const Program *p, void *t, int64_t from, int64_t count, Err *e) {
     const Op *loss = NULL;
-    for (int i = 0; i < p->n_ops; i++)
+    bool all = false;
+    for (int i = 0; i < p->n_ops; i++) {
         if (p->ops[i].kind == OP_cross_entropy) loss = &p->ops[i];
-    if (p->target != NO_BUF && (!loss || from == 0 || p->bufs[p->target].dtype != DT_I32))
+        all |= p->ops[i].kind == OP_element_loss;
+    }
+    if (p->target != NO_BUF && (!loss || all || from == 0 || p->bufs[p->target].dtype != DT_I32))
         return err_set(e, ERR_SCRIPT, "a batch is incomplete (%lld of %lld targets): open the loader with "
                        "drop_last = true", (long long)from, (long long)count);
     for (int64_t i = from; i < count && p->target != NO_BUF; i++) ((int32_t *)t)[i] = loss->attr.loss.ignore_index;

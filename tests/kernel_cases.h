@@ -157,6 +157,10 @@ static const OpTest op_tests[] = {
     BOTH_LOSS(element_loss, #f ", one", ONE, OF_ELEMENTS(f, beta, 1, 0)), \
     BOTH_LOSS(element_loss, #f ", mean", BIG, OF_ELEMENTS(f, beta, 0.25f, 0)), \
     BOTH_LOSS(element_loss, #f ", sum of an image", IMAGE, OF_ELEMENTS(f, beta, 1, 1))
+#define NO_TARGET(text, shape, sum) \
+    {text, OP_element_loss, .x = shape, .absent_in = 1 << 1, OF_ELEMENTS(IDENTITY, 0, -0.5f, sum)}, \
+    {text, OP_element_loss_dx, .x = shape, .absent_in = 1 << 1, SCALED, OF_ELEMENTS(IDENTITY, 0, -0.5f, sum)}, \
+    {text ", no scaler", OP_element_loss_dx, .x = shape, .absent_in = 1 << 1 | 1 << 2, OF_ELEMENTS(IDENTITY, 0, 1, sum)}
 #define RULE(...) .attr = {.optim = {.rule = {__VA_ARGS__}}}
 #define PLAIN_IN (1 << 2 | 1 << 3) /* no learning rate that changes, no norm */
 #define SGD_CLIPPED(most) RULE(.momentum = 0.9f, .weight_decay = 0.1f, .clip_norm = most)
@@ -311,6 +315,7 @@ static const Case cases[] = {
     EACH_CLASS_LOSS("sum of many logarithms", 701, 37, 1, OF_LOGARITHMS(1, -100, 1)),
     EACH_LOSS(MSE, 0), EACH_LOSS(L1, 0), EACH_LOSS(SMOOTH_L1, 0.75f), EACH_LOSS(SMOOTH_L1, 0), EACH_LOSS(HUBER, 0.75f),
     EACH_LOSS(BCE, 0), EACH_LOSS(BCE_LOGITS, 1), EACH_LOSS(BCE_LOGITS, 2.5f),
+    NO_TARGET("IDENTITY, mean", BIG, 0), NO_TARGET("IDENTITY, sum of an image", IMAGE, 1),
     {"next", OP_count_call, .x = ONE, .calls = 6},
     {"first", OP_accumulate, .x = BIG}, {"second", OP_accumulate, .x = BIG, .micro = 1},
     {"second, odd", OP_accumulate, .x = ODD, .micro = 1},

@@ -1,8 +1,10 @@
 /* net.h: networks from text, for tests.
  *
- *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" ] [ "<" k { "," k } ">" ]
- *             "!": frozen; "&": tied to the layer before it; "<": what it reads, see Layer.from (-1: the input)
+ *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" ] [ "^" k { "," k } ">" ] [ "<" k { "," k } ">" ]
+ *             "!": frozen; "&": tied to the layer before it; "<": what it reads, see Layer.from (-1: the input);
+ *             "^": whose outputs are the container's, see Layer.result
  *         | "Again"   the layer before it once more, sharing its parameters
+ *   loss  = { [ factor "*" ] layer }
  *   value = [ option "=" ] ( 3 | 3x5 | 3:5:7 (a list) | true | same )
  *
  * "Sequential{Conv2d(3, 8, 3, padding=same) ReLU Flatten Linear(8192, 10)}"; the i-th layer
@@ -22,7 +24,7 @@ typedef struct NetText { const char *at; int layers; Err *e; } NetText;
 static void net_word(NetText *t, char *word /* 48 */) {
     int n = 0;
     t->at += strspn(t->at, " ,\n");
-    while (n < 47 && *t->at && !strchr(" ,=(){}!&<>\n", *t->at)) word[n++] = *t->at++;
+    while (n < 47 && *t->at && !strchr(" ,=(){}!&<>^*\n", *t->at)) word[n++] = *t->at++;
     word[n] = '\0';
     t->at += strspn(t->at, " ,\n");
 }
@@ -54,16 +56,22 @@ static int net_options(NetText *t, Layer *l) {
     return OK;
 }
 
-/* What the parent's last child reads. */
-static int net_wire(NetText *t, Layer *parent) {
+/* "<1, 2>" or "^1, 2>" */
+static int net_places(NetText *t, int *place) {
     char word[48];
-    int from[LAYER_IN], n = 0;
+    int n = 0;
     t->at++;
     while (*t->at && *t->at != '>' && n < LAYER_IN) {
         net_word(t, word);
-        from[n++] = (int)strtol(word, NULL, 10);
+        place[n++] = (int)strtol(word, NULL, 10);
     }
     t->at += strspn(t->at, "> ,\n");
+    return n;
+}
+
+/* What the parent's last child reads. */
+static int net_wire(NetText *t, Layer *parent) {
+    int from[LAYER_IN], n = net_places(t, from);
     return layer_wire(parent, parent->n_child - 1, from, n, t->e);
 }
 
@@ -108,22 +116,36 @@ static Layer *net_layer(NetText *t, const Layer *parent) {
         t->at++;
         l->tied = parent->child[parent->n_child - 1];
     }
+    if (!code && *t->at == '^') l->n_result = net_places(t, l->result);
     t->at += strspn(t->at, " ,\n");
     if (!code) return l;
     layer_free(l);
     return NULL;
 }
 
+static Layer *net_loss(NetText *t) {
+    char *end;
+    double factor = strtod(t->at, &end);
+    bool given = *end == '*';
+    if (given) t->at = end + 1;
+    Layer *l = net_layer(t, NULL);
+    if (l && given) l->factor = factor;
+    return l;
+}
+
 /* `loss` may be NULL. On an error returns NULL with *e filled. */
 __attribute__((unused)) static Network *net_new(const char *text, const char *loss, Shape input, Err *e) {
     NetText t = {text, 0, e}, l = {loss, 90, e};
     Network *n = NULL;
-    Layer *root = net_layer(&t, NULL), *end = NULL;
-    if (root && loss && !(end = net_layer(&l, NULL))) {
-        layer_free(root);
-        root = NULL;
+    Layer *root = net_layer(&t, NULL), *losses[LAYER_IN];
+    int k = 0;
+    while (root && loss && *l.at && k < LAYER_IN) {
+        if ((losses[k] = net_loss(&l)) != NULL) k++;
+        else root = (layer_free(root), NULL);
     }
-    return root && network_new(root, end, &input, &n, e) == OK ? n : NULL;
+    if (root) return network_new(root, losses, k, &input, &n, e) == OK ? n : NULL;
+    while (k > 0) layer_free(losses[--k]);
+    return NULL;
 }
 
 #endif

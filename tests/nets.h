@@ -70,6 +70,16 @@
     " Mul{Identity Sequential{AdaptiveAvgPool2d(1) Conv2d(6, 6, 1) Sigmoid}} Add{Identity Conv2d(6, 1, 1)}" \
     " Flatten(1, 2) Exp Reshape(0:6:-1) Unsqueeze(2) Conv2d(6, 4, 1x3) Squeeze(2) Flatten Linear(56, 10)}"
 
+/* Three outputs: logits, logits of a head in between, and squares; for 3 x 12 x 12 images. */
+#define NET_HEADS \
+    "Graph{Conv2d(3, 8, 3, padding=1) ReLU MaxPool2d(2)" \
+    " Sequential{Conv2d(8, 4, 1) BatchNorm2d(4) ReLU Dropout(0.2) Flatten Linear(144, 10)}" \
+    " Checkpoint{Sequential{Conv2d(8, 8, 3, padding=1) GELU Conv2d(8, 6, 3)}}<2> Tanh Mul<5,5> Flatten<5>" \
+    " Linear(96, 10)}^8,3,6>"
+#define LOSS_HEADS \
+    "CrossEntropyLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1) 0.3*CrossEntropyLoss(weight=2:2:2:1:1:1:1:1:1:1)" \
+    " -0.02*IdentityLoss(sum)"
+
 /* Indices, 2 x 6 of them, to words with places. */
 #define NET_WORDS \
     "Sequential{Embedding(11, 9, padding_idx=2) PositionEmbedding(8, 9) LayerNorm(9, bias=false) Softmax(1) Flatten" \

@@ -285,6 +285,7 @@ int main(void) {
     check_network(net_new("Sequential{Linear(4, 4) Tanh}", "CrossEntropyLoss", shape3(2, 10, 4), &e), "a line",
                   "CrossEntropyLoss");
     for (size_t i = 0; i < ARRAY_LEN(losses); i++) check_loss(losses[i].before, losses[i].loss);
+    check_network(net_new(NET_HEADS, LOSS_HEADS, shape4(3, 3, 12, 12), &e), "three outputs", LOSS_HEADS);
     device_close(cpu);
     return tap_done();
 }

@@ -7,11 +7,13 @@
 
 static Device *device;
 
-static const struct { const char *what, *text; Shape input; } others[] = {
-    {"that normalises", NET_NORMS, {4, {3, 3, 12, 12}}}, {"of lines", NET_LINES, {3, {3, 3, 16, 1}}},
-    {"of patches", NET_PATCHES, {4, {3, 3, 12, 12}}},
-    {"that reads indices", NET_WORDS, {2, {2, 6, 1, 1}}}, {"for sequences", NET_SEQUENCE, {3, {3, 5, 6, 1}}},
-    {"for two sequences", NET_CROSS, {3, {3, 5, 6, 1}}},
+#define CE "CrossEntropyLoss"
+static const struct { const char *what, *text; const char *loss; Shape input; } others[] = {
+    {"that normalises", NET_NORMS, CE, {4, {3, 3, 12, 12}}}, {"of lines", NET_LINES, CE, {3, {3, 3, 16, 1}}},
+    {"of patches", NET_PATCHES, CE, {4, {3, 3, 12, 12}}},
+    {"that reads indices", NET_WORDS, CE, {2, {2, 6, 1, 1}}}, {"for sequences", NET_SEQUENCE, CE, {3, {3, 5, 6, 1}}},
+    {"for two sequences", NET_CROSS, CE, {3, {3, 5, 6, 1}}},
+    {"of several outputs", NET_HEADS, LOSS_HEADS, {4, {3, 3, 12, 12}}},
 };
 
 /* Every combination, or every `step`-th; losses do not depend on checkpointing, offloading, in-place or the
@@ -224,7 +226,7 @@ int main(void) {
     if (ok(net != NULL, "a network that branches builds")) combinations(net, 2);
     network_free(net);
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
-        net = net_new(others[i].text, "CrossEntropyLoss", others[i].input, &e);
+        net = net_new(others[i].text, others[i].loss, others[i].input, &e);
         if (ok(net != NULL, "a network %s builds", others[i].what)) {
             combinations(net, 7);
             evaluation(net);

@@ -57,6 +57,16 @@ static bool is_placed(const Layer *l) {
     return false;
 }
 
+/* The first is the graph's output; what only a loss reads must be some layer's. */
+static int find_results(Layer *l, Err *e) {
+    int code = OK;
+    for (int k = l->n_result - 1; k >= 0 && !code; k--) {
+        code = find_value(l, l->result[k], &l->output, e);
+        if (!code && k && l->result[k] < 0) code = layer_error(l, e, "gives its own input for a loss");
+    }
+    return code;
+}
+
 static int infer_children(Network *n, Layer *l, int *start, Err *e) {
     int code = OK;
     for (int i = 0; i < l->n_child && !code; i++) {
@@ -79,20 +89,35 @@ int layer_graph_shape(Network *n, Layer *l, Err *e) {
     if (!code) code = infer_children(n, l, start, e);
     if (!code && is_placed(l)) code = place_params(n, l, start, e);
     mem_free(start);
-    return code ? code : find_value(l, l->result, &l->output, e);
+    return code ? code : find_results(l, e);
 }
 
 static int find_buf(const int *made, const int *in, int from) { return from < 0 ? in[~from] : made[from]; }
 
+/* by child: does one of the first `results` results hang on it? */
+static void find_needed(const Layer *l, int results, bool *needed) {
+    for (int k = 0; k < results; k++)
+        if (l->result[k] >= 0) needed[l->result[k]] = true;
+    for (int i = l->n_child - 1; i >= 0; i--)
+        for (int k = 0; k < l->child[i]->n_from && needed[i]; k++)
+            if (l->child[i]->from[k] >= 0) needed[l->child[i]->from[k]] = true;
+}
+
 int layer_graph_forward(Lower *lw, const Layer *l, const int *in) {
     int *made = mem_new((size_t)l->n_child * sizeof *made); /* by child: its output */
-    if (!made) lw->p->failed = true;
+    bool *needed = mem_new((size_t)l->n_child * sizeof *needed);
+    if (made && needed) find_needed(l, lw->training ? l->n_result : 1, needed);
+    else lw->p->failed = true;
     for (int i = 0; i < l->n_child && !lw->p->failed; i++) {
         int read[LAYER_IN];
+        if (!needed[i]) continue;
         for (int k = 0; k < l->child[i]->n_from; k++) read[k] = find_buf(made, in, l->child[i]->from[k]);
         made[i] = lower_forward(lw, l->child[i], read);
+        for (int k = 1; k < l->n_result; k++)
+            if (l->result[k] == i) lower_loss(lw, k, made[i]);
     }
-    int y = lw->p->failed ? 0 : find_buf(made, in, l->result);
+    int y = lw->p->failed ? 0 : find_buf(made, in, l->result[0]);
+    mem_free(needed);
     mem_free(made);
     return y;
 }

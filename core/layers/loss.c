@@ -1,31 +1,60 @@
 /* The losses. Of classes, told apart by what they are given, logits or logarithms of probabilities: (N, C) and a class
  * (N) each, or (N, C, L), (N, C, H, W) and a class for each place. Of elements, told apart by the function: a target
- * like the network's output, in whatever order that is. The result is one number. */
+ * like the network's output, in whatever order that is; or none. The result is one number. All losses of a step have
+ * the same target, and the first one has one. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "layer.h"
 
-static int one_number(Layer *l) {
-    layer_output(l, (Shape){0, {1, 1, 1, 1}});
+static bool of_classes(const Layer *l) { return l->kind->shape == layer_class_loss_shape; }
+static bool has_target(const Layer *l) { return of_classes(l) || l->kind->which != LOSS_IDENTITY; }
+
+/* The target's shape, with all labels in one dimension. */
+static Shape target_shape(const Layer *l) {
+    return of_classes(l) ? shape1(shape_elements(&l->in) / l->in.dim[1]) : l->in;
+}
+
+/* `l` has the same target as the first loss. */
+static int check_target(const Layer *first, const Layer *l, Err *e) {
+    const Shape here = target_shape(l), there = target_shape(first);
+    char one[SHAPE_TEXT], two[SHAPE_TEXT];
+    if (of_classes(l) != of_classes(first))
+        return layer_error(l, e, "the losses of a step have the same target, but %s has %s, and this one %s",
+                           first->kind->name, of_classes(first) ? "labels" : "numbers",
+                           of_classes(l) ? "labels" : "numbers");
+    if (!shape_equal(&here, &there))
+        return layer_error(l, e, "the losses of a step have the same target, but %s has %s, and this one %s",
+                           first->kind->name, shape_text(&there, one), shape_text(&here, two));
+    int64_t ignored = options_int(&first->options, "ignore_index");
+    if (of_classes(l) && options_int(&l->options, "ignore_index") != ignored)
+        return layer_error(l, e, "expected ignore_index = %" PRId64 ", as %s has it", ignored, first->kind->name);
     return OK;
+}
+
+static int one_number(const Network *n, Layer *l, Err *e) {
+    const Layer *first = n->loss[0];
+    if (!has_target(first)) return layer_error(first, e, "expected a loss with a target as the first one");
+    int code = has_target(l) ? check_target(first, l, e) : OK;
+    layer_output(l, (Shape){0, {1, 1, 1, 1}});
+    return code;
 }
 
 static Attr reduced(const Layer *l) {
     char text[OPTION_WORDS];
     Attr a;
     memset(&a, 0, sizeof a);
-    a.loss.scale = 1;
+    a.loss.scale = (float)l->factor;
     a.loss.sum = !strcmp(options_word(&l->options, "reduction", text), "sum");
     return a;
 }
 
 /* The program's target: a class for each row of x, or numbers like x. */
-static int make_target(Lower *lw, bool classes, int x) {
+static int make_target(Lower *lw, const Layer *l, int x) {
     const Buf like = lw->p->bufs[x];
-    int t = program_buf(lw->p, CAT_INPUT, classes ? shape1(like.shape.dim[0]) : like.shape, classes ? DT_I32 : DT_F32,
-                        "target");
+    bool classes = of_classes(l);
+    int t = program_buf(lw->p, CAT_INPUT, target_shape(l), classes ? DT_I32 : DT_F32, "target");
     if (lw->p->failed) return 0;
     Buf *b = &lw->p->bufs[t];
     b->kind = BUF_INPUT;
@@ -39,13 +68,13 @@ static int make_target(Lower *lw, bool classes, int x) {
 static int finish(Lower *lw, OpKind kind, const Layer *l, int x, int w, const Attr *a) {
     Program *p = lw->p;
     if (p->failed) return 0;
-    p->target = make_target(lw, kind == OP_cross_entropy, x);
-    int loss = lower_op(lw, kind, l, (int[]){x, p->target, w}, 3, a);
+    if (has_target(l) && p->target == NO_BUF) p->target = make_target(lw, l, x);
+    int loss = lower_op(lw, kind, l, (int[]){x, has_target(l) ? p->target : NO_BUF, w}, 3, a);
     if (p->failed) return 0;
     Buf *b = &p->bufs[loss];
-    snprintf(b->name, sizeof b->name, "loss");
+    snprintf(b->name, sizeof b->name, "%s", l->path);
     b->category = CAT_OTHER;
-    b->keep = true;
+    b->keep = b->loss = true;
     return loss;
 }
 
@@ -56,7 +85,6 @@ enum { LONG_ROW = 128 };
 /* ---- of classes */
 
 int layer_class_loss_shape(Network *n, Layer *l, Err *e) {
-    (void)n;
     double smoothing = options_float(&l->options, "label_smoothing");
     int64_t weights;
     int code = layer_expect_range(l, "ignore_index", INT32_MIN, INT32_MAX, e);
@@ -67,7 +95,7 @@ int layer_class_loss_shape(Network *n, Layer *l, Err *e) {
         return layer_error(l, e, "weight: expected a number for each of %" PRId64 " classes, found %" PRId64,
                            l->in.dim[1], weights);
     layer_take_line(l);
-    return one_number(l);
+    return one_number(n, l, e);
 }
 
 /* Logits, or logarithms, as (N, C) or, of an image, whose channels lie side by side, as (N H W, C); (N, C, L) alike. */
@@ -86,7 +114,9 @@ int layer_class_loss_forward(Lower *lw, const Layer *l, const int *in) {
     a.loss.ignore_index = (int32_t)options_int(&l->options, "ignore_index");
     int64_t n;
     const double *weight = options_list(&l->options, "weight", &n);
-    int w = weight ? program_class_weights(lw->p, weight, n) : NO_BUF;
+    char name[BUF_NAME];
+    snprintf(name, sizeof name, "class_weights%s", l->path + strlen("loss"));
+    int w = weight ? program_constant(lw->p, name, weight, n) : NO_BUF;
     int x = logit_rows(lw, l, in[0]), loss = finish(lw, OP_cross_entropy, l, x, w, &a);
     if (!lw->p->failed && lw->training && !a.loss.log && l->in.dim[1] >= LONG_ROW) {
         const Shape stats = shape2(lw->p->bufs[x].shape.dim[0], 2);
@@ -98,12 +128,11 @@ int layer_class_loss_forward(Lower *lw, const Layer *l, const int *in) {
 /* ---- of elements */
 
 int layer_element_loss_shape(Network *n, Layer *l, Err *e) {
-    (void)n;
     double beta = options_float(&l->options, "beta"), delta = options_float(&l->options, "delta");
     if (beta < 0) return layer_error(l, e, "beta must be at least 0, found %g", beta);
     if (l->kind->which == LOSS_HUBER && !(delta > 0))
         return layer_error(l, e, "delta must be above 0, found %g", delta);
-    return one_number(l);
+    return one_number(n, l, e);
 }
 
 int layer_element_loss_forward(Lower *lw, const Layer *l, const int *in) {
@@ -112,5 +141,7 @@ int layer_element_loss_forward(Lower *lw, const Layer *l, const int *in) {
     a.loss.f = (LossFn)l->kind->which;
     /* one number at most, under the name that PyTorch gives it */
     a.loss.beta = (float)(options_float(o, "beta") + options_float(o, "delta") + options_float(o, "pos_weight"));
-    return finish(lw, OP_element_loss, l, in[0], NO_BUF, &a);
+    /* several that share a target have it in PyTorch's order */
+    int x = lw->net->n_losses > 1 ? lower_rows(lw, l, in[0]) : in[0];
+    return finish(lw, OP_element_loss, l, x, NO_BUF, &a);
 }

@@ -1,4 +1,4 @@
-/* Gradient accumulation: the body runs `accumulate` times, each time on one micro-batch; gradients and the loss are
+/* Gradient accumulation: the body runs `accumulate` times, each time on one micro-batch; gradients and losses are
  * summed up in buffers that last through all of them (fp32 where the weights are 16-bit), the update comes once.
  * A mean over the batch is the mean of the micro-batches' means: each micro-batch's loss is divided by their number, as
  * an article's training loop does by hand. A loss with reduction = "sum" is not: sums add up. */
@@ -19,7 +19,7 @@ static void sum_up(Program *p, int part, const char *path) {
     snprintf(name, sizeof name, "%s", b->name);
     snprintf(b->name, sizeof b->name, "%.*s.micro", BUF_NAME - 8, name);
     const Buf like = *b;
-    b->keep = false;
+    b->keep = b->loss = false;
     int acc = program_buf(p, like.category, like.shape, DT_F32, "%s", name);
     Op *op = program_op(p, OP_accumulate, path);
     if (p->failed) return;
@@ -32,6 +32,7 @@ static void sum_up(Program *p, int part, const char *path) {
     b->param = like.param;
     b->keep = like.keep;
     b->carried = true;
+    b->loss = like.loss;
     if (part == p->loss) p->loss = acc;
 }
 
@@ -57,7 +58,7 @@ int pass_accumulate(Program *p, const Settings *s, Err *e) {
         if (i < forward_end) p->forward_end = p->n_ops;
         for (int k = 0; k < OP_OUT; k++) {
             int b = old[i].out[k];
-            if (b == NO_BUF || !(b == p->loss || is_final(p, b))) continue;
+            if (b == NO_BUF || !(p->bufs[b].loss || is_final(p, b))) continue;
             sum_up(p, b, old[i].path);
             if (i < forward_end) p->forward_end = p->n_ops;
         }

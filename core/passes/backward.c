@@ -329,7 +329,7 @@ int pass_backward(Program *p, const Settings *s, Err *e) {
     else mark(&b, forward_ops);
     for (int i = forward_ops - 1; i >= 0 && !p->failed; i--) {
         const Op f = p->ops[i];
-        bool is_loss = f.out[0] == p->loss, weight_copy = b.leaf[f.out[0]] != f.out[0];
+        bool is_loss = p->bufs[f.out[0]].loss, weight_copy = b.leaf[f.out[0]] != f.out[0];
         if (!weight_copy && (is_loss || b.grad[f.out[0]] != NO_BUF)) differentiate(&b, &f);
     }
     if (p->calls != NO_BUF) program_op(p, OP_count_call, "")->out[0] = p->calls;

@@ -153,7 +153,7 @@ static void find_lost(const Chain *c, const int *segment, bool *lost) {
         lost[b] = of > 0 || (of == ALONE && program_root(p, p->ops[w].out[0]) == b);
     }
     for (int b = 0; b < p->n_bufs; b++)
-        if (p->bufs[b].keep || p->bufs[b].carried || b == p->loss) lost[program_root(p, b)] = false;
+        if (p->bufs[b].keep || p->bufs[b].carried) lost[program_root(p, b)] = false;
     for (int i = 0; i < p->forward_end; i++)
         for (int k = 0; k < OP_IN; k++) {
             int root = p->ops[i].in[k] == NO_BUF ? NO_BUF : program_root(p, p->ops[i].in[k]);
@@ -203,7 +203,7 @@ static int second_buf(Program *p, int b) {
     *to = like;
     memcpy(to->name, name, sizeof name);
     to->alias = NO_BUF;
-    to->keep = false;
+    to->keep = to->loss = false;
     return n;
 }
 

@@ -123,7 +123,7 @@ static void find_wide(const Program *p, bool *wide) {
     }
 }
 
-/* Everything but the target, the loss, integers and what is always wide becomes 16-bit. */
+/* Everything but integers and what is always wide becomes 16-bit. */
 static void narrow(Program *p, DType type, bool master) {
     bool *wide = mem_new((size_t)p->n_bufs * sizeof *wide);
     if (!wide) {
@@ -132,7 +132,7 @@ static void narrow(Program *p, DType type, bool master) {
     }
     find_wide(p, wide);
     for (int b = 0; b < p->n_bufs; b++) {
-        if (p->bufs[b].dtype != DT_F32 || b == p->target || b == p->loss || wide[b]) continue;
+        if (p->bufs[b].dtype != DT_F32 || wide[b]) continue;
         set_type(p, b, type);
         p->bufs[b].master = master && p->bufs[b].kind == BUF_PERSISTENT;
     }

@@ -124,12 +124,15 @@ HOT static void slopes_block(const LossAttr *loss, float *y, const float *x, con
     }
 }
 
+/* x itself stands for a target that is not there. */
+static const View *target_of(const KArgs *a) { return &a->in[a->in[1].data ? 1 : 0]; }
+
 static double terms_sum(const KArgs *a, int64_t begin, int64_t end) {
     float from[PART], wanted[PART], terms[PART];
     double sum = 0;
     EACH_PART(i, n, end - begin) {
         const float *x = block_load(&a->in[0], begin + i, n, from);
-        terms_block(&a->attr->loss, terms, x, block_load(&a->in[1], begin + i, n, wanted), n);
+        terms_block(&a->attr->loss, terms, x, block_load(target_of(a), begin + i, n, wanted), n);
         for (int64_t k = 0; k < n; k++) sum += (double)terms[k];
     }
     return sum;
@@ -139,7 +142,7 @@ static void slopes_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], wanted[BLOCK], to[BLOCK], scale = slope_scale(a, (double)a->in[0].count);
     int64_t n = end - begin;
     const float *x = block_load(&a->in[0], begin, n, from);
-    slopes_block(&a->attr->loss, to, x, block_load(&a->in[1], begin, n, wanted), n);
+    slopes_block(&a->attr->loss, to, x, block_load(target_of(a), begin, n, wanted), n);
     for (int64_t i = 0; i < n; i++) to[i] *= scale;
     block_store(&a->out[0], begin, n, to);
 }

@@ -46,13 +46,16 @@ static int loss_prepare(const KArgs *a, size_t limit, void **state, size_t *work
     return OK;
 }
 
+/* x itself stands for a target that is not there. */
+static inline Elements target_of(const KArgs *a) { return elements_of(&a->in[a->in[1].data ? 1 : 0]); }
+
 /* `terms` makes those of x (rows, classes) and t; of single elements, each is a row. */
 static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elements, int64_t, int64_t),
                     int64_t rows) {
     LossTo to = {a->attr->loss, (const float *)a->in[2].data, (float *)a->out[0].data, (LossPart *)a->workspace,
                  (Softmax *)a->out[1].data};
     int parts = (int)sum_parts(a->in[0].count, sizeof(LossPart), a->workspace_bytes);
-    int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(&a->in[0]), elements_of(&a->in[1]), rows,
+    int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(&a->in[0]), target_of(a), rows,
                        a->in[0].count / rows);
     return rc != OK || parts == 1 ? rc : launch_op(a, e, loss_finish, 1, LOSS_THREADS, to, parts);
 }
@@ -194,7 +197,7 @@ struct ElementSlope {
 int k_cuda_element_loss(const KArgs *a, Err *e) { return loss_run(a, e, element_terms, a->in[0].count); }
 
 int k_cuda_element_loss_dx(const KArgs *a, Err *e) {
-    ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
+    ElementsOf<2> x = {{elements_of(&a->in[0]), target_of(a)}};
     ElementSlope f = {a->attr->loss, (const StepState *)a->in[2].data, a->in[0].count};
     return elements_run(a, e, f, x);
 }

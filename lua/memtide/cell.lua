@@ -58,7 +58,7 @@ local function labels_of(output) return product(output) // output[2] end
 
 -- The loss and the output say what one sample's target must be.
 local function check_targets(self, found, output)
-  local where, loss, kind = self.experiment.where, self.values.loss, self.values.loss.kind
+  local where, loss, kind = self.experiment.where, self.values.loss, nn.terms(self.values.loss)[1].kind
   local given = found.target and "target = " .. plain.literal(found.target)
     or found.classes and "classes = " .. found.classes or "data without targets"
   if not nn.of_classes(loss) then

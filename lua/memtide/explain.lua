@@ -6,6 +6,7 @@
 -- no gradient and no state. Nothing of activation gradients, other layers' outputs, labels.
 local categories = require "memtide.row".categories
 local core = require "memtide.core"
+local nn = require "memtide.nn"
 local util = require "memtide.util"
 
 local explain = {}
@@ -152,7 +153,10 @@ end
 function REASONS.workspace() return "scratch that the library asks for in the op at the peak" end
 
 function REASONS.other(cell)
-  local weights = cell.values.loss.options.weight and ", its class weights" or ""
+  local weights = ""
+  for _, term in ipairs(nn.terms(cell.values.loss)) do
+    if term.options.weight then weights = ", its class weights" end
+  end
   return ("the loss%s, and rounding of every tensor to the device's alignment"):format(weights)
 end
 

@@ -103,9 +103,10 @@ local function places_of(trace, order)
   return places
 end
 
--- Every step must lead to the result, and every child must be a step.
-local function check_used(trace, result)
-  local used, steps = {[result] = true}, trace.graph
+-- Every step must lead to a result, and every child must be a step.
+local function check_used(trace, results)
+  local used, steps = {}, trace.graph
+  for _, index in ipairs(results) do used[index] = true end
   for i = #steps, 1, -1 do
     if not used[i - 1] then
       util.fail_at(trace.lines[i], "Graph: what %s gives is not used", steps.names[i])
@@ -122,14 +123,15 @@ local function run(trace, self, forward)
   local inputs = {}
   for k = 1, math.max(1, info.nparams - 1) do inputs[k] = setmetatable({trace = trace, index = -k}, Value) end
   local results = table.pack(forward(self, table.unpack(inputs)))
-  local result = results[1]
   trace.open = false
-  if results.n ~= 1 or not is_value(result) then
-    util.fail("Graph: forward must return one value, found %s",
-      results.n == 0 and "nothing" or results.n > 1 and results.n .. " of them" or "a " .. type(result))
+  if results.n == 0 then util.fail "Graph: forward must return a value, found nothing" end
+  for i = 1, results.n do
+    local result = results[i]
+    if not is_value(result) then util.fail("Graph: forward must return values, found a %s", type(result)) end
+    if result.trace ~= trace then util.fail "Graph: forward returns a value of another graph" end
+    results[i] = result.index
   end
-  if result.trace ~= trace then util.fail "Graph: forward returns a value of another graph" end
-  return result.index
+  return results
 end
 
 -- Fills `layer` (an empty Graph) from {name = layer, ..., forward = function(self, x) ... end}.

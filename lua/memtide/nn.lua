@@ -8,12 +8,57 @@ local util = require "memtide.util"
 
 local nn = {}
 local Layer = {__name = "memtide.layer", __call = graph.call} -- the metatable of layers
-local Loss = {__tostring = specs.show, __name = "memtide.loss"}
+local Loss = {__name = "memtide.loss"}
 
 local function is_layer(value) return getmetatable(value) == Layer end
 local function is_loss(value) return getmetatable(value) == Loss end
--- Does it want labels? Others want targets like the output.
-local function of_classes(loss) return loss.kind == "CrossEntropyLoss" or loss.kind == "NLLLoss" end
+
+-- ---- losses: {kind, options, text, where, factor}, or a sum, a list of such, one for each output of the network
+
+local function terms(loss) return loss[1] and loss or {loss} end
+
+-- Does it want labels? Others want targets like the output. All terms want the same.
+local function of_classes(loss)
+  local kind = terms(loss)[1].kind
+  return kind == "CrossEntropyLoss" or kind == "NLLLoss"
+end
+
+function Loss.__tostring(loss) return loss[1] and loss.text or specs.show(loss) end
+
+local function sum_of(list)
+  local texts = {}
+  for i, term in ipairs(list) do
+    local factor = term.factor and core.number(term.factor) .. " * " or ""
+    texts[i] = factor .. specs.show(term)
+  end
+  list.kind, list.options, list.text = "sum", {}, table.concat(texts, " + ")
+  return setmetatable(list, Loss)
+end
+
+-- ce + 0.3 * ce: the first output's loss, and that of the second
+function Loss.__add(a, b)
+  if not (is_loss(a) and is_loss(b)) then
+    util.fail("+ stands between two losses, found a %s and a %s", is_loss(a) and "loss" or type(a),
+      is_loss(b) and "loss" or type(b))
+  end
+  local list = table.move(terms(a), 1, #terms(a), 1, {})
+  return sum_of(table.move(terms(b), 1, #terms(b), #list + 1, list))
+end
+
+function Loss.__mul(a, b)
+  local factor, loss = a, b
+  if is_loss(a) then factor, loss = b, a end
+  if type(factor) ~= "number" or factor ~= factor or math.abs(factor) == math.huge then
+    util.fail("* stands between a number and a loss, found %s", is_loss(factor) and "two losses" or tostring(factor))
+  end
+  local list = {}
+  for i, term in ipairs(terms(loss)) do
+    list[i] = setmetatable({}, Loss)
+    for key, value in pairs(term) do list[i][key] = value end
+    list[i].factor = factor * (term.factor or 1)
+  end
+  return sum_of(list)
+end
 
 -- The tree as PyTorch prints it: of a graph the children that have names, each once, in the order of its parameters.
 function Layer.__tostring(layer)
@@ -179,4 +224,4 @@ setmetatable(nn, {
 -- shares its parameters.
 local function network(model, loss, input) return util.must(core.network(model, loss, input)) end
 
-return {nn = nn, is_layer = is_layer, is_loss = is_loss, of_classes = of_classes, network = network}
+return {nn = nn, is_layer = is_layer, is_loss = is_loss, terms = terms, of_classes = of_classes, network = network}

@@ -313,7 +313,7 @@ tap.raises("what fc gives is not used", "a step that leads nowhere", graph(funct
 end))
 tap.raises("forward does not call self.b", "an unused child", graph(function(self, x) return self.a(x) end,
   {a = nn.Linear(2, 2), b = nn.Linear(2, 2)}))
-tap.raises("forward must return one value, found nothing", "no return value", graph(function(self, x) self.fc(x) end))
+tap.raises("forward must return a value, found nothing", "no return value", graph(function(self, x) self.fc(x) end))
 tap.raises("found a table", "a table", graph(function(self, x) return {self.fc(x)} end))
 tap.raises("found 2 of them", "two values", graph(function(self, x) return self.fc(x), x end))
 tap.raises("self.fcc does not exist (did you mean \"fc\"?)", "a wrong name", graph(function(self, x)

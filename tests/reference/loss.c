@@ -88,6 +88,7 @@ static double term(const LossAttr *a, double x, double t) {
     case LOSS_SMOOTH_L1: return d < b ? d * d / (2 * b) : d - b / 2;
     case LOSS_HUBER: return d <= b ? d * d / 2 : b * (d - b / 2);
     case LOSS_BCE: return -(t * fmax(log(x), -100) + (1 - t) * fmax(log(1 - x), -100));
+    case LOSS_IDENTITY: return x;
     case LOSS_BCE_LOGITS: return -(b * t * log(sigmoid(x)) + (1 - t) * log(1 - sigmoid(x)));
     }
     return NAN;
@@ -101,18 +102,21 @@ static double slope(const LossAttr *a, double x, double t) {
     case LOSS_SMOOTH_L1: return d < b ? (x - t) / b : sign;
     case LOSS_HUBER: return d <= b ? x - t : b * sign;
     case LOSS_BCE: return (1 - t) / (1 - x) - t / x;
+    case LOSS_IDENTITY: return 1;
     case LOSS_BCE_LOGITS: return sigmoid(x) * (1 - t + b * t) - b * t;
     }
     return NAN;
 }
 
+static double target(const Ref *r, int64_t i) { return r->in[1].at ? r->in[1].at[i] : 0; }
+
 void ref_element_loss(Ref *r) {
     double sum = 0;
-    for (int64_t i = 0; i < r->in[0].count; i++) sum += term(&r->attr->loss, r->in[0].at[i], r->in[1].at[i]);
+    for (int64_t i = 0; i < r->in[0].count; i++) sum += term(&r->attr->loss, r->in[0].at[i], target(r, i));
     r->out[0].at[0] = reduce(r, sum, (double)r->in[0].count);
 }
 
 void ref_element_loss_dx(Ref *r) {
     for (int64_t i = 0; i < r->in[0].count; i++)
-        r->out[0].at[i] = outer(r, (double)r->in[0].count) * slope(&r->attr->loss, r->in[0].at[i], r->in[1].at[i]);
+        r->out[0].at[i] = outer(r, (double)r->in[0].count) * slope(&r->attr->loss, r->in[0].at[i], target(r, i));
 }

@@ -103,6 +103,54 @@ static void test_programs(void) {
                "  0 softmax .: y = x:input\n      y f32 (2, 3) activations 24\n"
                "  1 cross_entropy loss: loss = x:y t:target w:class_weights log scale=1\n"
                "      loss f32 () other 4 keep\n");
+    is_program("Graph{Linear(2, 3) Tanh ReLU<0>}^2,1,0>", "NLLLoss 0.5*CrossEntropyLoss(1:2:3) -2*IdentityLoss(sum)",
+               shape2(4, 2), true,
+               "0.weight f32 (3, 2) weights 24\n"
+               "0.bias f32 (3) weights 12\n"
+               "input f32 (4, 2) input 32\n"
+               "class_weights.1 f32 (3) other 12\n"
+               "target i32 (4) input 16\n"
+               "  0 linear 0: 0.y = x:input w:0.weight b:0.bias\n"
+               "      0.y f32 (4, 3) activations 48\n"
+               "  1 element_loss loss.2: loss.2 = x:0.y f=identity scale=-2\n"
+               "      loss.2 f32 () other 4 keep\n"
+               "  2 act 1: 1.y = x:0.y f=tanh\n"
+               "      1.y f32 (4, 3) activations 48\n"
+               "  3 cross_entropy loss.1: loss.1 = x:1.y t:target w:class_weights.1 scale=0.5\n"
+               "      loss.1 f32 () other 4 keep\n"
+               "  4 act 2: 2.y = x:0.y f=relu\n"
+               "      2.y f32 (4, 3) activations 48\n"
+               "  5 cross_entropy loss.0: loss.0 = x:2.y t:target log scale=1\n"
+               "      loss.0 f32 () other 4 keep\n");
+    is_program("Graph{Linear(2, 3) Tanh ReLU<0>}^2,1,0>", "3*NLLLoss 0.5*CrossEntropyLoss(1:2:3) -2*IdentityLoss(sum)",
+               shape2(4, 2), false,
+               "0.weight f32 (3, 2) weights 24\n"
+               "0.bias f32 (3) weights 12\n"
+               "input f32 (4, 2) input 32\n"
+               "target i32 (4) input 16\n"
+               "  0 linear 0: 0.y = x:input w:0.weight b:0.bias\n"
+               "      0.y f32 (4, 3) activations 48\n"
+               "  1 act 2: 2.y = x:0.y f=relu\n"
+               "      2.y f32 (4, 3) activations 48\n"
+               "  2 cross_entropy loss.0: loss.0 = x:2.y t:target log scale=3\n"
+               "      loss.0 f32 () other 4 keep\n");
+    is_program("Graph{Flatten Tanh<-1> Flatten}^0,2>", "MSELoss L1Loss", shape4(2, 3, 2, 2), true,
+               "input f32 (2, 3, 2, 2) nhwc input 96\n"
+               "target f32 (2, 12) input 96\n"
+               "  0 view 0: 0.y = x:input\n"
+               "      0.y f32 (2, 12) order=3x2x2 activations in input\n"
+               "  1 act 1: 1.y = x:input f=tanh\n"
+               "      1.y f32 (2, 3, 2, 2) nhwc activations 96\n"
+               "  2 view 2: 2.y = x:1.y\n"
+               "      2.y f32 (2, 12) order=3x2x2 activations in 1.y\n"
+               "  3 to_rows loss.1: 2.y.rows = x:2.y\n"
+               "      2.y.rows f32 (2, 12) activations 96\n"
+               "  4 element_loss loss.1: loss.1 = x:2.y.rows t:target f=l1 scale=1\n"
+               "      loss.1 f32 () other 4 keep\n"
+               "  5 to_rows loss.0: 0.y.rows = x:0.y\n"
+               "      0.y.rows f32 (2, 12) activations 96\n"
+               "  6 element_loss loss.0: loss.0 = x:0.y.rows t:target f=mse scale=1\n"
+               "      loss.0 f32 () other 4 keep\n");
     is_program("Identity", "CrossEntropyLoss", shape4(2, 3, 5, 4), true,
                "input f32 (2, 3, 5, 4) nhwc input 480\ntarget i32 (40) input 160\n"
                "  0 view loss: loss.y = x:input\n      loss.y f32 (40, 3) activations in input\n"
@@ -252,7 +300,9 @@ static void test_memory(void) {
     ok(p && failures >= 5, "%d allocations, each made to fail", failures);
     is_int(wrong, 0, "each failure is an error of its kind and leaves nothing behind");
     Program *copy = program_copy(p);
-    ok(copy && copy->weights != p->weights && !memcmp(copy->weights, (float[]){1, 2, 3}, 3 * sizeof(float)),
+    const float *weights = p->bufs[program_find(p, "class_weights")].constant;
+    const float *copied = copy ? copy->bufs[program_find(copy, "class_weights")].constant : weights;
+    ok(copied != weights && !memcmp(copied, (float[]){1, 2, 3}, 3 * sizeof *copied),
        "a copy has class weights of its own");
     program_free(copy);
     program_free(p);

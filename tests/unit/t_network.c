@@ -152,6 +152,7 @@ static void test_shapes(void) {
 }
 
 #define IMAGE {4, {2, 3, 8, 8}}
+#define TWO "Graph{Linear(4, 5) Linear(4, 6)<-1>}^0,1>"
 static const struct { const char *net, *loss; Shape in; const char *message; } mistakes[] = {
     {"Sequential{Conv3d(1)}", NULL, IMAGE,
      "unknown layer 'Conv3d'; known: Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Linear"},
@@ -266,6 +267,23 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
      "CrossEntropyLoss (net:91): weight: expected a number for each of 3 classes, found 2"},
     {"ReLU", "SmoothL1Loss(beta=-1)", {2, {2, 3}}, "SmoothL1Loss (net:91): beta must be at least 0, found -1"},
     {"ReLU", "HuberLoss(delta=0)", {2, {2, 3}}, "HuberLoss (net:91): delta must be above 0, found 0"},
+    {TWO, "MSELoss", {2, {2, 4}}, "MSELoss (net:91): expected a loss for each output of the network: there is 1 for 2"},
+    {"ReLU", "MSELoss MSELoss", {2, {2, 4}}, "MSELoss (net:91): expected a loss for each output of the network: there "
+     "are 2 for 1"},
+    {TWO, "MSELoss ReLU", {2, {2, 4}}, "ReLU (net:92): is no loss, expected one as the loss"},
+    {TWO, "MSELoss L1Loss", {2, {2, 4}},
+     "L1Loss (net:92): the losses of a step have the same target, but MSELoss has (2, 5), and this one (2, 6)"},
+    {TWO, "CrossEntropyLoss 0.5*L1Loss", {2, {2, 4}},
+     "L1Loss (net:92): the losses of a step have the same target, but CrossEntropyLoss has labels, and this one numbers"},
+    {TWO, "CrossEntropyLoss CrossEntropyLoss", {3, {2, 5, 4}},
+     "the losses of a step have the same target, but CrossEntropyLoss has (10), and this one (12)"},
+    {TWO, "CrossEntropyLoss NLLLoss(ignore_index=1)", {2, {2, 4}},
+     "NLLLoss (net:92): expected ignore_index = -100, as CrossEntropyLoss has it"},
+    {TWO, "IdentityLoss MSELoss", {2, {2, 4}}, "IdentityLoss (net:91): expected a loss with a target as the first one"},
+    {"Sequential{" TWO "}", NULL, {2, {2, 4}},
+     "layer 0 Graph (net:2): gives 2 values: only the network as a whole does, one for each loss"},
+    {"Graph{ReLU}^0,-1>", NULL, {2, {2, 4}}, "Graph (net:1): gives its own input for a loss"},
+    {"Graph{ReLU}^0,3>", NULL, {2, {2, 4}}, "has no layer 3"},
 };
 
 static void test_mistakes(void) {
@@ -300,7 +318,7 @@ static void test_depth(void) {
     }
     Network *n;
     Shape in = shape2(1, 1);
-    is_int(network_new(l, NULL, &in, &n, &e), ERR_SCRIPT, "and names to a length");
+    is_int(network_new(l, NULL, 0, &in, &n, &e), ERR_SCRIPT, "and names to a length");
     has_text(e.text, "nested too deep", "which is an error of its own");
 }
 
@@ -330,8 +348,8 @@ static void test_graph(void) {
     is_int(layer_wire(g, 2, (int[]){2}, 1, &e), ERR_INTERNAL, "and not its own");
     is_int(layer_wire(g, 2, (int[]){0}, 9, &e), ERR_SCRIPT, "and not more than fit");
     has_text(e.text, "takes at most 8 inputs, found 9", "which is told");
-    g->result = 3;
-    if (!ok(network_new(g, NULL, &in, &n, &e) == OK, "a graph: %s", e.text)) return;
+    g->result[0] = 3;
+    if (!ok(network_new(g, NULL, 0, &in, &n, &e) == OK, "a graph: %s", e.text)) return;
     network_dump(n, collect, &dump);
     is_str(dump.text,
            ". Graph (3, 2) gives add#1\na Linear in_features=2 out_features=2 (3, 2) 6 frozen\n"
