@@ -66,8 +66,8 @@ static int run_passes(Program *p, const Settings *s, Device *device, PassWatch *
 static int check_losses(const Network *net, const Program *p, const PrecisionInfo *precision, Err *e) {
     for (int k = 0; k < net->n_losses && p->loss != NO_BUF && precision->autocast; k++)
         if (!strcmp(layer_kind(net->loss[k]), "BCELoss"))
-            return layer_error(net->loss[k], e, "unsafe under precision %s: expected BCEWithLogitsLoss, of logits, in its "
-                               "place", precision->text);
+            return layer_error(net->loss[k], e, "unsafe under precision %s: expected BCEWithLogitsLoss, of logits, in "
+                               "its place", precision->text);
     return OK;
 }
 

@@ -16,7 +16,7 @@ typedef struct Lower {
     bool training;   /* false: evaluation mode (dropout is the identity) */
     bool with_loss;
     int region, regions; /* the nn.Checkpoint being emitted (0: none), and how many there are */
-    uint32_t drops;  /* dropout ops so far: each draws its own numbers */
+    uint32_t drops;  /* ops that draw so far: each draws its own numbers */
 } Lower;
 
 /* ---- for layers; all return a buffer (0 once p->failed is set) */

@@ -105,8 +105,8 @@ const char *layer_spec(const char *kind);
 /* The i-th kind's name, NULL past the end; `role`: see layers.def. */
 const char *layer_kind_name(int i, char *role);
 
-/* Takes the tree and the n losses, at most LAYER_IN (also on failure), and infers all shapes for inputs of shape `input` (batch first).
- * A mistake names the layer's path and line, the expected and the found shape. */
+/* Takes the tree and n losses, at most LAYER_IN (also on failure), and infers all shapes for inputs of shape `input`
+ * (batch first). A mistake names the layer's path and line, the expected and the found shape. */
 int network_new(Layer *root, Layer *const *losses, int n, const Shape *input, Network **out, Err *e);
 void network_free(Network *n);
 /* Sum over all parameters of their elements; over those that are not trained. Buffers do not count. */

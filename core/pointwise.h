@@ -154,8 +154,8 @@ typedef enum LossFn {
 /* PyTorch's least logarithm of a probability; a NaN goes through */
 MT_FN float log_clamped(float log) { return log < -100.0f ? -100.0f : log; }
 
-/* The part of element x of a loss, with target t, which LOSS_IDENTITY does not read; `beta` is SmoothL1Loss's beta, HuberLoss's delta or
- * BCEWithLogitsLoss's pos_weight */
+/* The part of element x of a loss, with target t (LOSS_IDENTITY has none); `beta` is SmoothL1Loss's beta, HuberLoss's
+ * delta or BCEWithLogitsLoss's pos_weight */
 MT_FN float loss_term(LossFn f, float x, float t, float beta) {
     float d = x - t, far = fabsf(d), rest;
     switch (f) {

@@ -18,7 +18,7 @@
     X(ACTIVATION_GRADIENTS, "activation_gradients", "gradients of activations")                                        \
     X(INPUT,                "input",                "the micro-batch: inputs and targets")                             \
     X(WORKSPACE,            "workspace",            "scratch that one op's library call needs")                        \
-    X(OTHER,                "other",                "loss, class weights, dropout calls; alignment, gaps, free blocks")
+    X(OTHER,                "other",                "losses, class weights, a count of draws; alignment, gaps, free blocks")
 
 typedef enum Category {
 #define X(name, text, what) CAT_##name,
@@ -80,10 +80,10 @@ typedef struct Program {
     int body_end;      /* == n_ops until the update pass */
     int forward_end;   /* ops [0, forward_end) are forward and loss; the rest of the body is backward */
     int micro_batches; /* how often the body runs in a step */
-    int input, target, output, loss; /* buffers; target and loss, the output's, may be NO_BUF (evaluation without one) */
+    int input, target, output, loss; /* buffers; target and loss (the output's) may be NO_BUF: evaluation without one */
     int state;         /* the StepState buffer, NO_BUF until a pass needs one (program_state) */
     int lr;            /* the learning rate (fp32), where it can change between steps, else NO_BUF (pass update) */
-    int calls;         /* how many micro-batches dropout has drawn for, NO_BUF without dropout (program_calls) */
+    int calls;         /* how many micro-batches were drawn for, NO_BUF where nothing is (program_calls) */
     char scope[32];    /* a setting: what the names of state, lr, grad_square and constants begin with */
     bool graph;        /* a run may record the step and replay it (a setting) */
     bool updates;      /* it trains: set by the update pass */
@@ -122,7 +122,7 @@ int program_reader(const Program *p, int buf);
 void program_drop(Program *p, int op);
 /* A name of this program's own for a persistent number: with its scope. text[BUF_NAME]; returns text. */
 const char *program_scoped(const Program *p, const char *name, char *text);
-/* The persistent StepState buffer, and dropout's counter, made at the first call. */
+/* The persistent StepState buffer, and the counter of what draws, made at the first call. */
 int program_state(Program *p);
 int program_calls(Program *p);
 /* A persistent buffer [n] with these values. */

@@ -66,6 +66,7 @@ static void put_attr(Line *l, const Op *op) {
         if (a->fused.act) put(l, " act=%s", act[a->fused.act]);
         break;
     }
+    case OP_randn: put(l, " id=%u", op->attr.drop.id); break;
     case OP_dropout: case OP_dropout_dx: put(l, " p=%g id=%u", (double)op->attr.drop.p, op->attr.drop.id); break;
     case OP_element_loss: case OP_element_loss_dx:
         put(l, " f=%s scale=%g", loss[op->attr.loss.f], (double)op->attr.loss.scale);

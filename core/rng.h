@@ -10,7 +10,7 @@
 typedef struct Philox { uint32_t x[4]; } Philox;
 
 /* One stream per purpose: what draws, so that two uses of one seed never share numbers. */
-enum RngStream { RNG_INIT = 1, RNG_DROPOUT = 2, RNG_DATA = 3, RNG_SHUFFLE = 4 };
+enum RngStream { RNG_INIT = 1, RNG_DROPOUT = 2, RNG_DATA = 3, RNG_SHUFFLE = 4, RNG_NOISE = 5 };
 
 /* The published block function: four numbers from a counter and a key. */
 MT_FN Philox philox_block(Philox c, uint32_t k0, uint32_t k1) {

@@ -17,7 +17,7 @@ typedef struct Case {
 } Case;
 
 /* One operand is two letters. Type: f the case's, g the case's other one (both run through all types; two of 16 bits do
- * not meet), w f32, i labels, b window positions, c dropout's calls, s the step state. Shape: x, y or z, r x in plain
+ * not meet), w f32, i labels, b window positions, c a count of calls, s the step state. Shape: x, y or z, r x in plain
  * rows, n samples, 2 two numbers of each, 1 one element. */
 typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
@@ -37,6 +37,7 @@ static const OpTest op_tests[] = {
     {OP_adaptive_avgpool_dx, "fy", "fx", NULL},
     {OP_dropout, "fx c1", "gx", fill_calls},
     {OP_dropout_dx, "fx c1", "gx", fill_calls},
+    {OP_randn, "c1", "fx", fill_calls},
     {OP_count_call, "", "c1", fill_calls},
     {OP_add, "fx gx", "fx", NULL},
     {OP_mul, "fx fx", "gx", NULL},
@@ -276,6 +277,10 @@ static const Case cases[] = {
     {"p = 0", OP_dropout, .x = ODD, .attr.drop = {0, 5, 0}},
     {"p = 1", OP_dropout, .x = BIG, .attr.drop = {1, 6, 0}},
     {"gradient", OP_dropout_dx, .x = BIG, .attr.drop = {0.5f, 3, 0}, .calls = 3},
+    {"one", OP_randn, .x = ONE, .attr.drop = {0, 1, 0}},
+    {"odd", OP_randn, .x = ODD, .attr.drop = {0, 2, 0}, .calls = 13},
+    {"several blocks", OP_randn, .x = BIG, .attr.drop = {0, 3, 0}, .calls = 3},
+    {"image", OP_randn, .x = IMAGE},
     {"gradient of an image", OP_dropout_dx, .x = IMAGE, .attr.drop = {0.1f, 4, 0}},
     {"one", OP_add, .x = ONE}, {"odd", OP_add, .x = ODD}, {"several blocks", OP_add, .x = BIG},
     {"image", OP_add, .x = IMAGE},

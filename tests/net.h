@@ -1,6 +1,7 @@
 /* net.h: networks from text, for tests.
  *
- *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" ] [ "^" k { "," k } ">" ] [ "<" k { "," k } ">" ]
+ *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" ] [ "^" k { "," k } ">" ]
+ *           [ "<" k { "," k } ">" ]
  *             "!": frozen; "&": tied to the layer before it; "<": what it reads, see Layer.from (-1: the input);
  *             "^": whose outputs are the container's, see Layer.result
  *         | "Again"   the layer before it once more, sharing its parameters

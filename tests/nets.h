@@ -70,12 +70,12 @@
     " Mul{Identity Sequential{AdaptiveAvgPool2d(1) Conv2d(6, 6, 1) Sigmoid}} Add{Identity Conv2d(6, 1, 1)}" \
     " Flatten(1, 2) Exp Reshape(0:6:-1) Unsqueeze(2) Conv2d(6, 4, 1x3) Squeeze(2) Flatten Linear(56, 10)}"
 
-/* Three outputs: logits, logits of a head in between, and squares; for 3 x 12 x 12 images. */
+/* Three outputs: logits of what noise is added to, logits of a head in between, and squares; for 3 x 12 x 12 images. */
 #define NET_HEADS \
     "Graph{Conv2d(3, 8, 3, padding=1) ReLU MaxPool2d(2)" \
     " Sequential{Conv2d(8, 4, 1) BatchNorm2d(4) ReLU Dropout(0.2) Flatten Linear(144, 10)}" \
-    " Checkpoint{Sequential{Conv2d(8, 8, 3, padding=1) GELU Conv2d(8, 6, 3)}}<2> Tanh Mul<5,5> Flatten<5>" \
-    " Linear(96, 10)}^8,3,6>"
+    " Checkpoint{Sequential{Conv2d(8, 8, 3, padding=1) GELU Conv2d(8, 6, 3)}}<2> Tanh Mul<5,5> RandnLike<5>" \
+    " Mul<6,7> Add<5,8> Flatten Linear(96, 10)}^11,3,6>"
 #define LOSS_HEADS \
     "CrossEntropyLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1) 0.3*CrossEntropyLoss(weight=2:2:2:1:1:1:1:1:1:1)" \
     " -0.02*IdentityLoss(sum)"

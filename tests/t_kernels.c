@@ -276,7 +276,10 @@ static void case_run(Device *device, const OpTest *test, const Case *c, DType f,
 /* ---- data that an op needs in place of plain numbers */
 
 /* The counter is the op's last operand, input or output. */
-static void fill_calls(Bench *b) { b->operand[b->c->kind == OP_count_call ? OP_IN : 1].values[0] = b->c->calls; }
+static void fill_calls(Bench *b) {
+    OpKind kind = b->c->kind;
+    b->operand[kind == OP_count_call ? OP_IN : kind == OP_randn ? 0 : 1].values[0] = b->c->calls;
+}
 
 /* Quarters: many windows hold their maximum twice. */
 static void fill_coarse(Bench *b) {

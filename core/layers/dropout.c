@@ -1,5 +1,5 @@
 /* Dropout, and Dropout2d, which drops whole channels: each op draws its own numbers by an id. In evaluation, and with
- * p = 0, it is its input. */
+ * p = 0, it is its input. RandnLike draws in evaluation, too, and takes nothing of its input but the shape. */
 #include <string.h>
 
 #include "layer.h"
@@ -21,4 +21,17 @@ int layer_dropout_forward(Lower *lw, const Layer *l, const int *in) {
     if (!lw->training || a.drop.p == 0) return in[0];
     a.drop.id = lw->drops++;
     return lower_op(lw, OP_dropout, l, (int[]){in[0], program_calls(lw->p)}, 2, &a);
+}
+
+int layer_randn_shape(Network *n, Layer *l, Err *e) {
+    (void)n, (void)l, (void)e;
+    return OK;
+}
+
+int layer_randn_forward(Lower *lw, const Layer *l, const int *in) {
+    Attr a;
+    (void)in;
+    memset(&a, 0, sizeof a);
+    a.drop.id = lw->drops++;
+    return lower_op(lw, OP_randn, l, (int[]){program_calls(lw->p)}, 1, &a);
 }

@@ -1,5 +1,6 @@
-/* dropout.c: y = x keep / (1 - p). The element's place in memory numbers its draw within a call, and all of a
- * micro-batch's ops read one count of calls, so the backward pass and a recomputation draw the same factors again. */
+/* dropout.c: what draws: y = x keep / (1 - p), and normal numbers. The element's place in memory numbers its draw within
+ * a call, and all of a micro-batch's ops read one count of calls, so the backward pass and a recomputation draw the
+ * same again. */
 #include "loops.h"
 
 enum { ROWS = 8 }; /* of pixels that share factors of channels, at most */
@@ -71,6 +72,20 @@ int k_cpu_dropout(const KArgs *a, Err *e) {
 }
 
 int k_cpu_dropout_dx(const KArgs *a, Err *e) { return k_cpu_dropout(a, e); }
+
+static void randn_piece(const KArgs *a, int64_t begin, int64_t end) {
+    float drawn[BLOCK];
+    uint32_t call = *(const uint32_t *)a->in[0].data;
+    for (int64_t i = begin; i < end; i += 4)
+        rng_normals(philox(a->seed, RNG_NOISE, a->attr->drop.id, call, (uint64_t)i / 4), &drawn[i - begin]);
+    block_store(&a->out[0], begin, end - begin, drawn);
+}
+
+int k_cpu_randn(const KArgs *a, Err *e) {
+    (void)e;
+    blocks_run(a, a->out[0].count, randn_piece);
+    return OK;
+}
 
 int k_cpu_count_call(const KArgs *a, Err *e) {
     (void)e;

@@ -1,5 +1,6 @@
-/* dropout.cu: y = x keep / (1 - p), the numbers drawn as on the CPU: by the element's place in memory, the op and the
- * count of calls, which is read on the device so that a recorded step draws other numbers each time it is replayed. */
+/* dropout.cu: what draws: y = x keep / (1 - p), and normal numbers. They are drawn as on the CPU: by the element's place
+ * in memory, the op and the count of calls, which is read on the device so that a recorded step draws other numbers each
+ * time it is replayed. */
 #include "elements.h"
 
 enum { DRAWN = 4 }; /* numbers from one call of Philox */
@@ -44,6 +45,22 @@ int k_cuda_dropout(const KArgs *a, Err *e) {
 }
 
 int k_cuda_dropout_dx(const KArgs *a, Err *e) { return k_cuda_dropout(a, e); }
+
+static __global__ void randn(Elements y, uint64_t seed, uint32_t id, const uint32_t *calls, int64_t count) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x * DRAWN;
+    for (int64_t begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * DRAWN; begin < count; begin += stride) {
+        float four[DRAWN];
+        rng_normals(philox(seed, RNG_NOISE, id, *calls, (uint64_t)begin / DRAWN), four);
+        for (int k = 0; k < DRAWN && begin + k < count; k++) dtype_store(y.type, y.data, (size_t)(begin + k), four[k]);
+    }
+}
+
+int k_cuda_randn(const KArgs *a, Err *e) {
+    int64_t count = a->out[0].count;
+    unsigned blocks = blocks_for(a, (count + DRAWN - 1) / DRAWN, ELEMENT_THREADS);
+    return launch_op(a, e, randn, blocks, ELEMENT_THREADS, elements_of(&a->out[0]), a->seed, a->attr->drop.id,
+                     (const uint32_t *)a->in[0].data, count);
+}
 
 static __global__ void count_call(uint32_t *calls) { ++*calls; }
 

@@ -168,6 +168,73 @@ end
 model("ResNet18", {in_channels = 3, num_classes = 1000}, resnet(basic_block, 1, {2, 2, 2, 2}))
 model("ResNet50", {in_channels = 3, num_classes = 1000}, resnet(bottleneck, 4, {3, 4, 6, 3}))
 
+-- ---- torchvision's GoogLeNet
+
+local function basic_conv(from, to, kernel, stride)
+  return nn.Sequential{
+    {"conv", conv(from, to, kernel, stride or 1)}, {"bn", nn.BatchNorm2d(to, {eps = 0.001})},
+    {"relu", nn.ReLU{inplace = true}},
+  }
+end
+
+-- Four branches side by side; the third has 3 x 3 where the article has 5 x 5, as torchvision's.
+local function inception(from, one, three_in, three, five_in, five, pool)
+  return nn.Graph{
+    branch1 = basic_conv(from, one, 1),
+    branch2 = nn.Sequential{basic_conv(from, three_in, 1), basic_conv(three_in, three, 3)},
+    branch3 = nn.Sequential{basic_conv(from, five_in, 1), basic_conv(five_in, five, 3)},
+    branch4 = nn.Sequential{nn.MaxPool2d(3, 1, 1, {ceil_mode = true}), basic_conv(from, pool, 1)},
+    forward = function(self, x)
+      return nn.cat({self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)}, 1)
+    end,
+  }
+end
+
+local function inception_aux(from, o)
+  return nn.Sequential{
+    {"pool", nn.AdaptiveAvgPool2d(4)}, {"conv", basic_conv(from, 128, 1)}, {"flatten", nn.Flatten()},
+    {"fc1", nn.Linear(2048, 1024)}, {"relu", nn.ReLU{inplace = true}}, {"dropout", nn.Dropout(o.dropout_aux)},
+    {"fc2", nn.Linear(1024, o.num_classes)},
+  }
+end
+
+-- The pooling before a block: the size of its window
+local INCEPTION = {
+  {"inception3a", 192, 64, 96, 128, 16, 32, 32, pool = 3}, {"inception3b", 256, 128, 128, 192, 32, 96, 64},
+  {"inception4a", 480, 192, 96, 208, 16, 48, 64, pool = 3}, {"inception4b", 512, 160, 112, 224, 24, 64, 64},
+  {"inception4c", 512, 128, 128, 256, 24, 64, 64}, {"inception4d", 512, 112, 144, 288, 32, 64, 64},
+  {"inception4e", 528, 256, 160, 320, 32, 128, 128},
+  {"inception5a", 832, 256, 160, 320, 32, 128, 128, pool = 2}, {"inception5b", 832, 384, 192, 384, 48, 128, 128},
+}
+
+-- aux_logits: logits, and those of two heads in between: loss + 0.3 * loss + 0.3 * loss
+model("GoogLeNet", {in_channels = 3, num_classes = 1000, aux_logits = true, dropout = 0.2, dropout_aux = 0.7},
+  function(o)
+    local what = {
+      conv1 = basic_conv(o.in_channels, 64, 7, 2), conv2 = basic_conv(64, 64, 1), conv3 = basic_conv(64, 192, 3),
+      aux1 = o.aux_logits and inception_aux(512, o) or nil, aux2 = o.aux_logits and inception_aux(528, o) or nil,
+      dropout = nn.Dropout(o.dropout), fc = nn.Linear(1024, o.num_classes), order = {"conv1", "conv2", "conv3"},
+    }
+    for _, block in ipairs(INCEPTION) do
+      what[block[1]] = inception(table.unpack(block, 2))
+      append(what.order, block[1])
+    end
+    append(what.order, "aux1", "aux2", "dropout", "fc")
+    function what.forward(self, x)
+      local heads, at = {}, {}
+      x = nn.max_pool2d(self.conv1(x), 3, {stride = 2, ceil_mode = true})
+      x = self.conv3(self.conv2(x))
+      for _, block in ipairs(INCEPTION) do
+        if block.pool then x = nn.max_pool2d(x, block.pool, {stride = 2, ceil_mode = true}) end
+        x = self[block[1]](x)
+        at[block[1]] = x
+      end
+      if o.aux_logits then heads = {self.aux2(at.inception4d), self.aux1(at.inception4a)} end
+      return self.fc(self.dropout(x:mean{2, 3})), table.unpack(heads)
+    end
+    return nn.Graph(what)
+  end)
+
 -- ---- sequences
 
 -- (N, T) tokens -> (N, num_classes), from the last step of the last layer

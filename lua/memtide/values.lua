@@ -1,6 +1,7 @@
 -- What a forward says of values beside calling layers: nn.cat({x, y}, 1), x + y, 2 * x, x:view(x:size(0), -1),
 -- x:mean(1).
 -- All of it is made of layers.
+local plain = require "memtide.plain"
 local util = require "memtide.util"
 
 local MOST = 8 -- values that one op joins
@@ -56,6 +57,14 @@ return function(nn, graph)
     function(x, n) return scaled(x, -1, n) end)
   operators.__div = operator("/", nil, function(x, n) return scaled(x, 1 / n, 0) end)
   function operators.__unm(x) return scaled(x, -1, 0) end
+
+  function functions.pow(x, n)
+    if not (graph.is_value(x) and n == 2) then
+      util.fail("^ stands between a value and 2, found %s", plain.literal(n))
+    end
+    return functions.mul(x, x)
+  end
+  operators.__pow = functions.pow
 
   -- ---- several values as one
 

@@ -315,7 +315,9 @@ tap.raises("forward does not call self.b", "an unused child", graph(function(sel
   {a = nn.Linear(2, 2), b = nn.Linear(2, 2)}))
 tap.raises("forward must return a value, found nothing", "no return value", graph(function(self, x) self.fc(x) end))
 tap.raises("found a table", "a table", graph(function(self, x) return {self.fc(x)} end))
-tap.raises("found 2 of them", "two values", graph(function(self, x) return self.fc(x), x end))
+tap.raises("must return values, found a number", "a value and a number", graph(function(self, x)
+  return self.fc(x), 1
+end))
 tap.raises("self.fcc does not exist (did you mean \"fc\"?)", "a wrong name", graph(function(self, x)
   return self.fcc(x)
 end))

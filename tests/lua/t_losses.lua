@@ -104,6 +104,39 @@ local plain, heavy = run(ce + 0.4 * ce), run(ce + 0.8 * ce)
 tap.ok(heavy[1] > plain[1] + 0.3, "the factor counts in training")
 tap.is(heavy[7], plain[7], "and not in evaluation")
 
+-- ---- noise: other numbers in each step, the same ones when they are drawn again
+local function noisy(more)
+  local options = {model = nn.Graph{fc = nn.Linear(1, 1, {bias = false}), forward = function(self, x)
+    local std = self.fc(x)
+    return std * nn.randn_like(std), nn.randn_like(x)
+  end}, input = {1}, batch = 4096, loss = nn.MSELoss() + nn.IdentityLoss(), optimizer = optim.SGD{lr = 0}}
+  for key, value in pairs(more or {}) do options[key] = value end
+  local made = mt.trainer(options)
+  made:write("fc.weight", {2})
+  return made
+end
+local ones, zeros = {}, {}
+for i = 1, 4096 do ones[i], zeros[i] = 1, 0 end
+local first, squares, means = noisy(), {}, {}
+for step = 1, 3 do
+  first:step(ones, zeros)
+  squares[step], means[step] = first:read("loss.0")[1], first:read("loss.1")[1]
+  tap.near(squares[step], 4, 0.5, "the variance is 1")
+  tap.near(means[step], 0, 0.08, "the mean is 0")
+end
+tap.ok(squares[1] ~= squares[2] and squares[2] ~= squares[3] and means[1] ~= means[2], "each step draws others")
+local again <close> = noisy{checkpoint = "all"}
+again:step(ones, zeros)
+tap.is(again:read("loss.0")[1], squares[1], "the same ones in another run, and with recomputation")
+local drawn, _, drawn_shape = first:evaluate(ones, zeros)
+tap.near(drawn, 4, 0.5, "evaluation draws, too")
+tap.is(#drawn_shape, 2, "values of the shape that it is like")
+first:close()
+-- f = mean (w e)^2 where e are what is drawn: its gradient is 2 f / w
+local slope <close> = noisy{optimizer = optim.SGD{lr = 1}, loss = nn.MSELoss() + 0 * nn.IdentityLoss()}
+local value = slope:step(ones, zeros)
+tap.near(slope:read("fc.weight")[1], 2 - 2 * value / 2, 1e-3, "and the gradient goes by the side of it")
+
 -- ---- what is refused
 tap.raises("expected a loss for each output of the network: there is 1 for 2", "an output without a loss", run, ce)
 tap.raises("expected a loss for each output of the network: there are 3 for 2", "a loss without an output", run,

@@ -29,6 +29,7 @@ for _, row in ipairs{
   {{1, 3}, function(x) return x / 4 end, "1,3: 0 0.25 0.5", "x / 4"},
   {{1, 3}, function(x) return -x end, "1,3: 0 -1 -2", "-x"},
   {{1, 3}, function(x) return x * x - x end, "1,3: 0 0 2", "x * x - x"},
+  {{1, 3}, function(x) return x ^ 2 + x:pow(2) end, "1,3: 0 2 8", "x^2, pow"},
   {{1, 3}, function(x) return nn.abs(x - 1) + nn.exp(x * 0) end, "1,3: 2 1 2", "abs, exp"},
   {{1, 2}, function(x) return nn.cat({x, x}, {dim = 1}) end, "1,4: 0 1 0 1", "cat by name"},
   {{2, 2, 2, 1}, function(x) return x:flatten(2) end, "2,2,2: 0 1 2 3 4 5 6 7", "flatten(2)"},
@@ -76,6 +77,8 @@ for _, row in ipairs{
   {"+ stands between two values, or a value and a number, found a value and a string", function(x) return x + "1" end},
   {"/ stands between a value and a number behind it, found a number and a value", function(x) return 1 / x end},
   {"/ stands between a value and a number behind it, found a value and a value", function(x) return x / x end},
+  {"^ stands between a value and 2, found 3", function(x) return x ^ 3 end},
+  {"^ stands between a value and 2, found 0.5", function(x) return nn.pow(x, 0.5) end},
   {"view: place 1: expected a whole number or x:size(1), found a size of another place", function(x)
     return x:view(-1, x:size(0))
   end},

@@ -5,7 +5,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_maxpool] = ref_maxpool, [OP_maxpool_dx] = ref_maxpool_dx,
     [OP_avgpool] = ref_avgpool, [OP_avgpool_dx] = ref_avgpool_dx,
     [OP_adaptive_avgpool] = ref_adaptive_avgpool, [OP_adaptive_avgpool_dx] = ref_adaptive_avgpool_dx,
-    [OP_dropout] = ref_dropout, [OP_dropout_dx] = ref_dropout,
+    [OP_dropout] = ref_dropout, [OP_dropout_dx] = ref_dropout, [OP_randn] = ref_randn,
     [OP_batchnorm] = ref_batchnorm, [OP_batchnorm_eval] = ref_batchnorm_eval, [OP_batchnorm_dx] = ref_batchnorm_dx,
     [OP_norm] = ref_norm, [OP_norm_dx] = ref_norm_dx, [OP_norm_dw] = ref_norm_dw,
     [OP_prelu] = ref_prelu, [OP_prelu_dx] = ref_prelu_dx, [OP_prelu_dw] = ref_prelu_dw,
@@ -44,7 +44,7 @@ void ref_accumulate(Ref *r) {
 /* Where element i of PyTorch's order lies in memory. */
 static int64_t memory_index(const Ref *r, int64_t i) {
     if (!r->channels_last) return i;
-    int64_t C = r->in[0].shape.dim[1], HW = r->in[0].shape.dim[2] * r->in[0].shape.dim[3];
+    const int64_t *d = r->out[0].shape.dim, C = d[1], HW = d[2] * d[3];
     int64_t n = i / (C * HW), c = i / HW % C, hw = i % HW;
     return (n * HW + hw) * C + c;
 }
@@ -58,6 +58,15 @@ void ref_dropout(Ref *r) {
         uint32_t drawn = philox(r->seed, RNG_DROPOUT, r->attr->drop.id, call, draw / 4).x[draw % 4];
         bool keep = (drawn >> 8) / 16777216.0 >= p;
         r->out[0].at[i] = keep ? r->in[0].at[i] / (1 - p) : 0;
+    }
+}
+
+void ref_randn(Ref *r) {
+    for (int64_t i = 0; i < r->out[0].count; i++) {
+        uint64_t draw = (uint64_t)memory_index(r, i);
+        float four[4];
+        rng_normals(philox(r->seed, RNG_NOISE, r->attr->drop.id, (uint32_t)r->in[0].at[0], draw / 4), four);
+        r->out[0].at[i] = four[draw % 4];
     }
 }
 

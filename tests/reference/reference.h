@@ -18,7 +18,7 @@ typedef struct Ref {
     uint64_t seed;
     uint32_t micro;
     double *scratch;    /* of recurrent layers: three numbers per unit; of attention: two per step */
-    bool channels_last; /* dropout only: how x lies in memory, by which its draws are numbered */
+    bool channels_last; /* of what draws only: how y lies in memory, by which its draws are numbered */
 } Ref;
 
 typedef void RefFn(Ref *r);
@@ -35,7 +35,7 @@ RefFn ref_batchnorm, ref_batchnorm_eval, ref_batchnorm_dx, ref_norm, ref_norm_dx
     ref_upsample, ref_upsample_dx;
 RefFn ref_mul, ref_spread, ref_spread_ds, ref_concat, ref_slice, ref_slice_dx, ref_bias_db;
 RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool_dx, ref_adaptive_avgpool,
-    ref_adaptive_avgpool_dx, ref_dropout, ref_count_call, ref_add, ref_copy, ref_accumulate, ref_cross_entropy,
+    ref_adaptive_avgpool_dx, ref_dropout, ref_randn, ref_count_call, ref_add, ref_copy, ref_accumulate, ref_cross_entropy,
     ref_cross_entropy_dx, ref_element_loss, ref_element_loss_dx, ref_grad_check, ref_grad_square, ref_step_begin,
     ref_scale_update;
 #define X(rule) RefFn ref_##rule;
