@@ -45,6 +45,7 @@ static const Net nets[] = {
     {"lines", NET_LINES, "CrossEntropyLoss", {3, {3, 3, 16, 1}}},
     {"patches", NET_PATCHES, "CrossEntropyLoss", S4(3, 3, 12, 12)},
     {"words", NET_WORDS, "CrossEntropyLoss", S2(2, 6)},
+    {"several outputs", NET_HEADS, LOSS_HEADS, S4(3, 3, 12, 12)},
     {"rows", "Sequential{Conv2d(3, 37, 3, padding=1) LeakyReLU Flatten}", "CrossEntropyLoss", S4(3, 3, 5, 9)},
 };
 

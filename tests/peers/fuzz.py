@@ -113,6 +113,47 @@ def draw_loss(r, net, shape):
     return of_classes(r, net, kind, options, [-100, 1, -1, 9])
 
 
+class IdentityLoss(nn.Module):
+    def __init__(self, reduction="mean"):
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, x, _):
+        return getattr(x, self.reduction)()
+
+
+def draw_heads(r, net, shape, tokens, loss, classes):
+    """The network as a graph of several outputs, and all losses with their factors"""
+    p = r.randint(1, max(len(net.children) - 1, 1))
+    trunk, rest = Spec("Sequential", children=net.children[:p]), Spec("Sequential", children=net.children[p:])
+    inner, out = output_of(trunk, shape, tokens), output_of(net, shape, tokens)
+    if not rest.children or not inner or not out or r.random() < 0.5:
+        return net, [(r.choice([1, 1, 1, 0.5]), loss)]
+    children, steps, results = {"trunk": trunk, "rest": rest}, [("trunk", [0]), ("rest", [1])], [2]
+    losses = [(r.choice([1, 2]), loss)]
+    if not classes or len(out) != 2:
+        children["aux"] = Spec("Sigmoid" if loss.kind == "BCELoss" else "Tanh")
+        steps.append(("aux", [2]))
+    elif inner[0] == out[0]:
+        last = [Spec("LogSoftmax", [], {"dim": 1})] if loss.kind == "NLLLoss" else []
+        flat = [Spec("Flatten")] if len(inner) > 2 else []
+        children["aux"] = Spec("Sequential", children=[
+            *flat, Spec("Linear", [math.prod(inner[1:]), out[1]]), *last])
+        steps.append(("aux", [1]))
+    if "aux" in children:
+        kind = r.choice(["CrossEntropyLoss", "NLLLoss"]) if classes and loss.kind == "CrossEntropyLoss" else loss.kind
+        if kind == "NLLLoss" and loss.kind != kind:
+            children["aux"] = Spec("Sequential", children=[children["aux"], Spec("LogSoftmax", [], {"dim": 1})])
+        options = {k: v for k, v in loss.options.items() if k == "ignore_index"} or some(r, reduction="sum")
+        results.append(len(steps))
+        losses.append((0.3, Spec(kind, [], options)))
+    if len(results) == 1 or r.random() < 0.5:
+        steps.append(("square", [r.choice([1, 2])]))
+        results.append(len(steps))
+        losses.append((0.05, Spec("IdentityLoss", [], some(r, reduction="sum"))))
+    return Spec("Graph", children=children, steps=steps, results=results), losses
+
+
 def draw_optimizer(r):
     kind, lr = r.choice(["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adafactor", "Adamax",
                          "Adadelta"]), r.choice([0.01, 0.03])
@@ -161,12 +202,14 @@ def draw(seed, data):
     r = random.Random(seed)
     net, shape, out, tokens = draw_body(r)
     net, loss, classes = draw_loss(r, net, out)
+    ignored = loss.options.get("ignore_index")
+    net, losses = draw_heads(r, net, shape, tokens, loss, classes)
     optimizer, clip = draw_optimizer(r)
     kinds = " ".join(sorted(kinds_of(net)))
     recompute = "BatchNorm" not in kinds
     return dict(
-        seed=seed, data=data, net=net, loss=loss, optimizer=optimizer, clip=clip, schedule=draw_schedule(r),
-        input=shape, tokens=tokens, classes=classes, ignored=loss.options.get("ignore_index"),
+        seed=seed, data=data, net=net, losses=losses, optimizer=optimizer, clip=clip, schedule=draw_schedule(r),
+        input=shape, tokens=tokens, classes=classes, ignored=ignored,
         steps=4, accumulate=r.choice([1, 1, 1, 2, 3]), inplace=r.choice(["marked", True, False]),
         checkpoint=r.choice(["none", "none", "all", "sqrt", "selective", "marked"]) if recompute else "none",
         allocator=r.choice(["planned", "caching"]))
@@ -191,7 +234,8 @@ def case_script(case):
     clip = {"clip_norm": case["clip"]} if case["clip"] else {}
     optimizer = Spec(case["optimizer"].kind, [], {**case["optimizer"].options, **clip})
     made = {"model": " ".join(lines) + " return " + script(case["net"], shared),
-            "loss": "return " + script(case["loss"], {}), "optimizer": "return " + script(optimizer, {})}
+            "loss": "return " + " + ".join(
+                ("" if factor == 1 else f"{factor} * ") + script(loss, {}) for factor, loss in case["losses"]), "optimizer": "return " + script(optimizer, {})}
     made["optimizer"] = made["optimizer"].replace("nn.", "optim.")
     if case["schedule"]:
         made["schedule"] = "return " + script(case["schedule"], {}).replace("nn.", "optim.")
@@ -212,24 +256,35 @@ def one_step(case, net, loss_of, step, dtype, shape):
     total = 0
     for part, wanted in zip(parts_of(x, case["accumulate"]), parts_of(t, case["accumulate"])):
         part, wanted = (v if v.dtype == torch.long else v.to(dtype) for v in (part, wanted))
-        loss = loss_of(net(part), wanted)
-        if loss_of.reduction == "mean":
-            loss = loss / case["accumulate"]
+        loss = loss_of(net(part), wanted, case["accumulate"])
         loss.backward()
         total += loss.item()
     return total
 
 
+def losses_of(case, dtype):
+    """A function of outputs, targets and the number of micro-batches"""
+    terms = []
+    for factor, loss in case["losses"]:
+        options = {name: torch.tensor(value, dtype=dtype) if "weight" in name else value
+                   for name, value in loss.options.items()}
+        terms.append((factor, (IdentityLoss if loss.kind == "IdentityLoss" else getattr(nn, loss.kind))(**options)))
+
+    def total(outputs, wanted, parts=1):
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return sum(factor / (parts if loss.reduction == "mean" else 1) * loss(y, wanted)
+                   for (factor, loss), y in zip(terms, outputs))
+    return total
+
+
 def compute(case, dtype):
     torch.manual_seed(1)
-    net = build(case["net"]).to(dtype)
-    options = {name: torch.tensor(value, dtype=dtype) if "weight" in name else value
-               for name, value in case["loss"].options.items()}
-    loss_of = getattr(nn, case["loss"].kind)(**options)
+    net, loss_of = build(case["net"]).to(dtype), losses_of(case, dtype)
     with torch.no_grad():
         for name, p in net.named_parameters():
             p.copy_(parameter(case, name, p))
-        shape = list(copy.deepcopy(net)(inputs(case, 0, 1) if case["tokens"] else inputs(case, 0, 1).to(dtype)).shape)
+        first = copy.deepcopy(net)(inputs(case, 0, 1) if case["tokens"] else inputs(case, 0, 1).to(dtype))
+        shape = list((first[0] if isinstance(first, tuple) else first).shape)
     optimizer = getattr(torch.optim, case["optimizer"].kind)(net.parameters(), **case["optimizer"].options)
     schedule = case["schedule"] and getattr(torch.optim.lr_scheduler, case["schedule"].kind)(
         optimizer, *case["schedule"].args, **case["schedule"].options)
@@ -350,7 +405,8 @@ def main():
     for at in range(0, len(seeds), CHUNK):
         cases = [draw(seed, 1) for seed in seeds[at:at + CHUNK]]
         for case in cases:
-            for kind in kinds_of(case["net"]) | {case["loss"].kind, case["optimizer"].kind}:
+            for kind in kinds_of(case["net"]) | {loss.kind for _, loss in case["losses"]} | {case["optimizer"].kind} | {
+                    "%d losses" % len(case["losses"])}:
                 kinds[kind] = kinds.get(kind, 0) + 1
         wrong = check(args.memtide, cases, args.keep)
         for data in 2, 3:

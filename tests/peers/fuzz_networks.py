@@ -43,11 +43,12 @@ class Residual(nn.Module):
 
 
 class Graph(nn.Module):
-    """steps: (child's name or "add", "mul", "cat", places of the values that it reads)"""
+    """steps: (child's name or "add", "mul", "square", "cat", places of the values that it reads); results: places of what
+    it gives, of which only the first counts in evaluation; none: the last value"""
 
-    def __init__(self, children, steps):
+    def __init__(self, children, steps, results):
         super().__init__()
-        self.steps = steps
+        self.steps, self.results = steps, results
         for name, child in children.items():
             self.add_module(name, child)
 
@@ -56,8 +57,11 @@ class Graph(nn.Module):
         for what, read in self.steps:
             given = [values[i] for i in read]
             values.append(given[0] + given[1] if what == "add" else given[0] * given[1] if what == "mul"
-                          else torch.cat(given, 1) if what == "cat" else getattr(self, what)(*given))
-        return values[-1]
+                          else given[0].pow(2) if what == "square" else torch.cat(given, 1) if what == "cat"
+                          else getattr(self, what)(*given))
+        if not self.results:
+            return values[-1]
+        return tuple(values[i] for i in self.results) if self.training else values[self.results[0]]
 
 
 class Select(nn.Module):
@@ -158,6 +162,7 @@ class Spec:
     options: dict = field(default_factory=dict)
     children: list = field(default_factory=list)  # of a Graph: {name: child}
     steps: list = None
+    results: list = None
     frozen: bool = False
 
 
@@ -177,10 +182,11 @@ def forward_of(spec):
     lines = []
     for i, (what, read) in enumerate(spec.steps, 1):
         a = ["v%d" % k for k in read]
-        call = {"add": " + ".join(a), "mul": " * ".join(a), "cat": "nn.cat({%s}, 1)" % ", ".join(a)}.get(
+        call = {"add": " + ".join(a), "mul": " * ".join(a), "square": a[0] + " ^ 2", "cat": "nn.cat({%s}, 1)" % ", ".join(a)}.get(
             what, f"self.{what}({a[0]})")
         lines.append(f"local v{i} = {call}")
-    return "forward = function(self, v0) %s return v%d end" % (" ".join(lines), len(lines))
+    results = ", ".join("v%d" % k for k in spec.results or [len(lines)])
+    return "forward = function(self, v0) %s return %s end" % (" ".join(lines), results)
 
 
 def script(spec, shared):
@@ -203,7 +209,8 @@ def build(spec, built=None):
     built = {} if built is None else built
     if spec not in built:
         if spec.kind == "Graph":
-            module = Graph({name: build(child, built) for name, child in spec.children.items()}, spec.steps)
+            module = Graph({name: build(child, built) for name, child in spec.children.items()}, spec.steps,
+                           spec.results)
         elif spec.kind == "Checkpoint":
             module = build(spec.children[0], built)
         elif spec.children:
