@@ -57,13 +57,18 @@ static int metadata(lua_State *L) {
     return 1;
 }
 
-/* persistent(runtime) -> {{name, dtype, shape, as}, ...}: its persistent buffers; their places here number them */
+/* persistent(runtime) -> {{name, dtype, shape, as, constant}, ...}: its persistent buffers; their places here number
+ * them */
 static int persistent(lua_State *L) {
     const Runtime *r = bind_runtime(L, 1);
     const Buf *b;
     lua_newtable(L);
-    for (int i = 0; (b = runtime_persistent(r, i)) != NULL; i++)
+    for (int i = 0; (b = runtime_persistent(r, i)) != NULL; i++) {
         push_tensor(L, b->name, tensor_type_of(b->dtype), b->shape.rank, b->shape.dim);
+        lua_rawgeti(L, -1, i + 1);
+        bind_set_boolean(L, "constant", b->constant != NULL);
+        lua_pop(L, 1);
+    }
     return 1;
 }
 

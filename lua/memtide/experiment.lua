@@ -82,7 +82,8 @@ local RULES = {
   schedule = rule(schedule.is, "a schedule such as optim.StepLR(30)"),
   where = rule(function(value) return type(value) == "function" end, "a function of a cell's settings"),
   monotone = rule(is_names, "the name of an axis, a list of names, or false"),
-  loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss()"), data = dataset, test_data = dataset,
+  loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss(), of several outputs a sum of losses"),
+  data = dataset, test_data = dataset,
 }
 local own = rule(function(value) return value ~= "" and plain.has_text(value) end,
   "a word, a number, true, false or a table of them")

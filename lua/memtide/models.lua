@@ -198,12 +198,12 @@ local function inception_aux(from, o)
   }
 end
 
--- The pooling before a block: the size of its window
+-- pool: the window of the pooling before the block; aux: the head behind it
 local INCEPTION = {
   {"inception3a", 192, 64, 96, 128, 16, 32, 32, pool = 3}, {"inception3b", 256, 128, 128, 192, 32, 96, 64},
-  {"inception4a", 480, 192, 96, 208, 16, 48, 64, pool = 3}, {"inception4b", 512, 160, 112, 224, 24, 64, 64},
-  {"inception4c", 512, 128, 128, 256, 24, 64, 64}, {"inception4d", 512, 112, 144, 288, 32, 64, 64},
-  {"inception4e", 528, 256, 160, 320, 32, 128, 128},
+  {"inception4a", 480, 192, 96, 208, 16, 48, 64, pool = 3, aux = "aux1"},
+  {"inception4b", 512, 160, 112, 224, 24, 64, 64}, {"inception4c", 512, 128, 128, 256, 24, 64, 64},
+  {"inception4d", 512, 112, 144, 288, 32, 64, 64, aux = "aux2"}, {"inception4e", 528, 256, 160, 320, 32, 128, 128},
   {"inception5a", 832, 256, 160, 320, 32, 128, 128, pool = 2}, {"inception5b", 832, 384, 192, 384, 48, 128, 128},
 }
 
@@ -221,15 +221,14 @@ model("GoogLeNet", {in_channels = 3, num_classes = 1000, aux_logits = true, drop
     end
     append(what.order, "aux1", "aux2", "dropout", "fc")
     function what.forward(self, x)
-      local heads, at = {}, {}
+      local heads = {}
       x = nn.max_pool2d(self.conv1(x), 3, {stride = 2, ceil_mode = true})
       x = self.conv3(self.conv2(x))
       for _, block in ipairs(INCEPTION) do
         if block.pool then x = nn.max_pool2d(x, block.pool, {stride = 2, ceil_mode = true}) end
         x = self[block[1]](x)
-        at[block[1]] = x
+        if o.aux_logits and block.aux then table.insert(heads, 1, self[block.aux](x)) end
       end
-      if o.aux_logits then heads = {self.aux2(at.inception4d), self.aux1(at.inception4a)} end
       return self.fc(self.dropout(x:mean{2, 3})), table.unpack(heads)
     end
     return nn.Graph(what)

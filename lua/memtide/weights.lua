@@ -26,7 +26,7 @@ local function buffers(trainer)
   local list = {}
   for i, buffer in ipairs(core.persistent(trainer.runtime)) do
     buffer.number = i
-    if buffer.name ~= "class_weights" then list[#list + 1] = buffer end
+    if not buffer.constant then list[#list + 1] = buffer end
   end
   return list
 end

@@ -114,6 +114,15 @@ do
   tap.is(other:read("class_weights")[1], 3, "class weights are the loss's, not the run's")
   tap.raises("loss: expected CrossEntropyLoss(weight=3,1,1), found CrossEntropyLoss(weight=1,2,0.5)",
     "and a run goes on with its own", other.load_state, other, path "weighted")
+  local ce = nn.CrossEntropyLoss{1, 2, 0.5}
+  local two <close> = open{loss = ce + 0.5 * ce, model = nn.Graph{fc = nn.Linear(60, 3), forward = function(self, x)
+    local y = self.fc(x:flatten())
+    return y, y:tanh()
+  end}}
+  assert(two:save_state(path "two"))
+  for _, tensor in ipairs(assert(core.safetensors(path "two")):list()) do
+    tap.ok(not tensor.name:find "class_weights", "nor those of several: " .. tensor.name)
+  end
 end
 
 local buffers = {}
