@@ -84,9 +84,9 @@ for _, mode in ipairs{"train", "eval"} do
 end
 
 local ids = {}
-local function run(loss)
+local function run(given)
   local losses = {}
-  for _, found in ipairs(mt.experiment{name = "heads", model = Heads, input = {3, 8, 8}, classes = 10, loss = loss,
+  for _, found in ipairs(mt.experiment{name = "heads", model = Heads, input = {3, 8, 8}, classes = 10, loss = given,
     optimizer = optim.SGD{lr = 0.05}, batch = 4, steps = 2, warmup = 1,
     sweep = {{"mode", {"train", "eval"}}, {"precision", {"fp32", "amp_fp16", "master_bf16"}},
       {"checkpoint", {"none", "all"}}}}:cells()) do
@@ -94,7 +94,7 @@ local function run(loss)
     tap.is(ids[id], nil, "a cell of its own")
     ids[id] = true
     local result = cell.run(cell.compile(found), function() end)
-    tap.is(result.status, "ok", ("%s: %s: %s"):format(tostring(loss), found.name, result.reason or "as predicted"))
+    tap.is(result.status, "ok", ("%s: %s: %s"):format(tostring(given), found.name, result.reason or "as predicted"))
     losses[#losses + 1] = result.losses[1]
     cell.release(found)
   end
