@@ -1,7 +1,7 @@
 /* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, child, ...}, with
- * `frozen` and `tied` where that is so, of a loss `factor`. A container may have `names` and `places` of its children,
- * and what is wired by hand `from` and `result`, a list, in the core's terms (Layer.from). A table that stands in two places is one layer that is
- * used twice. */
+ * `frozen` and `tied` where that is so; a loss may have a `factor`. A container may have `names` and `places` of its
+ * children, and what is wired by hand lists `from` and `result`, in the core's terms (Layer.from). A table that stands
+ * in two places is one layer that is used twice. */
 #include <stdio.h>
 #include <string.h>
 
@@ -145,7 +145,7 @@ static Layer *take_layer(Box *box) {
     return l;
 }
 
-/* network(layer, loss, {loss, ...} or nil, {batch, ...}) -> Network */
+/* network(layer, losses, {batch, ...}) -> Network; losses: one, a list of them, or nil */
 static int new_network(lua_State *L) {
     Err e;
     Network *network;

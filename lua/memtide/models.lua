@@ -207,14 +207,14 @@ local INCEPTION = {
   {"inception5a", 832, 256, 160, 320, 32, 128, 128, pool = 2}, {"inception5b", 832, 384, 192, 384, 48, 128, 128},
 }
 
--- aux_logits: logits, and those of two heads in between: loss + 0.3 * loss + 0.3 * loss
+-- aux_logits: gives logits, those of aux2 and those of aux1, for loss + 0.3 * loss + 0.3 * loss
 model("GoogLeNet", {in_channels = 3, num_classes = 1000, aux_logits = true, dropout = 0.2, dropout_aux = 0.7},
   function(o)
     local what = {
       conv1 = basic_conv(o.in_channels, 64, 7, 2), conv2 = basic_conv(64, 64, 1), conv3 = basic_conv(64, 192, 3),
-      aux1 = o.aux_logits and inception_aux(512, o) or nil, aux2 = o.aux_logits and inception_aux(528, o) or nil,
       dropout = nn.Dropout(o.dropout), fc = nn.Linear(1024, o.num_classes), order = {"conv1", "conv2", "conv3"},
     }
+    if o.aux_logits then what.aux1, what.aux2 = inception_aux(512, o), inception_aux(528, o) end
     for _, block in ipairs(INCEPTION) do
       what[block[1]] = inception(table.unpack(block, 2))
       append(what.order, block[1])
