@@ -30,9 +30,17 @@ MT_FN float loss_even(const LossAttr *loss, const float *w, int64_t c, int64_t c
 MT_FN float loss_sure(const LossAttr *loss, const float *w, int64_t target) {
     return (1.0f - loss->smoothing) * class_weight(w, target);
 }
-/* The sum over all classes; all: of their weights */
-MT_FN float loss_mass(const LossAttr *loss, const float *w, int64_t target, double all, int64_t classes) {
-    return w ? loss_sure(loss, w, target) + loss->smoothing / (float)classes * (float)all : 1.0f;
+/* What a sample's term has beside that: the square of the logarithm of its sum of exponentials, which keeps it near 0
+ * (PaLM's z-loss: Chowdhery et al. 2022) */
+MT_FN float loss_square(const LossAttr *loss, const float *w, int64_t target, Softmax s) {
+    float log_sum = s.max + s.log_sum;
+    return loss->beta * class_weight(w, target) * log_sum * log_sum;
+}
+/* What multiplies softmax(x) in the gradient: the probabilities' sum over all classes, and the square's slope; all: of
+ * the weights */
+MT_FN float loss_mass(const LossAttr *loss, const float *w, int64_t target, double all, int64_t classes, Softmax s) {
+    float sum = w ? loss_sure(loss, w, target) + loss->smoothing / (float)classes * (float)all : 1.0f;
+    return loss->beta == 0 ? sum : sum + 2 * loss->beta * class_weight(w, target) * (s.max + s.log_sum);
 }
 
 #endif

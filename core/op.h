@@ -65,7 +65,8 @@ typedef struct PoolAttr {
 typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActAttr fused; int32_t tf32; } ConvAttr;
 typedef struct LinearAttr { ActAttr fused; int32_t tf32; } LinearAttr;
 typedef struct DropAttr { float p; uint32_t id; int32_t inplace, channels; } DropAttr; /* channels: whole ones */
-/* sum: reduction = "sum"; log: x holds logarithms of probabilities, no logits; f, beta: of elements, see loss_term */
+/* sum: reduction = "sum"; log: x holds logarithms of probabilities, no logits; f: of elements; beta: see loss_term, of
+ * logits see loss_square */
 typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum, log; LossFn f; float beta; } LossAttr;
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
 typedef struct SquareAttr { int32_t first; } SquareAttr; /* the first gradient of a step: the sum starts with it */

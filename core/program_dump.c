@@ -73,6 +73,7 @@ static void put_attr(Line *l, const Op *op) {
         break;
     case OP_cross_entropy: case OP_cross_entropy_dx:
         put(l, "%s scale=%g", op->attr.loss.log ? " log" : "", (double)op->attr.loss.scale);
+        if (op->attr.loss.beta != 0) put(l, " square=%g", (double)op->attr.loss.beta);
         break;
     case OP_spread: case OP_spread_ds: put(l, " %s", op->attr.spread.add ? "sum" : "product"); break;
     case OP_concat: put(l, " axis=%d", op->attr.axis.axis); break;

@@ -138,6 +138,7 @@ static const OpTest op_tests[] = {
     {text, OP_upsample, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}, \
     {text, OP_upsample_dx, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}
 #define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum, 0, LOSS_MSE, 0}
+#define SQUARES(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum, 0, LOSS_MSE, 0.05f}
 #define OF_LOGARITHMS(scale, ignore, sum) .attr.loss = {scale, 0, ignore, sum, 1, LOSS_MSE, 0}
 #define OF_ELEMENTS(f, beta, scale, sum) .attr.loss = {scale, 0, 0, sum, 0, LOSS_##f, beta}
 #define SCALED .state = {1024, 3, 0, 5}
@@ -315,6 +316,8 @@ static const Case cases[] = {
     EACH_CLASS_LOSS("smoothed, ignored", 13, 5, 0, LOSS(1, 0.1f, 2, 0)),
     EACH_CLASS_LOSS("many", 701, 37, 1, LOSS(1, 0.1f, -100, 0)),
     EACH_CLASS_LOSS("many classes", 5, 4001, 0, LOSS(1, 0, 2, 0)),
+    EACH_CLASS_LOSS("squares", 13, 10, 1, SQUARES(0.5f, 0, -100, 0)),
+    EACH_CLASS_LOSS("squares, smoothed, ignored", 701, 37, 0, SQUARES(1, 0.1f, 2, 1)),
     EACH_CLASS_LOSS("logarithms, one", 1, 1, 1, OF_LOGARITHMS(1, -100, 0)),
     EACH_CLASS_LOSS("logarithms, ignored", 13, 5, 1, OF_LOGARITHMS(0.5f, 2, 0)),
     EACH_CLASS_LOSS("sum of many logarithms", 701, 37, 1, OF_LOGARITHMS(1, -100, 1)),

@@ -259,6 +259,7 @@ static void check_network(Network *net, const char *layer, const char *loss) {
 static const struct { const char *before, *loss; } losses[] = {
     {"", "CrossEntropyLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1)"},
     {"", "CrossEntropyLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1, label_smoothing=0.3, ignore_index=3)"},
+    {"", "CrossEntropyLoss(lse_square_scale=0.1, ignore_index=3, weight=1:2:0.5:3:1:0.25:1:2:0.75:1)"},
     {"LogSoftmax(1)", "NLLLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1)"},
     {"LogSoftmax(1)", "NLLLoss"}, {"LogSoftmax(1)", "NLLLoss(ignore_index=3, reduction=sum)"},
     {"", "MSELoss"}, {"", "L1Loss"}, {"", "SmoothL1Loss(beta=0.5)"}, {"", "HuberLoss(sum, 0.3)"},

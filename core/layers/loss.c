@@ -86,11 +86,13 @@ enum { LONG_ROW = 128 };
 
 int layer_class_loss_shape(Network *n, Layer *l, Err *e) {
     double smoothing = options_float(&l->options, "label_smoothing");
+    double square = options_float(&l->options, "lse_square_scale");
     int64_t weights;
     int code = layer_expect_range(l, "ignore_index", INT32_MIN, INT32_MAX, e);
     if (code) return code;
     if (!(smoothing >= 0 && smoothing <= 1))
         return layer_error(l, e, "label_smoothing must be between 0 and 1, found %g", smoothing);
+    if (!(square >= 0)) return layer_error(l, e, "lse_square_scale must be at least 0, found %g", square);
     if (options_list(&l->options, "weight", &weights) && weights != l->in.dim[1])
         return layer_error(l, e, "weight: expected a number for each of %" PRId64 " classes, found %" PRId64,
                            l->in.dim[1], weights);
@@ -110,6 +112,7 @@ static int logit_rows(Lower *lw, const Layer *l, int x) {
 int layer_class_loss_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a = reduced(l);
     a.loss.smoothing = (float)options_float(&l->options, "label_smoothing");
+    a.loss.beta = (float)options_float(&l->options, "lse_square_scale");
     a.loss.log = l->kind->which;
     a.loss.ignore_index = (int32_t)options_int(&l->options, "ignore_index");
     int64_t n;

@@ -61,6 +61,7 @@ static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
         for (int64_t c = 0; c < classes && loss->smoothing != 0; c++)
             sum -= (double)loss_even(loss, w, c, classes) * (logit(a, n, c) - s.max - s.log_sum);
         sum += (double)loss_sure(loss, w, t[n]) * (s.log_sum - (logit(a, n, t[n]) - s.max));
+        if (loss->beta != 0) sum += (double)loss_square(loss, w, t[n], s);
     }
     return sum;
 }
@@ -71,8 +72,8 @@ static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale, const f
     int64_t classes = classes_of(a), t = ((const int32_t *)a->in[1].data)[n];
     float from[PART], to[PART];
     bool ignored = t == loss->ignore_index;
-    float mass = ignored ? 0 : loss_mass(loss, w, t, all, classes);
     const Softmax *stats = a->in[4].data, s = stats ? stats[n] : softmax_row(a, n, ignored);
+    float mass = ignored ? 0 : loss_mass(loss, w, t, all, classes, s);
     EACH_PART(c, m, classes) {
         if (ignored || loss->log) memset(to, 0, sizeof to);
         else part_slopes(to, block_load(&a->in[0], n * classes + c, m, from), s, scale * mass, m);

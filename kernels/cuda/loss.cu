@@ -104,6 +104,7 @@ static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targe
             mine.sum -= (double)loss_even(&to.attr, to.w, c, classes) * log_softmax(x, n * classes + c, s);
         if (lane_index()) continue;
         mine.sum -= (double)loss_sure(&to.attr, to.w, t[n]) * log_softmax(x, n * classes + t[n], s);
+        if (to.attr.beta != 0) mine.sum += (double)loss_square(&to.attr, to.w, t[n], s);
         mine.count += (double)class_weight(to.w, t[n]);
     }
     part_store(&to, mine);
@@ -141,8 +142,8 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
     float scale = loss_slope_scale(&to.attr, to.state, count);
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
         bool ignored = t[n] == to.attr.ignore_index;
-        float mass = ignored ? 0 : loss_mass(&to.attr, to.w, t[n], all, classes);
         Softmax s = to.stats ? to.stats[n] : softmax_row(&to.attr, ignored, x, n * classes, classes);
+        float mass = ignored ? 0 : loss_mass(&to.attr, to.w, t[n], all, classes, s);
         for (int64_t c = lane_index(); c < classes; c += WARP) {
             float d = to.attr.log ? 0 : mass * expf(log_softmax(x, n * classes + c, s));
             d -= loss_even(&to.attr, to.w, c, classes);

@@ -85,7 +85,7 @@ def of_classes(r, net, kind, options, ignored):
     if kind == "NLLLoss":
         net.children.append(Spec("LogSoftmax", [], {"dim": 1}))
     else:
-        options.update(some(r, label_smoothing=0.2))
+        options.update(some(r, label_smoothing=0.2, lse_square_scale=0.05))
     return net, Spec(kind, [], options), classes
 
 
@@ -111,6 +111,19 @@ def draw_loss(r, net, shape):
     features = shape[-1] if layers[-1].args == [0, 1] else math.prod(shape[1:])
     layers.append(Spec("Linear", [features, r.randint(2, 6)]))
     return of_classes(r, net, kind, options, [-100, 1, -1, 9])
+
+
+class CrossEntropyLoss(nn.CrossEntropyLoss):
+    def __init__(self, *args, lse_square_scale=0., **options):
+        super().__init__(*args, **options)
+        self.square = lse_square_scale
+
+    def forward(self, x, t):
+        counts = (t != self.ignore_index).to(x.dtype)
+        if self.weight is not None:
+            counts = counts * self.weight[t.clamp(0, x.shape[1] - 1)]
+        squares = (self.square * counts * x.logsumexp(1) ** 2).sum()
+        return super().forward(x, t) + (squares / counts.sum() if self.reduction == "mean" else squares)
 
 
 class IdentityLoss(nn.Module):
@@ -268,7 +281,8 @@ def losses_of(case, dtype):
     for factor, loss in case["losses"]:
         options = {name: torch.tensor(value, dtype=dtype) if "weight" in name else value
                    for name, value in loss.options.items()}
-        terms.append((factor, (IdentityLoss if loss.kind == "IdentityLoss" else getattr(nn, loss.kind))(**options)))
+        own = {"CrossEntropyLoss": CrossEntropyLoss, "IdentityLoss": IdentityLoss}
+        terms.append((factor, (own.get(loss.kind) or getattr(nn, loss.kind))(**options)))
 
     def total(outputs, wanted, parts=1):
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)

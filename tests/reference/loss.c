@@ -12,8 +12,8 @@ static double outer(const Ref *r, double count) {
 }
 
 /* ---- cross entropy, x (N, C), t (N), w [C]: -sum_c q_c log softmax(x)_c, where q_c = w_c ((1 - smoothing) onehot(t) +
- *      smoothing / C), over the samples that are not ignored; their mean counts each w_t times. NLLLoss: x_c itself is
- *      the logarithm */
+ *      smoothing / C), over the samples that are not ignored; their mean counts each w_t times; and beta w_t log(sum_c
+ *      exp(x_c))^2. NLLLoss: x_c itself is the logarithm */
 
 void ref_softmax_stats(const double *x, int64_t classes, double *stats) {
     double sum = 0;
@@ -46,6 +46,10 @@ static void stats_of(const Ref *r, int64_t n, double *stats) {
     if (!r->attr->loss.log && !ignored(r, n)) ref_softmax_stats(&r->in[0].at[n * classes], classes, stats);
 }
 
+static double square(const Ref *r, const double *w, int64_t n) {
+    return r->attr->loss.beta * weight(w, (int64_t)r->in[1].at[n]);
+}
+
 void ref_cross_entropy(Ref *r) {
     const Tensor *x = &r->in[0];
     const double *w = r->in[2].at;
@@ -55,6 +59,7 @@ void ref_cross_entropy(Ref *r) {
         for (int k = 0; r->out[1].at && k < 2; k++) r->out[1].at[2 * n + k] = stats[k];
         for (int64_t c = 0; c < x->shape.dim[1] && !ignored(r, n); c++)
             sum -= wanted(r, w, n, c) * (x->at[n * x->shape.dim[1] + c] - stats[0] - stats[1]);
+        if (!ignored(r, n)) sum += square(r, w, n) * pow(stats[0] + stats[1], 2);
     }
     r->out[0].at[0] = reduce(r, sum, samples(r, w));
 }
@@ -68,6 +73,7 @@ void ref_cross_entropy_dx(Ref *r) {
         double mass = 0;
         stats_of(r, n, stats);
         for (int64_t c = 0; c < x->shape.dim[1]; c++) mass += wanted(r, w, n, c);
+        if (!ignored(r, n)) mass += 2 * square(r, w, n) * (stats[0] + stats[1]);
         for (int64_t c = 0; c < x->shape.dim[1]; c++) {
             int64_t i = n * x->shape.dim[1] + c;
             double p = r->attr->loss.log ? 0 : exp(x->at[i] - stats[0] - stats[1]);

@@ -122,7 +122,7 @@ static void test_programs(void) {
                "      2.y f32 (4, 3) activations 48\n"
                "  5 cross_entropy loss.0: loss.0 = x:2.y t:target log scale=1\n"
                "      loss.0 f32 () other 4 keep\n");
-    is_program("Graph{Linear(2, 3) Tanh ReLU<0>}^2,1,0>", "3*NLLLoss 0.5*CrossEntropyLoss(1:2:3) -2*IdentityLoss(sum)",
+    is_program("Graph{Linear(2, 3) Tanh ReLU<0>}^2,1,0>", "3*CrossEntropyLoss(lse_square_scale=0.1) 0.5*CrossEntropyLoss(1:2:3) -2*IdentityLoss(sum)",
                shape2(4, 2), false,
                "0.weight f32 (3, 2) weights 24\n"
                "0.bias f32 (3) weights 12\n"
@@ -132,7 +132,7 @@ static void test_programs(void) {
                "      0.y f32 (4, 3) activations 48\n"
                "  1 act 2: 2.y = x:0.y f=relu\n"
                "      2.y f32 (4, 3) activations 48\n"
-               "  2 cross_entropy loss.0: loss.0 = x:2.y t:target log scale=3\n"
+               "  2 cross_entropy loss.0: loss.0 = x:2.y t:target scale=3 square=0.1\n"
                "      loss.0 f32 () other 4 keep\n");
     is_program("Graph{Flatten Tanh<-1> Flatten}^0,2>", "MSELoss L1Loss", shape4(2, 3, 2, 2), true,
                "input f32 (2, 3, 2, 2) nhwc input 96\n"

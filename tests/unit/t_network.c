@@ -263,6 +263,7 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {"ReLU", "CrossEntropyLoss(weight=1:2)", {3, {2, 3, 8}},
      "CrossEntropyLoss (net:91): weight: expected a number for each of 3 classes, found 2"},
     {"ReLU", "CrossEntropyLoss(label_smoothing=2)", {2, {2, 3}}, "label_smoothing must be between 0 and 1, found 2"},
+    {"ReLU", "CrossEntropyLoss(lse_square_scale=-1)", {2, {2, 3}}, "lse_square_scale must be at least 0, found -1"},
     {"ReLU", "CrossEntropyLoss(weight=1:2)", {2, {2, 3}},
      "CrossEntropyLoss (net:91): weight: expected a number for each of 3 classes, found 2"},
     {"ReLU", "SmoothL1Loss(beta=-1)", {2, {2, 3}}, "SmoothL1Loss (net:91): beta must be at least 0, found -1"},
