@@ -246,9 +246,9 @@ def case_script(case):
         shared[spec] = f"shared{i}"
     clip = {"clip_norm": case["clip"]} if case["clip"] else {}
     optimizer = Spec(case["optimizer"].kind, [], {**case["optimizer"].options, **clip})
+    terms = [("" if factor == 1 else f"{factor} * ") + script(loss, {}) for factor, loss in case["losses"]]
     made = {"model": " ".join(lines) + " return " + script(case["net"], shared),
-            "loss": "return " + " + ".join(
-                ("" if factor == 1 else f"{factor} * ") + script(loss, {}) for factor, loss in case["losses"]), "optimizer": "return " + script(optimizer, {})}
+            "loss": "return " + " + ".join(terms), "optimizer": "return " + script(optimizer, {})}
     made["optimizer"] = made["optimizer"].replace("nn.", "optim.")
     if case["schedule"]:
         made["schedule"] = "return " + script(case["schedule"], {}).replace("nn.", "optim.")

@@ -122,7 +122,8 @@ static void test_programs(void) {
                "      2.y f32 (4, 3) activations 48\n"
                "  5 cross_entropy loss.0: loss.0 = x:2.y t:target log scale=1\n"
                "      loss.0 f32 () other 4 keep\n");
-    is_program("Graph{Linear(2, 3) Tanh ReLU<0>}^2,1,0>", "3*CrossEntropyLoss(lse_square_scale=0.1) 0.5*CrossEntropyLoss(1:2:3) -2*IdentityLoss(sum)",
+    is_program("Graph{Linear(2, 3) Tanh ReLU<0>}^2,1,0>",
+               "3*CrossEntropyLoss(lse_square_scale=0.1) 0.5*CrossEntropyLoss(1:2:3) -2*IdentityLoss(sum)",
                shape2(4, 2), false,
                "0.weight f32 (3, 2) weights 24\n"
                "0.bias f32 (3) weights 12\n"

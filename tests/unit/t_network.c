@@ -275,7 +275,8 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {TWO, "MSELoss L1Loss", {2, {2, 4}},
      "L1Loss (net:92): the losses of a step have the same target, but MSELoss has (2, 5), and this one (2, 6)"},
     {TWO, "CrossEntropyLoss 0.5*L1Loss", {2, {2, 4}},
-     "L1Loss (net:92): the losses of a step have the same target, but CrossEntropyLoss has labels, and this one numbers"},
+     "L1Loss (net:92): the losses of a step have the same target, but CrossEntropyLoss has labels, and this one "
+     "numbers"},
     {TWO, "CrossEntropyLoss CrossEntropyLoss", {3, {2, 5, 4}},
      "the losses of a step have the same target, but CrossEntropyLoss has (10), and this one (12)"},
     {TWO, "CrossEntropyLoss NLLLoss(ignore_index=1)", {2, {2, 4}},
