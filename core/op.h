@@ -47,7 +47,7 @@ const char *op_operand(OpKind kind, bool output, int slot, char *text);
 /* Is it the update of a parameter? Its outputs are the weight, then the states that it keeps, last the fp32 master. */
 static inline bool op_is_update(OpKind kind) {
 #define X(rule) || kind == OP_##rule
-    return kind == OP_adafactor OPTIM_RULES(X);
+    return false OPTIM_OPS(X);
 #undef X
 }
 static inline int op_master(OpKind kind) { return op_info(kind)->n_out - 1; }

@@ -8,8 +8,10 @@
 #include "base.h"
 
 /* Each is an op: its row in ops.def names, as PyTorch does, the states that it may keep beside a parameter. What these
- * make of a number depends on no other one; adafactor is an op of its own kind. */
+ * make of a number depends on no other one. */
 #define OPTIM_RULES(X) X(sgd) X(adam) X(adamax) X(rmsprop) X(adagrad) X(adadelta)
+/* And all others: a number's row and column count, or the block with which it shares a scale */
+#define OPTIM_OPS(X) OPTIM_RULES(X) X(adafactor) X(adam8bit)
 
 enum { OPTIM_STATES = 3 }; /* most that a rule keeps */
 
@@ -23,6 +25,7 @@ typedef struct OptimRule {
     int centered, amsgrad;
     float lr_decay, initial_accumulator_value;
     float beta2_decay, eps2, d;
+    int block_size;          /* numbers of a state of 8 bits that share a scale (codes.h); 0: there are no such states */
 } OptimRule;
 
 /* The numbers that a step keeps on the device when it has an optimizer with a step count or a loss scale. */

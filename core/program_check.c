@@ -226,6 +226,19 @@ static bool class_loss_fits(const Buf *x, const Buf *w, const Buf *stats) {
                       stats->shape.dim[1] == 2);
 }
 
+/* Codes lie as the parameter does; scales are of whole blocks. */
+static bool adam8bit_fits(const Op *op, const Buf *const *out) {
+    const int64_t n = shape_elements(&out[0]->shape), block = op->attr.optim.rule.block_size;
+    int states = 0;
+    for (int k = 1; k <= OPTIM_STATES; k++) {
+        if (!out[k]) continue;
+        if (!same_elements(out[k], out[0]) || out[k]->dtype != DT_U8) return false;
+        states++;
+    }
+    const Buf *scale = out[OPTIM_STATES + 1];
+    return block > 0 && n % block == 0 && scale->dtype == DT_F32 && shape_elements(&scale->shape) == n / block * states;
+}
+
 static bool operands_fit(const Program *p, const Op *op) {
     const Buf *in[OP_IN], *out[OP_OUT];
     for (int k = 0; k < OP_IN; k++) in[k] = op->in[k] == NO_BUF ? NULL : &p->bufs[op->in[k]];
@@ -280,6 +293,7 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_cross_entropy: return class_loss_fits(a, in[2], out[1]);
     case OP_cross_entropy_dx:
         return same_elements(a, y) && class_loss_fits(a, in[3], in[4]);
+    case OP_adam8bit: return same_elements(a, y) && adam8bit_fits(op, out);
     default: return !op_is_update(op->kind) || (same_elements(a, y) && (!in[2] || in[2]->dtype == DT_F32));
     }
 }

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "codes.h"
+
 const PrecisionInfo *precision_info(Precision p) {
 #define AUTOCAST_ON true
 #define AUTOCAST_OFF false
@@ -26,10 +28,14 @@ const char *optimizer_spec(int kind, const char **name) {
     return optimizers[kind].spec;
 }
 
-OpKind optimizer_op(const Optimizer *o) { return optimizers[o->kind].op; }
+OpKind optimizer_op(const Optimizer *o, const Shape *like) {
+    const int64_t n = like ? shape_elements(like) : 0, block = o->rule.block_size;
+    return block && n >= CODES_LEAST && n % block == 0 ? OP_adam8bit : optimizers[o->kind].op;
+}
 
-bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, Shape *shape) {
+bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type, OptimState *state) {
     const int rank = like->rank;
+    const OpKind op = optimizer_op(o, like);
     /* of the states that ops.def calls optional; over: the dimension of which one is left, from the last one on */
     const struct { const char *state; bool wanted; int over; } optional[] = {
         {"momentum_buffer", o->rule.momentum != 0.0f, 0},
@@ -40,11 +46,13 @@ bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, Shape *sha
         {"variance", rank == 1, 0},
     };
     char name[OPERAND_NAME];
-    op_operand(optimizer_op(o), true, slot, name);
-    *shape = *like;
+    op_operand(op, true, slot, name);
+    *state = (OptimState){*like, op == OP_adam8bit ? DT_U8 : type};
+    if (!strcmp(name, "scale"))
+        *state = (OptimState){shape1(shape_elements(like) / o->rule.block_size * (2 + o->rule.amsgrad)), DT_F32};
     for (size_t i = 0; i < ARRAY_LEN(optional); i++) {
         if (strcmp(name, optional[i].state) != 0) continue;
-        if (optional[i].wanted && optional[i].over) shape->dim[rank - optional[i].over] = 1;
+        if (optional[i].wanted && optional[i].over) state->shape.dim[rank - optional[i].over] = 1;
         return optional[i].wanted;
     }
     return true;
@@ -77,6 +85,14 @@ static int set_adafactor(OptimRule *r, const Options *options, Err *e) {
     return OK;
 }
 
+static int set_block(OptimRule *r, const Options *options, Err *e) {
+    const int64_t size = options_int(options, "block_size");
+    if (size < 1 || size > CODES_MOST)
+        return err_set(e, ERR_SCRIPT, "block_size must be from 1 to %d, found %lld", CODES_MOST, (long long)size);
+    r->block_size = (int)size;
+    return OK;
+}
+
 int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     OptimRule r = {0};
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
@@ -96,8 +112,9 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
         return err_set(e, ERR_SCRIPT, "nesterov needs a momentum above 0 and dampening = 0");
     r.centered = options_bool(options, "centered");
     r.amsgrad = options_bool(options, "amsgrad");
-    r.decoupled = kind == OPTIM_AdamW;
+    r.decoupled = kind == OPTIM_AdamW || kind == OPTIM_AdamW8bit;
     if (kind == OPTIM_Adafactor && set_adafactor(&r, options, e)) return ERR_SCRIPT;
+    if ((kind == OPTIM_Adam8bit || kind == OPTIM_AdamW8bit) && set_block(&r, options, e)) return ERR_SCRIPT;
     *o = (Optimizer){(OptimKind)kind, r};
     return OK;
 }

@@ -157,17 +157,19 @@ static int setting_words(lua_State *L) {
     return 1;
 }
 
-/* optimizer_states({kind =, options =}, shape = {1}) -> how many numbers it keeps of a parameter of that shape; raises
- * what is wrong with its values */
-static int optimizer_states(lua_State *L) {
+/* optimizer_bytes({kind =, options =}, shape = {1}) -> how many it keeps of an fp32 parameter of that shape; raises what
+ * is wrong with its values */
+static int optimizer_bytes(lua_State *L) {
     Settings s = settings_default();
-    Shape state, like = lua_istable(L, 2) ? bind_shape(L, 2) : shape1(1);
-    int64_t numbers = 0;
+    OptimState state;
+    Shape like = lua_istable(L, 2) ? bind_shape(L, 2) : shape1(1);
+    int64_t bytes = 0;
     lua_settop(L, 1);
     set_optimizer(L, &s);
-    for (int k = 1; k < op_master(optimizer_op(&s.optimizer)); k++)
-        if (optimizer_keeps(&s.optimizer, k, &like, &state)) numbers += shape_elements(&state);
-    lua_pushinteger(L, numbers);
+    for (int k = 1; k < op_master(optimizer_op(&s.optimizer, &like)); k++)
+        if (optimizer_keeps(&s.optimizer, k, &like, DT_F32, &state))
+            bytes += shape_elements(&state.shape) * (int64_t)dtype_size(state.type);
+    lua_pushinteger(L, bytes);
     return 1;
 }
 
@@ -398,7 +400,7 @@ void bind_open_program(lua_State *L) {
     static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"cost", cost},
         {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"compile", new_program}, {"setting_words", setting_words},
-        {"optimizer_kinds", optimizer_kinds}, {"optimizer_states", optimizer_states}, {NULL, NULL}};
+        {"optimizer_kinds", optimizer_kinds}, {"optimizer_bytes", optimizer_bytes}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);
     luaL_setfuncs(L, functions, 0);
 }

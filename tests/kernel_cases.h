@@ -17,14 +17,14 @@ typedef struct Case {
 } Case;
 
 /* One operand is two letters. Type: f the case's, g the case's other one (both run through all types; two of 16 bits do
- * not meet), w f32, i labels, b window positions, c a count of calls, s the step state. Shape: x, y or z, r x in plain
+ * not meet), w f32, i labels, b window positions, q codes, c a count of calls, s the step state. Shape: x, y or z, r x in plain
  * rows, n samples, 2 two numbers of each, 1 one element. */
 typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
 static FillFn fill_batches, fill_variance, fill_indices;
 static FillFn fill_update, fill_calls, fill_coarse, fill_positions, fill_labels, fill_stats, fill_probabilities;
-static FillFn fill_infinity;
+static FillFn fill_infinity, fill_codes;
 
 static const OpTest op_tests[] = {
     {OP_act, "fx", "gx", NULL},
@@ -84,6 +84,7 @@ static const OpTest op_tests[] = {
     {OP_adamax, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adadelta, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adafactor, "fx s1 w1 w1", "fx wy wz wx wx", fill_update},
+    {OP_adam8bit, "fx s1 w1 w1", "fx qx qx qx wy wx", fill_codes},
     {OP_scale_update, "", "s1", NULL},
 };
 
@@ -179,6 +180,9 @@ static const OpTest op_tests[] = {
 #define ADAMAX(...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, __VA_ARGS__)
 #define ADADELTA(...) RULE(.lr = 0.5f, .alpha = 0.9f, .eps = 1e-4f, __VA_ARGS__)
 #define RMSPROP(...) RULE(.lr = 0.01f, .alpha = 0.9f, .eps = 1e-8f, __VA_ARGS__)
+
+#define ADAM8BIT(block, ...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .block_size = block, \
+                                  __VA_ARGS__), SCALED
 
 static const Case cases[] = {
     BOTH_ACT(RELU, ONE), BOTH_ACT(RELU, ODD), BOTH_ACT(RELU, BIG), BOTH_ACT(RELU, IMAGE),
@@ -388,6 +392,26 @@ static const Case cases[] = {
     {"pixels", OP_adafactor, .x = S4(37, 67, 1, 1), .y = S4(37, 67, 1, 1), .z = S4(37, 67, 1, 1),
      ADAFACTOR(1e-7f, .d = 1, .weight_decay = 0.1f), .absent_in = PLAIN_IN, .absent_out = 8 | 16},
     {"overflow", OP_adafactor, .x = ODD, .y = S2(3, 1), .z = S2(1, 7), RULE(.lr = 0.1f, .d = 1),
+     .state = {1024, 0, 1, 5}, .absent_out = 8},
+    {"one", OP_adam8bit, .x = ONE, .y = S1(2), ADAM8BIT(1, .weight_decay = 0.1f), .absent_in = PLAIN_IN,
+     .absent_out = 8 | 32},
+    {"blocks", OP_adam8bit, .x = S2(20, 512), .y = S1(80), ADAM8BIT(256, .decoupled = 1, .weight_decay = 0.1f),
+     .absent_in = PLAIN_IN, .absent_out = 8 | 32},
+    {"amsgrad, clipped, master", OP_adam8bit, .x = S2(7, 601), .y = S1(21), ADAM8BIT(601, .amsgrad = 1,
+     .clip_norm = 0.5f)},
+    {"large blocks", OP_adam8bit, .x = S2(4, 2048), .y = S1(8), ADAM8BIT(2048, .weight_decay = 0.1f), .absent_in = 8,
+     .absent_out = 8 | 32},
+    {"across rows", OP_adam8bit, .x = S2(48, 99), .y = S1(36), ADAM8BIT(264, .weight_decay = 0), .absent_in = PLAIN_IN,
+     .absent_out = 8},
+    {"image", OP_adam8bit, .x = S4(10, 12, 3, 5), .y = S1(40), ADAM8BIT(90, .weight_decay = 0.1f),
+     .absent_in = PLAIN_IN, .absent_out = 8},
+    {"image, amsgrad", OP_adam8bit, .x = S4(37, 64, 3, 3), .y = S1(333), ADAM8BIT(192, .amsgrad = 1),
+     .absent_in = PLAIN_IN, .absent_out = 32},
+    {"pixels", OP_adam8bit, .x = S4(16, 32, 1, 1), .y = S1(4), ADAM8BIT(256, .weight_decay = 0), .absent_in = PLAIN_IN,
+     .absent_out = 8 | 32},
+    {"flattened image", OP_adam8bit, .x = S2(10, 105), .y = S1(10), ADAM8BIT(210, .weight_decay = 0),
+     .absent_in = PLAIN_IN, .absent_out = 8 | 32, .order = {3, 5, 7}},
+    {"overflow", OP_adam8bit, .x = S2(4, 128), .y = S1(4), RULE(.lr = 0.1f, .block_size = 256),
      .state = {1024, 0, 1, 5}, .absent_out = 8},
     {"good", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 2000}},
     {"grows", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 4}},

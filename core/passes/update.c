@@ -3,6 +3,8 @@
  *
  *   grad_check, grad_square (every gradient)   step_begin   sgd | adam | ... (every parameter)   scale_update
  *
+ * Updates of one kind stand together, since a device may take small ones together.
+ *
  * A learning rate that may change and the square of the gradients' norm are persistent buffers, "lr" and
  * "grad_square". */
 #include <stdio.h>
@@ -10,15 +12,17 @@
 
 #include "passes.h"
 
-/* A persistent buffer like parameter `w`: "<w>.<what>". shape: the parameter's, or with 1 in place of a dimension. */
-static int state_buf(Program *p, int w, Category category, Shape shape, DType type, const char *what) {
+/* A persistent buffer beside parameter `w`: "<w>.<what>". It lies as the parameter does where it has its shape, or that
+ * with 1 in place of a dimension. */
+static int state_buf(Program *p, int w, Category category, OptimState state, const char *what) {
     const Buf like = p->bufs[w];
-    int b = program_buf(p, category, shape, type, "%s.%s", like.name, what);
+    const Shape *shape = &state.shape;
+    int b = program_buf(p, category, *shape, state.type, "%s.%s", like.name, what);
     if (p->failed) return NO_BUF;
     p->bufs[b].kind = BUF_PERSISTENT;
-    p->bufs[b].layout = like.layout;
     p->bufs[b].param = like.param;
-    if (shape.dim[1] == like.shape.dim[1]) memcpy(p->bufs[b].order, like.order, sizeof like.order);
+    if (shape->rank == like.shape.rank) p->bufs[b].layout = like.layout;
+    if (shape->dim[1] == like.shape.dim[1]) memcpy(p->bufs[b].order, like.order, sizeof like.order);
     return b;
 }
 
@@ -58,21 +62,32 @@ static int sum_squares(Program *p, int n) {
 /* in: the state, lr and the square, each of them or NO_BUF */
 static void update_param(Program *p, const Optimizer *o, int w, int grad, const int *in) {
     DType type = p->bufs[w].master ? DT_F32 : p->bufs[w].dtype;
-    OpKind kind = optimizer_op(o);
+    OpKind kind = optimizer_op(o, &p->bufs[w].shape);
     char name[OPERAND_NAME];
-    Shape shape;
+    OptimState state;
     Op *op = program_op(p, kind, p->bufs[w].name);
     op->attr.optim.rule = o->rule;
     op->in[0] = grad;
     for (int k = 0; k < 3; k++) op->in[1 + k] = in[k];
     op->out[0] = w;
     for (int k = 1; k < op_master(kind) && !p->failed; k++) {
-        if (!optimizer_keeps(o, k, &p->bufs[w].shape, &shape)) continue;
-        op->out[k] = state_buf(p, w, CAT_OPTIMIZER, shape, type, op_operand(kind, true, k, name));
+        if (!optimizer_keeps(o, k, &p->bufs[w].shape, type, &state)) continue;
+        op->out[k] = state_buf(p, w, CAT_OPTIMIZER, state, op_operand(kind, true, k, name));
         if (!p->failed) p->bufs[op->out[k]].first = o->rule.initial_accumulator_value;
     }
-    if (p->bufs[w].master) op->out[op_master(kind)] = state_buf(p, w, CAT_WEIGHTS, p->bufs[w].shape, DT_F32, "master");
+    state = (OptimState){p->bufs[w].shape, DT_F32};
+    if (p->bufs[w].master) op->out[op_master(kind)] = state_buf(p, w, CAT_WEIGHTS, state, "master");
     if (!p->failed) op_cost(p, op);
+}
+
+/* Those of all parameters among the first n buffers whose states have 8 bits, or of all others */
+static void update_params(Program *p, const Settings *s, int n, bool coded, const int *in) {
+    for (int w = 0; w < n && !p->failed; w++) {
+        int grad = p->bufs[w].kind == BUF_PERSISTENT ? gradient_of(p, w) : NO_BUF;
+        if (grad == NO_BUF || coded != (optimizer_op(&s->optimizer, &p->bufs[w].shape) == OP_adam8bit)) continue;
+        if (s->keep_gradients) p->bufs[grad].keep = true;
+        update_param(p, &s->optimizer, w, grad, in);
+    }
 }
 
 static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
@@ -86,7 +101,7 @@ static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
 /* Is one update another than the next? Dampening leaves out the first; without it a buffer that starts at zero gives
  * PyTorch's values. A rate decays. */
 static bool is_counted(const Optimizer *o) {
-    bool always = !op_info(optimizer_op(o))->in_optional[1]; /* "state" */
+    bool always = !op_info(optimizer_op(o, NULL))->in_optional[1]; /* "state" */
     return always || (o->rule.momentum != 0.0f && o->rule.dampening != 0.0f) || o->rule.lr_decay != 0.0f;
 }
 
@@ -103,12 +118,8 @@ int pass_update(Program *p, const Settings *s, Err *e) {
     p->lr = s->scheduled ? number_buf(p, "lr", rule->lr) : NO_BUF;
     int square = rule->clip_norm > 0.0f ? sum_squares(p, n) : NO_BUF;
     if (counted) state_op(p, OP_step_begin, NO_BUF, s);
-    for (int w = 0; w < n && !p->failed; w++) {
-        int grad = p->bufs[w].kind == BUF_PERSISTENT ? gradient_of(p, w) : NO_BUF;
-        if (grad == NO_BUF) continue;
-        if (s->keep_gradients) p->bufs[grad].keep = true;
-        update_param(p, &s->optimizer, w, grad, (int[]){state, p->lr, square});
-    }
+    for (int k = 0; k < 2; k++)
+        update_params(p, s, n, k == 0, (int[]){state, p->lr, square});
     if (p->loss_scaling) state_op(p, OP_scale_update, NO_BUF, s);
     p->updates = p->n_ops > p->body_end;
     return program_check(p, "update", e);

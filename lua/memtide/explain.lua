@@ -1,7 +1,7 @@
 -- The hand calculation: what an article adds up, layer by layer, and beside it what the step really needs,
 -- and why they differ.
 --
--- The article's rule, for any network: parameters, gradients and the optimizer's state at 4 bytes a number; as
+-- The article's rule, for any network: parameters, gradients and the optimizer's states in fp32, or in 8 bits; as
 -- activations the outputs of the layers that have parameters, the last one left out; the input. Frozen parameters have
 -- no gradient and no state. Nothing of activation gradients, other layers' outputs, labels.
 local categories = require "memtide.row".categories
@@ -50,11 +50,11 @@ function explain.article(cell, rows)
   local parameters, frozen = cell.network:parameters()
   local trained, states = (parameters - frozen) * BYTES, 0
   for _, param in ipairs(cell.network:params()) do
-    states = states + (param.trainable and core.optimizer_states(cell.settings.optimizer, param.shape) or 0)
+    states = states + (param.trainable and core.optimizer_bytes(cell.settings.optimizer, param.shape) or 0)
   end
   local input = cell.network:shapes()
   local sum = {weights = parameters * BYTES, gradients = trained,
-    optimizer = states * BYTES, activations = 0,
+    optimizer = states, activations = 0,
     activation_gradients = 0, input = product(input) * BYTES, workspace = 0, other = 0}
   for _, row in ipairs(rows) do
     if row.counted then sum.activations = sum.activations + row.activation_bytes end

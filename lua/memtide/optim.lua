@@ -15,7 +15,7 @@ function Optimizer:rate() return self.options.lr or rates[self.kind] end
 
 for _, kind in ipairs(core.optimizer_kinds()) do
   rates[kind.name] = tonumber(kind.spec:match "lr:float=(%S+)")
-  optim[kind.name] = specs.constructor(kind.name, kind.spec, Optimizer, core.optimizer_states)
+  optim[kind.name] = specs.constructor(kind.name, kind.spec, Optimizer, core.optimizer_bytes)
 end
 
 for kind, make in pairs(schedule.schedules) do optim[kind] = make end

@@ -5,7 +5,7 @@ local tap = dofile "tests/tap.lua"
 local ORDER = {
   "base", "err mem dtype rng number json", "shape spread optim pointwise cells options",
   "op plan row data data_private loader safetensors",
-  "kernel program csv window rows loss norm rnn attention factors", "device prepared view network", "ledger lower",
+  "kernel program csv window rows loss norm rnn attention factors codes", "device prepared view network", "ledger lower",
   "alloc layer", "settings", "passes", "compile checkpoint", "runtime runtime_private",
 }
 -- Files whose level is another's: data readers, allocators, parts of a unit.
@@ -20,7 +20,7 @@ local TABLES = {ops = "op", layers = "network"} -- .def files
 -- What each folder may include from core/, "*" for everything.
 local KERNEL_HEADERS =
   "base err mem dtype rng shape optim pointwise cells op kernel device prepared ops window rows loss norm rnn "
-  .. "attention factors spread"
+  .. "attention factors codes spread"
 
 local level = {}
 for i, line in ipairs(ORDER) do for name in line:gmatch "%S+" do level[name] = i end end

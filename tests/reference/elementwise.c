@@ -24,7 +24,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_grad_check] = ref_grad_check, [OP_grad_square] = ref_grad_square, [OP_step_begin] = ref_step_begin,
     [OP_scale_update] = ref_scale_update,
 #define X(rule) [OP_##rule] = ref_##rule,
-    OPTIM_RULES(X) X(adafactor)
+    OPTIM_OPS(X)
 #undef X
 };
 

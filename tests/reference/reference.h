@@ -39,7 +39,7 @@ RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool
     ref_cross_entropy_dx, ref_element_loss, ref_element_loss_dx, ref_grad_check, ref_grad_square, ref_step_begin,
     ref_scale_update;
 #define X(rule) RefFn ref_##rule;
-OPTIM_RULES(X) X(adafactor)
+OPTIM_OPS(X)
 #undef X
 
 /* A row of logits: stats[2] = its maximum, the logarithm of the sum of exp(x - maximum). */

@@ -1,0 +1,80 @@
+/* codes.h: numbers of 8 bits that share a scale in blocks (Dettmers et al. 2022, 8-bit Optimizers via Block-wise
+ * Quantization), as torchao's optimizers keep their states. Once for every device, in fp32. Shared with .cu files.
+ *
+ * A number is its code's value, at most 1, times the scale, the largest magnitude of the block. Values lie evenly in
+ * each of the decades 0.1 .. 1 times 10^-6, 10^-5, .. 1: decade j has 2^j of them and as many negative ones, or, where
+ * nothing is negative, 2^(j + 1). Beside them there are 0 and 1. */
+#ifndef MT_CODES_H
+#define MT_CODES_H
+
+#include "kernel.h"
+
+/* Fewer numbers than LEAST are not worth it; MOST of them have one scale. DECADES: of values */
+enum { CODES_LEAST = 4096, CODES_MOST = 2048, CODES_DECADES = 7 };
+
+typedef enum CodeMap { CODES_SIGNED, CODES_POSITIVE } CodeMap;
+
+/* Places are counted by magnitude: those of decade j begin with 2^(j + map), so that a logarithm names the decade. What
+ * is in front of the first decade is 0, what is behind the last one is 1. */
+MT_FN float code_value(CodeMap map, int code) {
+    const int place = map == CODES_POSITIVE ? code + 1 : code < 127 ? 127 - code : code - 127;
+    const uint32_t bits = f32_bits((float)place + 0.5f);
+    const int decade = (int)(bits >> 23) - 127 - (int)map;
+    const float inside = f32_from_bits((bits & 0x7fffffu) | 0x3f800000u) - 1.0f; /* 0 .. 1 in the decade */
+    const float ten = (decade & 1 ? 10.0f : 1.0f) * (decade & 2 ? 100.0f : 1.0f) * (decade & 4 ? 1e4f : 1.0f);
+    const float value = (0.1f + 0.9f * inside) * (ten * 1e-6f), least = decade < 0 ? 0.0f : value;
+    const float most = least < 1.0f ? least : 1.0f;
+    return map == CODES_SIGNED && code < 127 ? -most : most;
+}
+
+/* The code of the value that is nearest to x, |x| <= 1; -1 has none of its own. */
+MT_FN int code_of(CodeMap map, float x) {
+    const float a = fabsf(x), zero = (map == CODES_SIGNED ? 0.275e-6f : 0.1625e-6f); /* half of the first value */
+    const int last = 1 << (CODES_DECADES - 1 + map);
+    int n = last, place; /* of a's decade */
+    float ten = 1.0f, power = 10.0f, inside;
+    for (int half = last / 2; half >= 1 << map; half /= 2, power *= 10.0f) {
+        /* half way between the last value of a decade and the first of the next */
+        const bool below = a < (1.0f + 0.9f / (float)half) / power;
+        n = below ? half : n;
+        ten = below ? power : ten;
+    }
+    inside = (a * ten - 0.1f) * ((float)n / 0.9f);
+    place = (int)(inside > 0.0f ? inside : 0.0f);
+    place = n + (place < n ? place : n - 1) + (a >= 1.0f - 0.225f / (float)last);
+    if (map == CODES_POSITIVE) return a < zero ? 0 : place - 1;
+    place = a < zero ? 0 : place;
+    return x < 0.0f ? 127 - (place < 127 ? place : 127) : 127 + place;
+}
+
+/* What the numbers of a block are divided by. bits: the largest of their magnitudes', which a NaN's exceed */
+MT_FN float codes_scale(uint32_t bits) {
+    const float most = f32_from_bits(bits);
+    return most < 1e-12f ? 1e-12f : most;
+}
+
+MT_FN uint32_t codes_magnitude(float x) { return f32_bits(x) & 0x7fffffffu; }
+
+/* Blocks are of PyTorch's order. In memory images lie channels last, here as groups of (channels, pixels) that lie as
+ * (pixels, channels); all else lies in that order: 1 pixel. */
+typedef struct CodesOrder { int64_t channels, pixels; } CodesOrder;
+
+static inline CodesOrder codes_order(const View *v) {
+    const int64_t *d = v->shape.dim;
+    CodesOrder o = {1, 1};
+    if (v->channels_last && v->shape.rank == 4) o.channels = d[1], o.pixels = d[2] * d[3];
+    else if (v->order[0]) o.channels = v->order[0], o.pixels = v->order[1] * v->order[2];
+    if (o.channels == 1) o.pixels = 1;
+    return o;
+}
+
+/* Where element i of PyTorch's order lies */
+MT_FN int64_t codes_at(CodesOrder o, int64_t i) {
+    int64_t row, channel;
+    if (o.pixels == 1) return i;
+    row = i / o.pixels;
+    channel = row % o.channels;
+    return (row - channel) * o.pixels + (i - row * o.pixels) * o.channels + channel;
+}
+
+#endif
