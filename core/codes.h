@@ -14,6 +14,9 @@ enum { CODES_LEAST = 4096, CODES_MOST = 2048, CODES_DECADES = 7 };
 
 typedef enum CodeMap { CODES_SIGNED, CODES_POSITIVE } CodeMap;
 
+/* 10^n, 0 <= n < 8 */
+MT_FN float codes_ten(int n) { return (n & 1 ? 10.0f : 1.0f) * (n & 2 ? 100.0f : 1.0f) * (n & 4 ? 1e4f : 1.0f); }
+
 /* Places are counted by magnitude: those of decade j begin with 2^(j + map), so that a logarithm names the decade. What
  * is in front of the first decade is 0, what is behind the last one is 1. */
 MT_FN float code_value(CodeMap map, int code) {
@@ -21,29 +24,29 @@ MT_FN float code_value(CodeMap map, int code) {
     const uint32_t bits = f32_bits((float)place + 0.5f);
     const int decade = (int)(bits >> 23) - 127 - (int)map;
     const float inside = f32_from_bits((bits & 0x7fffffu) | 0x3f800000u) - 1.0f; /* 0 .. 1 in the decade */
-    const float ten = (decade & 1 ? 10.0f : 1.0f) * (decade & 2 ? 100.0f : 1.0f) * (decade & 4 ? 1e4f : 1.0f);
-    const float value = (0.1f + 0.9f * inside) * (ten * 1e-6f), least = decade < 0 ? 0.0f : value;
+    const float value = (0.1f + 0.9f * inside) * (codes_ten(decade) * 1e-6f), least = decade < 0 ? 0.0f : value;
     const float most = least < 1.0f ? least : 1.0f;
     return map == CODES_SIGNED && code < 127 ? -most : most;
 }
 
+/* Is it nearer to the first value of the next decade than to the last one of decade j, which ends with `end`? */
+MT_FN int codes_behind(CodeMap map, float a, int j, float end) {
+    return a >= end * (1.0f + 0.9f / (float)(1 << (j + (int)map)));
+}
+
 /* The code of the value that is nearest to x, |x| <= 1; -1 has none of its own. */
 MT_FN int code_of(CodeMap map, float x) {
-    const float a = fabsf(x), zero = (map == CODES_SIGNED ? 0.275e-6f : 0.1625e-6f); /* half of the first value */
-    const int last = 1 << (CODES_DECADES - 1 + map);
-    int n = last, place; /* of a's decade */
-    float ten = 1.0f, power = 10.0f, inside;
-    for (int half = last / 2; half >= 1 << map; half /= 2, power *= 10.0f) {
-        /* half way between the last value of a decade and the first of the next */
-        const bool below = a < (1.0f + 0.9f / (float)half) / power;
-        n = below ? half : n;
-        ten = below ? power : ten;
-    }
-    inside = (a * ten - 0.1f) * ((float)n / 0.9f);
-    place = (int)(inside > 0.0f ? inside : 0.0f);
-    place = n + (place < n ? place : n - 1) + (a >= 1.0f - 0.225f / (float)last);
-    if (map == CODES_POSITIVE) return a < zero ? 0 : place - 1;
-    place = a < zero ? 0 : place;
+    const float a = fabsf(x), zero = map == CODES_SIGNED ? 0.275e-6f : 0.1625e-6f; /* half of the first value */
+    const float one = 1.0f - 0.225f / (float)(1 << (CODES_DECADES - 1 + (int)map));
+    const int decade = codes_behind(map, a, 0, 1e-6f) + codes_behind(map, a, 1, 1e-5f) +
+                       codes_behind(map, a, 2, 1e-4f) + codes_behind(map, a, 3, 1e-3f) +
+                       codes_behind(map, a, 4, 1e-2f) + codes_behind(map, a, 5, 1e-1f);
+    const int n = 1 << (decade + (int)map);
+    const float inside = (a * codes_ten(CODES_DECADES - 1 - decade) - 0.1f) * (float)n * (1.0f / 0.9f);
+    int place = (int)(inside > 0.0f ? inside : 0.0f);
+    place = n + (place < n ? place : n - 1) + (a >= one);
+    place = a < zero ? (int)map : place;
+    if (map == CODES_POSITIVE) return place - 1;
     return x < 0.0f ? 127 - (place < 127 ? place : 127) : 127 + place;
 }
 

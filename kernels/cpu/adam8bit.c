@@ -27,6 +27,14 @@ static Job job_of(const KArgs *a) {
 
 /* ---- elements at[n], or where at is NULL n of them from `begin` on */
 
+/* at[n]: of elements [begin, begin + n) of PyTorch's order. Pixels of a channel are equally far apart. */
+static void places_of(CodesOrder o, int64_t begin, int64_t n, int64_t *at) {
+    for (int64_t i = 0; i < n;) {
+        const int64_t first = codes_at(o, begin + i), run = min_i64(n - i, o.pixels - (begin + i) % o.pixels);
+        for (int64_t k = 0; k < run; k++) at[i++] = first + k * o.channels;
+    }
+}
+
 static float *take(const View *v, const int64_t *at, int64_t begin, int64_t n, float *scratch) {
     if (!at) return block_load(v, begin, n, scratch);
     for (int64_t i = 0; i < n; i++) scratch[i] = dtype_load(v->dtype, v->data, (size_t)at[i]);
@@ -50,65 +58,64 @@ static void put_codes(uint8_t *codes, const int64_t *at, int64_t n, const uint8_
 
 /* ---- a block */
 
-/* states: a constant wherever this is inlined; scale: of each; own: the new states */
-static inline __attribute__((always_inline)) void step_loop(int states, const OptimStep *s, float *w, const float *g,
-                                                            uint8_t *const *code, const float *scale,
-                                                            float (*own)[CODES_MOST], int64_t n) {
-    const OptimStep step = *s;
-    const float scale0 = scale[0], scale1 = scale[1], scale2 = states > 2 ? scale[2] : 0.0f;
-    const uint8_t *code0 = code[0], *code1 = code[1], *code2 = states > 2 ? code[2] : code[1];
-    float *own0 = own[0], *own1 = own[1], *own2 = own[2];
+/* map: a constant wherever these are inlined. wide: bytes beside floats would make vectors of so many elements that they
+ * do not stay in registers. */
+static inline __attribute__((always_inline)) void decode_loop(CodeMap map, float *to, const uint8_t *code, float scale,
+                                                              int64_t n) {
+    int wide[CODES_MOST];
+    for (int64_t i = 0; i < n; i++) wide[i] = code[i];
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        OptimNumber x = {w[i], {scale0 * code_value(CODES_SIGNED, code0[i]), scale1 * code_value(CODES_POSITIVE, code1[i]),
-                                states > 2 ? scale2 * code_value(CODES_POSITIVE, code2[i]) : 0.0f}};
-        x = adam_value(&step, x, g[i] * step.unscale);
-        w[i] = x.w;
-        own0[i] = x.own[0];
-        own1[i] = x.own[1];
-        if (states > 2) own2[i] = x.own[2];
-    }
+    for (int64_t i = 0; i < n; i++) to[i] = code_value(map, wide[i]) * scale;
 }
 
-HOT static void step_block(int states, const OptimStep *s, float *w, const float *g, uint8_t *const *code,
-                           const float *scale, float (*own)[CODES_MOST], int64_t n) {
-    if (states > 2) step_loop(3, s, w, g, code, scale, own, n);
-    else step_loop(2, s, w, g, code, scale, own, n);
+static inline __attribute__((always_inline)) void encode_loop(CodeMap map, uint8_t *to, const float *x, float inverse,
+                                                              int64_t n) {
+    int wide[CODES_MOST];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) wide[i] = code_of(map, x[i] * inverse);
+    for (int64_t i = 0; i < n; i++) to[i] = (uint8_t)wide[i];
+}
+
+HOT static void decode(CodeMap map, float *to, const uint8_t *code, float scale, int64_t n) {
+    if (map == CODES_SIGNED) decode_loop(CODES_SIGNED, to, code, scale, n);
+    else decode_loop(CODES_POSITIVE, to, code, scale, n);
+}
+
+HOT static void encode(CodeMap map, uint8_t *to, const float *x, float inverse, int64_t n) {
+    if (map == CODES_SIGNED) encode_loop(CODES_SIGNED, to, x, inverse, n);
+    else encode_loop(CODES_POSITIVE, to, x, inverse, n);
 }
 
 HOT static uint32_t largest(const float *x, int64_t n) {
     uint32_t most = 0;
 #pragma omp simd reduction(max : most)
-    for (int64_t i = 0; i < n; i++) most = codes_magnitude(x[i]) > most ? codes_magnitude(x[i]) : most;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t magnitude = codes_magnitude(x[i]);
+        most = most < magnitude ? magnitude : most;
+    }
     return most;
 }
 
-HOT static void encode(CodeMap map, uint8_t *to, const float *x, float inverse, int64_t n) {
-    if (map == CODES_SIGNED) {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) to[i] = (uint8_t)code_of(CODES_SIGNED, x[i] * inverse);
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) to[i] = (uint8_t)code_of(CODES_POSITIVE, x[i] * inverse);
-    }
-}
+static CodeMap map_of(int state) { return state == 0 ? CODES_SIGNED : CODES_POSITIVE; }
 
 static void block_run(const Job *j, int64_t block) {
-    float scratch[2][CODES_MOST], own[OPTIM_STATES][CODES_MOST], scale[OPTIM_STATES];
+    float scratch[2 + OPTIM_STATES][CODES_MOST], *own[OPTIM_STATES];
     uint8_t codes[OPTIM_STATES][CODES_MOST], *code[OPTIM_STATES];
     int64_t places[CODES_MOST], *at = j->order.pixels > 1 ? places : NULL;
     const int64_t n = j->size, begin = block * n;
-    for (int64_t i = 0; i < n && at; i++) at[i] = codes_at(j->order, begin + i);
+    if (at) places_of(j->order, begin, n, at);
     for (int k = 0; k < j->states; k++) {
+        own[k] = scratch[2 + k];
         code[k] = take_codes(j->code[k], at, begin, n, codes[k]);
-        scale[k] = j->scale[k * j->blocks + block];
+        decode(map_of(k), own[k], code[k], j->scale[k * j->blocks + block], n);
     }
     float *w = take(&j->weight, at, begin, n, scratch[0]), *g = take(&j->g, at, begin, n, scratch[1]);
-    step_block(j->states, &j->step, w, g, code, scale, own, n);
+    rule_of(OP_adam)(j->states, &j->step, w, g, own, n);
     for (int k = 0; k < j->states; k++) {
-        scale[k] = j->scale[k * j->blocks + block] = codes_scale(largest(own[k], n));
-        encode(k == 0 ? CODES_SIGNED : CODES_POSITIVE, code[k], own[k], 1.0f / scale[k], n);
+        const float scale = codes_scale(largest(own[k], n));
+        encode(map_of(k), code[k], own[k], 1.0f / scale, n);
         put_codes(j->code[k], at, n, code[k]);
+        j->scale[k * j->blocks + block] = scale;
     }
     put(&j->weight, at, begin, n, w);
     if (j->copy.data) put(&j->copy, at, begin, n, w);

@@ -91,7 +91,6 @@ static inline __attribute__((always_inline)) void rule_loop(OptimFn *value, int 
     }
 }
 
-typedef void BlockFn(int states, const OptimStep *s, float *w, const float *g, float *const *state, int64_t n);
 #define X(rule)                                                                                                   \
     HOT static void rule##_block(int states, const OptimStep *s, float *w, const float *g, float *const *state,   \
                                  int64_t n) {                                                                     \
@@ -105,7 +104,7 @@ typedef void BlockFn(int states, const OptimStep *s, float *w, const float *g, f
 OPTIM_RULES(X)
 #undef X
 
-static BlockFn *block_of(OpKind kind) {
+RuleFn *rule_of(OpKind kind) {
 #define X(rule) if (kind == OP_##rule) return rule##_block;
     OPTIM_RULES(X)
 #undef X
@@ -126,7 +125,7 @@ static void update_piece(const KArgs *a, int64_t begin, int64_t end) {
         if (k < states && own[k].data) state[k] = block_load(&own[k], begin, n, state[k]);
         else if (k < states) memset(state[k], 0, (size_t)n * sizeof *state[k]); /* it does not count */
     }
-    block_of(a->kind)(states, &step, w, g, state, n);
+    rule_of(a->kind)(states, &step, w, g, state, n);
     for (int k = 0; k < states; k++)
         if (own[k].data) block_store(&own[k], begin, n, state[k]);
     if (master->data) block_store(master, begin, n, w);
