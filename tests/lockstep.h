@@ -59,12 +59,13 @@ static View *operand_view(KArgs *a, int k) { return k < OP_IN ? &a->in[k] : &a->
 
 static double uniform(uint32_t *drawn) { return rng_uniform(philox(11, RNG_DATA, 0, 0, (*drawn)++).x[0]); }
 
-/* Weights as large as PyTorch's; optimizer states positive, as a mean of squares is. */
+/* Weights as large as PyTorch's; optimizer states positive, as a mean of squares is, or any codes. */
 static void fill_persistent(const Program *p, int b, uint8_t *to, uint32_t *drawn) {
     const Buf *buf = &p->bufs[b];
     int64_t n = shape_elements(&buf->shape);
     double bound = buf->shape.rank > 1 ? 1 / sqrt((double)(n / buf->shape.dim[0])) : 0.5;
     if (!dtype_is_float(buf->dtype)) memset(to, 0, buf->bytes);
+    for (size_t i = 0; i < buf->bytes && buf->dtype == DT_U8; i++) to[i] = (uint8_t)(256 * uniform(drawn));
     for (int64_t i = 0; i < n && dtype_is_float(buf->dtype); i++) {
         double x = buf->category == CAT_OPTIMIZER ? 0.01 * uniform(drawn) : bound * (2 * uniform(drawn) - 1);
         dtype_store(buf->dtype, to, (size_t)i, (float)x);

@@ -59,9 +59,14 @@ static const struct { const char *name; OptimKind kind; OptimRule rule; int accu
     {"SGD with momentum", OPTIM_SGD, {.lr = 0.1f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.01f}, 1},
     {"SGD", OPTIM_SGD, {.lr = 0.1f, .clip_norm = 0.5f}, 1},
     {"RMSprop", OPTIM_RMSprop, {.lr = 0.001f, .momentum = 0.5f, .eps = 1e-8f, .alpha = 0.99f}, 1},
+    {"AdamW8bit, amsgrad", OPTIM_AdamW8bit,
+     {.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, .decoupled = 1, .amsgrad = 1,
+      .block_size = 53}, 1},
     {"Adagrad", OPTIM_Adagrad, {.lr = 0.01f, .eps = 1e-10f, .lr_decay = 0.1f}, 1},
     {"Adamax", OPTIM_Adamax, {.lr = 0.002f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-3f}, 1},
     {"Adadelta", OPTIM_Adadelta, {.lr = 0.1f, .alpha = 0.9f, .eps = 1e-3f, .clip_norm = 0.5f}, 1},
+    {"Adam8bit", OPTIM_Adam8bit,
+     {.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .block_size = 256}, 1},
     {"Adafactor", OPTIM_Adafactor, {.lr = 0.01f, .eps2 = 1e-3f, .beta2_decay = -0.8f, .d = 1, .clip_norm = 0.5f}, 1},
 };
 

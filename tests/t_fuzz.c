@@ -240,6 +240,8 @@ static Settings settings(void) {
     s.optimizer.rule.momentum = below(2) ? 0.9f : 0.0f;
     s.optimizer.rule.alpha = 0.9f;
     s.optimizer.rule.d = 1;
+    if (s.optimizer.kind == OPTIM_Adam8bit || s.optimizer.kind == OPTIM_AdamW8bit)
+        s.optimizer.rule.block_size = 1 << below(9);
     s.optimizer.rule.centered = below(2);
     s.optimizer.rule.amsgrad = below(2);
     s.keep_output = below(4) == 0;

@@ -1,6 +1,7 @@
 /* t_pointwise.c: the formulas that all devices share (pointwise.h, optim.h, dtype.h, rng.h) against independent ones in
  * float64. */
 #include "base.h"
+#include "codes.h"
 #include "dtype.h"
 #include "optim.h"
 #include "pointwise.h"
@@ -287,6 +288,51 @@ static void test_others(void) {
                 cases[i].name);
 }
 
+/* ---- states of 8 bits */
+
+/* How far it is from x to the nearest value */
+static double least_distance(const double *value, double x) {
+    double least = INFINITY;
+    for (int c = 0; c < 256; c++) least = fmin(least, fabs(value[c] - x));
+    return least;
+}
+
+/* Values in order, each its own code's, and whatever is between them goes to the nearest. */
+static void test_codes(CodeMap map, const char *name) {
+    double value[256], worst = 0;
+    int ordered = 0, own = 0, falls = 0, last = 0;
+    for (int c = 0; c < 256; c++) {
+        value[c] = code_value(map, c);
+        ordered += c > 0 && value[c] > value[c - 1];
+        own += code_of(map, (float)value[c]) == c;
+    }
+    for (uint32_t bits = 0; bits <= 0x3f800000u; bits += 9973) {
+        const float x = f32_from_bits(bits);
+        const int code = code_of(map, x), negative = code_of(map, -x);
+        worst = fmax(worst, fabs(value[code] - x) - least_distance(value, x) - 1e-7 * x);
+        if (map == CODES_SIGNED) worst = fmax(worst, fabs(value[negative] + x) - least_distance(value, -x) - 1e-7 * x);
+        falls += code < last;
+        last = code;
+    }
+    ok(ordered == 255 && own == 256, "%s: 256 values that rise, each with its own code", name);
+    ok(falls == 0 && worst <= 0, "%s: the code of the nearest value, which never falls", name);
+    ok(code_value(map, code_of(map, 1)) == 1 && code_value(map, code_of(map, 0)) == 0, "%s: 0 and 1 are exact", name);
+    is_near(value[255 - 1], 1 - 0.45 / (map == CODES_SIGNED ? 64 : 128), 1e-6, 0, "the last of them but 1");
+    is_near(value[map == CODES_SIGNED ? 128 : 1], map == CODES_SIGNED ? 0.55e-6 : 0.325e-6, 1e-6, 0, "the first one");
+}
+
+static void test_scales(void) {
+    ok(codes_scale(codes_magnitude(-3)) == 3 && codes_scale(0) == 1e-12f, "a scale is the largest magnitude, not 0");
+    ok(isnan(codes_scale(codes_magnitude(NAN))) && codes_magnitude(NAN) > codes_magnitude(INFINITY),
+       "a NaN is larger than all");
+    const CodesOrder image = {3, 4}, rows = {1, 1};
+    int64_t sum = 0;
+    for (int64_t i = 0; i < 24; i++) sum += codes_at(image, i) * (codes_at(image, i) + 1);
+    is_int(codes_at(rows, 17), 17, "rows lie in order");
+    is_int(codes_at(image, 12 + 2 * 4 + 3), 12 + 3 * 3 + 2, "of images a pixel's channels lie together");
+    is_int(sum, 23 * 24 * 25 / 3, "and each element lies in a place of its own");
+}
+
 /* ---- 16-bit floats */
 
 /* A pattern's value from the definition of its fields; `bits` of fraction, `bias` of exponent. */
@@ -375,6 +421,9 @@ int main(void) {
     test_rmsprop();
     test_adagrad();
     test_others();
+    test_codes(CODES_SIGNED, "numbers of either sign");
+    test_codes(CODES_POSITIVE, "numbers that are not negative");
+    test_scales();
     for (size_t i = 0; i < ARRAY_LEN(halves); i++) test_half(&halves[i]);
     test_philox();
     test_dropout();

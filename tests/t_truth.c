@@ -8,17 +8,18 @@
 static Device *device;
 
 #define CE "CrossEntropyLoss"
-static const struct { const char *what, *text; const char *loss; Shape input; } others[] = {
-    {"that normalises", NET_NORMS, CE, {4, {3, 3, 12, 12}}}, {"of lines", NET_LINES, CE, {3, {3, 3, 16, 1}}},
-    {"of patches", NET_PATCHES, CE, {4, {3, 3, 12, 12}}},
-    {"that reads indices", NET_WORDS, CE, {2, {2, 6, 1, 1}}}, {"for sequences", NET_SEQUENCE, CE, {3, {3, 5, 6, 1}}},
-    {"for two sequences", NET_CROSS, CE, {3, {3, 5, 6, 1}}},
-    {"of several outputs", NET_HEADS, LOSS_HEADS, {4, {3, 3, 12, 12}}},
+/* block: of Adam's states of 8 bits, 0: they are fp32 */
+static const struct { const char *what, *text; const char *loss; Shape input; int block; } others[] = {
+    {"that normalises", NET_NORMS, CE, {4, {3, 3, 12, 12}}, 0}, {"of lines", NET_LINES, CE, {3, {3, 3, 16, 1}}, 0},
+    {"of patches", NET_PATCHES, CE, {4, {3, 3, 12, 12}}, 0}, {"that reads indices", NET_WORDS, CE, {2, {2, 6, 1, 1}}, 0},
+    {"for sequences", NET_SEQUENCE, CE, {3, {3, 5, 6, 1}}, 0}, {"for two sequences", NET_CROSS, CE, {3, {3, 5, 6, 1}}, 0},
+    {"of several outputs", NET_HEADS, LOSS_HEADS, {4, {3, 3, 12, 12}}, 0},
+    {"with states of 8 bits", NET_ARTICLE, CE, {4, {3, 3, 32, 32}}, 256},
 };
 
 /* Every combination, or every `step`-th; losses do not depend on checkpointing, offloading, in-place or the
  * allocator by a bit. */
-static void combinations(const Network *net, int step) {
+static void combinations(const Network *net, int step, int block) {
     for (int precision = 0; precision < PREC_COUNT; precision++)
         for (int accumulate = 1; accumulate <= 3; accumulate += 2) {
             float first[2] = {0, 0};
@@ -29,6 +30,7 @@ static void combinations(const Network *net, int step) {
                 float loss[2];
                 Err e = {0, ""};
                 s.precision = (Precision)precision;
+                s.optimizer.rule.block_size = block;
                 s.accumulate = accumulate;
                 s.checkpoint = (Checkpoint)(i % CHECKPOINT_BUDGET);
                 s.inplace = (Inplace)(i / CHECKPOINT_BUDGET % 3);
@@ -216,19 +218,19 @@ int main(void) {
     }
     Network *net = net_new(NET_MIXED, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
     if (ok(net != NULL, "the network builds")) {
-        combinations(net, 2);
+        combinations(net, 2, 0);
         evaluation(net);
         device_failures(net);
         evaluation_budget(net);
     }
     network_free(net);
     net = net_new(NET_BRANCHES, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
-    if (ok(net != NULL, "a network that branches builds")) combinations(net, 2);
+    if (ok(net != NULL, "a network that branches builds")) combinations(net, 2, 0);
     network_free(net);
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
         net = net_new(others[i].text, others[i].loss, others[i].input, &e);
         if (ok(net != NULL, "a network %s builds", others[i].what)) {
-            combinations(net, 7);
+            combinations(net, 7, others[i].block);
             evaluation(net);
         }
         network_free(net);

@@ -1,6 +1,6 @@
 -- Runs the cases that fuzz.py draws: memtide tests/peers/fuzz.lua CASES. A line of JSON for each: names and shapes of
--- parameters, losses, gradients of the first step, parameters and buffers after the last, outputs of an evaluation; or
--- the error. Parameters, inputs and targets are numbers that fuzz.py computes in the same way.
+-- parameters, losses, gradients of the first step, parameters, their states of 8 bits and buffers after the last, outputs
+-- of an evaluation; or the error. Parameters, inputs and targets are numbers that fuzz.py computes in the same way.
 local core = require "memtide.core"
 local device = assert(core.device(os.getenv "TEST_DEVICE" or "cpu"))
 
@@ -93,6 +93,17 @@ local function gradients(runtime, network)
   return found
 end
 
+-- {{parameter, codes of its two states, their scales}, ...} of those that have such states
+local function states(runtime, network)
+  local found = {}
+  for _, param in ipairs(network:params()) do
+    local there, scale = pcall(runtime.read, runtime, param.name .. ".scale")
+    found[#found + 1] = there and {param.name, (runtime:read(param.name .. ".exp_avg")),
+      (runtime:read(param.name .. ".exp_avg_sq")), scale} or nil
+  end
+  return found
+end
+
 local function open(case)
   local optimizer = case.optimizer()
   local network = assert(core.network(case.model(), case.loss(), case.input))
@@ -123,6 +134,7 @@ local function run(case)
     if step == 0 then found.gradients = gradients(runtime, network) end
   end
   found.parameters = tensors(runtime, network:params())
+  found.states = states(runtime, network)
   found.buffers = tensors(runtime, network:buffers())
   case.accumulate = 1
   found.eval_loss = assert(runtime:step(2, inputs(case, 99), targets(case, 99, n)))

@@ -1,0 +1,94 @@
+/* adam8bit.cu: Adam's update with states of 8 bits (codes.h). A warp takes a block of numbers: its lanes keep the new
+ * states in registers until it is known what they are divided by. */
+#include "codes.h"
+#include "elements.h"
+
+typedef struct Job {
+    OptimRule rule;
+    const StepState *state;
+    const float *lr, *square;
+    Elements g, weight, copy;      /* copy: 16-bit weights; data NULL: absent */
+    uint8_t *code[OPTIM_STATES];
+    float *scale;                  /* [states][blocks] */
+    int64_t blocks;
+    CodesOrder order;
+} Job;
+
+static __device__ inline CodeMap map_of(int state) { return state == 0 ? CODES_SIGNED : CODES_POSITIVE; }
+
+static __device__ inline uint32_t warp_most(uint32_t x) {
+    for (int bit = WARP / 2; bit; bit /= 2) {
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, x, bit);
+        x = x < other ? other : x;
+    }
+    return x;
+}
+
+/* One element: its new states in own[STATES]; the weight is written. */
+template <int STATES>
+static __device__ void number(const Job &j, const OptimStep &step, const float *scale, int64_t at, float *own) {
+    OptimNumber x = {element_at(j.weight, at), {}};
+    for (int k = 0; k < STATES; k++) x.own[k] = code_value(map_of(k), j.code[k][at]) * scale[k];
+    x = adam_value(&step, x, element_at(j.g, at) * step.unscale);
+    for (int k = 0; k < STATES; k++) own[k] = x.own[k];
+    dtype_store(j.weight.type, j.weight.data, (size_t)at, x.w);
+    if (j.copy.data) dtype_store(j.copy.type, j.copy.data, (size_t)at, x.w);
+}
+
+/* EACH: elements of a lane, which with many of them, as no default has, are not in registers */
+template <int STATES, int EACH> static __global__ void __launch_bounds__(ELEMENT_THREADS) adam8bit_kernel(Job j) {
+    const int lane = (int)threadIdx.x % WARP, size = j.rule.block_size;
+    const int64_t warps = (int64_t)gridDim.x * (ELEMENT_THREADS / WARP);
+    __shared__ OptimStep step;
+    if (j.state->overflow) return;
+    if (threadIdx.x == 0) step = optim_step(&j.rule, j.state, j.lr, j.square);
+    __syncthreads();
+    for (int64_t b = blockIdx.x * (ELEMENT_THREADS / WARP) + threadIdx.x / WARP; b < j.blocks; b += warps) {
+        float own[EACH][STATES], scale[STATES];
+        uint32_t most[STATES] = {};
+        for (int k = 0; k < STATES; k++) scale[k] = j.scale[k * j.blocks + b];
+        UNROLLED(8)
+        for (int i = 0; i < EACH; i++) {
+            if (lane + i * WARP >= size) continue;
+            number<STATES>(j, step, scale, codes_at(j.order, b * size + lane + i * WARP), own[i]);
+            for (int k = 0; k < STATES; k++) {
+                const uint32_t magnitude = codes_magnitude(own[i][k]);
+                most[k] = most[k] < magnitude ? magnitude : most[k];
+            }
+        }
+        for (int k = 0; k < STATES; k++) {
+            const float next = codes_scale(warp_most(most[k])), inverse = 1.0f / next;
+            UNROLLED(8)
+            for (int i = 0; i < EACH; i++)
+                if (lane + i * WARP < size)
+                    j.code[k][codes_at(j.order, b * size + lane + i * WARP)] =
+                        (uint8_t)code_of(map_of(k), own[i][k] * inverse);
+            if (lane == 0) j.scale[k * j.blocks + b] = next;
+        }
+    }
+}
+
+template <int STATES> static int run(const KArgs *a, Err *e, const Job &j) {
+    enum { FEW = 8, MANY = CODES_MOST / WARP };
+    const unsigned blocks = blocks_for(a, j.blocks, ELEMENT_THREADS / WARP);
+    return j.rule.block_size <= FEW * WARP
+               ? launch_op(a, e, adam8bit_kernel<STATES, FEW>, blocks, ELEMENT_THREADS, j)
+               : launch_op(a, e, adam8bit_kernel<STATES, MANY>, blocks, ELEMENT_THREADS, j);
+}
+
+extern "C" int k_cuda_adam8bit(const KArgs *a, Err *e) {
+    const View *w = &a->out[0], *master = &a->out[op_master(a->kind)];
+    Job j = {};
+    j.rule = a->attr->optim.rule;
+    j.state = (const StepState *)a->in[1].data;
+    j.lr = (const float *)a->in[2].data;
+    j.square = (const float *)a->in[3].data;
+    j.g = elements_of(&a->in[0]);
+    j.weight = elements_of(master->data ? master : w);
+    if (master->data) j.copy = elements_of(w);
+    for (int k = 0; k < OPTIM_STATES; k++) j.code[k] = (uint8_t *)a->out[1 + k].data;
+    j.scale = (float *)a->out[OPTIM_STATES + 1].data;
+    j.blocks = w->count / j.rule.block_size;
+    j.order = codes_order(w);
+    return j.code[2] ? run<3>(a, e, j) : run<2>(a, e, j);
+}
