@@ -1,5 +1,5 @@
--- What an optimizer's states cost: none for SGD, one number per parameter with momentum, up to three for others,
--- and for Adafactor one per row and one per column.
+-- What an optimizer's states cost: none for SGD, one number per parameter with momentum, up to three for others, for
+-- Adafactor one per row and one per column, and for states of 8 bits a quarter of the bytes.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 
@@ -27,11 +27,14 @@ return mt.experiment{
     {case = "RMSprop with momentum, centered", optimizer = optim.RMSprop{lr = 1e-3, momentum = 0.9, centered = true}},
     {case = "Adam", optimizer = optim.Adam{lr = 1e-3}},
     {case = "AdamW", optimizer = optim.AdamW{lr = 1e-3}},
+    {case = "AdamW8bit", optimizer = optim.AdamW8bit{lr = 1e-3}},
     {case = "AdamW with amsgrad", optimizer = optim.AdamW{lr = 1e-3, amsgrad = true}},
   },
   claims = {
     {claim = "Adafactor keeps less than one for each parameter", source = "PyTorch's states", of = "optimizer_bytes",
       less = {"Adafactor", "SGD with momentum"}},
+    {claim = "states of 8 bits have a quarter of the bytes, and 4 more for each 256 numbers", of = "optimizer_bytes",
+      source = "torchao's states", ratio = {"AdamW8bit", "AdamW"}, expect = 0.25 + 1 / 256, tolerance = 0.01},
     numbers("Adagrad", 1), numbers("RMSprop", 1), numbers("RMSprop with momentum", 2),
     numbers("RMSprop with momentum, centered", 3), numbers("Adam", 2), numbers("AdamW", 2),
     numbers("AdamW with amsgrad", 3),

@@ -22,6 +22,8 @@ tap.is(tostring(optim.Adagrad(0.1, 0.2, 0.3, 0.4, 1e-6)),
   "Adagrad(lr=0.1, lr_decay=0.2, weight_decay=0.3, initial_accumulator_value=0.4, eps=1e-06)", "each of them")
 tap.is(tostring(optim.Adafactor(0.1, -0.5, {1e-3, 1e-2}, 2, 0.1)),
   "Adafactor(lr=0.1, beta2_decay=-0.5, eps=0.001,0.01, d=2, weight_decay=0.1)", "also Adafactor")
+tap.is(tostring(optim.AdamW8bit(0.1, {0.8, 0.9}, 1e-6, 0.2, true, {block_size = 128})),
+  "AdamW8bit(lr=0.1, betas=0.8,0.9, eps=1e-06, weight_decay=0.2, amsgrad=true, block_size=128)", "torchao's AdamW8bit")
 tap.is(optim.RMSprop():rate(), 0.01, "each has PyTorch's learning rate")
 tap.is(optim.Adam():rate(), 0.001, "which are not alike")
 tap.is(tostring(nn.CrossEntropyLoss{label_smoothing = 0.1}), "CrossEntropyLoss(label_smoothing=0.1)", "and losses")
@@ -68,6 +70,10 @@ tap.raises("RMSprop: alpha must not be negative, found -0.5", "a mean that grows
 tap.raises("Adafactor: beta2_decay must not be above 0", "a share that grows", optim.Adafactor, {beta2_decay = 0.1})
 tap.raises("Adafactor: d must be at least 1, found 0.5", "a threshold below 1", optim.Adafactor, {d = 0.5})
 tap.raises("Adafactor: eps must not be negative, found 0 and -1", "an eps of two", optim.Adafactor, {eps = {0, -1}})
+tap.raises("AdamW8bit: block_size must be from 1 to 2048, found 4096", "a block that is too large", optim.AdamW8bit,
+  {block_size = 4096})
+tap.raises("AdamW8bit takes at most 5 arguments", "a block size in place", optim.AdamW8bit, 0.1, {0.8, 0.9}, 1e-6, 0, false,
+  128)
 tap.raises('unknown option "betas"', "another optimizer's option", optim.RMSprop, {betas = {0.9, 0.99}})
 tap.raises("SGD: nesterov", "nesterov without momentum", optim.SGD, {nesterov = true})
 tap.raises("AdamW: betas", "betas that are none", optim.AdamW, {betas = {1, 2}})

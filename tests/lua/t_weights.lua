@@ -29,9 +29,13 @@ local NAMES = "0.weight 0.bias 1.body.0.weight 1.body.0.bias 1.shortcut.weight 1
   .. "5.0.bias 6.weight 6.bias"
 
 local function open(more, outputs)
-  local options = {model = net(outputs), input = {2, 6, 5}, batch = 4, loss = nn.CrossEntropyLoss(), seed = 5}
+  local model = net(outputs)
+  if more and more.wide then
+    model = nn.Sequential{nn.Conv2d(2, 256, 3), nn.ReLU(), nn.Conv2d(256, 2, 3), nn.Flatten(), nn.Linear(4, 3)}
+  end
+  local options = {model = model, input = {2, 6, 5}, batch = 4, loss = nn.CrossEntropyLoss(), seed = 5}
   for key, value in pairs(more or {}) do options[key] = value end
-  options.name, options.prefetch, options.pieces = nil, nil, nil -- of a case
+  options.name, options.prefetch, options.pieces, options.wide = nil, nil, nil, nil -- of a case
   return assert(mt.trainer(options))
 end
 
@@ -57,6 +61,7 @@ local CASES = {
   {name = "accumulation", accumulate = 2, batch = 2, pieces = 2},
   {name = "a loader that reads ahead", prefetch = true},
   {name = "class weights", loss = nn.CrossEntropyLoss{1, 2, 0.5}},
+  {name = "Adam8bit", optimizer = optim.Adam8bit{lr = 0.01, block_size = 128, amsgrad = true}, wide = true},
 }
 
 -- The next batch of a loader, one epoch after another.
