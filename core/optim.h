@@ -25,7 +25,7 @@ typedef struct OptimRule {
     int centered, amsgrad;
     float lr_decay, initial_accumulator_value;
     float beta2_decay, eps2, d;
-    int block_size;          /* numbers of a state of 8 bits that share a scale (codes.h); 0: there are no such states */
+    int block_size; /* numbers of a state of 8 bits that share a scale (codes.h); 0: there are no such states */
 } OptimRule;
 
 /* The numbers that a step keeps on the device when it has an optimizer with a step count or a loss scale. */

@@ -5,7 +5,8 @@ local tap = dofile "tests/tap.lua"
 local ORDER = {
   "base", "err mem dtype rng number json", "shape spread optim pointwise cells options",
   "op plan row data data_private loader safetensors",
-  "kernel program csv window rows loss norm rnn attention factors codes", "device prepared view network", "ledger lower",
+  "kernel program csv window rows loss norm rnn attention factors codes", "device prepared view network",
+  "ledger lower",
   "alloc layer", "settings", "passes", "compile checkpoint", "runtime runtime_private",
 }
 -- Files whose level is another's: data readers, allocators, parts of a unit.

@@ -72,8 +72,8 @@ tap.raises("Adafactor: d must be at least 1, found 0.5", "a threshold below 1", 
 tap.raises("Adafactor: eps must not be negative, found 0 and -1", "an eps of two", optim.Adafactor, {eps = {0, -1}})
 tap.raises("AdamW8bit: block_size must be from 1 to 2048, found 4096", "a block that is too large", optim.AdamW8bit,
   {block_size = 4096})
-tap.raises("AdamW8bit takes at most 5 arguments", "a block size in place", optim.AdamW8bit, 0.1, {0.8, 0.9}, 1e-6, 0, false,
-  128)
+tap.raises("AdamW8bit takes at most 5 arguments", "a block size in place", optim.AdamW8bit, 0.1, {0.8, 0.9}, 1e-6, 0,
+  false, 128)
 tap.raises('unknown option "betas"', "another optimizer's option", optim.RMSprop, {betas = {0.9, 0.99}})
 tap.raises("SGD: nesterov", "nesterov without momentum", optim.SGD, {nesterov = true})
 tap.raises("AdamW: betas", "betas that are none", optim.AdamW, {betas = {1, 2}})

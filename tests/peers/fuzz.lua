@@ -1,6 +1,7 @@
 -- Runs the cases that fuzz.py draws: memtide tests/peers/fuzz.lua CASES. A line of JSON for each: names and shapes of
--- parameters, losses, gradients of the first step, parameters, their states of 8 bits and buffers after the last, outputs
--- of an evaluation; or the error. Parameters, inputs and targets are numbers that fuzz.py computes in the same way.
+-- parameters, losses, gradients of the first step, parameters, their states of 8 bits and buffers after the last,
+-- outputs of an evaluation; or the error. Parameters, inputs and targets are numbers that fuzz.py computes in the same
+-- way.
 local core = require "memtide.core"
 local device = assert(core.device(os.getenv "TEST_DEVICE" or "cpu"))
 
