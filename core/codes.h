@@ -9,7 +9,7 @@
 
 #include "kernel.h"
 
-/* Fewer numbers than LEAST are not worth it; MOST of them have one scale. DECADES: of values */
+/* LEAST: numbers of a parameter that has codes; MOST: numbers of a block; DECADES: of values */
 enum { CODES_LEAST = 4096, CODES_MOST = 2048, CODES_DECADES = 7 };
 
 typedef enum CodeMap { CODES_SIGNED, CODES_POSITIVE } CodeMap;

@@ -293,8 +293,9 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_cross_entropy: return class_loss_fits(a, in[2], out[1]);
     case OP_cross_entropy_dx:
         return same_elements(a, y) && class_loss_fits(a, in[3], in[4]);
-    case OP_adam8bit: return same_elements(a, y) && adam8bit_fits(op, out);
-    default: return !op_is_update(op->kind) || (same_elements(a, y) && (!in[2] || in[2]->dtype == DT_F32));
+    default:
+        return !op_is_update(op->kind) || (same_elements(a, y) && (!in[2] || in[2]->dtype == DT_F32) &&
+                                           (op->kind != OP_adam8bit || adam8bit_fits(op, out)));
     }
 }
 

@@ -112,9 +112,10 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
         return err_set(e, ERR_SCRIPT, "nesterov needs a momentum above 0 and dampening = 0");
     r.centered = options_bool(options, "centered");
     r.amsgrad = options_bool(options, "amsgrad");
+    const bool coded = kind == OPTIM_Adam8bit || kind == OPTIM_AdamW8bit;
     r.decoupled = kind == OPTIM_AdamW || kind == OPTIM_AdamW8bit;
     if (kind == OPTIM_Adafactor && set_adafactor(&r, options, e)) return ERR_SCRIPT;
-    if ((kind == OPTIM_Adam8bit || kind == OPTIM_AdamW8bit) && set_block(&r, options, e)) return ERR_SCRIPT;
+    if (coded && set_block(&r, options, e)) return ERR_SCRIPT;
     *o = (Optimizer){(OptimKind)kind, r};
     return OK;
 }

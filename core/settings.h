@@ -61,7 +61,7 @@ typedef enum Offload {
 /* marked: where a layer says inplace = true */
 typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
-/* torchao's; weight_decay is theirs */
+/* torchao's two, which differ in a default */
 #define OPTIM_ADAM8BIT(weight_decay)                                                                                   \
     "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=" weight_decay " amsgrad:bool=false "     \
     "* block_size:int=256"

@@ -86,4 +86,12 @@ for what, settings in pairs{["a norm that is clipped"] = {optimizer = optim.SGD{
   settings.optimizer = settings.optimizer or optim.Adam{lr = 1e-3}
   tap.is(updates(compiled(NETWORKS[1][2], settings)), 0, what .. ": all gradients first")
 end
+
+-- A device takes small updates together where they are neighbours.
+local kinds = {}
+for _, op in ipairs(compiled(NETWORKS[1][2], {optimizer = optim.AdamW8bit{clip_norm = 1}}):ops()) do
+  kinds[#kinds + 1] = updating[op.kind] and op.kind or nil
+end
+tap.is(table.concat(kinds, " "), ("adam8bit "):rep(4) .. ("adam "):rep(5) .. "adam",
+  "states of 8 bits first, then all of 32 bits")
 tap.done()
