@@ -9,7 +9,7 @@
 
 /* Each is an op: its row in ops.def names, as PyTorch does, the states that it may keep beside a parameter. What these
  * make of a number depends on no other one. */
-#define OPTIM_RULES(X) X(sgd) X(adam) X(adamax) X(rmsprop) X(adagrad) X(adadelta)
+#define OPTIM_RULES(X) X(sgd) X(adam) X(radam) X(adamax) X(rmsprop) X(adagrad) X(adadelta)
 /* And all others: a number's row and column count, or the block with which it shares a scale */
 #define OPTIM_OPS(X) OPTIM_RULES(X) X(adafactor) X(adam8bit)
 
@@ -57,6 +57,7 @@ typedef struct OptimStep {
     float unscale;    /* what gradients are multiplied by: the loss scale is taken out, and their norm clipped */
     float rate;       /* the learning rate as it has decayed, with what makes up for the first moment's start at zero */
     float root_scale; /* the same for the root of the second moment */
+    float rectified;  /* what RAdam's steps are multiplied by; 0: too few squares are known to divide by them */
     int t;            /* the number of this update: 1, 2, ... */
     int first;        /* the first update, which starts SGD's momentum buffer without dampening */
 } OptimStep;
@@ -70,16 +71,25 @@ MT_FN float clip_factor(const OptimRule *o, float unscale, float square) {
 /* What a mean that forgets by `beta` has seen of all weights after t updates from zero; in double: 1 is near */
 MT_FN double optim_seen(float beta, int t) { return beta != 0.0f ? 1.0 - pow((double)beta, (double)t) : 1.0; }
 
+/* For a mean of squares that forgets by `beta`, of which t updates have seen that much (Liu et al. 2020) */
+MT_FN double optim_rectified(float beta, int t, double seen) {
+    const double all = 2.0 / (1.0 - (double)beta) - 1.0;
+    const double length = all - 2.0 * t * (1.0 - seen) / seen;
+    return length > 5.0 ? sqrt((length - 4.0) * (length - 2.0) * all / ((all - 4.0) * (all - 2.0) * length)) : 0.0;
+}
+
 /* state: NULL: neither counts nor a loss scale; lr: NULL: the rule's; square: NULL: nothing is clipped */
 MT_FN OptimStep optim_step(const OptimRule *rule, const StepState *state, const float *lr, const float *square) {
     const int t = state ? state->step : 1;
+    const double squares = optim_seen(rule->beta2, t);
     OptimStep s;
     s.rule = *rule;
     if (lr) s.rule.lr = *lr;
     s.unscale = state ? 1.0f / state->loss_scale : 1.0f;
     if (square) s.unscale = clip_factor(rule, s.unscale, *square);
     s.rate = (float)((double)s.rule.lr / optim_seen(rule->beta1, t) / (1.0 + (t - 1) * (double)rule->lr_decay));
-    s.root_scale = (float)(1.0 / sqrt(optim_seen(rule->beta2, t)));
+    s.root_scale = (float)(1.0 / sqrt(squares));
+    s.rectified = (float)optim_rectified(rule->beta2, t, squares);
     s.t = t;
     s.first = state && t == 1;
     return s;
@@ -102,15 +112,31 @@ MT_FN OptimNumber sgd_value(const OptimStep *s, OptimNumber x, float g) {
     return x;
 }
 
-MT_FN OptimNumber adam_value(const OptimStep *s, OptimNumber x, float g) {
+/* What Adam and RAdam begin with: the decay and both means */
+MT_FN OptimNumber optim_moments(const OptimStep *s, OptimNumber x, float g) {
     const OptimRule *o = &s->rule;
-    float square;
     if (o->decoupled) x.w -= o->lr * o->weight_decay * x.w;
     else g += o->weight_decay * x.w;
     x.own[0] = o->beta1 * x.own[0] + (1.0f - o->beta1) * g;
-    square = x.own[1] = o->beta2 * x.own[1] + (1.0f - o->beta2) * g * g;
+    x.own[1] = o->beta2 * x.own[1] + (1.0f - o->beta2) * g * g;
+    return x;
+}
+
+MT_FN OptimNumber adam_value(const OptimStep *s, OptimNumber x, float g) {
+    const OptimRule *o = &s->rule;
+    float square;
+    x = optim_moments(s, x, g);
+    square = x.own[1];
     if (o->amsgrad) square = x.own[2] = x.own[2] > square ? x.own[2] : square; /* a NaN stays */
     x.w -= s->rate * x.own[0] / (sqrtf(square) * s->root_scale + o->eps);
+    return x;
+}
+
+MT_FN OptimNumber radam_value(const OptimStep *s, OptimNumber x, float g) {
+    float root;
+    x = optim_moments(s, x, g);
+    root = (sqrtf(x.own[1]) + s->rule.eps) * s->root_scale;
+    x.w -= s->rate * x.own[0] * (s->rectified > 0.0f ? s->rectified / root : 1.0f);
     return x;
 }
 

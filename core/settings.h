@@ -74,6 +74,8 @@ typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
                         "amsgrad:bool=false")                                                                          \
     X(Adam8bit,  adam, OPTIM_ADAM8BIT("0"))                                                                            \
     X(AdamW8bit, adam, OPTIM_ADAM8BIT("0.01"))                                                                         \
+    X(RAdam,   radam,   "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 "                   \
+                        "decoupled_weight_decay:bool=false")                                                           \
     X(Adamax,  adamax,  "lr:float=0.002 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0")                   \
     X(RMSprop, rmsprop, "lr:float=0.01 alpha:float=0.99 eps:float=1e-8 weight_decay:float=0 momentum:float=0 "         \
                         "centered:bool=false")                                                                         \
@@ -95,9 +97,9 @@ typedef struct Optimizer { OptimKind kind; OptimRule rule; } Optimizer;
 const char *optimizer_spec(int kind, const char **name);
 /* From finished options of that kind's spec; checks ranges as PyTorch does (lr >= 0, 0 <= beta < 1, ...). */
 int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e);
-/* The op that updates a parameter of shape `like`, and whether it keeps the state that is the op's output `slot`; if so,
- * *state is that. like: NULL: a parameter of any shape that has no state of 8 bits; type: what the rule works on */
 typedef struct OptimState { Shape shape; DType type; } OptimState;
+/* The op that updates a parameter of shape `like` (NULL: any that has no state of 8 bits), and whether it keeps the
+ * state that is the op's output `slot`; if so, *state is that. type: what the rule works on */
 OpKind optimizer_op(const Optimizer *o, const Shape *like);
 bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type, OptimState *state);
 

@@ -17,8 +17,8 @@ typedef struct Case {
 } Case;
 
 /* One operand is two letters. Type: f the case's, g the case's other one (both run through all types; two of 16 bits do
- * not meet), w f32, i labels, b window positions, q codes, c a count of calls, s the step state. Shape: x, y or z, r x in plain
- * rows, n samples, 2 two numbers of each, 1 one element. */
+ * not meet), w f32, i labels, b window positions, q codes, c a count of calls, s the step state. Shape: x, y or z, r x in
+ * plain rows, n samples, 2 two numbers of each, 1 one element. */
 typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
@@ -81,6 +81,7 @@ static const OpTest op_tests[] = {
     {OP_adam, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
     {OP_rmsprop, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
     {OP_adagrad, "fx s1 w1 w1", "fx gx wx", fill_update},
+    {OP_radam, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adamax, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adadelta, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adafactor, "fx s1 w1 w1", "fx wy wz wx wx", fill_update},
@@ -178,6 +179,7 @@ static const OpTest op_tests[] = {
     RULE(.lr = 0.1f, .eps = eps1, .eps2 = 1e-3f, .beta2_decay = -0.8f, __VA_ARGS__), SCALED
 #define ADAGRAD(...) RULE(.lr = 0.1f, .eps = 1e-10f, __VA_ARGS__)
 #define ADAMAX(...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, __VA_ARGS__)
+#define RADAM(...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-3f, __VA_ARGS__)
 #define ADADELTA(...) RULE(.lr = 0.5f, .alpha = 0.9f, .eps = 1e-4f, __VA_ARGS__)
 #define RMSPROP(...) RULE(.lr = 0.01f, .alpha = 0.9f, .eps = 1e-8f, __VA_ARGS__)
 
@@ -366,6 +368,11 @@ static const Case cases[] = {
     {"plain", OP_adagrad, .x = BIG, ADAGRAD(.lr_decay = 0), .absent_in = 2 | 8, .absent_out = 4},
     {"decays, clipped, master", OP_adagrad, .x = BIG, ADAGRAD(.lr_decay = 0.5f, .clip_norm = 0.5f), SCALED},
     {"overflow", OP_adagrad, .x = ODD, ADAGRAD(.lr_decay = 0.5f), .state = {1024, 0, 1, 5}},
+    {"one", OP_radam, .x = ONE, RADAM(.weight_decay = 0.1f), .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
+    {"rectified", OP_radam, .x = BIG, RADAM(.decoupled = 1, .weight_decay = 0.1f), .absent_in = 8,
+     .state = {1024, 3, 0, 40}, .absent_out = 8},
+    {"clipped, master", OP_radam, .x = BIG, RADAM(.clip_norm = 0.5f), .state = {1024, 3, 0, 40}},
+    {"overflow", OP_radam, .x = ODD, RADAM(.weight_decay = 0), .state = {1024, 0, 1, 5}},
     {"one", OP_adamax, .x = ONE, ADAMAX(.weight_decay = 0.1f), .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
     {"plain", OP_adamax, .x = BIG, ADAMAX(.weight_decay = 0), .absent_in = 8, SCALED, .absent_out = 8},
     {"clipped, master", OP_adamax, .x = BIG, ADAMAX(.weight_decay = 0.1f, .clip_norm = 0.5f), SCALED},

@@ -173,6 +173,22 @@ static double adagrad_reference(double theta, const OptimRule *o) {
     return theta;
 }
 
+/* The pseudocode of torch.optim.RAdam. */
+static double radam_reference(double theta, const OptimRule *o) {
+    const double most = 2 / (1 - (double)o->beta2) - 1;
+    double m = 0, v = 0;
+    for (int t = 1; t <= STEPS; t++) {
+        double g = gradient_at(t), seen = 1 - pow(o->beta2, t), rho = most - 2 * t * pow(o->beta2, t) / seen;
+        if (o->decoupled) theta -= o->lr * o->weight_decay * theta;
+        else g += o->weight_decay * theta;
+        m = o->beta1 * m + (1 - (double)o->beta1) * g;
+        v = o->beta2 * v + (1 - (double)o->beta2) * g * g;
+        double length = rho > 5 ? sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho)) : 0;
+        theta -= o->lr * m / (1 - pow(o->beta1, t)) * (rho > 5 ? length * sqrt(seen) / (sqrt(v) + o->eps) : 1);
+    }
+    return theta;
+}
+
 /* The pseudocode of torch.optim.Adamax, and of Adadelta. */
 static double adamax_reference(double theta, const OptimRule *o) {
     double m = 0, u = 0;
@@ -279,6 +295,11 @@ static void test_others(void) {
         {"adamax", adamax_value, adamax_reference, {.lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.8f, .eps = 1e-8f}},
         {"adamax with weight decay", adamax_value, adamax_reference,
          {.lr = 0.02f, .beta1 = 0.5f, .beta2 = 0.999f, .eps = 0.1f, .weight_decay = 0.1f}},
+        {"radam", radam_value, radam_reference, {.lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-3f}},
+        {"radam that is never rectified", radam_value, radam_reference,
+         {.lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.5f, .eps = 1e-3f, .weight_decay = 0.1f}},
+        {"radam whose decay is decoupled", radam_value, radam_reference,
+         {.lr = 0.02f, .beta1 = 0.5f, .beta2 = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f, .decoupled = 1}},
         {"adadelta", adadelta_value, adadelta_reference, {.lr = 1, .alpha = 0.9f, .eps = 1e-6f}},
         {"adadelta with weight decay", adadelta_value, adadelta_reference,
          {.lr = 0.5f, .alpha = 0.5f, .eps = 1e-2f, .weight_decay = 0.1f}},

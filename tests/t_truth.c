@@ -11,8 +11,10 @@ static Device *device;
 /* block: of Adam's states of 8 bits, 0: they are fp32 */
 static const struct { const char *what, *text; const char *loss; Shape input; int block; } others[] = {
     {"that normalises", NET_NORMS, CE, {4, {3, 3, 12, 12}}, 0}, {"of lines", NET_LINES, CE, {3, {3, 3, 16, 1}}, 0},
-    {"of patches", NET_PATCHES, CE, {4, {3, 3, 12, 12}}, 0}, {"that reads indices", NET_WORDS, CE, {2, {2, 6, 1, 1}}, 0},
-    {"for sequences", NET_SEQUENCE, CE, {3, {3, 5, 6, 1}}, 0}, {"for two sequences", NET_CROSS, CE, {3, {3, 5, 6, 1}}, 0},
+    {"of patches", NET_PATCHES, CE, {4, {3, 3, 12, 12}}, 0},
+    {"that reads indices", NET_WORDS, CE, {2, {2, 6, 1, 1}}, 0},
+    {"for sequences", NET_SEQUENCE, CE, {3, {3, 5, 6, 1}}, 0},
+    {"for two sequences", NET_CROSS, CE, {3, {3, 5, 6, 1}}, 0},
     {"of several outputs", NET_HEADS, LOSS_HEADS, {4, {3, 3, 12, 12}}, 0},
     {"with states of 8 bits", NET_ARTICLE, CE, {4, {3, 3, 32, 32}}, 256},
 };

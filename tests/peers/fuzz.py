@@ -176,7 +176,7 @@ def draw_heads(r, net, shape, tokens, loss, classes):
 
 
 def draw_optimizer(r):
-    kind, lr = r.choice(["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adafactor", "Adamax", "Adadelta",
+    kind, lr = r.choice(["SGD", "Adam", "AdamW", "RAdam", "RMSprop", "Adagrad", "Adafactor", "Adamax", "Adadelta",
                          *LOW_BIT]), r.choice([0.01, 0.03])
     if kind == "SGD":
         options = some(r, momentum=0.9, dampening=0.3, weight_decay=0.1)
@@ -186,7 +186,8 @@ def draw_optimizer(r):
         options = dict(eps=(r.choice([1e-5, 1e-3]), 1e-2), **some(r, beta2_decay=-0.5, d=1.5, weight_decay=0.1))
     else:  # a gradient of zero comes out as some 1e-9: eps is far above that, which PyTorch's defaults are not
         options = dict(eps=r.choice([1e-5, 1e-3]), **some(r, weight_decay=0.1, **{
-            "Adamax": dict(betas=(0.8, 0.9)), "Adadelta": dict(rho=0.8),
+            "RAdam": dict(betas=(0.8, 0.9), decoupled_weight_decay=True), "Adamax": dict(betas=(0.8, 0.9)),
+            "Adadelta": dict(rho=0.8),
             "RMSprop": dict(alpha=0.9, momentum=0.5, centered=True),
             "Adagrad": dict(lr_decay=0.1, initial_accumulator_value=0.1)}.get(kind, dict(
                 betas=(0.8, 0.95), amsgrad=True))))
@@ -243,11 +244,11 @@ def draw(seed, data):
     ignored = loss.options.get("ignore_index")
     net, losses = draw_heads(r, net, shape, tokens, loss, classes)
     kinds = " ".join(sorted(kinds_of(net)))
-    recompute = "BatchNorm" not in kinds
+    recompute, rectified = "BatchNorm" not in kinds, optimizer.kind == "RAdam"  # which begins with the sixth step
     return dict(
-        seed=seed, data=data, net=net, losses=losses, optimizer=optimizer, clip=clip, schedule=draw_schedule(r),
-        input=shape, tokens=tokens, classes=classes, ignored=ignored,
-        steps=4, accumulate=r.choice([1, 1, 1, 2, 3]), inplace=r.choice(["marked", True, False]),
+        seed=seed, data=data, net=net, losses=losses, optimizer=optimizer, clip=clip,
+        schedule=None if rectified else draw_schedule(r), input=shape, tokens=tokens, classes=classes, ignored=ignored,
+        steps=7 if rectified else 4, accumulate=r.choice([1, 1, 1, 2, 3]), inplace=r.choice(["marked", True, False]),
         checkpoint=r.choice(["none", "none", "all", "sqrt", "selective", "marked"]) if recompute else "none",
         allocator=r.choice(["planned", "caching"]))
 
@@ -339,8 +340,8 @@ def compute(case, dtype):
         if schedule:
             schedule.step()
     found["parameters"] = [(n, p.detach()) for n, p in net.named_parameters()]
-    found["states"] = {n: {k: optimizer.state[p][k] for k in ("exp_avg", "exp_avg_sq")} for n, p in net.named_parameters()
-                       if hasattr(optimizer.state[p].get("exp_avg"), "codes")}
+    found["states"] = {name: {key: optimizer.state[p][key] for key in ("exp_avg", "exp_avg_sq")}
+                       for name, p in net.named_parameters() if hasattr(optimizer.state[p].get("exp_avg"), "codes")}
     found["buffers"] = [(n, b) for n, b in net.named_buffers()]
     net.eval()
     x, t = inputs(case, 99, 1), targets(case, 99, 1, shape)

@@ -51,6 +51,26 @@ void ref_adam(Ref *r) {
     }
 }
 
+/* In PyTorch's order: the root and eps first, then the bias. */
+void ref_radam(Ref *r) {
+    const OptimRule *o = &r->attr->optim.rule;
+    const Tensor *m = &r->out[1], *v = &r->out[2], *w = r->out[3].at ? &r->out[3] : &r->out[0];
+    double t = r->state->step, beta1 = o->beta1, beta2 = o->beta2, factor = gradient_factor(r), lr = learning_rate(r);
+    double seen = 1 - pow(beta2, t), most = 2 / (1 - beta2) - 1, rho = most - 2 * t * pow(beta2, t) / seen;
+    double rect = sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho));
+    if (r->state->overflow) return;
+    for (int64_t i = 0; i < w->count; i++) {
+        double d = r->in[0].at[i] * factor;
+        if (o->decoupled) w->at[i] *= 1 - lr * o->weight_decay;
+        else d += o->weight_decay * w->at[i];
+        m->at[i] = beta1 * m->at[i] + (1 - beta1) * d;
+        v->at[i] = beta2 * v->at[i] + (1 - beta2) * d * d;
+        w->at[i] -= lr * m->at[i] / (1 - pow(beta1, t)) *
+                    (rho > 5 ? rect * sqrt(seen) / (sqrt(v->at[i]) + o->eps) : 1);
+        r->out[0].at[i] = w->at[i];
+    }
+}
+
 void ref_rmsprop(Ref *r) {
     const OptimRule *o = &r->attr->optim.rule;
     const Tensor *square = &r->out[1], *velocity = &r->out[2], *mean = &r->out[3];
