@@ -56,6 +56,7 @@ template <int STATES, int EACH> static __global__ void __launch_bounds__(ELEMENT
                 most[k] = most[k] < magnitude ? magnitude : most[k];
             }
         }
+        UNROLLED(3)
         for (int k = 0; k < STATES; k++) {
             const float next = codes_scale(warp_most(most[k])), inverse = 1.0f / next;
             UNROLLED(8)
