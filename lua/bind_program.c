@@ -157,8 +157,8 @@ static int setting_words(lua_State *L) {
     return 1;
 }
 
-/* optimizer_bytes({kind =, options =}, shape = {1}) -> how many it keeps of an fp32 parameter of that shape; raises what
- * is wrong with its values */
+/* optimizer_bytes({kind =, options =}, shape = {1}) -> how many it keeps of an fp32 parameter of that shape; raises
+ * what is wrong with its values */
 static int optimizer_bytes(lua_State *L) {
     Settings s = settings_default();
     OptimState state;

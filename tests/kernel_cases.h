@@ -17,8 +17,8 @@ typedef struct Case {
 } Case;
 
 /* One operand is two letters. Type: f the case's, g the case's other one (both run through all types; two of 16 bits do
- * not meet), w f32, i labels, b window positions, q codes, c a count of calls, s the step state. Shape: x, y or z, r x in
- * plain rows, n samples, 2 two numbers of each, 1 one element. */
+ * not meet), w f32, i labels, b window positions, q codes, c a count of calls, s the step state. Shape: x, y or z, r x
+ * in plain rows, n samples, 2 two numbers of each, 1 one element. */
 typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;

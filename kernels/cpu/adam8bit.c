@@ -1,5 +1,5 @@
-/* adam8bit.c: Adam's update with states of 8 bits (codes.h), block by block: what a block's new states are divided by is
- * known when all of them are. */
+/* adam8bit.c: Adam's update with states of 8 bits (codes.h), block by block: what a block's new states are divided by
+ * is known when all of them are. */
 #include "codes.h"
 #include "cpu.h"
 #include "loops.h"
@@ -21,7 +21,7 @@ static Job job_of(const KArgs *a) {
     j.step = optim_step(&a->attr->optim.rule, a->in[1].data, a->in[2].data, a->in[3].data);
     if (master->data) j.copy = *w;
     j.blocks = w->count / j.size;
-    for (; j.states < OPTIM_STATES && a->out[1 + j.states].data; j.states++) j.code[j.states] = a->out[1 + j.states].data;
+    for (int k = 0; k < OPTIM_STATES && a->out[1 + k].data; k++) j.code[j.states++] = a->out[1 + k].data;
     return j;
 }
 
@@ -58,8 +58,8 @@ static void put_codes(uint8_t *codes, const int64_t *at, int64_t n, const uint8_
 
 /* ---- a block */
 
-/* map: a constant wherever these are inlined. wide: bytes beside floats would make vectors of so many elements that they
- * do not stay in registers. */
+/* map: a constant wherever these are inlined. wide: bytes beside floats would make vectors of so many elements that
+ * they do not stay in registers. */
 static inline __attribute__((always_inline)) void decode_loop(CodeMap map, float *to, const uint8_t *code, float scale,
                                                               int64_t n) {
     int wide[CODES_MOST];

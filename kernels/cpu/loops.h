@@ -39,7 +39,7 @@ void block_store(const View *v, int64_t begin, int64_t n, const float *values);
 /* factors[i] = dropout's of element begin + i; begin and n are multiples of 4. In dropout.c. */
 void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n);
 
-/* n numbers by a rule of optim.h of which the first `states` states are kept. In optim.c; NULL: there is no such rule */
+/* n numbers by a rule of optim.h of which the first `states` states are kept. In optim.c; NULL: no such rule */
 typedef void RuleFn(int states, const OptimStep *s, float *w, const float *g, float *const *state, int64_t n);
 RuleFn *rule_of(OpKind kind);
 

@@ -2,9 +2,10 @@
 
     python3 tests/peers/fuzz.py --memtide build/memtide [--count 300] [--seed 1] [--only SEED,SEED] [--keep]
 
-Optimizers with states of 8 bits are torchao's (0.12 with PyTorch 2.6). Both start from the same numbers; memtide's losses, gradients, parameters, buffers and outputs in fp32 are held against
+Both start from the same numbers; memtide's losses, gradients, parameters, buffers and outputs in fp32 are held against
 PyTorch's in float64, and may be a few times as far from it as PyTorch's own fp32. Rounding can put the input of a ReLU
-on another side: a case is a difference when it is one with three sets of numbers."""
+on another side: a case is a difference when it is one with three sets of numbers. Optimizers with states of 8 bits are
+torchao's (0.12 with PyTorch 2.6)."""
 import argparse
 import copy
 import inspect
