@@ -73,8 +73,13 @@ typedef struct SquareAttr { int32_t first; } SquareAttr; /* the first gradient o
 
 /* time is dimension 1 of (N, T, F) with batch_first, else dimension 0; reverse: the last step comes first */
 typedef struct RnnAttr { RnnMode mode; int32_t batch_first, reverse; } RnnAttr;
-/* p, id: dropout of the probabilities, 0: none; dimensions as in RnnAttr */
-typedef struct AttentionAttr { int32_t heads, causal, batch_first; float p; uint32_t id; } AttentionAttr;
+/* heads: of q; kv_heads: of k and v, a divisor; scale: of the scores; p, id: dropout of the probabilities, 0: none;
+ * dimensions as in RnnAttr */
+typedef struct AttentionAttr {
+    int32_t heads, kv_heads, causal, batch_first;
+    float scale, p;
+    uint32_t id;
+} AttentionAttr;
 
 typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* of PyTorch's dimensions */
 /* axis: the channels; groups: of a sample's channels, 0: batch normalisation. momentum below 0: the running statistics
@@ -98,6 +103,7 @@ typedef union Attr {
     SoftmaxAttr softmax;
     EmbeddingAttr embedding;
     UpsampleAttr upsample;
+    RotaryAttr rotary;
     LossAttr loss;
     OptimAttr optim;
     SquareAttr square;

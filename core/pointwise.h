@@ -198,6 +198,27 @@ MT_FN float dropout_factor(float p, uint64_t seed, uint32_t id, uint32_t call, u
 /* The number of the first draw of a row of `columns` probabilities: rows begin with a block of Philox. */
 MT_FN uint64_t dropout_row(int64_t row, int64_t columns) { return (uint64_t)row * (uint64_t)((columns + 3) / 4 * 4); }
 
+/* ---- rotary positions (Su et al. 2021, "RoFormer") */
+
+enum { ROTARY_PAIRS = 256 }; /* of a head, at most */
+
+/* dim: features of a head; interleaved: pair i is features 2 i and 2 i + 1, else i and dim / 2 + i; back: turns the
+ * other way, as the gradient does */
+typedef struct RotaryAttr { int32_t dim, interleaved, back; float base; } RotaryAttr;
+
+/* By how much pair i turns from step to step, in fp32 as PyTorch's code has it. Where a GPU turns, it is told: a
+ * difference in the last place is multiplied by the number of steps. */
+static inline float rotary_frequency(const RotaryAttr *r, int64_t i) {
+    return 1.0f / powf(r->base, (float)(2 * i) / (float)r->dim);
+}
+
+/* (*a, *b) turned by the angle with this cosine and sine */
+MT_FN void rotary_turn(float cosine, float sine, float *a, float *b) {
+    const float x = *a, y = *b;
+    *a = x * cosine - y * sine;
+    *b = y * cosine + x * sine;
+}
+
 /* ---- upsampling, along one axis */
 
 /* scale: input elements per output element, down and across */

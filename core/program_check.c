@@ -130,18 +130,21 @@ static bool same_elements(const Buf *a, const Buf *b) {
     return shape_equal(&a->shape, &b->shape) && a->layout == b->layout && !memcmp(a->order, b->order, sizeof a->order);
 }
 
-/* y (N, T, C), lse (N, heads, T). of[3]: q, k, v (attention.h), whose rows have C features for each that lies there */
+/* y (N, T, heads D), lse (N, heads, T). of[3]: q, k, v (attention.h), whose rows have the features of all that lie
+ * there */
 static bool attention_fits(const Buf *const *of, const Buf *y, const Buf *lse, const AttentionAttr *a) {
-    if (y->shape.rank != 3 || a->heads < 1 || y->shape.dim[2] % a->heads) return false;
-    int time = a->batch_first ? 1 : 0, parts = 1;
+    if (y->shape.rank != 3 || a->kv_heads < 1 || a->heads % a->kv_heads || y->shape.dim[2] % a->heads) return false;
+    int time = a->batch_first ? 1 : 0;
+    int64_t width = y->shape.dim[2] / a->heads, features = 0;
     int64_t queries = y->shape.dim[time], keys = (of[1] ? of[1] : of[0])->shape.dim[time];
     Shape rows = shape3(y->shape.dim[1 - time], a->heads, queries), like = y->shape;
-    for (int k = 2; k >= 0; k--, parts++) {
+    for (int k = 2; k >= 0; k--) {
+        features += (k == 0 ? a->heads : a->kv_heads) * width;
         if (!of[k]) continue;
         like.dim[time] = k == 0 ? queries : keys;
-        like.dim[2] = parts * y->shape.dim[2];
+        like.dim[2] = features;
         if (!shape_equal(&like, &of[k]->shape) || of[k]->dtype != y->dtype) return false;
-        parts = 0;
+        features = 0;
     }
     return !lse || (shape_equal(&rows, &lse->shape) && lse->dtype == DT_F32);
 }
@@ -239,6 +242,12 @@ static bool adam8bit_fits(const Op *op, const Buf *const *out) {
     return block > 0 && n % block == 0 && scale->dtype == DT_F32 && shape_elements(&scale->shape) == n / block * states;
 }
 
+/* x and y (N, T, heads dim) */
+static bool rotary_fits(const Buf *x, const Buf *y, const RotaryAttr *r) {
+    return same_elements(x, y) && x->shape.rank == 3 && x->layout == LAYOUT_ROWS && r->dim > 0 && r->dim % 2 == 0 &&
+           r->dim <= 2 * ROTARY_PAIRS && x->shape.dim[2] % r->dim == 0;
+}
+
 static bool operands_fit(const Program *p, const Op *op) {
     const Buf *in[OP_IN], *out[OP_OUT];
     for (int k = 0; k < OP_IN; k++) in[k] = op->in[k] == NO_BUF ? NULL : &p->bufs[op->in[k]];
@@ -276,6 +285,7 @@ static bool operands_fit(const Program *p, const Op *op) {
     case OP_element_loss_dx: return same_elements(a, y);
     case OP_copy: return same_elements(a, y) && a->dtype == y->dtype;
     case OP_add: case OP_mul: case OP_act_dx: case OP_softmax_dx: return same_elements(a, b) && same_elements(a, y);
+    case OP_rotary: return rotary_fits(a, y, &op->attr.rotary);
     case OP_view: return a->bytes == y->bytes && a->dtype == y->dtype;
     case OP_maxpool: return a->dtype == y->dtype && op->attr.pool.fused.act <= ACT_RELU;
     case OP_to_rows: case OP_to_rows_dx: case OP_avgpool: case OP_adaptive_avgpool: case OP_maxpool_dx:

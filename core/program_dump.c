@@ -75,6 +75,17 @@ static void put_attr(Line *l, const Op *op) {
         put(l, "%s scale=%g", op->attr.loss.log ? " log" : "", (double)op->attr.loss.scale);
         if (op->attr.loss.beta != 0) put(l, " square=%g", (double)op->attr.loss.beta);
         break;
+    case OP_attention: case OP_attention_dx: {
+        const AttentionAttr *a = &op->attr.attention;
+        put(l, " heads=%d kv_heads=%d%s", a->heads, a->kv_heads, a->causal ? " causal" : "");
+        break;
+    }
+    case OP_rotary: {
+        const RotaryAttr *r = &op->attr.rotary;
+        put(l, " dim=%d base=%g %s%s", r->dim, (double)r->base, r->interleaved ? "interleaved" : "halves",
+            r->back ? " back" : "");
+        break;
+    }
     case OP_spread: case OP_spread_ds: put(l, " %s", op->attr.spread.add ? "sum" : "product"); break;
     case OP_concat: put(l, " axis=%d", op->attr.axis.axis); break;
     case OP_slice: case OP_slice_dx:

@@ -41,6 +41,16 @@
     " Checkpoint{Graph{Tanh MultiheadAttention(8, 1, bias=false, batch_first=true)<0,-1,-1> Add<1,-1>}}" \
     " Graph{Tanh MultiheadAttention(8, 2, batch_first=true)<-1,-1,0> Add<1,-1>} Select(1, -1) Linear(8, 10)}"
 
+/* A block of LLaMA's: rotary positions, queries in groups, a gated product; both pairings; for sequences (T, 6). */
+#define NET_LLAMA \
+    "Sequential{Linear(6, 8) Residual{Graph{RMSNorm(8) Linear(8, 16, bias=false)<0> Linear(8, 8, bias=false)<0>" \
+    " Linear(8, 8, bias=false)<0> RotaryPositionalEmbeddings(4, interleaved=false)<1>" \
+    " RotaryPositionalEmbeddings(4, interleaved=false)<2>" \
+    " ScaledDotProductAttention(num_heads=4, is_causal=true, enable_gqa=true, dropout_p=0.1)<4,5,3>" \
+    " Linear(16, 8, bias=false)<6>}} Checkpoint{Residual{Graph{RMSNorm(8) Linear(8, 12, bias=false)<0> SiLU<1>" \
+    " Linear(8, 12, bias=false)<0> Mul<2,3> Linear(12, 8, bias=false)<4>}}}" \
+    " RotaryPositionalEmbeddings(8) Select(1, -1) Linear(8, 10)}"
+
 /* What normalises, drops or enlarges channels; for 3 x 12 x 12 images. */
 #define NET_NORMS \
     "Sequential{Conv2d(3, 6, 3, bias=false) BatchNorm2d(6) ReLU PReLU(6) Dropout2d(0.2)" \

@@ -159,7 +159,7 @@ static void line(Net *t) {
 static void sequence(Net *t, int n) {
     static const char *const cells[] = {"RNN", "LSTM", "GRU"};
     for (int i = 0; i < n; i++) {
-        int what = below(8), heads = t->c % 2 ? 1 : 2, hidden = 1 + below(6), both = below(3) == 0;
+        int what = below(10), heads = t->c % 2 ? 1 : 2, hidden = 1 + below(6), both = below(3) == 0;
         const char *first = below(3) ? "true" : "false";
         if (what < 2) {
             put(t, "%s(%d, %d, num_layers=%d, bias=%s, batch_first=%s, dropout=0.%d, bidirectional=%s) ",
@@ -180,6 +180,15 @@ static void sequence(Net *t, int n) {
                 below(2) ? "true" : "false");
         } else if (what == 6) {
             line(t);
+        } else if (what == 7) {
+            put(t, "Linear(%d, %d) RotaryPositionalEmbeddings(%d, interleaved=%s) ", t->c, 4 * hidden, 2 * hidden,
+                first);
+            t->c = 4 * hidden;
+        } else if (what == 8) {
+            put(t, "Graph{Linear(%d, %d) Linear(%d, %d)<-1> Tanh<1> ScaledDotProductAttention(num_heads=4,"
+                " enable_gqa=true, dropout_p=0.%d, is_causal=%s)<0,1,2>} ", t->c, 4 * hidden, t->c, heads * hidden,
+                below(3), first);
+            t->c = 4 * hidden;
         } else {
             put(t, "Checkpoint{Sequential{RMSNorm(%d) Linear(%d, %d)}} ", t->c, t->c, hidden);
             t->c = hidden;

@@ -139,6 +139,14 @@ static const struct { const char *layer; int features; } sequences[] = {
     {"Checkpoint{Graph{Narrow(1, 0, 2) MultiheadAttention(6, 2, batch_first=true)<0,-1,-1>"
      " Again<-1,1,1> Again<2,2,2>}}", 30},
     {"Graph{Tanh MultiheadAttention(6, 2)!<-1,0,0>}", 30},
+    {"RotaryPositionalEmbeddings(6)", 30}, {"Sequential{Tanh RotaryPositionalEmbeddings(2, base=3)}", 30},
+    {"RotaryPositionalEmbeddings(6, 5, 100, interleaved=false)", 30},
+    {"Residual{Checkpoint{RotaryPositionalEmbeddings(2, interleaved=false)}}", 30},
+    {"Graph{Linear(6, 6) Tanh<-1> ScaledDotProductAttention(num_heads=3)<0,1,-1>}", 30},
+    {"Graph{Linear(6, 2) Tanh<0> ScaledDotProductAttention(num_heads=3, enable_gqa=true, is_causal=true)<-1,0,1>}", 30},
+    {"Graph{Linear(6, 12) Tanh<0> ScaledDotProductAttention(num_heads=4)<1,0,0>}", 60},
+    {"Graph{Linear(6, 12) Linear(6, 6)<-1> Narrow(1, 1, 3)<1> RotaryPositionalEmbeddings(6)<0>"
+     " ScaledDotProductAttention(num_heads=4, enable_gqa=true, scale=0.7, dropout_p=0.2)<3,2,2>}", 60},
     {"BatchNorm1d(5)", 30}, {"BatchNorm1d(5, affine=false)!", 30}, {"Residual{BatchNorm1d(5, momentum=none)}", 30},
     {"Conv1d(5, 4, 3, padding=1)", 24}, {"Conv1d(5, 10, 2, stride=2, groups=5, bias=false)", 30},
     {"Conv1d(5, 4, 3, dilation=2, padding=same)", 24}, {"Sequential{Conv1d(5, 4, 3) ReLU Conv1d(4, 3, 2)}", 9},

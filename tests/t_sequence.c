@@ -257,7 +257,7 @@ typedef struct AttentionCase {
     int64_t n, t, c;
     float p;
     int64_t s;    /* keys, 0: as many as queries */
-    int parts[3]; /* of (q, k, v) that lie in each operand */
+    int parts[4]; /* of (q, k, v) that lie in each operand; heads of k and v, 0: as many as of q */
 } AttentionCase;
 
 static const AttentionCase attentions[] = {
@@ -286,17 +286,28 @@ static const AttentionCase attentions[] = {
     {"value apart", 2, 0, 1, 2, 6, 8, 0, 6, {2, 0, 1}},
     {"wide heads, tiles, causal", 2, 1, 1, 1, 70, 144, 0, 0, {3}},
     {"of two, wide head, dropout", 1, 0, 0, 2, 3, 131, 0.25f, 66, {1, 2}},
+    {"grouped", 4, 0, 1, 2, 5, 12, 0, 7, {1, 1, 1, 2}},
+    {"grouped, causal, dropout", 6, 1, 1, 2, 7, 24, 0.25f, 0, {1, 1, 1, 2}},
+    {"grouped, tiles, causal", 4, 1, 1, 1, 70, 32, 0, 0, {1, 1, 1, 2}},
+    {"grouped in one, time first", 4, 1, 0, 3, 9, 16, 0, 0, {3, 0, 0, 2}},
+    {"grouped, of two, more keys", 6, 0, 1, 2, 5, 12, 0.2f, 70, {1, 2, 0, 3}},
+    {"one head of keys", 3, 0, 1, 2, 66, 12, 0, 0, {1, 1, 1, 1}},
+    {"one head of keys, more queries, tiles, causal", 2, 1, 1, 1, 140, 24, 0, 67, {1, 2, 0, 1}},
+    {"one wide head of keys, fewer queries, causal", 2, 1, 1, 2, 5, 144, 0, 9, {1, 1, 1, 1}},
 };
 
 static Shape steps_of(const AttentionCase *c, int64_t steps, int64_t features) {
     return c->batch_first ? shape3(c->n, steps, features) : shape3(steps, c->n, features);
 }
 
+static int kv_heads_of(const AttentionCase *c) { return c->parts[3] ? c->parts[3] : c->heads; }
+
 /* q, k, v, or their gradients, from operand `first` on */
 static void add_parts(Bench *b, int first, const AttentionCase *c, DType t, double size) {
+    const int64_t of_keys = c->c / c->heads * kv_heads_of(c);
     for (int k = 0; k < 3; k++) {
-        Shape shape = steps_of(c, k && c->s ? c->s : c->t, c->parts[k] * c->c);
-        if (c->parts[k]) add(b, first + k, shape, t, size);
+        int64_t features = k ? c->parts[k] * of_keys : c->c + (c->parts[0] - 1) * of_keys;
+        if (c->parts[k]) add(b, first + k, steps_of(c, k && c->s ? c->s : c->t, features), t, size);
     }
 }
 
@@ -304,7 +315,8 @@ static void open_attention(Bench *b, Device *device, OpKind kind, const Attentio
     memset(b, 0, sizeof *b);
     b->device = device;
     b->kind = kind;
-    b->attr.attention = (AttentionAttr){c->heads, c->causal, c->batch_first, c->p, 3};
+    float scale = c->parts[3] ? -0.4f : 1 / sqrtf((float)(c->c / c->heads)); /* a grouped one has one of its own */
+    b->attr.attention = (AttentionAttr){c->heads, kv_heads_of(c), c->causal, c->batch_first, scale, c->p, 3};
 }
 
 /* Where a GPU's tensor cores multiply, probabilities and their gradients are rounded to the operands' type. */

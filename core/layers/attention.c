@@ -1,5 +1,6 @@
 /* MultiheadAttention, and CausalSelfAttention (nanoGPT's): products for query, key and value, one for those that are
- * made of the same input; the op that mixes the steps; one product back. The matrix of scores exists nowhere. */
+ * made of the same input; the op that mixes the steps; one product back. ScaledDotProductAttention: that op alone. The
+ * matrix of scores exists nowhere. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -65,7 +66,9 @@ static int declare_all(Network *n, Layer *l, int64_t width, Err *e) {
 /* The query, the key and the value: one input is all of them. */
 static const Shape *part_shape(const Layer *l, int part) { return &l->ins[l->n_in == 1 ? 0 : part].shape; }
 
-static int expect_parts(const Layer *l, int time, const char *meaning, Err *e) {
+/* That they are there, have that many features, and fit each other */
+static int expect_parts(const Layer *l, const int64_t *features, int time, Err *e) {
+    const char *meaning = time ? "(N, T, C)" : "(T, N, C)";
     static const char *const name[PARTS] = {"a query", "a key", "a value"};
     const Shape *q = part_shape(l, 0), *k = part_shape(l, 1), *v = part_shape(l, 2);
     char one[SHAPE_TEXT], two[SHAPE_TEXT], three[SHAPE_TEXT];
@@ -76,9 +79,9 @@ static int expect_parts(const Layer *l, int time, const char *meaning, Err *e) {
         if (s->rank != 3)
             return layer_error(l, e, "expected %s of 3 dimensions %s, found %s", l->n_in == 1 ? "an input" : name[i],
                                meaning, shape_text(s, one));
-        if (s->dim[2] != features_of(l, i))
+        if (s->dim[2] != features[i])
             return layer_error(l, e, "expected %s of %" PRId64 " features %s, found %" PRId64,
-                               l->n_in == 1 && i == 0 ? "an input" : name[i], features_of(l, i), meaning, s->dim[2]);
+                               l->n_in == 1 && i == 0 ? "an input" : name[i], features[i], meaning, s->dim[2]);
     }
     if (q->dim[1 - time] == k->dim[1 - time] && k->dim[0] == v->dim[0] && k->dim[1] == v->dim[1]) return OK;
     return layer_error(l, e, "expected one batch, and as many keys as values %s, found %s, %s and %s", meaning,
@@ -99,7 +102,8 @@ int layer_attention_shape(Network *n, Layer *l, Err *e) {
         return layer_error(l, e, "%s must be a multiple of %s, found %" PRId64 " and %" PRId64, k->width, k->heads,
                            width, heads);
     if (!(p >= 0 && p <= 1)) return layer_error(l, e, "dropout must be between 0 and 1, found %g", p);
-    code = expect_parts(l, batch_first ? 1 : 0, batch_first ? "(N, T, C)" : "(T, N, C)", e);
+    const int64_t features[PARTS] = {width, features_of(l, 1), features_of(l, 2)};
+    code = expect_parts(l, features, batch_first ? 1 : 0, e);
     return code ? code : declare_all(n, l, width, e);
 }
 
@@ -156,12 +160,13 @@ int layer_attention_forward(Lower *lw, const Layer *l, const int *in) {
     const AttentionKind *k = kind_of(l);
     double p = lw->training ? options_float(&l->options, "dropout") : 0;
     int calls = p > 0 ? program_calls(lw->p) : NO_BUF, x[PARTS], of[] = {NO_BUF, NO_BUF, NO_BUF, calls};
+    int32_t heads = (int32_t)options_int(&l->options, k->heads);
     Attr a, drop;
     memset(&a, 0, sizeof a);
-    a.attention = (AttentionAttr){(int)options_int(&l->options, k->heads),
-                                  k->causal || options_bool(&l->options, "is_causal"),
-                                  k->causal || options_bool(&l->options, "batch_first"), (float)p,
-                                  p > 0 ? lw->drops++ : 0};
+    a.attention = (AttentionAttr){
+        heads, heads, k->causal || options_bool(&l->options, "is_causal"),
+        k->causal || options_bool(&l->options, "batch_first"), 1.0f / sqrtf((float)(width_of(l) / heads)), (float)p,
+        p > 0 ? lw->drops++ : 0};
     for (int i = 0; i < PARTS; i++) x[i] = in[l->n_in == 1 ? 0 : i];
     for (int i = 0, n; i < PARTS; i += n) {
         for (n = 1; is_packed(l) && i + n < PARTS && x[i + n] == x[i]; n++) {}
@@ -173,4 +178,47 @@ int layer_attention_forward(Lower *lw, const Layer *l, const int *in) {
     drop.drop.p = (float)p;
     drop.drop.id = lw->drops++;
     return lower_emit(lw, OP_dropout, l, (int[]){y, calls}, 2, lower_buf(lw, l, "dropped", DT_F32), &drop);
+}
+
+/* ---- ScaledDotProductAttention: query, key and value as they are */
+
+static int64_t heads_of(const Layer *l) { return options_int(&l->options, "num_heads"); }
+
+/* Features of a head, and what the layer's inputs should have of them; enable_gqa: keys have as few heads as they come
+ * with. */
+static int64_t head_width(const Layer *l, int64_t *features) {
+    const int64_t q = part_shape(l, 0)->dim[2], k = part_shape(l, 1)->dim[2], width = q / heads_of(l);
+    const bool grouped = width > 0 && options_bool(&l->options, "enable_gqa") && k % width == 0 && q % k == 0;
+    features[0] = q;
+    features[1] = features[2] = grouped ? k : q;
+    return width;
+}
+
+int layer_sdpa_shape(Network *n, Layer *l, Err *e) {
+    const double p = options_float(&l->options, "dropout_p");
+    int64_t features[PARTS];
+    (void)n;
+    int code = layer_expect_range(l, "num_heads", 1, INT32_MAX, e);
+    if (!code) code = layer_expect_rank(l, 3, "(N, T, C)", e);
+    if (code) return code;
+    if (l->n_in != PARTS) return layer_error(l, e, "takes 3 inputs (query, key, value), found %d", l->n_in);
+    if (!(p >= 0 && p <= 1)) return layer_error(l, e, "dropout_p must be between 0 and 1, found %g", p);
+    if (head_width(l, features) * heads_of(l) != features[0])
+        return layer_error(l, e, "num_heads: expected a divisor of the query's %" PRId64 " features, found %" PRId64,
+                           features[0], heads_of(l));
+    return expect_parts(l, features, 1, e);
+}
+
+int layer_sdpa_forward(Lower *lw, const Layer *l, const int *in) {
+    const double p = lw->training ? options_float(&l->options, "dropout_p") : 0;
+    int64_t features[PARTS], width = head_width(l, features);
+    char text[OPTION_WORDS];
+    const bool own_scale = !options_word(&l->options, "scale", text)[0];
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.attention = (AttentionAttr){
+        (int32_t)heads_of(l), (int32_t)(features[1] / width), options_bool(&l->options, "is_causal"), 1,
+        own_scale ? (float)options_float(&l->options, "scale") : 1.0f / sqrtf((float)width), (float)p,
+        p > 0 ? lw->drops++ : 0};
+    return mix(lw, l, (int[]){in[0], in[1], in[2], p > 0 ? program_calls(lw->p) : NO_BUF}, &a);
 }

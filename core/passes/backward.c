@@ -157,6 +157,13 @@ static void spread_back(Back *b, const Op *f, int dy) {
     else if (b->wanted[x]) contribute(b, f, x, dy);
 }
 
+/* The same angles the other way. */
+static void rotary_back(Back *b, const Op *forward, int dy) {
+    Op f = *forward;
+    f.attr.rotary.back = !f.attr.rotary.back;
+    unary(b, OP_rotary, &f, f.in[0], dy, NO_BUF);
+}
+
 /* What was laid side by side is cut apart again. */
 static void concat_back(Back *b, const Op *forward, int dy) {
     Op f = *forward;
@@ -284,6 +291,7 @@ static void differentiate(Back *b, const Op *f) {
         break;
     case OP_mul: mul_back(b, f, dy); break;
     case OP_spread: spread_back(b, f, dy); break;
+    case OP_rotary: rotary_back(b, f, dy); break;
     case OP_concat: concat_back(b, f, dy); break;
     case OP_slice: unary(b, OP_slice_dx, f, x, dy, NO_BUF); break;
     case OP_slice_dx: unary(b, OP_slice, f, x, dy, NO_BUF); break;

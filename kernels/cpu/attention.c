@@ -1,9 +1,10 @@
-/* attention.c: y = dropout(softmax(q k^T / sqrt(D))) v for each sample and head, and its gradient. Scores exist as one
+/* attention.c: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. Scores exist as one
  * tile of rows and columns at a time; going through the columns, each row keeps its largest score and the sum of
  * exponentials relative to it (Dao et al. 2022, "FlashAttention"). The gradient computes the scores again, and the
  * probabilities from them and lse, the logarithm of that sum.
  *
- * Samples and heads are shared among threads, one at a time. */
+ * Samples and heads are shared among threads, one at a time; where several heads of q have one of k and v, the gradient
+ * takes these one after the other, so that dk and dv are their sum in that order. */
 #include "attention.h"
 #include "cpu.h"
 #include "vector_math.h"
@@ -17,8 +18,8 @@ typedef struct Head {
     int64_t queries, keys, width; /* T, S, D */
     Matrix q, k, v, y, dq, dk, dv, dy;
     float *lse;
-    float scale;
     int64_t index;           /* of this head among all */
+    bool later;              /* dk and dv hold what other heads of q have left */
     uint64_t seed;
     uint32_t call;
 } Head;
@@ -29,12 +30,16 @@ static Matrix steps_of(const View *v, bool batch_first, int64_t sample, int64_t 
     return matrix((float *)v->data + row * n + feature, batch_first ? n : v->shape.dim[1] * n);
 }
 
+/* How many heads of q have one of k and v */
+static int64_t group_of(const AttentionAttr *a) { return a->heads / a->kv_heads; }
+
 /* qkv: q, k, v, or their gradients */
-static void find_parts(const View *qkv, const Head *h, int64_t channels, Matrix *part) {
+static void find_parts(const View *qkv, const Head *h, Matrix *part) {
     int64_t sample = h->index / h->attr->heads, head = h->index % h->attr->heads;
     for (int k = 0; k < 3; k++) {
-        AttentionPart p = attention_part(qkv, k, channels);
-        part[k] = steps_of(&qkv[p.operand], h->attr->batch_first, sample, p.feature + head * h->width);
+        AttentionPart p = attention_part(qkv, k, h->attr, h->width);
+        int64_t own = k ? head / group_of(h->attr) : head;
+        part[k] = steps_of(&qkv[p.operand], h->attr->batch_first, sample, p.feature + own * h->width);
     }
 }
 
@@ -42,13 +47,11 @@ static void find_parts(const View *qkv, const Head *h, int64_t channels, Matrix 
 static Head head_of(const KArgs *a, const View *qkv, const View *y, int64_t index) {
     const AttentionAttr *attr = &a->attr->attention;
     int time = attr->batch_first ? 1 : 0;
-    int64_t channels = y->shape.dim[2];
-    Head h = {.attr = attr, .queries = y->shape.dim[time], .width = channels / attr->heads, .seed = a->seed};
+    Head h = {.attr = attr, .queries = y->shape.dim[time], .width = y->shape.dim[2] / attr->heads, .seed = a->seed};
     Matrix part[3];
-    h.keys = qkv[attention_part(qkv, 1, channels).operand].shape.dim[time];
-    h.scale = 1.0f / sqrtf((float)h.width);
+    h.keys = qkv[attention_part(qkv, 1, attr, h.width).operand].shape.dim[time];
     h.index = index;
-    find_parts(qkv, &h, channels, part);
+    find_parts(qkv, &h, part);
     h.q = part[0], h.k = part[1], h.v = part[2];
     h.y = steps_of(y, attr->batch_first, index / attr->heads, index % attr->heads * h.width);
     return h;
@@ -107,7 +110,7 @@ HOT static void multiply(float *s, const float *by, int64_t n) {
 static int forward_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Softmax *m) {
     float s[TILE * TILE], factors[TILE];
     Matrix y = from_row(h->y, i);
-    int status = product(rows, n, h->width, h->scale, from_row(h->q, i), across(h->k, c), false, matrix(s, TILE));
+    int status = product(rows, n, h->width, h->attr->scale, from_row(h->q, i), across(h->k, c), false, matrix(s, TILE));
     for (int64_t r = 0; r < rows && !status; r++) {
         float *row = s + r * TILE;
         int64_t some = seen(h, i + r, c, n);
@@ -157,12 +160,15 @@ HOT static float dot(const float *a, const float *b, int64_t n) {
     return sum;
 }
 
-/* dk and dv are first written where their tile of columns is first met: by the tile of rows `first`. */
+/* dk and dv are first written where their tile of columns is first met: by the tile of rows `first` of their first
+ * head of q. */
 static int back_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, const float *inner) {
     float s[TILE * TILE], dp[TILE * TILE], factors[TILE];
-    int64_t d = h->width, first = h->attr->causal ? c : 0;
+    const float scale = h->attr->scale;
+    const int64_t d = h->width;
+    const bool add = h->later || i > (h->attr->causal ? c : 0);
     Matrix q = from_row(h->q, i), dy = from_row(h->dy, i);
-    int status = product(rows, n, d, h->scale, q, across(h->k, c), false, matrix(s, TILE));
+    int status = product(rows, n, d, scale, q, across(h->k, c), false, matrix(s, TILE));
     if (!status) status = product(rows, n, d, 1.0f, dy, across(h->v, c), false, matrix(dp, TILE));
     for (int64_t j = 0; j < TILE; j++) factors[j] = 1.0f;
     for (int64_t r = 0; r < rows && !status; r++) {
@@ -172,10 +178,10 @@ static int back_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t 
         memset(s + r * TILE + some, 0, (size_t)(n - some) * sizeof *s);
         memset(dp + r * TILE + some, 0, (size_t)(n - some) * sizeof *dp);
     }
-    if (!status) status = product(n, d, rows, 1.0f, turned(s, TILE), dy, i > first, from_row(h->dv, c));
+    if (!status) status = product(n, d, rows, 1.0f, turned(s, TILE), dy, add, from_row(h->dv, c));
     if (!status)
-        status = product(rows, d, n, h->scale, matrix(dp, TILE), from_row(h->k, c), c > 0, from_row(h->dq, i));
-    return status ? status : product(n, d, rows, h->scale, turned(dp, TILE), q, i > first, from_row(h->dk, c));
+        status = product(rows, d, n, scale, matrix(dp, TILE), from_row(h->k, c), c > 0, from_row(h->dq, i));
+    return status ? status : product(n, d, rows, scale, turned(dp, TILE), q, add, from_row(h->dk, c));
 }
 
 /* Keys behind the last query of a causal head are seen by none. */
@@ -188,7 +194,7 @@ static void clear_unseen(const Head *h) {
 
 static int back_head(const Head *h) {
     int status = 0;
-    clear_unseen(h);
+    if (!h->later) clear_unseen(h);
     for (int64_t i = 0; i < h->queries && !status; i += TILE) {
         int64_t rows = min_i64(TILE, h->queries - i), columns = columns_of(h, i, rows);
         float inner[TILE];
@@ -229,15 +235,15 @@ int k_cpu_attention_dx_prepare(const KArgs *a, size_t limit, void **state, size_
     return prepare(a, state, workspace);
 }
 
-static int64_t heads_in(const KArgs *a, const View *y) {
-    return y->shape.dim[a->attr->attention.batch_first ? 0 : 1] * a->attr->attention.heads;
+static int64_t samples_in(const KArgs *a, const View *y) {
+    return y->shape.dim[a->attr->attention.batch_first ? 0 : 1];
 }
 
 int k_cpu_attention(const KArgs *a, Err *e) {
     KArgs w;
     int code = open(a, &w, e), status = 0;
     if (code) return code;
-    int64_t all = heads_in(a, &w.out[0]);
+    int64_t all = samples_in(a, &w.out[0]) * a->attr->attention.heads;
 #pragma omp parallel for schedule(static) reduction(| : status) if (all > 1)
     for (int64_t i = 0; i < all; i++) {
         Head h = head_of(&w, &w.in[0], &w.out[0], i);
@@ -249,22 +255,27 @@ int k_cpu_attention(const KArgs *a, Err *e) {
     return product_check(status, e);
 }
 
+/* Head `index` of q's part of the gradient, dk and dv included */
+static int back_one(const KArgs *w, int64_t index, bool later) {
+    Head h = head_of(w, &w->in[1], &w->in[4], index);
+    Matrix part[3];
+    find_parts(w->out, &h, part);
+    h.dq = part[0], h.dk = part[1], h.dv = part[2];
+    h.dy = matrix((float *)w->in[0].data + (h.y.at - (float *)w->in[4].data), h.y.stride);
+    h.lse = (float *)w->in[5].data + index * h.queries;
+    h.call = w->in[6].count ? *(const uint32_t *)w->in[6].data : 0;
+    h.later = later;
+    return back_head(&h);
+}
+
 int k_cpu_attention_dx(const KArgs *a, Err *e) {
     KArgs w;
     int code = open(a, &w, e), status = 0;
     if (code) return code;
-    int64_t all = heads_in(a, &w.in[4]);
+    int64_t all = samples_in(a, &w.in[4]) * a->attr->attention.kv_heads, group = group_of(&a->attr->attention);
 #pragma omp parallel for schedule(static) reduction(| : status) if (all > 1)
-    for (int64_t i = 0; i < all; i++) {
-        Head h = head_of(&w, &w.in[1], &w.in[4], i);
-        Matrix part[3];
-        find_parts(w.out, &h, w.in[4].shape.dim[2], part);
-        h.dq = part[0], h.dk = part[1], h.dv = part[2];
-        h.dy = matrix((float *)w.in[0].data + (h.y.at - (float *)w.in[4].data), h.y.stride);
-        h.lse = (float *)w.in[5].data + i * h.queries;
-        h.call = w.in[6].count ? *(const uint32_t *)w.in[6].data : 0;
-        status |= back_head(&h);
-    }
+    for (int64_t i = 0; i < all; i++)
+        for (int64_t k = 0; k < group; k++) status |= back_one(&w, i * group + k, k > 0);
     wide_leave(a, &w);
     return product_check(status, e);
 }

@@ -10,6 +10,8 @@
 #if defined(__x86_64__) && defined(__GLIBC__)
 __attribute__((simd("notinbranch"))) float expf(float);
 __attribute__((simd("notinbranch"))) float logf(float);
+__attribute__((simd("notinbranch"))) float cosf(float);
+__attribute__((simd("notinbranch"))) float sinf(float);
 #if __GLIBC__ > 2 || __GLIBC_MINOR__ >= 35
 __attribute__((simd("notinbranch"))) float tanhf(float);
 __attribute__((simd("notinbranch"))) float erff(float);

@@ -1,8 +1,9 @@
-/* attention.cu: y = dropout(softmax(q k^T / sqrt(D))) v for each sample and head, and its gradient. A block has TILE
+/* attention.cu: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. A block has TILE
  * rows of a head and walks along the other side by TILE at a time: scores are made of two tiles in shared memory, each
  * thread has some rows by some columns of them in registers, and what becomes of them meets a third tile at once, so
  * that the matrix of scores exists nowhere and nothing is added up by two blocks. The gradient has one kernel in which
- * rows are queries and one in which they are keys; both compute the scores again. Sums are in fp32. */
+ * rows are queries and one in which they are keys, which walks along all heads of q that these serve; both compute the
+ * scores again. Sums are in fp32. */
 #include "attention.h"
 
 #include "attention_tiles.h"
@@ -10,17 +11,17 @@
 /* ---- operands */
 
 /* v is (N, T, F) or (T, N, F), of which a part begins at `feature`; heads are `width` features wide. */
-static Steps steps_of(const View *v, bool batch_first, int64_t feature, int64_t width) {
+static Steps steps_of(const View *v, bool batch_first, int64_t feature, int64_t width, bool of_keys) {
     const int64_t near = v->shape.dim[2], far = v->shape.dim[1] * near;
     Steps s = {elements_of(v), v->shape.dim[batch_first], feature, batch_first ? far : near, batch_first ? near : far,
-               false};
+               of_keys, false};
     s.whole = lanes_fit<4>(v->data, v->dtype, near) && feature % 4 == 0 && width % 4 == 0;
     return s;
 }
 
 static Steps part_of(const View *qkv, int part, const Attention &t) {
-    const AttentionPart p = attention_part(qkv, part, t.width * t.attr.heads);
-    return steps_of(&qkv[p.operand], t.attr.batch_first, p.feature, t.width);
+    const AttentionPart p = attention_part(qkv, part, &t.attr, t.width);
+    return steps_of(&qkv[p.operand], t.attr.batch_first, p.feature, t.width, part > 0);
 }
 
 static Attention attention_of(const KArgs *a, const View *qkv, const View *y, const View *lse, const View *calls) {
@@ -31,14 +32,13 @@ static Attention attention_of(const KArgs *a, const View *qkv, const View *y, co
     t.q = part_of(qkv, 0, t);
     t.k = part_of(qkv, 1, t);
     t.v = part_of(qkv, 2, t);
-    t.y = steps_of(y, time, 0, t.width);
+    t.y = steps_of(y, time, 0, t.width, false);
     t.lse = (float *)lse->data;
     t.calls = (const uint32_t *)calls->data;
     t.samples = y->shape.dim[1 - time];
     t.queries = t.q.count;
     t.keys = t.k.count;
     t.seed = a->seed;
-    t.scale = 1.0f / sqrtf((float)t.width);
     return t;
 }
 
@@ -56,7 +56,7 @@ static __device__ inline float soften(const Attention &t, const Place &p, int64_
     float most = -INFINITY, sum = 0.0f;
     UNROLLED(L::COLUMNS)
     for (int j = 0; j < L::COLUMNS; j++) {
-        s[j] = u + L::column(j) < end ? t.scale * s[j] : -INFINITY;
+        s[j] = u + L::column(j) < end ? t.attr.scale * s[j] : -INFINITY;
         most = fmaxf(most, s[j]);
     }
     row->top = fmaxf(before, row_max<L>(most));
@@ -74,7 +74,7 @@ static __device__ inline float soften(const Attention &t, const Place &p, int64_
 template <typename L>
 static __global__ void __launch_bounds__(ATTENTION_THREADS, 3) forward_kernel(const __grid_constant__ Attention t) {
     __shared__ typename L::Tiles tiles;
-    const Place p = place_here(t, t.queries, true);
+    const Place p = place_here(t, 1, t.queries, true);
     const int64_t end = seen(t, min_i64(p.begin + TILE, t.queries) - 1);
     for (int64_t first = 0; first < t.width; first += TILE) {
         float acc[L::ROWS][L::COLUMNS] = {};
@@ -110,8 +110,8 @@ typedef struct Query { float lse, inner; } Query;
  * the probability that dropout left. */
 static __device__ inline float slope(const Attention &t, const Query &q, int64_t s, int64_t u, float score, float dp,
                                      float keep, float *ds) {
-    const float prob = s < t.queries && u < seen(t, s) ? expf(t.scale * score - q.lse) : 0.0f;
-    *ds = t.scale * prob * (keep * dp - q.inner);
+    const float prob = s < t.queries && u < seen(t, s) ? expf(t.attr.scale * score - q.lse) : 0.0f;
+    *ds = t.attr.scale * prob * (keep * dp - q.inner);
     return prob * keep;
 }
 
@@ -138,7 +138,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS) inner_kernel(const _
 template <typename L>
 static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) query_kernel(const __grid_constant__ Attention t) {
     __shared__ typename L::Tiles tiles;
-    const Place p = place_here(t, t.queries, true);
+    const Place p = place_here(t, 1, t.queries, true);
     const int64_t end = seen(t, min_i64(p.begin + TILE, t.queries) - 1);
     for (int64_t first = 0; first < t.width; first += TILE) {
         float acc[L::ROWS][L::COLUMNS] = {};
@@ -165,28 +165,31 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) query_kernel(cons
 template <typename L>
 static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) key_kernel(const __grid_constant__ Attention t) {
     __shared__ typename L::Tiles tiles;
-    const Place p = place_here(t, t.keys, false);
+    const int group = group_of(t);
+    const Place keys = place_here(t, group, t.keys, false);
     for (int64_t first = 0; first < t.width; first += TILE) {
         float dk[L::ROWS][L::COLUMNS] = {}, dv[L::ROWS][L::COLUMNS] = {};
-        for (int64_t tile = t.attr.causal ? p.begin : 0; tile < t.queries; tile += TILE) {
-            float s[L::ROWS][L::COLUMNS] = {}, dp[L::ROWS][L::COLUMNS] = {};
-            L::products(s, tiles, t, p, t.k, p.begin, t.q, tile);
-            L::products(dp, tiles, t, p, t.v, p.begin, t.dy, tile);
-            UNROLLED(L::COLUMNS)
-            for (int j = 0; j < L::COLUMNS; j++) {
-                const int64_t step = tile + L::column(j);
-                const Query q = query_of(t, p, step);
-                UNROLLED(L::ROWS)
-                for (int i = 0; i < L::ROWS; i++) {
-                    const int64_t u = p.begin + L::row(i);
-                    dp[i][j] = slope(t, q, step, u, s[i][j], dp[i][j], kept(t, p, step, u), &s[i][j]);
+        Place p = keys;
+        for (int head = 0; head < group; head++, p.head++, p.of_sample++)
+            for (int64_t tile = t.attr.causal ? p.begin : 0; tile < t.queries; tile += TILE) {
+                float s[L::ROWS][L::COLUMNS] = {}, dp[L::ROWS][L::COLUMNS] = {};
+                L::products(s, tiles, t, p, t.k, p.begin, t.q, tile);
+                L::products(dp, tiles, t, p, t.v, p.begin, t.dy, tile);
+                UNROLLED(L::COLUMNS)
+                for (int j = 0; j < L::COLUMNS; j++) {
+                    const int64_t step = tile + L::column(j);
+                    const Query q = query_of(t, p, step);
+                    UNROLLED(L::ROWS)
+                    for (int i = 0; i < L::ROWS; i++) {
+                        const int64_t u = p.begin + L::row(i);
+                        dp[i][j] = slope(t, q, step, u, s[i][j], dp[i][j], kept(t, p, step, u), &s[i][j]);
+                    }
                 }
+                L::gather(dv, tiles, dp, t, p, t.dy, tile, first);
+                L::gather(dk, tiles, s, t, p, t.q, tile, first);
             }
-            L::gather(dv, tiles, dp, t, p, t.dy, tile, first);
-            L::gather(dk, tiles, s, t, p, t.q, tile, first);
-        }
-        scatter<L>(t, p, t.dk, first, dk);
-        scatter<L>(t, p, t.dv, first, dv);
+        scatter<L>(t, keys, t.dk, first, dk);
+        scatter<L>(t, keys, t.dv, first, dv);
     }
 }
 
@@ -208,8 +211,10 @@ static AttentionKernel *pick(const KArgs *a, const Attention &t, const Kernels &
     return !one ? kernels.plain : type == DT_BF16 ? kernels.bf16 : kernels.f16;
 }
 
-static int run(const KArgs *a, Err *e, AttentionKernel *kernel, const Attention &t, int64_t rows, int64_t of_block) {
-    const int64_t blocks = t.samples * t.attr.heads * ((rows + of_block - 1) / of_block);
+/* For `rows` rows of each of `heads` heads of a sample */
+static int run(const KArgs *a, Err *e, AttentionKernel *kernel, const Attention &t, int64_t heads, int64_t rows,
+               int64_t of_block) {
+    const int64_t blocks = t.samples * heads * ((rows + of_block - 1) / of_block);
     if (blocks <= INT32_MAX) return launch_op(a, e, kernel, (unsigned)blocks, ATTENTION_THREADS, t);
     return err_set(e, ERR_UNSUPPORTED, "%s: expected at most 2^31 blocks, found %lld", op_info(a->kind)->name,
                    (long long)blocks);
@@ -223,7 +228,7 @@ int k_cuda_attention_prepare(const KArgs *, size_t, void **state, size_t *worksp
 
 int k_cuda_attention(const KArgs *a, Err *e) {
     const Attention t = attention_of(a, &a->in[0], &a->out[0], &a->out[1], &a->in[3]);
-    return run(a, e, pick(a, t, forwards), t, t.queries, TILE);
+    return run(a, e, pick(a, t, forwards), t, t.attr.heads, t.queries, TILE);
 }
 
 /* lse has a number for each row, as `inner` has. */
@@ -238,12 +243,13 @@ int k_cuda_attention_dx(const KArgs *a, Err *e) {
     if (a->workspace_bytes < bytes)
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", bytes, a->workspace_bytes);
     Attention t = attention_of(a, &a->in[1], &a->in[4], &a->in[5], &a->in[6]);
-    t.dy = steps_of(&a->in[0], t.attr.batch_first, 0, t.width);
+    t.dy = steps_of(&a->in[0], t.attr.batch_first, 0, t.width, false);
     t.dq = part_of(a->out, 0, t);
     t.dk = part_of(a->out, 1, t);
     t.dv = part_of(a->out, 2, t);
     t.inner = (float *)a->workspace;
-    int code = run(a, e, inner_kernel, t, t.queries, ATTENTION_THREADS / WARP);
-    if (!code) code = run(a, e, pick(a, t, of_queries), t, t.queries, TILE);
-    return code ? code : run(a, e, pick(a, t, of_keys), t, t.keys, TILE);
+    const int64_t heads = t.attr.heads;
+    int code = run(a, e, inner_kernel, t, heads, t.queries, ATTENTION_THREADS / WARP);
+    if (!code) code = run(a, e, pick(a, t, of_queries), t, heads, t.queries, TILE);
+    return code ? code : run(a, e, pick(a, t, of_keys), t, t.attr.kv_heads, t.keys, TILE);
 }

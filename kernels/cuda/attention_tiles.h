@@ -12,12 +12,12 @@
 enum { TILE = 64, ATTENTION_THREADS = 128, QUADS = TILE / 4 + 1, WORDS = TILE / 2 + 4, CORES = 80 };
 enum { PIECES = TILE * TILE / 4 / ATTENTION_THREADS, IN_FLIGHT = 4 };
 
-/* Steps of samples: sample n's step s begins at first + n of_sample + s of_step. whole: four features of a head lie in
- * one word */
+/* Steps of samples: sample n's step s begins at first + n of_sample + s of_step. of_keys: heads are those of k and v.
+ * whole: four features of a head lie in one word */
 typedef struct Steps {
     Elements at;
     int64_t count, first, of_sample, of_step;
-    bool whole;
+    bool of_keys, whole;
 } Steps;
 
 typedef struct Attention {
@@ -27,22 +27,31 @@ typedef struct Attention {
     const uint32_t *calls;  /* NULL: no dropout */
     int64_t samples, queries, keys, width; /* N, T, S, D */
     uint64_t seed;
-    float scale;
 } Attention;
 
 /* ---- where a thread is */
 
-/* The block's sample and head, and which of its tiles of rows: late ones come first, or last. */
-typedef struct Place { int64_t head, sample, of_sample, begin; } Place;
+/* A head of q among all, its sample, its number there, that of its keys; and the block's first row */
+typedef struct Place { int64_t head, sample, of_sample, of_keys, begin; } Place;
 
-static __device__ inline Place place_here(const Attention &t, int64_t rows, bool late_first) {
-    const int64_t heads = t.samples * t.attr.heads, tiles = (rows + TILE - 1) / TILE, tile = blockIdx.x / heads;
+/* Heads of q that share one of k and v */
+static __host__ __device__ inline int group_of(const Attention &t) { return t.attr.heads / t.attr.kv_heads; }
+
+/* A block has a tile of rows of `heads` neighbouring heads of q, here at the first: late tiles come first, or last. */
+static __device__ inline Place place_here(const Attention &t, int heads, int64_t rows, bool late_first) {
+    const int64_t all = t.samples * t.attr.heads / heads, tiles = (rows + TILE - 1) / TILE, tile = blockIdx.x / all;
     Place p;
-    p.head = blockIdx.x % heads;
+    p.head = blockIdx.x % all * heads;
     p.sample = p.head / t.attr.heads;
     p.of_sample = p.head % t.attr.heads;
+    p.of_keys = p.of_sample / group_of(t);
     p.begin = (late_first ? tiles - 1 - tile : tile) * TILE;
     return p;
+}
+
+/* Where the head's features of a step begin */
+static __device__ inline int64_t head_at(const Attention &t, const Steps &x, const Place &p, int64_t step) {
+    return x.first + p.sample * x.of_sample + step * x.of_step + (x.of_keys ? p.of_keys : p.of_sample) * t.width;
 }
 
 /* The number of a head's query among all */
@@ -67,7 +76,7 @@ static __device__ inline float kept(const Attention &t, const Place &p, int64_t 
 /* Features d, ... d + 3 of a step as they lie; zero where there is none. type: x's */
 static __device__ inline Piece<4> four_load(const Attention &t, const Steps &x, DType type, const Place &p,
                                             int64_t step, int64_t d) {
-    const int64_t at = x.first + p.sample * x.of_sample + step * x.of_step + p.of_sample * t.width + d;
+    const int64_t at = head_at(t, x, p, step) + d;
     Piece<4> v = {};
     if (step >= x.count || d >= t.width) return v;
     if (x.whole) return piece_load<4>(type, x.at.data, at);
@@ -259,7 +268,7 @@ static __device__ inline void scatter(const Attention &t, const Place &p, const 
     UNROLLED(L::ROWS)
     for (int i = 0; i < L::ROWS; i++) {
         const int64_t step = p.begin + L::row(i);
-        const int64_t at = x.first + p.sample * x.of_sample + step * x.of_step + p.of_sample * t.width + first;
+        const int64_t at = head_at(t, x, p, step) + first;
         if (step < x.count) L::store(x, at, t.width - first - L::column(0), acc[i]);
     }
 }

@@ -162,13 +162,20 @@ local function function_name(kind)
   return (kind:gsub("(%l)(%u%l)", "%1_%2"):gsub("^ReLU", "relu"):gsub("^Log_Sig", "LogSig"):lower())
 end
 
+-- The layer make(...) of x and of the values that lead the arguments
+local function of_values(make, x, ...)
+  local n, given = 0, table.pack(...)
+  while graph.is_value(given[n + 1]) do n = n + 1 end
+  return graph.call(make(table.unpack(given, n + 1, given.n)), x, table.unpack(given, 1, n))
+end
+
 for _, kind in ipairs(core.layer_kinds()) do
   local name, spec = kind.name, kind.spec
   if kind.role == "c" then nn[name] = container(name, spec)
   elseif kind.role == "s" then nn[name] = specs.constructor(name, spec, Loss)
   else
     nn[name] = constructor(name, spec, Layer)
-    graph.functions[function_name(name)] = function(x, ...) return graph.call(nn[name](...), x) end
+    graph.functions[function_name(name)] = function(x, ...) return of_values(nn[name], x, ...) end
   end
 end
 

@@ -23,7 +23,8 @@ local MEANS = {
 local MISSING = {
   shape = "sizes are not known in forward; x:size(0) is good for x:view(x:size(0), -1)",
   chunk = "x:narrow(dim, start, length) cuts out a part", split = "x:narrow(dim, start, length) cuts out a part",
-  matmul = "attention is nn.MultiheadAttention", bmm = "attention is nn.MultiheadAttention",
+  matmul = "attention is nn.MultiheadAttention, or F.scaled_dot_product_attention", bmm = "attention is " ..
+  "nn.MultiheadAttention, or F.scaled_dot_product_attention",
   contiguous = "leave it out: values are laid out as layers need them", to = "the device is a setting",
 }
 

@@ -1,7 +1,7 @@
 #include "reference/reference.h"
 
 /* One sample's head: n of the samples, h of the heads */
-typedef struct Head { const AttentionAttr *attr; int64_t samples, steps, keys, c, width, n, h; } Head;
+typedef struct Head { const AttentionAttr *attr; int64_t samples, steps, keys, width, n, h; } Head;
 
 /* That of three tensors which has q (0), k (1) or v (2): its own, or, where there is none, the one before it. */
 static int holder(const Tensor *qkv, int which) {
@@ -11,21 +11,24 @@ static int holder(const Tensor *qkv, int which) {
 static Head head_of(const Ref *r, const Tensor *qkv, const Tensor *y) {
     const AttentionAttr *a = &r->attr->attention;
     int time = a->batch_first ? 1 : 0;
-    int64_t c = y->shape.dim[2], keys = qkv[holder(qkv, 1)].shape.dim[time];
-    return (Head){a, y->shape.dim[1 - time], y->shape.dim[time], keys, c, c / a->heads, 0, 0};
+    int64_t keys = qkv[holder(qkv, 1)].shape.dim[time];
+    return (Head){a, y->shape.dim[1 - time], y->shape.dim[time], keys, y->shape.dim[2] / a->heads, 0, 0};
 }
 
-/* x (N, T, F) or (T, N, F): this head's features of step t, those of other parts before them */
-static double *features(const Head *h, const Tensor *x, int64_t t, int64_t before) {
+/* x (N, T, F) or (T, N, F): step t's features of a head, `heads` of other parts lie before its own part's */
+static double *features(const Head *h, const Tensor *x, int64_t t, int64_t heads, int64_t head) {
     int64_t row = h->attr->batch_first ? h->n * x->shape.dim[1] + t : t * x->shape.dim[1] + h->n;
-    return x->at + row * x->shape.dim[2] + before + h->h * h->width;
+    return x->at + row * x->shape.dim[2] + (heads + head) * h->width;
 }
 
 static double *part(const Head *h, const Tensor *qkv, int64_t t, int which) {
-    return features(h, &qkv[holder(qkv, which)], t, (which - holder(qkv, which)) * h->c);
+    const int64_t heads[] = {h->attr->heads, h->attr->kv_heads, h->attr->kv_heads};
+    int64_t before = 0;
+    for (int k = holder(qkv, which); k < which; k++) before += heads[k];
+    return features(h, &qkv[holder(qkv, which)], t, before, h->h * heads[which] / h->attr->heads);
 }
 
-static double *mixed(const Head *h, const Tensor *y, int64_t t) { return features(h, y, t, 0); }
+static double *mixed(const Head *h, const Tensor *y, int64_t t) { return features(h, y, t, 0, h->h); }
 
 static double dot(const double *a, const double *b, int64_t n) {
     double sum = 0;
@@ -40,7 +43,7 @@ static double *lse_of(const Head *h, double *lse, int64_t t) {
 static int64_t seen(const Head *h, int64_t t) { return h->attr->causal && t < h->keys ? t + 1 : h->keys; }
 
 static double score(const Head *h, const Tensor *qkv, int64_t t, int64_t u) {
-    return dot(part(h, qkv, t, 0), part(h, qkv, u, 1), h->width) / sqrt((double)h->width);
+    return dot(part(h, qkv, t, 0), part(h, qkv, u, 1), h->width) * (double)h->attr->scale;
 }
 
 /* What dropout multiplies the probability of (t, u) by; rows of draws are padded to multiples of four. */
@@ -78,7 +81,7 @@ static void back_row(const Head *h, Ref *r, int64_t t) {
         double keep = kept(h, r, &r->in[6], t, u);
         p[u] = exp(score(h, qkv, t, u) - lse);
         dp[u] = keep * dot(dy, part(h, qkv, u, 2), h->width);
-        double ds = p[u] * (dp[u] - inner) / sqrt((double)h->width);
+        double ds = p[u] * (dp[u] - inner) * (double)h->attr->scale;
         for (int64_t j = 0; j < h->width; j++) {
             part(h, dqkv, t, 0)[j] += ds * part(h, qkv, u, 1)[j];
             part(h, dqkv, u, 1)[j] += ds * part(h, qkv, t, 0)[j];

@@ -12,7 +12,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_softmax] = ref_softmax, [OP_softmax_dx] = ref_softmax_dx,
     [OP_embedding] = ref_embedding, [OP_embedding_dw] = ref_embedding_dw,
     [OP_add_rows] = ref_add_rows, [OP_add_rows_dw] = ref_add_rows_dw,
-    [OP_upsample] = ref_upsample, [OP_upsample_dx] = ref_upsample_dx,
+    [OP_rotary] = ref_rotary, [OP_upsample] = ref_upsample, [OP_upsample_dx] = ref_upsample_dx,
     [OP_spread] = ref_spread, [OP_spread_ds] = ref_spread_ds,
     [OP_mul] = ref_mul, [OP_concat] = ref_concat, [OP_slice] = ref_slice, [OP_slice_dx] = ref_slice_dx,
     [OP_bias_db] = ref_bias_db,

@@ -1,0 +1,32 @@
+/* RotaryPositionalEmbeddings: each head of a sequence (N, T, heads dim) is turned by its step, pair of features by pair
+ * (Su et al. 2021, "RoFormer"). torchtune's, which pairs neighbours as Meta's LLaMA does; interleaved = false pairs the
+ * halves of a head, as Hugging Face's models do. There is no table of angles, and nothing is kept for the gradient. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "layer.h"
+
+int layer_rotary_shape(Network *n, Layer *l, Err *e) {
+    const int64_t dim = options_int(&l->options, "dim"), most = options_int(&l->options, "max_seq_len");
+    char text[SHAPE_TEXT];
+    (void)n;
+    int code = layer_expect_range(l, "dim", 2, 2 * ROTARY_PAIRS, e);
+    if (!code) code = layer_expect_range(l, "max_seq_len", 1, INT32_MAX, e);
+    if (!code) code = layer_expect_rank(l, 3, "(N, T, heads dim)", e);
+    if (code) return code;
+    if (dim % 2) return layer_error(l, e, "dim must be even, found %" PRId64, dim);
+    if (!(options_float(&l->options, "base") > 0))
+        return layer_error(l, e, "base must be above 0, found %g", options_float(&l->options, "base"));
+    if (l->in.dim[1] <= most && l->in.dim[2] % dim == 0) return OK;
+    return layer_error(l, e, "expected at most %" PRId64 " steps of heads of %" PRId64 " features, found %s", most, dim,
+                       shape_text(&l->in, text));
+}
+
+int layer_rotary_forward(Lower *lw, const Layer *l, const int *in) {
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.rotary.dim = (int32_t)options_int(&l->options, "dim");
+    a.rotary.interleaved = options_bool(&l->options, "interleaved");
+    a.rotary.base = (float)options_float(&l->options, "base");
+    return lower_layer(lw, OP_rotary, l, in, &a);
+}

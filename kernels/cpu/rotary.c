@@ -1,0 +1,68 @@
+/* rotary.c: heads of a sequence turned by their step. Its cosines and sines are computed once, for all samples and
+ * heads. */
+#include "loops.h"
+#include "vector_math.h"
+
+enum { STEPS = 8 }; /* that share a table of frequencies */
+
+/* Of step t's pairs */
+typedef struct Angles { float cosine[ROTARY_PAIRS], sine[ROTARY_PAIRS]; } Angles;
+
+HOT static void set_angles(Angles *a, const float *frequency, float t, int64_t pairs) {
+#pragma omp simd
+    for (int64_t i = 0; i < pairs; i++) {
+        a->cosine[i] = cosf(t * frequency[i]);
+        a->sine[i] = sinf(t * frequency[i]);
+    }
+}
+
+typedef void TurnFn(float *y, const float *x, const Angles *a, int64_t heads, int64_t pairs);
+
+HOT static void turn_halves(float *y, const float *x, const Angles *a, int64_t heads, int64_t pairs) {
+    for (const float *end = x + heads * 2 * pairs; x < end; x += 2 * pairs, y += 2 * pairs)
+#pragma omp simd
+        for (int64_t i = 0; i < pairs; i++) {
+            float first = x[i], second = x[pairs + i];
+            rotary_turn(a->cosine[i], a->sine[i], &first, &second);
+            y[i] = first;
+            y[pairs + i] = second;
+        }
+}
+
+HOT static void turn_neighbours(float *y, const float *x, const Angles *a, int64_t heads, int64_t pairs) {
+    for (const float *end = x + heads * 2 * pairs; x < end; x += 2 * pairs, y += 2 * pairs)
+#pragma omp simd
+        for (int64_t i = 0; i < pairs; i++) {
+            float first = x[2 * i], second = x[2 * i + 1];
+            rotary_turn(a->cosine[i], a->sine[i], &first, &second);
+            y[2 * i] = first;
+            y[2 * i + 1] = second;
+        }
+}
+
+/* Steps [begin, end) of every sample, as many heads at a time as a BLOCK holds */
+static void rotary_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const RotaryAttr *r = &a->attr->rotary;
+    const View *x = &a->in[0], *y = &a->out[0];
+    const int64_t *d = x->shape.dim, pairs = r->dim / 2, some = BLOCK / r->dim * r->dim;
+    float frequency[ROTARY_PAIRS], from[BLOCK], to[BLOCK];
+    Angles angles;
+    TurnFn *turn = r->interleaved ? turn_neighbours : turn_halves;
+    for (int64_t i = 0; i < pairs; i++) frequency[i] = rotary_frequency(r, i);
+    for (int64_t t = begin; t < end; t++) {
+        set_angles(&angles, frequency, (float)(r->back ? -t : t), pairs);
+        for (int64_t n = 0; n < d[0]; n++)
+            for (int64_t f = 0; f < d[2]; f += some) {
+                const int64_t at = (n * d[1] + t) * d[2] + f, count = min_i64(some, d[2] - f);
+                float *turned = block_target(y, at, to);
+                turn(turned, block_load(x, at, count, from), &angles, count / r->dim, pairs);
+                block_store(y, at, count, turned);
+            }
+    }
+}
+
+int k_cpu_rotary(const KArgs *a, Err *e) {
+    (void)e;
+    range_run(a, a->in[0].shape.dim[1], STEPS, rotary_piece);
+    return OK;
+}
