@@ -42,6 +42,18 @@ local function model_of(self)
   return model
 end
 
+-- The shape of one sample; what a function gives stands among the cell's values from then on.
+local function input_of(self)
+  local v = self.values
+  if v.data then return v.data:info().shape end
+  if type(v.input) == "function" then
+    local shape = made_by(v.input, plain.copy(v))
+    v.input = self.experiment:check_value("experiment", "input", type(shape) ~= "function" and shape)
+  end
+  return v.input or util.fail_at(self.experiment.where,
+    'experiment: "input" is missing: the shape of one sample, or data')
+end
+
 -- How large the largest batch is, a device must say: see fit.lua. Until then there is a network of one sample.
 local function built_batch(v) return v.batch == "max" and 1 or v.batch end
 
@@ -95,11 +107,7 @@ end
 -- Network, data description and id: no device is needed for it.
 function cell.build(self)
   local v = self.values
-  local input = v.data and v.data:info().shape or v.input
-  if not input then
-    util.fail_at(self.experiment.where, 'experiment: "input" is missing: the shape of one sample, or data')
-  end
-  local model = model_of(self)
+  local input, model = input_of(self), model_of(self)
   self.network = nn.network(model, v.loss, {built_batch(v), table.unpack(input)})
   self.model_name = v.model_name or model.title or model.kind
   local _, frozen = self.network:parameters()

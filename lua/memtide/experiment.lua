@@ -48,6 +48,8 @@ local function is_shape(value)
   return true
 end
 
+local function is_input(value) return is_shape(value) or type(value) == "function" end
+
 local function is_model(value) return nn.is_layer(value) or type(value) == "function" end
 
 local function is_names(value)
@@ -73,8 +75,8 @@ local at_least_1 = settings.whole(1, settings.MOST)
 local RULES = {
   name = a_name, case = a_name, model_name = a_name, shuffle = flag, drop_last = flag, predict_only = flag,
   model = rule(is_model, "a layer, or a function of the settings that returns one"),
-  input = rule(is_shape, "the shape of one sample, one to three whole numbers such as {3, 32, 32} " ..
-    "(several inputs are parts of one: x:narrow(1, 0, n))"),
+  input = rule(is_input, "the shape of one sample, or a function of the settings that returns it: one to three " ..
+    "whole numbers such as {3, 32, 32} (several inputs are parts of one: x:narrow(1, 0, n))"),
   target = rule(is_shape, "the shape of one target, one to three whole numbers"),
   classes = at_least_1, steps = at_least_1, epochs = at_least_1, repeats = at_least_1,
   warmup = settings.whole(0, settings.MOST), seed = settings.whole(0, math.maxinteger),

@@ -161,6 +161,11 @@ tap.raises("expected at most 2147483647 together, found 2147483648", "more steps
   {warmup = 1, steps = 2147483647})
 tap.raises("expected a layer from its function, found a nil", "a model function that returns nothing", build,
   {model = function() end})
+local function of_width(s) return {s.width} end
+local wide = build{model = function(s) return nn.Linear(s.width, 3) end, input = of_width, sweep = {{"width", {6}}}}
+tap.is(wide.network:parameters(), 21, "an input's shape may be a function of the settings")
+tap.is(wide.data.shape[1], 6, "of which the data are")
+tap.raises("input: expected the shape of one sample", "one that gives none", build, {input = function() end})
 local shared, relu = nn.Linear(4, 4), nn.ReLU()
 tap.is(build{model = nn.Sequential{shared, relu, shared, nn.Linear(4, 3)}}.network:parameters(), 35,
   "parameters in two places are counted once")

@@ -19,7 +19,7 @@ end
 local function prepared(one) return cell.compile(cell.build(one)) end
 
 for _, name in ipairs{"article", "batch_by_precision", "checkpoint_frontier", "freeze", "mnist_cnn", "networks",
-  "offload", "optimizers", "peers", "vae", "vgg16_memory", "vit"} do
+  "llama", "offload", "optimizers", "peers", "vae", "vgg16_memory", "vit"} do
   for _, one in ipairs(cells(name)) do
     local found = prepared(one).prediction
     tap.is(found.peak.bytes, found.lower_bound, ("%s, %s: the plan reaches its lower bound"):format(name, one.name))
