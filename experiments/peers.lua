@@ -47,6 +47,9 @@ return mt.experiment{
       {shape = {64}, tokens = 1000, classes = 2}),
     case("gpt", models.GPT{block_size = 128, vocab_size = 512, n_layer = 4, n_head = 4, n_embd = 128}, 8,
       {shape = {128}, tokens = 512, classes = 512, target = {128}}),
+    case("llama", models.Llama{vocab_size = 512, hidden_size = 384, intermediate_size = 1024, num_hidden_layers = 6,
+      num_attention_heads = 6, num_key_value_heads = 2}, 8,
+      {shape = {128}, tokens = 512, classes = 512, target = {128}}),
   },
   sweep = {{"precision", {"fp32", "tf32", "amp_fp16", "amp_bf16", "bf16"}}},
 }

@@ -125,6 +125,76 @@ def gpt(nn, channels=128, heads=4, steps=128, vocabulary=512, layers=4):
     return GPT()
 
 
+def llama(nn, channels=384, hidden=1024, heads=6, kv_heads=2, vocabulary=512, layers=6):
+    """Hugging Face's LlamaForCausalLM, by its names; for PyTorch 2.5 or later"""
+    import torch
+    width = channels // heads
+
+    def linear(before, after):
+        return nn.Linear(before, after, bias=False)
+
+    def turned(x):
+        frequency = 1 / 10000 ** (torch.arange(0, width, 2, device=x.device).float() / width)
+        angle = torch.arange(x.shape[2], device=x.device).float()[:, None] * frequency
+        cosine, sine = (torch.cat((f(angle), f(angle)), 1).to(x.dtype) for f in (torch.cos, torch.sin))
+        low, high = x.chunk(2, 3)
+        return x * cosine + torch.cat((-high, low), 3) * sine
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q_proj, self.k_proj = linear(channels, channels), linear(channels, kv_heads * width)
+            self.v_proj, self.o_proj = linear(channels, kv_heads * width), linear(channels, channels)
+
+        def forward(self, x):
+            q, k, v = (part(x).unflatten(2, (-1, width)).transpose(1, 2)
+                       for part in (self.q_proj, self.k_proj, self.v_proj))
+            y = nn.functional.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True, enable_gqa=True)
+            return self.o_proj(y.transpose(1, 2).flatten(2))
+
+    class MLP(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate_proj, self.up_proj = linear(channels, hidden), linear(channels, hidden)
+            self.down_proj = linear(hidden, channels)
+
+        def forward(self, x):
+            return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.self_attn, self.mlp = Attention(), MLP()
+            self.input_layernorm = nn.RMSNorm(channels, 1e-6)
+            self.post_attention_layernorm = nn.RMSNorm(channels, 1e-6)
+
+        def forward(self, x):
+            x = x + self.self_attn(self.input_layernorm(x))
+            return x + self.mlp(self.post_attention_layernorm(x))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed_tokens = nn.Embedding(vocabulary, channels)
+            self.layers = nn.ModuleList(Layer() for _ in range(layers))
+            self.norm = nn.RMSNorm(channels, 1e-6)
+
+        def forward(self, tokens):
+            x = self.embed_tokens(tokens)
+            for layer in self.layers:
+                x = layer(x)
+            return self.norm(x)
+
+    class Llama(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model, self.lm_head = Model(), linear(channels, vocabulary)
+
+        def forward(self, tokens):
+            return self.lm_head(self.model(tokens)).flatten(0, 1)
+    return Llama()
+
+
 NETWORKS = {
     "simple_convnet": Network(lambda nn: convnet(nn, 64), (3, 32, 32), 10),
     "smaller_convnet": Network(lambda nn: convnet(nn, 32), (3, 32, 32), 10),
@@ -134,4 +204,5 @@ NETWORKS = {
     "resnet18": Network(resnet18, (3, 64, 64), 1000),
     "lstm": Network(lstm, (64,), 2, 1000),
     "gpt": Network(gpt, (128,), 512, 512, 128),
+    "llama": Network(llama, (128,), 512, 512, 128),
 }

@@ -1,6 +1,7 @@
 """Random networks, losses, optimizers and settings in memtide and in PyTorch (make peer-fuzz):
 
     python3 tests/peers/fuzz.py --memtide build/memtide [--count 300] [--seed 1] [--only SEED,SEED] [--keep]
+        [--kinds KIND,KIND]
 
 Both start from the same numbers; memtide's losses, gradients, parameters, buffers and outputs in fp32 are held against
 PyTorch's in float64, and may be a few times as far from it as PyTorch's own fp32. Rounding can put the input of a ReLU
@@ -451,6 +452,7 @@ def main():
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="seeds of cases, to look at them alone")
+    parser.add_argument("--kinds", help="of layers: networks without any of these are drawn and left out")
     parser.add_argument("--keep", action="store_true", help="leave the scripts in the temporary folder")
     args = parser.parse_args()
     if "bias" not in inspect.signature(nn.LayerNorm).parameters:
@@ -458,12 +460,14 @@ def main():
         return 0
     torch.set_num_threads(1)
     seeds = [int(s) for s in args.only.split(",")] if args.only else range(args.seed, args.seed + args.count)
-    failed, skipped, kinds = 0, 0, {}
+    failed, checked, skipped, kinds, wanted = 0, 0, 0, {}, set(args.kinds.split(",")) if args.kinds else None
     for at in range(0, len(seeds), CHUNK):
         cases = [draw(seed, 1) for seed in seeds[at:at + CHUNK]]
+        cases = [case for case in cases if not wanted or wanted & kinds_of(case["net"])]
         if not torchao:
             skipped += sum(case["optimizer"].kind in LOW_BIT for case in cases)
             cases = [case for case in cases if case["optimizer"].kind not in LOW_BIT]
+        checked += len(cases)
         for case in cases:
             for kind in kinds_of(case["net"]) | {loss.kind for _, loss in case["losses"]} | {case["optimizer"].kind} | {
                     "%d losses" % len(case["losses"])}:
@@ -474,8 +478,8 @@ def main():
         for case, what in wrong:
             failed += 1
             print("case", case["seed"], "\n  " + "\n  ".join(what[:6]), "\n" + case_script(case), flush=True)
-        print(f"{min(at + CHUNK, len(seeds))} of {len(seeds)} networks, {failed} differ", file=sys.stderr, flush=True)
-    print(f"{len(seeds) - skipped} networks, {failed} differ;", ", ".join(f"{k} {n}" for k, n in sorted(kinds.items())))
+        print(f"{min(at + CHUNK, len(seeds))} of {len(seeds)} drawn, {failed} differ", file=sys.stderr, flush=True)
+    print(f"{checked} networks, {failed} differ;", ", ".join(f"{k} {n}" for k, n in sorted(kinds.items())))
     if skipped:
         print(f"peer-fuzz: SKIPPED: {skipped} networks with {' or '.join(LOW_BIT)}: no torchao for this PyTorch")
     return failed > 0

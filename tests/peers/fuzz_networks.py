@@ -144,9 +144,38 @@ class CausalSelfAttention(nn.Module):
         return self.c_proj(y.transpose(1, 2).flatten(2))
 
 
+class RotaryPositionalEmbeddings(nn.Module):
+    """torchtune's, over heads side by side; interleaved=False: Hugging Face's rotate_half"""
+
+    def __init__(self, dim, max_seq_len=4096, base=10_000, *, interleaved=True):
+        super().__init__()
+        angle = torch.outer(torch.arange(max_seq_len).float(), 1.0 / base ** (torch.arange(0, dim, 2).float() / dim))
+        self.angle, self.interleaved = angle, interleaved
+
+    def forward(self, x):
+        pairs = (-1, self.angle.shape[1], 2) if self.interleaved else (-1, 2, self.angle.shape[1])
+        heads, at = x.unflatten(2, pairs), 4 if self.interleaved else 3
+        angle = self.angle[:x.shape[1], None].to(x.dtype)
+        cosine, sine, (a, b) = angle.cos(), angle.sin(), heads.unbind(at)
+        return torch.stack((a * cosine - b * sine, b * cosine + a * sine), at).flatten(2)
+
+
+class ScaledDotProductAttention(nn.Module):
+    def __init__(self, num_heads, **options):
+        super().__init__()
+        self.num_heads, self.options = num_heads, options
+
+    def forward(self, query, key, value):
+        width = query.shape[2] // self.num_heads
+        y = nn.functional.scaled_dot_product_attention(
+            *(part.unflatten(2, (-1, width)).transpose(1, 2) for part in (query, key, value)), **self.options)
+        return y.transpose(1, 2).flatten(2)
+
+
 CLASSES = {"Add": Sum, "Mul": Product, **{c.__name__: c for c in (
     Concat, Residual, Select, Narrow, PositionEmbedding, RNN, LSTM, GRU, MultiheadAttention, CausalSelfAttention,
-    Reshape, Scale, *map(of_tensor, ["transpose", "squeeze", "unsqueeze", "abs", "exp"]))}}
+    RotaryPositionalEmbeddings, ScaledDotProductAttention, Reshape, Scale,
+    *map(of_tensor, ["transpose", "squeeze", "unsqueeze", "abs", "exp"]))}}
 
 
 def class_of(kind):
@@ -182,8 +211,8 @@ def forward_of(spec):
     lines = []
     for i, (what, read) in enumerate(spec.steps, 1):
         a = ["v%d" % k for k in read]
-        call = {"add": " + ".join(a), "mul": " * ".join(a), "square": a[0] + " ^ 2", "cat": "nn.cat({%s}, 1)" % ", ".join(a)}.get(
-            what, f"self.{what}({a[0]})")
+        call = {"add": " + ".join(a), "mul": " * ".join(a), "square": a[0] + " ^ 2",
+                "cat": "nn.cat({%s}, 1)" % ", ".join(a)}.get(what, f"self.{what}({', '.join(a)})")
         lines.append(f"local v{i} = {call}")
     results = ", ".join("v%d" % k for k in spec.results or [len(lines)])
     return "forward = function(self, v0) %s return %s end" % (" ".join(lines), results)
@@ -369,6 +398,35 @@ def attention(r, s):
     return Spec("MultiheadAttention", [s[2], heads], some(r, bias=False, batch_first=True, is_causal=True))
 
 
+def rotary(r, s):
+    dim = r.choice([d for d in range(2, s[2] + 1, 2) if s[2] % d == 0] or [2])
+    return Spec("RotaryPositionalEmbeddings", [dim], some(
+        r, max_seq_len=s[1] + r.randint(0, 3), base=r.choice([3, 500.5]), interleaved=False))
+
+
+def grouped(r, s):
+    """Queries in groups that share keys; both perhaps turned; keys perhaps of a part of the steps, and not of one alone,
+    where all that a score's gradient has is rounding"""
+    kv_heads, group, width = r.randint(1, 3), r.randint(1, 3), r.randint(1, 4)
+    options = {"num_heads": kv_heads * group, **some(r, is_causal=True, scale=r.choice([0.3, 1.5]))}
+    if group > 1 or r.random() < 0.3:
+        options["enable_gqa"] = True
+    children = {name: Spec("Linear", [s[2], heads * width], some(r, bias=False))
+                for name, heads in (("q", kv_heads * group), ("k", kv_heads), ("v", kv_heads))}
+    children["mix"] = Spec("ScaledDotProductAttention", [], options)
+    steps, x = [], 0
+    if s[1] > 1 and r.random() < 0.3:
+        children["part"] = Spec("Narrow", [1, 0, r.randint(2, s[1])])
+        steps, x = [("part", [0])], 1
+    steps += [("q", [0]), ("k", [x]), ("v", [x])]
+    q, k, v = len(steps) - 2, len(steps) - 1, len(steps)
+    if width % 2 == 0 and r.random() < 0.7:
+        children["turn"] = Spec("RotaryPositionalEmbeddings", [width], some(r, interleaved=False))
+        steps += [("turn", [q]), ("turn", [k])]
+        q, k = len(steps) - 1, len(steps)
+    return Spec("Graph", children=children, steps=steps + [("mix", [q, k, v])])
+
+
 def linear(r, s):
     return Spec("Linear", [s[-1], r.randint(1, 8)], some(r, bias=False))
 
@@ -439,8 +497,9 @@ def shuffle(r, s):
 DRAWN = {  # by the input's rank
     4: 4 * [convolution] + 2 * [transposed, pool, batchnorm, upsample] + 4 * [activation] + [
         groupnorm, instancenorm, adaptive, cut, plain, flatten, reshape, reshape, shuffle, shuffle, zeros],
-    3: 2 * [linear, recurrent, attention, activation, line_pool] + 3 * [line_convolution, activation] + [
-        layernorm, rmsnorm, batchnorm, groupnorm, instancenorm, cut, plain, flatten, positions, reshape, reshape, zeros],
+    3: 2 * [linear, recurrent, attention, grouped, activation, line_pool] + 3 * [line_convolution, activation] + [
+        layernorm, rmsnorm, batchnorm, groupnorm, instancenorm, cut, plain, flatten, positions, rotary, reshape,
+        reshape, zeros],
     2: 3 * [linear, activation] + [layernorm, rmsnorm, batchnorm, groupnorm, cut, plain, reshape],
 }
 
@@ -461,7 +520,7 @@ def positional(r, spec):
 NOT_THERE = ("return_indices", "padding_mode", "add_bias_kv", "max_norm", "device", "threshold", "inplace", "args")
 POSITIONAL = ("Conv1d ConvTranspose1d MaxPool1d AvgPool1d Conv2d ConvTranspose2d MaxPool2d AvgPool2d BatchNorm1d "
               "BatchNorm2d GroupNorm LayerNorm RMSNorm Linear PReLU ELU LeakyReLU ReLU Hardtanh ReLU6 "
-              "Mish Flatten").split()
+              "Mish Flatten RotaryPositionalEmbeddings").split()
 
 
 def output_of(spec, shape, tokens=None):

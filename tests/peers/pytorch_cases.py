@@ -3,10 +3,14 @@
 Networks as nested lists of torch.nn's names, computed in float64 from parameters, inputs and targets that have a closed
 form: see parameter(), inputs() and targets(), and their twins in t_oracle.lua."""
 import math
+import os
 import sys
 
 import torch
 from torch import nn
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../experiments/peers"))
+from networks import llama
 
 CASES = {
     "normalised": dict(
@@ -54,6 +58,11 @@ CASES = {
         net=["Sequential", [["Embedding", 24, 16], ["Translator", 16, 4, 7], ["Linear", 16, 24]]],
         input=[12], batch=3, tokens=24, classes=24, per_token=True, loss="CrossEntropyLoss",
         optimizer=["SGD", dict(lr=0.05, momentum=0.9)]),
+    "llama": dict(
+        net=["Sequential", [["Llama", dict(hidden_size=24, intermediate_size=40, num_attention_heads=6,
+                                           num_key_value_heads=2, vocab_size=24, num_hidden_layers=2)]]],
+        input=[11], batch=3, tokens=24, classes=24, per_token=True, rows=True, loss="CrossEntropyLoss",
+        optimizer=["SGD", dict(lr=0.1, momentum=0.9)]),
     **{name: dict(
         net=["Sequential", [["Conv2d", 2, 4, 3], ["Tanh"], ["Flatten"], ["Linear", 64, 12], ["GELU"],
                             ["Linear", 12, 5]]],
@@ -120,6 +129,8 @@ def build(spec):
         return nn.Sequential(*map(build, args[0]))
     if name == "Residual":
         return Residual(build(args[0]))
+    if name == "Llama":
+        return llama(nn, *options.values())
     if name in ("LastStep", "Translator"):
         return globals()[name](*args)
     layer = getattr(nn, name)(*args, **options)
