@@ -18,7 +18,8 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_bias_db] = ref_bias_db,
     [OP_count_call] = ref_count_call, [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,
     /* all that these change is the element type, the shape or the layout, which the twins do not know */
-    [OP_cast] = ref_copy, [OP_copy] = ref_copy, [OP_view] = ref_copy, [OP_to_rows] = ref_copy, [OP_to_rows_dx] = ref_copy,
+    [OP_cast] = ref_copy, [OP_copy] = ref_copy, [OP_view] = ref_copy, [OP_to_rows] = ref_copy,
+    [OP_to_rows_dx] = ref_copy,
     [OP_cross_entropy] = ref_cross_entropy, [OP_cross_entropy_dx] = ref_cross_entropy_dx,
     [OP_element_loss] = ref_element_loss, [OP_element_loss_dx] = ref_element_loss_dx,
     [OP_grad_check] = ref_grad_check, [OP_grad_square] = ref_grad_square, [OP_step_begin] = ref_step_begin,
