@@ -20,7 +20,7 @@ int pass_update(Program *p, const Settings *s, Err *e);      /* the optimizer, t
 int pass_update_early(Program *p, const Settings *s, Err *e); /* a parameter as soon as its gradient is there */
 int pass_inplace(Program *p, const Settings *s, Err *e);     /* an output takes over the storage of a dying input */
 /* then pass_workspace once more, for the ops of the update */
-int pass_workspace_spare(Program *p, const Settings *s, Device *device, Err *e); /* more of it where that costs nothing */
+int pass_workspace_spare(Program *p, const Settings *s, Device *device, Err *e); /* more of it where that is free */
 
 /* Called after lowering and after each pass, for dumps and golden tests. May be NULL. */
 typedef void PassWatch(void *arg, const char *pass, const Program *p);

@@ -13,12 +13,12 @@
 #define CATEGORIES(X)                                                                                                  \
     X(WEIGHTS,              "weights",              "parameters, their 16-bit copies, and fp32 master copies")         \
     X(GRADIENTS,            "gradients",            "gradients of parameters, accumulation buffers included")          \
-    X(OPTIMIZER,            "optimizer",            "the optimizer's states, step count, loss scale")                   \
+    X(OPTIMIZER,            "optimizer",            "the optimizer's states, step count, loss scale")                  \
     X(ACTIVATIONS,          "activations",          "outputs of forward ops, recomputed ones too, pooling indices")    \
     X(ACTIVATION_GRADIENTS, "activation_gradients", "gradients of activations")                                        \
     X(INPUT,                "input",                "the micro-batch: inputs and targets")                             \
     X(WORKSPACE,            "workspace",            "scratch that one op's library call needs")                        \
-    X(OTHER,                "other",                "losses, class weights, a count of draws; alignment, gaps, free blocks")
+    X(OTHER,                "other",                "losses, constants, a count of draws; alignment, gaps, free blocks")
 
 typedef enum Category {
 #define X(name, text, what) CAT_##name,

@@ -69,7 +69,8 @@ static void test_extremes(void) {
         ok(isnan(act_value(all[i], NAN, -1, 1)), "a NaN goes through activation %d", (int)all[i]);
     ok(act_slope(ACT_ABS, 0, 0, 0) == 0 && act_slope(ACT_ABS, -0.0f, 0, 0) == 0, "the slope of |x| at 0 is PyTorch's");
     ok(act_slope(ACT_RELU6, 0, 0, 0) == 0 && act_slope(ACT_RELU6, 6, 0, 0) == 0 &&
-           act_slope(ACT_HARDTANH, -1, -1, 1) == 0 && act_slope(ACT_HARDTANH, 1, -1, 1) == 0 && act_slope(ACT_HARDSIGMOID, 1, 0, 0) == 0,
+           act_slope(ACT_HARDTANH, -1, -1, 1) == 0 && act_slope(ACT_HARDTANH, 1, -1, 1) == 0 &&
+           act_slope(ACT_HARDSIGMOID, 1, 0, 0) == 0,
        "the slope is 0 at both bounds, as PyTorch's");
 }
 

@@ -1,5 +1,5 @@
 /* depthwise.h: dw and db of convolutions with a group for each channel, or each two or four (x and y have C channels, w
- * is (C, 1, 2 or 4, KH, KW)), for which oneDNN has a fast way for a few shapes only. Any floating types. A piece of work
+ * is (C, 1, 2 or 4, KH, KW)), for which oneDNN has a fast way for few shapes only. Any floating types. A piece of work
  * is LANES channels of some rows of dy, whose pixels meet those of x tap by tap; a group's channels meet all of theirs
  * as dy's are turned round in it.
  *

@@ -221,7 +221,7 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     for (int k = 0; k < SLOTS; k++) narrow |= spec->md[k].ndims && spec->md[k].data_type != dnnl_f32;
     for (int way = 0; way < 8 && !prim_good(&best, limit); way++) {
         Ask ask = {.after = way & 4, .wide = way & 2, .pack = !(way & 1)};
-        if (ask.wide && best.desc && !best.reference) continue; /* whole copies of images, and fewer products a second */
+        if (ask.wide && best.desc && !best.reference) continue; /* copies of whole images, fewer products a second */
         if (!ask.after && spec->act.act && !act_fits_inside(spec)) continue;
         if ((ask.after && !spec->act.act) || (ask.wide && !narrow) || (ask.pack && !spec->pack_weights)) continue;
         dnnl_status_t status = ask_once(args, spec, ask, limit, &best);

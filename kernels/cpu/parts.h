@@ -1,4 +1,4 @@
-/* parts.h: rows that are gone through in parts of at most PART elements, as fp32 on the stack: for softmax, and the loss
+/* parts.h: rows that are gone through in parts of up to PART elements, as fp32 on the stack: for softmax, and the loss
  * that contains one. */
 #ifndef MT_CPU_PARTS_H
 #define MT_CPU_PARTS_H

@@ -21,8 +21,8 @@ __attribute__((simd("notinbranch"))) float log1pf(float);
 #endif
 
 /* exp(x) for x <= 0, to the last place, 0 where it is below the smallest normal number: for those libmvec asks libm,
- * lane by lane. NaN stays. x = n ln 2 + r with |r| <= ln 2 / 2; a large number rounds n; ln 2 has a part of 9 bits, whose
- * product with n is exact, and a rest; e^r = 1 + r + r^2 q(r), q by least squares, relative error 5e-11. */
+ * lane by lane. NaN stays. x = n ln 2 + r with |r| <= ln 2 / 2; a large number rounds n; ln 2 has a part of 9 bits,
+ * whose product with n is exact, and a rest; e^r = 1 + r + r^2 q(r), q by least squares, relative error 5e-11. */
 static inline float exp_flushed(float x) {
     const float large = 12582912.0f, rounded = x * 1.44269504f + large, n = rounded - large;
     const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;

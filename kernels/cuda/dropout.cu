@@ -1,6 +1,6 @@
-/* dropout.cu: what draws: y = x keep / (1 - p), and normal numbers. They are drawn as on the CPU: by the element's place
- * in memory, the op and the count of calls, which is read on the device so that a recorded step draws other numbers each
- * time it is replayed. */
+/* dropout.cu: what draws: y = x keep / (1 - p), and normal numbers. They are drawn as on the CPU: by an element's place
+ * in memory, the op and the count of calls, which is read on the device so that a recorded step draws other numbers
+ * each time it is replayed. */
 #include "elements.h"
 
 enum { DRAWN = 4 }; /* numbers from one call of Philox */

@@ -31,7 +31,8 @@ int k_cuda_add(const KArgs *a, Err *e) { return sum_run(a, e, &a->in[0], &a->in[
 int k_cuda_copy(const KArgs *a, Err *e) {
     CudaDevice *c = (CudaDevice *)a->device;
     const size_t bytes = (size_t)a->out[0].count * dtype_size(a->out[0].dtype);
-    return cuda_check(c, cudaMemcpyAsync(a->out[0].data, a->in[0].data, bytes, cudaMemcpyDefault, c->stream), "copy", e);
+    return cuda_check(c, cudaMemcpyAsync(a->out[0].data, a->in[0].data, bytes, cudaMemcpyDefault, c->stream), "copy",
+                      e);
 }
 
 int k_cuda_cast(const KArgs *a, Err *e) { return copy_run(a, e); }

@@ -1,7 +1,7 @@
 /* emulate_kernel.h: what kernels are written in: CUDA's keywords, built-in variables, vector types, warp and atomic
- * functions, as plain C++. Blocks run one after the other, so that shared memory is static memory: a thread's own, since
- * all of that lies in one place, where grid.c can put junk; AddressSanitizer, which looks after each variable's ends,
- * does so for other static memory only. */
+ * functions, as plain C++. Blocks run one after the other, so that shared memory is static memory: a thread's own,
+ * since all of that lies in one place, where grid.c can put junk; AddressSanitizer, which looks after each variable's
+ * ends, does so for other static memory only. */
 #ifndef EMULATE_KERNEL_H
 #define EMULATE_KERNEL_H
 

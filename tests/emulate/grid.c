@@ -1,9 +1,9 @@
 /* grid.c: one grid's threads on one host thread.
  *
  * Threads that never wait for each other are plain calls. From the first block on whose thread 0 does wait, a block's
- * threads are fibers: each runs until it waits or ends; a wait is over when all that it is for have come. A warp runs as far
- * ahead of the others as it can, so that a missing barrier shows. A wait that can never be over is a bug in the kernel
- * and ends the program.
+ * threads are fibers: each runs until it waits or ends; a wait is over when all that it is for have come. A warp runs
+ * as far ahead of the others as it can, so that a missing barrier shows. A wait that can never be over is a bug in the
+ * kernel and ends the program.
  *
  * Shared memory is junk when a block begins. */
 #undef _FORTIFY_SOURCE /* its longjmp lets nobody change stacks */

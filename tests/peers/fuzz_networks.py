@@ -43,8 +43,8 @@ class Residual(nn.Module):
 
 
 class Graph(nn.Module):
-    """steps: (child's name or "add", "mul", "square", "cat", places of the values that it reads); results: places of what
-    it gives, of which only the first counts in evaluation; none: the last value"""
+    """steps: (child's name or "add", "mul", "square", "cat", places of the values that it reads); results: places of
+    what it gives, of which only the first counts in evaluation; none: the last value"""
 
     def __init__(self, children, steps, results):
         super().__init__()
@@ -405,8 +405,8 @@ def rotary(r, s):
 
 
 def grouped(r, s):
-    """Queries in groups that share keys; both perhaps turned; keys perhaps of a part of the steps, and not of one alone,
-    where all that a score's gradient has is rounding"""
+    """Queries in groups that share keys; both perhaps turned; keys perhaps of a part of the steps, and not of one
+    alone, where all that a score's gradient has is rounding"""
     kv_heads, group, width = r.randint(1, 3), r.randint(1, 3), r.randint(1, 4)
     options = {"num_heads": kv_heads * group, **some(r, is_causal=True, scale=r.choice([0.3, 1.5]))}
     if group > 1 or r.random() < 0.3:

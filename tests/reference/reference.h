@@ -35,9 +35,9 @@ RefFn ref_batchnorm, ref_batchnorm_eval, ref_batchnorm_dx, ref_norm, ref_norm_dx
     ref_rotary, ref_upsample, ref_upsample_dx;
 RefFn ref_mul, ref_spread, ref_spread_ds, ref_concat, ref_slice, ref_slice_dx, ref_bias_db;
 RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool_dx, ref_adaptive_avgpool,
-    ref_adaptive_avgpool_dx, ref_dropout, ref_randn, ref_count_call, ref_add, ref_copy, ref_accumulate, ref_cross_entropy,
-    ref_cross_entropy_dx, ref_element_loss, ref_element_loss_dx, ref_grad_check, ref_grad_square, ref_step_begin,
-    ref_scale_update;
+    ref_adaptive_avgpool_dx, ref_dropout, ref_randn, ref_count_call, ref_add, ref_copy, ref_accumulate,
+    ref_cross_entropy, ref_cross_entropy_dx, ref_element_loss, ref_element_loss_dx, ref_grad_check, ref_grad_square,
+    ref_step_begin, ref_scale_update;
 #define X(rule) RefFn ref_##rule;
 OPTIM_OPS(X)
 #undef X

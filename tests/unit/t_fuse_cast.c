@@ -26,7 +26,8 @@ static const struct { const char *what, *net; int casts, eval; } cases[] = {
      "Sequential{Linear(432, 20) LayerNorm(20) Residual{Linear(20, 20)} Linear(20, 10)}", 4, 2},
     {"of probabilities, which their gradient reads in fp32",
      "Sequential{Linear(432, 20) Softmax(1) Linear(20, 10)}", 2, 1},
-    {"of one that a product of parameters reads", "Sequential{Linear(432, 20) LayerNorm(20) PReLU Linear(20, 10)}", 1, 1},
+    {"of one that a product of parameters reads",
+     "Sequential{Linear(432, 20) LayerNorm(20) PReLU Linear(20, 10)}", 1, 1},
 };
 
 static void test_cases(void) {

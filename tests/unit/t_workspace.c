@@ -35,7 +35,8 @@ static Found compiled(const char *text, int64_t batch, size_t limit) {
     int code = net ? compile(net, &s, &device, NULL, NULL, &p, &e) : e.code;
     if (!code) code = placement_build(p, 64, &place, &e);
     network_free(net);
-    if (!ok(!code, "%s, batch %d, limit %zu: compiled%s%s", text, (int)batch, limit, code ? ": " : "", e.text)) return found;
+    if (!ok(!code, "%s, batch %d, limit %zu: compiled%s%s", text, (int)batch, limit, code ? ": " : "", e.text))
+        return found;
     for (int i = 0; i < p->n_ops; i++) {
         if (p->ops[i].kind != OP_conv2d_dw) continue;
         found.slow += p->ops[i].state == &slow && p->bufs[p->ops[i].workspace].bytes == LEAST;
