@@ -279,8 +279,7 @@ static void case_run(Device *device, const OpTest *test, const Case *c, DType f,
 
 /* The counter is the op's last operand, input or output. */
 static void fill_calls(Bench *b) {
-    OpKind kind = b->c->kind;
-    b->operand[kind == OP_count_call ? OP_IN : kind == OP_randn ? 0 : 1].values[0] = b->c->calls;
+    b->operand[b->c->kind == OP_count_call ? OP_IN : b->c->kind != OP_randn].values[0] = b->c->calls;
 }
 
 /* Quarters: many windows hold their maximum twice. */
@@ -359,10 +358,8 @@ static void fill_update(Bench *b) {
 static void fill_codes(Bench *b) {
     Operand *scale = &b->operand[OP_IN + op_master(b->c->kind) - 1];
     fill_update(b);
-    for (int k = 1; k <= OPTIM_STATES; k++) {
-        Operand *code = &b->operand[OP_IN + k];
+    for (Operand *code = &b->operand[OP_IN + 1]; code <= &b->operand[OP_IN + OPTIM_STATES]; code++)
         for (int64_t i = 0; i < code->count; i++) code->values[i] = floor(256 * uniform());
-    }
     for (int64_t i = 0; i < scale->count; i++) scale->values[i] = fabs(scale->values[i]);
 }
 

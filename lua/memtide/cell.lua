@@ -182,10 +182,7 @@ end
 -- The program that tests what was learnt, where there is something to test it on.
 local function evaluation(self)
   if not self.values.test_data or self.values.mode == "eval" then return nil end
-  local values = settings.for_core(self.values)
-  values.mode, values.accumulate, values.keep_output = "eval", 1, true
-  values.checkpoint, values.offload = "none", "none"
-  return util.must(core.compile(self.network, values, cell.device(self.values.device)))
+  return util.must(core.compile(self.network, settings.for_evaluation(self.values), cell.device(self.values.device)))
 end
 
 -- Program and prediction; `passes`: the program's text after each pass as well.

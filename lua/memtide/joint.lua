@@ -61,11 +61,8 @@ local function values_of(options, program)
 end
 
 local function compiled(network, program, values, device)
-  local all = settings.for_core(values)
+  local all = values.mode == "eval" and settings.for_evaluation(values) or settings.for_core(values)
   all.scope, all.scheduled, all.no_loss = program.name, true, program.loss == nil
-  if values.mode == "eval" then
-    all.keep_output, all.accumulate, all.checkpoint, all.offload = true, 1, "none", "none"
-  end
   return util.must(core.compile(network, all, device))
 end
 

@@ -111,6 +111,13 @@ function settings.for_core(values)
   return out
 end
 
+-- The same for an evaluation beside the training: it keeps nothing, so there is nothing to drop or to offload.
+function settings.for_evaluation(values)
+  local out = settings.for_core(values)
+  out.mode, out.accumulate, out.keep_output, out.checkpoint, out.offload = "eval", 1, true, "none", "none"
+  return out
+end
+
 -- The value, also one of the script's own, as text for columns and cell ids.
 function settings.text(value)
   if optim.is_optimizer(value) then return value.text == "" and value.kind or value.kind .. " " .. value.text end

@@ -29,14 +29,8 @@ end
 -- Training, evaluation with targets, and outputs alone: three programs over the same parameters.
 local function compile_all(network, values)
   local device, train = cell.device(values.device), settings.for_core(values)
-  local evaluate, predict = {}, {}
-  train.scheduled = true
-  for key, value in pairs(train) do evaluate[key], predict[key] = value, value end
-  for _, program in ipairs{evaluate, predict} do
-    program.mode, program.accumulate, program.keep_output = "eval", 1, true
-    program.checkpoint, program.offload = "none", "none"
-  end
-  predict.no_loss = true
+  local evaluate, predict = settings.for_evaluation(values), settings.for_evaluation(values)
+  train.scheduled, evaluate.scheduled, predict.scheduled, predict.no_loss = true, true, true, true
   return {util.must(core.compile(network, train, device)), util.must(core.compile(network, evaluate, device)),
     util.must(core.compile(network, predict, device))}
 end
