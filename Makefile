@@ -200,7 +200,7 @@ slurm-check: all ## memtide slurm with a real Slurm (apt-get install slurm-wlm, 
 	$(Q)SLURM=need MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) tests/cli/slurm.sh
 
 PYTHON ?= /usr/bin/python3
-bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of four networks beside PyTorch's (PYTHON has it)
+bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of five networks beside PyTorch's (PYTHON has it)
 	$(Q)$(BUILD)/tests/bench/floor
 	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON) \
 	    $(BENCH)

@@ -20,7 +20,7 @@ from pytorch import DEFAULTS
 from rows import KEYS
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-NETWORKS = "simple_convnet,resnet18,lstm,gpt"
+NETWORKS = "simple_convnet,resnet18,lstm,gpt,llama"
 # How far losses may be apart, relative: of the first step, and of the later ones, in which Adam, whose updates have the
 # size of the learning rate where a gradient is all but 0, too, has made much of little.
 PRECISIONS = {"fp32": (1e-5, 0.01), "amp_bf16": (0.01, 0.05)}
