@@ -225,7 +225,7 @@ static void test_plans(CudaDevice *device) {
 }
 
 int main(void) {
-    CudaDevice *device = described_h200();
+    CudaDevice *device = described(&h200);
     if (!device) return tap_done();
     snprintf(path, sizeof path, "%s/a/b/file", test_folder);
     test_engines();
@@ -235,8 +235,7 @@ int main(void) {
     test_choice(device);
     test_shared(device);
     test_plans(device);
-    planning_free(device->planning);
-    libraries_close(device);
+    cuda_release(device);
     remove_test_folder();
     return tap_done();
 }
