@@ -34,7 +34,7 @@ static void conv_text(Conv *v, const char *name) {
     for (size_t k = 0; k < ARRAY_LEN(operands); k++)
         at += operand_text(operands[k].name, operands[k].view, v->op + at, (int)sizeof v->op - at);
     snprintf(v->op + at, sizeof v->op - (size_t)at,
-             " stride=%d,%d pad=%d,%d,%d,%d dilation=%d,%d groups=%d act=%d,%g tf32=%d", a->stride[0], a->stride[1],
+             " stride=%d,%d pad=%d,%d,%d,%d dilation=%d,%d groups=%d act=%d,%.9g tf32=%d", a->stride[0], a->stride[1],
              a->pad[0], a->pad[1], a->pad[2], a->pad[3], a->dilation[0], a->dilation[1], a->groups,
              a->fused.act, (double)a->fused.slope, a->tf32);
 }

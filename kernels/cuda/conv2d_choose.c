@@ -24,16 +24,15 @@ typedef struct Search {
 } Search;
 
 /* *s becomes the engine's, with its plan where the device is here; false: it is not to be had. */
-static bool take(Search *q, unsigned does, const Engine *engine, ConvState *s) {
+static bool take(Search *q, const Way *way, const Engine *engine, ConvState *s) {
     Node plan = NULL;
     if (!engine_may(engine, q->v->exact)) return false;
-    size_t bytes = conv_place(q->v, does, engine->workspace, q->limit, s);
+    size_t bytes = conv_place(q->v, way->does, engine->workspace, q->limit, s);
     if (bytes < q->smallest) q->smallest = bytes;
     if (bytes > q->limit) return false;
-    if (q->c->ordinal != NOT_HERE && plan_open(q->c, q->v->op, engine, &plan, &q->trouble)) return false;
+    if (q->c->ordinal != NOT_HERE && plan_open(q->c, q->v->op, way->name, engine, &plan, &q->trouble)) return false;
     node_free(&s->plan);
     s->plan = plan;
-    s->does = does;
     return true;
 }
 
@@ -57,7 +56,7 @@ static int first_of(Search *q, int ranking, const Way *way, Stage stage, ConvSta
     for (int most = 1; good && !code && !*found && most <= ENGINES_ALL; most *= ENGINES_ALL) {
         code = engines_ask(q->c, &g, ranking, most, &list, e);
         for (; k < list.n && !code && !*found; k++) {
-            *found = (stage != STAGE_SHIPPED || !list.at[k].compiled) && take(q, way->does, &list.at[k], s);
+            *found = (stage != STAGE_SHIPPED || !list.at[k].compiled) && take(q, way, &list.at[k], s);
             *id = list.at[k].id;
         }
     }
@@ -105,7 +104,7 @@ static bool choose_picked(Search *q, const Pick *pick, ConvState *s) {
     Engine engine = {.config = NULL};
     if (!way || !conv_can(q->v, way->does)) return false;
     bool good = conv_graph(q->c, q->v, way->does, &g, NULL) == OK &&
-                engine_open(q->c, &g, &pick->engine, &engine, NULL) == OK && take(q, way->does, &engine, s);
+                engine_open(q->c, &g, &pick->engine, &engine, NULL) == OK && take(q, way, &engine, s);
     engine_close(&engine);
     graph_free(&g);
     return good;
@@ -119,7 +118,7 @@ typedef struct Winner { const Way *way; EngineId engine; double us; } Winner;
 static int compete(Search *q, Race *race, const Way *way, const Engine *engine, double first, Winner *winner, Err *e) {
     ConvState s = {.conv = *q->v};
     double us = 0;
-    if (!take(q, way->does, engine, &s)) return OK;
+    if (!take(q, way, engine, &s)) return OK;
     int code = race_time(race, conv_run, &s, s.workspace, winner->us, &us, e);
     node_free(&s.plan);
     if (q->c->lost.code) return code;

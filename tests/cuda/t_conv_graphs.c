@@ -1,8 +1,10 @@
 /* The graphs that cuDNN is given for convolutions, in every way of every pass, without a GPU: each tensor has the place
- * and the type that it is read and written by. */
+ * and the type that it is read and written by, no two graphs share a plan's key, and a GPU that cannot run one says
+ * why. */
 #include "described.h"
+#include "plans.h"
 
-enum { LIMIT = 4 << 20, ENGINE_BYTES = 1000 };
+enum { LIMIT = 4 << 20, ENGINE_BYTES = 1000, KEYS = 4096 };
 
 static CudaDevice *device;
 
@@ -136,10 +138,65 @@ static void check_places(const Conv *op, const char *name) {
     }
 }
 
+/* ---- keys */
+
+static struct { PlanKey key; char op[PICK_OP]; const Way *way; } seen[KEYS];
+static int n_seen, n_shared;
+
+/* Of one engine; that keys tell engines apart is seen below. */
+static void check_keys(const Conv *v, const char *name) {
+    static const EngineId engine = {.engine = 1, .n_knobs = 1, .knob = {{24, 8}}};
+    for (int k = 0; k < WAYS; k++) {
+        const Way *way = &conv_ways[k];
+        bool again = false;
+        if (!conv_can(v, way->does)) continue;
+        if (n_seen == KEYS) exit(2);
+        plan_key(device, v->op, way->name, &engine, &seen[n_seen].key);
+        for (int i = 0; i < n_seen && !again; i++) {
+            if (strcmp(seen[i].key.file, seen[n_seen].key.file)) continue;
+            again = !strcmp(seen[i].op, v->op) && seen[i].way == way;
+            n_shared += !again;
+            if (!again) printf("# %s: %s and %s share %s\n", name, seen[i].way->name, way->name, seen[i].key.file);
+        }
+        if (again) continue;
+        snprintf(seen[n_seen].op, sizeof seen[n_seen].op, "%s", v->op);
+        seen[n_seen++].way = way;
+    }
+}
+
+static void test_keys(void) {
+    static const EngineId one = {.engine = 1}, two = {.engine = 2}, knob = {.engine = 1, .n_knobs = 1, .knob = {{2, 7}}};
+    CudaDevice other = *device;
+    Asked q;
+    Conv v, w;
+    Err e;
+    PlanKey a, b;
+    each_op(check_keys);
+    printf("# %d graphs\n", n_seen);
+    ok(n_seen > 500, "there are graphs to tell apart");
+    is_int(n_shared, 0, "no two ways share the key of a plan");
+    snprintf(other.model.name, sizeof other.model.name, "another GPU");
+    plan_key(device, "op", "act", &one, &a);
+    const struct { const char *what; CudaDevice *device; const char *op, *way; const EngineId *engine; } all[] = {
+        {"device", &other, "op", "act", &one}, {"op", device, "other op", "act", &one},
+        {"way", device, "op", "act+sum", &one}, {"engine", device, "op", "act", &two},
+        {"knob", device, "op", "act", &knob}};
+    for (size_t k = 0; k < ARRAY_LEN(all); k++) {
+        plan_key(all[k].device, all[k].op, all[k].way, all[k].engine, &b);
+        ok(strcmp(a.text, b.text) && strcmp(a.file, b.file), "another %s has another key", all[k].what);
+    }
+    ask(&q, device, &layers[1], &precisions[0], CONV_FORWARD, WITH_ACT);
+    q.attr.conv.fused = (ActAttr){.act = ACT_LEAKY, .slope = 0.1f};
+    is_int(conv_read(&q.args, CONV_FORWARD, &v, &e), OK, "a leaky ReLU");
+    q.attr.conv.fused.slope = 0.10000001f;
+    ok(!conv_read(&q.args, CONV_FORWARD, &w, &e) && strcmp(v.op, w.op), "the next slope is another op");
+}
+
 int main(void) {
     device = described(&h200);
     if (!device) return tap_done();
     each_op(check_places);
+    test_keys();
     cuda_release(device);
     remove_test_folder();
     return tap_done();

@@ -199,7 +199,7 @@ static void test_plans(CudaDevice *device) {
     Err e;
     ask(&q, device, &layer, &bf16, CONV_FORWARD, BARE);
     if (conv_read(&q.args, CONV_FORWARD, &v, &e) || conv_graph(device, &v, 0, &g, &e) ||
-        engines_ask(device, &g, 0, 1, &list, &e) || plan_open(device, v.op, &list.at[0], &plan, &e)) {
+        engines_ask(device, &g, 0, 1, &list, &e) || plan_open(device, v.op, "plain", &list.at[0], &plan, &e)) {
         ok(0, "a plan: %s", e.text);
         return;
     }
@@ -219,7 +219,75 @@ static void test_plans(CudaDevice *device) {
         }
         mem_free(text);
     }
+    if (!plan_write(plan, path, "this op", &e) && !cache_read(path, &text, &bytes, &e)) {
+        static const char now[] = "memtide plan 2 ", before[] = "memtide plan ";
+        char *old = text + strlen(now) - strlen(before);
+        ok(!strncmp(text, now, strlen(now)), "a plan's file tells its format");
+        memcpy(old, before, strlen(before));
+        is_int(cache_write(path, old, bytes - (size_t)(old - text), &e), OK, "a whole plan of the format before that");
+        is_int(plan_read(device, path, "this op", &again, &e), ERR_FORMAT, "is not read: it does not name its way");
+        mem_free(text);
+    }
     node_free(&plan);
+    engines_free(&list);
+    graph_free(&g);
+}
+
+/* The plan that `way` gets of an engine that is taken for a compiled one, so that its plan is kept, as text; NULL: there
+ * is none. To be freed with mem_free(). */
+static char *plan_text(CudaDevice *device, const Conv *v, const Way *way, const EngineId *id, bool kept) {
+    const cudnnBackendAttributeName_t name = CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
+    Graph g;
+    Engine engine = {.config = NULL};
+    Node plan = NULL;
+    int64_t n = 0;
+    char *text = NULL;
+    Err e;
+    int code = conv_graph(device, v, way->does, &g, &e);
+    if (!code) code = engine_open(device, &g, id, &engine, &e);
+    engine.compiled = kept;
+    if (!code) code = plan_open(device, v->op, way->name, &engine, &plan, &e);
+    if (!code) code = node_get(plan, name, CUDNN_TYPE_CHAR, 0, &n, NULL) || !(text = mem_new((size_t)n + 1)) ||
+                      node_get(plan, name, CUDNN_TYPE_CHAR, n, &n, text);
+    node_free(&plan);
+    engine_close(&engine);
+    graph_free(&g);
+    if (!code) return text;
+    mem_free(text);
+    return NULL;
+}
+
+/* One op, one engine, two ways: each is given its own plan. */
+static void test_ways_apart(CudaDevice *device) {
+    static const Case layer = {64, 100, 100, 3, 16, 1};
+    static const Precision bf16 = {"bf16", DT_BF16, DT_BF16, 0};
+    const Way *const ways[] = {&conv_ways[4], &conv_ways[7]};
+    Asked q;
+    Conv v;
+    Graph g;
+    Engines list = {NULL};
+    Err e;
+    int shared = 0;
+    ask(&q, device, &layer, &bf16, CONV_WEIGHTS, BARE);
+    if (conv_read(&q.args, CONV_WEIGHTS, &v, &e) || conv_graph(device, &v, ways[1]->does, &g, &e) ||
+        engines_ask(device, &g, 0, ENGINES_ALL, &list, &e))
+        ok(0, "engines: %s", e.text);
+    ok(conv_can(&v, ways[0]->does) && conv_can(&v, ways[1]->does) && strcmp(ways[0]->name, ways[1]->name), "two ways");
+    for (int k = 0; k < list.n; k++) {
+        char *right[2], *kept[2];
+        for (int w = 0; w < 2; w++) right[w] = plan_text(device, &v, ways[w], &list.at[k].id, false);
+        for (int w = 0; w < 2; w++) kept[w] = plan_text(device, &v, ways[w], &list.at[k].id, true);
+        if (right[0] && right[1] && strcmp(right[0], right[1])) {
+            char text[ENGINE_TEXT];
+            shared++;
+            engine_text(&list.at[k].id, text);
+            for (int w = 0; w < 2; w++)
+                ok(kept[w] && !strcmp(kept[w], right[w]), "engine %s: the plan of \"%s\" is its own", text,
+                   ways[w]->name);
+        }
+        for (int w = 0; w < 2; w++) mem_free(right[w]), mem_free(kept[w]);
+    }
+    ok(shared > 0, "%d engines of one name in two ways", shared);
     engines_free(&list);
     graph_free(&g);
 }
@@ -235,6 +303,7 @@ int main(void) {
     test_choice(device);
     test_shared(device);
     test_plans(device);
+    test_ways_apart(device);
     cuda_release(device);
     remove_test_folder();
     return tap_done();
