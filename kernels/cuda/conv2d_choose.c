@@ -65,9 +65,20 @@ static int first_of(Search *q, int ranking, const Way *way, Stage stage, ConvSta
     return code;
 }
 
+/* The compute capability from which on there are convolutions of a type; 0: on every GPU that the kernels run on. */
+static const int least[DT_COUNT] = {[DT_BF16] = 80};
+
 static int none(const Search *q, Err *e) {
+    const CudaModel *m = &q->c->model;
+    const DType type = q->v->pass == CONV_DATA ? q->v->y.dtype : q->v->x.dtype;
+    const int have = m->capability, want = least[type];
+    if (q->smallest == SIZE_MAX && have < want)
+        return err_set(e, ERR_UNSUPPORTED, "convolutions in %s want compute capability %d.%d or later, %s has %d.%d: "
+                       "cuDNN has no engine for %s", dtype_name(type), want / 10, want % 10, m->name, have / 10,
+                       have % 10, q->v->op);
     if (q->smallest == SIZE_MAX)
-        return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine for %s%s%s", q->v->op, q->trouble.code ? ": " : "",
+        return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine for %s on %s, compute capability %d.%d%s%s", q->v->op,
+                       m->name, have / 10, have % 10, q->trouble.code ? ": " : "",
                        q->trouble.code ? q->trouble.text : "");
     if (q->smallest > q->limit)
         return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine within a workspace_limit of %zu bytes for %s: "

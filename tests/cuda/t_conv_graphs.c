@@ -192,11 +192,38 @@ static void test_keys(void) {
     ok(!conv_read(&q.args, CONV_FORWARD, &w, &e) && strcmp(v.op, w.op), "the next slope is another op");
 }
 
+/* ---- a GPU without bf16 */
+
+/* fp32, with and without TF32 that it has not, and fp16 go by it; of bf16's passes those that cuDNN refuses say why. */
+static void test_without_bf16(void) {
+    CudaDevice *old = described(&t4);
+    int refused = 0;
+    if (!old) return;
+    for (int p = 0; p < PRECISIONS; p++)
+        for (int pass = 0; pass < 3; pass++) {
+            const bool bf16 = precisions[p].type == DT_BF16;
+            Asked q;
+            ConvState *s = NULL;
+            size_t bytes = 0;
+            Err e = {.text = ""};
+            ask(&q, old, &layers[2], &precisions[p], (ConvPass)pass, WITH_ACT);
+            int code = prepare(&q, LIMIT, &s, &bytes, &e);
+            refused += code != OK;
+            ok(code == OK || (bf16 && code == ERR_UNSUPPORTED), "%s, pass %d: %s", precisions[p].name, pass, e.text);
+            if (code) has_text(e.text, "convolutions in bf16 want compute capability 8.0 or later, Tesla T4 has 7.5: cuDNN",
+                               "it is told why");
+            conv_release(s);
+        }
+    ok(refused > 0, "cuDNN has no engine for %d of them", refused);
+    cuda_release(old);
+}
+
 int main(void) {
     device = described(&h200);
     if (!device) return tap_done();
     each_op(check_places);
     test_keys();
+    test_without_bf16();
     cuda_release(device);
     remove_test_folder();
     return tap_done();
