@@ -1,5 +1,6 @@
 /* The files that outlive the process: picks, and compiled plans. */
 #include "described.h"
+#include "linear.h"
 #include "planning.h"
 #include "plans.h"
 
@@ -40,11 +41,16 @@ static void test_find(void) {
     is_int((long long)picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 8500)->workspace, 8000, "the fastest");
     is_int((long long)picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 7999)->workspace, 10, "what fits");
     ok(!picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 9), "none fits");
+    Pick cast = pick_of("conv2d c", 1000, 1256, 5.0);
+    ok(!picks_set(&p, &cast, &e), "a pick whose casts are beside its limit");
+    ok(picks_find(&p, "NVIDIA H200", 91900, "conv2d c", 1000) != NULL, "counts under its own limit");
+    ok(picks_find(&p, "NVIDIA H200", 91900, "conv2d c", 1100) != NULL, "and under a larger one");
+    ok(!picks_find(&p, "NVIDIA H200", 91900, "conv2d c", 999), "not under a smaller one");
     ok(!picks_find(&p, "NVIDIA H100", 91900, "conv2d a", 9000), "another device");
     ok(!picks_find(&p, "NVIDIA H200", 92000, "conv2d a", 9000), "another version");
     ok(!picks_find(&p, "NVIDIA H200", 91900, "conv2d b", 9000), "another op");
     small.us = 1.0;
-    ok(!picks_set(&p, &small, &e) && p.n == 2, "a later pick takes the place of the earlier");
+    ok(!picks_set(&p, &small, &e) && p.n == 3, "a later pick takes the place of the earlier");
     picks_free(&p);
 }
 
@@ -100,6 +106,62 @@ static int keep(CudaDevice *device, const char *op, const EngineId *engine, size
     p.engine = *engine;
     snprintf(p.way, sizeof p.way, "plain");
     return planning_keep(device, &p, e);
+}
+
+/* The bias is rounded to bf16 in a copy, which is beside the limit: a pick whose other bytes fill its limit counts. */
+static void test_casts(CudaDevice *device) {
+    static const Case layer = {64, 3, 64, 3, 32, 0};
+    static const Precision amp = {"amp_bf16", DT_BF16, DT_F32, 0};
+    const Way *way = &conv_ways[6];
+    Asked q;
+    Conv v;
+    ConvState *s = NULL, place;
+    Graph g;
+    Engines list = {NULL};
+    size_t bytes = 0, limit = 0;
+    Err e;
+    ask(&q, device, &layer, &amp, CONV_FORWARD, WITH_ACT);
+    if (conv_read(&q.args, CONV_FORWARD, &v, &e) || conv_graph(device, &v, way->does, &g, &e) ||
+        engines_ask(device, &g, 0, ENGINES_ALL, &list, &e))
+        ok(0, "engines: %s", e.text);
+    const Engine *other = NULL;
+    for (int k = 0; k < list.n && !other; k++) {
+        limit = conv_place(&v, way->does, list.at[k].workspace, 0, &place);
+        if (!engine_may(&list.at[k], false) || prepare(&q, limit, &s, &bytes, &e)) continue;
+        if (s->does != way->does) other = &list.at[k];
+        conv_release(s);
+    }
+    if (ok(other != NULL, "another way than \"%s\" is the first choice within %zu bytes", way->name, limit)) {
+        Pick p = pick_of(v.op, limit, place.workspace, 1.0);
+        p.version = cudnnGetVersion();
+        p.engine = other->id;
+        snprintf(p.way, sizeof p.way, "%s", way->name);
+        ok(p.workspace > limit && !planning_keep(device, &p, &e), "a pick of \"%s\", %zu bytes in all", way->name,
+           p.workspace);
+        ok(!prepare(&q, limit, &s, &bytes, &e) && s->does == way->does && bytes == p.workspace, "is taken");
+        conv_release(s);
+        ok(!prepare(&q, limit - 1, &s, &bytes, &e) && s->does != way->does, "not within a byte less");
+        conv_release(s);
+    }
+    engines_free(&list);
+    graph_free(&g);
+}
+
+/* A line that was changed: a linear layer's pick of more bytes than its own limit. */
+static void test_changed_line(CudaDevice *device) {
+    const View square = {.shape = shape2(64, 64), .dtype = DT_F32, .count = 64 * 64};
+    const Attr attr = {.linear = {.fused = {.act = ACT_NONE}}};
+    KArgs a = {.kind = OP_linear, .attr = &attr, .device = &device->base, .in = {square, square}, .out = {square}};
+    Pick p = pick_of("", 100, 5000, 1.0);
+    void *state = NULL;
+    size_t bytes = 0;
+    Err e;
+    p.version = gemm_version();
+    linear_text(&a, p.op);
+    snprintf(p.way, sizeof p.way, "%s", linear_ways[LINEAR_PLAIN]);
+    is_int(planning_keep(device, &p, &e), OK, "a pick of a linear layer");
+    ok(!k_cuda_linear_prepare(&a, 100, &state, &bytes, &e) && bytes <= 100, "is not taken");
+    if (state) ((CudaState *)state)->release(state);
 }
 
 /* A pick decides, as long as it fits. */
@@ -304,6 +366,8 @@ int main(void) {
     test_shared(device);
     test_plans(device);
     test_ways_apart(device);
+    test_casts(device);
+    test_changed_line(device);
     cuda_release(device);
     remove_test_folder();
     return tap_done();
