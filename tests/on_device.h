@@ -3,6 +3,8 @@
 #ifndef ON_DEVICE_H
 #define ON_DEVICE_H
 
+#include <omp.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "device.h"
@@ -18,6 +20,22 @@ typedef struct Apply {
 
 /* host[bytes] is copied to `at`, inside the allocation base */
 typedef struct ApplyBlock { char *host, *base, *at; size_t bytes, allocated; } ApplyBlock;
+
+/* From here on everything is in another order: one thread instead of many, the last block first, nothing before it is
+ * waited for. Returns what apply_forwards() wants to end it. */
+static inline int apply_backwards(void) {
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    setenv("EMULATE_REVERSE", "1", 1);
+    setenv("EMULATE_LATE", "1", 1);
+    return threads;
+}
+
+static inline void apply_forwards(int threads) {
+    unsetenv("EMULATE_REVERSE");
+    unsetenv("EMULATE_LATE");
+    omp_set_num_threads(threads);
+}
 
 static View *apply_view(KArgs *a, int k) { return k < OP_IN ? &a->in[k] : &a->out[k - OP_IN]; }
 

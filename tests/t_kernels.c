@@ -7,8 +7,6 @@
  * layers and attention have tests of their own.
  *
  * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
-#include <omp.h>
-
 #include "each_device.h"
 #include "kernel_cases.h"
 #include "on_device.h"
@@ -227,18 +225,6 @@ static void check_same(Bench *b, int from, const char *what) {
     }
 }
 
-/* Everything in another order: one thread instead of many, the last block first, nothing before it is waited for. */
-static void run_otherwise(Bench *b, bool inplace) {
-    int threads = omp_get_max_threads();
-    omp_set_num_threads(1);
-    setenv("EMULATE_REVERSE", "1", 1);
-    setenv("EMULATE_LATE", "1", 1);
-    run(b, inplace, false);
-    unsetenv("EMULATE_REVERSE");
-    unsetenv("EMULATE_LATE");
-    omp_set_num_threads(threads);
-}
-
 static void bench_run(Bench *b) {
     bool alias = b->c->kind == OP_view; /* not an operation but a claim: only in place */
     save(b);
@@ -248,7 +234,9 @@ static void bench_run(Bench *b) {
             PROBLEM(b, "input %d changed", k);
     check_guards(b);
     save(b);
-    run_otherwise(b, alias);
+    const int threads = apply_backwards();
+    run(b, alias, false);
+    apply_forwards(threads);
     check_same(b, 0, "from run to run");
     run(b, alias, true);
     check_guards(b);

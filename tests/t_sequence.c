@@ -1,5 +1,6 @@
 /* t_sequence.c: recurrent layers and attention, on every device, against their float64 twins (tests/reference/), in
- * every element type. Operands and the workspace stand between guard bytes; a second run must give the same bits.
+ * every element type. Operands and the workspace stand between guard bytes; a second run, with one thread or with threads
+ * and blocks in reverse order, must give the same bits.
  *
  * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
 
@@ -90,12 +91,15 @@ static void run(Bench *b) {
     if (apply(&to, &a, (size_t)4 << 20, &e)) PROBLEM(b, "%s", e.text);
 }
 
-/* Inputs stay as they are; the first run's outputs are kept, the second one's compared with them. */
+/* Inputs stay as they are; the first run's outputs are kept, those of the second, in another order, compared with
+ * them. */
 static void run_twice(Bench *b) {
     for (int round = 0; round < 2; round++) {
         for (int k = 0; k < OP_IN && round == 0; k++)
             if (b->at[k].block) memcpy(b->at[k].first, storage(&b->at[k]), b->at[k].bytes);
+        const int threads = round ? apply_backwards() : 0;
         run(b);
+        if (round) apply_forwards(threads);
         for (int k = 0; k < OPERANDS; k++) {
             Operand *o = &b->at[k];
             if (!o->block) continue;

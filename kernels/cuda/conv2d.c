@@ -9,8 +9,6 @@
 #include "mem.h"
 #include "plans.h"
 
-enum { ID_X = 1, ID_W, ID_Y, ID_B, ID_S, ID_DB, ID_ONE, IDS = ID_ONE };
-
 /* The more a graph does, the fewer passes over the activations are left. */
 const Way conv_ways[WAYS] = {
     {WAY_ACT | WAY_SUM, "act+sum"}, {WAY_SUM, "sum"}, {WAY_ACT, "act"}, {WAY_ACT | WAY_CAST, "act+cast"}, {0, "plain"},
@@ -36,7 +34,7 @@ static void conv_text(Conv *v, const char *name) {
     for (size_t k = 0; k < ARRAY_LEN(operands); k++)
         at += operand_text(operands[k].name, operands[k].view, v->op + at, (int)sizeof v->op - at);
     snprintf(v->op + at, sizeof v->op - (size_t)at,
-             " stride=%d,%d pad=%d,%d,%d,%d dilation=%d,%d groups=%d act=%d,%g tf32=%d", a->stride[0], a->stride[1],
+             " stride=%d,%d pad=%d,%d,%d,%d dilation=%d,%d groups=%d act=%d,%.9g tf32=%d", a->stride[0], a->stride[1],
              a->pad[0], a->pad[1], a->pad[2], a->pad[3], a->dilation[0], a->dilation[1], a->groups,
              a->fused.act, (double)a->fused.slope, a->tf32);
 }
@@ -72,6 +70,28 @@ static int64_t padded(const Conv *v) {
     return (int64_t)align_up((size_t)v->x.shape.dim[1], 16 / dtype_size(in->dtype));
 }
 
+/* x, w or b of an op as the graph has it: the operand itself, or a copy in the workspace with channels filled up or of
+ * another type. Whoever makes, fills, reads or names that copy goes by this. */
+typedef struct Passed {
+    const View *view;
+    DType type;
+    int64_t rows, channels, to; /* channels of the operand, and in the graph */
+    bool copy;
+} Passed;
+
+static Passed passed(const Conv *v, unsigned does, int64_t id) {
+    const View *view = id == CONV_X ? &v->x : id == CONV_W ? &v->w : &v->b;
+    bool vector = id == CONV_B, pad = does & WAY_PAD && !vector;
+    bool cast = does & WAY_CAST && v->pass == (vector ? CONV_FORWARD : CONV_WEIGHTS) && id != CONV_X;
+    int64_t channels = vector ? view->count : view->shape.dim[1], rows = vector ? 1 : view->count / channels;
+    return (Passed){view, cast ? v->x.dtype : view->dtype, rows, channels, pad ? padded(v) : channels, pad || cast};
+}
+
+/* cuDNN makes fp32 gradients of 16-bit operands only behind another op. */
+static bool widens(const Conv *v, unsigned does) {
+    return v->pass == CONV_WEIGHTS && passed(v, does, CONV_W).type != v->x.dtype;
+}
+
 bool conv_can(const Conv *v, unsigned does) {
     ActFn act = v->attr.fused.act;
     bool acts = v->pass == CONV_FORWARD ? act || v->b.count : v->pass == CONV_DATA && act;
@@ -86,92 +106,84 @@ bool conv_can(const Conv *v, unsigned does) {
 }
 
 bool conv_compiled(const Conv *v, unsigned does) {
-    bool cast = does & WAY_CAST;
     switch (v->pass) {
     case CONV_FORWARD: {
-        bool bias = does & WAY_ACT && v->b.count && v->b.dtype != v->x.dtype && !cast;
+        bool bias = does & WAY_ACT && v->b.count && passed(v, does, CONV_B).type != v->x.dtype;
         return v->y.dtype != v->x.dtype || bias || (does & WAY_ACT && v->attr.fused.act == ACT_LEAKY);
     }
     case CONV_DATA: return v->x.dtype != v->y.dtype || does & (WAY_ACT | WAY_SUM);
-    default: return v->w.dtype != v->x.dtype && !cast;
+    default: return widens(v, does);
     }
+}
+
+static void dims_of(const Passed *p, int64_t dim[4]) {
+    memcpy(dim, p->view->shape.rank == 1 ? (int64_t[]){1, 0, 1, 1} : p->view->shape.dim, 4 * sizeof *dim);
+    dim[1] = p->to;
+}
+
+static Node operand(Graph *g, const Conv *v, unsigned does, int64_t id) {
+    Passed p = passed(v, does, id);
+    int64_t dim[4];
+    dims_of(&p, dim);
+    return graph_tensor(g, id, p.type, dim);
 }
 
 /* The graph's output, behind which `more` ops stand: inside, in fp32. */
-static Node product(Graph *g, int64_t id, const View *v, const int64_t *dim, bool more) {
-    return more ? graph_tensor(g, 0, DT_F32, dim) : graph_tensor(g, id, v->dtype, dim);
+static Node product(Graph *g, int64_t id, const View *v, bool more) {
+    return more ? graph_tensor(g, 0, DT_F32, v->shape.dim) : graph_tensor(g, id, v->dtype, v->shape.dim);
 }
 
-static void forward_graph(const Conv *v, unsigned does, const int64_t *x, const int64_t *w, Graph *g) {
-    const int64_t *y = v->y.shape.dim, b[4] = {1, v->y.shape.dim[1], 1, 1};
+static void forward_graph(const Conv *v, unsigned does, Graph *g) {
     bool add = does & WAY_ACT && v->b.count, act = does & WAY_ACT && v->attr.fused.act;
     bool cast = !add && !act && v->y.dtype != v->x.dtype;
-    Node in = graph_tensor(g, ID_X, v->x.dtype, x), weights = graph_tensor(g, ID_W, v->w.dtype, w);
-    Node out = product(g, ID_Y, &v->y, y, add || act || cast);
+    Node in = operand(g, v, does, CONV_X), weights = operand(g, v, does, CONV_W);
+    Node out = product(g, CONV_Y, &v->y, add || act || cast);
     graph_conv(g, CONV_FORWARD, &v->attr, in, weights, out);
     if (add) {
-        Node sum = product(g, ID_Y, &v->y, y, act);
-        graph_add(g, out, graph_tensor(g, ID_B, does & WAY_CAST ? v->x.dtype : v->b.dtype, b), sum);
+        Node sum = product(g, CONV_Y, &v->y, act);
+        graph_add(g, out, operand(g, v, does, CONV_B), sum);
         out = sum;
     }
-    if (act || cast) graph_act(g, act ? &v->attr.fused : NULL, out, graph_tensor(g, ID_Y, v->y.dtype, y));
+    if (act || cast)
+        graph_act(g, act ? &v->attr.fused : NULL, out, graph_tensor(g, CONV_Y, v->y.dtype, v->y.shape.dim));
 }
 
 static void data_graph(const Conv *v, unsigned does, Graph *g) {
-    const int64_t *x = v->x.shape.dim, c[4] = {1, v->x.shape.dim[1], 1, 1};
+    const int64_t c[4] = {1, v->x.shape.dim[1], 1, 1};
     bool act = does & WAY_ACT, cast = !act && v->x.dtype != v->y.dtype;
-    Node dy = graph_tensor(g, ID_Y, v->y.dtype, v->y.shape.dim), w = graph_tensor(g, ID_W, v->w.dtype, v->w.shape.dim);
-    Node out = product(g, ID_X, &v->x, x, act || cast), dx = out;
+    Node dy = graph_tensor(g, CONV_Y, v->y.dtype, v->y.shape.dim), w = operand(g, v, does, CONV_W);
+    Node out = product(g, CONV_X, &v->x, act || cast), dx = out;
     graph_conv(g, CONV_DATA, &v->attr, out, w, dy);
-    if (act || cast) dx = graph_tensor(g, ID_X, v->x.dtype, x);
-    if (act) graph_act_dx(g, &v->attr.fused, out, graph_tensor(g, ID_S, v->s.dtype, x), dx);
+    if (act || cast) dx = operand(g, v, does, CONV_X);
+    if (act) graph_act_dx(g, &v->attr.fused, out, graph_tensor(g, CONV_S, v->s.dtype, v->s.shape.dim), dx);
     if (cast) graph_act(g, NULL, out, dx);
-    if (does & WAY_SUM) graph_sum(g, dx, graph_tensor(g, ID_DB, v->db.dtype, c));
+    if (does & WAY_SUM) graph_sum(g, dx, graph_tensor(g, CONV_DB, v->db.dtype, c));
 }
 
-/* cuDNN makes fp32 gradients of 16-bit operands only behind another op. An identity would do, for which it has one
- * engine, without split sums; behind a factor there are a dozen. */
-static void weights_graph(const Conv *v, unsigned does, const int64_t *x, const int64_t *w, Graph *g) {
-    bool wide = v->w.dtype != v->x.dtype && !(does & WAY_CAST);
-    Node in = graph_tensor(g, ID_X, v->x.dtype, x), dy = graph_tensor(g, ID_Y, v->y.dtype, v->y.shape.dim);
-    Node out = wide ? graph_tensor(g, 0, DT_F32, w) : graph_tensor(g, ID_W, v->x.dtype, w);
+/* An identity would widen, too, for which cuDNN has one engine, without split sums; behind a factor there are a
+ * dozen. */
+static void weights_graph(const Conv *v, unsigned does, Graph *g) {
+    Passed w = passed(v, does, CONV_W);
+    int64_t dim[4];
+    dims_of(&w, dim);
+    Node in = operand(g, v, does, CONV_X), dy = graph_tensor(g, CONV_Y, v->y.dtype, v->y.shape.dim);
+    Node dw = operand(g, v, does, CONV_W), out = widens(v, does) ? graph_tensor(g, 0, DT_F32, dim) : dw;
     graph_conv(g, CONV_WEIGHTS, &v->attr, in, out, dy);
-    if (wide) graph_scale(g, out, graph_factor(g, ID_ONE), graph_tensor(g, ID_W, v->w.dtype, w));
+    if (out != dw) graph_scale(g, out, graph_factor(g, CONV_ONE), dw);
 }
 
 int conv_graph(CudaDevice *c, const Conv *v, unsigned does, Graph *g, Err *e) {
-    int64_t x[4], w[4];
     cudnnHandle_t handle = NULL;
     memset(g, 0, sizeof *g);
     int code = c->ordinal == NOT_HERE ? OK : libraries_cudnn(c, &handle, e);
     if (code) return code;
-    memcpy(x, v->x.shape.dim, sizeof x);
-    memcpy(w, v->w.shape.dim, sizeof w);
-    if (does & WAY_PAD) x[1] = w[1] = padded(v);
-    if (v->pass == CONV_FORWARD) forward_graph(v, does, x, w, g);
+    if (v->pass == CONV_FORWARD) forward_graph(v, does, g);
     if (v->pass == CONV_DATA) data_graph(v, does, g);
-    if (v->pass == CONV_WEIGHTS) weights_graph(v, does, x, w, g);
+    if (v->pass == CONV_WEIGHTS) weights_graph(v, does, g);
     return graph_finish(g, handle, e);
 }
 
 /* ---- the workspace */
-
-static int64_t rows_of(const View *v) { return v->count / v->shape.dim[1]; }
-
-/* Of a copy in the graph's type, which is x's */
-static size_t copy_bytes(const Conv *v, int64_t count) {
-    return align_up((size_t)count * dtype_size(v->x.dtype), CUDA_ALIGNMENT);
-}
-
-/* Does w, or dw, pass the graph as a copy? */
-static bool copies_w(const Conv *v, unsigned does) {
-    return does & WAY_PAD || (v->pass == CONV_WEIGHTS && does & WAY_CAST);
-}
-
-static bool copies_b(const Conv *v, unsigned does) { return v->pass == CONV_FORWARD && does & WAY_CAST; }
-
-/* Channels of x and w in the graph */
-static int64_t channels(const Conv *v, unsigned does) { return does & WAY_PAD ? padded(v) : v->w.shape.dim[1]; }
 
 /* Does an own kernel sum up db? */
 static bool sums(const Conv *v, unsigned does) { return v->db.count && !(does & WAY_SUM); }
@@ -179,15 +191,20 @@ static bool sums(const Conv *v, unsigned does) { return v->db.count && !(does & 
 /* The sum runs behind the engine, in the same place. */
 size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t limit, ConvState *out) {
     const View *summed = v->pass == CONV_DATA ? &v->x : &v->y;
-    out->x_at = 0;
-    out->w_at = out->x_at + (does & WAY_PAD ? copy_bytes(v, rows_of(&v->x) * padded(v)) : 0);
-    out->b_at = out->w_at + (copies_w(v, does) ? copy_bytes(v, rows_of(&v->w) * channels(v, does)) : 0);
-    out->library_at = out->b_at + (copies_b(v, does) ? copy_bytes(v, v->b.count) : 0);
-    bool cast_w = v->pass == CONV_WEIGHTS && does & WAY_CAST;
-    size_t casts = out->library_at - (cast_w ? out->w_at : out->b_at), copies = out->library_at - casts;
-    size_t left = limit > copies ? limit - copies : 0;
-    size_t sum = sums(v, does) ? bias_workspace(rows_of(summed), summed->shape.dim[1], left) : 0;
-    out->workspace = out->library_at + max_size(engine_workspace, sum);
+    size_t at = 0, casts = 0;
+    for (int id = CONV_X; id <= CONV_B; id++) {
+        Passed p = passed(v, does, id);
+        size_t bytes = p.copy ? align_up((size_t)(p.rows * p.to) * dtype_size(p.type), CUDA_ALIGNMENT) : 0;
+        out->at[id] = at;
+        at += bytes;
+        if (p.type != p.view->dtype) casts += bytes;
+    }
+    size_t copies = at - casts, left = limit > copies ? limit - copies : 0;
+    int64_t channels = summed->shape.dim[1];
+    size_t sum = sums(v, does) ? bias_workspace(summed->count / channels, channels, left) : 0;
+    out->does = does;
+    out->library_at = at;
+    out->workspace = at + max_size(engine_workspace, sum);
     return out->workspace - casts;
 }
 
@@ -237,50 +254,58 @@ static void bind(const KArgs *args, Conv *v) {
     v->db.data = v->db.count ? args->out[1].data : NULL;
 }
 
-static int run_graph(CudaDevice *c, const Conv *v, const ConvState *s, char *workspace, Err *e) {
+int conv_tensors(const Conv *v, const ConvState *s, char *workspace, int64_t id[CONV_IDS], void *data[CONV_IDS]) {
     static const float one = 1.0f;
-    bool act = s->does & WAY_ACT, wide = v->pass == CONV_WEIGHTS && v->w.dtype != v->x.dtype && !(s->does & WAY_CAST);
-    int64_t id[IDS];
-    void *data[IDS];
-    int n = 0;
-    const struct { int64_t id; bool used; void *data; } all[IDS] = {
-        {ID_X, true, s->does & WAY_PAD ? workspace + s->x_at : v->x.data},
-        {ID_W, true, copies_w(v, s->does) ? workspace + s->w_at : v->w.data}, {ID_Y, true, v->y.data},
-        {ID_B, act && v->b.count, copies_b(v, s->does) ? workspace + s->b_at : v->b.data},
-        {ID_S, act && v->s.count, v->s.data}, {ID_DB, s->does & WAY_SUM, v->db.data}, {ID_ONE, wide, (void *)&one},
+    const bool act = s->does & WAY_ACT;
+    const struct { bool used; void *data; } all[CONV_IDS + 1] = {
+        [CONV_X] = {true, v->x.data}, [CONV_W] = {true, v->w.data}, [CONV_B] = {act && v->b.count, v->b.data},
+        [CONV_Y] = {true, v->y.data}, [CONV_S] = {act && v->s.count, v->s.data},
+        [CONV_DB] = {s->does & WAY_SUM, v->db.data}, [CONV_ONE] = {widens(v, s->does), (void *)&one},
     };
-    for (int k = 0; k < IDS; k++) {
+    int n = 0;
+    for (int k = CONV_X; k <= CONV_IDS; k++) {
         if (!all[k].used) continue;
-        id[n] = all[k].id;
-        data[n++] = all[k].data;
+        id[n] = k;
+        data[n++] = k <= CONV_B && passed(v, s->does, k).copy ? workspace + s->at[k] : all[k].data;
     }
+    return n;
+}
+
+static int run_graph(CudaDevice *c, const Conv *v, const ConvState *s, char *workspace, Err *e) {
+    int64_t id[CONV_IDS];
+    void *data[CONV_IDS];
+    int n = conv_tensors(v, s, workspace, id, data);
     return plan_run(c, s->plan, n, id, data, workspace + s->library_at, e);
 }
 
 /* The copies that the graph reads. */
 static int run_before(const KArgs *args, const Conv *v, const ConvState *s, Err *e) {
-    const View *x = &v->x, *w = &v->w, *b = &v->b;
-    char *workspace = args->workspace;
-    int64_t c = w->shape.dim[1], to = channels(v, s->does);
     int code = OK;
-    if (s->does & WAY_PAD)
-        code = bias_pad(args, x->data, x->dtype, c, workspace + s->x_at, x->dtype, to, rows_of(x), e);
-    if (!code && v->pass == CONV_FORWARD && s->does & WAY_PAD)
-        code = bias_pad(args, w->data, w->dtype, c, workspace + s->w_at, w->dtype, to, rows_of(w), e);
-    if (!code && copies_b(v, s->does))
-        code = bias_pad(args, b->data, b->dtype, b->count, workspace + s->b_at, x->dtype, b->count, 1, e);
+    for (int id = CONV_X; id <= CONV_B && !code; id++) {
+        Passed p = passed(v, s->does, id);
+        if (!p.copy || (id == CONV_W && v->pass == CONV_WEIGHTS)) continue;
+        code = bias_pad(args, p.view->data, p.view->dtype, p.channels, (char *)args->workspace + s->at[id], p.type,
+                        p.to, p.rows, e);
+    }
     return code;
+}
+
+/* The gradient that the graph has left in a copy. */
+static int take_dw(const KArgs *args, const Conv *v, const ConvState *s, Err *e) {
+    Passed p = passed(v, s->does, CONV_W);
+    if (!p.copy) return OK;
+    return bias_pad(args, (char *)args->workspace + s->at[CONV_W], p.type, p.to, p.view->data, p.view->dtype,
+                    p.channels, p.rows, e);
 }
 
 /* What the graph has left to do. */
 static int run_behind(const KArgs *args, const Conv *v, const ConvState *s, Err *e) {
-    const View *w = &v->w;
-    char *workspace = args->workspace, *left = workspace + s->library_at;
+    char *left = (char *)args->workspace + s->library_at;
     size_t bytes = s->workspace - s->library_at;
     ActAttr act = v->attr.fused;
     bool acted = s->does & WAY_ACT, sum = sums(v, s->does);
     View db = sum ? v->db : (View){.count = 0};
-    int code = OK;
+    int code;
     switch (v->pass) {
     case CONV_FORWARD:
         return acted || !(v->b.count || act.act) ? OK : bias_act(args, &v->y, &v->b, act, &v->y, e);
@@ -288,9 +313,7 @@ static int run_behind(const KArgs *args, const Conv *v, const ConvState *s, Err 
         if (!acted && act.act) return bias_act_dx(args, &v->x, &v->s, act, &db, left, bytes, e);
         return sum ? bias_sum(args, &v->x, &db, left, bytes, e) : OK;
     default:
-        if (copies_w(v, s->does))
-            code = bias_pad(args, workspace + s->w_at, v->x.dtype, channels(v, s->does), w->data, w->dtype,
-                            w->shape.dim[1], rows_of(w), e);
+        code = take_dw(args, v, s, e);
         return code || !sum ? code : bias_sum(args, &v->y, &db, left, bytes, e);
     }
 }

@@ -29,6 +29,9 @@ typedef struct Way { unsigned does; const char *name; } Way;
 enum { WAYS = 10 };
 extern const Way conv_ways[WAYS]; /* in the order in which they are tried */
 
+/* A graph's tensors. Those up to B may be copies; ONE is a factor. */
+enum { CONV_X = 1, CONV_W, CONV_B, CONV_Y, CONV_S, CONV_DB, CONV_ONE, CONV_IDS = CONV_ONE };
+
 /* Can the op be run this way? */
 bool conv_can(const Conv *v, unsigned does);
 /* Has cuDNN no engine for it but those that are compiled at run time? */
@@ -41,13 +44,15 @@ typedef struct ConvState {
     Conv conv;
     unsigned does;
     Node plan;               /* NULL: the device is not here */
-    size_t x_at, w_at, b_at; /* of operands that are padded or cast */
+    size_t at[CONV_B + 1];   /* by id: of operands that are padded or cast */
     size_t library_at, workspace;
 } ConvState;
 
-/* Sets the places; returns the bytes that the limit is about: all but copies that change a type, which no choice could
+/* Sets `does` and the places; returns the bytes that the limit is about: all but copies that change a type, which no choice could
  * do without. Own sums take what the limit leaves, at most. */
 size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t limit, ConvState *out);
+/* What the graph is given when it runs: their number; tensor id[k] lies at data[k]. */
+int conv_tensors(const Conv *v, const ConvState *s, char *workspace, int64_t id[CONV_IDS], void *data[CONV_IDS]);
 void conv_release(void *state);
 KernelRun conv_run;
 

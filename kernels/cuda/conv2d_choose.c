@@ -24,16 +24,15 @@ typedef struct Search {
 } Search;
 
 /* *s becomes the engine's, with its plan where the device is here; false: it is not to be had. */
-static bool take(Search *q, unsigned does, const Engine *engine, ConvState *s) {
+static bool take(Search *q, const Way *way, const Engine *engine, ConvState *s) {
     Node plan = NULL;
     if (!engine_may(engine, q->v->exact)) return false;
-    size_t bytes = conv_place(q->v, does, engine->workspace, q->limit, s);
+    size_t bytes = conv_place(q->v, way->does, engine->workspace, q->limit, s);
     if (bytes < q->smallest) q->smallest = bytes;
     if (bytes > q->limit) return false;
-    if (q->c->ordinal != NOT_HERE && plan_open(q->c, q->v->op, engine, &plan, &q->trouble)) return false;
+    if (q->c->ordinal != NOT_HERE && plan_open(q->c, q->v->op, way->name, engine, &plan, &q->trouble)) return false;
     node_free(&s->plan);
     s->plan = plan;
-    s->does = does;
     return true;
 }
 
@@ -57,7 +56,7 @@ static int first_of(Search *q, int ranking, const Way *way, Stage stage, ConvSta
     for (int most = 1; good && !code && !*found && most <= ENGINES_ALL; most *= ENGINES_ALL) {
         code = engines_ask(q->c, &g, ranking, most, &list, e);
         for (; k < list.n && !code && !*found; k++) {
-            *found = (stage != STAGE_SHIPPED || !list.at[k].compiled) && take(q, way->does, &list.at[k], s);
+            *found = (stage != STAGE_SHIPPED || !list.at[k].compiled) && take(q, way, &list.at[k], s);
             *id = list.at[k].id;
         }
     }
@@ -66,9 +65,20 @@ static int first_of(Search *q, int ranking, const Way *way, Stage stage, ConvSta
     return code;
 }
 
+/* The compute capability from which on there are convolutions of a type; 0: on every GPU that the kernels run on. */
+static const int least[DT_COUNT] = {[DT_BF16] = 80};
+
 static int none(const Search *q, Err *e) {
+    const CudaModel *m = &q->c->model;
+    const DType type = q->v->pass == CONV_DATA ? q->v->y.dtype : q->v->x.dtype;
+    const int have = m->capability, want = least[type];
+    if (q->smallest == SIZE_MAX && have < want)
+        return err_set(e, ERR_UNSUPPORTED, "convolutions in %s want compute capability %d.%d or later, %s has %d.%d: "
+                       "cuDNN has no engine for %s", dtype_name(type), want / 10, want % 10, m->name, have / 10,
+                       have % 10, q->v->op);
     if (q->smallest == SIZE_MAX)
-        return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine for %s%s%s", q->v->op, q->trouble.code ? ": " : "",
+        return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine for %s on %s, compute capability %d.%d%s%s", q->v->op,
+                       m->name, have / 10, have % 10, q->trouble.code ? ": " : "",
                        q->trouble.code ? q->trouble.text : "");
     if (q->smallest > q->limit)
         return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine within a workspace_limit of %zu bytes for %s: "
@@ -105,7 +115,7 @@ static bool choose_picked(Search *q, const Pick *pick, ConvState *s) {
     Engine engine = {.config = NULL};
     if (!way || !conv_can(q->v, way->does)) return false;
     bool good = conv_graph(q->c, q->v, way->does, &g, NULL) == OK &&
-                engine_open(q->c, &g, &pick->engine, &engine, NULL) == OK && take(q, way->does, &engine, s);
+                engine_open(q->c, &g, &pick->engine, &engine, NULL) == OK && take(q, way, &engine, s);
     engine_close(&engine);
     graph_free(&g);
     return good;
@@ -119,7 +129,7 @@ typedef struct Winner { const Way *way; EngineId engine; double us; } Winner;
 static int compete(Search *q, Race *race, const Way *way, const Engine *engine, double first, Winner *winner, Err *e) {
     ConvState s = {.conv = *q->v};
     double us = 0;
-    if (!take(q, way->does, engine, &s)) return OK;
+    if (!take(q, way, engine, &s)) return OK;
     int code = race_time(race, conv_run, &s, s.workspace, winner->us, &us, e);
     node_free(&s.plan);
     if (q->c->lost.code) return code;

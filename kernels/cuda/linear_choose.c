@@ -159,7 +159,8 @@ static bool choose_picked(const KArgs *a, const Pick *pick, LinearState *s) {
         return s->workspace == pick->workspace;
     }
     place(a, way, pick->limit, s);
-    if (s->way != way || pick->workspace < s->before || types_check(a, &s->gemm, NULL)) return false;
+    if (s->way != way || pick->workspace < s->before || pick->workspace > pick->limit) return false;
+    if (types_check(a, &s->gemm, NULL)) return false;
     s->workspace = pick->workspace;
     return open_plans(a, &pick->engine, s->workspace - s->before, s, &ready, NULL) == OK && ready;
 }

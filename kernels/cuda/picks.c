@@ -13,11 +13,15 @@ static bool same(const Pick *a, const char *device, size_t version, const char *
     return a->version == version && !strcmp(a->op, op) && !strcmp(a->device, device);
 }
 
+/* What was made under a limit fits into it whatever its workspace: copies that no choice could do without, which are in
+ * the workspace, are beside the limit. */
+static bool fits(const Pick *pick, size_t limit) { return pick->limit <= limit || pick->workspace <= limit; }
+
 const Pick *picks_find(const Picks *p, const char *device, size_t version, const char *op, size_t limit) {
     const Pick *best = NULL;
     for (int k = 0; k < p->n; k++) {
         const Pick *one = &p->at[k];
-        if (!same(one, device, version, op) || one->workspace > limit) continue;
+        if (!same(one, device, version, op) || !fits(one, limit)) continue;
         if (one->limit == limit) return one;
         if (!best || one->us < best->us) best = one;
     }

@@ -27,7 +27,7 @@ typedef struct Pick {
     char op[PICK_OP];     /* all that the choice depends on */
     char way[PICK_WAY];   /* the alternative: which parts the library does */
     EngineId engine;
-    size_t workspace;     /* bytes, of the whole op */
+    size_t workspace;     /* bytes, of the whole op: more than the limit where casts are beside it */
     double us;
 } Pick;
 

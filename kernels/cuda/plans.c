@@ -8,8 +8,9 @@
 #include "libraries.h"
 #include "mem.h"
 
-enum { KEY = 1024 };
-static const char *const HEAD = "memtide plan %016llx %zu %s\n"; /* hash and length of the JSON text behind it, key */
+/* The number is the format's: plans of the first one did not name their way, and are not read. Then hash and length of
+ * the JSON text that follows, and the key. */
+static const char *const HEAD = "memtide plan 2 %016llx %zu %s\n";
 
 /* A plan belongs to the handle of a device that is here, or to a description. */
 static int plan_start(CudaDevice *c, Node *plan, Err *e) {
@@ -42,12 +43,13 @@ int plan_write(Node plan, const char *path, const char *key, Err *e) {
     const cudnnBackendAttributeName_t name = CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
     int code = libraries_check(node_get(plan, name, CUDNN_TYPE_CHAR, 0, &n, NULL), "a plan's text", e);
     if (code) return code;
-    char *json = mem_new((size_t)n + 1), *text = mem_new((size_t)n + KEY + 64);
+    char *json = mem_new((size_t)n + 1), *text = mem_new((size_t)n + PLAN_KEY + 64);
     if (!json || !text) code = err_set(e, ERR_HOST_MEMORY, "no host memory for a plan of %lld bytes", (long long)n);
     if (!code) code = libraries_check(node_get(plan, name, CUDNN_TYPE_CHAR, n, &n, json), "a plan's text", e);
     if (!code) {
         size_t bytes = strlen(json);
-        int head = snprintf(text, KEY + 64, HEAD, (unsigned long long)hash_bytes(HASH_START, json, bytes), bytes, key);
+        int head = snprintf(text, PLAN_KEY + 64, HEAD, (unsigned long long)hash_bytes(HASH_START, json, bytes), bytes,
+                            key);
         memcpy(text + head, json, bytes);
         code = cache_write(path, text, (size_t)head + bytes, e);
     }
@@ -57,7 +59,7 @@ int plan_write(Node plan, const char *path, const char *key, Err *e) {
 }
 
 int plan_read(CudaDevice *c, const char *path, const char *key, Node *plan, Err *e) {
-    char *text, head[KEY + 64];
+    char *text, head[PLAN_KEY + 64];
     size_t bytes;
     int code = cache_read(path, &text, &bytes, e);
     if (code) return code;
@@ -84,18 +86,25 @@ static int check_workspace(const Engine *engine, Node *plan, Err *e) {
     return code;
 }
 
-int plan_open(CudaDevice *c, const char *key, const Engine *engine, Node *plan, Err *e) {
-    char full[KEY], name[64], path[CACHE_PATH], knobs[ENGINE_TEXT];
+void plan_key(const CudaDevice *c, const char *op, const char *way, const EngineId *engine, PlanKey *key) {
+    char knobs[ENGINE_TEXT];
+    snprintf(key->text, sizeof key->text, "%s, cuDNN %zu, engine %s, %s, %s", c->model.name, cudnnGetVersion(),
+             engine_text(engine, knobs), way, op);
+    snprintf(key->file, sizeof key->file, "plans/%016llx.plan",
+             (unsigned long long)hash_bytes(HASH_START, key->text, strlen(key->text)));
+}
+
+int plan_open(CudaDevice *c, const char *op, const char *way, const Engine *engine, Node *plan, Err *e) {
+    char path[CACHE_PATH];
+    PlanKey key;
     *plan = NULL;
-    snprintf(full, sizeof full, "%s, cuDNN %zu, engine %s, %s", c->model.name, cudnnGetVersion(),
-             engine_text(&engine->id, knobs), key);
-    snprintf(name, sizeof name, "plans/%016llx.plan", (unsigned long long)hash_bytes(HASH_START, full, strlen(full)));
+    plan_key(c, op, way, &engine->id, &key);
     /* without a place for it, or without an entry there, it is compiled: the cache only saves time */
-    bool cached = engine->compiled && !cache_path(name, path, NULL);
-    if (cached && !plan_read(c, path, full, plan, NULL)) return check_workspace(engine, plan, e);
+    bool cached = engine->compiled && !cache_path(key.file, path, NULL);
+    if (cached && !plan_read(c, path, key.text, plan, NULL)) return check_workspace(engine, plan, e);
     int code = plan_set(c, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine->config,
                         plan, e);
-    if (!code && cached) plan_write(*plan, path, full, NULL);
+    if (!code && cached) plan_write(*plan, path, key.text, NULL);
     return code ? code : check_workspace(engine, plan, e);
 }
 

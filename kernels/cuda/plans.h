@@ -5,8 +5,15 @@
 
 #include "engines.h"
 
-/* `key`: tells the graph from others, on every device. The plan is the caller's to free with node_free. */
-int plan_open(CudaDevice *c, const char *key, const Engine *engine, Node *plan, Err *e);
+enum { PLAN_KEY = 1024 };
+
+/* What a plan is kept under: it tells the plan from those of all other graphs, engines, libraries and devices. `file` is
+ * a path in the cache, by the text's hash. A graph is what an op makes of its operands (`op`) in one way (`way`). */
+typedef struct PlanKey { char text[PLAN_KEY], file[32]; } PlanKey;
+void plan_key(const CudaDevice *c, const char *op, const char *way, const EngineId *engine, PlanKey *key);
+
+/* The plan is the caller's to free with node_free. */
+int plan_open(CudaDevice *c, const char *op, const char *way, const Engine *engine, Node *plan, Err *e);
 /* Enqueues it. id[k] is the tensor whose data is data[k]. */
 int plan_run(CudaDevice *c, Node plan, int n, const int64_t *id, void *const *data, void *workspace, Err *e);
 

@@ -7,12 +7,6 @@ enum { LIMIT = 4 << 20, KNOWN = 91900 };
 
 static CudaDevice *device;
 
-static const Precision precisions[] = {
-    {"fp32", DT_F32, DT_F32, 0},      {"tf32", DT_F32, DT_F32, 1},      {"amp_bf16", DT_BF16, DT_F32, 0},
-    {"amp_fp16", DT_F16, DT_F32, 0},  {"bf16", DT_BF16, DT_BF16, 0},    {"fp16", DT_F16, DT_F16, 0},
-};
-enum { PRECISIONS = sizeof precisions / sizeof *precisions };
-
 /* The article's two, then VGG16's nine different ones, batch 64. */
 static const Case layers[] = {
     {64, 3, 64, 3, 32, 0},    {64, 64, 128, 3, 30, 0},  {64, 3, 64, 3, 224, 1},   {64, 64, 64, 3, 224, 1},
@@ -164,45 +158,9 @@ static void test_places(void) {
     is_int((long long)conv_place(&v, WAY_ACT | WAY_CAST | WAY_PAD, 1000, LIMIT, &s),
            64 * 32 * 32 * 8 * 2 + 64 * 9 * 8 * 2 + 1000, "x and w with 8 channels, 1000 bytes");
     is_int((long long)s.workspace, 1048576 + 9216 + 256 + 1000, "and, beside the limit, 64 numbers in 256 bytes");
-    ok(s.x_at == 0 && s.w_at == 1048576 && s.b_at == s.w_at + 9216 && s.library_at == s.b_at + 256, "in this order");
+    ok(s.at[CONV_X] == 0 && s.at[CONV_W] == 1048576 && s.at[CONV_B] == 1048576 + 9216 &&
+       s.library_at == s.at[CONV_B] + 256, "in this order");
     is_int((long long)conv_place(&v, 0, 7, LIMIT, &s), 7, "nothing but the engine's bytes");
-}
-
-/* Convolutions that are not square, dense or of stride 1: there is a way for each. */
-typedef struct Odd { const char *name; int64_t n, c, h, w, o, kh, kw, oh, ow; ConvAttr attr; } Odd;
-static const Odd odd[] = {
-    {"1x1 of one", 1, 1, 1, 1, 1, 1, 1, 1, 1, {.stride = {1, 1}, .dilation = {1, 1}, .groups = 1}},
-    {"5->7, 3x5", 3, 5, 11, 13, 7, 3, 5, 11, 13,
-     {.stride = {1, 1}, .pad = {1, 2, 1, 2}, .dilation = {1, 1}, .groups = 1, .fused = {.act = ACT_TANH}}},
-    {"asymmetric padding", 2, 8, 6, 7, 4, 2, 2, 6, 7,
-     {.stride = {1, 1}, .pad = {0, 1, 1, 0}, .dilation = {1, 1}, .groups = 1, .fused = {.act = ACT_RELU}}},
-    {"stride 2 by 3", 2, 6, 15, 14, 10, 3, 4, 7, 4,
-     {.stride = {2, 3}, .pad = {1, 0, 0, 0}, .dilation = {1, 1}, .groups = 1,
-      .fused = {.act = ACT_LEAKY, .slope = 0.1f}}},
-    {"dilation 2 by 3", 2, 4, 14, 15, 6, 3, 3, 14, 15,
-     {.stride = {1, 1}, .pad = {2, 3, 2, 3}, .dilation = {2, 3}, .groups = 1, .fused = {.act = ACT_RELU}}},
-    {"two groups", 2, 8, 9, 9, 12, 3, 3, 9, 9,
-     {.stride = {1, 1}, .pad = {1, 1, 1, 1}, .dilation = {1, 1}, .groups = 2, .fused = {.act = ACT_SIGMOID}}},
-    {"depthwise", 2, 16, 8, 8, 16, 3, 3, 8, 8,
-     {.stride = {1, 1}, .pad = {1, 1, 1, 1}, .dilation = {1, 1}, .groups = 16, .fused = {.act = ACT_RELU}}},
-    {"depthwise twice, stride 2", 2, 5, 9, 9, 10, 3, 3, 5, 5,
-     {.stride = {2, 2}, .pad = {1, 1, 1, 1}, .dilation = {1, 1}, .groups = 5}},
-};
-
-static void ask_odd(Asked *q, const Odd *c, const Precision *p, ConvPass pass) {
-    static const Case square = {1, 1, 1, 1, 1, 0};
-    View x = view4(p->type, c->n, c->c, c->h, c->w), y = view4(p->type, c->n, c->o, c->oh, c->ow);
-    int64_t per_group = c->c / c->attr.groups;
-    ask(q, device, &square, p, pass, WITH_ALL);
-    q->attr.conv = c->attr;
-    q->attr.conv.tf32 = p->tf32;
-    if (pass == CONV_WEIGHTS) q->attr.conv.fused.act = ACT_NONE;
-    q->args.in[0] = pass == CONV_DATA ? y : x;
-    q->args.in[1] = pass == CONV_WEIGHTS ? y : view4(p->type, c->o, per_group, c->kh, c->kw);
-    q->args.out[0] = pass == CONV_FORWARD ? y : pass == CONV_DATA ? x : view4(p->wide, c->o, per_group, c->kh, c->kw);
-    if (pass == CONV_FORWARD) q->args.in[2] = view1(p->wide, c->o);
-    if (pass == CONV_DATA) q->args.in[2] = x;
-    if (pass != CONV_FORWARD) q->args.out[1] = view1(p->wide, pass == CONV_DATA ? c->c : c->o);
 }
 
 static void test_odd(void) {
@@ -215,7 +173,7 @@ static void test_odd(void) {
                     ConvState *s;
                     size_t bytes = 0;
                     Err e = {.text = ""};
-                    ask_odd(&q, &odd[k], &precisions[p], (ConvPass)pass);
+                    ask_odd(&q, device, &odd[k], &precisions[p], (ConvPass)pass);
                     int code = prepare(&q, limits[l], &s, &bytes, &e);
                     bool good = !code && (bytes <= limits[l] || s->does & WAY_CAST);
                     ok(good, "%s, %s, pass %d, limit %zu: %s, %zu bytes", odd[k].name, precisions[p].name, pass,
@@ -226,7 +184,7 @@ static void test_odd(void) {
 }
 
 int main(void) {
-    device = described_h200();
+    device = described(&h200);
     if (!device) return tap_done();
     if (cudnnGetVersion() == KNOWN) {
         test_workspaces();
@@ -242,8 +200,7 @@ int main(void) {
     test_refusals();
     test_places();
     test_odd();
-    planning_free(device->planning);
-    libraries_close(device);
+    cuda_release(device);
     remove_test_folder();
     return tap_done();
 }

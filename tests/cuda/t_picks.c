@@ -1,5 +1,6 @@
 /* The files that outlive the process: picks, and compiled plans. */
 #include "described.h"
+#include "linear.h"
 #include "planning.h"
 #include "plans.h"
 
@@ -40,11 +41,16 @@ static void test_find(void) {
     is_int((long long)picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 8500)->workspace, 8000, "the fastest");
     is_int((long long)picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 7999)->workspace, 10, "what fits");
     ok(!picks_find(&p, "NVIDIA H200", 91900, "conv2d a", 9), "none fits");
+    Pick cast = pick_of("conv2d c", 1000, 1256, 5.0);
+    ok(!picks_set(&p, &cast, &e), "a pick whose casts are beside its limit");
+    ok(picks_find(&p, "NVIDIA H200", 91900, "conv2d c", 1000) != NULL, "counts under its own limit");
+    ok(picks_find(&p, "NVIDIA H200", 91900, "conv2d c", 1100) != NULL, "and under a larger one");
+    ok(!picks_find(&p, "NVIDIA H200", 91900, "conv2d c", 999), "not under a smaller one");
     ok(!picks_find(&p, "NVIDIA H100", 91900, "conv2d a", 9000), "another device");
     ok(!picks_find(&p, "NVIDIA H200", 92000, "conv2d a", 9000), "another version");
     ok(!picks_find(&p, "NVIDIA H200", 91900, "conv2d b", 9000), "another op");
     small.us = 1.0;
-    ok(!picks_set(&p, &small, &e) && p.n == 2, "a later pick takes the place of the earlier");
+    ok(!picks_set(&p, &small, &e) && p.n == 3, "a later pick takes the place of the earlier");
     picks_free(&p);
 }
 
@@ -100,6 +106,62 @@ static int keep(CudaDevice *device, const char *op, const EngineId *engine, size
     p.engine = *engine;
     snprintf(p.way, sizeof p.way, "plain");
     return planning_keep(device, &p, e);
+}
+
+/* The bias is rounded to bf16 in a copy, which is beside the limit: a pick whose other bytes fill its limit counts. */
+static void test_casts(CudaDevice *device) {
+    static const Case layer = {64, 3, 64, 3, 32, 0};
+    static const Precision amp = {"amp_bf16", DT_BF16, DT_F32, 0};
+    const Way *way = &conv_ways[6];
+    Asked q;
+    Conv v;
+    ConvState *s = NULL, place;
+    Graph g;
+    Engines list = {NULL};
+    size_t bytes = 0, limit = 0;
+    Err e;
+    ask(&q, device, &layer, &amp, CONV_FORWARD, WITH_ACT);
+    if (conv_read(&q.args, CONV_FORWARD, &v, &e) || conv_graph(device, &v, way->does, &g, &e) ||
+        engines_ask(device, &g, 0, ENGINES_ALL, &list, &e))
+        ok(0, "engines: %s", e.text);
+    const Engine *other = NULL;
+    for (int k = 0; k < list.n && !other; k++) {
+        limit = conv_place(&v, way->does, list.at[k].workspace, 0, &place);
+        if (!engine_may(&list.at[k], false) || prepare(&q, limit, &s, &bytes, &e)) continue;
+        if (s->does != way->does) other = &list.at[k];
+        conv_release(s);
+    }
+    if (ok(other != NULL, "another way than \"%s\" is the first choice within %zu bytes", way->name, limit)) {
+        Pick p = pick_of(v.op, limit, place.workspace, 1.0);
+        p.version = cudnnGetVersion();
+        p.engine = other->id;
+        snprintf(p.way, sizeof p.way, "%s", way->name);
+        ok(p.workspace > limit && !planning_keep(device, &p, &e), "a pick of \"%s\", %zu bytes in all", way->name,
+           p.workspace);
+        ok(!prepare(&q, limit, &s, &bytes, &e) && s->does == way->does && bytes == p.workspace, "is taken");
+        conv_release(s);
+        ok(!prepare(&q, limit - 1, &s, &bytes, &e) && s->does != way->does, "not within a byte less");
+        conv_release(s);
+    }
+    engines_free(&list);
+    graph_free(&g);
+}
+
+/* A line that was changed: a linear layer's pick of more bytes than its own limit. */
+static void test_changed_line(CudaDevice *device) {
+    const View square = {.shape = shape2(64, 64), .dtype = DT_F32, .count = 64 * 64};
+    const Attr attr = {.linear = {.fused = {.act = ACT_NONE}}};
+    KArgs a = {.kind = OP_linear, .attr = &attr, .device = &device->base, .in = {square, square}, .out = {square}};
+    Pick p = pick_of("", 100, 5000, 1.0);
+    void *state = NULL;
+    size_t bytes = 0;
+    Err e;
+    p.version = gemm_version();
+    linear_text(&a, p.op);
+    snprintf(p.way, sizeof p.way, "%s", linear_ways[LINEAR_PLAIN]);
+    is_int(planning_keep(device, &p, &e), OK, "a pick of a linear layer");
+    ok(!k_cuda_linear_prepare(&a, 100, &state, &bytes, &e) && bytes <= 100, "is not taken");
+    if (state) ((CudaState *)state)->release(state);
 }
 
 /* A pick decides, as long as it fits. */
@@ -199,7 +261,7 @@ static void test_plans(CudaDevice *device) {
     Err e;
     ask(&q, device, &layer, &bf16, CONV_FORWARD, BARE);
     if (conv_read(&q.args, CONV_FORWARD, &v, &e) || conv_graph(device, &v, 0, &g, &e) ||
-        engines_ask(device, &g, 0, 1, &list, &e) || plan_open(device, v.op, &list.at[0], &plan, &e)) {
+        engines_ask(device, &g, 0, 1, &list, &e) || plan_open(device, v.op, "plain", &list.at[0], &plan, &e)) {
         ok(0, "a plan: %s", e.text);
         return;
     }
@@ -219,13 +281,81 @@ static void test_plans(CudaDevice *device) {
         }
         mem_free(text);
     }
+    if (!plan_write(plan, path, "this op", &e) && !cache_read(path, &text, &bytes, &e)) {
+        static const char now[] = "memtide plan 2 ", before[] = "memtide plan ";
+        char *old = text + strlen(now) - strlen(before);
+        ok(!strncmp(text, now, strlen(now)), "a plan's file tells its format");
+        memcpy(old, before, strlen(before));
+        is_int(cache_write(path, old, bytes - (size_t)(old - text), &e), OK, "a whole plan of the format before that");
+        is_int(plan_read(device, path, "this op", &again, &e), ERR_FORMAT, "is not read: it does not name its way");
+        mem_free(text);
+    }
     node_free(&plan);
     engines_free(&list);
     graph_free(&g);
 }
 
+/* The plan that `way` gets of an engine that is taken for a compiled one, so that its plan is kept, as text; NULL: there
+ * is none. To be freed with mem_free(). */
+static char *plan_text(CudaDevice *device, const Conv *v, const Way *way, const EngineId *id, bool kept) {
+    const cudnnBackendAttributeName_t name = CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
+    Graph g;
+    Engine engine = {.config = NULL};
+    Node plan = NULL;
+    int64_t n = 0;
+    char *text = NULL;
+    Err e;
+    int code = conv_graph(device, v, way->does, &g, &e);
+    if (!code) code = engine_open(device, &g, id, &engine, &e);
+    engine.compiled = kept;
+    if (!code) code = plan_open(device, v->op, way->name, &engine, &plan, &e);
+    if (!code) code = node_get(plan, name, CUDNN_TYPE_CHAR, 0, &n, NULL) || !(text = mem_new((size_t)n + 1)) ||
+                      node_get(plan, name, CUDNN_TYPE_CHAR, n, &n, text);
+    node_free(&plan);
+    engine_close(&engine);
+    graph_free(&g);
+    if (!code) return text;
+    mem_free(text);
+    return NULL;
+}
+
+/* One op, one engine, two ways: each is given its own plan. */
+static void test_ways_apart(CudaDevice *device) {
+    static const Case layer = {64, 100, 100, 3, 16, 1};
+    static const Precision bf16 = {"bf16", DT_BF16, DT_BF16, 0};
+    const Way *const ways[] = {&conv_ways[4], &conv_ways[7]};
+    Asked q;
+    Conv v;
+    Graph g;
+    Engines list = {NULL};
+    Err e;
+    int shared = 0;
+    ask(&q, device, &layer, &bf16, CONV_WEIGHTS, BARE);
+    if (conv_read(&q.args, CONV_WEIGHTS, &v, &e) || conv_graph(device, &v, ways[1]->does, &g, &e) ||
+        engines_ask(device, &g, 0, ENGINES_ALL, &list, &e))
+        ok(0, "engines: %s", e.text);
+    ok(conv_can(&v, ways[0]->does) && conv_can(&v, ways[1]->does) && strcmp(ways[0]->name, ways[1]->name), "two ways");
+    for (int k = 0; k < list.n; k++) {
+        char *right[2], *kept[2];
+        for (int w = 0; w < 2; w++) right[w] = plan_text(device, &v, ways[w], &list.at[k].id, false);
+        for (int w = 0; w < 2; w++) kept[w] = plan_text(device, &v, ways[w], &list.at[k].id, true);
+        if (right[0] && right[1] && strcmp(right[0], right[1])) {
+            char text[ENGINE_TEXT];
+            shared++;
+            engine_text(&list.at[k].id, text);
+            for (int w = 0; w < 2; w++)
+                ok(kept[w] && !strcmp(kept[w], right[w]), "engine %s: the plan of \"%s\" is its own", text,
+                   ways[w]->name);
+        }
+        for (int w = 0; w < 2; w++) mem_free(right[w]), mem_free(kept[w]);
+    }
+    ok(shared > 0, "%d engines of one name in two ways", shared);
+    engines_free(&list);
+    graph_free(&g);
+}
+
 int main(void) {
-    CudaDevice *device = described_h200();
+    CudaDevice *device = described(&h200);
     if (!device) return tap_done();
     snprintf(path, sizeof path, "%s/a/b/file", test_folder);
     test_engines();
@@ -235,8 +365,10 @@ int main(void) {
     test_choice(device);
     test_shared(device);
     test_plans(device);
-    planning_free(device->planning);
-    libraries_close(device);
+    test_ways_apart(device);
+    test_casts(device);
+    test_changed_line(device);
+    cuda_release(device);
     remove_test_folder();
     return tap_done();
 }
