@@ -3,9 +3,10 @@
 -- they are.
 local core = require "memtide.core"
 local csv = require "memtide.csv"
-local plan = require "memtide.plan"
+local results = require "memtide.results"
 local samples = require "memtide.samples"
 local shards = require "memtide.shards"
+local statuses = require "memtide.statuses"
 local util = require "memtide.util"
 
 local merge = {}
@@ -32,13 +33,8 @@ local function add_columns(all, columns)
   end
 end
 
--- What was measured comes before what was left out, and that before a failure.
-local RANK = {skipped = 1, ok = 2, oom = 2, nan = 2}
-
-local function rank(row)
-  local status = row.values.status
-  return plan.state(status) == "failed" and 0 or RANK[status] or 0
-end
+-- What was found comes before what was left out, and that before a failure.
+local function rank(row) return statuses.of(row.values.status).rank end
 
 -- Of two rows of a cell, is `b` the one that counts? Of two of one file the later does, as for memtide run.
 local function replaces(a, b)
@@ -88,7 +84,7 @@ end
 
 function Merge:read(path)
   local rows = {}
-  local columns, torn = csv.read(path, function(values, line)
+  local columns, torn = results.read(path, function(values, line)
     rows[#rows + 1] = {path = path, line = line, values = values}
   end)
   local known = {}

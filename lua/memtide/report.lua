@@ -1,6 +1,7 @@
 -- Results as text: the table at the end, JSON.
 local core = require "memtide.core"
 local screen = require "memtide.screen"
+local statuses = require "memtide.statuses"
 local util = require "memtide.util"
 
 local report = {}
@@ -138,7 +139,7 @@ local function columns_of(rows)
     add("step", false, function(row) return row.ms and ("%.1f ms"):format(row.ms) end)
     add("vs first", false, function(row, i) return i > 1 and percent(row.ms, base.ms) end)
   end
-  local function reason(row) return row.status ~= "ok" and row.reason end
+  local function reason(row) return not statuses.of(row.status).good and row.reason end
   if any(rows, reason) then add("reason", true, reason) end
   return list
 end
@@ -196,7 +197,7 @@ function report.print(rows, count, options)
   if width and words[1] then for _, line in ipairs(lines) do line[1] = screen.cut(line[1], screen.NAME) end end
   for i, line in ipairs(report.columns(lines, words)) do
     if width then line = screen.cut(line, width) end
-    print(screen.red(line, colour and shown[i - 1] and shown[i - 1].status ~= "ok"))
+    print(screen.red(line, colour and shown[i - 1] and not statuses.of(shown[i - 1].status).good))
   end
   if count > #shown then
     local where = options.csv and " in " .. options.csv or ": --csv FILE keeps all"

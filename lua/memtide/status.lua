@@ -2,9 +2,9 @@
 -- still be writing it, builds networks, opens no device.
 local cell = require "memtide.cell"
 local core = require "memtide.core"
-local csv = require "memtide.csv"
 local plan = require "memtide.plan"
 local report = require "memtide.report"
+local results = require "memtide.results"
 local row = require "memtide.row"
 local settings = require "memtide.settings"
 local util = require "memtide.util"
@@ -21,7 +21,7 @@ function status.load(path)
   file:close()
   local rows = {by_cell = {}, by_settings = {}, by_case = {}, list = {}}
   local place = {}
-  rows.columns = csv.read(path, function(values)
+  rows.columns = results.read(path, function(values)
     local number = values["repeat"] or ""
     local id = key(values.cell or "", number)
     place[id] = place[id] or #rows.list + 1

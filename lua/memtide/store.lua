@@ -2,6 +2,7 @@
 -- time.
 local core = require "memtide.core"
 local samples = require "memtide.samples"
+local statuses = require "memtide.statuses"
 local util = require "memtide.util"
 
 local store = {}
@@ -37,7 +38,7 @@ end
 -- Status and version of the row that is there; nil: none.
 function Store:outcome(id, number)
   local status = self.file and self.file:value(id, number, "status")
-  return status, status and self.file:value(id, number, "version")
+  if status then return statuses.read{status = status}, self.file:value(id, number, "version") end
 end
 
 -- That row, {column = value}.
@@ -48,6 +49,7 @@ function Store:read(id, number)
     if text ~= "" then values[column] = math.tointeger(tonumber(text)) or tonumber(text) or text end
   end
   values.cell = id -- digits only would read as a number
+  values.status = statuses.read(values)
   return values
 end
 

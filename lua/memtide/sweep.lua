@@ -15,6 +15,7 @@ local rounds = require "memtide.rounds"
 local row = require "memtide.row"
 local shards = require "memtide.shards"
 local status = require "memtide.status"
+local statuses = require "memtide.statuses"
 local store = require "memtide.store"
 local util = require "memtide.util"
 
@@ -39,7 +40,7 @@ end
 -- Counts what has the exit status 1, and stops where every cell fails.
 local function judge(self, found)
   local failed = plan.state(found.status, found.version) == "failed"
-  self.failed = self.failed or failed or found.status == "nan"
+  self.failed = self.failed or statuses.of(found.status).fails
   self.in_a_row = failed and self.in_a_row + 1 or 0
   if self.options.max_failures and self.in_a_row >= self.options.max_failures then
     local many = self.in_a_row > 1 and "%d cells in a row have failed" or "%d cell in a row has failed"
@@ -80,7 +81,9 @@ local function keep_log(self, task)
   local printed = process:log_size() > 0
   if printed or task.lost then
     local path = self.store:keep_log(process, task.row)
-    if path and task.row.status ~= "ok" then task.row.reason = ("%s; log: %s"):format(task.row.reason, path) end
+    if path and not statuses.of(task.row.status).good then
+      task.row.reason = ("%s; log: %s"):format(task.row.reason, path)
+    end
   end
   if printed then util.must(process:clear_log()) end
 end

@@ -6,6 +6,7 @@ local plan = require "memtide.plan"
 local row = require "memtide.row"
 local samples = require "memtide.samples"
 local status = require "memtide.status"
+local statuses = require "memtide.statuses"
 local util = require "memtide.util"
 
 local verify = {}
@@ -25,7 +26,7 @@ local function set(words)
   return out
 end
 
-local STATUSES = "ok oom nan timeout crashed error skipped"
+local STATUSES = table.concat(statuses.names, " ")
 local FLAGS = set "warmup preempted steal cpu_clock gpu_clock thermal brake"
 
 local function is_whole(text) return text:find("^%d+$") and math.tointeger(tonumber(text)) ~= nil end
@@ -93,7 +94,8 @@ local function difference(expected, found)
 end
 
 -- Calls each(values, line) for every line that is whole; expected(columns) gives those that the file should have.
-function Verify:lines(path, expected, kinds, each)
+-- read(values): makes them those of this version; nil: they are.
+function Verify:lines(path, expected, kinds, each, read)
   local columns
   local torn = csv.lines(path, function(list, line)
     if not list then return self:found(path, line, "line", "its quotes do not match") end
@@ -106,6 +108,7 @@ function Verify:lines(path, expected, kinds, each)
       self:found(path, line, "line", "expected %d values, found %d", #columns, #list)
     elseif self.good_header then
       local values = csv.by_name(columns, list)
+      if read then read(values) end
       if self:check_kinds(path, line, columns, values, kinds) then each(values, line) end
     end
   end)
@@ -219,11 +222,11 @@ function Verify:read_rows(path)
     self.statuses[values.status] = (self.statuses[values.status] or 0) + 1
     if values.status == "ok" then self:check_result(path, line, values) end
     if values.status == "ok" and values.peak_bytes ~= "" then self.measured = true end
-    if values.status ~= "ok" and values.reason == "" then
+    if values.reason == "" and not statuses.of(values.status).good then
       self:found(path, line, "reason", "there is none for the status %s", values.status)
     end
     self:check_again(path, line, values)
-  end)
+  end, function(values) values.status = statuses.read(values) end)
 end
 
 -- ---- samples: those of a row have its steps and its median

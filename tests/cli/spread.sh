@@ -206,7 +206,7 @@ damage() { # COLUMN LINE TEXT, what is expected, what: a damaged value
     is $status 1 "$5"
     has "$out" "d.csv:$2: $4" "... with its place"
 }
-damage status 3 fine 'status: expected one of ok oom nan timeout crashed error skipped, found "fine"' "another status"
+damage status 3 fine 'status: expected one of ok predicted oom skipped diverged timeout crashed error, found "fine"' "another status"
 damage cell 4 47 'cell: expected an id such as ' "a cell that is none"
 damage batch 2 many 'batch: expected a whole number from 1 or "max", found "many"' "a word for a number"
 damage started_at 2 today 'started_at: expected a time' "another time"

@@ -40,7 +40,7 @@ return mt.experiment{
 END
 
 # the statuses of a file's rows, in order
-statuses() { grep -oE ',(ok|oom|nan|timeout|crashed|error|skipped),' "$1" | tr -d ',' | tr '\n' ' ' | sed 's/ $//'; }
+statuses() { grep -oE ',(ok|predicted|oom|diverged|timeout|crashed|error|skipped),' "$1" | tr -d ',' | tr '\n' ' ' | sed 's/ $//'; }
 
 run() { memtide run fates.lua --csv f.csv "$@"; }
 fresh() { rm -rf f.csv f.csv.* f.logs; run "$@"; }
