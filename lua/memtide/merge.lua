@@ -93,6 +93,8 @@ function Merge:read(path)
     if not known[name] then csv.damaged(path, 1, "no results of memtide: there is no column %s", name) end
   end
   if torn then self.say(path .. ": the last line is incomplete, and left out") end
+  local row, problem = results.row_like(columns)
+  if not row then csv.damaged(path, 1, "%s", problem) end
   add_columns(self.columns, columns)
   for _, row in ipairs(rows) do self:take(row) end
   self.read_files[#self.read_files + 1] = path
@@ -212,8 +214,8 @@ function merge.main(words, options)
     seen[path] = true
   end
   local list = options.cells and shards.read(options.cells) or {}
-  local self = setmetatable({say = options.say, rows = {}, order = {}, columns = {}, read_files = {}, same = 0,
-    conflicts = 0, lacking = 0}, Merge)
+  local self = setmetatable({say = options.say, rows = {}, order = {}, columns = util.must(core.row{}):columns(),
+    read_files = {}, same = 0, conflicts = 0, lacking = 0}, Merge)
   local _ <close> = util.must(core.lock(out .. ".lock", out))
   self:read_all(out, table.move(words, 2, #words, 1, {}))
   local missing, listed = self:missing(list)

@@ -35,21 +35,27 @@ function store.open(own_columns, purpose, options)
   return self
 end
 
+-- The texts of the row that is there, by column; nil: the file has no such column.
+function Store:texts(id, number)
+  return setmetatable({}, {__index = function(_, column) return self.file:value(id, number, column) end})
+end
+
 -- Status and version of the row that is there; nil: none.
 function Store:outcome(id, number)
-  local status = self.file and self.file:value(id, number, "status")
-  if status then return statuses.read{status = status}, self.file:value(id, number, "version") end
+  if not self.file or not self.file:value(id, number, "status") then return nil end
+  local values = self:texts(id, number)
+  return statuses.read(values), values.version
 end
 
 -- That row, {column = value}.
 function Store:read(id, number)
-  local values = {}
+  local values, texts = {}, self:texts(id, number)
   for _, column in ipairs(self.columns) do
-    local text = self.file:value(id, number, column)
-    if text ~= "" then values[column] = math.tointeger(tonumber(text)) or tonumber(text) or text end
+    local text = texts[column]
+    if text and text ~= "" then values[column] = math.tointeger(tonumber(text)) or tonumber(text) or text end
   end
   values.cell = id -- digits only would read as a number
-  values.status = statuses.read(values)
+  values.status = statuses.read(texts)
   return values
 end
 

@@ -3,6 +3,7 @@
 local core = require "memtide.core"
 local csv = require "memtide.csv"
 local plan = require "memtide.plan"
+local results = require "memtide.results"
 local row = require "memtide.row"
 local samples = require "memtide.samples"
 local status = require "memtide.status"
@@ -74,23 +75,23 @@ end
 
 -- ---- lines
 
--- The columns of a results file: memtide's, with the script's own between; nil: they are not.
-local function results_columns(list)
-  local own, inside = {}, false
-  for _, name in ipairs(list) do
-    if name == "status" then inside = false end
-    if inside then own[#own + 1] = name end
-    if name == "graph" then inside = true end
-  end
-  local made = core.row(own)
-  return made and made:columns() or core.row({}):columns()
-end
-
 -- Where two lists of columns part: {place, expected, found}
 local function difference(expected, found)
   for i = 1, math.max(#expected, #found) do
     if expected[i] ~= found[i] then return i, expected[i] or "nothing", found[i] or "nothing" end
   end
+end
+
+-- The columns that a results file should have: memtide's, with the script's own between, in the format that the list is
+-- most like.
+local function results_columns(list)
+  local best, most = nil, 0
+  for columns in results.formats(results.row_like(list) or util.must(core.row{})) do
+    local place = difference(columns, list)
+    if not place then return columns end
+    if place >= most then best, most = columns, place end
+  end
+  return best
 end
 
 -- Calls each(values, line) for every line that is whole; expected(columns) gives those that the file should have.
