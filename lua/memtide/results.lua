@@ -13,6 +13,15 @@ function results.read(path, each)
   end)
 end
 
+-- The value of a text by the kind of its column, as columns.def has it: the text of a setting or of an axis ("value")
+-- may stand for a number or a flag. nil: there is none.
+function results.value(kind, text)
+  if text == nil or text == "" then return nil end
+  if kind == "value" and (text == "true" or text == "false") then return text == "true" end
+  if kind == "text" then return text end
+  return math.tointeger(tonumber(text)) or tonumber(text) or text
+end
+
 -- A row with the axes that the columns of a file have; nil and what is wrong: there can be none, also where an axis is
 -- called as a column is that came later.
 function results.row_like(columns)

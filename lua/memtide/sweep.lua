@@ -116,7 +116,7 @@ local function wanted(self, task, columns)
   -- --try-oom tries what was skipped, but not what another cell shows again not to fit
   local known = was == "skipped" and task.request.implied and not self.options.retry
   if known or not self.plan:wants(was, version) then
-    task.row = self.store:read(id, number)
+    task.row = self.store:read(columns)
     return false
   end
   if was and task.attempt == 1 and self.rounds.round == 1 then
@@ -220,7 +220,7 @@ local function has_died(self, task)
     task.row = {}
     return false
   end
-  task.row = self.store:read(id, number)
+  task.row = self.store:read(task.row)
   return true
 end
 
