@@ -31,11 +31,15 @@ local RENAMED = {nan = "diverged"}
 -- A status by the name that it has now.
 function statuses.renamed(word) return RENAMED[word] or word end
 
+local function has(values, column) return (values[column] or "") ~= "" end
+
 -- Of a row of any version, as text: its status by the name that it has now. In files without the column "emulated" a
 -- prediction may be called ok, too.
 function statuses.read(values)
-  local measured = (values.peak_bytes or "") ~= "" or (values.step_ms or "") ~= ""
-  if values.status == "ok" and not measured and not values.emulated then return "predicted" end
+  local measured = has(values, "peak_bytes") or has(values, "step_ms")
+  if values.status == "ok" and not values.emulated and not measured and has(values, "predicted_peak_bytes") then
+    return "predicted"
+  end
   return statuses.renamed(values.status)
 end
 

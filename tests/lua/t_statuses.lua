@@ -18,5 +18,14 @@ for _, name in ipairs(statuses.names) do
   tap.is(statuses.read{status = name, peak_bytes = "1"}, name, name .. " is called so")
 end
 tap.is(statuses.read{status = "nan"}, "diverged", "nan, of earlier versions")
+local function read(values)
+  values.status, values.predicted_peak_bytes = "ok", values.predicted_peak_bytes or "7"
+  return statuses.read(values)
+end
+tap.is(read{peak_bytes = ""}, "predicted", "of which nothing was measured")
+tap.is(read{}, "predicted", "also where there is no such column")
+tap.is(read{peak_bytes = "7"} .. read{step_ms = "1"}, "okok", "not where something was")
+tap.is(read{predicted_peak_bytes = ""}, "ok", "nor where nothing was predicted: another program's row")
+tap.is(read{peak_bytes = "", emulated = ""}, "ok", "nor in a file of this version")
 
 tap.done()
