@@ -171,7 +171,7 @@ function HEAR.done(self, task, message)
   task.row.reason = nil -- the prediction's
   merge(task, message.columns)
   local class = failures.of_row(task.row.status, message.code, self.options.host_memory)
-  if task.row.status == "ok" then learn(self, task) end
+  if statuses.of(task.row.status).good then learn(self, task) end
   if keep_samples(self, task) then
     release_held(self)
     keep_log(self, task)

@@ -73,7 +73,7 @@ end
 usage.commands = {
   {"run", "SCRIPT [-- ARGS]",
     "every cell of an experiment, one row each; what is in the file already is not run again"},
-  {"predict", "SCRIPT [-- ARGS]", "the same cells, nothing computed: the predicted columns"},
+  {"predict", "SCRIPT [-- ARGS]", "the same cells, nothing computed: what each will need, and whether it fits"},
   {"status", "SCRIPT [-- ARGS]", "which cells are done, failed, stale or missing in the file; may be asked meanwhile"},
   {"watch", "SCRIPT or FILE.csv", "what a sweep that runs in another terminal is doing, until it ends"},
   {"fit", "SCRIPT [-- ARGS]", "the largest batch that fits, for every combination of techniques, and its time"},

@@ -132,7 +132,8 @@ end
 
 local function near(a, b) return math.abs(a - b) <= 2e-5 * math.abs(b) end -- both have six digits
 
--- {field, test(v): good, found}, for rows with status ok; v: numbers where there are any
+-- {field, test(v, measured): good, found}, for rows with status ok, which are measured, or predicted; v: numbers where
+-- there are any
 local OF_RESULT = {
   {"predicted_peak_bytes", function(v)
     return v.predicted_peak_bytes, "there is no prediction"
@@ -187,7 +188,7 @@ end
 
 function Verify:check_result(path, line, values)
   local v = with_numbers(values)
-  local measured = values.peak_bytes ~= ""
+  local measured = values.status == "ok"
   for _, check in ipairs(OF_RESULT) do
     local field, test = check[1], check[2]
     local good, format, a, b, c, d = test(v, measured)
@@ -221,8 +222,7 @@ function Verify:read_rows(path)
   return self:lines(path, results_columns, KINDS, function(values, line)
     self.rows = self.rows + 1
     self.statuses[values.status] = (self.statuses[values.status] or 0) + 1
-    if values.status == "ok" then self:check_result(path, line, values) end
-    if values.status == "ok" and values.peak_bytes ~= "" then self.measured = true end
+    if statuses.of(values.status).good then self:check_result(path, line, values) end
     if values.reason == "" and not statuses.of(values.status).good then
       self:found(path, line, "reason", "there is none for the status %s", values.status)
     end
@@ -272,11 +272,20 @@ end
 
 -- ---- the cells of the script
 
+-- What the rows are of: "run" or "predict", which give cells other ids.
+function Verify:purpose(experiment, options)
+  if experiment.base.predict_only or self.statuses.predicted then return "predict" end
+  if self.statuses.ok then return "run" end
+  local purpose = "run" -- where nothing fitted, the ids tell
+  status.each(plan.new(experiment, "predict", options), function(now)
+    if self.of[now.cell .. " " .. now["repeat"]] then purpose = "predict" end
+  end)
+  return purpose
+end
+
 function Verify:check_cells(path, experiment, options)
-  local purpose = (self.measured and not experiment.base.predict_only) and "run" or "predict"
-  if not self.statuses.ok and not experiment.base.predict_only then purpose = "run" end
   local rows, names, known = status.load(path), status.names(experiment), {}
-  status.each(plan.new(experiment, purpose, options), function(now, one)
+  status.each(plan.new(experiment, self:purpose(experiment, options), options), function(now, one)
     known[now.cell:match("^[^-]*") .. " " .. now["repeat"]] = true
     local found = status.of_row(now, rows, names)
     if found.state ~= "done" then

@@ -92,6 +92,9 @@ E
 memtide predict small.lua --device cuda:h200 --csv -
 is $status 0 "predict takes a described GPU"
 has "$out" "NVIDIA H200" "and names it in the row"
+has "$out" ",predicted,," "into which it fits"
+memtide predict small.lua --device cuda:h200 --set batch=2147483647 --csv -
+is "$status $(echo "$out" | grep -c ',skipped,.* more than the 15[0-9]* of cuda:h200')" "0 1" "or does not"
 memtide run small.lua --device cuda:h200 --csv small.csv
 has "$(cat small.csv)" "planning only: NVIDIA H200" "run's row says why it cannot"
 

@@ -56,7 +56,7 @@ return mt.experiment{name = "bytes", input = {4}, loss = nn.CrossEntropyLoss(), 
   end, steps = 1, warmup = 0}
 LUA
 memtide predict bytes.lua --json -q
-is "$status $(values status | tr '\n' ' ')" "1 'ok' 'error' 'error' " "text that is no UTF-8 is JSON all the same"
+is "$status $(values status | tr '\n' ' ')" "1 'predicted' 'error' 'error' " "text that is no UTF-8 is JSON all the same"
 is "$(values reason | sed -n 2p)" "'bytes.lua:5: b��(�������ä\\x00\\x7f��'" "what is no character is U+FFFD"
 is "$(values reason | sed -n 3p | tr -cd '�' | wc -m)" 100000 "however much there is of it"
 
