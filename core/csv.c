@@ -14,14 +14,19 @@
 /* Text of the file is read back when it is asked for, and a row is held as where it begins, with a mark of its cell and
  * repeat: a file of any length takes a few bytes of memory for each row. A record is packed: its fields one after the
  * other, each with its '\0'. */
+typedef struct Header {
+    char *line, *names; /* as in a file, with "\n"; packed */
+    int columns;
+} Header;
+
 struct Csv {
     char *path, *directory;
     int fd;           /* -1: the file is not there yet */
     pid_t owner;      /* forked workers have the descriptor too, and with it the lock */
     int64_t length;   /* bytes of the file */
-    char *header;     /* as it stands in the file, with "\n" */
-    char *names;      /* packed */
-    int columns, cell, repeat;
+    Header header[ROW_FORMAT]; /* of the rows that are written, in each format */
+    int format;       /* the file's: rows go there without the columns that it lacks */
+    int cell, repeat; /* columns */
     bool late;        /* see csv_flush_late */
     uint64_t *slot;   /* [slots] hash table by mark: mark << AT_BITS | where the row begins, 0 = free */
     int slots, n;     /* slots is a power of two; n: rows, one for each (cell, repeat) */
@@ -49,10 +54,18 @@ static const char *field(const char *packed, int index) {
     return packed;
 }
 
+static const Header *header(const Csv *c) { return &c->header[c->format - 1]; }
+
 static int find_column(const Csv *c, const char *name) {
-    for (int i = 0; i < c->columns; i++)
-        if (!strcmp(field(c->names, i), name)) return i;
+    for (int i = 0; i < header(c)->columns; i++)
+        if (!strcmp(field(header(c)->names, i), name)) return i;
     return -1;
+}
+
+static void set_format(Csv *c, int format) {
+    c->format = format;
+    c->cell = find_column(c, "cell");
+    c->repeat = find_column(c, "repeat");
 }
 
 enum { SPLIT_DAMAGED = -1, SPLIT_OPEN_QUOTE = -2 };
@@ -104,7 +117,7 @@ static const char *read_row(Csv *c, int64_t at) {
         if (got <= 0) return NULL;
         have += (int)got;
         if (!end) continue;
-        if (split(c->record, (size_t)(end - c->record)) != c->columns) return NULL;
+        if (split(c->record, (size_t)(end - c->record)) != header(c)->columns) return NULL;
         c->held = at;
         return c->record;
     }
@@ -183,23 +196,50 @@ static int line_error(const Csv *c, int64_t line, int fields, Err *e) {
         return err_set(e, ERR_FORMAT, "\"%.200s\" line %" PRId64 ": a quote or a zero byte where none can be", c->path,
                        line);
     return err_set(e, ERR_FORMAT, "\"%.200s\" line %" PRId64 ": expected %d fields, found %d", c->path, line,
-                   c->columns, fields);
+                   header(c)->columns, fields);
 }
 
-static int check_header(const Csv *c, const char *packed, int fields, Err *e) {
+/* How many of the packed names are the header's, from the first on. */
+static int agree(const Header *h, const char *packed, int fields) {
+    int i = 0;
+    while (i < fields && i < h->columns && !strcmp(field(packed, i), field(h->names, i))) i++;
+    return i;
+}
+
+/* Finds the file's format. Of a header that is none, the format that it is most like tells what is wrong with it. */
+static int check_header(Csv *c, const char *packed, int fields, Err *e) {
     char found[48];
+    int best = 0, most = -1;
     if (fields < 0) return line_error(c, 1, fields, e);
-    for (int i = 0; i < fields && i < c->columns; i++) {
-        if (!strcmp(field(packed, i), field(c->names, i))) continue;
-        printable(field(packed, i), found, sizeof found);
-        return err_set(e, ERR_FORMAT, "\"%.200s\": column %d is \"%s\", expected \"%.48s\"",
-                       c->path, i + 1, found, field(c->names, i));
+    for (int format = ROW_FORMAT; format > 0; format--) {
+        int n = agree(&c->header[format - 1], packed, fields);
+        if (n == fields && n == c->header[format - 1].columns) {
+            set_format(c, format);
+            return OK;
+        }
+        if (n > most) {
+            most = n;
+            best = format;
+        }
     }
-    if (fields == c->columns) return OK;
-    int first = fields < c->columns ? fields : c->columns;
-    printable(field(fields < c->columns ? c->names : packed, first), found, sizeof found);
-    return err_set(e, ERR_FORMAT, "\"%.200s\": column %d, \"%s\", is %s", c->path, first + 1, found,
-                   fields < c->columns ? "missing" : "not expected");
+    const Header *h = &c->header[best - 1];
+    if (most < fields && most < h->columns) {
+        printable(field(packed, most), found, sizeof found);
+        return err_set(e, ERR_FORMAT, "\"%.200s\": column %d is \"%s\", expected \"%.48s\"",
+                       c->path, most + 1, found, field(h->names, most));
+    }
+    printable(field(fields < h->columns ? h->names : packed, most), found, sizeof found);
+    return err_set(e, ERR_FORMAT, "\"%.200s\": column %d, \"%s\", is %s", c->path, most + 1, found,
+                   fields < h->columns ? "missing" : "not expected");
+}
+
+/* Is it the beginning of a header? */
+static bool begins_header(const Csv *c, const char *text, size_t n) {
+    for (int i = 0; i < ROW_FORMAT; i++) {
+        size_t length = strlen(c->header[i].line);
+        if (!memcmp(text, c->header[i].line, n < length ? n : length)) return true;
+    }
+    return false;
 }
 
 /* The file, line by line: a buffer as long as the longest of them. */
@@ -233,7 +273,7 @@ static int take_line(Csv *c, char *text, int n, int64_t line, bool last, bool *t
     if (line == 1) return check_header(c, text, fields, e);
     *torn = fields == SPLIT_OPEN_QUOTE && last;
     if (*torn) return OK;
-    if (fields != c->columns) return line_error(c, line, fields, e);
+    if (fields != header(c)->columns) return line_error(c, line, fields, e);
     int code = reserve(c, e);
     if (!code) insert(c, text, c->length);
     return code;
@@ -242,12 +282,11 @@ static int take_line(Csv *c, char *text, int n, int64_t line, bool last, bool *t
 /* Checks and indexes a file of `size` bytes; c->length = those before a torn last line. */
 static int take_lines(Csv *c, Lines *l, int64_t size, Err *e) {
     bool torn = false;
-    size_t header = strlen(c->header);
     for (int64_t line = 1;; line++) {
         int n, code = next_line(c, l, &n, e);
         size_t rest = (size_t)(l->have - l->at);
         if (code) return code;
-        if (n < 0 && (line > 1 || !rest || !memcmp(l->text, c->header, rest < header ? rest : header))) return OK;
+        if (n < 0 && (line > 1 || !rest || begins_header(c, l->text, rest))) return OK;
         if (n < 0) { /* no line of ours was ever here: let the header's check say what is */
             l->text[rest] = '\n';
             return take_line(c, l->text, (int)rest, line, true, &torn, e);
@@ -328,20 +367,26 @@ static int lock(const Csv *c, Err *e) {
     return err_set(e, ERR_FILE, "\"%.200s\" is in use: another process is writing to it", c->path);
 }
 
+static bool make_header(Header *h, const Row *like, int format) {
+    h->line = row_header_line(like, format);
+    h->names = h->line ? mem_copy(h->line, strlen(h->line) + 1) : NULL;
+    if (h->names) h->columns = split(h->names, strlen(h->names) - 1);
+    return h->names != NULL;
+}
+
 static int set_up(Csv *c, const char *path, const Row *like, Err *e) {
+    bool made = true;
     const char *slash = strrchr(path, '/');
     c->fd = -1;
     c->owner = getpid();
     c->path = mem_copy(path, strlen(path) + 1);
     c->directory = mem_copy(slash ? path : ".", slash ? (size_t)(slash - path) + 2 : 2);
-    c->header = row_header_line(like);
-    c->names = c->header ? mem_copy(c->header, strlen(c->header) + 1) : NULL;
-    if (!c->path || !c->directory || !c->names)
+    for (int format = 1; format <= ROW_FORMAT && made; format++)
+        made = make_header(&c->header[format - 1], like, format);
+    if (!c->path || !c->directory || !made)
         return err_set(e, ERR_HOST_MEMORY, "no memory to open \"%.200s\"", path);
     if (slash) c->directory[slash - path + 1] = '\0'; /* with the slash: right for "/" too */
-    c->columns = split(c->names, strlen(c->names) - 1);
-    c->cell = find_column(c, "cell");
-    c->repeat = find_column(c, "repeat");
+    set_format(c, ROW_FORMAT);
     return OK;
 }
 
@@ -380,8 +425,10 @@ void csv_close(Csv *c) {
     if (c->fd >= 0) close(c->fd);
     mem_free(c->record);
     mem_free(c->slot);
-    mem_free(c->names);
-    mem_free(c->header);
+    for (int i = 0; i < ROW_FORMAT; i++) {
+        mem_free(c->header[i].names);
+        mem_free(c->header[i].line);
+    }
     mem_free(c->directory);
     mem_free(c->path);
     mem_free(c);
@@ -436,19 +483,20 @@ int csv_flush(Csv *c, Err *e) {
 
 /* The header goes with the first row: a file never has one without the other, unless the write was torn. */
 static char *with_header(const Csv *c, const char *line) {
-    size_t header = strlen(c->header), n = strlen(line);
-    char *text = mem_new(header + n + 1);
+    const char *first = header(c)->line;
+    size_t length = strlen(first), n = strlen(line);
+    char *text = mem_new(length + n + 1);
     if (!text) return NULL;
-    memcpy(text, c->header, header);
-    memcpy(text + header, line, n);
+    memcpy(text, first, length);
+    memcpy(text + length, line, n);
     return text;
 }
 
 int csv_append(Csv *c, const Row *r, Err *e) {
-    char *header = row_header_line(r), *line = row_line(r), *text = NULL;
-    if (header && line) text = c->length ? mem_copy(line, strlen(line) + 1) : with_header(c, line);
+    char *names = row_header_line(r, c->format), *line = row_line(r, c->format), *text = NULL;
+    if (names && line) text = c->length ? mem_copy(line, strlen(line) + 1) : with_header(c, line);
     int code = text ? reserve(c, e) : no_memory(c, e);
-    if (!code && strcmp(header, c->header) != 0)
+    if (!code && strcmp(names, header(c)->line) != 0)
         code = err_set(e, ERR_INTERNAL, "\"%.200s\": the row has other columns", c->path);
     if (!code) code = write_record(c, text, e);
     if (!code) {
@@ -458,6 +506,6 @@ int csv_append(Csv *c, const Row *r, Err *e) {
     }
     mem_free(text);
     mem_free(line);
-    mem_free(header);
+    mem_free(names);
     return code;
 }

@@ -1,7 +1,8 @@
 /* csv.h: a results file that rows are appended to, and resumed from.
  *   append   one write per row, then fdatasync
  *   resume   rows already there are known by (cell, repeat); a torn last line moves to FILE.torn; damage earlier, and a
- *            header that differs (the column is named), are refused with the file untouched */
+ *            header that differs (the column is named), are refused with the file untouched
+ *   format   a file with the header of an earlier format keeps it: what it has no column for is not written there */
 #ifndef MT_CSV_H
 #define MT_CSV_H
 

@@ -7,17 +7,32 @@
 #include "mem.h"
 #include "number.h"
 
+typedef struct Column {
+    const char *name;
+    ColumnKind kind;
+    int since; /* format */
+} Column;
+
 struct Row {
     int count;
     char **name, **value; /* [count]; a value that is not set is NULL */
+    Column *column;       /* [count]; the script's own have the name "" here */
 };
 
 /* "" stands for the script's own axes */
-static const char *const columns[] = {
-#define X(name, group) #name,
-    ROW_COLUMNS(X, X(, AXES))
-#undef X
+static const Column columns[] = {
+#define COLUMN(name, kind, since) {#name, COLUMN_##kind, since},
+#define AXES {"", COLUMN_VALUE, 1},
+#include "columns.def"
+#undef COLUMN
+#undef AXES
 };
+
+#define COLUMN(name, kind, since) _Static_assert(since >= 1 && since <= ROW_FORMAT, "format of " #name);
+#define AXES
+#include "columns.def"
+#undef COLUMN
+#undef AXES
 
 static int find(const Row *r, const char *column) {
     for (int i = 0; i < r->count; i++)
@@ -35,15 +50,16 @@ static int check_axis(const char *axis, Err *e) {
         return err_set(e, ERR_SCRIPT, "axis \"%.50s\": a name must not be empty, start with = + - @ "
                        "or hold control characters", axis);
     for (size_t i = 0; i < ARRAY_LEN(columns); i++)
-        if (!strcmp(columns[i], axis))
+        if (!strcmp(columns[i].name, axis))
             return err_set(e, ERR_SCRIPT, "axis \"%.50s\": every result has a column of that name already", axis);
     return OK;
 }
 
-static int add_column(Row *r, const char *name, Err *e) {
+static int add_column(Row *r, const char *name, const Column *column, Err *e) {
     if (find(r, name) >= 0) return err_set(e, ERR_SCRIPT, "axis \"%.50s\" is given twice", name);
     char *copy = mem_copy(name, strlen(name) + 1);
     if (!copy) return err_set(e, ERR_HOST_MEMORY, "no memory for the columns of a row");
+    r->column[r->count] = *column;
     r->name[r->count++] = copy;
     return OK;
 }
@@ -51,13 +67,13 @@ static int add_column(Row *r, const char *name, Err *e) {
 static int add_columns(Row *r, const char *const *axes, int n_axes, Err *e) {
     int code = OK;
     for (size_t i = 0; i < ARRAY_LEN(columns) && !code; i++) {
-        if (*columns[i]) {
-            code = add_column(r, columns[i], e);
+        if (*columns[i].name) {
+            code = add_column(r, columns[i].name, &columns[i], e);
             continue;
         }
         for (int a = 0; a < n_axes && !code; a++) {
             code = check_axis(axes[a], e);
-            if (!code) code = add_column(r, axes[a], e);
+            if (!code) code = add_column(r, axes[a], &columns[i], e);
         }
     }
     return code;
@@ -69,8 +85,9 @@ Row *row_new(const char *const *axes, int n_axes, Err *e) {
     if (r) {
         r->name = mem_new(room * sizeof *r->name);
         r->value = mem_new(room * sizeof *r->value);
+        r->column = mem_new(room * sizeof *r->column);
     }
-    if (!r || !r->name || !r->value) err_set(e, ERR_HOST_MEMORY, "no memory for a row");
+    if (!r || !r->name || !r->value || !r->column) err_set(e, ERR_HOST_MEMORY, "no memory for a row");
     else if (!add_columns(r, axes, n_axes, e)) return r;
     row_free(r);
     return NULL;
@@ -82,11 +99,14 @@ void row_free(Row *r) {
     for (int i = 0; i < r->count; i++) mem_free(r->name[i]);
     mem_free(r->name);
     mem_free(r->value);
+    mem_free(r->column);
     mem_free(r);
 }
 
 int row_columns(const Row *r) { return r->count; }
 const char *row_column(const Row *r, int i) { return r->name[i]; }
+ColumnKind row_kind(const Row *r, int i) { return r->column[i].kind; }
+bool row_in_format(const Row *r, int i, int format) { return r->column[i].since <= format; }
 
 void row_clear(Row *r) {
     for (int i = 0; i < r->count; i++) {
@@ -151,18 +171,20 @@ static char *put_field(const char *field, char *out) {
     return out;
 }
 
-static char *join(char *const *field, int count) {
+/* field: of each of the row's columns */
+static char *join(const Row *r, char *const *field, int format) {
     size_t room = 1;
-    for (int i = 0; i < count; i++) room += 2 * (field[i] ? strlen(field[i]) : 0) + 3;
+    for (int i = 0; i < r->count; i++) room += 2 * (field[i] ? strlen(field[i]) : 0) + 3;
     char *line = mem_new(room), *out = line;
     if (!line) return NULL;
-    for (int i = 0; i < count; i++) {
-        if (i) *out++ = ',';
+    for (int i = 0; i < r->count; i++) {
+        if (!row_in_format(r, i, format)) continue;
+        if (i) *out++ = ','; /* the first column is in every format */
         out = put_field(field[i] ? field[i] : "", out);
     }
     *out = '\n';
     return line;
 }
 
-char *row_header_line(const Row *r) { return join(r->name, r->count); }
-char *row_line(const Row *r) { return join(r->value, r->count); }
+char *row_header_line(const Row *r, int format) { return join(r, r->name, format); }
+char *row_line(const Row *r, int format) { return join(r, r->value, format); }

@@ -52,13 +52,29 @@ static int get(lua_State *L) {
     return 1;
 }
 
-/* row:columns() -> {name, ...} */
+/* row:columns(format) -> {name, ...} of files of that format, of the newest where none is given; nil: there is no such
+ * format, from 1 on */
 static int columns(lua_State *L) {
     const Row *r = bind_get(L, 1, BOX_ROW);
+    lua_Integer format = luaL_optinteger(L, 2, ROW_FORMAT);
+    if (format < 1 || format > ROW_FORMAT) return 0;
     lua_createtable(L, row_columns(r), 0);
-    for (int i = 0; i < row_columns(r); i++) {
+    for (int i = 0, n = 0; i < row_columns(r); i++) {
+        if (!row_in_format(r, i, (int)format)) continue;
         lua_pushstring(L, row_column(r, i));
-        lua_rawseti(L, -2, i + 1);
+        lua_rawseti(L, -2, ++n);
+    }
+    return 1;
+}
+
+/* row:kinds() -> {column = "text", "number" or "value"}: see columns.def */
+static int kinds(lua_State *L) {
+    static const char *const words[] = {[COLUMN_TEXT] = "text", [COLUMN_NUMBER] = "number", [COLUMN_VALUE] = "value"};
+    const Row *r = bind_get(L, 1, BOX_ROW);
+    lua_createtable(L, 0, row_columns(r));
+    for (int i = 0; i < row_columns(r); i++) {
+        lua_pushstring(L, words[row_kind(r, i)]);
+        lua_setfield(L, -2, row_column(r, i));
     }
     return 1;
 }
@@ -76,9 +92,9 @@ static int push_line(lua_State *L, char *line) {
     return 1;
 }
 
-/* row:line(), row:header() -> as in the file, newline included */
-static int line(lua_State *L) { return push_line(L, row_line(bind_get(L, 1, BOX_ROW))); }
-static int header(lua_State *L) { return push_line(L, row_header_line(bind_get(L, 1, BOX_ROW))); }
+/* row:line(), row:header() -> as in a file of the newest format, newline included */
+static int line(lua_State *L) { return push_line(L, row_line(bind_get(L, 1, BOX_ROW), ROW_FORMAT)); }
+static int header(lua_State *L) { return push_line(L, row_header_line(bind_get(L, 1, BOX_ROW), ROW_FORMAT)); }
 
 /* ---- files */
 
@@ -132,8 +148,8 @@ static int rows(lua_State *L) {
 }
 
 void bind_open_row(lua_State *L) {
-    static const luaL_Reg of_row[] = {{"set", set}, {"get", get}, {"columns", columns}, {"line", line},
-        {"header", header}, {"clear", clear}, {NULL, NULL}};
+    static const luaL_Reg of_row[] = {{"set", set}, {"get", get}, {"columns", columns}, {"kinds", kinds},
+        {"line", line}, {"header", header}, {"clear", clear}, {NULL, NULL}};
     static const luaL_Reg of_csv[] = {{"value", value}, {"append", append}, {"rows", rows},
         {"flush", flush}, {"flush_late", flush_late}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {NULL, NULL}};

@@ -8,7 +8,7 @@ What is measured is the strongest plain form: channels_last, fused optimizers, g
 convolutions and matrix products alike (tf32) or off for both (all others), one fixed batch of random data that is on
 the device already. Each row is a process of its own; step_ms is the median over its steps, by CUDA events without a
 synchronisation between steps. peak_bytes is max_memory_allocated, reserved_bytes is max_memory_reserved, both of the
-timed steps alone, with the cache emptied before. Rows that are in the file with status ok, oom, nan or skipped are
+timed steps alone, with the cache emptied before. Rows that are in the file with status ok, oom, diverged or skipped are
 not measured again.
 """
 import argparse
@@ -47,7 +47,7 @@ PRECISIONS = {
 }
 DEFAULTS = {"device": "cuda:0", "batch": "64", "accumulate": "1", "precision": "fp32", "checkpoint": "none",
             "inplace": "marked", "mode": "train", "optimizer": "Adam", "allocator": "caching", "workspace_limit": ""}
-SETTLED = ("ok", "oom", "nan", "skipped")
+SETTLED = ("ok", "oom", "diverged", "nan", "skipped")  # nan: diverged, in rows of earlier versions
 
 
 class Unsupported(Exception):
@@ -272,7 +272,7 @@ def measure(cell, steps, warmup):
                           else measure_cpu(torch, step, steps, model, optimizer, (x, y)))
     median = statistics.median(times)
     found.update({
-        "status": "ok" if math.isfinite(last) else "nan", "weights_bytes": tensor_bytes(model.parameters()),
+        "status": "ok" if math.isfinite(last) else "diverged", "weights_bytes": tensor_bytes(model.parameters()),
         "steps": steps, "step_ms": f"{median:.6g}", "step_ms_min": f"{min(times):.6g}",
         "step_ms_p90": f"{quantile(times, 0.9):.6g}", "seed": 1,
         "samples_per_s": f"{int(cell['batch']) * int(cell['accumulate']) / median * 1e3:.6g}",

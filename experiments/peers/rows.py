@@ -9,7 +9,8 @@ RESULTS = ["status", "reason", "predicted_peak_bytes", "lower_bound_bytes", "pea
            "reserved_bytes", "device_used_bytes", "untracked_bytes", "weights_bytes", "gradients_bytes",
            "optimizer_bytes", "activations_bytes", "activation_gradients_bytes", "input_bytes", "workspace_bytes",
            "other_bytes", "peak_op", "steps", "step_ms", "step_ms_min", "step_ms_p90", "samples_per_s", "loss_first",
-           "loss_last", "seed", "device_name", "driver", "version", "started_at"]
+           "loss_last", "seed", "device_name", "driver", "emulated", "version", "started_at"]
+LATER = {"emulated"}  # files of earlier versions lack it
 # Two programs under these do the same work; how they do it is what they are compared in.
 HOW = ("allocator", "workspace_limit", "graph")
 KEYS = [name for name in SETTINGS if name not in HOW]
@@ -30,7 +31,7 @@ def read(path):
     with open(path, newline="") as f:
         reader = csv.DictReader(f)
         header, rows = reader.fieldnames or [], {}
-        missing = [name for name in WHAT + KEYS + RESULTS if name not in header]
+        missing = [name for name in WHAT + KEYS + RESULTS if name not in header and name not in LATER]
         if missing:
             raise SystemExit(f"{path}: not a CSV of memtide: no column {missing[0]}")
         axes = own_axes(header)
@@ -42,13 +43,15 @@ def read(path):
 
 
 class Writer:
-    """Appends rows to a file of this header, a line at a time."""
+    """Appends rows to a file of this header, a line at a time; one of an earlier version keeps its own."""
 
     def __init__(self, path, header):
         self.path, self.header, self.rows = path, header, []
         if os.path.exists(path) and os.path.getsize(path):
             found, self.rows = read(path)
-            if found != header:
+            if found == [name for name in header if name not in LATER]:
+                self.header = found
+            elif found != header:
                 raise SystemExit(f"{path}: other columns are there already: {', '.join(found)}")
         else:
             self.append_line(header)

@@ -269,7 +269,7 @@ local function judge(self, out)
     end
   end
   for i, loss in ipairs(out.losses) do
-    if not finite(loss) then return "nan", ("the loss of step %d is %s"):format(i, core.number(loss)) end
+    if not finite(loss) then return "diverged", ("the loss of step %d is %s"):format(i, core.number(loss)) end
   end
   return "ok"
 end

@@ -4,6 +4,7 @@ local core = require "memtide.core"
 local csv = require "memtide.csv"
 local own_results = require "memtide.row".own_results
 local report = require "memtide.report"
+local results = require "memtide.results"
 local samples = require "memtide.samples"
 local stats = require "memtide.stats"
 local util = require "memtide.util"
@@ -26,7 +27,7 @@ local function set_of(list)
   return out
 end
 
-local memtides, results = set_of(util.must(core.row{}):columns()), set_of(own_results)
+local kinds, of_some = util.must(core.row{}):kinds(), set_of(own_results)
 
 local function text_of(row, columns)
   local words = {}
@@ -51,7 +52,7 @@ end
 -- {path, has = set of columns, own = the script's own columns, rows, samples}
 local function load(path, say)
   local rows = {}
-  local columns, torn = csv.read(path, function(row) rows[#rows + 1] = row end)
+  local columns, torn = results.read(path, function(row) rows[#rows + 1] = row end)
   local has = set_of(columns)
   for _, list in ipairs{WORK, NEEDED} do
     for _, name in ipairs(list) do
@@ -60,7 +61,7 @@ local function load(path, say)
   end
   if torn then say(("%s: the last line is incomplete, and left out"):format(path)) end
   local own = {}
-  for _, name in ipairs(columns) do if not memtides[name] and not results[name] then own[#own + 1] = name end end
+  for _, name in ipairs(columns) do if not kinds[name] and not of_some[name] then own[#own + 1] = name end end
   return {path = path, has = has, own = own, rows = latest(rows, has, own), samples = samples.read(path)}
 end
 
@@ -293,10 +294,11 @@ end
 local function json_values(one, names, labels)
   local values, columns = {}, {}
   local function put(name, value) columns[#columns + 1], values[name] = name, value end
-  for _, name in ipairs(names) do put(name, one.one.row[name]) end
+  local function value(row, name) return results.value(kinds[name] or "value", row[name]) end
+  for _, name in ipairs(names) do put(name, value(one.one.row, name)) end
   for side, row in ipairs{one.one.row, one.other.row} do
     local letter = side == 1 and "a_" or "b_"
-    for _, name in ipairs(labels[side]) do put(letter .. name, row[name]) end
+    for _, name in ipairs(labels[side]) do put(letter .. name, value(row, name)) end
     put(letter .. "status", one.status[side])
   end
   for i, what in ipairs(FIGURES) do

@@ -5,16 +5,21 @@ local util = require "memtide.util"
 
 local csv = {}
 
-local function value_text(value)
+-- A value as the text of a field, before it is quoted.
+function csv.text(value)
   if math.type(value) == "float" then return core.number(value) end
-  local text = value == nil and "" or tostring(value)
+  return value == nil and "" or tostring(value)
+end
+
+local function field(value)
+  local text = csv.text(value)
   return text:find('[,"\r\n]') and '"' .. text:gsub('"', '""') .. '"' or text
 end
 
 -- values[1] to values[n], which may be nil, as a line with its end
 function csv.line(values, n)
   local out = {}
-  for i = 1, n do out[i] = value_text(values[i]) end
+  for i = 1, n do out[i] = field(values[i]) end
   return table.concat(out, ",") .. "\n"
 end
 

@@ -1,4 +1,6 @@
 -- The ways in which a cell can fail, and what follows from each.
+local statuses = require "memtide.statuses"
+
 local failures = {}
 
 --   status     of the row                    attempts   how often the cell is tried in all
@@ -16,7 +18,7 @@ failures.classes = {
 
 -- The class of a row that a worker finished with this status and code; nil: it is no failure.
 function failures.of_row(status, code, host_limit)
-  if status == "ok" or status == "skipped" or status == "nan" then return nil end
+  if statuses.of(status).settled then return failures.classes[status] end
   if code == "host_memory" and host_limit then return failures.classes.host_limit end
   return failures.classes[code] or failures.classes.other
 end

@@ -1,5 +1,5 @@
 -- What --on-done and --on-fail run behind a sweep: a shell command that finds in MEMTIDE_* what came of it.
-local screen = require "memtide.screen"
+local statuses = require "memtide.statuses"
 
 local hook = {}
 
@@ -9,7 +9,7 @@ local function quoted(text) return "'" .. tostring(text):gsub("'", "'\\''") .. "
 local function variables(board, status, message)
   local list = {{"NAME", board.name}, {"CSV", board.csv or ""}, {"STATUS", status}, {"MESSAGE", message or ""},
     {"CELLS", board.total}, {"ENDED", board.ended}, {"SECONDS", os.time() - board.started}}
-  for _, word in ipairs(screen.statuses) do list[#list + 1] = {word:upper(), board.counts[word]} end
+  for _, word in ipairs(statuses.names) do list[#list + 1] = {word:upper(), board.counts[word]} end
   return list
 end
 

@@ -3,9 +3,10 @@
 -- they are.
 local core = require "memtide.core"
 local csv = require "memtide.csv"
-local plan = require "memtide.plan"
+local results = require "memtide.results"
 local samples = require "memtide.samples"
 local shards = require "memtide.shards"
+local statuses = require "memtide.statuses"
 local util = require "memtide.util"
 
 local merge = {}
@@ -32,13 +33,8 @@ local function add_columns(all, columns)
   end
 end
 
--- What was measured comes before what was left out, and that before a failure.
-local RANK = {skipped = 1, ok = 2, oom = 2, nan = 2}
-
-local function rank(row)
-  local status = row.values.status
-  return plan.state(status) == "failed" and 0 or RANK[status] or 0
-end
+-- What was found comes before what was left out, and that before a failure.
+local function rank(row) return statuses.of(row.values.status).rank end
 
 -- Of two rows of a cell, is `b` the one that counts? Of two of one file the later does, as for memtide run.
 local function replaces(a, b)
@@ -88,7 +84,7 @@ end
 
 function Merge:read(path)
   local rows = {}
-  local columns, torn = csv.read(path, function(values, line)
+  local columns, torn = results.read(path, function(values, line)
     rows[#rows + 1] = {path = path, line = line, values = values}
   end)
   local known = {}
@@ -97,6 +93,8 @@ function Merge:read(path)
     if not known[name] then csv.damaged(path, 1, "no results of memtide: there is no column %s", name) end
   end
   if torn then self.say(path .. ": the last line is incomplete, and left out") end
+  local row, problem = results.row_like(columns)
+  if not row then csv.damaged(path, 1, "%s", problem) end
   add_columns(self.columns, columns)
   for _, row in ipairs(rows) do self:take(row) end
   self.read_files[#self.read_files + 1] = path
@@ -216,8 +214,8 @@ function merge.main(words, options)
     seen[path] = true
   end
   local list = options.cells and shards.read(options.cells) or {}
-  local self = setmetatable({say = options.say, rows = {}, order = {}, columns = {}, read_files = {}, same = 0,
-    conflicts = 0, lacking = 0}, Merge)
+  local self = setmetatable({say = options.say, rows = {}, order = {}, columns = util.must(core.row{}):columns(),
+    read_files = {}, same = 0, conflicts = 0, lacking = 0}, Merge)
   local _ <close> = util.must(core.lock(out .. ".lock", out))
   self:read_all(out, table.move(words, 2, #words, 1, {}))
   local missing, listed = self:missing(list)

@@ -3,6 +3,7 @@
 local axes = require "memtide.axes"
 local core = require "memtide.core"
 local shards = require "memtide.shards"
+local statuses = require "memtide.statuses"
 local util = require "memtide.util"
 
 local plan = {}
@@ -95,23 +96,24 @@ end
 
 -- ---- what an earlier row means
 
--- What a second run would only find again.
-local SETTLED = {ok = true, oom = true, nan = true, skipped = true}
-
 -- Of a row's status and version (nil: there is no row): "missing", "failed", "stale" (of another build) or "done".
 function plan.state(status, version)
   if not status then return "missing" end
-  if not SETTLED[status] then return "failed" end
+  if not statuses.of(status).settled then return "failed" end
   return version == core.version and "done" or "stale"
 end
 
-plan.retry_words = {"none", "failed", "stale", "all", "error", "crashed", "timeout", "oom", "nan", "skipped"}
+plan.retry_words = {"none", "failed", "stale", "all"}
+for _, word in ipairs(statuses.names) do
+  if not statuses.of(word).good then plan.retry_words[#plan.retry_words + 1] = word end
+end
 
 -- "failed,oom" -> {failed = true, oom = true}: states, and statuses of rows; nil and what was expected.
 function plan.retry(text)
   local known, again = {}, {}
   for _, word in ipairs(plan.retry_words) do known[word] = true end
   for word in (text .. ","):gmatch("([^,]*),") do
+    word = statuses.renamed(word)
     if not known[word] then return nil, "some of " .. table.concat(plan.retry_words, ", ") end
     again[word] = true
   end

@@ -20,7 +20,7 @@ end
 -- What the cells cost, by their place in the plan: see estimate.cost; absent where a cell cannot be compiled.
 function preview.costs(experiment, options)
   local costs = {}
-  survey(experiment, options, function(k, row) costs[k] = row.status == "ok" and row.cost or nil end)
+  survey(experiment, options, function(k, row) costs[k] = row.status == "predicted" and row.cost or nil end)
   return costs
 end
 
@@ -43,16 +43,16 @@ function preview.main(experiment, options)
   local counts = {cells = 0, run = 0, unfit = 0}
   survey(experiment, options, function(_, row)
     local state = status.of_row(row, rows, {}).state
-    local time = row.cost and row.status == "ok" and rates:cell(row.cost)
+    local time = row.cost and row.status == "predicted" and rates:cell(row.cost)
     local wanted = state ~= "done"
     if wanted and time then
       for _, name in ipairs{"seconds", "low", "high"} do total[name] = total[name] + time[name] end
       total.learnt, counts.run = total.learnt and time.learnt, counts.run + 1
     end
     counts.cells = counts.cells + 1
-    if row.status ~= "ok" then counts.unfit = counts.unfit + 1 end
+    if row.status ~= "predicted" then counts.unfit = counts.unfit + 1 end
     lines[#lines + 1] = {row.case, state, row.predicted_peak_bytes and util.show_bytes(row.predicted_peak_bytes) or "",
-      row.status == "ok" and "yes" or row.reason, time_text(time)}
+      row.status == "predicted" and "yes" or row.reason, time_text(time)}
   end)
   for _, text in ipairs(report.columns(lines, true)) do print(text) end
   print(("%d cells, %d of them to run, %d that cannot; %s"):format(counts.cells, counts.run, counts.unfit,

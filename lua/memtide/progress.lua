@@ -12,6 +12,7 @@ local core = require "memtide.core"
 local live = require "memtide.live"
 local report = require "memtide.report"
 local screen = require "memtide.screen"
+local statuses = require "memtide.statuses"
 local util = require "memtide.util"
 
 local progress = {}
@@ -25,7 +26,7 @@ local function new_board(name, total, csv)
   local board = live.identity()
   board.name, board.csv, board.total, board.started = name, csv, total, os.time()
   board.ended, board.resumed, board.counts, board.running, board.last = 0, 0, {}, {}, {}
-  for _, status in ipairs(screen.statuses) do board.counts[status] = 0 end
+  for _, status in ipairs(statuses.names) do board.counts[status] = 0 end
   return board
 end
 

@@ -1,6 +1,8 @@
 -- Results as text: the table at the end, JSON.
 local core = require "memtide.core"
+local csv = require "memtide.csv"
 local screen = require "memtide.screen"
+local statuses = require "memtide.statuses"
 local util = require "memtide.util"
 
 local report = {}
@@ -11,8 +13,20 @@ local SCREENFUL = 40 -- rows of the table that a terminal shows
 
 local ESCAPES = {['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t"}
 
+-- Text that every reader of JSON takes: a byte that belongs to no character is U+FFFD.
+local function as_utf8(text)
+  local parts, at = {}, 1
+  local good, bad = utf8.len(text)
+  while not good do
+    parts[#parts + 1] = text:sub(at, bad - 1) .. "\u{FFFD}"
+    at = bad + 1
+    good, bad = utf8.len(text, at)
+  end
+  return table.concat(parts) .. text:sub(at)
+end
+
 local function quoted(text)
-  return '"' .. text:gsub('[%c"\\]', function(c) return ESCAPES[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
+  return '"' .. as_utf8(text):gsub('[%c"\\]', function(c) return ESCAPES[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
 end
 
 local json_value
@@ -80,16 +94,14 @@ function report.summary(row, columns)
   return one
 end
 
-local function text_of(value) return math.type(value) == "float" and core.number(value) or tostring(value) end
-
 -- The places of those columns that are not the same in all rows. The effective batch says nothing where it is a
 -- multiple of the batch; a cell that could not be built has no model.
 local function varying(rows)
   local places, differs, names = {}, {}, rows[1] and rows[1].names or {}
   for i, name in ipairs(names) do
     for _, row in ipairs(rows) do
-      local value = text_of(row.what[i])
-      if value ~= text_of(rows[1].what[i]) and (name ~= "model" or value ~= "") then differs[name] = true end
+      local value = csv.text(row.what[i])
+      if value ~= csv.text(rows[1].what[i]) and (name ~= "model" or value ~= "") then differs[name] = true end
     end
   end
   if not differs.accumulate then differs.effective_batch = nil end
@@ -101,7 +113,7 @@ end
 local function label(row)
   local text = " " .. row.case .. " "
   for i, name in ipairs(row.names) do
-    local from, to = text:find((" %s=%s "):format(name, text_of(row.what[i])), 1, true)
+    local from, to = text:find((" %s=%s "):format(name, csv.text(row.what[i])), 1, true)
     if from then text = text:sub(1, from) .. text:sub(to + 1) end
   end
   return (text:gsub("^ +", ""):gsub(" +$", ""))
@@ -128,7 +140,7 @@ local function columns_of(rows)
   local function add(head, words, value) list[#list + 1] = {head = head, words = words, value = value} end
   if labels then add("case", true, function(_, i) return labels[i] end) end
   for _, place in ipairs(places) do
-    local function value(row) return text_of(row.what[place]) end
+    local function value(row) return csv.text(row.what[place]) end
     add(base.names[place], any(rows, function(row) return not tonumber(value(row)) and value(row) ~= "" end), value)
   end
   add("status", true, function(row) return row.status end)
@@ -138,7 +150,7 @@ local function columns_of(rows)
     add("step", false, function(row) return row.ms and ("%.1f ms"):format(row.ms) end)
     add("vs first", false, function(row, i) return i > 1 and percent(row.ms, base.ms) end)
   end
-  local function reason(row) return row.status ~= "ok" and row.reason end
+  local function reason(row) return not statuses.of(row.status).good and row.reason end
   if any(rows, reason) then add("reason", true, reason) end
   return list
 end
@@ -196,7 +208,7 @@ function report.print(rows, count, options)
   if width and words[1] then for _, line in ipairs(lines) do line[1] = screen.cut(line[1], screen.NAME) end end
   for i, line in ipairs(report.columns(lines, words)) do
     if width then line = screen.cut(line, width) end
-    print(screen.red(line, colour and shown[i - 1] and shown[i - 1].status ~= "ok"))
+    print(screen.red(line, colour and shown[i - 1] and not statuses.of(shown[i - 1].status).good))
   end
   if count > #shown then
     local where = options.csv and " in " .. options.csv or ": --csv FILE keeps all"

@@ -18,9 +18,9 @@ local function peak_columns(out, peak)
   out.peak_op = peak.op
 end
 
--- Numbers stay numbers, also in JSON.
-local function column_value(value)
-  if value == nil or math.type(value) then return value end
+-- Of a setting: numbers, true and false stay what they are, also in JSON; the rest is text.
+function row.column_value(value)
+  if value == nil or type(value) == "boolean" or math.type(value) then return value end
   return settings.text(value)
 end
 
@@ -32,16 +32,16 @@ function row.identity(self, id, device)
     model = self.model_name or v.model_name, effective_batch = v.batch ~= "max" and v.batch * v.accumulate or nil,
     seed = self.seed or v.seed or 1, version = core.version, started_at = os.date("!%Y-%m-%dT%H:%M:%SZ"),
   }
-  for _, name in ipairs(settings.columns) do out[name] = column_value(v[name]) end
-  for _, name in ipairs(self.experiment:own_axes()) do out[name] = column_value(v[name]) end
+  for _, name in ipairs(settings.columns) do out[name] = row.column_value(v[name]) end
+  for _, name in ipairs(self.experiment:own_axes()) do out[name] = row.column_value(v[name]) end
   out.device = device or out.device
   return out
 end
 
 function row.predicted(self)
   local found, info = self.prediction, cell.device(self.values.device):info()
-  local out = {device_name = info and info.name, driver = info and info.driver, status = found.fits and "ok" or "oom",
-    reason = found.reason, lower_bound_bytes = found.lower_bound,
+  local out = {device_name = info and info.name, driver = info and info.driver,
+    status = found.fits and "predicted" or "oom", reason = found.reason, lower_bound_bytes = found.lower_bound,
     batch = self.values.batch, effective_batch = self.values.batch * self.values.accumulate,
     cost = estimate.cost(self)} -- no column: for estimates
   if found.fits then

@@ -3,6 +3,7 @@
 -- state of the terminal is changed: a sweep that is killed leaves nothing behind but these lines, below the cursor.
 local core = require "memtide.core"
 local estimate = require "memtide.estimate"
+local statuses = require "memtide.statuses"
 local util = require "memtide.util"
 
 local screen = {}
@@ -11,8 +12,6 @@ local MOST_LINES, MOST_COLUMNS = 12, 120
 local BAR, MOST_RUNNING = 30, 6
 
 screen.NAME = 40 -- columns of a cell's name beside other columns
-
-screen.statuses = {"ok", "oom", "skipped", "nan", "timeout", "crashed", "error"}
 
 -- ---- text that fits
 
@@ -62,7 +61,7 @@ function screen.red(text, colour) return colour and "\27[31m" .. text .. "\27[0m
 -- {ok = 7, oom = 1} -> "7 ok, 1 oom"
 function screen.counts(counts)
   local words = {}
-  for _, status in ipairs(screen.statuses) do
+  for _, status in ipairs(statuses.names) do
     if (counts[status] or 0) > 0 then words[#words + 1] = ("%d %s"):format(counts[status], status) end
   end
   return table.concat(words, ", ")
@@ -80,7 +79,7 @@ function screen.outcome(one)
   local words = {one.status}
   if one.bytes then words[#words + 1] = util.show_bytes(one.bytes) end
   if one.ms then words[#words + 1] = ("%.1f ms/step"):format(one.ms) end
-  if one.status ~= "ok" and one.reason then words[#words + 1] = one.reason end
+  if one.reason and not statuses.of(one.status).good then words[#words + 1] = one.reason end
   return table.concat(words, ", ")
 end
 
@@ -130,7 +129,8 @@ function screen.lines(board, now, most)
   for _, one in ipairs(board.last) do width = math.max(width, math.min(screen.width(one.case), screen.NAME)) end
   for i = math.max(#board.last - (room - shown) + 1, 1), #board.last do
     local one = board.last[i]
-    lines[#lines + 1] = {("  %s  %s"):format(padded(one.case, width), screen.outcome(one)), one.status ~= "ok"}
+    lines[#lines + 1] = {("  %s  %s"):format(padded(one.case, width), screen.outcome(one)),
+      not statuses.of(one.status).good}
   end
   return lines
 end

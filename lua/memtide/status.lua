@@ -1,10 +1,10 @@
 -- memtide status: what a sweep's file has of the cells that its script asks for now. Reads the file while a sweep may
 -- still be writing it, builds networks, opens no device.
 local cell = require "memtide.cell"
-local core = require "memtide.core"
 local csv = require "memtide.csv"
 local plan = require "memtide.plan"
 local report = require "memtide.report"
+local results = require "memtide.results"
 local row = require "memtide.row"
 local settings = require "memtide.settings"
 local util = require "memtide.util"
@@ -21,7 +21,7 @@ function status.load(path)
   file:close()
   local rows = {by_cell = {}, by_settings = {}, by_case = {}, list = {}}
   local place = {}
-  rows.columns = csv.read(path, function(values)
+  rows.columns = results.read(path, function(values)
     local number = values["repeat"] or ""
     local id = key(values.cell or "", number)
     place[id] = place[id] or #rows.list + 1
@@ -37,7 +37,7 @@ local function changed_columns(now, old, names)
   local changed = {}
   for _, name in ipairs(names) do
     local value = now[name]
-    local text = math.type(value) == "float" and core.number(value) or value ~= nil and tostring(value) or ""
+    local text = csv.text(value)
     local unknown = not old[name] or text == "max" or name == "steps" and (old[name] == "" or text == "")
     if not unknown and old[name] ~= text then changed[#changed + 1] = name end
   end

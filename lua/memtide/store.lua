@@ -1,7 +1,10 @@
 -- Where a sweep's rows go: a CSV file or standard output; samples and logs of cells beside the file. One sweep at a
 -- time.
 local core = require "memtide.core"
+local csv = require "memtide.csv"
+local results = require "memtide.results"
 local samples = require "memtide.samples"
+local statuses = require "memtide.statuses"
 local util = require "memtide.util"
 
 local store = {}
@@ -13,7 +16,7 @@ Store.__index = Store
 function store.open(own_columns, purpose, options)
   local self = setmetatable({path = options.csv, say = options.say, before = 0}, Store)
   self.row = util.must(core.row(own_columns))
-  self.columns = self.row:columns()
+  self.columns, self.kinds = self.row:columns(), self.row:kinds()
   self.to_output = self.path == "-"
   if self.to_output then io.stdout:write(self.row:header()) end
   if not self.path or self.to_output then return self end
@@ -34,20 +37,28 @@ function store.open(own_columns, purpose, options)
   return self
 end
 
--- Status and version of the row that is there; nil: none.
-function Store:outcome(id, number)
-  local status = self.file and self.file:value(id, number, "status")
-  return status, status and self.file:value(id, number, "version")
+-- The texts of the row that is there, by column; nil: the file has no such column.
+function Store:texts(id, number)
+  return setmetatable({}, {__index = function(_, column) return self.file:value(id, number, column) end})
 end
 
--- That row, {column = value}.
-function Store:read(id, number)
-  local values = {}
+-- Status and version of the row that is there; nil: none.
+function Store:outcome(id, number)
+  if not self.file or not self.file:value(id, number, "status") then return nil end
+  local values = self:texts(id, number)
+  return statuses.read(values), values.version
+end
+
+-- The row of the cell that has these columns now, {column = value}.
+function Store:read(now)
+  local values, texts = {}, self:texts(now.cell, now["repeat"])
   for _, column in ipairs(self.columns) do
-    local text = self.file:value(id, number, column)
-    if text ~= "" then values[column] = math.tointeger(tonumber(text)) or tonumber(text) or text end
+    local known, text = now[column], texts[column]
+    -- the text does not tell "4" from 4; the cell does
+    if known ~= nil and text == csv.text(known) then values[column] = known
+    else values[column] = results.value(self.kinds[column], text) end
   end
-  values.cell = id -- digits only would read as a number
+  values.status = statuses.read(texts)
   return values
 end
 

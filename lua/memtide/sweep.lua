@@ -15,6 +15,7 @@ local rounds = require "memtide.rounds"
 local row = require "memtide.row"
 local shards = require "memtide.shards"
 local status = require "memtide.status"
+local statuses = require "memtide.statuses"
 local store = require "memtide.store"
 local util = require "memtide.util"
 
@@ -39,7 +40,7 @@ end
 -- Counts what has the exit status 1, and stops where every cell fails.
 local function judge(self, found)
   local failed = plan.state(found.status, found.version) == "failed"
-  self.failed = self.failed or failed or found.status == "nan"
+  self.failed = self.failed or statuses.of(found.status).fails
   self.in_a_row = failed and self.in_a_row + 1 or 0
   if self.options.max_failures and self.in_a_row >= self.options.max_failures then
     local many = self.in_a_row > 1 and "%d cells in a row have failed" or "%d cell in a row has failed"
@@ -80,7 +81,9 @@ local function keep_log(self, task)
   local printed = process:log_size() > 0
   if printed or task.lost then
     local path = self.store:keep_log(process, task.row)
-    if path and task.row.status ~= "ok" then task.row.reason = ("%s; log: %s"):format(task.row.reason, path) end
+    if path and not statuses.of(task.row.status).good then
+      task.row.reason = ("%s; log: %s"):format(task.row.reason, path)
+    end
   end
   if printed then util.must(process:clear_log()) end
 end
@@ -113,7 +116,7 @@ local function wanted(self, task, columns)
   -- --try-oom tries what was skipped, but not what another cell shows again not to fit
   local known = was == "skipped" and task.request.implied and not self.options.retry
   if known or not self.plan:wants(was, version) then
-    task.row = self.store:read(id, number)
+    task.row = self.store:read(columns)
     return false
   end
   if was and task.attempt == 1 and self.rounds.round == 1 then
@@ -168,7 +171,7 @@ function HEAR.done(self, task, message)
   task.row.reason = nil -- the prediction's
   merge(task, message.columns)
   local class = failures.of_row(task.row.status, message.code, self.options.host_memory)
-  if task.row.status == "ok" then learn(self, task) end
+  if statuses.of(task.row.status).good then learn(self, task) end
   if keep_samples(self, task) then
     release_held(self)
     keep_log(self, task)
@@ -217,7 +220,7 @@ local function has_died(self, task)
     task.row = {}
     return false
   end
-  task.row = self.store:read(id, number)
+  task.row = self.store:read(task.row)
   return true
 end
 

@@ -7,6 +7,7 @@ local estimate = require "memtide.estimate"
 local fit = require "memtide.fit"
 local plan = require "memtide.plan"
 local report = require "memtide.report"
+local column_value = require "memtide.row".column_value
 local settings = require "memtide.settings"
 local status = require "memtide.status"
 local util = require "memtide.util"
@@ -130,7 +131,7 @@ local function mark(lines)
   end
 end
 
--- {line, ...}: the largest effective batch first; a line has its axes' values as texts under their names, too.
+-- {line, ...}: the largest effective batch first; a line has its axes' values under their names, too.
 function techniques.solve(experiment, options, names)
   local cells, lines = plan.new(experiment, nil, {set = {}, case = options.case, memory = options.memory}), {}
   local measured, rates = measured_rows(experiment.name .. ".csv"), estimate.new()
@@ -140,7 +141,7 @@ function techniques.solve(experiment, options, names)
     if line then
       line.order = k
       for _, name in ipairs(names) do
-        line[name] = one.values[name] ~= nil and settings.text(one.values[name]) or ""
+        line[name] = column_value(one.values[name])
       end
       lines[#lines + 1] = line
     end
@@ -152,7 +153,7 @@ end
 
 local function texts_of(line, names, has_cases)
   local out = has_cases and {line.case} or {}
-  for _, name in ipairs(names) do out[#out + 1] = line[name] end
+  for _, name in ipairs(names) do out[#out + 1] = csv.text(line[name]) end
   for _, text in ipairs{tostring(line.batch), tostring(line.effective_batch),
     line.bytes and util.show_bytes(line.bytes) or "does not fit",
     line.seconds and estimate.show(line.seconds) or "", line.source or "", line.best and "*" or ""} do

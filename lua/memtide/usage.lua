@@ -73,7 +73,7 @@ end
 usage.commands = {
   {"run", "SCRIPT [-- ARGS]",
     "every cell of an experiment, one row each; what is in the file already is not run again"},
-  {"predict", "SCRIPT [-- ARGS]", "the same cells, nothing computed: the predicted columns"},
+  {"predict", "SCRIPT [-- ARGS]", "the same cells, nothing computed: what each will need, and whether it fits"},
   {"status", "SCRIPT [-- ARGS]", "which cells are done, failed, stale or missing in the file; may be asked meanwhile"},
   {"watch", "SCRIPT or FILE.csv", "what a sweep that runs in another terminal is doing, until it ends"},
   {"fit", "SCRIPT [-- ARGS]", "the largest batch that fits, for every combination of techniques, and its time"},
@@ -91,7 +91,7 @@ usage.commands = {
 }
 
 local STATUSES = [[
-Exit status: 0 done (cells that ran out of memory are results), 1 a cell ended in error, nan, a crash or a timeout,
+Exit status: 0 done (cells that ran out of memory are results), 1 a cell ended as error, diverged, crashed or timeout,
 2 wrong usage, 3 out of device memory, 4 stopped by --max-failures, 5 a claim of the script is refuted,
 6 none is, but one is inconclusive, 64 a wrong option of the script's own, 65 a mistake in the script or a damaged file,
 66 a file cannot be opened, read or written, 69 no such device, 70 a bug in memtide, 71 out of host memory,

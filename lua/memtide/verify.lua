@@ -3,9 +3,11 @@
 local core = require "memtide.core"
 local csv = require "memtide.csv"
 local plan = require "memtide.plan"
+local results = require "memtide.results"
 local row = require "memtide.row"
 local samples = require "memtide.samples"
 local status = require "memtide.status"
+local statuses = require "memtide.statuses"
 local util = require "memtide.util"
 
 local verify = {}
@@ -25,7 +27,7 @@ local function set(words)
   return out
 end
 
-local STATUSES = "ok oom nan timeout crashed error skipped"
+local STATUSES = table.concat(statuses.names, " ")
 local FLAGS = set "warmup preempted steal cpu_clock gpu_clock thermal brake"
 
 local function is_whole(text) return text:find("^%d+$") and math.tointeger(tonumber(text)) ~= nil end
@@ -73,18 +75,6 @@ end
 
 -- ---- lines
 
--- The columns of a results file: memtide's, with the script's own between; nil: they are not.
-local function results_columns(list)
-  local own, inside = {}, false
-  for _, name in ipairs(list) do
-    if name == "status" then inside = false end
-    if inside then own[#own + 1] = name end
-    if name == "graph" then inside = true end
-  end
-  local made = core.row(own)
-  return made and made:columns() or core.row({}):columns()
-end
-
 -- Where two lists of columns part: {place, expected, found}
 local function difference(expected, found)
   for i = 1, math.max(#expected, #found) do
@@ -92,8 +82,21 @@ local function difference(expected, found)
   end
 end
 
+-- The columns that a results file should have: memtide's, with the script's own between, in the format that the list is
+-- most like.
+local function results_columns(list)
+  local best, most = nil, 0
+  for columns in results.formats(results.row_like(list) or util.must(core.row{})) do
+    local place = difference(columns, list)
+    if not place then return columns end
+    if place >= most then best, most = columns, place end
+  end
+  return best
+end
+
 -- Calls each(values, line) for every line that is whole; expected(columns) gives those that the file should have.
-function Verify:lines(path, expected, kinds, each)
+-- read(values): makes them those of this version; nil: they are.
+function Verify:lines(path, expected, kinds, each, read)
   local columns
   local torn = csv.lines(path, function(list, line)
     if not list then return self:found(path, line, "line", "its quotes do not match") end
@@ -106,6 +109,7 @@ function Verify:lines(path, expected, kinds, each)
       self:found(path, line, "line", "expected %d values, found %d", #columns, #list)
     elseif self.good_header then
       local values = csv.by_name(columns, list)
+      if read then read(values) end
       if self:check_kinds(path, line, columns, values, kinds) then each(values, line) end
     end
   end)
@@ -128,7 +132,8 @@ end
 
 local function near(a, b) return math.abs(a - b) <= 2e-5 * math.abs(b) end -- both have six digits
 
--- {field, test(v): good, found}, for rows with status ok; v: numbers where there are any
+-- {field, test(v, measured): good, found}, for rows with status ok, which are measured, or predicted; v: numbers where
+-- there are any
 local OF_RESULT = {
   {"predicted_peak_bytes", function(v)
     return v.predicted_peak_bytes, "there is no prediction"
@@ -183,7 +188,7 @@ end
 
 function Verify:check_result(path, line, values)
   local v = with_numbers(values)
-  local measured = values.peak_bytes ~= ""
+  local measured = values.status == "ok"
   for _, check in ipairs(OF_RESULT) do
     local field, test = check[1], check[2]
     local good, format, a, b, c, d = test(v, measured)
@@ -217,13 +222,12 @@ function Verify:read_rows(path)
   return self:lines(path, results_columns, KINDS, function(values, line)
     self.rows = self.rows + 1
     self.statuses[values.status] = (self.statuses[values.status] or 0) + 1
-    if values.status == "ok" then self:check_result(path, line, values) end
-    if values.status == "ok" and values.peak_bytes ~= "" then self.measured = true end
-    if values.status ~= "ok" and values.reason == "" then
+    if statuses.of(values.status).good then self:check_result(path, line, values) end
+    if values.reason == "" and not statuses.of(values.status).good then
       self:found(path, line, "reason", "there is none for the status %s", values.status)
     end
     self:check_again(path, line, values)
-  end)
+  end, function(values) values.status = statuses.read(values) end)
 end
 
 -- ---- samples: those of a row have its steps and its median
@@ -268,11 +272,20 @@ end
 
 -- ---- the cells of the script
 
+-- What the rows are of: "run" or "predict", which give cells other ids.
+function Verify:purpose(experiment, options)
+  if experiment.base.predict_only or self.statuses.predicted then return "predict" end
+  if self.statuses.ok then return "run" end
+  local purpose = "run" -- where nothing fitted, the ids tell
+  status.each(plan.new(experiment, "predict", options), function(now)
+    if self.of[now.cell .. " " .. now["repeat"]] then purpose = "predict" end
+  end)
+  return purpose
+end
+
 function Verify:check_cells(path, experiment, options)
-  local purpose = (self.measured and not experiment.base.predict_only) and "run" or "predict"
-  if not self.statuses.ok and not experiment.base.predict_only then purpose = "run" end
   local rows, names, known = status.load(path), status.names(experiment), {}
-  status.each(plan.new(experiment, purpose, options), function(now, one)
+  status.each(plan.new(experiment, self:purpose(experiment, options), options), function(now, one)
     known[now.cell:match("^[^-]*") .. " " .. now["repeat"]] = true
     local found = status.of_row(now, rows, names)
     if found.state ~= "done" then

@@ -29,10 +29,16 @@ local function build(self)
   return false
 end
 
--- What the row says of a cell that is not run because it would not fit; nil: it is run.
+-- What the row says of a cell that would not fit, and is not run therefore; nil: it is run, or predicted to fit.
 local function reason_to_skip(cells, short, implied)
-  if cells.purpose ~= "run" then return nil end
+  if cells.purpose ~= "run" then return short end
   return not cells.try_oom and short or implied
+end
+
+-- The status of what went wrong, by its code. Nothing runs out of memory where nothing is run.
+local function status_of(cells, code)
+  if code ~= "oom" then return "error" end
+  return cells.purpose == "run" and "oom" or "skipped"
 end
 
 local function compute(self, cells, implied, tell)
@@ -72,7 +78,7 @@ function worker.run(cells, request, tell, device)
     if not computed then
       local message
       message, code = message_of(columns)
-      columns = {status = code == "oom" and "oom" or "error", reason = message}
+      columns = {status = status_of(cells, code), reason = message}
     end
     tell.done(columns, code)
   end

@@ -91,10 +91,10 @@ is "$(diff ../calm.txt ../wild.txt)" "" "the same rows as undisturbed"
 is "$(ls ../calm/chaos.logs)" "$(ls chaos.logs)" "and the same logs"
 
 statuses() { # case -> its statuses, each once
-    grep "^chaos,$1 " chaos.csv | grep -oE ',(ok|oom|nan|timeout|crashed|error),' | sort -u | tr -d ',\n'
+    grep "^chaos,$1 " chaos.csv | grep -oE ',(ok|oom|diverged|timeout|crashed|error),' | sort -u | tr -d ',\n'
 }
 for pair in fine:ok segv:crashed abort:crashed leave:crashed late:crashed hang:timeout raise:error speak:ok large:oom \
-    nan:nan; do
+    nan:diverged; do
     is "$(statuses "${pair%:*}")" "${pair#*:}" "$pair"
 done
 finish

@@ -206,7 +206,7 @@ damage() { # COLUMN LINE TEXT, what is expected, what: a damaged value
     is $status 1 "$5"
     has "$out" "d.csv:$2: $4" "... with its place"
 }
-damage status 3 fine 'status: expected one of ok oom nan timeout crashed error skipped, found "fine"' "another status"
+damage status 3 fine 'status: expected one of ok predicted oom skipped diverged timeout crashed error, found "fine"' "another status"
 damage cell 4 47 'cell: expected an id such as ' "a cell that is none"
 damage batch 2 many 'batch: expected a whole number from 1 or "max", found "many"' "a word for a number"
 damage started_at 2 today 'started_at: expected a time' "another time"
@@ -243,7 +243,7 @@ memtide verify d.csv
 has "$out" "d.csv:3: line: its quotes do not match" "quotes"
 sed '3s/,/,,/' before.csv >d.csv
 memtide verify d.csv
-has "$out" "d.csv:3: line: expected 49 values, found 50" "another number of values"
+has "$out" "d.csv:3: line: expected 50 values, found 51" "another number of values"
 sed '1s/peak_op/peak/' before.csv >d.csv
 memtide verify d.csv
 has "$out" "d.csv:1: peak: column " "another column"

@@ -40,7 +40,7 @@ return mt.experiment{
 END
 
 # the statuses of a file's rows, in order
-statuses() { grep -oE ',(ok|oom|nan|timeout|crashed|error|skipped),' "$1" | tr -d ',' | tr '\n' ' ' | sed 's/ $//'; }
+statuses() { grep -oE ',(ok|predicted|oom|diverged|timeout|crashed|error|skipped),' "$1" | tr -d ',' | tr '\n' ' ' | sed 's/ $//'; }
 
 run() { memtide run fates.lua --csv f.csv "$@"; }
 fresh() { rm -rf f.csv f.csv.* f.logs; run "$@"; }
@@ -126,7 +126,7 @@ has "$err" "2 of 2 cells were in f.csv already" "the cells are the same on one d
 memtide run fates.lua --devices cpu,cuda:99 --csv g.csv
 is $status 69 "a device that is not here"
 memtide predict fates.lua --set fate=none --set n=1,2,3,4,5 --jobs 3 --json -q
-is "$(echo "$out" | grep -c '"status":"ok"')" 5 "predict with three workers"
+is "$(echo "$out" | grep -c '"status":"predicted"')" 5 "predict with three workers"
 rm -f f.csv
 "$MEMTIDE" run - --csv f.csv --set fate=none <fates.lua >out.txt 2>err.txt
 is "$(statuses f.csv)" "ok ok" "a script from standard input"

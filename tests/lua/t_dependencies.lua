@@ -16,7 +16,7 @@ local PART_OF = {data_bytes = "data_private", data_file = "data_private", data_i
   network_dump = "layer", network = "layer", lower = "layer", program_check = "program", program_dump = "program",
   op_cost = "program", predict = "runtime", runtime_io = "runtime_private", runtime_step = "runtime_private",
   placement = "passes", plan_search = "plan", safetensors_write = "safetensors"}
-local TABLES = {ops = "op", layers = "network"} -- .def files
+local TABLES = {ops = "op", layers = "network", columns = "row"} -- .def files
 
 -- What each folder may include from core/, "*" for everything.
 local KERNEL_HEADERS =

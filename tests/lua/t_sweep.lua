@@ -84,7 +84,8 @@ end
 for _, case in ipairs{
   {nil, nil, true}, {nil, "ok", false}, {nil, "oom", false}, {nil, "error", true}, {nil, "ok", true, "0.0.1"},
   {"none", nil, true}, {"none", "error", false}, {"none", "ok", false, "0.0.1"}, {"all", "ok", true},
-  {"oom", "oom", true}, {"oom", "error", false}, {"timeout", "timeout", true}, {"crashed,nan", "nan", true},
+  {"oom", "oom", true}, {"oom", "error", false}, {"timeout", "timeout", true}, {"crashed,diverged", "diverged", true},
+  {"nan", "diverged", true}, {nil, "diverged", false}, {nil, "predicted", false},
 } do
   local words, status, expected, version = case[1], case[2], case[3], case[4]
   tap.is(wants(words, status, version), expected, ("--retry %s: a row with %s%s"):format(words or "unasked",
@@ -98,7 +99,8 @@ local function class(...)
   return of and ("%s %d %s"):format(of.status, of.attempts, tostring(of.fresh or false)) or "none"
 end
 tap.is(class("ok"), "none", "no failure")
-tap.is(class("nan"), "none", "a result")
+tap.is(class("diverged") .. class("skipped") .. class("predicted"), "nonenonenone", "results")
+tap.is(class("oom"), "oom 1 false", "out of memory, also where no code says so")
 tap.is(class("oom", "oom"), "oom 1 false", "out of device memory costs no worker")
 tap.is(class("error", "device"), "error 2 true", "a device that failed: once more, in a fresh worker")
 tap.is(class("error", "host_memory"), "error 1 true", "out of host memory: a fresh worker")

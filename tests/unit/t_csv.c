@@ -13,7 +13,7 @@ static void test_new(void) {
     ok(!csv_status(c, "5f3a", 0) && !csv_value(c, "5f3a", 0, "cell"), "so nothing is known");
     is_int(csv_append(c, fill("5f3a", 0, "ok", ""), &err), OK, "a row is appended");
     Text t = slurp(path);
-    char *header = row_header_line(row), *line = row_line(row);
+    char *header = row_header_line(row, ROW_FORMAT), *line = row_line(row, ROW_FORMAT);
     ok(!strncmp(t.s, header, strlen(header)) && !strcmp(t.s + strlen(header), line), "the file is header and row");
     is_str(csv_status(c, "5f3a", 0), "ok", "a row of this session is known");
     ok(!csv_status(c, "5f3a", 1) && !csv_status(c, "5f3", 0), "others are not");
@@ -126,23 +126,23 @@ static Text replaced(const Text *whole, const char *from, const char *to) {
 
 static void test_damage(void) {
     static const struct { const char *from, *to, *message, *what; } cases[] = {
-        {"5f3a,1,", "5f3a,1,,", "line 3: expected 47 fields, found 48", "a field too many"},
-        {"5f3a,1,", "5f3a,1", "line 3: expected 47 fields, found 46", "a field too few"},
-        {"5f3a,1,", "\n", "line 3: expected 47 fields, found 3", "a line broken in two"},
+        {"5f3a,1,", "5f3a,1,,", "line 3: expected 48 fields, found 49", "a field too many"},
+        {"5f3a,1,", "5f3a,1", "line 3: expected 48 fields, found 47", "a field too few"},
+        {"5f3a,1,", "\n", "line 3: expected 48 fields, found 3", "a line broken in two"},
         {"5f3a,1,", "\"5f3a,1,", "line 3: a quote or a zero byte", "a stray quote before a field with quotes"},
         {"5f3a,0,", "\"5f3a,0,", "line 2: a quote is not closed", "an open quote that is not in the last line"},
         {"5f3a,0,", "5f\"3a,0,", "line 2: a quote or a zero byte", "a quote inside a field"},
         {"5f3a,0,", "\"5f\"3a,0,", "line 2: a quote or a zero byte", "text behind a quote"},
         {",status,", ",foo,", "column 18 is \"foo\", expected \"status\"", "a column of another name"},
         {",status,", ",", "column 18 is \"reason\", expected \"status\"", "a column that is missing in the middle"},
-        {",started_at", "", "column 47, \"started_at\", is missing", "a column that is missing at the end"},
-        {",started_at", ",started_at,more", "column 48, \"more\", is not expected", "a column too many"},
+        {",started_at", "", "column 48, \"started_at\", is missing", "a column that is missing at the end"},
+        {",started_at", ",started_at,more", "column 49, \"more\", is not expected", "a column too many"},
         {",status,", ",\x1b[31m,", "column 18 is \"?[31m\"", "a name that would colour the terminal"},
         {"experiment,", "\"experiment,", "line 1: a quote is not closed", "an open quote in the header"},
         {"experiment,", "\nexperiment,", "column 1 is \"\", expected \"experiment\"", "an empty first line"},
     };
     Text whole = file_of_three();
-    is_int(row_columns(row), 47, "rows have 47 columns");
+    is_int(row_columns(row), 48, "rows have 48 columns");
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         Text t = replaced(&whole, cases[i].from, cases[i].to);
         check_refused(t.s, t.n, cases[i].message, cases[i].what);
@@ -152,9 +152,55 @@ static void test_damage(void) {
     check_refused(t.s, t.n, "line 3: a quote or a zero byte", "a zero byte");
     t = whole;
     t.s[t.n++] = '\n';
-    check_refused(t.s, t.n, "line 5: expected 47 fields, found 1", "an empty last line");
+    check_refused(t.s, t.n, "line 5: expected 48 fields, found 1", "an empty last line");
     check_refused("print(1)", 8, "column 1 is \"print(1)\"", "another file of one line, without a newline,");
     check_refused("experiment,case,xyz", 19, "column 3 is \"xyz\", expected \"cell\"", "one that starts like ours");
+}
+
+/* A file of each format: it is read, gone on with in that format, and refused where it is damaged. */
+static void test_formats(void) {
+    for (int format = 1; format <= ROW_FORMAT; format++) {
+        char text[ROOM], expected[ROOM];
+        bool torn = true;
+        char *header = row_header_line(row, format), *line = row_line(fill("5f3a", 0, "ok", "a,b"), format);
+        snprintf(text, sizeof text, "%s%s", header, line);
+        start_afresh();
+        spit(path, text, strlen(text));
+        Csv *c = reopen(&torn);
+        ok(!torn && csv_rows(c) == 1, "a file of format %d is read", format);
+        is_str(csv_value(c, "5f3a", 0, "reason"), "a,b", "by the names of its columns");
+        const char *known = csv_value(c, "5f3a", 0, "emulated");
+        ok(format < 2 ? !known : known && !*known, "where a column is not there, nothing is known of it");
+        fill("c001", 1, "crashed", "");
+        row_set_text(row, "emulated", "bf16", &err);
+        row_set_text(row, "version", "1", &err);
+        is_int(csv_append(c, row, &err), OK, "and gone on with");
+        char *further = row_line(row, format);
+        snprintf(expected, sizeof expected, "%s%s", text, further);
+        Text after = slurp(path);
+        is_str(after.s, expected, "in its own format");
+        ok(!strstr(further, "bf16") == (format < 2), "which has no place for later columns");
+        is_str(csv_value(c, "c001", 1, "version"), "1", "the others keep theirs");
+        csv_close(c);
+        const size_t whole = strlen(text), names = strlen(header);
+        for (size_t n = 1; n < names; n++) {
+            start_afresh();
+            spit(path, text, n);
+            c = reopen(&torn);
+            if (!c || !torn || csv_rows(c)) ok(false, "a header of format %d, cut after %zu bytes", format, n);
+            csv_close(c);
+        }
+        snprintf(expected, sizeof expected, "%.*s%s", (int)(strstr(text, "started_at") - text), text, "begun\n");
+        char message[80];
+        snprintf(message, sizeof message, "column %d is \"begun\", expected \"started_at\"", format < 2 ? 47 : 48);
+        check_refused(expected, strlen(expected), message, "a damaged header of that format");
+        snprintf(expected, sizeof expected, "%s,x\n", text);
+        expected[whole - 1] = ',';
+        check_refused(expected, strlen(expected), "line 2: expected", "a damaged row of that format");
+        mem_free(header);
+        mem_free(line);
+        mem_free(further);
+    }
 }
 
 static void test_line_ends(void) {
@@ -209,12 +255,12 @@ static void test_many(void) {
     enum { ROWS = 10000 };
     char cell[24];
     FILE *f = fopen(path, "wb");
-    char *header = row_header_line(row);
+    char *header = row_header_line(row, ROW_FORMAT);
     fputs(header, f);
     mem_free(header);
     for (int i = 0; i < ROWS; i++) {
         snprintf(cell, sizeof cell, "%08x", (unsigned)i * 2654435761u);
-        char *line = row_line(fill(cell, i % 3, i % 2 ? "ok" : "oom", "some reason, quoted"));
+        char *line = row_line(fill(cell, i % 3, i % 2 ? "ok" : "oom", "some reason, quoted"), ROW_FORMAT);
         fputs(line, f);
         mem_free(line);
     }
@@ -352,6 +398,7 @@ int main(void) {
     test_long();
     test_open_quote();
     test_damage();
+    test_formats();
     test_line_ends();
     test_bad_files();
     test_many();

@@ -1,0 +1,63 @@
+# JSON: numbers, true and false as such, of fresh rows and of those that are read back; text that is no UTF-8.
+. tests/tap.sh
+
+cat >typed.lua <<'LUA'
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+return mt.experiment{
+  name = "typed", input = {4}, classes = 2, loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.01},
+  model = function(s) return nn.Sequential{nn.Linear(4, s.width, {bias = s.bias}), nn.Linear(s.width, 2)} end,
+  cases = {{case = "1e3", batch = 8}}, accumulate = 2,
+  sweep = {{"width", {3}}, {"bias", {false, true}}, {"rate", {0.25}}, {"word", {"4"}}, {"flag", {"true"}},
+    {"list", {{1, 2}}}},
+  steps = 1, warmup = 0,
+}
+LUA
+# The JSON lines in out.txt as Python has them: the values under these names
+values() {
+    python3 -c '
+import json, sys
+for line in open("out.txt", encoding="utf-8"): print(*(repr(json.loads(line).get(name)) for name in sys.argv[1:]))
+' "$@"
+}
+names="case batch accumulate graph inplace checkpoint width bias rate word flag list repeat peak_bytes"
+memtide run typed.lua --json -q
+values $names >fresh.txt
+is "$(sed 's/ [0-9]*$//' fresh.txt)" "'1e3 width=3 bias=false rate=0.25 word=4 flag=true list={1, 2}' 8 2 True 'marked' \
+'none' 3 False 0.25 '4' 'true' '{1, 2}' 1
+'1e3 width=3 bias=true rate=0.25 word=4 flag=true list={1, 2}' 8 2 True 'marked' 'none' 3 True 0.25 '4' 'true' '{1, 2}' 1" \
+    "numbers, flags and words"
+memtide run typed.lua --json -q
+is "$(values $names)" "$(cat fresh.txt)" "a row that is read back has the same values"
+has "$(sed -n 3p typed.csv)" ',true,true,true,"{1, 2}",0.25,3,4,ok,' "in the file they are words"
+memtide run typed.lua --set inplace=true --set checkpoint=1MiB --json -q
+is "$(values inplace checkpoint)" "$(printf 'True 1048576\nTrue 1048576')" "of settings that have words, too"
+
+memtide fit typed.lua --memory 1MiB --json
+is "$(values accumulate | sort -u | tr '\n' ' ') $(values inplace bias | sort -u | tr '\n' ' ')" \
+    "1 2 4  'marked' False 'marked' True True False True True " "fit"
+memtide compare typed.csv typed.csv --json
+is "$status $(values a_status | sort -u)" "0 'ok'" "compare"
+sed '1s/,case,/,which,/' typed.csv >other.csv
+memtide compare typed.csv other.csv --json
+is "$(values bias inplace checkpoint | sort -u)" "False 'marked' 'none'
+False True 1048576
+True 'marked' 'none'
+True True 1048576" "where cells are named by their settings, these have their types"
+
+cat >bytes.lua <<'LUA'
+local mt = require "memtide"
+local nn = mt.nn
+return mt.experiment{name = "bytes", input = {4}, loss = nn.CrossEntropyLoss(), sweep = {{"batch", {1, 2, 3}}},
+  model = function(s)
+    if s.batch == 2 then error("b\xff\xc3(\xed\xa0\x80\xf4\x90\x80\x80\xc3\xa4\0\x7f\xe2\x82") end
+    if s.batch == 3 then error(("\xff"):rep(100000)) end
+    return nn.Linear(4, 2)
+  end, steps = 1, warmup = 0}
+LUA
+memtide predict bytes.lua --json -q
+is "$status $(values status | tr '\n' ' ')" "1 'predicted' 'error' 'error' " "text that is no UTF-8 is JSON all the same"
+is "$(values reason | sed -n 2p)" "'bytes.lua:5: b��(�������ä\\x00\\x7f��'" "what is no character is U+FFFD"
+is "$(values reason | sed -n 3p | tr -cd '�' | wc -m)" 100000 "however much there is of it"
+
+finish
