@@ -93,28 +93,29 @@ static void set_optimizer(lua_State *L, Settings *s) {
     bind_error(L, "optimizer: expected one of memtide.optim's");
 }
 
+static bool flag(lua_State *L, const char *key) { return bind_flag(L, lua_gettop(L), key); }
 static void set_precision(lua_State *L, Settings *s) { s->precision = (Precision)word(L, "precision", precisions); }
 static void set_accumulate(lua_State *L, Settings *s) {
     lua_Integer n = whole(L, "accumulate", 1);
     if (n > 1 << 20) bind_error(L, "accumulate: more than 1048576 micro-batches");
     s->accumulate = (int)n;
 }
-static void set_inplace(lua_State *L, Settings *s) { s->inplace = lua_toboolean(L, -1) ? INPLACE_ON : INPLACE_OFF; }
+static void set_inplace(lua_State *L, Settings *s) { s->inplace = flag(L, "inplace") ? INPLACE_ON : INPLACE_OFF; }
 static void set_mode(lua_State *L, Settings *s) { s->eval = word(L, "mode", modes) == 1; }
 static void set_allocator(lua_State *L, Settings *s) { s->allocator = (AllocKind)word(L, "allocator", allocators); }
 static void set_workspace(lua_State *L, Settings *s) { s->workspace_limit = (size_t)whole(L, "workspace_limit", 0); }
-static void set_graph(lua_State *L, Settings *s) { s->graph = lua_toboolean(L, -1); }
+static void set_graph(lua_State *L, Settings *s) { s->graph = flag(L, "graph"); }
 static void set_loss_scale(lua_State *L, Settings *s) { s->loss_scale = (float)luaL_checknumber(L, -1); }
 static void set_growth_interval(lua_State *L, Settings *s) {
     s->scaler.interval = (int32_t)whole(L, "growth_interval", 1);
 }
-static void set_scheduled(lua_State *L, Settings *s) { s->scheduled = lua_toboolean(L, -1); }
+static void set_scheduled(lua_State *L, Settings *s) { s->scheduled = flag(L, "scheduled"); }
 static void set_scope(lua_State *L, Settings *s) {
     snprintf(s->scope, sizeof s->scope, "%s", luaL_checkstring(L, -1));
 }
-static void set_no_loss(lua_State *L, Settings *s) { s->no_loss = lua_toboolean(L, -1); }
-static void set_keep_output(lua_State *L, Settings *s) { s->keep_output = lua_toboolean(L, -1); }
-static void set_keep_gradients(lua_State *L, Settings *s) { s->keep_gradients = lua_toboolean(L, -1); }
+static void set_no_loss(lua_State *L, Settings *s) { s->no_loss = flag(L, "no_loss"); }
+static void set_keep_output(lua_State *L, Settings *s) { s->keep_output = flag(L, "keep_output"); }
+static void set_keep_gradients(lua_State *L, Settings *s) { s->keep_gradients = flag(L, "keep_gradients"); }
 
 static const struct { const char *key; void (*set)(lua_State *, Settings *); } setters[] = {
     {"precision", set_precision}, {"accumulate", set_accumulate}, {"checkpoint", set_checkpoint},
