@@ -372,6 +372,26 @@ void network_free(Network *n) {
     mem_free(n);
 }
 
+/* The layer behind which there are as many rows as the output has; where these are the batch, the last layer. */
+typedef struct RowsSearch { const Layer *found; int64_t rows, before; } RowsSearch;
+
+static void find_rows(void *arg, const Network *n, const Layer *l) {
+    RowsSearch *s = arg;
+    int64_t rows = l->out.rank ? l->out.dim[0] : 0;
+    if (rows == s->rows && (rows != s->before || rows == n->input.dim[0])) s->found = l;
+    s->before = rows;
+}
+
+void network_output_text(const Network *n, char *text, size_t room) {
+    char shape[SHAPE_TEXT], title[TITLE] = "the input", rows[64] = "";
+    RowsSearch s = {NULL, n->output.dim[0], n->input.dim[0]};
+    network_visit(n, find_rows, &s);
+    if (s.found) layer_title(s.found, title, sizeof title);
+    if (s.rows != n->input.dim[0])
+        snprintf(rows, sizeof rows, ", %" PRId64 " rows of a batch of %" PRId64, s.rows, n->input.dim[0]);
+    snprintf(text, room, "the network's output is %s%s, by %s", shape_text(&n->output, shape), rows, title);
+}
+
 int64_t network_parameters(const Network *n) {
     int64_t sum = 0;
     for (int i = 0; i < n->n_params; i++)

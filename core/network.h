@@ -83,6 +83,7 @@ typedef struct Network {
     Layer *loss[LAYER_IN]; /* CrossEntropyLoss ..., of each output of the root, or none */
     int n_losses;
     Shape input, output;   /* dimension 0 is the batch */
+    int64_t targets;       /* that one sample has, labels or numbers; 0: there is no loss */
     int64_t indices;       /* the input is read as indices below it (an Embedding's rows); 0: as numbers */
     Param *params;         /* and buffers */
     int n_params, cap_params;
@@ -112,6 +113,9 @@ void network_free(Network *n);
 /* Sum over all parameters of their elements; over those that are not trained. Buffers do not count. */
 int64_t network_parameters(const Network *n);
 int64_t network_frozen(const Network *n);
+/* What the output looks like, and which layer decides how many rows that is for the batch: for messages on targets. */
+void network_output_text(const Network *n, char *text, size_t room);
+enum { NETWORK_OUTPUT = LAYER_PATH + LAYER_WHERE + 160 }; /* room for it */
 /* The parameter of that name, also a second one; -1: there is none. */
 int network_find_param(const Network *n, const char *name);
 /* A line per layer: path, kind, options, output shape, parameters. */

@@ -189,8 +189,13 @@ lua_Integer bind_integer(lua_State *L, int index, const char *key, lua_Integer o
     return value;
 }
 
+bool bind_flag(lua_State *L, int index, const char *what) {
+    if (!lua_isboolean(L, index)) bind_error(L, "%s: expected true or false, found %s", what, bind_show(L, index));
+    return lua_toboolean(L, index);
+}
+
 bool bind_boolean(lua_State *L, int index, const char *key, bool otherwise) {
-    bool value = lua_getfield(L, index, key) == LUA_TNIL ? otherwise : lua_toboolean(L, -1);
+    bool value = lua_getfield(L, index, key) == LUA_TNIL ? otherwise : bind_flag(L, lua_gettop(L), key);
     lua_pop(L, 1);
     return value;
 }

@@ -62,6 +62,8 @@ int bind_text_push(lua_State *L, const Text *text); /* as a string; returns 1 */
 /* t[key] at table `index`: optional members of an argument table */
 lua_Integer bind_integer(lua_State *L, int index, const char *key, lua_Integer otherwise);
 bool bind_boolean(lua_State *L, int index, const char *key, bool otherwise);
+/* The value at `index`, called `what`: true or false, nothing that Lua would take for one of them. */
+bool bind_flag(lua_State *L, int index, const char *what);
 const char *bind_string(lua_State *L, int index, const char *key, const char *otherwise);
 /* The string at `index`, an argument called `what`. */
 const char *bind_text_at(lua_State *L, int index, const char *what);

@@ -266,6 +266,18 @@ static int indices(lua_State *L) {
     return 1;
 }
 
+/* network:targets() -> how many targets a sample has, labels or numbers, and what the output is that wants them, as a
+ * message says it; nil: there is no loss */
+static int targets(lua_State *L) {
+    const Network *n = bind_get(L, 1, BOX_NETWORK);
+    char text[NETWORK_OUTPUT];
+    if (!n->targets) return 0;
+    network_output_text(n, text, sizeof text);
+    lua_pushinteger(L, n->targets);
+    lua_pushstring(L, text);
+    return 2;
+}
+
 /* network:shapes() -> input, output */
 static int shapes(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
@@ -277,7 +289,7 @@ static int shapes(lua_State *L) {
 void bind_open_network(lua_State *L) {
     static const luaL_Reg methods[] =
         {{"text", text}, {"layers", layers}, {"params", params}, {"buffers", buffers}, {"indices", indices},
-        {"parameters", parameters}, {"shapes", shapes}, {NULL, NULL}};
+        {"parameters", parameters}, {"shapes", shapes}, {"targets", targets}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"layer_kinds", layer_kinds}, {"network", new_network}, {NULL, NULL}};
     bind_type(L, BOX_LAYER, NULL);
     bind_type(L, BOX_NETWORK, methods);

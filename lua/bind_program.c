@@ -93,28 +93,29 @@ static void set_optimizer(lua_State *L, Settings *s) {
     bind_error(L, "optimizer: expected one of memtide.optim's");
 }
 
+static bool flag(lua_State *L, const char *key) { return bind_flag(L, lua_gettop(L), key); }
 static void set_precision(lua_State *L, Settings *s) { s->precision = (Precision)word(L, "precision", precisions); }
 static void set_accumulate(lua_State *L, Settings *s) {
     lua_Integer n = whole(L, "accumulate", 1);
     if (n > 1 << 20) bind_error(L, "accumulate: more than 1048576 micro-batches");
     s->accumulate = (int)n;
 }
-static void set_inplace(lua_State *L, Settings *s) { s->inplace = lua_toboolean(L, -1) ? INPLACE_ON : INPLACE_OFF; }
+static void set_inplace(lua_State *L, Settings *s) { s->inplace = flag(L, "inplace") ? INPLACE_ON : INPLACE_OFF; }
 static void set_mode(lua_State *L, Settings *s) { s->eval = word(L, "mode", modes) == 1; }
 static void set_allocator(lua_State *L, Settings *s) { s->allocator = (AllocKind)word(L, "allocator", allocators); }
 static void set_workspace(lua_State *L, Settings *s) { s->workspace_limit = (size_t)whole(L, "workspace_limit", 0); }
-static void set_graph(lua_State *L, Settings *s) { s->graph = lua_toboolean(L, -1); }
+static void set_graph(lua_State *L, Settings *s) { s->graph = flag(L, "graph"); }
 static void set_loss_scale(lua_State *L, Settings *s) { s->loss_scale = (float)luaL_checknumber(L, -1); }
 static void set_growth_interval(lua_State *L, Settings *s) {
     s->scaler.interval = (int32_t)whole(L, "growth_interval", 1);
 }
-static void set_scheduled(lua_State *L, Settings *s) { s->scheduled = lua_toboolean(L, -1); }
+static void set_scheduled(lua_State *L, Settings *s) { s->scheduled = flag(L, "scheduled"); }
 static void set_scope(lua_State *L, Settings *s) {
     snprintf(s->scope, sizeof s->scope, "%s", luaL_checkstring(L, -1));
 }
-static void set_no_loss(lua_State *L, Settings *s) { s->no_loss = lua_toboolean(L, -1); }
-static void set_keep_output(lua_State *L, Settings *s) { s->keep_output = lua_toboolean(L, -1); }
-static void set_keep_gradients(lua_State *L, Settings *s) { s->keep_gradients = lua_toboolean(L, -1); }
+static void set_no_loss(lua_State *L, Settings *s) { s->no_loss = flag(L, "no_loss"); }
+static void set_keep_output(lua_State *L, Settings *s) { s->keep_output = flag(L, "keep_output"); }
+static void set_keep_gradients(lua_State *L, Settings *s) { s->keep_gradients = flag(L, "keep_gradients"); }
 
 static const struct { const char *key; void (*set)(lua_State *, Settings *); } setters[] = {
     {"precision", set_precision}, {"accumulate", set_accumulate}, {"checkpoint", set_checkpoint},
@@ -157,17 +158,25 @@ static int setting_words(lua_State *L) {
     return 1;
 }
 
-/* optimizer_bytes({kind =, options =}, shape = {1}) -> how many it keeps of an fp32 parameter of that shape; raises
- * what is wrong with its values */
+/* The type of that name, as program:bufs() has it. */
+static DType type_at(lua_State *L, int index) {
+    const char *name = luaL_checkstring(L, index);
+    for (int t = 0; t < DT_COUNT; t++) if (!strcmp(name, dtype_name((DType)t))) return (DType)t;
+    return (DType)bind_error(L, "there is no type %s", name);
+}
+
+/* optimizer_bytes({kind =, options =}, shape = {1}, type = "f32") -> how many it keeps of a parameter of that shape
+ * and type; raises what is wrong with its values */
 static int optimizer_bytes(lua_State *L) {
     Settings s = settings_default();
     OptimState state;
     Shape like = lua_istable(L, 2) ? bind_shape(L, 2) : shape1(1);
+    DType type = lua_isnoneornil(L, 3) ? DT_F32 : type_at(L, 3);
     int64_t bytes = 0;
     lua_settop(L, 1);
     set_optimizer(L, &s);
     for (int k = 1; k < op_master(optimizer_op(&s.optimizer, &like)); k++)
-        if (optimizer_keeps(&s.optimizer, k, &like, DT_F32, &state))
+        if (optimizer_keeps(&s.optimizer, k, &like, type, &state))
             bytes += shape_elements(&state.shape) * (int64_t)dtype_size(state.type);
     lua_pushinteger(L, bytes);
     return 1;
@@ -282,16 +291,18 @@ static int cost(lua_State *L) {
     return 3;
 }
 
-/* program:bufs() -> {{name, shape, dtype, category, kind, bytes, alias, keep, host}, ...} */
+/* program:bufs() -> {{name, shape, dtype, width, category, kind, bytes, alias, keep, host}, ...}; width: bytes of an
+ * element */
 static int bufs(lua_State *L) {
     static const char *const kinds[] = {"temporary", "persistent", "input"};
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     lua_createtable(L, p->n_bufs, 0);
     for (int i = 0; i < p->n_bufs; i++) {
         const Buf *b = &p->bufs[i];
-        lua_createtable(L, 0, 9);
+        lua_createtable(L, 0, 10);
         bind_set_string(L, "name", b->name);
         bind_set_string(L, "dtype", dtype_name(b->dtype));
+        bind_set_integer(L, "width", (lua_Integer)dtype_size(b->dtype));
         bind_set_string(L, "category", category_name(b->category));
         bind_set_string(L, "kind", kinds[b->kind]);
         bind_set_integer(L, "bytes", (lua_Integer)b->bytes);

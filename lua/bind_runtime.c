@@ -10,6 +10,7 @@
 typedef struct Running {
     Runtime *r;
     const Program *program[BOX_PARENTS];
+    const Network *network[BOX_PARENTS]; /* of each program */
     int n, last; /* programs; the one that ran last */
 } Running;
 
@@ -28,6 +29,7 @@ Runtime *bind_runtime(lua_State *L, int index) { return ((Running *)bind_get(L, 
 static int new_runtime(lua_State *L) {
     Err e;
     Program *programs[BOX_PARENTS];
+    const Network *networks[BOX_PARENTS];
     const Box *first = NULL;
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
@@ -41,6 +43,7 @@ static int new_runtime(lua_State *L) {
         const Box *program = bind_box(L, 3 + i, BOX_PROGRAM);
         bind_borrow(L, box, 3 + i, BOX_PROGRAM);
         programs[i] = program->content;
+        networks[i] = program->parent[0]->content;
         if (i == 0) first = program;
         else if (program->parent[1] != first->parent[1])
             return bind_error(L, "programs of one runtime belong to one device");
@@ -52,9 +55,9 @@ static int new_runtime(lua_State *L) {
     if (!run) return bind_error(L, "out of host memory");
     run->n = (int)count;
     for (int i = 0; i < run->n; i++) run->program[i] = programs[i];
+    for (int i = 0; i < run->n; i++) run->network[i] = networks[i];
     Device *device = first->parent[1]->content;
-    const Network *network = first->parent[0]->content;
-    if (runtime_open(device, kind, limit, network, programs, run->n, seed, fail_at, &run->r, &e)) {
+    if (runtime_open(device, kind, limit, networks[0], programs, run->n, seed, fail_at, &run->r, &e)) {
         mem_free(run);
         return bind_fail(L, &e);
     }
@@ -181,16 +184,28 @@ static Source source_at(lua_State *L, int index, bool integers, const char *what
 }
 
 /* Whole samples, and no more than the step takes; fewer only in its last micro-batch. */
-static void check_count(lua_State *L, const Program *p, int buf, const Source *s, const char *what) {
-    int64_t per_micro = elements(p, buf), batch = p->bufs[buf].shape.dim[0], per_sample = per_micro / batch;
+static void check_input(lua_State *L, const Program *p, const Source *x) {
+    const Shape *micro = &p->bufs[p->input].shape;
+    int64_t per_micro = shape_elements(micro), per_sample = per_micro / micro->dim[0];
     int64_t most = per_micro * p->micro_batches;
-    if (s->count % per_sample == 0 && s->count <= most && s->count > most - per_micro) return;
+    if (x->count % per_sample == 0 && x->count <= most && x->count > most - per_micro) return;
     char shape[SHAPE_TEXT];
-    bind_error(L, "%s: expected %d x %s values, found %I", what, p->micro_batches,
-               shape_text(&p->bufs[buf].shape, shape), (LUAI_UACINT)s->count);
+    bind_error(L, "input: expected %d x %s values, found %I", p->micro_batches, shape_text(micro, shape),
+               (LUAI_UACINT)x->count);
 }
 
-static Feed feed_from(lua_State *L, const Program *p) {
+/* As many targets as the samples have that were given. */
+static void check_targets(lua_State *L, const Network *n, const Program *p, const Source *x, const Source *t) {
+    int64_t samples = x->count / (elements(p, p->input) / p->bufs[p->input].shape.dim[0]);
+    int64_t expected = samples * n->targets;
+    char text[NETWORK_OUTPUT];
+    if (t->count == expected) return;
+    network_output_text(n, text, sizeof text);
+    bind_error(L, "target: expected %I %s for %I samples, found %I: %s", (LUAI_UACINT)expected,
+               t->integers ? "labels" : "numbers", (LUAI_UACINT)samples, (LUAI_UACINT)t->count, text);
+}
+
+static Feed feed_from(lua_State *L, const Network *n, const Program *p) {
     Feed f = {.program = p};
     if (luaL_testudata(L, 3, BOX_LOADER)) {
         f.loader = bind_get(L, 3, BOX_LOADER);
@@ -199,10 +214,10 @@ static Feed feed_from(lua_State *L, const Program *p) {
         return f;
     }
     f.x = source_at(L, 3, false, "input");
-    check_count(L, p, p->input, &f.x, "input");
+    check_input(L, p, &f.x);
     if (p->target == NO_BUF) return f;
     f.t = source_at(L, 4, p->bufs[p->target].dtype == DT_I32, "target");
-    check_count(L, p, p->target, &f.t, "target");
+    check_targets(L, n, p, &f.x, &f.t);
     return f;
 }
 
@@ -214,7 +229,7 @@ static int step(lua_State *L) {
     lua_settop(L, 4);
     Running *run = running(L);
     int which = which_program(L, run, 2);
-    Feed feed = feed_from(L, run->program[which]);
+    Feed feed = feed_from(L, run->network[which], run->program[which]);
     run->last = which;
     bool more = feed.loader && lua_toboolean(L, 4);
     if (runtime_step(run->r, which, feed_step, &feed, more, &found, &e)) return bind_fail(L, &e);

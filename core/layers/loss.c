@@ -33,10 +33,22 @@ static int check_target(const Layer *first, const Layer *l, Err *e) {
     return OK;
 }
 
-static int one_number(const Network *n, Layer *l, Err *e) {
+/* Every sample has as many targets as any other. */
+static int count_targets(Network *n, const Layer *first, Err *e) {
+    const Shape all = target_shape(first);
+    char text[NETWORK_OUTPUT];
+    int64_t count = shape_elements(&all), batch = n->input.dim[0];
+    n->targets = count / batch;
+    if (count % batch == 0) return OK;
+    network_output_text(n, text, sizeof text);
+    return layer_error(first, e, "expected as many %s for each of %" PRId64 " samples, found %" PRId64 " in all: %s",
+                       of_classes(first) ? "labels" : "numbers", batch, count, text);
+}
+
+static int one_number(Network *n, Layer *l, Err *e) {
     const Layer *first = n->loss[0];
     if (!has_target(first)) return layer_error(first, e, "expected a loss with a target as the first one");
-    int code = has_target(l) ? check_target(first, l, e) : OK;
+    int code = l == first ? count_targets(n, l, e) : has_target(l) ? check_target(first, l, e) : OK;
     layer_output(l, (Shape){0, {1, 1, 1, 1}});
     return code;
 }

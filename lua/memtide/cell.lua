@@ -65,37 +65,48 @@ local function product(shape)
   return n
 end
 
--- Labels of a batch where the output has this shape: (N, classes), or (N, classes, H, W) with one for each pixel.
-local function labels_of(output) return product(output) // output[2] end
-
--- The loss and the output say what one sample's target must be.
+-- The loss and the output say how many targets a sample must have. found: what its data have.
 local function check_targets(self, found, output)
   local where, loss, kind = self.experiment.where, self.values.loss, nn.terms(self.values.loss)[1].kind
   local given = found.target and "target = " .. plain.literal(found.target)
     or found.classes and "classes = " .. found.classes or "data without targets"
-  if not nn.of_classes(loss) then
-    local wanted = "target = " .. plain.literal(sample_of(output))
-    if given ~= wanted then
-      util.fail_at(where, "experiment: %s wants targets like the network's output, %s, found %s", kind, wanted, given)
-    end
-  elseif not found.classes or product(found.target or {}) * built_batch(self.values) ~= labels_of(output) then
+  local classes, has = nn.of_classes(loss), product(found.target or {})
+  local needs, what = self.network:targets()
+  if classes and not found.classes then
     util.fail_at(where, "experiment: %s wants classes, found %s", kind, given)
-  elseif output[2] and output[2] < found.classes then
+  elseif not classes and given ~= "target = " .. plain.literal(sample_of(output)) then
+    util.fail_at(where, "experiment: %s wants targets like the network's output, target = %s, found %s", kind,
+      plain.literal(sample_of(output)), given)
+  elseif has ~= needs then
+    util.fail_at(where, "experiment: %s wants %d %s%s for each sample, found %d (%s): %s%s", kind, needs,
+      classes and "label" or "number", needs == 1 and "" or "s", has, given, what,
+      classes and not self.values.data and ("; if that is meant, say target = {%d}"):format(needs) or "")
+  elseif classes and output[2] and output[2] < found.classes then
     util.fail_at(where, "experiment: there are %d classes, but the network has %d outputs", found.classes, output[2])
   end
+end
+
+-- What random data are where the script does not say it: a label for each place of an output (N, C, ...), or, where
+-- the script speaks of no classes, for each token that the network reads. Any other number of rows for a sample is a
+-- mistake as long as nobody says that it is meant.
+local function complete(self, found, output)
+  if found.target then return end
+  if not nn.of_classes(self.values.loss) then
+    if not found.classes then found.target = sample_of(output) end
+    return
+  end
+  local labels, tokens = self.network:targets(), self.network:indices() and product(found.shape)
+  local of_places = output[1] == built_batch(self.values) and (found.classes or output[2]) == output[2]
+  if labels ~= 1 and (of_places or not found.classes and labels == tokens) then found.target = {labels} end
+  found.classes = found.classes or output[2]
 end
 
 local function describe_data(self, output)
   local v = self.values
   local found = v.data and v.data:info() or {shape = v.input, classes = v.classes, target = v.target}
-  if nn.of_classes(v.loss) and not v.data and not found.target then
-    found.classes = found.classes or output[2]
-    local labels = labels_of(output) // built_batch(v)
-    if labels ~= 1 then found.target = {labels} end -- a label for each token or pixel
-  elseif not v.data and not found.classes and not found.target then
-    found.target = sample_of(output)
-  end
+  if not v.data then complete(self, found, output) end
   check_targets(self, found, output)
+  if v.test_data then check_targets(self, v.test_data:info(), output) end
   return found
 end
 

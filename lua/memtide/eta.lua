@@ -6,6 +6,7 @@ local Eta = {}
 Eta.__index = Eta
 
 local LEAST = 10              -- seconds: less is over before anybody has read it
+local AT_ONCE = 1000 -- cells that it looks at in one go, 10 ms
 local FIRST, EXACT = 0.7, 0.05 -- relative error of an estimate before errors are known, and at best
 
 -- What is left of each model, in the pace's units of work.
@@ -16,9 +17,16 @@ end
 
 -- learnt: a pace that is told what cells took; workers: how many cells run at a time
 function eta.new(learnt, cells, workers)
-  local self = setmetatable({pace = learnt, left = {}, cells = 0, workers = workers, n = 0, squares = 0}, Eta)
-  for k = 1, cells:count() do count(self, cells:cell(k).values, 1) end
-  return self
+  return setmetatable({pace = learnt, plan = cells, counted = 0, left = {}, cells = 0, workers = workers, n = 0,
+    squares = 0}, Eta)
+end
+
+-- Looks at more of the cells; true: it has looked at all. A sweep of a million begins at once.
+local function count_more(self)
+  local all = self.plan:count()
+  for k = self.counted + 1, math.min(self.counted + AT_ONCE, all) do count(self, self.plan:cell(k).values, 1) end
+  self.counted = math.min(self.counted + AT_ONCE, all)
+  return self.counted == all
 end
 
 -- The cell has ended, or had before.
@@ -34,6 +42,7 @@ end
 -- Seconds that are left, and between which bounds they will lie; nil: nothing is known yet.
 function Eta:remaining()
   local seconds = 0
+  if not count_more(self) then return nil end
   for model, work in pairs(self.left) do
     local rate = self.pace:rate(model) or self.pace:rate()
     if not rate then return nil end

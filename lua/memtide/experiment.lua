@@ -19,6 +19,7 @@ local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "da
   "steps", "warmup", "epochs", "seed", "schedule"}
 local WHOLE = {"name", "sweep", "cases", "claims", "where", "options", "monotone", "repeats", "shuffle", "drop_last",
   "predict_only", table.unpack(measure.names)}
+local MOST = 1000000 -- combinations of a sweep: to look at each of them takes 10 s
 local PARTS = {sweep = true, cases = true, claims = true, options = true} -- checked by functions of their own
 local NOT_OF_CELLS = {where = true, monotone = true}
 
@@ -109,12 +110,14 @@ function Experiment:check_value(place, key, value, where)
   return checked
 end
 
--- For axes: what the values of an axis become.
+-- For axes: what the values of an axis become. A name is looked at once, however many values it has.
 function Experiment:axis_check()
+  local seen = {}
   return function(where, place, key, value)
-    if not is_settable(key) and not self.options[key] then
+    if not seen[key] and not is_settable(key) and not self.options[key] then
       check_own(where, place:match("^sweep%[%d+%]") or place, key)
     end
+    seen[key] = true
     return self:check_value(place, key, value, where)
   end
 end
@@ -156,6 +159,21 @@ function Experiment:check_overlap()
   end
 end
 
+-- So many combinations that nobody means them; their number may be beyond any whole number.
+function Experiment:check_combinations(where, place)
+  local n, words = 1.0, {}
+  local function times(count, what)
+    n = n * count
+    if count > 1 then words[#words + 1] = ("%d %s"):format(count, what) end
+  end
+  times(math.max(#self.cases, 1), "cases")
+  for _, axis in ipairs(self.axes) do times(#axis.rows, "of " .. table.concat(axis.names, " and ")) end
+  times(self.base.repeats or 1, "repeats")
+  if n > MOST then
+    util.fail_at(where, "%s: expected at most %d cells, found %.15g: %s", place, MOST, n, table.concat(words, " x "))
+  end
+end
+
 -- Is it a setting, or an axis or key of the script's own?
 function Experiment:knows(name)
   if settings.known[name] or RULES[name] then return true end
@@ -188,6 +206,7 @@ function experiment.new(options)
     if self.base[key] == nil then util.fail_at(self.where, 'experiment: "%s" is missing', key) end
   end
   self:check_axes(options.sweep, options.cases)
+  self:check_combinations(self.where, "experiment")
   self.name = self.base.name
   self.claims = claims.check(self, options.claims, axes.check_list)
   return self
@@ -212,6 +231,7 @@ function Experiment:set(key, values)
   for _, case in ipairs(self.cases) do case[key] = nil end
   if #values == 1 then self.base[key] = axis.rows[1][1] else self.base[key] = nil end
   axes.replace(self.axes, key, #values > 1 and axis or nil)
+  self:check_combinations("", "--set")
 end
 
 -- ---- cells

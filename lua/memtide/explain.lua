@@ -1,16 +1,16 @@
 -- The hand calculation: what an article adds up, layer by layer, and beside it what the step really needs,
 -- and why they differ.
 --
--- The article's rule, for any network: parameters, gradients and the optimizer's states in fp32, or in 8 bits; as
--- activations the outputs of the layers that have parameters, the last one left out; the input. Frozen parameters have
--- no gradient and no state. Nothing of activation gradients, other layers' outputs, labels.
+-- The article's rule, for any network: parameters, a gradient of each of them and the optimizer's states; as activations
+-- the outputs of the layers that have parameters, the last one left out; the input. Each in the type in which the
+-- step's precision stores it. Frozen parameters have no gradient and no state. Nothing of activation gradients, other
+-- layers' outputs, labels, of master copies or 16-bit copies of weights.
 local categories = require "memtide.row".categories
 local core = require "memtide.core"
 local nn = require "memtide.nn"
 local util = require "memtide.util"
 
 local explain = {}
-local BYTES = 4
 
 local function product(shape)
   local n = 1
@@ -18,27 +18,37 @@ local function product(shape)
   return n
 end
 
--- Numbers in parameters, and how many of these are frozen.
-local function elements(params)
-  local n, frozen = 0, 0
+-- The step's buffers by name: a parameter's has its own name, a layer's output is PATH.y.
+local function by_name(cell)
+  local found = {}
+  for _, buf in ipairs(cell.program:bufs()) do found[buf.name] = buf end
+  return found
+end
+
+-- Numbers in parameters, how many of these are frozen, and the bytes of all.
+local function elements(params, bufs)
+  local n, frozen, bytes = 0, 0, 0
   for _, param in ipairs(params) do
-    n = n + param.elements
+    n, bytes = n + param.elements, bytes + param.elements * bufs[param.name].width
     if not param.trainable then frozen = frozen + param.elements end
   end
-  return n, frozen
+  return n, frozen, bytes
 end
 
 -- ---- the article's side
 
 -- A row per layer: {path, kind, shape, parameters, frozen, parameter_bytes, activation_bytes, counted}; parameters of a
--- layer that is used again stand in its first row
-function explain.layers(network)
-  local rows, last = {}, 0
-  for i, layer in ipairs(network:layers()) do
-    local n, frozen = elements(layer.params)
+-- layer that is used again stand in its first row. A layer that emits nothing has its input's type.
+function explain.layers(cell)
+  local rows, last, bufs = {}, 0, by_name(cell)
+  local width = bufs[cell.program:names().input].width
+  for i, layer in ipairs(cell.network:layers()) do
+    local n, frozen, bytes = elements(layer.params, bufs)
+    local output = bufs[layer.path == "" and "y" or layer.path .. ".y"]
     if layer.weighted then last = i end
+    width = output and output.width or width
     rows[i] = {path = layer.path, kind = layer.kind, options = layer.text, shape = layer.out, parameters = n,
-      frozen = frozen, parameter_bytes = n * BYTES, activation_bytes = product(layer.out) * BYTES,
+      frozen = frozen, parameter_bytes = bytes, activation_bytes = product(layer.out) * width,
       counted = layer.weighted}
   end
   if rows[last] then rows[last].counted = false end
@@ -47,15 +57,19 @@ end
 
 -- The article's sum by category.
 function explain.article(cell, rows)
-  local parameters, frozen = cell.network:parameters()
-  local trained, states = (parameters - frozen) * BYTES, 0
+  local bufs, input = by_name(cell), cell.network:shapes()
+  local sum = {weights = 0, gradients = 0, optimizer = 0, activations = 0, activation_gradients = 0,
+    input = product(input) * bufs[cell.program:names().input].width, workspace = 0, other = 0}
   for _, param in ipairs(cell.network:params()) do
-    states = states + (param.trainable and core.optimizer_bytes(cell.settings.optimizer, param.shape) or 0)
+    local weight, master = bufs[param.name], bufs[param.name .. ".master"]
+    local bytes = param.elements * weight.width
+    sum.weights = sum.weights + bytes
+    if param.trainable then
+      sum.gradients = sum.gradients + bytes
+      sum.optimizer = sum.optimizer
+        + core.optimizer_bytes(cell.settings.optimizer, param.shape, (master or weight).dtype)
+    end
   end
-  local input = cell.network:shapes()
-  local sum = {weights = parameters * BYTES, gradients = trained,
-    optimizer = states, activations = 0,
-    activation_gradients = 0, input = product(input) * BYTES, workspace = 0, other = 0}
   for _, row in ipairs(rows) do
     if row.counted then sum.activations = sum.activations + row.activation_bytes end
   end
@@ -88,8 +102,7 @@ function REASONS.weights(cell)
   local precision = cell.settings.precision
   if precision:find "^amp" then return "16-bit copies that are alive then, beside the fp32 weights" end
   if precision:find "^master" then return "16-bit weights and their fp32 master copies" end
-  if #cell.network:buffers() > 0 then return "also running statistics, which are no parameters" end
-  return "weights are 16-bit"
+  return "also running statistics, which are no parameters"
 end
 
 function REASONS.gradients(cell, article, step)
@@ -98,13 +111,13 @@ function REASONS.gradients(cell, article, step)
   if step < all then
     return ("at %s only some of the step's %d bytes of gradients are there yet"):format(cell.prediction.peak.op, all)
   end
-  return article < step and "accumulation keeps sums beside a micro-batch's own gradients" or "gradients are 16-bit"
+  return "accumulation keeps sums beside a micro-batch's own gradients"
 end
 
 function REASONS.optimizer(cell, article, step)
   if cell.settings.mode == "eval" then return "evaluation has no optimizer" end
-  if step - article == 16 then return "16 bytes of step count and loss scale" end
-  return "the state is kept in the weights' 16-bit type, with 16 bytes of step count and loss scale"
+  return ("%d bytes of step count%s"):format(step - article,
+    cell.settings.schedule and ", loss scale and learning rate" or " and loss scale")
 end
 
 local SIXTEEN = {f16 = true, bf16 = true}
@@ -142,12 +155,12 @@ function REASONS.activation_gradients()
   return "the backward pass needs the gradient of an output beside the output: the article leaves these out"
 end
 
-function REASONS.input(cell, article, step)
+function REASONS.input(cell, _, step)
   local target = cell.program:names().target
   local gone = step == 0
   for _, buf in ipairs(buffers(cell, "input")) do gone = gone or buf.name == target and buf.bytes == step end
   if gone then return ("the inputs are not needed any more at %s"):format(cell.prediction.peak.op) end
-  return step > article and "labels or targets come with the inputs" or "the batch is 16-bit"
+  return "labels or targets come with the inputs"
 end
 
 function REASONS.workspace() return "scratch that the library asks for in the op at the peak" end
@@ -270,7 +283,7 @@ function explain.main(cell, opts)
   local file, name = named and open_table(path) or io.stdout, named or "standard output"
   local function out(line) util.must_write(name, file:write(line, "\n")) end
   if path then out(HEADER) end
-  local rows = explain.layers(cell.network)
+  local rows = explain.layers(cell)
   local show = path and csv_cell or print_cell
   show(out, cell, rows, explain.compare(cell, explain.article(cell, rows)))
   if named then util.must_write(name, file:close()) end

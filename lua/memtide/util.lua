@@ -71,6 +71,15 @@ function util.check_type(what, value, expected)
   end
 end
 
+-- A flag is true or false, or nil where it may be left out: 0 and "no" count as true in Lua, and nobody means that.
+function util.check_flag(what, value)
+  if value ~= nil and type(value) ~= "boolean" then
+    util.fail("%s: expected true or false, found %s", what,
+      type(value) == "string" and '"' .. value .. '"' or tostring(value))
+  end
+  return value
+end
+
 -- Lets the methods of a class be called with a colon only: an object of another kind raises.
 function util.guard_methods(name, class)
   for key, method in pairs(class) do

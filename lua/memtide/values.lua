@@ -113,6 +113,7 @@ return function(nn, graph)
 
   function functions.mean(x, ...)
     local dims, keepdim = dimensions(...)
+    util.check_flag("mean: keepdim", keepdim)
     local pool, of_steps = table.unpack(MEANS[dims] or util.fail("mean: expected the dimension 1 of (N, T, F), " ..
       "2 of (N, C, L), or {2, 3} of (N, C, H, W), found %s", dims))
     x = functions[pool](of_steps and functions.transpose(x, 1, 2) or x, 1)

@@ -40,6 +40,9 @@ local function check_options(method, path, options, known)
   util.check_type(("trainer:%s: path"):format(method), path, "string")
   options = options or {}
   util.check_keys("trainer:" .. method, options, known)
+  for _, flag in ipairs{"stored", "strict"} do
+    util.check_flag(("trainer:%s: %s"):format(method, flag), options[flag])
+  end
   return options
 end
 

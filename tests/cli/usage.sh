@@ -58,6 +58,8 @@ memtide explain x.lua --set precision=bf16 --set batch=8
 has "$out" "of the step's 32 bytes of outputs, 32 of these in 16 bits" "explain counts what is in 16 bits"
 memtide explain x.lua --set precision=fp16 --set batch=8
 has "$out" "32 of these in 16 bits" "of either type"
+memtide explain "$ROOT/experiments/article.lua" --set precision=fp16
+has "$out" "Conv2d   (64, 64, 30, 30)         1792     3584       7372800" "explain counts in the precision's types"
 memtide explain x.lua --set batch=8
 has "$out" "of the step's 64 bytes of outputs: also" "and leaves it out where nothing is"
 echo "cell,status" >results.csv

@@ -126,6 +126,22 @@ refused('options[1]: "batch" has a meaning of its own already', "a setting", {op
 refused('options[2]: "a" is there already', "twice", {options = {{"a", 1, "x"}, {"a", 1, "x"}}})
 refused('options[1]: expected {"name", default, "what it is"}', "of another form", {options = {{"a", {}, "x"}}})
 
+-- ---- many values, many cells
+local many, begun = mt.range(1, 10000), os.clock()
+local deep = declare{model = function(s) return nn.Linear(4, s.depth) end, sweep = {{"depth", many}}}
+local took = os.clock() - begun
+tap.ok(took < 1, ("10,000 values of an own axis take %.2f s: its name is looked at once"):format(took))
+tap.is(deep:count(), 10000, "all are there")
+refused("experiment: expected at most 1000000 cells, found 1000000000: 1000 of batch x 1000 of seed x 1000 of steps",
+  "a thousand million cells", {sweep = {{"batch", mt.range(1, 1000)}, {"seed", mt.range(1, 1000)},
+    {"steps", mt.range(1, 1000)}}})
+refused("found 1e+25: 2 cases x 10000 of batch", "more than a whole number holds",
+  {cases = {{case = "a"}, {case = "b"}}, repeats = 5, sweep = {{"batch", many}, {"seed", many}, {"steps", many},
+    {"warmup", many}, {"accumulate", many}, {"workspace_limit", many}}})
+tap.is(declare{repeats = 1000, sweep = {{"batch", mt.range(1, 1000)}}}:count(), 1000000, "a million are allowed")
+tap.raises("--set: expected at most 1000000 cells, found 20000000: 10000 of batch x 2000 repeats", "on the command line",
+  function() declare{repeats = 2000}:set("batch", many) end)
+
 -- ---- ids
 local function id(more, k)
   local one = declare(more):cells()[k or 1]

@@ -31,7 +31,7 @@ end
 
 -- ---- the article's hand calculation, batch 64, fp32
 local baseline = prepared(cells("article")[1])
-local rows = explain.layers(baseline.network)
+local rows = explain.layers(baseline)
 local sum = explain.article(baseline, rows)
 local parameters = {}
 for _, row in ipairs(rows) do if row.parameters > 0 then parameters[#parameters + 1] = row end end
@@ -50,14 +50,14 @@ for _, row in ipairs(comparison) do
   tap.ok(row.article == row.step or row.reason ~= "", ("explain says why %s differs"):format(row.name))
 end
 local waiting = prepared(cells("offload")[2])
-local of_activations = explain.compare(waiting, explain.article(waiting, explain.layers(waiting.network)))[4]
+local of_activations = explain.compare(waiting, explain.article(waiting, explain.layers(waiting)))[4]
 tap.ok(of_activations.reason:find(("; %d bytes of the host's memory"):format(waiting.prediction.host), 1, true),
   "explain says what waits on the host", of_activations.reason)
 tap.is(prepared(cells("vgg16_memory")[1]).network:parameters(), 138357544, "parameters of VGG16")
 
 for _, one in ipairs(cells "optimizers") do
   local found = prepared(one)
-  local by_hand = explain.article(found, explain.layers(found.network)).optimizer
+  local by_hand = explain.article(found, explain.layers(found)).optimizer
   local counts = found.prediction.peak.categories.optimizer - by_hand
   tap.ok(counts == 0 or counts == 16, one.name .. ": explain knows its states")
 end
