@@ -152,7 +152,14 @@ $(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
 
 emulated: all $(EMULATED_PLUGIN) ## the CUDA device on an emulated GPU: MEMTIDE_CUDA=build/emulate/memtide_cuda.so
 
-test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) ## run every test (TAP, by prove)
+# LD_PRELOAD: system calls that fail, processes that die, where a test says so
+FAULTS = $(BUILD)/tests/faults.so
+$(FAULTS): tests/faults.c
+	@mkdir -p $(@D)
+	@echo "  CC   $<"
+	$(Q)$(CC) -O1 -g $(FLAGS) -shared -o $@ $< -ldl
+
+test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every test (TAP, by prove)
 	$(Q)$(if $(CUDA_LACK),echo "tests/cuda: skipped: $(CUDA_LACK)")
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
 	$(Q)BUILD=$(BUILD) OMP_WAIT_POLICY=passive prove --exec tests/run $(THREADED)

@@ -101,26 +101,35 @@ static int split(char *line, size_t n) {
 /* With the end of the text */
 static uint64_t hash_text(uint64_t hash, const char *text) { return hash_bytes(hash, text, strlen(text) + 1); }
 
+/* How long the part of a cell's id is that says its settings, and not its network and data */
+static size_t settings_length(const char *cell) { return strcspn(cell, "-"); }
+
+/* Rows with the same settings and repeat have one mark, whatever their networks. */
 static uint64_t mark_of(const char *cell, const char *repeat) {
-    uint64_t hash = hash_text(hash_text(HASH_START, cell), repeat);
+    uint64_t hash = hash_text(hash_bytes(HASH_START, cell, settings_length(cell)), repeat);
     return (hash ^ hash >> 32) & (UINT64_MAX >> AT_BITS);
 }
 
-/* The row that begins there as the file has it, packed; NULL: it cannot be read back. Rows are never written over. */
-static const char *read_row(Csv *c, int64_t at) {
-    if (c->held == at) return c->record;
+/* Reads the line that begins there into c->record; returns its length without the newline, -1: it cannot be read. */
+static int read_line(Csv *c, int64_t at) {
     c->held = 0;
     for (int have = 0;;) {
-        if (!mem_grow(&c->record, &c->record_cap, have + CHUNK, 1)) return NULL;
+        if (!mem_grow(&c->record, &c->record_cap, have + CHUNK, 1)) return -1;
         ssize_t got = pread(c->fd, c->record + have, CHUNK, (off_t)(at + have));
         const char *end = got > 0 ? memchr(c->record + have, '\n', (size_t)got) : NULL;
-        if (got <= 0) return NULL;
+        if (got <= 0) return -1;
+        if (end) return (int)(end - c->record);
         have += (int)got;
-        if (!end) continue;
-        if (split(c->record, (size_t)(end - c->record)) != header(c)->columns) return NULL;
-        c->held = at;
-        return c->record;
     }
+}
+
+/* The row that begins there as the file has it, packed; NULL: it cannot be read back. */
+static const char *read_row(Csv *c, int64_t at) {
+    if (c->held == at) return c->record;
+    int n = read_line(c, at);
+    if (n < 0 || split(c->record, (size_t)n) != header(c)->columns) return NULL;
+    c->held = at;
+    return c->record;
 }
 
 static bool is_row(Csv *c, int64_t at, const char *cell, const char *repeat) {
@@ -176,6 +185,27 @@ const char *csv_value(Csv *c, const char *cell, int64_t repeat, const char *colu
 }
 
 const char *csv_status(Csv *c, const char *cell, int64_t repeat) { return csv_value(c, cell, repeat, "status"); }
+
+static bool has_settings(const char *record, const Csv *c, const char *cell, const char *repeat) {
+    const char *other = field(record, c->cell);
+    size_t n = settings_length(cell);
+    return settings_length(other) == n && !memcmp(other, cell, n) && !strcmp(field(record, c->repeat), repeat);
+}
+
+const char *csv_latest(Csv *c, const char *cell, int64_t repeat) {
+    char text[24];
+    snprintf(text, sizeof text, "%" PRId64, repeat);
+    uint64_t mark = mark_of(cell, text), last = (uint64_t)c->slots - 1;
+    int64_t latest = 0;
+    for (uint64_t i = mark & last; c->slots && c->slot[i]; i = (i + 1) & last) {
+        int64_t at = (int64_t)(c->slot[i] & AT_MASK);
+        if (c->slot[i] >> AT_BITS != mark || at < latest) continue;
+        const char *record = read_row(c, at);
+        if (record && has_settings(record, c, cell, text)) latest = at;
+    }
+    const char *record = latest ? read_row(c, latest) : NULL;
+    return record ? field(record, c->cell) : NULL;
+}
 
 int64_t csv_rows(const Csv *c) { return c->n; }
 
@@ -473,6 +503,48 @@ static int write_record(Csv *c, const char *text, Err *e) {
     }
     c->length += (int64_t)n;
     return OK;
+}
+
+/* Where the field of that number begins in a line */
+static size_t field_offset(const char *line, int index) {
+    bool open = false;
+    size_t i = 0;
+    for (; index; i++) {
+        if (line[i] == '"') open = !open;
+        index -= line[i] == ',' && !open;
+    }
+    return i;
+}
+
+/* The descriptor appends whatever the offset says, until it is asked not to. */
+static int write_over(const Csv *c, const char *data, size_t n, int64_t at) {
+    int flags = fcntl(c->fd, F_GETFL);
+    if (flags < 0 || fcntl(c->fd, F_SETFL, flags & ~O_APPEND)) return -1;
+    errno = ENOSPC;
+    int failed = pwrite(c->fd, data, n, (off_t)at) != (ssize_t)n || (!c->late && fdatasync(c->fd));
+    int why = errno;
+    if (fcntl(c->fd, F_SETFL, flags)) return -1;
+    errno = why;
+    return failed ? -1 : 0;
+}
+
+int csv_rename(Csv *c, const char *cell, int64_t repeat, const char *to, Err *e) {
+    char text[24];
+    snprintf(text, sizeof text, "%" PRId64, repeat);
+    uint64_t slot = c->slots ? *find_slot(c, cell, text) : 0;
+    int64_t at = (int64_t)(slot & AT_MASK);
+    size_t n = strlen(cell);
+    if (!slot || strlen(to) != n || mark_of(to, text) != mark_of(cell, text) || *find_slot(c, to, text))
+        return err_set(e, ERR_INTERNAL, "\"%.200s\": no row of %s can become one of %s", c->path, cell, to);
+    int code = check_unchanged(c, e);
+    if (code) return code;
+    errno = EIO; /* where it is shorter than it was */
+    if (read_line(c, at) < 0) return file_error("read", c->path, e);
+    size_t offset = field_offset(c->record, c->cell);
+    offset += c->record[offset] == '"';
+    if (memcmp(c->record + offset, cell, n))
+        return err_set(e, ERR_FILE, "\"%.200s\" was changed by another program", c->path);
+    return write_over(c, to, n, at + (int64_t)offset) ? file_error("write", c->path, e) : OK;
 }
 
 void csv_flush_late(Csv *c) { c->late = true; }

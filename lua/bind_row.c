@@ -119,6 +119,23 @@ static int value(lua_State *L) {
     return 1;
 }
 
+/* csv:latest(cell, repeat) -> the cell of the latest row with the same settings and repeat; nil: no such row */
+static int latest(lua_State *L) {
+    Csv *csv = bind_get(L, 1, BOX_CSV);
+    lua_pushstring(L, csv_latest(csv, luaL_checkstring(L, 2), luaL_checkinteger(L, 3)));
+    return 1;
+}
+
+/* csv:rename(cell, repeat, to) -> true */
+static int rename_cell(lua_State *L) {
+    Err e;
+    Csv *csv = bind_get(L, 1, BOX_CSV);
+    if (csv_rename(csv, luaL_checkstring(L, 2), luaL_checkinteger(L, 3), luaL_checkstring(L, 4), &e))
+        return bind_fail(L, &e);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
 /* csv:append(row) -> true */
 static int append(lua_State *L) {
     Err e;
@@ -151,7 +168,7 @@ void bind_open_row(lua_State *L) {
     static const luaL_Reg of_row[] = {{"set", set}, {"get", get}, {"columns", columns}, {"kinds", kinds},
         {"line", line}, {"header", header}, {"clear", clear}, {NULL, NULL}};
     static const luaL_Reg of_csv[] = {{"value", value}, {"append", append}, {"rows", rows},
-        {"flush", flush}, {"flush_late", flush_late}, {NULL, NULL}};
+        {"latest", latest}, {"rename", rename_cell}, {"flush", flush}, {"flush_late", flush_late}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {NULL, NULL}};
     bind_type(L, BOX_ROW, of_row);
     bind_type(L, BOX_CSV, of_csv);

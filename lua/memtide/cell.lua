@@ -118,6 +118,7 @@ end
 -- Network, data description and id: no device is needed for it.
 function cell.build(self)
   local v = self.values
+  cell.count_steps(self)
   local input, model = input_of(self), model_of(self)
   self.network = nn.network(model, v.loss, {built_batch(v), table.unpack(input)})
   self.model_name = v.model_name or model.title or model.kind
@@ -125,8 +126,21 @@ function cell.build(self)
   if frozen > 0 then self.model_name = ("%s (%d frozen)"):format(self.model_name, frozen) end
   local _, output = self.network:shapes()
   self.data = describe_data(self, output)
-  self.seed, self.warmup, self.steps = counts_of(v)
-  self.steps = self.steps or cell.epoch_steps(self) - self.warmup
+  return self
+end
+
+-- Steps of all epochs, after the warm-up too
+local function epoch_steps(self)
+  local v, whole, batch = self.values, self.experiment.base, built_batch(self.values)
+  if not v.data then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
+  local loader = util.must(core.loader(v.data, {batch = batch, drop_last = whole.drop_last}))
+  return v.epochs * (loader:batches() // v.accumulate)
+end
+
+-- The cell's seed, warm-up and steps. They are part of its id, also where there is no network.
+function cell.count_steps(self)
+  self.seed, self.warmup, self.steps = counts_of(self.values)
+  self.steps = self.steps or epoch_steps(self) - self.warmup
   if self.steps < 1 then
     util.fail_at(self.experiment.where, "experiment: the epochs have no step after the warm-up")
   end
@@ -134,13 +148,6 @@ function cell.build(self)
     util.fail_at(self.experiment.where, "experiment: warm-up and steps: expected at most %d together, found %d",
       settings.MOST, self.warmup + self.steps)
   end
-  return self
-end
-
-function cell.epoch_steps(self)
-  local v = self.values
-  local per_epoch = util.must(cell.loader(self)):batches() // v.accumulate
-  return v.epochs * per_epoch
 end
 
 local function data_text(self)
@@ -170,14 +177,19 @@ end
 
 local function part(text, digits) return core.hash(text):sub(-digits) end
 
+local NO_NETWORK, NO_DATA = part("no network", 6), part("", 6)
+
 -- What makes two rows the same row, see DESIGN's column `cell`: SETTINGS-NETWORK-DATA, so that two ids tell what
--- differs. Axes may change their order.
+-- differs. Axes may change their order. Of a cell that could not be built (self.failed) only the settings are known.
 function cell.id(self, purpose)
   local test = self.values.test_data and self.values.test_data:info().text or ""
-  local network = self.failed or self.network:text()
-  local data = self.failed and "" or data_text(self) .. "\n" .. test
-  return ("%s-%s-%s"):format(part(settings_text(self, purpose), 12), part(network, 6), part(data, 6))
+  return ("%s-%s-%s"):format(part(settings_text(self, purpose), 12),
+    self.failed and NO_NETWORK or part(self.network:text(), 6),
+    self.failed and NO_DATA or part(data_text(self) .. "\n" .. test, 6))
 end
+
+-- Is it the id of a cell that could not be built?
+function cell.is_unbuilt(id) return id:match("[^-]*$") == NO_DATA end
 
 -- Two ids -> "settings", "network", "data" of which they differ, in a list
 function cell.differences(a, b)

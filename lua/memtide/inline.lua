@@ -16,7 +16,9 @@ function inline.run(cells, hooks)
         hooks.watch(task, i and ("%s %d of %d"):format(text, i, n) or text)
         hooks.look()
       end,
-      built = function(columns) return hooks.hear(task, {word = "built", columns = columns}).go end,
+      built = function(columns, failed)
+        return hooks.hear(task, {word = "built", columns = columns, failed = failed}).go
+      end,
       skipped = function() hooks.hear(task, {word = "skipped"}) end,
       columns = function(columns) hooks.hear(task, {word = "columns", columns = columns}) end,
       samples = function(list) hooks.hear(task, {word = "samples", list = list}) end,

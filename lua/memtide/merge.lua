@@ -1,6 +1,7 @@
 -- memtide merge OUT.csv A.csv B.csv ...: one file of the rows and one of the samples of several, a row for each cell
 -- and repeat. What OUT.csv has already counts as well, so that nothing is ever lost; the files that are read stay as
 -- they are.
+local cell = require "memtide.cell"
 local core = require "memtide.core"
 local csv = require "memtide.csv"
 local results = require "memtide.results"
@@ -17,6 +18,9 @@ local NEEDED = {"cell", "repeat", "case", "status", "reason", "version", "starte
 local SHOWN = 20 -- lines about conflicts, or missing cells
 
 local function key_of(values) return values.cell .. " " .. values["repeat"] end
+
+-- The same, whatever the network
+local function settings_of(values) return values.cell:match("^[^-]*") .. " " .. values["repeat"] end
 
 -- ---- rows
 
@@ -113,6 +117,23 @@ function Merge:read_all(out, inputs)
   if self.lacking == #inputs then error(util.failure("merge: none of the files is there", "file"), 0) end
 end
 
+-- A cell that could not be built in one place may have been in another: that row is the cell's.
+function Merge:drop_unbuilt()
+  local built, order = {}, {}
+  for _, row in pairs(self.rows) do
+    if not cell.is_unbuilt(row.values.cell) then built[settings_of(row.values)] = row end
+  end
+  for _, key in ipairs(self.order) do
+    local row = self.rows[key]
+    local other = cell.is_unbuilt(row.values.cell) and built[settings_of(row.values)]
+    if other then
+      self:conflict(other, row)
+      self.rows[key] = nil
+    else order[#order + 1] = key end
+  end
+  self.order = order
+end
+
 -- ---- samples: of a row, those of the file that the row is from
 
 -- Calls line(values) for every line of the samples beside `path`.
@@ -153,12 +174,12 @@ end
 function Merge:missing(list)
   local of_settings, missing, listed = {}, {}, {}
   for key, row in pairs(self.rows) do
-    if rank(row) == 0 then of_settings[key:match("^[^-]*") .. " " .. row.values["repeat"]] = key end
+    if cell.is_unbuilt(row.values.cell) then of_settings[settings_of(row.values)] = key end
   end
-  for _, cell in ipairs(list) do
-    local key = key_of(cell)
-    key = self.rows[key] and key or of_settings[cell.cell:match("^[^-]*") .. " " .. cell["repeat"]]
-    if key then listed[#listed + 1] = key else missing[#missing + 1] = cell end
+  for _, one in ipairs(list) do
+    local key = key_of(one)
+    key = self.rows[key] and key or of_settings[settings_of(one)]
+    if key then listed[#listed + 1] = key else missing[#missing + 1] = one end
   end
   return missing, listed
 end
@@ -199,9 +220,9 @@ function Merge:tell(out, missing)
   if self.conflicts > SHOWN then self.say(("... and %d more"):format(self.conflicts - SHOWN)) end
   print(("%s: %d rows (%s) of %d files; %d the same, %d in conflict"):format(out, #self.order, status_text(self.rows),
     #self.read_files, self.same, self.conflicts))
-  for i, cell in ipairs(missing) do
+  for i, one in ipairs(missing) do
     if i > SHOWN then break end
-    print(("missing: %s, repeat %s, of part %s"):format(cell.case, cell["repeat"], cell.shard))
+    print(("missing: %s, repeat %s, of part %s"):format(one.case, one["repeat"], one.shard))
   end
   if #missing > 0 then print(("%d cells are missing"):format(#missing)) end
 end
@@ -218,6 +239,7 @@ function merge.main(words, options)
     read_files = {}, same = 0, conflicts = 0, lacking = 0}, Merge)
   local _ <close> = util.must(core.lock(out .. ".lock", out))
   self:read_all(out, table.move(words, 2, #words, 1, {}))
+  self:drop_unbuilt()
   local missing, listed = self:missing(list)
   self:sort(listed)
   self:write_samples(out)

@@ -26,6 +26,7 @@ local DOUBTFUL = 3       -- tasks in a row that are to be tried again elsewhere:
 -- ---- one worker
 
 --   failures    tasks in a row that were to be tried again; elsewhere: how many of them others have not ended yet
+--   stumbled    its worker ended before it was ready: it is started once more
 local Slot = {}
 Slot.__index = Slot
 
@@ -133,7 +134,7 @@ end
 function Slot:take(message)
   if self.ready then return self:after(self.pool.hooks.hear(self.task, message)) end
   if message.word ~= "ready" then return self:refuse(message.text, message.code) end
-  self.ready, self.worked = true, true
+  self.ready, self.worked, self.stumbled = true, true, nil
   util.must(self.process:clear_log())
   self:give(self.task)
 end
@@ -144,7 +145,12 @@ function Slot:ended()
   local kind, what = self.process:wait(GRACE)
   local cause = {kind = self.killed or kind or "stuck", what = what, seconds = self.seconds, note = self.process:note()}
   if not self.ready then
-    return self:refuse("a worker could not start: " .. select(2, failures.of_end(cause)), "internal")
+    if self.stumbled or self.killed then
+      return self:refuse("a worker could not start: " .. select(2, failures.of_end(cause)), "internal")
+    end
+    self:retire()
+    self.stumbled = true
+    return self:start()
   end
   local verdict, later = self.pool.hooks.lost(task, cause)
   self:retire()

@@ -62,7 +62,11 @@ function status.of_row(now, rows, names)
     return {state = state, status = found.status,
       why = state == "stale" and "version " .. found.version or state == "failed" and found.reason or ""}
   end
-  found = rows and (rows.by_settings[key(now.cell:match("^[^-]*"), number)] or rows.by_case[key(now.case, number)])
+  found = rows and rows.by_settings[key(now.cell:match("^[^-]*"), number)]
+  if found and cell.is_unbuilt(found.cell) and not cell.is_unbuilt(now.cell) then
+    return {state = "failed", status = found.status, why = found.reason}
+  end
+  found = found or rows and rows.by_case[key(now.case, number)]
   if not found then return {state = "missing", status = "", why = ""} end
   return {state = "stale", status = found.status, why = status.changes(now, found, names) .. " changed"}
 end

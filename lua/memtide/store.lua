@@ -62,6 +62,12 @@ function Store:read(now)
   return values
 end
 
+-- The id of the latest row with that id's settings, whatever its network; nil: none.
+function Store:latest(id, number) return self.file and self.file:latest(id, number) end
+
+-- The row of a cell that could not be built when it was written is that of the cell `to`.
+function Store:rename(id, number, to) util.must(self.file:rename(id, number, to)) end
+
 function Store:append(values)
   self.row:clear()
   for _, column in ipairs(self.columns) do util.must(self.row:set(column, values[column])) end

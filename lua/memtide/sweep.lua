@@ -62,14 +62,17 @@ end
 local function release_held(self)
   local held = self.held
   self.held = nil
-  for _, task in ipairs(held or {}) do record(self, task) end
+  for _, one in ipairs(held or {}) do one.tell() end
+end
+
+-- Holds what is to be told of a cell that cannot be built, or tells it.
+local function hold(self, reason, tell)
+  if not self.held then return tell() end
+  self.held[#self.held + 1] = {reason = reason, tell = tell}
 end
 
 local function finish(self, task, unbuilt)
-  if unbuilt and self.held then
-    self.held[#self.held + 1] = task
-    return
-  end
+  if unbuilt then return hold(self, task.row.reason, function() record(self, task) end) end
   release_held(self)
   record(self, task)
 end
@@ -88,12 +91,16 @@ local function keep_log(self, task)
   if printed then util.must(process:clear_log()) end
 end
 
+-- May the cell be tried another time?
+local function again(self, task, class)
+  if task.attempt >= (self.options.in_process and 1 or class.attempts) then return false end
+  task.attempt, task.row, task.resumed = task.attempt + 1, {}, nil
+  return true
+end
+
 -- What follows from a failure (class; nil: there was none): another attempt, or the cell's row.
 local function conclude(self, task, class, unbuilt)
-  if class and task.attempt < (self.options.in_process and 1 or class.attempts) then
-    task.attempt, task.row = task.attempt + 1, {}
-    return "again"
-  end
+  if class and again(self, task, class) then return "again" end
   if class then
     task.row.status = class.status
     task.row.reason = failures.attempt(task.attempt, task.row.reason or "")
@@ -109,14 +116,25 @@ end
 
 local HEAR = {}
 
--- Is there a row of an earlier run?
+-- A cell that cannot be built is the one that has a row for its settings; and a row of a cell that could not be built
+-- is that of the cell which now can. So no row has an id that no cell has.
+local function identify(self, columns)
+  local id, number = columns.cell, columns["repeat"]
+  local latest = self.store:latest(id, number)
+  if not latest or latest == id then return end
+  if cell.is_unbuilt(id) then columns.cell = latest
+  elseif cell.is_unbuilt(latest) and not self.store:outcome(id, number) then self.store:rename(latest, number, id) end
+end
+
+-- Is it to be run? Else task.row is the row of an earlier run.
 local function wanted(self, task, columns)
+  identify(self, columns)
   local id, number = columns.cell, columns["repeat"]
   local was, version = self.store:outcome(id, number)
   -- --try-oom tries what was skipped, but not what another cell shows again not to fit
   local known = was == "skipped" and task.request.implied and not self.options.retry
   if known or not self.plan:wants(was, version) then
-    task.row = self.store:read(columns)
+    task.row, task.resumed = self.store:read(columns), true
     return false
   end
   if was and task.attempt == 1 and self.rounds.round == 1 then
@@ -127,6 +145,22 @@ local function wanted(self, task, columns)
   return true
 end
 
+-- A cell cannot be built any more, but has a result.
+local function keep_row(self, task, reason)
+  self.options.say(("%s: its row in %s stays, but it could not be built: %s"):format(task.name, self.options.csv,
+    reason))
+  self.failed = true
+end
+
+-- A cell that has its row already
+local function resume(self, task)
+  self.resumed = self.resumed + 1
+  self.progress:resumed(task.row)
+  self.frontier:note(task.values, task.row.status, task.name, task.row.device)
+  if self.eta then self.eta:done(task.values) end
+  show(self, task)
+end
+
 -- A part of a sweep runs the cells that the list has, and no others.
 function HEAR.built(self, task, message)
   local listed = self.plan.listed and self.plan.listed[task.k]
@@ -134,7 +168,9 @@ function HEAR.built(self, task, message)
     local names = status.names(self.plan.experiment)
     shards.check(self.options.cells, message.columns, status.changes(message.columns, listed, names))
   end
-  return {go = wanted(self, task, message.columns)}
+  local go = wanted(self, task, message.columns)
+  task.unbuilt = message.failed
+  return {go = go}
 end
 
 function HEAR.columns(self, task, message)
@@ -180,29 +216,32 @@ function HEAR.done(self, task, message)
   return conclude(self, task, class, message.unbuilt)
 end
 
--- A cell that has its row already.
 function HEAR.skipped(self, task)
-  release_held(self)
-  self.resumed = self.resumed + 1
-  self.progress:resumed(task.row)
-  self.frontier:note(task.values, task.row.status, task.name, task.row.device)
-  if self.eta then self.eta:done(task.values) end
-  show(self, task)
+  local reason = task.unbuilt
+  if reason then hold(self, reason, function() keep_row(self, task, reason) end) else release_held(self) end
+  resume(self, task)
   return "done"
 end
 
--- The row of a cell whose worker died before it had said what the cell is
-local function identify(self, task)
+-- What is known of a cell without its network
+local function unbuilt(self, task)
   local one = self.plan:cell(task.k)
-  one.failed = "no network"
+  one.failed = true
+  pcall(cell.count_steps, one) -- as far as the worker came
   return row.identity(one, cell.id(one, self.plan.purpose), task.device)
 end
 
 local function lost(self, task, cause)
   local class, reason = failures.of_end(cause, self.options.host_memory)
-  if not task.row.cell then
-    local columns = identify(self, task)
-    if not wanted(self, task, columns) then return HEAR.skipped(self, task) end
+  if not task.resumed and not task.row.cell then -- it died before it had said what the cell is
+    if not wanted(self, task, unbuilt(self, task)) then
+      if again(self, task, class) then return "again" end
+      keep_row(self, task, failures.attempt(task.attempt, reason))
+    end
+  end
+  if task.resumed then
+    resume(self, task)
+    return "fresh"
   end
   task.row.reason, task.lost = reason, true
   return conclude(self, task, class)
@@ -210,17 +249,15 @@ end
 
 -- ---- all cells
 
--- Has the cell a row from a worker that died before there was a network?
-local function has_died(self, task)
+-- Is the cell's row that of one that could not be built, and is it not to be tried again?
+local function stays_unbuilt(self, task)
   if self.store.before == 0 then return false end
-  task.row = identify(self, task)
-  local id, number = task.row.cell, task.row["repeat"]
-  local was, version = self.store:outcome(id, number)
-  if not was or self.plan:wants(was, version) then
-    task.row = {}
-    return false
-  end
-  task.row = self.store:read(task.row)
+  local columns = unbuilt(self, task)
+  local number = columns["repeat"]
+  local id = self.store:latest(columns.cell, number)
+  if not id or not cell.is_unbuilt(id) or self.plan:wants(self.store:outcome(id, number)) then return false end
+  columns.cell = id
+  task.row = self.store:read(columns)
   return true
 end
 
@@ -244,8 +281,8 @@ local function next_task(self)
       self.left = self.left + 1
     else
       local task = new_task(self, k)
-      if not has_died(self, task) then return task end
-      HEAR.skipped(self, task)
+      if not stays_unbuilt(self, task) then return task end
+      resume(self, task)
     end
   end
 end
@@ -353,7 +390,7 @@ function sweep.run(experiment, purpose, options)
   told:finish()
   self.rates:save()
   if not good then raise(self, problem) end
-  if self.held and self.held[1] then error(self.held[1].row.reason, 0) end
+  if self.held and self.held[1] then error(self.held[1].reason, 0) end
   tell_anew(self)
   rows:flush()
   if self.left > 0 then

@@ -1,5 +1,6 @@
 -- memtide verify FILE.csv [SCRIPT]: whether a file of results says what memtide would have written: every line, the
 -- rows among themselves, the samples beside them, and the cells of the script.
+local cell = require "memtide.cell"
 local core = require "memtide.core"
 local csv = require "memtide.csv"
 local plan = require "memtide.plan"
@@ -230,6 +231,23 @@ function Verify:read_rows(path)
   end, function(values) values.status = statuses.read(values) end)
 end
 
+-- The row of a cell that could not be built is no further row beside the cell's own. An earlier memtide left such.
+function Verify:check_unbuilt(path)
+  local built = {}
+  local function settings_of(values) return values.cell:match("^[^-]*") .. " " .. values["repeat"] end
+  for _, one in pairs(self.of) do
+    if not cell.is_unbuilt(one.values.cell) then built[settings_of(one.values)] = one end
+  end
+  for _, key in ipairs(util.sorted_keys(self.of)) do
+    local one = self.of[key]
+    local other = cell.is_unbuilt(one.values.cell) and built[settings_of(one.values)]
+    if other then
+      self:found(path, one.line, "cell", "%s, repeat %s: this row's id is without a network, but line %d has the " ..
+        "cell: memtide merge leaves this one out", one.values.case, one.values["repeat"], other.line)
+    end
+  end
+end
+
 -- ---- samples: those of a row have its steps and its median
 
 -- The seconds that may have made the row: of its own visit all behind the warm-up, or of all visits until then those
@@ -306,6 +324,7 @@ end
 function verify.main(path, experiment, options)
   local self = setmetatable({findings = 0, samples = 0}, Verify)
   local whole_header = self:read_rows(path)
+  if whole_header then self:check_unbuilt(path) end
   if whole_header then self:check_samples(path) end
   if whole_header and experiment and self.findings == 0 then self:check_cells(path, experiment, options) end
   local replaced = self.replaced > 0 and (", %d of them replaced by later ones"):format(self.replaced) or ""

@@ -60,7 +60,8 @@ end
 -- Runs the cell request.k, on that device (nil: the one that its settings say); what goes wrong in it is its row's
 -- status. tell is whom it is told:
 --   note(text, i, n)       what is being done now, step i of n
---   built(columns)         what the cell is; false back: it is not wanted, there is a row already
+--   built(columns, failed) what the cell is, or why it cannot be built; false back: it is not wanted, there is a row
+--                          already
 --   columns(columns)       more of its columns
 --   samples(list)          what was timed, see samples.lua
 --   skipped()              it was not wanted
@@ -71,7 +72,7 @@ function worker.run(cells, request, tell, device)
   local good = build(self)
   local id = cell.id(self, cells.purpose)
   if device then self.values.device = device end
-  if not tell.built(row.identity(self, id, device)) then tell.skipped()
+  if not tell.built(row.identity(self, id, device), self.failed) then tell.skipped()
   elseif not good then tell.done({status = "error", reason = self.failed}, self.failed_code, true)
   else
     local computed, columns, code = pcall(compute, self, cells, request.implied, tell)
@@ -93,7 +94,7 @@ end
 --   or           {probe = true}, answered by {word = "devices", names}: every GPU that can be opened
 --   ready        {word = "ready"} or {word = "refused", text, code}
 --   a cell       {k, implied}: implied, why it cannot fit, where another cell has shown it
---   what it is   {word = "built", columns}, answered by {go = true or false}
+--   what it is   {word = "built", columns, failed}, answered by {go = true or false}
 --   no row       {word = "skipped"}
 --   its row      {word = "columns", columns}, {word = "samples", list} ... {word = "done", columns, code, unbuilt}
 
@@ -129,8 +130,8 @@ local function teller(channel, listen)
   local function send(message) channel:send(wire.frame(message)) end
   return {
     note = function(...) channel:note(...) end,
-    built = function(columns)
-      send{word = "built", columns = columns}
+    built = function(columns, failed)
+      send{word = "built", columns = columns, failed = failed}
       local answer = listen()
       return answer ~= nil and answer.go
     end,

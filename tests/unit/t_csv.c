@@ -48,6 +48,48 @@ static void test_resume(void) {
     csv_close(c);
 }
 
+/* Rows of one cell with several networks, and one that gets its network later */
+static void test_rename(void) {
+    bool torn;
+    start_afresh();
+    Csv *c = reopen(&torn);
+    ok(!csv_latest(c, "aa-11-22", 1), "no row has these settings yet");
+    fill("aa-00-00", 1, "crashed", "");
+    row_set_text(row, "case", "\"a\", b", &err);
+    csv_append(c, row, &err);
+    csv_append(c, fill("aa-00-00", 2, "crashed", ""), &err);
+    csv_append(c, fill("ab-00-00", 1, "error", ""), &err);
+    is_str(csv_latest(c, "aa-11-22", 1), "aa-00-00", "the row with the same settings");
+    ok(!csv_latest(c, "aa-11-22", 3) && !csv_latest(c, "a-11-22", 1), "of the same repeat");
+    Text before = slurp(path);
+    is_int(csv_rename(c, "aa-00-00", 1, "aa-11-22", &err), OK, "it gets its network");
+    ok(!csv_status(c, "aa-00-00", 1), "the old id has no row");
+    is_str(csv_status(c, "aa-11-22", 1), "crashed", "the new one has");
+    is_str(csv_status(c, "aa-00-00", 2), "crashed", "other repeats have theirs");
+    Text after = slurp(path);
+    char *at = strstr(before.s, "aa-00-00");
+    ok(at && memcpy(at, "aa-11-22", 8) && same(&before, &after), "the file has the new id, and else what it had");
+    static const char *const wrong[] = {"aa-11-2", "ab-11-22", "aa-11-22"};
+    for (int i = 0; i < 3; i++)
+        ok(csv_rename(c, "aa-11-22", 1, wrong[i], &err) == ERR_INTERNAL, "refused: %s", wrong[i]);
+    ok(csv_rename(c, "aa-33-33", 1, "aa-44-44", &err) == ERR_INTERNAL, "refused: no such row");
+    csv_append(c, fill("aa-33-33", 1, "ok", ""), &err);
+    is_str(csv_latest(c, "aa-00-00", 1), "aa-33-33", "of two networks the later row's");
+    csv_append(c, fill("aa-11-22", 1, "ok", ""), &err);
+    is_str(csv_latest(c, "aa-00-00", 1), "aa-11-22", "whichever was first");
+    csv_close(c);
+    c = reopen(&torn);
+    is_int(csv_rows(c), 4, "four pairs of cell and repeat are read back");
+    is_str(csv_status(c, "aa-11-22", 1), "ok", "the later row counts");
+    is_str(csv_latest(c, "aa-00-00", 1), "aa-11-22", "and is the latest");
+    Text other = slurp(path);
+    char *line = strstr(other.s, "ab-00-00");
+    if (line) memcpy(line, "ac", 2);
+    spit(path, other.s, other.n);
+    is_int(csv_rename(c, "ab-00-00", 1, "ab-11-22", &err), ERR_INTERNAL, "refused: another program wrote over it");
+    csv_close(c);
+}
+
 /* The file of three rows cut at every byte: no complete row is lost, and what was cut off is kept. */
 static void test_torn(void) {
     Text whole = file_of_three();
@@ -394,6 +436,7 @@ int main(void) {
     if (set_up()) return 1;
     test_new();
     test_resume();
+    test_rename();
     test_torn();
     test_long();
     test_open_quote();
