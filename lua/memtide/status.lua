@@ -52,21 +52,25 @@ function status.changes(now, old, names)
   return table.concat(why, ", ")
 end
 
+-- The cell's row. One of the two that could not be built is known by its settings alone, as in a sweep.
+local function row_of(now, rows)
+  local number = now["repeat"]
+  local found = rows.by_cell[key(now.cell, number)]
+  if found then return found end
+  found = rows.by_settings[key(now.cell:match("^[^-]*"), number)]
+  return found and (cell.is_unbuilt(found.cell) or cell.is_unbuilt(now.cell)) and found or nil
+end
+
 -- What the file has of the cell with the columns `now` -> {state, status, why}: "done", "failed", "stale" or "missing".
 -- names: columns in which the reason may be looked for that its settings are not those of an older row.
 function status.of_row(now, rows, names)
-  local number = now["repeat"]
-  local found = rows and rows.by_cell[key(now.cell, number)]
+  local number, found = now["repeat"], rows and row_of(now, rows)
   if found then
     local state = plan.state(found.status, found.version)
     return {state = state, status = found.status,
       why = state == "stale" and "version " .. found.version or state == "failed" and found.reason or ""}
   end
-  found = rows and rows.by_settings[key(now.cell:match("^[^-]*"), number)]
-  if found and cell.is_unbuilt(found.cell) and not cell.is_unbuilt(now.cell) then
-    return {state = "failed", status = found.status, why = found.reason}
-  end
-  found = found or rows and rows.by_case[key(now.case, number)]
+  found = rows and (rows.by_settings[key(now.cell:match("^[^-]*"), number)] or rows.by_case[key(now.case, number)])
   if not found then return {state = "missing", status = "", why = ""} end
   return {state = "stale", status = found.status, why = status.changes(now, found, names) .. " changed"}
 end
