@@ -15,6 +15,7 @@ typedef struct DeviceInfo {
     int threads;           /* CPU */
     char detail[96];       /* "compute capability 9.0, 132 multiprocessors", or "" */
     int count;             /* devices of this kind that are here; 0 = there is but one */
+    bool emulated[DT_COUNT]; /* does it compute this type (bf16, fp16) in fp32 only, by copies or in several steps? */
     char warning[512];     /* what is wrong with the files that plans are chosen by, or "" */
 } DeviceInfo;
 

@@ -31,8 +31,18 @@ static int described(lua_State *L) {
     return 1;
 }
 
-/* device:info() -> {kind, name, driver, detail, memory_total, memory_free, threads, count, warning};
- * what is not known is absent */
+/* Sets the table's field to the precisions that the device emulates, by their names in settings: {"bf16", "fp16"} */
+static void set_emulated(lua_State *L, const DeviceInfo *found) {
+    static const struct { DType type; const char *name; } types[] = {{DT_BF16, "bf16"}, {DT_F16, "fp16"}};
+    lua_newtable(L);
+    for (size_t k = 0; k < ARRAY_LEN(types); k++)
+        if (found->emulated[types[k].type]) put_name(L, types[k].name);
+    lua_setfield(L, -2, "emulated");
+}
+
+/* device:info() -> {kind, name, driver, detail, memory_total, memory_free, threads, count, warning, emulated};
+ * what is not known is absent; emulated: those of "bf16" and "fp16" that it computes in fp32 only, by copies or in
+ * several steps */
 static int info(lua_State *L) {
     Err e;
     DeviceInfo found = {0};
@@ -48,6 +58,7 @@ static int info(lua_State *L) {
     if (found.threads) bind_set_integer(L, "threads", found.threads);
     if (found.warning[0]) bind_set_string(L, "warning", found.warning);
     if (found.count) bind_set_integer(L, "count", found.count);
+    set_emulated(L, &found);
     return 1;
 }
 

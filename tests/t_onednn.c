@@ -355,6 +355,8 @@ static void test_linear(const LinearCase *c, const Types *types_of, int pass, Ac
     for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
 }
 
+static bool has_isa(dnnl_cpu_isa_t needed) { return (dnnl_get_effective_cpu_isa() & needed) == needed; }
+
 static void test_device(void) {
     const DeviceTable *d = device->table;
     DeviceInfo info;
@@ -365,6 +367,8 @@ static void test_device(void) {
     has_text(info.driver, "oneDNN ", "the driver is oneDNN");
     ok(info.name[0] && info.threads > 0, "a name and threads");
     ok(info.memory_free > 0 && info.memory_free <= info.memory_total, "free memory is some of the memory");
+    ok(info.emulated[DT_F16] && !info.emulated[DT_F32], "fp16 is emulated, fp32 is not");
+    is_int(info.emulated[DT_BF16], !has_isa(dnnl_cpu_isa_avx512_core_bf16), "bf16 is where there is no instruction");
     is_int(d->alloc(device, 100, &p, &e), ERR_INTERNAL, "100 bytes are no multiple of the alignment");
     is_int(d->alloc(device, (size_t)1 << 62, &p, &e), ERR_OOM, "2^62 bytes are too many");
     has_text(e.text, "4611686018427387904", "the message says how many");
@@ -401,7 +405,7 @@ static ActFn act_of(int pass, ActFn forward, size_t turn) {
 }
 
 static void test_winograd(void) {
-    bool can = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+    bool can = has_isa(dnnl_cpu_isa_avx512_core);
     if (!can) skip("convolutions by Winograd", "no AVX-512");
     for (int pass = FORWARD; pass < TRANSPOSE && can; pass++)
         for (size_t k = 0; k < ARRAY_LEN(winograds); k++)
@@ -416,7 +420,7 @@ static bool tapped_by(const Types *t, int pass) {
     DType factor[2] = {DT_F32, DT_F32};
     for (int k = 0; k < OPERANDS; k++)
         if (at[k] == 0 || at[k] == 1) factor[at[k]] = t->t[k];
-    return factor[0] == factor[1] && factor[0] != DT_F16 && (dnnl_get_effective_cpu_isa() & needed) == needed;
+    return factor[0] == factor[1] && factor[0] != DT_F16 && has_isa(needed);
 }
 
 static void test_taps(const Types *t, int pass) {
@@ -452,8 +456,7 @@ static void test_nan(void) {
 
 /* A type that oneDNN has is not copied to fp32, whatever the limit: here the copies would be the largest scratch. */
 static void test_narrow_types(void) {
-    const dnnl_cpu_isa_t needed = dnnl_cpu_isa_avx512_core_bf16;
-    if ((dnnl_get_effective_cpu_isa() & needed) != needed) {
+    if (!has_isa(dnnl_cpu_isa_avx512_core_bf16)) {
         skip("gradients of bf16 weights in bf16", "no products of bf16");
         return;
     }

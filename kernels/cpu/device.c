@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "isa.h"
 #include "onednn.h"
 
 static KernelRun *const runs[] = {
@@ -70,6 +71,7 @@ static size_t proc_kib(const char *name) {
 static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
     (void)e;
     const dnnl_version_t *v = dnnl_version();
+    dnnl_engine_t engine = ((CpuDevice *)d)->engine;
     memset(info, 0, sizeof *info);
     proc_read("/proc/cpuinfo", "model name", info->name, sizeof info->name);
     if (!info->name[0]) snprintf(info->name, sizeof info->name, "CPU");
@@ -77,6 +79,9 @@ static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
     info->memory_total = proc_kib("MemTotal");
     info->memory_free = proc_kib("MemAvailable");
     info->threads = ((CpuDevice *)d)->threads;
+    /* with AVX-512 oneDNN has kernels for bf16 that do in several steps what the processor has no instruction for */
+    info->emulated[DT_BF16] = !isa_has(dnnl_cpu_isa_avx512_core_bf16) || !prim_computes(engine, DT_BF16);
+    info->emulated[DT_F16] = !prim_computes(engine, DT_F16);
     return OK;
 }
 

@@ -2,9 +2,9 @@
 
 #include <omp.h>
 
-bool narrow_fits(void) {
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-}
+#include "isa.h"
+
+bool narrow_fits(void) { return isa_has(dnnl_cpu_isa_avx512_core_bf16); }
 
 static dnnl_status_t plain_md(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, DType type, int64_t stride,
                               bool turned) {

@@ -143,6 +143,8 @@ static dnnl_status_t ask_attr(const PrimSpec *spec, Ask ask, dnnl_primitive_attr
     return status;
 }
 
+static bool is_reference(const char *name) { return !strncmp(name, "ref", 3); }
+
 /* Goes through oneDNN's implementations, fastest first, until one is good; *best is the best so far. */
 static dnnl_status_t ask_iterate(dnnl_primitive_desc_iterator_t it, Prim *candidate, const KArgs *args,
                                  const PrimSpec *spec, const dnnl_memory_desc_t plain[SLOTS], size_t limit,
@@ -153,7 +155,7 @@ static dnnl_status_t ask_iterate(dnnl_primitive_desc_iterator_t it, Prim *candid
         candidate->desc = dnnl_primitive_desc_iterator_fetch(it);
         if (!candidate->desc) return dnnl_out_of_memory;
         dnnl_primitive_desc_query(candidate->desc, dnnl_query_impl_info_str, 0, &name);
-        candidate->reference = !strncmp(name, "ref", 3);
+        candidate->reference = is_reference(name);
         prim_layout(candidate, args, spec->pass, plain);
         bool avoided = spec->avoid && !strncmp(name, spec->avoid, strlen(spec->avoid));
         if (!avoided && prim_better(candidate, best, limit)) {
@@ -193,6 +195,23 @@ static dnnl_status_t ask_once(const KArgs *args, const PrimSpec *spec, Ask ask, 
     if (it) dnnl_primitive_desc_iterator_destroy(it);
     if (attr) dnnl_primitive_attr_destroy(attr);
     return status;
+}
+
+bool prim_computes(dnnl_engine_t engine, DType t) {
+    enum { N = 64 };
+    const char *name = "ref";
+    dnnl_inner_product_desc_t desc;
+    dnnl_memory_desc_t md;
+    dnnl_primitive_desc_t found = NULL;
+    dnnl_status_t status = dnnl_memory_desc_init_by_strides(&md, 2, (dnnl_dims_t){N, N}, types[t], (dnnl_dims_t){N, 1});
+    if (!status)
+        status = dnnl_inner_product_forward_desc_init(&desc, dnnl_forward_training, &md, &md, NULL, &md);
+    if (!status) status = dnnl_primitive_desc_create(&found, &desc, NULL, engine, NULL);
+    if (status) return false;
+    dnnl_primitive_desc_query(found, dnnl_query_impl_info_str, 0, &name);
+    bool computes = !is_reference(name);
+    dnnl_primitive_desc_destroy(found);
+    return computes;
 }
 
 /* oneDNN counts rows of an operand, all but its channels, in 32 bits: with more of them it divides by what has become

@@ -31,6 +31,9 @@ const View *prim_view(const KArgs *args, Pass pass, int slot);
 dnnl_memory_desc_t prim_md(const View *v, int ndims, const int64_t *dim, const int64_t *stride);
 
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e);
+/* Does oneDNN compute products of this type, other than by plain loops? */
+bool prim_computes(dnnl_engine_t engine, DType t);
+
 int prim_run(const KArgs *args, Err *e);
 void prim_release(void *state); /* NULL is allowed */
 

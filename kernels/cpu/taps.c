@@ -4,6 +4,7 @@
 
 #include "act.h"
 #include "cpu.h"
+#include "isa.h"
 #include "narrow.h"
 #include "taps_tiles.h"
 #include "wide.h"
@@ -59,7 +60,7 @@ enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 6
 static bool processor_fits(DType t) {
 #ifdef __x86_64__
     if (t == DT_BF16) return narrow_fits();
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+    return isa_has(dnnl_cpu_isa_avx512_core);
 #else
     (void)t;
     return false;

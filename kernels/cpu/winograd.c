@@ -5,6 +5,7 @@
 
 #include "act.h"
 #include "cpu.h"
+#include "isa.h"
 #include "wide.h"
 #include "winograd_tiles.h"
 
@@ -27,7 +28,7 @@ static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 static bool processor_fits(void) {
 #ifdef __x86_64__
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+    return isa_has(dnnl_cpu_isa_avx512_core);
 #else
     return false;
 #endif

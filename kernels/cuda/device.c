@@ -6,7 +6,8 @@
 #include "cuda.h"
 #include "mem.h"
 
-enum { OLDEST = 75 }; /* compute capability 7.5: the first that CUDA 13 compiles for */
+/* compute capabilities: 7.5, the first that CUDA 13 compiles for; 8.0, the first that multiplies bf16 */
+enum { OLDEST = 75, BF16_SINCE = 80 };
 
 static KernelRun *const runs[] = {
 #define OP(name, in, out, inplace, autocast, prepare, equation) k_cuda_##name,
@@ -95,6 +96,7 @@ void cuda_model_info(const CudaModel *m, DeviceInfo *info) {
     snprintf(info->detail, sizeof info->detail, "compute capability %d.%d, %d multiprocessors", m->capability / 10,
              m->capability % 10, m->processors);
     info->memory_total = m->memory_bytes;
+    info->emulated[DT_BF16] = m->capability < BF16_SINCE;
 }
 
 static int real_info(Device *d, DeviceInfo *info, Err *e) {

@@ -145,7 +145,9 @@ local function show_device(name, note)
   local memory = info.memory_total and util.show_bytes(info.memory_total)
   if info.memory_free then memory = ("%s, %s of them free"):format(memory, util.show_bytes(info.memory_free)) end
   local parts = {}
-  for _, part in ipairs{note or "", info.name, info.detail or "", info.driver, memory or ""} do
+  local emulated = table.concat(info.emulated, " and ")
+  if emulated ~= "" then emulated = emulated .. " emulated in fp32" end
+  for _, part in ipairs{note or "", info.name, info.detail or "", info.driver, memory or "", emulated} do
     if part ~= "" then parts[#parts + 1] = part end
   end
   print(("%-9s %s"):format(name, table.concat(parts, ", ")))

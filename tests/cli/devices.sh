@@ -47,6 +47,24 @@ has "$err" "there is no description $HERE/plugin/devices/other.json" "names the 
 memtide devices --describe "cuda:a b"
 is $status 65 "and of no name at all"
 
+# ---- types that are emulated
+describe 's/: 900/: 750/'
+memtide devices
+is "$(echo "$out" | grep -c 'emulated in fp32')" 2 "the CPU and one GPU emulate a type"
+has "$(echo "$out" | grep cuda:other)" ", bf16 emulated in fp32" "compute capability 7.5 has no bf16"
+rm plugin/devices/other.json
+cat >emulated.lua <<'E'
+for i = 1, #arg do print(arg[i], table.concat(require "memtide.core".device(arg[i]):info().emulated, " ")) end
+E
+memtide emulated.lua cuda:0 cuda:h200
+is "$(echo "$out" | tr -d '\t' | tr '\n' ' ')" "cuda:0 cuda:h200 " "scripts find none for a GPU that has both"
+ONEDNN_MAX_CPU_ISA=AVX512_CORE memtide emulated.lua cpu
+is "$out" "cpu	bf16 fp16" "a CPU without its instructions emulates bf16, too"
+case $(cat /proc/cpuinfo) in *avx512_bf16*) expected="cpu	fp16" ;; *) expected="cpu	bf16 fp16" ;; esac
+unset ONEDNN_MAX_CPU_ISA DNNL_MAX_CPU_ISA
+memtide emulated.lua cpu
+is "$out" "$expected" "this machine's own"
+
 # ---- what may be missing
 for case in "34 there is no NVIDIA driver" "35 the NVIDIA driver is too old: it has CUDA 13.0, expected 13.0 or later" \
     "100 the NVIDIA driver finds no GPU"; do
