@@ -37,10 +37,12 @@ local function show(self, task)
   if self.options.json then io.stdout:write(report.json(task.row, self.store.columns), "\n") end
 end
 
--- Counts what has the exit status 1, and stops where every cell fails.
+-- The exit status is that of the rows which the cells have in the end, whichever call made them.
+local function count_failed(self, found) self.failed = self.failed or statuses.of(found.status).fails end
+
+-- Stops where every cell fails.
 local function judge(self, found)
   local failed = plan.state(found.status, found.version) == "failed"
-  self.failed = self.failed or statuses.of(found.status).fails
   self.in_a_row = failed and self.in_a_row + 1 or 0
   if self.options.max_failures and self.in_a_row >= self.options.max_failures then
     local many = self.in_a_row > 1 and "%d cells in a row have failed" or "%d cell in a row has failed"
@@ -55,6 +57,7 @@ local function record(self, task)
   self.recorded = self.recorded + 1
   self.progress:row(task.k, task.name, task.row, left(self))
   show(self, task)
+  count_failed(self, task.row)
   judge(self, task.row)
 end
 
@@ -159,6 +162,7 @@ local function resume(self, task)
   self.frontier:note(task.values, task.row.status, task.name, task.row.device)
   if self.eta then self.eta:done(task.values) end
   show(self, task)
+  count_failed(self, task.row)
 end
 
 -- A part of a sweep runs the cells that the list has, and no others.
@@ -371,7 +375,8 @@ local function find_devices(options)
   if #options.devices == 0 then error(util.failure("--devices all: there is no GPU", "device"), 0) end
 end
 
--- purpose: "run" or "predict". Returns {rows = summaries of the first of them, count =, resumed =, failed =}.
+-- purpose: "run" or "predict". Returns {rows = summaries of the first of them, count =, resumed =, failed = has
+-- a cell's row, this call's or an earlier one's, a status that fails?}.
 function sweep.run(experiment, purpose, options)
   find_devices(options)
   local cells = plan.new(experiment, purpose, options)

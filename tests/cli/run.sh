@@ -145,4 +145,26 @@ sed 's/lr = 0.01/lr = 1e30/; s/"small"/"diverging"/; s/steps = 2/steps = 9/' sma
 memtide run diverging.lua -q --case base
 is "$status $(value status 2 diverging.csv)" "1 diverged" "a loss that is no number"
 
+# ---- the exit status is that of the rows, whichever call made them
+memtide run diverging.lua -q --case base
+is "$status $(wc -l <diverging.csv)" "1 2" "a cell that diverged is not run again, and the status stays"
+memtide run broken.lua -q --retry none
+is "$status $(wc -l <broken.csv)" "1 5" "--retry none tells of an error that is there"
+memtide run broken.lua -q --retry none --case half
+is "$status" 0 "but not of one that was not asked for"
+memtide run diverging.lua -q --set batch=4 --set optimizer=SGD --csv cured.csv
+is "$status" 0 "a sweep without failures"
+memtide run diverging.lua -q --shard 1/2
+memtide run diverging.lua -q --shard 1/2
+is "$status $(($(wc -l <diverging.1-of-2.csv) > 1))" "1 1" "a part that is run again"
+memtide run broken.lua --in-process -q --retry none
+is $status 1 "in one process, too"
+memtide predict broken.lua --csv planned.csv -q
+memtide predict broken.lua --csv planned.csv -q --retry none
+is $status 1 "of predictions, too"
+memtide merge merged.csv broken.csv
+is "$status ${out##*files; }" "0 1 the same, 0 in conflict" "merge tells whether it is complete"
+memtide run broken.lua --csv merged.csv --retry none -q
+is $status 1 "and run what is in it"
+
 finish
