@@ -11,6 +11,7 @@ local util = require "memtide.util"
 local weights = {}
 local STATE_FORMAT = "memtide state 1"
 local SHOWN = 8 -- names of a list in a message
+local MOST = 1 << 53 -- epochs, and batches of one
 
 local function shape_text(shape) return "(" .. table.concat(shape, ", ") .. ")" end
 
@@ -32,7 +33,7 @@ local function buffers(trainer)
 end
 
 local function shorten(list, separator)
-  local text = table.concat(list, separator, 1, math.min(#list, SHOWN))
+  local text = util.printable(table.concat(list, separator, 1, math.min(#list, SHOWN)))
   return #list > SHOWN and ("%s%s... (%d in all)"):format(text, separator, #list) or text
 end
 
@@ -201,14 +202,18 @@ local function check_settings(path, expected, saved)
   end
 end
 
+-- Digits as a number that the next ones still fit behind; nil: they are none.
+local function count(digits)
+  local n = math.tointeger(tonumber(digits or ""))
+  return n and n < MOST and n or nil
+end
+
 -- The saved numbers: updates made, and the loader's epoch and batch -> nil: one is damaged
 local function counts(saved, loader)
-  local updates = math.tointeger(tonumber(saved.updates))
+  local updates = count((saved.updates or ""):match "^%d+$")
   local epoch, batch = (saved.place or ""):match "^epoch (%d+) batch (%d+)$"
-  epoch, batch = math.tointeger(tonumber(epoch)), math.tointeger(tonumber(batch))
-  if updates and updates >= 0 and updates < 1 << 32 and (not loader or epoch and batch) then
-    return updates, epoch, batch
-  end
+  epoch, batch = count(epoch), count(batch)
+  if updates and updates < 1 << 32 and (not loader or epoch and batch) then return updates, epoch, batch end
 end
 
 -- load_state(path, {loader = loader, strict = true}) -> true; nil, message, code
@@ -223,14 +228,14 @@ function weights.load_state(trainer, path, options)
   local lax = options.strict == false
   if saved.format ~= STATE_FORMAT then
     local text = '%s: expected a saved run ("%s"), found "%s"'
-    return nil, text:format(path, STATE_FORMAT, saved.format or "none"), "format"
+    return nil, util.printable(text:format(path, STATE_FORMAT, saved.format or "none")), "format"
   end
   if not lax then check_settings(path, identity(trainer, loader), saved) end
   must_fit("load_state", path, compare(wanted, found, "dtype"))
   local updates, epoch, batch = counts(saved, loader)
   if not updates then
     local text = "%s: expected the updates made, and the loader's epoch and batch, found %s and %s"
-    return nil, text:format(path, saved.updates or "none", saved.place or "none"), "format"
+    return nil, util.printable(text:format(path, saved.updates or "none", saved.place or "none")), "format"
   end
   if loader then loader:seek(epoch, batch) end
   local done
