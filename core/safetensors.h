@@ -60,6 +60,9 @@ int safetensors_read(Safetensors *s, const Tensor *t, DType as, void *values, Er
 /* Its bytes as they are: t->bytes of them. */
 int safetensors_read_bytes(Safetensors *s, const Tensor *t, void *bytes, Err *e);
 
+/* CRC-32, as zlib and gzip have it, of the tensor's bytes. */
+int safetensors_checksum(Safetensors *s, const Tensor *t, uint32_t *sum, Err *e);
+
 /* ---- writing */
 typedef struct TensorEntry { const char *name; TensorType type; Shape shape; } TensorEntry;
 /* Puts the bytes of entry `i` at `bytes`, in PyTorch's order. */
