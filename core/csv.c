@@ -354,7 +354,7 @@ static int keep_torn(const Csv *c, const char *torn, size_t n, Err *e) {
     char *path = mem_new(room);
     if (!path) return no_memory(c, e);
     snprintf(path, room, "%s.torn", c->path);
-    int code = OK, fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int code = OK, fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0 || write_all(fd, torn, n) || (torn[n - 1] != '\n' && write_all(fd, "\n", 1)) || fsync(fd))
         code = file_error("write", path, e);
     if (fd >= 0 && close(fd) && !code) code = file_error("write", path, e);

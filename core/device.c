@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <glob.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,22 +12,37 @@ enum { PATH = 1024 };
 
 static const char PLUGIN[] = "memtide_cuda.so", VARIABLE[] = "MEMTIDE_CUDA";
 
-/* From the folders of the program and of the Lua module, as they are built and as they are installed. */
-static const char *const places[] = {"", "../lib/memtide/", "../../memtide/"};
+/* Where it is beside the program or the Lua module as they are built, and where it is as they are installed. The second
+ * counts for a folder of that name only: from a build's folder the same path could lead to one that anybody can make. */
+static const struct { const char *folder, *place; } places[] = {
+    {"", ""}, {"bin/", "../lib/memtide/"}, {"lib/lua/5.4/", "../../memtide/"}};
 
-/* The folder, with its slash, that holds the running program (module: this code, which may be a library). */
-static bool home(bool module, char folder[PATH]) {
+/* The file that this code is loaded from; false: it is a part of the program. */
+static bool module_path(char path[PATH]) {
     Dl_info info;
-    ssize_t n = readlink("/proc/self/exe", folder, PATH - 1);
+    struct link_map *map = NULL;
+    if (!dladdr1((const void *)places, &info, (void **)&map, RTLD_DL_LINKMAP) || !map || !map->l_name[0]) return false;
+    return snprintf(path, PATH, "%s", map->l_name) < PATH;
+}
+
+/* The folder, with its slash, that holds the running program (module: this code, if it is a library). */
+static bool home(bool module, char folder[PATH]) {
     if (module) {
-        n = dladdr((const void *)places, &info) ? snprintf(folder, PATH, "%s", info.dli_fname) : 0;
-        if (n >= PATH) return false;
+        if (!module_path(folder)) return false;
+    } else {
+        ssize_t n = readlink("/proc/self/exe", folder, PATH - 1);
+        if (n <= 0) return false;
+        folder[n] = 0;
     }
-    if (n <= 0) return false;
-    folder[n] = 0;
     char *slash = strrchr(folder, '/');
     if (slash) slash[1] = 0;
     return slash;
+}
+
+/* Does `folder` end in these folders? */
+static bool ends_in(const char *folder, const char *end) {
+    size_t n = strlen(folder), m = strlen(end);
+    return n >= m && !strcmp(folder + n - m, end) && (m == 0 || n == m || folder[n - m - 1] == '/');
 }
 
 /* false: there is none; *looked then says where it was looked for. */
@@ -38,14 +54,17 @@ static bool find_plugin(char path[PATH], char looked[PATH]) {
         snprintf(looked, PATH, "%s, which %s names", asked, VARIABLE);
         return access(path, F_OK) == 0;
     }
-    looked[0] = 0;
+    size_t told = (size_t)snprintf(looked, PATH, "%s", PLUGIN);
     for (int module = 0; module < 2; module++) {
         if (!home(module, folder)) continue;
         for (size_t i = 0; i < ARRAY_LEN(places); i++) {
-            int n = snprintf(path, PATH, "%s%s%s", folder, places[i], PLUGIN);
+            if (!ends_in(folder, places[i].folder)) continue;
+            int n = snprintf(path, PATH, "%s%s%s", folder, places[i].place, PLUGIN);
             if (n < PATH && access(path, F_OK) == 0) return true;
+            if (told < PATH)
+                told += (size_t)snprintf(looked + told, PATH - told, "%s%s%s", told == strlen(PLUGIN) ? " in " : " and ",
+                                         folder, places[i].place);
         }
-        if (!looked[0]) snprintf(looked, PATH, "%s in %s and %s%s", PLUGIN, folder, folder, places[1]);
     }
     return false;
 }

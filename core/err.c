@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base.h"
 
@@ -11,12 +12,34 @@ static const struct { const char *name; int status; } codes[] = {
 #undef X
 };
 
+/* Is it a control character of ASCII at p, or of Latin 1 in UTF-8? */
+static bool is_control(const unsigned char *p, const unsigned char *before) {
+    return *p < 0x20 || *p == 0x7f || (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) ||
+           (before && *before == 0xc2 && *p >= 0x80 && *p < 0xa0);
+}
+
+/* Names of files that others made are a part of messages: what would drive a terminal is shown as \x1b. */
+static void escape(char text[ERR_TEXT]) {
+    char out[ERR_TEXT];
+    size_t n = 0;
+    const unsigned char *before = NULL;
+    for (const unsigned char *p = (unsigned char *)text; *p; before = p++) {
+        bool control = is_control(p, before);
+        if (n + (control ? sizeof "\\x1b" : sizeof "x") > ERR_TEXT) break;
+        if (control) n += (size_t)snprintf(out + n, ERR_TEXT - n, "\\x%02x", *p);
+        else out[n++] = (char)*p;
+    }
+    memcpy(text, out, n);
+    text[n] = 0;
+}
+
 int err_set(Err *e, int code, const char *format, ...) {
     if (!e) return code;
     va_list args;
     va_start(args, format);
     vsnprintf(e->text, sizeof e->text, format, args);
     va_end(args);
+    escape(e->text);
     e->code = code;
     return code;
 }
@@ -31,6 +54,7 @@ int err_prefix(Err *e, const char *format, ...) {
     if (n < 0 || (size_t)n >= sizeof text) n = (int)sizeof text - 1;
     snprintf(text + n, sizeof text - (size_t)n, ": %s", e->text);
     snprintf(e->text, sizeof e->text, "%s", text);
+    escape(e->text);
     return e->code;
 }
 

@@ -23,9 +23,11 @@ typedef enum ErrCode {
 
 enum { OK = ERR_OK };
 
+enum { ERR_TEXT = 960 };
+
 typedef struct Err {
     int code; /* ErrCode */
-    char text[960];
+    char text[ERR_TEXT]; /* without control characters */
 } Err;
 
 #ifdef __cplusplus

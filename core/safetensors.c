@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "json.h"
 #include "mem.h"
@@ -373,5 +374,19 @@ int safetensors_read(Safetensors *s, const Tensor *t, DType as, void *values, Er
                 code = wrong(s, t, e, "expected numbers of 32 bits, found a larger one at %zu", done + i);
     }
     mem_free(bytes);
+    return code;
+}
+
+int safetensors_checksum(Safetensors *s, const Tensor *t, uint32_t *sum, Err *e) {
+    unsigned char *bytes = mem_new(PIECE);
+    uLong crc = crc32_z(0, NULL, 0);
+    int code = bytes ? OK : no_memory(s, e);
+    for (size_t done = 0; done < t->bytes && !code; done += PIECE) {
+        size_t n = t->bytes - done < PIECE ? t->bytes - done : PIECE;
+        code = read_at(s, bytes, n, LENGTH_BYTES + s->header_bytes + t->begin + done, e);
+        if (!code) crc = crc32_z(crc, bytes, n);
+    }
+    mem_free(bytes);
+    *sum = (uint32_t)crc;
     return code;
 }

@@ -60,13 +60,16 @@ int safetensors_read(Safetensors *s, const Tensor *t, DType as, void *values, Er
 /* Its bytes as they are: t->bytes of them. */
 int safetensors_read_bytes(Safetensors *s, const Tensor *t, void *bytes, Err *e);
 
+/* CRC-32, as zlib and gzip have it, of the tensor's bytes. */
+int safetensors_checksum(Safetensors *s, const Tensor *t, uint32_t *sum, Err *e);
+
 /* ---- writing */
 typedef struct TensorEntry { const char *name; TensorType type; Shape shape; } TensorEntry;
 /* Puts the bytes of entry `i` at `bytes`, in PyTorch's order. */
 typedef int TensorFill(void *arg, int i, void *bytes, Err *e);
 /* Writes a file of `n` tensors with other names each. The same content gives the same bytes: tensors lie ordered by
- * size of element (largest first) and name, metadata as given. The file appears under `path` complete or not at all:
- * it is written beside it, flushed to the disk and renamed. */
+ * size of element (largest first) and name, metadata as given. The file appears under `path` complete or not at all, and
+ * is then on the disk: file.h. */
 int safetensors_write(const char *path, const TensorEntry *entries, int n, const Pair *metadata, int n_metadata,
                       TensorFill *fill, void *arg, Err *e);
 

@@ -1,18 +1,14 @@
 /* The writer: a header that depends on the content only, and a file that is there complete or not at all. */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "file.h"
 #include "json.h"
 #include "mem.h"
 #include "safetensors.h"
-
-enum { TEMPORARY_NAMES = 100 };
 
 typedef struct Text { char *chars; int n, cap; bool failed; } Text;
 
@@ -20,8 +16,6 @@ typedef struct Placed { const TensorEntry *entry; int index; size_t bytes; } Pla
 
 typedef struct Writer {
     const char *path;
-    char *temporary;
-    int fd;
     Placed *placed;     /* in the order in which they lie */
     int n;
     size_t largest;     /* bytes of a tensor */
@@ -30,10 +24,6 @@ typedef struct Writer {
 
 static int no_memory(const Writer *w, Err *e) {
     return err_set(e, ERR_HOST_MEMORY, "%s: out of host memory", w->path);
-}
-
-static int file_error(const Writer *w, Err *e) {
-    return err_set(e, ERR_FILE, "cannot write %s: %s", w->path, strerror(errno));
 }
 
 /* ---- the header */
@@ -132,69 +122,34 @@ static int place(Writer *w, const TensorEntry *entries, Err *e) {
 
 /* ---- the file */
 
-/* A new file in the folder of `path`, so that it can be renamed to it. */
-static int open_temporary(Writer *w, Err *e) {
-    size_t room = strlen(w->path) + sizeof ".tmp99";
-    w->temporary = mem_new(room);
-    if (!w->temporary) return no_memory(w, e);
-    for (int i = 0; i < TEMPORARY_NAMES && w->fd < 0; i++) {
-        snprintf(w->temporary, room, "%s.tmp%d", w->path, i);
-        w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (w->fd < 0 && errno != EEXIST) break;
-    }
-    return w->fd >= 0 ? OK : file_error(w, e);
-}
-
-static int write_bytes(const Writer *w, const void *bytes, size_t n, Err *e) {
-    for (size_t done = 0; done < n;) {
-        ssize_t wrote = write(w->fd, (const char *)bytes + done, n - done);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote < 0) return file_error(w, e);
-        done += (size_t)wrote;
-    }
-    return OK;
-}
-
-static int write_tensors(const Writer *w, TensorFill *fill, void *arg, Err *e) {
+static int write_tensors(const Writer *w, NewFile *f, TensorFill *fill, void *arg, Err *e) {
     void *bytes = mem_new(w->largest);
-    int code = bytes ? write_bytes(w, w->header.chars, (size_t)w->header.n, e) : no_memory(w, e);
+    int code = bytes ? file_write(f, w->header.chars, (size_t)w->header.n, e) : no_memory(w, e);
     for (int i = 0; i < w->n && !code; i++) {
         code = fill(arg, w->placed[i].index, bytes, e);
-        if (!code) code = write_bytes(w, bytes, w->placed[i].bytes, e);
+        if (!code) code = file_write(f, bytes, w->placed[i].bytes, e);
     }
     mem_free(bytes);
     return code;
 }
 
-/* The name is on the disk only when its folder is. */
-static int sync_folder(const Writer *w, Err *e) {
-    char *slash = strrchr(w->temporary, '/');
-    if (slash) slash[slash == w->temporary] = 0;
-    int fd = open(slash ? w->temporary : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int code = fd < 0 || fsync(fd) ? file_error(w, e) : OK;
-    if (fd >= 0) close(fd);
-    return code;
-}
-
-static int write_file(Writer *w, TensorFill *fill, void *arg, Err *e) {
-    int code = open_temporary(w, e);
+static int write_file(const Writer *w, TensorFill *fill, void *arg, Err *e) {
+    NewFile *f;
+    int code = file_new(w->path, &f, e);
     if (code) return code;
-    code = write_tensors(w, fill, arg, e);
-    if (!code && fsync(w->fd)) code = file_error(w, e);
-    if (close(w->fd) && !code) code = file_error(w, e);
-    if (!code && rename(w->temporary, w->path)) code = file_error(w, e);
-    if (code) unlink(w->temporary);
-    return code ? code : sync_folder(w, e);
+    code = write_tensors(w, f, fill, arg, e);
+    if (!code) return file_finish(f, true, e);
+    file_discard(f);
+    return code;
 }
 
 int safetensors_write(const char *path, const TensorEntry *entries, int n, const Pair *metadata, int n_metadata,
                       TensorFill *fill, void *arg, Err *e) {
-    Writer w = {.path = path, .fd = -1, .n = n};
+    Writer w = {.path = path, .n = n};
     int code = place(&w, entries, e);
     if (!code) code = put_header(&w, metadata, n_metadata, e);
     if (!code) code = write_file(&w, fill, arg, e);
     mem_free(w.placed);
     mem_free(w.header.chars);
-    mem_free(w.temporary);
     return code;
 }

@@ -419,6 +419,7 @@ int luaopen_memtide_core(lua_State *L) {
     bind_open_row(L);
     bind_open_process(L);
     bind_open_lock(L);
+    bind_open_file(L);
     bind_open_weights(L);
     return 1;
 }

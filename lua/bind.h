@@ -89,6 +89,7 @@ void bind_open_data(lua_State *L);
 void bind_open_row(lua_State *L);
 void bind_open_process(lua_State *L);
 void bind_open_lock(lua_State *L);
+void bind_open_file(lua_State *L);
 void bind_open_weights(lua_State *L);
 
 /* A batch of values that scripts pass on without looking into it. */

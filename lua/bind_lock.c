@@ -1,5 +1,4 @@
-/* What keeps files of results whole: one sweep at a time for each, by a file beside it that its process holds locked;
- * and a new file in the place of an old one, at once. */
+/* What keeps files of results whole: one sweep at a time for each, by a file beside it that its process holds locked. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -32,7 +31,7 @@ static void release_lock(void *content) {
 static int try_lock(Lock *l) {
     for (;;) {
         struct stat held, named;
-        l->fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        l->fd = open(l->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (l->fd < 0) return -1;
         if (flock(l->fd, LOCK_EX | LOCK_NB)) return errno == EWOULDBLOCK ? 0 : -1;
         /* its holder may have removed it after it was opened here: then it locks nothing */
@@ -54,7 +53,7 @@ static int lock(lua_State *L) {
     l->fd = -1;
     box->content = l;
     int found = try_lock(l);
-    if (found < 0) return fail(L, "create", path);
+    if (found < 0) return fail(L, errno == ELOOP ? "lock by a symbolic link" : "create", path);
     if (!found) {
         ssize_t got = pread(l->fd, holder, sizeof holder - 1, 0);
         holder[got > 0 ? strcspn(holder, "\n") : 0] = '\0';
@@ -67,27 +66,8 @@ static int lock(lua_State *L) {
     return 1;
 }
 
-/* ---- */
-
-static int sync_path(const char *path, int flags) {
-    int fd = open(path, flags | O_CLOEXEC);
-    if (fd < 0) return -1;
-    int failed = fsync(fd);
-    return close(fd) || failed ? -1 : 0;
-}
-
-/* replace(from, to) -> true: the file has the name `to`, in the same folder, and is on the disk as that */
-static int replace(lua_State *L) {
-    const char *from = luaL_checkstring(L, 1), *to = luaL_checkstring(L, 2), *slash = strrchr(to, '/');
-    const char *folder = slash ? lua_pushlstring(L, to, (size_t)(slash - to) + 1) : ".";
-    if (sync_path(from, O_RDONLY) || rename(from, to) || sync_path(folder, O_RDONLY | O_DIRECTORY))
-        return fail(L, "write", to);
-    lua_pushboolean(L, true);
-    return 1;
-}
-
 void bind_open_lock(lua_State *L) {
-    static const luaL_Reg functions[] = {{"lock", lock}, {"replace", replace}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"lock", lock}, {NULL, NULL}};
     bind_type(L, BOX_LOCK, NULL);
     luaL_setfuncs(L, functions, 0);
 }

@@ -391,7 +391,7 @@ static int save_log(lua_State *L) {
     const char *folder = luaL_checkstring(L, 2), *header = luaL_checkstring(L, 4);
     const char *path = lua_pushfstring(L, "%s/%s", folder, luaL_checkstring(L, 3));
     if (mkdir(folder, 0777) && errno != EEXIST) return fail_errno(L, "create the folder", folder);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) return fail_errno(L, "create", path);
     int failed = copy_log(p->log, fd, header);
     if (close(fd)) failed = -1;

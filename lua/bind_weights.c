@@ -1,5 +1,8 @@
 /* Weights and saved runs for scripts: safetensors files, and a runtime's persistent buffers to and from them. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <zlib.h>
 
 #include "bind.h"
 #include "bind_program.h"
@@ -114,6 +117,45 @@ static int read_tensor(lua_State *L) {
     return 1;
 }
 
+/* ---- checksums: CRC-32 as 8 hexadecimal digits */
+
+static int push_checksum(lua_State *L, uint32_t sum) {
+    char text[9];
+    snprintf(text, sizeof text, "%08" PRIx32, sum);
+    lua_pushstring(L, text);
+    return 1;
+}
+
+/* file:checksum(name) -> of the tensor's bytes */
+static int file_checksum(lua_State *L) {
+    Err e;
+    uint32_t sum;
+    Safetensors *s = bind_get(L, 1, BOX_TENSORS);
+    const Tensor *t = safetensors_find(s, bind_text_at(L, 2, "name"));
+    if (!t) return bind_error(L, "no tensor \"%s\" in this file", lua_tostring(L, 2));
+    return safetensors_checksum(s, t, &sum, &e) ? bind_fail(L, &e) : push_checksum(L, sum);
+}
+
+/* checksum(text); checksum(runtime, number) -> of a persistent buffer's bytes, as save_tensors stores them */
+static int checksum(lua_State *L) {
+    Err e;
+    size_t n;
+    if (lua_type(L, 1) == LUA_TSTRING) {
+        const char *text = lua_tolstring(L, 1, &n);
+        return push_checksum(L, (uint32_t)crc32_z(0, (const Bytef *)text, n));
+    }
+    Runtime *r = bind_runtime(L, 1);
+    int buffer = buffer_at(L, r, 2);
+    const Buf *b = runtime_persistent(r, buffer);
+    n = (size_t)shape_elements(&b->shape) * tensor_type_size(tensor_type_of(b->dtype));
+    void *bytes = mem_new(n);
+    if (!bytes) return bind_error(L, "out of host memory");
+    int code = runtime_read_bytes(r, buffer, bytes, &e);
+    uint32_t sum = code ? 0 : (uint32_t)crc32_z(0, bytes, n);
+    mem_free(bytes);
+    return code ? bind_fail(L, &e) : push_checksum(L, sum);
+}
+
 /* ---- writing */
 
 typedef struct Saving { Runtime *r; const int *buffer; bool stored; } Saving;
@@ -189,9 +231,10 @@ static int updates(lua_State *L) {
 }
 
 void bind_open_weights(lua_State *L) {
-    static const luaL_Reg methods[] = {{"list", list}, {"metadata", metadata}, {"read", read_tensor}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"list", list}, {"metadata", metadata}, {"read", read_tensor},
+        {"checksum", file_checksum}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"safetensors", open_file}, {"persistent", persistent},
-        {"save_tensors", save_tensors}, {"updates", updates}, {NULL, NULL}};
+        {"save_tensors", save_tensors}, {"updates", updates}, {"checksum", checksum}, {NULL, NULL}};
     bind_type(L, BOX_TENSORS, methods);
     luaL_setfuncs(L, functions, 0);
 }

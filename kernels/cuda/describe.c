@@ -3,6 +3,7 @@
  * the numbers that memtide itself plans with. */
 #include <ctype.h>
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "mem.h"
 
 enum { LONGEST = 1 << 16 }; /* bytes of a description */
+static const long long MOST_BYTES = 1LL << 60; /* of a GPU's memory: sums of it still fit */
 
 /* what a name is made of: no way out of the folder */
 static const char NAME[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
@@ -26,19 +28,21 @@ static const char *field(const char *json, const char *name) {
     return *at == ':' ? at + 1 + strspn(at + 1, " \t\r\n") : NULL;
 }
 
-static int number(const char *path, const char *json, const char *name, long long *value, Err *e) {
+static int number(const char *path, const char *json, const char *name, long long most, long long *value, Err *e) {
     const char *at = field(json, name);
     char *end = NULL;
     *value = at && isdigit((unsigned char)*at) ? strtoll(at, &end, 10) : 0;
-    if (*value > 0 && strchr(", \t\r\n}", *end)) return OK;
-    return err_set(e, ERR_FORMAT, "%s: expected \"%s\": a whole number above 0, found %.20s", path, name,
+    if (*value > 0 && *value <= most && strchr(", \t\r\n}", *end)) return OK;
+    return err_set(e, ERR_FORMAT, "%s: expected \"%s\": a whole number from 1 to %lld, found %.20s", path, name, most,
                    at ? at : "nothing");
 }
 
 static int text(const char *path, const char *json, const char *name, char *value, size_t size, Err *e) {
     const char *at = field(json, name);
     size_t n = at && *at == '"' ? strcspn(at + 1, "\"\n") : 0;
-    if (n == 0 || n >= size || at[1 + n] != '"')
+    bool fits = n > 0 && n < size && at[1 + n] == '"';
+    for (size_t i = 1; i <= n; i++) fits = fits && !iscntrl((unsigned char)at[i]);
+    if (!fits)
         return err_set(e, ERR_FORMAT, "%s: expected \"%s\": a text of 1 to %zu bytes, found %.20s", path, name,
                        size - 1, at ? at : "nothing");
     memcpy(value, at + 1, n);
@@ -49,10 +53,10 @@ static int text(const char *path, const char *json, const char *name, char *valu
 static int parse(const char *path, CudaModel *m, Err *e) {
     long long capability = 0, processors = 0, l2 = 0, memory = 0;
     int code = text(path, m->description, "deviceName", m->name, sizeof m->name, e);
-    if (!code) code = number(path, m->description, "deviceVer", &capability, e); /* 900 */
-    if (!code) code = number(path, m->description, "multiProcessorCount", &processors, e);
-    if (!code) code = number(path, m->description, "l2CacheSize", &l2, e);
-    if (!code) code = number(path, m->description, "totalGlobalMem", &memory, e);
+    if (!code) code = number(path, m->description, "deviceVer", INT_MAX, &capability, e); /* 900 */
+    if (!code) code = number(path, m->description, "multiProcessorCount", INT_MAX, &processors, e);
+    if (!code) code = number(path, m->description, "l2CacheSize", MOST_BYTES, &l2, e);
+    if (!code) code = number(path, m->description, "totalGlobalMem", MOST_BYTES, &memory, e);
     m->capability = (int)(capability / 10);
     m->processors = (int)processors;
     m->l2_bytes = (size_t)l2;

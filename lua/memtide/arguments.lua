@@ -131,7 +131,9 @@ function arguments.parse(words, from)
     end
     i = i + 1
   end
-  options.say = function(text) if not options.quiet then io.stderr:write("memtide: ", text, "\n") end end
+  options.say = function(text)
+    if not options.quiet then io.stderr:write("memtide: ", util.printable(text, true), "\n") end
+  end
   return options
 end
 

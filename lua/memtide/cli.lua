@@ -96,7 +96,7 @@ return function(asked)
     or STATUS[found.code] or core.exit_status(found.code or "") or 70
   if not good then
     io.stdout:flush()
-    io.stderr:write("memtide: ", found.message, "\n")
+    io.stderr:write("memtide: ", util.printable(tostring(found.message), true), "\n")
     if state.verbose and found.traceback then io.stderr:write(found.traceback:gsub("^\n", ""), "\n") end
   end
   if state.options then hook.ended(state.options, status, not good and found.message or nil) end

@@ -90,18 +90,4 @@ function csv.read(path, row)
   return columns, torn
 end
 
--- Calls fill(write), write(text) to a file that is then put in the place of `path` at once: there is never half of it.
-function csv.replace(path, fill)
-  local new = path .. ".new"
-  local good, problem = pcall(function()
-    local file <close> = util.must_write(new, io.open(new, "wb"))
-    fill(function(text) util.must_write(new, file:write(text)) end)
-    util.must_write(new, file:close())
-    util.must(core.replace(new, path))
-  end)
-  if good then return end
-  os.remove(new)
-  error(problem, 0)
-end
-
 return csv

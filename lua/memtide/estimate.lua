@@ -88,11 +88,8 @@ function Rates:save()
   end
   local folder = self.path:match("^(.*)/[^/]*$")
   if folder and not (core.make_folder(folder:match("^(.*)/[^/]*$")) and core.make_folder(folder)) then return end
-  local temporary = self.path .. tostring(lines):match("%x+$") -- of this process alone
-  local file = io.open(temporary, "w")
-  if not file then return end
-  local written = file:write(table.concat(lines))
-  if file:close() and written then os.rename(temporary, self.path) else os.remove(temporary) end
+  local file <close> = core.new_file(self.path)
+  if file and file:write(table.concat(lines)) then file:finish() end
 end
 
 -- ---- estimates

@@ -61,6 +61,10 @@ local function is_names(value)
   return type(value) == "string" or value == false
 end
 
+-- Names of files begin with it: without a way out of the folder, and without what a list of cells cannot hold.
+local a_file_name = rule(function(value)
+  return type(value) == "string" and value ~= "" and not value:find("[/%c]")
+end, "a name without slashes and control characters: files are called after it (their folder: --csv, --output)")
 local a_name = rule(function(value) return type(value) == "string" and value ~= "" end, "a name")
 local flag = rule(function(value) return type(value) == "boolean" end, "true or false")
 local dataset = rule(function(value)
@@ -74,7 +78,7 @@ local at_least_1 = settings.whole(1, settings.MOST)
 
 -- As settings' checks: the value, or nil and what was expected.
 local RULES = {
-  name = a_name, case = a_name, model_name = a_name, shuffle = flag, drop_last = flag, predict_only = flag,
+  name = a_file_name, case = a_name, model_name = a_name, shuffle = flag, drop_last = flag, predict_only = flag,
   model = rule(is_model, "a layer, or a function of the settings that returns one"),
   input = rule(is_input, "the shape of one sample, or a function of the settings that returns it: one to three " ..
     "whole numbers such as {3, 32, 32} (several inputs are parts of one: x:narrow(1, 0, n))"),

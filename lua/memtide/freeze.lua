@@ -1,31 +1,44 @@
 -- memtide cells: the cells of a sweep and their parts, frozen in a file. Builds networks, opens no device.
 local csv = require "memtide.csv"
+local plain = require "memtide.plain"
 local plan = require "memtide.plan"
 local shards = require "memtide.shards"
 local status = require "memtide.status"
+local util = require "memtide.util"
 
 local freeze = {}
 
 -- Of a cell that cannot be built, only the settings are known.
 local function id_of(now, one) return one.failed and now.cell:match("^[^-]*") or now.cell end
 
--- Writes the list of the experiment's cells in `of` parts to `path`; returns how many cells each part has.
+-- A line of the list is one line of the file.
+local function writable(now, column)
+  local value = now[column]
+  if type(value) == "string" and value:find("[\n\r]") then
+    error(util.failure(("a list of cells cannot hold a line break: %s of the cell %s is %s"):format(column,
+      plain.literal(now.case), plain.literal(value)), "script"), 0)
+  end
+  return value
+end
+
+-- Writes the list of the experiment's cells in `of` parts to `path`; returns how many cells each part has, how many
+-- there are, and whether they went to standard output.
 function freeze.write(experiment, options, of, path)
   local cells = plan.new(experiment, experiment.base.predict_only and "predict" or "run", options)
   local parts, counts = shards.split(cells, of)
   local columns = table.move(shards.columns, 1, #shards.columns, 1, {})
   local names = status.names(experiment)
   table.move(names, 1, #names, #columns + 1, columns)
-  csv.replace(path, function(write)
+  local to_output = util.replace(path, function(write)
     write(csv.line(columns, #columns))
     status.each(cells, function(now, one, k)
       local values = {}
       now.shard, now.cell = parts[k], id_of(now, one)
-      for i, column in ipairs(columns) do values[i] = now[column] end
+      for i, column in ipairs(columns) do values[i] = shards.guarded(writable(now, column)) end
       write(csv.line(values, #columns))
     end)
   end)
-  return counts, cells:count()
+  return counts, cells:count(), to_output
 end
 
 -- "36 cells in 4 parts of 9", "37 cells in 4 parts of 9 to 10"
@@ -37,7 +50,9 @@ end
 
 function freeze.main(experiment, options)
   local path = options.output or experiment.name .. ".cells.csv"
-  print(("%s: %s"):format(path, freeze.text(freeze.write(experiment, options, options.shards or 1, path))))
+  local counts, all, to_output = freeze.write(experiment, options, options.shards or 1, path)
+  local tell = to_output and options.say or print
+  tell(("%s: %s"):format(path, freeze.text(counts, all)))
   return 0
 end
 

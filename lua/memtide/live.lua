@@ -1,6 +1,7 @@
 -- What a sweep is doing, as a file beside its rows that other processes may read at any time: a board of plain values
 -- (progress.lua), replaced as a whole. It goes when the sweep ends; one that a kill left behind names a process that
 -- is no more.
+local core = require "memtide.core"
 local wire = require "memtide.wire"
 
 local live = {}
@@ -41,11 +42,8 @@ function live.new(csv) return setmetatable({path = path_of(csv)}, Live) end
 
 -- Whoever does not learn of it goes on all the same: a sweep does not end for want of it.
 function Live:write(board)
-  local temporary = self.path .. ".new"
-  local file = io.open(temporary, "wb")
-  if not file then return end
-  local written = file:write(wire.frame(board))
-  if file:close() and written then os.rename(temporary, self.path) else os.remove(temporary) end
+  local file <close> = core.new_file(self.path)
+  if file and file:write(wire.frame(board)) then file:finish() end
 end
 
 function Live:remove() os.remove(self.path) end

@@ -152,7 +152,7 @@ function Merge:write_samples(out)
   for key, row in pairs(self.rows) do owner[key] = row.path end
   for _, path in ipairs(self.read_files) do any = any or samples.exist(path) end
   if not any then return end
-  csv.replace(samples.path(out), function(write)
+  util.replace(samples.path(out), function(write)
     write(csv.line(samples.columns, #samples.columns))
     for _, path in ipairs(self.read_files) do
       if samples.exist(path) then
@@ -198,7 +198,7 @@ function Merge:sort(listed)
 end
 
 function Merge:write_rows(out)
-  csv.replace(out, function(write)
+  util.replace(out, function(write)
     write(csv.line(self.columns, #self.columns))
     for _, key in ipairs(self.order) do
       local values, list = self.rows[key].values, {}
@@ -222,7 +222,7 @@ function Merge:tell(out, missing)
     #self.read_files, self.same, self.conflicts))
   for i, one in ipairs(missing) do
     if i > SHOWN then break end
-    print(("missing: %s, repeat %s, of part %s"):format(one.case, one["repeat"], one.shard))
+    print(util.printable(("missing: %s, repeat %s, of part %s"):format(one.case, one["repeat"], one.shard)))
   end
   if #missing > 0 then print(("%d cells are missing"):format(#missing)) end
 end

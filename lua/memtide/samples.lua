@@ -24,12 +24,6 @@ function samples.exist(path)
   return file ~= nil
 end
 
-local function write_all(path, text)
-  local file <close> = util.must_write(path, io.open(path, "wb"))
-  util.must_write(path, file:write(text))
-  util.must_write(path, file:flush())
-end
-
 -- Moves what stands behind the last line's end to PATH.torn; returns whether there was such.
 local function repair(path)
   local file = io.open(path, "rb")
@@ -39,9 +33,8 @@ local function repair(path)
   local whole, rest = text:match("^(.*\n)(.*)$")
   if not whole then whole, rest = "", text end
   if rest == "" then return false end
-  write_all(path .. ".torn", rest)
-  write_all(path .. ".new", whole)
-  util.must_write(path, os.rename(path .. ".new", path))
+  util.replace(path .. ".torn", function(write) write(rest) end)
+  util.replace(path, function(write) write(whole) end)
   return true
 end
 

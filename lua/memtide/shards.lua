@@ -20,6 +20,16 @@ end
 -- The rows of a part: NAME.3-of-8.csv
 function shards.path(name, shard) return ("%s.%d-of-%d.csv"):format(name, shard.part, shard.of) end
 
+local FORMULA = "[=+%-@\t]"
+
+-- The text of a value in a list. A spreadsheet would compute what begins with = + - @, so a ' stands before that, as in
+-- files of results; before one of the text's own, too, so that shards.read gives back what there was.
+function shards.guarded(value)
+  return type(value) == "string" and value:find("^'*" .. FORMULA) and "'" .. value or value
+end
+
+local function unguarded(text) return (text:gsub("^'('*" .. FORMULA .. ")", "%1")) end
+
 local function least(loads)
   local best = 1
   for i = 2, #loads do if loads[i] < loads[best] then best = i end end
@@ -68,6 +78,7 @@ function shards.read(path)
     if not part or part < 1 or not values.cell or not values.case or not values["repeat"] then
       csv.damaged(path, line, "expected the columns %s of a list of memtide cells", table.concat(shards.columns, ", "))
     end
+    for name, text in pairs(values) do values[name] = unguarded(text) end
     list.of = math.max(list.of, part)
     list[#list + 1] = values
   end)

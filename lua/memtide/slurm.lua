@@ -107,17 +107,11 @@ echo "array job ${array%%;*}, merge job ${merge%%;*}"
 
 local FILES = {["array.sh"] = ARRAY, ["merge.sh"] = MERGE, ["submit.sh"] = SUBMIT}
 
-local function write(path, text)
-  local file <close> = util.must_write(path, io.open(path, "wb"))
-  util.must_write(path, file:write(text))
-  util.must_write(path, file:close())
-end
-
 function slurm.main(experiment, options)
   if options.script.path == "-" then
     error(util.failure("slurm: expected a script in a file: jobs have no standard input", "usage"), 0)
   end
-  local folder = (options.output or experiment.name .. ".slurm"):gsub("(.)/+$", "%1")
+  local folder = (options.output or experiment.name .. ".slurm"):gsub("(.)/+$", "%1"):gsub("^%-", "./-")
   local parts, folder_now, program = options.shards or 1, here()
   local values = {
     parts = parts, warning = WARNING, requeues = REQUEUES, words = run_words(options),
@@ -130,7 +124,7 @@ function slurm.main(experiment, options)
   local counts, all = freeze.write(experiment, options, parts, folder .. "/cells.csv")
   for name, template in pairs(FILES) do
     values.directives = name == "array.sh" and of_array or of_merge
-    write(folder .. "/" .. name, fill(template, values))
+    util.replace(folder .. "/" .. name, function(write) write(fill(template, values)) end)
   end
   print(("%s: %s; sh %s/submit.sh"):format(folder, freeze.text(counts, all), folder))
   return 0

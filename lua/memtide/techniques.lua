@@ -183,10 +183,7 @@ local function write(path, lines, columns)
   end
   local text = table.concat(out)
   if path == "-" then return io.stdout:write(text) end
-  local file, message = io.open(path, "wb")
-  util.must_write(path, file, message)
-  util.must_write(path, file:write(text))
-  util.must_write(path, file:close())
+  util.replace(path, function(write) write(text) end)
 end
 
 function techniques.main(experiment, options)

@@ -3,18 +3,30 @@ local core = require "memtide.core"
 
 local util = {}
 
+local function escape(c) return (c:gsub(".", function(byte) return ("\\x%02x"):format(byte:byte()) end)) end
+
+-- Control characters as \x1b: names in files that others made are a part of messages, and must not drive a terminal.
+-- lines: line breaks and tabs stay.
+function util.printable(text, lines)
+  local controls = lines and "[^%C\n\t]" or "%c"
+  return (text:gsub(controls, escape):gsub("\xc2[\x80-\x9f]", escape))
+end
+
 -- Raises "article.lua:7: text": the position of the innermost function that is not memtide's own.
-function util.fail(format, ...) error(core.where() .. format:format(...), 0) end
+function util.fail(format, ...) util.fail_at(core.where(), format, ...) end
 
 -- The same at a position that was kept.
-function util.fail_at(where, format, ...) error(where .. format:format(...), 0) end
+function util.fail_at(where, format, ...) error(util.printable(where .. format:format(...), true), 0) end
 
 -- What the world did (no device, no file, no memory), raised where a function has no other way to say it.
 local Failure = {}
 Failure.__index = Failure
 Failure.__tostring = function(failure) return failure.message end
 
-function util.failure(message, code) return setmetatable({message = message, code = code}, Failure) end
+function util.failure(message, code)
+  return setmetatable({message = type(message) == "string" and util.printable(message, true) or message, code = code},
+    Failure)
+end
 
 function util.is_failure(value) return getmetatable(value) == Failure end
 
@@ -29,6 +41,16 @@ function util.must_write(name, done, message)
   if done then return done end
   local why = tostring(message):match("^.*: (.*)$") or tostring(message)
   error(util.failure(('cannot write to %s: %s'):format(name, why), "file"), 0)
+end
+
+-- Calls fill(write), write(text) to a file that takes the name `path` when it is complete (core/file.h), so that there is
+-- never half of it. Returns whether it was standard output instead.
+function util.replace(path, fill)
+  local file <close> = util.must(core.new_file(path))
+  fill(function(text) util.must(file:write(text)) end)
+  local to_output = file:is_output()
+  util.must(file:finish(true))
+  return to_output
 end
 
 -- How many letters must be changed, left out, put in or swapped with their neighbour.

@@ -17,7 +17,7 @@ Verify.__index = Verify
 
 function Verify:found(path, line, field, format, ...)
   self.findings = self.findings + 1
-  print(("%s:%d: %s: %s"):format(path, line, field, format:format(...)))
+  print(util.printable(("%s:%d: %s: %s"):format(path, line, field, format:format(...))))
 end
 
 -- ---- what a value may be

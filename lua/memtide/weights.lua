@@ -9,8 +9,10 @@ local data = require "memtide.data"
 local util = require "memtide.util"
 
 local weights = {}
-local STATE_FORMAT = "memtide state 1"
+local STATE_FORMAT = "memtide state 2"
+local NO_CHECKSUMS = "memtide state 1" -- of versions that wrote none
 local SHOWN = 8 -- names of a list in a message
+local MOST = 1 << 53 -- epochs, and batches of one
 
 local function shape_text(shape) return "(" .. table.concat(shape, ", ") .. ")" end
 
@@ -32,7 +34,7 @@ local function buffers(trainer)
 end
 
 local function shorten(list, separator)
-  local text = table.concat(list, separator, 1, math.min(#list, SHOWN))
+  local text = util.printable(table.concat(list, separator, 1, math.min(#list, SHOWN)))
   return #list > SHOWN and ("%s%s... (%d in all)"):format(text, separator, #list) or text
 end
 
@@ -113,6 +115,52 @@ local function parameters(trainer, exact)
   return list
 end
 
+-- ---- checksums, the metadata "crc32": a line "crc name" for each tensor, and before them one for the other metadata
+
+local function checksum_of_texts(texts)
+  local all = {}
+  for _, key in ipairs(util.sorted_keys(texts)) do
+    if key ~= "crc32" then all[#all + 1] = key .. "\0" .. texts[key] .. "\0" end
+  end
+  return core.checksum(table.concat(all))
+end
+
+-- Of what will be written -> that metadata; nil, message, code
+local function checksums(runtime, texts, tensors)
+  local lines = {checksum_of_texts(texts) .. " \n"}
+  for i, tensor in ipairs(tensors) do
+    local sum, message, code = core.checksum(runtime, tensor.number)
+    if not sum then return nil, message, code end
+    lines[i + 1] = ("%s %s\n"):format(sum, tensor.name)
+  end
+  return table.concat(lines)
+end
+
+-- Is what the file has what was written? -> true; nil, message, code
+local function check_texts(path, saved)
+  if saved.format ~= STATE_FORMAT then return true end
+  if (saved.crc32 or ""):match "^(%x+) \n" == checksum_of_texts(saved) then return true end
+  return nil, ("%s: the settings and places of the saved run are damaged: their checksum is another"):format(path),
+    "format"
+end
+
+local function check_tensors(path, file, saved)
+  if saved.format ~= STATE_FORMAT then return true end
+  local expected = {}
+  for sum, name in (saved.crc32 or ""):gmatch "(%x+) (%C+)\n" do expected[name] = sum end
+  for _, tensor in ipairs(file:list()) do
+    local found, message, code = file:checksum(tensor.name)
+    if not found then return nil, message, code end
+    if found ~= expected[tensor.name] then
+      local text = '%s: tensor "%s" is damaged: expected the checksum %s, found %s'
+      return nil, util.printable(text:format(path, tensor.name, expected[tensor.name] or "none", found)), "format"
+    end
+  end
+  return true
+end
+
+-- ---- weights
+
 local function names_and_numbers(list)
   local flat = {}
   for _, tensor in ipairs(list) do
@@ -151,6 +199,8 @@ function weights.load(trainer, path, options)
   local lax = options.strict == false
   must_fit("load", path, lax and {} or missing, lax and {} or unexpected, misfits)
   local done
+  done, message, code = check_tensors(path, file, file:metadata())
+  if not done then return nil, message, code end
   done, message, code = read_all(file, trainer.runtime, wanted, found, false)
   if not done then return nil, message, code end
   return {missing = missing, unexpected = unexpected}
@@ -179,11 +229,14 @@ function weights.save_state(trainer, path, options)
   local texts, metadata = identity(trainer, loader), {}
   texts.format, texts.version, texts.updates = STATE_FORMAT, core.version, tostring(core.updates(trainer.runtime))
   if loader then texts.place = ("epoch %d batch %d"):format(loader:place()) end
+  local list, message, code = buffers(trainer), nil, nil
+  texts.crc32, message, code = checksums(trainer.runtime, texts, list)
+  if not texts.crc32 then return nil, message, code end
   for _, key in ipairs(util.sorted_keys(texts)) do
     metadata[#metadata + 1] = key
     metadata[#metadata + 1] = texts[key]
   end
-  return core.save_tensors(trainer.runtime, path, names_and_numbers(buffers(trainer)), metadata, true)
+  return core.save_tensors(trainer.runtime, path, names_and_numbers(list), metadata, true)
 end
 
 -- The first line in which two texts differ, of each of them.
@@ -204,14 +257,18 @@ local function check_settings(path, expected, saved)
   end
 end
 
+-- Digits as a number that the next ones still fit behind; nil: they are none.
+local function count(digits)
+  local n = math.tointeger(tonumber(digits or ""))
+  return n and n < MOST and n or nil
+end
+
 -- The saved numbers: updates made, and the loader's epoch and batch -> nil: one is damaged
 local function counts(saved, loader)
-  local updates = math.tointeger(tonumber(saved.updates))
+  local updates = count((saved.updates or ""):match "^%d+$")
   local epoch, batch = (saved.place or ""):match "^epoch (%d+) batch (%d+)$"
-  epoch, batch = math.tointeger(tonumber(epoch)), math.tointeger(tonumber(batch))
-  if updates and updates >= 0 and updates < 1 << 32 and (not loader or epoch and batch) then
-    return updates, epoch, batch
-  end
+  epoch, batch = count(epoch), count(batch)
+  if updates and updates < 1 << 32 and (not loader or epoch and batch) then return updates, epoch, batch end
 end
 
 -- load_state(path, {loader = loader, strict = true}) -> true; nil, message, code
@@ -224,16 +281,21 @@ function weights.load_state(trainer, path, options)
   if not file then return nil, message, code end
   local saved, wanted, found = file:metadata(), buffers(trainer), by_name(file:list())
   local lax = options.strict == false
-  if saved.format ~= STATE_FORMAT then
+  if saved.format ~= STATE_FORMAT and saved.format ~= NO_CHECKSUMS then
     local text = '%s: expected a saved run ("%s"), found "%s"'
-    return nil, text:format(path, STATE_FORMAT, saved.format or "none"), "format"
+    return nil, util.printable(text:format(path, STATE_FORMAT, saved.format or "none")), "format"
   end
+  local whole
+  whole, message, code = check_texts(path, saved)
+  if not whole then return nil, message, code end
   if not lax then check_settings(path, identity(trainer, loader), saved) end
   must_fit("load_state", path, compare(wanted, found, "dtype"))
+  whole, message, code = check_tensors(path, file, saved)
+  if not whole then return nil, message, code end
   local updates, epoch, batch = counts(saved, loader)
   if not updates then
     local text = "%s: expected the updates made, and the loader's epoch and batch, found %s and %s"
-    return nil, text:format(path, saved.updates or "none", saved.place or "none"), "format"
+    return nil, util.printable(text:format(path, saved.updates or "none", saved.place or "none")), "format"
   end
   if loader then loader:seek(epoch, batch) end
   local done

@@ -27,9 +27,15 @@ memtide devices
 has "$out" "cuda:other not available: NVIDIA X100 has compute capability 7.0: expected 7.5 or later" \
     "one that is too old"
 describe '/deviceVer/d'
-refused 'expected "deviceVer": a whole number above 0, found nothing' "one without a number"
+refused 'expected "deviceVer": a whole number from 1 to 2147483647, found nothing' "one without a number"
 describe 's/"totalGlobalMem": /&-/'
-refused 'expected "totalGlobalMem": a whole number above 0, found -150' "a number below zero"
+refused 'expected "totalGlobalMem": a whole number from 1 to 1152921504606846976, found -150' "a number below zero"
+describe 's/"multiProcessorCount": [0-9]*/"multiProcessorCount": 4294967296/'
+refused 'expected "multiProcessorCount": a whole number from 1 to 2147483647, found 4294967296' "one beyond an int"
+describe 's/"deviceVer": 900/"deviceVer": 21474836480/'
+refused 'expected "deviceVer": a whole number from 1 to 2147483647, found 21474836480' "which would be another GPU's"
+describe "s/NVIDIA H200/NVIDIA $(printf '\033')[31mH200/"
+refused 'expected "deviceName": a text of 1 to 95 bytes, found "NVIDIA \x1b[31mH200' "a name with an escape of terminals"
 describe 's/"NVIDIA H200"/7/'
 refused 'expected "deviceName": a text of 1 to 95 bytes, found 7' "a number for a text"
 : >plugin/devices/other.json

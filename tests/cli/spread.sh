@@ -109,7 +109,7 @@ is "$status $out" "0 all.csv: 8 rows (8 ok) of 3 files; 0 the same, 0 in conflic
 is "$(cut -d, -f3 all.csv)" "$(cut -d, -f4 small.cells.csv)" "in the order of the list"
 is "$(rest all.csv | sort)" "$(for f in small.?-of-3.csv; do rest $f; done | sort)" "the rows as they were"
 is "$(rest all.samples.csv | sort)" "$(for f in small.?-of-3.samples.csv; do rest $f; done | sort)" "and the samples"
-is "$(ls ./*.new ./*.lock 2>/dev/null)" "" "nothing else is left"
+is "$(ls ./*.tmp* ./*.lock 2>/dev/null)" "" "nothing else is left"
 memtide verify all.csv small.lua
 is "$status $out" "0 all.csv: 8 rows, 32 samples: nothing found" "the result is verified"
 cp all.csv small.csv
@@ -192,7 +192,7 @@ memtide run small.lua --set fate=signal --set batch=4 --csv signal.csv -q --no-c
 is "$status $(column status signal.csv | sort -u)" "0 ok" "a warning that reaches the worker, too, ends no cell"
 (trap '' XFSZ; ulimit -f 2; "$MEMTIDE" merge full.csv small.1-of-3.csv small.2-of-3.csv >out.txt 2>err.txt)
 is $? 66 "a full disk"
-has "$(cat err.txt)" "cannot write to full." "is told"
+has "$(cat err.txt)" "cannot write full." "is told"
 is "$(ls full* 2>/dev/null)" "" "and leaves nothing"
 
 # ---- verify

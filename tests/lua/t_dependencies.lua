@@ -3,7 +3,7 @@ local tap = dofile "tests/tap.lua"
 
 -- core/ in the order of the spine: a file may include what stands on its own line or above, nothing below.
 local ORDER = {
-  "base", "err mem dtype rng number json", "shape spread optim pointwise cells options",
+  "base", "err mem dtype rng number json", "file shape spread optim pointwise cells options",
   "op plan row data data_private loader safetensors",
   "kernel program csv window rows loss norm rnn attention factors codes", "device prepared view network",
   "ledger lower",

@@ -269,10 +269,60 @@ do
   tap.is(values(one), values(trainer), "the values are loaded")
   none, message, code = one:load_state(path "weights")
   tap.ok(none == nil and code == "format", "weights alone are no state")
-  tap.has(message, 'expected a saved run ("memtide state 1"), found "pt"', "... which is told")
-  write("place", (content("state"):gsub("epoch 0 batch 0", "epoch 0 batch x")))
-  none, message, code = one:load_state(path "place", {strict = false, loader = data})
-  tap.ok(none == nil and code == "format" and message:find "epoch 0 batch x", "a damaged place is told")
+  tap.has(message, 'expected a saved run ("memtide state 2"), found "pt"', "... which is told")
+
+  -- a header that was changed, of the same length or not
+  local function change(from, to, text)
+    local header, rest = ("<s8"):unpack(text or content "state")
+    return tensors(header:gsub(from, to), (text or content "state"):sub(rest))
+  end
+  local function state_refused(part, what, text)
+    local before = values(one)
+    write("damaged", text)
+    none, message, code = one:load_state(path "damaged", {strict = false, loader = data})
+    if not tap.ok(none == nil and code == "format" and message:find(part, 1, true) and values(one) == before, what) then
+      print("# found", none, message, code)
+    end
+  end
+  state_refused("the settings and places of the saved run are damaged", "a place that is another one",
+    change("epoch 0 batch 0", "epoch 0 batch 2"))
+  state_refused("the settings and places of the saved run are damaged", "no checksums",
+    change('"crc32"', '"crc33"'))
+
+  -- states of earlier versions have no checksums: they are taken, and looked at all the same
+  local older = change("memtide state 2", "memtide state 1", change('"crc32":"[^"]*",', ""))
+  write("older", older)
+  tap.ok(one:load_state(path "older", {strict = false, loader = data}), "a state without checksums is taken")
+  state_refused("epoch 0 batch x", "a damaged place is told", change("epoch 0 batch 0", "epoch 0 batch x", older))
+  state_refused("epoch 9223372036854775807", "an epoch behind which there is none",
+    change("epoch 0 batch 0", "epoch 9223372036854775807 batch 0", older))
+  state_refused("found 0x10", "updates that are no digits", change('"updates":"%d+"', '"updates":"0x10"', older))
+  state_refused("found 1e3", "nor these", change('"updates":"%d+"', '"updates":"1e3"', older))
+
+  -- every tensor, at its first and its last byte; every byte of the metadata's text
+  local text = content "state"
+  local header, data_at = ("<s8"):unpack(text)
+  local flipped = 0
+  local function flip(at)
+    return text:sub(1, at - 1) .. string.char(text:byte(at) ~ 1) .. text:sub(at + 1)
+  end
+  local pattern = '"([^"]+)":{"dtype":"%w+","shape":%[[%d,]*%],"data_offsets":%[(%d+),(%d+)%]}'
+  for name, first, last in header:gmatch(pattern) do
+    for _, at in ipairs{data_at + tonumber(first), data_at + tonumber(last) - 1} do
+      state_refused(('tensor "%s" is damaged: expected the checksum '):format(name), name .. " with a flipped bit",
+        flip(at))
+      flipped = flipped + 1
+    end
+  end
+  tap.is(flipped, 2 * select(2, header:gsub('"dtype"', "")), "all tensors were tried")
+  local from, to = header:find('"__metadata__":{.-}')
+  local taken = 0
+  for at = from, to do
+    write("damaged", flip(8 + at))
+    local good, found = pcall(one.load_state, one, path "damaged", {strict = false, loader = data})
+    if good and found then taken = taken + 1 end
+  end
+  tap.is(taken, 0, "no flipped bit of the settings is taken")
 end
 
 -- ---- convolutions over (N, C, L): PyTorch's shapes, however they are stored

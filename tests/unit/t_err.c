@@ -29,6 +29,19 @@ static void test_long(void) {
     is_int(s.sentinel, 'S', "nothing behind the text is touched");
 }
 
+/* What a name in somebody else's file may hold. */
+static void test_controls(void) {
+    static char longer[ERR_TEXT];
+    Err e = {0};
+    err_set(&e, ERR_FORMAT, "found %s", "a\x1b[31m\n\x7f\xc2\x9b\xc3\x9b\xc2\xa0");
+    is_str(e.text, "found a\\x1b[31m\\x0a\\x7f\\xc2\\x9b\xc3\x9b\xc2\xa0", "control characters are shown, others stay");
+    err_prefix(&e, "b\t");
+    is_str(e.text, "b\\x09: found a\\x1b[31m\\x0a\\x7f\\xc2\\x9b\xc3\x9b\xc2\xa0", "in a prefix too, and once");
+    memset(longer, 1, sizeof longer - 1);
+    err_set(&e, ERR_FORMAT, "%s", longer);
+    is_int((long long)strlen(e.text), (ERR_TEXT - 1) / 4 * 4, "many of them are cut between two");
+}
+
 static void test_codes(void) {
     static const struct { int code, status; const char *name; } expected[] = {
         {ERR_OK, 0, "OK"}, {ERR_SCRIPT, 65, "SCRIPT"}, {ERR_OOM, 3, "OOM"}, {ERR_HOST_MEMORY, 71, "HOST_MEMORY"},
@@ -83,6 +96,7 @@ static void test_shape_count(void) {
 int main(void) {
     test_err();
     test_long();
+    test_controls();
     test_codes();
     test_shape_text();
     test_shape_count();
