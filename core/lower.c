@@ -21,10 +21,11 @@ static int reorder(Lower *lw, const Layer *l, int x, OpKind kind, const char *na
     if (lw->p->failed) return 0;
     const Buf from = lw->p->bufs[x];
     snprintf(text, sizeof text, "%s.%s", from.name, name);
-    int y = program_find(lw->p, text);
+    int y = names_find(&lw->converted, text, program_buf_name, lw->p);
     if (y != NO_BUF) return y;
     y = program_buf(lw->p, CAT_ACTIVATIONS, from.shape, from.dtype, "%s", text);
     if (lw->p->failed) return 0;
+    if (!names_add(&lw->converted, y, program_buf_name, lw->p)) lw->p->failed = true;
     set_order(lw->p, y, order);
     bool same = from.shape.rank == 3 && (from.shape.dim[1] == 1 || from.shape.dim[2] == 1);
     if (same) lw->p->bufs[y].alias = program_root(lw->p, x);
@@ -165,10 +166,12 @@ static int check_ops(const Program *p, Err *e) {
 int lower_network(const Network *net, bool training, bool with_loss, Program **out, Err *e) {
     if (with_loss && !net->n_losses)
         return err_set(e, ERR_SCRIPT, "expected a loss: the network was built without one");
-    Lower lw = {program_new(), net, mem_new((size_t)net->n_params * sizeof(int)), training, with_loss, 0, 0, 0};
+    Lower lw = {program_new(), net, mem_new((size_t)net->n_params * sizeof(int)), training, with_loss, 0, 0, 0,
+                {0}};
     bool made = lw.p && lw.param;
     if (made) lower_all(&lw);
     mem_free(lw.param);
+    names_free(&lw.converted);
     int code = made && !lw.p->failed ? check_ops(lw.p, e)
                                      : err_set(e, ERR_HOST_MEMORY, "out of host memory for the program of a network");
     if (code) program_free(lw.p);

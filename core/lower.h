@@ -17,6 +17,7 @@ typedef struct Lower {
     bool with_loss;
     int region, regions; /* the nn.Checkpoint being emitted (0: none), and how many there are */
     uint32_t drops;  /* ops that draw so far: each draws its own numbers */
+    Names converted; /* buffers that are others in another order */
 } Lower;
 
 /* ---- for layers; all return a buffer (0 once p->failed is set) */

@@ -250,6 +250,13 @@ static int reads_param(Layer *l, int index, Err *e) {
     return OK;
 }
 
+const char *network_param_name(const void *network, int i) { return ((const Network *)network)->params[i].name; }
+static const char *alias_name(const void *network, int i) { return ((const Network *)network)->aliases[i].name; }
+
+static int no_room_for_params(Err *e) {
+    return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a network");
+}
+
 /* A second use of a parameter: it must look the same there. Under another path it gets a second name. */
 static int share_param(Network *n, Layer *l, const Layer *with, const char *name, Shape shape, const int64_t *order,
                        Err *e) {
@@ -266,10 +273,12 @@ static int share_param(Network *n, Layer *l, const Layer *with, const char *name
     p->trainable &= !l->frozen;
     if (!strchr(l->path, '#')) { /* not a second call of what has this name already */
         if (!mem_grow(&n->aliases, &n->cap_aliases, n->n_aliases + 1, sizeof *n->aliases))
-            return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a network");
+            return no_room_for_params(e);
         ParamAlias *a = &n->aliases[n->n_aliases++];
         snprintf(a->name, sizeof a->name, "%s%s%s", l->path, l->path[0] ? "." : "", name);
         a->param = index;
+        if (!names_add(&n->alias_names, n->n_aliases - 1, alias_name, n))
+            return no_room_for_params(e);
     }
     return reads_param(l, index, e);
 }
@@ -291,7 +300,7 @@ int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Er
     if (strchr(l->path, '#')) return layer_error(l, e, "has parameters: give it a name in its graph");
     if (network_parameters(n) > INT64_MAX / 16 - count) return layer_error(l, e, "too many parameters");
     if (!mem_grow(&n->params, &n->cap_params, n->n_params + 1, sizeof *n->params))
-        return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a network");
+        return no_room_for_params(e);
     Param *p = &n->params[n->n_params];
     *p = *like;
     int length = snprintf(p->name, sizeof p->name, "%s%s%s", l->path, l->path[0] ? "." : "", name);
@@ -301,6 +310,8 @@ int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Er
     p->layout = shape.rank > 2 ? LAYOUT_NHWC : LAYOUT_ROWS;
     p->trainable = !l->frozen && !p->buffer;
     p->owner = l;
+    if (!names_add(&n->names, n->n_params, network_param_name, n)) return no_room_for_params(e);
+    if (!p->buffer) n->elements += count;
     return reads_param(l, n->n_params++, e);
 }
 
@@ -369,6 +380,8 @@ void network_free(Network *n) {
     for (int k = 0; k < n->n_losses; k++) layer_free(n->loss[k]);
     mem_free(n->params);
     mem_free(n->aliases);
+    names_free(&n->names);
+    names_free(&n->alias_names);
     mem_free(n);
 }
 
@@ -393,10 +406,7 @@ void network_output_text(const Network *n, char *text, size_t room) {
 }
 
 int64_t network_parameters(const Network *n) {
-    int64_t sum = 0;
-    for (int i = 0; i < n->n_params; i++)
-        if (!n->params[i].buffer) sum += shape_elements(&n->params[i].shape);
-    return sum;
+    return n->elements;
 }
 
 int64_t network_frozen(const Network *n) {
@@ -407,9 +417,7 @@ int64_t network_frozen(const Network *n) {
 }
 
 int network_find_param(const Network *n, const char *name) {
-    for (int i = 0; i < n->n_params; i++)
-        if (!strcmp(n->params[i].name, name)) return i;
-    for (int i = 0; i < n->n_aliases; i++)
-        if (!strcmp(n->aliases[i].name, name)) return n->aliases[i].param;
-    return -1;
+    int param = names_find(&n->names, name, network_param_name, n);
+    int alias = param < 0 ? names_find(&n->alias_names, name, alias_name, n) : -1;
+    return alias < 0 ? param : n->aliases[alias].param;
 }

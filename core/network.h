@@ -6,6 +6,7 @@
 #ifndef MT_NETWORK_H
 #define MT_NETWORK_H
 
+#include "names.h"
 #include "options.h"
 #include "program.h"
 
@@ -89,6 +90,8 @@ typedef struct Network {
     int n_params, cap_params;
     ParamAlias *aliases;
     int n_aliases, cap_aliases;
+    Names names, alias_names; /* of params and of aliases */
+    int64_t elements;      /* of all parameters; buffers do not count */
 } Network;
 
 /* ---- building the tree: the caller owns a layer until it is added or given to network_new */
@@ -118,6 +121,8 @@ void network_output_text(const Network *n, char *text, size_t room);
 enum { NETWORK_OUTPUT = LAYER_PATH + LAYER_WHERE + 160 }; /* room for it */
 /* The parameter of that name, also a second one; -1: there is none. */
 int network_find_param(const Network *n, const char *name);
+/* The name of parameter i, for n->names. */
+const char *network_param_name(const void *network, int i);
 /* A line per layer: path, kind, options, output shape, parameters. */
 void network_dump(const Network *n, TextSink *put, void *arg);
 /* Walks the layers without children, in execution order. */

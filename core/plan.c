@@ -1,24 +1,17 @@
-#include "plan.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "mem.h"
+#include "plan_private.h"
 
 /* Bounds of the last resort, improve: placements, and comparisons of two pieces (some milliseconds). */
 enum { MOST_TRIES = 6000, MOST_STEPS = 8000000 };
-
-/* An item that takes place; while it is placed, the list of those is kept by offset. */
-typedef struct Piece {
-    size_t size, offset;
-    int first, last, item;
-} Piece;
 
 typedef struct Planner {
     PlanItem *items;
     const Piece *piece;   /* [n] */
     int *order;           /* [n] the pieces, as they are to be placed */
-    Piece *placed;        /* [n] by offset */
+    Placed placed;
     int n;
     long steps;           /* how often two pieces were compared */
     Plan plan;
@@ -30,20 +23,10 @@ typedef struct Planner {
  * fitted: n, or the place in the order of the first one that did not. */
 static int place(Planner *p, size_t limit, size_t *height) {
     *height = 0;
+    placed_clear(&p->placed);
     for (int n = 0; n < p->n; n++) {
         Piece piece = p->piece[p->order[n]];
-        int at = 0;
-        for (; at < n; at++) {
-            const Piece *other = &p->placed[at];
-            if (other->offset >= piece.offset + piece.size) break;
-            size_t end = other->offset + other->size;
-            if (other->first <= piece.last && piece.first <= other->last && end > piece.offset) piece.offset = end;
-        }
-        p->steps += at + 1;
-        if (piece.offset + piece.size > limit) return n;
-        while (at > 0 && p->placed[at - 1].offset > piece.offset) at--;
-        memmove(&p->placed[at + 1], &p->placed[at], (size_t)(n - at) * sizeof piece);
-        p->placed[at] = piece;
+        if (!placed_put(&p->placed, &piece, limit, &p->steps)) return n;
         *height = max_size(*height, piece.offset + piece.size);
     }
     return p->n;
@@ -55,7 +38,12 @@ static int try_order(Planner *p) {
     int fitted = place(p, p->plan.height - 1, &height);
     if (fitted < p->n) return fitted;
     p->plan.height = height;
-    for (int i = 0; i < p->n; i++) p->items[p->placed[i].item].offset = p->placed[i].offset;
+    const Placed *placed = &p->placed;
+    for (int r = 0; r < placed->n_runs; r++)
+        for (int i = 0; i < placed->run[r].n; i++) {
+            const Piece *piece = &placed->piece[placed->run[r].at * placed->room + i];
+            p->items[piece->item].offset = piece->offset;
+        }
     return fitted;
 }
 
@@ -97,13 +85,84 @@ static void improve(Planner *p) {
 
 /* ---- the search */
 
+/* Sums over pieces in some order, as pieces leave it: Fenwick's tree. */
+typedef struct Sum { size_t bytes, count; } Sum;
+
+static void sum_change(Sum *tree, int n, int at, size_t bytes, size_t count) {
+    for (int i = at + 1; i <= n; i += i & -i) {
+        tree[i - 1].bytes += bytes;
+        tree[i - 1].count += count;
+    }
+}
+
+/* Of the first `n` in the order. */
+static Sum sum_first(const Sum *tree, int n) {
+    Sum sum = {0, 0};
+    for (int i = n; i > 0; i -= i & -i) {
+        sum.bytes += tree[i - 1].bytes;
+        sum.count += tree[i - 1].count;
+    }
+    return sum;
+}
+
+/* A piece's place among all by their first times and by their last ones: how many are before it there (of equal ones
+ * the first is meant), how many end before it begins, and how many begin before it ends. */
 typedef struct Wait {
-    size_t around; /* bytes of the pieces that are alive at some time of this one's life */
-    size_t count;  /* of them */
+    int first, last, ended, begun;
     bool waits;
 } Wait;
 
-static bool share_time(const Piece *a, const Piece *b) { return a->first <= b->last && b->first <= a->last; }
+/* What order_by_need works with: the times in order, and the sums over the pieces that do not wait. */
+typedef struct Need {
+    Wait *wait;
+    int *first, *last;
+    Sum *by_first, *by_last;
+} Need;
+
+static int compare_ints(const void *left, const void *right) {
+    int a = *(const int *)left, b = *(const int *)right;
+    return (a > b) - (a < b);
+}
+
+/* How many of the sorted times are below `time`. */
+static int count_below(const int *sorted, int n, int time) {
+    int low = 0, high = n;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (sorted[middle] < time) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static void change_need(const Planner *p, const Need *need, int i, bool waits) {
+    size_t bytes = waits ? 0 - p->piece[i].size : p->piece[i].size, count = waits ? (size_t)-1 : 1;
+    need->wait[i].waits = waits;
+    sum_change(need->by_first, p->n, need->wait[i].first, bytes, count);
+    sum_change(need->by_last, p->n, need->wait[i].last, bytes, count);
+}
+
+static void find_need(const Planner *p, const Need *need) {
+    for (int i = 0; i < p->n; i++) {
+        need->first[i] = p->piece[i].first;
+        need->last[i] = p->piece[i].last;
+    }
+    qsort(need->first, (size_t)p->n, sizeof *need->first, compare_ints);
+    qsort(need->last, (size_t)p->n, sizeof *need->last, compare_ints);
+    for (int i = 0; i < p->n; i++) {
+        const Piece *piece = &p->piece[i];
+        need->wait[i] = (Wait){count_below(need->first, p->n, piece->first), count_below(need->last, p->n, piece->last),
+                               count_below(need->last, p->n, piece->first),
+                               count_below(need->first, p->n, piece->last + 1), false};
+        change_need(p, need, i, false);
+    }
+}
+
+/* The pieces that do not wait and are alive at some time of this one's life. */
+static Sum find_around(const Planner *p, const Need *need, int i) {
+    Sum begun = sum_first(need->by_first, need->wait[i].begun), ended = sum_first(need->by_last, need->wait[i].ended);
+    return (Sum){begun.bytes - ended.bytes - p->piece[i].size, begun.count - ended.count - 1};
+}
 
 /* The largest number of bytes that every size is a multiple of. */
 static size_t find_unit(const Planner *p) {
@@ -115,37 +174,28 @@ static size_t find_unit(const Planner *p) {
 
 /* Is there a place in `height` bytes, however the pieces around lie? Each of them is in the way at as many offsets as
  * both have bytes together, in units, less one. */
-static bool always_fits(const Piece *piece, const Wait *w, size_t unit, size_t height) {
-    if (piece->size > height || w->around > height - piece->size) return false;
-    return piece->size == unit || w->count <= (height - piece->size - w->around) / (piece->size - unit);
+static bool always_fits(const Piece *piece, Sum around, size_t unit, size_t height) {
+    if (piece->size > height || around.bytes > height - piece->size) return false;
+    return piece->size == unit || around.count <= (height - piece->size - around.bytes) / (piece->size - unit);
 }
 
 /* Pieces that always fit can wait until the others are placed; without them others do, too. Fills the order: those
  * that cannot wait, then the others, the last to wait first. Returns how many cannot. */
-static int order_by_need(Planner *p, Wait *wait, size_t height) {
+static int order_by_need(Planner *p, const Need *need, size_t height) {
     size_t unit = find_unit(p);
     int front = 0, back = p->n;
-    for (int i = 0; i < p->n; i++)
-        for (int k = 0; k < p->n; k++) {
-            bool around = k != i && share_time(&p->piece[i], &p->piece[k]);
-            wait[i].around += around ? p->piece[k].size : 0;
-            wait[i].count += around;
-        }
+    find_need(p, need);
     for (bool more = true; more;) {
         more = false;
         for (int i = 0; i < p->n; i++) {
-            if (wait[i].waits || !always_fits(&p->piece[i], &wait[i], unit, height)) continue;
-            more = wait[i].waits = true;
+            if (need->wait[i].waits || !always_fits(&p->piece[i], find_around(p, need, i), unit, height)) continue;
+            more = true;
             p->order[--back] = i;
-            for (int k = 0; k < p->n; k++) {
-                if (!share_time(&p->piece[i], &p->piece[k]) || k == i) continue;
-                wait[k].around -= p->piece[i].size;
-                wait[k].count--;
-            }
+            change_need(p, need, i, true);
         }
     }
     for (int i = 0; i < p->n; i++)
-        if (!wait[i].waits) p->order[front++] = i;
+        if (!need->wait[i].waits) p->order[front++] = i;
     return front;
 }
 
@@ -156,12 +206,14 @@ static int compare_offsets(const void *left, const void *right) {
 
 /* A plan at the bound, where the search finds one for the pieces that cannot wait. */
 static int search(Planner *p, Ranked *ranked, Err *e) {
-    Wait *wait = mem_new((size_t)p->n * sizeof *wait);
-    PlanItem *hard = mem_new((size_t)p->n * sizeof *hard);
+    size_t count = (size_t)p->n;
+    Need need = {mem_new(count * sizeof(Wait)), mem_new(count * sizeof(int)), mem_new(count * sizeof(int)),
+                 mem_new(count * sizeof(Sum)), mem_new(count * sizeof(Sum))};
+    PlanItem *hard = mem_new(count * sizeof *hard);
     int code = OK;
     bool found = false;
-    if (wait && hard) {
-        int n = order_by_need(p, wait, p->plan.lower_bound);
+    if (need.wait && need.first && need.last && need.by_first && need.by_last && hard) {
+        int n = order_by_need(p, &need, p->plan.lower_bound);
         for (int i = 0; i < n; i++) {
             const Piece *piece = &p->piece[p->order[i]];
             hard[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
@@ -174,8 +226,8 @@ static int search(Planner *p, Ranked *ranked, Err *e) {
     } else {
         code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a plan of %d items", p->n);
     }
-    mem_free(wait);
-    mem_free(hard);
+    void *const all[] = {need.wait, need.first, need.last, need.by_first, need.by_last, hard};
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
     return code;
 }
 
@@ -194,15 +246,30 @@ static int find_plan(Planner *p, Ranked *ranked, Err *e) {
 
 /* ---- the bound */
 
-/* The most bytes alive are reached when some piece's life begins. */
-static void find_bound(const Piece *piece, int n, Plan *plan) {
-    for (int i = 0; i < n; i++) {
-        size_t live = 0;
-        int time = piece[i].first;
-        for (int k = 0; k < n; k++) live += piece[k].first <= time && time <= piece[k].last ? piece[k].size : 0;
-        if (live < plan->lower_bound || (live == plan->lower_bound && time >= plan->peak_time)) continue;
+static int compare_first(const void *left, const void *right) {
+    const Piece *a = left, *b = right;
+    return (a->first > b->first) - (a->first < b->first);
+}
+
+static int compare_last(const void *left, const void *right) {
+    const Piece *a = left, *b = right;
+    return (a->last > b->last) - (a->last < b->last);
+}
+
+/* The most bytes alive are reached when some piece's life begins. begin, end: scratch, [n] each. */
+static void find_bound(const Piece *piece, int n, Piece *begin, Piece *end, Plan *plan) {
+    size_t live = 0, bytes = (size_t)n * sizeof *piece;
+    if (n == 0) return;
+    memcpy(begin, piece, bytes);
+    memcpy(end, piece, bytes);
+    qsort(begin, (size_t)n, sizeof *piece, compare_first);
+    qsort(end, (size_t)n, sizeof *piece, compare_last);
+    for (int i = 0, ended = 0; i < n; i++) {
+        for (; end[ended].last < begin[i].first; ended++) live -= end[ended].size;
+        live += begin[i].size;
+        if (live <= plan->lower_bound) continue;
         plan->lower_bound = live;
-        plan->peak_time = time;
+        plan->peak_time = begin[i].first;
     }
 }
 
@@ -218,43 +285,34 @@ static int collect(PlanItem *items, int n, Piece *piece, size_t *sum) {
     return m;
 }
 
-/* ---- scratch */
+static int no_memory(int n, Err *e) {
+    return err_set(e, ERR_HOST_MEMORY, "out of host memory for a plan of %d items", n);
+}
 
-/* Pieces that one op alone uses go up as far as there is room, so that its scratch lies where the last op's did, in the
- * cache. A placement in order of lives puts them on top of whatever lives then: each on memory of its own. */
-static void lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height) {
-    for (int i = 0; i < n; i++) {
-        PlanItem *a = &items[piece[i].item];
-        if (a->last > a->first) continue;
-        size_t at = height - a->size;
-        for (int k = 0; k < n; k++) {
-            const PlanItem *b = &items[piece[k].item];
-            if (k == i || b->first > a->last || a->first > b->last) continue;
-            if (b->offset >= at + a->size || at >= b->offset + b->size) continue;
-            at = b->offset - a->size; /* never below where the piece lies, which is clear of all others */
-            k = -1;
-        }
-        a->offset = at;
-    }
+static int build(Planner *p, Piece *begin, Piece *end, Ranked *ranked, Err *e) {
+    find_bound(p->piece, p->n, begin, end, &p->plan);
+    int code = find_plan(p, ranked, e);
+    return code || plan_lift_scratch(p->items, p->piece, p->n, p->plan.height) ? code : no_memory(p->n, e);
 }
 
 int plan_build(PlanItem *items, int n, Plan *plan, Err *e) {
     size_t count = (size_t)n, sum = 0;
-    Piece *piece = mem_new(count * sizeof *piece), *placed = mem_new(count * sizeof *placed);
-    int *order = mem_new(count * sizeof *order), m = 0, code = OK;
+    Piece *piece = mem_new(count * sizeof *piece), *scratch = mem_new(2 * count * sizeof *scratch);
+    int *order = mem_new(count * sizeof *order), m = 0;
     Ranked *ranked = mem_new(count * sizeof *ranked);
-    if (!piece || !placed || !order || !ranked)
-        code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a plan of %d items", n);
+    Planner p = {items, piece, order, {0}, 0, 0, {0, 0, 0}};
+    bool made = placed_open(&p.placed, n) && piece && scratch && order && ranked;
+    int code = made ? OK : no_memory(n, e);
     if (!code && ((m = collect(items, n, piece, &sum)) < 0 || sum == SIZE_MAX))
         code = err_set(e, ERR_SCRIPT, "the bytes of %d tensors do not fit in size_t", n);
     if (!code) {
-        Planner p = {items, piece, order, placed, m, 0, {m ? sum + 1 : 0, 0, 0}};
-        find_bound(piece, m, &p.plan);
-        code = find_plan(&p, ranked, e);
-        if (!code) lift_scratch(items, piece, m, p.plan.height);
+        p.n = m;
+        p.plan.height = m ? sum + 1 : 0;
+        code = build(&p, scratch, scratch + m, ranked, e);
         *plan = p.plan;
     }
-    void *const all[] = {piece, placed, order, ranked};
+    placed_close(&p.placed);
+    void *const all[] = {piece, scratch, order, ranked};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
     return code;
 }

@@ -105,29 +105,7 @@ Op *program_op(Program *p, OpKind kind, const char *path) {
     return op;
 }
 
-int program_find(const Program *p, const char *name) {
-    for (int b = 0; b < p->n_bufs; b++)
-        if (!strcmp(p->bufs[b].name, name)) return b;
-    return NO_BUF;
-}
-
-int program_reader(const Program *p, int buf) {
-    int reader = NO_OP;
-    for (int i = 0; i < p->n_ops; i++)
-        for (int k = 0; k < OP_IN; k++) {
-            if (p->ops[i].in[k] != buf) continue;
-            if (reader != NO_OP) return NO_OP;
-            reader = i;
-        }
-    return reader;
-}
-
-void program_drop(Program *p, int op) {
-    p->n_ops--;
-    p->forward_end -= op < p->forward_end;
-    p->body_end -= op < p->body_end;
-    memmove(&p->ops[op], &p->ops[op + 1], (size_t)(p->n_ops - op) * sizeof *p->ops);
-}
+const char *program_buf_name(const void *program, int b) { return ((const Program *)program)->bufs[b].name; }
 
 static int counter(Program *p, int *buf, Category category, int64_t numbers, const char *name) {
     if (*buf != NO_BUF) return *buf;

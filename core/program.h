@@ -114,12 +114,8 @@ static inline Shape program_shape(const Buf *b) {
     const int64_t *d = b->shape.dim;
     return b->layout == LAYOUT_NHWC && b->shape.rank == 3 ? shape4(d[0], d[1], 1, d[2]) : b->shape;
 }
-/* The buffer of that name, or NO_BUF. */
-int program_find(const Program *p, const char *name);
-/* The only op that reads `buf`; NO_OP: none does, or it is read more than once. */
-int program_reader(const Program *p, int buf);
-/* Takes an op out, after its readers have been given something else to read. */
-void program_drop(Program *p, int op);
+/* The name of buffer b, for an index of names (names.h). */
+const char *program_buf_name(const void *program, int b);
 /* A name of this program's own for a persistent number: with its scope. text[BUF_NAME]; returns text. */
 const char *program_scoped(const Program *p, const char *name, char *text);
 /* The persistent StepState buffer, and the counter of what draws, made at the first call. */

@@ -1,8 +1,6 @@
 /* Opening and closing: the memory that programs share, and what the host keeps for each of them. */
 #include "runtime_private.h"
 
-#include <string.h>
-
 #include "mem.h"
 
 static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in the runtime"); }
@@ -36,14 +34,27 @@ static void index_events(const Loaded *l, bool ends, int *at, int *list) {
     at[0] = 0;
 }
 
+static const char *slot_name(const void *runtime, int i) { return ((const Runtime *)runtime)->slots[i].buf->name; }
+
+/* The slot of a persistent buffer, a new one for a new name; -1: no host memory. */
 static int slot_of(Runtime *r, const Buf *buf) {
-    for (int i = 0; i < r->n_slots; i++)
-        if (!strcmp(r->slots[i].buf->name, buf->name)) return i;
+    int known = names_find(&r->slot_names, buf->name, slot_name, r);
+    if (known >= 0) return known;
     Slot *s = &r->slots[r->n_slots];
     s->buf = buf;
     s->offset = r->persistent;
+    if (!names_add(&r->slot_names, r->n_slots, slot_name, r)) return -1;
     r->persistent += align_up(buf->bytes, r->device->table->alignment);
     return r->n_slots++;
+}
+
+/* slot[n_bufs] of a program's buffers: -1 for those that are not persistent. false: no host memory. */
+static bool find_slots(Runtime *r, const Program *p, int *slot) {
+    for (int b = 0; b < p->n_bufs; b++) {
+        slot[b] = -1;
+        if (p->bufs[b].kind == BUF_PERSISTENT && (slot[b] = slot_of(r, &p->bufs[b])) < 0) return false;
+    }
+    return true;
 }
 
 static int load_host(Runtime *r, Loaded *l, Err *e) {
@@ -95,7 +106,7 @@ static int load(Runtime *r, Loaded *l, const Program *p, Err *e) {
     l->end = mem_new(n * sizeof(int));
     if (!l->life || !l->slot || !l->block || !l->start_at || !l->end_at || !l->start || !l->end) return no_memory(e);
     program_lives(p, l->life);
-    for (int b = 0; b < p->n_bufs; b++) l->slot[b] = p->bufs[b].kind == BUF_PERSISTENT ? slot_of(r, &p->bufs[b]) : -1;
+    if (!find_slots(r, p, l->slot)) return no_memory(e);
     index_events(l, false, l->start_at, l->start);
     index_events(l, true, l->end_at, l->end);
     return r->device->table->dry ? OK : load_host(r, l, e);
@@ -171,6 +182,7 @@ int runtime_close_checked(Runtime *r, Err *e) {
     for (int i = 0; r->loaded && i < r->n_loaded; i++) unload(r, &r->loaded[i]);
     mem_free(r->loaded);
     mem_free(r->slots);
+    names_free(&r->slot_names);
     mem_free(r);
     return code;
 }

@@ -56,6 +56,7 @@ struct Runtime {
     uint32_t updates; /* training steps made */
     Slot *slots;
     int n_slots;
+    Names slot_names;
     size_t persistent; /* bytes of all slots, aligned */
     void *host;        /* what programs put into the host's memory, one program at a time; NULL on the dry device */
     size_t host_bytes;

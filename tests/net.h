@@ -149,4 +149,11 @@ __attribute__((unused)) static Network *net_new(const char *text, const char *lo
     return NULL;
 }
 
+/* The buffer of that name, or NO_BUF. */
+__attribute__((unused)) static int find_buf(const Program *p, const char *name) {
+    for (int b = 0; b < p->n_bufs; b++)
+        if (!strcmp(p->bufs[b].name, name)) return b;
+    return NO_BUF;
+}
+
 #endif

@@ -1,6 +1,7 @@
 /* Sequential: one layer after the other. Graph: children that say whose outputs they read. Both are wired by data
  * (Layer.from, Layer.result), the first as a chain; `which` is the most inputs that the kind takes. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "layer.h"
 #include "mem.h"
@@ -22,31 +23,52 @@ static void renumber(Layer *l, const int *moved, int first) {
     for (int i = 0; i < l->n_child; i++) renumber(l->child[i], moved, first);
 }
 
+typedef struct Placed { int place, child; } Placed;
+
+static int compare_placed(const void *left, const void *right) {
+    const Placed *a = left, *b = right;
+    return a->place != b->place ? (a->place > b->place) - (a->place < b->place) : a->child - b->child;
+}
+
 /* Child i's parameters are [start[i], start[i + 1]). moved: by parameter, behind the ones of other containers. */
-static void find_moves(const Layer *l, const int *start, int *moved) {
+static void find_moves(const Layer *l, const int *start, Placed *placed, int *moved) {
+    int before = 0; /* parameters of the children that come before */
+    for (int i = 0; i < l->n_child; i++) placed[i] = (Placed){l->child[i]->place, i};
+    qsort(placed, (size_t)l->n_child, sizeof *placed, compare_placed);
     for (int i = 0; i < l->n_child; i++) {
-        int before = 0; /* parameters of the children that come before child i */
-        for (int k = 0; k < l->n_child; k++)
-            if (l->child[k]->place < l->child[i]->place) before += start[k + 1] - start[k];
-        for (int k = start[i]; k < start[i + 1]; k++) moved[k - start[0]] = before + k - start[i];
+        int child = placed[i].child;
+        for (int k = start[child]; k < start[child + 1]; k++) moved[k - start[0]] = before++;
     }
 }
 
-static int place_params(Network *n, Layer *l, const int *start, Err *e) {
+/* at: scratch, where in the index of names each of them stands. */
+static void move_params(Network *n, const int *moved, int first, int count, const Param *old, int *at) {
+    for (int i = 0; i < count; i++) at[i] = names_place(&n->names, old[i].name, network_param_name, n);
+    for (int i = 0; i < count; i++) {
+        n->params[first + moved[i]] = old[i];
+        n->names.slot[at[i]] = 1 + first + moved[i];
+    }
+}
+
+/* aliases: how many there were before the layer's own. */
+static int place_params(Network *n, Layer *l, const int *start, int aliases, Err *e) {
     int first = start[0], count = start[l->n_child] - first;
-    int *moved = mem_new((size_t)count * sizeof *moved);
+    int *moved = mem_new((size_t)count * sizeof *moved), *at = mem_new((size_t)count * sizeof *at);
     Param *old = mem_copy(n->params + first, (size_t)count * sizeof *old);
-    if (moved && old) {
-        find_moves(l, start, moved);
-        for (int i = 0; i < count; i++) n->params[first + moved[i]] = old[i];
-        for (int i = 0; i < n->n_aliases; i++)
+    Placed *placed = mem_new((size_t)l->n_child * sizeof *placed);
+    bool made = moved && at && old && placed;
+    if (made) {
+        find_moves(l, start, placed, moved);
+        move_params(n, moved, first, count, old, at);
+        for (int i = aliases; i < n->n_aliases; i++)
             if (n->aliases[i].param >= first) n->aliases[i].param = first + moved[n->aliases[i].param - first];
         renumber(l, moved, first);
     }
-    int code = moved && old ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a graph");
     mem_free(moved);
+    mem_free(at);
     mem_free(old);
-    return code;
+    mem_free(placed);
+    return made ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a graph");
 }
 
 /* ---- the kind */
@@ -83,11 +105,11 @@ static int infer_children(Network *n, Layer *l, int *start, Err *e) {
 }
 
 int layer_graph_shape(Network *n, Layer *l, Err *e) {
-    int code = layer_expect_inputs(l, l->kind->which, e);
+    int code = layer_expect_inputs(l, l->kind->which, e), aliases = n->n_aliases;
     int *start = mem_new((size_t)(l->n_child + 1) * sizeof *start); /* by child: its first parameter */
     if (!start) return err_set(e, ERR_HOST_MEMORY, "out of host memory for a graph");
     if (!code) code = infer_children(n, l, start, e);
-    if (!code && is_placed(l)) code = place_params(n, l, start, e);
+    if (!code && is_placed(l)) code = place_params(n, l, start, aliases, e);
     mem_free(start);
     return code ? code : find_results(l, e);
 }

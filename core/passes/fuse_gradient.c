@@ -9,72 +9,119 @@
  * made there, too, which saves one more pass over it. */
 #include <string.h>
 
-#include "passes.h"
+#include "mem.h"
+#include "uses.h"
+
+typedef struct Fuse {
+    Uses uses;
+    Program *p;
+    int *view, *next_view;   /* by root: the forward pass's first view of it; by op: the next one; or NO_OP */
+    int *alias, *next_alias; /* by root: a buffer that lies in it; by buffer: another one in the same; or NO_BUF */
+    int *dw;                 /* by buffer: the first product that makes dw of it as its dy, or NO_OP */
+} Fuse;
+
+static bool is_dw(const Op *op) { return op->kind == OP_conv2d_dw || op->kind == OP_linear_dw; }
+
+static void put_alias(Fuse *f, int buf, int root) {
+    f->p->bufs[buf].alias = root;
+    f->next_alias[buf] = f->alias[root];
+    f->alias[root] = buf;
+}
+
+static void index_program(Fuse *f) {
+    const Program *p = f->p;
+    for (int b = 0; b < p->n_bufs; b++) {
+        f->view[b] = f->dw[b] = NO_OP;
+        f->alias[b] = NO_BUF;
+    }
+    for (int b = 0; b < p->n_bufs; b++)
+        if (p->bufs[b].alias != NO_BUF) put_alias(f, b, p->bufs[b].alias);
+    for (int i = p->n_ops - 1; i >= 0; i--) {
+        const Op *op = &p->ops[i];
+        if (is_dw(op)) f->dw[op->in[1]] = i;
+        if (op->kind != OP_view || i >= p->forward_end) continue;
+        int root = program_root(p, op->out[0]);
+        f->next_view[i] = f->view[root];
+        f->view[root] = i;
+    }
+}
 
 /* The op behind product `i` whose input 0 is the product's dx, read by nothing else and seen through views only;
  * *maker: the last op before it, the product or a view. */
-static int next_behind(const Program *p, int i, int *maker) {
+static int next_behind(const Fuse *f, int i, int *maker) {
     int reader;
-    for (*maker = i; (reader = program_reader(p, p->ops[*maker].out[0])) != NO_OP; *maker = reader)
-        if (p->ops[reader].kind != OP_view) return reader;
+    for (*maker = i; (reader = uses_reader(&f->uses, f->p->ops[*maker].out[0])) != NO_OP; *maker = reader)
+        if (f->p->ops[reader].kind != OP_view) return reader;
     return NO_OP;
 }
 
-static bool stands_for(const Program *p, int saved, int buf, int like) {
-    const Buf *a = &p->bufs[buf], *b = &p->bufs[like];
-    return program_root(p, buf) == program_root(p, saved) && shape_equal(&a->shape, &b->shape) &&
-           a->layout == b->layout && !memcmp(a->order, b->order, sizeof a->order);
+static bool lies_as(const Buf *a, const Buf *b) {
+    return shape_equal(&a->shape, &b->shape) && a->layout == b->layout && !memcmp(a->order, b->order, sizeof a->order);
 }
 
 /* `saved` as dx has its elements: itself or a forward view of the same storage; NO_BUF: there is none. */
-static int saved_as(const Program *p, int saved, int dx) {
-    if (stands_for(p, saved, saved, dx)) return saved;
-    for (int i = 0; i < p->forward_end; i++) {
-        const Op *op = &p->ops[i];
-        if (op->kind == OP_view && stands_for(p, saved, op->out[0], dx)) return op->out[0];
-    }
+static int saved_as(const Fuse *f, int saved, int dx) {
+    const Program *p = f->p;
+    if (lies_as(&p->bufs[saved], &p->bufs[dx])) return saved;
+    for (int i = f->view[program_root(p, saved)]; i != NO_OP; i = f->next_view[i])
+        if (lies_as(&p->bufs[p->ops[i].out[0]], &p->bufs[dx])) return p->ops[i].out[0];
     return NO_BUF;
 }
 
 /* `maker` makes what the act_dx made. */
-static void take_over(Program *p, int maker, int act_dx) {
-    int dy = p->ops[act_dx].in[0], dx = p->ops[act_dx].out[0];
+static void take_over(Fuse *f, int maker, int act_dx) {
+    Program *p = f->p;
+    int dx = p->ops[act_dx].out[0], root = program_root(p, p->ops[act_dx].in[0]);
     p->ops[maker].out[0] = dx;
-    if (p->ops[maker].kind == OP_view)
-        for (int b = 0; b < p->n_bufs; b++)
-            if (b == dx || p->bufs[b].alias == dx) p->bufs[b].alias = program_root(p, dy);
-    program_drop(p, act_dx);
+    uses_drop(&f->uses, act_dx);
+    if (p->ops[maker].kind != OP_view) return;
+    for (int b = f->alias[dx], next; b != NO_BUF; b = next) {
+        next = f->next_alias[b];
+        put_alias(f, b, root);
+    }
+    f->alias[dx] = NO_BUF;
+    put_alias(f, dx, root);
 }
 
 /* The bias gradient of the layer before, where that sums up exactly the product's dx. */
-static void take_bias(Program *p, int product) {
+static void take_bias(const Fuse *f, int product) {
+    Program *p = f->p;
     int dx = p->ops[product].out[0];
-    if (p->bufs[dx].shape.rank == 4 && p->bufs[dx].layout != LAYOUT_NHWC) return;
-    for (int i = product + 1; i < p->n_ops; i++) {
-        Op *op = &p->ops[i];
-        if ((op->kind != OP_conv2d_dw && op->kind != OP_linear_dw) || op->in[1] != dx) continue;
-        p->ops[product].out[1] = op->out[1];
-        op->out[1] = NO_BUF;
-        op_cost(p, op);
-        return;
-    }
+    if (f->dw[dx] == NO_OP || (p->bufs[dx].shape.rank == 4 && p->bufs[dx].layout != LAYOUT_NHWC)) return;
+    Op *op = &p->ops[f->dw[dx]];
+    p->ops[product].out[1] = op->out[1];
+    op->out[1] = NO_BUF;
+    op_cost(p, op);
+}
+
+static void fuse_product(Fuse *f, int i) {
+    Program *p = f->p;
+    Op *op = &p->ops[i];
+    bool forward = op->kind == OP_conv2d; /* which is how a transposed convolution's gradient is made */
+    ActAttr *fused = forward ? NULL : attr_fused(op->kind, &op->attr);
+    int maker, act_dx = fused ? next_behind(f, i, &maker) : NO_OP;
+    if (act_dx == NO_OP || p->ops[act_dx].kind != OP_act_dx || p->ops[act_dx].region != op->region) return;
+    int saved = saved_as(f, p->ops[act_dx].in[1], op->out[0]);
+    if (saved == NO_BUF) return;
+    *fused = p->ops[act_dx].attr.act;
+    op->in[2] = saved; /* unknown to f->uses, which is asked about gradients only */
+    take_over(f, maker, act_dx);
+    take_bias(f, i);
+    op_cost(p, op);
 }
 
 int pass_fuse_gradient(Program *p, const Settings *s, Err *e) {
     (void)s;
-    for (int i = p->forward_end; i < p->n_ops; i++) {
-        Op *op = &p->ops[i];
-        bool forward = op->kind == OP_conv2d; /* which is how a transposed convolution's gradient is made */
-        ActAttr *fused = forward ? NULL : attr_fused(op->kind, &op->attr);
-        int maker, act_dx = fused ? next_behind(p, i, &maker) : NO_OP;
-        if (act_dx == NO_OP || p->ops[act_dx].kind != OP_act_dx || p->ops[act_dx].region != op->region) continue;
-        int saved = saved_as(p, p->ops[act_dx].in[1], op->out[0]);
-        if (saved == NO_BUF) continue;
-        *fused = p->ops[act_dx].attr.act;
-        op->in[2] = saved;
-        take_over(p, maker, act_dx);
-        take_bias(p, i);
-        op_cost(p, op);
-    }
+    size_t bufs = (size_t)p->n_bufs * sizeof(int), ops = (size_t)p->n_ops * sizeof(int);
+    Fuse f = {.p = p, .view = mem_new(bufs), .next_view = mem_new(ops), .alias = mem_new(bufs),
+              .next_alias = mem_new(bufs), .dw = mem_new(bufs)};
+    bool made = uses_open(&f.uses, p) && f.view && f.next_view && f.alias && f.next_alias && f.dw;
+    if (made) index_program(&f);
+    else p->failed = true;
+    for (int i = p->forward_end; made && i < p->n_ops; i++)
+        if (!f.uses.dropped[i]) fuse_product(&f, i);
+    uses_close(&f.uses);
+    void *const all[] = {f.view, f.next_view, f.alias, f.next_alias, f.dw};
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
     return program_check(p, "fuse_gradient", e);
 }

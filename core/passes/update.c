@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "mem.h"
+#include "names.h"
 #include "passes.h"
 
 /* A persistent buffer beside parameter `w`: "<w>.<what>". It lies as the parameter does where it has its shape, or that
@@ -26,10 +28,21 @@ static int state_buf(Program *p, int w, Category category, OptimState state, con
     return b;
 }
 
-static int gradient_of(const Program *p, int w) {
+/* By buffer: the gradient of the parameter that it is, or NO_BUF; NULL: no host memory. */
+static int *find_gradients(const Program *p) {
     char name[BUF_NAME + 8];
-    snprintf(name, sizeof name, "%s.grad", p->bufs[w].name);
-    return program_find(p, name);
+    Names names = {0};
+    int *grad = mem_new((size_t)p->n_bufs * sizeof *grad);
+    bool made = grad != NULL;
+    for (int b = 0; b < p->n_bufs && made; b++) made = names_add(&names, b, program_buf_name, p);
+    for (int w = 0; w < p->n_bufs && made; w++) {
+        snprintf(name, sizeof name, "%s.grad", p->bufs[w].name);
+        grad[w] = p->bufs[w].kind == BUF_PERSISTENT ? names_find(&names, name, program_buf_name, p) : NO_BUF;
+    }
+    names_free(&names);
+    if (made) return grad;
+    mem_free(grad);
+    return NULL;
 }
 
 /* A persistent number that starts with `first`. */
@@ -43,15 +56,14 @@ static int number_buf(Program *p, const char *name, float first) {
 }
 
 /* The sum of squares of all gradients -> its buffer */
-static int sum_squares(Program *p, int n) {
+static int sum_squares(Program *p, const int *grad, int n) {
     int square = number_buf(p, "grad_square", 0);
     bool first = true;
     for (int w = 0; w < n && !p->failed; w++) {
-        int grad = p->bufs[w].kind == BUF_PERSISTENT ? gradient_of(p, w) : NO_BUF;
-        if (grad == NO_BUF) continue;
+        if (grad[w] == NO_BUF) continue;
         Op *op = program_op(p, OP_grad_square, p->bufs[w].name);
         op->attr.square.first = first;
-        op->in[0] = grad;
+        op->in[0] = grad[w];
         op->out[0] = square;
         op_cost(p, op);
         first = false;
@@ -81,12 +93,11 @@ static void update_param(Program *p, const Optimizer *o, int w, int grad, const 
 }
 
 /* Those of all parameters among the first n buffers whose states have 8 bits, or of all others */
-static void update_params(Program *p, const Settings *s, int n, bool coded, const int *in) {
+static void update_params(Program *p, const Settings *s, const int *grad, int n, bool coded, const int *in) {
     for (int w = 0; w < n && !p->failed; w++) {
-        int grad = p->bufs[w].kind == BUF_PERSISTENT ? gradient_of(p, w) : NO_BUF;
-        if (grad == NO_BUF || coded != (optimizer_op(&s->optimizer, &p->bufs[w].shape) == OP_adam8bit)) continue;
-        if (s->keep_gradients) p->bufs[grad].keep = true;
-        update_param(p, &s->optimizer, w, grad, in);
+        if (grad[w] == NO_BUF || coded != (optimizer_op(&s->optimizer, &p->bufs[w].shape) == OP_adam8bit)) continue;
+        if (s->keep_gradients) p->bufs[grad[w]].keep = true;
+        update_param(p, &s->optimizer, w, grad[w], in);
     }
 }
 
@@ -105,22 +116,28 @@ static bool is_counted(const Optimizer *o) {
     return always || (o->rule.momentum != 0.0f && o->rule.dampening != 0.0f) || o->rule.lr_decay != 0.0f;
 }
 
-int pass_update(Program *p, const Settings *s, Err *e) {
-    if (s->eval) return OK;
-    int n = p->n_bufs;
+/* grad: as find_gradients gives it, of the first n buffers. */
+static void emit_update(Program *p, const Settings *s, const int *grad, int n) {
     const OptimRule *rule = &s->optimizer.rule;
     bool counted = p->loss_scaling || is_counted(&s->optimizer);
     int state = counted ? program_state(p) : NO_BUF;
     p->first_scale = p->loss_scaling ? s->loss_scale : 1.0f;
     for (int w = 0; w < n && p->loss_scaling && !p->failed; w++)
-        if (p->bufs[w].kind == BUF_PERSISTENT && gradient_of(p, w) != NO_BUF)
-            state_op(p, OP_grad_check, gradient_of(p, w), s);
+        if (grad[w] != NO_BUF) state_op(p, OP_grad_check, grad[w], s);
     p->lr = s->scheduled ? number_buf(p, "lr", rule->lr) : NO_BUF;
-    int square = rule->clip_norm > 0.0f ? sum_squares(p, n) : NO_BUF;
+    int square = rule->clip_norm > 0.0f ? sum_squares(p, grad, n) : NO_BUF;
     if (counted) state_op(p, OP_step_begin, NO_BUF, s);
     for (int k = 0; k < 2; k++)
-        update_params(p, s, n, k == 0, (int[]){state, p->lr, square});
+        update_params(p, s, grad, n, k == 0, (int[]){state, p->lr, square});
     if (p->loss_scaling) state_op(p, OP_scale_update, NO_BUF, s);
     p->updates = p->n_ops > p->body_end;
+}
+
+int pass_update(Program *p, const Settings *s, Err *e) {
+    if (s->eval) return OK;
+    int *grad = find_gradients(p);
+    if (grad) emit_update(p, s, grad, p->n_bufs);
+    else p->failed = true;
+    mem_free(grad);
     return program_check(p, "update", e);
 }

@@ -3,8 +3,8 @@ local tap = dofile "tests/tap.lua"
 
 -- core/ in the order of the spine: a file may include what stands on its own line or above, nothing below.
 local ORDER = {
-  "base", "err mem dtype rng number json", "file shape spread optim pointwise cells options",
-  "op plan row data data_private loader safetensors",
+  "base", "err mem dtype rng number json", "file names shape spread optim pointwise cells options",
+  "op plan plan_private row data data_private loader safetensors",
   "kernel program csv window rows loss norm rnn attention factors codes", "device prepared view network",
   "ledger lower",
   "alloc layer", "settings", "passes", "compile checkpoint", "runtime runtime_private",
@@ -15,7 +15,8 @@ local PART_OF = {data_bytes = "data_private", data_file = "data_private", data_i
   device_dry = "device",
   network_dump = "layer", network = "layer", lower = "layer", program_check = "program", program_dump = "program",
   op_cost = "program", predict = "runtime", runtime_io = "runtime_private", runtime_step = "runtime_private",
-  placement = "passes", plan_search = "plan", safetensors_write = "safetensors"}
+  placement = "passes", plan_search = "plan", plan = "plan_private", plan_place = "plan_private",
+  plan_scratch = "plan_private", safetensors_write = "safetensors"}
 local TABLES = {ops = "op", layers = "network", columns = "row"} -- .def files
 
 -- What each folder may include from core/, "*" for everything.

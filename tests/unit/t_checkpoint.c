@@ -74,7 +74,7 @@ static bool is_read(const Program *p, int buf, int from) {
 static int twin_of(const Program *p, int buf) {
     char name[BUF_NAME + 8];
     snprintf(name, sizeof name, "%s.again", p->bufs[buf].name);
-    return program_find(p, name);
+    return find_buf(p, name);
 }
 
 /* The forward op of which op `again` is the second run. */

@@ -301,8 +301,8 @@ static void test_memory(void) {
     ok(p && failures >= 5, "%d allocations, each made to fail", failures);
     is_int(wrong, 0, "each failure is an error of its kind and leaves nothing behind");
     Program *copy = program_copy(p);
-    const float *weights = p->bufs[program_find(p, "class_weights")].constant;
-    const float *copied = copy ? copy->bufs[program_find(copy, "class_weights")].constant : weights;
+    const float *weights = p->bufs[find_buf(p, "class_weights")].constant;
+    const float *copied = copy ? copy->bufs[find_buf(copy, "class_weights")].constant : weights;
     ok(copied != weights && !memcmp(copied, (float[]){1, 2, 3}, 3 * sizeof *copied),
        "a copy has class weights of its own");
     program_free(copy);

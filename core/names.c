@@ -1,0 +1,51 @@
+/* Open addressing: a name lies at its hash or in the first free slot behind it. */
+#include "names.h"
+
+#include <string.h>
+
+#include "mem.h"
+
+enum { LEAST = 16 }; /* slots, a power of two */
+
+/* The slot of that name, or the free one where it belongs. There is always a free one. */
+static int probe(const Names *names, const char *name, NameOf *name_of, const void *things) {
+    uint64_t mask = (uint64_t)names->cap - 1, at = hash_bytes(HASH_START, name, strlen(name)) & mask;
+    while (names->slot[at] && strcmp(name_of(things, names->slot[at] - 1), name) != 0) at = (at + 1) & mask;
+    return (int)at;
+}
+
+static bool grow(Names *names, NameOf *name_of, const void *things) {
+    if (names->cap > 1 << 29) return false;
+    Names wider = {NULL, names->cap ? 2 * names->cap : LEAST, names->n};
+    if (!(wider.slot = mem_new((size_t)wider.cap * sizeof *wider.slot))) return false;
+    for (int i = 0; i < names->cap; i++)
+        if (names->slot[i])
+            wider.slot[probe(&wider, name_of(things, names->slot[i] - 1), name_of, things)] = names->slot[i];
+    mem_free(names->slot);
+    *names = wider;
+    return true;
+}
+
+bool names_add(Names *names, int number, NameOf *name_of, const void *things) {
+    if (2 * (names->n + 1) > names->cap && !grow(names, name_of, things)) return false;
+    int *slot = &names->slot[probe(names, name_of(things, number), name_of, things)];
+    if (*slot) return true;
+    *slot = number + 1;
+    names->n++;
+    return true;
+}
+
+int names_place(const Names *names, const char *name, NameOf *name_of, const void *things) {
+    int at = names->cap ? probe(names, name, name_of, things) : -1;
+    return at >= 0 && names->slot[at] ? at : -1;
+}
+
+int names_find(const Names *names, const char *name, NameOf *name_of, const void *things) {
+    int at = names_place(names, name, name_of, things);
+    return at < 0 ? -1 : names->slot[at] - 1;
+}
+
+void names_free(Names *names) {
+    mem_free(names->slot);
+    *names = (Names){0};
+}

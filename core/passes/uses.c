@@ -1,0 +1,67 @@
+#include "uses.h"
+
+#include "mem.h"
+
+static void link_read(Uses *u, int read, int buf) {
+    int next = u->first[buf];
+    u->next[read] = next;
+    u->before[read] = -1;
+    if (next >= 0) u->before[next] = read;
+    u->first[buf] = read;
+}
+
+bool uses_open(Uses *u, Program *p) {
+    size_t reads = (size_t)p->n_ops * OP_IN, bufs = (size_t)p->n_bufs;
+    *u = (Uses){p, mem_new(bufs * sizeof(int)), mem_new(reads * sizeof(int)), mem_new(reads * sizeof(int)),
+                mem_new((size_t)p->n_ops)};
+    if (!u->first || !u->next || !u->before || !u->dropped) {
+        p->failed = true;
+        return false;
+    }
+    for (int b = 0; b < p->n_bufs; b++) u->first[b] = -1;
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_IN; k++)
+            if (p->ops[i].in[k] != NO_BUF) link_read(u, i * OP_IN + k, p->ops[i].in[k]);
+    return true;
+}
+
+void uses_close(Uses *u) {
+    Program *p = u->p;
+    int n = 0, forward_end = p->forward_end, body_end = p->body_end;
+    for (int i = 0; i < p->n_ops && !p->failed; i++) {
+        p->forward_end -= u->dropped[i] && i < forward_end;
+        p->body_end -= u->dropped[i] && i < body_end;
+        if (!u->dropped[i]) p->ops[n++] = p->ops[i];
+    }
+    if (!p->failed) p->n_ops = n;
+    mem_free(u->first);
+    mem_free(u->next);
+    mem_free(u->before);
+    mem_free(u->dropped);
+}
+
+int uses_reader(const Uses *u, int buf) {
+    int read = u->first[buf];
+    return read < 0 || u->next[read] >= 0 ? NO_OP : read / OP_IN;
+}
+
+void uses_move(Uses *u, int from, int to) {
+    for (int read = u->first[from], next; read >= 0; read = next) {
+        next = u->next[read];
+        u->p->ops[read / OP_IN].in[read % OP_IN] = to;
+        link_read(u, read, to);
+    }
+    u->first[from] = -1;
+}
+
+void uses_drop(Uses *u, int op) {
+    u->dropped[op] = true;
+    for (int k = 0; k < OP_IN; k++) {
+        int buf = u->p->ops[op].in[k], read = op * OP_IN + k;
+        if (buf == NO_BUF) continue;
+        int before = u->before[read], next = u->next[read];
+        if (before < 0) u->first[buf] = next;
+        else u->next[before] = next;
+        if (next >= 0) u->before[next] = before;
+    }
+}
