@@ -24,7 +24,7 @@ LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(KERNELS))
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
 C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c)) \
-    $(addprefix $(BUILD)/tests/,t_emulate t_linear)
+    $(addprefix $(BUILD)/tests/,t_emulate t_linear t_conv_ways)
 PROVE  ?= -j2
 TESTS   = $(C_TESTS) $(wildcard tests/lua/*.lua tests/cli/*.sh)
 # where threads matter, again with all of them: one at a time, since two programs whose threads wait for each other on
@@ -118,7 +118,7 @@ $(BUILD)/devices/%: kernels/cuda/devices/%
 
 # The same device on tests/emulate/ instead of CUDA, for where there is no GPU. What only NVIDIA's libraries can do is
 # left out; tests/emulate/ has stand-ins for it.
-LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_graph.c engines.c plans.c conv2d.c conv2d_choose.c gemm.c)
+LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_graph.c engines.c plans.c gemm.c)
 EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(wildcard tests/emulate/*.c)
 EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
 EMULATED_PLUGIN = $(BUILD)/emulate/memtide_cuda.so
@@ -144,9 +144,10 @@ $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
 # see more of the plugin than its one function
-INSIDE = $(BUILD)/tests/t_bias $(BUILD)/tests/t_linear
+INSIDE = $(addprefix $(BUILD)/tests/,t_bias t_linear t_conv_ways)
 $(BUILD)/tests/t_bias: $(BUILD)/emulate/tests/t_bias.o
 $(BUILD)/tests/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
+$(BUILD)/tests/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o
 $(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)
 

@@ -82,9 +82,9 @@ part_kernels() { # they know the CPU and cuda:0
     "$BUILD/tests/t_kernels" && "$BUILD/tests/t_sequence"
 }
 part_ops() { "$BUILD/tests/t_device" "$DEVICE"; }
-part_ways() {
+part_ways() { # twice: then with the plans that were compiled and kept
     [ "$DEVICE" = cuda:0 ] || skipped "of cuda:0 only"
-    "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_linear"
+    "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_linear"
 }
 part_oracle() { TEST_DEVICE=$DEVICE "$memtide" tests/lua/t_oracle.lua; }
 part_truth() { TEST_DEVICE=$DEVICE "$BUILD/tests/t_truth"; }

@@ -1,4 +1,4 @@
-/* described.h: described GPUs as the functions inside the plugin see it, and convolutions to ask it about. */
+/* described.h: described GPUs as the functions inside the plugin see them, and convolutions to ask it about. */
 #ifndef TEST_DESCRIBED_H
 #define TEST_DESCRIBED_H
 
@@ -132,7 +132,7 @@ __attribute__((unused)) static int prepare(Asked *q, size_t limit, ConvState **s
     return code;
 }
 
-static const char *way_name(unsigned does) {
+__attribute__((unused)) static const char *way_name(unsigned does) {
     for (int k = 0; k < WAYS; k++)
         if (conv_ways[k].does == does) return conv_ways[k].name;
     return "no way";

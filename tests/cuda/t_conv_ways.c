@@ -1,5 +1,6 @@
-/* Every way of every pass of a convolution, by the first engines that cuDNN has for it, against float64: on a GPU that
- * is here. A pick says which way and engine are taken, as after a tuning.
+/* Every way of every pass of a convolution, by the first engines that cuDNN has for it, against float64. A pick says
+ * which way and engine are taken, as after a tuning. Linked with the emulated device's objects it runs there, with
+ * tests/emulate/cudnn.c for cuDNN; with the real one's, on a GPU that is here.
  *
  *   t_conv_ways [EACH]   of each ranking so many engines (3); a quarter of them is compiled, for a second or so each */
 #include <math.h>
@@ -86,15 +87,17 @@ static void compute(ConvPass pass, const Case *c, bool relu, Operand *t) {
     }
 }
 
+static double unit_of(DType t) { return t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0; }
+
 /* Sums of n products within [-1, 1] in fp32 (TF32: of factors with 11 bits); `low`, the 16-bit type at work, is rounded
  * to before and behind an epilogue; `terms` numbers that were rounded so are summed up. */
 static bool near_exact(const Operand *o, int64_t n, int64_t terms, DType low, bool tf32) {
-    double unit = low == DT_BF16 ? 0x1p-8 : low == DT_F16 ? 0x1p-11 : 0;
+    double unit = unit_of(low), last = fmax(unit, unit_of(o->view->dtype));
     double fixed = sqrt((double)terms) * ((0x1p-23 * (double)(n + 8) + (tf32 ? 0x1p-10 * sqrt((double)n) : 0)) +
                                           unit * sqrt((double)n)) + 0x1p-23 * (double)terms + 0x1p-24;
     for (int64_t i = 0; i < o->view->count; i++) {
         double found = value(o->view, i);
-        if (fabs(found - o->exact[i]) <= fixed + 2.02 * unit * fabs(o->exact[i])) continue;
+        if (fabs(found - o->exact[i]) <= fixed + 2.02 * last * fabs(o->exact[i])) continue;
         printf("# element %lld: found %.9g, expected %.9g\n", (long long)i, found, o->exact[i]);
         return false;
     }
