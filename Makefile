@@ -17,10 +17,14 @@ LIBS   = -ldnnl -lz -lpthread -ldl -lm
 DEPS   = gcc g++ make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev perl
 
 CORE    = $(wildcard core/*.c core/layers/*.c core/passes/*.c)
-KERNELS = $(wildcard kernels/cpu/*.c)
+KERNELS = $(filter-out kernels/cpu/device.c,$(wildcard kernels/cpu/*.c))
 LUA_C   = $(filter-out lua/main.c,$(wildcard lua/*.c))
 MODULES = $(wildcard lua/memtide/*.lua)
-LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(KERNELS))
+# The CPU's kernels, compiled once per instruction set (kernels/cpu/isa.h)
+ISAS    = $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),v4 v3) base
+ISA_v4  = -march=x86-64-v4
+ISA_v3  = -march=x86-64-v3
+LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) kernels/cpu/device.c) $(ISAS:%=$(BUILD)/kernels/cpu/%.o)
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
 C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c)) \
@@ -69,6 +73,19 @@ $(BUILD)/%.o: %.c
 	@echo "  CC   $<"
 	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(INCLUDE_$(firstword $(subst /, ,$<))) -c -o $@ $<
 INCLUDE_lua = $(LUA_CFLAGS)
+
+# A set's functions see each other, and nobody sees more of it than its table. No-psabi: functions that take vectors
+# are all inlined, so that how vectors are passed does not matter.
+define isa
+$(BUILD)/kernels/cpu/$1/%.o: kernels/cpu/%.c
+	@mkdir -p $$(@D)
+	@echo "  CC   $$< ($1)"
+	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(ISA_$1) -Wno-psabi -DISA=$1 -c -o $$@ $$<
+
+$(BUILD)/kernels/cpu/$1.o: $(KERNELS:kernels/cpu/%.c=$(BUILD)/kernels/cpu/$1/%.o)
+	$(Q)$(LD) -r -o $$@ $$^ && objcopy --keep-global-symbol=cpu_kernels_$1 $$@
+endef
+$(foreach i,$(ISAS),$(eval $(call isa,$i)))
 INCLUDE_tests = -Itests -Ikernels/cuda $(INCLUDE_kernels)
 INCLUDE_kernels = $(addprefix -isystem ,$(addsuffix /include,$(CUDA)))
 
@@ -164,6 +181,15 @@ test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every tes
 	$(Q)$(if $(CUDA_LACK),echo "tests/cuda: skipped: $(CUDA_LACK)")
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
 	$(Q)BUILD=$(BUILD) OMP_WAIT_POLICY=passive prove --exec tests/run $(THREADED)
+	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$(addprefix $(BUILD)/tests/,t_onednn t_pages)" AVX512_CORE
+	$(Q)PROVE=$(PROVE) sh tests/isa.sh $(BUILD)/tests/t_kernels AVX2
+
+# the tests that run kernels of the CPU
+ISA_TESTS = $(addprefix $(BUILD)/tests/,t_kernels t_onednn t_pages t_sequence t_grad t_truth t_fuzz t_updates t_pool \
+    t_pointwise)
+test-isa: $(ISA_TESTS) ## the CPU's kernels under every instruction set that the machine has (a short form is in test)
+	$(Q)PAGES=20000 PROVE=$(PROVE) sh tests/isa.sh "$(ISA_TESTS)" SSE41 AVX2 \
+	    AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 AVX512_CORE_AMX
 
 run: all ## the article's comparison on this machine: experiments/article.lua
 	$(BUILD)/memtide run experiments/article.lua || case $$? in 5|6) ;; *) exit 1; esac # a claim refuted is a result
@@ -253,6 +279,6 @@ help: ## this list
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all emulated test cuda-test run deps asan fuzz soak overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind lint install clean help
+.PHONY: all emulated test test-isa cuda-test run deps asan fuzz soak overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

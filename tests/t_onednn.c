@@ -9,7 +9,7 @@
 #include "reference/reference.h"
 #include "tap.h"
 
-enum { GUARD = 64, X = 0, W, B, Y, S, OPERANDS };
+enum { LINE = 64, GUARD = 16384 /* bytes; oneDNN overruns far */, X = 0, W, B, Y, S, OPERANDS };
 /* DX_ACT: dx through an activation whose saved value is S, and its sum B; TRANSPOSE: dx plus a bias B */
 enum { FORWARD, DX, DW, DX_ACT, TRANSPOSE, PASSES };
 
@@ -34,8 +34,8 @@ static void *must(void *p) {
 }
 
 static unsigned char *guarded(size_t bytes) {
-    unsigned char *p = must(aligned_alloc(GUARD, align_up(bytes, GUARD) + 2 * GUARD));
-    memset(p, 0xA5, align_up(bytes, GUARD) + 2 * GUARD);
+    unsigned char *p = must(aligned_alloc(LINE, align_up(bytes, LINE) + 2 * GUARD));
+    memset(p, 0xA5, align_up(bytes, LINE) + 2 * GUARD);
     return p;
 }
 
@@ -225,6 +225,9 @@ static const ConvCase convs[] = {
     {"several parts of dx", {4, 13, 50, 52, 5, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
     {"channels beyond a block", {1, 2100, 5, 4, 2, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
     {"1x1, stride 2, few channels", {1, 5, 12, 16, 3, 1, 1, {2, 2}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"1x1 without scratch", {2, 64, 4, 9, 96, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 0},
+    {"1x1 in the padding", {2, 17, 2, 9, 96, 1, 1, {2, 2}, {0, 0, 1, 0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"1x3 in the padding", {2, 40, 12, 5, 16, 1, 3, {2, 2}, {0, 1, 1, 1}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
     {"1x1 gelu", {2, 24, 5, 5, 17, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU, 4 << 20},
     {"3x3 hardtanh", {2, 8, 6, 7, 9, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_HARDTANH, 4 << 20},
     {"3x3 relu6, stride 2", {2, 8, 6, 7, 9, 3, 3, {2, 2}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU6, 4 << 20},
@@ -440,7 +443,7 @@ static void test_nan(void) {
     ((float *)x.view.data)[(5 * 16 + 7) * 32] = NAN;
     args.in[0] = x.view, args.in[1] = w.view, args.out[0] = y.view;
     is_int(device->table->prepare(device, &args, 4 << 20, &args.state, &args.workspace_bytes, &e), OK, "prepared");
-    args.workspace = must(aligned_alloc(GUARD, align_up(args.workspace_bytes, GUARD)));
+    args.workspace = must(aligned_alloc(LINE, align_up(args.workspace_bytes, LINE)));
     is_int(device->table->run(device, &args, &e), OK, "run");
     int lost = 0;
     for (int i = 3; i < 6; i++)

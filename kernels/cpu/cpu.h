@@ -11,6 +11,7 @@ enum { CPU_ALIGNMENT = 64 };
 
 typedef struct CpuDevice {
     Device base;
+    const struct CpuKernels *kernels; /* isa.h */
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     int threads;             /* when it was opened: what ops are prepared for */

@@ -118,7 +118,7 @@ INLINE void meet_rows(const Depthwise *d, int64_t row, int64_t o, int64_t m, int
 }
 
 /* sums (each, taps), and of db, of channels from c on, over rows [begin, end) of dy */
-CLONES static void piece(const Depthwise *d, int64_t c, int64_t begin, int64_t end, V *sums) {
+FUSED static void piece(const Depthwise *d, int64_t c, int64_t begin, int64_t end, V *sums) {
     float dy[EACH * COLUMNS * LANES];
     memset(sums, 0, (size_t)d->sums * sizeof *sums);
     for (int64_t row = begin; row < end; row++) {

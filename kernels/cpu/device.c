@@ -10,34 +10,31 @@
 #include <time.h>
 
 #include "isa.h"
-#include "onednn.h"
 
-static KernelRun *const runs[] = {
-#define OP(name, in, out, inplace, autocast, prepare, equation) k_cpu_##name,
-#include "ops.def"
-#undef OP
-};
-
-#define PREPARE_PREPARED(name) k_cpu_##name##_prepare
-#define PREPARE_PLAIN(name) NULL
-static KernelPrepare *const prepares[] = {
-#define OP(name, in, out, inplace, autocast, prepare, equation) PREPARE_##prepare(name),
-#include "ops.def"
-#undef OP
-};
+/* Best first. oneDNN says which instructions may be used, the compiler's runtime whether all of the set's are there. */
+static const CpuKernels *best_kernels(void) {
+#ifdef __x86_64__
+    if (isa_has(dnnl_cpu_isa_avx512_core) && __builtin_cpu_supports("x86-64-v4")) return &cpu_kernels_v4;
+    if (isa_has(dnnl_cpu_isa_avx2) && __builtin_cpu_supports("x86-64-v3")) return &cpu_kernels_v3;
+#endif
+    return &cpu_kernels_base;
+}
 
 static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    CpuDevice *cpu = (CpuDevice *)d;
     KArgs bound = *args;
     bound.device = d;
-    return prepared_get(&((CpuDevice *)d)->prepared, prepares[args->kind], &bound, limit, state, workspace, e);
+    return prepared_get(&cpu->prepared, cpu->kernels->prepare[args->kind], &bound, limit, state, workspace, e);
 }
 
 static int cpu_run(Device *d, const KArgs *args, Err *e) {
-    (void)d;
-    return runs[args->kind](args, e);
+    return ((CpuDevice *)d)->kernels->run[args->kind](args, e);
 }
 
-static void cpu_trim(Device *d) { prepared_clear(&((CpuDevice *)d)->prepared, prim_release); }
+static void cpu_trim(Device *d) {
+    CpuDevice *cpu = (CpuDevice *)d;
+    prepared_clear(&cpu->prepared, cpu->kernels->release);
+}
 
 static void cpu_close(Device *d) {
     CpuDevice *cpu = (CpuDevice *)d;
@@ -71,17 +68,17 @@ static size_t proc_kib(const char *name) {
 static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
     (void)e;
     const dnnl_version_t *v = dnnl_version();
-    dnnl_engine_t engine = ((CpuDevice *)d)->engine;
+    const CpuDevice *cpu = (CpuDevice *)d;
     memset(info, 0, sizeof *info);
     proc_read("/proc/cpuinfo", "model name", info->name, sizeof info->name);
     if (!info->name[0]) snprintf(info->name, sizeof info->name, "CPU");
     snprintf(info->driver, sizeof info->driver, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     info->memory_total = proc_kib("MemTotal");
     info->memory_free = proc_kib("MemAvailable");
-    info->threads = ((CpuDevice *)d)->threads;
+    info->threads = cpu->threads;
     /* with AVX-512 oneDNN has kernels for bf16 that do in several steps what the processor has no instruction for */
-    info->emulated[DT_BF16] = !isa_has(dnnl_cpu_isa_avx512_core_bf16) || !prim_computes(engine, DT_BF16);
-    info->emulated[DT_F16] = !prim_computes(engine, DT_F16);
+    info->emulated[DT_BF16] = !isa_has(dnnl_cpu_isa_avx512_core_bf16) || !cpu->kernels->computes(cpu->engine, DT_BF16);
+    info->emulated[DT_F16] = !cpu->kernels->computes(cpu->engine, DT_F16);
     return OK;
 }
 
@@ -186,6 +183,7 @@ int device_cpu_open(Device **out, Err *e) {
     CpuDevice *cpu = calloc(1, sizeof *cpu);
     if (!cpu) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *cpu);
     cpu->base.table = &table;
+    cpu->kernels = best_kernels();
     cpu->threads = omp_get_max_threads();
     dnnl_status_t status = dnnl_engine_create(&cpu->engine, dnnl_cpu, 0);
     if (!status) status = dnnl_stream_create(&cpu->stream, cpu->engine, dnnl_stream_in_order);

@@ -1,19 +1,25 @@
-/* lanes.h: vectors of LANES floats on any processor: functions marked CLONES are compiled once per instruction set,
- * with the INLINE ones that they call. Products may be fused with their sums in a file that includes it. */
+/* lanes.h: vectors of LANES floats on any processor. Functions marked FUSED or INLINE may fuse products with their
+ * sums, where the instruction set that they are compiled for can. */
 #ifndef MT_CPU_LANES_H
 #define MT_CPU_LANES_H
 
-#pragma GCC optimize("fp-contract=fast")
+#include <stdbool.h>
 
 enum { LANES = 16 };
 
+/* Has a vector a register? */
+#ifdef __AVX512F__
+enum { LANES_FIT = true };
+#else
+enum { LANES_FIT = false };
+#endif
+
 typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-#ifdef __x86_64__
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
-#define INLINE static inline __attribute__((always_inline))
+#define FUSED __attribute__((optimize("fp-contract=fast")))
+#define INLINE FUSED static inline __attribute__((always_inline))
+
+INLINE V load(const float *p) { return *(const V *)p; }
+INLINE void store(float *p, V v) { *(V *)p = v; }
 
 #endif

@@ -2,8 +2,7 @@
  *
  * A kernel is a RangeFn over pieces of at most `grain` items. Elementwise kernels take pieces of BLOCK elements: fp32
  * operands are used where they lie, 16-bit ones pass through a scratch array of fp32 that stays in the first-level
- * cache. The arithmetic is in functions marked HOT, compiled once per vector width; they are called from the parallel
- * region, because the region's own body is not compiled that way. */
+ * cache. The arithmetic is in functions marked HOT, which keeps their loops apart from the walk over the pieces. */
 #ifndef MT_CPU_LOOPS_H
 #define MT_CPU_LOOPS_H
 
@@ -11,11 +10,7 @@
 
 enum { BLOCK = 2048 }; /* elements; a multiple of the four numbers that one Philox call draws */
 
-#if defined(__x86_64__) && defined(__gnu_linux__)
-#define HOT __attribute__((target_clones("avx512f", "avx2", "default"), noinline))
-#else
 #define HOT __attribute__((noinline))
-#endif
 
 /* One piece: items [begin, end). */
 typedef void RangeFn(const KArgs *a, int64_t begin, int64_t end);

@@ -157,7 +157,7 @@ static dnnl_status_t ask_iterate(dnnl_primitive_desc_iterator_t it, Prim *candid
         dnnl_primitive_desc_query(candidate->desc, dnnl_query_impl_info_str, 0, &name);
         candidate->reference = is_reference(name);
         prim_layout(candidate, args, spec->pass, plain);
-        bool avoided = spec->avoid && !strncmp(name, spec->avoid, strlen(spec->avoid));
+        bool avoided = spec->avoid && spec->avoid(args, spec->pass, name);
         if (!avoided && prim_better(candidate, best, limit)) {
             if (best->desc) dnnl_primitive_desc_destroy(best->desc);
             *best = *candidate;

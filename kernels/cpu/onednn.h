@@ -22,7 +22,7 @@ typedef struct PrimSpec {
     ActAttr act;                 /* behind y; PASS_DATA: whose gradient is behind dx */
     dnnl_memory_desc_t md[SLOTS]; /* the program's operands; all zero where one is absent */
     dnnl_status_t (*describe)(const KArgs *, Pass, const dnnl_memory_desc_t md[SLOTS], OpDesc *out);
-    const char *avoid;           /* the implementation that is not taken, by the begin of its name; may be NULL */
+    bool (*avoid)(const KArgs *, Pass, const char *name); /* is this implementation not to be taken? may be NULL */
 } PrimSpec;
 
 /* The operand of `args` that `slot` is in this pass; its count is 0 when it is absent. */

@@ -81,7 +81,7 @@ INLINE void dots(const float *x0, const float *x1, const float *const *w, int ou
 }
 
 /* partial[row][o] = x w^T over columns col to end; at most ROWS rows */
-CLONES static void forward_block(const View *x, const View *w, int64_t row, int64_t rows, int64_t col, int64_t end,
+FUSED static void forward_block(const View *x, const View *w, int64_t row, int64_t rows, int64_t col, int64_t end,
                                  float *partial) {
     int outputs = (int)w->shape.dim[0];
     int64_t inputs = w->shape.dim[1];
@@ -149,7 +149,7 @@ INLINE void dx_leave(const KArgs *args, int64_t at, int64_t n, float *to, float 
 }
 
 /* sums: of the columns from `col` on, for db; NULL: not wanted */
-CLONES static void dx_block(const KArgs *args, int64_t row, int64_t rows, int64_t col, float *sums) {
+FUSED static void dx_block(const KArgs *args, int64_t row, int64_t rows, int64_t col, float *sums) {
     const View *dy = &args->in[0], *w = &args->in[1], *dx = &args->out[0];
     int outputs = (int)w->shape.dim[0];
     int64_t inputs = w->shape.dim[1], n = min_i64(TILE, inputs - col);

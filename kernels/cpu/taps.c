@@ -4,7 +4,7 @@
 
 #include "act.h"
 #include "cpu.h"
-#include "isa.h"
+#include "lanes.h"
 #include "narrow.h"
 #include "taps_tiles.h"
 #include "wide.h"
@@ -57,15 +57,7 @@ static int64_t met(const Conv *c, int64_t tap, int64_t q) {
  * oneDNN makes of them pays, or Winograd's multiplications are fewer. It makes y and dx of bf16 on tiles, fast. */
 enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 64 << 10 };
 
-static bool processor_fits(DType t) {
-#ifdef __x86_64__
-    if (t == DT_BF16) return narrow_fits();
-    return isa_has(dnnl_cpu_isa_avx512_core);
-#else
-    (void)t;
-    return false;
-#endif
-}
+static bool processor_fits(DType t) { return LANES_FIT && (t != DT_BF16 || narrow_fits()); }
 
 /* The factors of the product; what it makes may have any type. */
 static bool types_fit(const KArgs *args) {

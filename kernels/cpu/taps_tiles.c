@@ -2,13 +2,13 @@
 
 #include <string.h>
 
-#include "lanes16.h"
+#include "lanes.h"
 
 typedef int32_t Lanes __attribute__((vector_size(4 * LANES)));
 
 /* ---- matrices of units */
 
-WIDE void taps_columns(const float *from, int64_t stride, int64_t rows, int64_t n, float *to, int64_t step) {
+FUSED void taps_columns(const float *from, int64_t stride, int64_t rows, int64_t n, float *to, int64_t step) {
     for (int64_t r = 0; r < step; r++)
         for (int64_t u = 0; u < n; u++) {
             if (r < rows) memcpy(to + u * step + r, from + r * stride + u, UNIT);
@@ -37,7 +37,7 @@ INLINE void turn(V *v) {
             if (!(i & s)) exchange(&v[i], &v[i + s], s);
 }
 
-WIDE void taps_turn(const float *from, int64_t stride, int64_t n, float *to) {
+FUSED void taps_turn(const float *from, int64_t stride, int64_t n, float *to) {
     for (int64_t u = 0; u < n; u += LANES)
         for (int c = 0; c < COLUMNS; c += LANES) {
             V v[LANES];
@@ -55,7 +55,7 @@ INLINE void pair_rows(const uint16_t *first, const uint16_t *second, int64_t wid
     for (int64_t c = 0; c < width && !second; c++) to[c] = first[c];
 }
 
-WIDE void taps_rows(DType t, const void *from, int64_t at, int64_t stride, int64_t rows, int64_t width, float *to) {
+FUSED void taps_rows(DType t, const void *from, int64_t at, int64_t stride, int64_t rows, int64_t width, float *to) {
     const char *row = (const char *)from + at * (int64_t)dtype_size(t);
     int64_t next = stride * (int64_t)dtype_size(t), unit = unit_of(t);
     for (int64_t r = 0; r < rows; r += unit, row += unit * next, to += width) {
@@ -75,12 +75,13 @@ INLINE V spread(const float *unit) {
 
 /* sum += a b, of fp32 numbers or, lane by lane, of two pairs of bf16 ones */
 INLINE V multiply_add(V sum, V a, V b, bool pairs) {
-#ifdef __x86_64__
+#ifdef __AVX512F__
     if (pairs) {
         __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
         return sum;
     }
 #endif
+    (void)pairs; /* narrow_fits says no */
     return sum + a * b;
 }
 
@@ -107,7 +108,7 @@ INLINE void product(const Product *p, const Part *part, int64_t parts, bool pair
     }
 }
 
-WIDE void taps_product(const Product *p, const Part *part, int64_t parts) {
+FUSED void taps_product(const Product *p, const Part *part, int64_t parts) {
     if (p->type == DT_BF16) product(p, part, parts, true);
     else product(p, part, parts, false);
 }

@@ -5,7 +5,7 @@
 
 #include "act.h"
 #include "cpu.h"
-#include "isa.h"
+#include "lanes.h"
 #include "wide.h"
 #include "winograd_tiles.h"
 
@@ -25,14 +25,6 @@ typedef struct Conv {
 static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 /* ---- which ones */
-
-static bool processor_fits(void) {
-#ifdef __x86_64__
-    return isa_has(dnnl_cpu_isa_avx512_core);
-#else
-    return false;
-#endif
-}
 
 static bool operands_fit(const KArgs *args) {
     for (int k = 0; k < OP_IN + OP_OUT; k++) {
@@ -54,7 +46,7 @@ static bool op_fits(const KArgs *args) {
     if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
     const int64_t *w = weights(args)->shape.dim;
     return w[2] == 3 && w[3] == 3 && w[0] % PANEL == 0 && w[1] % PANEL == 0 && attr_fits(&args->attr->conv) &&
-           operands_fit(args) && processor_fits();
+           operands_fit(args) && LANES_FIT;
 }
 
 static Image image(const View *v, int64_t top, int64_t left) {

@@ -1,6 +1,6 @@
 #include "winograd_tiles.h"
 
-#include "lanes16.h"
+#include "lanes.h"
 
 /* ---- where a tile lies */
 
@@ -91,7 +91,7 @@ INLINE void patch_turn(const float *x, const Window *w, bool whole, int64_t chan
     }
 }
 
-WIDE void tiles_patches(const Image *x, const Tiles *t, int64_t first, int64_t channels, float *v, int64_t rows) {
+FUSED void tiles_patches(const Image *x, const Tiles *t, int64_t first, int64_t channels, float *v, int64_t rows) {
     Place p = place_first(t);
     for (int64_t r = 0; r < t->n; r++, place_next(t, &p)) {
         Window w = window_at(x, &p, first, 4);
@@ -112,7 +112,7 @@ INLINE void gradient_turn(const float *dy, const Window *w, bool whole, int64_t 
     }
 }
 
-WIDE void tiles_gradients(const Image *dy, const Tiles *t, int64_t first, int64_t channels, float *e, int64_t rows,
+FUSED void tiles_gradients(const Image *dy, const Tiles *t, int64_t first, int64_t channels, float *e, int64_t rows,
                           float *sums) {
     Place p = place_first(t);
     for (int64_t r = 0; r < t->n; r++, place_next(t, &p)) {
@@ -122,7 +122,7 @@ WIDE void tiles_gradients(const Image *dy, const Tiles *t, int64_t first, int64_
     }
 }
 
-WIDE void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, const float *m, int64_t rows) {
+FUSED void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, const float *m, int64_t rows) {
     Place p = place_first(t);
     for (int64_t r = 0; r < t->n; r++, place_next(t, &p)) {
         Window w = window_at(y, &p, first, 2);
@@ -147,7 +147,7 @@ INLINE V filter_lanes(const float *w, int64_t stride) {
     return v;
 }
 
-WIDE void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs) {
+FUSED void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs) {
     for (int64_t i = input; i < input + n; i++)
         for (int c = 0; c < PANEL; c += LANES) {
             V g[9], half[12], v[POINTS];
@@ -159,7 +159,7 @@ WIDE void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_t
         }
 }
 
-WIDE void tiles_filter_gradients(const Filters *dw, int64_t output, int64_t outputs, int64_t input, int64_t inputs,
+FUSED void tiles_filter_gradients(const Filters *dw, int64_t output, int64_t outputs, int64_t input, int64_t inputs,
                                  const float *a) {
     for (int64_t o = 0; o < outputs; o++)
         for (int64_t i = 0; i < inputs; i += LANES) {
@@ -174,7 +174,7 @@ WIDE void tiles_filter_gradients(const Filters *dw, int64_t output, int64_t outp
 
 /* ---- products: two vectors of sums for each of some rows stay in registers */
 
-WIDE void tiles_product(const float *v, int64_t rows, int64_t n, int64_t channels, const float *u, float *m) {
+FUSED void tiles_product(const float *v, int64_t rows, int64_t n, int64_t channels, const float *u, float *m) {
     for (int64_t r = 0; r < n; r += TILE_ROWS) {
         V s0[TILE_ROWS] = {0}, s1[TILE_ROWS] = {0};
         const float *b = u;
@@ -200,7 +200,7 @@ WIDE void tiles_product(const float *v, int64_t rows, int64_t n, int64_t channel
 
 enum { ADD_ROWS = 8 };
 
-WIDE void tiles_product_add(const float *e, int64_t outputs, const float *v, int64_t inputs, int64_t rows, int64_t n,
+FUSED void tiles_product_add(const float *e, int64_t outputs, const float *v, int64_t inputs, int64_t rows, int64_t n,
                             float *a) {
     for (int64_t i = 0; i < inputs; i += PANEL)
         for (int64_t o = 0; o < outputs; o += ADD_ROWS) {

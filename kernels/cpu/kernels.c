@@ -1,0 +1,22 @@
+/* kernels.c: the table of a set of kernels; the Makefile's ISA is the set's name. */
+#include "cpu.h"
+#include "isa.h"
+#include "onednn.h"
+
+static KernelRun *const runs[] = {
+#define OP(name, in, out, inplace, autocast, prepare, equation) k_cpu_##name,
+#include "ops.def"
+#undef OP
+};
+
+#define PREPARE_PREPARED(name) k_cpu_##name##_prepare
+#define PREPARE_PLAIN(name) NULL
+static KernelPrepare *const prepares[] = {
+#define OP(name, in, out, inplace, autocast, prepare, equation) PREPARE_##prepare(name),
+#include "ops.def"
+#undef OP
+};
+
+#define TABLE_OF(isa) cpu_kernels_##isa
+#define TABLE(isa) TABLE_OF(isa)
+const CpuKernels TABLE(ISA) = {runs, prepares, prim_release, prim_computes};
