@@ -147,9 +147,23 @@ static void push_words(lua_State *L, const char *key, const char *const *words) 
     lua_setfield(L, -2, key);
 }
 
-/* setting_words() -> {precision = {"fp32", ...}, ...} */
+/* The type that a precision computes in, by the name of the precision that has it for everything */
+static const char *type_of(Precision p) {
+    const DType low = precision_info(p)->low;
+    for (Precision q = 0; q < PREC_COUNT; q++) {
+        const PrecisionInfo *info = precision_info(q);
+        if (info->low == low && info->weights == low && !info->master) return info->text;
+    }
+    return precision_info(p)->text;
+}
+
+/* setting_words() -> {precision = {"fp32", ...}, ..., type = {fp32 = "fp32", amp_bf16 = "bf16", ...}}: type: what a
+ * precision computes in, of those that device:info().emulated may name */
 static int setting_words(lua_State *L) {
     lua_newtable(L);
+    lua_createtable(L, 0, PREC_COUNT);
+    for (Precision p = 0; p < PREC_COUNT; p++) bind_set_string(L, precision_info(p)->text, type_of(p));
+    lua_setfield(L, -2, "type");
     push_words(L, "precision", precisions);
     push_words(L, "checkpoint", checkpoints);
     push_words(L, "offload", offloads);

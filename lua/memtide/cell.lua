@@ -225,6 +225,14 @@ function cell.room(self)
   return info.memory_total, info.memory_free or info.memory_total
 end
 
+-- The type that the cell's precision computes in, where the device has no instructions for it and computes in fp32:
+-- "bf16"; nil: it has them.
+function cell.emulated(self)
+  local info = cell.device(self.values.device):info()
+  local type_of = settings.type_of[self.values.precision]
+  for _, name in ipairs(info and info.emulated or {}) do if name == type_of then return name end end
+end
+
 -- What the compiled cell will need, with `limit` bytes or (nil) without a limit.
 function cell.predict(self, limit)
   return util.must(self.program:predict{allocator = self.values.allocator, memory = limit,

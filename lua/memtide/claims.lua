@@ -205,8 +205,26 @@ local function verdict_of(ratio, band)
   return "INCONCLUSIVE"
 end
 
+-- The types that are emulated in the cells that the claim is about, "bf16", and on what, "processor" or "GPU"; nil: none.
+local function emulation(self, claim)
+  local types, device = {}, nil
+  for _, side in ipairs(claim.sides) do
+    for _, row in ipairs(self.rows[self.cells[side].name] or {}) do
+      if row.emulated then types[row.emulated], device = true, row.device == "cpu" and "processor" or "GPU" end
+    end
+  end
+  return device and table.concat(util.sorted_keys(types), " and "), device
+end
+
+local function is_of_time(claim)
+  for _, side in ipairs(claim.sides) do if side.columns[1] == TIME then return true end end
+  return false
+end
+
 local function judge_one(self, claim, samples)
   local out = {claim = claim.claim, source = claim.source, band = claim.band, verdict = "INCONCLUSIVE"}
+  out.emulated, out.device = emulation(self, claim)
+  out.hardware = is_of_time(claim) or out.emulated ~= nil -- another machine may give another verdict
   local a, why_a = value_of(self, claim.sides[1], samples)
   local b, why_b = value_of(self, claim.sides[2], samples)
   if not a or not b then
@@ -241,23 +259,30 @@ local function band_text(band)
   return band.low == band.high and ("%g"):format(band.low) or ("%.6g to %.6g"):format(band.low, band.high)
 end
 
+local function verdict_text(found)
+  if not found.emulated then return found.verdict end
+  return ("%s (%s %s emulated on this %s)"):format(found.verdict, found.emulated,
+    found.emulated:find " and " and "are" or "is", found.device)
+end
+
 -- As lines of columns, for report.columns.
 function claims.lines(verdicts)
   local lines = {{"claim", "verdict", "claimed", "measured"}}
   for i, found in ipairs(verdicts) do
-    lines[i + 1] = {found.claim, found.verdict, band_text(found.band), ratio_text(found)}
+    lines[i + 1] = {found.claim, verdict_text(found), band_text(found.band), ratio_text(found)}
+    if found.hardware then lines[1][5], lines[i + 1][5] = "depends on", "hardware" end
   end
   return lines
 end
 
 -- As values by name, for report.json.
 claims.columns = {"claim", "source", "verdict", "claimed_low", "claimed_high", "ratio", "ratio_low", "ratio_high",
-  "reason"}
+  "hardware", "emulated", "reason"}
 function claims.values(found)
   local ratio = found.ratio or {}
   return {claim = found.claim, source = found.source, verdict = found.verdict, claimed_low = found.band.low,
     claimed_high = found.band.high, ratio = ratio.median, ratio_low = ratio.low, ratio_high = ratio.high,
-    reason = found.reason}
+    hardware = found.hardware, emulated = found.emulated, reason = found.reason}
 end
 
 -- The exit statuses: one claim that is refuted outweighs any that are inconclusive.

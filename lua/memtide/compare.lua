@@ -16,7 +16,7 @@ local compare = {}
 local WORK = {"model", "batch", "accumulate", "effective_batch", "precision", "checkpoint", "inplace", "mode",
   "optimizer"}
 local NAMES = {"experiment", "case"}
-local HOW = {"device", "allocator", "workspace_limit", "graph"}
+local HOW = {"device", "allocator", "workspace_limit", "graph", "emulated"}
 local NEEDED = {"cell", "repeat", "status", "reason", "peak_bytes", "reserved_bytes", "step_ms", "version"}
 
 -- ---- reading

@@ -24,9 +24,10 @@ function preview.costs(experiment, options)
   return costs
 end
 
-local function time_text(time)
+local function time_text(time, emulated)
   if not time then return "" end
-  return ("%s%s"):format(time.learnt and "" or "~", estimate.show(time.seconds))
+  return ("%s%s%s"):format(time.learnt and "" or "~", estimate.show(time.seconds),
+    emulated and (", %s is emulated"):format(emulated) or "")
 end
 
 local function total_text(total)
@@ -52,7 +53,7 @@ function preview.main(experiment, options)
     counts.cells = counts.cells + 1
     if row.status ~= "predicted" then counts.unfit = counts.unfit + 1 end
     lines[#lines + 1] = {row.case, state, row.predicted_peak_bytes and util.show_bytes(row.predicted_peak_bytes) or "",
-      row.status == "predicted" and "yes" or row.reason, time_text(time)}
+      row.status == "predicted" and "yes" or row.reason, time_text(time, row.emulated)}
   end)
   for _, text in ipairs(report.columns(lines, true)) do print(text) end
   print(("%d cells, %d of them to run, %d that cannot; %s"):format(counts.cells, counts.run, counts.unfit,

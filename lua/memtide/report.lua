@@ -67,7 +67,7 @@ end
 function report.result(row)
   local function number(name) return tonumber(row[name]) end
   return {status = row.status, bytes = number "peak_bytes" or number "predicted_peak_bytes", ms = number "step_ms",
-    reason = row.reason ~= "" and row.reason or nil}
+    emulated = row.emulated ~= "" and row.emulated or nil, reason = row.reason ~= "" and row.reason or nil}
 end
 
 local names_of = setmetatable({}, {__mode = "k"})
@@ -150,6 +150,8 @@ local function columns_of(rows)
     add("step", false, function(row) return row.ms and ("%.1f ms"):format(row.ms) end)
     add("vs first", false, function(row, i) return i > 1 and percent(row.ms, base.ms) end)
   end
+  local function emulated(row) return row.emulated end
+  if any(rows, emulated) then add("emulated", true, emulated) end
   local function reason(row) return not statuses.of(row.status).good and row.reason end
   if any(rows, reason) then add("reason", true, reason) end
   return list

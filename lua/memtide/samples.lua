@@ -100,26 +100,31 @@ Index.__index = Index
 
 local function key_of(cell, number, version) return ("%s %s %s"):format(cell, number, version) end
 
--- What is in the file beside `path` -> visits by cell, repeat and version; nil: there is no file. wanted(cell): are
--- that cell's kept? nil: all are.
+local function whole(text) return math.tointeger(tonumber(text)) end
+
+-- What is in the file beside `path` -> visits by cell, repeat and version, in the order of the file, which is that of
+-- time also where clocks were set back; nil: there is no file. A visit ends where the steps begin anew: two may have
+-- begun in the same second. wanted(cell): are that cell's kept? nil: all are.
 function samples.read(path, wanted)
   if not samples.exist(path) then return nil end
   local name, self = samples.path(path), setmetatable({of = {}}, Index)
   local columns = csv.read(name, function(values, line)
-    local seconds, round = tonumber(values.seconds), math.tointeger(tonumber(values.round))
-    if not seconds or seconds < 0 or not round then
-      csv.damaged(name, line, "expected a round and seconds, found %s and %s", values.round, values.seconds)
+    local seconds, round, step = tonumber(values.seconds), whole(values.round), whole(values.step)
+    if not seconds or seconds < 0 or not round or not step then
+      csv.damaged(name, line, "expected a round, a step and seconds, found %s, %s and %s", values.round, values.step,
+        values.seconds)
     end
     if wanted and not wanted(values.cell) then return end
     local key = key_of(values.cell, values["repeat"], values.version)
     local visits = self.of[key] or {}
     self.of[key] = visits
-    local visit = round .. " " .. values.started_at
-    if not visits[visit] then
-      visits[visit] = {round = round, started_at = values.started_at}
-      visits[#visits + 1] = visits[visit]
+    local visit = visits[#visits]
+    if not visit or round ~= visit.round or values.started_at ~= visit.started_at or step <= visit.last then
+      visit = {round = round, started_at = values.started_at}
+      visits[#visits + 1] = visit
     end
-    table.insert(visits[visit], {seconds = seconds, flag = values.flag})
+    visit.last = step
+    visit[#visit + 1] = {seconds = seconds, flag = values.flag}
   end)
   for i, column in ipairs(samples.columns) do
     if columns[i] ~= column then csv.damaged(name, 1, "expected a column %s, found %s", column, columns[i]) end
@@ -127,7 +132,7 @@ function samples.read(path, wanted)
   return self
 end
 
--- The visits of a row: {{round =, started_at =, sample, ...}, ...}
+-- The visits of a row: {{round =, started_at =, last = its last step, sample, ...}, ...}
 function Index:visits(row) return self.of[key_of(row.cell, row["repeat"], row.version)] or {} end
 
 -- The rounds of times that count, as stats.interval takes them: of one row, or of several rows of the same work.

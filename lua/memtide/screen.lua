@@ -79,6 +79,7 @@ function screen.outcome(one)
   local words = {one.status}
   if one.bytes then words[#words + 1] = util.show_bytes(one.bytes) end
   if one.ms then words[#words + 1] = ("%.1f ms/step"):format(one.ms) end
+  if one.emulated then words[#words + 1] = ("%s is emulated"):format(one.emulated) end
   if one.reason and not statuses.of(one.status).good then words[#words + 1] = one.reason end
   return table.concat(words, ", ")
 end

@@ -83,6 +83,7 @@ settings.list = {
   {name = "offload", check = word_or_bytes(words.offload), default = "none", core = true, own = true},
 }
 
+settings.type_of = words.type -- what a precision computes in: {amp_bf16 = "bf16", ...}
 settings.names, settings.columns, settings.known = {}, {}, {}
 for i, setting in ipairs(settings.list) do
   settings.names[i] = setting.name

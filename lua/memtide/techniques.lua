@@ -19,7 +19,7 @@ local TRIED = {
   {"precision", {"amp_bf16", "bf16"}}, {"accumulate", {1, 4}}, {"checkpoint", {"none", "selective", "sqrt", "all"}},
   {"inplace", {true}},
 }
-local FOUND = {"batch", "effective_batch", "bytes", "next_bytes", "room", "seconds", "source", "best", "idle"}
+local FOUND = {"batch", "effective_batch", "bytes", "next_bytes", "room", "seconds", "source", "emulated", "best", "idle"}
 local TRAINING = {{"mode", {train = true}}} -- no technique but precision changes what evaluation needs
 
 local function is_axis(experiment, name)
@@ -104,6 +104,7 @@ local function solve(self, room, measured, rates)
   local v = self.values
   local line = {case = v.case, batch = found.batch, effective_batch = found.batch * v.accumulate, bytes = found.bytes,
     next_bytes = more and more.bytes, room = room}
+  line.emulated = cell.emulated(self)
   v.batch = math.max(found.batch, 1)
   local wanted = self.experiment:passes(self)
   if found.batch > 0 then line.seconds, line.source = seconds_per_sample(self, found, measured, rates) end
@@ -151,12 +152,17 @@ function techniques.solve(experiment, options, names)
   return lines
 end
 
+local function source_text(line)
+  local emulated = line.seconds and line.emulated
+  return (line.source or "") .. (emulated and (", %s is emulated"):format(emulated) or "")
+end
+
 local function texts_of(line, names, has_cases)
   local out = has_cases and {line.case} or {}
   for _, name in ipairs(names) do out[#out + 1] = csv.text(line[name]) end
   for _, text in ipairs{tostring(line.batch), tostring(line.effective_batch),
     line.bytes and util.show_bytes(line.bytes) or "does not fit",
-    line.seconds and estimate.show(line.seconds) or "", line.source or "", line.best and "*" or ""} do
+    line.seconds and estimate.show(line.seconds) or "", source_text(line), line.best and "*" or ""} do
     out[#out + 1] = text
   end
   return out

@@ -205,15 +205,13 @@ local function is_same(a, b)
   return true
 end
 
--- A cell that is run again gets a further row, and not an earlier one.
+-- A cell that is run again gets a further row. What was measured never is the same twice: that is a copy.
 function Verify:check_again(path, line, values)
   local key = values.cell .. " " .. values["repeat"]
   local before = self.of[key]
-  local same = before and is_same(values, before.values)
-  local earlier = before and values.started_at < before.values.started_at
-  if same or earlier then
-    self:found(path, line, "cell", "%s, repeat %s: this row %s line %d", values.case, values["repeat"],
-      same and "is the same as" or "is older than that in", before.line)
+  if before and values.step_ms ~= "" and is_same(values, before.values) then
+    self:found(path, line, "cell", "%s, repeat %s: this row is the same as line %d", values.case, values["repeat"],
+      before.line)
   elseif before then self.replaced = self.replaced + 1 end
   self.of[key] = {values = values, line = line}
 end
@@ -250,18 +248,21 @@ end
 
 -- ---- samples: those of a row have its steps and its median
 
--- The seconds that may have made the row: of its own visit all behind the warm-up, or of all visits until then those
--- that count. See measure.lua.
+-- The lists of seconds that may have made the row: of each visit that may be its own, all behind the warm-up, or of all
+-- visits until then those that count. See measure.lua.
 local function seconds_of(visits, started_at)
-  local own, all = {}, {}
+  local lists, all = {}, {}
   for _, visit in ipairs(visits) do
-    for _, sample in ipairs(visit.started_at == started_at and visit or {}) do
-      if sample.flag ~= "warmup" then own[#own + 1] = sample.seconds end
-    end
-    local counted = visit.started_at <= started_at and samples.counted(visit) or {}
+    local counted = samples.counted(visit)
     table.move(counted, 1, #counted, #all + 1, all)
+    if visit.started_at == started_at then
+      local own = {}
+      for _, sample in ipairs(visit) do if sample.flag ~= "warmup" then own[#own + 1] = sample.seconds end end
+      lists[#lists + 1] = own
+      lists[#lists + 1] = table.move(all, 1, #all, 1, {})
+    end
   end
-  return {own, all}
+  return lists
 end
 
 function Verify:check_steps(path, index, one)
@@ -272,6 +273,7 @@ function Verify:check_steps(path, index, one)
     if made.steps == tonumber(v.steps) and made.step_ms == tonumber(v.step_ms) then return end
     found = found or made
   end
+  found = found or {}
   self:found(path, one.line, "step_ms", "%s steps of %s ms, but the samples are %s of %s ms", v.steps, v.step_ms,
     tostring(found.steps or 0), tostring(found.step_ms))
 end

@@ -64,7 +64,7 @@ else
     is "$(ls slow.csv.live* 2>/dev/null)" "" "no file is left"
     terminal 80 24 run slow.lua --retry none
     has "$seen" "third" "a sweep that has nothing to do"
-    has "$did" "status 0 " "has its table, too"
+    has "$did" "status 1 " "has its table, too"
     clean
     NO_COLOR=1 terminal 80 24 run slow.lua
     has "$did" "unknown 0 colours 0 ups" "NO_COLOR: none"

@@ -129,6 +129,21 @@ local shown = claims.lines{verdict{of = bytes, less = {"b", "a"}},
   verdict({of = "step_ms", less = {"a", "b"}}, {seconds = {a = fast, b = slow}})}
 tap.is(table.concat(shown[2], "|"), "so it is|REPRODUCED|< 1|0.5", "bytes have no interval")
 tap.has(shown[3][4], "0.513 [", "times have one")
+tap.is(("%s, %s, %s"):format(shown[1][5], shown[2][5], shown[3][5]), "depends on, nil, hardware",
+  "times are those of the hardware")
+
+-- ---- types that are emulated
+local slow_rows = {row("a", {device = "cpu"}), row("c", {device = "cpu", emulated = "bf16"})}
+local slowed = verdict({of = "step_ms", less = {"c", "a"}}, {rows = slow_rows, seconds = {a = fast, c = slow}})
+tap.is(claims.lines{slowed}[2][2], "REFUTED (bf16 is emulated on this processor)", "the verdict says it")
+tap.is(claims.values(slowed).verdict .. " " .. claims.values(slowed).emulated, "REFUTED bf16", "as values, too")
+tap.is(claims.status{slowed}, 5, "and stays what it is")
+local wide = {row("a", {peak_bytes = 2, device = "cuda:0", emulated = "fp16"}),
+  row("b", {peak_bytes = 1, device = "cuda:0", emulated = "bf16"})}
+local line = claims.lines{verdict({of = bytes, less = {"b", "a"}}, {rows = wide})}[2]
+tap.is(line[2] .. " " .. line[5], "REPRODUCED (bf16 and fp16 are emulated on this GPU) hardware",
+  "so does one of bytes, which copies in fp32 may change")
+tap.is(claims.lines{verdict{of = bytes, less = {"b", "a"}}}[1][5], nil, "others depend on nothing")
 
 local swept = declare({{claim = "x", of = bytes, less = {"b", "a"}}})
 swept:set("accumulate", {1, 2})
