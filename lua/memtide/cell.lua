@@ -34,7 +34,7 @@ end
 local function model_of(self)
   local v = self.values
   local model = v.model
-  if type(model) == "function" then model = made_by(model, plain.copy(v)) end
+  if type(model) == "function" then model = made_by(model, self.experiment.reads:hand_out(v)) end
   if not nn.is_layer(model) then
     util.fail_at(self.experiment.where, "experiment: model: expected a layer%s, found a %s",
       type(v.model) == "function" and " from its function" or "", type(model))
@@ -47,11 +47,23 @@ local function input_of(self)
   local v = self.values
   if v.data then return v.data:info().shape end
   if type(v.input) == "function" then
-    local shape = made_by(v.input, plain.copy(v))
+    local shape = made_by(v.input, self.experiment.reads:hand_out(v))
     v.input = self.experiment:check_value("experiment", "input", type(shape) ~= "function" and shape)
   end
   return v.input or util.fail_at(self.experiment.where,
     'experiment: "input" is missing: the shape of one sample, or data')
+end
+
+-- Is everything that the script sweeps read by somebody?
+local function check_reads(self)
+  local whole = self.experiment.declared
+  local function call(position)
+    local one = whole:cell(position)
+    whole:passes(one)
+    input_of(one)
+    model_of(one)
+  end
+  whole.reads:check(function() return whole:positions(), whole:count() end, call)
 end
 
 -- How large the largest batch is, a device must say: see fit.lua. Until then there is a network of one sample.
@@ -120,6 +132,7 @@ function cell.build(self)
   local v = self.values
   cell.count_steps(self)
   local input, model = input_of(self), model_of(self)
+  check_reads(self)
   self.network = nn.network(model, v.loss, {built_batch(v), table.unpack(input)})
   self.model_name = v.model_name or model.title or model.kind
   local _, frozen = self.network:parameters()

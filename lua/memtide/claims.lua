@@ -7,6 +7,7 @@
 --
 -- a and b: the name of a cell or of a case, or a table of settings that one cell has, with an `of` of its own if need
 -- be. of: a column, or a list of columns that are summed. tolerance: in parts of what is expected.
+local core = require "memtide.core"
 local plain = require "memtide.plain"
 local settings = require "memtide.settings"
 local stats = require "memtide.stats"
@@ -21,7 +22,7 @@ local NO_CLAIM = {step_ms_min = true, step_ms_p90 = true, samples_per_s = true}
 
 -- ---- checks of what a script says: place = "claims[3]"
 
-local function check_columns(where, place, of)
+local function check_columns(where, place, of, columns)
   local list = type(of) == "string" and {of} or of
   local good = plain.is_table(list) and #list > 0
   for _, name in ipairs(good and list or {}) do good = good and type(name) == "string" end
@@ -31,6 +32,9 @@ local function check_columns(where, place, of)
   for _, name in ipairs(list) do
     if NO_CLAIM[name] or name == TIME and #list > 1 then
       util.fail_at(where, "%s: of: %s: of times, only step_ms can be claimed, by itself", place, name)
+    end
+    if not columns[name] then
+      util.fail_at(where, '%s: of: there is no column "%s"%s', place, name, util.meant(name, columns))
     end
   end
   return list
@@ -57,7 +61,7 @@ local function resolve(experiment, side)
   return nil, ("%s is %s"):format(side.text, count and ("any of %d cells"):format(count) or "no cell of this sweep")
 end
 
-local function check_side(self, where, place, side, of)
+local function check_side(self, where, place, side, of, columns)
   local out = {text = plain.literal(side)}
   if type(side) == "string" then out.name = side
   elseif plain.is_table(side) and next(side) ~= nil then
@@ -70,7 +74,7 @@ local function check_side(self, where, place, side, of)
   else
     util.fail_at(where, "%s: expected a case's name or a table of settings, found %s", place, out.text)
   end
-  out.columns = check_columns(where, place, of)
+  out.columns = check_columns(where, place, of, columns)
   local cell, why = resolve(self, out)
   if not cell then util.fail_at(where, "%s: expected a cell, but %s", place, why) end
   return out
@@ -113,9 +117,16 @@ local function check_text(where, place, claim, name, needed)
   util.fail_at(where, "%s: %s: expected text, found %s", place, name, plain.literal(text))
 end
 
+-- The columns that the rows will have, in their order and as a set.
+local function columns_of(experiment)
+  local columns = util.must(core.row(experiment:own_axes())):columns()
+  for _, name in ipairs(columns) do columns[name] = true end
+  return columns
+end
+
 -- The claims of an experiment as it is declared, checked. check_list: the experiment's.
 function claims.check(experiment, list, check_list)
-  local where, out = experiment.where, {}
+  local where, out, columns = experiment.where, {}, list and columns_of(experiment)
   for i, claim in ipairs(check_list(where, "claims", list or {}, 'a list of claims {{claim = "...", ...}, ...}')) do
     local place = ("claims[%d]"):format(i)
     if not plain.is_table(claim) then
@@ -126,7 +137,8 @@ function claims.check(experiment, list, check_list)
     local self = {claim = check_text(where, place, claim, "claim", true),
       source = check_text(where, place, claim, "source"), sides = {}}
     for k, side in ipairs(claim[relation]) do
-      self.sides[k] = check_side(experiment, where, ("%s: %s[%d]"):format(place, relation, k), side, claim.of)
+      local at = ("%s: %s[%d]"):format(place, relation, k)
+      self.sides[k] = check_side(experiment, where, at, side, claim.of, columns)
     end
     local expect = check_number(where, place, claim, "expect", relation ~= "ratio" and 1 or nil)
     self.band = BAND[relation](expect, check_number(where, place, claim, "tolerance", 0))

@@ -79,7 +79,8 @@ function commands.tune(experiment, options)
     options.say(("%d of %d: %s"):format(k, cells:count(), one.name))
     local good, problem = pcall(function() return cell.compile(cell.build(one)) end)
     if not good then
-      if not util.is_failure(problem) or problem.code == "device" then error(problem, 0) end
+      local code = util.is_failure(problem) and problem.code or "script"
+      if code == "device" or code == "script" then error(problem, 0) end
       options.say(problem.message)
       failed = 1
     end

@@ -6,6 +6,7 @@ local declared = require "memtide.declared"
 local measure = require "memtide.measure"
 local nn = require "memtide.nn"
 local plain = require "memtide.plain"
+local reads = require "memtide.reads"
 local schedule = require "memtide.schedule"
 local settings = require "memtide.settings"
 local util = require "memtide.util"
@@ -97,10 +98,35 @@ local own = rule(function(value) return value ~= "" and plain.has_text(value) en
 
 local function is_settable(key) return settings.known[key] or is_common[key] end
 
+-- What is meant by words that others use for a setting
+local INSTEAD = {dtype = '"precision"', amp = '"precision"', autocast = '"precision"', eval = '"mode"',
+  grad_accum = '"accumulate"', gradient_accumulation_steps = '"accumulate"', accumulation_steps = '"accumulate"'}
+for _, name in ipairs{"lr", "learning_rate", "momentum", "weight_decay", "betas", "eps"} do
+  INSTEAD[name] = '{"optimizer", {optim.Adam{...}, ...}}'
+end
+
+-- The setting that may be meant by a name that nobody reads: batch_size is batch; nil: none.
+local function meant(name)
+  if INSTEAD[name] then return INSTEAD[name] end
+  local best = util.nearest(name, CASE)
+  for _, key in ipairs(best and {} or CASE) do
+    local inside = #key >= 4 and name:lower():find(key, 1, true) or #name >= 4 and key:find(name:lower(), 1, true)
+    if inside and (not best or #key > #best) then best = key end
+  end
+  return best and '"' .. best .. '"'
+end
+
 -- An axis or key that memtide does not know is the script's own, unless it looks like a slip of the finger.
 local function check_own(where, place, key)
   local nearest = util.nearest(key, CASE)
   if nearest then util.fail_at(where, '%s: unknown setting "%s"; did you mean "%s"?', place, key, nearest) end
+end
+
+-- What is said of the whole experiment cannot differ between its cells.
+local function check_of_cells(where, place, key)
+  if RULES[key] and not is_settable(key) then
+    util.fail_at(where, '%s: "%s" is said of the whole experiment, not of its cells', place, key)
+  end
 end
 
 function Experiment:check_value(place, key, value, where)
@@ -114,13 +140,14 @@ function Experiment:check_value(place, key, value, where)
   return checked
 end
 
--- For axes: what the values of an axis become. A name is looked at once, however many values it has.
-function Experiment:axis_check()
+-- For axes: what the values of an axis become. A name is looked at once, however many values it has. several: the
+-- values are an axis, of one they are a setting of all cells.
+function Experiment:axis_check(several)
   local seen = {}
   return function(where, place, key, value)
-    if not seen[key] and not is_settable(key) and not self.options[key] then
-      check_own(where, place:match("^sweep%[%d+%]") or place, key)
-    end
+    local axis = place:match("^sweep%[%d+%]") or place
+    if several and not seen[key] then check_of_cells(where, axis, key) end
+    if not seen[key] and not is_settable(key) and not self.options[key] then check_own(where, axis, key) end
     seen[key] = true
     return self:check_value(place, key, value, where)
   end
@@ -133,6 +160,7 @@ function Experiment:check_case(case, i, seen)
   end
   for key, value in pairs(case) do
     if type(key) ~= "string" then util.fail_at(where, "%s: expected names, found %s", place, tostring(key)) end
+    if key ~= "case" then check_of_cells(where, place, key) end
     if key ~= "case" and not is_settable(key) and not self.options[key] then check_own(where, place, key) end
     out[key] = self:check_value(place, key, value)
   end
@@ -189,7 +217,7 @@ local function is_taken(name) return settings.known[name] ~= nil or RULES[name] 
 
 function Experiment:check_axes(sweep, cases)
   self.axes = check_each(self, "sweep", sweep, 'a list of axes {{"axis", {value, ...}}, ...}',
-    function(axis, i, seen) return axes.declare(self.where, axis, i, seen, self:axis_check()) end)
+    function(axis, i, seen) return axes.declare(self.where, axis, i, seen, self:axis_check(true)) end)
   self.cases = check_each(self, "cases", cases, 'a list of cases {{case = "name", ...}, ...}',
     function(case, i, seen) return self:check_case(case, i, seen) end)
   axes.check_order(self.where, self.axes, function(name) return self:knows(name) end)
@@ -211,9 +239,54 @@ function experiment.new(options)
   end
   self:check_axes(options.sweep, options.cases)
   self:check_combinations(self.where, "experiment")
+  self:watch_reads()
   self.name = self.base.name
   self.claims = claims.check(self, options.claims, axes.check_list)
   return self
+end
+
+-- The names of the script's own, and where they are said: {{name =, place =}, ...}
+local function own_names(self)
+  local list, seen = {}, {}
+  local function add(name, place)
+    if seen[name] or settings.known[name] or RULES[name] then return end
+    seen[name], list[#list + 1] = true, {name = name, place = place}
+  end
+  for _, axis in ipairs(self.axes) do
+    for _, condition in ipairs(axis.only or {}) do seen[condition[1]] = true end -- an axis reads it
+  end
+  for i, axis in ipairs(self.axes) do
+    for _, name in ipairs(axis.names) do add(name, ("sweep[%d]"):format(i)) end
+  end
+  for i, case in ipairs(self.cases) do
+    for _, name in ipairs(util.sorted_keys(case)) do add(name, ("cases[%d]"):format(i)) end
+  end
+  return list
+end
+
+-- Is something said of the cells by a function of their settings?
+local function has_functions(self)
+  local function among(values)
+    return type(values.model) == "function" or type(values.input) == "function"
+  end
+  local found = among(self.base) or self.base.where ~= nil
+  for _, case in ipairs(self.cases) do found = found or among(case) end
+  for _, axis in ipairs(self.axes) do
+    for k, name in ipairs(axis.names) do
+      for _, row in ipairs(axis.rows) do found = found or among{[name] = row[k]} end
+    end
+  end
+  return found
+end
+
+-- self.reads: what functions of the settings read. What is certain already that nobody can read is refused.
+-- self.declared: the experiment as the script says it, whatever the command line makes of this one.
+function Experiment:watch_reads()
+  self.reads = reads.new(self.where, joined(TOP, CASE, self:own_keys()), own_names(self), meant)
+  if not has_functions(self) then self.reads:check_none() end
+  self.declared = setmetatable({where = self.where, name = self.base.name, reads = self.reads,
+    base = plain.copy(self.base), cases = plain.copy(self.cases),
+    axes = table.move(self.axes, 1, #self.axes, 1, {})}, Experiment)
 end
 
 function experiment.is(value) return getmetatable(value) == Experiment end
@@ -231,7 +304,7 @@ end
 -- `--set axis=v1,v2`: one value is a setting of every cell, more are an axis, none takes the setting away.
 function Experiment:set(key, values)
   check_settable(self, key)
-  local axis = #values > 0 and axes.new("", "--set", key, values, self:axis_check())
+  local axis = #values > 0 and axes.new("", "--set", key, values, self:axis_check(#values > 1))
   for _, case in ipairs(self.cases) do case[key] = nil end
   if #values == 1 then self.base[key] = axis.rows[1][1] else self.base[key] = nil end
   axes.replace(self.axes, key, #values > 1 and axis or nil)
@@ -321,10 +394,10 @@ end
 function Experiment:passes(cell)
   local filter = self.base.where
   if not filter then return true end
-  local good, found = pcall(filter, plain.copy(cell.values))
+  local good, found = pcall(filter, self.reads:hand_out(cell.values))
   if good then return found end
   if tostring(found):find("interrupted$") then error(found, 0) end
-  if cell.values.batch == "max" then return true end
+  if cell.values.batch == "max" and found ~= self.reads.wrong then return true end
   error(("%s (in where, for the cell %s)"):format(tostring(found), cell.name), 0)
 end
 

@@ -86,7 +86,8 @@ end
 local function build(self)
   local good, problem = pcall(cell.build, self)
   if good then return end
-  if tostring(problem):find("interrupted$") then error(problem, 0) end
+  local whole = util.is_failure(problem) and problem.code == "script" -- no cell of the script can be right
+  if whole or tostring(problem):find("interrupted$") then error(problem, 0) end
   self.failed = tostring(problem)
 end
 

@@ -208,6 +208,7 @@ local function learn(self, task)
 end
 
 function HEAR.done(self, task, message)
+  if message.code == "script" then error(util.failure(message.columns.reason, "script"), 0) end -- no cell can be right
   task.row.reason = nil -- the prediction's
   merge(task, message.columns)
   local class = failures.of_row(task.row.status, message.code, self.options.host_memory)

@@ -27,6 +27,7 @@ for i = 1, tonumber(os.getenv "CELLS") do n[i] = i end
 return mt.experiment{
   name = "chaos", input = {8}, classes = 4, batch = 4, warmup = 1, steps = 2,
   model = function(settings)
+    local _ = settings.n -- tells cells apart
     if FATES[settings.fate] then FATES[settings.fate]() end
     return nn.Sequential{nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)}
   end,

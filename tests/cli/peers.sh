@@ -36,7 +36,8 @@ fi
 # ---- columns, networks
 cat >axis.lua <<'END2'
 local mt = require "memtide"
-return mt.experiment{name = "axis", model = mt.nn.Linear(4, 2), input = {4}, loss = mt.nn.CrossEntropyLoss(),
+return mt.experiment{name = "axis", input = {4},
+  model = function(s) return s.engine == "a" and mt.nn.Linear(4, 2) end, loss = mt.nn.CrossEntropyLoss(),
   sweep = {{"engine", {"a"}}}}
 END2
 memtide predict axis.lua --csv axis.csv

@@ -54,7 +54,7 @@ memtide run small.lua --csv other.csv
 is $status 65 "a file of other columns is refused"
 is "$(cat other.csv)" "$(printf 'a,b\n1,2')" "and left as it is"
 
-sed 's/"small"/"own"/; s/cases = .*/sweep = {{"cfg", {{8, 2}, {16, 2}}}},/' small.lua >own.lua
+sed 's/"small"/"own"/; s/cases = .*/sweep = {{"cfg", {{8, 2}, {16, 2}}}}, where = function(s) return s.cfg end,/' small.lua >own.lua
 memtide run own.lua -q
 memtide run own.lua -q
 is "$(wc -l <own.csv)" 3 "values that are tables are known again"

@@ -31,6 +31,7 @@ local FATES = {
 return mt.experiment{
   name = "fates", input = {8}, classes = 4, batch = 4, warmup = 1, steps = 2,
   model = function(settings)
+    local _ = settings.n -- tells cells apart
     if FATES[settings.fate] then FATES[settings.fate](settings) end
     return nn.Sequential{nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)}
   end,

@@ -7,8 +7,13 @@ local mt = require "memtide"
 local plain = require "memtide.plain"
 local nn = mt.nn
 
+-- A model for which every setting counts
+local function model(s)
+  for _ in pairs(s) do end
+  return nn.Linear(4, 3)
+end
 local function declare(more)
-  local options = {name = "test", model = nn.Linear(4, 3), input = {4}, loss = nn.CrossEntropyLoss(), batch = 2}
+  local options = {name = "test", model = model, input = {4}, loss = nn.CrossEntropyLoss(), batch = 2}
   for key, value in pairs(more or {}) do options[key] = value end
   return mt.experiment(options)
 end
@@ -91,13 +96,13 @@ tap.raises(none, "none passes", function()
   return declare{sweep = {{"batch", {9, 10}}}, where = small}:cells()
 end)
 tap.raises("attempt to compare nil with number", "a filter that fails", function()
-  return declare{sweep = {{"batch", {1, 2}}}, where = function(s) return s.depth < 3 end}:cells()
+  return declare{sweep = {{"batch", {1, 2}}}, where = function(s) return s.classes < 3 end}:cells()
 end)
 tap.raises("(in where, for the cell batch=1)", "tells the cell", function()
-  return declare{sweep = {{"batch", {1, 2}}}, where = function(s) return s.depth < 3 end}:cells()
+  return declare{sweep = {{"batch", {1, 2}}}, where = function(s) return s.classes < 3 end}:cells()
 end)
 tap.raises("t_axes.lua:", "and its line", function()
-  return declare{sweep = {{"batch", {1, 2}}}, where = function(s) return s.depth < 3 end}:cells()
+  return declare{sweep = {{"batch", {1, 2}}}, where = function(s) return s.classes < 3 end}:cells()
 end)
 tap.is(#declare{sweep = {{"batch", {2, 16, "max"}}}, where = small}:cells(), 2,
   "a batch that is not known yet passes a filter that asks for it")

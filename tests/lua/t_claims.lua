@@ -30,6 +30,16 @@ refused('claims[1]: tolerance: expected a number of at least 0, found -1', {equa
 refused('of: step_ms_min: of times, only step_ms can be claimed', {of = "step_ms_min", less = {"a", "b"}})
 refused('of: step_ms: of times, only step_ms can be claimed, by itself', {of = {"step_ms", "x"}, less = {"a", "b"}})
 refused('of: expected a column or a list of columns, found {}', {of = {}, less = {"a", "b"}})
+refused('claims[1]: less[1]: of: there is no column "peek_bytes" (did you mean "peak_bytes"?)',
+  {of = "peek_bytes", less = {"a", "b"}})
+refused('claims[1]: less[2]: of: there is no column "weight_bytes" (did you mean "weights_bytes"?)',
+  {less = {"a", {case = "b", of = {"peak_bytes", "weight_bytes"}}}})
+refused('there is no column "test_accuracy"', {of = "test_accuracy", less = {"a", "b"}})
+refused('there is no column "width"', {of = "width", less = {"a", "b"}})
+tap.ok(declare({{claim = "c", of = "test_accuracy", less = {"a", "b"}}},
+  {test_data = mt.data.random{count = 4, shape = {4}, classes = 3}}), "columns of results that the script asks for")
+tap.ok(declare({{claim = "c", of = "width", less = {"a", "b"}}},
+  {options = {{"width", 3, "channels"}}, model = function(s) return nn.Linear(4, s.width) end}), "and of its own names")
 refused('claims[1]: source: expected text, found 7', {source = 7, less = {"a", "b"}})
 refused('less[1]: expected a cell, but "a" is any of 2 cells', {less = {"a", "b"}}, {sweep = {{"accumulate", {1, 2}}}})
 tap.raises("claims[1]: claim: expected text, found nil", "a claim without words", declare,
@@ -59,8 +69,8 @@ local function side_file(seconds)
   return found
 end
 
-local rows = {row("a", {peak_bytes = 100, x_bytes = 60, loss_last = 2.0, loss_first = 0}),
-  row("b", {peak_bytes = 50, x_bytes = 30, loss_last = 2.0001, loss_first = 1}), row("c", {peak_bytes = 100})}
+local rows = {row("a", {peak_bytes = 100, input_bytes = 60, loss_last = 2.0, loss_first = 0}),
+  row("b", {peak_bytes = 50, input_bytes = 30, loss_last = 2.0001, loss_first = 1}), row("c", {peak_bytes = 100})}
 
 local function verdict(claim, more)
   claim.claim = "so it is"
@@ -80,7 +90,7 @@ is({of = bytes, less = {"a", "c"}}, "REFUTED", "as much is not less")
 is({of = bytes, equal = {"a", "c"}}, "REPRODUCED", "as much is equal")
 is({of = bytes, equal = {"a", "b"}}, "REFUTED", "half is not")
 is({of = bytes, less = {{batch = 2}, {case = "a"}}}, "REPRODUCED", "cells by their settings")
-is({of = bytes, ratio = {{case = "a", of = {"peak_bytes", "x_bytes"}}, "a"}, expect = 1.6}, "REPRODUCED",
+is({of = bytes, ratio = {{case = "a", of = {"peak_bytes", "input_bytes"}}, "a"}, expect = 1.6}, "REPRODUCED",
   "sums of columns, another column on each side")
 is({of = "loss_last", equal = {"a", "b"}, tolerance = 1e-4}, "REPRODUCED", "losses within a tolerance")
 is({of = "loss_last", equal = {"a", "b"}, tolerance = 1e-5}, "REFUTED", "and out of a smaller one")
@@ -91,7 +101,7 @@ local function because(claim, part, what, more)
   tap.has(found.reason, part, "because " .. part)
 end
 because({of = "loss_first", ratio = {"a", "b"}, expect = 1}, "there is no ratio of 0 and 1", "a ratio of nothing")
-because({of = "other", less = {"a", "b"}}, "a: no number in column other", "a column that is not there")
+because({of = "other_bytes", less = {"a", "b"}}, "a: no number in column other_bytes", "a column without a value")
 because({of = bytes, less = {"a", "b"}}, '"b" was not run', "a cell that was left out", {rows = {rows[1]}})
 because({of = bytes, less = {"a", "b"}}, "b: oom", "a cell that failed",
   {rows = {rows[1], row("b", {status = "oom", peak_bytes = 1})}})
