@@ -13,6 +13,7 @@ local util = require "memtide.util"
 local experiment = {}
 local Experiment = {__name = "memtide.experiment"}
 Experiment.__index = Experiment
+local names = setmetatable({}, {__mode = "k"}) -- of experiments, where no script can change them
 
 -- What can be said of the whole experiment and of one case alike, beside the settings.
 local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
@@ -192,12 +193,15 @@ function experiment.new(options)
     if self.base[key] == nil then util.fail_at(self.where, 'experiment: "%s" is missing', key) end
   end
   self:check_axes(options.sweep, options.cases)
-  self.name = self.base.name
+  self.name, names[self] = self.base.name, self.base.name
   self.claims = claims.check(self, options.claims, axes.check_list)
   return self
 end
 
 function experiment.is(value) return getmetatable(value) == Experiment end
+
+-- What its files are called after: the name as it was checked, whatever the script has made of the table since.
+function experiment.file_name(self) return names[self] end
 
 -- What the command line may change: the rest is what the script is about.
 local function check_settable(self, key)
