@@ -12,8 +12,8 @@ enum { PATH = 1024 };
 
 static const char PLUGIN[] = "memtide_cuda.so", VARIABLE[] = "MEMTIDE_CUDA";
 
-/* Where it is beside the program or the Lua module as they are built, and where it is as they are installed. The second
- * counts for a folder of that name only: from a build's folder the same path could lead to one that anybody can make. */
+/* Beside the program or the Lua module as they are built, and from their folders as they are installed. The latter
+ * counts in folders of these names only: from a build's folder the path could lead to one that anybody can make. */
 static const struct { const char *folder, *place; } places[] = {
     {"", ""}, {"bin/", "../lib/memtide/"}, {"lib/lua/5.4/", "../../memtide/"}};
 
@@ -61,9 +61,9 @@ static bool find_plugin(char path[PATH], char looked[PATH]) {
             if (!ends_in(folder, places[i].folder)) continue;
             int n = snprintf(path, PATH, "%s%s%s", folder, places[i].place, PLUGIN);
             if (n < PATH && access(path, F_OK) == 0) return true;
+            const char *joint = told == strlen(PLUGIN) ? " in " : " and ";
             if (told < PATH)
-                told += (size_t)snprintf(looked + told, PATH - told, "%s%s%s", told == strlen(PLUGIN) ? " in " : " and ",
-                                         folder, places[i].place);
+                told += (size_t)snprintf(looked + told, PATH - told, "%s%s%s", joint, folder, places[i].place);
         }
     }
     return false;

@@ -1,4 +1,4 @@
-/* file.h: a file that is written beside its name and takes it when it is complete, so that nobody ever sees half of one.
+/* file.h: a file that is written beside its name and takes it when it is complete: nobody ever sees half of one.
  *
  *   what the name is before             what is written
  *   nothing, or a regular file          a new file in the same folder, renamed to it; an old one's permissions stay

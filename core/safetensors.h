@@ -68,8 +68,8 @@ typedef struct TensorEntry { const char *name; TensorType type; Shape shape; } T
 /* Puts the bytes of entry `i` at `bytes`, in PyTorch's order. */
 typedef int TensorFill(void *arg, int i, void *bytes, Err *e);
 /* Writes a file of `n` tensors with other names each. The same content gives the same bytes: tensors lie ordered by
- * size of element (largest first) and name, metadata as given. The file appears under `path` complete or not at all, and
- * is then on the disk: file.h. */
+ * size of element (largest first) and name, metadata as given. The file appears under `path` complete or not at all,
+ * and is then on the disk: file.h. */
 int safetensors_write(const char *path, const TensorEntry *entries, int n, const Pair *metadata, int n_metadata,
                       TensorFill *fill, void *arg, Err *e);
 

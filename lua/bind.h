@@ -67,6 +67,8 @@ bool bind_flag(lua_State *L, int index, const char *what);
 const char *bind_string(lua_State *L, int index, const char *key, const char *otherwise);
 /* The string at `index`, an argument called `what`. */
 const char *bind_text_at(lua_State *L, int index, const char *what);
+/* The same, of a file that a script names: see confine in bind_file.c. */
+const char *bind_path(lua_State *L, int index, const char *what, bool write);
 /* The value at `index` as a message shows it: 7, "word", a table; pushes the text. */
 const char *bind_show(lua_State *L, int index);
 /* Sets t[key] of the table on top of the stack. */

@@ -50,7 +50,8 @@ static int dataset_result(lua_State *L, Box *box, int code, Dataset *d, const Er
 static int new_idx(lua_State *L) {
     Err e;
     Dataset *d = NULL;
-    const char *images = bind_text_at(L, 1, "data.idx: images"), *labels = bind_text_at(L, 2, "data.idx: labels");
+    const char *images = bind_path(L, 1, "data.idx: images", false);
+    const char *labels = bind_path(L, 2, "data.idx: labels", false);
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
     int code = dataset_idx(images, labels, &d, &e);
     return dataset_result(L, box, code, d, &e);
@@ -67,7 +68,7 @@ static int new_cifar10(lua_State *L) {
         return bind_error(L, "data.cifar10: expected a list of 1 to %d files, found %I", FILES_MAX, (LUAI_UACINT)n);
     for (int i = 0; i < (int)n; i++) {
         lua_rawgeti(L, 1, i + 1);
-        paths[i] = bind_text_at(L, -1, "data.cifar10: file");
+        paths[i] = bind_path(L, -1, "data.cifar10: file", false);
     }
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
     int code = dataset_cifar10(paths, (int)n, &d, &e);
@@ -78,8 +79,8 @@ static int new_cifar10(lua_State *L) {
 static int new_npy(lua_State *L) {
     Err e;
     Dataset *d = NULL;
-    const char *x = bind_text_at(L, 1, "data.npy: inputs");
-    const char *y = lua_isnoneornil(L, 2) ? NULL : bind_text_at(L, 2, "data.npy: targets");
+    const char *x = bind_path(L, 1, "data.npy: inputs", false);
+    const char *y = lua_isnoneornil(L, 2) ? NULL : bind_path(L, 2, "data.npy: targets", false);
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
     int code = dataset_npy(x, y, &d, &e);
     return dataset_result(L, box, code, d, &e);
@@ -92,9 +93,9 @@ static int new_text(lua_State *L) {
     size_t length = 0;
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
-    const char *file = bind_string(L, 1, "file", NULL);
+    const char *file = lua_getfield(L, 1, "file") == LUA_TNIL ? NULL : bind_path(L, 2, "data.text: file", false);
     lua_getfield(L, 1, "text");
-    const char *text = lua_type(L, 2) == LUA_TSTRING ? lua_tolstring(L, 2, &length) : NULL;
+    const char *text = lua_type(L, 3) == LUA_TSTRING ? lua_tolstring(L, 3, &length) : NULL;
     if (!file == !text) return bind_error(L, "data.text: expected either file or text");
     lua_Integer window = bind_integer(L, 1, "window", 0), stride = bind_integer(L, 1, "stride", window);
     Box *box = bind_new(L, BOX_DATASET, release_dataset);

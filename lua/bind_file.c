@@ -1,5 +1,11 @@
-/* Files for Lua: new ones that take their name when they are complete. */
+/* Files for Lua: new ones that take their name when they are complete, and those that a script may open. */
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "bind.h"
 #include "file.h"
@@ -48,10 +54,81 @@ static int finish(lua_State *L) {
     return 1;
 }
 
+/* ---- files that scripts name */
+
+static const char WEIGHTS[] = ".safetensors"; /* what a script under --safe may write */
+
+/* The real path of that folder, with its slash; empty: scripts open what the user may. A process is confined once, and
+ * for good. */
+static char confined_to[PATH_MAX + 1];
+
+/* confine(folder): from now on the files that scripts name lie below it */
+static int confine(lua_State *L) {
+    const char *folder = luaL_checkstring(L, 1);
+    if (*confined_to) return bind_error(L, "the process is confined to %s already", confined_to);
+    if (!realpath(folder, confined_to)) {
+        Err e;
+        *confined_to = '\0';
+        err_set(&e, ERR_FILE, "cannot open the folder \"%.200s\": %s", folder, strerror(errno));
+        return bind_fail(L, &e);
+    }
+    if (strcmp(confined_to, "/")) strcat(confined_to, "/");
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* The path without links; of a file that is not there, if its folder is. */
+static bool real_path(const char *path, char real[PATH_MAX]) {
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    struct stat link;
+    if (realpath(path, real)) return true;
+    if (errno != ENOENT || !lstat(path, &link)) return false; /* a link to nowhere may lead anywhere soon */
+    size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+    if (n >= sizeof folder || !strcmp(name, "..") || !strcmp(name, ".")) return false;
+    snprintf(folder, sizeof folder, "%.*s", (int)n, path);
+    if (!realpath(n ? folder : ".", real)) return false;
+    size_t length = strlen(real);
+    return snprintf(real + length, PATH_MAX - length, "%s%s", length > 1 ? "/" : "", name) < (int)(PATH_MAX - length);
+}
+
+static bool ends_in(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+const char *bind_path(lua_State *L, int index, const char *what, bool write) {
+    char real[PATH_MAX];
+    size_t n;
+    const char *path = bind_text_at(L, index, what);
+    lua_tolstring(L, index, &n);
+    if (n != strlen(path)) bind_error(L, "%s: expected the path of a file, found a zero byte in it", what);
+    if (!*confined_to) return path;
+    /* one message, whether there is such a file or not: what lies outside is nobody's business */
+    if (!real_path(path, real) || strncmp(real, confined_to, strlen(confined_to)))
+        bind_error(L, "%s: \"%s\" is no file below %s, to which --safe keeps the script", what, path, confined_to);
+    if (write && !(ends_in(path, WEIGHTS) && ends_in(real, WEIGHTS)))
+        bind_error(L, "%s: \"%s\": under --safe a script writes %s only", what, path, WEIGHTS);
+    return path;
+}
+
+/* check_path(path, what): raises unless a script may read that file */
+static int check_path(lua_State *L) {
+    bind_path(L, 1, luaL_checkstring(L, 2), false);
+    return 0;
+}
+
+/* can_read(path, what) -> is there a file that can be read? */
+static int can_read(lua_State *L) {
+    lua_pushboolean(L, !access(bind_path(L, 1, luaL_checkstring(L, 2), false), R_OK));
+    return 1;
+}
+
 void bind_open_file(lua_State *L) {
     static const luaL_Reg methods[] = {{"write", write_text}, {"is_output", is_output}, {"finish", finish},
         {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"new_file", new_file}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"new_file", new_file}, {"confine", confine},
+        {"check_path", check_path}, {"can_read", can_read}, {NULL, NULL}};
     bind_type(L, BOX_FILE, methods);
     luaL_setfuncs(L, functions, 0);
 }

@@ -1,4 +1,5 @@
-/* What keeps files of results whole: one sweep at a time for each, by a file beside it that its process holds locked. */
+/* What keeps files of results whole: one sweep at a time for each, by a file beside it that its process holds
+ * locked. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -15,7 +15,7 @@ static void release_file(void *content) { safetensors_close(content); }
 static int open_file(lua_State *L) {
     Err e;
     Safetensors *s;
-    const char *path = bind_text_at(L, 1, "path");
+    const char *path = bind_path(L, 1, "path", false);
     Box *box = bind_new(L, BOX_TENSORS, release_file);
     if (safetensors_open(path, &s, &e)) return bind_fail(L, &e);
     box->content = s;
@@ -200,7 +200,7 @@ static int save_tensors(lua_State *L) {
     Err e;
     int n_metadata;
     Saving s = {.r = bind_runtime(L, 1), .stored = lua_toboolean(L, 5)};
-    const char *path = bind_text_at(L, 2, "path");
+    const char *path = bind_path(L, 2, "path", true);
     luaL_checktype(L, 3, LUA_TTABLE);
     luaL_checktype(L, 4, LUA_TTABLE);
     int n = (int)lua_rawlen(L, 3) / 2;

@@ -4,8 +4,10 @@ local commands = require "memtide.commands"
 local compare = require "memtide.compare"
 local completion = require "memtide.completion"
 local core = require "memtide.core"
+local experiments = require "memtide.experiment"
 local hook = require "memtide.hook"
 local merge = require "memtide.merge"
+local safe = require "memtide.safe"
 local script = require "memtide.script"
 local usage = require "memtide.usage"
 local util = require "memtide.util"
@@ -41,6 +43,7 @@ local function run_command(name, asked, state)
   local options = arguments.parse(asked, 2)
   local words, alone = options.words, WITHOUT_SCRIPT[name]
   state.verbose = options.verbose
+  if options.safe then safe.on() end
   if options.help then return usage.help(name, not alone and words[1] or nil) end
   arguments.check(name, options)
   local status = alone and alone(words, options)
@@ -51,6 +54,7 @@ local function run_command(name, asked, state)
   options.in_process = options.in_process or not asked.workers
   local experiment, text = script.load_experiment(words[1], options.args)
   options.script = {path = words[1], args = options.args, text = text}
+  options.name = experiments.file_name(experiment)
   arguments.take_declared(options, experiment)
   state.options = options
   return commands[name](experiment, options)
@@ -64,6 +68,11 @@ local function main(asked, state)
   end
   if first == "--help" or first == "-h" then return usage.help() end
   if first == "--worker" then return worker.serve() end
+  if first == "--safe" then -- an option of the command behind it, or of a plain program
+    table.remove(asked, 1)
+    if usage.is_command(asked[1] or "") then table.insert(asked, 2, first) else safe.on() end
+    return main(asked, state)
+  end
   if first == "--version" then return print("memtide " .. core.version) end
   if usage.is_command(first) then return run_command(first, asked, state) end
   if first:sub(1, 2) == "--" and first ~= "--" then

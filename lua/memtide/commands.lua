@@ -50,7 +50,7 @@ local function run_all(experiment, purpose, options)
 end
 
 function commands.run(experiment, options)
-  local name = experiment.name
+  local name = options.name
   if experiment.base.predict_only and not options.dry_run then
     options.say("the experiment says predict_only: nothing is computed")
     return run_all(experiment, "predict", options)
@@ -97,7 +97,7 @@ function commands.slurm(experiment, options) return slurm.main(experiment, optio
 
 function commands.verify(experiment, options) return verify.main(options.file, experiment, options) end
 
-function commands.watch(experiment, options) return watch.main(options.csv or experiment.name .. ".csv", options) end
+function commands.watch(experiment, options) return watch.main(options.csv or options.name .. ".csv", options) end
 
 function commands.fit(experiment, options) return techniques.main(experiment, options) end
 

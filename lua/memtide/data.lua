@@ -26,9 +26,7 @@ function data.npy(x, y) return util.must(core.dataset_npy(x, y)) end
 
 function data.exists(path)
   util.check_type("data.exists: path", path, "string")
-  local file = io.open(path, "rb")
-  if file then file:close() end
-  return file ~= nil
+  return core.can_read(path, "data.exists: path")
 end
 
 -- The file, or its .gz

@@ -14,6 +14,7 @@ local util = require "memtide.util"
 local experiment = {}
 local Experiment = {__name = "memtide.experiment"}
 Experiment.__index = Experiment
+local names = setmetatable({}, {__mode = "k"}) -- of experiments, where no script can change them
 
 -- What can be said of the whole experiment and of one case alike, beside the settings.
 local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
@@ -240,7 +241,7 @@ function experiment.new(options)
   self:check_axes(options.sweep, options.cases)
   self:check_combinations(self.where, "experiment")
   self:watch_reads()
-  self.name = self.base.name
+  self.name, names[self] = self.base.name, self.base.name
   self.claims = claims.check(self, options.claims, axes.check_list)
   return self
 end
@@ -290,6 +291,9 @@ function Experiment:watch_reads()
 end
 
 function experiment.is(value) return getmetatable(value) == Experiment end
+
+-- What its files are called after: the name as it was checked, whatever the script has made of the table since.
+function experiment.file_name(self) return names[self] end
 
 -- What the command line may change: the rest is what the script is about.
 local function check_settable(self, key)

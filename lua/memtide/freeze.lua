@@ -49,7 +49,7 @@ function freeze.text(counts, all)
 end
 
 function freeze.main(experiment, options)
-  local path = options.output or experiment.name .. ".cells.csv"
+  local path = options.output or options.name .. ".cells.csv"
   local counts, all, to_output = freeze.write(experiment, options, options.shards or 1, path)
   local tell = to_output and options.say or print
   tell(("%s: %s"):format(path, freeze.text(counts, all)))

@@ -10,12 +10,12 @@ local function read(prompt)
 end
 
 -- A complete chunk from the user; nil at the end of input.
-local function read_chunk()
+local function read_chunk(globals)
   local text = read("> ")
   if not text then return nil end
-  local chunk, message = load("return " .. text, "=stdin", "t")
+  local chunk, message = load("return " .. text, "=stdin", "t", globals)
   while not chunk do
-    chunk, message = load(text, "=stdin", "t")
+    chunk, message = load(text, "=stdin", "t", globals)
     if chunk or not message:find("<eof>", 1, true) then break end
     local more = read(">> ")
     if not more then break end
@@ -32,11 +32,11 @@ local function show(good, ...)
   end
 end
 
-function repl.run()
+function repl.run(globals)
   if core.isatty(0) then
     print("memtide " .. core.version .. ", Lua " .. _VERSION:match("[%d.]+$") .. "; end with Ctrl-D")
   end
-  for chunk in read_chunk do show(pcall(chunk)) end
+  for chunk in read_chunk, globals do show(pcall(chunk)) end
   print()
 end
 

@@ -1,7 +1,7 @@
 -- Running a user's script: its arguments, its folder for require, undefined globals as errors.
 local experiment = require "memtide.experiment"
 local repl = require "memtide.repl"
-local strict = require "memtide.strict"
+local safe = require "memtide.safe"
 local util = require "memtide.util"
 
 local script = {}
@@ -12,9 +12,9 @@ function script.exists(path)
   return file ~= nil
 end
 
-local function set_arguments(name, args)
-  _G.arg = {[0] = name}
-  for i, value in ipairs(args) do _G.arg[i] = value end
+local function set_arguments(globals, name, args)
+  globals.arg = {[0] = name}
+  for i, value in ipairs(args) do globals.arg[i] = value end
 end
 
 local function read_text(path)
@@ -29,9 +29,9 @@ end
 -- With a variable that is to be closed, `return mt.experiment{...}` is no tail call: an error in it finds the line.
 local KEEP_FRAME = "local memtide_script <close> = nil "
 
-local function read_chunk(path, text)
+local function read_chunk(path, text, globals)
   text = text:gsub("^\xEF\xBB\xBF", ""):gsub("^#[^\n]*", "")
-  local chunk, message = load(KEEP_FRAME .. text, path == "-" and "=stdin" or "@" .. path, "t")
+  local chunk, message = load(KEEP_FRAME .. text, path == "-" and "=stdin" or "@" .. path, "t", globals)
   if not chunk then error(message, 0) end
   return chunk
 end
@@ -39,11 +39,12 @@ end
 -- Runs the file ("-": standard input) with `args` as `...`; modules beside it can be required. Returns what it returns.
 -- text: what was read from the file before.
 function script.run(path, args, text)
-  local chunk = read_chunk(path, text or read_text(path))
+  text = text or read_text(path)
   local folder = path:match("^(.*)/[^/]*$") or "."
+  local globals = safe.space(folder == "" and "/" or folder)
   if folder ~= "." then package.path = folder .. "/?.lua;" .. package.path end
-  set_arguments(path, args)
-  strict.on()
+  set_arguments(globals, path, args)
+  local chunk = read_chunk(path, text, globals)
   return chunk(table.unpack(args))
 end
 
@@ -60,21 +61,23 @@ end
 -- ---- memtide [-e CODE] [-l MODULE] [-i] [-v] [SCRIPT or -] [ARGS], as lua does it
 
 local SWITCHES = {
-  ["-e"] = function(text)
-    local chunk, message = load(text, "=(command line)", "t")
+  ["-e"] = function(text, globals)
+    local chunk, message = load(text, "=(command line)", "t", globals)
     if not chunk then error(message, 0) end
     chunk()
   end,
-  ["-l"] = function(name)
+  ["-l"] = function(name, globals)
     local global, module = name:match("^(.-)=(.*)$")
-    _G[global or name] = require(module or name)
+    globals[global or name] = globals.require(module or name)
   end,
 }
 
+-- What -e and -l say is of the current folder, also as to where --safe keeps the script that follows.
 function script.plain(arguments, state)
   local i, prompt, done = 1, false, false
-  strict.on()
-  set_arguments(arguments[0], {})
+  local switched = (arguments[1] or ""):match("^%-%a$")
+  local globals = switched and safe.space(".")
+  if globals then set_arguments(globals, arguments[0], {}) end
   while arguments[i] and arguments[i]:match("^%-%a$") do
     local switch = SWITCHES[arguments[i]]
     if arguments[i] == "-i" then prompt = true
@@ -83,7 +86,7 @@ function script.plain(arguments, state)
     else
       i = i + 1
       if not arguments[i] then error(util.failure(arguments[i - 1] .. ": an argument is missing", "usage"), 0) end
-      switch(arguments[i])
+      switch(arguments[i], globals)
       done = true
     end
     i = i + 1
@@ -93,7 +96,7 @@ function script.plain(arguments, state)
   if experiment.is(found) then
     io.stderr:write(("memtide: %s is an experiment: memtide run %s\n"):format(path, path))
   end
-  if prompt then repl.run() end
+  if prompt then repl.run(globals) end
   return 0
 end
 

@@ -111,13 +111,13 @@ function slurm.main(experiment, options)
   if options.script.path == "-" then
     error(util.failure("slurm: expected a script in a file: jobs have no standard input", "usage"), 0)
   end
-  local folder = (options.output or experiment.name .. ".slurm"):gsub("(.)/+$", "%1"):gsub("^%-", "./-")
+  local folder = (options.output or options.name .. ".slurm"):gsub("(.)/+$", "%1"):gsub("^%-", "./-")
   local parts, folder_now, program = options.shards or 1, here()
   local values = {
     parts = parts, warning = WARNING, requeues = REQUEUES, words = run_words(options),
     args = arguments_text(options.args), here = quote(folder_now), folder = quote(folder),
-    name = quote(experiment.name), cells = quote(folder .. "/cells.csv"), program = program:gsub('["$`\\]', "\\%0"),
-    job = quote(experiment.name:gsub("[^%w_.-]", "_")), log = quote(folder:gsub("%%", "%%%%") .. "/"),
+    name = quote(options.name), cells = quote(folder .. "/cells.csv"), program = program:gsub('["$`\\]', "\\%0"),
+    job = quote(options.name:gsub("[^%w_.-]", "_")), log = quote(folder:gsub("%%", "%%%%") .. "/"),
   }
   local of_array, of_merge = directives(options, SBATCH), directives(options, {"partition"})
   util.must(core.make_folder(folder))

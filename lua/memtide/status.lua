@@ -133,7 +133,7 @@ end
 local COLUMNS = {"case", "repeat", "cell", "state", "status", "why"}
 
 function status.main(experiment, options)
-  local path = options.csv or experiment.name .. ".csv"
+  local path = options.csv or options.name .. ".csv"
   local rows = status.load(path)
   if not rows then options.say(("there is no %s yet"):format(path)) end
   local cells = plan.new(experiment, experiment.base.predict_only and "predict" or "run", options)

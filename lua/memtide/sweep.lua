@@ -13,6 +13,7 @@ local progress = require "memtide.progress"
 local report = require "memtide.report"
 local rounds = require "memtide.rounds"
 local row = require "memtide.row"
+local safe = require "memtide.safe"
 local shards = require "memtide.shards"
 local status = require "memtide.status"
 local statuses = require "memtide.statuses"
@@ -331,8 +332,8 @@ local function setups(self)
     devices = o.devices, declared = o.declared, try_oom = o.try_oom, dry_run = o.dry_run,
     positions = o.shard and self.plan.positions}
   for i = 1, self.workers do
-    out[i] = {path = script.path, text = script.text, args = script.args, purpose = self.plan.purpose, options = asked,
-      device = o.devices and o.devices[i]}
+    out[i] = {path = script.path, text = script.text, args = script.args, safe = safe.is_on(),
+      purpose = self.plan.purpose, options = asked, device = o.devices and o.devices[i]}
   end
   return out
 end

@@ -4,6 +4,7 @@ local axes = require "memtide.axes"
 local cell = require "memtide.cell"
 local csv = require "memtide.csv"
 local estimate = require "memtide.estimate"
+local experiments = require "memtide.experiment"
 local fit = require "memtide.fit"
 local plan = require "memtide.plan"
 local report = require "memtide.report"
@@ -135,7 +136,7 @@ end
 -- {line, ...}: the largest effective batch first; a line has its axes' values under their names, too.
 function techniques.solve(experiment, options, names)
   local cells, lines = plan.new(experiment, nil, {set = {}, case = options.case, memory = options.memory}), {}
-  local measured, rates = measured_rows(experiment.name .. ".csv"), estimate.new()
+  local measured, rates = measured_rows(experiments.file_name(experiment) .. ".csv"), estimate.new()
   for k = 1, cells:count() do
     local one = cells:cell(k)
     local line = solve(one, options.memory, measured, rates)

@@ -10,6 +10,8 @@ local ROWS = {run = true, predict = true, slurm = true}
 local PLANNED = {run = true, predict = true, status = true, fit = true, cells = true, slurm = true, verify = true}
 local CELLS = {explain = true, dump = true, tune = true}
 for name in pairs(PLANNED) do CELLS[name] = true end
+local SCRIPTS = {watch = true, help = true}
+for name in pairs(CELLS) do SCRIPTS[name] = true end
 local RUN = {run = true}
 local SPREAD = {cells = true, slurm = true}
 local SLURM = {slurm = true}
@@ -54,6 +56,8 @@ usage.options = {
   {"plain", nil, nil, "on a terminal, too, a line for each cell instead of the screen", TABLES},
   {"markdown", nil, nil, "the table at the end as Markdown", TABLES},
   {"json", nil, nil, "one JSON object per row on standard output instead of the table", SHOWS},
+  {"safe", nil, nil, "the script sees no os, no io and no files but those below its folder: for scripts of others",
+    SCRIPTS},
   {"passes", nil, nil, "dump: the program after each pass", {dump = true}},
   {"network", nil, nil, "dump: the layers instead of the program", {dump = true}},
   {"plan", nil, nil, "dump: where every buffer lies, and the ledger at the peak", {dump = true}},
@@ -162,7 +166,8 @@ function usage.help(command, path)
   else
     print("  memtide SCRIPT.lua [ARGS]          a plain Lua program with the module at hand")
     print("  memtide -e CODE | -l MODULE | -i | -   as in lua: run code, require a module, prompt, standard input")
-    print("  memtide --version\n")
+    print("  memtide --safe SCRIPT ...          a program that is not trusted: see --safe")
+  print("  memtide --version\n")
     print("  memtide run article.lua --set batch=8,16 --memory 1GiB\n")
   end
   print_options(command)

@@ -4,6 +4,7 @@ local core = require "memtide.core"
 local fit = require "memtide.fit"
 local plan = require "memtide.plan"
 local row = require "memtide.row"
+local safe = require "memtide.safe"
 local script = require "memtide.script"
 local util = require "memtide.util"
 local wire = require "memtide.wire"
@@ -89,8 +90,8 @@ end
 
 -- ---- as a process: one message to set it up, then one for each cell
 --
---   setup        {path, text, args, purpose, options, device}: the script's text as the parent read it, what plan.new
---                takes, and the device for all cells (nil: the one that each one's settings say)
+--   setup        {path, text, args, safe, purpose, options, device}: the script's text as the parent read it, is it
+--                under --safe, what plan.new takes, and the device for all cells (nil: that of each one's settings)
 --   or           {probe = true}, answered by {word = "devices", names}: every GPU that can be opened
 --   ready        {word = "ready"} or {word = "refused", text, code}
 --   a cell       {k, implied}: implied, why it cannot fit, where another cell has shown it
@@ -120,6 +121,7 @@ local function all_gpus()
 end
 
 local function set_up(setup)
+  if setup.safe then safe.on() end
   local experiment = script.load_experiment(setup.path, setup.args, setup.text)
   local cells = plan.new(experiment, setup.purpose, setup.options)
   worker.check_devices(setup.device and {setup.device} or cells.devices)
