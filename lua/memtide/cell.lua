@@ -312,11 +312,13 @@ function cell.run(self, progress)
   return out
 end
 
+-- Closes what was built, and lets the devices forget what was prepared for cells long ago.
 function cell.release(self)
   for _, key in ipairs{"eval", "program", "network"} do
     if self[key] then self[key]:close() end
     self[key] = nil
   end
+  for _, device in pairs(devices) do device:trim() end
 end
 
 return cell
