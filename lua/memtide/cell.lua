@@ -22,7 +22,7 @@ end
 -- What the function gives. `return nn.Linear(3)` leaves it before the mistake is found (a tail call), so that its line
 -- is not known: where the function begins is said instead.
 local function made_by(make, values)
-  local made, model = pcall(make, values)
+  local made, model = util.try(make, nil, values)
   if made then return model end
   if type(model) == "string" and not model:find "^[^\n]-:%d+: " then
     local of = debug.getinfo(make, "S")

@@ -80,10 +80,10 @@ function status.names(experiment)
 end
 
 local function build(self)
-  local good, problem = pcall(cell.build, self)
+  local good, problem = util.try(cell.build, nil, self)
   if good then return end
-  if tostring(problem):find("interrupted$") then error(problem, 0) end
-  self.failed = tostring(problem)
+  if util.is_interrupt(problem) then error(problem, 0) end
+  self.failed = util.text_of(problem)
 end
 
 -- Calls each(columns, cell) for every cell of the plan: what it is now.
