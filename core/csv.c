@@ -391,8 +391,10 @@ static int load(Csv *c, bool *torn, Err *e) {
 
 /* Opening */
 
+bool csv_no_locks(int error) { return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP; }
+
 static int lock(const Csv *c, Err *e) {
-    if (!flock(c->fd, LOCK_EX | LOCK_NB)) return OK;
+    if (!flock(c->fd, LOCK_EX | LOCK_NB) || csv_no_locks(errno)) return OK;
     if (errno != EWOULDBLOCK) return file_error("lock", c->path, e);
     return err_set(e, ERR_FILE, "\"%.200s\" is in use: another process is writing to it", c->path);
 }

@@ -10,8 +10,10 @@
 
 typedef struct Csv Csv;
 
-/* Opens or creates `path` for rows with the columns of `like`. Exclusive: a second process is refused (flock). A new
- * file (and its header) appears with the first row. *torn is set when a torn line was moved. */
+/* Is it why flock fails where a file system has no locks (NFS without lockd, Lustre without -o flock)? */
+bool csv_no_locks(int error);
+/* Opens or creates `path` for rows with the columns of `like`. Exclusive where there are locks: a second process is
+ * refused (flock). A new file (and its header) appears with the first row. *torn is set when a torn line was moved. */
 int csv_open(const char *path, const Row *like, Csv **out, bool *torn, Err *e);
 void csv_close(Csv *c); /* NULL is allowed */
 /* Is a row with this cell and repeat there, and what is its status? NULL: no such row, or another program has changed

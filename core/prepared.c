@@ -13,7 +13,9 @@ typedef struct Key {
 } Key;
 
 struct PreparedEntry {
-    PreparedEntry *next;
+    PreparedEntry *next;            /* in its bucket */
+    PreparedEntry *newer, *older;
+    int64_t turn;
     uint64_t hash;
     Key key;
     void *state;
@@ -36,6 +38,32 @@ static void key_fill(Key *key, const KArgs *args, size_t limit) {
     }
 }
 
+static PreparedEntry **bucket_of(Prepared *p, uint64_t hash) { return &p->bucket[hash % PREPARED_BUCKETS]; }
+
+static void unlink_entry(Prepared *p, PreparedEntry *entry) {
+    *(entry->newer ? &entry->newer->older : &p->newest) = entry->older;
+    *(entry->older ? &entry->older->newer : &p->oldest) = entry->newer;
+}
+
+static void link_newest(Prepared *p, PreparedEntry *entry) {
+    entry->newer = NULL;
+    entry->older = p->newest;
+    *(p->newest ? &p->newest->newer : &p->oldest) = entry;
+    p->newest = entry;
+    entry->turn = p->turn;
+}
+
+/* *out NULL: not enough memory, or the device refused. */
+static int make(KernelPrepare *prepare, const KArgs *args, size_t limit, PreparedEntry **out, Err *e) {
+    PreparedEntry *entry = mem_new(sizeof *entry);
+    *out = NULL;
+    if (!entry) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *entry);
+    int code = prepare(args, limit, &entry->state, &entry->workspace, e);
+    if (code) mem_free(entry);
+    else *out = entry;
+    return code;
+}
+
 int prepared_get(Prepared *p, KernelPrepare *prepare, const KArgs *args, size_t limit, void **state, size_t *workspace,
                  Err *e) {
     *state = NULL;
@@ -44,33 +72,40 @@ int prepared_get(Prepared *p, KernelPrepare *prepare, const KArgs *args, size_t 
     Key key;
     key_fill(&key, args, limit);
     uint64_t hash = hash_bytes(HASH_START, &key, sizeof key);
-    PreparedEntry **bucket = &p->bucket[hash % PREPARED_BUCKETS], *entry = *bucket;
+    PreparedEntry **bucket = bucket_of(p, hash), *entry = *bucket;
     while (entry && (entry->hash != hash || memcmp(&entry->key, &key, sizeof key))) entry = entry->next;
-    if (!entry) {
-        entry = mem_new(sizeof *entry);
-        if (!entry) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *entry);
-        int code = prepare(args, limit, &entry->state, &entry->workspace, e);
-        if (code) {
-            mem_free(entry);
-            return code;
-        }
+    if (entry) {
+        unlink_entry(p, entry);
+    } else {
+        int code = make(prepare, args, limit, &entry, e);
+        if (code) return code;
         entry->key = key;
         entry->hash = hash;
         entry->next = *bucket;
         *bucket = entry;
+        p->count++;
     }
+    link_newest(p, entry);
     *state = entry->state;
     *workspace = entry->workspace;
     return OK;
 }
 
+static void drop_oldest(Prepared *p, KernelRelease *release) {
+    PreparedEntry *entry = p->oldest, **at = bucket_of(p, entry->hash);
+    while (*at != entry) at = &(*at)->next;
+    *at = entry->next;
+    unlink_entry(p, entry);
+    p->count--;
+    release(entry->state);
+    mem_free(entry);
+}
+
+void prepared_trim(Prepared *p, int keep, KernelRelease *release) {
+    while (p->count > keep && p->oldest->turn < p->turn) drop_oldest(p, release);
+    p->turn++;
+}
+
 void prepared_clear(Prepared *p, KernelRelease *release) {
-    for (int i = 0; i < PREPARED_BUCKETS; i++) {
-        while (p->bucket[i]) {
-            PreparedEntry *entry = p->bucket[i];
-            p->bucket[i] = entry->next;
-            release(entry->state);
-            mem_free(entry);
-        }
-    }
+    while (p->oldest) drop_oldest(p, release);
 }

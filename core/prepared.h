@@ -8,7 +8,13 @@
 enum { PREPARED_BUCKETS = 4096 };
 
 typedef struct PreparedEntry PreparedEntry;
-typedef struct Prepared { PreparedEntry *bucket[PREPARED_BUCKETS]; } Prepared; /* zero bytes: empty */
+/* Zero bytes: empty. */
+typedef struct Prepared {
+    PreparedEntry *bucket[PREPARED_BUCKETS];
+    PreparedEntry *newest, *oldest; /* by when they were asked for last */
+    int count;
+    int64_t turn;                   /* of what is asked for between two trims */
+} Prepared;
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,6 +23,10 @@ extern "C" {
 /* The state and workspace of the op, by `prepare` when it is not there yet. `prepare` NULL: the op needs neither. */
 int prepared_get(Prepared *p, KernelPrepare *prepare, const KArgs *args, size_t limit, void **state, size_t *workspace,
                  Err *e);
+/* Frees the states that were not asked for longest, until at most `keep` are left; but none that was asked for since
+ * the last trim, so that programs that are alike and made one after the other are prepared once. No program may hold
+ * one. */
+void prepared_trim(Prepared *p, int keep, KernelRelease *release);
 /* Frees every state by `release`, which must bear NULL. */
 void prepared_clear(Prepared *p, KernelRelease *release);
 

@@ -142,6 +142,24 @@ static int where(lua_State *L) {
     return 1;
 }
 
+/* try(f, handler or nil, ...) -> true and what f(...) returns; or false and what was raised, as the handler has it; or
+ * false, nil, true: Lua had not enough memory, which no handler sees */
+static int try_call(lua_State *L) {
+    luaL_checkany(L, 2);
+    lua_pushvalue(L, 1);
+    lua_insert(L, 3);
+    int status = lua_pcall(L, lua_gettop(L) - 3, LUA_MULTRET, lua_isnil(L, 2) ? 0 : 2);
+    if (status == LUA_ERRMEM) {
+        lua_pushboolean(L, false);
+        lua_pushnil(L);
+        lua_pushboolean(L, true);
+        return 3;
+    }
+    lua_pushboolean(L, status == LUA_OK);
+    lua_replace(L, 2);
+    return lua_gettop(L) - 1;
+}
+
 /* ---- text */
 
 static void text_release(void *content) {
@@ -407,7 +425,7 @@ static int exit_status(lua_State *L) {
 int luaopen_memtide_core(lua_State *L) {
     static const luaL_Reg functions[] = {{"where", where}, {"check_options", check_options}, {"hash", hash},
         {"isatty", is_terminal}, {"window", window}, {"number", number}, {"switches", switches},
-        {"exit_status", exit_status}, {"make_folder", make_folder}, {NULL, NULL}};
+        {"exit_status", exit_status}, {"try", try_call}, {"make_folder", make_folder}, {NULL, NULL}};
     luaL_newlib(L, functions);
     bind_set_string(L, "version", MT_VERSION MT_COMMIT);
     bind_type(L, BOX_TEXT, NULL);

@@ -71,6 +71,14 @@ static int used(lua_State *L) {
     return 1;
 }
 
+/* device:trim(): drops what it has prepared for programs that were not made lately; nothing while there is a program */
+static int trim(lua_State *L) {
+    const Box *box = bind_box(L, 1, BOX_DEVICE);
+    Device *device = bind_get(L, 1, BOX_DEVICE);
+    if (box->users == 0) device->table->trim(device);
+    return 0;
+}
+
 static void set_known(lua_State *L, const char *name, int value) {
     if (value >= 0) bind_set_integer(L, name, value);
 }
@@ -122,7 +130,8 @@ static int tune(lua_State *L) {
 
 void bind_open_device(lua_State *L) {
     static const luaL_Reg methods[] = {
-        {"info", info}, {"used", used}, {"evidence", evidence}, {"describe", describe}, {"tune", tune}, {NULL, NULL}};
+        {"info", info}, {"used", used}, {"trim", trim}, {"evidence", evidence}, {"describe", describe}, {"tune", tune},
+        {NULL, NULL}};
     static const luaL_Reg functions[] = {{"device", open_device}, {"described_devices", described}, {NULL, NULL}};
     bind_type(L, BOX_DEVICE, methods);
     luaL_setfuncs(L, functions, 0);

@@ -1,7 +1,8 @@
-/* What keeps files of results whole: one sweep at a time for each, by a file beside it that its process holds
- * locked. */
+/* What keeps files of results whole: one sweep at a time for each, by a file beside it that its process holds locked, or,
+ * where there are no locks, has made and will remove. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "bind.h"
+#include "csv.h"
 #include "mem.h"
 
 #define BOX_LOCK "memtide.Lock"
@@ -19,7 +21,7 @@ static int fail(lua_State *L, const char *what, const char *path) {
     return bind_fail(L, &e);
 }
 
-typedef struct Lock { int fd; pid_t owner; char path[]; } Lock;
+typedef struct Lock { int fd; pid_t owner; bool by_name; char path[]; } Lock; /* by_name: there are no locks */
 
 static void release_lock(void *content) {
     Lock *l = content;
@@ -32,9 +34,17 @@ static void release_lock(void *content) {
 static int try_lock(Lock *l) {
     for (;;) {
         struct stat held, named;
-        l->fd = open(l->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+        l->fd = open(l->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        bool made = l->fd >= 0;
+        if (!made && errno == EEXIST) {
+            l->fd = open(l->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+            if (l->fd < 0 && errno == ENOENT) continue; /* its holder has just removed it */
+        }
         if (l->fd < 0) return -1;
-        if (flock(l->fd, LOCK_EX | LOCK_NB)) return errno == EWOULDBLOCK ? 0 : -1;
+        if (flock(l->fd, LOCK_EX | LOCK_NB)) {
+            l->by_name = csv_no_locks(errno);
+            return l->by_name ? made : errno == EWOULDBLOCK ? 0 : -1;
+        }
         /* its holder may have removed it after it was opened here: then it locks nothing */
         if (!fstat(l->fd, &held) && !stat(l->path, &named) && held.st_ino == named.st_ino) return 1;
         close(l->fd);
@@ -44,7 +54,7 @@ static int try_lock(Lock *l) {
 /* lock(path, what) -> Lock, held until it is closed or the process ends; the file holds the holder's id */
 static int lock(lua_State *L) {
     Err e;
-    char holder[24] = "";
+    char holder[HOST_NAME_MAX + 32] = "", host[HOST_NAME_MAX + 1] = "";
     size_t n;
     const char *path = luaL_checklstring(L, 1, &n), *what = luaL_checkstring(L, 2);
     Box *box = bind_new(L, BOX_LOCK, release_lock);
@@ -58,11 +68,14 @@ static int lock(lua_State *L) {
     if (!found) {
         ssize_t got = pread(l->fd, holder, sizeof holder - 1, 0);
         holder[got > 0 ? strcspn(holder, "\n") : 0] = '\0';
-        err_set(&e, ERR_FILE, "\"%.200s\" is in use by process %s", what, *holder ? holder : "?");
+        err_set(&e, ERR_FILE, "\"%.200s\" is in use by process %s%s%.200s%s", what, *holder ? holder : "?",
+                l->by_name ? "; this file system has no locks: where that process is no more, remove \"" : "",
+                l->by_name ? path : "", l->by_name ? "\"" : "");
         return bind_fail(L, &e);
     }
     l->owner = getpid();
-    int length = snprintf(holder, sizeof holder, "%ld\n", (long)l->owner);
+    gethostname(host, sizeof host - 1);
+    int length = snprintf(holder, sizeof holder, "%ld on %s\n", (long)l->owner, host);
     if (ftruncate(l->fd, 0) || pwrite(l->fd, holder, (size_t)length, 0) != length) return fail(L, "write", path);
     return 1;
 }

@@ -222,7 +222,7 @@ static int send_all(int fd, const char *data, size_t n) {
 
 /* The next bytes -> string, "" when there are none now, nil at the end of the stream */
 static int receive(lua_State *L, int fd, int flags) {
-    char bytes[16384];
+    char bytes[65536];
     ssize_t n;
     do n = recv(fd, bytes, sizeof bytes, flags);
     while (n < 0 && errno == EINTR && !(flags & MSG_DONTWAIT));

@@ -11,10 +11,13 @@
 
 static lua_State *interrupted_state; /* a signal handler has no argument of its own */
 
+#define INTERRUPTED "memtide.interrupted" /* in the registry: what Ctrl-C raises */
+
 static void raise_interrupt(lua_State *L, lua_Debug *ar) {
     (void)ar;
     lua_sethook(L, NULL, 0, 0);
-    luaL_error(L, "interrupted");
+    lua_getfield(L, LUA_REGISTRYINDEX, INTERRUPTED);
+    lua_error(L);
 }
 
 /* The first Ctrl-C raises an error in the script, the second ends the process. */
@@ -29,6 +32,12 @@ static int run(lua_State *L) {
     char **argv = lua_touserdata(L, 2);
     luaL_openlibs(L);
     modules_preload(L);
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "memtide.util");
+    lua_call(L, 1, 1);
+    lua_getfield(L, -1, "interrupted");
+    lua_setfield(L, LUA_REGISTRYINDEX, INTERRUPTED);
+    signal(SIGINT, on_interrupt);
     lua_getglobal(L, "require");
     lua_pushliteral(L, "memtide.cli");
     lua_call(L, 1, 1);
@@ -51,19 +60,22 @@ static int flush_output(int status) {
     return 66;
 }
 
+static int out_of_memory(void) {
+    fputs("memtide: out of host memory\n", stderr);
+    return 71;
+}
+
 int main(int argc, char **argv) {
     lua_State *L = luaL_newstate();
-    if (!L) {
-        fputs("memtide: out of host memory\n", stderr);
-        return 71;
-    }
+    if (!L) return out_of_memory();
     interrupted_state = L;
-    signal(SIGINT, on_interrupt);
     lua_pushcfunction(L, run);
     lua_pushinteger(L, argc);
     lua_pushlightuserdata(L, argv);
     int status = 70; /* an error that the command line did not expect is a bug */
-    if (lua_pcall(L, 2, 1, 0) == LUA_OK) status = (int)lua_tointeger(L, -1);
+    int failed = lua_pcall(L, 2, 1, 0);
+    if (!failed) status = (int)lua_tointeger(L, -1);
+    else if (failed == LUA_ERRMEM) status = out_of_memory();
     else fprintf(stderr, "memtide: %s\n", lua_tostring(L, -1) ? lua_tostring(L, -1) : "an error without text");
     lua_close(L);
     return flush_output(status);

@@ -80,7 +80,11 @@ static void release_state(void *state) {
     if (state) ((CudaState *)state)->release(state);
 }
 
-void cuda_trim(Device *d) { prepared_clear(&((CudaDevice *)d)->prepared, release_state); }
+/* To choose a plan again takes many times longer than to keep it: only what many cells have not used is dropped. */
+void cuda_trim(Device *d) {
+    enum { KEEP = 2048 };
+    prepared_trim(&((CudaDevice *)d)->prepared, KEEP, release_state);
+}
 
 /* ---- what is known of it */
 
@@ -126,7 +130,7 @@ static void real_evidence(Device *d, DeviceEvidence *out) { nvml_evidence(((Cuda
 /* ---- opening and closing */
 
 void cuda_release(CudaDevice *c) {
-    cuda_trim(&c->base);
+    prepared_clear(&c->prepared, release_state);
     planning_free(c->planning);
     libraries_close(c);
     nvml_close(c->nvml);

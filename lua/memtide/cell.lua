@@ -22,7 +22,7 @@ end
 -- What the function gives. `return nn.Linear(3)` leaves it before the mistake is found (a tail call), so that its line
 -- is not known: where the function begins is said instead.
 local function made_by(make, values)
-  local made, model = pcall(make, values)
+  local made, model = util.try(make, nil, values)
   if made then return model end
   if type(model) == "string" and not model:find "^[^\n]-:%d+: " then
     local of = debug.getinfo(make, "S")
@@ -344,11 +344,13 @@ function cell.run(self, progress)
   return out
 end
 
+-- Closes what was built, and lets the devices forget what was prepared for cells long ago.
 function cell.release(self)
   for _, key in ipairs{"eval", "program", "network"} do
     if self[key] then self[key]:close() end
     self[key] = nil
   end
+  for _, device in pairs(devices) do device:trim() end
 end
 
 return cell

@@ -89,18 +89,16 @@ local STATUS = {usage = 2, failures = 4, option = 64, script = 65, requeue = 75,
 
 local function explain_error(problem)
   if util.is_failure(problem) then return problem end
-  local text = tostring(problem)
+  local text = util.text_of(problem)
   text = text:gsub("^memtide/[^:]*:%d+: (bad argument)", function(rest) return core.where() .. rest end)
-  local interrupted = text:match("interrupted$") ~= nil
-  local code = interrupted and "interrupted" or text:match("^memtide/") and "internal" or "script"
-  local failure = util.failure(interrupted and "interrupted" or text, code)
+  local failure = util.failure(text, text:match("^memtide/") and "internal" or "script")
   failure.traceback = debug.traceback("", 3)
   return failure
 end
 
 return function(asked)
   local state = {}
-  local good, found = xpcall(main, explain_error, asked, state)
+  local good, found = util.try(main, explain_error, asked, state)
   local status = good and (math.type(found) == "integer" and found or 0)
     or STATUS[found.code] or core.exit_status(found.code or "") or 70
   if not good then

@@ -398,11 +398,11 @@ end
 function Experiment:passes(cell)
   local filter = self.base.where
   if not filter then return true end
-  local good, found = pcall(filter, self.reads:hand_out(cell.values))
+  local good, found = util.try(filter, nil, self.reads:hand_out(cell.values))
   if good then return found end
-  if tostring(found):find("interrupted$") then error(found, 0) end
+  if util.is_failure(found) then error(found, 0) end
   if cell.values.batch == "max" and found ~= self.reads.wrong then return true end
-  error(("%s (in where, for the cell %s)"):format(tostring(found), cell.name), 0)
+  error(("%s (in where, for the cell %s)"):format(util.text_of(found), cell.name), 0)
 end
 
 local function is_regular(self)

@@ -32,13 +32,16 @@ function failures.attempt(n, reason)
 end
 
 -- How a worker ended, cause = {kind =, what =, seconds =, note =} -> class, reason.
--- kind: "signal" (what: "SEGV"), "exit" (what: its status), "timeout", "stuck" (it cannot be ended)
+-- kind: "signal" (what: "SEGV"), "exit" (what: its status), "timeout", "stuck" (it cannot be ended), "message" (what it
+-- said could not be read)
 function failures.of_end(cause, host_limit)
   local during = cause.note ~= "" and " while " .. cause.note or ""
   if cause.kind == "timeout" then
     return failures.classes.timeout, ("no end after %.6g s%s"):format(cause.seconds, during)
   elseif cause.kind == "exit" then
     return failures.classes.crash, ("the worker ended with exit status %d%s"):format(cause.what, during)
+  elseif cause.kind == "message" then
+    return failures.classes.crash, ("what the worker sent%s is no message: it was ended"):format(during)
   elseif cause.kind == "stuck" then
     return failures.classes.crash, ("the worker is stuck%s: not even SIGKILL ends it"):format(during)
   elseif cause.what == "KILL" then

@@ -20,7 +20,7 @@ local pool = {}
 local GRACE = 3          -- seconds from SIGTERM to SIGKILL
 local START_LIMIT = 120  -- seconds for a worker to load the script and open its device
 local LONGEST = 60       -- seconds between two looks at them, where nobody watches
-local LOG_SHOWN = 4096   -- bytes
+local PIECES = 16        -- that are taken of what a worker says before the others, and signals, are looked at
 local DOUBTFUL = 3       -- tasks in a row that are to be tried again elsewhere: is it the worker's device?
 
 -- ---- one worker
@@ -77,7 +77,7 @@ end
 -- The worker cannot start. One that could before has lost its device. Else no task can run, and the message says why.
 function Slot:refuse(message, code)
   if self.worked and self:others() > 0 then return self:give_up(message) end
-  local log = self.process:log(LOG_SHOWN)
+  local log = self.process:log(util.MOST_TEXT)
   error(util.failure(message .. (log ~= "" and "\n" .. log or ""), code), 0)
 end
 
@@ -168,8 +168,10 @@ end
 -- What the worker said since the last look.
 function Slot:listen()
   local process = self.process
-  local bytes = process:receive()
-  while bytes and bytes ~= "" do
+  local bytes
+  for _ = 1, PIECES do
+    bytes = process:receive()
+    if not bytes or bytes == "" then break end
     local good, message = pcall(self.read, bytes)
     while good and message do
       self:take(message)
@@ -177,10 +179,9 @@ function Slot:listen()
       good, message = pcall(self.read)
     end
     if not good then -- something else writes to the socket: nothing that comes can be believed
-      process:signal("KILL")
-      break
+      self.killed = "message"
+      return self:ended()
     end
-    bytes = process:receive()
   end
   if not bytes then return self:ended() end
   self:check_deadline(core.clock())

@@ -95,7 +95,9 @@ function Reads:check(positions, call)
   local list, count = positions()
   local n = list and #list or count
   for i in some_of(n) do
-    if not pcall(call, list and list[i] or i) then self.unread = {} end
+    local good, problem = util.try(call, nil, list and list[i] or i)
+    if util.is_interrupt(problem) then error(problem, 0) end
+    if not good then self.unread = {} end
     if not next(self.unread) then return end
   end
   self.refused = util.failure(refuse(self, (", in none of %d cells"):format(math.min(n, LOOKED_AT))), "script")

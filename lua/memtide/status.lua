@@ -84,11 +84,11 @@ function status.names(experiment)
 end
 
 local function build(self)
-  local good, problem = pcall(cell.build, self)
+  local good, problem = util.try(cell.build, nil, self)
   if good then return end
   local whole = util.is_failure(problem) and problem.code == "script" -- no cell of the script can be right
-  if whole or tostring(problem):find("interrupted$") then error(problem, 0) end
-  self.failed = tostring(problem)
+  if whole or util.is_interrupt(problem) then error(problem, 0) end
+  self.failed = util.text_of(problem)
 end
 
 -- Calls each(columns, cell) for every cell of the plan: what it is now.

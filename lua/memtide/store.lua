@@ -9,7 +9,6 @@ local util = require "memtide.util"
 
 local store = {}
 local Store = {}
-local LOG_SHOWN = 4096 -- bytes, where a log goes to standard error
 Store.__index = Store
 
 -- options: csv (nil: nowhere, "-": standard output), say. purpose: predictions cost nothing to make again.
@@ -70,7 +69,10 @@ function Store:rename(id, number, to) util.must(self.file:rename(id, number, to)
 
 function Store:append(values)
   self.row:clear()
-  for _, column in ipairs(self.columns) do util.must(self.row:set(column, values[column])) end
+  for _, column in ipairs(self.columns) do
+    local value = values[column]
+    util.must(self.row:set(column, type(value) == "string" and util.cut(value) or value))
+  end
   if self.to_output then io.stdout:write(self.row:line()) end
   if not self.file then return end
   local done, message, code = self.file:append(self.row)
@@ -86,7 +88,7 @@ function Store:append_samples(visit, list) if self.samples then self.samples:app
 function Store:keep_log(process, values)
   local header = ("cell %s: %s\n%s: %s\n\n"):format(values.cell, values.case, values.status, values.reason or "")
   if not self.file then
-    self.say((header .. process:log(LOG_SHOWN)):gsub("%s+$", ""))
+    self.say((header .. process:log(util.MOST_TEXT)):gsub("%s+$", ""))
     return nil
   end
   local folder, name = self.path:gsub("%.csv$", "") .. ".logs", values.cell .. ".log"

@@ -98,7 +98,7 @@ end
 -- May the cell be tried another time?
 local function again(self, task, class)
   if task.attempt >= (self.options.in_process and 1 or class.attempts) then return false end
-  task.attempt, task.row, task.resumed = task.attempt + 1, {}, nil
+  task.attempt, task.row, task.resumed, task.samples = task.attempt + 1, {}, nil, nil
   return true
 end
 
@@ -184,7 +184,10 @@ function HEAR.columns(self, task, message)
   if time and time.learnt then self.progress:expect(task.lane, time.seconds) end
 end
 
-function HEAR.samples(_, task, message) task.samples = message.list end
+function HEAR.samples(_, task, message)
+  local all = task.samples or {}
+  task.samples = table.move(message.list, 1, #message.list, #all + 1, all)
+end
 
 -- Keeps what was timed in the visit; returns whether the cell needs another one.
 local function keep_samples(self, task)

@@ -30,6 +30,38 @@ end
 
 function util.is_failure(value) return getmetatable(value) == Failure end
 
+-- What Ctrl-C raises: see main.c.
+util.interrupted = util.failure("interrupted", "interrupted")
+
+function util.is_interrupt(value) return util.is_failure(value) and value.code == "interrupted" end
+
+local function outcome(good, first, ...)
+  local out_of_memory = not good and ...
+  if out_of_memory then return false, util.failure("not enough memory", "host_memory") end
+  return good, first, ...
+end
+
+-- As xpcall; handler: nil, or a function of what was raised. Where Lua had not enough memory, that is a failure.
+function util.try(f, handler, ...) return outcome(core.try(f, handler, ...)) end
+
+local tostring, pcall = tostring, pcall -- a script may have others
+
+-- What an error that is no failure says, whatever the script raised
+function util.text_of(problem)
+  local good, text = pcall(tostring, problem)
+  return good and text or ("an error (a %s) that cannot be shown: its __tostring fails"):format(type(problem))
+end
+
+util.MOST_TEXT = 4096 -- bytes of a text in a row, or of a log beside it
+
+-- The text, or its beginning and how much was cut.
+function util.cut(text)
+  if #text <= util.MOST_TEXT then return text end
+  local last = util.MOST_TEXT
+  while last > 0 and text:byte(last + 1) & 0xC0 == 0x80 do last = last - 1 end -- not inside of a letter
+  return ("%s... (%s cut)"):format(text:sub(1, last), util.show_bytes(#text - last))
+end
+
 -- Passes the values of a function that returns nil, message, code when the world failed it.
 function util.must(value, message, code, ...)
   if value == nil and message ~= nil then error(util.failure(message, code), 0) end

@@ -28,6 +28,7 @@ function wire.frame(value)
   local out = {}
   write(value, out, 1)
   local text = table.concat(out)
+  if #text > LONGEST then error(("a message of %d bytes is too long"):format(#text), 0) end
   return #text .. "\n" .. text
 end
 
@@ -73,15 +74,28 @@ end
 
 -- Takes bytes as they come: reader(bytes) gives the next value that is complete, or nil.
 function wire.reader()
-  local rest = ""
+  local pieces, size, length = {}, 0, nil -- what has come and is not taken; length: of the frame that it begins with
+  local function all()
+    local text = table.concat(pieces)
+    pieces = {text}
+    return text
+  end
+  local function begin()
+    local text = all()
+    local digits, from = text:match("^(%d+)\n()")
+    length = math.tointeger(tonumber(digits or ""))
+    if not length and (#text > 10 or text:find("^%d*[^%d]")) or length and length > LONGEST then bad(1) end
+    if not length then return end
+    pieces = {text:sub(from)}
+    size = #pieces[1]
+  end
   return function(bytes)
-    if bytes and bytes ~= "" then rest = rest .. bytes end
-    local digits, from = rest:match("^(%d+)\n()")
-    local length = math.tointeger(tonumber(digits or ""))
-    if not length and (#rest > 10 or rest:find("^%d*[^%d]")) or length and length > LONGEST then bad(1) end
-    if not length or #rest < from + length - 1 then return nil end
-    local text = rest:sub(from, from + length - 1)
-    rest = rest:sub(from + length)
+    if bytes and bytes ~= "" then pieces[#pieces + 1], size = bytes, size + #bytes end
+    if not length then begin() end
+    if not length or size < length then return nil end
+    local text, last = all(), length
+    pieces, size, length = {text:sub(last + 1)}, size - last, nil
+    text = text:sub(1, last)
     local value, after = read(text, 1, 1)
     if after ~= #text + 1 then bad(after) end
     return value

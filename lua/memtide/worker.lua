@@ -17,14 +17,13 @@ function worker.check_devices(devices)
 end
 
 local function message_of(problem)
-  if util.is_failure(problem) then return problem.message, problem.code end
-  local message = tostring(problem)
-  if message:find("interrupted", 1, true) then error(problem, 0) end
-  return message, message:find("not enough memory", 1, true) and "host_memory" or nil
+  if util.is_interrupt(problem) then error(problem, 0) end
+  if util.is_failure(problem) then return util.cut(problem.message), problem.code end
+  return util.cut(util.text_of(problem))
 end
 
 local function build(self)
-  local good, problem = pcall(cell.build, self)
+  local good, problem = util.try(cell.build, nil, self)
   if good then return true end
   self.failed, self.failed_code = message_of(problem)
   return false
@@ -76,7 +75,7 @@ function worker.run(cells, request, tell, device)
   if not tell.built(row.identity(self, id, device), self.failed) then tell.skipped()
   elseif not good then tell.done({status = "error", reason = self.failed}, self.failed_code, true)
   else
-    local computed, columns, code = pcall(compute, self, cells, request.implied, tell)
+    local computed, columns, code = util.try(compute, nil, self, cells, request.implied, tell)
     if not computed then
       local message
       message, code = message_of(columns)
@@ -97,7 +96,8 @@ end
 --   a cell       {k, implied}: implied, why it cannot fit, where another cell has shown it
 --   what it is   {word = "built", columns, failed}, answered by {go = true or false}
 --   no row       {word = "skipped"}
---   its row      {word = "columns", columns}, {word = "samples", list} ... {word = "done", columns, code, unbuilt}
+--   its row      {word = "columns", columns}, {word = "samples", list}, of many samples several,
+--                {word = "done", columns, code, unbuilt}
 
 -- The next message; nil: the parent has ended.
 local function listener(channel)
@@ -112,6 +112,8 @@ local function listener(channel)
     return message
   end
 end
+
+local SAMPLES = 1000 -- of a message: the parent looks at signals, and at other workers, between two
 
 -- GPUs by number, until there is none.
 local function all_gpus()
@@ -139,7 +141,11 @@ local function teller(channel, listen)
     end,
     skipped = function() send{word = "skipped"} end,
     columns = function(columns) send{word = "columns", columns = columns} end,
-    samples = function(list) send{word = "samples", list = list} end,
+    samples = function(list)
+      for from = 1, #list, SAMPLES do
+        send{word = "samples", list = table.move(list, from, math.min(from + SAMPLES - 1, #list), 1, {})}
+      end
+    end,
     done = function(columns, code, unbuilt) send{word = "done", columns = columns, code = code, unbuilt = unbuilt} end,
   }
 end
@@ -155,7 +161,7 @@ function worker.serve()
     channel:send(wire.frame{word = "devices", names = all_gpus()})
     return 0
   end
-  local good, cells = pcall(set_up, setup)
+  local good, cells = util.try(set_up, nil, setup)
   if not good then
     local text, code = message_of(cells)
     channel:send(wire.frame{word = "refused", text = text, code = code})

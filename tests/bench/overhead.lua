@@ -130,4 +130,15 @@ tap.ok(seconds[2] < 20 * LOAD / 1e4, "10,000 predicted cells take less than 20 s
 tap.ok(bytes[2] - bytes[1] < MORE, "the parent's memory does not grow with the cells")
 tap.ok(bytes[4] - bytes[3] < MORE, "nor with the rows of a file that it resumes")
 os.execute(("rm -r '%s'"):format(folder))
+
+-- The worker keeps nothing of shapes that are gone. The first cells are the warm-up: what a kind of kernel needs once.
+local growth = dofile "tests/growth.lua"
+local WARM, MOST_GROWTH = 100, 4e6
+for _, one in ipairs{{"predict", 100, 200}, {"run", 20, 200}} do
+  local sizes, took = growth(table.unpack(one))
+  local grown = sizes[#sizes] - sizes[WARM]
+  print(("# %d cells of different shapes (%s): %.1f s; the worker had %.2f MB after %d of them and %.2f MB at the end")
+    :format(#sizes, one[1], took, sizes[WARM] / 1e6, WARM, sizes[#sizes] / 1e6))
+  tap.ok(#sizes == one[2] * one[3] and grown < MOST_GROWTH, "a worker grows by less than 4 MB")
+end
 tap.done()

@@ -1,5 +1,6 @@
 # memtide run in worker processes: what a failing cell costs, limits, retries, signals, locks, logs.
 . tests/tap.sh
+FAULTS=$(cd "$ROOT" && realpath "${BUILD:-build}/tests/faults.so")
 
 cat >fates.lua <<'END'
 local mt = require "memtide"
@@ -176,6 +177,32 @@ kill -KILL $job
 wait $job 2>/dev/null
 run --set fate=none,speak --set n=1
 is "$status $(statuses f.csv)" "0 ok ok" "one that was killed holds nothing"
+
+# ---- a file system without locks (NFS without lockd, Lustre without -o flock)
+without_locks() { LD_PRELOAD=$FAULTS FLOCK_ERRNO=$1 ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0" \
+    "$MEMTIDE" run fates.lua --csv f.csv --set fate="$2" --set n=1 >out.txt 2>err.txt </dev/null; }
+for number in 37 38 95; do # ENOLCK, ENOSYS, EOPNOTSUPP
+    rm -f f.csv
+    without_locks $number none
+    is "$? $(statuses f.csv) $(ls f.csv.lock 2>/dev/null)" "0 ok " "flock fails with $number: a sweep runs, and leaves no lock"
+done
+without_locks 37 hang &
+job=$!
+for _ in 1 2 3 4 5 6 7 8 9; do test -s f.csv.lock && break; sleep 0.3; done
+without_locks 37 speak
+is "$? $(cut -d\  -f2,3 f.csv.lock)" "66 on $(hostname)" "a second one is refused"
+has "$(cat err.txt)" "\"f.csv\" is in use by process $(cut -d\  -f1 f.csv.lock) on $(hostname); this file system has no locks" \
+    "with the first one's process"
+kill -KILL "$(cut -d\  -f1 f.csv.lock)"
+wait $job 2>/dev/null
+without_locks 37 speak
+is $? 66 "after a kill, too"
+has "$(cat err.txt)" 'where that process is no more, remove "f.csv.lock"' "with what is to be done"
+rm f.csv.lock
+without_locks 37 speak
+is "$? $(statuses f.csv)" "0 ok ok" "and then it goes on"
+without_locks 5 speak
+is $? 66 "any other failure of flock is one"
 
 # ---- a full disk
 if ( ulimit -f 0 ) 2>/dev/null; then
