@@ -217,7 +217,8 @@ local function verdict_of(ratio, band)
   return "INCONCLUSIVE"
 end
 
--- The types that are emulated in the cells that the claim is about, "bf16", and on what, "processor" or "GPU"; nil: none.
+-- The types that are emulated in the cells that the claim is about, "bf16", and on what, "processor" or "GPU"; nil:
+-- none is.
 local function emulation(self, claim)
   local types, device = {}, nil
   for _, side in ipairs(claim.sides) do

@@ -40,8 +40,8 @@ end
 
 function row.predicted(self)
   local found, info = self.prediction, cell.device(self.values.device):info()
-  local out = {device_name = info and info.name, driver = info and info.driver,
-    emulated = cell.emulated(self), status = found.fits and "predicted" or "oom", reason = found.reason, lower_bound_bytes = found.lower_bound,
+  local out = {device_name = info and info.name, driver = info and info.driver, emulated = cell.emulated(self),
+    status = found.fits and "predicted" or "oom", reason = found.reason, lower_bound_bytes = found.lower_bound,
     batch = self.values.batch, effective_batch = self.values.batch * self.values.accumulate,
     cost = estimate.cost(self)} -- no column: for estimates
   if found.fits then

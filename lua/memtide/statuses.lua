@@ -33,13 +33,15 @@ function statuses.renamed(word) return RENAMED[word] or word end
 
 local function has(values, column) return (values[column] or "") ~= "" end
 
+-- Has nothing been measured of what was predicted?
+local function is_prediction(values)
+  return has(values, "predicted_peak_bytes") and not has(values, "peak_bytes") and not has(values, "step_ms")
+end
+
 -- Of a row of any version, as text: its status by the name that it has now. In files without the column "emulated" a
 -- prediction may be called ok, too.
 function statuses.read(values)
-  local measured = has(values, "peak_bytes") or has(values, "step_ms")
-  if values.status == "ok" and not values.emulated and not measured and has(values, "predicted_peak_bytes") then
-    return "predicted"
-  end
+  if values.status == "ok" and not values.emulated and is_prediction(values) then return "predicted" end
   return statuses.renamed(values.status)
 end
 

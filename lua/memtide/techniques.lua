@@ -20,7 +20,8 @@ local TRIED = {
   {"precision", {"amp_bf16", "bf16"}}, {"accumulate", {1, 4}}, {"checkpoint", {"none", "selective", "sqrt", "all"}},
   {"inplace", {true}},
 }
-local FOUND = {"batch", "effective_batch", "bytes", "next_bytes", "room", "seconds", "source", "emulated", "best", "idle"}
+local FOUND = {"batch", "effective_batch", "bytes", "next_bytes", "room", "seconds", "source", "emulated", "best",
+  "idle"}
 local TRAINING = {{"mode", {train = true}}} -- no technique but precision changes what evaluation needs
 
 local function is_axis(experiment, name)

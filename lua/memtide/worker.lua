@@ -48,7 +48,7 @@ local function compute(self, cells, implied, tell)
   local refused, short = self.prediction.reason, fit.shortfall(self)
   local predicted = row.predicted(self)
   if refused then predicted.status, predicted.reason = "oom", refused end
-  local skip = reason_to_skip(cells, short, implied)
+  local skip = reason_to_skip(cells, short or refused, implied)
   if skip then predicted.status, predicted.reason = "skipped", skip end
   if cells.purpose ~= "run" or cells.dry_run or skip then return predicted end
   tell.columns(predicted)

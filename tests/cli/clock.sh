@@ -55,8 +55,10 @@ is "$(sed 1d predicted.csv | sort -u | wc -l)" 3 "predictions that are the same,
 clean predicted.csv "are none of them copies"
 
 # ---- what is wrong is found all the same
-awk -F, -v OFS=, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "step_ms") at = i } NR == 5 { $at = $at * 1.0001 } { print }' \
-    twice.csv >other.csv
+awk -F, -v OFS=, '
+    NR == 1 { for (i = 1; i <= NF; i++) if ($i == "step_ms") at = i }
+    NR == 5 { $at = $at * 1.0001 }
+    { print }' twice.csv >other.csv
 cp twice.samples.csv other.samples.csv
 memtide verify other.csv
 has "$out" "other.csv:5: step_ms: 5 steps of " "a median that no visit has"
