@@ -305,6 +305,19 @@ static int cost(lua_State *L) {
     return 3;
 }
 
+/* program:floor(operations per second, bytes per second) -> seconds below which the step cannot be: of each op the
+ * larger of both times */
+static int floor_time(lua_State *L) {
+    const Program *p = bind_get(L, 1, BOX_PROGRAM);
+    double per_flop = 1 / luaL_checknumber(L, 2), per_byte = 1 / luaL_checknumber(L, 3), seconds = 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        double compute = p->ops[i].flops * per_flop, move = p->ops[i].traffic * per_byte;
+        seconds += (i < p->body_end ? p->micro_batches : 1) * (compute > move ? compute : move);
+    }
+    lua_pushnumber(L, seconds);
+    return 1;
+}
+
 /* program:bufs() -> {{name, shape, dtype, width, category, kind, bytes, alias, keep, host}, ...}; width: bytes of an
  * element */
 static int bufs(lua_State *L) {
@@ -422,7 +435,7 @@ static int predict_program(lua_State *L) {
 }
 
 void bind_open_program(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"cost", cost},
+    static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"cost", cost}, {"floor", floor_time},
         {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"compile", new_program}, {"setting_words", setting_words},
         {"optimizer_kinds", optimizer_kinds}, {"optimizer_bytes", optimizer_bytes}, {NULL, NULL}};

@@ -4,7 +4,8 @@
 --   seconds = flops * a + traffic * b, with a, b >= 0
 --
 -- a and b make the sum of squared relative errors least; what is kept of the measured steps is the six sums that this
--- takes, in a file of the user's cache, so that one night's sweep estimates the next one's.
+-- takes, in a file of the user's cache, so that one night's sweep estimates the next one's. Where nothing was measured
+-- yet there is the floor of a device whose peaks are known, and of any other nothing is known.
 local cell = require "memtide.cell"
 local core = require "memtide.core"
 local util = require "memtide.util"
@@ -13,18 +14,30 @@ local estimate = {}
 local Rates = {}
 Rates.__index = Rates
 
-local GUESS = {a = 1e-11, b = 2e-11, spread = math.log(8)} -- of a device that nothing is known of
+local GUESSED = math.log(8) -- the spread of what was measured in another precision, or is a floor
+local RELATIVE = {a = 1e-11, b = 2e-11} -- what operations and bytes are to each other on most processors
+-- What a device reaches, as docs/gpu.md expects it: bytes that a copy moves and operations of products, per second
+local PEAKS = {
+  ["NVIDIA H200"] = {bytes = 4.3e12, fp32 = 67e12, tf32 = 395e12, sixteen = 790e12},
+}
 local LEAST_SPREAD, FEW_SPREAD = math.log(1.1), math.log(2)
 local MEMORY = 200 -- steps that the sums remember: newer ones count more
 local NAMES = {"n", "ff", "ft", "tt", "f", "t"}
 
--- What an estimate needs of a compiled cell, as values that can be sent: {key, flops, traffic, steps}
+-- Seconds of one step where nothing but the device's peaks counts; nil: they are not known.
+local function floor_of(self, info)
+  local peaks = info and PEAKS[info.name]
+  return peaks and self.program:floor(peaks[self.values.precision] or peaks.sixteen, peaks.bytes) or nil
+end
+
+-- What an estimate needs of a compiled cell, as values that can be sent: {key, flops, traffic, steps, floor, room}
 function estimate.cost(self)
   local info = cell.device(self.values.device):info()
   local flops, traffic = self.program:cost()
   local key = ("%s, %d threads, %s%s"):format(info and info.name or self.values.device, info and info.threads or 0,
     self.values.precision, self.prediction.host > 0 and " with offloading" or "")
-  return {key = key, flops = flops, traffic = traffic, steps = self.warmup + self.steps}
+  return {key = key, flops = flops, traffic = traffic, steps = self.warmup + self.steps,
+    floor = floor_of(self, info), room = self.memory or info and info.memory_total}
 end
 
 -- ---- the file: a line per device and precision
@@ -115,29 +128,38 @@ local function rates(s)
   return {a = a, b = b, spread = math.max(math.log(1 + 2 * deviation), least), learnt = true}
 end
 
--- What the device does in other precisions is the best guess for one that was never measured.
+-- What the device does in other precisions is the best guess for one that was never measured; nil: none was.
 local function guess(self, key)
   local device, sums = key:match("^(.*),") or key, {}
   for other, one in pairs(self.sums) do if other:match("^(.*),") == device then add(sums, device, one) end end
   local found = sums[device] and rates(sums[device])
-  return found and {a = found.a, b = found.b, spread = GUESS.spread} or GUESS
+  return found and {a = found.a, b = found.b, spread = GUESSED}
 end
 
--- Seconds of one step, and between which bounds it will lie; was it learnt, or is it a guess?
+-- Seconds of one step, between which bounds it will lie, and what that rests on, its `source`: steps that were
+-- measured ("estimated"), those of another precision ("guessed"), the device's peaks ("floor"). nil: nothing is known.
 function Rates:step(cost)
   local sums = self.sums[cost.key]
   local r = sums and sums.n >= 1 and rates(sums) or guess(self, cost.key)
+  if not r then
+    local least = cost.floor
+    return least and {seconds = least, low = least, high = least * math.exp(GUESSED), learnt = false, source = "floor"}
+  end
   local seconds = cost.flops * r.a + cost.traffic * r.b
   return {seconds = seconds, low = seconds / math.exp(r.spread), high = seconds * math.exp(r.spread),
-    learnt = r.learnt or false}
+    learnt = r.learnt or false, source = r.learnt and "estimated" or "guessed"}
 end
 
 -- The same for all steps of the cell.
 function Rates:cell(cost)
   local step = self:step(cost)
+  if not step then return nil end
   return {seconds = step.seconds * cost.steps, low = step.low * cost.steps, high = step.high * cost.steps,
-    learnt = step.learnt}
+    learnt = step.learnt, source = step.source}
 end
+
+-- A number to compare steps by of which no time is known.
+function estimate.relative(cost) return cost.flops * RELATIVE.a + cost.traffic * RELATIVE.b end
 
 -- 75 -> "1 min 15 s"
 function estimate.show(seconds)

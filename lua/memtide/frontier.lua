@@ -9,8 +9,8 @@ Frontier.__index = Frontier
 -- names: the axes on which cells only grow
 function frontier.new(names) return setmetatable({names = names, least = {}}, Frontier) end
 
--- All the cell's settings but that one, and where it runs. Cells share what is neither word nor number.
-local function others(values, name, device)
+-- All the cell's settings but that one, and where it runs, as a hash. Cells share what is neither word nor number.
+function frontier.others(values, name, device)
   local words = {"on " .. tostring(device or values.device)}
   for key, value in pairs(values) do
     local shared = type(value) == "table" or type(value) == "function" or type(value) == "userdata"
@@ -26,7 +26,7 @@ function Frontier:note(values, status, name, device)
   for _, axis in ipairs(self.names) do
     local value = values[axis]
     if type(value) == "number" then
-      local key = others(values, axis, device)
+      local key = frontier.others(values, axis, device)
       local old = self.least[key]
       if not old or value < old.value then self.least[key] = {value = value, name = name} end
     end
@@ -38,7 +38,7 @@ function Frontier:implied(values, device)
   if not next(self.least) then return nil end
   for _, axis in ipairs(self.names) do
     local value = values[axis]
-    local found = type(value) == "number" and self.least[others(values, axis, device)]
+    local found = type(value) == "number" and self.least[frontier.others(values, axis, device)]
     if found and value > found.value then
       return ("implied: a smaller cell ran out of memory: %s"):format(found.name)
     end

@@ -12,6 +12,15 @@ Rounds.__index = Rounds
 
 local MOST = 100 -- rounds
 
+-- How many visits a cell needs, at least and at most, each of which takes so many seconds.
+function rounds.visits(base, seconds)
+  if not measure.holds(base) then return 1, 1 end
+  local limit = base.time_limit or measure.TIME_LIMIT
+  local most = seconds > limit / MOST and math.max(math.ceil(limit / seconds), 1) or MOST
+  local least = math.min(base.rounds or 1, most)
+  return least, base.confidence and most or least
+end
+
 -- path: of the rows; nil: they go nowhere. What an interrupted run measured counts. order: an iterator over the cells
 -- where they are visited once; nil: the script's order.
 function rounds.new(experiment, purpose, count, path, order)

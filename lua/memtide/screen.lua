@@ -67,11 +67,19 @@ function screen.counts(counts)
   return table.concat(words, ", ")
 end
 
+local DAY = 20 * 3600 -- seconds from which on the clock needs its date
+
 -- range: see Eta:range -> "1 h 10 min left, ends 05:40-06:55"
 function screen.ends(range, now)
-  local first, last = os.date("%H:%M", range.first), os.date("%H:%M", range.last)
   local left = math.max(range.seconds - (now - range.at), 0)
-  return ("%s left, ends %s"):format(estimate.show(left), first == last and first or first .. "-" .. last)
+  if range.unknown then
+    local cells = ("%d cell%s of unknown time"):format(range.unknown, range.unknown == 1 and "" or "s")
+    return left > 0 and ("%s and %s left"):format(estimate.show(left), cells) or cells .. " left"
+  end
+  local form = range.last - now > DAY and "%Y-%m-%d %H:%M" or "%H:%M"
+  local first, last = os.date(form, range.first), os.date(form, range.last)
+  return ("%s left, ends %s"):format(estimate.show(left), first == last and first
+    or first .. (form == "%H:%M" and "-" or " to ") .. last)
 end
 
 -- What came of a cell: "oom, 1.2 GiB, out of memory ..."

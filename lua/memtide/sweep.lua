@@ -111,7 +111,7 @@ local function conclude(self, task, class, unbuilt)
   end
   keep_log(self, task)
   self.frontier:note(task.values, task.row.status, task.name, task.row.device)
-  if self.eta then self.eta:done(task.values) end
+  if self.eta then self.eta:done(task.k, task.values, task.row) end
   -- the worker is at its next cell while this row goes to the disk
   return class and class.fresh and "fresh" or "done", function() finish(self, task, unbuilt) end
 end
@@ -161,7 +161,7 @@ local function resume(self, task)
   self.resumed = self.resumed + 1
   self.progress:resumed(task.row)
   self.frontier:note(task.values, task.row.status, task.name, task.row.device)
-  if self.eta then self.eta:done(task.values) end
+  if self.eta then self.eta:done(task.k, task.values, task.row) end
   show(self, task)
   count_failed(self, task.row)
 end
@@ -207,7 +207,7 @@ local function learn(self, task)
   if cost and ms then self.rates:learn(cost, ms / 1e3) end
   if not task.started then return end
   local seconds = core.clock() - task.started
-  if self.eta then self.eta:learn(task.values, seconds) end
+  if self.eta then self.eta:learn(task.k, task.values, seconds) end
   self.pace:learn(task.values, seconds)
 end
 
@@ -275,6 +275,7 @@ local function has_time(self, k)
   local last, cost = self.options["until"], self.options.costs and self.options.costs[k]
   if not last or not cost then return not last or os.time() < last end
   local time = self.rates:cell(cost)
+  if not time then return os.time() < last end
   return os.time() + (time.learnt and time.high or time.seconds) <= last
 end
 
@@ -394,7 +395,7 @@ function sweep.run(experiment, purpose, options)
     workers = options.devices and #options.devices or options.jobs or 1,
     rounds = rounds.new(experiment, options.dry_run and "predict" or purpose, cells:count(),
       rows.file and options.csv, options["until"] and cells:order(true))}, Sweep)
-  if told.tick or not options.quiet then self.eta = eta.new(self.pace, cells, self.workers) end
+  if told.tick or not options.quiet then self.eta = eta.new(self.pace, cells, self.workers, experiment.base) end
   options.outcome = told.board
   local good, problem = pcall(run_all, self)
   told:finish()

@@ -86,13 +86,16 @@ local function measured_rows(path)
   return best
 end
 
+-- Seconds, what they rest on, and a number that stands for them where no time is known.
 local function seconds_per_sample(self, found, measured, rates)
   local v, texts = self.values, {model = self.model_name}
   for _, name in ipairs(SAME) do if name ~= "model" then texts[name] = settings.text(v[name]) end end
-  local row = measured[key_of(texts)]
-  if row then return row.seconds, "measured" end
+  local row, samples = measured[key_of(texts)], found.batch * v.accumulate
+  local relative = estimate.relative(found.cost) / samples
+  if row then return row.seconds, "measured", relative end
   local step = rates:step(found.cost)
-  return step.seconds / (found.batch * v.accumulate), step.learnt and "estimated" or "guessed"
+  if not step then return nil, "unknown", relative end
+  return step.seconds / samples, step.source, relative
 end
 
 -- ---- the table
@@ -109,15 +112,24 @@ local function solve(self, room, measured, rates)
   line.emulated = cell.emulated(self)
   v.batch = math.max(found.batch, 1)
   local wanted = self.experiment:passes(self)
-  if found.batch > 0 then line.seconds, line.source = seconds_per_sample(self, found, measured, rates) end
+  if found.batch > 0 then
+    line.seconds, line.source, line.relative = seconds_per_sample(self, found, measured, rates)
+  end
   cell.release(self)
   return wanted and line or nil
 end
 
 local function before(a, b)
   if a.effective_batch ~= b.effective_batch then return a.effective_batch > b.effective_batch end
-  if a.seconds ~= b.seconds then return (a.seconds or 1 / 0) < (b.seconds or 1 / 0) end
+  if a.rank ~= b.rank then return (a.rank or 1 / 0) < (b.rank or 1 / 0) end
   return a.order < b.order
+end
+
+-- What lines are compared by: their time, or, where no time is known at all, their operations and bytes.
+local function rank(lines)
+  local known = false
+  for _, line in ipairs(lines) do known = known or line.seconds ~= nil end
+  for _, line in ipairs(lines) do line.rank = known and line.seconds or not known and line.relative or nil end
 end
 
 -- Marks, in each case, what nothing surpasses that is no slower; and what is the same step as a line before it, with
@@ -126,9 +138,7 @@ local function mark(lines)
   local fastest, seen = {}, {}
   for _, line in ipairs(lines) do
     local case = line.case or ""
-    if line.seconds and line.seconds < (fastest[case] or 1 / 0) then
-      line.best, fastest[case] = true, line.seconds
-    end
+    if line.rank and line.rank < (fastest[case] or 1 / 0) then line.best, fastest[case] = true, line.rank end
     local step = ("%s %d %d %d"):format(case, line.batch, line.effective_batch, line.bytes or 0)
     line.idle, seen[step] = seen[step] or false, true
   end
@@ -149,6 +159,7 @@ function techniques.solve(experiment, options, names)
       lines[#lines + 1] = line
     end
   end
+  rank(lines)
   table.sort(lines, before)
   mark(lines)
   return lines

@@ -60,13 +60,16 @@ is $status 0 "a dry run"
 is "$(ls ./*.csv)" ./p.csv "writes nothing"
 has "$out" "needs 78208 bytes, 384 more than the 77824 of --memory" "tells what cannot fit"
 has "$out" "6 cells, 5 of them to run, 1 that cannot; " "counts the cells"
-has "$out" "a guess: nothing like it was measured yet" "and says when time is a guess"
+has "$out" "the time of their steps is unknown: nothing was measured on this device yet" "and no time that rests on nothing"
+is "$(echo "$out" | grep -c ' unknown$')" 5 "of no cell"
 memtide run small.lua -q
 memtide run small.lua --dry-run
 has "$out" "6 cells, 0 of them to run, 0 that cannot" "nothing is left to run"
 memtide run small.lua --dry-run --steps 3
 has "$out" "6 cells, 6 of them to run, 0 that cannot" "other settings are"
-is "$(echo "$out" | grep -c guess)" 0 "what was measured is no guess"
+is "$(echo "$out" | grep -c -e guess -e unknown)" 0 "what was measured is no guess"
+memtide run small.lua --dry-run --steps 3 --set precision=bf16
+has "$out" "a guess: nothing like it was measured yet" "what was measured in other precisions is a guess"
 is "$(test -s cache/memtide/rates.txt && echo kept)" kept "rates are kept for the next sweep"
 
 # ---- status

@@ -130,22 +130,36 @@ tap.is(two:implied(at(9, {width = 5})), nil, "one at a time")
 tap.is(#small{monotone = false}:monotone_axes(), 0, "no axis")
 tap.is(small():monotone_axes()[1], "batch", "batch, when nothing is said")
 
+-- ---- the floor of a step: of each op the larger of the time that its operations and its bytes take
+cell.compile(one)
+local flops, traffic = one.program:cost()
+tap.near(one.program:floor(1e9, 1e30) * 1e9 / flops, 1, 1e-9, "operations alone")
+tap.near(one.program:floor(1e30, 1e9) * 1e9 / traffic, 1, 1e-9, "bytes alone")
+local both = one.program:floor(1e9, 1e9) * 1e9
+tap.ok(both > flops and both > traffic and both < flops + traffic, "the larger of both for each op")
+
 -- ---- estimates
 local path = folder .. "/deep/rates.txt"
 local function cost(flops, traffic) return {key = "a device", flops = flops, traffic = traffic, steps = 10} end
 local rates = estimate.new(path)
-local guess = rates:step(cost(1e9, 1e8))
-tap.ok(not guess.learnt and guess.low < guess.seconds and guess.seconds < guess.high, "of an unknown device: a guess")
+tap.is(rates:step(cost(1e9, 1e8)), nil, "of an unknown device nothing is known")
+tap.is(rates:cell(cost(1e9, 1e8)), nil, "nor of a cell")
+local least = cost(1e9, 1e8)
+least.floor = 0.25
+least = rates:cell(least)
+tap.is(("%s %g %g"):format(least.source, least.seconds, least.low), "floor 2.5 2.5", "but that it takes what it must")
+tap.ok(not least.learnt and least.high > least.seconds, "which is no estimate")
 for i = 1, 9 do rates:learn(cost(i * 1e9, 1e9 / i), i * 1e9 * 3e-12 + 1e9 / i * 5e-11) end
 tap.near(rates:step(cost(5e9, 7e9)).seconds, 5e9 * 3e-12 + 7e9 * 5e-11, 1e-6, "two rates are found back")
 tap.near(rates:cell(cost(5e9, 7e9)).seconds, 10 * (5e9 * 3e-12 + 7e9 * 5e-11), 1e-5, "of all steps of a cell")
 tap.ok(rates:step(cost(5e9, 7e9)).learnt, "that was learnt")
-tap.ok(not rates:step{key = "another", flops = 1e9, traffic = 1e9}.learnt, "of that device alone")
+tap.is(rates:step(cost(5e9, 7e9)).source, "estimated", "as is told")
+tap.is(rates:step{key = "another", flops = 1e9, traffic = 1e9}, nil, "of that device alone")
 local other = estimate.new(false)
 for i = 1, 3 do other:learn({key = "cpu, 2 threads, fp32", flops = i * 1e9, traffic = 0, steps = 1}, i) end
 local near = other:step{key = "cpu, 2 threads, bf16", flops = 5e9, traffic = 0, steps = 1}
 tap.near(near.seconds, 5, 1e-9, "what it does in another precision is the first guess")
-tap.ok(not near.learnt and near.high > 30, "and no more")
+tap.ok(not near.learnt and near.high > 30 and near.source == "guessed", "and no more")
 rates:save()
 tap.near(estimate.new(path):step(cost(5e9, 7e9)).seconds, 0.365, 1e-6, "a file keeps it, in a folder that is made")
 local same = estimate.new(false)
@@ -156,7 +170,7 @@ tap.ok(spread.low < 3e-2 and 3e-2 < spread.high and spread.high / spread.low < 3
 local file = assert(io.open(path, "w"))
 file:write("a device\t1 2 x\nhalf a li\nb\t1 1 1 1 nan 1\nc\t2 2 2 2 2 2\n")
 file:close()
-tap.ok(not estimate.new(path):step(cost(1, 1)).learnt, "lines that are damaged are left out")
+tap.is(estimate.new(path):step(cost(1, 1)), nil, "lines that are damaged are left out")
 tap.ok(estimate.new(path):step{key = "c", flops = 1, traffic = 1, steps = 1}.learnt, "and only these")
 tap.is(estimate.show(0.0000125) .. ", " .. estimate.show(0.25) .. ", " .. estimate.show(75) .. ", "
   .. estimate.show(5400), "12.5 us, 250 ms, 1 min 15 s, 1 h 30 min", "seconds as people read them")
@@ -169,9 +183,9 @@ local plan = {count = function() return #cells end, cell = function(_, k) return
 local left = eta.new(learnt, plan, 2)
 tap.is(left:remaining(), nil, "nothing is known before a cell has ended")
 local function ended(k, seconds)
-  left:learn(cells[k].values, seconds)
+  left:learn(k, cells[k].values, seconds)
   learnt:learn(cells[k].values, seconds)
-  left:done(cells[k].values)
+  left:done(k, cells[k].values)
 end
 for k = 1, 10 do ended(k, k * 10) end
 local seconds, low, high = left:remaining()
@@ -183,8 +197,103 @@ tap.is(screen.ends(left:range(five), five + 60), "11 min 55 s left, ends 05:12-0
 for k = 11, 16 do ended(k, k * 10 * (k % 2 == 0 and 3 or 0.3)) end
 low, high = select(2, left:remaining())
 tap.ok(high / low > 2, "and wide where they were not")
-for k = 17, 20 do left:done(cells[k].values) end
+for k = 17, 20 do left:done(k, cells[k].values) end
 tap.is(left:range(0), nil, "nothing is left")
+
+-- A sweep of cells {values, row = what comes of it, visits = how often it is visited, seconds = each visit's}
+local function sweep_of(list, base, workers)
+  local of = pace.new(nil)
+  local whole = {purpose = "run", count = function() return #list end, cell = function(_, k) return list[k] end}
+  local self = {left = eta.new(of, whole, workers or 1, base), pace = of}
+  function self.visit(k, seconds)
+    self.left:learn(k, list[k].values, seconds)
+    of:learn(list[k].values, seconds)
+  end
+  function self.done(k) self.left:done(k, list[k].values, list[k].row) end
+  return self
+end
+local function sized(batch, more)
+  local one = {values = {model = model, batch = batch, accumulate = 1, steps = 8, warmup = 2, precision = "fp32"},
+    row = {batch = batch, predicted_peak_bytes = 1000 + 100 * batch, activations_bytes = 60 * batch,
+      activation_gradients_bytes = 30 * batch, input_bytes = 10 * batch, cost = {room = 8000}}}
+  for key, value in pairs(more or {}) do one.values[key] = value end
+  return one
+end
+
+-- ---- cells that will be skipped are not counted
+local growing = {sized(10), sized(20), sized(70), sized(71), sized(1000000), sized(1000000, {precision = "bf16"}),
+  sized(100, {precision = "bf16"}), sized(400, {precision = "bf16"})}
+local skips = sweep_of(growing)
+skips.visit(1, 10)
+skips.done(1)
+tap.near(skips.left:remaining(), 20 + 70 + 100, 1e-9, "of one row it is known which larger batches will not fit")
+growing[2].row = {status = "crashed"}
+skips.visit(2, 20)
+skips.done(2)
+tap.near(skips.left:remaining(), 70 + 100, 1e-9, "a row without a prediction shows nothing")
+skips.done(5)
+tap.near(skips.left:remaining(), 70 + 100, 1e-9, "what was not counted is not taken off")
+local tried = sweep_of(growing)
+tried.left.plan.try_oom = true
+tried.visit(1, 10)
+tried.done(1)
+tap.near(tried.left:remaining(), 20 + 70 + 71 + 1e6 + 1e6 + 100 + 400, 1e-3, "with --try-oom all are run")
+
+-- ---- cells of which nothing is known
+local strange = sweep_of{sized(10), sized(20), sized(10, {model = nn.ReLU()}), sized(10, {model = nn.ReLU()}), sized(1, {batch = "max"})}
+strange.visit(1, 600)
+strange.done(1)
+local some, _, _, unknown = strange.left:remaining()
+tap.is(("%g %d"):format(some, unknown), "1200 3", "another network's cells take an unknown time, as does the largest batch")
+tap.is(screen.ends(strange.left:range(five), five), "20 min 0 s and 3 cells of unknown time left", "which is told")
+strange.done(2)
+tap.is(screen.ends(strange.left:range(five), five), "3 cells of unknown time left", "also where nothing else is left")
+strange.done(3)
+strange.done(4)
+tap.is(screen.ends(strange.left:range(five), five), "1 cell of unknown time left", "of one, too")
+
+-- ---- rounds
+local function nine(base)
+  local list = {}
+  for k = 1, 9 do list[k] = sized(10) end
+  return sweep_of(list, base)
+end
+local thrice = nine{rounds = 3}
+thrice.visit(1, 10)
+tap.near(thrice.left:remaining(), 10 * (2 + 8 * 3), 1e-9, "each cell is visited as often as there are rounds")
+for k = 2, 9 do thrice.visit(k, 10) end
+tap.near(thrice.left:remaining(), 10 * 9 * 2, 1e-9, "and less often from then on")
+-- the article's sweep: 9 cells of 2 s, at least 6 rounds, 30 s for each; it took 216 s
+local article = nine{rounds = 6, confidence = 0.02, time_limit = 30}
+article.visit(1, 2)
+local likely, least_seconds, most_seconds = article.left:remaining()
+tap.ok(least_seconds < 9 * 6 * 2 and likely > 100 and likely < 270 and most_seconds >= 260,
+  ("until it is sure enough: %.0f s, %.0f to %.0f"):format(likely, least_seconds, most_seconds))
+for k = 1, 3 do
+  for _ = 1, k == 1 and 11 or 12 do article.visit(k, 2) end
+  article.done(k)
+end
+tap.near(article.left:remaining(), 6 * 2 * 12, 1e-6, "cells that have ended tell how often the others are visited")
+local short = nine{rounds = 6, time_limit = 30}
+short.visit(1, 20)
+tap.near(short.left:remaining(), 20 * (1 + 8 * 2), 1e-9, "a cell whose time is up needs no further round")
+
+-- ---- many cells are looked at in pieces
+local asked = 0
+local crowd = {purpose = "run", count = function() return 1000000000 end}
+function crowd.cell() asked = asked + 1 return cells[1] end
+local large = eta.new(learnt, crowd, 1)
+tap.is(large:remaining(), nil, "a thousand million cells")
+tap.ok(asked <= 1000, "are not looked at before the first row")
+local list = {}
+for k = 1, 3000 do list[k] = sized(10) end
+local thousands = sweep_of(list)
+thousands.visit(1, 1)
+thousands.done(1)
+for _ = 1, 2 do tap.is(thousands.left:remaining(), nil, "of 3,000 cells nothing is said before all were looked at") end
+tap.near(thousands.left:remaining(), 2999, 1e-6, "and then what is left")
+local days = {seconds = 90000, at = five, first = five + 80000, last = five + 100000}
+tap.is(screen.ends(days, five), "25 h 0 min left, ends 2026-01-02 03:13 to 2026-01-02 08:46", "the date, where it is another")
 
 -- ---- what a file has of a cell
 local csv = folder .. "/x.csv"
