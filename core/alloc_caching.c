@@ -26,6 +26,8 @@ typedef struct Chunk {
     Segment *segment;
     size_t offset, size;
     bool free;
+    struct Chunk *less, *more; /* in the tree of its pool's free chunks */
+    uint32_t weight;
 } Chunk;
 
 struct Segment {
@@ -33,43 +35,94 @@ struct Segment {
     Chunk *chunks;
     char *data;
     size_t size;
+    uint64_t number; /* the larger, the younger */
     bool small;
 };
 
 typedef struct Caching {
     Allocator base;
-    Segment *segments; /* the oldest first */
+    Segment *segments, **end; /* the oldest first; where the next one goes */
+    uint64_t made;            /* segments, so far */
+    Chunk *free[2];           /* of the large pool and of the small one: the roots of their trees */
+    uint32_t random;
 } Caching;
+
+/* ---- free chunks: a treap in the order in which they are to be taken, weights from a fixed sequence */
+
+static bool is_before(const Chunk *a, const Chunk *b) {
+    if (a->size != b->size) return a->size < b->size;
+    if (a->segment != b->segment) return a->segment->number < b->segment->number;
+    return a->offset < b->offset;
+}
+
+/* Into the chunks before `at` and the others. */
+static void part(Chunk *tree, const Chunk *at, Chunk **before, Chunk **others) {
+    if (!tree) {
+        *before = *others = NULL;
+    } else if (is_before(tree, at)) {
+        part(tree->more, at, &tree->more, others);
+        *before = tree;
+    } else {
+        part(tree->less, at, before, &tree->less);
+        *others = tree;
+    }
+}
+
+static Chunk *join(Chunk *before, Chunk *others) {
+    if (!before || !others) return before ? before : others;
+    if (before->weight > others->weight) {
+        before->more = join(before->more, others);
+        return before;
+    }
+    others->less = join(before, others->less);
+    return others;
+}
+
+static void add_free(Caching *c, Chunk *k) {
+    Chunk **root = &c->free[k->segment->small], *before, *others;
+    c->random = c->random * 1664525u + 1013904223u;
+    k->weight = c->random;
+    k->less = k->more = NULL;
+    k->free = true;
+    part(*root, k, &before, &others);
+    *root = join(join(before, k), others);
+}
+
+static void take_free(Caching *c, Chunk *k) {
+    Chunk **at = &c->free[k->segment->small];
+    while (*at != k) at = is_before(*at, k) ? &(*at)->more : &(*at)->less;
+    *at = join(k->less, k->more);
+    k->free = false;
+}
+
+/* The smallest that is large enough; the first of these in the order. */
+static Chunk *best_fit(const Caching *c, size_t size) {
+    Chunk *best = NULL;
+    for (Chunk *k = c->free[size <= SMALL_SIZE]; k; k = k->size < size ? k->more : k->less)
+        if (k->size >= size) best = k;
+    return best;
+}
+
+/* ---- segments */
 
 static size_t segment_size(size_t size) {
     if (size <= SMALL_SIZE) return SMALL_SEGMENT;
     return size < MIN_LARGE ? LARGE_SEGMENT : align_up(size, ROUND_LARGE);
 }
 
-/* The walk goes from old to young and from low to high, so the first of the smallest is the one that is wanted. */
-static Chunk *best_fit(const Caching *c, size_t size) {
-    Chunk *best = NULL;
-    for (Segment *s = c->segments; s; s = s->next) {
-        if (s->small != (size <= SMALL_SIZE)) continue;
-        for (Chunk *k = s->chunks; k; k = k->next) {
-            if (!k->free || k->size < size || (best && k->size >= best->size)) continue;
-            if (k->size == size) return k;
-            best = k;
-        }
-    }
-    return best;
-}
-
 /* Gives back every segment that is one free chunk. */
 static size_t caching_empty_cache(Allocator *a) {
     size_t released = 0;
-    for (Segment **at = &((Caching *)a)->segments; *at;) {
-        Segment *s = *at;
+    Caching *c = (Caching *)a;
+    c->end = &c->segments;
+    while (*c->end) {
+        Segment *s = *c->end;
         if (!s->chunks->free || s->chunks->next) {
-            at = &s->next;
+            c->end = &s->next;
             continue;
         }
-        *at = s->next;
+        *c->end = s->next;
+        take_free(c, s->chunks);
         released += s->size;
         ledger_give(a->ledger, s->data, s->size);
         mem_free(s->chunks);
@@ -97,35 +150,42 @@ static int add_segment(Caching *c, size_t size, Chunk **out, Err *e) {
         mem_free(k);
         return code;
     }
-    *s = (Segment){NULL, k, data, bytes, size <= SMALL_SIZE};
-    *k = (Chunk){NULL, NULL, s, 0, bytes, true};
-    Segment **end = &c->segments;
-    while (*end) end = &(*end)->next;
-    *end = s;
+    *s = (Segment){NULL, k, data, bytes, c->made++, size <= SMALL_SIZE};
+    *k = (Chunk){.segment = s, .size = bytes};
+    *c->end = s;
+    c->end = &s->next;
+    add_free(c, k);
     *out = k;
     return OK;
 }
 
-/* Cuts what `size` leaves over into a free chunk of its own, if it is worth it. */
-static int split(Chunk *k, size_t size, Err *e) {
+/* ---- blocks */
+
+/* Takes a free chunk; what `size` leaves over becomes a free chunk of its own, if it is worth it. */
+static int take(Caching *c, Chunk *k, size_t size, Err *e) {
     size_t rest = k->size - size;
-    if (k->segment->small ? rest < MIN_BLOCK : rest <= SMALL_SIZE) return OK;
+    if (k->segment->small ? rest < MIN_BLOCK : rest <= SMALL_SIZE) {
+        take_free(c, k);
+        return OK;
+    }
     Chunk *tail = mem_new(sizeof *tail);
     if (!tail) return err_set(e, ERR_HOST_MEMORY, "out of host memory for a block");
-    *tail = (Chunk){k, k->next, k->segment, k->offset + size, rest, true};
+    take_free(c, k);
+    *tail = (Chunk){.prev = k, .next = k->next, .segment = k->segment, .offset = k->offset + size, .size = rest};
     if (k->next) k->next->prev = tail;
     k->next = tail;
     k->size = size;
+    add_free(c, tail);
     return OK;
 }
 
-static void merge_with_next(Chunk *k) {
-    Chunk *next = k->next;
-    if (!next || !k->free || !next->free) return;
+/* Makes one chunk of two that are not in the tree. */
+static Chunk *merge(Chunk *k, Chunk *next) {
     k->size += next->size;
     k->next = next->next;
     if (k->next) k->next->prev = k;
     mem_free(next);
+    return k;
 }
 
 static int caching_get(Allocator *a, size_t offset, Block *b, Err *e) {
@@ -134,20 +194,25 @@ static int caching_get(Allocator *a, size_t offset, Block *b, Err *e) {
     size_t size = align_up(b->bytes, MIN_BLOCK);
     Chunk *k = best_fit(c, size);
     int code = k ? OK : add_segment(c, size, &k, e);
-    if (!code) code = split(k, size, e);
+    if (!code) code = take(c, k, size, e);
     if (code) return code;
-    k->free = false;
     b->data = k->segment->data + k->offset;
     b->owner = k;
     return OK;
 }
 
 static void caching_put(Allocator *a, Block *b) {
-    (void)a;
-    Chunk *k = b->owner;
-    k->free = true;
-    merge_with_next(k);
-    if (k->prev) merge_with_next(k->prev);
+    Caching *c = (Caching *)a;
+    Chunk *k = b->owner, *prev = k->prev, *next = k->next;
+    if (next && next->free) {
+        take_free(c, next);
+        k = merge(k, next);
+    }
+    if (prev && prev->free) {
+        take_free(c, prev);
+        k = merge(prev, k);
+    }
+    add_free(c, k);
 }
 
 static uint64_t hash(uint64_t h, uint64_t value) { return hash_bytes(h, &value, sizeof value); }
@@ -171,6 +236,7 @@ int alloc_caching_open(Ledger *ledger, Allocator **out, Err *e) {
     Caching *c = mem_new(sizeof *c);
     if (!c) return err_set(e, ERR_HOST_MEMORY, "out of host memory in the caching allocator");
     c->base = (Allocator){&table, ledger};
+    c->end = &c->segments;
     *out = &c->base;
     return OK;
 }

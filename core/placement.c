@@ -62,10 +62,16 @@ size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *li
     size_t most = 0;
     program_lives(p, life);
     memset(live, 0, (size_t)p->n_ops * sizeof *live);
-    for (int b = 0; b < p->n_bufs; b++)
-        for (int i = life[b].first; life[b].used && !p->bufs[b].host && i <= life[b].last; i++)
-            live[i] += align_up(life[b].bytes, alignment);
-    for (int i = 0; i < p->n_ops; i++) most = max_size(most, live[i]);
+    for (int b = 0; b < p->n_bufs; b++) { /* first, by how much each op has more than the one before it */
+        size_t bytes = align_up(life[b].bytes, alignment);
+        if (!life[b].used || p->bufs[b].host) continue;
+        live[life[b].first] += bytes;
+        if (life[b].last + 1 < p->n_ops) live[life[b].last + 1] -= bytes;
+    }
+    for (int i = 0; i < p->n_ops; i++) {
+        if (i > 0) live[i] += live[i - 1];
+        most = max_size(most, live[i]);
+    }
     return most;
 }
 

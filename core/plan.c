@@ -39,9 +39,9 @@ static int try_order(Planner *p) {
     if (fitted < p->n) return fitted;
     p->plan.height = height;
     const Placed *placed = &p->placed;
-    for (int r = 0; r < placed->n_runs; r++)
-        for (int i = 0; i < placed->run[r].n; i++) {
-            const Piece *piece = &placed->piece[placed->run[r].at * placed->room + i];
+    for (int run = 0; run < placed->count[0]; run++)
+        for (int i = 0; i < placed->level[0][run].n; i++) {
+            const Piece *piece = &placed_run(placed, run)[i];
             p->items[piece->item].offset = piece->offset;
         }
     return fitted;
@@ -301,10 +301,10 @@ int plan_build(PlanItem *items, int n, Plan *plan, Err *e) {
     int *order = mem_new(count * sizeof *order), m = 0;
     Ranked *ranked = mem_new(count * sizeof *ranked);
     Planner p = {items, piece, order, {0}, 0, 0, {0, 0, 0}};
-    bool made = placed_open(&p.placed, n) && piece && scratch && order && ranked;
-    int code = made ? OK : no_memory(n, e);
+    int code = piece && scratch && order && ranked ? OK : no_memory(n, e);
     if (!code && ((m = collect(items, n, piece, &sum)) < 0 || sum == SIZE_MAX))
         code = err_set(e, ERR_SCRIPT, "the bytes of %d tensors do not fit in size_t", n);
+    if (!code && !placed_open(&p.placed, piece, m)) code = no_memory(n, e);
     if (!code) {
         p.n = m;
         p.plan.height = m ? sum + 1 : 0;

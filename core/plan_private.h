@@ -10,29 +10,41 @@ typedef struct Piece {
     int first, last, item;
 } Piece;
 
-/* ---- pieces that are placed, by offset */
+/* ---- pieces that are placed, by offset, and at the same offset by time */
 
-/* A run of pieces that follow each other by offset, and what lets a search pass it as a whole. */
-typedef struct Run {
-    size_t low, high;  /* the first piece's offset; where the last of them ends */
-    size_t gap;        /* the most bytes between what ends lower and the next piece, none of them free for longer */
+/* Pieces that follow each other, and what lets a search pass all of them at once. */
+typedef struct Extent {
+    size_t low, top;       /* the first piece's offset, and the last one's */
+    size_t high, gap;      /* where the last of them ends; the most bytes that none of them has between two of them */
     int first[2], last[2]; /* least and most of their first times, and of their last ones */
-    int n, at;         /* pieces; where they lie: piece[at * room] and on */
-} Run;
+    int n;                 /* pieces */
+} Extent;
 
+/* No piece of this size or more that lives at least from `first` to `last` fits below `offset`. */
+typedef struct Hint { size_t size, offset; int first, last; } Hint;
+
+enum { EXTENT_LEVELS = 4, HINTS = 64 };
 typedef struct Placed {
     Piece *piece;
-    Run *run;
-    int n_runs, room;  /* room: the most pieces of a run */
+    int *block;            /* by run of pieces: where they lie: piece[block * room] and on */
+    int room;              /* the most pieces of a run */
+    Extent *level[EXTENT_LEVELS]; /* of each run; on each level above, of some that follow each other below */
+    int count[EXTENT_LEVELS];
+    Hint hint[HINTS];      /* of the last piece of about this life and this size */
+    size_t *ended, *begun; /* by time: the lowest offset of a piece whose life ends or begins there */
+    int times;
 } Placed;
 
-/* For n pieces; false: no host memory. Either way placed_close. */
-bool placed_open(Placed *p, int n);
+/* For these pieces; false: no host memory. Either way placed_close. */
+bool placed_open(Placed *p, const Piece *piece, int n);
 void placed_close(Placed *p);
 void placed_clear(Placed *p);
 /* Puts the piece at the lowest offset that is free during its life, below `limit`, and sets its offset. *steps grows by
  * the number of pieces that lie there up to the place, as if each was looked at. false: it does not fit. */
 bool placed_put(Placed *p, Piece *piece, size_t limit, long *steps);
+
+/* The pieces of a run, by offset: there are p->count[0] runs, of p->level[0][run].n pieces. */
+Piece *placed_run(const Placed *p, int run);
 
 /* ---- scratch */
 

@@ -36,35 +36,45 @@ static void sum_up(Program *p, int part, const char *path) {
     if (part == p->loss) p->loss = acc;
 }
 
-/* The gradient that the update will read, not a part of a sum. */
-static bool is_final(const Program *p, int buf) {
-    const Buf *b = &p->bufs[buf];
-    if (b->category != CAT_GRADIENTS) return false;
+/* part[n_bufs]: what is read by a sum. */
+static void find_parts(const Program *p, bool *part) {
     for (int i = 0; i < p->n_ops; i++)
-        if (p->ops[i].kind == OP_add && (p->ops[i].in[0] == buf || p->ops[i].in[1] == buf)) return false;
-    return true;
+        for (int k = 0; k < OP_IN && p->ops[i].kind == OP_add; k++)
+            if (p->ops[i].in[k] != NO_BUF) part[p->ops[i].in[k]] = true;
 }
 
-int pass_accumulate(Program *p, const Settings *s, Err *e) {
-    if (s->accumulate <= 1 || s->eval) return OK;
+/* The ops anew, with a sum behind each op that makes what is to be summed up: losses, and the gradients that the update
+ * will read, not parts of them. */
+static void accumulate(Program *p, const Op *old, const bool *part, int times) {
     int n = p->n_ops, forward_end = p->forward_end;
-    Op *old = mem_copy(p->ops, (size_t)n * sizeof *old);
-    if (!old) p->failed = true;
     p->n_ops = 0;
     for (int i = 0; i < n && !p->failed; i++) {
         Op *op = program_op(p, old[i].kind, old[i].path);
         *op = old[i];
-        if (is_loss(op->kind) && !op->attr.loss.sum) op->attr.loss.scale /= (float)s->accumulate;
+        if (is_loss(op->kind) && !op->attr.loss.sum) op->attr.loss.scale /= (float)times;
         if (i < forward_end) p->forward_end = p->n_ops;
         for (int k = 0; k < OP_OUT; k++) {
             int b = old[i].out[k];
-            if (b == NO_BUF || !(p->bufs[b].loss || is_final(p, b))) continue;
+            if (b == NO_BUF || !(p->bufs[b].loss || (p->bufs[b].category == CAT_GRADIENTS && !part[b]))) continue;
             sum_up(p, b, old[i].path);
             if (i < forward_end) p->forward_end = p->n_ops;
         }
     }
-    mem_free(old);
-    p->micro_batches = s->accumulate;
+    p->micro_batches = times;
     p->body_end = p->n_ops;
+}
+
+int pass_accumulate(Program *p, const Settings *s, Err *e) {
+    if (s->accumulate <= 1 || s->eval) return OK;
+    Op *old = mem_copy(p->ops, (size_t)p->n_ops * sizeof *old);
+    bool *part = mem_new((size_t)p->n_bufs);
+    if (old && part) {
+        find_parts(p, part);
+        accumulate(p, old, part, s->accumulate);
+    } else {
+        p->failed = true;
+    }
+    mem_free(old);
+    mem_free(part);
     return program_check(p, "accumulate", e);
 }

@@ -24,24 +24,50 @@ static bool can_take(const Program *p, const Life *life, int i, int slot) {
     return true;
 }
 
-static void take(Program *p, Life *life, int in, int out) {
-    int root = program_root(p, in);
+/* Buffers by the root whose storage they share. */
+typedef struct Sharing {
+    int *first; /* by root: one of them, or NO_BUF */
+    int *next;  /* by buffer: another one of the same root, or NO_BUF */
+} Sharing;
+
+static void share(Program *p, const Sharing *s, int buf, int root) {
+    p->bufs[buf].alias = root;
+    s->next[buf] = s->first[root];
+    s->first[root] = buf;
+}
+
+static void find_sharing(Program *p, const Sharing *s) {
+    for (int b = 0; b < p->n_bufs; b++) s->first[b] = NO_BUF;
     for (int b = 0; b < p->n_bufs; b++)
-        if (p->bufs[b].alias == out) p->bufs[b].alias = root;
-    p->bufs[out].alias = root;
+        if (p->bufs[b].alias != NO_BUF) share(p, s, b, p->bufs[b].alias);
+}
+
+static void take(Program *p, Life *life, const Sharing *s, int in, int out) {
+    int root = program_root(p, in);
+    for (int b = s->first[out], next; b != NO_BUF; b = next) {
+        next = s->next[b];
+        share(p, s, b, root);
+    }
+    share(p, s, out, root);
     life[root].last = life[out].last;
 }
 
 int pass_inplace(Program *p, const Settings *s, Err *e) {
-    Life *life = mem_new((size_t)p->n_bufs * sizeof *life);
-    if (!life) return err_set(e, ERR_HOST_MEMORY, "out of host memory in inplace");
-    program_lives(p, life);
-    for (int i = 0; i < p->n_ops; i++) {
+    size_t bufs = (size_t)p->n_bufs;
+    Life *life = mem_new(bufs * sizeof *life);
+    Sharing sharing = {mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int))};
+    bool made = life && sharing.first && sharing.next;
+    if (!made) p->failed = true;
+    if (made) program_lives(p, life);
+    if (made) find_sharing(p, &sharing);
+    for (int i = 0; made && i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         int slot = op_info(op->kind)->inplace;
         if (slot == NEVER || op->kind == OP_view || !asked_for(p, op, s->inplace)) continue;
-        if (can_take(p, life, i, slot)) take(p, life, op->in[slot], op->out[0]);
+        if (can_take(p, life, i, slot)) take(p, life, &sharing, op->in[slot], op->out[0]);
     }
     mem_free(life);
+    mem_free(sharing.first);
+    mem_free(sharing.next);
     return program_check(p, "inplace", e);
 }

@@ -12,20 +12,20 @@
 #include "passes.h"
 #include "mem.h"
 
-typedef struct Cast { int from, to; DType type; } Cast;
+/* A buffer's casts: 1 + the buffer that holds it in that type, 0: there is none yet. */
+typedef struct Cast { int to[DT_COUNT]; } Cast;
 
 typedef struct Casts {
     Program *p;
-    Cast *item;
-    int n, cap;
+    Cast *of; /* by buffer, of `cap` */
+    int cap;
 } Casts;
 
 /* `buf` in type `type` for op `user`: itself,
  * or the output of a cast that is emitted here unless there is one already. */
 static int cast_to(Casts *c, int buf, DType type, const Op *user) {
     if (c->p->bufs[buf].dtype == type) return buf;
-    for (int i = 0; i < c->n; i++)
-        if (c->item[i].from == buf && c->item[i].type == type) return c->item[i].to;
+    if (buf < c->cap && c->of[buf].to[type]) return c->of[buf].to[type] - 1;
     const Buf from = c->p->bufs[buf];
     bool weight = from.category == CAT_WEIGHTS; /* or a part of one */
     int to = program_buf(c->p, weight ? CAT_WEIGHTS : CAT_ACTIVATIONS, from.shape, type, "%s.%s", from.name,
@@ -34,7 +34,7 @@ static int cast_to(Casts *c, int buf, DType type, const Op *user) {
     op->region = user->region;
     op->in[0] = buf;
     op->out[0] = to;
-    if (c->p->failed || !mem_grow(&c->item, &c->cap, c->n + 1, sizeof *c->item)) {
+    if (c->p->failed || !mem_grow(&c->of, &c->cap, c->p->n_bufs, sizeof *c->of)) {
         c->p->failed = true;
         return buf;
     }
@@ -42,7 +42,7 @@ static int cast_to(Casts *c, int buf, DType type, const Op *user) {
     b->layout = from.layout;
     for (int i = 0; i < 3; i++) b->order[i] = from.order[i];
     op_cost(c->p, op);
-    c->item[c->n++] = (Cast){buf, to, type};
+    c->of[buf].to[type] = to + 1;
     return to;
 }
 
@@ -94,7 +94,7 @@ static void reroot(Program *p, Op *op) {
 }
 
 static void autocast(Program *p, DType low) {
-    Casts c = {p, NULL, 0, 0};
+    Casts c = {p, NULL, 0};
     int n = p->n_ops;
     Op *old = mem_copy(p->ops, (size_t)n * sizeof *old);
     if (!old) {
@@ -106,7 +106,7 @@ static void autocast(Program *p, DType low) {
         cast_op(&c, old[i], low);
         if (!p->failed) reroot(p, &p->ops[p->n_ops - 1]);
     }
-    mem_free(c.item);
+    mem_free(c.of);
     mem_free(old);
     p->forward_end = p->body_end = p->n_ops;
 }

@@ -8,55 +8,76 @@
 
 enum { WORTH_IT = 64 << 10 }; /* bytes of a gradient */
 
-static bool touches(const Program *p, const Op *op, int root) {
-    bool found = false;
-    for (int k = 0; k < OP_IN; k++) found |= op->in[k] != NO_BUF && program_root(p, op->in[k]) == root;
-    for (int k = 0; k < OP_OUT; k++) found |= op->out[k] != NO_BUF && program_root(p, op->out[k]) == root;
-    return found;
+typedef struct Early {
+    Program *p;
+    const Op *old;
+    int *last;  /* by root: the last op of the body that touches it, or NO_OP */
+    int *after; /* by op behind the body: the op of the body behind which it comes, or NO_OP */
+    int *first; /* by op of the body: the first that comes behind it, or NO_OP */
+    int *next;  /* by op behind the body: the next one behind the same op, or NO_OP */
+} Early;
+
+static void find_last(const Early *a) {
+    const Program *p = a->p;
+    for (int b = 0; b < p->n_bufs; b++) a->last[b] = NO_OP;
+    for (int i = 0; i < p->body_end; i++) {
+        const Op *op = &p->ops[i];
+        for (int k = 0; k < OP_IN; k++)
+            if (op->in[k] != NO_BUF) a->last[program_root(p, op->in[k])] = i;
+        for (int k = 0; k < OP_OUT; k++)
+            if (op->out[k] != NO_BUF) a->last[program_root(p, op->out[k])] = i;
+    }
 }
 
 /* The last op of the body that needs the parameter as it was, or makes its gradient; NO_OP: the update stays. */
-static int last_need(const Program *p, const Op *update) {
+static int last_need(const Early *a, const Op *update) {
+    const Program *p = a->p;
     const Buf *grad = &p->bufs[update->in[0]];
     if (grad->bytes < WORTH_IT || grad->keep || grad->carried) return NO_OP;
-    int w = program_root(p, update->out[0]), g = program_root(p, update->in[0]);
-    for (int i = p->body_end - 1; i >= 0; i--)
-        if (touches(p, &p->ops[i], w) || touches(p, &p->ops[i], g)) return i;
-    return NO_OP;
+    int w = a->last[program_root(p, update->out[0])], g = a->last[program_root(p, update->in[0])];
+    return w > g ? w : g;
 }
 
-/* after[i]: behind which op of the body op i comes. What prepares all updates goes before the backward pass. Returns
- * whether anything moves. */
-static bool find_places(const Program *p, int *after) {
+/* What prepares all updates goes before the backward pass. Returns whether anything moves. */
+static bool find_places(const Early *a) {
+    const Program *p = a->p;
     bool moved = false;
+    find_last(a);
     for (int i = p->body_end; i < p->n_ops; i++) {
-        after[i] = op_is_update(p->ops[i].kind) ? last_need(p, &p->ops[i]) : NO_OP;
-        moved |= after[i] != NO_OP;
+        a->after[i] = op_is_update(p->ops[i].kind) ? last_need(a, &p->ops[i]) : NO_OP;
+        moved |= a->after[i] != NO_OP;
     }
     for (int i = p->body_end; i < p->n_ops && moved; i++)
-        if (p->ops[i].kind == OP_step_begin) after[i] = p->forward_end - 1;
+        if (p->ops[i].kind == OP_step_begin) a->after[i] = p->forward_end - 1;
     return moved;
 }
 
-static void move(Program *p, const Op *old, const int *after) {
+static void move(const Early *a) {
+    Program *p = a->p;
     int n = 0, body_end = p->body_end;
+    for (int i = 0; i < body_end; i++) a->first[i] = NO_OP;
+    for (int i = p->n_ops - 1; i >= body_end; i--) {
+        if (a->after[i] == NO_OP) continue;
+        a->next[i] = a->first[a->after[i]];
+        a->first[a->after[i]] = i;
+    }
     for (int i = 0; i < body_end; i++) {
-        p->ops[n++] = old[i];
-        for (int k = body_end; k < p->n_ops; k++)
-            if (after[k] == i) p->ops[n++] = old[k];
+        p->ops[n++] = a->old[i];
+        for (int k = a->first[i]; k != NO_OP; k = a->next[k]) p->ops[n++] = a->old[k];
     }
     p->body_end = n;
     for (int k = body_end; k < p->n_ops; k++)
-        if (after[k] == NO_OP) p->ops[n++] = old[k];
+        if (a->after[k] == NO_OP) p->ops[n++] = a->old[k];
 }
 
 int pass_update_early(Program *p, const Settings *s, Err *e) {
     if (!p->updates || p->micro_batches > 1 || p->loss_scaling || s->optimizer.rule.clip_norm > 0.0f) return OK;
-    int *after = mem_new((size_t)p->n_ops * sizeof *after);
+    size_t ops = (size_t)p->n_ops * sizeof(int);
     Op *old = mem_copy(p->ops, (size_t)p->n_ops * sizeof *old);
-    if (!after || !old) p->failed = true;
-    if (!p->failed && find_places(p, after)) move(p, old, after);
-    mem_free(after);
-    mem_free(old);
+    Early a = {p, old, mem_new((size_t)p->n_bufs * sizeof(int)), mem_new(ops), mem_new(ops), mem_new(ops)};
+    if (!old || !a.last || !a.after || !a.first || !a.next) p->failed = true;
+    if (!p->failed && find_places(&a)) move(&a);
+    void *const all[] = {old, a.last, a.after, a.first, a.next};
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
     return program_check(p, "update_early", e);
 }

@@ -7,7 +7,7 @@ local ORDER = {
   "op plan plan_private row data data_private loader safetensors",
   "kernel program csv window rows loss norm rnn attention factors codes", "device prepared view network",
   "ledger lower",
-  "alloc layer", "settings", "passes", "compile checkpoint", "runtime runtime_private",
+  "alloc layer", "settings", "passes", "compile checkpoint uses", "runtime runtime_private",
 }
 -- Files whose level is another's: data readers, allocators, parts of a unit.
 local PART_OF = {data_bytes = "data_private", data_file = "data_private", data_images = "data_private",
@@ -82,7 +82,7 @@ end
 
 -- a pass knows programs, never layers or another pass
 for _, path in ipairs(files "core/passes/*.c core/passes/*.h") do
-  local allowed = words "passes.h checkpoint.h mem.h view.h"
+  local allowed = words "passes.h checkpoint.h uses.h mem.h names.h view.h"
   forbid(path, includes(path), function(name) return allowed[name] end, "knows no layers and no other pass")
 end
 
