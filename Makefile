@@ -227,6 +227,10 @@ gpu-pack: all $(C_TESTS) $(CUDA_TESTS) ## BUILD/carry: what gpu-check runs, for 
 soak: all ## the chaos test whole: 200 cells that fail in every way, the sweep killed 20 times
 	$(Q)CELLS=20 KILLS=20 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/cli/chaos.sh
 
+soak-long: all $(FAULTS) ## a sweep of CELLS (5000) through kills, stops and a full disk for MINUTES (60)
+	$(Q)CELLS=$(or $(CELLS),5000) MINUTES=$(or $(MINUTES),60) BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide \
+	    prove --exec tests/run -v tests/cli/soak.sh
+
 overhead: all ## what a sweep costs beside its cells' work: time for each, 10,000 predictions, memory
 	$(Q)OMP_NUM_THREADS=1 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/overhead.lua
 
@@ -279,6 +283,6 @@ help: ## this list
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all emulated test test-isa cuda-test run deps asan fuzz soak overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind lint install clean help
+.PHONY: all emulated test test-isa cuda-test run deps asan fuzz soak soak-long overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

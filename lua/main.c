@@ -65,6 +65,15 @@ static int out_of_memory(void) {
     return 71;
 }
 
+/* An error that the command line did not meet is a bug, unless it is a Ctrl-C before there was a command line. */
+static int unexpected(lua_State *L) {
+    lua_getfield(L, LUA_REGISTRYINDEX, INTERRUPTED);
+    bool interrupted = lua_rawequal(L, -1, -2);
+    const char *text = interrupted ? "interrupted" : lua_tostring(L, -2);
+    fprintf(stderr, "memtide: %s\n", text ? text : "an error without text");
+    return interrupted ? 130 : 70;
+}
+
 int main(int argc, char **argv) {
     lua_State *L = luaL_newstate();
     if (!L) return out_of_memory();
@@ -72,11 +81,11 @@ int main(int argc, char **argv) {
     lua_pushcfunction(L, run);
     lua_pushinteger(L, argc);
     lua_pushlightuserdata(L, argv);
-    int status = 70; /* an error that the command line did not expect is a bug */
+    int status;
     int failed = lua_pcall(L, 2, 1, 0);
     if (!failed) status = (int)lua_tointeger(L, -1);
     else if (failed == LUA_ERRMEM) status = out_of_memory();
-    else fprintf(stderr, "memtide: %s\n", lua_tostring(L, -1) ? lua_tostring(L, -1) : "an error without text");
+    else status = unexpected(L);
     lua_close(L);
     return flush_output(status);
 }

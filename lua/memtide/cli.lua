@@ -88,7 +88,8 @@ end
 local STATUS = {usage = 2, failures = 4, option = 64, script = 65, requeue = 75, interrupted = 130, terminated = 143}
 
 local function explain_error(problem)
-  if util.is_failure(problem) then return problem end
+  local found = util.as_failure(problem)
+  if found then return found end
   local text = util.text_of(problem)
   text = text:gsub("^memtide/[^:]*:%d+: (bad argument)", function(rest) return core.where() .. rest end)
   local failure = util.failure(text, text:match("^memtide/") and "internal" or "script")

@@ -9,6 +9,7 @@ local util = require "memtide.util"
 
 local store = {}
 local Store = {}
+local LONGEST = 2 * util.MOST_TEXT -- of a value: a reason that was cut, with the attempt and the log
 Store.__index = Store
 
 -- options: csv (nil: nowhere, "-": standard output), say. purpose: predictions cost nothing to make again.
@@ -71,7 +72,7 @@ function Store:append(values)
   self.row:clear()
   for _, column in ipairs(self.columns) do
     local value = values[column]
-    util.must(self.row:set(column, type(value) == "string" and util.cut(value) or value))
+    util.must(self.row:set(column, type(value) == "string" and util.cut(value, LONGEST) or value))
   end
   if self.to_output then io.stdout:write(self.row:line()) end
   if not self.file then return end

@@ -35,10 +35,19 @@ util.interrupted = util.failure("interrupted", "interrupted")
 
 function util.is_interrupt(value) return util.is_failure(value) and value.code == "interrupted" end
 
+local NO_MEMORY = "not enough memory" -- what Lua itself raises, without a place
+
+-- The failure that was raised; nil: it was no failure.
+function util.as_failure(problem)
+  if problem == NO_MEMORY then return util.failure(NO_MEMORY, "host_memory") end
+  return util.is_failure(problem) and problem or nil
+end
+
 local function outcome(good, first, ...)
-  local out_of_memory = not good and ...
-  if out_of_memory then return false, util.failure("not enough memory", "host_memory") end
-  return good, first, ...
+  if good then return true, first, ... end
+  local no_memory = ...
+  if no_memory then first = NO_MEMORY end
+  return false, util.as_failure(first) or first
 end
 
 -- As xpcall; handler: nil, or a function of what was raised. Where Lua had not enough memory, that is a failure.
@@ -54,10 +63,10 @@ end
 
 util.MOST_TEXT = 4096 -- bytes of a text in a row, or of a log beside it
 
--- The text, or its beginning and how much was cut.
-function util.cut(text)
-  if #text <= util.MOST_TEXT then return text end
-  local last = util.MOST_TEXT
+-- The text, or its first `most` (MOST_TEXT) bytes and how much was cut.
+function util.cut(text, most)
+  local last = most or util.MOST_TEXT
+  if #text <= last then return text end
   while last > 0 and text:byte(last + 1) & 0xC0 == 0x80 do last = last - 1 end -- not inside of a letter
   return ("%s... (%s cut)"):format(text:sub(1, last), util.show_bytes(#text - last))
 end

@@ -27,6 +27,15 @@ local FATES = {
   hog = function() local all = {} while true do all[#all + 1] = ("x"):rep(1 << 20) .. #all end end,
   raise = function() error "on purpose" end,
   speak = function() print "words" end,
+  long = function() error(("x"):rep(16000000)) end,
+  word = function() error "the download was interrupted by the server" end,
+  mute = function() error(setmetatable({}, {__tostring = function() error "no" end})) end,
+  babble = function() require "memtide.core".worker_channel():send "x" os.execute "sleep 60" end,
+  flood = function() -- a message that takes for ever
+    local channel = require "memtide.core".worker_channel()
+    channel:send((1 << 28) .. "\n")
+    while true do channel:send(("x"):rep(100)) end
+  end,
   wait = function() print("waits", os.getenv "GOMP_SPINCOUNT", os.getenv "OMP_WAIT_POLICY") end,
 }
 return mt.experiment{
@@ -69,6 +78,34 @@ is "$(cat f.logs/* | tail -1)" words "what a cell prints goes to its log"
 is "$(ls f.logs | wc -l)" 1 "and a silent cell has none"
 memtide predict fates.lua --set fate=speak --set n=1
 has "$err" "words" "without a file of rows, to standard error"
+
+# ---- what an error says
+fresh --set fate=long,none --set n=1
+is "$status $(statuses f.csv)" "1 error ok" "an error text of 16 MB"
+has "$(cat f.csv)" "xxx... (15.3 MiB cut)," "is cut in its row"
+fresh --set fate=none,word,mute --set n=1
+is "$status $(statuses f.csv)" "1 ok error error" "errors that look like others are errors"
+has "$(cat f.csv)" "fates.lua:26: the download was interrupted by the server" "with what they say"
+has "$(cat f.csv)" "an error (a table) that cannot be shown" "if that can be said"
+fresh --set fate=babble,none --set n=1
+is "$status $(statuses f.csv)" "1 crashed ok" "a worker that talks nonsense is ended"
+has "$(cat f.csv)" "2nd attempt: what the worker sent while building is no message" "which nobody else is blamed for"
+sed 's/sweep = /where = function() error "it was interrupted" end, sweep = /' fates.lua >where.lua
+memtide run where.lua
+is $status 65 "an error with such a word in a filter is a mistake of the script"
+has "$err" "it was interrupted (in where, for the cell fate=none n=1)" "which is told"
+echo 'local t = {} for i = 1, 1e9 do t[i] = {i} end' >memory.lua
+if ( ulimit -v 400000 && "$MEMTIDE" --version >/dev/null 2>&1 ); then
+    ( ulimit -v 400000; "$MEMTIDE" run memory.lua >out.txt 2>err.txt )
+    is "$? $(cat err.txt)" "71 memtide: not enough memory" "no memory in the parent's Lua"
+else result 0 "no memory in the parent's Lua # SKIP a sanitizer wants more than any limit"
+fi
+rm -f f.samples.csv
+fresh --set fate=none --set n=1 --steps 2500
+is "$(cut -d, -f6 f.samples.csv | tail -n +2 | sort -n | uniq | wc -l) $(wc -l <f.samples.csv)" "2501 2502" \
+    "a sample for each step, in several messages"
+memtide verify f.csv
+is $status 0 "of which the row's time is made"
 
 # ---- how long threads of a worker wait for each other awake
 waits() ( # VARIABLE=VALUE...: what a cell finds
@@ -156,6 +193,22 @@ stops TERM 143 ok "SIGTERM ends the cell that runs"
 has "$(cat err.txt)" "memtide: terminated; 1 of 2 cells have their rows in f.csv" "and says how far it came"
 stops INT 130 ok "SIGINT too"
 stops USR1 75 "ok timeout" "SIGUSR1 lets it end, and starts no other"
+
+"$MEMTIDE" run fates.lua --csv f.csv --set fate=flood --set n=1 >out.txt 2>err.txt </dev/null &
+job=$!
+sleep 1
+kill -TERM $job
+( sleep 10; kill -KILL $job ) 2>/dev/null &
+watcher=$!
+wait $job
+is $? 143 "SIGTERM is answered while a long message arrives"
+kill $watcher 2>/dev/null
+"$MEMTIDE" run fates.lua --in-process --csv f.csv --set fate=hang --set n=1 >out.txt 2>err.txt </dev/null &
+job=$!
+sleep 1
+kill -INT $job
+wait $job
+is "$? $(cat err.txt)" "130 memtide: interrupted; 0 of 1 cells have their rows in f.csv" "SIGINT ends an endless loop"
 
 rm -f f.csv
 nohup "$MEMTIDE" run fates.lua --csv f.csv --set fate=none,hang --set n=1 --timeout 3s >out.txt 2>err.txt </dev/null &

@@ -28,6 +28,34 @@ tap.is(table.concat(found, " "), "1 2", "in pieces of a byte")
 read = wire.reader()
 tap.is(read(frames).k .. read().k .. tostring(read()), "12nil", "two at once")
 
+-- A message of n bytes costs n, in however many pieces it comes: joined to what there was, these would copy 32 GB.
+local long, given = wire.frame{text = ("x"):rep(8 << 20)}, nil
+local begun = os.clock()
+read = wire.reader()
+for at = 1, #long, 1024 do given = read(long:sub(at, at + 1023)) or given end
+tap.is(#given.text, 8 << 20, "a long message in pieces")
+tap.ok(os.clock() - begun < 2, ("takes less than 2 s of the processor: %.2f s"):format(os.clock() - begun))
+
+tap.is(util.cut(("x"):rep(4096)), ("x"):rep(4096), "a text of 4096 bytes stands in a row as it is")
+tap.is(util.cut(("x"):rep(4095) .. "\u{e4}y"), ("x"):rep(4095) .. "... (3 B cut)", "a longer one is cut, between letters")
+
+-- ---- errors as values
+local good, problem = util.try(function(...) return "a", nil, ... end, nil, 3)
+tap.ok(good and problem == "a" and select("#", util.try(function(...) return "a", nil, ... end, nil, 3)) == 4,
+  "try gives all values")
+good, problem = util.try(error, function(text) return "handled " .. text end, "x")
+tap.is(tostring(good) .. " " .. problem, "false handled x", "or what the handler makes of an error")
+good, problem = util.try(error, nil, "not enough memory", 0)
+tap.is(tostring(good) .. " " .. tostring(util.is_failure(problem) and problem.code), "false host_memory",
+  "what Lua raises for want of memory is a failure with a code")
+good, problem = util.try(error, nil, "x.lua:1: not enough memory", 0)
+tap.is(problem, "x.lua:1: not enough memory", "... and its words in a script's error are not")
+good, problem = util.try(error, nil, nil)
+tap.ok(not good and problem == nil, "an error may be nil")
+tap.ok(util.is_interrupt(util.interrupted) and not util.is_interrupt "interrupted", "Ctrl-C is a value, too")
+tap.has(util.text_of(setmetatable({}, {__tostring = function() error "no" end})), "cannot be shown",
+  "an error that cannot be shown")
+
 local function damaged(text, what) tap.raises("a damaged message at byte", what, wire.reader(), text) end
 for _, text in ipairs{"x", "3\nx1;", "4\ni1;;", "3\nix;", "4\ns9:a", "1\n{", "4\n{tt}", "5\n{i1;}", "3\nn1_;",
   "12\n{i1;ti1;ti1;", "99999999999999999999\n", "12345678901"} do
