@@ -11,6 +11,12 @@
 
 #include "isa.h"
 
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* Best first. oneDNN says which instructions may be used, the compiler's runtime whether all of the set's are there. */
 static const CpuKernels *best_kernels(void) {
 #ifdef __x86_64__
@@ -28,7 +34,9 @@ static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state,
 }
 
 static int cpu_run(Device *d, const KArgs *args, Err *e) {
-    return ((CpuDevice *)d)->kernels->run[args->kind](args, e);
+    CpuDevice *cpu = (CpuDevice *)d;
+    waiting_look(&cpu->waiting, now());
+    return cpu->kernels->run[args->kind](args, e);
 }
 
 static void cpu_trim(Device *d) {
@@ -39,6 +47,7 @@ static void cpu_trim(Device *d) {
 static void cpu_close(Device *d) {
     CpuDevice *cpu = (CpuDevice *)d;
     cpu_trim(d);
+    waiting_close(&cpu->waiting);
     if (cpu->stream) dnnl_stream_destroy(cpu->stream);
     if (cpu->engine) dnnl_engine_destroy(cpu->engine);
     free(cpu);
@@ -137,12 +146,6 @@ static int cpu_sent(Device *d, int slot, Err *e) {
     return cpu_sync(d, e);
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int cpu_start(Device *d, Err *e) {
     (void)e;
     ((CpuDevice *)d)->started = now();
@@ -185,6 +188,7 @@ int device_cpu_open(Device **out, Err *e) {
     cpu->base.table = &table;
     cpu->kernels = best_kernels();
     cpu->threads = omp_get_max_threads();
+    waiting_open(&cpu->waiting, cpu->threads);
     dnnl_status_t status = dnnl_engine_create(&cpu->engine, dnnl_cpu, 0);
     if (!status) status = dnnl_stream_create(&cpu->stream, cpu->engine, dnnl_stream_in_order);
     if (status) {
