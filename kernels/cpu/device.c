@@ -11,12 +11,6 @@
 
 #include "isa.h"
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Best first. oneDNN says which instructions may be used, the compiler's runtime whether all of the set's are there. */
 static const CpuKernels *best_kernels(void) {
 #ifdef __x86_64__
@@ -34,9 +28,7 @@ static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state,
 }
 
 static int cpu_run(Device *d, const KArgs *args, Err *e) {
-    CpuDevice *cpu = (CpuDevice *)d;
-    waiting_look(&cpu->waiting, now());
-    return cpu->kernels->run[args->kind](args, e);
+    return ((CpuDevice *)d)->kernels->run[args->kind](args, e);
 }
 
 static void cpu_trim(Device *d) {
@@ -146,9 +138,17 @@ static int cpu_sent(Device *d, int slot, Err *e) {
     return cpu_sync(d, e);
 }
 
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static int cpu_start(Device *d, Err *e) {
     (void)e;
-    ((CpuDevice *)d)->started = now();
+    CpuDevice *cpu = (CpuDevice *)d;
+    cpu->started = now();
+    waiting_look(&cpu->waiting, cpu->started);
     return OK;
 }
 
