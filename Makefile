@@ -17,14 +17,15 @@ LIBS   = -ldnnl -lz -lpthread -ldl -lm
 DEPS   = gcc g++ make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev perl
 
 CORE    = $(wildcard core/*.c core/layers/*.c core/passes/*.c)
-KERNELS = $(filter-out kernels/cpu/device.c,$(wildcard kernels/cpu/*.c))
+ONCE    = kernels/cpu/device.c kernels/cpu/waiting.c
+KERNELS = $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
 LUA_C   = $(filter-out lua/main.c,$(wildcard lua/*.c))
 MODULES = $(wildcard lua/memtide/*.lua)
 # The CPU's kernels, compiled once per instruction set (kernels/cpu/isa.h)
 ISAS    = $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),v4 v3) base
 ISA_v4  = -march=x86-64-v4
 ISA_v3  = -march=x86-64-v3
-LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) kernels/cpu/device.c) $(ISAS:%=$(BUILD)/kernels/cpu/%.o)
+LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(ONCE)) $(ISAS:%=$(BUILD)/kernels/cpu/%.o)
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
 C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c)) \
@@ -231,8 +232,9 @@ soak-long: all $(FAULTS) ## a sweep of CELLS (5000) through kills, stops and a f
 	$(Q)CELLS=$(or $(CELLS),5000) MINUTES=$(or $(MINUTES),60) BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide \
 	    prove --exec tests/run -v tests/cli/soak.sh
 
-overhead: all ## what a sweep costs beside its cells' work: time for each, 10,000 predictions, memory
+overhead: all ## what a sweep costs beside its cells' work: time for each, 10,000 predictions, memory; busy neighbours
 	$(Q)OMP_NUM_THREADS=1 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/overhead.lua
+	$(Q)MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/waiting.sh
 
 slurm-check: all ## memtide slurm with a real Slurm (apt-get install slurm-wlm, as root)
 	$(Q)SLURM=need MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) tests/cli/slurm.sh

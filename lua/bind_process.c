@@ -91,23 +91,8 @@ static void limit_resource(int resource, rlim_t most) {
     setrlimit(resource, &limit);
 }
 
-/* Ours, and how often a thread looks for the others before it sleeps. libgomp's own number is six times that, a time in
- * which another process could use the processor; this is enough to reach from the end of one step to the next.
- * docs/sweeps.md has the figures. NULL: no memory. */
-static char **worker_environment(void) {
-    static char spin[] = "GOMP_SPINCOUNT=50000";
-    size_t n = 0;
-    while (environ[n]) n++;
-    char **out = mem_new((n + 2) * sizeof *out);
-    if (!out) return NULL;
-    memcpy(out, environ, n * sizeof *out);
-    if (!getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT")) out[n] = spin;
-    return out;
-}
-
 /* In the forked child, where only calls that are safe in a signal handler may be made */
-static void become_worker(const Process *p, int channel, rlim_t memory, pid_t parent, char **arguments,
-                          char **environment) {
+static void become_worker(const Process *p, int channel, rlim_t memory, pid_t parent, char **arguments) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -123,7 +108,7 @@ static void become_worker(const Process *p, int channel, rlim_t memory, pid_t pa
         _exit(126);
     if (nothing > NOTE_FD) close(nothing);
     /* the file that runs, also when a newer one was built in its place */
-    execve("/proc/self/exe", arguments, environment);
+    execv("/proc/self/exe", arguments);
     _exit(127);
 }
 
@@ -134,12 +119,10 @@ static int start(Process *p, rlim_t memory, char **arguments) {
     p->channel = move_up(pair[0]);
     p->note = move_up(memfd_create("memtide-note", MFD_CLOEXEC));
     p->log = move_up(unnamed_file());
-    char **environment = worker_environment();
     pid_t parent = getpid(), pid = -1;
-    if (theirs >= 0 && p->channel >= 0 && p->note >= 0 && p->log >= 0 && environment) pid = fork();
-    if (pid == 0) become_worker(p, theirs, memory, parent, arguments, environment);
-    int failed = environment ? errno : ENOMEM;
-    mem_free(environment);
+    if (theirs >= 0 && p->channel >= 0 && p->note >= 0 && p->log >= 0) pid = fork();
+    if (pid == 0) become_worker(p, theirs, memory, parent, arguments);
+    int failed = errno;
     close_fd(&theirs);
     errno = failed;
     if (pid < 0) return -1;

@@ -68,11 +68,20 @@ static bool ragged_strides(const ConvAttr *c, const int64_t *x, const int64_t *w
     return (c->stride[0] > 1 || c->stride[1] > 1) && x[1] % 16 != 0;
 }
 
-/* On tiles a kernel of one pixel, in either direction, that meets nothing but padding reads from no address at all, or
- * writes past the end of the scratch. */
-static bool padded_pixel(const ConvAttr *c, const int64_t *x, const int64_t *w) {
-    (void)x;
-    return (w[2] == 1 && (c->pad[0] || c->pad[2])) || (w[3] == 1 && (c->pad[1] || c->pad[3]));
+/* On tiles an output that meets nothing but padding is read from no address at all, or from beyond the scratch, which
+ * is written there. d: down or across */
+static bool meets_padding_only(const ConvAttr *c, const int64_t *x, const int64_t *w, int d) {
+    int64_t size = x[2 + d], taps = w[2 + d], step = c->dilation[d];
+    int64_t last = size + c->pad[2 + d] - (taps - 1) * step - 1, met = 1;
+    for (int64_t at = -c->pad[d]; at <= last && met; at += c->stride[d]) {
+        met = 0;
+        for (int64_t k = at; k < at + taps * step; k += step) met += k >= 0 && k < size;
+    }
+    return !met;
+}
+
+static bool beside_image(const ConvAttr *c, const int64_t *x, const int64_t *w) {
+    return meets_padding_only(c, x, w, 0) || meets_padding_only(c, x, w, 1);
 }
 
 /* The older 1x1 on tiles writes past the end of y where its pixels do not fill the tiles. */
@@ -82,7 +91,7 @@ static const struct {
     const char *name; /* how it begins */
     bool (*fails)(const ConvAttr *, const int64_t *x, const int64_t *w);
 } faults[] = {{"jit_1x1:avx512_core_amx", always}, {"jit_1x1", ragged_strides}, {"jit_bf16_1x1", ragged_strides},
-              {"brgconv:avx512_core_amx", padded_pixel}};
+              {"brgconv:avx512_core_amx", beside_image}};
 
 static bool avoid(const KArgs *args, Pass pass, const char *name) {
     const int64_t *x = prim_view(args, pass, SLOT_X)->shape.dim, *w = prim_view(args, pass, SLOT_W)->shape.dim;

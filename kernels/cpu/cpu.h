@@ -6,6 +6,7 @@
 
 #include "device.h"
 #include "prepared.h"
+#include "waiting.h"
 
 enum { CPU_ALIGNMENT = 64 };
 
@@ -16,7 +17,9 @@ typedef struct CpuDevice {
     dnnl_stream_t stream;
     int threads;             /* when it was opened: what ops are prepared for */
     double started, seconds; /* the timed section, and the sum of those before it */
+    bool emulated[DT_COUNT]; /* types: see DeviceInfo */
     Prepared prepared;
+    Waiting waiting;
 } CpuDevice;
 
 /* A KernelPrepare per PREPARED op; its state is NULL or belongs to prim_release (onednn.h). */

@@ -21,6 +21,12 @@ static const CpuKernels *best_kernels(void) {
     return &cpu_kernels_base;
 }
 
+/* With AVX-512 oneDNN has kernels for bf16 that take several steps for what the processor has no instruction for. */
+static void find_emulated(CpuDevice *cpu) {
+    cpu->emulated[DT_BF16] = !isa_has(dnnl_cpu_isa_avx512_core_bf16) || !cpu->kernels->computes(cpu->engine, DT_BF16);
+    cpu->emulated[DT_F16] = !cpu->kernels->computes(cpu->engine, DT_F16);
+}
+
 static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     CpuDevice *cpu = (CpuDevice *)d;
     KArgs bound = *args;
@@ -44,6 +50,7 @@ static void cpu_trim(Device *d) {
 static void cpu_close(Device *d) {
     CpuDevice *cpu = (CpuDevice *)d;
     prepared_clear(&cpu->prepared, cpu->kernels->release);
+    waiting_close(&cpu->waiting);
     if (cpu->stream) dnnl_stream_destroy(cpu->stream);
     if (cpu->engine) dnnl_engine_destroy(cpu->engine);
     free(cpu);
@@ -81,9 +88,7 @@ static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
     info->memory_total = proc_kib("MemTotal");
     info->memory_free = proc_kib("MemAvailable");
     info->threads = cpu->threads;
-    /* with AVX-512 oneDNN has kernels for bf16 that do in several steps what the processor has no instruction for */
-    info->emulated[DT_BF16] = !isa_has(dnnl_cpu_isa_avx512_core_bf16) || !cpu->kernels->computes(cpu->engine, DT_BF16);
-    info->emulated[DT_F16] = !cpu->kernels->computes(cpu->engine, DT_F16);
+    memcpy(info->emulated, cpu->emulated, sizeof info->emulated);
     return OK;
 }
 
@@ -150,7 +155,9 @@ static double now(void) {
 
 static int cpu_start(Device *d, Err *e) {
     (void)e;
-    ((CpuDevice *)d)->started = now();
+    CpuDevice *cpu = (CpuDevice *)d;
+    cpu->started = now();
+    waiting_look(&cpu->waiting, cpu->started);
     return OK;
 }
 
@@ -194,9 +201,11 @@ int device_cpu_open(Device **out, Err *e) {
     cpu->base.table = &table;
     cpu->kernels = best_kernels();
     cpu->threads = omp_get_max_threads();
+    waiting_open(&cpu->waiting, cpu->threads);
     dnnl_status_t status = dnnl_set_primitive_cache_capacity(PRIMITIVES);
     if (!status) status = dnnl_engine_create(&cpu->engine, dnnl_cpu, 0);
     if (!status) status = dnnl_stream_create(&cpu->stream, cpu->engine, dnnl_stream_in_order);
+    if (!status) find_emulated(cpu);
     if (status) {
         cpu_close(&cpu->base);
         return err_set(e, ERR_DEVICE, "oneDNN has no CPU engine: %s", dnnl_status2str(status));
