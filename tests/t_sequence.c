@@ -1,6 +1,6 @@
 /* t_sequence.c: recurrent layers and attention, on every device, against their float64 twins (tests/reference/), in
- * every element type. Operands and the workspace stand between guard bytes; a second run, with one thread or with threads
- * and blocks in reverse order, must give the same bits.
+ * every element type. Operands and the workspace stand between guard bytes; a second run, with one thread or with
+ * threads and blocks in reverse order, must give the same bits.
  *
  * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
 

@@ -48,8 +48,8 @@ typedef struct ConvState {
     size_t library_at, workspace;
 } ConvState;
 
-/* Sets `does` and the places; returns the bytes that the limit is about: all but copies that change a type, which no choice could
- * do without. Own sums take what the limit leaves, at most. */
+/* Sets `does` and the places; returns the bytes that the limit is about: all but copies that change a type, which no
+ * choice could do without. Own sums take what the limit leaves, at most. */
 size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t limit, ConvState *out);
 /* What the graph is given when it runs: their number; tensor id[k] lies at data[k]. */
 int conv_tensors(const Conv *v, const ConvState *s, char *workspace, int64_t id[CONV_IDS], void *data[CONV_IDS]);

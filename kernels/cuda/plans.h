@@ -7,8 +7,8 @@
 
 enum { PLAN_KEY = 1024 };
 
-/* What a plan is kept under: it tells the plan from those of all other graphs, engines, libraries and devices. `file` is
- * a path in the cache, by the text's hash. A graph is what an op makes of its operands (`op`) in one way (`way`). */
+/* What a plan is kept under: it tells the plan from those of all other graphs, engines, libraries and devices. A graph
+ * is what an op (`op`) does in one way (`way`). file: a path in the cache, by the text's hash. */
 typedef struct PlanKey { char text[PLAN_KEY], file[32]; } PlanKey;
 void plan_key(const CudaDevice *c, const char *op, const char *way, const EngineId *engine, PlanKey *key);
 

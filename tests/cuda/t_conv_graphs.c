@@ -22,7 +22,8 @@ typedef void Check(const Conv *v, const char *name);
 static void check_op(Check *check, const Asked *q, const char *name) {
     Conv v;
     Err e = {.text = ""};
-    if (ok(conv_read(&q->args, (ConvPass)(q->args.kind - OP_conv2d), &v, &e) == OK, "%s is read", name)) check(&v, name);
+    int code = conv_read(&q->args, (ConvPass)(q->args.kind - OP_conv2d), &v, &e);
+    if (ok(code == OK, "%s is read", name)) check(&v, name);
 }
 
 static void each_op(Check *check) {
@@ -165,7 +166,8 @@ static void check_keys(const Conv *v, const char *name) {
 }
 
 static void test_keys(void) {
-    static const EngineId one = {.engine = 1}, two = {.engine = 2}, knob = {.engine = 1, .n_knobs = 1, .knob = {{2, 7}}};
+    static const EngineId one = {.engine = 1}, two = {.engine = 2};
+    static const EngineId knob = {.engine = 1, .n_knobs = 1, .knob = {{2, 7}}};
     CudaDevice other = *device;
     Asked q;
     Conv v, w;
@@ -194,7 +196,7 @@ static void test_keys(void) {
 
 /* ---- a GPU without bf16 */
 
-/* fp32, with and without TF32 that it has not, and fp16 go by it; of bf16's passes those that cuDNN refuses say why. */
+/* A T4 runs fp32 (also where TF32 is allowed, which it has not) and fp16. Passes in bf16 that cuDNN refuses say why. */
 static void test_without_bf16(void) {
     CudaDevice *old = described(&t4);
     int refused = 0;
@@ -210,8 +212,9 @@ static void test_without_bf16(void) {
             int code = prepare(&q, LIMIT, &s, &bytes, &e);
             refused += code != OK;
             ok(code == OK || (bf16 && code == ERR_UNSUPPORTED), "%s, pass %d: %s", precisions[p].name, pass, e.text);
-            if (code) has_text(e.text, "convolutions in bf16 want compute capability 8.0 or later, Tesla T4 has 7.5: cuDNN",
-                               "it is told why");
+            if (code)
+                has_text(e.text, "convolutions in bf16 want compute capability 8.0 or later, Tesla T4 has 7.5: cuDNN",
+                         "it is told why");
             conv_release(s);
         }
     ok(refused > 0, "cuDNN has no engine for %d of them", refused);

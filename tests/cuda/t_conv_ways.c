@@ -182,8 +182,8 @@ int main(int argc, char **argv) {
             for (int k = 0; k < 9; k++) {
                 Asked q;
                 char name[96];
-                snprintf(name, sizeof name, "%lld->%lld %s %s %s", (long long)small_layers[l].c, (long long)small_layers[l].o,
-                         precisions[p].name, passes[k / 3], extras[k % 3]);
+                snprintf(name, sizeof name, "%lld->%lld %s %s %s", (long long)small_layers[l].c,
+                         (long long)small_layers[l].o, precisions[p].name, passes[k / 3], extras[k % 3]);
                 ask(&q, device, &small_layers[l], &precisions[p], (ConvPass)(k / 3), (Extras)(k % 3));
                 ok(test_ways(&q, (ConvPass)(k / 3), &small_layers[l], name) > 0, "%s has engines", name);
             }

@@ -295,8 +295,8 @@ static void test_plans(CudaDevice *device) {
     graph_free(&g);
 }
 
-/* The plan that `way` gets of an engine that is taken for a compiled one, so that its plan is kept, as text; NULL: there
- * is none. To be freed with mem_free(). */
+/* The plan that `way` gets of an engine, as text, to be freed with mem_free(); NULL: there is none. kept: the engine is
+ * taken for a compiled one, whose plans are kept. */
 static char *plan_text(CudaDevice *device, const Conv *v, const Way *way, const EngineId *id, bool kept) {
     const cudnnBackendAttributeName_t name = CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
     Graph g;

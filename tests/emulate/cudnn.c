@@ -3,7 +3,6 @@
  * What a tensor's type cannot hold is rounded, inside of the graph, too. Before that the workspace is written over.
  *
  * There are two engines for every graph: one with workspace, one without. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -187,7 +186,8 @@ static void conv_step(const Step *s, double *out, const double *a, const double 
     const int64_t *w = s->pass == CONV_WEIGHTS ? s->out.dim : s->b.dim;
     const ConvAttr *at = &s->attr;
     const RefConv d = {x[0], x[1], x[2], x[3], w[0], w[2], w[3], {at->stride[0], at->stride[1]},
-                       {at->pad[0], at->pad[1], at->pad[2], at->pad[3]}, {at->dilation[0], at->dilation[1]}, x[1] / w[1]};
+                       {at->pad[0], at->pad[1], at->pad[2], at->pad[3]}, {at->dilation[0], at->dilation[1]},
+                       x[1] / w[1]};
     if (s->pass == CONV_FORWARD) ref_conv2d(out, a, b, NULL, &d);
     if (s->pass == CONV_DATA) ref_conv2d_dx(out, a, b, &d);
     if (s->pass == CONV_WEIGHTS) ref_conv2d_dw(out, NULL, a, b, &d);
