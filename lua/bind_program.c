@@ -435,8 +435,8 @@ static int predict_program(lua_State *L) {
 }
 
 void bind_open_program(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"cost", cost}, {"floor", floor_time},
-        {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"cost", cost},
+        {"floor", floor_time}, {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"compile", new_program}, {"setting_words", setting_words},
         {"optimizer_kinds", optimizer_kinds}, {"optimizer_bytes", optimizer_bytes}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);

@@ -77,24 +77,24 @@ local function product(shape)
   return n
 end
 
--- The loss and the output say how many targets a sample must have. found: what its data have.
-local function check_targets(self, found, output)
+-- The loss and the output say how many targets a sample must have. found: what its data have, said at `place`.
+local function check_targets(self, place, found, output)
   local where, loss, kind = self.experiment.where, self.values.loss, nn.terms(self.values.loss)[1].kind
   local given = found.target and "target = " .. plain.literal(found.target)
     or found.classes and "classes = " .. found.classes or "data without targets"
   local classes, has = nn.of_classes(loss), product(found.target or {})
   local needs, what = self.network:targets()
   if classes and not found.classes then
-    util.fail_at(where, "experiment: %s wants classes, found %s", kind, given)
+    util.fail_at(where, "%s: %s wants classes, found %s", place, kind, given)
   elseif not classes and given ~= "target = " .. plain.literal(sample_of(output)) then
-    util.fail_at(where, "experiment: %s wants targets like the network's output, target = %s, found %s", kind,
+    util.fail_at(where, "%s: %s wants targets like the network's output, target = %s, found %s", place, kind,
       plain.literal(sample_of(output)), given)
   elseif has ~= needs then
-    util.fail_at(where, "experiment: %s wants %d %s%s for each sample, found %d (%s): %s%s", kind, needs,
+    util.fail_at(where, "%s: %s wants %d %s%s for each sample, found %d (%s): %s%s", place, kind, needs,
       classes and "label" or "number", needs == 1 and "" or "s", has, given, what,
       classes and not self.values.data and ("; if that is meant, say target = {%d}"):format(needs) or "")
   elseif classes and output[2] and output[2] < found.classes then
-    util.fail_at(where, "experiment: there are %d classes, but the network has %d outputs", found.classes, output[2])
+    util.fail_at(where, "%s: there are %d classes, but the network has %d outputs", place, found.classes, output[2])
   end
 end
 
@@ -117,8 +117,8 @@ local function describe_data(self, output)
   local v = self.values
   local found = v.data and v.data:info() or {shape = v.input, classes = v.classes, target = v.target}
   if not v.data then complete(self, found, output) end
-  check_targets(self, found, output)
-  if v.test_data then check_targets(self, v.test_data:info(), output) end
+  check_targets(self, "experiment", found, output)
+  if v.test_data then check_targets(self, "experiment: test_data", v.test_data:info(), output) end
   return found
 end
 

@@ -68,7 +68,8 @@ end
 -- Will the cell be skipped, as far as others show?
 local function is_unfit(self, one)
   if self.plan.purpose ~= "run" or self.plan.try_oom or math.type(one.batch) ~= "integer" then return false end
-  local same, alike = self.needs[one.key], self.needs[one.model]
+  -- what a function makes of other settings may be another network
+  local same, alike = self.needs[one.key], type(one.model) ~= "function" and self.needs[one.model]
   local found = same or alike
   if not found then return false end
   return found.fixed + found.grows * one.batch / found.batch > found.room * (same and 1 or OTHERWISE)

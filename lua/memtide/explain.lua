@@ -1,10 +1,10 @@
 -- The hand calculation: what an article adds up, layer by layer, and beside it what the step really needs,
 -- and why they differ.
 --
--- The article's rule, for any network: parameters, a gradient of each of them and the optimizer's states; as activations
--- the outputs of the layers that have parameters, the last one left out; the input. Each in the type in which the
--- step's precision stores it. Frozen parameters have no gradient and no state. Nothing of activation gradients, other
--- layers' outputs, labels, of master copies or 16-bit copies of weights.
+-- The article's rule, for any network: parameters, a gradient of each of them and the optimizer's states; as
+-- activations the outputs of the layers that have parameters, the last one left out; the input. Each in the type in
+-- which the step's precision stores it. Frozen parameters have no gradient and no state. Nothing of activation
+-- gradients, other layers' outputs, labels, of master copies or 16-bit copies of weights.
 local categories = require "memtide.row".categories
 local core = require "memtide.core"
 local nn = require "memtide.nn"

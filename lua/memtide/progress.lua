@@ -128,6 +128,9 @@ function Progress:row(k, name, row, left)
     left and "; " .. screen.ends(left, left.at) or "")) .. "\n")
 end
 
+-- A visit of a cell has ended that has no row yet. left: see Progress:row
+function Progress:visited(left) self.board.left, self.changed = left, true end
+
 -- It had one before.
 function Progress:resumed(row)
   self.board.resumed = self.board.resumed + 1

@@ -86,20 +86,27 @@ local function some_of(n)
   end
 end
 
+-- Calls a function that is only looked at: true, its results; false: it failed, as nobody need know.
+local function try(f, ...)
+  local found = table.pack(util.try(f, nil, ...))
+  if util.is_interrupt(found[2]) then error(found[2], 0) end
+  return table.unpack(found, 1, found.n)
+end
+
 -- To be called when a cell's functions have been. Where names are left that nobody has read, looks at other cells, and
 -- raises where none of them reads a name. positions: of the experiment's cells, or nil: count of them; call(position)
 -- calls that cell's functions. What fails there may not have come to the name: then nothing is known.
 function Reads:check(positions, call)
   if self.refused then error(self.refused, 0) end
   if not next(self.unread) then return end
-  local list, count = positions()
-  local n = list and #list or count
+  local good, list, count = try(positions)
+  local n = good and (list and #list or count) or 0
   for i in some_of(n) do
-    local good, problem = util.try(call, nil, list and list[i] or i)
-    if util.is_interrupt(problem) then error(problem, 0) end
-    if not good then self.unread = {} end
-    if not next(self.unread) then return end
+    good = good and try(call, list and list[i] or i)
+    if not good or not next(self.unread) then break end
   end
+  if not good then self.unread = {} end
+  if not next(self.unread) then return end
   self.refused = util.failure(refuse(self, (", in none of %d cells"):format(math.min(n, LOOKED_AT))), "script")
   error(self.refused, 0)
 end

@@ -218,6 +218,7 @@ function HEAR.done(self, task, message)
   local class = failures.of_row(task.row.status, message.code, self.options.host_memory)
   if statuses.of(task.row.status).good then learn(self, task) end
   if keep_samples(self, task) then
+    self.progress:visited(left(self))
     release_held(self)
     keep_log(self, task)
     return "done"

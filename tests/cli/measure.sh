@@ -151,4 +151,23 @@ is "$status $(echo "$out" | grep -c -e ^base -e ^half)" "0 2" "of which the byte
 sed 's/,train,/,eval,/' plain.csv >eval.csv
 memtide compare plain.csv eval.csv
 is $status 1 "nothing in common"
+# ---- how long it will take is known before the first row: from the visits of cells that are visited again
+cat >long.lua <<'END'
+local mt = require "memtide"
+return mt.experiment{
+  name = "long", input = {8}, classes = 4, steps = 5000, warmup = 1, rounds = 2, confidence = 0.0001, time_limit = 600,
+  model = mt.nn.Linear(8, 4), loss = mt.nn.CrossEntropyLoss(), sweep = {{"batch", mt.range(1, 60)}},
+}
+END
+"$MEMTIDE" run long.lua -q >long.txt 2>&1 </dev/null &
+sweep=$!
+for _ in $(seq 100); do
+    memtide watch long.csv --once --json
+    case $out in *'"left":{'*) break ;; esac
+    sleep 0.2
+done
+kill -TERM $sweep
+wait $sweep
+has "$out" '"ended":0' "before a cell has ended"
+has "$out" '"left":{' "the sweep knows how long it will take"
 finish

@@ -144,7 +144,7 @@ refused("found 1e+25: 2 cases x 10000 of batch", "more than a whole number holds
   {cases = {{case = "a"}, {case = "b"}}, repeats = 5, sweep = {{"batch", many}, {"seed", many}, {"steps", many},
     {"warmup", many}, {"accumulate", many}, {"workspace_limit", many}}})
 tap.is(declare{repeats = 1000, sweep = {{"batch", mt.range(1, 1000)}}}:count(), 1000000, "a million are allowed")
-tap.raises("--set: expected at most 1000000 cells, found 20000000: 10000 of batch x 2000 repeats", "on the command line",
+tap.raises("--set: expected at most 1000000 cells, found 20000000: 10000 of batch x 2000 repeats", "by --set",
   function() declare{repeats = 2000}:set("batch", many) end)
 
 -- ---- ids

@@ -19,8 +19,9 @@ end
 local parameters = 1792 + 576010
 local image, output = 64 * 3 * 32 * 32, 64 * 64 * 30 * 30
 -- by precision: bytes of a weight, of a number of the optimizer's state, of an output, of an input
-for precision, bytes in pairs{fp32 = {4, 4, 4, 4}, tf32 = {4, 4, 4, 4}, amp_bf16 = {4, 4, 2, 4}, amp_fp16 = {4, 4, 2, 4},
-  master_bf16 = {2, 4, 2, 2}, master_fp16 = {2, 4, 2, 2}, bf16 = {2, 2, 2, 2}, fp16 = {2, 2, 2, 2}} do
+for precision, bytes in pairs{fp32 = {4, 4, 4, 4}, tf32 = {4, 4, 4, 4},
+  amp_bf16 = {4, 4, 2, 4}, amp_fp16 = {4, 4, 2, 4}, master_bf16 = {2, 4, 2, 2}, master_fp16 = {2, 4, 2, 2},
+  bf16 = {2, 2, 2, 2}, fp16 = {2, 2, 2, 2}} do
   local weight, state, value, input = table.unpack(bytes)
   local rows, sum, one = explained{precision = precision}
   tap.is(rows[1].parameter_bytes, 1792 * weight, precision .. ": a layer's parameters")

@@ -240,11 +240,12 @@ tried.done(1)
 tap.near(tried.left:remaining(), 20 + 70 + 71 + 1e6 + 1e6 + 100 + 400, 1e-3, "with --try-oom all are run")
 
 -- ---- cells of which nothing is known
-local strange = sweep_of{sized(10), sized(20), sized(10, {model = nn.ReLU()}), sized(10, {model = nn.ReLU()}), sized(1, {batch = "max"})}
+local strange = sweep_of{sized(10), sized(20), sized(10, {model = nn.ReLU()}), sized(10, {model = nn.ReLU()}),
+  sized(1, {batch = "max"})}
 strange.visit(1, 600)
 strange.done(1)
 local some, _, _, unknown = strange.left:remaining()
-tap.is(("%g %d"):format(some, unknown), "1200 3", "another network's cells take an unknown time, as does the largest batch")
+tap.is(("%g %d"):format(some, unknown), "1200 3", "unknown: another network's cells, and the largest batch")
 tap.is(screen.ends(strange.left:range(five), five), "20 min 0 s and 3 cells of unknown time left", "which is told")
 strange.done(2)
 tap.is(screen.ends(strange.left:range(five), five), "3 cells of unknown time left", "also where nothing else is left")
@@ -293,7 +294,7 @@ thousands.done(1)
 for _ = 1, 2 do tap.is(thousands.left:remaining(), nil, "of 3,000 cells nothing is said before all were looked at") end
 tap.near(thousands.left:remaining(), 2999, 1e-6, "and then what is left")
 local days = {seconds = 90000, at = five, first = five + 80000, last = five + 100000}
-tap.is(screen.ends(days, five), "25 h 0 min left, ends 2026-01-02 03:13 to 2026-01-02 08:46", "the date, where it is another")
+tap.is(screen.ends(days, five), "25 h 0 min left, ends 2026-01-02 03:13 to 2026-01-02 08:46", "with its date")
 
 -- ---- what a file has of a cell
 local csv = folder .. "/x.csv"

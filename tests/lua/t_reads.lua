@@ -14,8 +14,9 @@ local function first(more) return cell.build(declare(more):cells()[1]) end
 local function wide(s) return nn.Linear(4, s.width) end
 
 -- ---- nobody can read it: refused as it is declared
-local line = tap.line(1):gsub("t_reads", "tests/lua/t_reads")
-tap.raises(line .. ' sweep[1]: nothing reads "batch_size"', "with its line", function() declare{sweep = {{"batch_size", {1}}}} end)
+local line = tap.line(2):gsub("t_reads", "tests/lua/t_reads")
+tap.raises(line .. ' sweep[1]: nothing reads "batch_size"', "with its line",
+  function() declare{sweep = {{"batch_size", {1}}}} end)
 local at = select(2, pcall(declare, {sweep = {{"batch_size", {1, 2}}}}))
 tap.has(at, 'sweep[1]: nothing reads "batch_size": no model, input or where is a function of the settings; ' ..
   'did you mean "batch"?', "an axis beside a plain layer, with what may be meant")
@@ -23,7 +24,7 @@ for name, setting in pairs{dtype = '"precision"', checkpointing = '"checkpoint"'
   gradient_accumulation_steps = '"accumulate"', num_epochs = '"epochs"', Batch = '"batch"'} do
   tap.raises("did you mean " .. setting, name, declare, {sweep = {{name, {1, 2}}}})
 end
-tap.ok(not select(2, pcall(declare, {sweep = {{"xyz", {1}}}})):find "did you mean", "what is like nothing has no advice")
+tap.ok(not select(2, pcall(declare, {sweep = {{"xyz", {1}}}})):find "did you mean", "a name like no other: no advice")
 refused('sweep[2]: nothing reads "depth"', "of several the first", {sweep = {{"batch", {1}}, {"depth", {1}}}})
 refused('cases[2]: nothing reads "width"', "a key of a case", {cases = {{batch = 2}, {width = 8}}})
 refused('sweep[1]: nothing reads "width"', "an option of the script's as an axis",
@@ -37,7 +38,8 @@ for _, name in ipairs{"shuffle", "repeats", "rounds", "name"} do
     {sweep = {{name, {1, 2}}}})
 end
 refused('cases[1]: "time_limit" is said of the whole experiment', "or in a case", {cases = {{time_limit = 3}}})
-tap.raises('--set: "repeats" is said of the whole experiment', "or by --set", function() declare():set("repeats", {1, 2}) end)
+tap.raises('--set: "repeats" is said of the whole experiment', "or by --set",
+  function() declare():set("repeats", {1, 2}) end)
 
 -- ---- somebody could read it: found when the first cell is built
 local axis = {{"width", {3, 5}}, {"depth", {1, 2}}}
@@ -63,11 +65,12 @@ tap.ok(calls <= 4 + 4, "one that another cell reads is looked for once")
 tap.ok(first{model = wide, cases = {{model = nn.Linear(4, 3)}, {width = 4}}}, "a case's own key, in its cell")
 tap.raises('cases[2]: nothing reads "depth"', "one that no cell reads", first,
   {model = wide, cases = {{width = 4}, {width = 5, depth = 1}}})
-local broken = declare{model = function(s) return s.width == 5 and error "no" or nn.Linear(4, s.width) end, sweep = axis}
+local broken = declare{sweep = axis,
+  model = function(s) return s.width == 5 and error "no" or nn.Linear(4, s.width) end}
 tap.ok(cell.build(broken:cells()[1]), "where another cell's function fails, nobody knows what it reads")
 local many = declare{model = wide, sweep = {{"width", mt.range(1, 3000)}, {"depth", {1, 2}}}}
 tap.raises('nothing reads "depth", in none of 1000 cells', "of many cells some are looked at", cell.build, many:cell(1))
-tap.raises('nothing reads "depth", in none of 1000 cells', "and the next ones are told at once", cell.build, many:cell(2))
+tap.raises('nothing reads "depth", in none of 1000 cells', "the next ones are told at once", cell.build, many:cell(2))
 local rare = declare{sweep = {{"width", mt.range(1, 3000)}, {"depth", {1, 2, 3, 4, 5}}},
   model = function(s) return nn.Linear(4, s.width % 50 == 0 and s.depth or 3) end}
 tap.ok(cell.build(rare:cell(1)), "one that a cell of 50 reads is found")
@@ -79,8 +82,9 @@ tap.raises('sweep[2]: nothing reads "depth"', "--set makes no reader", cell.buil
 local function model_of(name) return function(s) return nn.Linear(4, s[name] or 3) end end
 tap.raises('settings: there is no "widht" (did you mean "width"?)', "a misspelt name", first,
   {model = model_of "widht", sweep = {{"width", {3, 5}}}})
-line = tap.line(1):gsub("t_reads", "tests/lua/t_reads")
-tap.raises(line .. ' settings: there is no "bacth"', "with the script's line", first, {model = function(s) return s.bacth end})
+line = tap.line(2):gsub("t_reads", "tests/lua/t_reads")
+tap.raises(line .. ' settings: there is no "bacth"', "with the script's line", first,
+  {model = function(s) return s.bacth end})
 tap.raises('there is no "widht"', "in a filter, too", function()
   return declare{where = function(s) return s.widht > 1 end}:cells()
 end)
@@ -107,7 +111,7 @@ local nested = declare{sweep = {{"cfg", {{8, 2, inner = {1}}}}}, model = functio
   return nn.Linear(4, 3)
 end}
 local one = cell.build(nested:cells()[1])
-tap.is(table.concat({seen[1], seen[2], seen[3], tostring(seen[4])}, " "), "7 mine 99 true", "what a function writes it reads")
+tap.is(table.concat({seen[1], seen[2], seen[3], tostring(seen[4])}, " "), "7 mine 99 true", "what it writes it reads")
 tap.is(seen.extra .. seen.batch .. seen.precision, "mine99fp32", "also by pairs, beside the rest")
 tap.is(one.values.cfg.inner[1] .. " " .. one.values.batch, "1 1", "and nobody else does")
 tap.ok(not pcall(setmetatable, setmetatable({}, {__metatable = "memtide.settings"}), nil), "its metatable stays")

@@ -42,8 +42,8 @@ local right <close> = assert(mt.trainer{model = SimpleCNN(16 * 14 * 14), input =
   loss = nn.CrossEntropyLoss()})
 for _, n in ipairs{0, 2, 8, 31} do
   local _, message = pcall(right.step, right, x, numbers(n, 1))
-  tap.has(message, ("target: expected 32 labels for 32 samples, found %d: the network's output is (32, 10), by layer fc")
-    :format(n), ("%d labels for 32 samples"):format(n))
+  local expected = "target: expected 32 labels for 32 samples, found %d: the network's output is (32, 10), by layer fc"
+  tap.has(message, expected:format(n), ("%d labels for 32 samples"):format(n))
   if n > 0 then
     local part = numbers(n * 784, 0.5)
     tap.ok(right:step(part, numbers(n, 1)), ("%d labels for %d samples"):format(n, n))
@@ -51,7 +51,7 @@ for _, n in ipairs{0, 2, 8, 31} do
   end
 end
 local packed = string.pack(("i4"):rep(31), table.unpack(numbers(31, 1)))
-tap.raises("expected 32 labels for 32 samples, found 31", "packed labels are counted, too", right.step, right, x, packed)
+tap.raises("expected 32 labels for 32 samples, found 31", "packed labels are counted", right.step, right, x, packed)
 local data = mt.data.random{count = 40, shape = {1, 28, 28}, classes = 10, seed = 1}
 for bx, by, n in mt.data.loader{data, batch = 32}:epoch() do
   tap.ok(right:step(bx, by), ("a loader's batch of %d is taken"):format(n))
@@ -101,7 +101,7 @@ local four = "CrossEntropyLoss wants 4 labels for each sample, found 1 (classes 
 refused(four .. "; if that is meant, say target = {4}", "random data of one label", {classes = 10})
 refused(four .. "; if that is meant, say target = {4}", "and where nobody says it", {})
 refused(four, "a dataset of one label", {data = data})
-refused("CrossEntropyLoss wants 1 label for each sample, found 4 (target = {4})", "a test set of four labels",
+refused("experiment: test_data: CrossEntropyLoss wants 1 label for each sample, found 4 (target = {4})", "a test set of four labels",
   {model = SimpleCNN(16 * 14 * 14), data = data,
     test_data = mt.data.random{count = 8, shape = {1, 28, 28}, classes = 10, target = {4}}})
 tap.is(build{classes = 10, target = {4}}.data.target[1], 4, "what is said is taken")
