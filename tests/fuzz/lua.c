@@ -18,7 +18,7 @@ static lua_State *state(void) {
     return L;
 }
 
-/* The function says itself what may be raised; what it raises, nobody expected. `path`: a file with the bytes. */
+/* The function says itself what may be raised; what it raises, nobody expected. */
 static void run(const char *name, const uint8_t *data, size_t n) {
     lua_State *L = state();
     lua_settop(L, 1);
@@ -26,7 +26,7 @@ static void run(const char *name, const uint8_t *data, size_t n) {
     lua_pushlstring(L, (const char *)data, n);
     lua_pushstring(L, fuzz_file(0, data, n));
     if (lua_pcall(L, 2, 0, 0)) fuzz_failed("%s: %s", name, lua_tostring(L, -1));
-    lua_gc(L, LUA_GCCOLLECT);
+    lua_gc(L, LUA_GCCOLLECT); /* what is there after an input is a leak, to libFuzzer and to mem_live */
 }
 
 void fuzz_state(const uint8_t *data, size_t n) { run("state", data, n); }

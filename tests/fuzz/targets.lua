@@ -46,15 +46,47 @@ local function same(a, b)
   return true
 end
 
--- What is taken for a message is one: sent again it is the same. In pieces it reads as at once.
+local function check_sent(value)
+  assert(same(value, wire.reader()(wire.frame(value))), "a message that changes when it is sent")
+end
+
+-- Bytes as a recipe: the value that they say, and where the rest of them begins.
+local MAKE = {
+  function(_, at) return true, at end,
+  function(_, at) return false, at end,
+  function(bytes, at) return ("<i8"):unpack(bytes .. ("\0"):rep(8), at), at + 8 end,
+  function(bytes, at) return ("<d"):unpack(bytes .. ("\0"):rep(8), at), at + 8 end,
+  function(bytes, at)
+    local n = (bytes:byte(at) or 0) % 32
+    return bytes:sub(at + 1, at + n), at + 1 + n
+  end,
+}
+
+local function make(bytes, at, depth)
+  local kind = (bytes:byte(at) or 0) % (#MAKE + 1) + 1
+  if MAKE[kind] then return MAKE[kind](bytes, math.min(at + 1, #bytes + 1)) end
+  local out = {}
+  at = at + 1
+  for i = 1, depth > 0 and (bytes:byte(at) or 0) % 8 or 0 do
+    local key, value
+    key, at = make(bytes, math.min(at + 1, #bytes + 1), 0)
+    value, at = make(bytes, math.min(at, #bytes + 1), depth - 1)
+    out[(type(key) == "string" or math.type(key) == "integer") and key or i] = value
+  end
+  return out, math.min(at, #bytes + 1)
+end
+
+-- Bytes are a message or damaged, and nothing else; one that is taken, or made of them, is the same when it is sent. In
+-- pieces it reads as at once.
 function targets.wire(bytes)
+  check_sent((make(bytes, 1, 5)))
   local good, value = pcall(wire.reader(), bytes)
   if not good then
     assert(type(value) == "string" and value:find "^a damaged message at byte %d+$", tostring(value))
     return
   end
   if value == nil then return end
-  assert(same(value, wire.reader()(wire.frame(value))), "a message that changes when it is sent")
+  check_sent(value)
   local read, pieces = wire.reader(), nil
   for i = 1, #bytes, 7 do
     local well, found = pcall(read, bytes:sub(i, i + 6))
