@@ -14,6 +14,7 @@ FLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fopenmp -ffp-contract=off -fno-math-errno 
 LUA_CFLAGS ?= -I/usr/include/lua5.4
 LUA_LIB ?= -l:liblua5.4.a
 LIBS   = -ldnnl -lz -lpthread -ldl -lm
+DEPS_DEV = clang libclang-rt-14-dev gzip
 DEPS   = gcc g++ make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev perl
 
 CORE    = $(wildcard core/*.c core/layers/*.c core/passes/*.c)
@@ -30,6 +31,7 @@ LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
 C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c)) \
     $(addprefix $(BUILD)/tests/,t_emulate t_linear t_conv_ways)
+UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 PROVE  ?= -j2
 TESTS   = $(C_TESTS) $(wildcard tests/lua/*.lua tests/cli/*.sh)
 # where threads matter, again with all of them: one at a time, since two programs whose threads wait for each other on
@@ -196,6 +198,9 @@ run: all ## the article's comparison on this machine: experiments/article.lua
 	$(BUILD)/memtide run experiments/article.lua || case $$? in 5|6) ;; *) exit 1; esac # a claim refuted is a result
 
 deps: ## install the Debian packages that are needed (or say which, where that is not allowed)
+deps-dev: ## the same of those that only checks need: clang with its sanitizers
+deps-dev: DEPS = $(DEPS_DEV)
+deps deps-dev:
 	@missing=$$(for p in $(DEPS); do \
 	    dpkg -s $$p 2>/dev/null | grep -q '^Status: install ok' || echo $$p; done | tr '\n' ' '); \
 	if [ -z "$$missing" ]; then echo "all packages are there"; \
@@ -211,9 +216,33 @@ $(BUILD)/tests/t_emulate: tests/t_emulate.cu $(patsubst %,$(BUILD)/tests/emulate
 	$(Q)$(CXX) $(CFLAGS) -x c++ -std=c++17 -D_GNU_SOURCE -Wall -Wextra -Wshadow -MMD -MP -MF $@.d -Itests/emulate -Itests \
 	    -o $@ $< -x none $(filter %.o,$^) $(EXTRA)
 
+SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+SANITIZED = BUILD=build/asan CFLAGS="-O1 -g" NVCC= EXTRA="$(SANITIZE)"
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) test BUILD=build/asan CFLAGS="-O1 -g" NVCC= \
-	    EXTRA="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) test $(SANITIZED)
+
+asan-unit: ## the unit tests alone under them
+	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) unit $(SANITIZED)
+
+unit: $(UNIT_TESTS) ## the unit tests
+	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) prove --exec tests/run $(PROVE) $(UNIT_TESTS)
+
+# libFuzzer's targets: the core and the bindings once more, by clang; kernels read no files and are gcc's, which clang
+# does not take. Longer by hand: make fuzz-readers FUZZ_SECONDS=3600
+FUZZ_SECONDS ?= 60
+FUZZ_BUILD = build/fuzz
+fuzz-readers: $(BUILD)/memtide ## every reader of files and messages gets damaged ones for FUZZ_SECONDS (60) each
+	$(Q)$(MAKE) BUILD=$(FUZZ_BUILD) GCC_BUILD=$(BUILD) CC=clang CFLAGS="-O1 -g -Wno-unknown-warning-option" NVCC= \
+	    EXTRA="-fsanitize=fuzzer-no-link $(SANITIZE)" $(FUZZ_BUILD)/readers
+	$(Q)rm -rf $(FUZZ_BUILD)/seeds
+	$(Q)$(BUILD)/memtide tests/fuzz/seeds.lua $(FUZZ_BUILD)/seeds
+	$(Q)sh tests/fuzz/run.sh $(FUZZ_BUILD)/readers $(FUZZ_SECONDS) $(FUZZ_BUILD)
+
+FUZZ_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fuzz/*.c))
+$(FUZZ_OBJ): override EXTRA += -Itests/emulate $(LUA_CFLAGS)
+$(BUILD)/readers: $(FUZZ_OBJ) $(LUA_OBJ) $(CORE:%.c=$(BUILD)/%.o) $(KERNELS:%.c=$(GCC_BUILD)/%.o)
+	@echo "  LINK $@"
+	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LUA_LIB) $(LIBS) -lgomp $(EXTRA) -fsanitize=fuzzer
 
 fuzz: $(BUILD)/tests/t_fuzz $(BUILD)/tests/unit/t_safetensors ## random networks, settings and damaged files for a minute
 	$(Q)FUZZ=20000 SEED=$$(date +%s) $(BUILD)/tests/t_fuzz
@@ -259,7 +288,7 @@ train-check: $(BUILD)/memtide ## slow: networks learn what they are given, to th
 # SSE41: the library's wider kernels read a few bytes past buffers of their own
 VALGRIND = DNNL_MAX_CPU_ISA=SSE41 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9
 valgrind: all $(C_TESTS) ## the unit tests under valgrind
-	$(Q)for t in $(filter $(BUILD)/tests/unit/%,$(C_TESTS)); do echo "$$t"; \
+	$(Q)for t in $(UNIT_TESTS); do echo "$$t"; \
 	    OMP_NUM_THREADS=1 $(VALGRIND) $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
 
 lint: ## warnings as errors; cppcheck and luacheck where they are installed
@@ -279,12 +308,12 @@ clean: ## remove what was built
 	rm -rf build
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 # with `make deps run`, the packages first
-ifneq ($(filter deps,$(MAKECMDGOALS)),)
+ifneq ($(filter deps deps-dev,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all emulated test test-isa cuda-test run deps asan fuzz soak soak-long overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind lint install clean help
+.PHONY: all emulated test test-isa cuda-test run deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

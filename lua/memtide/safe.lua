@@ -1,9 +1,9 @@
 -- What a script sees under --safe: Lua without what reaches the machine, memtide, and the files below its own folder.
 --
 -- Its globals are a table of their own, with copies of the libraries: what it changes there is not what memtide's
--- modules use. It cannot reach what those keep for themselves: it sees no metatable but those that it set itself, no class, no
--- bytecode and no debug library. Only the core opens files for it, and the core is confined to the folder. Time and
--- memory are not limited: see --timeout and --host-memory.
+-- modules use. It cannot reach what those keep for themselves: it sees no metatable but those that it set itself, no
+-- class, no bytecode and no debug library. Only the core opens files for it, and the core is confined to the folder.
+-- Time and memory are not limited: see --timeout and --host-memory.
 local core = require "memtide.core"
 local strict = require "memtide.strict"
 local util = require "memtide.util"
