@@ -21,8 +21,8 @@ void csv_close(Csv *c); /* NULL is allowed */
 const char *csv_status(Csv *c, const char *cell, int64_t repeat);
 /* Value of `column` in that row, NULL: no such row or column. Borrowed until the next call. */
 const char *csv_value(Csv *c, const char *cell, int64_t repeat, const char *column);
-/* The cell of the latest row whose id has the same settings (what stands before its first '-'), and the same repeat; NULL:
- * there is none. Borrowed until the next call. */
+/* The cell of the latest row whose id has the same settings (what stands before its first '-'), and the same repeat;
+ * NULL: there is none. Borrowed until the next call. */
 const char *csv_latest(Csv *c, const char *cell, int64_t repeat);
 /* Gives that row another id, in place: one of the same length and settings that has no row. */
 int csv_rename(Csv *c, const char *cell, int64_t repeat, const char *to, Err *e);

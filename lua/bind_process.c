@@ -62,19 +62,27 @@ typedef struct Process {
     pid_t pid;              /* 0: it has ended and was waited for */
     int channel, note, log;
     int status;             /* of waitpid, when pid is 0 */
+    char *out;              /* out[at..n) is to be sent, as soon as the worker takes it */
+    int at, n, cap;
 } Process;
 
 /* Above the numbers that a worker's own will have, and closed in other workers */
 static int move_up(int fd) {
-    int moved = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FREE_FD);
-    if (fd >= 0) close(fd);
+    if (fd < 0) return -1;
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FREE_FD), why = errno;
+    close(fd);
+    errno = why == EINVAL ? EMFILE : why; /* so few may be open that none has such a number */
     return moved;
 }
 
-static int unnamed_file(void) {
+static const char *log_folder(void) {
     const char *folder = getenv("TMPDIR");
+    return folder && *folder ? folder : "/tmp";
+}
+
+static int unnamed_file(void) {
     char path[512];
-    int n = snprintf(path, sizeof path, "%s/memtide.XXXXXX", folder && *folder ? folder : "/tmp");
+    int n = snprintf(path, sizeof path, "%s/memtide.XXXXXX", log_folder());
     if (n < 0 || (size_t)n >= sizeof path) {
         errno = ENAMETOOLONG;
         return -1;
@@ -118,9 +126,8 @@ static int start(Process *p, rlim_t memory, char **arguments) {
     int theirs = move_up(pair[1]);
     p->channel = move_up(pair[0]);
     p->note = move_up(memfd_create("memtide-note", MFD_CLOEXEC));
-    p->log = move_up(unnamed_file());
     pid_t parent = getpid(), pid = -1;
-    if (theirs >= 0 && p->channel >= 0 && p->note >= 0 && p->log >= 0) pid = fork();
+    if (theirs >= 0 && p->channel >= 0 && p->note >= 0) pid = fork();
     if (pid == 0) become_worker(p, theirs, memory, parent, arguments);
     int failed = errno;
     close_fd(&theirs);
@@ -162,6 +169,7 @@ static void release_process(void *content) {
     close_fd(&p->channel);
     close_fd(&p->note);
     close_fd(&p->log);
+    mem_free(p->out);
     mem_free(p);
 }
 
@@ -185,6 +193,8 @@ static int spawn(lua_State *L) {
     p->channel = p->note = p->log = -1;
     box->content = p;
     fflush(NULL);
+    p->log = move_up(unnamed_file());
+    if (p->log < 0) return fail_errno(L, "create a worker's log in", log_folder());
     return start(p, (rlim_t)memory, arguments) ? fail_errno(L, "start a worker process", NULL) : 1;
 }
 
@@ -215,13 +225,31 @@ static int receive(lua_State *L, int fd, int flags) {
     return 1;
 }
 
-/* process:send(bytes) -> true; nothing when it does not listen any more */
+/* As much as the worker takes now; nothing more once it does not listen. */
+static void send_some(Process *p) {
+    while (p->at < p->n) {
+        ssize_t done = send(p->channel, p->out + p->at, (size_t)(p->n - p->at), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0 && errno == EAGAIN) return;
+        if (done <= 0) break;
+        p->at += (int)done;
+    }
+    mem_free(p->out);
+    p->out = NULL;
+    p->at = p->n = p->cap = 0;
+}
+
+/* process:send(bytes): what a worker does not take at once (it may be stopped) is sent in poll */
 static int process_send(lua_State *L) {
     size_t n;
     const char *data = luaL_checklstring(L, 2, &n);
-    if (send_all(process_at(L)->channel, data, n)) return 0;
-    lua_pushboolean(L, true);
-    return 1;
+    Process *p = process_at(L);
+    if (n > INT32_MAX / 4 || p->n > INT32_MAX / 4 || !mem_grow(&p->out, &p->cap, p->n + (int)n, 1))
+        return bind_error(L, "out of host memory for a message");
+    memcpy(p->out + p->n, data, n);
+    p->n += (int)n;
+    send_some(p);
+    return 0;
 }
 
 /* process:receive() -> bytes, "" when there are none yet; nil: the worker has ended */
@@ -284,13 +312,15 @@ static int restore_signals(lua_State *L) {
  * the name of a signal that was caught */
 static int poll_all(lua_State *L) {
     struct pollfd fds[WORKERS_MAX];
+    Process *process[WORKERS_MAX];
     luaL_checktype(L, 1, LUA_TTABLE);
     double seconds = (double)luaL_checknumber(L, 2);
     lua_Unsigned n = lua_rawlen(L, 1);
     if (n > WORKERS_MAX) return bind_error(L, "poll: at most %d workers", WORKERS_MAX);
     for (int i = 0; i < (int)n; i++) {
         lua_rawgeti(L, 1, i + 1);
-        fds[i] = (struct pollfd){.fd = ((Process *)bind_get(L, -1, BOX_PROCESS))->channel, .events = POLLIN};
+        process[i] = bind_get(L, -1, BOX_PROCESS);
+        fds[i] = (struct pollfd){.fd = process[i]->channel, .events = process[i]->n ? POLLIN | POLLOUT : POLLIN};
         lua_pop(L, 1);
     }
     if (!(seconds > 0)) seconds = 0;
@@ -299,6 +329,8 @@ static int poll_all(lua_State *L) {
     int ready = ppoll(fds, (nfds_t)n, &wait, catching.on ? &catching.mask_before : NULL);
     int number = catching.seen;
     catching.seen = 0;
+    for (int i = 0; ready > 0 && i < (int)n; i++)
+        if (fds[i].revents & POLLOUT) send_some(process[i]);
     lua_pushboolean(L, ready > 0);
     if (!number) return 1;
     lua_pushstring(L, sigabbrev_np(number));

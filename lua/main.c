@@ -78,6 +78,7 @@ int main(int argc, char **argv) {
     lua_State *L = luaL_newstate();
     if (!L) return out_of_memory();
     interrupted_state = L;
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the write */
     lua_pushcfunction(L, run);
     lua_pushinteger(L, argc);
     lua_pushlightuserdata(L, argv);

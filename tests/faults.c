@@ -3,6 +3,7 @@
  *   DIE_AT=3 DIE_WHEN=before     a worker dies by SIGKILL (DIE_SIGNAL: another number) at its third message: before it,
  *                                in the middle of it (half) or after it
  *   DIE_ONCE=FILE                but only one worker: the one that can remove this file
+ *   STOP_WORKER=1                a worker stops before it has begun
  *   FLOCK_ERRNO=37               flock fails
  *   FULL=FILE                    while this file is there, no other file on a disk can grow: ENOSPC */
 #include <dlfcn.h>
@@ -26,6 +27,10 @@ static bool is_worker(void) {
     if (f) fclose(f);
     const char *name = text, *first = name + strlen(name) + 1;
     return first < text + n && !strcmp(first, "--worker");
+}
+
+__attribute__((constructor)) static void begin(void) {
+    if (getenv("STOP_WORKER") && is_worker()) raise(SIGSTOP);
 }
 
 static void *real(const char *name) {

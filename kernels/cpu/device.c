@@ -190,8 +190,8 @@ static const DeviceTable table = {
     .prepare = cpu_prepare, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
 };
 
-/* oneDNN keeps what it compiled, too, and what is prepared here holds on to its own. What else it is asked for again are
- * reorders of the same shapes. */
+/* oneDNN keeps what it compiled, too, and what is prepared here holds on to its own. What else it is asked for again
+ * are reorders of the same shapes. */
 enum { PRIMITIVES = 32 };
 
 int device_cpu_open(Device **out, Err *e) {

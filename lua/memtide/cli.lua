@@ -107,6 +107,6 @@ return function(asked)
     io.stderr:write("memtide: ", util.printable(tostring(found.message), true), "\n")
     if state.verbose and found.traceback then io.stderr:write(found.traceback:gsub("^\n", ""), "\n") end
   end
-  if state.options then hook.ended(state.options, status, not good and found.message or nil) end
+  if state.options then hook.ended(state.options, status, not good and util.cut(found.message) or nil) end
   return status
 end

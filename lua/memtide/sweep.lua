@@ -370,8 +370,8 @@ end
 -- What stopped the sweep, and how far it came.
 local function raise(self, problem)
   if util.is_failure(problem) and self.options.csv then
-    problem.message = ("%s; %d of %d cells have their rows in %s"):format(problem.message, self.recorded + self.resumed,
-      self.plan:count(), self.options.csv)
+    problem = util.failure(("%s; %d of %d cells have their rows in %s"):format(problem.message,
+      self.recorded + self.resumed, self.plan:count(), self.options.csv), problem.code)
   end
   error(problem, 0)
 end

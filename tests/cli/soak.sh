@@ -1,6 +1,7 @@
 # A sweep that lives through everything at random: it and its worker are killed, stopped and asked to end, another sweep
 # wants the same file, the disk is full for a while, the worker dies at some message. At the end each cell has one row,
-# nothing is found wrong, and no worker has grown. CELLS (40) and MINUTES (0.15); make soak-long takes an hour for 5,000.
+# nothing is found wrong, and no worker has grown. CELLS (40) and MINUTES (0.15); make soak-long takes an hour for
+# 5,000.
 . tests/tap.sh
 CELLS=${CELLS:-40} MINUTES=${MINUTES:-0.15} SEED=${SEED:-$$}
 FAULTS=$(cd "$ROOT" && realpath "${BUILD:-build}/tests/faults.so")

@@ -203,6 +203,20 @@ watcher=$!
 wait $job
 is $? 143 "SIGTERM is answered while a long message arrives"
 kill $watcher 2>/dev/null
+{ cat fates.lua; head -c 1000000 /dev/zero | tr '\0' '-'; } >large.lua # a comment
+stops_early() {
+    LD_PRELOAD=$FAULTS STOP_WORKER=1 ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0" \
+        exec "$MEMTIDE" run large.lua --csv f.csv --set fate=none --set n=1 >out.txt 2>err.txt </dev/null
+}
+stops_early &
+job=$!
+sleep 1
+kill -TERM $job
+( sleep 10; kill -KILL $job ) 2>/dev/null &
+watcher=$!
+wait $job
+is $? 143 "and while a worker does not take a long one"
+kill $watcher 2>/dev/null
 "$MEMTIDE" run fates.lua --in-process --csv f.csv --set fate=hang --set n=1 >out.txt 2>err.txt </dev/null &
 job=$!
 sleep 1
@@ -237,14 +251,15 @@ without_locks() { LD_PRELOAD=$FAULTS FLOCK_ERRNO=$1 ASAN_OPTIONS="${ASAN_OPTIONS
 for number in 37 38 95; do # ENOLCK, ENOSYS, EOPNOTSUPP
     rm -f f.csv
     without_locks $number none
-    is "$? $(statuses f.csv) $(ls f.csv.lock 2>/dev/null)" "0 ok " "flock fails with $number: a sweep runs, and leaves no lock"
+    is "$? $(statuses f.csv) $(ls f.csv.lock 2>/dev/null)" "0 ok " \
+        "flock fails with $number: a sweep runs, and leaves no lock"
 done
 without_locks 37 hang &
 job=$!
 for _ in 1 2 3 4 5 6 7 8 9; do test -s f.csv.lock && break; sleep 0.3; done
 without_locks 37 speak
 is "$? $(cut -d\  -f2,3 f.csv.lock)" "66 on $(hostname)" "a second one is refused"
-has "$(cat err.txt)" "\"f.csv\" is in use by process $(cut -d\  -f1 f.csv.lock) on $(hostname); this file system has no locks" \
+has "$(cat err.txt)" "in use by process $(cut -d\  -f1 f.csv.lock) on $(hostname); this file system has no locks" \
     "with the first one's process"
 kill -KILL "$(cut -d\  -f1 f.csv.lock)"
 wait $job 2>/dev/null
@@ -257,13 +272,17 @@ is "$? $(statuses f.csv)" "0 ok ok" "and then it goes on"
 without_locks 5 speak
 is $? 66 "any other failure of flock is one"
 
+# ---- what a worker needs
+TMPDIR=/nowhere memtide run fates.lua --csv f.csv --set fate=none
+is "$status $err" '66 memtide: cannot create a worker'"'"'s log in "/nowhere": No such file or directory; '"0 of 2 cells \
+have their rows in f.csv" "a folder for logs that is not there"
+
 # ---- a full disk
 if ( ulimit -f 0 ) 2>/dev/null; then
     fresh --set fate=none --set n=1,2
     ln -sf /dev/null f.samples.csv # the rows are what fails
     (
         ulimit -f 2 # of 512 or 1024 bytes
-        trap '' XFSZ
         "$MEMTIDE" run fates.lua --csv f.csv --set fate=none --set n=1,2,3,4,5,6,7,8 >out.txt 2>err.txt </dev/null
         echo $? >status.txt
     )

@@ -37,7 +37,8 @@ tap.is(#given.text, 8 << 20, "a long message in pieces")
 tap.ok(os.clock() - begun < 2, ("takes less than 2 s of the processor: %.2f s"):format(os.clock() - begun))
 
 tap.is(util.cut(("x"):rep(4096)), ("x"):rep(4096), "a text of 4096 bytes stands in a row as it is")
-tap.is(util.cut(("x"):rep(4095) .. "\u{e4}y"), ("x"):rep(4095) .. "... (3 B cut)", "a longer one is cut, between letters")
+tap.is(util.cut(("x"):rep(4095) .. "\u{e4}y"), ("x"):rep(4095) .. "... (3 B cut)",
+  "a longer one is cut, between letters")
 
 -- ---- errors as values
 local good, problem = util.try(function(...) return "a", nil, ... end, nil, 3)
