@@ -16,8 +16,9 @@
 
 /* ---- the chain */
 
-/* By position: how many storages cross it, and one of them. Casts of parameters can be made anywhere: not counted. */
-typedef struct Crossing { int count, root; } Crossing;
+/* By position: how many storages cross it, and the sum of their numbers: where one does, its number. Casts of parameters
+ * can be made anywhere: not counted. */
+typedef struct Crossing { int count; int64_t root; } Crossing;
 
 static bool counts(const Program *p, int root, int writer) {
     const Op *op = &p->ops[writer];
@@ -37,33 +38,40 @@ static void find_writers(Chain *c) {
             if (p->ops[i].in[k] != NO_BUF) c->saved[program_root(p, p->ops[i].in[k])] = true;
 }
 
-/* Every read of a storage moves its end: the positions between the last one and this one are crossed, too. */
+/* A storage crosses the positions behind its writer up to its last reader. `at` first holds by how much each position
+ * has more than the one before it. */
 static void find_crossings(const Chain *c, Crossing *at, int *end) {
     const Program *p = c->p;
     for (int b = 0; b < p->n_bufs; b++) end[b] = c->writer[b];
     for (int i = 0; i < p->forward_end; i++)
-        for (int k = 0; k < OP_IN; k++) {
-            int root = p->ops[i].in[k] == NO_BUF ? NO_BUF : program_root(p, p->ops[i].in[k]);
-            if (root == NO_BUF || c->writer[root] == NO_OP || !counts(p, root, c->writer[root])) continue;
-            while (end[root] < i) {
-                at[++end[root]].root = root;
-                at[end[root]].count++;
-            }
-        }
+        for (int k = 0; k < OP_IN; k++)
+            if (p->ops[i].in[k] != NO_BUF) end[program_root(p, p->ops[i].in[k])] = i;
+    for (int b = 0; b < p->n_bufs; b++) {
+        if (c->writer[b] == NO_OP || end[b] == c->writer[b] || !counts(p, b, c->writer[b])) continue;
+        at[c->writer[b] + 1].count++;
+        at[c->writer[b] + 1].root += b;
+        at[end[b] + 1].count--;
+        at[end[b] + 1].root -= b;
+    }
+    for (int i = 1; i <= p->forward_end; i++) {
+        at[i].count += at[i - 1].count;
+        at[i].root += at[i - 1].root;
+    }
 }
 
 static void find_cuts(Chain *c, const Crossing *at) {
     int loss = c->p->loss == NO_BUF ? NO_OP : c->writer[program_root(c->p, c->p->loss)];
     c->cut[c->n_cuts++] = (Cut){0, NO_BUF};
     for (int i = 1; i <= loss; i++)
-        if (at[i].count == 1 && at[i].root != c->cut[c->n_cuts - 1].root) c->cut[c->n_cuts++] = (Cut){i, at[i].root};
+        if (at[i].count == 1 && at[i].root != c->cut[c->n_cuts - 1].root)
+            c->cut[c->n_cuts++] = (Cut){i, (int)at[i].root};
     c->cut[c->n_cuts++] = (Cut){c->p->forward_end, NO_BUF};
 }
 
 int chain_find(Chain *c, const Program *p, Err *e) {
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
     *c = (Chain){p, mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(bool)), mem_new((ops + 2) * sizeof(Cut)), 0};
-    Crossing *at = mem_new((ops + 1) * sizeof *at);
+    Crossing *at = mem_new((ops + 2) * sizeof *at);
     int *end = mem_new(bufs * sizeof *end);
     bool made = c->writer && c->saved && c->cut && at && end;
     if (made) {
@@ -190,7 +198,16 @@ typedef struct Rewrite {
     int n_bufs;                /* and how many buffers it had */
     bool *lost, *need, *again; /* as chain_again gives them */
     int *twin;                 /* by buffer: the one that its op makes the second time, or NO_BUF */
+    int *maker;                /* by buffer: the forward op whose first output it is */
+    int *first, *next;         /* by segment: its first op that runs again; by op: the next one of its segment; or NO_OP */
 } Rewrite;
+
+static int most_segments(const Chain *c, const int *segment) {
+    int most = 0;
+    for (int i = 0; i < c->p->forward_end; i++)
+        if (segment[i] > most) most = segment[i];
+    return most;
+}
 
 /* A buffer like `b` for an op's second run. */
 static int second_buf(Program *p, int b) {
@@ -227,8 +244,7 @@ static void run_again(Rewrite *r, const Op *first) {
 /* Runs the op again that makes `b`, behind those that make what it reads and that is lost. */
 static void make_alone(Rewrite *r, int b) {
     const Program *p = r->p;
-    const Op *op = r->old;
-    while (op->out[0] != b) op++;
+    const Op *op = &r->old[r->maker[b]];
     for (int k = 0; k < OP_IN && !p->failed; k++) {
         int in = op->in[k];
         if (in != NO_BUF && r->lost[program_root(p, in)] && r->twin[in] == NO_BUF) make_alone(r, in);
@@ -242,9 +258,20 @@ static int made_again(Rewrite *r, int b) {
     if (r->twin[b] != NO_BUF) return r->twin[b];
     int number = r->segment[r->c->writer[program_root(r->p, b)]];
     if (number == ALONE) make_alone(r, b);
-    for (int i = 0; i < r->p->forward_end && !r->p->failed; i++)
-        if (number > 0 && r->again[i] && r->segment[i] == number) run_again(r, &r->old[i]);
+    for (int i = number > 0 ? r->first[number] : NO_OP; i != NO_OP && !r->p->failed; i = r->next[i])
+        run_again(r, &r->old[i]);
     return r->p->failed ? b : r->twin[b];
+}
+
+static void list_segments(const Rewrite *r) {
+    for (int k = most_segments(r->c, r->segment); k >= 0; k--) r->first[k] = NO_OP;
+    for (int i = r->p->forward_end - 1; i >= 0; i--) {
+        int number = r->segment[i];
+        if (r->old[i].out[0] != NO_BUF) r->maker[r->old[i].out[0]] = i;
+        if (number <= 0 || !r->again[i]) continue;
+        r->next[i] = r->first[number];
+        r->first[number] = i;
+    }
 }
 
 static void rewrite(Rewrite *r) {
@@ -252,6 +279,7 @@ static void rewrite(Rewrite *r) {
     int n = p->n_ops;
     for (int b = 0; b < r->n_bufs; b++) r->twin[b] = NO_BUF;
     chain_again(r->c, r->segment, r->lost, r->need, r->again);
+    list_segments(r);
     p->n_ops = p->forward_end;
     for (int i = p->forward_end; i < n && !p->failed; i++) {
         Op op = r->old[i];
@@ -264,15 +292,14 @@ static void rewrite(Rewrite *r) {
 void chain_drop(const Chain *c, Program *p, const int *segment) {
     size_t bufs = (size_t)p->n_bufs, forward = (size_t)p->forward_end;
     Op *old = mem_copy(p->ops, (size_t)p->n_ops * sizeof *old);
+    size_t segments = (size_t)most_segments(c, segment) + 1;
     Rewrite r = {c, segment, p, old, p->n_bufs, mem_new(bufs), mem_new(bufs), mem_new(forward),
-                 mem_new(bufs * sizeof(int))};
-    if (r.old && r.lost && r.need && r.again && r.twin) rewrite(&r);
+                 mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(segments * sizeof(int)),
+                 mem_new(forward * sizeof(int))};
+    if (old && r.lost && r.need && r.again && r.twin && r.maker && r.first && r.next) rewrite(&r);
     else p->failed = true;
-    mem_free(r.old);
-    mem_free(r.lost);
-    mem_free(r.need);
-    mem_free(r.again);
-    mem_free(r.twin);
+    void *const all[] = {old, r.lost, r.need, r.again, r.twin, r.maker, r.first, r.next};
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
 }
 
 int pass_checkpoint(Program *p, const Settings *s, Device *device, Err *e) {

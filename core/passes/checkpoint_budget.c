@@ -18,6 +18,8 @@
 #include "mem.h"
 
 enum { LABELS = 32, CHOICES = 64, PARTS = 8, CANDIDATES = 2 * CHOICES + PARTS };
+/* The estimate looks at all runs between two cuts: of more cuts than the first, the second many are taken. */
+enum { MOST_CUTS = 512, FEW_CUTS = 128 };
 
 typedef struct Step {
     size_t working, kept; /* bytes: see above; what stays stored of the run */
@@ -34,7 +36,8 @@ typedef struct Label {
 typedef struct Front { Label item[LABELS]; int n; } Front;
 
 typedef struct Solver {
-    const Chain *c;
+    const Chain *whole; /* for choices that are not the estimate's */
+    const Chain *c;     /* the same with the cuts that the estimate looks at */
     int n;            /* the last cut: the end of the forward pass */
     Step *step;       /* [from * (n + 1) + to], from < to: the run between these cuts when it is dropped */
     size_t *stored, *working; /* by unit that is stored: see above */
@@ -102,17 +105,35 @@ static void find_reads(Profile *f) {
 
 static size_t *at_cut(const Solver *s, size_t *table, int op, int cut) { return &table[op * (s->n + 1) + cut]; }
 
+/* Notes in the column of a table by op that there are more bytes from op `from` to op `to`: as by how much those ops have
+ * more than the one before them. */
+static void add_bytes(const Profile *f, size_t *column, size_t columns, int from, int to, size_t bytes) {
+    if (from > to) return;
+    column[(size_t)from * columns] += bytes;
+    if (to + 1 < f->p->n_ops) column[(size_t)(to + 1) * columns] -= bytes;
+}
+
+static void sum_up(const Profile *f, size_t *table, size_t columns) {
+    for (size_t i = columns; i < (size_t)f->p->n_ops * columns; i++) table[i] += table[i - columns];
+}
+
+static int earlier(int a, int b) { return a < b ? a : b; }
+
 static void find_alive(Solver *s, Profile *f) {
+    const size_t cuts = (size_t)s->n + 1;
     for (int b = 0; b < f->p->n_bufs; b++) {
         const Life *l = &f->life[b];
         if (!l->used || f->p->bufs[b].kind == BUF_PERSISTENT) continue;
         if (f->p->bufs[b].kind == BUF_INPUT) f->inputs += l->bytes;
-        for (int t = l->first; t <= l->last; t++) {
-            if (!f->unit[b] || t > f->end[b]) f->other[t] += l->bytes;
-            else *at_cut(s, f->stored, t, f->unit[b] - 1) += l->bytes;
-            if (f->unit[b] && t <= f->read[b]) *at_cut(s, f->passing, t, f->unit[b] - 1) += l->bytes;
-        }
+        int unit = f->unit[b], stored = unit ? earlier(f->end[b], l->last) : l->first - 1;
+        add_bytes(f, f->other, 1, stored + 1, l->last, l->bytes);
+        if (!unit) continue;
+        add_bytes(f, f->stored + unit - 1, cuts, l->first, stored, l->bytes);
+        add_bytes(f, f->passing + unit - 1, cuts, l->first, earlier(f->read[b], l->last), l->bytes);
     }
+    sum_up(f, f->other, 1);
+    sum_up(f, f->stored, cuts);
+    sum_up(f, f->passing, cuts);
     for (int t = 0; t < f->p->n_ops; t++) {
         s->least = max_size(s->least, f->other[t]);
         for (int c = s->n - 1; c >= 0; c--) {
@@ -326,7 +347,7 @@ static void add_lightened(Solver *s, int i, int cut) {
  * even steps over the way that is left; near the end these are halved. */
 static void find_candidates(Solver *s) {
     for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_SELECTIVE; mode++) {
-        chain_choose(s->c, (Checkpoint)mode, candidate(s, s->count));
+        chain_choose(s->whole, (Checkpoint)mode, candidate(s, s->count));
         add_candidate(s);
     }
     size_t peak = quickest(s, SIZE_MAX)->peak, step = 1;
@@ -373,9 +394,17 @@ static int judge(const Solver *s, const Settings *settings, Device *device, int 
                    "is %zu bytes", settings->budget, least);
 }
 
-int chain_fit(const Chain *c, const Settings *settings, Device *device, int *segment, Err *e) {
+/* cut[FEW_CUTS]: some of the chain's: units of about as many of the chain's each, and the last one, the loss, by itself. Returns how many. */
+static int thin_cuts(const Chain *c, Cut *cut) {
+    const int units = FEW_CUTS - 2, all = c->n_cuts - 2;
+    for (int i = 0; i <= units; i++) cut[i] = c->cut[(int)((int64_t)i * all / units)];
+    cut[units + 1] = c->cut[c->n_cuts - 1];
+    return FEW_CUTS;
+}
+
+static int fit(const Chain *whole, const Chain *c, const Settings *settings, Device *device, int *segment, Err *e) {
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
-    Solver s = {c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)),
+    Solver s = {whole, c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)),
                 mem_new(cuts * sizeof(size_t)), 0, mem_new(cuts * sizeof(Front)),
                 mem_new(CANDIDATES * ops * sizeof(int)), mem_new(bufs * sizeof(int)),
                 mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs), mem_new(bufs), mem_new(ops)};
@@ -398,4 +427,14 @@ int chain_fit(const Chain *c, const Settings *settings, Device *device, int *seg
     mem_free(s.need);
     mem_free(s.again);
     return code;
+}
+
+int chain_fit(const Chain *c, const Settings *settings, Device *device, int *segment, Err *e) {
+    Cut cut[FEW_CUTS];
+    Chain thinned = *c;
+    if (c->n_cuts > MOST_CUTS) {
+        thinned.cut = cut;
+        thinned.n_cuts = thin_cuts(c, cut);
+    }
+    return fit(c, &thinned, settings, device, segment, e);
 }

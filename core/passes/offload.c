@@ -28,10 +28,7 @@ static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host m
 
 static bool may_go(const Chain *c, int b, size_t least) {
     const Buf *buf = &c->p->bufs[b];
-    if (c->writer[b] == NO_OP || !c->saved[b] || buf->category != CAT_ACTIVATIONS || buf->bytes < least) return false;
-    for (int other = 0; other < c->p->n_bufs; other++) /* what is read at the end of the step stays */
-        if (c->p->bufs[other].keep && program_root(c->p, other) == b) return false;
-    return true;
+    return c->writer[b] != NO_OP && c->saved[b] && buf->category == CAT_ACTIVATIONS && buf->bytes >= least;
 }
 
 /* The largest first; ties in buffer order. */
@@ -41,10 +38,12 @@ static int compare_trips(const void *left, const void *right) {
     return a->buf - b->buf;
 }
 
-/* trip[n_bufs]; returns how many. */
-static int find_trips(const Chain *c, size_t least, Trip *trip) {
+/* trip[n_bufs]; returns how many. What may not go does not count as saved from here on. */
+static int find_trips(Chain *c, size_t least, Trip *trip) {
     const Program *p = c->p;
     int n = 0;
+    for (int b = 0; b < p->n_bufs; b++) /* what is read at the end of the step stays */
+        if (p->bufs[b].keep) c->saved[program_root(p, b)] = false;
     for (int b = 0; b < p->n_bufs; b++)
         if (may_go(c, b, least)) trip[n++] = (Trip){b, NO_BUF, NO_BUF, p->bufs[b].bytes};
     qsort(trip, (size_t)n, sizeof *trip, compare_trips);
@@ -55,8 +54,8 @@ static int find_trips(const Chain *c, size_t least, Trip *trip) {
 
 typedef struct Rewrite {
     Program *p;
-    Trip *trip;
-    int n, n_bufs; /* trips; buffers that the program had before */
+    Trip **trip;   /* by buffer: its trip, or NULL */
+    int n_bufs;    /* that the program had before */
     int *twin;     /* by buffer: the one that the backward pass reads in its place, or NO_BUF */
 } Rewrite;
 
@@ -77,15 +76,9 @@ static void emit(Program *p, OpKind kind, int in, int out, const char *path) {
     op_cost(p, op);
 }
 
-static Trip *trip_of(const Rewrite *r, int buf) {
-    for (int i = 0; i < r->n; i++)
-        if (r->trip[i].buf == buf) return &r->trip[i];
-    return NULL;
-}
-
 static void send(Rewrite *r, const Op *op) {
     for (int k = 0; k < OP_OUT && !r->p->failed; k++) {
-        Trip *t = trip_of(r, op->out[k]);
+        Trip *t = op->out[k] == NO_BUF ? NULL : r->trip[op->out[k]];
         if (!t) continue;
         t->host = twin_of(r->p, t->buf, "host");
         r->p->bufs[t->host].host = true;
@@ -98,7 +91,7 @@ static int fetched(Rewrite *r, int buf, const char *path) {
     if (buf == NO_BUF || buf >= r->n_bufs) return buf;
     if (r->twin[buf] != NO_BUF) return r->twin[buf];
     int root = program_root(r->p, buf);
-    Trip *t = trip_of(r, root);
+    Trip *t = r->trip[root];
     if (!t || r->p->failed) return buf;
     if (buf == root) {
         t->back = twin_of(r->p, root, "back");
@@ -130,10 +123,12 @@ static void rewrite(Rewrite *r, const Op *old) {
 /* Rewrites p; the trips learn of their buffers. */
 static void go(Program *p, Trip *trip, int n) {
     Op *old = mem_copy(p->ops, (size_t)p->n_ops * sizeof *old);
-    Rewrite r = {p, trip, n, p->n_bufs, mem_new((size_t)p->n_bufs * sizeof(int))};
-    if (old && r.twin) rewrite(&r, old);
+    Rewrite r = {p, mem_new((size_t)p->n_bufs * sizeof(Trip *)), p->n_bufs, mem_new((size_t)p->n_bufs * sizeof(int))};
+    for (int i = 0; r.trip && i < n; i++) r.trip[trip[i].buf] = &trip[i];
+    if (old && r.trip && r.twin) rewrite(&r, old);
     else p->failed = true;
     mem_free(old);
+    mem_free(r.trip);
     mem_free(r.twin);
 }
 
@@ -150,41 +145,86 @@ static Program *finished(const Program *p, Trip *trip, int n, const Settings *s,
 
 /* ---- what may stay */
 
+/* Of some ops in a row: the most bytes alive at one of them, and how many of them were added to all at once. */
+typedef struct Level { size_t most, more; } Level;
+
 /* The finished program in which all have gone. */
 typedef struct Tide {
     const Program *p;
     Life *life;
-    size_t *ebb, *live; /* by op, the bytes alive; live: with those that stay */
+    size_t *ebb;        /* by op, the bytes alive */
     size_t most;        /* of ebb */
+    int *made, *read;   /* by buffer: the op whose first output it is; the first op whose first input it is */
+    Level *level;       /* [2 ops]: the bytes alive with those that stay, as a tree: see raise_level */
+    int ops;            /* leaves of the tree: a power of two */
 } Tide;
+
+static size_t most_below(const Level *level, int node) {
+    return max_size(level[2 * node].most, level[2 * node + 1].most) + level[node].more;
+}
+
+static void fill_levels(const Tide *f) {
+    for (int i = 0; i < f->ops; i++) f->level[f->ops + i] = (Level){i < f->p->n_ops ? f->ebb[i] : 0, 0};
+    for (int node = f->ops - 1; node > 0; node--) {
+        f->level[node].more = 0;
+        f->level[node].most = most_below(f->level, node);
+    }
+}
+
+/* The most bytes alive in the ops [from, to), of those that node `node` stands for: `ops` of them, from `first` on. */
+static size_t most_alive(const Tide *f, int node, int first, int ops, int from, int to) {
+    if (to <= first || first + ops <= from) return 0;
+    if (from <= first && first + ops <= to) return f->level[node].most;
+    size_t low = most_alive(f, 2 * node, first, ops / 2, from, to);
+    size_t high = most_alive(f, 2 * node + 1, first + ops / 2, ops / 2, from, to);
+    return max_size(low, high) + f->level[node].more;
+}
+
+static void raise_level(const Tide *f, int node, int first, int ops, int from, int to, size_t bytes) {
+    if (to <= first || first + ops <= from) return;
+    if (from <= first && first + ops <= to) {
+        f->level[node].most += bytes;
+        f->level[node].more += bytes;
+        return;
+    }
+    raise_level(f, 2 * node, first, ops / 2, from, to, bytes);
+    raise_level(f, 2 * node + 1, first + ops / 2, ops / 2, from, to, bytes);
+    f->level[node].most = most_below(f->level, node);
+}
+
+static void find_copies(const Tide *f) {
+    for (int i = f->p->n_ops - 1; i >= 0; i--) {
+        const Op *op = &f->p->ops[i];
+        if (op->out[0] != NO_BUF) f->made[op->out[0]] = i;
+        if (op->in[0] != NO_BUF) f->read[op->in[0]] = i;
+    }
+}
 
 /* The ops between which the storage is free because it went: [*from, *to). It is free from where another op writes
  * into it, or behind its last reader. */
 static void find_gap(const Tide *f, const Trip *t, int *from, int *to) {
     const Program *p = f->p;
-    int root = program_root(p, t->buf), i = 0;
-    while (p->ops[i].out[0] != t->host) i++;
-    for (*from = i + 1; *from <= f->life[root].last; ++*from) {
+    int root = program_root(p, t->buf);
+    for (*from = f->made[t->host] + 1; *from <= f->life[root].last; ++*from) {
         const Op *op = &p->ops[*from];
         if (op->kind != OP_view && op->out[0] != NO_BUF && program_root(p, op->out[0]) == root) break;
     }
-    for (*to = *from; p->ops[*to].in[0] != t->host;) ++*to;
+    *to = f->read[t->host];
 }
 
 static bool stays(const Tide *f, const Trip *t, size_t limit, size_t alignment) {
     int from, to;
     size_t bytes = align_up(f->life[program_root(f->p, t->buf)].bytes, alignment);
     find_gap(f, t, &from, &to);
-    for (int i = from; i < to; i++)
-        if (f->live[i] + bytes > limit) return false;
-    for (int i = from; i < to; i++) f->live[i] += bytes;
+    if (from < to && most_alive(f, 1, 0, f->ops, from, to) + bytes > limit) return false;
+    raise_level(f, 1, 0, f->ops, from, to, bytes);
     return true;
 }
 
 /* Those of the trips that must be made so that no more than `limit` bytes are alive; returns how many. */
 static int pick(const Tide *f, const Trip *trip, int n, size_t limit, size_t alignment, Trip *going) {
     int left = 0;
-    memcpy(f->live, f->ebb, (size_t)f->p->n_ops * sizeof *f->live);
+    fill_levels(f);
     for (int i = 0; i < n; i++)
         if (!stays(f, &trip[i], limit, alignment)) going[left++] = trip[i];
     return left;
@@ -212,16 +252,19 @@ static int fit(const Program *p, const Tide *f, const Trip *trip, int n, const S
 
 static int choose(const Program *p, const Trip *trip, int n, Program *all, const Settings *s, Device *device,
                   Trip *going, int *left, Err *e) {
-    size_t bytes = (size_t)all->n_ops * sizeof(size_t);
-    Tide f = {all, mem_new((size_t)all->n_bufs * sizeof *f.life), mem_new(bytes), mem_new(bytes), 0};
-    int code = f.life && f.ebb && f.live ? OK : no_memory(e);
+    size_t bufs = (size_t)all->n_bufs;
+    int ops = 1;
+    while (ops < all->n_ops) ops *= 2;
+    Tide f = {all, mem_new(bufs * sizeof *f.life), mem_new((size_t)all->n_ops * sizeof *f.ebb), 0,
+              mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(2 * (size_t)ops * sizeof(Level)), ops};
+    int code = f.life && f.ebb && f.made && f.read && f.level ? OK : no_memory(e);
     if (!code) {
+        find_copies(&f);
         f.most = placement_live(all, device->table->alignment, f.life, f.ebb);
         code = fit(p, &f, trip, n, s, device, going, left, e);
     }
-    mem_free(f.life);
-    mem_free(f.ebb);
-    mem_free(f.live);
+    void *const made[] = {f.life, f.ebb, f.made, f.read, f.level};
+    for (size_t i = 0; i < ARRAY_LEN(made); i++) mem_free(made[i]);
     return code;
 }
 
