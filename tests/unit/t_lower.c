@@ -1,40 +1,7 @@
 /* Lowering: networks as forward programs, op by op, with layouts, orders, regions and costs. */
 #include <inttypes.h>
 
-#include "layer.h"
-#include "mem.h"
-#include "net.h"
-#include "tap.h"
-
-typedef struct Lines { char text[8192]; size_t used; } Lines;
-
-static void collect(void *arg, const char *line) {
-    Lines *l = arg;
-    l->used += (size_t)snprintf(l->text + l->used, sizeof l->text - l->used, "%s\n", line);
-}
-
-static Program *lowered(const char *net, const char *loss, Shape input, bool training) {
-    Err e = {0};
-    Program *p = NULL;
-    Network *n = net_new(net, loss, input, &e);
-    if (n && lower_network(n, training, loss != NULL, &p, &e) == OK && program_check(p, "lower", &e) != OK) {
-        program_free(p);
-        p = NULL;
-    }
-    ok(p != NULL, "%s is lowered: %s", net, e.text);
-    network_free(n);
-    return p;
-}
-
-/* The program of `net` as text. */
-static void is_program(const char *net, const char *loss, Shape input, bool training, const char *expected) {
-    Program *p = lowered(net, loss, input, training);
-    Lines dump = {"", 0};
-    if (!p) return;
-    program_dump(p, collect, &dump);
-    is_str(dump.text, expected, "as expected, op by op");
-    program_free(p);
-}
+#include "layers.h"
 
 static void test_programs(void) {
     is_program("Sequential{Conv2d(3, 4, 2, padding=same) ReLU MaxPool2d(2) Flatten Linear(16, 5)}", "CrossEntropyLoss",
@@ -187,12 +154,6 @@ static void test_orders(void) {
         ok(p->bufs[p->target].layout == LAYOUT_NHWC && p->bufs[p->target].dtype == DT_F32,
            "an image's target lies as the output does");
     program_free(p);
-}
-
-static const Attr *attr_of(const Program *p, OpKind kind, int which) {
-    for (int i = 0; i < p->n_ops; i++)
-        if (p->ops[i].kind == kind && which-- == 0) return &p->ops[i].attr;
-    return NULL;
 }
 
 static void test_attributes(void) {

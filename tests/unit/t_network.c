@@ -1,10 +1,7 @@
 /* Networks: shapes as PyTorch's, parameters, names, orders, and every mistake with its text. */
 #include <inttypes.h>
 
-#include "layer.h"
-#include "mem.h"
-#include "net.h"
-#include "tap.h"
+#include "layers.h"
 
 #define ARTICLE "Sequential{Conv2d(3, 64, 3) ReLU Conv2d(64, 128, 3) ReLU Flatten Linear(100352, 10)}"
 #define C(i, o) "Conv2d(" #i ", " #o ", 3, padding=1) ReLU(inplace=true) "
@@ -14,13 +11,6 @@
         POOL C(256, 512) C(512, 512) C(512, 512) POOL C(512, 512) C(512, 512) C(512, 512) POOL                         \
         "} AdaptiveAvgPool2d(7) Flatten "                                                                              \
         "Sequential{Linear(25088, 4096) ReLU Dropout Linear(4096, 4096) ReLU Dropout Linear(4096, 1000)}}"
-
-typedef struct Lines { char text[4096]; size_t used; } Lines;
-
-static void collect(void *arg, const char *line) {
-    Lines *l = arg;
-    l->used += (size_t)snprintf(l->text + l->used, sizeof l->text - l->used, "%s\n", line);
-}
 
 static void visit_path(void *arg, const Network *n, const Layer *l) {
     (void)n;

@@ -1,0 +1,171 @@
+/* Devices by name: what is refused and why, where the CUDA plugin is looked for, the list of described GPUs; and the dry
+ * device, which counts and computes nothing. */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "mem.h"
+#include "tap.h"
+
+static void is_refused(const char *name, int code, const char *message) {
+    Device *d = NULL;
+    Err e = {0, ""};
+    is_int(device_open(name, &d, &e), code, name);
+    has_text(e.text, message, message);
+    ok(!d, "there is no device");
+}
+
+static void test_names(void) {
+    is_refused("", ERR_SCRIPT, "unknown device '': expected cpu, cuda:N or cuda:NAME");
+    is_refused("gpu", ERR_SCRIPT, "unknown device 'gpu': expected cpu, cuda:N or cuda:NAME");
+    is_refused("cpu:0", ERR_SCRIPT, "unknown device 'cpu:0'");
+    is_refused("cudax", ERR_SCRIPT, "unknown device 'cudax'");
+    Device *d = NULL;
+    Err e = {0, ""};
+    if (ok(device_open("cpu", &d, &e) == OK, "the CPU is always there: %s", e.text)) is_str(d->table->kind, "cpu", "it");
+    device_close(d);
+    device_close(NULL);
+}
+
+/* ---- the plugin's file */
+
+static char folder[] = "/tmp/memtide_device_XXXXXX", file[64];
+
+static void put_file(const char *name) {
+    FILE *f;
+    snprintf(file, sizeof file, "%s/%s", folder, name);
+    ok((f = fopen(file, "w")) && fclose(f) == 0, "%s", name);
+}
+
+static void collect(void *arg, const char *name) {
+    char *text = arg;
+    snprintf(text + strlen(text), 256 - strlen(text), "%s ", name);
+}
+
+static void test_plugin(void) {
+    char text[1200], found[256] = "", program[1024] = "";
+    /* beside the program, where none is: it is built into build/, or build/emulate/ */
+    unsetenv("MEMTIDE_CUDA");
+    if (!ok(readlink("/proc/self/exe", program, sizeof program - 1) > 0, "the program's own name")) return;
+    *strrchr(program, '/') = '\0';
+    snprintf(text, sizeof text, "device 'cuda:0' is not available: the CUDA plugin is not there: looked for "
+             "memtide_cuda.so in %s/", program);
+    is_refused("cuda:0", ERR_UNSUPPORTED, text);
+    setenv("MEMTIDE_CUDA", "", 1);
+    is_refused("cuda", ERR_UNSUPPORTED, "the CUDA plugin is not there: looked for memtide_cuda.so in ");
+    device_described(collect, found);
+    is_str(found, "", "without a plugin no GPU is described");
+
+    if (!ok(mkdtemp(folder) != NULL, "a folder")) return;
+    snprintf(file, sizeof file, "%s/none.so", folder);
+    setenv("MEMTIDE_CUDA", file, 1);
+    snprintf(text, sizeof text, "the CUDA plugin is not there: looked for %s, which MEMTIDE_CUDA names", file);
+    is_refused("cuda:h200", ERR_UNSUPPORTED, text);
+    put_file("empty.so");
+    setenv("MEMTIDE_CUDA", file, 1);
+    is_refused("cuda:0", ERR_UNSUPPORTED, "device 'cuda:0' is not available: the CUDA plugin cannot be loaded: ");
+    device_described(collect, found);
+    is_str(found, "", "beside it there is no description");
+    snprintf(text, sizeof text, "%s/devices", folder);
+    ok(mkdir(text, 0700) == 0, "a folder of descriptions");
+    put_file("devices/h200.json");
+    put_file("devices/a100.json");
+    put_file("devices/read.me");
+    device_described(collect, found);
+    is_str(found, "cuda:a100 cuda:h200 ", "descriptions are listed in order");
+
+    Dl_info libc; /* a library that is there, and no plugin */
+    if (ok(dladdr((void *)(size_t)&puts, &libc) && libc.dli_fname, "the C library")) {
+        setenv("MEMTIDE_CUDA", libc.dli_fname, 1);
+        is_refused("cuda:0", ERR_UNSUPPORTED, "is no CUDA plugin of memtide: it has no memtide_cuda_open");
+    }
+    static const char *const made[] = {"devices/h200.json", "devices/a100.json", "devices/read.me", "devices",
+                                       "empty.so", ""};
+    for (size_t i = 0; i < ARRAY_LEN(made); i++) {
+        snprintf(file, sizeof file, "%s/%s", folder, made[i]);
+        remove(file);
+    }
+}
+
+/* ---- the dry device */
+
+static int asked_info(Device *d, DeviceInfo *info, Err *e) {
+    (void)d, (void)e;
+    info->threads = 3;
+    return OK;
+}
+
+static Device *asked;
+
+static int asked_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    if (limit == 0) return err_set(e, ERR_UNSUPPORTED, "the model cannot");
+    asked = args->device == d ? d : NULL;
+    *state = NULL;
+    *workspace = limit / 2;
+    return OK;
+}
+
+static int trims;
+
+static void asked_trim(Device *d) {
+    (void)d;
+    trims++;
+}
+
+static void test_dry(void) {
+    static const DeviceTable table = {.kind = "model", .alignment = 256, .info = asked_info, .prepare = asked_prepare,
+                                      .trim = asked_trim};
+    Device model = {&table}, *d = NULL;
+    const long before = mem_live();
+    Err e = {0, ""};
+    mem_fail_after(1);
+    is_int(device_dry_open(&model, &d, &e), ERR_HOST_MEMORY, "without host memory it does not open");
+    mem_fail_after(0);
+    if (!ok(device_dry_open(&model, &d, &e) == OK, "it opens: %s", e.text)) return;
+    const DeviceTable *t = d->table;
+    ok(t->dry && !strcmp(t->kind, "dry") && t->alignment == 256, "it aligns as its model");
+
+    void *p[2] = {NULL, NULL}, *none = NULL, *host = NULL, *state = &state;
+    ok(t->alloc(d, 512, &p[0], &e) == OK && t->alloc(d, 256, &p[1], &e) == OK, "addresses are handed out");
+    ok(p[0] && (uintptr_t)p[0] % 256 == 0 && (char *)p[1] == (char *)p[0] + 512, "one after the other");
+    is_int(t->alloc(d, SIZE_MAX - 256, &none, &e), ERR_OOM, "until there are none left");
+    has_text(e.text, "the dry device has no addresses left for ", "which is told");
+    t->free(d, p[0], 512);
+    is_int((long long)t->used(d), 0, "nothing of a device is used");
+
+    ok(t->upload(d, p[0], "x", 1, &e) == OK && t->download(d, p[0], p[0], 1, &e) == OK && t->sync(d, &e) == OK &&
+           t->send(d, 0, p[0], "x", 1, &e) == OK && t->sent(d, 0, &e) == OK && t->run(d, NULL, &e) == OK,
+       "copies and ops touch nothing");
+    double seconds = 1;
+    ok(t->start(d, &e) == OK && t->stop(d, &e) == OK && t->elapsed(d, &seconds, &e) == OK && seconds == 0,
+       "and take no time");
+    mem_fail_after(1);
+    is_int(t->host_alloc(d, 64, &host, &e), ERR_HOST_MEMORY, "host memory can lack");
+    mem_fail_after(0);
+    ok(t->host_alloc(d, 64, &host, &e) == OK && host, "or be there");
+    t->host_free(d, host, 64);
+
+    DeviceInfo info = {.threads = 0};
+    KArgs args;
+    size_t workspace = 0;
+    memset(&args, 0, sizeof args);
+    args.device = d;
+    ok(t->info(d, &info, &e) == OK && info.threads == 3, "what it is, its model says");
+    ok(t->prepare(d, &args, 100, &state, &workspace, &e) == OK && workspace == 50 && asked == &model,
+       "what an op needs, too, which is asked in its own name");
+    is_int(t->prepare(d, &args, 0, &state, &workspace, &e), ERR_UNSUPPORTED, "and what it cannot");
+    t->trim(d);
+    is_int(trims, 1, "states are the model's");
+    device_close(d);
+    is_int(mem_live(), before, "all is given back");
+}
+
+int main(void) {
+    test_names();
+    test_plugin();
+    test_dry();
+    is_int(mem_live(), 0, "no memory is left");
+    return tap_done();
+}

@@ -1,0 +1,190 @@
+/* Prediction: bytes of networks that are small enough to count by hand, with every allocator; limits to the byte; turns
+ * of several programs; errors. The device here aligns to 4 bytes and wants no workspace, so that nothing is rounded. */
+#include "bare.h"
+#include "mem.h"
+#include "runtime.h"
+#include "tap.h"
+
+static const DeviceTable table = {.kind = "none", .alignment = 4, .prepare = bare_prepare};
+static Device device = {&table};
+
+typedef struct Case { Network *net; Program *p; } Case;
+
+static Case opened(const char *text, const char *loss, Shape input, const Settings *s) {
+    Err e = {0, ""};
+    Case c = {net_new(text, loss, input, &e), NULL};
+    int code = c.net ? compile(c.net, s, &device, NULL, NULL, &c.p, &e) : e.code;
+    ok(code == OK, "%s: %s", text, e.text);
+    return c;
+}
+
+static void closed(Case *c) {
+    program_free(c->p);
+    network_free(c->net);
+}
+
+static Prediction predicted(const Case *c, AllocKind kind, size_t limit) {
+    Prediction out = {.host = 1};
+    Err e = {0, ""};
+    ok(predict(c->net, &c->p, 1, kind, &device, limit, 3, &out, &e) == OK, "it is predicted: %s", e.text);
+    return out;
+}
+
+/* (4, 3) -> (4, 2): w 24 and b 8 bytes stay; x 48; y 32. */
+static void test_evaluation(void) {
+    Settings s = settings_default();
+    s.eval = s.no_loss = true;
+    Case c = opened("Linear(3, 2)", NULL, shape2(4, 3), &s);
+    for (int kind = 0; c.p && kind < ALLOC_COUNT; kind++) {
+        if (kind == ALLOC_CACHING) continue;
+        const Prediction need = predicted(&c, (AllocKind)kind, 0);
+        ok(need.fits, "without a limit it fits");
+        is_int(need.peak.held, 24 + 8 + 48 + 32, "parameters, input and output");
+        is_int(need.peak.category[CAT_WEIGHTS], 24 + 8, "of which parameters");
+        is_int(need.peak.category[CAT_INPUT], 48, "input");
+        is_int(need.peak.category[CAT_ACTIVATIONS], 32, "activations");
+        is_int(need.peak.mark, 0, "at the only op");
+        is_int(need.lower_bound, need.peak.held, "which is as low as it can be");
+        is_int(need.allocated, 24 + 8, "parameters are left after the step");
+        is_int(need.reserved, kind == ALLOC_PLANNED ? 112 : 32, "and what the allocator keeps");
+        is_int(need.host, 0, "nothing lies with the host");
+    }
+    closed(&c);
+}
+
+/* PyTorch's caching: blocks in multiples of 512 bytes out of one segment of 2 MiB. */
+static void test_caching(void) {
+    Settings s = settings_default();
+    s.eval = s.no_loss = true;
+    Case c = opened("Linear(3, 2)", NULL, shape2(4, 3), &s);
+    if (c.p) {
+        const Prediction need = predicted(&c, ALLOC_CACHING, 0);
+        is_int(need.peak.held, 2 << 20, "a segment");
+        is_int(need.peak.used, 112, "of which tensors use the same bytes");
+        is_int(need.reserved, 2 << 20, "it is kept");
+        ok(!predicted(&c, ALLOC_CACHING, (2 << 20) - 1).fits, "and cannot be smaller");
+    }
+    closed(&c);
+}
+
+/* Plain SGD: 32 bytes of parameters stay; before the loss, x 48, target 32, y 32 and the loss 4 are there; after it
+ * dL/dy takes y's place, the target goes, and 32 bytes of gradients come. */
+static void test_training(void) {
+    Settings s = settings_default();
+    s.optimizer.kind = OPTIM_SGD;
+    Case c = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    for (int kind = 0; c.p && kind < ALLOC_COUNT; kind++) {
+        if (kind == ALLOC_CACHING) continue;
+        const Prediction need = predicted(&c, (AllocKind)kind, 0);
+        is_int(need.peak.held, 32 + 48 + 32 + 32 + 4, "at the loss");
+        is_int(need.peak.mark, 1, "the first of the ops where it is as much");
+        is_int(need.peak.category[CAT_GRADIENTS], 0, "no gradient is there yet");
+    }
+    closed(&c);
+    s.inplace = INPLACE_OFF; /* now dL/dy stands beside y */
+    c = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    if (c.p) {
+        const Prediction need = predicted(&c, ALLOC_DIRECT, 0);
+        is_int(need.peak.held, 32 + 48 + 32 + 32 + 4 + 32, "y, its gradient and the target");
+        is_int(need.peak.mark, 2, "at the loss's gradient");
+        is_int(need.peak.category[CAT_ACTIVATION_GRADIENTS], 32, "of which the gradient");
+    }
+    closed(&c);
+}
+
+/* Adam has two numbers more for each of 8, and a count of steps. */
+static void test_states(void) {
+    Settings s = settings_default();
+    Case adam = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    s.optimizer.kind = OPTIM_SGD;
+    Case sgd = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    if (adam.p && sgd.p) {
+        const size_t more = predicted(&adam, ALLOC_DIRECT, 0).allocated - predicted(&sgd, ALLOC_DIRECT, 0).allocated;
+        is_int((long long)more, 64 + (long long)sizeof(StepState), "that stay between steps");
+        is_int((long long)predicted(&adam, ALLOC_DIRECT, 0).peak.category[CAT_OPTIMIZER], (long long)more,
+               "the optimizer's");
+    }
+    closed(&adam);
+    closed(&sgd);
+}
+
+static void test_limit(void) {
+    Settings s = settings_default();
+    Case c = opened("Sequential{Linear(3, 5) ReLU Linear(5, 2)}", "MSELoss", shape2(4, 3), &s);
+    for (int kind = 0; c.p && kind < ALLOC_COUNT; kind++) {
+        const size_t need = predicted(&c, (AllocKind)kind, 0).peak.held;
+        const Prediction at = predicted(&c, (AllocKind)kind, need), below = predicted(&c, (AllocKind)kind, need - 1);
+        ok(at.fits && at.peak.held == need, "%s: its own peak is enough", alloc_name((AllocKind)kind));
+        ok(!below.fits && below.reason.code == ERR_OOM, "one byte less is not: %s", below.reason.text);
+        is_int(below.peak.held <= need - 1, 1, "and the limit was held to");
+        const Prediction none = predicted(&c, (AllocKind)kind, 1);
+        ok(!none.fits && none.lower_bound == 0, "where not even the parameters fit, there is nothing to say");
+    }
+    closed(&c);
+}
+
+/* Two programs of one network: the parameters are there once, and the larger step counts. */
+static void test_turns(void) {
+    Settings s = settings_default();
+    Case train = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    s.eval = true;
+    Case eval = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    Program *both[] = {train.p, eval.p};
+    Prediction out, first;
+    Err e = {0, ""};
+    if (train.p && eval.p) {
+        const size_t alone = predicted(&train, ALLOC_DIRECT, 0).peak.held;
+        is_int(predict(train.net, both, 2, ALLOC_DIRECT, &device, 0, 2, &first, &e), OK, "steps of the first");
+        is_int(predict_turns(train.net, both, 2, ALLOC_DIRECT, &device, 0, 2, &out, &e), OK, "steps in turns");
+        ok(out.fits && out.peak.held == alone && first.peak.held == alone, "an evaluation between needs no more");
+        is_int(first.peak.mark >= 0, 1, "the peak of one program is at one of its ops");
+        is_int(out.peak.mark, -1, "that of several is at an op of which nobody knows");
+        is_int(predict_turns(train.net, both, 1, ALLOC_DIRECT, &device, 0, 2, &out, &e), OK, "one program");
+        is_int(out.peak.mark >= 0, 1, "takes turns with none");
+    }
+    closed(&train);
+    closed(&eval);
+}
+
+/* A program without ops is an error and no prediction; so is a host without memory. */
+static void test_errors(void) {
+    Settings s = settings_default();
+    Case c = opened("Sequential{Linear(3, 5) ReLU Linear(5, 2)}", "MSELoss", shape2(4, 3), &s);
+    Program *empty = program_new();
+    Prediction out = {.host = 7};
+    Err e = {0, ""};
+    if (!c.p || !empty) return;
+    is_int(predict(c.net, &empty, 1, ALLOC_DIRECT, &device, 0, 2, &out, &e), ERR_SCRIPT, "a program without ops");
+    has_text(e.text, "the network has nothing to compute", "is told");
+    is_int(out.host, 7, "and nothing is predicted");
+    is_int(predict(c.net, &empty, 1, ALLOC_DIRECT, &device, 0, 2, &out, NULL), ERR_SCRIPT, "nobody has to listen");
+    program_free(empty);
+    for (int kind = 0; kind < ALLOC_COUNT; kind++) {
+        const long before = mem_live();
+        int failures = 0, wrong = 0, code = ERR_HOST_MEMORY;
+        while (code && failures < 1000) {
+            e.code = OK;
+            mem_fail_after(failures + 1);
+            code = predict(c.net, &c.p, 1, (AllocKind)kind, &device, 0, 2, &out, &e);
+            mem_fail_after(0);
+            failures += code != OK;
+            wrong += code && (code != ERR_HOST_MEMORY || e.code != code || out.host != (kind ? 0 : 7));
+            wrong += mem_live() != before;
+        }
+        ok(!code && failures > 10, "%s: %d allocations, each made to fail", alloc_name((AllocKind)kind), failures);
+        is_int(wrong, 0, "each is an error of its kind, predicts nothing and leaves nothing");
+    }
+    closed(&c);
+}
+
+int main(void) {
+    test_evaluation();
+    test_caching();
+    test_training();
+    test_states();
+    test_limit();
+    test_turns();
+    test_errors();
+    is_int(mem_live(), 0, "no memory is left");
+    return tap_done();
+}
