@@ -22,10 +22,11 @@ ONCE    = kernels/cpu/device.c kernels/cpu/waiting.c
 KERNELS = $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
 LUA_C   = $(filter-out lua/main.c,$(wildcard lua/*.c))
 MODULES = $(wildcard lua/memtide/*.lua)
-# The CPU's kernels, compiled once per instruction set (kernels/cpu/isa.h)
+# The CPU's kernels, compiled once per instruction set (kernels/cpu/isa.h); with less effort for processors before 2013
 ISAS    = $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),v4 v3) base
 ISA_v4  = -march=x86-64-v4
 ISA_v3  = -march=x86-64-v3
+ISA_base = -O2 -ftree-vectorize
 LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(ONCE)) $(ISAS:%=$(BUILD)/kernels/cpu/%.o)
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))

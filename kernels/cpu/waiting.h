@@ -1,11 +1,11 @@
 /* waiting.h: how long threads wait for each other awake.
  *
- * At the end of a parallel loop libgomp's threads look for the last one 300,000 times (some ms) before they sleep: right
- * while each has a processor of its own. Where more threads want to run than there are processors, the one that is
- * waited for may be kept from running by those that wait. libgomp then looks 100 times only, if the threads are its
- * own: "when there are more managed threads than available CPUs" (GOMP_SPINCOUNT in its manual). So while others use the
- * processors, too, a team of threads that sleep is held, which makes its own more than that. It is let go when the
- * others are gone. Where OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, the user has said how to wait. */
+ * At the end of a parallel loop libgomp's threads look for the last one 300,000 times (some ms) before they sleep:
+ * right while each has a processor of its own. Where more threads want to run than there are processors, those that
+ * wait keep the one that is waited for from running. libgomp then looks 100 times only, if the threads are its own:
+ * "when there are more managed threads than available CPUs" (GOMP_SPINCOUNT in its manual). So while other programs
+ * use the processors, too, a team of threads that sleep is held, which makes its own more than that. It is let go when
+ * the others are gone. Where OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, the user has said how to wait. */
 #ifndef MT_CPU_WAITING_H
 #define MT_CPU_WAITING_H
 

@@ -1,5 +1,5 @@
-/* t_waiting.c: a team is held while the machine is crowded, and let go when it is not; never where the user has said how
- * threads wait. */
+/* t_waiting.c: a team is held while the machine is crowded, and let go when it is not; never where the user has said
+ * how threads wait. */
 #include <dirent.h>
 #include <omp.h>
 #include <signal.h>
