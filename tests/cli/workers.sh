@@ -178,6 +178,7 @@ memtide run edited.lua --set fate=none --csv e.csv
 is "$status $(statuses e.csv)" "0 ok ok" "a script that is edited meanwhile runs as it was read"
 
 # ---- stopping
+holds() { for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do test -s f.csv.lock && break; sleep 0.3; done; sleep 1; }
 started() { for _ in 1 2 3 4 5 6 7 8 9; do test -s f.csv && return; sleep 0.3; done; }
 stops() { # signal, exit status, rows, what
     rm -f f.csv
@@ -196,9 +197,9 @@ stops USR1 75 "ok timeout" "SIGUSR1 lets it end, and starts no other"
 
 "$MEMTIDE" run fates.lua --csv f.csv --set fate=flood --set n=1 >out.txt 2>err.txt </dev/null &
 job=$!
-sleep 1
+holds
 kill -TERM $job
-( sleep 10; kill -KILL $job ) 2>/dev/null &
+( sleep 20; kill -KILL $job ) 2>/dev/null &
 watcher=$!
 wait $job
 is $? 143 "SIGTERM is answered while a long message arrives"
@@ -210,16 +211,16 @@ stops_early() {
 }
 stops_early &
 job=$!
-sleep 1
+holds
 kill -TERM $job
-( sleep 10; kill -KILL $job ) 2>/dev/null &
+( sleep 20; kill -KILL $job ) 2>/dev/null &
 watcher=$!
 wait $job
 is $? 143 "and while a worker does not take a long one"
 kill $watcher 2>/dev/null
 "$MEMTIDE" run fates.lua --in-process --csv f.csv --set fate=hang --set n=1 >out.txt 2>err.txt </dev/null &
 job=$!
-sleep 1
+holds
 kill -INT $job
 wait $job
 is "$? $(cat err.txt)" "130 memtide: interrupted; 0 of 1 cells have their rows in f.csv" "SIGINT ends an endless loop"
@@ -256,7 +257,7 @@ for number in 37 38 95; do # ENOLCK, ENOSYS, EOPNOTSUPP
 done
 without_locks 37 hang &
 job=$!
-for _ in 1 2 3 4 5 6 7 8 9; do test -s f.csv.lock && break; sleep 0.3; done
+holds
 without_locks 37 speak
 is "$? $(cut -d\  -f2,3 f.csv.lock)" "66 on $(hostname)" "a second one is refused"
 has "$(cat err.txt)" "in use by process $(cut -d\  -f1 f.csv.lock) on $(hostname); this file system has no locks" \
