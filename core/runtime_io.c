@@ -102,7 +102,7 @@ static int check_indices(const Program *p, void *values, Err *e) {
     for (int64_t i = 0; i < n; i++) {
         float x = ((const float *)values)[i];
         int32_t index = x >= 0 && x < (float)INT32_MAX ? (int32_t)x : -1;
-        if ((float)index != x || index >= rows)
+        if (index < 0 || (float)index != x || index >= rows)
             return err_set(e, ERR_SCRIPT, "input %lld is %g: expected an index below %lld, the rows of nn.Embedding",
                            (long long)i, (double)x, (long long)rows);
         ((int32_t *)values)[i] = index;

@@ -1,5 +1,5 @@
-/* Devices by name: what is refused and why, where the CUDA plugin is looked for, the list of described GPUs; and the dry
- * device, which counts and computes nothing. */
+/* Devices by name: what is refused and why, where the CUDA plugin is looked for, the list of described GPUs; and the
+ * dry device, which counts and computes nothing. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -24,7 +24,8 @@ static void test_names(void) {
     is_refused("cudax", ERR_SCRIPT, "unknown device 'cudax'");
     Device *d = NULL;
     Err e = {0, ""};
-    if (ok(device_open("cpu", &d, &e) == OK, "the CPU is always there: %s", e.text)) is_str(d->table->kind, "cpu", "it");
+    if (ok(device_open("cpu", &d, &e) == OK, "the CPU is always there: %s", e.text))
+        is_str(d->table->kind, "cpu", "it");
     device_close(d);
     device_close(NULL);
 }

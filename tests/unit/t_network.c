@@ -214,6 +214,19 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {"PixelUnshuffle(3)", NULL, IMAGE, "expected height and width divisible by 3, found an input of (2, 3, 8, 8)"},
     {"ChannelShuffle(2)", NULL, IMAGE, "expected channels divisible by 2, found an input of (2, 3, 8, 8)"},
     {"PixelShuffle(2)", NULL, {3, {2, 3, 4}}, "expected an input of 4 dimensions (N, C, H, W)"},
+    {"LayerNorm(8)", NULL, IMAGE, "normalises the last dimension of (N, F) or (N, T, F), found (2, 3, 8, 8)"},
+    {"LayerNorm(8, -1)", NULL, {2, {2, 8}}, "eps must not be negative, found -1"},
+    {"LayerNorm(6)", NULL, {2, {2, 8}}, "expected 6"},
+    {"BatchNorm1d(3)", NULL, IMAGE, "expected an input of 2 dimensions (N, C) or 3 dimensions (N, C, L)"},
+    {"GroupNorm(4, 6)", NULL, IMAGE, "num_channels must be divisible by num_groups, found 6 and 4"},
+    {"Sequential{Flatten GroupNorm(2, 192)}", NULL, IMAGE,
+     "normalises (N, C), (N, C, L) or (N, C, H, W), found (2, 192), a flattened image"},
+    {"Sequential{Linear(4, 4) ReLU Linear(4, 5)}", NULL, {2, {2, 3}}, "expected 4"},
+    {"Sequential{Linear(4, 4) Linear(4, 5)&}", NULL, {2, {2, 4}},
+     "shares 0.weight, which is (4, 4) there, and (5, 4) here"},
+    {"Sequential{Flatten Linear(192, 192) Linear(192, 192)&}", NULL, IMAGE,
+     "shares 1.weight, which is (192, 192) for a flattened image there, and (192, 192) here"},
+    {"Sequential{ReLU Linear(4, 4)&}", NULL, {2, {2, 4}}, "shares the parameters of 0, which has no weight"},
     {"Flatten(0)", NULL, IMAGE, "a value keeps 2 dimensions at least: from (2, 3, 8, 8)"},
     {"Flatten(2, 1)", NULL, IMAGE, "expected dimensions of an input of 4, found 2 to 1"},
     {"Unflatten(0, 2:1)", NULL, IMAGE, "dim must be between 1 and 3 (0 is the batch), found 0"},
@@ -284,6 +297,24 @@ static void test_mistakes(void) {
         Network *n = net_new(mistakes[i].net, mistakes[i].loss, mistakes[i].in, &e);
         ok(!n && e.code == ERR_SCRIPT, "%s is refused", mistakes[i].net);
         has_text(e.text, mistakes[i].message, mistakes[i].message);
+        network_free(n);
+    }
+}
+
+/* What an error on targets says of the network. */
+static void test_output_text(void) {
+    static const struct { const char *net, *text; } cases[] = {
+        {"Sequential{Flatten Linear(192, 10)}", "the network's output is (2, 10), by layer 1 Linear (net:3)"},
+        {"Sequential{ReLU Reshape(-1:48) Linear(48, 10) ReLU}",
+         "the network's output is (8, 10), 8 rows of a batch of 2, by layer 1 Reshape (net:3)"},
+        {"Sequential", "the network's output is (2, 3, 8, 8), by layer Sequential (net:1)"}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        Err e = {0};
+        char text[NETWORK_OUTPUT];
+        Network *n = net_new(cases[i].net, NULL, (Shape)IMAGE, &e);
+        if (!ok(n != NULL, "%s: %s", cases[i].net, e.text)) continue;
+        network_output_text(n, text, sizeof text);
+        is_str(text, cases[i].text, "which layer decides how many rows there are");
         network_free(n);
     }
 }
@@ -412,6 +443,7 @@ int main(void) {
     test_names();
     test_shapes();
     test_mistakes();
+    test_output_text();
     test_depth();
     test_graph();
     test_long_names();

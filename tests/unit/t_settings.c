@@ -4,7 +4,12 @@
 #include "tap.h"
 
 static void test_precisions(void) {
-    static const struct { Precision p; const char *text; DType low, weights; bool autocast, master, scaling; } rows[] = {
+    static const struct {
+        Precision p;
+        const char *text;
+        DType low, weights;
+        bool autocast, master, scaling;
+    } rows[] = {
         {PREC_FP32, "fp32", DT_F32, DT_F32, false, false, false},
         {PREC_TF32, "tf32", DT_F32, DT_F32, false, false, false},
         {PREC_AMP_FP16, "amp_fp16", DT_F16, DT_F32, true, false, true},
