@@ -180,6 +180,18 @@ asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) test BUILD=build/asan CFLAGS="-O1 -g" NVCC= \
 	    EXTRA="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 
+# core/ alone is measured: the kernels are as fast as ever. Without the worst case of the threads' waiting, one test on
+# each processor.
+COVERAGE = build/coverage
+coverage: ## which lines of core/ the unit and Lua tests reach (gcov); fails below 95 %
+	$(Q)$(MAKE) BUILD=$(COVERAGE) NVCC= INCLUDE_core="-O1 --coverage" EXTRA=-lgcov coverage-run
+
+coverage-run: $(BUILD)/memtide $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
+	$(Q)find $(BUILD) -name '*.gcda' -delete
+	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) \
+	    $(filter $(BUILD)/tests/unit/% tests/lua/%,$(TESTS))
+	$(Q)lua5.4 tests/coverage.lua $(BUILD) 95
+
 fuzz: $(BUILD)/tests/t_fuzz $(BUILD)/tests/unit/t_safetensors ## random networks, settings and damaged files for a minute
 	$(Q)FUZZ=20000 SEED=$$(date +%s) $(BUILD)/tests/t_fuzz
 	$(Q)FUZZ=50000 SEED=$$(date +%s) $(BUILD)/tests/unit/t_safetensors
@@ -245,6 +257,6 @@ help: ## this list
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all emulated test cuda-test run deps asan fuzz soak overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind lint install clean help
+.PHONY: all emulated test cuda-test run deps asan coverage coverage-run fuzz soak overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind lint install clean help
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
