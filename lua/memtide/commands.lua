@@ -97,7 +97,7 @@ function commands.slurm(experiment, options) return slurm.main(experiment, optio
 
 function commands.verify(experiment, options) return verify.main(options.file, experiment, options) end
 
-function commands.watch(experiment, options) return watch.main(options.csv or options.name .. ".csv", options) end
+function commands.watch(_, options) return watch.main(options.csv or options.name .. ".csv", options) end
 
 function commands.fit(experiment, options) return techniques.main(experiment, options) end
 

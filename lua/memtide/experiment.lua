@@ -321,15 +321,15 @@ local function has_column(name) return settings.known[name] and not settings.kno
 
 -- Axes and keys of cases that have no column in every file.
 function Experiment:own_keys()
-  local names, seen = {}, {}
+  local keys, seen = {}, {}
   local function add(name)
     if has_column(name) or seen[name] then return end
-    seen[name], names[#names + 1] = true, name
+    seen[name], keys[#keys + 1] = true, name
   end
   for _, axis in ipairs(self.axes) do for _, name in ipairs(axis.names) do add(name) end end
   for _, case in ipairs(self.cases) do for _, key in ipairs(util.sorted_keys(case)) do add(key) end end
   for _, key in ipairs(util.sorted_keys(self.base)) do add(key) end
-  return names
+  return keys
 end
 
 -- The columns of the script's own, in an order that does not depend on that of the axes.

@@ -105,7 +105,7 @@ function REASONS.weights(cell)
   return "also running statistics, which are no parameters"
 end
 
-function REASONS.gradients(cell, article, step)
+function REASONS.gradients(cell, _, step)
   if cell.settings.mode == "eval" then return "evaluation makes no gradients" end
   local all = total(buffers(cell, "gradients"))
   if step < all then

@@ -97,8 +97,8 @@ function Merge:read(path)
     if not known[name] then csv.damaged(path, 1, "no results of memtide: there is no column %s", name) end
   end
   if torn then self.say(path .. ": the last line is incomplete, and left out") end
-  local row, problem = results.row_like(columns)
-  if not row then csv.damaged(path, 1, "%s", problem) end
+  local like, problem = results.row_like(columns)
+  if not like then csv.damaged(path, 1, "%s", problem) end
   add_columns(self.columns, columns)
   for _, row in ipairs(rows) do self:take(row) end
   self.read_files[#self.read_files + 1] = path

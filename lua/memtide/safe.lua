@@ -118,7 +118,8 @@ local function new_space(folder)
   local globals = copy(_G, PLAIN)
   for _, name in ipairs(LIBRARIES) do globals[name] = copy(_G[name]) end
   globals.os, globals._G = copy(os, CLOCK), globals
-  globals.string.dump, string.dump = nil, nil -- ("").dump is found in the library itself
+  globals.string.dump = nil
+  rawset(string, "dump", nil) -- ("").dump is found in the library itself
   globals.load, globals.require = loader(globals), requirer(globals, folder)
   metatables(globals)
   return globals

@@ -202,7 +202,7 @@ local function write(path, lines, columns)
   end
   local text = table.concat(out)
   if path == "-" then return io.stdout:write(text) end
-  util.replace(path, function(write) write(text) end)
+  util.replace(path, function(put) put(text) end)
 end
 
 function techniques.main(experiment, options)

@@ -96,10 +96,11 @@ usage.commands = {
 
 local STATUSES = [[
 Exit status: 0 done (cells that ran out of memory are results), 1 a cell has a row with error, diverged, crashed or
-timeout, of this call or an earlier one, 2 wrong usage, 3 out of device memory, 4 stopped by --max-failures, 5 a claim of the script is refuted,
-6 none is, but one is inconclusive, 64 a wrong option of the script's own, 65 a mistake in the script or a damaged file,
-66 a file cannot be opened, read or written, 69 no such device, 70 a bug in memtide, 71 out of host memory,
-75 stopped by SIGUSR1 or --until behind the cells that ran, 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP).
+timeout, of this call or an earlier one, 2 wrong usage, 3 out of device memory, 4 stopped by --max-failures,
+5 a claim of the script is refuted, 6 none is, but one is inconclusive, 64 a wrong option of the script's own,
+65 a mistake in the script or a damaged file, 66 a file cannot be opened, read or written, 69 no such device,
+70 a bug in memtide, 71 out of host memory, 75 stopped by SIGUSR1 or --until after the cells that ran,
+130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP).
 After 4, 75, 130 and 143, and after a kill, the same command goes on where it stopped.]]
 
 -- Ends the program with a message: it was not asked as it wants to be.

@@ -229,9 +229,10 @@ function weights.save_state(trainer, path, options)
   local texts, metadata = identity(trainer, loader), {}
   texts.format, texts.version, texts.updates = STATE_FORMAT, core.version, tostring(core.updates(trainer.runtime))
   if loader then texts.place = ("epoch %d batch %d"):format(loader:place()) end
-  local list, message, code = buffers(trainer), nil, nil
-  texts.crc32, message, code = checksums(trainer.runtime, texts, list)
-  if not texts.crc32 then return nil, message, code end
+  local list = buffers(trainer)
+  local sums, message, code = checksums(trainer.runtime, texts, list)
+  if not sums then return nil, message, code end
+  texts.crc32 = sums
   for _, key in ipairs(util.sorted_keys(texts)) do
     metadata[#metadata + 1] = key
     metadata[#metadata + 1] = texts[key]

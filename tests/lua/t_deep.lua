@@ -1,5 +1,5 @@
--- Prediction takes time in proportion to a network's layers: four times as many take less than eight times as long, where
--- anything that looks at all pairs of layers would take sixteen times. Processor time, the shorter of two runs.
+-- Prediction takes time in proportion to a network's layers: four times as many take less than eight times as long.
+-- Anything that looks at all pairs of layers would take sixteen times. Processor time, the shorter of two runs.
 local mt = require "memtide"
 local core = require "memtide.core"
 local settings = require "memtide.settings"

@@ -132,11 +132,13 @@ tap.is(small():monotone_axes()[1], "batch", "batch, when nothing is said")
 
 -- ---- the floor of a step: of each op the larger of the time that its operations and its bytes take
 cell.compile(one)
-local flops, traffic = one.program:cost()
-tap.near(one.program:floor(1e9, 1e30) * 1e9 / flops, 1, 1e-9, "operations alone")
-tap.near(one.program:floor(1e30, 1e9) * 1e9 / traffic, 1, 1e-9, "bytes alone")
-local both = one.program:floor(1e9, 1e9) * 1e9
-tap.ok(both > flops and both > traffic and both < flops + traffic, "the larger of both for each op")
+do
+  local flops, traffic = one.program:cost()
+  tap.near(one.program:floor(1e9, 1e30) * 1e9 / flops, 1, 1e-9, "operations alone")
+  tap.near(one.program:floor(1e30, 1e9) * 1e9 / traffic, 1, 1e-9, "bytes alone")
+  local both = one.program:floor(1e9, 1e9) * 1e9
+  tap.ok(both > flops and both > traffic and both < flops + traffic, "the larger of both for each op")
+end
 
 -- ---- estimates
 local path = folder .. "/deep/rates.txt"
@@ -205,19 +207,19 @@ local function sweep_of(list, base, workers)
   local of = pace.new(nil)
   local whole = {purpose = "run", count = function() return #list end, cell = function(_, k) return list[k] end}
   local self = {left = eta.new(of, whole, workers or 1, base), pace = of}
-  function self.visit(k, seconds)
-    self.left:learn(k, list[k].values, seconds)
-    of:learn(list[k].values, seconds)
+  function self.visit(k, took)
+    self.left:learn(k, list[k].values, took)
+    of:learn(list[k].values, took)
   end
   function self.done(k) self.left:done(k, list[k].values, list[k].row) end
   return self
 end
 local function sized(batch, more)
-  local one = {values = {model = model, batch = batch, accumulate = 1, steps = 8, warmup = 2, precision = "fp32"},
+  local made = {values = {model = model, batch = batch, accumulate = 1, steps = 8, warmup = 2, precision = "fp32"},
     row = {batch = batch, predicted_peak_bytes = 1000 + 100 * batch, activations_bytes = 60 * batch,
       activation_gradients_bytes = 30 * batch, input_bytes = 10 * batch, cost = {room = 8000}}}
-  for key, value in pairs(more or {}) do one.values[key] = value end
-  return one
+  for key, value in pairs(more or {}) do made.values[key] = value end
+  return made
 end
 
 -- ---- cells that will be skipped are not counted

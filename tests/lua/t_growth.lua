@@ -1,4 +1,4 @@
--- A worker's memory is flat: what it prepared for shapes that are gone is dropped. In short; make overhead has it whole.
+-- A worker's memory is flat: it drops what it prepared for shapes that are gone. make overhead has the long form.
 local tap = dofile "tests/tap.lua"
 local growth = dofile "tests/growth.lua"
 

@@ -41,18 +41,20 @@ tap.is(util.cut(("x"):rep(4095) .. "\u{e4}y"), ("x"):rep(4095) .. "... (3 B cut)
   "a longer one is cut, between letters")
 
 -- ---- errors as values
-local good, problem = util.try(function(...) return "a", nil, ... end, nil, 3)
-tap.ok(good and problem == "a" and select("#", util.try(function(...) return "a", nil, ... end, nil, 3)) == 4,
-  "try gives all values")
-good, problem = util.try(error, function(text) return "handled " .. text end, "x")
-tap.is(tostring(good) .. " " .. problem, "false handled x", "or what the handler makes of an error")
-good, problem = util.try(error, nil, "not enough memory", 0)
-tap.is(tostring(good) .. " " .. tostring(util.is_failure(problem) and problem.code), "false host_memory",
-  "what Lua raises for want of memory is a failure with a code")
-good, problem = util.try(error, nil, "x.lua:1: not enough memory", 0)
-tap.is(problem, "x.lua:1: not enough memory", "... and its words in a script's error are not")
-good, problem = util.try(error, nil, nil)
-tap.ok(not good and problem == nil, "an error may be nil")
+do
+  local good, problem = util.try(function(...) return "a", nil, ... end, nil, 3)
+  tap.ok(good and problem == "a" and select("#", util.try(function(...) return "a", nil, ... end, nil, 3)) == 4,
+    "try gives all values")
+  good, problem = util.try(error, function(text) return "handled " .. text end, "x")
+  tap.is(tostring(good) .. " " .. problem, "false handled x", "or what the handler makes of an error")
+  good, problem = util.try(error, nil, "not enough memory", 0)
+  tap.is(tostring(good) .. " " .. tostring(util.is_failure(problem) and problem.code), "false host_memory",
+    "what Lua raises for want of memory is a failure with a code")
+  problem = select(2, util.try(error, nil, "x.lua:1: not enough memory", 0))
+  tap.is(problem, "x.lua:1: not enough memory", "... and its words in a script's error are not")
+  good, problem = util.try(error, nil, nil)
+  tap.ok(not good and problem == nil, "an error may be nil")
+end
 tap.ok(util.is_interrupt(util.interrupted) and not util.is_interrupt "interrupted", "Ctrl-C is a value, too")
 tap.has(util.text_of(setmetatable({}, {__tostring = function() error "no" end})), "cannot be shown",
   "an error that cannot be shown")

@@ -101,8 +101,8 @@ local four = "CrossEntropyLoss wants 4 labels for each sample, found 1 (classes 
 refused(four .. "; if that is meant, say target = {4}", "random data of one label", {classes = 10})
 refused(four .. "; if that is meant, say target = {4}", "and where nobody says it", {})
 refused(four, "a dataset of one label", {data = data})
-refused("experiment: test_data: CrossEntropyLoss wants 1 label for each sample, found 4 (target = {4})", "a test set of four labels",
-  {model = SimpleCNN(16 * 14 * 14), data = data,
+refused("experiment: test_data: CrossEntropyLoss wants 1 label for each sample, found 4 (target = {4})",
+  "a test set of four labels", {model = SimpleCNN(16 * 14 * 14), data = data,
     test_data = mt.data.random{count = 8, shape = {1, 28, 28}, classes = 10, target = {4}}})
 tap.is(build{classes = 10, target = {4}}.data.target[1], 4, "what is said is taken")
 tap.is(build{model = gpt, input = {8}}.data.target[1], 8, "of tokens, each has a label")

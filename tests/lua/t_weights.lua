@@ -277,10 +277,11 @@ do
     return tensors(header:gsub(from, to), (text or content "state"):sub(rest))
   end
   local function state_refused(part, what, text)
-    local before = values(one)
+    local unharmed = values(one)
     write("damaged", text)
     none, message, code = one:load_state(path "damaged", {strict = false, loader = data})
-    if not tap.ok(none == nil and code == "format" and message:find(part, 1, true) and values(one) == before, what) then
+    local told = none == nil and code == "format" and message:find(part, 1, true)
+    if not tap.ok(told and values(one) == unharmed, what) then
       print("# found", none, message, code)
     end
   end
