@@ -68,7 +68,8 @@ typedef struct DeviceTable {
      * puts the path of the file that it is kept in, then what is wrong with that file. NULL: there is nothing to
      * choose. */
     int (*tune)(Device *, DeviceText *put, void *arg, Err *);
-    void (*trim)(Device *); /* drops cached states that were not used lately; only while no program holds one */
+    /* Drops cached states, only while no program holds one: those that were not used lately, or all of them. */
+    void (*trim)(Device *, bool all);
     bool dry;          /* computes nothing: contents need not be made for it */
     size_t (*used)(Device *); /* bytes of the device that this process holds as the driver sees it; 0 = not known */
     void (*evidence)(Device *, DeviceEvidence *); /* fills in what is known; NULL: nothing is */

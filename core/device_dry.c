@@ -72,7 +72,7 @@ static int dry_run(Device *d, const KArgs *args, Err *e) {
     return OK;
 }
 
-static void dry_trim(Device *d) { model_of(d)->table->trim(model_of(d)); }
+static void dry_trim(Device *d, bool all) { model_of(d)->table->trim(model_of(d), all); }
 
 static size_t dry_used(Device *d) {
     (void)d;

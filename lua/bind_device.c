@@ -75,7 +75,7 @@ static int used(lua_State *L) {
 static int trim(lua_State *L) {
     const Box *box = bind_box(L, 1, BOX_DEVICE);
     Device *device = bind_get(L, 1, BOX_DEVICE);
-    if (box->users == 0) device->table->trim(device);
+    if (box->users == 0) device->table->trim(device, false);
     return 0;
 }
 

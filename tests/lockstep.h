@@ -89,7 +89,7 @@ static void lockstep_close(Lockstep *l) {
     for (int b = 0; b < l->p->n_bufs; b++) free(l->storage[b]);
     free(l->storage);
     program_free(l->p);
-    l->device->table->trim(l->device);
+    l->device->table->trim(l->device, true);
 }
 
 static void feed(Lockstep *l, uint32_t step, uint32_t micro) {

@@ -146,9 +146,9 @@ static int faulty_run(Device *d, const KArgs *args, Err *e) {
     return OK;
 }
 
-static void faulty_trim(Device *d) {
+static void faulty_trim(Device *d, bool all) {
     (void)d;
-    cpu->table->trim(cpu);
+    cpu->table->trim(cpu, all);
 }
 
 static void test_faults(void) {

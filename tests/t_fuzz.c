@@ -332,7 +332,7 @@ int main(void) {
     if (device_open("cpu", &cpu, &e)) return ok(0, "%s", e.text), tap_done();
     for (int i = 0; i < n && bad < 5; i++) {
         if (!one(cpu, i, &refused)) bad++;
-        cpu->table->trim(cpu);
+        cpu->table->trim(cpu, true);
     }
     device_close(cpu);
     ok(bad == 0, "%d random networks and settings: what is predicted is what is measured", n);

@@ -196,14 +196,14 @@ static int whole(Err *e) {
 static void host_failures(void) {
     Err e = {0, ""};
     ok(whole(&e) == OK, "the whole path runs");
-    device->table->trim(device);
+    device->table->trim(device, true);
     long before = mem_live(), n = 1, odd = 0;
     for (; n < 100000; n++) {
         memset(&e, 0, sizeof e);
         mem_fail_after(n);
         int code = whole(&e);
         mem_fail_after(0);
-        device->table->trim(device);
+        device->table->trim(device, true);
         if (code == OK) break;
         if (code != ERR_HOST_MEMORY && odd++ < 5) printf("# allocation %ld: %s: %s\n", n, err_name(code), e.text);
     }

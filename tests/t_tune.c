@@ -95,7 +95,7 @@ static void test_repeats(void) {
     is_int(workspace(OP_linear, 10, LIMIT), EACH, "for few outputs, too");
     is_int(workspace(OP_linear, 40, 300), EACH, "and under a limit that it fits into");
     is_int(tune(), OK, "tuned again");
-    device->table->trim(device);
+    device->table->trim(device, true);
     is_int(workspace(OP_linear, 40, LIMIT), EACH, "what has a pick is not timed again");
     is_str(file(), before, "and the file is as it was");
     close_device();

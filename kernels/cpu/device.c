@@ -40,10 +40,11 @@ static int cpu_run(Device *d, const KArgs *args, Err *e) {
 
 /* Between two cells of a sweep. What is kept beside the last cell's must be little, so that a worker does not grow: a
  * state takes about 8 KB, and where it has run twice that. */
-static void cpu_trim(Device *d) {
+static void cpu_trim(Device *d, bool all) {
     enum { KEEP = 256, LOOSE = 2 << 20 };
     CpuDevice *cpu = (CpuDevice *)d;
-    prepared_trim(&cpu->prepared, KEEP, cpu->kernels->release);
+    if (all) prepared_clear(&cpu->prepared, cpu->kernels->release);
+    else prepared_trim(&cpu->prepared, KEEP, cpu->kernels->release);
     if (mallinfo2().fordblks > LOOSE) malloc_trim(0); /* what a large cell has freed, the library would keep */
 }
 

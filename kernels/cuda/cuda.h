@@ -79,7 +79,7 @@ void cuda_queue_free(CudaQueue *queue); /* NULL is allowed */
 int cuda_model_check(const CudaModel *m, Err *e); /* ERR_UNSUPPORTED: a GPU that the kernels are not built for */
 void cuda_model_info(const CudaModel *m, DeviceInfo *info);
 int cuda_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e);
-void cuda_trim(Device *d);
+void cuda_trim(Device *d, bool all);
 void cuda_release(CudaDevice *c); /* what a described device has too; frees *c */
 
 /* describe.c: reads devices/NAME.json beside the plugin. described.c: such a device. */

@@ -81,9 +81,11 @@ static void release_state(void *state) {
 }
 
 /* To choose a plan again takes many times longer than to keep it: only what many cells have not used is dropped. */
-void cuda_trim(Device *d) {
+void cuda_trim(Device *d, bool all) {
     enum { KEEP = 2048 };
-    prepared_trim(&((CudaDevice *)d)->prepared, KEEP, release_state);
+    Prepared *prepared = &((CudaDevice *)d)->prepared;
+    if (all) prepared_clear(prepared, release_state);
+    else prepared_trim(prepared, KEEP, release_state);
 }
 
 /* ---- what is known of it */

@@ -116,7 +116,7 @@ static bool run_way(Asked *q, const Conv *v, const Way *way, const Engine *engin
     snprintf(pick.device, sizeof pick.device, "%s", device->model.name);
     snprintf(pick.op, sizeof pick.op, "%s", v->op);
     snprintf(pick.way, sizeof pick.way, "%s", way->name);
-    device->base.table->trim(&device->base);
+    device->base.table->trim(&device->base, true);
     if (planning_of(device, &p, e) || picks_set(&p->picks, &pick, e) || prepare(q, LIMIT, &s, &bytes, e)) return false;
     bool taken = s->does == way->does;
     conv_release(s);

@@ -218,7 +218,7 @@ static bool picked(const KArgs *args, LinearWay way, const EngineId *id, size_t 
     EngineId found = {.engine = 0};
     KArgs bound = *args;
     bound.device = device;
-    device->table->trim(device);
+    device->table->trim(device, true);
     pick.workspace = way == LINEAR_SKINNY ? cuda_skinny_workspace(&bound, limit) : limit;
     snprintf(pick.device, sizeof pick.device, "%s", cuda_of(&bound)->model.name);
     snprintf(pick.way, sizeof pick.way, "%s", linear_ways[way]);
@@ -310,7 +310,7 @@ static void test_device(void) {
         for (size_t c = 0; c < ARRAY_LEN(cases); c++)
             for (size_t l = 0; l < ARRAY_LEN(limits); l++)
                 if (types[k].one || cases[c].o <= NARROW) test_case(&cases[c], &types[k], limits[l], check);
-    device->table->trim(device);
+    device->table->trim(device, true);
     setenv("EMULATE_EPILOGUES", "0", 1);
     for (size_t c = 0; c < ARRAY_LEN(cases); c++)
         if (cases[c].o > NARROW) test_case(&cases[c], &types[1], 4 << 20, check);
@@ -319,7 +319,7 @@ static void test_device(void) {
     for (size_t k = 0; k < ARRAY_LEN(types); k += 3)
         for (size_t c = 2; c < ARRAY_LEN(cases); c += 3) test_case(&cases[c], &types[k], 1 << 16, check_ways);
     unsetenv("EMULATE_PRODUCTS");
-    device->table->trim(device);
+    device->table->trim(device, true);
     test_refusals();
     test_workspace();
 }

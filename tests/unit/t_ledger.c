@@ -45,7 +45,7 @@ static int tiny_prepare(Device *d, const KArgs *args, size_t limit, void **state
     return OK;
 }
 
-static void tiny_trim(Device *d) { ((Tiny *)d)->trimmed++; }
+static void tiny_trim(Device *d, bool all) { ((Tiny *)d)->trimmed += all; }
 
 static const DeviceTable tiny_table = {.kind = "tiny", .alignment = 64, .info = tiny_info, .alloc = tiny_alloc,
                                        .free = tiny_free, .prepare = tiny_prepare, .trim = tiny_trim};
@@ -177,7 +177,7 @@ static void test_dry(void) {
     is_int(d->table->prepare(d, &args, 100, &state, &workspace, &e), OK, "prepare asks the model");
     ok(state == &t.prepared && workspace == 50 && t.asked == &t.base, "as itself, and passes the answer on");
     is_int(d->table->prepare(d, &args, 100, &state, &workspace, &e), ERR_UNSUPPORTED, "its refusal too");
-    d->table->trim(d);
+    d->table->trim(d, true);
     is_int(t.trimmed, 1, "trim reaches the model");
     ok(!d->table->run(d, &args, &e) && !d->table->sync(d, &e) && !d->table->upload(d, p[1], &byte, 1, &e) &&
        !d->table->download(d, &byte, p[1], 1, &e) && byte == 'b', "running and copying do nothing");
