@@ -256,15 +256,15 @@ valgrind: all $(C_TESTS) ## the unit tests under valgrind
 	$(Q)for t in $(filter $(BUILD)/tests/unit/%,$(C_TESTS)); do echo "$$t"; \
 	    OMP_NUM_THREADS=1 $(VALGRIND) $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
 
-# Left out: what is about kernels, which lie outside of core/, and what takes minutes with counters. Headers are counted
-# where core/ includes them.
+# Left out: what is about kernels and devices outside of core/, and what takes minutes with counters. Headers are
+# counted where core/ includes them.
 COVER_UNIT = $(filter-out %/t_checkpoint_budget,$(filter $(BUILD)/tests/unit/%,$(C_TESTS)))
 COVER_LUA  = $(filter-out $(patsubst %,tests/lua/t_%.lua,dependencies experiments fit_runs frontier growth models plans), \
-    $(wildcard tests/lua/*.lua)) $(patsubst %,tests/cli/%.sh,cuda devices older plan predict run spread)
+    $(wildcard tests/lua/*.lua)) $(patsubst %,tests/cli/%.sh,older plan predict run spread)
 coverage: ## the lines of core/ that unit tests and Lua tests reach, at least 95 % (gcov)
 	$(Q)$(MAKE) coverage-run BUILD=build/coverage NVCC= INCLUDE_core="-O1 --coverage" EXTRA=-lgcov
 
-coverage-run: all $(COVER_UNIT) $(BUILD)/tests/t_golden $(EMULATED_PLUGIN) $(FAULTS)
+coverage-run: all $(COVER_UNIT) $(BUILD)/tests/t_golden
 	$(Q)find $(BUILD)/core -name '*.gcda' -delete
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(COVER_UNIT)
 	$(Q)echo "by unit tests:" && lua5.4 tests/coverage.lua $(BUILD) 0
