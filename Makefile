@@ -259,8 +259,8 @@ valgrind: all $(C_TESTS) ## the unit tests under valgrind
 # Left out: what is about kernels and devices outside of core/, and what takes minutes with counters. Headers are
 # counted where core/ includes them.
 COVER_UNIT = $(filter-out %/t_checkpoint_budget,$(filter $(BUILD)/tests/unit/%,$(C_TESTS)))
-COVER_LUA  = $(filter-out $(patsubst %,tests/lua/t_%.lua,dependencies experiments fit_runs frontier growth models plans), \
-    $(wildcard tests/lua/*.lua)) $(patsubst %,tests/cli/%.sh,older plan predict run spread)
+COVER_LUA  = $(filter-out $(patsubst %,tests/lua/t_%.lua,dependencies experiments fit_runs frontier growth models \
+    plans),$(wildcard tests/lua/*.lua)) $(patsubst %,tests/cli/%.sh,older plan predict run spread)
 coverage: ## the lines of core/ that unit tests and Lua tests reach, at least 95 % (gcov)
 	$(Q)$(MAKE) coverage-run BUILD=build/coverage NVCC= INCLUDE_core="-O1 --coverage" EXTRA=-lgcov
 
