@@ -269,8 +269,8 @@ coverage-run: all $(COVER_UNIT) $(BUILD)/tests/t_golden
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(COVER_UNIT)
 	$(Q)echo "by unit tests:" && lua5.4 tests/coverage.lua $(BUILD) 0
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) \
-	    $(BUILD)/tests/t_golden $(COVER_LUA)
-	$(Q)echo "by unit and Lua tests:" && lua5.4 tests/coverage.lua $(BUILD) 95
+	    $(BUILD)/tests/t_golden $(COVER_LUA); failed=$$?; \
+	    echo "by unit and Lua tests:"; lua5.4 tests/coverage.lua $(BUILD) 95 && exit $$failed
 
 lint: ## warnings as errors; cppcheck and luacheck where they are installed
 	$(Q)$(MAKE) emulated BUILD=build/lint CFLAGS="-O1 -Werror" CUDA_ARCHS=90
