@@ -151,6 +151,8 @@ do
   tap.has(text, "input 5 is 5: expected an index below 5", "an index that has no row")
   _, text = pcall(t.step, t, {0, 1, 2, 3, 4, 1.5}, {0, 1})
   tap.has(text, "input 5 is 1.5", "and one that is no whole number")
+  _, text = pcall(t.step, t, {0, 1, 2, 3, 4, -1}, {0, 1})
+  tap.has(text, "input 5 is -1: expected an index below 5", "nor is one counted from the end")
   assert(t:step({0, 1, 2, 3, 4, 4}, {0, 1}))
 end
 
