@@ -1,0 +1,156 @@
+/* Placing by groups and lifting by a tree do what a look at every pair of pieces does. */
+#include <stdlib.h>
+
+#include "each_failure.h"
+#include "plan_private.h"
+
+enum { MOST = 1500 };
+
+static uint32_t seed = 1;
+
+/* 0 ... n - 1 */
+static int draw(int n) {
+    seed = seed * 1664525u + 1013904223u;
+    return (int)((seed >> 8) % (uint32_t)n);
+}
+
+static bool at_once(const Piece *a, const Piece *b) { return a->first <= b->last && b->first <= a->last; }
+
+/* ---- the reference */
+
+/* The lowest offset that is free during the piece's life; placed: by offset. */
+static size_t lowest(const Piece *placed, int n, const Piece *piece) {
+    size_t offset = 0;
+    for (int i = 0; i < n && placed[i].offset < offset + piece->size; i++)
+        if (at_once(&placed[i], piece)) offset = max_size(offset, placed[i].offset + placed[i].size);
+    return offset;
+}
+
+static void insert(Piece *placed, int n, Piece piece) {
+    for (; n > 0 && placed[n - 1].offset > piece.offset; n--) placed[n] = placed[n - 1];
+    placed[n] = piece;
+}
+
+/* How many lie before the first that a search from the bottom to `end` does not pass. */
+static long count_below(const Piece *placed, int n, size_t end) {
+    long below = 0;
+    for (int i = 0; i < n; i++) below += placed[i].offset < end;
+    return below;
+}
+
+static void lift(PlanItem *items, int n, size_t height) {
+    for (int i = 0; i < n; i++) {
+        if (items[i].last > items[i].first) continue;
+        size_t at = height - items[i].size;
+        for (int k = 0; k < n; k++) {
+            const PlanItem *b = &items[k];
+            if (k == i || b->first > items[i].last || items[i].first > b->last) continue;
+            if (b->offset >= at + items[i].size || at >= b->offset + b->size) continue;
+            at = b->offset - items[i].size;
+            k = -1;
+        }
+        items[i].offset = at;
+    }
+}
+
+/* ---- pieces as programs have them */
+
+/* kind 0: anything; 1: short lives; 2: what the backward pass reads, and short lives; 3: lives within one another */
+static Piece any_piece(int i, int n, int kind, int sizes) {
+    int times = 2 * n, first = kind > 1 ? i * times / (2 * n) : draw(times), last = times - 1 - first;
+    if (kind == 0) last = first + draw(times - first);
+    if (kind == 1 || (kind == 2 && draw(2))) last = first + draw(4);
+    if (last >= times) last = times - 1;
+    return (Piece){64 * (size_t)(1 + draw(sizes)), 0, first < last ? first : last, last, i};
+}
+
+static int by_offset(const void *left, const void *right) {
+    const Piece *a = left, *b = right;
+    return a->offset != b->offset ? (a->offset < b->offset ? -1 : 1) : a->item - b->item;
+}
+
+static void test_placed(int n, int kind, int sizes) {
+    static Piece piece[MOST], one[MOST], placed[MOST];
+    Placed p;
+    size_t height = 0;
+    int wrong = 0, found = 0;
+    long steps = 0, expected = 0;
+    for (int i = 0; i < n; i++) piece[i] = any_piece(i, n, kind, sizes);
+    if (!ok(placed_open(&p, piece, n), "%d pieces of kind %d and %d sizes", n, kind, sizes)) return;
+    placed_clear(&p);
+    for (int i = 0; i < n; i++) {
+        Piece q = piece[i];
+        q.offset = lowest(one, i, &piece[i]);
+        expected += 1 + count_below(one, i, q.offset + q.size);
+        if (i % 7 == 3) {
+            Piece again = piece[i];
+            long ignored = 0;
+            wrong += placed_put(&p, &again, q.offset + q.size - 1, &ignored);
+        }
+        wrong += !placed_put(&p, &piece[i], q.offset + q.size, &steps) || piece[i].offset != q.offset;
+        height = max_size(height, q.offset + q.size);
+        insert(one, i, q);
+    }
+    is_int(wrong, 0, "each at the lowest offset that is free, and none above the limit");
+    is_int(steps, expected, "steps are the pieces below");
+    for (int run = 0; run < p.count[0]; run++)
+        for (int i = 0; i < p.level[0][run].n; i++) placed[found++] = placed_run(&p, run)[i];
+    qsort(one, (size_t)n, sizeof *one, by_offset);
+    for (int i = 1; i < found; i++) wrong += placed[i].offset < placed[i - 1].offset;
+    qsort(placed, (size_t)found, sizeof *placed, by_offset);
+    ok(found == n && !wrong && !memcmp(one, placed, (size_t)n * sizeof *one), "all of them are there, by offset");
+    placed_close(&p);
+
+    static PlanItem items[MOST], other[MOST];
+    for (int i = 0; i < n; i++)
+        items[one[i].item] = (PlanItem){one[i].size, one[i].first, one[i].last, one[i].offset};
+    memcpy(other, items, (size_t)n * sizeof *items);
+    for (int i = 0; i < n; i++) piece[i].item = i;
+    lift(other, n, height + 128);
+    ok(plan_lift_scratch(items, piece, n, height + 128), "scratch is lifted");
+    wrong = 0;
+    for (int i = 0; i < n; i++) wrong += items[i].offset != other[i].offset;
+    is_int(wrong, 0, "as high as there is room");
+}
+
+/* Times that are few and far between: no hints are kept. */
+static void test_far_times(void) {
+    Piece piece[] = {{64, 0, 0, 1000000, 0}, {64, 0, 5, 6, 1}, {64, 0, 2000000, 2000001, 2}, {64, 0, -3, 4, 3}};
+    Placed p;
+    long steps = 0;
+    for (int n = 3; n <= 4; n++) {
+        if (!ok(placed_open(&p, piece, n), "far times")) return;
+        placed_clear(&p);
+        is_int(p.times, 0, "nothing is kept of each of them");
+        for (int i = 0; i < n; i++) {
+            piece[i].offset = 0;
+            placed_put(&p, &piece[i], SIZE_MAX, &steps);
+        }
+        ok(piece[0].offset == 0 && piece[1].offset == 64 && piece[2].offset == 0, "and the pieces are placed");
+        placed_close(&p);
+    }
+}
+
+static int build(void *arg, Err *e) {
+    PlanItem *items = arg;
+    Plan plan;
+    return plan_build(items, 40, &plan, e);
+}
+
+int main(void) {
+    for (int kind = 0; kind < 4; kind++) {
+        test_placed(60, kind, 3);
+        test_placed(700, kind, 40);
+        test_placed(MOST, kind, 1);
+    }
+    test_placed(1, 0, 1);
+    test_far_times();
+    static PlanItem items[40];
+    for (int i = 0; i < 40; i++) {
+        Piece p = any_piece(i, 40, 0, 30);
+        items[i] = (PlanItem){p.size, p.first, p.last, 0};
+    }
+    each_failure(build, items, 12, "a plan");
+    is_int(mem_live(), 0, "no memory is left");
+    return tap_done();
+}
