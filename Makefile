@@ -241,7 +241,8 @@ fuzz-readers: $(BUILD)/memtide ## every reader of files and messages gets damage
 
 FUZZ_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fuzz/*.c))
 $(FUZZ_OBJ): override EXTRA += -Itests/emulate $(LUA_CFLAGS)
-$(BUILD)/readers: $(FUZZ_OBJ) $(LUA_OBJ) $(CORE:%.c=$(BUILD)/%.o) $(KERNELS:%.c=$(GCC_BUILD)/%.o)
+$(BUILD)/readers: $(FUZZ_OBJ) $(LUA_OBJ) $(CORE:%.c=$(BUILD)/%.o) $(ONCE:%.c=$(GCC_BUILD)/%.o) \
+    $(ISAS:%=$(GCC_BUILD)/kernels/cpu/%.o)
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LUA_LIB) $(LIBS) -lgomp $(EXTRA) -fsanitize=fuzzer
 

@@ -1,4 +1,4 @@
-/* Open addressing: a name lies at its hash or in the first free slot behind it. */
+/* Open addressing: a name lies at its hash or in the first free slot after it. */
 #include "names.h"
 
 #include <string.h>

@@ -385,7 +385,7 @@ void network_free(Network *n) {
     mem_free(n);
 }
 
-/* The layer behind which there are as many rows as the output has; where these are the batch, the last layer. */
+/* The layer after which there are as many rows as the output has; the last layer where these are the batch. */
 typedef struct RowsSearch { const Layer *found; int64_t rows, before; } RowsSearch;
 
 static void find_rows(void *arg, const Network *n, const Layer *l) {

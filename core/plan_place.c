@@ -177,9 +177,9 @@ static bool is_before(const Piece *a, const Piece *b) {
 /* Makes two runs of a full one. */
 static void split(Placed *p, int run) {
     Extent *e = &p->level[0][run];
-    size_t behind = (size_t)(p->count[0] - run - 1);
-    memmove(e + 2, e + 1, behind * sizeof *e);
-    memmove(&p->block[run + 2], &p->block[run + 1], behind * sizeof *p->block);
+    size_t after = (size_t)(p->count[0] - run - 1);
+    memmove(e + 2, e + 1, after * sizeof *e);
+    memmove(&p->block[run + 2], &p->block[run + 1], after * sizeof *p->block);
     p->block[run + 1] = p->count[0]++;
     e[1].n = e->n - e->n / 2;
     e->n /= 2;
@@ -188,7 +188,7 @@ static void split(Placed *p, int run) {
     sum_up_run(p, run + 1);
 }
 
-/* `run`: one behind that into which it goes, or that one. */
+/* `run`: one after that into which it goes, or that one. */
 static void insert(Placed *p, int run, const Piece *piece) {
     while (run > 0 && !is_before(placed_run(p, run), piece)) run--;
     bool full = p->level[0][run].n == p->room;

@@ -1,5 +1,5 @@
 /* t_pages.c: random convolutions and linear layers of the CPU device, every operand and the workspace between pages
- * that must not be written: right behind them, or right before them. What a kernel touches outside of what it is given
+ * that must not be written: right after them, or right before them. What a kernel touches outside of what it is given
  * ends the test, which then says where.
  *
  *   PAGES=20000 SEED=1 t_pages    that many of them, from that seed on */

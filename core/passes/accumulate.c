@@ -43,7 +43,7 @@ static void find_parts(const Program *p, bool *part) {
             if (p->ops[i].in[k] != NO_BUF) part[p->ops[i].in[k]] = true;
 }
 
-/* The ops anew, with a sum behind each op that makes what is to be summed up: losses, and the gradients that the update
+/* The ops anew, with a sum after each op that makes what is to be summed up: losses, and the gradients that the update
  * will read, not parts of them. */
 static void accumulate(Program *p, const Op *old, const bool *part, int times) {
     int n = p->n_ops, forward_end = p->forward_end;

@@ -38,7 +38,7 @@ static void find_writers(Chain *c) {
             if (p->ops[i].in[k] != NO_BUF) c->saved[program_root(p, p->ops[i].in[k])] = true;
 }
 
-/* A storage crosses the positions behind its writer up to its last reader. `at` first holds by how much each position
+/* A storage crosses the positions after its writer up to its last reader. `at` first holds by how much each position
  * has more than the one before it. */
 static void find_crossings(const Chain *c, Crossing *at, int *end) {
     const Program *p = c->p;

@@ -12,9 +12,9 @@ typedef struct Early {
     Program *p;
     const Op *old;
     int *last;  /* by root: the last op of the body that touches it, or NO_OP */
-    int *after; /* by op behind the body: the op of the body behind which it comes, or NO_OP */
-    int *first; /* by op of the body: the first that comes behind it, or NO_OP */
-    int *next;  /* by op behind the body: the next one behind the same op, or NO_OP */
+    int *after; /* by op after the body: the op of the body after which it comes, or NO_OP */
+    int *first; /* by op of the body: the first that comes after it, or NO_OP */
+    int *next;  /* by op after the body: the next one after the same op, or NO_OP */
 } Early;
 
 static void find_last(const Early *a) {

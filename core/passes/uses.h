@@ -1,5 +1,5 @@
 /* uses.h: private to the passes that rewire ops: which ops read a buffer, without a walk over all ops for each question;
- * and ops that are to go, which go all at once, since each that goes alone moves all behind it. */
+ * and ops that are to go, which go all at once, since each that goes alone moves all after it. */
 #ifndef MT_USES_H
 #define MT_USES_H
 

@@ -87,7 +87,7 @@ static Passed passed(const Conv *v, unsigned does, int64_t id) {
     return (Passed){view, cast ? v->x.dtype : view->dtype, rows, channels, pad ? padded(v) : channels, pad || cast};
 }
 
-/* cuDNN makes fp32 gradients of 16-bit operands only behind another op. */
+/* cuDNN makes fp32 gradients of 16-bit operands only after another op. */
 static bool widens(const Conv *v, unsigned does) {
     return v->pass == CONV_WEIGHTS && passed(v, does, CONV_W).type != v->x.dtype;
 }
@@ -160,7 +160,7 @@ static void data_graph(const Conv *v, unsigned does, Graph *g) {
     if (does & WAY_SUM) graph_sum(g, dx, graph_tensor(g, CONV_DB, v->db.dtype, c));
 }
 
-/* An identity would widen, too, for which cuDNN has one engine, without split sums; behind a factor there are a
+/* An identity would widen, too, for which cuDNN has one engine, without split sums; after a factor there are a
  * dozen. */
 static void weights_graph(const Conv *v, unsigned does, Graph *g) {
     Passed w = passed(v, does, CONV_W);

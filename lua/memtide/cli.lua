@@ -68,7 +68,7 @@ local function main(asked, state)
   end
   if first == "--help" or first == "-h" then return usage.help() end
   if first == "--worker" then return worker.serve() end
-  if first == "--safe" then -- an option of the command behind it, or of a plain program
+  if first == "--safe" then -- an option of the command after it, or of a plain program
     table.remove(asked, 1)
     if usage.is_command(asked[1] or "") then table.insert(asked, 2, first) else safe.on() end
     return main(asked, state)

@@ -51,7 +51,13 @@ local function judge(self, found)
   end
 end
 
-local function left(self) return self.eta and self.eta:range(os.time()) end
+local LOOK = 0.1 -- seconds: the time left hangs on every cell that is left, which a thousand quick ones need not look at
+
+local function left(self)
+  local now = core.clock()
+  if self.eta and now >= self.next_look then self.ends, self.next_look = self.eta:range(os.time()), now + LOOK end
+  return self.ends
+end
 
 local function record(self, task)
   self.store:append(task.row)
@@ -391,7 +397,7 @@ function sweep.run(experiment, purpose, options)
   options.say = told:above(options.say)
   local rows <close> = store.open(experiment:own_axes(), purpose, options)
   local self = setmetatable({plan = cells, store = rows, options = options, left = 0, shown = {}, held = {}, anew = {},
-    resumed = 0, recorded = 0, in_a_row = 0, pace = pace.new(options.timeout), rates = estimate.new(),
+    resumed = 0, recorded = 0, next_look = 0, in_a_row = 0, pace = pace.new(options.timeout), rates = estimate.new(),
     frontier = frontier.new(experiment:monotone_axes()), progress = told,
     workers = options.devices and #options.devices or options.jobs or 1,
     rounds = rounds.new(experiment, options.dry_run and "predict" or purpose, cells:count(),

@@ -248,7 +248,7 @@ end
 
 -- ---- samples: those of a row have its steps and its median
 
--- The lists of seconds that may have made the row: of each visit that may be its own, all behind the warm-up, or of all
+-- The lists of seconds that may have made the row: of each visit that may be its own, all after the warm-up, or of all
 -- visits until then those that count. See measure.lua.
 local function seconds_of(visits, started_at)
   local lists, all = {}, {}

@@ -258,7 +258,7 @@ local function check_settings(path, expected, saved)
   end
 end
 
--- Digits as a number that the next ones still fit behind; nil: they are none.
+-- Digits as a number that the next ones still fit after; nil: they are none.
 local function count(digits)
   local n = math.tointeger(tonumber(digits or ""))
   return n and n < MOST and n or nil

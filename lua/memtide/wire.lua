@@ -51,7 +51,7 @@ local READ = {
   s = function(text, at)
     local digits, from = text:match("^(%d+):()", at)
     local length = math.tointeger(tonumber(digits or ""))
-    if not length or from + length - 1 > #text then bad(at) end
+    if not length or length > #text - from + 1 then bad(at) end
     return text:sub(from, from + length - 1), from + length
   end,
   ["{"] = function(text, at, depth)

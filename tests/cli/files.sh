@@ -108,7 +108,7 @@ wait $!
 memtide -e 'print(#require "memtide.core".safetensors("weights.safetensors"):list())'
 is "$out" 2 "and writes to what is no file"
 
-# ---- rows may be behind a link
+# ---- rows may lie where a link leads
 mkdir rows
 "$MEMTIDE" run small.lua --csv rows/x.csv --quiet >/dev/null
 "$MEMTIDE" run small.lua --csv y.csv --quiet >/dev/null
@@ -116,7 +116,7 @@ ln -s rows/x.csv x.csv
 memtide run small.lua --csv x.csv --retry all
 is "$status $(wc -l <rows/x.csv) $(readlink x.csv)" "0 5 rows/x.csv" "rows are appended through a link"
 memtide merge x.csv y.csv
-is "$status $(wc -l <rows/x.csv) $(readlink x.csv)" "0 3 rows/x.csv" "and replaced behind it"
+is "$status $(wc -l <rows/x.csv) $(readlink x.csv)" "0 3 rows/x.csv" "and replaced where it leads"
 
 # ---- the files beside the rows are no links
 for name in y.csv.lock y.csv.live.new y.csv.live.tmp0 y.csv.new y.csv.tmp0 y.csv.torn; do

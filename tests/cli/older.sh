@@ -46,7 +46,7 @@ is "$(wc -l <older.csv) $(tail -2 older.csv | grep -c ,diverged,)" "17 2" "--ret
 run -q
 is "$(head -1 older.csv)" "$(head -1 whole.csv)" "a file that is gone on with keeps its header"
 is "$(head -15 older.csv | cmp - whole.csv && echo same)" same "and its rows"
-is "$(wc -l <older.csv)" 25 "behind them are those that were run again: 8 of 10"
+is "$(wc -l <older.csv)" 25 "after them are those that were run again: 8 of 10"
 memtide verify older.csv
 is "$(echo "$out" | tail -1)" \
     "older.csv: 24 rows, 14 of them replaced by later ones, $(rest() { tail -n +2 "$1"; }; rest older.samples.csv |

@@ -88,7 +88,7 @@ function targets.wire(bytes)
   local read, pieces = wire.reader(), nil
   for i = 1, #bytes, 7 do
     local well, found = pcall(read, bytes:sub(i, i + 6))
-    if not well then return end -- at what stands behind the first message
+    if not well then return end -- at what stands after the first message
     if found ~= nil then
       pieces = found
       break

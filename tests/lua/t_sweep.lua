@@ -61,7 +61,7 @@ tap.has(util.text_of(setmetatable({}, {__tostring = function() error "no" end}))
 
 local function damaged(text, what) tap.raises("a damaged message at byte", what, wire.reader(), text) end
 for _, text in ipairs{"x", "3\nx1;", "4\ni1;;", "3\nix;", "4\ns9:a", "1\n{", "4\n{tt}", "5\n{i1;}", "3\nn1_;",
-  "12\n{i1;ti1;ti1;", "99999999999999999999\n", "12345678901"} do
+  "12\n{i1;ti1;ti1;", "22\ns9223372036854775807:a", "99999999999999999999\n", "12345678901"} do
   damaged(text, ("%q"):format(text):gsub("\n", "n"))
 end
 tap.raises("a function cannot be sent", "a function", wire.frame, {print})

@@ -295,7 +295,7 @@ do
   write("older", older)
   tap.ok(one:load_state(path "older", {strict = false, loader = data}), "a state without checksums is taken")
   state_refused("epoch 0 batch x", "a damaged place is told", change("epoch 0 batch 0", "epoch 0 batch x", older))
-  state_refused("epoch 9223372036854775807", "an epoch behind which there is none",
+  state_refused("epoch 9223372036854775807", "an epoch after which there is none",
     change("epoch 0 batch 0", "epoch 9223372036854775807 batch 0", older))
   state_refused("found 0x10", "updates that are no digits", change('"updates":"%d+"', '"updates":"0x10"', older))
   state_refused("found 1e3", "nor these", change('"updates":"%d+"', '"updates":"1e3"', older))

@@ -34,7 +34,7 @@ static void test_sums(void) {
     program_free(p);
 }
 
-/* A layer that is used three times: its gradients are sums, whose parts are of no use behind their micro-batch. */
+/* A layer that is used three times: its gradients are sums, whose parts are of no use after their micro-batch. */
 static void test_shared(void) {
     Program *p = accumulated("Sequential{Linear(6, 6) Again Again}", PREC_FP32);
     if (!p) return;
