@@ -51,7 +51,7 @@ local function judge(self, found)
   end
 end
 
-local LOOK = 0.1 -- seconds: the time left hangs on every cell that is left, which a thousand quick ones need not look at
+local LOOK = 0.1 -- seconds: the time left hangs on every cell that is left, which is too much after each quick one
 
 local function left(self)
   local now = core.clock()
