@@ -174,7 +174,8 @@ memtide predict many.lua -q --csv many.csv --set batch=1..500
 took=$((($(date +%s%N) - start) / 1000000))
 is "$(wc -l <many.csv)" 1001 "1,000 cells"
 if [ "${BUILD:-build}" = build ]; then
-    result "$((took >= 3000))" "are predicted in under 3 s ($took ms)"
+    # 2 s where nothing else runs; make overhead measures it
+    result "$((took >= 6000))" "are predicted in under 6 s ($took ms)"
 fi
 
 finish
