@@ -107,7 +107,7 @@ has "$err" "cuda:1 is used no more: what fails there (3 in a row) does not fail 
 EMULATE_FAIL=cudaLaunchKernelEx:3:700 sweep
 is "$status $(counted x.csv status)" "1 6 error;" "where both fail every cell has its row"
 is "$(grep -c '2nd attempt: .*cudaErrorIllegalAddress' x.csv)" 6 "behind a second attempt"
-EMULATE_FAIL=cudaStreamCreateWithFlags:1:46:1 sweep
+FATES=$SLOW EMULATE_FAIL=cudaStreamCreateWithFlags:1:46:1 sweep
 is "$status $(test -e x.csv && echo rows)" "69 " "a GPU that is not to be had at all ends the sweep at once"
 has "$err" "'cuda:1' is not available: a stream: " "and the message says which"
 
