@@ -17,11 +17,11 @@ LIBS   = -ldnnl -lz -lpthread -ldl -lm
 DEPS_DEV = clang libclang-rt-14-dev gzip
 DEPS   = gcc g++ make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev perl
 
-CORE    = $(wildcard core/*.c core/layers/*.c core/passes/*.c)
+CORE    = $(wildcard core/*/*.c)
 ONCE    = kernels/cpu/device.c kernels/cpu/waiting.c
 KERNELS = $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
 LUA_C   = $(filter-out lua/main.c,$(wildcard lua/*.c))
-MODULES = $(wildcard lua/memtide/*.lua)
+MODULES = $(wildcard lua/memtide/*.lua lua/memtide/*/*.lua)
 # The CPU's kernels, compiled once per instruction set (kernels/cpu/isa.h); with less effort for processors before 2013
 ISAS    = $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),v4 v3) base
 ISA_v4  = -march=x86-64-v4
@@ -30,14 +30,14 @@ ISA_base = -O2 -ftree-vectorize
 LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(ONCE)) $(ISAS:%=$(BUILD)/kernels/cpu/%.o)
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
-C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/t_*.c)) \
-    $(addprefix $(BUILD)/tests/,t_emulate t_linear t_conv_ways)
+C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/device/*.c tests/emulate/t_*.c)) \
+    $(addprefix $(BUILD)/tests/emulate/,t_emulate t_linear t_conv_ways)
 UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 PROVE  ?= -j2
-TESTS   = $(C_TESTS) $(wildcard tests/lua/*.lua tests/cli/*.sh)
+TESTS   = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh)
 # where threads matter, again with all of them: one at a time, since two programs whose threads wait for each other on
 # the same processors take twenty times as long
-THREADED = $(addprefix $(BUILD)/tests/,t_fuzz t_kernels t_sequence)
+THREADED = $(addprefix $(BUILD)/tests/device/,t_fuzz t_kernels t_sequence)
 
 # A value as a file that changes only with it, for what is built from the value.
 stamp = $(shell mkdir -p $(BUILD); [ -e $(BUILD)/$1 ] && [ "$$(cat $(BUILD)/$1)" = '$2' ] || echo '$2' > $(BUILD)/$1)
@@ -98,7 +98,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 
 # ---- the CUDA device: a shared object with a core of its own, of which only its entry is seen. -z defs: an op
 # without its kernel is a link error.
-PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,err mem op prepared shape)
+PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,base/err base/mem base/shape program/op program/op_cache)
 PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/exports.map
 CUDA_C  = $(wildcard kernels/cuda/*.c)
 CUDA_CU = $(wildcard kernels/cuda/*.cu)
@@ -129,7 +129,7 @@ CUDA_TESTS = $(if $(CUDA_LACK),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard
 $(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(PLUGIN_OBJ) $(REF_OBJ)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ $(PLUGIN_LIBS) -Wl,-rpath,$(CUDA)/lib64 $(EXTRA)
 
-$(BUILD)/tests/unit/t_race: $(BUILD)/kernels/cuda/race.o
+$(BUILD)/tests/unit/t_bench: $(BUILD)/kernels/cuda/bench.o
 
 cuda-test: $(CUDA_TESTS) ## what cuDNN plans for a described GPU, and the files that are kept of it
 	$(Q)$(if $(CUDA_LACK),echo "cuda-test: skipped: $(CUDA_LACK)",prove --exec tests/run $(PROVE) $^)
@@ -139,8 +139,8 @@ $(BUILD)/devices/%: kernels/cuda/devices/%
 
 # The same device on tests/emulate/ instead of CUDA, for where there is no GPU. What only NVIDIA's libraries can do is
 # left out; tests/emulate/ has stand-ins for it.
-LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_graph.c engines.c plans.c gemm.c)
-EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(wildcard tests/emulate/*.c)
+LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_graph.c engines.c plan_cache.c gemm.c)
+EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(filter-out tests/emulate/t_%,$(wildcard tests/emulate/*.c))
 EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
 EMULATED_PLUGIN = $(BUILD)/emulate/memtide_cuda.so
 EMULATE = -Itests/emulate -Ikernels/cuda -Icore -Itests
@@ -165,10 +165,10 @@ $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
 # see more of the plugin than its one function
-INSIDE = $(addprefix $(BUILD)/tests/,t_bias t_linear t_conv_ways)
-$(BUILD)/tests/t_bias: $(BUILD)/emulate/tests/t_bias.o
-$(BUILD)/tests/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
-$(BUILD)/tests/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o
+INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_linear t_conv_ways)
+$(BUILD)/tests/emulate/t_bias: $(BUILD)/emulate/tests/emulate/t_bias.o
+$(BUILD)/tests/emulate/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
+$(BUILD)/tests/emulate/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o
 $(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)
 
@@ -185,11 +185,11 @@ test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every tes
 	$(Q)$(if $(CUDA_LACK),echo "tests/cuda: skipped: $(CUDA_LACK)")
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
 	$(Q)BUILD=$(BUILD) OMP_WAIT_POLICY=passive prove --exec tests/run $(THREADED)
-	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$(addprefix $(BUILD)/tests/,t_onednn t_pages)" AVX512_CORE
-	$(Q)PROVE=$(PROVE) sh tests/isa.sh $(BUILD)/tests/t_kernels AVX2
+	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$(addprefix $(BUILD)/tests/device/,t_onednn t_pages)" AVX512_CORE
+	$(Q)PROVE=$(PROVE) sh tests/isa.sh $(BUILD)/tests/device/t_kernels AVX2
 
 # the tests that run kernels of the CPU
-ISA_TESTS = $(addprefix $(BUILD)/tests/,t_kernels t_onednn t_pages t_sequence t_grad t_truth t_fuzz t_updates t_pool \
+ISA_TESTS = $(addprefix $(BUILD)/tests/device/,t_kernels t_onednn t_pages t_sequence t_grad t_truth t_fuzz t_updates t_pool \
     t_pointwise)
 test-isa: $(ISA_TESTS) ## the CPU's kernels under every instruction set that the machine has (a short form is in test)
 	$(Q)PAGES=20000 PROVE=$(PROVE) sh tests/isa.sh "$(ISA_TESTS)" SSE41 AVX2 \
@@ -212,7 +212,7 @@ deps deps-dev:
 	else echo "as root: apt-get install $$missing"; exit 1; fi
 
 # kernels and the emulated CUDA that runs them, in C++ as nvcc's
-$(BUILD)/tests/t_emulate: tests/t_emulate.cu $(patsubst %,$(BUILD)/tests/emulate/%.o,grid runtime stream)
+$(BUILD)/tests/emulate/t_emulate: tests/emulate/t_emulate.cu $(patsubst %,$(BUILD)/tests/emulate/%.o,grid runtime stream)
 	@echo "  CXX  $<"
 	$(Q)$(CXX) $(CFLAGS) -x c++ -std=c++17 -D_GNU_SOURCE -Wall -Wextra -Wshadow -MMD -MP -MF $@.d -Itests/emulate -Itests \
 	    -o $@ $< -x none $(filter %.o,$^) $(EXTRA)
@@ -246,8 +246,8 @@ $(BUILD)/readers: $(FUZZ_OBJ) $(LUA_OBJ) $(CORE:%.c=$(BUILD)/%.o) $(ONCE:%.c=$(G
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LUA_LIB) $(LIBS) -lgomp $(EXTRA) -fsanitize=fuzzer
 
-fuzz: $(BUILD)/tests/t_fuzz $(BUILD)/tests/unit/t_safetensors ## random networks, settings and damaged files for a minute
-	$(Q)FUZZ=20000 SEED=$$(date +%s) $(BUILD)/tests/t_fuzz
+fuzz: $(BUILD)/tests/device/t_fuzz $(BUILD)/tests/unit/t_safetensors ## random networks, settings and damaged files for a minute
+	$(Q)FUZZ=20000 SEED=$$(date +%s) $(BUILD)/tests/device/t_fuzz
 	$(Q)FUZZ=50000 SEED=$$(date +%s) $(BUILD)/tests/unit/t_safetensors
 
 gpu-check: all $(C_TESTS) $(CUDA_TESTS) ## what needs a GPU: ops, exactness, sanitizers, sweeps, beside PyTorch (docs/gpu.md)
@@ -297,16 +297,16 @@ valgrind: all $(C_TESTS) ## the unit tests under valgrind
 # counted where core/ includes them.
 COVER_UNIT = $(filter-out %/t_checkpoint_budget,$(UNIT_TESTS))
 COVER_LUA  = $(filter-out $(patsubst %,tests/lua/t_%.lua,dependencies experiments fit_runs frontier growth models \
-    plans),$(wildcard tests/lua/*.lua)) $(patsubst %,tests/cli/%.sh,older plan predict run spread)
+    plans),$(wildcard tests/lua/t_*.lua)) $(patsubst %,tests/cli/%.sh,older plan predict run spread)
 coverage: ## the lines of core/ that unit tests and Lua tests reach, at least 95 % (gcov)
 	$(Q)$(MAKE) coverage-run BUILD=build/coverage NVCC= INCLUDE_core="-O1 --coverage" EXTRA=-lgcov
 
-coverage-run: all $(COVER_UNIT) $(BUILD)/tests/t_golden
+coverage-run: all $(COVER_UNIT) $(BUILD)/tests/unit/t_golden
 	$(Q)find $(BUILD)/core -name '*.gcda' -delete
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(COVER_UNIT)
 	$(Q)echo "by unit tests:" && lua5.4 tests/coverage.lua $(BUILD) 0
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) \
-	    $(BUILD)/tests/t_golden $(COVER_LUA); failed=$$?; \
+	    $(BUILD)/tests/unit/t_golden $(COVER_LUA); failed=$$?; \
 	    echo "by unit and Lua tests:"; lua5.4 tests/coverage.lua $(BUILD) 95 && exit $$failed
 
 lint: ## warnings as errors; cppcheck and luacheck where they are installed

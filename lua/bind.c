@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "mem.h"
-#include "number.h"
+#include "base/mem.h"
+#include "base/number.h"
 
 /* ---- boxes */
 

@@ -8,10 +8,10 @@
 #include <lauxlib.h>
 #include <lua.h>
 
-#include "base.h"
-#include "err.h"
-#include "options.h"
-#include "shape.h"
+#include "base/base.h"
+#include "base/err.h"
+#include "network/options.h"
+#include "base/shape.h"
 
 #define BOX_DEVICE "memtide.Device"
 #define BOX_LAYER "memtide.Layer"

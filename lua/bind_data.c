@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "bind.h"
-#include "data.h"
+#include "io/data.h"
 
 /* ---- batches */
 

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "bind.h"
-#include "device.h"
+#include "memory/device.h"
 
 static void release(void *content) { device_close(content); }
 
@@ -24,10 +24,10 @@ static void put_name(void *arg, const char *name) {
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
 }
 
-/* described_devices() -> {"cuda:h200", ...}: GPUs that can be planned for */
+/* offline_devices() -> {"cuda:h200", ...}: GPUs that can be planned for */
 static int described(lua_State *L) {
     lua_newtable(L);
-    device_described(put_name, L);
+    device_offline(put_name, L);
     return 1;
 }
 
@@ -132,7 +132,7 @@ void bind_open_device(lua_State *L) {
     static const luaL_Reg methods[] = {
         {"info", info}, {"used", used}, {"trim", trim}, {"evidence", evidence}, {"describe", describe}, {"tune", tune},
         {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"device", open_device}, {"described_devices", described}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"device", open_device}, {"offline_devices", described}, {NULL, NULL}};
     bind_type(L, BOX_DEVICE, methods);
     luaL_setfuncs(L, functions, 0);
 }

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "bind.h"
-#include "file.h"
+#include "io/file.h"
 
 #define BOX_FILE "memtide.File"
 

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "bind.h"
-#include "csv.h"
-#include "mem.h"
+#include "io/csv.h"
+#include "base/mem.h"
 
 #define BOX_LOCK "memtide.Lock"
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "bind.h"
-#include "layer.h"
-#include "network.h"
+#include "network/layer.h"
+#include "network/network.h"
 
 /* Lists that children have entries in. */
 typedef struct Wiring { int names, places, from; } Wiring; /* stack indices of tables, or of nil */
@@ -16,7 +16,7 @@ static void release_layer(void *content) { layer_free(content); }
 static void release_network(void *content) { network_free(content); }
 
 /* layer_kinds() -> {{name =, role = "l" | "m" | "c" | "s", spec =}, ...} */
-static int layer_kinds(lua_State *L) {
+static int list_layers(lua_State *L) {
     const char *name;
     char role[2] = "";
     lua_newtable(L);
@@ -290,7 +290,7 @@ void bind_open_network(lua_State *L) {
     static const luaL_Reg methods[] =
         {{"text", text}, {"layers", layers}, {"params", params}, {"buffers", buffers}, {"indices", indices},
         {"parameters", parameters}, {"shapes", shapes}, {"targets", targets}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"layer_kinds", layer_kinds}, {"network", new_network}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"layer_kinds", list_layers}, {"network", new_network}, {NULL, NULL}};
     bind_type(L, BOX_LAYER, NULL);
     bind_type(L, BOX_NETWORK, methods);
     luaL_setfuncs(L, functions, 0);

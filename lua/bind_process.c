@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #include "bind.h"
-#include "mem.h"
+#include "base/mem.h"
 
 #define BOX_PROCESS "memtide.Process"
 #define BOX_CHANNEL "memtide.Channel"

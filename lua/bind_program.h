@@ -4,8 +4,8 @@
 
 #include <lua.h>
 
-#include "compile.h"
-#include "runtime.h"
+#include "passes/compile.h"
+#include "run/runtime.h"
 
 /* {bytes, used, op = "conv2d_dx 2", categories = {weights = bytes, ...}}; p: whose op the mark is (NULL: nobody's) */
 void bind_push_peak(lua_State *L, const LedgerPeak *peak, const Program *p);

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "bind.h"
-#include "csv.h"
-#include "mem.h"
-#include "row.h"
+#include "io/csv.h"
+#include "base/mem.h"
+#include "io/row.h"
 
 /* ---- rows */
 

@@ -3,8 +3,8 @@
 
 #include "bind.h"
 #include "bind_program.h"
-#include "data.h"
-#include "mem.h"
+#include "io/data.h"
+#include "base/mem.h"
 
 /* The programs are borrowed from their boxes; they keep device and networks. */
 typedef struct Running {

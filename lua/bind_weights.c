@@ -6,8 +6,8 @@
 
 #include "bind.h"
 #include "bind_program.h"
-#include "mem.h"
-#include "safetensors.h"
+#include "base/mem.h"
+#include "io/safetensors.h"
 
 static void release_file(void *content) { safetensors_close(content); }
 

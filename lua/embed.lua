@@ -1,4 +1,4 @@
--- Prints C source with the given Lua files as an array of modules: lua/memtide/nn.lua becomes "memtide.nn". The chunk
+-- Prints C source with the given Lua files as an array of modules: lua/memtide/net/nn.lua becomes "memtide.net.nn". The chunk
 -- name keeps the file's name, so that tracebacks can be read.
 local function module_name(path)
   local name = path:match("memtide/(.*)%.lua$"):gsub("/", ".")

@@ -33,13 +33,13 @@ static int run(lua_State *L) {
     luaL_openlibs(L);
     modules_preload(L);
     lua_getglobal(L, "require");
-    lua_pushliteral(L, "memtide.util");
+    lua_pushliteral(L, "memtide.base.util");
     lua_call(L, 1, 1);
     lua_getfield(L, -1, "interrupted");
     lua_setfield(L, LUA_REGISTRYINDEX, INTERRUPTED);
     signal(SIGINT, on_interrupt);
     lua_getglobal(L, "require");
-    lua_pushliteral(L, "memtide.cli");
+    lua_pushliteral(L, "memtide.cli.cli");
     lua_call(L, 1, 1);
     lua_createtable(L, argc, 1);
     for (int i = 0; i < argc; i++) {

@@ -35,7 +35,7 @@ export PYTHONDONTWRITEBYTECODE=1 PATH="$PATH:/usr/local/cuda/bin"
 
 pack() { # folder
     rm -rf "$1" && mkdir -p "$1/lib" || return
-    for program in memtide memtide_cuda.so tests/t_kernels tests/t_sequence tests/t_device tests/t_truth \
+    for program in memtide memtide_cuda.so tests/device/t_kernels tests/device/t_sequence tests/device/t_device tests/device/t_truth \
         tests/cuda/t_conv_ways tests/cuda/t_linear; do
         install -D -m 755 -s "$BUILD/$program" "$1/$program" || return
     done
@@ -79,20 +79,20 @@ part_plugin() {
 
 part_kernels() { # they know the CPU and cuda:0
     [ "$DEVICE" = cuda:0 ] || skipped "of cuda:0 only"
-    "$BUILD/tests/t_kernels" && "$BUILD/tests/t_sequence"
+    "$BUILD/tests/device/t_kernels" && "$BUILD/tests/device/t_sequence"
 }
-part_ops() { "$BUILD/tests/t_device" "$DEVICE"; }
+part_ops() { "$BUILD/tests/device/t_device" "$DEVICE"; }
 part_ways() { # twice: then with the plans that were compiled and kept
     [ "$DEVICE" = cuda:0 ] || skipped "of cuda:0 only"
     "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_linear"
 }
 part_oracle() { TEST_DEVICE=$DEVICE "$memtide" tests/lua/t_oracle.lua; }
-part_truth() { TEST_DEVICE=$DEVICE "$BUILD/tests/t_truth"; }
+part_truth() { TEST_DEVICE=$DEVICE "$BUILD/tests/device/t_truth"; }
 
 sanitize() { # some networks are enough: all kinds of kernels, in every precision
     need compute-sanitizer
     for network in mixed rows "two sequences"; do
-        compute-sanitizer --tool "$1" --error-exitcode 9 "$BUILD/tests/t_device" "$DEVICE" "$network" \
+        compute-sanitizer --tool "$1" --error-exitcode 9 "$BUILD/tests/device/t_device" "$DEVICE" "$network" \
             >"$work/sanitizer.txt" 2>&1
         status=$?
         cat "$work/sanitizer.txt"

@@ -1,7 +1,7 @@
 /* The activations: one op, told apart by the function (`which`). Shape and order stay as they are. */
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 int layer_activation_shape(Network *n, Layer *l, Err *e) {
     const Options *o = &l->options;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 enum { PARTS = 3 }; /* query, key, value */
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 int layer_residual_shape(Network *n, Layer *l, Err *e) {
     char body[SHAPE_TEXT], shortcut[SHAPE_TEXT];

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 static bool is_transposed(const Layer *l) { return l->kind->which == OP_conv_transpose; }
 

@@ -2,7 +2,7 @@
  * p = 0, it is its input. RandnLike draws in evaluation, too, and takes nothing of its input but the shape. */
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 int layer_dropout_shape(Network *n, Layer *l, Err *e) {
     double p = options_float(&l->options, "p");

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 static int expect_sizes(const Layer *l, const char *rows, Err *e) {
     int code = layer_expect_range(l, rows, 1, INT32_MAX, e);

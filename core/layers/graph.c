@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "layer.h"
-#include "mem.h"
+#include "network/layer.h"
+#include "base/mem.h"
 
 /* The value `from` means: the container's input ~from, or the output of a child. */
 static int find_value(const Layer *l, int from, Value *value, Err *e) {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 static int count_values(const Layer *l) { return l->n_child ? l->n_child : l->n_in; }
 static const Value *value(const Layer *l, int k) { return l->n_child ? &l->child[k]->output : &l->ins[k]; }
@@ -40,15 +40,15 @@ static int join_shapes(const Layer *l, int dim, Shape *out, Err *e) {
 
 static bool is_line(const Value *v) { return v->shape.rank == 3 && v->order[0]; }
 
-/* Of two factors or terms, the one that is spread over the other, whose sizes it has but for one run of 1s; -1: none.
+/* Of two factors or terms, the one that is broadcast over the other, whose sizes it has but for one run of 1s; -1: none.
  * It is to lie as the larger one does. */
-static int find_spread(const Layer *l) {
+static int find_broadcast(const Layer *l) {
     if (l->kind->which == OP_concat || count_values(l) != 2) return -1;
     for (int k = 0; k < 2; k++) {
         const Value *s = value(l, k), *x = value(l, 1 - k);
         bool last = x->shape.rank == 4 || is_line(x), turned = x->shape.rank == 2 && x->order[0];
-        Spread r;
-        if (spread_read(&x->shape, &s->shape, last, &r) && r.run > 1 && (!turned || r.inner == 1)) return k;
+        Broadcast r;
+        if (broadcast_read(&x->shape, &s->shape, last, &r) && r.run > 1 && (!turned || r.inner == 1)) return k;
     }
     return -1;
 }
@@ -71,9 +71,9 @@ int layer_join_shape(Network *n, Layer *l, Err *e) {
         code = layer_error(l, e, "takes at most %d branches, found %d", OP_IN, l->n_child);
     if (!code && l->kind->which == OP_concat) code = find_dim(l, value(l, 0)->shape.rank, &dim, e);
     if (code) return code;
-    int spread = find_spread(l);
-    if (spread >= 0) {
-        l->output = *value(l, 1 - spread);
+    int broadcast = find_broadcast(l);
+    if (broadcast >= 0) {
+        l->output = *value(l, 1 - broadcast);
         return OK;
     }
     if ((code = join_shapes(l, dim, &out, e))) return code;
@@ -98,25 +98,25 @@ static int join_pairs(Lower *lw, const Layer *l, const int *side, int n) {
     return y;
 }
 
-/* x spread s, lying as x does */
-static int join_spread(Lower *lw, const Layer *l, int x, int s) {
+/* x broadcast s, lying as x does */
+static int join_broadcast(Lower *lw, const Layer *l, int x, int s) {
     Attr a;
     memset(&a, 0, sizeof a);
-    a.spread.add = l->kind->which == OP_add;
+    a.broadcast.add = l->kind->which == OP_add;
     s = l->out.rank == 3 && l->out_order[0] ? lower_line(lw, l, s) : lower_rows(lw, l, s);
-    return lower_op(lw, OP_spread, l, (int[]){x, s}, 2, &a);
+    return lower_op(lw, OP_broadcast, l, (int[]){x, s}, 2, &a);
 }
 
 int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
     int side[OP_IN] = {0}, dim, n = count_values(l);
     Attr a;
     memset(&a, 0, sizeof a);
-    int spread = find_spread(l);
+    int broadcast = find_broadcast(l);
     for (int k = 0; k < n; k++) {
         side[k] = l->n_child ? lower_forward(lw, l->child[k], in) : in[k];
-        if (spread < 0 && !l->out_order[0]) side[k] = lower_rows(lw, l, side[k]);
+        if (broadcast < 0 && !l->out_order[0]) side[k] = lower_rows(lw, l, side[k]);
     }
-    if (spread >= 0) return join_spread(lw, l, side[1 - spread], side[spread]);
+    if (broadcast >= 0) return join_broadcast(lw, l, side[1 - broadcast], side[broadcast]);
     if (l->kind->which != OP_concat || n == 1) return join_pairs(lw, l, side, n);
     if (find_dim(l, l->out.rank, &dim, NULL)) return 0; /* checked before */
     a.axis.axis = dim;
@@ -126,7 +126,8 @@ int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
 /* ---- parts */
 
 int layer_identity_shape(Network *n, Layer *l, Err *e) {
-    (void)n, (void)l, (void)e;
+    (void)n, (void)e;
+    l->output = l->ins[0];
     return OK;
 }
 
@@ -198,6 +199,6 @@ int layer_select_forward(Lower *lw, const Layer *l, const int *in) {
     int dim;
     if (find_dim(l, l->in.rank, &dim, NULL)) return 0; /* checked before */
     int x = emit_part(lw, l, in[0], "index", 1, lower_temp(lw, l, "part", kept_shape(l, dim), NULL, DT_F32));
-    if (l->in.rank == 4 && dim > 1) return lower_op(lw, OP_to_rows, l, &x, 1, NULL);
+    if (l->in.rank == 4 && dim > 1) return lower_op(lw, OP_nhwc_to_nchw, l, &x, 1, NULL);
     return lower_view(lw, l, x);
 }

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 static int wrong_features(const Layer *l, int64_t expected, Err *e) {
     char text[SHAPE_TEXT];

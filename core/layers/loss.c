@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 static bool of_classes(const Layer *l) { return l->kind->shape == layer_class_loss_shape; }
 static bool has_target(const Layer *l) { return of_classes(l) || l->kind->which != LOSS_IDENTITY; }

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 static int channel_param(Network *n, Layer *l, const char *name, double value, bool buffer, int64_t channels, Err *e) {
     Param like = {.shape = shape1(channels), .init = INIT_CONSTANT, .bound = value, .buffer = buffer};

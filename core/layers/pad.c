@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 /* Zeros before (side 0) and behind (side 1) along an axis of (N, C, H, W). PyTorch's list begins with the last one. */
 static int64_t zeros(const Layer *l, int axis, int side) {

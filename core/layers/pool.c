@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 static Attr pool_attr(const Layer *l) {
     const Options *o = &l->options;

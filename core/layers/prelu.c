@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 int layer_prelu_shape(Network *n, Layer *l, Err *e) {
     int64_t count = options_int(&l->options, "num_parameters");

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 enum { STACK_MAX = 64 };
 

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 /* An option that counts dimensions, from the front. */
 static int64_t dimension(const Layer *l, const char *option, int rank) {
@@ -145,8 +145,8 @@ int layer_reshape_forward(Lower *lw, const Layer *l, const int *in) {
     if (shape_equal(&l->in, &l->out)) return x;
     if (from_last == to_last && (!from_last || keeps_order(&l->in, &l->out, chw))) return lower_view(lw, l, x);
     if (from_last && to_last)
-        x = lower_emit(lw, OP_to_rows, l, &x, 1, lower_temp(lw, l, "rows", rows, NULL, DT_F32), NULL);
-    return lower_op(lw, to_last ? OP_to_rows_dx : OP_to_rows, l, &x, 1, NULL);
+        x = lower_emit(lw, OP_nhwc_to_nchw, l, &x, 1, lower_temp(lw, l, "rows", rows, NULL, DT_F32), NULL);
+    return lower_op(lw, to_last ? OP_nhwc_to_nchw_dx : OP_nhwc_to_nchw, l, &x, 1, NULL);
 }
 
 /* ---- Transpose: what lies as (N, A, B) is (N, B, A) channels-last */

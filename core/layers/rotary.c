@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 int layer_rotary_shape(Network *n, Layer *l, Err *e) {
     const int64_t dim = options_int(&l->options, "dim"), most = options_int(&l->options, "max_seq_len");

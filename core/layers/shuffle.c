@@ -1,9 +1,9 @@
 /* PixelShuffle, PixelUnshuffle and ChannelShuffle: a channels-last image with its dimensions, or parts of them, in
- * another order. Each is a few exchanges of the two that lie innermost, as to_rows makes them. */
+ * another order. Each is a few exchanges of the two that lie innermost, as nhwc_to_nchw makes them. */
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 /* What lies as (.., rows, cols) is to lie as (.., cols, rows). */
 typedef struct Exchange { int64_t rows, cols; } Exchange;
@@ -70,7 +70,7 @@ int layer_shuffle_forward(Lower *lw, const Layer *l, const int *in) {
         lw->p->bufs[v].alias = program_root(lw->p, x);
         lower_emit(lw, OP_view, l, &x, 1, v, NULL);
         snprintf(name, sizeof name, "to%d", i);
-        x = lower_emit(lw, OP_to_rows, l, &v, 1, lower_temp(lw, l, name, shape2(samples, rows * cols), NULL, DT_F32),
+        x = lower_emit(lw, OP_nhwc_to_nchw, l, &v, 1, lower_temp(lw, l, name, shape2(samples, rows * cols), NULL, DT_F32),
                        NULL);
     }
     return lower_view(lw, l, x);

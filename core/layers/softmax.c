@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 static int64_t softmax_axis(const Layer *l) {
     int64_t dim = options_int(&l->options, "dim");

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "layer.h"
+#include "network/layer.h"
 
 static bool is_given(const Layer *l, const char *option) {
     char text[OPTION_WORDS];

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "passes.h"
-#include "mem.h"
+#include "base/mem.h"
 
 static bool is_loss(OpKind k) {
     return k == OP_cross_entropy || k == OP_element_loss || k == OP_cross_entropy_dx || k == OP_element_loss_dx;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "passes.h"
-#include "mem.h"
+#include "base/mem.h"
 
 typedef struct Back {
     Program *p;
@@ -149,11 +149,11 @@ static void mul_back(Back *b, const Op *f, int dy) {
 }
 
 /* Of a sum dy itself, of a product dy times the other factor. */
-static void spread_back(Back *b, const Op *f, int dy) {
+static void broadcast_back(Back *b, const Op *f, int dy) {
     int x = f->in[0], s = f->in[1];
-    bool add = f->attr.spread.add;
-    unary(b, OP_spread_ds, f, s, dy, add ? NO_BUF : x);
-    if (!add) unary(b, OP_spread, f, x, dy, s);
+    bool add = f->attr.broadcast.add;
+    unary(b, OP_broadcast_ds, f, s, dy, add ? NO_BUF : x);
+    if (!add) unary(b, OP_broadcast, f, x, dy, s);
     else if (b->wanted[x]) contribute(b, f, x, dy);
 }
 
@@ -281,8 +281,8 @@ static void differentiate(Back *b, const Op *f) {
     case OP_avgpool: unary(b, OP_avgpool_dx, f, x, dy, NO_BUF); break;
     case OP_adaptive_avgpool: unary(b, OP_adaptive_avgpool_dx, f, x, dy, NO_BUF); break;
     case OP_dropout: unary(b, OP_dropout_dx, f, x, dy, f->in[1]); break;
-    case OP_to_rows: unary(b, OP_to_rows_dx, f, x, dy, NO_BUF); break;
-    case OP_to_rows_dx: unary(b, OP_to_rows, f, x, dy, NO_BUF); break;
+    case OP_nhwc_to_nchw: unary(b, OP_nhwc_to_nchw_dx, f, x, dy, NO_BUF); break;
+    case OP_nhwc_to_nchw_dx: unary(b, OP_nhwc_to_nchw, f, x, dy, NO_BUF); break;
     case OP_cast: unary(b, OP_cast, f, x, dy, NO_BUF); break;
     case OP_view: view_back(b, f, dy); break;
     case OP_add:
@@ -290,7 +290,7 @@ static void differentiate(Back *b, const Op *f) {
             if (b->wanted[f->in[k]]) contribute(b, f, f->in[k], dy);
         break;
     case OP_mul: mul_back(b, f, dy); break;
-    case OP_spread: spread_back(b, f, dy); break;
+    case OP_broadcast: broadcast_back(b, f, dy); break;
     case OP_rotary: rotary_back(b, f, dy); break;
     case OP_concat: concat_back(b, f, dy); break;
     case OP_slice: unary(b, OP_slice_dx, f, x, dy, NO_BUF); break;

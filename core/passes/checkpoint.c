@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 /* ---- the chain */
 

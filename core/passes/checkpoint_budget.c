@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 enum { LABELS = 32, CHOICES = 64, PARTS = 8, CANDIDATES = 2 * CHOICES + PARTS };
 /* The estimate looks at all runs between two cuts: of more cuts than the first, the second many are taken. */

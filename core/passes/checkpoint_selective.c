@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 static bool is_light(const Op *op) { return op->flops <= op->traffic; }
 

@@ -6,7 +6,7 @@
  *
  * With autocast the loss of a large vocabulary is where this counts: its logits exist once, in 16 bits, and so does
  * their gradient. ops.def marks the operands ("~"). */
-#include "mem.h"
+#include "base/mem.h"
 #include "uses.h"
 
 /* Something beside ops needs this buffer as it is. */

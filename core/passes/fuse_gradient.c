@@ -9,7 +9,7 @@
  * made there, too, which saves one more pass over it. */
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 #include "uses.h"
 
 typedef struct Fuse {

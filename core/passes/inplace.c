@@ -2,7 +2,7 @@
  * activations whose layer says inplace = true, and a loss's gradient, which takes the place of the network's output;
  * sums of gradients always, as PyTorch's autograd does. */
 #include "passes.h"
-#include "mem.h"
+#include "base/mem.h"
 
 static bool asked_for(const Program *p, const Op *op, Inplace mode) {
     if (op->kind == OP_add && p->bufs[op->out[0]].category == CAT_ACTIVATION_GRADIENTS) return true;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "checkpoint.h"
-#include "mem.h"
+#include "base/mem.h"
 
 /* An activation that may go. */
 typedef struct Trip {

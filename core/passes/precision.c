@@ -10,7 +10,7 @@
  *   tf32             types as in fp32; the products' attributes say that a GPU may compute them in TF32.
  *   *_fp16 with loss scaling: p->loss_scaling, which the backward and update passes act on. */
 #include "passes.h"
-#include "mem.h"
+#include "base/mem.h"
 
 /* A buffer's casts: 1 + the buffer that holds it in that type, 0: there is none yet. */
 typedef struct Cast { int to[DT_COUNT]; } Cast;

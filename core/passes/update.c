@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "mem.h"
-#include "names.h"
+#include "base/mem.h"
+#include "base/names.h"
 #include "passes.h"
 
 /* A persistent buffer beside parameter `w`: "<w>.<what>". It lies as the parameter does where it has its shape, or that

@@ -4,7 +4,7 @@
  * micro-batches are summed up, or the gradients are to be kept; then the update stays behind the body, as it does for
  * small parameters, which a device can update together. */
 #include "passes.h"
-#include "mem.h"
+#include "base/mem.h"
 
 enum { WORTH_IT = 64 << 10 }; /* bytes of a gradient */
 

@@ -1,6 +1,6 @@
 #include "uses.h"
 
-#include "mem.h"
+#include "base/mem.h"
 
 static void link_read(Uses *u, int read, int buf) {
     int next = u->first[buf];

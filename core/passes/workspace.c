@@ -2,7 +2,7 @@
  * the program: planned, predicted and counted like every other. The pass runs once more behind the
  * update: ops that have got something keep it. */
 #include "passes.h"
-#include "view.h"
+#include "program/view.h"
 
 int pass_workspace(Program *p, const Settings *s, Device *device, Err *e) {
     for (int i = 0; i < p->n_ops; i++) {

@@ -1,9 +1,9 @@
 /* Where nothing that a library has gets by with the workspace limit, the device took what needs least, and that is
  * often slow. Below the step's peak workspace costs nothing: there such an op may ask for as much as is free while it
  * runs. */
-#include "mem.h"
+#include "base/mem.h"
 #include "passes.h"
-#include "view.h"
+#include "program/view.h"
 
 typedef struct Spare {
     Device *device;

@@ -1,7 +1,7 @@
-/* act.c: activations and their gradients, by the formulas of core/pointwise.h. */
+/* act.c: activations and their gradients, by the formulas of core/math/pointwise.h. */
 #include "act.h"
 
-#include "loops.h"
+#include "parallel.h"
 #include "vector_math.h"
 
 /* One loop per activation, so that the choice is made outside of it. */

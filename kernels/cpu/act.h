@@ -3,7 +3,7 @@
 #ifndef MT_CPU_ACT_H
 #define MT_CPU_ACT_H
 
-#include "kernel.h"
+#include "program/kernel.h"
 
 /* y[n] = f(x[n]); y may be x. dx[n] = dy[n] f'(s[n]); dx may be dy. */
 void act_block(ActFn f, float slope, float high, float *y, const float *x, int64_t n);

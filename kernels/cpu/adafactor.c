@@ -1,26 +1,26 @@
 /* adafactor.c: Adafactor's update. Two means of squares per row and column, the size of what would be the update, then
  * the update: three passes over the gradient, in doubles where sums are long. */
 #include "cpu.h"
-#include "factors.h"
-#include "loops.h"
+#include "program/adafactor.h"
+#include "parallel.h"
 
 enum { PARTS = 64 };
 
 typedef struct Job {
     OptimStep step;
-    Factors f;
+    AdafactorShape f;
     View g, weight, copy, row, column, row_var, variance; /* copy: 16-bit weights; data NULL: absent */
     float eps, mean;                                      /* mean: of row_var where there is one matrix, else 0 */
 } Job;
 
 static Job job_of(const KArgs *a) {
     const View *master = &a->out[op_master(a->kind)];
-    const Factors f = factors_of(a);
+    const AdafactorShape f = adafactor_of(a);
     Job j = {.f = f, .g = a->in[0], .weight = master->data ? *master : a->out[0], .row = a->out[f.row],
              .column = a->out[f.column], .row_var = a->out[FACTORS_ROW], .variance = a->out[3]};
     j.step = optim_step(&a->attr->optim.rule, a->in[1].data, a->in[2].data, a->in[3].data);
     if (master->data) j.copy = a->out[0];
-    j.eps = factors_eps(&j.step.rule, j.weight.dtype);
+    j.eps = adafactor_eps(&j.step.rule, j.weight.dtype);
     return j;
 }
 
@@ -80,7 +80,7 @@ HOT static void divide(float *u, const float *g, const float *square, float unsc
     for (int64_t i = 0; i < n; i++) u[i] = g[i] * unscale / adafactor_root(square[i], eps);
 }
 
-HOT static void spread(float *square, const float *column, const float *row, const float *mean, int64_t n) {
+HOT static void broadcast(float *square, const float *column, const float *row, const float *mean, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) square[i] = row[i] * column[i] / mean[i];
 }
@@ -107,7 +107,7 @@ static void fill(float *to, float value, int64_t n) {
 /* square[n]: what is expected of the squares of elements from `begin` on, as many as stand in one row and, where
  * matrices lie beside each other, in one column; at most n. Returns how many. */
 static int64_t expected(const Job *j, int64_t begin, int64_t n, float *square) {
-    const Factors *f = &j->f;
+    const AdafactorShape *f = &j->f;
     const int64_t plane = f->columns * f->inner, row = begin / plane, o = row / f->rows, p = begin % plane;
     const int64_t i = p % f->inner;
     float scratch[3][BLOCK], *of_row = scratch[1], *mean = scratch[2];
@@ -120,7 +120,7 @@ static int64_t expected(const Job *j, int64_t begin, int64_t n, float *square) {
         of_row = block_load(&j->row, row * f->inner + i, n, of_row);
         matrix_means(j, o, i, n, mean);
     }
-    spread(square, block_load(&j->column, o * plane + p, n, scratch[0]), of_row, mean, n);
+    broadcast(square, block_load(&j->column, o * plane + p, n, scratch[0]), of_row, mean, n);
     return n;
 }
 
@@ -181,7 +181,7 @@ int k_cpu_adafactor(const KArgs *a, Err *e) {
     (void)e;
     if (state->overflow) return OK;
     Job j = job_of(a);
-    const Factors *f = &j.f;
+    const AdafactorShape *f = &j.f;
     if (j.variance.data) {
         mean_all(&j, &j.variance, 1, 1, j.g.count);
     } else {

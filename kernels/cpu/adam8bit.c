@@ -1,8 +1,8 @@
-/* adam8bit.c: Adam's update with states of 8 bits (codes.h), block by block: what a block's new states are divided by
+/* adam8bit.c: Adam's update with states of 8 bits (quant8.h), block by block: what a block's new states are divided by
  * is known when all of them are. */
-#include "codes.h"
+#include "program/quant8.h"
 #include "cpu.h"
-#include "loops.h"
+#include "parallel.h"
 
 typedef struct Job {
     OptimStep step;
@@ -11,13 +11,13 @@ typedef struct Job {
     float *scale;                  /* [states][blocks] */
     int states;
     int64_t size, blocks;          /* size: of a block */
-    CodesOrder order;
+    Quant8Order order;
 } Job;
 
 static Job job_of(const KArgs *a) {
     const View *w = &a->out[0], *master = &a->out[op_master(a->kind)];
     Job j = {.g = a->in[0], .weight = master->data ? *master : *w, .size = a->attr->optim.rule.block_size,
-             .order = codes_order(w), .scale = a->out[OPTIM_STATES + 1].data};
+             .order = quant8_order(w), .scale = a->out[OPTIM_STATES + 1].data};
     j.step = optim_step(&a->attr->optim.rule, a->in[1].data, a->in[2].data, a->in[3].data);
     if (master->data) j.copy = *w;
     j.blocks = w->count / j.size;
@@ -28,9 +28,9 @@ static Job job_of(const KArgs *a) {
 /* ---- elements at[n], or where at is NULL n of them from `begin` on */
 
 /* at[n]: of elements [begin, begin + n) of PyTorch's order. Pixels of a channel are equally far apart. */
-static void places_of(CodesOrder o, int64_t begin, int64_t n, int64_t *at) {
+static void places_of(Quant8Order o, int64_t begin, int64_t n, int64_t *at) {
     for (int64_t i = 0; i < n;) {
-        const int64_t first = codes_at(o, begin + i), run = min_i64(n - i, o.pixels - (begin + i) % o.pixels);
+        const int64_t first = quant8_at(o, begin + i), run = min_i64(n - i, o.pixels - (begin + i) % o.pixels);
         for (int64_t k = 0; k < run; k++) at[i++] = first + k * o.channels;
     }
 }
@@ -90,7 +90,7 @@ HOT static uint32_t largest(const float *x, int64_t n) {
     uint32_t most = 0;
 #pragma omp simd reduction(max : most)
     for (int64_t i = 0; i < n; i++) {
-        const uint32_t magnitude = codes_magnitude(x[i]);
+        const uint32_t magnitude = quant8_magnitude(x[i]);
         most = most < magnitude ? magnitude : most;
     }
     return most;
@@ -112,7 +112,7 @@ static void block_run(const Job *j, int64_t block) {
     float *w = take(&j->weight, at, begin, n, scratch[0]), *g = take(&j->g, at, begin, n, scratch[1]);
     rule_of(OP_adam)(j->states, &j->step, w, g, own, n);
     for (int k = 0; k < j->states; k++) {
-        const float scale = codes_scale(largest(own[k], n));
+        const float scale = quant8_scale(largest(own[k], n));
         encode(map_of(k), code[k], own[k], 1.0f / scale, n);
         put_codes(j->code[k], at, n, code[k]);
         j->scale[k * j->blocks + block] = scale;

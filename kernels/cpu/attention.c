@@ -5,10 +5,10 @@
  *
  * Samples and heads are shared among threads, one at a time; where several heads of q have one of k and v, the gradient
  * takes these one after the other, so that dk and dv are their sum in that order. */
-#include "attention.h"
+#include "program/attention.h"
 #include "cpu.h"
 #include "vector_math.h"
-#include "wide.h"
+#include "fp32_workspace.h"
 
 enum { TILE = 64 };
 
@@ -59,7 +59,7 @@ static Head head_of(const KArgs *a, const View *qkv, const View *y, int64_t inde
 
 static float *row_at(Matrix m, int64_t i) { return m.at + i * m.stride; }
 static Matrix from_row(Matrix m, int64_t i) { return matrix(row_at(m, i), m.stride); }
-static Matrix across(Matrix m, int64_t i) { return turned(row_at(m, i), m.stride); }
+static Matrix across(Matrix m, int64_t i) { return transposed(row_at(m, i), m.stride); }
 
 /* How many of the columns [c, c + n) row i sees. */
 static int64_t seen(const Head *h, int64_t i, int64_t c, int64_t n) {
@@ -178,10 +178,10 @@ static int back_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t 
         memset(s + r * TILE + some, 0, (size_t)(n - some) * sizeof *s);
         memset(dp + r * TILE + some, 0, (size_t)(n - some) * sizeof *dp);
     }
-    if (!status) status = product(n, d, rows, 1.0f, turned(s, TILE), dy, add, from_row(h->dv, c));
+    if (!status) status = product(n, d, rows, 1.0f, transposed(s, TILE), dy, add, from_row(h->dv, c));
     if (!status)
         status = product(rows, d, n, scale, matrix(dp, TILE), from_row(h->k, c), c > 0, from_row(h->dq, i));
-    return status ? status : product(n, d, rows, scale, turned(dp, TILE), q, add, from_row(h->dk, c));
+    return status ? status : product(n, d, rows, scale, transposed(dp, TILE), q, add, from_row(h->dk, c));
 }
 
 /* Keys behind the last query of a causal head are seen by none. */
@@ -210,16 +210,16 @@ static int back_head(const Head *h) {
 
 static int open(const KArgs *a, KArgs *wide, Err *e) {
     Room needed = {NULL, 0}, r = {a->workspace, 0};
-    wide_enter(a, &needed, wide);
+    fp32_enter(a, &needed, wide);
     int code = room_check(&needed, a, e);
-    if (!code && a->workspace) wide_enter(a, &r, wide);
+    if (!code && a->workspace) fp32_enter(a, &r, wide);
     return code;
 }
 
 static int prepare(const KArgs *a, void **state, size_t *workspace) {
     Room r = {NULL, 0};
     KArgs wide;
-    wide_enter(a, &r, &wide);
+    fp32_enter(a, &r, &wide);
     return room_prepared(&r, state, workspace);
 }
 
@@ -251,7 +251,7 @@ int k_cpu_attention(const KArgs *a, Err *e) {
         h.call = w.in[3].count ? *(const uint32_t *)w.in[3].data : 0;
         status |= forward_head(&h);
     }
-    wide_leave(a, &w);
+    fp32_leave(a, &w);
     return product_check(status, e);
 }
 
@@ -276,6 +276,6 @@ int k_cpu_attention_dx(const KArgs *a, Err *e) {
 #pragma omp parallel for schedule(static) reduction(| : status) if (all > 1)
     for (int64_t i = 0; i < all; i++)
         for (int64_t k = 0; k < group; k++) status |= back_one(&w, i * group + k, k > 0);
-    wide_leave(a, &w);
+    fp32_leave(a, &w);
     return product_check(status, e);
 }

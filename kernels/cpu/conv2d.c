@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "depthwise.h"
-#include "loops.h"
+#include "parallel.h"
 #include "onednn.h"
-#include "taps.h"
+#include "direct_conv.h"
 #include "winograd.h"
 
 /* oneDNN's dimensions are in PyTorch's order too; the strides say how a channels-last tensor lies. */
@@ -47,7 +47,7 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
 /* The ways beside oneDNN's, which keep no state: the first one that can and is worth it. What it takes is found again
  * with the workspace that it was given as the limit. */
 typedef struct Way { bool (*prepare)(const KArgs *, size_t limit, size_t *bytes); KernelRun *run; } Way;
-static const Way ways[] = {{depthwise_prepare, depthwise_run}, {taps_prepare, taps_run},
+static const Way ways[] = {{depthwise_prepare, depthwise_run}, {direct_conv_prepare, direct_conv_run},
                            {winograd_prepare, winograd_run}};
 
 static const Way *way_of(const KArgs *args, size_t limit, size_t *bytes) {

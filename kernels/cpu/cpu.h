@@ -4,8 +4,8 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-#include "device.h"
-#include "prepared.h"
+#include "memory/device.h"
+#include "program/op_cache.h"
 #include "waiting.h"
 
 enum { CPU_ALIGNMENT = 64 };
@@ -18,7 +18,7 @@ typedef struct CpuDevice {
     int threads;             /* when it was opened: what ops are prepared for */
     double started, seconds; /* the timed section, and the sum of those before it */
     bool emulated[DT_COUNT]; /* types: see DeviceInfo */
-    Prepared prepared;
+    OpCache prepared;
     Waiting waiting;
 } CpuDevice;
 
@@ -26,7 +26,7 @@ typedef struct CpuDevice {
 #define PROTOTYPE_PREPARED(name) KernelPrepare k_cpu_##name##_prepare;
 #define PROTOTYPE_PLAIN(name)
 #define OP(name, in, out, inplace, autocast, prepare, equation) PROTOTYPE_##prepare(name)
-#include "ops.def"
+#include "program/ops.def"
 #undef OP
 #undef PROTOTYPE_PREPARED
 #undef PROTOTYPE_PLAIN

@@ -31,7 +31,7 @@ static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state,
     CpuDevice *cpu = (CpuDevice *)d;
     KArgs bound = *args;
     bound.device = d;
-    return prepared_get(&cpu->prepared, cpu->kernels->prepare[args->kind], &bound, limit, state, workspace, e);
+    return op_cache_get(&cpu->prepared, cpu->kernels->prepare[args->kind], &bound, limit, state, workspace, e);
 }
 
 static int cpu_run(Device *d, const KArgs *args, Err *e) {
@@ -43,14 +43,14 @@ static int cpu_run(Device *d, const KArgs *args, Err *e) {
 static void cpu_trim(Device *d, bool all) {
     enum { KEEP = 256, LOOSE = 2 << 20 };
     CpuDevice *cpu = (CpuDevice *)d;
-    if (all) prepared_clear(&cpu->prepared, cpu->kernels->release);
-    else prepared_trim(&cpu->prepared, KEEP, cpu->kernels->release);
+    if (all) op_cache_clear(&cpu->prepared, cpu->kernels->release);
+    else op_cache_trim(&cpu->prepared, KEEP, cpu->kernels->release);
     if (mallinfo2().fordblks > LOOSE) malloc_trim(0); /* what a large cell has freed, the library would keep */
 }
 
 static void cpu_close(Device *d) {
     CpuDevice *cpu = (CpuDevice *)d;
-    prepared_clear(&cpu->prepared, cpu->kernels->release);
+    op_cache_clear(&cpu->prepared, cpu->kernels->release);
     waiting_close(&cpu->waiting);
     if (cpu->stream) dnnl_stream_destroy(cpu->stream);
     if (cpu->engine) dnnl_engine_destroy(cpu->engine);

@@ -1,7 +1,7 @@
 /* dropout.c: what draws: y = x keep / (1 - p), and normal numbers. An element's place in memory numbers its draw within
  * a call, and all of a micro-batch's ops read one count of calls, so the backward pass and a recomputation draw the
  * same again. */
-#include "loops.h"
+#include "parallel.h"
 
 enum { ROWS = 8 }; /* of pixels that share factors of channels, at most */
 

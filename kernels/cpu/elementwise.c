@@ -1,7 +1,7 @@
 /* elementwise.c: the plain ones: add, mul, copy, cast, view, accumulate. */
 #include <string.h>
 
-#include "loops.h"
+#include "parallel.h"
 
 HOT static void add_block(float *y, const float *a, const float *b, int64_t n) {
 #pragma omp simd

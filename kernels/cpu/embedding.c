@@ -1,7 +1,7 @@
 /* embedding.c: rows of a table w (V, D), and their gradient, which sums over positions in ascending order: the same
  * bits for any number of threads. add_rows: the first rows of a table, added to each sample. */
 #include "cpu.h"
-#include "loops.h"
+#include "parallel.h"
 
 static void embedding_piece(const KArgs *a, int64_t begin, int64_t end) {
     const int32_t *idx = a->in[0].data;

@@ -9,7 +9,7 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-#include "kernel.h"
+#include "program/kernel.h"
 
 static inline bool isa_has(dnnl_cpu_isa_t needed) { return (dnnl_get_effective_cpu_isa() & needed) == needed; }
 

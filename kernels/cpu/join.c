@@ -1,6 +1,6 @@
 /* join.c: concat, slice, slice_dx: bytes moved in runs; bias_db: sums over rows. A tensor is seen as (outer, axis,
  * inner) in the order in which it lies in memory, so a run is what has one outer index: (axis, inner). */
-#include "loops.h"
+#include "parallel.h"
 
 /* Bytes of a run of an operand; outer: how many there are. */
 static size_t run_bytes(const KArgs *a, const View *v, int64_t *outer) {

@@ -5,7 +5,7 @@
 
 static KernelRun *const runs[] = {
 #define OP(name, in, out, inplace, autocast, prepare, equation) k_cpu_##name,
-#include "ops.def"
+#include "program/ops.def"
 #undef OP
 };
 
@@ -13,7 +13,7 @@ static KernelRun *const runs[] = {
 #define PREPARE_PLAIN(name) NULL
 static KernelPrepare *const prepares[] = {
 #define OP(name, in, out, inplace, autocast, prepare, equation) PREPARE_##prepare(name),
-#include "ops.def"
+#include "program/ops.def"
 #undef OP
 };
 

@@ -1,7 +1,7 @@
 /* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading
- * dimensions of x and y are all part of N. With few outputs memory sets the pace: y and dx then go by skinny.c. */
+ * dimensions of x and y are all part of N. With few outputs memory sets the pace: y and dx then go by small_n.c. */
 #include "onednn.h"
-#include "skinny.h"
+#include "small_n_gemm.h"
 
 static dnnl_memory_desc_t rows_md(const View *v, int64_t features) {
     return prim_md(v, 2, (int64_t[]){v->count / features, features}, (int64_t[]){features, 1});
@@ -20,9 +20,9 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
 static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, size_t *workspace, Err *e) {
     const LinearAttr *a = &args->attr->linear;
     const View *w = prim_view(args, pass, SLOT_W), *b = prim_view(args, pass, SLOT_B);
-    if (pass != PASS_WEIGHTS && skinny_fits(w)) {
+    if (pass != PASS_WEIGHTS && small_n_fits(w)) {
         *state = NULL;
-        *workspace = pass == PASS_FORWARD ? skinny_workspace(args) : skinny_dx_workspace(args);
+        *workspace = pass == PASS_FORWARD ? small_n_workspace(args) : small_n_dx_workspace(args);
         return OK;
     }
     /* weights are as large as the work on them for small N: a copy in another format would not pay */
@@ -47,11 +47,11 @@ int k_cpu_linear_dw_prepare(const KArgs *args, size_t limit, void **state, size_
 }
 
 int k_cpu_linear(const KArgs *args, Err *e) {
-    return skinny_fits(&args->in[1]) ? skinny_forward(args, e) : prim_run(args, e);
+    return small_n_fits(&args->in[1]) ? small_n_forward(args, e) : prim_run(args, e);
 }
 
 int k_cpu_linear_dx(const KArgs *args, Err *e) {
-    return skinny_fits(&args->in[1]) ? skinny_dx(args, e) : prim_run(args, e);
+    return small_n_fits(&args->in[1]) ? small_n_dx(args, e) : prim_run(args, e);
 }
 
 int k_cpu_linear_dw(const KArgs *args, Err *e) { return prim_run(args, e); }

@@ -1,7 +1,7 @@
 /* loss.c: losses and their gradients. Sums are in double, one term per sample or element in fp32. */
 #include "cpu.h"
-#include "loss.h"
-#include "parts.h"
+#include "program/loss.h"
+#include "row_chunks.h"
 
 static float slope_scale(const KArgs *a, double count) {
     return loss_slope_scale(&a->attr->loss, a->in[2].data, count);

@@ -86,11 +86,11 @@ static void statistics(const KArgs *a, int64_t rows, int64_t channels) {
 /* What the channels [first, first + n) are multiplied by, and what is then added. */
 static void coefficients(const KArgs *a, int64_t first, int64_t n, float *scale, float *shift) {
     bool eval = a->kind == OP_batchnorm_eval;
-    const float *mean = eval ? a->in[3].data : a->out[1].data, *spread = eval ? a->in[4].data : a->out[2].data;
+    const float *mean = eval ? a->in[3].data : a->out[1].data, *broadcast = eval ? a->in[4].data : a->out[2].data;
     load_param(&a->in[1], first, n, 1, scale);
     load_param(&a->in[2], first, n, 0, shift);
     for (int64_t i = 0; i < n; i++) {
-        scale[i] *= eval ? 1 / sqrtf(spread[first + i] + a->attr->norm.eps) : spread[first + i];
+        scale[i] *= eval ? 1 / sqrtf(broadcast[first + i] + a->attr->norm.eps) : broadcast[first + i];
         shift[i] -= mean[first + i] * scale[i];
     }
 }

@@ -29,7 +29,7 @@ static bool columns_next(Tile *t, const Columns *c) { return tile_next(t, c->row
 #define EACH_TILE(t, g, c) for (bool more = columns_start(&(t), g, c); more; more = columns_next(&(t), c))
 
 /* A statistic of its group for each channel; `absent` where there is none. */
-static void spread(const View *v, const Groups *g, const Columns *c, float absent, float *to) {
+static void broadcast(const View *v, const Groups *g, const Columns *c, float absent, float *to) {
     const float *stat = v->data;
     for (int64_t i = 0; i < c->n; i++) to[i] = stat ? stat[c->item + i / g->size] : absent;
 }
@@ -75,8 +75,8 @@ void norm_columns(const KArgs *a, int64_t begin, int64_t end) {
         const Columns c = columns_of(&g, item);
         Tile t;
         columns_statistics(a, &g, &c);
-        spread(&a->out[1], &g, &c, 0, mean);
-        spread(&a->out[2], &g, &c, 1, scale);
+        broadcast(&a->out[1], &g, &c, 0, mean);
+        broadcast(&a->out[2], &g, &c, 1, scale);
         for (int64_t i = 0; i < c.n; i++) {
             if (a->in[1].data) scale[i] *= ((const float *)a->in[1].data)[c.first + i];
             shift[i] = a->in[2].data ? ((const float *)a->in[2].data)[c.first + i] : 0;
@@ -131,7 +131,7 @@ void norm_dx_columns(const KArgs *a, int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; item++) {
         const Columns c = columns_of(&g, item);
         Tile t;
-        spread(&a->in[3], &g, &c, 0, mean);
+        broadcast(&a->in[3], &g, &c, 0, mean);
         columns_slopes(a, &g, &c, mean, sums);
         columns_coefficients(a, &g, &c, sums, coef);
         EACH_TILE(t, &g, &c) {
@@ -154,8 +154,8 @@ void norm_dw_columns(const KArgs *a, int64_t begin, int64_t end, double *sums) {
         Columns c = columns_of(&g, item);
         c.row = max_i64(c.row, begin);
         c.end = min_i64(c.end, end);
-        spread(&a->in[2], &g, &c, 0, mean);
-        spread(&a->in[3], &g, &c, 1, istd);
+        broadcast(&a->in[2], &g, &c, 0, mean);
+        broadcast(&a->in[3], &g, &c, 1, istd);
         columns_slopes(a, &g, &c, mean, part);
         for (int64_t i = 0; i < c.n; i++) {
             sums[c.first + i] += part[i] * (double)istd[i];

@@ -3,8 +3,8 @@
 #ifndef MT_CPU_NORM_PARTS_H
 #define MT_CPU_NORM_PARTS_H
 
-#include "channels.h"
-#include "norm.h"
+#include "tiles.h"
+#include "program/norm.h"
 
 /* Group g of sample n is rows [n R, (n + 1) R), channels [g G, (g + 1) G). */
 typedef struct Groups { int64_t channels, groups, rows, size; } Groups; /* rows of a sample, channels of a group */

@@ -1,7 +1,7 @@
 /* optim.c: the update: overflow check, step count, optimizers, loss scale. One pass over g, w and the optimizer's
  * buffers. */
 #include "cpu.h"
-#include "loops.h"
+#include "parallel.h"
 
 /* ---- the step's numbers */
 

@@ -5,8 +5,8 @@
  * need neither zeroing nor atomics, 16-bit gradients are summed in fp32, and the order of the sum is fixed. */
 #include <string.h>
 
-#include "loops.h"
-#include "window.h"
+#include "parallel.h"
+#include "program/window.h"
 
 enum { PART = 512 }; /* channels at a time */
 

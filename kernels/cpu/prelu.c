@@ -1,8 +1,8 @@
 /* prelu.c: y = x < 0 ? w x : x with one slope per channel, or one for all (C = 1: every row is one element). */
-#include "channels.h"
+#include "tiles.h"
 #include "cpu.h"
 
-/* One slope for all is spread over rows of TILE_COLS elements, whatever these are. */
+/* One slope for all is broadcast over rows of TILE_COLS elements, whatever these are. */
 static int64_t columns_of(const View *x, const View *w) {
     return w->count > 1 ? w->count : min_i64(TILE_COLS, x->count);
 }

@@ -1,4 +1,4 @@
-/* recurrent.c: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of core/cells.h.
+/* recurrent.c: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of core/math/rnn_cells.h.
  *
  * What does not depend on the step before is one product over all steps: the sums from the input go where the step will
  * put what it saves (RNN: its output), and the gradients of w and x follow once the walk back has made those of all
@@ -14,14 +14,14 @@
 #include "vector_math.h"
 
 /* Fp32 numbers that stand for a bias, or zeros. */
-static const float *bias_of(const Walk *w, const View *b, Room *r) {
+static const float *bias_of(const RnnSteps *w, const View *b, Room *r) {
     if (!b->count) return w->zero;
     float *copy = b->dtype == DT_F32 ? NULL : room_take(r, b->count);
     return r->base ? block_load(b, 0, b->count, copy) : NULL;
 }
 
 /* One sample's step. x: its sums from the input, which lie where `saved` (RNN: y) goes; s: those from h */
-HOT static void plain_row(const Walk *w, float *y, const float *s, float *h) {
+HOT static void plain_row(const RnnSteps *w, float *y, const float *s, float *h) {
     const float *bi = w->b_ih, *bh = w->b_hh;
     if (w->p.mode == RNN_TANH) {
 #pragma omp simd
@@ -33,7 +33,7 @@ HOT static void plain_row(const Walk *w, float *y, const float *s, float *h) {
     }
 }
 
-HOT static void lstm_row(const Walk *w, float *saved, const float *s, float *h, float *c, float *y) {
+HOT static void lstm_row(const RnnSteps *w, float *saved, const float *s, float *h, float *c, float *y) {
     const float *bi = w->b_ih, *bh = w->b_hh;
     int64_t u = w->p.units;
 #pragma omp simd
@@ -50,7 +50,7 @@ HOT static void lstm_row(const Walk *w, float *saved, const float *s, float *h, 
     }
 }
 
-HOT static void gru_row(const Walk *w, float *saved, const float *s, float *h, float *y) {
+HOT static void gru_row(const RnnSteps *w, float *saved, const float *s, float *h, float *y) {
     const float *bi = w->b_ih, *bh = w->b_hh;
     int64_t u = w->p.units;
 #pragma omp simd
@@ -67,10 +67,10 @@ HOT static void gru_row(const Walk *w, float *saved, const float *s, float *h, f
 }
 
 /* What a row of the walk leaves for the gradient: `saved`, of RNN y. */
-static int64_t kept_width(const Walk *w) { return max_i64(w->p.info.saved, 1) * w->p.units; }
-static const View *kept_in(const Walk *w) { return w->p.info.saved ? &w->saved : &w->y; }
+static int64_t kept_width(const RnnSteps *w) { return max_i64(w->p.info.saved, 1) * w->p.units; }
+static const View *kept_in(const RnnSteps *w) { return w->p.info.saved ? &w->saved : &w->y; }
 
-static void forward_sample(const Walk *w, int64_t n, int64_t k) {
+static void forward_sample(const RnnSteps *w, int64_t n, int64_t k) {
     int64_t row = rnn_row(&w->p, n, k), units = w->p.units, width = kept_width(w);
     float *h = w->h + n * units, *y = w->narrow ? h : floats(&w->y) + row * units;
     float *line = w->narrow ? w->lines + n * width : floats(kept_in(w)) + row * width;
@@ -84,41 +84,41 @@ static void forward_sample(const Walk *w, int64_t n, int64_t k) {
 }
 
 /* Products of one step, over a slice: the sums from the input, and those from the y of the step before. */
-static NarrowShape input_shape(const Walk *w, int64_t samples) {
-    return (NarrowShape){.m = samples, .n = w->p.gates, .k = w->p.inputs, .a_stride = w->p.sample * w->p.inputs,
-                         .b_stride = w->p.inputs, .b_turned = true, .c_stride = kept_width(w), .to = DT_F32,
-                         .packed = true, .threads = walk_threads(w)};
+static Bf16GemmShape input_shape(const RnnSteps *w, int64_t samples) {
+    return (Bf16GemmShape){.m = samples, .n = w->p.gates, .k = w->p.inputs, .a_stride = w->p.sample * w->p.inputs,
+                         .b_stride = w->p.inputs, .b_transposed = true, .c_stride = kept_width(w), .to = DT_F32,
+                         .packed = true, .threads = rnn_steps_threads(w)};
 }
 
-static NarrowShape hidden_shape(const Walk *w, int64_t samples) {
-    return (NarrowShape){.m = samples, .n = w->p.gates, .k = w->p.units, .a_stride = w->p.sample * w->p.units,
-                         .b_stride = w->p.units, .b_turned = true, .c_stride = w->p.gates, .to = DT_F32,
-                         .packed = true, .threads = walk_threads(w)};
+static Bf16GemmShape hidden_shape(const RnnSteps *w, int64_t samples) {
+    return (Bf16GemmShape){.m = samples, .n = w->p.gates, .k = w->p.units, .a_stride = w->p.sample * w->p.units,
+                         .b_stride = w->p.units, .b_transposed = true, .c_stride = w->p.gates, .to = DT_F32,
+                         .packed = true, .threads = rnn_steps_threads(w)};
 }
 
-typedef struct Products { Narrow from_input, from_hidden; } Products;
+typedef struct Products { Bf16Gemm from_input, from_hidden; } Products;
 
-static int products_open(const Walk *w, int64_t samples, Products *p) {
-    const NarrowShape input = input_shape(w, samples), hidden = hidden_shape(w, samples);
+static int products_open(const RnnSteps *w, int64_t samples, Products *p) {
+    const Bf16GemmShape input = input_shape(w, samples), hidden = hidden_shape(w, samples);
     memset(p, 0, sizeof *p);
-    int status = w->narrow ? narrow_open(&p->from_input, &input) : 0;
-    return w->narrow && !status ? narrow_open(&p->from_hidden, &hidden) : status;
+    int status = w->narrow ? bf16_gemm_open(&p->from_input, &input) : 0;
+    return w->narrow && !status ? bf16_gemm_open(&p->from_hidden, &hidden) : status;
 }
 
-static int forward_sums(const Walk *w, Products *p, int64_t begin, int64_t end, int64_t k) {
+static int forward_sums(const RnnSteps *w, Products *p, int64_t begin, int64_t end, int64_t k) {
     float *sums = w->sums + begin * w->p.gates;
     if (!w->narrow)
         return k ? product(end - begin, w->p.gates, w->p.units, 1.0f, matrix(w->h + begin * w->p.units, w->p.units),
-                           turned(floats(&w->w_hh), w->p.units), false, matrix(sums, w->p.gates)) : 0;
-    void *scratch = walk_scratch(w, begin);
-    int status = narrow_run(&p->from_input, place(&w->x, rnn_row(&w->p, begin, k) * w->p.inputs), w->packed_ih,
+                           transposed(floats(&w->w_hh), w->p.units), false, matrix(sums, w->p.gates)) : 0;
+    void *scratch = rnn_steps_scratch(w, begin);
+    int status = bf16_gemm_run(&p->from_input, place(&w->x, rnn_row(&w->p, begin, k) * w->p.inputs), w->packed_ih,
                             w->lines + begin * kept_width(w), scratch);
     if (status || !k) return status;
     const void *before = place(&w->y, rnn_row(&w->p, begin, k - 1) * w->p.units);
-    return narrow_run(&p->from_hidden, before, w->packed_hh, sums, scratch);
+    return bf16_gemm_run(&p->from_hidden, before, w->packed_hh, sums, scratch);
 }
 
-static int forward_slice(const Walk *w, int64_t begin, int64_t end) {
+static int forward_slice(const RnnSteps *w, int64_t begin, int64_t end) {
     Products p;
     int status = products_open(w, end - begin, &p);
     memset(w->sums + begin * w->p.gates, 0, (size_t)((end - begin) * w->p.gates) * sizeof(float));
@@ -126,42 +126,42 @@ static int forward_slice(const Walk *w, int64_t begin, int64_t end) {
         status = forward_sums(w, &p, begin, end, k);
         for (int64_t n = begin; n < end && !status; n++) forward_sample(w, n, k);
     }
-    narrow_close(&p.from_input);
-    narrow_close(&p.from_hidden);
+    bf16_gemm_close(&p.from_input);
+    bf16_gemm_close(&p.from_hidden);
     return status;
 }
 
-static int forward_start(const Walk *w) {
+static int forward_start(const RnnSteps *w) {
     if (w->narrow) {
-        const NarrowShape input = input_shape(w, walk_slice_of(w, 0)), hidden = hidden_shape(w, walk_slice_of(w, 0));
-        int status = walk_pack(&input, &w->w_ih, w->packed_ih);
-        return status ? status : walk_pack(&hidden, &w->w_hh, w->packed_hh);
+        const Bf16GemmShape input = input_shape(w, rnn_steps_slice_of(w, 0)), hidden = hidden_shape(w, rnn_steps_slice_of(w, 0));
+        int status = rnn_steps_pack(&input, &w->w_ih, w->packed_ih);
+        return status ? status : rnn_steps_pack(&hidden, &w->w_hh, w->packed_hh);
     }
     return product(w->p.rows, w->p.gates, w->p.inputs, 1.0f, matrix(floats(&w->x), w->p.inputs),
-                   turned(floats(&w->w_ih), w->p.inputs), false, matrix(floats(kept_in(w)), kept_width(w)));
+                   transposed(floats(&w->w_ih), w->p.inputs), false, matrix(floats(kept_in(w)), kept_width(w)));
 }
 
-static Walk forward_open(const KArgs *a, Room *r, KArgs *wide) {
-    if (walk_is_narrow(a, &a->in[2])) *wide = *a;
-    else wide_enter(a, r, wide);
-    Walk w = walk_of(wide, &wide->in[0], &wide->out[0]);
+static RnnSteps forward_open(const KArgs *a, Room *r, KArgs *wide) {
+    if (rnn_steps_is_narrow(a, &a->in[2])) *wide = *a;
+    else fp32_enter(a, r, wide);
+    RnnSteps w = rnn_steps_of(wide, &wide->in[0], &wide->out[0]);
     w.w_ih = wide->in[1];
     w.w_hh = wide->in[2];
     w.saved = wide->out[1];
     if (w.narrow) {
-        w.packed_ih = walk_take_packed(r, w.p.gates, w.p.inputs);
-        w.packed_hh = walk_take_packed(r, w.p.gates, w.p.units);
+        w.packed_ih = rnn_steps_take_packed(r, w.p.gates, w.p.inputs);
+        w.packed_hh = rnn_steps_take_packed(r, w.p.gates, w.p.units);
         w.lines = room_take(r, w.p.samples * kept_width(&w));
-        for (int k = walk_is_even(&w); k < 2; k++) {
-            walk_count(&w.each, input_shape(&w, walk_slice_of(&w, k)));
-            walk_count(&w.each, hidden_shape(&w, walk_slice_of(&w, k)));
+        for (int k = rnn_steps_is_even(&w); k < 2; k++) {
+            rnn_steps_count(&w.each, input_shape(&w, rnn_steps_slice_of(&w, k)));
+            rnn_steps_count(&w.each, hidden_shape(&w, rnn_steps_slice_of(&w, k)));
         }
-        w.scratch = walk_take_bytes(r, (size_t)walk_slices(&w) * w.each);
+        w.scratch = rnn_steps_take_bytes(r, (size_t)rnn_steps_slices(&w) * w.each);
     } else if (!w.saved.count) {
         w.saved.data = room_take(r, w.p.rows * w.p.info.saved * w.p.units);
     }
     w.sums = room_take(r, w.p.samples * w.p.gates);
-    walk_take_state(&w, r);
+    rnn_steps_take_state(&w, r);
     w.b_ih = bias_of(&w, &wide->in[3], r);
     w.b_hh = bias_of(&w, &wide->in[4], r);
     return w;
@@ -182,9 +182,9 @@ int k_cpu_rnn(const KArgs *a, Err *e) {
     forward_open(a, &needed, &wide);
     int code = room_check(&needed, a, e);
     if (code) return code;
-    Walk w = forward_open(a, &r, &wide);
+    RnnSteps w = forward_open(a, &r, &wide);
     int status = forward_start(&w);
-    if (!status) status = walk_run(&w, forward_slice);
-    if (!w.narrow) wide_leave(a, &wide);
+    if (!status) status = rnn_steps_run(&w, forward_slice);
+    if (!w.narrow) fp32_leave(a, &wide);
     return product_check(status, e);
 }

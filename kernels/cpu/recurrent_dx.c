@@ -7,7 +7,7 @@ enum { COLUMNS = 128 };
 
 /* One sample's step: d, the gradients of its sums; dh: in, the gradient of h from the step behind; out, what goes
  * straight on to the step before. y_before, c_before: of the step before. */
-HOT static void plain_back_row(const Walk *w, const float *y, const float *dy, float *dh, float *d) {
+HOT static void plain_back_row(const RnnSteps *w, const float *y, const float *dy, float *dh, float *d) {
     ActFn f = w->p.mode == RNN_TANH ? ACT_TANH : ACT_RELU;
     if (f == ACT_TANH) {
 #pragma omp simd
@@ -19,7 +19,7 @@ HOT static void plain_back_row(const Walk *w, const float *y, const float *dy, f
     memset(dh, 0, (size_t)w->p.units * sizeof *dh);
 }
 
-HOT static void lstm_back_row(const Walk *w, const float *saved, const float *c_before, const float *dy, float *dh,
+HOT static void lstm_back_row(const RnnSteps *w, const float *saved, const float *c_before, const float *dy, float *dh,
                               float *dc, float *d) {
     int64_t u = w->p.units;
 #pragma omp simd
@@ -35,7 +35,7 @@ HOT static void lstm_back_row(const Walk *w, const float *saved, const float *c_
     }
 }
 
-HOT static void gru_back_row(const Walk *w, const float *saved, const float *y_before, const float *dy, float *dh,
+HOT static void gru_back_row(const RnnSteps *w, const float *saved, const float *y_before, const float *dy, float *dh,
                              float *d) {
     int64_t u = w->p.units;
 #pragma omp simd
@@ -58,9 +58,9 @@ static const float *row_load(const View *v, int64_t begin, int64_t n, float **sc
 }
 
 /* What row_load and block_target may need for one sample: saved, c or y of the step before, y, dy, slopes. */
-static int64_t scratch_size(const Walk *w) { return (w->p.info.saved + 3 + w->p.info.slopes) * w->p.units; }
+static int64_t scratch_size(const RnnSteps *w) { return (w->p.info.saved + 3 + w->p.info.slopes) * w->p.units; }
 
-static void back_sample(const Walk *w, int64_t n, int64_t k, float *scratch) {
+static void back_sample(const RnnSteps *w, int64_t n, int64_t k, float *scratch) {
     int64_t row = rnn_row(&w->p, n, k), u = w->p.units, width = w->p.info.saved * u;
     int64_t before = k ? rnn_row(&w->p, n, k - 1) : 0;
     const float *dy = row_load(&w->dy, row * u, u, &scratch), *last = w->zero;
@@ -79,29 +79,29 @@ static void back_sample(const Walk *w, int64_t n, int64_t k, float *scratch) {
 }
 
 /* dh += d w_hh over a slice */
-static NarrowShape back_shape(const Walk *w, int64_t samples) {
-    return (NarrowShape){.m = samples, .n = w->p.units, .k = w->p.gates, .add = true, .packed = true, .to = DT_F32,
+static Bf16GemmShape back_shape(const RnnSteps *w, int64_t samples) {
+    return (Bf16GemmShape){.m = samples, .n = w->p.units, .k = w->p.gates, .add = true, .packed = true, .to = DT_F32,
                          .a_stride = w->p.sample * w->p.info.slopes * w->p.units, .b_stride = w->p.units,
-                         .c_stride = w->p.units, .threads = walk_threads(w)};
+                         .c_stride = w->p.units, .threads = rnn_steps_threads(w)};
 }
 
-static int back_slice(const Walk *w, int64_t begin, int64_t end) {
+static int back_slice(const RnnSteps *w, int64_t begin, int64_t end) {
     int64_t units = w->p.units, width = w->p.info.slopes * units;
     float *dh = w->h + begin * units;
-    float *scratch = w->narrow ? w->lines + begin / walk_slice_of(w, 0) * scratch_size(w) : NULL;
-    const NarrowShape shape = back_shape(w, end - begin);
-    Narrow p;
+    float *scratch = w->narrow ? w->lines + begin / rnn_steps_slice_of(w, 0) * scratch_size(w) : NULL;
+    const Bf16GemmShape shape = back_shape(w, end - begin);
+    Bf16Gemm p;
     memset(&p, 0, sizeof p);
-    int status = w->narrow ? narrow_open(&p, &shape) : 0;
+    int status = w->narrow ? bf16_gemm_open(&p, &shape) : 0;
     for (int64_t k = w->p.steps - 1; k >= 0 && !status; k--) {
         for (int64_t n = begin; n < end; n++) back_sample(w, n, k, scratch);
         void *d = place(&w->slopes, rnn_row(&w->p, begin, k) * width + rnn_hidden(&w->p));
         if (!k) break;
-        status = w->narrow ? narrow_run(&p, d, w->packed_hh, dh, walk_scratch(w, begin))
+        status = w->narrow ? bf16_gemm_run(&p, d, w->packed_hh, dh, rnn_steps_scratch(w, begin))
                            : product(end - begin, units, w->p.gates, 1.0f, matrix(d, w->p.sample * width),
                                      matrix(floats(&w->w_hh), units), true, matrix(dh, units));
     }
-    narrow_close(&p);
+    bf16_gemm_close(&p);
     return status;
 }
 
@@ -111,7 +111,7 @@ HOT static void add_columns(double *sum, const float *from, int64_t n) {
 }
 
 /* db[row + j] = sum over rows of slopes of their column + j, j below n */
-static void sum_columns(const Walk *w, const View *db, int64_t row, int64_t column, int64_t n) {
+static void sum_columns(const RnnSteps *w, const View *db, int64_t row, int64_t column, int64_t n) {
     int64_t width = w->p.info.slopes * w->p.units, rows = w->p.rows;
 #pragma omp parallel for schedule(static)
     for (int64_t j = 0; j < n; j += COLUMNS) {
@@ -128,7 +128,7 @@ static void sum_columns(const Walk *w, const View *db, int64_t row, int64_t colu
 /* Runs of columns of slopes that belong to runs of w_ih's rows. */
 typedef struct Run { int64_t column, row, count; } Run;
 
-static int input_runs(const Walk *w, Run run[2]) {
+static int input_runs(const RnnSteps *w, Run run[2]) {
     int64_t u = w->p.units;
     run[0] = w->p.mode == RNN_GRU ? (Run){u, 0, 2 * u} : (Run){0, 0, w->p.gates};
     run[1] = (Run){0, 2 * u, u};
@@ -136,33 +136,33 @@ static int input_runs(const Walk *w, Run run[2]) {
 }
 
 /* Of `n` columns of slopes: the gradients of as many rows of w_ih, and what they add to that of x */
-static NarrowShape to_w_shape(const Walk *w, int64_t n, DType to) {
-    return (NarrowShape){.m = n, .n = w->p.inputs, .k = w->p.rows, .a_stride = w->p.info.slopes * w->p.units,
-                         .a_turned = true, .b_stride = w->p.inputs, .c_stride = w->p.inputs, .to = to,
+static Bf16GemmShape to_w_shape(const RnnSteps *w, int64_t n, DType to) {
+    return (Bf16GemmShape){.m = n, .n = w->p.inputs, .k = w->p.rows, .a_stride = w->p.info.slopes * w->p.units,
+                         .a_transposed = true, .b_stride = w->p.inputs, .c_stride = w->p.inputs, .to = to,
                          .threads = w->threads};
 }
 
-static NarrowShape to_x_shape(const Walk *w, int64_t n, bool add, DType to) {
-    return (NarrowShape){.m = w->p.rows, .n = w->p.inputs, .k = n, .a_stride = w->p.info.slopes * w->p.units,
+static Bf16GemmShape to_x_shape(const RnnSteps *w, int64_t n, bool add, DType to) {
+    return (Bf16GemmShape){.m = w->p.rows, .n = w->p.inputs, .k = n, .a_stride = w->p.info.slopes * w->p.units,
                          .b_stride = w->p.inputs, .c_stride = w->p.inputs, .add = add, .to = to,
                          .threads = w->threads};
 }
 
 /* Of the slopes of all steps but one, the gradient of w_hh */
-static NarrowShape to_hidden_shape(const Walk *w, DType to) {
-    return (NarrowShape){.m = w->p.gates, .n = w->p.units, .k = w->p.rows - w->p.step,
-                         .a_stride = w->p.info.slopes * w->p.units, .a_turned = true, .b_stride = w->p.units,
+static Bf16GemmShape to_hidden_shape(const RnnSteps *w, DType to) {
+    return (Bf16GemmShape){.m = w->p.gates, .n = w->p.units, .k = w->p.rows - w->p.step,
+                         .a_stride = w->p.info.slopes * w->p.units, .a_transposed = true, .b_stride = w->p.units,
                          .c_stride = w->p.units, .to = to, .threads = w->threads};
 }
 
 /* Gradients of operands: c (m, n) = a b, of matrices that lie as `s` says; of fp32 or bf16 */
-static int gradient(const Walk *w, NarrowShape s, void *a, void *b, const View *c, int64_t at) {
-    if (w->narrow) return narrow_product(&s, a, b, place(c, at), w->scratch_behind);
-    return product(s.m, s.n, s.k, 1.0f, (Matrix){a, s.a_stride, s.a_turned}, (Matrix){b, s.b_stride, s.b_turned}, s.add,
+static int gradient(const RnnSteps *w, Bf16GemmShape s, void *a, void *b, const View *c, int64_t at) {
+    if (w->narrow) return bf16_gemm_product(&s, a, b, place(c, at), w->scratch_behind);
+    return product(s.m, s.n, s.k, 1.0f, (Matrix){a, s.a_stride, s.a_transposed}, (Matrix){b, s.b_stride, s.b_transposed}, s.add,
                    matrix(place(c, at), s.c_stride));
 }
 
-static int input_gradients(const Walk *w, const View *dx, const View *dw, const View *db) {
+static int input_gradients(const RnnSteps *w, const View *dx, const View *dw, const View *db) {
     int64_t in = w->p.inputs;
     Run run[2];
     int runs = input_runs(w, run), status = 0;
@@ -178,7 +178,7 @@ static int input_gradients(const Walk *w, const View *dx, const View *dw, const 
 
 /* Rows of slopes meet the rows of y of one step before. The walk's first step has none: its slopes, which nothing needs
  * any more, become zero, so that every other row has its partner at the same distance. */
-static int hidden_gradients(const Walk *w, const View *dw, const View *db, const View *db_ih) {
+static int hidden_gradients(const RnnSteps *w, const View *dw, const View *db, const View *db_ih) {
     int64_t u = w->p.units, width = w->p.info.slopes * u, column = rnn_hidden(&w->p), rows = w->p.rows - w->p.step;
     bool known = w->p.mode != RNN_GRU && db_ih->dtype == db->dtype && db_ih->count == db->count; /* the same sums */
     if (known && db->count) memcpy(db->data, db_ih->data, (size_t)db->count * dtype_size(db->dtype));
@@ -194,21 +194,21 @@ static int hidden_gradients(const Walk *w, const View *dw, const View *db, const
 }
 
 /* Scratch for the products that make the gradients of x and w. */
-static size_t gradients_scratch(const Walk *w, const View *dx, const View *dw_ih, const View *dw_hh) {
+static size_t gradients_scratch(const RnnSteps *w, const View *dx, const View *dw_ih, const View *dw_hh) {
     Run run[2];
     size_t most = 0;
     for (int k = input_runs(w, run) - 1; k >= 0; k--) {
-        if (dw_ih->count) walk_count(&most, to_w_shape(w, run[k].count, dw_ih->dtype));
-        if (dx->count) walk_count(&most, to_x_shape(w, run[k].count, k > 0, dx->dtype));
+        if (dw_ih->count) rnn_steps_count(&most, to_w_shape(w, run[k].count, dw_ih->dtype));
+        if (dx->count) rnn_steps_count(&most, to_x_shape(w, run[k].count, k > 0, dx->dtype));
     }
-    if (dw_hh->count && w->p.rows > w->p.step) walk_count(&most, to_hidden_shape(w, dw_hh->dtype));
+    if (dw_hh->count && w->p.rows > w->p.step) rnn_steps_count(&most, to_hidden_shape(w, dw_hh->dtype));
     return most;
 }
 
-static Walk back_open(const KArgs *a, Room *r, KArgs *wide) {
-    if (walk_is_narrow(a, &a->in[3])) *wide = *a;
-    else wide_enter(a, r, wide);
-    Walk w = walk_of(wide, &wide->in[1], &wide->in[4]);
+static RnnSteps back_open(const KArgs *a, Room *r, KArgs *wide) {
+    if (rnn_steps_is_narrow(a, &a->in[3])) *wide = *a;
+    else fp32_enter(a, r, wide);
+    RnnSteps w = rnn_steps_of(wide, &wide->in[1], &wide->in[4]);
     w.dy = wide->in[0];
     w.w_ih = wide->in[2];
     w.w_hh = wide->in[3];
@@ -218,14 +218,14 @@ static Walk back_open(const KArgs *a, Room *r, KArgs *wide) {
     w.slopes.data = room_take(r, w.narrow ? (slopes + 1) / 2 : slopes);
     Room behind = *r; /* the gradients' scratch lies where what only the walk needs was */
     if (w.narrow) {
-        w.packed_hh = walk_take_packed(r, w.p.units, w.p.gates);
-        w.lines = room_take(r, walk_slices(&w) * scratch_size(&w));
-        for (int k = walk_is_even(&w); k < 2; k++) walk_count(&w.each, back_shape(&w, walk_slice_of(&w, k)));
-        w.scratch = walk_take_bytes(r, (size_t)walk_slices(&w) * w.each);
+        w.packed_hh = rnn_steps_take_packed(r, w.p.units, w.p.gates);
+        w.lines = room_take(r, rnn_steps_slices(&w) * scratch_size(&w));
+        for (int k = rnn_steps_is_even(&w); k < 2; k++) rnn_steps_count(&w.each, back_shape(&w, rnn_steps_slice_of(&w, k)));
+        w.scratch = rnn_steps_take_bytes(r, (size_t)rnn_steps_slices(&w) * w.each);
     }
-    walk_take_state(&w, r);
+    rnn_steps_take_state(&w, r);
     if (!w.narrow) return w;
-    w.scratch_behind = walk_take_bytes(&behind, gradients_scratch(&w, &wide->out[0], &wide->out[1], &wide->out[2]));
+    w.scratch_behind = rnn_steps_take_bytes(&behind, gradients_scratch(&w, &wide->out[0], &wide->out[1], &wide->out[2]));
     if (behind.used > r->used) r->used = behind.used;
     return w;
 }
@@ -245,12 +245,12 @@ int k_cpu_rnn_dx(const KArgs *a, Err *e) {
     back_open(a, &needed, &wide);
     int code = room_check(&needed, a, e);
     if (code) return code;
-    Walk w = back_open(a, &r, &wide);
-    const NarrowShape shape = back_shape(&w, walk_slice_of(&w, 0));
-    int status = w.narrow ? walk_pack(&shape, &w.w_hh, w.packed_hh) : 0;
-    if (!status) status = walk_run(&w, back_slice);
+    RnnSteps w = back_open(a, &r, &wide);
+    const Bf16GemmShape shape = back_shape(&w, rnn_steps_slice_of(&w, 0));
+    int status = w.narrow ? rnn_steps_pack(&shape, &w.w_hh, w.packed_hh) : 0;
+    if (!status) status = rnn_steps_run(&w, back_slice);
     if (!status) status = input_gradients(&w, &wide.out[0], &wide.out[1], &wide.out[3]);
     if (!status) status = hidden_gradients(&w, &wide.out[2], &wide.out[4], &wide.out[3]);
-    if (!w.narrow) wide_leave(a, &wide);
+    if (!w.narrow) fp32_leave(a, &wide);
     return product_check(status, e);
 }

@@ -7,8 +7,8 @@
  * some rows of output. Gradients gather, too: every dx is written once, in an order that is fixed. */
 #include <string.h>
 
-#include "loops.h"
-#include "window.h"
+#include "parallel.h"
+#include "program/window.h"
 
 /* Elements of a run of columns, channels of it at most, taps of a list, rows that use it. */
 enum { ROOM = 4096, PART = 512, TAPS = 512, ROWS = 8 };
@@ -71,13 +71,13 @@ typedef struct Tap { int32_t to, at; float share; } Tap;
 
 /* The next `outputs` output columns from input columns [lo, hi). rest: 0, or how many input columns of the only
  * output column are dealt with, where they do not fit into one list. */
-typedef struct Taps {
+typedef struct DirectConv {
     Tap tap[TAPS];
     int64_t count, outputs, lo, hi, rest;
-} Taps;
+} DirectConv;
 
 /* Output columns from `first` on, n channels of each, and of the first one the input columns from the rest-th on. */
-static void taps_list(Taps *t, const Axis *x, int64_t first, int64_t rest, int64_t n) {
+static void direct_conv_list(DirectConv *t, const Axis *x, int64_t first, int64_t rest, int64_t n) {
     int64_t most = ROOM / n, outputs = rest ? 1 : min_i64(most, x->out - first);
     t->count = t->outputs = t->rest = 0;
     t->lo = t->hi = reach_of(x, first).lo + rest;
@@ -117,7 +117,7 @@ static int64_t pixel(const View *v, int64_t row, int64_t w, int64_t c) {
 }
 
 /* Adds what the taps take to sum (outputs, n), channels from c on of a row of output. */
-static void row_add(const KArgs *a, const Taps *t, int64_t row, int64_t c, int64_t n, float *sum) {
+static void row_add(const KArgs *a, const DirectConv *t, int64_t row, int64_t c, int64_t n, float *sum) {
     const View *x = &a->in[0];
     const Axis down = axis_of(a, 0);
     int64_t o = row % down.out, first = row / down.out * down.in, columns = t->hi - t->lo;
@@ -138,17 +138,17 @@ static int64_t columns_make(const KArgs *a, const Axis *across, int64_t begin, i
                             int64_t n) {
     const View *y = &a->out[0];
     float scratch[ROOM];
-    Taps t;
-    taps_list(&t, across, first, 0, n);
+    DirectConv t;
+    direct_conv_list(&t, across, first, 0, n);
     const bool many = t.rest, whole = n == y->shape.dim[1]; /* all channels: neighbouring pixels lie together */
     int64_t lines = whole ? 1 : t.outputs, length = t.outputs * n / lines;
     for (int64_t row = begin; row < end; row++) {
         float *sum = whole ? block_target(y, pixel(y, row, first, c), scratch) : scratch;
-        if (many && row > begin) taps_list(&t, across, first, 0, n);
+        if (many && row > begin) direct_conv_list(&t, across, first, 0, n);
         memset(sum, 0, (size_t)(t.outputs * n) * sizeof *sum);
         row_add(a, &t, row, c, n, sum);
         while (t.rest) {
-            taps_list(&t, across, first, t.rest, n);
+            direct_conv_list(&t, across, first, t.rest, n);
             row_add(a, &t, row, c, n, sum);
         }
         for (int64_t k = 0; k < lines; k++) block_store(y, pixel(y, row, first + k, c), length, sum + k * n);

@@ -1,6 +1,6 @@
-/* rotary.c: heads of a sequence turned by their step. Its cosines and sines are computed once, for all samples and
+/* rotary.c: heads of a sequence transposed by their step. Its cosines and sines are computed once, for all samples and
  * heads. */
-#include "loops.h"
+#include "parallel.h"
 #include "vector_math.h"
 
 enum { STEPS = 8 }; /* that share a table of frequencies */
@@ -54,9 +54,9 @@ static void rotary_piece(const KArgs *a, int64_t begin, int64_t end) {
         for (int64_t n = 0; n < d[0]; n++)
             for (int64_t f = 0; f < d[2]; f += some) {
                 const int64_t at = (n * d[1] + t) * d[2] + f, count = min_i64(some, d[2] - f);
-                float *turned = block_target(y, at, to);
-                turn(turned, block_load(x, at, count, from), &angles, count / r->dim, pairs);
-                block_store(y, at, count, turned);
+                float *transposed = block_target(y, at, to);
+                turn(transposed, block_load(x, at, count, from), &angles, count / r->dim, pairs);
+                block_store(y, at, count, transposed);
             }
     }
 }

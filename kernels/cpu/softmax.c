@@ -1,6 +1,6 @@
 /* softmax.c: softmax and its logarithm along lines of `n` elements that lie `stride` apart. Sums are taken part by
  * part in fp32, the parts in double. */
-#include "parts.h"
+#include "row_chunks.h"
 
 typedef struct Line { int64_t start, stride, n; } Line;
 

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "dtype.h"
+#include "base/dtype.h"
 
 #if defined(__x86_64__) && defined(__GLIBC__)
 __attribute__((simd("notinbranch"))) float expf(float);

@@ -6,7 +6,7 @@
 #include "act.h"
 #include "cpu.h"
 #include "lanes.h"
-#include "wide.h"
+#include "fp32_workspace.h"
 #include "winograd_tiles.h"
 
 /* Of the pieces of work: strips at most, tiles in a strip at least, and tiles that are in the cache at a time. Floats:
@@ -14,7 +14,7 @@
 enum { STRIPS = 64, STRIP_TILES = 2 * TILE_ROWS, SUM_TILES = 64, V_FLOATS = 131072, U_FLOATS = 524288,
        A_FLOATS = 131072 };
 
-/* x and y of a convolution, or dy and dx with the filters turned by half a turn. */
+/* x and y of a convolution, or dy and dx with the filters transposed by half a turn. */
 typedef struct Conv {
     Image x, y;
     Filters w;

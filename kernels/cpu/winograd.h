@@ -11,7 +11,7 @@
 #ifndef MT_CPU_WINOGRAD_H
 #define MT_CPU_WINOGRAD_H
 
-#include "kernel.h"
+#include "program/kernel.h"
 
 /* Is op `args` (conv2d, conv2d_dx or conv2d_dw) one of these, worth it, and done in at most `limit` bytes? Then *bytes
  * are what it takes. */

@@ -42,12 +42,12 @@ INLINE void window_load(const float *from, const Window *w, int64_t c, int size,
 
 /* ---- transforms of one dimension: n numbers `step` apart -> 4 (B^T, A, G); 4 -> n (A^T, G^T) */
 
-INLINE void patch_spread(const V *d, int from, V *v, int to) {
+INLINE void patch_broadcast(const V *d, int from, V *v, int to) {
     V a = d[0] - d[2 * from], b = d[from] + d[2 * from], c = d[2 * from] - d[from], e = d[from] - d[3 * from];
     v[0] = a, v[to] = b, v[2 * to] = c, v[3 * to] = e;
 }
 
-INLINE void tile_spread(const V *d, int from, V *v, int to) {
+INLINE void tile_broadcast(const V *d, int from, V *v, int to) {
     V a = d[0], b = d[from];
     v[0] = a, v[to] = a + b, v[2 * to] = a - b, v[3 * to] = -b;
 }
@@ -57,7 +57,7 @@ INLINE void tile_join(const V *v, int from, V *d, int to) {
     d[0] = v[0] + both, d[to] = apart - v[3 * from];
 }
 
-INLINE void filter_spread(const V *g, int from, V *u, int to) {
+INLINE void filter_broadcast(const V *g, int from, V *u, int to) {
     V a = g[0], c = g[2 * from], half = 0.5f * (a + c), b = 0.5f * g[from];
     u[0] = a, u[to] = half + b, u[2 * to] = half - b, u[3 * to] = c;
 }
@@ -85,8 +85,8 @@ INLINE void patch_turn(const float *x, const Window *w, bool whole, int64_t chan
     for (int64_t c = 0; c < channels; c += LANES) {
         V d[16];
         window_load(x, w, c, 4, whole, d);
-        for (int j = 0; j < 4; j++) patch_spread(d + j, 4, d + j, 4);
-        for (int i = 0; i < 4; i++) patch_spread(d + 4 * i, 1, d + 4 * i, 1);
+        for (int j = 0; j < 4; j++) patch_broadcast(d + j, 4, d + j, 4);
+        for (int i = 0; i < 4; i++) patch_broadcast(d + 4 * i, 1, d + 4 * i, 1);
         points_store(d, v + panel_at(c, row, rows), point_stride(rows, channels));
     }
 }
@@ -106,8 +106,8 @@ INLINE void gradient_turn(const float *dy, const Window *w, bool whole, int64_t 
         V d[4], half[8], v[POINTS];
         window_load(dy, w, c, 2, whole, d);
         if (sums) store(sums + c, load(sums + c) + ((d[0] + d[1]) + (d[2] + d[3])));
-        for (int j = 0; j < 2; j++) tile_spread(d + j, 2, half + j, 2);
-        for (int i = 0; i < 4; i++) tile_spread(half + 2 * i, 1, v + 4 * i, 1);
+        for (int j = 0; j < 2; j++) tile_broadcast(d + j, 2, half + j, 2);
+        for (int i = 0; i < 4; i++) tile_broadcast(half + 2 * i, 1, v + 4 * i, 1);
         points_store(v, e + panel_at(c, row, rows), point_stride(rows, channels));
     }
 }
@@ -153,8 +153,8 @@ FUSED void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_
             V g[9], half[12], v[POINTS];
             const float *from = w->at + (output + c) * w->output + i * w->input;
             for (int k = 0; k < 9; k++) g[k] = filter_lanes(from + k * w->tap, w->output);
-            for (int j = 0; j < 3; j++) filter_spread(g + j, 3, half + j, 3);
-            for (int k = 0; k < 4; k++) filter_spread(half + 3 * k, 1, v + 4 * k, 1);
+            for (int j = 0; j < 3; j++) filter_broadcast(g + j, 3, half + j, 3);
+            for (int k = 0; k < 4; k++) filter_broadcast(half + 3 * k, 1, v + 4 * k, 1);
             points_store(v, u + i * PANEL + c, point_stride(inputs, PANEL));
         }
 }

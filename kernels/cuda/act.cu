@@ -1,4 +1,4 @@
-/* act.cu: activations and their gradients, by the formulas of core/pointwise.h. One kernel per activation, so that the
+/* act.cu: activations and their gradients, by the formulas of core/math/pointwise.h. One kernel per activation, so that the
  * choice is made outside of it. */
 #include "elements.h"
 

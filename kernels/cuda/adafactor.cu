@@ -3,7 +3,7 @@
  *
  *   Scalars | the weights' and the update's squares [2][size_parts] | parts of the means [mean_parts][items] */
 #include "channels.h"
-#include "factors.h"
+#include "program/adafactor.h"
 #include "sums.h"
 
 /* MEAN_BLOCKS: of a sum over few items, enough to keep a GPU busy */
@@ -15,7 +15,7 @@ typedef struct Job {
     OptimRule rule;
     const StepState *state;
     const float *lr, *square;
-    Factors f;
+    AdafactorShape f;
     Elements g, weight, copy, row, column, row_var, variance; /* copy: 16-bit weights; data NULL: absent */
     int64_t count;
     float eps;
@@ -174,11 +174,11 @@ static __global__ void __launch_bounds__(ELEMENT_THREADS) go_kernel(Job j) {
 
 /* ---- on the host */
 
-static Middle rows_of(const Factors &f) { return {f.outer * f.rows, f.columns, f.inner}; }
-static Middle columns_of(const Factors &f) { return {f.outer, f.rows, f.columns * f.inner}; }
+static Middle rows_of(const AdafactorShape &f) { return {f.outer * f.rows, f.columns, f.inner}; }
+static Middle columns_of(const AdafactorShape &f) { return {f.outer, f.rows, f.columns * f.inner}; }
 
 extern "C" int k_cuda_adafactor_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *) {
-    const Factors f = factors_of(a);
+    const AdafactorShape f = adafactor_of(a);
     *state = NULL;
     const size_t head = head_bytes(a->out[0].count);
     *workspace = head;
@@ -198,7 +198,7 @@ static Job job_of(const KArgs *a) {
     j.state = (const StepState *)a->in[1].data;
     j.lr = (const float *)a->in[2].data;
     j.square = (const float *)a->in[3].data;
-    j.f = factors_of(a);
+    j.f = adafactor_of(a);
     j.g = elements_of(&a->in[0]);
     j.weight = elements_of(master->data ? master : &a->out[0]);
     if (master->data) j.copy = elements_of(&a->out[0]);
@@ -207,7 +207,7 @@ static Job job_of(const KArgs *a) {
     j.row_var = elements_of(&a->out[FACTORS_ROW]);
     j.variance = elements_of(&a->out[3]);
     j.count = a->out[0].count;
-    j.eps = factors_eps(&j.rule, j.weight.type);
+    j.eps = adafactor_eps(&j.rule, j.weight.type);
     j.scalars = (Scalars *)a->workspace;
     j.sums = (double *)(j.scalars + 1);
     return j;

@@ -1,6 +1,6 @@
-/* adam8bit.cu: Adam's update with states of 8 bits (codes.h). A warp takes a block of numbers: its lanes keep the new
+/* adam8bit.cu: Adam's update with states of 8 bits (quant8.h). A warp takes a block of numbers: its lanes keep the new
  * states in registers until it is known what they are divided by. */
-#include "codes.h"
+#include "program/quant8.h"
 #include "elements.h"
 
 typedef struct Job {
@@ -11,7 +11,7 @@ typedef struct Job {
     uint8_t *code[OPTIM_STATES];
     float *scale;                  /* [states][blocks] */
     int64_t blocks;
-    CodesOrder order;
+    Quant8Order order;
 } Job;
 
 static __device__ inline CodeMap map_of(int state) { return state == 0 ? CODES_SIGNED : CODES_POSITIVE; }
@@ -50,19 +50,19 @@ template <int STATES, int EACH> static __global__ void __launch_bounds__(ELEMENT
         UNROLLED(8)
         for (int i = 0; i < EACH; i++) {
             if (lane + i * WARP >= size) continue;
-            number<STATES>(j, step, scale, codes_at(j.order, b * size + lane + i * WARP), own[i]);
+            number<STATES>(j, step, scale, quant8_at(j.order, b * size + lane + i * WARP), own[i]);
             for (int k = 0; k < STATES; k++) {
-                const uint32_t magnitude = codes_magnitude(own[i][k]);
+                const uint32_t magnitude = quant8_magnitude(own[i][k]);
                 most[k] = most[k] < magnitude ? magnitude : most[k];
             }
         }
         UNROLLED(3)
         for (int k = 0; k < STATES; k++) {
-            const float next = codes_scale(warp_most(most[k])), inverse = 1.0f / next;
+            const float next = quant8_scale(warp_most(most[k])), inverse = 1.0f / next;
             UNROLLED(8)
             for (int i = 0; i < EACH; i++)
                 if (lane + i * WARP < size)
-                    j.code[k][codes_at(j.order, b * size + lane + i * WARP)] =
+                    j.code[k][quant8_at(j.order, b * size + lane + i * WARP)] =
                         (uint8_t)code_of(map_of(k), own[i][k] * inverse);
             if (lane == 0) j.scale[k * j.blocks + b] = next;
         }
@@ -90,6 +90,6 @@ extern "C" int k_cuda_adam8bit(const KArgs *a, Err *e) {
     for (int k = 0; k < OPTIM_STATES; k++) j.code[k] = (uint8_t *)a->out[1 + k].data;
     j.scale = (float *)a->out[OPTIM_STATES + 1].data;
     j.blocks = w->count / j.rule.block_size;
-    j.order = codes_order(w);
+    j.order = quant8_order(w);
     return j.code[2] ? run<3>(a, e, j) : run<2>(a, e, j);
 }

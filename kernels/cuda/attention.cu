@@ -4,7 +4,7 @@
  * that the matrix of scores exists nowhere and nothing is added up by two blocks. The gradient has one kernel in which
  * rows are queries and one in which they are keys, which walks along all heads of q that these serve; both compute the
  * scores again. Sums are in fp32. */
-#include "attention.h"
+#include "program/attention.h"
 
 #include "attention_tiles.h"
 

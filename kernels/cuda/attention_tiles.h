@@ -107,7 +107,7 @@ static __device__ inline void tile_load(typename L::Tile tile, const Attention &
         }
         UNROLLED(IN_FLIGHT)
         for (int n = 0; n < IN_FLIGHT; n++) {
-            if (TURNED) L::put_turned(tile, x.at.type, step[n], d[n], piece[n]);
+            if (TURNED) L::put_transposed(tile, x.at.type, step[n], d[n], piece[n]);
             else L::put(tile, x.at.type, step[n], d[n], piece[n]);
         }
     }
@@ -132,7 +132,7 @@ struct Plain {
         piece_unpack(type, piece, v);
         tile[step][d / 4] = make_float4(v[0], v[1], v[2], v[3]);
     }
-    static __device__ inline void put_turned(Tile tile, DType type, int step, int d, const Piece<4> &piece) {
+    static __device__ inline void put_transposed(Tile tile, DType type, int step, int d, const Piece<4> &piece) {
         float v[4];
         piece_unpack(type, piece, v);
         for (int k = 0; k < 4; k++) ((float *)tile[d + k])[step] = v[k];
@@ -199,7 +199,7 @@ template <DType T> struct Cores {
     static __device__ inline void put(Tile tile, DType, int step, int d, const Piece<4> &piece) {
         *(uint2 *)&tile[step][d / 2] = make_uint2(piece.word[0], piece.word[1]);
     }
-    static __device__ inline void put_turned(Tile tile, DType, int step, int d, const Piece<4> &piece) {
+    static __device__ inline void put_transposed(Tile tile, DType, int step, int d, const Piece<4> &piece) {
         UNROLLED(4)
         for (int k = 0; k < 4; k++) ((uint16_t *)tile[d + k])[step] = (uint16_t)(piece.word[k / 2] >> k % 2 * 16);
     }

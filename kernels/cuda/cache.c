@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 int cache_path(const char *name, char *path, Err *e) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");

@@ -3,8 +3,8 @@
 #ifndef MT_CACHE_H
 #define MT_CACHE_H
 
-#include "err.h"
-#include "base.h"
+#include "base/err.h"
+#include "base/base.h"
 
 enum { CACHE_PATH = 1024 };
 

@@ -6,8 +6,8 @@
 
 #include "bias.h"
 #include "libraries.h"
-#include "mem.h"
-#include "plans.h"
+#include "base/mem.h"
+#include "plan_cache.h"
 
 /* The more a graph does, the fewer passes over the activations are left. */
 const Way conv_ways[WAYS] = {

@@ -7,10 +7,10 @@
 
 #include "conv2d.h"
 #include "libraries.h"
-#include "mem.h"
-#include "planning.h"
-#include "plans.h"
-#include "race.h"
+#include "base/mem.h"
+#include "tuning.h"
+#include "plan_cache.h"
+#include "bench.h"
 
 enum { RACERS = 12 }; /* engines of a ranking and way that are timed */
 
@@ -126,11 +126,11 @@ static bool choose_picked(Search *q, const Pick *pick, ConvState *s) {
 typedef struct Winner { const Way *way; EngineId engine; double us; } Winner;
 
 /* One engine against the winner so far. What cannot be run does not win; a lost device ends everything. */
-static int compete(Search *q, Race *race, const Way *way, const Engine *engine, double first, Winner *winner, Err *e) {
+static int compete(Search *q, Bench *race, const Way *way, const Engine *engine, double first, Winner *winner, Err *e) {
     ConvState s = {.conv = *q->v};
     double us = 0;
     if (!take(q, way, engine, &s)) return OK;
-    int code = race_time(race, conv_run, &s, s.workspace, winner->us, &us, e);
+    int code = bench_time(race, conv_run, &s, s.workspace, winner->us, &us, e);
     node_free(&s.plan);
     if (q->c->lost.code) return code;
     /* the first choice stays unless the gain is more than the noise */
@@ -138,7 +138,7 @@ static int compete(Search *q, Race *race, const Way *way, const Engine *engine, 
     return OK;
 }
 
-static int compete_all(Search *q, Race *race, const Way *way, double first, Winner *winner, Err *e) {
+static int compete_all(Search *q, Bench *race, const Way *way, double first, Winner *winner, Err *e) {
     Graph g;
     Engines list = {NULL};
     int code = OK, before = 0;
@@ -165,20 +165,20 @@ static Pick pick_of(const Search *q, const Winner *w) {
 
 /* *s is the first choice, which `way` and `id` name; it becomes the fastest. */
 static int choose_raced(Search *q, const KArgs *args, const Way *way, const EngineId *id, ConvState *s, Err *e) {
-    Race race;
+    Bench race;
     Winner winner = {way, *id, 0};
     double first = 0;
-    int code = race_open(&race, &q->c->base, args, 2 * q->c->model.l2_bytes, e);
+    int code = bench_open(&race, &q->c->base, args, 2 * q->c->model.l2_bytes, e);
     if (code) return code;
-    code = race_time(&race, conv_run, s, s->workspace, 0, &first, e);
+    code = bench_time(&race, conv_run, s, s->workspace, 0, &first, e);
     winner.us = first;
     for (int k = 0; k < WAYS && !code; k++) code = compete_all(q, &race, &conv_ways[k], first, &winner, e);
-    race_close(&race);
+    bench_close(&race);
     Pick pick = pick_of(q, &winner);
     if (!code && !choose_picked(q, &pick, s))
         code = err_set(e, ERR_INTERNAL, "the engine that won the race of %s cannot be had again", q->v->op);
     pick.workspace = s->workspace;
-    return code ? code : planning_keep(q->c, &pick, e);
+    return code ? code : tuning_keep(q->c, &pick, e);
 }
 
 int conv_choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, ConvState *s, Err *e) {
@@ -187,7 +187,7 @@ int conv_choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, C
     const Way *way;
     EngineId id;
     bool race;
-    int code = planning_ask(c, cudnnGetVersion(), v->op, limit, &pick, &race, e);
+    int code = tuning_ask(c, cudnnGetVersion(), v->op, limit, &pick, &race, e);
     if (code) return code;
     if (pick && !race && choose_picked(&q, pick, s)) return OK;
     code = choose_ranked(&q, s, &way, &id, e);

@@ -6,8 +6,8 @@
 
 #include <cuda_runtime.h>
 
-#include "device.h"
-#include "prepared.h"
+#include "memory/device.h"
+#include "program/op_cache.h"
 
 /* cudaMalloc's own promise; more than the 16 bytes that cuDNN and vector loads want, and whole 128-byte lines */
 enum { CUDA_ALIGNMENT = 256, NOT_HERE = -1 };
@@ -24,7 +24,7 @@ typedef struct CudaModel {
 typedef struct CudaSection { cudaEvent_t start, stop; } CudaSection;
 typedef struct Libraries Libraries; /* libraries.h */
 typedef struct Nvml Nvml;           /* nvml.c */
-typedef struct Planning Planning;   /* planning.h */
+typedef struct Tuning Tuning;   /* tuning.h */
 typedef struct CudaQueue CudaQueue; /* optim.cu: updates that wait to be enqueued as one kernel */
 
 typedef struct CudaDevice {
@@ -38,10 +38,10 @@ typedef struct CudaDevice {
     OpKind last;             /* the kind of op that was run last */
     bool capturing;          /* a graph is recorded */
     Err lost;                /* code != 0: the GPU's context is broken for good, and this is why */
-    Prepared prepared;
+    OpCache prepared;
     Libraries *libraries;    /* made at their first use, NULL before; so are the others */
     Nvml *nvml;
-    Planning *planning;
+    Tuning *tuning;
     CudaQueue *queue;
 } CudaDevice;
 
@@ -68,7 +68,7 @@ void cuda_queue_free(CudaQueue *queue); /* NULL is allowed */
 #define PROTOTYPE_PREPARED(name) KernelPrepare k_cuda_##name##_prepare;
 #define PROTOTYPE_PLAIN(name)
 #define OP(name, in, out, inplace, autocast, prepare, equation) PROTOTYPE_##prepare(name)
-#include "ops.def"
+#include "program/ops.def"
 #undef OP
 #undef PROTOTYPE_PREPARED
 #undef PROTOTYPE_PLAIN
@@ -82,9 +82,9 @@ int cuda_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_
 void cuda_trim(Device *d, bool all);
 void cuda_release(CudaDevice *c); /* what a described device has too; frees *c */
 
-/* describe.c: reads devices/NAME.json beside the plugin. described.c: such a device. */
-int describe_read(const char *name, CudaModel *m, Err *e);
-int described_open(const char *name, Device **out, Err *e);
+/* device_file.c: reads devices/NAME.json beside the plugin. offline_device.c: such a device. */
+int device_file_read(const char *name, CudaModel *m, Err *e);
+int offline_open(const char *name, Device **out, Err *e);
 
 /* memory.c */
 int cuda_alloc(Device *d, size_t bytes, void **p, Err *e);
@@ -109,14 +109,14 @@ void cuda_graph_free(Device *d, void *graph);
 /* While a graph is recorded: ERR_DEVICE when the last call has spoilt it. */
 int cuda_recording_check(CudaDevice *c, Err *e);
 
-/* libraries.c, planning.c and nvml.c, which an emulated device has stand-ins for */
+/* libraries.c, tuning.c and nvml.c, which an emulated device has stand-ins for */
 void libraries_versions(char *text, size_t size); /* "cuDNN 9.19.0, cuBLASLt 13.1.0" */
 int libraries_describe(CudaDevice *c, DeviceText *put, void *arg, Err *e);
 void libraries_close(CudaDevice *c);
 int cuda_tune(Device *d, DeviceText *put, void *arg, Err *e);
-void planning_free(Planning *p); /* NULL is allowed */
+void tuning_free(Tuning *p); /* NULL is allowed */
 /* What is wrong with the files of picks, or "". */
-void planning_warning(CudaDevice *c, char *text, size_t size);
+void tuning_warning(CudaDevice *c, char *text, size_t size);
 Nvml *nvml_open(int ordinal); /* NULL: there is none */
 void nvml_close(Nvml *n);     /* NULL is allowed, also below */
 size_t nvml_used(const Nvml *n); /* bytes of the GPU that this process holds; 0: not known */

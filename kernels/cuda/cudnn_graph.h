@@ -8,7 +8,7 @@
 
 #include <cudnn.h>
 
-#include "kernel.h"
+#include "program/kernel.h"
 
 typedef enum ConvPass { CONV_FORWARD, CONV_DATA, CONV_WEIGHTS } ConvPass;
 

@@ -4,14 +4,14 @@
 #include <string.h>
 
 #include "cuda.h"
-#include "mem.h"
+#include "base/mem.h"
 
 /* compute capabilities: 7.5, the first that CUDA 13 compiles for; 8.0, the first that multiplies bf16 */
 enum { OLDEST = 75, BF16_SINCE = 80 };
 
 static KernelRun *const runs[] = {
 #define OP(name, in, out, inplace, autocast, prepare, equation) k_cuda_##name,
-#include "ops.def"
+#include "program/ops.def"
 #undef OP
 };
 
@@ -19,7 +19,7 @@ static KernelRun *const runs[] = {
 #define PREPARE_PLAIN(name) NULL
 static KernelPrepare *const prepares[] = {
 #define OP(name, in, out, inplace, autocast, prepare, equation) PREPARE_##prepare(name),
-#include "ops.def"
+#include "program/ops.def"
 #undef OP
 };
 
@@ -58,7 +58,7 @@ int cuda_ready(CudaDevice *c, Err *e) {
 int cuda_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     KArgs bound = *args;
     bound.device = d;
-    return prepared_get(&((CudaDevice *)d)->prepared, prepares[args->kind], &bound, limit, state, workspace, e);
+    return op_cache_get(&((CudaDevice *)d)->prepared, prepares[args->kind], &bound, limit, state, workspace, e);
 }
 
 static int real_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
@@ -83,9 +83,9 @@ static void release_state(void *state) {
 /* To choose a plan again takes many times longer than to keep it: only what many cells have not used is dropped. */
 void cuda_trim(Device *d, bool all) {
     enum { KEEP = 2048 };
-    Prepared *prepared = &((CudaDevice *)d)->prepared;
-    if (all) prepared_clear(prepared, release_state);
-    else prepared_trim(prepared, KEEP, release_state);
+    OpCache *prepared = &((CudaDevice *)d)->prepared;
+    if (all) op_cache_clear(prepared, release_state);
+    else op_cache_trim(prepared, KEEP, release_state);
 }
 
 /* ---- what is known of it */
@@ -113,7 +113,7 @@ static int real_info(Device *d, DeviceInfo *info, Err *e) {
     cuda_model_info(&c->model, info);
     nvml_driver(c->nvml, driver, sizeof driver);
     libraries_versions(libraries, sizeof libraries);
-    planning_warning(c, info->warning, sizeof info->warning);
+    tuning_warning(c, info->warning, sizeof info->warning);
     code = cuda_check(c, cudaRuntimeGetVersion(&cuda), "the version of CUDA", e); /* 13000 */
     snprintf(info->driver, sizeof info->driver, "driver %s, CUDA %d.%d, %s", driver[0] ? driver : "of unknown version",
              cuda / 1000, cuda / 10 % 100, libraries);
@@ -132,8 +132,8 @@ static void real_evidence(Device *d, DeviceEvidence *out) { nvml_evidence(((Cuda
 /* ---- opening and closing */
 
 void cuda_release(CudaDevice *c) {
-    prepared_clear(&c->prepared, release_state);
-    planning_free(c->planning);
+    op_cache_clear(&c->prepared, release_state);
+    tuning_free(c->tuning);
     libraries_close(c);
     nvml_close(c->nvml);
     cuda_queue_free(c->queue);
@@ -232,5 +232,5 @@ int memtide_cuda_open(const char *name, Device **out, Err *e) {
     which = which ? which + 1 : "0";
     size_t digits = strspn(which, "0123456789");
     if (digits > 0 && digits < 6 && !which[digits]) return real_open(atoi(which), out, e);
-    return described_open(which, out, e);
+    return offline_open(which, out, e);
 }

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "libraries.h"
-#include "mem.h"
+#include "base/mem.h"
 
 static const cudnnBackendHeurMode_t rankings[ENGINE_RANKINGS] = {
     CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK,

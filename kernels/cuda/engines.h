@@ -4,7 +4,7 @@
 
 #include "cuda.h"
 #include "cudnn_graph.h"
-#include "picks.h"
+#include "tuned.h"
 
 enum { ENGINES_ALL = 1000 };
 

@@ -43,7 +43,7 @@ static const uint32_t epilogues[] = {
     if (!(status)) (status) = function(descriptor, attribute, &(value), sizeof (value))
 
 static cublasStatus_t product_describe(GemmPlan *p, const Gemm *g) {
-    cublasOperation_t first = g->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, second = g->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t first = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, second = g->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     /* the heuristic looks at whether the vector is there and how it is aligned, not at what it holds */
     const void *placeholder = (const void *)(uintptr_t)CUDA_ALIGNMENT;
     cublasStatus_t status = cublasLtMatmulDescCreate(&p->product, sums_of(g), CUDA_R_32F);
@@ -159,8 +159,8 @@ static int plan_describe(const Gemm *g, GemmPlan **plan, Err *e) {
     p->epilogue = g->epilogue != GEMM_PLAIN;
     p->vector = g->epilogue >= GEMM_BIAS;
     cublasStatus_t status = product_describe(p, g);
-    if (!status) status = layout_describe(&p->first, g->in, g->b_turned ? g->n : g->k, g->b_turned ? g->k : g->n);
-    if (!status) status = layout_describe(&p->second, g->in, g->a_turned ? g->k : g->m, g->a_turned ? g->m : g->k);
+    if (!status) status = layout_describe(&p->first, g->in, g->b_transposed ? g->n : g->k, g->b_transposed ? g->k : g->n);
+    if (!status) status = layout_describe(&p->second, g->in, g->a_transposed ? g->k : g->m, g->a_transposed ? g->m : g->k);
     if (!status) status = layout_describe(&p->d, g->out, g->m, g->n);
     if (status) gemm_close(p);
     else *plan = p;

@@ -4,7 +4,7 @@
 #define MT_GEMM_H
 
 #include "cuda.h"
-#include "picks.h"
+#include "tuned.h"
 
 enum { GEMM_CANDIDATES = 16 };
 
@@ -19,7 +19,7 @@ typedef enum GemmEpilogue {
 
 typedef struct Gemm {
     int64_t m, n, k;
-    bool a_turned, b_turned; /* stored the other way round: A as (k, m), B as (n, k) */
+    bool a_transposed, b_transposed; /* stored the other way round: A as (k, m), B as (n, k) */
     DType in, out;           /* of A and B; of D and the vector */
     bool tf32;               /* fp32 operands may be rounded to 10 bits */
     GemmEpilogue epilogue;

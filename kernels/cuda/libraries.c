@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 struct Libraries {
     cudnnHandle_t cudnn;
@@ -34,14 +34,14 @@ int libraries_check(cudnnStatus_t status, const char *what, Err *e) {
     return err_set(e, code, "cuDNN: %s: %s%s%s", what, cudnnGetErrorString(status), detail[0] ? ": " : "", detail);
 }
 
-static int planning_only(const CudaDevice *c, const char *library, Err *e) {
+static int tuning_only(const CudaDevice *c, const char *library, Err *e) {
     return err_set(e, ERR_UNSUPPORTED, "planning only: %s is described, not here, and %s has no handle for it",
                    c->model.name, library);
 }
 
 int libraries_cudnn(CudaDevice *c, cudnnHandle_t *handle, Err *e) {
     Libraries *l;
-    if (c->ordinal == NOT_HERE) return planning_only(c, "cuDNN", e);
+    if (c->ordinal == NOT_HERE) return tuning_only(c, "cuDNN", e);
     int code = libraries_of(c, &l, e);
     if (!code && !l->cudnn) {
         code = libraries_check(cudnnCreate(&l->cudnn), "a handle", e);
@@ -53,7 +53,7 @@ int libraries_cudnn(CudaDevice *c, cudnnHandle_t *handle, Err *e) {
 
 int libraries_blas(CudaDevice *c, cublasLtHandle_t *handle, Err *e) {
     Libraries *l;
-    if (c->ordinal == NOT_HERE) return planning_only(c, "cuBLASLt", e);
+    if (c->ordinal == NOT_HERE) return tuning_only(c, "cuBLASLt", e);
     int code = libraries_of(c, &l, e);
     if (code) return code;
     cublasStatus_t status = l->blas ? CUBLAS_STATUS_SUCCESS : cublasLtCreate(&l->blas);

@@ -1,5 +1,5 @@
 /* linear.c: y = act(x w^T + b) and its gradients, by a library's product (gemm.h) with the kernels of bias.h behind it
- * for what that leaves, or by skinny.cu.
+ * for what that leaves, or by small_n.cu.
  *
  * The library's own epilogues for f'(s) want ReLU's mask as one bit per element; what the program keeps is ReLU's
  * output, so dx *= f'(s) is bias.h's. They also want the bias in y's type: one in another (fp32 under amp) gets a copy
@@ -13,9 +13,9 @@
 #include <stdlib.h>
 
 #include "bias.h"
-#include "skinny.h"
+#include "small_n_gemm.h"
 
-const char *const linear_ways[LINEAR_WAYS] = {"fused", "plain", "skinny"};
+const char *const linear_ways[LINEAR_WAYS] = {"fused", "plain", "small_n"};
 
 /* ---- the three products */
 
@@ -23,7 +23,7 @@ const char *const linear_ways[LINEAR_WAYS] = {"fused", "plain", "skinny"};
 static Gemm forward_gemm(const KArgs *a) {
     const View *x = &a->in[0], *w = &a->in[1], *y = &a->out[0];
     bool relu = a->attr->linear.fused.act == ACT_RELU;
-    Gemm g = {.m = x->count / w->shape.dim[1], .n = w->shape.dim[0], .k = w->shape.dim[1], .b_turned = true,
+    Gemm g = {.m = x->count / w->shape.dim[1], .n = w->shape.dim[0], .k = w->shape.dim[1], .b_transposed = true,
               .in = x->dtype, .out = y->dtype, .tf32 = a->attr->linear.tf32};
     if (a->in[2].count) g.epilogue = relu ? GEMM_BIAS_RELU : GEMM_BIAS;
     else if (relu) g.epilogue = GEMM_RELU;
@@ -40,7 +40,7 @@ static Gemm dx_gemm(const KArgs *a) {
 /* dw (O, I) = dy (N, O)^T x (N, I); db (O) is the sum of dy over N, which is this product's k */
 static Gemm dw_gemm(const KArgs *a) {
     const View *dy = &a->in[1], *dw = &a->out[0], *db = &a->out[1];
-    Gemm g = {.m = dw->shape.dim[0], .n = dw->shape.dim[1], .k = dy->count / dw->shape.dim[0], .a_turned = true,
+    Gemm g = {.m = dw->shape.dim[0], .n = dw->shape.dim[1], .k = dy->count / dw->shape.dim[0], .a_transposed = true,
               .in = dy->dtype, .out = dw->dtype, .tf32 = a->attr->linear.tf32};
     if (db->count && db->dtype == dw->dtype) g.epilogue = GEMM_SUM_A;
     return g;
@@ -156,9 +156,9 @@ static int dw_run(const KArgs *a, Err *e) {
 
 int linear_run(const KArgs *a, Err *e) {
     static KernelRun *const products[] = {forward, dx_run, dw_run};
-    static KernelRun *const skinny[] = {cuda_skinny_forward, cuda_skinny_dx, cuda_skinny_dw};
+    static KernelRun *const small_n[] = {cuda_small_n_forward, cuda_small_n_dx, cuda_small_n_dw};
     const LinearState *s = a->state;
-    return (s->way == LINEAR_SKINNY ? skinny : products)[a->kind - OP_linear](a, e);
+    return (s->way == LINEAR_SKINNY ? small_n : products)[a->kind - OP_linear](a, e);
 }
 
 int k_cuda_linear(const KArgs *a, Err *e) { return linear_run(a, e); }

@@ -10,9 +10,9 @@
 
 #include "bias.h"
 #include "linear.h"
-#include "planning.h"
-#include "race.h"
-#include "skinny.h"
+#include "tuning.h"
+#include "bench.h"
+#include "small_n_gemm.h"
 
 /* SPLIT_K: terms of a sum that are worth a block of their own. ROWS: those that are taken at a time are a multiple of
  * it, so that each time starts at a whole 16-byte word. */
@@ -52,9 +52,9 @@ static void place(const KArgs *a, LinearWay way, size_t room, LinearState *s) {
     s->way = g->epilogue ? LINEAR_FUSED : LINEAR_PLAIN;
 }
 
-static void place_skinny(const KArgs *a, size_t limit, LinearState *s) {
+static void place_small_n(const KArgs *a, size_t limit, LinearState *s) {
     s->way = LINEAR_SKINNY;
-    s->workspace = cuda_skinny_workspace(a, limit);
+    s->workspace = cuda_small_n_workspace(a, limit);
 }
 
 /* The whole op's, where the product takes `bytes`; db comes after the product. */
@@ -70,8 +70,8 @@ void linear_close(LinearState *s) {
     s->plan = s->rest = NULL;
 }
 
-static bool fits_skinny(const KArgs *a) {
-    return cuda_skinny_fits(a->kind == OP_linear_dw ? &a->out[0] : &a->in[1]);
+static bool fits_small_n(const KArgs *a) {
+    return cuda_small_n_fits(a->kind == OP_linear_dw ? &a->out[0] : &a->in[1]);
 }
 
 static int types_check(const KArgs *a, const Gemm *g, Err *e) {
@@ -100,8 +100,8 @@ static int open_plans(const KArgs *a, const EngineId *id, size_t bytes, LinearSt
 /* The product with its epilogue, or without one where there is none with it; then within what was planned with it. */
 static int choose_first(const KArgs *a, size_t limit, LinearState *s, Err *e) {
     bool ready;
-    if (fits_skinny(a)) {
-        place_skinny(a, limit, s);
+    if (fits_small_n(a)) {
+        place_small_n(a, limit, s);
         return OK;
     }
     place(a, LINEAR_FUSED, limit, s);
@@ -154,8 +154,8 @@ static bool choose_picked(const KArgs *a, const Pick *pick, LinearState *s) {
     bool ready;
     if (!way_named(pick->way, &way)) return false;
     if (way == LINEAR_SKINNY) {
-        if (!fits_skinny(a)) return false;
-        place_skinny(a, pick->limit, s);
+        if (!fits_small_n(a)) return false;
+        place_small_n(a, pick->limit, s);
         return s->workspace == pick->workspace;
     }
     place(a, way, pick->limit, s);
@@ -170,7 +170,7 @@ static bool choose_picked(const KArgs *a, const Pick *pick, LinearState *s) {
 typedef struct Winner { LinearWay way; EngineId engine; size_t workspace; double us; } Winner;
 
 /* What a race is about, and how long the first choice takes. */
-typedef struct Contest { const KArgs *a; size_t limit; Race race; double first; } Contest;
+typedef struct Contest { const KArgs *a; size_t limit; Bench race; double first; } Contest;
 
 /* One way and algorithm against the winner so far. What cannot be run does not win; a lost device ends everything. */
 static int compete(Contest *q, LinearWay way, const EngineId *id, Winner *winner, Err *e) {
@@ -179,7 +179,7 @@ static int compete(Contest *q, LinearWay way, const EngineId *id, Winner *winner
     double us = 0;
     int code = OK;
     if (way == LINEAR_SKINNY) {
-        place_skinny(q->a, q->limit, &s);
+        place_small_n(q->a, q->limit, &s);
     } else {
         place(q->a, way, q->limit, &s);
         code = open_plans(q->a, id, q->limit - s.before, &s, &ready, e);
@@ -188,7 +188,7 @@ static int compete(Contest *q, LinearWay way, const EngineId *id, Winner *winner
             grant(q->a, max_size(gemm_workspace(s.plan), rest), q->limit, &s);
         }
     }
-    if (!code && ready) code = race_time(&q->race, linear_run, &s, s.workspace, winner->us, &us, e);
+    if (!code && ready) code = bench_time(&q->race, linear_run, &s, s.workspace, winner->us, &us, e);
     linear_close(&s);
     if (cuda_of(q->a)->lost.code) return code;
     /* the first choice stays unless the gain is more than the noise */
@@ -200,7 +200,7 @@ static int compete_all(Contest *q, LinearWay way, Winner *winner, Err *e) {
     EngineId id[GEMM_CANDIDATES] = {{.engine = 0}};
     LinearState s = {.way = way};
     int n = 1, code = OK;
-    if (way == LINEAR_SKINNY && !fits_skinny(q->a)) return OK;
+    if (way == LINEAR_SKINNY && !fits_small_n(q->a)) return OK;
     if (way != LINEAR_SKINNY) {
         place(q->a, way, q->limit, &s);
         if (s.way != way || types_check(q->a, &s.gemm, NULL)) return OK;
@@ -216,12 +216,12 @@ static int choose_raced(const KArgs *a, const char *op, size_t limit, LinearStat
     Contest q = {.a = a, .limit = limit};
     Winner winner = {.way = s->way, .workspace = s->workspace};
     if (s->plan) gemm_id(s->plan, &winner.engine);
-    int code = race_open(&q.race, &c->base, a, 2 * c->model.l2_bytes, e);
+    int code = bench_open(&q.race, &c->base, a, 2 * c->model.l2_bytes, e);
     if (code) return code;
-    code = race_time(&q.race, linear_run, s, s->workspace, 0, &q.first, e);
+    code = bench_time(&q.race, linear_run, s, s->workspace, 0, &q.first, e);
     winner.us = q.first;
     for (int k = 0; k < LINEAR_WAYS && !code; k++) code = compete_all(&q, (LinearWay)k, &winner, e);
-    race_close(&q.race);
+    bench_close(&q.race);
     if (code) return code;
     LinearState fastest = {.base = s->base};
     Pick pick = {.version = gemm_version(), .limit = limit, .engine = winner.engine, .workspace = winner.workspace,
@@ -231,7 +231,7 @@ static int choose_raced(const KArgs *a, const char *op, size_t limit, LinearStat
     if (choose_picked(a, &pick, &fastest)) {
         linear_close(s);
         *s = fastest;
-        return planning_keep(c, &pick, e);
+        return tuning_keep(c, &pick, e);
     }
     linear_close(&fastest);
     /* the library's own first choice may be one that cannot be asked for by name: it stays, without a pick */
@@ -243,7 +243,7 @@ int linear_choose(const KArgs *a, size_t limit, LinearState *s, Err *e) {
     const Pick *pick;
     bool race;
     linear_text(a, op);
-    int code = planning_ask(cuda_of(a), gemm_version(), op, limit, &pick, &race, e);
+    int code = tuning_ask(cuda_of(a), gemm_version(), op, limit, &pick, &race, e);
     if (code) return code;
     if (pick && !race && choose_picked(a, pick, s)) return OK;
     code = choose_first(a, limit, s, e);

@@ -1,7 +1,7 @@
 /* loss.cu: losses and their gradients.
  *
  * A loss is a sum of terms (sums.h) over a number of samples. Sums are in double, terms in fp32. */
-#include "loss.h"
+#include "program/loss.h"
 #include "sums.h"
 
 enum { LOSS_THREADS = ELEMENT_THREADS, LOSS_WARPS = LOSS_THREADS / WARP };

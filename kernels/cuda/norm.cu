@@ -1,7 +1,7 @@
 /* norm.cu: normalisation of (rows, C) operands: over all rows per channel (batchnorm), or over groups of the channels
  * of a sample (norm). Statistics are fp32, summed in double. */
 #include "channels.h"
-#include "norm.h"
+#include "program/norm.h"
 #include "sums.h"
 
 enum { NORM_THREADS = ELEMENT_THREADS };
@@ -52,17 +52,17 @@ static __global__ void batch_finish(const __grid_constant__ Batch b) {
     b.running_var[c] = (1 - m) * b.running_var[c] + m * (float)sample;
 }
 
-/* spread: istd, or the variance */
+/* broadcast: istd, or the variance */
 struct BatchScale {
     enum { INPUTS = 1 };
-    const float *w, *b, *mean, *spread;
+    const float *w, *b, *mean, *broadcast;
     int64_t channels;
     float eps;
     bool eval;
     __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
         int64_t c = begin % channels;
         for (int i = 0; i < LANES; i++, c = c + 1 < channels ? c + 1 : 0) {
-            float scale = param_at(w, c, 1) * (eval ? 1 / sqrtf(spread[c] + eps) : spread[c]);
+            float scale = param_at(w, c, 1) * (eval ? 1 / sqrtf(broadcast[c] + eps) : broadcast[c]);
             y[i] = x[0][i] * scale + (param_at(b, c, 0) - mean[c] * scale);
         }
     }

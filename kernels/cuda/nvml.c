@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "cuda.h"
-#include "mem.h"
+#include "base/mem.h"
 
 typedef void *NvmlGpu;
 typedef struct NvmlProcess { unsigned pid; unsigned long long bytes; unsigned instance, compute; } NvmlProcess;

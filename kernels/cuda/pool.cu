@@ -5,7 +5,7 @@
 #include "cuda.h"
 #include "lanes.h"
 #include "launch.h"
-#include "window.h"
+#include "program/window.h"
 
 enum { THREADS = 128 };
 

@@ -1,6 +1,6 @@
 /* stream.c: timed sections of the stream, and recording what is enqueued as a graph. */
 #include "cuda.h"
-#include "mem.h"
+#include "base/mem.h"
 
 /* ---- timed sections */
 

@@ -1,18 +1,18 @@
 -- The public module.
-local axes = require "memtide.axes"
+local axes = require "memtide.sweep.axes"
 local core = require "memtide.core"
 
 return {
   version = core.version,
-  nn = require "memtide.nn".nn,
-  optim = require "memtide.optim".optim,
-  models = require "memtide.models",
-  data = require "memtide.data",
-  memory = require "memtide.memory",
-  experiment = require "memtide.experiment".new,
+  nn = require "memtide.net.nn".nn,
+  optim = require "memtide.net.optim".optim,
+  models = require "memtide.net.models",
+  data = require "memtide.net.data",
+  memory = require "memtide.net.memory",
+  experiment = require "memtide.sweep.experiment".new,
   range = axes.range,
   geometric = axes.geometric,
   zip = axes.zip,
-  trainer = require "memtide.trainer".new,
-  joint = require "memtide.joint".new,
+  trainer = require "memtide.net.trainer".new,
+  joint = require "memtide.net.multi_trainer".new,
 }

@@ -2,11 +2,11 @@
 -- docs/sweeps.md promises. LOAD: cells that are predicted (10000), a power of ten.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
-local plan = require "memtide.plan"
-local script = require "memtide.script"
-local stats = require "memtide.stats"
-local sweep = require "memtide.sweep"
-local worker = require "memtide.worker"
+local plan = require "memtide.sweep.selection"
+local script = require "memtide.sweep.script"
+local stats = require "memtide.results.stats"
+local sweep = require "memtide.sweep.sweep"
+local worker = require "memtide.sweep.worker"
 
 local ROUNDS, CELLS = 5, 200
 local MORE = 500e3 -- bytes: 8 for the place of each row, twice while the index grows, and what a collection leaves over
@@ -132,7 +132,7 @@ tap.ok(bytes[4] - bytes[3] < MORE, "nor with the rows of a file that it resumes"
 os.execute(("rm -r '%s'"):format(folder))
 
 -- The worker keeps nothing of shapes that are gone. The first cells are the warm-up: what a kind of kernel needs once.
-local growth = dofile "tests/growth.lua"
+local growth = dofile "tests/lua/growth.lua"
 local WARM, MOST_GROWTH = 100, 4e6
 for _, one in ipairs{{"predict", 100, 200}, {"run", 20, 200}} do
   local sizes, took = growth(table.unpack(one))

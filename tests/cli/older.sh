@@ -1,8 +1,8 @@
-# Files that version 0.1.0+d97c38b wrote (tests/older) are read, gone on with and merged. They were made by
+# Files that version 0.1.0+d97c38b wrote (tests/cli/older) are read, gone on with and merged. They were made by
 #   memtide run older.lua --memory 1MB; a second later with --case fine --retry all; with --retry error
 #   memtide predict older.lua --memory 1MB --csv predicted.csv
 . tests/tap.sh
-cp "$ROOT"/tests/older/* .
+cp "$ROOT"/tests/cli/older/* .
 
 value() { # COLUMN LINE FILE
     awk -F, -v name="$1" -v line="$2" '

@@ -77,7 +77,7 @@ try("load's globals", function() return load("return io")() end)
 try("load's globals, nil", function() return load("return _ENV", "x", "t", nil)() end)
 try("load with globals", function() return load("return io", "x", "t", {io = nil})() end)
 try("_ENV of a chunk", function() return load("return _ENV.io or _G.io")() end)
-for _, name in ipairs{"memtide.core", "memtide.script", "memtide.util", "memtide.digits", "memtide.cli", "io", "os",
+for _, name in ipairs{"memtide.core", "memtide.sweep.script", "memtide.base.util", "memtide.digits", "memtide.cli.cli", "io", "os",
   "debug", "package", "_G", "string", "../outside", "..outside", "/etc/passwd", "linked", "sub/../../outside", "none",
   "helper\0"} do
   try("require " .. name, function() return require(name) end)

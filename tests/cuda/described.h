@@ -1,4 +1,4 @@
-/* described.h: described GPUs as the functions inside the plugin see them, and convolutions to ask it about. */
+/* offline_device.h: described GPUs as the functions inside the plugin see them, and convolutions to ask it about. */
 #ifndef TEST_DESCRIBED_H
 #define TEST_DESCRIBED_H
 
@@ -9,7 +9,7 @@
 #include "cache.h"
 #include "conv2d.h"
 #include "libraries.h"
-#include "mem.h"
+#include "base/mem.h"
 #include "tap.h"
 
 static char test_folder[] = "/tmp/memtide-test-XXXXXX"; /* caches and picks of the test go here */
@@ -19,7 +19,7 @@ typedef struct Gpu { const char *name, *file; int capability; size_t l2_bytes; }
 static const Gpu h200 = {"NVIDIA H200", "kernels/cuda/devices/h200.json", 90, 62914560};
 static const Gpu t4 = {"Tesla T4", "tests/cuda/t4.json", 75, 4194304};
 
-/* Opened without describe.c, which looks beside the plugin; NULL: a reason was printed. */
+/* Opened without device_file.c, which looks beside the plugin; NULL: a reason was printed. */
 __attribute__((unused)) static CudaDevice *described(const Gpu *gpu) {
     CudaDevice *device = mem_new(sizeof *device);
     size_t bytes;

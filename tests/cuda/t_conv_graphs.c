@@ -2,7 +2,7 @@
  * and the type that it is read and written by, no two graphs share a plan's key, and a GPU that cannot run one says
  * why. */
 #include "described.h"
-#include "plans.h"
+#include "plan_cache.h"
 
 enum { LIMIT = 4 << 20, ENGINE_BYTES = 1000, KEYS = 4096 };
 

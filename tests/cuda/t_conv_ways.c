@@ -6,10 +6,10 @@
 #include <math.h>
 
 #include "described.h"
-#include "on_device.h"
-#include "planning.h"
+#include "device/on_device.h"
+#include "tuning.h"
 #include "reference/ref_conv.h"
-#include "rng.h"
+#include "math/rng.h"
 
 enum { LIMIT = 64 << 20, EACH = 3, X = 0, W, Y, B, S, DB, OPERANDS };
 
@@ -108,7 +108,7 @@ static bool near_exact(const Operand *o, int64_t n, int64_t terms, DType low, bo
 
 /* Runs the op by this way and engine; false, with *e: it was not so, or failed. */
 static bool run_way(Asked *q, const Conv *v, const Way *way, const Engine *engine, Err *e) {
-    Planning *p;
+    Tuning *p;
     ConvState *s = NULL;
     size_t bytes;
     Pick pick = {.version = cudnnGetVersion(), .limit = LIMIT, .engine = engine->id, .workspace = 0};
@@ -117,7 +117,7 @@ static bool run_way(Asked *q, const Conv *v, const Way *way, const Engine *engin
     snprintf(pick.op, sizeof pick.op, "%s", v->op);
     snprintf(pick.way, sizeof pick.way, "%s", way->name);
     device->base.table->trim(&device->base, true);
-    if (planning_of(device, &p, e) || picks_set(&p->picks, &pick, e) || prepare(q, LIMIT, &s, &bytes, e)) return false;
+    if (tuning_of(device, &p, e) || tuned_set(&p->picks, &pick, e) || prepare(q, LIMIT, &s, &bytes, e)) return false;
     bool taken = s->does == way->does;
     conv_release(s);
     if (!taken) return err_set(e, ERR_UNSUPPORTED, "the engine cannot be made ready"), false;

@@ -72,7 +72,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 }
 
 static CudaDevice device; /* ordinal 0 */
-static const Gemm bf16 = {.m = 64, .n = 10, .k = 512, .b_turned = true, .in = DT_BF16, .out = DT_F32};
+static const Gemm bf16 = {.m = 64, .n = 10, .k = 512, .b_transposed = true, .in = DT_BF16, .out = DT_F32};
 static Err e;
 
 static GemmPlan *open(const EngineId *id, size_t workspace) {

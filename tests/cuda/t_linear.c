@@ -7,11 +7,11 @@
 #include <stdlib.h>
 
 #include "linear.h"
-#include "on_device.h"
-#include "planning.h"
+#include "device/on_device.h"
+#include "tuning.h"
 #include "reference/ref_conv.h"
 #include "reference/reference.h"
-#include "skinny.h"
+#include "small_n_gemm.h"
 #include "tap.h"
 
 enum { GUARD = 256, GUARD_BYTE = 0xA5, NARROW = 16, X = 0, W, B, Y, S, OPERANDS };
@@ -212,18 +212,18 @@ static void test_case(const Case *c, const Types *of, size_t limit, Check *run_c
 
 /* From now on the op is prepared by this way and algorithm, if it can be. */
 static bool picked(const KArgs *args, LinearWay way, const EngineId *id, size_t limit, Err *e) {
-    Planning *p;
+    Tuning *p;
     Pick pick = {.version = gemm_version(), .limit = limit, .engine = *id};
     const LinearState *s;
     EngineId found = {.engine = 0};
     KArgs bound = *args;
     bound.device = device;
     device->table->trim(device, true);
-    pick.workspace = way == LINEAR_SKINNY ? cuda_skinny_workspace(&bound, limit) : limit;
+    pick.workspace = way == LINEAR_SKINNY ? cuda_small_n_workspace(&bound, limit) : limit;
     snprintf(pick.device, sizeof pick.device, "%s", cuda_of(&bound)->model.name);
     snprintf(pick.way, sizeof pick.way, "%s", linear_ways[way]);
     linear_text(args, pick.op);
-    if (planning_of(cuda_of(&bound), &p, e) || picks_set(&p->picks, &pick, e)) return false;
+    if (tuning_of(cuda_of(&bound), &p, e) || tuned_set(&p->picks, &pick, e)) return false;
     s = prepared(args, limit, e);
     if (s && s->plan) gemm_id(s->plan, &found);
     return s && s->way == way && !memcmp(&found, id, sizeof found);

@@ -1,4 +1,4 @@
-/* cudnn.c: stands in for libraries.c's part of cuDNN, cudnn_graph.c, engines.c and plans.c: graphs are data, and a plan
+/* cudnn.c: stands in for libraries.c's part of cuDNN, cudnn_graph.c, engines.c and plan_cache.c: graphs are data, and a plan
  * runs its graph's ops one after the other by the float64 loops of tests/reference, as a task of the emulated stream.
  * What a tensor's type cannot hold is rounded, inside of the graph, too. Before that the workspace is written over.
  *
@@ -10,7 +10,7 @@
 #include "emulate.h"
 #include "engines.h"
 #include "libraries.h"
-#include "plans.h"
+#include "plan_cache.h"
 #include "reference/ref_conv.h"
 
 enum { TENSORS = 3 * GRAPH_OPS, MOST = 1 << 10 /* bytes of workspace */ };

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "emulate.h"
-#include "mem.h"
+#include "base/mem.h"
 
 enum { EACH = 256, MOST = 8 };
 
@@ -74,12 +74,12 @@ void gemm_close(GemmPlan *plan) { mem_free(plan); }
 
 static double a_at(const GemmCall *c, int64_t i, int64_t l) {
     const Gemm *g = &c->g;
-    return dtype_load(g->in, c->a, (size_t)(g->a_turned ? l * g->m + i : i * g->k + l));
+    return dtype_load(g->in, c->a, (size_t)(g->a_transposed ? l * g->m + i : i * g->k + l));
 }
 
 static double b_at(const GemmCall *c, int64_t l, int64_t j) {
     const Gemm *g = &c->g;
-    return dtype_load(g->in, c->b, (size_t)(g->b_turned ? j * g->k + l : l * g->n + j));
+    return dtype_load(g->in, c->b, (size_t)(g->b_transposed ? j * g->k + l : l * g->n + j));
 }
 
 static void row_compute(const GemmCall *c, int64_t i) {

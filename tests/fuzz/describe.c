@@ -1,5 +1,5 @@
-/* describe.c: a description of a GPU. The reader's own file, for what reads the text is not seen outside of it. */
-#include "../../kernels/cuda/describe.c"
+/* device_file.c: a description of a GPU. The reader's own file, for what reads the text is not seen outside of it. */
+#include "device_file.c"
 
 #include "fuzz.h"
 

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base.h"
+#include "base/base.h"
 
 typedef struct Target {
     const char *name;
@@ -28,7 +28,7 @@ size_t mutate_frame(uint8_t *data, size_t n, size_t most, unsigned seed);  /* a 
 size_t mutate_number(uint8_t *data, size_t n, size_t most, unsigned seed); /* a number becomes one at a type's end */
 
 /* ---- targets */
-void fuzz_describe(const uint8_t *data, size_t n);  /* describe.c */
+void fuzz_describe(const uint8_t *data, size_t n);  /* device_file.c */
 void fuzz_state(const uint8_t *data, size_t n);     /* lua.c: the functions of targets.lua */
 void fuzz_wire(const uint8_t *data, size_t n);
 void fuzz_list(const uint8_t *data, size_t n);

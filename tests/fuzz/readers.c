@@ -7,12 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "csv.h"
-#include "data.h"
+#include "io/csv.h"
+#include "io/data.h"
 #include "fuzz.h"
-#include "mem.h"
-#include "row.h"
-#include "safetensors.h"
+#include "base/mem.h"
+#include "io/row.h"
+#include "io/safetensors.h"
 
 _Noreturn void fuzz_failed(const char *format, ...) {
     va_list args;

@@ -1,6 +1,6 @@
 -- memtide tests/fuzz/seeds.lua FOLDER: FOLDER/TARGET/NAME, small files as they should be, for every target.
 local core = require "memtide.core"
-local wire = require "memtide.wire"
+local wire = require "memtide.sweep.wire"
 local root = arg[1]
 local targets = dofile((arg[0]:match "^(.*/)" or "") .. "targets.lua")
 

@@ -1,9 +1,9 @@
 -- Readers that are written in Lua, or that a script has: functions (bytes, path of a file with them) for lua.c.
 local mt = require "memtide"
-local shards = require "memtide.shards"
-local util = require "memtide.util"
-local weights = require "memtide.weights"
-local wire = require "memtide.wire"
+local shards = require "memtide.sweep.shards"
+local util = require "memtide.base.util"
+local weights = require "memtide.net.weights"
+local wire = require "memtide.sweep.wire"
 local nn, optim = mt.nn, mt.optim
 
 local targets = {}

@@ -1,10 +1,10 @@
 -- Axes: ranges, zips, conditions, filters, the command line's notation, options of the script's own, cell ids.
 local tap = dofile "tests/tap.lua"
-local axes = require "memtide.axes"
-local cell = require "memtide.cell"
-local declared = require "memtide.declared"
+local axes = require "memtide.sweep.axes"
+local cell = require "memtide.net.cell"
+local declared = require "memtide.sweep.script_options"
 local mt = require "memtide"
-local plain = require "memtide.plain"
+local plain = require "memtide.base.literal"
 local nn = mt.nn
 
 -- A model for which every setting counts

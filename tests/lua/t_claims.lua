@@ -1,8 +1,8 @@
 -- Claims of a script: how they are written, and the three verdicts on rows that are made up.
 local tap = dofile "tests/tap.lua"
-local claims = require "memtide.claims"
+local claims = require "memtide.sweep.claims"
 local mt = require "memtide"
-local samples = require "memtide.samples"
+local samples = require "memtide.results.samples"
 local nn = mt.nn
 
 local function declare(list, more)

@@ -2,7 +2,7 @@
 -- Anything that looks at all pairs of layers would take sixteen times. Processor time, the shorter of two runs.
 local mt = require "memtide"
 local core = require "memtide.core"
-local settings = require "memtide.settings"
+local settings = require "memtide.net.settings"
 local tap = dofile "tests/tap.lua"
 local nn = mt.nn
 

@@ -1,31 +1,11 @@
--- Who may include or require whom: the folders of the design, and one direction inside core/.
+-- Who may include, require and call whom: rooms in the order of the data's way, and no circle between files.
 local tap = dofile "tests/tap.lua"
 
--- core/ in the order of the spine: a file may include what stands on its own line or above, nothing below.
-local ORDER = {
-  "base", "err mem dtype rng number json", "file names shape spread optim pointwise cells options",
-  "op plan plan_private row data data_private loader safetensors",
-  "kernel program csv window rows loss norm rnn attention factors codes", "device prepared view network",
-  "ledger lower",
-  "alloc layer", "settings", "passes", "compile checkpoint uses", "runtime runtime_private",
-}
--- Files whose level is another's: data readers, allocators, parts of a unit.
-local PART_OF = {data_bytes = "data_private", data_file = "data_private", data_images = "data_private",
-  data_npy = "data_private", alloc_planned = "alloc", alloc_caching = "alloc", alloc_direct = "alloc",
-  device_dry = "device",
-  network_dump = "layer", network = "layer", lower = "layer", program_check = "program", program_dump = "program",
-  op_cost = "program", predict = "runtime", runtime_io = "runtime_private", runtime_step = "runtime_private",
-  placement = "passes", plan_search = "plan", plan = "plan_private", plan_place = "plan_private",
-  plan_scratch = "plan_private", safetensors_write = "safetensors"}
-local TABLES = {ops = "op", layers = "network", columns = "row"} -- .def files
-
--- What each folder may include from core/, "*" for everything.
-local KERNEL_HEADERS =
-  "base err mem dtype rng shape optim pointwise cells op kernel device prepared ops window rows loss norm rnn "
-  .. "attention factors codes spread"
-
-local level = {}
-for i, line in ipairs(ORDER) do for name in line:gmatch "%S+" do level[name] = i end end
+-- A file uses its own room and those before it.
+local C_ROOMS = {"base", "math", "program", "memory", "network", "layers", "passes", "run", "io"}
+local LUA_ROOMS = {"base", "results", "net", "sweep", "cli"}
+-- What the kernels of both devices know of core/.
+local KERNEL_ROOMS, KERNEL_ALSO = {base = true, math = true, program = true}, {["memory/device.h"] = true}
 
 local function words(text)
   local set = {}
@@ -52,8 +32,6 @@ local function includes(path)
   return own, system
 end
 
-local function base(path) return (path:gsub("^.*/", ""):gsub("%.%a+$", "")) end
-
 local function forbid(path, list, allowed, what)
   local wrong = {}
   for _, name in ipairs(list) do if not allowed(name) then wrong[#wrong + 1] = name end end
@@ -65,41 +43,86 @@ local function is_libc(name)
     and not name:find "omp"
 end
 
--- ---- core/: libc and zlib, itself in one direction
-for _, path in ipairs(files "core/*.c core/*.h core/passes/*.c core/passes/*.h core/layers/*.c") do
+
+local function order(rooms)
+  local level = {}
+  for i, room in ipairs(rooms) do level[room] = i end
+  return level
+end
+
+-- The room of "passes/compile.h", and of "compile.h" where a file of `own` includes it.
+local function room_of(name, own) return name:match "^([^/]+)/" or own end
+
+-- Files that need each other, as "a -> b -> a": needs[file] is a list of files. "" where there is no circle.
+local function circle(needs)
+  local state, path = {}, {}
+  local function visit(file)
+    if state[file] == "done" then return nil end
+    path[#path + 1] = file
+    if state[file] then
+      local first = #path - 1
+      while path[first] ~= file do first = first - 1 end
+      return table.concat(path, " -> ", first)
+    end
+    state[file] = "open"
+    for _, other in ipairs(needs[file] or {}) do
+      local found = visit(other)
+      if found then return found end
+    end
+    state[file], path[#path] = "done", nil
+  end
+  for file in pairs(needs) do
+    local found = visit(file)
+    if found then return found end
+  end
+  return ""
+end
+
+-- ---- core/: rooms in one direction; libc and zlib
+local level = order(C_ROOMS)
+local included = {} -- by headers
+for _, path in ipairs(files "core/*/*.c core/*/*.h") do
   local own, system = includes(path)
-  local name = base(path)
-  local mine = path:find "^core/passes/" and level.checkpoint or path:find "^core/layers/" and level.layer
-    or level[path:find "%.c$" and PART_OF[name] or name]
-  if tap.ok(mine, path .. " has its place in the order") then
-    forbid(path, own, function(other)
-      local at = level[TABLES[base(other)] or base(other)]
-      return at and at <= mine
-    end, "includes nothing further down the spine")
+  local room = path:match "^core/([^/]+)/"
+  if tap.ok(level[room], path .. " lies in a room") then
+    forbid(path, own, function(name)
+      local other = level[room_of(name, room)]
+      return other and other <= level[room]
+    end, "includes no later room")
+    included[path] = {}
+    for _, name in ipairs(own) do
+      table.insert(included[path], "core/" .. (name:find "/" and name or room .. "/" .. name))
+    end
   end
   forbid(path, system, is_libc, "knows no Lua, CUDA or oneDNN")
 end
+tap.is(circle(included), "", "no circle of includes in core/")
 
--- a pass knows programs, never layers or another pass
+-- a pass knows programs, never networks: compile alone makes one of the other
 for _, path in ipairs(files "core/passes/*.c core/passes/*.h") do
-  local allowed = words "passes.h checkpoint.h uses.h mem.h names.h view.h"
-  forbid(path, includes(path), function(name) return allowed[name] end, "knows no layers and no other pass")
+  if not path:find "/compile%." then
+    forbid(path, includes(path), function(name)
+      return not name:find "^network/" or name == "network/options.h"
+    end, "knows no networks")
+  end
 end
 
 -- a layer never sees tensors' memory, devices or passes; a container may need host memory for as many numbers as it has
 -- children
 for _, path in ipairs(files "core/layers/*.c") do
-  local allowed = words "layer.h mem.h"
+  local allowed = words "network/layer.h network/layers.def base/mem.h"
   forbid(path, includes(path), function(name) return allowed[name] end, "knows the layer contract only")
 end
 
 -- ---- kernels/: the device and kernel headers, its own folder; no Lua
 for _, folder in ipairs{"kernels/cpu", "kernels/cuda"} do
-  local allowed = words(KERNEL_HEADERS)
-  for _, path in ipairs(files(folder .. "/*.h " .. folder .. "/*.cuh")) do allowed[base(path)] = true end
+  local here = {}
+  for _, path in ipairs(files(folder .. "/*.h")) do here[path:match "[^/]+$"] = true end
   for _, path in ipairs(files(folder .. "/*.[ch] " .. folder .. "/*.cu*")) do
     local own, system = includes(path)
-    forbid(path, own, function(name) return allowed[base(name)] end, "knows kernels and devices only")
+    forbid(path, own, function(name)
+      return here[name] or KERNEL_ALSO[name] or KERNEL_ROOMS[room_of(name)]
+    end, "knows kernels and devices only")
     forbid(path, system, function(name)
       return not name:find "lua" and (folder == "kernels/cuda" or not name:find "cud")
     end, "knows no Lua and no other device")
@@ -107,12 +130,63 @@ for _, folder in ipairs{"kernels/cpu", "kernels/cuda"} do
 end
 
 -- ---- lua/: never a kernels header
-local core_headers = {}
-for _, path in ipairs(files "core/*.h") do core_headers[base(path)] = true end
 for _, path in ipairs(files "lua/*.[ch]") do
-  forbid(path, includes(path), function(name) return core_headers[base(name)] or name:find "^bind" end,
+  forbid(path, includes(path), function(name) return level[room_of(name)] or name:find "^bind" end,
     "knows core and the bindings only")
 end
+
+-- ---- the modules in Lua: rooms in one direction, and no circle
+local lua_level, required = order(LUA_ROOMS), {}
+for _, path in ipairs(files "lua/memtide/*/*.lua") do
+  local room, name = path:match "memtide/([^/]+)/([^/]+)%.lua$"
+  required[room .. "." .. name] = {}
+  if tap.ok(lua_level[room], path .. " lies in a room") then
+    local wrong = {}
+    for line in io.lines(path) do
+      for other in line:gmatch 'require%s*%(?%s*"memtide%.([a-z_]+%.[a-z_0-9]+)"' do
+        table.insert(required[room .. "." .. name], other)
+        local at = lua_level[other:match "^[^.]+"]
+        if not (at and at <= lua_level[room]) then wrong[#wrong + 1] = other end
+      end
+    end
+    tap.is(table.concat(wrong, " "), "", path .. " requires no later room")
+  end
+end
+tap.is(circle(required), "", "no circle of modules")
+
+-- ---- calls that the includes do not show: an object's functions, and whose functions it calls
+local build = os.getenv "BUILD" or "build"
+local function calls(folder)
+  local defined, wanted = {}, {}
+  for _, object in ipairs(files(build .. "/" .. folder)) do
+    local source = object:sub(#build + 2):gsub("%.o$", "")
+    wanted[source] = {}
+    local nm = assert(io.popen("nm " .. object))
+    for line in nm:lines() do
+      local kind, symbol = line:match "(%a) ([%w_]+)$"
+      if kind == "T" then defined[symbol] = source elseif kind == "U" then table.insert(wanted[source], symbol) end
+    end
+    nm:close()
+  end
+  local needs = {}
+  for source, symbols in pairs(wanted) do
+    needs[source] = {}
+    for _, symbol in ipairs(symbols) do
+      if defined[symbol] and defined[symbol] ~= source then table.insert(needs[source], defined[symbol]) end
+    end
+  end
+  return needs
+end
+local core_calls = calls "core/*/*.o"
+tap.ok(next(core_calls), "there are objects of core/ in " .. build)
+for source, needed in pairs(core_calls) do
+  local room = source:match "^core/([^/]+)/"
+  forbid(source, needed, function(other)
+    return level[other:match "^core/([^/]+)/"] <= level[room]
+  end, "calls no later room")
+end
+tap.is(circle(core_calls), "", "no circle of calls in core/")
+tap.is(circle(calls "kernels/cuda/*.o"), "", "no circle of calls in kernels/cuda/")
 
 -- ---- experiments: the memtide module only
 for _, path in ipairs(files "experiments/*.lua") do
@@ -129,7 +203,7 @@ for _, path in ipairs(files "experiments/*.lua") do
 end
 
 -- ---- no printing and no exit in core/ and kernels/
-for _, path in ipairs(files "core/*.c core/*/*.c kernels/*/*.c") do
+for _, path in ipairs(files "core/*/*.c kernels/*/*.c") do
   local wrong = {}
   for line in io.lines(path) do
     local code = line:gsub('"[^"]*"', '""'):gsub("/%*.-%*/", ""):gsub("^%s*%*.*", "")

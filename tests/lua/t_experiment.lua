@@ -1,8 +1,8 @@
 -- What an experiment accepts, and the cells that come of it.
 local tap = dofile "tests/tap.lua"
-local cell = require "memtide.cell"
+local cell = require "memtide.net.cell"
 local mt = require "memtide"
-local util = require "memtide.util"
+local util = require "memtide.base.util"
 local nn, optim = mt.nn, mt.optim
 
 local function declare(more)

@@ -1,10 +1,10 @@
 -- Every experiment of experiments/: each cell compiles, its plan reaches the lower bound,
 -- and what articles say by hand is met.
 local tap = dofile "tests/tap.lua"
-local cell = require "memtide.cell"
+local cell = require "memtide.net.cell"
 local digits = require "memtide.digits"
-local experiment = require "memtide.experiment"
-local explain = require "memtide.explain"
+local experiment = require "memtide.sweep.experiment"
+local explain = require "memtide.cli.explain"
 
 local folder = os.tmpname()
 os.remove(folder)

@@ -1,8 +1,8 @@
 -- The hand calculation counts in the types in which a precision stores things, and where the step's program has a
 -- buffer of the same thing the two agree.
 local tap = dofile "tests/tap.lua"
-local cell = require "memtide.cell"
-local explain = require "memtide.explain"
+local cell = require "memtide.net.cell"
+local explain = require "memtide.cli.explain"
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 

@@ -1,18 +1,18 @@
 -- What fits: the largest batch, what lacks, where memory ends along an axis; estimates of time; what an earlier file
 -- has.
 local tap = dofile "tests/tap.lua"
-local cell = require "memtide.cell"
+local cell = require "memtide.net.cell"
 local core = require "memtide.core"
-local estimate = require "memtide.estimate"
-local eta = require "memtide.eta"
-local screen = require "memtide.screen"
-local fit = require "memtide.fit"
-local frontier = require "memtide.frontier"
+local estimate = require "memtide.sweep.estimate"
+local eta = require "memtide.sweep.eta"
+local screen = require "memtide.sweep.screen"
+local fit = require "memtide.sweep.max_batch"
+local frontier = require "memtide.sweep.frontier"
 local mt = require "memtide"
-local pace = require "memtide.pace"
-local status = require "memtide.status"
-local techniques = require "memtide.techniques"
-local util = require "memtide.util"
+local pace = require "memtide.sweep.pace"
+local status = require "memtide.sweep.status"
+local techniques = require "memtide.cli.fit"
+local util = require "memtide.base.util"
 local nn = mt.nn
 
 local folder = os.tmpname()

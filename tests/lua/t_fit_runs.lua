@@ -1,10 +1,10 @@
 -- What memtide fit answers, run: with the largest batch a step ends and needs what was said, with one sample more it
 -- runs out of memory. FIT (make fit-check): the bytes for the article's network, 24 MiB here.
 local tap = dofile "tests/tap.lua"
-local cell = require "memtide.cell"
+local cell = require "memtide.net.cell"
 local mt = require "memtide"
-local techniques = require "memtide.techniques"
-local util = require "memtide.util"
+local techniques = require "memtide.cli.fit"
+local util = require "memtide.base.util"
 local nn = mt.nn
 
 local function nothing() end

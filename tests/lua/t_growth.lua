@@ -1,6 +1,6 @@
 -- A worker's memory is flat: it drops what it prepared for shapes that are gone. make overhead has the long form.
 local tap = dofile "tests/tap.lua"
-local growth = dofile "tests/growth.lua"
+local growth = dofile "tests/lua/growth.lua"
 
 local sizes = growth("predict", 6, 100)
 tap.is(#sizes, 600, "a worker predicts 600 cells of different shapes")

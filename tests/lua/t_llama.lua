@@ -167,7 +167,7 @@ tap.is(assert(core.network(mt.models.Llama(small), nil, {2, 6})):params()[3].sha
 
 -- Published: numbers of parameters
 local experiment = assert(loadfile "experiments/llama.lua")()
-local cell = require "memtide.cell"
+local cell = require "memtide.net.cell"
 for size, parameters in pairs{["TinyLlama-1.1B"] = 1100048384, ["Llama-2-7B"] = 6738415616,
   ["Llama-3-8B"] = 8030261248} do
   experiment:set("size", {size})

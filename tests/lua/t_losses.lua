@@ -1,7 +1,7 @@
 -- Several outputs with a loss each: their sum, weights, evaluation, penalties, and what is refused.
 local tap = dofile "tests/tap.lua"
 local mt = require "memtide"
-local cell = require "memtide.cell"
+local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local nn, optim = mt.nn, mt.optim
 

@@ -155,7 +155,7 @@ local gpt = assert(core.network(models.GPT{n_layer = 1, n_embd = 24, vocab_size 
 tap.is(gpt:params()[1].aliases[1], "lm_head.weight", "GPT: the output layer has the embedding's weight")
 
 -- ---- random tokens: ids, and labels per token
-local cell = require "memtide.cell"
+local cell = require "memtide.net.cell"
 local tokens = mt.data.random{count = 20, shape = {6}, tokens = 5, classes = 3, target = {6}, seed = 1}
 local x, y, n = mt.data.loader{tokens, batch = 8}.core:next()
 local seen, most, whole = {}, 0, true

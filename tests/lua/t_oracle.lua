@@ -33,7 +33,7 @@ end
 -- What the reference runs call otherwise, or give other defaults.
 local MADE = {RNN = recurrent "RNN", LSTM = recurrent "LSTM", GRU = recurrent "GRU",
   LastStep = function() return mt.nn.Select(1, -1) end, SelfAttention = mt.nn.CausalSelfAttention,
-  Translator = dofile "tests/translator.lua", Llama = mt.models.Llama}
+  Translator = dofile "tests/lua/translator.lua", Llama = mt.models.Llama}
 
 -- {"Conv2d", 3, 64, 3, {padding = 1}} -> nn.Conv2d(3, 64, 3, {padding = 1})
 local function layer(spec)

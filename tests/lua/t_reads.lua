@@ -1,6 +1,6 @@
 -- What functions of a script read of a cell's settings: names that are not there, and axes that nobody reads.
 local tap = dofile "tests/tap.lua"
-local cell = require "memtide.cell"
+local cell = require "memtide.net.cell"
 local mt = require "memtide"
 local nn = mt.nn
 
@@ -114,5 +114,5 @@ local one = cell.build(nested:cells()[1])
 tap.is(table.concat({seen[1], seen[2], seen[3], tostring(seen[4])}, " "), "7 mine 99 true", "what it writes it reads")
 tap.is(seen.extra .. seen.batch .. seen.precision, "mine99fp32", "also by pairs, beside the rest")
 tap.is(one.values.cfg.inner[1] .. " " .. one.values.batch, "1 1", "and nobody else does")
-tap.ok(not pcall(setmetatable, setmetatable({}, {__metatable = "memtide.settings"}), nil), "its metatable stays")
+tap.ok(not pcall(setmetatable, setmetatable({}, {__metatable = "memtide.net.settings"}), nil), "its metatable stays")
 tap.done()

@@ -2,7 +2,7 @@
 local tap = dofile "tests/tap.lua"
 local mt = require "memtide"
 
-local torch = dofile "tests/torch.lua"(tap, "ResNet-18")
+local torch = dofile "tests/lua/torch.lua"(tap, "ResNet-18")
 local path = torch.path
 
 local function images(offset)

@@ -1,24 +1,25 @@
 -- What a sweep shows, without a terminal: text that fits, the board's lines, the table of what varies, the file beside
 -- the rows, completions.
 local tap = dofile "tests/tap.lua"
-local completion = require "memtide.completion"
-local live = require "memtide.live"
-local report = require "memtide.report"
-local screen = require "memtide.screen"
+local completion = require "memtide.cli.completion"
+local live = require "memtide.sweep.live"
+local report = require "memtide.results.report"
+local screen = require "memtide.sweep.screen"
+local terminal = require "memtide.base.terminal"
 
 local function like(text, pattern, what)
   if not tap.ok(text:find(pattern) ~= nil, what) then print("# found " .. text) end
 end
 
 -- ---- text that fits
-tap.is(screen.cut("short", 5), "short", "what fits stays")
-tap.is(screen.cut("longer", 5), "lon..", "what is cut ends in dots")
-tap.is(screen.cut("longer", 1), ".", "also where there is hardly room")
-tap.is(screen.cut("\u{6f22}\u{5b57}\u{6f22}", 6), "\u{6f22}\u{5b57}\u{6f22}", "wide characters take two columns")
-tap.is(screen.cut("\u{6f22}\u{5b57}\u{6f22}", 5), "\u{6f22}..", "and are not halved")
-tap.is(screen.cut("\u{e4}\u{f6}\u{fc}", 3), "\u{e4}\u{f6}\u{fc}", "bytes are not columns")
-tap.is(screen.harmless("a\27[2Jb\nc\127\u{9b}d"), "a?[2Jb?c??d", "nothing controls the terminal")
-tap.is(screen.harmless("a\xffb"), "a?b", "what is no UTF-8 neither")
+tap.is(terminal.cut("short", 5), "short", "what fits stays")
+tap.is(terminal.cut("longer", 5), "lon..", "what is cut ends in dots")
+tap.is(terminal.cut("longer", 1), ".", "also where there is hardly room")
+tap.is(terminal.cut("\u{6f22}\u{5b57}\u{6f22}", 6), "\u{6f22}\u{5b57}\u{6f22}", "wide characters take two columns")
+tap.is(terminal.cut("\u{6f22}\u{5b57}\u{6f22}", 5), "\u{6f22}..", "and are not halved")
+tap.is(terminal.cut("\u{e4}\u{f6}\u{fc}", 3), "\u{e4}\u{f6}\u{fc}", "bytes are not columns")
+tap.is(terminal.harmless("a\27[2Jb\nc\127\u{9b}d"), "a?[2Jb?c??d", "nothing controls the terminal")
+tap.is(terminal.harmless("a\xffb"), "a?b", "what is no UTF-8 neither")
 
 -- ---- the board
 local function board(running, last)

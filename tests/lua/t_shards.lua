@@ -1,6 +1,6 @@
 -- Which cells of a sweep are whose: parts have like work, none is empty, and no axis lines up with them.
 local tap = dofile "tests/tap.lua"
-local shards = require "memtide.shards"
+local shards = require "memtide.sweep.shards"
 
 local function shard(text)
   local found = shards.parse(text)

@@ -1,10 +1,10 @@
 -- Medians and their intervals against what tables of the binomial distribution say; orders; pace.
 local tap = dofile "tests/tap.lua"
-local evidence = require "memtide.evidence"
-local measure = require "memtide.measure"
-local rounds = require "memtide.rounds"
-local samples = require "memtide.samples"
-local stats = require "memtide.stats"
+local evidence = require "memtide.results.evidence"
+local measure = require "memtide.results.measure"
+local rounds = require "memtide.sweep.rounds"
+local samples = require "memtide.results.samples"
+local stats = require "memtide.results.stats"
 
 -- ---- ranks: n, the rank k of 95 %; P(X < k) of n throws of a coin is at most 2.5 %, P(X <= k) more
 for _, known in ipairs{{6, 1}, {8, 1}, {9, 2}, {10, 2}, {12, 3}, {15, 4}, {20, 6}, {25, 8}, {30, 10}, {50, 18},

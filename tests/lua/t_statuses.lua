@@ -1,6 +1,6 @@
 -- Statuses: what follows from each, and what earlier versions called otherwise.
 local tap = dofile "tests/tap.lua"
-local statuses = require "memtide.statuses"
+local statuses = require "memtide.results.statuses"
 
 local function those(what)
   local out = {}

@@ -1,14 +1,14 @@
 -- The parts of a sweep that need no process: messages, plans, failures, time limits.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
-local experiment = require "memtide.experiment"
-local failures = require "memtide.failures"
+local experiment = require "memtide.sweep.experiment"
+local failures = require "memtide.sweep.failures"
 local nn = require "memtide".nn
-local pace = require "memtide.pace"
-local plain = require "memtide.plain"
-local plan = require "memtide.plan"
-local util = require "memtide.util"
-local wire = require "memtide.wire"
+local pace = require "memtide.sweep.pace"
+local plain = require "memtide.base.literal"
+local plan = require "memtide.sweep.selection"
+local util = require "memtide.base.util"
+local wire = require "memtide.sweep.wire"
 
 -- ---- messages
 local function passed(value) return wire.reader()(wire.frame(value)) end

@@ -1,7 +1,7 @@
 -- How many targets a step is given: as many as the network's output needs for the samples that were given, in a step,
 -- in an evaluation, and in an experiment before it runs.
 local tap = dofile "tests/tap.lua"
-local cell = require "memtide.cell"
+local cell = require "memtide.net.cell"
 local mt = require "memtide"
 local nn = mt.nn
 

@@ -219,7 +219,7 @@ tap.has(tostring(judge), "Linear(in_features=4, out_features=3, bias=True)\npara
   "a network, and its parameters")
 
 -- ---- in an experiment
-local cell = require "memtide.cell"
+local cell = require "memtide.net.cell"
 local function experiment(extra)
   local all = {name = "schedule", model = nn.Linear(2, 2), input = {2}, loss = nn.CrossEntropyLoss(), steps = 3,
     warmup = 0, optimizer = optim.SGD{lr = 0.1}}

@@ -3,7 +3,7 @@
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
 local mt = require "memtide"
-local translator = dofile "tests/translator.lua"
+local translator = dofile "tests/lua/translator.lua"
 local nn = mt.nn
 
 -- ---- printing: the lines are what print(layer) gave in PyTorch 2.6
@@ -103,7 +103,7 @@ tap.raises("takes 2 inputs, found 1", "a decoder without a memory", function()
 end)
 
 -- ---- weights, by PyTorch's state_dict
-local torch = dofile "tests/torch.lua"(tap, "an encoder and a decoder")
+local torch = dofile "tests/lua/torch.lua"(tap, "an encoder and a decoder")
 local path = torch.path
 local x = {}
 for i = 0, 2 * 12 * 16 - 1 do x[i + 1] = math.sin(0.37 * i) end

@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "reference/reference.h"
+#include "reference.h"
 
 static const double pi = 3.14159265358979323846;
 /* Klambauer et al. 2017, as PyTorch has them */

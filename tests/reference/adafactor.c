@@ -1,7 +1,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "reference/reference.h"
+#include "reference.h"
 
 /* The pseudocode of torch.optim.Adafactor: matrices of PyTorch's last two dimensions, one behind the other. */
 

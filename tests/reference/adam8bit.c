@@ -1,7 +1,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "reference/reference.h"
+#include "reference.h"
 
 enum { CODES = 256, SCALE = 4 };
 

@@ -1,4 +1,4 @@
-#include "reference/reference.h"
+#include "reference.h"
 
 /* One sample's head: n of the samples, h of the heads */
 typedef struct Head { const AttentionAttr *attr; int64_t samples, steps, keys, width, n, h; } Head;

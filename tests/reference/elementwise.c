@@ -1,4 +1,4 @@
-#include "reference/reference.h"
+#include "reference.h"
 
 RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_act] = ref_act, [OP_act_dx] = ref_act_dx,
@@ -13,13 +13,13 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_embedding] = ref_embedding, [OP_embedding_dw] = ref_embedding_dw,
     [OP_add_rows] = ref_add_rows, [OP_add_rows_dw] = ref_add_rows_dw,
     [OP_rotary] = ref_rotary, [OP_upsample] = ref_upsample, [OP_upsample_dx] = ref_upsample_dx,
-    [OP_spread] = ref_spread, [OP_spread_ds] = ref_spread_ds,
+    [OP_broadcast] = ref_broadcast, [OP_broadcast_ds] = ref_broadcast_ds,
     [OP_mul] = ref_mul, [OP_concat] = ref_concat, [OP_slice] = ref_slice, [OP_slice_dx] = ref_slice_dx,
     [OP_bias_db] = ref_bias_db,
     [OP_count_call] = ref_count_call, [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,
     /* all that these change is the element type, the shape or the layout, which the twins do not know */
-    [OP_cast] = ref_copy, [OP_copy] = ref_copy, [OP_view] = ref_copy, [OP_to_rows] = ref_copy,
-    [OP_to_rows_dx] = ref_copy,
+    [OP_cast] = ref_copy, [OP_copy] = ref_copy, [OP_view] = ref_copy, [OP_nhwc_to_nchw] = ref_copy,
+    [OP_nhwc_to_nchw_dx] = ref_copy,
     [OP_cross_entropy] = ref_cross_entropy, [OP_cross_entropy_dx] = ref_cross_entropy_dx,
     [OP_element_loss] = ref_element_loss, [OP_element_loss_dx] = ref_element_loss_dx,
     [OP_grad_check] = ref_grad_check, [OP_grad_square] = ref_grad_square, [OP_step_begin] = ref_step_begin,

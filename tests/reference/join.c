@@ -1,4 +1,4 @@
-#include "reference/reference.h"
+#include "reference.h"
 
 /* Elements per index of the dimensions before the axis, and per index of those from the axis on. */
 static int64_t inner_of(const Tensor *t, int axis) {
@@ -22,7 +22,7 @@ void ref_mul(Ref *r) {
 }
 
 /* The element of `s`, whose sizes are x's or 1, that element i of `x` meets. */
-static int64_t spread_place(const Tensor *x, const Tensor *s, int64_t i) {
+static int64_t broadcast_place(const Tensor *x, const Tensor *s, int64_t i) {
     int64_t place = 0, step = 1;
     for (int d = x->shape.rank - 1; d >= 0; i /= x->shape.dim[d--]) {
         if (s->shape.dim[d] > 1) place += i % x->shape.dim[d] * step;
@@ -31,19 +31,19 @@ static int64_t spread_place(const Tensor *x, const Tensor *s, int64_t i) {
     return place;
 }
 
-void ref_spread(Ref *r) {
+void ref_broadcast(Ref *r) {
     const Tensor *x = &r->in[0], *s = &r->in[1];
     for (int64_t i = 0; i < x->count; i++) {
-        double value = s->at[spread_place(x, s, i)];
-        r->out[0].at[i] = r->attr->spread.add ? x->at[i] + value : x->at[i] * value;
+        double value = s->at[broadcast_place(x, s, i)];
+        r->out[0].at[i] = r->attr->broadcast.add ? x->at[i] + value : x->at[i] * value;
     }
 }
 
-void ref_spread_ds(Ref *r) {
+void ref_broadcast_ds(Ref *r) {
     const Tensor *dy = &r->in[0], *ds = &r->out[0];
     for (int64_t i = 0; i < ds->count; i++) ds->at[i] = 0;
     for (int64_t i = 0; i < dy->count; i++)
-        ds->at[spread_place(dy, ds, i)] += dy->at[i] * (r->in[1].at ? r->in[1].at[i] : 1);
+        ds->at[broadcast_place(dy, ds, i)] += dy->at[i] * (r->in[1].at ? r->in[1].at[i] : 1);
 }
 
 void ref_concat(Ref *r) {

@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "reference/reference.h"
+#include "reference.h"
 
 static double reduce(const Ref *r, double sum, double count) {
     return r->attr->loss.scale * (r->attr->loss.sum ? sum : sum / count);

@@ -1,7 +1,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "reference/reference.h"
+#include "reference.h"
 
 /* Elements as (outer, C, inner) in PyTorch's order. */
 typedef struct Split { int64_t outer, channels, inner; } Split;

@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "reference/reference.h"
+#include "reference.h"
 
 /* One update of a tensor. The weight is the fp32 master where there is one; w is then its copy. */
 

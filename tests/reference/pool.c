@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "reference/reference.h"
+#include "reference.h"
 
 /* A pixel (h, w) of the image under position (i, j) of the window of output pixel (oh, ow). */
 typedef struct Place { int64_t h, w; bool inside; } Place;

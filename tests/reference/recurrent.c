@@ -1,4 +1,4 @@
-#include "reference/reference.h"
+#include "reference.h"
 
 /* N, T, inputs I, units H, and which element is row (n, t) of a (N, T, F) or (T, N, F) tensor, t counting in the order
  * in which steps are taken. */
@@ -99,7 +99,7 @@ static double unit_dx(const Sizes *s, double y, const double *v, double c_before
 }
 
 /* to[j] += d w's row k; w's row's gradient += d from[j]; b's += d */
-static void spread(double d, int64_t k, int64_t n, const double *w, const double *from, double *to, double *dw,
+static void add_products(double d, int64_t k, int64_t n, const double *w, const double *from, double *to, double *dw,
                    double *db) {
     for (int64_t j = 0; j < n; j++) {
         if (to) to[j] += d * w[k * n + j];
@@ -126,8 +126,8 @@ void ref_rnn_dx(Ref *r) {
                 double d = dh[j] + row(&s, in[0].at, s.h, n, t)[j];
                 next[j] += unit_dx(&s, y[j], saved, c, before ? before[j] : 0, d, &dc[j], da, db, j);
                 for (int64_t g = 0; g < s.gates; g++) {
-                    spread(da[g], g * s.h + j, s.i, in[2].at, x, row(&s, out[0].at, s.i, n, t), out[1].at, out[3].at);
-                    spread(db[g], g * s.h + j, s.h, in[3].at, before, next, out[2].at, out[4].at);
+                    add_products(da[g], g * s.h + j, s.i, in[2].at, x, row(&s, out[0].at, s.i, n, t), out[1].at, out[3].at);
+                    add_products(db[g], g * s.h + j, s.h, in[3].at, before, next, out[2].at, out[4].at);
                 }
             }
             for (int64_t j = 0; j < s.h; j++) dh[j] = next[j];

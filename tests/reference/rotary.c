@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "reference/reference.h"
+#include "reference.h"
 
 void ref_rotary(Ref *r) {
     const RotaryAttr *a = &r->attr->rotary;

@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "reference/reference.h"
+#include "reference.h"
 
 /* Line `k` along the axis: where it starts, and how far apart its elements are. */
 static double *line(const Tensor *t, int axis, int64_t k, int64_t *stride) {

@@ -1,4 +1,4 @@
-#include "reference/reference.h"
+#include "reference.h"
 
 static void zero(Tensor *t) {
     for (int64_t i = 0; i < t->count; i++) t->at[i] = 0;

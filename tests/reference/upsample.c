@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "reference/reference.h"
+#include "reference.h"
 
 /* Where output element o lies among the input's. */
 static double place(const UpsampleAttr *u, int axis, int64_t o, int64_t in, int64_t out) {

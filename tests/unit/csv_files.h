@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "csv.h"
-#include "mem.h"
+#include "io/csv.h"
+#include "base/mem.h"
 #include "tap.h"
 
 enum { ROOM = 1 << 14 };

@@ -8,8 +8,8 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include "data.h"
-#include "mem.h"
+#include "io/data.h"
+#include "base/mem.h"
 #include "tap.h"
 
 typedef struct Blob { unsigned char at[16384]; size_t n; } Blob;

@@ -1,7 +1,7 @@
 /* The allocators: PyTorch's rules by hand-computed scenarios, then all three under limits and failures. */
-#include "alloc.h"
+#include "memory/alloc.h"
 
-#include "mem.h"
+#include "base/mem.h"
 #include "tap.h"
 
 enum { SLOTS = 8, STEPS = 16, KIB = 1 << 10, MIB = 1 << 20 };

@@ -3,7 +3,7 @@
 
 #include "checkpoint_nets.h"
 #include "nets.h"
-#include "runtime.h"
+#include "run/runtime.h"
 #include "tap.h"
 
 /* ---- values: an op's outputs are a digest of its kind, attributes and inputs, so equal digests mean equal bits */

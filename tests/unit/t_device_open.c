@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "device.h"
-#include "mem.h"
+#include "memory/device.h"
+#include "base/mem.h"
 #include "tap.h"
 
 static void is_refused(const char *name, int code, const char *message) {
@@ -56,7 +56,7 @@ static void test_plugin(void) {
     is_refused("cuda:0", ERR_UNSUPPORTED, text);
     setenv("MEMTIDE_CUDA", "", 1);
     is_refused("cuda", ERR_UNSUPPORTED, "the CUDA plugin is not there: looked for memtide_cuda.so in ");
-    device_described(collect, found);
+    device_offline(collect, found);
     is_str(found, "", "without a plugin no GPU is described");
 
     if (!ok(mkdtemp(folder) != NULL, "a folder")) return;
@@ -67,14 +67,14 @@ static void test_plugin(void) {
     put_file("empty.so");
     setenv("MEMTIDE_CUDA", file, 1);
     is_refused("cuda:0", ERR_UNSUPPORTED, "device 'cuda:0' is not available: the CUDA plugin cannot be loaded: ");
-    device_described(collect, found);
+    device_offline(collect, found);
     is_str(found, "", "beside it there is no description");
     snprintf(text, sizeof text, "%s/devices", folder);
     ok(mkdir(text, 0700) == 0, "a folder of descriptions");
     put_file("devices/h200.json");
     put_file("devices/a100.json");
     put_file("devices/read.me");
-    device_described(collect, found);
+    device_offline(collect, found);
     is_str(found, "cuda:a100 cuda:h200 ", "descriptions are listed in order");
 
     Dl_info libc; /* a library that is there, and no plugin */

@@ -1,6 +1,6 @@
 /* Errors as values, and shapes: err.c, shape.c. */
-#include "err.h"
-#include "shape.h"
+#include "base/err.h"
+#include "base/shape.h"
 #include "tap.h"
 
 static void test_err(void) {

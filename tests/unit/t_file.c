@@ -3,8 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "file.h"
-#include "mem.h"
+#include "io/file.h"
+#include "base/mem.h"
 #include "tap.h"
 
 enum { LARGE = 200000 };

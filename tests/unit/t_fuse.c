@@ -1,7 +1,7 @@
 /* The fuse pass: which ops take an activation over, and that the backward pass then keeps the small map of a pooling in
  * place of the large one. */
 #include "bare.h"
-#include "mem.h"
+#include "base/mem.h"
 #include "tap.h"
 
 /* Activations that stay ops of the forward pass, and those that poolings and products apply. */

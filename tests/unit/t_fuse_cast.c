@@ -1,6 +1,6 @@
 /* The fuse_cast pass: which casts are left under autocast, and what type is kept and written instead. */
 #include "bare.h"
-#include "program.h"
+#include "program/program.h"
 #include "tap.h"
 
 #define SHAPE shape2(6, 432)

@@ -1,9 +1,9 @@
 /* The ledger, and the devices below it: device_open's answers and the dry device. */
-#include "ledger.h"
+#include "memory/ledger.h"
 
 #include <stdlib.h>
 
-#include "mem.h"
+#include "base/mem.h"
 #include "tap.h"
 
 /* A device with 1000 * 64 bytes, of which alloc says no beyond them and breaks at `broken` bytes. */

@@ -25,7 +25,7 @@ static void test_programs(void) {
                "      0.0.y f32 (1, 3, 3, 4) nhwc activations 144\n"
                "  1 concat 0: 0.y = a:0.0.y b:input axis=1\n      0.y f32 (1, 5, 3, 4) nhwc activations 240\n"
                "  2 slice 1: 1.part = x:0.y axis=2 start=2\n      1.part f32 (1, 5, 1, 4) nhwc activations 80\n"
-               "  3 to_rows 1: 1.y = x:1.part\n      1.y f32 (1, 5, 4) activations 80\n"
+               "  3 nhwc_to_nchw 1: 1.y = x:1.part\n      1.y f32 (1, 5, 4) activations 80\n"
                "  4 slice 2: 2.y = x:1.y axis=2 start=1\n      2.y f32 (1, 5, 2) activations 40\n"
                "  5 act 3.0: 3.0.y = x:2.y f=tanh\n      3.0.y f32 (1, 5, 2) activations 40\n"
                "  6 act 3.1: 3.1.y = x:2.y f=relu\n      3.1.y f32 (1, 5, 2) activations 40\n"
@@ -54,16 +54,16 @@ static void test_programs(void) {
                "0.weight f32 (7, 5) weights 140\n0.bias f32 (7) weights 28\n1.weight f32 (3, 2, 2) nhwc weights 48\n"
                "3.weight f32 (4, 6) weights 96\n3.bias f32 (4) weights 16\ninput f32 (2, 2, 5) input 80\n"
                "  0 linear 0: 0.y = x:input w:0.weight b:0.bias\n      0.y f32 (2, 2, 7) activations 112\n"
-               "  1 to_rows_dx 1: 0.y.line = dy:0.y\n      0.y.line f32 (2, 2, 7) nhwc activations 112\n"
+               "  1 nhwc_to_nchw_dx 1: 0.y.line = dy:0.y\n      0.y.line f32 (2, 2, 7) nhwc activations 112\n"
                "  2 conv2d 1: 1.y = x:0.y.line w:1.weight stride=1x1 pad=0,0,0,0 dilation=1x1 groups=1\n"
                "      1.y f32 (2, 3, 6) nhwc activations 144\n"
                "  3 act 2: 2.y = x:1.y f=tanh\n      2.y f32 (2, 3, 6) nhwc activations 144\n"
-               "  4 to_rows 3: 2.y.rows = x:2.y\n      2.y.rows f32 (2, 3, 6) activations 144\n"
+               "  4 nhwc_to_nchw 3: 2.y.rows = x:2.y\n      2.y.rows f32 (2, 3, 6) activations 144\n"
                "  5 linear 3: 3.y = x:2.y.rows w:3.weight b:3.bias\n      3.y f32 (2, 3, 4) activations 96\n");
     is_program("Flatten", "CrossEntropyLoss", shape4(2, 3, 2, 1), true,
                "input f32 (2, 3, 2, 1) nhwc input 48\ntarget i32 (2) input 8\n"
                "  0 view .: y = x:input\n      y f32 (2, 6) order=3x2x1 activations in input\n"
-               "  1 to_rows loss: y.rows = x:y\n      y.rows f32 (2, 6) activations 48\n"
+               "  1 nhwc_to_nchw loss: y.rows = x:y\n      y.rows f32 (2, 6) activations 48\n"
                "  2 cross_entropy loss: loss = x:y.rows t:target scale=1\n      loss f32 () other 4 keep\n");
     is_program("LogSoftmax(1)", "NLLLoss(weight=1:2:3)", shape2(2, 3), true,
                "input f32 (2, 3) input 24\nclass_weights f32 (3) other 12\ntarget i32 (2) input 8\n"
@@ -111,11 +111,11 @@ static void test_programs(void) {
                "      1.y f32 (2, 3, 2, 2) nhwc activations 96\n"
                "  2 view 2: 2.y = x:1.y\n"
                "      2.y f32 (2, 12) order=3x2x2 activations in 1.y\n"
-               "  3 to_rows loss.1: 2.y.rows = x:2.y\n"
+               "  3 nhwc_to_nchw loss.1: 2.y.rows = x:2.y\n"
                "      2.y.rows f32 (2, 12) activations 96\n"
                "  4 element_loss loss.1: loss.1 = x:2.y.rows t:target f=l1 scale=1\n"
                "      loss.1 f32 () other 4 keep\n"
-               "  5 to_rows loss.0: 0.y.rows = x:0.y\n"
+               "  5 nhwc_to_nchw loss.0: 0.y.rows = x:0.y\n"
                "      0.y.rows f32 (2, 12) activations 96\n"
                "  6 element_loss loss.0: loss.0 = x:0.y.rows t:target f=mse scale=1\n"
                "      loss.0 f32 () other 4 keep\n");
@@ -140,13 +140,13 @@ static void test_orders(void) {
                "  0 view 0: 0.y = x:input\n      0.y f32 (2, 6) order=3x2x1 activations in input\n"
                "  1 linear 1.body.body: 1.body.body.y = x:0.y w:1.body.body.weight\n"
                "      1.body.body.y f32 (2, 6) activations 48\n"
-               "  2 to_rows 1.body: 0.y.rows = x:0.y\n      0.y.rows f32 (2, 6) activations 48\n"
+               "  2 nhwc_to_nchw 1.body: 0.y.rows = x:0.y\n      0.y.rows f32 (2, 6) activations 48\n"
                "  3 add 1.body: 1.body.y = a:1.body.body.y b:0.y.rows\n      1.body.y f32 (2, 6) activations 48\n"
                "  4 add 1: 1.y = a:1.body.y b:0.y.rows\n      1.y f32 (2, 6) activations 48\n");
     Program *p = lowered("Residual{Sequential{Flatten Sigmoid} Sequential{AdaptiveAvgPool2d(1x2) Flatten}}", NULL,
                          shape4(2, 3, 2, 1), true);
     int rows = 0;
-    for (int i = 0; p && i < p->n_ops; i++) rows += p->ops[i].kind == OP_to_rows;
+    for (int i = 0; p && i < p->n_ops; i++) rows += p->ops[i].kind == OP_nhwc_to_nchw;
     is_int(rows, 2, "two different orders are both given up");
     program_free(p);
     p = lowered("Conv2d(1, 1, 1)", "BCEWithLogitsLoss", shape4(2, 1, 2, 2), true);

@@ -1,5 +1,5 @@
 /* Host memory: what is counted, and what stays when there is none. */
-#include "mem.h"
+#include "base/mem.h"
 
 #include "tap.h"
 

@@ -1,5 +1,5 @@
 /* Names: found by number, whatever moves or is added. */
-#include "names.h"
+#include "base/names.h"
 
 #include "each_failure.h"
 

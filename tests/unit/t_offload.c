@@ -1,8 +1,8 @@
 /* The offload pass: activations wait in the host's memory between the forward and the backward pass; as few of them as
  * the peak, or a budget, makes necessary. */
 #include "bare.h"
-#include "mem.h"
-#include "passes.h"
+#include "base/mem.h"
+#include "passes/passes.h"
 #include "tap.h"
 
 static const struct { const char *what, *text; } nets[] = {

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "mem.h"
-#include "number.h"
-#include "options.h"
-#include "settings.h"
+#include "base/mem.h"
+#include "base/number.h"
+#include "network/options.h"
+#include "passes/settings.h"
 #include "tap.h"
 
 static const char CONV[] = "in_channels:int out_channels:int kernel_size:pair stride:pair=1 padding:pair|same|valid=0 "
@@ -205,7 +205,7 @@ static void test_malformed(void) {
 static void test_tables(void) {
     static const char *const specs[] = {
 #define LAYER(name, role, file, kind, spec) spec,
-#include "layers.def"
+#include "network/layers.def"
 #undef LAYER
 #define X(name, rule, spec) spec OPTIM_CLIPS,
         OPTIMIZERS(X)

@@ -1,7 +1,7 @@
 /* Plans: no overlap ever, the bound where it can be reached, the same answer every time. */
-#include "plan.h"
+#include "memory/plan.h"
 
-#include "mem.h"
+#include "base/mem.h"
 #include "tap.h"
 
 enum { MOST = 4000 };

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "each_failure.h"
-#include "plan_private.h"
+#include "memory/plan_private.h"
 
 enum { MOST = 1500 };
 

@@ -1,8 +1,8 @@
 /* Prediction: bytes of networks that are small enough to count by hand, with every allocator; limits to the byte; turns
  * of several programs; errors. The device here aligns to 4 bytes and wants no workspace, so that nothing is rounded. */
 #include "bare.h"
-#include "mem.h"
-#include "runtime.h"
+#include "base/mem.h"
+#include "run/runtime.h"
 #include "tap.h"
 
 static const DeviceTable table = {.kind = "none", .alignment = 4, .prepare = bare_prepare};

@@ -1,6 +1,6 @@
 /* The verifier: what passes could do wrong, done to valid programs, is found at its op and told. */
 #include "bare.h"
-#include "mem.h"
+#include "base/mem.h"
 #include "nets.h"
 #include "tap.h"
 
@@ -150,7 +150,7 @@ static void try_all(const char *net, Shape input, const Settings *s) {
 /* Of these the verifier looks at types alone, or at nothing: what their sizes are follows from their attributes. */
 static bool is_loose(OpKind kind) {
     static const OpKind loose[] = {OP_maxpool, OP_maxpool_dx, OP_avgpool, OP_avgpool_dx, OP_adaptive_avgpool,
-                                   OP_adaptive_avgpool_dx, OP_to_rows, OP_to_rows_dx, OP_prelu_dw, OP_bias_db,
+                                   OP_adaptive_avgpool_dx, OP_nhwc_to_nchw, OP_nhwc_to_nchw_dx, OP_prelu_dw, OP_bias_db,
                                    OP_cross_entropy, OP_count_call, OP_step_begin};
     for (size_t i = 0; i < ARRAY_LEN(loose); i++)
         if (loose[i] == kind) return true;

@@ -1,8 +1,8 @@
 /* Rows: row.c. */
 #include <stdlib.h>
 
-#include "mem.h"
-#include "row.h"
+#include "base/mem.h"
+#include "io/row.h"
 #include "tap.h"
 
 /* DESIGN, section 5: the order is part of the interface, so it is spelled out here. */

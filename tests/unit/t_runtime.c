@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "bare.h"
-#include "mem.h"
+#include "base/mem.h"
 #include "nets.h"
-#include "runtime.h"
+#include "run/runtime.h"
 #include "tap.h"
 
 /* ---- the device */

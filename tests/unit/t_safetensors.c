@@ -3,8 +3,8 @@
 #include <dirent.h>
 
 #include "data_files.h"
-#include "rng.h"
-#include "safetensors.h"
+#include "math/rng.h"
+#include "io/safetensors.h"
 
 static Err e;
 

@@ -1,5 +1,5 @@
 /* Settings: the words of precisions, every optimizer's options, defaults and refusals, and which states it keeps. */
-#include "settings.h"
+#include "passes/settings.h"
 
 #include "tap.h"
 

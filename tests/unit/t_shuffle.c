@@ -11,7 +11,7 @@ static bool follow(const Program *p, int *at /* MOST */) {
     for (int i = 0; i < n; i++) at[i] = i;
     for (int i = 0; i < p->n_ops; i++) {
         if (p->ops[i].kind == OP_view) continue;
-        if (p->ops[i].kind != OP_to_rows) return false;
+        if (p->ops[i].kind != OP_nhwc_to_nchw) return false;
         const int64_t *d = p->bufs[p->ops[i].in[0]].shape.dim; /* (samples, cols, rows, 1) */
         memcpy(before, at, sizeof before);
         for (int64_t s = 0; s < d[0]; s++)
@@ -100,7 +100,7 @@ int main(void) {
     test_refused();
     is_program("ChannelShuffle(2)", NULL, shape4(2, 4, 1, 3), true,
                "input f32 (2, 4, 1, 3) nhwc input 96\n  0 view .: from0 = x:input\n"
-               "      from0 f32 (6, 2, 2, 1) nhwc activations in input\n  1 to_rows .: to0 = x:from0\n"
+               "      from0 f32 (6, 2, 2, 1) nhwc activations in input\n  1 nhwc_to_nchw .: to0 = x:from0\n"
                "      to0 f32 (6, 4) activations 96\n  2 view .: y = x:to0\n"
                "      y f32 (2, 4, 1, 3) nhwc activations in to0\n");
     survives_memory("Sequential{PixelShuffle(2) PixelUnshuffle(2) ChannelShuffle(3)}", NULL, shape4(2, 12, 4, 6), 10);

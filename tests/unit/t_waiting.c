@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "../../kernels/cpu/waiting.h"
-#include "base.h"
+#include "base/base.h"
 #include "tap.h"
 
 enum { MOST = 512, LOOKS = 400 };

@@ -1,6 +1,6 @@
 /* The workspace passes: what a library needs is a buffer; where nothing is within the limit, the op takes what is free
  * below the step's peak, and the peak stays. */
-#include "compile.h"
+#include "passes/compile.h"
 #include "net.h"
 #include "tap.h"
 

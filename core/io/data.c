@@ -1,0 +1,198 @@
+/* Datasets: what all formats share, and the random one. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "data_private.h"
+#include "base/mem.h"
+#include "math/rng.h"
+
+Dataset *dataset_start(const char *kind, Err *e) {
+    Dataset *d = mem_new(sizeof *d);
+    if (!d) {
+        err_set(e, ERR_HOST_MEMORY, "%s data: no memory for %zu bytes", kind, sizeof *d);
+        return NULL;
+    }
+    d->kind = kind;
+    d->stored = DT_U8;
+    d->divisor = 1;
+    return d;
+}
+
+void dataset_free(Dataset *d) {
+    if (!d) return;
+    mem_free(d->x);
+    mem_free(d->t);
+    mem_free(d->mean);
+    mem_free(d);
+}
+
+int dataset_labels(Dataset *d, const unsigned char *labels, Err *e) {
+    int32_t *t = d->t = mem_new((size_t)d->count * sizeof *t);
+    if (!t) return data_no_memory("labels", (size_t)d->count * sizeof *t, e);
+    for (int64_t i = 0; i < d->count; i++) t[i] = labels[i];
+    return OK;
+}
+
+/* 4-byte values per sample in t; 0: no targets */
+static int64_t target_size(const Dataset *d) { return d->target.rank || d->classes ? shape_elements(&d->target) : 0; }
+
+/* The normalisation changes what a sample is, so it is part of the hash. */
+static void describe(Dataset *d) {
+    uint64_t hash = hash_bytes(d->hash, d->mean, (size_t)d->channels * 2 * sizeof *d->mean);
+    int n = snprintf(d->text, sizeof d->text, "%s %" PRId64, d->kind, d->count);
+    for (int i = 0; i < d->sample.rank; i++)
+        n += snprintf(d->text + n, sizeof d->text - (size_t)n, "x%" PRId64, d->sample.dim[i]);
+    snprintf(d->text + n, sizeof d->text - (size_t)n, " %016" PRIx64, hash);
+}
+
+int dataset_finish(Dataset *d, int code, Dataset **out) {
+    if (code) {
+        dataset_free(d);
+        return code;
+    }
+    if (d->t && !d->target.rank && !d->classes)
+        for (int64_t i = 0; i < d->count; i++) {
+            int32_t label = ((const int32_t *)d->t)[i];
+            if (label >= d->classes) d->classes = label + 1;
+        }
+    int64_t sample = shape_elements(&d->sample);
+    d->hash = hash_bytes(HASH_START, &d->seed, d->x ? 0 : sizeof d->seed);
+    d->hash = hash_bytes(d->hash, &d->classes, sizeof d->classes);
+    d->hash = hash_bytes(d->hash, d->target.dim, (size_t)d->target.rank * sizeof d->target.dim[0]);
+    if (d->x)
+        d->hash = hash_bytes(d->hash, d->x,
+                             d->stride ? d->x_bytes : (size_t)(d->count * sample) * dtype_size(d->stored));
+    if (d->t) d->hash = hash_bytes(d->hash, d->t, (size_t)d->count * (size_t)target_size(d) * 4);
+    describe(d);
+    *out = d;
+    return OK;
+}
+
+static int check_shape(const Shape *s, const char *what, Err *e) {
+    int64_t n;
+    char text[SHAPE_TEXT];
+    if (s->rank < 1 || s->rank >= SHAPE_MAX)
+        return err_set(
+            e, ERR_SCRIPT, "random data: %s %s: expected 1 to %d dimensions", what, shape_text(s, text), SHAPE_MAX - 1);
+    return shape_count(s, &n, e) ? err_prefix(e, "random data: %s", what) : OK;
+}
+
+int dataset_random(
+    int64_t count, const Shape *sample, int classes, const Shape *target, uint64_t seed, Dataset **out, Err *e) {
+    if (count < 1) return err_set(e, ERR_SCRIPT, "random data: expected at least 1 sample, found %" PRId64, count);
+    if (classes < 0) return err_set(e, ERR_SCRIPT, "random data: expected 0 or more classes, found %d", classes);
+    if (classes == 0 && !target)
+        return err_set(e, ERR_SCRIPT, "random data: expected classes or the shape of a target, found neither");
+    int code = check_shape(sample, "sample", e);
+    if (!code && target && (classes == 0 || target->rank)) code = check_shape(target, "target", e);
+    if (code) return code;
+    Dataset *d = dataset_start("random", e);
+    if (!d) return ERR_HOST_MEMORY;
+    d->count = count;
+    d->sample = *sample;
+    d->classes = classes;
+    if (target) d->target = *target;
+    d->seed = seed;
+    return dataset_finish(d, OK, out);
+}
+
+int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int classes, const Shape *target,
+                          uint64_t seed,
+                          Dataset **out, Err *e) {
+    if (tokens < 1) return err_set(e, ERR_SCRIPT, "random data: expected at least 1 token, found %d", tokens);
+    int code = dataset_random(count, sample, classes, classes ? NULL : target, seed, out, e);
+    if (code) return code;
+    (*out)->tokens = tokens;
+    (*out)->target = *target;
+    (*out)->hash = hash_bytes((*out)->hash, &tokens, sizeof tokens);
+    (*out)->hash = hash_bytes((*out)->hash, target->dim, (size_t)target->rank * sizeof target->dim[0]);
+    describe(*out);
+    return OK;
+}
+
+int dataset_tokens(const Dataset *d) { return d->tokens; }
+const char *dataset_alphabet(const Dataset *d) { return d->stride ? d->alphabet : NULL; }
+int64_t dataset_count(const Dataset *d) { return d->count; }
+Shape dataset_sample(const Dataset *d) { return d->sample; }
+int dataset_classes(const Dataset *d) { return d->classes; }
+Shape dataset_target(const Dataset *d) { return d->target; }
+const char *dataset_text(const Dataset *d) { return d->text; }
+
+int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, Err *e) {
+    if (n != 1 && n != d->sample.dim[0])
+        return err_set(e, ERR_SCRIPT, "normalize: expected 1 or %" PRId64 " values, one per channel, found %d",
+            d->sample.dim[0], n);
+    float *values = mem_new((size_t)n * 2 * sizeof *values);
+    if (!values) return data_no_memory("normalize", (size_t)n * 2 * sizeof *values, e);
+    for (int c = 0; c < n; c++) {
+        values[c] = (float)mean[c];
+        values[n + c] = (float)std[c];
+        if (isfinite(values[c]) && isfinite(values[n + c]) && values[n + c] != 0) continue;
+        mem_free(values);
+        return err_set(e, ERR_SCRIPT,
+            "normalize: channel %d: expected a finite mean and a finite std that is not 0, found %g and %g", c, mean[c],
+            std[c]);
+    }
+    mem_free(d->mean);
+    d->mean = values;
+    d->std = values + n;
+    d->channels = n;
+    describe(d);
+    return OK;
+}
+
+enum { DRAW_X = 0, DRAW_T = 1 };
+
+/* Block `block` of what sample i draws: a pure function of the seed and i. */
+static Philox draw(const Dataset *d, int64_t i, int what, int64_t block) {
+    return philox(d->seed, RNG_DATA, (uint32_t)i, (uint32_t)((uint64_t)i >> 32) << 1 | (uint32_t)what, (uint64_t)block);
+}
+
+static void draw_normal(const Dataset *d, int64_t i, int what, int64_t n, float *out) {
+    float four[4];
+    for (int64_t k = 0; k < n; k += 4) {
+        rng_normals(draw(d, i, what, k / 4), four);
+        memcpy(out + k, four, (size_t)min_i64(4, n - k) * sizeof *out);
+    }
+}
+
+static void normalize(const Dataset *d, float *x, int64_t n) {
+    if (!d->channels) return;
+    int64_t plane = n / d->sample.dim[0];
+    for (int64_t c = 0; c < d->sample.dim[0]; c++) {
+        float mean = d->mean[d->channels > 1 ? c : 0], std = d->std[d->channels > 1 ? c : 0];
+        for (int64_t k = c * plane; k < (c + 1) * plane; k++) x[k] = (x[k] - mean) / std;
+    }
+}
+
+/* The k-th of them: a whole number below `end`. */
+static int32_t draw_whole(const Dataset *d, int64_t i, int what, int end, int64_t k) {
+    return (int32_t)((uint64_t)draw(d, i, what, k / 4).x[k % 4] * (uint64_t)end >> 32);
+}
+
+static void get_x(const Dataset *d, int64_t i, float *x) {
+    int64_t n = shape_elements(&d->sample), step = d->stride ? d->stride : n;
+    const unsigned char *u8 = d->x;
+    if (!d->x && d->tokens) for (int64_t k = 0; k < n; k++) x[k] = (float)draw_whole(d, i, DRAW_X, d->tokens, k);
+    else if (!d->x) draw_normal(d, i, DRAW_X, n, x);
+    else if (d->stored == DT_F32) memcpy(x, (const float *)d->x + i * n, (size_t)n * sizeof *x);
+    else for (int64_t k = 0; k < n; k++) x[k] = u8[i * step + k] / d->divisor;
+    normalize(d, x, n);
+}
+
+void dataset_get(const Dataset *d, int64_t i, float *x, void *t) {
+    int64_t n = target_size(d);
+    get_x(d, i, x);
+    if (!t || !n) return;
+    if (d->stride) {
+        for (int64_t k = 0; k < n; k++) ((int32_t *)t)[k] = ((const unsigned char *)d->x)[i * d->stride + 1 + k];
+    } else if (d->t) {
+        memcpy(t, (const char *)d->t + i * n * 4, (size_t)n * 4);
+    } else if (d->classes) {
+        for (int64_t k = 0; k < n; k++) ((int32_t *)t)[k] = draw_whole(d, i, DRAW_T, d->classes, k);
+    } else {
+        draw_normal(d, i, DRAW_T, n, t);
+    }
+}

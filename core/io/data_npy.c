@@ -1,0 +1,232 @@
+/* NumPy's .npy: "\x93NUMPY", version, header length, a Python dict of exactly descr, fortran_order and shape, then the
+ * elements. The header is read by hand: no expression is evaluated, pickled objects are refused. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "data_private.h"
+#include "base/mem.h"
+
+enum { NPY_HEADER_MAX = 10000, NPY_WORD = 64 };
+
+static double f32_value(const unsigned char *p) { float v; memcpy(&v, p, sizeof v); return (double)v; }
+static double f64_value(const unsigned char *p) { double v; memcpy(&v, p, sizeof v); return v; }
+static double i32_value(const unsigned char *p) { int32_t v; memcpy(&v, p, sizeof v); return v; }
+static double i64_value(const unsigned char *p) { int64_t v; memcpy(&v, p, sizeof v); return (double)v; }
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are taken as they are in the files: little-endian");
+
+/* value is NULL for bytes, which stay as they are */
+typedef struct NpyType {
+    const char *descr;
+    size_t size;
+    bool integer;
+    double (*value)(const unsigned char *p);
+} NpyType;
+
+static const NpyType types[] = {
+    {"<f4", 4, false, f32_value}, {"<f8", 8, false, f64_value}, {"|u1", 1, true, NULL},
+    {"<i4", 4, true, i32_value},  {"<i8", 8, true, i64_value},
+};
+
+typedef struct Npy { const NpyType *type; Shape shape; void *bytes; } Npy;
+
+/* The header while it is read. */
+typedef struct Header { const char *path, *at, *end; const NpyType *type; Shape shape; int seen; Err *e; } Header;
+
+enum { SEEN_DESCR = 1, SEEN_ORDER = 2, SEEN_SHAPE = 4, SEEN_ALL = 7 };
+
+static int bad(const Header *h, const char *expected) {
+    int left = (int)(h->end - h->at);
+    return err_set(h->e, ERR_FORMAT, "%s: npy header: expected %s, found \"%.*s\"", h->path, expected,
+        left < 24 ? left : 24, h->at);
+}
+
+static bool take(Header *h, const char *token) {
+    while (h->at < h->end && (*h->at == ' ' || *h->at == '\n')) h->at++;
+    size_t n = strlen(token);
+    if ((size_t)(h->end - h->at) < n || memcmp(h->at, token, n)) return false;
+    h->at += n;
+    return true;
+}
+
+static int take_string(Header *h, char *word) {
+    if (!take(h, "'") && !take(h, "\"")) return bad(h, "a string");
+    char quote = h->at[-1];
+    int n = 0;
+    while (h->at + n < h->end && n < NPY_WORD - 1 && h->at[n] >= ' ' && h->at[n] != quote) n++;
+    if (h->at + n == h->end || h->at[n] != quote) return bad(h, "a short string");
+    snprintf(word, NPY_WORD, "%.*s", n, h->at);
+    h->at += n + 1;
+    return OK;
+}
+
+static int take_descr(Header *h) {
+    char word[NPY_WORD];
+    int code = take_string(h, word);
+    if (code) return code;
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+        if (!strcmp(word, types[i].descr)) h->type = &types[i];
+    if (h->type) return OK;
+    const char *what = word[0] == '>' ? " (big endian)" : strchr(word, 'O') ? " (Python objects)" : "";
+    return err_set(h->e, ERR_FORMAT, "%s: expected elements of type '<f4', '<f8', '|u1', '<i4' or '<i8', found '%s'%s",
+        h->path, word, what);
+}
+
+static int take_order(Header *h) {
+    if (take(h, "False")) return OK;
+    if (!take(h, "True")) return bad(h, "True or False");
+    return err_set(h->e, ERR_FORMAT,
+        "%s: expected an array in C order, found Fortran order: save numpy.ascontiguousarray(a)", h->path);
+}
+
+static int take_shape(Header *h) {
+    bool comma = true;
+    if (!take(h, "(")) return bad(h, "a shape in parentheses");
+    while (!take(h, ")")) {
+        int64_t n = 0;
+        if (h->shape.rank && !comma) return bad(h, "a comma");
+        if (h->shape.rank == SHAPE_MAX)
+            return err_set(
+                h->e, ERR_FORMAT, "%s: expected an array of 1 to %d dimensions, found more", h->path, SHAPE_MAX);
+        if (h->at == h->end || *h->at < '0' || *h->at > '9') return bad(h, "a size");
+        for (; h->at < h->end && *h->at >= '0' && *h->at <= '9'; h->at++)
+            if (n <= INT32_MAX) n = 10 * n + (*h->at - '0');
+        h->shape.dim[h->shape.rank++] = n;
+        comma = take(h, ",");
+    }
+    if (h->shape.rank == 1 && !comma) return bad(h, "a comma in a shape of one size");
+    if (!h->shape.rank)
+        return err_set(
+            h->e, ERR_FORMAT, "%s: expected an array of 1 to %d dimensions, found a number", h->path, SHAPE_MAX);
+    return OK;
+}
+
+static int take_entry(Header *h) {
+    static const struct { const char *key; int (*take)(Header *); } keys[] = {
+        {"descr", take_descr}, {"fortran_order", take_order}, {"shape", take_shape},
+    };
+    char word[NPY_WORD];
+    int code = take_string(h, word);
+    if (code) return code;
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        if (strcmp(word, keys[i].key)) continue;
+        if (h->seen & 1 << i) return err_set(h->e, ERR_FORMAT, "%s: npy header: '%s' is there twice", h->path, word);
+        h->seen |= 1 << i;
+        return take(h, ":") ? keys[i].take(h) : bad(h, "a colon");
+    }
+    return err_set(
+        h->e, ERR_FORMAT, "%s: npy header: expected descr, fortran_order and shape, found '%s'", h->path, word);
+}
+
+static int take_header(Header *h) {
+    bool comma = true;
+    if (!take(h, "{")) return bad(h, "a dict");
+    while (!take(h, "}")) {
+        if (!comma) return bad(h, "a comma");
+        int code = take_entry(h);
+        if (code) return code;
+        comma = take(h, ",");
+    }
+    take(h, "");
+    if (h->at != h->end) return bad(h, "nothing after the dict");
+    if (h->seen != SEEN_ALL)
+        return err_set(
+            h->e, ERR_FORMAT, "%s: npy header: expected descr, fortran_order and shape, found only some", h->path);
+    return OK;
+}
+
+static int npy_header(DataFile *f, Npy *a, Err *e) {
+    unsigned char start[8], size[4] = {0};
+    char text[NPY_HEADER_MAX];
+    int code = data_need(f, start, sizeof start, "npy magic and version", e);
+    if (code) return code;
+    if (memcmp(start, "\x93NUMPY", 6) || start[6] < 1 || start[6] > 3 || start[7])
+        return err_set(e, ERR_FORMAT,
+            "%s: expected \\x93NUMPY and version 1.0, 2.0 or 3.0, found %02x %02x %02x %02x %02x %02x, %d.%d", f->path,
+            start[0], start[1], start[2], start[3], start[4], start[5], start[6], start[7]);
+    code = data_need(f, size, start[6] == 1 ? 2 : 4, "npy header length", e);
+    if (code) return code;
+    uint32_t n = (uint32_t)size[3] << 24 | (uint32_t)size[2] << 16 | (uint32_t)size[1] << 8 | size[0];
+    if (n > NPY_HEADER_MAX)
+        return err_set(e, ERR_FORMAT, "%s: expected an npy header of at most %d bytes, found %" PRIu32, f->path,
+            NPY_HEADER_MAX, n);
+    code = data_need(f, text, n, "npy header", e);
+    if (code) return code;
+    Header h = {.path = f->path, .at = text, .end = text + n, .shape = {0, {1, 1, 1, 1}}, .e = e};
+    code = take_header(&h);
+    a->type = h.type;
+    a->shape = h.shape;
+    return code;
+}
+
+static int npy_read(const char *path, Npy *a, Err *e) {
+    DataFile f;
+    int code = data_open(&f, path, e);
+    if (!code) code = npy_header(&f, a, e);
+    if (!code) code = data_rest(&f, &a->shape, a->type->size, &a->bytes, e);
+    data_close(&f);
+    return code;
+}
+
+/* Elements of 4 or 8 bytes become fp32 or (labels) int32 where they are: element i is written after it, and no later
+ * one, was read. Whole numbers must survive that: labels below 2^31 - 1 and not negative, others within the 2^24 that
+ * fp32 holds. */
+static int npy_narrow(const char *path, Npy *a, bool labels, Err *e) {
+    const double low = labels ? 0 : -16777216, high = labels ? INT32_MAX - 1 : 16777216;
+    int64_t n = shape_elements(&a->shape);
+    unsigned char *bytes = a->bytes;
+    for (int64_t i = 0; i < n; i++) {
+        double v = a->type->value(bytes + (size_t)i * a->type->size);
+        if (a->type->integer && !(v >= low && v <= high))
+            return err_set(e, ERR_FORMAT, "%s: element %" PRId64 ": expected a %s from %.0f to %.0f, found %.0f", path,
+                i, labels ? "label" : "whole number", low, high, v);
+        float real = (float)v;
+        int32_t label = labels ? (int32_t)v : 0;
+        memcpy(bytes + (size_t)i * 4, labels ? (void *)&label : (void *)&real, 4);
+    }
+    return OK;
+}
+
+/* (N, ...) without N; (N) is (N, 1) */
+static Shape without_first(const Shape *s) {
+    Shape r = {s->rank > 1 ? s->rank - 1 : 1, {1, 1, 1, 1}};
+    for (int i = 1; i < s->rank; i++) r.dim[i - 1] = s->dim[i];
+    return r;
+}
+
+static int npy_targets(Dataset *d, const char *path, Err *e) {
+    Npy y = {0};
+    int code = npy_read(path, &y, e);
+    if (!code && y.shape.dim[0] != d->count)
+        code = err_set(e, ERR_FORMAT, "%s: expected %" PRId64 " targets, one for each sample, found %" PRId64, path,
+            d->count, y.shape.dim[0]);
+    if (!code && y.type->integer && y.shape.rank != 1)
+        code = err_set(e, ERR_FORMAT, "%s: expected labels in one dimension, found %d", path, y.shape.rank);
+    if (!code && !y.type->value) {
+        code = dataset_labels(d, y.bytes, e);
+    } else if (!code) {
+        code = npy_narrow(path, &y, y.type->integer, e);
+        if (!y.type->integer) d->target = without_first(&y.shape);
+        d->t = y.bytes;
+        y.bytes = NULL;
+    }
+    mem_free(y.bytes);
+    return code;
+}
+
+int dataset_npy(const char *x, const char *y, Dataset **out, Err *e) {
+    Npy a = {0};
+    Dataset *d = dataset_start("npy", e);
+    if (!d) return ERR_HOST_MEMORY;
+    int code = npy_read(x, &a, e);
+    if (!code && a.type->value) {
+        d->stored = DT_F32;
+        code = npy_narrow(x, &a, false, e);
+    }
+    d->x = a.bytes;
+    d->count = a.shape.dim[0];
+    d->sample = without_first(&a.shape);
+    if (!code && y) code = npy_targets(d, y, e);
+    return dataset_finish(d, code, out);
+}

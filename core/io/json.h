@@ -1,0 +1,27 @@
+/* json.h: reads JSON text (RFC 8259) front to back; the caller knows what comes next and asks for it. Nothing is
+ * allocated: strings are decoded where they stand. */
+#ifndef MT_JSON_H
+#define MT_JSON_H
+
+#include "base/base.h"
+#include "base/err.h"
+
+typedef struct Json {
+    char *start, *at, *end;
+    const char *what; /* what messages call the text: "x.safetensors: header" */
+} Json;
+
+/* The text at `text`, which is changed by reading and must be followed by one more writable byte.
+ * ERR_FORMAT: it is not UTF-8. */
+int json_open(Json *j, char *text, size_t n, const char *what, Err *e);
+/* The next sign behind white space must be (or is it?) this one of { } [ ] : , */
+int json_expect(Json *j, char sign, Err *e);
+bool json_accept(Json *j, char sign);
+/* A string, decoded and ended by a zero byte; one with a zero byte inside is refused. */
+int json_string(Json *j, char **text, Err *e);
+/* A whole number from 0 to INT64_MAX, without fraction or exponent. */
+int json_whole(Json *j, int64_t *value, Err *e);
+/* Nothing but white space is left. */
+int json_end(Json *j, Err *e);
+
+#endif

@@ -1,0 +1,81 @@
+/* rnn_cells.h: what one unit of a recurrent layer does in one step, once for every device, in fp32. Shared with .cu files.
+ *
+ * A unit has a sum per gate from the input (x w_ih^T + b_ih) and one from the units of the step before (h w_hh^T +
+ * b_hh). Gates in PyTorch's order: LSTM i f g o, GRU r z n.
+ *
+ *   saved, per step and sample, H units each      LSTM  i f g o c        GRU  r z n hn      RNN  nothing: y is enough
+ *   gradients of the sums                         LSTM  i f g o          GRU  n r z hn      RNN  h
+ *
+ * hn is GRU's sum from h for n, which r multiplies. In its row of gradients what belongs to w_hh (r z hn) lies
+ * together, and so does what belongs to w_ih, in the other order (n r z). */
+#ifndef MT_RNN_CELLS_H
+#define MT_RNN_CELLS_H
+
+#include "pointwise.h"
+
+typedef enum RnnMode { RNN_TANH, RNN_RELU, RNN_LSTM, RNN_GRU, RNN_MODES } RnnMode;
+
+/* gates: rows of w per unit; saved, slopes: numbers per unit, see above */
+typedef struct RnnInfo { int gates, saved, slopes; } RnnInfo;
+
+MT_FN RnnInfo rnn_info(RnnMode mode) {
+    const RnnInfo plain = {1, 0, 1}, lstm = {4, 5, 4}, gru = {3, 4, 4};
+    return mode == RNN_LSTM ? lstm : mode == RNN_GRU ? gru : plain;
+}
+
+MT_FN float cell_sigmoid(float x) { return act_value(ACT_SIGMOID, x, 0.0f, 0.0f); }
+
+typedef struct LstmUnit { float i, f, g, o, c, h; } LstmUnit;
+typedef struct LstmSlope { float i, f, g, o, c; } LstmSlope;
+
+/* i, f, g, o: both sums added up; c: the unit's state before this step */
+MT_FN LstmUnit lstm_unit(float i, float f, float g, float o, float c) {
+    LstmUnit u;
+    u.i = cell_sigmoid(i);
+    u.f = cell_sigmoid(f);
+    u.g = tanhf(g);
+    u.o = cell_sigmoid(o);
+    u.c = u.f * c + u.i * u.g;
+    u.h = u.o * tanhf(u.c);
+    return u;
+}
+
+/* dh, dc: gradients of h and c from all that reads them; c: as above. LstmSlope.c is c's. */
+MT_FN LstmSlope lstm_slope(LstmUnit u, float c, float dh, float dc) {
+    LstmSlope d;
+    float t = tanhf(u.c);
+    dc += dh * u.o * (1.0f - t * t);
+    d.o = dh * t * u.o * (1.0f - u.o);
+    d.i = dc * u.g * u.i * (1.0f - u.i);
+    d.f = dc * c * u.f * (1.0f - u.f);
+    d.g = dc * u.i * (1.0f - u.g * u.g);
+    d.c = dc * u.f;
+    return d;
+}
+
+typedef struct GruUnit { float r, z, n, hn, h; } GruUnit;
+typedef struct GruSlope { float n, r, z, hn, h; } GruSlope;
+
+/* r, z: both sums added up; n, hn: the two sums apart; h: the unit before this step */
+MT_FN GruUnit gru_unit(float r, float z, float n, float hn, float h) {
+    GruUnit u;
+    u.r = cell_sigmoid(r);
+    u.z = cell_sigmoid(z);
+    u.hn = hn;
+    u.n = tanhf(n + u.r * hn);
+    u.h = (1.0f - u.z) * u.n + u.z * h;
+    return u;
+}
+
+/* GruSlope.h: what h has of dh directly; the rest comes through w_hh. */
+MT_FN GruSlope gru_slope(GruUnit u, float h, float dh) {
+    GruSlope d;
+    d.n = dh * (1.0f - u.z) * (1.0f - u.n * u.n);
+    d.z = dh * (h - u.n) * u.z * (1.0f - u.z);
+    d.r = d.n * u.hn * u.r * (1.0f - u.r);
+    d.hn = d.n * u.r;
+    d.h = dh * u.z;
+    return d;
+}
+
+#endif

@@ -1,0 +1,114 @@
+#include "device.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH = 1024 };
+
+static const char PLUGIN[] = "memtide_cuda.so", VARIABLE[] = "MEMTIDE_CUDA";
+
+/* Beside the program or the Lua module as they are built, and from their folders as they are installed. The latter
+ * counts in folders of these names only: from a build's folder the path could lead to one that anybody can make. */
+static const struct { const char *folder, *place; } places[] = {
+    {"", ""}, {"bin/", "../lib/memtide/"}, {"lib/lua/5.4/", "../../memtide/"}};
+
+/* The file that this code is loaded from; false: it is a part of the program. */
+static bool module_path(char path[PATH]) {
+    Dl_info info;
+    struct link_map *map = NULL;
+    if (!dladdr1((const void *)places, &info, (void **)&map, RTLD_DL_LINKMAP) || !map || !map->l_name[0]) return false;
+    return snprintf(path, PATH, "%s", map->l_name) < PATH;
+}
+
+/* The folder, with its slash, that holds the running program (module: this code, if it is a library). */
+static bool home(bool module, char folder[PATH]) {
+    if (module) {
+        if (!module_path(folder)) return false;
+    } else {
+        ssize_t n = readlink("/proc/self/exe", folder, PATH - 1);
+        if (n <= 0) return false;
+        folder[n] = 0;
+    }
+    char *slash = strrchr(folder, '/');
+    if (slash) slash[1] = 0;
+    return slash;
+}
+
+/* Does `folder` end in these folders? */
+static bool ends_in(const char *folder, const char *end) {
+    size_t n = strlen(folder), m = strlen(end);
+    return n >= m && !strcmp(folder + n - m, end) && (m == 0 || n == m || folder[n - m - 1] == '/');
+}
+
+/* false: there is none; *looked then says where it was looked for. */
+static bool find_plugin(char path[PATH], char looked[PATH]) {
+    const char *asked = getenv(VARIABLE);
+    char folder[PATH];
+    if (asked && asked[0]) {
+        snprintf(path, PATH, "%s", asked);
+        snprintf(looked, PATH, "%s, which %s names", asked, VARIABLE);
+        return access(path, F_OK) == 0;
+    }
+    size_t told = (size_t)snprintf(looked, PATH, "%s", PLUGIN);
+    for (int module = 0; module < 2; module++) {
+        if (!home(module, folder)) continue;
+        for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+            if (!ends_in(folder, places[i].folder)) continue;
+            int n = snprintf(path, PATH, "%s%s%s", folder, places[i].place, PLUGIN);
+            if (n < PATH && access(path, F_OK) == 0) return true;
+            const char *joint = told == strlen(PLUGIN) ? " in " : " and ";
+            if (told < PATH)
+                told += (size_t)snprintf(looked + told, PATH - told, "%s%s%s", joint, folder, places[i].place);
+        }
+    }
+    return false;
+}
+
+/* The plugin stays loaded: CUDA does not bear to be unloaded before the process ends. */
+static int open_cuda(const char *name, Device **out, Err *e) {
+    char path[PATH], looked[PATH];
+    DevicePluginOpen *open;
+    if (!find_plugin(path, looked))
+        return err_set(e, ERR_UNSUPPORTED, "the CUDA plugin is not there: looked for %s", looked);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return err_set(e, ERR_UNSUPPORTED, "the CUDA plugin cannot be loaded: %s", dlerror());
+    void *found = dlsym(library, "memtide_cuda_open");
+    const uint64_t *abi = dlsym(library, "memtide_cuda_abi");
+    if (!found || !abi)
+        return err_set(e, ERR_UNSUPPORTED, "%s is no CUDA plugin of memtide: it has no memtide_cuda_open", path);
+    if (*abi != DEVICE_ABI)
+        return err_set(e, ERR_UNSUPPORTED, "%s was built for another version of memtide: build both anew", path);
+    memcpy(&open, &found, sizeof open); /* ISO C has no cast from an object's address to a function's */
+    return open(name, out, e);
+}
+
+int device_open(const char *name, Device **out, Err *e) {
+    if (!strcmp(name, "cpu")) return device_cpu_open(out, e);
+    if (strcmp(name, "cuda") && strncmp(name, "cuda:", 5))
+        return err_set(e, ERR_SCRIPT, "unknown device '%s': expected cpu, cuda:N or cuda:NAME", name);
+    return open_cuda(name, out, e) ? err_prefix(e, "device '%s' is not available", name) : OK;
+}
+
+void device_offline(DeviceText *put, void *arg) {
+    char path[PATH], looked[PATH], pattern[PATH + 16], name[64];
+    glob_t files;
+    if (!find_plugin(path, looked)) return;
+    char *slash = strrchr(path, '/');
+    snprintf(pattern, sizeof pattern, "%.*sdevices/*.json", slash ? (int)(slash + 1 - path) : 0, path);
+    if (glob(pattern, 0, NULL, &files)) return;
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        const char *base = strrchr(files.gl_pathv[i], '/') + 1;
+        snprintf(name, sizeof name, "cuda:%.*s", (int)(strlen(base) - strlen(".json")), base);
+        put(arg, name);
+    }
+    globfree(&files);
+}
+
+void device_close(Device *d) {
+    if (d) d->table->close(d);
+}

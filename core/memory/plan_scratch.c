@@ -1,0 +1,131 @@
+/* A walk over the times of a plan, with what lives at each of them in a tree by offset: the highest room below a height
+ * is found in the logarithm of the number of pieces. */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "plan_private.h"
+
+/* What lives among some pieces that follow each other by offset; nothing: low > high. */
+typedef struct Span {
+    size_t low, high, gap; /* where it begins and ends; the most bytes between two of them */
+} Span;
+
+/* A piece begins, waits to be lifted, or ends. */
+typedef enum EventKind { BEGINS, LIFTED, ENDS } EventKind;
+typedef struct Event { int time, piece; EventKind kind; } Event;
+
+typedef struct Walk {
+    PlanItem *items;
+    const Piece *piece;
+    Span *tree;            /* [2 leaves]: the root is 1, the children of i are 2 i and 2 i + 1 */
+    int leaves, *leaf;     /* leaf[n]: by piece */
+    int *lifted, n_lifted; /* pieces of the present time that lie elsewhere now */
+    size_t height;
+} Walk;
+
+static const Span NOTHING = {SIZE_MAX, 0, 0};
+
+static Span join(Span a, Span b) {
+    if (a.low > a.high) return b;
+    if (b.low > b.high) return a;
+    return (Span){a.low, b.high, max_size(b.low - a.high, max_size(a.gap, b.gap))};
+}
+
+static void set_leaf(Walk *w, int piece, bool lives) {
+    const PlanItem *item = &w->items[w->piece[piece].item];
+    int i = w->leaves + w->leaf[piece];
+    w->tree[i] = lives ? (Span){item->offset, item->offset + item->size, 0} : NOTHING;
+    while (i /= 2) w->tree[i] = join(w->tree[2 * i], w->tree[2 * i + 1]);
+}
+
+/* Is there room for `size` bytes among these pieces or between them and *end? Then *end is where the highest room that
+ * is not above *end ends; else where the lowest of the pieces begins. */
+static bool find_room(const Walk *w, int node, size_t size, size_t *end) {
+    const Span *span = &w->tree[node];
+    if (span->low > span->high || span->low >= *end) return false;
+    if (span->high <= *end && *end - span->high >= size) return true;
+    if (node < w->leaves && span->gap >= size)
+        return find_room(w, 2 * node + 1, size, end) || find_room(w, 2 * node, size, end);
+    *end = span->low;
+    return false;
+}
+
+/* One of those that were lifted before lies in these bytes; it begins at *low. */
+static bool is_taken(const Walk *w, size_t from, size_t size, size_t *low) {
+    for (int i = 0; i < w->n_lifted; i++) {
+        const PlanItem *b = &w->items[w->piece[w->lifted[i]].item];
+        if (b->offset >= from + size || from >= b->offset + b->size) continue;
+        *low = b->offset;
+        return true;
+    }
+    return false;
+}
+
+/* Never below where it lies, which is clear of all others. */
+static void lift(Walk *w, int piece) {
+    PlanItem *item = &w->items[w->piece[piece].item];
+    size_t end = w->height;
+    set_leaf(w, piece, false);
+    do find_room(w, 1, item->size, &end);
+    while (is_taken(w, end - item->size, item->size, &end));
+    item->offset = end - item->size;
+    w->lifted[w->n_lifted++] = piece;
+}
+
+static int compare_events(const void *left, const void *right) {
+    const Event *a = left, *b = right;
+    if (a->time != b->time) return a->time < b->time ? -1 : 1;
+    if (a->kind != b->kind) return a->kind < b->kind ? -1 : 1;
+    return a->piece - b->piece;
+}
+
+static void walk(Walk *w, Event *event, int n) {
+    int m = 0;
+    for (int i = 0; i < n; i++) {
+        const Piece *p = &w->piece[i];
+        bool scratch = p->first == p->last;
+        event[m++] = (Event){p->first, i, BEGINS};
+        event[m++] = (Event){p->last, i, scratch ? LIFTED : ENDS};
+    }
+    qsort(event, (size_t)m, sizeof *event, compare_events);
+    for (int i = 0; i < m; i++) {
+        if (i == 0 || event[i].time != event[i - 1].time) w->n_lifted = 0;
+        if (event[i].kind == LIFTED) lift(w, event[i].piece);
+        else set_leaf(w, event[i].piece, event[i].kind == BEGINS);
+    }
+}
+
+typedef struct Ranked { size_t offset; int piece; } Ranked;
+
+static int compare_ranked(const void *left, const void *right) {
+    const Ranked *a = left, *b = right;
+    if (a->offset != b->offset) return a->offset < b->offset ? -1 : 1;
+    return a->piece - b->piece;
+}
+
+static void rank(Walk *w, Ranked *ranked, int n) {
+    for (int i = 0; i < n; i++) ranked[i] = (Ranked){w->items[w->piece[i].item].offset, i};
+    qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked);
+    for (int i = 0; i < n; i++) w->leaf[ranked[i].piece] = i;
+    for (int i = 0; i < 2 * w->leaves; i++) w->tree[i] = NOTHING;
+}
+
+bool plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height) {
+    size_t count = (size_t)n, leaves = 1;
+    while (leaves < count) leaves *= 2;
+    Walk w = {items, piece, mem_new(2 * leaves * sizeof(Span)), (int)leaves, mem_new(count * sizeof(int)),
+              mem_new(count * sizeof(int)), 0, height};
+    Event *event = mem_new(2 * count * sizeof *event);
+    Ranked *ranked = mem_new(count * sizeof *ranked);
+    bool made = w.tree && w.leaf && w.lifted && event && ranked;
+    if (made) {
+        rank(&w, ranked, n);
+        walk(&w, event, n);
+    }
+    mem_free(w.tree);
+    mem_free(w.leaf);
+    mem_free(w.lifted);
+    mem_free(event);
+    mem_free(ranked);
+    return made;
+}

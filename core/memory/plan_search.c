@@ -1,0 +1,274 @@
+/* plan_search.c: a plan of a given height, looked for depth first, by the ideas of MiniMalloc (Moffitt, ASPLOS 2023).
+ *
+ * Blocks are placed from the bottom to the top, each on what lies below it: every plan can be pushed down until it has
+ * that form. So a plan is an order of the blocks, and three rules cut most orders off:
+ *   - the offsets only rise (equal ones: the blocks' numbers rise), so of orders with the same result one is tried;
+ *   - a block that could start where another one would still fit below it is not placed yet;
+ *   - in each section of time, what is placed, the gap above it and what is not placed yet stay within the height.
+ * Of the blocks at the same offset the one with the lowest number is tried first. Early choices decide much: a good
+ * numbering gives a plan nearly without a step back, and after a bad one no patience helps. So each attempt is short,
+ * and learns from those before it: where room was lacking, the blocks have lower numbers the next time. */
+#include "plan.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+/* Bounds: blocks in a plan; attempts; steps (blocks and sections looked at) in all and in one attempt. To place every
+ * block once takes about 2 steps per pair of blocks: 1 ms at 700 blocks. */
+enum { MOST_BLOCKS = 4000, MOST_ATTEMPTS = 256, ROUND = 16, MOST_STEPS = 100000000, STEPS = 20000, STEPS_PER_PAIR = 3 };
+#define CHANCE 0.1 /* per round: how much it changes a key */
+
+typedef struct Block {
+    size_t size, low;   /* low: the offset once it is placed; before, the top of what is placed in its sections */
+    int first, last;    /* the sections in which it is alive */
+    int next, previous; /* in the ring of those that are not placed; its head is block[n] */
+    int item;
+    size_t pressure;    /* the bytes of the fullest section that it lives in */
+    long failures;      /* how often a section had no room while it still was to be placed there */
+    double key;         /* the largest has number 0 */
+} Block;
+
+/* A time at which the set of living blocks is maximal: two blocks are alive at once where they share a section. */
+typedef struct Section {
+    size_t top, rest; /* of what is placed; bytes that are not placed */
+    int time, lowest; /* lowest: a block that started low enough the last time */
+    long failures;    /* how often it had no room */
+} Section;
+
+typedef struct Search {
+    Block *block;     /* [n + 1] */
+    Section *section; /* [sections] */
+    size_t *covered;  /* a stack of the sections' tops that placed blocks lie on; its end is `depth` */
+    size_t depth, height;
+    int n, sections;
+    long steps, most; /* taken, and how many there may be */
+    uint32_t random;
+} Search;
+
+static bool share_time(const Block *a, const Block *b) { return a->first <= b->last && b->first <= a->last; }
+
+static size_t lowest_offset(Search *s, const Block *b) {
+    size_t low = 0;
+    for (int i = b->first; i <= b->last; i++) low = max_size(low, s->section[i].top);
+    s->steps += b->last - b->first;
+    return low;
+}
+
+/* The section has no room for its blocks that are not placed. */
+static void blame(Search *s, int section) {
+    s->section[section].failures++;
+    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++)
+        s->block[k].failures += s->block[k].first <= section && section <= s->block[k].last;
+}
+
+/* Onto what is below it. false: something in its sections has no room any more. */
+static bool place(Search *s, Block *b) {
+    size_t top = b->low + b->size;
+    int full = -1;
+    for (int i = b->first; i <= b->last; i++) {
+        Section *at = &s->section[i];
+        s->covered[s->depth++] = at->top;
+        at->top = top;
+        at->rest -= b->size;
+        if (at->rest + top > s->height) full = i;
+    }
+    s->block[b->previous].next = b->next;
+    s->block[b->next].previous = b->previous;
+    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++)
+        if (s->block[k].low < top && share_time(b, &s->block[k])) s->block[k].low = top;
+    if (full >= 0) blame(s, full);
+    return full < 0;
+}
+
+static void take_back(Search *s, Block *b) {
+    for (int i = b->last; i >= b->first; i--) {
+        s->section[i].top = s->covered[--s->depth];
+        s->section[i].rest += b->size;
+    }
+    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++) {
+        Block *other = &s->block[k];
+        if (other->low == b->low + b->size && share_time(b, other)) other->low = lowest_offset(s, other);
+    }
+    s->block[b->previous].next = s->block[b->next].previous = (int)(b - s->block);
+}
+
+static bool starts_low(const Block *b, int section, size_t most) {
+    return b->low <= most && b->first <= section && section <= b->last;
+}
+
+/* A section has room if one of its blocks can start so low that all of them fit above. */
+static bool has_room(Search *s, int section, size_t offset) {
+    Section *at = &s->section[section];
+    size_t most = s->height - at->rest;
+    const Block *known = &s->block[at->lowest];
+    if (at->rest == 0) return true;
+    if (offset > most) return false;
+    if (s->block[known->next].previous == at->lowest && starts_low(known, section, most)) return true;
+    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++) {
+        if (!starts_low(&s->block[k], section, most)) continue;
+        at->lowest = k;
+        return true;
+    }
+    return false;
+}
+
+/* The block to try after number `last` at `offset`: the lowest, below `limit`; n if there is none. */
+static int next_block(Search *s, size_t offset, int last, size_t limit) {
+    int found = s->n;
+    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++) {
+        size_t low = s->block[k].low;
+        if (low >= limit || low < offset || (low == offset && k <= last)) continue;
+        limit = low;
+        found = k;
+    }
+    return found;
+}
+
+/* Does every section have room? */
+static bool have_room(Search *s, size_t offset) {
+    for (int i = 0; i < s->sections; i++, s->steps++) {
+        if (has_room(s, i, offset)) continue;
+        blame(s, i);
+        return false;
+    }
+    return true;
+}
+
+/* Places what is left, after block `last` at `offset`. false: there is no such plan, or the steps are used up. */
+static bool place_rest(Search *s, size_t offset, int last) {
+    size_t limit = SIZE_MAX;
+    if (s->block[s->n].next == s->n) return true;
+    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++)
+        if (s->block[k].low + s->block[k].size < limit) limit = s->block[k].low + s->block[k].size;
+    if (!have_room(s, offset)) return false;
+    while (s->steps < s->most && (last = next_block(s, offset, last, limit)) < s->n) {
+        Block *b = &s->block[last];
+        offset = b->low;
+        if (place(s, b) && place_rest(s, offset, last)) return true;
+        take_back(s, b);
+    }
+    return false;
+}
+
+/* ---- sections */
+
+static int compare_sections(const void *left, const void *right) {
+    const Section *a = left, *b = right;
+    return (a->time > b->time) - (a->time < b->time);
+}
+
+/* The set is maximal at the last beginning before an end. */
+static int find_sections(const PlanItem *items, const Block *block, int n, Section *section) {
+    int m = 0;
+    for (int i = 0; i < n; i++) {
+        int end = items[block[i].item].last;
+        section[i] = (Section){.time = INT_MIN};
+        for (int k = 0; k < n; k++) {
+            int begin = items[block[k].item].first;
+            if (begin <= end && begin > section[i].time) section[i].time = begin;
+        }
+    }
+    qsort(section, (size_t)n, sizeof *section, compare_sections);
+    for (int i = 0; i < n; i++)
+        if (m == 0 || section[i].time != section[m - 1].time) section[m++] = section[i];
+    return m;
+}
+
+/* Returns the sum of the blocks' numbers of sections. */
+static size_t find_lives(Search *s, const PlanItem *items) {
+    size_t sum = 0;
+    for (Block *b = s->block; b < s->block + s->n; b++) {
+        const PlanItem *item = &items[b->item];
+        b->last = -1;
+        for (int i = 0; i < s->sections; i++) {
+            b->first += s->section[i].time < item->first;
+            b->last += s->section[i].time <= item->last;
+        }
+        sum += (size_t)(b->last - b->first + 1);
+        for (int i = b->first; i <= b->last; i++) s->section[i].rest += b->size;
+    }
+    for (Block *b = s->block; b < s->block + s->n; b++)
+        for (int i = b->first; i <= b->last; i++) b->pressure = max_size(b->pressure, s->section[i].rest);
+    return sum;
+}
+
+/* ---- numbers */
+
+typedef double BlockKey(const Search *, const Block *);
+static double by_life(const Search *s, const Block *b) { return (void)s, b->last - b->first + 1; }
+static double by_end(const Search *s, const Block *b) { return (void)s, b->last + 1; }
+static double by_size(const Search *s, const Block *b) { return (void)s, (double)b->size; }
+static double by_begin(const Search *s, const Block *b) { return s->sections - b->first; }
+static double own_failures(const Search *s, const Block *b) { return (void)s, (double)b->failures; }
+static double section_failures(const Search *s, const Block *b) {
+    double sum = 0;
+    for (int i = b->first; i <= b->last; i++) sum += (double)s->section[i].failures;
+    return sum;
+}
+
+static int compare_blocks(const void *left, const void *right) {
+    const Block *a = left, *b = right;
+    if (a->key != b->key) return a->key > b->key ? -1 : 1;
+    if (a->pressure != b->pressure) return a->pressure > b->pressure ? -1 : 1;
+    if (a->size != b->size) return a->size > b->size ? -1 : 1;
+    return a->item - b->item;
+}
+
+/* In each round another count of failures, from zero on, and more chance (from a fixed sequence): what one round does
+ * not find in a few attempts, another does. */
+static void number_blocks(Search *s, int attempt) {
+    static BlockKey *const keys[] = {by_life, by_end, by_size, by_begin}, *const failures[] = {own_failures,
+                                                                                              section_failures};
+    BlockKey *key = keys[attempt % 4], *failed = failures[attempt / ROUND % 2];
+    for (Block *b = s->block; b < s->block + s->n; b++) {
+        s->random = s->random * 1664525u + 1013904223u;
+        double chance = (s->random >> 8) / 16777216.0; /* 0 to 1 */
+        b->key = key(s, b) * (1 + failed(s, b)) * (1 + CHANCE * (attempt / ROUND) * chance);
+    }
+    qsort(s->block, (size_t)s->n, sizeof *s->block, compare_blocks);
+    for (int k = 0; k <= s->n; k++) {
+        s->block[k].low = 0;
+        s->block[k].next = k < s->n ? k + 1 : 0;
+        s->block[k].previous = k > 0 ? k - 1 : s->n;
+    }
+}
+
+static void forget(Search *s) {
+    for (int k = 0; k < s->n; k++) s->block[k].failures = 0;
+    for (int i = 0; i < s->sections; i++) s->section[i].failures = 0;
+}
+
+/* An attempt that ends before its steps do has tried every order: there is no plan. */
+static bool search(Search *s, PlanItem *items) {
+    bool found = false;
+    for (int i = 0; i < MOST_ATTEMPTS && !found && s->steps >= s->most && s->steps < MOST_STEPS; i++) {
+        if (i % ROUND == 0) forget(s);
+        number_blocks(s, i);
+        s->most = s->steps + STEPS + (long)s->n * s->n * STEPS_PER_PAIR;
+        found = place_rest(s, 0, -1);
+    }
+    for (int k = 0; found && k < s->n; k++) items[s->block[k].item].offset = s->block[k].low;
+    return found;
+}
+
+int plan_search(PlanItem *items, int n, size_t height, bool *found, Err *e) {
+    size_t count = 1;
+    *found = false;
+    for (int i = 0; i < n; i++) count += items[i].size > 0;
+    if (count > MOST_BLOCKS) return OK;
+    Search s = {.block = mem_new(count * sizeof(Block)), .section = mem_new(count * sizeof(Section)), .height = height};
+    if (s.block && s.section) {
+        for (int i = 0; i < n; i++)
+            if (items[i].size) s.block[s.n++] = (Block){.size = items[i].size, .item = i};
+        s.sections = find_sections(items, s.block, s.n, s.section);
+        s.covered = mem_new((find_lives(&s, items) + 1) * sizeof *s.covered);
+        *found = s.covered && search(&s, items);
+    }
+    bool made = s.covered;
+    mem_free(s.block);
+    mem_free(s.section);
+    mem_free(s.covered);
+    return made ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory for the search of a plan of %d items", n);
+}

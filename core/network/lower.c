@@ -1,0 +1,180 @@
+#include "lower.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "layer.h"
+#include "base/mem.h"
+
+static const int64_t rows[3] = {0}; /* PyTorch's order */
+
+/* Of rank 2 the order is the buffer's own; more dimensions lie channels-last or in PyTorch's order. */
+static void set_order(Program *p, int buf, const int64_t *order) {
+    Buf *b = &p->bufs[buf];
+    b->layout = b->shape.rank == 4 || (b->shape.rank == 3 && order[0]) ? LAYOUT_NHWC : LAYOUT_ROWS;
+    memcpy(b->order, b->shape.rank == 3 ? rows : order, sizeof b->order);
+}
+
+/* `x` in another order, converted once per buffer; of (N, C, L) with one channel or one place a view. */
+static int reorder(Lower *lw, const Layer *l, int x, OpKind kind, const char *name, const int64_t *order) {
+    char text[BUF_NAME + 8];
+    if (lw->p->failed) return 0;
+    const Buf from = lw->p->bufs[x];
+    snprintf(text, sizeof text, "%s.%s", from.name, name);
+    int y = names_find(&lw->converted, text, program_buf_name, lw->p);
+    if (y != NO_BUF) return y;
+    y = program_buf(lw->p, CAT_ACTIVATIONS, from.shape, from.dtype, "%s", text);
+    if (lw->p->failed) return 0;
+    if (!names_add(&lw->converted, y, program_buf_name, lw->p)) lw->p->failed = true;
+    set_order(lw->p, y, order);
+    bool same = from.shape.rank == 3 && (from.shape.dim[1] == 1 || from.shape.dim[2] == 1);
+    if (same) lw->p->bufs[y].alias = program_root(lw->p, x);
+    return lower_emit(lw, same ? OP_view : kind, l, &x, 1, y, NULL);
+}
+
+static bool is_line(const Lower *lw, int x) {
+    return lw->p->bufs[x].shape.rank == 3 && lw->p->bufs[x].layout == LAYOUT_NHWC;
+}
+
+/* (N, C, L) as the layer wants it (Layer.ins), whatever it comes as. */
+int lower_forward(Lower *lw, const Layer *l, const int *in) {
+    int taken[LAYER_IN];
+    for (int k = 0; k < l->n_in && !lw->p->failed; k++) {
+        const int64_t *order = l->ins[k].order;
+        bool wanted = l->ins[k].shape.rank == 3 && order[0];
+        taken[k] = in[k];
+        if (wanted) taken[k] = lower_line(lw, l, in[k]);
+        if (!wanted && is_line(lw, in[k])) taken[k] = lower_rows(lw, l, in[k]);
+    }
+    return lw->p->failed ? 0 : l->kind->forward(lw, l, taken);
+}
+
+int lower_temp(Lower *lw, const Layer *l, const char *operand, Shape shape, const int64_t *order, DType dtype) {
+    int b = program_buf(lw->p, CAT_ACTIVATIONS, shape, dtype, "%s%s%s", l->path, l->path[0] ? "." : "", operand);
+    if (lw->p->failed) return 0;
+    set_order(lw->p, b, order ? order : rows);
+    return b;
+}
+
+int lower_buf(Lower *lw, const Layer *l, const char *operand, DType dtype) {
+    return lower_temp(lw, l, operand, l->out, l->out_order, dtype);
+}
+
+int lower_emit(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, int out, const Attr *attr) {
+    if (lw->p->failed) return 0;
+    Op *op = program_op(lw->p, kind, l->path);
+    for (int i = 0; i < n_in; i++) op->in[i] = in[i];
+    op->out[0] = out;
+    op->region = lw->region;
+    if (attr) op->attr = *attr;
+    op_cost(lw->p, op);
+    return out;
+}
+
+int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, const Attr *attr) {
+    char operand[16];
+    return lower_emit(lw, kind, l, in, n_in, lower_buf(lw, l, op_operand(kind, true, 0, operand), DT_F32), attr);
+}
+
+void lower_keep(Lower *lw, int slot, int buf) {
+    if (lw->p->failed) return;
+    Op *op = &lw->p->ops[lw->p->n_ops - 1];
+    op->out[slot] = buf;
+    op_cost(lw->p, op);
+}
+
+int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Attr *attr) {
+    int operands[OP_IN], n = 0;
+    for (int i = 0; i < l->n_in; i++) operands[n++] = in[i];
+    for (int i = 0; i < l->n_params && n < OP_IN; i++) operands[n++] = lw->param[l->param[i]];
+    return lower_op(lw, kind, l, operands, n, attr);
+}
+
+int lower_view(Lower *lw, const Layer *l, int x) {
+    int y = lower_buf(lw, l, "y", DT_F32);
+    if (lw->p->failed) return 0;
+    lw->p->bufs[y].alias = program_root(lw->p, x);
+    return lower_emit(lw, OP_view, l, &x, 1, y, NULL);
+}
+
+int lower_rows(Lower *lw, const Layer *l, int x) {
+    if (lw->p->failed) return 0;
+    bool other = lw->p->bufs[x].order[0] || is_line(lw, x);
+    return other ? reorder(lw, l, x, OP_nhwc_to_nchw, "rows", rows) : x;
+}
+
+int lower_line(Lower *lw, const Layer *l, int x) {
+    if (lw->p->failed || is_line(lw, x)) return x;
+    const int64_t *d = lw->p->bufs[x].shape.dim, order[3] = {d[1], 1, d[2]};
+    return reorder(lw, l, x, OP_nhwc_to_nchw_dx, "line", order);
+}
+
+static void make_params(Lower *lw) {
+    for (int i = 0; i < lw->net->n_params; i++) {
+        const Param *from = &lw->net->params[i];
+        int b = lw->param[i] = program_buf(lw->p, CAT_WEIGHTS, from->shape, from->dtype, "%s", from->name);
+        if (lw->p->failed) return;
+        lw->p->bufs[b].layout = from->layout;
+        memcpy(lw->p->bufs[b].order, from->order, sizeof from->order);
+        lw->p->bufs[b].kind = BUF_PERSISTENT;
+        lw->p->bufs[b].param = i;
+        lw->p->bufs[b].frozen = !from->trainable;
+    }
+}
+
+static int make_input(Lower *lw) {
+    int b = program_buf(lw->p, CAT_INPUT, lw->net->input, lw->net->indices ? DT_I32 : DT_F32, "input");
+    if (lw->p->failed) return 0;
+    set_order(lw->p, b, lw->net->root->in_order);
+    lw->p->bufs[b].kind = BUF_INPUT;
+    return b;
+}
+
+void lower_loss(Lower *lw, int k, int x) {
+    if (!lw->with_loss || (k && !lw->training)) return;
+    int loss = lower_forward(lw, lw->net->loss[k], &x);
+    if (k == 0) lw->p->loss = loss;
+}
+
+static void lower_all(Lower *lw) {
+    Program *p = lw->p;
+    make_params(lw);
+    p->input = make_input(lw);
+    p->output = lower_forward(lw, lw->net->root, &p->input);
+    lower_loss(lw, 0, p->output);
+    p->forward_end = p->body_end = p->n_ops;
+}
+
+/* What a shape alone does not forbid: only an Embedding reads indices, and in training a variance needs two values. */
+static int check_ops(const Program *p, Err *e) {
+    for (int i = 0; i < p->n_ops; i++) {
+        const Op *op = &p->ops[i];
+        for (int k = 0; k < OP_IN; k++)
+            if (op->in[k] == p->input && p->bufs[p->input].dtype == DT_I32 && op->kind != OP_embedding)
+                return err_set(e, ERR_SCRIPT,
+                               "layer %s: the network's input holds indices, which only nn.Embedding reads",
+                               op->path);
+        if (op->kind == OP_batchnorm &&
+            shape_elements(&p->bufs[op->in[0]].shape) == shape_elements(&p->bufs[op->out[1]].shape))
+            return err_set(e, ERR_SCRIPT,
+                           "layer %s: batch normalisation in training expects more than 1 value per channel",
+                           op->path);
+    }
+    return OK;
+}
+
+int lower_network(const Network *net, bool training, bool with_loss, Program **out, Err *e) {
+    if (with_loss && !net->n_losses)
+        return err_set(e, ERR_SCRIPT, "expected a loss: the network was built without one");
+    Lower lw = {program_new(), net, mem_new((size_t)net->n_params * sizeof(int)), training, with_loss, 0, 0, 0,
+                {0}};
+    bool made = lw.p && lw.param;
+    if (made) lower_all(&lw);
+    mem_free(lw.param);
+    names_free(&lw.converted);
+    int code = made && !lw.p->failed ? check_ops(lw.p, e)
+                                     : err_set(e, ERR_HOST_MEMORY, "out of host memory for the program of a network");
+    if (code) program_free(lw.p);
+    else *out = lw.p;
+    return code;
+}

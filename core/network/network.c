@@ -1,0 +1,425 @@
+/* The tree of layers, and its inference: shapes, orders and parameters in one walk. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "layer.h"
+#include "base/mem.h"
+
+static const LayerKind *find_kind(const char *name) {
+    for (int i = 0; i < layer_kind_count; i++)
+        if (!strcmp(layer_kinds[i].name, name)) return &layer_kinds[i];
+    return NULL;
+}
+
+static void visit_layer(const Network *n, const Layer *l, LayerVisit *visit, void *arg) {
+    if (l->n_child == 0) visit(arg, n, l);
+    for (int i = 0; i < l->n_child; i++) visit_layer(n, l->child[i], visit, arg);
+}
+
+void network_visit(const Network *n, LayerVisit *visit, void *arg) {
+    visit_layer(n, n->root, visit, arg);
+}
+
+const char *layer_kind_name(int i, char *role) {
+    if (i < 0 || i >= layer_kind_count) return NULL;
+    *role = layer_kinds[i].role;
+    return layer_kinds[i].name;
+}
+
+const char *layer_kind(const Layer *l) { return l->kind->name; }
+
+const char *layer_spec(const char *kind) {
+    const LayerKind *k = find_kind(kind);
+    return k ? k->spec : NULL;
+}
+
+/* ---- the tree */
+
+enum { INPUT_0 = ~0 }; /* the container's first input, see Layer.from */
+
+static void unknown_kind(const char *name, Err *e) {
+    char known[960] = "";
+    size_t n = 0;
+    for (int i = 0; i < layer_kind_count && n < sizeof known; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", layer_kinds[i].name);
+    err_set(e, ERR_SCRIPT, "unknown layer '%.40s'; known: %s", name, known);
+}
+
+Layer *layer_new(const char *kind, const char *where, Err *e) {
+    const LayerKind *k = find_kind(kind);
+    if (!k) {
+        unknown_kind(kind, e);
+        return NULL;
+    }
+    Layer *l = mem_new(sizeof *l);
+    if (!l) {
+        err_set(e, ERR_HOST_MEMORY, "out of host memory for a layer");
+        return NULL;
+    }
+    l->kind = k;
+    snprintf(l->where, sizeof l->where, "%s", where ? where : "");
+    l->result[0] = INPUT_0;
+    l->n_result = 1;
+    l->factor = 1;
+    if (options_parse(&l->options, k->spec, e) == OK) return l;
+    layer_free(l);
+    return NULL;
+}
+
+int layer_add(Layer *parent, Layer *child, Err *e) {
+    int code = OK;
+    if (parent->kind->role != 'c') code = layer_error(parent, e, "takes no layers");
+    else if (child->kind->role == 's') code = layer_error(parent, e, "cannot hold the loss %s", child->kind->name);
+    else if (child->depth >= LAYER_DEPTH) code = layer_error(parent, e, "more than %d levels of layers", LAYER_DEPTH);
+    else if (!mem_grow(&parent->child, &parent->cap_child, parent->n_child + 1, sizeof *parent->child))
+        code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a layer");
+    if (code) {
+        layer_free(child);
+        return code;
+    }
+    child->from[0] = parent->result[0]; /* a chain, unless it is wired otherwise */
+    child->n_from = 1;
+    child->place = parent->n_child;
+    parent->result[0] = parent->n_child;
+    parent->child[parent->n_child++] = child;
+    if (parent->depth < child->depth + 1) parent->depth = child->depth + 1;
+    return OK;
+}
+
+int layer_set_name(Layer *l, const char *name, Err *e) {
+    if (strlen(name) >= sizeof l->name)
+        return layer_error(l, e, "the name %.40s has more than %d characters", name, LAYER_NAME - 1);
+    snprintf(l->name, sizeof l->name, "%s", name);
+    return OK;
+}
+
+int layer_wire(Layer *parent, int i, const int *from, int n, Err *e) {
+    Layer *child = parent->child[i];
+    if (n < 1 || n > LAYER_IN)
+        return layer_error(child, e, "takes at most %d inputs, found %d", LAYER_IN, n);
+    for (int k = 0; k < n; k++)
+        if (from[k] >= i || from[k] < -LAYER_IN)
+            return err_set(e, ERR_INTERNAL, "child %d of a graph cannot read value %d", i, from[k]);
+    memcpy(child->from, from, (size_t)n * sizeof *from);
+    child->n_from = n;
+    return OK;
+}
+
+void layer_free(Layer *l) {
+    if (!l) return;
+    for (int i = 0; i < l->n_child; i++) layer_free(l->child[i]);
+    mem_free(l->child);
+    mem_free(l->param);
+    options_free(&l->options);
+    mem_free(l);
+}
+
+/* ---- mistakes, named by layer and line */
+
+/* "layer 5 Linear (article.lua:12)"; a loss has no place in the tree: "MSELoss (article.lua:20)" */
+static void layer_title(const Layer *l, char *text, size_t room) {
+    bool loss = l->kind->role == 's';
+    snprintf(text, room, "%s%s%s%s%s%s%s", loss ? "" : "layer ", loss ? "" : l->path, loss || !l->path[0] ? "" : " ",
+             l->kind->name, l->where[0] ? " (" : "", l->where, l->where[0] ? ")" : "");
+}
+
+enum { TITLE = LAYER_PATH + LAYER_WHERE + 40 };
+
+int layer_error(const Layer *l, Err *e, const char *format, ...) {
+    char title[TITLE], text[320];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    layer_title(l, title, sizeof title);
+    return err_set(e, ERR_SCRIPT, "%s: %s", title, text);
+}
+
+/* `code` came from elsewhere with its text in e: puts the layer before it. */
+static int layer_blame(const Layer *l, Err *e, int code) {
+    char title[TITLE];
+    layer_title(l, title, sizeof title);
+    if (code) err_prefix(e, "%s", title);
+    return code;
+}
+
+int layer_expect_inputs(const Layer *l, int most, Err *e) {
+    if (l->n_in <= most) return OK;
+    return layer_error(l, e, "takes %d input%s, found %d", most, most == 1 ? "" : "s", l->n_in);
+}
+
+int layer_expect_rank(const Layer *l, int rank, const char *meaning, Err *e) {
+    char text[SHAPE_TEXT];
+    if (l->in.rank == rank) return OK;
+    return layer_error(l, e, "expected an input of %d dimensions %s, found %s", rank, meaning,
+                       shape_text(&l->in, text));
+}
+
+int layer_expect_range(const Layer *l, const char *option, int64_t min, int64_t max, Err *e) {
+    for (int i = 0; i < l->options.count; i++) {
+        const Option *o = &l->options.item[i];
+        if (strcmp(o->name, option) || o->word >= 0) continue;
+        for (int k = 0; k < (o->type == OPTION_PAIR ? 2 : 1); k++)
+            if (o->i[k] < min || o->i[k] > max)
+                return layer_error(l, e, "%s must be between %" PRId64 " and %" PRId64 ", found %" PRId64, option, min,
+                                   max, o->i[k]);
+    }
+    return OK;
+}
+
+/* ---- inference */
+
+void layer_output(Layer *l, Shape out) {
+    l->output = (Value){.shape = out};
+}
+
+static bool takes_lines(const Layer *l) { return l->kind->role == 'i'; }
+
+/* (N, C, L) as an image, or in PyTorch's order. */
+static void lay(Value *v, bool line) {
+    const int64_t order[3] = {v->shape.dim[1], 1, v->shape.dim[2]}, rows[3] = {0};
+    if (v->shape.rank == 3) memcpy(v->order, line ? order : rows, sizeof v->order);
+}
+
+void layer_take_line(Layer *l) {
+    lay(&l->ins[0], true);
+    lay(&l->output, true);
+}
+
+int layer_axes(const Layer *l) {
+    for (int i = 0; i < l->options.count; i++)
+        if (l->options.item[i].type == OPTION_PAIR) return 2;
+    return 1;
+}
+
+int64_t layer_along(const Layer *l, const char *option, int axis, int64_t missing) {
+    return axis == 0 && layer_axes(l) == 1 ? missing : options_pair(&l->options, option, axis);
+}
+
+Shape layer_shape(const Layer *l, int64_t n, int64_t c, int64_t h, int64_t w) {
+    return layer_axes(l) == 1 ? shape3(n, c, w) : shape4(n, c, h, w);
+}
+
+int layer_expect_image(const Layer *l, Shape *image, Err *e) {
+    int axes = layer_axes(l);
+    const int64_t *d = l->in.dim;
+    *image = axes == 1 ? shape4(d[0], d[1], 1, d[2]) : l->in;
+    return layer_expect_rank(l, 2 + axes, axes == 1 ? "(N, C, L)" : "(N, C, H, W)", e);
+}
+
+void layer_output_image(Layer *l, int64_t channels, const int64_t size[2]) {
+    layer_output(l, layer_shape(l, l->in.dim[0], channels, size[0], size[1]));
+    lay(&l->output, true);
+}
+
+int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
+    int64_t count;
+    memcpy(l->ins, in, (size_t)n_in * sizeof *in);
+    l->n_in = n_in;
+    for (int k = 0; k < n_in && strchr("lmi", l->kind->role); k++) lay(&l->ins[k], takes_lines(l));
+    l->output = l->ins[0];
+    int code = l->kind->role == 'c' || l->kind->role == 'm' ? OK : layer_expect_inputs(l, 1, e);
+    if (code) return code;
+    code = options_finish(&l->options, e);
+    if (code) return layer_blame(l, e, code);
+    if (l->kind->role != 'c') l->output.input = false;
+    code = l->kind->shape(n, l, e);
+    if (!code && l->tied && l->n_params == 0) code = layer_error(l, e, "has no parameter to share with another layer");
+    return code ? code : layer_blame(l, e, shape_count(&l->out, &count, e));
+}
+
+int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Value *in, int n_in, Err *e) {
+    Layer *child = parent->child[i];
+    if (child->name[0]) name = child->name;
+    const char *dot = parent->path[0] && name[0] ? "." : "";
+    int length = snprintf(child->path, sizeof child->path, "%s%s%s", parent->path, dot, name);
+    if (length > PARAM_NAME - (int)sizeof ".weight")
+        return layer_error(parent, e, "nested too deep: the name of layer %.20s in it has more than %d characters",
+                           name, PARAM_NAME - (int)sizeof ".weight");
+    if (child->n_result > 1)
+        return layer_error(child, e, "gives %d values: only the network as a whole does, one for each loss",
+                           child->n_result);
+    return network_infer(n, child, in, n_in, e);
+}
+
+/* Notes that layer `l` reads parameter `index`. */
+static int reads_param(Layer *l, int index, Err *e) {
+    if (!mem_grow(&l->param, &l->cap_params, l->n_params + 1, sizeof *l->param))
+        return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a layer");
+    l->param[l->n_params++] = index;
+    return OK;
+}
+
+const char *network_param_name(const void *network, int i) { return ((const Network *)network)->params[i].name; }
+static const char *alias_name(const void *network, int i) { return ((const Network *)network)->aliases[i].name; }
+
+static int no_room_for_params(Err *e) {
+    return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a network");
+}
+
+/* A second use of a parameter: it must look the same there. Under another path it gets a second name. */
+static int share_param(Network *n, Layer *l, const Layer *with, const char *name, Shape shape, const int64_t *order,
+                       Err *e) {
+    static const int64_t rows[3] = {0};
+    char one[SHAPE_TEXT], two[SHAPE_TEXT];
+    if (l->n_params >= with->n_params)
+        return layer_error(l, e, "shares the parameters of %s, which has no %s", with->path, name);
+    int index = with->param[l->n_params];
+    Param *p = &n->params[index];
+    if (!shape_equal(&p->shape, &shape) || memcmp(p->order, order ? order : rows, sizeof p->order))
+        return layer_error(l, e, "shares %s, which is %s%s there, and %s%s here", p->name, shape_text(&p->shape, one),
+                           p->order[0] ? " for a flattened image" : "", shape_text(&shape, two),
+                           order && order[0] ? " for a flattened image" : "");
+    p->trainable &= !l->frozen;
+    if (!strchr(l->path, '#')) { /* not a second call of what has this name already */
+        if (!mem_grow(&n->aliases, &n->cap_aliases, n->n_aliases + 1, sizeof *n->aliases))
+            return no_room_for_params(e);
+        ParamAlias *a = &n->aliases[n->n_aliases++];
+        snprintf(a->name, sizeof a->name, "%s%s%s", l->path, l->path[0] ? "." : "", name);
+        a->param = index;
+        if (!names_add(&n->alias_names, n->n_aliases - 1, alias_name, n))
+            return no_room_for_params(e);
+    }
+    return reads_param(l, index, e);
+}
+
+int network_param(Network *n, Layer *l, const char *name, Shape shape, double bound, const int64_t *order, Err *e) {
+    Param like = {.shape = shape, .bound = bound};
+    if (order) memcpy(like.order, order, sizeof like.order);
+    return network_tensor(n, l, name, &like, e);
+}
+
+int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Err *e) {
+    int64_t count;
+    const Shape shape = like->shape;
+    const int64_t *order = like->order;
+    int code = shape_count(&shape, &count, e);
+    if (code) return layer_blame(l, e, code);
+    if (l->shares) return share_param(n, l, l->shares, name, shape, order, e);
+    if (l->tied && l->n_params == 0) return share_param(n, l, l->tied, name, shape, order, e);
+    if (strchr(l->path, '#')) return layer_error(l, e, "has parameters: give it a name in its graph");
+    if (network_parameters(n) > INT64_MAX / 16 - count) return layer_error(l, e, "too many parameters");
+    if (!mem_grow(&n->params, &n->cap_params, n->n_params + 1, sizeof *n->params))
+        return no_room_for_params(e);
+    Param *p = &n->params[n->n_params];
+    *p = *like;
+    int length = snprintf(p->name, sizeof p->name, "%s%s%s", l->path, l->path[0] ? "." : "", name);
+    if (length >= (int)sizeof p->name)
+        return layer_error(l, e, "the name of its parameter %s has more than %d characters", name, PARAM_NAME - 1);
+    if (network_find_param(n, p->name) >= 0) return layer_error(l, e, "there is a parameter %s already", p->name);
+    p->layout = shape.rank > 2 ? LAYOUT_NHWC : LAYOUT_ROWS;
+    p->trainable = !l->frozen && !p->buffer;
+    p->owner = l;
+    if (!names_add(&n->names, n->n_params, network_param_name, n)) return no_room_for_params(e);
+    if (!p->buffer) n->elements += count;
+    return reads_param(l, n->n_params++, e);
+}
+
+/* The one that reads the network's input in most networks. */
+static const Layer *first_layer(const Layer *l) {
+    while (l->n_child) l = l->child[0];
+    return l;
+}
+
+/* Each loss is given one output. Its path, "loss" or "loss.1", names what it makes. */
+static int infer_losses(Network *n, Err *e) {
+    const Layer *root = n->root;
+    int code = OK;
+    if (n->n_losses && n->n_losses != root->n_result)
+        return layer_error(n->loss[0], e, "expected a loss for each output of the network: there %s %d for %d",
+                           n->n_losses == 1 ? "is" : "are", n->n_losses, root->n_result);
+    for (int k = 0; k < n->n_losses && !code; k++) {
+        Layer *l = n->loss[k];
+        if (l->kind->role != 's') return layer_error(l, e, "is no loss, expected one as the loss");
+        snprintf(l->path, sizeof l->path, n->n_losses > 1 ? "loss.%d" : "loss", k);
+        code = network_infer(n, l, k ? &root->child[root->result[k]]->output : &root->output, 1, e);
+    }
+    return code;
+}
+
+static int infer_all(Network *n, const Shape *input, Err *e) {
+    Value in = {.shape = *input, .input = true};
+    char text[SHAPE_TEXT];
+    int64_t count;
+    if (input->rank < 2)
+        return err_set(e, ERR_SCRIPT, "the input of a network needs a batch and at least one more dimension, found %s",
+                       shape_text(input, text));
+    if (n->root->kind->role == 's') return layer_error(n->root, e, "is a loss, expected a layer as the model");
+    int code = shape_count(input, &count, e);
+    if (code) {
+        err_prefix(e, "the input of a network");
+        return code;
+    }
+    lay(&in, takes_lines(first_layer(n->root)));
+    code = network_infer(n, n->root, &in, 1, e);
+    if (code) return code;
+    n->input = *input;
+    n->output = n->root->out;
+    return infer_losses(n, e);
+}
+
+int network_new(Layer *root, Layer *const *losses, int n_losses, const Shape *input, Network **out, Err *e) {
+    Network *n = mem_new(sizeof *n);
+    if (!n) {
+        layer_free(root);
+        for (int k = 0; k < n_losses; k++) layer_free(losses[k]);
+        return err_set(e, ERR_HOST_MEMORY, "out of host memory for a network");
+    }
+    n->root = root;
+    n->n_losses = n_losses;
+    for (int k = 0; k < n_losses; k++) n->loss[k] = losses[k];
+    int code = infer_all(n, input, e);
+    if (code) network_free(n);
+    else *out = n;
+    return code;
+}
+
+void network_free(Network *n) {
+    if (!n) return;
+    layer_free(n->root);
+    for (int k = 0; k < n->n_losses; k++) layer_free(n->loss[k]);
+    mem_free(n->params);
+    mem_free(n->aliases);
+    names_free(&n->names);
+    names_free(&n->alias_names);
+    mem_free(n);
+}
+
+/* The layer after which there are as many rows as the output has; the last layer where these are the batch. */
+typedef struct RowsSearch { const Layer *found; int64_t rows, before; } RowsSearch;
+
+static void find_rows(void *arg, const Network *n, const Layer *l) {
+    RowsSearch *s = arg;
+    int64_t rows = l->out.rank ? l->out.dim[0] : 0;
+    if (rows == s->rows && (rows != s->before || rows == n->input.dim[0])) s->found = l;
+    s->before = rows;
+}
+
+void network_output_text(const Network *n, char *text, size_t room) {
+    char shape[SHAPE_TEXT], title[TITLE] = "the input", rows[64] = "";
+    RowsSearch s = {NULL, n->output.dim[0], n->input.dim[0]};
+    network_visit(n, find_rows, &s);
+    if (s.found) layer_title(s.found, title, sizeof title);
+    if (s.rows != n->input.dim[0])
+        snprintf(rows, sizeof rows, ", %" PRId64 " rows of a batch of %" PRId64, s.rows, n->input.dim[0]);
+    snprintf(text, room, "the network's output is %s%s, by %s", shape_text(&n->output, shape), rows, title);
+}
+
+int64_t network_parameters(const Network *n) {
+    return n->elements;
+}
+
+int64_t network_frozen(const Network *n) {
+    int64_t sum = 0;
+    for (int i = 0; i < n->n_params; i++)
+        if (!n->params[i].trainable && !n->params[i].buffer) sum += shape_elements(&n->params[i].shape);
+    return sum;
+}
+
+int network_find_param(const Network *n, const char *name) {
+    int param = names_find(&n->names, name, network_param_name, n);
+    int alias = param < 0 ? names_find(&n->alias_names, name, alias_name, n) : -1;
+    return alias < 0 ? param : n->aliases[alias].param;
+}

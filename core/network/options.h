@@ -1,0 +1,70 @@
+/* options.h: the arguments of layers, losses and optimizers, described by one line of text.
+ *
+ *   spec   = option { " " option }          in PyTorch's positional order; those behind a "*", which stands among them
+ *                                           as in Python, are given by name only: PyTorch has others in front of them
+ *   option = name ":" type [ "=" default ]  no default: required; a default may name an earlier option
+ *   type   = "int" | "float" | "bool" | "pair" (int or {int, int}) | "floats" ({float, float})
+ *          | "list" (numbers, one or more)
+ *          | ("pair" | "int" | "float" | "list") "|" word ... (that, or one of the words) | word "|" word ...
+ *
+ * "kernel_size:pair stride:pair=kernel_size padding:pair=0" is MaxPool2d's. */
+#ifndef MT_OPTIONS_H
+#define MT_OPTIONS_H
+
+#include "base/base.h"
+#include "base/err.h"
+
+enum { OPTIONS_MAX = 12, OPTION_NAME = 32, OPTION_WORDS = 48, OPTIONS_TEXT = 1024, LIST_SHOWN = 8 };
+
+typedef enum OptionType {
+    OPTION_INT, OPTION_FLOAT, OPTION_BOOL, OPTION_PAIR, OPTION_FLOATS, OPTION_LIST, OPTION_WORD
+} OptionType;
+
+typedef struct Option {
+    char name[OPTION_NAME];
+    OptionType type;
+    char words[OPTION_WORDS]; /* "none|tanh" */
+    bool required, given;
+    int64_t i[2];  /* int, bool, pair */
+    int word;      /* index into words, -1 where a pair was given */
+    double f[2];   /* float, floats */
+    double *list;  /* list [n], or NULL where a word was given; see options_free */
+    int64_t n;
+    int from;      /* index of the option whose value is the default, or -1 */
+} Option;
+
+typedef struct Options {
+    const char *spec; /* borrowed: a constant of one of the tables */
+    int count;
+    Option item[OPTIONS_MAX];
+} Options;
+
+/* Reads a spec and sets the defaults. Fails only on a malformed spec (ERR_INTERNAL). */
+int options_parse(Options *o, const char *spec, Err *e);
+void options_free(Options *o);
+/* The option of that name, or NULL and an error that lists the known names. */
+Option *options_find(Options *o, const char *name, Err *e);
+int option_set_number(Option *o, double value, Err *e);                 /* int, float, pair (both) */
+int option_set_numbers(Option *o, double first, double second, Err *e); /* pair, floats */
+int option_set_list(Option *o, const double *values, int64_t n, Err *e);
+int option_set_bool(Option *o, bool value, Err *e);
+int option_set_word(Option *o, const char *word, Err *e);
+/* Fills the defaults that name another option; fails naming the first required option that was not given. */
+int options_finish(Options *o, Err *e);
+
+/* Values of a finished set. A name that the spec does not have reads as 0, false or "". */
+int64_t options_int(const Options *o, const char *name);
+int64_t options_pair(const Options *o, const char *name, int which);
+double options_float(const Options *o, const char *name);
+double options_floats(const Options *o, const char *name, int which);
+bool options_bool(const Options *o, const char *name);
+/* NULL where a word was given */
+const double *options_list(const Options *o, const char *name, int64_t *n);
+/* "" where a pair was given */
+const char *options_word(const Options *o, const char *name, char *text /* OPTION_WORDS */);
+/* "kernel_size=3x3 stride=1x1": every option that differs from its default or is required, for dumps and cell ids; of
+ * a list of more than LIST_SHOWN numbers their count and their hash, "weight=10#89abcdef01234567".
+ * OPTIONS_TEXT characters are enough for any */
+const char *options_text(const Options *o, char *text, size_t room);
+
+#endif

@@ -1,0 +1,113 @@
+/* From a program's lifetimes to the arena's offsets, and that as text. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "passes.h"
+
+/* What is to be placed in one of the two memories: the device's temporaries, or what lies on the host. */
+static void list_items(const Program *p, const Life *life, bool host, size_t alignment, PlanItem *items) {
+    for (int b = 0; b < p->n_bufs; b++) {
+        bool here = life[b].used && p->bufs[b].kind != BUF_PERSISTENT && p->bufs[b].host == host;
+        items[b] = (PlanItem){here ? align_up(life[b].bytes, alignment) : 0, life[b].first, life[b].last, 0};
+    }
+}
+
+/* Persistent buffers from the arena's start, in buffer order. */
+static int place_persistent(const Program *p, const Life *life, size_t alignment, Placement *out, Err *e) {
+    for (int b = 0; b < p->n_bufs; b++) {
+        if (p->bufs[b].kind != BUF_PERSISTENT) continue;
+        out->offsets[b] = out->persistent;
+        if (!size_add(out->persistent, align_up(life[b].bytes, alignment), &out->persistent))
+            return err_set(e, ERR_SCRIPT, "the parameters' bytes do not fit in size_t");
+    }
+    return OK;
+}
+
+/* The temporaries' plan on top of them, and the host's. */
+static int place(const Program *p, const Life *life, PlanItem *items, size_t alignment, Placement *out, Err *e) {
+    int code = place_persistent(p, life, alignment, out, e);
+    const struct { bool host; size_t base; Plan *plan; } memories[] = {
+        {false, out->persistent, &out->plan}, {true, 0, &out->host}};
+    for (size_t m = 0; m < ARRAY_LEN(memories) && !code; m++) {
+        list_items(p, life, memories[m].host, alignment, items);
+        code = plan_build(items, p->n_bufs, memories[m].plan, e);
+        for (int b = 0; b < p->n_bufs && !code; b++)
+            if (items[b].size) out->offsets[b] = memories[m].base + items[b].offset;
+    }
+    if (!code) out->arena = out->persistent + out->plan.height;
+    return code;
+}
+
+int placement_build(const Program *p, size_t alignment, Placement *out, Err *e) {
+    size_t n = (size_t)p->n_bufs;
+    Placement pl = {mem_new(n * sizeof(size_t)), 0, 0, {0, 0, 0}, {0, 0, 0}};
+    Life *life = mem_new(n * sizeof *life);
+    PlanItem *items = mem_new(n * sizeof *items);
+    int code;
+    if (pl.offsets && life && items) {
+        program_lives(p, life);
+        code = place(p, life, items, alignment, &pl, e);
+    } else {
+        code = err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
+    }
+    mem_free(items);
+    mem_free(life);
+    if (code) placement_free(&pl);
+    else *out = pl;
+    return code;
+}
+
+size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *live) {
+    size_t most = 0;
+    program_lives(p, life);
+    memset(live, 0, (size_t)p->n_ops * sizeof *live);
+    for (int b = 0; b < p->n_bufs; b++) { /* first, by how much each op has more than the one before it */
+        size_t bytes = align_up(life[b].bytes, alignment);
+        if (!life[b].used || p->bufs[b].host) continue;
+        live[life[b].first] += bytes;
+        if (life[b].last + 1 < p->n_ops) live[life[b].last + 1] -= bytes;
+    }
+    for (int i = 0; i < p->n_ops; i++) {
+        if (i > 0) live[i] += live[i - 1];
+        most = max_size(most, live[i]);
+    }
+    return most;
+}
+
+void placement_free(Placement *pl) {
+    mem_free(pl->offsets);
+    pl->offsets = NULL;
+}
+
+/* ---- as text */
+
+static void dump_buf(const Program *p, const Placement *pl, const Life *life, int b, TextSink *sink, void *arg) {
+    char line[BUF_NAME + 128];
+    const Buf *buf = &p->bufs[b];
+    const Life *l = &life[b];
+    size_t offset = pl->offsets[b];
+    if (buf->kind == BUF_PERSISTENT)
+        snprintf(line, sizeof line, "%12zu %12zu  always     %s", offset, l->bytes, buf->name);
+    else
+        snprintf(line, sizeof line, "%12zu %12zu  %4d-%-4d  %s%s", offset, l->bytes, l->first, l->last, buf->name,
+                 buf->host ? " (host)" : "");
+    sink(arg, line);
+}
+
+int placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *arg, Err *e) {
+    char line[BUF_NAME + 128];
+    Life *life = mem_new((size_t)p->n_bufs * sizeof *life);
+    if (!life) return err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
+    program_lives(p, life);
+    sink(arg, "      offset        bytes  ops        buffer");
+    for (int b = 0; b < p->n_bufs; b++)
+        if (life[b].used) dump_buf(p, pl, life, b, sink, arg);
+    snprintf(line, sizeof line, "arena %zu = persistent %zu + temporaries %zu; lower bound %zu", pl->arena,
+             pl->persistent, pl->plan.height, pl->persistent + pl->plan.lower_bound);
+    sink(arg, line);
+    snprintf(line, sizeof line, "on the host %zu; lower bound %zu", pl->host.height, pl->host.lower_bound);
+    if (pl->host.height) sink(arg, line);
+    mem_free(life);
+    return OK;
+}

@@ -1,0 +1,133 @@
+/* settings.h: one cell of a sweep: what is swept, apart from the network itself. */
+#ifndef MT_SETTINGS_H
+#define MT_SETTINGS_H
+
+#include "memory/alloc.h"
+#include "network/options.h"
+
+/*   name          text           low dtype  weights  activations  fp32 master  loss scaling   in apex's words */
+#define PRECISIONS(X)                                                                                   \
+    X(FP32,        "fp32",        F32,  F32,  AUTOCAST_OFF, false, false, "O0: no TF32 anywhere")       \
+    X(TF32,        "tf32",        F32,  F32,  AUTOCAST_OFF, false, false, "TF32 products on a GPU")     \
+    X(AMP_FP16,    "amp_fp16",    F16,  F32,  AUTOCAST_ON,  false, true,  "O1: autocast, fp32 weights") \
+    X(AMP_BF16,    "amp_bf16",    BF16, F32,  AUTOCAST_ON,  false, false, "autocast, fp32 weights")     \
+    X(MASTER_FP16, "master_fp16", F16,  F16,  AUTOCAST_OFF, true,  true,  "O2: fp32 master copy")       \
+    X(MASTER_BF16, "master_bf16", BF16, BF16, AUTOCAST_OFF, true,  false, "O2 in bf16")                 \
+    X(FP16,        "fp16",        F16,  F16,  AUTOCAST_OFF, false, false, "O3: all fp16, loss scale 1") \
+    X(BF16,        "bf16",        BF16, BF16, AUTOCAST_OFF, false, false, "O3 in bf16")
+
+typedef enum Precision {
+#define X(name, text, low, weights, autocast, master, scaling, what) PREC_##name,
+    PRECISIONS(X)
+#undef X
+    PREC_COUNT
+} Precision;
+
+typedef struct PrecisionInfo {
+    const char *text;
+    DType low, weights;   /* low: what autocast casts to, and of the activations where weights are 16-bit */
+    bool autocast, master, loss_scaling;
+} PrecisionInfo;
+const PrecisionInfo *precision_info(Precision p);
+
+/*   checkpoint: text, what is kept for the backward pass */
+#define CHECKPOINTS(X)                                            \
+    X(NONE, "none", "everything")                                 \
+    X(MARKED, "marked", "all but the insides of nn.Checkpoint")   \
+    X(ALL, "all", "only where the network is one tensor wide")    \
+    X(SQRT, "sqrt", "sqrt(n) of those places (Chen et al. 2016)") \
+    X(SELECTIVE, "selective", "all but what light ops make of what is kept") \
+    X(BUDGET, "budget", "the fastest choice that fits a number of bytes")
+
+typedef enum Checkpoint {
+#define X(name, text, what) CHECKPOINT_##name,
+    CHECKPOINTS(X)
+#undef X
+} Checkpoint;
+
+/* Where activations wait for the backward pass. budget: only as many of them in the host's memory as the step must give
+ * up to stay within a number of bytes of the device. */
+#define OFFLOADS(X)        \
+    X(NONE, "none")        \
+    X(ALL, "all")          \
+    X(BUDGET, "budget")
+
+typedef enum Offload {
+#define X(name, text) OFFLOAD_##name,
+    OFFLOADS(X)
+#undef X
+} Offload;
+
+/* marked: where a layer says inplace = true */
+typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
+
+/* torchao's two, which differ in a default */
+#define OPTIM_ADAM8BIT(weight_decay)                                                                                   \
+    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=" weight_decay " amsgrad:bool=false "     \
+    "* block_size:int=256"
+/*    name     rule     options, in PyTorch's order; OPTIM_CLIPS ends each */
+#define OPTIMIZERS(X)                                                                                                  \
+    X(SGD,     sgd,     "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false")  \
+    X(Adam,    adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 "                   \
+                        "amsgrad:bool=false")                                                                          \
+    X(AdamW,   adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01 "                \
+                        "amsgrad:bool=false")                                                                          \
+    X(Adam8bit,  adam, OPTIM_ADAM8BIT("0"))                                                                            \
+    X(AdamW8bit, adam, OPTIM_ADAM8BIT("0.01"))                                                                         \
+    X(RAdam,   radam,   "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 "                   \
+                        "decoupled_weight_decay:bool=false")                                                           \
+    X(Adamax,  adamax,  "lr:float=0.002 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0")                   \
+    X(RMSprop, rmsprop, "lr:float=0.01 alpha:float=0.99 eps:float=1e-8 weight_decay:float=0 momentum:float=0 "         \
+                        "centered:bool=false")                                                                         \
+    X(Adagrad, adagrad, "lr:float=0.01 lr_decay:float=0 weight_decay:float=0 initial_accumulator_value:float=0 "       \
+                        "eps:float=1e-10")                                                                             \
+    X(Adadelta, adadelta, "lr:float=1 rho:float=0.9 eps:float=1e-6 weight_decay:float=0")                              \
+    X(Adafactor, adafactor, "lr:float=0.01 beta2_decay:float=-0.8 eps:floats=0,0.001 d:float=1 weight_decay:float=0")
+#define OPTIM_CLIPS " * clip_norm:float=0"
+
+typedef enum OptimKind {
+#define X(name, rule, spec) OPTIM_##name,
+    OPTIMIZERS(X)
+#undef X
+    OPTIM_COUNT
+} OptimKind;
+
+typedef struct Optimizer { OptimKind kind; OptimRule rule; } Optimizer;
+/* The option line of an optimizer (NULL past the end) and its name. */
+const char *optimizer_spec(int kind, const char **name);
+/* From finished options of that kind's spec; checks ranges as PyTorch does (lr >= 0, 0 <= beta < 1, ...). */
+int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e);
+typedef struct OptimState { Shape shape; DType type; } OptimState;
+/* The op that updates a parameter of shape `like` (NULL: any that has no state of 8 bits), and whether it keeps the
+ * state that is the op's output `slot`; if so, *state is that. type: what the rule works on */
+OpKind optimizer_op(const Optimizer *o, const Shape *like);
+bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type, OptimState *state);
+
+typedef struct Settings {
+    Precision precision;
+    int accumulate;          /* micro-batches per update, at least 1 */
+    Checkpoint checkpoint;
+    size_t budget;           /* bytes, for CHECKPOINT_BUDGET */
+    Offload offload;
+    size_t offload_budget;   /* bytes of the device, for OFFLOAD_BUDGET; else 0 */
+    size_t offload_least;    /* bytes: what is smaller takes longer to ask for than to copy, and stays */
+    Inplace inplace;
+    bool eval;               /* mode = "eval": no gradients, nothing saved */
+    bool no_loss;            /* evaluation without a target: the output is kept instead */
+    AllocKind allocator;
+    size_t workspace_limit;  /* bytes that a library may ask for one op */
+    bool graph;              /* record the step and replay it, where device and allocator allow it */
+    Optimizer optimizer;
+    bool scheduled;          /* the learning rate is a buffer "lr", which can be written between steps */
+    ScalerAttr scaler;       /* growth 2, backoff 0.5, interval 2000 */
+    float loss_scale;        /* initial: 65536 */
+    char scope[32];          /* what the names of its counters begin with, where programs with optimizers of their own
+                              * share parameters; "": nothing */
+    bool keep_output, keep_gradients; /* to look at them after a step */
+} Settings;
+
+/* PyTorch's defaults: fp32, accumulate 1, no checkpointing, in-place as marked, planned, 4 MiB, Adam, 4 KiB,
+ * 65536 / 2 / 0.5 / 2000. */
+Settings settings_default(void);
+
+#endif

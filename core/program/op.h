@@ -1,0 +1,120 @@
+/* op.h: an op of a step program, and what ops.def says about its kind. */
+#ifndef MT_OP_H
+#define MT_OP_H
+
+#include "math/rnn_cells.h"
+#include "base/dtype.h"
+#include "math/optim.h"
+#include "math/pointwise.h"
+#include "math/broadcast.h"
+
+enum { OP_IN = 8, OP_OUT = 6, OP_PATH = 80, OPERAND_NAME = 16, NEVER = -1 };
+
+typedef enum OpKind {
+#define OP(name, in, out, inplace, autocast, prepare, equation) OP_##name,
+#include "ops.def"
+#undef OP
+    OP_KIND_COUNT
+} OpKind;
+
+typedef enum Autocast { AUTOCAST_LOW, AUTOCAST_WIDE, AUTOCAST_SAME, AUTOCAST_NONE } Autocast;
+
+typedef struct OpInfo {
+    const char *name, *in_names, *out_names, *equation;
+    int inplace; /* input index or NEVER */
+    Autocast autocast;
+    bool prepared;
+    int n_in, n_out;                          /* slots, the optional ones included */
+    bool in_optional[OP_IN], out_optional[OP_OUT];
+    bool in_wide[OP_IN], out_wide[OP_OUT];    /* "!": fp32 in every precision */
+    bool in_any[OP_IN], out_any[OP_OUT];      /* "~": converted where it is read or written */
+    bool out_updated[OP_OUT];                 /* "*": read and written */
+} OpInfo;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The row of a kind. The first call builds the table; call it once before threads start. */
+const OpInfo *op_info(OpKind kind);
+/* Name of operand `slot` ("dw", "acc") into text[OPERAND_NAME]; returns text. */
+const char *op_operand(OpKind kind, bool output, int slot, char *text);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* Is it the update of a parameter? Its outputs are the weight, then the states that it keeps, last the fp32 master. */
+static inline bool op_is_update(OpKind kind) {
+#define X(rule) || kind == OP_##rule
+    return false OPTIM_OPS(X);
+#undef X
+}
+static inline int op_master(OpKind kind) { return op_info(kind)->n_out - 1; }
+
+/* slope, high: see act_value; inplace: the layer asked for it */
+typedef struct ActAttr { ActFn act; float slope; int32_t inplace; float high; } ActAttr;
+/* divisor 0: window size; fused: ACT_RELU in a maxpool that applies one, else ACT_NONE */
+typedef struct PoolAttr {
+    int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor;
+    ActAttr fused;
+} PoolAttr;
+/* pad: top left bottom right; fused: the activation that the op applies itself (dx: whose gradient it passes
+ * through), ACT_NONE: none; tf32: a GPU may round fp32 operands of the product to 10 bits (the setting "tf32"), as it
+ * may not without being told */
+typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActAttr fused; int32_t tf32; } ConvAttr;
+typedef struct LinearAttr { ActAttr fused; int32_t tf32; } LinearAttr;
+typedef struct DropAttr { float p; uint32_t id; int32_t inplace, channels; } DropAttr; /* channels: whole ones */
+/* sum: reduction = "sum"; log: x holds logarithms of probabilities, no logits; f: of elements; beta: see loss_term, of
+ * logits see loss_square */
+typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum, log; LossFn f; float beta; } LossAttr;
+typedef struct OptimAttr { OptimRule rule; } OptimAttr;
+typedef struct SquareAttr { int32_t first; } SquareAttr; /* the first gradient of a step: the sum starts with it */
+
+/* time is dimension 1 of (N, T, F) with batch_first, else dimension 0; reverse: the last step comes first */
+typedef struct RnnAttr { RnnMode mode; int32_t batch_first, reverse; } RnnAttr;
+/* heads: of q; kv_heads: of k and v, a divisor; scale: of the scores; p, id: dropout of the probabilities, 0: none;
+ * dimensions as in RnnAttr */
+typedef struct AttentionAttr {
+    int32_t heads, kv_heads, causal, batch_first;
+    float scale, p;
+    uint32_t id;
+} AttentionAttr;
+
+typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* of PyTorch's dimensions */
+/* axis: the channels; groups: of a sample's channels, 0: batch normalisation. momentum below 0: the running statistics
+ * are the mean over all batches; eps below 0: the machine epsilon of x's type, which the precision pass puts there */
+typedef struct NormAttr { int32_t axis, groups; float eps, momentum; } NormAttr;
+typedef struct SoftmaxAttr { int32_t axis, log; } SoftmaxAttr;
+typedef struct EmbeddingAttr { int64_t padding; } EmbeddingAttr; /* the row without a gradient, -1: none */
+
+/* Cleared to zero bytes before it is filled, so that two equal attributes are equal as memory. */
+typedef union Attr {
+    ConvAttr conv;
+    LinearAttr linear;
+    PoolAttr pool;
+    ActAttr act;
+    DropAttr drop;
+    AxisAttr axis;
+    BroadcastAttr broadcast;
+    RnnAttr rnn;
+    AttentionAttr attention;
+    NormAttr norm;
+    SoftmaxAttr softmax;
+    EmbeddingAttr embedding;
+    UpsampleAttr upsample;
+    RotaryAttr rotary;
+    LossAttr loss;
+    OptimAttr optim;
+    SquareAttr square;
+    ScalerAttr scaler;
+} Attr;
+
+/* Where an op of this kind has its fused activation; NULL: it can have none. */
+static inline ActAttr *attr_fused(OpKind kind, Attr *a) {
+    if (kind == OP_conv2d || kind == OP_conv2d_dx) return &a->conv.fused;
+    if (kind == OP_maxpool) return &a->pool.fused;
+    return kind == OP_linear || kind == OP_linear_dx ? &a->linear.fused : NULL;
+}
+
+#endif

@@ -1,0 +1,176 @@
+#include "program.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+const char *category_name(Category c) {
+    static const char *const names[] = {
+#define X(name, text, what) text,
+        CATEGORIES(X)
+#undef X
+    };
+    return names[c];
+}
+
+Program *program_new(void) {
+    Program *p = mem_new(sizeof *p);
+    if (!p) return NULL;
+    p->input = p->target = p->output = p->loss = p->state = p->lr = p->calls = NO_BUF;
+    p->micro_batches = 1;
+    return p;
+}
+
+/* They are still those of the program that it is a copy of. */
+static bool copy_constants(Program *p) {
+    bool copied = true;
+    for (int b = 0; b < p->n_bufs; b++) {
+        if (!p->bufs[b].constant) continue;
+        p->bufs[b].constant = copied ? mem_copy(p->bufs[b].constant, p->bufs[b].bytes) : NULL;
+        copied &= p->bufs[b].constant != NULL;
+    }
+    return copied;
+}
+
+Program *program_copy(const Program *p) {
+    Program *c = mem_copy(p, sizeof *p);
+    if (!c) return NULL;
+    c->bufs = mem_copy(p->bufs, (size_t)p->n_bufs * sizeof *p->bufs);
+    c->ops = mem_copy(p->ops, (size_t)p->n_ops * sizeof *p->ops);
+    c->cap_bufs = p->n_bufs;
+    c->cap_ops = p->n_ops;
+    bool copied = c->bufs && copy_constants(c);
+    if (copied && c->ops) return c;
+    program_free(c);
+    return NULL;
+}
+
+void program_free(Program *p) {
+    if (!p) return;
+    for (int b = 0; p->bufs && b < p->n_bufs; b++) mem_free(p->bufs[b].constant);
+    mem_free(p->bufs);
+    mem_free(p->ops);
+    mem_free(p);
+}
+
+void program_resize(Program *p, int buf) {
+    Buf *b = &p->bufs[buf];
+    int64_t n;
+    if (shape_count(&b->shape, &n, NULL) != OK) p->failed = true; /* network_infer has checked every shape before */
+    else b->bytes = (size_t)n * dtype_size(b->dtype);
+}
+
+enum { NUMBER = 16 }; /* characters of a name that was cut off */
+
+int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...) {
+    char text[BUF_NAME]; /* made first: the arguments may lie in p->bufs, which may move */
+    va_list args;
+    va_start(args, name);
+    int length = vsnprintf(text, sizeof text, name, args);
+    va_end(args);
+    if (p->failed || !mem_grow(&p->bufs, &p->cap_bufs, p->n_bufs + 1, sizeof *p->bufs)) {
+        p->failed = true;
+        return 0;
+    }
+    Buf *b = &p->bufs[p->n_bufs];
+    memset(b, 0, sizeof *b);
+    memcpy(b->name, text, sizeof text);
+    if (length >= BUF_NAME) snprintf(b->name + BUF_NAME - NUMBER, NUMBER, "~%d", p->n_bufs); /* cut off, but its own */
+    b->category = category;
+    b->shape = shape;
+    b->dtype = dtype;
+    b->alias = NO_BUF;
+    b->param = -1;
+    program_resize(p, p->n_bufs);
+    return p->n_bufs++;
+}
+
+static void op_clear(Op *op, OpKind kind, const char *path) {
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    op->workspace = NO_BUF;
+    for (int i = 0; i < OP_IN; i++) op->in[i] = NO_BUF;
+    for (int i = 0; i < OP_OUT; i++) op->out[i] = NO_BUF;
+    snprintf(op->path, sizeof op->path, "%s", path);
+}
+
+Op *program_op(Program *p, OpKind kind, const char *path) {
+    static _Thread_local Op dummy; /* where ops go after a failure, so that emitting code needs no check of its own */
+    Op *op = &dummy;
+    if (p->failed || !mem_grow(&p->ops, &p->cap_ops, p->n_ops + 1, sizeof *p->ops)) p->failed = true;
+    else op = &p->ops[p->n_ops++];
+    op_clear(op, kind, path);
+    return op;
+}
+
+const char *program_buf_name(const void *program, int b) { return ((const Program *)program)->bufs[b].name; }
+
+static int counter(Program *p, int *buf, Category category, int64_t numbers, const char *name) {
+    if (*buf != NO_BUF) return *buf;
+    int b = program_buf(p, category, shape1(numbers), DT_I32, "%s", name);
+    if (p->failed) return 0;
+    p->bufs[b].kind = BUF_PERSISTENT;
+    return *buf = b;
+}
+
+const char *program_scoped(const Program *p, const char *name, char *text) {
+    snprintf(text, BUF_NAME, "%s%s%s", p->scope, p->scope[0] ? "." : "", name);
+    return text;
+}
+
+int program_state(Program *p) {
+    char name[BUF_NAME];
+    return counter(p, &p->state, CAT_OPTIMIZER, sizeof(StepState) / 4, program_scoped(p, "state", name));
+}
+
+int program_calls(Program *p) { return counter(p, &p->calls, CAT_OTHER, 1, "calls"); }
+
+int program_constant(Program *p, const char *name, const double *values, int64_t n) {
+    int b = program_buf(p, CAT_OTHER, shape1(n), DT_F32, "%s", name);
+    if (p->failed) return NO_BUF;
+    Buf *buf = &p->bufs[b];
+    buf->kind = BUF_PERSISTENT;
+    buf->constant = mem_new(buf->bytes);
+    if (!buf->constant) p->failed = true;
+    for (int64_t i = 0; i < n && buf->constant; i++) buf->constant[i] = (float)values[i];
+    return b;
+}
+
+static void live_at(const Program *p, Life *life, int buf, int op) {
+    if (buf == NO_BUF) return;
+    Life *l = &life[program_root(p, buf)];
+    if (!l->used) l->first = op;
+    l->used = true;
+    if (op > l->last) l->last = op;
+}
+
+/* What a flag adds to the range in which ops touch the storage. */
+static void extend(const Program *p, const Buf *b, Life *l) {
+    int end = p->n_ops - 1;
+    if (b->kind == BUF_PERSISTENT) {
+        l->first = 0;
+        l->last = end;
+        l->used = true;
+    }
+    if (!l->used) return;
+    if (b->kind == BUF_INPUT || b->carried || (b->keep && p->micro_batches > 1)) l->first = 0;
+    if (b->carried && l->last < p->body_end - 1) l->last = p->body_end - 1;
+    if (b->keep) l->last = end;
+}
+
+void program_lives(const Program *p, Life *life) {
+    memset(life, 0, (size_t)p->n_bufs * sizeof *life);
+    for (int i = 0; i < p->n_ops; i++) {
+        const Op *op = &p->ops[i];
+        for (int k = 0; k < OP_IN; k++) live_at(p, life, op->in[k], i);
+        for (int k = 0; k < OP_OUT; k++) live_at(p, life, op->out[k], i);
+        live_at(p, life, op->workspace, i);
+    }
+    for (int b = 0; b < p->n_bufs; b++) {
+        Life *l = &life[program_root(p, b)];
+        extend(p, &p->bufs[b], l);
+        if (l->used) l->bytes = max_size(l->bytes, p->bufs[b].bytes);
+    }
+}

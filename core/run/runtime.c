@@ -1,0 +1,197 @@
+/* Opening and closing: the memory that programs share, and what the host keeps for each of them. */
+#include "runtime_private.h"
+
+#include "base/mem.h"
+
+static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in the runtime"); }
+
+void *runtime_data(const Runtime *r, const Loaded *l, int b) {
+    int root = program_root(l->p, b);
+    if (l->p->bufs[root].host) return (char *)r->host + l->place.offsets[root];
+    return l->slot[root] >= 0 ? r->slots[l->slot[root]].block.data : l->block[root].data;
+}
+
+/* ---- opening */
+
+/* Does the allocator give it memory and take it back in every step? */
+static bool comes_and_goes(const Loaded *l, int b) { return l->life[b].used && l->slot[b] < 0 && !l->p->bufs[b].host; }
+
+/* Sorts the roots by the op at which their life starts or ends, buffer order within an op. */
+static void index_events(const Loaded *l, bool ends, int *at, int *list) {
+    const Program *p = l->p;
+    int n = 0;
+    for (int i = 0; i < p->n_ops; i++) at[i] = 0;
+    for (int b = 0; b < p->n_bufs; b++)
+        if (comes_and_goes(l, b)) at[ends ? l->life[b].last : l->life[b].first]++;
+    for (int i = 0; i <= p->n_ops; i++) {
+        int count = i < p->n_ops ? at[i] : 0;
+        at[i] = n;
+        n += count;
+    }
+    for (int b = 0; b < p->n_bufs; b++)
+        if (comes_and_goes(l, b)) list[at[ends ? l->life[b].last : l->life[b].first]++] = b;
+    for (int i = p->n_ops; i > 0; i--) at[i] = at[i - 1];
+    at[0] = 0;
+}
+
+static const char *slot_name(const void *runtime, int i) { return ((const Runtime *)runtime)->slots[i].buf->name; }
+
+/* The slot of a persistent buffer, a new one for a new name; -1: no host memory. */
+static int slot_of(Runtime *r, const Buf *buf) {
+    int known = names_find(&r->slot_names, buf->name, slot_name, r);
+    if (known >= 0) return known;
+    Slot *s = &r->slots[r->n_slots];
+    s->buf = buf;
+    s->offset = r->persistent;
+    if (!names_add(&r->slot_names, r->n_slots, slot_name, r)) return -1;
+    r->persistent += align_up(buf->bytes, r->device->table->alignment);
+    return r->n_slots++;
+}
+
+/* slot[n_bufs] of a program's buffers: -1 for those that are not persistent. false: no host memory. */
+static bool find_slots(Runtime *r, const Program *p, int *slot) {
+    for (int b = 0; b < p->n_bufs; b++) {
+        slot[b] = -1;
+        if (p->bufs[b].kind == BUF_PERSISTENT && (slot[b] = slot_of(r, &p->bufs[b])) < 0) return false;
+    }
+    return true;
+}
+
+static int load_host(Runtime *r, Loaded *l, Err *e) {
+    const Program *p = l->p;
+    size_t values = 0;
+    for (int b = 0; b < p->n_bufs; b++) {
+        if (p->bufs[b].kind == BUF_INPUT) {
+            l->stage_bytes += align_up(p->bufs[b].bytes, STAGE_ALIGNMENT);
+            values += (size_t)shape_elements(&p->bufs[b].shape) * 4;
+        }
+        l->n_kept += p->bufs[b].keep;
+    }
+    for (int k = 0; k < SEND_SLOTS; k++) {
+        int code = r->device->table->host_alloc(r->device, l->stage_bytes, &l->stage[k], e);
+        if (code) return code;
+    }
+    l->kept = mem_new((size_t)l->n_kept * sizeof *l->kept);
+    l->args = mem_new((size_t)p->n_ops * sizeof *l->args);
+    l->values = mem_new(values);
+    if (!l->kept || !l->args || !l->values) return no_memory(e);
+    for (int b = 0, k = 0; b < p->n_bufs; b++) {
+        if (!p->bufs[b].keep) continue;
+        l->kept[k].buf = b;
+        if (!(l->kept[k++].bytes = mem_new(p->bufs[b].bytes))) return no_memory(e);
+    }
+    for (int i = 0; i < p->n_ops; i++) {
+        view_args(p, &p->ops[i], &l->args[i]);
+        l->args[i].device = r->device;
+        l->args[i].seed = r->seed;
+    }
+    return OK;
+}
+
+static int load(Runtime *r, Loaded *l, const Program *p, Err *e) {
+    size_t n = (size_t)p->n_bufs, ops = (size_t)p->n_ops;
+    l->p = p;
+    l->section[SECTION_FIRST] = (Section){0, p->micro_batches == 1 ? p->n_ops : p->body_end, false, NULL};
+    l->section[SECTION_LATER] = (Section){0, p->body_end, false, NULL};
+    l->section[SECTION_UPDATE] = (Section){p->body_end, p->n_ops, false, NULL};
+    if (p->n_ops == 0) return err_set(e, ERR_SCRIPT, "the network has nothing to compute");
+    int code = placement_build(p, r->device->table->alignment, &l->place, e);
+    if (code) return code;
+    l->life = mem_new(n * sizeof *l->life);
+    l->slot = mem_new(n * sizeof *l->slot);
+    l->block = mem_new(n * sizeof *l->block);
+    l->start_at = mem_new((ops + 1) * sizeof(int));
+    l->end_at = mem_new((ops + 1) * sizeof(int));
+    l->start = mem_new(n * sizeof(int));
+    l->end = mem_new(n * sizeof(int));
+    if (!l->life || !l->slot || !l->block || !l->start_at || !l->end_at || !l->start || !l->end) return no_memory(e);
+    program_lives(p, l->life);
+    if (!find_slots(r, p, l->slot)) return no_memory(e);
+    index_events(l, false, l->start_at, l->start);
+    index_events(l, true, l->end_at, l->end);
+    return r->device->table->dry ? OK : load_host(r, l, e);
+}
+
+static int open_memory(Runtime *r, AllocKind kind, Err *e) {
+    size_t arena = 0;
+    for (int i = 0; i < r->n_loaded; i++) arena = max_size(arena, r->loaded[i].place.plan.height);
+    for (int i = 0; i < r->n_loaded; i++) r->host_bytes = max_size(r->host_bytes, r->loaded[i].place.host.height);
+    int code = allocator_open(kind, &r->ledger, r->persistent + arena, &r->alloc, e);
+    if (!code && r->host_bytes && !r->device->table->dry)
+        code = r->device->table->host_alloc(r->device, r->host_bytes, &r->host, e);
+    for (int i = 0; i < r->n_slots && !code; i++) {
+        Slot *s = &r->slots[i];
+        code = allocator_get(r->alloc, s->buf->bytes, s->buf->category, s->offset, &s->block, e);
+    }
+    return code;
+}
+
+static int open_all(Runtime *r, AllocKind kind, Program *const *programs, int n_programs, Err *e) {
+    int code = OK, slots = 0;
+    for (int i = 0; i < n_programs; i++) slots += programs[i]->n_bufs;
+    r->slots = mem_new((size_t)slots * sizeof *r->slots);
+    r->loaded = mem_new((size_t)n_programs * sizeof *r->loaded);
+    if (!r->slots || !r->loaded) return no_memory(e);
+    r->n_loaded = n_programs;
+    for (int i = 0; i < n_programs && !code; i++) code = load(r, &r->loaded[i], programs[i], e);
+    if (!code) code = open_memory(r, kind, e);
+    if (!code && !r->device->table->dry) code = runtime_first_values(r, e);
+    return code;
+}
+
+int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *net, Program *const *programs,
+                 int n_programs, uint64_t seed, size_t fail_at, Runtime **out, Err *e) {
+    Runtime *r = mem_new(sizeof *r);
+    if (!r) return no_memory(e);
+    r->device = device;
+    r->net = net;
+    r->seed = seed;
+    ledger_open(&r->ledger, device, limit);
+    r->ledger.fail_at = fail_at;
+    r->ledger.mark = -1;
+    /* with the other allocators addresses differ from step to step */
+    r->records = kind == ALLOC_PLANNED && device->table->record;
+    int code = open_all(r, kind, programs, n_programs, e);
+    if (code) runtime_close(r);
+    else *out = r;
+    return code;
+}
+
+/* ---- closing */
+
+static void unload(const Runtime *r, Loaded *l) {
+    const DeviceTable *d = r->device->table;
+    for (int k = 0; k < SECTIONS; k++)
+        if (l->section[k].graph) d->graph_free(r->device, l->section[k].graph);
+    for (int k = 0; k < SEND_SLOTS; k++)
+        if (l->stage[k]) d->host_free(r->device, l->stage[k], l->stage_bytes);
+    placement_free(&l->place);
+    for (int i = 0; l->kept && i < l->n_kept; i++) mem_free(l->kept[i].bytes);
+    void *const all[] = {l->life, l->slot, l->block, l->start_at, l->end_at, l->start, l->end,
+                         l->args, l->kept, l->values};
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
+}
+
+int runtime_close_checked(Runtime *r, Err *e) {
+    if (!r) return OK;
+    for (int i = 0; r->slots && i < r->n_slots; i++)
+        if (r->alloc) allocator_put(r->alloc, &r->slots[i].block);
+    allocator_close(r->alloc);
+    if (r->host) r->device->table->host_free(r->device, r->host, r->host_bytes);
+    int code = ledger_check_zero(&r->ledger, e);
+    for (int i = 0; r->loaded && i < r->n_loaded; i++) unload(r, &r->loaded[i]);
+    mem_free(r->loaded);
+    mem_free(r->slots);
+    names_free(&r->slot_names);
+    mem_free(r);
+    return code;
+}
+
+void runtime_close(Runtime *r) { runtime_close_checked(r, NULL); }
+
+const Ledger *runtime_ledger(const Runtime *r) { return &r->ledger; }
+size_t runtime_host_bytes(const Runtime *r) { return r->host_bytes; }
+size_t runtime_empty_cache(Runtime *r) { return allocator_empty_cache(r->alloc); }
+void runtime_reset_peak(Runtime *r) { ledger_reset_peak(&r->ledger); }
+uint64_t runtime_state(const Runtime *r) { return allocator_state(r->alloc); }
+const Placement *runtime_placement(const Runtime *r, int which) { return &r->loaded[which].place; }

@@ -1,0 +1,243 @@
+/* Values across the border: first values, feeding, reading and writing. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "runtime_private.h"
+
+static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory for a tensor's values"); }
+
+/* Packs fp32 (or int32) values in PyTorch's order and uploads them. */
+static int put_values(Runtime *r, const Buf *b, void *data, const void *values, Err *e) {
+    void *packed = mem_new(b->bytes);
+    if (!packed) return no_memory(e);
+    view_pack(b, values, packed);
+    int code = r->device->table->upload(r->device, data, packed, b->bytes, e);
+    mem_free(packed);
+    return code;
+}
+
+/* Four numbers of PyTorch's initialisation from one draw. */
+static void draw_four(const Param *param, Philox x, float *four) {
+    if (param->init == INIT_NORMAL) rng_normals(x, four);
+    for (int k = 0; k < 4; k++) {
+        double unit = param->init == INIT_UNIFORM ? 2.0 * rng_uniform(x.x[k]) - 1.0
+                      : param->init == INIT_NORMAL ? (double)four[k] : 1.0;
+        four[k] = (float)(unit * param->bound);
+    }
+}
+
+/* The first values of a parameter or buffer. The same for a parameter and its fp32 master. */
+static void draw(const Param *param, int index, uint64_t seed, float *values, int64_t n) {
+    float four[4];
+    int64_t row = n / param->shape.dim[0];
+    for (int64_t i = 0; i < n; i += 4) {
+        draw_four(param, philox(seed, RNG_INIT, (uint32_t)index, 0, (uint64_t)(i / 4)), four);
+        memcpy(&values[i], four, (size_t)min_i64(4, n - i) * sizeof *four);
+    }
+    if (param->zero_row) memset(&values[(param->zero_row - 1) * row], 0, (size_t)row * sizeof *values);
+}
+
+/* The parameter of the runtime's network that the buffer is, or is the master of; programs of other networks number
+ * theirs otherwise. -1: it starts with what its buffer says. */
+static int param_of(const Runtime *r, const Buf *b) {
+    const char *end = b->category == CAT_WEIGHTS && b->param >= 0 ? strstr(b->name, ".master") : NULL;
+    char name[BUF_NAME];
+    if (b->category != CAT_WEIGHTS || b->param < 0 || b->dtype == DT_I32) return -1;
+    snprintf(name, sizeof name, "%.*s", end ? (int)(end - b->name) : BUF_NAME - 1, b->name);
+    return network_find_param(r->net, name);
+}
+
+static int first_value(Runtime *r, const Slot *s, Err *e) {
+    const Buf *b = s->buf;
+    int64_t n = shape_elements(&b->shape);
+    float *values = mem_new((size_t)n * sizeof *values);
+    if (!values) return no_memory(e);
+    int param = param_of(r, b);
+    if (param >= 0) draw(&r->net->params[param], param, r->seed, values, n);
+    for (int64_t i = 0; i < n && param < 0 && b->first != 0.0f; i++) values[i] = b->first;
+    if (b->constant) memcpy(values, b->constant, b->bytes);
+    int code = put_values(r, b, s->block.data, values, e);
+    mem_free(values);
+    return code;
+}
+
+int runtime_first_values(Runtime *r, Err *e) {
+    int code = OK;
+    for (int i = 0; i < r->n_slots && !code; i++) code = first_value(r, &r->slots[i], e);
+    for (int i = 0; i < r->n_loaded && !code; i++) {
+        const Loaded *l = &r->loaded[i];
+        StepState first = {l->p->first_scale, 0, 0, 0};
+        if (l->p->state != NO_BUF)
+            code = r->device->table->upload(r->device, runtime_data(r, l, l->p->state), &first, sizeof first, e);
+    }
+    return code;
+}
+
+/* Class labels are looked at here, once for all devices: a kernel can only trust them. All losses ignore the same. */
+static int check_labels(const Program *p, const int32_t *t, Err *e) {
+    int64_t ignored = 0, classes = INT64_MAX;
+    for (int i = 0; i < p->forward_end; i++) {
+        const Op *op = &p->ops[i];
+        if (op->kind != OP_cross_entropy) continue;
+        ignored = op->attr.loss.ignore_index;
+        classes = min_i64(classes, p->bufs[op->in[0]].shape.dim[1]);
+    }
+    if (classes == INT64_MAX || !t) return OK;
+    int64_t n = shape_elements(&p->bufs[p->target].shape);
+    for (int64_t i = 0; i < n; i++)
+        if (t[i] != ignored && (t[i] < 0 || t[i] >= classes))
+            return err_set(e, ERR_SCRIPT, "target %d of sample %lld is out of bounds for %lld classes", (int)t[i],
+                           (long long)i, (long long)classes);
+    return OK;
+}
+
+/* Turns an input of indices, which a feed gives as numbers, into whole ones that every Embedding has a row for. */
+static int check_indices(const Program *p, void *values, Err *e) {
+    const Buf *input = &p->bufs[p->input];
+    int64_t rows = INT64_MAX, n = shape_elements(&input->shape);
+    if (input->dtype != DT_I32) return OK;
+    for (int i = 0; i < p->forward_end; i++)
+        if (p->ops[i].kind == OP_embedding) rows = min_i64(rows, p->bufs[p->ops[i].in[1]].shape.dim[0]);
+    for (int64_t i = 0; i < n; i++) {
+        float x = ((const float *)values)[i];
+        int32_t index = x >= 0 && x < (float)INT32_MAX ? (int32_t)x : -1;
+        if (index < 0 || (float)index != x || index >= rows)
+            return err_set(e, ERR_SCRIPT, "input %lld is %g: expected an index below %lld, the rows of nn.Embedding",
+                           (long long)i, (double)x, (long long)rows);
+        ((int32_t *)values)[i] = index;
+    }
+    return OK;
+}
+
+/* The input buffers in the order in which they lie in a stage: `used` says which the program reads. */
+static int stage_parts(const Loaded *l, int buf[2]) {
+    const int all[2] = {l->p->input, l->p->target};
+    int n = 0;
+    for (int k = 0; k < 2; k++)
+        if (all[k] != NO_BUF && l->life[all[k]].used) buf[n++] = all[k];
+    return n;
+}
+
+int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t micro, FeedFn *feed, void *arg, Err *e) {
+    const Program *p = l->p;
+    char *x = l->values, *t = NULL, *to = l->stage[l->next_stage];
+    int buf[2], n = stage_parts(l, buf);
+    if (p->target != NO_BUF) t = x + (size_t)shape_elements(&p->bufs[p->input].shape) * 4;
+    int code = r->device->table->sent(r->device, l->next_stage, e);
+    if (!code) code = feed(arg, step, micro, (float *)(void *)x, t, e);
+    if (!code) code = check_indices(p, x, e);
+    if (!code) code = check_labels(p, (const int32_t *)(const void *)t, e);
+    for (int k = 0; k < n && !code; k++) {
+        view_pack(&p->bufs[buf[k]], buf[k] == p->input ? x : t, to);
+        to += align_up(p->bufs[buf[k]].bytes, STAGE_ALIGNMENT);
+    }
+    return code;
+}
+
+int runtime_send(Runtime *r, Loaded *l, Err *e) {
+    const char *from = l->stage[l->next_stage];
+    int buf[2], n = stage_parts(l, buf), code = OK;
+    for (int k = 0; k < n && !code; k++) {
+        size_t bytes = l->p->bufs[buf[k]].bytes;
+        code = r->device->table->send(r->device, l->next_stage, runtime_data(r, l, buf[k]), from, bytes, e);
+        from += align_up(bytes, STAGE_ALIGNMENT);
+    }
+    l->next_stage = (l->next_stage + 1) % SEND_SLOTS;
+    return code;
+}
+
+int runtime_save_kept(Runtime *r, Loaded *l, Err *e) {
+    int code = OK;
+    for (int i = 0; i < l->n_kept && !code; i++) {
+        int b = l->kept[i].buf;
+        code = r->device->table->download(r->device, l->kept[i].bytes, runtime_data(r, l, b), l->p->bufs[b].bytes, e);
+    }
+    return code;
+}
+
+/* A parameter may be called by its second name, too. */
+static const Slot *find_slot(const Runtime *r, const char *name) {
+    int param = network_find_param(r->net, name);
+    if (param >= 0) name = r->net->params[param].name;
+    for (int i = 0; i < r->n_slots; i++)
+        if (!strcmp(r->slots[i].buf->name, name)) return &r->slots[i];
+    return NULL;
+}
+
+static const Kept *find_kept(const Loaded *l, const char *name) {
+    for (int i = 0; i < l->n_kept; i++)
+        if (!strcmp(l->p->bufs[l->kept[i].buf].name, name)) return &l->kept[i];
+    return NULL;
+}
+
+static int not_there(const char *name, Err *e) {
+    return err_set(e, ERR_SCRIPT, "no buffer \"%s\" can be read: parameters and optimizer state can, "
+                   "and what was kept of a step", name);
+}
+
+int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, Err *e) {
+    const Slot *s = find_slot(r, name);
+    const Kept *k = s ? NULL : find_kept(&r->loaded[which], name);
+    if (!s && !k) return not_there(name, e);
+    *shape = s ? s->buf->shape : r->loaded[which].p->bufs[k->buf].shape;
+    return OK;
+}
+
+DType runtime_type(const Runtime *r, int which, const char *name) {
+    const Slot *s = find_slot(r, name);
+    const Kept *k = s ? NULL : find_kept(&r->loaded[which], name);
+    return s ? s->buf->dtype : k ? r->loaded[which].p->bufs[k->buf].dtype : DT_F32;
+}
+
+int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e) {
+    const Slot *s = find_slot(r, name);
+    const Kept *k = s ? NULL : find_kept(&r->loaded[which], name);
+    if (!s && !k) return not_there(name, e);
+    if (k) {
+        view_unpack(&r->loaded[which].p->bufs[k->buf], k->bytes, values);
+        return OK;
+    }
+    void *packed = mem_new(s->buf->bytes);
+    if (!packed) return no_memory(e);
+    int code = r->device->table->download(r->device, packed, s->block.data, s->buf->bytes, e);
+    if (!code) view_unpack(s->buf, packed, values);
+    mem_free(packed);
+    return code;
+}
+
+int runtime_write(Runtime *r, const char *name, const float *values, Err *e) {
+    const Slot *s = find_slot(r, name);
+    if (!s) return not_there(name, e);
+    int code = put_values(r, s->buf, s->block.data, values, e);
+    if (code || s->buf->category != CAT_WEIGHTS) return code;
+    char master[BUF_NAME + 8];
+    snprintf(master, sizeof master, "%s.master", s->buf->name);
+    s = find_slot(r, master);
+    return s ? put_values(r, s->buf, s->block.data, values, e) : OK;
+}
+
+const Buf *runtime_persistent(const Runtime *r, int i) { return i < r->n_slots ? r->slots[i].buf : NULL; }
+
+int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
+    const Slot *s = &r->slots[i];
+    void *storage = mem_new(s->buf->bytes);
+    if (!storage) return no_memory(e);
+    int code = r->device->table->download(r->device, storage, s->block.data, s->buf->bytes, e);
+    if (!code) view_unpack_bytes(s->buf, storage, bytes);
+    mem_free(storage);
+    return code;
+}
+
+int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e) {
+    const Slot *s = &r->slots[i];
+    void *storage = mem_new(s->buf->bytes);
+    if (!storage) return no_memory(e);
+    view_pack_bytes(s->buf, bytes, storage);
+    int code = r->device->table->upload(r->device, s->block.data, storage, s->buf->bytes, e);
+    mem_free(storage);
+    return code;
+}
+
+uint32_t runtime_updates(const Runtime *r) { return r->updates; }
+void runtime_set_updates(Runtime *r, uint32_t updates) { r->updates = updates; }

@@ -1,0 +1,77 @@
+/* runtime_private.h: what runtime.c (memory), runtime_step.c (ops) and runtime_io.c (values) share. */
+#ifndef MT_RUNTIME_PRIVATE_H
+#define MT_RUNTIME_PRIVATE_H
+
+#include "runtime.h"
+#include "program/view.h"
+
+/* A persistent buffer: one for all programs that name it. */
+typedef struct Slot {
+    const Buf *buf;   /* in the first program that has it */
+    size_t offset;
+    Block block;
+} Slot;
+
+/* A kept buffer's bytes after the last step, on the host. */
+typedef struct Kept { int buf; void *bytes; } Kept;
+
+/* Ops [from, to), which run without a word from the host: the whole step, or, when it has several micro-batches, the
+ * body in the first one, in each later one, and what comes once per step. */
+enum { SECTION_FIRST, SECTION_LATER, SECTION_UPDATE, SECTIONS };
+typedef struct Section {
+    int from, to;
+    bool warm;    /* has run: what the device loads at a first run is there, and it may be recorded */
+    void *graph;  /* its recording, or NULL */
+} Section;
+
+enum { STAGE_ALIGNMENT = 64 };
+
+/* A program bound to the runtime's memory. */
+typedef struct Loaded {
+    const Program *p;
+    Placement place;
+    Life *life;
+    int *slot;        /* by buffer: its Slot, or -1 */
+    /* roots whose life starts at op i: start[start_at[i] .. start_at[i + 1]); ends alike */
+    int *start_at, *start, *end_at, *end;
+    Block *block;     /* by root buffer: where a temporary is now */
+    KArgs *args;      /* by op */
+    Kept *kept;
+    int n_kept;
+    Section section[SECTIONS];
+    void *values;            /* what a feed fills: fp32 values, then targets */
+    void *stage[SEND_SLOTS]; /* the input buffers' own bytes, on their way to the device */
+    size_t stage_bytes;
+    int next_stage;   /* the one to fill next */
+    bool staged;      /* it is filled already: the next step's first micro-batch */
+} Loaded;
+
+struct Runtime {
+    Device *device;
+    Ledger ledger;
+    Allocator *alloc;
+    const Network *net;
+    uint64_t seed;
+    bool records;     /* sections may be recorded: their addresses are the same in every step */
+    uint32_t updates; /* training steps made */
+    Slot *slots;
+    int n_slots;
+    Names slot_names;
+    size_t persistent; /* bytes of all slots, aligned */
+    void *host;        /* what programs put into the host's memory, one program at a time; NULL on the dry device */
+    size_t host_bytes;
+    Loaded *loaded;
+    int n_loaded;
+};
+
+/* Storage of buffer `b` of program `l` at this moment. */
+void *runtime_data(const Runtime *r, const Loaded *l, int b);
+/* First values of every slot: parameters drawn from the seed, the rest zero, the loss scale. */
+int runtime_first_values(Runtime *r, Err *e);
+/* Calls `feed` and packs what it gave into the next stage; sends that stage to the input buffers. */
+int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t micro, FeedFn *feed, void *arg, Err *e);
+int runtime_send(Runtime *r, Loaded *l, Err *e);
+/* Copies the kept buffers to the host. */
+int runtime_save_kept(Runtime *r, Loaded *l, Err *e);
+
+#endif

@@ -1,0 +1,135 @@
+#include "bf16_gemm.h"
+
+#include <omp.h>
+
+#include "isa.h"
+
+bool bf16_gemm_fits(void) { return isa_has(dnnl_cpu_isa_avx512_core_bf16); }
+
+static dnnl_status_t plain_md(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, DType type, int64_t stride,
+                              bool transposed) {
+    return dnnl_memory_desc_init_by_strides(md, 2, (dnnl_dims_t){rows, cols}, type == DT_F32 ? dnnl_f32 : dnnl_bf16,
+                                            transposed ? (dnnl_dims_t){1, stride} : (dnnl_dims_t){stride, 1});
+}
+
+static dnnl_status_t describe(Bf16Gemm *p, const Bf16GemmShape *s) {
+    dnnl_memory_desc_t a, b, c;
+    dnnl_matmul_desc_t desc;
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_post_ops_t after = NULL;
+    dnnl_status_t status = plain_md(&a, s->m, s->k, DT_BF16, s->a_stride, s->a_transposed);
+    if (!status) status = s->packed ? dnnl_memory_desc_init_by_tag(&b, 2, (dnnl_dims_t){s->k, s->n}, dnnl_bf16,
+                                                                   dnnl_format_tag_any)
+                                    : plain_md(&b, s->k, s->n, DT_BF16, s->b_stride, s->b_transposed);
+    if (!status) status = plain_md(&c, s->m, s->n, s->to, s->c_stride, false);
+    if (!status) status = dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c);
+    if (!status) status = dnnl_primitive_attr_create(&attr);
+    if (!status) status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (!status && s->add) status = dnnl_post_ops_create(&after);
+    if (!status && s->add) status = dnnl_post_ops_append_sum(after, 1.0f);
+    if (!status && s->add) status = dnnl_primitive_attr_set_post_ops(attr, after);
+    if (!status) status = dnnl_primitive_desc_create(&p->desc, &desc, attr, p->engine, NULL);
+    if (after) dnnl_post_ops_destroy(after);
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+static dnnl_status_t operand(const Bf16Gemm *p, dnnl_query_t which, dnnl_memory_t *out) {
+    return dnnl_memory_create(out, dnnl_primitive_desc_query_md(p->desc, which, 0), p->engine, DNNL_MEMORY_NONE);
+}
+
+/* oneDNN makes a product for the number of threads that there are. */
+static dnnl_status_t begin(Bf16Gemm *p, const Bf16GemmShape *s) {
+    int threads = omp_get_max_threads();
+    memset(p, 0, sizeof *p);
+    omp_set_num_threads(s->threads);
+    dnnl_status_t status = dnnl_engine_create(&p->engine, dnnl_cpu, 0);
+    if (!status) status = describe(p, s);
+    omp_set_num_threads(threads);
+    return status;
+}
+
+size_t bf16_gemm_scratch(const Bf16GemmShape *s) {
+    Bf16Gemm p;
+    const dnnl_memory_desc_t *scratch = NULL;
+    size_t bytes = 0;
+    if (!begin(&p, s)) scratch = dnnl_primitive_desc_query_md(p.desc, dnnl_query_scratchpad_md, 0);
+    if (scratch) bytes = dnnl_memory_desc_get_size(scratch);
+    bf16_gemm_close(&p);
+    return bytes;
+}
+
+int bf16_gemm_open(Bf16Gemm *p, const Bf16GemmShape *s) {
+    dnnl_status_t status = begin(p, s);
+    p->threads = s->threads;
+    if (!status) status = dnnl_stream_create(&p->stream, p->engine, dnnl_stream_in_order);
+    if (!status) status = dnnl_primitive_create(&p->primitive, p->desc);
+    if (!status) status = operand(p, dnnl_query_src_md, &p->a);
+    if (!status) status = operand(p, dnnl_query_weights_md, &p->b);
+    if (!status) status = operand(p, dnnl_query_dst_md, &p->c);
+    if (!status) status = operand(p, dnnl_query_scratchpad_md, &p->scratch);
+    return (int)status;
+}
+
+static dnnl_status_t point(dnnl_memory_t m, const void *at) {
+    return dnnl_memory_set_data_handle(m, (void *)(uintptr_t)at); /* it is only read where `at` is */
+}
+
+int bf16_gemm_run(Bf16Gemm *p, const void *a, const void *b, void *c, void *scratch) {
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->a}, {DNNL_ARG_WEIGHTS, p->b}, {DNNL_ARG_DST, p->c},
+                                    {DNNL_ARG_SCRATCHPAD, p->scratch}};
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(p->threads);
+    dnnl_status_t status = point(p->a, a);
+    if (!status) status = point(p->b, b);
+    if (!status) status = point(p->c, c);
+    if (!status) status = point(p->scratch, scratch);
+    if (!status) status = dnnl_primitive_execute(p->primitive, p->stream, ARRAY_LEN(args), args);
+    if (!status) status = dnnl_stream_wait(p->stream);
+    omp_set_num_threads(threads);
+    return (int)status;
+}
+
+void bf16_gemm_close(Bf16Gemm *p) {
+    const dnnl_memory_t memories[] = {p->a, p->b, p->c, p->scratch};
+    for (size_t k = 0; k < ARRAY_LEN(memories); k++)
+        if (memories[k]) dnnl_memory_destroy(memories[k]);
+    if (p->primitive) dnnl_primitive_destroy(p->primitive);
+    if (p->desc) dnnl_primitive_desc_destroy(p->desc);
+    if (p->stream) dnnl_stream_destroy(p->stream);
+    if (p->engine) dnnl_engine_destroy(p->engine);
+    memset(p, 0, sizeof *p);
+}
+
+/* oneDNN pads to tiles of its instructions. */
+size_t bf16_gemm_packed(int64_t n, int64_t k) { return align_up((size_t)n, 64) * align_up((size_t)k, 64) * 2; }
+
+int bf16_gemm_pack(const Bf16Gemm *p, const Bf16GemmShape *s, const void *from, void *to) {
+    dnnl_memory_desc_t plain;
+    const dnnl_memory_desc_t *inner = dnnl_primitive_desc_query_md(p->desc, dnnl_query_weights_md, 0);
+    dnnl_primitive_desc_t desc = NULL;
+    dnnl_primitive_t reorder = NULL;
+    dnnl_memory_t source = NULL, target = NULL;
+    if (dnnl_memory_desc_get_size(inner) > bf16_gemm_packed(s->n, s->k)) return (int)dnnl_unimplemented;
+    dnnl_status_t status = plain_md(&plain, s->k, s->n, DT_BF16, s->b_stride, s->b_transposed);
+    if (!status) status = dnnl_reorder_primitive_desc_create(&desc, &plain, p->engine, inner, p->engine, NULL);
+    if (!status) status = dnnl_primitive_create(&reorder, desc);
+    if (!status) status = dnnl_memory_create(&source, &plain, p->engine, (void *)(uintptr_t)from);
+    if (!status) status = dnnl_memory_create(&target, inner, p->engine, to);
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, target}};
+    if (!status) status = dnnl_primitive_execute(reorder, p->stream, ARRAY_LEN(args), args);
+    if (!status) status = dnnl_stream_wait(p->stream);
+    if (target) dnnl_memory_destroy(target);
+    if (source) dnnl_memory_destroy(source);
+    if (reorder) dnnl_primitive_destroy(reorder);
+    if (desc) dnnl_primitive_desc_destroy(desc);
+    return (int)status;
+}
+
+int bf16_gemm_product(const Bf16GemmShape *s, const void *a, const void *b, void *c, void *scratch) {
+    Bf16Gemm p;
+    int status = bf16_gemm_open(&p, s);
+    if (!status) status = bf16_gemm_run(&p, a, b, c, scratch);
+    bf16_gemm_close(&p);
+    return status;
+}

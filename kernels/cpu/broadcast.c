@@ -1,0 +1,104 @@
+/* broadcast.c: y = x s or x + s, where s is broadcast over a run of dimensions (core/math/broadcast.h), and the gradient of s, a sum
+ * over the run. x is seen as rows of `inner` elements, of which `run` share a row of s. */
+#include "parallel.h"
+
+static Broadcast of(const View *x, const View *s) {
+    Broadcast r = {1, 1, 1};
+    broadcast_read(&x->shape, &s->shape, x->channels_last, &r); /* it fits: the program was checked */
+    return r;
+}
+
+HOT static void broadcast_row(float *y, const float *x, const float *s, int64_t n, bool add) {
+    if (add) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] + s[i];
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] * s[i];
+    }
+}
+
+HOT static void broadcast_one(float *y, const float *x, float s, int64_t n, bool add) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = add ? x[i] + s : x[i] * s;
+}
+
+/* n elements from `at` on, which lie in one row of x, or, where a row is one element, in one run */
+static void broadcast_part(const KArgs *a, const Broadcast *r, int64_t at, int64_t n) {
+    float x[BLOCK], s[BLOCK], y[BLOCK], *to = block_target(&a->out[0], at, y);
+    const float *from = block_load(&a->in[0], at, n, x);
+    const int64_t place = at / (r->run * r->inner) * r->inner + at % r->inner;
+    if (r->inner == 1) broadcast_one(to, from, *block_load(&a->in[1], place, 1, s), n, a->attr->broadcast.add);
+    else broadcast_row(to, from, block_load(&a->in[1], place, n, s), n, a->attr->broadcast.add);
+    block_store(&a->out[0], at, n, to);
+}
+
+static void broadcast_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const Broadcast r = of(&a->in[0], &a->in[1]);
+    const int64_t row = r.inner == 1 ? r.run : r.inner;
+    for (int64_t at = begin; at < end;) {
+        int64_t n = min_i64(end - at, row - at % row);
+        broadcast_part(a, &r, at, n);
+        at += n;
+    }
+}
+
+int k_cpu_broadcast(const KArgs *a, Err *e) {
+    (void)e;
+    blocks_run(a, a->out[0].count, broadcast_piece);
+    return OK;
+}
+
+/* ---- the gradient of s */
+
+enum { COLUMNS = 64 }; /* of a row, summed side by side */
+
+HOT static void add_products(double *sum, const float *dy, const float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sum[i] += (double)dy[i] * (double)x[i];
+}
+
+HOT static void add_elements(double *sum, const float *dy, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sum[i] += (double)dy[i];
+}
+
+HOT static double total(const double *sum, int64_t n) {
+    double all = 0;
+    for (int64_t i = 0; i < n; i++) all += sum[i];
+    return all;
+}
+
+/* sum[i] += dy x of the n elements from `at` on, or dy without x */
+static void add_row(const KArgs *a, int64_t at, int64_t n, double *sum) {
+    float one[COLUMNS], two[COLUMNS];
+    const float *dy = block_load(&a->in[0], at, n, one);
+    if (a->in[1].count) add_products(sum, dy, block_load(&a->in[1], at, n, two), n);
+    else add_elements(sum, dy, n);
+}
+
+/* Items are COLUMNS columns of all rows that share one of s; or, where a row is one element, a run. */
+static void sums_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const Broadcast r = of(&a->in[0], &a->out[0]);
+    const int64_t across = (r.inner + COLUMNS - 1) / COLUMNS;
+    for (int64_t item = begin; item < end; item++) {
+        const int64_t outer = item / across, c = item % across * COLUMNS, n = min_i64(COLUMNS, r.inner - c);
+        const int64_t first = outer * r.run * r.inner + c;
+        double sum[COLUMNS] = {0};
+        float values[COLUMNS];
+        if (r.inner == 1) {
+            for (int64_t k = 0; k < r.run; k += COLUMNS) add_row(a, first + k, min_i64(COLUMNS, r.run - k), sum);
+            sum[0] = total(sum, COLUMNS);
+        }
+        for (int64_t k = 0; r.inner > 1 && k < r.run; k++) add_row(a, first + k * r.inner, n, sum);
+        for (int64_t i = 0; i < n; i++) values[i] = (float)sum[i];
+        block_store(&a->out[0], outer * r.inner + c, n, values);
+    }
+}
+
+int k_cpu_broadcast_ds(const KArgs *a, Err *e) {
+    const Broadcast r = of(&a->in[0], &a->out[0]);
+    (void)e;
+    range_run(a, r.outer * ((r.inner + COLUMNS - 1) / COLUMNS), 1, sums_piece);
+    return OK;
+}

@@ -1,0 +1,300 @@
+#include "direct_conv.h"
+
+#include <omp.h>
+
+#include "act.h"
+#include "cpu.h"
+#include "lanes.h"
+#include "bf16_gemm.h"
+#include "direct_conv_tiles.h"
+#include "fp32_workspace.h"
+
+/* Units of the sum that a block of weights has: it and what meets it stay in the first cache. */
+enum { CHUNK = 128 };
+
+typedef struct Image { View view; int64_t h, w, pixels, c; } Image; /* pixels: of a sample */
+
+typedef struct Conv {
+    const ConvAttr *attr;
+    Image x, y;
+    View w;
+    DType type;                 /* of x, y and w; y's may be wider */
+    int64_t unit;               /* elements */
+    int64_t samples, kh, kw;
+    int threads;
+} Conv;
+
+static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+static Image image(const View *v) {
+    const int64_t *d = v->shape.dim;
+    return (Image){*v, d[2], d[3], d[2] * d[3], d[1]};
+}
+
+static Conv conv_of(const KArgs *args) {
+    bool forward = args->kind == OP_conv2d, dx = args->kind == OP_conv2d_dx;
+    const View *w = forward || dx ? &args->in[1] : &args->out[0];
+    Conv c = {.attr = &args->attr->conv, .x = image(dx ? &args->out[0] : &args->in[0]),
+              .y = image(forward ? &args->out[0] : dx ? &args->in[0] : &args->in[1]), .w = *w,
+              .type = args->in[0].dtype, .kh = w->shape.dim[2], .kw = w->shape.dim[3],
+              .threads = ((CpuDevice *)args->device)->threads};
+    c.unit = unit_of(c.type);
+    c.samples = c.x.view.shape.dim[0];
+    return c;
+}
+
+/* The pixel of x that meets pixel q of y at a tap; -1: it lies in the padding. */
+static int64_t met(const Conv *c, int64_t tap, int64_t q) {
+    const ConvAttr *a = c->attr;
+    int64_t i = q / c->y.w * a->stride[0] - a->pad[0] + tap / c->kw * a->dilation[0];
+    int64_t j = q % c->y.w * a->stride[1] - a->pad[1] + tap % c->kw * a->dilation[1];
+    return i >= 0 && i < c->x.h && j >= 0 && j < c->x.w ? i * c->x.w + j : -1;
+}
+
+/* ---- which ones */
+
+/* How many times the elements of the larger image the weights have at least: below, the copy in its own format that
+ * oneDNN makes of them pays, or Winograd's multiplications are fewer. It makes y and dx of bf16 on tiles, fast. */
+enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 64 << 10 };
+
+static bool processor_fits(DType t) { return LANES_FIT && (t != DT_BF16 || bf16_gemm_fits()); }
+
+/* The factors of the product; what it makes may have any type. */
+static bool types_fit(const KArgs *args) {
+    DType t = args->in[0].dtype;
+    if (t != DT_F32 && t != DT_BF16) return false;
+    for (int k = 0; k < OP_IN + OP_OUT; k++) {
+        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
+        if (v->count && v->shape.rank == 4 && !v->channels_last) return false;
+    }
+    return args->in[1].dtype == t && processor_fits(t);
+}
+
+static bool fits(const KArgs *args) {
+    if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
+    if (args->attr->conv.groups != 1 || !types_fit(args)) return false;
+    Conv c = conv_of(args);
+    int64_t most = max_i64(c.x.view.count, c.y.view.count);
+    int times = c.type == DT_F32 ? OUTWEIGH : args->kind == OP_conv2d_dw ? OUTWEIGH_BF16_DW : OUTWEIGH_BF16;
+    return c.x.c % COLUMNS == 0 && c.y.c % COLUMNS == 0 && c.w.count >= LEAST_WEIGHTS && c.w.count / times >= most;
+}
+
+/* ---- y and dx */
+
+/* A pass from one image to the other; rows: samples, and what makes whole tiles of them. */
+typedef struct Walk {
+    const KArgs *args;
+    Conv c;
+    Image from, to;
+    int64_t units, rows;        /* units: of a pixel of `from` */
+    float *a, *b, *sums;        /* a (pixels, units, rows); thread 0's b (CHUNK, 32) and sums (pixels, rows, 32) */
+    int64_t each;               /* floats from a thread's to the next one's */
+} Walk;
+
+static Walk walk_of(const KArgs *args, const Conv *c, Room *r) {
+    Walk w = {.args = args, .c = *c, .rows = up(c->samples, ROWS) * ROWS};
+    w.from = args->kind == OP_conv2d ? c->x : c->y;
+    w.to = args->kind == OP_conv2d ? c->y : c->x;
+    w.units = w.from.c / c->unit;
+    w.a = room_take(r, w.from.pixels * w.units * w.rows);
+    int64_t block = CHUNK * COLUMNS;
+    w.each = block + w.to.pixels * w.rows * COLUMNS;
+    w.b = room_take(r, c->threads * w.each);
+    w.sums = w.b ? w.b + block : NULL;
+    return w;
+}
+
+static void turn_pixel(const Walk *w, int64_t pixel) {
+    const float *from = w->from.view.data;
+    direct_conv_columns(from + pixel * w->units, w->from.pixels * w->units, w->c.samples, w->units,
+                  w->a + pixel * w->units * w->rows, w->rows);
+}
+
+/* Weights of a tap from `unit` on, n units, to 32 channels of `to`: (n, 32) */
+static void take_weights(const Walk *w, int64_t tap, int64_t unit, int64_t n, int64_t channel, float *b) {
+    const Conv *c = &w->c;
+    int64_t taps = c->kh * c->kw;
+    if (w->args->kind == OP_conv2d)
+        direct_conv_turn((const float *)c->w.data + (channel * taps + tap) * w->units + unit, taps * w->units, n, b);
+    else
+        direct_conv_rows(c->type, c->w.data, (unit * c->unit * taps + tap) * c->x.c + channel, taps * c->x.c, n * c->unit,
+                   COLUMNS, b);
+}
+
+/* What a block of weights adds to the sums of all pixels */
+static void add_block(const Walk *w, int64_t tap, int64_t unit, int64_t n, const float *b, float *sums) {
+    static const Part whole = {0, 0};
+    for (int64_t q = 0; q < w->c.y.pixels; q++) {
+        int64_t p = met(&w->c, tap, q), from = w->args->kind == OP_conv2d ? p : q, to = p + q - from;
+        for (int64_t row = 0; row < w->rows && p >= 0; row += ROWS) {
+            Product product = {.type = w->c.type, .a = w->a + (from * w->units + unit) * w->rows + row, .b = b,
+                               .a_step = w->rows, .n = n, .c = sums + (to * w->rows + row) * COLUMNS,
+                               .c_step = COLUMNS, .add = true};
+            direct_conv_product(&product, &whole, 1);
+        }
+    }
+}
+
+static bool reaches(const Conv *c, int64_t tap) {
+    for (int64_t q = 0; q < c->y.pixels; q++)
+        if (met(c, tap, q) >= 0) return true;
+    return false;
+}
+
+/* The sums of 32 channels go where they belong, by the bias and the activation, or by its gradient and into db. */
+static void leave(const Walk *w, int64_t channel, float *sums) {
+    const KArgs *args = w->args;
+    const ActAttr *act = &w->c.attr->fused;
+    const View *third = &args->in[2];
+    bool forward = args->kind == OP_conv2d;
+    float held[COLUMNS], bias[COLUMNS] = {0}, db[COLUMNS] = {0};
+    const float *b = forward && third->count ? block_load(third, channel, COLUMNS, held) : bias;
+    for (int64_t i = 0; i < w->c.samples * w->to.pixels; i++) {
+        int64_t sample = i / w->to.pixels, pixel = i % w->to.pixels, at = i * w->to.c + channel;
+        float *v = sums + (pixel * w->rows + sample) * COLUMNS;
+        if (forward) {
+            sum_rows(v, b, 1, COLUMNS);
+            act_block(act->act, act->slope, act->high, v, v, COLUMNS);
+        } else if (act->act) {
+            act_dx_block(act->act, act->slope, act->high, v, v, block_load(third, at, COLUMNS, held), COLUMNS);
+        }
+        sum_rows(db, v, 1, COLUMNS);
+        block_store(&args->out[0], at, COLUMNS, v);
+    }
+    if (args->out[1].count) block_store(&args->out[1], channel, COLUMNS, db);
+}
+
+static void walk_panel(const Walk *w, int64_t channel) {
+    int64_t own = omp_get_thread_num() * w->each;
+    float *b = w->b + own, *sums = w->sums + own;
+    memset(sums, 0, (size_t)(w->to.pixels * w->rows * COLUMNS) * sizeof *sums);
+    for (int64_t tap = 0; tap < w->c.kh * w->c.kw; tap++)
+        for (int64_t unit = 0, n; unit < w->units && reaches(&w->c, tap); unit += n) {
+            n = min_i64(CHUNK, w->units - unit);
+            take_weights(w, tap, unit, n, channel, b);
+            add_block(w, tap, unit, n, b, sums);
+        }
+    leave(w, channel, sums);
+}
+
+static void walk_run(const Walk *w, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < w->from.pixels; k++) turn_pixel(w, k);
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < w->to.c; k += COLUMNS) walk_panel(w, k);
+    }
+}
+
+/* ---- dw */
+
+typedef struct Sums {
+    Conv c;
+    View dw, db;
+    int64_t units;              /* of the samples */
+    float *a, *b, *tiles;       /* a (O / 8, pixels, units, 8), b (C / 32, pixels, units, 32); thread 0's (8, C) */
+    int64_t each;
+} Sums;
+
+static Sums sums_of(const KArgs *args, const Conv *c, Room *r) {
+    Sums s = {.c = *c, .dw = args->out[0], .db = args->out[1], .units = up(c->samples, c->unit)};
+    s.a = room_take(r, c->y.pixels * s.units * c->y.c);
+    s.b = room_take(r, c->x.pixels * s.units * c->x.c);
+    s.each = s.dw.dtype == DT_F32 ? 0 : ROWS * c->x.c;
+    s.tiles = room_take(r, c->threads * s.each);
+    return s;
+}
+
+/* `width` channels of an image: (pixels, units, width) */
+static void take_panel(const Sums *s, const Image *m, int64_t panel, int64_t width, float *to) {
+    for (int64_t p = 0; p < m->pixels; p++)
+        direct_conv_rows(s->c.type, m->view.data, p * m->c + panel * width, m->pixels * m->c, s->c.samples, width,
+                   to + (panel * m->pixels + p) * s->units * width);
+}
+
+static void sum_bias(const Sums *s, int64_t output) {
+    float held[ROWS], db[ROWS] = {0};
+    for (int64_t i = 0; i < s->c.samples * s->c.y.pixels; i++)
+        sum_rows(db, block_load(&s->c.y.view, i * s->c.y.c + output, ROWS, held), 1, ROWS);
+    block_store(&s->db, output, ROWS, db);
+}
+
+enum { PARTS = 64 };
+
+/* One tap of ROWS outputs, all inputs. */
+static void sum_tap(const Sums *s, int64_t output, int64_t tap, float *c, int64_t c_step) {
+    const Conv *v = &s->c;
+    Part part[PARTS];
+    Product p = {.type = v->type, .a = s->a + output * v->y.pixels * s->units, .a_step = ROWS, .n = s->units,
+                 .c_step = c_step};
+    for (int64_t q = 0, parts; q < v->y.pixels; p.add = true) {
+        for (parts = 0; q < v->y.pixels && parts < PARTS; q++) {
+            int64_t from = met(v, tap, q);
+            if (from >= 0) part[parts++] = (Part){q * s->units * ROWS, from * s->units * COLUMNS};
+        }
+        for (int64_t input = 0; input < v->x.c; input += COLUMNS) {
+            p.b = s->b + input * v->x.pixels * s->units;
+            p.c = c + input;
+            direct_conv_product(&p, part, parts);
+        }
+    }
+}
+
+static void sum_outputs(const Sums *s, int64_t output) {
+    int64_t taps = s->c.kh * s->c.kw, inputs = s->c.x.c;
+    float *own = s->each ? s->tiles + omp_get_thread_num() * s->each : NULL;
+    for (int64_t tap = 0; tap < taps; tap++) {
+        int64_t at = (output * taps + tap) * inputs, next = taps * inputs;
+        if (!own) sum_tap(s, output, tap, (float *)s->dw.data + at, next);
+        else sum_tap(s, output, tap, own, inputs);
+        for (int64_t r = 0; r < ROWS && own; r++) block_store(&s->dw, at + r * next, inputs, own + r * inputs);
+    }
+    if (s->db.count) sum_bias(s, output);
+}
+
+static void sums_run(const Sums *s, int threads) {
+    const Image *x = &s->c.x, *y = &s->c.y;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t k = 0; k < y->c / ROWS; k++) take_panel(s, y, k, ROWS, s->a);
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < x->c / COLUMNS; k++) take_panel(s, x, k, COLUMNS, s->b);
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < y->c; k += ROWS) sum_outputs(s, k);
+    }
+}
+
+/* ---- the op */
+
+static void take_room(const KArgs *args, const Conv *c, Room *r) {
+    if (args->kind == OP_conv2d_dw) sums_of(args, c, r);
+    else walk_of(args, c, r);
+}
+
+bool direct_conv_prepare(const KArgs *args, size_t limit, size_t *bytes) {
+    Room r = {0};
+    if (!fits(args)) return false;
+    Conv c = conv_of(args);
+    take_room(args, &c, &r);
+    *bytes = r.used;
+    return r.used <= limit;
+}
+
+int direct_conv_run(const KArgs *args, Err *e) {
+    Room needed = {0}, r = {.base = args->workspace};
+    Conv c = conv_of(args);
+    take_room(args, &c, &needed);
+    int code = room_check(&needed, args, e), threads = omp_get_max_threads();
+    if (code) return code;
+    if (threads > c.threads) threads = c.threads;
+    if (args->kind == OP_conv2d_dw) {
+        Sums s = sums_of(args, &c, &r);
+        sums_run(&s, threads);
+    } else {
+        Walk w = walk_of(args, &c, &r);
+        walk_run(&w, threads);
+    }
+    return OK;
+}

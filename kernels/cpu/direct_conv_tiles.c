@@ -1,0 +1,114 @@
+#include "direct_conv_tiles.h"
+
+#include <string.h>
+
+#include "lanes.h"
+
+typedef int32_t Lanes __attribute__((vector_size(4 * LANES)));
+
+/* ---- matrices of units */
+
+FUSED void direct_conv_columns(const float *from, int64_t stride, int64_t rows, int64_t n, float *to, int64_t step) {
+    for (int64_t r = 0; r < step; r++)
+        for (int64_t u = 0; u < n; u++) {
+            if (r < rows) memcpy(to + u * step + r, from + r * stride + u, UNIT);
+            else to[u * step + r] = 0.0f;
+        }
+}
+
+/* Which lanes of two rows, one behind the other, the first and the second one are made of */
+#define LOW(l, s) ((l) & (s) ? LANES + (l) - (s) : (l))
+#define HIGH(l, s) ((l) & (s) ? LANES + (l) : (l) + (s))
+#define LANES_BY(f, s) ((Lanes){f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), \
+                                f(8, s), f(9, s), f(10, s), f(11, s), f(12, s), f(13, s), f(14, s), f(15, s)})
+
+/* In rows a and b, s apart: of every 2x2 blocks of s x s units, the two off the diagonal change places. */
+INLINE void exchange(V *a, V *b, int s) {
+    V x = *a, y = *b;
+    *a = __builtin_shuffle(x, y, LANES_BY(LOW, s));
+    *b = __builtin_shuffle(x, y, LANES_BY(HIGH, s));
+}
+
+INLINE void turn(V *v) {
+#pragma GCC unroll 4
+    for (int s = LANES / 2; s; s /= 2)
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            if (!(i & s)) exchange(&v[i], &v[i + s], s);
+}
+
+FUSED void direct_conv_turn(const float *from, int64_t stride, int64_t n, float *to) {
+    for (int64_t u = 0; u < n; u += LANES)
+        for (int c = 0; c < COLUMNS; c += LANES) {
+            V v[LANES];
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) v[i] = load(from + (c + i) * stride + u);
+            turn(v);
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) store(to + (u + i) * COLUMNS + c, v[i]);
+        }
+}
+
+/* Pairs of two rows' elements; without a second row, of zeros */
+INLINE void pair_rows(const uint16_t *first, const uint16_t *second, int64_t width, uint32_t *to) {
+    for (int64_t c = 0; c < width && second; c++) to[c] = (uint32_t)first[c] | (uint32_t)second[c] << 16;
+    for (int64_t c = 0; c < width && !second; c++) to[c] = first[c];
+}
+
+FUSED void direct_conv_rows(DType t, const void *from, int64_t at, int64_t stride, int64_t rows, int64_t width, float *to) {
+    const char *row = (const char *)from + at * (int64_t)dtype_size(t);
+    int64_t next = stride * (int64_t)dtype_size(t), unit = unit_of(t);
+    for (int64_t r = 0; r < rows; r += unit, row += unit * next, to += width) {
+        const uint16_t *second = r + 1 < rows ? (const uint16_t *)(const void *)(row + next) : NULL;
+        if (unit == 1) memcpy(to, row, (size_t)width * UNIT);
+        else pair_rows((const uint16_t *)(const void *)row, second, width, (uint32_t *)(void *)to);
+    }
+}
+
+/* ---- products: two vectors of sums for each of ROWS rows stay in registers */
+
+INLINE V broadcast(const float *unit) {
+    int32_t bits;
+    memcpy(&bits, unit, sizeof bits);
+    return (V)((Lanes){0} + bits);
+}
+
+/* sum += a b, of fp32 numbers or, lane by lane, of two pairs of bf16 ones */
+INLINE V multiply_add(V sum, V a, V b, bool pairs) {
+#ifdef __AVX512F__
+    if (pairs) {
+        __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+        return sum;
+    }
+#endif
+    (void)pairs; /* bf16_gemm_fits says no */
+    return sum + a * b;
+}
+
+INLINE void product(const Product *p, const Part *part, int64_t parts, bool pairs) {
+    V s0[ROWS] = {0}, s1[ROWS] = {0};
+    for (int64_t k = 0; k < parts; k++) {
+        const float *a = p->a + part[k].a, *b = p->b + part[k].b;
+        for (int64_t u = 0; u < p->n; u++, a += p->a_step, b += COLUMNS) {
+            V b0 = load(b), b1 = load(b + LANES);
+#pragma GCC unroll 8
+            for (int i = 0; i < ROWS; i++) {
+                V factor = broadcast(a + i);
+                s0[i] = multiply_add(s0[i], factor, b0, pairs);
+                s1[i] = multiply_add(s1[i], factor, b1, pairs);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; i++) {
+        float *to = p->c + i * p->c_step;
+        if (p->add) s0[i] += load(to), s1[i] += load(to + LANES);
+        store(to, s0[i]);
+        store(to + LANES, s1[i]);
+    }
+}
+
+FUSED void direct_conv_product(const Product *p, const Part *part, int64_t parts) {
+    if (p->type == DT_BF16) product(p, part, parts, true);
+    else product(p, part, parts, false);
+}

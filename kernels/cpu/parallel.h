@@ -1,0 +1,41 @@
+/* parallel.h: what the CPU device's own loops share: ranges over threads, and blocks of a view as fp32.
+ *
+ * A kernel is a RangeFn over pieces of at most `grain` items. Elementwise kernels take pieces of BLOCK elements: fp32
+ * operands are used where they lie, 16-bit ones pass through a scratch array of fp32 that stays in the first-level
+ * cache. The arithmetic is in functions marked HOT, which keeps their loops apart from the walk over the pieces. */
+#ifndef MT_CPU_LOOPS_H
+#define MT_CPU_LOOPS_H
+
+#include "program/kernel.h"
+
+enum { BLOCK = 2048 }; /* elements; a multiple of the four numbers that one Philox call draws */
+
+#define HOT __attribute__((noinline))
+
+/* One piece: items [begin, end). */
+typedef void RangeFn(const KArgs *a, int64_t begin, int64_t end);
+
+/* Runs `piece` over [0, count), threads taking neighbouring pieces. Pieces do not depend on the number of threads. */
+void range_run(const KArgs *a, int64_t count, int64_t grain, RangeFn *piece);
+/* The same over elements, BLOCK by BLOCK. */
+void blocks_run(const KArgs *a, int64_t count, RangeFn *piece);
+
+/* The sum of piece(begin, end) over [0, count), added in an order that does not depend on the number of threads. */
+typedef double SumFn(const KArgs *a, int64_t begin, int64_t end);
+double range_sum(const KArgs *a, int64_t count, SumFn *piece);
+
+/* Elements [begin, begin + n) as fp32: where they lie, or converted into scratch[n]. */
+float *block_load(const View *v, int64_t begin, int64_t n, float *scratch);
+/* Where to compute them without reading them: where they lie, or scratch. */
+float *block_target(const View *v, int64_t begin, float *scratch);
+/* Rounds values[n] into the view; nothing to do for fp32 values that already lie there. */
+void block_store(const View *v, int64_t begin, int64_t n, const float *values);
+
+/* factors[i] = dropout's of element begin + i; begin and n are multiples of 4. In dropout.c. */
+void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n);
+
+/* n numbers by a rule of optim.h of which the first `states` states are kept. In optim.c; NULL: no such rule */
+typedef void RuleFn(int states, const OptimStep *s, float *w, const float *g, float *const *state, int64_t n);
+RuleFn *rule_of(OpKind kind);
+
+#endif

@@ -1,0 +1,63 @@
+/* rnn_steps.c: what the walk forward and the walk back through the steps share. */
+#include "cpu.h"
+#include "recurrent.h"
+
+enum { SLICE = 16 /* samples */, CACHED = 256 << 10, WORTH = 16 << 10 /* elements of w_hh */ };
+
+bool rnn_steps_is_narrow(const KArgs *a, const View *w_hh) {
+    const View *x = a->kind == OP_rnn ? &a->in[0] : &a->in[1];
+    return x->dtype == DT_BF16 && w_hh->dtype == DT_BF16 && w_hh->count >= WORTH && bf16_gemm_fits();
+}
+
+RnnSteps rnn_steps_of(const KArgs *a, const View *x, const View *y) {
+    return (RnnSteps){.p = rnn_path(a, x, y), .x = *x, .y = *y, .narrow = x->dtype != DT_F32,
+                  .threads = ((CpuDevice *)a->device)->threads};
+}
+
+void rnn_steps_take_state(RnnSteps *w, Room *r) {
+    int64_t lines = w->p.samples * w->p.units;
+    w->zero = room_take(r, w->p.gates);
+    w->h = room_take(r, lines);
+    w->c = room_take(r, w->p.mode == RNN_LSTM ? lines : 0);
+    if (!r->base) return;
+    memset(w->zero, 0, (size_t)w->p.gates * sizeof(float));
+    memset(w->h, 0, (size_t)lines * sizeof(float));
+    if (w->p.mode == RNN_LSTM) memset(w->c, 0, (size_t)lines * sizeof(float));
+}
+
+/* Samples of a slice, but for the last one */
+static int64_t rnn_steps_slice(const RnnSteps *w) { return w->p.gates * w->p.units > CACHED ? w->p.samples : SLICE; }
+
+int64_t rnn_steps_slices(const RnnSteps *w) { return (w->p.samples + rnn_steps_slice(w) - 1) / rnn_steps_slice(w); }
+int64_t rnn_steps_slice_of(const RnnSteps *w, int last) {
+    return last ? w->p.samples - (rnn_steps_slices(w) - 1) * rnn_steps_slice(w) : min_i64(rnn_steps_slice(w), w->p.samples);
+}
+bool rnn_steps_is_even(const RnnSteps *w) { return rnn_steps_slice_of(w, 0) == rnn_steps_slice_of(w, 1); }
+
+int rnn_steps_threads(const RnnSteps *w) { return w->p.samples > rnn_steps_slice(w) ? 1 : w->threads; }
+void *rnn_steps_scratch(const RnnSteps *w, int64_t begin) { return w->scratch + begin / rnn_steps_slice(w) * w->each; }
+
+void rnn_steps_count(size_t *most, Bf16GemmShape s) {
+    size_t bytes = align_up(bf16_gemm_scratch(&s), CPU_ALIGNMENT);
+    if (bytes > *most) *most = bytes;
+}
+
+int rnn_steps_run(const RnnSteps *w, SliceFn *slice) {
+    int64_t size = rnn_steps_slice(w);
+    int status = 0;
+#pragma omp parallel for schedule(static) reduction(| : status) if (w->p.samples > size)
+    for (int64_t n = 0; n < w->p.samples; n += size) status |= slice(w, n, min_i64(n + size, w->p.samples));
+    return status;
+}
+
+void *rnn_steps_take_bytes(Room *r, size_t bytes) { return room_take(r, (int64_t)(bytes / sizeof(float))); }
+
+void *rnn_steps_take_packed(Room *r, int64_t n, int64_t k) { return rnn_steps_take_bytes(r, bf16_gemm_packed(n, k)); }
+
+int rnn_steps_pack(const Bf16GemmShape *s, const View *from, void *to) {
+    Bf16Gemm p;
+    int status = bf16_gemm_open(&p, s);
+    if (!status) status = bf16_gemm_pack(&p, s, from->data, to);
+    bf16_gemm_close(&p);
+    return status;
+}

@@ -1,0 +1,26 @@
+/* row_chunks.h: rows that are gone through in parts of up to PART elements, as fp32 on the stack: for softmax, and the loss
+ * that contains one. */
+#ifndef MT_ROW_CHUNKS_H
+#define MT_ROW_CHUNKS_H
+
+#include "parallel.h"
+#include "vector_math.h"
+
+enum { PART = 512 };
+/* The m elements from `from` on, of n */
+#define EACH_PART(from, m, n) for (int64_t from = 0, m; m = min_i64(PART, (n) - from), from < (n); from += m)
+
+HOT static float part_max(float most, const float *x, int64_t n) {
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 0; i < n; i++) most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+HOT static float part_exp_sum(const float *x, float most, int64_t n) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += exp_flushed(x[i] - most);
+    return sum;
+}
+
+#endif

@@ -1,0 +1,50 @@
+-- Text for terminals: how wide it is, what is harmless to print, and colour.
+local core = require "memtide.core"
+
+local terminal = {}
+
+terminal.NAME = 40 -- columns of a cell's name beside other columns
+
+-- Columns that the character takes, at most.
+local function columns_of(code) return code >= 0x1100 and 2 or 1 end
+
+-- The same of a text.
+function terminal.width(text)
+  if not utf8.len(text) then return #text end
+  local width = 0
+  for _, code in utf8.codes(text) do width = width + columns_of(code) end
+  return width
+end
+
+-- Text of one line that does nothing to a terminal: control characters and broken UTF-8 are "?".
+function terminal.harmless(text)
+  if not utf8.len(text) then text = text:gsub("[\x80-\xff]", "?") end
+  return (text:gsub("%c", "?"):gsub("\xc2[\x80-\x9f]", "?"))
+end
+
+-- At most `width` columns of it; what is cut ends in "..".
+function terminal.cut(text, width)
+  text = terminal.harmless(text)
+  local used, keep = 0, 0 -- columns; bytes of what fits in front of ".."
+  for at, code in utf8.codes(text) do
+    used = used + columns_of(code)
+    if used <= width - 2 then keep = at + #utf8.char(code) - 1 end
+  end
+  return used <= width and text or text:sub(1, keep) .. (".."):sub(1, width)
+end
+
+-- The same, filled up with spaces.
+function terminal.padded(text, width)
+  text = terminal.cut(text, width)
+  return text .. (" "):rep(width - terminal.width(text))
+end
+
+-- Is colour wanted on this descriptor?
+function terminal.colour(descriptor)
+  local no = os.getenv("NO_COLOR")
+  return core.isatty(descriptor) and (no == nil or no == "") and os.getenv("TERM") ~= "dumb"
+end
+
+function terminal.red(text, colour) return colour and "\27[31m" .. text .. "\27[0m" or text end
+
+return terminal

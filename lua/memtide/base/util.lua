@@ -1,0 +1,217 @@
+-- What the other modules share: errors with the script's line, names, sizes.
+local core = require "memtide.core"
+
+local util = {}
+
+local function escape(c) return (c:gsub(".", function(byte) return ("\\x%02x"):format(byte:byte()) end)) end
+
+-- Control characters as \x1b: names in files that others made are a part of messages, and must not drive a terminal.
+-- lines: line breaks and tabs stay.
+function util.printable(text, lines)
+  local controls = lines and "[^%C\n\t]" or "%c"
+  return (text:gsub(controls, escape):gsub("\xc2[\x80-\x9f]", escape))
+end
+
+-- Raises "article.lua:7: text": the position of the innermost function that is not memtide's own.
+function util.fail(format, ...) util.fail_at(core.where(), format, ...) end
+
+-- The same at a position that was kept.
+function util.fail_at(where, format, ...) error(util.printable(where .. format:format(...), true), 0) end
+
+-- What the world did (no device, no file, no memory), raised where a function has no other way to say it.
+local Failure = {}
+Failure.__index = Failure
+Failure.__tostring = function(failure) return failure.message end
+
+function util.failure(message, code)
+  return setmetatable({message = type(message) == "string" and util.printable(message, true) or message, code = code},
+    Failure)
+end
+
+function util.is_failure(value) return getmetatable(value) == Failure end
+
+-- What Ctrl-C raises: see main.c.
+util.interrupted = util.failure("interrupted", "interrupted")
+
+function util.is_interrupt(value) return util.is_failure(value) and value.code == "interrupted" end
+
+local NO_MEMORY = "not enough memory" -- what Lua itself raises, without a place
+
+-- The failure that was raised; nil: it was no failure.
+function util.as_failure(problem)
+  if problem == NO_MEMORY then return util.failure(NO_MEMORY, "host_memory") end
+  return util.is_failure(problem) and problem or nil
+end
+
+local function outcome(good, first, ...)
+  if good then return true, first, ... end
+  local no_memory = ...
+  if no_memory then first = NO_MEMORY end
+  return false, util.as_failure(first) or first
+end
+
+-- As xpcall; handler: nil, or a function of what was raised. Where Lua had not enough memory, that is a failure.
+function util.try(f, handler, ...) return outcome(core.try(f, handler, ...)) end
+
+local tostring, pcall = tostring, pcall -- a script may have others
+
+-- What an error that is no failure says, whatever the script raised
+function util.text_of(problem)
+  local good, text = pcall(tostring, problem)
+  return good and text or ("an error (a %s) that cannot be shown: its __tostring fails"):format(type(problem))
+end
+
+util.MOST_TEXT = 4096 -- bytes of a text in a row, or of a log beside it
+
+-- The text, or its first `most` (MOST_TEXT) bytes and how much was cut.
+function util.cut(text, most)
+  local last = most or util.MOST_TEXT
+  if #text <= last then return text end
+  while last > 0 and text:byte(last + 1) & 0xC0 == 0x80 do last = last - 1 end -- not inside of a letter
+  return ("%s... (%s cut)"):format(text:sub(1, last), util.show_bytes(#text - last))
+end
+
+-- Passes the values of a function that returns nil, message, code when the world failed it.
+function util.must(value, message, code, ...)
+  if value == nil and message ~= nil then error(util.failure(message, code), 0) end
+  return value, message, code, ...
+end
+
+-- Raises when a write, a flush or a close of `name` failed with `message`.
+function util.must_write(name, done, message)
+  if done then return done end
+  local why = tostring(message):match("^.*: (.*)$") or tostring(message)
+  error(util.failure(('cannot write to %s: %s'):format(name, why), "file"), 0)
+end
+
+-- Calls fill(write), write(text) to a file that takes the name `path` when it is complete (core/io/file.h), so that there
+-- is never half of it. Returns whether it was standard output instead.
+function util.replace(path, fill)
+  local file <close> = util.must(core.new_file(path))
+  fill(function(text) util.must(file:write(text)) end)
+  local to_output = file:is_output()
+  util.must(file:finish(true))
+  return to_output
+end
+
+-- How many letters must be changed, left out, put in or swapped with their neighbour.
+local function distance(a, b)
+  local d = {}
+  for i = 0, #a do d[i] = {[0] = i} end
+  for j = 0, #b do d[0][j] = j end
+  for i = 1, #a do
+    for j = 1, #b do
+      local replaced = d[i - 1][j - 1] + (a:byte(i) == b:byte(j) and 0 or 1)
+      d[i][j] = math.min(replaced, d[i - 1][j] + 1, d[i][j - 1] + 1)
+      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+        d[i][j] = math.min(d[i][j], d[i - 2][j - 2] + 1)
+      end
+    end
+  end
+  return d[#a][#b]
+end
+
+-- The known name that `name` was probably meant to be, or nil: one slip in a short name, two in a longer one.
+function util.nearest(name, known)
+  local best, least = nil, #name < 3 and 1 or #name < 6 and 2 or 3
+  for _, candidate in ipairs(known) do
+    local d = distance(name:lower(), tostring(candidate):lower())
+    if d < least then best, least = candidate, d end
+  end
+  return best
+end
+
+-- ' (did you mean "batch"?)' or ""
+function util.meant(name, known)
+  local nearest = util.nearest(tostring(name), known)
+  return nearest and (' (did you mean "%s"?)'):format(nearest) or ""
+end
+
+-- Raises unless the value is of that type of Lua's: what = "data.mnist: folder".
+function util.check_type(what, value, expected)
+  if type(value) ~= expected then
+    util.fail("%s: expected a %s, found %s", what, expected, value == nil and "nil" or "a " .. type(value))
+  end
+end
+
+-- A flag is true or false, or nil where it may be left out: 0 and "no" count as true in Lua, and nobody means that.
+function util.check_flag(what, value)
+  if value ~= nil and type(value) ~= "boolean" then
+    util.fail("%s: expected true or false, found %s", what,
+      type(value) == "string" and '"' .. value .. '"' or tostring(value))
+  end
+  return value
+end
+
+-- Lets the methods of a class be called with a colon only: an object of another kind raises.
+function util.guard_methods(name, class)
+  for key, method in pairs(class) do
+    if type(method) == "function" then
+      class[key] = function(self, ...)
+        if getmetatable(self) ~= class then
+          util.fail("%s.%s: expected a %s as self, found %s: call it with a colon, %s:%s(...)", name, key, name,
+            self == nil and "nil" or "a " .. type(self), name, key)
+        end
+        return method(self, ...)
+      end
+    end
+  end
+end
+
+-- Raises unless `given` is a table whose keys are all in the list `known`.
+function util.check_keys(what, given, known)
+  util.check_type(what, given, "table")
+  local set = {}
+  for _, name in ipairs(known) do set[name] = true end
+  for key in pairs(given) do
+    if not set[key] then
+      util.fail('%s: unknown key "%s"%s; known: %s', what, tostring(key), util.meant(key, known),
+        table.concat(known, ", "))
+    end
+  end
+end
+
+function util.sorted_keys(t)
+  local keys = {}
+  for key in pairs(t) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+local UNITS = {[""] = 1, b = 1, kb = 1e3, mb = 1e6, gb = 1e9, tb = 1e12,
+  k = 2 ^ 10, m = 2 ^ 20, g = 2 ^ 30, kib = 2 ^ 10, mib = 2 ^ 20, gib = 2 ^ 30, tib = 2 ^ 40}
+
+-- "512MiB", "8GB" (powers of ten), "4096" or a number -> bytes; nil: it is no size.
+function util.bytes(size)
+  if math.type(size) == "integer" then return size >= 0 and size or nil end
+  local number, unit = tostring(size):match("^%s*([%d.]+)%s*(%a*)%s*$")
+  local factor, value = UNITS[(unit or "?"):lower()], tonumber(number)
+  if not factor or not value or value * factor >= 2 ^ 62 then return nil end
+  return math.floor(value * factor)
+end
+
+local SECONDS = {[""] = 1, s = 1, m = 60, min = 60, h = 3600, d = 86400}
+
+-- "60s", "5m", "1.5h" or "60" -> seconds; nil: it is no time.
+function util.seconds(time)
+  local number, unit = tostring(time):match("^%s*([%d.]+)%s*(%a*)%s*$")
+  local factor, value = SECONDS[(unit or "?"):lower()], tonumber(number)
+  return factor and value and factor * value
+end
+
+-- 12345678 -> "11.8 MiB"
+function util.show_bytes(bytes)
+  local names, value, i = {"B", "KiB", "MiB", "GiB", "TiB"}, bytes, 1
+  while math.abs(value) >= 1024 and i < #names do value, i = value / 1024, i + 1 end
+  return i == 1 and ("%d B"):format(bytes) or ("%.1f %s"):format(value, names[i])
+end
+
+-- The value below which a part `p` of the sorted list lies, interpolated between neighbours.
+function util.quantile(sorted, p)
+  local at = 1 + (#sorted - 1) * p
+  local low = math.floor(at)
+  local high = math.min(low + 1, #sorted)
+  return sorted[low] + (sorted[high] - sorted[low]) * (at - low)
+end
+
+return util

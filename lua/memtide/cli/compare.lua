@@ -1,0 +1,337 @@
+-- memtide compare A.csv B.csv: the rows of two files that did the same work, side by side: two versions of memtide, two
+-- devices, memtide and another program whose file has the same columns.
+local core = require "memtide.core"
+local csv = require "memtide.results.csv"
+local own_results = require "memtide.sweep.row".own_results
+local report = require "memtide.results.report"
+local results = require "memtide.results.results"
+local samples = require "memtide.results.samples"
+local stats = require "memtide.results.stats"
+local util = require "memtide.base.util"
+
+local compare = {}
+
+-- What makes two rows the same work; what they are called; and what only says where and how it was done. Rows are
+-- joined on a name if the two files have one in common, and on how if they have the same values of it.
+local WORK = {"model", "batch", "accumulate", "effective_batch", "precision", "checkpoint", "inplace", "mode",
+  "optimizer"}
+local NAMES = {"experiment", "case"}
+local HOW = {"device", "allocator", "workspace_limit", "graph", "emulated"}
+local NEEDED = {"cell", "repeat", "status", "reason", "peak_bytes", "reserved_bytes", "step_ms", "version"}
+
+-- ---- reading
+
+local function set_of(list)
+  local out = {}
+  for _, name in ipairs(list) do out[name] = true end
+  return out
+end
+
+local kinds, of_some = util.must(core.row{}):kinds(), set_of(own_results)
+
+local function text_of(row, columns)
+  local words = {}
+  for _, name in ipairs(columns) do words[#words + 1] = row[name] end
+  return table.concat(words, "\0")
+end
+
+-- Of several rows of one cell and repeat the last one counts. Another program's rows have no id, but settings.
+local function latest(rows, has, own)
+  local out, at, names = {}, {}, {"cell", "repeat"}
+  for _, list in ipairs{WORK, HOW, own} do
+    for _, name in ipairs(list) do if has[name] then names[#names + 1] = name end end
+  end
+  for _, row in ipairs(rows) do
+    local key = text_of(row, names)
+    at[key] = at[key] or #out + 1
+    out[at[key]] = row
+  end
+  return out
+end
+
+-- {path, has = set of columns, own = the script's own columns, rows, samples}
+local function load(path, say)
+  local rows = {}
+  local columns, torn = results.read(path, function(row) rows[#rows + 1] = row end)
+  local has = set_of(columns)
+  for _, list in ipairs{WORK, NEEDED} do
+    for _, name in ipairs(list) do
+      if not has[name] then csv.damaged(path, 1, "no results of memtide: there is no column %s", name) end
+    end
+  end
+  if torn then say(("%s: the last line is incomplete, and left out"):format(path)) end
+  local own = {}
+  for _, name in ipairs(columns) do if not kinds[name] and not of_some[name] then own[#own + 1] = name end end
+  return {path = path, has = has, own = own, rows = latest(rows, has, own), samples = samples.read(path)}
+end
+
+-- ---- joining
+
+local function values_of(file, column)
+  local out = {}
+  for _, row in ipairs(file.rows) do out[row[column]] = true end
+  return out
+end
+
+local function have_common(a, b, column)
+  local of_b = values_of(b, column)
+  for value in pairs(values_of(a, column)) do if of_b[value] then return true end end
+  return false
+end
+
+local function have_equal(a, b, column)
+  local of_a, of_b = values_of(a, column), values_of(b, column)
+  for value in pairs(of_a) do if not of_b[value] then return false end end
+  for value in pairs(of_b) do if not of_a[value] then return false end end
+  return true
+end
+
+-- The columns that rows are joined on
+local function keys_of(a, b)
+  local keys = table.move(WORK, 1, #WORK, 1, {})
+  for _, rule in ipairs{{NAMES, have_common}, {HOW, have_equal}} do
+    for _, name in ipairs(rule[1]) do
+      if a.has[name] and b.has[name] and rule[2](a, b, name) then keys[#keys + 1] = name end
+    end
+  end
+  for _, name in ipairs(a.own) do if b.has[name] then keys[#keys + 1] = name end end
+  return keys
+end
+
+-- What tells the rows of one file apart beside the keys: the script's own axes that the other file has not, and how
+-- it was done where that varies.
+local function labels_of(file, keys)
+  local is_key, labels = set_of(keys), {}
+  for _, list in ipairs{HOW, file.own} do
+    for _, name in ipairs(list) do
+      if file.has[name] and not is_key[name] then labels[#labels + 1] = name end
+    end
+  end
+  return labels
+end
+
+-- {{key, first row, groups = {{label, rows}, ...}}, ...} in the order of the file
+local function grouped(file, keys)
+  local out, labels = {}, labels_of(file, keys)
+  for _, row in ipairs(file.rows) do
+    local key, label = text_of(row, keys), text_of(row, labels)
+    if not out[key] then
+      out[key] = {key = key, row = row, groups = {}}
+      out[#out + 1] = out[key]
+    end
+    local groups = out[key].groups
+    if not groups[label] then
+      groups[label] = {label = label, rows = {}, row = row}
+      groups[#groups + 1] = groups[label]
+    end
+    table.insert(groups[label].rows, row)
+  end
+  out.labels = labels
+  return out
+end
+
+-- ---- figures
+
+local function numbers(rows, column)
+  local out = {}
+  for _, row in ipairs(rows) do out[#out + 1] = tonumber(row[column]) end
+  return out
+end
+
+-- Of a group's rows: the median, with its interval where samples tell it, with `from` and `to` where repeats differ.
+local function figure(file, rows, column)
+  local values = numbers(rows, column)
+  if #values == 0 then return nil end
+  local sorted = stats.sorted(values)
+  local found = column == "step_ms" and file.samples and file.samples:interval(rows)
+  if found then
+    for _, name in ipairs{"median", "low", "high"} do found[name] = found[name] and found[name] * 1e3 end
+    return found
+  end
+  return {median = stats.median(values), from = sorted[1], to = sorted[#sorted]}
+end
+
+-- The second over the first. Without samples of both, from and to are those of any two rows.
+local function ratio_of(a, b)
+  if not a or not b then return nil end
+  local out = stats.ratio(b, a)
+  if out and not out.low and a.from and b.from and a.from > 0 then
+    out.from, out.to = b.from / a.to, b.to / a.from
+  end
+  return out
+end
+
+-- "0.98 [0.96, 1.01]": 95 %; "0.98 (0.9..1.1)": from the least to the largest
+local function ratio_text(r)
+  if not r then return "" end
+  local text = ("%.3f"):format(r.median)
+  if r.low then return ("%s [%.3f, %.3f]"):format(text, r.low, r.high) end
+  if r.from and r.from ~= r.to then return ("%s (%.3f..%.3f)"):format(text, r.from, r.to) end
+  return text
+end
+
+local FIGURES = {
+  {column = "step_ms", name = "step_ms", text = function(x) return ("%.4g"):format(x) end},
+  {column = "peak_bytes", name = "peak MiB", text = function(x) return ("%.1f"):format(x / 2 ^ 20) end},
+  {column = "reserved_bytes", name = "reserved MiB", text = function(x) return ("%.1f"):format(x / 2 ^ 20) end},
+}
+
+local function statuses(group)
+  local out, seen = {}, {}
+  for _, row in ipairs(group.rows) do
+    if not seen[row.status] then out[#out + 1], seen[row.status] = row.status, true end
+  end
+  return table.concat(out, "+")
+end
+
+-- One pair of groups: {names = values of the columns that are shown, status, figures = {{a, b, ratio}, ...}}
+local function pair(a, b, one, other)
+  local out = {one = one, other = other, status = {statuses(one), statuses(other)}, figures = {}}
+  if out.status[1] ~= "ok" or out.status[2] ~= "ok" then return out end
+  for i, what in ipairs(FIGURES) do
+    local x, y = figure(a, one.rows, what.column), figure(b, other.rows, what.column)
+    out.figures[i] = {a = x, b = y, ratio = ratio_of(x, y)}
+  end
+  return out
+end
+
+-- a, b: files. Returns {keys, labels = {a's, b's}, pairs, missing = {rows only in a}, extra = {rows only in b}}.
+local function join(a, b)
+  local keys = keys_of(a, b)
+  local first, second = grouped(a, keys), grouped(b, keys)
+  local out = {keys = keys, labels = {first.labels, second.labels}, pairs = {}, missing = {}, extra = {}}
+  for _, work in ipairs(first) do
+    local other = second[work.key]
+    if not other then out.missing[#out.missing + 1] = work.row end
+    for _, x in ipairs(work.groups) do
+      for _, y in ipairs(other and other.groups or {}) do
+        out.pairs[#out.pairs + 1] = pair(a, b, x, y)
+      end
+    end
+  end
+  for _, work in ipairs(second) do if not first[work.key] then out.extra[#out.extra + 1] = work.row end end
+  return out
+end
+
+-- ---- shown
+
+-- Those of the columns that differ between the rows
+local function varying(rows, columns)
+  local out = {}
+  for _, name in ipairs(columns) do
+    local seen = nil
+    for _, row in ipairs(rows) do
+      seen = seen or row[name]
+      if row[name] ~= seen then
+        out[#out + 1] = name
+        break
+      end
+    end
+  end
+  return out
+end
+
+local function rows_of(joined, side)
+  local out = {}
+  for _, one in ipairs(joined.pairs) do out[#out + 1] = one[side].row end
+  return out
+end
+
+-- What names a row among those of the two files: its case where that is joined on, else the settings that vary.
+local function names_of(joined, all)
+  for _, name in ipairs(joined.keys) do if name == "case" then return {"case"} end end
+  local names = varying(all, joined.keys)
+  return #names > 0 and names or {"model"}
+end
+
+local function words(row, columns)
+  local out = {}
+  for i, name in ipairs(columns) do out[i] = row[name] end
+  return out
+end
+
+local function append(list, more)
+  for _, item in ipairs(more) do list[#list + 1] = item end
+  return list
+end
+
+local function header(names, labels)
+  local out = append({}, names)
+  for side, list in ipairs(labels) do
+    for _, name in ipairs(list) do out[#out + 1] = ("%s %s"):format(side == 1 and "A" or "B", name) end
+  end
+  for _, what in ipairs(FIGURES) do append(out, {"A " .. what.name, "B " .. what.name, "B/A"}) end
+  return out
+end
+
+local function line_of(one, names, labels)
+  local out = append(append(words(one.one.row, names), words(one.one.row, labels[1])), words(one.other.row, labels[2]))
+  if not one.figures[1] then return append(out, one.status) end
+  for i, what in ipairs(FIGURES) do
+    local f = one.figures[i]
+    append(out, {f.a and what.text(f.a.median) or "", f.b and what.text(f.b.median) or "", ratio_text(f.ratio)})
+  end
+  return out
+end
+
+local function only(file, rows, names)
+  if #rows == 0 then return end
+  print(("only in %s:"):format(file.path))
+  for _, row in ipairs(rows) do print("  " .. table.concat(words(row, names), ", ")) end
+end
+
+-- What is the same in all of a file's rows, and not joined on
+local function title(letter, file, labels, rows)
+  local parts, differ = {}, set_of(varying(rows, labels))
+  for _, name in ipairs(append(append({}, labels), {"version"})) do
+    local value = rows[1] and rows[1][name] or ""
+    if value ~= "" and not differ[name] then parts[#parts + 1] = ("%s %s"):format(name, value) end
+  end
+  print(("%s: %s%s"):format(letter, file.path, #parts > 0 and ", " .. table.concat(parts, ", ") or ""))
+end
+
+-- The columns of the JSON objects beside the names
+local function json_values(one, names, labels)
+  local values, columns = {}, {}
+  local function put(name, value) columns[#columns + 1], values[name] = name, value end
+  local function value(row, name) return results.value(kinds[name] or "value", row[name]) end
+  for _, name in ipairs(names) do put(name, value(one.one.row, name)) end
+  for side, row in ipairs{one.one.row, one.other.row} do
+    local letter = side == 1 and "a_" or "b_"
+    for _, name in ipairs(labels[side]) do put(letter .. name, value(row, name)) end
+    put(letter .. "status", one.status[side])
+  end
+  for i, what in ipairs(FIGURES) do
+    local f = one.figures[i] or {}
+    put("a_" .. what.column, f.a and f.a.median)
+    put("b_" .. what.column, f.b and f.b.median)
+    local r = f.ratio or {}
+    put(what.column .. "_ratio", r.median)
+    put(what.column .. "_ratio_low", r.low or r.from)
+    put(what.column .. "_ratio_high", r.high or r.to)
+  end
+  return values, columns
+end
+
+-- Prints the comparison. Returns the exit status: 1 when nothing could be joined.
+function compare.main(path_a, path_b, options)
+  local a, b = load(path_a, options.say), load(path_b, options.say)
+  local joined = join(a, b)
+  local names = names_of(joined, append(append({}, a.rows), b.rows))
+  local ones, others = rows_of(joined, "one"), rows_of(joined, "other")
+  local labels = {varying(ones, joined.labels[1]), varying(others, joined.labels[2])}
+  if options.json then
+    for _, one in ipairs(joined.pairs) do print(report.json(json_values(one, names, labels))) end
+    return joined.pairs[1] and 0 or 1
+  end
+  title("A", a, joined.labels[1], ones)
+  title("B", b, joined.labels[2], others)
+  local lines = {header(names, labels)}
+  for i, one in ipairs(joined.pairs) do lines[i + 1] = line_of(one, names, labels) end
+  if joined.pairs[1] then for _, line in ipairs(report.columns(lines)) do print(line) end end
+  only(a, joined.missing, names)
+  only(b, joined.extra, names)
+  return joined.pairs[1] and 0 or 1
+end
+
+return compare

@@ -1,0 +1,222 @@
+-- memtide fit: what fits into a number of bytes. Every combination of the techniques that save memory gets the largest
+-- batch that it allows, and the time that a sample then takes.
+local axes = require "memtide.sweep.axes"
+local cell = require "memtide.net.cell"
+local csv = require "memtide.results.csv"
+local estimate = require "memtide.sweep.estimate"
+local experiments = require "memtide.sweep.experiment"
+local fit = require "memtide.sweep.max_batch"
+local plan = require "memtide.sweep.selection"
+local report = require "memtide.results.report"
+local column_value = require "memtide.sweep.row".column_value
+local settings = require "memtide.net.settings"
+local status = require "memtide.sweep.status"
+local util = require "memtide.base.util"
+
+local techniques = {}
+
+-- What is tried beside what the script says, where the script does not sweep it.
+local TRIED = {
+  {"precision", {"amp_bf16", "bf16"}}, {"accumulate", {1, 4}}, {"checkpoint", {"none", "selective", "sqrt", "all"}},
+  {"inplace", {true}},
+}
+local FOUND = {"batch", "effective_batch", "bytes", "next_bytes", "room", "seconds", "source", "emulated", "best",
+  "idle"}
+local TRAINING = {{"mode", {train = true}}} -- no technique but precision changes what evaluation needs
+
+local function is_axis(experiment, name)
+  for _, axis in ipairs(experiment.axes) do if axes.column(axis, name) then return true end end
+  return false
+end
+
+-- Cases that differ in what is tried alone are one case; the first gives it its name.
+local function merge_cases(experiment)
+  local seen, kept = {}, {}
+  for _, case in ipairs(experiment.cases) do
+    local words = {}
+    for key, value in pairs(case) do
+      if key ~= "case" and key ~= "model_name" then words[#words + 1] = key .. "=" .. tostring(value) end
+    end
+    table.sort(words)
+    local text = table.concat(words, "\n")
+    if not seen[text] then seen[text], kept[#kept + 1] = true, case end
+  end
+  experiment.cases = kept
+end
+
+-- Makes the techniques axes, and the batch what is looked for. Returns the names of the axes.
+function techniques.spread(experiment)
+  for _, tried in ipairs(TRIED) do
+    local name, own = tried[1], experiment.base[tried[1]]
+    if not is_axis(experiment, name) then
+      if own == nil then own = settings.known[name].default end
+      local values = {own}
+      for _, value in ipairs(tried[2]) do if value ~= own then values[#values + 1] = value end end
+      experiment:set(name, values)
+      if name ~= "precision" then experiment.axes[#experiment.axes].only = TRAINING end
+    end
+  end
+  experiment:set("batch", {"max"})
+  merge_cases(experiment)
+  local names = {}
+  for _, axis in ipairs(experiment.axes) do table.move(axis.names, 1, #axis.names, #names + 1, names) end
+  return names
+end
+
+-- ---- time
+
+local SAME = {"model", "device", "accumulate", "precision", "checkpoint", "inplace", "mode", "optimizer"}
+
+local function key_of(values)
+  local words = {}
+  for i, name in ipairs(SAME) do words[i] = tostring(values[name]) end
+  return table.concat(words, "\0")
+end
+
+-- Of the rows of an earlier run: seconds per sample by settings, at the largest batch that was measured.
+local function measured_rows(path)
+  local rows, best = status.load(path), {}
+  for _, row in pairs(rows and rows.by_cell or {}) do
+    local batch, ms = tonumber(row.effective_batch), tonumber(row.step_ms)
+    if row.status == "ok" and batch and ms then
+      local old = best[key_of(row)]
+      if not old or batch > old.batch then best[key_of(row)] = {batch = batch, seconds = ms / 1e3 / batch} end
+    end
+  end
+  return best
+end
+
+-- Seconds, what they rest on, and a number that stands for them where no time is known.
+local function seconds_per_sample(self, found, measured, rates)
+  local v, texts = self.values, {model = self.model_name}
+  for _, name in ipairs(SAME) do if name ~= "model" then texts[name] = settings.text(v[name]) end end
+  local row, samples = measured[key_of(texts)], found.batch * v.accumulate
+  local relative = estimate.relative(found.cost) / samples
+  if row then return row.seconds, "measured", relative end
+  local step = rates:step(found.cost)
+  if not step then return nil, "unknown", relative end
+  return step.seconds / samples, step.source, relative
+end
+
+-- ---- the table
+
+-- One cell of batch "max" -> its line, or nil when the script's filter does not want it
+local function solve(self, room, measured, rates)
+  cell.build(self)
+  room = room or cell.room(self)
+  if not room then error(util.failure("fit: --memory is missing: the size of the device is not known", "usage"), 0) end
+  local found, more = fit.largest(self, room)
+  local v = self.values
+  local line = {case = v.case, batch = found.batch, effective_batch = found.batch * v.accumulate, bytes = found.bytes,
+    next_bytes = more and more.bytes, room = room}
+  line.emulated = cell.emulated(self)
+  v.batch = math.max(found.batch, 1)
+  local wanted = self.experiment:passes(self)
+  if found.batch > 0 then
+    line.seconds, line.source, line.relative = seconds_per_sample(self, found, measured, rates)
+  end
+  cell.release(self)
+  return wanted and line or nil
+end
+
+local function before(a, b)
+  if a.effective_batch ~= b.effective_batch then return a.effective_batch > b.effective_batch end
+  if a.rank ~= b.rank then return (a.rank or 1 / 0) < (b.rank or 1 / 0) end
+  return a.order < b.order
+end
+
+-- What lines are compared by: their time, or, where no time is known at all, their operations and bytes.
+local function rank(lines)
+  local known = false
+  for _, line in ipairs(lines) do known = known or line.seconds ~= nil end
+  for _, line in ipairs(lines) do line.rank = known and line.seconds or not known and line.relative or nil end
+end
+
+-- Marks, in each case, what nothing surpasses that is no slower; and what is the same step as a line before it, with
+-- techniques that find nothing to do.
+local function mark(lines)
+  local fastest, seen = {}, {}
+  for _, line in ipairs(lines) do
+    local case = line.case or ""
+    if line.rank and line.rank < (fastest[case] or 1 / 0) then line.best, fastest[case] = true, line.rank end
+    local step = ("%s %d %d %d"):format(case, line.batch, line.effective_batch, line.bytes or 0)
+    line.idle, seen[step] = seen[step] or false, true
+  end
+end
+
+-- {line, ...}: the largest effective batch first; a line has its axes' values under their names, too.
+function techniques.solve(experiment, options, names)
+  local cells, lines = plan.new(experiment, nil, {set = {}, case = options.case, memory = options.memory}), {}
+  local measured, rates = measured_rows(experiments.file_name(experiment) .. ".csv"), estimate.new()
+  for k = 1, cells:count() do
+    local one = cells:cell(k)
+    local line = solve(one, options.memory, measured, rates)
+    if line then
+      line.order = k
+      for _, name in ipairs(names) do
+        line[name] = column_value(one.values[name])
+      end
+      lines[#lines + 1] = line
+    end
+  end
+  rank(lines)
+  table.sort(lines, before)
+  mark(lines)
+  return lines
+end
+
+local function source_text(line)
+  local emulated = line.seconds and line.emulated
+  return (line.source or "") .. (emulated and (", %s is emulated"):format(emulated) or "")
+end
+
+local function texts_of(line, names, has_cases)
+  local out = has_cases and {line.case} or {}
+  for _, name in ipairs(names) do out[#out + 1] = csv.text(line[name]) end
+  for _, text in ipairs{tostring(line.batch), tostring(line.effective_batch),
+    line.bytes and util.show_bytes(line.bytes) or "does not fit",
+    line.seconds and estimate.show(line.seconds) or "", source_text(line), line.best and "*" or ""} do
+    out[#out + 1] = text
+  end
+  return out
+end
+
+local function show(lines, names, has_cases)
+  local head = has_cases and {"case"} or {}
+  table.move(names, 1, #names, #head + 1, head)
+  for _, title in ipairs{"batch", "effective", "memory", "time/sample", "time", ""} do head[#head + 1] = title end
+  local out = {head}
+  for _, line in ipairs(lines) do
+    if not line.idle then out[#out + 1] = texts_of(line, names, has_cases) end
+  end
+  for _, text in ipairs(report.columns(out)) do print(text) end
+  print("effective = batch x accumulate; *: nothing as fast reaches as far: from the lowest up, more at the least cost")
+end
+
+local function write(path, lines, columns)
+  local out = {csv.line(columns, #columns)}
+  for i, line in ipairs(lines) do
+    local values = {}
+    for k, name in ipairs(columns) do values[k] = line[name] end
+    out[i + 1] = csv.line(values, #columns)
+  end
+  local text = table.concat(out)
+  if path == "-" then return io.stdout:write(text) end
+  util.replace(path, function(put) put(text) end)
+end
+
+function techniques.main(experiment, options)
+  plan.new(experiment, nil, options) -- applies what the command line changes
+  local names = techniques.spread(experiment)
+  local lines = techniques.solve(experiment, options, names)
+  local columns = {"case"}
+  table.move(names, 1, #names, 2, columns)
+  table.move(FOUND, 1, #FOUND, #columns + 1, columns)
+  if options.json then
+    for _, line in ipairs(lines) do io.stdout:write(report.json(line, columns), "\n") end
+  elseif options.csv ~= "-" then show(lines, names, #experiment.cases > 1) end
+  if options.csv then write(options.csv, lines, columns) end
+  return 0
+end
+
+return techniques

@@ -1,0 +1,338 @@
+-- memtide verify FILE.csv [SCRIPT]: whether a file of results says what memtide would have written: every line, the
+-- rows among themselves, the samples beside them, and the cells of the script.
+local cell = require "memtide.net.cell"
+local core = require "memtide.core"
+local csv = require "memtide.results.csv"
+local plan = require "memtide.sweep.selection"
+local results = require "memtide.results.results"
+local row = require "memtide.sweep.row"
+local samples = require "memtide.results.samples"
+local status = require "memtide.sweep.status"
+local statuses = require "memtide.results.statuses"
+local util = require "memtide.base.util"
+
+local verify = {}
+local Verify = {}
+Verify.__index = Verify
+
+function Verify:found(path, line, field, format, ...)
+  self.findings = self.findings + 1
+  print(util.printable(("%s:%d: %s: %s"):format(path, line, field, format:format(...))))
+end
+
+-- ---- what a value may be
+
+local function set(words)
+  local out = {}
+  for word in words:gmatch "%S+" do out[word] = true end
+  return out
+end
+
+local STATUSES = table.concat(statuses.names, " ")
+local FLAGS = set "warmup preempted steal cpu_clock gpu_clock thermal brake"
+
+local function is_whole(text) return text:find("^%d+$") and math.tointeger(tonumber(text)) ~= nil end
+local function is_number(text) return tonumber(text) ~= nil or text:find("^%-?inf$") ~= nil or text == "nan" end
+local function is_time(text) return text:find("^%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%dZ$") ~= nil end
+local function is_flags(text)
+  for word in text:gmatch "%S+" do if not FLAGS[word] then return false end end
+  return true
+end
+
+local whole, number = {is_whole, "a whole number"}, {is_number, "a number"}
+local count = {function(text) return is_whole(text) and tonumber(text) >= 1 end, "a whole number from 1"}
+local given = {function(text) return text ~= "" end, "a text"}
+local time = {is_time, "a time such as 2026-01-31T23:59:59Z"}
+local id = {function(text) return text:find("^%x+%-%x+%-%x+$") ~= nil end, "an id such as 0123456789ab-012345-012345"}
+
+-- {test, what is expected}; of columns that are not here, "_bytes" are whole numbers and the rest is text
+local KINDS = {
+  experiment = given, case = given, cell = id, ["repeat"] = count, accumulate = count, effective_batch = count,
+  batch = {function(text) return text == "max" or count[1](text) end, 'a whole number from 1 or "max"'},
+  workspace_limit = whole, steps = count, step_ms = number, step_ms_min = number, step_ms_p90 = number,
+  samples_per_s = number, loss_first = number, loss_last = number, test_accuracy = number, seed = whole,
+  status = {function(text) return set(STATUSES)[text] end, "one of " .. STATUSES}, version = given, started_at = time,
+}
+-- untracked_bytes is a difference
+local BYTES = {function(text) return math.tointeger(tonumber(text)) ~= nil end, "a whole number"}
+local SAMPLE_KINDS = {
+  cell = id, ["repeat"] = count, round = count, version = given, started_at = time, step = count, seconds = number,
+  flag = {is_flags, "flags of docs/sweeps.md"}, switches = whole, preempted = whole, steal_ms = number, load = number,
+  cpu_mhz = number, gpu_mhz = number, gpu_memory_mhz = number, gpu_celsius = number,
+}
+-- Columns that no row lacks
+local ALWAYS = set "experiment case cell repeat status version started_at round step seconds"
+
+function Verify:check_kinds(path, line, columns, values, kinds)
+  local before = self.findings
+  for _, name in ipairs(columns) do
+    local text, kind = values[name], kinds[name] or name:find("_bytes$") and BYTES
+    if kind and not kind[1](text) and (text ~= "" or ALWAYS[name]) then
+      self:found(path, line, name, 'expected %s, found "%s"', kind[2], text)
+    end
+  end
+  return self.findings == before
+end
+
+-- ---- lines
+
+-- Where two lists of columns part: {place, expected, found}
+local function difference(expected, found)
+  for i = 1, math.max(#expected, #found) do
+    if expected[i] ~= found[i] then return i, expected[i] or "nothing", found[i] or "nothing" end
+  end
+end
+
+-- The columns that a results file should have: memtide's, with the script's own between, in the format that the list is
+-- most like.
+local function results_columns(list)
+  local best, most = nil, 0
+  for columns in results.formats(results.row_like(list) or util.must(core.row{})) do
+    local place = difference(columns, list)
+    if not place then return columns end
+    if place >= most then best, most = columns, place end
+  end
+  return best
+end
+
+-- Calls each(values, line) for every line that is whole; expected(columns) gives those that the file should have.
+-- read(values): makes them those of this version; nil: they are.
+function Verify:lines(path, expected, kinds, each, read)
+  local columns
+  local torn = csv.lines(path, function(list, line)
+    if not list then return self:found(path, line, "line", "its quotes do not match") end
+    if not columns then
+      columns = list
+      local place, wanted, name = difference(expected(list), list)
+      if place then self:found(path, line, name, "column %d: expected %s, found %s", place, wanted, name) end
+      self.good_header = not place
+    elseif #list ~= #columns then
+      self:found(path, line, "line", "expected %d values, found %d", #columns, #list)
+    elseif self.good_header then
+      local values = csv.by_name(columns, list)
+      if read then read(values) end
+      if self:check_kinds(path, line, columns, values, kinds) then each(values, line) end
+    end
+  end)
+  if torn then self:found(path, torn, "line", "the last line has no end") end
+  if not columns then self:found(path, 1, "line", "there is no header") end
+  return columns and self.good_header
+end
+
+-- ---- what the values of a row say of each other
+
+local function sum_of_categories(v)
+  local sum = 0
+  for _, category in ipairs(row.categories) do
+    local bytes = tonumber(v[category .. "_bytes"])
+    if not bytes then return nil, category end
+    sum = sum + bytes
+  end
+  return sum
+end
+
+local function near(a, b) return math.abs(a - b) <= 2e-5 * math.abs(b) end -- both have six digits
+
+-- {field, test(v, measured): good, found}, for rows with status ok, which are measured, or predicted; v: numbers where
+-- there are any
+local OF_RESULT = {
+  {"predicted_peak_bytes", function(v)
+    return v.predicted_peak_bytes, "there is no prediction"
+  end},
+  {"peak_bytes", function(v, measured)
+    return not measured or v.peak_bytes == v.predicted_peak_bytes,
+      "measured %s, predicted %s", v.peak_bytes, v.predicted_peak_bytes
+  end},
+  {"lower_bound_bytes", function(v)
+    return not v.lower_bound_bytes or v.lower_bound_bytes <= v.predicted_peak_bytes,
+      "%s is above the predicted peak %s", v.lower_bound_bytes, v.predicted_peak_bytes
+  end},
+  {"weights_bytes", function(v)
+    local sum, lacking = sum_of_categories(v)
+    local peak = v.peak_bytes or v.predicted_peak_bytes
+    return sum == peak, sum and "the categories sum to %s, the peak is %s" or "there is no %s", sum or lacking, peak
+  end},
+  {"reserved_bytes", function(v)
+    return not v.reserved_bytes or v.reserved_bytes >= v.allocated_bytes, "reserved %s, allocated %s of them",
+      v.reserved_bytes, v.allocated_bytes
+  end},
+  {"untracked_bytes", function(v)
+    return not v.device_used_bytes or v.untracked_bytes == v.device_used_bytes - v.reserved_bytes,
+      "expected %s less %s, found %s", v.device_used_bytes, v.reserved_bytes, v.untracked_bytes
+  end},
+  {"effective_batch", function(v)
+    return v.effective_batch == v.batch * v.accumulate, "expected %s times %s, found %s", v.batch, v.accumulate,
+      v.effective_batch
+  end},
+  {"step_ms", function(v, measured)
+    return not measured or v.steps and v.step_ms and v.step_ms_min <= v.step_ms and v.step_ms <= v.step_ms_p90,
+      "%s steps of %s ms: the least is %s, nine of ten are below %s", v.steps, v.step_ms, v.step_ms_min, v.step_ms_p90
+  end},
+  {"samples_per_s", function(v)
+    return not v.samples_per_s or near(v.samples_per_s, 1e3 * v.effective_batch / v.step_ms),
+      "%s, but %s samples take %s ms", v.samples_per_s, v.effective_batch, v.step_ms
+  end},
+  {"loss_last", function(v, measured)
+    local loss = v.loss_last
+    return not measured or math.type(loss) and loss == loss and math.abs(loss) < math.huge,
+      "expected a number in a row that is ok, found %s", loss
+  end},
+}
+
+local function with_numbers(values)
+  local out = {}
+  for name, text in pairs(values) do
+    if text ~= "" then out[name] = math.tointeger(tonumber(text)) or tonumber(text) or text end
+  end
+  return out
+end
+
+function Verify:check_result(path, line, values)
+  local v = with_numbers(values)
+  local measured = values.status == "ok"
+  for _, check in ipairs(OF_RESULT) do
+    local field, test = check[1], check[2]
+    local good, format, a, b, c, d = test(v, measured)
+    if not good then
+      self:found(path, line, field, format, tostring(a), tostring(b), tostring(c), tostring(d))
+      if not v.predicted_peak_bytes then return end
+    end
+  end
+end
+
+local function is_same(a, b)
+  for name, value in pairs(a) do if b[name] ~= value then return false end end
+  return true
+end
+
+-- A cell that is run again gets a further row. What was measured never is the same twice: that is a copy.
+function Verify:check_again(path, line, values)
+  local key = values.cell .. " " .. values["repeat"]
+  local before = self.of[key]
+  if before and values.step_ms ~= "" and is_same(values, before.values) then
+    self:found(path, line, "cell", "%s, repeat %s: this row is the same as line %d", values.case, values["repeat"],
+      before.line)
+  elseif before then self.replaced = self.replaced + 1 end
+  self.of[key] = {values = values, line = line}
+end
+
+function Verify:read_rows(path)
+  self.of, self.replaced, self.rows, self.statuses = {}, 0, 0, {}
+  return self:lines(path, results_columns, KINDS, function(values, line)
+    self.rows = self.rows + 1
+    self.statuses[values.status] = (self.statuses[values.status] or 0) + 1
+    if statuses.of(values.status).good then self:check_result(path, line, values) end
+    if values.reason == "" and not statuses.of(values.status).good then
+      self:found(path, line, "reason", "there is none for the status %s", values.status)
+    end
+    self:check_again(path, line, values)
+  end, function(values) values.status = statuses.read(values) end)
+end
+
+-- The row of a cell that could not be built is no further row beside the cell's own. An earlier memtide left such.
+function Verify:check_unbuilt(path)
+  local built = {}
+  local function settings_of(values) return values.cell:match("^[^-]*") .. " " .. values["repeat"] end
+  for _, one in pairs(self.of) do
+    if not cell.is_unbuilt(one.values.cell) then built[settings_of(one.values)] = one end
+  end
+  for _, key in ipairs(util.sorted_keys(self.of)) do
+    local one = self.of[key]
+    local other = cell.is_unbuilt(one.values.cell) and built[settings_of(one.values)]
+    if other then
+      self:found(path, one.line, "cell", "%s, repeat %s: this row's id is without a network, but line %d has the " ..
+        "cell: memtide merge leaves this one out", one.values.case, one.values["repeat"], other.line)
+    end
+  end
+end
+
+-- ---- samples: those of a row have its steps and its median
+
+-- The lists of seconds that may have made the row: of each visit that may be its own, all after the warm-up, or of all
+-- visits until then those that count. See measure.lua.
+local function seconds_of(visits, started_at)
+  local lists, all = {}, {}
+  for _, visit in ipairs(visits) do
+    local counted = samples.counted(visit)
+    table.move(counted, 1, #counted, #all + 1, all)
+    if visit.started_at == started_at then
+      local own = {}
+      for _, sample in ipairs(visit) do if sample.flag ~= "warmup" then own[#own + 1] = sample.seconds end end
+      lists[#lists + 1] = own
+      lists[#lists + 1] = table.move(all, 1, #all, 1, {})
+    end
+  end
+  return lists
+end
+
+function Verify:check_steps(path, index, one)
+  local v, found = one.values, nil
+  for _, seconds in ipairs(seconds_of(index:visits(v), v.started_at)) do
+    local made = {}
+    if #seconds > 0 then row.time_columns(made, seconds, 1) end
+    if made.steps == tonumber(v.steps) and made.step_ms == tonumber(v.step_ms) then return end
+    found = found or made
+  end
+  found = found or {}
+  self:found(path, one.line, "step_ms", "%s steps of %s ms, but the samples are %s of %s ms", v.steps, v.step_ms,
+    tostring(found.steps or 0), tostring(found.step_ms))
+end
+
+function Verify:check_samples(path)
+  if not samples.exist(path) then return end
+  local before, name = self.findings, samples.path(path)
+  self:lines(name, function() return samples.columns end, SAMPLE_KINDS, function() self.samples = self.samples + 1 end)
+  if self.findings > before then return end
+  local index = samples.read(path)
+  for _, key in ipairs(util.sorted_keys(self.of)) do
+    local one = self.of[key]
+    if one.values.status == "ok" and one.values.steps ~= "" then self:check_steps(path, index, one) end
+  end
+end
+
+-- ---- the cells of the script
+
+-- What the rows are of: "run" or "predict", which give cells other ids.
+function Verify:purpose(experiment, options)
+  if experiment.base.predict_only or self.statuses.predicted then return "predict" end
+  if self.statuses.ok then return "run" end
+  local purpose = "run" -- where nothing fitted, the ids tell
+  status.each(plan.new(experiment, "predict", options), function(now)
+    if self.of[now.cell .. " " .. now["repeat"]] then purpose = "predict" end
+  end)
+  return purpose
+end
+
+function Verify:check_cells(path, experiment, options)
+  local rows, names, known = status.load(path), status.names(experiment), {}
+  status.each(plan.new(experiment, self:purpose(experiment, options), options), function(now, one)
+    known[now.cell:match("^[^-]*") .. " " .. now["repeat"]] = true
+    local found = status.of_row(now, rows, names)
+    if found.state ~= "done" then
+      self:found(path, 1, "cell", "%s, repeat %d is %s%s", one.name, one.repeat_number, found.state,
+        found.why ~= "" and ": " .. found.why or "")
+    end
+  end)
+  for _, key in ipairs(util.sorted_keys(self.of)) do
+    local one = self.of[key]
+    if not known[one.values.cell:match("^[^-]*") .. " " .. one.values["repeat"]] then
+      self:found(path, one.line, "cell", "%s, repeat %s is no cell of the script", one.values.case,
+        one.values["repeat"])
+    end
+  end
+end
+
+-- experiment: nil, or that of the script. Exit status 1: something was found.
+function verify.main(path, experiment, options)
+  local self = setmetatable({findings = 0, samples = 0}, Verify)
+  local whole_header = self:read_rows(path)
+  if whole_header then self:check_unbuilt(path) end
+  if whole_header then self:check_samples(path) end
+  if whole_header and experiment and self.findings == 0 then self:check_cells(path, experiment, options) end
+  local replaced = self.replaced > 0 and (", %d of them replaced by later ones"):format(self.replaced) or ""
+  print(("%s: %d rows%s, %d samples: %s"):format(path, self.rows, replaced, self.samples,
+    self.findings == 0 and "nothing found" or ("%d found"):format(self.findings)))
+  return self.findings > 0 and 1 or 0
+end
+
+return verify

@@ -1,0 +1,356 @@
+-- One cell of an experiment: from its settings to a network, a program, a prediction and a run.
+local core = require "memtide.core"
+local measure = require "memtide.results.measure"
+local nn = require "memtide.net.nn"
+local plain = require "memtide.base.literal"
+local settings = require "memtide.net.settings"
+local util = require "memtide.base.util"
+
+local cell = {}
+local SCHEME = "3" -- of cell ids: a new number when their text changes
+local RANDOM_SAMPLES = 50000
+
+local devices = {} -- by name: opened once in a process
+
+function cell.device(name)
+  if not devices[name] then devices[name] = util.must(core.device(name)) end
+  return devices[name]
+end
+
+-- ---- what the cell works on
+
+-- What the function gives. `return nn.Linear(3)` leaves it before the mistake is found (a tail call), so that its line
+-- is not known: where the function begins is said instead.
+local function made_by(make, values)
+  local made, model = util.try(make, nil, values)
+  if made then return model end
+  if type(model) == "string" and not model:find "^[^\n]-:%d+: " then
+    local of = debug.getinfo(make, "S")
+    model = ("%s:%d: %s"):format(of.short_src, of.linedefined, model)
+  end
+  error(model, 0)
+end
+
+local function model_of(self)
+  local v = self.values
+  local model = v.model
+  if type(model) == "function" then model = made_by(model, self.experiment.reads:hand_out(v)) end
+  if not nn.is_layer(model) then
+    util.fail_at(self.experiment.where, "experiment: model: expected a layer%s, found a %s",
+      type(v.model) == "function" and " from its function" or "", type(model))
+  end
+  return model
+end
+
+-- The shape of one sample; what a function gives stands among the cell's values from then on.
+local function input_of(self)
+  local v = self.values
+  if v.data then return v.data:info().shape end
+  if type(v.input) == "function" then
+    local shape = made_by(v.input, self.experiment.reads:hand_out(v))
+    v.input = self.experiment:check_value("experiment", "input", type(shape) ~= "function" and shape)
+  end
+  return v.input or util.fail_at(self.experiment.where,
+    'experiment: "input" is missing: the shape of one sample, or data')
+end
+
+-- Is everything that the script sweeps read by somebody?
+local function check_reads(self)
+  local whole = self.experiment.declared
+  local function call(position)
+    local one = whole:cell(position)
+    whole:passes(one)
+    input_of(one)
+    model_of(one)
+  end
+  whole.reads:check(function() return whole:positions(), whole:count() end, call)
+end
+
+-- How large the largest batch is, a device must say: see fit.lua. Until then there is a network of one sample.
+local function built_batch(v) return v.batch == "max" and 1 or v.batch end
+
+local function sample_of(shape) return table.move(shape, 2, #shape, 1, {}) end
+
+local function product(shape)
+  local n = 1
+  for _, d in ipairs(shape) do n = n * d end
+  return n
+end
+
+-- The loss and the output say how many targets a sample must have. found: what its data have, said at `place`.
+local function check_targets(self, place, found, output)
+  local where, loss, kind = self.experiment.where, self.values.loss, nn.terms(self.values.loss)[1].kind
+  local given = found.target and "target = " .. plain.literal(found.target)
+    or found.classes and "classes = " .. found.classes or "data without targets"
+  local classes, has = nn.of_classes(loss), product(found.target or {})
+  local needs, what = self.network:targets()
+  if classes and not found.classes then
+    util.fail_at(where, "%s: %s wants classes, found %s", place, kind, given)
+  elseif not classes and given ~= "target = " .. plain.literal(sample_of(output)) then
+    util.fail_at(where, "%s: %s wants targets like the network's output, target = %s, found %s", place, kind,
+      plain.literal(sample_of(output)), given)
+  elseif has ~= needs then
+    util.fail_at(where, "%s: %s wants %d %s%s for each sample, found %d (%s): %s%s", place, kind, needs,
+      classes and "label" or "number", needs == 1 and "" or "s", has, given, what,
+      classes and not self.values.data and ("; if that is meant, say target = {%d}"):format(needs) or "")
+  elseif classes and output[2] and output[2] < found.classes then
+    util.fail_at(where, "%s: there are %d classes, but the network has %d outputs", place, found.classes, output[2])
+  end
+end
+
+-- What random data are where the script does not say it: a label for each place of an output (N, C, ...), or, where
+-- the script speaks of no classes, for each token that the network reads. Any other number of rows for a sample is a
+-- mistake as long as nobody says that it is meant.
+local function complete(self, found, output)
+  if found.target then return end
+  if not nn.of_classes(self.values.loss) then
+    if not found.classes then found.target = sample_of(output) end
+    return
+  end
+  local labels, tokens = self.network:targets(), self.network:indices() and product(found.shape)
+  local of_places = output[1] == built_batch(self.values) and (found.classes or output[2]) == output[2]
+  if labels ~= 1 and (of_places or not found.classes and labels == tokens) then found.target = {labels} end
+  found.classes = found.classes or output[2]
+end
+
+local function describe_data(self, output)
+  local v = self.values
+  local found = v.data and v.data:info() or {shape = v.input, classes = v.classes, target = v.target}
+  if not v.data then complete(self, found, output) end
+  check_targets(self, "experiment", found, output)
+  if v.test_data then check_targets(self, "experiment: test_data", v.test_data:info(), output) end
+  return found
+end
+
+-- seed, warm-up, steps; steps: nil, where the data must tell.
+local function counts_of(v)
+  return v.seed or 1, v.warmup or (v.epochs and 0 or 2), not v.epochs and (v.steps or 10) or nil
+end
+
+-- Network, data description and id: no device is needed for it.
+function cell.build(self)
+  local v = self.values
+  cell.count_steps(self)
+  local input, model = input_of(self), model_of(self)
+  check_reads(self)
+  self.network = nn.network(model, v.loss, {built_batch(v), table.unpack(input)})
+  self.model_name = v.model_name or model.title or model.kind
+  local _, frozen = self.network:parameters()
+  if frozen > 0 then self.model_name = ("%s (%d frozen)"):format(self.model_name, frozen) end
+  local _, output = self.network:shapes()
+  self.data = describe_data(self, output)
+  return self
+end
+
+-- Steps of all epochs, after the warm-up too
+local function epoch_steps(self)
+  local v, whole, batch = self.values, self.experiment.base, built_batch(self.values)
+  if not v.data then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
+  local loader = util.must(core.loader(v.data, {batch = batch, drop_last = whole.drop_last}))
+  return v.epochs * (loader:batches() // v.accumulate)
+end
+
+-- The cell's seed, warm-up and steps. They are part of its id, also where there is no network.
+function cell.count_steps(self)
+  self.seed, self.warmup, self.steps = counts_of(self.values)
+  self.steps = self.steps or epoch_steps(self) - self.warmup
+  if self.steps < 1 then
+    util.fail_at(self.experiment.where, "experiment: the epochs have no step after the warm-up")
+  end
+  if self.warmup + self.steps > settings.MOST then
+    util.fail_at(self.experiment.where, "experiment: warm-up and steps: expected at most %d together, found %d",
+      settings.MOST, self.warmup + self.steps)
+  end
+end
+
+local function data_text(self)
+  local d = self.data
+  if d.text then return d.text end
+  return ("random %s %s %s"):format(table.concat(d.shape, "x"), d.classes or "", table.concat(d.target or {}, "x"))
+end
+
+local function settings_text(self, purpose)
+  local v = self.values
+  local parts = {SCHEME, purpose, self.experiment.name, v.case or "", v.loss.kind, v.loss.text}
+  for _, name in ipairs(settings.columns) do parts[#parts + 1] = settings.text(v[name]) end
+  for _, name in ipairs(self.experiment:own_axes()) do
+    if v[name] ~= nil then parts[#parts + 1] = ("%s=%s"):format(name, settings.text(v[name])) end
+  end
+  local places, seed, warmup, steps = table.concat(self.places, " "), counts_of(v)
+  for _, item in ipairs{places, self.memory or "", seed, self.steps or steps or "", warmup} do
+    parts[#parts + 1] = tostring(item)
+  end
+  for _, name in ipairs(measure.names) do
+    local value = self.experiment.base[name]
+    if value then parts[#parts + 1] = ("%s %s"):format(name, core.number(value)) end
+  end
+  if v.schedule then parts[#parts + 1] = v.schedule.text end
+  return table.concat(parts, "\n")
+end
+
+local function part(text, digits) return core.hash(text):sub(-digits) end
+
+local NO_NETWORK, NO_DATA = part("no network", 6), part("", 6)
+
+-- What makes two rows the same row, see DESIGN's column `cell`: SETTINGS-NETWORK-DATA, so that two ids tell what
+-- differs. Axes may change their order. Of a cell that could not be built (self.failed) only the settings are known.
+function cell.id(self, purpose)
+  local test = self.values.test_data and self.values.test_data:info().text or ""
+  return ("%s-%s-%s"):format(part(settings_text(self, purpose), 12),
+    self.failed and NO_NETWORK or part(self.network:text(), 6),
+    self.failed and NO_DATA or part(data_text(self) .. "\n" .. test, 6))
+end
+
+-- Is it the id of a cell that could not be built?
+function cell.is_unbuilt(id) return id:match("[^-]*$") == NO_DATA end
+
+-- Two ids -> "settings", "network", "data" of which they differ, in a list
+function cell.differences(a, b)
+  local out, names = {}, {"settings", "network", "data"}
+  local next_part = b:gmatch("[^-]+")
+  for one in a:gmatch("[^-]+") do
+    local name = table.remove(names, 1)
+    if one ~= next_part() then out[#out + 1] = name end
+  end
+  return out
+end
+
+-- The program that tests what was learnt, where there is something to test it on.
+local function evaluation(self)
+  if not self.values.test_data or self.values.mode == "eval" then return nil end
+  return util.must(core.compile(self.network, settings.for_evaluation(self.values), cell.device(self.values.device)))
+end
+
+-- Program and prediction; `passes`: the program's text after each pass as well.
+function cell.compile(self, passes)
+  local v = self.values
+  local program, text, code = core.compile(self.network, settings.for_core(v), cell.device(v.device), passes)
+  if not program then error(util.failure(text, code), 0) end
+  self.program, self.passes, self.settings, self.eval = program, text, v, evaluation(self)
+  self.prediction = cell.predict(self, self.memory)
+  return self
+end
+
+-- Bytes that the device has: --memory, or all there is; nil: not known. Second result: what of it is free now.
+function cell.room(self)
+  if self.memory then return self.memory, self.memory end
+  local info = cell.device(self.values.device):info() or {}
+  return info.memory_total, info.memory_free or info.memory_total
+end
+
+-- The type that the cell's precision computes in, where the device has no instructions for it and computes in fp32:
+-- "bf16"; nil: it has them.
+function cell.emulated(self)
+  local info = cell.device(self.values.device):info()
+  local type_of = settings.type_of[self.values.precision]
+  for _, name in ipairs(info and info.emulated or {}) do if name == type_of then return name end end
+end
+
+-- What the compiled cell will need, with `limit` bytes or (nil) without a limit.
+function cell.predict(self, limit)
+  return util.must(self.program:predict{allocator = self.values.allocator, memory = limit,
+    steps = self.warmup + self.steps, with = {self.eval}})
+end
+
+-- ---- running
+
+function cell.loader(self)
+  local v, whole = self.values, self.experiment.base
+  local dataset, batch = v.data, built_batch(v)
+  if not dataset then
+    local d = self.data
+    dataset = util.must(core.dataset_random{count = math.max(RANDOM_SAMPLES, batch), shape = d.shape,
+      classes = d.classes, target = d.target, tokens = self.network:indices(), seed = self.seed})
+  end
+  return core.loader(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
+    seed = self.seed})
+end
+
+-- Which of `count` values, `stride` apart, is the largest: 0, 1, ...
+local function largest(values, from, count, stride)
+  local best = 0
+  for k = 1, count - 1 do if values[from + k * stride] > values[from + best * stride] then best = k end end
+  return best
+end
+
+-- How many of the labels are where the outputs of shape (N, classes) or (N, classes, H, W) are largest.
+function cell.correct(outputs, shape, labels)
+  local classes, pixels, right = shape[2], (shape[3] or 1) * (shape[4] or 1), 0
+  for i, label in ipairs(labels) do
+    local sample, pixel = (i - 1) // pixels, (i - 1) % pixels
+    if largest(outputs, sample * classes * pixels + pixel + 1, classes, pixels) == label then right = right + 1 end
+  end
+  return right
+end
+
+-- Share of test samples with the right label.
+local function test_accuracy(self, runtime, program)
+  local v = self.values
+  local loader = util.must(core.loader(v.test_data, {batch = v.batch}))
+  local right, all, output = 0, 0, program:names().output
+  for x, t in function() return util.must(loader:next()) end do
+    util.must(runtime:step(2, x, t))
+    local outputs, shape = runtime:read(output, 2)
+    local labels = t:values()
+    right = right + cell.correct(outputs, shape, labels)
+    all = all + #labels
+  end
+  return right / all
+end
+
+local function finite(x) return x == x and x ~= math.huge and x ~= -math.huge end
+
+local function judge(self, out)
+  local predicted = self.prediction
+  for _, pair in ipairs{
+    {"peak", predicted.peak.bytes, out.memory.peak.bytes},
+    {"allocated after a step", predicted.allocated, out.memory.used},
+    {"reserved after a step", predicted.reserved, out.memory.held},
+    {"in the host's memory", predicted.host, out.memory.host},
+  } do
+    if pair[2] ~= pair[3] then
+      return "error", ("%s: predicted %d bytes, measured %d: a bug in memtide"):format(table.unpack(pair))
+    end
+  end
+  for i, loss in ipairs(out.losses) do
+    if not finite(loss) then return "diverged", ("the loss of step %d is %s"):format(i, core.number(loss)) end
+  end
+  return "ok"
+end
+
+local function failed(reason, code)
+  return {status = code == "oom" and "oom" or "error", reason = reason, code = code}
+end
+
+-- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy}; what was not measured is
+-- absent.
+function cell.run(self, progress)
+  local v = self.values
+  local device, loader = cell.device(v.device), util.must(cell.loader(self))
+  local runtime, reason, code = core.runtime{programs = {self.program, self.eval}, allocator = v.allocator,
+    memory = self.memory, seed = self.seed}
+  if not runtime then return failed(reason, code) end
+  local scope <close> = runtime
+  local run, step_reason, step_code = measure.run(self, runtime, loader, device, progress)
+  if not run then return failed(step_reason, step_code) end
+  local out = {memory = runtime:memory(), losses = run.losses, samples = run.samples, device_used = device:used()}
+  out.status, out.reason = judge(self, out)
+  if self.eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, self.eval) end
+  local more, more_reason, more_code = run.more()
+  if not more then return failed(more_reason, more_code) end
+  out.seconds = measure.seconds(self, run.samples)
+  local closed, left = scope:finish()
+  if not closed then out.status, out.reason = "error", left end
+  return out
+end
+
+-- Closes what was built, and lets the devices forget what was prepared for cells long ago.
+function cell.release(self)
+  for _, key in ipairs{"eval", "program", "network"} do
+    if self[key] then self[key]:close() end
+    self[key] = nil
+  end
+  for _, device in pairs(devices) do device:trim() end
+end
+
+return cell

@@ -1,0 +1,150 @@
+-- nn.Graph: a network written as PyTorch's forward(). The function runs once, on symbolic values: each layer that it
+-- calls is a step, and the steps are the graph's children, wired by data ({names, from, result}: see core/network/network.h,
+-- Layer.from).
+local core = require "memtide.core"
+local util = require "memtide.base.util"
+
+local Value = {__name = "memtide.value"} -- {trace, index}: what a step or an input gives
+local functions = {}                     -- of values, by name: nn.relu(x) and x:relu()
+local missing = {}                       -- what to take instead of PyTorch's methods that are not there, by name
+
+local graph = {functions = functions, missing = missing, operators = Value}
+
+local function is_value(value) return getmetatable(value) == Value end
+graph.is_value = is_value
+
+-- A layer is called: a step that reads these values. A child has its key as name, "conv1#2" when it is called again;
+-- what is no child "relu#1".
+function graph.call(layer, ...)
+  local trace, from = nil, {}
+  for i = 1, select("#", ...) do
+    local value = select(i, ...)
+    if not is_value(value) then
+      util.fail("%s is called with a %s, expected a value of an nn.Graph's forward", layer.kind, type(value))
+    end
+    if not value.trace.open then util.fail("%s is called with a value of a forward that has ended", layer.kind) end
+    if trace and trace ~= value.trace then util.fail("%s is called with values of two graphs", layer.kind) end
+    trace, from[i] = value.trace, value.index
+  end
+  if not trace then util.fail("%s is called without a value", layer.kind) end
+  local key = trace.keys[layer]
+  local name = key or layer.kind:lower()
+  local count = (trace.uses[name] or 0) + 1
+  local steps = trace.graph
+  trace.uses[name] = count
+  steps[#steps + 1] = layer
+  steps.names[#steps] = key and not trace.called[layer] and key or ("%s#%d"):format(name, count)
+  steps.from[#steps] = from
+  trace.lines[#steps] = core.where()
+  trace.called[layer] = true
+  return setmetatable({trace = trace, index = #steps - 1}, Value)
+end
+
+-- ---- values
+
+function Value.__index(_, name)
+  return functions[name] or util.fail("a value has no method %s%s", tostring(name), missing[name] and
+    ": " .. missing[name] or util.meant(name, util.sorted_keys(functions)))
+end
+
+-- ---- the trace
+
+-- What a layer's table has, or a graph's
+local RESERVED = {}
+for name in ("kind title where options text frozen tied names places from result children order forward " ..
+  "freeze unfreeze"):gmatch "%a+" do RESERVED[name] = true end
+
+local function check_name(name)
+  if type(name) ~= "string" or not name:match "^[%a_][%w_]*$" or RESERVED[name] then
+    util.fail('Graph: "%s" cannot be the name of a layer', tostring(name))
+  end
+end
+
+-- children[key] = layer, keys[layer] = "conv1", or "blocks.0" for an element of a list of layers
+local function register(what, is_layer)
+  local children, keys, plain = {}, {}, {}
+  for _, name in ipairs(util.sorted_keys(what)) do -- order and forward are no layers
+    local value = what[name]
+    if is_layer(value) then
+      check_name(name)
+      children[name], keys[value] = value, keys[value] or name
+    elseif type(value) == "table" and is_layer(value[1]) then
+      check_name(name)
+      children[name] = value
+      for i, layer in ipairs(value) do keys[layer] = keys[layer] or ("%s.%d"):format(name, i - 1) end
+    else
+      plain[name] = value
+    end
+  end
+  return children, keys, plain
+end
+
+local function self_of(children, plain)
+  return setmetatable({}, {
+    __index = function(_, name)
+      if children[name] ~= nil then return children[name] end
+      if plain[name] ~= nil then return plain[name] end
+      util.fail("self.%s does not exist%s", tostring(name), util.meant(name, util.sorted_keys(children)))
+    end,
+    __newindex = function(_, name) util.fail("self.%s is set in forward: a graph keeps nothing", tostring(name)) end,
+  })
+end
+
+-- A state_dict's order of parameters: that of first use, unless `order` lists the children's names.
+local function places_of(trace, order)
+  local rank, places = {}, {}
+  util.check_type("Graph: order", order, "table")
+  for i, name in ipairs(order) do rank[name] = i end
+  for i, name in ipairs(trace.graph.names) do
+    local child = name:match "^[%a_][%w_]*" -- of a list of layers, the list
+    if not name:find "#" and not rank[child] then util.fail('Graph: order does not name "%s"', child) end
+    places[i] = (rank[child] or 0) * #trace.graph.names + i
+  end
+  return places
+end
+
+-- Every step must lead to a result, and every child must be a step.
+local function check_used(trace, results)
+  local used, steps = {}, trace.graph
+  for _, index in ipairs(results) do used[index] = true end
+  for i = #steps, 1, -1 do
+    if not used[i - 1] then
+      util.fail_at(trace.lines[i], "Graph: what %s gives is not used", steps.names[i])
+    end
+    for _, from in ipairs(steps.from[i]) do used[from] = true end
+  end
+  for layer, key in pairs(trace.keys) do
+    if not trace.called[layer] then util.fail("Graph: forward does not call self.%s", key) end
+  end
+end
+
+local function run(trace, self, forward)
+  local info = debug.getinfo(forward, "u")
+  local inputs = {}
+  for k = 1, math.max(1, info.nparams - 1) do inputs[k] = setmetatable({trace = trace, index = -k}, Value) end
+  local results = table.pack(forward(self, table.unpack(inputs)))
+  trace.open = false
+  if results.n == 0 then util.fail "Graph: forward must return a value, found nothing" end
+  for i = 1, results.n do
+    local result = results[i]
+    if not is_value(result) then util.fail("Graph: forward must return values, found a %s", type(result)) end
+    if result.trace ~= trace then util.fail "Graph: forward returns a value of another graph" end
+    results[i] = result.index
+  end
+  return results
+end
+
+-- Fills `layer` (an empty Graph) from {name = layer, ..., forward = function(self, x) ... end}.
+function graph.build(layer, what, is_layer)
+  util.check_type("Graph", what, "table")
+  util.check_type("Graph: forward", what.forward, "function")
+  local children, keys, plain = register(what, is_layer)
+  local trace = {graph = layer, keys = keys, uses = {}, called = {}, lines = {}, open = true}
+  layer.names, layer.from, layer.children = {}, {}, children
+  layer.result = run(trace, self_of(children, plain), what.forward)
+  check_used(trace, layer.result)
+  if what.order then layer.places = places_of(trace, what.order) end
+  return layer
+end
+
+return graph

@@ -1,0 +1,234 @@
+-- Layers and losses under PyTorch's names: plain tables {kind, options, where, child, ...} with a metatable. A
+-- container may have names for its children; a graph's are its steps (graph.lua).
+local core = require "memtide.core"
+local graph = require "memtide.net.graph"
+local printed = require "memtide.net.printed"
+local specs = require "memtide.net.specs"
+local util = require "memtide.base.util"
+
+local nn = {}
+local Layer = {__name = "memtide.layer", __call = graph.call} -- the metatable of layers
+local Loss = {__name = "memtide.loss"}
+
+local function is_layer(value) return getmetatable(value) == Layer end
+local function is_loss(value) return getmetatable(value) == Loss end
+
+-- ---- losses: {kind, options, text, where, factor}, or a sum, a list of such, one for each output of the network
+
+local function terms(loss) return loss[1] and loss or {loss} end
+
+-- Does it want labels? Others want targets like the output. All terms want the same.
+local function of_classes(loss)
+  local kind = terms(loss)[1].kind
+  return kind == "CrossEntropyLoss" or kind == "NLLLoss"
+end
+
+function Loss.__tostring(loss) return loss[1] and loss.text or specs.show(loss) end
+
+local function sum_of(list)
+  local texts = {}
+  for i, term in ipairs(list) do
+    local factor = term.factor and core.number(term.factor) .. " * " or ""
+    texts[i] = factor .. specs.show(term)
+  end
+  list.kind, list.options, list.text = "sum", {}, table.concat(texts, " + ")
+  return setmetatable(list, Loss)
+end
+
+-- ce + 0.3 * ce: the first output's loss, and that of the second
+function Loss.__add(a, b)
+  if not (is_loss(a) and is_loss(b)) then
+    util.fail("+ stands between two losses, found a %s and a %s", is_loss(a) and "loss" or type(a),
+      is_loss(b) and "loss" or type(b))
+  end
+  local list = table.move(terms(a), 1, #terms(a), 1, {})
+  return sum_of(table.move(terms(b), 1, #terms(b), #list + 1, list))
+end
+
+function Loss.__mul(a, b)
+  local factor, loss = a, b
+  if is_loss(a) then factor, loss = b, a end
+  if type(factor) ~= "number" or factor ~= factor or math.abs(factor) == math.huge then
+    util.fail("* stands between a number and a loss, found %s", is_loss(factor) and "two losses" or tostring(factor))
+  end
+  local list = {}
+  for i, term in ipairs(terms(loss)) do
+    list[i] = setmetatable({}, Loss)
+    for key, value in pairs(term) do list[i][key] = value end
+    list[i].factor = factor * (term.factor or 1)
+  end
+  return sum_of(list)
+end
+
+-- The tree as PyTorch prints it: of a graph the children that have names, each once, in the order of its parameters.
+function Layer.__tostring(layer)
+  if #layer == 0 then return printed.layer(layer) end
+  local shown, places = {}, layer.places or {}
+  for i in ipairs(layer) do shown[i] = i end
+  table.sort(shown, function(a, b) return (places[a] or a) < (places[b] or b) end)
+  local parts = {}
+  for _, i in ipairs(shown) do
+    local name = layer.names and layer.names[i] or tostring(i - 1)
+    if not name:find "#" then parts[#parts + 1] = {name, tostring(layer[i])} end
+  end
+  return printed.tree(layer.title or layer.kind, parts)
+end
+
+local function set_frozen(layer, frozen)
+  layer.frozen = frozen
+  for _, child in ipairs(layer) do set_frozen(child, frozen) end
+  return layer
+end
+
+-- layer:freeze() is PyTorch's requires_grad_(False): of this layer and all in it.
+local methods = {
+  freeze = function(layer) return set_frozen(layer, true) end,
+  unfreeze = function(layer) return set_frozen(layer, nil) end,
+}
+
+-- Methods, and a graph's children by name.
+function Layer.__index(layer, key) return methods[key] or (rawget(layer, "children") or {})[key] end
+
+local function new_container(kind)
+  return setmetatable({kind = kind, options = {}, text = "", where = core.where():gsub(": $", "")}, Layer)
+end
+
+-- {"name", layer}, as in PyTorch's OrderedDict
+local function is_pair(value)
+  return type(value) == "table" and getmetatable(value) == nil and type(value[1]) == "string" and is_layer(value[2])
+end
+
+local function add_child(layer, i, child)
+  if is_pair(child) then
+    layer.names = layer.names or {}
+    layer.names[i], child = child[1], child[2]
+  end
+  if not is_layer(child) then
+    util.fail("%s: element %d is a %s, not a layer", layer.kind, i, is_loss(child) and "loss" or type(child))
+  end
+  layer[i] = child
+end
+
+local function check_names(layer)
+  local seen = {}
+  for i = 1, #layer do
+    local name = layer.names[i] or tostring(i - 1)
+    if not name:match "^[%w_]+$" then util.fail('%s: "%s" cannot be the name of a layer', layer.kind, name) end
+    if seen[name] then util.fail('%s: there are two layers of the name "%s"', layer.kind, name) end
+    seen[name] = true
+    layer.names[i] = name
+  end
+end
+
+-- Sequential{a, b}, Sequential(a, b), Sequential{{"name", a}, b}, Concat{a, b, dim = 1}
+local function container(kind, spec)
+  local options = specs.names(spec)
+  return function(first, ...)
+    local plain = type(first) == "table" and not is_layer(first)
+    local children, layer = plain and first or {first, ...}, new_container(kind)
+    local last = plain and 0 or first == nil and select("#", ...) == 0 and 0 or 1 + select("#", ...)
+    for key, value in pairs(children) do
+      if options[key] then layer.options[key] = value
+      elseif math.type(key) ~= "integer" or key < 1 then
+        util.fail('%s takes a list of layers, found the name "%s"', kind, tostring(key))
+      else last = math.max(last, key) end
+    end
+    layer.text = specs.check(kind, spec, layer.options)
+    for i = 1, last do add_child(layer, i, children[i]) end
+    if layer.names then check_names(layer) end
+    return layer
+  end
+end
+
+-- What is no container may share its first parameter with another layer: {tied = layer}.
+local function constructor(kind, spec, metatable)
+  local make = specs.constructor(kind, spec, metatable)
+  return function(...)
+    local n = select("#", ...)
+    local named = select(math.max(n, 1), ...)
+    if type(named) ~= "table" or getmetatable(named) or named.tied == nil then return make(...) end
+    local arguments, rest = {...}, {}
+    for key, value in pairs(named) do if key ~= "tied" then rest[key] = value end end
+    if not is_layer(named.tied) then util.fail("%s: tied: expected a layer, found a %s", kind, type(named.tied)) end
+    arguments[n] = rest
+    local layer = make(table.unpack(arguments, 1, n))
+    layer.tied = named.tied
+    return layer
+  end
+end
+
+-- MaxPool2d -> max_pool2d, LeakyReLU -> leaky_relu, ReLU -> relu, LogSigmoid -> logsigmoid
+local function function_name(kind)
+  return (kind:gsub("(%l)(%u%l)", "%1_%2"):gsub("^ReLU", "relu"):gsub("^Log_Sig", "LogSig"):lower())
+end
+
+-- The layer make(...) of x and of the values that lead the arguments
+local function of_values(make, x, ...)
+  local n, given = 0, table.pack(...)
+  while graph.is_value(given[n + 1]) do n = n + 1 end
+  return graph.call(make(table.unpack(given, n + 1, given.n)), x, table.unpack(given, 1, n))
+end
+
+for _, kind in ipairs(core.layer_kinds()) do
+  local name, spec = kind.name, kind.spec
+  if kind.role == "c" then nn[name] = container(name, spec)
+  elseif kind.role == "s" then nn[name] = specs.constructor(name, spec, Loss)
+  else
+    nn[name] = constructor(name, spec, Layer)
+    graph.functions[function_name(name)] = function(x, ...) return of_values(nn[name], x, ...) end
+  end
+end
+
+-- A padding of all sides alike may be a number.
+for kind, sides in pairs{ZeroPad1d = 2, ZeroPad2d = 4} do
+  local make = nn[kind]
+  nn[kind] = function(padding, ...)
+    local all = {}
+    for i = 1, sides do all[i] = padding end
+    return make(type(padding) == "number" and all or padding, ...)
+  end
+end
+
+function nn.Graph(what) return graph.build(new_container "Graph", what, is_layer) end
+
+-- A graph's child may be a list of layers as it is.
+function nn.ModuleList(list)
+  util.check_type("ModuleList", list, "table")
+  for i, layer in ipairs(list) do
+    if not is_layer(layer) then util.fail("ModuleList: element %d is a %s, not a layer", i, type(layer)) end
+  end
+  return list
+end
+
+function nn.Frozen(layer)
+  if type(layer) == "table" and getmetatable(layer) == nil then layer = layer[1] end
+  if not is_layer(layer) then util.fail("Frozen: expected a layer, found a %s", type(layer)) end
+  return layer:freeze()
+end
+
+require "memtide.net.tensor_ops"(nn, graph)
+require "memtide.net.transformer"(nn)
+
+nn.functional, nn.interpolate = nn, nn.upsample -- F.relu(x), F.interpolate(x, {scale_factor = 2})
+graph.functions.interpolate = nn.upsample
+
+-- What takes the place of some of PyTorch's layers
+local INSTEAD = {
+  EmbeddingBag = "nn.Embedding, and x:mean(1) of what it gives", Parameter = "nn.PositionEmbedding adds learned rows",
+  Conv3d = "images have two dimensions", MaxPool3d = "images have two dimensions",
+  BatchNorm3d = "images have two dimensions", SyncBatchNorm = "nn.BatchNorm2d: there is one device",
+  ModuleDict = "a table's keys are names: nn.Graph{name = layer, ...}", Module = "nn.Graph{..., forward = f}",
+}
+
+setmetatable(nn, {
+  __index = function(_, name)
+    util.fail("nn.%s does not exist%s", tostring(name), INSTEAD[name] and ": " .. INSTEAD[name] or
+      util.meant(name, util.sorted_keys(nn)))
+  end,
+})
+
+-- The network of a model for inputs of this shape, batch first. A layer that stands in two places, or is called twice,
+-- shares its parameters.
+local function network(model, loss, input) return util.must(core.network(model, loss, input)) end
+
+return {nn = nn, is_layer = is_layer, is_loss = is_loss, terms = terms, of_classes = of_classes, network = network}

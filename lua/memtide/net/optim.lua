@@ -1,0 +1,31 @@
+-- Optimizers under PyTorch's names: tables {kind, options, where}; and learning-rate schedules.
+local core = require "memtide.core"
+local schedule = require "memtide.net.lr_schedule"
+local specs = require "memtide.net.specs"
+local util = require "memtide.base.util"
+
+local optim = {}
+local Optimizer = {__name = "memtide.optimizer", __tostring = specs.show}
+Optimizer.__index = Optimizer
+
+local rates = {} -- PyTorch's defaults
+
+-- Its learning rate.
+function Optimizer:rate() return self.options.lr or rates[self.kind] end
+
+for _, kind in ipairs(core.optimizer_kinds()) do
+  rates[kind.name] = tonumber(kind.spec:match "lr:float=(%S+)")
+  optim[kind.name] = specs.constructor(kind.name, kind.spec, Optimizer, core.optimizer_bytes)
+end
+
+for kind, make in pairs(schedule.schedules) do optim[kind] = make end
+
+optim.lr_scheduler = optim -- PyTorch's module of schedules
+
+setmetatable(optim, {
+  __index = function(_, name)
+    util.fail("optim.%s does not exist%s", tostring(name), util.meant(name, util.sorted_keys(optim)))
+  end,
+})
+
+return {optim = optim, is_optimizer = function(value) return getmetatable(value) == Optimizer end}

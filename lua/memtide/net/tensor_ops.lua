@@ -1,0 +1,127 @@
+-- What a forward says of values beside calling layers: nn.cat({x, y}, 1), x + y, 2 * x, x:view(x:size(0), -1),
+-- x:mean(1).
+-- All of it is made of layers.
+local plain = require "memtide.base.literal"
+local util = require "memtide.base.util"
+
+local MOST = 8 -- values that one op joins
+local Size = {__name = "memtide.size"} -- x:size(0) = {0}, good for the same place of x:view(x:size(0), -1) only
+
+-- Dimensions given as numbers, as one list, or as {dim = ..., keepdim = ...} -> "1" or "2,3", and keepdim
+local function dimensions(dim, keepdim)
+  if type(dim) == "table" and (dim.dim ~= nil or dim.keepdim ~= nil) then dim, keepdim = dim.dim, dim.keepdim end
+  return type(dim) == "table" and table.concat(dim, ",") or tostring(dim), keepdim
+end
+
+-- Means by the dimensions that they are of: the pooling, and whether these are steps of (N, T, F)
+local MEANS = {
+  ["1"] = {"adaptive_avg_pool1d", true}, ["2"] = {"adaptive_avg_pool1d"},
+  ["2,3"] = {"adaptive_avg_pool2d"}, ["-2,-1"] = {"adaptive_avg_pool2d"},
+}
+
+-- Methods of PyTorch's tensors that values have not, and what to take
+local MISSING = {
+  shape = "sizes are not known in forward; x:size(0) is good for x:view(x:size(0), -1)",
+  chunk = "x:narrow(dim, start, length) cuts out a part", split = "x:narrow(dim, start, length) cuts out a part",
+  matmul = "attention is nn.MultiheadAttention, or F.scaled_dot_product_attention", bmm = "attention is " ..
+  "nn.MultiheadAttention, or F.scaled_dot_product_attention",
+  contiguous = "leave it out: values are laid out as layers need them", to = "the device is a setting",
+}
+
+return function(nn, graph)
+  local functions, operators = graph.functions, graph.operators
+  for name, text in pairs(MISSING) do graph.missing[name] = text end
+
+  -- ---- arithmetic
+
+  function functions.add(...) return graph.call(nn.Add{}, ...) end
+  function functions.mul(...) return graph.call(nn.Mul{}, ...) end
+
+  local function scaled(x, factor, offset) return graph.call(nn.Scale(factor, offset), x) end
+
+  -- a OP b: of two values, or of one and a number
+  local function operator(symbol, of_values, number_behind, number_before)
+    return function(a, b)
+      local two = {graph.is_value(a), graph.is_value(b)}
+      if two[1] and two[2] and of_values then return of_values(a, b) end
+      if two[1] and type(b) == "number" then return number_behind(a, b) end
+      if two[2] and type(a) == "number" and number_before then return number_before(b, a) end
+      util.fail("%s stands between %s, found a %s and a %s", symbol, of_values and "two values, or a value and a number"
+        or "a value and a number behind it", two[1] and "value" or type(a), two[2] and "value" or type(b))
+    end
+  end
+  local function plus(x, n) return scaled(x, 1, n) end
+  local function times(x, n) return scaled(x, n, 0) end
+  operators.__add = operator("+", functions.add, plus, plus)
+  operators.__mul = operator("*", functions.mul, times, times)
+  operators.__sub = operator("-", function(a, b) return a + -b end, function(x, n) return scaled(x, 1, -n) end,
+    function(x, n) return scaled(x, -1, n) end)
+  operators.__div = operator("/", nil, function(x, n) return scaled(x, 1 / n, 0) end)
+  function operators.__unm(x) return scaled(x, -1, 0) end
+
+  function functions.pow(x, n)
+    if not (graph.is_value(x) and n == 2) then
+      util.fail("^ stands between a value and 2, found %s", plain.literal(n))
+    end
+    return functions.mul(x, x)
+  end
+  operators.__pow = functions.pow
+
+  -- ---- several values as one
+
+  function functions.cat(values, dim)
+    util.check_type("cat", values, "table")
+    if type(dim) == "table" then dim = dim.dim end
+    local joined = {}
+    for i = 1, #values, MOST do
+      local last = math.min(i + MOST - 1, #values)
+      joined[#joined + 1] = graph.call(nn.Concat{dim = dim or 0}, table.unpack(values, i, last))
+    end
+    return #joined > 1 and functions.cat(joined, dim) or joined[1] or util.fail "cat: expected a list of values"
+  end
+
+  -- ---- the same value in other dimensions
+
+  function functions.size(_, dim)
+    if math.type(dim) ~= "integer" then
+      util.fail("size: expected a dimension, as in x:view(x:size(0), -1), found a %s", type(dim))
+    end
+    return setmetatable({dim}, Size)
+  end
+
+  -- Sizes one by one or as a list; x:size(k) at place k is Reshape's 0: as large as it was.
+  function functions.view(x, ...)
+    local first, shape = ..., {}
+    for i, size in ipairs(type(first) == "table" and getmetatable(first) ~= Size and first or {...}) do
+      shape[i] = getmetatable(size) == Size and size[1] == i - 1 and 0 or size
+      if math.type(shape[i]) ~= "integer" then
+        util.fail("view: place %d: expected a whole number or x:size(%d), found a %s", i - 1, i - 1,
+          getmetatable(size) == Size and "size of another place" or type(size))
+      end
+    end
+    if #shape == 2 and shape[1] == 0 and shape[2] == -1 then return functions.flatten(x) end
+    return graph.call(nn.Reshape(shape), x)
+  end
+  functions.reshape = functions.view
+
+  function functions.permute(x, ...)
+    local dims = dimensions(type(...) == "table" and ... or {...})
+    if dims == "0,2,1" then return functions.transpose(x, 1, 2) end
+    util.fail("permute: expected 0, 2, 1, found %s; an image (N, C, H, W) becomes (N, H W, C) by " ..
+      "x:flatten(2):transpose(1, 2), and one again by x:transpose(1, 2):unflatten(2, {H, W})", dims)
+  end
+
+  function functions.mean(x, ...)
+    local dims, keepdim = dimensions(...)
+    util.check_flag("mean: keepdim", keepdim)
+    local pool, of_steps = table.unpack(MEANS[dims] or util.fail("mean: expected the dimension 1 of (N, T, F), " ..
+      "2 of (N, C, L), or {2, 3} of (N, C, H, W), found %s", dims))
+    x = functions[pool](of_steps and functions.transpose(x, 1, 2) or x, 1)
+    if not keepdim then return functions.flatten(x) end
+    return of_steps and functions.transpose(x, 1, 2) or x
+  end
+
+  for name, call in pairs(functions) do
+    if name ~= "size" and name ~= "view" then nn[name] = call end
+  end
+end

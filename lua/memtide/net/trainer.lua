@@ -1,0 +1,201 @@
+-- The plain training loop: a model, its parameters and its memory, one call per step.
+local cell = require "memtide.net.cell"
+local core = require "memtide.core"
+local data = require "memtide.net.data"
+local memory = require "memtide.net.memory"
+local nn = require "memtide.net.nn"
+local schedules = require "memtide.net.lr_schedule"
+local settings = require "memtide.net.settings"
+local util = require "memtide.base.util"
+local weights = require "memtide.net.weights"
+
+local trainer = {}
+local Trainer = {__name = "memtide.net.trainer"}
+Trainer.__index = Trainer
+
+local KEYS = {"model", "input", "loss", "classes", "seed", "memory", "schedule"}
+for _, name in ipairs(settings.names) do KEYS[#KEYS + 1] = name end
+local TRAIN, EVALUATE, PREDICT = 1, 2, 3
+
+local function values_of(options)
+  local where, values = core.where(), {}
+  for _, setting in ipairs(settings.list) do
+    local given = options[setting.name]
+    values[setting.name] = given == nil and setting.default or settings.check(where, "trainer", setting.name, given)
+  end
+  return values
+end
+
+-- Training, evaluation with targets, and outputs alone: three programs over the same parameters.
+local function compile_all(network, values)
+  local device, train = cell.device(values.device), settings.for_core(values)
+  local evaluate, predict = settings.for_evaluation(values), settings.for_evaluation(values)
+  train.scheduled, evaluate.scheduled, predict.scheduled, predict.no_loss = true, true, true, true
+  return {util.must(core.compile(network, train, device)), util.must(core.compile(network, evaluate, device)),
+    util.must(core.compile(network, predict, device))}
+end
+
+local function whole(name, value, least)
+  if value ~= nil and (math.type(value) ~= "integer" or value < least) then
+    util.fail('trainer: "%s": expected a whole number of at least %d, found %s', name, least, tostring(value))
+  end
+  return value
+end
+
+local function limit_of(given)
+  local limit = given and util.bytes(given)
+  if given ~= nil and (not limit or limit == 0) then
+    util.fail('trainer: "memory": expected bytes, at least 1, or a size such as "512MiB", found %s', tostring(given))
+  end
+  return limit
+end
+
+local function check_classes(network, options)
+  local classes, _, output = whole("classes", options.classes, 1), network:shapes()
+  if classes and nn.of_classes(options.loss) and output[2] and output[2] < classes then
+    util.fail("trainer: there are %d classes, but the network has %d outputs", classes, output[2])
+  end
+end
+
+-- What a saved run must have in common with the trainer that goes on with it, as text.
+local function identity(options, values, seed)
+  return {network = tostring(options.model), loss = tostring(options.loss), seed = tostring(seed),
+    input = table.concat(options.input, "x"), batch = tostring(values.batch), accumulate = tostring(values.accumulate),
+    schedule = options.schedule and options.schedule.text or "none",
+    precision = values.precision, optimizer = tostring(values.optimizer), mode = values.mode}
+end
+
+-- trainer{model =, input = {3, 32, 32}, loss =, optimizer =, batch =, precision = ...}; nil, message, "oom" at a limit
+function trainer.new(options)
+  util.check_keys("trainer", options, KEYS)
+  if not nn.is_layer(options.model) then
+    util.fail('trainer: "model": expected a layer, found a %s', type(options.model))
+  end
+  if not nn.is_loss(options.loss) then util.fail('trainer: "loss": expected a loss, found a %s', type(options.loss)) end
+  if type(options.input) ~= "table" then
+    util.fail('trainer: "input": expected the shape of one sample, such as {3, 32, 32}, found %s',
+      tostring(options.input))
+  end
+  if options.schedule and not schedules.is(options.schedule) then
+    util.fail('trainer: "schedule": expected a schedule such as optim.StepLR(30), found a %s', type(options.schedule))
+  end
+  local limit, seed = limit_of(options.memory), whole("seed", options.seed, 0)
+  local values = values_of(options)
+  local network = nn.network(options.model, options.loss, {values.batch, table.unpack(options.input)})
+  check_classes(network, options)
+  local programs = compile_all(network, values)
+  local runtime, message, code = core.runtime{programs = programs, allocator = values.allocator, memory = limit,
+    seed = seed or 1}
+  if not runtime then return nil, message, code end
+  local self = setmetatable({network = network, programs = programs, runtime = runtime,
+    model = options.model, schedule = options.schedule,
+    labels = nn.of_classes(options.loss), base_rate = values.optimizer:rate(), mode = values.mode,
+    identity = identity(options, values, seed or 1)}, Trainer)
+  memory.watch(self)
+  return self
+end
+
+-- One run of a program: loss, seconds, skipped; or nil, message, code
+local function run(self, which, x, y)
+  memory.before(self)
+  local loss, message, code = self.runtime:step(which, x, y)
+  memory.after(self)
+  return loss, message, code
+end
+
+-- One update from x and its targets -> loss; nil, message, code when the world failed it
+function Trainer:step(x, y)
+  if self.schedule and self.mode == "train" then
+    util.must(self.runtime:write("lr", {self.schedule:rate(self.base_rate, core.updates(self.runtime))}))
+  end
+  return run(self, TRAIN, x, y)
+end
+
+-- The learning rate of the next updates; a schedule sets it by itself.
+function Trainer:set_lr(lr)
+  if type(lr) ~= "number" or lr ~= lr or lr < 0 then
+    util.fail("trainer:set_lr: expected a number that is not negative, found %s", tostring(lr))
+  end
+  if self.schedule then util.fail "trainer:set_lr: the trainer has a schedule, which sets the learning rate" end
+  return self.runtime:write("lr", {lr})
+end
+
+-- The learning rate of the last update, or what was set since.
+function Trainer:lr()
+  local values, message, code = self.runtime:read "lr"
+  if not values then return nil, message, code end
+  return values[1]
+end
+
+-- All batches of a loader -> mean loss, share of labels that are right (nil: targets are no labels), samples
+local function evaluate_all(self, loader)
+  local sum, right, labels, samples = 0, 0, 0, 0
+  for x, y, n in loader:epoch() do
+    local loss, outputs, shape = self:evaluate(x, y)
+    if not loss then return nil, outputs, shape end
+    sum, samples = sum + loss * n, samples + n
+    if self.labels then
+      local found = y:values()
+      right = right + cell.correct(outputs, shape, found)
+      labels = labels + #found
+    end
+  end
+  return sum / samples, self.labels and right / labels or nil, samples
+end
+
+-- Loss without gradients -> loss, outputs, shape; of a loader's batches -> mean loss, accuracy, samples
+function Trainer:evaluate(x, y)
+  if data.is_loader(x) then return evaluate_all(self, x) end
+  local loss, message, code = run(self, EVALUATE, x, y)
+  if not loss then return nil, message, code end
+  return loss, self.runtime:read(self.programs[EVALUATE]:names().output, EVALUATE)
+end
+
+-- Outputs of the network -> numbers, shape
+function Trainer:predict(x)
+  local done, message, code = run(self, PREDICT, x)
+  if not done then return nil, message, code end
+  return self.runtime:read(self.programs[PREDICT]:names().output, PREDICT)
+end
+
+-- The network as PyTorch prints it, and how many parameters it has.
+function Trainer:__tostring()
+  local all, frozen = self.network:parameters()
+  return ("%s\nparameters: %d, trained: %d"):format(self.model, all, all - frozen)
+end
+
+-- How many samples of an evaluated batch have the right label.
+function Trainer:correct(x, y)
+  if type(y) == "string" then util.fail("trainer:correct: expected labels as a batch or a table, found a string") end
+  local loss, outputs, shape = self:evaluate(x, y)
+  if not loss then return nil, outputs, shape end
+  local labels = type(y) == "userdata" and y:values() or y
+  return cell.correct(outputs, shape, labels), loss
+end
+
+-- {used, held, limit, categories, peak = {bytes, used, op, categories}}, in bytes
+function Trainer:memory() return memory.of(self) end
+
+-- {{name, shape, elements}, ...}, and the sum of the elements
+function Trainer:parameters() return self.network:params(), self.network:parameters() end
+
+function Trainer:read(name) return self.runtime:read(name) end
+function Trainer:write(name, values) return self.runtime:write(name, values) end
+
+-- Parameters under PyTorch's names, to and from a safetensors file; see weights.lua.
+function Trainer:save(path, options) return weights.save(self, path, options) end
+function Trainer:load(path, options) return weights.load(self, path, options) end
+
+-- All that a run consists of, so that it goes on as if it had never been interrupted.
+function Trainer:save_state(path, options) return weights.save_state(self, path, options) end
+function Trainer:load_state(path, options) return weights.load_state(self, path, options) end
+
+-- Gives the memory back; a second time does nothing.
+function Trainer:close()
+  memory.forget(self)
+  return self.runtime:close()
+end
+util.guard_methods("trainer", Trainer)
+Trainer.__close = Trainer.close
+
+return trainer

@@ -1,0 +1,309 @@
+-- Trained weights and interrupted runs in safetensors files.
+--
+-- Weights are the parameters and the layers' buffers (running statistics), with the names and shapes of PyTorch's
+-- state_dict, in fp32: such files go both ways. A state is every persistent buffer as it is (parameters, master
+-- copies, optimizer state, loss scale, counters of steps and of random numbers) and, in its metadata, the settings
+-- under which a run goes on bit by bit.
+local core = require "memtide.core"
+local data = require "memtide.net.data"
+local util = require "memtide.base.util"
+
+local weights = {}
+local STATE_FORMAT = "memtide state 2"
+local NO_CHECKSUMS = "memtide state 1" -- of versions that wrote none
+local SHOWN = 8 -- names of a list in a message
+local MOST = 1 << 53 -- epochs, and batches of one
+
+local function shape_text(shape) return "(" .. table.concat(shape, ", ") .. ")" end
+
+local function by_name(list)
+  local map = {}
+  for _, tensor in ipairs(list) do map[tensor.name] = tensor end
+  return map
+end
+
+-- All persistent buffers as {name, dtype, shape, as, number}, by the number under which core knows them; but for class
+-- weights, which the loss brings with it
+local function buffers(trainer)
+  local list = {}
+  for i, buffer in ipairs(core.persistent(trainer.runtime)) do
+    buffer.number = i
+    if not buffer.constant then list[#list + 1] = buffer end
+  end
+  return list
+end
+
+local function shorten(list, separator)
+  local text = util.printable(table.concat(list, separator, 1, math.min(#list, SHOWN)))
+  return #list > SHOWN and ("%s%s... (%d in all)"):format(text, separator, #list) or text
+end
+
+local function check_options(method, path, options, known)
+  util.check_type(("trainer:%s: path"):format(method), path, "string")
+  options = options or {}
+  util.check_keys("trainer:" .. method, options, known)
+  for _, flag in ipairs{"stored", "strict"} do
+    util.check_flag(("trainer:%s: %s"):format(method, flag), options[flag])
+  end
+  return options
+end
+
+-- Pairs up what a file has with what is wanted -> {missing names}, {unexpected names}, {what does not fit}
+local function compare(wanted, found, fits)
+  local missing, unexpected, misfits = {}, {}, {}
+  for _, want in ipairs(wanted) do
+    local tensor = found[want.name]
+    if not tensor then missing[#missing + 1] = want.name
+    elseif shape_text(tensor.shape) ~= shape_text(want.shape) then
+      misfits[#misfits + 1] = ("%s: expected the shape %s, found %s"):format(want.name, shape_text(want.shape),
+        shape_text(tensor.shape))
+    elseif tensor[fits] ~= want[fits] then
+      misfits[#misfits + 1] = ("%s: expected %s, found %s"):format(want.name, want.dtype, tensor.dtype)
+    end
+  end
+  local names = by_name(wanted)
+  for _, name in ipairs(util.sorted_keys(found)) do
+    if not names[name] then unexpected[#unexpected + 1] = name end
+  end
+  return missing, unexpected, misfits
+end
+
+-- Raises, naming everything at once, unless all the lists that count are empty.
+local function must_fit(method, path, missing, unexpected, misfits)
+  local parts = {}
+  if #missing > 0 then parts[1] = "missing: " .. shorten(missing, ", ") end
+  if #unexpected > 0 then parts[#parts + 1] = "unexpected: " .. shorten(unexpected, ", ") end
+  if #misfits > 0 then parts[#parts + 1] = shorten(misfits, "; ") end
+  if #parts > 0 then
+    util.fail("trainer:%s: %s does not fit this trainer: %s", method, path, table.concat(parts, "; "))
+  end
+end
+
+-- What PyTorch's state_dict has: parameters, and buffers such as running statistics.
+local function tensors_of(network)
+  local list, more = network:params(), network:buffers()
+  return table.move(more, 1, #more, #list + 1, list)
+end
+
+-- Tensors under the second name of a shared parameter stand under its first one.
+local function resolve_aliases(trainer, found)
+  for _, param in ipairs(tensors_of(trainer.network)) do
+    for _, alias in ipairs(param.aliases) do
+      found[param.name], found[alias] = found[param.name] or found[alias], nil
+    end
+  end
+end
+
+-- Reads those of the wanted tensors that the file has; the world may fail it.
+local function read_all(file, runtime, wanted, found, stored)
+  for _, want in ipairs(wanted) do
+    if found[want.name] then
+      local done, message, code = file:read(found[want.name].name, runtime, want.number, stored)
+      if not done then return nil, message, code end
+    end
+  end
+  return true
+end
+
+-- The parameters and buffers alike. exact: where one is a rounding of an fp32 master copy, the values of that.
+local function parameters(trainer, exact)
+  local list, found = {}, by_name(buffers(trainer))
+  for i, param in ipairs(tensors_of(trainer.network)) do
+    local buffer = exact and found[param.name .. ".master"] or found[param.name]
+    list[i] = {name = param.name, shape = buffer.shape, dtype = buffer.dtype, as = buffer.as, number = buffer.number}
+  end
+  return list
+end
+
+-- ---- checksums, the metadata "crc32": a line "crc name" for each tensor, and before them one for the other metadata
+
+local function checksum_of_texts(texts)
+  local all = {}
+  for _, key in ipairs(util.sorted_keys(texts)) do
+    if key ~= "crc32" then all[#all + 1] = key .. "\0" .. texts[key] .. "\0" end
+  end
+  return core.checksum(table.concat(all))
+end
+
+-- Of what will be written -> that metadata; nil, message, code
+local function checksums(runtime, texts, tensors)
+  local lines = {checksum_of_texts(texts) .. " \n"}
+  for i, tensor in ipairs(tensors) do
+    local sum, message, code = core.checksum(runtime, tensor.number)
+    if not sum then return nil, message, code end
+    lines[i + 1] = ("%s %s\n"):format(sum, tensor.name)
+  end
+  return table.concat(lines)
+end
+
+-- Is what the file has what was written? -> true; nil, message, code
+local function check_texts(path, saved)
+  if saved.format ~= STATE_FORMAT then return true end
+  if (saved.crc32 or ""):match "^(%x+) \n" == checksum_of_texts(saved) then return true end
+  return nil, ("%s: the settings and places of the saved run are damaged: their checksum is another"):format(path),
+    "format"
+end
+
+local function check_tensors(path, file, saved)
+  if saved.format ~= STATE_FORMAT then return true end
+  local expected = {}
+  for sum, name in (saved.crc32 or ""):gmatch "(%x+) (%C+)\n" do expected[name] = sum end
+  for _, tensor in ipairs(file:list()) do
+    local found, message, code = file:checksum(tensor.name)
+    if not found then return nil, message, code end
+    if found ~= expected[tensor.name] then
+      local text = '%s: tensor "%s" is damaged: expected the checksum %s, found %s'
+      return nil, util.printable(text:format(path, tensor.name, expected[tensor.name] or "none", found)), "format"
+    end
+  end
+  return true
+end
+
+-- ---- weights
+
+local function names_and_numbers(list)
+  local flat = {}
+  for _, tensor in ipairs(list) do
+    flat[#flat + 1] = tensor.name
+    flat[#flat + 1] = tensor.number
+  end
+  return flat
+end
+
+-- save(path, {stored = true}): stored: in the type that the run has them in, not in fp32
+-- -> true; nil, message, code
+function weights.save(trainer, path, options)
+  options = check_options("save", path, options, {"stored"})
+  local stored = options.stored or false
+  return core.save_tensors(trainer.runtime, path, names_and_numbers(parameters(trainer, not stored)),
+    {"format", "pt", "version", core.version}, stored)
+end
+
+-- load(path, {strict = true, skip = {names}}) -> {missing = {names}, unexpected = {names}}; nil, message, code
+-- As PyTorch's load_state_dict: shapes must agree, names too unless strict is false. Tensors named in skip are left
+-- out of the file. What does not fit raises before anything is changed.
+function weights.load(trainer, path, options)
+  options = check_options("load", path, options, {"strict", "skip"})
+  local file <close>, message, code = core.safetensors(path)
+  if not file then return nil, message, code end
+  local wanted, found = parameters(trainer), by_name(file:list())
+  for _, name in ipairs(options.skip or {}) do
+    if not found[name] then
+      util.fail("trainer:load: skip: %s has no tensor \"%s\"%s", path, tostring(name),
+        util.meant(name, util.sorted_keys(found)))
+    end
+    found[name] = nil
+  end
+  resolve_aliases(trainer, found)
+  local missing, unexpected, misfits = compare(wanted, found, "as")
+  local lax = options.strict == false
+  must_fit("load", path, lax and {} or missing, lax and {} or unexpected, misfits)
+  local done
+  done, message, code = check_tensors(path, file, file:metadata())
+  if not done then return nil, message, code end
+  done, message, code = read_all(file, trainer.runtime, wanted, found, false)
+  if not done then return nil, message, code end
+  return {missing = missing, unexpected = unexpected}
+end
+
+-- ---- states
+
+-- What must be the same when a run goes on, as text.
+local function identity(trainer, loader)
+  local same = {loader = loader and loader.text or "none"}
+  for key, text in pairs(trainer.identity) do same[key] = text end
+  return same
+end
+
+local function check_loader(method, loader)
+  if loader ~= nil and not data.is_loader(loader) then
+    util.fail("trainer:%s: loader: expected a loader of mt.data, found a %s", method, type(loader))
+  end
+  return loader
+end
+
+-- save_state(path, {loader = loader}) -> true; nil, message, code
+function weights.save_state(trainer, path, options)
+  options = check_options("save_state", path, options, {"loader"})
+  local loader = check_loader("save_state", options.loader)
+  local texts, metadata = identity(trainer, loader), {}
+  texts.format, texts.version, texts.updates = STATE_FORMAT, core.version, tostring(core.updates(trainer.runtime))
+  if loader then texts.place = ("epoch %d batch %d"):format(loader:place()) end
+  local list = buffers(trainer)
+  local sums, message, code = checksums(trainer.runtime, texts, list)
+  if not sums then return nil, message, code end
+  texts.crc32 = sums
+  for _, key in ipairs(util.sorted_keys(texts)) do
+    metadata[#metadata + 1] = key
+    metadata[#metadata + 1] = texts[key]
+  end
+  return core.save_tensors(trainer.runtime, path, names_and_numbers(list), metadata, true)
+end
+
+-- The first line in which two texts differ, of each of them.
+local function difference(expected, found)
+  local a, b = expected:gmatch "[^\n]+", found:gmatch "[^\n]+"
+  local line, other = a(), b()
+  while line and line == other do line, other = a(), b() end
+  return (line or "nothing"):match "^%s*(.*)", (other or "nothing"):match "^%s*(.*)"
+end
+
+-- Raises at the first setting under which the saved run would not go on as it was.
+local function check_settings(path, expected, saved)
+  for _, key in ipairs(util.sorted_keys(expected)) do
+    local found = saved[key] or "none"
+    if expected[key] ~= found then
+      util.fail("trainer:load_state: %s: %s: expected %s, found %s", path, key, difference(expected[key], found))
+    end
+  end
+end
+
+-- Digits as a number that the next ones still fit after; nil: they are none.
+local function count(digits)
+  local n = math.tointeger(tonumber(digits or ""))
+  return n and n < MOST and n or nil
+end
+
+-- The saved numbers: updates made, and the loader's epoch and batch -> nil: one is damaged
+local function counts(saved, loader)
+  local updates = count((saved.updates or ""):match "^%d+$")
+  local epoch, batch = (saved.place or ""):match "^epoch (%d+) batch (%d+)$"
+  epoch, batch = count(epoch), count(batch)
+  if updates and updates < 1 << 32 and (not loader or epoch and batch) then return updates, epoch, batch end
+end
+
+-- load_state(path, {loader = loader, strict = true}) -> true; nil, message, code
+-- The run goes on as the saved one would have. strict = false: settings such as the learning rate or the batch may
+-- differ, the buffers may not.
+function weights.load_state(trainer, path, options)
+  options = check_options("load_state", path, options, {"loader", "strict"})
+  local loader = check_loader("load_state", options.loader)
+  local file <close>, message, code = core.safetensors(path)
+  if not file then return nil, message, code end
+  local saved, wanted, found = file:metadata(), buffers(trainer), by_name(file:list())
+  local lax = options.strict == false
+  if saved.format ~= STATE_FORMAT and saved.format ~= NO_CHECKSUMS then
+    local text = '%s: expected a saved run ("%s"), found "%s"'
+    return nil, util.printable(text:format(path, STATE_FORMAT, saved.format or "none")), "format"
+  end
+  local whole
+  whole, message, code = check_texts(path, saved)
+  if not whole then return nil, message, code end
+  if not lax then check_settings(path, identity(trainer, loader), saved) end
+  must_fit("load_state", path, compare(wanted, found, "dtype"))
+  whole, message, code = check_tensors(path, file, saved)
+  if not whole then return nil, message, code end
+  local updates, epoch, batch = counts(saved, loader)
+  if not updates then
+    local text = "%s: expected the updates made, and the loader's epoch and batch, found %s and %s"
+    return nil, util.printable(text:format(path, saved.updates or "none", saved.place or "none")), "format"
+  end
+  if loader then loader:seek(epoch, batch) end
+  local done
+  done, message, code = read_all(file, trainer.runtime, wanted, found, true)
+  if not done then return nil, message, code end
+  core.updates(trainer.runtime, updates)
+  return true
+end
+
+return weights

@@ -1,0 +1,93 @@
+-- CSV files as text, RFC 4180: what memtide writes, and what a Python script or a spreadsheet makes of it. A line break
+-- inside of quotes is refused: no program of memtide's writes one.
+local core = require "memtide.core"
+local util = require "memtide.base.util"
+
+local csv = {}
+
+-- A value as the text of a field, before it is quoted.
+function csv.text(value)
+  if math.type(value) == "float" then return core.number(value) end
+  return value == nil and "" or tostring(value)
+end
+
+local function field(value)
+  local text = csv.text(value)
+  return text:find('[,"\r\n]') and '"' .. text:gsub('"', '""') .. '"' or text
+end
+
+-- values[1] to values[n], which may be nil, as a line with its end
+function csv.line(values, n)
+  local out = {}
+  for i = 1, n do out[i] = field(values[i]) end
+  return table.concat(out, ",") .. "\n"
+end
+
+-- The values of a line; nil: its quotes do not match.
+function csv.split(line)
+  local out, at = {}, 1
+  repeat
+    local text, after = line:match('^"([^"]*)()', at)
+    if text then
+      local closed = line:match('^"()', after)
+      while closed do -- a quote that is doubled is one
+        local more, next_after = line:match('^"([^"]*)()', closed)
+        if not more then break end
+        text, closed = text .. '"' .. more, line:match('^"()', next_after)
+      end
+      after = closed
+    else
+      text, after = line:match('^([^,"]*)()', at)
+    end
+    if not after or not line:find("^,", after) and after <= #line then return nil end
+    out[#out + 1], at = text, after + 1
+  until at > #line + 1
+  return out
+end
+
+function csv.damaged(path, number, format, ...)
+  error(util.failure(('"%s", line %d: %s'):format(path, number, format:format(...)), "format"), 0)
+end
+
+local function open(path)
+  local file, message = io.open(path, "rb")
+  if file then message = select(2, file:read(0)) end -- a folder can be opened, and not read
+  if not message then return file end
+  error(util.failure(('cannot open "%s": %s'):format(path, (message:gsub("^.*: ", ""))), "file"), 0)
+end
+
+-- Calls take(values, line number) for every complete line, the header's too; values is nil where the quotes do not
+-- match. Returns the number of the last line where it has no end (a program was stopped, or is still writing), else
+-- nil. That line is left out.
+function csv.lines(path, take)
+  local file <close> = open(path)
+  local number = 0
+  for line in file:lines("L") do
+    local whole = line:match("^(.-)\r?\n$")
+    number = number + 1
+    if not whole then return number end
+    take(csv.split(whole), number)
+  end
+end
+
+function csv.by_name(columns, list)
+  local values = {}
+  for i, name in ipairs(columns) do values[name] = list[i] end
+  return values
+end
+
+-- Calls row(values by column, line number) for every complete line; returns the columns, and the number of a last line
+-- that has no end.
+function csv.read(path, row)
+  local columns
+  local torn = csv.lines(path, function(values, number)
+    if not values then csv.damaged(path, number, "its quotes do not match") end
+    if not columns then columns = values
+    elseif #values ~= #columns then csv.damaged(path, number, "expected %d values, found %d", #columns, #values)
+    else row(csv.by_name(columns, values), number) end
+  end)
+  if not columns then csv.damaged(path, 1, "expected a header, found %s", torn and "half a line" or "nothing") end
+  return columns, torn
+end
+
+return csv

@@ -1,0 +1,149 @@
+-- The side file of a sweep, NAME.samples.csv: a line for every step that was timed, with what is known of the moment.
+-- It is only appended to, a visit of a cell at a time and before the cell's row, so that nothing that was measured is
+-- lost; a line that was cut short is moved to NAME.samples.csv.torn by the next run.
+local csv = require "memtide.results.csv"
+local stats = require "memtide.results.stats"
+local util = require "memtide.base.util"
+
+local samples = {}
+local File = {}
+File.__index = File
+
+-- `flag`: why a sample does not count, words of evidence.lua; empty: it counts.
+local OF_VISIT = {"cell", "repeat", "round", "version", "started_at"}
+local OF_SAMPLE = {"step", "seconds", "flag", "switches", "preempted", "steal_ms", "load", "cpu_mhz", "gpu_mhz",
+  "gpu_memory_mhz", "gpu_celsius", "gpu_throttle"}
+samples.columns = table.move(OF_SAMPLE, 1, #OF_SAMPLE, #OF_VISIT + 1, table.move(OF_VISIT, 1, #OF_VISIT, 1, {}))
+local HEADER = csv.line(samples.columns, #samples.columns)
+
+function samples.path(path) return (path:gsub("%.csv$", "") .. ".samples.csv") end
+
+function samples.exist(path)
+  local file = io.open(samples.path(path), "rb")
+  if file then file:close() end
+  return file ~= nil
+end
+
+-- Moves what stands behind the last line's end to PATH.torn; returns whether there was such.
+local function repair(path)
+  local file = io.open(path, "rb")
+  if not file then return false end
+  local text = file:read("a") or ""
+  file:close()
+  local whole, rest = text:match("^(.*\n)(.*)$")
+  if not whole then whole, rest = "", text end
+  if rest == "" then return false end
+  util.replace(path .. ".torn", function(write) write(rest) end)
+  util.replace(path, function(write) write(whole) end)
+  return true
+end
+
+local function ends_in_line(path)
+  local file = io.open(path, "rb")
+  if not file then return true end
+  local empty = file:seek("end") == 0
+  local last = not empty and file:seek("end", -1) and file:read(1)
+  file:close()
+  return empty or last == "\n"
+end
+
+-- The file beside the rows of `path`, to append to. Second: was a torn line moved?
+function samples.open(path)
+  local self = setmetatable({path = samples.path(path)}, File)
+  local torn = not ends_in_line(self.path) and repair(self.path)
+  local file <close> = io.open(self.path, "rb")
+  local header = file and file:read(#HEADER)
+  if header and header ~= HEADER then
+    csv.damaged(self.path, 1, "these are not the columns of samples: expected %s", HEADER:gsub("\n", ""))
+  end
+  self.fresh = not header
+  return self, torn
+end
+
+-- visit: {cell =, repeat =, round =, version =, started_at =}; list: {{step =, seconds =, ...}, ...}
+function File:append(visit, list)
+  local lines, values, n = {self.fresh and HEADER or ""}, {}, #samples.columns
+  for i, name in ipairs(OF_VISIT) do values[i] = visit[name] end
+  for _, sample in ipairs(list) do
+    for i, name in ipairs(OF_SAMPLE) do values[#OF_VISIT + i] = sample[name] end
+    lines[#lines + 1] = csv.line(values, n)
+  end
+  local text = table.concat(lines)
+  if not self.file then
+    self.file = util.must_write(self.path, io.open(self.path, "ab"))
+    self.file:setvbuf("full", 1 << 16)
+  end
+  util.must_write(self.path, self.file:write(text))
+  util.must_write(self.path, self.file:flush())
+  self.fresh = false
+end
+
+function File:close()
+  if self.file then self.file:close() end
+  self.file = nil
+end
+
+-- ---- reading
+
+-- The samples that count; where most of them are flagged, all but the warm-up: a disturbed time is better than none.
+function samples.counted(list)
+  local good, all = {}, {}
+  for _, sample in ipairs(list) do
+    if sample.flag ~= "warmup" then all[#all + 1] = sample.seconds end
+    if sample.flag == "" then good[#good + 1] = sample.seconds end
+  end
+  return 2 * #good >= #all and good or all, #all - #good
+end
+
+local Index = {}
+Index.__index = Index
+
+local function key_of(cell, number, version) return ("%s %s %s"):format(cell, number, version) end
+
+local function whole(text) return math.tointeger(tonumber(text)) end
+
+-- What is in the file beside `path` -> visits by cell, repeat and version, in the order of the file, which is that of
+-- time also where clocks were set back; nil: there is no file. A visit ends where the steps begin anew: two may have
+-- begun in the same second. wanted(cell): are that cell's kept? nil: all are.
+function samples.read(path, wanted)
+  if not samples.exist(path) then return nil end
+  local name, self = samples.path(path), setmetatable({of = {}}, Index)
+  local columns = csv.read(name, function(values, line)
+    local seconds, round, step = tonumber(values.seconds), whole(values.round), whole(values.step)
+    if not seconds or seconds < 0 or not round or not step then
+      csv.damaged(name, line, "expected a round, a step and seconds, found %s, %s and %s", values.round, values.step,
+        values.seconds)
+    end
+    if wanted and not wanted(values.cell) then return end
+    local key = key_of(values.cell, values["repeat"], values.version)
+    local visits = self.of[key] or {}
+    self.of[key] = visits
+    local visit = visits[#visits]
+    if not visit or round ~= visit.round or values.started_at ~= visit.started_at or step <= visit.last then
+      visit = {round = round, started_at = values.started_at}
+      visits[#visits + 1] = visit
+    end
+    visit.last = step
+    visit[#visit + 1] = {seconds = seconds, flag = values.flag}
+  end)
+  for i, column in ipairs(samples.columns) do
+    if columns[i] ~= column then csv.damaged(name, 1, "expected a column %s, found %s", column, columns[i]) end
+  end
+  return self
+end
+
+-- The visits of a row: {{round =, started_at =, last = its last step, sample, ...}, ...}
+function Index:visits(row) return self.of[key_of(row.cell, row["repeat"], row.version)] or {} end
+
+-- The rounds of times that count, as stats.interval takes them: of one row, or of several rows of the same work.
+function Index:rounds(rows)
+  local out = {}
+  for _, row in ipairs(rows) do
+    for _, visit in ipairs(self:visits(row)) do out[#out + 1] = (samples.counted(visit)) end
+  end
+  return out
+end
+
+function Index:interval(rows) return stats.interval(self:rounds(rows)) end
+
+return samples

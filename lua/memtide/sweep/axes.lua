@@ -1,0 +1,263 @@
+-- The axes of a sweep: how scripts and the command line write them, and what is made of both:
+--   {names = {name, ...}, rows = {{value, ...}, ...}, texts = {{"name=value", ...}, ...}, only = conditions or nil}
+-- with a row of values for each place on the axis. An axis of one name has rows of one value.
+local core = require "memtide.core"
+local nn = require "memtide.net.nn"
+local plain = require "memtide.base.literal"
+local schedule = require "memtide.net.lr_schedule"
+local settings = require "memtide.net.settings"
+local util = require "memtide.base.util"
+
+local axes = {}
+local MOST = 100000 -- values of one range: more are a slip of the finger
+local EXPECTED = '{"axis", {value, ...}}'
+
+-- ---- lists of values
+
+-- Rounding of many additions or products need not show in a value.
+local function tidy(x) return math.type(x) == "integer" and x or tonumber(("%.12g"):format(x)) + 0.0 end
+
+local function check_numbers(what, ...)
+  for i, x in ipairs{...} do
+    if type(x) ~= "number" or x ~= x or x - x ~= 0 then
+      util.fail("%s: argument %d: expected a number, found %s", what, i, plain.literal(x))
+    end
+  end
+end
+
+local function check_count(what, count)
+  if count > MOST then util.fail("%s: expected at most %d values, found %.0f", what, MOST, count) end
+end
+
+-- first, first + step, ... up to last, which is among them when the steps meet it.
+function axes.range(first, last, step)
+  step = step or 1
+  check_numbers("range", first, last, step)
+  local count = step ~= 0 and (last - first) / step or -1
+  if count < 0 then
+    util.fail("range: a step of %s does not lead from %s to %s", core.number(step), core.number(first),
+      core.number(last))
+  end
+  check_count("range", count)
+  local list = {}
+  for i = 0, math.floor(count + 1e-9) do list[i + 1] = tidy(first + i * step) end
+  return list
+end
+
+-- first, first * factor, first * factor^2, ... up to last
+function axes.geometric(first, last, factor)
+  factor = factor or 2
+  check_numbers("geometric", first, last, factor)
+  local count = first * last > 0 and factor > 0 and factor ~= 1 and math.log(last / first) / math.log(factor) or -1
+  if count < 0 then
+    util.fail("geometric: a factor of %s does not lead from %s to %s", core.number(factor), core.number(first),
+      core.number(last))
+  end
+  check_count("geometric", count)
+  local list, value = {}, first
+  for i = 0, math.floor(count + 1e-9) do list[i + 1], value = tidy(value), value * factor end
+  return list
+end
+
+local RANGE = "^([+-]?[%d.]*%d[eE+-]*%d*)%.%.([^:*]+)([:*]?)(.*)$"
+local MAKE = {[""] = axes.range, [":"] = axes.range, ["*"] = axes.geometric}
+
+-- "8..64:8" -> its values; nil: it is no range
+local function range_of(word)
+  local first, last, sign, step = word:match(RANGE)
+  if not first then return nil end
+  local function number(text) return math.tointeger(tonumber(text)) or tonumber(text) end
+  local a, b, by = number(first), number(last), number(step)
+  if a and b and (by or sign .. step == "") then return MAKE[sign](a, b, by) end
+  return nil
+end
+
+-- The values of `--set name=text`: v1,v2 with ranges 8..64, 8..64:8 and 8..512*2 among them.
+function axes.from_text(name, text)
+  local values = {}
+  for word in (text .. ","):gmatch("([^,]*),") do
+    local list = range_of(word)
+    if list then table.move(list, 1, #list, #values + 1, values)
+    else values[#values + 1] = settings.from_text(name, word) end
+  end
+  return values
+end
+
+-- ---- axes
+
+local Zip = {__name = "memtide.zip", __tostring = function() return "mt.zip{...}" end}
+
+-- zip{{"batch", {64, 32}}, {"accumulate", {1, 2}}}: axes that go on together, one value of each.
+function axes.zip(list)
+  util.check_type("zip", list, "table")
+  return setmetatable({list = list, only = list.only}, Zip)
+end
+
+-- How the value is told from the others of its axis, in the names of cells: a model has no short text.
+local function shown(value, position)
+  if nn.is_layer(value) or type(value) == "function" then return tostring(position) end
+  if schedule.is(value) then return value.text end
+  if type(value) == "userdata" then return value:info().text end
+  return settings.text(value)
+end
+
+-- Passes a list: no names, no holes.
+function axes.check_list(where, place, value, expected)
+  local count = 0
+  for _ in pairs(type(value) == "table" and value or {}) do count = count + 1 end
+  local good = plain.is_table(value)
+  for i = 1, count do good = good and value[i] ~= nil end
+  if not good then util.fail_at(where, "%s: expected %s, found %s", place, expected, plain.literal(value)) end
+  return value
+end
+
+-- Adds the places on the axis, each of them once; `place` may hold a %d.
+local function fill(where, place, axis, lists, check)
+  local seen = {}
+  for k = 1, #lists[1] do
+    local at, row, words, texts = place:format(k), {}, {}, {}
+    for i, name in ipairs(axis.names) do
+      row[i] = check(where, at, name, lists[i][k])
+      texts[i] = shown(row[i], k)
+      words[i] = ("%s=%s"):format(name, texts[i])
+    end
+    local text = table.concat(words, " ")
+    if seen[text] then
+      local told = #texts == 1 and axis.names[1] .. ": " .. texts[1] or text
+      util.fail_at(where, "%s: %s is there already, as value %d", at, told, seen[text])
+    end
+    seen[text], axis.rows[k], axis.texts[k] = k, row, words
+  end
+  return axis
+end
+
+-- An axis of one name. check(where, place, name, value) returns the value as memtide uses it, or raises.
+function axes.new(where, place, name, list, check)
+  return fill(where, place, {names = {name}, rows = {}, texts = {}}, {list}, check)
+end
+
+-- {name = value or {value, ...}, ...} -> {{name, {[text] = true, ...}}, ...}
+local function check_only(where, place, only)
+  if only == nil then return nil end
+  if not plain.is_table(only) or next(only) == nil or #only > 0 then
+    util.fail_at(where, "%s: only: expected {setting = value, ...}, found %s", place, plain.literal(only))
+  end
+  local out = {}
+  for _, name in ipairs(util.sorted_keys(only)) do
+    local texts = {}
+    for _, value in ipairs(plain.is_table(only[name]) and only[name] or {only[name]}) do
+      texts[settings.text(value)] = true
+    end
+    out[#out + 1] = {name, texts}
+  end
+  return out
+end
+
+local function members(where, place, given)
+  if getmetatable(given) ~= Zip then return {given}, given end
+  local list = table.move(given.list, 1, #given.list, 1, {})
+  if #list < 2 then util.fail_at(where, "%s: zip: expected at least two axes, found %d", place, #list) end
+  return list, given
+end
+
+local function check_member(where, place, member)
+  local bare = plain.is_table(member) and {table.unpack(member)}
+  for key in pairs(bare and member or {}) do
+    if key ~= "only" and math.type(key) ~= "integer" then bare = nil end
+  end
+  if not bare or type(bare[1]) ~= "string" or #bare ~= 2 then
+    util.fail_at(where, "%s: expected %s, found %s", place, EXPECTED, plain.literal(member))
+  end
+  local at = ("%s: %s"):format(place, bare[1])
+  if #axes.check_list(where, at, bare[2], "a list of values") == 0 then
+    util.fail_at(where, "%s: expected a list of values, found none", at)
+  end
+  return bare[1], bare[2]
+end
+
+-- The i-th axis of a script: {"name", {value, ...}, only = {...}}, or a zip of such. seen: name -> i, of those so far.
+function axes.declare(where, given, i, seen, check)
+  local place, axis, lists = ("sweep[%d]"):format(i), {names = {}, rows = {}, texts = {}}, {}
+  local list, whole = members(where, place, given)
+  for k, member in ipairs(list) do
+    local name, values = check_member(where, place, member)
+    if seen[name] then
+      util.fail_at(where, '%s: "%s" is an axis already, sweep[%d]', place, name, seen[name])
+    end
+    seen[name], axis.names[k], lists[k] = i, name, values
+    if #values ~= #lists[1] then
+      util.fail_at(where, "%s: zip: expected lists of one length, found %d values of %s and %d of %s", place, #lists[1],
+        axis.names[1], #values, name)
+    end
+  end
+  axis.only = check_only(where, place, whole.only)
+  return fill(where, place .. " value %d", axis, lists, check)
+end
+
+-- What an axis depends on must be settled before it: `known` says which names are.
+function axes.check_order(where, all, known)
+  for i, axis in ipairs(all) do
+    for _, condition in ipairs(axis.only or {}) do
+      local name = condition[1]
+      for k = i, #all do
+        if axes.column(all[k], name) then
+          util.fail_at(where, 'sweep[%d]: only: expected what is settled before it, found "%s", which is sweep[%d]', i,
+            name, k)
+        end
+      end
+      if not known(name) then
+        util.fail_at(where, 'sweep[%d]: only: "%s" is neither a setting nor an axis', i, name)
+      end
+    end
+  end
+end
+
+-- Which of the axis's names it is; nil: none.
+function axes.column(axis, name)
+  for i, own in ipairs(axis.names) do if own == name then return i end end
+end
+
+-- Does the axis take part in a cell that has these values so far?
+function axes.active(axis, values)
+  for _, condition in ipairs(axis.only or {}) do
+    local value = values[condition[1]]
+    if value == nil or not condition[2][settings.text(value)] then return false end
+  end
+  return true
+end
+
+-- The axis without one of its names; places that are then the same are one. nil: it had no other name.
+local function without(axis, column)
+  if #axis.names == 1 then return nil end
+  local seen, kept = {}, {names = {}, rows = {}, texts = {}, only = axis.only}
+  local function rest(list)
+    return table.move(list, column + 1, #list, column, table.move(list, 1, column - 1, 1, {}))
+  end
+  kept.names = rest(axis.names)
+  for k, words in ipairs(axis.texts) do
+    local row, texts = rest(axis.rows[k]), rest(words)
+    local text = table.concat(texts, " ")
+    if not seen[text] then
+      seen[text], kept.rows[#kept.rows + 1], kept.texts[#kept.texts + 1] = true, row, texts
+    end
+  end
+  return kept
+end
+
+-- Puts an axis of one name where that name is swept now, or behind the others; nil: the name is swept no longer.
+function axes.replace(all, name, axis)
+  for i, old in ipairs(all) do
+    local column = axes.column(old, name)
+    if column then
+      local rest = without(old, column)
+      if axis then axis.only = old.only end
+      table.remove(all, i)
+      if rest then table.insert(all, i, rest) end
+      if axis then table.insert(all, i, axis) end
+      return
+    end
+  end
+  all[#all + 1] = axis
+end
+
+return axes

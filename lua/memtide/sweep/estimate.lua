@@ -1,0 +1,174 @@
+-- How long steps will take: operations and bytes of the program, divided by two rates that are learnt from steps that
+-- were measured, for each device and precision, and apart for steps that offload: what a link takes is in neither rate.
+--
+--   seconds = flops * a + traffic * b, with a, b >= 0
+--
+-- a and b make the sum of squared relative errors least; what is kept of the measured steps is the six sums that this
+-- takes, in a file of the user's cache, so that one night's sweep estimates the next one's. Where nothing was measured
+-- yet there is the floor of a device whose peaks are known, and of any other nothing is known.
+local cell = require "memtide.net.cell"
+local core = require "memtide.core"
+local util = require "memtide.base.util"
+
+local estimate = {}
+local Rates = {}
+Rates.__index = Rates
+
+local GUESSED = math.log(8) -- the spread of what was measured in another precision, or is a floor
+local RELATIVE = {a = 1e-11, b = 2e-11} -- what operations and bytes are to each other on most processors
+-- What a device reaches, as docs/gpu.md expects it: bytes that a copy moves and operations of products, per second
+local PEAKS = {
+  ["NVIDIA H200"] = {bytes = 4.3e12, fp32 = 67e12, tf32 = 395e12, sixteen = 790e12},
+}
+local LEAST_SPREAD, FEW_SPREAD = math.log(1.1), math.log(2)
+local MEMORY = 200 -- steps that the sums remember: newer ones count more
+local NAMES = {"n", "ff", "ft", "tt", "f", "t"}
+
+-- Seconds of one step where nothing but the device's peaks counts; nil: they are not known.
+local function floor_of(self, info)
+  local peaks = info and PEAKS[info.name]
+  return peaks and self.program:floor(peaks[self.values.precision] or peaks.sixteen, peaks.bytes) or nil
+end
+
+-- What an estimate needs of a compiled cell, as values that can be sent: {key, flops, traffic, steps, floor, room}
+function estimate.cost(self)
+  local info = cell.device(self.values.device):info()
+  local flops, traffic = self.program:cost()
+  local key = ("%s, %d threads, %s%s"):format(info and info.name or self.values.device, info and info.threads or 0,
+    self.values.precision, self.prediction.host > 0 and " with offloading" or "")
+  return {key = key, flops = flops, traffic = traffic, steps = self.warmup + self.steps,
+    floor = floor_of(self, info), room = self.memory or info and info.memory_total}
+end
+
+-- ---- the file: a line per device and precision
+
+local function cache_folder()
+  local cache, home = os.getenv "XDG_CACHE_HOME", os.getenv "HOME"
+  if cache and cache:sub(1, 1) == "/" then return cache end
+  return home and home ~= "" and home .. "/.cache" or nil
+end
+
+local function read(path)
+  local sums, file = {}, io.open(path, "r")
+  for line in file and file:lines() or function() end do
+    local key, numbers, one = line:match("^([^\t]+)\t(.*)$"), line:match("\t(.*)$"), {}
+    for word in (numbers or ""):gmatch("%S+") do
+      local name, x = NAMES[#one + 1], tonumber(word)
+      if name and x and x >= 0 and x < math.huge then one[name], one[#one + 1] = x, x end
+    end
+    if key and #one == #NAMES then sums[key] = one end
+  end
+  if file then file:close() end
+  return sums
+end
+
+-- path: nil for the user's cache, false for none
+function estimate.new(path)
+  if path == nil then
+    local folder = cache_folder()
+    path = folder and folder .. "/memtide/rates.txt"
+  end
+  return setmetatable({path = path, sums = path and read(path) or {}, fresh = {}}, Rates)
+end
+
+local function add(sums, key, one)
+  local of = sums[key]
+  if not of then of = {}; sums[key] = of end
+  local keep = (of.n or 0) > MEMORY and MEMORY / of.n or 1
+  for _, name in ipairs(NAMES) do of[name] = (of[name] or 0) * keep + one[name] end
+end
+
+-- A step of this cost took `seconds`.
+function Rates:learn(cost, seconds)
+  if seconds <= 0 or cost.flops + cost.traffic <= 0 then return end
+  local f, t = cost.flops / seconds, cost.traffic / seconds
+  local one = {n = 1, ff = f * f, ft = f * t, tt = t * t, f = f, t = t}
+  add(self.sums, cost.key, one)
+  add(self.fresh, cost.key, one)
+end
+
+-- Adds what was learnt to the file, where another sweep may have been meanwhile. An estimate is worth no error.
+function Rates:save()
+  if not self.path or not next(self.fresh) then return end
+  local sums = read(self.path)
+  for key, one in pairs(self.fresh) do add(sums, key, one) end
+  self.fresh = {}
+  local lines = {}
+  for _, key in ipairs(util.sorted_keys(sums)) do
+    local words = {}
+    for i, name in ipairs(NAMES) do words[i] = core.number(sums[key][name]) end
+    lines[#lines + 1] = key:gsub("%s", " ") .. "\t" .. table.concat(words, " ") .. "\n"
+  end
+  local folder = self.path:match("^(.*)/[^/]*$")
+  if folder and not (core.make_folder(folder:match("^(.*)/[^/]*$")) and core.make_folder(folder)) then return end
+  local file <close> = core.new_file(self.path)
+  if file and file:write(table.concat(lines)) then file:finish() end
+end
+
+-- ---- estimates
+
+-- The rates that the sums say. Where both cannot be positive, one of them explains all.
+local function solve(s)
+  local det = s.ff * s.tt - s.ft * s.ft
+  if det > 1e-9 * s.ff * s.tt then
+    local a, b = (s.f * s.tt - s.t * s.ft) / det, (s.t * s.ff - s.f * s.ft) / det
+    if a >= 0 and b >= 0 then return a, b end
+  end
+  local only_f, only_t = s.ff > 0 and s.f / s.ff or 0, s.tt > 0 and s.t / s.tt or 0
+  if only_f * s.f >= only_t * s.t then return only_f, 0 end
+  return 0, only_t
+end
+
+-- {a, b, spread}: a step takes at most e^spread times more or less, as far as the errors so far tell
+local function rates(s)
+  local a, b = solve(s)
+  local left = s.n + a * a * s.ff + 2 * a * b * s.ft + b * b * s.tt - 2 * (a * s.f + b * s.t)
+  local deviation = math.sqrt(math.max(left, 0) / math.max(s.n - 2, 1))
+  local least = s.n > 2 and LEAST_SPREAD or FEW_SPREAD
+  return {a = a, b = b, spread = math.max(math.log(1 + 2 * deviation), least), learnt = true}
+end
+
+-- What the device does in other precisions is the best guess for one that was never measured; nil: none was.
+local function guess(self, key)
+  local device, sums = key:match("^(.*),") or key, {}
+  for other, one in pairs(self.sums) do if other:match("^(.*),") == device then add(sums, device, one) end end
+  local found = sums[device] and rates(sums[device])
+  return found and {a = found.a, b = found.b, spread = GUESSED}
+end
+
+-- Seconds of one step, between which bounds it will lie, and what that rests on, its `source`: steps that were
+-- measured ("estimated"), those of another precision ("guessed"), the device's peaks ("floor"). nil: nothing is known.
+function Rates:step(cost)
+  local sums = self.sums[cost.key]
+  local r = sums and sums.n >= 1 and rates(sums) or guess(self, cost.key)
+  if not r then
+    local least = cost.floor
+    return least and {seconds = least, low = least, high = least * math.exp(GUESSED), learnt = false, source = "floor"}
+  end
+  local seconds = cost.flops * r.a + cost.traffic * r.b
+  return {seconds = seconds, low = seconds / math.exp(r.spread), high = seconds * math.exp(r.spread),
+    learnt = r.learnt or false, source = r.learnt and "estimated" or "guessed"}
+end
+
+-- The same for all steps of the cell.
+function Rates:cell(cost)
+  local step = self:step(cost)
+  if not step then return nil end
+  return {seconds = step.seconds * cost.steps, low = step.low * cost.steps, high = step.high * cost.steps,
+    learnt = step.learnt, source = step.source}
+end
+
+-- A number to compare steps by of which no time is known.
+function estimate.relative(cost) return cost.flops * RELATIVE.a + cost.traffic * RELATIVE.b end
+
+-- 75 -> "1 min 15 s"
+function estimate.show(seconds)
+  if seconds < 1e-3 then return ("%.3g us"):format(seconds * 1e6) end
+  if seconds < 1 then return ("%.3g ms"):format(seconds * 1e3) end
+  if seconds < 60 then return ("%.1f s"):format(seconds) end
+  local minutes = math.floor(seconds / 60)
+  if minutes < 60 then return ("%d min %d s"):format(minutes, math.floor(seconds % 60)) end
+  return ("%d h %d min"):format(minutes // 60, minutes % 60)
+end
+
+return estimate

@@ -1,0 +1,102 @@
+-- What fits: why a cell does not, and the largest batch that does. All by prediction, so the answers are exact.
+local cell = require "memtide.net.cell"
+local estimate = require "memtide.sweep.estimate"
+local settings = require "memtide.net.settings"
+local util = require "memtide.base.util"
+
+local fit = {}
+
+-- Why the compiled cell would not fit, with what is lacking; nil: it fits. Its prediction is then the one without a
+-- limit, which says how much it needs.
+function fit.shortfall(self)
+  local room = cell.room(self)
+  if not self.prediction.fits then self.prediction = cell.predict(self) end
+  local needs = self.prediction.peak.bytes
+  if not room or needs <= room then return nil end
+  return ("needs %d bytes, %d more than the %d of %s"):format(needs, needs - room, room,
+    self.memory and "--memory" or self.values.device)
+end
+
+-- ---- the largest batch
+
+-- The cell with that batch: does it fit in `room`, how many bytes does it need, what does a step cost?
+local function try(self, batch, room)
+  local values = {}
+  for key, value in pairs(self.values) do values[key] = value end
+  values.batch = batch
+  local probe = {experiment = self.experiment, values = values, name = self.name, places = {}, memory = room}
+  local good, problem = pcall(function() return cell.compile(cell.build(probe)) end)
+  if not good then
+    cell.release(probe)
+    if util.is_failure(problem) and problem.code == "oom" then return false end -- in its checkpoint budget
+    error(problem, 0)
+  end
+  local fits = probe.prediction.fits
+  local bytes = (fits and probe.prediction or cell.predict(probe)).peak.bytes
+  local cost = estimate.cost(probe)
+  cell.release(probe)
+  return fits, bytes, cost
+end
+
+local TRIES = 12    -- along a straight line; then by halves, which ends in any case
+local FURTHEST = 16 -- times the batch that is known to fit: small batches may all need the same
+
+-- Bytes that one more sample takes, of two batches
+local function slope_of(low, at) return math.max((at.bytes - low.bytes) / (at.batch - low.batch), 1) end
+
+local function next_guess(low, high, slope, room, tries)
+  if low.batch == 0 then return 1 end
+  if tries > TRIES then return high.unknown and low.batch * 2 or (low.batch + high.batch) // 2 end
+  local more = slope and math.floor((room - low.bytes) / slope) or 1
+  return math.min(low.batch + more, low.batch * FURTHEST)
+end
+
+-- Two neighbours {batch, bytes, cost}: the first fits (batch 0: nothing does), the second does not (or is not known:
+-- there is no larger one). What a step needs is close to a straight line over the batch, so few predictions are needed.
+local function border(self, room, most)
+  local low, high, slope, tries = {batch = 0}, {batch = most + 1, unknown = true}, nil, 0
+  while high.batch - low.batch > 1 do
+    local guess = next_guess(low, high, slope, room, tries)
+    local at = {batch = math.max(low.batch + 1, math.min(guess, high.batch - 1))}
+    local fits
+    fits, at.bytes, at.cost = try(self, at.batch, room)
+    if at.bytes and low.batch > 0 then slope = slope_of(low, at) end
+    if fits then low = at else high = at end
+    tries = tries + 1
+  end
+  return low, high
+end
+
+-- Under the caching allocator, what a step needs depends on the holes between blocks: a batch may not fit, and a larger
+-- one fit again. Looks as far as is worth the time.
+local function look_behind(self, room, most, low, high)
+  for batch = high.batch + 1, math.min(most, low.batch + math.min(low.batch // 4 + 1, 64)) do
+    local fits, bytes, cost = try(self, batch, room)
+    if fits then low, high = {batch = batch, bytes = bytes, cost = cost}, {batch = batch + 1} end
+  end
+  return low, high
+end
+
+-- The largest batch that fits in `room` bytes, {batch (0: not even one sample does), bytes, cost}, and the next larger
+-- one, where there is one. Exact, but for what is said of the caching allocator.
+function fit.largest(self, room)
+  local most = self.values.data and self.values.data:info().count or settings.MOST
+  local low, high = border(self, room, most)
+  if self.values.allocator == "caching" then low, high = look_behind(self, room, most, low, high) end
+  return low, not high.unknown and high or nil
+end
+
+-- Gives a cell of `batch = "max"` its batch: 1 where nothing fits, so that the row says what lacks.
+function fit.settle(self)
+  if self.values.batch ~= "max" then return end
+  local _, room = cell.room(self)
+  if not room then
+    error(util.failure(('batch = "max": the size of %s is not known: give --memory'):format(self.values.device),
+      "usage"), 0)
+  end
+  self.values.batch = math.max(fit.largest(self, room).batch, 1)
+  cell.release(self)
+  cell.build(self)
+end
+
+return fit

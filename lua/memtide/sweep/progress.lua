@@ -1,0 +1,146 @@
+-- What a sweep tells while it runs. It is kept on a board of plain values, and shown as a screen on a terminal, else as
+-- a line for every cell that has ended; beside the rows it lies as a file (live.lua) for `memtide watch`.
+--
+--   board  name, csv, started, written    times are seconds of os.time
+--          total, ended, resumed          cells; of those that have ended, how many had their row before
+--          counts                         {status = cells}
+--          running                        {{worker =, case =, note =, since =, expected = seconds or nil}, ...}
+--          last                           {{case =, status =, bytes =, ms =, reason =}, ...}: the newest is last
+--          left                           {seconds =, at =, first =, last =} or nil: see screen.ends
+--          process, born, host            see live.identity
+local core = require "memtide.core"
+local live = require "memtide.sweep.live"
+local report = require "memtide.results.report"
+local screen = require "memtide.sweep.screen"
+local terminal = require "memtide.base.terminal"
+local statuses = require "memtide.results.statuses"
+local util = require "memtide.base.util"
+
+local progress = {}
+local Progress = {}
+Progress.__index = Progress
+
+local PAINT, KEEP, WORD = 0.1, 2, 30 -- seconds between two pictures, two files, and two of which nothing differs
+local LAST = 4                       -- rows on the board
+
+local function new_board(name, total, csv)
+  local board = live.identity()
+  board.name, board.csv, board.total, board.started = name, csv, total, os.time()
+  board.ended, board.resumed, board.counts, board.running, board.last = 0, 0, {}, {}, {}
+  for _, status in ipairs(statuses.names) do board.counts[status] = 0 end
+  return board
+end
+
+-- options: as the command line has them; those for which nothing is shown have `quiet`.
+function progress.new(name, total, options)
+  local in_file = options.csv and options.csv ~= "-"
+  local self = setmetatable({board = new_board(name, total, in_file and options.csv or nil), lanes = {},
+    quiet = options.quiet, live = in_file and live.new(options.csv)}, Progress)
+  -- rows on the same terminal would stand in the middle of it
+  local rows_there = core.isatty(1) and (options.json or options.csv == "-")
+  if not options.quiet and not rows_there and screen.can_paint(options) then self.painter = screen.painter() end
+  self.tick = self.painter and PAINT or self.live and KEEP or nil
+  self.due_paint, self.due_keep, self.due_word = 0, 0, 0
+  return self
+end
+
+-- ---- showing it
+
+local function keep(self, now, changed)
+  if now < self.due_keep or not changed and now < self.due_word then return end
+  self.due_keep, self.due_word, self.changed = now + KEEP, now + WORD, false
+  self.board.written = os.time()
+  self.live:write(self.board)
+end
+
+-- To be called now and then: shows what has changed, when it is time again.
+function Progress:look()
+  local now = core.clock()
+  if self.painter and now >= self.due_paint then
+    self.due_paint = now + PAINT
+    self.painter:paint(function(most) return screen.lines(self.board, os.time(), most) end)
+  end
+  if self.live then keep(self, now, self.changed) end
+end
+
+local function change(self)
+  local b, lanes = self.board, util.sorted_keys(self.lanes)
+  b.running = {}
+  for i, lane in ipairs(lanes) do b.running[i] = self.lanes[lane] end
+  self.changed = true
+end
+
+-- A function that says something while the screen is there: above it.
+function Progress:above(say)
+  return function(text)
+    if self.painter then self.painter:clear() end
+    say(text)
+    self.due_paint = 0
+  end
+end
+
+-- ---- what happens
+
+-- A worker has been given a cell. lane: its number; worker: its name where there are several.
+function Progress:begin(lane, worker, name, expected)
+  -- a full disk is told before the time of a cell is spent
+  util.must_write("standard output", io.stdout:flush())
+  self.lanes[lane] = {worker = worker, case = name, note = "", since = os.time(), expected = expected}
+  change(self)
+  self:look()
+end
+
+-- What is known by now of how long it will take.
+function Progress:expect(lane, seconds)
+  local one = self.lanes[lane]
+  if one and not one.expected then one.expected = seconds end
+end
+
+-- What it is doing.
+function Progress:note(lane, text)
+  local one = self.lanes[lane]
+  if one and one.note ~= text then
+    one.note = text
+    change(self)
+  end
+end
+
+-- The worker has no cell any more.
+function Progress:leave(lane)
+  self.lanes[lane] = nil
+  change(self)
+end
+
+local function count(self, row)
+  local b = self.board
+  b.ended, b.counts[row.status] = b.ended + 1, (b.counts[row.status] or 0) + 1
+  self.changed = true
+end
+
+-- The cell has its row now. left: when the sweep will end, if that is known.
+function Progress:row(k, name, row, left)
+  local b, one = self.board, report.result(row)
+  count(self, row)
+  one.case = name
+  b.last[#b.last + 1], b.left = one, left
+  if #b.last > LAST then table.remove(b.last, 1) end
+  if self.quiet or self.painter then return end
+  io.stderr:write(terminal.harmless(("[%d/%d] %s: %s%s"):format(k, b.total, name, screen.outcome(one),
+    left and "; " .. screen.ends(left, left.at) or "")) .. "\n")
+end
+
+-- A visit of a cell has ended that has no row yet. left: see Progress:row
+function Progress:visited(left) self.board.left, self.changed = left, true end
+
+-- It had one before.
+function Progress:resumed(row)
+  self.board.resumed = self.board.resumed + 1
+  count(self, row)
+end
+
+function Progress:finish()
+  if self.painter then self.painter:clear() end
+  if self.live then self.live:remove() end
+end
+
+return progress

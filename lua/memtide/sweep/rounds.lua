@@ -1,0 +1,101 @@
+-- In which order the cells of a sweep are visited, and how often. One visit each, in the script's order; where times
+-- are to hold (measure.lua), in rounds: every cell once, in an order drawn anew from the seed, so that what drifts
+-- (heat, clocks, neighbours) meets all cells alike; then those again that need it.
+local core = require "memtide.core"
+local measure = require "memtide.results.measure"
+local samples = require "memtide.results.samples"
+local stats = require "memtide.results.stats"
+
+local rounds = {}
+local Rounds = {}
+Rounds.__index = Rounds
+
+local MOST = 100 -- rounds
+
+-- How many visits a cell needs, at least and at most, each of which takes so many seconds.
+function rounds.visits(base, seconds)
+  if not measure.holds(base) then return 1, 1 end
+  local limit = base.time_limit or measure.TIME_LIMIT
+  local most = seconds > limit / MOST and math.max(math.ceil(limit / seconds), 1) or MOST
+  local least = math.min(base.rounds or 1, most)
+  return least, base.confidence and most or least
+end
+
+-- path: of the rows; nil: they go nowhere. What an interrupted run measured counts. order: an iterator over the cells
+-- where they are visited once; nil: the script's order.
+function rounds.new(experiment, purpose, count, path, order)
+  local base = experiment.base
+  local self = setmetatable({base = base, round = 1, at = 0, count = count, order = order}, Rounds)
+  if purpose ~= "run" or not measure.holds(base) then return self end
+  self.holds, self.again, self.of = true, {}, {}
+  self.before = path and samples.read(path)
+  local all = {}
+  for k = 1, count do all[k] = k end
+  self:shuffle(all)
+  return self
+end
+
+function Rounds:shuffle(list)
+  self.list = stats.shuffled(list, (self.base.seed or 1) + self.round)
+  self.at, self.count = 0, #list
+end
+
+-- The next cell's number; nil: none, or none before a worker has ended one.
+function Rounds:next()
+  if self.at == self.count and self.again and #self.again > 0 then
+    table.sort(self.again) -- the order does not depend on which worker was first
+    self.round = self.round + 1
+    self:shuffle(self.again)
+    self.again = {}
+  end
+  if self.order and not self.holds then return self.order() end
+  if self.at == self.count then return nil end
+  self.at = self.at + 1
+  return self.list and self.list[self.at] or self.at
+end
+
+local function state_of(self, row)
+  local key = row.cell .. " " .. row["repeat"]
+  if not self.of[key] then
+    local state = {visits = {}, spent = 0, last = 0}
+    for _, visit in ipairs(self.before and self.before:visits(row) or {}) do
+      state.visits[#state.visits + 1] = (samples.counted(visit))
+      state.last = math.max(state.last, visit.round)
+      for _, sample in ipairs(visit) do state.spent = state.spent + sample.seconds end
+    end
+    self.of[key] = state
+  end
+  return self.of[key], key
+end
+
+-- The number of the visit of the cell with this row.
+function Rounds:number(row)
+  if not self.holds then return 1 end
+  local state = state_of(self, row)
+  state.last = state.last + 1
+  return state.last
+end
+
+local function enough(base, state)
+  if state.spent >= (base.time_limit or measure.TIME_LIMIT) or #state.visits >= MOST then return true end
+  if #state.visits < (base.rounds or 1) then return false end
+  local width = stats.half_width(stats.interval(state.visits))
+  return not base.confidence or width ~= nil and width <= base.confidence
+end
+
+-- A visit has ended that began at `begun`. Returns all seconds of the cell that count, when it needs no further visit.
+function Rounds:visited(k, row, list, begun)
+  local state, key = state_of(self, row)
+  state.visits[#state.visits + 1] = (samples.counted(list))
+  state.spent = state.spent + core.clock() - begun
+  if not enough(self.base, state) then
+    self.again[#self.again + 1] = k
+    return nil
+  end
+  local all = {}
+  for _, seconds in ipairs(state.visits) do table.move(seconds, 1, #seconds, #all + 1, all) end
+  self.of[key] = nil
+  return all
+end
+
+return rounds

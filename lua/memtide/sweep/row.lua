@@ -1,0 +1,83 @@
+-- The columns of a cell's row, as {column = value}: what the cell is, what was predicted, what was measured.
+local cell = require "memtide.net.cell"
+local core = require "memtide.core"
+local estimate = require "memtide.sweep.estimate"
+local settings = require "memtide.net.settings"
+local util = require "memtide.base.util"
+
+local row = {}
+
+row.categories = {"weights", "gradients", "optimizer", "activations", "activation_gradients", "input",
+  "workspace", "other"}
+
+-- Results that only some files have columns for, among those of the script's own axes.
+row.own_results = {"test_accuracy", "host_bytes"}
+
+local function peak_columns(out, peak)
+  for _, category in ipairs(row.categories) do out[category .. "_bytes"] = peak.categories[category] end
+  out.peak_op = peak.op
+end
+
+-- Of a setting: numbers, true and false stay what they are, also in JSON; the rest is text.
+function row.column_value(value)
+  if value == nil or type(value) == "boolean" or math.type(value) then return value end
+  return settings.text(value)
+end
+
+-- What the settings say; `device`: where the cell runs, when that is not what they say.
+function row.identity(self, id, device)
+  local v = self.values
+  local out = {
+    experiment = self.experiment.name, case = self.name, cell = id, ["repeat"] = self.repeat_number,
+    model = self.model_name or v.model_name, effective_batch = v.batch ~= "max" and v.batch * v.accumulate or nil,
+    seed = self.seed or v.seed or 1, version = core.version, started_at = os.date("!%Y-%m-%dT%H:%M:%SZ"),
+  }
+  for _, name in ipairs(settings.columns) do out[name] = row.column_value(v[name]) end
+  for _, name in ipairs(self.experiment:own_axes()) do out[name] = row.column_value(v[name]) end
+  out.device = device or out.device
+  return out
+end
+
+function row.predicted(self)
+  local found, info = self.prediction, cell.device(self.values.device):info()
+  local out = {device_name = info and info.name, driver = info and info.driver, emulated = cell.emulated(self),
+    status = found.fits and "predicted" or "oom", reason = found.reason, lower_bound_bytes = found.lower_bound,
+    batch = self.values.batch, effective_batch = self.values.batch * self.values.accumulate,
+    cost = estimate.cost(self)} -- no column: for estimates
+  if found.fits then
+    out.predicted_peak_bytes = found.peak.bytes
+    peak_columns(out, found.peak)
+    out.host_bytes = found.host
+  end
+  return out
+end
+
+-- A clock's noise need not fill a column.
+local function six_digits(x) return tonumber(("%.6g"):format(x)) end
+
+-- Of the seconds of steps of `batch` samples.
+function row.time_columns(out, seconds, batch)
+  local sorted = table.move(seconds, 1, #seconds, 1, {})
+  table.sort(sorted)
+  local median = util.quantile(sorted, 0.5)
+  out.steps, out.step_ms, out.step_ms_min = #sorted, six_digits(median * 1e3), six_digits(sorted[1] * 1e3)
+  out.step_ms_p90 = six_digits(util.quantile(sorted, 0.9) * 1e3)
+  if median > 0 then out.samples_per_s = six_digits(batch / median) end
+end
+
+function row.measured(self, found)
+  local out = {status = found.status, reason = found.reason}
+  if not found.memory then return out end
+  out.peak_bytes = found.memory.peak.bytes
+  out.allocated_bytes, out.reserved_bytes = found.memory.used, found.memory.held
+  out.device_used_bytes = found.device_used
+  if found.device_used then out.untracked_bytes = found.device_used - found.memory.held end
+  peak_columns(out, found.memory.peak)
+  out.host_bytes = found.memory.host
+  row.time_columns(out, found.seconds, self.values.batch * self.values.accumulate)
+  out.loss_first, out.loss_last = found.losses[1], found.losses[#found.losses]
+  out.test_accuracy = found.accuracy
+  return out
+end
+
+return row

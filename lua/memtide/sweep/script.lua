@@ -1,0 +1,103 @@
+-- Running a user's script: its arguments, its folder for require, undefined globals as errors.
+local experiment = require "memtide.sweep.experiment"
+local repl = require "memtide.sweep.repl"
+local safe = require "memtide.sweep.safe"
+local util = require "memtide.base.util"
+
+local script = {}
+
+function script.exists(path)
+  local file = io.open(path, "rb")
+  if file then file:close() end
+  return file ~= nil
+end
+
+local function set_arguments(globals, name, args)
+  globals.arg = {[0] = name}
+  for i, value in ipairs(args) do globals.arg[i] = value end
+end
+
+local function read_text(path)
+  local file, message = io.stdin, nil
+  if path ~= "-" then file, message = io.open(path, "rb") end
+  local text = file and file:read("a")
+  if file and path ~= "-" then file:close() end
+  if text then return text end
+  error(util.failure(('cannot open the script "%s"%s'):format(path, message and "" or ": it is no file"), "file"), 0)
+end
+
+-- With a variable that is to be closed, `return mt.experiment{...}` is no tail call: an error in it finds the line.
+local KEEP_FRAME = "local memtide_script <close> = nil "
+
+local function read_chunk(path, text, globals)
+  text = text:gsub("^\xEF\xBB\xBF", ""):gsub("^#[^\n]*", "")
+  local chunk, message = load(KEEP_FRAME .. text, path == "-" and "=stdin" or "@" .. path, "t", globals)
+  if not chunk then error(message, 0) end
+  return chunk
+end
+
+-- Runs the file ("-": standard input) with `args` as `...`; modules beside it can be required. Returns what it returns.
+-- text: what was read from the file before.
+function script.run(path, args, text)
+  text = text or read_text(path)
+  local folder = path:match("^(.*)/[^/]*$") or "."
+  local globals = safe.space(folder == "" and "/" or folder)
+  if folder ~= "." then package.path = folder .. "/?.lua;" .. package.path end
+  set_arguments(globals, path, args)
+  local chunk = read_chunk(path, text, globals)
+  return chunk(table.unpack(args))
+end
+
+-- Returns the experiment and the text of the script: a worker runs what was read once, whoever edits the file since.
+function script.load_experiment(path, args, text)
+  text = text or read_text(path)
+  local found = script.run(path, args, text)
+  if not experiment.is(found) then
+    error(("%s returns no experiment: it must end in return mt.experiment{...}"):format(path), 0)
+  end
+  return found, text
+end
+
+-- ---- memtide [-e CODE] [-l MODULE] [-i] [-v] [SCRIPT or -] [ARGS], as lua does it
+
+local SWITCHES = {
+  ["-e"] = function(text, globals)
+    local chunk, message = load(text, "=(command line)", "t", globals)
+    if not chunk then error(message, 0) end
+    chunk()
+  end,
+  ["-l"] = function(name, globals)
+    local global, module = name:match("^(.-)=(.*)$")
+    globals[global or name] = globals.require(module or name)
+  end,
+}
+
+-- What -e and -l say is of the current folder, also as to where --safe keeps the script that follows.
+function script.plain(arguments, state)
+  local i, prompt, done = 1, false, false
+  local switched = (arguments[1] or ""):match("^%-%a$")
+  local globals = switched and safe.space(".")
+  if globals then set_arguments(globals, arguments[0], {}) end
+  while arguments[i] and arguments[i]:match("^%-%a$") do
+    local switch = SWITCHES[arguments[i]]
+    if arguments[i] == "-i" then prompt = true
+    elseif arguments[i] == "-v" then state.verbose = true
+    elseif not switch then error(util.failure("unknown option " .. arguments[i], "usage"), 0)
+    else
+      i = i + 1
+      if not arguments[i] then error(util.failure(arguments[i - 1] .. ": an argument is missing", "usage"), 0) end
+      switch(arguments[i], globals)
+      done = true
+    end
+    i = i + 1
+  end
+  local path = arguments[i] or not done and not prompt and "-" or nil
+  local found = path and script.run(path, table.move(arguments, i + 1, #arguments, 1, {}))
+  if experiment.is(found) then
+    io.stderr:write(("memtide: %s is an experiment: memtide run %s\n"):format(path, path))
+  end
+  if prompt then repl.run(globals) end
+  return 0
+end
+
+return script

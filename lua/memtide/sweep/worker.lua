@@ -1,0 +1,176 @@
+-- What runs one cell of a plan and tells its row piece by piece: in this process, or as a process of its own.
+local cell = require "memtide.net.cell"
+local core = require "memtide.core"
+local fit = require "memtide.sweep.max_batch"
+local plan = require "memtide.sweep.selection"
+local row = require "memtide.sweep.row"
+local safe = require "memtide.sweep.safe"
+local script = require "memtide.sweep.script"
+local util = require "memtide.base.util"
+local wire = require "memtide.sweep.wire"
+
+local worker = {}
+
+-- A device that was asked for by name may not be missing.
+function worker.check_devices(devices)
+  for _, name in ipairs(devices) do plan.asked(cell.device, name) end
+end
+
+local function message_of(problem)
+  if util.is_interrupt(problem) then error(problem, 0) end
+  if util.is_failure(problem) then return util.cut(problem.message), problem.code end
+  return util.cut(util.text_of(problem))
+end
+
+local function build(self)
+  local good, problem = util.try(cell.build, nil, self)
+  if good then return true end
+  self.failed, self.failed_code = message_of(problem)
+  return false
+end
+
+-- What the row says of a cell that would not fit, and is not run therefore; nil: it is run, or predicted to fit.
+local function reason_to_skip(cells, short, implied)
+  if cells.purpose ~= "run" then return short end
+  return not cells.try_oom and short or implied
+end
+
+-- The status of what went wrong, by its code. Nothing runs out of memory where nothing is run.
+local function status_of(cells, code)
+  if code ~= "oom" then return "error" end
+  return cells.purpose == "run" and "oom" or "skipped"
+end
+
+local function compute(self, cells, implied, tell)
+  tell.note("predicting")
+  fit.settle(self)
+  cell.compile(self)
+  local refused, short = self.prediction.reason, fit.shortfall(self)
+  local predicted = row.predicted(self)
+  if refused then predicted.status, predicted.reason = "oom", refused end
+  local skip = reason_to_skip(cells, short or refused, implied)
+  if skip then predicted.status, predicted.reason = "skipped", skip end
+  if cells.purpose ~= "run" or cells.dry_run or skip then return predicted end
+  tell.columns(predicted)
+  local found = cell.run(self, function(i, n) tell.note("running step", i, n) end)
+  if found.samples then tell.samples(found.samples) end
+  return row.measured(self, found), found.code
+end
+
+-- Runs the cell request.k, on that device (nil: the one that its settings say); what goes wrong in it is its row's
+-- status. tell is whom it is told:
+--   note(text, i, n)       what is being done now, step i of n
+--   built(columns, failed) what the cell is, or why it cannot be built; false back: it is not wanted, there is a row
+--                          already
+--   columns(columns)       more of its columns
+--   samples(list)          what was timed, see samples.lua
+--   skipped()              it was not wanted
+--   done(columns, code, unbuilt)   the rest of them; what went wrong; whether there was no network
+function worker.run(cells, request, tell, device)
+  local self = cells:cell(request.k)
+  tell.note("building")
+  local good = build(self)
+  local id = cell.id(self, cells.purpose)
+  if device then self.values.device = device end
+  if not tell.built(row.identity(self, id, device), self.failed) then tell.skipped()
+  elseif not good then tell.done({status = "error", reason = self.failed}, self.failed_code, true)
+  else
+    local computed, columns, code = util.try(compute, nil, self, cells, request.implied, tell)
+    if not computed then
+      local message
+      message, code = message_of(columns)
+      columns = {status = status_of(cells, code), reason = message}
+    end
+    tell.done(columns, code)
+  end
+  cell.release(self)
+  collectgarbage()
+end
+
+-- ---- as a process: one message to set it up, then one for each cell
+--
+--   setup        {path, text, args, safe, purpose, options, device}: the script's text as the parent read it, is it
+--                under --safe, what plan.new takes, and the device for all cells (nil: that of each one's settings)
+--   or           {probe = true}, answered by {word = "devices", names}: every GPU that can be opened
+--   ready        {word = "ready"} or {word = "refused", text, code}
+--   a cell       {k, implied}: implied, why it cannot fit, where another cell has shown it
+--   what it is   {word = "built", columns, failed}, answered by {go = true or false}
+--   no row       {word = "skipped"}
+--   its row      {word = "columns", columns}, {word = "samples", list}, of many samples several,
+--                {word = "done", columns, code, unbuilt}
+
+-- The next message; nil: the parent has ended.
+local function listener(channel)
+  local read = wire.reader()
+  return function()
+    local message = read()
+    while not message do
+      local bytes = channel:receive()
+      if not bytes then return nil end
+      message = read(bytes)
+    end
+    return message
+  end
+end
+
+local SAMPLES = 1000 -- of a message: the parent looks at signals, and at other workers, between two
+
+-- GPUs by number, until there is none.
+local function all_gpus()
+  local names = {}
+  while core.device("cuda:" .. #names) do names[#names + 1] = "cuda:" .. #names end
+  return names
+end
+
+local function set_up(setup)
+  if setup.safe then safe.on() end
+  local experiment = script.load_experiment(setup.path, setup.args, setup.text)
+  local cells = plan.new(experiment, setup.purpose, setup.options)
+  worker.check_devices(setup.device and {setup.device} or cells.devices)
+  return cells
+end
+
+local function teller(channel, listen)
+  local function send(message) channel:send(wire.frame(message)) end
+  return {
+    note = function(...) channel:note(...) end,
+    built = function(columns, failed)
+      send{word = "built", columns = columns, failed = failed}
+      local answer = listen()
+      return answer ~= nil and answer.go
+    end,
+    skipped = function() send{word = "skipped"} end,
+    columns = function(columns) send{word = "columns", columns = columns} end,
+    samples = function(list)
+      for from = 1, #list, SAMPLES do
+        send{word = "samples", list = table.move(list, from, math.min(from + SAMPLES - 1, #list), 1, {})}
+      end
+    end,
+    done = function(columns, code, unbuilt) send{word = "done", columns = columns, code = code, unbuilt = unbuilt} end,
+  }
+end
+
+-- Until the parent hangs up. Returns the exit status.
+function worker.serve()
+  local channel = util.must(core.worker_channel())
+  local listen = listener(channel)
+  channel:note("loading the script")
+  local setup = listen()
+  if not setup then return 0 end
+  if setup.probe then
+    channel:send(wire.frame{word = "devices", names = all_gpus()})
+    return 0
+  end
+  local good, cells = util.try(set_up, nil, setup)
+  if not good then
+    local text, code = message_of(cells)
+    channel:send(wire.frame{word = "refused", text = text, code = code})
+    return 0
+  end
+  channel:send(wire.frame{word = "ready"})
+  local tell = teller(channel, listen)
+  for request in listen do worker.run(cells, request, tell, setup.device) end
+  return 0
+end
+
+return worker

@@ -1,0 +1,26 @@
+/* each_device.h: a test on the CPU, and on the CUDA plugin that the environment names, else on the emulated one. */
+#ifndef EACH_DEVICE_H
+#define EACH_DEVICE_H
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "memory/device.h"
+#include "tap.h"
+
+static void each_device(void (*test)(Device *device)) {
+    static const char *const names[] = {"cpu", "cuda:0"};
+    const char *build = getenv("BUILD");
+    char plugin[1024];
+    snprintf(plugin, sizeof plugin, "%s/emulate/memtide_cuda.so", build ? build : "build");
+    setenv("MEMTIDE_CUDA", plugin, 0);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        Device *device = NULL;
+        Err e = {0, ""};
+        if (i > 0 && access(getenv("MEMTIDE_CUDA"), R_OK)) skip(names[i], "no CUDA plugin was built");
+        else if (ok(device_open(names[i], &device, &e) == OK, "%s opens %s", names[i], e.text)) test(device);
+        device_close(device);
+    }
+}
+
+#endif

@@ -1,0 +1,436 @@
+/* kernel_cases.h: what t_kernels.c runs: the operands of each op, and the cases. */
+#ifndef KERNEL_CASES_H
+#define KERNEL_CASES_H
+
+#include "program/op.h"
+
+typedef struct Case {
+    const char *name;
+    OpKind kind;
+    Shape x, y, z;         /* y, z: where they differ from x */
+    Attr attr;
+    unsigned absent_in, absent_out; /* bit per operand */
+    int64_t order[3];      /* x is a flattened image */
+    StepState state;
+    uint32_t micro, calls;
+    int infinity_at;       /* grad_check: element + 1 */
+} Case;
+
+/* One operand is two letters. Type: f the case's, g the case's other one (both run through all types; two of 16 bits do
+ * not meet), w f32, i labels, b window positions, q codes, c a count of calls, s the step state. Shape: x, y or z, r x
+ * in plain rows, n samples, 2 two numbers of each, 1 one element. */
+typedef struct Bench Bench;
+typedef void FillFn(Bench *b);
+typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
+static FillFn fill_batches, fill_variance, fill_indices;
+static FillFn fill_update, fill_calls, fill_coarse, fill_positions, fill_labels, fill_stats, fill_probabilities;
+static FillFn fill_infinity, fill_codes;
+
+static const OpTest op_tests[] = {
+    {OP_act, "fx", "gx", NULL},
+    {OP_act_dx, "fx gx", "fx", NULL},
+    {OP_maxpool, "fx", "fy by", fill_coarse},
+    {OP_maxpool_dx, "fy by", "fx", fill_positions},
+    {OP_avgpool, "fx", "fy", NULL},
+    {OP_avgpool_dx, "fy", "fx", NULL},
+    {OP_adaptive_avgpool, "fx", "fy", NULL},
+    {OP_adaptive_avgpool_dx, "fy", "fx", NULL},
+    {OP_dropout, "fx c1", "gx", fill_calls},
+    {OP_dropout_dx, "fx c1", "gx", fill_calls},
+    {OP_randn, "c1", "fx", fill_calls},
+    {OP_count_call, "", "c1", fill_calls},
+    {OP_add, "fx gx", "fx", NULL},
+    {OP_mul, "fx fx", "gx", NULL},
+    {OP_broadcast, "fx fz", "fx", NULL},
+    {OP_broadcast_ds, "fx fx", "fz", NULL},
+    {OP_concat, "fx fz fx", "fy", NULL},
+    {OP_slice, "fx", "fy", NULL},
+    {OP_slice_dx, "fy", "fx", NULL},
+    {OP_batchnorm, "fx wz wz", "fx wz wz wz wz c1", fill_batches},
+    {OP_batchnorm_eval, "fx wz wz wz wz", "fx", fill_variance},
+    {OP_batchnorm_dx, "fx fx wz wz wz wz wz", "fx", NULL},
+    {OP_norm, "fx wz wz", "gx wy wy", NULL},
+    {OP_norm_dx, "fx gx wz wy wy", "gx", NULL},
+    {OP_norm_dw, "fx gx wy wy", "wz wz", NULL},
+    {OP_prelu, "fx fz", "fx", NULL},
+    {OP_prelu_dx, "fx fx fz", "fx", NULL},
+    {OP_prelu_dw, "fx fx", "gz", NULL},
+    {OP_softmax, "fx", "gx", NULL},
+    {OP_softmax_dx, "fx gx", "fx", NULL},
+    {OP_embedding, "iy fz", "fx", fill_indices},
+    {OP_embedding_dw, "fx iy", "gz", fill_indices},
+    {OP_add_rows, "fx fz", "fx", NULL},
+    {OP_add_rows_dw, "fx", "gz", NULL},
+    {OP_rotary, "fx", "gx", NULL},
+    {OP_upsample, "fx", "fy", NULL},
+    {OP_upsample_dx, "fy", "fx", NULL},
+    {OP_bias_db, "fx", "gz", NULL},
+    {OP_copy, "fx", "fx", NULL},
+    {OP_cast, "fx", "gx", NULL},
+    {OP_view, "fx", "fx", NULL},
+    {OP_nhwc_to_nchw, "fx", "fr", NULL},
+    {OP_nhwc_to_nchw_dx, "fr", "fx", NULL},
+    {OP_cross_entropy, "fx in wz", "w1 w2", fill_labels},
+    {OP_cross_entropy_dx, "fx in s1 wz w2", "gx", fill_stats},
+    {OP_element_loss, "fx wx", "w1", fill_probabilities},
+    {OP_element_loss_dx, "fx wx s1", "gx", fill_probabilities},
+    {OP_accumulate, "fx", "gx", NULL},
+    {OP_grad_check, "fx", "s1", fill_infinity},
+    {OP_step_begin, "", "s1", NULL},
+    {OP_grad_square, "fx", "w1", NULL},
+    {OP_sgd, "fx s1 w1 w1", "fx gx wx", fill_update},
+    {OP_adam, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
+    {OP_rmsprop, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
+    {OP_adagrad, "fx s1 w1 w1", "fx gx wx", fill_update},
+    {OP_radam, "fx s1 w1 w1", "fx gx gx wx", fill_update},
+    {OP_adamax, "fx s1 w1 w1", "fx gx gx wx", fill_update},
+    {OP_adadelta, "fx s1 w1 w1", "fx gx gx wx", fill_update},
+    {OP_adafactor, "fx s1 w1 w1", "fx wy wz wx wx", fill_update},
+    {OP_adam8bit, "fx s1 w1 w1", "fx qx qx qx wy wx", fill_codes},
+    {OP_scale_update, "", "s1", NULL},
+};
+
+/* Shapes that meet a single element, odd tails, and several blocks on several threads. */
+#define S1(a) {1, {a, 1, 1, 1}}
+#define S2(a, b) {2, {a, b, 1, 1}}
+#define S3(a, b, c) {3, {a, b, c, 1}}
+#define S4(a, b, c, d) {4, {a, b, c, d}}
+#define ONE S2(1, 1)
+#define ODD S2(3, 7)
+#define BIG S2(5, 4001)
+#define IMAGE S4(2, 3, 5, 7)
+#define ACT(f) .attr.act = {.act = ACT_##f, .slope = 0.1f, .high = 0.7f}
+#define POOL(kh, kw, sh, sw, ph, pw, dh, dw, pad, div) .attr.pool = \
+    {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, pad, div, {.act = ACT_NONE}}
+#define POOL_RELU(kh, kw, sh, sw, ph, pw, dh, dw) .attr.pool = \
+    {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, 0, 0, {.act = ACT_RELU}}
+#define BOTH_ACT(f, shape) {#f, OP_act, .x = shape, ACT(f)}, {#f, OP_act_dx, .x = shape, ACT(f)}
+#define BOTH_POOL(op, text, X, Y, ...) \
+    {text, OP_##op, .x = X, .y = Y, __VA_ARGS__}, {text, OP_##op##_dx, .x = X, .y = Y, __VA_ARGS__}
+#define AXIS(axis_, start_) .attr.axis = {axis_, start_}
+#define EACH_SPREAD(text, X, Z) \
+    {text, OP_broadcast, .x = X, .z = Z}, {text, OP_broadcast_ds, .x = X, .z = Z}, \
+    {text ", a sum", OP_broadcast, .x = X, .z = Z, .attr.broadcast = {1}}, \
+    {text ", a sum", OP_broadcast_ds, .x = X, .z = Z, .attr.broadcast = {1}, .absent_in = 2}
+#define BOTH_PARTS(text, X, Y, ...) \
+    {text, OP_slice, .x = X, .y = Y, __VA_ARGS__}, {text, OP_slice_dx, .x = X, .y = Y, __VA_ARGS__}
+#define NORM(axis_, groups_, momentum_) .attr.norm = {axis_, groups_, 1e-5f, momentum_}
+#define EACH_NORM(text, X, Y, Z, ...) \
+    {text, OP_norm, .x = X, .y = Y, .z = Z, __VA_ARGS__}, {text, OP_norm_dx, .x = X, .y = Y, .z = Z, __VA_ARGS__}, \
+    {text, OP_norm_dw, .x = X, .y = Y, .z = Z, __VA_ARGS__}
+#define EACH_RMSNORM(text, X, Y, Z, ...) \
+    {text, OP_norm, .x = X, .y = Y, .z = Z, __VA_ARGS__, .absent_in = 1 << 2, .absent_out = 1 << 1}, \
+    {text, OP_norm_dx, .x = X, .y = Y, .z = Z, __VA_ARGS__, .absent_in = 1 << 3}, \
+    {text, OP_norm_dw, .x = X, .y = Y, .z = Z, __VA_ARGS__, .absent_in = 1 << 2, .absent_out = 1 << 1}
+#define EACH_BATCHNORM(text, X, Z) \
+    {text, OP_batchnorm, .x = X, .z = Z, NORM(1, 0, 0.1f), .calls = 3}, \
+    {text, OP_batchnorm_eval, .x = X, .z = Z, NORM(1, 0, 0)}, {text, OP_batchnorm_dx, .x = X, .z = Z, NORM(1, 0, 0)}, \
+    {text, OP_norm_dw, .x = X, .y = Z, .z = Z, NORM(1, 0, 0)}
+#define BOTH_SOFTMAX(text, X, axis_) \
+    {text, OP_softmax, .x = X, .attr.softmax = {axis_, 0}}, \
+    {text ", log", OP_softmax, .x = X, .attr.softmax = {axis_, 1}}, \
+    {text, OP_softmax_dx, .x = X, .attr.softmax = {axis_, 0}}, \
+    {text ", log", OP_softmax_dx, .x = X, .attr.softmax = {axis_, 1}}
+#define EACH_PRELU(text, X, Z) {text, OP_prelu, .x = X, .z = Z}, {text, OP_prelu_dx, .x = X, .z = Z}, \
+    {text, OP_prelu_dw, .x = X, .z = Z}
+#define BOTH_TABLE(text, X, Y, Z, padding_) \
+    {text, OP_embedding, .x = X, .y = Y, .z = Z}, \
+    {text, OP_embedding_dw, .x = X, .y = Y, .z = Z, .attr.embedding = {padding_}}
+#define BOTH_ROWS(text, X, Z) {text, OP_add_rows, .x = X, .z = Z}, {text, OP_add_rows_dw, .x = X, .z = Z}
+#define EACH_ROTARY(text, X, dim, base) \
+    {text, OP_rotary, .x = X, .attr.rotary = {dim, 1, 0, base}}, \
+    {text ", back", OP_rotary, .x = X, .attr.rotary = {dim, 1, 1, base}}, \
+    {text ", halves", OP_rotary, .x = X, .attr.rotary = {dim, 0, 0, base}}, \
+    {text ", halves, back", OP_rotary, .x = X, .attr.rotary = {dim, 0, 1, base}}
+#define BOTH_UPSAMPLE(text, X, Y, ...) \
+    {text, OP_upsample, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}, \
+    {text, OP_upsample_dx, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}
+#define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum, 0, LOSS_MSE, 0}
+#define SQUARES(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum, 0, LOSS_MSE, 0.05f}
+#define OF_LOGARITHMS(scale, ignore, sum) .attr.loss = {scale, 0, ignore, sum, 1, LOSS_MSE, 0}
+#define OF_ELEMENTS(f, beta, scale, sum) .attr.loss = {scale, 0, 0, sum, 0, LOSS_##f, beta}
+#define SCALED .state = {1024, 3, 0, 5}
+#define NO_STATE .absent_in = 1 << 2
+#define BOTH_LOSS(op, text, shape, ...) \
+    {text, OP_##op, .x = shape, __VA_ARGS__}, {text, OP_##op##_dx, .x = shape, SCALED, __VA_ARGS__}, \
+    {text ", no scaler", OP_##op##_dx, .x = shape, NO_STATE, __VA_ARGS__}
+#define OF_CLASSES(text, N, C, no_weights, no_stats, ...) \
+    {text, OP_cross_entropy, .x = S2(N, C), .z = S1(C), .absent_in = no_weights << 2, .absent_out = no_stats << 1, \
+     __VA_ARGS__}, \
+    {text, OP_cross_entropy_dx, .x = S2(N, C), .z = S1(C), .absent_in = no_weights << 3 | no_stats << 4, SCALED, \
+     __VA_ARGS__}, \
+    {text ", no scaler", OP_cross_entropy_dx, .x = S2(N, C), .z = S1(C), \
+     .absent_in = 1 << 2 | no_weights << 3 | no_stats << 4, __VA_ARGS__}
+#define EACH_CLASS_LOSS(text, N, C, no_stats, ...) \
+    OF_CLASSES(text, N, C, 1, no_stats, __VA_ARGS__), OF_CLASSES(text ", weights", N, C, 0, no_stats, __VA_ARGS__)
+#define EACH_LOSS(f, beta) \
+    BOTH_LOSS(element_loss, #f ", one", ONE, OF_ELEMENTS(f, beta, 1, 0)), \
+    BOTH_LOSS(element_loss, #f ", mean", BIG, OF_ELEMENTS(f, beta, 0.25f, 0)), \
+    BOTH_LOSS(element_loss, #f ", sum of an image", IMAGE, OF_ELEMENTS(f, beta, 1, 1))
+#define NO_TARGET(text, shape, sum) \
+    {text, OP_element_loss, .x = shape, .absent_in = 1 << 1, OF_ELEMENTS(IDENTITY, 0, -0.5f, sum)}, \
+    {text, OP_element_loss_dx, .x = shape, .absent_in = 1 << 1, SCALED, OF_ELEMENTS(IDENTITY, 0, -0.5f, sum)}, \
+    {text ", no scaler", OP_element_loss_dx, .x = shape, .absent_in = 1 << 1 | 1 << 2, OF_ELEMENTS(IDENTITY, 0, 1, sum)}
+#define RULE(...) .attr = {.optim = {.rule = {__VA_ARGS__}}}
+#define PLAIN_IN (1 << 2 | 1 << 3) /* no learning rate that changes, no norm */
+#define SGD_CLIPPED(most) RULE(.momentum = 0.9f, .weight_decay = 0.1f, .clip_norm = most)
+#define ADAM_CLIPPED(most) RULE(.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .clip_norm = most)
+#define SGD_PLAIN RULE(.lr = 0.1f)
+#define SGD_FULL RULE(.lr = 0.1f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.01f)
+#define SGD_NESTEROV RULE(.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f, .nesterov = 1)
+#define ADAM RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f)
+#define ADAMW RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decoupled = 1)
+#define AMSGRAD RULE(.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.5f, .eps = 1e-8f, .amsgrad = 1)
+#define ADAFACTOR(eps1, ...) \
+    RULE(.lr = 0.1f, .eps = eps1, .eps2 = 1e-3f, .beta2_decay = -0.8f, __VA_ARGS__), SCALED
+#define ADAGRAD(...) RULE(.lr = 0.1f, .eps = 1e-10f, __VA_ARGS__)
+#define ADAMAX(...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, __VA_ARGS__)
+#define RADAM(...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-3f, __VA_ARGS__)
+#define ADADELTA(...) RULE(.lr = 0.5f, .alpha = 0.9f, .eps = 1e-4f, __VA_ARGS__)
+#define RMSPROP(...) RULE(.lr = 0.01f, .alpha = 0.9f, .eps = 1e-8f, __VA_ARGS__)
+
+#define ADAM8BIT(block, ...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .block_size = block, \
+                                  __VA_ARGS__), SCALED
+
+static const Case cases[] = {
+    BOTH_ACT(RELU, ONE), BOTH_ACT(RELU, ODD), BOTH_ACT(RELU, BIG), BOTH_ACT(RELU, IMAGE),
+    BOTH_ACT(NONE, ODD), BOTH_ACT(LEAKY, BIG), BOTH_ACT(SIGMOID, BIG), BOTH_ACT(TANH, BIG), BOTH_ACT(GELU, BIG),
+    BOTH_ACT(GELU_TANH, BIG), BOTH_ACT(SIGMOID, ONE), BOTH_ACT(TANH, ODD), BOTH_ACT(GELU, ODD),
+    BOTH_ACT(GELU_TANH, IMAGE),
+    BOTH_ACT(SILU, BIG), BOTH_ACT(ELU, BIG), BOTH_ACT(SOFTPLUS, BIG), BOTH_ACT(HARDSWISH, BIG),
+    BOTH_ACT(SILU, ODD), BOTH_ACT(ELU, IMAGE),
+    BOTH_ACT(RELU6, BIG), BOTH_ACT(HARDTANH, BIG), BOTH_ACT(HARDSIGMOID, BIG), BOTH_ACT(MISH, BIG),
+    BOTH_ACT(LOGSIGMOID, BIG), BOTH_ACT(SOFTSIGN, BIG), BOTH_ACT(MISH, ODD), BOTH_ACT(LOGSIGMOID, IMAGE),
+    BOTH_ACT(SELU, BIG), BOTH_ACT(ABS, ODD), BOTH_ACT(EXP, BIG), BOTH_ACT(SCALE, BIG), BOTH_ACT(SCALE, IMAGE),
+    EACH_SPREAD("a gate of channels", IMAGE, S4(2, 3, 1, 1)), EACH_SPREAD("of pixels", IMAGE, S4(2, 1, 5, 7)),
+    EACH_SPREAD("of many channels", S4(2, 2051, 3, 2), S4(2, 2051, 1, 1)), EACH_SPREAD("one for all", ODD, S2(3, 1)),
+    EACH_SPREAD("of many pixels", S4(3, 5, 37, 41), S4(3, 5, 1, 1)),
+    EACH_SPREAD("of steps", S3(2, 70, 9), S3(2, 70, 1)),
+    EACH_SPREAD("of features", S3(2, 9, 70), S3(2, 1, 70)), EACH_SPREAD("of samples", S3(2, 9, 300), S3(2, 1, 1)),
+    EACH_SPREAD("one element", ONE, ONE), EACH_SPREAD("of rows of pixels", IMAGE, S4(2, 1, 5, 1)),
+    EACH_BATCHNORM("features", S2(13, 7), S1(7)), EACH_BATCHNORM("two samples", S2(2, 3), S1(3)),
+    EACH_BATCHNORM("image", IMAGE, S1(3)), EACH_BATCHNORM("many rows", S4(3, 5, 37, 41), S1(5)),
+    EACH_BATCHNORM("many channels", S4(2, 1037, 3, 2), S1(1037)), EACH_BATCHNORM("wide rows", S2(9, 4001), S1(4001)),
+    {"no parameters", OP_batchnorm, .x = IMAGE, .z = S1(3), NORM(1, 0, 0.1f), .absent_in = 6},
+    {"not tracked", OP_batchnorm, .x = IMAGE, .z = S1(3), NORM(1, 0, 0.1f), .absent_out = 7 << 3},
+    {"mean of all batches", OP_batchnorm, .x = IMAGE, .z = S1(3), NORM(1, 0, -1), .calls = 3},
+    {"no parameters", OP_batchnorm_eval, .x = IMAGE, .z = S1(3), NORM(1, 0, 0), .absent_in = 6},
+    {"no parameters", OP_batchnorm_dx, .x = IMAGE, .z = S1(3), NORM(1, 0, 0), .absent_in = 4},
+    EACH_NORM("rows", S2(13, 7), S2(13, 1), S1(7), NORM(1, 1, 0)),
+    EACH_NORM("steps", S3(5, 9, 40), S2(45, 1), S1(40), NORM(2, 1, 0)),
+    EACH_NORM("wide rows", S2(9, 4001), S2(9, 1), S1(4001), NORM(1, 1, 0)),
+    EACH_NORM("groups of features", S2(5, 12), S2(5, 3), S1(12), NORM(1, 3, 0)),
+    EACH_NORM("groups of an image", S4(3, 6, 5, 7), S2(3, 2), S1(6), NORM(1, 2, 0)),
+    EACH_NORM("one group", S4(2, 600, 3, 5), S2(2, 1), S1(600), NORM(1, 1, 0)),
+    EACH_NORM("a group per channel", IMAGE, S2(2, 3), S1(3), NORM(1, 3, 0)),
+    EACH_RMSNORM("rms", S2(13, 7), S2(13, 1), S1(7), NORM(1, 1, 0)),
+    EACH_RMSNORM("rms of steps", S3(5, 9, 40), S2(45, 1), S1(40), NORM(2, 1, 0)),
+    EACH_RMSNORM("rms of wide rows", S2(9, 4001), S2(9, 1), S1(4001), NORM(1, 1, 0)),
+    EACH_NORM("a group per channel, wide", S4(1, 1037, 3, 5), S2(1, 1037), S1(1037), NORM(1, 1037, 0)),
+    EACH_NORM("a group per channel, lines", S4(3, 19, 1, 40), S2(3, 19), S1(19), NORM(1, 19, 0)),
+    {"no bias", OP_norm, .x = S2(13, 7), .y = S2(13, 1), .z = S1(7), NORM(1, 1, 0), .absent_in = 4},
+    {"no parameters", OP_norm, .x = S2(13, 7), .y = S2(13, 1), .z = S1(7), NORM(1, 1, 0), .absent_in = 6},
+    {"no parameters", OP_norm_dx, .x = S2(13, 7), .y = S2(13, 1), .z = S1(7), NORM(1, 1, 0), .absent_in = 4},
+    {"no db", OP_norm_dw, .x = S2(13, 7), .y = S2(13, 1), .z = S1(7), NORM(1, 1, 0), .absent_out = 2},
+    EACH_PRELU("one slope", BIG, S1(1)), EACH_PRELU("one slope, image", IMAGE, S1(1)), EACH_PRELU("one", ONE, S1(1)),
+    EACH_PRELU("channels", IMAGE, S1(3)), EACH_PRELU("features", BIG, S1(4001)),
+    EACH_PRELU("many rows", S4(3, 5, 37, 41), S1(5)),
+    BOTH_SOFTMAX("one", ONE, 1), BOTH_SOFTMAX("rows", S2(13, 10), 1), BOTH_SOFTMAX("batch", S2(13, 10), 0),
+    BOTH_SOFTMAX("wide", BIG, 1), BOTH_SOFTMAX("channels", IMAGE, 1), BOTH_SOFTMAX("height", IMAGE, 2),
+    BOTH_SOFTMAX("steps", S3(3, 40, 5), 1), BOTH_SOFTMAX("features of steps", S3(3, 40, 5), 2),
+    BOTH_TABLE("words", S3(3, 17, 5), S2(3, 17), S2(11, 5), -1),
+    BOTH_TABLE("padding", S3(3, 17, 5), S2(3, 17), S2(11, 5), 4),
+    BOTH_TABLE("one", S2(1, 1), S1(1), S2(1, 1), -1), BOTH_TABLE("wide", S2(7, 1537), S1(7), S2(5, 1537), -1),
+    BOTH_ROWS("all", S3(3, 7, 5), S2(7, 5)), BOTH_ROWS("some", S3(4, 7, 301), S2(11, 301)),
+    EACH_ROTARY("one pair", S3(1, 1, 2), 2, 10000), EACH_ROTARY("two heads", S3(2, 5, 12), 6, 10000),
+    EACH_ROTARY("whole words", S3(3, 37, 48), 16, 500000), EACH_ROTARY("wide heads", S3(2, 3, 2560), 512, 100),
+    BOTH_UPSAMPLE("nearest, twice", IMAGE, S4(2, 3, 10, 14), {0.5f, 0.5f}, 0, 0),
+    BOTH_UPSAMPLE("nearest, uneven", IMAGE, S4(2, 3, 7, 18), {5 / 7.0f, 7 / 18.0f}, 0, 0),
+    BOTH_UPSAMPLE("nearest, smaller", IMAGE, S4(2, 3, 3, 2), {5 / 3.0f, 3.5f}, 0, 0),
+    BOTH_UPSAMPLE("bilinear, twice", IMAGE, S4(2, 3, 10, 14), {0.5f, 0.5f}, 1, 0),
+    BOTH_UPSAMPLE("bilinear, uneven", IMAGE, S4(2, 3, 8, 17), {0.625f, 7 / 17.0f}, 1, 0),
+    BOTH_UPSAMPLE("bilinear, smaller", IMAGE, S4(2, 3, 2, 4), {2.5f, 1.75f}, 1, 0),
+    BOTH_UPSAMPLE("corners", IMAGE, S4(2, 3, 9, 13), {0.5f, 0.5f}, 1, 1),
+    BOTH_UPSAMPLE("corners, one pixel", IMAGE, S4(2, 3, 1, 13), {0, 0.5f}, 1, 1),
+    BOTH_UPSAMPLE("wide rows", S4(1, 40, 2, 130), S4(1, 40, 4, 260), {0.5f, 0.5f}, 1, 0),
+    BOTH_UPSAMPLE("far larger", S4(1, 3, 3, 2), S4(1, 3, 12, 2048), {0.25f, 1 / 1024.0f}, 1, 0),
+    BOTH_UPSAMPLE("one pixel", S4(1, 600, 1, 1), S4(1, 600, 2, 3), {0.5f, 1 / 3.0f}, 1, 0),
+    {"channels", OP_dropout, .x = S4(3, 19, 5, 7), .attr.drop = {0.5f, 7, 0, 1}, .calls = 5},
+    {"channels", OP_dropout_dx, .x = S4(3, 19, 5, 7), .attr.drop = {0.5f, 7, 0, 1}, .calls = 5},
+    BOTH_POOL(maxpool, "one pixel", S4(1, 1, 1, 1), S4(1, 1, 1, 1), POOL(1, 1, 1, 1, 0, 0, 1, 1, 0, 0)),
+    BOTH_POOL(maxpool, "2x2", S4(3, 19, 8, 6), S4(3, 19, 4, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0)),
+    BOTH_POOL(maxpool, "3x3 overlapping, padded", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 0, 0)),
+    BOTH_POOL(maxpool, "3x2 dilated, oblong", S4(2, 3, 11, 8), S4(2, 3, 8, 6), POOL(3, 2, 1, 1, 1, 0, 3, 2, 0, 0)),
+    BOTH_POOL(maxpool, "ceil_mode", S4(2, 3, 6, 8), S4(2, 3, 3, 4), POOL(3, 3, 2, 2, 0, 0, 1, 1, 0, 0)),
+    BOTH_POOL(maxpool, "wide rows", S4(1, 40, 3, 201), S4(1, 40, 2, 101), POOL(3, 3, 2, 2, 1, 1, 1, 1, 0, 0)),
+    BOTH_POOL(maxpool, "many channels", S4(1, 1037, 4, 4), S4(1, 1037, 2, 2), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0)),
+    {"ReLU", OP_maxpool, .x = S4(3, 19, 8, 6), .y = S4(3, 19, 4, 3), POOL_RELU(2, 2, 2, 2, 0, 0, 1, 1)},
+    {"ReLU, overlapping, padded", OP_maxpool, .x = S4(2, 8, 7, 9), .y = S4(2, 8, 4, 5),
+     POOL_RELU(3, 3, 2, 2, 1, 1, 1, 1)},
+    {"without idx", OP_maxpool, .x = IMAGE, .y = S4(2, 3, 2, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 0, 0),
+     .absent_out = 1 << 1},
+    BOTH_POOL(avgpool, "one pixel", S4(1, 1, 1, 1), S4(1, 1, 1, 1), POOL(1, 1, 1, 1, 0, 0, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "2x2", S4(3, 19, 8, 6), S4(3, 19, 4, 3), POOL(2, 2, 2, 2, 0, 0, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "gaps between windows", S4(2, 3, 8, 9), S4(2, 3, 3, 2), POOL(2, 3, 3, 5, 0, 0, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "padding counted", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "padding not counted", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 0, 0)),
+    BOTH_POOL(avgpool, "divisor", S4(2, 5, 7, 9), S4(2, 5, 4, 5), POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 5)),
+    BOTH_POOL(avgpool, "ceil_mode, padding counted", S4(2, 3, 6, 8), S4(2, 3, 4, 5),
+              POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "ceil_mode, not counted", S4(2, 3, 6, 8), S4(2, 3, 3, 4), POOL(3, 3, 2, 2, 0, 0, 1, 1, 0, 0)),
+    BOTH_POOL(avgpool, "wide rows", S4(1, 40, 3, 201), S4(1, 40, 2, 101), POOL(3, 3, 2, 2, 1, 1, 1, 1, 1, 0)),
+    BOTH_POOL(avgpool, "many channels", S4(1, 1037, 4, 4), S4(1, 1037, 2, 2), POOL(2, 2, 2, 2, 0, 0, 1, 1, 1, 0)),
+    BOTH_POOL(adaptive_avgpool, "to one", S4(2, 19, 5, 7), S4(2, 19, 1, 1), .micro = 0),
+    BOTH_POOL(adaptive_avgpool, "uneven", S4(2, 3, 10, 7), S4(2, 3, 4, 3), .micro = 0),
+    BOTH_POOL(adaptive_avgpool, "same", IMAGE, IMAGE, .micro = 0),
+    BOTH_POOL(adaptive_avgpool, "larger", S4(1, 3, 3, 2), S4(1, 3, 7, 5), .micro = 0),
+    BOTH_POOL(adaptive_avgpool, "long windows", S4(1, 3, 4, 1300), S4(1, 3, 2, 2), .micro = 0),
+    {"one", OP_dropout, .x = ONE, .attr.drop = {0.5f, 1, 0}},
+    {"odd", OP_dropout, .x = ODD, .attr.drop = {0.25f, 2, 0}, .calls = 13},
+    {"several blocks", OP_dropout, .x = BIG, .attr.drop = {0.5f, 3, 0}, .calls = 3},
+    {"image", OP_dropout, .x = IMAGE, .attr.drop = {0.1f, 4, 0}},
+    {"p = 0", OP_dropout, .x = ODD, .attr.drop = {0, 5, 0}},
+    {"p = 1", OP_dropout, .x = BIG, .attr.drop = {1, 6, 0}},
+    {"gradient", OP_dropout_dx, .x = BIG, .attr.drop = {0.5f, 3, 0}, .calls = 3},
+    {"one", OP_randn, .x = ONE, .attr.drop = {0, 1, 0}},
+    {"odd", OP_randn, .x = ODD, .attr.drop = {0, 2, 0}, .calls = 13},
+    {"several blocks", OP_randn, .x = BIG, .attr.drop = {0, 3, 0}, .calls = 3},
+    {"image", OP_randn, .x = IMAGE},
+    {"gradient of an image", OP_dropout_dx, .x = IMAGE, .attr.drop = {0.1f, 4, 0}},
+    {"one", OP_add, .x = ONE}, {"odd", OP_add, .x = ODD}, {"several blocks", OP_add, .x = BIG},
+    {"image", OP_add, .x = IMAGE},
+    {"one", OP_mul, .x = ONE}, {"odd", OP_mul, .x = ODD}, {"several blocks", OP_mul, .x = BIG},
+    {"image", OP_mul, .x = IMAGE},
+    {"channels", OP_concat, .x = IMAGE, .z = S4(2, 4, 5, 7), .y = S4(2, 10, 5, 7), AXIS(1, 0)},
+    {"height", OP_concat, .x = IMAGE, .z = S4(2, 3, 1, 7), .y = S4(2, 3, 11, 7), AXIS(2, 0)},
+    {"width", OP_concat, .x = IMAGE, .z = S4(2, 3, 5, 2), .y = S4(2, 3, 5, 16), AXIS(3, 0)},
+    {"batch", OP_concat, .x = IMAGE, .z = S4(1, 3, 5, 7), .y = S4(5, 3, 5, 7), AXIS(0, 0)},
+    {"features", OP_concat, .x = BIG, .z = S2(5, 7), .y = S2(5, 8009), AXIS(1, 0)},
+    {"one value", OP_concat, .x = S4(2, 300, 5, 7), .y = S4(2, 300, 5, 7), AXIS(1, 0), .absent_in = 6},
+    {"two values", OP_concat, .x = ODD, .z = S2(3, 2), .y = S2(3, 9), AXIS(1, 0), .absent_in = 4},
+    {"steps", OP_concat, .x = S3(3, 4, 5), .z = S3(3, 1, 5), .y = S3(3, 9, 5), AXIS(1, 0)},
+    BOTH_PARTS("channels", IMAGE, S4(2, 1, 5, 7), AXIS(1, 1)), BOTH_PARTS("height", IMAGE, S4(2, 3, 2, 7), AXIS(2, 3)),
+    BOTH_PARTS("width", IMAGE, S4(2, 3, 5, 6), AXIS(3, 0)), BOTH_PARTS("all", IMAGE, IMAGE, AXIS(1, 0)),
+    BOTH_PARTS("features", BIG, S2(5, 4000), AXIS(1, 1)), BOTH_PARTS("batch", BIG, S2(2, 4001), AXIS(0, 3)),
+    BOTH_PARTS("last step", S3(3, 4, 5), S3(3, 1, 5), AXIS(1, 3)),
+    {"one", OP_bias_db, .x = ONE, .z = S1(1)}, {"many features", OP_bias_db, .x = BIG, .z = S1(4001)},
+    {"image", OP_bias_db, .x = S4(3, 67, 9, 5), .z = S1(67)}, {"steps", OP_bias_db, .x = S3(3, 40, 5), .z = S1(5)},
+    {"odd", OP_copy, .x = ODD}, {"several blocks", OP_copy, .x = BIG}, {"image", OP_copy, .x = IMAGE},
+    {"one", OP_cast, .x = ONE}, {"odd", OP_cast, .x = ODD}, {"several blocks", OP_cast, .x = BIG},
+    {"image", OP_cast, .x = IMAGE},
+    {"same storage", OP_view, .x = ODD},
+    {"image", OP_nhwc_to_nchw, .x = IMAGE}, {"flattened", OP_nhwc_to_nchw, .x = S2(2, 105), .order = {3, 5, 7}},
+    {"tiles", OP_nhwc_to_nchw, .x = S4(3, 67, 9, 5)}, {"one", OP_nhwc_to_nchw, .x = S4(1, 1, 1, 1)},
+    {"image", OP_nhwc_to_nchw_dx, .x = IMAGE}, {"flattened", OP_nhwc_to_nchw_dx, .x = S2(2, 105), .order = {3, 5, 7}},
+    {"tiles", OP_nhwc_to_nchw_dx, .x = S4(3, 67, 9, 5)}, {"one", OP_nhwc_to_nchw_dx, .x = S4(1, 1, 1, 1)},
+    EACH_CLASS_LOSS("one sample", 1, 2, 1, LOSS(1, 0, -100, 0)),
+    EACH_CLASS_LOSS("mean", 13, 10, 1, LOSS(0.5f, 0, -100, 0)),
+    EACH_CLASS_LOSS("sum", 13, 10, 0, LOSS(1, 0, -100, 1)),
+    EACH_CLASS_LOSS("ignored", 13, 5, 1, LOSS(1, 0, 2, 0)),
+    EACH_CLASS_LOSS("smoothed, ignored", 13, 5, 0, LOSS(1, 0.1f, 2, 0)),
+    EACH_CLASS_LOSS("many", 701, 37, 1, LOSS(1, 0.1f, -100, 0)),
+    EACH_CLASS_LOSS("many classes", 5, 4001, 0, LOSS(1, 0, 2, 0)),
+    EACH_CLASS_LOSS("squares", 13, 10, 1, SQUARES(0.5f, 0, -100, 0)),
+    EACH_CLASS_LOSS("squares, smoothed, ignored", 701, 37, 0, SQUARES(1, 0.1f, 2, 1)),
+    EACH_CLASS_LOSS("logarithms, one", 1, 1, 1, OF_LOGARITHMS(1, -100, 0)),
+    EACH_CLASS_LOSS("logarithms, ignored", 13, 5, 1, OF_LOGARITHMS(0.5f, 2, 0)),
+    EACH_CLASS_LOSS("sum of many logarithms", 701, 37, 1, OF_LOGARITHMS(1, -100, 1)),
+    EACH_LOSS(MSE, 0), EACH_LOSS(L1, 0), EACH_LOSS(SMOOTH_L1, 0.75f), EACH_LOSS(SMOOTH_L1, 0), EACH_LOSS(HUBER, 0.75f),
+    EACH_LOSS(BCE, 0), EACH_LOSS(BCE_LOGITS, 1), EACH_LOSS(BCE_LOGITS, 2.5f),
+    NO_TARGET("IDENTITY, mean", BIG, 0), NO_TARGET("IDENTITY, sum of an image", IMAGE, 1),
+    {"next", OP_count_call, .x = ONE, .calls = 6},
+    {"first", OP_accumulate, .x = BIG}, {"second", OP_accumulate, .x = BIG, .micro = 1},
+    {"second, odd", OP_accumulate, .x = ODD, .micro = 1},
+    {"finite", OP_grad_check, .x = BIG, SCALED}, {"infinity", OP_grad_check, .x = BIG, SCALED, .infinity_at = 20000},
+    {"NaN", OP_grad_check, .x = ONE, SCALED, .infinity_at = -1},
+    {"step", OP_step_begin, .x = ONE, SCALED}, {"overflow", OP_step_begin, .x = ONE, .state = {1024, 3, 1, 5}},
+    {"first", OP_grad_square, .x = BIG, .attr = {.square = {1}}}, {"later", OP_grad_square, .x = ODD},
+    {"many", OP_grad_square, .x = S2(701, 1037)},
+    {"plain", OP_sgd, .x = BIG, SGD_PLAIN, .absent_in = PLAIN_IN | 1 << 1, .absent_out = 6},
+    {"clipped", OP_sgd, .x = ODD, SGD_CLIPPED(0.5f), SCALED}, {"not clipped", OP_sgd, .x = BIG, SGD_CLIPPED(2), SCALED},
+    {"clipped, no state", OP_sgd, .x = ODD, SGD_CLIPPED(0.5f), .absent_in = 1 << 1 | 1 << 2},
+    {"clipped", OP_adam, .x = ODD, ADAM_CLIPPED(0.5f), SCALED, .absent_out = 8},
+    {"plain, scaler, master", OP_sgd, .x = ODD, SGD_PLAIN, .absent_in = PLAIN_IN, SCALED, .absent_out = 2},
+    {"without a state", OP_sgd, .x = BIG, SGD_NESTEROV, .absent_in = PLAIN_IN | 1 << 1, .absent_out = 4},
+    {"first update", OP_sgd, .x = ODD, SGD_FULL, .state = {1024, 0, 0, 1}},
+    {"later update", OP_sgd, .x = BIG, SGD_FULL, .absent_in = PLAIN_IN, SCALED},
+    {"nesterov, master", OP_sgd, .x = BIG, SGD_NESTEROV, .absent_in = PLAIN_IN, SCALED},
+    {"overflow", OP_sgd, .x = ODD, SGD_FULL, .state = {1024, 0, 1, 1}},
+    {"one", OP_adam, .x = ONE, ADAM, .absent_in = PLAIN_IN, .state = {1, 0, 0, 1}, .absent_out = 8 | 16},
+    {"adam", OP_adam, .x = BIG, ADAM, .absent_in = PLAIN_IN, SCALED, .absent_out = 8 | 16},
+    {"adam, master", OP_adam, .x = ODD, ADAM, .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
+    {"adamw", OP_adam, .x = BIG, ADAMW, .absent_in = PLAIN_IN, SCALED, .absent_out = 8 | 16},
+    {"adamw, master", OP_adam, .x = ODD, ADAMW, .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
+    {"overflow", OP_adam, .x = ODD, ADAM, .state = {1024, 0, 1, 5}, .absent_out = 8},
+    {"amsgrad", OP_adam, .x = BIG, AMSGRAD, .absent_in = PLAIN_IN, SCALED, .absent_out = 16},
+    {"amsgrad, master", OP_adam, .x = ODD, AMSGRAD, .absent_in = PLAIN_IN, SCALED},
+    {"one", OP_rmsprop, .x = ONE, RMSPROP(.momentum = 0), .absent_in = PLAIN_IN | 1 << 1, .absent_out = 4 | 8 | 16},
+    {"plain", OP_rmsprop, .x = BIG, RMSPROP(.weight_decay = 0.1f), .absent_in = 2 | 8, .absent_out = 4 | 8 | 16},
+    {"momentum, master", OP_rmsprop, .x = ODD, RMSPROP(.momentum = 0.9f), .absent_in = PLAIN_IN, SCALED,
+     .absent_out = 8},
+    {"centered", OP_rmsprop, .x = BIG, RMSPROP(.centered = 1), .absent_in = PLAIN_IN | 1 << 1, .absent_out = 4 | 16},
+    {"all, master", OP_rmsprop, .x = BIG,
+     RMSPROP(.centered = 1, .momentum = 0.9f, .weight_decay = 0.1f, .clip_norm = 0.5f), SCALED},
+    {"overflow", OP_rmsprop, .x = ODD, RMSPROP(.centered = 1, .momentum = 0.9f), .state = {1024, 0, 1, 5}},
+    {"one", OP_adagrad, .x = ONE, ADAGRAD(.weight_decay = 0.1f), .absent_in = PLAIN_IN | 2, .absent_out = 4},
+    {"plain", OP_adagrad, .x = BIG, ADAGRAD(.lr_decay = 0), .absent_in = 2 | 8, .absent_out = 4},
+    {"decays, clipped, master", OP_adagrad, .x = BIG, ADAGRAD(.lr_decay = 0.5f, .clip_norm = 0.5f), SCALED},
+    {"overflow", OP_adagrad, .x = ODD, ADAGRAD(.lr_decay = 0.5f), .state = {1024, 0, 1, 5}},
+    {"one", OP_radam, .x = ONE, RADAM(.weight_decay = 0.1f), .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
+    {"rectified", OP_radam, .x = BIG, RADAM(.decoupled = 1, .weight_decay = 0.1f), .absent_in = 8,
+     .state = {1024, 3, 0, 40}, .absent_out = 8},
+    {"clipped, master", OP_radam, .x = BIG, RADAM(.clip_norm = 0.5f), .state = {1024, 3, 0, 40}},
+    {"overflow", OP_radam, .x = ODD, RADAM(.weight_decay = 0), .state = {1024, 0, 1, 5}},
+    {"one", OP_adamax, .x = ONE, ADAMAX(.weight_decay = 0.1f), .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
+    {"plain", OP_adamax, .x = BIG, ADAMAX(.weight_decay = 0), .absent_in = 8, SCALED, .absent_out = 8},
+    {"clipped, master", OP_adamax, .x = BIG, ADAMAX(.weight_decay = 0.1f, .clip_norm = 0.5f), SCALED},
+    {"overflow", OP_adamax, .x = ODD, ADAMAX(.weight_decay = 0), .state = {1024, 0, 1, 5}},
+    {"one", OP_adadelta, .x = ONE, ADADELTA(.weight_decay = 0.1f), .absent_in = PLAIN_IN | 2, .absent_out = 8},
+    {"plain", OP_adadelta, .x = BIG, ADADELTA(.weight_decay = 0), .absent_in = 2 | 8, .absent_out = 8},
+    {"clipped, master", OP_adadelta, .x = BIG, ADADELTA(.weight_decay = 0.1f, .clip_norm = 0.5f), SCALED},
+    {"overflow", OP_adadelta, .x = ODD, ADADELTA(.weight_decay = 0), .state = {1024, 0, 1, 5}},
+    {"one", OP_adafactor, .x = ONE, .y = ONE, .z = ONE, ADAFACTOR(1e-7f, .d = 1, .weight_decay = 0.1f),
+     .absent_in = PLAIN_IN, .absent_out = 8 | 16},
+    {"vector", OP_adafactor, .x = S1(6151), ADAFACTOR(1e-7f, .d = 1.5f), .absent_in = 8, .absent_out = 2 | 4 | 16},
+    {"matrix", OP_adafactor, .x = ODD, .y = S2(3, 1), .z = S2(1, 7), ADAFACTOR(0.5f, .d = 1, .weight_decay = 0.1f),
+     .absent_in = 8, .absent_out = 8 | 16},
+    {"wide, clipped, master", OP_adafactor, .x = BIG, .y = S2(5, 1), .z = S2(1, 4001),
+     ADAFACTOR(1e-7f, .d = 1, .clip_norm = 0.5f), .absent_out = 8},
+    {"tall", OP_adafactor, .x = S2(4003, 7), .y = S2(4003, 1), .z = S2(1, 7), ADAFACTOR(1e-7f, .d = 2),
+     .absent_in = PLAIN_IN, .absent_out = 8 | 16},
+    {"flattened image", OP_adafactor, .x = S2(9, 105), .y = S2(9, 1), .z = S2(1, 105), ADAFACTOR(1e-7f, .d = 2),
+     .absent_in = PLAIN_IN, .absent_out = 8 | 16, .order = {3, 5, 7}},
+    {"image", OP_adafactor, .x = IMAGE, .y = S4(2, 3, 5, 1), .z = S4(2, 3, 1, 7), ADAFACTOR(1e-7f, .d = 1),
+     .absent_in = PLAIN_IN, .absent_out = 8},
+    {"line", OP_adafactor, .x = S4(37, 6, 1, 5), .y = S3(37, 6, 1), .z = S3(37, 1, 5), ADAFACTOR(1e-7f, .d = 1),
+     .absent_in = PLAIN_IN, .absent_out = 8},
+    {"pixels", OP_adafactor, .x = S4(37, 67, 1, 1), .y = S4(37, 67, 1, 1), .z = S4(37, 67, 1, 1),
+     ADAFACTOR(1e-7f, .d = 1, .weight_decay = 0.1f), .absent_in = PLAIN_IN, .absent_out = 8 | 16},
+    {"overflow", OP_adafactor, .x = ODD, .y = S2(3, 1), .z = S2(1, 7), RULE(.lr = 0.1f, .d = 1),
+     .state = {1024, 0, 1, 5}, .absent_out = 8},
+    {"one", OP_adam8bit, .x = ONE, .y = S1(2), ADAM8BIT(1, .weight_decay = 0.1f), .absent_in = PLAIN_IN,
+     .absent_out = 8 | 32},
+    {"blocks", OP_adam8bit, .x = S2(20, 512), .y = S1(80), ADAM8BIT(256, .decoupled = 1, .weight_decay = 0.1f),
+     .absent_in = PLAIN_IN, .absent_out = 8 | 32},
+    {"amsgrad, clipped, master", OP_adam8bit, .x = S2(7, 601), .y = S1(21), ADAM8BIT(601, .amsgrad = 1,
+     .clip_norm = 0.5f)},
+    {"large blocks", OP_adam8bit, .x = S2(4, 2048), .y = S1(8), ADAM8BIT(2048, .weight_decay = 0.1f), .absent_in = 8,
+     .absent_out = 8 | 32},
+    {"across rows", OP_adam8bit, .x = S2(48, 99), .y = S1(36), ADAM8BIT(264, .weight_decay = 0), .absent_in = PLAIN_IN,
+     .absent_out = 8},
+    {"image", OP_adam8bit, .x = S4(10, 12, 3, 5), .y = S1(40), ADAM8BIT(90, .weight_decay = 0.1f),
+     .absent_in = PLAIN_IN, .absent_out = 8},
+    {"image, amsgrad", OP_adam8bit, .x = S4(37, 64, 3, 3), .y = S1(333), ADAM8BIT(192, .amsgrad = 1),
+     .absent_in = PLAIN_IN, .absent_out = 32},
+    {"pixels", OP_adam8bit, .x = S4(16, 32, 1, 1), .y = S1(4), ADAM8BIT(256, .weight_decay = 0), .absent_in = PLAIN_IN,
+     .absent_out = 8 | 32},
+    {"flattened image", OP_adam8bit, .x = S2(10, 105), .y = S1(10), ADAM8BIT(210, .weight_decay = 0),
+     .absent_in = PLAIN_IN, .absent_out = 8 | 32, .order = {3, 5, 7}},
+    {"overflow", OP_adam8bit, .x = S2(4, 128), .y = S1(4), RULE(.lr = 0.1f, .block_size = 256),
+     .state = {1024, 0, 1, 5}, .absent_out = 8},
+    {"good", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 2000}},
+    {"grows", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 4}},
+    {"backs off", OP_scale_update, .x = ONE, .state = {1024, 3, 1, 5}, .attr.scaler = {2, 0.5f, 4}},
+};
+
+#endif

@@ -1,0 +1,300 @@
+/* Every layer's gradient against central differences of the loss, parameter tensor by parameter tensor, along several
+ * directions. Each layer stands between a convolution (so that the gradient of its input is needed) and a
+ * classifier. */
+#include <stdlib.h>
+
+#include "unit/nets.h"
+#include "run/runtime.h"
+#include "tap.h"
+
+static Device *cpu;
+static Err e;
+
+static const struct { const char *layer; int features; } cases[] = {
+    {"Conv2d(4, 6, 3)", 6 * 36},
+    {"Conv2d(4, 5, 3, stride=2, padding=1)", 5 * 16},
+    {"Conv2d(4, 4, 3, dilation=2, padding=2)", 256},
+    {"Conv2d(4, 8, 3, groups=2, padding=1)", 512},
+    {"Conv2d(4, 4, 3, groups=4)", 144},
+    {"Conv2d(4, 4, 2x4, padding=same)", 256},
+    {"Conv2d(4, 6, 1, bias=false)", 384},
+    {"Sequential{Conv2d(4, 6, 3) ReLU}", 216},
+    {"Sequential{Conv2d(4, 6, 3) Tanh}", 216},
+    {"ReLU", 256},
+    {"ReLU(inplace=true)", 256},
+    {"LeakyReLU(0.2)", 256},
+    {"LeakyReLU(-0.5)", 256},
+    {"Sigmoid", 256},
+    {"Tanh", 256},
+    {"GELU", 256},
+    {"GELU(tanh)", 256},
+    {"MaxPool2d(2)", 64},
+    {"MaxPool2d(3, stride=2, padding=1, ceil_mode=true)", 100},
+    {"MaxPool2d(2, stride=1, dilation=2)", 144},
+    {"AvgPool2d(2)", 64},
+    {"AvgPool2d(3, stride=2, padding=1, count_include_pad=false)", 64},
+    {"AvgPool2d(3, stride=2, ceil_mode=true)", 64},
+    {"AdaptiveAvgPool2d(3)", 36},
+    {"AdaptiveMaxPool2d(4)", 64}, {"AdaptiveMaxPool2d(1)", 4},
+    {"Sequential{ZeroPad2d(1:2:0:3) Conv2d(4, 2, 5)}", 98}, {"ZeroPad2d(1:1:1:1)", 400},
+    {"Sequential{PixelShuffle(2) Conv2d(1, 2, 3)}", 392}, {"Sequential{PixelUnshuffle(4) Conv2d(64, 3, 1)}", 12},
+    {"Sequential{ChannelShuffle(2) Conv2d(4, 3, 3, groups=1)}", 108},
+    {"Dropout(0.3)", 256},
+    {"Sequential{Flatten Linear(256, 12) Tanh}", 12},
+    {"Sequential{Flatten Linear(256, 12, bias=false) ReLU}", 12},
+    {"Concat{Conv2d(4, 2, 3, padding=1) Tanh Identity}", 640},
+    {"Concat(2){Sequential{Conv2d(4, 4, 2) ReLU} Conv2d(4, 4, 1x2)}", 420},
+    {"Concat(-1){Tanh Identity}", 512},
+    {"Concat{Sequential{Flatten Linear(256, 3)} Sequential{Flatten Tanh}}", 259},
+    {"Add{Conv2d(4, 4, 1) Tanh Identity Conv2d(4, 4, 3, padding=1)}", 256},
+    {"Add{Identity Identity}", 256},
+    {"Add{Sequential{Flatten Linear(256, 256)} Flatten}", 256},
+    {"Mul{Conv2d(4, 4, 1) Sigmoid}", 256},
+    {"Mul{Identity Identity}", 256},
+    {"Sequential{Narrow(1, 1, 2) Narrow(2, -5, 4) Narrow(3, 0, 7)}", 56},
+    {"Sequential{Select(1, 2) Select(-1, -1)}", 8},
+    {"Select(2, 3)", 32},
+    {"Select(3, 0)", 32},
+    {"Sequential{Flatten Narrow(1, 10, 100)}", 100},
+    {"Mul{Sequential{AdaptiveAvgPool2d(1) Conv2d(4, 4, 1) Sigmoid} Tanh}", 256},
+    {"Mul{Identity Sequential{Conv2d(4, 1, 1) Sigmoid}}", 256},
+    {"Add{Conv2d(4, 5, 1) Sequential{AdaptiveAvgPool2d(1) Conv2d(4, 5, 1)}}", 320},
+    {"Mul{Sequential{Conv2d(4, 5, 1) Flatten} Sequential{Flatten Linear(256, 1) Tanh}}", 320},
+    {"Graph{Flatten(2) AdaptiveAvgPool1d(1)<0> Mul<0,1> Add<2,1>}", 256},
+    {"Graph{Sequential{Flatten(2) Transpose(1, 2) Tanh} Linear(4, 1)<0> Mul<1,0>"
+     " Sequential{Transpose(1, 2) AdaptiveAvgPool1d(1) Transpose(1, 2) Linear(4, 4)}<0> Add<2,3>}", 256},
+    {"Sequential{Flatten(2) Tanh Transpose(1, 2) Linear(4, 3)}", 192},
+    {"Sequential{Flatten(1, 2) Conv1d(32, 2, 3)}", 12},
+    {"Sequential{Flatten(2) Transpose(1, 2) LayerNorm(4) Transpose(1, 2) Unflatten(2, 4:16) Conv2d(4, 2, 1)}", 128},
+    {"Sequential{Reshape(0:8:4:8) Conv2d(8, 2, 3)}", 24},
+    {"Sequential{Flatten Tanh Unflatten(1, 16:4:-1) Conv2d(16, 2, 1)}", 32},
+    {"Sequential{Reshape(-1:4) Linear(4, 2) Reshape(2:128)}", 128},
+    {"Sequential{Select(1, 0) Unsqueeze(1) Conv2d(1, 2, 3)}", 72},
+    {"Sequential{AdaptiveAvgPool2d(8x1) Squeeze(-1) Conv1d(4, 2, 3)}", 12},
+    {"Concat{Narrow(1, 0, 1) Narrow(1, 2, 2)}", 192},
+    {"Sequential{Conv2d(4, 4, 3, padding=1) Again ReLU Again}", 256},
+    {"Sequential{Conv2d(4, 4, 3, padding=1) Again Again}", 256},
+    {"Sequential{Conv2d(4, 4, 3)! Tanh}", 144},
+    {"SiLU", 256}, {"ELU(1.5)", 256}, {"Softplus(2)", 256}, {"Hardswish", 256},
+    {"ReLU6", 256}, {"Hardtanh", 256}, {"Hardtanh(-0.25, 0.5)", 256}, {"Hardsigmoid", 256}, {"Mish", 256},
+    {"SELU", 256}, {"Abs", 256}, {"Exp", 256}, {"Scale(-0.5, 2)", 256}, {"Sequential{Conv2d(4, 6, 3) Scale(3)}", 216},
+    {"LogSigmoid", 256}, {"Softsign", 256}, {"Sequential{Conv2d(4, 6, 3) LogSigmoid}", 216},
+    {"PReLU", 256}, {"PReLU(4, 0.1)", 256},
+    {"Sequential{Flatten PReLU(256)}", 256},
+    {"BatchNorm2d(4)", 256}, {"BatchNorm2d(4, affine=false)", 256}, {"BatchNorm2d(4)!", 256},
+    {"Sequential{Conv2d(4, 6, 3) BatchNorm2d(6, momentum=none) ReLU Conv2d(6, 4, 1, bias=false) BatchNorm2d(4)}", 144},
+    {"BatchNorm2d(4, track_running_stats=false)", 256},
+    {"Sequential{BatchNorm2d(4) Again}", 256},
+    {"Sequential{Flatten Linear(256, 12) BatchNorm1d(12) Tanh}", 12}, {"Sequential{Flatten BatchNorm1d(256)}", 256},
+    {"Sequential{Flatten Linear(256, 12) LayerNorm(12)}", 12}, {"Sequential{Flatten LayerNorm(256)}", 256},
+    {"Sequential{Flatten LayerNorm(256, bias=false) Tanh}", 256},
+    {"Sequential{Flatten LayerNorm(256, elementwise_affine=false)}", 256},
+    {"Sequential{Flatten Linear(256, 12) RMSNorm(12)}", 12}, {"Sequential{Flatten RMSNorm(256)}", 256},
+    {"Sequential{Flatten RMSNorm(256, 0.5, elementwise_affine=false) Tanh}", 256},
+    {"InstanceNorm2d(4)", 256}, {"Sequential{InstanceNorm2d(4, affine=true) Mish}", 256},
+    {"GroupNorm(2, 4)", 256}, {"GroupNorm(4, 4, affine=false)", 256}, {"GroupNorm(1, 4)", 256},
+    {"Sequential{Flatten Linear(256, 12) GroupNorm(3, 12)}", 12},
+    {"Softmax(1)", 256}, {"LogSoftmax(1)", 256}, {"Softmax(-1)", 256}, {"LogSoftmax(2)", 256}, {"Softmax(0)", 256},
+    {"Sequential{Flatten Softmax(1)}", 256},
+    {"Dropout2d(0.4)", 256},
+    {"ConvTranspose2d(4, 6, 3)", 600}, {"ConvTranspose2d(4, 6, 4, stride=2, padding=1)", 1536},
+    {"ConvTranspose2d(4, 6, 3x2, 2, 1, 1, groups=2)", 1440},
+    {"ConvTranspose2d(4, 3, 3, dilation=2, bias=false)", 432}, {"ConvTranspose2d(4, 4, 2)!", 324},
+    {"Sequential{ConvTranspose2d(4, 6, 3) GELU ConvTranspose2d(6, 3, 2) Tanh Conv2d(3, 2, 3)}", 162},
+    {"Upsample(scale_factor=2)", 1024}, {"Upsample(11x5)", 220}, {"Upsample(scale_factor=1.7, mode=bilinear)", 676},
+    {"Upsample(11x5, mode=bilinear, align_corners=true)", 220}, {"Upsample(scale_factor=0.5, mode=bilinear)", 64},
+    {"Checkpoint{Sequential{Conv2d(4, 6, 3) BatchNorm2d(6) ReLU Conv2d(6, 4, 1) GroupNorm(2, 4)}}", 144},
+    {"Residual{Conv2d(4, 4, 3, padding=1)}", 256},
+    {"Residual{Conv2d(4, 6, 3, padding=1, stride=2) Conv2d(4, 6, 1, stride=2)}", 96},
+    {"Sequential{Residual{Tanh} Residual{Conv2d(4, 4, 1)}}", 256},
+    {"Checkpoint{Sequential{Conv2d(4, 6, 3) GELU Conv2d(6, 4, 1)}}", 144},
+};
+
+/* Of sequences (2, 5, 6) */
+static const struct { const char *layer; int features; } sequences[] = {
+    {"RNN(6, 4, batch_first=true)", 20},
+    {"RNN(6, 4, nonlinearity=relu, batch_first=true, bias=false)", 20},
+    {"RNN(6, 3, num_layers=3, bidirectional=true, batch_first=true)", 30},
+    {"LSTM(6, 4, batch_first=true)", 20},
+    {"LSTM(6, 4, num_layers=2, batch_first=true, bias=false)", 20},
+    {"LSTM(6, 4, num_layers=2, batch_first=true, dropout=0.3)", 20},
+    {"LSTM(6, 3, num_layers=2, bidirectional=true)", 30},
+    {"Sequential{LSTM(6, 4, batch_first=true) Select(1, -1)}", 4},
+    {"GRU(6, 4, batch_first=true)", 20},
+    {"GRU(6, 4, num_layers=2, batch_first=true, bias=false)", 20},
+    {"GRU(6, 3, num_layers=2, bidirectional=true, dropout=0.2)", 30},
+    {"Checkpoint{Sequential{LSTM(6, 4, batch_first=true) GRU(4, 5, batch_first=true)}}", 25},
+    {"MultiheadAttention(6, 2, batch_first=true)", 30},
+    {"MultiheadAttention(6, 3, bias=false, is_causal=true)", 30},
+    {"Sequential{Linear(6, 8) Tanh MultiheadAttention(8, 2, dropout=0.3, batch_first=true)}", 40},
+    {"CausalSelfAttention(6, 2)", 30},
+    {"Residual{CausalSelfAttention(6, 3, bias=false, dropout=0.1)}", 30},
+    {"Checkpoint{Sequential{CausalSelfAttention(6, 1, dropout=0.2) Tanh}}", 30},
+    {"Graph{Narrow(1, 0, 2) MultiheadAttention(6, 2, batch_first=true)<0,-1,-1>}", 12},
+    {"Graph{Narrow(1, 0, 4) Tanh<-1> MultiheadAttention(6, 3, batch_first=true, is_causal=true)<1,0,0>}", 30},
+    {"Graph{Narrow(1, 2, 3) Linear(6, 8) MultiheadAttention(6, 2, kdim=6, vdim=8, batch_first=true)<-1,0,1>}", 30},
+    {"Graph{Linear(6, 8) MultiheadAttention(6, 1, bias=false, kdim=8, vdim=8, dropout=0.3)<-1,0,0>}", 30},
+    {"Graph{Tanh MultiheadAttention(6, 2, dropout=0.2)<-1,-1,0>}", 30},
+    {"Graph{Tanh MultiheadAttention(6, 2, bias=false)<-1,0,-1>}", 30},
+    {"Checkpoint{Graph{Narrow(1, 0, 2) MultiheadAttention(6, 2, batch_first=true)<0,-1,-1>"
+     " Again<-1,1,1> Again<2,2,2>}}", 30},
+    {"Graph{Tanh MultiheadAttention(6, 2)!<-1,0,0>}", 30},
+    {"RotaryPositionalEmbeddings(6)", 30}, {"Sequential{Tanh RotaryPositionalEmbeddings(2, base=3)}", 30},
+    {"RotaryPositionalEmbeddings(6, 5, 100, interleaved=false)", 30},
+    {"Residual{Checkpoint{RotaryPositionalEmbeddings(2, interleaved=false)}}", 30},
+    {"Graph{Linear(6, 6) Tanh<-1> ScaledDotProductAttention(num_heads=3)<0,1,-1>}", 30},
+    {"Graph{Linear(6, 2) Tanh<0> ScaledDotProductAttention(num_heads=3, enable_gqa=true, is_causal=true)<-1,0,1>}", 30},
+    {"Graph{Linear(6, 12) Tanh<0> ScaledDotProductAttention(num_heads=4)<1,0,0>}", 60},
+    {"Graph{Linear(6, 12) Linear(6, 6)<-1> Narrow(1, 1, 3)<1> RotaryPositionalEmbeddings(6)<0>"
+     " ScaledDotProductAttention(num_heads=4, enable_gqa=true, scale=0.7, dropout_p=0.2)<3,2,2>}", 60},
+    {"BatchNorm1d(5)", 30}, {"BatchNorm1d(5, affine=false)!", 30}, {"Residual{BatchNorm1d(5, momentum=none)}", 30},
+    {"Conv1d(5, 4, 3, padding=1)", 24}, {"Conv1d(5, 10, 2, stride=2, groups=5, bias=false)", 30},
+    {"Conv1d(5, 4, 3, dilation=2, padding=same)", 24}, {"Sequential{Conv1d(5, 4, 3) ReLU Conv1d(4, 3, 2)}", 9},
+    {"Sequential{Conv1d(5, 4, 3)! BatchNorm1d(4) ReLU MaxPool1d(2)}", 8}, {"Sequential{Tanh MaxPool1d(3, 2, 1)}", 15},
+    {"ConvTranspose1d(5, 4, 3)", 32}, {"ConvTranspose1d(5, 6, 3, 2, 1, 1, groups=1, dilation=2)", 84},
+    {"AvgPool1d(2)", 15}, {"AvgPool1d(3, 2, padding=1, ceil_mode=true, count_include_pad=false)", 20},
+    {"AdaptiveAvgPool1d(4)", 20}, {"AdaptiveMaxPool1d(2)", 10},
+    {"ZeroPad1d(2:1)", 45}, {"Sequential{Transpose(1, 2) ZeroPad1d(1:0) Transpose(1, 2) PositionEmbedding(6, 6)}", 36},
+    {"Sequential{Conv1d(5, 4, 1) PReLU(4) Linear(6, 3)}", 12}, {"PReLU(5)", 30},
+    {"Concat{Conv1d(5, 2, 1) Sequential{Conv1d(5, 3, 1) Tanh}}", 30},
+    {"Concat(2){Conv1d(5, 5, 2) Identity}", 55}, {"Concat{Conv1d(5, 2, 1) Identity}", 42},
+    {"Residual{Conv1d(5, 5, 3, padding=1)}", 30}, {"Add{Conv1d(5, 5, 1) Conv1d(5, 5, 3, padding=1)}", 30},
+    {"Sequential{Conv1d(5, 4, 1) Narrow(1, 1, 2) Conv1d(2, 3, 2) Select(1, 0)}", 5},
+    {"Sequential{Conv1d(5, 4, 1) LSTM(6, 3, batch_first=true) Conv1d(4, 2, 1)}", 6},
+    {"Checkpoint{Sequential{Conv1d(5, 4, 3, padding=1) Mish BatchNorm1d(4)}}", 24},
+    {"Sequential{Conv1d(5, 4, 1) Softmax(1) Dropout(0.2)}", 24},
+    {"Sequential{Conv1d(5, 1, 2) Conv1d(1, 2, 5)}", 2}, {"Sequential{Conv1d(5, 3, 6) ReLU}", 3},
+    {"RMSNorm(6)", 30}, {"Residual{Sequential{RMSNorm(6, eps=0.1) Linear(6, 6)}}", 30}, {"RMSNorm(6)!", 30},
+    {"InstanceNorm1d(5)", 30}, {"Sequential{Conv1d(5, 4, 3) InstanceNorm1d(4, affine=true) ReLU}", 16},
+    {"GroupNorm(5, 5)", 30}, {"Checkpoint{Sequential{GroupNorm(1, 5) Tanh}}", 30},
+};
+
+static Network *sequence(const char *layer, int features, const char *loss) {
+    char text[256];
+    snprintf(text, sizeof text, "Sequential{Linear(6, 6) Tanh %s Flatten Linear(%d, 10)}", layer, features);
+    return net_new(text, loss, shape3(2, 5, 6), &e);
+}
+
+/* Networks that read indices stand by themselves: 10 outputs from 2 x 6 of them below 8. */
+static const char *const of_indices[] = {
+    "Sequential{Embedding(10, 5) Flatten Linear(30, 10)}",
+    "Sequential{Embedding(10, 5, 3) PositionEmbedding(6, 5) LayerNorm(5) Tanh Flatten Linear(30, 10)}",
+    "Sequential{Embedding(10, 5, padding_idx=-1) PositionEmbedding(9, 5) Select(1, -1) Linear(5, 10)}",
+    "Sequential{Embedding(10, 10)! PositionEmbedding(6, 10) Softmax(1) LayerNorm(10) Flatten(0, 1)}",
+};
+
+static Network *network(int i, const char *loss) {
+    char text[256];
+    snprintf(text, sizeof text, "Sequential{Conv2d(3, 4, 3, padding=1) %s Flatten Linear(%d, 10)}", cases[i].layer,
+             cases[i].features);
+    /* the mean of two values makes steps of them, along which there is no gradient to be found */
+    return net_new(text, loss, shape4(strstr(text, "BatchNorm1d") ? 16 : 2, 3, 8, 8), &e);
+}
+
+/* Loss with parameter `k` moved by `by` along `direction`; and its gradient into `grad` if wanted. Always the first
+ * step of a fresh run, so that dropout draws the same. NaN on an error. */
+static double loss_at(const Network *net, Program *p, int k, const float *direction, double by, float *grad) {
+    Runtime *r = NULL;
+    StepResult step = {0, NAN, false};
+    const Param *param = &net->params[k];
+    int64_t n = shape_elements(&param->shape);
+    char name[BUF_NAME];
+    float *w = calloc((size_t)n, sizeof *w);
+    int code = !w || runtime_open(cpu, ALLOC_DIRECT, 0, net, &p, 1, 3, 0, &r, &e);
+    if (!code) code = runtime_read(r, 0, param->name, w, &e);
+    for (int64_t i = 0; !code && i < n; i++) w[i] += (float)(by * direction[i]);
+    if (!code) code = runtime_write(r, param->name, w, &e);
+    if (!code) code = runtime_step(r, 0, net_feed, p, false, &step, &e);
+    snprintf(name, sizeof name, "%s.grad", param->name);
+    if (!code && grad) code = runtime_read(r, 0, name, grad, &e);
+    runtime_close(r);
+    free(w);
+    if (code) printf("# %s\n", e.text);
+    return code ? NAN : (double)step.loss;
+}
+
+/* Largest error of <grad, direction> against the central difference, relative to the largest directional derivative.
+ * Kinks and curvature err in proportion to the distance, rounding of the fp32 loss in inverse proportion: the better of
+ * three distances counts, a wrong gradient is wrong at all of them. */
+static double worst_error(const Network *net, Program *p, int k) {
+    int64_t n = shape_elements(&net->params[k].shape);
+    float *grad = calloc((size_t)n, sizeof *grad), *direction = calloc((size_t)n, sizeof *direction);
+    double worst = 0, scale = 1e-2; /* below it lies what rounding the loss to fp32 makes of a gradient of zero */
+    const double distance[] = {3e-4, 4e-3, 5e-2};
+    for (int d = 0; d < 4; d++) {
+        double norm = 0, expected = 0;
+        for (int64_t i = 0; i < n; i++)
+            direction[i] = (float)sin(1.3 * (double)i + 0.7 * d + (double)((i * 7919) % 13));
+        if (d == 0) loss_at(net, p, k, direction, 0, grad);
+        for (int64_t i = 0; d == 3 && i < n; i++) direction[i] = grad[i];
+        for (int64_t i = 0; i < n; i++) norm += (double)direction[i] * direction[i];
+        for (int64_t i = 0; i < n; i++) direction[i] = (float)(direction[i] / sqrt(norm + 1e-30));
+        for (int64_t i = 0; i < n; i++) expected += (double)direction[i] * grad[i];
+        double error = INFINITY;
+        for (size_t j = 0; j < ARRAY_LEN(distance); j++) {
+            double h = distance[j], there = loss_at(net, p, k, direction, h, NULL);
+            double back = loss_at(net, p, k, direction, -h, NULL);
+            error = fmin(error, fabs((there - back) / (2 * h) - expected));
+        }
+        if (!(error <= worst)) worst = error;
+        if (fabs(expected) > scale) scale = fabs(expected);
+    }
+    free(grad);
+    free(direction);
+    return worst / scale;
+}
+
+/* Takes the network. */
+static void check_network(Network *net, const char *layer, const char *loss) {
+    Settings s = settings_default();
+    Program *p = NULL;
+    s.keep_gradients = true;
+    s.optimizer.rule.lr = 0;
+    s.checkpoint = CHECKPOINT_MARKED;
+    if (!ok(net && compile(net, &s, cpu, NULL, NULL, &p, &e) == OK, "%s with %s compiles", layer, loss))
+        printf("# %s\n", e.text);
+    for (int k = 0; p && k < net->n_params; k++) {
+        if (!net->params[k].trainable) continue;
+        double error = worst_error(net, p, k);
+        if (!ok(error < 5e-3, "%s with %s: gradient of %s", layer, loss, net->params[k].name))
+            printf("# relative error %g\n", error);
+    }
+    program_free(p);
+    network_free(net);
+}
+
+/* Other losses, and what stands before them */
+static const struct { const char *before, *loss; } losses[] = {
+    {"", "CrossEntropyLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1)"},
+    {"", "CrossEntropyLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1, label_smoothing=0.3, ignore_index=3)"},
+    {"", "CrossEntropyLoss(lse_square_scale=0.1, ignore_index=3, weight=1:2:0.5:3:1:0.25:1:2:0.75:1)"},
+    {"LogSoftmax(1)", "NLLLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1)"},
+    {"LogSoftmax(1)", "NLLLoss"}, {"LogSoftmax(1)", "NLLLoss(ignore_index=3, reduction=sum)"},
+    {"", "MSELoss"}, {"", "L1Loss"}, {"", "SmoothL1Loss(beta=0.5)"}, {"", "HuberLoss(sum, 0.3)"},
+    {"Sigmoid", "BCELoss"}, {"", "BCEWithLogitsLoss"}, {"", "BCEWithLogitsLoss(pos_weight=3)"},
+};
+
+static void check_loss(const char *before, const char *loss) {
+    char text[256];
+    snprintf(text, sizeof text, "Sequential{Conv2d(3, 4, 3) Tanh Flatten Linear(144, 10) %s}", before);
+    check_network(net_new(text, loss, shape4(2, 3, 8, 8), &e), before, loss);
+}
+
+int main(void) {
+    if (device_open("cpu", &cpu, &e)) return ok(0, "%s", e.text), tap_done();
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        check_network(network((int)i, "CrossEntropyLoss"), cases[i].layer, "CrossEntropyLoss");
+    for (size_t i = 0; i < ARRAY_LEN(sequences); i++)
+        check_network(sequence(sequences[i].layer, sequences[i].features, "CrossEntropyLoss"), sequences[i].layer,
+                      "CrossEntropyLoss");
+    for (size_t i = 0; i < ARRAY_LEN(of_indices); i++)
+        check_network(net_new(of_indices[i], "CrossEntropyLoss", shape2(2, 6), &e), of_indices[i], "CrossEntropyLoss");
+    check_network(net_new("Sequential{Conv2d(2, 10, 3) Tanh}", "CrossEntropyLoss", shape4(2, 2, 5, 4), &e), "an image",
+                  "CrossEntropyLoss");
+    check_network(net_new("Sequential{Linear(4, 4) Tanh}", "CrossEntropyLoss", shape3(2, 10, 4), &e), "a line",
+                  "CrossEntropyLoss");
+    for (size_t i = 0; i < ARRAY_LEN(losses); i++) check_loss(losses[i].before, losses[i].loss);
+    check_network(net_new(NET_HEADS, LOSS_HEADS, shape4(3, 3, 12, 12), &e), "three outputs", LOSS_HEADS);
+    device_close(cpu);
+    return tap_done();
+}

@@ -1,0 +1,506 @@
+/* Convolution and linear layers of the CPU device against float64 loops: every pass, every activation, odd shapes and
+ * mixtures of types; guard bytes around every operand and the workspace; the same bits from run to run. */
+#include <oneapi/dnnl/dnnl.h>
+#include <omp.h>
+#include <stdlib.h>
+
+#include "memory/device.h"
+#include "reference/ref_conv.h"
+#include "reference/reference.h"
+#include "tap.h"
+
+enum { LINE = 64, GUARD = 16384 /* bytes; oneDNN overruns far */, X = 0, W, B, Y, S, OPERANDS };
+/* DX_ACT: dx through an activation whose saved value is S, and its sum B; TRANSPOSE: dx plus a bias B */
+enum { FORWARD, DX, DW, DX_ACT, TRANSPOSE, PASSES };
+
+static Device *device;
+static int threads;
+static uint32_t random_state = 1;
+
+/* One operand: its storage between two guards, a copy of it, and the same values as doubles in PyTorch's order. */
+typedef struct Operand { View view; unsigned char *block, *copy; size_t bytes; double *exact; } Operand;
+
+/* Element in PyTorch's order -> where it is stored. */
+static size_t stored_at(const View *v, int64_t i) {
+    if (!v->channels_last) return (size_t)i;
+    int64_t c = v->shape.dim[1], area = v->shape.dim[2] * v->shape.dim[3];
+    return (size_t)((i / (c * area) * area + i % area) * c + i / area % c);
+}
+
+static void *must(void *p) {
+    if (p) return p;
+    puts("Bail out! no memory");
+    exit(1);
+}
+
+static unsigned char *guarded(size_t bytes) {
+    unsigned char *p = must(aligned_alloc(LINE, align_up(bytes, LINE) + 2 * GUARD));
+    memset(p, 0xA5, align_up(bytes, LINE) + 2 * GUARD);
+    return p;
+}
+
+static bool guards_whole(const unsigned char *block, size_t bytes) {
+    for (size_t i = 0; i < GUARD; i++)
+        if (block[i] != 0xA5 || block[GUARD + bytes + i] != 0xA5) return false;
+    return true;
+}
+
+static Operand operand_new(Shape shape, DType t, bool channels_last) {
+    Operand a = {.view = {.shape = shape, .dtype = t, .channels_last = channels_last}};
+    a.view.count = shape_elements(&shape);
+    a.bytes = (size_t)a.view.count * dtype_size(t);
+    a.block = guarded(a.bytes);
+    a.copy = must(malloc(a.bytes));
+    a.view.data = a.block + GUARD;
+    a.exact = must(malloc((size_t)a.view.count * sizeof(double)));
+    for (int64_t i = 0; i < a.view.count; i++) {
+        random_state = random_state * 1664525u + 1013904223u;
+        dtype_store(t, a.view.data, stored_at(&a.view, i), (float)(random_state >> 8) / 8388608.0f - 1.0f);
+        a.exact[i] = dtype_load(t, a.view.data, stored_at(&a.view, i));
+    }
+    memcpy(a.copy, a.view.data, a.bytes);
+    return a;
+}
+
+static void operand_free(Operand *a) {
+    free(a->block);
+    free(a->copy);
+    free(a->exact);
+}
+
+static double act_exact(ActFn f, double x, double slope) {
+    switch (f) {
+    case ACT_RELU: return x < 0 ? 0 : x;
+    case ACT_LEAKY: return x < 0 ? slope * x : x;
+    case ACT_SIGMOID: return 1 / (1 + exp(-x));
+    case ACT_TANH: return tanh(x);
+    case ACT_GELU: return 0.5 * x * (1 + erf(x * 0.70710678118654752));
+    case ACT_GELU_TANH: return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+    case ACT_SILU: return x / (1 + exp(-x));
+    case ACT_ELU: return x > 0 ? x : slope * expm1(x);
+    case ACT_SOFTPLUS: return log1p(exp(slope * x)) / slope;
+    case ACT_HARDSWISH: return x * fmin(fmax(x + 3, 0), 6) / 6;
+    case ACT_RELU6: return fmin(fmax(x, 0), 6);
+    case ACT_HARDTANH: return fmin(fmax(x, slope), 0.75);
+    default: return x;
+    }
+}
+
+/* Values lie in [-1, 1] and are exact in their types, so a product has a standard deviation of 1/3 and the k-th partial
+ * sum one of sqrt(k)/3. Rounding K partial sums to fp32 (unit 2^-24) gives a total error with a standard deviation
+ * below 2^-24 sqrt(K) sqrt(K)/3: 2^-24 (K + 8) is more than three of them even if sums are taken one by one. Where a
+ * sum comes out at S, its partial sums drifted there: another 2^-24 sqrt(K) S, three standard deviations. Then one
+ * rounding to the output's type; dx may be rounded before it is multiplied by f' or a bias is added, too. f' of values
+ * in [-1, 1] is 2 at most: the sigmoid's, of a -1 that it never gives. oneDNN's sigmoid, tanh and erf are polynomials
+ * with errors up to some 1e-5. */
+static double tolerance(DType t, double expected, int64_t terms, int pass, ActFn act) {
+    double unit = t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0x1p-24;
+    double least = t == DT_F16 ? 0x1p-25 : 0, polynomial = act > ACT_LEAKY ? 2e-5 : 0; /* least: f16 subnormals */
+    double roundings = pass == DX_ACT || pass == TRANSPOSE ? 2.01 : 1.01;
+    if (pass == TRANSPOSE) least += unit; /* of the bias, which may cancel what was rounded */
+    double steep = pass == DX_ACT ? 2 : 1, sums = (double)(terms + 8) + sqrt((double)terms) * fabs(expected);
+    return steep * 0x1p-24 * sums + roundings * unit * fabs(expected) + least + polynomial;
+}
+
+static bool near_exact(const Operand *a, int64_t terms, int pass, ActFn act, double slope) {
+    for (int64_t i = 0; i < a->view.count; i++) {
+        double expected = act_exact(act, a->exact[i], slope);
+        double found = dtype_load(a->view.dtype, a->view.data, stored_at(&a->view, i));
+        if (fabs(found - expected) <= tolerance(a->view.dtype, expected, terms, pass, act)) continue;
+        printf("# element %lld of %lld: found %.9g, expected %.9g\n", (long long)i, (long long)a->view.count, found,
+               expected);
+        return false;
+    }
+    return true;
+}
+
+/* db (C) against the sums of the dx that was found. It is summed up before dx is rounded to 16 bits: n roundings, of
+ * which each has a standard deviation of unit |dx| / sqrt(3). */
+static bool near_sum(const Operand *dx, const Operand *db) {
+    int64_t channels = db->view.count, terms = dx->view.count / channels, area = terms / dx->view.shape.dim[0];
+    DType t = dx->view.dtype;
+    double unit = t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0;
+    for (int64_t c = 0; c < channels; c++) {
+        double sum = 0, squares = 0, found = dtype_load(db->view.dtype, db->view.data, (size_t)c);
+        for (int64_t n = 0; n < terms; n++) {
+            double x = dtype_load(t, dx->view.data, stored_at(&dx->view, (n / area * channels + c) * area + n % area));
+            sum += x;
+            squares += x * x;
+        }
+        double off = tolerance(db->view.dtype, sum, terms, DX, ACT_NONE) + 0x1p-24 * squares + 3 * unit * sqrt(squares);
+        if (fabs(found - sum) <= off) continue;
+        printf("# db %lld of %lld: found %.9g, expected %.9g\n", (long long)c, (long long)channels, found, sum);
+        return false;
+    }
+    return true;
+}
+
+/* Where the operands of each pass are in KArgs: {x, w, b, y, s}, outputs counted from OP_IN, -1 = not there. */
+static const int place[PASSES][OPERANDS] = {
+    {0, 1, 2, OP_IN, -1}, {OP_IN, 1, -1, 0, -1}, {0, OP_IN, OP_IN + 1, 1, -1}, {OP_IN, 1, OP_IN + 1, 0, 2},
+    {OP_IN, 1, 2, 0, -1}};
+
+static View *arg(KArgs *args, int at) { return at < OP_IN ? &args->in[at] : &args->out[at - OP_IN]; }
+
+/* Runs over poisoned outputs again, what is not oneDNN's with fewer and more threads then; the bits must agree and
+ * inputs stay as they are. */
+static bool run_again(KArgs *args, Operand *t, const int *at) {
+    Err e;
+    for (int round = 0; round < 3; round++) {
+        for (int k = 0; k < OPERANDS; k++)
+            if (at[k] >= OP_IN && t[k].block) memset(t[k].view.data, 0xFF, t[k].bytes);
+        if (round && !args->state) omp_set_num_threads(2 * round - 1);
+        else if (round && at == place[DX_ACT]) omp_set_num_threads(1);
+        int code = device->table->run(device, args, &e);
+        omp_set_num_threads(threads);
+        if (code) return ok(0, "run: %s", e.text);
+        for (int k = 0; k < OPERANDS; k++) {
+            if (at[k] < 0 || !t[k].block) continue;
+            if (at[k] >= OP_IN && round == 0) memcpy(t[k].copy, t[k].view.data, t[k].bytes);
+            else if (memcmp(t[k].copy, t[k].view.data, t[k].bytes)) return false;
+        }
+    }
+    return true;
+}
+
+/* terms: of the sums in y, dx, dw, dx; t[k].block NULL: absent; own: is it not to be oneDNN's? or NULL */
+static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr, size_t limit, Operand *t,
+                       const int64_t *terms, ActFn act, double slope, const bool *own) {
+    KArgs args = {.kind = kind, .attr = attr, .device = device};
+    const int *at = place[pass];
+    void *again = NULL;
+    Err e;
+    for (int k = 0; k < OPERANDS; k++)
+        if (at[k] >= 0 && t[k].block) {
+            *arg(&args, at[k]) = t[k].view;
+            arg(&args, at[k])->data = NULL;
+        }
+    if (device->table->prepare(device, &args, limit, &args.state, &args.workspace_bytes, &e)) {
+        ok(0, "%s: prepare: %s", name, e.text);
+        return;
+    }
+    size_t bytes = 0;
+    device->table->prepare(device, &args, limit, &again, &bytes, &e);
+    ok(again == args.state && bytes == args.workspace_bytes, "%s: prepared once", name);
+    if (own) ok(*own == !args.state, "%s: by %s", name, *own ? "own loops" : "oneDNN");
+    for (int k = 0; k < OPERANDS; k++)
+        if (at[k] >= 0 && t[k].block) arg(&args, at[k])->data = t[k].view.data;
+    unsigned char *workspace = guarded(args.workspace_bytes);
+    args.workspace = workspace + GUARD;
+    ok(run_again(&args, t, at), "%s: the same bits again, inputs untouched", name);
+    bool whole = guards_whole(workspace, args.workspace_bytes), near = true;
+    for (int k = 0; k < OPERANDS; k++) {
+        if (at[k] < 0 || !t[k].block) continue;
+        whole &= guards_whole(t[k].block, t[k].bytes);
+        if (at[k] < OP_IN) continue;
+        if (pass == DX_ACT && k == B) near &= near_sum(&t[X], &t[B]);
+        else near &= near_exact(&t[k], terms[pass], pass, pass ? ACT_NONE : act, slope);
+    }
+    ok(whole, "%s: nothing written outside", name);
+    ok(near, "%s: as in float64", name);
+    free(workspace);
+}
+
+typedef struct Types { const char *name; DType t[OPERANDS]; } Types;
+static const Types types[] = {
+    {"f32", {DT_F32, DT_F32, DT_F32, DT_F32}},       {"bf16", {DT_BF16, DT_BF16, DT_BF16, DT_BF16}},
+    {"f16", {DT_F16, DT_F16, DT_F16, DT_F16}},       {"bf16, b f32", {DT_BF16, DT_BF16, DT_F32, DT_BF16}},
+    {"bf16, w b f32", {DT_BF16, DT_F32, DT_F32, DT_BF16}}, {"f16, w b f32", {DT_F16, DT_F32, DT_F32, DT_F16}},
+    {"bf16, y f32", {DT_BF16, DT_BF16, DT_F32, DT_F32}},
+};
+
+typedef struct ConvCase { const char *name; RefConv d; bool bias; ActFn act; size_t limit; } ConvCase;
+static const ConvCase convs[] = {
+    {"1x1 of one", {1, 1, 1, 1, 1, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"3->64 3x3", {2, 3, 9, 9, 64, 3, 3, {1, 1}, {0}, {1, 1}, 1}, true, ACT_RELU, 4 << 20},
+    {"16->32 3x3 padded", {3, 16, 7, 8, 32, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20},
+    {"16->32 without scratch", {3, 16, 7, 8, 32, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 0},
+    {"5->7 odd, no bias", {3, 5, 11, 13, 7, 3, 5, {1, 1}, {1, 2, 1, 2}, {1, 1}, 1}, false, ACT_NONE, 4 << 20},
+    {"asymmetric padding", {2, 8, 6, 7, 4, 2, 2, {1, 1}, {0, 1, 1, 0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"stride 2 by 3", {2, 6, 15, 14, 10, 3, 4, {2, 3}, {1, 0, 1, 0}, {1, 1}, 1}, true, ACT_LEAKY, 4 << 20},
+    {"dilation 2 by 3", {2, 4, 14, 15, 6, 3, 3, {1, 1}, {2, 3, 2, 3}, {2, 3}, 1}, true, ACT_TANH, 4 << 20},
+    {"two groups", {2, 8, 9, 9, 12, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2}, true, ACT_SIGMOID, 4 << 20},
+    {"depthwise", {2, 16, 8, 8, 16, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 16}, true, ACT_RELU, 4 << 20},
+    {"depthwise twice, stride 2", {2, 5, 9, 9, 10, 3, 3, {2, 2}, {1, 1, 1, 1}, {1, 1}, 5}, false, ACT_NONE, 4 << 20},
+    {"several parts of dx", {4, 13, 50, 52, 5, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"channels beyond a block", {1, 2100, 5, 4, 2, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"1x1, stride 2, few channels", {1, 5, 12, 16, 3, 1, 1, {2, 2}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"1x1 without scratch", {2, 64, 4, 9, 96, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 0},
+    {"1x1 in the padding", {2, 17, 2, 9, 96, 1, 1, {2, 2}, {0, 0, 1, 0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"1x3 in the padding", {2, 40, 12, 5, 16, 1, 3, {2, 2}, {0, 1, 1, 1}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
+    {"1x1 gelu", {2, 24, 5, 5, 17, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU, 4 << 20},
+    {"3x3 hardtanh", {2, 8, 6, 7, 9, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_HARDTANH, 4 << 20},
+    {"3x3 relu6, stride 2", {2, 8, 6, 7, 9, 3, 3, {2, 2}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU6, 4 << 20},
+    {"whole image, gelu_tanh", {2, 3, 6, 6, 5, 6, 6, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU_TANH, 4 << 20},
+};
+
+/* own: the passes that are not oneDNN's, as bits */
+typedef struct OwnCase { ConvCase conv; int own; } OwnCase;
+enum { ALL = 1 << FORWARD | 1 << DX | 1 << DW | 1 << DX_ACT, NOT_DW = ALL & ~(1 << DW) };
+
+/* 3x3 in fp32 by Winograd's algorithm, or beside its edges: padding from 0 to 2, odd sizes, so that the last tiles are
+ * partial, ragged blocks of tiles and of outputs; few tiles, other channels and little workspace are oneDNN's. */
+#define THREE(n, c, h, w, o, ...) {n, c, h, w, o, 3, 3, {1, 1}, {__VA_ARGS__}, {1, 1}, 1}
+static const OwnCase winograds[] = {
+    {{"images of one pixel", THREE(64, 32, 1, 1, 64, 1, 1, 1, 1), true, ACT_RELU, 4 << 20}, ALL},
+    {{"unpadded, odd, one image", THREE(1, 64, 17, 21, 96, 0, 0, 0, 0), true, ACT_RELU, 4 << 20}, ALL},
+    {{"padded by 2", THREE(5, 96, 6, 9, 32, 2, 2, 2, 2), true, ACT_HARDTANH, 4 << 20}, ALL},
+    {{"uneven padding", THREE(6, 32, 8, 5, 64, 0, 1, 2, 1), false, ACT_LEAKY, 4 << 20}, ALL},
+    {{"no piece of dw for each thread", THREE(4, 32, 1, 40, 32, 1, 1, 1, 1), true, ACT_NONE, 4 << 20}, NOT_DW},
+    {{"some outputs at a time", THREE(10, 64, 1, 360, 64, 1, 1, 1, 1), true, ACT_RELU, 500000}, NOT_DW},
+    {{"few tiles", THREE(63, 32, 1, 1, 64, 1, 1, 1, 1), true, ACT_RELU, 4 << 20}, 1 << DW},
+    {{"very few tiles", THREE(27, 32, 1, 1, 64, 1, 1, 1, 1), true, ACT_RELU, 4 << 20}, 0},
+    {{"other channels", THREE(3, 48, 9, 9, 32, 1, 1, 1, 1), true, ACT_RELU, 4 << 20}, 0},
+    {{"little workspace", THREE(3, 32, 9, 9, 64, 1, 1, 1, 1), true, ACT_RELU, 65536}, 0},
+    {{"padded by 3", THREE(3, 32, 9, 9, 64, 3, 3, 3, 3), true, ACT_RELU, 4 << 20}, 0},
+};
+
+/* Tap by tap, or beside its edges: samples that make ragged tiles, taps that reach no pixel, more pixels than a sum has
+ * parts, sums in blocks; larger images, small weights, groups, other channels and little workspace are oneDNN's. */
+static const OwnCase tapped[] = {
+    {{"images of a pixel", {9, 96, 1, 1, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, ALL},
+    {{"3x3 padded", {3, 96, 3, 3, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_GELU, 4 << 20}, ALL},
+    {{"stride 2 by 1", {2, 128, 4, 3, 96, 3, 3, {2, 1}, {1, 0, 1, 0}, {1, 1}, 1}, true, ACT_LEAKY, 4 << 20}, ALL},
+    {{"1x1, stride 2", {2, 352, 2, 3, 256, 1, 1, {2, 2}, {0}, {1, 1}, 1}, false, ACT_NONE, 4 << 20}, ALL},
+    {{"dilation 2 by 3", {1, 96, 4, 3, 128, 3, 3, {1, 1}, {2, 3, 2, 3}, {2, 3}, 1}, true, ACT_TANH, 4 << 20}, ALL},
+    {{"uneven padding", {1, 64, 3, 4, 160, 2, 5, {1, 1}, {0, 3, 2, 1}, {1, 1}, 1}, true, ACT_SIGMOID, 4 << 20}, ALL},
+    {{"many pixels", {1, 128, 9, 8, 128, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_NONE, 4 << 20}, ALL},
+    {{"larger images", {9, 96, 5, 5, 96, 3, 3, {1, 2}, {0}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"small weights", {1, 64, 2, 2, 64, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"groups of 128", {1, 256, 2, 2, 256, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2}, true, ACT_RELU, 4 << 20}, 0},
+    {{"112 channels", {1, 112, 2, 2, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"no workspace", {1, 96, 2, 2, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 2048}, 0},
+};
+
+/* dw with groups of few channels: ragged, wide rows, more taps than registers; plain small kernels are oneDNN's. */
+static const OwnCase depthwise[] = {
+    {{"5x5 wide", {2, 21, 5, 300, 21, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}, 21}, true, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"3x9 strides", {3, 32, 9, 40, 32, 3, 9, {2, 3}, {1, 4, 0, 5}, {1, 1}, 32}, true, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"twos dilated", {2, 22, 8, 9, 22, 3, 3, {2, 1}, {2, 1, 2, 1}, {2, 3}, 11}, false, ACT_NONE, 20000}, 1 << DW},
+    {{"fours", {2, 32, 8, 140, 32, 1, 3, {1, 1}, {0, 1, 0, 1}, {1, 1}, 8}, true, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"little workspace", {1, 48, 7, 6, 48, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}, 48}, true, ACT_NONE, 4096}, 0},
+    {{"3x3 each", {2, 48, 7, 6, 48, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 48}, true, ACT_NONE, 4 << 20}, 0},
+};
+
+/* exact dx times f'(s) */
+static void through(Operand *dx, const Operand *s, const ActAttr *fused) {
+    Attr attr = {.act = *fused};
+    Ref r = {.attr = &attr, .in = {{.at = dx->exact}, {.at = s->exact}},
+             .out = {{.count = dx->view.count, .at = dx->exact}}};
+    ref_act_dx(&r);
+}
+
+/* Hardtanh's bounds lie among the values that it meets. */
+static ActAttr act_attr(ActFn f) {
+    return (ActAttr){.act = f, .slope = f == ACT_LEAKY ? 0.125f : f == ACT_HARDTANH ? -0.5f : 0.0f, .high = 0.75f};
+}
+
+static void test_conv(const ConvCase *c, const Types *types_of, int pass, ActFn act, const bool *own) {
+    static const OpKind kinds[PASSES] = {OP_conv2d, OP_conv2d_dx, OP_conv2d_dw, OP_conv2d_dx, OP_conv_transpose};
+    const RefConv *d = &c->d;
+    int64_t oh = ref_conv_oh(d), ow = ref_conv_ow(d), per_group = d->c / d->groups;
+    Attr attr;
+    memset(&attr, 0, sizeof attr);
+    for (int k = 0; k < 2; k++) attr.conv.stride[k] = (int32_t)d->stride[k];
+    for (int k = 0; k < 2; k++) attr.conv.dilation[k] = (int32_t)d->dilation[k];
+    for (int k = 0; k < 4; k++) attr.conv.pad[k] = (int32_t)d->pad[k];
+    attr.conv.groups = (int32_t)d->groups;
+    attr.conv.fused = act_attr(act);
+    int64_t to_x = d->o / d->groups * d->kh * d->kw;
+    int64_t terms[] = {per_group * d->kh * d->kw + 1, to_x, d->n * oh * ow, to_x, to_x + 1};
+    Shape x = shape4(d->n, d->c, d->h, d->w);
+    Operand t[OPERANDS] = {operand_new(x, types_of->t[X], true),
+                           operand_new(shape4(d->o, per_group, d->kh, d->kw), types_of->t[W], true), {.block = NULL},
+                           operand_new(shape4(d->n, d->o, oh, ow), types_of->t[Y], true), {.block = NULL}};
+    if (c->bias) t[B] = operand_new(shape1(pass == DX_ACT || pass == TRANSPOSE ? d->c : d->o), types_of->t[B], false);
+    if (pass == DX_ACT) t[S] = operand_new(x, types_of->t[X], true);
+    if (pass == FORWARD) ref_conv2d(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, d);
+    else if (pass == DW) ref_conv2d_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, d);
+    else ref_conv2d_dx(t[X].exact, t[Y].exact, t[W].exact, d);
+    if (pass == DX_ACT) through(&t[X], &t[S], &attr.conv.fused);
+    for (int64_t i = 0; pass == TRANSPOSE && c->bias && i < t[X].view.count; i++)
+        t[X].exact[i] += t[B].exact[i / (d->h * d->w) % d->c];
+    char name[96];
+    snprintf(name, sizeof name, "%s %s, %s, f %d", op_info(kinds[pass])->name, c->name, types_of->name, act);
+    check_pass(name, kinds[pass], pass, &attr, c->limit, t, terms, act, attr.conv.fused.slope, own);
+    for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
+}
+
+typedef struct LinearCase { const char *name; int64_t n, i, o; bool bias; ActFn act; } LinearCase;
+static const LinearCase linears[] = {
+    {"1x1->1", 1, 1, 1, true, ACT_NONE},           {"3x7->5 no bias", 3, 7, 5, false, ACT_RELU},
+    {"2x33->16", 2, 33, 16, true, ACT_TANH},       {"5x1000->10", 5, 1000, 10, true, ACT_LEAKY},
+    {"67x1541->13", 67, 1541, 13, true, ACT_NONE}, {"3x20000->3", 3, 20000, 3, true, ACT_SIGMOID},
+    {"8x512->4", 8, 512, 4, false, ACT_GELU},      {"4x20->17", 4, 20, 17, true, ACT_GELU},
+    {"33x65->40 no bias", 33, 65, 40, false, ACT_RELU}, {"16x64->64", 16, 64, 64, true, ACT_GELU_TANH},
+    {"40x3000->20", 40, 3000, 20, true, ACT_NONE}, {"1x300->100", 1, 300, 100, true, ACT_LEAKY},
+    {"7x31->29", 7, 31, 29, true, ACT_SIGMOID},
+};
+
+static void test_linear(const LinearCase *c, const Types *types_of, int pass, ActFn act) {
+    static const OpKind kinds[TRANSPOSE] = {OP_linear, OP_linear_dx, OP_linear_dw, OP_linear_dx};
+    Attr attr;
+    memset(&attr, 0, sizeof attr);
+    attr.linear.fused = act_attr(act);
+    int64_t terms[] = {c->i + 1, c->o, c->n, c->o};
+    Operand t[OPERANDS] = {operand_new(shape2(c->n, c->i), types_of->t[X], false),
+                           operand_new(shape2(c->o, c->i), types_of->t[W], false), {.block = NULL},
+                           operand_new(shape2(c->n, c->o), types_of->t[Y], false), {.block = NULL}};
+    if (c->bias) t[B] = operand_new(shape1(pass == DX_ACT ? c->i : c->o), types_of->t[B], false);
+    if (pass == DX_ACT) t[S] = operand_new(shape2(c->n, c->i), types_of->t[X], false);
+    if (pass == FORWARD) ref_linear(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, c->n, c->i, c->o);
+    else if (pass == DW) ref_linear_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, c->n, c->i, c->o);
+    else ref_linear_dx(t[X].exact, t[Y].exact, t[W].exact, c->n, c->i, c->o);
+    if (pass == DX_ACT) through(&t[X], &t[S], &attr.linear.fused);
+    char name[96];
+    snprintf(name, sizeof name, "%s %s, %s, f %d", op_info(kinds[pass])->name, c->name, types_of->name, act);
+    check_pass(name, kinds[pass], pass, &attr, 4 << 20, t, terms, act, attr.linear.fused.slope, NULL);
+    for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
+}
+
+static bool has_isa(dnnl_cpu_isa_t needed) { return (dnnl_get_effective_cpu_isa() & needed) == needed; }
+
+static void test_device(void) {
+    const DeviceTable *d = device->table;
+    DeviceInfo info;
+    Err e;
+    void *p = NULL;
+    char back[8] = "";
+    is_int(d->info(device, &info, &e), OK, "info");
+    has_text(info.driver, "oneDNN ", "the driver is oneDNN");
+    ok(info.name[0] && info.threads > 0, "a name and threads");
+    ok(info.memory_free > 0 && info.memory_free <= info.memory_total, "free memory is some of the memory");
+    ok(info.emulated[DT_F16] && !info.emulated[DT_F32], "fp16 is emulated, fp32 is not");
+    is_int(info.emulated[DT_BF16], !has_isa(dnnl_cpu_isa_avx512_core_bf16), "bf16 is where there is no instruction");
+    is_int(d->alloc(device, 100, &p, &e), ERR_INTERNAL, "100 bytes are no multiple of the alignment");
+    is_int(d->alloc(device, (size_t)1 << 62, &p, &e), ERR_OOM, "2^62 bytes are too many");
+    has_text(e.text, "4611686018427387904", "the message says how many");
+    is_int(d->alloc(device, 128, &p, &e), OK, "128 bytes");
+    is_int((long long)((uintptr_t)p % d->alignment), 0, "aligned");
+    ok(!d->upload(device, p, "memtide", 8, &e) && !d->download(device, back, p, 8, &e), "there and back");
+    is_str(back, "memtide", "the same bytes");
+    d->free(device, p, 128);
+    double first = -1, none = -1;
+    ok(!d->start(device, &e) && !d->stop(device, &e) && !d->elapsed(device, &first, &e) &&
+       !d->elapsed(device, &none, &e) && first >= 0 && none == 0, "a timed section is counted once");
+}
+
+/* More rows than oneDNN counts are an error where it would divide by zero. */
+static void test_rows(void) {
+    Attr attr;
+    Err e = {0, ""};
+    size_t bytes;
+    void *state;
+    memset(&attr, 0, sizeof attr);
+    KArgs linear = {.kind = OP_linear, .attr = &attr};
+    const Shape shapes[] = {shape2((int64_t)1 << 32, 64), shape2(64, 64)};
+    for (int k = 0; k < 2; k++)
+        linear.in[k] = (View){NULL, shapes[k], DT_BF16, 0, {0, 0, 0}, shape_elements(&shapes[k])};
+    linear.out[0] = linear.in[0];
+    is_int(device->table->prepare(device, &linear, 0, &state, &bytes, &e), ERR_DEVICE, "2^32 rows are refused");
+    has_text(e.text, "at most 2147483647 rows of channels, found 4294967296", "and counted");
+}
+
+/* y by the case's activation, dx by each of them in turn, so that every type meets every one. */
+static ActFn act_of(int pass, ActFn forward, size_t turn) {
+    if (pass == DX_ACT) return (ActFn)(1 + turn % (ACT_COUNT - 1));
+    return pass == FORWARD ? forward : ACT_NONE;
+}
+
+static void test_winograd(void) {
+    bool can = has_isa(dnnl_cpu_isa_avx512_core);
+    if (!can) skip("convolutions by Winograd", "no AVX-512");
+    for (int pass = FORWARD; pass < TRANSPOSE && can; pass++)
+        for (size_t k = 0; k < ARRAY_LEN(winograds); k++)
+            test_conv(&winograds[k].conv, &types[0], pass, act_of(pass, winograds[k].conv.act, k),
+                      &(bool){winograds[k].own >> pass & 1});
+}
+
+/* Products of factors of the same type, which the processor multiplies; what is made of them may have another. */
+static bool tapped_by(const Types *t, int pass) {
+    const dnnl_cpu_isa_t needed = t->t[X] == DT_BF16 ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx512_core;
+    const int *at = place[pass];
+    DType factor[2] = {DT_F32, DT_F32};
+    for (int k = 0; k < OPERANDS; k++)
+        if (at[k] == 0 || at[k] == 1) factor[at[k]] = t->t[k];
+    return factor[0] == factor[1] && factor[0] != DT_F16 && has_isa(needed);
+}
+
+static void test_taps(const Types *t, int pass) {
+    for (size_t k = 0; k < ARRAY_LEN(tapped); k++) {
+        bool own = tapped_by(t, pass) && tapped[k].own >> pass & 1;
+        test_conv(&tapped[k].conv, t, pass, act_of(pass, tapped[k].conv.act, k), &own);
+    }
+}
+
+/* A NaN in x must reach the loss, through a ReLU too. */
+static void test_nan(void) {
+    Attr attr = {.conv = {.stride = {1, 1}, .dilation = {1, 1}, .groups = 1, .fused = {.act = ACT_RELU}}};
+    KArgs args = {.kind = OP_conv2d, .attr = &attr, .device = device};
+    Operand x = operand_new(shape4(1, 32, 16, 16), DT_F32, true), w = operand_new(shape4(32, 32, 3, 3), DT_F32, true);
+    Operand y = operand_new(shape4(1, 32, 14, 14), DT_F32, true);
+    Err e;
+    ((float *)x.view.data)[(5 * 16 + 7) * 32] = NAN;
+    args.in[0] = x.view, args.in[1] = w.view, args.out[0] = y.view;
+    is_int(device->table->prepare(device, &args, 4 << 20, &args.state, &args.workspace_bytes, &e), OK, "prepared");
+    args.workspace = must(aligned_alloc(LINE, align_up(args.workspace_bytes, LINE)));
+    is_int(device->table->run(device, &args, &e), OK, "run");
+    int lost = 0;
+    for (int i = 3; i < 6; i++)
+        for (int j = 5; j < 8; j++)
+            for (int c = 0; c < 32; c++) lost += !isnan(((float *)y.view.data)[(i * 14 + j) * 32 + c]);
+    is_int(lost, 0, "a NaN is in all that depends on it");
+    ok(!isnan(((float *)y.view.data)[0]), "and not elsewhere");
+    free(args.workspace);
+    operand_free(&x);
+    operand_free(&w);
+    operand_free(&y);
+}
+
+/* A type that oneDNN has is not copied to fp32, whatever the limit: here the copies would be the largest scratch. */
+static void test_narrow_types(void) {
+    if (!has_isa(dnnl_cpu_isa_avx512_core_bf16)) {
+        skip("gradients of bf16 weights in bf16", "no products of bf16");
+        return;
+    }
+    Attr attr = {.conv = {.stride = {1, 1}, .pad = {1, 1, 1, 1}, .dilation = {1, 1}, .groups = 1}};
+    KArgs args = {.kind = OP_conv2d_dw, .attr = &attr, .device = device};
+    Operand x = operand_new(shape4(64, 64, 56, 56), DT_BF16, true), dy = operand_new(x.view.shape, DT_BF16, true);
+    Operand dw = operand_new(shape4(64, 64, 3, 3), DT_F32, true);
+    Err e;
+    args.in[0] = x.view, args.in[1] = dy.view, args.out[0] = dw.view;
+    is_int(device->table->prepare(device, &args, 0, &args.state, &args.workspace_bytes, &e), OK, "prepared");
+    ok(args.workspace_bytes < (size_t)x.view.count * sizeof(float), "gradients of bf16 weights in bf16: %zu bytes",
+       args.workspace_bytes);
+    operand_free(&x);
+    operand_free(&dy);
+    operand_free(&dw);
+}
+
+int main(void) {
+    Err e;
+    omp_set_num_threads(threads = 2); /* shares of workspace and work that do not depend on the machine */
+    if (device_cpu_open(&device, &e)) {
+        ok(0, "open: %s", e.text);
+        return tap_done();
+    }
+    test_device();
+    test_nan();
+    test_narrow_types();
+    test_winograd();
+    test_rows();
+    for (size_t k = 0; k < ARRAY_LEN(types); k++) {
+        for (int pass = FORWARD; pass < PASSES; pass++) {
+            for (size_t c = 0; c < ARRAY_LEN(convs); c++)
+                test_conv(&convs[c], &types[k], pass, act_of(pass, convs[c].act, c + k), NULL);
+            if (pass < TRANSPOSE) test_taps(&types[k], pass);
+            for (size_t c = 0; c < ARRAY_LEN(depthwise) && pass == DW; c++)
+                test_conv(&depthwise[c].conv, &types[k], DW, ACT_NONE, &(bool){depthwise[c].own >> DW & 1});
+            for (size_t c = 0; c < ARRAY_LEN(linears) && pass < TRANSPOSE; c++)
+                test_linear(&linears[c], &types[k], pass, act_of(pass, linears[c].act, c + k));
+        }
+        device->table->trim(device, true);
+    }
+    device->table->close(device);
+    return tap_done();
+}

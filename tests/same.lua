@@ -1,0 +1,81 @@
+-- build/memtide tests/same.lua OLD NEW: whether two programs of memtide mean the same: their rows for every experiment
+-- (cell ids, predictions; short runs' losses) and their explanations, byte for byte. For changes that keep behaviour.
+-- Columns that tell of one run are left out: version, times, what was measured of a device that others use, too.
+local old, new = arg[1], arg[2]
+if not new then
+  io.stderr:write("usage: memtide tests/same.lua OLD NEW (two programs of memtide)\n")
+  os.exit(64)
+end
+local csv = require "memtide.results.csv"
+
+local OF_ONE_RUN = {version = true, started_at = true, host = true, pid = true, step_ms = true, step_ms_min = true,
+  step_ms_p90 = true, samples_per_s = true, device_used_bytes = true, untracked_bytes = true, driver = true}
+-- Scripts whose cells take seconds: their losses are compared, too.
+local TRAINED = {"llama", "gpt", "text_lstm", "gan", "vae", "optimizers", "freeze", "fine_tune", "offload"}
+
+local folder = os.tmpname()
+os.remove(folder)
+assert(os.execute("mkdir " .. folder))
+
+local function lines_of(command)
+  local pipe = assert(io.popen(command .. " 2>&1"))
+  local text = pipe:read "a"
+  pipe:close()
+  return text
+end
+
+-- The rows of a file, without what is of one run, as lines.
+local function rows_of(path)
+  local file = io.open(path, "rb")
+  if not file then return "no rows" end
+  local lines, names = {}, nil
+  for line in file:lines() do
+    local row, kept = assert(csv.split(line)), {}
+    names = names or row
+    for k, value in ipairs(row) do if not OF_ONE_RUN[names[k]] then kept[#kept + 1] = value end end
+    lines[#lines + 1] = table.concat(kept, ",")
+  end
+  file:close()
+  return table.concat(lines, "\n")
+end
+
+local differences, compared = 0, 0
+local function compare(what, a, b)
+  compared = compared + 1
+  if a == b then return end
+  differences = differences + 1
+  local next_a, next_b = a:gmatch "[^\n]*", b:gmatch "[^\n]*"
+  for number = 1, math.huge do
+    local x, y = next_a(), next_b()
+    if x ~= y then
+      print(("%s: line %d\n  old %s\n  new %s"):format(what, number, x, y))
+      break
+    end
+  end
+end
+
+local function both(what, run) compare(what, run(old, "old"), run(new, "new")) end
+
+local function swept(command)
+  return function(program, name)
+    local path = folder .. "/" .. name .. ".csv"
+    os.remove(path)
+    local said = lines_of(("OMP_NUM_THREADS=1 %s %s --csv %s"):format(program, command, path))
+    local rows = rows_of(path)
+    return rows == "no rows" and said or rows
+  end
+end
+
+local scripts = assert(io.popen "ls experiments/*.lua")
+for script in scripts:lines() do
+  local name = script:match "([^/]+)%.lua$"
+  both(name .. ": predicted", swept("predict " .. script))
+  both(name .. ": explained", function(program) return lines_of(program .. " explain " .. script) end)
+  for _, trained in ipairs(TRAINED) do
+    if name == trained then both(name .. ": run", swept("run --steps 2 --warmup 0 --rounds 1 " .. script)) end
+  end
+end
+scripts:close()
+os.execute("rm -r " .. folder)
+print(("%d of %d comparisons differ"):format(differences, compared))
+os.exit(differences == 0 and 0 or 1)

@@ -1,0 +1,28 @@
+/* bare.h: networks compiled for a device that wants no workspace: programs that are the same on every machine. */
+#ifndef BARE_H
+#define BARE_H
+
+#include "passes/compile.h"
+#include "net.h"
+
+static int bare_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    (void)d, (void)args, (void)limit, (void)e;
+    *state = NULL;
+    *workspace = 0;
+    return OK;
+}
+
+/* NULL on an error, which is printed. */
+__attribute__((unused)) static Program *compiled(const char *text, Shape input, const Settings *s) {
+    static const DeviceTable table = {.kind = "none", .alignment = 64, .prepare = bare_prepare};
+    static Device device = {&table};
+    Err e = {0, ""};
+    Program *p = NULL;
+    Network *net = net_new(text, "CrossEntropyLoss", input, &e);
+    int code = net ? compile(net, s, &device, NULL, NULL, &p, &e) : e.code;
+    network_free(net);
+    if (code) printf("# %s\n", e.text);
+    return p;
+}
+
+#endif

@@ -1,0 +1,183 @@
+/* t_tune.c: what a tuning of linear layers keeps, and what later devices make of it, on an emulated GPU whose products
+ * and launches take as long as the test says. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "memory/device.h"
+#include "tap.h"
+
+/* EACH: algorithm k of the emulated library wants k EACH bytes. PARTS: of a sum of I products, without a tuning */
+enum { LIMIT = 1 << 20, EACH = 256, N = 8, I = 512, PARTS = 2 };
+
+static char folder[] = "/tmp/memtide-test-XXXXXX", path[64];
+static Device *device;
+static ActFn act; /* of the ops that are asked for */
+static Err e;
+
+/* "cuda:0", with these algorithms */
+static void open_device(const char *name, const char *products) {
+    e = (Err){0, ""};
+    setenv("EMULATE_PRODUCTS", products, 1);
+    ok(device_open(name, &device, &e) == OK, "%s opens %s", name, e.text);
+}
+
+static void close_device(void) {
+    device_close(device);
+    device = NULL;
+}
+
+static View view2(int64_t rows, int64_t columns) {
+    return (View){.shape = shape2(rows, columns), .dtype = DT_BF16, .count = rows * columns};
+}
+
+/* The workspace of y (N, o) = x (N, I) w^T, or of dx; -1: it cannot be prepared. */
+static long long workspace(OpKind kind, int64_t o, size_t limit) {
+    Attr attr;
+    KArgs a = {.kind = kind, .attr = &attr};
+    memset(&attr, 0, sizeof attr);
+    attr.linear.fused.act = act;
+    void *state;
+    size_t bytes;
+    View x = view2(N, I), y = view2(N, o);
+    a.in[0] = kind == OP_linear ? x : y;
+    a.in[1] = view2(o, I);
+    a.out[0] = kind == OP_linear ? y : x;
+    return device->table->prepare(device, &a, limit, &state, &bytes, &e) ? -1 : (long long)bytes;
+}
+
+static const char *file(void) {
+    static char text[4096];
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    text[n] = 0;
+    if (f) fclose(f);
+    return text;
+}
+
+static void write_file(const char *text) {
+    FILE *f = fopen(path, "w");
+    if (f) fputs(text, f);
+    ok(f && !fclose(f), "a file of picks");
+}
+
+static void no_text(void *arg, const char *text) { (void)arg, (void)text; }
+
+static int tune(void) { return device->table->tune(device, no_text, NULL, &e); }
+
+static void test_untuned(void) {
+    open_device("cuda:0", "3000 0 2000");
+    is_int(workspace(OP_linear, 40, LIMIT), PARTS * N * 40 * 4, "untuned, shapes say what a product may have");
+    is_int(workspace(OP_linear, 10, LIMIT), PARTS * N * 10 * 4, "and own kernels");
+    is_str(file(), "", "nothing is kept");
+    close_device();
+}
+
+static void test_race(void) {
+    open_device("cuda:0", "3000 0 2000");
+    is_int(tune(), OK, "tuned");
+    is_int(workspace(OP_linear, 40, LIMIT), EACH, "the second of three algorithms is the fastest");
+    has_text(file(), "\tplain\t1\t256\t50", "and is kept, by its name, with its workspace and its time");
+    has_text(file(), "emulated CUDA device\t1\t1048576\tlinear m=8 n=40 k=512 x=4096:bf16 w=20480:bf16 y=320:bf16",
+             "for this op");
+    is_int(workspace(OP_linear, 10, LIMIT), EACH, "one product is faster than own kernels in two steps");
+    is_int(workspace(OP_linear_dx, 10, LIMIT), 0, "own kernels in one are as fast as a product, and come first");
+    has_text(file(), "\tsmall_n\t0\t0\t", "which is kept, too");
+    is_int(workspace(OP_linear, 40, 100), 0, "under a limit the fastest of those that fit");
+    has_text(file(), "\t100\tlinear m=8 n=40", "is a pick of its own");
+    close_device();
+}
+
+static void test_repeats(void) {
+    char before[4096];
+    snprintf(before, sizeof before, "%s", file());
+    open_device("cuda:0", "0 3000 2000");
+    is_int(workspace(OP_linear, 40, LIMIT), EACH, "a later process takes the pick, though another would be faster");
+    is_int(workspace(OP_linear, 10, LIMIT), EACH, "for few outputs, too");
+    is_int(workspace(OP_linear, 40, 300), EACH, "and under a limit that it fits into");
+    is_int(tune(), OK, "tuned again");
+    device->table->trim(device, true);
+    is_int(workspace(OP_linear, 40, LIMIT), EACH, "what has a pick is not timed again");
+    is_str(file(), before, "and the file is as it was");
+    close_device();
+}
+
+/* A line for y (N, o), made by this device under this limit. */
+static void write_pick(const char *name, int o, size_t limit, const char *way, const char *rest) {
+    char text[512];
+    snprintf(text, sizeof text, "%s\t1\t%zu\tlinear m=8 n=%d k=512 x=4096:bf16 w=%d:bf16 y=%d:bf16 act=%d,0 "
+             "tf32=0\t%s\t%s\n", name, limit, o, 512 * o, 8 * o, act, way, rest);
+    write_file(text);
+}
+
+static void test_described(void) {
+    write_pick("NVIDIA H200", 40, LIMIT, "plain", "2\t512\t1.5");
+    open_device("cuda:h200", "0");
+    is_int(workspace(OP_linear, 40, LIMIT), 512, "a device that is not here plans with the pick's bytes");
+    is_int(workspace(OP_linear, 48, LIMIT), PARTS * N * 48 * 4, "and by shapes where there is none");
+    close_device();
+}
+
+/* Lines that are well formed and of no use. */
+static void test_useless(void) {
+    static const struct { const char *what, *way, *rest; } lines[] = {
+        {"an algorithm that the library does not have", "plain", "7\t512\t1.5"},
+        {"one that wants more than it did", "plain", "2\t256\t1.5"},
+        {"a way that is none", "act+sum", "1\t512\t1.5"},
+        {"fused, where there is nothing to fuse", "fused", "1\t512\t1.5"},
+        {"own kernels for many outputs", "small_n", "0\t0\t1.5"},
+    };
+    for (size_t k = 0; k < ARRAY_LEN(lines); k++) {
+        write_pick("emulated CUDA device", 40, LIMIT, lines[k].way, lines[k].rest);
+        open_device("cuda:0", "0 0 0");
+        is_int(workspace(OP_linear, 40, LIMIT), PARTS * N * 40 * 4, lines[k].what);
+        close_device();
+    }
+}
+
+/* What comes before the product, or between own kernels, is as it was when the pick was made. */
+static void test_rooms(void) {
+    write_pick("emulated CUDA device", 10, 100, "small_n", "0\t0\t1.5");
+    open_device("cuda:0", "0 0 0");
+    is_int(workspace(OP_linear, 10, LIMIT), 0, "own kernels that had no room for parts take none now");
+    close_device();
+    act = ACT_GELU; /* behind a product in fp32, in the workspace */
+    write_pick("emulated CUDA device", 40, LIMIT, "plain", "1\t100\t1.5");
+    open_device("cuda:0", "0 0 0");
+    is_int(workspace(OP_linear, 40, LIMIT), N * 40 * 4 + PARTS * N * 40 * 4, "one without room for what comes before");
+    close_device();
+    act = ACT_NONE;
+}
+
+static void test_failures(void) {
+    open_device("cuda:0", "0 0 0");
+    is_int(tune(), OK, "tuned");
+    setenv("EMULATE_FAIL", "cudaMalloc:1:2", 1);
+    is_int(workspace(OP_linear, 56, LIMIT), -1, "no memory for a race");
+    is_int(e.code, ERR_OOM, "is told");
+    setenv("EMULATE_FAIL", "cudaLaunchKernelEx:30:700", 1);
+    is_int(workspace(OP_linear, 56, LIMIT), -1, "a device that is lost in a race");
+    has_text(e.text, "cudaErrorIllegalAddress", "ends it");
+    unsetenv("EMULATE_FAIL");
+    close_device();
+}
+
+int main(void) {
+    char plugin[1024], command[64];
+    const char *build = getenv("BUILD");
+    snprintf(plugin, sizeof plugin, "%s/emulate/memtide_cuda.so", build ? build : "build");
+    setenv("MEMTIDE_CUDA", plugin, 1);
+    setenv("EMULATE_LAUNCH", "500", 1); /* milliseconds: what is really computed does not matter beside it */
+    if (!mkdtemp(folder)) return 1;
+    snprintf(path, sizeof path, "%s/picks.txt", folder);
+    setenv("MEMTIDE_PICKS", path, 1);
+    test_untuned();
+    test_race();
+    test_repeats();
+    test_described();
+    test_useless();
+    test_rooms();
+    test_failures();
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    if (system(command)) puts("# the test's folder is still there");
+    return tap_done();
+}
