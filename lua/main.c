@@ -1,4 +1,4 @@
-/* The program: a Lua state with memtide's modules at hand. What the command line means is in Lua: memtide/cli.lua. */
+/* The program: a Lua state with memtide's modules at hand. What the command line means is in Lua: memtide/cli/cli.lua. */
 #include <errno.h>
 #include <lauxlib.h>
 #include <lualib.h>

@@ -1,4 +1,4 @@
-/* rnn.h: the way of a recurrent layer through its operands, once for every device. Shared with .cu files. Operands are
+/* rnn_layout.h: the way of a recurrent layer through its operands, once for every device. Shared with .cu files. Operands are
  * rows of features: of sample n at step t, row n sample + t step. */
 #ifndef MT_RNN_LAYOUT_H
 #define MT_RNN_LAYOUT_H

@@ -11,8 +11,8 @@
  * y, dx: a piece of work is 32 of their channels, whose sums c (pixels, 32) stay in the cache while the weights stream
  * by, in blocks b (CHUNK units, 32). dw: a piece of work is 8 rows of it.
  * The number of threads changes no bit. */
-#ifndef MT_CPU_TAPS_H
-#define MT_CPU_TAPS_H
+#ifndef MT_CPU_DIRECT_CONV_H
+#define MT_CPU_DIRECT_CONV_H
 
 #include "program/kernel.h"
 

@@ -3,8 +3,8 @@
  * A kernel is a RangeFn over pieces of at most `grain` items. Elementwise kernels take pieces of BLOCK elements: fp32
  * operands are used where they lie, 16-bit ones pass through a scratch array of fp32 that stays in the first-level
  * cache. The arithmetic is in functions marked HOT, which keeps their loops apart from the walk over the pieces. */
-#ifndef MT_CPU_LOOPS_H
-#define MT_CPU_LOOPS_H
+#ifndef MT_CPU_PARALLEL_H
+#define MT_CPU_PARALLEL_H
 
 #include "program/kernel.h"
 

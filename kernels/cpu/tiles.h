@@ -1,4 +1,4 @@
-/* channels.h: operands whose channels lie innermost, (rows, C), in tiles: some rows of at most TILE_COLS channels.
+/* tiles.h: operands whose channels lie innermost, (rows, C), in tiles: some rows of at most TILE_COLS channels.
  *
  *   channels 0 ..   first .. first + cols   .. C
  *   row begin       +-------------+
@@ -7,8 +7,8 @@
  *
  * Sums over rows are made slab by slab: a fixed number of runs of rows, each on one thread into doubles of its own in
  * the workspace, then added in order, so that the number of threads changes no bit. */
-#ifndef MT_CPU_CHANNELS_H
-#define MT_CPU_CHANNELS_H
+#ifndef MT_CPU_TILES_H
+#define MT_CPU_TILES_H
 
 #include "parallel.h"
 

@@ -1,4 +1,4 @@
-/* offline_device.h: described GPUs as the functions inside the plugin see them, and convolutions to ask it about. */
+/* described.h: described GPUs as the functions inside the plugin see them, and convolutions to ask it about. */
 #ifndef TEST_DESCRIBED_H
 #define TEST_DESCRIBED_H
 

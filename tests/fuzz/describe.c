@@ -1,4 +1,4 @@
-/* device_file.c: a description of a GPU. The reader's own file, for what reads the text is not seen outside of it. */
+/* describe.c: a description of a GPU. The reader's own file, for what reads the text is not seen outside of it. */
 #include "device_file.c"
 
 #include "fuzz.h"

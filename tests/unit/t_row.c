@@ -5,7 +5,7 @@
 #include "io/row.h"
 #include "tap.h"
 
-/* DESIGN, section 5: the order is part of the interface, so it is spelled out here. */
+/* The order is part of the interface, so it is spelled out here. */
 static const char HEADER[] =
     "experiment,case,cell,repeat,"
     "model,device,batch,accumulate,effective_batch,precision,checkpoint,inplace,mode,optimizer,"

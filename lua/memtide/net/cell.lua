@@ -192,7 +192,7 @@ local function part(text, digits) return core.hash(text):sub(-digits) end
 
 local NO_NETWORK, NO_DATA = part("no network", 6), part("", 6)
 
--- What makes two rows the same row, see DESIGN's column `cell`: SETTINGS-NETWORK-DATA, so that two ids tell what
+-- What makes two rows the same row, the column `cell`: SETTINGS-NETWORK-DATA, so that two ids tell what
 -- differs. Axes may change their order. Of a cell that could not be built (self.failed) only the settings are known.
 function cell.id(self, purpose)
   local test = self.values.test_data and self.values.test_data:info().text or ""
