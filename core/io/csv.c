@@ -30,6 +30,7 @@ struct Csv {
     bool late;        /* see csv_flush_late */
     uint64_t *slot;   /* [slots] hash table by mark: mark << AT_BITS | where the row begins, 0 = free */
     int slots, n;     /* slots is a power of two; n: rows, one for each (cell, repeat) */
+    bool replaced;    /* are there rows that later ones have replaced? */
     char *record;     /* the row that was read last */
     int record_cap;
     int64_t held;     /* where it begins; 0: none, for there the header is */
@@ -171,7 +172,8 @@ static int reserve(Csv *c, Err *e) {
 static void insert(Csv *c, const char *record, int64_t at) {
     const char *cell = field(record, c->cell), *repeat = field(record, c->repeat);
     uint64_t *slot = find_slot(c, cell, repeat);
-    c->n += !*slot;
+    if (*slot) c->replaced = true;
+    else c->n++;
     *slot = mark_of(cell, repeat) << AT_BITS | (uint64_t)at;
 }
 
@@ -376,13 +378,25 @@ static int cut_torn(const Csv *c, int64_t size, Err *e) {
     return code;
 }
 
+/* Indexes the file of `size` bytes anew. */
+static int index_rows(Csv *c, int64_t size, Err *e) {
+    Lines lines = {0};
+    if (lseek(c->fd, 0, SEEK_SET)) return file_error("read", c->path, e);
+    if (c->slots) memset(c->slot, 0, (size_t)c->slots * sizeof *c->slot);
+    c->n = 0;
+    c->length = 0;
+    c->held = 0;
+    c->replaced = false;
+    int code = take_lines(c, &lines, size, e);
+    mem_free(lines.text);
+    return code;
+}
+
 static int load(Csv *c, bool *torn, Err *e) {
     struct stat st;
-    Lines lines = {0};
     if (fstat(c->fd, &st)) return file_error("read", c->path, e);
     if (!S_ISREG(st.st_mode)) return err_set(e, ERR_FILE, "\"%.200s\" is not a regular file", c->path);
-    int code = take_lines(c, &lines, st.st_size, e);
-    mem_free(lines.text);
+    int code = index_rows(c, st.st_size, e);
     if (code || c->length >= st.st_size) return code;
     code = cut_torn(c, st.st_size, e);
     *torn = !code;
@@ -530,23 +544,35 @@ static int write_over(const Csv *c, const char *data, size_t n, int64_t at) {
     return failed ? -1 : 0;
 }
 
+/* Gives the row of `cell` and `repeat` that begins at *at the id `to`; any other row stays as it is. *at: the next one */
+static int rename_row(Csv *c, int64_t *at, const char *cell, const char *repeat, const char *to, Err *e) {
+    errno = EIO; /* where it is shorter than it was */
+    int n = read_line(c, *at);
+    if (n < 0) return file_error("read", c->path, e);
+    size_t offset = field_offset(c->record, c->cell);
+    offset += c->record[offset] == '"';
+    int64_t place = *at + (int64_t)offset;
+    *at += n + 1;
+    if (split(c->record, (size_t)n) != header(c)->columns)
+        return err_set(e, ERR_FILE, "\"%.200s\" was changed by another program", c->path);
+    if (strcmp(field(c->record, c->cell), cell) != 0 || strcmp(field(c->record, c->repeat), repeat) != 0) return OK;
+    return write_over(c, to, strlen(to), place) ? file_error("write", c->path, e) : OK;
+}
+
 int csv_rename(Csv *c, const char *cell, int64_t repeat, const char *to, Err *e) {
     char text[24];
     snprintf(text, sizeof text, "%" PRId64, repeat);
     uint64_t slot = c->slots ? *find_slot(c, cell, text) : 0;
-    int64_t at = (int64_t)(slot & AT_MASK);
-    size_t n = strlen(cell);
-    if (!slot || strlen(to) != n || mark_of(to, text) != mark_of(cell, text) || *find_slot(c, to, text))
+    if (!slot || strlen(to) != strlen(cell) || mark_of(to, text) != mark_of(cell, text) || !strcmp(to, cell))
         return err_set(e, ERR_INTERNAL, "\"%.200s\": no row of %s can become one of %s", c->path, cell, to);
+    bool reindex = c->replaced || *find_slot(c, to, text);
     int code = check_unchanged(c, e);
-    if (code) return code;
-    errno = EIO; /* where it is shorter than it was */
-    if (read_line(c, at) < 0) return file_error("read", c->path, e);
-    size_t offset = field_offset(c->record, c->cell);
-    offset += c->record[offset] == '"';
-    if (memcmp(c->record + offset, cell, n))
-        return err_set(e, ERR_FILE, "\"%.200s\" was changed by another program", c->path);
-    return write_over(c, to, n, at + (int64_t)offset) ? file_error("write", c->path, e) : OK;
+    /* The oldest first: where a crash ends it, the latest still asks for its new id. */
+    int64_t at = c->replaced ? (int64_t)strlen(header(c)->line) : (int64_t)(slot & AT_MASK);
+    do {
+        if (!code) code = rename_row(c, &at, cell, text, to, e);
+    } while (!code && c->replaced && at < c->length);
+    return !code && reindex ? index_rows(c, c->length, e) : code;
 }
 
 void csv_flush_late(Csv *c) { c->late = true; }

@@ -24,7 +24,7 @@ const char *csv_value(Csv *c, const char *cell, int64_t repeat, const char *colu
 /* The cell of the latest row whose id has the same settings (what stands before its first '-'), and the same repeat;
  * NULL: there is none. Borrowed until the next call. */
 const char *csv_latest(Csv *c, const char *cell, int64_t repeat);
-/* Gives that row another id, in place: one of the same length and settings that has no row. */
+/* Gives that row, and the ones that it has replaced, another id of the same length and settings, in place. */
 int csv_rename(Csv *c, const char *cell, int64_t repeat, const char *to, Err *e);
 /* How many pairs of cell and repeat there are; of two rows with the same pair the later counts. */
 int64_t csv_rows(const Csv *c);

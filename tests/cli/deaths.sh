@@ -83,6 +83,8 @@ for fate in raise die; do
     is "$status $(cells)" "1 2" "$fate: a cell that cannot be built has a row"
     fated $fate "--retry none"
     is "$(wc -l <deaths.csv)" 3 "... which --retry none leaves alone"
+    fated $fate
+    is "$(wc -l <deaths.csv) $(cells)" "4 2" "... which is replaced when it cannot be built again"
     FATE=none memtide status unbuilt.lua --csv deaths.csv
     has "$out" "1 done (1 ok), 1 failed" "... is its own, as failed"
     fated none
@@ -101,7 +103,7 @@ fated raise
 grep ',error,' deaths.csv >>old.csv
 memtide verify old.csv unbuilt.lua
 is $status 1 "verify sees a row of an id that no cell has"
-has "$out" "old.csv:5: cell: n=2, repeat 1: this row's id is without a network, but line 4 has the cell" "and where"
+has "$out" "old.csv:6: cell: n=2, repeat 1: this row's id is without a network, but line 5 has the cell" "and where"
 memtide merge new.csv old.csv
 has "$out" "new.csv: 2 rows (2 ok)" "merge leaves it out"
 memtide verify new.csv unbuilt.lua

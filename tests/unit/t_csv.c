@@ -69,7 +69,7 @@ static void test_rename(void) {
     Text after = slurp(path);
     char *at = strstr(before.s, "aa-00-00");
     ok(at && memcpy(at, "aa-11-22", 8) && same(&before, &after), "the file has the new id, and else what it had");
-    static const char *const wrong[] = {"aa-11-2", "ab-11-22", "aa-11-22"};
+    static const char *const wrong[] = {"aa-11-2", "ab-11-22", "aa-11-22"}; /* the last: its own */
     for (int i = 0; i < 3; i++)
         ok(csv_rename(c, "aa-11-22", 1, wrong[i], &err) == ERR_INTERNAL, "refused: %s", wrong[i]);
     ok(csv_rename(c, "aa-33-33", 1, "aa-44-44", &err) == ERR_INTERNAL, "refused: no such row");
@@ -82,6 +82,23 @@ static void test_rename(void) {
     is_int(csv_rows(c), 4, "four pairs of cell and repeat are read back");
     is_str(csv_status(c, "aa-11-22", 1), "ok", "the later row counts");
     is_str(csv_latest(c, "aa-00-00", 1), "aa-11-22", "and is the latest");
+    csv_append(c, fill("ad-00-00", 1, "crashed", ""), &err);
+    csv_append(c, fill("ad-00-00", 2, "crashed", ""), &err);
+    csv_append(c, fill("ad-00-00", 1, "error", ""), &err);
+    is_int(csv_rename(c, "ad-00-00", 1, "ad-11-22", &err), OK, "a row that has replaced another");
+    is_int(csv_rows(c), 6, "two pairs more");
+    is_str(csv_status(c, "ad-11-22", 1), "error", "the later one still counts");
+    Text whole = slurp(path);
+    ok(strstr(whole.s, "ad-00-00") && !strstr(strstr(whole.s, "ad-00-00") + 1, "ad-00-00"),
+       "no row is left under the old id but that of another repeat");
+    csv_append(c, fill("ad-00-00", 1, "oom", ""), &err);
+    is_int(csv_rename(c, "ad-00-00", 1, "ad-11-22", &err), OK, "beside a row of the new id, as a crash may leave it");
+    is_str(csv_status(c, "ad-11-22", 1), "oom", "the later of both counts");
+    is_int(csv_rows(c), 6, "and they are one pair");
+    csv_append(c, fill("ad-00-00", 1, "ok", ""), &err);
+    csv_close(c);
+    c = reopen(&torn);
+    is_int(csv_rows(c), 7, "read back, with the old id once more");
     Text other = slurp(path);
     char *line = strstr(other.s, "ab-00-00");
     if (line) memcpy(line, "ac", 2);

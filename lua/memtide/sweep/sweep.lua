@@ -133,7 +133,7 @@ local function identify(self, columns)
   local latest = self.store:latest(id, number)
   if not latest or latest == id then return end
   if cell.is_unbuilt(id) then columns.cell = latest
-  elseif cell.is_unbuilt(latest) and not self.store:outcome(id, number) then self.store:rename(latest, number, id) end
+  elseif cell.is_unbuilt(latest) then self.store:rename(latest, number, id) end
 end
 
 -- Is it to be run? Else task.row is the row of an earlier run.
