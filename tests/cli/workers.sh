@@ -195,15 +195,18 @@ has "$(cat err.txt)" "memtide: terminated; 1 of 2 cells have their rows in f.csv
 stops INT 130 ok "SIGINT too"
 stops USR1 75 "ok timeout" "SIGUSR1 lets it end, and starts no other"
 
+answers_term() {
+    holds
+    kill -TERM $job
+    ( sleep 20; kill -KILL $job ) 2>/dev/null &
+    watcher=$!
+    wait $job
+    is $? 143 "$1"
+    kill $watcher 2>/dev/null
+}
 "$MEMTIDE" run fates.lua --csv f.csv --set fate=flood --set n=1 >out.txt 2>err.txt </dev/null &
 job=$!
-holds
-kill -TERM $job
-( sleep 20; kill -KILL $job ) 2>/dev/null &
-watcher=$!
-wait $job
-is $? 143 "SIGTERM is answered while a long message arrives"
-kill $watcher 2>/dev/null
+answers_term "SIGTERM is answered while a long message arrives"
 { cat fates.lua; head -c 1000000 /dev/zero | tr '\0' '-'; } >large.lua # a comment
 stops_early() {
     LD_PRELOAD=$FAULTS STOP_WORKER=1 ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0" \
@@ -211,13 +214,7 @@ stops_early() {
 }
 stops_early &
 job=$!
-holds
-kill -TERM $job
-( sleep 20; kill -KILL $job ) 2>/dev/null &
-watcher=$!
-wait $job
-is $? 143 "and while a worker does not take a long one"
-kill $watcher 2>/dev/null
+answers_term "and while a worker does not take a long one"
 "$MEMTIDE" run fates.lua --in-process --csv f.csv --set fate=hang --set n=1 >out.txt 2>err.txt </dev/null &
 job=$!
 holds

@@ -4,6 +4,7 @@
 
 #include "passes/compile.h"
 #include "net.h"
+#include "tap.h"
 
 static int bare_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)d, (void)args, (void)limit, (void)e;
@@ -23,6 +24,22 @@ __attribute__((unused)) static Program *compiled(const char *text, Shape input, 
     network_free(net);
     if (code) printf("# %s\n", e.text);
     return p;
+}
+
+typedef struct Case { Network *net; Program *p; } Case;
+
+__attribute__((unused)) static Case case_open(Device *device, const char *text, const char *loss, Shape input,
+                                              const Settings *s) {
+    Err e = {0, ""};
+    Case c = {net_new(text, loss, input, &e), NULL};
+    int code = c.net ? compile(c.net, s, device, NULL, NULL, &c.p, &e) : e.code;
+    ok(code == OK, "%.40s: %s", text, e.text);
+    return c;
+}
+
+__attribute__((unused)) static void case_close(Case *c) {
+    program_free(c->p);
+    network_free(c->net);
 }
 
 #endif

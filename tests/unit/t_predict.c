@@ -8,21 +8,6 @@
 static const DeviceTable table = {.kind = "none", .alignment = 4, .prepare = bare_prepare};
 static Device device = {&table};
 
-typedef struct Case { Network *net; Program *p; } Case;
-
-static Case opened(const char *text, const char *loss, Shape input, const Settings *s) {
-    Err e = {0, ""};
-    Case c = {net_new(text, loss, input, &e), NULL};
-    int code = c.net ? compile(c.net, s, &device, NULL, NULL, &c.p, &e) : e.code;
-    ok(code == OK, "%s: %s", text, e.text);
-    return c;
-}
-
-static void closed(Case *c) {
-    program_free(c->p);
-    network_free(c->net);
-}
-
 static Prediction predicted(const Case *c, AllocKind kind, size_t limit) {
     Prediction out = {.host = 1};
     Err e = {0, ""};
@@ -34,7 +19,7 @@ static Prediction predicted(const Case *c, AllocKind kind, size_t limit) {
 static void test_evaluation(void) {
     Settings s = settings_default();
     s.eval = s.no_loss = true;
-    Case c = opened("Linear(3, 2)", NULL, shape2(4, 3), &s);
+    Case c = case_open(&device, "Linear(3, 2)", NULL, shape2(4, 3), &s);
     for (int kind = 0; c.p && kind < ALLOC_COUNT; kind++) {
         if (kind == ALLOC_CACHING) continue;
         const Prediction need = predicted(&c, (AllocKind)kind, 0);
@@ -49,14 +34,14 @@ static void test_evaluation(void) {
         is_int(need.reserved, kind == ALLOC_PLANNED ? 112 : 32, "and what the allocator keeps");
         is_int(need.host, 0, "nothing lies with the host");
     }
-    closed(&c);
+    case_close(&c);
 }
 
 /* PyTorch's caching: blocks in multiples of 512 bytes out of one segment of 2 MiB. */
 static void test_caching(void) {
     Settings s = settings_default();
     s.eval = s.no_loss = true;
-    Case c = opened("Linear(3, 2)", NULL, shape2(4, 3), &s);
+    Case c = case_open(&device, "Linear(3, 2)", NULL, shape2(4, 3), &s);
     if (c.p) {
         const Prediction need = predicted(&c, ALLOC_CACHING, 0);
         is_int(need.peak.held, 2 << 20, "a segment");
@@ -64,7 +49,7 @@ static void test_caching(void) {
         is_int(need.reserved, 2 << 20, "it is kept");
         ok(!predicted(&c, ALLOC_CACHING, (2 << 20) - 1).fits, "and cannot be smaller");
     }
-    closed(&c);
+    case_close(&c);
 }
 
 /* Plain SGD: 32 bytes of parameters stay; before the loss, x 48, target 32, y 32 and the loss 4 are there; after it
@@ -72,7 +57,7 @@ static void test_caching(void) {
 static void test_training(void) {
     Settings s = settings_default();
     s.optimizer.kind = OPTIM_SGD;
-    Case c = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    Case c = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
     for (int kind = 0; c.p && kind < ALLOC_COUNT; kind++) {
         if (kind == ALLOC_CACHING) continue;
         const Prediction need = predicted(&c, (AllocKind)kind, 0);
@@ -80,37 +65,37 @@ static void test_training(void) {
         is_int(need.peak.mark, 1, "the first of the ops where it is as much");
         is_int(need.peak.category[CAT_GRADIENTS], 0, "no gradient is there yet");
     }
-    closed(&c);
+    case_close(&c);
     s.inplace = INPLACE_OFF; /* now dL/dy stands beside y */
-    c = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    c = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
     if (c.p) {
         const Prediction need = predicted(&c, ALLOC_DIRECT, 0);
         is_int(need.peak.held, 32 + 48 + 32 + 32 + 4 + 32, "y, its gradient and the target");
         is_int(need.peak.mark, 2, "at the loss's gradient");
         is_int(need.peak.category[CAT_ACTIVATION_GRADIENTS], 32, "of which the gradient");
     }
-    closed(&c);
+    case_close(&c);
 }
 
 /* Adam has two numbers more for each of 8, and a count of steps. */
 static void test_states(void) {
     Settings s = settings_default();
-    Case adam = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    Case adam = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
     s.optimizer.kind = OPTIM_SGD;
-    Case sgd = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    Case sgd = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
     if (adam.p && sgd.p) {
         const size_t more = predicted(&adam, ALLOC_DIRECT, 0).allocated - predicted(&sgd, ALLOC_DIRECT, 0).allocated;
         is_int((long long)more, 64 + (long long)sizeof(StepState), "that stay between steps");
         is_int((long long)predicted(&adam, ALLOC_DIRECT, 0).peak.category[CAT_OPTIMIZER], (long long)more,
                "the optimizer's");
     }
-    closed(&adam);
-    closed(&sgd);
+    case_close(&adam);
+    case_close(&sgd);
 }
 
 static void test_limit(void) {
     Settings s = settings_default();
-    Case c = opened("Sequential{Linear(3, 5) ReLU Linear(5, 2)}", "MSELoss", shape2(4, 3), &s);
+    Case c = case_open(&device, "Sequential{Linear(3, 5) ReLU Linear(5, 2)}", "MSELoss", shape2(4, 3), &s);
     for (int kind = 0; c.p && kind < ALLOC_COUNT; kind++) {
         const size_t need = predicted(&c, (AllocKind)kind, 0).peak.held;
         const Prediction at = predicted(&c, (AllocKind)kind, need), below = predicted(&c, (AllocKind)kind, need - 1);
@@ -120,15 +105,15 @@ static void test_limit(void) {
         const Prediction none = predicted(&c, (AllocKind)kind, 1);
         ok(!none.fits && none.lower_bound == 0, "where not even the parameters fit, there is nothing to say");
     }
-    closed(&c);
+    case_close(&c);
 }
 
 /* Two programs of one network: the parameters are there once, and the larger step counts. */
 static void test_turns(void) {
     Settings s = settings_default();
-    Case train = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    Case train = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
     s.eval = true;
-    Case eval = opened("Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
+    Case eval = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
     Program *both[] = {train.p, eval.p};
     Prediction out, first;
     Err e = {0, ""};
@@ -142,14 +127,14 @@ static void test_turns(void) {
         is_int(predict_turns(train.net, both, 1, ALLOC_DIRECT, &device, 0, 2, &out, &e), OK, "one program");
         is_int(out.peak.mark >= 0, 1, "takes turns with none");
     }
-    closed(&train);
-    closed(&eval);
+    case_close(&train);
+    case_close(&eval);
 }
 
 /* A program without ops is an error and no prediction; so is a host without memory. */
 static void test_errors(void) {
     Settings s = settings_default();
-    Case c = opened("Sequential{Linear(3, 5) ReLU Linear(5, 2)}", "MSELoss", shape2(4, 3), &s);
+    Case c = case_open(&device, "Sequential{Linear(3, 5) ReLU Linear(5, 2)}", "MSELoss", shape2(4, 3), &s);
     Program *empty = program_new();
     Prediction out = {.host = 7};
     Err e = {0, ""};
@@ -175,7 +160,7 @@ static void test_errors(void) {
         ok(!code && failures > 10, "%s: %d allocations, each made to fail", alloc_name((AllocKind)kind), failures);
         is_int(wrong, 0, "each is an error of its kind, predicts nothing and leaves nothing");
     }
-    closed(&c);
+    case_close(&c);
 }
 
 int main(void) {

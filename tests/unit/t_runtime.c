@@ -92,21 +92,6 @@ static Device device = {&table};
 
 /* ---- every call fails once */
 
-typedef struct Case { Network *net; Program *p; } Case;
-
-static Case opened(const char *text, const char *loss, Shape input, const Settings *s) {
-    Err e = {0, ""};
-    Case c = {net_new(text, loss, input, &e), NULL};
-    int code = c.net ? compile(c.net, s, &device, NULL, NULL, &c.p, &e) : e.code;
-    ok(code == OK, "%.40s: %s", text, e.text);
-    return c;
-}
-
-static void closed(Case *c) {
-    program_free(c->p);
-    network_free(c->net);
-}
-
 /* Three steps: run, recorded, replayed. */
 static int train(const Case *c, AllocKind kind, Err *e) {
     Runtime *r = NULL;
@@ -148,18 +133,18 @@ static void test_failures(void) {
     s.offload = OFFLOAD_ALL;
     s.offload_least = 0;
     s.keep_output = true;
-    Case c = opened("Sequential{Conv2d(3, 4, 3) Tanh Flatten Linear(144, 10)}", "CrossEntropyLoss", shape4(2, 3, 8, 8),
-                    &s);
+    Case c = case_open(&device, "Sequential{Conv2d(3, 4, 3) Tanh Flatten Linear(144, 10)}", "CrossEntropyLoss",
+                       shape4(2, 3, 8, 8), &s);
     for (int kind = 0; c.p && kind < ALLOC_COUNT; kind++) {
         fail_each(&c, (AllocKind)kind, false);
         fail_each(&c, (AllocKind)kind, true);
     }
-    closed(&c);
+    case_close(&c);
 }
 
 static void test_recording(void) {
     Settings s = settings_default();
-    Case c = opened("Linear(6, 10)", "CrossEntropyLoss", shape2(2, 6), &s);
+    Case c = case_open(&device, "Linear(6, 10)", "CrossEntropyLoss", shape2(2, 6), &s);
     Err e = {0, ""};
     if (!c.p) return;
     int ops = 0;
@@ -174,7 +159,7 @@ static void test_recording(void) {
     c.p->graph = false;
     is_int(train(&c, ALLOC_PLANNED, &e), OK, "three steps that nobody may record");
     ok(fake.runs == 3 * ops && fake.replays == 0, "are run, too");
-    closed(&c);
+    case_close(&c);
 }
 
 /* ---- values by name */
@@ -183,7 +168,7 @@ static void test_values(void) {
     Settings s = settings_default();
     s.precision = PREC_MASTER_BF16;
     s.keep_output = true;
-    Case c = opened("Linear(3, 2)", "MSELoss", shape2(2, 3), &s);
+    Case c = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(2, 3), &s);
     Runtime *r = NULL;
     Err e = {0, ""};
     memset(&fake, 0, sizeof fake);
@@ -238,7 +223,7 @@ static void test_values(void) {
     runtime_reset_peak(r);
     is_int((long long)runtime_ledger(r)->peak.held, (long long)runtime_ledger(r)->held, "the peak begins anew");
     is_int(runtime_close_checked(r, &e), OK, "all is given back");
-    closed(&c);
+    case_close(&c);
 }
 
 /* ---- feeds */
@@ -262,7 +247,7 @@ static void test_feeds(void) {
         {0, 10, "target 10 of sample 0 is out of bounds for 10 classes"},
         {0, -1, "target -1 of sample 0 is out of bounds for 10 classes"}};
     Settings s = settings_default();
-    Case c = opened(NET_WORDS, "CrossEntropyLoss", shape2(2, 6), &s);
+    Case c = case_open(&device, NET_WORDS, "CrossEntropyLoss", shape2(2, 6), &s);
     for (size_t i = 0; c.p && i < ARRAY_LEN(cases); i++) {
         Feed feed = {c.p, cases[i].x, cases[i].label};
         Runtime *r = NULL;
@@ -274,7 +259,7 @@ static void test_feeds(void) {
         has_text(e.text, cases[i].message, cases[i].message);
         is_int(runtime_close_checked(r, &e), OK, "and all is given back");
     }
-    closed(&c);
+    case_close(&c);
 }
 
 int main(void) {
