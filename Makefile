@@ -295,7 +295,7 @@ valgrind: all $(C_TESTS) ## the unit tests under valgrind
 
 # Left out: what is about kernels and devices outside of core/, and what takes minutes with counters. Headers are
 # counted where core/ includes them.
-COVER_UNIT = $(filter-out %/t_checkpoint_budget,$(UNIT_TESTS))
+COVER_UNIT = $(filter-out %/t_checkpoint_budget %/t_golden,$(UNIT_TESTS))
 COVER_LUA  = $(filter-out $(patsubst %,tests/lua/t_%.lua,dependencies experiments fit_runs frontier growth models \
     plans),$(wildcard tests/lua/t_*.lua)) $(patsubst %,tests/cli/%.sh,older plan predict run spread)
 coverage: ## the lines of core/ that unit tests and Lua tests reach, at least 95 % (gcov)
