@@ -3,10 +3,10 @@
  * bias is; the sum over op(A) is the one over its second operand. */
 #include "gemm.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "libraries.h"
+#include "base/mem.h"
 
 /* Buffers start at multiples of CUDA_ALIGNMENT. Algorithms are asked for that want no more than 16 bytes, which is all
  * that their loads use. */
@@ -153,7 +153,7 @@ static void algorithm_find(cublasLtHandle_t handle, const GemmPlan *p, const Gem
 /* ---- plans */
 
 static int plan_describe(const Gemm *g, GemmPlan **plan, Err *e) {
-    GemmPlan *p = calloc(1, sizeof *p);
+    GemmPlan *p = mem_new(sizeof *p);
     *plan = NULL;
     if (!p) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *p);
     p->epilogue = g->epilogue != GEMM_PLAIN;
@@ -228,5 +228,5 @@ void gemm_close(GemmPlan *p) {
     if (p->first) cublasLtMatrixLayoutDestroy(p->first);
     if (p->second) cublasLtMatrixLayoutDestroy(p->second);
     if (p->d) cublasLtMatrixLayoutDestroy(p->d);
-    free(p);
+    mem_free(p);
 }

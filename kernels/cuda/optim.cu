@@ -3,9 +3,8 @@
  * A step has one such op per parameter, most of them small. Neighbours of one kind that obey one rule wait in a queue
  * on the host and become one launch, with the list of their tensors in the kernel's parameters. cuda_flush launches
  * what waits; the device calls it before anything else is enqueued or waited for. */
-#include <stdlib.h>
-
 #include "sums.h"
+#include "base/mem.h"
 
 /* CHUNK: elements that a block takes at a time; 2^31 of them are more than any memory holds.
  * MULTIPROCESSOR_BLOCKS: of THREADS threads, enough to hide latency. */
@@ -114,7 +113,7 @@ static __global__ void scale_update_kernel(ScalerAttr scaler, StepState *state) 
 
 /* ---- on the host */
 
-extern "C" void cuda_queue_free(CudaQueue *queue) { free(queue); }
+extern "C" void cuda_queue_free(CudaQueue *queue) { mem_free(queue); }
 
 typedef void UpdateKernel(Update u);
 
@@ -143,7 +142,7 @@ static int queue_ready(const KArgs *a, const OptimRule *rule, StepState *state, 
     const float *lr = updates ? (const float *)a->in[2].data : NULL;
     const float *square = updates ? (const float *)a->in[3].data : NULL;
     CudaDevice *c = cuda_of(a);
-    if (!c->queue) c->queue = (CudaQueue *)calloc(1, sizeof *c->queue);
+    if (!c->queue) c->queue = (CudaQueue *)mem_new(sizeof *c->queue);
     if (!c->queue) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *c->queue);
     CudaQueue *q = c->queue;
     Update *u = &q->update;
