@@ -208,40 +208,13 @@ size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t 
     return out->workspace - casts;
 }
 
-/* ---- preparing and running */
+/* ---- running */
 
 void conv_release(void *state) {
     ConvState *s = state;
     if (!s) return;
     node_free(&s->plan);
     mem_free(s);
-}
-
-static int prepare(const KArgs *args, ConvPass pass, size_t limit, void **state, size_t *workspace, Err *e) {
-    ConvState *s = mem_new(sizeof *s);
-    if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
-    s->base.release = conv_release;
-    int code = conv_read(args, pass, &s->conv, e);
-    if (!code) code = conv_choose(cuda_of(args), args, &s->conv, limit, s, e);
-    if (code) {
-        conv_release(s);
-        return code;
-    }
-    *state = s;
-    *workspace = s->workspace;
-    return OK;
-}
-
-int k_cuda_conv2d_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, CONV_FORWARD, limit, state, workspace, e);
-}
-
-int k_cuda_conv2d_dx_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, CONV_DATA, limit, state, workspace, e);
-}
-
-int k_cuda_conv2d_dw_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, CONV_WEIGHTS, limit, state, workspace, e);
 }
 
 /* The op's operands as they are in this run; the state's have no data. */

@@ -1,5 +1,6 @@
 /* conv2d.h: a convolution op in a convolution's own words, and the ways in which it can be run. conv2d.c knows what
- * each way does; conv2d_choose.c, which one is taken. x (N, C, H, W), w (O, C/groups, KH, KW), y (N, O, OH, OW). */
+ * each way does and runs it; conv2d_choose.c prepares ops: it chooses the way. x (N, C, H, W), w (O, C/groups, KH, KW),
+ * y (N, O, OH, OW). */
 #ifndef MT_CONV2D_H
 #define MT_CONV2D_H
 
@@ -55,8 +56,5 @@ size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t 
 int conv_tensors(const Conv *v, const ConvState *s, char *workspace, int64_t id[CONV_IDS], void *data[CONV_IDS]);
 void conv_release(void *state);
 KernelRun conv_run;
-
-/* Sets *s to the way and engine that the picks, a race or the rankings say. */
-int conv_choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, ConvState *s, Err *e);
 
 #endif

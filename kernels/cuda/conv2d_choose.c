@@ -181,7 +181,7 @@ static int choose_raced(Search *q, const KArgs *args, const Way *way, const Engi
     return code ? code : tuning_keep(q->c, &pick, e);
 }
 
-int conv_choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, ConvState *s, Err *e) {
+static int choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, ConvState *s, Err *e) {
     Search q = {.c = c, .v = v, .limit = limit, .smallest = SIZE_MAX};
     const Pick *pick;
     const Way *way;
@@ -192,4 +192,33 @@ int conv_choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, C
     if (pick && !race && choose_picked(&q, pick, s)) return OK;
     code = choose_ranked(&q, s, &way, &id, e);
     return code || !race ? code : choose_raced(&q, args, way, &id, s, e);
+}
+
+/* ---- the ops */
+
+static int prepare(const KArgs *args, ConvPass pass, size_t limit, void **state, size_t *workspace, Err *e) {
+    ConvState *s = mem_new(sizeof *s);
+    if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
+    s->base.release = conv_release;
+    int code = conv_read(args, pass, &s->conv, e);
+    if (!code) code = choose(cuda_of(args), args, &s->conv, limit, s, e);
+    if (code) {
+        conv_release(s);
+        return code;
+    }
+    *state = s;
+    *workspace = s->workspace;
+    return OK;
+}
+
+int k_cuda_conv2d_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, CONV_FORWARD, limit, state, workspace, e);
+}
+
+int k_cuda_conv2d_dx_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, CONV_DATA, limit, state, workspace, e);
+}
+
+int k_cuda_conv2d_dw_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, CONV_WEIGHTS, limit, state, workspace, e);
 }

@@ -10,8 +10,6 @@
  * goes to y and is rounded twice. */
 #include "linear.h"
 
-#include <stdlib.h>
-
 #include "bias.h"
 #include "small_n_gemm.h"
 
@@ -73,39 +71,6 @@ size_t linear_copy(const KArgs *a, GemmEpilogue e) {
     const View *b = &a->in[2], *y = &a->out[0];
     if (a->kind != OP_linear || !has_bias(e) || b->dtype == y->dtype) return 0;
     return align_up((size_t)b->count * dtype_size(y->dtype), CUDA_ALIGNMENT);
-}
-
-/* ---- preparation */
-
-static void state_release(void *state) {
-    if (state) linear_close(state);
-    free(state);
-}
-
-static int prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    LinearState *s = calloc(1, sizeof *s);
-    if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
-    s->base.release = state_release;
-    int code = linear_choose(a, limit, s, e);
-    if (code) {
-        state_release(s);
-        return code;
-    }
-    *state = s;
-    *workspace = s->workspace;
-    return OK;
-}
-
-int k_cuda_linear_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(a, limit, state, workspace, e);
-}
-
-int k_cuda_linear_dx_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(a, limit, state, workspace, e);
-}
-
-int k_cuda_linear_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(a, limit, state, workspace, e);
 }
 
 /* ---- runs */

@@ -1,6 +1,6 @@
 /* linear.h: a linear layer's op in a matrix product's words, and the ways in which it can be run. linear.c knows what
- * each way does; linear_choose.c, which one is taken. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading dimensions
- * of x and y are all part of N. */
+ * each way does and runs it; linear_choose.c prepares ops: it chooses the way. Shapes: x (N, I), w (O, I), b (O),
+ * y (N, O); leading dimensions of x and y are all part of N. */
 #ifndef MT_LINEAR_H
 #define MT_LINEAR_H
 
@@ -33,9 +33,5 @@ int linear_run(const KArgs *a, Err *e); /* any of the three ops */
 /* All that the choice depends on, as picks name the op: the product, the types of what there is, what is done beside
  * it. */
 void linear_text(const KArgs *a, char text[PICK_OP]);
-
-/* Fills in *s, but for the base: as the picks, a race or, without them, shapes say. */
-int linear_choose(const KArgs *a, size_t limit, LinearState *s, Err *e);
-void linear_close(LinearState *s); /* its plans */
 
 #endif

@@ -13,6 +13,7 @@
 #include "tuning.h"
 #include "bench.h"
 #include "small_n_gemm.h"
+#include "base/mem.h"
 
 /* SPLIT_K: terms of a sum that are worth a block of their own. ROWS: those that are taken at a time are a multiple of
  * it, so that each time starts at a whole 16-byte word. */
@@ -64,7 +65,7 @@ static void grant(const KArgs *a, size_t bytes, size_t limit, LinearState *s) {
 
 /* ---- making it ready */
 
-void linear_close(LinearState *s) {
+static void close_plans(LinearState *s) {
     gemm_close(s->plan);
     gemm_close(s->rest);
     s->plan = s->rest = NULL;
@@ -93,7 +94,7 @@ static int open_plans(const KArgs *a, const EngineId *id, size_t bytes, LinearSt
     int code = gemm_open(c, &s->gemm, id, bytes, &s->plan, e);
     if (!code && s->plan && rest.m) code = gemm_open(c, &rest, NULL, bytes, &s->rest, e);
     *ready = !code && s->plan && (s->rest || !rest.m);
-    if (!*ready) linear_close(s);
+    if (!*ready) close_plans(s);
     return code;
 }
 
@@ -189,7 +190,7 @@ static int compete(Contest *q, LinearWay way, const EngineId *id, Winner *winner
         }
     }
     if (!code && ready) code = bench_time(&q->race, linear_run, &s, s.workspace, winner->us, &us, e);
-    linear_close(&s);
+    close_plans(&s);
     if (cuda_of(q->a)->lost.code) return code;
     /* the first choice stays unless the gain is more than the noise */
     if (!code && ready && us < winner->us && us < RACE_GAIN * q->first) *winner = (Winner){way, *id, s.workspace, us};
@@ -229,16 +230,16 @@ static int choose_raced(const KArgs *a, const char *op, size_t limit, LinearStat
     snprintf(pick.op, sizeof pick.op, "%s", op);
     snprintf(pick.way, sizeof pick.way, "%s", linear_ways[winner.way]);
     if (choose_picked(a, &pick, &fastest)) {
-        linear_close(s);
+        close_plans(s);
         *s = fastest;
         return tuning_keep(c, &pick, e);
     }
-    linear_close(&fastest);
+    close_plans(&fastest);
     /* the library's own first choice may be one that cannot be asked for by name: it stays, without a pick */
     return winner.us == q.first ? OK : err_set(e, ERR_INTERNAL, "what won the race of %s cannot be had again", op);
 }
 
-int linear_choose(const KArgs *a, size_t limit, LinearState *s, Err *e) {
+static int choose(const KArgs *a, size_t limit, LinearState *s, Err *e) {
     char op[PICK_OP];
     const Pick *pick;
     bool race;
@@ -248,4 +249,37 @@ int linear_choose(const KArgs *a, size_t limit, LinearState *s, Err *e) {
     if (pick && !race && choose_picked(a, pick, s)) return OK;
     code = choose_first(a, limit, s, e);
     return code || !race ? code : choose_raced(a, op, limit, s, e);
+}
+
+/* ---- the ops */
+
+static void state_release(void *state) {
+    if (state) close_plans(state);
+    mem_free(state);
+}
+
+static int prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    LinearState *s = mem_new(sizeof *s);
+    if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
+    s->base.release = state_release;
+    int code = choose(a, limit, s, e);
+    if (code) {
+        state_release(s);
+        return code;
+    }
+    *state = s;
+    *workspace = s->workspace;
+    return OK;
+}
+
+int k_cuda_linear_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(a, limit, state, workspace, e);
+}
+
+int k_cuda_linear_dx_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(a, limit, state, workspace, e);
+}
+
+int k_cuda_linear_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(a, limit, state, workspace, e);
 }
