@@ -58,7 +58,7 @@ static void cpu_close(Device *d) {
     mem_free(cpu);
 }
 
-/* The text behind "name :" in a /proc file, or "" */
+/* The text after "name :" in a /proc file, or "" */
 static void proc_read(const char *path, const char *name, char *value, size_t size) {
     char line[256];
     value[0] = 0;
@@ -193,8 +193,8 @@ static const DeviceTable table = {
     .prepare = cpu_prepare, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
 };
 
-/* oneDNN keeps what it compiled, too, and what is prepared here holds on to its own. What else it is asked for again
- * are reorders of the same shapes. */
+/* oneDNN has a cache of what it compiled, too, but ops that are prepared here keep their own. Only reorders of the same
+ * shapes are asked for again. */
 enum { PRIMITIVES = 32 };
 
 int device_cpu_open(Device **out, Err *e) {

@@ -229,7 +229,7 @@ static int check_rows(const PrimSpec *spec, Err *e) {
     return OK;
 }
 
-/* `limit` is a wish: when nothing is within it, the smallest is taken, for a result matters more than its scratch. */
+/* If nothing is within `limit`, the smallest is taken: a result matters more than its scratch. */
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e) {
     Prim best;
     memset(&best, 0, sizeof best);
@@ -309,7 +309,7 @@ static void convert(DType from, const void *source, DType to, void *target, size
     for (size_t i = 0; i < count; i++) dtype_store(to, target, i, dtype_load(from, source, i));
 }
 
-/* The slot that an activation is behind. */
+/* The slot whose operand the activation follows. */
 static int result_slot(const Prim *p) { return p->pass == PASS_DATA ? SLOT_X : SLOT_Y; }
 
 /* The activation, or its gradient, from what the primitive has written into the operand's own storage. */

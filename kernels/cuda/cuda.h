@@ -54,8 +54,8 @@ static inline CudaDevice *cuda_of(const KArgs *args) { return (CudaDevice *)args
 extern "C" {
 #endif
 
-/* context.c. OK, or fills *e with CUDA's name for the failure of `what`: ERR_OOM where memory ran out, else ERR_DEVICE. Clears the
- * error; one that cannot be cleared is kept in c->lost, and every later call of the device gives it. */
+/* context.c. OK, or fills *e with CUDA's name for the failure of `what`: ERR_OOM where memory ran out, else ERR_DEVICE.
+ * Clears the error; one that cannot be cleared is kept in c->lost, and every later call of the device gives it. */
 int cuda_check(CudaDevice *c, cudaError_t error, const char *what, Err *e);
 /* OK when the device can be called: it is not lost, and this thread's calls go to it. */
 int cuda_ready(CudaDevice *c, Err *e);

@@ -50,7 +50,7 @@ static void release_state(void *state) {
     if (state) ((CudaState *)state)->release(state);
 }
 
-/* To choose a plan again takes many times longer than to keep it: only what many cells have not used is dropped. */
+/* Choosing a plan again costs far more than keeping it: only what many cells have not used is dropped. */
 void cuda_trim(Device *d, bool all) {
     enum { KEEP = 2048 };
     OpCache *prepared = &((CudaDevice *)d)->prepared;
@@ -112,7 +112,7 @@ void cuda_release(CudaDevice *c) {
     mem_free(c);
 }
 
-/* A lost context refuses these calls; there is nothing left to be done about it then. */
+/* A lost context refuses these calls; nothing can be done about that. */
 static void real_close(Device *d) {
     CudaDevice *c = (CudaDevice *)d;
     if (c->stream) cudaStreamSynchronize(c->stream);

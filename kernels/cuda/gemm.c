@@ -103,8 +103,8 @@ static cublasStatus_t algorithms_ask(cublasLtHandle_t handle, const GemmPlan *p,
     return status;
 }
 
-/* ---- algorithms by name: what one is asked for by, beside its index. An algorithm starts with all of them 0, or with
- * what is as good; those of 16 bits are the low half of a value. */
+/* ---- algorithms by name: the knobs that name one, beside its index. An algorithm starts with all of them 0, or as
+ * good as 0; those of 16 bits are the low half of a value. */
 
 static const struct { cublasLtMatmulAlgoConfigAttributes_t attribute; size_t bytes; } knobs[] = {
     {CUBLASLT_ALGO_CONFIG_TILE_ID, 4},          {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
@@ -136,7 +136,7 @@ static cublasStatus_t knob_set(cublasLtMatmulAlgo_t *algorithm, int64_t type, in
     return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* What `id` names, as the heuristic would give it: *n is 1, or 0 where there is none that may be taken. */
+/* The algorithm that `id` names, as the heuristic would give it: *n is 1, or 0 if it may not be taken. */
 static void algorithm_find(cublasLtHandle_t handle, const GemmPlan *p, const Gemm *g, const EngineId *id,
                            size_t workspace, cublasLtMatmulHeuristicResult_t *result, int *n) {
     const cudaDataType_t in = type_of(g->in), out = type_of(g->out);

@@ -7,7 +7,7 @@
 #include "gemm.h"
 
 /*   FUSED   a library's product, which takes over bias and ReLU, or the bias's gradient
- *   PLAIN   a library's product, and own kernels behind it for what stands beside it
+ *   PLAIN   a library's product, and own kernels after it for what it leaves
  *   SKINNY  own kernels alone, where there are few outputs */
 typedef enum LinearWay { LINEAR_FUSED, LINEAR_PLAIN, LINEAR_SKINNY, LINEAR_WAYS } LinearWay;
 extern const char *const linear_ways[LINEAR_WAYS];
@@ -30,7 +30,7 @@ size_t linear_copy(const KArgs *a, GemmEpilogue epilogue);
 /* Do kernels have to follow a forward product with this epilogue? */
 bool linear_leaves(const KArgs *a, GemmEpilogue epilogue);
 int linear_run(const KArgs *a, Err *e); /* any of the three ops */
-/* All that the choice depends on, as picks name the op: the product, the types of what there is, what is done beside
+/* The op as picks name it, with all that the choice depends on: the product, the operands' types, what is done beside
  * it. */
 void linear_text(const KArgs *a, char text[PICK_OP]);
 

@@ -66,7 +66,7 @@ static __device__ void rule_at(const Update &, const UpdateTensor &t, const Opti
     if (t.copy) lanes_store<N>((DType)t.copy_type, t.copy, i, w);
 }
 
-/* The tensor whose chunk this is: the last that does not begin behind it. */
+/* The tensor that this chunk belongs to: the last one that begins at it or before it. */
 static __device__ int tensor_of(const Update &u, int chunk) {
     int low = 0, high = u.n - 1;
     while (low < high) {
@@ -79,7 +79,8 @@ static __device__ int tensor_of(const Update &u, int chunk) {
 
 typedef void AtFn(const Update &u, const UpdateTensor &t, const OptimStep &step, int64_t i);
 
-/* Blocks stride over the chunks. What is the same for all, Adam's powers, takes one thread a while: once per block. */
+/* Blocks stride over the chunks. Adam's powers are the same for all elements and slow to compute: one thread of a block
+ * computes them. */
 template <int KIND, AtFn *at1, AtFn *at4>
 static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ Update u) {
     __shared__ OptimStep step;
