@@ -1,9 +1,13 @@
-/* mem.h: host memory of the core. One place, so that a test can make the n-th allocation fail and see all of them
+/* mem.h: host memory of the core and of the devices. One place, so that a test can make the n-th allocation fail and see all of them
  * freed. Device bytes never come from here: see ledger.h. */
 #ifndef MT_MEM_H
 #define MT_MEM_H
 
 #include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 void *mem_new(size_t bytes);                  /* zeroed; NULL when there is none; free with mem_free */
 void *mem_copy(const void *from, size_t bytes);
@@ -16,5 +20,9 @@ void mem_free(void *p);
  * and count the live ones. */
 void mem_fail_after(long n);
 long mem_live(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

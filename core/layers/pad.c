@@ -33,10 +33,7 @@ int layer_pad_shape(Network *n, Layer *l, Err *e) {
 
 /* x as an image (N, C, 1, L) of what is a line */
 static int as_image(Lower *lw, const Layer *l, int x) {
-    int y = lower_temp(lw, l, "image", shape4(l->in.dim[0], l->in.dim[1], 1, l->in.dim[2]), NULL, DT_F32);
-    if (lw->p->failed) return 0;
-    lw->p->bufs[y].alias = program_root(lw->p, x);
-    return lower_emit(lw, OP_view, l, &x, 1, y, NULL);
+    return lower_view_as(lw, l, "image", shape4(l->in.dim[0], l->in.dim[1], 1, l->in.dim[2]), x);
 }
 
 int layer_pad_forward(Lower *lw, const Layer *l, const int *in) {

@@ -65,10 +65,7 @@ int layer_shuffle_forward(Lower *lw, const Layer *l, const int *in) {
         char name[16];
         if (rows == 1 || cols == 1) continue;
         snprintf(name, sizeof name, "from%d", i);
-        const int v = lower_temp(lw, l, name, shape4(samples, cols, rows, 1), NULL, DT_F32);
-        if (lw->p->failed) return 0;
-        lw->p->bufs[v].alias = program_root(lw->p, x);
-        lower_emit(lw, OP_view, l, &x, 1, v, NULL);
+        const int v = lower_view_as(lw, l, name, shape4(samples, cols, rows, 1), x);
         snprintf(name, sizeof name, "to%d", i);
         x = lower_emit(lw, OP_nhwc_to_nchw, l, &v, 1, lower_temp(lw, l, name, shape2(samples, rows * cols), NULL, DT_F32),
                        NULL);

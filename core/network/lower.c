@@ -90,11 +90,16 @@ int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Att
     return lower_op(lw, kind, l, operands, n, attr);
 }
 
-int lower_view(Lower *lw, const Layer *l, int x) {
-    int y = lower_buf(lw, l, "y", DT_F32);
+static int emit_view(Lower *lw, const Layer *l, int x, int y) {
     if (lw->p->failed) return 0;
     lw->p->bufs[y].alias = program_root(lw->p, x);
     return lower_emit(lw, OP_view, l, &x, 1, y, NULL);
+}
+
+int lower_view(Lower *lw, const Layer *l, int x) { return emit_view(lw, l, x, lower_buf(lw, l, "y", DT_F32)); }
+
+int lower_view_as(Lower *lw, const Layer *l, const char *operand, Shape shape, int x) {
+    return emit_view(lw, l, x, lower_temp(lw, l, operand, shape, NULL, DT_F32));
 }
 
 int lower_rows(Lower *lw, const Layer *l, int x) {

@@ -36,6 +36,8 @@ void lower_keep(Lower *lw, int slot, int buf);
 int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Attr *attr);
 /* The layer's output as x's storage under another shape. */
 int lower_view(Lower *lw, const Layer *l, int x);
+/* x's storage under a shape in between, in the order in which its elements lie. */
+int lower_view_as(Lower *lw, const Layer *l, const char *operand, Shape shape, int x);
 /* x in PyTorch's element order: x itself unless it is a flattened channels-last image, or (N, C, L) that lies as one;
  * converted once per buffer. */
 int lower_rows(Lower *lw, const Layer *l, int x);

@@ -1,5 +1,5 @@
-/* adafactor.c: Adafactor's update. Two means of squares per row and column, the size of what would be the update, then
- * the update: three passes over the gradient, in doubles where sums are long. */
+/* adafactor.c: Adafactor's update. Means of squares per row and column, the size of the update, then the update: three
+ * passes over the gradient, in doubles where sums are long. */
 #include "cpu.h"
 #include "program/adafactor.h"
 #include "parallel.h"

@@ -1,5 +1,5 @@
-/* adam8bit.c: Adam's update with states of 8 bits (quant8.h), block by block: what a block's new states are divided by
- * is known when all of them are. */
+/* adam8bit.c: Adam's update with states of 8 bits (quant8.h), block by block: the divisor of a block's new states is
+ * known only after all of them. */
 #include "program/quant8.h"
 #include "cpu.h"
 #include "parallel.h"

@@ -142,8 +142,8 @@ static int forward_head(const Head *h) {
 
 /* ---- gradient */
 
-/* Scores become probabilities and `dp`, gradients of what dropout left of these, becomes those of the scores; then the
- * probabilities what dropout leaves of them. inner: <dy, y> of the row */
+/* Turns scores into probabilities, and `dp`, the gradients of the probabilities after dropout, into those of the
+ * scores; then applies dropout to the probabilities. inner: <dy, y> of the row */
 HOT static void slopes_row(float *s, float *dp, const float *factors, int64_t n, float lse, float inner) {
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
@@ -184,7 +184,7 @@ static int back_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t 
     return status ? status : product(n, d, rows, scale, transposed(dp, TILE), q, add, from_row(h->dk, c));
 }
 
-/* Keys behind the last query of a causal head are seen by none. */
+/* No query of a causal head sees the keys after the last query. */
 static void clear_unseen(const Head *h) {
     for (int64_t c = columns_of(h, 0, h->queries); c < h->keys; c++) {
         memset(row_at(h->dk, c), 0, (size_t)h->width * sizeof(float));

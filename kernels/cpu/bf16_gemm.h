@@ -1,7 +1,7 @@
-/* bf16_gemm.h: products of bf16 matrices with sums in fp32, where the processor has instructions for them: many products
- * of one shape by one primitive of oneDNN, its right operand packed once. The caller has room for its scratch, as much
- * as bf16_gemm_scratch says; what is left out is what oneDNN's `gemm`, its way with few rows, takes and gives back within
- * a call, as that of product() in fp32_workspace.h.
+/* bf16_gemm.h: products of bf16 matrices with sums in fp32, where the processor has instructions for them: many
+ * products of one shape by one primitive of oneDNN, its right operand packed once. The caller has room for its scratch,
+ * bf16_gemm_scratch bytes. This leaves out what oneDNN's `gemm`, which it uses for few rows, allocates and frees within
+ * a call, like product() in fp32_workspace.h.
  *
  * A primitive belongs to the thread that opens it. */
 #ifndef MT_BF16_GEMM_H

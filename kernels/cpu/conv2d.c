@@ -44,8 +44,8 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
     }
 }
 
-/* The ways beside oneDNN's, which keep no state: the first one that can and is worth it. What it takes is found again
- * with the workspace that it was given as the limit. */
+/* Our own ways beside oneDNN's, which keep no state: the first one that can do the op and is worth it. With its
+ * workspace as the limit the same one is found again. */
 typedef struct Way { bool (*prepare)(const KArgs *, size_t limit, size_t *bytes); KernelRun *run; } Way;
 static const Way ways[] = {{depthwise_prepare, depthwise_run}, {direct_conv_prepare, direct_conv_run},
                            {winograd_prepare, winograd_run}};

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "base/mem.h"
 #include "isa.h"
 
 /* Best first. oneDNN says which instructions may be used, the compiler's runtime whether all of the set's are there. */
@@ -54,10 +55,10 @@ static void cpu_close(Device *d) {
     waiting_close(&cpu->waiting);
     if (cpu->stream) dnnl_stream_destroy(cpu->stream);
     if (cpu->engine) dnnl_engine_destroy(cpu->engine);
-    free(cpu);
+    mem_free(cpu);
 }
 
-/* The text behind "name :" in a /proc file, or "" */
+/* The text after "name :" in a /proc file, or "" */
 static void proc_read(const char *path, const char *name, char *value, size_t size) {
     char line[256];
     value[0] = 0;
@@ -95,6 +96,7 @@ static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
 
 enum { HUGE_PAGE = 2 << 20 }; /* bytes; large blocks in such pages spare the processor address translations */
 
+/* Not by mem_new: only posix_memalign aligns. */
 static int cpu_alloc(Device *d, size_t bytes, void **p, Err *e) {
     (void)d;
     *p = NULL;
@@ -129,13 +131,13 @@ static int cpu_sync(Device *d, Err *e) {
 
 static int cpu_host_alloc(Device *d, size_t bytes, void **p, Err *e) {
     (void)d;
-    return (*p = malloc(bytes)) ? OK : err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", bytes);
+    return (*p = mem_new(bytes)) ? OK : err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", bytes);
 }
 
 static void cpu_host_free(Device *d, void *p, size_t bytes) {
     (void)d;
     (void)bytes;
-    free(p);
+    mem_free(p);
 }
 
 static int cpu_send(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e) {
@@ -191,13 +193,13 @@ static const DeviceTable table = {
     .prepare = cpu_prepare, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
 };
 
-/* oneDNN keeps what it compiled, too, and what is prepared here holds on to its own. What else it is asked for again
- * are reorders of the same shapes. */
+/* oneDNN has a cache of what it compiled, too, but ops that are prepared here keep their own. Only reorders of the same
+ * shapes are asked for again. */
 enum { PRIMITIVES = 32 };
 
 int device_cpu_open(Device **out, Err *e) {
     *out = NULL;
-    CpuDevice *cpu = calloc(1, sizeof *cpu);
+    CpuDevice *cpu = mem_new(sizeof *cpu);
     if (!cpu) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *cpu);
     cpu->base.table = &table;
     cpu->kernels = best_kernels();

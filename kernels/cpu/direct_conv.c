@@ -53,8 +53,8 @@ static int64_t met(const Conv *c, int64_t tap, int64_t q) {
 
 /* ---- which ones */
 
-/* How many times the elements of the larger image the weights have at least: below, the copy in its own format that
- * oneDNN makes of them pays, or Winograd's multiplications are fewer. It makes y and dx of bf16 on tiles, fast. */
+/* The weights have at least this many times the elements of the larger image. With fewer, oneDNN's copy of them in its
+ * own format pays, or Winograd needs fewer multiplications. oneDNN makes y and dx of bf16 on tiles, fast. */
 enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 64 << 10 };
 
 static bool processor_fits(DType t) { return LANES_FIT && (t != DT_BF16 || bf16_gemm_fits()); }
@@ -141,7 +141,8 @@ static bool reaches(const Conv *c, int64_t tap) {
     return false;
 }
 
-/* The sums of 32 channels go where they belong, by the bias and the activation, or by its gradient and into db. */
+/* Stores the sums of 32 channels: after bias and activation, or after the activation's gradient, and adds them
+ * to db. */
 static void leave(const Walk *w, int64_t channel, float *sums) {
     const KArgs *args = w->args;
     const ActAttr *act = &w->c.attr->fused;

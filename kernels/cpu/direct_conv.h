@@ -1,6 +1,6 @@
-/* direct_conv.h: convolutions whose weights outweigh their images, in fp32 and bf16, on the weights where they lie. A tap, one
- * place (kh, kw) of the kernel, is a matrix product over the pixels that it reaches in an image: pixels of the padding
- * take no work, and a copy of the weights, which would cost as much as the products, is never whole.
+/* direct_conv.h: convolutions whose weights outweigh their images, in fp32 and bf16, on the weights where they lie. A
+ * tap, one place (kh, kw) of the kernel, is a matrix product over the pixels that it reaches in an image: pixels of the
+ * padding take no work, and a copy of the weights, which would cost as much as the products, is never whole.
  *
  *   y  (pixels, O) += x  (pixels it comes from, C) w_tap^T        dw_tap (O, C) = dy^T x
  *   dx (pixels, C) += dy (pixels it comes from, O) w_tap

@@ -16,7 +16,7 @@ FUSED void direct_conv_columns(const float *from, int64_t stride, int64_t rows, 
         }
 }
 
-/* Which lanes of two rows, one behind the other, the first and the second one are made of */
+/* The lanes of two rows, one after the other, that the first and the second new row are made of */
 #define LOW(l, s) ((l) & (s) ? LANES + (l) - (s) : (l))
 #define HIGH(l, s) ((l) & (s) ? LANES + (l) : (l) + (s))
 #define LANES_BY(f, s) ((Lanes){f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), \

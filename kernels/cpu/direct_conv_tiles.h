@@ -1,9 +1,10 @@
-/* direct_conv_tiles.h: pieces of convolutions done tap by tap (direct_conv.h), for AVX-512: matrices of units, and their products.
+/* direct_conv_tiles.h: pieces of convolutions done tap by tap (direct_conv.h), for AVX-512: matrices of units, and
+ * their products.
  *
  * A unit is four bytes: an fp32 number, or two bf16 ones that are neighbours in a product's sum. What a product sums
  * over is counted in units, and but for how its operands are read, the two types are alike. Sums are fp32. */
-#ifndef MT_CPU_DIRECT_CONV_TILES_H
-#define MT_CPU_DIRECT_CONV_TILES_H
+#ifndef MT_CPU_TAPS_TILES_H
+#define MT_CPU_TAPS_TILES_H
 
 #include "program/kernel.h"
 

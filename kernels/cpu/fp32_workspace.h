@@ -1,5 +1,5 @@
-/* fp32_workspace.h: what kernels that compute in fp32 only share: fp32 copies of 16-bit operands, laid out in the workspace
- * together with everything else that such a kernel needs there, and matrix products.
+/* fp32_workspace.h: what kernels that compute in fp32 only share: fp32 copies of 16-bit operands, laid out in the
+ * workspace together with everything else that such a kernel needs there, and matrix products.
  *
  * A kernel lays its workspace out by taking room for one array after the other, by the same function when it is
  * prepared (base NULL: nothing is touched, the sum is what it needs) and when it runs. */
@@ -22,7 +22,7 @@ void fp32_enter(const KArgs *a, Room *r, KArgs *wide);
 /* Rounds the copies of outputs into the outputs. */
 void fp32_leave(const KArgs *a, const KArgs *wide);
 
-/* A matrix by rows, `stride` elements from one to the next; transposed: what is meant is its transpose. */
+/* A matrix by rows, `stride` elements from one to the next; transposed: it stands for its transpose. */
 typedef struct Matrix { float *at; int64_t stride; bool transposed; } Matrix;
 static inline Matrix matrix(float *at, int64_t stride) { Matrix m = {at, stride, false}; return m; }
 static inline Matrix transposed(float *at, int64_t stride) { Matrix m = {at, stride, true}; return m; }

@@ -1,5 +1,5 @@
-/* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading
- * dimensions of x and y are all part of N. With few outputs memory sets the pace: y and dx then go by small_n.c. */
+/* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading dimensions of x
+ * and y are all part of N. With few outputs memory sets the pace: y and dx then go by small_n_gemm.c. */
 #include "onednn.h"
 #include "small_n_gemm.h"
 

@@ -203,7 +203,7 @@ static float mean_at(const View *mean, int64_t item) {
 /* A part of one row of a group: channels [first, first + n) of row `row`. */
 typedef struct Run { int64_t row, first, n; } Run;
 
-/* The first run of group `item` (numbered through all samples), and the one behind. */
+/* The first run of group `item` (numbered through all samples), and the one after it. */
 static bool run_start(Run *r, const Groups *g, int64_t item) {
     *r = (Run){item / g->groups * g->rows, item % g->groups * g->size, min_i64(TILE_COLS, g->size)};
     return true;

@@ -105,7 +105,7 @@ static void columns_slopes(const KArgs *a, const Groups *g, const Columns *c, co
     }
 }
 
-/* dx = dy k + (x - mean) slope + shift per channel, as behind batch normalisation: coef[3][TILE_COLS] */
+/* dx = dy k + (x - mean) slope + shift per channel, as in batch normalisation: coef[3][TILE_COLS] */
 static void columns_coefficients(const KArgs *a, const Groups *g, const Columns *c, const double *sums, float *coef) {
     double count = (double)(g->rows * g->size);
     load_param(&a->in[2], c->first, c->n, 1, coef);

@@ -1,10 +1,10 @@
 #include "onednn.h"
 
 #include <oneapi/dnnl/dnnl_debug.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "act.h"
+#include "base/mem.h"
 
 #define NOWHERE SIZE_MAX
 
@@ -229,7 +229,7 @@ static int check_rows(const PrimSpec *spec, Err *e) {
     return OK;
 }
 
-/* `limit` is a wish: when nothing is within it, the smallest is taken, for a result matters more than its scratch. */
+/* If nothing is within `limit`, the smallest is taken: a result matters more than its scratch. */
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e) {
     Prim best;
     memset(&best, 0, sizeof best);
@@ -247,12 +247,11 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
         if (status) failure = status;
     }
     if (!best.desc) return check(failure ? failure : dnnl_unimplemented, "prepare", e);
-    Prim *p = malloc(sizeof *p);
+    Prim *p = mem_copy(&best, sizeof best);
     if (!p) {
         dnnl_primitive_desc_destroy(best.desc);
         return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *p);
     }
-    *p = best;
     *state = p;
     *workspace = p->workspace;
     return OK;
@@ -302,7 +301,7 @@ void prim_release(void *state) {
     if (p->scratch) dnnl_memory_destroy(p->scratch);
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
     dnnl_primitive_desc_destroy(p->desc);
-    free(p);
+    mem_free(p);
 }
 
 static void convert(DType from, const void *source, DType to, void *target, size_t count) {
@@ -310,7 +309,7 @@ static void convert(DType from, const void *source, DType to, void *target, size
     for (size_t i = 0; i < count; i++) dtype_store(to, target, i, dtype_load(from, source, i));
 }
 
-/* The slot that an activation is behind. */
+/* The slot whose operand the activation follows. */
 static int result_slot(const Prim *p) { return p->pass == PASS_DATA ? SLOT_X : SLOT_Y; }
 
 /* The activation, or its gradient, from what the primitive has written into the operand's own storage. */

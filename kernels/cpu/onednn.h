@@ -19,7 +19,7 @@ typedef union OpDesc { dnnl_convolution_desc_t conv; dnnl_inner_product_desc_t l
 typedef struct PrimSpec {
     Pass pass;
     bool pack_weights;           /* may the primitive choose the format of w, for the price of a copy? */
-    ActAttr act;                 /* behind y; PASS_DATA: whose gradient is behind dx */
+    ActAttr act;                 /* follows y; PASS_DATA: its gradient follows dx */
     dnnl_memory_desc_t md[SLOTS]; /* the program's operands; all zero where one is absent */
     dnnl_status_t (*describe)(const KArgs *, Pass, const dnnl_memory_desc_t md[SLOTS], OpDesc *out);
     bool (*avoid)(const KArgs *, Pass, const char *name); /* is this implementation not to be taken? may be NULL */

@@ -1,4 +1,5 @@
-/* recurrent.c: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of core/math/rnn_cells.h.
+/* recurrent.c: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of
+ * core/math/rnn_cells.h.
  *
  * What does not depend on the step before is one product over all steps: the sums from the input go where the step will
  * put what it saves (RNN: its output), and the gradients of w and x follow once the walk back has made those of all

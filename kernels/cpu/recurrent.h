@@ -18,7 +18,7 @@ typedef struct RnnSteps {
     void *packed_ih, *packed_hh;
     char *scratch;          /* narrow: of a slice's products, `each` bytes */
     size_t each;
-    void *scratch_behind;   /* back, narrow: of the products behind the walk */
+    void *scratch_behind;   /* back, narrow: of the products after the walk */
     int threads;
     const float *b_ih, *b_hh; /* (gates) */
     View dy, slopes;        /* back: slopes (rows, info.slopes units), gradients of the sums */
@@ -29,7 +29,7 @@ typedef int SliceFn(const RnnSteps *w, int64_t begin, int64_t end);
 /* Are bf16 operands multiplied as they are? */
 bool rnn_steps_is_narrow(const KArgs *a, const View *w_hh);
 RnnSteps rnn_steps_of(const KArgs *a, const View *x, const View *y);
-/* State before the first step, and gradients of that behind the last one. */
+/* State before the first step, and gradients of the one after the last step. */
 void rnn_steps_take_state(RnnSteps *w, Room *r);
 
 /* Slices of the batch: how many; samples of the first one, which are the usual ones, or of the last one; is that one

@@ -5,7 +5,7 @@
 
 enum { COLUMNS = 128 };
 
-/* One sample's step: d, the gradients of its sums; dh: in, the gradient of h from the step behind; out, what goes
+/* One sample's step: d, the gradients of its sums; dh: in, the gradient of h from the step after; out, what goes
  * straight on to the step before. y_before, c_before: of the step before. */
 HOT static void plain_back_row(const RnnSteps *w, const float *y, const float *dy, float *dh, float *d) {
     ActFn f = w->p.mode == RNN_TANH ? ACT_TANH : ACT_RELU;

@@ -1,4 +1,4 @@
-/* rotary.c: heads of a sequence transposed by their step. Its cosines and sines are computed once, for all samples and
+/* rotary.c: rotates the heads of a sequence by their step. Its cosines and sines are computed once, for all samples and
  * heads. */
 #include "parallel.h"
 #include "vector_math.h"

@@ -1,5 +1,5 @@
-/* row_chunks.h: rows that are gone through in parts of up to PART elements, as fp32 on the stack: for softmax, and the loss
- * that contains one. */
+/* row_chunks.h: rows that are gone through in parts of up to PART elements, as fp32 on the stack: for softmax, and the
+ * loss that contains one. */
 #ifndef MT_ROW_CHUNKS_H
 #define MT_ROW_CHUNKS_H
 

@@ -1,6 +1,7 @@
-/* small_n_gemm.h: y and dx of linear layers with few outputs, such as a classifier's (64 rows, 100352 inputs, 10 outputs).
- * Every operand is read once, without the copies that a general matrix product makes (25 MB for dx in bf16). The
- * weights' gradient is left to oneDNN, which is as fast. Any floating types. The number of threads changes no bit. */
+/* small_n_gemm.h: y and dx of linear layers with few outputs, such as a classifier's (64 rows, 100352 inputs, 10
+ * outputs). Every operand is read once, without the copies that a general matrix product makes (25 MB for dx in bf16).
+ * The weights' gradient is left to oneDNN, which is as fast. Any floating types. The number of threads changes
+ * no bit. */
 #ifndef MT_SMALL_N_GEMM_H
 #define MT_SMALL_N_GEMM_H
 

@@ -92,7 +92,7 @@ static void softmax_dx_line(const KArgs *a, const Line *l) {
 
 /* ---- short lines, several at a time: a call for each part of each costs more than the work */
 
-/* `lines` lines of n elements, one behind the other; y may be x, dx may be dy */
+/* `lines` lines of n elements, one after the other; y may be x, dx may be dy */
 HOT static void block_softmax(float *y, const float *x, int64_t lines, int64_t n, bool log) {
     for (const float *end = x + lines * n; x < end; x += n, y += n) {
         float most = -INFINITY, sum = 0;

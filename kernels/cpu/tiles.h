@@ -16,7 +16,7 @@ enum { TILE_COLS = 512, SLABS = 32, SLAB_ROWS = 64 /* at least */, SUMS = 2 /* a
 
 typedef struct Tile { int64_t row, first, rows, cols, channels; } Tile;
 
-/* The first tile of rows [begin, end), of channels from `first` on, and the one behind; false: there is none. */
+/* The first tile of rows [begin, end), of channels from `first` on, and the one after it; false: there is none. */
 bool tile_start(Tile *t, int64_t channels, int64_t begin, int64_t end);
 bool tile_start_at(Tile *t, int64_t channels, int64_t first, int64_t begin, int64_t end);
 bool tile_next(Tile *t, int64_t begin, int64_t end);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Looks in a row that make a change: one alone may have met a system's task of some microseconds. */
+/* Looks in a row that make a change: a single one may have met a system task of some microseconds. */
 enum { BUSY_LOOKS = 2, CALM_LOOKS = 10 };
 static const double SECONDS_BETWEEN = 0.005;
 

@@ -24,7 +24,7 @@ typedef struct Waiting {
     sem_t over;        /* the holder is to end */
 } Waiting;
 
-/* Before the first parallel region that it is to change; there is no error: what cannot be had is done without. */
+/* Before the first parallel region that it is to change; there is no error: what cannot be had is left out. */
 void waiting_open(Waiting *w, int threads);
 /* Between two parallel regions, as often as one likes: looks at the machine every few milliseconds. now: seconds */
 void waiting_look(Waiting *w, double now);

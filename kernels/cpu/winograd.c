@@ -14,7 +14,7 @@
 enum { STRIPS = 64, STRIP_TILES = 2 * TILE_ROWS, SUM_TILES = 64, V_FLOATS = 131072, U_FLOATS = 524288,
        A_FLOATS = 131072 };
 
-/* x and y of a convolution, or dy and dx with the filters transposed by half a turn. */
+/* x and y of a convolution, or dy and dx with the filters rotated by 180 degrees. */
 typedef struct Conv {
     Image x, y;
     Filters w;

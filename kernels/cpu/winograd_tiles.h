@@ -38,7 +38,7 @@ void tiles_gradients(const Image *dy, const Tiles *t, int64_t first, int64_t cha
 /* m (tiles, 32) -> channels [first, first + 32) of y, b[32] added unless it is NULL */
 void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, const float *m, int64_t rows);
 
-/* Weights as (output, input, tap), element strides; a tap stride below zero: transposed by half a turn. */
+/* Weights as (output, input, tap), element strides; a tap stride below zero: rotated by 180 degrees. */
 typedef struct Filters { float *at; int64_t output, input, tap; } Filters;
 /* u (inputs, 32) of 32 outputs from `output` on; its rows [input, input + n) */
 void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs);

@@ -1,5 +1,5 @@
-/* act.cu: activations and their gradients, by the formulas of core/math/pointwise.h. One kernel per activation, so that the
- * choice is made outside of it. */
+/* act.cu: activations and their gradients, by the formulas of core/math/pointwise.h. One kernel per activation, so that
+ * the choice is made outside of it. */
 #include "elements.h"
 
 template <ActFn ACT> struct ActValue {

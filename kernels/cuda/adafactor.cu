@@ -1,5 +1,5 @@
-/* adafactor.cu: Adafactor's update. Means of squares per row and per column, the size of what would be the update, then
- * the update. Long sums are made in parts that follow from the shape alone, added in order: workspace holds
+/* adafactor.cu: Adafactor's update. It computes the means of squares per row and per column, the size of the update,
+ * then the update. Long sums are made in parts that follow from the shape alone, added in order: workspace holds
  *
  *   Scalars | the weights' and the update's squares [2][size_parts] | parts of the means [mean_parts][items] */
 #include "channels.h"
@@ -23,7 +23,7 @@ typedef struct Job {
     double *sums;  /* [2][blocks] */
 } Job;
 
-/* Blocks that share the sums over all elements, and the bytes in front of the means' parts */
+/* Blocks that share the sums over all elements, and the bytes before the means' parts */
 static int size_parts(int64_t count) { return (int)sum_parts(count, sizeof(double), PARTS_MAX * sizeof(double)); }
 static size_t head_bytes(int64_t count) { return sizeof(Scalars) + 2 * (size_t)size_parts(count) * sizeof(double); }
 
@@ -33,7 +33,7 @@ static __device__ OptimStep step_of(const Job &j) { return optim_step(&j.rule, j
 
 typedef struct Middle { int64_t before, terms, after; } Middle;
 
-/* Blocks that share the terms of a mean, at most what `bytes` hold the sums of */
+/* Blocks that share the terms of a mean: no more than `bytes` have room for sums of */
 static int mean_parts(const Middle &m, size_t bytes) {
     const int64_t blocks = m.after == 1 ? m.before : m.before * ((m.after + WARP - 1) / WARP);
     const int64_t most = min_i64((m.terms + MEAN_TERMS - 1) / MEAN_TERMS, MEAN_PARTS);
@@ -47,8 +47,8 @@ static __device__ void mean_store(const Job &j, const Elements &mean, int64_t it
     dtype_store(mean.type, mean.data, (size_t)item, adafactor_mean(&step, element_at(mean, item), (float)of_squares));
 }
 
-/* Terms of neighbours lie apart: a block is 32 items by 8 terms at a time. LINE: they are neighbours, and a block of
- * one row of threads adds up one item's. */
+/* The terms of an item lie apart: a block takes 32 items by 8 terms at a time. LINE: they are neighbours, and a block
+ * of one row of threads adds up one item. */
 template <bool LINE>
 static __global__ void __launch_bounds__(ELEMENT_THREADS) mean_kernel(Job j, Elements mean, Middle m, double *parts) {
     const int64_t items = m.before * m.after, share = (m.terms + gridDim.y - 1) / gridDim.y;

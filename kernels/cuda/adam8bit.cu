@@ -1,5 +1,5 @@
 /* adam8bit.cu: Adam's update with states of 8 bits (quant8.h). A warp takes a block of numbers: its lanes keep the new
- * states in registers until it is known what they are divided by. */
+ * states in registers until their divisor is known. */
 #include "program/quant8.h"
 #include "elements.h"
 
@@ -35,7 +35,7 @@ static __device__ void number(const Job &j, const OptimStep &step, const float *
     if (j.copy.data) dtype_store(j.copy.type, j.copy.data, (size_t)at, x.w);
 }
 
-/* EACH: elements of a lane, which with many of them, as no default has, are not in registers */
+/* EACH: elements of a lane; many of them, which no default has, do not fit into registers */
 template <int STATES, int EACH> static __global__ void __launch_bounds__(ELEMENT_THREADS) adam8bit_kernel(Job j) {
     const int lane = (int)threadIdx.x % WARP, size = j.rule.block_size;
     const int64_t warps = (int64_t)gridDim.x * (ELEMENT_THREADS / WARP);

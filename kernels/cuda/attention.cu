@@ -1,8 +1,8 @@
-/* attention.cu: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. A block has TILE
- * rows of a head and walks along the other side by TILE at a time: scores are made of two tiles in shared memory, each
- * thread has some rows by some columns of them in registers, and what becomes of them meets a third tile at once, so
- * that the matrix of scores exists nowhere and nothing is added up by two blocks. The gradient has one kernel in which
- * rows are queries and one in which they are keys, which walks along all heads of q that these serve; both compute the
+/* attention.cu: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. A block has TILE rows
+ * of a head and walks along the other side, TILE steps at a time. Two tiles in shared memory give the scores; each
+ * thread keeps some rows by some columns of them in registers. What is computed from them meets a third tile at once,
+ * so the matrix of scores is never whole, and each sum belongs to one block. The gradient has one kernel in which rows
+ * are queries and one in which they are keys, which walks along all heads of q that these serve; both compute the
  * scores again. Sums are in fp32. */
 #include "program/attention.h"
 
@@ -47,8 +47,8 @@ static Attention attention_of(const KArgs *a, const View *qkv, const View *y, co
 /* What a row has seen: its largest score, and the sum of exp(score - top) */
 typedef struct Sum { float top, sum; } Sum;
 
-/* Scores s of query `step` for the keys of a tile from u on become probabilities, but for the division by the sum; what
- * was added up before is to shrink by the factor that it returns. */
+/* Turns the scores s of query `step` for a tile's keys, from u on, into probabilities that are not yet divided by their
+ * sum. Returns the factor by which the sums so far must shrink. */
 template <typename L>
 static __device__ inline float soften(const Attention &t, const Place &p, int64_t step, int64_t u, Sum *row, float *s) {
     const int64_t end = seen(t, step);
@@ -103,7 +103,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 3) forward_kernel(co
 
 /* ---- gradient */
 
-/* Of a query that there is: what its scores' gradients need of it. */
+/* What the gradients of an existing query's scores need of it. */
 typedef struct Query { float lse, inner; } Query;
 
 /* From the score of query s and key u and the gradient dp of its probability: *ds is the gradient of the score; returns
@@ -201,7 +201,7 @@ typedef struct Kernels { AttentionKernel *plain, *bf16, *f16; } Kernels;
 static const Kernels forwards = KERNELS(forward_kernel), of_queries = KERNELS(query_kernel),
                      of_keys = KERNELS(key_kernel);
 
-/* Tensor cores where all operands that are there have one 16-bit type and lie in whole words. */
+/* Tensor cores are used if all present operands have one 16-bit type and lie in whole words. */
 static AttentionKernel *pick(const KArgs *a, const Attention &t, const Kernels &kernels) {
     const Steps *const all[] = {&t.q, &t.k, &t.v, &t.y, &t.dq, &t.dk, &t.dv, &t.dy};
     const DType type = t.q.at.type;

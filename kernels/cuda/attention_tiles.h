@@ -231,7 +231,7 @@ template <DType T> struct Cores {
 
     static __device__ inline uint32_t pair(const float *x) { return piece_pack<2>(T, x).word[0]; }
 
-    /* What a product leaves is as the next one takes it: fragments 2 k and 2 k + 1 are 16 columns of its factor */
+    /* A product's result is laid out as the next one's factor: fragments 2 k and 2 k + 1 are 16 of its columns */
     static __device__ inline void gather(float (*acc)[COLUMNS], Tiles &tiles, const float (*factors)[COLUMNS],
                                          const Attention &t, const Place &p, const Steps &x, int64_t begin,
                                          int64_t first) {

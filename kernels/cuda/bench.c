@@ -133,7 +133,7 @@ int bench_time(Bench *r, KernelRun *run, void *state, size_t workspace, double b
     void *graph = NULL;
     int n = r->n_sets > RUNS ? r->n_sets : RUNS / r->n_sets * r->n_sets, done = 0;
     int code = set_workspace(r, workspace, e);
-    if (!code) code = run_all(r, run, state, 1, e); /* what a first run loads is no part of a step */
+    if (!code) code = run_all(r, run, state, 1, e); /* the first run also loads code, which is no part of a step */
     if (!code) code = r->device->table->sync(r->device, e);
     if (!code) code = record(r, run, state, n, &graph, e);
     if (!code) code = sample(r->device, graph, n, &found[0], e); /* warms up */

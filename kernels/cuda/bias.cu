@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_co
 
 /* ---- launches */
 
-/* Those whose sums find room; fewer than 2: one, which needs none. */
+/* Parts whose sums have room; fewer than 2 mean one part, which needs none. */
 static int64_t parts_within(int64_t rows, int64_t channels, size_t bytes) {
     const int64_t parts = min_i64(columns_parts(rows, channels), (int64_t)(bytes / sizeof(float)) / channels);
     return parts < 2 ? 1 : parts;

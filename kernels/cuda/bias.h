@@ -1,5 +1,5 @@
-/* bias.h: what stands around a matrix product or convolution where the library does not do it itself: bias and
- * activation behind it, an activation's gradient with the sum that is a bias's gradient, sums of partial results.
+/* bias.h: what a library leaves of a matrix product or convolution: bias and activation after it, an activation's
+ * gradient with the sum that is a bias's gradient, sums of partial results.
  *
  * All see a tensor as rows of C channels, C the number of channels of the vector beside it: (N, H, W, C) or (N, C).
  * `a` is the op at work: its device, and its name for messages. Sums are in fp32 and in an order that depends on shapes
@@ -9,7 +9,7 @@
 
 #include "cuda.h"
 
-/* `parts` arrays of `count` fp32 numbers, each `stride` behind the one before: what blocks have summed up alone */
+/* `parts` arrays of `count` fp32 numbers, `stride` apart: the sums of single blocks */
 typedef struct Parts {
     float *at;
     int64_t count, stride;
@@ -34,7 +34,7 @@ int bias_act_dx(const KArgs *a, const View *dx, const View *s, ActAttr act, cons
 /* out[i] = f(sum over the parts [i] + b[i mod length of b]); b NULL or absent: none */
 int bias_parts(const KArgs *a, const Parts *parts, const View *b, ActAttr act, const View *out, Err *e);
 
-/* (rows, from_channels) -> (rows, to_channels): what is not there becomes zero, what has no room is left out. Types may
+/* (rows, from_channels) -> (rows, to_channels): missing channels become zero, surplus ones are left out. Types may
  * differ. */
 int bias_pad(const KArgs *a, const void *from, DType from_type, int64_t from_channels, void *to, DType to_type,
              int64_t to_channels, int64_t rows, Err *e);

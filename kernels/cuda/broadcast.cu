@@ -1,5 +1,5 @@
-/* broadcast.cu: y = x s or x + s, where s is broadcast over a run of dimensions (core/math/broadcast.h), and the gradient of s, a sum
- * over the run. x is seen as rows of `inner` elements, of which `run` share a row of s. */
+/* broadcast.cu: y = x s or x + s, where s is broadcast over a run of dimensions (core/math/broadcast.h), and the
+ * gradient of s, a sum over the run. x is seen as rows of `inner` elements, of which `run` share a row of s. */
 #include "sums.h"
 
 static Broadcast of(const View *x, const View *s) {

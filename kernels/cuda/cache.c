@@ -47,7 +47,7 @@ static void make_folders(const char *path) {
     char folder[CACHE_PATH];
     for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
-        mkdir(folder, 0777); /* one that cannot be made is told by the file that cannot be opened in it */
+        mkdir(folder, 0777); /* if one cannot be made, opening the file in it fails and says so */
     }
 }
 

@@ -10,7 +10,7 @@ enum { CACHE_PATH = 1024 };
 
 /* $XDG_CACHE_HOME/memtide/NAME or ~/.cache/memtide/NAME into path[CACHE_PATH]. ERR_FILE: neither variable is set. */
 int cache_path(const char *name, char *path, Err *e);
-/* The whole file and a 0 byte behind it, to be freed with mem_free(); ERR_FILE: it cannot be read. */
+/* The whole file and a 0 byte after it, to be freed with mem_free(); ERR_FILE: it cannot be read. */
 int cache_read(const char *path, char **text, size_t *bytes, Err *e);
 /* Makes the folders that are missing. */
 int cache_write(const char *path, const char *text, size_t bytes, Err *e);

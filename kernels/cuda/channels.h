@@ -84,7 +84,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 2)
     channels_store<N>(parts, channels, sum);
 }
 
-/* Enqueues the first kernel; the workspace holds channel_parts(rows, channels) parts then. */
+/* Enqueues the first kernel; after it the workspace holds channel_parts(rows, channels) parts. */
 template <typename F>
 static inline int channels_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels) {
     const int64_t parts = channel_parts(rows, channels);

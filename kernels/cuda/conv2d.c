@@ -100,7 +100,7 @@ bool conv_can(const Conv *v, unsigned does) {
                                          : v->pass == CONV_WEIGHTS && v->w.dtype != v->x.dtype;
     bool pads = v->pass != CONV_DATA && v->attr.groups == 1 && padded(v) != v->x.shape.dim[1];
     if (does & WAY_ACT && !(acts && graph_can_act(act))) return false;
-    /* what is summed is what the activation's gradient has been applied to */
+    /* the sum is taken after the activation's gradient */
     if (does & WAY_SUM && !(sums && (does & WAY_ACT || !act))) return false;
     return !(does & WAY_CAST && !casts) && !(does & WAY_PAD && !pads);
 }
@@ -128,7 +128,7 @@ static Node operand(Graph *g, const Conv *v, unsigned does, int64_t id) {
     return graph_tensor(g, id, p.type, dim);
 }
 
-/* The graph's output, behind which `more` ops stand: inside, in fp32. */
+/* The convolution's output. more: other ops follow, so it exists only inside the graph, in fp32. */
 static Node product(Graph *g, int64_t id, const View *v, bool more) {
     return more ? graph_tensor(g, 0, DT_F32, v->shape.dim) : graph_tensor(g, id, v->dtype, v->shape.dim);
 }
@@ -160,7 +160,7 @@ static void data_graph(const Conv *v, unsigned does, Graph *g) {
     if (does & WAY_SUM) graph_sum(g, dx, graph_tensor(g, CONV_DB, v->db.dtype, c));
 }
 
-/* An identity would widen, too, for which cuDNN has one engine, without split sums; after a factor there are a
+/* An identity would widen, too, but cuDNN has only one engine for it, without split sums; for a factor it has a
  * dozen. */
 static void weights_graph(const Conv *v, unsigned does, Graph *g) {
     Passed w = passed(v, does, CONV_W);
@@ -188,7 +188,7 @@ int conv_graph(CudaDevice *c, const Conv *v, unsigned does, Graph *g, Err *e) {
 /* Does an own kernel sum up db? */
 static bool sums(const Conv *v, unsigned does) { return v->db.count && !(does & WAY_SUM); }
 
-/* The sum runs behind the engine, in the same place. */
+/* The sum runs after the engine, in the same bytes. */
 size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t limit, ConvState *out) {
     const View *summed = v->pass == CONV_DATA ? &v->x : &v->y;
     size_t at = 0, casts = 0;
@@ -208,40 +208,13 @@ size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t 
     return out->workspace - casts;
 }
 
-/* ---- preparing and running */
+/* ---- running */
 
 void conv_release(void *state) {
     ConvState *s = state;
     if (!s) return;
     node_free(&s->plan);
     mem_free(s);
-}
-
-static int prepare(const KArgs *args, ConvPass pass, size_t limit, void **state, size_t *workspace, Err *e) {
-    ConvState *s = mem_new(sizeof *s);
-    if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
-    s->base.release = conv_release;
-    int code = conv_read(args, pass, &s->conv, e);
-    if (!code) code = conv_choose(cuda_of(args), args, &s->conv, limit, s, e);
-    if (code) {
-        conv_release(s);
-        return code;
-    }
-    *state = s;
-    *workspace = s->workspace;
-    return OK;
-}
-
-int k_cuda_conv2d_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, CONV_FORWARD, limit, state, workspace, e);
-}
-
-int k_cuda_conv2d_dx_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, CONV_DATA, limit, state, workspace, e);
-}
-
-int k_cuda_conv2d_dw_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, CONV_WEIGHTS, limit, state, workspace, e);
 }
 
 /* The op's operands as they are in this run; the state's have no data. */

@@ -1,5 +1,6 @@
 /* conv2d.h: a convolution op in a convolution's own words, and the ways in which it can be run. conv2d.c knows what
- * each way does; conv2d_choose.c, which one is taken. x (N, C, H, W), w (O, C/groups, KH, KW), y (N, O, OH, OW). */
+ * each way does and runs it; conv2d_choose.c prepares ops: it chooses the way. x (N, C, H, W), w (O, C/groups, KH, KW),
+ * y (N, O, OH, OW). */
 #ifndef MT_CONV2D_H
 #define MT_CONV2D_H
 
@@ -34,7 +35,7 @@ enum { CONV_X = 1, CONV_W, CONV_B, CONV_Y, CONV_S, CONV_DB, CONV_ONE, CONV_IDS =
 
 /* Can the op be run this way? */
 bool conv_can(const Conv *v, unsigned does);
-/* Has cuDNN no engine for it but those that are compiled at run time? */
+/* Are all engines that cuDNN has for it compiled at run time? */
 bool conv_compiled(const Conv *v, unsigned does);
 int conv_graph(CudaDevice *c, const Conv *v, unsigned does, Graph *g, Err *e);
 
@@ -48,15 +49,12 @@ typedef struct ConvState {
     size_t library_at, workspace;
 } ConvState;
 
-/* Sets `does` and the places; returns the bytes that the limit is about: all but copies that change a type, which no
- * choice could do without. Own sums take what the limit leaves, at most. */
+/* Sets `does` and the places; returns the bytes that count against the limit: all but copies that change a type, which
+ * every choice needs. Own sums take what the limit leaves, at most. */
 size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t limit, ConvState *out);
-/* What the graph is given when it runs: their number; tensor id[k] lies at data[k]. */
+/* The graph's tensors for a run: returns how many; tensor id[k] lies at data[k]. */
 int conv_tensors(const Conv *v, const ConvState *s, char *workspace, int64_t id[CONV_IDS], void *data[CONV_IDS]);
 void conv_release(void *state);
 KernelRun conv_run;
-
-/* Sets *s to the way and engine that the picks, a race or the rankings say. */
-int conv_choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, ConvState *s, Err *e);
 
 #endif

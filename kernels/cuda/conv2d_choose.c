@@ -1,7 +1,6 @@
-/* conv2d_choose.c: which way and which engine a convolution is run by. A pick where there is one that fits; else the
- * first in rank that may be taken, shipped engines before those that would have to be compiled; in a race, the fastest
- * of all. Nothing is timed unless it was asked for, so that a prediction made without the GPU is the one that is made
- * with it. */
+/* conv2d_choose.c: which way and which engine a convolution is run by. A pick, if one fits; else the first in rank that
+ * may be taken, shipped engines before those that must be compiled; in a race, the fastest of all. Only a race times
+ * anything, so a prediction without the GPU is the same as with it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +13,7 @@
 
 enum { RACERS = 12 }; /* engines of a ranking and way that are timed */
 
-/* What a choice is looked for with, and what was found on the way. */
+/* What a search needs, and what it has found on the way. */
 typedef struct Search {
     CudaDevice *c;
     const Conv *v;
@@ -23,7 +22,7 @@ typedef struct Search {
     Err trouble;     /* why the last engine that fits could not be taken; code 0: there was none */
 } Search;
 
-/* *s becomes the engine's, with its plan where the device is here; false: it is not to be had. */
+/* Makes *s the engine's state, with its plan if the device is here; false: the engine cannot be taken. */
 static bool take(Search *q, const Way *way, const Engine *engine, ConvState *s) {
     Node plan = NULL;
     if (!engine_may(engine, q->v->exact)) return false;
@@ -46,7 +45,8 @@ static bool of_stage(const Conv *v, const Way *way, Stage stage) {
     return stage != STAGE_SHIPPED || !conv_compiled(v, way->does);
 }
 
-/* The first of a ranking and a way: most often the very first, else all are asked for. */
+/* The first engine of a ranking and a way that can be taken. Asks for one, most often enough, before it asks
+ * for all. */
 static int first_of(Search *q, int ranking, const Way *way, Stage stage, ConvState *s, EngineId *id, bool *found,
                     Err *e) {
     Graph g;
@@ -65,7 +65,7 @@ static int first_of(Search *q, int ranking, const Way *way, Stage stage, ConvSta
     return code;
 }
 
-/* The compute capability from which on there are convolutions of a type; 0: on every GPU that the kernels run on. */
+/* The lowest compute capability that has convolutions of a type; 0: every GPU that the kernels run on has them. */
 static const int least[DT_COUNT] = {[DT_BF16] = 80};
 
 static int none(const Search *q, Err *e) {
@@ -87,7 +87,7 @@ static int none(const Search *q, Err *e) {
                    q->trouble.text);
 }
 
-/* The better the ranking the more it counts: its first engine in any way comes before what a lesser ranking says. */
+/* A better ranking counts more than the way: its first engine in any way comes before those of a lesser ranking. */
 static int choose_ranked(Search *q, ConvState *s, const Way **way, EngineId *id, Err *e) {
     enum { EACH = ENGINE_RANKINGS * WAYS };
     bool found = false;
@@ -108,7 +108,7 @@ static const Way *way_named(const char *name) {
     return NULL;
 }
 
-/* false: the pick is of no use here any more, because its engine is gone or wants more than it did */
+/* false: the pick no longer applies, because its engine is gone or wants more workspace than before */
 static bool choose_picked(Search *q, const Pick *pick, ConvState *s) {
     const Way *way = way_named(pick->way);
     Graph g;
@@ -142,7 +142,7 @@ static int compete_all(Search *q, Bench *race, const Way *way, double first, Win
     Graph g;
     Engines list = {NULL};
     int code = OK, before = 0;
-    /* for one that rounds more it is no race */
+    /* a way that rounds more does not compete */
     if (!conv_can(q->v, way->does) || (rounds(q->v, way) && !rounds(q->v, winner->way))) return OK;
     bool good = conv_graph(q->c, q->v, way->does, &g, NULL) == OK;
     for (int r = 0; r < ENGINE_RANKINGS && good && !code; r++) {
@@ -181,7 +181,7 @@ static int choose_raced(Search *q, const KArgs *args, const Way *way, const Engi
     return code ? code : tuning_keep(q->c, &pick, e);
 }
 
-int conv_choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, ConvState *s, Err *e) {
+static int choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, ConvState *s, Err *e) {
     Search q = {.c = c, .v = v, .limit = limit, .smallest = SIZE_MAX};
     const Pick *pick;
     const Way *way;
@@ -192,4 +192,33 @@ int conv_choose(CudaDevice *c, const KArgs *args, const Conv *v, size_t limit, C
     if (pick && !race && choose_picked(&q, pick, s)) return OK;
     code = choose_ranked(&q, s, &way, &id, e);
     return code || !race ? code : choose_raced(&q, args, way, &id, s, e);
+}
+
+/* ---- the ops */
+
+static int prepare(const KArgs *args, ConvPass pass, size_t limit, void **state, size_t *workspace, Err *e) {
+    ConvState *s = mem_new(sizeof *s);
+    if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
+    s->base.release = conv_release;
+    int code = conv_read(args, pass, &s->conv, e);
+    if (!code) code = choose(cuda_of(args), args, &s->conv, limit, s, e);
+    if (code) {
+        conv_release(s);
+        return code;
+    }
+    *state = s;
+    *workspace = s->workspace;
+    return OK;
+}
+
+int k_cuda_conv2d_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, CONV_FORWARD, limit, state, workspace, e);
+}
+
+int k_cuda_conv2d_dx_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, CONV_DATA, limit, state, workspace, e);
+}
+
+int k_cuda_conv2d_dw_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(args, CONV_WEIGHTS, limit, state, workspace, e);
 }

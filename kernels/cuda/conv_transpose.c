@@ -1,4 +1,4 @@
-/* conv_transpose.c: x w -> y here is dy w -> dx of a convolution's gradient; the bias comes behind it. */
+/* conv_transpose.c: x w -> y here is dy w -> dx of a convolution's gradient; the bias is added after it. */
 #include <string.h>
 
 #include "bias.h"

@@ -54,8 +54,8 @@ static inline CudaDevice *cuda_of(const KArgs *args) { return (CudaDevice *)args
 extern "C" {
 #endif
 
-/* OK, or fills *e with CUDA's name for the failure of `what`: ERR_OOM where memory ran out, else ERR_DEVICE. Clears the
- * error; one that cannot be cleared is kept in c->lost, and every later call of the device gives it. */
+/* context.c. OK, or fills *e with CUDA's name for the failure of `what`: ERR_OOM where memory ran out, else ERR_DEVICE.
+ * Clears the error; one that cannot be cleared is kept in c->lost, and every later call of the device gives it. */
 int cuda_check(CudaDevice *c, cudaError_t error, const char *what, Err *e);
 /* OK when the device can be called: it is not lost, and this thread's calls go to it. */
 int cuda_ready(CudaDevice *c, Err *e);
@@ -81,6 +81,7 @@ void cuda_model_info(const CudaModel *m, DeviceInfo *info);
 int cuda_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e);
 void cuda_trim(Device *d, bool all);
 void cuda_release(CudaDevice *c); /* what a described device has too; frees *c */
+int cuda_open(int ordinal, Device **out, Err *e); /* a GPU that is here */
 
 /* device_file.c: reads devices/NAME.json beside the plugin. offline_device.c: such a device. */
 int device_file_read(const char *name, CudaModel *m, Err *e);

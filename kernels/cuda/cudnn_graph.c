@@ -115,7 +115,7 @@ static Node convolution(Graph *g, const ConvAttr *a) {
     return d;
 }
 
-/* Groups are what the channels of x and w say. */
+/* cuDNN takes the number of groups from the channels of x and w. */
 void graph_conv(Graph *g, ConvPass pass, const ConvAttr *attr, Node x, Node w, Node y) {
     const struct PassNames *names = &passes[pass];
     Node conv = convolution(g, attr), op = make(g, names->op, "a pass of a convolution");
@@ -184,7 +184,7 @@ void graph_sum(Graph *g, Node in, Node out) {
     Node how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "a sum");
     const cudnnReduceTensorOp_t sum = CUDNN_REDUCE_TENSOR_ADD;
     set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &sum);
-    const bool same_bits = true; /* without it the sum is one of atomics, in any order */
+    const bool same_bits = true; /* without it the sum uses atomics, in any order */
     set(g, how, CUDNN_ATTR_REDUCTION_IS_DETERMINISTIC, CUDNN_TYPE_BOOLEAN, 1, &same_bits);
     set(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &in_f32);
     finish(g, how);
@@ -197,7 +197,7 @@ void graph_sum(Graph *g, Node in, Node out) {
 
 int graph_finish(Graph *g, cudnnHandle_t handle, Err *e) {
     g->graph = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "a graph");
-    /* newer versions do without it; it costs nothing to give them what older ones and plans with a handle expect */
+    /* older versions and plans with a handle expect it, newer versions do without it */
     if (handle) set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->op);
     finish(g, g->graph);

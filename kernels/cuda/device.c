@@ -1,4 +1,4 @@
-/* device.c: a GPU as a device: opening it, its kernels, its errors. */
+/* device.c: a GPU as a device: opening it, its kernels, what is known of it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,36 +22,6 @@ static KernelPrepare *const prepares[] = {
 #include "program/ops.def"
 #undef OP
 };
-
-/* ---- errors */
-
-/* After these the context answers every call with the same error, until the process ends. */
-static bool is_final(cudaError_t error) {
-    switch (error) {
-    case cudaErrorIllegalAddress: case cudaErrorLaunchTimeout: case cudaErrorHardwareStackError:
-    case cudaErrorIllegalInstruction: case cudaErrorMisalignedAddress: case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc: case cudaErrorLaunchFailure: case cudaErrorAssert: case cudaErrorECCUncorrectable:
-    case cudaErrorNvlinkUncorrectable: case cudaErrorContained: case cudaErrorExternalDevice: case cudaErrorUnknown:
-        return true;
-    default:
-        return false;
-    }
-}
-
-int cuda_check(CudaDevice *c, cudaError_t error, const char *what, Err *e) {
-    if (error == cudaSuccess) return OK;
-    (void)cudaGetLastError(); /* or the next launch would report it again */
-    int code = error == cudaErrorMemoryAllocation ? ERR_OOM : ERR_DEVICE;
-    Err found;
-    err_set(&found, code, "%s: %s (%s)", what, cudaGetErrorName(error), cudaGetErrorString(error));
-    if (is_final(error) && !c->lost.code) c->lost = found;
-    return err_set(e, code, "%s", found.text);
-}
-
-int cuda_ready(CudaDevice *c, Err *e) {
-    if (c->lost.code) return err_set(e, c->lost.code, "the GPU was lost: %s", c->lost.text);
-    return cuda_check(c, cudaSetDevice(c->ordinal), "choosing the GPU", e);
-}
 
 /* ---- ops */
 
@@ -80,7 +50,7 @@ static void release_state(void *state) {
     if (state) ((CudaState *)state)->release(state);
 }
 
-/* To choose a plan again takes many times longer than to keep it: only what many cells have not used is dropped. */
+/* Choosing a plan again costs far more than keeping it: only what many cells have not used is dropped. */
 void cuda_trim(Device *d, bool all) {
     enum { KEEP = 2048 };
     OpCache *prepared = &((CudaDevice *)d)->prepared;
@@ -142,7 +112,7 @@ void cuda_release(CudaDevice *c) {
     mem_free(c);
 }
 
-/* A lost context refuses these calls; there is nothing left to be done about it then. */
+/* A lost context refuses these calls; nothing can be done about that. */
 static void real_close(Device *d) {
     CudaDevice *c = (CudaDevice *)d;
     if (c->stream) cudaStreamSynchronize(c->stream);
@@ -203,7 +173,7 @@ static int find_gpu(CudaDevice *c, int ordinal, Err *e) {
     return cuda_model_check(&c->model, e);
 }
 
-static int real_open(int ordinal, Device **out, Err *e) {
+int cuda_open(int ordinal, Device **out, Err *e) {
     CudaDevice *c = mem_new(sizeof *c);
     if (!c) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *c);
     c->base.table = &table;
@@ -219,18 +189,4 @@ static int real_open(int ordinal, Device **out, Err *e) {
     c->nvml = nvml_open(ordinal);
     *out = &c->base;
     return OK;
-}
-
-/* The plugin's exports. name: "cuda", "cuda:1", "cuda:h200" (a described GPU). */
-extern const uint64_t memtide_cuda_abi;
-const uint64_t memtide_cuda_abi = DEVICE_ABI;
-DevicePluginOpen memtide_cuda_open;
-
-int memtide_cuda_open(const char *name, Device **out, Err *e) {
-    *out = NULL;
-    const char *which = strchr(name, ':');
-    which = which ? which + 1 : "0";
-    size_t digits = strspn(which, "0123456789");
-    if (digits > 0 && digits < 6 && !which[digits]) return real_open(atoi(which), out, e);
-    return offline_open(which, out, e);
 }

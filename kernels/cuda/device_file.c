@@ -14,10 +14,10 @@
 enum { LONGEST = 1 << 16 }; /* bytes of a description */
 static const long long MOST_BYTES = 1LL << 60; /* of a GPU's memory: sums of it still fit */
 
-/* what a name is made of: no way out of the folder */
+/* all that a name may hold: nothing that leads out of the folder */
 static const char NAME[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
 
-/* What stands behind "name": in a flat JSON object, or NULL. */
+/* The text after "name": in a flat JSON object, or NULL. */
 static const char *field(const char *json, const char *name) {
     char quoted[64];
     snprintf(quoted, sizeof quoted, "\"%s\"", name);

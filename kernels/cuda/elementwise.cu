@@ -27,7 +27,7 @@ static int sum_run(const KArgs *a, Err *e, const View *first, const View *second
 
 int k_cuda_add(const KArgs *a, Err *e) { return sum_run(a, e, &a->in[0], &a->in[1]); }
 
-/* Between the GPU's memory and pinned memory of the host, as a kernel would be: behind all that was enqueued. */
+/* Copies between the GPU's memory and pinned memory of the host, like a kernel after all that was enqueued. */
 int k_cuda_copy(const KArgs *a, Err *e) {
     CudaDevice *c = (CudaDevice *)a->device;
     const size_t bytes = (size_t)a->out[0].count * dtype_size(a->out[0].dtype);

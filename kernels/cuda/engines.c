@@ -124,7 +124,7 @@ static int take_results(Node heuristic, int most, Engines *list, Err *e) {
     return code ? code : libraries_check(status, "a list of engines", e);
 }
 
-/* A GPU that is here is told by the graph's handle, as everybody does it; a described one by its properties. */
+/* The graph's handle names a GPU that is here, as is usual; its properties name a described one. */
 static int described(CudaDevice *c, Node *properties, Err *e) {
     *properties = NULL;
     return c->ordinal == NOT_HERE ? libraries_properties(c, properties, e) : OK;
@@ -143,7 +143,7 @@ int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *l
     if (!status && properties)
         status = cudnnBackendSetAttribute(d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                           &properties);
-    /* a graph that a ranking does not know is refused here: it then ranks none */
+    /* a ranking refuses a graph here that it does not know: it then ranks no engine */
     bool ranked = !status && !cudnnBackendFinalize(d);
     code = ranked ? take_results(d, most, list, e) : libraries_check(status, "a request for engines", e);
     node_free(&d);

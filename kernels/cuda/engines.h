@@ -21,8 +21,8 @@ typedef struct Engines { Engine *at; int n, cap; } Engines;
 /* The order in which engines are asked for: cuDNN's quick ranking, its careful one, and what works without ranking. */
 enum { ENGINE_RANKINGS = 3 };
 
-/* Appends the `most` best engines of a ranking, best first, but those that are there already. None is no failure. Each
- * that would have to be compiled takes some 60 ms to tell of itself, so that asking for one is worth its while. */
+/* Appends the `most` best engines of a ranking, best first, without those that are there already. To find none is no
+ * failure. An engine that must be compiled takes about 60 ms to describe itself, so it pays to ask for few. */
 int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *list, Err *e);
 void engines_free(Engines *list);
 /* The engine that `id` names. ERR_UNSUPPORTED: this library has none for this graph. */

@@ -3,10 +3,10 @@
  * bias is; the sum over op(A) is the one over its second operand. */
 #include "gemm.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "libraries.h"
+#include "base/mem.h"
 
 /* Buffers start at multiples of CUDA_ALIGNMENT. Algorithms are asked for that want no more than 16 bytes, which is all
  * that their loads use. */
@@ -103,8 +103,8 @@ static cublasStatus_t algorithms_ask(cublasLtHandle_t handle, const GemmPlan *p,
     return status;
 }
 
-/* ---- algorithms by name: what one is asked for by, beside its index. An algorithm starts with all of them 0, or with
- * what is as good; those of 16 bits are the low half of a value. */
+/* ---- algorithms by name: the knobs that name one, beside its index. An algorithm starts with all of them 0, or as
+ * good as 0; those of 16 bits are the low half of a value. */
 
 static const struct { cublasLtMatmulAlgoConfigAttributes_t attribute; size_t bytes; } knobs[] = {
     {CUBLASLT_ALGO_CONFIG_TILE_ID, 4},          {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
@@ -136,7 +136,7 @@ static cublasStatus_t knob_set(cublasLtMatmulAlgo_t *algorithm, int64_t type, in
     return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* What `id` names, as the heuristic would give it: *n is 1, or 0 where there is none that may be taken. */
+/* The algorithm that `id` names, as the heuristic would give it: *n is 1, or 0 if it may not be taken. */
 static void algorithm_find(cublasLtHandle_t handle, const GemmPlan *p, const Gemm *g, const EngineId *id,
                            size_t workspace, cublasLtMatmulHeuristicResult_t *result, int *n) {
     const cudaDataType_t in = type_of(g->in), out = type_of(g->out);
@@ -153,7 +153,7 @@ static void algorithm_find(cublasLtHandle_t handle, const GemmPlan *p, const Gem
 /* ---- plans */
 
 static int plan_describe(const Gemm *g, GemmPlan **plan, Err *e) {
-    GemmPlan *p = calloc(1, sizeof *p);
+    GemmPlan *p = mem_new(sizeof *p);
     *plan = NULL;
     if (!p) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *p);
     p->epilogue = g->epilogue != GEMM_PLAIN;
@@ -228,5 +228,5 @@ void gemm_close(GemmPlan *p) {
     if (p->first) cublasLtMatrixLayoutDestroy(p->first);
     if (p->second) cublasLtMatrixLayoutDestroy(p->second);
     if (p->d) cublasLtMatrixLayoutDestroy(p->d);
-    free(p);
+    mem_free(p);
 }

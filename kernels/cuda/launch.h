@@ -27,8 +27,8 @@ static inline int launch_op(const KArgs *a, Err *e, void (*kernel)(P...), dim3 g
     return cuda_check(device, launch(kernel, grid, block, device->stream, args...), op_info(a->kind)->name, e);
 }
 
-/* Blocks that cover `items` with one each per thread. There is an end to it, behind which kernels stride over the grid:
- * a block's start costs something, and with this many the last ones to run leave few processors idle. */
+/* Blocks that cover `items` with one each per thread. There is a limit, beyond which kernels stride over the grid: a
+ * block's start costs something, and with this many the last ones to run leave few processors idle. */
 static inline unsigned blocks_for(const KArgs *a, int64_t items, int threads) {
     return (unsigned)min_i64((items + threads - 1) / threads, (int64_t)cuda_of(a)->model.processors * 64);
 }

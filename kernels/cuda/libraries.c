@@ -64,8 +64,8 @@ int libraries_blas(CudaDevice *c, cublasLtHandle_t *handle, Err *e) {
     return OK;
 }
 
-/* cuDNN's compiled engines load libcuda.so.1 even to say whether they would take a graph. Where there is no driver, the
- * toolkit's stub of that name serves as long as nothing is run: once loaded by path it is found by its name. */
+/* cuDNN's compiled engines load libcuda.so.1 even to say whether they take a graph. Without a driver the toolkit's stub
+ * serves as long as nothing is run: once it is loaded by path, it is found by its name. */
 static int driver_or_stub(Err *e) {
     if (dlopen("libcuda.so.1", RTLD_NOW)) return OK;
     const char *root = getenv("CUDA_PATH");

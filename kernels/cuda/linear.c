@@ -1,16 +1,14 @@
-/* linear.c: y = act(x w^T + b) and its gradients, by a library's product (gemm.h) with the kernels of bias.h behind it
- * for what that leaves, or by small_n.cu.
+/* linear.c: y = act(x w^T + b) and its gradients, by a library's product (gemm.h), followed by the kernels of bias.h
+ * for what it leaves, or by small_n_gemm.cu.
  *
  * The library's own epilogues for f'(s) want ReLU's mask as one bit per element; what the program keeps is ReLU's
  * output, so dx *= f'(s) is bias.h's. They also want the bias in y's type: one in another (fp32 under amp) gets a copy
  * in it, as PyTorch's autocast makes one.
  *
- * Where the library leaves bias or activation to the kernels behind it, a 16-bit y is not rounded before them: the
- * product goes to the workspace in fp32, by as many rows at a time as there is room for. Only where there is none, it
- * goes to y and is rounded twice. */
+ * Where the library leaves bias or activation to the kernels after it, a 16-bit y is not rounded before them: the
+ * product goes to the workspace in fp32, as many rows at a time as have room. Without any room it goes to y and is
+ * rounded twice. */
 #include "linear.h"
-
-#include <stdlib.h>
 
 #include "bias.h"
 #include "small_n_gemm.h"
@@ -50,12 +48,12 @@ Gemm linear_gemm(const KArgs *a) {
     return a->kind == OP_linear ? forward_gemm(a) : a->kind == OP_linear_dx ? dx_gemm(a) : dw_gemm(a);
 }
 
-/* ---- what is left of a forward op behind the product */
+/* ---- what is left of a forward op after the product */
 
 static bool has_bias(GemmEpilogue e) { return e == GEMM_BIAS || e == GEMM_BIAS_RELU; }
 static bool has_relu(GemmEpilogue e) { return e == GEMM_RELU || e == GEMM_BIAS_RELU; }
 
-/* What is left of a forward op behind the product. */
+/* What is left of a forward op after the product. */
 static ActAttr act_left(const KArgs *a, GemmEpilogue e) {
     ActAttr act = a->attr->linear.fused;
     if (has_relu(e)) act.act = ACT_NONE;
@@ -75,42 +73,9 @@ size_t linear_copy(const KArgs *a, GemmEpilogue e) {
     return align_up((size_t)b->count * dtype_size(y->dtype), CUDA_ALIGNMENT);
 }
 
-/* ---- preparation */
-
-static void state_release(void *state) {
-    if (state) linear_close(state);
-    free(state);
-}
-
-static int prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    LinearState *s = calloc(1, sizeof *s);
-    if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
-    s->base.release = state_release;
-    int code = linear_choose(a, limit, s, e);
-    if (code) {
-        state_release(s);
-        return code;
-    }
-    *state = s;
-    *workspace = s->workspace;
-    return OK;
-}
-
-int k_cuda_linear_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(a, limit, state, workspace, e);
-}
-
-int k_cuda_linear_dx_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(a, limit, state, workspace, e);
-}
-
-int k_cuda_linear_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(a, limit, state, workspace, e);
-}
-
 /* ---- runs */
 
-/* `count` rows from `row` on: the product, and what is left behind it. bias: as the product reads it. */
+/* `count` rows from `row` on: the product, and what follows it. bias: as the product reads it. */
 static int rows_run(const KArgs *a, int64_t row, int64_t count, void *bias, Err *e) {
     const LinearState *state = a->state;
     const Gemm *g = &state->gemm;

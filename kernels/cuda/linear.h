@@ -1,13 +1,13 @@
 /* linear.h: a linear layer's op in a matrix product's words, and the ways in which it can be run. linear.c knows what
- * each way does; linear_choose.c, which one is taken. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading dimensions
- * of x and y are all part of N. */
+ * each way does and runs it; linear_choose.c prepares ops: it chooses the way. Shapes: x (N, I), w (O, I), b (O),
+ * y (N, O); leading dimensions of x and y are all part of N. */
 #ifndef MT_LINEAR_H
 #define MT_LINEAR_H
 
 #include "gemm.h"
 
 /*   FUSED   a library's product, which takes over bias and ReLU, or the bias's gradient
- *   PLAIN   a library's product, and own kernels behind it for what stands beside it
+ *   PLAIN   a library's product, and own kernels after it for what it leaves
  *   SKINNY  own kernels alone, where there are few outputs */
 typedef enum LinearWay { LINEAR_FUSED, LINEAR_PLAIN, LINEAR_SKINNY, LINEAR_WAYS } LinearWay;
 extern const char *const linear_ways[LINEAR_WAYS];
@@ -30,12 +30,8 @@ size_t linear_copy(const KArgs *a, GemmEpilogue epilogue);
 /* Do kernels have to follow a forward product with this epilogue? */
 bool linear_leaves(const KArgs *a, GemmEpilogue epilogue);
 int linear_run(const KArgs *a, Err *e); /* any of the three ops */
-/* All that the choice depends on, as picks name the op: the product, the types of what there is, what is done beside
+/* The op as picks name it, with all that the choice depends on: the product, the operands' types, what is done beside
  * it. */
 void linear_text(const KArgs *a, char text[PICK_OP]);
-
-/* Fills in *s, but for the base: as the picks, a race or, without them, shapes say. */
-int linear_choose(const KArgs *a, size_t limit, LinearState *s, Err *e);
-void linear_close(LinearState *s); /* its plans */
 
 #endif

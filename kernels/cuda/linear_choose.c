@@ -1,7 +1,6 @@
-/* linear_choose.c: which way and which of a library's algorithms a linear layer's op is run by. A pick where there is
- * one that fits; else own kernels where there are few outputs, for there memory sets the pace and a library's tiles
- * would be mostly empty, and the library's first algorithm elsewhere; in a race, the fastest of all. Nothing is timed
- * unless it was asked for.
+/* linear_choose.c: which way and which of a library's algorithms a linear layer's op is run by. A pick, if one fits;
+ * else own kernels if there are few outputs, since memory then sets the pace and a library's tiles would be mostly
+ * empty, or the library's first algorithm; in a race, the fastest of all. Only a race times anything.
  *
  * The library answers only where there is a GPU: without one the workspace comes from shapes, or from the pick, and it
  * is the same with one. */
@@ -13,15 +12,16 @@
 #include "tuning.h"
 #include "bench.h"
 #include "small_n_gemm.h"
+#include "base/mem.h"
 
-/* SPLIT_K: terms of a sum that are worth a block of their own. ROWS: those that are taken at a time are a multiple of
- * it, so that each time starts at a whole 16-byte word. */
+/* SPLIT_K: terms of a sum that are worth a block of their own. ROWS: the rows taken at a time are a multiple of it, so
+ * each time starts at a whole 16-byte word. */
 enum { TILE = 128, PROCESSORS = 132, SPLIT_K = 256, ROWS = 8 };
 
 /* ---- the workspace */
 
-/* What a product may use. The library splits the sum over k where D has fewer tiles than the GPU has processors, and
- * then wants room for a D in fp32 per part; nothing else pays for memory. */
+/* The workspace that a product may use. If D has fewer tiles than the GPU has processors, the library splits the sum
+ * over k and then wants room for a D in fp32 per part; nothing else gains by memory. */
 static size_t product_bytes(const Gemm *g, size_t limit) {
     int64_t tiles = ((g->m + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE);
     int64_t parts = min_i64(PROCESSORS / tiles, g->k / SPLIT_K);
@@ -57,14 +57,14 @@ static void place_small_n(const KArgs *a, size_t limit, LinearState *s) {
     s->workspace = cuda_small_n_workspace(a, limit);
 }
 
-/* The whole op's, where the product takes `bytes`; db comes after the product. */
+/* Sets the whole op's workspace if the product takes `bytes`; db comes after the product. */
 static void grant(const KArgs *a, size_t bytes, size_t limit, LinearState *s) {
     s->workspace = max_size(s->before + bytes, db_bytes(a, limit));
 }
 
 /* ---- making it ready */
 
-void linear_close(LinearState *s) {
+static void close_plans(LinearState *s) {
     gemm_close(s->plan);
     gemm_close(s->rest);
     s->plan = s->rest = NULL;
@@ -82,8 +82,8 @@ static int types_check(const KArgs *a, const Gemm *g, Err *e) {
                    dtype_name(other->dtype), dtype_name(g->out));
 }
 
-/* The plans of a product that was placed, by `id` (NULL: the library's first) within `bytes`. *ready: the library has
- * it; always so of a device that is not here. The rows that are left in the end go by the library's first. */
+/* Opens the plans of a placed product by `id` (NULL: the library's first) within `bytes`. *ready: the library has it;
+ * always true of a device that is not here. The rows left at the end use the library's first algorithm. */
 static int open_plans(const KArgs *a, const EngineId *id, size_t bytes, LinearState *s, bool *ready, Err *e) {
     CudaDevice *c = cuda_of(a);
     Gemm rest = s->gemm;
@@ -93,11 +93,11 @@ static int open_plans(const KArgs *a, const EngineId *id, size_t bytes, LinearSt
     int code = gemm_open(c, &s->gemm, id, bytes, &s->plan, e);
     if (!code && s->plan && rest.m) code = gemm_open(c, &rest, NULL, bytes, &s->rest, e);
     *ready = !code && s->plan && (s->rest || !rest.m);
-    if (!*ready) linear_close(s);
+    if (!*ready) close_plans(s);
     return code;
 }
 
-/* The product with its epilogue, or without one where there is none with it; then within what was planned with it. */
+/* The product with its epilogue; without it, and within the same bytes, if the library has none with it. */
 static int choose_first(const KArgs *a, size_t limit, LinearState *s, Err *e) {
     bool ready;
     if (fits_small_n(a)) {
@@ -147,8 +147,8 @@ static bool way_named(const char *name, LinearWay *way) {
     return false;
 }
 
-/* As under the pick's limit, which is not this one if a smaller or larger one's pick fits. false: the pick is of no use
- * here, because its algorithm is gone or wants more than it did, or because the line was changed. */
+/* Places the op as under the pick's limit, which may differ from the caller's. false: the pick no longer applies,
+ * because its algorithm is gone or wants more workspace than before, or because the line was changed. */
 static bool choose_picked(const KArgs *a, const Pick *pick, LinearState *s) {
     LinearWay way;
     bool ready;
@@ -189,7 +189,7 @@ static int compete(Contest *q, LinearWay way, const EngineId *id, Winner *winner
         }
     }
     if (!code && ready) code = bench_time(&q->race, linear_run, &s, s.workspace, winner->us, &us, e);
-    linear_close(&s);
+    close_plans(&s);
     if (cuda_of(q->a)->lost.code) return code;
     /* the first choice stays unless the gain is more than the noise */
     if (!code && ready && us < winner->us && us < RACE_GAIN * q->first) *winner = (Winner){way, *id, s.workspace, us};
@@ -229,16 +229,16 @@ static int choose_raced(const KArgs *a, const char *op, size_t limit, LinearStat
     snprintf(pick.op, sizeof pick.op, "%s", op);
     snprintf(pick.way, sizeof pick.way, "%s", linear_ways[winner.way]);
     if (choose_picked(a, &pick, &fastest)) {
-        linear_close(s);
+        close_plans(s);
         *s = fastest;
         return tuning_keep(c, &pick, e);
     }
-    linear_close(&fastest);
+    close_plans(&fastest);
     /* the library's own first choice may be one that cannot be asked for by name: it stays, without a pick */
     return winner.us == q.first ? OK : err_set(e, ERR_INTERNAL, "what won the race of %s cannot be had again", op);
 }
 
-int linear_choose(const KArgs *a, size_t limit, LinearState *s, Err *e) {
+static int choose(const KArgs *a, size_t limit, LinearState *s, Err *e) {
     char op[PICK_OP];
     const Pick *pick;
     bool race;
@@ -248,4 +248,37 @@ int linear_choose(const KArgs *a, size_t limit, LinearState *s, Err *e) {
     if (pick && !race && choose_picked(a, pick, s)) return OK;
     code = choose_first(a, limit, s, e);
     return code || !race ? code : choose_raced(a, op, limit, s, e);
+}
+
+/* ---- the ops */
+
+static void state_release(void *state) {
+    if (state) close_plans(state);
+    mem_free(state);
+}
+
+static int prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    LinearState *s = mem_new(sizeof *s);
+    if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
+    s->base.release = state_release;
+    int code = choose(a, limit, s, e);
+    if (code) {
+        state_release(s);
+        return code;
+    }
+    *state = s;
+    *workspace = s->workspace;
+    return OK;
+}
+
+int k_cuda_linear_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(a, limit, state, workspace, e);
+}
+
+int k_cuda_linear_dx_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(a, limit, state, workspace, e);
+}
+
+int k_cuda_linear_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    return prepare(a, limit, state, workspace, e);
 }

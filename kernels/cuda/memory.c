@@ -44,7 +44,8 @@ void cuda_host_free(Device *d, void *p, size_t bytes) {
     if (p && cuda_ready(c, NULL) == OK) cuda_check(c, cudaFreeHost(p), "cudaFreeHost", NULL);
 }
 
-/* Behind all that was enqueued, which other forms of cudaMemcpy are not: the stream is a non-blocking one. */
+/* After all that was enqueued; other forms of cudaMemcpy would not wait for that, since the stream is a non-blocking
+ * one. */
 static int copy(Device *d, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, const char *what,
                 Err *e) {
     CudaDevice *c = (CudaDevice *)d;
@@ -84,8 +85,8 @@ int cuda_sent(Device *d, int slot, Err *e) {
     return code ? code : cuda_check(c, cudaEventSynchronize(c->sent[slot]), "waiting for a copy to the GPU", e);
 }
 
-/* By process where the driver tells it (not in every container: there it knows processes by other numbers), else all
- * that is in use on the GPU. */
+/* The bytes of this process if the driver tells them (in some containers it knows processes by other numbers), else all
+ * bytes in use on the GPU. */
 size_t cuda_used(Device *d) {
     CudaDevice *c = (CudaDevice *)d;
     size_t left = 0, total = 0, mine = nvml_used(c->nvml);

@@ -26,7 +26,7 @@ struct Nvml {
     int (*shutdown)(void);
     int (*driver)(char *text, unsigned size);
     int (*processes)(NvmlGpu, unsigned *count, NvmlProcess *);
-    int (*clock)(NvmlGpu, int kind, unsigned *mhz);       /* NULL, as the next two: this driver has it not */
+    int (*clock)(NvmlGpu, int kind, unsigned *mhz);       /* NULL, as the next two: this driver lacks it */
     int (*temperature)(NvmlGpu, int sensor, unsigned *celsius);
     int (*reasons)(NvmlGpu, unsigned long long *bits);
 };
@@ -60,7 +60,7 @@ static bool fill(Nvml *n, const char *bus) {
     return n->shutdown && find(bus, &n->gpu) == NVML_OK;
 }
 
-/* By bus address: CUDA's numbers are other ones where CUDA_VISIBLE_DEVICES chooses. */
+/* By bus address: with CUDA_VISIBLE_DEVICES the numbers of CUDA differ from NVML's. */
 Nvml *nvml_open(int ordinal) {
     char bus[32];
     if (cudaDeviceGetPCIBusId(bus, sizeof bus, ordinal)) {

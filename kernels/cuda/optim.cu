@@ -3,9 +3,8 @@
  * A step has one such op per parameter, most of them small. Neighbours of one kind that obey one rule wait in a queue
  * on the host and become one launch, with the list of their tensors in the kernel's parameters. cuda_flush launches
  * what waits; the device calls it before anything else is enqueued or waited for. */
-#include <stdlib.h>
-
 #include "sums.h"
+#include "base/mem.h"
 
 /* CHUNK: elements that a block takes at a time; 2^31 of them are more than any memory holds.
  * MULTIPROCESSOR_BLOCKS: of THREADS threads, enough to hide latency. */
@@ -67,7 +66,7 @@ static __device__ void rule_at(const Update &, const UpdateTensor &t, const Opti
     if (t.copy) lanes_store<N>((DType)t.copy_type, t.copy, i, w);
 }
 
-/* The tensor whose chunk this is: the last that does not begin behind it. */
+/* The tensor that this chunk belongs to: the last one that begins at it or before it. */
 static __device__ int tensor_of(const Update &u, int chunk) {
     int low = 0, high = u.n - 1;
     while (low < high) {
@@ -80,7 +79,8 @@ static __device__ int tensor_of(const Update &u, int chunk) {
 
 typedef void AtFn(const Update &u, const UpdateTensor &t, const OptimStep &step, int64_t i);
 
-/* Blocks stride over the chunks. What is the same for all, Adam's powers, takes one thread a while: once per block. */
+/* Blocks stride over the chunks. Adam's powers are the same for all elements and slow to compute: one thread of a block
+ * computes them. */
 template <int KIND, AtFn *at1, AtFn *at4>
 static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ Update u) {
     __shared__ OptimStep step;
@@ -114,7 +114,7 @@ static __global__ void scale_update_kernel(ScalerAttr scaler, StepState *state) 
 
 /* ---- on the host */
 
-extern "C" void cuda_queue_free(CudaQueue *queue) { free(queue); }
+extern "C" void cuda_queue_free(CudaQueue *queue) { mem_free(queue); }
 
 typedef void UpdateKernel(Update u);
 
@@ -143,7 +143,7 @@ static int queue_ready(const KArgs *a, const OptimRule *rule, StepState *state, 
     const float *lr = updates ? (const float *)a->in[2].data : NULL;
     const float *square = updates ? (const float *)a->in[3].data : NULL;
     CudaDevice *c = cuda_of(a);
-    if (!c->queue) c->queue = (CudaQueue *)calloc(1, sizeof *c->queue);
+    if (!c->queue) c->queue = (CudaQueue *)mem_new(sizeof *c->queue);
     if (!c->queue) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *c->queue);
     CudaQueue *q = c->queue;
     Update *u = &q->update;

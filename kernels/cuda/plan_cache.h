@@ -1,5 +1,5 @@
-/* plan_cache.h: an engine made ready to run. Engines that are compiled at run time take a second or so each: what came out
- * is kept in ~/.cache/memtide/plans and read back. A file that is damaged or of another cuDNN is made anew. */
+/* plan_cache.h: an engine made ready to run. Engines that are compiled at run time take a second or so each: what came
+ * out is kept in ~/.cache/memtide/plans and read back. A file that is damaged or of another cuDNN is made anew. */
 #ifndef MT_PLAN_CACHE_H
 #define MT_PLAN_CACHE_H
 

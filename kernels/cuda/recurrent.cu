@@ -1,6 +1,6 @@
-/* recurrent.cu: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of core/math/rnn_cells.h:
- * products over all steps, and per step one product with w_hh and one kernel with a thread per sample and unit. Sums,
- * states and gradients of sums are fp32 in the workspace, whatever type the operands have. */
+/* recurrent.cu: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of
+ * core/math/rnn_cells.h: products over all steps, and per step one product with w_hh and one kernel with a thread per
+ * sample and unit. Sums, states and gradients of sums are fp32 in the workspace, whatever type the operands have. */
 #include "elements.h"
 #include "program/rnn_layout.h"
 

@@ -1,5 +1,6 @@
-/* rotary.cu: heads of a sequence turned by their step. A thread has some neighbouring pairs of features of one step of
- * a sample: it computes their angles once and takes one head after the other, HEADS of them under way together. */
+/* rotary.cu: rotates the heads of a sequence by their step. A thread has some neighbouring pairs of features of one
+ * step of a sample: it computes their angles once and takes one head after the other, HEADS of them under way
+ * together. */
 #include "elements.h"
 
 enum { ROTARY_THREADS = 256, HEADS = 4 };

@@ -30,7 +30,7 @@ typedef struct SmallN {
     Parts parts;    /* at NULL: one part, which goes to the output itself */
 } SmallN;
 
-/* v[N] = elements from `column` of a row; zero behind the end. T: the type, or ANY */
+/* v[N] = elements from `column` of a row; zero after the end. T: the type, or ANY */
 template <int T, int N>
 static __device__ void load(const Matrix &m, int64_t row, int64_t column, float *v) {
     const int64_t at = row * m.columns + column;
@@ -84,7 +84,7 @@ static __device__ void put_sum(const SmallN &s, int64_t row, int o, float sum) {
     dtype_store(s.y.type, s.y.at, (size_t)at, act_value(s.act.act, sum, s.act.slope, s.act.high));
 }
 
-/* blockIdx: (BLOCK_ROWS rows, part of the columns). Rows and outputs that are not there are computed as the last. */
+/* blockIdx: (BLOCK_ROWS rows, part of the columns). Missing rows and outputs repeat the last one. */
 template <int O, int T>
 static __global__ void __launch_bounds__(WARPS *WARP, 1) forward_kernel(const __grid_constant__ SmallN s) {
     const int lane = (int)threadIdx.x % WARP;

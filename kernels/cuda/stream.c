@@ -46,7 +46,7 @@ int cuda_elapsed(Device *d, double *seconds, Err *e) {
 
 /* ---- graphs */
 
-/* Thread-local: what other threads ask of CUDA meanwhile (libraries do) spoils no recording. */
+/* Thread-local: calls of other threads (libraries make some) do not spoil a recording. */
 int cuda_record(Device *d, Err *e) {
     CudaDevice *c = (CudaDevice *)d;
     int code = cuda_ready(c, e);

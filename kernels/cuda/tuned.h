@@ -27,7 +27,7 @@ typedef struct Pick {
     char op[PICK_OP];     /* all that the choice depends on */
     char way[PICK_WAY];   /* the alternative: which parts the library does */
     EngineId engine;
-    size_t workspace;     /* bytes, of the whole op: more than the limit where casts are beside it */
+    size_t workspace;     /* bytes of the whole op; casts may make it more than the limit */
     double us;
 } Pick;
 

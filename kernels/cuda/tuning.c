@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 
-/* Tuned that came with the program. A line names its device, so that all files can be read. */
+/* Picks that came with the program. A line names its device, so that all files can be read. */
 static int load_shipped(Tuned *picks, Err *e) {
     static const char here;
     Dl_info plugin;

@@ -47,7 +47,8 @@ static void activation(Net *t) {
         "ReLU6", "Hardtanh(-0.5, 2)", "Hardtanh(inplace=true)", "Hardsigmoid(inplace=true)", "Mish", "LogSigmoid",
         "Softsign", "ReLU", "ReLU(inplace=true)", "LeakyReLU(0.1, inplace=true)", "LeakyReLU", "Sigmoid", "Tanh",
         "SELU(inplace=true)", "Abs", "Scale(-0.5)", "Scale(2, -1)", "GELU",
-        "GELU(tanh)", "Dropout(0.3)", "Dropout(0.5, inplace=true)", "Dropout(0)"};
+        "GELU(tanh)", "Dropout(0.3)", "Dropout(0.5, inplace=true)", "Dropout(0)", "StochasticDepth(0.3, row)",
+        "StochasticDepth(0.2, batch)"};
     put(t, "%s ", all[below((int)ARRAY_LEN(all))]);
 }
 

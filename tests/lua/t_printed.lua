@@ -48,6 +48,7 @@ for _, pair in ipairs{
   {nn.AdaptiveAvgPool2d{2, 3}, "AdaptiveAvgPool2d(output_size=(2, 3))"},
   {nn.Dropout(), "Dropout(p=0.5, inplace=False)"},
   {nn.Dropout2d(0.25, {inplace = true}), "Dropout2d(p=0.25, inplace=True)"},
+  {nn.StochasticDepth(0.2, "row"), "StochasticDepth(p=0.2, mode=row)"}, -- torchvision has no quotes here
   {nn.Flatten(), "Flatten(start_dim=1, end_dim=-1)"}, {nn.SELU(), "SELU()"},
   {nn.ZeroPad2d(1), "ZeroPad2d((1, 1, 1, 1))"},
   {nn.Unflatten(1, {32, 3, -1}), "Unflatten(dim=1, unflattened_size=(32, 3, -1))"},

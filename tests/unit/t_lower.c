@@ -126,6 +126,16 @@ static void test_programs(void) {
 }
 
 static void test_orders(void) {
+    is_program("StochasticDepth(0.5, row)", "MSELoss", shape4(2, 3, 2, 1), true,
+               "input f32 (2, 3, 2, 1) nhwc input 48\ncalls i32 (1) other 4\n"
+               "target f32 (2, 3, 2, 1) nhwc input 48\n"
+               "  0 view .: x = x:input\n"
+               "      x f32 (2, 1, 1, 6) nhwc activations in input\n"
+               "  1 dropout .: dropped = x:x calls:calls p=0.5 id=0\n"
+               "      dropped f32 (2, 1, 1, 6) nhwc activations 48\n"
+               "  2 view .: y = x:dropped\n"
+               "      y f32 (2, 3, 2, 1) nhwc activations in dropped\n"
+               "  3 element_loss loss: loss = x:y t:target f=mse scale=1\n      loss f32 () other 4 keep\n");
     is_program("Sequential{Flatten Dropout(0.25) Residual{Tanh}}", "MSELoss(sum)", shape4(2, 3, 2, 1), true,
                "input f32 (2, 3, 2, 1) nhwc input 48\ncalls i32 (1) other 4\n"
                "target f32 (2, 6) order=3x2x1 input 48\n"

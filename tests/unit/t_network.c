@@ -205,6 +205,7 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {"AvgPool2d(2, 0)", NULL, IMAGE, "stride must be between 1 and 32767, found 0"},
     {"AdaptiveAvgPool2d(0)", NULL, IMAGE, "output_size must be between 1 and 32767, found 0"},
     {"Dropout(1.5)", NULL, IMAGE, "the probability p must be between 0 and 1, found 1.5"},
+    {"StochasticDepth(-0.5, row)", NULL, IMAGE, "the probability p must be between 0 and 1, found -0.5"},
     {"AdaptiveMaxPool2d(3)", NULL, IMAGE, "expected windows of one size and at most 255 places, found an input of"},
     {"AdaptiveMaxPool1d(1)", NULL, {3, {2, 3, 256}}, "(2, 3, 256): nn.MaxPool1d may go before it"},
     {"ZeroPad2d(1:2)", NULL, IMAGE, "padding: expected a number, or 4 of them, found 2"},

@@ -48,11 +48,11 @@ end
 local WORDS = {["true"] = "True", ["false"] = "False", none = "None"}
 -- What PyTorch keeps as a tuple of one number in some of its layers over (N, C, L).
 local TUPLES = {kernel_size = true, stride = true, padding = true, output_padding = true, dilation = true}
-local QUOTED = {approximate = true, mode = true}
+local QUOTED = {GELU = "approximate", Upsample = "mode"}
 
 local function value_text(kind, option, value)
   local type = types[kind][option]
-  if QUOTED[option] then return ("'%s'"):format(value) end
+  if QUOTED[kind] == option then return ("'%s'"):format(value) end
   local single = TUPLES[option] and value:find "^%d" and (kind:find "^Conv.*1d" or kind == "AvgPool1d")
   if single or option == "normalized_shape" then return ("(%s,)"):format(value) end
   if type == "list" then return ("(%s)"):format(value:gsub(",", ", ")) end
