@@ -328,8 +328,8 @@ static void mark(Back *b, int forward_ops) {
     }
 }
 
-int pass_backward(Program *p, const Settings *s, Err *e) {
-    if (s->eval) return OK;
+int pass_backward(Program *p, Compile *c) {
+    if (c->settings->eval) return OK;
     int forward_ops = p->n_ops;
     size_t n = (size_t)p->n_bufs;
     Back b = {p, mem_new(n * sizeof(int)), mem_new(n * sizeof(bool)), mem_new(n * sizeof(int)), p->n_bufs};
@@ -345,5 +345,5 @@ int pass_backward(Program *p, const Settings *s, Err *e) {
     mem_free(b.grad);
     mem_free(b.wanted);
     mem_free(b.leaf);
-    return program_check(p, "backward", e);
+    return OK;
 }

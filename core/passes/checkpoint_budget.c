@@ -228,20 +228,17 @@ static void profile(Solver *s, Profile *f) {
     for (int to = 1; to < s->n; to++) fill_steps(s, f, to);
 }
 
-static int estimate(Solver *s, const Settings *settings, Device *device, Err *e) {
-    Program *p = program_copy(s->c->p);
-    int code = p ? compile_finish(p, settings, device, NULL, NULL, e) : no_memory(e);
-    if (code) {
-        program_free(p);
-        return code;
-    }
+static int estimate(Solver *s, Compile *under) {
+    Program *p;
+    int code = whatif(s->c->p, NULL, NULL, under, &p, NULL);
+    if (code) return code;
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
     Profile f = {p, mem_new(bufs * sizeof(Life)), mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)),
                  mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(ops * sizeof(size_t)), 0,
                  mem_new(ops * cuts * sizeof(size_t)), mem_new(ops * cuts * sizeof(size_t)),
                  mem_new(cuts * sizeof(int))};
     if (f.life && f.unit && f.read && f.back && f.end && f.other && f.stored && f.passing && f.last) profile(s, &f);
-    else code = no_memory(e);
+    else code = no_memory(under->e);
     mem_free(f.life);
     mem_free(f.unit);
     mem_free(f.read);
@@ -376,22 +373,22 @@ static int take_quickest(const Solver *s, bool *seen) {
 }
 
 /* Equally quick candidates are all looked at: the smallest arena wins. */
-static int judge(const Solver *s, const Settings *settings, Device *device, int *best, Err *e) {
+static int judge(const Solver *s, Compile *under, int *best) {
     bool seen[CANDIDATES] = {false};
     size_t arena = 0, least = SIZE_MAX, best_arena = 0;
     *best = -1;
     for (int i; (i = take_quickest(s, seen)) >= 0;) {
         if (*best >= 0 && s->seconds[i] > s->seconds[*best]) break;
-        int code = chain_arena(s->c, candidate(s, i), settings, device, &arena, e);
+        int code = chain_arena(s->c, candidate(s, i), under, &arena);
         if (code) return code;
         if (arena < least) least = arena;
-        if (arena > settings->budget || (*best >= 0 && arena >= best_arena)) continue;
+        if (arena > under->settings->budget || (*best >= 0 && arena >= best_arena)) continue;
         *best = i;
         best_arena = arena;
     }
     if (*best >= 0) return OK;
-    return err_set(e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation reaches "
-                   "is %zu bytes", settings->budget, least);
+    return err_set(under->e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation "
+                   "reaches is %zu bytes", under->settings->budget, least);
 }
 
 /* cut[FEW_CUTS]: some of the chain's: units of about as many of the chain's each, and the last one, the loss, by itself. Returns how many. */
@@ -402,7 +399,7 @@ static int thin_cuts(const Chain *c, Cut *cut) {
     return FEW_CUTS;
 }
 
-static int fit(const Chain *whole, const Chain *c, const Settings *settings, Device *device, int *segment, Err *e) {
+static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment) {
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
     Solver s = {whole, c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)),
                 mem_new(cuts * sizeof(size_t)), 0, mem_new(cuts * sizeof(Front)),
@@ -410,10 +407,10 @@ static int fit(const Chain *whole, const Chain *c, const Settings *settings, Dev
                 mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs), mem_new(bufs), mem_new(ops)};
     bool made = s.step && s.stored && s.working && s.front && s.segment && s.depth && s.seconds && s.lost && s.need &&
                 s.again;
-    int best, code = made ? estimate(&s, settings, device, e) : no_memory(e);
+    int best, code = made ? estimate(&s, under) : no_memory(under->e);
     if (!code) {
         find_candidates(&s);
-        code = judge(&s, settings, device, &best, e);
+        code = judge(&s, under, &best);
     }
     if (!code) memcpy(segment, candidate(&s, best), ops * sizeof *segment);
     mem_free(s.step);
@@ -429,12 +426,12 @@ static int fit(const Chain *whole, const Chain *c, const Settings *settings, Dev
     return code;
 }
 
-int chain_fit(const Chain *c, const Settings *settings, Device *device, int *segment, Err *e) {
+int chain_fit(const Chain *c, Compile *under, int *segment) {
     Cut cut[FEW_CUTS];
     Chain thinned = *c;
     if (c->n_cuts > MOST_CUTS) {
         thinned.cut = cut;
         thinned.n_cuts = thin_cuts(c, cut);
     }
-    return fit(c, &thinned, settings, device, segment, e);
+    return fit(c, &thinned, under, segment);
 }

@@ -39,28 +39,25 @@ void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth) 
     }
 }
 
-int chain_arena(const Chain *c, const int *segment, const Settings *s, Device *device, size_t *arena, Err *e) {
-    Placement placed;
-    Program *p = program_copy(c->p);
-    if (!p) return err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
-    chain_drop(c, p, segment);
-    int code = compile_finish(p, s, device, NULL, NULL, e);
-    if (!code) code = placement_build(p, device->table->alignment, &placed, e);
-    program_free(p);
-    if (code) return code;
-    *arena = placed.arena;
-    placement_free(&placed);
-    return OK;
+typedef struct Choice { const Chain *c; const int *segment; } Choice;
+
+static void drop(Program *p, const void *choice) {
+    const Choice *made = choice;
+    chain_drop(made->c, p, made->segment);
 }
 
-int chain_select(const Chain *c, const Settings *s, Device *device, int *segment, Err *e) {
+int chain_arena(const Chain *c, const int *segment, Compile *under, size_t *arena) {
+    return whatif(c->p, drop, &(Choice){c, segment}, under, NULL, arena);
+}
+
+int chain_select(const Chain *c, Compile *under, int *segment) {
     size_t bytes = (size_t)c->p->forward_end * sizeof *segment, least = SIZE_MAX, arena = 0;
     int *tried = mem_new(bytes), *depth = mem_new((size_t)c->p->n_bufs * sizeof *depth);
-    int code = tried && depth ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
+    int code = tried && depth ? OK : err_set(under->e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
     for (int deep = 0; deep <= DEEPEST && !code; deep++) {
         memset(tried, 0, bytes);
         chain_lighten(c, deep, c->p->forward_end, tried, depth);
-        code = chain_arena(c, tried, s, device, &arena, e);
+        code = chain_arena(c, tried, under, &arena);
         if (code || arena >= least) continue;
         least = arena;
         memcpy(segment, tried, bytes);

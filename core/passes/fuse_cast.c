@@ -48,8 +48,8 @@ static void find_makers(const Program *p, int *maker) {
             if (p->ops[i].out[k] != NO_BUF && op_info(p->ops[i].kind)->out_any[k]) maker[p->ops[i].out[k]] = i;
 }
 
-int pass_fuse_cast(Program *p, const Settings *s, Err *e) {
-    (void)s;
+int pass_fuse_cast(Program *p, Compile *c) {
+    (void)c;
     Uses u;
     int *maker = mem_new((size_t)p->n_bufs * sizeof *maker);
     bool made = uses_open(&u, p) && maker;
@@ -59,5 +59,5 @@ int pass_fuse_cast(Program *p, const Settings *s, Err *e) {
         if (p->ops[i].kind == OP_cast && (give_to_readers(&u, i) || take_from_maker(&u, i, maker))) uses_drop(&u, i);
     uses_close(&u);
     mem_free(maker);
-    return program_check(p, "fuse_cast", e);
+    return OK;
 }

@@ -110,8 +110,8 @@ static void fuse_product(Fuse *f, int i) {
     op_cost(p, op);
 }
 
-int pass_fuse_gradient(Program *p, const Settings *s, Err *e) {
-    (void)s;
+int pass_fuse_gradient(Program *p, Compile *c) {
+    (void)c;
     size_t bufs = (size_t)p->n_bufs * sizeof(int), ops = (size_t)p->n_ops * sizeof(int);
     Fuse f = {.p = p, .view = mem_new(bufs), .next_view = mem_new(ops), .alias = mem_new(bufs),
               .next_alias = mem_new(bufs), .dw = mem_new(bufs)};
@@ -123,5 +123,5 @@ int pass_fuse_gradient(Program *p, const Settings *s, Err *e) {
     uses_close(&f.uses);
     void *const all[] = {f.view, f.next_view, f.alias, f.next_alias, f.dw};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
-    return program_check(p, "fuse_gradient", e);
+    return OK;
 }

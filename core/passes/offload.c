@@ -132,15 +132,11 @@ static void go(Program *p, Trip *trip, int n) {
     mem_free(r.twin);
 }
 
-/* A copy of p in which these trips are made, and all that follows; NULL: *e says why. */
-static Program *finished(const Program *p, Trip *trip, int n, const Settings *s, Device *device, Err *e) {
-    Program *copy = program_copy(p);
-    int code = copy ? OK : no_memory(e);
-    if (copy) go(copy, trip, n);
-    if (!code) code = compile_finish(copy, s, device, NULL, NULL, e);
-    if (!code) return copy;
-    program_free(copy);
-    return NULL;
+typedef struct Choice { Trip *trip; int n; } Choice;
+
+static void go_all(Program *p, const void *choice) {
+    const Choice *made = choice;
+    go(p, made->trip, made->n);
 }
 
 /* ---- what may stay */
@@ -231,62 +227,56 @@ static int pick(const Tide *f, const Trip *trip, int n, size_t limit, size_t ali
 }
 
 /* A plan may be higher than what is alive at once: then less must be. */
-static int fit(const Program *p, const Tide *f, const Trip *trip, int n, const Settings *s, Device *device, Trip *going,
-               int *left, Err *e) {
+static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile *c, Trip *going, int *left) {
     enum { TRIES = 8 };
-    size_t alignment = device->table->alignment, limit = max_size(f->most, s->offload_budget);
+    const size_t budget = c->settings->offload_budget;
+    size_t alignment = c->device->table->alignment, limit = max_size(f->most, budget), arena;
     for (int i = 0;; i++) {
-        Placement place;
         *left = pick(f, trip, n, limit, alignment, going);
         if (limit == f->most) return OK;
-        Program *made = finished(p, going, *left, s, device, e);
-        int code = made ? placement_build(made, alignment, &place, e) : e->code;
-        program_free(made);
-        if (code) return code;
-        size_t arena = place.arena;
-        placement_free(&place);
-        if (arena <= s->offload_budget) return OK;
-        limit = i < TRIES ? max_size(f->most, limit - (arena - s->offload_budget)) : f->most;
+        int code = whatif(p, go_all, &(Choice){going, *left}, c, NULL, &arena);
+        if (code || arena <= budget) return code;
+        limit = i < TRIES ? max_size(f->most, limit - (arena - budget)) : f->most;
     }
 }
 
-static int choose(const Program *p, const Trip *trip, int n, Program *all, const Settings *s, Device *device,
-                  Trip *going, int *left, Err *e) {
+static int choose(const Program *p, const Trip *trip, int n, Program *all, Compile *c, Trip *going, int *left) {
     size_t bufs = (size_t)all->n_bufs;
     int ops = 1;
     while (ops < all->n_ops) ops *= 2;
     Tide f = {all, mem_new(bufs * sizeof *f.life), mem_new((size_t)all->n_ops * sizeof *f.ebb), 0,
               mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(2 * (size_t)ops * sizeof(Level)), ops};
-    int code = f.life && f.ebb && f.made && f.read && f.level ? OK : no_memory(e);
+    int code = f.life && f.ebb && f.made && f.read && f.level ? OK : no_memory(c->e);
     if (!code) {
         find_copies(&f);
-        f.most = placement_live(all, device->table->alignment, f.life, f.ebb);
-        code = fit(p, &f, trip, n, s, device, going, left, e);
+        f.most = placement_live(all, c->device->table->alignment, f.life, f.ebb);
+        code = fit(p, &f, trip, n, c, going, left);
     }
     void *const made[] = {f.life, f.ebb, f.made, f.read, f.level};
     for (size_t i = 0; i < ARRAY_LEN(made); i++) mem_free(made[i]);
     return code;
 }
 
-static int offload(Program *p, Trip *trip, Trip *going, const Settings *s, Device *device, Err *e) {
-    Chain c;
-    int code = chain_find(&c, p, e), left = 0;
+static int offload(Program *p, Trip *trip, Trip *going, Compile *c) {
+    Chain chain;
+    Program *all;
+    int code = chain_find(&chain, p, c->e), left = 0;
     if (code) return code;
-    int n = find_trips(&c, s->offload_least, trip);
-    chain_free(&c);
-    Program *all = finished(p, trip, n, s, device, e);
-    code = all ? choose(p, trip, n, all, s, device, going, &left, e) : e->code;
+    int n = find_trips(&chain, c->settings->offload_least, trip);
+    chain_free(&chain);
+    if ((code = whatif(p, go_all, &(Choice){trip, n}, c, &all, NULL))) return code;
+    code = choose(p, trip, n, all, c, going, &left);
     program_free(all);
     if (!code) go(p, going, left);
     return code;
 }
 
-int pass_offload(Program *p, const Settings *s, Device *device, Err *e) {
-    if (s->eval || s->offload == OFFLOAD_NONE || p->forward_end == p->n_ops) return OK;
+int pass_offload(Program *p, Compile *c) {
+    if (c->settings->eval || c->settings->offload == OFFLOAD_NONE || p->forward_end == p->n_ops) return OK;
     size_t bytes = (size_t)p->n_bufs * sizeof(Trip);
     Trip *trip = mem_new(bytes), *going = mem_new(bytes);
-    int code = trip && going ? offload(p, trip, going, s, device, e) : no_memory(e);
+    int code = trip && going ? offload(p, trip, going, c) : no_memory(c->e);
     mem_free(trip);
     mem_free(going);
-    return code ? code : program_check(p, "offload", e);
+    return code;
 }

@@ -58,6 +58,15 @@ int placement_build(const Program *p, size_t alignment, Placement *out, Err *e) 
     return code;
 }
 
+int placement_arena(const Program *p, size_t alignment, size_t *arena, Err *e) {
+    Placement place;
+    int code = placement_build(p, alignment, &place, e);
+    if (code) return code;
+    *arena = place.arena;
+    placement_free(&place);
+    return OK;
+}
+
 size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *live) {
     size_t most = 0;
     program_lives(p, life);

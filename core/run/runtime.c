@@ -5,12 +5,6 @@
 
 static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in the runtime"); }
 
-void *runtime_data(const Runtime *r, const Loaded *l, int b) {
-    int root = program_root(l->p, b);
-    if (l->p->bufs[root].host) return (char *)r->host + l->place.offsets[root];
-    return l->slot[root] >= 0 ? r->slots[l->slot[root]].block.data : l->block[root].data;
-}
-
 /* ---- opening */
 
 /* Does the allocator give it memory and take it back in every step? */

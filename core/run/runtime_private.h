@@ -65,7 +65,11 @@ struct Runtime {
 };
 
 /* Storage of buffer `b` of program `l` at this moment. */
-void *runtime_data(const Runtime *r, const Loaded *l, int b);
+static inline void *runtime_data(const Runtime *r, const Loaded *l, int b) {
+    int root = program_root(l->p, b);
+    if (l->p->bufs[root].host) return (char *)r->host + l->place.offsets[root];
+    return l->slot[root] >= 0 ? r->slots[l->slot[root]].block.data : l->block[root].data;
+}
 /* First values of every slot: parameters drawn from the seed, the rest zero, the loss scale. */
 int runtime_first_values(Runtime *r, Err *e);
 /* Calls `feed` and packs what it gave into the next stage; sends that stage to the input buffers. */

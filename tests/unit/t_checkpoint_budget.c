@@ -14,7 +14,7 @@ static void test_budget(void) {
         most = arena(p, &s, &e);
         ok(least > 1 && least <= most, "%s: from %zu to %zu bytes", nets[n].name, least, most);
         s.budget = least - 1;
-        is_int(pass_checkpoint(p, &s, &model, &e), ERR_OOM, "a byte less than the least is too little");
+        is_int(checkpoint(p, &s, &e), ERR_OOM, "a byte less than the least is too little");
         double last = INFINITY;
         int wrong = 0, steps = 0;
         for (int i = 0; i <= 200; i++) {
