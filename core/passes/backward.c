@@ -24,15 +24,10 @@ static void rename_buf(Program *p, int buf, const char *what) {
 }
 
 static int grad_buf(Back *b, int of) {
-    const Buf like = b->p->bufs[of];
-    bool weight = like.kind == BUF_PERSISTENT;
-    int g = program_buf(b->p, weight ? CAT_GRADIENTS : CAT_ACTIVATION_GRADIENTS, like.shape, like.dtype, "%s.grad",
-                        like.name);
-    if (b->p->failed) return 0;
-    Buf *buf = &b->p->bufs[g];
-    buf->layout = like.layout;
-    memcpy(buf->order, like.order, sizeof buf->order);
-    buf->param = weight ? like.param : -1;
+    const Buf *like = &b->p->bufs[of];
+    bool weight = like->kind == BUF_PERSISTENT;
+    int g = program_like(b->p, of, weight ? CAT_GRADIENTS : CAT_ACTIVATION_GRADIENTS, like->shape, like->dtype, "grad");
+    if (!b->p->failed && weight) b->p->bufs[g].param = b->p->bufs[of].param;
     return g;
 }
 
@@ -321,9 +316,8 @@ static void mark(Back *b, int forward_ops) {
     for (int i = 0; i < forward_ops; i++) {
         const Op *op = &p->ops[i];
         bool wanted = false;
-        for (int k = 0; k < OP_IN; k++) wanted |= op->in[k] != NO_BUF && b->wanted[op->in[k]];
-        for (int k = 0; k < OP_OUT; k++)
-            if (op->out[k] != NO_BUF) b->wanted[op->out[k]] = wanted;
+        EACH_IN(op, k) wanted |= b->wanted[op->in[k]];
+        EACH_OUT(op, k) b->wanted[op->out[k]] = wanted;
         if (op->kind == OP_cast && p->bufs[op->in[0]].category == CAT_WEIGHTS) b->leaf[op->out[0]] = op->in[0];
     }
 }
@@ -342,6 +336,7 @@ int pass_backward(Program *p, Compile *c) {
     }
     if (p->calls != NO_BUF) program_op(p, OP_count_call, "")->out[0] = p->calls;
     p->body_end = p->n_ops;
+    for (int i = 0; i < p->n_params && !p->failed; i++) p->params[i].grad = b.grad[p->params[i].weight];
     mem_free(b.grad);
     mem_free(b.wanted);
     mem_free(b.leaf);

@@ -95,9 +95,8 @@ static void find_reads(Profile *f) {
         if (f->p->ops[i].kind != OP_view && f->p->ops[i].out[0] != NO_BUF)
             f->end[program_root(f->p, f->p->ops[i].out[0])] = i;
     for (int i = 0; i < f->p->n_ops; i++)
-        for (int k = 0; k < OP_IN; k++) {
-            int root = f->p->ops[i].in[k] == NO_BUF ? NO_BUF : program_root(f->p, f->p->ops[i].in[k]);
-            if (root == NO_BUF) continue;
+        EACH_IN(&f->p->ops[i], k) {
+            int root = program_root(f->p, f->p->ops[i].in[k]);
             if (i < f->p->forward_end) f->read[root] = i;
             else if (i < f->back[root]) f->back[root] = i;
         }
@@ -194,12 +193,12 @@ static void find_again(const Solver *s, int to) {
     for (int i = s->c->cut[to].at - 1; i >= 0; i--) {
         const Op *op = &p->ops[i];
         s->again[i] = false;
-        for (int k = 0; k < OP_OUT; k++) {
-            int root = op->out[k] == NO_BUF ? kept : program_root(p, op->out[k]);
+        EACH_OUT(op, k) {
+            int root = program_root(p, op->out[k]);
             s->again[i] |= root != kept && s->need[root];
         }
-        for (int k = 0; s->again[i] && k < OP_IN; k++)
-            if (op->in[k] != NO_BUF) s->need[program_root(p, op->in[k])] = true;
+        if (!s->again[i]) continue;
+        EACH_IN(op, k) s->need[program_root(p, op->in[k])] = true;
     }
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "rewrite.h"
 
 /* ---- the chain */
 
@@ -21,13 +22,12 @@ static void find_writers(Chain *c) {
     const Program *p = c->p;
     for (int b = 0; b < p->n_bufs; b++) c->writer[b] = NO_OP;
     for (int i = 0; i < p->forward_end; i++)
-        for (int k = 0; k < OP_OUT; k++) {
+        EACH_OUT(&p->ops[i], k) {
             int b = p->ops[i].out[k];
-            if (b != NO_BUF && p->bufs[b].kind == BUF_TEMP && program_root(p, b) == b) c->writer[b] = i;
+            if (p->bufs[b].kind == BUF_TEMP && program_root(p, b) == b) c->writer[b] = i;
         }
     for (int i = p->forward_end; i < p->n_ops; i++)
-        for (int k = 0; k < OP_IN; k++)
-            if (p->ops[i].in[k] != NO_BUF) c->saved[program_root(p, p->ops[i].in[k])] = true;
+        EACH_IN(&p->ops[i], k) c->saved[program_root(p, p->ops[i].in[k])] = true;
 }
 
 /* A storage crosses the positions after its writer up to its last reader. `at` first holds by how much each position
@@ -36,8 +36,7 @@ static void find_crossings(const Chain *c, Crossing *at, int *end) {
     const Program *p = c->p;
     for (int b = 0; b < p->n_bufs; b++) end[b] = c->writer[b];
     for (int i = 0; i < p->forward_end; i++)
-        for (int k = 0; k < OP_IN; k++)
-            if (p->ops[i].in[k] != NO_BUF) end[program_root(p, p->ops[i].in[k])] = i;
+        EACH_IN(&p->ops[i], k) end[program_root(p, p->ops[i].in[k])] = i;
     for (int b = 0; b < p->n_bufs; b++) {
         if (c->writer[b] == NO_OP || end[b] == c->writer[b] || !counts(p, b, c->writer[b])) continue;
         at[c->writer[b] + 1].count++;
@@ -106,9 +105,9 @@ static void choose_all(const Chain *c, int *segment) {
 
 static size_t saved_bytes(const Chain *c, int op) {
     size_t bytes = 0;
-    for (int k = 0; k < OP_OUT; k++) {
+    EACH_OUT(&c->p->ops[op], k) {
         int b = c->p->ops[op].out[k];
-        if (b != NO_BUF && c->writer[b] == op && c->saved[b]) bytes += c->p->bufs[b].bytes;
+        if (c->writer[b] == op && c->saved[b]) bytes += c->p->bufs[b].bytes;
     }
     return bytes;
 }
@@ -155,9 +154,9 @@ static void find_lost(const Chain *c, const int *segment, bool *lost) {
     for (int b = 0; b < p->n_bufs; b++)
         if (p->bufs[b].keep || p->bufs[b].carried) lost[program_root(p, b)] = false;
     for (int i = 0; i < p->forward_end; i++)
-        for (int k = 0; k < OP_IN; k++) {
-            int root = p->ops[i].in[k] == NO_BUF ? NO_BUF : program_root(p, p->ops[i].in[k]);
-            if (root == NO_BUF || !lost[root]) continue;
+        EACH_IN(&p->ops[i], k) {
+            int root = program_root(p, p->ops[i].in[k]);
+            if (!lost[root]) continue;
             int of = segment[c->writer[root]];
             if (of == ALONE ? segment[i] > 0 : of != segment[i]) lost[root] = false;
         }
@@ -171,28 +170,28 @@ double chain_again(const Chain *c, const int *segment, bool *lost, bool *need, b
     for (int i = p->forward_end - 1; i >= 0; i--) {
         const Op *op = &p->ops[i];
         again[i] = false;
-        for (int k = 0; k < OP_OUT; k++) again[i] |= op->out[k] != NO_BUF && need[program_root(p, op->out[k])];
+        EACH_OUT(op, k) again[i] |= need[program_root(p, op->out[k])];
         if (!again[i]) continue;
         seconds += op_seconds(op);
-        for (int k = 0; k < OP_IN; k++) {
-            int root = op->in[k] == NO_BUF ? NO_BUF : program_root(p, op->in[k]);
-            if (root != NO_BUF && lost[root]) need[root] = true;
+        EACH_IN(op, k) {
+            int root = program_root(p, op->in[k]);
+            need[root] |= lost[root];
         }
     }
     return seconds;
 }
 
-typedef struct Rewrite {
+typedef struct Drop {
     const Chain *c;
     const int *segment;
     Program *p;
-    Op *old;                   /* its ops before */
-    int n_bufs;                /* and how many buffers it had */
+    Rewriter old;              /* its ops before */
+    int n_bufs;                /* how many buffers it had */
     bool *lost, *need, *again; /* as chain_again gives them */
     int *twin;                 /* by buffer: the one that its op makes the second time, or NO_BUF */
     int *maker;                /* by buffer: the forward op whose first output it is */
     int *first, *next;         /* by segment: its first op that runs again; by op: the next one of its segment; or NO_OP */
-} Rewrite;
+} Drop;
 
 static int most_segments(const Chain *c, const int *segment) {
     int most = 0;
@@ -203,93 +202,84 @@ static int most_segments(const Chain *c, const int *segment) {
 
 /* A buffer like `b` for an op's second run. */
 static int second_buf(Program *p, int b) {
-    const Buf like = p->bufs[b];
-    int n = program_buf(p, like.category, like.shape, like.dtype, "%.*s.again", BUF_NAME - 7, like.name);
+    int n = program_like(p, b, p->bufs[b].category, p->bufs[b].shape, p->bufs[b].dtype, "again");
     if (p->failed) return b;
-    Buf *to = &p->bufs[n];
-    char name[BUF_NAME];
-    memcpy(name, to->name, sizeof name);
-    *to = like;
-    memcpy(to->name, name, sizeof name);
-    to->alias = NO_BUF;
-    to->keep = to->loss = false;
+    p->bufs[n].bytes = p->bufs[b].bytes; /* of a workspace more than its shape says */
     return n;
 }
 
-static void run_again(Rewrite *r, const Op *first) {
+static void run_again(Drop *r, const Op *first) {
     Program *p = r->p;
     Op op = *first;
     op.recomputed = true;
-    for (int k = 0; k < OP_IN; k++)
-        if (op.in[k] != NO_BUF && r->twin[op.in[k]] != NO_BUF) op.in[k] = r->twin[op.in[k]];
-    for (int k = 0; k < OP_OUT; k++) {
-        if (first->out[k] == NO_BUF || op_info(first->kind)->out_updated[k]) continue; /* that is updated again */
+    EACH_IN(&op, k)
+        if (r->twin[op.in[k]] != NO_BUF) op.in[k] = r->twin[op.in[k]];
+    EACH_OUT(first, k) {
+        if (op_info(first->kind)->out_updated[k]) continue; /* that is updated again */
         op.out[k] = second_buf(p, first->out[k]);
         if (r->lost[program_root(p, first->out[k])]) r->twin[first->out[k]] = op.out[k];
     }
     if (op.workspace != NO_BUF) op.workspace = second_buf(p, op.workspace);
-    if (p->failed) return;
-    if (op.kind == OP_view) p->bufs[op.out[0]].alias = program_root(p, op.in[0]);
-    *program_op(p, op.kind, op.path) = op;
+    if (!p->failed) rewrite_put(p, &op);
 }
 
 /* Runs the op again that makes `b`, behind those that make what it reads and that is lost. */
-static void make_alone(Rewrite *r, int b) {
+static void make_alone(Drop *r, int b) {
     const Program *p = r->p;
-    const Op *op = &r->old[r->maker[b]];
-    for (int k = 0; k < OP_IN && !p->failed; k++) {
+    const Op *op = &r->old.old[r->maker[b]];
+    EACH_IN(op, k) {
         int in = op->in[k];
-        if (in != NO_BUF && r->lost[program_root(p, in)] && r->twin[in] == NO_BUF) make_alone(r, in);
+        if (!p->failed && r->lost[program_root(p, in)] && r->twin[in] == NO_BUF) make_alone(r, in);
     }
     if (!p->failed) run_again(r, op);
 }
 
 /* A backward op reads `b`: if that was dropped, its whole segment is made again here, once. */
-static int made_again(Rewrite *r, int b) {
-    if (b == NO_BUF || b >= r->n_bufs || !r->lost[program_root(r->p, b)]) return b;
+static int made_again(Drop *r, int b) {
+    if (b >= r->n_bufs || !r->lost[program_root(r->p, b)]) return b;
     if (r->twin[b] != NO_BUF) return r->twin[b];
     int number = r->segment[r->c->writer[program_root(r->p, b)]];
     if (number == ALONE) make_alone(r, b);
     for (int i = number > 0 ? r->first[number] : NO_OP; i != NO_OP && !r->p->failed; i = r->next[i])
-        run_again(r, &r->old[i]);
+        run_again(r, &r->old.old[i]);
     return r->p->failed ? b : r->twin[b];
 }
 
-static void list_segments(const Rewrite *r) {
+static void list_segments(Drop *r) {
     for (int k = most_segments(r->c, r->segment); k >= 0; k--) r->first[k] = NO_OP;
-    for (int i = r->p->forward_end - 1; i >= 0; i--) {
+    for (int i = r->c->p->forward_end - 1; i >= 0; i--) {
+        const Op *op = &r->c->p->ops[i];
         int number = r->segment[i];
-        if (r->old[i].out[0] != NO_BUF) r->maker[r->old[i].out[0]] = i;
+        if (op->out[0] != NO_BUF) r->maker[op->out[0]] = i;
         if (number <= 0 || !r->again[i]) continue;
         r->next[i] = r->first[number];
         r->first[number] = i;
     }
 }
 
-static void rewrite(Rewrite *r) {
+static void drop(Drop *r) {
     Program *p = r->p;
-    int n = p->n_ops;
     for (int b = 0; b < r->n_bufs; b++) r->twin[b] = NO_BUF;
     chain_again(r->c, r->segment, r->lost, r->need, r->again);
     list_segments(r);
-    p->n_ops = p->forward_end;
-    for (int i = p->forward_end; i < n && !p->failed; i++) {
-        Op op = r->old[i];
-        for (int k = 0; k < OP_IN; k++) op.in[k] = made_again(r, op.in[k]);
-        if (!p->failed) *program_op(p, op.kind, op.path) = op;
+    for (const Op *old = rewrite_begin(&r->old, p); old; old = rewrite_next(&r->old)) {
+        Op op = *old;
+        if (r->old.at >= r->old.forward_end) {
+            EACH_IN(&op, k) op.in[k] = made_again(r, op.in[k]);
+        }
+        rewrite_put(p, &op);
     }
-    p->body_end = p->n_ops;
+    rewrite_end(&r->old);
 }
 
 void chain_drop(const Chain *c, Program *p, const int *segment) {
     size_t bufs = (size_t)p->n_bufs, forward = (size_t)p->forward_end;
-    Op *old = mem_copy(p->ops, (size_t)p->n_ops * sizeof *old);
     size_t segments = (size_t)most_segments(c, segment) + 1;
-    Rewrite r = {c, segment, p, old, p->n_bufs, mem_new(bufs), mem_new(bufs), mem_new(forward),
-                 mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(segments * sizeof(int)),
-                 mem_new(forward * sizeof(int))};
-    if (old && r.lost && r.need && r.again && r.twin && r.maker && r.first && r.next) rewrite(&r);
+    Drop r = {c, segment, p, {0}, p->n_bufs, mem_new(bufs), mem_new(bufs), mem_new(forward),
+              mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(segments * sizeof(int)),
+              mem_new(forward * sizeof(int))};
+    if (r.lost && r.need && r.again && r.twin && r.maker && r.first && r.next) drop(&r);
     else p->failed = true;
-    void *const all[] = {old, r.lost, r.need, r.again, r.twin, r.maker, r.first, r.next};
+    void *const all[] = {r.lost, r.need, r.again, r.twin, r.maker, r.first, r.next};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
 }

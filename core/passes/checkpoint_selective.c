@@ -17,7 +17,6 @@ static bool is_light(const Op *op) { return op->flops <= op->traffic; }
 
 /* From what is there in the backward pass: 0; from what is made again: how deep that lies; DEEPEST: not from here. */
 static int depth_of(const Chain *c, const int *segment, const int *depth, int buf) {
-    if (buf == NO_BUF) return 0;
     int root = program_root(c->p, buf), writer = c->writer[root];
     if (writer == NO_OP) return c->p->bufs[root].kind == BUF_TEMP ? DEEPEST : 0;
     if (segment[writer] == ALONE) return depth[root];
@@ -29,7 +28,7 @@ void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth) 
         const Op *op = &c->p->ops[i];
         int root = op->out[0] == NO_BUF ? NO_BUF : program_root(c->p, op->out[0]), most = 0;
         if (segment[i] != STORED || root == NO_BUF || c->writer[root] != i || !is_light(op)) continue;
-        for (int k = 0; k < OP_IN; k++) {
+        EACH_IN(op, k) {
             int d = depth_of(c, segment, depth, op->in[k]);
             if (d > most) most = d;
         }

@@ -44,8 +44,8 @@ static bool take_from_maker(const Uses *u, int cast, int *maker) {
 static void find_makers(const Program *p, int *maker) {
     for (int b = 0; b < p->n_bufs; b++) maker[b] = NO_OP;
     for (int i = 0; i < p->n_ops; i++)
-        for (int k = 0; k < OP_OUT; k++)
-            if (p->ops[i].out[k] != NO_BUF && op_info(p->ops[i].kind)->out_any[k]) maker[p->ops[i].out[k]] = i;
+        EACH_OUT(&p->ops[i], k)
+            if (op_info(p->ops[i].kind)->out_any[k]) maker[p->ops[i].out[k]] = i;
 }
 
 int pass_fuse_cast(Program *p, Compile *c) {

@@ -17,10 +17,8 @@ static bool can_take(const Program *p, const Life *life, int i, int slot) {
     const Buf *from = &p->bufs[root], *to = &p->bufs[out];
     if (from->kind != BUF_TEMP || from->carried || to->carried || to->alias != NO_BUF) return false;
     if (from->bytes != to->bytes || from->dtype != to->dtype || life[root].last != i) return false;
-    for (int k = 0; k < OP_IN; k++) {
-        int other = p->ops[i].in[k];
-        if (k != slot && other != NO_BUF && program_root(p, other) == root) return false;
-    }
+    EACH_IN(&p->ops[i], k)
+        if (k != slot && program_root(p, p->ops[i].in[k]) == root) return false;
     return true;
 }
 
@@ -53,7 +51,6 @@ static void take(Program *p, Life *life, const Sharing *s, int in, int out) {
 }
 
 int pass_inplace(Program *p, Compile *c) {
-    const Settings *s = c->settings;
     size_t bufs = (size_t)p->n_bufs;
     Life *life = mem_new(bufs * sizeof *life);
     Sharing sharing = {mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int))};
@@ -64,7 +61,7 @@ int pass_inplace(Program *p, Compile *c) {
     for (int i = 0; made && i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         int slot = op_info(op->kind)->inplace;
-        if (slot == NEVER || op->kind == OP_view || !asked_for(p, op, s->inplace)) continue;
+        if (slot == NEVER || op->kind == OP_view || !asked_for(p, op, c->settings->inplace)) continue;
         if (can_take(p, life, i, slot)) take(p, life, &sharing, op->in[slot], op->out[0]);
     }
     mem_free(life);

@@ -13,8 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint.h"
 #include "base/mem.h"
+#include "checkpoint.h"
+#include "rewrite.h"
 
 /* An activation that may go. */
 typedef struct Trip {
@@ -52,21 +53,16 @@ static int find_trips(Chain *c, size_t least, Trip *trip) {
 
 /* ---- what goes */
 
-typedef struct Rewrite {
+typedef struct Tour {
     Program *p;
     Trip **trip;   /* by buffer: its trip, or NULL */
     int n_bufs;    /* that the program had before */
     int *twin;     /* by buffer: the one that the backward pass reads in its place, or NO_BUF */
-} Rewrite;
+} Tour;
 
 static int twin_of(Program *p, int like, const char *suffix) {
-    const Buf from = p->bufs[like];
-    int n = program_buf(p, from.category, from.shape, from.dtype, "%.*s.%s", BUF_NAME - 6, from.name, suffix);
-    if (p->failed) return like;
-    Buf *to = &p->bufs[n];
-    to->layout = from.layout;
-    memcpy(to->order, from.order, sizeof to->order);
-    return n;
+    int n = program_like(p, like, p->bufs[like].category, p->bufs[like].shape, p->bufs[like].dtype, suffix);
+    return p->failed ? like : n;
 }
 
 static void emit(Program *p, OpKind kind, int in, int out, const char *path) {
@@ -76,10 +72,10 @@ static void emit(Program *p, OpKind kind, int in, int out, const char *path) {
     op_cost(p, op);
 }
 
-static void send(Rewrite *r, const Op *op) {
-    for (int k = 0; k < OP_OUT && !r->p->failed; k++) {
-        Trip *t = op->out[k] == NO_BUF ? NULL : r->trip[op->out[k]];
-        if (!t) continue;
+static void send(Tour *r, const Op *op) {
+    EACH_OUT(op, k) {
+        Trip *t = r->trip[op->out[k]];
+        if (!t || r->p->failed) continue;
         t->host = twin_of(r->p, t->buf, "host");
         r->p->bufs[t->host].host = true;
         emit(r->p, OP_copy, t->buf, t->host, op->path);
@@ -87,8 +83,8 @@ static void send(Rewrite *r, const Op *op) {
 }
 
 /* What the backward pass reads for `buf`: itself, if it did not go; a view of what is back, if it was a view. */
-static int fetched(Rewrite *r, int buf, const char *path) {
-    if (buf == NO_BUF || buf >= r->n_bufs) return buf;
+static int fetched(Tour *r, int buf, const char *path) {
+    if (buf >= r->n_bufs) return buf;
     if (r->twin[buf] != NO_BUF) return r->twin[buf];
     int root = program_root(r->p, buf);
     Trip *t = r->trip[root];
@@ -104,30 +100,26 @@ static int fetched(Rewrite *r, int buf, const char *path) {
     return r->twin[buf] = twin;
 }
 
-static void rewrite(Rewrite *r, const Op *old) {
-    Program *p = r->p;
-    int n = p->n_ops, forward_end = p->forward_end;
+static void rewrite(Tour *r) {
+    Rewriter w;
     for (int b = 0; b < r->n_bufs; b++) r->twin[b] = NO_BUF;
-    p->n_ops = 0;
-    for (int i = 0; i < n && !p->failed; i++) {
-        Op op = old[i];
-        for (int k = 0; i >= forward_end && k < OP_IN; k++) op.in[k] = fetched(r, op.in[k], op.path);
-        if (op.kind == OP_view && !p->failed) p->bufs[op.out[0]].alias = program_root(p, op.in[0]);
-        if (!p->failed) *program_op(p, op.kind, op.path) = op;
-        if (i < forward_end) send(r, &op);
-        if (i == forward_end - 1) p->forward_end = p->n_ops;
+    for (const Op *old = rewrite_begin(&w, r->p); old; old = rewrite_next(&w)) {
+        Op op = *old;
+        if (w.at >= w.forward_end) {
+            EACH_IN(&op, k) op.in[k] = fetched(r, op.in[k], op.path);
+        }
+        rewrite_put(r->p, &op);
+        if (w.at < w.forward_end) send(r, &op);
     }
-    p->body_end = p->n_ops;
+    rewrite_end(&w);
 }
 
 /* Rewrites p; the trips learn of their buffers. */
 static void go(Program *p, Trip *trip, int n) {
-    Op *old = mem_copy(p->ops, (size_t)p->n_ops * sizeof *old);
-    Rewrite r = {p, mem_new((size_t)p->n_bufs * sizeof(Trip *)), p->n_bufs, mem_new((size_t)p->n_bufs * sizeof(int))};
+    Tour r = {p, mem_new((size_t)p->n_bufs * sizeof(Trip *)), p->n_bufs, mem_new((size_t)p->n_bufs * sizeof(int))};
     for (int i = 0; r.trip && i < n; i++) r.trip[trip[i].buf] = &trip[i];
-    if (old && r.trip && r.twin) rewrite(&r, old);
+    if (r.trip && r.twin) rewrite(&r);
     else p->failed = true;
-    mem_free(old);
     mem_free(r.trip);
     mem_free(r.twin);
 }

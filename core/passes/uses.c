@@ -1,6 +1,7 @@
 #include "uses.h"
 
 #include "base/mem.h"
+#include "rewrite.h"
 
 static void link_read(Uses *u, int read, int buf) {
     int next = u->first[buf];
@@ -20,20 +21,15 @@ bool uses_open(Uses *u, Program *p) {
     }
     for (int b = 0; b < p->n_bufs; b++) u->first[b] = -1;
     for (int i = 0; i < p->n_ops; i++)
-        for (int k = 0; k < OP_IN; k++)
-            if (p->ops[i].in[k] != NO_BUF) link_read(u, i * OP_IN + k, p->ops[i].in[k]);
+        EACH_IN(&p->ops[i], k) link_read(u, i * OP_IN + k, p->ops[i].in[k]);
     return true;
 }
 
 void uses_close(Uses *u) {
-    Program *p = u->p;
-    int n = 0, forward_end = p->forward_end, body_end = p->body_end;
-    for (int i = 0; i < p->n_ops && !p->failed; i++) {
-        p->forward_end -= u->dropped[i] && i < forward_end;
-        p->body_end -= u->dropped[i] && i < body_end;
-        if (!u->dropped[i]) p->ops[n++] = p->ops[i];
-    }
-    if (!p->failed) p->n_ops = n;
+    Rewriter r = {0};
+    for (const Op *op = u->p->failed ? NULL : rewrite_begin(&r, u->p); op; op = rewrite_next(&r))
+        if (!u->dropped[r.at]) rewrite_put(u->p, op);
+    rewrite_end(&r);
     mem_free(u->first);
     mem_free(u->next);
     mem_free(u->before);
@@ -56,9 +52,8 @@ void uses_move(Uses *u, int from, int to) {
 
 void uses_drop(Uses *u, int op) {
     u->dropped[op] = true;
-    for (int k = 0; k < OP_IN; k++) {
+    EACH_IN(&u->p->ops[op], k) {
         int buf = u->p->ops[op].in[k], read = op * OP_IN + k;
-        if (buf == NO_BUF) continue;
         int before = u->before[read], next = u->next[read];
         if (before < 0) u->first[buf] = next;
         else u->next[before] = next;

@@ -8,6 +8,9 @@
 /* A persistent buffer: one for all programs that name it. */
 typedef struct Slot {
     const Buf *buf;   /* in the first program that has it */
+    int param;        /* the parameter of the runtime's network that it is, or is the master of; -1: it starts with what
+                       * its buffer says */
+    int master;       /* of a weight: its master's slot, or -1 */
     size_t offset;
     Block block;
 } Slot;
