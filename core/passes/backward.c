@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "passes.h"
-#include "base/mem.h"
 
 typedef struct Back {
     Program *p;
@@ -326,9 +325,11 @@ int pass_backward(Program *p, Compile *c) {
     if (c->settings->eval) return OK;
     int forward_ops = p->n_ops;
     size_t n = (size_t)p->n_bufs;
-    Back b = {p, mem_new(n * sizeof(int)), mem_new(n * sizeof(bool)), mem_new(n * sizeof(int)), p->n_bufs};
-    if (!b.grad || !b.wanted || !b.leaf) p->failed = true;
-    else mark(&b, forward_ops);
+    Scratch *s = &c->scratch;
+    Back b = {p, scratch_new(s, n, sizeof(int)), scratch_new(s, n, sizeof(bool)), scratch_new(s, n, sizeof(int)),
+              p->n_bufs};
+    if (s->failed) return OK;
+    mark(&b, forward_ops);
     for (int i = forward_ops - 1; i >= 0 && !p->failed; i--) {
         const Op f = p->ops[i];
         bool is_loss = p->bufs[f.out[0]].loss, weight_copy = b.leaf[f.out[0]] != f.out[0];
@@ -337,8 +338,5 @@ int pass_backward(Program *p, Compile *c) {
     if (p->calls != NO_BUF) program_op(p, OP_count_call, "")->out[0] = p->calls;
     p->body_end = p->n_ops;
     for (int i = 0; i < p->n_params && !p->failed; i++) p->params[i].grad = b.grad[p->params[i].weight];
-    mem_free(b.grad);
-    mem_free(b.wanted);
-    mem_free(b.leaf);
     return OK;
 }

@@ -9,21 +9,15 @@
  * segments, but single ops that cost little: checkpoint_selective.c. */
 #include "checkpoint.h"
 
-#include "base/mem.h"
-
 int pass_checkpoint(Program *p, Compile *under) {
     Checkpoint mode = under->settings->checkpoint;
     if (under->settings->eval || mode == CHECKPOINT_NONE || p->forward_end == p->n_ops) return OK;
     Chain c;
-    int code = chain_find(&c, p, under->e);
-    if (code) return code;
-    int *segment = mem_new((size_t)p->forward_end * sizeof *segment);
-    if (!segment) code = err_set(under->e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
-    else if (mode == CHECKPOINT_SELECTIVE) code = chain_select(&c, under, segment);
+    int code = OK, *segment = scratch_new(&under->scratch, (size_t)p->forward_end, sizeof *segment);
+    if (!chain_find(&c, p, &under->scratch)) return OK;
+    if (mode == CHECKPOINT_SELECTIVE) code = chain_select(&c, under, segment);
     else if (mode == CHECKPOINT_BUDGET) code = chain_fit(&c, under, segment);
     else chain_choose(&c, mode, segment);
-    if (!code) chain_drop(&c, p, segment);
-    mem_free(segment);
-    chain_free(&c);
+    if (!code) chain_drop(&c, p, segment, &under->scratch);
     return code;
 }

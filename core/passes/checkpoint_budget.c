@@ -15,8 +15,6 @@
 
 #include <string.h>
 
-#include "base/mem.h"
-
 enum { LABELS = 32, CHOICES = 64, PARTS = 8, CANDIDATES = 2 * CHOICES + PARTS };
 /* The estimate looks at all runs between two cuts: of more cuts than the first, the second many are taken. */
 enum { MOST_CUTS = 512, FEW_CUTS = 128 };
@@ -51,8 +49,6 @@ typedef struct Solver {
 } Solver;
 
 static Step *step_at(const Solver *s, int from, int to) { return &s->step[from * (s->n + 1) + to]; }
-
-static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint"); }
 
 /* ---- the estimate */
 
@@ -232,23 +228,15 @@ static int estimate(Solver *s, Compile *under) {
     int code = whatif(s->c->p, NULL, NULL, under, &p, NULL);
     if (code) return code;
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
-    Profile f = {p, mem_new(bufs * sizeof(Life)), mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)),
-                 mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(ops * sizeof(size_t)), 0,
-                 mem_new(ops * cuts * sizeof(size_t)), mem_new(ops * cuts * sizeof(size_t)),
-                 mem_new(cuts * sizeof(int))};
-    if (f.life && f.unit && f.read && f.back && f.end && f.other && f.stored && f.passing && f.last) profile(s, &f);
-    else code = no_memory(under->e);
-    mem_free(f.life);
-    mem_free(f.unit);
-    mem_free(f.read);
-    mem_free(f.back);
-    mem_free(f.end);
-    mem_free(f.other);
-    mem_free(f.stored);
-    mem_free(f.passing);
-    mem_free(f.last);
+    Scratch *m = &under->scratch;
+    Profile f = {p, scratch_new(m, bufs, sizeof(Life)), scratch_new(m, bufs, sizeof(int)),
+                 scratch_new(m, bufs, sizeof(int)), scratch_new(m, bufs, sizeof(int)),
+                 scratch_new(m, bufs, sizeof(int)), scratch_new(m, ops, sizeof(size_t)), 0,
+                 scratch_new(m, ops * cuts, sizeof(size_t)), scratch_new(m, ops * cuts, sizeof(size_t)),
+                 scratch_new(m, cuts, sizeof(int))};
+    if (!m->failed) profile(s, &f);
     program_free(p);
-    return code;
+    return OK;
 }
 
 /* ---- the dynamic program */
@@ -400,28 +388,19 @@ static int thin_cuts(const Chain *c, Cut *cut) {
 
 static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment) {
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
-    Solver s = {whole, c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)),
-                mem_new(cuts * sizeof(size_t)), 0, mem_new(cuts * sizeof(Front)),
-                mem_new(CANDIDATES * ops * sizeof(int)), mem_new(bufs * sizeof(int)),
-                mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs), mem_new(bufs), mem_new(ops)};
-    bool made = s.step && s.stored && s.working && s.front && s.segment && s.depth && s.seconds && s.lost && s.need &&
-                s.again;
-    int best, code = made ? estimate(&s, under) : no_memory(under->e);
-    if (!code) {
-        find_candidates(&s);
-        code = judge(&s, under, &best);
-    }
+    Scratch *m = &under->scratch;
+    Solver s = {whole, c, c->n_cuts - 1, scratch_new(m, cuts * cuts, sizeof(Step)),
+                scratch_new(m, cuts, sizeof(size_t)), scratch_new(m, cuts, sizeof(size_t)), 0,
+                scratch_new(m, cuts, sizeof(Front)), scratch_new(m, CANDIDATES * ops, sizeof(int)),
+                scratch_new(m, bufs, sizeof(int)), scratch_new(m, CANDIDATES, sizeof(double)), 0,
+                scratch_new(m, bufs, sizeof(bool)), scratch_new(m, bufs, sizeof(bool)),
+                scratch_new(m, ops, sizeof(bool))};
+    if (m->failed) return OK;
+    int best, code = estimate(&s, under);
+    if (code || m->failed) return code;
+    find_candidates(&s);
+    code = judge(&s, under, &best);
     if (!code) memcpy(segment, candidate(&s, best), ops * sizeof *segment);
-    mem_free(s.step);
-    mem_free(s.stored);
-    mem_free(s.working);
-    mem_free(s.front);
-    mem_free(s.segment);
-    mem_free(s.depth);
-    mem_free(s.seconds);
-    mem_free(s.lost);
-    mem_free(s.need);
-    mem_free(s.again);
     return code;
 }
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "rewrite.h"
 
 /* ---- the chain */
@@ -59,29 +58,17 @@ static void find_cuts(Chain *c, const Crossing *at) {
     c->cut[c->n_cuts++] = (Cut){c->p->forward_end, NO_BUF};
 }
 
-int chain_find(Chain *c, const Program *p, Err *e) {
+bool chain_find(Chain *c, const Program *p, Scratch *s) {
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
-    *c = (Chain){p, mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(bool)), mem_new((ops + 2) * sizeof(Cut)), 0};
-    Crossing *at = mem_new((ops + 2) * sizeof *at);
-    int *end = mem_new(bufs * sizeof *end);
-    bool made = c->writer && c->saved && c->cut && at && end;
-    if (made) {
-        find_writers(c);
-        find_crossings(c, at, end);
-        find_cuts(c, at);
-    } else {
-        chain_free(c);
-    }
-    mem_free(at);
-    mem_free(end);
-    return made ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
-}
-
-void chain_free(Chain *c) {
-    mem_free(c->writer);
-    mem_free(c->saved);
-    mem_free(c->cut);
-    *c = (Chain){0};
+    *c = (Chain){p, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(bool)),
+                 scratch_new(s, ops + 2, sizeof(Cut)), 0};
+    Crossing *at = scratch_new(s, ops + 2, sizeof *at);
+    int *end = scratch_new(s, bufs, sizeof *end);
+    if (s->failed) return false;
+    find_writers(c);
+    find_crossings(c, at, end);
+    find_cuts(c, at);
+    return true;
 }
 
 /* ---- the choice */
@@ -272,14 +259,12 @@ static void drop(Drop *r) {
     rewrite_end(&r->old);
 }
 
-void chain_drop(const Chain *c, Program *p, const int *segment) {
+void chain_drop(const Chain *c, Program *p, const int *segment, Scratch *s) {
     size_t bufs = (size_t)p->n_bufs, forward = (size_t)p->forward_end;
     size_t segments = (size_t)most_segments(c, segment) + 1;
-    Drop r = {c, segment, p, {0}, p->n_bufs, mem_new(bufs), mem_new(bufs), mem_new(forward),
-              mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(segments * sizeof(int)),
-              mem_new(forward * sizeof(int))};
-    if (r.lost && r.need && r.again && r.twin && r.maker && r.first && r.next) drop(&r);
-    else p->failed = true;
-    void *const all[] = {r.lost, r.need, r.again, r.twin, r.maker, r.first, r.next};
-    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
+    Drop r = {c, segment, p, {0}, p->n_bufs, scratch_new(s, bufs, sizeof(bool)), scratch_new(s, bufs, sizeof(bool)),
+              scratch_new(s, forward, sizeof(bool)), scratch_new(s, bufs, sizeof(int)),
+              scratch_new(s, bufs, sizeof(int)), scratch_new(s, segments, sizeof(int)),
+              scratch_new(s, forward, sizeof(int))};
+    if (!s->failed) drop(&r);
 }

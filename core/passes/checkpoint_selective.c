@@ -11,7 +11,6 @@
 
 #include <string.h>
 
-#include "base/mem.h"
 
 static bool is_light(const Op *op) { return op->flops <= op->traffic; }
 
@@ -40,9 +39,9 @@ void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth) 
 
 typedef struct Choice { const Chain *c; const int *segment; } Choice;
 
-static void drop(Program *p, const void *choice) {
+static void drop(Program *p, const void *choice, Scratch *s) {
     const Choice *made = choice;
-    chain_drop(made->c, p, made->segment);
+    chain_drop(made->c, p, made->segment, s);
 }
 
 int chain_arena(const Chain *c, const int *segment, Compile *under, size_t *arena) {
@@ -50,18 +49,18 @@ int chain_arena(const Chain *c, const int *segment, Compile *under, size_t *aren
 }
 
 int chain_select(const Chain *c, Compile *under, int *segment) {
-    size_t bytes = (size_t)c->p->forward_end * sizeof *segment, least = SIZE_MAX, arena = 0;
-    int *tried = mem_new(bytes), *depth = mem_new((size_t)c->p->n_bufs * sizeof *depth);
-    int code = tried && depth ? OK : err_set(under->e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
-    for (int deep = 0; deep <= DEEPEST && !code; deep++) {
+    size_t ops = (size_t)c->p->forward_end, bytes = ops * sizeof *segment, least = SIZE_MAX, arena = 0;
+    int *tried = scratch_new(&under->scratch, ops, sizeof *tried);
+    int *depth = scratch_new(&under->scratch, (size_t)c->p->n_bufs, sizeof *depth);
+    if (under->scratch.failed) return OK;
+    for (int deep = 0; deep <= DEEPEST; deep++) {
         memset(tried, 0, bytes);
         chain_lighten(c, deep, c->p->forward_end, tried, depth);
-        code = chain_arena(c, tried, under, &arena);
-        if (code || arena >= least) continue;
+        int code = chain_arena(c, tried, under, &arena);
+        if (code) return code;
+        if (arena >= least) continue;
         least = arena;
         memcpy(segment, tried, bytes);
     }
-    mem_free(tried);
-    mem_free(depth);
-    return code;
+    return OK;
 }

@@ -68,7 +68,7 @@ int compile(const Network *net, const Settings *s, Device *device, PassWatch *wa
     code = program_check(p, "lower", e);
     if (!code) watched(watch, arg, "lower", p);
     if (!code) code = check_losses(net, p, precision_info(s->precision), e);
-    if (!code) code = run_passes(p, &(Compile){s, device, e}, watch, arg);
+    if (!code) code = run_passes(p, &(Compile){s, device, e, {0}}, watch, arg);
     if (code) program_free(p);
     else *out = p;
     return code;

@@ -41,9 +41,9 @@ static void takes_behind(Uses *u, int i, bool eval) {
 
 int pass_fuse(Program *p, Compile *c) {
     Uses u;
-    bool made = uses_open(&u, p);
-    for (int i = p->n_ops - 1; made && i >= 0; i--) pool_takes_before(&u, i); /* first: else a product takes that ReLU */
-    for (int i = 0; made && i < p->n_ops; i++)
+    if (!uses_open(&u, p, &c->scratch)) return OK;
+    for (int i = p->n_ops - 1; i >= 0; i--) pool_takes_before(&u, i); /* first: else a product takes that ReLU */
+    for (int i = 0; i < p->n_ops; i++)
         if (!u.dropped[i]) takes_behind(&u, i, c->settings->eval);
     uses_close(&u);
     return OK;

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "checkpoint.h"
 #include "rewrite.h"
 
@@ -22,8 +21,6 @@ typedef struct Trip {
     int buf, host, back; /* buffers; host and back: of a program in which it goes */
     size_t bytes;
 } Trip;
-
-static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in offload"); }
 
 /* ---- which may go */
 
@@ -114,21 +111,16 @@ static void rewrite(Tour *r) {
     rewrite_end(&w);
 }
 
-/* Rewrites p; the trips learn of their buffers. */
-static void go(Program *p, Trip *trip, int n) {
-    Tour r = {p, mem_new((size_t)p->n_bufs * sizeof(Trip *)), p->n_bufs, mem_new((size_t)p->n_bufs * sizeof(int))};
-    for (int i = 0; r.trip && i < n; i++) r.trip[trip[i].buf] = &trip[i];
-    if (r.trip && r.twin) rewrite(&r);
-    else p->failed = true;
-    mem_free(r.trip);
-    mem_free(r.twin);
-}
-
 typedef struct Choice { Trip *trip; int n; } Choice;
 
-static void go_all(Program *p, const void *choice) {
+/* Rewrites p; the trips learn of their buffers. */
+static void go(Program *p, const void *choice, Scratch *s) {
     const Choice *made = choice;
-    go(p, made->trip, made->n);
+    Tour r = {p, scratch_new(s, (size_t)p->n_bufs, sizeof(Trip *)), p->n_bufs,
+              scratch_new(s, (size_t)p->n_bufs, sizeof(int))};
+    if (s->failed) return;
+    for (int i = 0; i < made->n; i++) r.trip[made->trip[i].buf] = &made->trip[i];
+    rewrite(&r);
 }
 
 /* ---- what may stay */
@@ -226,49 +218,38 @@ static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile
     for (int i = 0;; i++) {
         *left = pick(f, trip, n, limit, alignment, going);
         if (limit == f->most) return OK;
-        int code = whatif(p, go_all, &(Choice){going, *left}, c, NULL, &arena);
+        int code = whatif(p, go, &(Choice){going, *left}, c, NULL, &arena);
         if (code || arena <= budget) return code;
         limit = i < TRIES ? max_size(f->most, limit - (arena - budget)) : f->most;
     }
 }
 
-static int choose(const Program *p, const Trip *trip, int n, Program *all, Compile *c, Trip *going, int *left) {
-    size_t bufs = (size_t)all->n_bufs;
-    int ops = 1;
-    while (ops < all->n_ops) ops *= 2;
-    Tide f = {all, mem_new(bufs * sizeof *f.life), mem_new((size_t)all->n_ops * sizeof *f.ebb), 0,
-              mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(2 * (size_t)ops * sizeof(Level)), ops};
-    int code = f.life && f.ebb && f.made && f.read && f.level ? OK : no_memory(c->e);
-    if (!code) {
-        find_copies(&f);
-        f.most = placement_live(all, c->device->table->alignment, f.life, f.ebb);
-        code = fit(p, &f, trip, n, c, going, left);
-    }
-    void *const made[] = {f.life, f.ebb, f.made, f.read, f.level};
-    for (size_t i = 0; i < ARRAY_LEN(made); i++) mem_free(made[i]);
-    return code;
-}
-
-static int offload(Program *p, Trip *trip, Trip *going, Compile *c) {
-    Chain chain;
-    Program *all;
-    int code = chain_find(&chain, p, c->e), left = 0;
-    if (code) return code;
-    int n = find_trips(&chain, c->settings->offload_least, trip);
-    chain_free(&chain);
-    if ((code = whatif(p, go_all, &(Choice){trip, n}, c, &all, NULL))) return code;
-    code = choose(p, trip, n, all, c, going, &left);
-    program_free(all);
-    if (!code) go(p, going, left);
-    return code;
+static int choose(const Program *p, const Trip *trip, int n, const Program *all, Compile *c, Trip *going, int *left) {
+    size_t bufs = (size_t)all->n_bufs, ops = 1;
+    Scratch *s = &c->scratch;
+    while (ops < (size_t)all->n_ops) ops *= 2;
+    Tide f = {all, scratch_new(s, bufs, sizeof *f.life), scratch_new(s, (size_t)all->n_ops, sizeof *f.ebb), 0,
+              scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(int)),
+              scratch_new(s, 2 * ops, sizeof(Level)), (int)ops};
+    if (s->failed) return OK;
+    find_copies(&f);
+    f.most = placement_live(all, c->device->table->alignment, f.life, f.ebb);
+    return fit(p, &f, trip, n, c, going, left);
 }
 
 int pass_offload(Program *p, Compile *c) {
     if (c->settings->eval || c->settings->offload == OFFLOAD_NONE || p->forward_end == p->n_ops) return OK;
-    size_t bytes = (size_t)p->n_bufs * sizeof(Trip);
-    Trip *trip = mem_new(bytes), *going = mem_new(bytes);
-    int code = trip && going ? offload(p, trip, going, c) : no_memory(c->e);
-    mem_free(trip);
-    mem_free(going);
+    Scratch *s = &c->scratch;
+    Trip *trip = scratch_new(s, (size_t)p->n_bufs, sizeof *trip);
+    Trip *going = scratch_new(s, (size_t)p->n_bufs, sizeof *going);
+    Chain chain;
+    Program *all;
+    if (!chain_find(&chain, p, s)) return OK;
+    int left = 0, n = find_trips(&chain, c->settings->offload_least, trip);
+    int code = whatif(p, go, &(Choice){trip, n}, c, &all, NULL);
+    if (code) return code;
+    code = choose(p, trip, n, all, c, going, &left);
+    program_free(all);
+    if (!code && !s->failed) go(p, &(Choice){going, left}, s);
     return code;
 }

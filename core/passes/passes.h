@@ -3,6 +3,7 @@
 #ifndef MT_PASSES_H
 #define MT_PASSES_H
 
+#include "base/scratch.h"
 #include "memory/plan.h"
 #include "settings.h"
 
@@ -11,6 +12,7 @@ typedef struct Compile {
     const Settings *settings;
     Device *device;
     Err *e;
+    Scratch scratch; /* a pass takes from it and gives nothing back: pass_run does, and says what has failed */
 } Compile;
 
 typedef int PassFn(Program *p, Compile *c);

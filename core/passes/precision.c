@@ -94,16 +94,12 @@ static void find_wide(const Program *p, bool *wide) {
 }
 
 /* Everything but integers and what is always wide becomes 16-bit. */
-static void narrow(Program *p, DType type) {
-    bool *wide = mem_new((size_t)p->n_bufs * sizeof *wide);
-    if (!wide) {
-        p->failed = true;
-        return;
-    }
+static void narrow(Program *p, DType type, Scratch *s) {
+    bool *wide = scratch_new(s, (size_t)p->n_bufs, sizeof *wide);
+    if (!wide) return;
     find_wide(p, wide);
     for (int b = 0; b < p->n_bufs; b++)
         if (p->bufs[b].dtype == DT_F32 && !wide[b]) set_type(p, b, type);
-    mem_free(wide);
     for (int i = 0; i < p->n_ops; i++) op_cost(p, &p->ops[i]);
 }
 
@@ -126,7 +122,7 @@ int pass_precision(Program *p, Compile *c) {
     const Settings *s = c->settings;
     const PrecisionInfo *info = precision_info(s->precision);
     if (info->autocast) autocast(p, info->low);
-    else if (info->weights != DT_F32) narrow(p, info->weights);
+    else if (info->weights != DT_F32) narrow(p, info->weights, &c->scratch);
     if (p->failed) return OK;
     set_epsilons(p);
     if (s->precision == PREC_TF32) allow_tf32(p);

@@ -3,7 +3,6 @@
  * other's, unless all gradients count (a norm that is clipped, an overflow that skips the update), several
  * micro-batches are summed up, or the gradients are to be kept; then the update stays behind the body, as it does for
  * small parameters, which a device can update together. */
-#include "base/mem.h"
 #include "rewrite.h"
 
 enum { WORTH_IT = 64 << 10 }; /* bytes of a gradient */
@@ -70,11 +69,10 @@ static void move(const Early *a) {
 int pass_update_early(Program *p, Compile *c) {
     bool together = p->micro_batches > 1 || p->loss_scaling || c->settings->optimizer.rule.clip_norm > 0.0f;
     if (!p->updates || together) return OK;
-    size_t ops = (size_t)p->n_ops * sizeof(int);
-    Early a = {p, mem_new((size_t)p->n_bufs * sizeof(int)), mem_new(ops), mem_new(ops), mem_new(ops)};
-    if (!a.last || !a.after || !a.first || !a.next) p->failed = true;
-    if (!p->failed && find_places(&a)) move(&a);
-    void *const all[] = {a.last, a.after, a.first, a.next};
-    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
+    size_t ops = (size_t)p->n_ops;
+    Scratch *s = &c->scratch;
+    Early a = {p, scratch_new(s, (size_t)p->n_bufs, sizeof(int)), scratch_new(s, ops, sizeof(int)),
+               scratch_new(s, ops, sizeof(int)), scratch_new(s, ops, sizeof(int))};
+    if (!s->failed && find_places(&a)) move(&a);
     return OK;
 }

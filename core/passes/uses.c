@@ -1,6 +1,5 @@
 #include "uses.h"
 
-#include "base/mem.h"
 #include "rewrite.h"
 
 static void link_read(Uses *u, int read, int buf) {
@@ -11,14 +10,11 @@ static void link_read(Uses *u, int read, int buf) {
     u->first[buf] = read;
 }
 
-bool uses_open(Uses *u, Program *p) {
+bool uses_open(Uses *u, Program *p, Scratch *s) {
     size_t reads = (size_t)p->n_ops * OP_IN, bufs = (size_t)p->n_bufs;
-    *u = (Uses){p, mem_new(bufs * sizeof(int)), mem_new(reads * sizeof(int)), mem_new(reads * sizeof(int)),
-                mem_new((size_t)p->n_ops)};
-    if (!u->first || !u->next || !u->before || !u->dropped) {
-        p->failed = true;
-        return false;
-    }
+    *u = (Uses){p, scratch_new(s, bufs, sizeof(int)), scratch_new(s, reads, sizeof(int)),
+                scratch_new(s, reads, sizeof(int)), scratch_new(s, (size_t)p->n_ops, sizeof(bool))};
+    if (s->failed) return false;
     for (int b = 0; b < p->n_bufs; b++) u->first[b] = -1;
     for (int i = 0; i < p->n_ops; i++)
         EACH_IN(&p->ops[i], k) link_read(u, i * OP_IN + k, p->ops[i].in[k]);
@@ -26,14 +22,10 @@ bool uses_open(Uses *u, Program *p) {
 }
 
 void uses_close(Uses *u) {
-    Rewriter r = {0};
-    for (const Op *op = u->p->failed ? NULL : rewrite_begin(&r, u->p); op; op = rewrite_next(&r))
+    Rewriter r;
+    for (const Op *op = rewrite_begin(&r, u->p); op; op = rewrite_next(&r))
         if (!u->dropped[r.at]) rewrite_put(u->p, op);
     rewrite_end(&r);
-    mem_free(u->first);
-    mem_free(u->next);
-    mem_free(u->before);
-    mem_free(u->dropped);
 }
 
 int uses_reader(const Uses *u, int buf) {

@@ -19,7 +19,9 @@ static int finish(Program *p, Compile *c, size_t *arena) {
 int whatif(const Program *p, ApplyFn *apply, const void *choice, Compile *c, Program **finished, size_t *arena) {
     Program *copy = program_copy(p);
     if (!copy) return err_set(c->e, ERR_HOST_MEMORY, "out of host memory for a copy of the program");
-    if (apply) apply(copy, choice);
+    void *before = c->scratch.last;
+    if (apply) apply(copy, choice, &c->scratch);
+    scratch_release(&c->scratch, before);
     int code = finish(copy, c, arena);
     if (finished && !code) *finished = copy;
     else program_free(copy);

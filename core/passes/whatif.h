@@ -5,8 +5,8 @@
 
 #include "passes.h"
 
-/* Makes a choice in p; on failure sets p->failed. */
-typedef void ApplyFn(Program *p, const void *choice);
+/* Makes a choice in p; on failure p->failed or s->failed is set. */
+typedef void ApplyFn(Program *p, const void *choice, Scratch *s);
 
 /* p as it will be after `apply` (NULL: nothing to apply) and the passes of stage FINISH.
  * finished: the program, the caller's; arena: bytes of its placed arena; each may be NULL. */

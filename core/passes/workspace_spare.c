@@ -1,7 +1,6 @@
 /* Where nothing that a library has gets by with the workspace limit, the device took what needs least, and that is
  * often slow. Below the step's peak workspace costs nothing: there such an op may ask for as much as is free while it
  * runs. */
-#include "base/mem.h"
 #include "passes.h"
 #include "program/view.h"
 
@@ -17,18 +16,6 @@ typedef struct Had { int op; void *state; size_t bytes; } Had;
 
 static bool is_beyond(const Program *p, const Op *op, size_t limit) {
     return op->workspace != NO_BUF && p->bufs[op->workspace].bytes > limit;
-}
-
-static int find_live(const Program *p, Spare *s, Err *e) {
-    Life *life = mem_new((size_t)p->n_bufs * sizeof *life);
-    s->live = mem_new((size_t)p->n_ops * sizeof *s->live);
-    if (!life || !s->live) {
-        mem_free(life);
-        return err_set(e, ERR_HOST_MEMORY, "out of host memory in workspace_spare");
-    }
-    s->peak = placement_live(p, s->alignment, life, s->live);
-    mem_free(life);
-    return OK;
 }
 
 /* The op's workspace, and all that is free beside it. */
@@ -66,14 +53,14 @@ static int ask_all(Program *p, const Spare *s, Had *had, Err *e) {
 }
 
 int pass_workspace_spare(Program *p, Compile *c) {
-    Spare spare = {c->device, c->settings->workspace_limit, c->device->table->alignment, NULL, 0};
+    size_t limit = c->settings->workspace_limit, alignment = c->device->table->alignment, ops = (size_t)p->n_ops;
     bool any = false;
-    for (int i = 0; i < p->n_ops; i++) any |= is_beyond(p, &p->ops[i], spare.limit);
+    for (int i = 0; i < p->n_ops; i++) any |= is_beyond(p, &p->ops[i], limit);
     if (!any) return OK;
-    Had *had = mem_new((size_t)p->n_ops * sizeof *had);
-    int code = had ? find_live(p, &spare, c->e) : err_set(c->e, ERR_HOST_MEMORY, "out of host memory in workspace_spare");
-    if (!code) code = ask_all(p, &spare, had, c->e);
-    mem_free(spare.live);
-    mem_free(had);
-    return code;
+    Life *life = scratch_new(&c->scratch, (size_t)p->n_bufs, sizeof *life);
+    Had *had = scratch_new(&c->scratch, ops, sizeof *had);
+    Spare s = {c->device, limit, alignment, scratch_new(&c->scratch, ops, sizeof *s.live), 0};
+    if (c->scratch.failed) return OK;
+    s.peak = placement_live(p, alignment, life, s.live);
+    return ask_all(p, &s, had, c->e);
 }
