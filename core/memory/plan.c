@@ -1,7 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "plan_private.h"
 
 /* Bounds of the last resort, improve: placements, and comparisons of two pieces (some milliseconds). */
@@ -15,6 +14,7 @@ typedef struct Planner {
     int n;
     long steps;           /* how often two pieces were compared */
     Plan plan;
+    Scratch *scratch;
 } Planner;
 
 /* ---- one placement */
@@ -205,43 +205,36 @@ static int compare_offsets(const void *left, const void *right) {
 }
 
 /* A plan at the bound, where the search finds one for the pieces that cannot wait. */
-static int search(Planner *p, Ranked *ranked, Err *e) {
+static void search(Planner *p, Ranked *ranked) {
     size_t count = (size_t)p->n;
-    Need need = {mem_new(count * sizeof(Wait)), mem_new(count * sizeof(int)), mem_new(count * sizeof(int)),
-                 mem_new(count * sizeof(Sum)), mem_new(count * sizeof(Sum))};
-    PlanItem *hard = mem_new(count * sizeof *hard);
-    int code = OK;
-    bool found = false;
-    if (need.wait && need.first && need.last && need.by_first && need.by_last && hard) {
-        int n = order_by_need(p, &need, p->plan.lower_bound);
-        for (int i = 0; i < n; i++) {
-            const Piece *piece = &p->piece[p->order[i]];
-            hard[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
-        }
-        code = plan_search(hard, n, p->plan.lower_bound, &found, e);
-        for (int i = 0; i < n; i++) ranked[i] = (Ranked){(double)hard[i].offset, 0, p->order[i]};
-        qsort(ranked, (size_t)n, sizeof *ranked, compare_offsets);
-        for (int i = 0; i < n; i++) p->order[i] = ranked[i].piece;
-        if (found) try_order(p);
-    } else {
-        code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a plan of %d items", p->n);
+    Scratch *s = p->scratch;
+    Need need = {scratch_new(s, count, sizeof(Wait)), scratch_new(s, count, sizeof(int)),
+                 scratch_new(s, count, sizeof(int)), scratch_new(s, count, sizeof(Sum)),
+                 scratch_new(s, count, sizeof(Sum))};
+    PlanItem *hard = scratch_new(s, count, sizeof *hard);
+    if (s->failed) return;
+    int n = order_by_need(p, &need, p->plan.lower_bound);
+    for (int i = 0; i < n; i++) {
+        const Piece *piece = &p->piece[p->order[i]];
+        hard[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
     }
-    void *const all[] = {need.wait, need.first, need.last, need.by_first, need.by_last, hard};
-    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
-    return code;
+    bool found = plan_search(hard, n, p->plan.lower_bound, s);
+    for (int i = 0; i < n; i++) ranked[i] = (Ranked){(double)hard[i].offset, 0, p->order[i]};
+    qsort(ranked, (size_t)n, sizeof *ranked, compare_offsets);
+    for (int i = 0; i < n; i++) p->order[i] = ranked[i].piece;
+    if (found) try_order(p);
 }
 
 /* An order reaches the bound in most programs; the search that follows does in nearly all of the others. What is left
  * gets as near as improving an order does. */
-static int find_plan(Planner *p, Ranked *ranked, Err *e) {
+static void find_plan(Planner *p, Ranked *ranked) {
     static OrderKey *const keys[] = {by_size, by_life, by_area};
     for (size_t i = 0; i < ARRAY_LEN(keys) && p->plan.height > p->plan.lower_bound; i++) {
         sort_order(p, ranked, keys[i]);
         try_order(p);
     }
-    int code = p->plan.height > p->plan.lower_bound ? search(p, ranked, e) : OK;
-    if (!code) improve(p);
-    return code;
+    if (p->plan.height > p->plan.lower_bound) search(p, ranked);
+    if (!p->scratch->failed) improve(p);
 }
 
 /* ---- the bound */
@@ -285,35 +278,31 @@ static int collect(PlanItem *items, int n, Piece *piece, size_t *sum) {
     return m;
 }
 
-static int no_memory(int n, Err *e) {
-    return err_set(e, ERR_HOST_MEMORY, "out of host memory for a plan of %d items", n);
-}
-
-static int build(Planner *p, Piece *begin, Piece *end, Ranked *ranked, Err *e) {
-    find_bound(p->piece, p->n, begin, end, &p->plan);
-    int code = find_plan(p, ranked, e);
-    return code || plan_lift_scratch(p->items, p->piece, p->n, p->plan.height) ? code : no_memory(p->n, e);
+static int build(Planner *p, int n, Scratch *s, Err *e) {
+    size_t count = (size_t)n, sum = 0;
+    Piece *piece = scratch_new(s, count, sizeof *piece), *times = scratch_new(s, 2 * count, sizeof *times);
+    Ranked *ranked = scratch_new(s, count, sizeof *ranked);
+    p->order = scratch_new(s, count, sizeof *p->order);
+    if (s->failed) return OK;
+    p->n = collect(p->items, n, piece, &sum);
+    if (p->n < 0 || sum == SIZE_MAX)
+        return err_set(e, ERR_SCRIPT, "the bytes of %d tensors do not fit in size_t", n);
+    if (!placed_open(&p->placed, piece, p->n, s)) return OK;
+    p->piece = piece;
+    p->plan.height = p->n ? sum + 1 : 0;
+    find_bound(piece, p->n, times, times + p->n, &p->plan);
+    find_plan(p, ranked);
+    if (!s->failed) plan_lift_scratch(p->items, piece, p->n, p->plan.height, s);
+    return OK;
 }
 
 int plan_build(PlanItem *items, int n, Plan *plan, Err *e) {
-    size_t count = (size_t)n, sum = 0;
-    Piece *piece = mem_new(count * sizeof *piece), *scratch = mem_new(2 * count * sizeof *scratch);
-    int *order = mem_new(count * sizeof *order), m = 0;
-    Ranked *ranked = mem_new(count * sizeof *ranked);
-    Planner p = {items, piece, order, {0}, 0, 0, {0, 0, 0}};
-    int code = piece && scratch && order && ranked ? OK : no_memory(n, e);
-    if (!code && ((m = collect(items, n, piece, &sum)) < 0 || sum == SIZE_MAX))
-        code = err_set(e, ERR_SCRIPT, "the bytes of %d tensors do not fit in size_t", n);
-    if (!code && !placed_open(&p.placed, piece, m)) code = no_memory(n, e);
-    if (!code) {
-        p.n = m;
-        p.plan.height = m ? sum + 1 : 0;
-        code = build(&p, scratch, scratch + m, ranked, e);
-        *plan = p.plan;
-    }
-    placed_close(&p.placed);
-    void *const all[] = {piece, scratch, order, ranked};
-    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
+    Scratch s = {0};
+    Planner p = {.items = items, .scratch = &s};
+    int code = build(&p, n, &s, e);
+    if (s.failed) code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a plan of %d items", n);
+    scratch_release(&s, NULL);
+    if (!code) *plan = p.plan;
     return code;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
+#include "base/scratch.h"
 
 typedef struct PlanItem {
     size_t size;      /* bytes, already rounded up to the alignment; 0 = takes no place */
@@ -31,7 +32,8 @@ int plan_build(PlanItem *items, int n, Plan *plan, Err *e);
 int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
 
 /* Looks, for a bounded number of steps, for offsets within `height` bytes, which must be at least the lower bound.
- * Fills the items' offsets where it found some, and leaves them alone otherwise; in plan_search.c. ERR_HOST_MEMORY. */
-int plan_search(PlanItem *items, int n, size_t height, bool *found, Err *e);
+ * Fills the items' offsets where it found some, and leaves them alone otherwise, as it does where s has failed; in
+ * plan_search.c. */
+bool plan_search(PlanItem *items, int n, size_t height, Scratch *s);
 
 #endif

@@ -4,7 +4,6 @@
  * are alike follow each other. */
 #include <string.h>
 
-#include "base/mem.h"
 #include "plan_private.h"
 
 /* Pieces in a run at least; runs below which runs stay that small; what a group has of the next lower level. */
@@ -22,26 +21,16 @@ static int count_times(const Piece *piece, int n) {
     return times;
 }
 
-bool placed_open(Placed *p, const Piece *piece, int n) {
-    bool made = true;
+bool placed_open(Placed *p, const Piece *piece, int n, Scratch *s) {
     *p = (Placed){.room = LEAST_ROOM, .times = count_times(piece, n)};
     while (p->room < n / MANY_RUNS) p->room *= 2;
     size_t runs = 2 * (size_t)(n / p->room) + 2; /* all but the first are at least half full */
-    p->piece = mem_new(runs * (size_t)p->room * sizeof *p->piece);
-    p->block = mem_new(runs * sizeof *p->block);
-    for (int k = 0; k < EXTENT_LEVELS; k++, runs = runs / FAN + 1)
-        made &= (p->level[k] = mem_new(runs * sizeof(Extent))) != NULL;
-    p->ended = mem_new((size_t)p->times * sizeof *p->ended);
-    p->begun = mem_new((size_t)p->times * sizeof *p->begun);
-    return made && p->piece && p->block && p->ended && p->begun;
-}
-
-void placed_close(Placed *p) {
-    mem_free(p->piece);
-    mem_free(p->block);
-    mem_free(p->ended);
-    mem_free(p->begun);
-    for (int k = 0; k < EXTENT_LEVELS; k++) mem_free(p->level[k]);
+    p->piece = scratch_new(s, runs * (size_t)p->room, sizeof *p->piece);
+    p->block = scratch_new(s, runs, sizeof *p->block);
+    for (int k = 0; k < EXTENT_LEVELS; k++, runs = runs / FAN + 1) p->level[k] = scratch_new(s, runs, sizeof(Extent));
+    p->ended = scratch_new(s, (size_t)p->times, sizeof *p->ended);
+    p->begun = scratch_new(s, (size_t)p->times, sizeof *p->begun);
+    return !s->failed;
 }
 
 void placed_clear(Placed *p) {

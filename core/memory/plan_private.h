@@ -35,9 +35,8 @@ typedef struct Placed {
     int times;
 } Placed;
 
-/* For these pieces; false: no host memory. Either way placed_close. */
-bool placed_open(Placed *p, const Piece *piece, int n);
-void placed_close(Placed *p);
+/* For these pieces; s lends it memory. false: there is none. */
+bool placed_open(Placed *p, const Piece *piece, int n, Scratch *s);
 void placed_clear(Placed *p);
 /* Puts the piece at the lowest offset that is free during its life, below `limit`, and sets its offset. *steps grows by
  * the number of pieces that lie there up to the place, as if each was looked at. false: it does not fit. */
@@ -49,7 +48,7 @@ Piece *placed_run(const Placed *p, int run);
 /* ---- scratch */
 
 /* Pieces that one time alone uses go up as far as there is room below `height`, so that its scratch lies where the last
- * op's did, in the cache: the items' offsets, which are a plan, change. false: no host memory. */
-bool plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height);
+ * op's did, in the cache: the items' offsets, which are a plan, change; they do not where s has failed. */
+void plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height, Scratch *s);
 
 #endif

@@ -2,7 +2,6 @@
  * is found in the logarithm of the number of pieces. */
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "plan_private.h"
 
 /* What lives among some pieces that follow each other by offset; nothing: low > high. */
@@ -110,22 +109,14 @@ static void rank(Walk *w, Ranked *ranked, int n) {
     for (int i = 0; i < 2 * w->leaves; i++) w->tree[i] = NOTHING;
 }
 
-bool plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height) {
+void plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height, Scratch *s) {
     size_t count = (size_t)n, leaves = 1;
     while (leaves < count) leaves *= 2;
-    Walk w = {items, piece, mem_new(2 * leaves * sizeof(Span)), (int)leaves, mem_new(count * sizeof(int)),
-              mem_new(count * sizeof(int)), 0, height};
-    Event *event = mem_new(2 * count * sizeof *event);
-    Ranked *ranked = mem_new(count * sizeof *ranked);
-    bool made = w.tree && w.leaf && w.lifted && event && ranked;
-    if (made) {
-        rank(&w, ranked, n);
-        walk(&w, event, n);
-    }
-    mem_free(w.tree);
-    mem_free(w.leaf);
-    mem_free(w.lifted);
-    mem_free(event);
-    mem_free(ranked);
-    return made;
+    Walk w = {items, piece, scratch_new(s, 2 * leaves, sizeof(Span)), (int)leaves, scratch_new(s, count, sizeof(int)),
+              scratch_new(s, count, sizeof(int)), 0, height};
+    Event *event = scratch_new(s, 2 * count, sizeof *event);
+    Ranked *ranked = scratch_new(s, count, sizeof *ranked);
+    if (s->failed) return;
+    rank(&w, ranked, n);
+    walk(&w, event, n);
 }

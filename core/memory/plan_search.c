@@ -13,7 +13,6 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
 
 /* Bounds: blocks in a plan; attempts; steps (blocks and sections looked at) in all and in one attempt. To place every
  * block once takes about 2 steps per pair of blocks: 1 ms at 700 blocks. */
@@ -253,22 +252,16 @@ static bool search(Search *s, PlanItem *items) {
     return found;
 }
 
-int plan_search(PlanItem *items, int n, size_t height, bool *found, Err *e) {
+bool plan_search(PlanItem *items, int n, size_t height, Scratch *m) {
     size_t count = 1;
-    *found = false;
     for (int i = 0; i < n; i++) count += items[i].size > 0;
-    if (count > MOST_BLOCKS) return OK;
-    Search s = {.block = mem_new(count * sizeof(Block)), .section = mem_new(count * sizeof(Section)), .height = height};
-    if (s.block && s.section) {
-        for (int i = 0; i < n; i++)
-            if (items[i].size) s.block[s.n++] = (Block){.size = items[i].size, .item = i};
-        s.sections = find_sections(items, s.block, s.n, s.section);
-        s.covered = mem_new((find_lives(&s, items) + 1) * sizeof *s.covered);
-        *found = s.covered && search(&s, items);
-    }
-    bool made = s.covered;
-    mem_free(s.block);
-    mem_free(s.section);
-    mem_free(s.covered);
-    return made ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory for the search of a plan of %d items", n);
+    if (count > MOST_BLOCKS) return false;
+    Search s = {.block = scratch_new(m, count, sizeof(Block)), .section = scratch_new(m, count, sizeof(Section)),
+                .height = height};
+    if (m->failed) return false;
+    for (int i = 0; i < n; i++)
+        if (items[i].size) s.block[s.n++] = (Block){.size = items[i].size, .item = i};
+    s.sections = find_sections(items, s.block, s.n, s.section);
+    s.covered = scratch_new(m, find_lives(&s, items) + 1, sizeof *s.covered);
+    return s.covered && search(&s, items);
 }

@@ -17,18 +17,18 @@ static void set_order(Program *p, int buf, const int64_t *order) {
 
 /* `x` in another order, converted once per buffer; of (N, C, L) with one channel or one place a view. */
 static int reorder(Lower *lw, const Layer *l, int x, OpKind kind, const char *name, const int64_t *order) {
-    char text[BUF_NAME + 8];
-    if (lw->p->failed) return 0;
-    const Buf from = lw->p->bufs[x];
-    snprintf(text, sizeof text, "%s.%s", from.name, name);
-    int y = names_find(&lw->converted, text, program_buf_name, lw->p);
-    if (y != NO_BUF) return y;
-    y = program_buf(lw->p, CAT_ACTIVATIONS, from.shape, from.dtype, "%s", text);
-    if (lw->p->failed) return 0;
-    if (!names_add(&lw->converted, y, program_buf_name, lw->p)) lw->p->failed = true;
-    set_order(lw->p, y, order);
-    bool same = from.shape.rank == 3 && (from.shape.dim[1] == 1 || from.shape.dim[2] == 1);
-    if (same) lw->p->bufs[y].alias = program_root(lw->p, x);
+    Program *p = lw->p;
+    if (!p->failed && !mem_grow(&lw->other, &lw->cap_other, x + 1, sizeof *lw->other)) p->failed = true;
+    if (p->failed) return 0;
+    int *known = kind == OP_nhwc_to_nchw ? &lw->other[x].rows : &lw->other[x].line;
+    if (*known) return *known - 1;
+    const Shape s = p->bufs[x].shape;
+    int y = program_like(p, x, CAT_ACTIVATIONS, s, p->bufs[x].dtype, name);
+    if (p->failed) return 0;
+    *known = y + 1;
+    set_order(p, y, order);
+    bool same = s.rank == 3 && (s.dim[1] == 1 || s.dim[2] == 1);
+    if (same) p->bufs[y].alias = program_root(p, x);
     return lower_emit(lw, same ? OP_view : kind, l, &x, 1, y, NULL);
 }
 
@@ -117,12 +117,10 @@ int lower_line(Lower *lw, const Layer *l, int x) {
 static void make_params(Lower *lw) {
     for (int i = 0; i < lw->net->n_params; i++) {
         const Param *from = &lw->net->params[i];
-        int b = lw->param[i] = program_buf(lw->p, CAT_WEIGHTS, from->shape, from->dtype, "%s", from->name);
+        int b = lw->param[i] = program_param(lw->p, from->shape, from->dtype, from->name);
         if (lw->p->failed) return;
         lw->p->bufs[b].layout = from->layout;
         memcpy(lw->p->bufs[b].order, from->order, sizeof from->order);
-        lw->p->bufs[b].kind = BUF_PERSISTENT;
-        lw->p->bufs[b].param = i;
         lw->p->bufs[b].frozen = !from->trainable;
     }
 }
@@ -154,7 +152,7 @@ static void lower_all(Lower *lw) {
 static int check_ops(const Program *p, Err *e) {
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
-        for (int k = 0; k < OP_IN; k++)
+        EACH_IN(op, k)
             if (op->in[k] == p->input && p->bufs[p->input].dtype == DT_I32 && op->kind != OP_embedding)
                 return err_set(e, ERR_SCRIPT,
                                "layer %s: the network's input holds indices, which only nn.Embedding reads",
@@ -172,11 +170,11 @@ int lower_network(const Network *net, bool training, bool with_loss, Program **o
     if (with_loss && !net->n_losses)
         return err_set(e, ERR_SCRIPT, "expected a loss: the network was built without one");
     Lower lw = {program_new(), net, mem_new((size_t)net->n_params * sizeof(int)), training, with_loss, 0, 0, 0,
-                {0}};
+                NULL, 0};
     bool made = lw.p && lw.param;
     if (made) lower_all(&lw);
     mem_free(lw.param);
-    names_free(&lw.converted);
+    mem_free(lw.other);
     int code = made && !lw.p->failed ? check_ops(lw.p, e)
                                      : err_set(e, ERR_HOST_MEMORY, "out of host memory for the program of a network");
     if (code) program_free(lw.p);

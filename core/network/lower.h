@@ -9,6 +9,9 @@
 
 #include "network.h"
 
+/* 1 + the buffer that holds another one in PyTorch's order, as a line; 0: there is none yet. */
+typedef struct Other { int rows, line; } Other;
+
 typedef struct Lower {
     Program *p;
     const Network *net;
@@ -17,7 +20,8 @@ typedef struct Lower {
     bool with_loss;
     int region, regions; /* the nn.Checkpoint being emitted (0: none), and how many there are */
     uint32_t drops;  /* ops that draw so far: each draws its own numbers */
-    Names converted; /* buffers that are others in another order */
+    Other *other;    /* by buffer, of cap_other */
+    int cap_other;
 } Lower;
 
 /* ---- for layers; all return a buffer (0 once p->failed is set) */

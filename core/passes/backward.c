@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "passes.h"
-#include "base/mem.h"
 
 typedef struct Back {
     Program *p;
@@ -24,15 +23,10 @@ static void rename_buf(Program *p, int buf, const char *what) {
 }
 
 static int grad_buf(Back *b, int of) {
-    const Buf like = b->p->bufs[of];
-    bool weight = like.kind == BUF_PERSISTENT;
-    int g = program_buf(b->p, weight ? CAT_GRADIENTS : CAT_ACTIVATION_GRADIENTS, like.shape, like.dtype, "%s.grad",
-                        like.name);
-    if (b->p->failed) return 0;
-    Buf *buf = &b->p->bufs[g];
-    buf->layout = like.layout;
-    memcpy(buf->order, like.order, sizeof buf->order);
-    buf->param = weight ? like.param : -1;
+    const Buf *like = &b->p->bufs[of];
+    bool weight = like->kind == BUF_PERSISTENT;
+    int g = program_like(b->p, of, weight ? CAT_GRADIENTS : CAT_ACTIVATION_GRADIENTS, like->shape, like->dtype, "grad");
+    if (!b->p->failed && weight) b->p->bufs[g].param = b->p->bufs[of].param;
     return g;
 }
 
@@ -321,20 +315,21 @@ static void mark(Back *b, int forward_ops) {
     for (int i = 0; i < forward_ops; i++) {
         const Op *op = &p->ops[i];
         bool wanted = false;
-        for (int k = 0; k < OP_IN; k++) wanted |= op->in[k] != NO_BUF && b->wanted[op->in[k]];
-        for (int k = 0; k < OP_OUT; k++)
-            if (op->out[k] != NO_BUF) b->wanted[op->out[k]] = wanted;
+        EACH_IN(op, k) wanted |= b->wanted[op->in[k]];
+        EACH_OUT(op, k) b->wanted[op->out[k]] = wanted;
         if (op->kind == OP_cast && p->bufs[op->in[0]].category == CAT_WEIGHTS) b->leaf[op->out[0]] = op->in[0];
     }
 }
 
-int pass_backward(Program *p, const Settings *s, Err *e) {
-    if (s->eval) return OK;
+int pass_backward(Program *p, Compile *c) {
+    if (c->settings->eval) return OK;
     int forward_ops = p->n_ops;
     size_t n = (size_t)p->n_bufs;
-    Back b = {p, mem_new(n * sizeof(int)), mem_new(n * sizeof(bool)), mem_new(n * sizeof(int)), p->n_bufs};
-    if (!b.grad || !b.wanted || !b.leaf) p->failed = true;
-    else mark(&b, forward_ops);
+    Scratch *s = &c->scratch;
+    Back b = {p, scratch_new(s, n, sizeof(int)), scratch_new(s, n, sizeof(bool)), scratch_new(s, n, sizeof(int)),
+              p->n_bufs};
+    if (s->failed) return OK;
+    mark(&b, forward_ops);
     for (int i = forward_ops - 1; i >= 0 && !p->failed; i--) {
         const Op f = p->ops[i];
         bool is_loss = p->bufs[f.out[0]].loss, weight_copy = b.leaf[f.out[0]] != f.out[0];
@@ -342,8 +337,6 @@ int pass_backward(Program *p, const Settings *s, Err *e) {
     }
     if (p->calls != NO_BUF) program_op(p, OP_count_call, "")->out[0] = p->calls;
     p->body_end = p->n_ops;
-    mem_free(b.grad);
-    mem_free(b.wanted);
-    mem_free(b.leaf);
-    return program_check(p, "backward", e);
+    for (int i = 0; i < p->n_params && !p->failed; i++) p->params[i].grad = b.grad[p->params[i].weight];
+    return OK;
 }

@@ -10,7 +10,7 @@
 #ifndef MT_CHECKPOINT_H
 #define MT_CHECKPOINT_H
 
-#include "passes.h"
+#include "whatif.h"
 
 enum { STORED = 0, ALONE = -1 };
 
@@ -27,8 +27,8 @@ typedef struct Chain {
     int n_cuts;       /* at least 2: the start and the end of the forward ops */
 } Chain;
 
-int chain_find(Chain *c, const Program *p, Err *e);
-void chain_free(Chain *c);
+/* s lends it memory. false: there is none. */
+bool chain_find(Chain *c, const Program *p, Scratch *s);
 
 /* The choice that a mode stands for; all modes but CHECKPOINT_SELECTIVE and CHECKPOINT_BUDGET, which look at bytes. */
 void chain_choose(const Chain *c, Checkpoint mode, int *segment);
@@ -43,22 +43,16 @@ void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth);
  * run twice; need[n_bufs] is scratch. Returns the seconds that the second runs take, by op_seconds. */
 double chain_again(const Chain *c, const int *segment, bool *lost, bool *need, bool *again);
 
-/* Rewrites p, the chain's program or a copy of it. On failure sets p->failed. */
-void chain_drop(const Chain *c, Program *p, const int *segment);
+/* Rewrites p, the chain's program or a copy of it. On failure p->failed or s->failed is set. */
+void chain_drop(const Chain *c, Program *p, const int *segment, Scratch *s);
 
 /* Bytes of the placed arena of the whole program under a choice. */
-int chain_arena(const Chain *c, const int *segment, const Settings *s, Device *device, size_t *arena, Err *e);
+int chain_arena(const Chain *c, const int *segment, Compile *under, size_t *arena);
 
 /* What lightens the step the most without dropping a product: the depth of chain_lighten with the smallest arena. */
-int chain_select(const Chain *c, const Settings *s, Device *device, int *segment, Err *e);
+int chain_select(const Chain *c, Compile *under, int *segment);
 
-/* The quickest choice whose placed arena is within s->budget, or ERR_OOM with the least that can be reached. */
-int chain_fit(const Chain *c, const Settings *s, Device *device, int *segment, Err *e);
-
-/* For comparing choices, not for predicting times: a device of 100 GFLOP/s and 50 GB/s. */
-static inline double op_seconds(const Op *op) {
-    const double flops_per_second = 1e11, bytes_per_second = 5e10;
-    return op->flops / flops_per_second + op->traffic / bytes_per_second;
-}
+/* The quickest choice whose placed arena is within the budget, or ERR_OOM with the least that can be reached. */
+int chain_fit(const Chain *c, Compile *under, int *segment);
 
 #endif

@@ -15,8 +15,6 @@
 
 #include <string.h>
 
-#include "base/mem.h"
-
 enum { LABELS = 32, CHOICES = 64, PARTS = 8, CANDIDATES = 2 * CHOICES + PARTS };
 /* The estimate looks at all runs between two cuts: of more cuts than the first, the second many are taken. */
 enum { MOST_CUTS = 512, FEW_CUTS = 128 };
@@ -51,8 +49,6 @@ typedef struct Solver {
 } Solver;
 
 static Step *step_at(const Solver *s, int from, int to) { return &s->step[from * (s->n + 1) + to]; }
-
-static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint"); }
 
 /* ---- the estimate */
 
@@ -95,9 +91,8 @@ static void find_reads(Profile *f) {
         if (f->p->ops[i].kind != OP_view && f->p->ops[i].out[0] != NO_BUF)
             f->end[program_root(f->p, f->p->ops[i].out[0])] = i;
     for (int i = 0; i < f->p->n_ops; i++)
-        for (int k = 0; k < OP_IN; k++) {
-            int root = f->p->ops[i].in[k] == NO_BUF ? NO_BUF : program_root(f->p, f->p->ops[i].in[k]);
-            if (root == NO_BUF) continue;
+        EACH_IN(&f->p->ops[i], k) {
+            int root = program_root(f->p, f->p->ops[i].in[k]);
             if (i < f->p->forward_end) f->read[root] = i;
             else if (i < f->back[root]) f->back[root] = i;
         }
@@ -194,12 +189,12 @@ static void find_again(const Solver *s, int to) {
     for (int i = s->c->cut[to].at - 1; i >= 0; i--) {
         const Op *op = &p->ops[i];
         s->again[i] = false;
-        for (int k = 0; k < OP_OUT; k++) {
-            int root = op->out[k] == NO_BUF ? kept : program_root(p, op->out[k]);
+        EACH_OUT(op, k) {
+            int root = program_root(p, op->out[k]);
             s->again[i] |= root != kept && s->need[root];
         }
-        for (int k = 0; s->again[i] && k < OP_IN; k++)
-            if (op->in[k] != NO_BUF) s->need[program_root(p, op->in[k])] = true;
+        if (!s->again[i]) continue;
+        EACH_IN(op, k) s->need[program_root(p, op->in[k])] = true;
     }
 }
 
@@ -228,31 +223,20 @@ static void profile(Solver *s, Profile *f) {
     for (int to = 1; to < s->n; to++) fill_steps(s, f, to);
 }
 
-static int estimate(Solver *s, const Settings *settings, Device *device, Err *e) {
-    Program *p = program_copy(s->c->p);
-    int code = p ? compile_finish(p, settings, device, NULL, NULL, e) : no_memory(e);
-    if (code) {
-        program_free(p);
-        return code;
-    }
+static int estimate(Solver *s, Compile *under) {
+    Program *p;
+    int code = whatif(s->c->p, NULL, NULL, under, &p, NULL);
+    if (code) return code;
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
-    Profile f = {p, mem_new(bufs * sizeof(Life)), mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)),
-                 mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(ops * sizeof(size_t)), 0,
-                 mem_new(ops * cuts * sizeof(size_t)), mem_new(ops * cuts * sizeof(size_t)),
-                 mem_new(cuts * sizeof(int))};
-    if (f.life && f.unit && f.read && f.back && f.end && f.other && f.stored && f.passing && f.last) profile(s, &f);
-    else code = no_memory(e);
-    mem_free(f.life);
-    mem_free(f.unit);
-    mem_free(f.read);
-    mem_free(f.back);
-    mem_free(f.end);
-    mem_free(f.other);
-    mem_free(f.stored);
-    mem_free(f.passing);
-    mem_free(f.last);
+    Scratch *m = &under->scratch;
+    Profile f = {p, scratch_new(m, bufs, sizeof(Life)), scratch_new(m, bufs, sizeof(int)),
+                 scratch_new(m, bufs, sizeof(int)), scratch_new(m, bufs, sizeof(int)),
+                 scratch_new(m, bufs, sizeof(int)), scratch_new(m, ops, sizeof(size_t)), 0,
+                 scratch_new(m, ops * cuts, sizeof(size_t)), scratch_new(m, ops * cuts, sizeof(size_t)),
+                 scratch_new(m, cuts, sizeof(int))};
+    if (!m->failed) profile(s, &f);
     program_free(p);
-    return code;
+    return OK;
 }
 
 /* ---- the dynamic program */
@@ -376,22 +360,22 @@ static int take_quickest(const Solver *s, bool *seen) {
 }
 
 /* Equally quick candidates are all looked at: the smallest arena wins. */
-static int judge(const Solver *s, const Settings *settings, Device *device, int *best, Err *e) {
+static int judge(const Solver *s, Compile *under, int *best) {
     bool seen[CANDIDATES] = {false};
     size_t arena = 0, least = SIZE_MAX, best_arena = 0;
     *best = -1;
     for (int i; (i = take_quickest(s, seen)) >= 0;) {
         if (*best >= 0 && s->seconds[i] > s->seconds[*best]) break;
-        int code = chain_arena(s->c, candidate(s, i), settings, device, &arena, e);
+        int code = chain_arena(s->c, candidate(s, i), under, &arena);
         if (code) return code;
         if (arena < least) least = arena;
-        if (arena > settings->budget || (*best >= 0 && arena >= best_arena)) continue;
+        if (arena > under->settings->budget || (*best >= 0 && arena >= best_arena)) continue;
         *best = i;
         best_arena = arena;
     }
     if (*best >= 0) return OK;
-    return err_set(e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation reaches "
-                   "is %zu bytes", settings->budget, least);
+    return err_set(under->e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation "
+                   "reaches is %zu bytes", under->settings->budget, least);
 }
 
 /* cut[FEW_CUTS]: some of the chain's: units of about as many of the chain's each, and the last one, the loss, by itself. Returns how many. */
@@ -402,39 +386,30 @@ static int thin_cuts(const Chain *c, Cut *cut) {
     return FEW_CUTS;
 }
 
-static int fit(const Chain *whole, const Chain *c, const Settings *settings, Device *device, int *segment, Err *e) {
+static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment) {
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
-    Solver s = {whole, c, c->n_cuts - 1, mem_new(cuts * cuts * sizeof(Step)), mem_new(cuts * sizeof(size_t)),
-                mem_new(cuts * sizeof(size_t)), 0, mem_new(cuts * sizeof(Front)),
-                mem_new(CANDIDATES * ops * sizeof(int)), mem_new(bufs * sizeof(int)),
-                mem_new(CANDIDATES * sizeof(double)), 0, mem_new(bufs), mem_new(bufs), mem_new(ops)};
-    bool made = s.step && s.stored && s.working && s.front && s.segment && s.depth && s.seconds && s.lost && s.need &&
-                s.again;
-    int best, code = made ? estimate(&s, settings, device, e) : no_memory(e);
-    if (!code) {
-        find_candidates(&s);
-        code = judge(&s, settings, device, &best, e);
-    }
+    Scratch *m = &under->scratch;
+    Solver s = {whole, c, c->n_cuts - 1, scratch_new(m, cuts * cuts, sizeof(Step)),
+                scratch_new(m, cuts, sizeof(size_t)), scratch_new(m, cuts, sizeof(size_t)), 0,
+                scratch_new(m, cuts, sizeof(Front)), scratch_new(m, CANDIDATES * ops, sizeof(int)),
+                scratch_new(m, bufs, sizeof(int)), scratch_new(m, CANDIDATES, sizeof(double)), 0,
+                scratch_new(m, bufs, sizeof(bool)), scratch_new(m, bufs, sizeof(bool)),
+                scratch_new(m, ops, sizeof(bool))};
+    if (m->failed) return OK;
+    int best, code = estimate(&s, under);
+    if (code || m->failed) return code;
+    find_candidates(&s);
+    code = judge(&s, under, &best);
     if (!code) memcpy(segment, candidate(&s, best), ops * sizeof *segment);
-    mem_free(s.step);
-    mem_free(s.stored);
-    mem_free(s.working);
-    mem_free(s.front);
-    mem_free(s.segment);
-    mem_free(s.depth);
-    mem_free(s.seconds);
-    mem_free(s.lost);
-    mem_free(s.need);
-    mem_free(s.again);
     return code;
 }
 
-int chain_fit(const Chain *c, const Settings *settings, Device *device, int *segment, Err *e) {
+int chain_fit(const Chain *c, Compile *under, int *segment) {
     Cut cut[FEW_CUTS];
     Chain thinned = *c;
     if (c->n_cuts > MOST_CUTS) {
         thinned.cut = cut;
         thinned.n_cuts = thin_cuts(c, cut);
     }
-    return fit(c, &thinned, settings, device, segment, e);
+    return fit(c, &thinned, under, segment);
 }

@@ -11,13 +11,11 @@
 
 #include <string.h>
 
-#include "base/mem.h"
 
 static bool is_light(const Op *op) { return op->flops <= op->traffic; }
 
 /* From what is there in the backward pass: 0; from what is made again: how deep that lies; DEEPEST: not from here. */
 static int depth_of(const Chain *c, const int *segment, const int *depth, int buf) {
-    if (buf == NO_BUF) return 0;
     int root = program_root(c->p, buf), writer = c->writer[root];
     if (writer == NO_OP) return c->p->bufs[root].kind == BUF_TEMP ? DEEPEST : 0;
     if (segment[writer] == ALONE) return depth[root];
@@ -29,7 +27,7 @@ void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth) 
         const Op *op = &c->p->ops[i];
         int root = op->out[0] == NO_BUF ? NO_BUF : program_root(c->p, op->out[0]), most = 0;
         if (segment[i] != STORED || root == NO_BUF || c->writer[root] != i || !is_light(op)) continue;
-        for (int k = 0; k < OP_IN; k++) {
+        EACH_IN(op, k) {
             int d = depth_of(c, segment, depth, op->in[k]);
             if (d > most) most = d;
         }
@@ -39,33 +37,30 @@ void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth) 
     }
 }
 
-int chain_arena(const Chain *c, const int *segment, const Settings *s, Device *device, size_t *arena, Err *e) {
-    Placement placed;
-    Program *p = program_copy(c->p);
-    if (!p) return err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
-    chain_drop(c, p, segment);
-    int code = compile_finish(p, s, device, NULL, NULL, e);
-    if (!code) code = placement_build(p, device->table->alignment, &placed, e);
-    program_free(p);
-    if (code) return code;
-    *arena = placed.arena;
-    placement_free(&placed);
-    return OK;
+typedef struct Choice { const Chain *c; const int *segment; } Choice;
+
+static void drop(Program *p, const void *choice, Scratch *s) {
+    const Choice *made = choice;
+    chain_drop(made->c, p, made->segment, s);
 }
 
-int chain_select(const Chain *c, const Settings *s, Device *device, int *segment, Err *e) {
-    size_t bytes = (size_t)c->p->forward_end * sizeof *segment, least = SIZE_MAX, arena = 0;
-    int *tried = mem_new(bytes), *depth = mem_new((size_t)c->p->n_bufs * sizeof *depth);
-    int code = tried && depth ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory in checkpoint");
-    for (int deep = 0; deep <= DEEPEST && !code; deep++) {
+int chain_arena(const Chain *c, const int *segment, Compile *under, size_t *arena) {
+    return whatif(c->p, drop, &(Choice){c, segment}, under, NULL, arena);
+}
+
+int chain_select(const Chain *c, Compile *under, int *segment) {
+    size_t ops = (size_t)c->p->forward_end, bytes = ops * sizeof *segment, least = SIZE_MAX, arena = 0;
+    int *tried = scratch_new(&under->scratch, ops, sizeof *tried);
+    int *depth = scratch_new(&under->scratch, (size_t)c->p->n_bufs, sizeof *depth);
+    if (under->scratch.failed) return OK;
+    for (int deep = 0; deep <= DEEPEST; deep++) {
         memset(tried, 0, bytes);
         chain_lighten(c, deep, c->p->forward_end, tried, depth);
-        code = chain_arena(c, tried, s, device, &arena, e);
-        if (code || arena >= least) continue;
+        int code = chain_arena(c, tried, under, &arena);
+        if (code) return code;
+        if (arena >= least) continue;
         least = arena;
         memcpy(segment, tried, bytes);
     }
-    mem_free(tried);
-    mem_free(depth);
-    return code;
+    return OK;
 }

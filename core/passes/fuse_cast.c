@@ -6,7 +6,6 @@
  *
  * With autocast the loss of a large vocabulary is where this counts: its logits exist once, in 16 bits, and so does
  * their gradient. ops.def marks the operands ("~"). */
-#include "base/mem.h"
 #include "uses.h"
 
 /* Something beside ops needs this buffer as it is. */
@@ -44,20 +43,17 @@ static bool take_from_maker(const Uses *u, int cast, int *maker) {
 static void find_makers(const Program *p, int *maker) {
     for (int b = 0; b < p->n_bufs; b++) maker[b] = NO_OP;
     for (int i = 0; i < p->n_ops; i++)
-        for (int k = 0; k < OP_OUT; k++)
-            if (p->ops[i].out[k] != NO_BUF && op_info(p->ops[i].kind)->out_any[k]) maker[p->ops[i].out[k]] = i;
+        EACH_OUT(&p->ops[i], k)
+            if (op_info(p->ops[i].kind)->out_any[k]) maker[p->ops[i].out[k]] = i;
 }
 
-int pass_fuse_cast(Program *p, const Settings *s, Err *e) {
-    (void)s;
+int pass_fuse_cast(Program *p, Compile *c) {
     Uses u;
-    int *maker = mem_new((size_t)p->n_bufs * sizeof *maker);
-    bool made = uses_open(&u, p) && maker;
-    if (made) find_makers(p, maker);
-    else p->failed = true;
-    for (int i = 0; made && i < p->n_ops; i++)
+    int *maker = scratch_new(&c->scratch, (size_t)p->n_bufs, sizeof *maker);
+    if (!uses_open(&u, p, &c->scratch)) return OK;
+    find_makers(p, maker);
+    for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == OP_cast && (give_to_readers(&u, i) || take_from_maker(&u, i, maker))) uses_drop(&u, i);
     uses_close(&u);
-    mem_free(maker);
-    return program_check(p, "fuse_cast", e);
+    return OK;
 }

@@ -2,7 +2,6 @@
  * activations whose layer says inplace = true, and a loss's gradient, which takes the place of the network's output;
  * sums of gradients always, as PyTorch's autograd does. */
 #include "passes.h"
-#include "base/mem.h"
 
 static bool asked_for(const Program *p, const Op *op, Inplace mode) {
     if (op->kind == OP_add && p->bufs[op->out[0]].category == CAT_ACTIVATION_GRADIENTS) return true;
@@ -17,10 +16,8 @@ static bool can_take(const Program *p, const Life *life, int i, int slot) {
     const Buf *from = &p->bufs[root], *to = &p->bufs[out];
     if (from->kind != BUF_TEMP || from->carried || to->carried || to->alias != NO_BUF) return false;
     if (from->bytes != to->bytes || from->dtype != to->dtype || life[root].last != i) return false;
-    for (int k = 0; k < OP_IN; k++) {
-        int other = p->ops[i].in[k];
-        if (k != slot && other != NO_BUF && program_root(p, other) == root) return false;
-    }
+    EACH_IN(&p->ops[i], k)
+        if (k != slot && program_root(p, p->ops[i].in[k]) == root) return false;
     return true;
 }
 
@@ -52,22 +49,18 @@ static void take(Program *p, Life *life, const Sharing *s, int in, int out) {
     life[root].last = life[out].last;
 }
 
-int pass_inplace(Program *p, const Settings *s, Err *e) {
+int pass_inplace(Program *p, Compile *c) {
     size_t bufs = (size_t)p->n_bufs;
-    Life *life = mem_new(bufs * sizeof *life);
-    Sharing sharing = {mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int))};
-    bool made = life && sharing.first && sharing.next;
-    if (!made) p->failed = true;
-    if (made) program_lives(p, life);
-    if (made) find_sharing(p, &sharing);
-    for (int i = 0; made && i < p->n_ops; i++) {
+    Life *life = scratch_new(&c->scratch, bufs, sizeof *life);
+    Sharing sharing = {scratch_new(&c->scratch, bufs, sizeof(int)), scratch_new(&c->scratch, bufs, sizeof(int))};
+    if (c->scratch.failed) return OK;
+    program_lives(p, life);
+    find_sharing(p, &sharing);
+    for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         int slot = op_info(op->kind)->inplace;
-        if (slot == NEVER || op->kind == OP_view || !asked_for(p, op, s->inplace)) continue;
+        if (slot == NEVER || op->kind == OP_view || !asked_for(p, op, c->settings->inplace)) continue;
         if (can_take(p, life, i, slot)) take(p, life, &sharing, op->in[slot], op->out[0]);
     }
-    mem_free(life);
-    mem_free(sharing.first);
-    mem_free(sharing.next);
-    return program_check(p, "inplace", e);
+    return OK;
 }

@@ -14,15 +14,13 @@
 #include <string.h>
 
 #include "checkpoint.h"
-#include "base/mem.h"
+#include "rewrite.h"
 
 /* An activation that may go. */
 typedef struct Trip {
     int buf, host, back; /* buffers; host and back: of a program in which it goes */
     size_t bytes;
 } Trip;
-
-static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in offload"); }
 
 /* ---- which may go */
 
@@ -52,21 +50,16 @@ static int find_trips(Chain *c, size_t least, Trip *trip) {
 
 /* ---- what goes */
 
-typedef struct Rewrite {
+typedef struct Tour {
     Program *p;
     Trip **trip;   /* by buffer: its trip, or NULL */
     int n_bufs;    /* that the program had before */
     int *twin;     /* by buffer: the one that the backward pass reads in its place, or NO_BUF */
-} Rewrite;
+} Tour;
 
 static int twin_of(Program *p, int like, const char *suffix) {
-    const Buf from = p->bufs[like];
-    int n = program_buf(p, from.category, from.shape, from.dtype, "%.*s.%s", BUF_NAME - 6, from.name, suffix);
-    if (p->failed) return like;
-    Buf *to = &p->bufs[n];
-    to->layout = from.layout;
-    memcpy(to->order, from.order, sizeof to->order);
-    return n;
+    int n = program_like(p, like, p->bufs[like].category, p->bufs[like].shape, p->bufs[like].dtype, suffix);
+    return p->failed ? like : n;
 }
 
 static void emit(Program *p, OpKind kind, int in, int out, const char *path) {
@@ -76,10 +69,10 @@ static void emit(Program *p, OpKind kind, int in, int out, const char *path) {
     op_cost(p, op);
 }
 
-static void send(Rewrite *r, const Op *op) {
-    for (int k = 0; k < OP_OUT && !r->p->failed; k++) {
-        Trip *t = op->out[k] == NO_BUF ? NULL : r->trip[op->out[k]];
-        if (!t) continue;
+static void send(Tour *r, const Op *op) {
+    EACH_OUT(op, k) {
+        Trip *t = r->trip[op->out[k]];
+        if (!t || r->p->failed) continue;
         t->host = twin_of(r->p, t->buf, "host");
         r->p->bufs[t->host].host = true;
         emit(r->p, OP_copy, t->buf, t->host, op->path);
@@ -87,8 +80,8 @@ static void send(Rewrite *r, const Op *op) {
 }
 
 /* What the backward pass reads for `buf`: itself, if it did not go; a view of what is back, if it was a view. */
-static int fetched(Rewrite *r, int buf, const char *path) {
-    if (buf == NO_BUF || buf >= r->n_bufs) return buf;
+static int fetched(Tour *r, int buf, const char *path) {
+    if (buf >= r->n_bufs) return buf;
     if (r->twin[buf] != NO_BUF) return r->twin[buf];
     int root = program_root(r->p, buf);
     Trip *t = r->trip[root];
@@ -104,43 +97,30 @@ static int fetched(Rewrite *r, int buf, const char *path) {
     return r->twin[buf] = twin;
 }
 
-static void rewrite(Rewrite *r, const Op *old) {
-    Program *p = r->p;
-    int n = p->n_ops, forward_end = p->forward_end;
+static void rewrite(Tour *r) {
+    Rewriter w;
     for (int b = 0; b < r->n_bufs; b++) r->twin[b] = NO_BUF;
-    p->n_ops = 0;
-    for (int i = 0; i < n && !p->failed; i++) {
-        Op op = old[i];
-        for (int k = 0; i >= forward_end && k < OP_IN; k++) op.in[k] = fetched(r, op.in[k], op.path);
-        if (op.kind == OP_view && !p->failed) p->bufs[op.out[0]].alias = program_root(p, op.in[0]);
-        if (!p->failed) *program_op(p, op.kind, op.path) = op;
-        if (i < forward_end) send(r, &op);
-        if (i == forward_end - 1) p->forward_end = p->n_ops;
+    for (const Op *old = rewrite_begin(&w, r->p); old; old = rewrite_next(&w)) {
+        Op op = *old;
+        if (w.at >= w.forward_end) {
+            EACH_IN(&op, k) op.in[k] = fetched(r, op.in[k], op.path);
+        }
+        rewrite_put(r->p, &op);
+        if (w.at < w.forward_end) send(r, &op);
     }
-    p->body_end = p->n_ops;
+    rewrite_end(&w);
 }
+
+typedef struct Choice { Trip *trip; int n; } Choice;
 
 /* Rewrites p; the trips learn of their buffers. */
-static void go(Program *p, Trip *trip, int n) {
-    Op *old = mem_copy(p->ops, (size_t)p->n_ops * sizeof *old);
-    Rewrite r = {p, mem_new((size_t)p->n_bufs * sizeof(Trip *)), p->n_bufs, mem_new((size_t)p->n_bufs * sizeof(int))};
-    for (int i = 0; r.trip && i < n; i++) r.trip[trip[i].buf] = &trip[i];
-    if (old && r.trip && r.twin) rewrite(&r, old);
-    else p->failed = true;
-    mem_free(old);
-    mem_free(r.trip);
-    mem_free(r.twin);
-}
-
-/* A copy of p in which these trips are made, and all that follows; NULL: *e says why. */
-static Program *finished(const Program *p, Trip *trip, int n, const Settings *s, Device *device, Err *e) {
-    Program *copy = program_copy(p);
-    int code = copy ? OK : no_memory(e);
-    if (copy) go(copy, trip, n);
-    if (!code) code = compile_finish(copy, s, device, NULL, NULL, e);
-    if (!code) return copy;
-    program_free(copy);
-    return NULL;
+static void go(Program *p, const void *choice, Scratch *s) {
+    const Choice *made = choice;
+    Tour r = {p, scratch_new(s, (size_t)p->n_bufs, sizeof(Trip *)), p->n_bufs,
+              scratch_new(s, (size_t)p->n_bufs, sizeof(int))};
+    if (s->failed) return;
+    for (int i = 0; i < made->n; i++) r.trip[made->trip[i].buf] = &made->trip[i];
+    rewrite(&r);
 }
 
 /* ---- what may stay */
@@ -231,62 +211,45 @@ static int pick(const Tide *f, const Trip *trip, int n, size_t limit, size_t ali
 }
 
 /* A plan may be higher than what is alive at once: then less must be. */
-static int fit(const Program *p, const Tide *f, const Trip *trip, int n, const Settings *s, Device *device, Trip *going,
-               int *left, Err *e) {
+static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile *c, Trip *going, int *left) {
     enum { TRIES = 8 };
-    size_t alignment = device->table->alignment, limit = max_size(f->most, s->offload_budget);
+    const size_t budget = c->settings->offload_budget;
+    size_t alignment = c->device->table->alignment, limit = max_size(f->most, budget), arena;
     for (int i = 0;; i++) {
-        Placement place;
         *left = pick(f, trip, n, limit, alignment, going);
         if (limit == f->most) return OK;
-        Program *made = finished(p, going, *left, s, device, e);
-        int code = made ? placement_build(made, alignment, &place, e) : e->code;
-        program_free(made);
-        if (code) return code;
-        size_t arena = place.arena;
-        placement_free(&place);
-        if (arena <= s->offload_budget) return OK;
-        limit = i < TRIES ? max_size(f->most, limit - (arena - s->offload_budget)) : f->most;
+        int code = whatif(p, go, &(Choice){going, *left}, c, NULL, &arena);
+        if (code || arena <= budget) return code;
+        limit = i < TRIES ? max_size(f->most, limit - (arena - budget)) : f->most;
     }
 }
 
-static int choose(const Program *p, const Trip *trip, int n, Program *all, const Settings *s, Device *device,
-                  Trip *going, int *left, Err *e) {
-    size_t bufs = (size_t)all->n_bufs;
-    int ops = 1;
-    while (ops < all->n_ops) ops *= 2;
-    Tide f = {all, mem_new(bufs * sizeof *f.life), mem_new((size_t)all->n_ops * sizeof *f.ebb), 0,
-              mem_new(bufs * sizeof(int)), mem_new(bufs * sizeof(int)), mem_new(2 * (size_t)ops * sizeof(Level)), ops};
-    int code = f.life && f.ebb && f.made && f.read && f.level ? OK : no_memory(e);
-    if (!code) {
-        find_copies(&f);
-        f.most = placement_live(all, device->table->alignment, f.life, f.ebb);
-        code = fit(p, &f, trip, n, s, device, going, left, e);
-    }
-    void *const made[] = {f.life, f.ebb, f.made, f.read, f.level};
-    for (size_t i = 0; i < ARRAY_LEN(made); i++) mem_free(made[i]);
-    return code;
+static int choose(const Program *p, const Trip *trip, int n, const Program *all, Compile *c, Trip *going, int *left) {
+    size_t bufs = (size_t)all->n_bufs, ops = 1;
+    Scratch *s = &c->scratch;
+    while (ops < (size_t)all->n_ops) ops *= 2;
+    Tide f = {all, scratch_new(s, bufs, sizeof *f.life), scratch_new(s, (size_t)all->n_ops, sizeof *f.ebb), 0,
+              scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(int)),
+              scratch_new(s, 2 * ops, sizeof(Level)), (int)ops};
+    if (s->failed) return OK;
+    find_copies(&f);
+    f.most = placement_live(all, c->device->table->alignment, f.life, f.ebb);
+    return fit(p, &f, trip, n, c, going, left);
 }
 
-static int offload(Program *p, Trip *trip, Trip *going, const Settings *s, Device *device, Err *e) {
-    Chain c;
-    int code = chain_find(&c, p, e), left = 0;
+int pass_offload(Program *p, Compile *c) {
+    if (c->settings->eval || c->settings->offload == OFFLOAD_NONE || p->forward_end == p->n_ops) return OK;
+    Scratch *s = &c->scratch;
+    Trip *trip = scratch_new(s, (size_t)p->n_bufs, sizeof *trip);
+    Trip *going = scratch_new(s, (size_t)p->n_bufs, sizeof *going);
+    Chain chain;
+    Program *all;
+    if (!chain_find(&chain, p, s)) return OK;
+    int left = 0, n = find_trips(&chain, c->settings->offload_least, trip);
+    int code = whatif(p, go, &(Choice){trip, n}, c, &all, NULL);
     if (code) return code;
-    int n = find_trips(&c, s->offload_least, trip);
-    chain_free(&c);
-    Program *all = finished(p, trip, n, s, device, e);
-    code = all ? choose(p, trip, n, all, s, device, going, &left, e) : e->code;
+    code = choose(p, trip, n, all, c, going, &left);
     program_free(all);
-    if (!code) go(p, going, left);
+    if (!code && !s->failed) go(p, &(Choice){going, left}, s);
     return code;
-}
-
-int pass_offload(Program *p, const Settings *s, Device *device, Err *e) {
-    if (s->eval || s->offload == OFFLOAD_NONE || p->forward_end == p->n_ops) return OK;
-    size_t bytes = (size_t)p->n_bufs * sizeof(Trip);
-    Trip *trip = mem_new(bytes), *going = mem_new(bytes);
-    int code = trip && going ? offload(p, trip, going, s, device, e) : no_memory(e);
-    mem_free(trip);
-    mem_free(going);
-    return code ? code : program_check(p, "offload", e);
 }

@@ -41,21 +41,28 @@ static int place(const Program *p, const Life *life, PlanItem *items, size_t ali
 
 int placement_build(const Program *p, size_t alignment, Placement *out, Err *e) {
     size_t n = (size_t)p->n_bufs;
+    Scratch s = {0};
     Placement pl = {mem_new(n * sizeof(size_t)), 0, 0, {0, 0, 0}, {0, 0, 0}};
-    Life *life = mem_new(n * sizeof *life);
-    PlanItem *items = mem_new(n * sizeof *items);
-    int code;
-    if (pl.offsets && life && items) {
+    Life *life = scratch_new(&s, n, sizeof *life);
+    PlanItem *items = scratch_new(&s, n, sizeof *items);
+    int code = pl.offsets && !s.failed ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
+    if (!code) {
         program_lives(p, life);
         code = place(p, life, items, alignment, &pl, e);
-    } else {
-        code = err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
     }
-    mem_free(items);
-    mem_free(life);
+    scratch_release(&s, NULL);
     if (code) placement_free(&pl);
     else *out = pl;
     return code;
+}
+
+int placement_arena(const Program *p, size_t alignment, size_t *arena, Err *e) {
+    Placement place;
+    int code = placement_build(p, alignment, &place, e);
+    if (code) return code;
+    *arena = place.arena;
+    placement_free(&place);
+    return OK;
 }
 
 size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *live) {

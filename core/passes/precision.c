@@ -9,8 +9,8 @@
  *   in all of them   operands that ops.def marks "!" stay fp32: parameters and statistics of normalisation.
  *   tf32             types as in fp32; the products' attributes say that a GPU may compute them in TF32.
  *   *_fp16 with loss scaling: p->loss_scaling, which the backward and update passes act on. */
-#include "passes.h"
 #include "base/mem.h"
+#include "rewrite.h"
 
 /* A buffer's casts: 1 + the buffer that holds it in that type, 0: there is none yet. */
 typedef struct Cast { int to[DT_COUNT]; } Cast;
@@ -26,10 +26,9 @@ typedef struct Casts {
 static int cast_to(Casts *c, int buf, DType type, const Op *user) {
     if (c->p->bufs[buf].dtype == type) return buf;
     if (buf < c->cap && c->of[buf].to[type]) return c->of[buf].to[type] - 1;
-    const Buf from = c->p->bufs[buf];
-    bool weight = from.category == CAT_WEIGHTS; /* or a part of one */
-    int to = program_buf(c->p, weight ? CAT_WEIGHTS : CAT_ACTIVATIONS, from.shape, type, "%s.%s", from.name,
-                         dtype_name(type));
+    bool weight = c->p->bufs[buf].category == CAT_WEIGHTS; /* or a part of one */
+    int to = program_like(c->p, buf, weight ? CAT_WEIGHTS : CAT_ACTIVATIONS, c->p->bufs[buf].shape, type,
+                          dtype_name(type));
     Op *op = program_op(c->p, OP_cast, user->path);
     op->region = user->region;
     op->in[0] = buf;
@@ -38,19 +37,21 @@ static int cast_to(Casts *c, int buf, DType type, const Op *user) {
         c->p->failed = true;
         return buf;
     }
-    Buf *b = &c->p->bufs[to];
-    b->layout = from.layout;
-    for (int i = 0; i < 3; i++) b->order[i] = from.order[i];
     op_cost(c->p, op);
     c->of[buf].to[type] = to + 1;
     return to;
 }
 
+/* Is input k read in the type that the op computes in? */
+static bool follows(const Program *p, const Op *op, int k) {
+    const OpInfo *info = op_info(op->kind);
+    return !info->in_wide[k] && !info->in_as_is[k] && dtype_is_float(p->bufs[op->in[k]].dtype);
+}
+
 static DType widest(const Program *p, const Op *op) {
     DType type = DT_COUNT;
-    const OpInfo *info = op_info(op->kind);
-    for (int k = 0; k < OP_IN; k++) {
-        if (op->in[k] == NO_BUF || info->in_wide[k] || !dtype_is_float(p->bufs[op->in[k]].dtype)) continue;
+    EACH_IN(op, k) {
+        if (!follows(p, op, k)) continue;
         DType t = p->bufs[op->in[k]].dtype;
         type = type == DT_COUNT || type == t ? t : DT_F32;
     }
@@ -62,53 +63,24 @@ static void set_type(Program *p, int buf, DType type) {
     program_resize(p, buf);
 }
 
-/* Is input k read in the type that the op computes in? Biases and targets are read as they are. */
-static bool follows(OpKind kind, int k) {
-    char name[16];
-    switch (op_info(kind)->autocast) {
-    case AUTOCAST_LOW: return op_operand(kind, false, k, name)[0] != 'b';
-    case AUTOCAST_WIDE: return k == 0;
-    default: return true;
-    }
-}
-
 static void cast_op(Casts *c, Op op, DType low) {
     Program *p = c->p;
     const OpInfo *info = op_info(op.kind);
-    Autocast rule = info->autocast;
-    DType type = rule == AUTOCAST_LOW ? low : rule == AUTOCAST_WIDE ? DT_F32 : widest(p, &op);
-    for (int k = 0; k < OP_IN; k++)
-        if (op.in[k] != NO_BUF && !info->in_wide[k] && dtype_is_float(p->bufs[op.in[k]].dtype) && follows(op.kind, k))
-            op.in[k] = cast_to(c, op.in[k], type, &op);
-    for (int k = 0; k < OP_OUT; k++)
-        if (op.out[k] != NO_BUF && !info->out_wide[k] && p->bufs[op.out[k]].dtype == DT_F32)
-            set_type(p, op.out[k], rule == AUTOCAST_WIDE ? DT_F32 : type);
-    Op *out = program_op(p, op.kind, op.path);
-    *out = op;
+    DType type = info->autocast == AUTOCAST_LOW ? low : info->autocast == AUTOCAST_WIDE ? DT_F32 : widest(p, &op);
+    EACH_IN(&op, k)
+        if (follows(p, &op, k)) op.in[k] = cast_to(c, op.in[k], type, &op);
+    EACH_OUT(&op, k)
+        if (!info->out_wide[k] && p->bufs[op.out[k]].dtype == DT_F32) set_type(p, op.out[k], type);
+    Op *out = rewrite_put(p, &op);
     op_cost(p, out);
-}
-
-/* Views share storage: their root follows what they read. */
-static void reroot(Program *p, Op *op) {
-    if (op->kind == OP_view) p->bufs[op->out[0]].alias = program_root(p, op->in[0]);
 }
 
 static void autocast(Program *p, DType low) {
     Casts c = {p, NULL, 0};
-    int n = p->n_ops;
-    Op *old = mem_copy(p->ops, (size_t)n * sizeof *old);
-    if (!old) {
-        p->failed = true;
-        return;
-    }
-    p->n_ops = 0;
-    for (int i = 0; i < n && !p->failed; i++) {
-        cast_op(&c, old[i], low);
-        if (!p->failed) reroot(p, &p->ops[p->n_ops - 1]);
-    }
+    Rewriter r;
+    for (const Op *op = rewrite_begin(&r, p); op; op = rewrite_next(&r)) cast_op(&c, *op, low);
+    rewrite_end(&r);
     mem_free(c.of);
-    mem_free(old);
-    p->forward_end = p->body_end = p->n_ops;
 }
 
 /* wide[n_bufs]: what some op wants in fp32 in every precision. */
@@ -116,27 +88,18 @@ static void find_wide(const Program *p, bool *wide) {
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         const OpInfo *info = op_info(op->kind);
-        for (int k = 0; k < OP_IN; k++)
-            if (info->in_wide[k] && op->in[k] != NO_BUF) wide[op->in[k]] = true;
-        for (int k = 0; k < OP_OUT; k++)
-            if (info->out_wide[k] && op->out[k] != NO_BUF) wide[op->out[k]] = true;
+        EACH_IN(op, k) wide[op->in[k]] |= info->in_wide[k];
+        EACH_OUT(op, k) wide[op->out[k]] |= info->out_wide[k];
     }
 }
 
 /* Everything but integers and what is always wide becomes 16-bit. */
-static void narrow(Program *p, DType type, bool master) {
-    bool *wide = mem_new((size_t)p->n_bufs * sizeof *wide);
-    if (!wide) {
-        p->failed = true;
-        return;
-    }
+static void narrow(Program *p, DType type, Scratch *s) {
+    bool *wide = scratch_new(s, (size_t)p->n_bufs, sizeof *wide);
+    if (!wide) return;
     find_wide(p, wide);
-    for (int b = 0; b < p->n_bufs; b++) {
-        if (p->bufs[b].dtype != DT_F32 || wide[b]) continue;
-        set_type(p, b, type);
-        p->bufs[b].master = master && p->bufs[b].kind == BUF_PERSISTENT;
-    }
-    mem_free(wide);
+    for (int b = 0; b < p->n_bufs; b++)
+        if (p->bufs[b].dtype == DT_F32 && !wide[b]) set_type(p, b, type);
     for (int i = 0; i < p->n_ops; i++) op_cost(p, &p->ops[i]);
 }
 
@@ -155,13 +118,15 @@ static void allow_tf32(Program *p) {
     }
 }
 
-int pass_precision(Program *p, const Settings *s, Err *e) {
+int pass_precision(Program *p, Compile *c) {
+    const Settings *s = c->settings;
     const PrecisionInfo *info = precision_info(s->precision);
     if (info->autocast) autocast(p, info->low);
-    else if (info->weights != DT_F32) narrow(p, info->weights, info->master && !s->eval);
-    if (p->failed) return program_check(p, "precision", e);
+    else if (info->weights != DT_F32) narrow(p, info->weights, &c->scratch);
+    if (p->failed) return OK;
     set_epsilons(p);
     if (s->precision == PREC_TF32) allow_tf32(p);
+    p->masters = info->master && !s->eval;
     p->loss_scaling = info->loss_scaling && !s->eval;
-    return program_check(p, "precision", e);
+    return OK;
 }

@@ -3,14 +3,12 @@
  * other's, unless all gradients count (a norm that is clipped, an overflow that skips the update), several
  * micro-batches are summed up, or the gradients are to be kept; then the update stays behind the body, as it does for
  * small parameters, which a device can update together. */
-#include "passes.h"
-#include "base/mem.h"
+#include "rewrite.h"
 
 enum { WORTH_IT = 64 << 10 }; /* bytes of a gradient */
 
 typedef struct Early {
     Program *p;
-    const Op *old;
     int *last;  /* by root: the last op of the body that touches it, or NO_OP */
     int *after; /* by op after the body: the op of the body after which it comes, or NO_OP */
     int *first; /* by op of the body: the first that comes after it, or NO_OP */
@@ -21,11 +19,8 @@ static void find_last(const Early *a) {
     const Program *p = a->p;
     for (int b = 0; b < p->n_bufs; b++) a->last[b] = NO_OP;
     for (int i = 0; i < p->body_end; i++) {
-        const Op *op = &p->ops[i];
-        for (int k = 0; k < OP_IN; k++)
-            if (op->in[k] != NO_BUF) a->last[program_root(p, op->in[k])] = i;
-        for (int k = 0; k < OP_OUT; k++)
-            if (op->out[k] != NO_BUF) a->last[program_root(p, op->out[k])] = i;
+        EACH_IN(&p->ops[i], k) a->last[program_root(p, p->ops[i].in[k])] = i;
+        EACH_OUT(&p->ops[i], k) a->last[program_root(p, p->ops[i].out[k])] = i;
     }
 }
 
@@ -38,46 +33,46 @@ static int last_need(const Early *a, const Op *update) {
     return w > g ? w : g;
 }
 
-/* What prepares all updates goes before the backward pass. Returns whether anything moves. */
+/* Returns whether anything moves. */
 static bool find_places(const Early *a) {
     const Program *p = a->p;
     bool moved = false;
     find_last(a);
-    for (int i = p->body_end; i < p->n_ops; i++) {
+    for (int i = 0; i < p->body_end; i++) a->first[i] = NO_OP;
+    for (int i = p->n_ops - 1; i >= p->body_end; i--) {
         a->after[i] = op_is_update(p->ops[i].kind) ? last_need(a, &p->ops[i]) : NO_OP;
-        moved |= a->after[i] != NO_OP;
-    }
-    for (int i = p->body_end; i < p->n_ops && moved; i++)
-        if (p->ops[i].kind == OP_step_begin) a->after[i] = p->forward_end - 1;
-    return moved;
-}
-
-static void move(const Early *a) {
-    Program *p = a->p;
-    int n = 0, body_end = p->body_end;
-    for (int i = 0; i < body_end; i++) a->first[i] = NO_OP;
-    for (int i = p->n_ops - 1; i >= body_end; i--) {
         if (a->after[i] == NO_OP) continue;
+        moved = true;
         a->next[i] = a->first[a->after[i]];
         a->first[a->after[i]] = i;
     }
-    for (int i = 0; i < body_end; i++) {
-        p->ops[n++] = a->old[i];
-        for (int k = a->first[i]; k != NO_OP; k = a->next[k]) p->ops[n++] = a->old[k];
-    }
-    p->body_end = n;
-    for (int k = body_end; k < p->n_ops; k++)
-        if (a->after[k] == NO_OP) p->ops[n++] = a->old[k];
+    return moved;
 }
 
-int pass_update_early(Program *p, const Settings *s, Err *e) {
-    if (!p->updates || p->micro_batches > 1 || p->loss_scaling || s->optimizer.rule.clip_norm > 0.0f) return OK;
-    size_t ops = (size_t)p->n_ops * sizeof(int);
-    Op *old = mem_copy(p->ops, (size_t)p->n_ops * sizeof *old);
-    Early a = {p, old, mem_new((size_t)p->n_bufs * sizeof(int)), mem_new(ops), mem_new(ops), mem_new(ops)};
-    if (!old || !a.last || !a.after || !a.first || !a.next) p->failed = true;
-    if (!p->failed && find_places(&a)) move(&a);
-    void *const all[] = {old, a.last, a.after, a.first, a.next};
-    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
-    return program_check(p, "update_early", e);
+/* What prepares all updates begins the backward pass. */
+static void begin_updates(Rewriter *r) {
+    for (int i = r->body_end; i < r->n; i++)
+        if (r->old[i].kind == OP_step_begin) rewrite_put(r->p, &r->old[i]);
+}
+
+static void move(const Early *a) {
+    Rewriter r;
+    for (const Op *op = rewrite_begin(&r, a->p); op; op = rewrite_next(&r)) {
+        bool body = r.at < r.body_end;
+        if (r.at == r.forward_end) begin_updates(&r);
+        if (body || (a->after[r.at] == NO_OP && op->kind != OP_step_begin)) rewrite_put(a->p, op);
+        for (int k = body ? a->first[r.at] : NO_OP; k != NO_OP; k = a->next[k]) rewrite_put(a->p, &r.old[k]);
+    }
+    rewrite_end(&r);
+}
+
+int pass_update_early(Program *p, Compile *c) {
+    bool together = p->micro_batches > 1 || p->loss_scaling || c->settings->optimizer.rule.clip_norm > 0.0f;
+    if (!p->updates || together) return OK;
+    size_t ops = (size_t)p->n_ops;
+    Scratch *s = &c->scratch;
+    Early a = {p, scratch_new(s, (size_t)p->n_bufs, sizeof(int)), scratch_new(s, ops, sizeof(int)),
+               scratch_new(s, ops, sizeof(int)), scratch_new(s, ops, sizeof(int))};
+    if (!s->failed && find_places(&a)) move(&a);
+    return OK;
 }

@@ -1,6 +1,6 @@
 #include "uses.h"
 
-#include "base/mem.h"
+#include "rewrite.h"
 
 static void link_read(Uses *u, int read, int buf) {
     int next = u->first[buf];
@@ -10,34 +10,22 @@ static void link_read(Uses *u, int read, int buf) {
     u->first[buf] = read;
 }
 
-bool uses_open(Uses *u, Program *p) {
+bool uses_open(Uses *u, Program *p, Scratch *s) {
     size_t reads = (size_t)p->n_ops * OP_IN, bufs = (size_t)p->n_bufs;
-    *u = (Uses){p, mem_new(bufs * sizeof(int)), mem_new(reads * sizeof(int)), mem_new(reads * sizeof(int)),
-                mem_new((size_t)p->n_ops)};
-    if (!u->first || !u->next || !u->before || !u->dropped) {
-        p->failed = true;
-        return false;
-    }
+    *u = (Uses){p, scratch_new(s, bufs, sizeof(int)), scratch_new(s, reads, sizeof(int)),
+                scratch_new(s, reads, sizeof(int)), scratch_new(s, (size_t)p->n_ops, sizeof(bool))};
+    if (s->failed) return false;
     for (int b = 0; b < p->n_bufs; b++) u->first[b] = -1;
     for (int i = 0; i < p->n_ops; i++)
-        for (int k = 0; k < OP_IN; k++)
-            if (p->ops[i].in[k] != NO_BUF) link_read(u, i * OP_IN + k, p->ops[i].in[k]);
+        EACH_IN(&p->ops[i], k) link_read(u, i * OP_IN + k, p->ops[i].in[k]);
     return true;
 }
 
 void uses_close(Uses *u) {
-    Program *p = u->p;
-    int n = 0, forward_end = p->forward_end, body_end = p->body_end;
-    for (int i = 0; i < p->n_ops && !p->failed; i++) {
-        p->forward_end -= u->dropped[i] && i < forward_end;
-        p->body_end -= u->dropped[i] && i < body_end;
-        if (!u->dropped[i]) p->ops[n++] = p->ops[i];
-    }
-    if (!p->failed) p->n_ops = n;
-    mem_free(u->first);
-    mem_free(u->next);
-    mem_free(u->before);
-    mem_free(u->dropped);
+    Rewriter r;
+    for (const Op *op = rewrite_begin(&r, u->p); op; op = rewrite_next(&r))
+        if (!u->dropped[r.at]) rewrite_put(u->p, op);
+    rewrite_end(&r);
 }
 
 int uses_reader(const Uses *u, int buf) {
@@ -56,9 +44,8 @@ void uses_move(Uses *u, int from, int to) {
 
 void uses_drop(Uses *u, int op) {
     u->dropped[op] = true;
-    for (int k = 0; k < OP_IN; k++) {
+    EACH_IN(&u->p->ops[op], k) {
         int buf = u->p->ops[op].in[k], read = op * OP_IN + k;
-        if (buf == NO_BUF) continue;
         int before = u->before[read], next = u->next[read];
         if (before < 0) u->first[buf] = next;
         else u->next[before] = next;

@@ -14,8 +14,9 @@ typedef struct Uses {
     bool *dropped; /* by op */
 } Uses;
 
-/* false: no host memory; p->failed is set. In either case uses_close, which takes the dropped ops out. */
-bool uses_open(Uses *u, Program *p);
+/* s lends it memory. false: there is none. */
+bool uses_open(Uses *u, Program *p, Scratch *s);
+/* Takes the dropped ops out. */
 void uses_close(Uses *u);
 
 /* The only op that reads `buf`; NO_OP: none does, or it is read more than once. */

@@ -4,17 +4,18 @@
 #include "passes.h"
 #include "program/view.h"
 
-int pass_workspace(Program *p, const Settings *s, Device *device, Err *e) {
+int pass_workspace(Program *p, Compile *c) {
     for (int i = 0; i < p->n_ops; i++) {
         Op *op = &p->ops[i];
         KArgs args;
         size_t bytes = 0;
         if (!op_info(op->kind)->prepared || op->state || op->workspace != NO_BUF) continue;
         view_args(p, op, &args);
-        args.device = device;
-        int code = device->table->prepare(device, &args, s->workspace_limit, &op->state, &bytes, e);
+        args.device = c->device;
+        int code = c->device->table->prepare(c->device, &args, c->settings->workspace_limit, &op->state, &bytes,
+                                              c->e);
         if (code) {
-            err_prefix(e, "op %d %s %s", i, op_info(op->kind)->name, op->path);
+            err_prefix(c->e, "op %d %s %s", i, op_info(op->kind)->name, op->path);
             return code;
         }
         if (bytes == 0) continue;
@@ -23,5 +24,5 @@ int pass_workspace(Program *p, const Settings *s, Device *device, Err *e) {
         p->bufs[ws].bytes = bytes;
         p->ops[i].workspace = ws;
     }
-    return program_check(p, "workspace", e);
+    return OK;
 }

@@ -1,7 +1,6 @@
 /* Where nothing that a library has gets by with the workspace limit, the device took what needs least, and that is
  * often slow. Below the step's peak workspace costs nothing: there such an op may ask for as much as is free while it
  * runs. */
-#include "base/mem.h"
 #include "passes.h"
 #include "program/view.h"
 
@@ -17,18 +16,6 @@ typedef struct Had { int op; void *state; size_t bytes; } Had;
 
 static bool is_beyond(const Program *p, const Op *op, size_t limit) {
     return op->workspace != NO_BUF && p->bufs[op->workspace].bytes > limit;
-}
-
-static int find_live(const Program *p, Spare *s, Err *e) {
-    Life *life = mem_new((size_t)p->n_bufs * sizeof *life);
-    s->live = mem_new((size_t)p->n_ops * sizeof *s->live);
-    if (!life || !s->live) {
-        mem_free(life);
-        return err_set(e, ERR_HOST_MEMORY, "out of host memory in workspace_spare");
-    }
-    s->peak = placement_live(p, s->alignment, life, s->live);
-    mem_free(life);
-    return OK;
 }
 
 /* The op's workspace, and all that is free beside it. */
@@ -47,25 +34,16 @@ static int ask_again(Program *p, const Spare *s, int i, Err *e) {
     return OK;
 }
 
-static int arena(const Program *p, size_t alignment, size_t *bytes, Err *e) {
-    Placement place;
-    int code = placement_build(p, alignment, &place, e);
-    if (code) return code;
-    *bytes = place.arena;
-    placement_free(&place);
-    return OK;
-}
-
 /* All of them; back to what they had, if the pieces that are free do not lie together and the plan grew by it. */
 static int ask_all(Program *p, const Spare *s, Had *had, Err *e) {
     size_t before, after;
-    int n = 0, code = arena(p, s->alignment, &before, e);
+    int n = 0, code = placement_arena(p, s->alignment, &before, e);
     for (int i = 0; i < p->n_ops && !code; i++) {
         if (!is_beyond(p, &p->ops[i], s->limit)) continue;
         had[n++] = (Had){i, p->ops[i].state, p->bufs[p->ops[i].workspace].bytes};
         code = ask_again(p, s, i, e);
     }
-    if (!code) code = arena(p, s->alignment, &after, e);
+    if (!code) code = placement_arena(p, s->alignment, &after, e);
     for (int k = 0; !code && after > before && k < n; k++) {
         Op *op = &p->ops[had[k].op];
         op->state = had[k].state;
@@ -74,15 +52,15 @@ static int ask_all(Program *p, const Spare *s, Had *had, Err *e) {
     return code;
 }
 
-int pass_workspace_spare(Program *p, const Settings *s, Device *device, Err *e) {
-    Spare spare = {device, s->workspace_limit, device->table->alignment, NULL, 0};
+int pass_workspace_spare(Program *p, Compile *c) {
+    size_t limit = c->settings->workspace_limit, alignment = c->device->table->alignment, ops = (size_t)p->n_ops;
     bool any = false;
-    for (int i = 0; i < p->n_ops; i++) any |= is_beyond(p, &p->ops[i], s->workspace_limit);
+    for (int i = 0; i < p->n_ops; i++) any |= is_beyond(p, &p->ops[i], limit);
     if (!any) return OK;
-    Had *had = mem_new((size_t)p->n_ops * sizeof *had);
-    int code = had ? find_live(p, &spare, e) : err_set(e, ERR_HOST_MEMORY, "out of host memory in workspace_spare");
-    if (!code) code = ask_all(p, &spare, had, e);
-    mem_free(spare.live);
-    mem_free(had);
-    return code ? code : program_check(p, "workspace_spare", e);
+    Life *life = scratch_new(&c->scratch, (size_t)p->n_bufs, sizeof *life);
+    Had *had = scratch_new(&c->scratch, ops, sizeof *had);
+    Spare s = {c->device, limit, alignment, scratch_new(&c->scratch, ops, sizeof *s.live), 0};
+    if (c->scratch.failed) return OK;
+    s.peak = placement_live(p, alignment, life, s.live);
+    return ask_all(p, &s, had, c->e);
 }

@@ -11,18 +11,19 @@ static OpInfo table[OP_KIND_COUNT] = {
 #define PREPARED true
 #define PLAIN false
 #define OP(name, in, out, inplace, autocast, prepare, equation) \
-    {#name, in, out, equation, inplace, autocast, prepare, 0, 0, {0}, {0}, {0}, {0}, {0}, {0}, {0}},
+    {#name, in, out, equation, inplace, autocast, prepare, 0, 0, {0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}},
 #include "ops.def"
 #undef OP
 };
 
-static int read_operands(const char *text, bool *optional, bool *wide, bool *any, bool *updated) {
+static int read_operands(const char *text, bool *optional, bool *wide, bool *any, bool *as_is, bool *updated) {
     int n = 0;
     while (*text) {
         for (; *text && *text != ' '; text++) {
             if (*text == '?') optional[n] = true;
             if (*text == '!') wide[n] = true;
             if (*text == '~') any[n] = true;
+            if (*text == '=' && as_is) as_is[n] = true;
             if (*text == '*' && updated) updated[n] = true;
         }
         n++;
@@ -36,8 +37,8 @@ const OpInfo *op_info(OpKind kind) {
     if (!ready) {
         for (int i = 0; i < OP_KIND_COUNT; i++) {
             OpInfo *o = &table[i];
-            o->n_in = read_operands(o->in_names, o->in_optional, o->in_wide, o->in_any, NULL);
-            o->n_out = read_operands(o->out_names, o->out_optional, o->out_wide, o->out_any, o->out_updated);
+            o->n_in = read_operands(o->in_names, o->in_optional, o->in_wide, o->in_any, o->in_as_is, NULL);
+            o->n_out = read_operands(o->out_names, o->out_optional, o->out_wide, o->out_any, NULL, o->out_updated);
         }
         ready = true;
     }
@@ -50,6 +51,6 @@ const char *op_operand(OpKind kind, bool output, int slot, char *text) {
         s += strcspn(s, " ");
         s += strspn(s, " ");
     }
-    snprintf(text, OPERAND_NAME, "%.*s", (int)strcspn(s, " ?*!~"), s);
+    snprintf(text, OPERAND_NAME, "%.*s", (int)strcspn(s, " ?*!~="), s);
     return text;
 }

@@ -28,6 +28,7 @@ typedef struct OpInfo {
     bool in_optional[OP_IN], out_optional[OP_OUT];
     bool in_wide[OP_IN], out_wide[OP_OUT];    /* "!": fp32 in every precision */
     bool in_any[OP_IN], out_any[OP_OUT];      /* "~": converted where it is read or written */
+    bool in_as_is[OP_IN];                     /* "=": autocast leaves its type */
     bool out_updated[OP_OUT];                 /* "*": read and written */
 } OpInfo;
 

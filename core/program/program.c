@@ -39,10 +39,12 @@ Program *program_copy(const Program *p) {
     if (!c) return NULL;
     c->bufs = mem_copy(p->bufs, (size_t)p->n_bufs * sizeof *p->bufs);
     c->ops = mem_copy(p->ops, (size_t)p->n_ops * sizeof *p->ops);
+    c->params = mem_copy(p->params, (size_t)p->n_params * sizeof *p->params);
+    c->cap_params = p->n_params;
     c->cap_bufs = p->n_bufs;
     c->cap_ops = p->n_ops;
     bool copied = c->bufs && copy_constants(c);
-    if (copied && c->ops) return c;
+    if (copied && c->ops && c->params) return c;
     program_free(c);
     return NULL;
 }
@@ -52,6 +54,7 @@ void program_free(Program *p) {
     for (int b = 0; p->bufs && b < p->n_bufs; b++) mem_free(p->bufs[b].constant);
     mem_free(p->bufs);
     mem_free(p->ops);
+    mem_free(p->params);
     mem_free(p);
 }
 
@@ -87,6 +90,27 @@ int program_buf(Program *p, Category category, Shape shape, DType dtype, const c
     return p->n_bufs++;
 }
 
+int program_like(Program *p, int like, Category category, Shape shape, DType dtype, const char *suffix) {
+    int b = p->failed ? 0 : program_buf(p, category, shape, dtype, "%s.%s", p->bufs[like].name, suffix);
+    if (p->failed) return 0;
+    const Buf *from = &p->bufs[like];
+    if (shape.rank == from->shape.rank) p->bufs[b].layout = from->layout;
+    if (shape.dim[1] == from->shape.dim[1]) memcpy(p->bufs[b].order, from->order, sizeof from->order);
+    return b;
+}
+
+int program_param(Program *p, Shape shape, DType dtype, const char *name) {
+    int b = program_buf(p, CAT_WEIGHTS, shape, dtype, "%s", name);
+    if (p->failed || !mem_grow(&p->params, &p->cap_params, p->n_params + 1, sizeof *p->params)) {
+        p->failed = true;
+        return 0;
+    }
+    p->bufs[b].kind = BUF_PERSISTENT;
+    p->bufs[b].param = p->n_params;
+    p->params[p->n_params++] = (ParamBufs){b, NO_BUF, NO_BUF};
+    return b;
+}
+
 static void op_clear(Op *op, OpKind kind, const char *path) {
     memset(op, 0, sizeof *op);
     op->kind = kind;
@@ -104,8 +128,6 @@ Op *program_op(Program *p, OpKind kind, const char *path) {
     op_clear(op, kind, path);
     return op;
 }
-
-const char *program_buf_name(const void *program, int b) { return ((const Program *)program)->bufs[b].name; }
 
 static int counter(Program *p, int *buf, Category category, int64_t numbers, const char *name) {
     if (*buf != NO_BUF) return *buf;
@@ -139,7 +161,6 @@ int program_constant(Program *p, const char *name, const double *values, int64_t
 }
 
 static void live_at(const Program *p, Life *life, int buf, int op) {
-    if (buf == NO_BUF) return;
     Life *l = &life[program_root(p, buf)];
     if (!l->used) l->first = op;
     l->used = true;
@@ -164,9 +185,9 @@ void program_lives(const Program *p, Life *life) {
     memset(life, 0, (size_t)p->n_bufs * sizeof *life);
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
-        for (int k = 0; k < OP_IN; k++) live_at(p, life, op->in[k], i);
-        for (int k = 0; k < OP_OUT; k++) live_at(p, life, op->out[k], i);
-        live_at(p, life, op->workspace, i);
+        EACH_IN(op, k) live_at(p, life, op->in[k], i);
+        EACH_OUT(op, k) live_at(p, life, op->out[k], i);
+        if (op->workspace != NO_BUF) live_at(p, life, op->workspace, i);
     }
     for (int b = 0; b < p->n_bufs; b++) {
         Life *l = &life[program_root(p, b)];

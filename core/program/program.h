@@ -58,7 +58,6 @@ typedef struct Buf {
     bool loss;           /* one of the step's losses, whose sum is the step's */
     float first;         /* persistent, no parameter: what its elements start with */
     float *constant;     /* persistent: what they always are, for the rest NULL; owned */
-    bool master;         /* a 16-bit parameter with an fp32 master copy (set by the precision pass, used by update) */
 } Buf;
 
 typedef struct Op {
@@ -73,10 +72,18 @@ typedef struct Op {
     char path[OP_PATH];         /* layer: "2", "body.0" */
 } Op;
 
+/* The buffers of one of the network's parameters, by role; NO_BUF where there is none. */
+typedef struct ParamBufs {
+    int weight;
+    int grad;   /* what the update reads: of several micro-batches the sum */
+    int master; /* the fp32 copy of a 16-bit weight */
+} ParamBufs;
+
 typedef struct Program {
     Buf *bufs;
     Op *ops;
-    int n_bufs, cap_bufs, n_ops, cap_ops;
+    ParamBufs *params; /* as the network numbers them */
+    int n_bufs, cap_bufs, n_ops, cap_ops, n_params, cap_params;
     int body_end;      /* == n_ops until the update pass */
     int forward_end;   /* ops [0, forward_end) are forward and loss; the rest of the body is backward */
     int micro_batches; /* how often the body runs in a step */
@@ -87,6 +94,7 @@ typedef struct Program {
     char scope[32];    /* a setting: what the names of state, lr, grad_square and constants begin with */
     bool graph;        /* a run may record the step and replay it (a setting) */
     bool updates;      /* it trains: set by the update pass */
+    bool masters;      /* 16-bit parameters have an fp32 master copy (set by the precision pass) */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
     float first_scale; /* the loss scale that a run starts with (set by the update pass) */
     bool failed;       /* host memory ran out while it was built: program_check reports it */
@@ -100,10 +108,19 @@ void program_free(Program *p);
  * Returns its index; on failure sets p->failed and returns 0. */
 int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...)
     __attribute__((format(printf, 5, 6)));
+/* A buffer "<like>.<suffix>". It lies in memory as `like` does where it has its shape, or that with 1 in place of a
+ * dimension. On failure as program_buf. */
+int program_like(Program *p, int like, Category category, Shape shape, DType dtype, const char *suffix);
+/* The persistent buffer of the network's next parameter. On failure as program_buf. */
+int program_param(Program *p, Shape shape, DType dtype, const char *name);
 /* Recomputes bytes after shape or dtype changed. */
 void program_resize(Program *p, int buf);
 /* An op with all operands absent, put at the end (NULL: sets p->failed; returns a dummy that may be written to). */
 Op *program_op(Program *p, OpKind kind, const char *path);
+
+/* Over the slots k of an op's inputs, or outputs, that are there. */
+#define EACH_IN(op, k) for (int k = 0; k < OP_IN; k++) if ((op)->in[k] == NO_BUF) {} else
+#define EACH_OUT(op, k) for (int k = 0; k < OP_OUT; k++) if ((op)->out[k] == NO_BUF) {} else
 
 /* The buffer whose storage `buf` uses. */
 static inline int program_root(const Program *p, int buf) {
@@ -114,8 +131,6 @@ static inline Shape program_shape(const Buf *b) {
     const int64_t *d = b->shape.dim;
     return b->layout == LAYOUT_NHWC && b->shape.rank == 3 ? shape4(d[0], d[1], 1, d[2]) : b->shape;
 }
-/* The name of buffer b, for an index of names (names.h). */
-const char *program_buf_name(const void *program, int b);
 /* A name of this program's own for a persistent number: with its scope. text[BUF_NAME]; returns text. */
 const char *program_scoped(const Program *p, const char *name, char *text);
 /* The persistent StepState buffer, and the counter of what draws, made at the first call. */

@@ -5,12 +5,6 @@
 
 static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in the runtime"); }
 
-void *runtime_data(const Runtime *r, const Loaded *l, int b) {
-    int root = program_root(l->p, b);
-    if (l->p->bufs[root].host) return (char *)r->host + l->place.offsets[root];
-    return l->slot[root] >= 0 ? r->slots[l->slot[root]].block.data : l->block[root].data;
-}
-
 /* ---- opening */
 
 /* Does the allocator give it memory and take it back in every step? */
@@ -41,8 +35,7 @@ static int slot_of(Runtime *r, const Buf *buf) {
     int known = names_find(&r->slot_names, buf->name, slot_name, r);
     if (known >= 0) return known;
     Slot *s = &r->slots[r->n_slots];
-    s->buf = buf;
-    s->offset = r->persistent;
+    *s = (Slot){.buf = buf, .param = -1, .master = -1, .offset = r->persistent};
     if (!names_add(&r->slot_names, r->n_slots, slot_name, r)) return -1;
     r->persistent += align_up(buf->bytes, r->device->table->alignment);
     return r->n_slots++;
@@ -55,6 +48,19 @@ static bool find_slots(Runtime *r, const Program *p, int *slot) {
         if (p->bufs[b].kind == BUF_PERSISTENT && (slot[b] = slot_of(r, &p->bufs[b])) < 0) return false;
     }
     return true;
+}
+
+/* Programs of other networks number their parameters otherwise. Whole numbers are none that are drawn. */
+static void link_params(Runtime *r, const Program *p, const int *slot) {
+    for (int i = 0; i < p->n_params; i++) {
+        const ParamBufs *of = &p->params[i];
+        Slot *weight = &r->slots[slot[of->weight]];
+        if (weight->buf->dtype == DT_I32) continue;
+        weight->param = network_find_param(r->net, weight->buf->name);
+        if (of->master == NO_BUF) continue;
+        weight->master = slot[of->master];
+        r->slots[weight->master].param = weight->param;
+    }
 }
 
 static int load_host(Runtime *r, Loaded *l, Err *e) {
@@ -107,6 +113,7 @@ static int load(Runtime *r, Loaded *l, const Program *p, Err *e) {
     if (!l->life || !l->slot || !l->block || !l->start_at || !l->end_at || !l->start || !l->end) return no_memory(e);
     program_lives(p, l->life);
     if (!find_slots(r, p, l->slot)) return no_memory(e);
+    link_params(r, p, l->slot);
     index_events(l, false, l->start_at, l->start);
     index_events(l, true, l->end_at, l->end);
     return r->device->table->dry ? OK : load_host(r, l, e);

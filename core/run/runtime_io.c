@@ -1,5 +1,4 @@
 /* Values across the border: first values, feeding, reading and writing. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -38,24 +37,13 @@ static void draw(const Param *param, int index, uint64_t seed, float *values, in
     if (param->zero_row) memset(&values[(param->zero_row - 1) * row], 0, (size_t)row * sizeof *values);
 }
 
-/* The parameter of the runtime's network that the buffer is, or is the master of; programs of other networks number
- * theirs otherwise. -1: it starts with what its buffer says. */
-static int param_of(const Runtime *r, const Buf *b) {
-    const char *end = b->category == CAT_WEIGHTS && b->param >= 0 ? strstr(b->name, ".master") : NULL;
-    char name[BUF_NAME];
-    if (b->category != CAT_WEIGHTS || b->param < 0 || b->dtype == DT_I32) return -1;
-    snprintf(name, sizeof name, "%.*s", end ? (int)(end - b->name) : BUF_NAME - 1, b->name);
-    return network_find_param(r->net, name);
-}
-
 static int first_value(Runtime *r, const Slot *s, Err *e) {
     const Buf *b = s->buf;
     int64_t n = shape_elements(&b->shape);
     float *values = mem_new((size_t)n * sizeof *values);
     if (!values) return no_memory(e);
-    int param = param_of(r, b);
-    if (param >= 0) draw(&r->net->params[param], param, r->seed, values, n);
-    for (int64_t i = 0; i < n && param < 0 && b->first != 0.0f; i++) values[i] = b->first;
+    if (s->param >= 0) draw(&r->net->params[s->param], s->param, r->seed, values, n);
+    for (int64_t i = 0; i < n && s->param < 0 && b->first != 0.0f; i++) values[i] = b->first;
     if (b->constant) memcpy(values, b->constant, b->bytes);
     int code = put_values(r, b, s->block.data, values, e);
     mem_free(values);
@@ -210,11 +198,9 @@ int runtime_write(Runtime *r, const char *name, const float *values, Err *e) {
     const Slot *s = find_slot(r, name);
     if (!s) return not_there(name, e);
     int code = put_values(r, s->buf, s->block.data, values, e);
-    if (code || s->buf->category != CAT_WEIGHTS) return code;
-    char master[BUF_NAME + 8];
-    snprintf(master, sizeof master, "%s.master", s->buf->name);
-    s = find_slot(r, master);
-    return s ? put_values(r, s->buf, s->block.data, values, e) : OK;
+    if (code || s->master < 0) return code;
+    s = &r->slots[s->master];
+    return put_values(r, s->buf, s->block.data, values, e);
 }
 
 const Buf *runtime_persistent(const Runtime *r, int i) { return i < r->n_slots ? r->slots[i].buf : NULL; }

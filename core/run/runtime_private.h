@@ -8,6 +8,9 @@
 /* A persistent buffer: one for all programs that name it. */
 typedef struct Slot {
     const Buf *buf;   /* in the first program that has it */
+    int param;        /* the parameter of the runtime's network that it is, or is the master of; -1: it starts with what
+                       * its buffer says */
+    int master;       /* of a weight: its master's slot, or -1 */
     size_t offset;
     Block block;
 } Slot;
@@ -65,7 +68,11 @@ struct Runtime {
 };
 
 /* Storage of buffer `b` of program `l` at this moment. */
-void *runtime_data(const Runtime *r, const Loaded *l, int b);
+static inline void *runtime_data(const Runtime *r, const Loaded *l, int b) {
+    int root = program_root(l->p, b);
+    if (l->p->bufs[root].host) return (char *)r->host + l->place.offsets[root];
+    return l->slot[root] >= 0 ? r->slots[l->slot[root]].block.data : l->block[root].data;
+}
 /* First values of every slot: parameters drawn from the seed, the rest zero, the loss scale. */
 int runtime_first_values(Runtime *r, Err *e);
 /* Calls `feed` and packs what it gave into the next stage; sends that stage to the input buffers. */

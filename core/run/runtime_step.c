@@ -32,10 +32,8 @@ static int run_op(Runtime *r, Loaded *l, int i, uint32_t micro, Err *e) {
     const Op *op = &p->ops[i];
     if (op->kind == OP_view) return OK;
     KArgs *a = &l->args[i];
-    for (int k = 0; k < OP_IN; k++)
-        if (op->in[k] != NO_BUF) a->in[k].data = runtime_data(r, l, op->in[k]);
-    for (int k = 0; k < OP_OUT; k++)
-        if (op->out[k] != NO_BUF) a->out[k].data = runtime_data(r, l, op->out[k]);
+    EACH_IN(op, k) a->in[k].data = runtime_data(r, l, op->in[k]);
+    EACH_OUT(op, k) a->out[k].data = runtime_data(r, l, op->out[k]);
     if (op->workspace != NO_BUF) {
         a->workspace = runtime_data(r, l, op->workspace);
         a->workspace_bytes = p->bufs[op->workspace].bytes;

@@ -210,6 +210,13 @@ tap.ok(plugin["kernels/cuda/device.c"] or emulated["kernels/cuda/device.c"],
 tap.is(circle(plugin), "", "no circle of calls in kernels/cuda/")
 tap.is(circle(emulated), "", "no circle of calls in kernels/cuda/, emulated")
 
+-- ---- the passes stand in the tour as they do in their table
+local passes, told = {}, {}
+for line in io.lines "core/passes/passes.def" do passes[#passes + 1] = line:match "^PASS%(([a-z_]+)," end
+local tour = assert(io.open "docs/tour.md"):read "a":match "%*%*4%. Passes.-%*%*5%."
+for name in tour:gmatch "%*([a-z_]+)%*[,:.;]" do told[#told + 1] = name end
+tap.is(table.concat(told, " "), table.concat(passes, " "), "docs/tour.md has the passes in their order")
+
 -- ---- experiments: the memtide module only
 for _, path in ipairs(files "experiments/*.lua") do
   local wrong = {}

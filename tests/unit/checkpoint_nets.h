@@ -43,17 +43,23 @@ __attribute__((unused)) static Settings settings_of(Checkpoint mode) {
     return s;
 }
 
+#define CHOOSE(...)
+#define FINISH(...)
+#define SPARE(...)
+#define BUILD(...) {__VA_ARGS__},
+static const Pass building[] = {
+#define PASS(name, stage, function, technique) stage(#name, function)
+#include "passes/passes.def"
+#undef PASS
+};
+
 /* Up to the checkpoint pass; NULL and *e on an error. */
 __attribute__((unused)) static Program *before(const char *text, const Settings *s, Err *e) {
     Network *net = net_new(text, "CrossEntropyLoss", shape4(BATCH, 3, 16, 16), e);
     Program *p = NULL;
     int code = net ? lower_network(net, true, true, &p, e) : e->code;
-    if (!code) code = pass_precision(p, s, e);
-    if (!code) code = pass_fuse(p, s, e);
-    if (!code) code = pass_backward(p, s, e);
-    if (!code) code = pass_fuse_gradient(p, s, e);
-    if (!code) code = pass_fuse_cast(p, s, e);
-    if (!code) code = pass_workspace(p, s, &model, e);
+    Compile c = {s, &model, e, {0}};
+    for (size_t i = 0; i < ARRAY_LEN(building) && !code; i++) code = pass_run(&building[i], p, &c);
     network_free(net);
     if (!code) return p;
     program_free(p);
@@ -61,15 +67,12 @@ __attribute__((unused)) static Program *before(const char *text, const Settings 
 }
 
 __attribute__((unused)) static size_t arena(const Program *p, const Settings *s, Err *e) {
-    Placement pl;
-    Program *c = program_copy(p);
     size_t bytes = 0;
-    if (c && !compile_finish(c, s, &model, NULL, NULL, e) && !placement_build(c, table.alignment, &pl, e)) {
-        bytes = pl.arena;
-        placement_free(&pl);
-    }
-    program_free(c);
-    return bytes;
+    return whatif(p, NULL, NULL, &(Compile){s, &model, e, {0}}, NULL, &bytes) ? 0 : bytes;
+}
+
+static int checkpoint(Program *p, const Settings *s, Err *e) {
+    return pass_run(&(Pass){"checkpoint", pass_checkpoint}, p, &(Compile){s, &model, e, {0}});
 }
 
 __attribute__((unused)) static double again_seconds(const Program *p) {
@@ -87,7 +90,7 @@ __attribute__((unused)) static int again_count(const Program *p, OpKind kind) {
 /* A copy after the pass; NULL on an error. */
 __attribute__((unused)) static Program *after(const Program *p, const Settings *s, Err *e) {
     Program *c = program_copy(p);
-    int code = c ? pass_checkpoint(c, s, &model, e) : err_set(e, ERR_HOST_MEMORY, "no copy");
+    int code = c ? checkpoint(c, s, e) : err_set(e, ERR_HOST_MEMORY, "no copy");
     if (!code) return c;
     program_free(c);
     return NULL;

@@ -46,7 +46,8 @@ static void test_cuts(void) {
     Settings s = settings_of(CHECKPOINT_NONE);
     Program *p = before(residual, &s, &e);
     Chain c;
-    if (!ok(p && !chain_find(&c, p, &e), "the residual network has a chain")) return;
+    Scratch memory = {0};
+    if (!ok(p && chain_find(&c, p, &memory), "the residual network has a chain")) return;
     is_int(c.cut[0].root, NO_BUF, "nothing crosses the start");
     is_int(c.cut[c.n_cuts - 1].at, p->forward_end, "the last cut is the end of the forward pass");
     is_int(c.cut[c.n_cuts - 2].at, p->forward_end - 1, "the loss is behind the cut before");
@@ -57,7 +58,7 @@ static void test_cuts(void) {
     int order = 0;
     for (int i = 1; i < c.n_cuts; i++) order += c.cut[i].at > c.cut[i - 1].at;
     is_int(order, c.n_cuts - 1, "cuts lie in order");
-    chain_free(&c);
+    scratch_release(&memory, NULL);
     program_free(p);
 }
 
@@ -223,7 +224,8 @@ static void test_depth(void) {
     strcat(text, " Flatten Linear(2048, 10)}");
     Program *p = before(text, &s, &e);
     Chain c;
-    if (!ok(p && !chain_find(&c, p, &e), "a chain of light ops")) return;
+    Scratch memory = {0};
+    if (!ok(p && chain_find(&c, p, &memory), "a chain of light ops")) return;
     int *segment = calloc((size_t)p->forward_end, sizeof *segment), *depth = calloc((size_t)p->n_bufs, sizeof *depth);
     for (int deep = 0; deep <= DEEPEST && segment && depth; deep++) {
         int alone = 0, run = 0, longest = 0;
@@ -238,7 +240,7 @@ static void test_depth(void) {
     }
     free(segment);
     free(depth);
-    chain_free(&c);
+    scratch_release(&memory, NULL);
     program_free(p);
 }
 
@@ -255,7 +257,7 @@ static void test_host_memory(void) {
         do {
             Program *c = program_copy(p);
             mem_fail_after(++n);
-            code = pass_checkpoint(c, &s, &model, &e);
+            code = checkpoint(c, &s, &e);
             mem_fail_after(0);
             others += code != OK && code != ERR_HOST_MEMORY;
             program_free(c);

@@ -14,7 +14,7 @@ static void test_budget(void) {
         most = arena(p, &s, &e);
         ok(least > 1 && least <= most, "%s: from %zu to %zu bytes", nets[n].name, least, most);
         s.budget = least - 1;
-        is_int(pass_checkpoint(p, &s, &model, &e), ERR_OOM, "a byte less than the least is too little");
+        is_int(checkpoint(p, &s, &e), ERR_OOM, "a byte less than the least is too little");
         double last = INFINITY;
         int wrong = 0, steps = 0;
         for (int i = 0; i <= 200; i++) {
@@ -138,11 +138,12 @@ static void test_exhaustive(void) {
         char text[1024];
         Err e = {0};
         Chain c = {0};
+        Scratch memory = {0};
         Settings s = settings_of(CHECKPOINT_BUDGET);
         if (i % 3 == 0) s.precision = PREC_AMP_BF16;
         random_net(text, 3 + (int)below(4));
         Program *p = before(text, &s, &e);
-        if (!p || chain_find(&c, p, &e)) ok(false, "%s: %s", text, e.text);
+        if (!p || !chain_find(&c, p, &memory)) ok(false, "%s: %s", text, e.text);
         if (p && c.n_cuts <= 10) {
             size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
             Choices o = {&c, &s, mem_new(ops * sizeof(int)), mem_new(ops * sizeof(int)), mem_new(bufs * sizeof(int)),
@@ -157,7 +158,7 @@ static void test_exhaustive(void) {
             mem_free(o.again);
             mem_free(o.item);
         }
-        chain_free(&c);
+        scratch_release(&memory, NULL);
         program_free(p);
     }
     printf("# %d networks of up to 8 units, %d budgets, %d as quick as the quickest of all choices, least x%.3f\n",

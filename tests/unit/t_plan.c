@@ -364,9 +364,11 @@ static int search_errors(const PlanItem *given, int n, size_t bound, size_t *low
     *lowest = lowest_height(items, n, 0);
     for (size_t height = bound; height <= *lowest + 64; height += 64) {
         Plan plan = {height, bound, 0};
-        bool found = height < *lowest;
+        Scratch s = {0};
         items[0].offset = 7;
-        bad += plan_search(items, n, height, &found, NULL) != OK || found != (height >= *lowest);
+        bool found = plan_search(items, n, height, &s);
+        scratch_release(&s, NULL);
+        bad += found != (height >= *lowest);
         bad += found ? plan_check(items, n, &plan, NULL) != OK : items[0].offset != 7;
     }
     return bad;

@@ -72,11 +72,12 @@ static int by_offset(const void *left, const void *right) {
 static void test_placed(int n, int kind, int sizes) {
     static Piece piece[MOST], one[MOST], placed[MOST];
     Placed p;
+    Scratch s = {0};
     size_t height = 0;
     int wrong = 0, found = 0;
     long steps = 0, expected = 0;
     for (int i = 0; i < n; i++) piece[i] = any_piece(i, n, kind, sizes);
-    if (!ok(placed_open(&p, piece, n), "%d pieces of kind %d and %d sizes", n, kind, sizes)) return;
+    if (!ok(placed_open(&p, piece, n, &s), "%d pieces of kind %d and %d sizes", n, kind, sizes)) return;
     placed_clear(&p);
     for (int i = 0; i < n; i++) {
         Piece q = piece[i];
@@ -99,7 +100,6 @@ static void test_placed(int n, int kind, int sizes) {
     for (int i = 1; i < found; i++) wrong += placed[i].offset < placed[i - 1].offset;
     qsort(placed, (size_t)found, sizeof *placed, by_offset);
     ok(found == n && !wrong && !memcmp(one, placed, (size_t)n * sizeof *one), "all of them are there, by offset");
-    placed_close(&p);
 
     static PlanItem items[MOST], other[MOST];
     for (int i = 0; i < n; i++)
@@ -107,7 +107,9 @@ static void test_placed(int n, int kind, int sizes) {
     memcpy(other, items, (size_t)n * sizeof *items);
     for (int i = 0; i < n; i++) piece[i].item = i;
     lift(other, n, height + 128);
-    ok(plan_lift_scratch(items, piece, n, height + 128), "scratch is lifted");
+    plan_lift_scratch(items, piece, n, height + 128, &s);
+    ok(!s.failed, "scratch is lifted");
+    scratch_release(&s, NULL);
     wrong = 0;
     for (int i = 0; i < n; i++) wrong += items[i].offset != other[i].offset;
     is_int(wrong, 0, "as high as there is room");
@@ -117,9 +119,10 @@ static void test_placed(int n, int kind, int sizes) {
 static void test_far_times(void) {
     Piece piece[] = {{64, 0, 0, 1000000, 0}, {64, 0, 5, 6, 1}, {64, 0, 2000000, 2000001, 2}, {64, 0, -3, 4, 3}};
     Placed p;
+    Scratch s = {0};
     long steps = 0;
     for (int n = 3; n <= 4; n++) {
-        if (!ok(placed_open(&p, piece, n), "far times")) return;
+        if (!ok(placed_open(&p, piece, n, &s), "far times")) return;
         placed_clear(&p);
         is_int(p.times, 0, "nothing is kept of each of them");
         for (int i = 0; i < n; i++) {
@@ -127,7 +130,7 @@ static void test_far_times(void) {
             placed_put(&p, &piece[i], SIZE_MAX, &steps);
         }
         ok(piece[0].offset == 0 && piece[1].offset == 64 && piece[2].offset == 0, "and the pieces are placed");
-        placed_close(&p);
+        scratch_release(&s, NULL);
     }
 }
 

@@ -1,0 +1,270 @@
+/* A forward program as a chain of units, and the rewriting that drops some of them: see checkpoint.c. */
+#include "checkpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "rewrite.h"
+
+/* ---- the chain */
+
+/* By position: how many storages cross it, and the sum of their numbers: where one does, its number. Casts of parameters
+ * can be made anywhere: not counted. */
+typedef struct Crossing { int count; int64_t root; } Crossing;
+
+static bool counts(const Program *p, int root, int writer) {
+    const Op *op = &p->ops[writer];
+    return !(op->kind == OP_cast && p->bufs[op->in[0]].kind == BUF_PERSISTENT) && p->bufs[root].kind == BUF_TEMP;
+}
+
+static void find_writers(Chain *c) {
+    const Program *p = c->p;
+    for (int b = 0; b < p->n_bufs; b++) c->writer[b] = NO_OP;
+    for (int i = 0; i < p->forward_end; i++)
+        EACH_OUT(&p->ops[i], k) {
+            int b = p->ops[i].out[k];
+            if (p->bufs[b].kind == BUF_TEMP && program_root(p, b) == b) c->writer[b] = i;
+        }
+    for (int i = p->forward_end; i < p->n_ops; i++)
+        EACH_IN(&p->ops[i], k) c->saved[program_root(p, p->ops[i].in[k])] = true;
+}
+
+/* A storage crosses the positions after its writer up to its last reader. `at` first holds by how much each position
+ * has more than the one before it. */
+static void find_crossings(const Chain *c, Crossing *at, int *end) {
+    const Program *p = c->p;
+    for (int b = 0; b < p->n_bufs; b++) end[b] = c->writer[b];
+    for (int i = 0; i < p->forward_end; i++)
+        EACH_IN(&p->ops[i], k) end[program_root(p, p->ops[i].in[k])] = i;
+    for (int b = 0; b < p->n_bufs; b++) {
+        if (c->writer[b] == NO_OP || end[b] == c->writer[b] || !counts(p, b, c->writer[b])) continue;
+        at[c->writer[b] + 1].count++;
+        at[c->writer[b] + 1].root += b;
+        at[end[b] + 1].count--;
+        at[end[b] + 1].root -= b;
+    }
+    for (int i = 1; i <= p->forward_end; i++) {
+        at[i].count += at[i - 1].count;
+        at[i].root += at[i - 1].root;
+    }
+}
+
+static void find_cuts(Chain *c, const Crossing *at) {
+    int loss = c->p->loss == NO_BUF ? NO_OP : c->writer[program_root(c->p, c->p->loss)];
+    c->cut[c->n_cuts++] = (Cut){0, NO_BUF};
+    for (int i = 1; i <= loss; i++)
+        if (at[i].count == 1 && at[i].root != c->cut[c->n_cuts - 1].root)
+            c->cut[c->n_cuts++] = (Cut){i, (int)at[i].root};
+    c->cut[c->n_cuts++] = (Cut){c->p->forward_end, NO_BUF};
+}
+
+bool chain_find(Chain *c, const Program *p, Scratch *s) {
+    size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
+    *c = (Chain){p, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(bool)),
+                 scratch_new(s, ops + 2, sizeof(Cut)), 0};
+    Crossing *at = scratch_new(s, ops + 2, sizeof *at);
+    int *end = scratch_new(s, bufs, sizeof *end);
+    if (s->failed) return false;
+    find_writers(c);
+    find_crossings(c, at, end);
+    find_cuts(c, at);
+    return true;
+}
+
+/* ---- the choice */
+
+static void choose_marked(const Chain *c, int *segment) {
+    for (int i = 0; i < c->p->forward_end; i++) segment[i] = c->p->ops[i].region;
+}
+
+/* May a segment begin at the cut? What crosses it is then kept: free where the backward pass keeps it anyway, but a
+ * loss where that would drop it, as the large map before a max pooling. */
+static bool is_free(const Chain *c, int cut) { return c->cut[cut].root == NO_BUF || c->saved[c->cut[cut].root]; }
+
+/* Each unit by itself; the last one, the loss, stays. */
+static void choose_all(const Chain *c, int *segment) {
+    int number = 0;
+    for (int u = 1; u < c->n_cuts - 1; u++) {
+        if (is_free(c, u - 1)) number = u;
+        for (int i = c->cut[u - 1].at; i < c->cut[u].at; i++) segment[i] = number;
+    }
+}
+
+static size_t saved_bytes(const Chain *c, int op) {
+    size_t bytes = 0;
+    EACH_OUT(&c->p->ops[op], k) {
+        int b = c->p->ops[op].out[k];
+        if (c->writer[b] == op && c->saved[b]) bytes += c->p->bufs[b].bytes;
+    }
+    return bytes;
+}
+
+static int sqrt_up(int n) {
+    int root = 0;
+    while (root * root < n) root++;
+    return root;
+}
+
+/* At most ceil(sqrt(n)) runs of units with about equal bytes of saved activations: a unit belongs to the run in which
+ * its first byte lies. The run of the last unit stays. */
+static void choose_sqrt(const Chain *c, int *segment) {
+    size_t total = 0, before = 0;
+    for (int i = 0; i < c->p->forward_end; i++) total += saved_bytes(c, i);
+    size_t run = total / (size_t)sqrt_up(c->n_cuts - 1) + 1;
+    int number = 1;
+    for (int u = 1; u < c->n_cuts; u++) {
+        if (is_free(c, u - 1)) number = 1 + (int)(before / run);
+        for (int i = c->cut[u - 1].at; i < c->cut[u].at; i++) {
+            segment[i] = number;
+            before += saved_bytes(c, i);
+        }
+    }
+    for (int i = 0; i < c->p->forward_end; i++)
+        if (segment[i] == number) segment[i] = 0;
+}
+
+void chain_choose(const Chain *c, Checkpoint mode, int *segment) {
+    memset(segment, 0, (size_t)c->p->forward_end * sizeof *segment);
+    if (mode == CHECKPOINT_MARKED) choose_marked(c, segment);
+    if (mode == CHECKPOINT_ALL) choose_all(c, segment);
+    if (mode == CHECKPOINT_SQRT) choose_sqrt(c, segment);
+}
+
+/* ---- what a choice does */
+
+static void find_lost(const Chain *c, const int *segment, bool *lost) {
+    const Program *p = c->p;
+    for (int b = 0; b < p->n_bufs; b++) {
+        int w = c->writer[b], of = w == NO_OP ? STORED : segment[w];
+        lost[b] = of > 0 || (of == ALONE && program_root(p, p->ops[w].out[0]) == b);
+    }
+    for (int b = 0; b < p->n_bufs; b++)
+        if (p->bufs[b].keep || p->bufs[b].carried) lost[program_root(p, b)] = false;
+    for (int i = 0; i < p->forward_end; i++)
+        EACH_IN(&p->ops[i], k) {
+            int root = program_root(p, p->ops[i].in[k]);
+            if (!lost[root]) continue;
+            int of = segment[c->writer[root]];
+            if (of == ALONE ? segment[i] > 0 : of != segment[i]) lost[root] = false;
+        }
+}
+
+double chain_again(const Chain *c, const int *segment, bool *lost, bool *need, bool *again) {
+    const Program *p = c->p;
+    double seconds = 0;
+    find_lost(c, segment, lost);
+    for (int b = 0; b < p->n_bufs; b++) need[b] = lost[b] && c->saved[b];
+    for (int i = p->forward_end - 1; i >= 0; i--) {
+        const Op *op = &p->ops[i];
+        again[i] = false;
+        EACH_OUT(op, k) again[i] |= need[program_root(p, op->out[k])];
+        if (!again[i]) continue;
+        seconds += op_seconds(op);
+        EACH_IN(op, k) {
+            int root = program_root(p, op->in[k]);
+            need[root] |= lost[root];
+        }
+    }
+    return seconds;
+}
+
+typedef struct Drop {
+    const Chain *c;
+    const int *segment;
+    Program *p;
+    Rewriter old;              /* its ops before */
+    int n_bufs;                /* how many buffers it had */
+    bool *lost, *need, *again; /* as chain_again gives them */
+    int *twin;                 /* by buffer: the one that its op makes the second time, or NO_BUF */
+    int *maker;                /* by buffer: the forward op whose first output it is */
+    int *first, *next;         /* by segment: its first op that runs again; by op: the next one of its segment; or NO_OP */
+} Drop;
+
+static int most_segments(const Chain *c, const int *segment) {
+    int most = 0;
+    for (int i = 0; i < c->p->forward_end; i++)
+        if (segment[i] > most) most = segment[i];
+    return most;
+}
+
+/* A buffer like `b` for an op's second run. */
+static int second_buf(Program *p, int b) {
+    int n = program_like(p, b, p->bufs[b].category, p->bufs[b].shape, p->bufs[b].dtype, "again");
+    if (p->failed) return b;
+    p->bufs[n].bytes = p->bufs[b].bytes; /* of a workspace more than its shape says */
+    return n;
+}
+
+static void run_again(Drop *r, const Op *first) {
+    Program *p = r->p;
+    Op op = *first;
+    op.recomputed = true;
+    EACH_IN(&op, k)
+        if (r->twin[op.in[k]] != NO_BUF) op.in[k] = r->twin[op.in[k]];
+    EACH_OUT(first, k) {
+        if (op_info(first->kind)->out_updated[k]) continue; /* that is updated again */
+        op.out[k] = second_buf(p, first->out[k]);
+        if (r->lost[program_root(p, first->out[k])]) r->twin[first->out[k]] = op.out[k];
+    }
+    if (op.workspace != NO_BUF) op.workspace = second_buf(p, op.workspace);
+    if (!p->failed) rewrite_put(p, &op);
+}
+
+/* Runs the op again that makes `b`, behind those that make what it reads and that is lost. */
+static void make_alone(Drop *r, int b) {
+    const Program *p = r->p;
+    const Op *op = &r->old.old[r->maker[b]];
+    EACH_IN(op, k) {
+        int in = op->in[k];
+        if (!p->failed && r->lost[program_root(p, in)] && r->twin[in] == NO_BUF) make_alone(r, in);
+    }
+    if (!p->failed) run_again(r, op);
+}
+
+/* A backward op reads `b`: if that was dropped, its whole segment is made again here, once. */
+static int made_again(Drop *r, int b) {
+    if (b >= r->n_bufs || !r->lost[program_root(r->p, b)]) return b;
+    if (r->twin[b] != NO_BUF) return r->twin[b];
+    int number = r->segment[r->c->writer[program_root(r->p, b)]];
+    if (number == ALONE) make_alone(r, b);
+    for (int i = number > 0 ? r->first[number] : NO_OP; i != NO_OP && !r->p->failed; i = r->next[i])
+        run_again(r, &r->old.old[i]);
+    return r->p->failed ? b : r->twin[b];
+}
+
+static void list_segments(Drop *r) {
+    for (int k = most_segments(r->c, r->segment); k >= 0; k--) r->first[k] = NO_OP;
+    for (int i = r->c->p->forward_end - 1; i >= 0; i--) {
+        const Op *op = &r->c->p->ops[i];
+        int number = r->segment[i];
+        if (op->out[0] != NO_BUF) r->maker[op->out[0]] = i;
+        if (number <= 0 || !r->again[i]) continue;
+        r->next[i] = r->first[number];
+        r->first[number] = i;
+    }
+}
+
+static void drop(Drop *r) {
+    Program *p = r->p;
+    for (int b = 0; b < r->n_bufs; b++) r->twin[b] = NO_BUF;
+    chain_again(r->c, r->segment, r->lost, r->need, r->again);
+    list_segments(r);
+    for (const Op *old = rewrite_begin(&r->old, p); old; old = rewrite_next(&r->old)) {
+        Op op = *old;
+        if (r->old.at >= r->old.forward_end) {
+            EACH_IN(&op, k) op.in[k] = made_again(r, op.in[k]);
+        }
+        rewrite_put(p, &op);
+    }
+    rewrite_end(&r->old);
+}
+
+void chain_drop(const Chain *c, Program *p, const int *segment, Scratch *s) {
+    size_t bufs = (size_t)p->n_bufs, forward = (size_t)p->forward_end;
+    size_t segments = (size_t)most_segments(c, segment) + 1;
+    Drop r = {c, segment, p, {0}, p->n_bufs, scratch_new(s, bufs, sizeof(bool)), scratch_new(s, bufs, sizeof(bool)),
+              scratch_new(s, forward, sizeof(bool)), scratch_new(s, bufs, sizeof(int)),
+              scratch_new(s, bufs, sizeof(int)), scratch_new(s, segments, sizeof(int)),
+              scratch_new(s, forward, sizeof(int))};
+    if (!s->failed) drop(&r);
+}

@@ -1,0 +1,32 @@
+#include "rewrite.h"
+
+#include "base/mem.h"
+
+static const Op *look(Rewriter *r, int at) {
+    Program *p = r->p;
+    if (at == r->forward_end) p->forward_end = p->n_ops;
+    if (at == r->body_end) p->body_end = p->n_ops;
+    r->at = at;
+    return at < r->n && !p->failed ? &r->old[at] : NULL;
+}
+
+const Op *rewrite_begin(Rewriter *r, Program *p) {
+    *r = (Rewriter){p, mem_copy(p->ops, (size_t)p->n_ops * sizeof *p->ops), p->n_ops, p->forward_end, p->body_end, 0};
+    if (!r->old) {
+        p->failed = true;
+        return NULL;
+    }
+    p->n_ops = 0;
+    return look(r, 0);
+}
+
+const Op *rewrite_next(Rewriter *r) { return look(r, r->at + 1); }
+
+void rewrite_end(Rewriter *r) { mem_free(r->old); }
+
+Op *rewrite_put(Program *p, const Op *op) {
+    Op *put = program_op(p, op->kind, op->path);
+    *put = *op;
+    if (op->kind == OP_view && !p->failed) p->bufs[op->out[0]].alias = program_root(p, op->in[0]);
+    return put;
+}

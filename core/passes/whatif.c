@@ -1,0 +1,29 @@
+#include "whatif.h"
+
+#define BUILD(...)
+#define CHOOSE(...)
+#define FINISH(...) {__VA_ARGS__},
+#define SPARE(...)
+static const Pass finishing[] = {
+#define PASS(name, stage, function, technique) stage(#name, function)
+#include "passes.def"
+#undef PASS
+};
+
+static int finish(Program *p, Compile *c, size_t *arena) {
+    int code = OK;
+    for (size_t i = 0; i < ARRAY_LEN(finishing) && !code; i++) code = pass_run(&finishing[i], p, c);
+    return code || !arena ? code : placement_arena(p, c->device->table->alignment, arena, c->e);
+}
+
+int whatif(const Program *p, ApplyFn *apply, const void *choice, Compile *c, Program **finished, size_t *arena) {
+    Program *copy = program_copy(p);
+    if (!copy) return err_set(c->e, ERR_HOST_MEMORY, "out of host memory for a copy of the program");
+    void *before = c->scratch.last;
+    if (apply) apply(copy, choice, &c->scratch);
+    scratch_release(&c->scratch, before);
+    int code = finish(copy, c, arena);
+    if (finished && !code) *finished = copy;
+    else program_free(copy);
+    return code;
+}
