@@ -24,12 +24,12 @@ static int check_operands(const Check *c, const Op *op) {
     const OpInfo *info = op_info(op->kind);
     for (int k = 0; k < OP_IN; k++) {
         if (op->in[k] < NO_BUF || op->in[k] >= c->p->n_bufs) return bad(c, "input out of range", NO_BUF);
-        if (k >= info->n_in ? op->in[k] != NO_BUF : op->in[k] == NO_BUF && !info->in_optional[k])
+        if (k >= info->n_in ? op->in[k] != NO_BUF : op->in[k] == NO_BUF && !info->in[k].optional)
             return bad(c, k >= info->n_in ? "too many inputs" : "an input is missing", NO_BUF);
     }
     for (int k = 0; k < OP_OUT; k++) {
         if (op->out[k] < NO_BUF || op->out[k] >= c->p->n_bufs) return bad(c, "output out of range", NO_BUF);
-        if (k >= info->n_out ? op->out[k] != NO_BUF : op->out[k] == NO_BUF && !info->out_optional[k])
+        if (k >= info->n_out ? op->out[k] != NO_BUF : op->out[k] == NO_BUF && !info->out[k].optional)
             return bad(c, k >= info->n_out ? "too many outputs" : "an output is missing", NO_BUF);
     }
     return OK;
@@ -75,7 +75,7 @@ static int check_write(Check *c, const Op *op, int k) {
     int b = op->out[k], root;
     if (b == NO_BUF) return OK;
     const Buf *buf = &p->bufs[b];
-    if (op_info(op->kind)->out_updated[k]) {
+    if (op_info(op->kind)->out[k].updated) {
         if (buf->kind != BUF_PERSISTENT && !buf->carried) return bad(c, "updates a buffer that does not last", b);
         c->made[b] = true;
         return OK;

@@ -57,7 +57,7 @@ static double traffic(const Program *p, const Op *op) {
     for (int k = 0; k < OP_IN; k++)
         if (op->in[k] != NO_BUF) bytes += (double)p->bufs[op->in[k]].bytes;
     for (int k = 0; k < OP_OUT; k++)
-        if (op->out[k] != NO_BUF) bytes += (double)p->bufs[op->out[k]].bytes * (info->out_updated[k] ? 2 : 1);
+        if (op->out[k] != NO_BUF) bytes += (double)p->bufs[op->out[k]].bytes * (info->out[k].updated ? 2 : 1);
     return bytes;
 }
 

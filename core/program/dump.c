@@ -97,13 +97,12 @@ static void put_attr(Line *l, const Op *op) {
 }
 
 static void put_operands(Line *l, const Program *p, const Op *op, bool output) {
-    char text[16];
     int n = output ? op_info(op->kind)->n_out : op_info(op->kind)->n_in;
     for (int k = 0; k < n; k++) {
         int b = output ? op->out[k] : op->in[k];
         if (b == NO_BUF) continue;
         if (output) put(l, " %s", p->bufs[b].name);
-        else put(l, " %s:%s", op_operand(op->kind, false, k, text), p->bufs[b].name);
+        else put(l, " %s:%s", op_info(op->kind)->in[k].name, p->bufs[b].name);
     }
 }
 
@@ -118,7 +117,7 @@ static void dump_op(const Program *p, int i, TextSink *sink, void *arg) {
     if (op->workspace != NO_BUF) put(&l, " workspace=%zu", p->bufs[op->workspace].bytes);
     sink(arg, l.text);
     for (int k = 0; k < op_info(op->kind)->n_out; k++) {
-        if (op->out[k] == NO_BUF || op_info(op->kind)->out_updated[k]) continue;
+        if (op->out[k] == NO_BUF || op_info(op->kind)->out[k].updated) continue;
         l.n = 0;
         put(&l, "      ");
         put_buf(&l, p, op->out[k]);
