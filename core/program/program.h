@@ -125,7 +125,7 @@ int program_calls(Program *p);
 /* A persistent buffer [n] with these values. */
 int program_constant(Program *p, const char *name, const double *values, int64_t n);
 
-/* Fills op->flops and op->traffic from its operands; in op_cost.c. */
+/* Fills op->flops and op->traffic from its operands, all of which are there. */
 void op_cost(const Program *p, Op *op);
 
 /* The verifier: operands present and in range, defined before use, one writer or UPDATED, shapes and dtypes as the kind

@@ -81,7 +81,7 @@ end
 -- ---- core/: rooms in one direction; libc and zlib
 local level = order(C_ROOMS)
 local included = {} -- by headers
-for _, path in ipairs(files "core/*/*.c core/*/*.h") do
+for _, path in ipairs(files "core/*/*.c core/*/*/*.c core/*/*.h") do
   local own, system = includes(path)
   local room = path:match "^core/([^/]+)/"
   if tap.ok(level[room], path .. " lies in a room") then
@@ -156,9 +156,9 @@ tap.is(circle(required), "", "no circle of modules")
 
 -- ---- calls that the includes do not show: an object's functions, and whose functions it calls
 local build = os.getenv "BUILD" or "build"
-local function calls(folder)
+local function calls(folders)
   local defined, wanted = {}, {}
-  for _, object in ipairs(files(build .. "/" .. folder)) do
+  for _, object in ipairs(files((folders:gsub("%S+", build .. "/%0")))) do
     local source = object:sub(#build + 2):gsub("%.o$", "")
     wanted[source] = {}
     local nm = assert(io.popen("nm " .. object))
@@ -177,7 +177,7 @@ local function calls(folder)
   end
   return needs
 end
-local core_calls = calls "core/*/*.o"
+local core_calls = calls "core/*/*.o core/*/*/*.o"
 tap.ok(next(core_calls), "there are objects of core/ in " .. build)
 for source, needed in pairs(core_calls) do
   local room = source:match "^core/([^/]+)/"
@@ -203,7 +203,7 @@ for _, path in ipairs(files "experiments/*.lua") do
 end
 
 -- ---- no printing and no exit in core/ and kernels/
-for _, path in ipairs(files "core/*/*.c kernels/*/*.c") do
+for _, path in ipairs(files "core/*/*.c core/*/*/*.c kernels/*/*.c") do
   local wrong = {}
   for line in io.lines(path) do
     local code = line:gsub('"[^"]*"', '""'):gsub("/%*.-%*/", ""):gsub("^%s*%*.*", "")
