@@ -202,7 +202,7 @@ static void run_again(Drop *r, const Op *first) {
     EACH_IN(&op, k)
         if (r->twin[op.in[k]] != NO_BUF) op.in[k] = r->twin[op.in[k]];
     EACH_OUT(first, k) {
-        if (op_info(first->kind)->out_updated[k]) continue; /* that is updated again */
+        if (op_info(first->kind)->out[k].updated) continue; /* that is updated again */
         op.out[k] = second_buf(p, first->out[k]);
         if (r->lost[program_root(p, first->out[k])]) r->twin[first->out[k]] = op.out[k];
     }

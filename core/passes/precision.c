@@ -6,7 +6,7 @@
  *                    fp32; a 16-bit copy is made once per micro-batch and shared. Biases are read as they are.
  *   master_*, *16    weights and activations are 16-bit; losses compute in fp32 inside. master_*: the update pass adds
  *                    an fp32 master copy of each parameter.
- *   in all of them   operands that ops.def marks "!" stay fp32: parameters and statistics of normalisation.
+ *   in all of them   operands that ops.def marks FP32 stay fp32: parameters and statistics of normalisation.
  *   tf32             types as in fp32; the products' attributes say that a GPU may compute them in TF32.
  *   *_fp16 with loss scaling: p->loss_scaling, which the backward and update passes act on. */
 #include "base/mem.h"
@@ -45,7 +45,7 @@ static int cast_to(Casts *c, int buf, DType type, const Op *user) {
 /* Is input k read in the type that the op computes in? */
 static bool follows(const Program *p, const Op *op, int k) {
     const OpInfo *info = op_info(op->kind);
-    return !info->in_wide[k] && !info->in_as_is[k] && dtype_is_float(p->bufs[op->in[k]].dtype);
+    return !info->in[k].fp32 && !info->in[k].as_is && dtype_is_float(p->bufs[op->in[k]].dtype);
 }
 
 static DType widest(const Program *p, const Op *op) {
@@ -70,7 +70,7 @@ static void cast_op(Casts *c, Op op, DType low) {
     EACH_IN(&op, k)
         if (follows(p, &op, k)) op.in[k] = cast_to(c, op.in[k], type, &op);
     EACH_OUT(&op, k)
-        if (!info->out_wide[k] && p->bufs[op.out[k]].dtype == DT_F32) set_type(p, op.out[k], type);
+        if (!info->out[k].fp32 && p->bufs[op.out[k]].dtype == DT_F32) set_type(p, op.out[k], type);
     Op *out = rewrite_put(p, &op);
     op_cost(p, out);
 }
@@ -88,8 +88,8 @@ static void find_wide(const Program *p, bool *wide) {
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         const OpInfo *info = op_info(op->kind);
-        EACH_IN(op, k) wide[op->in[k]] |= info->in_wide[k];
-        EACH_OUT(op, k) wide[op->out[k]] |= info->out_wide[k];
+        EACH_IN(op, k) wide[op->in[k]] |= info->in[k].fp32;
+        EACH_OUT(op, k) wide[op->out[k]] |= info->out[k].fp32;
     }
 }
 
