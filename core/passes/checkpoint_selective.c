@@ -11,7 +11,6 @@
 
 #include <string.h>
 
-
 static bool is_light(const Op *op) { return op->flops <= op->traffic; }
 
 /* From what is there in the backward pass: 0; from what is made again: how deep that lies; DEEPEST: not from here. */

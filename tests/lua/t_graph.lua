@@ -344,4 +344,14 @@ local text = select(2, pcall(graph(function(self, x)
 end)))
 tap.has(text, tap.line(-3) .. " Graph: what relu#1 gives is not used", "the line of the step is told")
 
+-- ---- a name that looks like a role: "master" is what the fp32 copy of a parameter is called
+do
+  local model = nn.Sequential{{"pair", nn.Sequential{{"master", nn.Linear(4, 3)}}}}
+  local made = network(model, {2, 4}, nn.CrossEntropyLoss())
+  local program = assert(core.compile(made, {precision = "master_bf16"}, device))
+  local runtime <close> = assert(core.runtime{programs = {program}, seed = 1})
+  local weight, copy = runtime:read "pair.master.weight", runtime:read "pair.master.weight.master"
+  tap.ok(weight[1] ~= 0 and math.abs(weight[1] - copy[1]) < 0.01, "a layer called master starts as any other")
+end
+
 tap.done()
