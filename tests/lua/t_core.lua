@@ -158,10 +158,8 @@ row:set("step_ms", 0.5)
 tap.is(row:get("depth") .. row:get("step_ms") .. row:get("status"), "30.5",
   "a row holds numbers and says nothing of the rest")
 tap.has(row:line(), ',"a, b",', "a row is a CSV line")
-local newest, first, of = row:columns(), row:columns(1), row:kinds()
+local newest, first = row:columns(), row:columns(1)
 tap.ok(#newest > #first and not row:columns(0) and not row:columns(1000), "columns by the format of a file")
-tap.is(("%s %s %s %s"):format(of.case, of["repeat"], of.batch, of.depth),
-  "text number value value", "and what they hold")
 local types = core.setting_words().type
 tap.is(("%s %s %s %s"):format(types.fp32, types.amp_bf16, types.master_fp16, types.bf16), "fp32 bf16 fp16 bf16",
   "what a precision computes in")

@@ -1,13 +1,13 @@
 -- The commands that work on an experiment, and the list of devices.
 local cell = require "memtide.net.cell"
 local claims = require "memtide.sweep.claims"
+local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local fit = require "memtide.sweep.max_batch"
 local freeze = require "memtide.sweep.cell_list"
 local plan = require "memtide.sweep.selection"
 local preview = require "memtide.cli.preview"
 local report = require "memtide.results.report"
-local row = require "memtide.sweep.row"
 local samples = require "memtide.results.samples"
 local shards = require "memtide.sweep.shards"
 local slurm = require "memtide.cli.slurm"
@@ -122,7 +122,7 @@ local function dump_plan(self)
   local peak = self.prediction.peak
   io.write((util.must(self.program:plan())))
   print(("ledger at the peak (%s, allocator %s): %d bytes"):format(peak.op, self.settings.allocator, peak.bytes))
-  for _, category in ipairs(row.categories) do print(("%12d %s"):format(peak.categories[category], category)) end
+  for _, category in ipairs(columns.categories) do print(("%12d %s"):format(peak.categories[category], category)) end
 end
 
 function commands.dump(experiment, options)

@@ -5,7 +5,7 @@
 -- activations the outputs of the layers that have parameters, the last one left out; the input. Each in the type in
 -- which the step's precision stores it. Frozen parameters have no gradient and no state. Nothing of activation
 -- gradients, other layers' outputs, labels, of master copies or 16-bit copies of weights.
-local categories = require "memtide.sweep.row".categories
+local categories = require "memtide.results.columns".categories
 local core = require "memtide.core"
 local nn = require "memtide.net.nn"
 local util = require "memtide.base.util"
