@@ -26,8 +26,10 @@ tap.is(table.concat(columns.categories, " "),
   "weights gradients optimizer activations activation_gradients input workspace other", "the categories")
 local with_axes = core.row{"depth", "offload"}:columns()
 tap.is(table.concat(columns.own(with_axes), " "), "depth offload", "the script's own columns")
-tap.ok(columns.is_setting "depth" and columns.is_setting "graph" and columns.is_setting "offload" and
-  not columns.is_setting "emulated" and not columns.is_setting "host_bytes" and not columns.is_setting "peak_bytes", "which columns say what a cell is")
+for name, expected in pairs{depth = true, graph = true, offload = true, emulated = false, host_bytes = false,
+  peak_bytes = false} do
+  tap.is(columns.is_setting(name), expected, ("does %s say what a cell is?"):format(name))
+end
 
 local function show(value) return ("%s %s"):format(math.type(value) or type(value), value) end
 tap.is(show(columns.value("batch", "8")), "integer 8", "a text by its column: a number")

@@ -44,8 +44,8 @@ tap.has(program:dump(), "linear_dw", "a program prints itself")
 local _, passes = core.compile(network, {}, device, true)
 tap.has(passes, "# after backward\n", "and after each pass")
 tap.raises('unknown setting "precison"', "an unknown setting", core.compile, network, {precison = "fp32"}, device)
-tap.raises('"fp31" is not one of fp32, tf32', "a wrong word", core.compile, network, {precision = "fp31"}, device)
-tap.raises("at least 1", "no micro-batch", core.compile, network, {accumulate = 0}, device)
+tap.raises("precision: expected one of fp32, tf32", "a wrong word", core.compile, network, {precision = "fp31"}, device)
+tap.raises("accumulate: expected a whole", "no micro-batch", core.compile, network, {accumulate = 0}, device)
 tap.raises("lr must not be negative", "an optimizer's range", core.compile, network,
   {optimizer = {kind = "SGD", options = {lr = -1}}}, device)
 
@@ -160,7 +160,7 @@ tap.is(row:get("depth") .. row:get("step_ms") .. row:get("status"), "30.5",
 tap.has(row:line(), ',"a, b",', "a row is a CSV line")
 local newest, first = row:columns(), row:columns(1)
 tap.ok(#newest > #first and not row:columns(0) and not row:columns(1000), "columns by the format of a file")
-local types = core.setting_words().type
+local types = core.precision_types()
 tap.is(("%s %s %s %s"):format(types.fp32, types.amp_bf16, types.master_fp16, types.bf16), "fp32 bf16 fp16 bf16",
   "what a precision computes in")
 tap.raises("batch", "an axis may not be called like a column", core.row, {"batch"})

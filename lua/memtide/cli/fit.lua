@@ -15,14 +15,17 @@ local util = require "memtide.base.util"
 
 local techniques = {}
 
--- What is tried beside what the script says, where the script does not sweep it.
-local TRIED = {
-  {"precision", {"amp_bf16", "bf16"}}, {"accumulate", {1, 4}}, {"checkpoint", {"none", "selective", "sqrt", "all"}},
-  {"inplace", {true}},
-}
+-- What is tried beside what the script says, where the script does not sweep it: first what changes an evaluation, too.
+local ALWAYS = {precision = true}
+local TRIED = {}
+for _, always in ipairs{true, false} do
+  for _, setting in ipairs(settings.list) do
+    if #setting.tried > 0 and (ALWAYS[setting.name] or false) == always then TRIED[#TRIED + 1] = setting end
+  end
+end
 local FOUND = {"batch", "effective_batch", "bytes", "next_bytes", "room", "seconds", "source", "emulated", "best",
   "idle"}
-local TRAINING = {{"mode", {train = true}}} -- no technique but precision changes what evaluation needs
+local TRAINING = {{"mode", {train = true}}}
 
 local function is_axis(experiment, name)
   for _, axis in ipairs(experiment.axes) do if axes.column(axis, name) then return true end end
@@ -46,14 +49,14 @@ end
 
 -- Makes the techniques axes, and the batch what is looked for. Returns the names of the axes.
 function techniques.spread(experiment)
-  for _, tried in ipairs(TRIED) do
-    local name, own = tried[1], experiment.base[tried[1]]
+  for _, setting in ipairs(TRIED) do
+    local name, own = setting.name, experiment.base[setting.name]
     if not is_axis(experiment, name) then
-      if own == nil then own = settings.known[name].default end
+      if own == nil then own = setting.default end
       local values = {own}
-      for _, value in ipairs(tried[2]) do if value ~= own then values[#values + 1] = value end end
+      for _, value in ipairs(setting.tried) do if value ~= own then values[#values + 1] = value end end
       experiment:set(name, values)
-      if name ~= "precision" then experiment.axes[#experiment.axes].only = TRAINING end
+      if not ALWAYS[name] then experiment.axes[#experiment.axes].only = TRAINING end
     end
   end
   experiment:set("batch", {"max"})
@@ -65,11 +68,16 @@ end
 
 -- ---- time
 
-local SAME = {"model", "device", "accumulate", "precision", "checkpoint", "inplace", "mode", "optimizer"}
+-- Settings that a time per sample hangs on, whatever the batch.
+local SAME = {}
+for _, setting in ipairs(settings.list) do
+  if setting.group == "work" and setting.name ~= "batch" or setting.name == "device" then SAME[#SAME + 1] = setting end
+end
 
-local function key_of(values)
-  local words = {}
-  for i, name in ipairs(SAME) do words[i] = tostring(values[name]) end
+-- row: texts; a setting that it has no column for is the default.
+local function key_of(row)
+  local words = {row.model or ""}
+  for _, setting in ipairs(SAME) do words[#words + 1] = row[setting.name] or settings.text(setting.default) end
   return table.concat(words, "\0")
 end
 
@@ -89,7 +97,7 @@ end
 -- Seconds, what they rest on, and a number that stands for them where no time is known.
 local function seconds_per_sample(self, found, measured, rates)
   local v, texts = self.values, {model = self.model_name}
-  for _, name in ipairs(SAME) do if name ~= "model" then texts[name] = settings.text(v[name]) end end
+  for _, setting in ipairs(SAME) do texts[setting.name] = settings.text(v[setting.name]) end
   local row, samples = measured[key_of(texts)], found.batch * v.accumulate
   local relative = estimate.relative(found.cost) / samples
   if row then return row.seconds, "measured", relative end
