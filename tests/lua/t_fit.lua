@@ -6,12 +6,12 @@ local core = require "memtide.core"
 local estimate = require "memtide.sweep.estimate"
 local eta = require "memtide.sweep.eta"
 local screen = require "memtide.sweep.screen"
-local fit = require "memtide.sweep.max_batch"
+local max_batch = require "memtide.sweep.max_batch"
 local frontier = require "memtide.sweep.frontier"
 local mt = require "memtide"
 local pace = require "memtide.sweep.pace"
 local status = require "memtide.sweep.status"
-local techniques = require "memtide.cli.fit"
+local fit = require "memtide.cli.fit"
 local util = require "memtide.base.util"
 local nn = mt.nn
 
@@ -46,7 +46,7 @@ for _, one in ipairs(small{sweep = {{"precision", {"fp32", "amp_bf16"}}, {"check
   for _, room in ipairs{20000, 65536, 300000} do
     local best = 0
     for batch = 1, 250 do if fits(one, batch, room) then best = batch end end
-    local found, more = fit.largest(one, room)
+    local found, more = max_batch.largest(one, room)
     local bounds = (best == 0 or found.bytes <= room) and more.bytes > room
     if found.batch ~= best or more.batch ~= best + 1 or not bounds then
       wrong = wrong + 1
@@ -56,27 +56,27 @@ for _, one in ipairs(small{sweep = {{"precision", {"fp32", "amp_bf16"}}, {"check
 end
 tap.is(wrong, 0, "the largest batch is the one that trying all of them finds, in 48 cases")
 local one = cell.build(small():cells()[1])
-tap.is(fit.largest(one, 100).batch, 0, "nothing fits into 100 bytes")
+tap.is(max_batch.largest(one, 100).batch, 0, "nothing fits into 100 bytes")
 local caching = cell.build(small{allocator = "caching"}:cells()[1])
-local found = fit.largest(caching, 100 << 20)
+local found = max_batch.largest(caching, 100 << 20)
 tap.ok(fits(caching, found.batch, 100 << 20) and not fits(caching, found.batch + 1, 100 << 20),
   "under the caching allocator it fits, and the next one does not")
 local few = cell.build(small{data = mt.data.random{count = 7, shape = {3, 8, 8}, classes = 4}}:cells()[1])
-tap.is(fit.largest(few, 1 << 30).batch, 7, "no batch is larger than the data")
+tap.is(max_batch.largest(few, 1 << 30).batch, 7, "no batch is larger than the data")
 
 one.memory = 65536
-fit.settle(one)
+max_batch.settle(one)
 tap.ok(one.values.batch > 1 and fits(one, one.values.batch, 65536), 'batch = "max" becomes a number')
 cell.compile(one)
-tap.is(fit.shortfall(one), nil, "a cell that fits lacks nothing")
+tap.is(max_batch.shortfall(one), nil, "a cell that fits lacks nothing")
 local room = one.prediction.peak.bytes - 1
 one.memory = room
 cell.compile(one)
-tap.is(fit.shortfall(one), ("needs %d bytes, 1 more than the %d of --memory"):format(room + 1, room),
+tap.is(max_batch.shortfall(one), ("needs %d bytes, 1 more than the %d of --memory"):format(room + 1, room),
   "one byte too few is told")
 one.memory = nil
 cell.compile(one)
-tap.is(fit.shortfall(one), nil, "without --memory the device has what it has")
+tap.is(max_batch.shortfall(one), nil, "without --memory the device has what it has")
 tap.raises('experiment: batch: expected a whole number', "other words are no batch", small, {batch = "most"})
 tap.raises('trainer: batch: expected a whole number', "nor is max where there is nothing to look for", mt.trainer,
   {model = nn.ReLU(), input = {3}, loss = nn.MSELoss(), batch = "max"})
@@ -88,8 +88,8 @@ status.load, estimate.new = function() end, function() return new_rates(false) e
 for _, name in ipairs{"article", "vgg16_memory"} do
   for _, gib in ipairs{8, 16, 24} do
     local experiment = assert(loadfile("experiments/" .. name .. ".lua"))()
-    local names = techniques.spread(experiment)
-    local lines = techniques.solve(experiment, {memory = gib << 30}, names)
+    local names = fit.spread(experiment)
+    local lines = fit.solve(experiment, {memory = gib << 30}, names)
     local cells, bad = experiment:cells(), 0
     for _, line in ipairs(lines) do
       local at = cells[line.order]

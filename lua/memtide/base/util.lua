@@ -30,6 +30,9 @@ end
 
 function util.is_failure(value) return getmetatable(value) == Failure end
 
+-- Raises a wrong use of the command line: exit status 2.
+function util.fail_usage(format, ...) error(util.failure(format:format(...), "usage"), 0) end
+
 -- What Ctrl-C raises: see main.c.
 util.interrupted = util.failure("interrupted", "interrupted")
 

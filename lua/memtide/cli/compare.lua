@@ -1,12 +1,15 @@
 -- memtide compare A.csv B.csv: the rows of two files that did the same work, side by side: two versions of memtide, two
 -- devices, memtide and another program whose file has the same columns.
 local columns = require "memtide.results.columns"
+local options = require "memtide.cli.options"
 local report = require "memtide.results.report"
 local results = require "memtide.results.results"
 local samples = require "memtide.results.samples"
 local stats = require "memtide.results.stats"
+local util = require "memtide.base.util"
 
-local compare = {}
+local compare = {words = "A.csv B.csv",
+  text = "the cells of two files that did the same work: ratios of time and memory", options = {options.json}}
 
 -- What makes two rows the same work; what they are called; and what only says where and how it was done. Rows are
 -- joined on a name if the two files have one in common, and on how if they have the same values of it.
@@ -307,13 +310,14 @@ local function json_values(one, names, labels)
 end
 
 -- Prints the comparison. Returns the exit status: 1 when nothing could be joined.
-function compare.main(path_a, path_b, options)
-  local a, b = load(path_a, options.say), load(path_b, options.say)
+function compare.alone(paths, given)
+  if #paths ~= 2 then util.fail_usage("compare: expected two files of results, found %d", #paths) end
+  local a, b = load(paths[1], given.say), load(paths[2], given.say)
   local joined = join(a, b)
   local names = names_of(joined, append(append({}, a.rows), b.rows))
   local ones, others = rows_of(joined, "one"), rows_of(joined, "other")
   local labels = {varying(ones, joined.labels[1]), varying(others, joined.labels[2])}
-  if options.json then
+  if given.json then
     for _, one in ipairs(joined.pairs) do print(report.json(json_values(one, names, labels))) end
     return joined.pairs[1] and 0 or 1
   end

@@ -7,10 +7,14 @@
 -- gradients, other layers' outputs, labels, of master copies or 16-bit copies of weights.
 local categories = require "memtide.results.columns".categories
 local core = require "memtide.core"
+local first_cell = require "memtide.cli.first_cell"
 local nn = require "memtide.net.nn"
+local options = require "memtide.cli.options"
 local util = require "memtide.base.util"
 
-local explain = {}
+local explain = {words = "SCRIPT [-- ARGS]",
+  text = "the memory of the first cell by hand: a row per layer, totals per category",
+  options = {options.csv, options.CELL}}
 
 local function product(shape)
   local n = 1
@@ -276,9 +280,9 @@ local function open_table(path)
   return util.must_write(path, io.open(path, "w"))
 end
 
--- `cell` is compiled and predicted (memtide.cell). opts.csv: a file, or "-" for stdout; otherwise tables on stdout.
-function explain.main(cell, opts)
-  local path = opts.csv
+-- given.csv: a file, or "-" for stdout; otherwise tables on stdout.
+function explain.run(experiment, given)
+  local cell, path = first_cell(experiment, given), given.csv
   local named = path ~= "-" and path or nil
   local file, name = named and open_table(path) or io.stdout, named or "standard output"
   local function out(line) util.must_write(name, file:write(line, "\n")) end

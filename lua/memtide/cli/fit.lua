@@ -5,15 +5,18 @@ local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
 local estimate = require "memtide.sweep.estimate"
 local experiments = require "memtide.sweep.experiment"
-local fit = require "memtide.sweep.max_batch"
-local plan = require "memtide.sweep.selection"
+local max_batch = require "memtide.sweep.max_batch"
+local options = require "memtide.cli.options"
 local report = require "memtide.results.report"
 local column_value = require "memtide.sweep.row".column_value
+local selection = require "memtide.sweep.selection"
 local settings = require "memtide.net.settings"
 local status = require "memtide.sweep.status"
 local util = require "memtide.base.util"
 
-local techniques = {}
+local fit = {words = "SCRIPT [-- ARGS]",
+  text = "the largest batch that fits, for every combination of techniques, and its time",
+  options = {options.csv, options.PLAN, options.json}}
 
 -- What is tried beside what the script says, where the script does not sweep it: first what changes an evaluation, too.
 local ALWAYS = {precision = true}
@@ -48,7 +51,7 @@ local function merge_cases(experiment)
 end
 
 -- Makes the techniques axes, and the batch what is looked for. Returns the names of the axes.
-function techniques.spread(experiment)
+function fit.spread(experiment)
   for _, setting in ipairs(TRIED) do
     local name, own = setting.name, experiment.base[setting.name]
     if not is_axis(experiment, name) then
@@ -113,7 +116,7 @@ local function solve(self, room, measured, rates)
   cell.build(self)
   room = room or cell.room(self)
   if not room then error(util.failure("fit: --memory is missing: the size of the device is not known", "usage"), 0) end
-  local found, more = fit.largest(self, room)
+  local found, more = max_batch.largest(self, room)
   local v = self.values
   local line = {case = v.case, batch = found.batch, effective_batch = found.batch * v.accumulate, bytes = found.bytes,
     next_bytes = more and more.bytes, room = room}
@@ -153,12 +156,12 @@ local function mark(lines)
 end
 
 -- {line, ...}: the largest effective batch first; a line has its axes' values under their names, too.
-function techniques.solve(experiment, options, names)
-  local cells, lines = plan.new(experiment, nil, {set = {}, case = options.case, memory = options.memory}), {}
+function fit.solve(experiment, given, names)
+  local cells, lines = selection.new(experiment, nil, {set = {}, case = given.case, memory = given.memory}), {}
   local measured, rates = measured_rows(experiments.file_name(experiment) .. ".csv"), estimate.new()
   for k = 1, cells:count() do
     local one = cells:cell(k)
-    local line = solve(one, options.memory, measured, rates)
+    local line = solve(one, given.memory, measured, rates)
     if line then
       line.order = k
       for _, name in ipairs(names) do
@@ -213,18 +216,18 @@ local function write(path, lines, columns)
   util.replace(path, function(put) put(text) end)
 end
 
-function techniques.main(experiment, options)
-  plan.new(experiment, nil, options) -- applies what the command line changes
-  local names = techniques.spread(experiment)
-  local lines = techniques.solve(experiment, options, names)
+function fit.run(experiment, given)
+  selection.new(experiment, nil, given) -- applies what the command line changes
+  local names = fit.spread(experiment)
+  local lines = fit.solve(experiment, given, names)
   local columns = {"case"}
   table.move(names, 1, #names, 2, columns)
   table.move(FOUND, 1, #FOUND, #columns + 1, columns)
-  if options.json then
+  if given.json then
     for _, line in ipairs(lines) do io.stdout:write(report.json(line, columns), "\n") end
-  elseif options.csv ~= "-" then show(lines, names, #experiment.cases > 1) end
-  if options.csv then write(options.csv, lines, columns) end
+  elseif given.csv ~= "-" then show(lines, names, #experiment.cases > 1) end
+  if given.csv then write(given.csv, lines, columns) end
   return 0
 end
 
-return techniques
+return fit

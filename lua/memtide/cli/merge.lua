@@ -5,13 +5,15 @@ local cell = require "memtide.net.cell"
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local csv = require "memtide.results.csv"
+local options = require "memtide.cli.options"
 local results = require "memtide.results.results"
 local samples = require "memtide.results.samples"
 local shards = require "memtide.sweep.shards"
 local statuses = require "memtide.results.statuses"
 local util = require "memtide.base.util"
 
-local merge = {}
+local merge = {words = "OUT.csv IN.csv ...", text = "the rows and samples of several files as one",
+  options = {options.cells}}
 local Merge = {}
 Merge.__index = Merge
 
@@ -226,15 +228,16 @@ function Merge:tell(out, missing)
   if #missing > 0 then print(("%d cells are missing"):format(#missing)) end
 end
 
--- words: {out, input, ...}. options: cells, say. Exit status 1: the result is not complete.
-function merge.main(words, options)
+-- words: {out, input, ...}. given: cells, say. Exit status 1: the result is not complete.
+function merge.alone(words, given)
+  if #words < 2 then util.fail_usage("merge: expected the file to write and those to read, found %d", #words) end
   local out, seen = words[1], {}
   for _, path in ipairs(words) do
-    if seen[path] then error(util.failure(("merge: %s is named twice"):format(path), "usage"), 0) end
+    if seen[path] then util.fail_usage("merge: %s is named twice", path) end
     seen[path] = true
   end
-  local list = options.cells and shards.read(options.cells) or {}
-  local self = setmetatable({say = options.say, rows = {}, order = {}, columns = util.must(core.row{}):columns(),
+  local list = given.cells and shards.read(given.cells) or {}
+  local self = setmetatable({say = given.say, rows = {}, order = {}, columns = util.must(core.row{}):columns(),
     read_files = {}, same = 0, conflicts = 0, lacking = 0}, Merge)
   local _ <close> = util.must(core.lock(out .. ".lock", out))
   self:read_all(out, table.move(words, 2, #words, 1, {}))

@@ -4,15 +4,17 @@ local cell = require "memtide.net.cell"
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local csv = require "memtide.results.csv"
-local plan = require "memtide.sweep.selection"
+local options = require "memtide.cli.options"
 local results = require "memtide.results.results"
 local row = require "memtide.sweep.row"
 local samples = require "memtide.results.samples"
+local selection = require "memtide.sweep.selection"
 local status = require "memtide.sweep.status"
 local statuses = require "memtide.results.statuses"
 local util = require "memtide.base.util"
 
-local verify = {}
+local verify = {words = "FILE.csv [SCRIPT]",
+  text = "whether a file of results is whole and agrees with itself, and with the script", options = {options.PLAN}}
 local Verify = {}
 Verify.__index = Verify
 
@@ -250,19 +252,19 @@ end
 -- ---- the cells of the script
 
 -- What the rows are of: "run" or "predict", which give cells other ids.
-function Verify:purpose(experiment, options)
+function Verify:purpose(experiment, given)
   if experiment.base.predict_only or self.statuses.predicted then return "predict" end
   if self.statuses.ok then return "run" end
   local purpose = "run" -- where nothing fitted, the ids tell
-  status.each(plan.new(experiment, "predict", options), function(now)
+  status.each(selection.new(experiment, "predict", given), function(now)
     if self.of[now.cell .. " " .. now["repeat"]] then purpose = "predict" end
   end)
   return purpose
 end
 
-function Verify:check_cells(path, experiment, options)
+function Verify:check_cells(path, experiment, given)
   local rows, names, known = status.load(path), status.names(experiment), {}
-  status.each(plan.new(experiment, self:purpose(experiment, options), options), function(now, one)
+  status.each(selection.new(experiment, self:purpose(experiment, given), given), function(now, one)
     known[now.cell:match("^[^-]*") .. " " .. now["repeat"]] = true
     local found = status.of_row(now, rows, names)
     if found.state ~= "done" then
@@ -280,16 +282,24 @@ function Verify:check_cells(path, experiment, options)
 end
 
 -- experiment: nil, or that of the script. Exit status 1: something was found.
-function verify.main(path, experiment, options)
+local function examine(path, experiment, given)
   local self = setmetatable({findings = 0, samples = 0}, Verify)
   local whole_header = self:read_rows(path)
   if whole_header then self:check_unbuilt(path) end
   if whole_header then self:check_samples(path) end
-  if whole_header and experiment and self.findings == 0 then self:check_cells(path, experiment, options) end
+  if whole_header and experiment and self.findings == 0 then self:check_cells(path, experiment, given) end
   local replaced = self.replaced > 0 and (", %d of them replaced by later ones"):format(self.replaced) or ""
   print(("%s: %d rows%s, %d samples: %s"):format(path, self.rows, replaced, self.samples,
     self.findings == 0 and "nothing found" or ("%d found"):format(self.findings)))
   return self.findings > 0 and 1 or 0
 end
+
+function verify.alone(words, given)
+  given.file = table.remove(words, 1)
+  if not given.file then util.fail_usage("verify: expected a file of results") end
+  return not words[1] and examine(given.file, nil, given) or nil
+end
+
+function verify.run(experiment, given) return examine(given.file, experiment, given) end
 
 return verify

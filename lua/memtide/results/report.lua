@@ -188,7 +188,8 @@ function report.columns(lines, left)
   return out
 end
 
-local function print_markdown(lines, words)
+-- lines: the head first; words: which columns are words
+function report.print_markdown(lines, words)
   local rule = {}
   for k in ipairs(lines[1]) do rule[k] = words[k] and ":--" or "--:" end
   local function put(line) print("| " .. table.concat(line, " | ") .. " |") end
@@ -205,7 +206,7 @@ function report.print(rows, count, options)
   local colour, fits = terminal.colour(1), core.isatty(1) and not options.markdown
   local shown = table.move(rows, 1, fits and math.min(#rows, SCREENFUL) or #rows, 1, {})
   local lines, words = table_rows(shown)
-  if options.markdown then return print_markdown(lines, words) end
+  if options.markdown then return report.print_markdown(lines, words) end
   local width = fits and core.window(1)
   if width and words[1] then for _, line in ipairs(lines) do line[1] = terminal.cut(line[1], terminal.NAME) end end
   for i, line in ipairs(report.columns(lines, words)) do
