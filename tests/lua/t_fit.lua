@@ -4,7 +4,6 @@ local tap = dofile "tests/tap.lua"
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local estimate = require "memtide.sweep.estimate"
-local eta = require "memtide.sweep.eta"
 local screen = require "memtide.sweep.screen"
 local max_batch = require "memtide.sweep.max_batch"
 local frontier = require "memtide.sweep.frontier"
@@ -182,15 +181,13 @@ tap.is(estimate.show(0.0000125) .. ", " .. estimate.show(0.25) .. ", " .. estima
   .. estimate.show(5400), "12.5 us, 250 ms, 1 min 15 s, 1 h 30 min", "seconds as people read them")
 
 -- ---- when a sweep will end
-local learnt = pace.new(nil)
 local cells = {}
 for i = 1, 20 do cells[i] = {values = {model = model, batch = i, accumulate = 1, steps = 8, warmup = 2}} end
 local plan = {count = function() return #cells end, cell = function(_, k) return cells[k] end}
-local left = eta.new(learnt, plan, 2)
+local left = pace.new(nil, plan, 2)
 tap.is(left:remaining(), nil, "nothing is known before a cell has ended")
 local function ended(k, seconds)
   left:learn(k, cells[k].values, seconds)
-  learnt:learn(cells[k].values, seconds)
   left:done(k, cells[k].values)
 end
 for k = 1, 10 do ended(k, k * 10) end
@@ -208,13 +205,9 @@ tap.is(left:range(0), nil, "nothing is left")
 
 -- A sweep of cells {values, row = what comes of it, visits = how often it is visited, seconds = each visit's}
 local function sweep_of(list, base, workers)
-  local of = pace.new(nil)
   local whole = {purpose = "run", count = function() return #list end, cell = function(_, k) return list[k] end}
-  local self = {left = eta.new(of, whole, workers or 1, base), pace = of}
-  function self.visit(k, took)
-    self.left:learn(k, list[k].values, took)
-    of:learn(list[k].values, took)
-  end
+  local self = {left = pace.new(nil, whole, workers or 1, base)}
+  function self.visit(k, took) self.left:learn(k, list[k].values, took) end
   function self.done(k) self.left:done(k, list[k].values, list[k].row) end
   return self
 end
@@ -240,7 +233,7 @@ tap.near(skips.left:remaining(), 70 + 100, 1e-9, "a row without a prediction sho
 skips.done(5)
 tap.near(skips.left:remaining(), 70 + 100, 1e-9, "what was not counted is not taken off")
 local tried = sweep_of(growing)
-tried.left.plan.try_oom = true
+tried.left.selection.try_oom = true
 tried.visit(1, 10)
 tried.done(1)
 tap.near(tried.left:remaining(), 20 + 70 + 71 + 1e6 + 1e6 + 100 + 400, 1e-3, "with --try-oom all are run")
@@ -289,7 +282,8 @@ tap.near(short.left:remaining(), 20 * (1 + 8 * 2), 1e-9, "a cell whose time is u
 local asked = 0
 local crowd = {purpose = "run", count = function() return 1000000000 end}
 function crowd.cell() asked = asked + 1 return cells[1] end
-local large = eta.new(learnt, crowd, 1)
+local large = pace.new(nil, crowd, 1)
+large:learn(1, cells[1].values, 10)
 tap.is(large:remaining(), nil, "a thousand million cells")
 tap.ok(asked <= 1000, "are not looked at before the first row")
 local list = {}

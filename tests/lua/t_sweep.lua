@@ -5,6 +5,7 @@ local experiment = require "memtide.sweep.experiment"
 local failures = require "memtide.sweep.failures"
 local nn = require "memtide".nn
 local pace = require "memtide.sweep.pace"
+local protocol = require "memtide.sweep.protocol"
 local plain = require "memtide.base.literal"
 local plan = require "memtide.sweep.selection"
 local util = require "memtide.base.util"
@@ -152,6 +153,24 @@ tap.has(ended{kind = "stuck", note = "x"}, "the worker is stuck while x: not eve
 tap.is(failures.attempt(1, "x") .. ", " .. failures.attempt(2, "x") .. ", " .. failures.attempt(4, "x"),
   "x, 2nd attempt: x, 4th attempt: x", "attempts are told")
 
+-- ---- what a worker says
+local heard = {}
+local tell = protocol.teller(function(message, answered)
+  heard[#heard + 1] = message
+  return answered and {go = "yes"}
+end)
+tap.is(tell.built({cell = "c"}, "why"), "yes", "what is answered is told back")
+tap.is(("%s %s %s"):format(heard[1].word, heard[1].columns.cell, heard[1].failed), "built c why", "fields by their names")
+local long = {}
+for i = 1, 2500 do long[i] = i end
+tap.is(tell.samples(long), nil, "a long list")
+tap.is(("%d %d %d %d"):format(#heard, #heard[2].list, #heard[4].list, heard[4].list[1]), "4 1000 500 2001",
+  "is several messages")
+tell.done({}, nil, true)
+tap.ok(heard[5].code == nil and heard[5].unbuilt == true, "what is nil takes no other's place")
+tap.ok(not tell.ready and protocol.message("ready").word == "ready", "and what is said of no cell")
+tap.raises("nobody hears built", "a word that nobody hears", protocol.check, {})
+
 -- ---- times
 tap.is(util.seconds "90" .. " " .. util.seconds "1.5h" .. " " .. util.seconds "2m", "90 5400.0 120", "times")
 tap.ok(not util.seconds "5x" and not util.seconds "soon" and not util.seconds "1.2.3", "and what is none")
@@ -159,16 +178,16 @@ local model = {}
 local function cells(batch) return {model = model, batch = batch, accumulate = 2, steps = 8, warmup = 2} end
 local limits = pace.new{times = 5}
 tap.is(limits:limit(cells(4)), nil, "nothing is known before a cell has ended")
-limits:learn(cells(4), 4) -- 80 samples
+limits:learn(1, cells(4), 4) -- 80 samples
 tap.near(limits:estimate(cells(8)), 8, 1e-9, "twice the samples, twice the time")
 tap.near(limits:limit(cells(8)), 40, 1e-9, "five times the estimate")
 tap.is(limits:limit(cells(1)), 10, "but never less than ten seconds")
-limits:learn(cells "max", 1e6)
+limits:learn(1, cells "max", 1e6)
 tap.ok(not limits:limit(cells "max") and limits:limit(cells(8)) == 40, "how much work a largest batch is, is not known")
 tap.is(limits:estimate{model = {}, batch = 1, accumulate = 1}, nil, "another model is another matter")
 local both = pace.new{times = 5, seconds = 30}
 tap.is(both:limit(cells(8)), 30, "the absolute limit holds before")
-both:learn(cells(4), 1)
+both:learn(1, cells(4), 1)
 tap.near(both:limit(cells(8)), 10, 1e-9, "whichever is first holds after")
 tap.is(pace.new():limit(cells(4)), nil, "no limit unasked")
 
