@@ -6,8 +6,8 @@ local failures = require "memtide.sweep.failures"
 local nn = require "memtide".nn
 local pace = require "memtide.sweep.pace"
 local protocol = require "memtide.sweep.protocol"
-local plain = require "memtide.base.literal"
-local plan = require "memtide.sweep.selection"
+local literal = require "memtide.base.literal"
+local selection = require "memtide.sweep.selection"
 local util = require "memtide.base.util"
 local wire = require "memtide.sweep.wire"
 
@@ -15,7 +15,7 @@ local wire = require "memtide.sweep.wire"
 local function passed(value) return wire.reader()(wire.frame(value)) end
 local message = {word = "done", columns = {peak = 1 << 40, ms = 0.1, whole = 3.0, text = "a\n\0\"};i1;", yes = true,
   no = false, low = math.mininteger, tiny = 5e-324}, list = {"a", 2, {}}}
-tap.is(plain.literal(passed(message)), plain.literal(message), "a message arrives as it was sent")
+tap.is(literal.of(passed(message)), literal.of(message), "a message arrives as it was sent")
 tap.is(math.type(passed{3.0}[1]), "float", "a float that is whole stays one")
 tap.is(tostring(passed{1 / 0}[1]) .. tostring(passed{-1 / 0}[1]), "inf-inf", "infinity")
 tap.ok(passed{0 / 0}[1] ~= passed{0 / 0}[1], "a loss that is no number")
@@ -98,7 +98,7 @@ end
 tap.ok(same and #whole:cells() == 24, "a cell by its position is the one in the list")
 tap.is(whole:cell(24).name .. whole:cell(24).repeat_number, "b batch=4 precision=bf162", "the last one")
 
-local function planned(options) return plan.new(declare(two), "run", options) end
+local function planned(options) return selection.new(declare(two), "run", options) end
 tap.is(planned{set = {}, case = "a batch=2"}:count(), 4, "--case chooses")
 tap.is(planned{set = {{"batch", "8"}}}:count(), 8, "--set takes an axis away")
 tap.is(planned{set = {}, steps = 7, case = "b"}:cell(1).values.steps, 7, "--steps reaches the cells")
@@ -106,12 +106,12 @@ tap.is(planned{set = {}, devices = {"cpu", "cuda:1"}}:cell(1).values.device, "cp
   "--devices: every cell is known as one of the first")
 tap.raises('no case has "zzz"', "no cell", planned, {set = {}, case = "zzz"})
 
-tap.is(plan.state(nil), "missing", "no row")
-tap.is(plan.state("ok", core.version) .. plan.state("oom", core.version), "donedone", "results")
-tap.is(plan.state("crashed", core.version) .. plan.state("error", "0"), "failedfailed", "failures")
-tap.is(plan.state("ok", "0.0.1"), "stale", "a result of another version")
+tap.is(selection.state(nil), "missing", "no row")
+tap.is(selection.state("ok", core.version) .. selection.state("oom", core.version), "donedone", "results")
+tap.is(selection.state("crashed", core.version) .. selection.state("error", "0"), "failedfailed", "failures")
+tap.is(selection.state("ok", "0.0.1"), "stale", "a result of another version")
 local function wants(words, status, version)
-  return planned{set = {}, retry = words and plan.retry(words)}:wants(status, version or core.version)
+  return planned{set = {}, retry = words and selection.retry(words)}:wants(status, version or core.version)
 end
 for _, case in ipairs{
   {nil, nil, true}, {nil, "ok", false}, {nil, "oom", false}, {nil, "error", true}, {nil, "ok", true, "0.0.1"},
@@ -123,7 +123,7 @@ for _, case in ipairs{
   tap.is(wants(words, status, version), expected, ("--retry %s: a row with %s%s"):format(words or "unasked",
     status or "nothing", version and " of another version" or ""))
 end
-tap.has(select(2, plan.retry "ok"), "some of none, failed", "other words")
+tap.has(select(2, selection.retry "ok"), "some of none, failed", "other words")
 
 -- ---- failures
 local function class(...)
@@ -155,15 +155,16 @@ tap.is(failures.attempt(1, "x") .. ", " .. failures.attempt(2, "x") .. ", " .. f
 
 -- ---- what a worker says
 local heard = {}
-local tell = protocol.teller(function(message, answered)
-  heard[#heard + 1] = message
+local tell = protocol.teller(function(one, answered)
+  heard[#heard + 1] = one
   return answered and {go = "yes"}
 end)
 tap.is(tell.built({cell = "c"}, "why"), "yes", "what is answered is told back")
-tap.is(("%s %s %s"):format(heard[1].word, heard[1].columns.cell, heard[1].failed), "built c why", "fields by their names")
-local long = {}
-for i = 1, 2500 do long[i] = i end
-tap.is(tell.samples(long), nil, "a long list")
+local said = heard[1]
+tap.is(("%s %s %s"):format(said.word, said.columns.cell, said.failed), "built c why", "fields by their names")
+local many = {}
+for i = 1, 2500 do many[i] = i end
+tap.is(tell.samples(many), nil, "a long list")
 tap.is(("%d %d %d %d"):format(#heard, #heard[2].list, #heard[4].list, heard[4].list[1]), "4 1000 500 2001",
   "is several messages")
 tell.done({}, nil, true)

@@ -24,7 +24,7 @@ local function one_of(words)
   for i, word in ipairs(words) do
     local value = word
     if word == "true" or word == "false" then value = word == "true" end
-    known[value], shown[i] = true, literal.literal(value)
+    known[value], shown[i] = true, literal.of(value)
   end
   local expected = "one of " .. table.concat(shown, ", ")
   return function(value)
@@ -113,7 +113,7 @@ settings.MOST = settings.known.batch.most -- the largest count
 function settings.check(where, place, name, value)
   local checked, expected = settings.known[name].check(value)
   if checked == nil then
-    util.fail_at(where, "%s: %s: expected %s, found %s", place, name, expected, literal.literal(value))
+    util.fail_at(where, "%s: %s: expected %s, found %s", place, name, expected, literal.of(value))
   end
   return checked
 end
