@@ -7,70 +7,7 @@
 
 static void release_program(void *content) { program_free(content); }
 
-/* ---- settings: {name = value} -> Settings */
-
-static const char *const precisions[] = {
-#define X(name, text, low, weights, autocast, master, scaling, what) text,
-    PRECISIONS(X)
-#undef X
-    NULL};
-static const char *const checkpoints[] = {
-#define X(name, text, what) text,
-    CHECKPOINTS(X)
-#undef X
-    NULL};
-static const char *const offloads[] = {
-#define X(name, text) text,
-    OFFLOADS(X)
-#undef X
-    NULL};
-static const char *const allocators[] = {
-#define X(name, text) text,
-    ALLOCATORS(X)
-#undef X
-    NULL};
-static const char *const modes[] = {"train", "eval", NULL};
-
-/* Index of the string on top of the stack in `words`. */
-static int word(lua_State *L, const char *key, const char *const *words) {
-    const char *found = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
-    luaL_Buffer known;
-    for (int i = 0; found && words[i]; i++)
-        if (!strcmp(found, words[i])) return i;
-    const char *shown = luaL_tolstring(L, -1, NULL);
-    luaL_buffinit(L, &known);
-    for (int i = 0; words[i]; i++) {
-        if (i) luaL_addstring(&known, ", ");
-        luaL_addstring(&known, words[i]);
-    }
-    luaL_pushresult(&known);
-    return bind_error(L, "%s: \"%s\" is not one of %s", key, shown, lua_tostring(L, -1));
-}
-
-static lua_Integer whole(lua_State *L, const char *key, lua_Integer least) {
-    int is_integer;
-    lua_Integer value = lua_tointegerx(L, -1, &is_integer);
-    if (is_integer && value >= least) return value;
-    return bind_error(L, "%s: expected a whole number of at least %I, found %s", key, (LUAI_UACINT)least,
-                      luaL_tolstring(L, -1, NULL));
-}
-
-/* The place of one of the words; that of "budget" for a number of bytes, which is what stands for it. */
-static int word_or_bytes(lua_State *L, const char *key, const char *const *words, int budget, size_t *bytes) {
-    if (lua_type(L, -1) != LUA_TNUMBER) {
-        int found = word(L, key, words);
-        return found == budget ? bind_error(L, "%s: give a budget as a number of bytes", key) : found;
-    }
-    *bytes = (size_t)whole(L, key, 1);
-    return budget;
-}
-
-static void set_checkpoint(lua_State *L, Settings *s) {
-    s->checkpoint = (Checkpoint)word_or_bytes(L, "checkpoint", checkpoints, CHECKPOINT_BUDGET, &s->budget);
-}
-static void set_offload(lua_State *L, Settings *s) {
-    s->offload = (Offload)word_or_bytes(L, "offload", offloads, OFFLOAD_BUDGET, &s->offload_budget);
-}
+/* ---- settings */
 
 /* {kind = "Adam", options = {lr = 0.001}} */
 static void set_optimizer(lua_State *L, Settings *s) {
@@ -93,58 +30,75 @@ static void set_optimizer(lua_State *L, Settings *s) {
     bind_error(L, "optimizer: expected one of memtide.optim's");
 }
 
-static bool flag(lua_State *L, const char *key) { return bind_flag(L, lua_gettop(L), key); }
-static void set_precision(lua_State *L, Settings *s) { s->precision = (Precision)word(L, "precision", precisions); }
-static void set_accumulate(lua_State *L, Settings *s) {
-    lua_Integer n = whole(L, "accumulate", 1);
-    if (n > 1 << 20) bind_error(L, "accumulate: more than 1048576 micro-batches");
-    s->accumulate = (int)n;
+/* "true" and "false" are words of settings.def, which stand for flags: a script's text is none. */
+static bool is_quoted_flag(lua_State *L) {
+    const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+    return !strcmp(text, "true") || !strcmp(text, "false");
 }
-static void set_inplace(lua_State *L, Settings *s) { s->inplace = flag(L, "inplace") ? INPLACE_ON : INPLACE_OFF; }
-static void set_mode(lua_State *L, Settings *s) { s->eval = word(L, "mode", modes) == 1; }
-static void set_allocator(lua_State *L, Settings *s) { s->allocator = (AllocKind)word(L, "allocator", allocators); }
-static void set_workspace(lua_State *L, Settings *s) { s->workspace_limit = (size_t)whole(L, "workspace_limit", 0); }
-static void set_graph(lua_State *L, Settings *s) { s->graph = flag(L, "graph"); }
-static void set_loss_scale(lua_State *L, Settings *s) { s->loss_scale = (float)luaL_checknumber(L, -1); }
-static void set_growth_interval(lua_State *L, Settings *s) {
-    s->scaler.interval = (int32_t)whole(L, "growth_interval", 1);
-}
-static void set_scheduled(lua_State *L, Settings *s) { s->scheduled = flag(L, "scheduled"); }
-static void set_scope(lua_State *L, Settings *s) {
-    snprintf(s->scope, sizeof s->scope, "%s", luaL_checkstring(L, -1));
-}
-static void set_no_loss(lua_State *L, Settings *s) { s->no_loss = flag(L, "no_loss"); }
-static void set_keep_output(lua_State *L, Settings *s) { s->keep_output = flag(L, "keep_output"); }
-static void set_keep_gradients(lua_State *L, Settings *s) { s->keep_gradients = flag(L, "keep_gradients"); }
 
-static const struct { const char *key; void (*set)(lua_State *, Settings *); } setters[] = {
-    {"precision", set_precision}, {"accumulate", set_accumulate}, {"checkpoint", set_checkpoint},
-    {"offload", set_offload}, {"inplace", set_inplace}, {"mode", set_mode}, {"allocator", set_allocator},
-    {"workspace_limit", set_workspace}, {"graph", set_graph}, {"optimizer", set_optimizer},
-    {"loss_scale", set_loss_scale}, {"growth_interval", set_growth_interval}, {"no_loss", set_no_loss},
-    {"scheduled", set_scheduled}, {"scope", set_scope},
-    {"keep_output", set_keep_output}, {"keep_gradients", set_keep_gradients},
-};
+/* The value on top of the stack goes to its field. */
+static void set(lua_State *L, Settings *s, const Setting *setting) {
+    Err e;
+    int code;
+    if (setting->type == SETTING_optimizer) {
+        set_optimizer(L, s);
+        return;
+    }
+    if (setting->type == SETTING_flag || (setting->type == SETTING_word && is_quoted_flag(L)))
+        bind_flag(L, lua_gettop(L), setting->name);
+    if (lua_type(L, -1) == LUA_TNUMBER) code = setting_set_number(s, setting, lua_tonumber(L, -1), &e);
+    else {
+        code = setting_set_text(s, setting, luaL_tolstring(L, -1, NULL), &e);
+        lua_pop(L, 1);
+    }
+    if (code) bind_error(L, "%s", e.text);
+}
 
+/* {name = value} -> Settings */
 static Settings settings_from(lua_State *L, int index) {
     Settings s = settings_default();
     for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
-        const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
-        size_t i = 0;
-        while (i < ARRAY_LEN(setters) && strcmp(key, setters[i].key) != 0) i++;
-        if (i == ARRAY_LEN(setters)) bind_error(L, "unknown setting \"%s\"", key);
-        setters[i].set(L, &s);
+        const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+        const Setting *setting = setting_find(name);
+        if (!setting) bind_error(L, "unknown setting \"%s\"", name);
+        set(L, &s, setting);
     }
     return s;
 }
 
-static void push_words(lua_State *L, const char *key, const char *const *words) {
+/* Sets t[key] to the list of the words in "a|b|". */
+static void set_words(lua_State *L, const char *key, const char *words) {
     lua_newtable(L);
-    for (int i = 0; words[i]; i++) {
-        lua_pushstring(L, words[i]);
-        lua_rawseti(L, -2, i + 1);
+    for (int i = 1; *words; i++) {
+        const size_t n = strcspn(words, "|");
+        lua_pushlstring(L, words, n);
+        lua_rawseti(L, -2, i);
+        words += n + 1;
     }
     lua_setfield(L, -2, key);
+}
+
+/* settings() -> {{name, type, default = text, words = {...}, least, most, tried = {...}, unit, text, whose}, ...}: the
+ * rows of settings.def; whose: "outer", "cell" or "inner" */
+static int setting_table(lua_State *L) {
+    static const char *const whose[] = {"outer", "cell", "inner"};
+    const Setting *setting;
+    lua_newtable(L);
+    for (int i = 0; (setting = setting_info(i)) != NULL; i++) {
+        lua_createtable(L, 0, 10);
+        bind_set_string(L, "name", setting->name);
+        bind_set_string(L, "type", setting_type_name(setting->type));
+        bind_set_string(L, "default", setting->initial);
+        set_words(L, "words", setting->words);
+        bind_set_integer(L, "least", setting->least);
+        bind_set_integer(L, "most", setting->most);
+        set_words(L, "tried", setting->tried);
+        bind_set_string(L, "unit", setting->unit);
+        bind_set_string(L, "text", setting->text);
+        bind_set_string(L, "whose", whose[setting->whose]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
 }
 
 /* The type that a precision computes in, by the name of the precision that has it for everything */
@@ -157,18 +111,11 @@ static const char *type_of(Precision p) {
     return precision_info(p)->text;
 }
 
-/* setting_words() -> {precision = {"fp32", ...}, ..., type = {fp32 = "fp32", amp_bf16 = "bf16", ...}}: type: what a
- * precision computes in, of those that device:info().emulated may name */
-static int setting_words(lua_State *L) {
-    lua_newtable(L);
+/* precision_types() -> {fp32 = "fp32", amp_bf16 = "bf16", ...}: what a precision computes in, of those types that
+ * device:info().emulated may name */
+static int precision_types(lua_State *L) {
     lua_createtable(L, 0, PREC_COUNT);
     for (Precision p = 0; p < PREC_COUNT; p++) bind_set_string(L, precision_info(p)->text, type_of(p));
-    lua_setfield(L, -2, "type");
-    push_words(L, "precision", precisions);
-    push_words(L, "checkpoint", checkpoints);
-    push_words(L, "offload", offloads);
-    push_words(L, "allocator", allocators);
-    push_words(L, "mode", modes);
     return 1;
 }
 
@@ -376,10 +323,10 @@ void bind_push_categories(lua_State *L, const size_t *bytes) {
 }
 
 AllocKind bind_allocator(lua_State *L, int index) {
-    AllocKind kind = ALLOC_PLANNED;
-    if (lua_getfield(L, index, "allocator") != LUA_TNIL) kind = (AllocKind)word(L, "allocator", allocators);
+    Settings s = settings_default();
+    if (lua_getfield(L, index, "allocator") != LUA_TNIL) set(L, &s, setting_find("allocator"));
     lua_pop(L, 1);
-    return kind;
+    return s.allocator;
 }
 
 size_t bind_bytes(lua_State *L, int index, const char *key) {
@@ -437,8 +384,9 @@ static int predict_program(lua_State *L) {
 void bind_open_program(lua_State *L) {
     static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"cost", cost},
         {"floor", floor_time}, {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"compile", new_program}, {"setting_words", setting_words},
-        {"optimizer_kinds", optimizer_kinds}, {"optimizer_bytes", optimizer_bytes}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"compile", new_program}, {"settings", setting_table},
+        {"precision_types", precision_types}, {"optimizer_kinds", optimizer_kinds},
+        {"optimizer_bytes", optimizer_bytes}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);
     luaL_setfuncs(L, functions, 0);
 }

@@ -67,18 +67,6 @@ static int columns(lua_State *L) {
     return 1;
 }
 
-/* row:kinds() -> {column = "text", "number" or "value"}: see columns.def */
-static int kinds(lua_State *L) {
-    static const char *const words[] = {[COLUMN_TEXT] = "text", [COLUMN_NUMBER] = "number", [COLUMN_VALUE] = "value"};
-    const Row *r = bind_get(L, 1, BOX_ROW);
-    lua_createtable(L, 0, row_columns(r));
-    for (int i = 0; i < row_columns(r); i++) {
-        lua_pushstring(L, words[row_kind(r, i)]);
-        lua_setfield(L, -2, row_column(r, i));
-    }
-    return 1;
-}
-
 /* row:clear(): no column is set any more */
 static int clear(lua_State *L) {
     row_clear(bind_get(L, 1, BOX_ROW));
@@ -95,6 +83,23 @@ static int push_line(lua_State *L, char *line) {
 /* row:line(), row:header() -> as in a file of the newest format, newline included */
 static int line(lua_State *L) { return push_line(L, row_line(bind_get(L, 1, BOX_ROW), ROW_FORMAT)); }
 static int header(lua_State *L) { return push_line(L, row_header_line(bind_get(L, 1, BOX_ROW), ROW_FORMAT)); }
+
+/* columns() -> {{name, type, group, unit, text, since}, ...}: the rows of columns.def, in the order of a file */
+static int column_table(lua_State *L) {
+    const ColumnInfo *info;
+    lua_newtable(L);
+    for (int i = 0; (info = column_info(i)) != NULL; i++) {
+        lua_createtable(L, 0, 6);
+        bind_set_string(L, "name", info->name);
+        bind_set_string(L, "type", info->type);
+        bind_set_string(L, "group", info->group);
+        bind_set_string(L, "unit", info->unit);
+        bind_set_string(L, "text", info->text);
+        bind_set_integer(L, "since", info->since);
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
 
 /* ---- files */
 
@@ -165,11 +170,11 @@ static int rows(lua_State *L) {
 }
 
 void bind_open_row(lua_State *L) {
-    static const luaL_Reg of_row[] = {{"set", set}, {"get", get}, {"columns", columns}, {"kinds", kinds},
-        {"line", line}, {"header", header}, {"clear", clear}, {NULL, NULL}};
+    static const luaL_Reg of_row[] = {{"set", set}, {"get", get}, {"columns", columns}, {"line", line},
+        {"header", header}, {"clear", clear}, {NULL, NULL}};
     static const luaL_Reg of_csv[] = {{"value", value}, {"append", append}, {"rows", rows},
         {"latest", latest}, {"rename", rename_cell}, {"flush", flush}, {"flush_late", flush_late}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {"columns", column_table}, {NULL, NULL}};
     bind_type(L, BOX_ROW, of_row);
     bind_type(L, BOX_CSV, of_csv);
     luaL_setfuncs(L, functions, 0);

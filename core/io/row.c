@@ -7,32 +7,32 @@
 #include "base/mem.h"
 #include "base/number.h"
 
-typedef struct Column {
-    const char *name;
-    ColumnKind kind;
-    int since; /* format */
-} Column;
-
 struct Row {
     int count;
     char **name, **value; /* [count]; a value that is not set is NULL */
-    Column *column;       /* [count]; the script's own have the name "" here */
+    int *since;           /* [count] */
 };
 
-/* "" stands for the script's own axes */
-static const Column columns[] = {
-#define COLUMN(name, kind, since) {#name, COLUMN_##kind, since},
-#define AXES {"", COLUMN_VALUE, 1},
+static const ColumnInfo columns[] = {
+#define COLUMN(name, type, since, group, unit, text) {#name, #type, #group, unit, text, since},
+#define OWN(name, type, group, unit, text) {#name, #type, #group, unit, text, COLUMN_OWN},
+#define AXES {"", "value", "", "", "", 1},
 #include "columns.def"
 #undef COLUMN
+#undef OWN
 #undef AXES
 };
 
-#define COLUMN(name, kind, since) _Static_assert(since >= 1 && since <= ROW_FORMAT, "format of " #name);
+#define COLUMN(name, type, since, group, unit, text) \
+    _Static_assert(since >= 1 && since <= ROW_FORMAT, "format of " #name);
+#define OWN(name, type, group, unit, text)
 #define AXES
 #include "columns.def"
 #undef COLUMN
+#undef OWN
 #undef AXES
+
+const ColumnInfo *column_info(int i) { return i >= 0 && i < (int)ARRAY_LEN(columns) ? &columns[i] : NULL; }
 
 static int find(const Row *r, const char *column) {
     for (int i = 0; i < r->count; i++)
@@ -50,16 +50,16 @@ static int check_axis(const char *axis, Err *e) {
         return err_set(e, ERR_SCRIPT, "axis \"%.50s\": a name must not be empty, start with = + - @ "
                        "or hold control characters", axis);
     for (size_t i = 0; i < ARRAY_LEN(columns); i++)
-        if (!strcmp(columns[i].name, axis))
+        if (columns[i].since != COLUMN_OWN && !strcmp(columns[i].name, axis))
             return err_set(e, ERR_SCRIPT, "axis \"%.50s\": every result has a column of that name already", axis);
     return OK;
 }
 
-static int add_column(Row *r, const char *name, const Column *column, Err *e) {
+static int add_column(Row *r, const char *name, int since, Err *e) {
     if (find(r, name) >= 0) return err_set(e, ERR_SCRIPT, "axis \"%.50s\" is given twice", name);
     char *copy = mem_copy(name, strlen(name) + 1);
     if (!copy) return err_set(e, ERR_HOST_MEMORY, "no memory for the columns of a row");
-    r->column[r->count] = *column;
+    r->since[r->count] = since;
     r->name[r->count++] = copy;
     return OK;
 }
@@ -67,13 +67,14 @@ static int add_column(Row *r, const char *name, const Column *column, Err *e) {
 static int add_columns(Row *r, const char *const *axes, int n_axes, Err *e) {
     int code = OK;
     for (size_t i = 0; i < ARRAY_LEN(columns) && !code; i++) {
+        if (columns[i].since == COLUMN_OWN) continue;
         if (*columns[i].name) {
-            code = add_column(r, columns[i].name, &columns[i], e);
+            code = add_column(r, columns[i].name, columns[i].since, e);
             continue;
         }
         for (int a = 0; a < n_axes && !code; a++) {
             code = check_axis(axes[a], e);
-            if (!code) code = add_column(r, axes[a], &columns[i], e);
+            if (!code) code = add_column(r, axes[a], columns[i].since, e);
         }
     }
     return code;
@@ -85,9 +86,9 @@ Row *row_new(const char *const *axes, int n_axes, Err *e) {
     if (r) {
         r->name = mem_new(room * sizeof *r->name);
         r->value = mem_new(room * sizeof *r->value);
-        r->column = mem_new(room * sizeof *r->column);
+        r->since = mem_new(room * sizeof *r->since);
     }
-    if (!r || !r->name || !r->value || !r->column) err_set(e, ERR_HOST_MEMORY, "no memory for a row");
+    if (!r || !r->name || !r->value || !r->since) err_set(e, ERR_HOST_MEMORY, "no memory for a row");
     else if (!add_columns(r, axes, n_axes, e)) return r;
     row_free(r);
     return NULL;
@@ -99,14 +100,13 @@ void row_free(Row *r) {
     for (int i = 0; i < r->count; i++) mem_free(r->name[i]);
     mem_free(r->name);
     mem_free(r->value);
-    mem_free(r->column);
+    mem_free(r->since);
     mem_free(r);
 }
 
 int row_columns(const Row *r) { return r->count; }
 const char *row_column(const Row *r, int i) { return r->name[i]; }
-ColumnKind row_kind(const Row *r, int i) { return r->column[i].kind; }
-bool row_in_format(const Row *r, int i, int format) { return r->column[i].since <= format; }
+bool row_in_format(const Row *r, int i, int format) { return r->since[i] <= format; }
 
 void row_clear(Row *r) {
     for (int i = 0; i < r->count; i++) {

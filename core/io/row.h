@@ -5,19 +5,28 @@
 #include "base/base.h"
 #include "base/err.h"
 
-typedef enum ColumnKind { COLUMN_TEXT, COLUMN_NUMBER, COLUMN_VALUE } ColumnKind; /* see columns.def */
+enum {
+    ROW_FORMAT = 2,  /* the newest; files of all formats, from 1, are read and gone on with */
+    COLUMN_OWN = 0,  /* as `since`: no format has the column, but files whose script asks for it do */
+};
 
-enum { ROW_FORMAT = 2 }; /* the newest; files of all formats, from 1, are read and gone on with */
+/* A row of columns.def; the one whose name is "" stands for the script's own axes. */
+typedef struct ColumnInfo {
+    const char *name, *type, *group, *unit, *text;
+    int since;
+} ColumnInfo;
+/* The i-th, from 0; NULL past the last */
+const ColumnInfo *column_info(int i);
 
 typedef struct Row Row;
 
-/* The columns of columns.def, n_axes of the script's own among them; an axis may not be called like a column.
+/* The columns of columns.def, n_axes of the script's own among them; an axis may not be called like a column, unless that
+ * is OWN.
  * NULL and *e: failed. */
 Row *row_new(const char *const *axes, int n_axes, Err *e);
 void row_free(Row *r);
 int row_columns(const Row *r);
 const char *row_column(const Row *r, int i);
-ColumnKind row_kind(const Row *r, int i);
 bool row_in_format(const Row *r, int i, int format); /* does a file of that format have the column? */
 /* Values; a column that does not exist is ERR_INTERNAL. Text starting with = + - @ tab or CR gets a leading '
  * (spreadsheets would run it); newlines are written as \n. */

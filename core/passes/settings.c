@@ -1,7 +1,10 @@
 #include "settings.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "program/quant8.h"
 
 const PrecisionInfo *precision_info(Precision p) {
@@ -119,20 +122,138 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     return OK;
 }
 
+/* ---- settings.def */
+
+#define FIELD(field) offsetof(Settings, field), .size = sizeof((Settings *)0)->field
+#define AT_text(field) .at = FIELD(field)
+#define AT_count(field) .at = FIELD(field)
+#define AT_size(field) .at = FIELD(field)
+#define AT_number(field) .at = FIELD(field)
+#define AT_flag(field) .at = FIELD(field)
+#define AT_word(field) .at = FIELD(field)
+#define AT_optimizer(field) .at = FIELD(field)
+#define AT_word_or_bytes(field, bytes) .at = FIELD(field), .bytes_at = offsetof(Settings, bytes)
+#define ANY .words = ""
+#define RANGE(first, last) .words = "", .least = first, .most = last
+#define WORDS(list) .words = list
+#define FIRST(text, ...) text "|"
+#define WORD(name, ...) FIRST(__VA_ARGS__, "")
+
+static const Setting settings[] = {
+#define COMMON(id, kind, value, about) .name = #id, .type = SETTING_##kind, .initial = value, .text = about
+#define OUTER(name, type, value, allowed, tries, in, text) \
+    {COMMON(name, type, value, text), .whose = SETTING_OUTER, .tried = tries, .unit = in, allowed},
+#define SETTING(name, type, fields, value, allowed, tries, in, text) \
+    {COMMON(name, type, value, text), .whose = SETTING_CELL, .tried = tries, .unit = in, allowed, AT_##type fields},
+#define INNER(name, type, fields, value, allowed, in, text) \
+    {COMMON(name, type, value, text), .whose = SETTING_INNER, .tried = "", .unit = in, allowed, AT_##type fields},
+#include "settings.def"
+};
+
+const Setting *setting_info(int i) { return i >= 0 && i < (int)ARRAY_LEN(settings) ? &settings[i] : NULL; }
+
+const char *setting_type_name(SettingType type) {
+    static const char *const names[SETTING_TYPES] = {"text", "count", "size", "number", "flag", "word",
+                                                     "word_or_bytes", "optimizer"};
+    return names[type];
+}
+
+const Setting *setting_find(const char *name) {
+    for (size_t i = 0; i < ARRAY_LEN(settings); i++)
+        if (settings[i].whose != SETTING_OUTER && !strcmp(settings[i].name, name)) return &settings[i];
+    return NULL;
+}
+
+/* What stands for a number of bytes among the words; a script gives the number. */
+#define BYTES "budget"
+
+/* The place of the word in "a|b|"; -1: it is none of them. */
+static int word_place(const char *words, const char *word) {
+    const size_t length = strlen(word);
+    for (int place = 0; *words; place++) {
+        const size_t n = strcspn(words, "|");
+        if (n == length && !memcmp(words, word, n)) return place;
+        words += n + 1;
+    }
+    return -1;
+}
+
+static int unexpected(const Setting *setting, const char *found, Err *e) {
+    static const char *const expected[SETTING_TYPES] = {"a text", "", "a number of bytes", "a number", "true or false",
+        "", "", "one of memtide.optim's"};
+    char known[256] = "";
+    if (setting->type == SETTING_count)
+        return err_set(e, ERR_SCRIPT, "%s: expected a whole number from %" PRId64 " to %" PRId64 ", found %s",
+                       setting->name, setting->least, setting->most, found);
+    if (*expected[setting->type])
+        return err_set(e, ERR_SCRIPT, "%s: expected %s, found %s", setting->name, expected[setting->type], found);
+    size_t used = 0;
+    for (const char *word = setting->words; *word && used < sizeof known; word += strcspn(word, "|") + 1)
+        if (strncmp(word, BYTES "|", sizeof BYTES) != 0)
+            used += (size_t)snprintf(known + used, sizeof known - used, used ? ", %.*s" : "%.*s",
+                                     (int)strcspn(word, "|"), word);
+    return err_set(e, ERR_SCRIPT, "%s: expected one of %s%s, found %s", setting->name, known,
+                   setting->type == SETTING_word_or_bytes ? " or a number of bytes" : "", found);
+}
+
+static int set_optimizer(Optimizer *o, const char *name, Err *e) {
+    const char *known, *spec;
+    for (int kind = 0; (spec = optimizer_spec(kind, &known)) != NULL; kind++) {
+        Options options;
+        if (strcmp(known, name) != 0) continue;
+        int code = options_parse(&options, spec, e);
+        if (!code) code = options_finish(&options, e);
+        if (!code) code = optimizer_set(o, kind, &options, e);
+        options_free(&options);
+        return code;
+    }
+    return err_set(e, ERR_SCRIPT, "there is no optimizer %s", name);
+}
+
+int setting_set_text(Settings *s, const Setting *setting, const char *text, Err *e) {
+    char *field = (char *)s + setting->at;
+    if (setting->type == SETTING_optimizer) return set_optimizer(&s->optimizer, text, e);
+    if (setting->type == SETTING_text) {
+        snprintf(field, setting->size, "%s", text);
+        return OK;
+    }
+    const int place = word_place(setting->words, text);
+    if (place < 0 || !strcmp(text, BYTES)) return unexpected(setting, text, e);
+    if (setting->size == sizeof(bool)) *field = (char)place; /* a flag, or a choice of two */
+    else memcpy(field, &place, sizeof place);                /* an enum */
+    return OK;
+}
+
+int setting_set_number(Settings *s, const Setting *setting, double value, Err *e) {
+    const bool or_word = setting->type == SETTING_word_or_bytes, bytes = or_word || setting->type == SETTING_size;
+    const double least = or_word ? 1 : bytes ? 0 : (double)setting->least;
+    const double most = bytes ? 0x1p62 : (double)setting->most;
+    char *field = (char *)s + setting->at, found[NUMBER_TEXT];
+    if (setting->type == SETTING_number) {
+        memcpy(field, &(float){(float)value}, sizeof(float));
+        return OK;
+    }
+    if ((!bytes && setting->type != SETTING_count) || !(value >= least && value <= most) ||
+        value != (double)(int64_t)value)
+        return unexpected(setting, number_text(value, found), e);
+    if (or_word) {
+        memcpy(field, &(int){word_place(setting->words, BYTES)}, sizeof(int));
+        field = (char *)s + setting->bytes_at;
+    }
+    if (bytes) memcpy(field, &(size_t){(size_t)value}, sizeof(size_t));
+    else memcpy(field, &(int){(int)value}, sizeof(int));
+    return OK;
+}
+
 Settings settings_default(void) {
-    Settings s = {0};
-    s.accumulate = 1;
-    s.workspace_limit = (size_t)4 << 20;
-    s.offload_least = 4096;
-    s.graph = true;
-    s.optimizer.kind = OPTIM_Adam;
-    s.optimizer.rule.lr = 1e-3f;
-    s.optimizer.rule.beta1 = 0.9f;
-    s.optimizer.rule.beta2 = 0.999f;
-    s.optimizer.rule.eps = 1e-8f;
-    s.scaler.growth = 2.0f;
-    s.scaler.backoff = 0.5f;
-    s.scaler.interval = 2000;
-    s.loss_scale = 65536.0f;
+    Settings s = {.offload_least = 4096, .scaler = {.growth = 2.0f, .backoff = 0.5f}};
+    for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
+        const Setting *setting = &settings[i];
+        const char *end;
+        const double number = number_read(setting->initial, &end);
+        if (setting->whose == SETTING_OUTER) continue;
+        if (end != setting->initial) setting_set_number(&s, setting, number, NULL); /* t_settings holds the table */
+        else setting_set_text(&s, setting, setting->initial, NULL);
+    }
     return s;
 }

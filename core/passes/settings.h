@@ -47,18 +47,18 @@ typedef enum Checkpoint {
 
 /* Where activations wait for the backward pass. budget: only as many of them in the host's memory as the step must give
  * up to stay within a number of bytes of the device. */
-#define OFFLOADS(X)        \
-    X(NONE, "none")        \
-    X(ALL, "all")          \
-    X(BUDGET, "budget")
+#define OFFLOADS(X)                                          \
+    X(NONE, "none", "nothing")                               \
+    X(ALL, "all", "all that the backward pass reads again")  \
+    X(BUDGET, "budget", "as many as must")
 
 typedef enum Offload {
-#define X(name, text) OFFLOAD_##name,
+#define X(name, text, what) OFFLOAD_##name,
     OFFLOADS(X)
 #undef X
 } Offload;
 
-/* marked: where a layer says inplace = true */
+/* In the order of settings.def's words. marked: where a layer says inplace = true */
 typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
 /* torchao's two, which differ in a default */
@@ -126,8 +126,32 @@ typedef struct Settings {
     bool keep_output, keep_gradients; /* to look at them after a step */
 } Settings;
 
-/* PyTorch's defaults: fp32, accumulate 1, no checkpointing, in-place as marked, planned, 4 MiB, Adam, 4 KiB,
- * 65536 / 2 / 0.5 / 2000. */
+/* Those of settings.def, offload_least 4 KiB, and PyTorch's loss scaler. */
 Settings settings_default(void);
+
+typedef enum SettingType {
+    SETTING_text, SETTING_count, SETTING_size, SETTING_number, SETTING_flag, SETTING_word, SETTING_word_or_bytes,
+    SETTING_optimizer, SETTING_TYPES
+} SettingType;
+enum { SETTING_OUTER, SETTING_CELL, SETTING_INNER };
+
+/* A row of settings.def. */
+typedef struct Setting {
+    const char *name, *initial, *words, *tried, *unit, *text; /* initial: the default */
+    SettingType type;
+    int whose;            /* SETTING_OUTER, ... */
+    size_t at, size;      /* of its field in Settings */
+    size_t bytes_at;      /* of word_or_bytes */
+    int64_t least, most;  /* of a count */
+} Setting;
+/* The i-th, from 0; NULL past the last */
+const Setting *setting_info(int i);
+const char *setting_type_name(SettingType type);
+/* The one of that name that a program knows; NULL: there is none. */
+const Setting *setting_find(const char *name);
+/* From a text ("true" and "false" for flags; an optimizer by its name, with its defaults), and from a number.
+ * ERR_SCRIPT: what was expected. */
+int setting_set_text(Settings *s, const Setting *setting, const char *text, Err *e);
+int setting_set_number(Settings *s, const Setting *setting, double value, Err *e);
 
 #endif

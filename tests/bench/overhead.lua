@@ -2,7 +2,7 @@
 -- docs/sweeps.md promises. LOAD: cells that are predicted (10000), a power of ten.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
-local plan = require "memtide.sweep.selection"
+local selection = require "memtide.sweep.selection"
 local script = require "memtide.sweep.script"
 local stats = require "memtide.results.stats"
 local sweep = require "memtide.sweep.sweep"
@@ -52,7 +52,7 @@ end
 
 -- Seconds of the cells' own work: the same cells in this process, their rows told to nobody
 local function worked(count)
-  local cells = plan.new((load_cells(count)), "run", {set = {}})
+  local cells = selection.new((load_cells(count)), "run", {set = {}})
   local function nothing() end
   local tell = {note = nothing, built = function() return true end, skipped = nothing, columns = nothing,
     samples = nothing, done = nothing}

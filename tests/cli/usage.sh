@@ -20,6 +20,20 @@ memtide devices
 has "$out" "cpu " "devices lists the CPU"
 has "$out" "cuda:0" "and the GPU, or why there is none"
 
+# ---- the tables of columns and settings, which the docs show as they are printed
+memtide help columns
+is $status 0 "help of the columns"
+has "$out" "predicted_peak_bytes" "has each"
+memtide help settings
+has "$out" "workspace_limit" "help of the settings"
+for topic in columns:sweeps settings:lua; do
+    memtide help "${topic%:*}" --markdown
+    first=$(echo "$out" | head -1)
+    is "$(awk -v first="$first" '$0 == first { on = 1 } /^$/ { on = 0 } on' "$ROOT/docs/${topic#*:}.md")" "$out" \
+        "docs/${topic#*:}.md has the table of ${topic%:*}"
+done
+fails 2 'unknown command "colums" (did you mean "columns"?)' "a misspelt topic" help colums
+
 # ---- wrong usage
 echo 'return require "memtide".experiment{name = "x", model = require "memtide".nn.ReLU(), input = {2},
   loss = require "memtide".nn.MSELoss()}' >x.lua

@@ -2,9 +2,9 @@
 local tap = dofile "tests/tap.lua"
 local axes = require "memtide.sweep.axes"
 local cell = require "memtide.net.cell"
-local declared = require "memtide.sweep.script_options"
+local script_options = require "memtide.sweep.script_options"
 local mt = require "memtide"
-local plain = require "memtide.base.literal"
+local literal = require "memtide.base.literal"
 local nn = mt.nn
 
 -- A model for which every setting counts
@@ -22,7 +22,7 @@ local function names(experiment)
   for i, one in ipairs(experiment:cells()) do list[i] = one.name end
   return table.concat(list, "; ")
 end
-local function list_is(list, expected, what) tap.is(plain.literal(list), expected, what) end
+local function list_is(list, expected, what) tap.is(literal.of(list), expected, what) end
 local function refused(part, what, more) tap.raises(part, what, declare, more) end
 
 -- ---- lists of values
@@ -112,10 +112,10 @@ refused("where: expected a function", "no function", {where = 5})
 local wide = declare{options = {{"width", 8, "channels"}, {"rate", 0.5, "of learning"}, {"deep", false, "more layers"},
   {"name_of", "x", "a word"}}, where = function(s) return s.width > 0 end}
 tap.is(wide:cells()[1].values.width, 8, "an option is a setting of every cell")
-tap.is(plain.literal(wide:own_axes()), '{"deep", "name_of", "rate", "width"}', "and a column")
+tap.is(literal.of(wide:own_axes()), '{"deep", "name_of", "rate", "width"}', "and a column")
 local function take(name, value)
   local given = {word = "--" .. name, name = name, value = value}
-  return plain.literal(declared.take(wide.options, declared.find(wide.options, name), given).values)
+  return literal.of(script_options.take(wide.options, script_options.find(wide.options, name), given).values)
 end
 tap.is(take("width", "8..16:4"), "{8, 12, 16}", "values of the command line")
 tap.is(take("rate", "1"), "{1.0}", "of the default's type")

@@ -4,14 +4,13 @@ local tap = dofile "tests/tap.lua"
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local estimate = require "memtide.sweep.estimate"
-local eta = require "memtide.sweep.eta"
 local screen = require "memtide.sweep.screen"
-local fit = require "memtide.sweep.max_batch"
+local max_batch = require "memtide.sweep.max_batch"
 local frontier = require "memtide.sweep.frontier"
 local mt = require "memtide"
 local pace = require "memtide.sweep.pace"
 local status = require "memtide.sweep.status"
-local techniques = require "memtide.cli.fit"
+local fit = require "memtide.cli.fit"
 local util = require "memtide.base.util"
 local nn = mt.nn
 
@@ -46,7 +45,7 @@ for _, one in ipairs(small{sweep = {{"precision", {"fp32", "amp_bf16"}}, {"check
   for _, room in ipairs{20000, 65536, 300000} do
     local best = 0
     for batch = 1, 250 do if fits(one, batch, room) then best = batch end end
-    local found, more = fit.largest(one, room)
+    local found, more = max_batch.largest(one, room)
     local bounds = (best == 0 or found.bytes <= room) and more.bytes > room
     if found.batch ~= best or more.batch ~= best + 1 or not bounds then
       wrong = wrong + 1
@@ -56,27 +55,27 @@ for _, one in ipairs(small{sweep = {{"precision", {"fp32", "amp_bf16"}}, {"check
 end
 tap.is(wrong, 0, "the largest batch is the one that trying all of them finds, in 48 cases")
 local one = cell.build(small():cells()[1])
-tap.is(fit.largest(one, 100).batch, 0, "nothing fits into 100 bytes")
+tap.is(max_batch.largest(one, 100).batch, 0, "nothing fits into 100 bytes")
 local caching = cell.build(small{allocator = "caching"}:cells()[1])
-local found = fit.largest(caching, 100 << 20)
+local found = max_batch.largest(caching, 100 << 20)
 tap.ok(fits(caching, found.batch, 100 << 20) and not fits(caching, found.batch + 1, 100 << 20),
   "under the caching allocator it fits, and the next one does not")
 local few = cell.build(small{data = mt.data.random{count = 7, shape = {3, 8, 8}, classes = 4}}:cells()[1])
-tap.is(fit.largest(few, 1 << 30).batch, 7, "no batch is larger than the data")
+tap.is(max_batch.largest(few, 1 << 30).batch, 7, "no batch is larger than the data")
 
 one.memory = 65536
-fit.settle(one)
+max_batch.settle(one)
 tap.ok(one.values.batch > 1 and fits(one, one.values.batch, 65536), 'batch = "max" becomes a number')
 cell.compile(one)
-tap.is(fit.shortfall(one), nil, "a cell that fits lacks nothing")
+tap.is(max_batch.shortfall(one), nil, "a cell that fits lacks nothing")
 local room = one.prediction.peak.bytes - 1
 one.memory = room
 cell.compile(one)
-tap.is(fit.shortfall(one), ("needs %d bytes, 1 more than the %d of --memory"):format(room + 1, room),
+tap.is(max_batch.shortfall(one), ("needs %d bytes, 1 more than the %d of --memory"):format(room + 1, room),
   "one byte too few is told")
 one.memory = nil
 cell.compile(one)
-tap.is(fit.shortfall(one), nil, "without --memory the device has what it has")
+tap.is(max_batch.shortfall(one), nil, "without --memory the device has what it has")
 tap.raises('experiment: batch: expected a whole number', "other words are no batch", small, {batch = "most"})
 tap.raises('trainer: batch: expected a whole number', "nor is max where there is nothing to look for", mt.trainer,
   {model = nn.ReLU(), input = {3}, loss = nn.MSELoss(), batch = "max"})
@@ -88,8 +87,8 @@ status.load, estimate.new = function() end, function() return new_rates(false) e
 for _, name in ipairs{"article", "vgg16_memory"} do
   for _, gib in ipairs{8, 16, 24} do
     local experiment = assert(loadfile("experiments/" .. name .. ".lua"))()
-    local names = techniques.spread(experiment)
-    local lines = techniques.solve(experiment, {memory = gib << 30}, names)
+    local names = fit.spread(experiment)
+    local lines = fit.solve(experiment, {memory = gib << 30}, names)
     local cells, bad = experiment:cells(), 0
     for _, line in ipairs(lines) do
       local at = cells[line.order]
@@ -182,15 +181,13 @@ tap.is(estimate.show(0.0000125) .. ", " .. estimate.show(0.25) .. ", " .. estima
   .. estimate.show(5400), "12.5 us, 250 ms, 1 min 15 s, 1 h 30 min", "seconds as people read them")
 
 -- ---- when a sweep will end
-local learnt = pace.new(nil)
 local cells = {}
 for i = 1, 20 do cells[i] = {values = {model = model, batch = i, accumulate = 1, steps = 8, warmup = 2}} end
 local plan = {count = function() return #cells end, cell = function(_, k) return cells[k] end}
-local left = eta.new(learnt, plan, 2)
+local left = pace.new(nil, plan, 2)
 tap.is(left:remaining(), nil, "nothing is known before a cell has ended")
 local function ended(k, seconds)
   left:learn(k, cells[k].values, seconds)
-  learnt:learn(cells[k].values, seconds)
   left:done(k, cells[k].values)
 end
 for k = 1, 10 do ended(k, k * 10) end
@@ -208,13 +205,9 @@ tap.is(left:range(0), nil, "nothing is left")
 
 -- A sweep of cells {values, row = what comes of it, visits = how often it is visited, seconds = each visit's}
 local function sweep_of(list, base, workers)
-  local of = pace.new(nil)
   local whole = {purpose = "run", count = function() return #list end, cell = function(_, k) return list[k] end}
-  local self = {left = eta.new(of, whole, workers or 1, base), pace = of}
-  function self.visit(k, took)
-    self.left:learn(k, list[k].values, took)
-    of:learn(list[k].values, took)
-  end
+  local self = {left = pace.new(nil, whole, workers or 1, base)}
+  function self.visit(k, took) self.left:learn(k, list[k].values, took) end
   function self.done(k) self.left:done(k, list[k].values, list[k].row) end
   return self
 end
@@ -240,7 +233,7 @@ tap.near(skips.left:remaining(), 70 + 100, 1e-9, "a row without a prediction sho
 skips.done(5)
 tap.near(skips.left:remaining(), 70 + 100, 1e-9, "what was not counted is not taken off")
 local tried = sweep_of(growing)
-tried.left.plan.try_oom = true
+tried.left.selection.try_oom = true
 tried.visit(1, 10)
 tried.done(1)
 tap.near(tried.left:remaining(), 20 + 70 + 71 + 1e6 + 1e6 + 100 + 400, 1e-3, "with --try-oom all are run")
@@ -289,7 +282,8 @@ tap.near(short.left:remaining(), 20 * (1 + 8 * 2), 1e-9, "a cell whose time is u
 local asked = 0
 local crowd = {purpose = "run", count = function() return 1000000000 end}
 function crowd.cell() asked = asked + 1 return cells[1] end
-local large = eta.new(learnt, crowd, 1)
+local large = pace.new(nil, crowd, 1)
+large:learn(1, cells[1].values, 10)
 tap.is(large:remaining(), nil, "a thousand million cells")
 tap.ok(asked <= 1000, "are not looked at before the first row")
 local list = {}

@@ -3,7 +3,7 @@
 local tap = dofile "tests/tap.lua"
 local cell = require "memtide.net.cell"
 local mt = require "memtide"
-local techniques = require "memtide.cli.fit"
+local fit = require "memtide.cli.fit"
 local util = require "memtide.base.util"
 local nn = mt.nn
 
@@ -30,9 +30,9 @@ end
 -- Every answer for the first case of the experiment; techniques that find nothing to do are the same step again.
 local function check(experiment, name, room)
   experiment.base.rounds, experiment.base.confidence = nil, nil -- one step is enough
-  local names = techniques.spread(experiment)
+  local names = fit.spread(experiment)
   local case = experiment.cases[1] and experiment.cases[1].case
-  local lines = techniques.solve(experiment, {memory = room, case = case}, names)
+  local lines = fit.solve(experiment, {memory = room, case = case}, names)
   local cells, bad, count = {}, 0, 0
   for _, one in ipairs(experiment:cells()) do
     if not case or one.values.case == case then cells[#cells + 1] = one end

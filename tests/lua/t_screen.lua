@@ -111,10 +111,12 @@ live.new("/nowhere/x.csv"):write{}
 tap.ok(true, "a folder that is not there stops nothing")
 
 -- ---- completions
-local uses = {{"run", "SCRIPT [-- ARGS]", "it's all"}, {"compare", "A.csv B.csv", "two [files]: a"}}
-local options = {{"csv", nil, "FILE", "rows", {run = true}}, {"quiet", "q", nil, "none"}}
+local options = {{name = "csv", argument = "FILE", text = "rows", completes = {files = "*"}},
+  {name = "quiet", letter = "q", text = "none"}}
+local uses = {{name = "run", words = "SCRIPT [-- ARGS]", text = "it's all", options = options},
+  {name = "compare", words = "A.csv B.csv", text = "two [files]: a", options = {options[2]}}}
 like(completion.bash(uses, options), "compare%) words=' %-%-quiet' files='%*%.csv' ;;", "bash")
-like(completion.zsh(uses, options), "'%*%-%-csv=%[rows%]:FILE:_files %-g \"%*\"'", "zsh")
+like(completion.zsh(uses), "'%*%-%-csv=%[rows%]:FILE:_files %-g \"%*\"'", "zsh")
 like(completion.fish(uses, options), "%-l quiet %-s q %-d 'none'", "fish")
 like(completion.fish(uses, options), "'it\\'s all'", "quotes in the help")
 tap.done()

@@ -5,8 +5,9 @@ local experiment = require "memtide.sweep.experiment"
 local failures = require "memtide.sweep.failures"
 local nn = require "memtide".nn
 local pace = require "memtide.sweep.pace"
-local plain = require "memtide.base.literal"
-local plan = require "memtide.sweep.selection"
+local protocol = require "memtide.sweep.protocol"
+local literal = require "memtide.base.literal"
+local selection = require "memtide.sweep.selection"
 local util = require "memtide.base.util"
 local wire = require "memtide.sweep.wire"
 
@@ -14,7 +15,7 @@ local wire = require "memtide.sweep.wire"
 local function passed(value) return wire.reader()(wire.frame(value)) end
 local message = {word = "done", columns = {peak = 1 << 40, ms = 0.1, whole = 3.0, text = "a\n\0\"};i1;", yes = true,
   no = false, low = math.mininteger, tiny = 5e-324}, list = {"a", 2, {}}}
-tap.is(plain.literal(passed(message)), plain.literal(message), "a message arrives as it was sent")
+tap.is(literal.of(passed(message)), literal.of(message), "a message arrives as it was sent")
 tap.is(math.type(passed{3.0}[1]), "float", "a float that is whole stays one")
 tap.is(tostring(passed{1 / 0}[1]) .. tostring(passed{-1 / 0}[1]), "inf-inf", "infinity")
 tap.ok(passed{0 / 0}[1] ~= passed{0 / 0}[1], "a loss that is no number")
@@ -97,7 +98,7 @@ end
 tap.ok(same and #whole:cells() == 24, "a cell by its position is the one in the list")
 tap.is(whole:cell(24).name .. whole:cell(24).repeat_number, "b batch=4 precision=bf162", "the last one")
 
-local function planned(options) return plan.new(declare(two), "run", options) end
+local function planned(options) return selection.new(declare(two), "run", options) end
 tap.is(planned{set = {}, case = "a batch=2"}:count(), 4, "--case chooses")
 tap.is(planned{set = {{"batch", "8"}}}:count(), 8, "--set takes an axis away")
 tap.is(planned{set = {}, steps = 7, case = "b"}:cell(1).values.steps, 7, "--steps reaches the cells")
@@ -105,12 +106,12 @@ tap.is(planned{set = {}, devices = {"cpu", "cuda:1"}}:cell(1).values.device, "cp
   "--devices: every cell is known as one of the first")
 tap.raises('no case has "zzz"', "no cell", planned, {set = {}, case = "zzz"})
 
-tap.is(plan.state(nil), "missing", "no row")
-tap.is(plan.state("ok", core.version) .. plan.state("oom", core.version), "donedone", "results")
-tap.is(plan.state("crashed", core.version) .. plan.state("error", "0"), "failedfailed", "failures")
-tap.is(plan.state("ok", "0.0.1"), "stale", "a result of another version")
+tap.is(selection.state(nil), "missing", "no row")
+tap.is(selection.state("ok", core.version) .. selection.state("oom", core.version), "donedone", "results")
+tap.is(selection.state("crashed", core.version) .. selection.state("error", "0"), "failedfailed", "failures")
+tap.is(selection.state("ok", "0.0.1"), "stale", "a result of another version")
 local function wants(words, status, version)
-  return planned{set = {}, retry = words and plan.retry(words)}:wants(status, version or core.version)
+  return planned{set = {}, retry = words and selection.retry(words)}:wants(status, version or core.version)
 end
 for _, case in ipairs{
   {nil, nil, true}, {nil, "ok", false}, {nil, "oom", false}, {nil, "error", true}, {nil, "ok", true, "0.0.1"},
@@ -122,7 +123,7 @@ for _, case in ipairs{
   tap.is(wants(words, status, version), expected, ("--retry %s: a row with %s%s"):format(words or "unasked",
     status or "nothing", version and " of another version" or ""))
 end
-tap.has(select(2, plan.retry "ok"), "some of none, failed", "other words")
+tap.has(select(2, selection.retry "ok"), "some of none, failed", "other words")
 
 -- ---- failures
 local function class(...)
@@ -152,6 +153,25 @@ tap.has(ended{kind = "stuck", note = "x"}, "the worker is stuck while x: not eve
 tap.is(failures.attempt(1, "x") .. ", " .. failures.attempt(2, "x") .. ", " .. failures.attempt(4, "x"),
   "x, 2nd attempt: x, 4th attempt: x", "attempts are told")
 
+-- ---- what a worker says
+local heard = {}
+local tell = protocol.teller(function(one, answered)
+  heard[#heard + 1] = one
+  return answered and {go = "yes"}
+end)
+tap.is(tell.built({cell = "c"}, "why"), "yes", "what is answered is told back")
+local said = heard[1]
+tap.is(("%s %s %s"):format(said.word, said.columns.cell, said.failed), "built c why", "fields by their names")
+local many = {}
+for i = 1, 2500 do many[i] = i end
+tap.is(tell.samples(many), nil, "a long list")
+tap.is(("%d %d %d %d"):format(#heard, #heard[2].list, #heard[4].list, heard[4].list[1]), "4 1000 500 2001",
+  "is several messages")
+tell.done({}, nil, true)
+tap.ok(heard[5].code == nil and heard[5].unbuilt == true, "what is nil takes no other's place")
+tap.ok(not tell.ready and protocol.message("ready").word == "ready", "and what is said of no cell")
+tap.raises("nobody hears built", "a word that nobody hears", protocol.check, {})
+
 -- ---- times
 tap.is(util.seconds "90" .. " " .. util.seconds "1.5h" .. " " .. util.seconds "2m", "90 5400.0 120", "times")
 tap.ok(not util.seconds "5x" and not util.seconds "soon" and not util.seconds "1.2.3", "and what is none")
@@ -159,16 +179,16 @@ local model = {}
 local function cells(batch) return {model = model, batch = batch, accumulate = 2, steps = 8, warmup = 2} end
 local limits = pace.new{times = 5}
 tap.is(limits:limit(cells(4)), nil, "nothing is known before a cell has ended")
-limits:learn(cells(4), 4) -- 80 samples
+limits:learn(1, cells(4), 4) -- 80 samples
 tap.near(limits:estimate(cells(8)), 8, 1e-9, "twice the samples, twice the time")
 tap.near(limits:limit(cells(8)), 40, 1e-9, "five times the estimate")
 tap.is(limits:limit(cells(1)), 10, "but never less than ten seconds")
-limits:learn(cells "max", 1e6)
+limits:learn(1, cells "max", 1e6)
 tap.ok(not limits:limit(cells "max") and limits:limit(cells(8)) == 40, "how much work a largest batch is, is not known")
 tap.is(limits:estimate{model = {}, batch = 1, accumulate = 1}, nil, "another model is another matter")
 local both = pace.new{times = 5, seconds = 30}
 tap.is(both:limit(cells(8)), 30, "the absolute limit holds before")
-both:learn(cells(4), 1)
+both:learn(1, cells(4), 1)
 tap.near(both:limit(cells(8)), 10, 1e-9, "whichever is first holds after")
 tap.is(pace.new():limit(cells(4)), nil, "no limit unasked")
 

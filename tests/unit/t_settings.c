@@ -1,4 +1,5 @@
 /* Settings: the words of precisions, every optimizer's options, defaults and refusals, and which states it keeps. */
+#include "base/number.h"
 #include "passes/settings.h"
 
 #include "tap.h"
@@ -180,7 +181,33 @@ static void test_default_settings(void) {
     ok(s.optimizer.kind == OPTIM_Adam && !memcmp(&s.optimizer.rule, &adam, sizeof adam), "Adam as it is by default");
 }
 
+static void test_table(void) {
+    const Setting *setting;
+    for (int i = 0; (setting = setting_info(i)) != NULL; i++) {
+        Settings s = settings_default();
+        Err e = {0};
+        const char *end;
+        const double number = number_read(setting->initial, &end);
+        if (setting->whose == SETTING_OUTER) continue;
+        ok(setting_find(setting->name) == setting, "%s is found", setting->name);
+        is_int(end != setting->initial ? setting_set_number(&s, setting, number, &e)
+                                       : setting_set_text(&s, setting, setting->initial, &e), OK, "its default is set");
+        ok(setting->size > 0 && setting->at + setting->size <= sizeof s, "it has a field");
+    }
+    Settings s = settings_default();
+    Err e;
+    is_int(setting_set_number(&s, setting_find("checkpoint"), 5e9, &e), OK, "a number of bytes for a word");
+    ok(s.checkpoint == CHECKPOINT_BUDGET && s.budget == 5000000000, "is the budget");
+    is_int(setting_set_text(&s, setting_find("checkpoint"), "budget", &e), ERR_SCRIPT, "which has no word");
+    is_int(setting_set_text(&s, setting_find("inplace"), "true", &e), OK, "a flag among words");
+    is_int(s.inplace, INPLACE_ON, "has its place");
+    is_int(setting_set_text(&s, setting_find("mode"), "eval", &e), OK, "a choice of two");
+    ok(s.eval, "is a flag");
+    ok(!setting_find("batch"), "no program knows the batch");
+}
+
 int main(void) {
+    test_table();
     test_precisions();
     test_defaults();
     test_refused();

@@ -1,7 +1,7 @@
 -- Values of scripts as text that is the same in every run, for columns, cell ids and messages.
 local core = require "memtide.core"
 
-local plain = {}
+local literal = {}
 
 local DEEPEST = 8 -- of nested tables; a table that contains itself ends here too
 
@@ -11,17 +11,17 @@ local function is_object(value)
   return type(meta) == "table" and meta.__tostring ~= nil and tostring(meta.__name):find("^memtide%.") ~= nil
 end
 
-function plain.is_table(value) return type(value) == "table" and getmetatable(value) == nil end
+function literal.is_table(value) return type(value) == "table" and getmetatable(value) == nil end
 
 local SCALAR = {boolean = true, number = true, string = true}
 
 -- Is it made of words, numbers, flags and tables of them all the way down, so that its text tells it from any other?
-function plain.has_text(value, depth)
+function literal.has_text(value, depth)
   depth = depth or 1
   if SCALAR[type(value)] or is_object(value) then return true end
-  if not plain.is_table(value) or depth > DEEPEST then return false end
+  if not literal.is_table(value) or depth > DEEPEST then return false end
   for key, item in pairs(value) do
-    if not SCALAR[type(key)] or not plain.has_text(item, depth + 1) then return false end
+    if not SCALAR[type(key)] or not literal.has_text(item, depth + 1) then return false end
   end
   return true
 end
@@ -36,43 +36,43 @@ local function float(value)
   return text:find("^-?%d+$") and text .. ".0" or text
 end
 
-local literal
+local shown
 
 -- {8, 2, stride = 3}: the list, then the names in order
 local function table_literal(t, depth)
   if depth > DEEPEST then return "{...}" end
   local items, named = {}, {}
-  while t[#items + 1] ~= nil do items[#items + 1] = literal(t[#items + 1], depth + 1) end
+  while t[#items + 1] ~= nil do items[#items + 1] = shown(t[#items + 1], depth + 1) end
   for key, item in pairs(t) do
     if not (math.type(key) == "integer" and key >= 1 and key <= #items) then
-      local name = type(key) == "string" and key:match("^[%a_][%w_]*$") or ("[%s]"):format(literal(key, depth + 1))
-      named[#named + 1] = ("%s = %s"):format(name, literal(item, depth + 1))
+      local name = type(key) == "string" and key:match("^[%a_][%w_]*$") or ("[%s]"):format(shown(key, depth + 1))
+      named[#named + 1] = ("%s = %s"):format(name, shown(item, depth + 1))
     end
   end
   table.sort(named)
   return "{" .. table.concat(table.move(named, 1, #named, #items + 1, items), ", ") .. "}"
 end
 
-function literal(value, depth)
+function shown(value, depth)
   if type(value) == "string" then return quoted(value) end
   if math.type(value) == "float" then return float(value) end
-  if plain.is_table(value) then return table_literal(value, depth) end
+  if literal.is_table(value) then return table_literal(value, depth) end
   if is_object(value) then return (tostring(value):gsub("\n%s*", " ")) end
   return (type(value) == "function" or type(value) == "table") and "a " .. type(value) or tostring(value)
 end
 
 -- As a script would write it; what has no text is named: 'found "half"', "found {3, 8, 8, 8}", "found a function".
-function plain.literal(value) return literal(value, 1) end
+function literal.of(value) return shown(value, 1) end
 
 -- The same without the quotes around a word.
-function plain.text(value) return type(value) == "string" and value or literal(value, 1) end
+function literal.text(value) return type(value) == "string" and value or shown(value, 1) end
 
 -- A copy of settings whose tables can be changed without changing these.
-function plain.copy(value)
-  if not plain.is_table(value) then return value end
+function literal.copy(value)
+  if not literal.is_table(value) then return value end
   local out = {}
-  for key, item in pairs(value) do out[key] = plain.copy(item) end
+  for key, item in pairs(value) do out[key] = literal.copy(item) end
   return out
 end
 
-return plain
+return literal

@@ -30,6 +30,9 @@ end
 
 function util.is_failure(value) return getmetatable(value) == Failure end
 
+-- Raises a wrong use of the command line: exit status 2.
+function util.fail_usage(format, ...) error(util.failure(format:format(...), "usage"), 0) end
+
 -- What Ctrl-C raises: see main.c.
 util.interrupted = util.failure("interrupted", "interrupted")
 
@@ -84,8 +87,8 @@ function util.must_write(name, done, message)
   error(util.failure(('cannot write to %s: %s'):format(name, why), "file"), 0)
 end
 
--- Calls fill(write), write(text) to a file that takes the name `path` when it is complete (core/io/file.h), so that there
--- is never half of it. Returns whether it was standard output instead.
+-- Calls fill(write), write(text) to a file that takes the name `path` when it is complete (core/io/file.h), so that
+-- there is never half of it. Returns whether it was standard output instead.
 function util.replace(path, fill)
   local file <close> = util.must(core.new_file(path))
   fill(function(text) util.must(file:write(text)) end)

@@ -1,22 +1,22 @@
 -- memtide compare A.csv B.csv: the rows of two files that did the same work, side by side: two versions of memtide, two
 -- devices, memtide and another program whose file has the same columns.
-local core = require "memtide.core"
-local csv = require "memtide.results.csv"
-local own_results = require "memtide.sweep.row".own_results
+local columns = require "memtide.results.columns"
+local options = require "memtide.cli.options"
 local report = require "memtide.results.report"
 local results = require "memtide.results.results"
 local samples = require "memtide.results.samples"
 local stats = require "memtide.results.stats"
 local util = require "memtide.base.util"
 
-local compare = {}
+local compare = {words = "A.csv B.csv",
+  text = "the cells of two files that did the same work: ratios of time and memory", options = {options.json}}
 
 -- What makes two rows the same work; what they are called; and what only says where and how it was done. Rows are
 -- joined on a name if the two files have one in common, and on how if they have the same values of it.
-local WORK = {"model", "batch", "accumulate", "effective_batch", "precision", "checkpoint", "inplace", "mode",
-  "optimizer"}
+local WORK = columns.group "work"
 local NAMES = {"experiment", "case"}
-local HOW = {"device", "allocator", "workspace_limit", "graph", "emulated"}
+local HOW = columns.group "how"
+HOW[#HOW + 1] = "emulated"
 local NEEDED = {"cell", "repeat", "status", "reason", "peak_bytes", "reserved_bytes", "step_ms", "version"}
 
 -- ---- reading
@@ -27,11 +27,9 @@ local function set_of(list)
   return out
 end
 
-local kinds, of_some = util.must(core.row{}):kinds(), set_of(own_results)
-
-local function text_of(row, columns)
+local function text_of(row, names)
   local words = {}
-  for _, name in ipairs(columns) do words[#words + 1] = row[name] end
+  for _, name in ipairs(names) do words[#words + 1] = row[name] end
   return table.concat(words, "\0")
 end
 
@@ -52,16 +50,14 @@ end
 -- {path, has = set of columns, own = the script's own columns, rows, samples}
 local function load(path, say)
   local rows = {}
-  local columns, torn = results.read(path, function(row) rows[#rows + 1] = row end)
-  local has = set_of(columns)
-  for _, list in ipairs{WORK, NEEDED} do
-    for _, name in ipairs(list) do
-      if not has[name] then csv.damaged(path, 1, "no results of memtide: there is no column %s", name) end
-    end
-  end
+  local names, torn = results.read(path, function(row) rows[#rows + 1] = row end)
+  local has = set_of(names)
+  for _, list in ipairs{WORK, NEEDED} do columns.need(path, has, list) end
   if torn then say(("%s: the last line is incomplete, and left out"):format(path)) end
   local own = {}
-  for _, name in ipairs(columns) do if not kinds[name] and not of_some[name] then own[#own + 1] = name end end
+  for _, name in ipairs(names) do
+    if columns.is_setting(name) and not columns.is_fixed(name) then own[#own + 1] = name end
+  end
   return {path = path, has = has, own = own, rows = latest(rows, has, own), samples = samples.read(path)}
 end
 
@@ -216,9 +212,9 @@ end
 -- ---- shown
 
 -- Those of the columns that differ between the rows
-local function varying(rows, columns)
+local function varying(rows, names)
   local out = {}
-  for _, name in ipairs(columns) do
+  for _, name in ipairs(names) do
     local seen = nil
     for _, row in ipairs(rows) do
       seen = seen or row[name]
@@ -244,9 +240,9 @@ local function names_of(joined, all)
   return #names > 0 and names or {"model"}
 end
 
-local function words(row, columns)
+local function words(row, names)
   local out = {}
-  for i, name in ipairs(columns) do out[i] = row[name] end
+  for i, name in ipairs(names) do out[i] = row[name] end
   return out
 end
 
@@ -292,9 +288,9 @@ end
 
 -- The columns of the JSON objects beside the names
 local function json_values(one, names, labels)
-  local values, columns = {}, {}
-  local function put(name, value) columns[#columns + 1], values[name] = name, value end
-  local function value(row, name) return results.value(kinds[name] or "value", row[name]) end
+  local values, list = {}, {}
+  local function put(name, value) list[#list + 1], values[name] = name, value end
+  local function value(row, name) return columns.value(name, row[name]) end
   for _, name in ipairs(names) do put(name, value(one.one.row, name)) end
   for side, row in ipairs{one.one.row, one.other.row} do
     local letter = side == 1 and "a_" or "b_"
@@ -310,17 +306,18 @@ local function json_values(one, names, labels)
     put(what.column .. "_ratio_low", r.low or r.from)
     put(what.column .. "_ratio_high", r.high or r.to)
   end
-  return values, columns
+  return values, list
 end
 
 -- Prints the comparison. Returns the exit status: 1 when nothing could be joined.
-function compare.main(path_a, path_b, options)
-  local a, b = load(path_a, options.say), load(path_b, options.say)
+function compare.alone(paths, given)
+  if #paths ~= 2 then util.fail_usage("compare: expected two files of results, found %d", #paths) end
+  local a, b = load(paths[1], given.say), load(paths[2], given.say)
   local joined = join(a, b)
   local names = names_of(joined, append(append({}, a.rows), b.rows))
   local ones, others = rows_of(joined, "one"), rows_of(joined, "other")
   local labels = {varying(ones, joined.labels[1]), varying(others, joined.labels[2])}
-  if options.json then
+  if given.json then
     for _, one in ipairs(joined.pairs) do print(report.json(json_values(one, names, labels))) end
     return joined.pairs[1] and 0 or 1
   end

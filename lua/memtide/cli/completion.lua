@@ -1,37 +1,35 @@
 -- memtide completion: what bash, zsh and fish offer behind a half-written word, made of the tables that help is made
 -- of.
-local plan = require "memtide.sweep.selection"
-local usage = require "memtide.cli.usage"
 local util = require "memtide.base.util"
 
-local completion = {}
+local SHELLS = {"bash", "fish", "zsh"}
 
--- What stands for an option's argument, or for a command's words, in the help: which words may be there, or which
--- files. Of others nothing is known.
-local KINDS = {FILE = {files = "*"}, D = {words = "cpu cuda:0"}, SCRIPT = {files = "*.lua"}, csv = {files = "*.csv"},
-  SHELL = {words = "bash zsh fish"}, WORDS = {words = table.concat(plan.retry_words, " ")}, COMMAND = {commands = true}}
+local completion = {words = "SHELL", text = "completions for bash, zsh or fish: eval \"$(memtide completion bash)\"",
+  options = {}, completes = {SHELL = {words = "bash zsh fish"}}}
+
+-- What stands for words in the help of any command: which files. A command says more of its own.
+local KINDS = {FILE = {files = "*"}, SCRIPT = {files = "*.lua"}, csv = {files = "*.csv"}}
 
 local function names_of(list)
   local names = {}
-  for i, one in ipairs(list) do names[i] = one[1] end
+  for i, one in ipairs(list) do names[i] = one.name end
   return table.concat(names, " ")
 end
 
-local function options_of(command, options)
-  local list = {}
-  for _, option in ipairs(options) do if usage.has(command, option) then list[#list + 1] = option end end
-  return list
-end
-
 -- What a command takes beside options -> its words, and the files; "": none
-local function takes(use, uses)
+local function takes(command, commands)
   local words, files = {}, {}
-  for name in use[2]:gsub("%-%-.*", ""):gmatch("%a+") do
-    local kind = KINDS[name] or {}
+  for name in command.words:gsub("%-%-.*", ""):gmatch("%a+") do
+    local kind = command.completes and command.completes[name] or KINDS[name] or {}
     if kind.files and kind.files ~= files[#files] then files[#files + 1] = kind.files end
-    if kind.words or kind.commands then words[#words + 1] = kind.words or names_of(uses) end
+    if kind.words or kind.commands then words[#words + 1] = kind.words or names_of(commands) end
   end
   return table.concat(words, " "), files[2] and "*" or files[1] or ""
+end
+
+local function has(command, option)
+  for _, one in ipairs(command.options) do if one == option then return true end end
+  return false
 end
 
 -- ---- bash
@@ -58,22 +56,24 @@ _memtide() {
 }
 complete -o filenames -F _memtide memtide]=]
 
-function completion.bash(uses, options)
+-- commands, options: all there are, as commands.lua has them
+function completion.bash(commands, options)
   local values, taken = {}, {}
   for _, option in ipairs(options) do
-    local kind = option[3] and (KINDS[option[3]] or {})
+    local kind = option.argument and (option.completes or {})
     if kind then
-      values[#values + 1] = ("        --%s) words='%s' files='%s' ;;\n"):format(option[1], kind.words or "",
+      values[#values + 1] = ("        --%s) words='%s' files='%s' ;;\n"):format(option.name, kind.words or "",
         kind.files or "")
     end
   end
-  for _, use in ipairs(uses) do
-    local words, files = takes(use, uses)
+  for _, command in ipairs(commands) do
+    local words, files = takes(command, commands)
     local list = {words}
-    for _, option in ipairs(options_of(use[1], options)) do list[#list + 1] = "--" .. option[1] end
-    taken[#taken + 1] = ("            %s) words='%s' files='%s' ;;\n"):format(use[1], table.concat(list, " "), files)
+    for _, option in ipairs(command.options) do list[#list + 1] = "--" .. option.name end
+    taken[#taken + 1] = ("            %s) words='%s' files='%s' ;;\n"):format(command.name, table.concat(list, " "),
+      files)
   end
-  local parts = {COMMANDS = names_of(uses), VALUES = table.concat(values), TAKES = table.concat(taken)}
+  local parts = {COMMANDS = names_of(commands), VALUES = table.concat(values), TAKES = table.concat(taken)}
   return (BASH:gsub("@(%u+)", parts))
 end
 
@@ -102,30 +102,31 @@ if [ "$funcstack[1]" = _memtide ]; then _memtide "$@"; else compdef _memtide mem
 local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
 -- Text inside of a specification, where these signs mean something
-local function plain(text) return (text:gsub("[%[%]:\\]", "\\%0")) end
+local function escaped(text) return (text:gsub("[%[%]:\\]", "\\%0")) end
 
 -- ":name:what may be there"
 local function zsh_value(name, words, files)
   return (":%s:%s"):format(name, files ~= "" and ('_files -g "%s"'):format(files) or
-    words ~= "" and ("(%s)"):format(plain(words)) or " ")
+    words ~= "" and ("(%s)"):format(escaped(words)) or " ")
 end
 
 local function zsh_option(option)
-  local kind = KINDS[option[3]] or {}
-  local value = option[3] and zsh_value(option[3], kind.words or "", kind.files or "") or ""
-  return quoted(("*--%s%s[%s]%s"):format(option[1], option[3] and "=" or "", plain(option[4]), value))
+  local kind, name = option.completes or {}, option.argument
+  local value = name and zsh_value(name, kind.words or "", kind.files or "") or ""
+  return quoted(("*--%s%s[%s]%s"):format(option.name, name and "=" or "", escaped(option.text), value))
 end
 
-function completion.zsh(uses, options)
-  local commands, taken = {}, {}
-  for i, use in ipairs(uses) do
-    commands[i] = ("        %s\n"):format(quoted(use[1] .. ":" .. use[3]:gsub(":", "\\:")))
-    local specs = {"*" .. zsh_value("word", takes(use, uses))}
+function completion.zsh(commands)
+  local names, taken = {}, {}
+  for i, command in ipairs(commands) do
+    names[i] = ("        %s\n"):format(quoted(command.name .. ":" .. command.text:gsub(":", "\\:")))
+    local specs = {"*" .. zsh_value("word", takes(command, commands))}
     specs[1] = quoted(specs[1])
-    for _, option in ipairs(options_of(use[1], options)) do specs[#specs + 1] = zsh_option(option) end
-    taken[i] = ("        %s) arguments=(\n            %s) ;;\n"):format(use[1], table.concat(specs, "\n            "))
+    for _, option in ipairs(command.options) do specs[#specs + 1] = zsh_option(option) end
+    taken[i] = ("        %s) arguments=(\n            %s) ;;\n"):format(command.name,
+      table.concat(specs, "\n            "))
   end
-  return (ZSH:gsub("@(%u+)", {COMMANDS = table.concat(commands), TAKES = table.concat(taken)}))
+  return (ZSH:gsub("@(%u+)", {COMMANDS = table.concat(names), TAKES = table.concat(taken)}))
 end
 
 -- ---- fish
@@ -138,43 +139,45 @@ local function fish_words(words, files)
   return fish_quoted(("(__fish_complete_suffix %s)"):format(files:match("%..*") or ""))
 end
 
-local function fish_option(option, commands)
-  local kind, when = KINDS[option[3]], fish_quoted("__fish_seen_subcommand_from " .. commands)
-  local line = {"complete -c memtide -n", when, "-l", option[1]}
-  if option[2] then line[#line + 1] = "-s " .. option[2] end
-  if option[3] then line[#line + 1] = "-x" end
+local function fish_option(option, names)
+  local kind, when = option.completes, fish_quoted("__fish_seen_subcommand_from " .. names)
+  local line = {"complete -c memtide -n", when, "-l", option.name}
+  if option.letter then line[#line + 1] = "-s " .. option.letter end
+  if option.argument then line[#line + 1] = "-x" end
   if kind then line[#line + 1] = "-a " .. fish_words(kind.words or "", kind.files or "") end
-  line[#line + 1] = "-d " .. fish_quoted(option[4])
+  line[#line + 1] = "-d " .. fish_quoted(option.text)
   return table.concat(line, " ")
 end
 
-function completion.fish(uses, options)
+function completion.fish(commands, options)
   local out = {"complete -c memtide -f", "complete -c memtide -n __fish_use_subcommand -a " .. fish_words("", "*.lua")}
-  for _, use in ipairs(uses) do
-    out[#out + 1] = ("complete -c memtide -n __fish_use_subcommand -a %s -d %s"):format(use[1], fish_quoted(use[3]))
-    local words, files = takes(use, uses)
+  for _, command in ipairs(commands) do
+    out[#out + 1] = ("complete -c memtide -n __fish_use_subcommand -a %s -d %s"):format(command.name,
+      fish_quoted(command.text))
+    local words, files = takes(command, commands)
     if words .. files ~= "" then
-      out[#out + 1] = ("complete -c memtide -n '__fish_seen_subcommand_from %s' -a %s"):format(use[1],
+      out[#out + 1] = ("complete -c memtide -n '__fish_seen_subcommand_from %s' -a %s"):format(command.name,
         fish_words(words, files))
     end
   end
   for _, option in ipairs(options) do
-    local commands = {}
-    for _, use in ipairs(uses) do if usage.has(use[1], option) then commands[#commands + 1] = use end end
-    out[#out + 1] = fish_option(option, names_of(commands))
+    local having = {}
+    for _, command in ipairs(commands) do if has(command, option) then having[#having + 1] = command end end
+    out[#out + 1] = fish_option(option, names_of(having))
   end
   return table.concat(out, "\n")
 end
 
--- uses, options: the command line's tables
-function completion.main(shell, uses, options)
-  local make = {bash = completion.bash, zsh = completion.zsh, fish = completion.fish}
-  if make[shell] then
-    print(make[shell](uses, options))
-    return 0
+function completion.alone(words, _, commands)
+  local shell = words[1]
+  for _, known in ipairs(SHELLS) do
+    if shell == known then
+      print(completion[shell](commands.all(), commands.options()))
+      return 0
+    end
   end
-  error(util.failure(("completion: expected bash, zsh or fish, found %s%s"):format(shell or "nothing",
-    util.meant(shell or "", util.sorted_keys(make))), "usage"), 0)
+  util.fail_usage("completion: expected bash, zsh or fish, found %s%s", shell or "nothing",
+    util.meant(shell or "", SHELLS))
 end
 
 return completion

@@ -5,12 +5,16 @@
 -- activations the outputs of the layers that have parameters, the last one left out; the input. Each in the type in
 -- which the step's precision stores it. Frozen parameters have no gradient and no state. Nothing of activation
 -- gradients, other layers' outputs, labels, of master copies or 16-bit copies of weights.
-local categories = require "memtide.sweep.row".categories
+local categories = require "memtide.results.columns".categories
 local core = require "memtide.core"
+local first_cell = require "memtide.cli.first_cell"
 local nn = require "memtide.net.nn"
+local options = require "memtide.cli.options"
 local util = require "memtide.base.util"
 
-local explain = {}
+local explain = {words = "SCRIPT [-- ARGS]",
+  text = "the memory of the first cell by hand: a row per layer, totals per category",
+  options = {options.csv, options.CELL}}
 
 local function product(shape)
   local n = 1
@@ -276,9 +280,9 @@ local function open_table(path)
   return util.must_write(path, io.open(path, "w"))
 end
 
--- `cell` is compiled and predicted (memtide.cell). opts.csv: a file, or "-" for stdout; otherwise tables on stdout.
-function explain.main(cell, opts)
-  local path = opts.csv
+-- given.csv: a file, or "-" for stdout; otherwise tables on stdout.
+function explain.run(experiment, given)
+  local cell, path = first_cell(experiment, given), given.csv
   local named = path ~= "-" and path or nil
   local file, name = named and open_table(path) or io.stdout, named or "standard output"
   local function out(line) util.must_write(name, file:write(line, "\n")) end

@@ -5,24 +5,30 @@ local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
 local estimate = require "memtide.sweep.estimate"
 local experiments = require "memtide.sweep.experiment"
-local fit = require "memtide.sweep.max_batch"
-local plan = require "memtide.sweep.selection"
+local max_batch = require "memtide.sweep.max_batch"
+local options = require "memtide.cli.options"
 local report = require "memtide.results.report"
 local column_value = require "memtide.sweep.row".column_value
+local selection = require "memtide.sweep.selection"
 local settings = require "memtide.net.settings"
 local status = require "memtide.sweep.status"
 local util = require "memtide.base.util"
 
-local techniques = {}
+local fit = {words = "SCRIPT [-- ARGS]",
+  text = "the largest batch that fits, for every combination of techniques, and its time",
+  options = {options.csv, options.PLAN, options.json}}
 
--- What is tried beside what the script says, where the script does not sweep it.
-local TRIED = {
-  {"precision", {"amp_bf16", "bf16"}}, {"accumulate", {1, 4}}, {"checkpoint", {"none", "selective", "sqrt", "all"}},
-  {"inplace", {true}},
-}
+-- What is tried beside what the script says, where the script does not sweep it: first what changes an evaluation, too.
+local ALWAYS = {precision = true}
+local TRIED = {}
+for _, always in ipairs{true, false} do
+  for _, setting in ipairs(settings.list) do
+    if #setting.tried > 0 and (ALWAYS[setting.name] or false) == always then TRIED[#TRIED + 1] = setting end
+  end
+end
 local FOUND = {"batch", "effective_batch", "bytes", "next_bytes", "room", "seconds", "source", "emulated", "best",
   "idle"}
-local TRAINING = {{"mode", {train = true}}} -- no technique but precision changes what evaluation needs
+local TRAINING = {{"mode", {train = true}}}
 
 local function is_axis(experiment, name)
   for _, axis in ipairs(experiment.axes) do if axes.column(axis, name) then return true end end
@@ -45,15 +51,15 @@ local function merge_cases(experiment)
 end
 
 -- Makes the techniques axes, and the batch what is looked for. Returns the names of the axes.
-function techniques.spread(experiment)
-  for _, tried in ipairs(TRIED) do
-    local name, own = tried[1], experiment.base[tried[1]]
+function fit.spread(experiment)
+  for _, setting in ipairs(TRIED) do
+    local name, own = setting.name, experiment.base[setting.name]
     if not is_axis(experiment, name) then
-      if own == nil then own = settings.known[name].default end
+      if own == nil then own = setting.default end
       local values = {own}
-      for _, value in ipairs(tried[2]) do if value ~= own then values[#values + 1] = value end end
+      for _, value in ipairs(setting.tried) do if value ~= own then values[#values + 1] = value end end
       experiment:set(name, values)
-      if name ~= "precision" then experiment.axes[#experiment.axes].only = TRAINING end
+      if not ALWAYS[name] then experiment.axes[#experiment.axes].only = TRAINING end
     end
   end
   experiment:set("batch", {"max"})
@@ -65,11 +71,16 @@ end
 
 -- ---- time
 
-local SAME = {"model", "device", "accumulate", "precision", "checkpoint", "inplace", "mode", "optimizer"}
+-- Settings that a time per sample hangs on, whatever the batch.
+local SAME = {}
+for _, setting in ipairs(settings.list) do
+  if setting.group == "work" and setting.name ~= "batch" or setting.name == "device" then SAME[#SAME + 1] = setting end
+end
 
-local function key_of(values)
-  local words = {}
-  for i, name in ipairs(SAME) do words[i] = tostring(values[name]) end
+-- row: texts; a setting that it has no column for is the default.
+local function key_of(row)
+  local words = {row.model or ""}
+  for _, setting in ipairs(SAME) do words[#words + 1] = row[setting.name] or settings.text(setting.default) end
   return table.concat(words, "\0")
 end
 
@@ -89,7 +100,7 @@ end
 -- Seconds, what they rest on, and a number that stands for them where no time is known.
 local function seconds_per_sample(self, found, measured, rates)
   local v, texts = self.values, {model = self.model_name}
-  for _, name in ipairs(SAME) do if name ~= "model" then texts[name] = settings.text(v[name]) end end
+  for _, setting in ipairs(SAME) do texts[setting.name] = settings.text(v[setting.name]) end
   local row, samples = measured[key_of(texts)], found.batch * v.accumulate
   local relative = estimate.relative(found.cost) / samples
   if row then return row.seconds, "measured", relative end
@@ -105,7 +116,7 @@ local function solve(self, room, measured, rates)
   cell.build(self)
   room = room or cell.room(self)
   if not room then error(util.failure("fit: --memory is missing: the size of the device is not known", "usage"), 0) end
-  local found, more = fit.largest(self, room)
+  local found, more = max_batch.largest(self, room)
   local v = self.values
   local line = {case = v.case, batch = found.batch, effective_batch = found.batch * v.accumulate, bytes = found.bytes,
     next_bytes = more and more.bytes, room = room}
@@ -145,12 +156,12 @@ local function mark(lines)
 end
 
 -- {line, ...}: the largest effective batch first; a line has its axes' values under their names, too.
-function techniques.solve(experiment, options, names)
-  local cells, lines = plan.new(experiment, nil, {set = {}, case = options.case, memory = options.memory}), {}
+function fit.solve(experiment, given, names)
+  local cells, lines = selection.new(experiment, nil, {set = {}, case = given.case, memory = given.memory}), {}
   local measured, rates = measured_rows(experiments.file_name(experiment) .. ".csv"), estimate.new()
   for k = 1, cells:count() do
     local one = cells:cell(k)
-    local line = solve(one, options.memory, measured, rates)
+    local line = solve(one, given.memory, measured, rates)
     if line then
       line.order = k
       for _, name in ipairs(names) do
@@ -205,18 +216,18 @@ local function write(path, lines, columns)
   util.replace(path, function(put) put(text) end)
 end
 
-function techniques.main(experiment, options)
-  plan.new(experiment, nil, options) -- applies what the command line changes
-  local names = techniques.spread(experiment)
-  local lines = techniques.solve(experiment, options, names)
+function fit.run(experiment, given)
+  selection.new(experiment, nil, given) -- applies what the command line changes
+  local names = fit.spread(experiment)
+  local lines = fit.solve(experiment, given, names)
   local columns = {"case"}
   table.move(names, 1, #names, 2, columns)
   table.move(FOUND, 1, #FOUND, #columns + 1, columns)
-  if options.json then
+  if given.json then
     for _, line in ipairs(lines) do io.stdout:write(report.json(line, columns), "\n") end
-  elseif options.csv ~= "-" then show(lines, names, #experiment.cases > 1) end
-  if options.csv then write(options.csv, lines, columns) end
+  elseif given.csv ~= "-" then show(lines, names, #experiment.cases > 1) end
+  if given.csv then write(given.csv, lines, columns) end
   return 0
 end
 
-return techniques
+return fit

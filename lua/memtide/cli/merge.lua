@@ -2,15 +2,18 @@
 -- and repeat. What OUT.csv has already counts as well, so that nothing is ever lost; the files that are read stay as
 -- they are.
 local cell = require "memtide.net.cell"
+local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local csv = require "memtide.results.csv"
+local options = require "memtide.cli.options"
 local results = require "memtide.results.results"
 local samples = require "memtide.results.samples"
 local shards = require "memtide.sweep.shards"
 local statuses = require "memtide.results.statuses"
 local util = require "memtide.base.util"
 
-local merge = {}
+local merge = {words = "OUT.csv IN.csv ...", text = "the rows and samples of several files as one",
+  options = {options.cells}}
 local Merge = {}
 Merge.__index = Merge
 
@@ -25,13 +28,13 @@ local function settings_of(values) return values.cell:match("^[^-]*") .. " " .. 
 -- ---- rows
 
 -- Names that are not there yet go behind the name before them.
-local function add_columns(all, columns)
+local function add_columns(all, names)
   local place = {}
   local function index() for i, name in ipairs(all) do place[name] = i end end
   index()
-  for i, name in ipairs(columns) do
+  for i, name in ipairs(names) do
     if not place[name] then
-      table.insert(all, (place[columns[i - 1]] or 0) + 1, name)
+      table.insert(all, (place[names[i - 1]] or 0) + 1, name)
       index()
     end
   end
@@ -88,18 +91,16 @@ end
 
 function Merge:read(path)
   local rows = {}
-  local columns, torn = results.read(path, function(values, line)
+  local names, torn = results.read(path, function(values, line)
     rows[#rows + 1] = {path = path, line = line, values = values}
   end)
   local known = {}
-  for _, name in ipairs(columns) do known[name] = true end
-  for _, name in ipairs(NEEDED) do
-    if not known[name] then csv.damaged(path, 1, "no results of memtide: there is no column %s", name) end
-  end
+  for _, name in ipairs(names) do known[name] = true end
+  columns.need(path, known, NEEDED)
   if torn then self.say(path .. ": the last line is incomplete, and left out") end
-  local like, problem = results.row_like(columns)
+  local like, problem = results.row_like(names)
   if not like then csv.damaged(path, 1, "%s", problem) end
-  add_columns(self.columns, columns)
+  add_columns(self.columns, names)
   for _, row in ipairs(rows) do self:take(row) end
   self.read_files[#self.read_files + 1] = path
 end
@@ -139,9 +140,9 @@ end
 -- Calls line(values) for every line of the samples beside `path`.
 function Merge:each_sample(path, line)
   local name = samples.path(path)
-  local columns, torn = csv.read(name, line)
+  local found, torn = csv.read(name, line)
   for i, column in ipairs(samples.columns) do
-    if columns[i] ~= column then csv.damaged(name, 1, "expected a column %s, found %s", column, columns[i]) end
+    if found[i] ~= column then csv.damaged(name, 1, "expected a column %s, found %s", column, found[i]) end
   end
   if torn then self.say(name .. ": the last line is incomplete, and left out") end
 end
@@ -227,15 +228,16 @@ function Merge:tell(out, missing)
   if #missing > 0 then print(("%d cells are missing"):format(#missing)) end
 end
 
--- words: {out, input, ...}. options: cells, say. Exit status 1: the result is not complete.
-function merge.main(words, options)
+-- words: {out, input, ...}. given: cells, say. Exit status 1: the result is not complete.
+function merge.alone(words, given)
+  if #words < 2 then util.fail_usage("merge: expected the file to write and those to read, found %d", #words) end
   local out, seen = words[1], {}
   for _, path in ipairs(words) do
-    if seen[path] then error(util.failure(("merge: %s is named twice"):format(path), "usage"), 0) end
+    if seen[path] then util.fail_usage("merge: %s is named twice", path) end
     seen[path] = true
   end
-  local list = options.cells and shards.read(options.cells) or {}
-  local self = setmetatable({say = options.say, rows = {}, order = {}, columns = util.must(core.row{}):columns(),
+  local list = given.cells and shards.read(given.cells) or {}
+  local self = setmetatable({say = given.say, rows = {}, order = {}, columns = util.must(core.row{}):columns(),
     read_files = {}, same = 0, conflicts = 0, lacking = 0}, Merge)
   local _ <close> = util.must(core.lock(out .. ".lock", out))
   self:read_all(out, table.move(words, 2, #words, 1, {}))

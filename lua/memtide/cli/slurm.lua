@@ -1,29 +1,36 @@
 -- memtide slurm: a sweep as an array of Slurm jobs. Writes the list of cells with their parts, the script of the array,
 -- that of the merge behind it, and one that submits both. Nothing is submitted here.
+local cell_list = require "memtide.sweep.cell_list"
 local core = require "memtide.core"
-local freeze = require "memtide.sweep.cell_list"
+local options = require "memtide.cli.options"
 local util = require "memtide.base.util"
 
-local slurm = {}
+local slurm = {words = "SCRIPT [-- ARGS]", text = "the parts as an array of Slurm jobs: a folder of scripts to submit"}
 
 local WARNING = 120 -- seconds before the time limit
 local REQUEUES = 20 -- times that a part puts itself into the queue again
 
 local function quote(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
--- Of this command; every other one is memtide run's, and repeated.
-local OWN = {shards = true, time = true, partition = true, gres = true, output = true, quiet = true, verbose = true}
-local SBATCH = {"time", "partition", "gres"}
+-- Of this command alone; those of the list are sbatch's, of a part.
+local SBATCH = {
+  {name = "time", argument = "T", text = "the time limit of a part, as sbatch has it"},
+  {name = "partition", argument = "NAME", text = "where the jobs run"},
+  {name = "gres", argument = "LIST", text = "what a part needs, such as gpu:1"},
+}
+slurm.options = {options.ROWS, options.try_oom, options.PARTS, SBATCH}
+local OWN = {quiet = true, verbose = true} -- every other one is memtide run's, and repeated
+for _, option in ipairs(options.flat{options.PARTS, SBATCH}) do OWN[option.name] = true end
 
 -- The words behind `memtide run`: the script, options and arguments as they were given.
-local function run_words(options)
-  local words = {quote(options.script.path)}
-  for _, given in ipairs(options.given) do
-    if not OWN[given.name] then
-      words[#words + 1] = quote("--" .. given.name .. (given.value and "=" .. given.value or ""))
+local function run_words(given)
+  local words = {quote(given.script.path)}
+  for _, one in ipairs(given.given) do
+    if not OWN[one.name] then
+      words[#words + 1] = quote("--" .. one.name .. (one.value and "=" .. one.value or ""))
     end
   end
-  for _, own in ipairs(options.own) do
+  for _, own in ipairs(given.own) do
     words[#words + 1] = quote("--" .. own.name .. (own.value and "=" .. own.value or ""))
   end
   return table.concat(words, " ")
@@ -42,12 +49,12 @@ local function here()
 end
 
 -- "#SBATCH --name=value" for each that was given
-local function directives(options, names)
+local function directives(given, list)
   local lines = {}
-  for _, name in ipairs(names) do
-    local value = options[name]
+  for _, option in ipairs(list) do
+    local name, value = option.name, given[option.name]
     if value and value:find("[%s%c'\"\\]") then
-      error(util.failure(('--%s: expected a word of Slurm\'s, found "%s"'):format(name, value), "usage"), 0)
+      util.fail_usage('--%s: expected a word of Slurm\'s, found "%s"', name, value)
     end
     if value then lines[#lines + 1] = ("#SBATCH --%s=%s\n"):format(name, value) end
   end
@@ -107,26 +114,26 @@ echo "array job ${array%%;*}, merge job ${merge%%;*}"
 
 local FILES = {["array.sh"] = ARRAY, ["merge.sh"] = MERGE, ["submit.sh"] = SUBMIT}
 
-function slurm.main(experiment, options)
-  if options.script.path == "-" then
-    error(util.failure("slurm: expected a script in a file: jobs have no standard input", "usage"), 0)
+function slurm.run(experiment, given)
+  if given.script.path == "-" then
+    util.fail_usage("slurm: expected a script in a file: jobs have no standard input")
   end
-  local folder = (options.output or options.name .. ".slurm"):gsub("(.)/+$", "%1"):gsub("^%-", "./-")
-  local parts, folder_now, program = options.shards or 1, here()
+  local folder = (given.output or given.name .. ".slurm"):gsub("(.)/+$", "%1"):gsub("^%-", "./-")
+  local parts, folder_now, program = given.shards or 1, here()
   local values = {
-    parts = parts, warning = WARNING, requeues = REQUEUES, words = run_words(options),
-    args = arguments_text(options.args), here = quote(folder_now), folder = quote(folder),
-    name = quote(options.name), cells = quote(folder .. "/cells.csv"), program = program:gsub('["$`\\]', "\\%0"),
-    job = quote(options.name:gsub("[^%w_.-]", "_")), log = quote(folder:gsub("%%", "%%%%") .. "/"),
+    parts = parts, warning = WARNING, requeues = REQUEUES, words = run_words(given),
+    args = arguments_text(given.args), here = quote(folder_now), folder = quote(folder),
+    name = quote(given.name), cells = quote(folder .. "/cells.csv"), program = program:gsub('["$`\\]', "\\%0"),
+    job = quote(given.name:gsub("[^%w_.-]", "_")), log = quote(folder:gsub("%%", "%%%%") .. "/"),
   }
-  local of_array, of_merge = directives(options, SBATCH), directives(options, {"partition"})
+  local of_array, of_merge = directives(given, SBATCH), directives(given, {SBATCH[2]})
   util.must(core.make_folder(folder))
-  local counts, all = freeze.write(experiment, options, parts, folder .. "/cells.csv")
+  local counts, all = cell_list.write(experiment, given, parts, folder .. "/cells.csv")
   for name, template in pairs(FILES) do
     values.directives = name == "array.sh" and of_array or of_merge
     util.replace(folder .. "/" .. name, function(write) write(fill(template, values)) end)
   end
-  print(("%s: %s; sh %s/submit.sh"):format(folder, freeze.text(counts, all), folder))
+  print(("%s: %s; sh %s/submit.sh"):format(folder, cell_list.text(counts, all), folder))
   return 0
 end
 

@@ -1,17 +1,20 @@
 -- memtide verify FILE.csv [SCRIPT]: whether a file of results says what memtide would have written: every line, the
 -- rows among themselves, the samples beside them, and the cells of the script.
 local cell = require "memtide.net.cell"
+local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local csv = require "memtide.results.csv"
-local plan = require "memtide.sweep.selection"
+local options = require "memtide.cli.options"
 local results = require "memtide.results.results"
 local row = require "memtide.sweep.row"
 local samples = require "memtide.results.samples"
+local selection = require "memtide.sweep.selection"
 local status = require "memtide.sweep.status"
 local statuses = require "memtide.results.statuses"
 local util = require "memtide.base.util"
 
-local verify = {}
+local verify = {words = "FILE.csv [SCRIPT]",
+  text = "whether a file of results is whole and agrees with itself, and with the script", options = {options.PLAN}}
 local Verify = {}
 Verify.__index = Verify
 
@@ -20,56 +23,11 @@ function Verify:found(path, line, field, format, ...)
   print(util.printable(("%s:%d: %s: %s"):format(path, line, field, format:format(...))))
 end
 
--- ---- what a value may be
-
-local function set(words)
-  local out = {}
-  for word in words:gmatch "%S+" do out[word] = true end
-  return out
-end
-
-local STATUSES = table.concat(statuses.names, " ")
-local FLAGS = set "warmup preempted steal cpu_clock gpu_clock thermal brake"
-
-local function is_whole(text) return text:find("^%d+$") and math.tointeger(tonumber(text)) ~= nil end
-local function is_number(text) return tonumber(text) ~= nil or text:find("^%-?inf$") ~= nil or text == "nan" end
-local function is_time(text) return text:find("^%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%dZ$") ~= nil end
-local function is_flags(text)
-  for word in text:gmatch "%S+" do if not FLAGS[word] then return false end end
-  return true
-end
-
-local whole, number = {is_whole, "a whole number"}, {is_number, "a number"}
-local count = {function(text) return is_whole(text) and tonumber(text) >= 1 end, "a whole number from 1"}
-local given = {function(text) return text ~= "" end, "a text"}
-local time = {is_time, "a time such as 2026-01-31T23:59:59Z"}
-local id = {function(text) return text:find("^%x+%-%x+%-%x+$") ~= nil end, "an id such as 0123456789ab-012345-012345"}
-
--- {test, what is expected}; of columns that are not here, "_bytes" are whole numbers and the rest is text
-local KINDS = {
-  experiment = given, case = given, cell = id, ["repeat"] = count, accumulate = count, effective_batch = count,
-  batch = {function(text) return text == "max" or count[1](text) end, 'a whole number from 1 or "max"'},
-  workspace_limit = whole, steps = count, step_ms = number, step_ms_min = number, step_ms_p90 = number,
-  samples_per_s = number, loss_first = number, loss_last = number, test_accuracy = number, seed = whole,
-  status = {function(text) return set(STATUSES)[text] end, "one of " .. STATUSES}, version = given, started_at = time,
-}
--- untracked_bytes is a difference
-local BYTES = {function(text) return math.tointeger(tonumber(text)) ~= nil end, "a whole number"}
-local SAMPLE_KINDS = {
-  cell = id, ["repeat"] = count, round = count, version = given, started_at = time, step = count, seconds = number,
-  flag = {is_flags, "flags of docs/sweeps.md"}, switches = whole, preempted = whole, steal_ms = number, load = number,
-  cpu_mhz = number, gpu_mhz = number, gpu_memory_mhz = number, gpu_celsius = number,
-}
--- Columns that no row lacks
-local ALWAYS = set "experiment case cell repeat status version started_at round step seconds"
-
-function Verify:check_kinds(path, line, columns, values, kinds)
+function Verify:check_types(path, line, values, list, type_of)
   local before = self.findings
-  for _, name in ipairs(columns) do
-    local text, kind = values[name], kinds[name] or name:find("_bytes$") and BYTES
-    if kind and not kind[1](text) and (text ~= "" or ALWAYS[name]) then
-      self:found(path, line, name, 'expected %s, found "%s"', kind[2], text)
-    end
+  for _, name in ipairs(list) do
+    local expected = columns.wrong(type_of[name] or "value", values[name])
+    if expected then self:found(path, line, name, 'expected %s, found "%s"', expected, values[name]) end
   end
   return self.findings == before
 end
@@ -87,43 +45,43 @@ end
 -- most like.
 local function results_columns(list)
   local best, most = nil, 0
-  for columns in results.formats(results.row_like(list) or util.must(core.row{})) do
-    local place = difference(columns, list)
-    if not place then return columns end
-    if place >= most then best, most = columns, place end
+  for names in results.formats(results.row_like(list) or util.must(core.row{})) do
+    local place = difference(names, list)
+    if not place then return names end
+    if place >= most then best, most = names, place end
   end
   return best
 end
 
--- Calls each(values, line) for every line that is whole; expected(columns) gives those that the file should have.
--- read(values): makes them those of this version; nil: they are.
-function Verify:lines(path, expected, kinds, each, read)
-  local columns
+-- Calls each(values, line) for every line that is whole; expected(names) gives the columns that the file should have,
+-- type_of their types. read(values): makes them those of this version; nil: they are.
+function Verify:lines(path, expected, type_of, each, read)
+  local names
   local torn = csv.lines(path, function(list, line)
     if not list then return self:found(path, line, "line", "its quotes do not match") end
-    if not columns then
-      columns = list
+    if not names then
+      names = list
       local place, wanted, name = difference(expected(list), list)
       if place then self:found(path, line, name, "column %d: expected %s, found %s", place, wanted, name) end
       self.good_header = not place
-    elseif #list ~= #columns then
-      self:found(path, line, "line", "expected %d values, found %d", #columns, #list)
+    elseif #list ~= #names then
+      self:found(path, line, "line", "expected %d values, found %d", #names, #list)
     elseif self.good_header then
-      local values = csv.by_name(columns, list)
+      local values = csv.by_name(names, list)
       if read then read(values) end
-      if self:check_kinds(path, line, columns, values, kinds) then each(values, line) end
+      if self:check_types(path, line, values, names, type_of) then each(values, line) end
     end
   end)
   if torn then self:found(path, torn, "line", "the last line has no end") end
-  if not columns then self:found(path, 1, "line", "there is no header") end
-  return columns and self.good_header
+  if not names then self:found(path, 1, "line", "there is no header") end
+  return names and self.good_header
 end
 
 -- ---- what the values of a row say of each other
 
 local function sum_of_categories(v)
   local sum = 0
-  for _, category in ipairs(row.categories) do
+  for _, category in ipairs(columns.categories) do
     local bytes = tonumber(v[category .. "_bytes"])
     if not bytes then return nil, category end
     sum = sum + bytes
@@ -218,7 +176,7 @@ end
 
 function Verify:read_rows(path)
   self.of, self.replaced, self.rows, self.statuses = {}, 0, 0, {}
-  return self:lines(path, results_columns, KINDS, function(values, line)
+  return self:lines(path, results_columns, columns.type_of, function(values, line)
     self.rows = self.rows + 1
     self.statuses[values.status] = (self.statuses[values.status] or 0) + 1
     if statuses.of(values.status).good then self:check_result(path, line, values) end
@@ -281,7 +239,8 @@ end
 function Verify:check_samples(path)
   if not samples.exist(path) then return end
   local before, name = self.findings, samples.path(path)
-  self:lines(name, function() return samples.columns end, SAMPLE_KINDS, function() self.samples = self.samples + 1 end)
+  local function count() self.samples = self.samples + 1 end
+  self:lines(name, function() return samples.columns end, samples.type_of, count)
   if self.findings > before then return end
   local index = samples.read(path)
   for _, key in ipairs(util.sorted_keys(self.of)) do
@@ -293,19 +252,19 @@ end
 -- ---- the cells of the script
 
 -- What the rows are of: "run" or "predict", which give cells other ids.
-function Verify:purpose(experiment, options)
+function Verify:purpose(experiment, given)
   if experiment.base.predict_only or self.statuses.predicted then return "predict" end
   if self.statuses.ok then return "run" end
   local purpose = "run" -- where nothing fitted, the ids tell
-  status.each(plan.new(experiment, "predict", options), function(now)
+  status.each(selection.new(experiment, "predict", given), function(now)
     if self.of[now.cell .. " " .. now["repeat"]] then purpose = "predict" end
   end)
   return purpose
 end
 
-function Verify:check_cells(path, experiment, options)
+function Verify:check_cells(path, experiment, given)
   local rows, names, known = status.load(path), status.names(experiment), {}
-  status.each(plan.new(experiment, self:purpose(experiment, options), options), function(now, one)
+  status.each(selection.new(experiment, self:purpose(experiment, given), given), function(now, one)
     known[now.cell:match("^[^-]*") .. " " .. now["repeat"]] = true
     local found = status.of_row(now, rows, names)
     if found.state ~= "done" then
@@ -323,16 +282,24 @@ function Verify:check_cells(path, experiment, options)
 end
 
 -- experiment: nil, or that of the script. Exit status 1: something was found.
-function verify.main(path, experiment, options)
+local function examine(path, experiment, given)
   local self = setmetatable({findings = 0, samples = 0}, Verify)
   local whole_header = self:read_rows(path)
   if whole_header then self:check_unbuilt(path) end
   if whole_header then self:check_samples(path) end
-  if whole_header and experiment and self.findings == 0 then self:check_cells(path, experiment, options) end
+  if whole_header and experiment and self.findings == 0 then self:check_cells(path, experiment, given) end
   local replaced = self.replaced > 0 and (", %d of them replaced by later ones"):format(self.replaced) or ""
   print(("%s: %d rows%s, %d samples: %s"):format(path, self.rows, replaced, self.samples,
     self.findings == 0 and "nothing found" or ("%d found"):format(self.findings)))
   return self.findings > 0 and 1 or 0
 end
+
+function verify.alone(words, given)
+  given.file = table.remove(words, 1)
+  if not given.file then util.fail_usage("verify: expected a file of results") end
+  return not words[1] and examine(given.file, nil, given) or nil
+end
+
+function verify.run(experiment, given) return examine(given.file, experiment, given) end
 
 return verify

@@ -2,12 +2,16 @@
 -- and the sweep does not know of it.
 local core = require "memtide.core"
 local live = require "memtide.sweep.live"
+local options = require "memtide.cli.options"
 local report = require "memtide.results.report"
 local screen = require "memtide.sweep.screen"
 local status = require "memtide.sweep.status"
 local util = require "memtide.base.util"
 
-local watch = {}
+local watch = {words = "SCRIPT or FILE.csv",
+  text = "what a sweep that runs in another terminal is doing, until it ends",
+  options = {options.csv, options.safe, {name = "once", text = "what is there now"}, options.plain, options.markdown,
+    options.json}}
 
 local PAUSE = 0.5 -- seconds between two looks at the file
 local SHOWN = 1000 -- rows of the table at the end
@@ -25,7 +29,7 @@ local function look(path, none)
 end
 
 -- The rows in the file, without those that later ones replace: a table, and their sum.
-local function show_rows(path, options)
+local function show_rows(path, given)
   local rows = status.load(path)
   if not rows then return end
   local shown, counts = {}, {}
@@ -33,7 +37,7 @@ local function show_rows(path, options)
     if i <= SHOWN then shown[i] = report.summary(values, rows.columns) end
     counts[values.status] = (counts[values.status] or 0) + 1
   end
-  if shown[1] then report.print(shown, #rows.list, {csv = path, markdown = options.markdown}) end
+  if shown[1] then report.print(shown, #rows.list, {csv = path, markdown = given.markdown}) end
   return ("cells with rows in %s: %d%s"):format(path, #rows.list, shown[1] and ", " .. screen.counts(counts) or "")
 end
 
@@ -78,17 +82,17 @@ end
 local DIED = "process %d, which ran the sweep, was killed: its last word is of %s; the same command goes on there"
 
 -- What is left to say, and the exit status.
-local function conclude(state, board, path, options)
-  local sum = not options.json and show_rows(path, options)
-  if state == "none" and not options.json then options.say(("no sweep runs on %s"):format(path)) end
-  if sum then options.say(sum) end
+local function conclude(state, board, path, given)
+  local sum = not given.json and show_rows(path, given)
+  if state == "none" and not given.json then given.say(("no sweep runs on %s"):format(path)) end
+  if sum then given.say(sum) end
   if state ~= "died" then return 0 end
-  options.say(DIED:format(board.process, os.date("%H:%M:%S", board.written)))
-  for _, one in ipairs(board.running) do options.say(("%s was running: %s"):format(one.case, one.note)) end
+  given.say(DIED:format(board.process, os.date("%H:%M:%S", board.written)))
+  for _, one in ipairs(board.running) do given.say(("%s was running: %s"):format(one.case, one.note)) end
   return 1
 end
 
-function watch.main(path, options)
+local function follow(path, given)
   local state, board = look(path, "none")
   local file = io.open(path, "rb")
   if file then file:close()
@@ -96,16 +100,20 @@ function watch.main(path, options)
     error(util.failure(("there is no %s, and no sweep that writes it"):format(path), "file"), 0)
   end
   local painter <close> = screen.painter()
-  local show = options.json and as_json() or options.once and once
-    or screen.can_paint(options) and as_screen(painter) or as_lines()
+  local show = given.json and as_json() or given.once and once
+    or screen.can_paint(given) and as_screen(painter) or as_lines()
   show(state, board, path)
-  while state == "running" and not options.once do
+  while state == "running" and not given.once do
     core.poll({}, PAUSE)
     state, board = look(path, "ended")
     show(state, board, path)
   end
   if state == "running" then return 0 end
-  return conclude(state, board, path, options)
+  return conclude(state, board, path, given)
 end
+
+function watch.alone(words, given) return (words[1] or ""):find("%.csv$") and follow(words[1], given) or nil end
+
+function watch.run(_, given) return follow(given.csv or given.name .. ".csv", given) end
 
 return watch

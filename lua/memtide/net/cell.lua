@@ -2,7 +2,7 @@
 local core = require "memtide.core"
 local measure = require "memtide.results.measure"
 local nn = require "memtide.net.nn"
-local plain = require "memtide.base.literal"
+local literal = require "memtide.base.literal"
 local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
 
@@ -80,15 +80,15 @@ end
 -- The loss and the output say how many targets a sample must have. found: what its data have, said at `place`.
 local function check_targets(self, place, found, output)
   local where, loss, kind = self.experiment.where, self.values.loss, nn.terms(self.values.loss)[1].kind
-  local given = found.target and "target = " .. plain.literal(found.target)
+  local given = found.target and "target = " .. literal.of(found.target)
     or found.classes and "classes = " .. found.classes or "data without targets"
   local classes, has = nn.of_classes(loss), product(found.target or {})
   local needs, what = self.network:targets()
   if classes and not found.classes then
     util.fail_at(where, "%s: %s wants classes, found %s", place, kind, given)
-  elseif not classes and given ~= "target = " .. plain.literal(sample_of(output)) then
+  elseif not classes and given ~= "target = " .. literal.of(sample_of(output)) then
     util.fail_at(where, "%s: %s wants targets like the network's output, target = %s, found %s", place, kind,
-      plain.literal(sample_of(output)), given)
+      literal.of(sample_of(output)), given)
   elseif has ~= needs then
     util.fail_at(where, "%s: %s wants %d %s%s for each sample, found %d (%s): %s%s", place, kind, needs,
       classes and "label" or "number", needs == 1 and "" or "s", has, given, what,

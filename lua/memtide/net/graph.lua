@@ -1,6 +1,6 @@
 -- nn.Graph: a network written as PyTorch's forward(). The function runs once, on symbolic values: each layer that it
--- calls is a step, and the steps are the graph's children, wired by data ({names, from, result}: see core/network/network.h,
--- Layer.from).
+-- calls is a step, and the steps are the graph's children, wired by data ({names, from, result}: see Layer.from in
+-- core/network/network.h).
 local core = require "memtide.core"
 local util = require "memtide.base.util"
 

@@ -1,9 +1,9 @@
 -- Learning-rate schedules under PyTorch's names, in closed form: the rate of an update from its number (0, 1, ...) and
 -- the optimizer's own rate. PyTorch's schedulers count calls of step(); here `every` updates are one such call.
-local plain = require "memtide.base.literal"
+local literal = require "memtide.base.literal"
 local util = require "memtide.base.util"
 
-local schedule = {schedules = {}}
+local lr_schedule = {schedules = {}}
 local Schedule = {__name = "memtide.net.lr_schedule"}
 Schedule.__index = Schedule
 
@@ -124,7 +124,7 @@ local function show(value)
     for i, part in ipairs(value) do parts[i] = show(part) end
     return "{" .. table.concat(parts, ", ") .. "}"
   end
-  return type(value) == "function" and "function" or plain.literal(value)
+  return type(value) == "function" and "function" or literal.of(value)
 end
 
 -- Arguments by place, then a table of named ones -> {name = value}, with defaults and `every`
@@ -153,7 +153,7 @@ local function arguments_of(kind, row, ...)
 end
 
 for kind, row in pairs(KINDS) do
-  schedule.schedules[kind] = function(...)
+  lr_schedule.schedules[kind] = function(...)
     local options, known = arguments_of(kind, row, ...)
     local words = {kind}
     for _, name in ipairs(known) do words[#words + 1] = name .. "=" .. show(options[name]) end
@@ -166,6 +166,6 @@ function Schedule:rate(lr, update) return self.curve(self.options, lr, update //
 
 function Schedule.__tostring(self) return self.text end
 
-schedule.is = is_schedule
+lr_schedule.is = is_schedule
 
-return schedule
+return lr_schedule

@@ -8,7 +8,7 @@ local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
 local weights = require "memtide.net.weights"
 
-local joint = {}
+local multi_trainer = {}
 local Joint = {__name = "memtide.net.multi_trainer"}
 Joint.__index = Joint
 
@@ -80,7 +80,7 @@ end
 
 -- joint{programs = {{name =, model =, input =, loss =, optimizer =, frozen = {layers}, batch = ...}, ...}, batch = ...,
 -- seed =, memory =}; nil, message, "oom" at a limit. A program without a loss only gives outputs.
-function joint.new(options)
+function multi_trainer.new(options)
   util.check_keys("joint", options, joined(OF_ALL, settings.names))
   util.check_type("joint: programs", options.programs, "table")
   local self = setmetatable({number = {}, list = {}, networks = {}, evaluates = {}}, Joint)
@@ -151,4 +151,4 @@ end
 util.guard_methods("joint", Joint)
 Joint.__close = Joint.close
 
-return joint
+return multi_trainer

@@ -1,6 +1,6 @@
 -- Optimizers under PyTorch's names: tables {kind, options, where}; and learning-rate schedules.
 local core = require "memtide.core"
-local schedule = require "memtide.net.lr_schedule"
+local lr_schedule = require "memtide.net.lr_schedule"
 local specs = require "memtide.net.specs"
 local util = require "memtide.base.util"
 
@@ -18,7 +18,7 @@ for _, kind in ipairs(core.optimizer_kinds()) do
   optim[kind.name] = specs.constructor(kind.name, kind.spec, Optimizer, core.optimizer_bytes)
 end
 
-for kind, make in pairs(schedule.schedules) do optim[kind] = make end
+for kind, make in pairs(lr_schedule.schedules) do optim[kind] = make end
 
 optim.lr_scheduler = optim -- PyTorch's module of schedules
 

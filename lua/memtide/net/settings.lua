@@ -1,13 +1,15 @@
--- The settings that memtide knows: what their values may be, and what they are when nobody says.
+-- The settings of cells, as core/passes/settings.def has them: what their values may be, and what they are when nobody
+-- says.
+local columns = require "memtide.results.columns"
 local core = require "memtide.core"
+local literal = require "memtide.base.literal"
 local optim = require "memtide.net.optim"
-local plain = require "memtide.base.literal"
 local util = require "memtide.base.util"
 
-local settings = {MOST = (1 << 31) - 1} -- the largest count
-local words = core.setting_words()
+local settings = {}
 
--- A check returns the value as memtide uses it, or nil and what was expected.
+-- ---- checks: a function that returns the value as memtide uses it, or nil and what was expected
+
 function settings.whole(least, most)
   local expected = ("a whole number from %d to %d"):format(least, most)
   return function(value)
@@ -15,13 +17,32 @@ function settings.whole(least, most)
     return nil, expected
   end
 end
-local count = settings.whole(1, settings.MOST)
 
-local function one_of(list)
-  local expected = 'one of "' .. table.concat(list, '", "') .. '"'
+-- The words of settings.def: "true" and "false" are flags.
+local function one_of(words)
+  local known, shown = {}, {}
+  for i, word in ipairs(words) do
+    local value = word
+    if word == "true" or word == "false" then value = word == "true" end
+    known[value], shown[i] = true, literal.of(value)
+  end
+  local expected = "one of " .. table.concat(shown, ", ")
   return function(value)
-    for _, word in ipairs(list) do if value == word then return value end end
+    if known[value] then return value end
     return nil, expected
+  end
+end
+
+local function word_or_bytes(words)
+  local ways = {}
+  for _, word in ipairs(words) do if word ~= "budget" then ways[#ways + 1] = word end end
+  local way = one_of(ways)
+  return function(value)
+    local known, expected = way(value)
+    if known ~= nil then return known end
+    local bytes = util.bytes(value)
+    if bytes and bytes > 0 then return bytes end
+    return nil, expected .. " or a number of bytes"
   end
 end
 
@@ -36,27 +57,7 @@ local function text(value)
   return nil, "a name"
 end
 
--- One of the words, or a number of bytes, which the core calls a budget.
-local function word_or_bytes(list)
-  local ways = {}
-  for _, word in ipairs(list) do if word ~= "budget" then ways[#ways + 1] = word end end
-  local way = one_of(ways)
-  return function(value)
-    local known, expected = way(value)
-    if known then return known end
-    local bytes = util.bytes(value)
-    if bytes and bytes > 0 then return bytes end
-    return nil, expected .. " or a number of bytes"
-  end
-end
-
-local function inplace(value)
-  if type(value) == "boolean" then return value end
-  if value == "marked" then return value end
-  return nil, 'true, false or "marked"'
-end
-
-local function boolean(value)
+local function flag(value)
   if type(value) == "boolean" then return value end
   return nil, "true or false"
 end
@@ -66,36 +67,53 @@ local function optimizer(value)
   return nil, "an optimizer such as optim.Adam{lr = 1e-3}"
 end
 
--- In the order of the columns; `core`: compile takes it under this name; `own`: only the files of scripts that use it
--- have its column, among those of the script's own axes.
-settings.list = {
-  {name = "device", check = text, default = "cpu"},
-  {name = "batch", check = count, default = 1},
-  {name = "accumulate", check = count, default = 1, core = true},
-  {name = "precision", check = one_of(words.precision), default = "fp32", core = true},
-  {name = "checkpoint", check = word_or_bytes(words.checkpoint), default = "none", core = true},
-  {name = "inplace", check = inplace, default = "marked", core = true},
-  {name = "mode", check = one_of(words.mode), default = "train", core = true},
-  {name = "optimizer", check = optimizer, default = optim.optim.Adam(), core = true},
-  {name = "allocator", check = one_of(words.allocator), default = "planned", core = true},
-  {name = "workspace_limit", check = size, default = 4 << 20, core = true},
-  {name = "graph", check = boolean, default = true, core = true},
-  {name = "offload", check = word_or_bytes(words.offload), default = "none", core = true, own = true},
+local CHECKS = {
+  text = function() return text end, size = function() return size end, flag = function() return flag end,
+  optimizer = function() return optimizer end, word = function(row) return one_of(row.words) end,
+  word_or_bytes = function(row) return word_or_bytes(row.words) end,
+  count = function(row) return settings.whole(row.least, row.most) end,
 }
 
-settings.type_of = words.type -- what a precision computes in: {amp_bf16 = "bf16", ...}
-settings.names, settings.columns, settings.known = {}, {}, {}
-for i, setting in ipairs(settings.list) do
-  settings.names[i] = setting.name
-  if not setting.own then settings.columns[#settings.columns + 1] = setting.name end
-  settings.known[setting.name] = setting
+-- A word of the command line as the value that a script would have written.
+function settings.from_text(name, word)
+  if word == "true" or word == "false" then return word == "true" end
+  if name == "optimizer" then
+    local make = rawget(optim.optim, word)
+    return make and make() or word
+  end
+  return math.tointeger(tonumber(word)) or tonumber(word) or word
 end
+
+-- ---- the table
+
+-- A setting of cells: a row of core.settings() with check(value), the default as a value, `tried` as values; core:
+-- compile takes it; own: only the files of scripts that use it have its column, among those of the script's own axes.
+local function setting_of(row)
+  row.check, row.default = CHECKS[row.type](row), settings.from_text(row.name, row.default)
+  for i, word in ipairs(row.tried) do row.tried[i] = settings.from_text(row.name, word) end
+  row.core, row.own = row.whose == "cell", not columns.is_fixed(row.name)
+  row.group = columns.of[row.name].group
+  return row
+end
+
+settings.type_of = core.precision_types() -- what a precision computes in: {amp_bf16 = "bf16", ...}
+settings.list, settings.known = {}, {} -- in the order of the columns
+settings.names, settings.columns = {}, {}
+for _, row in ipairs(core.settings()) do
+  if row.whose ~= "inner" then
+    local setting = setting_of(row)
+    settings.list[#settings.list + 1], settings.known[setting.name] = setting, setting
+    settings.names[#settings.names + 1] = setting.name
+    if not setting.own then settings.columns[#settings.columns + 1] = setting.name end
+  end
+end
+settings.MOST = settings.known.batch.most -- the largest count
 
 -- The value of a setting, or an error that says where it was given.
 function settings.check(where, place, name, value)
   local checked, expected = settings.known[name].check(value)
   if checked == nil then
-    util.fail_at(where, "%s: %s: expected %s, found %s", place, name, expected, plain.literal(value))
+    util.fail_at(where, "%s: %s: expected %s, found %s", place, name, expected, literal.of(value))
   end
   return checked
 end
@@ -103,11 +121,7 @@ end
 -- For core.compile.
 function settings.for_core(values)
   local out = {}
-  for _, setting in ipairs(settings.list) do
-    if setting.core and values[setting.name] ~= "marked" or setting.name == "checkpoint" then
-      out[setting.name] = values[setting.name]
-    end
-  end
+  for _, setting in ipairs(settings.list) do if setting.core then out[setting.name] = values[setting.name] end end
   if values.schedule then out.scheduled = true end
   return out
 end
@@ -122,17 +136,7 @@ end
 -- The value, also one of the script's own, as text for columns and cell ids.
 function settings.text(value)
   if optim.is_optimizer(value) then return value.text == "" and value.kind or value.kind .. " " .. value.text end
-  return plain.text(value)
-end
-
--- A word of the command line as the value that a script would have written.
-function settings.from_text(name, word)
-  if word == "true" or word == "false" then return word == "true" end
-  if name == "optimizer" then
-    local make = rawget(optim.optim, word)
-    return make and make() or word
-  end
-  return math.tointeger(tonumber(word)) or tonumber(word) or word
+  return literal.text(value)
 end
 
 return settings

@@ -1,4 +1,4 @@
--- Constructors from option lines: "in_features:int out_features:int bias:bool=true" (core/network/options.h has the notation).
+-- Constructors from option lines (core/network/options.h): "in_features:int out_features:int bias:bool=true".
 local core = require "memtide.core"
 local util = require "memtide.base.util"
 

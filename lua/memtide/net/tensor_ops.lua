@@ -1,7 +1,7 @@
 -- What a forward says of values beside calling layers: nn.cat({x, y}, 1), x + y, 2 * x, x:view(x:size(0), -1),
 -- x:mean(1).
 -- All of it is made of layers.
-local plain = require "memtide.base.literal"
+local literal = require "memtide.base.literal"
 local util = require "memtide.base.util"
 
 local MOST = 8 -- values that one op joins
@@ -61,7 +61,7 @@ return function(nn, graph)
 
   function functions.pow(x, n)
     if not (graph.is_value(x) and n == 2) then
-      util.fail("^ stands between a value and 2, found %s", plain.literal(n))
+      util.fail("^ stands between a value and 2, found %s", literal.of(n))
     end
     return functions.mul(x, x)
   end

@@ -4,7 +4,7 @@ local core = require "memtide.core"
 local data = require "memtide.net.data"
 local memory = require "memtide.net.memory"
 local nn = require "memtide.net.nn"
-local schedules = require "memtide.net.lr_schedule"
+local lr_schedule = require "memtide.net.lr_schedule"
 local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
 local weights = require "memtide.net.weights"
@@ -76,7 +76,7 @@ function trainer.new(options)
     util.fail('trainer: "input": expected the shape of one sample, such as {3, 32, 32}, found %s',
       tostring(options.input))
   end
-  if options.schedule and not schedules.is(options.schedule) then
+  if options.schedule and not lr_schedule.is(options.schedule) then
     util.fail('trainer: "schedule": expected a schedule such as optim.StepLR(30), found a %s', type(options.schedule))
   end
   local limit, seed = limit_of(options.memory), whole("seed", options.seed, 0)

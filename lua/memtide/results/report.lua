@@ -1,4 +1,5 @@
 -- Results as text: the table at the end, JSON.
+local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local csv = require "memtide.results.csv"
 local terminal = require "memtide.base.terminal"
@@ -48,10 +49,10 @@ function json_value(value)
   return quoted(tostring(value))
 end
 
-function report.json(row, columns)
+function report.json(row, list)
   local members = {}
-  for _, column in ipairs(columns) do
-    if row[column] ~= nil then members[#members + 1] = quoted(column) .. ":" .. json_value(row[column]) end
+  for _, name in ipairs(list) do
+    if row[name] ~= nil then members[#members + 1] = quoted(name) .. ":" .. json_value(row[name]) end
   end
   return "{" .. table.concat(members, ",") .. "}"
 end
@@ -73,22 +74,21 @@ end
 local names_of = setmetatable({}, {__mode = "k"})
 
 -- Those of all columns that say what a cell is: a list that all rows with these columns share.
-local function telling(columns)
-  local names, inside = names_of[columns], false
+local function telling(list)
+  local names = names_of[list]
   if names then return names end
   names = {}
-  for _, column in ipairs(columns) do
-    inside = (inside or column == "model") and column ~= "status"
-    if inside or column == "repeat" then names[#names + 1] = column end
+  for _, name in ipairs(list) do
+    if name == "repeat" or columns.is_setting(name) or not columns.is_fixed(name) then names[#names + 1] = name end
   end
-  names_of[columns] = names
+  names_of[list] = names
   return names
 end
 
--- What the table needs of a row, in little memory: what[i] is its value in column names[i], or "". columns: all there
--- are, in their order.
-function report.summary(row, columns)
-  local one, names, what = report.result(row), telling(columns), {}
+-- What the table needs of a row, in little memory: what[i] is its value in column names[i], or "". list: all columns
+-- that there are, in their order.
+function report.summary(row, list)
+  local one, names, what = report.result(row), telling(list), {}
   for i, name in ipairs(names) do what[i] = row[name] == nil and "" or row[name] end
   one.case, one.what, one.names = row.case, what, names
   return one
@@ -188,7 +188,8 @@ function report.columns(lines, left)
   return out
 end
 
-local function print_markdown(lines, words)
+-- lines: the head first; words: which columns are words
+function report.print_markdown(lines, words)
   local rule = {}
   for k in ipairs(lines[1]) do rule[k] = words[k] and ":--" or "--:" end
   local function put(line) print("| " .. table.concat(line, " | ") .. " |") end
@@ -205,7 +206,7 @@ function report.print(rows, count, options)
   local colour, fits = terminal.colour(1), core.isatty(1) and not options.markdown
   local shown = table.move(rows, 1, fits and math.min(#rows, SCREENFUL) or #rows, 1, {})
   local lines, words = table_rows(shown)
-  if options.markdown then return print_markdown(lines, words) end
+  if options.markdown then return report.print_markdown(lines, words) end
   local width = fits and core.window(1)
   if width and words[1] then for _, line in ipairs(lines) do line[1] = terminal.cut(line[1], terminal.NAME) end end
   for i, line in ipairs(report.columns(lines, words)) do

@@ -9,11 +9,17 @@ local samples = {}
 local File = {}
 File.__index = File
 
--- `flag`: why a sample does not count, words of evidence.lua; empty: it counts.
-local OF_VISIT = {"cell", "repeat", "round", "version", "started_at"}
-local OF_SAMPLE = {"step", "seconds", "flag", "switches", "preempted", "steal_ms", "load", "cpu_mhz", "gpu_mhz",
-  "gpu_memory_mhz", "gpu_celsius", "gpu_throttle"}
-samples.columns = table.move(OF_SAMPLE, 1, #OF_SAMPLE, #OF_VISIT + 1, table.move(OF_VISIT, 1, #OF_VISIT, 1, {}))
+-- {name, type as in columns.lua}. `flag`: why a sample does not count, words of evidence.lua; empty: it counts.
+local OF_VISIT = {{"cell", "id"}, {"repeat", "index"}, {"round", "index"}, {"version", "name"}, {"started_at", "time"}}
+local OF_SAMPLE = {{"step", "index"}, {"seconds", "seconds"}, {"flag", "flags"}, {"switches", "whole"},
+  {"preempted", "whole"}, {"steal_ms", "number"}, {"load", "number"}, {"cpu_mhz", "number"}, {"gpu_mhz", "number"},
+  {"gpu_memory_mhz", "number"}, {"gpu_celsius", "number"}, {"gpu_throttle", "text"}}
+samples.columns, samples.type_of = {}, {}
+for _, list in ipairs{OF_VISIT, OF_SAMPLE} do
+  for _, column in ipairs(list) do
+    samples.columns[#samples.columns + 1], samples.type_of[column[1]] = column[1], column[2]
+  end
+end
 local HEADER = csv.line(samples.columns, #samples.columns)
 
 function samples.path(path) return (path:gsub("%.csv$", "") .. ".samples.csv") end
@@ -63,9 +69,9 @@ end
 -- visit: {cell =, repeat =, round =, version =, started_at =}; list: {{step =, seconds =, ...}, ...}
 function File:append(visit, list)
   local lines, values, n = {self.fresh and HEADER or ""}, {}, #samples.columns
-  for i, name in ipairs(OF_VISIT) do values[i] = visit[name] end
+  for i, column in ipairs(OF_VISIT) do values[i] = visit[column[1]] end
   for _, sample in ipairs(list) do
-    for i, name in ipairs(OF_SAMPLE) do values[#OF_VISIT + i] = sample[name] end
+    for i, column in ipairs(OF_SAMPLE) do values[#OF_VISIT + i] = sample[column[1]] end
     lines[#lines + 1] = csv.line(values, n)
   end
   local text = table.concat(lines)

@@ -22,6 +22,8 @@ local by_name = {}
 statuses.names = {}
 for i, status in ipairs(LIST) do statuses.names[i], by_name[status.name] = status.name, status end
 
+function statuses.is_known(word) return by_name[word] ~= nil end
+
 -- {name =, settled =, good =, fails =, rank =} of the word in a row; of another word, that of a failure without a name.
 function statuses.of(word) return by_name[word] or UNKNOWN end
 

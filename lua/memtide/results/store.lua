@@ -1,8 +1,8 @@
 -- Where a sweep's rows go: a CSV file or standard output; samples and logs of cells beside the file. One sweep at a
 -- time.
+local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local csv = require "memtide.results.csv"
-local results = require "memtide.results.results"
 local samples = require "memtide.results.samples"
 local statuses = require "memtide.results.statuses"
 local util = require "memtide.base.util"
@@ -16,7 +16,7 @@ Store.__index = Store
 function store.open(own_columns, purpose, options)
   local self = setmetatable({path = options.csv, say = options.say, before = 0}, Store)
   self.row = util.must(core.row(own_columns))
-  self.columns, self.kinds = self.row:columns(), self.row:kinds()
+  self.columns = self.row:columns()
   self.to_output = self.path == "-"
   if self.to_output then io.stdout:write(self.row:header()) end
   if not self.path or self.to_output then return self end
@@ -56,7 +56,7 @@ function Store:read(now)
     local known, text = now[column], texts[column]
     -- the text does not tell "4" from 4; the cell does
     if known ~= nil and text == csv.text(known) then values[column] = known
-    else values[column] = results.value(self.kinds[column], text) end
+    else values[column] = columns.value(column, text) end
   end
   values.status = statuses.read(texts)
   return values

@@ -3,8 +3,8 @@
 -- with a row of values for each place on the axis. An axis of one name has rows of one value.
 local core = require "memtide.core"
 local nn = require "memtide.net.nn"
-local plain = require "memtide.base.literal"
-local schedule = require "memtide.net.lr_schedule"
+local literal = require "memtide.base.literal"
+local lr_schedule = require "memtide.net.lr_schedule"
 local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
 
@@ -20,7 +20,7 @@ local function tidy(x) return math.type(x) == "integer" and x or tonumber(("%.12
 local function check_numbers(what, ...)
   for i, x in ipairs{...} do
     if type(x) ~= "number" or x ~= x or x - x ~= 0 then
-      util.fail("%s: argument %d: expected a number, found %s", what, i, plain.literal(x))
+      util.fail("%s: argument %d: expected a number, found %s", what, i, literal.of(x))
     end
   end
 end
@@ -96,7 +96,7 @@ end
 -- How the value is told from the others of its axis, in the names of cells: a model has no short text.
 local function shown(value, position)
   if nn.is_layer(value) or type(value) == "function" then return tostring(position) end
-  if schedule.is(value) then return value.text end
+  if lr_schedule.is(value) then return value.text end
   if type(value) == "userdata" then return value:info().text end
   return settings.text(value)
 end
@@ -105,9 +105,9 @@ end
 function axes.check_list(where, place, value, expected)
   local count = 0
   for _ in pairs(type(value) == "table" and value or {}) do count = count + 1 end
-  local good = plain.is_table(value)
+  local good = literal.is_table(value)
   for i = 1, count do good = good and value[i] ~= nil end
-  if not good then util.fail_at(where, "%s: expected %s, found %s", place, expected, plain.literal(value)) end
+  if not good then util.fail_at(where, "%s: expected %s, found %s", place, expected, literal.of(value)) end
   return value
 end
 
@@ -139,13 +139,13 @@ end
 -- {name = value or {value, ...}, ...} -> {{name, {[text] = true, ...}}, ...}
 local function check_only(where, place, only)
   if only == nil then return nil end
-  if not plain.is_table(only) or next(only) == nil or #only > 0 then
-    util.fail_at(where, "%s: only: expected {setting = value, ...}, found %s", place, plain.literal(only))
+  if not literal.is_table(only) or next(only) == nil or #only > 0 then
+    util.fail_at(where, "%s: only: expected {setting = value, ...}, found %s", place, literal.of(only))
   end
   local out = {}
   for _, name in ipairs(util.sorted_keys(only)) do
     local texts = {}
-    for _, value in ipairs(plain.is_table(only[name]) and only[name] or {only[name]}) do
+    for _, value in ipairs(literal.is_table(only[name]) and only[name] or {only[name]}) do
       texts[settings.text(value)] = true
     end
     out[#out + 1] = {name, texts}
@@ -161,12 +161,12 @@ local function members(where, place, given)
 end
 
 local function check_member(where, place, member)
-  local bare = plain.is_table(member) and {table.unpack(member)}
+  local bare = literal.is_table(member) and {table.unpack(member)}
   for key in pairs(bare and member or {}) do
     if key ~= "only" and math.type(key) ~= "integer" then bare = nil end
   end
   if not bare or type(bare[1]) ~= "string" or #bare ~= 2 then
-    util.fail_at(where, "%s: expected %s, found %s", place, EXPECTED, plain.literal(member))
+    util.fail_at(where, "%s: expected %s, found %s", place, EXPECTED, literal.of(member))
   end
   local at = ("%s: %s"):format(place, bare[1])
   if #axes.check_list(where, at, bare[2], "a list of values") == 0 then

@@ -1,12 +1,12 @@
 -- memtide cells: the cells of a sweep and their parts, frozen in a file. Builds networks, opens no device.
 local csv = require "memtide.results.csv"
-local plain = require "memtide.base.literal"
-local plan = require "memtide.sweep.selection"
+local literal = require "memtide.base.literal"
+local selection = require "memtide.sweep.selection"
 local shards = require "memtide.sweep.shards"
 local status = require "memtide.sweep.status"
 local util = require "memtide.base.util"
 
-local freeze = {}
+local cell_list = {}
 
 -- Of a cell that cannot be built, only the settings are known.
 local function id_of(now, one) return one.failed and now.cell:match("^[^-]*") or now.cell end
@@ -16,15 +16,15 @@ local function writable(now, column)
   local value = now[column]
   if type(value) == "string" and value:find("[\n\r]") then
     error(util.failure(("a list of cells cannot hold a line break: %s of the cell %s is %s"):format(column,
-      plain.literal(now.case), plain.literal(value)), "script"), 0)
+      literal.of(now.case), literal.of(value)), "script"), 0)
   end
   return value
 end
 
 -- Writes the list of the experiment's cells in `of` parts to `path`; returns how many cells each part has, how many
 -- there are, and whether they went to standard output.
-function freeze.write(experiment, options, of, path)
-  local cells = plan.new(experiment, experiment.base.predict_only and "predict" or "run", options)
+function cell_list.write(experiment, options, of, path)
+  local cells = selection.new(experiment, experiment.base.predict_only and "predict" or "run", options)
   local parts, counts = shards.split(cells, of)
   local columns = table.move(shards.columns, 1, #shards.columns, 1, {})
   local names = status.names(experiment)
@@ -42,18 +42,18 @@ function freeze.write(experiment, options, of, path)
 end
 
 -- "36 cells in 4 parts of 9", "37 cells in 4 parts of 9 to 10"
-function freeze.text(counts, all)
+function cell_list.text(counts, all)
   local least, most = math.min(table.unpack(counts)), math.max(table.unpack(counts))
   local range = least == most and tostring(least) or ("%d to %d"):format(least, most)
   return ("%d cells in %d part%s of %s"):format(all, #counts, #counts == 1 and "" or "s", range)
 end
 
-function freeze.main(experiment, options)
+function cell_list.main(experiment, options)
   local path = options.output or options.name .. ".cells.csv"
-  local counts, all, to_output = freeze.write(experiment, options, options.shards or 1, path)
+  local counts, all, to_output = cell_list.write(experiment, options, options.shards or 1, path)
   local tell = to_output and options.say or print
-  tell(("%s: %s"):format(path, freeze.text(counts, all)))
+  tell(("%s: %s"):format(path, cell_list.text(counts, all)))
   return 0
 end
 
-return freeze
+return cell_list

@@ -8,7 +8,7 @@
 -- a and b: the name of a cell or of a case, or a table of settings that one cell has, with an `of` of its own if need
 -- be. of: a column, or a list of columns that are summed. tolerance: in parts of what is expected.
 local core = require "memtide.core"
-local plain = require "memtide.base.literal"
+local literal = require "memtide.base.literal"
 local settings = require "memtide.net.settings"
 local stats = require "memtide.results.stats"
 local util = require "memtide.base.util"
@@ -24,10 +24,10 @@ local NO_CLAIM = {step_ms_min = true, step_ms_p90 = true, samples_per_s = true}
 
 local function check_columns(where, place, of, columns)
   local list = type(of) == "string" and {of} or of
-  local good = plain.is_table(list) and #list > 0
+  local good = literal.is_table(list) and #list > 0
   for _, name in ipairs(good and list or {}) do good = good and type(name) == "string" end
   if not good then
-    util.fail_at(where, "%s: of: expected a column or a list of columns, found %s", place, plain.literal(of))
+    util.fail_at(where, "%s: of: expected a column or a list of columns, found %s", place, literal.of(of))
   end
   for _, name in ipairs(list) do
     if NO_CLAIM[name] or name == TIME and #list > 1 then
@@ -62,9 +62,9 @@ local function resolve(experiment, side)
 end
 
 local function check_side(self, where, place, side, of, columns)
-  local out = {text = plain.literal(side)}
+  local out = {text = literal.of(side)}
   if type(side) == "string" then out.name = side
-  elseif plain.is_table(side) and next(side) ~= nil then
+  elseif literal.is_table(side) and next(side) ~= nil then
     out.settings = {}
     for key, value in pairs(side) do
       if key == "of" then of = value
@@ -89,8 +89,8 @@ local function relation_of(where, place, claim)
     end
   end
   if not found then util.fail_at(where, "%s: expected one of %s", place, table.concat(RELATIONS, ", ")) end
-  if not plain.is_table(claim[found]) or #claim[found] ~= 2 then
-    util.fail_at(where, "%s: %s: expected two cells, {a, b}, found %s", place, found, plain.literal(claim[found]))
+  if not literal.is_table(claim[found]) or #claim[found] ~= 2 then
+    util.fail_at(where, "%s: %s: expected two cells, {a, b}, found %s", place, found, literal.of(claim[found]))
   end
   return found
 end
@@ -99,7 +99,7 @@ local function check_number(where, place, claim, name, default)
   local value = claim[name]
   if value == nil then value = default end
   if not math.type(value) or value < 0 or value ~= value then
-    util.fail_at(where, "%s: %s: expected a number of at least 0, found %s", place, name, plain.literal(value))
+    util.fail_at(where, "%s: %s: expected a number of at least 0, found %s", place, name, literal.of(value))
   end
   return value
 end
@@ -114,7 +114,7 @@ local BAND = {
 local function check_text(where, place, claim, name, needed)
   local text = claim[name]
   if type(text) == "string" and text ~= "" or text == nil and not needed then return text end
-  util.fail_at(where, "%s: %s: expected text, found %s", place, name, plain.literal(text))
+  util.fail_at(where, "%s: %s: expected text, found %s", place, name, literal.of(text))
 end
 
 -- The columns that the rows will have, in their order and as a set.
@@ -129,8 +129,8 @@ function claims.check(experiment, list, check_list)
   local where, out, columns = experiment.where, {}, list and columns_of(experiment)
   for i, claim in ipairs(check_list(where, "claims", list or {}, 'a list of claims {{claim = "...", ...}, ...}')) do
     local place = ("claims[%d]"):format(i)
-    if not plain.is_table(claim) then
-      util.fail_at(where, "%s: expected a table, found %s", place, plain.literal(claim))
+    if not literal.is_table(claim) then
+      util.fail_at(where, "%s: expected a table, found %s", place, literal.of(claim))
     end
     util.check_keys(place, claim, KEYS)
     local relation = relation_of(where, place, claim)

@@ -2,12 +2,12 @@
 local axes = require "memtide.sweep.axes"
 local claims = require "memtide.sweep.claims"
 local core = require "memtide.core"
-local declared = require "memtide.sweep.script_options"
+local script_options = require "memtide.sweep.script_options"
 local measure = require "memtide.results.measure"
 local nn = require "memtide.net.nn"
-local plain = require "memtide.base.literal"
+local literal = require "memtide.base.literal"
 local reads = require "memtide.sweep.reads"
-local schedule = require "memtide.net.lr_schedule"
+local lr_schedule = require "memtide.net.lr_schedule"
 local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
 
@@ -46,7 +46,7 @@ local function rule(test, expected)
 end
 
 local function is_shape(value)
-  if not plain.is_table(value) or #value < 1 or #value > 3 then return false end
+  if not literal.is_table(value) or #value < 1 or #value > 3 then return false end
   for _, n in ipairs(value) do if math.type(n) ~= "integer" or n < 1 then return false end end
   return true
 end
@@ -56,7 +56,7 @@ local function is_input(value) return is_shape(value) or type(value) == "functio
 local function is_model(value) return nn.is_layer(value) or type(value) == "function" end
 
 local function is_names(value)
-  if plain.is_table(value) then
+  if literal.is_table(value) then
     for _, name in ipairs(value) do if type(name) ~= "string" then return false end end
     return true
   end
@@ -88,13 +88,13 @@ local RULES = {
   classes = at_least_1, steps = at_least_1, epochs = at_least_1, repeats = at_least_1,
   warmup = settings.whole(0, settings.MOST), seed = settings.whole(0, math.maxinteger),
   rounds = settings.whole(1, 100), confidence = number(0.0001, 1), time_limit = number(0.001, 1e6),
-  schedule = rule(schedule.is, "a schedule such as optim.StepLR(30)"),
+  schedule = rule(lr_schedule.is, "a schedule such as optim.StepLR(30)"),
   where = rule(function(value) return type(value) == "function" end, "a function of a cell's settings"),
   monotone = rule(is_names, "the name of an axis, a list of names, or false"),
   loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss(), of several outputs a sum of losses"),
   data = dataset, test_data = dataset,
 }
-local own = rule(function(value) return value ~= "" and plain.has_text(value) end,
+local own = rule(function(value) return value ~= "" and literal.has_text(value) end,
   "a word, a number, true, false or a table of them")
 
 local function is_settable(key) return settings.known[key] or is_common[key] end
@@ -136,7 +136,7 @@ function Experiment:check_value(place, key, value, where)
   if settings.known[key] then return settings.check(where, place, key, value) end
   local checked, expected = (RULES[key] or self.options[key] and self.options[key].check or own)(value)
   if checked == nil then
-    util.fail_at(where, "%s: %s: expected %s, found %s", place, key, expected, plain.literal(value))
+    util.fail_at(where, "%s: %s: expected %s, found %s", place, key, expected, literal.of(value))
   end
   return checked
 end
@@ -156,8 +156,8 @@ end
 
 function Experiment:check_case(case, i, seen)
   local where, place, out = self.where, ("cases[%d]"):format(i), {}
-  if not plain.is_table(case) then
-    util.fail_at(where, '%s: expected {case = "name", setting = value, ...}, found %s', place, plain.literal(case))
+  if not literal.is_table(case) then
+    util.fail_at(where, '%s: expected {case = "name", setting = value, ...}, found %s', place, literal.of(case))
   end
   for key, value in pairs(case) do
     if type(key) ~= "string" then util.fail_at(where, "%s: expected names, found %s", place, tostring(key)) end
@@ -230,7 +230,7 @@ function experiment.new(options)
   if type(options) ~= "table" then util.fail("experiment: expected a table, found a %s", type(options)) end
   util.check_keys("experiment", options, TOP)
   local self = setmetatable({where = core.where(), base = {}}, Experiment)
-  self.options = declared.check(self.where, options.options, is_taken)
+  self.options = script_options.check(self.where, options.options, is_taken)
   for _, option in ipairs(self.options) do self.base[option.name] = option.default end
   for key, value in pairs(options) do
     if not PARTS[key] then self.base[key] = self:check_value("experiment", key, value) end
@@ -286,7 +286,7 @@ function Experiment:watch_reads()
   self.reads = reads.new(self.where, joined(TOP, CASE, self:own_keys()), own_names(self), meant)
   if not has_functions(self) then self.reads:check_none() end
   self.declared = setmetatable({where = self.where, name = self.base.name, reads = self.reads,
-    base = plain.copy(self.base), cases = plain.copy(self.cases),
+    base = literal.copy(self.base), cases = literal.copy(self.cases),
     axes = table.move(self.axes, 1, #self.axes, 1, {})}, Experiment)
 end
 

@@ -4,11 +4,11 @@ local estimate = require "memtide.sweep.estimate"
 local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
 
-local fit = {}
+local max_batch = {}
 
 -- Why the compiled cell would not fit, with what is lacking; nil: it fits. Its prediction is then the one without a
 -- limit, which says how much it needs.
-function fit.shortfall(self)
+function max_batch.shortfall(self)
   local room = cell.room(self)
   if not self.prediction.fits then self.prediction = cell.predict(self) end
   local needs = self.prediction.peak.bytes
@@ -79,7 +79,7 @@ end
 
 -- The largest batch that fits in `room` bytes, {batch (0: not even one sample does), bytes, cost}, and the next larger
 -- one, where there is one. Exact, but for what is said of the caching allocator.
-function fit.largest(self, room)
+function max_batch.largest(self, room)
   local most = self.values.data and self.values.data:info().count or settings.MOST
   local low, high = border(self, room, most)
   if self.values.allocator == "caching" then low, high = look_behind(self, room, most, low, high) end
@@ -87,16 +87,16 @@ function fit.largest(self, room)
 end
 
 -- Gives a cell of `batch = "max"` its batch: 1 where nothing fits, so that the row says what lacks.
-function fit.settle(self)
+function max_batch.settle(self)
   if self.values.batch ~= "max" then return end
   local _, room = cell.room(self)
   if not room then
     error(util.failure(('batch = "max": the size of %s is not known: give --memory'):format(self.values.device),
       "usage"), 0)
   end
-  self.values.batch = math.max(fit.largest(self, room).batch, 1)
+  self.values.batch = math.max(max_batch.largest(self, room).batch, 1)
   cell.release(self)
   cell.build(self)
 end
 
-return fit
+return max_batch

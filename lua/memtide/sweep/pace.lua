@@ -1,12 +1,32 @@
--- How long a cell will take, judged by those of its model that have ended.
+-- How long cells take, judged by those of their model that have ended, and when the sweep will end: a range, and the
+-- clock's time. Cells that will not fit are left out, as far as cells of their network show it; of cells of a network
+-- none of which has ended, nothing is known.
+local frontier = require "memtide.sweep.frontier"
+local rounds = require "memtide.sweep.rounds"
+
 local pace = {}
 local Pace = {}
 Pace.__index = Pace
 
-local LEAST = 10 -- seconds: below, an estimate says little about what goes wrong
+local LEAST = 10               -- seconds: below, an estimate says little about what goes wrong, and nobody reads an end
+local AT_ONCE = 1000           -- cells that it looks at in one go, 10 ms; of no more it keeps each
+local FIRST, EXACT = 0.7, 0.05 -- relative error of an estimate before errors are known, and at best
+local ENOUGH = 3               -- cells that have ended tell how often the others will be visited
+local OTHERWISE = 4            -- with other settings a network may need so many times less
 
--- limits: {seconds = most seconds of a cell, times = most in multiples of its estimate}; nil: none
-function pace.new(limits) return setmetatable({limits = limits or {}, of_model = {}}, Pace) end
+-- limits: {seconds = most seconds of a cell, times = most in multiples of its estimate}; nil: none. cells: the
+-- selection whose end is asked for (nil: nobody asks); workers: how many of them run at a time; base: what the script
+-- says of the whole experiment
+function pace.new(limits, cells, workers, base)
+  local self = setmetatable({limits = limits or {}, of_model = {}}, Pace)
+  if not cells then return self end
+  self.selection, self.workers, self.base = cells, workers, base or {}
+  self.counted, self.ended, self.visits, self.n, self.squares = 0, 0, {}, 0, 0
+  self.visited, self.concluded, self.needs = 0, 0, {}
+  -- what is left: of few cells each, of many the sums for their models
+  if cells:count() <= AT_ONCE then self.each, self.gone = {}, {} else self.sums = {} end
+  return self
+end
 
 -- Samples that pass through the network, or epochs: what the time of a cell grows with. Of batch "max", whose size is
 -- not known before it runs, the least.
@@ -15,11 +35,23 @@ function pace.work(values)
   return (tonumber(values.batch) or 1) * values.accumulate * ((values.steps or 10) + (values.warmup or 2))
 end
 
-function Pace:learn(values, seconds)
+local function learn_rate(self, values, seconds)
   if values.batch == "max" then return end
   local of = self.of_model[values.model] or {seconds = 0, work = 0}
   of.seconds, of.work = of.seconds + seconds, of.work + pace.work(values)
   self.of_model[values.model] = of
+end
+
+-- A visit of the k-th cell, of these values, took so long.
+function Pace:learn(k, values, seconds)
+  if self.selection then
+    self.visits[k] = (self.visits[k] or 0) + 1
+    local expected = self:estimate(values)
+    if expected and expected > 0 and seconds > 0 then
+      self.n, self.squares = self.n + 1, self.squares + math.log(seconds / expected) ^ 2
+    end
+  end
+  learn_rate(self, values, seconds)
 end
 
 -- nil: no cell of this model has ended yet, or it is not known how large the cell is
@@ -42,6 +74,118 @@ function Pace:limit(values)
   local absolute, estimate = self.limits.seconds, self.limits.times and self:estimate(values)
   local relative = estimate and math.max(LEAST, estimate * self.limits.times)
   return absolute and relative and math.min(absolute, relative) or absolute or relative
+end
+
+-- ---- the end of the sweep
+
+-- What the time of a cell hangs on; n: how many such there are.
+local function describe(self, k)
+  local values = self.selection:cell(k).values
+  return {model = values.model, work = pace.work(values), n = 1, batch = values.batch, k = k,
+    key = frontier.others(values, "batch")}
+end
+
+local function add_up(self, values, sign)
+  local sum = self.sums[values.model] or {model = values.model, total = 0, n = 0}
+  self.sums[values.model] = sum
+  sum.total, sum.n = sum.total + sign * pace.work(values), sum.n + sign
+  sum.work = sum.total / math.max(sum.n, 1)
+end
+
+-- Looks at more of the cells; true: it has looked at all. A sweep of a million begins at once.
+local function count_more(self)
+  local all = self.selection:count()
+  local last = math.min(self.counted + AT_ONCE, all)
+  for k = self.counted + 1, last do
+    if self.sums then add_up(self, self.selection:cell(k).values, 1)
+    elseif not self.gone[k] then self.each[k] = describe(self, k) end
+  end
+  self.counted = last
+  return last == all
+end
+
+-- Where the bytes of a row are those of its batch, and where they are not.
+local GROWS = {"activations_bytes", "activation_gradients_bytes", "input_bytes"}
+
+-- What the row of a cell shows of others of its network.
+local function learn_needs(self, values, row)
+  local bytes, batch = tonumber(row.predicted_peak_bytes), tonumber(row.batch)
+  if not bytes or not batch or not row.cost or not row.cost.room then return end
+  local grows = 0
+  for _, column in ipairs(GROWS) do grows = grows + (tonumber(row[column]) or 0) end
+  local found = {batch = batch, fixed = bytes - grows, grows = grows, room = row.cost.room}
+  for _, key in ipairs{frontier.others(values, "batch"), values.model} do
+    local old = self.needs[key]
+    if not old or old.batch <= batch then self.needs[key] = found end
+  end
+end
+
+-- Will the cell be skipped, as far as others show?
+local function is_unfit(self, one)
+  local cells = self.selection
+  if cells.purpose ~= "run" or cells.try_oom or math.type(one.batch) ~= "integer" then return false end
+  -- what a function makes of other settings may be another network
+  local same, alike = self.needs[one.key], type(one.model) ~= "function" and self.needs[one.model]
+  local found = same or alike
+  if not found then return false end
+  return found.fixed + found.grows * one.batch / found.batch > found.room * (same and 1 or OTHERWISE)
+end
+
+-- The k-th cell has ended, or had before; row: what came of it.
+function Pace:done(k, values, row)
+  if not self.selection then return end
+  if self.sums then add_up(self, values, -1)
+  else
+    self.each[k], self.gone[k] = nil, true
+    learn_needs(self, values, row or {})
+  end
+  if self.visits[k] then self.visited, self.concluded = self.visited + self.visits[k], self.concluded + 1 end
+  self.visits[k] = nil
+  self.ended = self.ended + 1
+end
+
+-- Of a cell each visit of which takes `seconds`: visits that are left, and their bounds.
+local function visits_left(self, one, seconds)
+  local least, most = rounds.visits(self.base, seconds)
+  local expected = math.sqrt(least * most)
+  if self.concluded > 0 then expected = math.max(least, math.min(self.visited / self.concluded, most)) end
+  if self.concluded >= ENOUGH then least, most = expected, expected end
+  local so_far = one.k and self.visits[one.k] or 0
+  local function left(all) return math.max(all - so_far, so_far > 0 and 1 or 0) end
+  return left(expected), left(least), left(most)
+end
+
+-- Seconds that are left, between which bounds they will lie, and of how many cells nothing is known, which are in none
+-- of these; nil: nothing is known yet, or nobody asks.
+function Pace:remaining()
+  if not self.selection or not count_more(self) or not self:rate() then return nil end
+  local seconds, low, high, unknown = 0, 0, 0, 0
+  for _, one in pairs(self.sums or self.each) do
+    local rate = one.batch ~= "max" and self:rate(one.model)
+    if is_unfit(self, one) or one.n <= 0 then goto next end
+    if rate then
+      local expected, least, most = visits_left(self, one, rate * one.work)
+      local visit = one.n * rate * math.max(one.work, 0) / self.workers
+      seconds, low, high = seconds + visit * expected, low + visit * least, high + visit * most
+    else
+      unknown = unknown + one.n
+    end
+    ::next::
+  end
+  local deviation = self.n > 2 and math.sqrt(self.squares / self.n) or FIRST
+  local cells = self.selection:count() - self.ended
+  local spread = 2 * deviation * math.sqrt(1 / math.max(self.n, 1) + 1 / math.max(cells, 1))
+  local factor = math.exp(math.max(spread, EXACT))
+  return seconds, low / factor, high * factor, unknown
+end
+
+-- {seconds =, at = now, first =, last =, unknown =}: the seconds that are left, and between which times the sweep will
+-- end; unknown: cells that are not in it, or nil. nil: not known, or too soon to be worth it
+function Pace:range(now)
+  local seconds, low, high, unknown = self:remaining()
+  if not seconds or seconds < LEAST and unknown == 0 then return nil end
+  return {seconds = seconds, at = now, first = math.floor(now + low), last = math.floor(now + high),
+    unknown = unknown > 0 and unknown or nil}
 end
 
 return pace

@@ -1,7 +1,7 @@
 -- What the functions of a script read of a cell's settings. They get the settings under a table that notes which names
 -- are asked for: a name that is not there is a slip of the finger, and so is an axis, or a key of cases, that memtide
 -- does not know and nobody reads: its rows would all be alike.
-local plain = require "memtide.base.literal"
+local literal = require "memtide.base.literal"
 local util = require "memtide.base.util"
 
 local reads = {}
@@ -33,8 +33,8 @@ function Reads:hand_out(values)
   local function get(name)
     local value = values[name]
     self.unread[name] = nil
-    if plain.is_table(value) then
-      value = plain.copy(value)
+    if literal.is_table(value) then
+      value = literal.copy(value)
       rawset(handed, name, value)
     end
     return value

@@ -1,5 +1,6 @@
 -- The columns of a cell's row, as {column = value}: what the cell is, what was predicted, what was measured.
 local cell = require "memtide.net.cell"
+local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local estimate = require "memtide.sweep.estimate"
 local settings = require "memtide.net.settings"
@@ -7,14 +8,8 @@ local util = require "memtide.base.util"
 
 local row = {}
 
-row.categories = {"weights", "gradients", "optimizer", "activations", "activation_gradients", "input",
-  "workspace", "other"}
-
--- Results that only some files have columns for, among those of the script's own axes.
-row.own_results = {"test_accuracy", "host_bytes"}
-
 local function peak_columns(out, peak)
-  for _, category in ipairs(row.categories) do out[category .. "_bytes"] = peak.categories[category] end
+  for _, category in ipairs(columns.categories) do out[category .. "_bytes"] = peak.categories[category] end
   out.peak_op = peak.op
 end
 

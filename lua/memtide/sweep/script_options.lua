@@ -1,11 +1,11 @@
 -- Options that a script declares: {{"width", 64, "channels of the first layer"}, ...}. Each is a setting of every cell,
 -- of its default's type, that the command line can change.
 local axes = require "memtide.sweep.axes"
-local plain = require "memtide.base.literal"
+local literal = require "memtide.base.literal"
 local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
 
-local declared = {}
+local script_options = {}
 
 -- By the default's type: what the command line calls a value, and whether a value is one (as the script gets it).
 local TYPES = {
@@ -21,7 +21,7 @@ local function check_one(where, place, given, is_taken)
   local name, default, text = given[1], given[2], given[3]
   local kind = TYPES[math.type(default) or type(default)]
   if type(name) ~= "string" or not kind or type(text) ~= "string" or #given ~= 3 then
-    util.fail_at(where, "%s: expected %s, found %s", place, expected, plain.literal(given))
+    util.fail_at(where, "%s: expected %s, found %s", place, expected, literal.of(given))
   end
   if not name:find("^%a[%w_]*$") then
     util.fail_at(where, '%s: expected a name of letters, digits and _, found "%s"', place, name)
@@ -36,7 +36,7 @@ local function check_one(where, place, given, is_taken)
 end
 
 -- The list with each option under its name, too. is_taken(name): is it a key of experiments?
-function declared.check(where, list, is_taken)
+function script_options.check(where, list, is_taken)
   local out = {}
   for i, given in ipairs(axes.check_list(where, "options", list or {}, 'a list {{"name", default, "text"}, ...}')) do
     local option = check_one(where, ("options[%d]"):format(i), given, is_taken)
@@ -47,13 +47,13 @@ function declared.check(where, list, is_taken)
 end
 
 -- "learning-rate" or "learning_rate" -> the option
-function declared.find(list, name) return list[(name:gsub("-", "_"))] end
+function script_options.find(list, name) return list[(name:gsub("-", "_"))] end
 
 local function refuse(format, ...) error(util.failure(format:format(...), "option"), 0) end
 
 -- What the command line says of an option, {name, values}; of several values an axis is made. given: {word, name,
 -- value}; without a value, a flag is set.
-function declared.take(list, option, given)
+function script_options.take(list, option, given)
   if not option then
     local names = {}
     for i, known in ipairs(list) do names[i] = known.name end
@@ -62,10 +62,10 @@ function declared.take(list, option, given)
   end
   local text = given.value or type(option.default) == "boolean" and "true"
   if not text then refuse("--%s: %s is missing", option.name, option.argument) end
-  return {name = option.name, values = declared.values(option, text)}
+  return {name = option.name, values = script_options.values(option, text)}
 end
 
-function declared.values(option, text)
+function script_options.values(option, text)
   local values = type(option.default) == "string" and {text} or axes.from_text(option.name, text)
   for i, value in ipairs(values) do
     local checked, expected = option.check(value)
@@ -78,7 +78,7 @@ function declared.values(option, text)
 end
 
 -- Lines of help.
-function declared.help(list)
+function script_options.help(list)
   local lines = {}
   for i, option in ipairs(list) do
     local name = ("--%s %s"):format(option.name, option.argument)
@@ -87,4 +87,4 @@ function declared.help(list)
   return lines
 end
 
-return declared
+return script_options

@@ -6,14 +6,14 @@ local shards = require "memtide.sweep.shards"
 local statuses = require "memtide.results.statuses"
 local util = require "memtide.base.util"
 
-local plan = {}
-local Plan = {}
-Plan.__index = Plan
+local selection = {}
+local Selection = {}
+Selection.__index = Selection
 
 -- ---- what the command line changes
 
 -- What the command line asks for is checked as what a script says, but is wrong usage.
-function plan.asked(f, ...)
+function selection.asked(f, ...)
   local good, problem = pcall(f, ...)
   if not good then error(util.is_failure(problem) and problem or util.failure(problem, "usage"), 0) end
 end
@@ -23,18 +23,18 @@ local function apply(experiment, options)
   local devices = {}
   for _, set in ipairs(options.set) do
     local name, values = set[1], nil
-    plan.asked(function() values = axes.from_text(name, set[2]) end)
-    plan.asked(experiment.set, experiment, name, values)
+    selection.asked(function() values = axes.from_text(name, set[2]) end)
+    selection.asked(experiment.set, experiment, name, values)
     if name == "device" then devices = values end
   end
   for _, option in ipairs(options.declared or {}) do experiment:set(option.name, option.values) end
   for _, name in ipairs{"device", "seed", "steps"} do
-    if options[name] then plan.asked(experiment.set, experiment, name, {options[name]}) end
+    if options[name] then selection.asked(experiment.set, experiment, name, {options[name]}) end
   end
-  if options.steps then plan.asked(experiment.set, experiment, "epochs", {}) end
+  if options.steps then selection.asked(experiment.set, experiment, "epochs", {}) end
   if options.device then devices = {options.device} end
   -- the same cells, wherever each of them will run
-  if options.devices then plan.asked(experiment.set, experiment, "device", {options.devices[1]}) end
+  if options.devices then selection.asked(experiment.set, experiment, "device", {options.devices[1]}) end
   return devices
 end
 
@@ -59,21 +59,21 @@ local function take_part(self, shard, path)
 end
 
 -- purpose: "run" or "predict". options: set, declared, device, seed, steps, case, memory, retry, try_oom, dry_run,
--- shard, cells, as the command line has them; or positions, those of another plan of the same options.
-function plan.new(experiment, purpose, options)
+-- shard, cells, as the command line has them; or positions, those of another selection of the same options.
+function selection.new(experiment, purpose, options)
   local self = setmetatable({experiment = experiment, purpose = purpose, memory = options.memory,
-    try_oom = options.try_oom, dry_run = options.dry_run}, Plan)
+    try_oom = options.try_oom, dry_run = options.dry_run}, Selection)
   self.devices = apply(experiment, options)
   self.positions = options.positions or choose(experiment, options.case)
   if options.shard then take_part(self, options.shard, options.cells) end
-  self.again = options.retry or plan.retry("failed,stale")
+  self.again = options.retry or selection.retry("failed,stale")
   return self
 end
 
-function Plan:count() return self.positions and #self.positions or self.experiment:count() end
+function Selection:count() return self.positions and #self.positions or self.experiment:count() end
 
 -- A new object each time: a sweep of many cells need not hold them.
-function Plan:cell(k)
+function Selection:cell(k)
   local one = self.experiment:cell(self.positions and self.positions[k] or k)
   one.memory = self.memory
   return one
@@ -81,7 +81,7 @@ end
 
 -- An iterator over the cells as they are run: in the script's order, or (spread) each of them once before any is
 -- repeated.
-function Plan:order(spread)
+function Selection:order(spread)
   local count, repeats = self:count(), spread and self.experiment.base.repeats or 1
   local i = -1
   local function step()
@@ -97,34 +97,34 @@ end
 -- ---- what an earlier row means
 
 -- Of a row's status and version (nil: there is no row): "missing", "failed", "stale" (of another build) or "done".
-function plan.state(status, version)
+function selection.state(status, version)
   if not status then return "missing" end
   if not statuses.of(status).settled then return "failed" end
   return version == core.version and "done" or "stale"
 end
 
-plan.retry_words = {"none", "failed", "stale", "all"}
+selection.retry_words = {"none", "failed", "stale", "all"}
 for _, word in ipairs(statuses.names) do
-  if not statuses.of(word).good then plan.retry_words[#plan.retry_words + 1] = word end
+  if not statuses.of(word).good then selection.retry_words[#selection.retry_words + 1] = word end
 end
 
 -- "failed,oom" -> {failed = true, oom = true}: states, and statuses of rows; nil and what was expected.
-function plan.retry(text)
+function selection.retry(text)
   local known, again = {}, {}
-  for _, word in ipairs(plan.retry_words) do known[word] = true end
+  for _, word in ipairs(selection.retry_words) do known[word] = true end
   for word in (text .. ","):gmatch("([^,]*),") do
     word = statuses.renamed(word)
-    if not known[word] then return nil, "some of " .. table.concat(plan.retry_words, ", ") end
+    if not known[word] then return nil, "some of " .. table.concat(selection.retry_words, ", ") end
     again[word] = true
   end
   return again
 end
 
 -- Is the cell with such a row to be run?
-function Plan:wants(status, version)
-  local state, again = plan.state(status, version), self.again
+function Selection:wants(status, version)
+  local state, again = selection.state(status, version), self.again
   return state == "missing" or again.all or again[state] or again[status]
     or self.try_oom and status == "skipped" or false
 end
 
-return plan
+return selection

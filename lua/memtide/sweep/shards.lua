@@ -55,7 +55,7 @@ function shards.deal(works, n)
   return parts, counts
 end
 
--- The part of every cell of a plan.
+-- The part of every cell of a selection.
 function shards.split(cells, n)
   local works = {}
   if n > cells:count() then
@@ -114,7 +114,7 @@ local function check_names(path, list, cells)
   end
 end
 
--- The places of a part's cells among a plan's; with a list of cells at `path`, also what it says of each.
+-- The places of a part's cells among a selection's; with a list of cells at `path`, also what it says of each.
 function shards.choose(cells, shard, path)
   local list, chosen, listed, parts = path and shards.read(path), {}, {}, {}
   if list then

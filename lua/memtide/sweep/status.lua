@@ -2,7 +2,7 @@
 -- still be writing it, builds networks, opens no device.
 local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
-local plan = require "memtide.sweep.selection"
+local selection = require "memtide.sweep.selection"
 local report = require "memtide.results.report"
 local results = require "memtide.results.results"
 local row = require "memtide.sweep.row"
@@ -66,7 +66,7 @@ end
 function status.of_row(now, rows, names)
   local number, found = now["repeat"], rows and row_of(now, rows)
   if found then
-    local state = plan.state(found.status, found.version)
+    local state = selection.state(found.status, found.version)
     return {state = state, status = found.status,
       why = state == "stale" and "version " .. found.version or state == "failed" and found.reason or ""}
   end
@@ -91,7 +91,7 @@ local function build(self)
   self.failed = util.text_of(problem)
 end
 
--- Calls each(columns, cell) for every cell of the plan: what it is now.
+-- Calls each(columns, cell) for every cell of the selection: what it is now.
 function status.each(cells, each)
   for k = 1, cells:count() do
     local one = cells:cell(k)
@@ -136,7 +136,7 @@ function status.main(experiment, options)
   local path = options.csv or options.name .. ".csv"
   local rows = status.load(path)
   if not rows then options.say(("there is no %s yet"):format(path)) end
-  local cells = plan.new(experiment, experiment.base.predict_only and "predict" or "run", options)
+  local cells = selection.new(experiment, experiment.base.predict_only and "predict" or "run", options)
   local counts, names, lines = {}, status.names(experiment), {{"case", "state", "status", "why"}}
   status.each(cells, function(now, one)
     local found = status.of_row(now, rows, names)

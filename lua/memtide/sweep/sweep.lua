@@ -2,18 +2,18 @@
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local estimate = require "memtide.sweep.estimate"
-local eta = require "memtide.sweep.eta"
 local failures = require "memtide.sweep.failures"
 local frontier = require "memtide.sweep.frontier"
 local inline = require "memtide.sweep.inline"
 local pace = require "memtide.sweep.pace"
-local plan = require "memtide.sweep.selection"
 local pool = require "memtide.sweep.pool"
 local progress = require "memtide.sweep.progress"
+local protocol = require "memtide.sweep.protocol"
 local report = require "memtide.results.report"
 local rounds = require "memtide.sweep.rounds"
 local row = require "memtide.sweep.row"
 local safe = require "memtide.sweep.safe"
+local selection = require "memtide.sweep.selection"
 local shards = require "memtide.sweep.shards"
 local status = require "memtide.sweep.status"
 local statuses = require "memtide.results.statuses"
@@ -43,7 +43,7 @@ local function count_failed(self, found) self.failed = self.failed or statuses.o
 
 -- Stops where every cell fails.
 local function judge(self, found)
-  local failed = plan.state(found.status, found.version) == "failed"
+  local failed = selection.state(found.status, found.version) == "failed"
   self.in_a_row = failed and self.in_a_row + 1 or 0
   if self.options.max_failures and self.in_a_row >= self.options.max_failures then
     local many = self.in_a_row > 1 and "%d cells in a row have failed" or "%d cell in a row has failed"
@@ -55,7 +55,7 @@ local LOOK = 0.1 -- seconds: the time left hangs on every cell that is left, whi
 
 local function left(self)
   local now = core.clock()
-  if self.eta and now >= self.next_look then self.ends, self.next_look = self.eta:range(os.time()), now + LOOK end
+  if now >= self.next_look then self.ends, self.next_look = self.pace:range(os.time()), now + LOOK end
   return self.ends
 end
 
@@ -117,12 +117,12 @@ local function conclude(self, task, class, unbuilt)
   end
   keep_log(self, task)
   self.frontier:note(task.values, task.row.status, task.name, task.row.device)
-  if self.eta then self.eta:done(task.k, task.values, task.row) end
+  self.pace:done(task.k, task.values, task.row)
   -- the worker is at its next cell while this row goes to the disk
   return class and class.fresh and "fresh" or "done", function() finish(self, task, unbuilt) end
 end
 
--- ---- what the workers say
+-- ---- what the workers say of a cell, by the words of protocol.lua
 
 local HEAR = {}
 
@@ -143,12 +143,12 @@ local function wanted(self, task, columns)
   local was, version = self.store:outcome(id, number)
   -- --try-oom tries what was skipped, but not what another cell shows again not to fit
   local known = was == "skipped" and task.request.implied and not self.options.retry
-  if known or not self.plan:wants(was, version) then
+  if known or not self.selection:wants(was, version) then
     task.row, task.resumed = self.store:read(columns), true
     return false
   end
   if was and task.attempt == 1 and self.rounds.round == 1 then
-    local state = plan.state(was, version)
+    local state = selection.state(was, version)
     self.anew[state] = (self.anew[state] or 0) + 1
   end
   merge(task, columns)
@@ -167,16 +167,16 @@ local function resume(self, task)
   self.resumed = self.resumed + 1
   self.progress:resumed(task.row)
   self.frontier:note(task.values, task.row.status, task.name, task.row.device)
-  if self.eta then self.eta:done(task.k, task.values, task.row) end
+  self.pace:done(task.k, task.values, task.row)
   show(self, task)
   count_failed(self, task.row)
 end
 
 -- A part of a sweep runs the cells that the list has, and no others.
 function HEAR.built(self, task, message)
-  local listed = self.plan.listed and self.plan.listed[task.k]
+  local listed = self.selection.listed and self.selection.listed[task.k]
   if listed then
-    local names = status.names(self.plan.experiment)
+    local names = status.names(self.selection.experiment)
     shards.check(self.options.cells, message.columns, status.changes(message.columns, listed, names))
   end
   local go = wanted(self, task, message.columns)
@@ -212,9 +212,7 @@ local function learn(self, task)
   local cost, ms = task.row.cost, task.row.step_ms
   if cost and ms then self.rates:learn(cost, ms / 1e3) end
   if not task.started then return end
-  local seconds = core.clock() - task.started
-  if self.eta then self.eta:learn(task.k, task.values, seconds) end
-  self.pace:learn(task.values, seconds)
+  self.pace:learn(task.k, task.values, core.clock() - task.started)
 end
 
 function HEAR.done(self, task, message)
@@ -239,12 +237,14 @@ function HEAR.skipped(self, task)
   return "done"
 end
 
+protocol.check(HEAR)
+
 -- What is known of a cell without its network
 local function unbuilt(self, task)
-  local one = self.plan:cell(task.k)
+  local one = self.selection:cell(task.k)
   one.failed = true
   pcall(cell.count_steps, one) -- as far as the worker came
-  return row.identity(one, cell.id(one, self.plan.purpose), task.device)
+  return row.identity(one, cell.id(one, self.selection.purpose), task.device)
 end
 
 local function lost(self, task, cause)
@@ -271,7 +271,7 @@ local function stays_unbuilt(self, task)
   local columns = unbuilt(self, task)
   local number = columns["repeat"]
   local id = self.store:latest(columns.cell, number)
-  if not id or not cell.is_unbuilt(id) or self.plan:wants(self.store:outcome(id, number)) then return false end
+  if not id or not cell.is_unbuilt(id) or self.selection:wants(self.store:outcome(id, number)) then return false end
   columns.cell = id
   task.row = self.store:read(columns)
   return true
@@ -287,7 +287,7 @@ local function has_time(self, k)
 end
 
 local function new_task(self, k)
-  local one = self.plan:cell(k)
+  local one = self.selection:cell(k)
   return {k = k, name = one.name, values = one.values, attempt = 1, row = {}, begun = core.clock(), request = {k = k},
     limit = self.pace:limit(one.values)}
 end
@@ -341,10 +341,10 @@ local function setups(self)
   local script = o.script
   local asked = {set = o.set, device = o.device, seed = o.seed, steps = o.steps, case = o.case, memory = o.memory,
     devices = o.devices, declared = o.declared, try_oom = o.try_oom, dry_run = o.dry_run,
-    positions = o.shard and self.plan.positions}
+    positions = o.shard and self.selection.positions}
   for i = 1, self.workers do
     out[i] = {path = script.path, text = script.text, args = script.args, safe = safe.is_on(),
-      purpose = self.plan.purpose, options = asked, device = o.devices and o.devices[i]}
+      purpose = self.selection.purpose, options = asked, device = o.devices and o.devices[i]}
   end
   return out
 end
@@ -353,7 +353,7 @@ end
 local GARBAGE = 130
 
 local function run_all(self)
-  if self.options.in_process then return inline.run(self.plan, hooks_of(self)) end
+  if self.options.in_process then return inline.run(self.selection, hooks_of(self)) end
   local before = collectgarbage("setpause", GARBAGE)
   local good, problem = pcall(pool.run, setups(self), self.options.host_memory, hooks_of(self))
   collectgarbage("setpause", before)
@@ -368,7 +368,7 @@ local ANEW = {
 local function tell_anew(self)
   for state, text in pairs(ANEW) do
     if self.anew[state] then
-      self.options.say(text:format(self.anew[state], self.plan:count(), self.options.csv))
+      self.options.say(text:format(self.anew[state], self.selection:count(), self.options.csv))
     end
   end
 end
@@ -377,7 +377,7 @@ end
 local function raise(self, problem)
   if util.is_failure(problem) and self.options.csv then
     problem = util.failure(("%s; %d of %d cells have their rows in %s"):format(problem.message,
-      self.recorded + self.resumed, self.plan:count(), self.options.csv), problem.code)
+      self.recorded + self.resumed, self.selection:count(), self.options.csv), problem.code)
   end
   error(problem, 0)
 end
@@ -392,17 +392,17 @@ end
 -- a cell's row, this call's or an earlier one's, a status that fails?}.
 function sweep.run(experiment, purpose, options)
   find_devices(options)
-  local cells = plan.new(experiment, purpose, options)
+  local cells = selection.new(experiment, purpose, options)
   local told = progress.new(experiment.name, cells:count(), options)
   options.say = told:above(options.say)
   local rows <close> = store.open(experiment:own_axes(), purpose, options)
-  local self = setmetatable({plan = cells, store = rows, options = options, left = 0, shown = {}, held = {}, anew = {},
-    resumed = 0, recorded = 0, next_look = 0, in_a_row = 0, pace = pace.new(options.timeout), rates = estimate.new(),
-    frontier = frontier.new(experiment:monotone_axes()), progress = told,
-    workers = options.devices and #options.devices or options.jobs or 1,
+  local workers = options.devices and #options.devices or options.jobs or 1
+  local self = setmetatable({selection = cells, store = rows, options = options, progress = told, workers = workers,
+    rates = estimate.new(), frontier = frontier.new(experiment:monotone_axes()),
+    pace = pace.new(options.timeout, (told.tick or not options.quiet) and cells, workers, experiment.base),
     rounds = rounds.new(experiment, options.dry_run and "predict" or purpose, cells:count(),
-      rows.file and options.csv, options["until"] and cells:order(true))}, Sweep)
-  if told.tick or not options.quiet then self.eta = eta.new(self.pace, cells, self.workers, experiment.base) end
+      rows.file and options.csv, options["until"] and cells:order(true)),
+    left = 0, resumed = 0, recorded = 0, in_a_row = 0, next_look = 0, shown = {}, held = {}, anew = {}}, Sweep)
   options.outcome = told.board
   local good, problem = pcall(run_all, self)
   told:finish()

@@ -1,11 +1,12 @@
--- What runs one cell of a plan and tells its row piece by piece: in this process, or as a process of its own.
+-- What runs one cell of a selection and tells its row piece by piece: in this process, or as a process of its own.
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
-local fit = require "memtide.sweep.max_batch"
-local plan = require "memtide.sweep.selection"
+local max_batch = require "memtide.sweep.max_batch"
+local protocol = require "memtide.sweep.protocol"
 local row = require "memtide.sweep.row"
 local safe = require "memtide.sweep.safe"
 local script = require "memtide.sweep.script"
+local selection = require "memtide.sweep.selection"
 local util = require "memtide.base.util"
 local wire = require "memtide.sweep.wire"
 
@@ -13,7 +14,7 @@ local worker = {}
 
 -- A device that was asked for by name may not be missing.
 function worker.check_devices(devices)
-  for _, name in ipairs(devices) do plan.asked(cell.device, name) end
+  for _, name in ipairs(devices) do selection.asked(cell.device, name) end
 end
 
 local function message_of(problem)
@@ -43,9 +44,9 @@ end
 
 local function compute(self, cells, implied, tell)
   tell.note("predicting")
-  fit.settle(self)
+  max_batch.settle(self)
   cell.compile(self)
-  local refused, short = self.prediction.reason, fit.shortfall(self)
+  local refused, short = self.prediction.reason, max_batch.shortfall(self)
   local predicted = row.predicted(self)
   if refused then predicted.status, predicted.reason = "oom", refused end
   local skip = reason_to_skip(cells, short or refused, implied)
@@ -58,14 +59,7 @@ local function compute(self, cells, implied, tell)
 end
 
 -- Runs the cell request.k, on that device (nil: the one that its settings say); what goes wrong in it is its row's
--- status. tell is whom it is told:
---   note(text, i, n)       what is being done now, step i of n
---   built(columns, failed) what the cell is, or why it cannot be built; false back: it is not wanted, there is a row
---                          already
---   columns(columns)       more of its columns
---   samples(list)          what was timed, see samples.lua
---   skipped()              it was not wanted
---   done(columns, code, unbuilt)   the rest of them; what went wrong; whether there was no network
+-- status. tell: a teller of protocol.lua, and note(text, i, n): what is being done now, step i of n.
 function worker.run(cells, request, tell, device)
   local self = cells:cell(request.k)
   tell.note("building")
@@ -87,17 +81,7 @@ function worker.run(cells, request, tell, device)
   collectgarbage()
 end
 
--- ---- as a process: one message to set it up, then one for each cell
---
---   setup        {path, text, args, safe, purpose, options, device}: the script's text as the parent read it, is it
---                under --safe, what plan.new takes, and the device for all cells (nil: that of each one's settings)
---   or           {probe = true}, answered by {word = "devices", names}: every GPU that can be opened
---   ready        {word = "ready"} or {word = "refused", text, code}
---   a cell       {k, implied}: implied, why it cannot fit, where another cell has shown it
---   what it is   {word = "built", columns, failed}, answered by {go = true or false}
---   no row       {word = "skipped"}
---   its row      {word = "columns", columns}, {word = "samples", list}, of many samples several,
---                {word = "done", columns, code, unbuilt}
+-- ---- as a process
 
 -- The next message; nil: the parent has ended.
 local function listener(channel)
@@ -113,8 +97,6 @@ local function listener(channel)
   end
 end
 
-local SAMPLES = 1000 -- of a message: the parent looks at signals, and at other workers, between two
-
 -- GPUs by number, until there is none.
 local function all_gpus()
   local names = {}
@@ -125,50 +107,34 @@ end
 local function set_up(setup)
   if setup.safe then safe.on() end
   local experiment = script.load_experiment(setup.path, setup.args, setup.text)
-  local cells = plan.new(experiment, setup.purpose, setup.options)
+  local cells = selection.new(experiment, setup.purpose, setup.options)
   worker.check_devices(setup.device and {setup.device} or cells.devices)
   return cells
-end
-
-local function teller(channel, listen)
-  local function send(message) channel:send(wire.frame(message)) end
-  return {
-    note = function(...) channel:note(...) end,
-    built = function(columns, failed)
-      send{word = "built", columns = columns, failed = failed}
-      local answer = listen()
-      return answer ~= nil and answer.go
-    end,
-    skipped = function() send{word = "skipped"} end,
-    columns = function(columns) send{word = "columns", columns = columns} end,
-    samples = function(list)
-      for from = 1, #list, SAMPLES do
-        send{word = "samples", list = table.move(list, from, math.min(from + SAMPLES - 1, #list), 1, {})}
-      end
-    end,
-    done = function(columns, code, unbuilt) send{word = "done", columns = columns, code = code, unbuilt = unbuilt} end,
-  }
 end
 
 -- Until the parent hangs up. Returns the exit status.
 function worker.serve()
   local channel = util.must(core.worker_channel())
   local listen = listener(channel)
+  local function say(message) channel:send(wire.frame(message)) end
   channel:note("loading the script")
   local setup = listen()
   if not setup then return 0 end
   if setup.probe then
-    channel:send(wire.frame{word = "devices", names = all_gpus()})
+    say(protocol.message("devices", all_gpus()))
     return 0
   end
   local good, cells = util.try(set_up, nil, setup)
   if not good then
-    local text, code = message_of(cells)
-    channel:send(wire.frame{word = "refused", text = text, code = code})
+    say(protocol.message("refused", message_of(cells)))
     return 0
   end
-  channel:send(wire.frame{word = "ready"})
-  local tell = teller(channel, listen)
+  say(protocol.message("ready"))
+  local tell = protocol.teller(function(message, answered)
+    say(message)
+    return answered and listen()
+  end)
+  function tell.note(...) channel:note(...) end
   for request in listen do worker.run(cells, request, tell, setup.device) end
   return 0
 end

@@ -1,0 +1,30 @@
+-- memtide dump: the step program of the first cell.
+local columns = require "memtide.results.columns"
+local first_cell = require "memtide.cli.first_cell"
+local options = require "memtide.cli.options"
+local util = require "memtide.base.util"
+
+local dump = {words = "SCRIPT [-- ARGS]", text = "the step program of the first cell as text",
+  options = {options.CELL,
+    {name = "passes", text = "the program after each pass"},
+    {name = "network", text = "the layers instead of the program"},
+    {name = "plan", text = "where every buffer lies, and the ledger at the peak"}}}
+
+-- The plan, and what the ledger will say at the peak under the cell's allocator.
+local function dump_plan(self)
+  local peak = self.prediction.peak
+  io.write((util.must(self.program:plan())))
+  print(("ledger at the peak (%s, allocator %s): %d bytes"):format(peak.op, self.settings.allocator, peak.bytes))
+  for _, category in ipairs(columns.categories) do print(("%12d %s"):format(peak.categories[category], category)) end
+end
+
+function dump.run(experiment, given)
+  local first = first_cell(experiment, given)
+  if given.network then io.write(first.network:text())
+  elseif given.plan then dump_plan(first)
+  elseif given.passes then io.write(first.passes)
+  else io.write(first.program:dump()) end
+  return 0
+end
+
+return dump

@@ -1,0 +1,136 @@
+-- Options of several commands: {name, letter, argument, text, take, completes}. Without an argument it is a switch.
+--   take       takes(options, text): reads the argument; without it the text is the value. key_of(name) is its place.
+--   completes  what may be in the argument's place: {words = "a b"} or {files = "*.csv"}
+-- A command's own options stand in its file.
+local selection = require "memtide.sweep.selection"
+local util = require "memtide.base.util"
+
+local options = {}
+
+function options.key_of(name) return (name:gsub("-", "_")) end
+
+local fail = util.fail_usage
+
+-- ---- readers
+
+function options.whole(name, least)
+  return function(given, text)
+    local value = math.tointeger(tonumber(text))
+    if not value or value < least then
+      fail('--%s: expected a whole number of at least %d, found "%s"', name, least, text)
+    end
+    given[options.key_of(name)] = value
+  end
+end
+
+local function size(name)
+  return function(given, text)
+    local bytes = util.bytes(text)
+    if not bytes or bytes == 0 then fail('--%s: expected a size such as 512MiB, found "%s"', name, text) end
+    given[options.key_of(name)] = bytes
+  end
+end
+
+local function take_set(given, text)
+  local axis, words = text:match("^([^=]+)=(.+)$")
+  if not axis then fail('--set: expected AXIS=VALUE,VALUE, found "%s"', text) end
+  given.set[#given.set + 1] = {axis, words}
+end
+
+-- {seconds = most, times = most in multiples of the estimate}
+local function take_timeout(given, text)
+  given.timeout = {}
+  for word in (text .. ","):gmatch("([^,]*),") do
+    local times, seconds = tonumber(word:match("^([%d.]+)x$")), util.seconds(word)
+    if not times and not seconds or (times or seconds) <= 0 then
+      fail('--timeout: expected a time such as 60s, 5m or 5x, found "%s"', word)
+    end
+    given.timeout[times and "times" or "seconds"] = times or seconds
+  end
+end
+
+local function take_retry(given, text)
+  local again, expected = selection.retry(text)
+  if not again then fail('--retry: expected %s, found "%s"', expected, text) end
+  given.retry = again
+end
+
+local function take_devices(given, text)
+  given.devices = {}
+  for name in (text .. ","):gmatch("([^,]*),") do given.devices[#given.devices + 1] = name end
+end
+
+-- ---- options of several commands, alone and in lists
+
+local FILE, DEVICE = {files = "*"}, {words = "cpu cuda:0"}
+options.DEVICE = DEVICE
+
+options.csv = {name = "csv", argument = "FILE", completes = FILE,
+  text = "where rows go: a file that is resumed, or - for standard output (default: NAME.csv for run)"}
+options.json = {name = "json", text = "one JSON object per row on standard output instead of the table"}
+options.cells = {name = "cells", argument = "FILE", completes = FILE,
+  text = "the list of memtide cells: run --shard takes the parts from it, merge tells what is missing"}
+options.safe = {name = "safe",
+  text = "the script sees no os, no io and no files but those below its folder: for scripts of others"}
+options.try_oom = {name = "try-oom", text = "runs also what is predicted not to fit"}
+options.plain = {name = "plain", text = "on a terminal, too, a line for each cell instead of the screen"}
+options.markdown = {name = "markdown", text = "the table at the end as Markdown"}
+
+-- of commands that look at a cell of the script
+options.CELL = {
+  {name = "device", argument = "D", completes = DEVICE,
+    text = "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)"},
+  {name = "set", argument = "AXIS=V,V", take = take_set,
+    text = "a setting or an axis instead of the script's; also 8..64:8, 8..512*2; may be repeated"},
+  {name = "case", argument = "TEXT", text = "only cells whose name contains it"},
+  options.safe,
+}
+-- of those that look at all cells
+options.PLAN = {options.CELL,
+  {name = "memory", argument = "SIZE", take = size("memory"),
+    text = "as if the device had only this much: 512MiB, 8GB, 4096"},
+  {name = "steps", argument = "N", take = options.whole("steps", 1), text = "timed steps of each cell"},
+  {name = "seed", argument = "N", take = options.whole("seed", 0), text = "of parameters, data and dropout"},
+}
+-- of those that make rows
+options.ROWS = {options.PLAN,
+  {name = "devices", argument = "D,D", take = take_devices,
+    text = "a worker for each of these: every cell runs on the next that is free; all: every GPU"},
+  {name = "timeout", argument = "T", take = take_timeout,
+    text = "ends a cell after 60s, 5m, 2h, or 5x: in multiples of its estimate; 5x,1h: whichever is first"},
+  {name = "host-memory", argument = "SIZE", take = size("host-memory"),
+    text = "of the host, for a worker: a cell that needs more has status oom"},
+  {name = "max-failures", argument = "N", take = options.whole("max-failures", 1),
+    text = "stops when N cells in a row have failed"},
+  {name = "retry", argument = "WORDS", take = take_retry,
+    completes = {words = table.concat(selection.retry_words, " ")},
+    text = "which rows of the file are made anew: none, all, stale, failed, or statuses (failed,stale)"},
+  {name = "in-process", text = "cells in this process instead of workers: for debuggers"},
+  {name = "on-done", argument = "CMD",
+    text = "a shell command when the sweep has ended, with MEMTIDE_STATUS, MEMTIDE_CSV, MEMTIDE_OK ..."},
+  {name = "on-fail", argument = "CMD", text = "this one instead, where the exit status is not 0"},
+}
+-- of those that deal the cells into parts
+options.PARTS = {
+  {name = "shards", argument = "N", take = options.whole("shards", 1),
+    text = "how many parts the cells are dealt into (1)"},
+  {name = "output", letter = "o", argument = "PATH",
+    text = "cells: the list (NAME.cells.csv); slurm: the folder (NAME.slurm)"},
+}
+-- of every command
+options.ALL = {
+  {name = "quiet", letter = "q", text = "nothing on standard error but errors"},
+  {name = "verbose", letter = "v", text = "errors of a script with a traceback"},
+  {name = "help", letter = "h", text = "this text"},
+}
+
+-- Options, and lists of them, as one list.
+function options.flat(list, out)
+  out = out or {}
+  for _, one in ipairs(list) do
+    if one.name then out[#out + 1] = one else options.flat(one, out) end
+  end
+  return out
+end
+
+return options

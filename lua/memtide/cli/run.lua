@@ -1,0 +1,89 @@
+-- memtide run: every cell of an experiment, and the verdicts on the script's claims.
+local claims = require "memtide.sweep.claims"
+local options = require "memtide.cli.options"
+local preview = require "memtide.cli.preview"
+local report = require "memtide.results.report"
+local samples = require "memtide.results.samples"
+local shards = require "memtide.sweep.shards"
+local sweep = require "memtide.sweep.sweep"
+local util = require "memtide.base.util"
+
+local run = {words = "SCRIPT [-- ARGS]",
+  text = "every cell of an experiment, one row each; what is in the file already is not run again"}
+
+-- The next time the clock shows HH:MM, as os.time has it
+local function take_until(given, text)
+  local hour, minute = text:match("^(%d%d?):(%d%d)$")
+  if not hour or tonumber(hour) > 23 or tonumber(minute) > 59 then
+    util.fail_usage('--until: expected a time of day such as 07:30, found "%s"', text)
+  end
+  local now = os.time()
+  local at = os.date("*t", now)
+  at.hour, at.min, at.sec = tonumber(hour), tonumber(minute), 0
+  if os.time(at) <= now then at.day = at.day + 1 end
+  given["until"] = os.time(at)
+end
+
+local function take_shard(given, text)
+  given.shard = shards.parse(text)
+  if not given.shard then util.fail_usage('--shard: expected I/N, part I of N, found "%s"', text) end
+end
+
+run.options = {options.csv, options.ROWS,
+  {name = "dry-run", letter = "n",
+    text = "the cells with their memory and time, what cannot fit and what is there already"},
+  options.try_oom,
+  {name = "until", argument = "HH:MM", take = take_until,
+    text = "starts nothing that cannot end by then; repeats behind the first of every cell"},
+  {name = "shard", argument = "I/N", take = take_shard,
+    text = "only part I, 1 to N, of the cells; rows go to NAME.I-of-N.csv"},
+  options.cells,
+  {name = "no-claims", text = "the script's claims are not judged"},
+  options.plain, options.markdown, options.json}
+
+function run.check(given)
+  if given.cells and not given.shard then util.fail_usage("run: --cells wants --shard") end
+end
+
+-- The verdicts on the script's claims, shown; their exit status.
+local function conclude(judge, given)
+  local function wanted(id) return judge:about(id) end
+  local verdicts = judge:verdicts(given.csv ~= "-" and samples.read(given.csv, wanted) or nil)
+  if given.json then
+    for _, one in ipairs(verdicts) do print(report.json(claims.values(one), claims.columns)) end
+  else
+    local put = given.csv == "-" and given.say or print
+    if given.csv ~= "-" then print() end
+    for _, line in ipairs(report.columns(claims.lines(verdicts))) do put(line) end
+  end
+  return claims.status(verdicts)
+end
+
+-- purpose: "run" or "predict"
+function run.all(experiment, purpose, given)
+  local judged = purpose == "run" and #experiment.claims > 0 and not given.no_claims
+  local judge = judged and not given.shard and claims.judge(experiment) -- a part cannot tell
+  given.seen = judge and function(values) judge:row(values) end
+  local found = sweep.run(experiment, purpose, given)
+  if given.csv ~= "-" and not given.json then report.print(found.rows, found.count, given) end
+  if found.resumed > 0 then
+    local text = "%d of %d cells were in %s already; remove the file to start over"
+    given.say(text:format(found.resumed, found.count, given.csv))
+  end
+  local claimed = judge and conclude(judge, given) or 0
+  return found.failed and 1 or claimed
+end
+
+function run.run(experiment, given)
+  local name = given.name
+  if experiment.base.predict_only and not given.dry_run then
+    given.say("the experiment says predict_only: nothing is computed")
+    return run.all(experiment, "predict", given)
+  end
+  given.csv = given.csv or given.shard and shards.path(name, given.shard) or name .. ".csv"
+  if given.dry_run then return preview.main(experiment, given) end
+  if given["until"] then given.costs = preview.costs(experiment, given) end
+  return run.all(experiment, "run", given)
+end
+
+return run
