@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/nearest.h"
 #include "base/number.h"
 
 /* ---- boxes */
@@ -365,6 +366,20 @@ static int make_folder(lua_State *L) {
     return 1;
 }
 
+/* nearest(name, {known, ...}) -> the known one that was probably meant; nil: none is near */
+static int nearest(lua_State *L) {
+    Nearest n = nearest_to(luaL_checkstring(L, 1));
+    luaL_checktype(L, 2, LUA_TTABLE);
+    lua_settop(L, 2);
+    lua_pushnil(L);
+    for (int i = 1; lua_rawgeti(L, 2, i) != LUA_TNIL; i++) {
+        if (nearest_try(&n, luaL_tolstring(L, -1, NULL))) lua_copy(L, -2, 3);
+        lua_settop(L, 3);
+    }
+    lua_settop(L, 3);
+    return 1;
+}
+
 /* hash(text) -> 16 hexadecimal digits (FNV-1a, 64 bits) */
 static int hash(lua_State *L) {
     size_t n;
@@ -424,6 +439,7 @@ static int exit_status(lua_State *L) {
 
 int luaopen_memtide_core(lua_State *L) {
     static const luaL_Reg functions[] = {{"where", where}, {"check_options", check_options}, {"hash", hash},
+        {"nearest", nearest},
         {"isatty", is_terminal}, {"window", window}, {"number", number}, {"switches", switches},
         {"exit_status", exit_status}, {"try", try_call}, {"make_folder", make_folder}, {NULL, NULL}};
     luaL_newlib(L, functions);

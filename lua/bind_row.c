@@ -103,6 +103,26 @@ static int column_table(lua_State *L) {
 
 /* ---- files */
 
+/* csv_split(line) -> {field, ...}; nil: its quotes do not match, or it has a zero byte */
+static int split_line(lua_State *L) {
+    size_t n;
+    const char *line = luaL_checklstring(L, 1, &n);
+    char *fields = lua_newuserdatauv(L, n + 1, 0);
+    memcpy(fields, line, n + 1);
+    const int count = csv_split(fields, n);
+    if (count < 0) {
+        lua_pushnil(L);
+        return 1;
+    }
+    lua_createtable(L, count, 0);
+    for (int i = 1; i <= count; i++) {
+        lua_pushstring(L, fields);
+        lua_rawseti(L, -2, i);
+        fields += strlen(fields) + 1;
+    }
+    return 1;
+}
+
 /* csv(path, row) -> Csv, was a torn last line moved? */
 static int new_csv(lua_State *L) {
     Err e;
@@ -174,7 +194,8 @@ void bind_open_row(lua_State *L) {
         {"header", header}, {"clear", clear}, {NULL, NULL}};
     static const luaL_Reg of_csv[] = {{"value", value}, {"append", append}, {"rows", rows},
         {"latest", latest}, {"rename", rename_cell}, {"flush", flush}, {"flush_late", flush_late}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {"columns", column_table}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {"columns", column_table},
+        {"csv_split", split_line}, {NULL, NULL}};
     bind_type(L, BOX_ROW, of_row);
     bind_type(L, BOX_CSV, of_csv);
     luaL_setfuncs(L, functions, 0);

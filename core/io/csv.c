@@ -69,17 +69,14 @@ static void set_format(Csv *c, int format) {
     c->repeat = find_column(c, "repeat");
 }
 
-enum { SPLIT_DAMAGED = -1, SPLIT_OPEN_QUOTE = -2 };
-
-/* Packs line[0..n) in place, line[n] being its newline; returns the number of fields. A field never grows by it. */
-static int split(char *line, size_t n) {
+int csv_split(char *line, size_t n) {
     const char *p = line, *end = line + n;
     char *out = line;
     if (n && end[-1] == '\r') end--; /* RFC 4180's own line end, as a spreadsheet saves it */
     for (int count = 1;; count++) {
         bool quoted = p < end && *p == '"', open = quoted;
         for (p += quoted; p < end && (open || *p != ','); p++) {
-            if (*p == '\0' || (*p == '"' && !open)) return SPLIT_DAMAGED;
+            if (*p == '\0' || (*p == '"' && !open)) return CSV_DAMAGED;
             if (*p == '"' && (p + 1 == end || p[1] != '"')) {
                 p++;
                 open = false;
@@ -88,9 +85,9 @@ static int split(char *line, size_t n) {
             p += *p == '"';
             *out++ = *p;
         }
-        if (open) return SPLIT_OPEN_QUOTE;
+        if (open) return CSV_OPEN_QUOTE;
         bool last = p >= end;
-        if (!last && *p != ',') return SPLIT_DAMAGED;
+        if (!last && *p != ',') return CSV_DAMAGED;
         *out++ = '\0';
         if (last) return count;
         p++;
@@ -128,7 +125,7 @@ static int read_line(Csv *c, int64_t at) {
 static const char *read_row(Csv *c, int64_t at) {
     if (c->held == at) return c->record;
     int n = read_line(c, at);
-    if (n < 0 || split(c->record, (size_t)n) != header(c)->columns) return NULL;
+    if (n < 0 || csv_split(c->record, (size_t)n) != header(c)->columns) return NULL;
     c->held = at;
     return c->record;
 }
@@ -222,9 +219,9 @@ static const char *printable(const char *text, char *out, size_t room) {
 }
 
 static int line_error(const Csv *c, int64_t line, int fields, Err *e) {
-    if (fields == SPLIT_OPEN_QUOTE)
+    if (fields == CSV_OPEN_QUOTE)
         return err_set(e, ERR_FORMAT, "\"%.200s\" line %" PRId64 ": a quote is not closed", c->path, line);
-    if (fields == SPLIT_DAMAGED)
+    if (fields == CSV_DAMAGED)
         return err_set(e, ERR_FORMAT, "\"%.200s\" line %" PRId64 ": a quote or a zero byte where none can be", c->path,
                        line);
     return err_set(e, ERR_FORMAT, "\"%.200s\" line %" PRId64 ": expected %d fields, found %d", c->path, line,
@@ -301,9 +298,9 @@ static int next_line(const Csv *c, Lines *l, int *n, Err *e) {
 /* Checks the complete line text[0..n) that begins at c->length, and indexes it. *torn: it is the last line and its
  * quote is open. */
 static int take_line(Csv *c, char *text, int n, int64_t line, bool last, bool *torn, Err *e) {
-    int fields = split(text, (size_t)n);
+    int fields = csv_split(text, (size_t)n);
     if (line == 1) return check_header(c, text, fields, e);
-    *torn = fields == SPLIT_OPEN_QUOTE && last;
+    *torn = fields == CSV_OPEN_QUOTE && last;
     if (*torn) return OK;
     if (fields != header(c)->columns) return line_error(c, line, fields, e);
     int code = reserve(c, e);
@@ -416,7 +413,7 @@ static int lock(const Csv *c, Err *e) {
 static bool make_header(Header *h, const Row *like, int format) {
     h->line = row_header_line(like, format);
     h->names = h->line ? mem_copy(h->line, strlen(h->line) + 1) : NULL;
-    if (h->names) h->columns = split(h->names, strlen(h->names) - 1);
+    if (h->names) h->columns = csv_split(h->names, strlen(h->names) - 1);
     return h->names != NULL;
 }
 
@@ -601,7 +598,7 @@ int csv_append(Csv *c, const Row *r, Err *e) {
     if (!code) code = write_record(c, text, e);
     if (!code) {
         size_t n = strlen(line) - 1;
-        split(line, n);
+        csv_split(line, n);
         insert(c, line, c->length - (int64_t)n - 1);
     }
     mem_free(text);

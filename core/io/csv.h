@@ -8,6 +8,12 @@
 
 #include "row.h"
 
+enum { CSV_DAMAGED = -1, CSV_OPEN_QUOTE = -2 };
+/* Splits line[0..n) as RFC 4180 has it, in place: the fields one after the other, each with its '\0', for the last of
+ * which line[n] is room. Returns how many there are, CSV_OPEN_QUOTE, or CSV_DAMAGED: a quote or a zero byte where none
+ * can be. */
+int csv_split(char *line, size_t n);
+
 typedef struct Csv Csv;
 
 /* Is it why flock fails where a file system has no locks (NFS without lockd, Lustre without -o flock)? */

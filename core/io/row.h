@@ -20,9 +20,8 @@ const ColumnInfo *column_info(int i);
 
 typedef struct Row Row;
 
-/* The columns of columns.def, n_axes of the script's own among them; an axis may not be called like a column, unless that
- * is OWN.
- * NULL and *e: failed. */
+/* The columns of columns.def, n_axes of the script's own among them; an axis may not be called like a column of
+ * every file. NULL and *e: failed. */
 Row *row_new(const char *const *axes, int n_axes, Err *e);
 void row_free(Row *r);
 int row_columns(const Row *r);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/nearest.h"
 #include "base/number.h"
 
 enum { TOKEN_MAX = 128, LIST_TEXT = 400 };
@@ -214,45 +215,17 @@ void options_free(Options *o) {
 
 /* Finding by name */
 
-/* Levenshtein distance, of names only */
-static int distance(const char *a, const char *b) {
-    int row[OPTION_NAME], n = (int)strlen(b);
-    for (int j = 0; j <= n; j++) row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int replaced = diagonal + (a[i - 1] != b[j - 1]);
-            int shifted = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
-            diagonal = row[j];
-            row[j] = replaced < shifted ? replaced : shifted;
-        }
-    }
-    return row[n];
-}
-
-static const char *nearest(const Options *o, const char *name) {
-    const char *best = NULL;
-    size_t length = strlen(name);
-    int least = 3; /* more is another word, not a slip of the finger */
-    if (length > OPTION_NAME + 2) return NULL;
-    if (length < 3) least = (int)length; /* and so is a name of which no letter stays */
-    for (int i = 0; i < o->count; i++) {
-        int d = distance(name, o->item[i].name);
-        if (d >= least) continue;
-        least = d;
-        best = o->item[i].name;
-    }
-    return best;
-}
-
 Option *options_find(Options *o, const char *name, Err *e) {
     Option *found = find(o, name);
     if (found) return found;
     char known[LIST_TEXT] = "none";
     size_t used = 0;
-    for (int i = 0; i < o->count; i++) append(known, sizeof known, &used, i ? ", %s" : "%s", o->item[i].name);
-    const char *meant = nearest(o, name);
+    const char *meant = NULL;
+    Nearest nearest = nearest_to(name);
+    for (int i = 0; i < o->count; i++) {
+        append(known, sizeof known, &used, i ? ", %s" : "%s", o->item[i].name);
+        if (nearest_try(&nearest, o->item[i].name)) meant = o->item[i].name;
+    }
     err_set(e, ERR_SCRIPT, "unknown option \"%.50s\"; known: %s%s%s%s", name, known, meant ? "; did you mean \"" : "",
             meant ? meant : "", meant ? "\"?" : "");
     return NULL;

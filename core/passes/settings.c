@@ -124,15 +124,15 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
 
 /* ---- settings.def */
 
-#define FIELD(field) offsetof(Settings, field), .size = sizeof((Settings *)0)->field
-#define AT_text(field) .at = FIELD(field)
-#define AT_count(field) .at = FIELD(field)
-#define AT_size(field) .at = FIELD(field)
-#define AT_number(field) .at = FIELD(field)
-#define AT_flag(field) .at = FIELD(field)
-#define AT_word(field) .at = FIELD(field)
-#define AT_optimizer(field) .at = FIELD(field)
-#define AT_word_or_bytes(field, bytes) .at = FIELD(field), .bytes_at = offsetof(Settings, bytes)
+#define AT(field) .at = offsetof(Settings, field), .size = sizeof((Settings *)0)->field
+#define AT_text AT
+#define AT_count AT
+#define AT_size AT
+#define AT_number AT
+#define AT_flag AT
+#define AT_word AT
+#define AT_optimizer AT
+#define AT_word_or_bytes(field, bytes) AT(field), .bytes_at = offsetof(Settings, bytes)
 #define ANY .words = ""
 #define RANGE(first, last) .words = "", .least = first, .most = last
 #define WORDS(list) .words = list

@@ -164,6 +164,16 @@ local types = core.precision_types()
 tap.is(("%s %s %s %s"):format(types.fp32, types.amp_bf16, types.master_fp16, types.bf16), "fp32 bf16 fp16 bf16",
   "what a precision computes in")
 tap.raises("batch", "an axis may not be called like a column", core.row, {"batch"})
+for quoted, expected in pairs{[ [[a,b]] ] = "a|b", [ [["a, ""b""",,c]] ] = 'a, "b"||c', [""] = "", [","] = "|",
+  [ [["",x]] ] = "|x"} do
+  tap.is(table.concat(core.csv_split(quoted), "|"), expected, "the fields of " .. quoted)
+end
+for _, damaged in ipairs{[["a]], [[a"b]], [["a"b]], "a\0b"} do
+  tap.is(core.csv_split(damaged), nil, ("%q is no line"):format(damaged))
+end
+tap.is(core.nearest("Batc", {"mode", "batch"}), "batch", "the name that was meant")
+tap.is(core.nearest("x", {"y"}), nil, "a letter that stands for no other")
+tap.is(core.nearest(("x"):rep(100), {("x"):rep(100)}), nil, "names that nobody types")
 tap.is(core.hash(""), "cbf29ce484222325", "FNV-1a of nothing")
 tap.is(core.hash("a"), "af63dc4c8601ec8c", "FNV-1a of a letter")
 

@@ -75,6 +75,7 @@ static void test_unknown(void) {
         {POOL, "momentum", "unknown option \"momentum\"; known: kernel_size, stride, padding"},
         {"p:float=0.5", "x", "unknown option \"x\"; known: p"},
         {"p:float=0.5", "pp", "unknown option \"pp\"; known: p; did you mean \"p\"?"},
+        {POOL, "pdading", "unknown option \"pdading\"; known: kernel_size, stride, padding; did you mean \"padding\"?"},
         {"p:float=0.5", "", "unknown option \"\"; known: p"},
         {"", "x", "unknown option \"x\"; known: none"},
         {"p:float=0.5", "a_name_that_is_far_longer_than_the_name_of_any_option_may_be",

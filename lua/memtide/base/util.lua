@@ -97,32 +97,8 @@ function util.replace(path, fill)
   return to_output
 end
 
--- How many letters must be changed, left out, put in or swapped with their neighbour.
-local function distance(a, b)
-  local d = {}
-  for i = 0, #a do d[i] = {[0] = i} end
-  for j = 0, #b do d[0][j] = j end
-  for i = 1, #a do
-    for j = 1, #b do
-      local replaced = d[i - 1][j - 1] + (a:byte(i) == b:byte(j) and 0 or 1)
-      d[i][j] = math.min(replaced, d[i - 1][j] + 1, d[i][j - 1] + 1)
-      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
-        d[i][j] = math.min(d[i][j], d[i - 2][j - 2] + 1)
-      end
-    end
-  end
-  return d[#a][#b]
-end
-
--- The known name that `name` was probably meant to be, or nil: one slip in a short name, two in a longer one.
-function util.nearest(name, known)
-  local best, least = nil, #name < 3 and 1 or #name < 6 and 2 or 3
-  for _, candidate in ipairs(known) do
-    local d = distance(name:lower(), tostring(candidate):lower())
-    if d < least then best, least = candidate, d end
-  end
-  return best
-end
+-- The known name that `name` was probably meant to be, or nil: see core/base/nearest.h.
+util.nearest = core.nearest
 
 -- ' (did you mean "batch"?)' or ""
 function util.meant(name, known)

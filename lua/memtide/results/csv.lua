@@ -24,26 +24,7 @@ function csv.line(values, n)
 end
 
 -- The values of a line; nil: its quotes do not match.
-function csv.split(line)
-  local out, at = {}, 1
-  repeat
-    local text, after = line:match('^"([^"]*)()', at)
-    if text then
-      local closed = line:match('^"()', after)
-      while closed do -- a quote that is doubled is one
-        local more, next_after = line:match('^"([^"]*)()', closed)
-        if not more then break end
-        text, closed = text .. '"' .. more, line:match('^"()', next_after)
-      end
-      after = closed
-    else
-      text, after = line:match('^([^,"]*)()', at)
-    end
-    if not after or not line:find("^,", after) and after <= #line then return nil end
-    out[#out + 1], at = text, after + 1
-  until at > #line + 1
-  return out
-end
+csv.split = core.csv_split
 
 function csv.damaged(path, number, format, ...)
   error(util.failure(('"%s", line %d: %s'):format(path, number, format:format(...)), "format"), 0)
