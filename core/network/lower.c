@@ -72,8 +72,7 @@ int lower_emit(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, 
 }
 
 int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, const Attr *attr) {
-    char operand[16];
-    return lower_emit(lw, kind, l, in, n_in, lower_buf(lw, l, op_operand(kind, true, 0, operand), DT_F32), attr);
+    return lower_emit(lw, kind, l, in, n_in, lower_buf(lw, l, op_info(kind)->out[0].name, DT_F32), attr);
 }
 
 void lower_keep(Lower *lw, int slot, int buf) {

@@ -231,7 +231,7 @@ static void run_again(Rewrite *r, const Op *first) {
     for (int k = 0; k < OP_IN; k++)
         if (op.in[k] != NO_BUF && r->twin[op.in[k]] != NO_BUF) op.in[k] = r->twin[op.in[k]];
     for (int k = 0; k < OP_OUT; k++) {
-        if (first->out[k] == NO_BUF || op_info(first->kind)->out_updated[k]) continue; /* that is updated again */
+        if (first->out[k] == NO_BUF || op_info(first->kind)->out[k].updated) continue; /* that is updated again */
         op.out[k] = second_buf(p, first->out[k]);
         if (r->lost[program_root(p, first->out[k])]) r->twin[first->out[k]] = op.out[k];
     }

@@ -5,7 +5,7 @@
  *   y = norm ...;    y.bf16 = cast y          ->  y.bf16 = norm ...        nothing else reads y
  *
  * With autocast the loss of a large vocabulary is where this counts: its logits exist once, in 16 bits, and so does
- * their gradient. ops.def marks the operands ("~"). */
+ * their gradient. ops.def marks the operands (ANY). */
 #include "base/mem.h"
 #include "uses.h"
 
@@ -16,7 +16,7 @@ static bool is_held(const Program *p, int buf) { return buf == p->output || p->b
 static bool readers_convert(const Uses *u, int buf, int *reads) {
     *reads = 0;
     for (int read = u->first[buf]; read >= 0; read = u->next[read], ++*reads)
-        if (!op_info(u->p->ops[read / OP_IN].kind)->in_any[read % OP_IN]) return false;
+        if (!op_info(u->p->ops[read / OP_IN].kind)->in[read % OP_IN].any) return false;
     return true;
 }
 
@@ -45,7 +45,7 @@ static void find_makers(const Program *p, int *maker) {
     for (int b = 0; b < p->n_bufs; b++) maker[b] = NO_OP;
     for (int i = 0; i < p->n_ops; i++)
         for (int k = 0; k < OP_OUT; k++)
-            if (p->ops[i].out[k] != NO_BUF && op_info(p->ops[i].kind)->out_any[k]) maker[p->ops[i].out[k]] = i;
+            if (p->ops[i].out[k] != NO_BUF && op_info(p->ops[i].kind)->out[k].any) maker[p->ops[i].out[k]] = i;
 }
 
 int pass_fuse_cast(Program *p, const Settings *s, Err *e) {

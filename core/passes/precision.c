@@ -6,7 +6,7 @@
  *                    fp32; a 16-bit copy is made once per micro-batch and shared. Biases are read as they are.
  *   master_*, *16    weights and activations are 16-bit; losses compute in fp32 inside. master_*: the update pass adds
  *                    an fp32 master copy of each parameter.
- *   in all of them   operands that ops.def marks "!" stay fp32: parameters and statistics of normalisation.
+ *   in all of them   operands that ops.def marks FP32 stay fp32: parameters and statistics of normalisation.
  *   tf32             types as in fp32; the products' attributes say that a GPU may compute them in TF32.
  *   *_fp16 with loss scaling: p->loss_scaling, which the backward and update passes act on. */
 #include "passes.h"
@@ -50,7 +50,7 @@ static DType widest(const Program *p, const Op *op) {
     DType type = DT_COUNT;
     const OpInfo *info = op_info(op->kind);
     for (int k = 0; k < OP_IN; k++) {
-        if (op->in[k] == NO_BUF || info->in_wide[k] || !dtype_is_float(p->bufs[op->in[k]].dtype)) continue;
+        if (op->in[k] == NO_BUF || info->in[k].fp32 || !dtype_is_float(p->bufs[op->in[k]].dtype)) continue;
         DType t = p->bufs[op->in[k]].dtype;
         type = type == DT_COUNT || type == t ? t : DT_F32;
     }
@@ -64,9 +64,8 @@ static void set_type(Program *p, int buf, DType type) {
 
 /* Is input k read in the type that the op computes in? Biases and targets are read as they are. */
 static bool follows(OpKind kind, int k) {
-    char name[16];
     switch (op_info(kind)->autocast) {
-    case AUTOCAST_LOW: return op_operand(kind, false, k, name)[0] != 'b';
+    case AUTOCAST_LOW: return op_info(kind)->in[k].name[0] != 'b';
     case AUTOCAST_WIDE: return k == 0;
     default: return true;
     }
@@ -78,10 +77,10 @@ static void cast_op(Casts *c, Op op, DType low) {
     Autocast rule = info->autocast;
     DType type = rule == AUTOCAST_LOW ? low : rule == AUTOCAST_WIDE ? DT_F32 : widest(p, &op);
     for (int k = 0; k < OP_IN; k++)
-        if (op.in[k] != NO_BUF && !info->in_wide[k] && dtype_is_float(p->bufs[op.in[k]].dtype) && follows(op.kind, k))
+        if (op.in[k] != NO_BUF && !info->in[k].fp32 && dtype_is_float(p->bufs[op.in[k]].dtype) && follows(op.kind, k))
             op.in[k] = cast_to(c, op.in[k], type, &op);
     for (int k = 0; k < OP_OUT; k++)
-        if (op.out[k] != NO_BUF && !info->out_wide[k] && p->bufs[op.out[k]].dtype == DT_F32)
+        if (op.out[k] != NO_BUF && !info->out[k].fp32 && p->bufs[op.out[k]].dtype == DT_F32)
             set_type(p, op.out[k], rule == AUTOCAST_WIDE ? DT_F32 : type);
     Op *out = program_op(p, op.kind, op.path);
     *out = op;
@@ -117,9 +116,9 @@ static void find_wide(const Program *p, bool *wide) {
         const Op *op = &p->ops[i];
         const OpInfo *info = op_info(op->kind);
         for (int k = 0; k < OP_IN; k++)
-            if (info->in_wide[k] && op->in[k] != NO_BUF) wide[op->in[k]] = true;
+            if (info->in[k].fp32 && op->in[k] != NO_BUF) wide[op->in[k]] = true;
         for (int k = 0; k < OP_OUT; k++)
-            if (info->out_wide[k] && op->out[k] != NO_BUF) wide[op->out[k]] = true;
+            if (info->out[k].fp32 && op->out[k] != NO_BUF) wide[op->out[k]] = true;
     }
 }
 

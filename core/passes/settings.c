@@ -45,8 +45,7 @@ bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type
         {"col_var", rank > 1, 2},
         {"variance", rank == 1, 0},
     };
-    char name[OPERAND_NAME];
-    op_operand(op, true, slot, name);
+    const char *name = op_info(op)->out[slot].name;
     *state = (OptimState){*like, op == OP_adam8bit ? DT_U8 : type};
     if (!strcmp(name, "scale"))
         *state = (OptimState){shape1(shape_elements(like) / o->rule.block_size * (2 + o->rule.amsgrad)), DT_F32};

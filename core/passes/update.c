@@ -75,7 +75,6 @@ static int sum_squares(Program *p, const int *grad, int n) {
 static void update_param(Program *p, const Optimizer *o, int w, int grad, const int *in) {
     DType type = p->bufs[w].master ? DT_F32 : p->bufs[w].dtype;
     OpKind kind = optimizer_op(o, &p->bufs[w].shape);
-    char name[OPERAND_NAME];
     OptimState state;
     Op *op = program_op(p, kind, p->bufs[w].name);
     op->attr.optim.rule = o->rule;
@@ -84,7 +83,7 @@ static void update_param(Program *p, const Optimizer *o, int w, int grad, const 
     op->out[0] = w;
     for (int k = 1; k < op_master(kind) && !p->failed; k++) {
         if (!optimizer_keeps(o, k, &p->bufs[w].shape, type, &state)) continue;
-        op->out[k] = state_buf(p, w, CAT_OPTIMIZER, state, op_operand(kind, true, k, name));
+        op->out[k] = state_buf(p, w, CAT_OPTIMIZER, state, op_info(kind)->out[k].name);
         if (!p->failed) p->bufs[op->out[k]].first = o->rule.initial_accumulator_value;
     }
     state = (OptimState){p->bufs[w].shape, DT_F32};
@@ -112,7 +111,7 @@ static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
 /* Is one update another than the next? Dampening leaves out the first; without it a buffer that starts at zero gives
  * PyTorch's values. A rate decays. */
 static bool is_counted(const Optimizer *o) {
-    bool always = !op_info(optimizer_op(o, NULL))->in_optional[1]; /* "state" */
+    bool always = !op_info(optimizer_op(o, NULL))->in[1].optional; /* "state" */
     return always || (o->rule.momentum != 0.0f && o->rule.dampening != 0.0f) || o->rule.lr_decay != 0.0f;
 }
 

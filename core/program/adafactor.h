@@ -22,7 +22,7 @@ typedef struct AdafactorShape {
 /* Of a parameter; its storage says how it lies, the size of col_var how many matrices there are. A vector has neither
  * rows nor columns: 1 row. */
 static inline AdafactorShape adafactor_of(const KArgs *a) {
-    const View *w = &a->out[0];
+    const View *w = &a->adafactor.w;
     const int64_t *d = w->shape.dim;
     const int rank = w->shape.rank;
     const bool last = w->channels_last && rank == 4;

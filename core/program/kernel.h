@@ -30,7 +30,8 @@ static inline void view_split(const View *v, int axis, int64_t *outer, int64_t *
 typedef struct KArgs {
     OpKind kind;
     const Attr *attr;
-    View in[OP_IN], out[OP_OUT];
+#define SLOT View
+#include "slots.h"
     void *workspace;
     size_t workspace_bytes;
     void *state;     /* what prepare returned */

@@ -10,7 +10,8 @@ typedef struct Rows { int64_t samples, rows, cols; } Rows;
 
 static inline int rows_read(const KArgs *a, Rows *r, Err *e) {
     const bool back = a->kind == OP_nhwc_to_nchw_dx;
-    const View *image = back ? &a->out[0] : &a->in[0]; /* it may be a flattened one, which knows its order */
+    const View *image = back ? &a->out[0] : &a->in[0]; /* it may be a flattened one,
+        which knows its order */
     const int64_t *chw = image->order[0] ? image->order : &image->shape.dim[1];
     const int64_t c = chw[0], hw = chw[1] * chw[2];
     r->samples = r->rows = r->cols = 0;

@@ -1,55 +1,40 @@
 #include "op.h"
 
-#include <stdio.h>
-#include <string.h>
-
-static OpInfo table[OP_KIND_COUNT] = {
 #define LOW AUTOCAST_LOW
 #define WIDE AUTOCAST_WIDE
 #define SAME AUTOCAST_SAME
 #define NONE AUTOCAST_NONE
 #define PREPARED true
 #define PLAIN false
+
+/* how many operands each has */
+enum {
+#define IN(...) +1
+#define OPT(...) +1
+#define OUT(...) +1
+#define NOTHING +0
+#define OP(name, in, out, inplace, autocast, prepare, equation) IN_##name = 0 in, OUT_##name = 0 out,
+#include "ops.def"
+#undef OP
+#undef NOTHING
+#undef OUT
+#undef OPT
+#undef IN
+};
+
+static const OpInfo table[OP_KIND_COUNT] = {
+#define UPDATED .updated = true
+#define FP32 .fp32 = true
+#define ANY .any = true
+#define OPERAND(text, ...) {.name = #text, __VA_ARGS__},
+#define IN(...) OPERAND(__VA_ARGS__, )
+#define OPT(...) OPERAND(__VA_ARGS__, .optional = true)
+#define OUT(...) OPERAND(__VA_ARGS__, )
+#define NOTHING {.name = NULL}
 #define OP(name, in, out, inplace, autocast, prepare, equation) \
-    {#name, in, out, equation, inplace, autocast, prepare, 0, 0, {0}, {0}, {0}, {0}, {0}, {0}, {0}},
+    {#name, equation, inplace, autocast, prepare, IN_##name, OUT_##name, {in}, {out}},
 #include "ops.def"
 #undef OP
 };
 
-static int read_operands(const char *text, bool *optional, bool *wide, bool *any, bool *updated) {
-    int n = 0;
-    while (*text) {
-        for (; *text && *text != ' '; text++) {
-            if (*text == '?') optional[n] = true;
-            if (*text == '!') wide[n] = true;
-            if (*text == '~') any[n] = true;
-            if (*text == '*' && updated) updated[n] = true;
-        }
-        n++;
-        while (*text == ' ') text++;
-    }
-    return n;
-}
-
-const OpInfo *op_info(OpKind kind) {
-    static bool ready;
-    if (!ready) {
-        for (int i = 0; i < OP_KIND_COUNT; i++) {
-            OpInfo *o = &table[i];
-            o->n_in = read_operands(o->in_names, o->in_optional, o->in_wide, o->in_any, NULL);
-            o->n_out = read_operands(o->out_names, o->out_optional, o->out_wide, o->out_any, o->out_updated);
-        }
-        ready = true;
-    }
-    return &table[kind];
-}
-
-const char *op_operand(OpKind kind, bool output, int slot, char *text) {
-    const char *s = output ? op_info(kind)->out_names : op_info(kind)->in_names;
-    for (; slot > 0 && *s; slot--) {
-        s += strcspn(s, " ");
-        s += strspn(s, " ");
-    }
-    snprintf(text, OPERAND_NAME, "%.*s", (int)strcspn(s, " ?*!~"), s);
-    return text;
-}
+const OpInfo *op_info(OpKind kind) { return &table[kind]; }

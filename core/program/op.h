@@ -8,7 +8,7 @@
 #include "math/pointwise.h"
 #include "math/broadcast.h"
 
-enum { OP_IN = 8, OP_OUT = 6, OP_PATH = 80, OPERAND_NAME = 16, NEVER = -1 };
+enum { OP_IN = 8, OP_OUT = 6, OP_PATH = 80, NEVER = -1 };
 
 typedef enum OpKind {
 #define OP(name, in, out, inplace, autocast, prepare, equation) OP_##name,
@@ -19,26 +19,29 @@ typedef enum OpKind {
 
 typedef enum Autocast { AUTOCAST_LOW, AUTOCAST_WIDE, AUTOCAST_SAME, AUTOCAST_NONE } Autocast;
 
+typedef struct OperandInfo {
+    const char *name; /* "dw", "acc"; NULL after the last one */
+    bool optional;
+    bool updated;     /* read and written: it was there before */
+    bool fp32;        /* in every precision */
+    bool any;         /* converted where it is read or written */
+} OperandInfo;
+
 typedef struct OpInfo {
-    const char *name, *in_names, *out_names, *equation;
+    const char *name, *equation;
     int inplace; /* input index or NEVER */
     Autocast autocast;
     bool prepared;
-    int n_in, n_out;                          /* slots, the optional ones included */
-    bool in_optional[OP_IN], out_optional[OP_OUT];
-    bool in_wide[OP_IN], out_wide[OP_OUT];    /* "!": fp32 in every precision */
-    bool in_any[OP_IN], out_any[OP_OUT];      /* "~": converted where it is read or written */
-    bool out_updated[OP_OUT];                 /* "*": read and written */
+    int n_in, n_out; /* operands, the optional ones included */
+    OperandInfo in[OP_IN], out[OP_OUT];
 } OpInfo;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* The row of a kind. The first call builds the table; call it once before threads start. */
+/* The row of a kind. */
 const OpInfo *op_info(OpKind kind);
-/* Name of operand `slot` ("dw", "acc") into text[OPERAND_NAME]; returns text. */
-const char *op_operand(OpKind kind, bool output, int slot, char *text);
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,7 @@
  *
  * Ops [0, body_end) are the body: they run once per micro-batch. Ops [body_end, n_ops) run once per step, after the
  * last micro-batch; where there is only one, parameters may be updated within the body. Every temporary buffer is
- * written by exactly one op; operands marked "*" in ops.def must be persistent or carried. Passes change a program in
+ * written by exactly one op; operands marked UPDATED in ops.def must be persistent or carried. Passes change a program in
  * place and leave it valid: program_check says so after each of them. */
 #ifndef MT_PROGRAM_H
 #define MT_PROGRAM_H
@@ -63,7 +63,8 @@ typedef struct Buf {
 
 typedef struct Op {
     OpKind kind;
-    int in[OP_IN], out[OP_OUT]; /* buffers, NO_BUF where absent */
+#define SLOT int /* buffers, NO_BUF where absent */
+#include "slots.h"
     int workspace;              /* buffer or NO_BUF */
     Attr attr;
     int region;                 /* nn.Checkpoint that it stands in (1, 2, ...), 0 = none */
@@ -124,10 +125,10 @@ int program_calls(Program *p);
 /* A persistent buffer [n] with these values. */
 int program_constant(Program *p, const char *name, const double *values, int64_t n);
 
-/* Fills op->flops and op->traffic from its operands; in op_cost.c. */
+/* Fills op->flops and op->traffic from its operands, all of which are there. */
 void op_cost(const Program *p, Op *op);
 
-/* The verifier: operands present and in range, defined before use, one writer or "*", shapes and dtypes as the kind
+/* The verifier: operands present and in range, defined before use, one writer or UPDATED, shapes and dtypes as the kind
  * wants, aliases sound (no read of storage that was overwritten), body temporaries not used after the body unless it
  * runs once. `after` names the pass. */
 int program_check(const Program *p, const char *after, Err *e);

@@ -32,30 +32,30 @@ HOT void act_dx_block(ActFn f, float slope, float high, float *dx, const float *
 static void act_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK];
     const ActAttr *act = &a->attr->act;
-    float *y = block_target(&a->out[0], begin, to);
-    act_block(act->act, act->slope, act->high, y, block_load(&a->in[0], begin, end - begin, from), end - begin);
-    block_store(&a->out[0], begin, end - begin, y);
+    float *y = block_target(&a->act.y, begin, to);
+    act_block(act->act, act->slope, act->high, y, block_load(&a->act.x, begin, end - begin, from), end - begin);
+    block_store(&a->act.y, begin, end - begin, y);
 }
 
 static void act_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     float gradient[BLOCK], saved[BLOCK], to[BLOCK];
     const ActAttr *act = &a->attr->act;
-    const float *dy = block_load(&a->in[0], begin, end - begin, gradient);
-    const float *s = block_load(&a->in[1], begin, end - begin, saved);
-    float *dx = block_target(&a->out[0], begin, to);
+    const float *dy = block_load(&a->act_dx.dy, begin, end - begin, gradient);
+    const float *s = block_load(&a->act_dx.s, begin, end - begin, saved);
+    float *dx = block_target(&a->act_dx.dx, begin, to);
     act_dx_block(act->act, act->slope, act->high, dx, dy, s, end - begin);
-    block_store(&a->out[0], begin, end - begin, dx);
+    block_store(&a->act_dx.dx, begin, end - begin, dx);
 }
 
 int k_cpu_act(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, act_piece);
+    blocks_run(a, a->act.y.count, act_piece);
     return OK;
 }
 
 int k_cpu_act_dx(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, act_dx_piece);
+    blocks_run(a, a->act_dx.dx.count, act_dx_piece);
     return OK;
 }
 

@@ -16,10 +16,10 @@ typedef struct Job {
 static Job job_of(const KArgs *a) {
     const View *master = &a->out[op_master(a->kind)];
     const AdafactorShape f = adafactor_of(a);
-    Job j = {.f = f, .g = a->in[0], .weight = master->data ? *master : a->out[0], .row = a->out[f.row],
-             .column = a->out[f.column], .row_var = a->out[FACTORS_ROW], .variance = a->out[3]};
-    j.step = optim_step(&a->attr->optim.rule, a->in[1].data, a->in[2].data, a->in[3].data);
-    if (master->data) j.copy = a->out[0];
+    Job j = {.f = f, .g = a->adafactor.g, .weight = master->data ? *master : a->adafactor.w, .row = a->out[f.row],
+             .column = a->out[f.column], .row_var = a->out[FACTORS_ROW], .variance = a->adafactor.variance};
+    j.step = optim_step(&a->attr->optim.rule, a->adafactor.state.data, a->adafactor.lr.data, a->adafactor.square.data);
+    if (master->data) j.copy = a->adafactor.w;
     j.eps = adafactor_eps(&j.step.rule, j.weight.dtype);
     return j;
 }
@@ -177,7 +177,7 @@ int k_cpu_adafactor_prepare(const KArgs *a, size_t limit, void **state, size_t *
 }
 
 int k_cpu_adafactor(const KArgs *a, Err *e) {
-    const StepState *state = a->in[1].data;
+    const StepState *state = a->adafactor.state.data;
     (void)e;
     if (state->overflow) return OK;
     Job j = job_of(a);

@@ -15,10 +15,10 @@ typedef struct Job {
 } Job;
 
 static Job job_of(const KArgs *a) {
-    const View *w = &a->out[0], *master = &a->out[op_master(a->kind)];
-    Job j = {.g = a->in[0], .weight = master->data ? *master : *w, .size = a->attr->optim.rule.block_size,
+    const View *w = &a->adam8bit.w, *master = &a->out[op_master(a->kind)];
+    Job j = {.g = a->adam8bit.g, .weight = master->data ? *master : *w, .size = a->attr->optim.rule.block_size,
              .order = quant8_order(w), .scale = a->out[OPTIM_STATES + 1].data};
-    j.step = optim_step(&a->attr->optim.rule, a->in[1].data, a->in[2].data, a->in[3].data);
+    j.step = optim_step(&a->attr->optim.rule, a->adam8bit.state.data, a->adam8bit.lr.data, a->adam8bit.square.data);
     if (master->data) j.copy = *w;
     j.blocks = w->count / j.size;
     for (int k = 0; k < OPTIM_STATES && a->out[1 + k].data; k++) j.code[j.states++] = a->out[1 + k].data;
@@ -122,10 +122,10 @@ static void block_run(const Job *j, int64_t block) {
 }
 
 int k_cpu_adam8bit(const KArgs *a, Err *e) {
-    const StepState *state = a->in[1].data;
+    const StepState *state = a->adam8bit.state.data;
     const Job j = job_of(a);
     (void)e;
-#pragma omp parallel for schedule(static) if (a->out[0].count > 4 * BLOCK)
+#pragma omp parallel for schedule(static) if (a->adam8bit.w.count > 4 * BLOCK)
     for (int64_t b = 0; b < j.blocks; b++)
         if (!state->overflow) block_run(&j, b);
     return OK;

@@ -243,12 +243,12 @@ int k_cpu_attention(const KArgs *a, Err *e) {
     KArgs w;
     int code = open(a, &w, e), status = 0;
     if (code) return code;
-    int64_t all = samples_in(a, &w.out[0]) * a->attr->attention.heads;
+    int64_t all = samples_in(a, &w.attention.y) * a->attr->attention.heads;
 #pragma omp parallel for schedule(static) reduction(| : status) if (all > 1)
     for (int64_t i = 0; i < all; i++) {
-        Head h = head_of(&w, &w.in[0], &w.out[0], i);
-        h.lse = w.out[1].count ? (float *)w.out[1].data + i * h.queries : NULL;
-        h.call = w.in[3].count ? *(const uint32_t *)w.in[3].data : 0;
+        Head h = head_of(&w, &w.attention.q, &w.attention.y, i);
+        h.lse = w.attention.lse.count ? (float *)w.attention.lse.data + i * h.queries : NULL;
+        h.call = w.attention.calls.count ? *(const uint32_t *)w.attention.calls.data : 0;
         status |= forward_head(&h);
     }
     fp32_leave(a, &w);
@@ -257,13 +257,13 @@ int k_cpu_attention(const KArgs *a, Err *e) {
 
 /* Head `index` of q's part of the gradient, dk and dv included */
 static int back_one(const KArgs *w, int64_t index, bool later) {
-    Head h = head_of(w, &w->in[1], &w->in[4], index);
+    Head h = head_of(w, &w->attention_dx.q, &w->attention_dx.y, index);
     Matrix part[3];
     find_parts(w->out, &h, part);
     h.dq = part[0], h.dk = part[1], h.dv = part[2];
-    h.dy = matrix((float *)w->in[0].data + (h.y.at - (float *)w->in[4].data), h.y.stride);
-    h.lse = (float *)w->in[5].data + index * h.queries;
-    h.call = w->in[6].count ? *(const uint32_t *)w->in[6].data : 0;
+    h.dy = matrix((float *)w->attention_dx.dy.data + (h.y.at - (float *)w->attention_dx.y.data), h.y.stride);
+    h.lse = (float *)w->attention_dx.lse.data + index * h.queries;
+    h.call = w->attention_dx.calls.count ? *(const uint32_t *)w->attention_dx.calls.data : 0;
     h.later = later;
     return back_head(&h);
 }
@@ -272,7 +272,8 @@ int k_cpu_attention_dx(const KArgs *a, Err *e) {
     KArgs w;
     int code = open(a, &w, e), status = 0;
     if (code) return code;
-    int64_t all = samples_in(a, &w.in[4]) * a->attr->attention.kv_heads, group = group_of(&a->attr->attention);
+    int64_t all = samples_in(a, &w.attention_dx.y) * a->attr->attention.kv_heads;
+    int64_t group = group_of(&a->attr->attention);
 #pragma omp parallel for schedule(static) reduction(| : status) if (all > 1)
     for (int64_t i = 0; i < all; i++)
         for (int64_t k = 0; k < group; k++) status |= back_one(&w, i * group + k, k > 0);

@@ -25,16 +25,16 @@ HOT static void broadcast_one(float *y, const float *x, float s, int64_t n, bool
 
 /* n elements from `at` on, which lie in one row of x, or, where a row is one element, in one run */
 static void broadcast_part(const KArgs *a, const Broadcast *r, int64_t at, int64_t n) {
-    float x[BLOCK], s[BLOCK], y[BLOCK], *to = block_target(&a->out[0], at, y);
-    const float *from = block_load(&a->in[0], at, n, x);
+    float x[BLOCK], s[BLOCK], y[BLOCK], *to = block_target(&a->broadcast.y, at, y);
+    const float *from = block_load(&a->broadcast.x, at, n, x);
     const int64_t place = at / (r->run * r->inner) * r->inner + at % r->inner;
-    if (r->inner == 1) broadcast_one(to, from, *block_load(&a->in[1], place, 1, s), n, a->attr->broadcast.add);
-    else broadcast_row(to, from, block_load(&a->in[1], place, n, s), n, a->attr->broadcast.add);
-    block_store(&a->out[0], at, n, to);
+    if (r->inner == 1) broadcast_one(to, from, *block_load(&a->broadcast.s, place, 1, s), n, a->attr->broadcast.add);
+    else broadcast_row(to, from, block_load(&a->broadcast.s, place, n, s), n, a->attr->broadcast.add);
+    block_store(&a->broadcast.y, at, n, to);
 }
 
 static void broadcast_piece(const KArgs *a, int64_t begin, int64_t end) {
-    const Broadcast r = of(&a->in[0], &a->in[1]);
+    const Broadcast r = of(&a->broadcast.x, &a->broadcast.s);
     const int64_t row = r.inner == 1 ? r.run : r.inner;
     for (int64_t at = begin; at < end;) {
         int64_t n = min_i64(end - at, row - at % row);
@@ -45,7 +45,7 @@ static void broadcast_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_broadcast(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, broadcast_piece);
+    blocks_run(a, a->broadcast.y.count, broadcast_piece);
     return OK;
 }
 
@@ -72,14 +72,14 @@ HOT static double total(const double *sum, int64_t n) {
 /* sum[i] += dy x of the n elements from `at` on, or dy without x */
 static void add_row(const KArgs *a, int64_t at, int64_t n, double *sum) {
     float one[COLUMNS], two[COLUMNS];
-    const float *dy = block_load(&a->in[0], at, n, one);
-    if (a->in[1].count) add_products(sum, dy, block_load(&a->in[1], at, n, two), n);
+    const float *dy = block_load(&a->broadcast_ds.dy, at, n, one);
+    if (a->broadcast_ds.x.count) add_products(sum, dy, block_load(&a->broadcast_ds.x, at, n, two), n);
     else add_elements(sum, dy, n);
 }
 
 /* Items are COLUMNS columns of all rows that share one of s; or, where a row is one element, a run. */
 static void sums_piece(const KArgs *a, int64_t begin, int64_t end) {
-    const Broadcast r = of(&a->in[0], &a->out[0]);
+    const Broadcast r = of(&a->broadcast_ds.dy, &a->broadcast_ds.ds);
     const int64_t across = (r.inner + COLUMNS - 1) / COLUMNS;
     for (int64_t item = begin; item < end; item++) {
         const int64_t outer = item / across, c = item % across * COLUMNS, n = min_i64(COLUMNS, r.inner - c);
@@ -92,12 +92,12 @@ static void sums_piece(const KArgs *a, int64_t begin, int64_t end) {
         }
         for (int64_t k = 0; r.inner > 1 && k < r.run; k++) add_row(a, first + k * r.inner, n, sum);
         for (int64_t i = 0; i < n; i++) values[i] = (float)sum[i];
-        block_store(&a->out[0], outer * r.inner + c, n, values);
+        block_store(&a->broadcast_ds.ds, outer * r.inner + c, n, values);
     }
 }
 
 int k_cpu_broadcast_ds(const KArgs *a, Err *e) {
-    const Broadcast r = of(&a->in[0], &a->out[0]);
+    const Broadcast r = of(&a->broadcast_ds.dy, &a->broadcast_ds.ds);
     (void)e;
     range_run(a, r.outer * ((r.inner + COLUMNS - 1) / COLUMNS), 1, sums_piece);
     return OK;

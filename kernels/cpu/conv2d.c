@@ -130,7 +130,7 @@ int k_cpu_conv2d_dw_prepare(const KArgs *args, size_t limit, void **state, size_
 /* dy w -> dx of conv2d_dx are x w -> y here; the bias comes after it. */
 int k_cpu_conv_transpose_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     KArgs plain = *args;
-    memset(&plain.in[2], 0, sizeof plain.in[2]);
+    memset(&plain.conv_transpose.b, 0, sizeof plain.conv_transpose.b);
     return prepare(&plain, PASS_DATA, limit, state, workspace, e);
 }
 
@@ -142,25 +142,25 @@ HOT static void add_bias(float *y, const float *b, int64_t n) {
 /* Items are pixels. */
 static void bias_piece(const KArgs *a, int64_t begin, int64_t end) {
     float to[BLOCK], from[BLOCK];
-    int64_t channels = a->out[0].shape.dim[1];
+    int64_t channels = a->conv_transpose.y.shape.dim[1];
     for (int64_t c = 0; c < channels; c += BLOCK) {
         int64_t n = min_i64(BLOCK, channels - c);
-        const float *b = block_load(&a->in[2], c, n, from);
+        const float *b = block_load(&a->conv_transpose.b, c, n, from);
         for (int64_t i = begin; i < end; i++) {
-            float *y = block_load(&a->out[0], i * channels + c, n, to);
+            float *y = block_load(&a->conv_transpose.y, i * channels + c, n, to);
             add_bias(y, b, n);
-            block_store(&a->out[0], i * channels + c, n, y);
+            block_store(&a->conv_transpose.y, i * channels + c, n, y);
         }
     }
 }
 
 int k_cpu_conv_transpose(const KArgs *args, Err *e) {
     KArgs plain = *args;
-    memset(&plain.in[2], 0, sizeof plain.in[2]);
-    int64_t channels = args->out[0].shape.dim[1];
+    memset(&plain.conv_transpose.b, 0, sizeof plain.conv_transpose.b);
+    int64_t channels = args->conv_transpose.y.shape.dim[1];
     int code = prim_run(&plain, e);
-    if (!code && args->in[2].count)
-        range_run(args, args->out[0].count / channels, max_i64(1, BLOCK / channels), bias_piece);
+    if (!code && args->conv_transpose.b.count)
+        range_run(args, args->conv_transpose.y.count / channels, max_i64(1, BLOCK / channels), bias_piece);
     return code;
 }
 

@@ -18,9 +18,10 @@ static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 static Depthwise depthwise_of(const KArgs *args, size_t bytes) {
     const ConvAttr *a = &args->attr->conv;
-    const int64_t *x = args->in[0].shape.dim, *y = args->in[1].shape.dim, *w = args->out[0].shape.dim;
-    Depthwise d = {.attr = a, .x = args->in[0], .dy = args->in[1], .channels = x[1], .w = x[3], .h = x[2], .ow = y[3],
-                   .oh = y[2], .rows = y[0] * y[2], .kh = w[2], .kw = w[3], .taps = w[2] * w[3],
+    const int64_t *x = args->conv2d_dw.x.shape.dim, *y = args->conv2d_dw.dy.shape.dim;
+    const int64_t *w = args->conv2d_dw.dw.shape.dim;
+    Depthwise d = {.attr = a, .x = args->conv2d_dw.x, .dy = args->conv2d_dw.dy, .channels = x[1], .w = x[3],
+                   .h = x[2], .ow = y[3], .oh = y[2], .rows = y[0] * y[2], .kh = w[2], .kw = w[3], .taps = w[2] * w[3],
                    .each = w[1], .blocks = up(x[1], LANES)};
     d.columns = min_i64(COLUMNS, (ROW - 1 - (d.kw - 1) * a->dilation[1]) / a->stride[1] + 1);
     d.sums = d.each * d.taps + 1;
@@ -35,7 +36,7 @@ static bool leaves(const ConvAttr *a, const int64_t *w) {
 }
 
 bool depthwise_prepare(const KArgs *args, size_t limit, size_t *bytes) {
-    const View *x = &args->in[0], *dy = &args->in[1], *w = &args->out[0];
+    const View *x = &args->conv2d_dw.x, *dy = &args->conv2d_dw.dy, *w = &args->conv2d_dw.dw;
     const ConvAttr *a = &args->attr->conv;
     const int64_t *dim = w->shape.dim, channels = x->shape.dim[1];
     if (args->kind != OP_conv2d_dw || !x->channels_last || !dy->channels_last || leaves(a, dim)) return false;
@@ -146,7 +147,7 @@ static int64_t weight_at(const Depthwise *d, const View *dw, int64_t c, int64_t 
 int depthwise_run(const KArgs *args, Err *e) {
     (void)e;
     const Depthwise d = depthwise_of(args, args->workspace_bytes);
-    const View *dw = &args->out[0], *db = &args->out[1];
+    const View *dw = &args->conv2d_dw.dw, *db = &args->conv2d_dw.db;
     V *sums = args->workspace; /* (runs, blocks, each and taps, or db) */
     int64_t rows = up(d.rows, d.runs), all = d.blocks * d.sums;
 #pragma omp parallel for collapse(2) schedule(static)

@@ -8,6 +8,7 @@
 #include "bf16_gemm.h"
 #include "direct_conv_tiles.h"
 #include "fp32_workspace.h"
+#include "program/product.h"
 
 /* Units of the sum that a block of weights has: it and what meets it stay in the first cache. */
 enum { CHUNK = 128 };
@@ -32,11 +33,9 @@ static Image image(const View *v) {
 }
 
 static Conv conv_of(const KArgs *args) {
-    bool forward = args->kind == OP_conv2d, dx = args->kind == OP_conv2d_dx;
-    const View *w = forward || dx ? &args->in[1] : &args->out[0];
-    Conv c = {.attr = &args->attr->conv, .x = image(dx ? &args->out[0] : &args->in[0]),
-              .y = image(forward ? &args->out[0] : dx ? &args->in[0] : &args->in[1]), .w = *w,
-              .type = args->in[0].dtype, .kh = w->shape.dim[2], .kw = w->shape.dim[3],
+    const ProductOperands p = product_operands(args);
+    Conv c = {.attr = &args->attr->conv, .x = image(p.x), .y = image(p.y), .w = *p.w, .type = args->in[0].dtype,
+              .kh = p.w->shape.dim[2], .kw = p.w->shape.dim[3],
               .threads = ((CpuDevice *)args->device)->threads};
     c.unit = unit_of(c.type);
     c.samples = c.x.view.shape.dim[0];
@@ -146,23 +145,23 @@ static bool reaches(const Conv *c, int64_t tap) {
 static void leave(const Walk *w, int64_t channel, float *sums) {
     const KArgs *args = w->args;
     const ActAttr *act = &w->c.attr->fused;
-    const View *third = &args->in[2];
     bool forward = args->kind == OP_conv2d;
+    const View *b = &args->conv2d.b, *s = &args->conv2d_dx.s;
     float held[COLUMNS], bias[COLUMNS] = {0}, db[COLUMNS] = {0};
-    const float *b = forward && third->count ? block_load(third, channel, COLUMNS, held) : bias;
+    const float *add = forward && b->count ? block_load(b, channel, COLUMNS, held) : bias;
     for (int64_t i = 0; i < w->c.samples * w->to.pixels; i++) {
         int64_t sample = i / w->to.pixels, pixel = i % w->to.pixels, at = i * w->to.c + channel;
         float *v = sums + (pixel * w->rows + sample) * COLUMNS;
         if (forward) {
-            sum_rows(v, b, 1, COLUMNS);
+            sum_rows(v, add, 1, COLUMNS);
             act_block(act->act, act->slope, act->high, v, v, COLUMNS);
         } else if (act->act) {
-            act_dx_block(act->act, act->slope, act->high, v, v, block_load(third, at, COLUMNS, held), COLUMNS);
+            act_dx_block(act->act, act->slope, act->high, v, v, block_load(s, at, COLUMNS, held), COLUMNS);
         }
         sum_rows(db, v, 1, COLUMNS);
         block_store(&args->out[0], at, COLUMNS, v);
     }
-    if (args->out[1].count) block_store(&args->out[1], channel, COLUMNS, db);
+    if (args->conv2d_dx.db.count) block_store(&args->conv2d_dx.db, channel, COLUMNS, db);
 }
 
 static void walk_panel(const Walk *w, int64_t channel) {
@@ -199,7 +198,7 @@ typedef struct Sums {
 } Sums;
 
 static Sums sums_of(const KArgs *args, const Conv *c, Room *r) {
-    Sums s = {.c = *c, .dw = args->out[0], .db = args->out[1], .units = up(c->samples, c->unit)};
+    Sums s = {.c = *c, .dw = args->conv2d_dw.dw, .db = args->conv2d_dw.db, .units = up(c->samples, c->unit)};
     s.a = room_take(r, c->y.pixels * s.units * c->y.c);
     s.b = room_take(r, c->x.pixels * s.units * c->x.c);
     s.each = s.dw.dtype == DT_F32 ? 0 : ROWS * c->x.c;

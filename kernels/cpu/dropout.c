@@ -25,7 +25,7 @@ HOT static void scale_block(float *y, const float *x, const float *factors, int6
 static void dropout_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK], factors[BLOCK];
     const DropAttr *drop = &a->attr->drop;
-    uint32_t call = *(const uint32_t *)a->in[1].data;
+    uint32_t call = *(const uint32_t *)a->dropout.calls.data;
     int64_t n = end - begin;
     dropout_factors(factors, drop->p, a->seed, drop->id, call, (uint64_t)begin, (n + 3) & ~(int64_t)3);
     float *y = block_target(&a->out[0], begin, to);
@@ -37,7 +37,7 @@ static void dropout_piece(const KArgs *a, int64_t begin, int64_t end) {
  * up to `count`. */
 static void channel_factors(const KArgs *a, uint64_t first, int64_t n, float *factors, int64_t count) {
     const DropAttr *drop = &a->attr->drop;
-    uint32_t call = *(const uint32_t *)a->in[1].data;
+    uint32_t call = *(const uint32_t *)a->dropout.calls.data;
     for (int64_t i = 0; i < count; i++)
         factors[i] = i < n ? dropout_factor(drop->p, a->seed, drop->id, call, first + (uint64_t)i) : factors[i - n];
 }
@@ -75,20 +75,20 @@ int k_cpu_dropout_dx(const KArgs *a, Err *e) { return k_cpu_dropout(a, e); }
 
 static void randn_piece(const KArgs *a, int64_t begin, int64_t end) {
     float drawn[BLOCK];
-    uint32_t call = *(const uint32_t *)a->in[0].data;
+    uint32_t call = *(const uint32_t *)a->randn.calls.data;
     for (int64_t i = begin; i < end; i += 4)
         rng_normals(philox(a->seed, RNG_NOISE, a->attr->drop.id, call, (uint64_t)i / 4), &drawn[i - begin]);
-    block_store(&a->out[0], begin, end - begin, drawn);
+    block_store(&a->randn.y, begin, end - begin, drawn);
 }
 
 int k_cpu_randn(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, randn_piece);
+    blocks_run(a, a->randn.y.count, randn_piece);
     return OK;
 }
 
 int k_cpu_count_call(const KArgs *a, Err *e) {
     (void)e;
-    ++*(uint32_t *)a->out[0].data;
+    ++*(uint32_t *)a->count_call.calls.data;
     return OK;
 }

@@ -16,7 +16,7 @@ static void sum_piece(const View *y, const View *first, const View *second, int6
 }
 
 static void add_piece(const KArgs *a, int64_t begin, int64_t end) {
-    sum_piece(&a->out[0], &a->in[0], &a->in[1], begin, end - begin);
+    sum_piece(&a->add.y, &a->add.a, &a->add.b, begin, end - begin);
 }
 
 HOT static void mul_block(float *y, const float *a, const float *b, int64_t n) {
@@ -27,56 +27,56 @@ HOT static void mul_block(float *y, const float *a, const float *b, int64_t n) {
 static void mul_piece(const KArgs *a, int64_t begin, int64_t end) {
     float one[BLOCK], two[BLOCK], to[BLOCK];
     int64_t n = end - begin;
-    float *y = block_target(&a->out[0], begin, to);
-    mul_block(y, block_load(&a->in[0], begin, n, one), block_load(&a->in[1], begin, n, two), n);
-    block_store(&a->out[0], begin, n, y);
+    float *y = block_target(&a->mul.y, begin, to);
+    mul_block(y, block_load(&a->mul.a, begin, n, one), block_load(&a->mul.b, begin, n, two), n);
+    block_store(&a->mul.y, begin, n, y);
 }
 
 static void accumulate_piece(const KArgs *a, int64_t begin, int64_t end) {
-    sum_piece(&a->out[0], &a->out[0], &a->in[0], begin, end - begin);
+    sum_piece(&a->accumulate.acc, &a->accumulate.acc, &a->accumulate.x, begin, end - begin);
 }
 
 static void cast_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK];
-    block_store(&a->out[0], begin, end - begin, block_load(&a->in[0], begin, end - begin, from));
+    block_store(&a->out[0], begin, end - begin, block_load(&a->cast.x, begin, end - begin, from));
 }
 
 int k_cpu_add(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, add_piece);
+    blocks_run(a, a->add.y.count, add_piece);
     return OK;
 }
 
 int k_cpu_mul(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, mul_piece);
+    blocks_run(a, a->mul.y.count, mul_piece);
     return OK;
 }
 
 static void copy_piece(const KArgs *a, int64_t begin, int64_t end) {
-    size_t size = dtype_size(a->out[0].dtype), from = (size_t)begin * size;
-    memcpy((char *)a->out[0].data + from, (const char *)a->in[0].data + from, (size_t)(end - begin) * size);
+    size_t size = dtype_size(a->copy.y.dtype), from = (size_t)begin * size;
+    memcpy((char *)a->copy.y.data + from, (const char *)a->copy.x.data + from, (size_t)(end - begin) * size);
 }
 
 int k_cpu_copy(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, copy_piece);
+    blocks_run(a, a->copy.y.count, copy_piece);
     return OK;
 }
 
 int k_cpu_cast(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, cast_piece);
+    blocks_run(a, a->cast.y.count, cast_piece);
     return OK;
 }
 
 int k_cpu_accumulate(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, a->micro == 0 ? cast_piece : accumulate_piece);
+    blocks_run(a, a->accumulate.acc.count, a->micro == 0 ? cast_piece : accumulate_piece);
     return OK;
 }
 
 int k_cpu_view(const KArgs *a, Err *e) {
-    if (a->out[0].data == a->in[0].data) return OK;
-    return err_set(e, ERR_INTERNAL, "view: y at %p does not share x's storage at %p", a->out[0].data, a->in[0].data);
+    if (a->view.y.data == a->view.x.data) return OK;
+    return err_set(e, ERR_INTERNAL, "view: y at %p does not share x's storage at %p", a->view.y.data, a->view.x.data);
 }

@@ -4,17 +4,18 @@
 #include "parallel.h"
 
 static void embedding_piece(const KArgs *a, int64_t begin, int64_t end) {
-    const int32_t *idx = a->in[0].data;
-    size_t row = (size_t)a->in[1].shape.dim[1] * dtype_size(a->out[0].dtype);
+    const int32_t *idx = a->embedding.idx.data;
+    size_t row = (size_t)a->embedding.w.shape.dim[1] * dtype_size(a->embedding.y.dtype);
     for (int64_t i = begin; i < end; i++)
-        memcpy((char *)a->out[0].data + (size_t)i * row, (const char *)a->in[1].data + (size_t)idx[i] * row, row);
+        memcpy((char *)a->embedding.y.data + (size_t)i * row, (const char *)a->embedding.w.data + (size_t)idx[i] * row,
+               row);
 }
 
 static int64_t rows_grain(int64_t dim) { return max_i64(1, BLOCK / dim); }
 
 int k_cpu_embedding(const KArgs *a, Err *e) {
     (void)e;
-    range_run(a, a->in[0].count, rows_grain(a->in[1].shape.dim[1]), embedding_piece);
+    range_run(a, a->embedding.idx.count, rows_grain(a->embedding.w.shape.dim[1]), embedding_piece);
     return OK;
 }
 
@@ -28,25 +29,25 @@ HOT static void add_part(float *sum, const float *dy, int64_t n) {
 }
 
 static void embedding_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
-    const int32_t *first = a->workspace, *next = first + a->out[0].shape.dim[0];
-    int64_t dim = a->out[0].shape.dim[1];
+    const int32_t *first = a->workspace, *next = first + a->embedding_dw.dw.shape.dim[0];
+    int64_t dim = a->embedding_dw.dw.shape.dim[1];
     float sum[PART], from[PART];
     for (int64_t v = begin; v < end; v++)
         for (int64_t c = 0; c < dim; c += PART) {
             int64_t n = min_i64(PART, dim - c);
             memset(sum, 0, (size_t)n * sizeof *sum);
             for (int32_t i = first[v]; i != END; i = next[i])
-                add_part(sum, block_load(&a->in[0], i * dim + c, n, from), n);
-            block_store(&a->out[0], v * dim + c, n, sum);
+                add_part(sum, block_load(&a->embedding_dw.dy, i * dim + c, n, from), n);
+            block_store(&a->embedding_dw.dw, v * dim + c, n, sum);
         }
 }
 
 static void chain_positions(const KArgs *a) {
-    const int32_t *idx = a->in[1].data;
-    int64_t rows = a->out[0].shape.dim[0];
+    const int32_t *idx = a->embedding_dw.idx.data;
+    int64_t rows = a->embedding_dw.dw.shape.dim[0];
     int32_t *first = a->workspace, *next = first + rows;
     for (int64_t v = 0; v < rows; v++) first[v] = END;
-    for (int64_t i = a->in[1].count - 1; i >= 0; i--) {
+    for (int64_t i = a->embedding_dw.idx.count - 1; i >= 0; i--) {
         if (idx[i] == a->attr->embedding.padding) continue;
         next[i] = first[idx[i]];
         first[idx[i]] = (int32_t)i;
@@ -56,16 +57,16 @@ static void chain_positions(const KArgs *a) {
 int k_cpu_embedding_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)limit;
     *state = NULL;
-    *workspace = (size_t)(a->out[0].shape.dim[0] + a->in[1].count) * sizeof(int32_t);
-    if (a->in[1].count <= INT32_MAX) return OK;
+    *workspace = (size_t)(a->embedding_dw.dw.shape.dim[0] + a->embedding_dw.idx.count) * sizeof(int32_t);
+    if (a->embedding_dw.idx.count <= INT32_MAX) return OK;
     return err_set(e, ERR_UNSUPPORTED, "embedding_dw: at most %d positions, found %lld", INT32_MAX,
-                   (long long)a->in[1].count);
+                   (long long)a->embedding_dw.idx.count);
 }
 
 int k_cpu_embedding_dw(const KArgs *a, Err *e) {
     (void)e;
     chain_positions(a);
-    range_run(a, a->out[0].shape.dim[0], rows_grain(a->out[0].shape.dim[1]), embedding_dw_piece);
+    range_run(a, a->embedding_dw.dw.shape.dim[0], rows_grain(a->embedding_dw.dw.shape.dim[1]), embedding_dw_piece);
     return OK;
 }
 
@@ -82,31 +83,31 @@ HOT static void sum_part(float *y, const float *x, const float *w, int64_t n) {
 
 static void add_rows_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], row[BLOCK], to[BLOCK];
-    int64_t sample = sample_size(&a->out[0]);
+    int64_t sample = sample_size(&a->add_rows.y);
     for (int64_t i = begin, n; i < end; i += n) {
         n = min_i64(end - i, sample - i % sample);
-        float *y = block_target(&a->out[0], i, to);
-        sum_part(y, block_load(&a->in[0], i, n, from), block_load(&a->in[1], i % sample, n, row), n);
-        block_store(&a->out[0], i, n, y);
+        float *y = block_target(&a->add_rows.y, i, to);
+        sum_part(y, block_load(&a->add_rows.x, i, n, from), block_load(&a->add_rows.w, i % sample, n, row), n);
+        block_store(&a->add_rows.y, i, n, y);
     }
 }
 
 static void add_rows_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
     float sum[BLOCK] = {0}, from[BLOCK];
-    int64_t sample = sample_size(&a->in[0]), n = min_i64(end, sample) - begin;
-    for (int64_t i = begin; n > 0 && i < a->in[0].count; i += sample)
-        add_part(sum, block_load(&a->in[0], i, n, from), n);
-    block_store(&a->out[0], begin, end - begin, sum);
+    int64_t sample = sample_size(&a->add_rows_dw.dy), n = min_i64(end, sample) - begin;
+    for (int64_t i = begin; n > 0 && i < a->add_rows_dw.dy.count; i += sample)
+        add_part(sum, block_load(&a->add_rows_dw.dy, i, n, from), n);
+    block_store(&a->add_rows_dw.dw, begin, end - begin, sum);
 }
 
 int k_cpu_add_rows(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, add_rows_piece);
+    blocks_run(a, a->add_rows.y.count, add_rows_piece);
     return OK;
 }
 
 int k_cpu_add_rows_dw(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, add_rows_dw_piece);
+    blocks_run(a, a->add_rows_dw.dw.count, add_rows_dw_piece);
     return OK;
 }

@@ -17,7 +17,7 @@ static size_t start_bytes(const KArgs *a, const View *v) {
 
 static void concat_piece(const KArgs *a, int64_t begin, int64_t end) {
     int64_t outer;
-    char *to = (char *)a->out[0].data + (size_t)begin * run_bytes(a, &a->out[0], &outer);
+    char *to = (char *)a->concat.y.data + (size_t)begin * run_bytes(a, &a->concat.y, &outer);
     for (int64_t i = begin; i < end; i++)
         for (int k = 0; k < OP_IN && a->in[k].count; k++) {
             size_t bytes = run_bytes(a, &a->in[k], &outer);
@@ -28,20 +28,20 @@ static void concat_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 static void slice_piece(const KArgs *a, int64_t begin, int64_t end) {
     int64_t outer;
-    size_t whole = run_bytes(a, &a->in[0], &outer), part = run_bytes(a, &a->out[0], &outer);
-    const char *from = (const char *)a->in[0].data + start_bytes(a, &a->in[0]);
+    size_t whole = run_bytes(a, &a->slice.x, &outer), part = run_bytes(a, &a->slice.y, &outer);
+    const char *from = (const char *)a->slice.x.data + start_bytes(a, &a->slice.x);
     for (int64_t i = begin; i < end; i++)
-        memcpy((char *)a->out[0].data + (size_t)i * part, from + (size_t)i * whole, part);
+        memcpy((char *)a->slice.y.data + (size_t)i * part, from + (size_t)i * whole, part);
 }
 
 static void slice_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     int64_t outer;
-    size_t whole = run_bytes(a, &a->out[0], &outer), part = run_bytes(a, &a->in[0], &outer);
-    size_t before = start_bytes(a, &a->out[0]), behind = whole - part - before;
+    size_t whole = run_bytes(a, &a->slice_dx.dx, &outer), part = run_bytes(a, &a->slice_dx.dy, &outer);
+    size_t before = start_bytes(a, &a->slice_dx.dx), behind = whole - part - before;
     for (int64_t i = begin; i < end; i++) {
-        char *to = (char *)a->out[0].data + (size_t)i * whole;
+        char *to = (char *)a->slice_dx.dx.data + (size_t)i * whole;
         memset(to, 0, before);
-        memcpy(to + before, (const char *)a->in[0].data + (size_t)i * part, part);
+        memcpy(to + before, (const char *)a->slice_dx.dy.data + (size_t)i * part, part);
         memset(to + before + part, 0, behind);
     }
 }
@@ -56,17 +56,17 @@ static int runs(const KArgs *a, const View *larger, RangeFn *piece) {
 
 int k_cpu_concat(const KArgs *a, Err *e) {
     (void)e;
-    return runs(a, &a->out[0], concat_piece);
+    return runs(a, &a->concat.y, concat_piece);
 }
 
 int k_cpu_slice(const KArgs *a, Err *e) {
     (void)e;
-    return runs(a, &a->in[0], slice_piece);
+    return runs(a, &a->slice.x, slice_piece);
 }
 
 int k_cpu_slice_dx(const KArgs *a, Err *e) {
     (void)e;
-    return runs(a, &a->out[0], slice_dx_piece);
+    return runs(a, &a->slice_dx.dx, slice_dx_piece);
 }
 
 /* ---- bias_db: features lie innermost in every layout */
@@ -81,17 +81,18 @@ HOT static void add_row(double *sum, const float *row, int64_t n) {
 static void column_piece(const KArgs *a, int64_t begin, int64_t end) {
     double sum[COLUMNS] = {0};
     float row[COLUMNS];
-    int64_t features = a->out[0].count, rows = a->in[0].count / features;
+    int64_t features = a->bias_db.db.count, rows = a->bias_db.dy.count / features;
     for (int64_t r = 0; r < rows; r++)
-        add_row(sum, block_load(&a->in[0], r * features + begin, end - begin, row), end - begin);
+        add_row(sum, block_load(&a->bias_db.dy, r * features + begin, end - begin, row), end - begin);
     for (int64_t i = begin; i < end; i++) row[i - begin] = (float)sum[i - begin];
-    block_store(&a->out[0], begin, end - begin, row);
+    block_store(&a->bias_db.db, begin, end - begin, row);
 }
 
 int k_cpu_bias_db(const KArgs *a, Err *e) {
-    if (a->in[0].count % a->out[0].count)
-        return err_set(e, ERR_INTERNAL, "bias_db: dy's %lld elements are not rows of %lld", (long long)a->in[0].count,
-                       (long long)a->out[0].count);
-    range_run(a, a->out[0].count, COLUMNS, column_piece);
+    if (a->bias_db.dy.count % a->bias_db.db.count)
+        return err_set(e, ERR_INTERNAL, "bias_db: dy's %lld elements are not rows of %lld",
+                       (long long)a->bias_db.dy.count,
+                       (long long)a->bias_db.db.count);
+    range_run(a, a->bias_db.db.count, COLUMNS, column_piece);
     return OK;
 }

@@ -47,11 +47,11 @@ int k_cpu_linear_dw_prepare(const KArgs *args, size_t limit, void **state, size_
 }
 
 int k_cpu_linear(const KArgs *args, Err *e) {
-    return small_n_fits(&args->in[1]) ? small_n_forward(args, e) : prim_run(args, e);
+    return small_n_fits(&args->linear.w) ? small_n_forward(args, e) : prim_run(args, e);
 }
 
 int k_cpu_linear_dx(const KArgs *args, Err *e) {
-    return small_n_fits(&args->in[1]) ? small_n_dx(args, e) : prim_run(args, e);
+    return small_n_fits(&args->linear_dx.w) ? small_n_dx(args, e) : prim_run(args, e);
 }
 
 int k_cpu_linear_dw(const KArgs *args, Err *e) { return prim_run(args, e); }

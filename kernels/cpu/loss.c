@@ -4,19 +4,19 @@
 #include "row_chunks.h"
 
 static float slope_scale(const KArgs *a, double count) {
-    return loss_slope_scale(&a->attr->loss, a->in[2].data, count);
+    return loss_slope_scale(&a->attr->loss, a->cross_entropy_dx.state.data, count);
 }
 
 static void loss_store(const KArgs *a, double sum, double count) {
-    ((float *)a->out[0].data)[0] = loss_value(&a->attr->loss, sum, count);
+    ((float *)a->cross_entropy.loss.data)[0] = loss_value(&a->attr->loss, sum, count);
 }
 
 /* ---- cross entropy: x (N, C) logits or logarithms of probabilities, t (N) classes, w [C] or NULL */
 
-static int64_t classes_of(const KArgs *a) { return a->in[0].shape.dim[1]; }
+static int64_t classes_of(const KArgs *a) { return a->cross_entropy.x.shape.dim[1]; }
 
 static float logit(const KArgs *a, int64_t n, int64_t c) {
-    return dtype_load(a->in[0].dtype, a->in[0].data, (size_t)(n * classes_of(a) + c));
+    return dtype_load(a->cross_entropy.x.dtype, a->cross_entropy.x.data, (size_t)(n * classes_of(a) + c));
 }
 
 /* d = scale softmax(x) */
@@ -31,26 +31,26 @@ static Softmax softmax_row(const KArgs *a, int64_t n, bool ignored) {
     Softmax s = {-INFINITY, 0};
     double sum = 0;
     if (ignored || a->attr->loss.log) return (Softmax){0, 0};
-    EACH_PART(c, m, classes) s.max = part_max(s.max, block_load(&a->in[0], row + c, m, from), m);
-    EACH_PART(c, m, classes) sum += (double)part_exp_sum(block_load(&a->in[0], row + c, m, from), s.max, m);
+    EACH_PART(c, m, classes) s.max = part_max(s.max, block_load(&a->cross_entropy.x, row + c, m, from), m);
+    EACH_PART(c, m, classes) sum += (double)part_exp_sum(block_load(&a->cross_entropy.x, row + c, m, from), s.max, m);
     s.log_sum = (float)log(sum); /* cppcheck-suppress invalidFunctionArg ; there is at least one class */
     return s;
 }
 
 /* Samples that are not ignored, by their weights. That labels are in range was checked when they came in. */
 static double samples_counted(const KArgs *a, const float *w) {
-    const int32_t *t = a->in[1].data;
+    const int32_t *t = a->cross_entropy.t.data;
     double count = 0;
-    for (int64_t n = 0; n < a->in[1].count; n++)
+    for (int64_t n = 0; n < a->cross_entropy.t.count; n++)
         if (t[n] != a->attr->loss.ignore_index) count += (double)class_weight(w, t[n]);
     return count;
 }
 
 static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
     const LossAttr *loss = &a->attr->loss;
-    const int32_t *t = a->in[1].data;
-    const float *w = a->in[2].data;
-    Softmax *stats = a->out[1].data;
+    const int32_t *t = a->cross_entropy.t.data;
+    const float *w = a->cross_entropy.w.data;
+    Softmax *stats = a->cross_entropy.stats.data;
     int64_t classes = classes_of(a);
     double sum = 0;
     for (int64_t n = begin; n < end; n++) {
@@ -69,35 +69,36 @@ static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
 /* The gradient of sample n's logits; zero if it is ignored. all: the sum of the weights */
 static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale, const float *w, double all) {
     const LossAttr *loss = &a->attr->loss;
-    int64_t classes = classes_of(a), t = ((const int32_t *)a->in[1].data)[n];
+    int64_t classes = classes_of(a), t = ((const int32_t *)a->cross_entropy_dx.t.data)[n];
     float from[PART], to[PART];
     bool ignored = t == loss->ignore_index;
-    const Softmax *stats = a->in[4].data, s = stats ? stats[n] : softmax_row(a, n, ignored);
+    const Softmax *stats = a->cross_entropy_dx.stats.data, s = stats ? stats[n] : softmax_row(a, n, ignored);
     float mass = ignored ? 0 : loss_mass(loss, w, t, all, classes, s);
     EACH_PART(c, m, classes) {
         if (ignored || loss->log) memset(to, 0, sizeof to);
-        else part_slopes(to, block_load(&a->in[0], n * classes + c, m, from), s, scale * mass, m);
+        else part_slopes(to, block_load(&a->cross_entropy_dx.x, n * classes + c, m, from), s, scale * mass, m);
         for (int64_t i = 0; i < m && !ignored && loss->smoothing != 0; i++)
             to[i] -= scale * loss_even(loss, w, c + i, classes);
         if (!ignored && t >= c && t < c + m) to[t - c] -= scale * loss_sure(loss, w, t);
-        block_store(&a->out[0], n * classes + c, m, to);
+        block_store(&a->cross_entropy_dx.dx, n * classes + c, m, to);
     }
 }
 
 int k_cpu_cross_entropy(const KArgs *a, Err *e) {
     (void)e;
-    loss_store(a, range_sum(a, a->in[1].count, cross_entropy_sum), samples_counted(a, a->in[2].data));
+    loss_store(a, range_sum(a, a->cross_entropy.t.count, cross_entropy_sum),
+               samples_counted(a, a->cross_entropy.w.data));
     return OK;
 }
 
 int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {
     (void)e;
-    const float *w = a->in[3].data;
+    const float *w = a->cross_entropy_dx.w.data;
     float scale = slope_scale(a, samples_counted(a, w));
     double all = 0;
     for (int64_t c = 0; c < classes_of(a); c++) all += (double)class_weight(w, c);
-#pragma omp parallel for schedule(static) if (a->in[0].count > BLOCK)
-    for (int64_t n = 0; n < a->in[1].count; n++) cross_entropy_slopes(a, n, scale, w, all);
+#pragma omp parallel for schedule(static) if (a->cross_entropy_dx.x.count > BLOCK)
+    for (int64_t n = 0; n < a->cross_entropy_dx.t.count; n++) cross_entropy_slopes(a, n, scale, w, all);
     return OK;
 }
 
@@ -126,13 +127,13 @@ HOT static void slopes_block(const LossAttr *loss, float *y, const float *x, con
 }
 
 /* x itself stands for a target that is not there. */
-static const View *target_of(const KArgs *a) { return &a->in[a->in[1].data ? 1 : 0]; }
+static const View *target_of(const KArgs *a) { return &a->in[a->element_loss.t.data ? 1 : 0]; }
 
 static double terms_sum(const KArgs *a, int64_t begin, int64_t end) {
     float from[PART], wanted[PART], terms[PART];
     double sum = 0;
     EACH_PART(i, n, end - begin) {
-        const float *x = block_load(&a->in[0], begin + i, n, from);
+        const float *x = block_load(&a->element_loss.x, begin + i, n, from);
         terms_block(&a->attr->loss, terms, x, block_load(target_of(a), begin + i, n, wanted), n);
         for (int64_t k = 0; k < n; k++) sum += (double)terms[k];
     }
@@ -140,23 +141,23 @@ static double terms_sum(const KArgs *a, int64_t begin, int64_t end) {
 }
 
 static void slopes_piece(const KArgs *a, int64_t begin, int64_t end) {
-    float from[BLOCK], wanted[BLOCK], to[BLOCK], scale = slope_scale(a, (double)a->in[0].count);
+    float from[BLOCK], wanted[BLOCK], to[BLOCK], scale = slope_scale(a, (double)a->element_loss_dx.x.count);
     int64_t n = end - begin;
-    const float *x = block_load(&a->in[0], begin, n, from);
+    const float *x = block_load(&a->element_loss_dx.x, begin, n, from);
     slopes_block(&a->attr->loss, to, x, block_load(target_of(a), begin, n, wanted), n);
     for (int64_t i = 0; i < n; i++) to[i] *= scale;
-    block_store(&a->out[0], begin, n, to);
+    block_store(&a->element_loss_dx.dx, begin, n, to);
 }
 
 int k_cpu_element_loss(const KArgs *a, Err *e) {
     (void)e;
-    loss_store(a, range_sum(a, a->in[0].count, terms_sum), (double)a->in[0].count);
+    loss_store(a, range_sum(a, a->element_loss.x.count, terms_sum), (double)a->element_loss.x.count);
     return OK;
 }
 
 int k_cpu_element_loss_dx(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, slopes_piece);
+    blocks_run(a, a->element_loss_dx.dx.count, slopes_piece);
     return OK;
 }
 

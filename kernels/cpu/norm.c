@@ -53,18 +53,18 @@ HOT void add_squares(double *sum, double *squares, const float *x, int64_t strid
 
 static void statistics_slab(const KArgs *a, int64_t begin, int64_t end, double *sums) {
     float scratch[BLOCK];
-    int64_t channels = norm_channels(a, &a->in[0]), stride;
+    int64_t channels = norm_channels(a, &a->batchnorm.x), stride;
     Tile t;
     for (bool more = tile_start(&t, channels, begin, end); more; more = tile_next(&t, begin, end)) {
-        const float *x = tile_load(&a->in[0], &t, scratch, &stride);
+        const float *x = tile_load(&a->batchnorm.x, &t, scratch, &stride);
         add_squares(sums + t.first, sums + channels + t.first, x, stride, t.rows, t.cols);
     }
 }
 
 /* running = (1 - m) running + m batch, with the variance of a sample; m is 1/batches where the mean over all is kept */
 static void update_running(const KArgs *a, int64_t c, double mean, double var, int64_t rows) {
-    float *running_mean = a->out[3].data, *running_var = a->out[4].data;
-    const int32_t *batches = a->out[5].data;
+    float *running_mean = a->batchnorm.running_mean.data, *running_var = a->batchnorm.running_var.data;
+    const int32_t *batches = a->batchnorm.batches.data;
     float m = a->attr->norm.momentum < 0 ? 1.0f / (float)*batches : a->attr->norm.momentum;
     running_mean[c] = (1 - m) * running_mean[c] + m * (float)mean;
     running_var[c] = (1 - m) * running_var[c] + m * (float)(var * (double)rows / (double)max_i64(rows - 1, 1));
@@ -72,23 +72,24 @@ static void update_running(const KArgs *a, int64_t c, double mean, double var, i
 
 static void statistics(const KArgs *a, int64_t rows, int64_t channels) {
     const double *sums = slabs_run(a, rows, channels, statistics_slab);
-    float *mean_to = a->out[1].data, *istd_to = a->out[2].data;
-    if (a->out[5].data) ++*(int32_t *)a->out[5].data;
+    float *mean_to = a->batchnorm.mean.data, *istd_to = a->batchnorm.istd.data;
+    if (a->batchnorm.batches.data) ++*(int32_t *)a->batchnorm.batches.data;
     for (int64_t c = 0; c < channels; c++) {
         double mean = sums[c] / (double)rows, var = fmax(sums[channels + c] / (double)rows - mean * mean, 0);
         if (isnan(sums[channels + c])) var = NAN; /* fmax would hide it */
         mean_to[c] = (float)mean;
         istd_to[c] = (float)(1 / sqrt(var + (double)a->attr->norm.eps));
-        if (a->out[3].data) update_running(a, c, mean, var, rows);
+        if (a->batchnorm.running_mean.data) update_running(a, c, mean, var, rows);
     }
 }
 
 /* What the channels [first, first + n) are multiplied by, and what is then added. */
 static void coefficients(const KArgs *a, int64_t first, int64_t n, float *scale, float *shift) {
     bool eval = a->kind == OP_batchnorm_eval;
-    const float *mean = eval ? a->in[3].data : a->out[1].data, *broadcast = eval ? a->in[4].data : a->out[2].data;
-    load_param(&a->in[1], first, n, 1, scale);
-    load_param(&a->in[2], first, n, 0, shift);
+    const float *mean = eval ? a->batchnorm_eval.mean.data : a->batchnorm.mean.data;
+    const float *broadcast = eval ? a->batchnorm_eval.var.data : a->batchnorm.istd.data;
+    load_param(&a->batchnorm.w, first, n, 1, scale);
+    load_param(&a->batchnorm.b, first, n, 0, shift);
     for (int64_t i = 0; i < n; i++) {
         scale[i] *= eval ? 1 / sqrtf(broadcast[first + i] + a->attr->norm.eps) : broadcast[first + i];
         shift[i] -= mean[first + i] * scale[i];
@@ -99,22 +100,23 @@ static void batch_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK], scale[TILE_COLS], shift[TILE_COLS];
     int64_t x_stride, y_stride;
     Tile t;
-    for (bool more = tile_start(&t, norm_channels(a, &a->in[0]), begin, end); more; more = tile_next(&t, begin, end)) {
+    for (bool more = tile_start(&t, norm_channels(a, &a->batchnorm.x), begin, end); more; more =
+         tile_next(&t, begin, end)) {
         if (t.row == begin) coefficients(a, t.first, t.cols, scale, shift);
-        const float *x = tile_load(&a->in[0], &t, from, &x_stride);
-        float *y = tile_target(&a->out[0], &t, to, &y_stride);
+        const float *x = tile_load(&a->batchnorm.x, &t, from, &x_stride);
+        float *y = tile_target(&a->batchnorm.y, &t, to, &y_stride);
         scale_tile(y, y_stride, x, x_stride, scale, shift, t.rows, t.cols);
-        tile_store(&a->out[0], &t, y);
+        tile_store(&a->batchnorm.y, &t, y);
     }
 }
 
 int k_cpu_batchnorm_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)limit;
-    return prepare_sums(a, &a->in[0], state, workspace, e);
+    return prepare_sums(a, &a->batchnorm.x, state, workspace, e);
 }
 
 int k_cpu_batchnorm(const KArgs *a, Err *e) {
-    int64_t channels = norm_channels(a, &a->in[0]), rows = a->in[0].count / channels;
+    int64_t channels = norm_channels(a, &a->batchnorm.x), rows = a->batchnorm.x.count / channels;
     (void)e;
     statistics(a, rows, channels);
     range_run(a, rows, channel_grain(channels), batch_piece);
@@ -122,9 +124,9 @@ int k_cpu_batchnorm(const KArgs *a, Err *e) {
 }
 
 int k_cpu_batchnorm_eval(const KArgs *a, Err *e) {
-    int64_t channels = norm_channels(a, &a->in[0]);
-    int code = norm_check(a, &a->in[0], e);
-    if (!code) range_run(a, a->in[0].count / channels, channel_grain(channels), batch_piece);
+    int64_t channels = norm_channels(a, &a->batchnorm_eval.x);
+    int code = norm_check(a, &a->batchnorm_eval.x, e);
+    if (!code) range_run(a, a->batchnorm_eval.x.count / channels, channel_grain(channels), batch_piece);
     return code;
 }
 
@@ -143,9 +145,9 @@ HOT void batch_dx_tile(float *dx, int64_t to, const float *dy, int64_t dy_from, 
 }
 
 static void batch_dx_coefficients(const KArgs *a, int64_t first, int64_t n, float *coef) {
-    const float *istd = a->in[4].data, *dw = a->in[5].data, *db = a->in[6].data;
-    float rows = (float)(a->in[0].count / norm_channels(a, &a->in[1]));
-    load_param(&a->in[2], first, n, 1, coef);
+    const float *istd = a->batchnorm_dx.istd.data, *dw = a->batchnorm_dx.dw.data, *db = a->batchnorm_dx.db.data;
+    float rows = (float)(a->batchnorm_dx.dy.count / norm_channels(a, &a->batchnorm_dx.x));
+    load_param(&a->batchnorm_dx.w, first, n, 1, coef);
     for (int64_t i = 0; i < n; i++) {
         coef[i] *= istd[first + i];
         coef[TILE_COLS + i] = -coef[i] * istd[first + i] * dw[first + i] / rows;
@@ -157,21 +159,23 @@ static void batch_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     float gradient[BLOCK], from[BLOCK], to[BLOCK], coef[3 * TILE_COLS];
     int64_t dy_stride, x_stride, dx_stride;
     Tile t;
-    for (bool more = tile_start(&t, norm_channels(a, &a->in[1]), begin, end); more; more = tile_next(&t, begin, end)) {
+    for (bool more = tile_start(&t, norm_channels(a, &a->batchnorm_dx.x), begin, end); more; more =
+         tile_next(&t, begin, end)) {
         if (t.row == begin) batch_dx_coefficients(a, t.first, t.cols, coef);
-        const float *dy = tile_load(&a->in[0], &t, gradient, &dy_stride);
-        const float *x = tile_load(&a->in[1], &t, from, &x_stride);
-        float *dx = tile_target(&a->out[0], &t, to, &dx_stride);
-        batch_dx_tile(dx, dx_stride, dy, dy_stride, x, x_stride, (const float *)a->in[3].data + t.first, coef, t.rows,
+        const float *dy = tile_load(&a->batchnorm_dx.dy, &t, gradient, &dy_stride);
+        const float *x = tile_load(&a->batchnorm_dx.x, &t, from, &x_stride);
+        float *dx = tile_target(&a->batchnorm_dx.dx, &t, to, &dx_stride);
+        batch_dx_tile(dx, dx_stride, dy, dy_stride, x, x_stride, (const float *)a->batchnorm_dx.mean.data + t.first,
+                      coef, t.rows,
                       t.cols);
-        tile_store(&a->out[0], &t, dx);
+        tile_store(&a->batchnorm_dx.dx, &t, dx);
     }
 }
 
 int k_cpu_batchnorm_dx(const KArgs *a, Err *e) {
-    int64_t channels = norm_channels(a, &a->in[1]);
-    int code = norm_check(a, &a->in[1], e);
-    if (!code) range_run(a, a->in[0].count / channels, channel_grain(channels), batch_dx_piece);
+    int64_t channels = norm_channels(a, &a->batchnorm_dx.x);
+    int code = norm_check(a, &a->batchnorm_dx.x, e);
+    if (!code) range_run(a, a->batchnorm_dx.dy.count / channels, channel_grain(channels), batch_dx_piece);
     return code;
 }
 
@@ -191,7 +195,7 @@ static void groups_run(const KArgs *a, const Groups *g, int64_t groups, RangeFn 
 
 /* The operands of norm_dw. */
 static bool by_columns(const KArgs *a) {
-    const Groups g = groups_of(a, &a->in[1], &a->in[3]);
+    const Groups g = groups_of(a, &a->norm_dw.x, &a->norm_dw.istd);
     return norm_by_columns(&g);
 }
 
@@ -246,38 +250,38 @@ HOT static void run_scale(float *y, const float *x, float mean, float istd, cons
 static void group_statistics(const KArgs *a, const Groups *g, int64_t item) {
     float scratch[TILE_COLS];
     double sum = 0, squares = 0, count = (double)(g->rows * g->size);
-    float *mean_to = a->out[1].data;
+    float *mean_to = a->norm.mean.data;
     Run r;
     if (mean_to)
-        EACH_RUN(r, g, item) sum += run_sum(block_load(&a->in[0], run_at(&r, g), r.n, scratch), r.n);
+        EACH_RUN(r, g, item) sum += run_sum(block_load(&a->norm.x, run_at(&r, g), r.n, scratch), r.n);
     float mean = (float)(sum / count);
-    EACH_RUN(r, g, item) squares += run_squares(block_load(&a->in[0], run_at(&r, g), r.n, scratch), mean, r.n);
+    EACH_RUN(r, g, item) squares += run_squares(block_load(&a->norm.x, run_at(&r, g), r.n, scratch), mean, r.n);
     if (mean_to) mean_to[item] = mean;
-    ((float *)a->out[2].data)[item] = (float)(1 / sqrt(squares / count + (double)a->attr->norm.eps));
+    ((float *)a->norm.istd.data)[item] = (float)(1 / sqrt(squares / count + (double)a->attr->norm.eps));
 }
 
 static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[TILE_COLS], to[TILE_COLS], one[TILE_COLS], zero[TILE_COLS];
-    const Groups g = groups_of(a, &a->in[0], &a->out[2]);
+    const Groups g = groups_of(a, &a->norm.x, &a->norm.istd);
     fill_param(one, 1, min_i64(TILE_COLS, g.size));
     fill_param(zero, 0, min_i64(TILE_COLS, g.size));
     for (int64_t item = begin; item < end; item++) {
         Run r;
         group_statistics(a, &g, item);
         EACH_RUN(r, &g, item) {
-            float *y = block_target(&a->out[0], run_at(&r, &g), to);
-            run_scale(y, block_load(&a->in[0], run_at(&r, &g), r.n, from), mean_at(&a->out[1], item),
-                      ((const float *)a->out[2].data)[item], param_at(&a->in[1], r.first, one),
-                      param_at(&a->in[2], r.first, zero), r.n);
-            block_store(&a->out[0], run_at(&r, &g), r.n, y);
+            float *y = block_target(&a->norm.y, run_at(&r, &g), to);
+            run_scale(y, block_load(&a->norm.x, run_at(&r, &g), r.n, from), mean_at(&a->norm.mean, item),
+                      ((const float *)a->norm.istd.data)[item], param_at(&a->norm.w, r.first, one),
+                      param_at(&a->norm.b, r.first, zero), r.n);
+            block_store(&a->norm.y, run_at(&r, &g), r.n, y);
         }
     }
 }
 
 int k_cpu_norm(const KArgs *a, Err *e) {
-    const Groups g = groups_of(a, &a->in[0], &a->out[2]);
-    int code = norm_check(a, &a->in[0], e);
-    if (!code) groups_run(a, &g, a->out[2].count, norm_piece, norm_columns);
+    const Groups g = groups_of(a, &a->norm.x, &a->norm.istd);
+    int code = norm_check(a, &a->norm.x, e);
+    if (!code) groups_run(a, &g, a->norm.istd.count, norm_piece, norm_columns);
     return code;
 }
 
@@ -304,41 +308,41 @@ HOT static void run_dx(float *dx, const float *dy, const float *x, const float *
 
 /* Means over a group, of dy w, where a mean was taken off, and of dy w (x - mean). */
 static Sums group_slopes(const KArgs *a, const Groups *g, int64_t item, const float *one) {
-    float gradient[TILE_COLS], from[TILE_COLS], mean = mean_at(&a->in[3], item);
+    float gradient[TILE_COLS], from[TILE_COLS], mean = mean_at(&a->norm_dx.mean, item);
     double plain = 0, centred = 0, count = (double)(g->rows * g->size);
     Run r;
     EACH_RUN(r, g, item) {
-        const float *dy = block_load(&a->in[0], run_at(&r, g), r.n, gradient);
-        const float *x = block_load(&a->in[1], run_at(&r, g), r.n, from);
-        Sums s = run_slopes(dy, x, mean, param_at(&a->in[2], r.first, one), r.n);
+        const float *dy = block_load(&a->norm_dx.dy, run_at(&r, g), r.n, gradient);
+        const float *x = block_load(&a->norm_dx.x, run_at(&r, g), r.n, from);
+        Sums s = run_slopes(dy, x, mean, param_at(&a->norm_dx.w, r.first, one), r.n);
         plain += (double)s.plain;
         centred += (double)s.centred;
     }
-    return (Sums){a->in[3].data ? (float)(plain / count) : 0, (float)(centred / count)};
+    return (Sums){a->norm_dx.mean.data ? (float)(plain / count) : 0, (float)(centred / count)};
 }
 
 static void norm_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     float gradient[TILE_COLS], from[TILE_COLS], to[TILE_COLS], one[TILE_COLS];
-    const Groups g = groups_of(a, &a->in[1], &a->in[4]);
+    const Groups g = groups_of(a, &a->norm_dx.x, &a->norm_dx.istd);
     fill_param(one, 1, min_i64(TILE_COLS, g.size));
     for (int64_t item = begin; item < end; item++) {
-        float mean = mean_at(&a->in[3], item), istd = ((const float *)a->in[4].data)[item];
+        float mean = mean_at(&a->norm_dx.mean, item), istd = ((const float *)a->norm_dx.istd.data)[item];
         const Sums s = group_slopes(a, &g, item, one);
         Run r;
         EACH_RUN(r, &g, item) {
-            const float *dy = block_load(&a->in[0], run_at(&r, &g), r.n, gradient);
-            const float *x = block_load(&a->in[1], run_at(&r, &g), r.n, from);
-            float *dx = block_target(&a->out[0], run_at(&r, &g), to);
-            run_dx(dx, dy, x, param_at(&a->in[2], r.first, one), mean, istd, s.plain, s.centred * istd * istd, r.n);
-            block_store(&a->out[0], run_at(&r, &g), r.n, dx);
+            const float *dy = block_load(&a->norm_dx.dy, run_at(&r, &g), r.n, gradient);
+            const float *x = block_load(&a->norm_dx.x, run_at(&r, &g), r.n, from);
+            float *dx = block_target(&a->norm_dx.dx, run_at(&r, &g), to);
+            run_dx(dx, dy, x, param_at(&a->norm_dx.w, r.first, one), mean, istd, s.plain, s.centred * istd * istd, r.n);
+            block_store(&a->norm_dx.dx, run_at(&r, &g), r.n, dx);
         }
     }
 }
 
 int k_cpu_norm_dx(const KArgs *a, Err *e) {
-    const Groups g = groups_of(a, &a->in[1], &a->in[4]);
-    int code = norm_check(a, &a->in[1], e);
-    if (!code) groups_run(a, &g, a->in[4].count, norm_dx_piece, norm_dx_columns);
+    const Groups g = groups_of(a, &a->norm_dx.x, &a->norm_dx.istd);
+    int code = norm_check(a, &a->norm_dx.x, e);
+    if (!code) groups_run(a, &g, a->norm_dx.istd.count, norm_dx_piece, norm_dx_columns);
     return code;
 }
 
@@ -368,46 +372,47 @@ HOT static void add_run_slopes(double *dw, double *db, const float *dy, const fl
 /* One mean per channel; istd is multiplied in at the end. */
 static void batch_slab(const KArgs *a, int64_t begin, int64_t end, double *sums) {
     float gradient[BLOCK], from[BLOCK];
-    int64_t channels = norm_channels(a, &a->in[1]), dy_stride, x_stride;
+    int64_t channels = norm_channels(a, &a->norm_dw.x), dy_stride, x_stride;
     Tile t;
     for (bool more = tile_start(&t, channels, begin, end); more; more = tile_next(&t, begin, end)) {
-        const float *dy = tile_load(&a->in[0], &t, gradient, &dy_stride);
-        const float *x = tile_load(&a->in[1], &t, from, &x_stride);
+        const float *dy = tile_load(&a->norm_dw.dy, &t, gradient, &dy_stride);
+        const float *x = tile_load(&a->norm_dw.x, &t, from, &x_stride);
         add_slopes(sums + t.first, sums + channels + t.first, dy, dy_stride, x, x_stride,
-                   (const float *)a->in[2].data + t.first, t.rows, t.cols);
+                   (const float *)a->norm_dw.mean.data + t.first, t.rows, t.cols);
     }
 }
 
 /* One mean per group of a sample. */
 static void group_slab(const KArgs *a, int64_t begin, int64_t end, double *sums) {
     float gradient[TILE_COLS], from[TILE_COLS];
-    const Groups g = groups_of(a, &a->in[1], &a->in[3]);
-    const float *istd = a->in[3].data;
+    const Groups g = groups_of(a, &a->norm_dw.x, &a->norm_dw.istd);
+    const float *istd = a->norm_dw.istd.data;
     for (int64_t row = begin; row < end; row++)
         for (int64_t first = 0, n; first < g.channels; first += n) {
             int64_t group = first / g.size, item = row / g.rows * g.groups + group;
             n = min_i64(TILE_COLS, (group + 1) * g.size - first);
-            const float *dy = block_load(&a->in[0], row * g.channels + first, n, gradient);
-            const float *x = block_load(&a->in[1], row * g.channels + first, n, from);
-            add_run_slopes(sums + first, sums + g.channels + first, dy, x, mean_at(&a->in[2], item), istd[item], n);
+            const float *dy = block_load(&a->norm_dw.dy, row * g.channels + first, n, gradient);
+            const float *x = block_load(&a->norm_dw.x, row * g.channels + first, n, from);
+            add_run_slopes(sums + first, sums + g.channels + first, dy, x, mean_at(&a->norm_dw.mean, item), istd[item],
+                           n);
         }
 }
 
 int k_cpu_norm_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)limit;
-    return prepare_sums(a, &a->in[1], state, workspace, e);
+    return prepare_sums(a, &a->norm_dw.x, state, workspace, e);
 }
 
 int k_cpu_norm_dw(const KArgs *a, Err *e) {
     bool batch = a->attr->norm.groups == 0;
-    int64_t channels = norm_channels(a, &a->in[1]);
+    int64_t channels = norm_channels(a, &a->norm_dw.x);
     SlabFn *slab = batch ? batch_slab : group_slab;
     if (!batch && by_columns(a)) slab = norm_dw_columns;
-    const double *sums = slabs_run(a, a->in[1].count / channels, channels, slab);
-    float *dw = a->out[0].data, *db = a->out[1].data;
+    const double *sums = slabs_run(a, a->norm_dw.x.count / channels, channels, slab);
+    float *dw = a->norm_dw.dw.data, *db = a->norm_dw.db.data;
     (void)e;
     for (int64_t c = 0; c < channels; c++) {
-        dw[c] = (float)(batch ? sums[c] * (double)((const float *)a->in[3].data)[c] : sums[c]);
+        dw[c] = (float)(batch ? sums[c] * (double)((const float *)a->norm_dw.istd.data)[c] : sums[c]);
         if (db) db[c] = (float)sums[channels + c];
     }
     return OK;

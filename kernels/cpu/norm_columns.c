@@ -47,11 +47,11 @@ HOT static void centre_tile(float *y, int64_t to, const float *x, int64_t from, 
 
 static void columns_statistics(const KArgs *a, const Groups *g, const Columns *c) {
     double sums[2 * TILE_COLS] = {0}, count = (double)(g->rows * g->size);
-    float scratch[BLOCK], *mean_to = a->out[1].data, *istd_to = a->out[2].data;
+    float scratch[BLOCK], *mean_to = a->norm.mean.data, *istd_to = a->norm.istd.data;
     int64_t stride;
     Tile t;
     EACH_TILE(t, g, c) {
-        const float *x = tile_load(&a->in[0], &t, scratch, &stride);
+        const float *x = tile_load(&a->norm.x, &t, scratch, &stride);
         add_squares(sums, sums + TILE_COLS, x, stride, t.rows, t.cols);
     }
     for (int64_t group = 0; group < c->n / g->size; group++) {
@@ -69,23 +69,23 @@ static void columns_statistics(const KArgs *a, const Groups *g, const Columns *c
 
 void norm_columns(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK], mean[TILE_COLS], scale[TILE_COLS], shift[TILE_COLS];
-    const Groups g = groups_of(a, &a->in[0], &a->out[2]);
+    const Groups g = groups_of(a, &a->norm.x, &a->norm.istd);
     int64_t x_stride, y_stride;
     for (int64_t item = begin; item < end; item++) {
         const Columns c = columns_of(&g, item);
         Tile t;
         columns_statistics(a, &g, &c);
-        broadcast(&a->out[1], &g, &c, 0, mean);
-        broadcast(&a->out[2], &g, &c, 1, scale);
+        broadcast(&a->norm.mean, &g, &c, 0, mean);
+        broadcast(&a->norm.istd, &g, &c, 1, scale);
         for (int64_t i = 0; i < c.n; i++) {
-            if (a->in[1].data) scale[i] *= ((const float *)a->in[1].data)[c.first + i];
-            shift[i] = a->in[2].data ? ((const float *)a->in[2].data)[c.first + i] : 0;
+            if (a->norm.w.data) scale[i] *= ((const float *)a->norm.w.data)[c.first + i];
+            shift[i] = a->norm.b.data ? ((const float *)a->norm.b.data)[c.first + i] : 0;
         }
         EACH_TILE(t, &g, &c) {
-            const float *x = tile_load(&a->in[0], &t, from, &x_stride);
-            float *y = tile_target(&a->out[0], &t, to, &y_stride);
+            const float *x = tile_load(&a->norm.x, &t, from, &x_stride);
+            float *y = tile_target(&a->norm.y, &t, to, &y_stride);
             centre_tile(y, y_stride, x, x_stride, mean, scale, shift, t.rows, t.cols);
-            tile_store(&a->out[0], &t, y);
+            tile_store(&a->norm.y, &t, y);
         }
     }
 }
@@ -99,8 +99,8 @@ static void columns_slopes(const KArgs *a, const Groups *g, const Columns *c, co
     Tile t;
     memset(sums, 0, 2 * TILE_COLS * sizeof *sums);
     EACH_TILE(t, g, c) {
-        const float *dy = tile_load(&a->in[0], &t, gradient, &dy_stride);
-        const float *x = tile_load(&a->in[1], &t, from, &x_stride);
+        const float *dy = tile_load(&a->norm_dx.dy, &t, gradient, &dy_stride);
+        const float *x = tile_load(&a->norm_dx.x, &t, from, &x_stride);
         add_slopes(sums, sums + TILE_COLS, dy, dy_stride, x, x_stride, mean, t.rows, t.cols);
     }
 }
@@ -108,12 +108,12 @@ static void columns_slopes(const KArgs *a, const Groups *g, const Columns *c, co
 /* dx = dy k + (x - mean) slope + shift per channel, as in batch normalisation: coef[3][TILE_COLS] */
 static void columns_coefficients(const KArgs *a, const Groups *g, const Columns *c, const double *sums, float *coef) {
     double count = (double)(g->rows * g->size);
-    load_param(&a->in[2], c->first, c->n, 1, coef);
+    load_param(&a->norm_dx.w, c->first, c->n, 1, coef);
     for (int64_t first = 0; first < c->n; first += g->size) {
-        double plain = 0, centred = 0, istd = (double)((const float *)a->in[4].data)[c->item + first / g->size];
+        double plain = 0, centred = 0, istd = (double)((const float *)a->norm_dx.istd.data)[c->item + first / g->size];
         for (int64_t i = first; i < first + g->size; i++) {
             centred += (double)coef[i] * sums[i];
-            plain += a->in[3].data ? (double)coef[i] * sums[TILE_COLS + i] : 0;
+            plain += a->norm_dx.mean.data ? (double)coef[i] * sums[TILE_COLS + i] : 0;
         }
         for (int64_t i = first; i < first + g->size; i++) {
             coef[i] *= (float)istd;
@@ -126,27 +126,27 @@ static void columns_coefficients(const KArgs *a, const Groups *g, const Columns 
 void norm_dx_columns(const KArgs *a, int64_t begin, int64_t end) {
     float gradient[BLOCK], from[BLOCK], to[BLOCK], mean[TILE_COLS], coef[3 * TILE_COLS];
     double sums[2 * TILE_COLS];
-    const Groups g = groups_of(a, &a->in[1], &a->in[4]);
+    const Groups g = groups_of(a, &a->norm_dx.x, &a->norm_dx.istd);
     int64_t dy_stride, x_stride, dx_stride;
     for (int64_t item = begin; item < end; item++) {
         const Columns c = columns_of(&g, item);
         Tile t;
-        broadcast(&a->in[3], &g, &c, 0, mean);
+        broadcast(&a->norm_dx.mean, &g, &c, 0, mean);
         columns_slopes(a, &g, &c, mean, sums);
         columns_coefficients(a, &g, &c, sums, coef);
         EACH_TILE(t, &g, &c) {
-            const float *dy = tile_load(&a->in[0], &t, gradient, &dy_stride);
-            const float *x = tile_load(&a->in[1], &t, from, &x_stride);
-            float *dx = tile_target(&a->out[0], &t, to, &dx_stride);
+            const float *dy = tile_load(&a->norm_dx.dy, &t, gradient, &dy_stride);
+            const float *x = tile_load(&a->norm_dx.x, &t, from, &x_stride);
+            float *dx = tile_target(&a->norm_dx.dx, &t, to, &dx_stride);
             batch_dx_tile(dx, dx_stride, dy, dy_stride, x, x_stride, mean, coef, t.rows, t.cols);
-            tile_store(&a->out[0], &t, dx);
+            tile_store(&a->norm_dx.dx, &t, dx);
         }
     }
 }
 
 /* Of each sample the rows that the slab has. */
 void norm_dw_columns(const KArgs *a, int64_t begin, int64_t end, double *sums) {
-    const Groups g = groups_of(a, &a->in[1], &a->in[3]);
+    const Groups g = groups_of(a, &a->norm_dw.x, &a->norm_dw.istd);
     float mean[TILE_COLS], istd[TILE_COLS];
     double part[2 * TILE_COLS];
     int64_t blocks = norm_column_blocks(&g), last = ((end - 1) / g.rows + 1) * blocks;
@@ -154,8 +154,8 @@ void norm_dw_columns(const KArgs *a, int64_t begin, int64_t end, double *sums) {
         Columns c = columns_of(&g, item);
         c.row = max_i64(c.row, begin);
         c.end = min_i64(c.end, end);
-        broadcast(&a->in[2], &g, &c, 0, mean);
-        broadcast(&a->in[3], &g, &c, 1, istd);
+        broadcast(&a->norm_dw.mean, &g, &c, 0, mean);
+        broadcast(&a->norm_dw.istd, &g, &c, 1, istd);
         columns_slopes(a, &g, &c, mean, part);
         for (int64_t i = 0; i < c.n; i++) {
             sums[c.first + i] += part[i] * (double)istd[i];

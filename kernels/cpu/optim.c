@@ -14,15 +14,15 @@ HOT static int finite_block(const float *g, int64_t n) {
 
 static void grad_check_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK];
-    StepState *state = a->out[0].data;
-    if (finite_block(block_load(&a->in[0], begin, end - begin, from), end - begin)) return;
+    StepState *state = a->grad_check.state.data;
+    if (finite_block(block_load(&a->grad_check.g, begin, end - begin, from), end - begin)) return;
 #pragma omp atomic write
     state->overflow = 1;
 }
 
 int k_cpu_grad_check(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->in[0].count, grad_check_piece);
+    blocks_run(a, a->grad_check.g.count, grad_check_piece);
     return OK;
 }
 
@@ -38,7 +38,7 @@ static double square_piece(const KArgs *a, int64_t begin, int64_t end) {
     double sum = 0;
     for (int64_t i = begin; i < end; i += BLOCK) {
         int64_t n = min_i64(BLOCK, end - i);
-        sum += square_block(block_load(&a->in[0], i, n, scratch), n);
+        sum += square_block(block_load(&a->grad_square.g, i, n, scratch), n);
     }
     return sum;
 }
@@ -52,22 +52,22 @@ int k_cpu_grad_square_prepare(const KArgs *a, size_t limit, void **state, size_t
 
 int k_cpu_grad_square(const KArgs *a, Err *e) {
     (void)e;
-    float *square = a->out[0].data;
+    float *square = a->grad_square.square.data;
     double before = a->attr->square.first ? 0.0 : (double)*square;
-    *square = (float)(before + range_sum(a, a->in[0].count, square_piece));
+    *square = (float)(before + range_sum(a, a->grad_square.g.count, square_piece));
     return OK;
 }
 
 int k_cpu_step_begin(const KArgs *a, Err *e) {
     (void)e;
-    StepState *state = a->out[0].data;
+    StepState *state = a->step_begin.state.data;
     if (!state->overflow) state->step++;
     return OK;
 }
 
 int k_cpu_scale_update(const KArgs *a, Err *e) {
     (void)e;
-    scaler_update(&a->attr->scaler, a->out[0].data);
+    scaler_update(&a->attr->scaler, a->scale_update.state.data);
     return OK;
 }
 
@@ -115,9 +115,10 @@ RuleFn *rule_of(OpKind kind) {
 static void update_piece(const KArgs *a, int64_t begin, int64_t end) {
     float scratch[2 + OPTIM_STATES][BLOCK], *state[OPTIM_STATES];
     const int64_t n = end - begin;
-    const View *own = &a->out[1], *master = &a->out[op_master(a->kind)], *weight = master->data ? master : &a->out[0];
-    const OptimStep step = optim_step(&a->attr->optim.rule, a->in[1].data, a->in[2].data, a->in[3].data);
-    float *w = block_load(weight, begin, n, scratch[0]), *g = block_load(&a->in[0], begin, n, scratch[1]);
+    const View *own = &a->out[1], *master = &a->out[op_master(a->kind)], *weight = master->data ? master : &a->update.w;
+    const OptimStep step =
+        optim_step(&a->attr->optim.rule, a->update.state.data, a->update.lr.data, a->update.square.data);
+    float *w = block_load(weight, begin, n, scratch[0]), *g = block_load(&a->update.g, begin, n, scratch[1]);
     int states = (int)(master - own);
     while (states > 0 && !own[states - 1].data) states--;
     for (int k = 0; k < OPTIM_STATES; k++) {
@@ -129,12 +130,12 @@ static void update_piece(const KArgs *a, int64_t begin, int64_t end) {
     for (int k = 0; k < states; k++)
         if (own[k].data) block_store(&own[k], begin, n, state[k]);
     if (master->data) block_store(master, begin, n, w);
-    block_store(&a->out[0], begin, n, w);
+    block_store(&a->update.w, begin, n, w);
 }
 
 static int update_run(const KArgs *a) {
-    const StepState *state = a->in[1].data;
-    if (!state || !state->overflow) blocks_run(a, a->out[0].count, update_piece);
+    const StepState *state = a->update.state.data;
+    if (!state || !state->overflow) blocks_run(a, a->update.w.count, update_piece);
     return OK;
 }
 

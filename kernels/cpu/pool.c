@@ -64,12 +64,12 @@ typedef void RunFn(const KArgs *a, const Run *r);
 
 static void maxpool_pixels(const KArgs *a, const Run *r) {
     const PoolAttr *p = &a->attr->pool;
-    const View *x = &a->in[0], *y = &a->out[0];
+    const View *x = &a->maxpool.x, *y = &a->maxpool.y;
     int64_t H = x->shape.dim[2], W = x->shape.dim[3], OH = y->shape.dim[2], count = r->m * r->n;
     int64_t target = pixel(y, r->row, r->first, r->c);
     float scratch[BLOCK], from[BLOCK], *best = block_target(y, target, scratch);
     int32_t at[BLOCK];
-    uint8_t *idx = a->out[1].data;
+    uint8_t *idx = a->maxpool.idx.data;
     for (int64_t i = 0; i < count; i++) {
         best[i] = p->fused.act == ACT_RELU ? 0 : -INFINITY; /* a ReLU's 0 takes part */
         at[i] = -1;
@@ -89,7 +89,7 @@ static void maxpool_pixels(const KArgs *a, const Run *r) {
 
 static void maxpool_dx_pixels(const KArgs *a, const Run *r) {
     const PoolAttr *p = &a->attr->pool;
-    const View *dy = &a->in[0], *dx = &a->out[0];
+    const View *dy = &a->maxpool_dx.dy, *dx = &a->maxpool_dx.dx;
     int64_t OH = dy->shape.dim[2], OW = dy->shape.dim[3], H = dx->shape.dim[2], h = r->row % H;
     int64_t target = pixel(dx, r->row, r->first, r->c);
     float scratch[BLOCK], from[BLOCK], picked[BLOCK], *sum = block_target(dx, target, scratch);
@@ -100,7 +100,7 @@ static void maxpool_dx_pixels(const KArgs *a, const Run *r) {
         if (down.lo >= down.hi || s.lo >= s.hi) continue;
         int64_t at = pixel(dy, r->row / H * OH + down.lo, s.lo, r->c);
         int64_t to = (place_of(p, 1, s.lo, k % p->kernel[1]) - r->first) * r->n, count = (s.hi - s.lo) * r->n;
-        pick_part(picked, block_load(dy, at, count, from), (const uint8_t *)a->in[1].data + at, k, count);
+        pick_part(picked, block_load(dy, at, count, from), (const uint8_t *)a->maxpool_dx.idx.data + at, k, count);
         add_run(sum + to, picked, s.hi - s.lo, p->stride[1] * r->n, r->n);
     }
     block_store(dx, target, r->m * r->n, sum);
@@ -131,7 +131,7 @@ static int rows_run(const KArgs *a, RangeFn *piece, Err *e) {
 
 int k_cpu_maxpool(const KArgs *a, Err *e) {
     const int32_t *kernel = a->attr->pool.kernel;
-    if (a->out[1].data && (int64_t)kernel[0] * kernel[1] > 256)
+    if (a->maxpool.idx.data && (int64_t)kernel[0] * kernel[1] > 256)
         return err_set(e, ERR_UNSUPPORTED,
                        "maxpool: a window of %d x %d has positions that do not fit in a byte; at most 256 do",
                        (int)kernel[0], (int)kernel[1]);

@@ -40,14 +40,14 @@ static Part part_from(int64_t at, int64_t end, int64_t cols) {
 
 static void prelu_piece(const KArgs *a, int64_t begin, int64_t end) {
     bool backward = a->kind == OP_prelu_dx;
-    const View *x = &a->in[backward], *w = &a->in[1 + backward];
+    const View *x = backward ? &a->prelu_dx.x : &a->prelu.x, *w = backward ? &a->prelu_dx.w : &a->prelu.w;
     float from[TILE_COLS], gradient[TILE_COLS], to[TILE_COLS], slope[TILE_COLS];
     int64_t cols = columns_of(x, w);
     for (Part p = part_from(begin, end, cols); p.at < end; p = part_from(p.at + p.n, end, cols)) {
         load_slopes(w, p.first, p.n, slope);
         const float *in = block_load(x, p.at, p.n, from);
         float *out = block_target(&a->out[0], p.at, to);
-        if (backward) prelu_dx_part(out, block_load(&a->in[0], p.at, p.n, gradient), in, slope, p.n);
+        if (backward) prelu_dx_part(out, block_load(&a->prelu_dx.dy, p.at, p.n, gradient), in, slope, p.n);
         else prelu_part(out, in, slope, p.n);
         block_store(&a->out[0], p.at, p.n, out);
     }
@@ -55,16 +55,16 @@ static void prelu_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 static void prelu_dw_slab(const KArgs *a, int64_t begin, int64_t end, double *sums) {
     float gradient[TILE_COLS], from[TILE_COLS];
-    int64_t cols = columns_of(&a->in[1], &a->out[0]), stop = min_i64(end * cols, a->in[1].count);
+    int64_t cols = columns_of(&a->prelu_dw.x, &a->prelu_dw.dw), stop = min_i64(end * cols, a->prelu_dw.x.count);
     for (Part p = part_from(begin * cols, stop, cols); p.at < stop; p = part_from(p.at + p.n, stop, cols)) {
-        const float *dy = block_load(&a->in[0], p.at, p.n, gradient);
-        prelu_dw_part(sums + p.first, dy, block_load(&a->in[1], p.at, p.n, from), p.n);
+        const float *dy = block_load(&a->prelu_dw.dy, p.at, p.n, gradient);
+        prelu_dw_part(sums + p.first, dy, block_load(&a->prelu_dw.x, p.at, p.n, from), p.n);
     }
 }
 
 int k_cpu_prelu(const KArgs *a, Err *e) {
     (void)e;
-    blocks_run(a, a->out[0].count, prelu_piece);
+    blocks_run(a, a->prelu.y.count, prelu_piece);
     return OK;
 }
 
@@ -72,21 +72,21 @@ int k_cpu_prelu_dx(const KArgs *a, Err *e) { return k_cpu_prelu(a, e); }
 
 int k_cpu_prelu_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)limit, (void)e;
-    int64_t cols = columns_of(&a->in[1], &a->out[0]);
+    int64_t cols = columns_of(&a->prelu_dw.x, &a->prelu_dw.dw);
     *state = NULL;
-    *workspace = slabs_workspace((a->in[1].count + cols - 1) / cols, cols);
+    *workspace = slabs_workspace((a->prelu_dw.x.count + cols - 1) / cols, cols);
     return OK;
 }
 
 int k_cpu_prelu_dw(const KArgs *a, Err *e) {
-    int64_t cols = columns_of(&a->in[1], &a->out[0]);
-    const double *sums = slabs_run(a, (a->in[1].count + cols - 1) / cols, cols, prelu_dw_slab);
+    int64_t cols = columns_of(&a->prelu_dw.x, &a->prelu_dw.dw);
+    const double *sums = slabs_run(a, (a->prelu_dw.x.count + cols - 1) / cols, cols, prelu_dw_slab);
     double all = 0;
     (void)e;
     for (int64_t c = 0; c < cols; c++) {
         all += sums[c];
-        if (a->out[0].count > 1) dtype_store(a->out[0].dtype, a->out[0].data, (size_t)c, (float)sums[c]);
+        if (a->prelu_dw.dw.count > 1) dtype_store(a->prelu_dw.dw.dtype, a->prelu_dw.dw.data, (size_t)c, (float)sums[c]);
     }
-    if (a->out[0].count == 1) dtype_store(a->out[0].dtype, a->out[0].data, 0, (float)all);
+    if (a->prelu_dw.dw.count == 1) dtype_store(a->prelu_dw.dw.dtype, a->prelu_dw.dw.data, 0, (float)all);
     return OK;
 }

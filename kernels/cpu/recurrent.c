@@ -143,12 +143,12 @@ static int forward_start(const RnnSteps *w) {
 }
 
 static RnnSteps forward_open(const KArgs *a, Room *r, KArgs *wide) {
-    if (rnn_steps_is_narrow(a, &a->in[2])) *wide = *a;
+    if (rnn_steps_is_narrow(a, &a->rnn.w_hh)) *wide = *a;
     else fp32_enter(a, r, wide);
-    RnnSteps w = rnn_steps_of(wide, &wide->in[0], &wide->out[0]);
-    w.w_ih = wide->in[1];
-    w.w_hh = wide->in[2];
-    w.saved = wide->out[1];
+    RnnSteps w = rnn_steps_of(wide, &wide->rnn.x, &wide->rnn.y);
+    w.w_ih = wide->rnn.w_ih;
+    w.w_hh = wide->rnn.w_hh;
+    w.saved = wide->rnn.saved;
     if (w.narrow) {
         w.packed_ih = rnn_steps_take_packed(r, w.p.gates, w.p.inputs);
         w.packed_hh = rnn_steps_take_packed(r, w.p.gates, w.p.units);
@@ -163,8 +163,8 @@ static RnnSteps forward_open(const KArgs *a, Room *r, KArgs *wide) {
     }
     w.sums = room_take(r, w.p.samples * w.p.gates);
     rnn_steps_take_state(&w, r);
-    w.b_ih = bias_of(&w, &wide->in[3], r);
-    w.b_hh = bias_of(&w, &wide->in[4], r);
+    w.b_ih = bias_of(&w, &wide->rnn.b_ih, r);
+    w.b_hh = bias_of(&w, &wide->rnn.b_hh, r);
     return w;
 }
 

@@ -206,13 +206,13 @@ static size_t gradients_scratch(const RnnSteps *w, const View *dx, const View *d
 }
 
 static RnnSteps back_open(const KArgs *a, Room *r, KArgs *wide) {
-    if (rnn_steps_is_narrow(a, &a->in[3])) *wide = *a;
+    if (rnn_steps_is_narrow(a, &a->rnn_dx.w_hh)) *wide = *a;
     else fp32_enter(a, r, wide);
-    RnnSteps w = rnn_steps_of(wide, &wide->in[1], &wide->in[4]);
-    w.dy = wide->in[0];
-    w.w_ih = wide->in[2];
-    w.w_hh = wide->in[3];
-    w.saved = wide->in[5];
+    RnnSteps w = rnn_steps_of(wide, &wide->rnn_dx.x, &wide->rnn_dx.y);
+    w.dy = wide->rnn_dx.dy;
+    w.w_ih = wide->rnn_dx.w_ih;
+    w.w_hh = wide->rnn_dx.w_hh;
+    w.saved = wide->rnn_dx.saved;
     int64_t slopes = w.p.rows * w.p.info.slopes * w.p.units;
     w.slopes = (View){.dtype = w.narrow ? DT_BF16 : DT_F32, .count = slopes};
     w.slopes.data = room_take(r, w.narrow ? (slopes + 1) / 2 : slopes);
@@ -225,7 +225,9 @@ static RnnSteps back_open(const KArgs *a, Room *r, KArgs *wide) {
     }
     rnn_steps_take_state(&w, r);
     if (!w.narrow) return w;
-    w.scratch_behind = rnn_steps_take_bytes(&behind, gradients_scratch(&w, &wide->out[0], &wide->out[1], &wide->out[2]));
+    w.scratch_behind =
+        rnn_steps_take_bytes(&behind,
+                             gradients_scratch(&w, &wide->rnn_dx.dx, &wide->rnn_dx.dw_ih, &wide->rnn_dx.dw_hh));
     if (behind.used > r->used) r->used = behind.used;
     return w;
 }
@@ -247,10 +249,11 @@ int k_cpu_rnn_dx(const KArgs *a, Err *e) {
     if (code) return code;
     RnnSteps w = back_open(a, &r, &wide);
     const Bf16GemmShape shape = back_shape(&w, rnn_steps_slice_of(&w, 0));
+    const View *db_ih = &wide.rnn_dx.db_ih, *db_hh = &wide.rnn_dx.db_hh;
     int status = w.narrow ? rnn_steps_pack(&shape, &w.w_hh, w.packed_hh) : 0;
     if (!status) status = rnn_steps_run(&w, back_slice);
-    if (!status) status = input_gradients(&w, &wide.out[0], &wide.out[1], &wide.out[3]);
-    if (!status) status = hidden_gradients(&w, &wide.out[2], &wide.out[4], &wide.out[3]);
+    if (!status) status = input_gradients(&w, &wide.rnn_dx.dx, &wide.rnn_dx.dw_ih, db_ih);
+    if (!status) status = hidden_gradients(&w, &wide.rnn_dx.dw_hh, db_hh, db_ih);
     if (!w.narrow) fp32_leave(a, &wide);
     return product_check(status, e);
 }

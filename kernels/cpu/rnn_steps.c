@@ -5,7 +5,7 @@
 enum { SLICE = 16 /* samples */, CACHED = 256 << 10, WORTH = 16 << 10 /* elements of w_hh */ };
 
 bool rnn_steps_is_narrow(const KArgs *a, const View *w_hh) {
-    const View *x = a->kind == OP_rnn ? &a->in[0] : &a->in[1];
+    const View *x = a->kind == OP_rnn ? &a->rnn.x : &a->rnn_dx.x;
     return x->dtype == DT_BF16 && w_hh->dtype == DT_BF16 && w_hh->count >= WORTH && bf16_gemm_fits();
 }
 

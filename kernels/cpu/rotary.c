@@ -43,7 +43,7 @@ HOT static void turn_neighbours(float *y, const float *x, const Angles *a, int64
 /* Steps [begin, end) of every sample, as many heads at a time as a BLOCK holds */
 static void rotary_piece(const KArgs *a, int64_t begin, int64_t end) {
     const RotaryAttr *r = &a->attr->rotary;
-    const View *x = &a->in[0], *y = &a->out[0];
+    const View *x = &a->rotary.x, *y = &a->rotary.y;
     const int64_t *d = x->shape.dim, pairs = r->dim / 2, some = BLOCK / r->dim * r->dim;
     float frequency[ROTARY_PAIRS], from[BLOCK], to[BLOCK];
     Angles angles;
@@ -63,6 +63,6 @@ static void rotary_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_rotary(const KArgs *a, Err *e) {
     (void)e;
-    range_run(a, a->in[0].shape.dim[1], STEPS, rotary_piece);
+    range_run(a, a->rotary.x.shape.dim[1], STEPS, rotary_piece);
     return OK;
 }

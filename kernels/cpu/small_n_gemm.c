@@ -49,8 +49,8 @@ static int64_t chunk_columns(int64_t inputs) { return (inputs + CHUNKS * TILE - 
 static int64_t chunk_count(int64_t inputs) { return (inputs + chunk_columns(inputs) - 1) / chunk_columns(inputs); }
 
 size_t small_n_workspace(const KArgs *args) {
-    const Shape *w = &args->in[1].shape;
-    int64_t rows = args->in[0].count / w->dim[1];
+    const Shape *w = &args->linear.w.shape;
+    int64_t rows = args->linear.x.count / w->dim[1];
     return align_up((size_t)(chunk_count(w->dim[1]) * rows * w->dim[0]) * sizeof(float), 64);
 }
 
@@ -108,7 +108,7 @@ FUSED static void forward_block(const View *x, const View *w, int64_t row, int64
 }
 
 int small_n_forward(const KArgs *args, Err *e) {
-    const View *x = &args->in[0], *w = &args->in[1], *b = &args->in[2], *y = &args->out[0];
+    const View *x = &args->linear.x, *w = &args->linear.w, *b = &args->linear.b, *y = &args->linear.y;
     const LinearAttr *a = &args->attr->linear;
     int64_t inputs = w->shape.dim[1], outputs = w->shape.dim[0], rows = x->count / inputs;
     int64_t columns = chunk_columns(inputs), chunks = chunk_count(inputs);
@@ -133,15 +133,15 @@ int small_n_forward(const KArgs *args, Err *e) {
 
 /* For db: a block of rows sums its columns up, into a row of the workspace. */
 size_t small_n_dx_workspace(const KArgs *args) {
-    int64_t inputs = args->out[1].count;
-    int64_t blocks = inputs ? (args->out[0].count / inputs + ROWS - 1) / ROWS : 0;
+    int64_t inputs = args->linear_dx.db.count;
+    int64_t blocks = inputs ? (args->linear_dx.dx.count / inputs + ROWS - 1) / ROWS : 0;
     return align_up((size_t)(blocks * inputs) * sizeof(float), 64);
 }
 
 /* n elements of dx from `at` on are complete but for the activation's gradient: that, their part in db, and home. */
 INLINE void dx_leave(const KArgs *args, int64_t at, int64_t n, float *to, float *sums) {
     const ActAttr *act = &args->attr->linear.fused;
-    const View *s = &args->in[2], *dx = &args->out[0];
+    const View *s = &args->linear_dx.s, *dx = &args->linear_dx.dx;
     float saved[TILE];
     if (act->act) act_dx_block(act->act, act->slope, act->high, to, to, tile_get(s->dtype, s->data, at, n, saved), n);
     if (sums) sum_rows(sums, to, 1, n);
@@ -150,7 +150,7 @@ INLINE void dx_leave(const KArgs *args, int64_t at, int64_t n, float *to, float 
 
 /* sums: of the columns from `col` on, for db; NULL: not wanted */
 FUSED static void dx_block(const KArgs *args, int64_t row, int64_t rows, int64_t col, float *sums) {
-    const View *dy = &args->in[0], *w = &args->in[1], *dx = &args->out[0];
+    const View *dy = &args->linear_dx.dy, *w = &args->linear_dx.w, *dx = &args->linear_dx.dx;
     int outputs = (int)w->shape.dim[0];
     int64_t inputs = w->shape.dim[1], n = min_i64(TILE, inputs - col);
     float wide[OUTPUTS][TILE], even[TILE], odd[TILE], d[2][OUTPUTS + STEP];
@@ -183,7 +183,7 @@ FUSED static void dx_block(const KArgs *args, int64_t row, int64_t rows, int64_t
 }
 
 int small_n_dx(const KArgs *args, Err *e) {
-    const View *w = &args->in[1], *dx = &args->out[0], *db = &args->out[1];
+    const View *w = &args->linear_dx.w, *dx = &args->linear_dx.dx, *db = &args->linear_dx.db;
     int64_t inputs = w->shape.dim[1], rows = dx->count / inputs, blocks = (rows + ROWS - 1) / ROWS;
     float *parts = args->workspace; /* (blocks, I) */
     if (args->workspace_bytes < small_n_dx_workspace(args))

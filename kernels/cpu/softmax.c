@@ -39,14 +39,14 @@ HOT static void part_log_softmax(float *y, const float *x, float most, float log
 static void softmax_line(const KArgs *a, const Line *l) {
     float from[PART], to[PART], most = -INFINITY;
     double sum = 0;
-    EACH_PART(i, m, l->n) most = part_max(most, part_load(&a->in[0], l, i, m, from), m);
-    EACH_PART(i, m, l->n) sum += (double)part_exp_sum(part_load(&a->in[0], l, i, m, from), most, m);
+    EACH_PART(i, m, l->n) most = part_max(most, part_load(&a->softmax.x, l, i, m, from), m);
+    EACH_PART(i, m, l->n) sum += (double)part_exp_sum(part_load(&a->softmax.x, l, i, m, from), most, m);
     float factor = (float)(1 / sum), log_sum = (float)log(sum); /* cppcheck-suppress invalidFunctionArg ; n >= 1 */
     EACH_PART(i, m, l->n) {
-        const float *x = part_load(&a->in[0], l, i, m, from);
+        const float *x = part_load(&a->softmax.x, l, i, m, from);
         if (a->attr->softmax.log) part_log_softmax(to, x, most, log_sum, m);
         else part_softmax(to, x, most, factor, m);
-        part_store(&a->out[0], l, i, m, to);
+        part_store(&a->softmax.y, l, i, m, to);
     }
 }
 
@@ -79,14 +79,15 @@ static void softmax_dx_line(const KArgs *a, const Line *l) {
     bool log = a->attr->softmax.log;
     double sum = 0;
     EACH_PART(i, m, l->n) {
-        const float *dy = part_load(&a->in[0], l, i, m, gradient);
-        sum += (double)(log ? part_sum(dy, m) : part_dot(dy, part_load(&a->in[1], l, i, m, from), m));
+        const float *dy = part_load(&a->softmax_dx.dy, l, i, m, gradient);
+        sum += (double)(log ? part_sum(dy, m) : part_dot(dy, part_load(&a->softmax_dx.y, l, i, m, from), m));
     }
     EACH_PART(i, m, l->n) {
-        const float *dy = part_load(&a->in[0], l, i, m, gradient), *y = part_load(&a->in[1], l, i, m, from);
+        const float *dy = part_load(&a->softmax_dx.dy, l, i, m, gradient);
+        const float *y = part_load(&a->softmax_dx.y, l, i, m, from);
         if (log) part_log_softmax_dx(to, dy, y, (float)sum, m);
         else part_softmax_dx(to, dy, y, (float)sum, m);
-        part_store(&a->out[0], l, i, m, to);
+        part_store(&a->softmax_dx.dx, l, i, m, to);
     }
 }
 
@@ -137,7 +138,7 @@ static void block_piece(const KArgs *a, int64_t begin, int64_t end) {
     const float *in = block_load(&a->in[0], at, count, first);
     bool log = a->attr->softmax.log;
     if (a->kind == OP_softmax) block_softmax(to, in, end - begin, n, log);
-    else block_softmax_dx(to, in, block_load(&a->in[1], at, count, second), end - begin, n, log);
+    else block_softmax_dx(to, in, block_load(&a->softmax_dx.y, at, count, second), end - begin, n, log);
     block_store(&a->out[0], at, count, to);
 }
 

@@ -7,6 +7,7 @@
 #include "cpu.h"
 #include "lanes.h"
 #include "fp32_workspace.h"
+#include "program/product.h"
 #include "winograd_tiles.h"
 
 /* Of the pieces of work: strips at most, tiles in a strip at least, and tiles that are in the cache at a time. Floats:
@@ -40,11 +41,10 @@ static bool attr_fits(const ConvAttr *c) {
     return c->stride[0] == 1 && c->stride[1] == 1 && c->dilation[0] == 1 && c->dilation[1] == 1 && c->groups == 1;
 }
 
-static const View *weights(const KArgs *args) { return args->kind == OP_conv2d_dw ? &args->out[0] : &args->in[1]; }
 
 static bool op_fits(const KArgs *args) {
     if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
-    const int64_t *w = weights(args)->shape.dim;
+    const int64_t *w = product_operands(args).w->shape.dim;
     return w[2] == 3 && w[3] == 3 && w[0] % PANEL == 0 && w[1] % PANEL == 0 && attr_fits(&args->attr->conv) &&
            operands_fit(args) && LANES_FIT;
 }
@@ -57,7 +57,8 @@ static Image image(const View *v, int64_t top, int64_t left) {
 static Conv conv_of(const KArgs *args) {
     const int32_t *pad = args->attr->conv.pad;
     bool dx = args->kind == OP_conv2d_dx;
-    const View *x = &args->in[0], *y = args->kind == OP_conv2d_dw ? &args->in[1] : &args->out[0], *w = weights(args);
+    const ProductOperands p = product_operands(args);
+    const View *x = dx ? p.y : p.x, *y = dx ? p.x : p.y, *w = p.w;
     int64_t inputs = w->shape.dim[1];
     Conv c = {.x = image(x, dx ? 2 - pad[0] : pad[0], dx ? 2 - pad[1] : pad[1]), .y = image(y, 0, 0),
               .w = {w->data, 9 * inputs, 1, inputs}, .threads = ((CpuDevice *)args->device)->threads};
@@ -77,7 +78,7 @@ typedef struct Space { float *u, *parts, *v, *m; int64_t each; } Space; /* each:
 static Space space_of(const KArgs *args, const Conv *c, const Plan *p, Room *r) {
     Space s;
     s.u = room_take(r, p->group / PANEL * point_floats(c->x.c, PANEL));
-    s.parts = room_take(r, args->out[1].count ? p->strips * c->y.c : 0);
+    s.parts = room_take(r, args->conv2d_dx.db.count ? p->strips * c->y.c : 0);
     int64_t v = point_floats(p->block, c->x.c), m = point_floats(p->block, PANEL);
     s.each = v + m;
     s.v = room_take(r, c->threads * s.each);
@@ -117,7 +118,7 @@ static void activate_pixels(const Run *r, int64_t pixel, int64_t pixels, float *
         float *y = r->c.y.at + at;
         if (r->args->kind == OP_conv2d) act_block(act->act, act->slope, act->high, y, y, step * r->channels);
         else if (act->act)
-            act_dx_block(act->act, act->slope, act->high, y, y, (const float *)r->args->in[2].data + at,
+            act_dx_block(act->act, act->slope, act->high, y, y, (const float *)r->args->conv2d_dx.s.data + at,
                          step * r->channels);
         if (sums) sum_rows(sums, y, step, r->channels);
     }
@@ -138,7 +139,7 @@ static void activate_tiles(const Run *r, const Tiles *t, float *sums) {
 
 static void run_block(const Run *r, const Tiles *t, float *v, float *m, float *sums) {
     const Conv *c = &r->c;
-    const View *b = &r->args->in[2];
+    const View *b = &r->args->conv2d.b;
     const float *bias = r->args->kind == OP_conv2d && b->count ? b->data : NULL;
     int64_t block = r->p.block, inputs = c->x.c;
     tiles_patches(&c->x, t, 0, inputs, v, block);
@@ -155,7 +156,7 @@ static void run_block(const Run *r, const Tiles *t, float *v, float *m, float *s
 static void run_strip(const Run *r, int64_t strip) {
     int64_t begin = strip * r->p.strip, end = min_i64(begin + r->p.strip, r->c.tiles);
     int64_t own = omp_get_thread_num() * r->s.each;
-    float *sums = r->args->out[1].count ? r->s.parts + strip * r->c.y.c + r->first : NULL;
+    float *sums = r->args->conv2d_dx.db.count ? r->s.parts + strip * r->c.y.c + r->first : NULL;
     if (sums) memset(sums, 0, (size_t)r->channels * sizeof *sums);
     for (int64_t t = begin; t < end; t += r->p.block) {
         Tiles tiles = {r->c.high, r->c.wide, t, min_i64(r->p.block, end - t)};
@@ -187,7 +188,7 @@ static void run(const KArgs *args, const Conv *c, const Plan *p, int threads) {
         r.channels = min_i64(p->group, c->y.c - r.first);
         run_group(&r, threads);
     }
-    if (args->out[1].count) sum_parts(&args->out[1], r.s.parts, p->strips);
+    if (args->conv2d_dx.db.count) sum_parts(&args->conv2d_dx.db, r.s.parts, p->strips);
 }
 
 /* ---- dw: rectangles of dw, (outputs, inputs) */
@@ -227,7 +228,7 @@ static void run_split(const KArgs *args, const Conv *c, const Split *s, const Su
     int64_t outputs = min_i64(s->outputs, c->y.c - o), inputs = min_i64(s->inputs, c->x.c - i);
     int64_t own = omp_get_thread_num() * at->each;
     float *v = at->v + own, *e = at->e + own, *a = at->a + own, *b = at->b + own;
-    float *db = i || !args->out[1].count ? NULL : (float *)args->out[1].data + o;
+    float *db = i || !args->conv2d_dw.db.count ? NULL : (float *)args->conv2d_dw.db.data + o;
     memset(a, 0, (size_t)point_floats(outputs, inputs) * sizeof *a);
     if (db) memset(db, 0, (size_t)outputs * sizeof *db);
     for (int64_t t = 0; t < c->tiles; t += SUM_TILES) {

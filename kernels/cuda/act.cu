@@ -24,7 +24,7 @@ static int unknown(const KArgs *a, Err *e) {
 }
 
 int k_cuda_act(const KArgs *a, Err *e) {
-    ElementsOf<1> x = {{elements_of(&a->in[0])}};
+    ElementsOf<1> x = {{elements_of(&a->act.x)}};
     switch (a->attr->act.act) {
 #define X(name, text, saved) \
     case ACT_##name: return elements_run(a, e, ActValue<ACT_##name>{a->attr->act.slope, a->attr->act.high}, x);
@@ -35,7 +35,7 @@ int k_cuda_act(const KArgs *a, Err *e) {
 }
 
 int k_cuda_act_dx(const KArgs *a, Err *e) {
-    ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
+    ElementsOf<2> x = {{elements_of(&a->act_dx.dy), elements_of(&a->act_dx.s)}};
     switch (a->attr->act.act) {
 #define X(name, text, saved) \
     case ACT_##name: return elements_run(a, e, ActSlope<ACT_##name>{a->attr->act.slope, a->attr->act.high}, x);

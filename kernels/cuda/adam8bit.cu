@@ -78,13 +78,13 @@ template <int STATES> static int run(const KArgs *a, Err *e, const Job &j) {
 }
 
 extern "C" int k_cuda_adam8bit(const KArgs *a, Err *e) {
-    const View *w = &a->out[0], *master = &a->out[op_master(a->kind)];
+    const View *w = &a->adam8bit.w, *master = &a->out[op_master(a->kind)];
     Job j = {};
     j.rule = a->attr->optim.rule;
-    j.state = (const StepState *)a->in[1].data;
-    j.lr = (const float *)a->in[2].data;
-    j.square = (const float *)a->in[3].data;
-    j.g = elements_of(&a->in[0]);
+    j.state = (const StepState *)a->adam8bit.state.data;
+    j.lr = (const float *)a->adam8bit.lr.data;
+    j.square = (const float *)a->adam8bit.square.data;
+    j.g = elements_of(&a->adam8bit.g);
     j.weight = elements_of(master->data ? master : w);
     if (master->data) j.copy = elements_of(w);
     for (int k = 0; k < OPTIM_STATES; k++) j.code[k] = (uint8_t *)a->out[1 + k].data;

@@ -227,23 +227,23 @@ int k_cuda_attention_prepare(const KArgs *, size_t, void **state, size_t *worksp
 }
 
 int k_cuda_attention(const KArgs *a, Err *e) {
-    const Attention t = attention_of(a, &a->in[0], &a->out[0], &a->out[1], &a->in[3]);
+    const Attention t = attention_of(a, &a->attention.q, &a->attention.y, &a->attention.lse, &a->attention.calls);
     return run(a, e, pick(a, t, forwards), t, t.attr.heads, t.queries, TILE);
 }
 
 /* lse has a number for each row, as `inner` has. */
 int k_cuda_attention_dx_prepare(const KArgs *a, size_t, void **state, size_t *workspace, Err *) {
     *state = NULL;
-    *workspace = (size_t)a->in[5].count * sizeof(float);
+    *workspace = (size_t)a->attention_dx.lse.count * sizeof(float);
     return OK;
 }
 
 int k_cuda_attention_dx(const KArgs *a, Err *e) {
-    const size_t bytes = (size_t)a->in[5].count * sizeof(float);
+    const size_t bytes = (size_t)a->attention_dx.lse.count * sizeof(float);
     if (a->workspace_bytes < bytes)
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", bytes, a->workspace_bytes);
-    Attention t = attention_of(a, &a->in[1], &a->in[4], &a->in[5], &a->in[6]);
-    t.dy = steps_of(&a->in[0], t.attr.batch_first, 0, t.width, false);
+    Attention t = attention_of(a, &a->attention_dx.q, &a->attention_dx.y, &a->attention_dx.lse, &a->attention_dx.calls);
+    t.dy = steps_of(&a->attention_dx.dy, t.attr.batch_first, 0, t.width, false);
     t.dq = part_of(a->out, 0, t);
     t.dk = part_of(a->out, 1, t);
     t.dv = part_of(a->out, 2, t);

@@ -23,8 +23,10 @@ struct Spreads {
 };
 
 int k_cuda_broadcast(const KArgs *a, Err *e) {
-    ElementsOf<1> x = {{elements_of(&a->in[0])}};
-    return elements_run(a, e, Spreads{of(&a->in[0], &a->in[1]), elements_of(&a->in[1]), a->attr->broadcast.add != 0}, x);
+    ElementsOf<1> x = {{elements_of(&a->broadcast.x)}};
+    return elements_run(a, e,
+                        Spreads{of(&a->broadcast.x, &a->broadcast.s), elements_of(&a->broadcast.s),
+                                a->attr->broadcast.add != 0}, x);
 }
 
 /* ---- the gradient of s */
@@ -63,8 +65,9 @@ static __global__ void sum_columns(const __grid_constant__ Sums s, int64_t acros
 }
 
 int k_cuda_broadcast_ds(const KArgs *a, Err *e) {
-    Sums s = {elements_of(&a->in[0]), elements_of(&a->in[1]), elements_of(&a->out[0]), of(&a->in[0], &a->out[0])};
-    if (!a->in[1].count) s.x.data = NULL;
+    Sums s = {elements_of(&a->broadcast_ds.dy), elements_of(&a->broadcast_ds.x), elements_of(&a->broadcast_ds.ds),
+              of(&a->broadcast_ds.dy, &a->broadcast_ds.ds)};
+    if (!a->broadcast_ds.x.count) s.x.data = NULL;
     if (s.r.inner == 1)
         return launch_op(a, e, sum_run_of_one, blocks_for(a, s.r.outer, 1), ELEMENT_THREADS, s);
     const int64_t across = (s.r.inner + WARP - 1) / WARP;

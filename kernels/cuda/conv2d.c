@@ -8,6 +8,7 @@
 #include "libraries.h"
 #include "base/mem.h"
 #include "plan_cache.h"
+#include "program/product.h"
 
 /* The more a graph does, the fewer passes over the activations are left. */
 const Way conv_ways[WAYS] = {
@@ -40,15 +41,16 @@ static void conv_text(Conv *v, const char *name) {
 }
 
 int conv_read(const KArgs *args, ConvPass pass, Conv *v, Err *e) {
+    const ProductOperands p = product_operands(args);
     memset(v, 0, sizeof *v);
     v->pass = pass;
     v->attr = args->attr->conv;
-    v->x = pass == CONV_DATA ? args->out[0] : args->in[0];
-    v->w = pass == CONV_WEIGHTS ? args->out[0] : args->in[1];
-    v->y = pass == CONV_FORWARD ? args->out[0] : args->in[pass == CONV_DATA ? 0 : 1];
-    if (pass == CONV_FORWARD) v->b = args->in[2];
-    else v->db = args->out[1];
-    if (pass == CONV_DATA) v->s = args->in[2];
+    v->x = *p.x;
+    v->w = *p.w;
+    v->y = *p.y;
+    if (pass == CONV_FORWARD) v->b = args->conv2d.b;
+    else v->db = args->conv2d_dx.db;
+    if (pass == CONV_DATA) v->s = args->conv2d_dx.s;
     if (pass == CONV_WEIGHTS) v->attr.fused.act = ACT_NONE;
     const char *name = op_info(args->kind)->name;
     const View *a = &args->in[0], *b = &args->in[1];
@@ -219,12 +221,13 @@ void conv_release(void *state) {
 
 /* The op's operands as they are in this run; the state's have no data. */
 static void bind(const KArgs *args, Conv *v) {
-    v->x.data = v->pass == CONV_DATA ? args->out[0].data : args->in[0].data;
-    v->w.data = v->pass == CONV_WEIGHTS ? args->out[0].data : args->in[1].data;
-    v->y.data = v->pass == CONV_FORWARD ? args->out[0].data : args->in[v->pass == CONV_DATA ? 0 : 1].data;
-    v->b.data = v->b.count ? args->in[2].data : NULL;
-    v->s.data = v->s.count ? args->in[2].data : NULL;
-    v->db.data = v->db.count ? args->out[1].data : NULL;
+    const ProductOperands p = product_operands(args);
+    v->x.data = p.x->data;
+    v->w.data = p.w->data;
+    v->y.data = p.y->data;
+    v->b.data = v->b.count ? args->conv2d.b.data : NULL;
+    v->s.data = v->s.count ? args->conv2d_dx.s.data : NULL;
+    v->db.data = v->db.count ? args->conv2d_dx.db.data : NULL;
 }
 
 int conv_tensors(const Conv *v, const ConvState *s, char *workspace, int64_t id[CONV_IDS], void *data[CONV_IDS]) {

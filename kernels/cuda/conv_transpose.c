@@ -7,7 +7,7 @@
 static KArgs gradient(const KArgs *args) {
     KArgs plain = *args;
     plain.kind = OP_conv2d_dx;
-    memset(&plain.in[2], 0, sizeof plain.in[2]);
+    memset(&plain.conv_transpose.b, 0, sizeof plain.conv_transpose.b);
     return plain;
 }
 
@@ -20,5 +20,6 @@ int k_cuda_conv_transpose(const KArgs *args, Err *e) {
     const KArgs plain = gradient(args);
     const ActAttr none = {.act = ACT_NONE};
     int code = k_cuda_conv2d_dx(&plain, e);
-    return code || !args->in[2].count ? code : bias_act(args, &args->out[0], &args->in[2], none, &args->out[0], e);
+    const View *y = &args->conv_transpose.y, *b = &args->conv_transpose.b;
+    return code || !b->count ? code : bias_act(args, y, b, none, y, e);
 }

@@ -36,7 +36,7 @@ struct DropoutChannels {
 int k_cuda_dropout(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->in[0])}};
     const View *y = &a->out[0];
-    const uint32_t *calls = (const uint32_t *)a->in[1].data;
+    const uint32_t *calls = (const uint32_t *)a->dropout.calls.data;
     if (a->attr->drop.channels && !y->channels_last)
         return err_set(e, ERR_INTERNAL, "dropout of channels: the operand must be a channels-last image");
     DropoutChannels f = {a->attr->drop, a->seed, calls, y->shape.dim[1], y->count / y->shape.dim[0]};
@@ -56,12 +56,13 @@ static __global__ void randn(Elements y, uint64_t seed, uint32_t id, const uint3
 }
 
 int k_cuda_randn(const KArgs *a, Err *e) {
-    int64_t count = a->out[0].count;
+    int64_t count = a->randn.y.count;
     unsigned blocks = blocks_for(a, (count + DRAWN - 1) / DRAWN, ELEMENT_THREADS);
-    return launch_op(a, e, randn, blocks, ELEMENT_THREADS, elements_of(&a->out[0]), a->seed, a->attr->drop.id,
-                     (const uint32_t *)a->in[0].data, count);
+    return launch_op(a, e, randn, blocks, ELEMENT_THREADS, elements_of(&a->randn.y), a->seed, a->attr->drop.id,
+                     (const uint32_t *)a->randn.calls.data, count);
 }
 
 static __global__ void count_call(uint32_t *calls) { ++*calls; }
 
-int k_cuda_count_call(const KArgs *a, Err *e) { return launch_op(a, e, count_call, 1, 1, (uint32_t *)a->out[0].data); }
+int k_cuda_count_call(const KArgs *a,
+                      Err *e) { return launch_op(a, e, count_call, 1, 1, (uint32_t *)a->count_call.calls.data); }

@@ -16,7 +16,7 @@ struct Sum {
 };
 
 static int copy_run(const KArgs *a, Err *e) {
-    ElementsOf<1> x = {{elements_of(&a->in[0])}};
+    ElementsOf<1> x = {{elements_of(&a->cast.x)}};
     return elements_run(a, e, Copied{}, x);
 }
 
@@ -25,23 +25,23 @@ static int sum_run(const KArgs *a, Err *e, const View *first, const View *second
     return elements_run(a, e, Sum{}, x);
 }
 
-int k_cuda_add(const KArgs *a, Err *e) { return sum_run(a, e, &a->in[0], &a->in[1]); }
+int k_cuda_add(const KArgs *a, Err *e) { return sum_run(a, e, &a->add.a, &a->add.b); }
 
 /* Copies between the GPU's memory and pinned memory of the host, like a kernel after all that was enqueued. */
 int k_cuda_copy(const KArgs *a, Err *e) {
     CudaDevice *c = (CudaDevice *)a->device;
-    const size_t bytes = (size_t)a->out[0].count * dtype_size(a->out[0].dtype);
-    return cuda_check(c, cudaMemcpyAsync(a->out[0].data, a->in[0].data, bytes, cudaMemcpyDefault, c->stream), "copy",
+    const size_t bytes = (size_t)a->copy.y.count * dtype_size(a->copy.y.dtype);
+    return cuda_check(c, cudaMemcpyAsync(a->copy.y.data, a->copy.x.data, bytes, cudaMemcpyDefault, c->stream), "copy",
                       e);
 }
 
 int k_cuda_cast(const KArgs *a, Err *e) { return copy_run(a, e); }
 
 int k_cuda_accumulate(const KArgs *a, Err *e) {
-    return a->micro == 0 ? copy_run(a, e) : sum_run(a, e, &a->out[0], &a->in[0]);
+    return a->micro == 0 ? copy_run(a, e) : sum_run(a, e, &a->accumulate.acc, &a->accumulate.x);
 }
 
 int k_cuda_view(const KArgs *a, Err *e) {
-    if (a->out[0].data == a->in[0].data) return OK;
-    return err_set(e, ERR_INTERNAL, "view: y at %p does not share x's storage at %p", a->out[0].data, a->in[0].data);
+    if (a->view.y.data == a->view.x.data) return OK;
+    return err_set(e, ERR_INTERNAL, "view: y at %p does not share x's storage at %p", a->view.y.data, a->view.x.data);
 }

@@ -13,12 +13,14 @@ static __global__ void gather(T *y, const T *w, const int32_t *idx, int64_t dim,
 }
 
 template <typename T> static int gather_run(const KArgs *a, Err *e) {
-    return launch_op(a, e, gather<T>, blocks_for(a, a->out[0].count, TABLE_THREADS), TABLE_THREADS, (T *)a->out[0].data,
-                     (const T *)a->in[1].data, (const int32_t *)a->in[0].data, a->in[1].shape.dim[1], a->out[0].count);
+    return launch_op(a, e, gather<T>, blocks_for(a, a->embedding.y.count, TABLE_THREADS), TABLE_THREADS,
+                     (T *)a->embedding.y.data,
+                     (const T *)a->embedding.w.data, (const int32_t *)a->embedding.idx.data,
+                         a->embedding.w.shape.dim[1], a->embedding.y.count);
 }
 
 int k_cuda_embedding(const KArgs *a, Err *e) {
-    return (dtype_size(a->out[0].dtype) == 2 ? gather_run<uint16_t> : gather_run<uint32_t>)(a, e);
+    return (dtype_size(a->embedding.y.dtype) == 2 ? gather_run<uint16_t> : gather_run<uint32_t>)(a, e);
 }
 
 /* blockIdx.x: the row; blockIdx.y: which TABLE_COLUMNS of its elements. A round looks at WORDS times 32 positions at
@@ -57,10 +59,12 @@ int k_cuda_embedding_dw_prepare(const KArgs *, size_t, void **state, size_t *wor
 }
 
 int k_cuda_embedding_dw(const KArgs *a, Err *e) {
-    int64_t rows = a->out[0].shape.dim[0], dim = a->out[0].shape.dim[1];
+    int64_t rows = a->embedding_dw.dw.shape.dim[0], dim = a->embedding_dw.dw.shape.dim[1];
     const dim3 grid((unsigned)rows, (unsigned)((dim + TABLE_COLUMNS - 1) / TABLE_COLUMNS));
-    return launch_op(a, e, scatter, grid, TABLE_THREADS, elements_of(&a->out[0]), elements_of(&a->in[0]),
-                     (const int32_t *)a->in[1].data, a->in[1].count, dim, a->attr->embedding.padding);
+    return launch_op(a, e, scatter, grid, TABLE_THREADS, elements_of(&a->embedding_dw.dw),
+                     elements_of(&a->embedding_dw.dy),
+                     (const int32_t *)a->embedding_dw.idx.data, a->embedding_dw.idx.count, dim,
+                         a->attr->embedding.padding);
 }
 
 /* ---- add_rows: a sample's elements are the first ones of w */
@@ -80,8 +84,8 @@ struct AddRows {
 };
 
 int k_cuda_add_rows(const KArgs *a, Err *e) {
-    ElementsOf<1> x = {{elements_of(&a->in[0])}};
-    return elements_run(a, e, AddRows{elements_of(&a->in[1]), sample_size(&a->out[0])}, x);
+    ElementsOf<1> x = {{elements_of(&a->add_rows.x)}};
+    return elements_run(a, e, AddRows{elements_of(&a->add_rows.w), sample_size(&a->add_rows.y)}, x);
 }
 
 static __global__ void sum_samples(Elements dw, Elements dy, int64_t count, int64_t sample, int64_t samples) {
@@ -95,7 +99,8 @@ static __global__ void sum_samples(Elements dw, Elements dy, int64_t count, int6
 }
 
 int k_cuda_add_rows_dw(const KArgs *a, Err *e) {
-    int64_t sample = sample_size(&a->in[0]), count = a->out[0].count;
-    return launch_op(a, e, sum_samples, blocks_for(a, count, TABLE_THREADS), TABLE_THREADS, elements_of(&a->out[0]),
-                     elements_of(&a->in[0]), count, sample, a->in[0].count / sample);
+    int64_t sample = sample_size(&a->add_rows_dw.dy), count = a->add_rows_dw.dw.count;
+    return launch_op(a, e, sum_samples, blocks_for(a, count, TABLE_THREADS), TABLE_THREADS,
+                     elements_of(&a->add_rows_dw.dw),
+                     elements_of(&a->add_rows_dw.dy), count, sample, a->add_rows_dw.dy.count / sample);
 }

@@ -11,7 +11,7 @@ struct Product {
 };
 
 int k_cuda_mul(const KArgs *a, Err *e) {
-    ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
+    ElementsOf<2> x = {{elements_of(&a->mul.a), elements_of(&a->mul.b)}};
     return elements_run(a, e, Product{}, x);
 }
 
@@ -61,22 +61,22 @@ int k_cuda_concat(const KArgs *a, Err *e) {
     int64_t start = 0;
     int code = OK;
     for (int k = 0; k < OP_IN && a->in[k].count && !code; k++) {
-        code = move(a, e, &a->out[0], &a->in[k], start, false);
+        code = move(a, e, &a->concat.y, &a->in[k], start, false);
         start += a->in[k].shape.dim[a->attr->axis.axis];
     }
     return code;
 }
 
-int k_cuda_slice(const KArgs *a, Err *e) { return move(a, e, &a->in[0], &a->out[0], a->attr->axis.start, true); }
+int k_cuda_slice(const KArgs *a, Err *e) { return move(a, e, &a->slice.x, &a->slice.y, a->attr->axis.start, true); }
 
 template <typename T> static int widen(const KArgs *a, Err *e) {
-    const View *dx = &a->out[0], *dy = &a->in[0];
+    const View *dx = &a->slice_dx.dx, *dy = &a->slice_dx.dy;
     return launch_op(a, e, widen_part<T>, blocks_for(a, dx->count, ELEMENT_THREADS), ELEMENT_THREADS, (T *)dx->data,
                      (const T *)dy->data, runs_of(a, dx, a->attr->axis.start), runs_of(a, dy, 0).length, dx->count);
 }
 
 int k_cuda_slice_dx(const KArgs *a, Err *e) {
-    return (dtype_size(a->out[0].dtype) == 2 ? widen<uint16_t> : widen<uint32_t>)(a, e);
+    return (dtype_size(a->slice_dx.dx.dtype) == 2 ? widen<uint16_t> : widen<uint32_t>)(a, e);
 }
 
-int k_cuda_bias_db(const KArgs *a, Err *e) { return bias_sum(a, &a->in[0], &a->out[0], NULL, 0, e); }
+int k_cuda_bias_db(const KArgs *a, Err *e) { return bias_sum(a, &a->bias_db.dy, &a->bias_db.db, NULL, 0, e); }

@@ -19,25 +19,25 @@ const char *const linear_ways[LINEAR_WAYS] = {"fused", "plain", "small_n"};
 
 /* y (N, O) = x (N, I) w (O, I)^T */
 static Gemm forward_gemm(const KArgs *a) {
-    const View *x = &a->in[0], *w = &a->in[1], *y = &a->out[0];
+    const View *x = &a->linear.x, *w = &a->linear.w, *y = &a->linear.y;
     bool relu = a->attr->linear.fused.act == ACT_RELU;
     Gemm g = {.m = x->count / w->shape.dim[1], .n = w->shape.dim[0], .k = w->shape.dim[1], .b_transposed = true,
               .in = x->dtype, .out = y->dtype, .tf32 = a->attr->linear.tf32};
-    if (a->in[2].count) g.epilogue = relu ? GEMM_BIAS_RELU : GEMM_BIAS;
+    if (a->linear.b.count) g.epilogue = relu ? GEMM_BIAS_RELU : GEMM_BIAS;
     else if (relu) g.epilogue = GEMM_RELU;
     return g;
 }
 
 /* dx (N, I) = dy (N, O) w (O, I) */
 static Gemm dx_gemm(const KArgs *a) {
-    const View *dy = &a->in[0], *w = &a->in[1], *dx = &a->out[0];
+    const View *dy = &a->linear_dx.dy, *w = &a->linear_dx.w, *dx = &a->linear_dx.dx;
     return (Gemm){.m = dy->count / w->shape.dim[0], .n = w->shape.dim[1], .k = w->shape.dim[0], .in = dy->dtype,
                   .out = dx->dtype, .tf32 = a->attr->linear.tf32};
 }
 
 /* dw (O, I) = dy (N, O)^T x (N, I); db (O) is the sum of dy over N, which is this product's k */
 static Gemm dw_gemm(const KArgs *a) {
-    const View *dy = &a->in[1], *dw = &a->out[0], *db = &a->out[1];
+    const View *dy = &a->linear_dw.dy, *dw = &a->linear_dw.dw, *db = &a->linear_dw.db;
     Gemm g = {.m = dw->shape.dim[0], .n = dw->shape.dim[1], .k = dy->count / dw->shape.dim[0], .a_transposed = true,
               .in = dy->dtype, .out = dw->dtype, .tf32 = a->attr->linear.tf32};
     if (db->count && db->dtype == dw->dtype) g.epilogue = GEMM_SUM_A;
@@ -62,13 +62,13 @@ static ActAttr act_left(const KArgs *a, GemmEpilogue e) {
 
 static View bias_left(const KArgs *a, GemmEpilogue e) {
     const View none = {0};
-    return has_bias(e) ? none : a->in[2];
+    return has_bias(e) ? none : a->linear.b;
 }
 
 bool linear_leaves(const KArgs *a, GemmEpilogue e) { return bias_left(a, e).count || act_left(a, e).act; }
 
 size_t linear_copy(const KArgs *a, GemmEpilogue e) {
-    const View *b = &a->in[2], *y = &a->out[0];
+    const View *b = &a->linear.b, *y = &a->linear.y;
     if (a->kind != OP_linear || !has_bias(e) || b->dtype == y->dtype) return 0;
     return align_up((size_t)b->count * dtype_size(y->dtype), CUDA_ALIGNMENT);
 }
@@ -79,33 +79,34 @@ size_t linear_copy(const KArgs *a, GemmEpilogue e) {
 static int rows_run(const KArgs *a, int64_t row, int64_t count, void *bias, Err *e) {
     const LinearState *state = a->state;
     const Gemm *g = &state->gemm;
-    const View *x = &a->in[0], b = bias_left(a, g->epilogue);
+    const View *x = &a->linear.x, b = bias_left(a, g->epilogue);
     const char *from = (const char *)x->data + (size_t)(row * g->k) * dtype_size(x->dtype);
-    View y = a->out[0], product;
+    View y = a->linear.y, product;
     y.data = (char *)y.data + (size_t)(row * g->n) * dtype_size(y.dtype);
     y.count = count * g->n;
     product = y;
     if (state->wide) product.data = a->workspace, product.dtype = DT_F32;
-    int code = gemm_run(a->device, count < g->m ? state->rest : state->plan, from, a->in[1].data, bias,
+    int code = gemm_run(a->device, count < g->m ? state->rest : state->plan, from, a->linear.w.data, bias,
                         product.data, (char *)a->workspace + state->before, e);
     return code ? code : bias_act(a, &product, &b, act_left(a, g->epilogue), &y, e);
 }
 
 static int forward(const KArgs *a, Err *e) {
     const LinearState *state = a->state;
-    const View *b = &a->in[2];
+    const View *b = &a->linear.b;
     const bool copies = linear_copy(a, state->gemm.epilogue) > 0;
     void *bias = copies ? a->workspace : b->data;
-    int code = copies ? bias_pad(a, b->data, b->dtype, b->count, bias, a->out[0].dtype, b->count, 1, e) : OK;
-    const int64_t rows = a->out[0].count / state->gemm.n, each = state->gemm.m;
+    int code = copies ? bias_pad(a, b->data, b->dtype, b->count, bias, a->linear.y.dtype, b->count, 1, e) : OK;
+    const int64_t rows = a->linear.y.count / state->gemm.n, each = state->gemm.m;
     for (int64_t row = 0; row < rows && !code; row += each) code = rows_run(a, row, min_i64(each, rows - row), bias, e);
     return code;
 }
 
 static int dx_run(const KArgs *a, Err *e) {
     const LinearState *state = a->state;
-    const View *dx = &a->out[0], *s = &a->in[2], *db = &a->out[1];
-    int code = gemm_run(a->device, state->plan, a->in[0].data, a->in[1].data, NULL, dx->data, a->workspace, e);
+    const View *dx = &a->linear_dx.dx, *s = &a->linear_dx.s, *db = &a->linear_dx.db;
+    int code =
+        gemm_run(a->device, state->plan, a->linear_dx.dy.data, a->linear_dx.w.data, NULL, dx->data, a->workspace, e);
     if (code || (!s->count && !db->count)) return code;
     if (!s->count) return bias_sum(a, dx, db, a->workspace, a->workspace_bytes, e);
     return bias_act_dx(a, dx, s, a->attr->linear.fused, db, a->workspace, a->workspace_bytes, e);
@@ -113,8 +114,10 @@ static int dx_run(const KArgs *a, Err *e) {
 
 static int dw_run(const KArgs *a, Err *e) {
     const LinearState *state = a->state;
-    const View *dy = &a->in[1], *db = &a->out[1];
-    int code = gemm_run(a->device, state->plan, dy->data, a->in[0].data, db->data, a->out[0].data, a->workspace, e);
+    const View *dy = &a->linear_dw.dy, *db = &a->linear_dw.db;
+    int code =
+        gemm_run(a->device, state->plan, dy->data, a->linear_dw.x.data, db->data, a->linear_dw.dw.data, a->workspace,
+                 e);
     if (code || !db->count || state->gemm.epilogue == GEMM_SUM_A) return code;
     return bias_sum(a, dy, db, a->workspace, a->workspace_bytes, e);
 }

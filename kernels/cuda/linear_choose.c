@@ -13,6 +13,7 @@
 #include "bench.h"
 #include "small_n_gemm.h"
 #include "base/mem.h"
+#include "program/product.h"
 
 /* SPLIT_K: terms of a sum that are worth a block of their own. ROWS: the rows taken at a time are a multiple of it, so
  * each time starts at a whole 16-byte word. */
@@ -30,7 +31,7 @@ static size_t product_bytes(const Gemm *g, size_t limit) {
 }
 
 static size_t db_bytes(const KArgs *a, size_t limit) {
-    const View *of = a->kind == OP_linear_dx ? &a->out[0] : &a->in[1], *db = &a->out[1];
+    const View *of = a->kind == OP_linear_dx ? &a->linear_dx.dx : &a->linear_dw.dy, *db = &a->linear_dx.db;
     return a->kind != OP_linear && db->count ? bias_workspace(of->count / db->count, db->count, limit) : 0;
 }
 
@@ -71,11 +72,11 @@ static void close_plans(LinearState *s) {
 }
 
 static bool fits_small_n(const KArgs *a) {
-    return cuda_small_n_fits(a->kind == OP_linear_dw ? &a->out[0] : &a->in[1]);
+    return cuda_small_n_fits(product_operands(a).w);
 }
 
 static int types_check(const KArgs *a, const Gemm *g, Err *e) {
-    const View *other = a->kind == OP_linear_dw ? &a->in[0] : &a->in[1];
+    const View *other = a->kind == OP_linear_dw ? &a->linear_dw.x : &a->linear.w;
     if (other->dtype == g->in && (g->out == g->in || g->out == DT_F32)) return OK;
     return err_set(e, ERR_UNSUPPORTED, "%s: a product of %s and %s with a result in %s: the GPU wants operands of one "
                    "type, and the result in it or in f32", op_info(a->kind)->name, dtype_name(g->in),
@@ -89,7 +90,7 @@ static int open_plans(const KArgs *a, const EngineId *id, size_t bytes, LinearSt
     Gemm rest = s->gemm;
     *ready = true;
     if (c->ordinal == NOT_HERE) return OK;
-    rest.m = s->wide ? (a->out[0].count / rest.n) % rest.m : 0;
+    rest.m = s->wide ? (a->linear.y.count / rest.n) % rest.m : 0;
     int code = gemm_open(c, &s->gemm, id, bytes, &s->plan, e);
     if (!code && s->plan && rest.m) code = gemm_open(c, &rest, NULL, bytes, &s->rest, e);
     *ready = !code && s->plan && (s->rest || !rest.m);
@@ -125,15 +126,15 @@ static int choose_first(const KArgs *a, size_t limit, LinearState *s, Err *e) {
 void linear_text(const KArgs *a, char text[PICK_OP]) {
     const Gemm g = linear_gemm(a);
     const LinearAttr *l = &a->attr->linear;
-    char name[16];
-    int at = snprintf(text, PICK_OP, "%s m=%lld n=%lld k=%lld", op_info(a->kind)->name, (long long)g.m, (long long)g.n,
+    const OpInfo *info = op_info(a->kind);
+    int at = snprintf(text, PICK_OP, "%s m=%lld n=%lld k=%lld", info->name, (long long)g.m, (long long)g.n,
                       (long long)g.k);
     for (int k = 0; k < OP_IN + OP_OUT; k++) {
         const bool out = k >= OP_IN;
         const int slot = out ? k - OP_IN : k;
         const View *v = out ? &a->out[slot] : &a->in[slot];
         if (!v->count) continue;
-        at += snprintf(text + at, (size_t)(PICK_OP - at), " %s=%lld:%s", op_operand(a->kind, out, slot, name),
+        at += snprintf(text + at, (size_t)(PICK_OP - at), " %s=%lld:%s", (out ? info->out : info->in)[slot].name,
                        (long long)v->count, dtype_name(v->dtype));
     }
     snprintf(text + at, (size_t)(PICK_OP - at), " act=%d,%g tf32=%d", l->fused.act, (double)l->fused.slope, l->tf32);

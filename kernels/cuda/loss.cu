@@ -42,21 +42,23 @@ static __global__ void loss_finish(LossTo to, int parts) {
 
 static int loss_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace) {
     *state = NULL;
-    *workspace = sum_workspace(a->in[0].count, sizeof(LossPart), limit);
+    *workspace = sum_workspace(a->cross_entropy.x.count, sizeof(LossPart), limit);
     return OK;
 }
 
 /* x itself stands for a target that is not there. */
-static inline Elements target_of(const KArgs *a) { return elements_of(&a->in[a->in[1].data ? 1 : 0]); }
+static inline Elements target_of(const KArgs *a) { return elements_of(&a->in[a->cross_entropy.t.data ? 1 : 0]); }
 
 /* `terms` makes those of x (rows, classes) and t; of single elements, each is a row. */
 static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elements, int64_t, int64_t),
                     int64_t rows) {
-    LossTo to = {a->attr->loss, (const float *)a->in[2].data, (float *)a->out[0].data, (LossPart *)a->workspace,
-                 (Softmax *)a->out[1].data};
-    int parts = (int)sum_parts(a->in[0].count, sizeof(LossPart), a->workspace_bytes);
-    int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(&a->in[0]), target_of(a), rows,
-                       a->in[0].count / rows);
+    LossTo to =
+        {a->attr->loss, (const float *)a->cross_entropy.w.data, (float *)a->cross_entropy.loss.data,
+         (LossPart *)a->workspace,
+                 (Softmax *)a->cross_entropy.stats.data};
+    int parts = (int)sum_parts(a->cross_entropy.x.count, sizeof(LossPart), a->workspace_bytes);
+    int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(&a->cross_entropy.x), target_of(a), rows,
+                       a->cross_entropy.x.count / rows);
     return rc != OK || parts == 1 ? rc : launch_op(a, e, loss_finish, 1, LOSS_THREADS, to, parts);
 }
 
@@ -153,16 +155,19 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
     }
 }
 
-int k_cuda_cross_entropy(const KArgs *a, Err *e) { return loss_run(a, e, cross_entropy_terms, a->in[1].count); }
+int k_cuda_cross_entropy(const KArgs *a,
+                         Err *e) { return loss_run(a, e, cross_entropy_terms, a->cross_entropy.t.count); }
 
 int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {
-    Gradient to = {a->attr->loss, (const StepState *)a->in[2].data, (const float *)a->in[3].data,
-                   (const Softmax *)a->in[4].data, elements_of(&a->out[0])};
+    Gradient to =
+        {a->attr->loss, (const StepState *)a->cross_entropy_dx.state.data, (const float *)a->cross_entropy_dx.w.data,
+                   (const Softmax *)a->cross_entropy_dx.stats.data, elements_of(&a->cross_entropy_dx.dx)};
     /* few, since each of them counts all labels */
     int64_t few = (int64_t)cuda_of(a)->model.processors * SLOPE_BLOCKS;
-    unsigned blocks = (unsigned)min_i64((a->in[1].count + LOSS_WARPS - 1) / LOSS_WARPS, few);
-    return launch_op(a, e, cross_entropy_slopes, blocks, LOSS_THREADS, to, elements_of(&a->in[0]),
-                     elements_of(&a->in[1]), a->in[1].count, a->in[0].count / a->in[1].count);
+    unsigned blocks = (unsigned)min_i64((a->cross_entropy_dx.t.count + LOSS_WARPS - 1) / LOSS_WARPS, few);
+    return launch_op(a, e, cross_entropy_slopes, blocks, LOSS_THREADS, to, elements_of(&a->cross_entropy_dx.x),
+                     elements_of(&a->cross_entropy_dx.t), a->cross_entropy_dx.t.count,
+                         a->cross_entropy_dx.x.count / a->cross_entropy_dx.t.count);
 }
 
 /* ---- losses of single elements: x and t of one shape and order */
@@ -195,11 +200,11 @@ struct ElementSlope {
     }
 };
 
-int k_cuda_element_loss(const KArgs *a, Err *e) { return loss_run(a, e, element_terms, a->in[0].count); }
+int k_cuda_element_loss(const KArgs *a, Err *e) { return loss_run(a, e, element_terms, a->element_loss.x.count); }
 
 int k_cuda_element_loss_dx(const KArgs *a, Err *e) {
-    ElementsOf<2> x = {{elements_of(&a->in[0]), target_of(a)}};
-    ElementSlope f = {a->attr->loss, (const StepState *)a->in[2].data, a->in[0].count};
+    ElementsOf<2> x = {{elements_of(&a->element_loss_dx.x), target_of(a)}};
+    ElementSlope f = {a->attr->loss, (const StepState *)a->element_loss_dx.state.data, a->element_loss_dx.x.count};
     return elements_run(a, e, f, x);
 }
 

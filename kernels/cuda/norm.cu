@@ -69,27 +69,30 @@ struct BatchScale {
 };
 
 int k_cuda_batchnorm_prepare(const KArgs *a, size_t, void **state, size_t *workspace, Err *e) {
-    return prepare_sums(a, &a->in[0], state, workspace, e);
+    return prepare_sums(a, &a->batchnorm.x, state, workspace, e);
 }
 
 int k_cuda_batchnorm(const KArgs *a, Err *e) {
-    int64_t channels = norm_channels(a, &a->in[0]), rows = a->in[0].count / channels;
-    ElementsOf<1> x = {{elements_of(&a->in[0])}};
+    int64_t channels = norm_channels(a, &a->batchnorm.x), rows = a->batchnorm.x.count / channels;
+    ElementsOf<1> x = {{elements_of(&a->batchnorm.x)}};
     Batch b = {a->attr->norm, (const double *)a->workspace, channel_parts(rows, channels), rows, channels,
-               (float *)a->out[1].data, (float *)a->out[2].data, (float *)a->out[3].data, (float *)a->out[4].data,
-               (int32_t *)a->out[5].data};
+               (float *)a->batchnorm.mean.data, (float *)a->batchnorm.istd.data,
+                   (float *)a->batchnorm.running_mean.data, (float *)a->batchnorm.running_var.data,
+               (int32_t *)a->batchnorm.batches.data};
     int code = channels_run(a, e, Squares{}, x, rows, channels);
     if (!code && b.batches) code = launch_op(a, e, count_batch, 1, 1, b.batches);
     if (!code) code = launch_op(a, e, batch_finish, channel_blocks(channels), channel_threads(), b);
-    BatchScale f = {floats(&a->in[1]), floats(&a->in[2]), b.mean, b.istd, channels, 0, false};
+    BatchScale f = {floats(&a->batchnorm.w), floats(&a->batchnorm.b), b.mean, b.istd, channels, 0, false};
     return code ? code : elements_run(a, e, f, x);
 }
 
 int k_cuda_batchnorm_eval(const KArgs *a, Err *e) {
-    ElementsOf<1> x = {{elements_of(&a->in[0])}};
-    BatchScale f = {floats(&a->in[1]), floats(&a->in[2]), floats(&a->in[3]), floats(&a->in[4]),
-                    norm_channels(a, &a->in[0]), a->attr->norm.eps, true};
-    int code = norm_check(a, &a->in[0], e);
+    ElementsOf<1> x = {{elements_of(&a->batchnorm_eval.x)}};
+    BatchScale f =
+        {floats(&a->batchnorm_eval.w), floats(&a->batchnorm_eval.b), floats(&a->batchnorm_eval.mean),
+         floats(&a->batchnorm_eval.var),
+                    norm_channels(a, &a->batchnorm_eval.x), a->attr->norm.eps, true};
+    int code = norm_check(a, &a->batchnorm_eval.x, e);
     return code ? code : elements_run(a, e, f, x);
 }
 
@@ -110,11 +113,13 @@ struct BatchSlope {
 };
 
 int k_cuda_batchnorm_dx(const KArgs *a, Err *e) {
-    int64_t channels = norm_channels(a, &a->in[1]);
-    ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
-    BatchSlope f = {floats(&a->in[2]), floats(&a->in[3]), floats(&a->in[4]), floats(&a->in[5]), floats(&a->in[6]),
-                    channels, 1.0f / (float)(a->in[1].count / channels)};
-    int code = norm_check(a, &a->in[1], e);
+    int64_t channels = norm_channels(a, &a->batchnorm_dx.x);
+    ElementsOf<2> x = {{elements_of(&a->batchnorm_dx.dy), elements_of(&a->batchnorm_dx.x)}};
+    BatchSlope f =
+        {floats(&a->batchnorm_dx.w), floats(&a->batchnorm_dx.mean), floats(&a->batchnorm_dx.istd),
+         floats(&a->batchnorm_dx.dw), floats(&a->batchnorm_dx.db),
+                    channels, 1.0f / (float)(a->batchnorm_dx.x.count / channels)};
+    int code = norm_check(a, &a->batchnorm_dx.x, e);
     return code ? code : elements_run(a, e, f, x);
 }
 
@@ -205,19 +210,19 @@ static Groups groups_of(const KArgs *a, const View *x, const View *mean, const V
 }
 
 int k_cuda_norm(const KArgs *a, Err *e) {
-    Groups g = groups_of(a, &a->in[0], &a->out[1], &a->out[2]);
-    g.w = floats(&a->in[1]);
-    g.b = floats(&a->in[2]);
-    int code = norm_check(a, &a->in[0], e);
-    return code ? code : launch_op(a, e, norm_kernel, (unsigned)a->out[2].count, NORM_THREADS, g);
+    Groups g = groups_of(a, &a->norm.x, &a->norm.mean, &a->norm.istd);
+    g.w = floats(&a->norm.w);
+    g.b = floats(&a->norm.b);
+    int code = norm_check(a, &a->norm.x, e);
+    return code ? code : launch_op(a, e, norm_kernel, (unsigned)a->norm.istd.count, NORM_THREADS, g);
 }
 
 int k_cuda_norm_dx(const KArgs *a, Err *e) {
-    Groups g = groups_of(a, &a->in[1], &a->in[3], &a->in[4]);
-    g.dy = elements_of(&a->in[0]);
-    g.w = floats(&a->in[2]);
-    int code = norm_check(a, &a->in[1], e);
-    return code ? code : launch_op(a, e, norm_dx_kernel, (unsigned)a->in[4].count, NORM_THREADS, g);
+    Groups g = groups_of(a, &a->norm_dx.x, &a->norm_dx.mean, &a->norm_dx.istd);
+    g.dy = elements_of(&a->norm_dx.dy);
+    g.w = floats(&a->norm_dx.w);
+    int code = norm_check(a, &a->norm_dx.x, e);
+    return code ? code : launch_op(a, e, norm_dx_kernel, (unsigned)a->norm_dx.istd.count, NORM_THREADS, g);
 }
 
 /* ---- parameters */
@@ -244,21 +249,21 @@ static __global__ void param_finish(const double *parts, int n, int64_t channels
 }
 
 int k_cuda_norm_dw_prepare(const KArgs *a, size_t, void **state, size_t *workspace, Err *e) {
-    return prepare_sums(a, &a->in[1], state, workspace, e);
+    return prepare_sums(a, &a->norm_dw.x, state, workspace, e);
 }
 
 template <bool GROUPS> static int slopes_run(const KArgs *a, Err *e, int64_t rows, int64_t channels) {
-    const int64_t groups = a->attr->norm.groups, samples = GROUPS ? a->in[3].count / groups : 1;
-    const ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
-    const ParamSlopes<GROUPS> f = {floats(&a->in[2]), floats(&a->in[3]), groups, rows / samples,
+    const int64_t groups = a->attr->norm.groups, samples = GROUPS ? a->norm_dw.istd.count / groups : 1;
+    const ElementsOf<2> x = {{elements_of(&a->norm_dw.dy), elements_of(&a->norm_dw.x)}};
+    const ParamSlopes<GROUPS> f = {floats(&a->norm_dw.mean), floats(&a->norm_dw.istd), groups, rows / samples,
                                    (unsigned)(channels / (GROUPS ? groups : 1))};
     return channels_run(a, e, f, x, rows, channels);
 }
 
 int k_cuda_norm_dw(const KArgs *a, Err *e) {
-    const int64_t channels = norm_channels(a, &a->in[1]), rows = a->in[1].count / channels;
+    const int64_t channels = norm_channels(a, &a->norm_dw.x), rows = a->norm_dw.x.count / channels;
     const int code = (a->attr->norm.groups ? slopes_run<true> : slopes_run<false>)(a, e, rows, channels);
     if (code) return code;
     return launch_op(a, e, param_finish, channel_blocks(channels), channel_threads(), (const double *)a->workspace,
-                     channel_parts(rows, channels), channels, (float *)a->out[0].data, (float *)a->out[1].data);
+                     channel_parts(rows, channels), channels, (float *)a->norm_dw.dw.data, (float *)a->norm_dw.db.data);
 }

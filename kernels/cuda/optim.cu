@@ -140,8 +140,8 @@ extern "C" int cuda_flush(CudaDevice *c, Err *e) {
 /* Makes room for one more tensor of this op's kind and rule. */
 static int queue_ready(const KArgs *a, const OptimRule *rule, StepState *state, Err *e) {
     const bool updates = a->kind != OP_grad_check;
-    const float *lr = updates ? (const float *)a->in[2].data : NULL;
-    const float *square = updates ? (const float *)a->in[3].data : NULL;
+    const float *lr = updates ? (const float *)a->update.lr.data : NULL;
+    const float *square = updates ? (const float *)a->update.square.data : NULL;
     CudaDevice *c = cuda_of(a);
     if (!c->queue) c->queue = (CudaQueue *)mem_new(sizeof *c->queue);
     if (!c->queue) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *c->queue);
@@ -174,16 +174,16 @@ static int queue_put(const KArgs *a, const OptimRule *rule, StepState *state, Up
 }
 
 static int update_put(const KArgs *a, Err *e) {
-    const View *w = &a->out[0], *master = &a->out[op_master(a->kind)], *weight = master->data ? master : w;
+    const View *w = &a->update.w, *master = &a->out[op_master(a->kind)], *weight = master->data ? master : w;
     UpdateTensor t = {};
-    t.g = a->in[0].data;
-    t.g_type = (uint8_t)a->in[0].dtype;
+    t.g = a->update.g.data;
+    t.g_type = (uint8_t)a->update.g.dtype;
     t.weight = weight->data;
     t.type = (uint8_t)weight->dtype;
     t.copy = master->data ? w->data : NULL;
     t.copy_type = (uint8_t)w->dtype;
     t.count = w->count;
-    t.vectors = lanes_fit<4>(t.g, a->in[0].dtype, 0) && lanes_fit<4>(t.weight, weight->dtype, 0) &&
+    t.vectors = lanes_fit<4>(t.g, a->update.g.dtype, 0) && lanes_fit<4>(t.weight, weight->dtype, 0) &&
                 lanes_fit<4>(t.copy, w->dtype, 0);
     for (int k = 1; k < op_master(a->kind); k++) {
         if (!a->out[k].data) continue;
@@ -191,7 +191,7 @@ static int update_put(const KArgs *a, Err *e) {
         t.state_type = (uint8_t)a->out[k].dtype;
         t.vectors = t.vectors && lanes_fit<4>(a->out[k].data, a->out[k].dtype, 0);
     }
-    return queue_put(a, &a->attr->optim.rule, (StepState *)a->in[1].data, t, e);
+    return queue_put(a, &a->attr->optim.rule, (StepState *)a->update.state.data, t, e);
 }
 
 #define X(rule) extern "C" int k_cuda_##rule(const KArgs *a, Err *e) { return update_put(a, e); }
@@ -201,28 +201,30 @@ OPTIM_RULES(X)
 extern "C" int k_cuda_grad_check(const KArgs *a, Err *e) {
     const OptimRule none = {};
     UpdateTensor t = {};
-    t.g = a->in[0].data;
-    t.g_type = (uint8_t)a->in[0].dtype;
-    t.count = a->in[0].count;
-    t.vectors = lanes_fit<4>(t.g, a->in[0].dtype, 0);
-    return queue_put(a, &none, (StepState *)a->out[0].data, t, e);
+    t.g = a->grad_check.g.data;
+    t.g_type = (uint8_t)a->grad_check.g.dtype;
+    t.count = a->grad_check.g.count;
+    t.vectors = lanes_fit<4>(t.g, a->grad_check.g.dtype, 0);
+    return queue_put(a, &none, (StepState *)a->grad_check.state.data, t, e);
 }
 
 extern "C" int k_cuda_grad_square_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *) {
     *state = NULL;
-    *workspace = sum_workspace(a->in[0].count, sizeof(double), limit);
+    *workspace = sum_workspace(a->grad_square.g.count, sizeof(double), limit);
     return OK;
 }
 
 extern "C" int k_cuda_grad_square(const KArgs *a, Err *e) {
-    const ElementsOf<1> g = {{elements_of(&a->in[0])}};
-    return sum_run(a, e, GradSquare{(float *)a->out[0].data, (int)a->attr->square.first}, g, a->in[0].count);
+    const ElementsOf<1> g = {{elements_of(&a->grad_square.g)}};
+    return sum_run(a, e, GradSquare{(float *)a->grad_square.square.data, (int)a->attr->square.first}, g,
+                   a->grad_square.g.count);
 }
 
 extern "C" int k_cuda_step_begin(const KArgs *a, Err *e) {
-    return launch_op(a, e, step_begin_kernel, dim3(1), dim3(1), (StepState *)a->out[0].data);
+    return launch_op(a, e, step_begin_kernel, dim3(1), dim3(1), (StepState *)a->step_begin.state.data);
 }
 
 extern "C" int k_cuda_scale_update(const KArgs *a, Err *e) {
-    return launch_op(a, e, scale_update_kernel, dim3(1), dim3(1), a->attr->scaler, (StepState *)a->out[0].data);
+    return launch_op(a, e, scale_update_kernel, dim3(1), dim3(1), a->attr->scaler,
+                     (StepState *)a->scale_update.state.data);
 }

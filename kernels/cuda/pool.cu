@@ -176,23 +176,23 @@ static int pool_run(const KArgs *a, const View *image, const View *windows, cons
 
 extern "C" int k_cuda_maxpool(const KArgs *a, Err *e) {
     const int32_t *kernel = a->attr->pool.kernel;
-    if (a->out[1].data && (int64_t)kernel[0] * kernel[1] > 256)
+    if (a->maxpool.idx.data && (int64_t)kernel[0] * kernel[1] > 256)
         return err_set(e, ERR_UNSUPPORTED,
                        "maxpool: a window of %d x %d has positions that do not fit in a byte; at most 256 do",
                        (int)kernel[0], (int)kernel[1]);
-    return pool_run<LANES(maxpool_at)>(a, &a->in[0], &a->out[0], &a->out[1], e);
+    return pool_run<LANES(maxpool_at)>(a, &a->maxpool.x, &a->maxpool.y, &a->maxpool.idx, e);
 }
 
 extern "C" int k_cuda_maxpool_dx(const KArgs *a, Err *e) {
-    return pool_run<LANES(maxpool_dx_at)>(a, &a->out[0], &a->in[0], &a->in[1], e);
+    return pool_run<LANES(maxpool_dx_at)>(a, &a->maxpool_dx.dx, &a->maxpool_dx.dy, &a->maxpool_dx.idx, e);
 }
 
 extern "C" int k_cuda_avgpool(const KArgs *a, Err *e) {
-    return pool_run<LANES(mean_at)>(a, &a->in[0], &a->out[0], NULL, e);
+    return pool_run<LANES(mean_at)>(a, &a->avgpool.x, &a->avgpool.y, NULL, e);
 }
 
 extern "C" int k_cuda_avgpool_dx(const KArgs *a, Err *e) {
-    return pool_run<LANES(mean_dx_at)>(a, &a->out[0], &a->in[0], NULL, e);
+    return pool_run<LANES(mean_dx_at)>(a, &a->avgpool_dx.dx, &a->avgpool_dx.dy, NULL, e);
 }
 
 extern "C" int k_cuda_adaptive_avgpool(const KArgs *a, Err *e) { return k_cuda_avgpool(a, e); }

@@ -25,13 +25,13 @@ struct PreluSlope {
 };
 
 int k_cuda_prelu(const KArgs *a, Err *e) {
-    ElementsOf<1> x = {{elements_of(&a->in[0])}};
-    return elements_run(a, e, Prelu{elements_of(&a->in[1]), a->in[1].count}, x);
+    ElementsOf<1> x = {{elements_of(&a->prelu.x)}};
+    return elements_run(a, e, Prelu{elements_of(&a->prelu.w), a->prelu.w.count}, x);
 }
 
 int k_cuda_prelu_dx(const KArgs *a, Err *e) {
-    ElementsOf<2> x = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
-    return elements_run(a, e, PreluSlope{elements_of(&a->in[2]), a->in[2].count}, x);
+    ElementsOf<2> x = {{elements_of(&a->prelu_dx.dy), elements_of(&a->prelu_dx.x)}};
+    return elements_run(a, e, PreluSlope{elements_of(&a->prelu_dx.w), a->prelu_dx.w.count}, x);
 }
 
 /* ---- the slopes' gradient */
@@ -57,7 +57,7 @@ static __global__ void slopes_finish(const double *parts, int n, int64_t channel
 }
 
 int k_cuda_prelu_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *) {
-    int64_t channels = a->out[0].count, count = a->in[1].count;
+    int64_t channels = a->prelu_dw.dw.count, count = a->prelu_dw.x.count;
     *state = NULL;
     *workspace = channels > 1 ? channel_workspace(count / channels, channels)
                               : sum_workspace(count, sizeof(double), limit);
@@ -65,10 +65,10 @@ int k_cuda_prelu_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *
 }
 
 int k_cuda_prelu_dw(const KArgs *a, Err *e) {
-    int64_t channels = a->out[0].count, rows = a->in[1].count / channels;
-    const Elements dw = elements_of(&a->out[0]);
-    const ElementsOf<2> both = {{elements_of(&a->in[0]), elements_of(&a->in[1])}};
-    if (channels == 1) return sum_run(a, e, OneSlopeSum{dw}, both, a->in[1].count);
+    int64_t channels = a->prelu_dw.dw.count, rows = a->prelu_dw.x.count / channels;
+    const Elements dw = elements_of(&a->prelu_dw.dw);
+    const ElementsOf<2> both = {{elements_of(&a->prelu_dw.dy), elements_of(&a->prelu_dw.x)}};
+    if (channels == 1) return sum_run(a, e, OneSlopeSum{dw}, both, a->prelu_dw.x.count);
     int code = channels_run(a, e, SlopeSums{}, both, rows, channels);
     if (code) return code;
     return launch_op(a, e, slopes_finish, channel_blocks(channels), channel_threads(), (const double *)a->workspace,

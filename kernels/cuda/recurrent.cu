@@ -155,12 +155,12 @@ static unsigned cell_blocks(const Walk &w) {
 }
 
 static Walk forward_open(const KArgs *a, size_t *used) {
-    Walk w = walk_of(a, &a->in[0], &a->out[0]);
-    w.w_ih = elements_of(&a->in[1]);
-    w.w_hh = elements_of(&a->in[2]);
-    w.b_ih = elements_of(&a->in[3]);
-    w.b_hh = elements_of(&a->in[4]);
-    w.saved = elements_of(&a->out[1]);
+    Walk w = walk_of(a, &a->rnn.x, &a->rnn.y);
+    w.w_ih = elements_of(&a->rnn.w_ih);
+    w.w_hh = elements_of(&a->rnn.w_hh);
+    w.b_ih = elements_of(&a->rnn.b_ih);
+    w.b_hh = elements_of(&a->rnn.b_hh);
+    w.saved = elements_of(&a->rnn.saved);
     w.from_x = take(a, used, w.p.rows * w.p.gates);
     w.from_h = take(a, used, w.p.samples * w.p.gates);
     w.h = take(a, used, w.p.samples * w.p.units);
@@ -251,7 +251,7 @@ static int sum_rows(const KArgs *a, Err *e, const Walk &w, const View *sum, int6
 
 /* Columns of slopes [column, ...) belong to w_ih's rows [row, ...), `count` of them. */
 static int input_gradients(const KArgs *a, Err *e, const Walk &w, int64_t column, int64_t row, int64_t count) {
-    const View *dw = &a->out[1], *db = &a->out[3];
+    const View *dw = &a->rnn_dx.dw_ih, *db = &a->rnn_dx.db_ih;
     const int64_t width = w.p.info.slopes * w.p.units, in = w.p.inputs;
     int code = db->count ? sum_rows(a, e, w, db, row, column, count) : OK;
     return code || !dw->count ? code : product(a, e, matrix(elements_of(dw), row * in, in),
@@ -261,7 +261,7 @@ static int input_gradients(const KArgs *a, Err *e, const Walk &w, int64_t column
 
 /* GRU's slopes begin with those of w_ih's last rows. */
 static int data_gradient(const KArgs *a, Err *e, const Walk &w) {
-    const View *dx = &a->out[0];
+    const View *dx = &a->rnn_dx.dx;
     const int64_t turn = w.p.mode == RNN_GRU ? 2 * w.p.units : 0;
     Product p = {matrix(elements_of(dx), 0, w.p.inputs), matrix(floats(w.slopes), 0, w.p.info.slopes * w.p.units),
                  matrix(w.w_ih, 0, w.p.inputs), w.p.rows, w.p.inputs, w.p.gates, turn, false};
@@ -271,7 +271,7 @@ static int data_gradient(const KArgs *a, Err *e, const Walk &w) {
 /* Rows of slopes meet the rows of y of one step before. The walk's first step has none: its slopes, which nothing needs
  * any more, become zero, so that every other row has its partner at the same distance. */
 static int hidden_gradients(const KArgs *a, Err *e, const Walk &w, int64_t column) {
-    const View *dw = &a->out[2], *db = &a->out[4];
+    const View *dw = &a->rnn_dx.dw_hh, *db = &a->rnn_dx.db_hh;
     const int64_t width = w.p.info.slopes * w.p.units, u = w.p.units;
     int code = db->count ? sum_rows(a, e, w, db, 0, column, w.p.gates) : OK;
     if (code || !dw->count) return code;
@@ -283,11 +283,11 @@ static int hidden_gradients(const KArgs *a, Err *e, const Walk &w, int64_t colum
 }
 
 static Walk back_open(const KArgs *a, size_t *used) {
-    Walk w = walk_of(a, &a->in[1], &a->in[4]);
-    w.dy = elements_of(&a->in[0]);
-    w.w_ih = elements_of(&a->in[2]);
-    w.w_hh = elements_of(&a->in[3]);
-    w.saved = elements_of(&a->in[5]);
+    Walk w = walk_of(a, &a->rnn_dx.x, &a->rnn_dx.y);
+    w.dy = elements_of(&a->rnn_dx.dy);
+    w.w_ih = elements_of(&a->rnn_dx.w_ih);
+    w.w_hh = elements_of(&a->rnn_dx.w_hh);
+    w.saved = elements_of(&a->rnn_dx.saved);
     w.slopes = take(a, used, w.p.rows * w.p.info.slopes * w.p.units);
     w.h = take(a, used, w.p.samples * w.p.units);
     w.c = take(a, used, w.p.samples * w.p.units);

@@ -57,7 +57,7 @@ static __global__ void rotary_kernel(const __grid_constant__ Rotary r, Elements 
 }
 
 template <int N> static int run(const KArgs *a, Err *e, const Rotary &r) {
-    const Elements x = elements_of(&a->in[0]), y = elements_of(&a->out[0]);
+    const Elements x = elements_of(&a->rotary.x), y = elements_of(&a->rotary.y);
     const int64_t threads = r.samples * r.steps * (r.attr.dim / 2 / N);
     const int64_t blocks = (threads + ROTARY_THREADS - 1) / ROTARY_THREADS;
     if (blocks <= INT32_MAX)
@@ -66,7 +66,7 @@ template <int N> static int run(const KArgs *a, Err *e, const Rotary &r) {
 }
 
 int k_cuda_rotary(const KArgs *a, Err *e) {
-    const View *x = &a->in[0], *y = &a->out[0];
+    const View *x = &a->rotary.x, *y = &a->rotary.y;
     Rotary r = {};
     r.attr = a->attr->rotary;
     r.samples = x->shape.dim[0];

@@ -12,6 +12,7 @@
 #include "bias.h"
 #include "lanes.h"
 #include "launch.h"
+#include "program/product.h"
 
 /* SPLIT_BLOCKS: as bias.cu's BLOCKS. CHUNK: columns that a warp takes at a step of the forward pass. */
 enum { OUTPUTS = 16, ROWS = 4, WARPS = 8, BLOCK_ROWS = ROWS * WARPS, CHUNK = 8 * WARP, SPLIT_BLOCKS = 264 };
@@ -207,17 +208,17 @@ static Matrix matrix_of(const View *v, int64_t columns) {
 /* Operands by the op's kind; `bytes`: room for parts. */
 static SmallN small_n_of(const KArgs *a, size_t bytes) {
     const bool forward = a->kind == OP_linear, dx = a->kind == OP_linear_dx;
-    const View *w = a->kind == OP_linear_dw ? &a->out[0] : &a->in[1], *x = dx ? &a->out[0] : &a->in[0];
-    const View *y = forward ? &a->out[0] : dx ? &a->in[0] : &a->in[1], *b = forward ? &a->in[2] : &a->out[1];
+    const ProductOperands p = product_operands(a);
+    const View *b = forward ? &a->linear.b : &a->linear_dx.db;
     SmallN s = {};
-    s.inputs = w->shape.dim[1];
-    s.outputs = (int)w->shape.dim[0];
-    s.rows = x->count / s.inputs;
-    s.x = matrix_of(x, s.inputs);
-    s.w = matrix_of(w, s.inputs);
-    s.y = matrix_of(y, s.outputs);
+    s.inputs = p.w->shape.dim[1];
+    s.outputs = (int)p.w->shape.dim[0];
+    s.rows = p.x->count / s.inputs;
+    s.x = matrix_of(p.x, s.inputs);
+    s.w = matrix_of(p.w, s.inputs);
+    s.y = matrix_of(p.y, s.outputs);
     s.b = matrix_of(b, b->count);
-    if (dx) s.s = matrix_of(&a->in[2], s.inputs);
+    if (dx) s.s = matrix_of(&a->linear_dx.s, s.inputs);
     s.act = a->attr->linear.fused;
     /* forward: parts of the columns; dw: of the rows */
     const int64_t sums = s.outputs * s.inputs + (b->count ? s.outputs : 0);
@@ -238,7 +239,7 @@ static SmallN small_n_of(const KArgs *a, size_t bytes) {
 extern "C" bool cuda_small_n_fits(const View *w) { return w->shape.dim[0] <= OUTPUTS; }
 
 extern "C" size_t cuda_small_n_workspace(const KArgs *a, size_t limit) {
-    const View *dx = &a->out[0], *db = &a->out[1];
+    const View *dx = &a->linear_dx.dx, *db = &a->linear_dx.db;
     if (a->kind == OP_linear_dx) return db->count ? bias_workspace(dx->count / db->count, db->count, limit) : 0;
     const SmallN s = small_n_of(a, limit);
     return s.parts.parts > 1 ? (size_t)s.parts.parts * (size_t)s.parts.stride * sizeof(float) : 0;
@@ -270,7 +271,7 @@ extern "C" int cuda_small_n_forward(const KArgs *a, Err *e) {
     const dim3 grid((unsigned)((s.rows + BLOCK_ROWS - 1) / BLOCK_ROWS), (unsigned)s.parts.parts);
     SmallNKernel *kernel = pick(s, forwards, s.x, s.w, s.x);
     const int code = launch_op(a, e, kernel, grid, dim3(WARPS * WARP), s);
-    return code || !s.parts.at ? code : bias_parts(a, &s.parts, &a->in[2], s.act, &a->out[0], e);
+    return code || !s.parts.at ? code : bias_parts(a, &s.parts, &a->linear.b, s.act, &a->linear.y, e);
 }
 
 extern "C" int cuda_small_n_dx(const KArgs *a, Err *e) {
@@ -279,8 +280,8 @@ extern "C" int cuda_small_n_dx(const KArgs *a, Err *e) {
     const dim3 grid((unsigned)((s.rows + DX_ROWS - 1) / DX_ROWS), (unsigned)across);
     SmallNKernel *kernel = pick(s, dxs, s.w, s.s, s.x);
     const int code = launch_op(a, e, kernel, grid, dim3(DX_THREADS), s);
-    if (code || !a->out[1].count) return code;
-    return bias_sum(a, &a->out[0], &a->out[1], a->workspace, a->workspace_bytes, e);
+    if (code || !a->linear_dx.db.count) return code;
+    return bias_sum(a, &a->linear_dx.dx, &a->linear_dx.db, a->workspace, a->workspace_bytes, e);
 }
 
 extern "C" int cuda_small_n_dw(const KArgs *a, Err *e) {
@@ -293,6 +294,6 @@ extern "C" int cuda_small_n_dw(const KArgs *a, Err *e) {
     dw.count = s.outputs * s.inputs;
     db.count = s.outputs;
     db.at += dw.count;
-    code = bias_parts(a, &dw, NULL, ActAttr(), &a->out[0], e);
-    return code || !s.b.at ? code : bias_parts(a, &db, NULL, ActAttr(), &a->out[1], e);
+    code = bias_parts(a, &dw, NULL, ActAttr(), &a->linear_dw.dw, e);
+    return code || !s.b.at ? code : bias_parts(a, &db, NULL, ActAttr(), &a->linear_dw.db, e);
 }

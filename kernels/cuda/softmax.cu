@@ -61,15 +61,15 @@ static int lines_run(const KArgs *a, Err *e, void (*kernel)(Lines), Lines l) {
 
 int k_cuda_softmax(const KArgs *a, Err *e) {
     Lines l = {};
-    l.x = elements_of(&a->in[0]);
-    l.y = elements_of(&a->out[0]);
+    l.x = elements_of(&a->softmax.x);
+    l.y = elements_of(&a->softmax.y);
     return lines_run(a, e, softmax_kernel, l);
 }
 
 int k_cuda_softmax_dx(const KArgs *a, Err *e) {
     Lines l = {};
-    l.x = elements_of(&a->in[0]);
-    l.y = elements_of(&a->in[1]);
-    l.z = elements_of(&a->out[0]);
+    l.x = elements_of(&a->softmax_dx.dy);
+    l.y = elements_of(&a->softmax_dx.y);
+    l.z = elements_of(&a->softmax_dx.dx);
     return lines_run(a, e, softmax_dx_kernel, l);
 }

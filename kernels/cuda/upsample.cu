@@ -62,5 +62,8 @@ static int upsample_run(const KArgs *a, Err *e, void (*kernel)(Upsample), const 
     return launch_op(a, e, kernel, blocks_for(a, u.count, UPSAMPLE_THREADS), UPSAMPLE_THREADS, u);
 }
 
-int k_cuda_upsample(const KArgs *a, Err *e) { return upsample_run(a, e, upsample_kernel, &a->in[0], &a->out[0]); }
-int k_cuda_upsample_dx(const KArgs *a, Err *e) { return upsample_run(a, e, upsample_dx_kernel, &a->out[0], &a->in[0]); }
+int k_cuda_upsample(const KArgs *a,
+                    Err *e) { return upsample_run(a, e, upsample_kernel, &a->upsample.x, &a->upsample.y); }
+int k_cuda_upsample_dx(const KArgs *a,
+                       Err *e) { return upsample_run(a, e, upsample_dx_kernel, &a->upsample_dx.dx,
+                                                     &a->upsample_dx.dy); }

@@ -137,7 +137,7 @@ static int slots_open(Lockstep *l, size_t workspace, Err *e) {
     l->n_slots = 0;
     for (int k = 0; k < SLOTS; k++) {
         int buf = k < OPERANDS ? operand_buf(op, k) : NO_BUF;
-        bool read = k < OP_IN || (k < OPERANDS && op_info(op->kind)->out_updated[k - OP_IN]);
+        bool read = k < OP_IN || (k < OPERANDS && op_info(op->kind)->out[k - OP_IN].updated);
         l->of[k] = -1;
         if (k == WORKSPACE ? workspace == 0 : buf == NO_BUF) continue;
         if (k < OPERANDS) buf = program_root(p, buf);

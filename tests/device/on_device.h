@@ -40,10 +40,10 @@ static inline void apply_forwards(int threads) {
 static View *apply_view(KArgs *a, int k) { return k < OP_IN ? &a->in[k] : &a->out[k - OP_IN]; }
 
 static size_t apply_bytes(KArgs *a, int k) {
-    char name[16];
     const View *v = apply_view(a, k);
-    op_operand(a->kind, k >= OP_IN, k % OP_IN, name);
-    return strcmp(name, "state") ? (size_t)v->count * dtype_size(v->dtype) : sizeof(StepState);
+    const OpInfo *info = op_info(a->kind);
+    const char *name = (k < OP_IN ? info->in : info->out)[k % OP_IN].name;
+    return !name || strcmp(name, "state") ? (size_t)v->count * dtype_size(v->dtype) : sizeof(StepState);
 }
 
 static int apply_alloc(const Apply *to, ApplyBlock *b, size_t shift, Err *e) {

@@ -88,7 +88,7 @@ static void transfer(const Operand *o, bool to_storage) {
     free(words);
 }
 
-static bool is_updated(const Bench *b, int k) { return k >= OP_IN && op_info(b->c->kind)->out_updated[k - OP_IN]; }
+static bool is_updated(const Bench *b, int k) { return k >= OP_IN && op_info(b->c->kind)->out[k - OP_IN].updated; }
 
 /* Storage as it is before a run: inputs and updated outputs hold numbers, other outputs junk. */
 static void load(Bench *b) {
@@ -329,12 +329,11 @@ static void fill_probabilities(Bench *b) {
 /* A learning rate, the square of a norm that is clipped or is not, and states as updates leave them: means and sums
  * of squares are positive, and larger than the square of a mean. */
 static void fill_update(Bench *b) {
-    char name[OPERAND_NAME];
     if (b->operand[2].present) b->operand[2].values[0] = 0.02;
     if (b->operand[3].present) b->operand[3].values[0] = b->c->attr.optim.rule.clip_norm > 1 ? 1e-3 : 1e7;
     for (int k = 1; k < op_master(b->c->kind); k++) {
         Operand *state = &b->operand[OP_IN + k];
-        op_operand(b->c->kind, true, k, name);
+        const char *name = op_info(b->c->kind)->out[k].name;
         bool squares = strstr(name, "sq") || strstr(name, "var") || !strcmp(name, "sum");
         bool mean = !strcmp(name, "grad_avg");
         for (int64_t i = 0; i < state->count; i++)

@@ -81,7 +81,7 @@ end
 -- ---- core/: rooms in one direction; libc and zlib
 local level = order(C_ROOMS)
 local included = {} -- by headers
-for _, path in ipairs(files "core/*/*.c core/*/*.h") do
+for _, path in ipairs(files "core/*/*.c core/*/*/*.c core/*/*.h") do
   local own, system = includes(path)
   local room = path:match "^core/([^/]+)/"
   if tap.ok(level[room], path .. " lies in a room") then
@@ -157,14 +157,14 @@ tap.is(circle(required), "", "no circle of modules")
 -- ---- calls that the includes do not show: an object's functions, and whose functions it calls
 local build = os.getenv "BUILD" or "build"
 
--- Objects of `folder` by their source. One that is older than its source, or whose source is gone, says nothing.
-local function objects(folder)
+-- Objects of some folders by their source. One that is older than its source, or whose source is gone, says nothing.
+local function objects(folders)
   local list = {}
-  local pipe = assert(io.popen(([[for object in %s/%s; do
+  local pipe = assert(io.popen(([[for object in %s; do
     source=${object#%s/}; source=${source#emulate/}; source=${source%%.o}
     case $source in *.cu) ;; *) source=$source.c ;; esac
     if [ "$object" -nt "$source" ]; then echo "$object $source"; fi
-  done]]):format(build, folder, build)))
+  done]]):format((folders:gsub("%S+", build .. "/%0")), build)))
   for line in pipe:lines() do
     local object, source = line:match "^(%S+) (%S+)$"
     list[source] = object
@@ -173,9 +173,9 @@ local function objects(folder)
   return list
 end
 
-local function calls(folder)
+local function calls(folders)
   local defined, wanted = {}, {}
-  for source, object in pairs(objects(folder)) do
+  for source, object in pairs(objects(folders)) do
     wanted[source] = {}
     local nm = assert(io.popen("nm " .. object))
     for line in nm:lines() do
@@ -193,7 +193,7 @@ local function calls(folder)
   end
   return needs
 end
-local core_calls = calls "core/*/*.o"
+local core_calls = calls "core/*/*.o core/*/*/*.o"
 tap.ok(next(core_calls), "there are objects of core/ in " .. build)
 for source, needed in pairs(core_calls) do
   local room = source:match "^core/([^/]+)/"
@@ -225,7 +225,7 @@ for _, path in ipairs(files "experiments/*.lua") do
 end
 
 -- ---- no printing and no exit in core/ and kernels/
-for _, path in ipairs(files "core/*/*.c kernels/*/*.c") do
+for _, path in ipairs(files "core/*/*.c core/*/*/*.c kernels/*/*.c") do
   local wrong = {}
   for line in io.lines(path) do
     local code = line:gsub('"[^"]*"', '""'):gsub("/%*.-%*/", ""):gsub("^%s*%*.*", "")

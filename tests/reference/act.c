@@ -68,13 +68,13 @@ static double derivative(const ActAttr *a, double s) {
 }
 
 void ref_act(Ref *r) {
-    for (int64_t i = 0; i < r->out[0].count; i++)
-        r->out[0].at[i] = value(&r->attr->act, r->in[0].at[i]);
+    for (int64_t i = 0; i < r->act.y.count; i++)
+        r->act.y.at[i] = value(&r->attr->act, r->act.x.at[i]);
 }
 
 void ref_act_dx(Ref *r) {
-    for (int64_t i = 0; i < r->out[0].count; i++)
-        r->out[0].at[i] = r->in[0].at[i] * derivative(&r->attr->act, r->in[1].at[i]);
+    for (int64_t i = 0; i < r->act_dx.dx.count; i++)
+        r->act_dx.dx.at[i] = r->act_dx.dy.at[i] * derivative(&r->attr->act, r->act_dx.s.at[i]);
 }
 
 /* The slope of element i: its channel's (dimension 1), or the only one. */
@@ -85,19 +85,20 @@ static int64_t slope_of(const Tensor *x, const Tensor *w, int64_t i) {
 }
 
 void ref_prelu(Ref *r) {
-    const Tensor *x = &r->in[0], *w = &r->in[1];
+    const Tensor *x = &r->prelu.x, *w = &r->prelu.w;
     for (int64_t i = 0; i < x->count; i++)
-        r->out[0].at[i] = x->at[i] < 0 ? w->at[slope_of(x, w, i)] * x->at[i] : x->at[i];
+        r->prelu.y.at[i] = x->at[i] < 0 ? w->at[slope_of(x, w, i)] * x->at[i] : x->at[i];
 }
 
 void ref_prelu_dx(Ref *r) {
-    const Tensor *x = &r->in[1], *w = &r->in[2];
+    const Tensor *x = &r->prelu_dx.x, *w = &r->prelu_dx.w;
     for (int64_t i = 0; i < x->count; i++)
-        r->out[0].at[i] = x->at[i] > 0 ? r->in[0].at[i] : w->at[slope_of(x, w, i)] * r->in[0].at[i];
+        r->prelu_dx.dx.at[i] = x->at[i] > 0 ? r->prelu_dx.dy.at[i] : w->at[slope_of(x, w, i)] * r->prelu_dx.dy.at[i];
 }
 
 void ref_prelu_dw(Ref *r) {
-    const Tensor *x = &r->in[1], *dw = &r->out[0];
+    const Tensor *x = &r->prelu_dw.x, *dw = &r->prelu_dw.dw;
     for (int64_t i = 0; i < dw->count; i++) dw->at[i] = 0;
-    for (int64_t i = 0; i < x->count; i++) dw->at[slope_of(x, dw, i)] += x->at[i] > 0 ? 0 : r->in[0].at[i] * x->at[i];
+    for (int64_t i = 0; i < x->count; i++)
+        dw->at[slope_of(x, dw, i)] += x->at[i] > 0 ? 0 : r->prelu_dw.dy.at[i] * x->at[i];
 }

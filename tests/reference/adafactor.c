@@ -32,27 +32,29 @@ static void vector(double *u, double *variance, int64_t n, double share, double 
 
 void ref_adafactor(Ref *r) {
     const OptimRule *o = &r->attr->optim.rule;
-    const Tensor *w = r->out[4].at ? &r->out[4] : &r->out[0];
+    const Tensor *w = r->adafactor.master.at ? &r->adafactor.master : &r->adafactor.w;
     const int rank = w->shape.rank;
-    const int64_t columns = w->shape.dim[rank - 1], matrices = rank > 1 ? r->out[2].count / columns : 1;
+    const int64_t columns = w->shape.dim[rank - 1], matrices = rank > 1 ? r->adafactor.col_var.count / columns : 1;
     const int64_t rows = w->count / (matrices * columns); /* of (O, I, 1, K) that is (O, I, K): I */
-    double t = r->state->step, lr = r->in[2].at ? r->in[2].at[0] : (double)o->lr, share = pow(t, o->beta2_decay);
+    double t = r->state->step, lr = r->adafactor.lr.at ? r->adafactor.lr.at[0] : (double)o->lr,
+        share = pow(t, o->beta2_decay);
     double unscale = 1.0 / r->state->loss_scale, *u = malloc((size_t)w->count * sizeof *u);
     if (r->state->overflow || !u) {
         free(u);
         return;
     }
-    if (o->clip_norm > 0) unscale *= fmin(1, o->clip_norm / (sqrt(r->in[3].at[0]) * unscale + 1e-6));
-    for (int64_t i = 0; i < w->count; i++) u[i] = r->in[0].at[i] * unscale;
+    if (o->clip_norm > 0) unscale *= fmin(1, o->clip_norm / (sqrt(r->adafactor.square.at[0]) * unscale + 1e-6));
+    for (int64_t i = 0; i < w->count; i++) u[i] = r->adafactor.g.at[i] * unscale;
     for (int64_t m = 0; m < matrices && rank > 1; m++)
-        matrix(u + m * rows * columns, r->out[1].at + m * rows, r->out[2].at + m * columns, rows, columns, share,
+        matrix(u + m * rows * columns, r->adafactor.row_var.at + m * rows, r->adafactor.col_var.at + m * columns, rows,
+               columns, share,
                o->eps);
-    if (rank == 1) vector(u, r->out[3].at, w->count, share, o->eps);
+    if (rank == 1) vector(u, r->adafactor.variance.at, w->count, share, o->eps);
     double alpha = fmax(o->eps2, sqrt(mean_of_squares(w->at, w->count, 1))) * fmin(lr, 1 / sqrt(t));
     alpha /= fmax(1, sqrt(mean_of_squares(u, w->count, 1)) / o->d);
     for (int64_t i = 0; i < w->count; i++) {
         w->at[i] = w->at[i] * (1 - lr * o->weight_decay) - alpha * u[i];
-        r->out[0].at[i] = w->at[i];
+        r->adafactor.w.at[i] = w->at[i];
     }
     free(u);
 }

@@ -40,7 +40,7 @@ static void encode(const double *value, const double *x, int64_t n, double *code
 
 /* torchao's: Adam with numbers that codes stand for; what it leaves becomes codes again, a block at a time. */
 void ref_adam8bit(Ref *r) {
-    const int64_t n = r->out[0].count, size = r->attr->optim.rule.block_size, blocks = n / size;
+    const int64_t n = r->adam8bit.w.count, size = r->attr->optim.rule.block_size, blocks = n / size;
     Ref adam = *r;
     double value[OPTIM_STATES][CODES];
     if (r->state->overflow) return;

@@ -54,19 +54,19 @@ static double kept(const Head *h, const Ref *r, const Tensor *calls, int64_t t, 
 }
 
 static void forward_row(const Head *h, Ref *r, int64_t t) {
-    double *p = r->scratch, sum = 0, *y = mixed(h, &r->out[0], t);
-    const Tensor *qkv = &r->in[0];
+    double *p = r->scratch, sum = 0, *y = mixed(h, &r->attention.y, t);
+    const Tensor *qkv = &r->attention.q;
     for (int64_t u = 0; u < seen(h, t); u++) sum += p[u] = exp(score(h, qkv, t, u));
     for (int64_t j = 0; j < h->width; j++) {
         y[j] = 0;
         for (int64_t u = 0; u < seen(h, t); u++)
-            y[j] += p[u] / sum * kept(h, r, &r->in[3], t, u) * part(h, qkv, u, 2)[j];
+            y[j] += p[u] / sum * kept(h, r, &r->attention.calls, t, u) * part(h, qkv, u, 2)[j];
     }
-    if (r->out[1].at) *lse_of(h, r->out[1].at, t) = log(sum);
+    if (r->attention.lse.at) *lse_of(h, r->attention.lse.at, t) = log(sum);
 }
 
 void ref_attention(Ref *r) {
-    Head h = head_of(r, &r->in[0], &r->out[0]);
+    Head h = head_of(r, &r->attention.q, &r->attention.y);
     for (h.n = 0; h.n < h.samples; h.n++)
         for (h.h = 0; h.h < h.attr->heads; h.h++)
             for (int64_t t = 0; t < h.steps; t++) forward_row(&h, r, t);
@@ -74,11 +74,11 @@ void ref_attention(Ref *r) {
 
 /* softmax's gradient: ds = p (dp - sum of p dp) */
 static void back_row(const Head *h, Ref *r, int64_t t) {
-    const Tensor *qkv = &r->in[1], *dqkv = &r->out[0];
-    double *dy = mixed(h, &r->in[0], t), lse = *lse_of(h, r->in[5].at, t);
-    double *p = r->scratch, *dp = p + h->keys, inner = dot(dy, mixed(h, &r->in[4], t), h->width);
+    const Tensor *qkv = &r->attention_dx.q, *dqkv = &r->attention_dx.dq;
+    double *dy = mixed(h, &r->attention_dx.dy, t), lse = *lse_of(h, r->attention_dx.lse.at, t);
+    double *p = r->scratch, *dp = p + h->keys, inner = dot(dy, mixed(h, &r->attention_dx.y, t), h->width);
     for (int64_t u = 0; u < seen(h, t); u++) {
-        double keep = kept(h, r, &r->in[6], t, u);
+        double keep = kept(h, r, &r->attention_dx.calls, t, u);
         p[u] = exp(score(h, qkv, t, u) - lse);
         dp[u] = keep * dot(dy, part(h, qkv, u, 2), h->width);
         double ds = p[u] * (dp[u] - inner) * (double)h->attr->scale;
@@ -91,7 +91,7 @@ static void back_row(const Head *h, Ref *r, int64_t t) {
 }
 
 void ref_attention_dx(Ref *r) {
-    Head h = head_of(r, &r->in[1], &r->in[4]);
+    Head h = head_of(r, &r->attention_dx.q, &r->attention_dx.y);
     for (int k = 0; k < 3; k++)
         for (int64_t i = 0; i < r->out[k].count; i++) r->out[k].at[i] = 0;
     for (h.n = 0; h.n < h.samples; h.n++)

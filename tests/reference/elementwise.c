@@ -30,45 +30,45 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
 };
 
 void ref_add(Ref *r) {
-    for (int64_t i = 0; i < r->out[0].count; i++) r->out[0].at[i] = r->in[0].at[i] + r->in[1].at[i];
+    for (int64_t i = 0; i < r->add.y.count; i++) r->add.y.at[i] = r->add.a.at[i] + r->add.b.at[i];
 }
 
 void ref_copy(Ref *r) {
-    for (int64_t i = 0; i < r->out[0].count; i++) r->out[0].at[i] = r->in[0].at[i];
+    for (int64_t i = 0; i < r->copy.y.count; i++) r->copy.y.at[i] = r->copy.x.at[i];
 }
 
 void ref_accumulate(Ref *r) {
-    for (int64_t i = 0; i < r->out[0].count; i++)
-        r->out[0].at[i] = r->micro == 0 ? r->in[0].at[i] : r->out[0].at[i] + r->in[0].at[i];
+    for (int64_t i = 0; i < r->accumulate.acc.count; i++)
+        r->accumulate.acc.at[i] = r->accumulate.x.at[i] + (r->micro == 0 ? 0 : r->accumulate.acc.at[i]);
 }
 
 /* Where element i of PyTorch's order lies in memory. */
 static int64_t memory_index(const Ref *r, int64_t i) {
     if (!r->channels_last) return i;
-    const int64_t *d = r->out[0].shape.dim, C = d[1], HW = d[2] * d[3];
+    const int64_t *d = r->dropout.y.shape.dim, C = d[1], HW = d[2] * d[3];
     int64_t n = i / (C * HW), c = i / HW % C, hw = i % HW;
     return (n * HW + hw) * C + c;
 }
 
 void ref_dropout(Ref *r) {
     double p = r->attr->drop.p;
-    uint32_t call = (uint32_t)r->in[1].at[0];
-    for (int64_t i = 0; i < r->out[0].count; i++) {
-        const int64_t *d = r->in[0].shape.dim;
+    uint32_t call = (uint32_t)r->dropout.calls.at[0];
+    for (int64_t i = 0; i < r->dropout.y.count; i++) {
+        const int64_t *d = r->dropout.x.shape.dim;
         uint64_t draw = (uint64_t)(r->attr->drop.channels ? i / (d[2] * d[3]) : memory_index(r, i));
         uint32_t drawn = philox(r->seed, RNG_DROPOUT, r->attr->drop.id, call, draw / 4).x[draw % 4];
         bool keep = (drawn >> 8) / 16777216.0 >= p;
-        r->out[0].at[i] = keep ? r->in[0].at[i] / (1 - p) : 0;
+        r->dropout.y.at[i] = keep ? r->dropout.x.at[i] / (1 - p) : 0;
     }
 }
 
 void ref_randn(Ref *r) {
-    for (int64_t i = 0; i < r->out[0].count; i++) {
+    for (int64_t i = 0; i < r->randn.y.count; i++) {
         uint64_t draw = (uint64_t)memory_index(r, i);
         float four[4];
-        rng_normals(philox(r->seed, RNG_NOISE, r->attr->drop.id, (uint32_t)r->in[0].at[0], draw / 4), four);
-        r->out[0].at[i] = four[draw % 4];
+        rng_normals(philox(r->seed, RNG_NOISE, r->attr->drop.id, (uint32_t)r->randn.calls.at[0], draw / 4), four);
+        r->randn.y.at[i] = four[draw % 4];
     }
 }
 
-void ref_count_call(Ref *r) { r->out[0].at[0] += 1; }
+void ref_count_call(Ref *r) { r->count_call.calls.at[0] += 1; }

@@ -18,7 +18,7 @@ static void move_part(const Tensor *whole, const Tensor *part, int axis, int64_t
 }
 
 void ref_mul(Ref *r) {
-    for (int64_t i = 0; i < r->out[0].count; i++) r->out[0].at[i] = r->in[0].at[i] * r->in[1].at[i];
+    for (int64_t i = 0; i < r->mul.y.count; i++) r->mul.y.at[i] = r->mul.a.at[i] * r->mul.b.at[i];
 }
 
 /* The element of `s`, whose sizes are x's or 1, that element i of `x` meets. */
@@ -32,37 +32,37 @@ static int64_t broadcast_place(const Tensor *x, const Tensor *s, int64_t i) {
 }
 
 void ref_broadcast(Ref *r) {
-    const Tensor *x = &r->in[0], *s = &r->in[1];
+    const Tensor *x = &r->broadcast.x, *s = &r->broadcast.s;
     for (int64_t i = 0; i < x->count; i++) {
         double value = s->at[broadcast_place(x, s, i)];
-        r->out[0].at[i] = r->attr->broadcast.add ? x->at[i] + value : x->at[i] * value;
+        r->broadcast.y.at[i] = r->attr->broadcast.add ? x->at[i] + value : x->at[i] * value;
     }
 }
 
 void ref_broadcast_ds(Ref *r) {
-    const Tensor *dy = &r->in[0], *ds = &r->out[0];
+    const Tensor *dy = &r->broadcast_ds.dy, *ds = &r->broadcast_ds.ds;
     for (int64_t i = 0; i < ds->count; i++) ds->at[i] = 0;
     for (int64_t i = 0; i < dy->count; i++)
-        ds->at[broadcast_place(dy, ds, i)] += dy->at[i] * (r->in[1].at ? r->in[1].at[i] : 1);
+        ds->at[broadcast_place(dy, ds, i)] += dy->at[i] * (r->broadcast_ds.x.at ? r->broadcast_ds.x.at[i] : 1);
 }
 
 void ref_concat(Ref *r) {
     int axis = r->attr->axis.axis;
     for (int64_t k = 0, start = 0; k < OP_IN && r->in[k].at; start += r->in[k++].shape.dim[axis])
-        move_part(&r->out[0], &r->in[k], axis, start, false);
+        move_part(&r->concat.y, &r->in[k], axis, start, false);
 }
 
-void ref_slice(Ref *r) { move_part(&r->in[0], &r->out[0], r->attr->axis.axis, r->attr->axis.start, true); }
+void ref_slice(Ref *r) { move_part(&r->slice.x, &r->slice.y, r->attr->axis.axis, r->attr->axis.start, true); }
 
 void ref_slice_dx(Ref *r) {
-    for (int64_t i = 0; i < r->out[0].count; i++) r->out[0].at[i] = 0;
-    move_part(&r->out[0], &r->in[0], r->attr->axis.axis, r->attr->axis.start, false);
+    for (int64_t i = 0; i < r->slice_dx.dx.count; i++) r->slice_dx.dx.at[i] = 0;
+    move_part(&r->slice_dx.dx, &r->slice_dx.dy, r->attr->axis.axis, r->attr->axis.start, false);
 }
 
 /* Features are dimension 1 of an image, the last one otherwise. */
 void ref_bias_db(Ref *r) {
-    int axis = r->in[0].shape.rank == 4 ? 1 : r->in[0].shape.rank - 1;
-    int64_t inner = inner_of(&r->in[0], axis), features = r->out[0].count;
-    for (int64_t i = 0; i < features; i++) r->out[0].at[i] = 0;
-    for (int64_t i = 0; i < r->in[0].count; i++) r->out[0].at[i / inner % features] += r->in[0].at[i];
+    int axis = r->bias_db.dy.shape.rank == 4 ? 1 : r->bias_db.dy.shape.rank - 1;
+    int64_t inner = inner_of(&r->bias_db.dy, axis), features = r->bias_db.db.count;
+    for (int64_t i = 0; i < features; i++) r->bias_db.db.at[i] = 0;
+    for (int64_t i = 0; i < r->bias_db.dy.count; i++) r->bias_db.db.at[i / inner % features] += r->bias_db.dy.at[i];
 }

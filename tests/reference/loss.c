@@ -26,48 +26,48 @@ void ref_softmax_stats(const double *x, int64_t classes, double *stats) {
 static double weight(const double *w, int64_t c) { return w ? w[c] : 1; }
 
 static double wanted(const Ref *r, const double *w, int64_t n, int64_t c) {
-    double smoothing = r->attr->loss.smoothing, even = smoothing / (double)r->in[0].shape.dim[1];
-    return weight(w, c) * (((int64_t)r->in[1].at[n] == c ? 1 - smoothing : 0) + even);
+    double smoothing = r->attr->loss.smoothing, even = smoothing / (double)r->cross_entropy.x.shape.dim[1];
+    return weight(w, c) * (((int64_t)r->cross_entropy.t.at[n] == c ? 1 - smoothing : 0) + even);
 }
 
-static bool ignored(const Ref *r, int64_t n) { return (int32_t)r->in[1].at[n] == r->attr->loss.ignore_index; }
+static bool ignored(const Ref *r, int64_t n) { return (int32_t)r->cross_entropy.t.at[n] == r->attr->loss.ignore_index; }
 
 static double samples(const Ref *r, const double *w) {
     double count = 0;
-    for (int64_t n = 0; n < r->in[1].count; n++)
-        if (!ignored(r, n)) count += weight(w, (int64_t)r->in[1].at[n]);
+    for (int64_t n = 0; n < r->cross_entropy.t.count; n++)
+        if (!ignored(r, n)) count += weight(w, (int64_t)r->cross_entropy.t.at[n]);
     return count;
 }
 
 /* The logarithm of class c's probability is x_c less both of these. */
 static void stats_of(const Ref *r, int64_t n, double *stats) {
-    int64_t classes = r->in[0].shape.dim[1];
+    int64_t classes = r->cross_entropy.x.shape.dim[1];
     stats[0] = stats[1] = 0;
-    if (!r->attr->loss.log && !ignored(r, n)) ref_softmax_stats(&r->in[0].at[n * classes], classes, stats);
+    if (!r->attr->loss.log && !ignored(r, n)) ref_softmax_stats(&r->cross_entropy.x.at[n * classes], classes, stats);
 }
 
 static double square(const Ref *r, const double *w, int64_t n) {
-    return r->attr->loss.beta * weight(w, (int64_t)r->in[1].at[n]);
+    return r->attr->loss.beta * weight(w, (int64_t)r->cross_entropy.t.at[n]);
 }
 
 void ref_cross_entropy(Ref *r) {
-    const Tensor *x = &r->in[0];
-    const double *w = r->in[2].at;
+    const Tensor *x = &r->cross_entropy.x;
+    const double *w = r->cross_entropy.w.at;
     double sum = 0, stats[2];
     for (int64_t n = 0; n < x->shape.dim[0]; n++) {
         stats_of(r, n, stats);
-        for (int k = 0; r->out[1].at && k < 2; k++) r->out[1].at[2 * n + k] = stats[k];
+        for (int k = 0; r->cross_entropy.stats.at && k < 2; k++) r->cross_entropy.stats.at[2 * n + k] = stats[k];
         for (int64_t c = 0; c < x->shape.dim[1] && !ignored(r, n); c++)
             sum -= wanted(r, w, n, c) * (x->at[n * x->shape.dim[1] + c] - stats[0] - stats[1]);
         if (!ignored(r, n)) sum += square(r, w, n) * pow(stats[0] + stats[1], 2);
     }
-    r->out[0].at[0] = reduce(r, sum, samples(r, w));
+    r->cross_entropy.loss.at[0] = reduce(r, sum, samples(r, w));
 }
 
 /* Its stats are those of x: nothing new. */
 void ref_cross_entropy_dx(Ref *r) {
-    const Tensor *x = &r->in[0];
-    const double *w = r->in[3].at;
+    const Tensor *x = &r->cross_entropy_dx.x;
+    const double *w = r->cross_entropy_dx.w.at;
     double scale = outer(r, samples(r, w)), stats[2];
     for (int64_t n = 0; n < x->shape.dim[0]; n++) {
         double mass = 0;
@@ -77,7 +77,7 @@ void ref_cross_entropy_dx(Ref *r) {
         for (int64_t c = 0; c < x->shape.dim[1]; c++) {
             int64_t i = n * x->shape.dim[1] + c;
             double p = r->attr->loss.log ? 0 : exp(x->at[i] - stats[0] - stats[1]);
-            r->out[0].at[i] = ignored(r, n) ? 0 : scale * (mass * p - wanted(r, w, n, c));
+            r->cross_entropy_dx.dx.at[i] = ignored(r, n) ? 0 : scale * (mass * p - wanted(r, w, n, c));
         }
     }
 }
@@ -114,15 +114,17 @@ static double slope(const LossAttr *a, double x, double t) {
     return NAN;
 }
 
-static double target(const Ref *r, int64_t i) { return r->in[1].at ? r->in[1].at[i] : 0; }
+static double target(const Ref *r, int64_t i) { return r->element_loss.t.at ? r->element_loss.t.at[i] : 0; }
 
 void ref_element_loss(Ref *r) {
     double sum = 0;
-    for (int64_t i = 0; i < r->in[0].count; i++) sum += term(&r->attr->loss, r->in[0].at[i], target(r, i));
-    r->out[0].at[0] = reduce(r, sum, (double)r->in[0].count);
+    for (int64_t i = 0; i < r->element_loss.x.count; i++) sum += term(&r->attr->loss, r->element_loss.x.at[i],
+                                                                      target(r, i));
+    r->element_loss.loss.at[0] = reduce(r, sum, (double)r->element_loss.x.count);
 }
 
 void ref_element_loss_dx(Ref *r) {
-    for (int64_t i = 0; i < r->in[0].count; i++)
-        r->out[0].at[i] = outer(r, (double)r->in[0].count) * slope(&r->attr->loss, r->in[0].at[i], target(r, i));
+    for (int64_t i = 0; i < r->element_loss_dx.x.count; i++)
+        r->element_loss_dx.dx.at[i] = outer(r, (double)r->element_loss_dx.x.count) *
+            slope(&r->attr->loss, r->element_loss_dx.x.at[i], target(r, i));
 }

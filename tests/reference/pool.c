@@ -21,7 +21,7 @@ static Place place(const PoolAttr *p, const Tensor *image, int64_t oh, int64_t o
 
 void ref_maxpool(Ref *r) {
     const PoolAttr *p = &r->attr->pool;
-    const Tensor *x = &r->in[0], *y = &r->out[0], *idx = &r->out[1];
+    const Tensor *x = &r->maxpool.x, *y = &r->maxpool.y, *idx = &r->maxpool.idx;
     EACH_PIXEL(y) {
         double best = -INFINITY;
         int64_t where = -1;
@@ -42,7 +42,7 @@ void ref_maxpool(Ref *r) {
 
 void ref_maxpool_dx(Ref *r) {
     const PoolAttr *p = &r->attr->pool;
-    const Tensor *dy = &r->in[0], *idx = &r->in[1], *dx = &r->out[0];
+    const Tensor *dy = &r->maxpool_dx.dy, *idx = &r->maxpool_dx.idx, *dx = &r->maxpool_dx.dx;
     for (int64_t i = 0; i < dx->count; i++) dx->at[i] = 0;
     EACH_PIXEL(dy) {
         int64_t where = (int64_t)*pixel4(idx, n, c, oh, ow);
@@ -67,7 +67,7 @@ static double divisor(const PoolAttr *p, const Tensor *image, int64_t oh, int64_
 
 void ref_avgpool(Ref *r) {
     const PoolAttr *p = &r->attr->pool;
-    const Tensor *x = &r->in[0], *y = &r->out[0];
+    const Tensor *x = &r->avgpool.x, *y = &r->avgpool.y;
     EACH_PIXEL(y) {
         double sum = 0;
         for (int64_t i = 0; i < p->kernel[0]; i++)
@@ -81,7 +81,7 @@ void ref_avgpool(Ref *r) {
 
 void ref_avgpool_dx(Ref *r) {
     const PoolAttr *p = &r->attr->pool;
-    const Tensor *dy = &r->in[0], *dx = &r->out[0];
+    const Tensor *dy = &r->avgpool_dx.dy, *dx = &r->avgpool_dx.dx;
     for (int64_t i = 0; i < dx->count; i++) dx->at[i] = 0;
     EACH_PIXEL(dy)
         for (int64_t i = 0; i < p->kernel[0]; i++)
@@ -112,9 +112,9 @@ static void adaptive(const Tensor *image, const Tensor *cells, bool backward) {
     }
 }
 
-void ref_adaptive_avgpool(Ref *r) { adaptive(&r->in[0], &r->out[0], false); }
+void ref_adaptive_avgpool(Ref *r) { adaptive(&r->adaptive_avgpool.x, &r->adaptive_avgpool.y, false); }
 
 void ref_adaptive_avgpool_dx(Ref *r) {
-    for (int64_t i = 0; i < r->out[0].count; i++) r->out[0].at[i] = 0;
-    adaptive(&r->out[0], &r->in[0], true);
+    for (int64_t i = 0; i < r->adaptive_avgpool_dx.dx.count; i++) r->adaptive_avgpool_dx.dx.at[i] = 0;
+    adaptive(&r->adaptive_avgpool_dx.dx, &r->adaptive_avgpool_dx.dy, true);
 }

@@ -50,7 +50,7 @@ static void unit(const Sizes *s, const double *a, const double *b, double h, dou
 }
 
 void ref_rnn(Ref *r) {
-    Tensor *in = r->in, *y = &r->out[0];
+    Tensor *in = r->in, *y = &r->rnn.y;
     Sizes s = sizes_of(r, &in[0], y);
     for (int64_t n = 0; n < s.n; n++) {
         for (int64_t j = 0; j < s.h; j++) r->scratch[j] = 0; /* c */
@@ -63,7 +63,7 @@ void ref_rnn(Ref *r) {
                     b[g] = dot_row(in[2].at, in[4].at, h, s.h, g * s.h + j);
                 }
                 unit(&s, a, b, h ? h[j] : 0, &r->scratch[j], row(&s, y->at, s.h, n, t) + j,
-                     row(&s, r->out[1].at, s.saved * s.h, n, t), j);
+                     row(&s, r->rnn.saved.at, s.saved * s.h, n, t), j);
             }
         }
     }

@@ -13,7 +13,8 @@ typedef struct Tensor {
 
 typedef struct Ref {
     const Attr *attr;
-    Tensor in[OP_IN], out[OP_OUT];
+#define SLOT Tensor
+#include "program/slots.h"
     StepState *state;   /* the op's "state" operand, input or output; NULL: absent */
     uint64_t seed;
     uint32_t micro;

@@ -11,10 +11,10 @@ static double *line(const Tensor *t, int axis, int64_t k, int64_t *stride) {
 
 void ref_softmax(Ref *r) {
     int axis = r->attr->softmax.axis;
-    int64_t n = r->in[0].shape.dim[axis], stride;
-    for (int64_t k = 0; k < r->in[0].count / n; k++) {
-        const double *x = line(&r->in[0], axis, k, &stride);
-        double *y = line(&r->out[0], axis, k, &stride), sum = 0;
+    int64_t n = r->softmax.x.shape.dim[axis], stride;
+    for (int64_t k = 0; k < r->softmax.x.count / n; k++) {
+        const double *x = line(&r->softmax.x, axis, k, &stride);
+        double *y = line(&r->softmax.y, axis, k, &stride), sum = 0;
         const double first = x[0]; /* taken out, so that one element alone is exactly 0 */
         for (int64_t i = 0; i < n; i++) sum += exp(x[i * stride] - first);
         for (int64_t i = 0; i < n; i++) {
@@ -26,10 +26,10 @@ void ref_softmax(Ref *r) {
 
 void ref_softmax_dx(Ref *r) {
     int axis = r->attr->softmax.axis;
-    int64_t n = r->in[0].shape.dim[axis], stride;
-    for (int64_t k = 0; k < r->in[0].count / n; k++) {
-        const double *dy = line(&r->in[0], axis, k, &stride), *y = line(&r->in[1], axis, k, &stride);
-        double *dx = line(&r->out[0], axis, k, &stride), sum = 0;
+    int64_t n = r->softmax_dx.dy.shape.dim[axis], stride;
+    for (int64_t k = 0; k < r->softmax_dx.dy.count / n; k++) {
+        const double *dy = line(&r->softmax_dx.dy, axis, k, &stride), *y = line(&r->softmax_dx.y, axis, k, &stride);
+        double *dx = line(&r->softmax_dx.dx, axis, k, &stride), sum = 0;
         for (int64_t i = 0; i < n * stride; i += stride) sum += r->attr->softmax.log ? dy[i] : dy[i] * y[i];
         for (int64_t i = 0; i < n * stride; i += stride)
             dx[i] = r->attr->softmax.log ? dy[i] - exp(y[i]) * sum : y[i] * (dy[i] - sum);

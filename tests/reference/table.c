@@ -5,30 +5,32 @@ static void zero(Tensor *t) {
 }
 
 void ref_embedding(Ref *r) {
-    int64_t dim = r->in[1].shape.dim[1];
-    for (int64_t i = 0; i < r->in[0].count; i++)
-        for (int64_t d = 0; d < dim; d++) r->out[0].at[i * dim + d] = r->in[1].at[(int64_t)r->in[0].at[i] * dim + d];
+    int64_t dim = r->embedding.w.shape.dim[1];
+    for (int64_t i = 0; i < r->embedding.idx.count; i++)
+        for (int64_t d = 0; d < dim; d++) r->embedding.y.at[i * dim + d] =
+            r->embedding.w.at[(int64_t)r->embedding.idx.at[i] * dim + d];
 }
 
 void ref_embedding_dw(Ref *r) {
-    int64_t dim = r->out[0].shape.dim[1];
-    zero(&r->out[0]);
-    for (int64_t i = 0; i < r->in[1].count; i++) {
-        int64_t row = (int64_t)r->in[1].at[i];
+    int64_t dim = r->embedding_dw.dw.shape.dim[1];
+    zero(&r->embedding_dw.dw);
+    for (int64_t i = 0; i < r->embedding_dw.idx.count; i++) {
+        int64_t row = (int64_t)r->embedding_dw.idx.at[i];
         for (int64_t d = 0; d < dim && row != r->attr->embedding.padding; d++)
-            r->out[0].at[row * dim + d] += r->in[0].at[i * dim + d];
+            r->embedding_dw.dw.at[row * dim + d] += r->embedding_dw.dy.at[i * dim + d];
     }
 }
 
 /* x (N, T, D), w (P, D) */
 void ref_add_rows(Ref *r) {
-    const int64_t *d = r->in[0].shape.dim;
-    for (int64_t i = 0; i < r->in[0].count; i++) r->out[0].at[i] = r->in[0].at[i] + r->in[1].at[i % (d[1] * d[2])];
+    const int64_t *d = r->add_rows.x.shape.dim;
+    for (int64_t i = 0; i < r->add_rows.x.count; i++) r->add_rows.y.at[i] = r->add_rows.x.at[i] +
+        r->add_rows.w.at[i % (d[1] * d[2])];
 }
 
 void ref_add_rows_dw(Ref *r) {
-    const int64_t *d = r->in[0].shape.dim;
-    zero(&r->out[0]);
+    const int64_t *d = r->add_rows_dw.dy.shape.dim;
+    zero(&r->add_rows_dw.dw);
     for (int64_t n = 0; n < d[0]; n++)
-        for (int64_t t = 0; t < d[1] * d[2]; t++) r->out[0].at[t] += r->in[0].at[n * d[1] * d[2] + t];
+        for (int64_t t = 0; t < d[1] * d[2]; t++) r->add_rows_dw.dw.at[t] += r->add_rows_dw.dy.at[n * d[1] * d[2] + t];
 }

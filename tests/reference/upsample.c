@@ -33,5 +33,5 @@ static void upsample(const UpsampleAttr *u, Tensor *small, Tensor *large, bool b
                         }
 }
 
-void ref_upsample(Ref *r) { upsample(&r->attr->upsample, &r->in[0], &r->out[0], false); }
-void ref_upsample_dx(Ref *r) { upsample(&r->attr->upsample, &r->out[0], &r->in[0], true); }
+void ref_upsample(Ref *r) { upsample(&r->attr->upsample, &r->upsample.x, &r->upsample.y, false); }
+void ref_upsample_dx(Ref *r) { upsample(&r->attr->upsample, &r->upsample_dx.dx, &r->upsample_dx.dy, true); }

@@ -133,13 +133,13 @@ static void test_refused(void) {
 static void is_states(const char *name, const char *text, Shape like, const char *expected) {
     const Optimizer o = optimizer(name, text);
     const OpKind op = optimizer_op(&o, &like);
-    char found[256] = "", operand[OPERAND_NAME], shape[SHAPE_TEXT];
+    char found[256] = "", shape[SHAPE_TEXT];
     size_t used = 0;
     /* between the parameter and its fp32 master */
-    for (int slot = 1; slot < OP_OUT && strcmp(op_operand(op, true, slot, operand), "master") != 0; slot++) {
+    for (int slot = 1; slot < op_master(op); slot++) {
         OptimState state;
         if (optimizer_keeps(&o, slot, &like, DT_F32, &state))
-            used += (size_t)snprintf(found + used, sizeof found - used, "%s %s %s\n", operand,
+            used += (size_t)snprintf(found + used, sizeof found - used, "%s %s %s\n", op_info(op)->out[slot].name,
                                      dtype_name(state.type), shape_text(&state.shape, shape));
     }
     is_str(found, expected, "its states");

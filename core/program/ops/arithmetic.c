@@ -1,0 +1,69 @@
+/* Sums and products of two tensors. */
+#include "program/rule.h"
+
+static void add_gradient(Gradients *g, const Op *f, int dy) {
+    gradient_pass(g, f, f->add.a, dy);
+    gradient_pass(g, f, f->add.b, dy);
+}
+
+/* The gradient of a factor is dy times the other one. */
+static void mul_gradient(Gradients *g, const Op *f, int dy) {
+    gradient_by(g, OP_mul, f, f->mul.a, dy, f->mul.b);
+    gradient_by(g, OP_mul, f, f->mul.b, dy, f->mul.a);
+}
+
+const OpRule rule_add = {fits_pair, NULL, add_gradient, NULL};
+const OpRule rule_mul = {fits_pair, NULL, mul_gradient, NULL};
+
+/* ---- one of them broadcast */
+
+/* `s` can be broadcast over `x`, and both lie alike. */
+static bool can_broadcast(const Buf *x, const Buf *s) {
+    Broadcast r;
+    return x->layout == s->layout && broadcast_read(&x->shape, &s->shape, x->layout == LAYOUT_NHWC, &r) &&
+           (!x->order[0] || r.inner == 1);
+}
+
+static bool broadcast_fits(const Operands *o) {
+    return can_broadcast(o->broadcast.x, o->broadcast.s) && fits_whole(o) &&
+           o->broadcast.s->dtype == o->broadcast.y->dtype;
+}
+
+static bool broadcast_ds_fits(const Operands *o) {
+    const Buf *dy = o->broadcast_ds.dy, *x = o->broadcast_ds.x;
+    return can_broadcast(dy, o->broadcast_ds.ds) && fits_type(o) && (!x || same_elements(dy, x));
+}
+
+/* Of a sum dy itself, of a product dy times the other factor. */
+static void broadcast_gradient(Gradients *g, const Op *f, int dy) {
+    int x = f->broadcast.x, s = f->broadcast.s;
+    bool add = f->attr.broadcast.add;
+    gradient_by(g, OP_broadcast_ds, f, s, dy, add ? NO_BUF : x);
+    if (add) gradient_pass(g, f, x, dy);
+    else gradient_by(g, OP_broadcast, f, x, dy, s);
+}
+
+static void broadcast_show(const Attr *a, Line *l) { line_put(l, " %s", a->broadcast.add ? "sum" : "product"); }
+
+const OpRule rule_broadcast = {broadcast_fits, NULL, broadcast_gradient, broadcast_show};
+const OpRule rule_broadcast_ds = {broadcast_ds_fits, NULL, NULL, broadcast_show};
+
+/* ---- the first rows of a table */
+
+/* w (R, D), y (N, T, D) with T <= R */
+static bool rows_of_table(const Buf *w, const Buf *y) {
+    int last = y->shape.rank - 1;
+    return w->shape.rank == 2 && last >= 1 && y->layout == LAYOUT_ROWS && w->shape.dim[1] == y->shape.dim[last] &&
+           w->shape.dim[0] >= y->shape.dim[last - 1];
+}
+
+static bool add_rows_fits(const Operands *o) { return fits_whole(o) && rows_of_table(o->add_rows.w, o->add_rows.y); }
+static bool add_rows_dw_fits(const Operands *o) { return rows_of_table(o->add_rows_dw.dw, o->add_rows_dw.dy); }
+
+static void add_rows_gradient(Gradients *g, const Op *f, int dy) {
+    gradient_by(g, OP_add_rows_dw, f, g->leaf[f->add_rows.w], dy, NO_BUF);
+    gradient_pass(g, f, f->add_rows.x, dy);
+}
+
+const OpRule rule_add_rows = {add_rows_fits, NULL, add_rows_gradient, NULL};
+const OpRule rule_add_rows_dw = {add_rows_dw_fits, NULL, NULL, NULL};

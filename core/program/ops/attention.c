@@ -1,0 +1,103 @@
+/* Attention, and rotary embeddings. */
+#include "program/rule.h"
+
+/* y (N, T, heads D), lse (N, heads, T). of[3]: q, k, v (attention.h), whose rows have the features of all that lie
+ * there */
+static bool operands_fit(const Buf *const *of, const Buf *y, const Buf *lse, const AttentionAttr *a) {
+    if (y->shape.rank != 3 || a->kv_heads < 1 || a->heads % a->kv_heads || y->shape.dim[2] % a->heads) return false;
+    int time = a->batch_first ? 1 : 0;
+    int64_t width = y->shape.dim[2] / a->heads, features = 0;
+    int64_t queries = y->shape.dim[time], keys = (of[1] ? of[1] : of[0])->shape.dim[time];
+    Shape rows = shape3(y->shape.dim[1 - time], a->heads, queries), like = y->shape;
+    for (int k = 2; k >= 0; k--) {
+        features += (k == 0 ? a->heads : a->kv_heads) * width;
+        if (!of[k]) continue;
+        like.dim[time] = k == 0 ? queries : keys;
+        like.dim[2] = features;
+        if (!shape_equal(&like, &of[k]->shape) || of[k]->dtype != y->dtype) return false;
+        features = 0;
+    }
+    return !lse || (shape_equal(&rows, &lse->shape) && lse->dtype == DT_F32);
+}
+
+static bool attention_fits(const Operands *o) {
+    return operands_fit(&o->attention.q, o->attention.y, o->attention.lse, &o->attr->attention);
+}
+
+static bool attention_dx_fits(const Operands *o) {
+    const BufRef *of = &o->attention_dx.q, *made = &o->attention_dx.dq;
+    for (int k = 0; k < 3; k++)
+        if (!made[k] != !of[k] || (made[k] && !same_elements(made[k], of[k]))) return false;
+    return operands_fit(of, o->attention_dx.y, o->attention_dx.lse, &o->attr->attention) &&
+           same_elements(o->attention_dx.dy, o->attention_dx.y);
+}
+
+/* One product of all queries of a sample with the keys that they see: T S C; row i of a causal one sees i + 1 keys.
+ * k: NULL where keys lie beside the queries. */
+static double product(const AttentionAttr *a, const Buf *y, const Buf *q, const Buf *k) {
+    int time = a->batch_first ? 1 : 0;
+    double steps = (double)y->shape.dim[time], keys = (double)(k ? k : q)->shape.dim[time];
+    double least = keys < steps ? keys : steps;
+    return 2 * buf_elements(y) * (a->causal ? least - least * least / (2 * steps) : keys);
+}
+
+static double attention_flops(const Operands *o) {
+    return 2 * product(&o->attr->attention, o->attention.y, o->attention.q, o->attention.k);
+}
+
+static double attention_dx_flops(const Operands *o) {
+    return 5 * product(&o->attr->attention, o->attention_dx.dy, o->attention_dx.q, o->attention_dx.k);
+}
+
+/* All gradients come from one op, wanted or not. */
+static void attention_gradient(Gradients *g, const Op *f, int dy) {
+    const int of[] = {f->attention.q, f->attention.k, f->attention.v};
+    int made[3];
+    if (!gradient_wanted(g, of[0]) && !gradient_wanted(g, of[1]) && !gradient_wanted(g, of[2])) return;
+    for (int k = 0; k < 3; k++) made[k] = of[k] == NO_BUF ? NO_BUF : gradient_buf(g, of[k]);
+    Op *op = gradient_op(g, OP_attention_dx, f);
+    op->attention_dx.dy = dy;
+    op->attention_dx.q = of[0];
+    op->attention_dx.k = of[1];
+    op->attention_dx.v = of[2];
+    op->attention_dx.y = f->attention.y;
+    op->attention_dx.lse = f->attention.lse;
+    op->attention_dx.calls = f->attention.calls;
+    op->attention_dx.dq = made[0];
+    op->attention_dx.dk = made[1];
+    op->attention_dx.dv = made[2];
+    for (int k = 0; k < 3; k++)
+        if (gradient_wanted(g, of[k])) gradient_add(g, f, of[k], made[k]);
+}
+
+static void attention_show(const Attr *attr, Line *l) {
+    const AttentionAttr *a = &attr->attention;
+    line_put(l, " heads=%d kv_heads=%d%s", a->heads, a->kv_heads, a->causal ? " causal" : "");
+}
+
+const OpRule rule_attention = {attention_fits, attention_flops, attention_gradient, attention_show};
+const OpRule rule_attention_dx = {attention_dx_fits, attention_dx_flops, NULL, attention_show};
+
+/* ---- rotary embeddings: x and y (N, T, heads dim) */
+
+static bool rotary_fits(const Operands *o) {
+    const Buf *x = o->rotary.x;
+    const RotaryAttr *r = &o->attr->rotary;
+    return fits_elements(o) && x->shape.rank == 3 && x->layout == LAYOUT_ROWS && r->dim > 0 && r->dim % 2 == 0 &&
+           r->dim <= 2 * ROTARY_PAIRS && x->shape.dim[2] % r->dim == 0;
+}
+
+/* The same angles the other way. */
+static void rotary_gradient(Gradients *g, const Op *forward, int dy) {
+    Op f = *forward;
+    f.attr.rotary.back = !f.attr.rotary.back;
+    gradient_by(g, OP_rotary, &f, f.rotary.x, dy, NO_BUF);
+}
+
+static void rotary_show(const Attr *a, Line *l) {
+    const RotaryAttr *r = &a->rotary;
+    line_put(l, " dim=%d base=%g %s%s", r->dim, (double)r->base, r->interleaved ? "interleaved" : "halves",
+             r->back ? " back" : "");
+}
+
+const OpRule rule_rotary = {rotary_fits, NULL, rotary_gradient, rotary_show};

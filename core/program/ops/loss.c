@@ -1,0 +1,64 @@
+/* Losses. */
+#include "program/rule.h"
+
+/* x (N, C), w [C] or none, stats (N, 2) or none */
+static bool classes_fit(const Buf *x, const Buf *w, const Buf *stats) {
+    if (w && (w->dtype != DT_F32 || w->shape.rank != 1 || w->shape.dim[0] != x->shape.dim[1])) return false;
+    return !stats || (stats->dtype == DT_F32 && stats->shape.rank == 2 && stats->shape.dim[0] == x->shape.dim[0] &&
+                      stats->shape.dim[1] == 2);
+}
+
+static bool cross_entropy_fits(const Operands *o) {
+    return classes_fit(o->cross_entropy.x, o->cross_entropy.w, o->cross_entropy.stats);
+}
+
+static bool cross_entropy_dx_fits(const Operands *o) {
+    return fits_elements(o) && classes_fit(o->cross_entropy_dx.x, o->cross_entropy_dx.w, o->cross_entropy_dx.stats);
+}
+
+/* The op that makes x's gradient, with what all losses share; NULL: x wants none. */
+static Op *loss_gradient(Gradients *g, OpKind kind, const Op *f) {
+    int state = g->p->loss_scaling ? program_state(g->p) : NO_BUF, x = f->element_loss.x;
+    if (!g->wanted[x] || g->p->failed) return NULL;
+    int dx = gradient_buf(g, x);
+    Op *op = gradient_op(g, kind, f);
+    op->element_loss_dx.x = x;
+    op->element_loss_dx.t = f->element_loss.t;
+    op->element_loss_dx.state = state;
+    op->element_loss_dx.dx = dx;
+    return op;
+}
+
+static void cross_entropy_gradient(Gradients *g, const Op *f, int dy) {
+    Op *op = loss_gradient(g, OP_cross_entropy_dx, f);
+    (void)dy;
+    if (!op) return;
+    op->cross_entropy_dx.w = f->cross_entropy.w;
+    op->cross_entropy_dx.stats = f->cross_entropy.stats;
+    gradient_add(g, f, f->cross_entropy.x, op->cross_entropy_dx.dx);
+}
+
+static void element_loss_gradient(Gradients *g, const Op *f, int dy) {
+    Op *op = loss_gradient(g, OP_element_loss_dx, f);
+    (void)dy;
+    if (op) gradient_add(g, f, f->element_loss.x, op->element_loss_dx.dx);
+}
+
+static void cross_entropy_show(const Attr *a, Line *l) {
+    line_put(l, "%s scale=%g", a->loss.log ? " log" : "", (double)a->loss.scale);
+    if (a->loss.beta != 0) line_put(l, " square=%g", (double)a->loss.beta);
+}
+
+static void element_loss_show(const Attr *a, Line *l) {
+    static const char *const names[] = {
+#define X(name, text) text,
+        LOSSES(X)
+#undef X
+    };
+    line_put(l, " f=%s scale=%g", names[a->loss.f], (double)a->loss.scale);
+}
+
+const OpRule rule_cross_entropy = {cross_entropy_fits, NULL, cross_entropy_gradient, cross_entropy_show};
+const OpRule rule_cross_entropy_dx = {cross_entropy_dx_fits, NULL, NULL, cross_entropy_show};
+const OpRule rule_element_loss = {NULL, NULL, element_loss_gradient, element_loss_show};
+const OpRule rule_element_loss_dx = {fits_elements, NULL, NULL, element_loss_show};

@@ -1,0 +1,151 @@
+/* Convolutions and matrix products, and their gradients. */
+#include <string.h>
+
+#include "program/rule.h"
+
+static bool conv_fits(const Buf *x, const Buf *w, const Buf *y, const ConvAttr *a) {
+    const Shape in = program_shape(x), filter = program_shape(w), out = program_shape(y);
+    if (in.rank != 4 || filter.rank != 4 || out.rank != 4 || x->shape.rank != y->shape.rank) return false;
+    for (int i = 0; i < 2; i++) {
+        int64_t window = (int64_t)a->dilation[i] * (filter.dim[2 + i] - 1) + 1;
+        int64_t span = in.dim[2 + i] + a->pad[i] + a->pad[2 + i] - window;
+        if (span < 0 || span / a->stride[i] + 1 != out.dim[2 + i]) return false;
+    }
+    return in.dim[0] == out.dim[0] && out.dim[1] == filter.dim[0] && in.dim[1] == filter.dim[1] * a->groups;
+}
+
+/* x (..., I), y (..., O), w (O, I) */
+static bool linear_fits(const Buf *x, const Buf *w, const Buf *y) {
+    int last = x->shape.rank - 1;
+    Shape like = y->shape;
+    if (last < 1 || w->shape.rank != 2 || y->shape.rank != x->shape.rank) return false;
+    like.dim[last] = x->shape.dim[last];
+    return shape_equal(&like, &x->shape) && x->shape.dim[last] == w->shape.dim[1] &&
+           y->shape.dim[last] == w->shape.dim[0] && x->dtype == y->dtype;
+}
+
+/* dx, with the gradient of the activation before it or without, and its sum per feature. */
+static bool dx_fits(const Buf *dx, const Buf *s, const Buf *db, const ActAttr *fused) {
+    if ((fused->act != ACT_NONE) != (s != NULL) || (s && !same_buf(s, dx))) return false;
+    if (!db) return true;
+    int features = dx->shape.rank == 3 && dx->layout == LAYOUT_ROWS ? 2 : 1;
+    return db->shape.rank == 1 && db->shape.dim[0] == dx->shape.dim[features] &&
+           (dx->shape.rank != 4 || dx->layout == LAYOUT_NHWC);
+}
+
+/* Each element of y meets one filter (O, ...) of w, in any direction: 2 |y| |w| / O. A convolution:
+ * 2 N OH OW O (I/groups) KH KW; a matrix product: 2 N I O. */
+static double product_flops(const Buf *y, const Buf *w) {
+    return 2 * buf_elements(y) * buf_elements(w) / (double)w->shape.dim[0];
+}
+
+/* Through the fused activation, then dw (x may die with it), then dx. */
+static void product_gradient(Gradients *g, const Op *forward, int dy, OpKind dx, OpKind dw) {
+    Op f = *forward;
+    dy = gradient_through_act(g, &f, dy);
+    int w = g->leaf[f.linear.w], bias = f.linear.b, db = gradient_buf_wanted(g, bias);
+    if (g->wanted[w]) {
+        int made = gradient_buf(g, w);
+        Op *op = gradient_op(g, dw, &f);
+        op->linear_dw.x = f.linear.x;
+        op->linear_dw.dy = dy;
+        op->linear_dw.dw = made;
+        op->linear_dw.db = db;
+        gradient_add(g, &f, w, made);
+    } else if (db != NO_BUF) {
+        Op *op = gradient_op(g, OP_bias_db, &f);
+        memset(&op->attr, 0, sizeof op->attr);
+        op->bias_db.dy = dy;
+        op->bias_db.db = db;
+    }
+    if (db != NO_BUF) gradient_add(g, &f, bias, db);
+    gradient_by(g, dx, &f, f.linear.x, dy, f.linear.w);
+}
+
+/* ---- convolutions */
+
+static bool conv2d_fits(const Operands *o) {
+    const Buf *x = o->conv2d.x, *w = o->conv2d.w, *y = o->conv2d.y;
+    return conv_fits(x, w, y, &o->attr->conv) && x->dtype == w->dtype && x->dtype == y->dtype;
+}
+
+static bool conv2d_dx_fits(const Operands *o) {
+    const Buf *dy = o->conv2d_dx.dy, *w = o->conv2d_dx.w, *dx = o->conv2d_dx.dx;
+    const ConvAttr *a = &o->attr->conv;
+    return conv_fits(dx, w, dy, a) && dx->dtype == w->dtype && dx_fits(dx, o->conv2d_dx.s, o->conv2d_dx.db, &a->fused);
+}
+
+static bool conv2d_dw_fits(const Operands *o) {
+    return conv_fits(o->conv2d_dw.x, o->conv2d_dw.dw, o->conv2d_dw.dy, &o->attr->conv);
+}
+
+static bool conv_transpose_fits(const Operands *o) {
+    const Buf *x = o->conv_transpose.x, *w = o->conv_transpose.w, *y = o->conv_transpose.y;
+    return conv_fits(y, w, x, &o->attr->conv) && y->dtype == w->dtype && x->dtype == y->dtype;
+}
+
+static double conv2d_flops(const Operands *o) { return product_flops(o->conv2d.y, o->conv2d.w); }
+static double conv2d_dx_flops(const Operands *o) { return product_flops(o->conv2d_dx.dy, o->conv2d_dx.w); }
+static double conv2d_dw_flops(const Operands *o) { return product_flops(o->conv2d_dw.dy, o->conv2d_dw.dw); }
+static double conv_transpose_flops(const Operands *o) {
+    return product_flops(o->conv_transpose.x, o->conv_transpose.w);
+}
+
+static void conv2d_gradient(Gradients *g, const Op *f, int dy) {
+    product_gradient(g, f, dy, OP_conv2d_dx, OP_conv2d_dw);
+}
+
+/* The gradient with respect to the input is a convolution, the one with respect to w has the roles of x and dy
+ * exchanged. */
+static void conv_transpose_gradient(Gradients *g, const Op *f, int dy) {
+    gradient_by(g, OP_conv2d_dw, f, g->leaf[f->conv_transpose.w], dy, f->conv_transpose.x);
+    if (f->conv_transpose.b != NO_BUF) gradient_by(g, OP_bias_db, f, f->conv_transpose.b, dy, NO_BUF);
+    gradient_by(g, OP_conv2d, f, f->conv_transpose.x, dy, f->conv_transpose.w);
+}
+
+static void conv_show(const Attr *a, Line *l) {
+    const ConvAttr *c = &a->conv;
+    line_put(l, " stride=%dx%d pad=%d,%d,%d,%d dilation=%dx%d groups=%d", c->stride[0], c->stride[1], c->pad[0],
+             c->pad[1], c->pad[2], c->pad[3], c->dilation[0], c->dilation[1], c->groups);
+    if (c->fused.act) line_put(l, " act=%s", act_name(c->fused.act));
+    if (c->tf32) line_put(l, " tf32");
+}
+
+const OpRule rule_conv2d = {conv2d_fits, conv2d_flops, conv2d_gradient, conv_show};
+const OpRule rule_conv2d_dx = {conv2d_dx_fits, conv2d_dx_flops, NULL, conv_show};
+const OpRule rule_conv2d_dw = {conv2d_dw_fits, conv2d_dw_flops, NULL, conv_show};
+const OpRule rule_conv_transpose = {conv_transpose_fits, conv_transpose_flops, conv_transpose_gradient, NULL};
+
+/* ---- matrix products */
+
+static bool linear_forward_fits(const Operands *o) { return linear_fits(o->linear.x, o->linear.w, o->linear.y); }
+
+static bool linear_dx_fits(const Operands *o) {
+    return linear_fits(o->linear_dx.dx, o->linear_dx.w, o->linear_dx.dy) &&
+           dx_fits(o->linear_dx.dx, o->linear_dx.s, o->linear_dx.db, &o->attr->linear.fused);
+}
+
+static bool linear_dw_fits(const Operands *o) { return linear_fits(o->linear_dw.x, o->linear_dw.dw, o->linear_dw.dy); }
+
+static double linear_flops(const Operands *o) { return product_flops(o->linear.y, o->linear.w); }
+static double linear_dx_flops(const Operands *o) { return product_flops(o->linear_dx.dy, o->linear_dx.w); }
+static double linear_dw_flops(const Operands *o) { return product_flops(o->linear_dw.dy, o->linear_dw.dw); }
+
+static void linear_gradient(Gradients *g, const Op *f, int dy) {
+    product_gradient(g, f, dy, OP_linear_dx, OP_linear_dw);
+}
+
+static void linear_show(const Attr *a, Line *l) {
+    if (a->linear.fused.act) line_put(l, " act=%s", act_name(a->linear.fused.act));
+    if (a->linear.tf32) line_put(l, " tf32");
+}
+
+const OpRule rule_linear = {linear_forward_fits, linear_flops, linear_gradient, linear_show};
+const OpRule rule_linear_dx = {linear_dx_fits, linear_dx_flops, NULL, linear_show};
+const OpRule rule_linear_dw = {linear_dw_fits, linear_dw_flops, NULL, linear_show};
+
+/* ---- a bias without its product */
+
+static bool bias_db_fits(const Operands *o) { return o->bias_db.db->shape.rank == 1 && o->bias_db.dy->shape.rank >= 2; }
+
+const OpRule rule_bias_db = {bias_db_fits, NULL, NULL, NULL};

@@ -1,0 +1,33 @@
+/* What happens to gradients and parameters after the backward pass. */
+#include "program/rule.h"
+
+static bool update_fits(const Operands *o) {
+    return same_elements(o->update.g, o->update.w) && (!o->update.lr || o->update.lr->dtype == DT_F32);
+}
+
+/* Codes lie as the parameter does; scales are of whole blocks. */
+static bool adam8bit_fits(const Operands *o) {
+    const Buf *w = o->adam8bit.w, *scale = o->adam8bit.scale, *const *states = &o->adam8bit.exp_avg;
+    const int64_t n = shape_elements(&w->shape), block = o->attr->optim.rule.block_size;
+    int kept = 0;
+    for (int k = 0; k < OPTIM_STATES; k++) {
+        if (!states[k]) continue;
+        if (!same_elements(states[k], w) || states[k]->dtype != DT_U8) return false;
+        kept++;
+    }
+    return update_fits(o) && block > 0 && n % block == 0 && scale->dtype == DT_F32 &&
+           shape_elements(&scale->shape) == n / block * kept;
+}
+
+static void update_show(const Attr *a, Line *l) { line_put(l, " lr=%g", (double)a->optim.rule.lr); }
+
+#define UPDATE(name) const OpRule rule_##name = {update_fits, NULL, NULL, update_show};
+OPTIM_RULES(UPDATE)
+UPDATE(adafactor)
+const OpRule rule_adam8bit = {adam8bit_fits, NULL, NULL, update_show};
+
+const OpRule rule_accumulate = {fits_elements, NULL, NULL, NULL};
+const OpRule rule_grad_check = {NULL, NULL, NULL, NULL};
+const OpRule rule_grad_square = {NULL, NULL, NULL, NULL};
+const OpRule rule_step_begin = {NULL, NULL, NULL, NULL};
+const OpRule rule_scale_update = {NULL, NULL, NULL, NULL};

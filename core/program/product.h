@@ -1,0 +1,25 @@
+/* product.h: the operands of a convolution or matrix product, by their part in y = x w. */
+#ifndef MT_PRODUCT_H
+#define MT_PRODUCT_H
+
+#include "kernel.h"
+
+/* x and y may be gradients, w is one in OP_conv2d_dw and OP_linear_dw: whichever of them the op makes. */
+typedef struct ProductOperands { const View *x, *w, *y; } ProductOperands;
+
+/* of conv2d, linear, and their gradients */
+static inline ProductOperands product_operands(const KArgs *a) {
+    ProductOperands p = {&a->linear.x, &a->linear.w, &a->linear.y};
+    if (a->kind == OP_conv2d_dx || a->kind == OP_linear_dx) {
+        p.x = &a->linear_dx.dx;
+        p.w = &a->linear_dx.w;
+        p.y = &a->linear_dx.dy;
+    } else if (a->kind == OP_conv2d_dw || a->kind == OP_linear_dw) {
+        p.x = &a->linear_dw.x;
+        p.w = &a->linear_dw.dw;
+        p.y = &a->linear_dw.dy;
+    }
+    return p;
+}
+
+#endif
