@@ -550,7 +550,7 @@ static int rename_row(Csv *c, int64_t *at, const char *cell, const char *repeat,
     offset += c->record[offset] == '"';
     int64_t place = *at + (int64_t)offset;
     *at += n + 1;
-    if (split(c->record, (size_t)n) != header(c)->columns)
+    if (csv_split(c->record, (size_t)n) != header(c)->columns)
         return err_set(e, ERR_FILE, "\"%.200s\" was changed by another program", c->path);
     if (strcmp(field(c->record, c->cell), cell) != 0 || strcmp(field(c->record, c->repeat), repeat) != 0) return OK;
     return write_over(c, to, strlen(to), place) ? file_error("write", c->path, e) : OK;

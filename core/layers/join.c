@@ -1,5 +1,5 @@
 /* Concat, Add and Mul of branches that read the same input; without branches, of the inputs themselves. Told apart by
- * the op. Identity; Select and Narrow, which cut out. Dimensions are PyTorch's, negative ones count from the end. */
+ * the op. Identity; Select and Narrow, which cut out; Roll. Dimensions are PyTorch's, negative ones count from the end. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -201,4 +201,33 @@ int layer_select_forward(Lower *lw, const Layer *l, const int *in) {
     int x = emit_part(lw, l, in[0], "index", 1, lower_temp(lw, l, "part", kept_shape(l, dim), NULL, DT_F32));
     if (l->in.rank == 4 && dim > 1) return lower_op(lw, OP_nhwc_to_nchw, l, &x, 1, NULL);
     return lower_view(lw, l, x);
+}
+
+/* ---- the same elements at other places */
+
+/* Where the first element goes: an index along the layer's dim. */
+static int find_shift(const Layer *l, int *dim, int64_t *shift, Err *e) {
+    int code = find_dim(l, l->in.rank, dim, e);
+    if (code) return code;
+    const int64_t size = l->in.dim[*dim], given = options_int(&l->options, "shift") % size;
+    *shift = given < 0 ? given + size : given;
+    return OK;
+}
+
+int layer_roll_shape(Network *n, Layer *l, Err *e) {
+    int dim;
+    int64_t shift;
+    int code = find_shift(l, &dim, &shift, e);
+    (void)n;
+    if (!code) layer_output(l, l->in);
+    return code;
+}
+
+int layer_roll_forward(Lower *lw, const Layer *l, const int *in) {
+    int dim, x = lower_rows(lw, l, in[0]);
+    Attr a;
+    memset(&a, 0, sizeof a);
+    if (find_shift(l, &dim, &a.axis.start, NULL) || !a.axis.start) return x; /* an error was found before */
+    a.axis.axis = dim;
+    return lower_op(lw, OP_roll, l, &x, 1, &a);
 }

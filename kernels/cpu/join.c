@@ -1,4 +1,4 @@
-/* join.c: concat, slice, slice_dx: bytes moved in runs; bias_db: sums over rows. A tensor is seen as (outer, axis,
+/* join.c: concat, slice, slice_dx, roll: bytes moved in runs; bias_db: sums over rows. A tensor is seen as (outer, axis,
  * inner) in the order in which it lies in memory, so a run is what has one outer index: (axis, inner). */
 #include "parallel.h"
 
@@ -46,6 +46,17 @@ static void slice_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     }
 }
 
+static void roll_piece(const KArgs *a, int64_t begin, int64_t end) {
+    int64_t outer;
+    const size_t whole = run_bytes(a, &a->roll.x, &outer), shift = start_bytes(a, &a->roll.x);
+    for (int64_t i = begin; i < end; i++) {
+        const char *from = (const char *)a->roll.x.data + (size_t)i * whole;
+        char *to = (char *)a->roll.y.data + (size_t)i * whole;
+        memcpy(to + shift, from, whole - shift);
+        memcpy(to, from + whole - shift, shift);
+    }
+}
+
 /* Over the runs of the larger operand, about BLOCK elements a piece. */
 static int runs(const KArgs *a, const View *larger, RangeFn *piece) {
     int64_t outer;
@@ -67,6 +78,11 @@ int k_cpu_slice(const KArgs *a, Err *e) {
 int k_cpu_slice_dx(const KArgs *a, Err *e) {
     (void)e;
     return runs(a, &a->slice_dx.dx, slice_dx_piece);
+}
+
+int k_cpu_roll(const KArgs *a, Err *e) {
+    (void)e;
+    return runs(a, &a->roll.x, roll_piece);
 }
 
 /* ---- bias_db: features lie innermost in every layout */

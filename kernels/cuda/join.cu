@@ -1,4 +1,4 @@
-/* join.cu: mul; concat, slice, slice_dx: elements moved; bias_db. A tensor is seen as (outer, axis, inner) in the order
+/* join.cu: mul; concat, slice, slice_dx, roll: elements moved; bias_db. A tensor is seen as (outer, axis, inner) in the order
  * in which it lies in memory; a run is what has one outer index: (axis, inner). */
 #include "bias.h"
 #include "elements.h"
@@ -77,6 +77,23 @@ template <typename T> static int widen(const KArgs *a, Err *e) {
 
 int k_cuda_slice_dx(const KArgs *a, Err *e) {
     return (dtype_size(a->slice_dx.dx.dtype) == 2 ? widen<uint16_t> : widen<uint32_t>)(a, e);
+}
+
+template <typename T>
+static __global__ void roll(T *to, const T *from, Runs runs, int64_t count) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
+        to[i] = from[i % runs.length < runs.start ? i + runs.length - runs.start : i - runs.start];
+}
+
+template <typename T> static int roll_run(const KArgs *a, Err *e) {
+    const View *x = &a->roll.x;
+    return launch_op(a, e, roll<T>, blocks_for(a, x->count, ELEMENT_THREADS), ELEMENT_THREADS, (T *)a->roll.y.data,
+                     (const T *)x->data, runs_of(a, x, a->attr->axis.start), x->count);
+}
+
+int k_cuda_roll(const KArgs *a, Err *e) {
+    return (dtype_size(a->roll.x.dtype) == 2 ? roll_run<uint16_t> : roll_run<uint32_t>)(a, e);
 }
 
 int k_cuda_bias_db(const KArgs *a, Err *e) { return bias_sum(a, &a->bias_db.dy, &a->bias_db.db, NULL, 0, e); }

@@ -57,7 +57,8 @@ static void normalisation(Net *t) {
     static const char *const more[] = {"", ", affine=false", ", momentum=none", ", track_running_stats=false"};
     static const char *const plain[] =
         {"SiLU(inplace=true)", "ELU(0.7)", "Softplus", "Hardswish", "PReLU", "Softmax(1)",
-                                        "LogSoftmax(-1)", "Dropout2d(0.3)", "Dropout2d(0.3, inplace=true)"};
+                                        "LogSoftmax(-1)", "Dropout2d(0.3)", "Dropout2d(0.3, inplace=true)", "Roll(1, 1)",
+                                        "Roll(-3, 2)"};
     switch (below(6)) {
     case 0: put(t, "BatchNorm2d(%d%s)%s ", t->c, more[below((int)ARRAY_LEN(more))], below(6) ? "" : "!"); break;
     case 3: put(t, "InstanceNorm2d(%d%s) ", t->c, below(2) ? "" : ", affine=true"); break;

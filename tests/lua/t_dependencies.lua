@@ -157,14 +157,14 @@ tap.is(circle(required), "", "no circle of modules")
 -- ---- calls that the includes do not show: an object's functions, and whose functions it calls
 local build = os.getenv "BUILD" or "build"
 
--- Objects of `folders` by their source. One that is older than its source, or whose source is gone, says nothing.
+-- Objects of some folders by their source. One that is older than its source, or whose source is gone, says nothing.
 local function objects(folders)
   local list = {}
   local pipe = assert(io.popen(([[for object in %s; do
     source=${object#%s/}; source=${source#emulate/}; source=${source%%.o}
     case $source in *.cu) ;; *) source=$source.c ;; esac
     if [ "$object" -nt "$source" ]; then echo "$object $source"; fi
-  done]]):format(folders:gsub("%S+", build .. "/%0"), build)))
+  done]]):format((folders:gsub("%S+", build .. "/%0")), build)))
   for line in pipe:lines() do
     local object, source = line:match "^(%S+) (%S+)$"
     list[source] = object
@@ -209,13 +209,6 @@ tap.ok(plugin["kernels/cuda/device.c"] or emulated["kernels/cuda/device.c"],
        "there are objects of kernels/cuda/ in " .. build .. " (make emulated)")
 tap.is(circle(plugin), "", "no circle of calls in kernels/cuda/")
 tap.is(circle(emulated), "", "no circle of calls in kernels/cuda/, emulated")
-
--- ---- the passes stand in the tour as they do in their table
-local passes, told = {}, {}
-for line in io.lines "core/passes/passes.def" do passes[#passes + 1] = line:match "^PASS%(([a-z_]+)," end
-local tour = assert(io.open "docs/tour.md"):read "a":match "%*%*4%. Passes.-%*%*5%."
-for name in tour:gmatch "%*([a-z_]+)%*[,:.;]" do told[#told + 1] = name end
-tap.is(table.concat(told, " "), table.concat(passes, " "), "docs/tour.md has the passes in their order")
 
 -- ---- experiments: the memtide module only
 for _, path in ipairs(files "experiments/*.lua") do

@@ -55,6 +55,12 @@ for _, row in ipairs{
   {{1, 2, 3}, function(x) return nn.mean(x, 2, true) end, "1,2,1: 1 4", "the same with keepdim"},
   {{1, 2, 1, 2}, function(x) return x:mean({2, 3}) end, "1,2: 0.5 2.5", "the mean of pixels"},
   {{1, 2, 1, 2}, function(x) return x:mean{dim = {-2, -1}, keepdim = true} end, "1,2,1,1: 0.5 2.5", "by name"},
+  {{1, 5}, function(x) return x:roll(2, 1) end, "1,5: 3 4 0 1 2", "roll"},
+  {{1, 5}, function(x) return nn.roll(x, -6, -1) end, "1,5: 1 2 3 4 0", "roll back, more than round"},
+  {{1, 5}, function(x) return x:roll(5, 1) + 0 end, "1,5: 0 1 2 3 4", "roll once round"},
+  {{2, 2, 3}, function(x) return x:roll({1, -1}, {1, 2}) end, "2,2,3: 4 5 3 1 2 0 10 11 9 7 8 6", "roll of two"},
+  {{1, 2, 2, 2}, function(x) return x:roll{shifts = 1, dims = 3} end, "1,2,2,2: 1 0 3 2 5 4 7 6", "roll by name"},
+  {{1, 2, 2, 2}, function(x) return x:roll(1, 1):flatten():roll(1, 1) end, "1,8: 3 4 5 6 7 0 1 2", "of an image, flat"},
 } do tap.is(outcome(row[1], row[2]), row[3], row[4]) end
 
 -- PyTorch's modules of functions and schedules are at hand under their names
@@ -77,6 +83,8 @@ for _, row in ipairs{
   {"+ stands between two values, or a value and a number, found a value and a string", function(x) return x + "1" end},
   {"/ stands between a value and a number behind it, found a number and a value", function(x) return 1 / x end},
   {"/ stands between a value and a number behind it, found a value and a value", function(x) return x / x end},
+  {"roll: expected a dimension for each shift, found 1 for 2", function(x) return x:roll({1, 2}, 1) end},
+  {"roll: expected a dimension for each shift, found 0 for 1", function(x) return x:roll(1) end},
   {"^ stands between a value and 2, found 3", function(x) return x ^ 3 end},
   {"^ stands between a value and 2, found 0.5", function(x) return nn.pow(x, 0.5) end},
   {"view: place 1: expected a whole number or x:size(1), found a size of another place", function(x)

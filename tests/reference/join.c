@@ -59,6 +59,15 @@ void ref_slice_dx(Ref *r) {
     move_part(&r->slice_dx.dx, &r->slice_dx.dy, r->attr->axis.axis, r->attr->axis.start, false);
 }
 
+void ref_roll(Ref *r) {
+    const Tensor *x = &r->in[0];
+    const int64_t inner = inner_of(x, r->attr->axis.axis), size = x->shape.dim[r->attr->axis.axis];
+    for (int64_t i = 0; i < x->count; i++) {
+        const int64_t k = i / inner % size, to = (k + r->attr->axis.start) % size;
+        r->out[0].at[i + (to - k) * inner] = x->at[i];
+    }
+}
+
 /* Features are dimension 1 of an image, the last one otherwise. */
 void ref_bias_db(Ref *r) {
     int axis = r->bias_db.dy.shape.rank == 4 ? 1 : r->bias_db.dy.shape.rank - 1;

@@ -1,4 +1,4 @@
-/* Tensors laid side by side, and parts of one. */
+/* Tensors laid side by side, parts of one, and one that is rolled. */
 #include <inttypes.h>
 
 #include "program/rule.h"
@@ -29,6 +29,13 @@ static bool concat_fits(const Operands *o) {
 static bool slice_fits(const Operands *o) { return part_fits(o->slice.x, o->slice.y, &o->attr->axis); }
 static bool slice_dx_fits(const Operands *o) { return part_fits(o->slice_dx.dx, o->slice_dx.dy, &o->attr->axis); }
 
+static bool roll_fits(const Operands *o) {
+    const Buf *x = o->roll.x;
+    const AxisAttr *a = &o->attr->axis;
+    if (a->axis < 0 || a->axis >= x->shape.rank || (a->axis > 0 && x->order[0])) return false;
+    return a->start > 0 && a->start < x->shape.dim[a->axis] && same_buf(x, o->roll.y);
+}
+
 /* What was laid side by side is cut apart again. */
 static void concat_gradient(Gradients *g, const Op *forward, int dy) {
     Op f = *forward;
@@ -46,6 +53,13 @@ static void slice_dx_gradient(Gradients *g, const Op *f, int dy) {
     gradient_by(g, OP_slice, f, f->slice_dx.dy, dy, NO_BUF);
 }
 
+/* The rest of the way round. */
+static void roll_gradient(Gradients *g, const Op *forward, int dy) {
+    Op f = *forward;
+    f.attr.axis.start = g->p->bufs[dy].shape.dim[f.attr.axis.axis] - f.attr.axis.start;
+    gradient_by(g, OP_roll, &f, f.roll.x, dy, NO_BUF);
+}
+
 static void concat_show(const Attr *a, Line *l) { line_put(l, " axis=%d", a->axis.axis); }
 static void slice_show(const Attr *a, Line *l) {
     line_put(l, " axis=%d start=%" PRId64, a->axis.axis, a->axis.start);
@@ -53,4 +67,5 @@ static void slice_show(const Attr *a, Line *l) {
 
 const OpRule rule_concat = {concat_fits, NULL, concat_gradient, concat_show};
 const OpRule rule_slice = {slice_fits, NULL, slice_gradient, slice_show};
+const OpRule rule_roll = {roll_fits, NULL, roll_gradient, slice_show};
 const OpRule rule_slice_dx = {slice_dx_fits, NULL, slice_dx_gradient, slice_show};

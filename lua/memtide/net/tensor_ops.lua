@@ -1,5 +1,5 @@
 -- What a forward says of values beside calling layers: nn.cat({x, y}, 1), x + y, 2 * x, x:view(x:size(0), -1),
--- x:mean(1).
+-- x:mean(1), x:roll(1, 2).
 -- All of it is made of layers.
 local literal = require "memtide.base.literal"
 local util = require "memtide.base.util"
@@ -119,6 +119,19 @@ return function(nn, graph)
     x = functions[pool](of_steps and functions.transpose(x, 1, 2) or x, 1)
     if not keepdim then return functions.flatten(x) end
     return of_steps and functions.transpose(x, 1, 2) or x
+  end
+
+  -- One dimension after the other: shifts and dims are numbers, lists of equally many, or by name.
+  function functions.roll(x, shifts, dims)
+    if type(shifts) == "table" and (shifts.shifts ~= nil or shifts.dims ~= nil) then
+      shifts, dims = shifts.shifts, shifts.dims
+    end
+    shifts, dims = type(shifts) == "table" and shifts or {shifts}, type(dims) == "table" and dims or {dims}
+    if #shifts == 0 or #shifts ~= #dims then
+      util.fail("roll: expected a dimension for each shift, found %d for %d", #dims, #shifts)
+    end
+    for i, shift in ipairs(shifts) do x = graph.call(nn.Roll(shift, dims[i]), x) end
+    return x
   end
 
   for name, call in pairs(functions) do
