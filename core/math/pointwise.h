@@ -39,6 +39,20 @@ typedef enum ActFn {
     ACT_COUNT
 } ActFn;
 
+/* An activation with its numbers. slope: LeakyReLU's slope, ELU's alpha, Softplus's beta, the least that Hardtanh gives
+ * or Scale's factor; high: the most that Hardtanh gives, or what Scale adds; inplace: the layer asked for it */
+typedef struct ActAttr { ActFn act; float slope; int32_t inplace; float high; } ActAttr;
+
+/* f without numbers, or with a's */
+MT_FN ActAttr act_of(ActFn f) {
+    const ActAttr a = {f, 0.0f, 0, 0.0f};
+    return a;
+}
+MT_FN ActAttr act_as(ActAttr a, ActFn f) {
+    a.act = f;
+    return a;
+}
+
 /* Is it the output that the gradient is computed from? */
 static inline bool act_saves_output(ActFn f) {
     static const char saved[] = {
@@ -52,34 +66,33 @@ static inline bool act_saves_output(ActFn f) {
 /* The first ones are plain: a comparison and a product at most, so that a kernel that is made for them stays small. */
 static inline bool act_is_plain(ActFn f) { return f <= ACT_LEAKY; }
 
-MT_FN float act_value_plain(ActFn f, float x, float slope) {
-    if (f == ACT_RELU) return x < 0.0f ? 0.0f : x; /* a NaN goes through */
-    return f == ACT_LEAKY && x < 0.0f ? slope * x : x;
+MT_FN float act_value_plain(ActAttr a, float x) {
+    if (a.act == ACT_RELU) return x < 0.0f ? 0.0f : x; /* a NaN goes through */
+    return a.act == ACT_LEAKY && x < 0.0f ? a.slope * x : x;
 }
 
-MT_FN float act_slope_plain(ActFn f, float s, float slope) {
-    return f == ACT_NONE || s > 0.0f ? 1.0f : f == ACT_RELU ? 0.0f : slope;
+MT_FN float act_slope_plain(ActAttr a, float s) {
+    return a.act == ACT_NONE || s > 0.0f ? 1.0f : a.act == ACT_RELU ? 0.0f : a.slope;
 }
 
 /* PyTorch's, as in Klambauer et al. 2017, "Self-Normalizing Neural Networks" */
 #define SELU_SCALE 1.0507009873554805f
 #define SELU_ALPHA 1.6732632423543772f
 
-/* y = f(x); `slope` is LeakyReLU's slope, ELU's alpha, Softplus's beta, the least that Hardtanh gives or Scale's
- * factor; `high` is the most that Hardtanh gives, or what Scale adds */
-MT_FN float act_value(ActFn f, float x, float slope, float high) {
+/* y = f(x) */
+MT_FN float act_value(ActAttr a, float x) {
     float t;
-    switch (f) {
+    switch (a.act) {
     case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
     case ACT_TANH: return tanhf(x);
     case ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
     case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
     case ACT_SILU: return x / (1.0f + expf(-x));
-    case ACT_ELU: return x > 0.0f ? x : slope * expm1f(x);
-    case ACT_SOFTPLUS: return slope * x > 20.0f ? x : log1pf(expf(slope * x)) / slope; /* PyTorch's threshold */
+    case ACT_ELU: return x > 0.0f ? x : a.slope * expm1f(x);
+    case ACT_SOFTPLUS: return a.slope * x > 20.0f ? x : log1pf(expf(a.slope * x)) / a.slope; /* PyTorch's threshold */
     case ACT_HARDSWISH: return x * (x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f);
     case ACT_RELU6: return x < 0.0f ? 0.0f : x > 6.0f ? 6.0f : x;
-    case ACT_HARDTANH: return x < slope ? slope : x > high ? high : x;
+    case ACT_HARDTANH: return x < a.slope ? a.slope : x > a.high ? a.high : x;
     case ACT_HARDSIGMOID: return x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f;
     case ACT_MISH: /* tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2); 1 where that would overflow */
         t = expf(x);
@@ -90,15 +103,15 @@ MT_FN float act_value(ActFn f, float x, float slope, float high) {
     case ACT_SELU: return SELU_SCALE * (x > 0.0f ? x : SELU_ALPHA * expm1f(x));
     case ACT_ABS: return fabsf(x);
     case ACT_EXP: return expf(x);
-    case ACT_SCALE: return slope * x + high;
-    default: return act_value_plain(f, x, slope);
+    case ACT_SCALE: return a.slope * x + a.high;
+    default: return act_value_plain(a, x);
     }
 }
 
 /* df/dx from s, the saved value (see ACTS) */
-MT_FN float act_slope(ActFn f, float s, float slope, float high) {
+MT_FN float act_slope(ActAttr a, float s) {
     float c, t;
-    switch (f) {
+    switch (a.act) {
     case ACT_SIGMOID: return s * (1.0f - s);
     case ACT_TANH: return 1.0f - s * s;
     case ACT_GELU:
@@ -111,11 +124,11 @@ MT_FN float act_slope(ActFn f, float s, float slope, float high) {
     case ACT_SILU:
         c = 1.0f / (1.0f + expf(-s));
         return c * (1.0f + s * (1.0f - c));
-    case ACT_ELU: return s > 0.0f ? 1.0f : slope * expf(s);
-    case ACT_SOFTPLUS: return slope * s > 20.0f ? 1.0f : 1.0f / (1.0f + expf(-slope * s));
+    case ACT_ELU: return s > 0.0f ? 1.0f : a.slope * expf(s);
+    case ACT_SOFTPLUS: return a.slope * s > 20.0f ? 1.0f : 1.0f / (1.0f + expf(-a.slope * s));
     case ACT_HARDSWISH: return s <= -3.0f ? 0.0f : s >= 3.0f ? 1.0f : (2.0f * s + 3.0f) / 6.0f;
     case ACT_RELU6: return s > 0.0f && s < 6.0f ? 1.0f : 0.0f;
-    case ACT_HARDTANH: return s > slope && s < high ? 1.0f : 0.0f;
+    case ACT_HARDTANH: return s > a.slope && s < a.high ? 1.0f : 0.0f;
     case ACT_HARDSIGMOID: return s > 0.0f && s < 1.0f ? 1.0f / 6.0f : 0.0f;
     case ACT_MISH: /* with t = e^x: n / (n + 2) + 4 x t (t + 1) / (n + 2)^2 */
         t = expf(s);
@@ -128,8 +141,8 @@ MT_FN float act_slope(ActFn f, float s, float slope, float high) {
     case ACT_SELU: return SELU_SCALE * (s > 0.0f ? 1.0f : SELU_ALPHA * expf(s));
     case ACT_ABS: return (float)((s > 0.0f) - (s < 0.0f));
     case ACT_EXP: return s;
-    case ACT_SCALE: return slope;
-    default: return act_slope_plain(f, s, slope);
+    case ACT_SCALE: return a.slope;
+    default: return act_slope_plain(a, s);
     }
 }
 
@@ -180,7 +193,7 @@ MT_FN float loss_slope(LossFn f, float x, float t, float beta) {
     case LOSS_HUBER: return far >= beta ? beta * sign : d;
     case LOSS_BCE: return d / fmaxf((1.0f - x) * x, 1e-12f);
     case LOSS_BCE_LOGITS:
-        p = act_value(ACT_SIGMOID, x, 0, 0);
+        p = act_value(act_of(ACT_SIGMOID), x);
         return (1.0f - t) * p - beta * t * (1.0f - p);
     case LOSS_IDENTITY: return 1.0f;
     default: return 2.0f * d;

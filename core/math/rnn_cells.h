@@ -23,7 +23,7 @@ MT_FN RnnInfo rnn_info(RnnMode mode) {
     return mode == RNN_LSTM ? lstm : mode == RNN_GRU ? gru : plain;
 }
 
-MT_FN float cell_sigmoid(float x) { return act_value(ACT_SIGMOID, x, 0.0f, 0.0f); }
+MT_FN float cell_sigmoid(float x) { return act_value(act_of(ACT_SIGMOID), x); }
 
 typedef struct LstmUnit { float i, f, g, o, c, h; } LstmUnit;
 typedef struct LstmSlope { float i, f, g, o, c; } LstmSlope;

@@ -56,8 +56,6 @@ static inline bool op_is_update(OpKind kind) {
 }
 static inline int op_master(OpKind kind) { return op_info(kind)->n_out - 1; }
 
-/* slope, high: see act_value; inplace: the layer asked for it */
-typedef struct ActAttr { ActFn act; float slope; int32_t inplace; float high; } ActAttr;
 /* divisor 0: window size; fused: ACT_RELU in a maxpool that applies one, else ACT_NONE */
 typedef struct PoolAttr {
     int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor;

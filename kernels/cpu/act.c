@@ -5,24 +5,25 @@
 #include "vector_math.h"
 
 /* One loop per activation, so that the choice is made outside of it. */
-HOT void act_block(ActFn f, float slope, float high, float *y, const float *x, int64_t n) {
-    switch (f) {
-#define X(name, text, saved)                                                          \
-    case ACT_##name:                                                                  \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = act_value(ACT_##name, x[i], slope, high); \
-        break;
+#define LOOP(name, set)                                        \
+    case ACT_##name: {                                         \
+        const ActAttr a = act_as(*f, ACT_##name);              \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) set; \
+        break;                                                 \
+    }
+
+HOT void act_block(const ActAttr *f, float *y, const float *x, int64_t n) {
+    switch (f->act) {
+#define X(name, text, saved) LOOP(name, y[i] = act_value(a, x[i]))
         ACTS(X)
 #undef X
     default: break;
     }
 }
 
-HOT void act_dx_block(ActFn f, float slope, float high, float *dx, const float *dy, const float *s, int64_t n) {
-    switch (f) {
-#define X(name, text, saved)                                                          \
-    case ACT_##name:                                                                  \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * act_slope(ACT_##name, s[i], slope, high); \
-        break;
+HOT void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float *s, int64_t n) {
+    switch (f->act) {
+#define X(name, text, saved) LOOP(name, dx[i] = dy[i] * act_slope(a, s[i]))
         ACTS(X)
 #undef X
     default: break;
@@ -31,19 +32,17 @@ HOT void act_dx_block(ActFn f, float slope, float high, float *dx, const float *
 
 static void act_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK];
-    const ActAttr *act = &a->attr->act;
     float *y = block_target(&a->act.y, begin, to);
-    act_block(act->act, act->slope, act->high, y, block_load(&a->act.x, begin, end - begin, from), end - begin);
+    act_block(&a->attr->act, y, block_load(&a->act.x, begin, end - begin, from), end - begin);
     block_store(&a->act.y, begin, end - begin, y);
 }
 
 static void act_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     float gradient[BLOCK], saved[BLOCK], to[BLOCK];
-    const ActAttr *act = &a->attr->act;
     const float *dy = block_load(&a->act_dx.dy, begin, end - begin, gradient);
     const float *s = block_load(&a->act_dx.s, begin, end - begin, saved);
     float *dx = block_target(&a->act_dx.dx, begin, to);
-    act_dx_block(act->act, act->slope, act->high, dx, dy, s, end - begin);
+    act_dx_block(&a->attr->act, dx, dy, s, end - begin);
     block_store(&a->act_dx.dx, begin, end - begin, dx);
 }
 
@@ -99,8 +98,7 @@ static void dx_rows(const ActAttr *act, const View *dy, const View *s, const Vie
                     int64_t n, float *sums) {
     float gradient[BLOCK], saved[BLOCK], to[BLOCK];
     float *out = block_target(dx, at, to);
-    act_dx_block(act->act, act->slope, act->high, out, block_load(dy, at, rows * n, gradient),
-                 block_load(s, at, rows * n, saved), rows * n);
+    act_dx_block(act, out, block_load(dy, at, rows * n, gradient), block_load(s, at, rows * n, saved), rows * n);
     if (sums) sum_rows(sums, out, rows, n);
     block_store(dx, at, rows * n, out);
 }

@@ -6,8 +6,8 @@
 #include "program/kernel.h"
 
 /* y[n] = f(x[n]); y may be x. dx[n] = dy[n] f'(s[n]); dx may be dy. */
-void act_block(ActFn f, float slope, float high, float *y, const float *x, int64_t n);
-void act_dx_block(ActFn f, float slope, float high, float *dx, const float *dy, const float *s, int64_t n);
+void act_block(const ActAttr *f, float *y, const float *x, int64_t n);
+void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float *s, int64_t n);
 
 /* dx = dy f'(s) and, unless its count is 0, db (C) = sums of dx (..., C) before it is rounded to its type. dy may be
  * dx. `parts` has act_dx_parts bytes. The number of threads changes no bit. */

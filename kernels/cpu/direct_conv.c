@@ -154,9 +154,9 @@ static void leave(const Walk *w, int64_t channel, float *sums) {
         float *v = sums + (pixel * w->rows + sample) * COLUMNS;
         if (forward) {
             sum_rows(v, add, 1, COLUMNS);
-            act_block(act->act, act->slope, act->high, v, v, COLUMNS);
+            act_block(act, v, v, COLUMNS);
         } else if (act->act) {
-            act_dx_block(act->act, act->slope, act->high, v, v, block_load(s, at, COLUMNS, held), COLUMNS);
+            act_dx_block(act, v, v, block_load(s, at, COLUMNS, held), COLUMNS);
         }
         sum_rows(db, v, 1, COLUMNS);
         block_store(&args->out[0], at, COLUMNS, v);

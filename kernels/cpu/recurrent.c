@@ -30,7 +30,7 @@ HOT static void plain_row(const RnnSteps *w, float *y, const float *s, float *h)
     } else {
 #pragma omp simd
         for (int64_t j = 0; j < w->p.units; j++)
-            y[j] = h[j] = act_value(ACT_RELU, y[j] + bi[j] + (s[j] + bh[j]), 0.0f, 0.0f);
+            y[j] = h[j] = act_value(act_of(ACT_RELU), y[j] + bi[j] + (s[j] + bh[j]));
     }
 }
 

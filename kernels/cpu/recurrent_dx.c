@@ -11,10 +11,10 @@ HOT static void plain_back_row(const RnnSteps *w, const float *y, const float *d
     ActFn f = w->p.mode == RNN_TANH ? ACT_TANH : ACT_RELU;
     if (f == ACT_TANH) {
 #pragma omp simd
-        for (int64_t j = 0; j < w->p.units; j++) d[j] = (dy[j] + dh[j]) * act_slope(ACT_TANH, y[j], 0.0f, 0.0f);
+        for (int64_t j = 0; j < w->p.units; j++) d[j] = (dy[j] + dh[j]) * act_slope(act_of(ACT_TANH), y[j]);
     } else {
 #pragma omp simd
-        for (int64_t j = 0; j < w->p.units; j++) d[j] = (dy[j] + dh[j]) * act_slope(ACT_RELU, y[j], 0.0f, 0.0f);
+        for (int64_t j = 0; j < w->p.units; j++) d[j] = (dy[j] + dh[j]) * act_slope(act_of(ACT_RELU), y[j]);
     }
     memset(dh, 0, (size_t)w->p.units * sizeof *dh);
 }

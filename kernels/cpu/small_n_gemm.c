@@ -124,7 +124,7 @@ int small_n_forward(const KArgs *args, Err *e) {
     for (int64_t i = 0; i < rows * outputs; i++) {
         float sum = b->count ? dtype_load(b->dtype, b->data, (size_t)(i % outputs)) : 0.0f;
         for (int64_t c = 0; c < chunks; c++) sum += partial[c * rows * outputs + i];
-        dtype_store(y->dtype, y->data, (size_t)i, act_value(a->fused.act, sum, a->fused.slope, a->fused.high));
+        dtype_store(y->dtype, y->data, (size_t)i, act_value(a->fused, sum));
     }
     return OK;
 }
@@ -143,7 +143,7 @@ INLINE void dx_leave(const KArgs *args, int64_t at, int64_t n, float *to, float 
     const ActAttr *act = &args->attr->linear.fused;
     const View *s = &args->linear_dx.s, *dx = &args->linear_dx.dx;
     float saved[TILE];
-    if (act->act) act_dx_block(act->act, act->slope, act->high, to, to, tile_get(s->dtype, s->data, at, n, saved), n);
+    if (act->act) act_dx_block(act, to, to, tile_get(s->dtype, s->data, at, n, saved), n);
     if (sums) sum_rows(sums, to, 1, n);
     tile_put(dx->dtype, dx->data, at, n, to);
 }

@@ -116,10 +116,9 @@ static void activate_pixels(const Run *r, int64_t pixel, int64_t pixels, float *
     for (int64_t k = 0; k < pixels; k += step) {
         int64_t at = (pixel + k) * all + r->first;
         float *y = r->c.y.at + at;
-        if (r->args->kind == OP_conv2d) act_block(act->act, act->slope, act->high, y, y, step * r->channels);
+        if (r->args->kind == OP_conv2d) act_block(act, y, y, step * r->channels);
         else if (act->act)
-            act_dx_block(act->act, act->slope, act->high, y, y, (const float *)r->args->conv2d_dx.s.data + at,
-                         step * r->channels);
+            act_dx_block(act, y, y, (const float *)r->args->conv2d_dx.s.data + at, step * r->channels);
         if (sums) sum_rows(sums, y, step, r->channels);
     }
 }

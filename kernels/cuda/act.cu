@@ -4,17 +4,17 @@
 
 template <ActFn ACT> struct ActValue {
     enum { INPUTS = 1 };
-    float slope, high;
+    ActAttr f;
     __device__ void eight(float *y, const float (*x)[LANES], int64_t) const {
-        for (int i = 0; i < LANES; i++) y[i] = act_value(ACT, x[0][i], slope, high);
+        for (int i = 0; i < LANES; i++) y[i] = act_value(act_as(f, ACT), x[0][i]);
     }
 };
 
 template <ActFn ACT> struct ActSlope {
     enum { INPUTS = 2 };
-    float slope, high;
+    ActAttr f;
     __device__ void eight(float *dx, const float (*x)[LANES], int64_t) const {
-        for (int i = 0; i < LANES; i++) dx[i] = x[0][i] * act_slope(ACT, x[1][i], slope, high);
+        for (int i = 0; i < LANES; i++) dx[i] = x[0][i] * act_slope(act_as(f, ACT), x[1][i]);
     }
 };
 
@@ -27,7 +27,7 @@ int k_cuda_act(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->act.x)}};
     switch (a->attr->act.act) {
 #define X(name, text, saved) \
-    case ACT_##name: return elements_run(a, e, ActValue<ACT_##name>{a->attr->act.slope, a->attr->act.high}, x);
+    case ACT_##name: return elements_run(a, e, ActValue<ACT_##name>{a->attr->act}, x);
     ACTS(X)
 #undef X
     default: return unknown(a, e);
@@ -38,7 +38,7 @@ int k_cuda_act_dx(const KArgs *a, Err *e) {
     ElementsOf<2> x = {{elements_of(&a->act_dx.dy), elements_of(&a->act_dx.s)}};
     switch (a->attr->act.act) {
 #define X(name, text, saved) \
-    case ACT_##name: return elements_run(a, e, ActSlope<ACT_##name>{a->attr->act.slope, a->attr->act.high}, x);
+    case ACT_##name: return elements_run(a, e, ActSlope<ACT_##name>{a->attr->act}, x);
     ACTS(X)
 #undef X
     default: return unknown(a, e);

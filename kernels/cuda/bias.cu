@@ -32,11 +32,11 @@ template <int N, int MODE> static __device__ Row<N> row_load(const Columns &c, i
 }
 
 template <bool PLAIN> static __device__ float act_at(const ActAttr &a, float x) {
-    return PLAIN ? act_value_plain(a.act, x, a.slope) : act_value(a.act, x, a.slope, a.high);
+    return PLAIN ? act_value_plain(a, x) : act_value(a, x);
 }
 
 template <bool PLAIN> static __device__ float act_slope_at(const ActAttr &a, float s) {
-    return PLAIN ? act_slope_plain(a.act, s, a.slope) : act_slope(a.act, s, a.slope, a.high);
+    return PLAIN ? act_slope_plain(a, s) : act_slope(a, s);
 }
 
 template <int N, int MODE, bool PLAIN>
@@ -185,7 +185,7 @@ static __global__ void parts_kernel(const __grid_constant__ Finish f) {
     if (threadIdx.y || i >= f.parts.count) return;
     for (int k = 1; k < GROUPS; k++) sum += all[k][threadIdx.x];
     if (f.b) sum += dtype_load(f.b_type, f.b, (size_t)(i % f.columns));
-    dtype_store(f.type, f.out, (size_t)i, act_value(f.act.act, sum, f.act.slope, f.act.high));
+    dtype_store(f.type, f.out, (size_t)i, act_value(f.act, sum));
 }
 
 extern "C" int bias_parts(const KArgs *a, const Parts *parts, const View *b, ActAttr act, const View *out, Err *e) {

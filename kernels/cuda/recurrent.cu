@@ -144,7 +144,7 @@ static __global__ void cell_kernel(Walk w, int64_t k) {
         for (int p = 0; p < 4; p++) save(w, row, p, j, all[p]);
         h = u.h;
     } else {
-        h = act_value(w.p.mode == RNN_TANH ? ACT_TANH : ACT_RELU, s[0] + sum_h(w, n, 0, j, first), 0.0f, 0.0f);
+        h = act_value(act_of(w.p.mode == RNN_TANH ? ACT_TANH : ACT_RELU), s[0] + sum_h(w, n, 0, j, first));
     }
     w.h[i] = h;
     put(w.y, row * w.p.units + j, h);
@@ -215,7 +215,7 @@ static __global__ void back_kernel(Walk w, int64_t k) {
         d[0] = s.n, d[1] = s.r, d[2] = s.z, d[3] = s.hn;
         through = s.h;
     } else {
-        d[0] = dh * act_slope(w.p.mode == RNN_TANH ? ACT_TANH : ACT_RELU, at(w.y, row * w.p.units + j), 0.0f, 0.0f);
+        d[0] = dh * act_slope(act_of(w.p.mode == RNN_TANH ? ACT_TANH : ACT_RELU), at(w.y, row * w.p.units + j));
     }
     for (int p = 0; p < w.p.info.slopes; p++) w.slopes[(row * w.p.info.slopes + p) * w.p.units + j] = d[p];
     w.h[i] = through;

@@ -48,7 +48,7 @@ static __device__ void store(const Matrix &m, int64_t row, int64_t column, const
 
 /* x f'(s) */
 template <int T> static __device__ float times_slope(const ActAttr &act, float x, float s) {
-    return x * (T == ANY ? act_slope(act.act, s, act.slope, act.high) : act_slope_plain(act.act, s, act.slope));
+    return x * (T == ANY ? act_slope(act, s) : act_slope_plain(act, s));
 }
 
 /* ---- forward */
@@ -82,7 +82,7 @@ static __device__ void put_sum(const SmallN &s, int64_t row, int o, float sum) {
         return;
     }
     if (s.b.at) sum += dtype_load(s.b.type, s.b.at, (size_t)o);
-    dtype_store(s.y.type, s.y.at, (size_t)at, act_value(s.act.act, sum, s.act.slope, s.act.high));
+    dtype_store(s.y.type, s.y.at, (size_t)at, act_value(s.act, sum));
 }
 
 /* blockIdx: (BLOCK_ROWS rows, part of the columns). Missing rows and outputs repeat the last one. */

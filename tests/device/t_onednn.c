@@ -402,7 +402,7 @@ static void test_rows(void) {
 }
 
 /* y by the case's activation, dx by each of them in turn, so that every type meets every one. */
-static ActFn act_of(int pass, ActFn forward, size_t turn) {
+static ActFn act_in(int pass, ActFn forward, size_t turn) {
     if (pass == DX_ACT) return (ActFn)(1 + turn % (ACT_COUNT - 1));
     return pass == FORWARD ? forward : ACT_NONE;
 }
@@ -412,7 +412,7 @@ static void test_winograd(void) {
     if (!can) skip("convolutions by Winograd", "no AVX-512");
     for (int pass = FORWARD; pass < TRANSPOSE && can; pass++)
         for (size_t k = 0; k < ARRAY_LEN(winograds); k++)
-            test_conv(&winograds[k].conv, &types[0], pass, act_of(pass, winograds[k].conv.act, k),
+            test_conv(&winograds[k].conv, &types[0], pass, act_in(pass, winograds[k].conv.act, k),
                       &(bool){winograds[k].own >> pass & 1});
 }
 
@@ -429,7 +429,7 @@ static bool tapped_by(const Types *t, int pass) {
 static void test_taps(const Types *t, int pass) {
     for (size_t k = 0; k < ARRAY_LEN(tapped); k++) {
         bool own = tapped_by(t, pass) && tapped[k].own >> pass & 1;
-        test_conv(&tapped[k].conv, t, pass, act_of(pass, tapped[k].conv.act, k), &own);
+        test_conv(&tapped[k].conv, t, pass, act_in(pass, tapped[k].conv.act, k), &own);
     }
 }
 
@@ -492,12 +492,12 @@ int main(void) {
     for (size_t k = 0; k < ARRAY_LEN(types); k++) {
         for (int pass = FORWARD; pass < PASSES; pass++) {
             for (size_t c = 0; c < ARRAY_LEN(convs); c++)
-                test_conv(&convs[c], &types[k], pass, act_of(pass, convs[c].act, c + k), NULL);
+                test_conv(&convs[c], &types[k], pass, act_in(pass, convs[c].act, c + k), NULL);
             if (pass < TRANSPOSE) test_taps(&types[k], pass);
             for (size_t c = 0; c < ARRAY_LEN(depthwise) && pass == DW; c++)
                 test_conv(&depthwise[c].conv, &types[k], DW, ACT_NONE, &(bool){depthwise[c].own >> DW & 1});
             for (size_t c = 0; c < ARRAY_LEN(linears) && pass < TRANSPOSE; c++)
-                test_linear(&linears[c], &types[k], pass, act_of(pass, linears[c].act, c + k));
+                test_linear(&linears[c], &types[k], pass, act_in(pass, linears[c].act, c + k));
         }
         device->table->trim(device, true);
     }

@@ -16,28 +16,29 @@ static void test_slopes(void) {
 #undef X
     };
     for (int f = 0; f < ACT_COUNT; f++) {
-        const float low = 0.125f, high = 2;
+        const ActAttr of = {.act = (ActFn)f, .slope = 0.125f, .high = 2};
         double worst = 0;
         for (double x = -4.03125; x < 4; x += 0.0625) { /* never at the kink */
             const double h = 1.0 / 128;
             double at[5]; /* x - 2h to x + 2h */
-            for (int k = 0; k < 5; k++) at[k] = act_value((ActFn)f, (float)(x + (k - 2) * h), low, high);
+            for (int k = 0; k < 5; k++) at[k] = act_value(of, (float)(x + (k - 2) * h));
             double central = (8 * (at[3] - at[1]) - (at[4] - at[0])) / (12 * h); /* error of order h^4 */
             float saved = acts[f].saved == 'x' ? (float)x : (float)at[2];
-            double slope = act_slope((ActFn)f, saved, low, high);
+            double slope = act_slope(of, saved);
             worst = fmax(worst, fabs(central - slope) / fmax(1, fabs(slope)));
         }
         if (!ok(worst < 2e-4, "%s: slope from %c is the derivative", acts[f].name, acts[f].saved))
             printf("# off by %g\n", worst);
     }
-    is_near(act_value(ACT_GELU, 1, 0, 0), 0.8413447460685429, 1e-6, 0, "gelu(1) is the normal distribution at 1");
-    is_near(act_value(ACT_GELU_TANH, 1, 0, 0), 0.8411919906082768, 1e-6, 0, "gelu_tanh(1)");
-    is_near(act_value(ACT_SIGMOID, -3, 0, 0), 0.04742587317756678, 1e-6, 0, "sigmoid(-3)");
-    ok(act_value(ACT_SIGMOID, -200, 0, 0) == 0 && act_value(ACT_SIGMOID, 200, 0, 0) == 1,
+    const ActAttr leaky = {.act = ACT_LEAKY, .slope = 0.1f};
+    is_near(act_value(act_of(ACT_GELU), 1), 0.8413447460685429, 1e-6, 0, "gelu(1) is the normal distribution at 1");
+    is_near(act_value(act_of(ACT_GELU_TANH), 1), 0.8411919906082768, 1e-6, 0, "gelu_tanh(1)");
+    is_near(act_value(act_of(ACT_SIGMOID), -3), 0.04742587317756678, 1e-6, 0, "sigmoid(-3)");
+    ok(act_value(act_of(ACT_SIGMOID), -200) == 0 && act_value(act_of(ACT_SIGMOID), 200) == 1,
        "sigmoid saturates without NaN");
-    ok(isnan(act_value(ACT_RELU, NAN, 0, 0)) && isnan(act_value(ACT_LEAKY, NAN, 0.1f, 0)),
+    ok(isnan(act_value(act_of(ACT_RELU), NAN)) && isnan(act_value(leaky, NAN)),
        "NaN goes through relu and leaky_relu");
-    ok(act_slope(ACT_RELU, 0, 0, 0) == 0 && act_slope(ACT_LEAKY, 0, 0.1f, 0) == 0.1f, "the slope at 0 is PyTorch's");
+    ok(act_slope(act_of(ACT_RELU), 0) == 0 && act_slope(leaky, 0) == 0.1f, "the slope at 0 is PyTorch's");
 }
 
 static void near_at(float x, float found, double expected, const char *what) {
@@ -52,25 +53,29 @@ static void test_extremes(void) {
     static const float at[] = {-3e4f, -200, -90, -30, -20.5f, -12, -1e-3f, -1e-6f, 0, 1e-6f, 1e-3f, 12, 19.5f, 20.5f,
                                45, 90, 200, 3e4f};
     for (size_t i = 0; i < ARRAY_LEN(at); i++) {
-        float x = at[i], y = act_value(ACT_LOGSIGMOID, x, 0, 0);
+        float x = at[i], y = act_value(act_of(ACT_LOGSIGMOID), x);
         double d = (double)x, sigmoid = 1 / (1 + exp(-d)), soft = d > 40 ? d : log1p(exp(d)), cosine = cosh(soft);
         double slope = tanh(soft) + (soft > 300 ? 0 : d * sigmoid / (cosine * cosine)), share = 1 / (1 + fabs(d));
-        near_at(x, act_value(ACT_MISH, x, 0, 0), d * tanh(soft), "mish");
-        near_at(x, act_slope(ACT_MISH, x, 0, 0), slope, "mish's slope");
+        near_at(x, act_value(act_of(ACT_MISH), x), d * tanh(soft), "mish");
+        near_at(x, act_slope(act_of(ACT_MISH), x), slope, "mish's slope");
         near_at(x, y, d < -40 ? d : -log1p(exp(-d)), "logsigmoid");
-        near_at(x, act_slope(ACT_LOGSIGMOID, y, 0, 0), 1 / (1 + exp(d)), "logsigmoid's slope");
-        near_at(x, act_value(ACT_SOFTSIGN, x, 0, 0), d * share, "softsign");
-        near_at(x, act_slope(ACT_SOFTSIGN, x, 0, 0), share * share, "softsign's slope");
-        near_at(x, act_value(ACT_SELU, x, 0, 0), 1.05070098735548 * (d > 0 ? d : 1.67326324235438 * expm1(d)), "selu");
+        near_at(x, act_slope(act_of(ACT_LOGSIGMOID), y), 1 / (1 + exp(d)), "logsigmoid's slope");
+        near_at(x, act_value(act_of(ACT_SOFTSIGN), x), d * share, "softsign");
+        near_at(x, act_slope(act_of(ACT_SOFTSIGN), x), share * share, "softsign's slope");
+        near_at(x, act_value(act_of(ACT_SELU), x), 1.05070098735548 * (d > 0 ? d : 1.67326324235438 * expm1(d)),
+                "selu");
     }
     static const ActFn all[] = {ACT_RELU6, ACT_HARDTANH, ACT_HARDSIGMOID, ACT_MISH, ACT_LOGSIGMOID, ACT_SOFTSIGN,
                                 ACT_SELU, ACT_ABS, ACT_EXP, ACT_SCALE};
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
-        ok(isnan(act_value(all[i], NAN, -1, 1)), "a NaN goes through activation %d", (int)all[i]);
-    ok(act_slope(ACT_ABS, 0, 0, 0) == 0 && act_slope(ACT_ABS, -0.0f, 0, 0) == 0, "the slope of |x| at 0 is PyTorch's");
-    ok(act_slope(ACT_RELU6, 0, 0, 0) == 0 && act_slope(ACT_RELU6, 6, 0, 0) == 0 &&
-           act_slope(ACT_HARDTANH, -1, -1, 1) == 0 && act_slope(ACT_HARDTANH, 1, -1, 1) == 0 &&
-           act_slope(ACT_HARDSIGMOID, 1, 0, 0) == 0,
+        ok(isnan(act_value((ActAttr){.act = all[i], .slope = -1, .high = 1}, NAN)), "a NaN goes through activation %d",
+           (int)all[i]);
+    const ActAttr hardtanh = {.act = ACT_HARDTANH, .slope = -1, .high = 1};
+    ok(act_slope(act_of(ACT_ABS), 0) == 0 && act_slope(act_of(ACT_ABS), -0.0f) == 0,
+       "the slope of |x| at 0 is PyTorch's");
+    ok(act_slope(act_of(ACT_RELU6), 0) == 0 && act_slope(act_of(ACT_RELU6), 6) == 0 &&
+           act_slope(hardtanh, -1) == 0 && act_slope(hardtanh, 1) == 0 &&
+           act_slope(act_of(ACT_HARDSIGMOID), 1) == 0,
        "the slope is 0 at both bounds, as PyTorch's");
 }
 

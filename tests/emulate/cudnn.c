@@ -203,9 +203,9 @@ static void step_run(Task *task, const Step *s) {
     case CONV_OP: conv_step(s, out, a, b); break;
     case ADD: for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i / area % channels]; break;
     case SCALE: for (int64_t i = 0; i < n; i++) out[i] = a[i] * b[0]; break;
-    case ACT: for (int64_t i = 0; i < n; i++) out[i] = act_value(f->act, (float)a[i], f->slope, f->high); break;
+    case ACT: for (int64_t i = 0; i < n; i++) out[i] = act_value(*f, (float)a[i]); break;
     case ACT_DX:
-        for (int64_t i = 0; i < n; i++) out[i] = a[i] * act_slope(f->act, (float)b[i], f->slope, f->high);
+        for (int64_t i = 0; i < n; i++) out[i] = a[i] * act_slope(*f, (float)b[i]);
         break;
     case SUM: for (int64_t i = 0; i < n; i++) out[i / area % channels] += a[i]; break;
     }
