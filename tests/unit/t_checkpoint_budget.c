@@ -46,12 +46,11 @@ typedef struct Choices {
 
 static void add_choice(Choices *o, const int *segment) {
     Err e = {0};
-    Program *p = program_copy(o->c->p);
-    if (!p || !mem_grow(&o->item, &o->cap, o->n + 1, sizeof *o->item)) return;
-    o->item[o->n].seconds = chain_again(o->c, segment, o->lost, o->need, o->again);
-    chain_drop(o->c, p, segment);
-    o->item[o->n++].arena = arena(p, o->s, &e);
-    program_free(p);
+    Compile c = {o->s, &model, &e, {0}};
+    Choice one = {0, chain_again(o->c, segment, o->lost, o->need, o->again)};
+    bool made = mem_grow(&o->item, &o->cap, o->n + 1, sizeof *o->item);
+    if (made && !chain_arena(o->c, segment, &c, &one.arena)) o->item[o->n++] = one;
+    else ok(false, "a choice: %s", e.text);
 }
 
 /* Stores the next unit or drops a run of the next ones, and so on to the last cut. */
