@@ -1,5 +1,5 @@
-/* mem.h: host memory of the core and of the devices. One place, so that a test can make the n-th allocation fail and see all of them
- * freed. Device bytes never come from here: see ledger.h. */
+/* mem.h: host memory of the core and of the devices. One place, so that a test can make the n-th allocation fail and
+ * see all of them freed. Device bytes never come from here: see ledger.h. */
 #ifndef MT_MEM_H
 #define MT_MEM_H
 

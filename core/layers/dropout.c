@@ -1,5 +1,6 @@
-/* Dropout, Dropout2d, which drops whole channels, and StochasticDepth, which drops whole samples or the whole batch: each
- * op draws its own numbers by an id. In evaluation, and with p = 0, it is its input. RandnLike draws in evaluation, too, and takes nothing of its input but the shape. */
+/* Dropout, Dropout2d, which drops whole channels, and StochasticDepth, which drops whole samples or the whole batch:
+ * each op draws its own numbers by an id. In evaluation, and with p = 0, it is its input. RandnLike draws in
+ * evaluation, too, and takes nothing of its input but the shape. */
 #include <string.h>
 
 #include "network/layer.h"

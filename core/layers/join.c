@@ -1,5 +1,6 @@
 /* Concat, Add and Mul of branches that read the same input; without branches, of the inputs themselves. Told apart by
- * the op. Identity; Select and Narrow, which cut out; Roll. Dimensions are PyTorch's, negative ones count from the end. */
+ * the op. Identity; Select and Narrow, which cut out; Roll. Dimensions are PyTorch's, negative ones count from the
+ * end. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* join.c: concat, slice, slice_dx, roll: bytes moved in runs; bias_db: sums over rows. A tensor is seen as (outer, axis,
- * inner) in the order in which it lies in memory, so a run is what has one outer index: (axis, inner). */
+/* join.c: concat, slice, slice_dx, roll: bytes moved in runs; bias_db: sums over rows. A tensor is seen as (outer,
+ * axis, inner) in the order in which it lies in memory, so a run is what has one outer index: (axis, inner). */
 #include "parallel.h"
 
 /* Bytes of a run of an operand; outer: how many there are. */

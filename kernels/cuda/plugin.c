@@ -4,11 +4,11 @@
 
 #include "cuda.h"
 
-/* name: "cuda", "cuda:1", "cuda:h200" (a described GPU). */
 extern const uint64_t memtide_cuda_abi;
 const uint64_t memtide_cuda_abi = DEVICE_ABI;
 DevicePluginOpen memtide_cuda_open;
 
+/* name: "cuda", "cuda:1", "cuda:h200" (a described GPU) */
 int memtide_cuda_open(const char *name, Device **out, Err *e) {
     *out = NULL;
     const char *which = strchr(name, ':');

@@ -31,6 +31,8 @@ static const Net nets[] = {
      "BCEWithLogitsLoss(reduction=sum)", S2(5, 1537)},
     {"images to images", "Sequential{Conv2d(16, 64, 3, padding=1) ReLU Residual{Conv2d(64, 64, 1)} Dropout(0.1)}",
      "BCEWithLogitsLoss", S4(2, 16, 9, 11)},
+    {"rolled", "Sequential{Roll(2, 1) Conv2d(3, 16, 3) Roll(-3, 1) StochasticDepth(0.3, row) Roll(1, 2) Conv2d(16, 7, 3)"
+     " Roll(1, -1) StochasticDepth(0.2, batch)}", "MSELoss", S4(3, 3, 9, 11)},
     {"weighted", "Sequential{Linear(33, 10)}",
      "CrossEntropyLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1, label_smoothing=0.1)", S2(5, 33)},
     {"weighted logarithms", "Sequential{Linear(33, 10) LogSoftmax(1)}", "NLLLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1)",

@@ -5,11 +5,13 @@ local nn, optim = mt.nn, mt.optim
 
 local SAMPLES = 64
 
--- Sample i is the i-th unit vector and the loss the sum of the outputs, so the gradient of weight i is sample i's factor.
+-- Sample i is the i-th unit vector and the loss the sum of the outputs, so the gradient of weight i is the factor of
+-- sample i.
 -- With lr = 1 - p a weight falls by 1 in each step that keeps its sample, by 0 in others.
 local function open(p, mode, more)
   local options = {model = nn.Sequential{nn.Linear(SAMPLES, 1, false), nn.StochasticDepth(p, mode)},
-    input = {SAMPLES}, batch = SAMPLES, loss = nn.L1Loss{reduction = "sum"}, optimizer = optim.SGD{lr = 1 - p}, seed = 3}
+    input = {SAMPLES}, batch = SAMPLES, loss = nn.L1Loss{reduction = "sum"}, optimizer = optim.SGD{lr = 1 - p},
+    seed = 3}
   for key, value in pairs(more or {}) do options[key] = value end
   return mt.trainer(options)
 end
