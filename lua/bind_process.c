@@ -428,7 +428,7 @@ static int worker_channel(lua_State *L) {
         lua_pushliteral(L, "usage");
         return 3;
     }
-    /* else programs that the script starts would keep the socket open behind the worker's death */
+    /* else programs that the script starts would keep the socket open after the worker's death */
     if (fcntl(CHANNEL_FD, F_SETFD, FD_CLOEXEC) || fcntl(NOTE_FD, F_SETFD, FD_CLOEXEC))
         return fail_errno(L, "set up the worker", NULL);
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* a crash loses no line */

@@ -13,7 +13,7 @@
 # is compared with), EACH (3: engines of each of cuDNN's rankings that `ways` tries).
 # MODELS, PRECISIONS: of describe, tune and the comparison with PyTorch, which has ENGINES and PROCESSES, too.
 # STEPS (50): timed steps of the sweeps.
-# Results are in BUILD/gpu; sweeps are resumed. OUT, a folder, gets summary.txt, log.txt and results.tgz behind every
+# Results are in BUILD/gpu; sweeps are resumed. OUT, a folder, gets summary.txt, log.txt and results.tgz after every
 # part: unpacked into BUILD/gpu elsewhere, they are resumed there. Exit status: 0 nothing failed, 1 something did, 77
 # there is no such device.
 set -u
@@ -217,7 +217,7 @@ say() { # part, result, seconds, why
     printf '%-10s %-4s %5d s  %s\n' "$@" | cut -c 1-200 | tee -a "$work/summary.txt"
 }
 
-# Behind every part, so that nothing is lost where this script is stopped.
+# After every part, so that nothing is lost where this script is stopped.
 deliver() {
     [ -n "${OUT:-}" ] || return
     tar -czf "$OUT/results.tgz" -C "$work" --exclude=./lib .

@@ -277,7 +277,7 @@ typedef struct Lines {
     int cap, at, have; /* text[at..have) was read and is not taken yet */
 } Lines;
 
-/* The next line is text[at..at + *n), and behind it its newline; *n = -1: the rest has none. There is room for one. */
+/* The next line is text[at..at + *n), and after it its newline; *n = -1: the rest has none. There is room for one. */
 static int next_line(const Csv *c, Lines *l, int *n, Err *e) {
     for (int seen = 0;;) {
         int left = l->have - l->at;
@@ -361,7 +361,7 @@ static int keep_torn(const Csv *c, const char *torn, size_t n, Err *e) {
     return code ? code : sync_directory(c, e);
 }
 
-/* Moves what stands behind c->length to FILE.torn. */
+/* Moves what stands after c->length to FILE.torn. */
 static int cut_torn(const Csv *c, int64_t size, Err *e) {
     size_t n = (size_t)(size - c->length);
     char *text = mem_new(n);

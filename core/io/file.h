@@ -3,7 +3,7 @@
  *   what the name is before             what is written
  *   nothing, or a regular file          a new file in the same folder, renamed to it; an old one's permissions stay
  *   a link to a regular file            the same, in the place of the file that it leads to; the link stays
- *   where standard output goes to       standard output itself: /dev/stdout also of a pipe, or of a file behind `>`
+ *   where standard output goes to       standard output itself: /dev/stdout also of a pipe, or of a file after `>`
  *   a character device, a FIFO          that
  *   anything else                       nothing: an error
  *

@@ -73,7 +73,7 @@ static int unit(Json *j, uint32_t *value, Err *e) {
     return OK;
 }
 
-/* What stands behind \u: one unit, or two that make a character above U+FFFF. */
+/* What stands after \u: one unit, or two that make a character above U+FFFF. */
 static int escaped_unit(Json *j, char **to, Err *e) {
     uint32_t c, low;
     int code = unit(j, &c, e);

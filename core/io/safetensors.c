@@ -1,4 +1,4 @@
-/* The reader: opens a file only if its header is sound and accounts for every byte behind it. */
+/* The reader: opens a file only if its header is sound and accounts for every byte after it. */
 #include "safetensors.h"
 
 #include <errno.h>

@@ -16,7 +16,7 @@ typedef struct AttentionKind {
     const char *in[2], *out[2];     /* PyTorch's and nanoGPT's names: (q, k, v) and its bias, the product back */
     const char *apart[PARTS];       /* of weights for inputs that are not all embed_dim wide */
     bool causal, xavier;            /* xavier: PyTorch's initialisation of the products' weights and zero biases */
-    bool drops_output;              /* dropout also behind the last product */
+    bool drops_output;              /* dropout also after the last product */
 } AttentionKind;
 
 static const AttentionKind kinds[] = {

@@ -30,7 +30,7 @@ static int compare_placed(const void *left, const void *right) {
     return a->place != b->place ? (a->place > b->place) - (a->place < b->place) : a->child - b->child;
 }
 
-/* Child i's parameters are [start[i], start[i + 1]). moved: by parameter, behind the ones of other containers. */
+/* Child i's parameters are [start[i], start[i + 1]). moved: by parameter, after the ones of other containers. */
 static void find_moves(const Layer *l, const int *start, Placed *placed, int *moved) {
     int before = 0; /* parameters of the children that come before */
     for (int i = 0; i < l->n_child; i++) placed[i] = (Placed){l->child[i]->place, i};

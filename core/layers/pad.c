@@ -5,7 +5,7 @@
 
 #include "network/layer.h"
 
-/* Zeros before (side 0) and behind (side 1) along an axis of (N, C, H, W). PyTorch's list begins with the last one. */
+/* Zeros before (side 0) and after (side 1) along an axis of (N, C, H, W). PyTorch's list begins with the last one. */
 static int64_t zeros(const Layer *l, int axis, int side) {
     int64_t n, at = (3 - axis) * 2 + side;
     const double *padding = options_list(&l->options, "padding", &n);

@@ -85,7 +85,7 @@ static int squeezed(const Layer *l, Shape *out, Err *e) {
         return layer_error(l, e, "a value keeps 2 dimensions: leave it out, and give the loss targets of one number");
     out->rank--;
     memmove(&out->dim[dim], &l->in.dim[dim + 1], (size_t)(out->rank - dim) * sizeof *out->dim);
-    out->dim[out->rank] = 1; /* as behind every shape's last dimension */
+    out->dim[out->rank] = 1; /* as after every shape's last dimension */
     return OK;
 }
 

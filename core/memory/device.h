@@ -39,7 +39,7 @@ typedef struct DeviceTable {
     int (*describe)(Device *, DeviceText *put, void *arg, Err *); /* as a description file; NULL: has none */
     int (*alloc)(Device *, size_t bytes, void **p, Err *); /* ERR_OOM when there is none; contents undefined */
     void (*free)(Device *, void *p, size_t bytes);
-    /* Copies that are over when they return, behind all that was enqueued. */
+    /* Copies that are over when they return, after all that was enqueued. */
     int (*upload)(Device *, void *to, const void *from, size_t bytes, Err *);
     int (*download)(Device *, void *to, const void *from, size_t bytes, Err *);
     int (*sync)(Device *, Err *); /* waits for all that was enqueued */

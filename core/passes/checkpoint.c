@@ -2,8 +2,8 @@
  * make them run again, from the segment's input, right before the backward pass first reads one. The same ops run on
  * the same inputs (dropout draws by its id), so no number changes.
  *
- * A cut between two segments lies where a single activation connects what is before with what is behind, so a residual
- * block is one unit by itself. What is behind the last cut, the loss above all, is never dropped: it would be made
+ * A cut between two segments lies where a single activation connects what is before with what is after, so a residual
+ * block is one unit by itself. What is after the last cut, the loss above all, is never dropped: it would be made
  * again at once. Segments: nn.Checkpoint (marked), every unit (all), about sqrt(n) runs of units (sqrt: Chen et al.
  * 2016, "Training Deep Nets with Sublinear Memory Cost"), or what fits a number of bytes (checkpoint_budget.c). Not
  * segments, but single ops that cost little: checkpoint_selective.c. */

@@ -20,7 +20,7 @@ typedef struct Cut {
 } Cut;
 
 typedef struct Chain {
-    const Program *p; /* borrowed: before the passes behind checkpointing, forward ops as they will stay */
+    const Program *p; /* borrowed: before the passes after checkpointing, forward ops as they will stay */
     int *writer;      /* by root buffer: the forward op that writes its storage, or NO_OP */
     bool *saved;      /* by root buffer: the backward pass reads it */
     Cut *cut;
@@ -34,7 +34,7 @@ bool chain_find(Chain *c, const Program *p, Scratch *s);
 void chain_choose(const Chain *c, Checkpoint mode, int *segment);
 
 /* Lets light ops before `end` that a choice stores be ALONE: those that can run again from what is kept anyway, or from
- * what at most `deep` - 1 such ops make of it one behind the other. depth[n_bufs] is scratch. USUAL: what stands behind
+ * what at most `deep` - 1 such ops make of it one after the other. depth[n_bufs] is scratch. USUAL: what stands after
  * a product, a normalisation and its activation or a cast. */
 enum { USUAL = 2, DEEPEST = 4 };
 void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth);

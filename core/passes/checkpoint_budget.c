@@ -57,12 +57,12 @@ typedef struct Profile {
     Life *life;
     int *unit;        /* by root: the unit that writes it, if the backward pass gets it from the forward pass; else 0 */
     int *read, *back; /* by root: the last forward op and the first backward op that read it */
-    int *end;         /* by root: the last op that reads it, behind which a gradient may have its storage */
+    int *end;         /* by root: the last op that reads it, after which a gradient may have its storage */
     size_t *other;    /* by op: bytes alive at it that have unit 0, which no choice changes; persistent buffers apart */
     size_t inputs;    /* bytes of the micro-batch, which are in `other` */
-    size_t *stored;   /* by op and cut: bytes alive at it from units behind the cut, when all is stored */
+    size_t *stored;   /* by op and cut: bytes alive at it from units after the cut, when all is stored */
     size_t *passing;  /* by op and cut: the same without what only the backward pass reads */
-    int *last;        /* by cut: the last op that uses what a unit behind the cut writes */
+    int *last;        /* by cut: the last op that uses what a unit after the cut writes */
 } Profile;
 
 static bool is_left(const Chain *c, const Profile *f, int b) {
@@ -277,7 +277,7 @@ static void extend(const Solver *s, int from, int to, bool dropped, size_t bound
     for (int i = 0; i < s->front[from].n; i++) {
         const Label *l = &s->front[from].item[i];
         size_t peak = l->kept + step->working;
-        if (peak > bound) return; /* the labels behind keep more */
+        if (peak > bound) return; /* the labels after keep more */
         Label next = {l->kept, max_size(l->peak, peak), l->seconds, from, i, dropped};
         next.kept += step->kept;
         next.seconds += step->seconds;

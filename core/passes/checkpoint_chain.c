@@ -210,7 +210,7 @@ static void run_again(Drop *r, const Op *first) {
     if (!p->failed) rewrite_put(p, &op);
 }
 
-/* Runs the op again that makes `b`, behind those that make what it reads and that is lost. */
+/* Runs the op again that makes `b`, after those that make what it reads and that is lost. */
 static void make_alone(Drop *r, int b) {
     const Program *p = r->p;
     const Op *op = &r->old.old[r->maker[b]];

@@ -1,7 +1,7 @@
 /* Fusion: an op applies an activation itself.
  *
- *   conv2d, linear   the activation behind: the product's own output never exists.
- *   maxpool          a ReLU, behind or before: max(relu(x)) = relu(max(x)), and where that is 0 no gradient comes
+ *   conv2d, linear   the activation after: the product's own output never exists.
+ *   maxpool          a ReLU, after or before: max(relu(x)) = relu(max(x)), and where that is 0 no gradient comes
  *                    through, wherever in the window it came from. So the backward pass keeps the small map, which the
  *                    next layer reads anyway, in place of the large one.
  *

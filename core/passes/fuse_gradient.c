@@ -1,5 +1,5 @@
 /* Fusion in the backward pass: the product whose dx is all that an activation's gradient is computed from multiplies
- * by f'(s) itself, so that the gradient before the activation never exists beside the one behind it:
+ * by f'(s) itself, so that the gradient before the activation never exists beside the one after it:
  *
  *   conv2d_dx y.grad;  act_dx y.grad.pre = y.grad f'(s)              ->  conv2d_dx y.grad.pre = ... f'(s)
  *   conv2d_dw w.grad b.grad = x y.grad.pre                               conv2d_dw w.grad, and b.grad from conv2d_dx
@@ -45,7 +45,7 @@ static void index_program(Fuse *f) {
     }
 }
 
-/* The op behind product `i` whose input 0 is the product's dx, read by nothing else and seen through views only;
+/* The op after product `i` whose input 0 is the product's dx, read by nothing else and seen through views only;
  * *maker: the last op before it, the product or a view. */
 static int next_behind(const Fuse *f, int i, int *maker) {
     int reader;

@@ -1,5 +1,5 @@
 /* Offloading: an activation that the backward pass will read waits in the host's memory meanwhile, as under PyTorch's
- * save_on_cpu. It is copied there behind the op that makes it, and back in front of the first op of the backward pass
+ * save_on_cpu. It is copied there after the op that makes it, and back in front of the first op of the backward pass
  * that reads it:
  *
  *     y = conv2d(x, w)                       y's life without: ------------------------------
@@ -181,7 +181,7 @@ static void find_copies(const Tide *f) {
 }
 
 /* The ops between which the storage is free because it went: [*from, *to). It is free from where another op writes
- * into it, or behind its last reader. */
+ * into it, or after its last reader. */
 static void find_gap(const Tide *f, const Trip *t, int *from, int *to) {
     const Program *p = f->p;
     int root = program_root(p, t->buf);

@@ -1,7 +1,7 @@
 /* A parameter is updated as soon as its gradient is there and nothing reads it any more, so that the gradient can make
  * room within the backward pass. Nobody sees another number: what the update of one parameter computes depends on no
  * other's, unless all gradients count (a norm that is clipped, an overflow that skips the update), several
- * micro-batches are summed up, or the gradients are to be kept; then the update stays behind the body, as it does for
+ * micro-batches are summed up, or the gradients are to be kept; then the update stays after the body, as it does for
  * small parameters, which a device can update together. */
 #include "rewrite.h"
 

@@ -1,5 +1,5 @@
 /* What a library needs to run an op is asked of the device here, before anything is allocated, and becomes a buffer of
- * the program: planned, predicted and counted like every other. The pass runs once more behind the
+ * the program: planned, predicted and counted like every other. The pass runs once more after the
  * update: ops that have got something keep it. */
 #include "passes.h"
 #include "program/view.h"

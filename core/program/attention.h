@@ -1,7 +1,7 @@
 /* attention.h: where attention has its queries, keys and values, for every device. Shared with .cu files.
  *
  * Operands q, k, v are (N, T, F) for queries and (N, S, F) for keys and values (time first: (T, N, F)). One that is
- * absent lies in the rows of the one before it, behind it: attention of a sequence to itself has one operand with rows
+ * absent lies in the rows of the one before it, after it: attention of a sequence to itself has one operand with rows
  * (q, k, v), the output of one product; attention to another sequence (q) and (k, v). Heads of D features lie side by
  * side: `heads` of q, and `kv_heads` of k and v, each of which serves heads / kv_heads neighbours of q. Their gradients
  * lie in the same way. */

@@ -18,7 +18,7 @@ typedef enum CodeMap { CODES_SIGNED, CODES_POSITIVE } CodeMap;
 MT_FN float quant8_ten(int n) { return (n & 1 ? 10.0f : 1.0f) * (n & 2 ? 100.0f : 1.0f) * (n & 4 ? 1e4f : 1.0f); }
 
 /* Places are counted by magnitude: those of decade j begin with 2^(j + map), so that a logarithm names the decade. What
- * is in front of the first decade is 0, what is behind the last one is 1. */
+ * is in front of the first decade is 0, what is after the last one is 1. */
 MT_FN float code_value(CodeMap map, int code) {
     const int place = map == CODES_POSITIVE ? code + 1 : code < 127 ? 127 - code : code - 127;
     const uint32_t bits = f32_bits((float)place + 0.5f);

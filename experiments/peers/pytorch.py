@@ -126,7 +126,7 @@ def make_step(torch, cell, model, engine, device):
 
 
 def captured(torch, step):
-    """The step as one CUDA graph, behind a few steps that make what is made only once."""
+    """The step as one CUDA graph, after a few steps that make what is made only once."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -17,7 +17,7 @@ KEYS = [name for name in SETTINGS if name not in HOW]
 
 
 def columns(*axes):
-    """The header: a script's own axes stand behind the settings."""
+    """The header: a script's own axes stand after the settings."""
     return WHAT + SETTINGS + list(axes) + RESULTS
 
 

@@ -58,7 +58,7 @@ int k_cpu_act_dx(const KArgs *a, Err *e) {
     return OK;
 }
 
-/* ---- behind a product */
+/* ---- after a product */
 
 /* Elements of a part at least, and how many parts there are at most: a thread takes whole parts. */
 enum { PART = 32768, PARTS = 64 };

@@ -37,12 +37,12 @@ static void slice_piece(const KArgs *a, int64_t begin, int64_t end) {
 static void slice_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     int64_t outer;
     size_t whole = run_bytes(a, &a->slice_dx.dx, &outer), part = run_bytes(a, &a->slice_dx.dy, &outer);
-    size_t before = start_bytes(a, &a->slice_dx.dx), behind = whole - part - before;
+    size_t before = start_bytes(a, &a->slice_dx.dx), after = whole - part - before;
     for (int64_t i = begin; i < end; i++) {
         char *to = (char *)a->slice_dx.dx.data + (size_t)i * whole;
         memset(to, 0, before);
         memcpy(to + before, (const char *)a->slice_dx.dy.data + (size_t)i * part, part);
-        memset(to + before + part, 0, behind);
+        memset(to + before + part, 0, after);
     }
 }
 

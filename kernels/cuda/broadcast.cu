@@ -16,7 +16,7 @@ struct Spreads {
     __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
         for (int i = 0; i < LANES; i++) {
             int64_t outer = (begin + i) / (r.run * r.inner), c = (begin + i) % r.inner;
-            float value = outer < r.outer ? element_at(s, outer * r.inner + c) : 0.0f; /* lanes behind the end */
+            float value = outer < r.outer ? element_at(s, outer * r.inner + c) : 0.0f; /* lanes after the end */
             y[i] = add ? x[0][i] + value : x[0][i] * value;
         }
     }

@@ -76,7 +76,7 @@ int cuda_download(Device *d, void *to, const void *from, size_t bytes, Err *e) {
 int cuda_send(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e) {
     CudaDevice *c = (CudaDevice *)d;
     int code = copy(d, to, from, bytes, cudaMemcpyHostToDevice, "a copy to the GPU", e);
-    return code ? code : cuda_check(c, cudaEventRecord(c->sent[slot], c->stream), "an event behind a copy", e);
+    return code ? code : cuda_check(c, cudaEventRecord(c->sent[slot], c->stream), "an event after a copy", e);
 }
 
 int cuda_sent(Device *d, int slot, Err *e) {

@@ -78,7 +78,7 @@ has "$(grep oom graph.csv)" "making a graph of the step" "that says so"
 is "$(columns graph.csv precision accumulate loss_last | grep -cxFf gpu.txt)" 5 "the others have their losses"
 EMULATE_FAIL=cudaGraphInstantiate:2:801 memtide run net.lua --in-process --device cuda:0 --csv refused.csv
 is $status 69 "a step that cannot be made a graph ends the run"
-has "$(tail -1 refused.csv)" "making a graph of the step: cudaErrorNotSupported" "behind a row that says so"
+has "$(tail -1 refused.csv)" "making a graph of the step: cudaErrorNotSupported" "after a row that says so"
 
 memory=$(columns gpu.csv peak_bytes | sort -n | sed -n 3p | tr -d ' ') # enough for three of the six
 EMULATE_MEMORY=$memory memtide run net.lua --device cuda:0 --csv small.csv --try-oom
@@ -89,11 +89,11 @@ has "$(cat small.csv)" "in one piece: $memory of its $memory bytes are free" "th
 EMULATE_FAIL=cudaLaunchKernelEx:40:700 memtide run net.lua --device cuda:0 --csv lost.csv --in-process
 is $status 69 "an illegal address ends the run of this process"
 has "$(tail -1 lost.csv)" "cudaErrorIllegalAddress (an illegal memory access was encountered)" \
-    "behind a row that says so"
+    "after a row that says so"
 is "$(columns lost.csv status | grep -c error)" 1 "since no later cell could trust the GPU"
 
 EMULATE_FAIL=cudaLaunchKernelEx:5:700 memtide run net.lua --device cuda:0 --csv each.csv
-is "$status $(columns each.csv status | grep -c error)" "1 6" "worker processes are replaced behind it"
+is "$status $(columns each.csv status | grep -c error)" "1 6" "worker processes are replaced after it"
 is "$(grep -c '2nd attempt: .*cudaErrorIllegalAddress' each.csv)" 6 "and every cell is tried twice"
 
 memtide run net.lua --devices all --csv all.csv

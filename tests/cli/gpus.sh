@@ -90,7 +90,7 @@ sed -i '5,$d' x.csv
 before=$(cat x.csv)
 memtide run net.lua --devices $GPUS --csv x.csv
 is "$(columns x.csv n | sort | tr '\n' ' ')" "1 2 3 4 5 6 " "two resume what was left: no cell twice"
-is "$(head -4 x.csv)" "$before" "behind the rows that were there"
+is "$(head -4 x.csv)" "$before" "after the rows that were there"
 
 # ---- what ends a worker ends one attempt, and its GPU is used again
 FATES="1=crash 5=meet 6=meet" sweep
@@ -106,7 +106,7 @@ is "$status $(counted x.csv status device)" "0 6 ok cuda:0;" "an illegal address
 has "$err" "cuda:1 is used no more: what fails there (3 in a row) does not fail elsewhere" "it is told"
 EMULATE_FAIL=cudaLaunchKernelEx:3:700 sweep
 is "$status $(counted x.csv status)" "1 6 error;" "where both fail every cell has its row"
-is "$(grep -c '2nd attempt: .*cudaErrorIllegalAddress' x.csv)" 6 "behind a second attempt"
+is "$(grep -c '2nd attempt: .*cudaErrorIllegalAddress' x.csv)" 6 "after a second attempt"
 FATES=$SLOW EMULATE_FAIL=cudaStreamCreateWithFlags:1:46:1 sweep
 is "$status $(test -e x.csv && echo rows)" "69 " "a GPU that is not to be had at all ends the sweep at once"
 has "$err" "'cuda:1' is not available: a stream: " "and the message says which"

@@ -63,7 +63,7 @@ is $? 66 "a full disk stops the sweep"
 has "$(cat err.txt)" "cannot write to small.samples.csv: File too large" "and says so"
 memtide run small.lua
 is $status 0 "the next run goes on"
-has "$err" "moved to small.samples.csv.torn" "behind what was written"
+has "$err" "moved to small.samples.csv.torn" "after what was written"
 is "$(awk -F, 'NR > 1 && NF != 17' small.samples.csv | wc -l)" 0 "of which every line is whole"
 rm -f small.csv small.samples.csv
 

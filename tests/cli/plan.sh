@@ -38,7 +38,7 @@ is "$(echo "$out" | wc -l)" 7 "options of the script"
 echo "$out" >p.csv
 is "$(value width 2 p.csv) $(value deep 2 p.csv) $(value rate 2 p.csv)" "4 true 2" "are columns"
 is "$(cells --width 4,8)" 13 "with two values an axis"
-is "$(cells -- --width 4,8)" 13 "also behind --"
+is "$(cells -- --width 4,8)" 13 "also after --"
 memtide predict small.lua --widht 4
 is $status 64 "a misspelt option of the script's"
 has "$err" 'unknown option --widht (did you mean "width"?); the script'"'"'s are --width, --deep, --rate' "is told"

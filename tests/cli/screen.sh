@@ -1,4 +1,4 @@
-# What a sweep shows while it runs: the screen, plain lines, memtide watch, what is run behind it, completions.
+# What a sweep shows while it runs: the screen, plain lines, memtide watch, what is run after it, completions.
 . tests/tap.sh
 PYTHON=$(command -v python3)
 
@@ -169,7 +169,7 @@ is "$status $(echo "$out" | grep -c '"state":"died"')" "1 1" "also later"
 memtide run slow.lua --case first -q
 is "$(ls slow.csv.live* 2>/dev/null)" "" "the next sweep on the file removes what was left"
 
-# ---- commands behind the sweep
+# ---- commands after the sweep
 show='echo $MEMTIDE_NAME $MEMTIDE_STATUS $MEMTIDE_CSV $MEMTIDE_OK $MEMTIDE_ERROR $MEMTIDE_ENDED $MEMTIDE_CELLS'
 clean
 memtide run slow.lua --case first --on-done "$show" --on-fail "echo failed" -q
@@ -220,7 +220,7 @@ has "$out" "memtide watch SCRIPT or FILE.csv" "help of a command"
 memtide help run slow.lua
 has "$out" "slow.lua declares no options" "and of a script"
 memtide watch slow.csv --help
-is $status 0 "and of a command behind a file"
+is $status 0 "and of a command after a file"
 memtide help wtach
 is $status 2 "help of a command that there is not"
 has "$err" 'unknown command "wtach" (did you mean "watch"?)' "with the one that was meant"

@@ -80,7 +80,7 @@ memtide verify out/slow.csv slow.lua --set batch=4,8,16 --width 8 -- 0
 is "$status" 0 "of the cells that were meant"
 is "$(PATH=$here/bin:$PATH sh out/submit.sh --time=5)" "array job 7, merge job 8" "both are submitted"
 has "$(head -1 submitted.txt)" "--output=out/%a.log --time=5 out/array.sh" "with options of sbatch's"
-has "$(cat submitted.txt)" "--dependency=afterany:7 out/merge.sh" "the merge behind the array"
+has "$(cat submitted.txt)" "--dependency=afterany:7 out/merge.sh" "the merge after the array"
 sed -i 's/SGD{lr = 0.01}/SGD{lr = 0.02}/' slow.lua
 array 1 0
 is $? 65 "a script that is edited later"
@@ -192,7 +192,7 @@ result $? "Slurm runs both parts"
 scancel --signal=USR1 "${array}_2" # what --signal does, earlier
 wait_for 30 queued_again -j "${array}_2"
 result $? "a part that is warned ends with status 75 and is queued again"
-has "$(cat out/2.log)" "memtide: stopped as asked by SIGUSR1; " "behind the cell that ran"
+has "$(cat out/2.log)" "memtide: stopped as asked by SIGUSR1; " "after the cell that ran"
 is "$(cut -d, -f19 out/slow.2-of-2.csv | sort -u | tr '\n' ' ')" "ok status " "which has its row"
 is "$(job "${array}_1" Restarts)" 0 "the other part is left alone"
 is "$(job "$merge" Reason)" Dependency "the merge waits"
@@ -222,7 +222,7 @@ if [ -n "$NEED" ]; then # the time limit: a minute, of which the warning leaves 
     submit --time=1 --signal=USR1@50
     wait_for 100 queued_again -j "${array}_1"
     result $? "the time limit warns a part"
-    has "$(cat out/1.log)" "memtide: stopped as asked by SIGUSR1; " "which ends behind the cell that ran"
+    has "$(cat out/1.log)" "memtide: stopped as asked by SIGUSR1; " "which ends after the cell that ran"
     is "$(grep -c 'DUE TO TIME LIMIT' out/1.log)" 0 "in time"
 fi
 finish

@@ -2,9 +2,9 @@
 
 terminal.py COLUMNS LINES FRAMES [--interrupt TEXT] PROGRAM ARGUMENTS ...
 
-The last picture goes to standard output, every picture on the way to the file FRAMES, with a form feed behind each. The
+The last picture goes to standard output, every picture on the way to the file FRAMES, with a form feed after each. The
 last line of output counts what a screen that is drawn in place must not do: "status 0 wraps 0 above 0 unknown 0", with
-"colours" and "ups" (moves of the cursor upwards) behind it. --interrupt presses Ctrl-C when the text is first seen.
+"colours" and "ups" (moves of the cursor upwards) after it. --interrupt presses Ctrl-C when the text is first seen.
 """
 import fcntl
 import os

@@ -141,7 +141,7 @@ is "$(echo 'print(1 + 1)' | "$MEMTIDE" -)" 2 "a script from standard input"
 shown=$(printf '6 * 7\nlocal t = {\n1}\nnosuch\n' | "$MEMTIDE" -i 2>&1 | tr -d '> \n')
 is "$shown" '42stdin:1:undefinedvariable"nosuch"' "the prompt"
 memtide run x.lua --csv - -q -- arguments for the script
-is $status 0 "arguments behind -- are the script's"
+is $status 0 "arguments after -- are the script's"
 memtide x.lua
 has "$err" "memtide run x.lua" "an experiment that is not run says how"
 

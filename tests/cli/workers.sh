@@ -70,7 +70,7 @@ fresh --set fate=once --set n=1
 is "$status $(statuses f.csv)" "0 ok" "a crash is tried again in a fresh worker"
 fresh --set fate=lost,none --set n=1,2
 is "$status $(statuses f.csv)" "1 ok error ok ok" "a device error is tried again in a fresh worker"
-has "$(cat f.csv)" "2nd attempt: the device is lost" "once, and the worker is replaced behind it"
+has "$(cat f.csv)" "2nd attempt: the device is lost" "once, and the worker is replaced after it"
 fresh --set fate=kill,none --set n=1
 has "$(cat f.csv)" "killed by SIGKILL while building: not by memtide" "a SIGKILL from elsewhere is told"
 fresh --set fate=speak,none --set n=1

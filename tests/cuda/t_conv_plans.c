@@ -147,7 +147,7 @@ static void test_refusals(void) {
     is_int(prepare(&q, LIMIT, &s, &bytes, &e), ERR_UNSUPPORTED, "another layout");
 }
 
-/* Copies lie one behind the other, the engine's own bytes last. */
+/* Copies lie one after the other, the engine's own bytes last. */
 static void test_places(void) {
     Asked q;
     Conv v;

@@ -90,7 +90,7 @@ static void compute(ConvPass pass, const Case *c, bool relu, Operand *t) {
 static double unit_of(DType t) { return t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0; }
 
 /* Sums of n products within [-1, 1] in fp32 (TF32: of factors with 11 bits); `low`, the 16-bit type at work, is rounded
- * to before and behind an epilogue; `terms` numbers that were rounded so are summed up. */
+ * to before and after an epilogue; `terms` numbers that were rounded so are summed up. */
 static bool near_exact(const Operand *o, int64_t n, int64_t terms, DType low, bool tf32) {
     double unit = unit_of(low), last = fmax(unit, unit_of(o->view->dtype));
     double fixed = sqrt((double)terms) * ((0x1p-23 * (double)(n + 8) + (tf32 ? 0x1p-10 * sqrt((double)n) : 0)) +

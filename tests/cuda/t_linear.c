@@ -238,7 +238,7 @@ static int candidates(const KArgs *args, LinearWay way, size_t limit, EngineId *
     memset(id, 0, GEMM_CANDIDATES * sizeof *id);
     if (way == LINEAR_SKINNY) return 1;
     if (way == LINEAR_FUSED && !g.epilogue) return 0;
-    /* any algorithm: whether it takes over before or behind a change of type is seen below */
+    /* any algorithm: whether it takes over before or after a change of type is seen below */
     if (picked(args, way, &none, limit, &e)) g = prepared(args, limit, &e)->gemm;
     if (way == LINEAR_PLAIN) g.epilogue = GEMM_PLAIN;
     return gemm_candidates((CudaDevice *)device, &g, limit / 2, id, &n, &e) ? 0 : n;

@@ -230,7 +230,7 @@ static double sum_error(Lockstep *l, int from, const View *db, const double *ulp
 
 /* A sum of n products of numbers up to a and b of either sign, in any order in fp32 on both sides: partial sums are
  * around sqrt(n) a b, and n roundings of these, which are random, are below 2^-24 n a b. TF32 rounds every factor to 11
- * bits. A GPU's library may leave bias and activation to a kernel behind its rounding to y's type, or read the bias in
+ * bits. A GPU's library may leave bias and activation to a kernel after its rounding to y's type, or read the bias in
  * that type. */
 static double product_error(Lockstep *l, int k, const double *ulp) {
     Op op = l->p->ops[l->at];
@@ -249,7 +249,7 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
     return a * b * (0x1p-23 * (n + 8) + tf32) + polynomial + rounded;
 }
 
-/* Both sides round to the output's type, products twice where an activation's derivative comes behind; and a few
+/* Both sides round to the output's type, products twice where an activation's derivative comes after; and a few
  * roundings in fp32 before that, as large as in the largest element where terms cancel. Tensor cores want attention's
  * probabilities in that type, too. */
 static void compare(Lockstep *l, int k) {

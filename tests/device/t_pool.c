@@ -84,7 +84,7 @@ static void test_kernels(Device *d) {
 /* ---- training: the border of a checkpoint keeps ReLU and pooling apart */
 
 static const struct { const char *what, *one, *apart; } nets[] = {
-    {"behind a convolution",
+    {"after a convolution",
      "Sequential{Conv2d(3, 8, 3, padding=1) ReLU MaxPool2d(2) Conv2d(8, 4, 3) ReLU MaxPool2d(2)"
      " Flatten Linear(16, 10)}",
      "Sequential{Checkpoint{Sequential{Conv2d(3, 8, 3, padding=1) ReLU}} MaxPool2d(2)"

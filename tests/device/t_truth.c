@@ -114,7 +114,7 @@ static void attention_is_linear(void) {
        "attention's activations grow with the steps: %zu, %zu, %zu bytes %s", at[0], at[1], at[2], e.text);
 }
 
-/* A NaN in a weight reaches the loss, whatever activation is fused behind it. */
+/* A NaN in a weight reaches the loss, whatever activation is fused after it. */
 static void nan_shows(void) {
     static const char *const acts[] = {"ReLU", "LeakyReLU", "Sigmoid", "Tanh", "GELU"};
     static const Precision precisions[] = {PREC_FP32, PREC_AMP_BF16, PREC_BF16, PREC_FP16};

@@ -1,5 +1,5 @@
 /* t_updates.c: updates of many tensors in a row on the CUDA device: they wait for each other and go out as few
- * launches, come out as on the CPU, and are there before anything that comes behind them.
+ * launches, come out as on the CPU, and are there before anything that comes after them.
  *
  * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. Launches are counted by
  * letting the n-th of them fail, which only the emulated one can. */

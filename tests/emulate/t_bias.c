@@ -14,7 +14,7 @@ static Device *device;
 /* Whole numbers that every type holds; no 0. */
 static float value_at(int64_t i) { return (float)(i % PERIOD) + 1; }
 
-/* shifted: `to` starts one element behind a multiple of 16 bytes */
+/* shifted: `to` starts one element after a multiple of 16 bytes */
 static bool pads(DType from_type, int64_t from_channels, DType to_type, int64_t to_channels, bool shifted) {
     static unsigned char from[ROWS * MOST * 4] __attribute__((aligned(256)));
     static unsigned char to[ROWS * MOST * 4 + 2 * BEHIND] __attribute__((aligned(256)));

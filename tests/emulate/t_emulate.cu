@@ -230,6 +230,6 @@ int main() {
     test_graphs();
     test_late();
     test_devices();
-    test_limits(); /* the last: the device is lost behind it */
+    test_limits(); /* the last: the device is lost after it */
     return tap_done();
 }

@@ -140,7 +140,7 @@ static void test_rooms(void) {
     open_device("cuda:0", "0 0 0");
     is_int(workspace(OP_linear, 10, LIMIT), 0, "own kernels that had no room for parts take none now");
     close_device();
-    act = ACT_GELU; /* behind a product in fp32, in the workspace */
+    act = ACT_GELU; /* after a product in fp32, in the workspace */
     write_pick("emulated CUDA device", 40, LIMIT, "plain", "1\t100\t1.5");
     open_device("cuda:0", "0 0 0");
     is_int(workspace(OP_linear, 40, LIMIT), N * 40 * 4 + PARTS * N * 40 * 4, "one without room for what comes before");

@@ -272,7 +272,7 @@ local bias_only = train(Frozen(function(m) m[3]:freeze() end), {2, 3, 8, 8}, {wh
 tap.ok(bias_only.gradients["0.weight"] and not bias_only.gradients["2.weight"],
   "the gradient goes through a frozen layer")
 for i, x in ipairs(bias_only.gradients["0.weight"]) do
-  if x ~= free.gradients["0.weight"][i] then tap.ok(false, "and is the same behind it") break end
+  if x ~= free.gradients["0.weight"][i] then tap.ok(false, "and is the same after it") break end
 end
 
 -- a trained bias beside a frozen weight: only the bias has a gradient, and it is the same

@@ -17,7 +17,7 @@ tap.is(tostring(optim.SGD{lr = 0.1, momentum = 0.9}), "SGD(lr=0.1, momentum=0.9)
 tap.is(tostring(optim.RMSprop(0.1, 0.9, 1e-6, 0.2, 0.3, true)),
   "RMSprop(lr=0.1, alpha=0.9, eps=1e-06, weight_decay=0.2, momentum=0.3, centered=true)", "in PyTorch's order")
 tap.is(tostring(optim.AdamW(0.1, {0.8, 0.9}, 1e-6, 0.2, true)),
-  "AdamW(lr=0.1, betas=0.8,0.9, eps=1e-06, weight_decay=0.2, amsgrad=true)", "what PyTorch has behind them")
+  "AdamW(lr=0.1, betas=0.8,0.9, eps=1e-06, weight_decay=0.2, amsgrad=true)", "what PyTorch has after them")
 tap.is(tostring(optim.RAdam(0.1, {0.8, 0.9}, 1e-6, 0.2, true)),
   "RAdam(lr=0.1, betas=0.8,0.9, eps=1e-06, weight_decay=0.2, decoupled_weight_decay=true)", "RAdam's")
 tap.is(tostring(optim.Adagrad(0.1, 0.2, 0.3, 0.4, 1e-6)),

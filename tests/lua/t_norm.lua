@@ -165,7 +165,7 @@ tap.raises("holds indices, which only nn.Embedding reads", "nothing else reads t
 
 local text = mt.data.text{text = "abcabdabe", window = 3, stride = 2}
 local info = text:info()
-tap.is(info.count, 3, "windows that have a byte behind them")
+tap.is(info.count, 3, "windows that have a byte after them")
 tap.is(info.alphabet, "abcde", "tokens are the bytes that occur, in order")
 tap.is(info.tokens, 5, "and as many")
 local loader = mt.data.loader{text, batch = 3}

@@ -19,7 +19,7 @@ tap.is(rates(optim.CosineAnnealingLR(4, 0.2), 1, 5), "1 0.88284 0.6 0.31716 0.2"
 tap.is(rates(optim.LambdaLR(function(t) return 1 / (1 + t) end), 1, 3), "1 0.5 0.33333", "LambdaLR")
 tap.is(rates(optim.LinearWarmup(2, optim.StepLR(1)), 1, 5), "0.5 1 1 0.1 0.01", "LinearWarmup, then another")
 tap.is(rates(optim.OneCycleLR(1, {total_steps = 6, cycle_momentum = false}), 5, 7),
-  "0.04 0.99442 0.81175 0.46264 0.13348 4e-06 4e-06", "OneCycleLR, and what comes behind it")
+  "0.04 0.99442 0.81175 0.46264 0.13348 4e-06 4e-06", "OneCycleLR, and what comes after it")
 tap.is(rates(optim.OneCycleLR(1, false, 4, 2, 0.4, "linear", false, {div_factor = 10, final_div_factor = 100,
   three_phase = true}), 5, 8), "0.1 0.50909 0.91818 0.67273 0.26364 0.077154 0.039077 0.001", "in three phases")
 tap.is(rates(optim.PolynomialLR(4, 2), 1, 6), "1 0.5625 0.25 0.0625 0 0", "PolynomialLR")

@@ -53,7 +53,7 @@ tap.is(names(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, {bias = f
   "layers.0.self_attn.in_proj_weight layers.0.self_attn.out_proj.weight layers.0.linear1.weight " ..
   "layers.0.linear2.weight layers.0.norm1.weight layers.0.norm2.weight layers.1.self_attn.in_proj_weight " ..
   "layers.1.self_attn.out_proj.weight layers.1.linear1.weight layers.1.linear2.weight layers.1.norm1.weight " ..
-  "layers.1.norm2.weight norm.weight norm.bias", "a stack has layers of its own, and the normalisation behind them")
+  "layers.1.norm2.weight norm.weight norm.bias", "a stack has layers of its own, and the normalisation after them")
 tap.has(names(to_itself(nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 8), {num_layers = 2}), {}), {2, 3, 8}),
   "layer.layers.1.multihead_attn.in_proj_weight", "of decoders, which are called with the memory")
 tap.raises("TransformerEncoder: expected an nn.TransformerEncoderLayer, found a Linear", "a stack of something else",

@@ -1,4 +1,4 @@
--- Parameters that are updated within the backward pass: the same numbers bit for bit as behind it, in less memory, and
+-- Parameters that are updated within the backward pass: the same numbers bit for bit as after it, in less memory, and
 -- only where one parameter's update depends on no other's gradient.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
@@ -23,7 +23,7 @@ end
 local updating = {sgd = true, adam = true, rmsprop = true, adagrad = true, adamax = true, adadelta = true,
   adafactor = true, radam = true, adam8bit = true}
 
--- Where updates stand among the ops, and whether an op behind one still reads or makes what it has used up
+-- Where updates stand among the ops, and whether an op after one still reads or makes what it has used up
 local function updates(program)
   local ops, within, last_dx, wrong = program:ops(), 0, 0, 0
   for i, op in ipairs(ops) do if op.kind:find "_dw$" or op.kind:find "_dx$" then last_dx = i end end

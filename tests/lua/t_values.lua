@@ -81,8 +81,8 @@ run:close()
 
 for _, row in ipairs{
   {"+ stands between two values, or a value and a number, found a value and a string", function(x) return x + "1" end},
-  {"/ stands between a value and a number behind it, found a number and a value", function(x) return 1 / x end},
-  {"/ stands between a value and a number behind it, found a value and a value", function(x) return x / x end},
+  {"/ stands between a value and a number after it, found a number and a value", function(x) return 1 / x end},
+  {"/ stands between a value and a number after it, found a value and a value", function(x) return x / x end},
   {"roll: expected a dimension for each shift, found 1 for 2", function(x) return x:roll({1, 2}, 1) end},
   {"roll: expected a dimension for each shift, found 0 for 1", function(x) return x:roll(1) end},
   {"^ stands between a value and 2, found 3", function(x) return x ^ 3 end},

@@ -149,7 +149,7 @@ do
   local rest, expected = second:epoch(), epoch():values()
   tap.is(table.concat(rest():values(), " "), table.concat(expected, " "), "goes there")
   epoch()
-  tap.is(table.concat({first:place()}, " "), "1 0", "behind the last batch the next epoch begins")
+  tap.is(table.concat({first:place()}, " "), "1 0", "after the last batch the next epoch begins")
   tap.ok(rest() and not rest(), "what was left of the epoch comes to its end")
   local n = 0
   for _ in second:epoch() do n = n + 1 end
@@ -341,7 +341,7 @@ do
   two:write("0.bias", {0, 0, 0, 0})
   assert(two:save(path "lines"))
   local file = content "lines"
-  local start, rising = 8 + ("<I8"):unpack(file) + 16, true -- behind the header and the bias
+  local start, rising = 8 + ("<I8"):unpack(file) + 16, true -- after the header and the bias
   for k = 1, 24 do rising = rising and ("<f"):unpack(file, start + 4 * k - 3) == k end
   tap.ok(rising, "and written, in PyTorch's order")
 end

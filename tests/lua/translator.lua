@@ -1,5 +1,5 @@
 -- An encoder and a decoder for the tests, as tests/peers/pytorch_cases.py has it: of x the first `split` steps are the
--- encoder's, the 5 behind them the decoder's. dropout is the encoder's and the decoder's.
+-- encoder's, the 5 after them the decoder's. dropout is the encoder's and the decoder's.
 local nn = require "memtide".nn
 
 return function(width, heads, split, dropout)

@@ -100,7 +100,7 @@ def of_classes(r, net, kind, options, ignored):
 
 
 def draw_loss(r, net, shape):
-    """The network with what its loss needs behind it, the loss, and the number of classes"""
+    """The network with what its loss needs after it, the loss, and the number of classes"""
     kind = r.choice(4 * ["CrossEntropyLoss"] + 2 * ["NLLLoss"] + list(OF_ELEMENTS))
     options = some(r, reduction="sum")
     if kind in OF_ELEMENTS:
@@ -226,7 +226,7 @@ def draw_body(r):
 
 
 def widen(r, net, out):
-    """The network with a layer of 4096 weights or more behind it, which get states of 8 bits; what comes out"""
+    """The network with a layer of 4096 weights or more after it, which get states of 8 bits; what comes out"""
     images = len(out) == 4 or len(out) == 3 and r.random() < 0.5
     at = 1 if images else len(out) - 1
     wide, size = 64 * math.ceil(64 / out[at]), r.choice([1, 3])

@@ -3,7 +3,7 @@
 
 #include "reference.h"
 
-/* The pseudocode of torch.optim.Adafactor: matrices of PyTorch's last two dimensions, one behind the other. */
+/* The pseudocode of torch.optim.Adafactor: matrices of PyTorch's last two dimensions, one after the other. */
 
 static double mean_of_squares(const double *x, int64_t n, int64_t stride) {
     double sum = 0;

@@ -41,7 +41,7 @@ static const struct { const char *what; size_t limit; Step step[STEPS]; } scenar
      {{GET, 0, M(4), M(20), ANY, 0}, {GET, 1, M(4), M(20), 0, M(4)}, {GET, 2, M(4), M(20), 0, M(8)},
       {GET, 3, M(8), M(20), 0, M(12)}, {PUT, 0, 0, M(20), ANY, 0}, {PUT, 2, 0, M(20), ANY, 0},
       {PUT, 1, 0, M(20), ANY, 0}, {GET, 4, M(12), M(20), 0, 0}}},
-    {"or with the one behind it", 0,
+    {"or with the one after it", 0,
      {{GET, 0, M(4), M(20), ANY, 0}, {GET, 1, M(4), M(20), 0, M(4)}, {GET, 2, M(9), M(20), 0, M(8)},
       {PUT, 1, 0, M(20), ANY, 0}, {PUT, 0, 0, M(20), ANY, 0}, {GET, 3, M(8), M(20), 0, 0}}},
     {"but not across a live one", 0,
@@ -272,7 +272,7 @@ static void test_misuse(Device *dry) {
     is_int((long long)l.used, 0, "a second time is none");
     is_int(allocator_get(a, step + 1, CAT_INPUT, 2 * step, &b, &e), ERR_INTERNAL, "a block over its end");
     has_text(e.text, "inside the arena", "is named");
-    is_int(allocator_get(a, 1, CAT_INPUT, SIZE_MAX, &b, &e), ERR_INTERNAL, "one far behind it");
+    is_int(allocator_get(a, 1, CAT_INPUT, SIZE_MAX, &b, &e), ERR_INTERNAL, "one far after it");
     is_int(allocator_get(a, 0, CAT_INPUT, 0, &b, &e), ERR_INTERNAL, "one without bytes");
     is_int((long long)allocator_empty_cache(a), 0, "it has no cache");
     allocator_close(a);

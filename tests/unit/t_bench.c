@@ -108,7 +108,7 @@ int main(void) {
     is_int(bench_time(&r, fake_run, &f, 500, 0, &us, &e), OK, "time");
     is_int((long long)f.allocated, 4 * 8192 + 512, "with a workspace");
     is_int((long long)r.set[3].workspace_bytes, 500, "of its size");
-    is_near(us, 10, 1e-9, 0, "the median of seven, behind one that warms up");
+    is_near(us, 10, 1e-9, 0, "the median of seven, after one that warms up");
     is_int(f.samples, 8, "eight replays");
     is_int(f.runs, 1 + 16, "one run before, a graph of sixteen");
     ok(f.first != f.last, "on operands that change from run to run");

@@ -50,7 +50,7 @@ static void test_cuts(void) {
     if (!ok(p && chain_find(&c, p, &memory), "the residual network has a chain")) return;
     is_int(c.cut[0].root, NO_BUF, "nothing crosses the start");
     is_int(c.cut[c.n_cuts - 1].at, p->forward_end, "the last cut is the end of the forward pass");
-    is_int(c.cut[c.n_cuts - 2].at, p->forward_end - 1, "the loss is behind the cut before");
+    is_int(c.cut[c.n_cuts - 2].at, p->forward_end - 1, "the loss is after the cut before");
     bool inside = false;
     for (int i = 1; i + 1 < c.n_cuts; i++) inside |= strstr(p->bufs[c.cut[i].root].name, "body") != NULL;
     ok(!inside, "no cut lies inside a residual block");
@@ -195,7 +195,7 @@ static void test_sqrt(void) {
     program_free(p);
 }
 
-/* Products are kept; what is light is made again, also behind another light op, and whoever reads it. */
+/* Products are kept; what is light is made again, also after another light op, and whoever reads it. */
 static void test_selective(void) {
     static const char text[] = "Sequential{Conv2d(3, 8, 3) GELU Conv2d(8, 8, 1) BatchNorm2d(8) Tanh "
                                "Conv2d(8, 8, 1) GELU Flatten Linear(1568, 10)}";

@@ -149,7 +149,7 @@ static void test_open_quote(void) {
     spit(path, t.s, strlen(t.s) - 3);
     csv_close(reopen(&torn));
     kept = slurp(torn_path);
-    is_str(kept.s, "x,\"y,z\nx,\"y\n", "behind it the next one");
+    is_str(kept.s, "x,\"y,z\nx,\"y\n", "after it the next one");
     unlink(torn_path);
     ok(!mkdir(torn_path, 0700), "where FILE.torn cannot be written");
     spit(path, t.s, strlen(t.s));
@@ -191,7 +191,7 @@ static void test_damage(void) {
         {"5f3a,1,", "\"5f3a,1,", "line 3: a quote or a zero byte", "a stray quote before a field with quotes"},
         {"5f3a,0,", "\"5f3a,0,", "line 2: a quote is not closed", "an open quote that is not in the last line"},
         {"5f3a,0,", "5f\"3a,0,", "line 2: a quote or a zero byte", "a quote inside a field"},
-        {"5f3a,0,", "\"5f\"3a,0,", "line 2: a quote or a zero byte", "text behind a quote"},
+        {"5f3a,0,", "\"5f\"3a,0,", "line 2: a quote or a zero byte", "text after a quote"},
         {",status,", ",foo,", "column 18 is \"foo\", expected \"status\"", "a column of another name"},
         {",status,", ",", "column 18 is \"reason\", expected \"status\"", "a column that is missing in the middle"},
         {",started_at", "", "column 48, \"started_at\", is missing", "a column that is missing at the end"},
@@ -349,7 +349,7 @@ static void test_long(void) {
     file_of_three();
     Csv *c = reopen(NULL);
     is_int(csv_append(c, fill("long", 0, "error", reason), &err), OK, "a row of 50 kB is appended");
-    is_int(csv_append(c, fill("next", 0, "ok", ""), &err), OK, "and one behind it");
+    is_int(csv_append(c, fill("next", 0, "ok", ""), &err), OK, "and one after it");
     for (int i = 0; i < 2; i++) {
         is_str(csv_value(c, "long", 0, "reason"), reason, "it is read back");
         is_str(csv_status(c, "next", 0), "ok", "and so is the next");

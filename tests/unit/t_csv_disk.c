@@ -112,7 +112,7 @@ static void test_sync_fails(void) {
     is_int(csv_append(c, row, &err), ERR_FILE, "where it cannot be taken back either");
     has_text(err.text, "the file may now end in a part of the row", "the message says so");
     forget();
-    is_int(csv_append(c, row, &err), ERR_FILE, "and no further row is put behind it");
+    is_int(csv_append(c, row, &err), ERR_FILE, "and no further row is put after it");
     csv_close(c);
 }
 
@@ -181,7 +181,7 @@ static void test_disk_full(void) {
     is_int(csv_rows(c), 0, "and there are no rows");
     append_three(c, 0);
     Text whole = slurp(path);
-    is_int(csv_rows(c), 3, "with room again rows are appended, behind a header");
+    is_int(csv_rows(c), 3, "with room again rows are appended, after a header");
     fill("b", 7, "ok", "");
     bool unchanged = true;
     for (size_t more = 0; more < 50; more += 7) {

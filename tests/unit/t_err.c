@@ -26,7 +26,7 @@ static void test_long(void) {
     err_prefix(&s.e, "y%s", longer);
     ok(s.e.text[0] == 'y' && s.e.text[1] == 'x', "a prefix that is too long is cut");
     is_int((long long)strlen(s.e.text), sizeof s.e.text - 1, "and ends inside the text");
-    is_int(s.sentinel, 'S', "nothing behind the text is touched");
+    is_int(s.sentinel, 'S', "nothing after the text is touched");
 }
 
 /* What a name in somebody else's file may hold. */

@@ -23,9 +23,9 @@ static Found find(const Program *p) {
 
 static const struct { const char *what, *net; Found train, eval; } cases[] = {
     {"a ReLU before", NET("ReLU MaxPool2d(2)", 144), {0, 1, 0}, {0, 1, 0}},
-    {"a ReLU behind", NET("MaxPool2d(2) ReLU", 144), {0, 1, 0}, {0, 1, 0}},
+    {"a ReLU after", NET("MaxPool2d(2) ReLU", 144), {0, 1, 0}, {0, 1, 0}},
     {"marked in place", NET("ReLU(inplace=true) MaxPool2d(3, stride=2, padding=1)", 144), {0, 1, 0}, {0, 1, 0}},
-    {"behind a normalisation", NET("BatchNorm2d(4) ReLU MaxPool2d(2)", 144), {0, 1, 0}, {0, 1, 0}},
+    {"after a normalisation", NET("BatchNorm2d(4) ReLU MaxPool2d(2)", 144), {0, 1, 0}, {0, 1, 0}},
     {"two ReLUs", NET("ReLU ReLU MaxPool2d(2)", 144), {0, 1, 0}, {0, 1, 0}},
     {"one on each side", NET("ReLU MaxPool2d(2) ReLU", 144), {1, 1, 0}, {1, 1, 0}},
     {"two poolings", NET("ReLU MaxPool2d(2) MaxPool2d(2)", 36), {0, 1, 0}, {0, 1, 0}},
@@ -35,7 +35,7 @@ static const struct { const char *what, *net; Found train, eval; } cases[] = {
     {"read by another, too", NET("ReLU Concat{MaxPool2d(3, stride=1, padding=1) Identity}", 1152),
      {0, 0, 1}, {0, 0, 1}},
     {"another slope below 0", NET("LeakyReLU MaxPool2d(2)", 144), {1, 0, 0}, {0, 0, 1}},
-    {"another activation behind", NET("MaxPool2d(2) Sigmoid", 144), {1, 0, 0}, {1, 0, 0}},
+    {"another activation after", NET("MaxPool2d(2) Sigmoid", 144), {1, 0, 0}, {1, 0, 0}},
     {"another pooling", NET("ReLU AvgPool2d(2)", 144), {0, 0, 1}, {0, 0, 1}},
 };
 
@@ -82,9 +82,9 @@ static void test_kept(void) {
     is_int((long long)kept(NET("ReLU MaxPool2d(2)", 144)), (long long)(small + rest), "as one");
     is_int((long long)kept(NET("MaxPool2d(2) ReLU", 144)), (long long)(small + rest), "as one the other way round");
     is_int((long long)kept(NET("BatchNorm2d(4) Checkpoint{ReLU} MaxPool2d(2)", 144)),
-           (long long)(2 * large + small + rest + 32), "behind a normalisation, apart");
+           (long long)(2 * large + small + rest + 32), "after a normalisation, apart");
     is_int((long long)kept(NET("BatchNorm2d(4) ReLU MaxPool2d(2)", 144)), (long long)(large + small + rest + 32),
-           "behind a normalisation, as one");
+           "after a normalisation, as one");
 }
 
 static void test_verifier(void) {

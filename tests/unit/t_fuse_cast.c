@@ -17,7 +17,7 @@ static const struct { const char *what, *net; int casts, eval; } cases[] = {
     {"of the loss", "Sequential{Linear(432, 10)}", 1, 1},
     {"of a normalisation", "Sequential{Linear(432, 20) LayerNorm(20) Linear(20, 10)}", 1, 1},
     {"of one that is the output", "Sequential{Linear(432, 20) LayerNorm(20)}", 1, 1},
-    {"of an activation behind it: its own gradient reads fp32",
+    {"of an activation after it: its own gradient reads fp32",
      "Sequential{Linear(432, 20) LayerNorm(20) ReLU Linear(20, 10)}", 2, 1},
     {"of one whose gradient reads what it read",
      "Sequential{Linear(432, 20) LayerNorm(20) GELU Linear(20, 10)}", 1, 1},
@@ -93,7 +93,7 @@ static void test_kept(void) {
     const Op *norm = op_of(p, OP_norm), *dx = op_of(p, OP_norm_dx);
     is_int(p->bufs[norm->in[0]].dtype, DT_BF16, "the normalisation reads what the convolution wrote");
     is_int(dx->in[1], norm->in[0], "and its gradient, too");
-    is_int(p->bufs[norm->out[0]].dtype, DT_F32, "what the activation behind it is given is not rounded");
+    is_int(p->bufs[norm->out[0]].dtype, DT_F32, "what the activation after it is given is not rounded");
     is_int(p->bufs[dx->out[0]].dtype, DT_BF16, "the convolution gets its gradient in 16 bits");
     program_free(p);
 }

@@ -27,12 +27,12 @@ static const struct { const char *what, *net; Found expected; } cases[] = {
      "Sequential{Flatten Linear(432, 20) Sigmoid Linear(20, 30) LeakyReLU Linear(30, 10)}", {0, 2, 2}},
     {"a view between: no channels to sum over", "Sequential{Conv2d(3, 4, 3) ReLU Flatten Linear(400, 10)}", {0, 1, 0}},
     {"a view before", "Sequential{Conv2d(3, 4, 3) Flatten ReLU Linear(400, 10)}", {0, 1, 0}},
-    {"an input saved behind a view", "Sequential{Conv2d(3, 4, 3) GELU Flatten Linear(400, 10)}", {1, 0, 0}},
+    {"an input saved after a view", "Sequential{Conv2d(3, 4, 3) GELU Flatten Linear(400, 10)}", {1, 0, 0}},
     {"two activations", "Sequential{Flatten Linear(432, 20) ReLU Tanh Linear(20, 10)}", {1, 1, 0}},
     {"a pool between",
      "Sequential{Conv2d(3, 4, 3) ReLU MaxPool2d(2) Conv2d(4, 5, 3) Flatten Linear(45, 10)}", {0, 1, 0}},
     {"dropout between", "Sequential{Flatten Linear(432, 20) ReLU Dropout Linear(20, 10)}", {1, 0, 0}},
-    {"dropout behind", "Sequential{Flatten Linear(432, 20) Dropout ReLU Linear(20, 10)}", {0, 1, 0}},
+    {"dropout after", "Sequential{Flatten Linear(432, 20) Dropout ReLU Linear(20, 10)}", {0, 1, 0}},
     {"a sum of gradients",
      "Sequential{Flatten Linear(432, 20) ReLU Residual{Linear(20, 20)} Linear(20, 10)}", {1, 0, 0}},
     {"inside a residual block",
@@ -72,7 +72,7 @@ static void test_operands(void) {
     Program *p = compiled(NET_ARTICLE, shape4(2, 3, 32, 32), &s);
     if (!ok(p != NULL, "the article's network")) return;
     const Op *linear = op_of(p, OP_linear_dx), *conv = op_of(p, OP_conv2d_dx), *dw = op_of(p, OP_conv2d_dw);
-    is_str(p->bufs[linear->in[2]].name, "4.y", "behind Flatten the saved value is its view");
+    is_str(p->bufs[linear->in[2]].name, "4.y", "after Flatten the saved value is its view");
     is_int(linear->attr.linear.fused.act, ACT_RELU, "with the activation");
     is_int(program_root(p, dw->in[1]), linear->out[0], "what the convolution before reads is what the product made");
     ok(dw->out[1] != NO_BUF, "and it sums its bias gradient up itself");

@@ -23,7 +23,7 @@ static void test_columns(void) {
     Err e;
     Row *r = row_new(axes, 2, &e), *plain = row_new(NULL, 0, &e);
     char *header = row_header_line(r, ROW_FORMAT), *short_header = row_header_line(plain, ROW_FORMAT);
-    is_str(header, HEADER, "the header, with the script's axes behind graph");
+    is_str(header, HEADER, "the header, with the script's axes after graph");
     has_text(short_header, "allocator,workspace_limit,graph,status,reason", "without axes");
     is_int(row_columns(r), row_columns(plain) + 2, "two columns more with two axes");
     is_str(row_column(r, 0), "experiment", "the first column");

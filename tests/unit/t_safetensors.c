@@ -1,5 +1,5 @@
 /* safetensors files: what is written is read back equal; what is malformed is refused by name and leaves nothing
- * behind. The last part feeds damaged headers: FUZZ=n sets how many, SEED=n where they start (make fuzz: many). */
+ * after. The last part feeds damaged headers: FUZZ=n sets how many, SEED=n where they start (make fuzz: many). */
 #include <dirent.h>
 
 #include "data_files.h"
@@ -8,7 +8,7 @@
 
 static Err e;
 
-/* A file of this header, padded by `spaces`, and `data` bytes 0, 1, 2, ... behind it. */
+/* A file of this header, padded by `spaces`, and `data` bytes 0, 1, 2, ... after it. */
 static Blob file(const char *header, size_t spaces, size_t data) {
     Blob b = {.n = 0};
     uint64_t length = strlen(header) + spaces;

@@ -26,8 +26,8 @@ function arguments.option(word)
   return option
 end
 
--- Behind the script, what is no option of memtide's may be one that the script declares: {word, name, value}, judged
--- when the script has been read. A word behind it that is no option is its value.
+-- After the script, what is no option of memtide's may be one that the script declares: {word, name, value}, judged
+-- when the script has been read. A word after it that is no option is its value.
 local function take_own(options, words, i)
   local word, after = words[i], words[i + 1]
   local _, name, value = option_of(word)
@@ -70,7 +70,7 @@ function arguments.parse(words, command)
   return options
 end
 
--- Of the words behind "--" those that look like options are the script's, where it declares some.
+-- Of the words after "--" those that look like options are the script's, where it declares some.
 local function take_arguments(options)
   local i = 1
   while i <= #options.args do

@@ -22,7 +22,7 @@ local function run_command(name, asked, state)
   local status = alone and alone(words, options, commands)
   if status then return status end
   if #words ~= 1 then
-    util.fail_usage("%s: expected one script, found %d (its own arguments stand behind --)", name, #words)
+    util.fail_usage("%s: expected one script, found %d (its own arguments stand after --)", name, #words)
   end
   options.in_process = options.in_process or not asked.workers
   local experiment, text = script.load_experiment(words[1], options.args)

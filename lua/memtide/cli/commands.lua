@@ -1,5 +1,5 @@
 -- The commands. Each is a file of this folder with its name:
---   words    what stands behind its name, for help and completion
+--   words    what stands after its name, for help and completion
 --   text     what it does
 --   options  its own, and those of options.lua that it has
 --   run      run(experiment, options) -> exit status: of the script that the words name

@@ -1,4 +1,4 @@
--- memtide completion: what bash, zsh and fish offer behind a half-written word, made of the tables that help is made
+-- memtide completion: what bash, zsh and fish offer after a half-written word, made of the tables that help is made
 -- of.
 local util = require "memtide.base.util"
 

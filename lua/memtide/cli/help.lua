@@ -79,7 +79,7 @@ end
 local function print_own(path)
   local experiment = script.load_experiment(path, {})
   if #experiment.options == 0 then return print(("\n%s declares no options."):format(path)) end
-  print(("\nOptions of %s, behind its name; with several values (8,16 or 8..64:8) they are axes:"):format(path))
+  print(("\nOptions of %s, after its name; with several values (8,16 or 8..64:8) they are axes:"):format(path))
   for _, line in ipairs(script_options.help(experiment.options)) do print(line) end
 end
 

@@ -1,4 +1,4 @@
--- What --on-done and --on-fail run behind a sweep: a shell command that finds in MEMTIDE_* what came of it.
+-- What --on-done and --on-fail run after a sweep: a shell command that finds in MEMTIDE_* what came of it.
 local statuses = require "memtide.results.statuses"
 
 local hook = {}

@@ -27,7 +27,7 @@ local function settings_of(values) return values.cell:match("^[^-]*") .. " " .. 
 
 -- ---- rows
 
--- Names that are not there yet go behind the name before them.
+-- Names that are not there yet go after the name before them.
 local function add_columns(all, names)
   local place = {}
   local function index() for i, name in ipairs(all) do place[name] = i end end

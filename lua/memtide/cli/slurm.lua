@@ -1,5 +1,5 @@
 -- memtide slurm: a sweep as an array of Slurm jobs. Writes the list of cells with their parts, the script of the array,
--- that of the merge behind it, and one that submits both. Nothing is submitted here.
+-- that of the merge after it, and one that submits both. Nothing is submitted here.
 local cell_list = require "memtide.sweep.cell_list"
 local core = require "memtide.core"
 local options = require "memtide.cli.options"
@@ -22,7 +22,7 @@ slurm.options = {options.ROWS, options.try_oom, options.PARTS, SBATCH}
 local OWN = {quiet = true, verbose = true} -- every other one is memtide run's, and repeated
 for _, option in ipairs(options.flat{options.PARTS, SBATCH}) do OWN[option.name] = true end
 
--- The words behind `memtide run`: the script, options and arguments as they were given.
+-- The words after `memtide run`: the script, options and arguments as they were given.
 local function run_words(given)
   local words = {quote(given.script.path)}
   for _, one in ipairs(given.given) do

@@ -35,7 +35,7 @@ local function warm_restarts(o, lr, t)
   return ANNEAL.cos(lr, o.eta_min, t / length)
 end
 
--- Each from its own beginning, behind its milestone
+-- Each from its own beginning, after its milestone
 local function in_turns(o, lr, t)
   local turn, begin = 1, 0
   for i, milestone in ipairs(o.milestones) do

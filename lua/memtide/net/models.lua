@@ -198,7 +198,7 @@ local function inception_aux(from, o)
   }
 end
 
--- pool: the window of the pooling before the block; aux: the head behind it
+-- pool: the window of the pooling before the block; aux: the head after it
 local INCEPTION = {
   {"inception3a", 192, 64, 96, 128, 16, 32, 32, pool = 3}, {"inception3b", 256, 128, 128, 192, 32, 96, 64},
   {"inception4a", 480, 192, 96, 208, 16, 48, 64, pool = 3, aux = "aux1"},

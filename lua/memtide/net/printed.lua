@@ -72,7 +72,7 @@ function printed.tree(title, parts)
   return table.concat(lines, "\n") .. "\n)"
 end
 
--- Of attention PyTorch shows the product behind it, and no options.
+-- Of attention PyTorch shows the product after it, and no options.
 local function attention(layer)
   local linear = "NonDynamicallyQuantizableLinear(in_features=%d, out_features=%d, bias=%s)"
   local width, bias = layer.options.embed_dim, layer.options.bias ~= false

@@ -47,7 +47,7 @@ return function(nn, graph)
       if two[1] and type(b) == "number" then return number_behind(a, b) end
       if two[2] and type(a) == "number" and number_before then return number_before(b, a) end
       util.fail("%s stands between %s, found a %s and a %s", symbol, of_values and "two values, or a value and a number"
-        or "a value and a number behind it", two[1] and "value" or type(a), two[2] and "value" or type(b))
+        or "a value and a number after it", two[1] and "value" or type(a), two[2] and "value" or type(b))
     end
   end
   local function plus(x, n) return scaled(x, 1, n) end

@@ -26,7 +26,7 @@ local function define(nn, name, causal, build)
   nn[name] = function(...) return made(make(...).options) end
 end
 
--- nn.NAME(layer, num_layers, norm): layers like the given one, which is not among them, and a normalisation behind them
+-- nn.NAME(layer, num_layers, norm): layers like the given one, which is not among them, and a normalisation after them
 -- inputs: what a layer is called with
 local function define_stack(nn, name, kind, inputs)
   nn[name] = function(layer, num_layers, norm)
@@ -74,7 +74,7 @@ return function(nn)
     return what
   end
 
-  -- x + block(x), normalised before or behind
+  -- x + block(x), normalised before or after
   local function residual(o, norm, x, block)
     if o.norm_first then return x + block(norm(x)) end
     return norm(x + block(x))

@@ -70,7 +70,7 @@ function Evidence:look()
   self.last, self.looked, self.open = now, core.clock(), {}
 end
 
--- Behind every step; `last`: nothing follows for a while.
+-- After every step; `last`: nothing follows for a while.
 function Evidence:take(sample, last)
   local switches, preempted = core.switches()
   sample.switches, sample.preempted = switches - self.switches, preempted - self.preempted

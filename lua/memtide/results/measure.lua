@@ -1,6 +1,6 @@
 -- How the steps of one visit of a cell are timed. A visit makes warmup + steps steps, which are the run: its losses and
 -- its memory are those of these steps, whatever the clock says. Where times are to be believed (`rounds` or
--- `confidence` are set) more follow, until there are `steps` times that count: of steps behind the warm-up, at a steady
+-- `confidence` are set) more follow, until there are `steps` times that count: of steps after the warm-up, at a steady
 -- pace, which nothing disturbed.
 local core = require "memtide.core"
 local evidence = require "memtide.results.evidence"
@@ -31,7 +31,7 @@ function measure.warm(list, warmup)
   end
 end
 
--- How many samples behind the warm-up nothing disturbed
+-- How many samples after the warm-up nothing disturbed
 local function good(list, warm)
   local n = 0
   for i = warm + 1, #list do if list[i].flag == "" then n = n + 1 end end

@@ -30,7 +30,7 @@ function samples.exist(path)
   return file ~= nil
 end
 
--- Moves what stands behind the last line's end to PATH.torn; returns whether there was such.
+-- Moves what stands after the last line's end to PATH.torn; returns whether there was such.
 local function repair(path)
   local file = io.open(path, "rb")
   if not file then return false end

@@ -244,7 +244,7 @@ local function without(axis, column)
   return kept
 end
 
--- Puts an axis of one name where that name is swept now, or behind the others; nil: the name is swept no longer.
+-- Puts an axis of one name where that name is swept now, or after the others; nil: the name is swept no longer.
 function axes.replace(all, name, axis)
   for i, old in ipairs(all) do
     local column = axes.column(old, name)

@@ -1,4 +1,4 @@
--- Where memory ends along an axis on which cells only grow: behind a cell that ran out of memory, the larger ones of
+-- Where memory ends along an axis on which cells only grow: after a cell that ran out of memory, the larger ones of
 -- the same settings need not be tried on that device.
 local core = require "memtide.core"
 

@@ -8,7 +8,7 @@
 --                       call when the worker is busy again
 --   lost(task, cause)   the worker ended: see failures.of_end; -> the same
 --   gone(slot, why)     this worker gets no more tasks, others go on
---   watch(task, note, slot)  what it is doing; look(): behind all of these, at least every `tick` seconds (nil: nobody
+--   watch(task, note, slot)  what it is doing; look(): after all of these, at least every `tick` seconds (nil: nobody
 --                       wants to know)
 local core = require "memtide.core"
 local failures = require "memtide.sweep.failures"
