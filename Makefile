@@ -333,5 +333,6 @@ ifneq ($(filter deps deps-dev,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
 .PHONY: all emulated test test-isa cuda-test run deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind coverage coverage-run lint install clean help
-.SECONDARY:
+# objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
+.PRECIOUS: %.o
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -15,7 +15,7 @@ typedef struct Wiring { int names, places, from; } Wiring; /* stack indices of t
 static void release_layer(void *content) { layer_free(content); }
 static void release_network(void *content) { network_free(content); }
 
-/* layer_kinds() -> {{name =, role = "l" | "m" | "c" | "s", spec =}, ...} */
+/* layer_kinds() -> {{name =, role =, spec =}, ...}: role and spec as layers.def has them */
 static int list_layers(lua_State *L) {
     const char *name;
     char role[2] = "";

@@ -14,7 +14,7 @@ typedef struct Json {
 /* The text at `text`, which is changed by reading and must be followed by one more writable byte.
  * ERR_FORMAT: it is not UTF-8. */
 int json_open(Json *j, char *text, size_t n, const char *what, Err *e);
-/* Takes the next sign after white space; it must be (or is it?) this one of { } [ ] : , */
+/* Skips white space and takes `sign`, one of { } [ ] : , if it comes next. expect: anything else is an error. */
 int json_expect(Json *j, char sign, Err *e);
 bool json_accept(Json *j, char sign);
 /* A string, decoded and ended by a zero byte; one with a zero byte inside is refused. */

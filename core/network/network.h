@@ -38,7 +38,7 @@ typedef struct Layer {
     int n_child, cap_child;
     int depth;               /* levels of containers below */
     int from[LAYER_IN], n_from; /* whose outputs it reads: child k of its container, or ~k: the container's input k */
-    int place;               /* of its parameters among those of its siblings, rising; at first its number */
+    int place;               /* order of its parameters among its siblings'; at first its number */
     int result[LAYER_IN], n_result; /* of a container: whose outputs are its own, in the same terms; only the network as
                                      * a whole has more than one, and a loss for each */
     const struct Layer *shares; /* the first use of the same layer, or NULL */

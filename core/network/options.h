@@ -1,7 +1,7 @@
 /* options.h: the arguments of layers, losses and optimizers, described by one line of text.
  *
- *   spec   = option { " " option }          in PyTorch's positional order; those after a "*", which stands among them
- *                                           as in Python, are given by name only: PyTorch has others in front of them
+ *   spec   = option { " " option }          in PyTorch's positional order. After a "*", as in Python, options are
+ *                                           given by name only, because PyTorch has others before them
  *   option = name ":" type [ "=" default ]  no default: required; a default may name an earlier option
  *   type   = "int" | "float" | "bool" | "pair" (int or {int, int}) | "floats" ({float, float})
  *          | "list" (numbers, one or more)

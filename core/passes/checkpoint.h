@@ -5,8 +5,8 @@
  *   segment     1   1      0   0   0       0   0            0: stored; ops with the same number are dropped together
  *
  * A choice is segment[forward_end]. What leaves a dropped segment is kept, what stays inside is made again when the
- * backward pass first reads any of it. An op that is ALONE gives its first output up, whoever reads that in the forward
- * pass; the op by itself runs again when the backward pass first reads it. */
+ * backward pass first reads any of it. The first output of an op that is ALONE is dropped, even where other segments
+ * read it in the forward pass; that op alone runs again when the backward pass first reads it. */
 #ifndef MT_CHECKPOINT_H
 #define MT_CHECKPOINT_H
 

@@ -8,8 +8,8 @@
  *     y.back = copy(y.host)
  *     dx = act_dx(dy, y.back)
  *
- * Copies stand in line with the other ops: they cost their time. So those activations stay where they are that do not
- * raise the peak above what it is when all are gone, or above the budget; the largest are asked first. */
+ * Copies run in line with the other ops, so they cost time. An activation therefore stays on the device where it does
+ * not raise the peak above the least peak (all activations moved), or above the budget; the largest are tried first. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -86,7 +86,7 @@ static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
     if (kind == OP_scale_update) op->attr.scaler = s->scaler;
 }
 
-/* Is one update another than the next? Dampening leaves out the first; without it a buffer that starts at zero gives
+/* Does the update depend on the step number? Dampening leaves out the first; without it a buffer that starts at zero gives
  * PyTorch's values. A rate decays. */
 static bool is_counted(const Optimizer *o) {
     bool always = !op_info(optimizer_op(o, NULL))->in[1].optional; /* "state" */

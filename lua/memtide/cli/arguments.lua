@@ -26,8 +26,8 @@ function arguments.option(word)
   return option
 end
 
--- After the script, what is no option of memtide's may be one that the script declares: {word, name, value}, judged
--- when the script has been read. A word after it that is no option is its value.
+-- After the script's name, an option that memtide does not know may be one that the script declares. It is kept as
+-- {word, name, value} and judged when the script has been read; the next word is its value unless it is an option.
 local function take_own(options, words, i)
   local word, after = words[i], words[i + 1]
   local _, name, value = option_of(word)

@@ -1,5 +1,5 @@
--- What a script claims of its cells, and what the rows say to it. Every claim is one of how large a value of one cell
--- is in parts of another's:
+-- Claims: what a script says about its cells, judged by the rows. Every claim compares a value of one cell with that of
+-- another, as a ratio:
 --
 --   {claim = "...", source = "...", of = "peak_bytes", ratio = {a, b}, expect = 0.5, tolerance = 0.2}
 --   {claim = "...", of = "step_ms", less = {a, b}}
