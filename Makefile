@@ -170,6 +170,7 @@ $(BUILD)/tests/emulate/t_bias: $(BUILD)/emulate/tests/emulate/t_bias.o
 $(BUILD)/tests/emulate/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
 $(BUILD)/tests/emulate/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o
 $(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
+	@mkdir -p $(@D)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)
 
 emulated: all $(EMULATED_PLUGIN) ## the CUDA device on an emulated GPU: MEMTIDE_CUDA=build/emulate/memtide_cuda.so
@@ -213,6 +214,7 @@ deps deps-dev:
 
 # kernels and the emulated CUDA that runs them, in C++ as nvcc's
 $(BUILD)/tests/emulate/t_emulate: tests/emulate/t_emulate.cu $(patsubst %,$(BUILD)/tests/emulate/%.o,grid runtime stream)
+	@mkdir -p $(@D)
 	@echo "  CXX  $<"
 	$(Q)$(CXX) $(CFLAGS) -x c++ -std=c++17 -D_GNU_SOURCE -Wall -Wextra -Wshadow -MMD -MP -MF $@.d -Itests/emulate -Itests \
 	    -o $@ $< -x none $(filter %.o,$^) $(EXTRA)
@@ -334,5 +336,5 @@ ifneq ($(filter deps deps-dev,$(MAKECMDGOALS)),)
 endif
 .PHONY: all emulated test test-isa cuda-test run deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind coverage coverage-run lint install clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
-.PRECIOUS: %.o
+.PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
