@@ -64,6 +64,12 @@ static Piece any_piece(int i, int n, int kind, int sizes) {
     return (Piece){64 * (size_t)(1 + draw(sizes)), 0, first < last ? first : last, last, i};
 }
 
+/* Field by field: a structure's padding says nothing. */
+static bool same_piece(const Piece *a, const Piece *b) {
+    return a->size == b->size && a->offset == b->offset && a->first == b->first && a->last == b->last &&
+           a->item == b->item;
+}
+
 static int by_offset(const void *left, const void *right) {
     const Piece *a = left, *b = right;
     return a->offset != b->offset ? (a->offset < b->offset ? -1 : 1) : a->item - b->item;
@@ -99,7 +105,8 @@ static void test_placed(int n, int kind, int sizes) {
     qsort(one, (size_t)n, sizeof *one, by_offset);
     for (int i = 1; i < found; i++) wrong += placed[i].offset < placed[i - 1].offset;
     qsort(placed, (size_t)found, sizeof *placed, by_offset);
-    ok(found == n && !wrong && !memcmp(one, placed, (size_t)n * sizeof *one), "all of them are there, by offset");
+    for (int i = 0; i < found && i < n; i++) wrong += !same_piece(&one[i], &placed[i]);
+    ok(found == n && !wrong, "all of them are there, by offset");
 
     static PlanItem items[MOST], other[MOST];
     for (int i = 0; i < n; i++)
