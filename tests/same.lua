@@ -8,7 +8,7 @@ if not new then
 end
 local csv = require "memtide.results.csv"
 
-local OF_ONE_RUN = {version = true, started_at = true, host = true, pid = true, step_ms = true, step_ms_min = true,
+local OF_ONE_RUN = {version = true, started_at = true, step_ms = true, step_ms_min = true,
   step_ms_p90 = true, samples_per_s = true, device_used_bytes = true, untracked_bytes = true, driver = true}
 -- Scripts whose cells take seconds: their losses are compared, too.
 local TRAINED = {"llama", "gpt", "text_lstm", "gan", "vae", "optimizers", "freeze", "fine_tune", "offload"}

@@ -4,7 +4,6 @@
  *   op->in[2], op->out[1]                  operand by place, whatever the op
  *   op->norm_dw.mean, op->norm_dw.db       the same places under the names that the op's row in ops.def gives them
  *
- *
  * A function that serves several ops uses the names of the first one for what all have under that name at that place
  * (tests/unit/t_ops.c), and places for what they name differently: x of an op is dy of its gradient. op->update is what
  * all updates of parameters share. */
