@@ -24,8 +24,8 @@ void allocator_close(Allocator *a) {
 }
 
 int allocator_get(Allocator *a, size_t bytes, Category category, size_t offset, Block *out, Err *e) {
-    Block b = {NULL, bytes, category, NULL};
-    *out = (Block){NULL, 0, category, NULL};
+    Block b = {NULL, bytes, category, bytes, NULL};
+    *out = (Block){NULL, 0, category, 0, NULL};
     if (bytes == 0) return err_set(e, ERR_INTERNAL, "expected a block of at least 1 byte, found 0");
     int code = a->table->get(a, offset, &b, e);
     if (code) return code;
@@ -38,7 +38,7 @@ void allocator_put(Allocator *a, Block *b) {
     if (!b->data) return;
     ledger_unuse(a->ledger, b->category, b->bytes);
     a->table->put(a, b);
-    *b = (Block){NULL, 0, b->category, NULL};
+    *b = (Block){NULL, 0, b->category, 0, NULL};
 }
 
 size_t allocator_empty_cache(Allocator *a) { return a->table->empty_cache(a); }

@@ -21,6 +21,7 @@ typedef struct Block {
     void *data;
     size_t bytes;       /* exact size asked for */
     Category category;
+    size_t size;        /* what the allocator took for it, rounding included */
     void *owner;        /* the allocator's own note */
 } Block;
 

@@ -197,6 +197,7 @@ static int caching_get(Allocator *a, size_t offset, Block *b, Err *e) {
     if (!code) code = take(c, k, size, e);
     if (code) return code;
     b->data = k->segment->data + k->offset;
+    b->size = k->size;
     b->owner = k;
     return OK;
 }

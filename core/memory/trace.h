@@ -1,0 +1,57 @@
+/* trace.h: what a process asks of PyTorch's caching allocator and gives back, in order: the step that eager PyTorch
+ * makes of a network (eager/), or one that PyTorch has recorded itself. One walk replays both. */
+#ifndef MT_TRACE_H
+#define MT_TRACE_H
+
+#include "alloc.h"
+#include "base/scratch.h"
+
+/* What was running: texts that live as long as the trace (trace_text), "" where they are not known. */
+typedef struct TraceCall {
+    const char *op;    /* "aten::addmm"; of the backward pass "AddmmBackward0|aten::mm" */
+    const char *layer; /* "body.0.conv1" */
+    const char *where; /* "article.lua:12", "train.py:30" */
+} TraceCall;
+
+typedef struct TraceTensor {
+    size_t bytes;      /* asked for, at least 1 */
+    Category category;
+    int call;          /* which of the calls allocated it */
+} TraceTensor;
+
+typedef struct TraceMark { int event; const char *text; } TraceMark; /* stands before that event */
+
+typedef struct Trace {
+    TraceTensor *tensors;
+    TraceCall *calls;
+    TraceMark *marks;
+    int *events;       /* i: tensor i is allocated; ~i: it is freed */
+    int n_tensors, cap_tensors, n_calls, cap_calls, n_marks, cap_marks, n_events, cap_events;
+    Scratch scratch;
+    bool failed;       /* host memory ran out: the trace is not whole */
+} Trace;
+
+void trace_free(Trace *t); /* what it holds; a zeroed one is empty */
+/* A copy of the text that lives as long as the trace; "" when host memory ran out. */
+const char *trace_text(Trace *t, const char *text);
+/* The call that the next tensors belong to. Returns its number. */
+int trace_call(Trace *t, const char *op, const char *layer, const char *where);
+/* Allocates; returns the tensor's number. bytes at least 1. */
+int trace_alloc(Trace *t, size_t bytes, Category category, int call);
+/* Frees a tensor that is alive. */
+void trace_release(Trace *t, int tensor);
+void trace_mark(Trace *t, const char *text);
+
+/* Bytes as PyTorch counts them: of blocks, whose sizes are those of tensors rounded up, and of segments. */
+typedef struct TracePeak {
+    size_t allocated, reserved;  /* most bytes in blocks; most in segments: two instants */
+    size_t category[CAT_COUNT];  /* when `allocated` was reached, and the sum is that: OTHER has the rounding, too */
+    int event;                   /* that allocation, or where the counting began */
+    size_t allocated_end, reserved_end; /* after the last event */
+} TracePeak;
+
+/* Walks the trace with a caching allocator over `ledger`; peaks count from event `from` on.
+ * ERR_OOM at the ledger's limit, with *out as it was until then. */
+int trace_replay(const Trace *t, Ledger *ledger, int from, TracePeak *out, Err *e);
+
+#endif
