@@ -448,6 +448,7 @@ int luaopen_memtide_core(lua_State *L) {
     bind_open_device(L);
     bind_open_network(L);
     bind_open_program(L);
+    bind_open_eager(L);
     bind_open_runtime(L);
     bind_open_data(L);
     bind_open_row(L);

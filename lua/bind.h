@@ -24,6 +24,7 @@
 #define BOX_CSV "memtide.Csv"
 #define BOX_TENSORS "memtide.Tensors"
 #define BOX_TEXT "memtide.Text"
+#define BOX_TRACE "memtide.Trace"
 
 enum { BOX_PARENTS = 4 };
 
@@ -86,6 +87,7 @@ int bind_options(lua_State *L, int index, Options *o, Err *e);
 void bind_open_device(lua_State *L);
 void bind_open_network(lua_State *L);
 void bind_open_program(lua_State *L);
+void bind_open_eager(lua_State *L);
 void bind_open_runtime(lua_State *L);
 void bind_open_data(lua_State *L);
 void bind_open_row(lua_State *L);

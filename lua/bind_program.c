@@ -54,8 +54,7 @@ static void set(lua_State *L, Settings *s, const Setting *setting) {
     if (code) bind_error(L, "%s", e.text);
 }
 
-/* {name = value} -> Settings */
-static Settings settings_from(lua_State *L, int index) {
+Settings bind_settings(lua_State *L, int index) {
     Settings s = settings_default();
     for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
         const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
@@ -172,7 +171,7 @@ static int new_program(lua_State *L) {
     lua_settop(L, 4);
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     luaL_checktype(L, 2, LUA_TTABLE);
-    Settings s = settings_from(L, 2);
+    Settings s = bind_settings(L, 2);
     Device *device = bind_get(L, 3, BOX_DEVICE);
     Text *passes = lua_toboolean(L, 4) ? bind_text_new(L) : NULL;
     Program *program;

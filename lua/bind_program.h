@@ -10,6 +10,8 @@
 /* {bytes, used, op = "conv2d_dx 2", categories = {weights = bytes, ...}}; p: whose op the mark is (NULL: nobody's) */
 void bind_push_peak(lua_State *L, const LedgerPeak *peak, const Program *p);
 void bind_push_categories(lua_State *L, const size_t *bytes);
+/* {name = value} at `index` -> Settings */
+Settings bind_settings(lua_State *L, int index);
 /* The open Runtime box at `index`. */
 Runtime *bind_runtime(lua_State *L, int index);
 /* t.allocator of the table at `index` */

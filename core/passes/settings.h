@@ -103,7 +103,19 @@ typedef struct OptimState { Shape shape; DType type; } OptimState;
 OpKind optimizer_op(const Optimizer *o, const Shape *like);
 bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type, OptimState *state);
 
+/*   framework: text, whose step */
+#define FRAMEWORKS(X)                                   \
+    X(MEMTIDE, "memtide", "memtide's own")              \
+    X(PYTORCH, "pytorch", "that of eager PyTorch, predicted and never run")
+
+typedef enum Framework {
+#define X(name, text, what) FRAMEWORK_##name,
+    FRAMEWORKS(X)
+#undef X
+} Framework;
+
 typedef struct Settings {
+    Framework framework;
     Precision precision;
     int accumulate;          /* micro-batches per update, at least 1 */
     Checkpoint checkpoint;

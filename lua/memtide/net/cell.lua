@@ -221,9 +221,23 @@ local function evaluation(self)
   return util.must(core.compile(self.network, settings.for_evaluation(self.values), cell.device(self.values.device)))
 end
 
+-- PyTorch's step on the cell's card stands in the program's place: it is predicted, and never run.
+local function compile_eager(self)
+  local v = self.values
+  local trace, text, code = core.eager(self.network, settings.for_core(v), cell.card(v.device))
+  if not trace then error(util.failure(text, code), 0) end
+  self.program, self.settings = trace, v
+  self.prediction = cell.predict(self, self.memory)
+  return self
+end
+
+-- The card whose allocations a device's name stands for in PyTorch's step: of "cpu" an A100 of 80 GB.
+function cell.card(device) return device == "cpu" and "a100-80gb" or device:match "^%a+:(.*)$" end
+
 -- Program and prediction; `passes`: the program's text after each pass as well.
 function cell.compile(self, passes)
   local v = self.values
+  if v.framework == "pytorch" then return compile_eager(self) end
   local program, text, code = core.compile(self.network, settings.for_core(v), cell.device(v.device), passes)
   if not program then error(util.failure(text, code), 0) end
   self.program, self.passes, self.settings, self.eval = program, text, v, evaluation(self)

@@ -1,0 +1,93 @@
+/* aten.h: PyTorch's ops as they run on a GPU: each allocates what its kernel allocates, in that order, and leaves a node
+ * that has saved what its derivative needs. The source of each is PyTorch's derivatives.yaml and its ATen functions; all
+ * are compared with PyTorch's own event lists (tests/peers).
+ *
+ * All arguments are lent, results are the caller's. Dimensions count from the front. */
+#ifndef MT_ATEN_H
+#define MT_ATEN_H
+
+#include "autograd.h"
+
+/* ---- aten_view.c: no new storage, but for copies of what cannot be a view */
+Tensor *aten_view(Eager *g, Tensor *x, Size size);             /* x lies so that it can be one */
+Tensor *aten_reshape(Eager *g, Tensor *x, Size size);          /* a view, or a copy */
+Tensor *aten_permute(Eager *g, Tensor *x, const int *order);   /* order[rank] */
+Tensor *aten_transpose(Eager *g, Tensor *x, int a, int b);
+Tensor *aten_expand(Eager *g, Tensor *x, Size size);
+Tensor *aten_narrow(Eager *g, Tensor *x, int dim, int64_t length);
+Tensor *aten_select(Eager *g, Tensor *x, int dim);
+Tensor *aten_contiguous(Eager *g, Tensor *x);                  /* x itself, or a copy */
+Tensor *aten_clone(Eager *g, Tensor *x, bool contiguous);
+Tensor *aten_cat(Eager *g, Tensor *const *x, int n, int dim);
+Tensor *aten_roll(Eager *g, Tensor *x);
+Tensor *aten_repeat(Eager *g, Tensor *x, int64_t times); /* (C) as (times C); NULL: NULL */
+Tensor *aten_pad(Eager *g, Tensor *x, Size size);              /* constant_pad_nd to that size */
+/* Chunks of the same length along dim: views whose gradients are put together by one cat. part[n] */
+void aten_split(Eager *g, Tensor *x, int64_t length, int dim, Tensor **part, int n);
+
+/* ---- aten_pointwise.c */
+typedef enum BinaryOp { BINARY_ADD, BINARY_SUB, BINARY_MUL, BINARY_DIV } BinaryOp;
+Tensor *aten_binary(Eager *g, BinaryOp op, Tensor *a, Tensor *b);  /* broadcast */
+Tensor *aten_binary_number(Eager *g, BinaryOp op, Tensor *a);      /* with a number on the right */
+Tensor *aten_add_inplace(Eager *g, Tensor *a, Tensor *b);          /* a += b; a itself */
+typedef struct ActRule ActRule;
+/* The activation of that name, "ReLU", or NULL. */
+const ActRule *aten_act_rule(const char *name);
+/* inplace: the result is x itself. */
+Tensor *aten_act(Eager *g, const ActRule *rule, Tensor *x, bool inplace);
+Tensor *aten_to(Eager *g, Tensor *x, ScalarType type);         /* x itself, or a copy of that type */
+Tensor *aten_dropout(Eager *g, Tensor *x);                     /* native_dropout, 0 < p < 1, training */
+Tensor *aten_prelu(Eager *g, Tensor *x, Tensor *w);
+Tensor *aten_neg(Eager *g, Tensor *x);
+void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask);
+/* A tensor without a gradient, made by that op. */
+Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type);
+
+/* ---- aten_reduce.c */
+/* What a reduction over dims (a bit each) takes that is split over blocks; element: bytes of what it counts in. */
+void reduce_inner(Eager *g, const Tensor *x, unsigned dims, int64_t element);
+Tensor *aten_sum_to(Eager *g, Tensor *x, Size size);           /* not recorded: the backward pass */
+Tensor *aten_sum(Eager *g, Tensor *x, unsigned dims, bool keepdim);
+Tensor *aten_mean(Eager *g, Tensor *x, unsigned dims, bool keepdim);
+Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log);
+
+/* ---- aten_product.c */
+Tensor *aten_mm(Eager *g, Tensor *a, Tensor *b);
+Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b);
+Tensor *aten_matmul(Eager *g, Tensor *a, Tensor *b);
+Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b); /* b may be NULL */
+typedef struct ConvSizes { Size y; int groups; bool transposed; } ConvSizes;
+Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes);
+void eager_cublas(Eager *g); /* a product runs: its thread has a workspace from here on */
+
+/* ---- aten_norm.c; w and b may be NULL */
+Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, bool training);
+Tensor *aten_layer_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int dims); /* the last `dims` dimensions */
+Tensor *aten_rms_norm(Eager *g, Tensor *x, Tensor *w);
+Tensor *aten_group_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int64_t groups);
+
+/* ---- aten_window.c */
+Tensor *aten_max_pool2d(Eager *g, Tensor *x, Size y, bool adaptive);
+Tensor *aten_avg_pool2d(Eager *g, Tensor *x, Size y);
+Tensor *aten_adaptive_avg_pool2d(Eager *g, Tensor *x, Size y);
+Tensor *aten_upsample(Eager *g, Tensor *x, Size y, bool bilinear);
+Tensor *aten_embedding(Eager *g, Tensor *index, Tensor *w);
+
+/* ---- aten_loss.c; each a number */
+typedef enum Reduction { REDUCE_MEAN, REDUCE_SUM } Reduction;
+Tensor *aten_nll_loss(Eager *g, Tensor *x, Tensor *target, Tensor *weight);
+/* mse_loss, smooth_l1_loss, huber_loss, binary_cross_entropy */
+Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target);
+
+/* pos_weight may be NULL */
+Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_weight);
+
+/* ---- aten_attention.c: q, k, v (N, heads, T, width); fp32 the memory-efficient kernel, 16 bits flash */
+Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout);
+
+/* ---- autocast (amp.c): x in the type that the op runs in, a reference of the caller's. */
+Tensor *amp_low(Eager *g, Tensor *x);  /* 16 bits; a parameter's copy is made once and kept to the context's end */
+Tensor *amp_wide(Eager *g, Tensor *x); /* fp32 */
+void amp_end(Eager *g);                /* the context ends: the copies go */
+
+#endif

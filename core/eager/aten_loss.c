@@ -1,0 +1,116 @@
+/* Losses. Sources: ATen/native/LossNLL.cpp, Loss.cpp. The storage of mse_loss and smooth_l1_loss has the size of their
+ * inputs: the kernel makes the result so and shrinks its shape alone. Autocast runs them in fp32. */
+#include <string.h>
+
+#include "aten.h"
+
+/* ---- nll_loss: saved: x, target, total_weight */
+
+static void apply_nll(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    (void)dy;
+    eager_op(g, n->number[0] ? "aten::nll_loss2d_backward" : "aten::nll_loss_backward");
+    dx[0] = tensor_like(g, n->saved[0], n->saved[0]->type);
+}
+
+static const NodeRule nll_rules[] = {{"NllLossBackward0", apply_nll}, {"NllLoss2DBackward0", apply_nll}};
+
+/* x (N, C), or (N, C, L) and (N, C, H, W), which nll_loss2d takes. */
+Tensor *aten_nll_loss(Eager *g, Tensor *x, Tensor *target, Tensor *weight) {
+    const bool image = x->size.rank > 2;
+    Tensor *lx = amp_wide(g, x);
+    Node *n = node_new(g, &nll_rules[image], &lx, 1, 4);
+    if (n) n->number[0] = image;
+    node_save(g, n, 0, lx);
+    node_save(g, n, 1, target);
+    node_save(g, n, 3, weight);
+    eager_op(g, image ? "aten::nll_loss2d_forward" : "aten::nll_loss_forward");
+    Tensor *y = tensor_new(g, lx->type, (Size){0, {0}}), *total = tensor_new(g, lx->type, (Size){0, {0}});
+    node_save(g, n, 2, total);
+    node_output(g, n, y);
+    tensor_drop(g, total);
+    tensor_drop(g, lx);
+    return y;
+}
+
+/* ---- losses of pairs of elements: saved: x, target */
+
+static void apply_pair(Eager *g, Node *n, Tensor *const *dy, Tensor **dx);
+
+static const struct PairLoss { const char *name, *op, *backward; NodeRule rule; bool whole; } pairs[] = {
+    {"MSELoss", "aten::mse_loss", "aten::mse_loss_backward", {"MseLossBackward0", apply_pair}, true},
+    {"SmoothL1Loss", "aten::smooth_l1_loss", "aten::smooth_l1_loss_backward", {"SmoothL1LossBackward0", apply_pair}, true},
+    {"HuberLoss", "aten::huber_loss", "aten::huber_loss_backward", {"HuberLossBackward0", apply_pair}, false},
+    {"BCELoss", "aten::binary_cross_entropy", "aten::binary_cross_entropy_backward",
+     {"BinaryCrossEntropyBackward0", apply_pair}, false},
+};
+
+static void apply_pair(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    (void)dy;
+    eager_op(g, pairs[n->number[0]].backward);
+    dx[0] = tensor_like(g, n->saved[0], n->saved[0]->type);
+}
+
+Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target) {
+    int i = 0;
+    while (i + 1 < (int)ARRAY_LEN(pairs) && strcmp(pairs[i].name, name)) i++;
+    Tensor *lx = amp_wide(g, x);
+    Node *n = node_new(g, &pairs[i].rule, &lx, 1, 2);
+    if (n) n->number[0] = i;
+    node_save(g, n, 0, lx);
+    node_save(g, n, 1, target);
+    eager_op(g, pairs[i].op);
+    Tensor *y = tensor_new(g, lx->type, pairs[i].whole ? lx->size : (Size){0, {0}});
+    y->size = (Size){0, {0}};
+    node_output(g, n, y);
+    tensor_drop(g, lx);
+    return y;
+}
+
+/* ---- binary_cross_entropy_with_logits */
+
+static void apply_logits(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    (void)dy;
+    const Tensor *x = n->saved[0];
+    if (!n->saved[2]) {
+        eager_op(g, "aten::sigmoid");
+        dx[0] = tensor_like(g, x, x->type);
+        return;
+    }
+    eager_op(g, "aten::mul"); /* t = pos_weight * target */
+    Tensor *t = tensor_like(g, x, x->type);
+    eager_op(g, "aten::add");
+    dx[0] = tensor_like(g, x, x->type);
+    eager_op(g, "aten::sigmoid");
+    eager_inner(g, tensor_bytes(x), 0);
+    tensor_drop(g, t);
+}
+
+static const NodeRule logits_rule = {"BinaryCrossEntropyWithLogitsBackward0", apply_logits};
+
+Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_weight) {
+    Tensor *lx = amp_wide(g, x);
+    Node *n = node_new(g, &logits_rule, &lx, 1, 3);
+    node_save(g, n, 0, lx);
+    node_save(g, n, 1, target);
+    node_save(g, n, 2, pos_weight);
+    eager_op(g, "aten::log_sigmoid_forward");
+    Tensor *log = tensor_like(g, lx, lx->type);
+    eager_inner(g, tensor_bytes(lx), 0); /* its buffer */
+    if (pos_weight) {
+        eager_op(g, "aten::sub");
+        Tensor *one = tensor_like(g, pos_weight, pos_weight->type);
+        eager_op(g, "aten::mul");
+        eager_inner(g, tensor_bytes(lx), 0);
+        tensor_drop(g, one);
+    }
+    eager_op(g, "aten::empty_like");
+    Tensor *whole = tensor_like(g, lx, lx->type);
+    eager_op(g, "aten::mean");
+    Tensor *y = tensor_new(g, lx->type, (Size){0, {0}});
+    reduce_inner(g, whole, (1u << whole->size.rank) - 1, 4);
+    tensor_drop(g, whole);
+    tensor_drop(g, log);
+    node_output(g, n, y);
+    tensor_drop(g, lx);
+    return y;
+}

@@ -1,0 +1,73 @@
+/* Normalisation: the result and its statistics; the gradients of input, weight and bias in one call. Sources:
+ * ATen/native/Normalization.cpp, cuda/layer_norm_kernel.cu, group_norm.cpp. Statistics are fp32 for 16-bit inputs. */
+#include "aten.h"
+
+/* saved: x, w, mean, 1/std */
+static void apply_norm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    static const char *const ops[] = {"aten::native_batch_norm_backward", "aten::native_layer_norm_backward",
+                                      "aten::native_group_norm_backward", "aten::_fused_rms_norm_backward"};
+    eager_op(g, ops[n->number[0]]);
+    for (int i = 0; i < n->n_next; i++) {
+        if (!node_wants(n, i)) continue;
+        const Meta *m = &n->next[i].node->out[n->next[i].output];
+        dx[i] = i ? tensor_new(g, m->type, m->size) : tensor_like(g, n->saved[0], dy[0]->type);
+    }
+}
+
+typedef enum NormKind { NORM_BATCH, NORM_LAYER, NORM_GROUP, NORM_RMS } NormKind;
+static const struct { const char *op; NodeRule rule; } norms[] = {
+    {"aten::native_batch_norm", {"NativeBatchNormBackward0", apply_norm}},
+    {"aten::native_layer_norm", {"NativeLayerNormBackward0", apply_norm}},
+    {"aten::native_group_norm", {"NativeGroupNormBackward0", apply_norm}},
+    {"aten::_fused_rms_norm", {"FusedRmsNormBackward0", apply_norm}},
+};
+
+/* stats: two of that size, or one (of RMS), or with 0 elements none. */
+static Tensor *norm(Eager *g, NormKind kind, Tensor *x, Tensor *w, Tensor *b, Size stats) {
+    const bool any = size_elements(&stats) > 0;
+    Node *n = node_new(g, &norms[kind].rule, (Tensor *[]){x, w, b}, 3, 4);
+    if (n) n->number[0] = kind;
+    node_save(g, n, 0, x);
+    node_save(g, n, 1, w);
+    eager_op(g, norms[kind].op);
+    Tensor *y = kind == NORM_BATCH ? tensor_like(g, x, x->type) : tensor_new(g, x->type, x->size);
+    Tensor *mean = any && kind != NORM_RMS ? tensor_new(g, T_FLOAT, stats) : NULL;
+    Tensor *istd = any ? tensor_new(g, T_FLOAT, stats) : NULL;
+    node_save(g, n, 2, mean);
+    node_save(g, n, 3, istd);
+    node_output(g, n, y);
+    tensor_drop(g, mean);
+    tensor_drop(g, istd);
+    return y;
+}
+
+/* In evaluation the running statistics serve: it has none of its own. */
+Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, bool training) {
+    return norm(g, NORM_BATCH, x, w, b, SIZE(training ? x->size.of[1] : 0));
+}
+
+/* Autocast runs it in fp32. */
+Tensor *aten_layer_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int dims) {
+    Tensor *lx = amp_wide(g, x);
+    Size stats = lx->size;
+    for (int i = stats.rank - dims; i < stats.rank; i++) stats.of[i] = 1;
+    Tensor *y = norm(g, NORM_LAYER, lx, w, b, stats);
+    tensor_drop(g, lx);
+    return y;
+}
+
+Tensor *aten_rms_norm(Eager *g, Tensor *x, Tensor *w) {
+    Tensor *lx = amp_wide(g, x);
+    Size stats = lx->size;
+    stats.of[stats.rank - 1] = 1;
+    Tensor *y = norm(g, NORM_RMS, lx, w, NULL, stats);
+    tensor_drop(g, lx);
+    return y;
+}
+
+Tensor *aten_group_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int64_t groups) {
+    Tensor *lx = amp_wide(g, x);
+    Tensor *y = norm(g, NORM_GROUP, lx, w, b, SIZE(lx->size.of[0], groups));
+    tensor_drop(g, lx);
+    return y;
+}

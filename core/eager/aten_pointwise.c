@@ -1,0 +1,258 @@
+/* Elementwise ops: one result of the broadcast shape. What each saves is derivatives.yaml's. */
+#include <assert.h>
+#include <string.h>
+
+#include "aten.h"
+
+static ScalarType wider(ScalarType a, ScalarType b) {
+    if (a == b || !scalar_is_float(b)) return a;
+    if (!scalar_is_float(a)) return b;
+    return a == T_FLOAT || b == T_FLOAT ? T_FLOAT : T_FLOAT; /* half with bfloat16, too */
+}
+
+static Size broadcast_size(const Size *a, const Size *b) {
+    const Size *longer = a->rank >= b->rank ? a : b, *other = longer == a ? b : a;
+    Size s = *longer;
+    const int more = longer->rank - other->rank;
+    for (int d = 0; d < other->rank; d++)
+        if (s.of[more + d] == 1) s.of[more + d] = other->of[d];
+    return s;
+}
+
+/* As TensorIterator lays its output: like the inputs where they have the output's shape and one order. */
+static Tensor *iterate(Eager *g, const char *op, const Tensor *a, const Tensor *b) {
+    const Size size = broadcast_size(&a->size, &b->size);
+    const ScalarType type = wider(a->type, b->type);
+    eager_op(g, op);
+    if (size_equal(&a->size, &size)) return tensor_like(g, a, type);
+    if (size_equal(&b->size, &size)) return tensor_like(g, b, type);
+    return tensor_new(g, type, size);
+}
+
+static Tensor *unary(Eager *g, const char *op, const Tensor *x) {
+    eager_op(g, op);
+    return tensor_like(g, x, x->type);
+}
+
+/* ---- two tensors */
+
+static Tensor *passed(Tensor *d, const Node *n, int i) { return node_wants(n, i) ? tensor_ref(d) : NULL; }
+
+static void apply_add(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    (void)g;
+    for (int i = 0; i < n->n_next; i++) dx[i] = passed(dy[0], n, i);
+}
+
+static void apply_sub(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    if (n->n_next > 1 && node_wants(n, 1)) dx[1] = unary(g, "aten::neg", dy[0]);
+    dx[0] = passed(dy[0], n, 0);
+}
+
+/* The gradient of `other` first, as its name comes first in the alphabet. */
+static void apply_mul(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    if (n->n_next > 1 && node_wants(n, 1)) dx[1] = iterate(g, "aten::mul", dy[0], n->saved[0]);
+    if (node_wants(n, 0)) dx[0] = n->saved[1] ? iterate(g, "aten::mul", dy[0], n->saved[1]) : unary(g, "aten::mul", dy[0]);
+}
+
+/* -grad * ((self / other) / other), and grad / other */
+static void apply_div(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    if (n->n_next > 1 && node_wants(n, 1)) {
+        Tensor *minus = unary(g, "aten::neg", dy[0]), *ratio = iterate(g, "aten::div", n->saved[0], n->saved[1]);
+        Tensor *twice = iterate(g, "aten::div", ratio, n->saved[1]);
+        tensor_drop(g, ratio);
+        dx[1] = iterate(g, "aten::mul", minus, twice);
+        tensor_drop(g, twice);
+        tensor_drop(g, minus);
+    }
+    if (node_wants(n, 0)) dx[0] = n->saved[1] ? iterate(g, "aten::div", dy[0], n->saved[1]) : unary(g, "aten::div", dy[0]);
+}
+
+static const struct { const char *op; NodeRule rule; } binaries[] = {
+    [BINARY_ADD] = {"aten::add", {"AddBackward0", apply_add}},
+    [BINARY_SUB] = {"aten::sub", {"SubBackward0", apply_sub}},
+    [BINARY_MUL] = {"aten::mul", {"MulBackward0", apply_mul}},
+    [BINARY_DIV] = {"aten::div", {"DivBackward0", apply_div}},
+};
+
+Tensor *aten_binary(Eager *g, BinaryOp op, Tensor *a, Tensor *b) {
+    Node *n = node_new(g, &binaries[op].rule, (Tensor *[]){a, b}, 2, 2);
+    const bool product = op == BINARY_MUL || op == BINARY_DIV;
+    if (n && product && node_wants(n, 1)) node_save(g, n, 0, a);
+    if (n && product && (node_wants(n, 0) || op == BINARY_DIV)) node_save(g, n, 1, b);
+    Tensor *y = iterate(g, binaries[op].op, a, b);
+    node_output(g, n, y);
+    return y;
+}
+
+Tensor *aten_binary_number(Eager *g, BinaryOp op, Tensor *a) {
+    Tensor *y = unary(g, binaries[op].op, a);
+    node_output(g, node_new(g, &binaries[op].rule, &a, 1, 2), y);
+    return y;
+}
+
+Tensor *aten_add_inplace(Eager *g, Tensor *a, Tensor *b) {
+    node_rebase(g, node_new(g, &binaries[BINARY_ADD].rule, (Tensor *[]){a, b}, 2, 0), a);
+    return tensor_ref(a);
+}
+
+/* ---- activations */
+
+struct ActRule {
+    const char *name, *op, *backward_op;
+    NodeRule rule;
+    enum { SAVES_INPUT, SAVES_RESULT } saves;
+};
+
+static void apply_act(Eager *g, Node *n, Tensor *const *dy, Tensor **dx);
+
+#define ACT(name, op, node, backward, saves) {name, "aten::" op, "aten::" backward, {node, apply_act}, saves}
+static const ActRule acts[] = {
+    ACT("ReLU", "relu", "ReluBackward0", "threshold_backward", SAVES_RESULT),
+    ACT("LeakyReLU", "leaky_relu", "LeakyReluBackward0", "leaky_relu_backward", SAVES_INPUT),
+    ACT("Sigmoid", "sigmoid", "SigmoidBackward0", "sigmoid_backward", SAVES_RESULT),
+    ACT("Tanh", "tanh", "TanhBackward0", "tanh_backward", SAVES_RESULT),
+    ACT("SiLU", "silu", "SiluBackward0", "silu_backward", SAVES_INPUT),
+    ACT("ELU", "elu", "EluBackward0", "elu_backward", SAVES_INPUT),
+    ACT("Softplus", "softplus", "SoftplusBackward0", "softplus_backward", SAVES_INPUT),
+    ACT("Hardswish", "hardswish", "HardswishBackward0", "hardswish_backward", SAVES_INPUT),
+    ACT("ReLU6", "hardtanh", "HardtanhBackward0", "hardtanh_backward", SAVES_INPUT),
+    ACT("Hardtanh", "hardtanh", "HardtanhBackward0", "hardtanh_backward", SAVES_INPUT),
+    ACT("Hardsigmoid", "hardsigmoid", "HardsigmoidBackward0", "hardsigmoid_backward", SAVES_INPUT),
+    ACT("Mish", "mish", "MishBackward0", "mish_backward", SAVES_INPUT),
+    ACT("LogSigmoid", "log_sigmoid_forward", "LogSigmoidBackward0", "log_sigmoid_backward", SAVES_INPUT),
+    ACT("SELU", "selu", "EluBackward0", "elu_backward", SAVES_INPUT),
+    ACT("Abs", "abs", "AbsBackward0", "mul", SAVES_INPUT),
+    ACT("Exp", "exp", "ExpBackward0", "mul", SAVES_RESULT),
+    ACT("Rsqrt", "rsqrt", "RsqrtBackward0", "mul", SAVES_RESULT),
+    ACT("GELU", "gelu", "GeluBackward0", "gelu_backward", SAVES_INPUT),
+};
+
+const ActRule *aten_act_rule(const char *name) {
+    for (size_t i = 0; i < ARRAY_LEN(acts); i++)
+        if (!strcmp(acts[i].name, name)) return &acts[i];
+    return NULL;
+}
+
+/* grad * self.sgn(); grad * (-0.5 * result.pow(3)): what is not one kernel makes its factors first. */
+static void apply_act(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    const ActRule *rule = (const ActRule *)((const char *)n->rule - offsetof(ActRule, rule));
+    Tensor *factor = NULL;
+    if (!strcmp(rule->name, "Abs")) factor = unary(g, "aten::sgn", n->saved[0]);
+    if (!strcmp(rule->name, "Rsqrt")) {
+        Tensor *cube = unary(g, "aten::pow", n->saved[0]);
+        factor = unary(g, "aten::mul", cube);
+        tensor_drop(g, cube);
+    }
+    eager_op(g, rule->backward_op);
+    dx[0] = tensor_like(g, dy[0], dy[0]->type);
+    tensor_drop(g, factor);
+}
+
+/* In place, a function whose derivative wants the input keeps a copy of it. */
+Tensor *aten_act(Eager *g, const ActRule *rule, Tensor *x, bool inplace) {
+    Node *n = node_new(g, &rule->rule, &x, 1, 1);
+    Tensor *kept = NULL;
+    if (inplace && n && rule->saves == SAVES_INPUT && strcmp(rule->name, "LeakyReLU")) kept = unary(g, "aten::clone", x);
+    if (rule->saves == SAVES_INPUT) node_save(g, n, 0, kept ? kept : x);
+    tensor_drop(g, kept);
+    Tensor *y = inplace ? tensor_ref(x) : unary(g, rule->op, x);
+    if (rule->saves == SAVES_RESULT) node_save(g, n, 0, y);
+    if (inplace) node_rebase(g, n, y);
+    else node_output(g, n, y);
+    return y;
+}
+
+/* ---- types */
+
+static void apply_to(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    dx[0] = aten_to(g, dy[0], (ScalarType)n->number[0]);
+}
+
+static const NodeRule to_rule = {"ToCopyBackward0", apply_to};
+
+Tensor *aten_to(Eager *g, Tensor *x, ScalarType type) {
+    if (x->type == type) return tensor_ref(x);
+    eager_op(g, "aten::_to_copy");
+    Tensor *y = tensor_like(g, x, type);
+    Node *n = node_new(g, &to_rule, &x, 1, 0);
+    if (n) n->number[0] = x->type;
+    node_output(g, n, y);
+    return y;
+}
+
+/* ---- dropout: a mask of a byte per element */
+
+static void apply_dropout(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    (void)n;
+    dx[0] = unary(g, "aten::native_dropout_backward", dy[0]);
+}
+
+static const NodeRule dropout_rule = {"NativeDropoutBackward0", apply_dropout};
+
+Tensor *aten_dropout(Eager *g, Tensor *x) {
+    Node *n = node_new(g, &dropout_rule, &x, 1, 1);
+    Tensor *y = unary(g, "aten::native_dropout", x), *mask = tensor_like(g, x, T_BOOL);
+    node_save(g, n, 0, mask);
+    node_output(g, n, y);
+    tensor_drop(g, mask);
+    return y;
+}
+
+static void apply_neg(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    (void)n;
+    dx[0] = unary(g, "aten::neg", dy[0]);
+}
+
+static const NodeRule neg_rule = {"NegBackward0", apply_neg};
+
+Tensor *aten_neg(Eager *g, Tensor *x) {
+    Node *n = node_new(g, &neg_rule, &x, 1, 0);
+    Tensor *y = unary(g, "aten::neg", x);
+    node_output(g, n, y);
+    return y;
+}
+
+static void apply_masked_fill(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    (void)n;
+    eager_op(g, "aten::masked_fill");
+    dx[0] = tensor_new(g, dy[0]->type, dy[0]->size);
+}
+
+static const NodeRule masked_fill_rule = {"MaskedFillBackward0", apply_masked_fill};
+
+void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask) {
+    Node *n = node_new(g, &masked_fill_rule, &x, 1, 1);
+    node_save(g, n, 0, mask);
+    node_rebase(g, n, x);
+}
+
+Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type) {
+    eager_op(g, op);
+    return tensor_new(g, type, size);
+}
+
+/* ---- prelu: both gradients at x's size; the weight's is summed up */
+
+static void apply_prelu(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    eager_op(g, "aten::_prelu_kernel_backward");
+    Tensor *x = tensor_like(g, n->saved[0], n->saved[0]->type), *w = tensor_like(g, n->saved[0], n->saved[0]->type);
+    if (node_wants(n, 0)) dx[0] = tensor_ref(x);
+    if (node_wants(n, 1)) dx[1] = tensor_ref(w);
+    tensor_drop(g, x);
+    tensor_drop(g, w);
+}
+
+static const NodeRule prelu_rule = {"PreluKernelBackward0", apply_prelu};
+
+Tensor *aten_prelu(Eager *g, Tensor *x, Tensor *w) {
+    Size shape = {x->size.rank, {1, 1, 1, 1, 1, 1}};
+    if (tensor_elements(w) > 1) shape.of[x->size.rank > 1] = tensor_elements(w);
+    Tensor *wide = aten_view(g, w, shape);
+    Node *n = node_new(g, &prelu_rule, (Tensor *[]){x, wide}, 2, 2);
+    node_save(g, n, 0, x);
+    node_save(g, n, 1, wide);
+    Tensor *y = unary(g, "aten::_prelu_kernel", x);
+    node_output(g, n, y);
+    tensor_drop(g, wide);
+    return y;
+}

@@ -1,0 +1,189 @@
+/* Matrix products and convolutions. Sources: ATen/native/Linear.cpp, LinearAlgebra.cpp (matmul), cuda/Blas.cpp;
+ * FunctionsManual.cpp (mm_mat1_grad, mm_mat2_grad), Convolution.cpp. */
+#include <assert.h>
+
+#include "aten.h"
+
+void eager_cublas(Eager *g) {
+    if (g->has_workspace[g->thread] || g->halted) return;
+    g->has_workspace[g->thread] = true;
+    eager_forever(g, (size_t)g->card->cublas_workspace);
+}
+
+static bool is_column_major(const Tensor *t) { return t->stride[0] == 1 && t->stride[1] == t->size.of[0]; }
+
+/* (rows, columns), lying column by column if it is the gradient of what does. */
+static Tensor *product(Eager *g, ScalarType type, int64_t rows, int64_t columns, bool column_major) {
+    eager_op(g, "aten::mm");
+    Tensor *y = tensor_new(g, type, SIZE(rows, columns));
+    if (column_major) {
+        y->stride[0] = 1;
+        y->stride[1] = rows;
+    }
+    eager_cublas(g);
+    return y;
+}
+
+/* ---- mm and addmm. saved: a, b where the other's gradient is wanted; number: was it column-major? */
+
+static Tensor *mm_grad(Eager *g, const Node *n, const Tensor *dy, int which) {
+    const Meta *m = &n->next[which].node->out[n->next[which].output];
+    return product(g, dy->type, m->size.of[0], m->size.of[1], n->number[which]);
+}
+
+static void apply_mm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    for (int which = 1; which >= 0; which--)
+        if (node_wants(n, which)) dx[which] = mm_grad(g, n, dy[0], which);
+}
+
+static void apply_addmm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    for (int which = 0; which < 2; which++)
+        if (node_wants(n, which)) dx[which] = mm_grad(g, n, dy[0], which);
+    if (node_wants(n, 2)) dx[2] = tensor_ref(dy[0]);
+}
+
+static const NodeRule mm_rule = {"MmBackward0", apply_mm}, addmm_rule = {"AddmmBackward0", apply_addmm};
+
+/* a b, + bias where there is one. */
+static Tensor *mm(Eager *g, Tensor *a, Tensor *b, Tensor *bias) {
+    assert(a->size.rank == 2 && b->size.rank == 2 && a->size.of[1] == b->size.of[0]);
+    Node *n = node_new(g, bias ? &addmm_rule : &mm_rule, (Tensor *[]){a, b, bias}, bias ? 3 : 2, 2);
+    if (n && node_wants(n, 1)) node_save(g, n, 0, a);
+    if (n && node_wants(n, 0)) node_save(g, n, 1, b);
+    if (n) n->number[0] = is_column_major(a);
+    if (n) n->number[1] = is_column_major(b);
+    eager_op(g, bias ? "aten::addmm" : "aten::mm");
+    Tensor *y = tensor_new(g, a->type, SIZE(a->size.of[0], b->size.of[1]));
+    eager_cublas(g);
+    node_output(g, n, y);
+    return y;
+}
+
+Tensor *aten_mm(Eager *g, Tensor *a, Tensor *b) { return mm(g, a, b, NULL); }
+
+/* ---- bmm */
+
+static void apply_bmm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    for (int which = 1; which >= 0; which--) {
+        if (!node_wants(n, which)) continue;
+        eager_op(g, "aten::bmm");
+        dx[which] = tensor_new(g, dy[0]->type, n->next[which].node->out[n->next[which].output].size);
+        eager_cublas(g);
+    }
+}
+
+static const NodeRule bmm_rule = {"BmmBackward0", apply_bmm};
+
+Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b) {
+    assert(a->size.rank == 3 && b->size.rank == 3 && a->size.of[2] == b->size.of[1]);
+    Node *n = node_new(g, &bmm_rule, (Tensor *[]){a, b}, 2, 2);
+    if (n && node_wants(n, 1)) node_save(g, n, 0, a);
+    if (n && node_wants(n, 0)) node_save(g, n, 1, b);
+    eager_op(g, "aten::bmm");
+    Tensor *y = tensor_new(g, a->type, SIZE(a->size.of[0], a->size.of[1], b->size.of[2]));
+    eager_cublas(g);
+    node_output(g, n, y);
+    return y;
+}
+
+/* ---- matmul: a matrix on the right is multiplied with all rows at once; else both become batches of matrices. */
+
+static Size with_rows(const Size *s, int64_t last) {
+    Size out = *s;
+    out.of[out.rank - 1] = last;
+    return out;
+}
+
+static Tensor *fold(Eager *g, Tensor *a, Tensor *b) {
+    const int64_t last = a->size.of[a->size.rank - 1];
+    Tensor *rows = aten_reshape(g, a, SIZE(tensor_elements(a) / last, last)), *y2 = mm(g, rows, b, NULL);
+    tensor_drop(g, rows);
+    Tensor *y = aten_view(g, y2, with_rows(&a->size, b->size.of[1]));
+    tensor_drop(g, y2);
+    return y;
+}
+
+static Tensor *as_batch(Eager *g, Tensor *x, const Size *batch) {
+    Size wide = *batch;
+    wide.of[wide.rank++] = x->size.of[x->size.rank - 2];
+    wide.of[wide.rank++] = x->size.of[x->size.rank - 1];
+    Tensor *e = aten_expand(g, x, wide);
+    Tensor *y = aten_reshape(g, e, SIZE(size_elements(batch), wide.of[wide.rank - 2], wide.of[wide.rank - 1]));
+    tensor_drop(g, e);
+    return y;
+}
+
+Tensor *aten_matmul(Eager *g, Tensor *a, Tensor *b) {
+    if (a->size.rank == 2 && b->size.rank == 2) return mm(g, a, b, NULL);
+    if (b->size.rank == 2) return fold(g, a, b);
+    const Size *longer = a->size.rank >= b->size.rank ? &a->size : &b->size, *other = longer == &a->size ? &b->size : &a->size;
+    Size batch = *longer;
+    batch.rank -= 2;
+    for (int d = 0; d < other->rank - 2; d++) {
+        const int at = d + batch.rank - (other->rank - 2);
+        if (batch.of[at] == 1) batch.of[at] = other->of[d];
+    }
+    Tensor *left = as_batch(g, a, &batch), *right = as_batch(g, b, &batch), *y3 = aten_bmm(g, left, right);
+    tensor_drop(g, left);
+    tensor_drop(g, right);
+    Size size = batch;
+    size.of[size.rank++] = a->size.of[a->size.rank - 2];
+    size.of[size.rank++] = b->size.of[b->size.rank - 1];
+    Tensor *y = aten_view(g, y3, size);
+    tensor_drop(g, y3);
+    return y;
+}
+
+/* ---- linear; autocast converts the arguments from the last to the first. */
+
+static Tensor *linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
+    Tensor *wt = aten_transpose(g, w, 0, 1), *y;
+    if (b && x->size.rank == 2) {
+        y = mm(g, x, wt, b);
+    } else if (b && x->size.rank == 3 && tensor_is_contiguous(x)) {
+        Tensor *rows = aten_view(g, x, SIZE(x->size.of[0] * x->size.of[1], x->size.of[2])), *y2 = mm(g, rows, wt, b);
+        tensor_drop(g, rows);
+        y = aten_view(g, y2, with_rows(&x->size, w->size.of[0]));
+        tensor_drop(g, y2);
+    } else {
+        y = aten_matmul(g, x, wt);
+        if (b) tensor_drop(g, aten_add_inplace(g, y, b));
+    }
+    tensor_drop(g, wt);
+    return y;
+}
+
+Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
+    Tensor *lb = amp_low(g, b), *lw = amp_low(g, w), *lx = amp_low(g, x), *y = linear(g, lx, lw, lb);
+    tensor_drop(g, lx);
+    tensor_drop(g, lw);
+    tensor_drop(g, lb);
+    return y;
+}
+
+/* ---- convolution: the bias is added in place; its backward gives dx, dw, db in one call */
+
+static void apply_convolution(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    eager_op(g, "aten::convolution_backward");
+    for (int i = 0; i < n->n_next; i++) {
+        if (!node_wants(n, i)) continue;
+        const Meta *m = &n->next[i].node->out[n->next[i].output];
+        dx[i] = i < 2 ? tensor_like(g, n->saved[i], m->type) : tensor_new(g, dy[0]->type, m->size);
+    }
+}
+
+static const NodeRule convolution_rule = {"ConvolutionBackward0", apply_convolution};
+
+Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes) {
+    Tensor *lb = amp_low(g, b), *lw = amp_low(g, w), *lx = amp_low(g, x);
+    Node *n = node_new(g, &convolution_rule, (Tensor *[]){lx, lw, lb}, lb ? 3 : 2, 2);
+    node_save(g, n, 0, lx);
+    node_save(g, n, 1, lw);
+    eager_op(g, "aten::convolution");
+    Tensor *y = tensor_new(g, lx->type, sizes->y);
+    node_output(g, n, y);
+    tensor_drop(g, lx);
+    tensor_drop(g, lw);
+    tensor_drop(g, lb);
+    return y;
+}

@@ -1,0 +1,76 @@
+/* Pooling, upsampling, embedding. Max pooling saves the input and indices of 8 bytes. */
+#include "aten.h"
+
+typedef enum WindowOp { MAX_POOL, ADAPTIVE_MAX_POOL, AVG_POOL, ADAPTIVE_AVG_POOL, NEAREST, BILINEAR } WindowOp;
+
+static void apply_window(Eager *g, Node *n, Tensor *const *dy, Tensor **dx);
+
+static const struct { const char *op, *backward; NodeRule rule; bool indices, saves_input; } windows[] = {
+    [MAX_POOL] = {"aten::max_pool2d_with_indices", "aten::max_pool2d_with_indices_backward",
+                  {"MaxPool2DWithIndicesBackward0", apply_window}, true, true},
+    [ADAPTIVE_MAX_POOL] = {"aten::adaptive_max_pool2d", "aten::adaptive_max_pool2d_backward",
+                           {"AdaptiveMaxPool2DBackward0", apply_window}, true, true},
+    [AVG_POOL] = {"aten::avg_pool2d", "aten::avg_pool2d_backward", {"AvgPool2DBackward0", apply_window}, false, true},
+    [ADAPTIVE_AVG_POOL] = {"aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool2d_backward",
+                           {"AdaptiveAvgPool2DBackward0", apply_window}, false, true},
+    [NEAREST] = {"aten::upsample_nearest2d", "aten::upsample_nearest2d_backward",
+                 {"UpsampleNearest2DBackward0", apply_window}, false, false},
+    [BILINEAR] = {"aten::upsample_bilinear2d", "aten::upsample_bilinear2d_backward",
+                  {"UpsampleBilinear2DBackward0", apply_window}, false, false},
+};
+
+static void apply_window(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    eager_op(g, windows[n->number[0]].backward);
+    dx[0] = tensor_new(g, dy[0]->type, n->size);
+}
+
+static Tensor *window(Eager *g, WindowOp op, Tensor *x, Size size) {
+    Node *n = node_new(g, &windows[op].rule, &x, 1, 2);
+    if (n) n->size = x->size;
+    if (n) n->number[0] = op;
+    if (windows[op].saves_input) node_save(g, n, 0, x);
+    eager_op(g, windows[op].op);
+    Tensor *y = tensor_new(g, x->type, size), *indices = windows[op].indices ? tensor_new(g, T_LONG, size) : NULL;
+    node_save(g, n, 1, indices);
+    node_output(g, n, y);
+    tensor_drop(g, indices);
+    return y;
+}
+
+Tensor *aten_max_pool2d(Eager *g, Tensor *x, Size y, bool adaptive) {
+    return window(g, adaptive ? ADAPTIVE_MAX_POOL : MAX_POOL, x, y);
+}
+
+Tensor *aten_avg_pool2d(Eager *g, Tensor *x, Size y) { return window(g, AVG_POOL, x, y); }
+
+/* To one pixel it is a mean. */
+Tensor *aten_adaptive_avg_pool2d(Eager *g, Tensor *x, Size y) {
+    if (y.of[2] == 1 && y.of[3] == 1) return aten_mean(g, x, 1u << 2 | 1u << 3, true);
+    return window(g, ADAPTIVE_AVG_POOL, x, y);
+}
+
+/* Autocast runs it in fp32. */
+Tensor *aten_upsample(Eager *g, Tensor *x, Size size, bool bilinear) {
+    Tensor *lx = amp_wide(g, x), *y = window(g, bilinear ? BILINEAR : NEAREST, lx, size);
+    tensor_drop(g, lx);
+    return y;
+}
+
+static void apply_embedding(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    eager_op(g, "aten::embedding_dense_backward");
+    dx[0] = tensor_new(g, dy[0]->type, n->size);
+}
+
+static const NodeRule embedding_rule = {"EmbeddingBackward0", apply_embedding};
+
+Tensor *aten_embedding(Eager *g, Tensor *index, Tensor *w) {
+    Size size = index->size;
+    size.of[size.rank++] = w->size.of[1];
+    Node *n = node_new(g, &embedding_rule, &w, 1, 1);
+    if (n) n->size = w->size;
+    node_save(g, n, 0, index);
+    eager_op(g, "aten::embedding");
+    Tensor *y = tensor_new(g, w->type, size);
+    node_output(g, n, y);
+    return y;
+}

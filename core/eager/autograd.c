@@ -1,0 +1,227 @@
+#include "autograd.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <string.h>
+
+#include "aten.h"
+#include "checkpoint.h"
+#include "base/mem.h"
+
+bool tensor_requires_grad(const Tensor *t) { return t && (t->node || t->leaf); }
+
+/* ---- the graph */
+
+static void apply_accumulate(Eager *g, Node *n, Tensor *const *dy, Tensor **dx);
+static const NodeRule accumulate_rule = {"torch::autograd::AccumulateGrad", apply_accumulate};
+
+static Node *new_node(Eager *g, const NodeRule *rule, int n_next, int n_saved, int n_out) {
+    Node *n = scratch_new(&g->scratch, 1, sizeof *n);
+    Edge *next = scratch_new(&g->scratch, (size_t)n_next, sizeof *next);
+    Tensor **saved = scratch_new(&g->scratch, (size_t)(n_saved + n_out), sizeof *saved);
+    int *held = scratch_new(&g->scratch, (size_t)n_saved, sizeof *held);
+    Meta *out = scratch_new(&g->scratch, (size_t)n_out, sizeof *out);
+    if (g->scratch.failed) return NULL;
+    *n = (Node){.rule = rule, .layer = g->layer, .sequence = ++g->sequence, .refs = 1, .next = next, .n_next = n_next,
+                .saved = saved, .n_saved = n_saved, .out = out, .sent = saved + n_saved, .held = held};
+    return n;
+}
+
+/* The node that takes the gradient of t. */
+static Edge edge_of(Eager *g, Tensor *t) {
+    if (!tensor_requires_grad(t)) return (Edge){NULL, 0};
+    if (!t->node && !t->accumulate && (t->accumulate = new_node(g, &accumulate_rule, 0, 0, 1))) {
+        t->accumulate->sequence = LONG_MAX;
+        t->accumulate->variable = t;
+        t->accumulate->n_out = 1;
+        t->accumulate->out[0] = (Meta){t->size, t->type};
+    }
+    Node *n = t->node ? t->node : t->accumulate;
+    if (n) n->refs++;
+    return (Edge){n, t->node ? t->output : 0};
+}
+
+enum { NODE_OUTPUTS = 8 };
+
+Node *node_new(Eager *g, const NodeRule *rule, Tensor *const *in, int n_in, int n_saved) {
+    bool wanted = false;
+    for (int i = 0; i < n_in; i++) wanted |= tensor_requires_grad(in[i]);
+    if (!g->grad || !wanted) return NULL;
+    Node *n = new_node(g, rule, n_in, n_saved, NODE_OUTPUTS);
+    for (int i = 0; n && i < n_in; i++) n->next[i] = edge_of(g, in[i]);
+    return n;
+}
+
+void node_save(Eager *g, Node *n, int k, Tensor *x) {
+    if (!n || !x) return;
+    assert(k < n->n_saved && !n->saved[k]);
+    if (g->frame) frame_save(g, n, k, x);
+    else n->saved[k] = tensor_detach(g, x);
+}
+
+void node_output(Eager *g, Node *n, Tensor *y) {
+    (void)g;
+    if (!n) return;
+    assert(n->n_out < NODE_OUTPUTS && !y->node);
+    if (n->n_out) n->refs++; /* the first output takes over the maker's reference */
+    y->node = n;
+    y->output = n->n_out;
+    n->out[n->n_out++] = (Meta){y->size, y->type};
+}
+
+void node_rebase(Eager *g, Node *n, Tensor *y) {
+    if (!n) return;
+    Node *before = y->node;
+    y->node = NULL;
+    node_output(g, n, y);
+    node_drop(g, before);
+}
+
+static void drop_saved(Eager *g, Node *n) {
+    for (int k = 0; k < n->n_saved; k++) tensor_set(g, &n->saved[k], NULL);
+    frame_drop(g, n->frame);
+    n->frame = NULL;
+}
+
+void node_drop(Eager *g, Node *n) {
+    if (!n || --n->refs > 0) return;
+    assert(n->refs == 0);
+    drop_saved(g, n);
+    for (int i = 0; i < n->n_next; i++) node_drop(g, n->next[i].node);
+}
+
+/* ---- the backward pass */
+
+typedef struct Ready { Node **heap; int n, cap; bool failed; } Ready; /* the node that was made last on top */
+
+static void push(Ready *r, Node *n) {
+    if (!mem_grow(&r->heap, &r->cap, r->n + 1, sizeof *r->heap)) {
+        r->failed = true;
+        return;
+    }
+    int at = r->n++;
+    for (; at && r->heap[(at - 1) / 2]->sequence < n->sequence; at = (at - 1) / 2) r->heap[at] = r->heap[(at - 1) / 2];
+    r->heap[at] = n;
+}
+
+static Node *pop(Ready *r) {
+    Node *top = r->heap[0], *last = r->heap[--r->n];
+    int at = 0;
+    for (int child; (child = 2 * at + 1) < r->n; at = child) {
+        if (child + 1 < r->n && r->heap[child + 1]->sequence > r->heap[child]->sequence) child++;
+        if (r->heap[child]->sequence <= last->sequence) break;
+        r->heap[at] = r->heap[child];
+    }
+    r->heap[at] = last;
+    return top;
+}
+
+/* Counts, for each node that is reached, the edges that lead to it. */
+static void count_waits(Ready *r, Node *root) {
+    root->seen = true;
+    push(r, root);
+    while (r->n && !r->failed) {
+        Node *n = r->heap[--r->n]; /* whatever the order */
+        for (int i = 0; i < n->n_next; i++) {
+            Node *next = n->next[i].node;
+            if (!next) continue;
+            next->waits++;
+            if (!next->seen) push(r, next);
+            next->seen = true;
+        }
+    }
+}
+
+/* Makes a gradient what the tensor is: broadcast dimensions are summed up, types converted. Takes and gives a
+ * reference. */
+static Tensor *validated(Eager *g, const Meta *meta, Tensor *d) {
+    if (!size_equal(&meta->size, &d->size)) {
+        Tensor *sum = aten_sum_to(g, d, meta->size);
+        tensor_drop(g, d);
+        d = sum;
+    }
+    if (meta->type != d->type) {
+        Tensor *cast = aten_to(g, d, meta->type);
+        tensor_drop(g, d);
+        d = cast;
+    }
+    return d;
+}
+
+/* Takes over the reference. */
+static void send(Eager *g, Ready *r, const Edge *e, Tensor *d) {
+    Node *n = e->node;
+    Tensor **sent = &n->sent[e->output];
+    if (d && !*sent) {
+        *sent = d;
+    } else if (d) {
+        if (!tensor_is_only(*sent) || !tensor_is_dense(*sent)) {
+            eager_op(g, "aten::add");
+            tensor_set(g, sent, tensor_like(g, *sent, (*sent)->type));
+        }
+        tensor_drop(g, d);
+    }
+    if (--n->waits == 0) {
+        n->seen = false;
+        push(r, n);
+    }
+}
+
+static void run_node(Eager *g, Ready *r, Node *n) {
+    Tensor *dx[NODE_EDGES] = {NULL};
+    bool any = false;
+    assert(n->n_next <= NODE_EDGES);
+    eager_where(g, n->layer, n->rule->name);
+    for (int k = 0; k < n->n_out; k++) any |= n->sent[k] != NULL;
+    if (any) frame_restore(g, n);
+    if (any) n->rule->apply(g, n, n->sent, dx);
+    if (n->frame) drop_saved(g, n); /* what was made again is held by the call alone */
+    for (int i = 0; i < n->n_next; i++)
+        if (dx[i]) dx[i] = validated(g, &n->next[i].node->out[n->next[i].output], dx[i]);
+    for (int k = 0; k < n->n_out; k++) tensor_set(g, &n->sent[k], NULL);
+    drop_saved(g, n);
+    for (int i = 0; i < n->n_next; i++)
+        if (n->next[i].node) send(g, r, &n->next[i], dx[i]);
+}
+
+/* The first gradient is taken over where nobody else holds it and it lies as the parameter does; else it is copied.
+ * Later ones are added in place. */
+static void apply_accumulate(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    Tensor *p = n->variable, *d = dy[0];
+    (void)dx;
+    if (p->grad) return;
+    if (d->refs == 1 && tensor_same_strides(d, p)) {
+        p->grad = tensor_detach(g, d);
+        if (d->storage->traced >= 0) g->trace->tensors[d->storage->traced].category = CAT_GRADIENTS;
+    } else {
+        eager_op(g, "aten::clone");
+        g->category = CAT_GRADIENTS;
+        p->grad = tensor_like(g, p, p->type);
+        g->category = CAT_ACTIVATION_GRADIENTS;
+    }
+}
+
+void backward(Eager *g, Tensor *loss, Tensor *gradient) {
+    const Eager before = *g;
+    Ready r = {0};
+    g->grad = g->autocast = false;
+    g->category = CAT_ACTIVATION_GRADIENTS;
+    eager_where(g, NULL, NULL);
+    eager_op(g, "aten::ones_like");
+    Tensor *root = gradient ? tensor_ref(gradient) : tensor_like(g, loss, loss->type);
+    g->thread = THREAD_AUTOGRAD;
+    if (loss->node && !g->scratch.failed) {
+        count_waits(&r, loss->node);
+        loss->node->waits++;
+        send(g, &r, &(Edge){loss->node, loss->output}, tensor_ref(root));
+        while (r.n && !r.failed) run_node(g, &r, pop(&r));
+    }
+    if (r.failed) g->scratch.failed = true;
+    mem_free(r.heap);
+    tensor_drop(g, root);
+    g->grad = before.grad;
+    g->autocast = before.autocast;
+    g->category = before.category;
+    g->thread = before.thread;
+    eager_where(g, before.layer, NULL);
+}

@@ -1,0 +1,20 @@
+#include "card.h"
+
+#include <string.h>
+
+enum { WORKSPACE_DEFAULT = 2 * (4096 << 10) + 8 * (16 << 10), WORKSPACE_HOPPER = 32 << 20 };
+
+static const Card cards[] = {
+#define CARD(name, title, gib, multiprocessors, threads, workspace, context, source) \
+    {name, title, (size_t)(gib) << 30, multiprocessors, threads, workspace, context, source},
+#include "cards.def"
+#undef CARD
+};
+
+const Card *card_info(int i) { return i >= 0 && i < (int)ARRAY_LEN(cards) ? &cards[i] : NULL; }
+
+const Card *card_find(const char *name) {
+    for (size_t i = 0; i < ARRAY_LEN(cards); i++)
+        if (!strcmp(cards[i].name, name)) return &cards[i];
+    return NULL;
+}

@@ -1,0 +1,19 @@
+/* eager.h: the training step that eager PyTorch makes of a network: the trace of its allocations. */
+#ifndef MT_EAGER_H
+#define MT_EAGER_H
+
+#include "card.h"
+#include "memory/trace.h"
+#include "network/network.h"
+#include "passes/settings.h"
+
+/* The steps of PyTorch's usual loop, from model.to(device) on, each of them
+ *
+ *     x, y = batch(); optimizer.zero_grad(); output = model(x); loss = criterion(output, y); loss.backward();
+ *     optimizer.step()
+ *
+ * x, y, output and loss live until they are bound again. Fills in a zeroed trace, with a mark "step 1", ... before each
+ * step. ERR_SCRIPT: a layer or setting that is not predicted. */
+int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Err *e);
+
+#endif

@@ -1,0 +1,25 @@
+/* modules.h: PyTorch's modules, as the layers of a network stand for them: what each forward function calls, and which
+ * of its variables hold what while it runs. One function for each family of layers.def, in modules_<what>.c. */
+#ifndef MT_MODULES_H
+#define MT_MODULES_H
+
+#include "aten.h"
+#include "network/layer.h"
+
+/* in[n_in] are lent; the result is the caller's. */
+typedef Tensor *Module(Eager *g, const Layer *l, Tensor *const *in);
+
+/* Runs a layer. */
+Tensor *module_call(Eager *g, const Layer *l, Tensor *const *in);
+/* The layer's k-th parameter, lent; NULL: it has fewer. */
+Tensor *module_param(const Eager *g, const Layer *l, int k);
+/* The loss of an output, times its factor. */
+Tensor *module_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target);
+/* NULL, or the first layer that is not predicted. */
+const Layer *module_unknown(const Layer *l);
+
+#define LAYER(name, role, functions, which, spec) Module module_##functions;
+#include "network/layers.def"
+#undef LAYER
+
+#endif

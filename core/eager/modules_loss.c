@@ -1,0 +1,92 @@
+/* Losses. */
+#include <string.h>
+
+#include "modules.h"
+
+static bool is_mean(const Layer *l) {
+    char text[OPTION_WORDS];
+    return strcmp(options_word(&l->options, "reduction", text), "sum") != 0;
+}
+
+static unsigned all_dims(const Tensor *x) { return (1u << x->size.rank) - 1; }
+
+/* Takes over t. */
+static Tensor *reduced(Eager *g, const Layer *l, Tensor *t) {
+    Tensor *y = is_mean(l) ? aten_mean(g, t, all_dims(t), false) : aten_sum(g, t, all_dims(t), false);
+    tensor_drop(g, t);
+    return y;
+}
+
+/* (1 - smoothing) nll + smoothing / C times the mean of -sum(log p), whose ignored samples are masked out. Source:
+ * ATen/native/LossNLL.cpp (cross_entropy_loss_label_smoothing). */
+static Tensor *smoothed(Eager *g, const Layer *l, Tensor *log, Tensor *target, Tensor *weight) {
+    (void)l;
+    Tensor *nll = aten_nll_loss(g, log, target, weight);
+    Tensor *sum = weight ? NULL : aten_sum(g, log, 1u << 1, false);
+    if (weight) {
+        Tensor *weighted = aten_binary(g, BINARY_MUL, log, weight);
+        sum = aten_sum(g, weighted, 1u << 1, false);
+        tensor_drop(g, weighted);
+    }
+    Tensor *smooth = aten_neg(g, sum);
+    tensor_drop(g, sum);
+    Tensor *ignored = aten_random(g, "aten::eq", target->size, T_BOOL);
+    aten_masked_fill_inplace(g, smooth, ignored);
+    Tensor *kept = aten_random(g, "aten::bitwise_not", target->size, T_BOOL);
+    Tensor *count = aten_random(g, "aten::sum", (Size){0, {0}}, T_LONG);
+    Tensor *total = aten_sum(g, smooth, all_dims(smooth), false), *mean = aten_binary(g, BINARY_DIV, total, count);
+    tensor_drop(g, total);
+    tensor_drop(g, count);
+    tensor_drop(g, kept);
+    tensor_drop(g, ignored);
+    Tensor *a = aten_binary_number(g, BINARY_MUL, nll), *b = aten_binary_number(g, BINARY_MUL, mean);
+    Tensor *y = aten_binary(g, BINARY_ADD, a, b);
+    tensor_drop(g, b);
+    tensor_drop(g, a);
+    tensor_drop(g, mean);
+    tensor_drop(g, smooth);
+    tensor_drop(g, nll);
+    return y;
+}
+
+static Tensor *cross_entropy(Eager *g, const Layer *l, Tensor *x, Tensor *target) {
+    Tensor *log = aten_softmax(g, x, 1, true), *weight = g->class_weights;
+    Tensor *y = options_float(&l->options, "label_smoothing") > 0 ? smoothed(g, l, log, target, weight)
+                                                                  : aten_nll_loss(g, log, target, weight);
+    tensor_drop(g, log);
+    return y;
+}
+
+static Tensor *element_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target) {
+    switch ((LossFn)l->kind->which) {
+    case LOSS_IDENTITY: return reduced(g, l, tensor_ref(x));
+    case LOSS_L1: {
+        Tensor *apart = aten_binary(g, BINARY_SUB, x, target), *size = aten_act(g, aten_act_rule("Abs"), apart, false);
+        tensor_drop(g, apart);
+        return reduced(g, l, size);
+    }
+    case LOSS_BCE_LOGITS: {
+        Tensor *pos = options_float(&l->options, "pos_weight") != 1 ? aten_random(g, "aten::empty", (Size){0, {0}}, T_FLOAT)
+                                                                    : NULL;
+        Tensor *y = aten_bce_with_logits(g, x, target, pos);
+        tensor_drop(g, pos);
+        return y;
+    }
+    default: return aten_pair_loss(g, layer_kind(l), x, target);
+    }
+}
+
+Tensor *module_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target) {
+    const bool classes = l->kind->shape == layer_class_loss_shape;
+    eager_where(g, l, g->node);
+    Tensor *y = !classes          ? element_loss(g, l, x, target)
+                : l->kind->which ? aten_nll_loss(g, x, target, g->class_weights)
+                                 : cross_entropy(g, l, x, target);
+    if (l->factor != 1) tensor_set(g, &y, aten_binary_number(g, BINARY_MUL, y));
+    eager_where(g, NULL, g->node);
+    return y;
+}
+
+/* A loss is no module of the network: module_loss runs it. */
+Tensor *module_class_loss(Eager *g, const Layer *l, Tensor *const *in) { return module_identity(g, l, in); }
+Tensor *module_element_loss(Eager *g, const Layer *l, Tensor *const *in) { return module_identity(g, l, in); }

@@ -1,0 +1,115 @@
+/* Activations, dropout, softmax, normalisation. */
+#include <string.h>
+
+#include "modules.h"
+
+static int counted_dim(const Layer *l, const char *option, int rank) {
+    const int64_t dim = options_int(&l->options, option);
+    return (int)(dim < 0 ? dim + rank : dim);
+}
+
+/* Softsign: input / (input.abs() + 1) */
+static Tensor *softsign(Eager *g, Tensor *x) {
+    Tensor *size = aten_act(g, aten_act_rule("Abs"), x, false), *one = aten_binary_number(g, BINARY_ADD, size);
+    tensor_drop(g, size);
+    Tensor *y = aten_binary(g, BINARY_DIV, x, one);
+    tensor_drop(g, one);
+    return y;
+}
+
+/* x * factor + offset */
+static Tensor *scale(Eager *g, const Layer *l, Tensor *x) {
+    (void)l;
+    Tensor *product = aten_binary_number(g, BINARY_MUL, x), *y = aten_binary_number(g, BINARY_ADD, product);
+    tensor_drop(g, product);
+    return y;
+}
+
+Tensor *module_activation(Eager *g, const Layer *l, Tensor *const *in) {
+    const char *kind = layer_kind(l);
+    if (!strcmp(kind, "Softsign")) return softsign(g, in[0]);
+    if (!strcmp(kind, "Scale")) return scale(g, l, in[0]);
+    Tensor *x = !strcmp(kind, "Exp") || !strcmp(kind, "Softplus") ? amp_wide(g, in[0]) : tensor_ref(in[0]);
+    Tensor *y = aten_act(g, aten_act_rule(kind), x, options_bool(&l->options, "inplace"));
+    tensor_drop(g, x);
+    return y;
+}
+
+/* Autocast: prelu is in the list of 16-bit ops. */
+Tensor *module_prelu(Eager *g, const Layer *l, Tensor *const *in) {
+    Tensor *w = amp_low(g, module_param(g, l, 0)), *x = amp_low(g, in[0]), *y = aten_prelu(g, x, w);
+    tensor_drop(g, x);
+    tensor_drop(g, w);
+    return y;
+}
+
+Tensor *module_softmax(Eager *g, const Layer *l, Tensor *const *in) {
+    Tensor *x = amp_wide(g, in[0]), *y = aten_softmax(g, x, counted_dim(l, "dim", x->size.rank), l->kind->which);
+    tensor_drop(g, x);
+    return y;
+}
+
+/* ---- dropout */
+
+/* x * noise of (N, C, 1, 1): what whole channels, or samples, are multiplied by */
+static Tensor *by_noise(Eager *g, Tensor *x, const char *op, Size noise) {
+    Tensor *drawn = aten_random(g, op, noise, x->type), *y = aten_binary(g, BINARY_MUL, x, drawn);
+    tensor_drop(g, drawn);
+    return y;
+}
+
+Tensor *module_dropout(Eager *g, const Layer *l, Tensor *const *in) {
+    Tensor *x = in[0];
+    if (!g->training || options_float(&l->options, "p") == 0) return tensor_ref(x);
+    if (l->kind->which) return by_noise(g, x, "aten::new_empty", SIZE(x->size.of[0], x->size.of[1], 1, 1));
+    return aten_dropout(g, x);
+}
+
+Tensor *module_stochastic_depth(Eager *g, const Layer *l, Tensor *const *in) {
+    char mode[OPTION_WORDS];
+    if (!g->training || options_float(&l->options, "p") == 0) return tensor_ref(in[0]);
+    Size noise = in[0]->size;
+    for (int d = 0; d < noise.rank; d++)
+        if (d || !strcmp(options_word(&l->options, "mode", mode), "batch")) noise.of[d] = 1;
+    return by_noise(g, in[0], "aten::empty", noise);
+}
+
+Tensor *module_randn(Eager *g, const Layer *l, Tensor *const *in) {
+    (void)l;
+    return aten_random(g, "aten::randn_like", in[0]->size, in[0]->type);
+}
+
+/* ---- normalisation */
+
+/* Without running statistics its own are used in evaluation, too. */
+Tensor *module_batchnorm(Eager *g, const Layer *l, Tensor *const *in) {
+    const int affine = options_bool(&l->options, "affine") ? 2 : 0;
+    const bool own = g->training || !options_bool(&l->options, "track_running_stats");
+    return aten_batch_norm(g, in[0], affine ? module_param(g, l, 0) : NULL, affine ? module_param(g, l, 1) : NULL, own);
+}
+
+Tensor *module_layernorm(Eager *g, const Layer *l, Tensor *const *in) {
+    Tensor *w = module_param(g, l, 0), *b = module_param(g, l, 1);
+    return l->kind->which ? aten_rms_norm(g, in[0], w) : aten_layer_norm(g, in[0], w, b, 1);
+}
+
+Tensor *module_groupnorm(Eager *g, const Layer *l, Tensor *const *in) {
+    return aten_group_norm(g, in[0], module_param(g, l, 0), module_param(g, l, 1), options_int(&l->options, "num_groups"));
+}
+
+/* Batch normalisation of (1, N C, ...), with weights that are repeated for each sample. */
+Tensor *module_instancenorm(Eager *g, const Layer *l, Tensor *const *in) {
+    Tensor *const x = in[0];
+    const int64_t n = x->size.of[0], c = x->size.of[1];
+    Size one = x->size;
+    one.of[0] = 1;
+    one.of[1] = n * c;
+    Tensor *w = aten_repeat(g, module_param(g, l, 0), n), *b = aten_repeat(g, module_param(g, l, 1), n);
+    Tensor *whole = aten_reshape(g, x, one), *z = aten_batch_norm(g, whole, w, b, true);
+    tensor_drop(g, b);
+    tensor_drop(g, whole);
+    Tensor *y = aten_view(g, z, x->size);
+    tensor_drop(g, z);
+    tensor_drop(g, w);
+    return y;
+}

@@ -1,0 +1,109 @@
+/* What changes shapes: views where PyTorch's are, and what is padded, put together or cut out. */
+#include <string.h>
+
+#include "modules.h"
+
+static Size out_size(const Layer *l) { return size_from(&l->out); }
+
+static int dim_of(const Layer *l, const char *option, int rank) {
+    const int64_t dim = options_int(&l->options, option);
+    return (int)(dim < 0 ? dim + rank : dim);
+}
+
+Tensor *module_reshape(Eager *g, const Layer *l, Tensor *const *in) { return aten_reshape(g, in[0], out_size(l)); }
+
+Tensor *module_transpose(Eager *g, const Layer *l, Tensor *const *in) {
+    const int rank = in[0]->size.rank;
+    return aten_transpose(g, in[0], dim_of(l, "dim0", rank), dim_of(l, "dim1", rank));
+}
+
+Tensor *module_select(Eager *g, const Layer *l, Tensor *const *in) {
+    return aten_select(g, in[0], dim_of(l, "dim", in[0]->size.rank));
+}
+
+Tensor *module_narrow(Eager *g, const Layer *l, Tensor *const *in) {
+    return aten_narrow(g, in[0], dim_of(l, "dim", in[0]->size.rank), options_int(&l->options, "length"));
+}
+
+Tensor *module_roll(Eager *g, const Layer *l, Tensor *const *in) {
+    (void)l;
+    return aten_roll(g, in[0]);
+}
+
+Tensor *module_pad(Eager *g, const Layer *l, Tensor *const *in) { return aten_pad(g, in[0], out_size(l)); }
+
+/* pixel_shuffle and pixel_unshuffle: view, permute, and a copy; channel_shuffle alike */
+Tensor *module_shuffle(Eager *g, const Layer *l, Tensor *const *in) {
+    const int64_t *d = in[0]->size.of;
+    const bool up = l->kind->which == SHUFFLE_PIXELS, down = l->kind->which == SHUFFLE_BACK;
+    const int64_t r = options_int(&l->options, up ? "upscale_factor" : down ? "downscale_factor" : "groups");
+    static const int orders[3][TENSOR_RANK] = {
+        [SHUFFLE_PIXELS] = {0, 1, 4, 2, 5, 3}, [SHUFFLE_BACK] = {0, 1, 3, 5, 2, 4}, [SHUFFLE_CHANNELS] = {0, 2, 1, 3, 4}};
+    Size parts = up     ? SIZE(d[0], d[1] / (r * r), r, r, d[2], d[3])
+                 : down ? SIZE(d[0], d[1], d[2] / r, r, d[3] / r, r)
+                        : SIZE(d[0], r, d[1] / r, d[2], in[0]->size.rank > 3 ? d[3] : 1);
+    Tensor *apart = aten_reshape(g, in[0], parts), *turned = aten_permute(g, apart, orders[l->kind->which]);
+    Tensor *y = aten_reshape(g, turned, out_size(l));
+    tensor_drop(g, apart);
+    tensor_drop(g, turned);
+    return y;
+}
+
+/* ---- windows; of lines as images of height 1 */
+
+/* (N, C, L) as (N, C, 1, L) and back, around f. */
+static Size image_size(Size s) { return s.rank == 3 ? SIZE(s.of[0], s.of[1], 1, s.of[2]) : s; }
+
+static Tensor *as_image(Eager *g, Tensor *x) {
+    return x->size.rank == 3 ? aten_view(g, x, image_size(x->size)) : tensor_ref(x);
+}
+
+/* Takes over y. */
+static Tensor *back(Eager *g, const Layer *l, Tensor *y) {
+    if (l->out.rank == y->size.rank) return y;
+    Tensor *line = aten_view(g, y, out_size(l));
+    tensor_drop(g, y);
+    return line;
+}
+
+Tensor *module_conv(Eager *g, const Layer *l, Tensor *const *in) {
+    ConvSizes sizes = {out_size(l), (int)options_int(&l->options, "groups"), l->kind->which == OP_conv_transpose};
+    return aten_convolution(g, in[0], module_param(g, l, 0), module_param(g, l, 1), &sizes);
+}
+
+Tensor *module_pool(Eager *g, const Layer *l, Tensor *const *in) {
+    const Size size = image_size(out_size(l));
+    Tensor *x = as_image(g, in[0]);
+    Tensor *y = l->kind->which == OP_maxpool ? aten_max_pool2d(g, x, size, false) : aten_avg_pool2d(g, x, size);
+    tensor_drop(g, x);
+    return back(g, l, y);
+}
+
+Tensor *module_adaptive_pool(Eager *g, const Layer *l, Tensor *const *in) {
+    const Size size = image_size(out_size(l));
+    Tensor *x = as_image(g, in[0]);
+    Tensor *y = l->kind->which == OP_maxpool ? aten_max_pool2d(g, x, size, true) : aten_adaptive_avg_pool2d(g, x, size);
+    tensor_drop(g, x);
+    return back(g, l, y);
+}
+
+Tensor *module_upsample(Eager *g, const Layer *l, Tensor *const *in) {
+    char mode[OPTION_WORDS];
+    return aten_upsample(g, in[0], out_size(l), !strcmp(options_word(&l->options, "mode", mode), "bilinear"));
+}
+
+/* ---- tables */
+
+Tensor *module_embedding(Eager *g, const Layer *l, Tensor *const *in) {
+    return aten_embedding(g, in[0], module_param(g, l, 0));
+}
+
+/* x + wpe(torch.arange(T)) */
+Tensor *module_positions(Eager *g, const Layer *l, Tensor *const *in) {
+    Tensor *numbers = aten_random(g, "aten::arange", SIZE(in[0]->size.of[1]), T_LONG);
+    Tensor *rows = aten_embedding(g, numbers, module_param(g, l, 0));
+    tensor_drop(g, numbers);
+    Tensor *y = aten_binary(g, BINARY_ADD, in[0], rows);
+    tensor_drop(g, rows);
+    return y;
+}

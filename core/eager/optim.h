@@ -1,0 +1,30 @@
+/* optim.h: optimizer.step() in PyTorch's three forms: the states that it makes in the first step, and the temporaries of
+ * each step. Source: torch/optim, PyTorch 2.x. */
+#ifndef MT_OPTIM_EAGER_H
+#define MT_OPTIM_EAGER_H
+
+#include "aten.h"
+#include "passes/settings.h"
+
+typedef enum OptimForm { FORM_FOREACH, FORM_FORLOOP, FORM_FUSED } OptimForm;
+
+enum { EAGER_STATES = 4 }; /* most tensors that are kept for a parameter */
+
+typedef struct EagerOptim {
+    const Optimizer *optimizer;
+    OptimForm form;
+    Tensor **params;            /* those with a gradient, in model.parameters()' order; lent */
+    int n;
+    Tensor *(*states)[EAGER_STATES]; /* by parameter: references */
+    bool begun;                 /* a step was made */
+} EagerOptim;
+
+/* NULL, or why it is not predicted. */
+const char *optim_unknown(const Optimizer *o, OptimForm form);
+/* What the constructor makes. */
+void optim_open(Eager *g, EagerOptim *s);
+void optim_run(Eager *g, EagerOptim *s);
+/* torch.nn.utils.clip_grad_norm_ */
+void optim_clip(Eager *g, const EagerOptim *s);
+
+#endif

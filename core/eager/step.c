@@ -1,0 +1,204 @@
+/* The loop of eager.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "eager.h"
+#include "modules.h"
+#include "optim.h"
+
+/* The variables of the loop, and what stands beside it. */
+typedef struct Loop {
+    Eager *g;
+    const Settings *s;
+    EagerOptim optim;
+    Tensor *x, *y, *output[LAYER_IN], *loss;
+    Tensor *weights[LAYER_IN];      /* of classes, by loss */
+    Tensor *scale, *growth_tracker; /* of the GradScaler */
+    const PrecisionInfo *precision;
+    Size target;
+    ScalarType input_type, target_type;
+} Loop;
+
+static ScalarType scalar_of(DType t) {
+    static const ScalarType types[DT_COUNT] = {[DT_F32] = T_FLOAT, [DT_BF16] = T_BFLOAT16, [DT_F16] = T_HALF, [DT_I32] = T_LONG,
+                                               [DT_U8] = T_BYTE};
+    return types[t];
+}
+
+/* ---- model.to(device), the criterion's weights, the optimizer */
+
+static void make_model(Loop *l) {
+    Eager *g = l->g;
+    g->category = CAT_WEIGHTS;
+    for (int i = 0; i < g->net->n_params; i++) {
+        const Param *p = &g->net->params[i];
+        ScalarType type = scalar_of(p->dtype);
+        if (type == T_FLOAT && !l->precision->autocast) type = scalar_of(l->precision->weights);
+        eager_where(g, p->owner, NULL);
+        Tensor *t = g->params[i] = aten_random(g, "aten::to", size_from(&p->shape), type);
+        t->leaf = t->parameter = p->trainable && !p->buffer && !l->s->eval;
+    }
+    eager_where(g, NULL, NULL);
+    g->category = CAT_OTHER;
+    for (int k = 0; k < g->net->n_losses; k++) {
+        int64_t n;
+        if (options_list(&g->net->loss[k]->options, "weight", &n)) l->weights[k] = aten_random(g, "aten::to", SIZE(n), T_FLOAT);
+    }
+}
+
+static void open_optimizer(Loop *l, OptimForm form) {
+    Eager *g = l->g;
+    EagerOptim *o = &l->optim;
+    *o = (EagerOptim){.optimizer = &l->s->optimizer, .form = form};
+    o->params = scratch_new(&g->scratch, (size_t)g->net->n_params, sizeof *o->params);
+    o->states = scratch_new(&g->scratch, (size_t)g->net->n_params, sizeof *o->states);
+    for (int i = 0; o->params && i < g->net->n_params; i++)
+        if (g->params[i]->leaf) o->params[o->n++] = g->params[i];
+    if (o->states) optim_open(g, o);
+}
+
+/* ---- a step */
+
+/* In evaluation without a loss there is none. */
+static void run_forward(Loop *l) {
+    Eager *g = l->g;
+    g->n_more = 0;
+    g->autocast = l->precision->autocast;
+    g->category = CAT_ACTIVATIONS;
+    Tensor *output[LAYER_IN] = {module_call(g, g->net->root, &l->x)};
+    memcpy(output + 1, g->more, sizeof output - sizeof *output);
+    for (int k = 0; k < LAYER_IN; k++) tensor_set(g, &l->output[k], k <= g->n_more ? output[k] : NULL);
+    g->category = CAT_OTHER;
+    Tensor *loss = NULL;
+    for (int k = 0; k < g->net->n_losses && k <= g->n_more && !l->s->no_loss; k++) {
+        g->class_weights = l->weights[k];
+        Tensor *term = module_loss(g, g->net->loss[k], l->output[k], l->y);
+        if (loss) {
+            tensor_set(g, &loss, aten_binary(g, BINARY_ADD, loss, term));
+            tensor_drop(g, term);
+        } else {
+            loss = term;
+        }
+    }
+    if (loss) tensor_set(g, &l->loss, loss);
+    if (loss && l->s->accumulate > 1 && g->grad) tensor_set(g, &l->loss, aten_binary_number(g, BINARY_DIV, l->loss));
+    if (g->autocast) amp_end(g);
+    g->autocast = false;
+}
+
+/* scaler.scale(loss).backward(): the scale is made when it is first asked for. */
+static void run_backward(Loop *l) {
+    Eager *g = l->g;
+    if (!l->precision->loss_scaling) {
+        backward(g, l->loss, NULL);
+        return;
+    }
+    g->category = CAT_OPTIMIZER;
+    if (!l->scale) l->scale = aten_random(g, "aten::full", (Size){0, {0}}, T_FLOAT);
+    if (!l->growth_tracker) l->growth_tracker = aten_random(g, "aten::full", (Size){0, {0}}, T_INT);
+    g->category = CAT_OTHER;
+    Tensor *scaled = aten_binary(g, BINARY_MUL, l->loss, l->scale);
+    backward(g, scaled, NULL);
+    tensor_drop(g, scaled);
+}
+
+/* scaler.unscale_(optimizer): what stays until scaler.update() is found_inf on the device. */
+static Tensor *unscale(Eager *g) {
+    const Size one = {0, {0}};
+    Tensor *wide = aten_random(g, "aten::_to_copy", one, T_LONG), *inverse = aten_random(g, "aten::reciprocal", one, T_LONG);
+    tensor_drop(g, wide);
+    Tensor *inv_scale = aten_random(g, "aten::_to_copy", one, T_FLOAT);
+    tensor_drop(g, inverse);
+    Tensor *found = aten_random(g, "aten::full", one, T_FLOAT), *kept = aten_random(g, "aten::_to_copy", one, T_FLOAT);
+    Tensor *copy = aten_random(g, "aten::_to_copy", one, T_FLOAT);
+    tensor_drop(g, copy);
+    tensor_drop(g, inv_scale);
+    tensor_drop(g, found);
+    return kept;
+}
+
+static void run_optimizer(Loop *l) {
+    Eager *g = l->g;
+    eager_where(g, NULL, NULL);
+    g->category = CAT_OTHER;
+    Tensor *found = l->precision->loss_scaling ? unscale(g) : NULL;
+    if (l->s->optimizer.rule.clip_norm > 0) optim_clip(g, &l->optim);
+    optim_run(g, &l->optim);
+    tensor_drop(g, found);
+}
+
+static void zero_grad(Loop *l) {
+    for (int i = 0; i < l->optim.n; i++) tensor_set(l->g, &l->optim.params[i]->grad, NULL);
+}
+
+static void run_step(Loop *l) {
+    Eager *g = l->g;
+    const bool training = !l->s->eval;
+    for (int part = 0; part < l->s->accumulate && !g->scratch.failed; part++) {
+        eager_where(g, NULL, NULL);
+        g->category = CAT_INPUT;
+        tensor_set(g, &l->x, aten_random(g, "aten::empty", size_from(&g->net->input), l->input_type));
+        if (l->target.rank >= 0) tensor_set(g, &l->y, aten_random(g, "aten::empty", l->target, l->target_type));
+        if (part == 0) zero_grad(l);
+        g->grad = g->training = training;
+        run_forward(l);
+        if (training) run_backward(l);
+    }
+    if (training) run_optimizer(l);
+}
+
+/* ---- */
+
+static int check(const Network *net, const Settings *s, Err *e) {
+    const Layer *unknown = module_unknown(net->root);
+    const PrecisionInfo *precision = precision_info(s->precision);
+    const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, FORM_FOREACH);
+    if (unknown) return layer_error(unknown, e, "framework = \"pytorch\" does not predict this layer");
+    if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
+    if (s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\" or \"marked\"");
+    if (s->offload != OFFLOAD_NONE) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected offload = \"none\"");
+    return why ? err_set(e, ERR_SCRIPT, "framework = \"pytorch\": %s", why) : OK;
+}
+
+/* Labels: (N) of (N, C), and (N, ...) of (N, C, ...); else like the output. */
+static void read_target(Loop *l) {
+    const Network *net = l->g->net;
+    const bool classes = net->n_losses && net->loss[0]->kind->shape == layer_class_loss_shape;
+    l->target = size_from(&net->output);
+    l->target_type = T_FLOAT;
+    if (classes) {
+        for (int d = 1; d + 1 < l->target.rank; d++) l->target.of[d] = l->target.of[d + 1];
+        l->target.rank--;
+        l->target_type = T_LONG;
+    }
+    if (!net->n_losses || l->s->no_loss) l->target.rank = -1;
+}
+
+int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Err *e) {
+    Storage nothing = {1 << 30, -1};
+    Tensor unnamed = {.storage = &nothing, .refs = 1 << 30};
+    Eager g = {.trace = out, .net = net, .card = card, .call = -1, .unnamed = &unnamed};
+    Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
+    char text[32];
+    int code = check(net, s, e);
+    if (code) return code;
+    g.low = scalar_of(l.precision->low);
+    g.checkpoint = s->checkpoint == CHECKPOINT_MARKED;
+    l.input_type = net->indices ? T_LONG : l.precision->autocast ? T_FLOAT : scalar_of(l.precision->weights);
+    read_target(&l);
+    g.params = scratch_new(&g.scratch, (size_t)net->n_params, sizeof *g.params);
+    if (g.params) {
+        make_model(&l);
+        if (!s->eval) open_optimizer(&l, FORM_FOREACH);
+    }
+    for (int step = 1; step <= steps && !g.scratch.failed && !out->failed; step++) {
+        snprintf(text, sizeof text, "step %d", step);
+        trace_mark(out, trace_text(out, text));
+        run_step(&l);
+    }
+    const bool failed = g.scratch.failed || out->failed || out->scratch.failed;
+    scratch_release(&g.scratch, NULL);
+    return failed ? err_set(e, ERR_HOST_MEMORY, "out of host memory for PyTorch's step of a network") : OK;
+}

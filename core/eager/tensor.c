@@ -1,0 +1,186 @@
+#include "tensor.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd.h"
+
+size_t scalar_bytes(ScalarType t) {
+    static const size_t bytes[] = {
+#define X(name, bytes) bytes,
+        SCALAR_TYPES(X)
+#undef X
+    };
+    return bytes[t];
+}
+
+Size size_of(int rank, const int64_t *dims) {
+    Size s = {rank, {0}};
+    assert(rank <= TENSOR_RANK);
+    memcpy(s.of, dims, (size_t)rank * sizeof *dims);
+    return s;
+}
+
+Size size_from(const Shape *s) { return size_of(s->rank, s->dim); }
+
+bool size_equal(const Size *a, const Size *b) {
+    return a->rank == b->rank && !memcmp(a->of, b->of, (size_t)a->rank * sizeof *a->of);
+}
+
+int64_t size_elements(const Size *s) {
+    int64_t n = 1;
+    for (int i = 0; i < s->rank; i++) n *= s->of[i];
+    return n;
+}
+
+/* ---- where we are */
+
+void eager_op(Eager *g, const char *op) {
+    if (g->op == op) return;
+    g->op = op;
+    g->call = -1;
+}
+
+void eager_where(Eager *g, const Layer *l, const char *node) {
+    g->layer = l;
+    g->node = node;
+    g->call = -1;
+}
+
+static int current_call(Eager *g) {
+    if (g->call >= 0) return g->call;
+    const char *op = g->op;
+    char both[128];
+    if (g->node) {
+        snprintf(both, sizeof both, "%s|%s", g->node, g->op);
+        op = trace_text(g->trace, both);
+    }
+    return g->call = trace_call(g->trace, op, g->layer ? g->layer->path : "", g->layer ? g->layer->where : "");
+}
+
+/* ---- storage */
+
+static Storage *storage_new(Eager *g, size_t bytes) {
+    Storage *s = scratch_new(&g->scratch, 1, sizeof *s);
+    if (!s) return NULL;
+    *s = (Storage){1, bytes && !g->halted ? trace_alloc(g->trace, bytes, g->category, current_call(g)) : -1};
+    return s;
+}
+
+static void storage_drop(Eager *g, Storage *s) {
+    assert(s->refs > 0);
+    if (--s->refs == 0 && s->traced >= 0) trace_release(g->trace, s->traced);
+}
+
+void eager_inner(Eager *g, size_t first, size_t second) {
+    const size_t bytes[2] = {first, second};
+    int taken[2], n = 0;
+    for (int i = 0; i < 2; i++)
+        if (bytes[i] && !g->halted) taken[n++] = trace_alloc(g->trace, bytes[i], CAT_WORKSPACE, current_call(g));
+    while (n) trace_release(g->trace, taken[--n]);
+}
+
+void eager_forever(Eager *g, size_t bytes) {
+    if (bytes && !g->halted) trace_alloc(g->trace, bytes, CAT_WORKSPACE, current_call(g));
+}
+
+/* ---- tensors */
+
+/* Takes over the reference to the storage. Without host memory the step's stand-in, which holds nothing. */
+static Tensor *make(Eager *g, Storage *storage, ScalarType type, const Size *size, const int64_t *stride) {
+    Tensor *t = storage ? scratch_new(&g->scratch, 1, sizeof *t) : NULL;
+    if (!t) return tensor_ref(g->unnamed);
+    t->storage = storage;
+    t->refs = 1;
+    t->size = *size;
+    t->type = type;
+    memcpy(t->stride, stride, sizeof t->stride);
+    return t;
+}
+
+Tensor *tensor_new(Eager *g, ScalarType type, Size size) {
+    int64_t stride[TENSOR_RANK];
+    contiguous_strides(&size, stride);
+    return make(g, storage_new(g, (size_t)size_elements(&size) * scalar_bytes(type)), type, &size, stride);
+}
+
+Tensor *tensor_like(Eager *g, const Tensor *x, ScalarType type) {
+    int64_t stride[TENSOR_RANK];
+    if (tensor_is_dense(x)) memcpy(stride, x->stride, sizeof stride);
+    else contiguous_strides(&x->size, stride);
+    return make(g, storage_new(g, (size_t)tensor_elements(x) * scalar_bytes(type)), type, &x->size, stride);
+}
+
+Tensor *tensor_view(Eager *g, const Tensor *x, Size size, const int64_t *stride) {
+    x->storage->refs++;
+    return make(g, x->storage, x->type, &size, stride);
+}
+
+Tensor *tensor_detach(Eager *g, const Tensor *x) { return tensor_view(g, x, x->size, x->stride); }
+
+Tensor *tensor_ref(Tensor *t) {
+    if (t) t->refs++;
+    return t;
+}
+
+void tensor_drop(Eager *g, Tensor *t) {
+    if (!t || --t->refs > 0) return;
+    assert(t->refs == 0);
+    Node *node = t->node;
+    t->node = NULL;
+    storage_drop(g, t->storage);
+    tensor_drop(g, t->grad);
+    tensor_drop(g, t->cast);
+    node_drop(g, node);
+}
+
+void tensor_set(Eager *g, Tensor **slot, Tensor *t) {
+    Tensor *before = *slot;
+    *slot = t;
+    tensor_drop(g, before);
+}
+
+int64_t tensor_elements(const Tensor *t) { return size_elements(&t->size); }
+size_t tensor_bytes(const Tensor *t) { return (size_t)tensor_elements(t) * scalar_bytes(t->type); }
+
+void contiguous_strides(const Size *size, int64_t *stride) {
+    int64_t step = 1;
+    memset(stride, 0, TENSOR_RANK * sizeof *stride);
+    for (int i = size->rank - 1; i >= 0; i--) {
+        stride[i] = step;
+        step *= size->of[i] > 1 ? size->of[i] : 1;
+    }
+}
+
+bool tensor_is_contiguous(const Tensor *t) {
+    int64_t step = 1;
+    for (int i = t->size.rank - 1; i >= 0; i--) {
+        if (t->size.of[i] == 1) continue;
+        if (t->stride[i] != step) return false;
+        step *= t->size.of[i];
+    }
+    return true;
+}
+
+bool tensor_is_dense(const Tensor *t) {
+    bool used[TENSOR_RANK] = {false};
+    int64_t step = 1;
+    for (int n = 0; n < t->size.rank; n++) {
+        int found = -1;
+        for (int i = 0; i < t->size.rank && found < 0; i++)
+            if (!used[i] && (t->size.of[i] == 1 || t->stride[i] == step)) found = i;
+        if (found < 0) return false;
+        used[found] = true;
+        step *= t->size.of[found];
+    }
+    return true;
+}
+
+bool tensor_same_strides(const Tensor *a, const Tensor *b) {
+    for (int i = 0; i < a->size.rank; i++)
+        if (a->size.of[i] != 1 && a->stride[i] != b->stride[i]) return false;
+    return true;
+}
+
+bool tensor_is_only(const Tensor *t) { return t->refs == 1 && t->storage->refs == 1; }

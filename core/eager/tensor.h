@@ -1,0 +1,116 @@
+/* tensor.h: PyTorch's tensors without contents: sizes, strides, a storage that is counted, and the graph that autograd
+ * hangs on them. What runs on them (aten.h, modules.h) allocates and drops as eager PyTorch does, into a Trace.
+ *
+ *   Tensor ──> Storage ──> tensor of the trace: freed when the last Tensor on it is gone
+ *      └─────> Node (grad_fn) ──> saved tensors, and edges to the nodes that made its inputs
+ *
+ * Ownership is PyTorch's: who holds a reference keeps it alive. A function returns a reference of the caller's own, and
+ * takes its arguments as they are lent. All memory is the step's Scratch, and goes with it. */
+#ifndef MT_TENSOR_H
+#define MT_TENSOR_H
+
+#include "card.h"
+#include "memory/trace.h"
+#include "network/network.h"
+
+/*   name      bytes */
+#define SCALAR_TYPES(X) X(FLOAT, 4) X(HALF, 2) X(BFLOAT16, 2) X(LONG, 8) X(INT, 4) X(BOOL, 1) X(BYTE, 1)
+typedef enum ScalarType {
+#define X(name, bytes) T_##name,
+    SCALAR_TYPES(X)
+#undef X
+    T_COUNT
+} ScalarType;
+size_t scalar_bytes(ScalarType t);
+static inline bool scalar_is_float(ScalarType t) { return t <= T_BFLOAT16; }
+
+enum { TENSOR_RANK = 6 };
+
+typedef struct Size { int rank; int64_t of[TENSOR_RANK]; } Size; /* rank 0: one element */
+Size size_of(int rank, const int64_t *dims);
+Size size_from(const Shape *s);
+#define SIZE(...) size_of((int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
+bool size_equal(const Size *a, const Size *b);
+int64_t size_elements(const Size *s);
+
+typedef struct Storage { int refs, traced; } Storage;
+
+typedef struct Node Node;
+typedef struct Frame Frame;
+
+typedef struct Tensor {
+    Storage *storage;
+    int refs;
+    Size size;
+    int64_t stride[TENSOR_RANK];
+    ScalarType type;
+    Node *node;           /* grad_fn, a reference; NULL: a leaf */
+    int output;           /* which of the node's outputs it is */
+    bool leaf;            /* it has no node, but gets a gradient */
+    bool parameter;       /* a leaf whose 16-bit copy autocast keeps */
+    Node *accumulate;     /* of a leaf: its AccumulateGrad */
+    struct Tensor *grad;  /* of a leaf: a reference, or NULL */
+    struct Tensor *cast;  /* of a parameter: autocast's copy in its cache, a reference, or NULL */
+} Tensor;
+
+/* What one thread of a process has on a GPU (the backward pass runs on a thread of its own). */
+typedef enum Thread { THREAD_FORWARD, THREAD_AUTOGRAD, THREADS } Thread;
+
+typedef struct Eager {
+    Trace *trace;
+    const Network *net;
+    Scratch scratch;
+    const Card *card;
+    Category category;    /* of what is allocated now */
+    bool grad;            /* gradients are recorded: not under no_grad, not in the backward pass */
+    bool autocast;
+    ScalarType low;       /* what autocast computes in */
+    Thread thread;
+    bool has_workspace[THREADS];
+    long sequence;        /* of the last node */
+    const Layer *layer;   /* whose op it is */
+    const char *op;       /* "aten::relu" */
+    const char *node;     /* "ReluBackward0" in the backward pass, else NULL */
+    int call;             /* of the trace, for these four; -1: not yet entered */
+    Tensor **params;      /* by the network's number */
+    Tensor *unnamed;      /* stands for a tensor where host memory ran out */
+    bool training;        /* model.train(), not model.eval() */
+    bool checkpoint;      /* nn.Checkpoint is torch.utils.checkpoint */
+    struct Frame *frame;  /* of the checkpoint that runs, or NULL */
+    bool halted;          /* a recomputation has all that it is for: what follows does not happen */
+    Tensor *more[LAYER_IN]; /* outputs of the network beside the first one, in forward(): references */
+    int n_more;
+    Tensor *class_weights;  /* of the loss that runs, or NULL */
+} Eager;
+
+/* Names what runs from here on: the calls of the trace. */
+void eager_op(Eager *g, const char *op);
+void eager_where(Eager *g, const Layer *l, const char *node);
+
+/* A new tensor, contiguous; and one with x's sizes and, where x is dense, strides. */
+Tensor *tensor_new(Eager *g, ScalarType type, Size size);
+Tensor *tensor_like(Eager *g, const Tensor *x, ScalarType type);
+/* x's storage under other sizes and strides. */
+Tensor *tensor_view(Eager *g, const Tensor *x, Size size, const int64_t *stride);
+/* x without its graph. */
+Tensor *tensor_detach(Eager *g, const Tensor *x);
+Tensor *tensor_ref(Tensor *t);          /* NULL is allowed */
+void tensor_drop(Eager *g, Tensor *t);  /* NULL is allowed */
+/* *slot = t, a reference that is given; what it held before is dropped after that, as an assignment does. */
+void tensor_set(Eager *g, Tensor **slot, Tensor *t);
+
+int64_t tensor_elements(const Tensor *t);
+size_t tensor_bytes(const Tensor *t);
+void contiguous_strides(const Size *size, int64_t *stride);
+bool tensor_is_contiguous(const Tensor *t);
+/* No two elements share a place, and none is left out. */
+bool tensor_is_dense(const Tensor *t);
+bool tensor_same_strides(const Tensor *a, const Tensor *b);
+/* Is its storage held by this tensor alone, and the tensor by one reference? */
+bool tensor_is_only(const Tensor *t);
+/* Allocates two pieces, one after the other, and frees them: what an op needs while it runs. 0 bytes: none. */
+void eager_inner(Eager *g, size_t first, size_t second);
+/* Allocates what is never freed. */
+void eager_forever(Eager *g, size_t bytes);
+
+#endif
