@@ -65,6 +65,21 @@ Settings bind_settings(lua_State *L, int index) {
     return s;
 }
 
+/* check_setting(name, text) -> true, or nil and what is wrong with that value */
+static int check_setting(lua_State *L) {
+    Err e;
+    Settings s = settings_default();
+    const Setting *setting = setting_find(luaL_checkstring(L, 1));
+    if (!setting) return bind_error(L, "there is no such setting");
+    if (!setting_set_text(&s, setting, luaL_checkstring(L, 2), &e)) {
+        lua_pushboolean(L, true);
+        return 1;
+    }
+    lua_pushnil(L);
+    lua_pushstring(L, e.text);
+    return 2;
+}
+
 /* Sets t[key] to the list of the words in "a|b|". */
 static void set_words(lua_State *L, const char *key, const char *words) {
     lua_newtable(L);
@@ -383,7 +398,7 @@ static int predict_program(lua_State *L) {
 void bind_open_program(lua_State *L) {
     static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"cost", cost},
         {"floor", floor_time}, {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"compile", new_program}, {"settings", setting_table},
+    static const luaL_Reg functions[] = {{"compile", new_program}, {"settings", setting_table}, {"check_setting", check_setting},
         {"precision_types", precision_types}, {"optimizer_kinds", optimizer_kinds},
         {"optimizer_bytes", optimizer_bytes}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);

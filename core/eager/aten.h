@@ -61,7 +61,7 @@ Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSi
 void eager_cublas(Eager *g); /* a product runs: its thread has a workspace from here on */
 
 /* ---- aten_norm.c; w and b may be NULL */
-Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, bool training);
+Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b);
 Tensor *aten_layer_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int dims); /* the last `dims` dimensions */
 Tensor *aten_rms_norm(Eager *g, Tensor *x, Tensor *w);
 Tensor *aten_group_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int64_t groups);

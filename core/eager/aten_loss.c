@@ -95,7 +95,6 @@ Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_we
     node_save(g, n, 2, pos_weight);
     eager_op(g, "aten::log_sigmoid_forward");
     Tensor *log = tensor_like(g, lx, lx->type);
-    eager_inner(g, tensor_bytes(lx), 0); /* its buffer */
     if (pos_weight) {
         eager_op(g, "aten::sub");
         Tensor *one = tensor_like(g, pos_weight, pos_weight->type);

@@ -22,17 +22,16 @@ static const struct { const char *op; NodeRule rule; } norms[] = {
     {"aten::_fused_rms_norm", {"FusedRmsNormBackward0", apply_norm}},
 };
 
-/* stats: two of that size, or one (of RMS), or with 0 elements none. */
+/* stats: two of that size, or of RMS one. */
 static Tensor *norm(Eager *g, NormKind kind, Tensor *x, Tensor *w, Tensor *b, Size stats) {
-    const bool any = size_elements(&stats) > 0;
     Node *n = node_new(g, &norms[kind].rule, (Tensor *[]){x, w, b}, 3, 4);
     if (n) n->number[0] = kind;
     node_save(g, n, 0, x);
     node_save(g, n, 1, w);
     eager_op(g, norms[kind].op);
     Tensor *y = kind == NORM_BATCH ? tensor_like(g, x, x->type) : tensor_new(g, x->type, x->size);
-    Tensor *mean = any && kind != NORM_RMS ? tensor_new(g, T_FLOAT, stats) : NULL;
-    Tensor *istd = any ? tensor_new(g, T_FLOAT, stats) : NULL;
+    Tensor *mean = kind != NORM_RMS ? tensor_new(g, T_FLOAT, stats) : NULL;
+    Tensor *istd = tensor_new(g, T_FLOAT, stats);
     node_save(g, n, 2, mean);
     node_save(g, n, 3, istd);
     node_output(g, n, y);
@@ -41,9 +40,9 @@ static Tensor *norm(Eager *g, NormKind kind, Tensor *x, Tensor *w, Tensor *b, Si
     return y;
 }
 
-/* In evaluation the running statistics serve: it has none of its own. */
-Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, bool training) {
-    return norm(g, NORM_BATCH, x, w, b, SIZE(training ? x->size.of[1] : 0));
+/* In evaluation, too, it makes room for statistics. */
+Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
+    return norm(g, NORM_BATCH, x, w, b, SIZE(x->size.of[1]));
 }
 
 /* Autocast runs it in fp32. */

@@ -57,10 +57,10 @@ static void apply_mul(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 /* -grad * ((self / other) / other), and grad / other */
 static void apply_div(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     if (n->n_next > 1 && node_wants(n, 1)) {
-        Tensor *minus = unary(g, "aten::neg", dy[0]), *ratio = iterate(g, "aten::div", n->saved[0], n->saved[1]);
-        Tensor *twice = iterate(g, "aten::div", ratio, n->saved[1]);
-        tensor_drop(g, ratio);
+        Tensor *ratio = iterate(g, "aten::div", n->saved[0], n->saved[1]);
+        Tensor *twice = iterate(g, "aten::div", ratio, n->saved[1]), *minus = unary(g, "aten::neg", dy[0]);
         dx[1] = iterate(g, "aten::mul", minus, twice);
+        tensor_drop(g, ratio);
         tensor_drop(g, twice);
         tensor_drop(g, minus);
     }
@@ -234,6 +234,7 @@ Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type) {
 /* ---- prelu: both gradients at x's size; the weight's is summed up */
 
 static void apply_prelu(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    (void)dy;
     eager_op(g, "aten::_prelu_kernel_backward");
     Tensor *x = tensor_like(g, n->saved[0], n->saved[0]->type), *w = tensor_like(g, n->saved[0], n->saved[0]->type);
     if (node_wants(n, 0)) dx[0] = tensor_ref(x);

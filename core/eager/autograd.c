@@ -79,6 +79,9 @@ void node_rebase(Eager *g, Node *n, Tensor *y) {
 
 static void drop_saved(Eager *g, Node *n) {
     for (int k = 0; k < n->n_saved; k++) tensor_set(g, &n->saved[k], NULL);
+}
+
+static void drop_frame(Eager *g, Node *n) {
     frame_drop(g, n->frame);
     n->frame = NULL;
 }
@@ -87,6 +90,7 @@ void node_drop(Eager *g, Node *n) {
     if (!n || --n->refs > 0) return;
     assert(n->refs == 0);
     drop_saved(g, n);
+    drop_frame(g, n);
     for (int i = 0; i < n->n_next; i++) node_drop(g, n->next[i].node);
 }
 
@@ -180,6 +184,7 @@ static void run_node(Eager *g, Ready *r, Node *n) {
         if (dx[i]) dx[i] = validated(g, &n->next[i].node->out[n->next[i].output], dx[i]);
     for (int k = 0; k < n->n_out; k++) tensor_set(g, &n->sent[k], NULL);
     drop_saved(g, n);
+    drop_frame(g, n);
     for (int i = 0; i < n->n_next; i++)
         if (n->next[i].node) send(g, r, &n->next[i], dx[i]);
 }

@@ -39,7 +39,7 @@ static Tensor *smoothed(Eager *g, const Layer *l, Tensor *log, Tensor *target, T
     tensor_drop(g, count);
     tensor_drop(g, kept);
     tensor_drop(g, ignored);
-    Tensor *a = aten_binary_number(g, BINARY_MUL, nll), *b = aten_binary_number(g, BINARY_MUL, mean);
+    Tensor *b = aten_binary_number(g, BINARY_MUL, mean), *a = aten_binary_number(g, BINARY_MUL, nll); /* as compilers do */
     Tensor *y = aten_binary(g, BINARY_ADD, a, b);
     tensor_drop(g, b);
     tensor_drop(g, a);

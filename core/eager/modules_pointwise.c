@@ -81,11 +81,9 @@ Tensor *module_randn(Eager *g, const Layer *l, Tensor *const *in) {
 
 /* ---- normalisation */
 
-/* Without running statistics its own are used in evaluation, too. */
 Tensor *module_batchnorm(Eager *g, const Layer *l, Tensor *const *in) {
     const int affine = options_bool(&l->options, "affine") ? 2 : 0;
-    const bool own = g->training || !options_bool(&l->options, "track_running_stats");
-    return aten_batch_norm(g, in[0], affine ? module_param(g, l, 0) : NULL, affine ? module_param(g, l, 1) : NULL, own);
+    return aten_batch_norm(g, in[0], affine ? module_param(g, l, 0) : NULL, affine ? module_param(g, l, 1) : NULL);
 }
 
 Tensor *module_layernorm(Eager *g, const Layer *l, Tensor *const *in) {
@@ -105,7 +103,7 @@ Tensor *module_instancenorm(Eager *g, const Layer *l, Tensor *const *in) {
     one.of[0] = 1;
     one.of[1] = n * c;
     Tensor *w = aten_repeat(g, module_param(g, l, 0), n), *b = aten_repeat(g, module_param(g, l, 1), n);
-    Tensor *whole = aten_reshape(g, x, one), *z = aten_batch_norm(g, whole, w, b, true);
+    Tensor *whole = aten_reshape(g, x, one), *z = aten_batch_norm(g, whole, w, b);
     tensor_drop(g, b);
     tensor_drop(g, whole);
     Tensor *y = aten_view(g, z, x->size);

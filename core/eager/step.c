@@ -47,6 +47,12 @@ static void make_model(Loop *l) {
     }
 }
 
+/* PyTorch's rule: for each tensor at once, unless a form is asked for; Adafactor has the for-loop alone. */
+static OptimForm form_of(const Settings *s) {
+    if (s->pytorch.fused == SAID_TRUE) return FORM_FUSED;
+    return s->pytorch.foreach == SAID_FALSE ? FORM_FORLOOP : FORM_FOREACH;
+}
+
 static void open_optimizer(Loop *l, OptimForm form) {
     Eager *g = l->g;
     EagerOptim *o = &l->optim;
@@ -128,7 +134,9 @@ static void run_optimizer(Loop *l) {
     tensor_drop(g, found);
 }
 
+/* Gradients that are not set to None stay, and are filled with zeros. */
 static void zero_grad(Loop *l) {
+    if (l->s->pytorch.set_to_none == SAID_FALSE) return;
     for (int i = 0; i < l->optim.n; i++) tensor_set(l->g, &l->optim.params[i]->grad, NULL);
 }
 
@@ -153,7 +161,7 @@ static void run_step(Loop *l) {
 static int check(const Network *net, const Settings *s, Err *e) {
     const Layer *unknown = module_unknown(net->root);
     const PrecisionInfo *precision = precision_info(s->precision);
-    const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, FORM_FOREACH);
+    const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
     if (unknown) return layer_error(unknown, e, "framework = \"pytorch\" does not predict this layer");
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
     if (s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
@@ -191,7 +199,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     g.params = scratch_new(&g.scratch, (size_t)net->n_params, sizeof *g.params);
     if (g.params) {
         make_model(&l);
-        if (!s->eval) open_optimizer(&l, FORM_FOREACH);
+        if (!s->eval) open_optimizer(&l, form_of(s));
     }
     for (int step = 1; step <= steps && !g.scratch.failed && !out->failed; step++) {
         snprintf(text, sizeof text, "step %d", step);

@@ -122,6 +122,30 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     return OK;
 }
 
+/* ---- PyTorch's options: name=true or name=false, one after the other */
+
+int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e) {
+    const struct { const char *name; Ternary *to; } known[] = {
+        {"foreach", &o->foreach}, {"fused", &o->fused}, {"set_to_none", &o->set_to_none}};
+    *o = (PyTorchOptions){UNSAID, UNSAID, UNSAID};
+    while (*text) {
+        const int length = (int)strcspn(text, " "), name = (int)strcspn(text, "= ");
+        size_t i = 0;
+        while (i < ARRAY_LEN(known) && (strlen(known[i].name) != (size_t)name || strncmp(known[i].name, text, (size_t)name))) i++;
+        if (i == ARRAY_LEN(known))
+            return err_set(e, ERR_SCRIPT, "pytorch: there is no option %.*s: expected foreach, fused or set_to_none", name, text);
+        const char *value = text + name;
+        const int rest = length - name;
+        if (rest == 5 && !strncmp(value, "=true", 5)) *known[i].to = SAID_TRUE;
+        else if (rest == 6 && !strncmp(value, "=false", 6)) *known[i].to = SAID_FALSE;
+        else return err_set(e, ERR_SCRIPT, "pytorch: %s: expected true or false", known[i].name);
+        text += length + (text[length] == ' ');
+    }
+    if (o->foreach == SAID_TRUE && o->fused == SAID_TRUE)
+        return err_set(e, ERR_SCRIPT, "pytorch: foreach and fused cannot both be true");
+    return OK;
+}
+
 /* ---- settings.def */
 
 #define AT(field) .at = offsetof(Settings, field), .size = sizeof((Settings *)0)->field
@@ -132,6 +156,7 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
 #define AT_flag AT
 #define AT_word AT
 #define AT_optimizer AT
+#define AT_options AT
 #define AT_word_or_bytes(field, bytes) AT(field), .bytes_at = offsetof(Settings, bytes)
 #define ANY .words = ""
 #define RANGE(first, last) .words = "", .least = first, .most = last
@@ -154,7 +179,7 @@ const Setting *setting_info(int i) { return i >= 0 && i < (int)ARRAY_LEN(setting
 
 const char *setting_type_name(SettingType type) {
     static const char *const names[SETTING_TYPES] = {"text", "count", "size", "number", "flag", "word",
-                                                     "word_or_bytes", "optimizer"};
+                                                     "word_or_bytes", "optimizer", "options"};
     return names[type];
 }
 
@@ -180,7 +205,7 @@ static int word_place(const char *words, const char *word) {
 
 static int unexpected(const Setting *setting, const char *found, Err *e) {
     static const char *const expected[SETTING_TYPES] = {"a text", "", "a number of bytes", "a number", "true or false",
-        "", "", "one of memtide.optim's"};
+        "", "", "one of memtide.optim's", ""};
     char known[256] = "";
     if (setting->type == SETTING_count)
         return err_set(e, ERR_SCRIPT, "%s: expected a whole number from %" PRId64 " to %" PRId64 ", found %s",
@@ -213,6 +238,7 @@ static int set_optimizer(Optimizer *o, const char *name, Err *e) {
 int setting_set_text(Settings *s, const Setting *setting, const char *text, Err *e) {
     char *field = (char *)s + setting->at;
     if (setting->type == SETTING_optimizer) return set_optimizer(&s->optimizer, text, e);
+    if (setting->type == SETTING_options) return pytorch_options_set(&s->pytorch, text, e);
     if (setting->type == SETTING_text) {
         snprintf(field, setting->size, "%s", text);
         return OK;

@@ -114,8 +114,18 @@ typedef enum Framework {
 #undef X
 } Framework;
 
+/* What a training loop of PyTorch may choose; its defaults where a script says nothing. */
+typedef enum Ternary { UNSAID, SAID_FALSE, SAID_TRUE } Ternary;
+typedef struct PyTorchOptions {
+    Ternary foreach, fused; /* of the optimizer */
+    Ternary set_to_none;   /* of zero_grad: default true */
+} PyTorchOptions;
+/* From "fused=true set_to_none=false". ERR_SCRIPT: an unknown name, or another value than true and false. */
+int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e);
+
 typedef struct Settings {
     Framework framework;
+    PyTorchOptions pytorch;
     Precision precision;
     int accumulate;          /* micro-batches per update, at least 1 */
     Checkpoint checkpoint;
@@ -143,7 +153,7 @@ Settings settings_default(void);
 
 typedef enum SettingType {
     SETTING_text, SETTING_count, SETTING_size, SETTING_number, SETTING_flag, SETTING_word, SETTING_word_or_bytes,
-    SETTING_optimizer, SETTING_TYPES
+    SETTING_optimizer, SETTING_options, SETTING_TYPES
 } SettingType;
 enum { SETTING_OUTER, SETTING_CELL, SETTING_INNER };
 

@@ -67,7 +67,23 @@ local function optimizer(value)
   return nil, "an optimizer such as optim.Adam{lr = 1e-3}"
 end
 
+-- {fused = true} as "fused=true", in the order of the names.
+local function options(row)
+  return function(value)
+    if type(value) == "table" then
+      local parts = {}
+      for _, name in ipairs(util.sorted_keys(value)) do parts[#parts + 1] = ("%s=%s"):format(name, value[name]) end
+      value = table.concat(parts, " ")
+    end
+    if type(value) ~= "string" then return nil, "a table of options such as {fused = true}" end
+    local known, problem = core.check_setting(row.name, value)
+    if known then return value end
+    return nil, (problem:gsub("^%w+: ", ""))
+  end
+end
+
 local CHECKS = {
+  options = options,
   text = function() return text end, size = function() return size end, flag = function() return flag end,
   optimizer = function() return optimizer end, word = function(row) return one_of(row.words) end,
   word_or_bytes = function(row) return word_or_bytes(row.words) end,
@@ -77,6 +93,7 @@ local CHECKS = {
 -- A word of the command line as the value that a script would have written.
 function settings.from_text(name, word)
   if word == "true" or word == "false" then return word == "true" end
+  if name == "pytorch" then return word end
   if name == "optimizer" then
     local make = rawget(optim.optim, word)
     return make and make() or word

@@ -332,12 +332,18 @@ function Experiment:own_keys()
   return keys
 end
 
+-- Columns of results that only the files of scripts with that setting have.
+local RESULTS_OF = {offload = {"host_bytes"},
+  framework = {"max_memory_allocated", "max_memory_reserved", "device_bytes"}}
+
 -- The columns of the script's own, in an order that does not depend on that of the axes.
 function Experiment:own_axes()
   local keys, results = self:own_keys(), {}
   table.sort(keys)
   if self.base.test_data then results[1] = "test_accuracy" end
-  for _, key in ipairs(keys) do if key == "offload" then results[#results + 1] = "host_bytes" end end
+  for _, key in ipairs(keys) do
+    for _, result in ipairs(RESULTS_OF[key] or {}) do results[#results + 1] = result end
+  end
   return joined(keys, results)
 end
 

@@ -43,6 +43,7 @@ function row.predicted(self)
     out.predicted_peak_bytes = found.peak.bytes
     peak_columns(out, found.peak)
     out.host_bytes = found.host
+    for _, name in ipairs{"max_memory_allocated", "max_memory_reserved", "device_bytes"} do out[name] = found[name] end
   end
   return out
 end
