@@ -99,15 +99,17 @@ static int replay(const Trace *t, size_t limit, int from, TracePeak *peak, Err *
 }
 
 /* trace:predict{memory = limit in bytes} -> what program:predict gives, and max_memory_allocated, max_memory_reserved,
- * and, where the card's context is known, device_bytes */
+ * needs (what the device must have), and, where the card's context is known, device_bytes, which is the same */
 static int predict_trace(lua_State *L) {
     Err e;
     const EagerBox *box = bind_get(L, 1, BOX_TRACE);
     const Trace *t = &box->trace;
     luaL_checktype(L, 2, LUA_TTABLE);
-    size_t limit = bind_bytes(L, 2, "memory");
+    const size_t limit = bind_bytes(L, 2, "memory"), context = box->card->context;
     TracePeak peak;
-    int code = replay(t, limit, t->marks[t->n_marks - 1].event, &peak, &e);
+    /* a limit of 0 is none: a card that the context fills has room for a byte */
+    const size_t room = limit > context ? limit - context : limit ? 1 : 0;
+    int code = replay(t, room, t->marks[t->n_marks - 1].event, &peak, &e);
     if (code && code != ERR_OOM) return bind_fail(L, &e);
     lua_createtable(L, 0, 10);
     bind_set_integer(L, "lower_bound", (lua_Integer)peak.allocated);
@@ -118,7 +120,8 @@ static int predict_trace(lua_State *L) {
     if (code) bind_set_string(L, "reason", e.text);
     bind_set_integer(L, "max_memory_allocated", (lua_Integer)peak.allocated);
     bind_set_integer(L, "max_memory_reserved", (lua_Integer)peak.reserved);
-    if (box->card->context) bind_set_integer(L, "device_bytes", (lua_Integer)(peak.reserved + box->card->context));
+    bind_set_integer(L, "needs", (lua_Integer)(peak.reserved + context));
+    if (context) bind_set_integer(L, "device_bytes", (lua_Integer)(peak.reserved + context));
     const TraceCall *at = &t->calls[t->tensors[t->events[peak.event] < 0 ? 0 : t->events[peak.event]].call];
     lua_createtable(L, 0, 4);
     bind_set_integer(L, "bytes", (lua_Integer)peak.allocated);
@@ -129,6 +132,12 @@ static int predict_trace(lua_State *L) {
     lua_setfield(L, -2, "categories");
     lua_setfield(L, -2, "peak");
     return 1;
+}
+
+/* trace:cost() -> 0, 0, 0: it is never run */
+static int cost(lua_State *L) {
+    for (int i = 0; i < 3; i++) lua_pushinteger(L, 0);
+    return 3;
 }
 
 /* cards() -> {{name, title, memory, context}, ...} */
@@ -148,7 +157,7 @@ static int cards(lua_State *L) {
 }
 
 void bind_open_eager(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"cost", cost}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"eager", new_trace}, {"cards", cards}, {NULL, NULL}};
     bind_type(L, BOX_TRACE, methods);
     luaL_setfuncs(L, functions, 0);

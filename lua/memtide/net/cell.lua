@@ -1,4 +1,5 @@
 -- One cell of an experiment: from its settings to a network, a program, a prediction and a run.
+local cards = require "memtide.net.cards"
 local core = require "memtide.core"
 local measure = require "memtide.results.measure"
 local nn = require "memtide.net.nn"
@@ -13,7 +14,7 @@ local RANDOM_SAMPLES = 50000
 local devices = {} -- by name: opened once in a process
 
 function cell.device(name)
-  if not devices[name] then devices[name] = util.must(core.device(name)) end
+  if not devices[name] then devices[name] = cards.device(name) or util.must(core.device(name)) end
   return devices[name]
 end
 
@@ -130,6 +131,7 @@ end
 -- Network, data description and id: no device is needed for it.
 function cell.build(self)
   local v = self.values
+  cards.settle(v)
   cell.count_steps(self)
   local input, model = input_of(self), model_of(self)
   check_reads(self)
@@ -224,15 +226,12 @@ end
 -- PyTorch's step on the cell's card stands in the program's place: it is predicted, and never run.
 local function compile_eager(self)
   local v = self.values
-  local trace, text, code = core.eager(self.network, settings.for_core(v), cell.card(v.device))
+  local trace, text, code = core.eager(self.network, settings.for_core(v), cards.name(v.device))
   if not trace then error(util.failure(text, code), 0) end
   self.program, self.settings = trace, v
   self.prediction = cell.predict(self, self.memory)
   return self
 end
-
--- The card whose allocations a device's name stands for in PyTorch's step: of "cpu" an A100 of 80 GB.
-function cell.card(device) return device == "cpu" and "a100-80gb" or device:match "^%a+:(.*)$" end
 
 -- Program and prediction; `passes`: the program's text after each pass as well.
 function cell.compile(self, passes)
@@ -265,6 +264,10 @@ function cell.predict(self, limit)
   return util.must(self.program:predict{allocator = self.values.allocator, memory = limit,
     steps = self.warmup + self.steps, with = {self.eval}})
 end
+
+-- Bytes of the device that a prediction comes to: of PyTorch's step also what its allocator holds beside tensors, and the
+-- context, where that is known.
+function cell.needs(prediction) return prediction.needs or prediction.peak.bytes end
 
 -- ---- running
 

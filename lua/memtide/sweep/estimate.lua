@@ -27,7 +27,7 @@ local NAMES = {"n", "ff", "ft", "tt", "f", "t"}
 -- Seconds of one step where nothing but the device's peaks counts; nil: they are not known.
 local function floor_of(self, info)
   local peaks = info and PEAKS[info.name]
-  return peaks and self.program:floor(peaks[self.values.precision] or peaks.sixteen, peaks.bytes) or nil
+  return peaks and self.program.floor and self.program:floor(peaks[self.values.precision] or peaks.sixteen, peaks.bytes) or nil
 end
 
 -- What an estimate needs of a compiled cell, as values that can be sent: {key, flops, traffic, steps, floor, room}

@@ -11,7 +11,7 @@ local max_batch = {}
 function max_batch.shortfall(self)
   local room = cell.room(self)
   if not self.prediction.fits then self.prediction = cell.predict(self) end
-  local needs = self.prediction.peak.bytes
+  local needs = cell.needs(self.prediction)
   if not room or needs <= room then return nil end
   return ("needs %d bytes, %d more than the %d of %s"):format(needs, needs - room, room,
     self.memory and "--memory" or self.values.device)
@@ -32,7 +32,7 @@ local function try(self, batch, room)
     error(problem, 0)
   end
   local fits = probe.prediction.fits
-  local bytes = (fits and probe.prediction or cell.predict(probe)).peak.bytes
+  local bytes = cell.needs(fits and probe.prediction or cell.predict(probe))
   local cost = estimate.cost(probe)
   cell.release(probe)
   return fits, bytes, cost

@@ -51,7 +51,8 @@ local function compute(self, cells, implied, tell)
   if refused then predicted.status, predicted.reason = "oom", refused end
   local skip = reason_to_skip(cells, short or refused, implied)
   if skip then predicted.status, predicted.reason = "skipped", skip end
-  if cells.purpose ~= "run" or cells.dry_run or skip then return predicted end
+  local never_run = self.values.framework == "pytorch"
+  if cells.purpose ~= "run" or cells.dry_run or skip or never_run then return predicted end
   tell.columns(predicted)
   local found = cell.run(self, function(i, n) tell.note("running step", i, n) end)
   if found.samples then tell.samples(found.samples) end
