@@ -22,8 +22,8 @@ Tensor *aten_cat(Eager *g, Tensor *const *x, int n, int dim);
 Tensor *aten_roll(Eager *g, Tensor *x);
 Tensor *aten_repeat(Eager *g, Tensor *x, int64_t times); /* (C) as (times C); NULL: NULL */
 Tensor *aten_pad(Eager *g, Tensor *x, Size size);              /* constant_pad_nd to that size */
-/* Chunks of the same length along dim: views whose gradients are put together by one cat. part[n] */
-void aten_split(Eager *g, Tensor *x, int64_t length, int dim, Tensor **part, int n);
+/* Parts of these lengths along dim: views whose gradients are put together by one cat. part[n] */
+void aten_split(Eager *g, Tensor *x, const int64_t *length, int dim, Tensor **part, int n);
 
 /* ---- aten_pointwise.c */
 typedef enum BinaryOp { BINARY_ADD, BINARY_SUB, BINARY_MUL, BINARY_DIV } BinaryOp;

@@ -36,12 +36,16 @@ Tensor *aten_nll_loss(Eager *g, Tensor *x, Tensor *target, Tensor *weight) {
 
 static void apply_pair(Eager *g, Node *n, Tensor *const *dy, Tensor **dx);
 
-static const struct PairLoss { const char *name, *op, *backward; NodeRule rule; bool whole; } pairs[] = {
-    {"MSELoss", "aten::mse_loss", "aten::mse_loss_backward", {"MseLossBackward0", apply_pair}, true},
-    {"SmoothL1Loss", "aten::smooth_l1_loss", "aten::smooth_l1_loss_backward", {"SmoothL1LossBackward0", apply_pair}, true},
-    {"HuberLoss", "aten::huber_loss", "aten::huber_loss_backward", {"HuberLossBackward0", apply_pair}, false},
+/* The terms are a tensor of the inputs' size: the result's own storage in BCE, one beside it in the others, of which some
+ * make the result before it, and as large. */
+typedef enum PairWay { WHOLE_THEN_TERMS, TERMS_THEN_NUMBER, TERMS_ARE_RESULT } PairWay;
+static const struct PairLoss { const char *name, *op, *backward; NodeRule rule; PairWay way; } pairs[] = {
+    {"MSELoss", "aten::mse_loss", "aten::mse_loss_backward", {"MseLossBackward0", apply_pair}, WHOLE_THEN_TERMS},
+    {"SmoothL1Loss", "aten::smooth_l1_loss", "aten::smooth_l1_loss_backward", {"SmoothL1LossBackward0", apply_pair},
+     WHOLE_THEN_TERMS},
+    {"HuberLoss", "aten::huber_loss", "aten::huber_loss_backward", {"HuberLossBackward0", apply_pair}, TERMS_THEN_NUMBER},
     {"BCELoss", "aten::binary_cross_entropy", "aten::binary_cross_entropy_backward",
-     {"BinaryCrossEntropyBackward0", apply_pair}, false},
+     {"BinaryCrossEntropyBackward0", apply_pair}, TERMS_ARE_RESULT},
 };
 
 static void apply_pair(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
@@ -59,8 +63,15 @@ Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target) {
     node_save(g, n, 0, lx);
     node_save(g, n, 1, target);
     eager_op(g, pairs[i].op);
-    Tensor *y = tensor_new(g, lx->type, pairs[i].whole ? lx->size : (Size){0, {0}});
-    y->size = (Size){0, {0}};
+    const PairWay way = pairs[i].way;
+    const unsigned all = (1u << lx->size.rank) - 1;
+    Tensor *whole = tensor_like(g, lx, lx->type), *y = NULL, *terms = NULL;
+    if (way == WHOLE_THEN_TERMS) terms = tensor_like(g, lx, lx->type);
+    if (way != WHOLE_THEN_TERMS) y = tensor_new(g, lx->type, (Size){0, {0}});
+    reduce_inner(g, whole, all, 4);
+    if (way != TERMS_THEN_NUMBER) tensor_set(g, &y, tensor_view(g, whole, (Size){0, {0}}, (int64_t[TENSOR_RANK]){0}));
+    tensor_drop(g, whole);
+    tensor_drop(g, terms);
     node_output(g, n, y);
     tensor_drop(g, lx);
     return y;
@@ -81,7 +92,7 @@ static void apply_logits(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     eager_op(g, "aten::add");
     dx[0] = tensor_like(g, x, x->type);
     eager_op(g, "aten::sigmoid");
-    eager_inner(g, tensor_bytes(x), 0);
+    INNER(g, (int64_t)tensor_bytes(x));
     tensor_drop(g, t);
 }
 
@@ -99,7 +110,7 @@ Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_we
         eager_op(g, "aten::sub");
         Tensor *one = tensor_like(g, pos_weight, pos_weight->type);
         eager_op(g, "aten::mul");
-        eager_inner(g, tensor_bytes(lx), 0);
+        INNER(g, (int64_t)tensor_bytes(lx));
         tensor_drop(g, one);
     }
     eager_op(g, "aten::empty_like");

@@ -2,6 +2,17 @@
  * ATen/native/Normalization.cpp, cuda/layer_norm_kernel.cu, group_norm.cpp. Statistics are fp32 for 16-bit inputs. */
 #include "aten.h"
 
+typedef enum NormKind { NORM_BATCH, NORM_LAYER, NORM_GROUP, NORM_RMS } NormKind;
+
+/* Numbers per channel and per group of a sample: group_norm_kernel.cu (GroupNormBackwardKernelImplInternal). */
+static void group_sums(Eager *g, const Node *n) {
+    const Tensor *x = n->saved[0];
+    const int64_t channels = 4 * x->size.of[0] * x->size.of[1], groups = 4 * tensor_elements(n->saved[2]);
+    const int64_t inside = tensor_elements(x) / (x->size.of[0] * x->size.of[1]) > 1 ? channels : 0;
+    const int64_t dx = node_wants(n, 0) ? groups : 0;
+    INNER(g, inside, inside, dx, dx, dx && n->saved[1] ? inside : 0);
+}
+
 /* saved: x, w, mean, 1/std */
 static void apply_norm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     static const char *const ops[] = {"aten::native_batch_norm_backward", "aten::native_layer_norm_backward",
@@ -12,9 +23,9 @@ static void apply_norm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
         const Meta *m = &n->next[i].node->out[n->next[i].output];
         dx[i] = i ? tensor_new(g, m->type, m->size) : tensor_like(g, n->saved[0], dy[0]->type);
     }
+    if (n->number[0] == NORM_GROUP) group_sums(g, n);
 }
 
-typedef enum NormKind { NORM_BATCH, NORM_LAYER, NORM_GROUP, NORM_RMS } NormKind;
 static const struct { const char *op; NodeRule rule; } norms[] = {
     {"aten::native_batch_norm", {"NativeBatchNormBackward0", apply_norm}},
     {"aten::native_layer_norm", {"NativeLayerNormBackward0", apply_norm}},
@@ -32,6 +43,8 @@ static Tensor *norm(Eager *g, NormKind kind, Tensor *x, Tensor *w, Tensor *b, Si
     Tensor *y = kind == NORM_BATCH ? tensor_like(g, x, x->type) : tensor_new(g, x->type, x->size);
     Tensor *mean = kind != NORM_RMS ? tensor_new(g, T_FLOAT, stats) : NULL;
     Tensor *istd = tensor_new(g, T_FLOAT, stats);
+    const int64_t channels = x->size.rank > 1 ? x->size.of[0] * x->size.of[1] : 0;
+    if (kind == NORM_GROUP && w && tensor_elements(x) > channels) INNER(g, 4 * channels, 4 * channels);
     node_save(g, n, 2, mean);
     node_save(g, n, 3, istd);
     node_output(g, n, y);

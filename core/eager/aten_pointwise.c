@@ -191,7 +191,8 @@ static const NodeRule dropout_rule = {"NativeDropoutBackward0", apply_dropout};
 
 Tensor *aten_dropout(Eager *g, Tensor *x) {
     Node *n = node_new(g, &dropout_rule, &x, 1, 1);
-    Tensor *y = unary(g, "aten::native_dropout", x), *mask = tensor_like(g, x, T_BOOL);
+    eager_op(g, "aten::native_dropout");
+    Tensor *mask = tensor_like(g, x, T_BOOL), *y = unary(g, "aten::native_dropout", x);
     node_save(g, n, 0, mask);
     node_output(g, n, y);
     tensor_drop(g, mask);

@@ -170,6 +170,8 @@ static void apply_convolution(Eager *g, Node *n, Tensor *const *dy, Tensor **dx)
         const Meta *m = &n->next[i].node->out[n->next[i].output];
         dx[i] = i < 2 ? tensor_like(g, n->saved[i], m->type) : tensor_new(g, dy[0]->type, m->size);
     }
+    const unsigned all = (1u << dy[0]->size.rank) - 1;
+    if (n->n_next > 2 && node_wants(n, 2)) reduce_inner(g, dy[0], all & ~2u, 4); /* the bias's is a sum */
 }
 
 static const NodeRule convolution_rule = {"ConvolutionBackward0", apply_convolution};

@@ -52,7 +52,7 @@ void reduce_inner(Eager *g, const Tensor *x, unsigned dims, int64_t element) {
     int64_t blocks = min_i64(div_up(target, grid), div_up(values, 16));
     if (blocks < div_up(values, 256)) blocks = div_up(values, 256);
     if (blocks <= 1) return;
-    eager_inner(g, (size_t)(element * outputs * blocks * (fastest ? 1 : width * vector)), (size_t)(4 * grid));
+    INNER(g, element * outputs * blocks * (fastest ? 1 : width * vector), 4 * grid);
 }
 
 static Size reduced_size(const Size *s, unsigned dims, bool keepdim) {

@@ -158,12 +158,12 @@ static void apply_split(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 
 static const NodeRule split_rule = {"SplitBackward0", apply_split};
 
-void aten_split(Eager *g, Tensor *x, int64_t length, int dim, Tensor **part, int count) {
+void aten_split(Eager *g, Tensor *x, const int64_t *length, int dim, Tensor **part, int count) {
     Node *n = node_new(g, &split_rule, &x, 1, 0);
     if (n) n->size = x->size;
     for (int k = 0; k < count; k++) {
         Size size = x->size;
-        size.of[dim] = length;
+        size.of[dim] = length[k];
         part[k] = tensor_view(g, x, size, x->stride);
         node_output(g, n, part[k]);
     }

@@ -28,7 +28,7 @@ static Tensor *causal_self_attention(Eager *g, const Layer *l, Tensor *x) {
     const int64_t heads = options_int(&l->options, "n_head"), width = x->size.of[2];
     const bool bias = options_bool(&l->options, "bias"), drops = g->training && options_float(&l->options, "dropout") > 0;
     Tensor *qkv = aten_linear(g, x, module_param(g, l, 0), bias ? module_param(g, l, 1) : NULL), *part[3];
-    aten_split(g, qkv, width, 2, part, 3);
+    aten_split(g, qkv, (int64_t[]){width, width, width}, 2, part, 3);
     tensor_drop(g, qkv);
     for (int i = 0; i < 3; i++) tensor_set(g, &part[i], heads_of(g, part[i], heads));
     Tensor *y = aten_sdpa(g, part[0], part[1], part[2], drops);
@@ -40,8 +40,89 @@ static Tensor *causal_self_attention(Eager *g, const Layer *l, Tensor *x) {
     return z;
 }
 
+/* ---- nn.MultiheadAttention(need_weights=False): torch.nn.functional.multi_head_attention_forward */
+
+/* n E features as n tensors of E each, in one copy: unflatten(-1, (n, E)).unsqueeze(0).transpose(0, -2).squeeze(-2)
+ * .contiguous(). Takes over x. */
+static void unpack(Eager *g, Tensor *x, int n, Tensor **part) {
+    const int64_t *d = x->size.of, width = d[2] / n;
+    Tensor *apart = aten_view(g, x, SIZE(1, d[0], d[1], n, width)), *front = aten_transpose(g, apart, 0, 3);
+    tensor_drop(g, apart);
+    Tensor *flat = aten_view(g, front, SIZE(n, d[0], d[1], width));
+    tensor_drop(g, front);
+    Tensor *whole = aten_contiguous(g, flat);
+    tensor_drop(g, flat);
+    tensor_drop(g, x);
+    for (int k = 0; k < n; k++) part[k] = aten_select(g, whole, 0);
+    tensor_drop(g, whole);
+}
+
+/* q, k, v of inputs (T, N, E): one product for all that are made of the same input. */
+static void in_projection(Eager *g, const Layer *l, Tensor *const *x, bool packed, Tensor **part) {
+    const int64_t width = options_int(&l->options, "embed_dim");
+    Tensor *bias = options_bool(&l->options, "bias") ? module_param(g, l, packed ? 1 : 3) : NULL, *w[3], *b[3] = {NULL};
+    const bool self = x[0] == x[1] && x[1] == x[2], pair = packed && x[1] == x[2];
+    if (packed && self) {
+        unpack(g, aten_linear(g, x[0], module_param(g, l, 0), bias), 3, part);
+        return;
+    }
+    const int64_t both[] = {width, 2 * width}, each[] = {width, width, width};
+    const int n = pair ? 2 : 3;
+    if (packed) aten_split(g, module_param(g, l, 0), pair ? both : each, 0, w, n);
+    for (int k = 0; k < n && !packed; k++) w[k] = tensor_ref(module_param(g, l, k));
+    if (bias) aten_split(g, bias, pair ? both : each, 0, b, n);
+    part[0] = aten_linear(g, x[0], w[0], b[0]);
+    if (pair) unpack(g, aten_linear(g, x[1], w[1], b[1]), 2, part + 1);
+    for (int k = 1; k < 3 && !pair; k++) part[k] = aten_linear(g, x[k], w[k], b[k]);
+    for (int k = 0; k < n; k++) {
+        tensor_drop(g, w[k]);
+        tensor_drop(g, b[k]);
+    }
+}
+
+/* (T, N, E) as (N, heads, T, width): view(T, N heads, width).transpose(0, 1).view(N, heads, T, width) */
+static Tensor *time_first_heads(Eager *g, Tensor *x, int64_t heads) {
+    const int64_t *d = x->size.of, width = d[2] / heads;
+    Tensor *apart = aten_view(g, x, SIZE(d[0], d[1] * heads, width)), *turned = aten_transpose(g, apart, 0, 1);
+    tensor_drop(g, apart);
+    Tensor *y = aten_view(g, turned, SIZE(d[1], heads, d[0], width));
+    tensor_drop(g, turned);
+    return y;
+}
+
+static Tensor *multihead_attention(Eager *g, const Layer *l, Tensor *const *in) {
+    const int64_t heads = options_int(&l->options, "num_heads");
+    const bool batch_first = options_bool(&l->options, "batch_first"), bias = options_bool(&l->options, "bias");
+    const int64_t kdim = options_int(&l->options, "kdim"), vdim = options_int(&l->options, "vdim");
+    const int64_t embed = options_int(&l->options, "embed_dim");
+    const bool packed = kdim == embed && vdim == embed;
+    Tensor *x[3], *part[3];
+    for (int k = 0; k < 3; k++) {
+        Tensor *given = in[l->n_in == 1 ? 0 : k];
+        int same = 0;
+        while (same < k && in[l->n_in == 1 ? 0 : same] != given) same++;
+        x[k] = same < k ? tensor_ref(x[same]) : batch_first ? aten_transpose(g, given, 0, 1) : tensor_ref(given);
+    }
+    const int64_t steps = x[0]->size.of[0], batch = x[0]->size.of[1];
+    in_projection(g, l, x, packed, part);
+    for (int k = 0; k < 3; k++) tensor_set(g, &part[k], time_first_heads(g, part[k], heads));
+    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], g->training && options_float(&l->options, "dropout") > 0);
+    tensor_set(g, &y, aten_permute(g, y, (int[]){2, 0, 1, 3}));
+    tensor_set(g, &y, aten_contiguous(g, y));
+    tensor_set(g, &y, aten_view(g, y, SIZE(steps * batch, embed)));
+    const int out = packed ? 1 + bias : 3 + bias;
+    tensor_set(g, &y, aten_linear(g, y, module_param(g, l, out), bias ? module_param(g, l, out + 1) : NULL));
+    tensor_set(g, &y, aten_view(g, y, SIZE(steps, batch, embed)));
+    for (int k = 0; k < 3; k++) {
+        tensor_drop(g, part[k]);
+        tensor_drop(g, x[k]);
+    }
+    if (batch_first) tensor_set(g, &y, aten_transpose(g, y, 0, 1));
+    return y;
+}
+
 Tensor *module_attention(Eager *g, const Layer *l, Tensor *const *in) {
-    return causal_self_attention(g, l, in[0]);
+    return l->kind->which ? causal_self_attention(g, l, in[0]) : multihead_attention(g, l, in);
 }
 
 Tensor *module_sdpa(Eager *g, const Layer *l, Tensor *const *in) {

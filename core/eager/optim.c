@@ -9,16 +9,17 @@ typedef struct Temporaries {
     const char *foreach[2];
     Temporary loop[2];
     bool drops_gradients; /* gradients with weight decay in them go before the lists are made */
+    int of_gradients;     /* 1 + the list that is made in place where weight decay has made copies of the gradients */
 } Temporaries;
 
 static const Temporaries temporaries[] = {
-    {OP_sgd, {NULL}, {{NULL}}, false},
-    {OP_adam, {"aten::_foreach_sqrt"}, {{"aten::sqrt", false}, {"aten::div", true}}, true},
-    {OP_radam, {"aten::_foreach_sqrt"}, {{NULL}}, true},
-    {OP_adamax, {"aten::_foreach_abs"}, {{"aten::abs", false}}, false},
-    {OP_rmsprop, {"aten::_foreach_sqrt"}, {{"aten::sqrt", true}}, false},
-    {OP_adagrad, {"aten::_foreach_sqrt", "aten::_foreach_mul"}, {{"aten::sqrt", true}}, false},
-    {OP_adadelta, {"aten::_foreach_add", "aten::_foreach_add"}, {{"aten::add", true}, {"aten::add", true}}, false},
+    {OP_sgd, {NULL}, {{NULL}}, false, 0},
+    {OP_adam, {"aten::_foreach_sqrt"}, {{"aten::sqrt", false}, {"aten::div", true}}, true, 0},
+    {OP_radam, {"aten::_foreach_sqrt"}, {{NULL}}, true, 0},
+    {OP_adamax, {"aten::_foreach_abs"}, {{"aten::abs", false}}, false, 1},
+    {OP_rmsprop, {"aten::_foreach_sqrt"}, {{"aten::sqrt", true}}, false, 0},
+    {OP_adagrad, {"aten::_foreach_sqrt", "aten::_foreach_mul"}, {{"aten::sqrt", true}}, false, 2},
+    {OP_adadelta, {"aten::_foreach_add", "aten::_foreach_add"}, {{"aten::add", true}, {"aten::add", true}}, false, 0},
 };
 
 static OpKind rule_of(const EagerOptim *s) { return optimizer_op(s->optimizer, NULL); }
@@ -112,7 +113,7 @@ static void run_foreach(Eager *g, EagerOptim *s) {
     if (t->drops_gradients) list_drop(g, s, grads);
     for (int k = 0; k < 2; k++) {
         const char *op = rule_of(s) == OP_rmsprop && s->optimizer->rule.centered ? "aten::_foreach_addcmul" : t->foreach[k];
-        if (t->foreach[k]) made[k] = list(g, s, op);
+        if (t->foreach[k] && !(grads && t->of_gradients == k + 1)) made[k] = list(g, s, op);
     }
     for (int k = 1; k >= 0; k--) list_drop(g, s, made[k]);
     if (!t->drops_gradients) list_drop(g, s, grads);
@@ -143,7 +144,7 @@ static void run_forloop(Eager *g, EagerOptim *s) {
 
 static void number(Eager *g, const char *op) {
     eager_op(g, op);
-    eager_inner(g, 4, 0);
+    INNER(g, 4);
 }
 
 static Size without(const Tensor *t, int from_end) {
@@ -174,7 +175,9 @@ static void run_adafactor(Eager *g, EagerOptim *s) {
             tensor_set(g, &row, aten_random(g, "aten::linalg_vector_norm", without(p, 1), p->type));
             tensor_set(g, &column, aten_random(g, "aten::linalg_vector_norm", without(p, 2), p->type));
             tensor_set(g, &estimate, aten_matmul(g, s->states[i][0], s->states[i][1]));
-            number(g, "aten::mean");
+            Size one = without(p, 1);
+            one.of[one.rank - 2] = 1;
+            tensor_drop(g, aten_random(g, "aten::mean", one, p->type));
         } else {
             tensor_set(g, &squared, like(g, "aten::mul", p));
             tensor_set(g, &estimate, like(g, "aten::clone", p));
@@ -211,8 +214,12 @@ void optim_clip(Eager *g, const EagerOptim *s) {
     const Category before = g->category;
     const Size one = {0, {0}};
     g->category = CAT_OTHER;
+    int64_t longest = 0; /* ForeachReduceOp.cu: a partial norm for each piece of the longest, of every tensor */
+    for (int i = 0; i < s->n; i++) longest = max_i64(longest, tensor_elements(s->params[i]));
+    Tensor *parts = aten_random(g, "aten::_foreach_norm", SIZE(s->n * ((longest + 65535) / 65536)), T_FLOAT);
     Tensor **norms = scratch_new(&g->scratch, (size_t)s->n, sizeof *norms);
     for (int i = 0; norms && i < s->n; i++) norms[i] = aten_random(g, "aten::_foreach_norm", one, T_FLOAT);
+    tensor_drop(g, parts);
     Tensor *stack = aten_random(g, "aten::stack", SIZE(s->n), T_FLOAT);
     Tensor *total = aten_random(g, "aten::linalg_vector_norm", one, T_FLOAT);
     tensor_drop(g, stack);

@@ -28,16 +28,28 @@ static ScalarType scalar_of(DType t) {
 
 /* ---- model.to(device), the criterion's weights, the optimizer */
 
+static void make_param(Loop *l, int i) {
+    Eager *g = l->g;
+    const Param *p = &g->net->params[i];
+    ScalarType type = p->dtype == DT_I32 ? T_LONG : l->precision->autocast ? T_FLOAT : scalar_of(l->precision->weights);
+    eager_where(g, p->owner, NULL);
+    Tensor *t = g->params[i] = aten_random(g, "aten::to", size_from(&p->shape), type);
+    t->leaf = t->parameter = p->trainable && !p->buffer && !l->s->eval;
+}
+
+/* Is it of a module within the layer's: "out_proj.weight" of a MultiheadAttention? */
+static bool is_inner(const Param *p) { return strchr(p->name + strlen(p->owner->path) + (*p->owner->path != 0), '.') != NULL; }
+
+/* Modules move what their children have before what they have themselves. */
 static void make_model(Loop *l) {
     Eager *g = l->g;
+    const Network *net = g->net;
     g->category = CAT_WEIGHTS;
-    for (int i = 0; i < g->net->n_params; i++) {
-        const Param *p = &g->net->params[i];
-        ScalarType type = scalar_of(p->dtype);
-        if (type == T_FLOAT && !l->precision->autocast) type = scalar_of(l->precision->weights);
-        eager_where(g, p->owner, NULL);
-        Tensor *t = g->params[i] = aten_random(g, "aten::to", size_from(&p->shape), type);
-        t->leaf = t->parameter = p->trainable && !p->buffer && !l->s->eval;
+    for (int i = 0, end; i < net->n_params; i = end) {
+        for (end = i; end < net->n_params && net->params[end].owner == net->params[i].owner;) end++;
+        for (int inner = 1; inner >= 0; inner--)
+            for (int k = i; k < end; k++)
+                if (is_inner(&net->params[k]) == inner) make_param(l, k);
     }
     eager_where(g, NULL, NULL);
     g->category = CAT_OTHER;

@@ -73,12 +73,13 @@ static void storage_drop(Eager *g, Storage *s) {
     if (--s->refs == 0 && s->traced >= 0) trace_release(g->trace, s->traced);
 }
 
-void eager_inner(Eager *g, size_t first, size_t second) {
-    const size_t bytes[2] = {first, second};
-    int taken[2], n = 0;
-    for (int i = 0; i < 2; i++)
-        if (bytes[i] && !g->halted) taken[n++] = trace_alloc(g->trace, bytes[i], CAT_WORKSPACE, current_call(g));
-    while (n) trace_release(g->trace, taken[--n]);
+void eager_inner(Eager *g, const int64_t *bytes, int n) {
+    enum { MOST = 8 };
+    int taken[MOST], count = 0;
+    assert(n <= MOST);
+    for (int i = 0; i < n; i++)
+        if (bytes[i] && !g->halted) taken[count++] = trace_alloc(g->trace, (size_t)bytes[i], CAT_WORKSPACE, current_call(g));
+    while (count) trace_release(g->trace, taken[--count]);
 }
 
 void eager_forever(Eager *g, size_t bytes) {

@@ -108,8 +108,9 @@ bool tensor_is_dense(const Tensor *t);
 bool tensor_same_strides(const Tensor *a, const Tensor *b);
 /* Is its storage held by this tensor alone, and the tensor by one reference? */
 bool tensor_is_only(const Tensor *t);
-/* Allocates two pieces, one after the other, and frees them: what an op needs while it runs. 0 bytes: none. */
-void eager_inner(Eager *g, size_t first, size_t second);
+/* Allocates pieces of these bytes, one after the other, and frees them: what an op needs while it runs. 0: none. */
+void eager_inner(Eager *g, const int64_t *bytes, int n);
+#define INNER(g, ...) eager_inner(g, (int64_t[]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
 /* Allocates what is never freed. */
 void eager_forever(Eager *g, size_t bytes);
 
