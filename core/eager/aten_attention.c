@@ -14,6 +14,11 @@ static Tensor *rows_first(Eager *g, ScalarType type, const Size *s) {
     return y;
 }
 
+/* Of flash, what lies as `like` does where that has no holes (empty_like), whose size may be another in the last dimension. */
+static Tensor *flash_like(Eager *g, const Tensor *like, const Size *s) {
+    return tensor_is_dense(like) && size_equal(&like->size, s) ? tensor_like(g, like, like->type) : rows_first(g, like->type, s);
+}
+
 static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_up(int64_t a, int64_t b) { return div_up(a, b) * b; }
 static int64_t rounded_width(int64_t width) { return round_up(width, width <= 128 ? 32 : 64); }
@@ -44,7 +49,7 @@ static void flash_backward(Eager *g, Node *n, Tensor **dx) {
     const int64_t heads = q->size.of[0] * q->size.of[1], steps = round_up(q->size.of[2], 128), width = q->size.of[3];
     const int64_t copied = q->size.of[1] != k->size.of[1] ? 2 * heads * k->size.of[2] * width : 0; /* of grouped keys */
     eager_op(g, "aten::_scaled_dot_product_flash_attention_backward");
-    for (int i = 0; i < 3; i++) dx[i] = rows_first(g, n->out[0].type, &n->saved[i]->size);
+    for (int i = 0; i < 3; i++) dx[i] = flash_like(g, n->saved[i], &n->saved[i]->size);
     INNER(g, 4 * heads * steps, 4 * heads * steps * rounded_width(width), copied, copied);
 }
 
@@ -85,7 +90,7 @@ static Tensor *sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout) {
     node_save(g, n, 1, k);
     node_save(g, n, 2, v);
     eager_op(g, flash ? "aten::_scaled_dot_product_flash_attention" : "aten::_scaled_dot_product_efficient_attention");
-    Tensor *made[4] = {rows_first(g, q->type, &size)};
+    Tensor *made[4] = {flash ? flash_like(g, q, &size) : rows_first(g, q->type, &size)};
     made[1] = tensor_new(g, T_FLOAT, SIZE(q->size.of[0], q->size.of[1], flash ? rows : round_up(rows, 32)));
     if (flash) {
         const int64_t key_blocks = div_up(k->size.of[2], width <= 64 ? 256 : width <= 128 ? 128 : 64);

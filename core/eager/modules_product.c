@@ -80,13 +80,12 @@ static void in_projection(Eager *g, const Layer *l, Tensor *const *x, bool packe
     }
 }
 
-/* (T, N, E) as (N, heads, T, width): view(T, N heads, width).transpose(0, 1).view(N, heads, T, width) */
-static Tensor *time_first_heads(Eager *g, Tensor *x, int64_t heads) {
-    const int64_t *d = x->size.of, width = d[2] / heads;
-    Tensor *apart = aten_view(g, x, SIZE(d[0], d[1] * heads, width)), *turned = aten_transpose(g, apart, 0, 1);
+/* (T, N, E) as (N heads, T, width): view(T, N heads, width).transpose(0, 1). Takes over x. */
+static Tensor *heads_first(Eager *g, Tensor *x, int64_t heads) {
+    const int64_t *d = x->size.of;
+    Tensor *apart = aten_view(g, x, SIZE(d[0], d[1] * heads, d[2] / heads)), *y = aten_transpose(g, apart, 0, 1);
     tensor_drop(g, apart);
-    Tensor *y = aten_view(g, turned, SIZE(d[1], heads, d[0], width));
-    tensor_drop(g, turned);
+    tensor_drop(g, x);
     return y;
 }
 
@@ -105,7 +104,9 @@ static Tensor *multihead_attention(Eager *g, const Layer *l, Tensor *const *in) 
     }
     const int64_t steps = x[0]->size.of[0], batch = x[0]->size.of[1];
     in_projection(g, l, x, packed, part);
-    for (int k = 0; k < 3; k++) tensor_set(g, &part[k], time_first_heads(g, part[k], heads));
+    for (int k = 0; k < 3; k++) part[k] = heads_first(g, part[k], heads);
+    for (int k = 0; k < 3; k++)
+        tensor_set(g, &part[k], aten_view(g, part[k], SIZE(batch, heads, part[k]->size.of[1], part[k]->size.of[2])));
     Tensor *y = aten_sdpa(g, part[0], part[1], part[2], g->training && options_float(&l->options, "dropout") > 0);
     tensor_set(g, &y, aten_permute(g, y, (int[]){2, 0, 1, 3}));
     tensor_set(g, &y, aten_contiguous(g, y));
