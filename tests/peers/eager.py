@@ -78,6 +78,7 @@ def run_case(case):
     wanted, low = target_shape(case, model), AUTOCAST.get(case.precision)
     criteria = case.criteria()
     fakegpu.clear()
+    fakegpu.name_layers(model)
     model.to(device)
     for _, term in criteria:
         term.to(device)
