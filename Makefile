@@ -283,6 +283,18 @@ peer-fuzz: $(BUILD)/memtide ## slow: COUNT random networks in fp32 beside PyTorc
 	    --memtide $(BUILD)/memtide --count $(or $(COUNT),300) --seed $(or $(SEED),1); \
 	else echo "peer-fuzz: SKIPPED: $(PYTHON) has no torch"; fi
 
+$(BUILD)/fakegpu.so: tests/peers/fakegpu.cpp
+	$(Q)mkdir -p $(BUILD)
+	@echo "  CXX  $@"
+	$(Q)torch=$$($(PYTHON) -c 'import os, torch; print(os.path.dirname(torch.__file__))') && $(CXX) -std=c++20 -O1 -Wall \
+	    -shared -fPIC -isystem $$torch/include -isystem $$torch/include/torch/csrc/api/include -o $@ $< \
+	    -L$$torch/lib -lc10 -ltorch_cpu -Wl,-rpath,$$torch/lib
+
+peer-eager: $(BUILD)/memtide ## slow: framework = "pytorch" beside what eager PyTorch allocates (PYTHON has 2.x)
+	$(Q)if $(PYTHON) -c 'import torch' 2>/dev/null; then $(MAKE) --no-print-directory $(BUILD)/fakegpu.so && \
+	    FAKEGPU=$(BUILD)/fakegpu.so $(PYTHON) -W ignore tests/peers/eager.py --memtide $(BUILD)/memtide $(EAGER); \
+	else echo "peer-eager: SKIPPED: $(PYTHON) has no torch"; fi
+
 fit-check: $(BUILD)/memtide ## slow: memtide fit's answers for the article's network run in FIT bytes (8GiB), none larger
 	$(Q)FIT=$(or $(FIT),8GiB) prove --exec tests/run $(PROVE) tests/lua/t_fit_runs.lua
 
@@ -334,7 +346,7 @@ help: ## this list
 ifneq ($(filter deps deps-dev,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: all emulated test test-isa cuda-test run deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz train-check valgrind coverage coverage-run lint install clean help
+.PHONY: all emulated test test-isa cuda-test run deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

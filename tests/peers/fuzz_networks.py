@@ -234,19 +234,20 @@ def script(spec, shared):
     return f"nn.Frozen({text})" if spec.frozen else text
 
 
-def build(spec, built=None):
+def build(spec, built=None, own=None):
+    """The module. own: {kind: what makes it of its children or arguments}, in place of the classes above; with it, what
+    PyTorch overwrites is overwritten"""
     built = {} if built is None else built
     if spec not in built:
         if spec.kind == "Graph":
-            module = Graph({name: build(child, built) for name, child in spec.children.items()}, spec.steps,
+            module = Graph({name: build(child, built, own) for name, child in spec.children.items()}, spec.steps,
                            spec.results)
-        elif spec.kind == "Checkpoint":
+        elif spec.kind == "Checkpoint" and not own:
             module = build(spec.children[0], built)
-        elif spec.children:
-            module = class_of(spec.kind)(*(build(child, built) for child in spec.children), **spec.options)
         else:  # what PyTorch overwrites, memtide keeps where it is read again
-            options = {name: value for name, value in spec.options.items() if name != "inplace"}
-            module = class_of(spec.kind)(*spec.args, **options)
+            make = (own or {}).get(spec.kind) or class_of(spec.kind)
+            options = {name: value for name, value in spec.options.items() if own or name != "inplace"}
+            module = make(*(spec.args or (build(child, built, own) for child in spec.children)), **options)
         built[spec] = module.requires_grad_(False) if spec.frozen else module
     return built[spec]
 

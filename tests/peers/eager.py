@@ -1,0 +1,300 @@
+"""Steps of eager PyTorch beside memtide's prediction of them (make peer-eager):
+
+    FAKEGPU=build/fakegpu.so python3 tests/peers/eager.py --memtide build/memtide [--only NAME,NAME] [--list] [--write DIR]
+
+Each case is one network in both. PyTorch's side runs on fakegpu.cpp's device: setup (model.to(device), the optimizer is
+made), then three steps, each of them
+
+    x = new(); y = new()                 # freshly allocated; the old one goes when its name is bound again
+    optimizer.zero_grad()
+    output = model(x)                    # these two under torch.autocast in amp_bf16 and amp_fp16
+    loss = criterion(output, y)
+    loss.backward()                      # amp_fp16: scaler.scale(loss).backward()
+    optimizer.step()                     # amp_fp16: scaler.step(optimizer); scaler.update()
+
+With accumulation, x to backward() is done for each micro-batch, loss divided by their number (under autocast, too),
+and zero_grad() in the first one alone. Gradients are clipped before step(), after scaler.unscale_(optimizer). Evaluation:
+model.eval(), no optimizer, x, y, output and loss under torch.no_grad().
+
+memtide's side is `memtide dump SCRIPT --set framework=pytorch`. Between marks both must allocate the same sizes in the
+same order and free the same tensors between two allocations, and the last step must have the same peak."""
+import argparse
+import contextlib
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+import fakegpu
+from eager_cases import CASES
+
+STEPS, BLOCK = 3, 512
+AUTOCAST = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
+
+
+# ---- PyTorch's side
+
+@contextlib.contextmanager
+def without_initialisation():
+    """Nobody reads the numbers, and large networks take seconds to draw them."""
+    names = [name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")]
+    kept = {name: getattr(nn.init, name) for name in names}
+    for name in names:
+        setattr(nn.init, name, lambda tensor, *args, **options: tensor)
+    yield
+    for name, function in kept.items():
+        setattr(nn.init, name, function)
+
+
+def tuple_of(output):
+    return output if isinstance(output, tuple) else (output,)
+
+
+def target_shape(case, model):
+    """Of y, as the loss wants it of what the model gives"""
+    with torch.device("meta"), torch.no_grad(), without_initialisation():
+        given = torch.empty(case.batch, *case.input, dtype=torch.int64 if case.tokens else torch.float32)
+        shape = tuple_of(case.module()(given))[0].shape
+    return (shape[0], *shape[2:]) if case.of_classes() else shape
+
+
+def make_optimizer(case, model):
+    options = dict(case.optimizer.options)
+    clip = options.pop("clip_norm", None)
+    chosen = {key: value for key, value in case.pytorch.items() if key in ("foreach", "fused")}
+    return getattr(torch.optim, case.optimizer.kind)(model.parameters(), **options, **chosen), clip
+
+
+def run_case(case):
+    """Runs it on the fake device, which writes down what happens; see the top."""
+    device = fakegpu.device
+    with without_initialisation():
+        model = case.module()
+    wanted, low = target_shape(case, model), AUTOCAST.get(case.precision)
+    criteria = case.criteria()
+    fakegpu.clear()
+    fakegpu.name_layers(model)
+    model.to(device)
+    for _, term in criteria:
+        term.to(device)
+    training = case.mode == "train"
+    if training:
+        optimizer, clip = make_optimizer(case, model)
+    else:
+        model.eval()
+    scaler = torch.amp.GradScaler(device.type) if training and case.precision == "amp_fp16" else None
+
+    def criterion(output, y):
+        total = None
+        for (factor, term), part in zip(criteria, tuple_of(output)):
+            value = term(part, y)
+            value = value if factor == 1 else factor * value
+            total = value if total is None else total + value
+        return total
+
+    for step in range(1, STEPS + 1):
+        fakegpu.mark(f"step {step}")
+        for part in range(case.accumulate):
+            x = torch.empty(case.batch, *case.input, device=device, dtype=torch.int64 if case.tokens else torch.float32)
+            y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
+            if training and part == 0:
+                optimizer.zero_grad()
+            with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None):
+                output = model(x)
+                loss = criterion(output, y)
+                if case.accumulate > 1:
+                    loss = loss / case.accumulate
+            if training:
+                (scaler.scale(loss) if scaler else loss).backward()
+        if training:
+            if clip:
+                if scaler:
+                    scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            if scaler:
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                optimizer.step()
+    fakegpu.mark("end")
+    return fakegpu.events()
+
+
+NODE = "autograd::engine::evaluate_function: "
+
+
+def shown(ops):
+    """Without repetitions, and without the functions that only allocate"""
+    names = []
+    for name in ops.replace(NODE, "").split("|"):
+        if names[-1:] != [name]:
+            names.append(name)
+    while len(names) > 1 and names[-1] in ("aten::empty", "aten::empty_strided", "aten::empty_like"):
+        names.pop()
+    return "|".join(names) or "-"
+
+
+def pytorch_text(case):
+    """The case's events as `memtide dump` prints them"""
+    lines = []
+    for event in run_case(case):
+        if event[0] == "alloc":
+            lines.append(f"+{event[1]} {event[2]} - {shown(event[3])} {event[4] or '-'} -")
+        elif event[0] == "free":
+            lines.append(f"-{event[1]}")
+        elif event[1] != "end":
+            lines.append(f"= {event[1]}")
+        else:
+            break
+    gc.collect()
+    return "\n".join(lines) + "\n"
+
+
+# ---- memtide's side
+
+class NotPredicted(Exception):
+    pass
+
+
+def memtide_text(case, program, folder):
+    path = os.path.join(folder, case.name + ".lua")
+    with open(path, "w") as script:
+        script.write(case.script())
+    found = subprocess.run([program, "dump", path, "--set", "framework=pytorch"], capture_output=True, text=True,
+                           env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if found.returncode:
+        raise NotPredicted(found.stderr.strip().splitlines()[-1] if found.stderr.strip() else f"status {found.returncode}")
+    return found.stdout
+
+
+# ---- both
+
+@dataclass
+class Event:
+    """An allocation, or a mark (bytes is None), and what was freed after it and before the next"""
+    bytes: int
+    text: str
+    freed: set = field(default_factory=set)  # places among the allocations
+    place: int = 0
+
+
+def parse(text):
+    events, place, count = [Event(None, "setup")], {}, 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("= "):
+            events.append(Event(None, line[2:]))
+        elif line.startswith("-"):
+            events[-1].freed.add(place.pop(int(line[1:])))
+        elif line.startswith("+"):
+            identity, size, _, op, layer, where = line[1:].split(" ", 5)
+            place[int(identity)], count = count, count + 1
+            events.append(Event(int(size), " ".join(word for word in (op, layer, where) if word != "-"), place=count - 1))
+        else:
+            raise ValueError(f"line {number}: not an event: {line}")
+    return events
+
+
+def peak(events):
+    """Bytes in blocks at most in the last step"""
+    last, now, most, size = max(i for i, e in enumerate(events) if e.bytes is None), 0, 0, {}
+    for i, event in enumerate(events):
+        if event.bytes is not None:
+            size[event.place] = -(-event.bytes // BLOCK) * BLOCK
+            now += size[event.place]
+        most = max(most, now) if i >= last else 0
+        now -= sum(size[place] for place in event.freed)
+    return most
+
+
+def differs(a, b):
+    if a is None or b is None or a.bytes != b.bytes or a.bytes is None and a.text != b.text:
+        return "an allocation"
+    return "what is freed" if a.freed != b.freed else None
+
+
+def first_difference(expected, found):
+    """(place, what) or None"""
+    for i in range(max(len(expected), len(found))):
+        what = differs(expected[i] if i < len(expected) else None, found[i] if i < len(found) else None)
+        if what:
+            return i, what
+    return None
+
+
+def line_of(events, i, other):
+    if i >= len(events):
+        return "(ended)"
+    event = events[i]
+    extra = sorted(event.freed - (other[i].freed if i < len(other) else set()))
+    size = {e.place: e.bytes for e in events if e.bytes is not None}
+    only = " frees alone " + ", ".join(f"#{p} ({size[p]})" for p in extra) if extra else ""
+    head = f"= {event.text}" if event.bytes is None else f"#{event.place} {event.bytes} {event.text}"
+    return f"{head}  -{len(event.freed)}{only}"
+
+
+def show(expected, found, at, before=12, after=12):
+    width = 100
+    print(f"    {'PyTorch':{width}} | memtide")
+    for i in range(max(0, at - before), at + after):
+        left, right = line_of(expected, i, found), line_of(found, i, expected)
+        same = i < len(expected) and i < len(found) and not differs(expected[i], found[i])
+        print(f"  {' ' if same else '*'} {left:{width}} | {right}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--memtide", default="build/memtide")
+    parser.add_argument("--only", help="names of cases, parts of names with a * at the end")
+    parser.add_argument("--list", action="store_true", help="the cases' names")
+    parser.add_argument("--write", help="folder for PyTorch's lists and the scripts; memtide is not run")
+    args = parser.parse_args()
+    names = list(CASES)
+    if args.only:
+        parts = args.only.split(",")
+        names = [n for n in names if any(n == p or p.endswith("*") and n.startswith(p[:-1]) for p in parts)]
+        if not names:
+            sys.exit(f"eager.py: no case is named {args.only}; --list has them")
+    if args.list:
+        print("\n".join(names))
+        return 0
+    torch.set_num_threads(1)
+    fakegpu.gpu(sms=108, threads=2048, workspace=8519680)  # an A100's
+    equal = differ = not_predicted = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            case = CASES[name]
+            text = pytorch_text(case)
+            if args.write:
+                for ending, content in (".lua", case.script()), (".events", text):
+                    with open(os.path.join(args.write, name + ending), "w") as out:
+                        out.write(content)
+                continue
+            expected = parse(text)
+            start = f"{name:32} {sum(e.bytes is not None for e in expected):6}"
+            try:
+                found = parse(memtide_text(case, args.memtide, folder))
+            except NotPredicted as why:
+                not_predicted += 1
+                print(f"{start}  not predicted: {why}", flush=True)
+                continue
+            place, peaks = first_difference(expected, found), (peak(expected), peak(found))
+            if place or peaks[0] != peaks[1]:
+                differ += 1
+                print(f"{start}  differs: {place[1] if place else 'the peak'}; peaks {peaks[0]} {peaks[1]}", flush=True)
+                if args.only and place:
+                    show(expected, found, place[0])
+            else:
+                equal += 1
+                print(f"{start}  equal; peak {peaks[0]}", flush=True)
+    if not args.write:
+        print(f"{equal + differ + not_predicted} cases: {equal} equal, {differ} differ, {not_predicted} not predicted")
+    return differ > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""The cases of eager.py: each is one network twice, as a script for memtide and as PyTorch's modules."""
+from dataclasses import dataclass, field
+
+import torch
+import torch.utils.checkpoint
+from torch import nn
+
+import fuzz_networks
+from fuzz_networks import Spec, lua
+
+
+@dataclass
+class Written:
+    """A network that both write out: an expression in Lua, and a function that makes the module"""
+    lua: str
+    make: object
+
+
+@dataclass
+class Case:
+    name: str
+    model: object                 # Spec or Written
+    input: list                   # shape of one sample
+    batch: int
+    loss: list                    # [(factor, Spec), ...], one for each output
+    optimizer: Spec
+    tokens: bool = False          # inputs are indices
+    precision: str = "fp32"       # or amp_bf16, amp_fp16
+    accumulate: int = 1
+    mode: str = "train"
+    pytorch: dict = field(default_factory=dict)  # settings.pytorch
+    settings: dict = field(default_factory=dict)  # others of memtide alone
+
+    def script(self):
+        """The experiment of this case, in Lua"""
+        model = self.model.lua if isinstance(self.model, Written) else fuzz_networks.script(self.model, {})
+        loss = " + ".join(("" if factor == 1 else f"{factor} * ") + fuzz_networks.script(term, {})
+                          for factor, term in self.loss)
+        optimizer = fuzz_networks.script(self.optimizer, {}).replace("nn.", "optim.", 1)
+        values = dict(batch=self.batch, precision=self.precision, accumulate=self.accumulate, mode=self.mode,
+                      **self.settings)
+        if self.pytorch:
+            values["pytorch"] = self.pytorch
+        settings = ", ".join(f"{key} = {lua(value)}" for key, value in values.items())
+        return (f'local mt = require "memtide"\nlocal nn, optim, models = mt.nn, mt.optim, mt.models\n'
+                f'return mt.experiment{{\n  name = "{self.name}", model_name = "{self.name}",\n  model = {model},\n'
+                f'  input = {lua(self.input)}, loss = {loss},\n  optimizer = {optimizer}, {settings},\n}}\n')
+
+    def module(self):
+        return self.model.make() if isinstance(self.model, Written) else fuzz_networks.build(self.model, None, OWN)
+
+    def criteria(self):
+        """[(factor, module), ...]"""
+        made = []
+        for factor, loss in self.loss:
+            options = {key: torch.tensor(value) if "weight" in key else value for key, value in loss.options.items()}
+            made.append((factor, IdentityLoss(**options) if loss.kind == "IdentityLoss"
+                         else getattr(nn, loss.kind)(**options)))
+        return made
+
+    def of_classes(self):
+        return self.loss[0][1].kind in ("CrossEntropyLoss", "NLLLoss")
+
+
+# ---- PyTorch's form of memtide's layers, where fuzz_networks.py has another one that computes the same
+
+class IdentityLoss(nn.Module):
+    def __init__(self, reduction="mean"):
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, output, _):
+        return getattr(output, self.reduction)()
+
+
+class PositionEmbedding(nn.Module):
+    def __init__(self, num_positions, embedding_dim):
+        super().__init__()
+        self.wpe = nn.Embedding(num_positions, embedding_dim)
+
+    def forward(self, x):
+        return x + self.wpe(torch.arange(x.shape[1], device=x.device))
+
+
+class CausalSelfAttention(nn.Module):
+    """nanoGPT's"""
+
+    def __init__(self, n_embd, n_head, dropout=0., bias=True):
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(n_embd, 3 * n_embd, bias=bias), nn.Linear(n_embd, n_embd, bias=bias)
+        self.resid_dropout = nn.Dropout(dropout)
+        self.n_head, self.n_embd, self.dropout = n_head, n_embd, dropout
+
+    def forward(self, x):
+        B, T, C = x.size()
+        q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
+        k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+        q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+        v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0,
+                                                       is_causal=True)
+        y = y.transpose(1, 2).contiguous().view(B, T, C)
+        return self.resid_dropout(self.c_proj(y))
+
+
+class Checkpoint(nn.Module):
+    def __init__(self, body, use_reentrant=False):
+        super().__init__()
+        self.body, self.use_reentrant = body, use_reentrant
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=self.use_reentrant)
+
+
+OWN = {cls.__name__: cls for cls in (PositionEmbedding, CausalSelfAttention, Checkpoint)}
+
+
+# ---- shorthand
+
+def layer(kind, *args, **options):
+    return Spec(kind, list(args), options)
+
+
+def chain(*children):
+    return Spec("Sequential", children=list(children))
+
+
+def loss(kind="CrossEntropyLoss", **options):
+    return [(1, Spec(kind, [], options))]
+
+
+ADAM = layer("Adam", lr=1e-3)
+CASES = {}
+
+
+def case(name, model, input, batch, loss_of=None, optimizer=ADAM, **rest):
+    assert name not in CASES, name
+    CASES[name] = Case(name, model, input, batch, loss_of or loss(), optimizer, **rest)
+
+
+# ---- single layers, losses and optimizers; sizes are unlike each other, so that none is taken for another
+
+def mlp():
+    return chain(layer("Linear", 784, 300), layer("ReLU"), layer("Linear", 300, 10))
+
+
+def convnet(width=64):
+    return chain(layer("Conv2d", 3, width, 3), layer("ReLU"), layer("Conv2d", width, 2 * width, 3), layer("ReLU"),
+                 layer("Flatten"), layer("Linear", 2 * width * 28 * 28, 10))
+
+
+def normalised():
+    return chain(layer("Conv2d", 3, 17, 3, padding=1), layer("BatchNorm2d", 17), layer("ReLU"), layer("MaxPool2d", 2),
+                 layer("Conv2d", 17, 23, 3, bias=False), layer("BatchNorm2d", 23), layer("ReLU", inplace=True),
+                 layer("AdaptiveAvgPool2d", 1), layer("Flatten"), layer("Linear", 23, 10))
+
+
+case("mlp", mlp(), [784], 64)
+case("convnet", convnet(), [3, 32, 32], 64)
+case("normalised", normalised(), [3, 32, 32], 19)
+
+for kind, options in dict(
+        ReLU={}, LeakyReLU={}, Sigmoid={}, Tanh={}, SiLU={}, ELU={}, Softplus={}, Hardswish={}, ReLU6={}, Hardtanh={},
+        Hardsigmoid={}, Mish={}, LogSigmoid={}, Softsign={}, SELU={}, Abs={}, Exp={}, Scale=dict(factor=2.0, offset=0.5),
+        GELU={}, PReLU={}, Softmax=dict(dim=1), LogSoftmax=dict(dim=1), Dropout={}).items():
+    case("layer_" + kind, chain(layer("Linear", 37, 53), layer(kind, **options), layer("Linear", 53, 11)), [37], 29)
+
+for name, model, shape in (
+        ("conv1d", layer("Conv1d", 5, 7, 3), [5, 31]),
+        ("conv_transpose", layer("ConvTranspose2d", 5, 7, 3, stride=2), [5, 11, 13]),
+        ("groupnorm", layer("GroupNorm", 2, 6), [6, 11, 13]), ("instancenorm", layer("InstanceNorm2d", 5), [5, 11, 13]),
+        ("layernorm", layer("LayerNorm", 13), [5, 13]), ("rmsnorm", layer("RMSNorm", 13), [5, 13]),
+        ("linear3d", layer("Linear", 13, 17), [5, 13]), ("linear3d_nobias", layer("Linear", 13, 17, bias=False), [5, 13]),
+        ("avgpool", layer("AvgPool2d", 2), [5, 11, 13]), ("maxpool", layer("MaxPool2d", 2), [5, 11, 13]),
+        ("upsample", layer("Upsample", scale_factor=2), [5, 11, 13]),
+        ("attention", layer("CausalSelfAttention", 24, 3), [11, 24])):
+    first = layer("Conv2d", shape[0], shape[0], 1) if len(shape) == 3 else layer("Linear", shape[-1], shape[-1])
+    case("layer_" + name, chain(first, model, layer("Tanh")), shape, 29, loss("MSELoss"))
+
+for name, terms, model in (
+        ("cross_entropy_smoothed", loss(label_smoothing=0.1), layer("Identity")),
+        ("cross_entropy_weighted", loss(weight=[0.5] * 11), layer("Identity")),
+        ("nll", loss("NLLLoss"), layer("LogSoftmax", dim=1)),
+        ("mse", loss("MSELoss"), layer("Identity")), ("l1", loss("L1Loss"), layer("Identity")),
+        ("smooth_l1", loss("SmoothL1Loss"), layer("Identity")), ("huber", loss("HuberLoss"), layer("Identity")),
+        ("bce", loss("BCELoss"), layer("Sigmoid")), ("bce_logits", loss("BCEWithLogitsLoss"), layer("Identity")),
+        ("mse_sum", loss("MSELoss", reduction="sum"), layer("Identity"))):
+    case("loss_" + name, chain(layer("Linear", 37, 11), model), [37], 29, terms)
+
+OPTIMIZERS = {
+    "sgd": layer("SGD", lr=0.01), "sgd_decay": layer("SGD", lr=0.01, weight_decay=0.1),
+    "sgd_momentum": layer("SGD", lr=0.01, momentum=0.9),
+    "sgd_nesterov": layer("SGD", lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adam": ADAM, "adam_decay": layer("Adam", lr=0.01, weight_decay=0.1), "amsgrad": layer("Adam", lr=0.01, amsgrad=True),
+    "adamw": layer("AdamW", lr=0.01), "radam": layer("RAdam", lr=0.01), "adamax": layer("Adamax", lr=0.01),
+    "rmsprop": layer("RMSprop", lr=0.01), "rmsprop_momentum": layer("RMSprop", lr=0.01, momentum=0.9),
+    "rmsprop_centered": layer("RMSprop", lr=0.01, momentum=0.9, centered=True), "adagrad": layer("Adagrad", lr=0.01),
+    "adadelta": layer("Adadelta", lr=0.01), "adafactor": layer("Adafactor", lr=0.01),
+    "clipped": layer("AdamW", lr=0.01, clip_norm=1.0)}
+FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
+for name, optimizer in OPTIMIZERS.items():
+    case("optim_" + name, mlp(), [784], 64, optimizer=optimizer)
+    case("optim_" + name + "_forloop", mlp(), [784], 64, optimizer=optimizer, pytorch=dict(foreach=False))
+    if optimizer.kind in FUSED:
+        case("optim_" + name + "_fused", mlp(), [784], 64, optimizer=optimizer, pytorch=dict(fused=True))
+
+# ---- techniques
+
+for precision in "amp_bf16", "amp_fp16":
+    case("mlp_" + precision, mlp(), [784], 64, precision=precision)
+    case("normalised_" + precision, normalised(), [3, 32, 32], 19, precision=precision)
+case("mlp_accumulate", mlp(), [784], 16, accumulate=4)
+case("mlp_eval", mlp(), [784], 64, mode="eval")
+case("mlp_amp_fp16_accumulate", mlp(), [784], 16, accumulate=3, precision="amp_fp16")
+case("mlp_amp_fp16_clipped", mlp(), [784], 16, precision="amp_fp16", optimizer=OPTIMIZERS["clipped"])
+case("normalised_eval", normalised(), [3, 32, 32], 19, mode="eval")
+
+
+case("embedding", chain(layer("Embedding", 97, 24), layer("PositionEmbedding", 16, 24),
+                        layer("CausalSelfAttention", 24, 3), layer("LayerNorm", 24), layer("Linear", 24, 97),
+                        layer("Flatten", 0, 1)), [13], 5, tokens=True)
+case("lstm", chain(layer("Embedding", 97, 24), layer("LSTM", 24, 20, batch_first=True), layer("Select", 1, -1),
+                   layer("Linear", 20, 5)), [13], 7, tokens=True)
+case("residual", chain(layer("Conv2d", 3, 8, 3, padding=1), Spec("Residual", children=[chain(
+    layer("Conv2d", 8, 8, 3, padding=1, bias=False), layer("BatchNorm2d", 8), layer("ReLU"),
+    layer("Conv2d", 8, 8, 3, padding=1, bias=False), layer("BatchNorm2d", 8))]), layer("ReLU"), layer("Flatten"),
+    layer("Linear", 8 * 12 * 12, 10)), [3, 12, 12], 9)
+
+
+def blocks(**options):
+    block = [chain(layer("Linear", 60 + i, 300), layer("GELU"), layer("Linear", 300, 61 + i)) for i in range(3)]
+    return chain(*(Spec("Checkpoint", children=[b], options=options) for b in block), layer("Linear", 63, 10))
+
+
+case("checkpointed", blocks(), [60], 64, settings=dict(checkpoint="marked"))
+case("checkpointed_amp_bf16", blocks(), [60], 64, settings=dict(checkpoint="marked"), precision="amp_bf16")
