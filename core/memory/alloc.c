@@ -1,4 +1,4 @@
-#include "alloc.h"
+#include "alloc_caching.h"
 
 const char *alloc_name(AllocKind kind) {
     static const char *const names[] = {
@@ -12,7 +12,7 @@ const char *alloc_name(AllocKind kind) {
 int allocator_open(AllocKind kind, Ledger *ledger, size_t arena, Allocator **out, Err *e) {
     switch (kind) {
     case ALLOC_PLANNED: return alloc_planned_open(ledger, arena, out, e);
-    case ALLOC_CACHING: return alloc_caching_open(ledger, out, e);
+    case ALLOC_CACHING: return alloc_caching_open(ledger, NULL, out, e);
     case ALLOC_DIRECT: return alloc_direct_open(ledger, out, e);
     case ALLOC_COUNT: break;
     }

@@ -49,7 +49,7 @@ uint64_t allocator_state(const Allocator *a);
 
 /* Each in its own file. */
 int alloc_planned_open(Ledger *ledger, size_t arena, Allocator **out, Err *e);
-int alloc_caching_open(Ledger *ledger, Allocator **out, Err *e);
+/* alloc_caching.h */
 int alloc_direct_open(Ledger *ledger, Allocator **out, Err *e);
 const char *alloc_name(AllocKind kind);
 

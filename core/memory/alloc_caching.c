@@ -1,13 +1,21 @@
-/* alloc_caching.c: PyTorch's CUDACachingAllocator with its default settings, on one stream.
+/* alloc_caching.c: PyTorch's CUDACachingAllocator.
  *
  *   segment   what is taken from the device; small: for blocks up to 1 MiB
  *   +---------------+-------+--------------------------+------------+
  *   | chunk         | free  | chunk                    | free       |  two free neighbours become one
  *   +---------------+-------+--------------------------+------------+
  *
- * A request is rounded up to 512 bytes and gets the smallest free chunk of its pool that is large enough; among equal
- * ones that of the oldest segment, at the lowest offset. PyTorch takes the lowest address, which is unpredictable. */
-#include "alloc.h"
+ * A request is rounded up to 512 bytes and gets the smallest free chunk of its pool and stream that is large enough;
+ * among equal ones that of the lowest segment, at the lowest offset. PyTorch takes the lowest address, which is
+ * unpredictable: without recorded ones the older segment is the lower.
+ *
+ * An expandable segment has far more addresses than there is memory; pages of the device are mapped where they are
+ * needed, and unmapped where all of them is free:
+ *   +---------------+-------+-----------+ - - - - - - - - - - - - - +
+ *   | chunk         | free  | chunk     | not mapped                |
+ *   +---------------+-------+-----------+ - - - - - - - - - - - - - + */
+#include "alloc_caching.h"
+
 #include "base/mem.h"
 
 enum {
@@ -18,6 +26,8 @@ enum {
     LARGE_SEGMENT = 20 << 20, /* kLargeBuffer: below it */
     ROUND_LARGE = 2 << 20,  /* kRoundLarge */
 };
+#define YOUNGEST (UINT64_C(1) << 62)    /* above every address that a device has */
+#define ADDRESSES ((size_t)1 << 44)     /* of an expandable segment where memory has no limit */
 
 typedef struct Segment Segment;
 
@@ -25,7 +35,8 @@ typedef struct Chunk {
     struct Chunk *prev, *next; /* in the segment, by offset */
     Segment *segment;
     size_t offset, size;
-    bool free;
+    uint64_t since; /* searches of the large pool before it became free */
+    bool free, unmapped; /* unmapped: addresses without memory, neither free nor in use */
     struct Chunk *less, *more; /* in the tree of its pool's free chunks */
     uint32_t weight;
 } Chunk;
@@ -35,14 +46,20 @@ struct Segment {
     Chunk *chunks;
     char *data;
     size_t size;
-    uint64_t number; /* the larger, the younger */
-    bool small;
+    uint64_t address; /* where it lies among the others */
+    int stream;
+    bool small, expandable;
 };
 
 typedef struct Caching {
     Allocator base;
+    CachingSettings settings;
     Segment *segments, **end; /* the oldest first; where the next one goes */
     uint64_t made;            /* segments, so far */
+    uint64_t next_address;    /* of the next segment; 0: above all others */
+    uint64_t searches;        /* of the large pool */
+    int stream;               /* whose requests come now */
+    size_t retries;
     Chunk *free[2];           /* of the large pool and of the small one: the roots of their trees */
     uint32_t random;
 } Caching;
@@ -50,8 +67,9 @@ typedef struct Caching {
 /* ---- free chunks: a treap in the order in which they are to be taken, weights from a fixed sequence */
 
 static bool is_before(const Chunk *a, const Chunk *b) {
+    if (a->segment->stream != b->segment->stream) return a->segment->stream < b->segment->stream;
     if (a->size != b->size) return a->size < b->size;
-    if (a->segment != b->segment) return a->segment->number < b->segment->number;
+    if (a->segment->address != b->segment->address) return a->segment->address < b->segment->address;
     return a->offset < b->offset;
 }
 
@@ -82,6 +100,7 @@ static void add_free(Caching *c, Chunk *k) {
     Chunk **root = &c->free[k->segment->small], *before, *others;
     c->random = c->random * 1664525u + 1013904223u;
     k->weight = c->random;
+    k->since = c->searches;
     k->less = k->more = NULL;
     k->free = true;
     part(*root, k, &before, &others);
@@ -95,12 +114,43 @@ static void take_free(Caching *c, Chunk *k) {
     k->free = false;
 }
 
-/* The smallest that is large enough; the first of these in the order. */
-static Chunk *best_fit(const Caching *c, size_t size) {
+/* Of the stream the first chunk of at least `size`, or NULL. */
+static Chunk *first_of(const Caching *c, bool small, size_t size) {
     Chunk *best = NULL;
-    for (Chunk *k = c->free[size <= SMALL_SIZE]; k; k = k->size < size ? k->more : k->less)
-        if (k->size >= size) best = k;
-    return best;
+    for (Chunk *k = c->free[small]; k;) {
+        int stream = k->segment->stream;
+        bool before = stream != c->stream ? stream < c->stream : k->size < size;
+        if (!before) best = k;
+        k = before ? k->more : k->less;
+    }
+    return best && best->segment->stream == c->stream ? best : NULL;
+}
+
+/* The neighbour of `at` in the order, of the same stream, or NULL. */
+static Chunk *neighbour(const Caching *c, const Chunk *at, bool after) {
+    Chunk *best = NULL;
+    for (Chunk *k = c->free[at->segment->small]; k;) {
+        bool beyond = after ? is_before(at, k) : is_before(k, at);
+        if (beyond) best = k;
+        k = beyond == after ? k->less : k->more;
+    }
+    return best && best->segment->stream == at->segment->stream ? best : NULL;
+}
+
+static size_t max_split(const Caching *c) { return c->settings.max_split_size ? c->settings.max_split_size : SIZE_MAX; }
+
+/* What the chunk could grow to: with the addresses after it, of which there are plenty. */
+static size_t room_of(const Chunk *k) { return k->size + (k->next && k->next->unmapped ? k->next->size : 0); }
+
+/* The first that is large enough, unless a larger one cannot grow as far; NULL also where that one is too large to be
+ * given away. */
+static Chunk *best_fit(Caching *c, size_t size) {
+    size_t rounding = c->settings.max_non_split_rounding ? c->settings.max_non_split_rounding : LARGE_SEGMENT;
+    Chunk *k = first_of(c, size <= SMALL_SIZE, size), *next;
+    if (size > SMALL_SIZE) c->searches++;
+    while (k && k->segment->expandable && (next = neighbour(c, k, true)) && room_of(next) < room_of(k)) k = next;
+    if (!k || (size < max_split(c) && k->size >= max_split(c))) return NULL;
+    return size >= max_split(c) && k->size >= size + rounding ? NULL : k;
 }
 
 /* ---- segments */
@@ -110,74 +160,46 @@ static size_t segment_size(size_t size) {
     return size < MIN_LARGE ? LARGE_SEGMENT : align_up(size, ROUND_LARGE);
 }
 
-/* Gives back every segment that is one free chunk. */
-static size_t caching_empty_cache(Allocator *a) {
-    size_t released = 0;
-    Caching *c = (Caching *)a;
-    c->end = &c->segments;
-    while (*c->end) {
-        Segment *s = *c->end;
-        if (!s->chunks->free || s->chunks->next) {
-            c->end = &s->next;
-            continue;
-        }
-        *c->end = s->next;
-        take_free(c, s->chunks);
-        released += s->size;
-        ledger_give(a->ledger, s->data, s->size);
-        mem_free(s->chunks);
-        mem_free(s);
-    }
-    return released;
+static bool is_whole(const Chunk *k) { return k->free && !k->prev && !k->next && !k->segment->expandable; }
+
+static void drop(Caching *c, Segment *s) {
+    Segment **at = &c->segments;
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    if (c->end == &s->next) c->end = at;
+    mem_free(s->chunks);
+    mem_free(s);
 }
 
-static int take_segment(Caching *c, size_t size, void **data, Err *e) {
-    int code = ledger_take(c->base.ledger, size, data, e);
-    if (code == ERR_OOM && caching_empty_cache(&c->base)) code = ledger_take(c->base.ledger, size, data, e);
-    return code;
+/* Gives back the segment of a chunk that is whole. */
+static size_t release(Caching *c, Chunk *k) {
+    Segment *s = k->segment;
+    size_t bytes = s->size;
+    take_free(c, k);
+    ledger_give(c->base.ledger, s->data, bytes);
+    drop(c, s);
+    return bytes;
 }
 
-/* A young segment for a block of `size`, one free chunk. */
-static int add_segment(Caching *c, size_t size, Chunk **out, Err *e) {
+/* A segment of one chunk, which is in no tree. NULL: out of host memory. */
+static Chunk *new_segment(Caching *c, size_t size, bool small, int stream) {
     Segment *s = mem_new(sizeof *s);
     Chunk *k = mem_new(sizeof *k);
-    void *data = NULL;
-    size_t bytes = segment_size(size);
-    int code = s && k ? take_segment(c, bytes, &data, e)
-                      : err_set(e, ERR_HOST_MEMORY, "out of host memory for a segment");
-    if (code) {
+    if (!s || !k) {
         mem_free(s);
         mem_free(k);
-        return code;
+        return NULL;
     }
-    *s = (Segment){NULL, k, data, bytes, c->made++, size <= SMALL_SIZE};
-    *k = (Chunk){.segment = s, .size = bytes};
+    uint64_t address = c->next_address ? c->next_address : YOUNGEST + c->made++;
+    c->next_address = 0;
+    *s = (Segment){.chunks = k, .size = size, .address = address, .stream = stream, .small = small};
+    *k = (Chunk){.segment = s, .size = size};
     *c->end = s;
     c->end = &s->next;
-    add_free(c, k);
-    *out = k;
-    return OK;
+    return k;
 }
 
-/* ---- blocks */
-
-/* Takes a free chunk; what `size` leaves over becomes a free chunk of its own, if it is worth it. */
-static int take(Caching *c, Chunk *k, size_t size, Err *e) {
-    size_t rest = k->size - size;
-    if (k->segment->small ? rest < MIN_BLOCK : rest <= SMALL_SIZE) {
-        take_free(c, k);
-        return OK;
-    }
-    Chunk *tail = mem_new(sizeof *tail);
-    if (!tail) return err_set(e, ERR_HOST_MEMORY, "out of host memory for a block");
-    take_free(c, k);
-    *tail = (Chunk){.prev = k, .next = k->next, .segment = k->segment, .offset = k->offset + size, .size = rest};
-    if (k->next) k->next->prev = tail;
-    k->next = tail;
-    k->size = size;
-    add_free(c, tail);
-    return OK;
-}
+static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in the caching allocator"); }
 
 /* Makes one chunk of two that are not in the tree. */
 static Chunk *merge(Chunk *k, Chunk *next) {
@@ -188,23 +210,22 @@ static Chunk *merge(Chunk *k, Chunk *next) {
     return k;
 }
 
-static int caching_get(Allocator *a, size_t offset, Block *b, Err *e) {
-    (void)offset;
-    Caching *c = (Caching *)a;
-    size_t size = align_up(b->bytes, MIN_BLOCK);
-    Chunk *k = best_fit(c, size);
-    int code = k ? OK : add_segment(c, size, &k, e);
-    if (!code) code = take(c, k, size, e);
-    if (code) return code;
-    b->data = k->segment->data + k->offset;
-    b->size = k->size;
-    b->owner = k;
-    return OK;
+/* Cuts the chunk, which is not in the tree, after `size` bytes: *rest is what follows. false: out of host memory. */
+static bool cut(Chunk *k, size_t size, Chunk **rest) {
+    Chunk *tail = mem_new(sizeof *tail);
+    if (!tail) return false;
+    *tail = (Chunk){.prev = k, .next = k->next, .segment = k->segment, .offset = k->offset + size,
+        .size = k->size - size, .unmapped = k->unmapped};
+    if (k->next) k->next->prev = tail;
+    k->next = tail;
+    k->size = size;
+    *rest = tail;
+    return true;
 }
 
-static void caching_put(Allocator *a, Block *b) {
-    Caching *c = (Caching *)a;
-    Chunk *k = b->owner, *prev = k->prev, *next = k->next;
+/* A chunk that is not in the tree becomes free, and one with its free neighbours. */
+static Chunk *set_free(Caching *c, Chunk *k) {
+    Chunk *prev = k->prev, *next = k->next;
     if (next && next->free) {
         take_free(c, next);
         k = merge(k, next);
@@ -214,15 +235,259 @@ static void caching_put(Allocator *a, Block *b) {
         k = merge(prev, k);
     }
     add_free(c, k);
+    return k;
 }
+
+/* ---- expandable segments */
+
+/* `page` is no power of two. */
+static size_t to_pages(size_t n, size_t page) { return (n + page - 1) / page * page; }
+
+static size_t page_of(const Segment *s) { return s->small ? SMALL_SEGMENT : LARGE_SEGMENT; }
+
+/* Gives memory to the first `size` bytes of an unmapped chunk, rounded up to pages; *out: the free chunk they are in. */
+static int map(Caching *c, Chunk *k, size_t size, Chunk **out, Err *e) {
+    void *data;
+    Chunk *rest = NULL;
+    size_t bytes = to_pages(size, page_of(k->segment));
+    if (bytes < k->size && !cut(k, bytes, &rest)) return no_memory(e);
+    int code = ledger_take(c->base.ledger, bytes, &data, e);
+    if (code) {
+        if (rest) merge(k, rest);
+        return code;
+    }
+    k->unmapped = false;
+    *out = set_free(c, k);
+    return OK;
+}
+
+/* Takes the memory from all whole pages of a free chunk. Without host memory to cut it, it keeps them. */
+static size_t unmap(Caching *c, Chunk *k) {
+    size_t page = page_of(k->segment), begin = to_pages(k->offset, page), end = (k->offset + k->size) / page * page;
+    Chunk *middle = k, *rest = NULL;
+    if (begin >= end) return 0;
+    take_free(c, k);
+    bool good = begin == k->offset || cut(k, begin - k->offset, &middle);
+    if (good && end < middle->offset + middle->size) good = cut(middle, end - middle->offset, &rest);
+    if (!good) {
+        add_free(c, middle == k ? k : merge(k, middle));
+        return 0;
+    }
+    if (middle != k) add_free(c, k);
+    if (rest) add_free(c, rest);
+    middle->unmapped = true;
+    ledger_give(c->base.ledger, NULL, end - begin);
+    if (middle->next && middle->next->unmapped) merge(middle, middle->next);
+    if (middle->prev && middle->prev->unmapped) merge(middle->prev, middle);
+    return end - begin;
+}
+
+/* Of an expandable segment; it goes, too, where nothing of it is mapped any more. */
+static size_t unmap_all(Caching *c, Segment *s) {
+    size_t released = 0;
+    for (Chunk *k = s->chunks; k; k = k->next) {
+        if (!k->free) continue;
+        Chunk *prev = k->prev;
+        size_t bytes = unmap(c, k);
+        released += bytes;
+        if (bytes) k = prev ? prev : s->chunks; /* k may have become a part of its neighbour */
+    }
+    if (s->chunks->unmapped && !s->chunks->next) drop(c, s);
+    return released;
+}
+
+/* Are there so many bytes from the chunk on that no block is in? */
+static bool has_room(const Chunk *k, size_t size) {
+    size_t room = 0;
+    for (; k && room < size && (k->free || k->unmapped); k = k->next) room += k->size;
+    return room >= size;
+}
+
+/* Where `size` bytes can be had by mapping: a free chunk with addresses after it, or these alone; NULL: nowhere. */
+static Chunk *find_addresses(const Caching *c, bool small, size_t size) {
+    for (Segment *s = c->segments; s; s = s->next) {
+        if (!s->expandable || s->small != small || s->stream != c->stream) continue;
+        for (Chunk *k = s->chunks; k; k = k->next) {
+            if (!k->unmapped) continue;
+            Chunk *from = k->prev && k->prev->free ? k->prev : k;
+            if (has_room(from, size)) return from;
+        }
+    }
+    return NULL;
+}
+
+static Chunk *new_expandable(Caching *c, bool small) {
+    size_t limit = c->base.ledger->limit, page = small ? SMALL_SEGMENT : LARGE_SEGMENT;
+    Chunk *k = new_segment(c, to_pages(limit ? limit / 8 * 9 : ADDRESSES, page), small, c->stream);
+    if (!k) return NULL;
+    k->unmapped = k->segment->expandable = true;
+    k->segment->data = (char *)(uintptr_t)ADDRESSES; /* on a dry device: nobody ever goes there */
+    return k;
+}
+
+static int expand(Caching *c, size_t size, Chunk **out, Err *e) {
+    bool small = size <= SMALL_SIZE;
+    Chunk *k = find_addresses(c, small, size);
+    if (!k && !(k = new_expandable(c, small))) return no_memory(e);
+    Segment *s = k->segment;
+    int code = OK;
+    if (k->unmapped) code = map(c, k, size < k->size ? size : k->size, &k, e);
+    while (!code && k->size < size) {
+        size_t rest = size - k->size, room = k->next->size;
+        code = map(c, k->next, rest < room ? rest : room, &k, e);
+    }
+    if (code && s->chunks->unmapped && !s->chunks->next) drop(c, s);
+    *out = k;
+    return code;
+}
+
+/* ---- what goes back to the device */
+
+/* Gives back every segment that is one free chunk, and every page of the others that is free. */
+static size_t caching_empty_cache(Allocator *a) {
+    size_t released = 0;
+    Caching *c = (Caching *)a;
+    for (Segment *s = c->segments, *next; s; s = next) {
+        next = s->next;
+        if (s->expandable) released += unmap_all(c, s);
+        else if (is_whole(s->chunks)) released += release(c, s->chunks);
+    }
+    return released;
+}
+
+/* The smallest cached block that max_split_size has kept whole and that is enough, or as many of them as are, the
+ * largest first; *released: their bytes. false: they are not enough. */
+static bool release_oversize(Caching *c, size_t size, size_t *released) {
+    if (!c->settings.max_split_size) return false;
+    size_t wanted = max_size(size, max_split(c));
+    bool small = size <= SMALL_SIZE;
+    Chunk *k = first_of(c, small, wanted), *next;
+    if (k) *released = is_whole(k) ? release(c, k) : 0;
+    if (k) return *released > 0;
+    for (Chunk *one = first_of(c, small, 0); one; one = neighbour(c, one, true)) k = one;
+    for (; k && *released < wanted && k->size >= max_split(c); k = next) {
+        next = neighbour(c, k, false);
+        if (is_whole(k)) *released += release(c, k);
+    }
+    return *released >= wanted;
+}
+
+/* Above the threshold the cached segments of the large pool go whose age, in searches of the pool, is the average or
+ * more; again with what is left until enough has gone. */
+static void collect_garbage(Caching *c) {
+    const Ledger *l = c->base.ledger;
+    size_t threshold = (size_t)(c->settings.garbage_collection_threshold * (double)l->limit);
+    if (!threshold || l->held <= threshold) return;
+    uint64_t total = 0, count = 0;
+    size_t wanted = l->held - threshold, released = 0;
+    for (Segment *s = c->segments; s; s = s->next)
+        if (!s->small && is_whole(s->chunks)) {
+            total += c->searches - s->chunks->since;
+            count++;
+        }
+    for (bool more = true; more && count && released < wanted;) {
+        double average = (double)total / (double)count;
+        more = false;
+        for (Segment *s = c->segments, *next; s; s = next) {
+            next = s->next;
+            if (s->small || !is_whole(s->chunks)) continue;
+            uint64_t age = c->searches - s->chunks->since;
+            if ((double)age < average) continue;
+            total -= age;
+            count--;
+            released += release(c, s->chunks);
+            more = true;
+        }
+    }
+}
+
+/* A segment for a block of `size`, one free chunk. */
+static int add_segment(Caching *c, size_t size, Chunk **out, Err *e) {
+    void *data = NULL;
+    size_t bytes = segment_size(size);
+    Chunk *k = new_segment(c, bytes, size <= SMALL_SIZE, c->stream);
+    if (!k) return no_memory(e);
+    int code = ledger_take(c->base.ledger, bytes, &data, e);
+    if (code) {
+        drop(c, k->segment);
+        return code;
+    }
+    k->segment->data = data;
+    add_free(c, k);
+    *out = k;
+    return OK;
+}
+
+static int take_memory(Caching *c, size_t size, Chunk **out, Err *e) {
+    return (c->settings.expandable_segments ? expand : add_segment)(c, size, out, e);
+}
+
+/* Where there is none at first, cached segments go back. */
+static int more_memory(Caching *c, size_t size, Chunk **out, Err *e) {
+    collect_garbage(c);
+    size_t released = 0;
+    int code = take_memory(c, size, out, e);
+    if (code == ERR_OOM && release_oversize(c, size, &released)) code = take_memory(c, size, out, e);
+    if (code == ERR_OOM && (released += caching_empty_cache(&c->base))) {
+        c->retries++;
+        code = take_memory(c, size, out, e);
+    }
+    return code;
+}
+
+/* ---- blocks */
+
+/* Is what the request leaves of the chunk worth being a chunk of its own? */
+static bool should_cut(const Caching *c, const Chunk *k, size_t size) {
+    size_t rest = k->size - size;
+    if (k->segment->small || c->settings.expandable_segments) return rest >= MIN_BLOCK;
+    return size < max_split(c) && rest > SMALL_SIZE;
+}
+
+/* Takes a free chunk, and cuts off what is not needed. */
+static int take(Caching *c, Chunk *k, size_t size, Err *e) {
+    Chunk *rest = NULL;
+    take_free(c, k);
+    if (!should_cut(c, k, size)) return OK;
+    if (!cut(k, size, &rest)) {
+        add_free(c, k);
+        return no_memory(e);
+    }
+    add_free(c, rest);
+    return OK;
+}
+
+static void fill_block(Block *b, Chunk *k) {
+    b->data = k->segment->data + k->offset;
+    b->size = k->size;
+    b->owner = k;
+}
+
+static int caching_get(Allocator *a, size_t offset, Block *b, Err *e) {
+    (void)offset;
+    Caching *c = (Caching *)a;
+    size_t size = caching_round(&c->settings, b->bytes);
+    Chunk *k = best_fit(c, size);
+    int code = k ? OK : more_memory(c, size, &k, e);
+    if (!code) code = take(c, k, size, e);
+    if (!code) fill_block(b, k);
+    return code;
+}
+
+static void caching_put(Allocator *a, Block *b) { set_free((Caching *)a, b->owner); }
 
 static uint64_t hash(uint64_t h, uint64_t value) { return hash_bytes(h, &value, sizeof value); }
 
 static uint64_t caching_state(const Allocator *a) {
     uint64_t h = HASH_START;
-    for (const Segment *s = ((const Caching *)a)->segments; s; s = s->next) {
+    const Caching *c = (const Caching *)a;
+    bool ages = c->settings.garbage_collection_threshold > 0;
+    for (const Segment *s = c->segments; s; s = s->next) {
         h = hash(h, s->size << 1 | s->small);
-        for (const Chunk *k = s->chunks; k; k = k->next) h = hash(h, k->size << 1 | k->free);
+        for (const Chunk *k = s->chunks; k; k = k->next) {
+            h = hash(h, k->size << 2 | (unsigned)k->unmapped << 1 | k->free);
+            if (ages && k->free) h = hash(h, c->searches - k->since);
+        }
     }
     return h;
 }
@@ -232,12 +497,78 @@ static void caching_close(Allocator *a) {
     mem_free(a);
 }
 
-int alloc_caching_open(Ledger *ledger, Allocator **out, Err *e) {
+int alloc_caching_open(Ledger *ledger, const CachingSettings *settings, Allocator **out, Err *e) {
     static const AllocatorTable table = {caching_get, caching_put, caching_empty_cache, caching_state, caching_close};
+    if (settings && settings->expandable_segments && !ledger->device->table->dry)
+        return err_set(e, ERR_UNSUPPORTED, "expandable segments can be predicted, not run");
     Caching *c = mem_new(sizeof *c);
-    if (!c) return err_set(e, ERR_HOST_MEMORY, "out of host memory in the caching allocator");
+    if (!c) return no_memory(e);
     c->base = (Allocator){&table, ledger};
+    if (settings) c->settings = *settings;
     c->end = &c->segments;
     *out = &c->base;
     return OK;
+}
+
+/* ---- replays of recordings */
+
+void alloc_caching_stream(Allocator *a, int stream) { ((Caching *)a)->stream = stream; }
+
+void alloc_caching_next_address(Allocator *a, uint64_t address) { ((Caching *)a)->next_address = address; }
+
+uint64_t alloc_caching_address(const Block *b) {
+    const Chunk *k = b->owner;
+    return k->segment->address + k->offset;
+}
+
+/* Cuts the chunk, all that is left of the segment, where block b begins and ends; *k: what follows it, or NULL. */
+static bool restore_block(Caching *c, Chunk **k, const CachedBlock *b) {
+    Chunk *own = *k, *rest = NULL;
+    if (b->offset > own->offset) {
+        if (!cut(*k, b->offset - own->offset, &own)) return false;
+        add_free(c, *k);
+    }
+    if (b->block->size < own->size && !cut(own, b->block->size, &rest)) {
+        set_free(c, own);
+        *k = NULL;
+        return false;
+    }
+    fill_block(b->block, own);
+    ledger_use(c->base.ledger, b->block->category, b->block->bytes);
+    *k = rest;
+    return true;
+}
+
+int alloc_caching_restore(Allocator *a, const CachedSegment *s, const CachedBlock *blocks, int n, Err *e) {
+    Caching *c = (Caching *)a;
+    void *data = NULL;
+    bool good = true;
+    c->next_address = s->address;
+    Chunk *k = new_segment(c, s->size, s->small, s->stream);
+    if (!k) return no_memory(e);
+    int code = ledger_take(a->ledger, s->size, &data, e);
+    if (code) {
+        drop(c, k->segment);
+        return code;
+    }
+    k->segment->data = data;
+    for (int i = 0; i < n && good; i++) good = restore_block(c, &k, &blocks[i]);
+    if (k) set_free(c, k);
+    return good ? OK : no_memory(e);
+}
+
+bool alloc_caching_release(Allocator *a, uint64_t address) {
+    Caching *c = (Caching *)a;
+    for (Segment *s = c->segments; s; s = s->next)
+        if (s->address == address) return is_whole(s->chunks) && release(c, s->chunks);
+    return false;
+}
+
+CachingStats alloc_caching_stats(const Allocator *a) {
+    const Caching *c = (const Caching *)a;
+    CachingStats stats = {.retries = c->retries};
+    for (const Segment *s = c->segments; s; s = s->next, stats.segments++)
+        for (const Chunk *k = s->chunks; k; k = k->next)
+            if (k->free) *(is_whole(k) ? &stats.cached : &stats.split) += k->size;
+    return stats;
 }

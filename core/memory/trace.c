@@ -103,13 +103,13 @@ static int replay_all(Replay *r, Allocator *a, int from, Err *e) {
     return code;
 }
 
-int trace_replay(const Trace *t, Ledger *ledger, int from, TracePeak *out, Err *e) {
+int trace_replay(const Trace *t, const CachingSettings *settings, Ledger *ledger, int from, TracePeak *out, Err *e) {
     Replay r = {t, ledger, NULL, 0, out};
     Allocator *a = NULL;
     *out = (TracePeak){0};
     if (t->failed || t->scratch.failed || !(r.blocks = mem_new((size_t)t->n_tensors * sizeof *r.blocks)))
         return err_set(e, ERR_HOST_MEMORY, "out of host memory for a trace of allocations");
-    int code = allocator_open(ALLOC_CACHING, ledger, 0, &a, e);
+    int code = alloc_caching_open(ledger, settings, &a, e);
     if (!code) code = replay_all(&r, a, from, e);
     allocator_close(a);
     mem_free(r.blocks);

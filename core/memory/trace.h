@@ -3,7 +3,7 @@
 #ifndef MT_TRACE_H
 #define MT_TRACE_H
 
-#include "alloc.h"
+#include "alloc_caching.h"
 #include "base/scratch.h"
 
 /* What was running: texts that live as long as the trace (trace_text), "" where they are not known. */
@@ -50,8 +50,8 @@ typedef struct TracePeak {
     size_t allocated_end, reserved_end; /* after the last event */
 } TracePeak;
 
-/* Walks the trace with a caching allocator over `ledger`; peaks count from event `from` on.
- * ERR_OOM at the ledger's limit, with *out as it was until then. */
-int trace_replay(const Trace *t, Ledger *ledger, int from, TracePeak *out, Err *e);
+/* Walks the trace with a caching allocator of these settings (NULL: the defaults) over `ledger`; peaks count from event
+ * `from` on. ERR_OOM at the ledger's limit, with *out as it was until then. */
+int trace_replay(const Trace *t, const CachingSettings *settings, Ledger *ledger, int from, TracePeak *out, Err *e);
 
 #endif

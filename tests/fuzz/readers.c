@@ -11,6 +11,7 @@
 #include "io/data.h"
 #include "fuzz.h"
 #include "base/mem.h"
+#include "io/pickle.h"
 #include "io/row.h"
 #include "io/safetensors.h"
 
@@ -167,6 +168,35 @@ static void run_safetensors(const uint8_t *data, size_t n) {
     safetensors_close(s);
 }
 
+/* ---- pickles */
+
+/* Looks at what the value holds, at most `room` values: a few bytes can make billions. */
+static void use_value(const Pickle *p, PickleValue v, int depth, int *room) {
+    PickleKind kind = pickle_kind(v);
+    size_t n = pickle_count(v);
+    if (kind == PICKLE_ABSENT || kind >= PICKLE_KIND_COUNT) fuzz_failed("a value that is none");
+    if (kind == PICKLE_TEXT || kind == PICKLE_BYTES) {
+        if (pickle_text(v)[n]) fuzz_failed("a text without an end");
+    } else if (depth > 0) {
+        for (size_t i = 0; i < n && --*room > 0; i++) {
+            if (kind == PICKLE_DICT) use_value(p, pickle_key(v, i), 0, room);
+            use_value(p, pickle_item(v, i), depth - 1, room);
+        }
+    }
+    pickle_get(v, pickle_find(p, "frames"));
+    if (pickle_int(v) && kind != PICKLE_INT && kind != PICKLE_BOOL) fuzz_failed("a number that is none");
+}
+
+static void run_pickle(const uint8_t *data, size_t n) {
+    Err e = {0};
+    Pickle *p = NULL;
+    int room = 10000, code = pickle_open(fuzz_file(0, data, n), &p, &e);
+    if (code && !e.text[0]) fuzz_failed("an error without text");
+    if (code) return;
+    use_value(p, pickle_root(p), 50, &room);
+    pickle_close(p);
+}
+
 /* ---- results */
 
 static Csv *open_results(const char *path, const Row *row, bool *torn) {
@@ -222,6 +252,7 @@ static const Target targets[] = {
     {"idx", run_idx, NULL}, {"gz", run_gz, mutate_gz}, {"cifar", run_cifar, NULL}, {"npy", run_npy, mutate_number},
     {"npy_pair", run_npy_pair, mutate_number}, {"text", run_text, NULL},
     {"safetensors", run_safetensors, mutate_header}, {"csv", run_csv, mutate_number},
+    {"pickle", run_pickle, NULL},
     {"describe", fuzz_describe, mutate_number},
     {"state", fuzz_state, mutate_header}, {"wire", fuzz_wire, mutate_frame}, {"list", fuzz_list, mutate_number},
 };

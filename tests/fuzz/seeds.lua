@@ -92,6 +92,16 @@ do
   file:close()
 end
 
+-- ---- pickles
+do
+  local pickle = dofile((arg[0]:match "^(.*/)" or "") .. "../pickle.lua")
+  local frame = {name = "forward", filename = "model.py", line = 12}
+  local values = {frames = {frame, frame}, sizes = {1, 300, 70000, 1 << 40, -5}, yes = true, nothing = pickle.none,
+    pool = pickle.tuple{0, 0}, empty = pickle.dict{}}
+  for _, protocol in ipairs{0, 2, 4} do put("pickle", "plain" .. protocol, pickle.dump(values, protocol)) end
+  put("pickle", "long", pickle.dump{("x"):rep(300), 2.5})
+end
+
 -- ---- results: the columns are the core's
 do
   local row = core.row{"width"}

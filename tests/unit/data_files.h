@@ -33,13 +33,13 @@ static void folder_remove(void) {
     rmdir(folder);
 }
 
-static void blob_add(Blob *b, const void *bytes, size_t n) {
+__attribute__((unused)) static void blob_add(Blob *b, const void *bytes, size_t n) {
     memcpy(b->at + b->n, bytes, n);
     b->n += n;
 }
 
 /* plain, or compressed by zlib */
-static void blob_write(const char *path, const Blob *b, size_t n, bool gz) {
+__attribute__((unused)) static void blob_write(const char *path, const Blob *b, size_t n, bool gz) {
     gzFile f = gzopen(path, gz ? "wb" : "wbT");
     if (!f || (n && gzwrite(f, b->at, (unsigned)n) != (int)n) || gzclose(f)) {
         printf("Bail out! cannot write %s\n", path);
