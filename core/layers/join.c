@@ -47,7 +47,7 @@ static int find_broadcast(const Layer *l) {
     if (l->kind->which == OP_concat || count_values(l) != 2) return -1;
     for (int k = 0; k < 2; k++) {
         const Value *s = value(l, k), *x = value(l, 1 - k);
-        bool last = x->shape.rank == 4 || is_line(x), turned = x->shape.rank == 2 && x->order[0];
+        bool last = (x->shape.rank == 4 && !x->rows) || is_line(x), turned = x->shape.rank == 2 && x->order[0];
         Broadcast r;
         if (broadcast_read(&x->shape, &s->shape, last, &r) && r.run > 1 && (!turned || r.inner == 1)) return k;
     }
@@ -58,6 +58,13 @@ static int find_broadcast(const Layer *l) {
 static bool same_order(const Value *a, const Value *b, int dim) {
     int from = dim == 1 && a->order[0] && b->order[0];
     return !memcmp(a->order + from, b->order + from, (3 - (size_t)from) * sizeof *a->order);
+}
+
+/* Of values that lie differently, all are taken in PyTorch's order. */
+static bool any_rows(const Layer *l) {
+    bool any = false;
+    for (int k = 0; k < count_values(l); k++) any |= value(l, k)->rows;
+    return any;
 }
 
 int layer_join_shape(Network *n, Layer *l, Err *e) {
@@ -82,6 +89,7 @@ int layer_join_shape(Network *n, Layer *l, Err *e) {
     for (int k = 1; k < count_values(l); k++) same &= same_order(value(l, k), value(l, 0), dim);
     const Value first = *value(l, 0);
     layer_output(l, out);
+    l->out_rows = out.rank == 4 && any_rows(l);
     if (same) memcpy(l->out_order, first.order, sizeof l->out_order);
     if (same && first.order[0] && dim == 1) l->out_order[0] = out.dim[1];
     return OK;
@@ -104,7 +112,8 @@ static int join_broadcast(Lower *lw, const Layer *l, int x, int s) {
     Attr a;
     memset(&a, 0, sizeof a);
     a.broadcast.add = l->kind->which == OP_add;
-    s = l->out.rank == 3 && l->out_order[0] ? lower_line(lw, l, s) : lower_rows(lw, l, s);
+    if (l->out.rank == 3 && l->out_order[0]) s = lower_line(lw, l, s);
+    else s = l->out.rank == 4 && !l->out_rows ? lower_image(lw, l, s) : lower_plain(lw, l, s);
     return lower_op(lw, OP_broadcast, l, (int[]){x, s}, 2, &a);
 }
 
@@ -115,7 +124,8 @@ int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
     int broadcast = find_broadcast(l);
     for (int k = 0; k < n; k++) {
         side[k] = l->n_child ? lower_forward(lw, l->child[k], in) : in[k];
-        if (broadcast < 0 && !l->out_order[0]) side[k] = lower_rows(lw, l, side[k]);
+        if (broadcast < 0 && !l->out_order[0])
+            side[k] = l->out_rows ? lower_plain(lw, l, side[k]) : lower_rows(lw, l, side[k]);
     }
     if (broadcast >= 0) return join_broadcast(lw, l, side[1 - broadcast], side[broadcast]);
     if (l->kind->which != OP_concat || n == 1) return join_pairs(lw, l, side, n);
@@ -200,7 +210,7 @@ int layer_select_forward(Lower *lw, const Layer *l, const int *in) {
     int dim;
     if (find_dim(l, l->in.rank, &dim, NULL)) return 0; /* checked before */
     int x = emit_part(lw, l, in[0], "index", 1, lower_temp(lw, l, "part", kept_shape(l, dim), NULL, DT_F32));
-    if (l->in.rank == 4 && dim > 1) return lower_op(lw, OP_nhwc_to_nchw, l, &x, 1, NULL);
+    if (l->in.rank == 4 && !l->in_rows && dim > 1) return lower_op(lw, OP_nhwc_to_nchw, l, &x, 1, NULL);
     return lower_view(lw, l, x);
 }
 

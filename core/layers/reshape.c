@@ -1,7 +1,7 @@
-/* The same elements in other dimensions: Flatten, Unflatten, Reshape, Squeeze and Unsqueeze, told apart by `which`; and
- * Transpose. None moves anything unless it must. A channels-last image is a matrix (P, C) of each sample, pixels by
+/* The same elements in other dimensions: Flatten, Unflatten, Reshape, Squeeze and Unsqueeze, told apart by `which`. None
+ * moves anything unless it must. A channels-last image is a matrix (P, C) of each sample, pixels by
  * channels: what keeps its channels, or puts all of a sample into one dimension, is a view that remembers the order.
- * Whatever else goes by PyTorch's order. */
+ * Whatever else goes by PyTorch's order; an image made of it is one as soon as a layer takes it as such. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -108,10 +108,11 @@ static ShapeFn *const shapes[] = {[RESHAPE_FLATTEN] = flattened, [RESHAPE_UNFLAT
 /* ---- the order */
 
 /* (C, H, W) of a value that lies channels-last, where that is not PyTorch's order anyway */
-static bool lies_last(Shape s, const int64_t *order, int64_t chw[3]) {
+static bool lies_last(const Value *v, int64_t chw[3]) {
+    const Shape s = v->shape;
     const int64_t own[3] = {s.dim[1], s.rank == 4 ? s.dim[2] : 1, s.dim[s.rank - 1]};
-    if (s.rank != 4 && !order[0]) return false;
-    memcpy(chw, s.rank == 2 ? order : own, 3 * sizeof *chw);
+    if (s.rank == 4 ? v->rows : !v->order[0]) return false;
+    memcpy(chw, s.rank == 2 ? v->order : own, 3 * sizeof *chw);
     return chw[0] > 1 && chw[1] * chw[2] > 1;
 }
 
@@ -123,50 +124,25 @@ static bool keeps_order(const Shape *in, const Shape *out, const int64_t chw[3])
 
 int layer_reshape_shape(Network *n, Layer *l, Err *e) {
     Shape out = {0, {1, 1, 1, 1}};
-    int64_t chw[3];
+    int64_t chw[3], to[3];
     char text[SHAPE_TEXT];
     int code = shapes[l->kind->which](l, &out, e);
     (void)n;
     if (code || shape_equal(&out, &l->in)) return code;
     if (out.rank < 2)
         return layer_error(l, e, "a value keeps 2 dimensions at least: from %s", shape_text(&l->in, text));
-    bool kept = lies_last(l->in, l->in_order, chw) && keeps_order(&l->in, &out, chw);
+    bool kept = lies_last(&l->ins[0], chw) && keeps_order(&l->in, &out, chw);
     layer_output(l, out);
+    l->out_rows = false;
+    l->out_rows = !kept && out.rank == 4 && lies_last(&l->output, to);
     if (kept && out.rank == 2) memcpy(l->out_order, chw, sizeof chw);
     if (kept && out.rank == 3) memcpy(l->out_order, (int64_t[]){chw[0], 1, chw[1] * chw[2]}, sizeof chw);
     return OK;
 }
 
 int layer_reshape_forward(Lower *lw, const Layer *l, const int *in) {
-    const Shape rows = shape2(l->in.dim[0], shape_elements(&l->in) / l->in.dim[0]);
-    int64_t chw[3], to[3];
-    int x = in[0];
-    bool from_last = lies_last(l->in, l->in_order, chw), to_last = lies_last(l->out, l->out_order, to);
-    if (shape_equal(&l->in, &l->out)) return x;
-    if (from_last == to_last && (!from_last || keeps_order(&l->in, &l->out, chw))) return lower_view(lw, l, x);
-    if (from_last && to_last)
-        x = lower_emit(lw, OP_nhwc_to_nchw, l, &x, 1, lower_temp(lw, l, "rows", rows, NULL, DT_F32), NULL);
-    return lower_op(lw, to_last ? OP_nhwc_to_nchw_dx : OP_nhwc_to_nchw, l, &x, 1, NULL);
-}
-
-/* ---- Transpose: what lies as (N, A, B) is (N, B, A) channels-last */
-
-int layer_transpose_shape(Network *n, Layer *l, Err *e) {
-    const Shape in = l->in;
-    int64_t one, two;
-    (void)n;
-    if (in.rank != 3)
-        return layer_error(l, e, "exchanges the last two of 3 dimensions, found %d: an image (N, C, H, W) becomes "
-                           "(N, H W, C) by Flatten(2) before it", in.rank);
-    int code = expect_dimension(l, "dim0", in.rank, &one, e);
-    if (code || (code = expect_dimension(l, "dim1", in.rank, &two, e)) || one == two) return code;
-    const bool line = l->in_order[0] != 0;
-    layer_output(l, shape3(in.dim[0], in.dim[2], in.dim[1]));
-    if (!line) memcpy(l->out_order, (int64_t[]){in.dim[2], 1, in.dim[1]}, sizeof l->out_order);
-    return OK;
-}
-
-int layer_transpose_forward(Lower *lw, const Layer *l, const int *in) {
-    return shape_equal(&l->in, &l->out) && !memcmp(l->in_order, l->out_order, sizeof l->in_order)
-               ? in[0] : lower_view(lw, l, in[0]);
+    int64_t chw[3];
+    if (shape_equal(&l->in, &l->out)) return in[0];
+    if (!lies_last(&l->ins[0], chw) || keeps_order(&l->in, &l->out, chw)) return lower_view(lw, l, in[0]);
+    return lower_op(lw, OP_nhwc_to_nchw, l, in, 1, NULL);
 }

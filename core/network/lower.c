@@ -15,7 +15,7 @@ static void set_order(Program *p, int buf, const int64_t *order) {
     memcpy(b->order, b->shape.rank == 3 ? rows : order, sizeof b->order);
 }
 
-/* `x` in another order, converted once per buffer; of (N, C, L) with one channel or one place a view. */
+/* `x` in another order, converted once per buffer; of (N, C, L) and (N, C, H, W) with one channel or one place a view. */
 static int reorder(Lower *lw, const Layer *l, int x, OpKind kind, const char *name, const int64_t *order) {
     Program *p = lw->p;
     if (!p->failed && !mem_grow(&lw->other, &lw->cap_other, x + 1, sizeof *lw->other)) p->failed = true;
@@ -23,11 +23,13 @@ static int reorder(Lower *lw, const Layer *l, int x, OpKind kind, const char *na
     int *known = kind == OP_nhwc_to_nchw ? &lw->other[x].rows : &lw->other[x].line;
     if (*known) return *known - 1;
     const Shape s = p->bufs[x].shape;
+    const bool image = s.rank == 4, to_rows = kind == OP_nhwc_to_nchw;
     int y = program_like(p, x, CAT_ACTIVATIONS, s, p->bufs[x].dtype, name);
     if (p->failed) return 0;
     *known = y + 1;
     set_order(p, y, order);
-    bool same = s.rank == 3 && (s.dim[1] == 1 || s.dim[2] == 1);
+    if (image) p->bufs[y].layout = to_rows ? LAYOUT_ROWS : LAYOUT_NHWC;
+    bool same = s.rank >= 3 && (s.dim[1] == 1 || s.dim[2] * s.dim[3] == 1);
     if (same) p->bufs[y].alias = program_root(p, x);
     return lower_emit(lw, same ? OP_view : kind, l, &x, 1, y, NULL);
 }
@@ -43,6 +45,7 @@ int lower_forward(Lower *lw, const Layer *l, const int *in) {
         const int64_t *order = l->ins[k].order;
         bool wanted = l->ins[k].shape.rank == 3 && order[0];
         taken[k] = in[k];
+        if (l->ins[k].shape.rank == 4 && !l->ins[k].rows) taken[k] = lower_image(lw, l, in[k]);
         if (wanted) taken[k] = lower_line(lw, l, in[k]);
         if (!wanted && is_line(lw, in[k])) taken[k] = lower_rows(lw, l, in[k]);
     }
@@ -53,6 +56,7 @@ int lower_temp(Lower *lw, const Layer *l, const char *operand, Shape shape, cons
     int b = program_buf(lw->p, CAT_ACTIVATIONS, shape, dtype, "%s%s%s", l->path, l->path[0] ? "." : "", operand);
     if (lw->p->failed) return 0;
     set_order(lw->p, b, order ? order : rows);
+    if (shape.rank == 4 && (l->in_rows || l->out_rows)) lw->p->bufs[b].layout = LAYOUT_ROWS;
     return b;
 }
 
@@ -113,6 +117,37 @@ int lower_line(Lower *lw, const Layer *l, int x) {
     return reorder(lw, l, x, OP_nhwc_to_nchw_dx, "line", order);
 }
 
+int lower_plain(Lower *lw, const Layer *l, int x) {
+    if (lw->p->failed) return 0;
+    bool image = lw->p->bufs[x].shape.rank == 4 && lw->p->bufs[x].layout == LAYOUT_NHWC;
+    return image ? reorder(lw, l, x, OP_nhwc_to_nchw, "rows", rows) : lower_rows(lw, l, x);
+}
+
+int lower_image(Lower *lw, const Layer *l, int x) {
+    if (lw->p->failed) return 0;
+    bool plain = lw->p->bufs[x].shape.rank == 4 && lw->p->bufs[x].layout == LAYOUT_ROWS;
+    return plain ? reorder(lw, l, x, OP_nhwc_to_nchw_dx, "image", rows) : x;
+}
+
+int lower_source(const Lower *lw, int x, OpKind kind) {
+    for (int i = lw->p->n_ops - 1; i >= 0 && !lw->p->failed; i--)
+        if (lw->p->ops[i].out[0] == x) return lw->p->ops[i].kind == kind ? i : NO_OP;
+    return NO_OP;
+}
+
+/* What lay in another order for products alone, which read it as it was, is not made. */
+static void drop_unread(Program *p) {
+    for (int i = p->n_ops - 1; i >= 0 && !p->failed; i--) {
+        const int y = p->ops[i].out[0];
+        bool read = p->ops[i].kind != OP_permute || y == p->output;
+        for (int k = i + 1; k < p->n_ops && !read; k++)
+            EACH_IN(&p->ops[k], slot) read |= p->ops[k].in[slot] == y;
+        if (read) continue;
+        memmove(&p->ops[i], &p->ops[i + 1], (size_t)(p->n_ops - i - 1) * sizeof *p->ops);
+        p->n_ops--;
+    }
+}
+
 static void make_params(Lower *lw) {
     for (int i = 0; i < lw->net->n_params; i++) {
         const Param *from = &lw->net->params[i];
@@ -144,6 +179,7 @@ static void lower_all(Lower *lw) {
     p->input = make_input(lw);
     p->output = lower_forward(lw, lw->net->root, &p->input);
     lower_loss(lw, 0, p->output);
+    drop_unread(p);
     p->forward_end = p->body_end = p->n_ops;
 }
 

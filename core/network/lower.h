@@ -1,7 +1,8 @@
 /* lower.h: Network -> Program: the forward ops and the loss of one micro-batch, in fp32. The rest are passes.
  *
- * Layout: (N, C, H, W) activations are channels-last. (N, C, L) is, too, between layers that take it as an image; it
- * is converted where another follows. Flattening one is a view whose features keep that order; the layer that reads it
+ * Layout: (N, C, H, W) activations are channels-last, but those of tensor operations (Value.rows), which are converted
+ * where a layer takes them as images. (N, C, L) is channels-last between layers that take it as an image; it is
+ * converted where another follows. Flattening one is a view whose features keep that order; the layer that reads it
  * absorbs the order (Linear: in its weight) or asks for lower_rows. Orders are decided by the network
  * (Layer.out_order). */
 #ifndef MT_LOWER_H
@@ -45,6 +46,12 @@ int lower_view_as(Lower *lw, const Layer *l, const char *operand, Shape shape, i
 /* x in PyTorch's element order: x itself unless it is a flattened channels-last image, or (N, C, L) that lies as one;
  * converted once per buffer. */
 int lower_rows(Lower *lw, const Layer *l, int x);
+
+/* The same of 4 dimensions, too; and back: 4 dimensions as an image. */
+int lower_plain(Lower *lw, const Layer *l, int x);
+int lower_image(Lower *lw, const Layer *l, int x);
+/* The op that makes x, if it is of this kind; else NO_OP. */
+int lower_source(const Lower *lw, int x, OpKind kind);
 
 /* (N, C, L) as a line lies: x itself, or converted once per buffer. */
 int lower_line(Lower *lw, const Layer *l, int x);

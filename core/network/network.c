@@ -172,15 +172,16 @@ int layer_expect_range(const Layer *l, const char *option, int64_t min, int64_t 
 /* ---- inference */
 
 void layer_output(Layer *l, Shape out) {
-    l->output = (Value){.shape = out};
+    l->output = (Value){.shape = out, .rows = out.rank == 4 && l->in_rows};
 }
 
 static bool takes_lines(const Layer *l) { return l->kind->role == 'i'; }
 
-/* (N, C, L) as an image, or in PyTorch's order. */
+/* (N, C, L) as an image, or in PyTorch's order. 4 dimensions as an image, or as they lie. */
 static void lay(Value *v, bool line) {
     const int64_t order[3] = {v->shape.dim[1], 1, v->shape.dim[2]}, rows[3] = {0};
     if (v->shape.rank == 3) memcpy(v->order, line ? order : rows, sizeof v->order);
+    if (v->shape.rank == 4 && line) v->rows = false;
 }
 
 void layer_take_line(Layer *l) {
@@ -218,9 +219,10 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     int64_t count;
     memcpy(l->ins, in, (size_t)n_in * sizeof *in);
     l->n_in = n_in;
-    for (int k = 0; k < n_in && strchr("lmi", l->kind->role); k++) lay(&l->ins[k], takes_lines(l));
+    for (int k = 0; k < n_in && strchr("lmti", l->kind->role); k++) lay(&l->ins[k], takes_lines(l));
+    if (l->kind->role == 's') l->in_rows = false;
     l->output = l->ins[0];
-    int code = l->kind->role == 'c' || l->kind->role == 'm' ? OK : layer_expect_inputs(l, 1, e);
+    int code = strchr("cmt", l->kind->role) ? OK : layer_expect_inputs(l, 1, e);
     if (code) return code;
     code = options_finish(&l->options, e);
     if (code) return layer_blame(l, e, code);

@@ -19,6 +19,7 @@ static const struct { const char *name, *expected; } types[] = {
     [OPTION_PAIR] = {"pair", "a number or a pair"},
     [OPTION_FLOATS] = {"floats", "two numbers"},
     [OPTION_LIST] = {"list", "a list of numbers"},
+    [OPTION_TEXT] = {"text", "a text"},
     [OPTION_WORD] = {"", ""},
 };
 
@@ -112,10 +113,21 @@ int option_set_bool(Option *o, bool value, Err *e) {
     return OK;
 }
 
+static int set_text(Option *o, const char *text, Err *e) {
+    size_t n = strlen(text);
+    if (n == 0 || n >= sizeof o->words || strpbrk(text, " \t\n"))
+        return err_set(e, ERR_SCRIPT, "option \"%s\": expected a text of 1 to %zu characters without spaces, found "
+                       "\"%.60s\"", o->name, sizeof o->words - 1, text);
+    memcpy(o->words, text, n + 1);
+    o->given = true;
+    return OK;
+}
+
 int option_set_word(Option *o, const char *word, Err *e) {
     const char *known;
     char found[64];
     int length;
+    if (o->type == OPTION_TEXT) return set_text(o, word, e);
     for (int i = 0; (known = word_at(o->words, i, &length)) != NULL; i++) {
         if (strlen(word) != (size_t)length || memcmp(word, known, (size_t)length) != 0) continue;
         o->word = i;
@@ -142,7 +154,7 @@ static bool parse_type(Option *n, const char *type) {
     for (int t = 0; t < OPTION_WORD; t++) {
         if (strlen(types[t].name) != first || memcmp(types[t].name, type, first) != 0) continue;
         n->type = (OptionType)t;
-        if (type[first] && (t == OPTION_BOOL || t == OPTION_FLOATS)) return false;
+        if (type[first] && (t == OPTION_BOOL || t == OPTION_FLOATS || t == OPTION_TEXT)) return false;
         words = type[first] ? type + first + 1 : "";
     }
     if (n->type == OPTION_WORD && !type[first]) return false; /* neither a type nor a choice */
@@ -270,6 +282,7 @@ const char *options_word(const Options *o, const char *name, char *text) {
     const Option *n = get(o, name);
     int length;
     const char *word = n->word < 0 ? NULL : word_at(n->words, n->word, &length);
+    if (n->type == OPTION_TEXT) word = n->words, length = (int)strlen(word);
     snprintf(text, OPTION_WORDS, "%.*s", word ? length : 0, word ? word : "");
     return text;
 }
@@ -294,7 +307,7 @@ static void list_text(const Option *n, char *text) {
 /* Value as text, in ROOM characters */
 static void value_text(const Options *o, const Option *n, char *text) {
     char a[NUMBER_TEXT], b[NUMBER_TEXT];
-    if (n->word >= 0) options_word(o, n->name, text);
+    if (n->word >= 0 || n->type == OPTION_TEXT) options_word(o, n->name, text);
     else if (n->type == OPTION_BOOL) snprintf(text, ROOM, "%s", n->i[0] ? "true" : "false");
     else if (n->type == OPTION_INT) snprintf(text, ROOM, "%lld", (long long)n->i[0]);
     else if (n->type == OPTION_PAIR) snprintf(text, ROOM, "%lldx%lld", (long long)n->i[0], (long long)n->i[1]);

@@ -4,7 +4,7 @@
  *                                           given by name only, because PyTorch has others before them
  *   option = name ":" type [ "=" default ]  no default: required; a default may name an earlier option
  *   type   = "int" | "float" | "bool" | "pair" (int or {int, int}) | "floats" ({float, float})
- *          | "list" (numbers, one or more)
+ *          | "list" (numbers, one or more) | "text" (without spaces, of less than OPTION_WORDS characters)
  *          | ("pair" | "int" | "float" | "list") "|" word ... (that, or one of the words) | word "|" word ...
  *
  * "kernel_size:pair stride:pair=kernel_size padding:pair=0" is MaxPool2d's. */
@@ -17,13 +17,13 @@
 enum { OPTIONS_MAX = 12, OPTION_NAME = 32, OPTION_WORDS = 48, OPTIONS_TEXT = 1024, LIST_SHOWN = 8 };
 
 typedef enum OptionType {
-    OPTION_INT, OPTION_FLOAT, OPTION_BOOL, OPTION_PAIR, OPTION_FLOATS, OPTION_LIST, OPTION_WORD
+    OPTION_INT, OPTION_FLOAT, OPTION_BOOL, OPTION_PAIR, OPTION_FLOATS, OPTION_LIST, OPTION_TEXT, OPTION_WORD
 } OptionType;
 
 typedef struct Option {
     char name[OPTION_NAME];
     OptionType type;
-    char words[OPTION_WORDS]; /* "none|tanh" */
+    char words[OPTION_WORDS]; /* "none|tanh"; the value of a text */
     bool required, given;
     int64_t i[2];  /* int, bool, pair */
     int word;      /* index into words, -1 where a pair was given */
@@ -60,7 +60,7 @@ double options_floats(const Options *o, const char *name, int which);
 bool options_bool(const Options *o, const char *name);
 /* NULL where a word was given */
 const double *options_list(const Options *o, const char *name, int64_t *n);
-/* "" where a pair was given */
+/* The word, or the text; "" where a pair was given */
 const char *options_word(const Options *o, const char *name, char *text /* OPTION_WORDS */);
 /* "kernel_size=3x3 stride=1x1": every option that differs from its default or is required, for dumps and cell ids; of
  * a list of more than LIST_SHOWN numbers their count and their hash, "weight=10#89abcdef01234567".

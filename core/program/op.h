@@ -7,6 +7,7 @@
 #include "math/optim.h"
 #include "math/pointwise.h"
 #include "math/broadcast.h"
+#include "math/einsum.h"
 
 enum { OP_IN = 8, OP_OUT = 6, OP_PATH = 80, NEVER = -1 };
 
@@ -83,6 +84,7 @@ typedef struct AttentionAttr {
     uint32_t id;
 } AttentionAttr;
 
+typedef struct PermuteAttr { int8_t from[SHAPE_MAX]; } PermuteAttr; /* dimension i of y is from[i] of x */
 typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* of PyTorch's dimensions */
 /* axis: the channels; groups: of a sample's channels, 0: batch normalisation. momentum below 0: the running statistics
  * are the mean over all batches; eps below 0: the machine epsilon of x's type, which the precision pass puts there */
@@ -94,6 +96,8 @@ typedef struct EmbeddingAttr { int64_t padding; } EmbeddingAttr; /* the row with
 typedef union Attr {
     ConvAttr conv;
     LinearAttr linear;
+    EinsumAttr einsum;
+    PermuteAttr permute;
     PoolAttr pool;
     ActAttr act;
     DropAttr drop;

@@ -55,9 +55,17 @@ static cublasStatus_t product_describe(GemmPlan *p, const Gemm *g) {
     return status;
 }
 
-/* A row-major (rows, columns) matrix. */
-static cublasStatus_t layout_describe(cublasLtMatrixLayout_t *layout, DType t, int64_t rows, int64_t columns) {
-    return cublasLtMatrixLayoutCreate(layout, type_of(t), (uint64_t)columns, (uint64_t)rows, columns);
+/* Row-major (rows, columns) matrices, as many as the product has, `step` elements apart. */
+static cublasStatus_t layout_describe(cublasLtMatrixLayout_t *layout, const Gemm *g, DType t, int64_t rows,
+                                      int64_t columns, int64_t stride, int64_t step) {
+    const int32_t batch = (int32_t)g->batch;
+    cublasStatus_t status =
+        cublasLtMatrixLayoutCreate(layout, type_of(t), (uint64_t)columns, (uint64_t)rows, stride ? stride : columns);
+    if (batch) {
+        SET(status, *layout, cublasLtMatrixLayoutSetAttribute, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, batch);
+        SET(status, *layout, cublasLtMatrixLayoutSetAttribute, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, step);
+    }
+    return status;
 }
 
 static cublasStatus_t preference_describe(cublasLtMatmulPreference_t *preference, size_t workspace) {
@@ -159,9 +167,13 @@ static int plan_describe(const Gemm *g, GemmPlan **plan, Err *e) {
     p->epilogue = g->epilogue != GEMM_PLAIN;
     p->vector = g->epilogue >= GEMM_BIAS;
     cublasStatus_t status = product_describe(p, g);
-    if (!status) status = layout_describe(&p->first, g->in, g->b_transposed ? g->n : g->k, g->b_transposed ? g->k : g->n);
-    if (!status) status = layout_describe(&p->second, g->in, g->a_transposed ? g->k : g->m, g->a_transposed ? g->m : g->k);
-    if (!status) status = layout_describe(&p->d, g->out, g->m, g->n);
+    if (!status)
+        status = layout_describe(&p->first, g, g->in, g->b_transposed ? g->n : g->k, g->b_transposed ? g->k : g->n,
+                                 g->b_stride, g->b_step);
+    if (!status)
+        status = layout_describe(&p->second, g, g->in, g->a_transposed ? g->k : g->m, g->a_transposed ? g->m : g->k,
+                                 g->a_stride, g->a_step);
+    if (!status) status = layout_describe(&p->d, g, g->out, g->m, g->n, g->d_stride, g->d_step);
     if (status) gemm_close(p);
     else *plan = p;
     return blas_check(status, "describing a product", e);

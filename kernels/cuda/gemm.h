@@ -23,6 +23,8 @@ typedef struct Gemm {
     DType in, out;           /* of A and B; of D and the vector */
     bool tf32;               /* fp32 operands may be rounded to 10 bits */
     GemmEpilogue epilogue;
+    int64_t a_stride, b_stride, d_stride; /* from row to row as they are stored; 0: the rows lie side by side */
+    int64_t batch, a_step, b_step, d_step; /* as many products, and how far apart their matrices lie; 0: one */
 } Gemm;
 
 typedef struct GemmPlan GemmPlan;

@@ -14,6 +14,7 @@ typedef struct Case {
     StepState state;
     uint32_t micro, calls;
     int infinity_at;       /* grad_check: element + 1 */
+    bool plain;            /* 4 dimensions lie in PyTorch's order */
 } Case;
 
 /* One operand is two letters. Type: f the case's, g the case's other one (both run through all types; two of 16 bits do
@@ -47,6 +48,8 @@ static const OpTest op_tests[] = {
     {OP_slice, "fx", "fy", NULL},
     {OP_slice_dx, "fy", "fx", NULL},
     {OP_roll, "fx", "fx", NULL},
+    {OP_einsum, "fx fz", "gy", NULL},
+    {OP_permute, "fx", "fy", NULL},
     {OP_batchnorm, "fx wz wz", "fx wz wz wz wz c1", fill_batches},
     {OP_batchnorm_eval, "fx wz wz wz wz", "fx", fill_variance},
     {OP_batchnorm_dx, "fx fx wz wz wz wz wz", "fx", NULL},
@@ -146,6 +149,14 @@ static const OpTest op_tests[] = {
 #define BOTH_UPSAMPLE(text, X, Y, ...) \
     {text, OP_upsample, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}, \
     {text, OP_upsample_dx, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}
+/* Labels by dimension, "abc" as 0, 1, 2 */
+#define L1(a) {a, -1, -1, -1}
+#define L2(a, b) {a, b, -1, -1}
+#define L3(a, b, c) {a, b, c, -1}
+#define L4(a, b, c, d) {a, b, c, d}
+#define EINSUM(text, X, Z, Y, a_, b_, y_) \
+    {text, OP_einsum, .x = X, .z = Z, .y = Y, .plain = true, .attr.einsum = {a_, b_, y_, 0}}
+#define PERMUTE(text, X, Y, from_) {text, OP_permute, .x = X, .y = Y, .plain = true, .attr.permute = {from_}}
 #define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum, 0, LOSS_MSE, 0}
 #define SQUARES(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum, 0, LOSS_MSE, 0.05f}
 #define OF_LOGARITHMS(scale, ignore, sum) .attr.loss = {scale, 0, ignore, sum, 1, LOSS_MSE, 0}
@@ -209,6 +220,28 @@ static const Case cases[] = {
     EACH_SPREAD("of steps", S3(2, 70, 9), S3(2, 70, 1)),
     EACH_SPREAD("of features", S3(2, 9, 70), S3(2, 1, 70)), EACH_SPREAD("of samples", S3(2, 9, 300), S3(2, 1, 1)),
     EACH_SPREAD("one element", ONE, ONE), EACH_SPREAD("of rows of pixels", IMAGE, S4(2, 1, 5, 1)),
+    EINSUM("a matrix product", S2(5, 7), S2(7, 3), S2(5, 3), L2(0, 1), L2(1, 2), L2(0, 2)),
+    EINSUM("of transposed matrices", S2(70, 50), S2(30, 70), S2(50, 30), L2(1, 0), L2(2, 1), L2(0, 2)),
+    EINSUM("one that is transposed", S2(50, 70), S2(70, 30), S2(30, 50), L2(0, 1), L2(1, 2), L2(2, 0)),
+    EINSUM("of one element", ONE, ONE, ONE, L2(0, 1), L2(1, 2), L2(0, 2)),
+    EINSUM("many", S3(6, 16, 24), S3(6, 24, 8), S3(6, 16, 8), L3(3, 0, 1), L3(3, 1, 2), L3(3, 0, 2)),
+    EINSUM("scores of heads", S4(2, 17, 3, 8), S4(2, 12, 3, 8), S4(2, 3, 17, 12), L4(0, 1, 2, 3), L4(0, 4, 2, 3),
+           L4(0, 2, 1, 4)),
+    EINSUM("values of heads", S4(2, 3, 17, 12), S4(2, 12, 3, 8), S4(2, 17, 3, 8), L4(0, 2, 1, 4), L4(0, 4, 2, 3),
+           L4(0, 1, 2, 3)),
+    EINSUM("one matrix for all", S4(2, 3, 5, 9), S2(9, 4), S4(2, 3, 5, 4), L4(4, 3, 0, 1), L2(1, 2), L4(4, 3, 0, 2)),
+    EINSUM("a sum over the batch", S3(4, 9, 8), S3(4, 9, 12), S2(8, 12), L3(0, 1, 2), L3(0, 1, 3), L2(2, 3)),
+    EINSUM("sums over two labels apart", S4(3, 5, 4, 7), S4(4, 6, 5, 7), S2(3, 6), L4(0, 1, 2, 3), L4(2, 4, 1, 3),
+           L2(0, 4)),
+    EINSUM("a dot product of rows", S2(5, 300), S2(5, 300), S1(5), L2(0, 1), L2(0, 1), L1(0)),
+    EINSUM("a dot product of columns", S2(300, 5), S2(300, 5), S1(5), L2(1, 0), L2(1, 0), L1(0)),
+    EINSUM("an outer product", S1(50), S1(70), S2(50, 70), L1(0), L1(1), L2(0, 1)),
+    EINSUM("one of two is broadcast", S3(1, 6, 8), S3(4, 8, 5), S3(4, 6, 5), L3(9, 0, 1), L3(3, 1, 2), L3(3, 0, 2)),
+    EINSUM("of many threads", S4(3, 4, 70, 33), S4(3, 4, 33, 65), S4(3, 4, 70, 65), L4(0, 1, 2, 3), L4(0, 1, 3, 4),
+           L4(0, 1, 2, 4)),
+    PERMUTE("transposed", S2(33, 70), S2(70, 33), L2(1, 0)), PERMUTE("rows move", S3(5, 9, 40), S3(9, 5, 40), L3(1, 0, 2)),
+    PERMUTE("all", S4(2, 7, 3, 5), S4(5, 2, 3, 7), L4(3, 0, 2, 1)), PERMUTE("heads", S4(2, 31, 4, 16), S4(2, 4, 31, 16),
+    L4(0, 2, 1, 3)), PERMUTE("one row", S2(1, 9), S2(9, 1), L2(1, 0)),
     EACH_BATCHNORM("features", S2(13, 7), S1(7)), EACH_BATCHNORM("two samples", S2(2, 3), S1(3)),
     EACH_BATCHNORM("image", IMAGE, S1(3)), EACH_BATCHNORM("many rows", S4(3, 5, 37, 41), S1(5)),
     EACH_BATCHNORM("many channels", S4(2, 1037, 3, 2), S1(1037)), EACH_BATCHNORM("wide rows", S2(9, 4001), S1(4001)),

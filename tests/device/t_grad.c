@@ -172,6 +172,16 @@ static const struct { const char *layer; int features; } sequences[] = {
     {"Sequential{Conv1d(5, 1, 2) Conv1d(1, 2, 5)}", 2}, {"Sequential{Conv1d(5, 3, 6) ReLU}", 3},
     {"RMSNorm(6)", 30}, {"Residual{Sequential{RMSNorm(6, eps=0.1) Linear(6, 6)}}", 30}, {"RMSNorm(6)!", 30},
     {"InstanceNorm1d(5)", 30}, {"Sequential{Conv1d(5, 4, 3) InstanceNorm1d(4, affine=true) ReLU}", 16},
+    {"Graph{Linear(6, 4) Linear(6, 4)<-1> Einsum(btd:bsd->bts)<0,1> Matmul<2,-1>}", 30},
+    {"Graph{Transpose(1, 2) Bmm<-1,0> Matmul<1,-1>}", 30},
+    {"Graph{Transpose(1, 2) Tanh<-1> Matmul<0,1> Flatten<2> Linear(36, 30)<3>}", 30},
+    {"Graph{Reshape(0:5:2:3)<-1> Linear(6, 6)<-1> Reshape(0:5:2:3)<1> Einsum(bthd:bshd->bhts)<0,2> Softmax(-1)<3>"
+     " Einsum(bhts:bshd->bthd)<4,0> Reshape(0:0:6)<5>}", 30},
+    {"Graph{Reshape(0:5:2:3)<-1> Permute(0:2:1:3)<0> Transpose(2, 3)<1> Matmul<1,2> Matmul<3,1> Transpose(1, 2)<4>"
+     " Tanh<5> Reshape(0:5:6)<6>}", 30},
+    {"Graph{Permute(1:2:0) Einsum(tdb:btd->bd)<0,-1>}", 6}, {"Sequential{Permute(1:0:2) Tanh Permute(1:2:0)}", 30},
+    {"Graph{Einsum(...i:...i->...)<-1,-1>}", 5}, {"Graph{Linear(6, 3) Einsum(...i:...j->...ij)<0,-1> Tanh<1>}", 90},
+    {"Checkpoint{Graph{Transpose(0, 1) Tanh<0> Einsum(tbd:btd->btd)<1,-1>}}", 30},
     {"GroupNorm(5, 5)", 30}, {"Checkpoint{Sequential{GroupNorm(1, 5) Tanh}}", 30},
 };
 

@@ -68,7 +68,7 @@ static void describe(const Bench *b, Operand *o, char type, char shape) {
     o->buf.dtype = type_of(b, type);
     o->buf.shape = x ? c->x : shape == 'y' ? c->y : shape == 'z' ? c->z :
         shape == '2' ? shape2(c->x.dim[0], 2) : shape1(shape == 'n' ? c->x.dim[0] : 1);
-    o->buf.layout = o->buf.shape.rank == 4 && shape != 'r' ? LAYOUT_NHWC : LAYOUT_ROWS;
+    o->buf.layout = o->buf.shape.rank == 4 && shape != 'r' && !c->plain ? LAYOUT_NHWC : LAYOUT_ROWS;
     if (shape == 'x' || (shape == 'z' && c->kind == OP_adafactor)) memcpy(o->buf.order, c->order, sizeof c->order);
     o->count = shape_elements(&o->buf.shape);
     o->bytes = o->state ? sizeof(StepState) : (size_t)o->count * dtype_size(o->buf.dtype);

@@ -20,6 +20,7 @@ typedef struct GemmCall {
     void *vector, *d, *workspace;
     size_t workspace_bytes;
     double seconds;
+    int64_t index; /* of the product among many */
 } GemmCall;
 
 size_t gemm_version(void) { return 1; }
@@ -74,12 +75,14 @@ void gemm_close(GemmPlan *plan) { mem_free(plan); }
 
 static double a_at(const GemmCall *c, int64_t i, int64_t l) {
     const Gemm *g = &c->g;
-    return dtype_load(g->in, c->a, (size_t)(g->a_transposed ? l * g->m + i : i * g->k + l));
+    const int64_t stride = g->a_stride ? g->a_stride : g->a_transposed ? g->m : g->k;
+    return dtype_load(g->in, c->a, (size_t)(c->index * g->a_step + (g->a_transposed ? l * stride + i : i * stride + l)));
 }
 
 static double b_at(const GemmCall *c, int64_t l, int64_t j) {
     const Gemm *g = &c->g;
-    return dtype_load(g->in, c->b, (size_t)(g->b_transposed ? j * g->k + l : l * g->n + j));
+    const int64_t stride = g->b_stride ? g->b_stride : g->b_transposed ? g->k : g->n;
+    return dtype_load(g->in, c->b, (size_t)(c->index * g->b_step + (g->b_transposed ? j * stride + l : l * stride + j)));
 }
 
 static void row_compute(const GemmCall *c, int64_t i) {
@@ -89,24 +92,26 @@ static void row_compute(const GemmCall *c, int64_t i) {
         double sum = bias ? dtype_load(g->out, c->vector, (size_t)j) : 0;
         for (int64_t l = 0; l < g->k; l++) sum += a_at(c, i, l) * b_at(c, l, j);
         if ((g->epilogue == GEMM_RELU || g->epilogue == GEMM_BIAS_RELU) && sum < 0) sum = 0;
-        dtype_store(g->out, c->d, (size_t)(i * g->n + j), (float)sum);
+        const int64_t stride = g->d_stride ? g->d_stride : g->n;
+        dtype_store(g->out, c->d, (size_t)(c->index * g->d_step + i * stride + j), (float)sum);
     }
 }
 
 static void compute(void *args) {
-    const GemmCall *c = args;
-    emulate_spend(c->seconds);
-    if (c->workspace_bytes) memset(c->workspace, 0xEE, c->workspace_bytes);
-    for (int64_t i = 0; i < c->g.m; i++) {
-        double sum = 0;
-        row_compute(c, i);
-        for (int64_t l = 0; c->g.epilogue == GEMM_SUM_A && l < c->g.k; l++) sum += a_at(c, i, l);
-        if (c->g.epilogue == GEMM_SUM_A) dtype_store(c->g.out, c->vector, (size_t)i, (float)sum);
-    }
+    GemmCall c = *(const GemmCall *)args;
+    emulate_spend(c.seconds);
+    if (c.workspace_bytes) memset(c.workspace, 0xEE, c.workspace_bytes);
+    for (c.index = 0; c.index < (c.g.batch ? c.g.batch : 1); c.index++)
+        for (int64_t i = 0; i < c.g.m; i++) {
+            double sum = 0;
+            row_compute(&c, i);
+            for (int64_t l = 0; c.g.epilogue == GEMM_SUM_A && l < c.g.k; l++) sum += a_at(&c, i, l);
+            if (c.g.epilogue == GEMM_SUM_A) dtype_store(c.g.out, c.vector, (size_t)i, (float)sum);
+        }
 }
 
 int gemm_run(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vector, void *d, void *workspace, Err *e) {
-    GemmCall call = {p->g, a, b, vector, d, workspace, p->workspace, p->seconds};
+    GemmCall call = {p->g, a, b, vector, d, workspace, p->workspace, p->seconds, 0};
     cudaLaunchConfig_t config = {.gridDim = {1, 1, 1}, .blockDim = {1, 1, 1}, .stream = c->stream};
     return cuda_check(c, emulate_launch(&config, compute, &call, sizeof call), "a product", e);
 }

@@ -37,6 +37,16 @@ for _, row in ipairs{
   {{1, 2, 2, 2}, function(x) return x:flatten(1, 2):transpose(1, 2) end, "1,2,4: 0 2 4 6 1 3 5 7", "flatten(1, 2)"},
   {{1, 2, 2}, function(x) return x:permute(0, 2, 1) end, "1,2,2: 0 2 1 3", "permute"},
   {{1, 2, 2}, function(x) return x:permute{0, 2, 1} end, "1,2,2: 0 2 1 3", "permute of a list"},
+  {{1, 2, 2, 2}, function(x) return x:permute(0, 2, 3, 1) end, "1,2,2,2: 0 4 1 5 2 6 3 7", "permute of an image"},
+  {{2, 1, 3}, function(x) return x:transpose(0, 1) end, "1,2,3: 0 1 2 3 4 5", "transpose with the batch"},
+  {{1, 2, 2}, function(x) return x:matmul(x) end, "1,2,2: 2 3 6 11", "matmul"},
+  {{1, 2, 2}, function(x) return nn.bmm(x, x:transpose(1, 2)) end, "1,2,2: 1 3 3 13", "bmm, transposed"},
+  {{1, 2, 2}, function(x) return nn.einsum("bij, bjk -> bki", x, x) end, "1,2,2: 2 6 3 11", "einsum"},
+  {{1, 2, 2}, function(x) return nn.einsum("b i j, b k j -> b i k", x, x) end, "1,2,2: 1 3 3 13", "with spaces"},
+  {{1, 2, 2}, function(x) return nn.einsum("... query d, ... key d -> ... key query", x, x * 2) end,
+    "1,2,2: 2 6 6 26", "with words"},
+  {{1, 2, 2, 2}, function(x) return nn.einsum("bchw,bchw->bhw", x, x) end, "1,2,2: 16 26 40 58", "of images"},
+  {{1, 4}, function(x) return x:view(1, 2, 2):matmul(x:view(2, 2)) end, "1,2,2: 2 3 6 11", "one matrix for all"},
   {{1, 8}, function(x) return x:view(x:size(0), 2, 2, 2):select(2, 1) end, "1,2,2: 2 3 6 7", "view as an image"},
   {{2, 6}, function(x) return x:reshape(-1, 3):narrow(1, 0, 1) end, "4,1: 0 3 6 9", "reshape over the batch"},
   {{1, 2, 3}, function(x) return x:view{x:size(0), x:size(1), 3, -1}:squeeze(3) end, "1,2,3: 0 1 2 3 4 5", "sizes"},
@@ -91,7 +101,8 @@ for _, row in ipairs{
     return x:view(-1, x:size(0))
   end},
   {"view: place 0: expected a whole number or x:size(0), found a string", function(x) return x:view("2") end},
-  {"permute: expected 0, 2, 1, found 0,2,3,1; an image", function(x) return x:permute(0, 2, 3, 1) end},
+  {"einsum: the equation: expected a string, found a table", function(x) return nn.einsum(x, "ij,jk->ik") end},
+  {"Einsum: option \"equation\": expected a text of 1 to 47", function(x) return nn.einsum("", x, x) end},
   {"mean: expected the dimension 1 of (N, T, F), 2 of (N, C, L), or {2, 3} of (N, C, H, W), found 0", function(x)
     return x:mean(0)
   end},

@@ -15,6 +15,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_rotary] = ref_rotary, [OP_upsample] = ref_upsample, [OP_upsample_dx] = ref_upsample_dx,
     [OP_broadcast] = ref_broadcast, [OP_broadcast_ds] = ref_broadcast_ds,
     [OP_mul] = ref_mul, [OP_concat] = ref_concat, [OP_slice] = ref_slice, [OP_slice_dx] = ref_slice_dx,
+    [OP_einsum] = ref_einsum, [OP_permute] = ref_permute,
     [OP_roll] = ref_roll, [OP_bias_db] = ref_bias_db,
     [OP_count_call] = ref_count_call, [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,
     /* all that these change is the element type, the shape or the layout, which the twins do not know */

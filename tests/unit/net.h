@@ -6,7 +6,7 @@
  *             "^": whose outputs are the container's, see Layer.result
  *         | "Again"   the layer before it once more, sharing its parameters
  *   loss  = { [ factor "*" ] layer }
- *   value = [ option "=" ] ( 3 | 3x5 | 3:5:7 (a list) | true | same )
+ *   value = [ option "=" ] ( 3 | 3x5 | 3:5:7 (a list) | true | same | ij:jk->ik (an equation, with ":" for ",") )
  *
  * "Sequential{Conv2d(3, 8, 3, padding=same) ReLU Flatten Linear(8192, 10)}"; the i-th layer
  * is said to come from "net:i". */
@@ -25,7 +25,8 @@ typedef struct NetText { const char *at; int layers; Err *e; } NetText;
 static void net_word(NetText *t, char *word /* 48 */) {
     int n = 0;
     t->at += strspn(t->at, " ,\n");
-    while (n < 47 && *t->at && !strchr(" ,=(){}!&<>^*\n", *t->at)) word[n++] = *t->at++;
+    while (n < 47 && *t->at && (!strchr(" ,=(){}!&<>^*\n", *t->at) || (n && *t->at == '>' && word[n - 1] == '-')))
+        word[n++] = *t->at++;
     word[n] = '\0';
     t->at += strspn(t->at, " ,\n");
 }
@@ -34,6 +35,12 @@ static int net_value(Option *o, const char *word, Err *e) {
     char *end;
     double first = strtod(word, &end), list[16] = {first};
     int64_t n = 1;
+    if (strstr(word, "->")) { /* an equation */
+        char text[48];
+        snprintf(text, sizeof text, "%s", word);
+        for (char *c = text; *c; c++) *c = *c == ':' ? ',' : *c;
+        return option_set_word(o, text, e);
+    }
     for (; *end == ':' && n < 16; n++) list[n] = strtod(end + 1, &end);
     if (n > 1) return option_set_list(o, list, n, e);
     if (!strcmp(word, "true") || !strcmp(word, "false")) return option_set_bool(o, word[0] == 't', e);

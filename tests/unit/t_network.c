@@ -252,8 +252,20 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {"Squeeze(1)", NULL, {2, {2, 1}}, "a value keeps 2 dimensions: leave it out"},
     {"Unsqueeze(1)", NULL, IMAGE, "gives more than 4 dimensions"},
     {"Unsqueeze(0)", NULL, {2, {2, 1}}, "dim must be between 1 and 2 (0 is the batch), found 0"},
-    {"Transpose(1, 2)", NULL, IMAGE, "exchanges the last two of 3 dimensions, found 4"},
-    {"Transpose(0, 1)", NULL, {3, {2, 3, 4}}, "dim0 must be between 1 and 2 (0 is the batch), found 0"},
+    {"Transpose(1, 4)", NULL, IMAGE, "dim0 and dim1 must be between -4 and 3, found 1 and 4"},
+    {"Permute(0:1)", NULL, {3, {2, 3, 4}}, "dims must name each dimension of (2, 3, 4) once"},
+    {"Permute(0:2:2)", NULL, {3, {2, 3, 4}}, "dims must name each dimension of (2, 3, 4) once"},
+    {"Matmul", NULL, {3, {2, 3, 4}}, "expects two values, found 1"},
+    {"Graph{Matmul<-1,-1>}", NULL, {3, {2, 3, 4}}, "is no matrix product of (2, 3, 4) and (2, 3, 4)"},
+    {"Graph{Bmm<-1,-1>}", NULL, {2, {3, 3}}, "expected values of 3 dimensions, found (3, 3)"},
+    {"Graph{Permute(1:0:2) Bmm<-1,0>}", NULL, {3, {2, 3, 2}}, "is no matrix product of (2, 3, 2) and (3, 2, 2)"},
+    {"Graph{Einsum(ab:cd->abcd)<-1,-1>}", NULL, {3, {2, 3, 4}}, "ab,cd->abcd names 2 dimensions of operand 1"},
+    {"Graph{Einsum(ab:ab->a->b)<-1,-1>}", NULL, {2, {2, 3}}, "the equation ab,ab->a->b is no \"bij,bjk->bik\""},
+    {"Graph{Einsum(ab->a)<-1,-1>}", NULL, {2, {2, 3}}, "two operands, and what comes of them"},
+    {"Graph{Einsum(ab:ac->bd)<-1,-1>}", NULL, {2, {2, 3}}, "has a letter after -> that stands nowhere before it"},
+    {"Graph{Einsum(ab:cd->ad)<-1,-1>}", NULL, {2, {2, 3}}, "a letter stands twice in one operand, or in one alone"},
+    {"Graph{Einsum(aa:ab->b)<-1,-1>}", NULL, {2, {3, 3}}, "a letter stands twice in one operand"},
+    {"Graph{Einsum(a....b:ab->b)<-1,-1>}", NULL, {2, {3, 3}}, "at most one \"...\" of each"},
     {"MultiheadAttention(6, 2)", NULL, {2, {3, 6}}, "expected an input of 3 dimensions (T, N, C), found (3, 6)"},
     {"MultiheadAttention(8, 2)", NULL, {3, {3, 5, 6}}, "expected an input of 8 features (T, N, C), found 6"},
     {"MultiheadAttention(6, 4)", NULL, {3, {3, 5, 6}}, "embed_dim must be a multiple of num_heads, found 6 and 4"},
@@ -422,7 +434,7 @@ static void test_table(void) {
     for (const char *name; (name = layer_kind_name(n, &role)) != NULL; n++) {
         Options o;
         Err e = {0};
-        ok(options_parse(&o, layer_spec(name), &e) == OK && strchr("laimcs", role),
+        ok(options_parse(&o, layer_spec(name), &e) == OK && strchr("laimtcs", role),
            "%s: its options can be read", name);
     }
     ok(layer_kind_name(-1, &role) == NULL && !layer_spec("relu"), "no such kind");

@@ -23,8 +23,6 @@ local MEANS = {
 local MISSING = {
   shape = "sizes are not known in forward; x:size(0) is good for x:view(x:size(0), -1)",
   chunk = "x:narrow(dim, start, length) cuts out a part", split = "x:narrow(dim, start, length) cuts out a part",
-  matmul = "attention is nn.MultiheadAttention, or F.scaled_dot_product_attention", bmm = "attention is " ..
-  "nn.MultiheadAttention, or F.scaled_dot_product_attention",
   contiguous = "leave it out: values are laid out as layers need them", to = "the device is a setting",
 }
 
@@ -80,6 +78,33 @@ return function(nn, graph)
     return #joined > 1 and functions.cat(joined, dim) or joined[1] or util.fail "cat: expected a list of values"
   end
 
+  -- ---- products
+
+  -- "batch query d, batch key d -> batch query key", where some operand has words, as "abc,adc->abd"
+  local function letters_of(equation)
+    local letters, count = {}, 0
+    local function letter(word)
+      if word == "..." then return word end
+      if not letters[word] then
+        count = count + 1
+        letters[word] = string.char(96 + count)
+      end
+      return letters[word]
+    end
+    local worded = false
+    for operand in equation:gsub("%->", ","):gmatch "[^,]+" do
+      local _, words = operand:gsub("%S+", "")
+      worded = worded or words > 1 and operand:find "[%w_][%w_]" ~= nil
+    end
+    if worded then equation = equation:gsub("[%a_][%w_]*", letter) end
+    return (equation:gsub("%s+", ""))
+  end
+
+  function functions.einsum(equation, ...)
+    util.check_type("einsum: the equation", equation, "string")
+    return graph.call(nn.Einsum(letters_of(equation)), ...)
+  end
+
   -- ---- the same value in other dimensions
 
   function functions.size(_, dim)
@@ -104,11 +129,11 @@ return function(nn, graph)
   end
   functions.reshape = functions.view
 
+  -- 0, 2, 1 moves nothing: see nn.Transpose.
   function functions.permute(x, ...)
-    local dims = dimensions(type(...) == "table" and ... or {...})
-    if dims == "0,2,1" then return functions.transpose(x, 1, 2) end
-    util.fail("permute: expected 0, 2, 1, found %s; an image (N, C, H, W) becomes (N, H W, C) by " ..
-      "x:flatten(2):transpose(1, 2), and one again by x:transpose(1, 2):unflatten(2, {H, W})", dims)
+    local dims = type(...) == "table" and ... or {...}
+    if table.concat(dims, ",") == "0,2,1" then return functions.transpose(x, 1, 2) end
+    return graph.call(nn.Permute(dims), x)
   end
 
   function functions.mean(x, ...)
