@@ -10,7 +10,7 @@
 /* A step is like the one before it once states and gradients are there: the third is looked at. */
 enum { STEPS = 3 };
 
-typedef struct EagerBox { Trace trace; const Card *card; } EagerBox;
+typedef struct EagerBox { Trace trace; const Card *card; CachingSettings caching; } EagerBox;
 
 static void release(void *content) {
     EagerBox *box = content;
@@ -49,6 +49,7 @@ static int new_trace(lua_State *L) {
                        : err_set(&e, ERR_HOST_MEMORY, "out of host memory for a trace");
     if (code) return bind_fail(L, &e);
     content->card = card;
+    content->caching = s.pytorch.caching;
     return 1;
 }
 
@@ -84,14 +85,14 @@ static int dump(lua_State *L) {
 }
 
 /* Walks the trace on a device that only counts. */
-static int replay(const Trace *t, size_t limit, int from, TracePeak *peak, Err *e) {
+static int replay(const EagerBox *box, size_t limit, int from, TracePeak *peak, Err *e) {
     Device *cpu, *dry;
     Ledger ledger;
     int code = device_open("cpu", &cpu, e);
     if (code) return code;
     if (!(code = device_dry_open(cpu, &dry, e))) {
         ledger_open(&ledger, dry, limit);
-        code = trace_replay(t, &ledger, from, peak, e);
+        code = trace_replay(&box->trace, &box->caching, &ledger, from, peak, e);
         device_close(dry);
     }
     device_close(cpu);
@@ -109,7 +110,7 @@ static int predict_trace(lua_State *L) {
     TracePeak peak;
     /* a limit of 0 is none: a card that the context fills has room for a byte */
     const size_t room = limit > context ? limit - context : limit ? 1 : 0;
-    int code = replay(t, room, t->marks[t->n_marks - 1].event, &peak, &e);
+    int code = replay(box, room, t->marks[t->n_marks - 1].event, &peak, &e);
     if (code && code != ERR_OOM) return bind_fail(L, &e);
     lua_createtable(L, 0, 10);
     bind_set_integer(L, "lower_bound", (lua_Integer)peak.allocated);

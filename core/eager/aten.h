@@ -55,6 +55,8 @@ Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log);
 Tensor *aten_mm(Eager *g, Tensor *a, Tensor *b);
 Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b);
 Tensor *aten_matmul(Eager *g, Tensor *a, Tensor *b);
+/* A letter for each dimension: "bij", "bjk", "bik"; no letter stands twice in an operand, or in one alone. */
+Tensor *aten_einsum(Eager *g, const char *a_letters, const char *b_letters, const char *y_letters, Tensor *a, Tensor *b);
 Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b); /* b may be NULL */
 typedef struct ConvSizes { Size y; int groups; bool transposed; } ConvSizes;
 Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes);

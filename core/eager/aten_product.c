@@ -1,6 +1,7 @@
 /* Matrix products and convolutions. Sources: ATen/native/Linear.cpp, LinearAlgebra.cpp (matmul), cuda/Blas.cpp;
  * FunctionsManual.cpp (mm_mat1_grad, mm_mat2_grad), Convolution.cpp. */
 #include <assert.h>
+#include <string.h>
 
 #include "aten.h"
 
@@ -131,6 +132,56 @@ Tensor *aten_matmul(Eager *g, Tensor *a, Tensor *b) {
     size.of[size.rank++] = b->size.of[b->size.rank - 1];
     Tensor *y = aten_view(g, y3, size);
     tensor_drop(g, y3);
+    return y;
+}
+
+/* ---- einsum: sumproduct_pair of ATen/native/Linear.cpp: both operands become batches of matrices by a permute and a
+ * reshape, and the batch of results one value by a view and a permute. */
+
+static int place(const char *letters, char letter) {
+    const char *at = strchr(letters, letter);
+    return at ? (int)(at - letters) : -1;
+}
+
+/* x with its dimensions in the order of three groups of letters, each of which becomes one. */
+static Tensor *grouped(Eager *g, Tensor *x, const char *letters, const char *const group[3]) {
+    int order[TENSOR_RANK], n = 0;
+    Size size = {3, {1, 1, 1}};
+    for (int k = 0; k < 3; k++)
+        for (const char *c = group[k]; *c; c++) {
+            order[n] = place(letters, *c);
+            size.of[k] *= x->size.of[order[n++]];
+        }
+    Tensor *turned = aten_permute(g, x, order), *y = aten_reshape(g, turned, size);
+    tensor_drop(g, turned);
+    return y;
+}
+
+Tensor *aten_einsum(Eager *g, const char *a_letters, const char *b_letters, const char *y_letters, Tensor *a, Tensor *b) {
+    enum { BATCH, ROWS, COLUMNS, SUMMED };
+    char of[4][TENSOR_RANK + 1] = {{0}}, made[TENSOR_RANK + 1] = {0};
+    int n[4] = {0}, order[TENSOR_RANK], count = 0;
+    Size size = {0, {0}};
+    for (const char *c = y_letters; *c; c++) {
+        const int kind = place(a_letters, *c) < 0 ? COLUMNS : place(b_letters, *c) < 0 ? ROWS : BATCH;
+        of[kind][n[kind]++] = *c;
+    }
+    for (char c = 'A'; c <= 'z'; c++)
+        if (place(a_letters, c) >= 0 && place(y_letters, c) < 0) of[SUMMED][n[SUMMED]++] = c;
+    Tensor *left = grouped(g, a, a_letters, (const char *[]){of[BATCH], of[ROWS], of[SUMMED]});
+    Tensor *right = grouped(g, b, b_letters, (const char *[]){of[BATCH], of[SUMMED], of[COLUMNS]});
+    Tensor *product = aten_bmm(g, left, right);
+    tensor_drop(g, left);
+    tensor_drop(g, right);
+    for (int kind = BATCH; kind <= COLUMNS; kind++)
+        for (const char *c = of[kind]; *c; c++) {
+            made[count++] = *c;
+            size.of[size.rank++] = place(a_letters, *c) >= 0 ? a->size.of[place(a_letters, *c)] : b->size.of[place(b_letters, *c)];
+        }
+    for (int d = 0; d < count; d++) order[d] = place(made, y_letters[d]);
+    Tensor *apart = aten_view(g, product, size), *y = aten_permute(g, apart, order);
+    tensor_drop(g, apart);
+    tensor_drop(g, product);
     return y;
 }
 

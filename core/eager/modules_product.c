@@ -1,4 +1,6 @@
 /* Linear, and attention as nn.MultiheadAttention and nanoGPT write it. */
+#include <string.h>
+
 #include "modules.h"
 
 Tensor *module_linear(Eager *g, const Layer *l, Tensor *const *in) {
@@ -139,4 +141,42 @@ Tensor *module_sdpa(Eager *g, const Layer *l, Tensor *const *in) {
 Tensor *module_rotary(Eager *g, const Layer *l, Tensor *const *in) {
     (void)l;
     return aten_clone(g, in[0], true);
+}
+
+/* ---- products of two values */
+
+Tensor *module_matmul(Eager *g, const Layer *l, Tensor *const *in) {
+    Tensor *b = amp_low(g, in[1]), *a = amp_low(g, in[0]), *y = l->kind->which ? aten_bmm(g, a, b) : aten_matmul(g, a, b);
+    tensor_drop(g, a);
+    tensor_drop(g, b);
+    return y;
+}
+
+/* The letters of one operand, "..." as capitals, of which the last stands for the last such dimension. */
+static int read_letters(const char *text, size_t length, int rank, char *letters) {
+    int n = 0, named = 0;
+    for (size_t i = 0; i < length; i++) named += text[i] != '.';
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] != '.') {
+            letters[n++] = text[i];
+            continue;
+        }
+        for (int more = rank - named; more > 0; more--) letters[n++] = (char)('Z' + 1 - more);
+        i += 2;
+    }
+    return n;
+}
+
+Tensor *module_einsum(Eager *g, const Layer *l, Tensor *const *in) {
+    char text[OPTION_WORDS], letters[3][TENSOR_RANK + 1] = {{0}};
+    const char *equation = options_word(&l->options, "equation", text);
+    const char *comma = strchr(equation, ','), *arrow = strstr(equation, "->");
+    Tensor *b = amp_low(g, in[1]), *a = amp_low(g, in[0]);
+    read_letters(equation, (size_t)(comma - equation), a->size.rank, letters[0]);
+    read_letters(comma + 1, (size_t)(arrow - comma - 1), b->size.rank, letters[1]);
+    read_letters(arrow + 2, strlen(arrow + 2), l->out.rank, letters[2]);
+    Tensor *y = aten_einsum(g, letters[0], letters[1], letters[2], a, b);
+    tensor_drop(g, a);
+    tensor_drop(g, b);
+    return y;
 }

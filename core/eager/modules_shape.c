@@ -12,9 +12,15 @@ static int dim_of(const Layer *l, const char *option, int rank) {
 
 Tensor *module_reshape(Eager *g, const Layer *l, Tensor *const *in) { return aten_reshape(g, in[0], out_size(l)); }
 
-Tensor *module_transpose(Eager *g, const Layer *l, Tensor *const *in) {
+/* Transpose has two dimensions that change places, Permute an order of all. */
+Tensor *module_permute(Eager *g, const Layer *l, Tensor *const *in) {
     const int rank = in[0]->size.rank;
-    return aten_transpose(g, in[0], dim_of(l, "dim0", rank), dim_of(l, "dim1", rank));
+    int order[TENSOR_RANK];
+    int64_t n;
+    const double *dims = options_list(&l->options, "dims", &n);
+    if (!dims) return aten_transpose(g, in[0], dim_of(l, "dim0", rank), dim_of(l, "dim1", rank));
+    for (int d = 0; d < rank; d++) order[d] = (int)(dims[d] < 0 ? dims[d] + rank : dims[d]);
+    return aten_permute(g, in[0], order);
 }
 
 Tensor *module_select(Eager *g, const Layer *l, Tensor *const *in) {

@@ -122,30 +122,6 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     return OK;
 }
 
-/* ---- PyTorch's options: name=true or name=false, one after the other */
-
-int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e) {
-    const struct { const char *name; Ternary *to; } known[] = {
-        {"foreach", &o->foreach}, {"fused", &o->fused}, {"set_to_none", &o->set_to_none}};
-    *o = (PyTorchOptions){UNSAID, UNSAID, UNSAID};
-    while (*text) {
-        const int length = (int)strcspn(text, " "), name = (int)strcspn(text, "= ");
-        size_t i = 0;
-        while (i < ARRAY_LEN(known) && (strlen(known[i].name) != (size_t)name || strncmp(known[i].name, text, (size_t)name))) i++;
-        if (i == ARRAY_LEN(known))
-            return err_set(e, ERR_SCRIPT, "pytorch: there is no option %.*s: expected foreach, fused or set_to_none", name, text);
-        const char *value = text + name;
-        const int rest = length - name;
-        if (rest == 5 && !strncmp(value, "=true", 5)) *known[i].to = SAID_TRUE;
-        else if (rest == 6 && !strncmp(value, "=false", 6)) *known[i].to = SAID_FALSE;
-        else return err_set(e, ERR_SCRIPT, "pytorch: %s: expected true or false", known[i].name);
-        text += length + (text[length] == ' ');
-    }
-    if (o->foreach == SAID_TRUE && o->fused == SAID_TRUE)
-        return err_set(e, ERR_SCRIPT, "pytorch: foreach and fused cannot both be true");
-    return OK;
-}
-
 /* ---- settings.def */
 
 #define AT(field) .at = offsetof(Settings, field), .size = sizeof((Settings *)0)->field

@@ -2,7 +2,7 @@
 #ifndef MT_SETTINGS_H
 #define MT_SETTINGS_H
 
-#include "memory/alloc.h"
+#include "memory/alloc_caching.h"
 #include "network/options.h"
 
 /*   name          text           low dtype  weights  activations  fp32 master  loss scaling   in apex's words */
@@ -117,10 +117,11 @@ typedef enum Framework {
 /* What a training loop of PyTorch may choose; its defaults where a script says nothing. */
 typedef enum Ternary { UNSAID, SAID_FALSE, SAID_TRUE } Ternary;
 typedef struct PyTorchOptions {
-    Ternary foreach, fused; /* of the optimizer */
-    Ternary set_to_none;   /* of zero_grad: default true */
+    Ternary foreach, fused;  /* of the optimizer: PyTorch's default is foreach, where there is that form */
+    Ternary set_to_none;     /* of zero_grad: true */
+    CachingSettings caching; /* alloc_conf: what PYTORCH_CUDA_ALLOC_CONF says */
 } PyTorchOptions;
-/* From "fused=true set_to_none=false". ERR_SCRIPT: an unknown name, or another value than true and false. */
+/* From "alloc_conf=expandable_segments:True fused=true". ERR_SCRIPT: an unknown name, or a value that it cannot have. */
 int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e);
 
 typedef struct Settings {

@@ -1,0 +1,41 @@
+/* The options of PyTorch's step, "name=value name=value": a table of the setting "pytorch". */
+#include <stdio.h>
+#include <string.h>
+
+#include "settings.h"
+
+static int set_ternary(const char *name, Ternary *to, const char *value, Err *e) {
+    const bool yes = !strcmp(value, "true");
+    *to = yes ? SAID_TRUE : SAID_FALSE;
+    if (yes || !strcmp(value, "false")) return OK;
+    return err_set(e, ERR_SCRIPT, "pytorch: %s: expected true or false, found %s", name, value);
+}
+
+static int set_one(PyTorchOptions *o, const char *name, const char *value, Err *e) {
+    const struct { const char *name; Ternary *to; } ternary[] = {
+        {"foreach", &o->foreach}, {"fused", &o->fused}, {"set_to_none", &o->set_to_none}};
+    for (size_t i = 0; i < ARRAY_LEN(ternary); i++)
+        if (!strcmp(ternary[i].name, name)) return set_ternary(name, ternary[i].to, value, e);
+    if (!strcmp(name, "alloc_conf")) return caching_settings_parse(value, &o->caching, e);
+    return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, foreach, fused or set_to_none", name);
+}
+
+int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e) {
+    enum { MOST = 256 };
+    char pair[MOST];
+    memset(o, 0, sizeof *o);
+    for (size_t length; *text; text += length + (text[length] == ' ')) {
+        length = strcspn(text, " ");
+        if (length >= MOST) return err_set(e, ERR_SCRIPT, "pytorch: expected options of at most %d characters", MOST - 1);
+        memcpy(pair, text, length);
+        pair[length] = '\0';
+        char *equals = strchr(pair, '=');
+        if (!equals) return err_set(e, ERR_SCRIPT, "pytorch: expected name=value, found %s", pair);
+        *equals = '\0';
+        int code = set_one(o, pair, equals + 1, e);
+        if (code) return code;
+    }
+    if (o->foreach == SAID_TRUE && o->fused == SAID_TRUE)
+        return err_set(e, ERR_SCRIPT, "pytorch: foreach and fused cannot both be true");
+    return OK;
+}
