@@ -1,53 +1,54 @@
 /* alloc_caching.c: PyTorch's CUDACachingAllocator with its default settings, on one stream.
  *
- *   segment   what is taken from the device; small: for blocks up to 1 MiB
+ *   segment: one allocation of the device; a small segment serves blocks up to 1 MiB, a large one the others
  *   +---------------+-------+--------------------------+------------+
  *   | chunk         | free  | chunk                    | free       |  two free neighbours become one
  *   +---------------+-------+--------------------------+------------+
  *
- * A request is rounded up to 512 bytes and gets the smallest free chunk of its pool that is large enough; among equal
- * ones that of the oldest segment, at the lowest offset. PyTorch takes the lowest address, which is unpredictable. */
+ * A request is rounded up to a multiple of 512 bytes and gets the smallest free chunk of its pool that is large enough.
+ * Of several chunks of that size it gets the one in the oldest segment, at the lowest offset. PyTorch takes the one at
+ * the lowest address, which cannot be predicted. */
 #include "alloc.h"
 #include "base/mem.h"
 
 enum {
     MIN_BLOCK = 512,        /* kMinBlockSize: every chunk is a multiple of it */
-    SMALL_SIZE = 1 << 20,   /* kSmallSize: up to this a block is of the small pool */
-    SMALL_SEGMENT = 2 << 20,  /* kSmallBuffer */
-    MIN_LARGE = 10 << 20,   /* kMinLargeAlloc: from here on a segment is made for its block */
-    LARGE_SEGMENT = 20 << 20, /* kLargeBuffer: below it */
-    ROUND_LARGE = 2 << 20,  /* kRoundLarge */
+    SMALL_SIZE = 1 << 20,   /* kSmallSize: the largest block of the small pool */
+    SMALL_SEGMENT = 2 << 20,  /* kSmallBuffer: the size of the small pool's segments */
+    MIN_LARGE = 10 << 20,   /* kMinLargeAlloc: the smallest block that gets a segment of its own size */
+    LARGE_SEGMENT = 20 << 20, /* kLargeBuffer: the size of a segment for smaller blocks of the large pool */
+    ROUND_LARGE = 2 << 20,  /* kRoundLarge: a segment of a block's own size is a multiple of it */
 };
 
 typedef struct Segment Segment;
 
 typedef struct Chunk {
-    struct Chunk *prev, *next; /* in the segment, by offset */
+    struct Chunk *prev, *next; /* the neighbours in the segment, by offset */
     Segment *segment;
     size_t offset, size;
     bool free;
-    struct Chunk *less, *more; /* in the tree of its pool's free chunks */
-    uint32_t weight;
+    struct Chunk *less, *more; /* the children in the tree of the pool's free chunks */
+    uint32_t weight;           /* in that tree, no child has a larger one */
 } Chunk;
 
 struct Segment {
-    Segment *next; /* the next younger one */
-    Chunk *chunks;
+    Segment *next; /* the one made next */
+    Chunk *chunks; /* the first; together they cover the segment */
     char *data;
     size_t size;
-    uint64_t number; /* the larger, the younger */
+    uint64_t number; /* counts the segments in the order in which they were made */
     bool small;
 };
 
 typedef struct Caching {
     Allocator base;
-    Segment *segments, **end; /* the oldest first; where the next one goes */
-    uint64_t made;            /* segments, so far */
-    Chunk *free[2];           /* of the large pool and of the small one: the roots of their trees */
-    uint32_t random;
+    Segment *segments, **end; /* the oldest first; the pointer that the next one is put into */
+    uint64_t made;            /* segments that were ever made */
+    Chunk *free[2];           /* by `small`: the root of the tree of the pool's free chunks */
+    uint32_t random;          /* the last weight */
 } Caching;
 
-/* ---- free chunks: a treap in the order in which they are to be taken, weights from a fixed sequence */
+/* ---- free chunks: a treap in the order in which they are taken; its weights are a fixed sequence */
 
 static bool is_before(const Chunk *a, const Chunk *b) {
     if (a->size != b->size) return a->size < b->size;
@@ -55,7 +56,7 @@ static bool is_before(const Chunk *a, const Chunk *b) {
     return a->offset < b->offset;
 }
 
-/* Into the chunks before `at` and the others. */
+/* Parts the tree into the chunks before `at` and the others. */
 static void part(Chunk *tree, const Chunk *at, Chunk **before, Chunk **others) {
     if (!tree) {
         *before = *others = NULL;
@@ -68,6 +69,7 @@ static void part(Chunk *tree, const Chunk *at, Chunk **before, Chunk **others) {
     }
 }
 
+/* Joins two trees; all chunks of `before` come before those of `others`. */
 static Chunk *join(Chunk *before, Chunk *others) {
     if (!before || !others) return before ? before : others;
     if (before->weight > others->weight) {
@@ -79,6 +81,7 @@ static Chunk *join(Chunk *before, Chunk *others) {
 }
 
 static void add_free(Caching *c, Chunk *k) {
+    assert(!k->free);
     Chunk **root = &c->free[k->segment->small], *before, *others;
     c->random = c->random * 1664525u + 1013904223u;
     k->weight = c->random;
@@ -89,13 +92,14 @@ static void add_free(Caching *c, Chunk *k) {
 }
 
 static void take_free(Caching *c, Chunk *k) {
+    assert(k->free);
     Chunk **at = &c->free[k->segment->small];
     while (*at != k) at = is_before(*at, k) ? &(*at)->more : &(*at)->less;
     *at = join(k->less, k->more);
     k->free = false;
 }
 
-/* The smallest that is large enough; the first of these in the order. */
+/* The first of the smallest chunks that are large enough; NULL: there is none. */
 static Chunk *best_fit(const Caching *c, size_t size) {
     Chunk *best = NULL;
     for (Chunk *k = c->free[size <= SMALL_SIZE]; k; k = k->size < size ? k->more : k->less)
@@ -131,20 +135,16 @@ static size_t caching_empty_cache(Allocator *a) {
     return released;
 }
 
-static int take_segment(Caching *c, size_t size, void **data, Err *e) {
-    int code = ledger_take(c->base.ledger, size, data, e);
-    if (code == ERR_OOM && caching_empty_cache(&c->base)) code = ledger_take(c->base.ledger, size, data, e);
-    return code;
-}
-
-/* A young segment for a block of `size`, one free chunk. */
+/* A new segment for a block of `size` bytes: one free chunk. As in PyTorch, the cache is given back to the device only
+ * when the device has no room left. */
 static int add_segment(Caching *c, size_t size, Chunk **out, Err *e) {
     Segment *s = mem_new(sizeof *s);
     Chunk *k = mem_new(sizeof *k);
     void *data = NULL;
     size_t bytes = segment_size(size);
-    int code = s && k ? take_segment(c, bytes, &data, e)
+    int code = s && k ? ledger_take(c->base.ledger, bytes, &data, e)
                       : err_set(e, ERR_HOST_MEMORY, "out of host memory for a segment");
+    if (code == ERR_OOM && caching_empty_cache(&c->base)) code = ledger_take(c->base.ledger, bytes, &data, e);
     if (code) {
         mem_free(s);
         mem_free(k);
@@ -161,8 +161,10 @@ static int add_segment(Caching *c, size_t size, Chunk **out, Err *e) {
 
 /* ---- blocks */
 
-/* Takes a free chunk; what `size` leaves over becomes a free chunk of its own, if it is worth it. */
+/* Takes a free chunk. What it has beyond `size` bytes becomes a free chunk of its own if it is large enough (PyTorch's
+ * should_split). */
 static int take(Caching *c, Chunk *k, size_t size, Err *e) {
+    assert(k->free && k->size >= size && size % MIN_BLOCK == 0);
     size_t rest = k->size - size;
     if (k->segment->small ? rest < MIN_BLOCK : rest <= SMALL_SIZE) {
         take_free(c, k);
@@ -179,8 +181,9 @@ static int take(Caching *c, Chunk *k, size_t size, Err *e) {
     return OK;
 }
 
-/* Makes one chunk of two that are not in the tree. */
+/* Makes one chunk of k and its neighbour `next`, neither of which is in the tree. */
 static Chunk *merge(Chunk *k, Chunk *next) {
+    assert(k->next == next && k->offset + k->size == next->offset && !k->free && !next->free);
     k->size += next->size;
     k->next = next->next;
     if (k->next) k->next->prev = k;
@@ -228,6 +231,7 @@ static uint64_t caching_state(const Allocator *a) {
 
 static void caching_close(Allocator *a) {
     caching_empty_cache(a);
+    assert(!((Caching *)a)->segments); /* else a block was not put */
     mem_free(a);
 }
 
