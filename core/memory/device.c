@@ -18,19 +18,15 @@ static const char PLUGIN[] = "memtide_cuda.so", VARIABLE[] = "MEMTIDE_CUDA";
 static const struct { const char *folder, *place; } places[] = {
     {"", ""}, {"bin/", "../lib/memtide/"}, {"lib/lua/5.4/", "../../memtide/"}};
 
-/* The file of the library that this code was loaded from; false: the code is a part of the program. */
-static bool module_path(char path[PATH]) {
-    Dl_info info;
-    struct link_map *map = NULL;
-    if (!dladdr1((const void *)places, &info, (void **)&map, RTLD_DL_LINKMAP) || !map || !map->l_name[0]) return false;
-    return snprintf(path, PATH, "%s", map->l_name) < PATH;
-}
-
 /* The folder, with its slash, of the running program or, if `module`, of the library that has this code. false: there
  * is none. */
 static bool home(bool module, char folder[PATH]) {
     if (module) {
-        if (!module_path(folder)) return false;
+        Dl_info info;
+        struct link_map *map = NULL;
+        if (!dladdr1((const void *)places, &info, (void **)&map, RTLD_DL_LINKMAP) || !map) return false;
+        if (!map->l_name[0]) return false; /* this code is a part of the program */
+        if (snprintf(folder, PATH, "%s", map->l_name) >= PATH) return false;
     } else {
         ssize_t n = readlink("/proc/self/exe", folder, PATH - 1);
         if (n <= 0) return false;

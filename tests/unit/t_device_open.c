@@ -131,7 +131,7 @@ static void test_dry(void) {
     void *p[2] = {NULL, NULL}, *none = NULL, *host = NULL, *state = &state;
     ok(t->alloc(d, 512, &p[0], &e) == OK && t->alloc(d, 256, &p[1], &e) == OK, "addresses are handed out");
     ok(p[0] && (uintptr_t)p[0] % 256 == 0 && (char *)p[1] == (char *)p[0] + 512, "one after the other");
-    is_int(t->alloc(d, SIZE_MAX - 256, &none, &e), ERR_OOM, "until there are none left");
+    is_int(t->alloc(d, SIZE_MAX - 255, &none, &e), ERR_OOM, "until there are none left");
     has_text(e.text, "the dry device has no addresses left for ", "which is told");
     t->free(d, p[0], 512);
     is_int((long long)t->used(d), 0, "nothing of a device is used");
