@@ -96,8 +96,8 @@ typedef struct AttentionAttr {
 
 typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* axis: one of PyTorch's dimensions */
 /* axis: the dimension of the channels; groups: of a sample's channels, 0: batch normalisation; momentum: below 0 the
- * running statistics are the mean over all batches; eps: below 0 it stands for the machine epsilon of x's type, which
- * the precision pass replaces it by */
+ * running statistics are the mean over all batches; eps: below 0 it stands for the machine epsilon of x's type, and the
+ * precision pass replaces it by that */
 typedef struct NormAttr { int32_t axis, groups; float eps, momentum; } NormAttr;
 typedef struct SoftmaxAttr { int32_t axis, log; } SoftmaxAttr; /* log: the logarithm of the probabilities */
 typedef struct EmbeddingAttr { int64_t padding; } EmbeddingAttr; /* the row that gets no gradient, -1: none */

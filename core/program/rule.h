@@ -1,5 +1,5 @@
-/* rule.h: what is known of an op in addition to its row in ops.def: one rule per op, in ops/<family>.c. core/layers/
- * has the same families. A rule that is missing is a link error.
+/* rule.h: what is known of an op in addition to its row in ops.def: one rule per op, in ops/<family>.c. A rule that is
+ * missing is a link error.
  *
  * A further column belongs here: what PyTorch saves for an op's gradient and what it allocates to compute it. */
 #ifndef MT_RULE_H
