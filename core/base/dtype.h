@@ -8,6 +8,7 @@
 
 #define DTYPES(X) X(F32, "f32", 4) X(BF16, "bf16", 2) X(F16, "f16", 2) X(I32, "i32", 4) X(U8, "u8", 1)
 
+/*               enum, text, bytes of an element */
 typedef enum DType {
 #define X(name, text, size) DT_##name,
     DTYPES(X)
@@ -15,12 +16,14 @@ typedef enum DType {
     DT_COUNT
 } DType;
 
+/* Bytes of an element. */
 static inline size_t dtype_size(DType t) {
     static const size_t sizes[] = {
 #define X(name, text, size) size,
         DTYPES(X)
 #undef X
     };
+    assert((unsigned)t < DT_COUNT);
     return sizes[t];
 }
 
@@ -30,10 +33,11 @@ static inline const char *dtype_name(DType t) {
         DTYPES(X)
 #undef X
     };
+    assert((unsigned)t < DT_COUNT);
     return names[t];
 }
 
-/* The distance from 1 to the next number, as torch.finfo has it. */
+/* The distance from 1 to the next larger number: torch.finfo(t).eps. t: a floating type. */
 static inline float dtype_epsilon(DType t) { return t == DT_F16 ? 0x1p-10f : t == DT_BF16 ? 0x1p-7f : 0x1p-23f; }
 static inline bool dtype_is_float(DType t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16; }
 
@@ -49,19 +53,19 @@ MT_FN uint16_t bf16_from_f32(float x) {
 
 MT_FN float bf16_to_f32(uint16_t h) { return f32_from_bits((uint32_t)h << 16); }
 
-/* IEEE binary16, round to nearest even, overflow to infinity, subnormals kept. GPUs have an instruction for it, and the
- * dozen that it takes without would be felt beside memory as fast as theirs. */
+/* IEEE binary16: rounds to nearest even, overflows to infinity, keeps subnormals. A GPU has one instruction for each
+ * conversion; the dozen of the CPU's version would slow down kernels that are limited by the GPU's memory. */
 #define F16_FROM_F32(x) ({ uint16_t h_; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h_) : "f"(x)); h_; })
 #define F16_TO_F32(h) ({ float x_; asm("cvt.f32.f16 %0, %1;" : "=f"(x_) : "h"(h)); x_; })
 
-/* The bits of |x|, not a NaN, rounded. All cases are computed and one is chosen, so that loops over it become vector
- * code. */
+/* a: the bits of |x|, x not NaN -> |x| in binary16. Computes every case and then chooses one, so that compilers can
+ * vectorize loops over it. */
 MT_FN uint32_t f16_magnitude(uint32_t a) {
     uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13;
-    /* subnormal: adding 0.5 puts the rounding where the last bit of the result is */
+    /* subnormal: a float near 0.5 has the same last bit as the result, so adding 0.5 rounds to that */
     uint32_t tiny = f32_bits(f32_from_bits(a) + 0.5f) - 0x3f000000u;
     uint32_t h = a < 0x38800000u ? tiny : normal;
-    return a >= 0x477ff000u ? 0x7c00u : h; /* rounds to 65536 or more */
+    return a >= 0x477ff000u ? 0x7c00u : h; /* what rounds to 65536 or more is infinity */
 }
 
 MT_FN uint16_t f16_from_f32(float x) {
@@ -73,7 +77,7 @@ MT_FN uint16_t f16_from_f32(float x) {
 MT_FN float f16_widen(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, a = h & 0x7fffu;
     uint32_t tiny = f32_bits((float)(int32_t)a * 5.9604644775390625e-08f); /* 2^-24 */
-    /* infinity and NaN: the largest exponent */
+    /* infinity and NaN have the largest exponent, here 31 and there 255 */
     uint32_t normal = (a << 13) + (a >= 0x7c00u ? 0x70000000u : 0x38000000u);
     return f32_from_bits(sign | (a < 0x0400u ? tiny : normal));
 }

@@ -12,13 +12,15 @@ static const struct { const char *name; int status; } codes[] = {
 #undef X
 };
 
-/* Is it a control character of ASCII at p, or of Latin 1 in UTF-8? */
+/* Is the byte at p, which follows the one at `before` (NULL: none), a control character of ASCII or a part of one of
+ * Latin 1 in UTF-8 (0xc2, 0x80 to 0x9f)? */
 static bool is_control(const unsigned char *p, const unsigned char *before) {
     return *p < 0x20 || *p == 0x7f || (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) ||
            (before && *before == 0xc2 && *p >= 0x80 && *p < 0xa0);
 }
 
-/* Names of files that others made are a part of messages: what would drive a terminal is shown as \x1b. */
+/* Messages contain names of files that others made. Bytes that could control a terminal are replaced by \x1b and the
+ * like; the text is cut where it would become too long. */
 static void escape(char text[ERR_TEXT]) {
     char out[ERR_TEXT];
     size_t n = 0;
@@ -34,6 +36,7 @@ static void escape(char text[ERR_TEXT]) {
 }
 
 int err_set(Err *e, int code, const char *format, ...) {
+    assert(code > OK && code < ERR_CODE_COUNT);
     if (!e) return code;
     va_list args;
     va_start(args, format);
@@ -46,6 +49,7 @@ int err_set(Err *e, int code, const char *format, ...) {
 
 int err_prefix(Err *e, const char *format, ...) {
     if (!e) return ERR_INTERNAL;
+    assert(e->code > OK && e->code < ERR_CODE_COUNT);
     char text[sizeof e->text];
     va_list args;
     va_start(args, format);

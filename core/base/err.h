@@ -1,8 +1,9 @@
-/* err.h: errors are values. A function that can fail returns an ErrCode (0 = ok) and fills Err at the failing line. */
+/* err.h: errors are values. A function that can fail returns an ErrCode (0: success); where it fails, it fills its Err.
+ * On success the Err stays as it was. */
 #ifndef MT_ERR_H
 #define MT_ERR_H
 
-/*   code            what it means                                              exit status of the command line */
+/*   code            meaning                                                    exit status of the command line */
 #define ERR_CODES(X)                                                                             \
     X(OK,          "no error",                                                              0)   \
     X(SCRIPT,      "a mistake in the script: a wrong option, shape or value",              65)   \
@@ -27,18 +28,20 @@ enum { ERR_TEXT = 960 };
 
 typedef struct Err {
     int code; /* ErrCode */
-    char text[ERR_TEXT]; /* without control characters */
+    char text[ERR_TEXT]; /* one line without control characters, cut off where it is too long */
 } Err;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Fills *e and returns `code`. `e` may be NULL. */
+/* Fills *e with `code`, not OK, and the text; returns `code`. e: NULL: only the code is wanted. */
 int err_set(Err *e, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Puts "prefix: " before the text that is already there and returns the code. */
+/* Puts "prefix: " before the text of *e, which holds an error, and returns its code. e: NULL: ERR_INTERNAL. */
 int err_prefix(Err *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* "FILE" for ERR_FILE; "UNKNOWN" where there is no such code. */
 const char *err_name(int code);
+/* The program's exit status for the code; 70, as for ERR_INTERNAL, where there is no such code. */
 int err_exit_status(int code);
 
 #ifdef __cplusplus

@@ -6,6 +6,7 @@
 
 static atomic_long live, countdown;
 
+/* Must this allocation fail for a test? Exactly one thread sees the count reach its end. */
 static bool refused(void) {
     return atomic_load(&countdown) > 0 && atomic_fetch_sub(&countdown, 1) == 1;
 }
@@ -27,6 +28,7 @@ void *mem_copy(const void *from, size_t bytes) {
 
 bool mem_grow(void *array_pointer, int *cap, int want, size_t item) {
     void *old, *fresh;
+    assert(want >= 0 && *cap >= 0 && item > 0);
     if (want <= *cap) return true;
     int next = *cap < 8 ? 8 : *cap;
     while (next < want) {

@@ -1,14 +1,15 @@
-/* Open addressing: a name lies at its hash or in the first free slot after it. */
+/* A hash table with open addressing: a name is in the slot of its hash, or in the first slot after it that was free. */
 #include "names.h"
 
 #include <string.h>
 
 #include "mem.h"
 
-enum { LEAST = 16 }; /* slots, a power of two */
+enum { LEAST = 16 }; /* slots of the first table, a power of two */
 
-/* The slot of that name, or the free one where it belongs. There is always a free one. */
+/* The slot of the name, or the free slot where it belongs. At most half of the slots are taken, so the loop ends. */
 static int probe(const Names *names, const char *name, NameOf *name_of, const void *things) {
+    assert(names->cap > 0 && (names->cap & (names->cap - 1)) == 0 && names->n <= names->cap / 2);
     uint64_t mask = (uint64_t)names->cap - 1, at = hash_bytes(HASH_START, name, strlen(name)) & mask;
     while (names->slot[at] && strcmp(name_of(things, names->slot[at] - 1), name) != 0) at = (at + 1) & mask;
     return (int)at;
@@ -27,6 +28,7 @@ static bool grow(Names *names, NameOf *name_of, const void *things) {
 }
 
 bool names_add(Names *names, int number, NameOf *name_of, const void *things) {
+    assert(number >= 0);
     if (2 * (names->n + 1) > names->cap && !grow(names, name_of, things)) return false;
     int *slot = &names->slot[probe(names, name_of(things, number), name_of, things)];
     if (*slot) return true;

@@ -1,5 +1,6 @@
-/* names.h: finds a thing's number by its name, however many there are. Holds no names: whoever has the things gives
- * them. A thing may be renamed only after it was taken out, by giving its place another thing of the same name. */
+/* names.h: a hash table that finds the number of a thing by its name. It holds numbers only: the owner of the things
+ * says by a NameOf what thing `number` is called, and gives the same NameOf and `things` to every call. The name of a
+ * thing that is in the table must not change; to take a thing out, give its slot another thing of the same name. */
 #ifndef MT_NAMES_H
 #define MT_NAMES_H
 
@@ -8,16 +9,18 @@
 typedef const char *NameOf(const void *things, int number);
 
 typedef struct Names {
-    int *slot; /* 1 + number, 0: free */
-    int cap, n;
+    int *slot; /* [cap] 1 + the thing's number; 0: free */
+    int cap, n; /* slots, a power of two or 0; slots that are taken, at most half of them */
 } Names;
 
-/* Adds a thing unless there is one of its name already. false: no host memory, nothing has changed. */
+/* Adds thing `number` (0 or more), unless the table has a thing of its name already. false: out of host memory; the
+ * table is as it was. */
 bool names_add(Names *names, int number, NameOf *name_of, const void *things);
-/* Where in `slot` the thing of that name is, or -1. Stays true until something is added. */
+/* The index in `slot` of the thing of that name, or -1. It holds until something is added. */
 int names_place(const Names *names, const char *name, NameOf *name_of, const void *things);
-/* Its number, or -1. */
+/* The number of the thing of that name, or -1. */
 int names_find(const Names *names, const char *name, NameOf *name_of, const void *things);
+/* Frees the table and leaves an empty one. */
 void names_free(Names *names);
 
 #endif

@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The calling thread's locale becomes "C", which needs no memory and so cannot fail; returns the one to go back to. */
+/* Switches the calling thread to the locale "C" and returns the locale to go back to. Neither call can fail: "C" takes
+ * no memory. */
 static locale_t enter_c_locale(void) { return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); }
 
 const char *number_text(double value, char *text) {

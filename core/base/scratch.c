@@ -2,8 +2,8 @@
 
 #include "mem.h"
 
-/* What stands before the items, aligned as they must be. Each take is an allocation of its own, so a sanitizer sees
- * what is read or written past its end. */
+/* The header before the items; its size keeps the items aligned for any type. Each call has an allocation of its own,
+ * so that a sanitizer sees accesses past its end. */
 typedef union Block {
     void *before;
     max_align_t align;
@@ -11,6 +11,7 @@ typedef union Block {
 
 void *scratch_new(Scratch *s, size_t count, size_t item) {
     size_t bytes;
+    assert(item > 0);
     bool fits = size_mul(count, item, &bytes) && size_add(bytes, sizeof(Block), &bytes);
     Block *block = fits && !s->failed ? mem_new(bytes) : NULL;
     if (!block) {
@@ -23,6 +24,7 @@ void *scratch_new(Scratch *s, size_t count, size_t item) {
 
 void scratch_release(Scratch *s, void *mark) {
     while (s->last != mark) {
+        assert(s->last); /* else `mark` was never taken, or was given back before */
         Block *block = (Block *)s->last - 1;
         s->last = block->before;
         mem_free(block);

@@ -6,6 +6,7 @@
 int shape_count(const Shape *s, int64_t *count, Err *e) {
     char text[SHAPE_TEXT];
     int64_t n = 1;
+    assert(s->rank >= 0 && s->rank <= SHAPE_MAX);
     for (int i = 0; i < s->rank; i++) {
         if (s->dim[i] < 1)
             return err_set(e, ERR_SCRIPT, "shape %s: every dimension must be at least 1", shape_text(s, text));
@@ -19,7 +20,10 @@ int shape_count(const Shape *s, int64_t *count, Err *e) {
 
 int64_t shape_elements(const Shape *s) {
     int64_t n = 1;
-    for (int i = 0; i < s->rank; i++) n *= s->dim[i];
+    for (int i = 0; i < s->rank; i++) {
+        assert(s->dim[i] >= 1);
+        n *= s->dim[i];
+    }
     return n;
 }
 

@@ -1,4 +1,4 @@
-/* shape.h: up to four dimensions in PyTorch's order, whatever the layout in memory. */
+/* shape.h: the dimensions of a tensor, at most four, in PyTorch's order whatever the order in memory. */
 #ifndef MT_SHAPE_H
 #define MT_SHAPE_H
 
@@ -8,8 +8,8 @@
 enum { SHAPE_MAX = 4, SHAPE_TEXT = 96 };
 
 typedef struct Shape {
-    int rank; /* 0 = one element */
-    int64_t dim[SHAPE_MAX];
+    int rank; /* 0: one element */
+    int64_t dim[SHAPE_MAX]; /* those from `rank` on do not count */
 } Shape;
 
 static inline Shape shape1(int64_t a) { Shape s = {1, {a, 1, 1, 1}}; return s; }
@@ -21,9 +21,10 @@ static inline Shape shape4(int64_t a, int64_t b, int64_t c, int64_t d) { Shape s
 extern "C" {
 #endif
 
-/* Number of elements; fails when a dimension is below 1 or the product times 16 does not fit in int64_t. */
+/* *count: the number of elements. ERR_SCRIPT where a dimension is below 1 or above INT32_MAX, or where 16 times the
+ * number of elements does not fit in int64_t. */
 int shape_count(const Shape *s, int64_t *count, Err *e);
-/* The same for a shape that was checked before. */
+/* The same for a shape that shape_count has accepted. */
 int64_t shape_elements(const Shape *s);
 bool shape_equal(const Shape *a, const Shape *b);
 /* "(64, 3, 32, 32)" into text[SHAPE_TEXT]; returns text */

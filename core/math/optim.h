@@ -1,5 +1,5 @@
-/* optim.h: PyTorch's update rules (torch.optim), once for every device, in fp32: what a step knows, and what becomes of
- * one number of a parameter. Shared with .cu files. */
+/* optim.h: PyTorch's update rules (torch.optim), once for every device, in fp32: what is the same for all numbers in a
+ * step, and how one number of a parameter changes. Shared with .cu files. */
 #ifndef MT_OPTIM_H
 #define MT_OPTIM_H
 
@@ -7,38 +7,39 @@
 
 #include "base/base.h"
 
-/* Each is an op: its row in ops.def names, as PyTorch does, the states that it may keep beside a parameter. What these
- * make of a number depends on no other one. */
+/* Each rule is an op, whose row in ops.def has PyTorch's names of the states that it may keep for a parameter. These
+ * rules change each number of a parameter independently of the others. */
 #define OPTIM_RULES(X) X(sgd) X(adam) X(radam) X(adamax) X(rmsprop) X(adagrad) X(adadelta)
-/* And all others: a number's row and column count, or the block with which it shares a scale */
+/* Those rules, and the ones in which numbers depend on each other: by row and column, or by a block that shares a
+ * scale */
 #define OPTIM_OPS(X) OPTIM_RULES(X) X(adafactor) X(adam8bit)
 
-enum { OPTIM_STATES = 3 }; /* most that a rule keeps */
+enum { OPTIM_STATES = 3 }; /* the most that a rule keeps */
 
-/* PyTorch's options; 0: an optimizer without it */
+/* PyTorch's options; 0 where the optimizer lacks one */
 typedef struct OptimRule {
     float lr, momentum, dampening, weight_decay;
     float beta1, beta2, eps;
-    int nesterov, decoupled; /* decoupled: weight_decay is AdamW's, not L2 */
-    float clip_norm;         /* most that the norm of all gradients may be; 0: anything */
+    int nesterov, decoupled; /* decoupled: weight_decay is AdamW's, not an L2 penalty */
+    float clip_norm;         /* the largest norm of all gradients; 0: no bound */
     float alpha;
     int centered, amsgrad;
     float lr_decay, initial_accumulator_value;
     float beta2_decay, eps2, d;
-    int block_size; /* numbers of a state of 8 bits that share a scale (quant8.h); 0: there are no such states */
+    int block_size; /* numbers of an 8-bit state that share a scale (quant8.h); 0: states are not of 8 bits */
 } OptimRule;
 
-/* The numbers that a step keeps on the device when it has an optimizer with a step count or a loss scale. */
+/* What a program with a step count or a loss scale keeps on the device. */
 typedef struct StepState {
     float loss_scale;
-    int32_t good_steps; /* since the scale last changed */
-    int32_t overflow;   /* this step's gradients hold an infinity or NaN */
-    int32_t step;       /* updates made, t in Adam's formulas */
+    int32_t good_steps; /* steps without overflow since the scale last changed */
+    int32_t overflow;   /* 1: a gradient of this step has an infinity or NaN */
+    int32_t step;       /* the number of updates, t in Adam's formulas; at least 1 when the first one runs */
 } StepState;
 
 typedef struct ScalerAttr { float growth, backoff; int32_t interval; } ScalerAttr;
 
-/* torch's GradScaler.update: called at the end of every step */
+/* torch.amp.GradScaler.update, at the end of every step */
 MT_FN void scaler_update(const ScalerAttr *scaler, StepState *state) {
     if (state->overflow) {
         state->loss_scale *= scaler->backoff;
@@ -54,31 +55,35 @@ MT_FN void scaler_update(const ScalerAttr *scaler, StepState *state) {
 
 typedef struct OptimStep {
     OptimRule rule;
-    float unscale;    /* what gradients are multiplied by: the loss scale is taken out, and their norm clipped */
-    float rate;       /* the learning rate as it has decayed, with what makes up for the first moment's start at zero */
-    float root_scale; /* the same for the root of the second moment */
-    float rectified;  /* what RAdam's steps are multiplied by; 0: too few squares are known to divide by them */
+    float unscale;    /* multiplies gradients: it undoes the loss scale and clips the norm */
+    float rate;       /* the decayed learning rate, with the bias correction of the first moment */
+    float root_scale; /* the bias correction of the second moment's root */
+    float rectified;  /* multiplies RAdam's steps; 0: too few squares have been seen to divide by them */
     int t;            /* the number of this update: 1, 2, ... */
-    int first;        /* the first update, which starts SGD's momentum buffer without dampening */
+    int first;        /* 1: the first update, in which SGD's momentum buffer starts without dampening */
 } OptimStep;
 
-/* `unscale`, and what torch's clip_grad_norm_ adds to it. square: of the norm of all gradients before that. */
+/* `unscale` times the factor of torch.nn.utils.clip_grad_norm_. square: the sum of squares of all gradients, which
+ * still have the loss scale */
 MT_FN float clip_factor(const OptimRule *o, float unscale, float square) {
     float norm = sqrtf(square) * unscale;
     return o->clip_norm > 0.0f && norm + 1e-6f > o->clip_norm ? unscale * (o->clip_norm / (norm + 1e-6f)) : unscale;
 }
 
-/* What a mean that forgets by `beta` has seen of all weights after t updates from zero; in double: 1 is near */
+/* The sum of the weights of an exponential moving average after t updates from zero: 1 - beta^t, in double because
+ * beta^t can be near 1; 1 for beta = 0 */
 MT_FN double optim_seen(float beta, int t) { return beta != 0.0f ? 1.0 - pow((double)beta, (double)t) : 1.0; }
 
-/* For a mean of squares that forgets by `beta`, of which t updates have seen that much (Liu et al. 2020) */
+/* RAdam's rectification (Liu et al. 2020) after t updates of the moving average of squares. seen: optim_seen of
+ * these */
 MT_FN double optim_rectified(float beta, int t, double seen) {
     const double all = 2.0 / (1.0 - (double)beta) - 1.0;
     const double length = all - 2.0 * t * (1.0 - seen) / seen;
     return length > 5.0 ? sqrt((length - 4.0) * (length - 2.0) * all / ((all - 4.0) * (all - 2.0) * length)) : 0.0;
 }
 
-/* state: NULL: neither counts nor a loss scale; lr: NULL: the rule's; square: NULL: nothing is clipped */
+/* state: NULL: no step count and no loss scale; lr: NULL: the rule's; square: clip_factor's, NULL: nothing is
+ * clipped */
 MT_FN OptimStep optim_step(const OptimRule *rule, const StepState *state, const float *lr, const float *square) {
     const int t = state ? state->step : 1;
     const double squares = optim_seen(rule->beta2, t);
@@ -95,9 +100,9 @@ MT_FN OptimStep optim_step(const OptimRule *rule, const StepState *state, const 
     return s;
 }
 
-/* ---- a number of a parameter with gradient g -> what it becomes */
+/* ---- a number of a parameter, its states and its gradient g -> its new value and states */
 
-/* own: its states, in the order of ops.def; the place of one that is not kept does not count */
+/* own: the states in the order of ops.def; one that is not kept may have any value */
 typedef struct OptimNumber { float w, own[OPTIM_STATES]; } OptimNumber;
 typedef OptimNumber OptimFn(const OptimStep *s, OptimNumber x, float g);
 
@@ -112,7 +117,7 @@ MT_FN OptimNumber sgd_value(const OptimStep *s, OptimNumber x, float g) {
     return x;
 }
 
-/* What Adam and RAdam begin with: the decay and both means */
+/* The weight decay and both moments of Adam and RAdam */
 MT_FN OptimNumber optim_moments(const OptimStep *s, OptimNumber x, float g) {
     const OptimRule *o = &s->rule;
     if (o->decoupled) x.w -= o->lr * o->weight_decay * x.w;
@@ -140,7 +145,7 @@ MT_FN OptimNumber radam_value(const OptimStep *s, OptimNumber x, float g) {
     return x;
 }
 
-/* The second state is the largest |g| of all, which shrinks by beta2 from step to step. */
+/* The second state is the largest |g| so far; before each step it is multiplied by beta2. */
 MT_FN OptimNumber adamax_value(const OptimStep *s, OptimNumber x, float g) {
     const OptimRule *o = &s->rule;
     float before = o->beta2 * x.own[1];
@@ -152,7 +157,7 @@ MT_FN OptimNumber adamax_value(const OptimStep *s, OptimNumber x, float g) {
     return x;
 }
 
-/* centered: the root of the variance instead of the mean square; rounding below 0 gives NaN, as there */
+/* centered: the root of the variance instead of the mean square; as in PyTorch, rounding below 0 gives NaN */
 MT_FN OptimNumber rmsprop_value(const OptimStep *s, OptimNumber x, float g) {
     const OptimRule *o = &s->rule;
     float square;
@@ -187,9 +192,9 @@ MT_FN OptimNumber adadelta_value(const OptimStep *s, OptimNumber x, float g) {
     return x;
 }
 
-/* ---- Adafactor: what a number becomes depends on its row, its column and the size of the whole */
+/* ---- Adafactor: a number depends on its row, its column and the parameter's root mean square */
 
-/* A mean of squares after this step's mean is counted in */
+/* The moving average of squares `old` after it has taken in this step's mean */
 MT_FN float adafactor_mean(const OptimStep *s, float old, float mean) {
     return old + (float)pow((double)s->t, (double)s->rule.beta2_decay) * (mean - old);
 }
@@ -197,10 +202,10 @@ MT_FN float adafactor_mean(const OptimStep *s, float old, float mean) {
 /* x, but at least `least`; a NaN stays */
 MT_FN float adafactor_clamp(float x, float least) { return x < least ? least : x; }
 
-/* What g is divided by, from the mean of squares that its row and column, or its own past, let expect. eps: eps1 */
+/* What g is divided by. square: the estimate of g^2 from its row and column, or from its own past; eps: eps1 */
 MT_FN float adafactor_root(float square, float eps) { return sqrtf(adafactor_clamp(square, eps * eps)); }
 
-/* How far the parameter goes along g / root; the arguments are means of squares over all its numbers. */
+/* The factor of g / root in this step. weight, update: the mean squares of the parameter's numbers and of g / root */
 MT_FN float adafactor_rate(const OptimStep *s, double weight, double update) {
     const double rho = fmin((double)s->rule.lr, 1.0 / sqrt((double)s->t));
     return (float)(fmax((double)s->rule.eps2, sqrt(weight)) * rho / fmax(1.0, sqrt(update) / (double)s->rule.d));

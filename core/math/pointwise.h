@@ -1,5 +1,5 @@
-/* pointwise.h: each pointwise formula once, in fp32, for every device. Shared with .cu files.
- * An activation's gradient is written in terms of what its row says is saved: the input x or the output y. */
+/* pointwise.h: pointwise formulas in fp32, once for every device. Shared with .cu files. The derivative of an
+ * activation is a function of what its row says is saved: the input x or the output y. */
 #ifndef MT_POINTWISE_H
 #define MT_POINTWISE_H
 
@@ -7,8 +7,9 @@
 
 #include "rng.h"
 
-/*    name        PyTorch      saved for the backward pass: the output where it says enough. Hardtanh's bounds may be
- *                             no 16-bit numbers, and a 16-bit Softsign is soon 1. */
+/*    name        PyTorch      saved for the backward pass: the output y if the derivative can be computed from it. Not
+ *                             Hardtanh's, whose bounds may not be 16-bit numbers, nor Softsign's, which in 16 bits is 1
+ *                             for large x. */
 #define ACTS(X)                      \
     X(NONE,      "",         'y')    \
     X(RELU,      "relu",     'y')    \
@@ -39,11 +40,11 @@ typedef enum ActFn {
     ACT_COUNT
 } ActFn;
 
-/* An activation with its numbers. slope: LeakyReLU's slope, ELU's alpha, Softplus's beta, the least that Hardtanh gives
- * or Scale's factor; high: the most that Hardtanh gives, or what Scale adds; inplace: the layer asked for it */
+/* An activation with its options. slope: LeakyReLU's negative_slope, ELU's alpha, Softplus's beta, Hardtanh's min_val
+ * or Scale's factor; high: Hardtanh's max_val, or what Scale adds; inplace: the layer asked for it */
 typedef struct ActAttr { ActFn act; float slope; int32_t inplace; float high; } ActAttr;
 
-/* f without numbers, or with a's */
+/* f without options; f with those of a */
 MT_FN ActAttr act_of(ActFn f) {
     const ActAttr a = {f, 0.0f, 0, 0.0f};
     return a;
@@ -53,17 +54,18 @@ MT_FN ActAttr act_as(ActAttr a, ActFn f) {
     return a;
 }
 
-/* Is it the output that the gradient is computed from? */
+/* Is the derivative computed from the output? */
 static inline bool act_saves_output(ActFn f) {
     static const char saved[] = {
 #define X(name, text, saved) saved,
         ACTS(X)
 #undef X
     };
+    assert((unsigned)f < ACT_COUNT);
     return saved[f] == 'y';
 }
 
-/* The first ones are plain: a comparison and a product at most, so that a kernel that is made for them stays small. */
+/* Plain activations need at most a comparison and a product, so that a kernel made for them alone stays small. */
 static inline bool act_is_plain(ActFn f) { return f <= ACT_LEAKY; }
 
 MT_FN float act_value_plain(ActAttr a, float x) {
@@ -108,7 +110,7 @@ MT_FN float act_value(ActAttr a, float x) {
     }
 }
 
-/* df/dx from s, the saved value (see ACTS) */
+/* df/dx from the saved value s (see ACTS) */
 MT_FN float act_slope(ActAttr a, float s) {
     float c, t;
     switch (a.act) {
@@ -164,11 +166,11 @@ typedef enum LossFn {
 #undef X
 } LossFn;
 
-/* PyTorch's least logarithm of a probability; a NaN goes through */
+/* PyTorch's lower bound of a log-probability in BCELoss; a NaN stays */
 MT_FN float log_clamped(float log) { return log < -100.0f ? -100.0f : log; }
 
-/* The part of element x of a loss, with target t (LOSS_IDENTITY has none); `beta` is SmoothL1Loss's beta, HuberLoss's
- * delta or BCEWithLogitsLoss's pos_weight */
+/* The term of element x with target t, which LOSS_IDENTITY ignores; beta: SmoothL1Loss's beta, HuberLoss's delta or
+ * BCEWithLogitsLoss's pos_weight */
 MT_FN float loss_term(LossFn f, float x, float t, float beta) {
     float d = x - t, far = fabsf(d), rest;
     switch (f) {
@@ -184,7 +186,7 @@ MT_FN float loss_term(LossFn f, float x, float t, float beta) {
     }
 }
 
-/* Its derivative by x; at a kink, and of a NaN, PyTorch's */
+/* The derivative of loss_term with respect to x; at a kink, and for a NaN, it is PyTorch's */
 MT_FN float loss_slope(LossFn f, float x, float t, float beta) {
     float d = x - t, far = fabsf(d), sign = (float)((d > 0.0f) - (d < 0.0f)), p;
     switch (f) {
@@ -200,48 +202,52 @@ MT_FN float loss_slope(LossFn f, float x, float t, float beta) {
     }
 }
 
-/* Dropout's factor for one drawn number: 1/(1-p) with probability 1 - p, else 0. */
+/* Dropout's factor for one random number: 1 / (1 - p) with probability 1 - p, else 0 */
 MT_FN float dropout_keep(float p, uint32_t drawn) { return rng_uniform(drawn) < p ? 0.0f : 1.0f / (1.0f - p); }
 
-/* The factor of element i; four neighbours share a block of Philox. `id` names the op, so that layers differ. */
+/* Dropout's factor for element i; four consecutive elements share a block of Philox. id: names the op, so that layers
+ * differ; call: counts micro-batches */
 MT_FN float dropout_factor(float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t i) {
     return dropout_keep(p, philox(seed, RNG_DROPOUT, id, call, i >> 2).x[i & 3]);
 }
 
-/* The number of the first draw of a row of `columns` probabilities: rows begin with a block of Philox. */
+/* The index of the first random number of a row of `columns` probabilities. Each row begins with a new block of
+ * Philox. */
 MT_FN uint64_t dropout_row(int64_t row, int64_t columns) { return (uint64_t)row * (uint64_t)((columns + 3) / 4 * 4); }
 
 /* ---- rotary positions (Su et al. 2021, "RoFormer") */
 
-enum { ROTARY_PAIRS = 256 }; /* of a head, at most */
+enum { ROTARY_PAIRS = 256 }; /* the most pairs of a head */
 
-/* dim: features of a head; interleaved: pair i is features 2 i and 2 i + 1, else i and dim / 2 + i; back: turns the
- * other way, as the gradient does */
+/* dim: features of a head, even; interleaved: pair i is features 2 i and 2 i + 1, else i and dim / 2 + i; back: rotates
+ * by the negative angle, as the gradient does */
 typedef struct RotaryAttr { int32_t dim, interleaved, back; float base; } RotaryAttr;
 
-/* By how much pair i turns from step to step, in fp32 as PyTorch's code has it. Where a GPU turns, it is told: a
- * difference in the last place is multiplied by the number of steps. */
+/* The angle between two steps of pair i, in fp32 as in PyTorch. The CPU computes it for the GPU, too, since a
+ * difference in the last bit would be multiplied by the number of steps. */
 static inline float rotary_frequency(const RotaryAttr *r, int64_t i) {
+    assert(r->dim > 0 && i >= 0 && 2 * i < r->dim);
     return 1.0f / powf(r->base, (float)(2 * i) / (float)r->dim);
 }
 
-/* (*a, *b) turned by the angle with this cosine and sine */
+/* Rotates (*a, *b) by the angle with this cosine and sine. */
 MT_FN void rotary_turn(float cosine, float sine, float *a, float *b) {
     const float x = *a, y = *b;
     *a = x * cosine - y * sine;
     *b = y * cosine + x * sine;
 }
 
-/* ---- upsampling, along one axis */
+/* ---- upsampling along one axis */
 
-/* scale: input elements per output element, down and across */
+/* scale: input elements per output element, of rows and of columns */
 typedef struct UpsampleAttr { float scale[2]; int32_t bilinear, align_corners; } UpsampleAttr;
 /* An output element is the sum of share[k] times input element at[k]. */
 typedef struct Sample { int64_t at[2]; float share[2]; } Sample;
-/* Output elements that may have a share of an input element: [lo, hi). */
+/* The output elements [lo, hi), which may have a share of an input element. */
 typedef struct Reach { int64_t lo, hi; } Reach;
 
-/* Output element `o` of `out`, from `in` elements: PyTorch's places, in fp32 as there. */
+/* Output element `o` of `out`, from `in` input elements along axis 0 (rows) or 1 (columns); positions in fp32, as in
+ * PyTorch. */
 MT_FN Sample upsample_sample(const UpsampleAttr *u, int axis, int64_t o, int64_t in, int64_t out) {
     float place = u->scale[axis] * (float)o;
     Sample s;
@@ -254,7 +260,7 @@ MT_FN Sample upsample_sample(const UpsampleAttr *u, int axis, int64_t o, int64_t
     return s;
 }
 
-/* Of input element `i` of `in`: a little more than it need be, so that rounding loses none. */
+/* Of input element `i` of `in`. Somewhat larger than needed, so that rounding loses no output element. */
 MT_FN Reach upsample_reach(const UpsampleAttr *u, int axis, int64_t i, int64_t in, int64_t out) {
     float scale = in == out ? 1.0f : u->scale[axis], middle = (float)i;
     Reach r;

@@ -1,5 +1,5 @@
-/* rng.h: Philox 4x32-10 (Salmon et al., SC'11): random numbers as a pure function of a counter and a key, so that every
- * device draws the same ones and recomputation draws them again. Shared with .cu files. */
+/* rng.h: Philox 4x32-10 (Salmon et al., SC'11): random numbers as a function of a counter and a key. So every device
+ * draws the same numbers, and recomputation draws them again. Shared with .cu files. */
 #ifndef MT_RNG_H
 #define MT_RNG_H
 
@@ -9,7 +9,7 @@
 
 typedef struct Philox { uint32_t x[4]; } Philox;
 
-/* One stream per purpose: what draws, so that two uses of one seed never share numbers. */
+/* One stream per purpose, so that two uses of one seed never draw the same numbers. */
 enum RngStream { RNG_INIT = 1, RNG_DROPOUT = 2, RNG_DATA = 3, RNG_SHUFFLE = 4, RNG_NOISE = 5 };
 
 /* The published block function: four numbers from a counter and a key. */
@@ -27,7 +27,7 @@ MT_FN Philox philox_block(Philox c, uint32_t k0, uint32_t k1) {
     return c;
 }
 
-/* block `i` (four numbers) of stream (`stream`, `a`, `b`) under `seed` */
+/* Block `i` (four numbers) of the stream (stream, a, b) of `seed`. */
 MT_FN Philox philox(uint64_t seed, uint32_t stream, uint32_t a, uint32_t b, uint64_t i) {
     Philox c;
     c.x[0] = (uint32_t)i;
@@ -37,11 +37,11 @@ MT_FN Philox philox(uint64_t seed, uint32_t stream, uint32_t a, uint32_t b, uint
     return philox_block(c, (uint32_t)seed ^ (stream * 0x9E3779B1u), (uint32_t)(seed >> 32) ^ b);
 }
 
-/* uniform in [0, 1): 24 bits, exact in fp32 */
+/* Uniform in [0, 1): 24 bits of x, exact in fp32. */
 MT_FN float rng_uniform(uint32_t x) { return (float)(x >> 8) * (1.0f / 16777216.0f); }
 
-/* Four normal numbers: Box and Muller's two from two uniforms in (0, 1), twice; in double so that the last bit of fp32
- * does not hang on the machine's mathematical library. */
+/* Four normally distributed numbers, by the method of Box and Muller: two from two uniform ones in (0, 1), twice. In
+ * double, so that the last bit of fp32 does not depend on the machine's mathematical library. */
 MT_FN void rng_normals(Philox r, float *four) {
     for (int k = 0; k < 4; k += 2) {
         double radius = sqrt(-2 * log((r.x[k] + 0.5) * 0x1p-32));

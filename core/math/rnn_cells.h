@@ -1,13 +1,13 @@
-/* rnn_cells.h: what one unit of a recurrent layer does in one step, once for every device, in fp32. Shared with .cu files.
+/* rnn_cells.h: one step of one unit of a recurrent layer, once for every device, in fp32. Shared with .cu files.
  *
- * A unit has a sum per gate from the input (x w_ih^T + b_ih) and one from the units of the step before (h w_hh^T +
- * b_hh). Gates in PyTorch's order: LSTM i f g o, GRU r z n.
+ * For each gate a unit has a sum from the input (x w_ih^T + b_ih) and one from the units of the step before (h w_hh^T +
+ * b_hh). The gates are in PyTorch's order: LSTM i f g o, GRU r z n.
  *
  *   saved, per step and sample, H units each      LSTM  i f g o c        GRU  r z n hn      RNN  nothing: y is enough
  *   gradients of the sums                         LSTM  i f g o          GRU  n r z hn      RNN  h
  *
- * hn is GRU's sum from h for n, which r multiplies. In its row of gradients what belongs to w_hh (r z hn) lies
- * together, and so does what belongs to w_ih, in the other order (n r z). */
+ * hn is GRU's sum from h for gate n, which r multiplies. In GRU's row of gradients, those for w_ih (n r z) are
+ * consecutive, and so are those for w_hh (r z hn). */
 #ifndef MT_RNN_CELLS_H
 #define MT_RNN_CELLS_H
 
@@ -15,7 +15,7 @@
 
 typedef enum RnnMode { RNN_TANH, RNN_RELU, RNN_LSTM, RNN_GRU, RNN_MODES } RnnMode;
 
-/* gates: rows of w per unit; saved, slopes: numbers per unit, see above */
+/* gates: rows of w_ih and w_hh per unit; saved, slopes: numbers per unit, as above */
 typedef struct RnnInfo { int gates, saved, slopes; } RnnInfo;
 
 MT_FN RnnInfo rnn_info(RnnMode mode) {
@@ -28,7 +28,7 @@ MT_FN float cell_sigmoid(float x) { return act_value(act_of(ACT_SIGMOID), x); }
 typedef struct LstmUnit { float i, f, g, o, c, h; } LstmUnit;
 typedef struct LstmSlope { float i, f, g, o, c; } LstmSlope;
 
-/* i, f, g, o: both sums added up; c: the unit's state before this step */
+/* i, f, g, o: the gates' two sums, added; c: the unit's cell state before this step */
 MT_FN LstmUnit lstm_unit(float i, float f, float g, float o, float c) {
     LstmUnit u;
     u.i = cell_sigmoid(i);
@@ -40,7 +40,8 @@ MT_FN LstmUnit lstm_unit(float i, float f, float g, float o, float c) {
     return u;
 }
 
-/* dh, dc: gradients of h and c from all that reads them; c: as above. LstmSlope.c is c's. */
+/* The gradients of the gates' sums, and of c before this step (LstmSlope.c). dh, dc: the gradients of h and c after
+ * this step; c: as above */
 MT_FN LstmSlope lstm_slope(LstmUnit u, float c, float dh, float dc) {
     LstmSlope d;
     float t = tanhf(u.c);
@@ -56,7 +57,7 @@ MT_FN LstmSlope lstm_slope(LstmUnit u, float c, float dh, float dc) {
 typedef struct GruUnit { float r, z, n, hn, h; } GruUnit;
 typedef struct GruSlope { float n, r, z, hn, h; } GruSlope;
 
-/* r, z: both sums added up; n, hn: the two sums apart; h: the unit before this step */
+/* r, z: the gates' two sums, added; n, hn: the two sums of gate n; h: the unit's value before this step */
 MT_FN GruUnit gru_unit(float r, float z, float n, float hn, float h) {
     GruUnit u;
     u.r = cell_sigmoid(r);
@@ -67,7 +68,8 @@ MT_FN GruUnit gru_unit(float r, float z, float n, float hn, float h) {
     return u;
 }
 
-/* GruSlope.h: what h has of dh directly; the rest comes through w_hh. */
+/* The gradients of the sums. GruSlope.h: the part of the gradient of h before this step that does not come through
+ * w_hh. dh: the gradient of h after this step */
 MT_FN GruSlope gru_slope(GruUnit u, float h, float dh) {
     GruSlope d;
     d.n = dh * (1.0f - u.z) * (1.0f - u.n * u.n);

@@ -6,6 +6,7 @@ const char *alloc_name(AllocKind kind) {
         ALLOCATORS(X)
 #undef X
     };
+    assert((unsigned)kind < ALLOC_COUNT);
     return names[kind];
 }
 
@@ -41,5 +42,5 @@ void allocator_put(Allocator *a, Block *b) {
     *b = (Block){NULL, 0, b->category, 0, NULL};
 }
 
-size_t allocator_empty_cache(Allocator *a) { return a->table->empty_cache(a); }
-uint64_t allocator_state(const Allocator *a) { return a->table->state(a); }
+size_t allocator_empty_cache(Allocator *a) { return a->table->empty_cache ? a->table->empty_cache(a) : 0; }
+uint64_t allocator_state(const Allocator *a) { return a->table->state ? a->table->state(a) : a->ledger->held; }

@@ -1,4 +1,5 @@
-/* alloc_direct.c: one device allocation per block, so that a memory checker sees every tensor's edges. */
+/* alloc_direct.c: one allocation of the device per block, so that a memory checker sees accesses past a tensor's
+ * end. */
 #include "alloc.h"
 #include "base/mem.h"
 
@@ -13,17 +14,10 @@ static int direct_get(Allocator *a, size_t offset, Block *b, Err *e) {
 
 static void direct_put(Allocator *a, Block *b) { ledger_give(a->ledger, b->data, taken(a, b)); }
 
-static size_t direct_empty_cache(Allocator *a) {
-    (void)a;
-    return 0;
-}
-
-static uint64_t direct_state(const Allocator *a) { return a->ledger->held; }
-
 static void direct_close(Allocator *a) { mem_free(a); }
 
 int alloc_direct_open(Ledger *ledger, Allocator **out, Err *e) {
-    static const AllocatorTable table = {direct_get, direct_put, direct_empty_cache, direct_state, direct_close};
+    static const AllocatorTable table = {direct_get, direct_put, NULL, NULL, direct_close};
     Allocator *a = mem_new(sizeof *a);
     if (!a) return err_set(e, ERR_HOST_MEMORY, "out of host memory in the direct allocator");
     *a = (Allocator){&table, ledger};

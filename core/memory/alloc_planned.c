@@ -1,4 +1,5 @@
-/* alloc_planned.c: one arena, taken when the allocator opens; a block is a place in it. */
+/* alloc_planned.c: one arena, taken from the device when the allocator opens. A block is the place in it that the plan
+ * says. */
 #include "alloc.h"
 #include "base/mem.h"
 
@@ -19,13 +20,6 @@ static int planned_get(Allocator *a, size_t offset, Block *b, Err *e) {
 
 static void planned_put(Allocator *a, Block *b) { (void)a, (void)b; }
 
-static size_t planned_empty_cache(Allocator *a) {
-    (void)a;
-    return 0;
-}
-
-static uint64_t planned_state(const Allocator *a) { return a->ledger->held; }
-
 static void planned_close(Allocator *a) {
     Planned *p = (Planned *)a;
     if (p->arena) ledger_give(a->ledger, p->arena, p->bytes);
@@ -33,7 +27,7 @@ static void planned_close(Allocator *a) {
 }
 
 int alloc_planned_open(Ledger *ledger, size_t arena, Allocator **out, Err *e) {
-    static const AllocatorTable table = {planned_get, planned_put, planned_empty_cache, planned_state, planned_close};
+    static const AllocatorTable table = {planned_get, planned_put, NULL, NULL, planned_close};
     Planned *p = mem_new(sizeof *p);
     if (!p) return err_set(e, ERR_HOST_MEMORY, "out of host memory in the planned allocator");
     p->base = (Allocator){&table, ledger};

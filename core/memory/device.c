@@ -12,23 +12,21 @@ enum { PATH = 1024 };
 
 static const char PLUGIN[] = "memtide_cuda.so", VARIABLE[] = "MEMTIDE_CUDA";
 
-/* Beside the program or the Lua module as they are built, and from their folders as they are installed. The latter
- * counts in folders of these names only: from a build's folder the path could lead to one that anybody can make. */
+/* Where the plugin is, as seen from the folder of the program or of the Lua module: beside it in a build, in `place`
+ * where it is installed. `place` counts only in a folder whose name ends in `folder`: seen from another one it could be
+ * a folder that anybody may write to. */
 static const struct { const char *folder, *place; } places[] = {
     {"", ""}, {"bin/", "../lib/memtide/"}, {"lib/lua/5.4/", "../../memtide/"}};
 
-/* The file that this code is loaded from; false: it is a part of the program. */
-static bool module_path(char path[PATH]) {
-    Dl_info info;
-    struct link_map *map = NULL;
-    if (!dladdr1((const void *)places, &info, (void **)&map, RTLD_DL_LINKMAP) || !map || !map->l_name[0]) return false;
-    return snprintf(path, PATH, "%s", map->l_name) < PATH;
-}
-
-/* The folder, with its slash, that holds the running program (module: this code, if it is a library). */
+/* The folder, with its slash, of the running program or, if `module`, of the library that has this code. false: there
+ * is none. */
 static bool home(bool module, char folder[PATH]) {
     if (module) {
-        if (!module_path(folder)) return false;
+        Dl_info info;
+        struct link_map *map = NULL;
+        if (!dladdr1((const void *)places, &info, (void **)&map, RTLD_DL_LINKMAP) || !map) return false;
+        if (!map->l_name[0]) return false; /* this code is a part of the program */
+        if (snprintf(folder, PATH, "%s", map->l_name) >= PATH) return false;
     } else {
         ssize_t n = readlink("/proc/self/exe", folder, PATH - 1);
         if (n <= 0) return false;
@@ -39,13 +37,13 @@ static bool home(bool module, char folder[PATH]) {
     return slash;
 }
 
-/* Does `folder` end in these folders? */
+/* Is `end` ("bin/") the end of the path `folder`, beginning with a whole name? */
 static bool ends_in(const char *folder, const char *end) {
     size_t n = strlen(folder), m = strlen(end);
     return n >= m && !strcmp(folder + n - m, end) && (m == 0 || n == m || folder[n - m - 1] == '/');
 }
 
-/* false: there is none; *looked then says where it was looked for. */
+/* path: the plugin's file. false: there is none; `looked` says where it was searched for. */
 static bool find_plugin(char path[PATH], char looked[PATH]) {
     const char *asked = getenv(VARIABLE);
     char folder[PATH];
@@ -69,20 +67,20 @@ static bool find_plugin(char path[PATH], char looked[PATH]) {
     return false;
 }
 
-/* The plugin stays loaded: CUDA does not bear to be unloaded before the process ends. */
+/* The plugin stays loaded to the end of the process, because CUDA cannot be unloaded. */
 static int open_cuda(const char *name, Device **out, Err *e) {
     char path[PATH], looked[PATH];
     DevicePluginOpen *open;
     if (!find_plugin(path, looked))
-        return err_set(e, ERR_UNSUPPORTED, "the CUDA plugin is not there: looked for %s", looked);
+        return err_set(e, ERR_UNSUPPORTED, "the CUDA plugin is missing: looked for %s", looked);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) return err_set(e, ERR_UNSUPPORTED, "the CUDA plugin cannot be loaded: %s", dlerror());
     void *found = dlsym(library, "memtide_cuda_open");
     const uint64_t *abi = dlsym(library, "memtide_cuda_abi");
     if (!found || !abi)
-        return err_set(e, ERR_UNSUPPORTED, "%s is no CUDA plugin of memtide: it has no memtide_cuda_open", path);
+        return err_set(e, ERR_UNSUPPORTED, "%s is not memtide's CUDA plugin: it has no memtide_cuda_open", path);
     if (*abi != DEVICE_ABI)
-        return err_set(e, ERR_UNSUPPORTED, "%s was built for another version of memtide: build both anew", path);
+        return err_set(e, ERR_UNSUPPORTED, "%s was built for another version of memtide: build both again", path);
     memcpy(&open, &found, sizeof open); /* ISO C has no cast from an object's address to a function's */
     return open(name, out, e);
 }

@@ -1,10 +1,11 @@
-/* device_dry.c: counts and computes nothing. What it says of sizes comes from the model device. */
+/* device_dry.c: a device that counts and computes nothing. Alignment and workspace sizes are those of the model
+ * device. */
 #include "device.h"
 #include "base/mem.h"
 
 typedef struct Dry {
     Device base;
-    DeviceTable table; /* of its own, since the alignment is the model's */
+    DeviceTable table; /* not shared: its alignment is the model's */
     Device *model;
     size_t next;       /* the next address to hand out */
 } Dry;
@@ -18,6 +19,7 @@ static int dry_info(Device *d, DeviceInfo *info, Err *e) { return model_of(d)->t
 static int dry_alloc(Device *d, size_t bytes, void **p, Err *e) {
     Dry *dry = (Dry *)d;
     size_t at = dry->next;
+    assert(bytes > 0 && bytes % dry->table.alignment == 0);
     if (!size_add(at, bytes, &dry->next))
         return err_set(e, ERR_OOM, "the dry device has no addresses left for %zu bytes", bytes);
     *p = (void *)(uintptr_t)at;
@@ -89,7 +91,7 @@ int device_dry_open(Device *model, Device **out, Err *e) {
         .trim = dry_trim, .dry = true, .used = dry_used};
     d->base.table = &d->table;
     d->model = model;
-    d->next = model->table->alignment; /* NULL is no address */
+    d->next = model->table->alignment; /* not 0, which is NULL */
     *out = &d->base;
     return OK;
 }

@@ -7,10 +7,11 @@ void ledger_open(Ledger *l, Device *device, size_t limit) {
     *l = (Ledger){.device = device, .limit = limit, .mark = -1, .peak = {.mark = -1}};
 }
 
-/* A take is followed by the use of what was taken for: the use has the same `held` and more `used`, so it replaces the
- * take as the peak instant, and the new tensor is in it. */
+/* ledger_take is followed by the ledger_use of the tensor that the bytes were taken for. At that use `held` is the same
+ * and `used` is larger, so the use becomes the peak instant, and the peak contains the new tensor. */
 static void see_peak(Ledger *l) {
     LedgerPeak *p = &l->peak;
+    assert(l->used <= l->held);
     if (l->held < p->held || (l->held == p->held && l->used <= p->used)) return;
     p->held = l->held;
     p->used = l->used;
@@ -27,6 +28,7 @@ static int out_of_memory(const Ledger *l, size_t bytes, const char *why, Err *e)
 
 int ledger_take(Ledger *l, size_t bytes, void **p, Err *e) {
     size_t alignment = l->device->table->alignment, room = (l->limit ? l->limit : SIZE_MAX) - l->held;
+    assert(!l->limit || l->held <= l->limit);
     l->requests++;
     if (bytes == 0 || bytes % alignment)
         return err_set(e, ERR_INTERNAL, "expected a request of a multiple of %zu bytes, found %zu", alignment, bytes);
@@ -46,6 +48,7 @@ int ledger_take(Ledger *l, size_t bytes, void **p, Err *e) {
 }
 
 void ledger_give(Ledger *l, void *p, size_t bytes) {
+    assert(bytes <= l->held - l->used);
     l->device->table->free(l->device, p, bytes);
     l->held -= bytes;
 }
@@ -57,6 +60,7 @@ void ledger_use(Ledger *l, Category category, size_t bytes) {
 }
 
 void ledger_unuse(Ledger *l, Category category, size_t bytes) {
+    assert(bytes <= l->category[category] && bytes <= l->used);
     l->category[category] -= bytes;
     l->used -= bytes;
 }

@@ -3,24 +3,24 @@
 
 #include "plan_private.h"
 
-/* Bounds of the last resort, improve: placements, and comparisons of two pieces (some milliseconds). */
+/* Bounds of improve, the last resort: placements; comparisons of two pieces (some milliseconds). */
 enum { MOST_TRIES = 6000, MOST_STEPS = 8000000 };
 
 typedef struct Planner {
     PlanItem *items;
     const Piece *piece;   /* [n] */
-    int *order;           /* [n] the pieces, as they are to be placed */
+    int *order;           /* [n] indices of pieces, in the order in which they are placed */
     Placed placed;
     int n;
-    long steps;           /* how often two pieces were compared */
-    Plan plan;
+    long steps;           /* comparisons of two pieces so far */
+    Plan plan;            /* the lowest so far; its offsets are in the items */
     Scratch *scratch;
 } Planner;
 
 /* ---- one placement */
 
-/* Puts the pieces in order, each at the lowest offset that is free during its life, below `limit`. Returns how many
- * fitted: n, or the place in the order of the first one that did not. */
+/* Places the pieces in order, each at the lowest offset that is free during its life, none above `limit`. Returns how
+ * many fitted: n, or the index in the order of the first piece that did not. */
 static int place(Planner *p, size_t limit, size_t *height) {
     *height = 0;
     placed_clear(&p->placed);
@@ -32,9 +32,10 @@ static int place(Planner *p, size_t limit, size_t *height) {
     return p->n;
 }
 
-/* Keeps the placement in the order if it is lower than what there is. Returns what place returns. */
+/* Places the pieces in the order, and keeps the placement if it is lower than the best one. Returns what place does. */
 static int try_order(Planner *p) {
     size_t height;
+    assert(p->plan.height > 0);
     int fitted = place(p, p->plan.height - 1, &height);
     if (fitted < p->n) return fitted;
     p->plan.height = height;
@@ -56,7 +57,7 @@ static double by_area(const Piece *p) { return (double)p->size * (by_life(p) + 1
 
 typedef struct Ranked { double key; int first, piece; } Ranked;
 
-/* The largest key first; ties by first use. */
+/* The largest key first; of equal keys the earlier first use. */
 static int compare_ranked(const void *left, const void *right) {
     const Ranked *a = left, *b = right;
     if (a->key != b->key) return a->key > b->key ? -1 : 1;
@@ -70,7 +71,8 @@ static void sort_order(Planner *p, Ranked *ranked, OrderKey *key) {
     for (int i = 0; i < p->n; i++) p->order[i] = ranked[i].piece;
 }
 
-/* A piece that does not fit below the best height is placed earlier the next time: how much, a fixed sequence says. */
+/* Tries orders: a piece that did not fit below the best height is placed earlier the next time; a fixed sequence of
+ * random numbers says how much earlier. */
 static void improve(Planner *p) {
     uint32_t random = 1;
     for (int tries = 0; tries < MOST_TRIES && p->steps < MOST_STEPS && p->plan.height > p->plan.lower_bound; tries++) {
@@ -85,7 +87,7 @@ static void improve(Planner *p) {
 
 /* ---- the search */
 
-/* Sums over pieces in some order, as pieces leave it: Fenwick's tree. */
+/* Sums of the first pieces in some order, while pieces leave and join: a Fenwick tree. */
 typedef struct Sum { size_t bytes, count; } Sum;
 
 static void sum_change(Sum *tree, int n, int at, size_t bytes, size_t count) {
@@ -95,7 +97,7 @@ static void sum_change(Sum *tree, int n, int at, size_t bytes, size_t count) {
     }
 }
 
-/* Of the first `n` in the order. */
+/* The sum of the first `n` in the order. */
 static Sum sum_first(const Sum *tree, int n) {
     Sum sum = {0, 0};
     for (int i = n; i > 0; i -= i & -i) {
@@ -105,18 +107,18 @@ static Sum sum_first(const Sum *tree, int n) {
     return sum;
 }
 
-/* A piece's place among all by their first times and by their last ones: how many are before it there (of equal ones
- * the first is meant), how many end before it begins, and how many begin before it ends. */
+/* Of all pieces, how many begin before this one begins (first), end before it ends (last), end before it begins
+ * (ended), and begin before or when it ends (begun). first and last are its places in the two Fenwick trees. */
 typedef struct Wait {
     int first, last, ended, begun;
     bool waits;
 } Wait;
 
-/* What order_by_need works with: the times in order, and the sums over the pieces that do not wait. */
+/* What order_by_need works with; arrays of n. */
 typedef struct Need {
-    Wait *wait;
-    int *first, *last;
-    Sum *by_first, *by_last;
+    Wait *wait;               /* by piece */
+    int *first, *last;        /* the pieces' first times, and their last times, sorted */
+    Sum *by_first, *by_last;  /* over the pieces that do not wait, in the order of first and of last times */
 } Need;
 
 static int compare_ints(const void *left, const void *right) {
@@ -135,6 +137,7 @@ static int count_below(const int *sorted, int n, int time) {
     return low;
 }
 
+/* The piece begins to wait, or to be needed. */
 static void change_need(const Planner *p, const Need *need, int i, bool waits) {
     size_t bytes = waits ? 0 - p->piece[i].size : p->piece[i].size, count = waits ? (size_t)-1 : 1;
     need->wait[i].waits = waits;
@@ -158,13 +161,13 @@ static void find_need(const Planner *p, const Need *need) {
     }
 }
 
-/* The pieces that do not wait and are alive at some time of this one's life. */
+/* The sum over the pieces that do not wait and share a time with this one, itself left out. */
 static Sum find_around(const Planner *p, const Need *need, int i) {
     Sum begun = sum_first(need->by_first, need->wait[i].begun), ended = sum_first(need->by_last, need->wait[i].ended);
     return (Sum){begun.bytes - ended.bytes - p->piece[i].size, begun.count - ended.count - 1};
 }
 
-/* The largest number of bytes that every size is a multiple of. */
+/* The greatest common divisor of all sizes. */
 static size_t find_unit(const Planner *p) {
     size_t unit = 0;
     for (int i = 0; i < p->n; i++)
@@ -172,15 +175,17 @@ static size_t find_unit(const Planner *p) {
     return unit;
 }
 
-/* Is there a place in `height` bytes, however the pieces around lie? Each of them is in the way at as many offsets as
- * both have bytes together, in units, less one. */
+/* Is there room for the piece in `height` bytes, wherever the pieces around it are put? Counted in units, one of them
+ * excludes (its size + the piece's size - 1) offsets of the piece. */
 static bool always_fits(const Piece *piece, Sum around, size_t unit, size_t height) {
+    assert(unit > 0 && piece->size > 0 && piece->size % unit == 0);
     if (piece->size > height || around.bytes > height - piece->size) return false;
     return piece->size == unit || around.count <= (height - piece->size - around.bytes) / (piece->size - unit);
 }
 
-/* Pieces that always fit can wait until the others are placed; without them others do, too. Fills the order: those
- * that cannot wait, then the others, the last to wait first. Returns how many cannot. */
+/* A piece that always fits can wait until the others are placed; once it waits, more of the others may always fit.
+ * Fills the order with the pieces that cannot wait, by index, then those that wait, the last one that began to wait
+ * first. Returns the number of those that cannot wait. */
 static int order_by_need(Planner *p, const Need *need, size_t height) {
     size_t unit = find_unit(p);
     int front = 0, back = p->n;
@@ -196,15 +201,12 @@ static int order_by_need(Planner *p, const Need *need, size_t height) {
     }
     for (int i = 0; i < p->n; i++)
         if (!need->wait[i].waits) p->order[front++] = i;
+    assert(front == back);
     return front;
 }
 
-static int compare_offsets(const void *left, const void *right) {
-    const Ranked *a = left, *b = right;
-    return (a->key > b->key) - (a->key < b->key);
-}
-
-/* A plan at the bound, where the search finds one for the pieces that cannot wait. */
+/* Makes a plan at the lower bound, if plan_search finds one for the pieces that cannot wait: placed in the order of the
+ * offsets that it finds, each piece gets a place at that offset or below. */
 static void search(Planner *p, Ranked *ranked) {
     size_t count = (size_t)p->n;
     Scratch *s = p->scratch;
@@ -219,14 +221,14 @@ static void search(Planner *p, Ranked *ranked) {
         hard[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
     }
     bool found = plan_search(hard, n, p->plan.lower_bound, s);
-    for (int i = 0; i < n; i++) ranked[i] = (Ranked){(double)hard[i].offset, 0, p->order[i]};
-    qsort(ranked, (size_t)n, sizeof *ranked, compare_offsets);
+    for (int i = 0; i < n; i++) ranked[i] = (Ranked){-(double)hard[i].offset, 0, p->order[i]};
+    qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked);
     for (int i = 0; i < n; i++) p->order[i] = ranked[i].piece;
     if (found) try_order(p);
 }
 
-/* An order reaches the bound in most programs; the search that follows does in nearly all of the others. What is left
- * gets as near as improving an order does. */
+/* In most programs one of the three orders reaches the lower bound, in nearly all others the search does. For the rest
+ * the last order is improved. */
 static void find_plan(Planner *p, Ranked *ranked) {
     static OrderKey *const keys[] = {by_size, by_life, by_area};
     for (size_t i = 0; i < ARRAY_LEN(keys) && p->plan.height > p->plan.lower_bound; i++) {
@@ -249,7 +251,8 @@ static int compare_last(const void *left, const void *right) {
     return (a->last > b->last) - (a->last < b->last);
 }
 
-/* The most bytes alive are reached when some piece's life begins. begin, end: scratch, [n] each. */
+/* Fills in the lower bound. The most bytes are alive at a time when a piece's life begins. begin, end: scratch, [n]
+ * each. */
 static void find_bound(const Piece *piece, int n, Piece *begin, Piece *end, Plan *plan) {
     size_t live = 0, bytes = (size_t)n * sizeof *piece;
     if (n == 0) return;
@@ -266,10 +269,12 @@ static void find_bound(const Piece *piece, int n, Piece *begin, Piece *end, Plan
     }
 }
 
-/* The items that take place into piece; their bytes in a row are the height that there is without any sharing. */
+/* Fills `piece` with the items that have a size. *sum grows by their bytes. Returns their number; -1: *sum
+ * overflowed. */
 static int collect(PlanItem *items, int n, Piece *piece, size_t *sum) {
     int m = 0;
     for (int i = 0; i < n; i++) {
+        assert(items[i].first <= items[i].last);
         items[i].offset = 0;
         if (items[i].size == 0) continue;
         if (!size_add(*sum, items[i].size, sum)) return -1;
@@ -289,7 +294,7 @@ static int build(Planner *p, int n, Scratch *s, Err *e) {
         return err_set(e, ERR_SCRIPT, "the bytes of %d tensors do not fit in size_t", n);
     if (!placed_open(&p->placed, piece, p->n, s)) return OK;
     p->piece = piece;
-    p->plan.height = p->n ? sum + 1 : 0;
+    p->plan.height = p->n ? sum + 1 : 0; /* one more than without any sharing: the first order is always lower */
     find_bound(piece, p->n, times, times + p->n, &p->plan);
     find_plan(p, ranked);
     if (!s->failed) plan_lift_scratch(p->items, piece, p->n, p->plan.height, s);

@@ -1,12 +1,12 @@
-/* plan.h: lifetimes to offsets. Pure arithmetic: knows sizes and times, no ops, no device.
+/* plan.h: finds offsets for lifetimes. Pure arithmetic: it knows sizes and times, no ops and no device.
  *
  *   offset ^      +-----------+
- *   height |  +---+  tensor 2 |        greedy by size, first fit: the largest first, each at the lowest offset
- *          |  | 1 +--+--------+        that is free during its whole life; where neither this order
- *          |  |   | 3|                 nor two others reach the bound, a search for a plan at it follows
- *          +--+---+--+-------> time    lower bound = the largest sum of sizes alive at one time
- *                                      what lives at one time only is then put as high as there is room
- */
+ *   height |  +---+  tensor 2 |        First fit, greedy by size: the largest first, each at the lowest offset that is
+ *          |  | 1 +--+--------+        free during its whole life. Where neither this order nor two others reach the
+ *          |  |   | 3|                 lower bound, a search for a plan of that height follows. Last, items that live
+ *          +--+---+--+-------> time    at one time only are moved up as far as there is room.
+ *
+ * Lower bound: the largest sum of the sizes that are alive at one time. */
 #ifndef MT_PLAN_H
 #define MT_PLAN_H
 
@@ -15,8 +15,8 @@
 #include "base/scratch.h"
 
 typedef struct PlanItem {
-    size_t size;      /* bytes, already rounded up to the alignment; 0 = takes no place */
-    int first, last;  /* alive during [first, last] */
+    size_t size;      /* bytes, already rounded up to the alignment; 0: takes no place */
+    int first, last;  /* alive during [first, last], first <= last */
     size_t offset;    /* [out] */
 } PlanItem;
 
@@ -26,14 +26,15 @@ typedef struct Plan {
     int peak_time;       /* the first time at which the lower bound is reached */
 } Plan;
 
-/* Fills the items' offsets. ERR_HOST_MEMORY; ERR_SCRIPT when the sizes' sum does not fit in size_t. */
+/* Fills the offsets of the n items, and *plan. ERR_HOST_MEMORY; ERR_SCRIPT where the sum of the sizes does not fit in
+ * size_t. */
 int plan_build(PlanItem *items, int n, Plan *plan, Err *e);
-/* ERR_INTERNAL naming two items that overlap in time and place, if there are such. */
+/* ERR_INTERNAL where an item leaves the plan's height, or two items overlap in time and place; the text names them. */
 int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
 
-/* Looks, for a bounded number of steps, for offsets within `height` bytes, which must be at least the lower bound.
- * Fills the items' offsets where it found some, and leaves them alone otherwise, as it does where s has failed; in
- * plan_search.c. */
+/* Searches, for a bounded number of steps, for offsets of the n items within `height` bytes, at least their lower
+ * bound. true: it has found some and filled them in. false: it has found none or s has failed; the items are as they
+ * were. Defined in plan_search.c. */
 bool plan_search(PlanItem *items, int n, size_t height, Scratch *s);
 
 #endif

@@ -1,17 +1,19 @@
-/* First fit of n pieces without a look at every pair of them: the pieces lie in runs, runs in groups, groups in larger
- * ones, and a search passes one of these as a whole where all of its pieces are in the way, or none of them is. And it
- * begins where the search for the last piece like this one ended, if no more has become free below since: layers that
- * are alike follow each other. */
+/* First fit of n pieces without a comparison of every pair. The pieces are in runs, the runs in groups, the groups in
+ * larger groups; a search passes a run or group as a whole if all of its pieces are in the way, or none of them is. A
+ * search begins where the search for the last piece like this one ended, as far as the room below cannot have become
+ * free since: in a network, similar layers follow each other. */
 #include <string.h>
 
 #include "plan_private.h"
 
-/* Pieces in a run at least; runs below which runs stay that small; what a group has of the next lower level. */
+/* LEAST_ROOM: pieces that a run has room for, at least; with more than MANY_RUNS runs it is more. FAN: extents of the
+ * next lower level in a group. */
 enum { LEAST_ROOM = 32, MANY_RUNS = 2048, FAN = 16 };
-/* Times that a hint is carried over; times for each piece above which there are no hints. */
+/* FAR: by how many times a hint's life may differ from a piece's. SPARSE: with more times than this per piece there are
+ * no hints. */
 enum { FAR = 256, SPARSE = 8 };
 
-/* How many times there are, from 0 on; 0: too many to keep something of each. */
+/* The number of times, counted from 0; 0: too many to have an entry for each. */
 static int count_times(const Piece *piece, int n) {
     int times = 0;
     for (int i = 0; i < n; i++) {
@@ -24,7 +26,8 @@ static int count_times(const Piece *piece, int n) {
 bool placed_open(Placed *p, const Piece *piece, int n, Scratch *s) {
     *p = (Placed){.room = LEAST_ROOM, .times = count_times(piece, n)};
     while (p->room < n / MANY_RUNS) p->room *= 2;
-    size_t runs = 2 * (size_t)(n / p->room) + 2; /* all but the first are at least half full */
+    size_t runs = 2 * (size_t)(n / p->room) + 2; /* every run but the first is at least half full */
+    p->runs = (int)runs;
     p->piece = scratch_new(s, runs * (size_t)p->room, sizeof *p->piece);
     p->block = scratch_new(s, runs, sizeof *p->block);
     for (int k = 0; k < EXTENT_LEVELS; k++, runs = runs / FAN + 1) p->level[k] = scratch_new(s, runs, sizeof(Extent));
@@ -45,21 +48,20 @@ static bool at_once(const Piece *a, const Piece *b) { return a->first <= b->last
 
 /* ---- extents */
 
+/* The extent of one piece. */
 static Extent extent_of(const Piece *q) {
     return (Extent){q->offset, q->offset, q->offset + q->size, 0, {q->first, q->first}, {q->last, q->last}, 1};
 }
 
-static int least(int a, int b) { return a < b ? a : b; }
-static int most(int a, int b) { return a > b ? a : b; }
-
+/* Adds the extent of the pieces that follow. */
 static void append(Extent *e, const Extent *next) {
     e->gap = max_size(e->gap, max_size(next->gap, next->low > e->high ? next->low - e->high : 0));
     e->top = next->top;
     e->high = max_size(e->high, next->high);
-    e->first[0] = least(e->first[0], next->first[0]);
-    e->first[1] = most(e->first[1], next->first[1]);
-    e->last[0] = least(e->last[0], next->last[0]);
-    e->last[1] = most(e->last[1], next->last[1]);
+    e->first[0] = min_int(e->first[0], next->first[0]);
+    e->first[1] = max_int(e->first[1], next->first[1]);
+    e->last[0] = min_int(e->last[0], next->last[0]);
+    e->last[1] = max_int(e->last[1], next->last[1]);
     e->n += next->n;
 }
 
@@ -73,7 +75,8 @@ static void sum_up_run(Placed *p, int run) {
     *e = all;
 }
 
-/* The groups above the runs from this one on; only its own: no run has moved. */
+/* Sums up the groups that contain this run or a later one; only: no run has moved, so only those that contain this
+ * one. */
 static void sum_up_groups(Placed *p, int run, bool only) {
     for (int k = 1; k < EXTENT_LEVELS; k++) {
         const Extent *below = p->level[k - 1];
@@ -82,17 +85,18 @@ static void sum_up_groups(Placed *p, int run, bool only) {
         p->count[k] = end;
         for (int i = run; i < (only ? run + 1 : end); i++) {
             p->level[k][i] = below[i * FAN];
-            for (int j = i * FAN + 1; j < least(n, (i + 1) * FAN); j++) append(&p->level[k][i], &below[j]);
+            for (int j = i * FAN + 1; j < min_int(n, (i + 1) * FAN); j++) append(&p->level[k][i], &below[j]);
         }
     }
 }
 
 /* ---- the search */
 
-/* Passes all of it, if the search does not end in it and nothing in it must be looked at. */
+/* Passes the whole extent, if the search cannot end in it and its pieces need not be looked at one by one: raises the
+ * piece's offset above it if all of its pieces are in the way. */
 static bool pass(const Extent *e, Piece *piece) {
     if (e->high <= piece->offset) return true;
-    if (e->first[1] <= piece->last && piece->first <= e->last[0]) { /* all of it is in the way */
+    if (e->first[1] <= piece->last && piece->first <= e->last[0]) { /* every piece of it shares a time with `piece` */
         if (e->gap >= piece->size || e->low >= piece->offset + piece->size) return false;
         piece->offset = max_size(piece->offset, e->high);
         return true;
@@ -101,8 +105,8 @@ static bool pass(const Extent *e, Piece *piece) {
     return none && e->top < piece->offset + piece->size;
 }
 
-/* Looks at the run's pieces one by one; returns how many lie before the end of the search: fewer than all, if it ends
- * here. */
+/* Looks at the pieces of a run one by one, and raises the piece's offset above those that are in the way. Returns how
+ * many come before the end of the search: fewer than all, if it ends in this run. */
 static int look(const Placed *p, int run, Piece *piece) {
     const Piece *other = placed_run(p, run);
     int i = 0;
@@ -114,7 +118,8 @@ static int look(const Placed *p, int run, Piece *piece) {
     return i;
 }
 
-/* true: the search ends in extent `i` of the level. *before: how many pieces lie before the end; *run: it ends there */
+/* Searches extent `i` of the level. true: the search ends in it. *before grows by the number of its pieces before the
+ * end; *run: the last run that was searched. */
 static bool search(const Placed *p, int level, int i, Piece *piece, int *before, int *run) {
     const Extent *e = &p->level[level][i];
     bool passed = pass(e, piece), ended = false;
@@ -124,7 +129,7 @@ static bool search(const Placed *p, int level, int i, Piece *piece, int *before,
         *run = i;
         return n < e->n;
     }
-    for (int k = i * FAN; k < least(p->count[level - 1], (i + 1) * FAN) && !ended; k++)
+    for (int k = i * FAN; k < min_int(p->count[level - 1], (i + 1) * FAN) && !ended; k++)
         ended = search(p, level - 1, k, piece, before, run);
     return ended;
 }
@@ -137,8 +142,9 @@ static Hint *hint_of(Placed *p, const Piece *piece) {
     return &p->hint[kind % HINTS];
 }
 
-/* Below this the piece fits nowhere. What was in the hint's way and is not in the piece's, its life having ended before
- * or begun after, leaves its room free, and with it less than the piece's size below it. */
+/* An offset below which the piece fits nowhere. The hint says so for its own life. Pieces that were in the way then,
+ * but whose life ends before the piece's or begins after it, are not in the way now: room can be free from the lowest
+ * of them on, and less than the piece's size below it. */
 static size_t find_start(const Placed *p, const Hint *h, const Piece *piece) {
     if (!p->times || !h->size || h->size > piece->size) return 0;
     if (piece->first - h->first > FAR || h->last - piece->last > FAR) return 0;
@@ -149,6 +155,7 @@ static size_t find_start(const Placed *p, const Hint *h, const Piece *piece) {
     return low > piece->size ? low - piece->size : 0;
 }
 
+/* The piece is put: `h` is now its hint. */
 static void keep_hint(Placed *p, Hint *h, const Piece *piece) {
     if (!p->times) return;
     *h = (Hint){piece->size, piece->offset, piece->first, piece->last};
@@ -165,6 +172,7 @@ static bool is_before(const Piece *a, const Piece *b) {
 
 /* Makes two runs of a full one. */
 static void split(Placed *p, int run) {
+    assert(p->count[0] < p->runs);
     Extent *e = &p->level[0][run];
     size_t after = (size_t)(p->count[0] - run - 1);
     memmove(e + 2, e + 1, after * sizeof *e);
@@ -177,7 +185,7 @@ static void split(Placed *p, int run) {
     sum_up_run(p, run + 1);
 }
 
-/* `run`: one after that into which it goes, or that one. */
+/* Inserts the piece into `run` or one before it: the last one that begins before the piece. */
 static void insert(Placed *p, int run, const Piece *piece) {
     while (run > 0 && !is_before(placed_run(p, run), piece)) run--;
     bool full = p->level[0][run].n == p->room;
@@ -195,9 +203,11 @@ bool placed_put(Placed *p, Piece *piece, size_t limit, long *steps) {
     int before = 0, run = 0;
     bool ended = false;
     Hint *hint = hint_of(p, piece);
+    assert(piece->size > 0 && piece->first <= piece->last);
     piece->offset = find_start(p, hint, piece);
     for (int i = 0; i < p->count[TOP] && !ended; i++) ended = search(p, TOP, i, piece, &before, &run);
     *steps += before + 1;
+    assert(piece->offset <= SIZE_MAX - piece->size); /* an end is at most the sum of all sizes */
     if (piece->offset + piece->size > limit) return false;
     if (p->count[0] == 0) { /* the first of all */
         p->count[0] = 1;

@@ -4,51 +4,55 @@
 
 #include "plan.h"
 
-/* An item that takes place. */
+/* An item with a size, and where it is put. */
 typedef struct Piece {
     size_t size, offset;
-    int first, last, item;
+    int first, last, item; /* item: its index among the PlanItems */
 } Piece;
 
-/* ---- pieces that are placed, by offset, and at the same offset by time */
+/* ---- pieces that are placed, sorted by offset, and at the same offset by first time */
 
-/* Pieces that follow each other, and what lets a search pass all of them at once. */
+/* Consecutive pieces, and what lets a search pass all of them at once. */
 typedef struct Extent {
-    size_t low, top;       /* the first piece's offset, and the last one's */
-    size_t high, gap;      /* where the last of them ends; the most bytes that none of them has between two of them */
-    int first[2], last[2]; /* least and most of their first times, and of their last ones */
+    size_t low, top;       /* the offsets of the first piece and of the last one */
+    size_t high, gap;      /* the highest end of a piece; the largest gap between them that none of them covers */
+    int first[2], last[2]; /* the least and the greatest of their first times, and of their last times */
     int n;                 /* pieces */
 } Extent;
 
-/* No piece of this size or more that lives at least from `first` to `last` fits below `offset`. */
+/* Below `offset` there is no room for a piece of `size` bytes or more that lives at least from `first` to `last`. */
 typedef struct Hint { size_t size, offset; int first, last; } Hint;
 
 enum { EXTENT_LEVELS = 4, HINTS = 64 };
 typedef struct Placed {
     Piece *piece;
-    int *block;            /* by run of pieces: where they lie: piece[block * room] and on */
+    int *block;            /* by run of pieces: they are stored from piece[block * room] on */
     int room;              /* the most pieces of a run */
-    Extent *level[EXTENT_LEVELS]; /* of each run; on each level above, of some that follow each other below */
-    int count[EXTENT_LEVELS];
-    Hint hint[HINTS];      /* of the last piece of about this life and this size */
-    size_t *ended, *begun; /* by time: the lowest offset of a piece whose life ends or begins there */
-    int times;
+    Extent *level[EXTENT_LEVELS]; /* level 0: one per run; above it: one per group of extents of the level below */
+    int count[EXTENT_LEVELS];     /* extents of each level */
+    int runs;              /* the most runs that there is memory for */
+    Hint hint[HINTS];      /* by a hash of life and size: from the last piece like that */
+    size_t *ended, *begun; /* [times] the lowest offset of a piece whose life ends, or begins, at that time */
+    int times;             /* 0: there are no hints */
 } Placed;
 
-/* For these pieces; s lends it memory. false: there is none. */
+/* Prepares for the n pieces, with memory from s. false: out of host memory. */
 bool placed_open(Placed *p, const Piece *piece, int n, Scratch *s);
+/* Takes all pieces out again; before the first placed_put, too. */
 void placed_clear(Placed *p);
-/* Puts the piece at the lowest offset that is free during its life, below `limit`, and sets its offset. *steps grows by
- * the number of pieces that lie there up to the place, as if each was looked at. false: it does not fit. */
+/* Puts the piece at the lowest offset that is free during its life, and sets its offset. false: there it would end
+ * above `limit`, so it is not put. *steps grows by the number of pieces up to that place, as if each had been looked
+ * at. */
 bool placed_put(Placed *p, Piece *piece, size_t limit, long *steps);
 
-/* The pieces of a run, by offset: there are p->count[0] runs, of p->level[0][run].n pieces. */
+/* The pieces of a run, by offset. There are p->count[0] runs, each of p->level[0][run].n pieces. */
 Piece *placed_run(const Placed *p, int run);
 
 /* ---- scratch */
 
-/* Pieces that one time alone uses go up as far as there is room below `height`, so that its scratch lies where the last
- * op's did, in the cache: the items' offsets, which are a plan, change; they do not where s has failed. */
+/* Moves the items that live at one time only up as far as there is room below `height`, so that an op's scratch is
+ * where the scratch of the op before was, which is still in the cache. piece: the n items with a size; items: a plan of
+ * that height, and still one afterwards. Where s has failed nothing is moved. */
 void plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height, Scratch *s);
 
 #endif

@@ -1,15 +1,15 @@
-/* A walk over the times of a plan, with what lives at each of them in a tree by offset: the highest room below a height
- * is found in the logarithm of the number of pieces. */
+/* Walks over the times of a plan, with the pieces that are alive in a tree sorted by offset. In it the highest room
+ * below a height is found in steps logarithmic in the number of pieces. */
 #include <stdlib.h>
 
 #include "plan_private.h"
 
-/* What lives among some pieces that follow each other by offset; nothing: low > high. */
+/* The living ones of some consecutive pieces; none is alive: low > high. */
 typedef struct Span {
-    size_t low, high, gap; /* where it begins and ends; the most bytes between two of them */
+    size_t low, high, gap; /* their lowest offset, their highest end, the largest gap between two of them */
 } Span;
 
-/* A piece begins, waits to be lifted, or ends. */
+/* At one time, first pieces begin, then those that live at this time only are lifted, then the others end. */
 typedef enum EventKind { BEGINS, LIFTED, ENDS } EventKind;
 typedef struct Event { int time, piece; EventKind kind; } Event;
 
@@ -17,9 +17,9 @@ typedef struct Walk {
     PlanItem *items;
     const Piece *piece;
     Span *tree;            /* [2 leaves]: the root is 1, the children of i are 2 i and 2 i + 1 */
-    int leaves, *leaf;     /* leaf[n]: by piece */
-    int *lifted, n_lifted; /* pieces of the present time that lie elsewhere now */
-    size_t height;
+    int leaves, *leaf;     /* leaves: a power of two; leaf[n]: by piece, its place by offset */
+    int *lifted, n_lifted; /* the pieces that were lifted at the present time; they are not in the tree */
+    size_t height;         /* bytes of the plan */
 } Walk;
 
 static const Span NOTHING = {SIZE_MAX, 0, 0};
@@ -30,6 +30,7 @@ static Span join(Span a, Span b) {
     return (Span){a.low, b.high, max_size(b.low - a.high, max_size(a.gap, b.gap))};
 }
 
+/* The piece is alive from now on, or not. */
 static void set_leaf(Walk *w, int piece, bool lives) {
     const PlanItem *item = &w->items[w->piece[piece].item];
     int i = w->leaves + w->leaf[piece];
@@ -37,8 +38,8 @@ static void set_leaf(Walk *w, int piece, bool lives) {
     while (i /= 2) w->tree[i] = join(w->tree[2 * i], w->tree[2 * i + 1]);
 }
 
-/* Is there room for `size` bytes among these pieces or between them and *end? Then *end is where the highest room that
- * is not above *end ends; else where the lowest of the pieces begins. */
+/* Is there room for `size` bytes between the living pieces of this node, or between them and *end? true: *end becomes
+ * the end of the highest such room. false: it becomes the lowest offset of the pieces, if that is below it. */
 static bool find_room(const Walk *w, int node, size_t size, size_t *end) {
     const Span *span = &w->tree[node];
     if (span->low > span->high || span->low >= *end) return false;
@@ -49,7 +50,7 @@ static bool find_room(const Walk *w, int node, size_t size, size_t *end) {
     return false;
 }
 
-/* One of those that were lifted before lies in these bytes; it begins at *low. */
+/* true: a piece that was lifted before is in these bytes; *low: its offset. */
 static bool is_taken(const Walk *w, size_t from, size_t size, size_t *low) {
     for (int i = 0; i < w->n_lifted; i++) {
         const PlanItem *b = &w->items[w->piece[w->lifted[i]].item];
@@ -60,13 +61,14 @@ static bool is_taken(const Walk *w, size_t from, size_t size, size_t *low) {
     return false;
 }
 
-/* Never below where it lies, which is clear of all others. */
+/* Moves the piece up. Its own place is free of all others, so it never moves down. */
 static void lift(Walk *w, int piece) {
     PlanItem *item = &w->items[w->piece[piece].item];
     size_t end = w->height;
     set_leaf(w, piece, false);
     do find_room(w, 1, item->size, &end);
     while (is_taken(w, end - item->size, item->size, &end));
+    assert(end <= w->height && end - item->size >= item->offset && end >= item->size);
     item->offset = end - item->size;
     w->lifted[w->n_lifted++] = piece;
 }
@@ -102,13 +104,6 @@ static int compare_ranked(const void *left, const void *right) {
     return a->piece - b->piece;
 }
 
-static void rank(Walk *w, Ranked *ranked, int n) {
-    for (int i = 0; i < n; i++) ranked[i] = (Ranked){w->items[w->piece[i].item].offset, i};
-    qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked);
-    for (int i = 0; i < n; i++) w->leaf[ranked[i].piece] = i;
-    for (int i = 0; i < 2 * w->leaves; i++) w->tree[i] = NOTHING;
-}
-
 void plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height, Scratch *s) {
     size_t count = (size_t)n, leaves = 1;
     while (leaves < count) leaves *= 2;
@@ -117,6 +112,9 @@ void plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height
     Event *event = scratch_new(s, 2 * count, sizeof *event);
     Ranked *ranked = scratch_new(s, count, sizeof *ranked);
     if (s->failed) return;
-    rank(&w, ranked, n);
+    for (int i = 0; i < n; i++) ranked[i] = (Ranked){items[piece[i].item].offset, i};
+    qsort(ranked, count, sizeof *ranked, compare_ranked);
+    for (int i = 0; i < n; i++) w.leaf[ranked[i].piece] = i;
+    for (int i = 0; i < 2 * w.leaves; i++) w.tree[i] = NOTHING;
     walk(&w, event, n);
 }

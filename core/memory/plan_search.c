@@ -1,53 +1,56 @@
-/* plan_search.c: a plan of a given height, looked for depth first, by the ideas of MiniMalloc (Moffitt, ASPLOS 2023).
+/* plan_search.c: a depth-first search for a plan of a given height, after MiniMalloc (Moffitt, ASPLOS 2023).
  *
- * Blocks are placed from the bottom to the top, each on what lies below it: every plan can be pushed down until it has
- * that form. So a plan is an order of the blocks, and three rules cut most orders off:
- *   - the offsets only rise (equal ones: the blocks' numbers rise), so of orders with the same result one is tried;
- *   - a block that could start where another one would still fit below it is not placed yet;
- *   - in each section of time, what is placed, the gap above it and what is not placed yet stay within the height.
- * Of the blocks at the same offset the one with the lowest number is tried first. Early choices decide much: a good
- * numbering gives a plan nearly without a step back, and after a bad one no patience helps. So each attempt is short,
- * and learns from those before it: where room was lacking, the blocks have lower numbers the next time. */
+ * Blocks are placed from the bottom to the top, each directly on top of the placed blocks that share a time with it.
+ * Every plan can be pushed down until it has that form, so a plan is an order of the blocks. Three rules cut off most
+ * orders:
+ *   - offsets never fall, and at equal offsets the blocks' numbers rise: of orders with the same result one is tried;
+ *   - a block is not placed while another block would still fit below its offset;
+ *   - in each section of time, the placed blocks, the gap above them and the unplaced blocks stay within the height.
+ * Of the blocks that could be placed at the same offset, the one with the lowest number is tried first. Early choices
+ * matter most: a good numbering gives a plan with hardly a step back; after a bad one even a long search finds none. So
+ * each attempt is short and learns from those before: blocks that lacked room get lower numbers the next time. */
 #include "plan.h"
 
 #include <limits.h>
 #include <stdlib.h>
 
-
-/* Bounds: blocks in a plan; attempts; steps (blocks and sections looked at) in all and in one attempt. To place every
- * block once takes about 2 steps per pair of blocks: 1 ms at 700 blocks. */
+/* Bounds of blocks in a plan, of attempts, and of steps (blocks and sections looked at): in all, and in one attempt
+ * STEPS plus STEPS_PER_PAIR for each pair of blocks. To place every block once takes about 2 steps per pair: 1 ms for
+ * 700 blocks. ROUND: attempts of a round. */
 enum { MOST_BLOCKS = 4000, MOST_ATTEMPTS = 256, ROUND = 16, MOST_STEPS = 100000000, STEPS = 20000, STEPS_PER_PAIR = 3 };
-#define CHANCE 0.1 /* per round: how much it changes a key */
+#define CHANCE 0.1 /* by what part of itself chance may change a key, times the number of the round */
 
 typedef struct Block {
-    size_t size, low;   /* low: the offset once it is placed; before, the top of what is placed in its sections */
-    int first, last;    /* the sections in which it is alive */
-    int next, previous; /* in the ring of those that are not placed; its head is block[n] */
-    int item;
-    size_t pressure;    /* the bytes of the fullest section that it lives in */
-    long failures;      /* how often a section had no room while it still was to be placed there */
-    double key;         /* the largest has number 0 */
+    size_t size, low;   /* low: its offset if it is placed, else the highest top of its sections */
+    int first, last;    /* the sections in which it is alive: [first, last] */
+    int next, previous; /* in the ring of unplaced blocks, whose head is block[n] */
+    int item;           /* its index among the PlanItems */
+    size_t pressure;    /* the bytes of the fullest section that it is alive in */
+    long failures;      /* how often one of its sections had no room while it was unplaced */
+    double key;         /* the block with the largest key has number 0 */
 } Block;
 
-/* A time at which the set of living blocks is maximal: two blocks are alive at once where they share a section. */
+/* A time at which the set of living blocks is maximal. Two blocks are alive at once if and only if they share a
+ * section. */
 typedef struct Section {
-    size_t top, rest; /* of what is placed; bytes that are not placed */
-    int time, lowest; /* lowest: a block that started low enough the last time */
+    size_t top, rest; /* the highest end of its placed blocks; the bytes of its unplaced ones */
+    int time, lowest; /* lowest: the block that could start low enough the last time has_room looked */
     long failures;    /* how often it had no room */
 } Section;
 
 typedef struct Search {
     Block *block;     /* [n + 1] */
     Section *section; /* [sections] */
-    size_t *covered;  /* a stack of the sections' tops that placed blocks lie on; its end is `depth` */
+    size_t *covered;  /* a stack [depth]: the tops that the placed blocks' sections had before */
     size_t depth, height;
     int n, sections;
-    long steps, most; /* taken, and how many there may be */
-    uint32_t random;
+    long steps, most; /* taken so far; the bound of this attempt */
+    uint32_t random;  /* the last one of a fixed sequence */
 } Search;
 
 static bool share_time(const Block *a, const Block *b) { return a->first <= b->last && b->first <= a->last; }
 
+/* The highest top of the block's sections. */
 static size_t lowest_offset(Search *s, const Block *b) {
     size_t low = 0;
     for (int i = b->first; i <= b->last; i++) low = max_size(low, s->section[i].top);
@@ -55,14 +58,14 @@ static size_t lowest_offset(Search *s, const Block *b) {
     return low;
 }
 
-/* The section has no room for its blocks that are not placed. */
+/* Counts a failure of the section, which has no room for its unplaced blocks, and of those blocks. */
 static void blame(Search *s, int section) {
     s->section[section].failures++;
     for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++)
         s->block[k].failures += s->block[k].first <= section && section <= s->block[k].last;
 }
 
-/* Onto what is below it. false: something in its sections has no room any more. */
+/* Places the block at b->low. false: one of its sections has no room any more for its unplaced blocks. */
 static bool place(Search *s, Block *b) {
     size_t top = b->low + b->size;
     int full = -1;
@@ -81,6 +84,7 @@ static bool place(Search *s, Block *b) {
     return full < 0;
 }
 
+/* Undoes place for the block that was placed last. */
 static void take_back(Search *s, Block *b) {
     for (int i = b->last; i >= b->first; i--) {
         s->section[i].top = s->covered[--s->depth];
@@ -97,7 +101,7 @@ static bool starts_low(const Block *b, int section, size_t most) {
     return b->low <= most && b->first <= section && section <= b->last;
 }
 
-/* A section has room if one of its blocks can start so low that all of them fit above. */
+/* A section has room if one of its unplaced blocks can start so low that all of them fit from there on. */
 static bool has_room(Search *s, int section, size_t offset) {
     Section *at = &s->section[section];
     size_t most = s->height - at->rest;
@@ -113,7 +117,8 @@ static bool has_room(Search *s, int section, size_t offset) {
     return false;
 }
 
-/* The block to try after number `last` at `offset`: the lowest, below `limit`; n if there is none. */
+/* The next block to try after number `last` at `offset`: the one that can start lowest, below `limit`; n: there is
+ * none. */
 static int next_block(Search *s, size_t offset, int last, size_t limit) {
     int found = s->n;
     for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++) {
@@ -135,9 +140,10 @@ static bool have_room(Search *s, size_t offset) {
     return true;
 }
 
-/* Places what is left, after block `last` at `offset`. false: there is no such plan, or the steps are used up. */
+/* Places all unplaced blocks, after block `last` was placed at `offset`. false: that is impossible, or the steps are
+ * used up; the placed blocks are as they were. */
 static bool place_rest(Search *s, size_t offset, int last) {
-    size_t limit = SIZE_MAX;
+    size_t limit = SIZE_MAX; /* from there on, another block would still fit below */
     if (s->block[s->n].next == s->n) return true;
     for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++)
         if (s->block[k].low + s->block[k].size < limit) limit = s->block[k].low + s->block[k].size;
@@ -158,7 +164,8 @@ static int compare_sections(const void *left, const void *right) {
     return (a->time > b->time) - (a->time < b->time);
 }
 
-/* The set is maximal at the last beginning before an end. */
+/* The set of living blocks is maximal at the last time when one begins before another one ends. Fills `section` [n]
+ * with the sections in the order of their times; returns their number. */
 static int find_sections(const PlanItem *items, const Block *block, int n, Section *section) {
     int m = 0;
     for (int i = 0; i < n; i++) {
@@ -175,7 +182,8 @@ static int find_sections(const PlanItem *items, const Block *block, int n, Secti
     return m;
 }
 
-/* Returns the sum of the blocks' numbers of sections. */
+/* Fills in the sections of every block, their bytes and its pressure. Returns the sum of the blocks' numbers of
+ * sections: the most entries that `covered` can have. */
 static size_t find_lives(Search *s, const PlanItem *items) {
     size_t sum = 0;
     for (Block *b = s->block; b < s->block + s->n; b++) {
@@ -215,8 +223,8 @@ static int compare_blocks(const void *left, const void *right) {
     return a->item - b->item;
 }
 
-/* In each round another count of failures, from zero on, and more chance (from a fixed sequence): what one round does
- * not find in a few attempts, another does. */
+/* Numbers the blocks by keys. Rounds take turns between two counts of failures, which begin at zero, and each round has
+ * more chance than the one before: what one round does not find in its few attempts, another one may. */
 static void number_blocks(Search *s, int attempt) {
     static BlockKey *const keys[] = {by_life, by_end, by_size, by_begin}, *const failures[] = {own_failures,
                                                                                               section_failures};
@@ -234,16 +242,14 @@ static void number_blocks(Search *s, int attempt) {
     }
 }
 
-static void forget(Search *s) {
-    for (int k = 0; k < s->n; k++) s->block[k].failures = 0;
-    for (int i = 0; i < s->sections; i++) s->section[i].failures = 0;
-}
-
-/* An attempt that ends before its steps do has tried every order: there is no plan. */
+/* An attempt that fails with steps left has tried every order: there is no plan, and the search ends. */
 static bool search(Search *s, PlanItem *items) {
     bool found = false;
     for (int i = 0; i < MOST_ATTEMPTS && !found && s->steps >= s->most && s->steps < MOST_STEPS; i++) {
-        if (i % ROUND == 0) forget(s);
+        if (i % ROUND == 0) {
+            for (int k = 0; k < s->n; k++) s->block[k].failures = 0;
+            for (int k = 0; k < s->sections; k++) s->section[k].failures = 0;
+        }
         number_blocks(s, i);
         s->most = s->steps + STEPS + (long)s->n * s->n * STEPS_PER_PAIR;
         found = place_rest(s, 0, -1);
@@ -263,5 +269,6 @@ bool plan_search(PlanItem *items, int n, size_t height, Scratch *m) {
         if (items[i].size) s.block[s.n++] = (Block){.size = items[i].size, .item = i};
     s.sections = find_sections(items, s.block, s.n, s.section);
     s.covered = scratch_new(m, find_lives(&s, items) + 1, sizeof *s.covered);
+    for (int i = 0; i < s.sections; i++) assert(s.section[i].rest <= height);
     return s.covered && search(&s, items);
 }

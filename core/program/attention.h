@@ -1,18 +1,18 @@
-/* attention.h: where attention has its queries, keys and values, for every device. Shared with .cu files.
+/* attention.h: where the queries, keys and values of attention are, for every device. Shared with .cu files.
  *
- * Operands q, k, v are (N, T, F) for queries and (N, S, F) for keys and values (time first: (T, N, F)). One that is
- * absent lies in the rows of the one before it, after it: attention of a sequence to itself has one operand with rows
- * (q, k, v), the output of one product; attention to another sequence (q) and (k, v). Heads of D features lie side by
- * side: `heads` of q, and `kv_heads` of k and v, each of which serves heads / kv_heads neighbours of q. Their gradients
- * lie in the same way. */
+ * Operand q is (N, T, F); k and v are (N, S, F); with time first (T, N, F) and (S, N, F). An operand that is absent is
+ * stored in the rows of the one before it, after that one's features: attention of a sequence to itself has one operand
+ * with rows (q, k, v), the output of one product; attention to another sequence has (q) and (k, v). The D features of a
+ * head are consecutive. q has `heads` heads; k and v have `kv_heads`, each for heads / kv_heads consecutive heads of q.
+ * The gradients are stored in the same way. */
 #ifndef MT_ATTENTION_H
 #define MT_ATTENTION_H
 
 #include "kernel.h"
 
-typedef struct AttentionPart { int operand; int64_t feature; } AttentionPart; /* feature: its first one there */
+typedef struct AttentionPart { int operand; int64_t feature; } AttentionPart; /* feature: the part's first one there */
 
-/* part 0: q, 1: k, 2: v of those three operands, whose heads are D = `width` features wide */
+/* part: 0: q, 1: k, 2: v; qkv: the three operands, the first of which is there; width: D, features of a head */
 MT_FN AttentionPart attention_part(const View *qkv, int part, const AttentionAttr *a, int64_t width) {
     AttentionPart p;
     p.feature = 0;

@@ -1,4 +1,4 @@
-/* The verifier. Runs after lowering and after every pass, in every build: it costs microseconds. */
+/* The verifier. It runs after lowering and after every pass, in every build; it takes microseconds. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -6,12 +6,12 @@
 
 typedef struct Check {
     const Program *p;
-    const char *after;
+    const char *after; /* the pass that has run */
     Err *e;
-    int op;       /* index of the op being looked at */
-    bool *made;   /* by buffer: holds a value at this point */
-    int *content; /* by buffer: names the value it was written with; views share their source's */
-    int *current; /* by root buffer: the content that its storage holds now */
+    int op;       /* index of the op that is checked */
+    bool *made;   /* by buffer: it has a value before this op */
+    int *content; /* by buffer: a number for the value that was written into it; a view has its source's */
+    int *current; /* by root buffer: the number of the value that its storage has now */
 } Check;
 
 static int bad(const Check *c, const char *what, int buf) {
@@ -35,21 +35,20 @@ static int check_operands(const Check *c, const Op *op) {
     return OK;
 }
 
-/* Host memory: a copy reaches it, and nothing else does. */
+/* A copy goes from the device to host memory or back; no other op has an operand in host memory. */
 static int check_host(const Check *c, const Op *op) {
-    bool host[2] = {false, false};
-    for (int k = 0; k < OP_IN; k++) host[0] |= op->in[k] != NO_BUF && c->p->bufs[op->in[k]].host;
-    for (int k = 0; k < OP_OUT; k++) host[1] |= op->out[k] != NO_BUF && c->p->bufs[op->out[k]].host;
-    if (op->kind == OP_copy ? host[0] != host[1] : !host[0] && !host[1]) return OK;
+    bool from = false, to = false;
+    EACH_IN(op, k) from |= c->p->bufs[op->in[k]].host;
+    EACH_OUT(op, k) to |= c->p->bufs[op->out[k]].host;
+    if (op->kind == OP_copy ? from != to : !from && !to) return OK;
     return bad(c, op->kind == OP_copy ? "copies within one memory" : "works on host memory", op->out[0]);
 }
 
 static int check_reads(const Check *c, const Op *op) {
     const Program *p = c->p;
-    for (int k = 0; k < OP_IN; k++) {
+    EACH_IN(op, k) {
         int b = op->in[k];
-        if (b == NO_BUF) continue;
-        if (!c->made[b]) return bad(c, "reads what no op before it has made", b);
+        if (!c->made[b]) return bad(c, "reads a buffer that no op before it has written", b);
         if (c->current[program_root(p, b)] != c->content[b]) return bad(c, "reads storage that was overwritten", b);
         if (p->micro_batches > 1 && c->op >= p->body_end && p->bufs[b].kind == BUF_TEMP && !p->bufs[b].carried)
             return bad(c, "reads a temporary of the last micro-batch only", b);
@@ -57,15 +56,15 @@ static int check_reads(const Check *c, const Op *op) {
     return OK;
 }
 
-/* Output 0 may lie in the storage of the input that ops.def allows, and of no other. */
+/* `out` is in the storage of another buffer. Only output 0 may be, in that of the input which ops.def allows. */
 static int check_inplace(const Check *c, const Op *op, int out) {
     const Program *p = c->p;
     int allowed = op_info(op->kind)->inplace, root = program_root(p, out);
     if (allowed == NEVER || op->out[0] != out || program_root(p, op->in[allowed]) != root)
         return bad(c, "writes into the storage of another buffer", out);
     if (p->bufs[root].kind != BUF_TEMP && op->kind != OP_view) return bad(c, "overwrites an input or parameter", out);
-    for (int k = 0; k < OP_IN; k++)
-        if (k != allowed && op->in[k] != NO_BUF && program_root(p, op->in[k]) == root)
+    EACH_IN(op, k)
+        if (k != allowed && program_root(p, op->in[k]) == root)
             return bad(c, "overwrites another of its inputs", out);
     return OK;
 }
@@ -100,7 +99,8 @@ static int check_buffers(const Program *p, const char *after, Err *e) {
                            (size_t)n * dtype_size(b->dtype));
         if (b->alias != NO_BUF && (b->alias >= p->n_bufs || p->bufs[b->alias].alias != NO_BUF ||
                                    p->bufs[b->alias].bytes < b->bytes))
-            return err_set(e, ERR_INTERNAL, "after %s: %s lies in a buffer that does not hold it", after, b->name);
+            return err_set(e, ERR_INTERNAL, "after %s: %s shares the storage of a buffer that cannot hold it", after,
+                           b->name);
     }
     return OK;
 }

@@ -1,8 +1,8 @@
 /* The program as text.
  *
- *   input  f32 (64, 3, 32, 32) nhwc input 786432                    a buffer that no op makes: its bytes
- *   12  conv2d 2          2.y = x:0.y w:2.weight b:2.bias           op number, kind, layer path, outputs = inputs
- *       2.y f32 (64, 128, 28, 28) nhwc activations 25690112         ... and the buffers it makes */
+ *   input f32 (64, 3, 32, 32) nhwc input 786432              a buffer that no op makes: type, shape, category, bytes
+ *    12 conv2d 2: 2.y = x:0.y w:2.weight b:2.bias            op number, kind, layer path, outputs = inputs
+ *       2.y f32 (64, 128, 28, 28) nhwc activations 25690112  below it the buffers that it makes */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -45,7 +45,8 @@ static void put_operands(Line *l, const Program *p, const Op *op, bool output) {
 static void dump_op(const Program *p, int i, TextSink *sink, void *arg) {
     const Op *op = &p->ops[i];
     Line l = {"", 0};
-    line_put(&l, "%3d %s %s%s:", i, op_info(op->kind)->name, op->path[0] ? op->path : ".", op->recomputed ? " again" : "");
+    line_put(&l, "%3d %s %s%s:", i, op_info(op->kind)->name, op->path[0] ? op->path : ".",
+             op->recomputed ? " again" : "");
     put_operands(&l, p, op, true);
     line_put(&l, " =");
     put_operands(&l, p, op, false);

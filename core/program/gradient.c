@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "x.grad" -> "x.grad.what7", numbered so that it is the only one */
+/* "x.grad" -> "x.grad.what7", where 7 is the number of ops, so that no other buffer has the name. */
 static void rename_buf(Program *p, int buf, const char *what) {
     char name[BUF_NAME];
     if (p->failed) return;
@@ -12,6 +12,7 @@ static void rename_buf(Program *p, int buf, const char *what) {
 }
 
 int gradient_buf(Gradients *g, int of) {
+    assert(of >= 0 && of < g->p->n_bufs);
     const Buf *like = &g->p->bufs[of];
     bool weight = like->kind == BUF_PERSISTENT;
     int made = program_like(g->p, of, weight ? CAT_GRADIENTS : CAT_ACTIVATION_GRADIENTS, like->shape, like->dtype,
@@ -31,6 +32,7 @@ Op *gradient_op(Gradients *g, OpKind kind, const Op *f) {
 
 void gradient_add(Gradients *g, const Op *f, int of, int buf) {
     Program *p = g->p;
+    assert(p->failed || shape_equal(&p->bufs[of].shape, &p->bufs[buf].shape));
     int before = g->grad[of];
     g->grad[of] = buf;
     if (before == NO_BUF) return;
@@ -60,11 +62,13 @@ void gradient_pass(Gradients *g, const Op *f, int of, int dy) {
 }
 
 int gradient_through_act(Gradients *g, Op *f, int dy) {
-    ActAttr *fused = attr_fused(f->kind, &f->attr), act = *fused;
+    ActAttr *fused = attr_fused(f->kind, &f->attr);
+    assert(fused);
+    ActAttr act = *fused;
     memset(fused, 0, sizeof *fused);
     if (act.act == ACT_NONE) return dy;
     int before = gradient_buf(g, f->out[0]);
-    rename_buf(g->p, before, "pre"); /* the gradient of what the activation was given, which never exists */
+    rename_buf(g->p, before, "pre"); /* of the activation's input, which is never stored */
     Op *op = gradient_op(g, OP_act_dx, f);
     memset(&op->attr, 0, sizeof op->attr);
     op->attr.act = act;

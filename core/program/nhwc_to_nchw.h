@@ -1,17 +1,17 @@
-/* nhwc_to_nchw.h: what nhwc_to_nchw and nhwc_to_nchw_dx are on every device: per sample a transposition of the channels-last image's
- * (H W, C) to PyTorch's (C, H W), or back. */
+/* nhwc_to_nchw.h: the ops nhwc_to_nchw and nhwc_to_nchw_dx on every device. For each sample they transpose the
+ * channels-last image (H W, C) to PyTorch's (C, H W), or back. */
 #ifndef MT_NHWC_TO_NCHW_H
 #define MT_NHWC_TO_NCHW_H
 
 #include "kernel.h"
 
-/* The matrix that is read, of each sample. */
+/* The matrix (rows, cols) that is read, one per sample. */
 typedef struct Rows { int64_t samples, rows, cols; } Rows;
 
+/* ERR_INTERNAL where the operands are not of one type, or none is an image. */
 static inline int rows_read(const KArgs *a, Rows *r, Err *e) {
     const bool back = a->kind == OP_nhwc_to_nchw_dx;
-    const View *image = back ? &a->out[0] : &a->in[0]; /* it may be a flattened one,
-        which knows its order */
+    const View *image = back ? &a->out[0] : &a->in[0]; /* or a flattened one, whose order says (C, H, W) */
     const int64_t *chw = image->order[0] ? image->order : &image->shape.dim[1];
     const int64_t c = chw[0], hw = chw[1] * chw[2];
     r->samples = r->rows = r->cols = 0;

@@ -7,7 +7,7 @@
 #define PREPARED true
 #define PLAIN false
 
-/* how many operands each has */
+/* IN_conv2d, OUT_conv2d: how many operands the op has */
 enum {
 #define IN(...) +1
 #define OPT(...) +1
@@ -38,4 +38,7 @@ static const OpInfo table[OP_KIND_COUNT] = {
 #undef OP
 };
 
-const OpInfo *op_info(OpKind kind) { return &table[kind]; }
+const OpInfo *op_info(OpKind kind) {
+    assert((unsigned)kind < OP_KIND_COUNT);
+    return &table[kind];
+}

@@ -1,4 +1,4 @@
-/* op.h: an op of a step program, and what ops.def says about its kind. */
+/* op.h: the kinds of ops, what ops.def says about each, and their attributes. */
 #ifndef MT_OP_H
 #define MT_OP_H
 
@@ -18,23 +18,24 @@ typedef enum OpKind {
     OP_KIND_COUNT
 } OpKind;
 
+/* What mixed precision does with an op: see ops.def. */
 typedef enum Autocast { AUTOCAST_LOW, AUTOCAST_WIDE, AUTOCAST_SAME, AUTOCAST_NONE } Autocast;
 
 typedef struct OperandInfo {
     const char *name; /* "dw", "acc"; NULL after the last one */
     bool optional;
-    bool updated;     /* read and written: it was there before */
-    bool fp32;        /* in every precision */
-    bool any;         /* converted where it is read or written */
-    bool as_is;       /* autocast leaves its type */
+    bool updated;     /* the op reads and writes it: it has a value before */
+    bool fp32;        /* fp32 in every precision */
+    bool any;         /* of any floating type: the kernel converts it */
+    bool as_is;       /* autocast does not change its type */
 } OperandInfo;
 
 typedef struct OpInfo {
     const char *name, *equation;
-    int inplace; /* input index or NEVER */
+    int inplace; /* the index of the input whose storage output 0 may take over, or NEVER */
     Autocast autocast;
-    bool prepared;
-    int n_in, n_out; /* operands, the optional ones included */
+    bool prepared; /* the device keeps a state for it, and it may want workspace */
+    int n_in, n_out; /* operands, with the optional ones */
     OperandInfo in[OP_IN], out[OP_OUT];
 } OpInfo;
 
@@ -42,42 +43,52 @@ typedef struct OpInfo {
 extern "C" {
 #endif
 
-/* The row of a kind. */
+/* The row of the kind in ops.def. */
 const OpInfo *op_info(OpKind kind);
 
 #ifdef __cplusplus
 }
 #endif
 
-/* Is it the update of a parameter? Its outputs are the weight, then the states that it keeps, last the fp32 master. */
+/* Is the op the update of a parameter? Then its outputs are the weight, the states that it keeps, and last the fp32
+ * master copy. */
 static inline bool op_is_update(OpKind kind) {
 #define X(rule) || kind == OP_##rule
     return false OPTIM_OPS(X);
 #undef X
 }
-static inline int op_master(OpKind kind) { return op_info(kind)->n_out - 1; }
+/* The index of an update's output "master". */
+static inline int op_master(OpKind kind) {
+    assert(op_is_update(kind));
+    return op_info(kind)->n_out - 1;
+}
 
-/* divisor 0: window size; fused: ACT_RELU in a maxpool that applies one, else ACT_NONE */
+/* ---- attributes of ops, by family */
+
+/* kernel, stride, pad, dilation: rows and columns. divisor: 0: the window's size; fused: ACT_RELU in a maxpool that
+ * applies it, else ACT_NONE */
 typedef struct PoolAttr {
     int32_t kernel[2], stride[2], pad[2], dilation[2], count_include_pad, divisor;
     ActAttr fused;
 } PoolAttr;
-/* pad: top left bottom right; fused: the activation that the op applies itself (dx: whose gradient it passes
- * through), ACT_NONE: none; tf32: a GPU may round fp32 operands of the product to 10 bits (the setting "tf32"), as it
- * may not without being told */
+/* pad: top, left, bottom, right; fused: the activation that the op itself applies (dx: by whose derivative it
+ * multiplies), or ACT_NONE; tf32: a GPU may round fp32 operands of the product to 10 bits (the setting "tf32") */
 typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActAttr fused; int32_t tf32; } ConvAttr;
 typedef struct LinearAttr { ActAttr fused; int32_t tf32; } LinearAttr;
-typedef struct DropAttr { float p; uint32_t id; int32_t inplace, channels; } DropAttr; /* channels: whole ones */
-/* sum: reduction = "sum"; log: x holds logarithms of probabilities, no logits; f: of elements; beta: see loss_term, of
- * logits see loss_square */
+/* p: the probability of 0; id: names the op in the stream of random numbers; inplace: the layer asked for it; channels:
+ * whole channels are dropped */
+typedef struct DropAttr { float p; uint32_t id; int32_t inplace, channels; } DropAttr;
+/* scale: multiplies the loss; smoothing: label smoothing; sum: reduction = "sum", else "mean"; log: x has
+ * log-probabilities, not logits; f: the loss of an element; beta: see loss_term, with logits see loss_square */
 typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum, log; LossFn f; float beta; } LossAttr;
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
-typedef struct SquareAttr { int32_t first; } SquareAttr; /* the first gradient of a step: the sum starts with it */
+typedef struct SquareAttr { int32_t first; } SquareAttr; /* the first gradient of a step, which the sum starts with */
 
-/* time is dimension 1 of (N, T, F) with batch_first, else dimension 0; reverse: the last step comes first */
+/* batch_first: operands are (N, T, F), else (T, N, F); reverse: the steps are computed from the last one to the
+ * first */
 typedef struct RnnAttr { RnnMode mode; int32_t batch_first, reverse; } RnnAttr;
-/* heads: of q; kv_heads: of k and v, a divisor; scale: of the scores; p, id: dropout of the probabilities, 0: none;
- * dimensions as in RnnAttr */
+/* heads: of q; kv_heads: of k and v, a divisor of heads; causal: no query sees later keys; batch_first: as in RnnAttr;
+ * scale: multiplies the scores; p, id: dropout of the probabilities as in DropAttr, p = 0: none */
 typedef struct AttentionAttr {
     int32_t heads, kv_heads, causal, batch_first;
     float scale, p;
@@ -85,14 +96,15 @@ typedef struct AttentionAttr {
 } AttentionAttr;
 
 typedef struct PermuteAttr { int8_t from[SHAPE_MAX]; } PermuteAttr; /* dimension i of y is from[i] of x */
-typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* of PyTorch's dimensions */
-/* axis: the channels; groups: of a sample's channels, 0: batch normalisation. momentum below 0: the running statistics
- * are the mean over all batches; eps below 0: the machine epsilon of x's type, which the precision pass puts there */
+typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* axis: one of PyTorch's dimensions */
+/* axis: the dimension of the channels; groups: of a sample's channels, 0: batch normalisation; momentum: below 0 the
+ * running statistics are the mean over all batches; eps: below 0 it stands for the machine epsilon of x's type, and the
+ * precision pass replaces it by that */
 typedef struct NormAttr { int32_t axis, groups; float eps, momentum; } NormAttr;
-typedef struct SoftmaxAttr { int32_t axis, log; } SoftmaxAttr;
-typedef struct EmbeddingAttr { int64_t padding; } EmbeddingAttr; /* the row without a gradient, -1: none */
+typedef struct SoftmaxAttr { int32_t axis, log; } SoftmaxAttr; /* log: the logarithm of the probabilities */
+typedef struct EmbeddingAttr { int64_t padding; } EmbeddingAttr; /* the row that gets no gradient, -1: none */
 
-/* Cleared to zero bytes before it is filled, so that two equal attributes are equal as memory. */
+/* All bytes are zero before it is filled, so that memcmp compares attributes. */
 typedef union Attr {
     ConvAttr conv;
     LinearAttr linear;
@@ -116,7 +128,7 @@ typedef union Attr {
     ScalerAttr scaler;
 } Attr;
 
-/* Where an op of this kind has its fused activation; NULL: it can have none. */
+/* The fused activation of an op of this kind; NULL: it cannot have one. */
 static inline ActAttr *attr_fused(OpKind kind, Attr *a) {
     if (kind == OP_conv2d || kind == OP_conv2d_dx) return &a->conv.fused;
     if (kind == OP_maxpool) return &a->pool.fused;

@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 
-/* Cleared to zero bytes before it is filled, so that it compares as memory. */
+/* All that a preparation depends on. All bytes are zero before it is filled, so that memcmp compares keys. */
 typedef struct Key {
     Attr attr;
     size_t limit;
@@ -14,8 +14,8 @@ typedef struct Key {
 
 struct OpCacheEntry {
     OpCacheEntry *next;            /* in its bucket */
-    OpCacheEntry *newer, *older;
-    int64_t turn;
+    OpCacheEntry *newer, *older;   /* by when they were last asked for */
+    int64_t turn;                  /* OpCache.turn at that time */
     uint64_t hash;
     Key key;
     void *state;
@@ -30,6 +30,7 @@ static void key_fill(Key *key, const KArgs *args, size_t limit) {
     for (int k = 0; k < OP_IN + OP_OUT; k++) {
         const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
         if (!v->count) continue;
+        assert(v->shape.rank >= 0 && v->shape.rank <= SHAPE_MAX);
         key->view[k].present = 1;
         key->view[k].rank = v->shape.rank;
         key->view[k].dtype = (int32_t)v->dtype;
@@ -53,17 +54,6 @@ static void link_newest(OpCache *p, OpCacheEntry *entry) {
     entry->turn = p->turn;
 }
 
-/* *out NULL: not enough memory, or the device refused. */
-static int make(KernelPrepare *prepare, const KArgs *args, size_t limit, OpCacheEntry **out, Err *e) {
-    OpCacheEntry *entry = mem_new(sizeof *entry);
-    *out = NULL;
-    if (!entry) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *entry);
-    int code = prepare(args, limit, &entry->state, &entry->workspace, e);
-    if (code) mem_free(entry);
-    else *out = entry;
-    return code;
-}
-
 int op_cache_get(OpCache *p, KernelPrepare *prepare, const KArgs *args, size_t limit, void **state, size_t *workspace,
                  Err *e) {
     *state = NULL;
@@ -77,8 +67,13 @@ int op_cache_get(OpCache *p, KernelPrepare *prepare, const KArgs *args, size_t l
     if (entry) {
         unlink_entry(p, entry);
     } else {
-        int code = make(prepare, args, limit, &entry, e);
-        if (code) return code;
+        entry = mem_new(sizeof *entry);
+        if (!entry) return err_set(e, ERR_HOST_MEMORY, "out of host memory for a prepared op");
+        int code = prepare(args, limit, &entry->state, &entry->workspace, e);
+        if (code) {
+            mem_free(entry);
+            return code;
+        }
         entry->key = key;
         entry->hash = hash;
         entry->next = *bucket;
@@ -92,6 +87,7 @@ int op_cache_get(OpCache *p, KernelPrepare *prepare, const KArgs *args, size_t l
 }
 
 static void drop_oldest(OpCache *p, KernelRelease *release) {
+    assert(p->oldest);
     OpCacheEntry *entry = p->oldest, **at = bucket_of(p, entry->hash);
     while (*at != entry) at = &(*at)->next;
     *at = entry->next;
@@ -102,6 +98,7 @@ static void drop_oldest(OpCache *p, KernelRelease *release) {
 }
 
 void op_cache_trim(OpCache *p, int keep, KernelRelease *release) {
+    assert(keep >= 0);
     while (p->count > keep && p->oldest->turn < p->turn) drop_oldest(p, release);
     p->turn++;
 }

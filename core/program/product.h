@@ -1,14 +1,16 @@
-/* product.h: the operands of a convolution or matrix product, by their part in y = x w. */
+/* product.h: the operands of a convolution or matrix product, and of its gradients, by their role in y = x w. */
 #ifndef MT_PRODUCT_H
 #define MT_PRODUCT_H
 
 #include "kernel.h"
 
-/* x and y may be gradients, w is one in OP_conv2d_dw and OP_linear_dw: whichever of them the op makes. */
+/* x is a gradient in dx ops, w in dw ops, y in both. */
 typedef struct ProductOperands { const View *x, *w, *y; } ProductOperands;
 
-/* of conv2d, linear, and their gradients */
+/* Of conv2d, linear, and their gradients. */
 static inline ProductOperands product_operands(const KArgs *a) {
+    assert(a->kind == OP_conv2d || a->kind == OP_conv2d_dx || a->kind == OP_conv2d_dw || a->kind == OP_linear ||
+           a->kind == OP_linear_dx || a->kind == OP_linear_dw);
     ProductOperands p = {&a->linear.x, &a->linear.w, &a->linear.y};
     if (a->kind == OP_conv2d_dx || a->kind == OP_linear_dx) {
         p.x = &a->linear_dx.dx;

@@ -12,6 +12,7 @@ const char *category_name(Category c) {
         CATEGORIES(X)
 #undef X
     };
+    assert((unsigned)c < CAT_COUNT);
     return names[c];
 }
 
@@ -23,7 +24,8 @@ Program *program_new(void) {
     return p;
 }
 
-/* They are still those of the program that it is a copy of. */
+/* Gives a copied program constants of its own; until then it has the pointers of the original. false: out of host
+ * memory; constants that were not copied are NULL. */
 static bool copy_constants(Program *p) {
     bool copied = true;
     for (int b = 0; b < p->n_bufs; b++) {
@@ -61,14 +63,15 @@ void program_free(Program *p) {
 void program_resize(Program *p, int buf) {
     Buf *b = &p->bufs[buf];
     int64_t n;
-    if (shape_count(&b->shape, &n, NULL) != OK) p->failed = true; /* network_infer has checked every shape before */
+    if (shape_count(&b->shape, &n, NULL) != OK) p->failed = true; /* shapes of the network were checked before */
     else b->bytes = (size_t)n * dtype_size(b->dtype);
 }
 
 enum { NUMBER = 16 }; /* characters of a name that was cut off */
 
 int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...) {
-    char text[BUF_NAME]; /* made first: the arguments may lie in p->bufs, which may move */
+    char text[BUF_NAME]; /* made first: the arguments may be in p->bufs, which may move */
+    assert((unsigned)category < CAT_COUNT);
     va_list args;
     va_start(args, name);
     int length = vsnprintf(text, sizeof text, name, args);
@@ -91,6 +94,7 @@ int program_buf(Program *p, Category category, Shape shape, DType dtype, const c
 }
 
 int program_like(Program *p, int like, Category category, Shape shape, DType dtype, const char *suffix) {
+    assert(p->failed || (like >= 0 && like < p->n_bufs));
     int b = p->failed ? 0 : program_buf(p, category, shape, dtype, "%s.%s", p->bufs[like].name, suffix);
     if (p->failed) return 0;
     const Buf *from = &p->bufs[like];
@@ -111,24 +115,21 @@ int program_param(Program *p, Shape shape, DType dtype, const char *name) {
     return b;
 }
 
-static void op_clear(Op *op, OpKind kind, const char *path) {
-    memset(op, 0, sizeof *op);
-    op->kind = kind;
-    op->workspace = NO_BUF;
-    for (int i = 0; i < OP_IN; i++) op->in[i] = NO_BUF;
-    for (int i = 0; i < OP_OUT; i++) op->out[i] = NO_BUF;
-    snprintf(op->path, sizeof op->path, "%s", path);
-}
-
 Op *program_op(Program *p, OpKind kind, const char *path) {
-    static _Thread_local Op dummy; /* where ops go after a failure, so that emitting code needs no check of its own */
+    static _Thread_local Op dummy; /* where ops go after a failure, so that code that emits ops needs no checks */
     Op *op = &dummy;
     if (p->failed || !mem_grow(&p->ops, &p->cap_ops, p->n_ops + 1, sizeof *p->ops)) p->failed = true;
     else op = &p->ops[p->n_ops++];
-    op_clear(op, kind, path);
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    op->workspace = NO_BUF;
+    for (int k = 0; k < OP_IN; k++) op->in[k] = NO_BUF;
+    for (int k = 0; k < OP_OUT; k++) op->out[k] = NO_BUF;
+    snprintf(op->path, sizeof op->path, "%s", path);
     return op;
 }
 
+/* *buf: a persistent buffer of `numbers` 32-bit numbers, made unless it is there. */
 static int counter(Program *p, int *buf, Category category, int64_t numbers, const char *name) {
     if (*buf != NO_BUF) return *buf;
     int b = program_buf(p, category, shape1(numbers), DT_I32, "%s", name);
@@ -150,6 +151,7 @@ int program_state(Program *p) {
 int program_calls(Program *p) { return counter(p, &p->calls, CAT_OTHER, 1, "calls"); }
 
 int program_constant(Program *p, const char *name, const double *values, int64_t n) {
+    assert(n >= 1);
     int b = program_buf(p, CAT_OTHER, shape1(n), DT_F32, "%s", name);
     if (p->failed) return NO_BUF;
     Buf *buf = &p->bufs[b];
@@ -160,6 +162,7 @@ int program_constant(Program *p, const char *name, const double *values, int64_t
     return b;
 }
 
+/* Op `op` touches the buffer. */
 static void live_at(const Program *p, Life *life, int buf, int op) {
     Life *l = &life[program_root(p, buf)];
     if (!l->used) l->first = op;
@@ -167,7 +170,7 @@ static void live_at(const Program *p, Life *life, int buf, int op) {
     if (op > l->last) l->last = op;
 }
 
-/* What a flag adds to the range in which ops touch the storage. */
+/* Extends the life in which ops touch the storage by what the buffer's kind and flags demand. */
 static void extend(const Program *p, const Buf *b, Life *l) {
     int end = p->n_ops - 1;
     if (b->kind == BUF_PERSISTENT) {
@@ -182,6 +185,7 @@ static void extend(const Program *p, const Buf *b, Life *l) {
 }
 
 void program_lives(const Program *p, Life *life) {
+    assert(p->body_end <= p->n_ops);
     memset(life, 0, (size_t)p->n_bufs * sizeof *life);
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];

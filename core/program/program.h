@@ -1,9 +1,9 @@
 /* program.h: one training step as data: buffers, and a flat list of ops over them.
  *
- * Ops [0, body_end) are the body: they run once per micro-batch. Ops [body_end, n_ops) run once per step, after the
- * last micro-batch; where there is only one, parameters may be updated within the body. Every temporary buffer is
- * written by exactly one op; operands marked UPDATED in ops.def must be persistent or carried. Passes change a program in
- * place and leave it valid: program_check says so after each of them. */
+ * Ops [0, body_end) are the body, which runs once per micro-batch. Ops [body_end, n_ops) run once per step, after the
+ * last micro-batch; if there is only one, parameters may be updated in the body. Every temporary buffer is written by
+ * exactly one op; operands marked UPDATED in ops.def must be persistent or carried. Passes change a program in place
+ * and leave it valid: program_check checks it after each of them. */
 #ifndef MT_PROGRAM_H
 #define MT_PROGRAM_H
 
@@ -26,16 +26,17 @@ typedef enum Category {
 #undef X
     CAT_COUNT
 } Category;
-const char *category_name(Category c);
+const char *category_name(Category c); /* "weights" */
 
-/* How elements lie in memory. NHWC is for images (N, C, H, W), for (N, C, L) as an image of height 1, and for the
- * weights of convolutions, (O, I, KH, KW) and (O, I, K), alike. */
+/* The order of elements in memory: the last dimension innermost (ROWS), or the channels, which are dimension 1 (NHWC).
+ * NHWC is for images (N, C, H, W), for (N, C, L) as an image of height 1, and for the weights of convolutions,
+ * (O, I, KH, KW) and (O, I, K). */
 typedef enum Layout { LAYOUT_ROWS, LAYOUT_NHWC } Layout;
 
 typedef enum BufKind {
     BUF_TEMP,       /* lives from its op to its last use */
     BUF_PERSISTENT, /* lives as long as the runtime: parameters, optimizer state, class weights */
-    BUF_INPUT,      /* filled before each micro-batch: lives to its last use in the body */
+    BUF_INPUT,      /* filled before each micro-batch; lives to its last use in the body */
 } BufKind;
 
 enum { BUF_NAME = 128, NO_BUF = -1, NO_OP = -1 };
@@ -45,38 +46,38 @@ typedef struct Buf {
     Shape shape;         /* PyTorch's order */
     DType dtype;
     Layout layout;
-    int64_t order[3];    /* nonzero (C, H, W): dimension 1 of this (N, C*H*W) matrix is stored as H, W, C */
+    int64_t order[3];    /* (C, H, W), not 0: dimension 1 of this matrix (N, C H W) is stored as H, W, C */
     Category category;
     BufKind kind;
-    size_t bytes;        /* exact */
-    int alias;           /* the buffer whose storage this one shares, or NO_BUF; never a chain: always the root */
-    int param;           /* the network's parameter that this is (or is the master, gradient, state of), or -1 */
+    size_t bytes;        /* not rounded up */
+    int alias;           /* the root buffer, whose alias is NO_BUF, that this one shares the storage of; or NO_BUF */
+    int param;           /* the number of the parameter that this is, or is the master, gradient or state of; or -1 */
     bool frozen;         /* a parameter that is not trained: it gets no gradient */
-    bool carried;        /* a temporary that holds its value between micro-batches: lives through the whole body */
-    bool keep;           /* lives to the end of the step, so that it can be read then */
-    bool host;           /* lies in the host's memory (pinned, on a GPU), where only copies reach it */
-    bool loss;           /* one of the step's losses, whose sum is the step's */
-    float first;         /* persistent, no parameter: what its elements start with */
-    float *constant;     /* persistent: what they always are, for the rest NULL; owned */
+    bool carried;        /* a temporary that keeps its value between micro-batches: lives through the whole body */
+    bool keep;           /* lives to the end of the step, so that it can be read after it */
+    bool host;           /* in host memory (pinned, on a GPU), where only copies reach it */
+    bool loss;           /* one of the step's losses; the loss of the step is their sum */
+    float first;         /* persistent, no parameter: the first value of its elements */
+    float *constant;     /* persistent, never written: its values, owned; else NULL */
 } Buf;
 
 typedef struct Op {
     OpKind kind;
-#define SLOT int /* buffers, NO_BUF where absent */
+#define SLOT int /* indices of buffers, NO_BUF where absent */
 #include "slots.h"
     int workspace;              /* buffer or NO_BUF */
     Attr attr;
-    int region;                 /* nn.Checkpoint that it stands in (1, 2, ...), 0 = none */
-    bool recomputed;            /* a second forward, emitted by the checkpoint pass */
+    int region;                 /* the nn.Checkpoint that it is in (1, 2, ...), 0: none */
+    bool recomputed;            /* computed a second time, for the backward pass: emitted by the checkpoint pass */
     double flops, traffic;      /* floating-point operations; bytes read and written: for cost estimates */
     void *state;                /* what the device prepared for it; borrowed from the device */
-    char path[OP_PATH];         /* layer: "2", "body.0" */
+    char path[OP_PATH];         /* of the layer: "2", "body.0" */
 } Op;
 
-/* The buffers of one of the network's parameters, by role; NO_BUF where there is none. */
+/* The buffers of one of the network's parameters, by role; NO_BUF where a role is absent. */
 typedef struct ParamBufs {
     int weight;
-    int grad;   /* what the update reads: of several micro-batches the sum */
+    int grad;   /* what the update reads: the sum over the micro-batches */
     int master; /* the fp32 copy of a 16-bit weight */
 } ParamBufs;
 
@@ -85,77 +86,80 @@ typedef struct Program {
     Op *ops;
     ParamBufs *params; /* as the network numbers them */
     int n_bufs, cap_bufs, n_ops, cap_ops, n_params, cap_params;
-    int body_end;      /* == n_ops until the update pass */
+    int body_end;      /* n_ops until the update pass */
     int forward_end;   /* ops [0, forward_end) are forward and loss; the rest of the body is backward */
     int micro_batches; /* how often the body runs in a step */
-    int input, target, output, loss; /* buffers; target and loss (the output's) may be NO_BUF: evaluation without one */
-    int state;         /* the StepState buffer, NO_BUF until a pass needs one (program_state) */
-    int lr;            /* the learning rate (fp32), where it can change between steps, else NO_BUF (pass update) */
-    int calls;         /* how many micro-batches were drawn for, NO_BUF where nothing is (program_calls) */
-    char scope[32];    /* a setting: what the names of state, lr, grad_square and constants begin with */
+    int input, target, output, loss; /* buffers; target and loss (the output's) may be NO_BUF in evaluation */
+    int state;         /* the StepState buffer, NO_BUF until program_state makes it */
+    int lr;            /* the learning rate (fp32) if it can change between steps, else NO_BUF (pass update) */
+    int calls;         /* counts the micro-batches that random numbers were drawn for; NO_BUF until program_calls */
+    char scope[32];    /* a setting: the prefix of the names of state, lr, grad_square and constants */
     bool graph;        /* a run may record the step and replay it (a setting) */
-    bool updates;      /* it trains: set by the update pass */
+    bool updates;      /* it changes parameters: set by the update pass */
     bool masters;      /* 16-bit parameters have an fp32 master copy (set by the precision pass) */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
-    float first_scale; /* the loss scale that a run starts with (set by the update pass) */
-    bool failed;       /* host memory ran out while it was built: program_check reports it */
+    float first_scale; /* the first loss scale of a run (set by the update pass) */
+    bool failed;       /* host memory ran out while it was built or changed: program_check reports it */
 } Program;
 
-Program *program_new(void);                    /* NULL: no host memory */
-Program *program_copy(const Program *p);       /* NULL: no host memory */
-void program_free(Program *p);
+Program *program_new(void);                    /* without ops and buffers; NULL: out of host memory */
+Program *program_copy(const Program *p);       /* NULL: out of host memory */
+void program_free(Program *p);                 /* NULL is allowed */
 
-/* A buffer with its byte count filled in; name as printf.
- * Returns its index; on failure sets p->failed and returns 0. */
+/* A new temporary buffer with its bytes filled in; name: a format of printf. Returns its index. On failure sets
+ * p->failed and returns 0. Pointers into p->bufs are no longer valid. */
 int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...)
     __attribute__((format(printf, 5, 6)));
-/* A buffer "<like>.<suffix>". It lies in memory as `like` does where it has its shape, or that with 1 in place of a
- * dimension. On failure as program_buf. */
+/* A new buffer "<like>.<suffix>" with the layout of `like` where the ranks are equal, and its order where dimension 1
+ * is equal. On failure as program_buf. */
 int program_like(Program *p, int like, Category category, Shape shape, DType dtype, const char *suffix);
-/* The persistent buffer of the network's next parameter. On failure as program_buf. */
+/* A persistent buffer for the network's next parameter: number n_params. On failure as program_buf. */
 int program_param(Program *p, Shape shape, DType dtype, const char *name);
-/* Recomputes bytes after shape or dtype changed. */
+/* Computes the buffer's bytes again, after its shape or dtype has changed. */
 void program_resize(Program *p, int buf);
-/* An op with all operands absent, put at the end (NULL: sets p->failed; returns a dummy that may be written to). */
+/* Appends an op with all operands absent. On failure sets p->failed and returns a dummy that may be written to.
+ * Pointers into p->ops are no longer valid. */
 Op *program_op(Program *p, OpKind kind, const char *path);
 
-/* Over the slots k of an op's inputs, or outputs, that are there. */
+/* Loops over the indices k of the op's inputs, or outputs, that are not absent. */
 #define EACH_IN(op, k) for (int k = 0; k < OP_IN; k++) if ((op)->in[k] == NO_BUF) {} else
 #define EACH_OUT(op, k) for (int k = 0; k < OP_OUT; k++) if ((op)->out[k] == NO_BUF) {} else
 
 /* The buffer whose storage `buf` uses. */
 static inline int program_root(const Program *p, int buf) {
+    assert(buf >= 0 && buf < p->n_bufs);
     return p->bufs[buf].alias == NO_BUF ? buf : p->bufs[buf].alias;
 }
-/* What kernels see of a buffer's shape: of (N, C, L) that lies as an image, the image (N, C, 1, L). */
+/* The shape that kernels see: (N, C, L) with layout NHWC is the image (N, C, 1, L). */
 static inline Shape program_shape(const Buf *b) {
     const int64_t *d = b->shape.dim;
     return b->layout == LAYOUT_NHWC && b->shape.rank == 3 ? shape4(d[0], d[1], 1, d[2]) : b->shape;
 }
-/* A name of this program's own for a persistent number: with its scope. text[BUF_NAME]; returns text. */
+/* The name with the program's scope before it: "scope.name". text[BUF_NAME]; returns text. */
 const char *program_scoped(const Program *p, const char *name, char *text);
-/* The persistent StepState buffer, and the counter of what draws, made at the first call. */
+/* The persistent StepState buffer, and the counter `calls`; the first call makes it. On failure as program_buf. */
 int program_state(Program *p);
 int program_calls(Program *p);
-/* A persistent buffer [n] with these values. */
+/* A new persistent fp32 buffer [n], n at least 1, with these values. On failure sets p->failed. */
 int program_constant(Program *p, const char *name, const double *values, int64_t n);
 
-/* Fills op->flops and op->traffic from its operands, all of which are there. */
+/* Fills in op->flops and op->traffic. All operands that are not optional must be there. */
 void op_cost(const Program *p, Op *op);
 
-/* The verifier: operands present and in range, defined before use, one writer or UPDATED, shapes and dtypes as the kind
- * wants, aliases sound (no read of storage that was overwritten), body temporaries not used after the body unless it
- * runs once. `after` names the pass. */
+/* The verifier. Operands are there and in range, written before they are read, and by one op unless UPDATED; shapes and
+ * types fit the op; no op reads storage that was overwritten; ops after the body read no temporaries of it if it runs
+ * several times. after: the name of the pass that ran. ERR_INTERNAL names the op; ERR_HOST_MEMORY, as where
+ * p->failed. */
 int program_check(const Program *p, const char *after, Err *e);
 
 /* The program as text, one buffer or op per line, through `put(arg, line)`. */
 typedef void TextSink(void *arg, const char *line);
 void program_dump(const Program *p, TextSink *put, void *arg);
 
-/* Storage lifetimes, by root buffer (others: bytes 0). first/last are op indices;
- * a persistent buffer has [0, n_ops - 1]. */
+/* The life of a root buffer's storage: [first, last] are indices of ops, for a persistent buffer [0, n_ops - 1]; bytes:
+ * of the largest buffer in it. A buffer that is no root, or that no op uses, has `used` false and bytes 0. */
 typedef struct Life { int first, last; size_t bytes; bool used; } Life;
-/* life[n_bufs] */
+/* Fills life[n_bufs]. */
 void program_lives(const Program *p, Life *life);
 
 #endif

@@ -1,5 +1,5 @@
-/* rnn_layout.h: the way of a recurrent layer through its operands, once for every device. Shared with .cu files. Operands are
- * rows of features: of sample n at step t, row n sample + t step. */
+/* rnn_layout.h: where a recurrent layer finds its steps in its operands, for every device. Shared with .cu files.
+ * Operands are rows of features: sample n at step t has row n * sample + t * step (RnnPath). */
 #ifndef MT_RNN_LAYOUT_H
 #define MT_RNN_LAYOUT_H
 
@@ -8,12 +8,14 @@
 typedef struct RnnPath {
     RnnMode mode;
     RnnInfo info;
-    int64_t samples, steps, rows, inputs, units, gates; /* rows: of x and y; gates: rows of w */
-    int64_t sample, step; /* rows from one sample, one step to the next */
+    int64_t samples, steps, rows, inputs, units, gates; /* rows: samples times steps; gates: rows of w */
+    int64_t sample, step; /* rows from one sample to the next, from one step to the next */
     bool reverse;
 } RnnPath;
 
+/* x (.., .., inputs), y (.., .., units): with time as dimension 1 (batch_first) or 0 */
 static inline RnnPath rnn_path(const KArgs *a, const View *x, const View *y) {
+    assert(x->shape.rank == 3 && y->shape.rank == 3);
     const RnnAttr *attr = &a->attr->rnn;
     const int time = attr->batch_first ? 1 : 0;
     RnnPath p;
@@ -31,12 +33,12 @@ static inline RnnPath rnn_path(const KArgs *a, const View *x, const View *y) {
     return p;
 }
 
-/* The row of sample n in the k-th step of the walk. */
+/* The row of sample n in the k-th step that is computed. */
 MT_FN int64_t rnn_row(const RnnPath *p, int64_t n, int64_t k) {
     return n * p->sample + (p->reverse ? p->steps - 1 - k : k) * p->step;
 }
 
-/* Where in a row of slopes those of w_hh's rows begin: see rnn_cells.h. */
+/* The index in a row of slopes where those that belong to w_hh begin: see rnn_cells.h. */
 MT_FN int64_t rnn_hidden(const RnnPath *p) { return p->mode == RNN_GRU ? p->units : 0; }
 
 #endif

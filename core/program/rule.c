@@ -8,6 +8,7 @@ const OpRule *op_rule(OpKind kind) {
 #include "ops.def"
 #undef OP
     };
+    assert((unsigned)kind < OP_KIND_COUNT);
     return table[kind];
 }
 
@@ -35,5 +36,6 @@ const char *act_name(ActFn act) {
         ACTS(X)
 #undef X
     };
+    assert((unsigned)act < ACT_COUNT);
     return names[act];
 }

@@ -1,5 +1,5 @@
-/* rule.h: what is known of an op beside its row in ops.def: one rule per op, in ops/<family>.c, the twin of
- * core/layers/. A rule that is missing is a link error.
+/* rule.h: what is known of an op in addition to its row in ops.def: one rule per op, in ops/<family>.c. A rule that is
+ * missing is a link error.
  *
  * A further column belongs here: what PyTorch saves for an op's gradient and what it allocates to compute it. */
 #ifndef MT_RULE_H
@@ -9,27 +9,28 @@
 
 typedef const Buf *BufRef;
 
-/* An op's operands as buffers, NULL where absent: o->norm_dw.mean->shape. */
+/* An op's operands as buffers, NULL where absent: o->norm_dw.mean->shape. Valid until p->bufs changes. */
 typedef struct Operands {
     const Attr *attr;
 #define SLOT BufRef
 #include "slots.h"
 } Operands;
 
-/* A line of text that is being written; what is too long is cut off. */
+/* A line of text that is being written. n: its length; what is too long is cut off. */
 typedef struct Line { char text[2048]; int n; } Line;
+/* Appends a text; format as printf. */
 void line_put(Line *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 typedef struct OpRule {
-    /* Do shapes, types and orders fit each other? All operands that are not optional are there. NULL: whatever they
-     * are. */
+    /* Do the operands' shapes, types and orders fit each other? All operands that are not optional are there. NULL:
+     * they always do. */
     bool (*fits)(const Operands *o);
     /* Floating-point operations. NULL: one per element of the largest operand. */
     double (*flops)(const Operands *o);
-    /* Emits the gradient of forward op f, a copy, into the program that is being extended. dy: the gradient of output
-     * 0, NO_BUF for a loss. NULL: it has none. */
+    /* Emits ops for the gradient of the forward op f into g->p. f is a copy, since p->ops may move. dy: the gradient of
+     * output 0, NO_BUF for a loss. NULL: the op has no gradient. */
     void (*gradient)(Gradients *g, const Op *f, int dy);
-    /* Attributes as text, each after a space. NULL: none are shown. */
+    /* Writes the attributes as text, each after a space. NULL: none are shown. */
     void (*show)(const Attr *a, Line *l);
 } OpRule;
 
@@ -43,18 +44,19 @@ Operands operands_of(const Program *p, const Op *op);
 
 /* ---- what several families share */
 
+/* 0 for an operand that is absent */
 static inline double buf_elements(const Buf *b) { return b ? (double)shape_elements(&b->shape) : 0; }
-/* The same shape, and elements in the same order; types may differ. */
+/* The same shape, and elements in the same order in memory; types may differ. */
 bool same_elements(const Buf *a, const Buf *b);
-/* The same, and one type. */
+/* The same, and the same type. */
 bool same_buf(const Buf *a, const Buf *b);
-/* Input 0 and output 0: the elements, the whole, the type alone. */
+/* Input 0 and output 0 have the same elements; the same elements and type; the same type. */
 bool fits_elements(const Operands *o);
 bool fits_whole(const Operands *o);
 bool fits_type(const Operands *o);
 /* Inputs 0 and 1 and output 0 have the same elements. */
 bool fits_pair(const Operands *o);
 
-const char *act_name(ActFn act);
+const char *act_name(ActFn act); /* PyTorch's: "relu" */
 
 #endif

@@ -1,11 +1,11 @@
-/* slots.h: the operands of an op, by place and by name. It is included within a struct, after SLOT is defined as what
- * the struct has of each operand (a buffer, a view, a tensor):
+/* slots.h: the operands of an op, by place and by name. It is included within a struct; SLOT is defined before as the
+ * struct's type for an operand (the index of a buffer, a view, a tensor):
  *
- *   op->in[2], op->out[1]                  operand by place, whatever the op
+ *   op->in[2], op->out[1]                  operands by place, of any op
  *   op->norm_dw.mean, op->norm_dw.db       the same places under the names that the op's row in ops.def gives them
  *
- * A function that serves several ops uses the names of the first one for what all have under that name at that place
- * (tests/unit/t_ops.c), and places for what they name differently: x of an op is dy of its gradient. op->update is what
+ * A function that serves several ops uses the names of the first one for operands that have the same name and place in
+ * all of them (tests/unit/t_ops.c), and places for the others: x of an op is dy of its gradient. op->update has what
  * all updates of parameters share. */
 union {
     struct { SLOT in[OP_IN], out[OP_OUT]; };

@@ -24,27 +24,32 @@ void view_args(const Program *p, const Op *op, KArgs *args) {
     args->state = op->state;
 }
 
-/* How the elements of `b` are permuted: n blocks of (c, hw) in PyTorch's order are stored as (hw, c). */
+/* How the elements of `b` are permuted: n blocks, (c, hw) in PyTorch's order, are stored as (hw, c). */
 static void blocks(const Buf *b, int64_t *n, int64_t *c, int64_t *hw) {
-    int64_t count = shape_elements(&b->shape);
+    const Shape shape = program_shape(b);
+    const int64_t count = shape_elements(&shape);
     *c = 1;
     *hw = 1;
     if (b->layout == LAYOUT_NHWC) {
-        *c = b->shape.dim[1];
-        *hw = b->shape.dim[2] * b->shape.dim[3];
+        assert(shape.rank == 4);
+        *c = shape.dim[1];
+        *hw = shape.dim[2] * shape.dim[3];
     } else if (b->order[0]) {
         *c = b->order[0];
         *hw = b->order[1] * b->order[2];
     }
+    assert(count % (*c * *hw) == 0);
     *n = count / (*c * *hw);
 }
 
+/* Stores values[from], an fp32 or, for integers, an int32 number, as element `at`. */
 static void store(const Buf *b, void *storage, int64_t at, const void *values, int64_t from) {
     if (dtype_is_float(b->dtype)) dtype_store(b->dtype, storage, (size_t)at, ((const float *)values)[from]);
     else if (b->dtype == DT_I32) ((int32_t *)storage)[at] = ((const int32_t *)values)[from];
     else ((uint8_t *)storage)[at] = (uint8_t)((const int32_t *)values)[from];
 }
 
+/* The reverse of store. */
 static void load(const Buf *b, const void *storage, int64_t at, void *values, int64_t to) {
     if (dtype_is_float(b->dtype)) ((float *)values)[to] = dtype_load(b->dtype, storage, (size_t)at);
     else if (b->dtype == DT_I32) ((int32_t *)values)[to] = ((const int32_t *)storage)[at];

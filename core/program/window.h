@@ -1,14 +1,15 @@
-/* window.h: which elements a pooling window holds along one axis, and which windows hold an element. Shared with .cu
+/* window.h: the elements in a pooling window along one axis, and the windows that contain an element. Shared with .cu
  * files. */
 #ifndef MT_WINDOW_H
 #define MT_WINDOW_H
 
 #include "op.h"
 
-/* Elements or windows [lo, hi), and the length that a window counts as in the divisor of its mean. */
+/* Elements or windows [lo, hi). length: of a window, what it contributes to the divisor of the mean */
 typedef struct Span { int64_t lo, hi, length; } Span;
 
-/* Window `o` of axis 0 (rows) or 1 (columns), from `in` to `out` elements; p is NULL for adaptive pooling. */
+/* Window `o` along axis 0 (rows) or 1 (columns) of a pooling from `in` elements to `out`. p: NULL for adaptive
+ * pooling */
 MT_FN Span span_of(const PoolAttr *p, int axis, int64_t o, int64_t in, int64_t out) {
     Span s;
     if (!p) {
@@ -25,7 +26,7 @@ MT_FN Span span_of(const PoolAttr *p, int axis, int64_t o, int64_t in, int64_t o
     return s;
 }
 
-/* Windows [lo, hi) are the ones that hold input element i; length is not set. */
+/* The windows [lo, hi) that contain input element i; length is not set. */
 MT_FN Span windows_of(const PoolAttr *p, int axis, int64_t i, int64_t in, int64_t out) {
     Span s = {0, 0, 0};
     if (!p) {
@@ -33,13 +34,14 @@ MT_FN Span windows_of(const PoolAttr *p, int axis, int64_t i, int64_t in, int64_
         s.hi = ((i + 1) * out + in - 1) / in;
         return s;
     }
-    int64_t past = i + p->pad[axis] - p->kernel[axis]; /* windows that start here or before end before i */
+    int64_t past = i + p->pad[axis] - p->kernel[axis]; /* a window that starts at `past` or before does not reach i */
     s.lo = past < 0 ? 0 : past / p->stride[axis] + 1;
     s.hi = (i + p->pad[axis]) / p->stride[axis] + 1;
     if (s.hi > out) s.hi = out;
     return s;
 }
 
+/* What the sum over a window with these spans of rows and columns is divided by. */
 MT_FN float divisor_of(const PoolAttr *p, Span h, Span w) {
     return (float)(p && p->divisor ? p->divisor : h.length * w.length);
 }

@@ -80,13 +80,13 @@ for case in "34 there is no NVIDIA driver" "35 the NVIDIA driver is too old: it 
 done
 unset EMULATE_FAIL
 MEMTIDE_CUDA=plugin/none.so memtide devices
-has "$out" "cuda:0    not available: the CUDA plugin is not there: looked for plugin/none.so, which MEMTIDE_CUDA" \
+has "$out" "cuda:0    not available: the CUDA plugin is missing: looked for plugin/none.so, which MEMTIDE_CUDA" \
     "no plugin"
 is "$(echo "$out" | grep -c .)" 2 "then nothing is described either"
 MEMTIDE_CUDA=out.txt memtide devices
 has "$out" "cuda:0    not available: the CUDA plugin cannot be loaded: " "a plugin that cannot be loaded"
 MEMTIDE_CUDA=$(ldd "$MEMTIDE" | awk '/libz/ { print $3 }') memtide devices
-has "$out" "is no CUDA plugin of memtide: it has no memtide_cuda_open" "a library that is no plugin"
+has "$out" "is not memtide's CUDA plugin: it has no memtide_cuda_open" "a library that is no plugin"
 
 # ---- planning only
 cat >small.lua <<'E'

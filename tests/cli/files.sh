@@ -28,7 +28,7 @@ plugin memtide
 plugin X/memtide
 plugin X/lib/memtide
 X/build/memtide devices >out.txt 2>&1
-has "$(cat out.txt)" "the CUDA plugin is not there: looked for memtide_cuda.so in $PWD/X/build/" \
+has "$(cat out.txt)" "the CUDA plugin is missing: looked for memtide_cuda.so in $PWD/X/build/" \
     "a build without its plugin looks beside the program"
 is "$(grep -c "foreign code runs" out.txt)" 0 "and nowhere else"
 has "$(X/bin/memtide devices 2>&1)" "foreign code runs" "an installed one has it in ../lib/memtide"
@@ -39,7 +39,7 @@ print(select(2, require "memtide.core".device "cuda:0"))
 E
 has "$(lua5.4 device.lua X/lib/lua/5.4 2>&1)" "foreign code runs" "so does the installed module"
 lua5.4 device.lua X/build >out.txt 2>&1
-is "$(grep -c "foreign code runs" out.txt) $(grep -c "the CUDA plugin is not there" out.txt)" "0 1" \
+is "$(grep -c "foreign code runs" out.txt) $(grep -c "the CUDA plugin is missing" out.txt)" "0 1" \
     "one that is built looks beside it"
 rm -rf X memtide
 

@@ -3,7 +3,8 @@
 
 #include "reference.h"
 
-/* The pseudocode of torch.optim.Adafactor: matrices of PyTorch's last two dimensions, one after the other. */
+/* The pseudocode of torch.optim.Adafactor: PyTorch's last two dimensions are a matrix; its others count the
+ * matrices. */
 
 static double mean_of_squares(const double *x, int64_t n, int64_t stride) {
     double sum = 0;
@@ -11,7 +12,8 @@ static double mean_of_squares(const double *x, int64_t n, int64_t stride) {
     return sum / (double)n;
 }
 
-/* u: (rows, columns) gradients -> what they are divided to; row[rows], column[columns] */
+/* u: the gradients (rows, columns), which become gradients divided by their roots; row[rows], column[columns]: the
+ * averages of squares */
 static void matrix(double *u, double *row, double *column, int64_t rows, int64_t columns, double share, double eps) {
     double mean = 0;
     for (int64_t r = 0; r < rows; r++) {

@@ -9,7 +9,7 @@ static int by_size(const void *a, const void *b) {
     return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
 }
 
-/* value[CODES]: 0, 1 and in each of seven decades the middles of equal parts of 0.1 .. 1 */
+/* value[CODES]: by code; 0, 1, and in each of seven decades the middles of equal parts of 0.1 .. 1 */
 static void values_of(bool negative, double *value) {
     int n = 0;
     value[n++] = 0;
@@ -38,7 +38,7 @@ static void encode(const double *value, const double *x, int64_t n, double *code
     for (int64_t i = 0; i < n; i++) code[i] = nearest(value, x[i] / *scale);
 }
 
-/* torchao's: Adam with numbers that codes stand for; what it leaves becomes codes again, a block at a time. */
+/* As in torchao: decodes the states, makes a step of Adam, and encodes the states again, block by block. */
 void ref_adam8bit(Ref *r) {
     const int64_t n = r->adam8bit.w.count, size = r->attr->optim.rule.block_size, blocks = n / size;
     Ref adam = *r;

@@ -14,7 +14,8 @@ int64_t ref_conv_ow(const RefConv *d) {
     return extent(d->w, d->pad[1] + d->pad[3], d->kw, d->stride[1], d->dilation[1]);
 }
 
-/* Gets the offsets of every product y[y_at] += x[x_at] w[w_at]: the three passes differ only in what they add to. */
+/* Called with the offsets of every product in y[y_at] += x[x_at] w[w_at]; the op and its gradients differ only in which
+ * of the three they add to. */
 typedef void Visit(double *out, const double *a, const double *b, int64_t x_at, int64_t w_at, int64_t y_at);
 
 static void every_window(double *out, const double *a, const double *b, const RefConv *d, int64_t n, int64_t o,

@@ -18,7 +18,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_einsum] = ref_einsum, [OP_permute] = ref_permute,
     [OP_roll] = ref_roll, [OP_bias_db] = ref_bias_db,
     [OP_count_call] = ref_count_call, [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,
-    /* all that these change is the element type, the shape or the layout, which the twins do not know */
+    /* these change only the element type, the shape or the layout, which the reference does not know */
     [OP_cast] = ref_copy, [OP_copy] = ref_copy, [OP_view] = ref_copy, [OP_nhwc_to_nchw] = ref_copy,
     [OP_nhwc_to_nchw_dx] = ref_copy,
     [OP_cross_entropy] = ref_cross_entropy, [OP_cross_entropy_dx] = ref_cross_entropy_dx,
@@ -43,7 +43,7 @@ void ref_accumulate(Ref *r) {
         r->accumulate.acc.at[i] = r->accumulate.x.at[i] + (r->micro == 0 ? 0 : r->accumulate.acc.at[i]);
 }
 
-/* Where element i of PyTorch's order lies in memory. */
+/* The place in memory of element i in PyTorch's order. */
 static int64_t memory_index(const Ref *r, int64_t i) {
     if (!r->channels_last) return i;
     const int64_t *d = r->dropout.y.shape.dim, C = d[1], HW = d[2] * d[3];

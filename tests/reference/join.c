@@ -1,13 +1,13 @@
 #include "reference.h"
 
-/* Elements per index of the dimensions before the axis, and per index of those from the axis on. */
+/* The elements of one index of the axis: the product of the dimensions after it. */
 static int64_t inner_of(const Tensor *t, int axis) {
     int64_t inner = 1;
     for (int d = axis + 1; d < t->shape.rank; d++) inner *= t->shape.dim[d];
     return inner;
 }
 
-/* Copies `part` into or out of `whole`, where it starts at index `start` of the axis. */
+/* Copies `part` into `whole`, or out of it, where it begins at index `start` of the axis. */
 static void move_part(const Tensor *whole, const Tensor *part, int axis, int64_t start, bool out) {
     int64_t inner = inner_of(whole, axis), n = part->shape.dim[axis] * inner, step = whole->shape.dim[axis] * inner;
     for (int64_t i = 0; i < part->count; i++) {
@@ -21,7 +21,7 @@ void ref_mul(Ref *r) {
     for (int64_t i = 0; i < r->mul.y.count; i++) r->mul.y.at[i] = r->mul.a.at[i] * r->mul.b.at[i];
 }
 
-/* The element of `s`, whose sizes are x's or 1, that element i of `x` meets. */
+/* The element of `s`, whose sizes are those of x or 1, that belongs to element i of `x`. */
 static int64_t broadcast_place(const Tensor *x, const Tensor *s, int64_t i) {
     int64_t place = 0, step = 1;
     for (int d = x->shape.rank - 1; d >= 0; i /= x->shape.dim[d--]) {

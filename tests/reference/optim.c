@@ -4,7 +4,7 @@
 
 /* One update of a tensor. The weight is the fp32 master where there is one; w is then its copy. */
 
-/* What gradients are multiplied by: the loss scale is taken out, and their norm cut. */
+/* The factor of gradients: it undoes the loss scale and clips their norm. */
 static double gradient_factor(const Ref *r) {
     double unscale = r->state ? 1.0 / r->state->loss_scale : 1, most = r->attr->optim.rule.clip_norm;
     if (!r->update.square.at || most == 0) return unscale;

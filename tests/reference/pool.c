@@ -51,8 +51,8 @@ void ref_maxpool_dx(Ref *r) {
     }
 }
 
-/* How many positions of the window the mean is taken over. With padding counted, these are all that lie in the padded
- * image: a window that ceil_mode adds may reach beyond it. */
+/* The number of positions of the window that the mean is over. If padding counts, these are all positions in the padded
+ * image; a window that ceil_mode adds may reach beyond it. */
 static double divisor(const PoolAttr *p, const Tensor *image, int64_t oh, int64_t ow) {
     int64_t count = 0;
     if (p->divisor) return p->divisor;

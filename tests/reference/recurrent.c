@@ -69,7 +69,8 @@ void ref_rnn(Ref *r) {
     }
 }
 
-/* Gradients of unit j's sums: da[g], db[g]; *dc goes on to the step before, and so does what is returned. */
+/* Fills da[g] and db[g], the gradients of unit j's sums. *dc becomes the gradient of c before this step; returns the
+ * part of the gradient of h before this step that does not come through w_hh. */
 static double unit_dx(const Sizes *s, double y, const double *v, double c_before, double y_before, double dh,
                       double *dc, double *da, double *db, int64_t j) {
     double through = 0, tc, d;
@@ -98,7 +99,7 @@ static double unit_dx(const Sizes *s, double y, const double *v, double c_before
     return through;
 }
 
-/* to[j] += d w's row k; w's row's gradient += d from[j]; b's += d */
+/* d: the gradient of sum k. to[j] += d w[k, j]; dw[k, j] += d from[j]; db[k] += d */
 static void add_products(double d, int64_t k, int64_t n, const double *w, const double *from, double *to, double *dw,
                    double *db) {
     for (int64_t j = 0; j < n; j++) {

@@ -1,5 +1,5 @@
-/* reference.h: what each op means: float64 twins in PyTorch's element order, plain loops, written to be read.
- * They are the definition that every device is held against, and know neither layouts nor element types. */
+/* reference.h: the definition of each op that every device is tested against: plain loops in float64 over tensors in
+ * PyTorch's element order, written to be read. They know neither layouts nor element types. */
 #ifndef REFERENCE_H
 #define REFERENCE_H
 
@@ -19,12 +19,12 @@ typedef struct Ref {
     uint64_t seed;
     uint32_t micro;
     double *scratch;    /* of recurrent layers: three numbers per unit; of attention: two per step */
-    bool channels_last; /* of what draws only: how y lies in memory, by which its draws are numbered */
+    bool channels_last; /* how y is stored: random numbers are numbered by place in memory; other ops ignore it */
 } Ref;
 
 typedef void RefFn(Ref *r);
 
-/* Of every op but the convolutions and matrix products, whose twins are in ref_conv.h: NULL here. */
+/* By op; NULL for convolutions, matrix products and their gradients (ref_conv.h), and for those of t_sequence.c. */
 extern RefFn *const ref_table[OP_KIND_COUNT];
 
 static inline double *pixel4(const Tensor *t, int64_t n, int64_t c, int64_t h, int64_t w) {
@@ -44,7 +44,7 @@ RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool
 OPTIM_OPS(X)
 #undef X
 
-/* A row of logits: stats[2] = its maximum, the logarithm of the sum of exp(x - maximum). */
+/* x: a row of logits -> stats[2]: its maximum, and the logarithm of the sum of exp(x - maximum) */
 void ref_softmax_stats(const double *x, int64_t classes, double *stats);
 
 /* Not in the table: their cases are in t_sequence.c. */

@@ -2,15 +2,15 @@
 
 #include "reference.h"
 
-/* Where output element o lies among the input's. */
+/* The position of output element o on the axis of the input. */
 static double place(const UpsampleAttr *u, int axis, int64_t o, int64_t in, int64_t out) {
     if (in == out) return (double)o;
     if (u->align_corners || !u->bilinear) return (double)o * u->scale[axis];
     return fmax((o + 0.5) * u->scale[axis] - 0.5, 0);
 }
 
-/* The share of input element i in output element o: a hat of height 1 around the place, or the step that holds it.
- * Beyond the last element the last one counts. */
+/* The share of input element i in output element o. Bilinear: it falls linearly from 1 at distance 0 to 0 at distance
+ * 1. Nearest: 1 for the element that the position is in. Beyond the last element the last one counts. */
 static double share(const UpsampleAttr *u, int axis, int64_t i, int64_t o, int64_t in, int64_t out) {
     double at = fmin(place(u, axis, o, in, out), u->bilinear ? (double)(in - 1) : INFINITY);
     if (u->bilinear) return fmax(0, 1 - fabs(at - (double)i));

@@ -51,18 +51,18 @@ static void test_plugin(void) {
     unsetenv("MEMTIDE_CUDA");
     if (!ok(readlink("/proc/self/exe", program, sizeof program - 1) > 0, "the program's own name")) return;
     *strrchr(program, '/') = '\0';
-    snprintf(text, sizeof text, "device 'cuda:0' is not available: the CUDA plugin is not there: looked for "
+    snprintf(text, sizeof text, "device 'cuda:0' is not available: the CUDA plugin is missing: looked for "
              "memtide_cuda.so in %s/", program);
     is_refused("cuda:0", ERR_UNSUPPORTED, text);
     setenv("MEMTIDE_CUDA", "", 1);
-    is_refused("cuda", ERR_UNSUPPORTED, "the CUDA plugin is not there: looked for memtide_cuda.so in ");
+    is_refused("cuda", ERR_UNSUPPORTED, "the CUDA plugin is missing: looked for memtide_cuda.so in ");
     device_offline(collect, found);
     is_str(found, "", "without a plugin no GPU is described");
 
     if (!ok(mkdtemp(folder) != NULL, "a folder")) return;
     snprintf(file, sizeof file, "%s/none.so", folder);
     setenv("MEMTIDE_CUDA", file, 1);
-    snprintf(text, sizeof text, "the CUDA plugin is not there: looked for %s, which MEMTIDE_CUDA names", file);
+    snprintf(text, sizeof text, "the CUDA plugin is missing: looked for %s, which MEMTIDE_CUDA names", file);
     is_refused("cuda:h200", ERR_UNSUPPORTED, text);
     put_file("empty.so");
     setenv("MEMTIDE_CUDA", file, 1);
@@ -80,7 +80,7 @@ static void test_plugin(void) {
     Dl_info libc; /* a library that is there, and no plugin */
     if (ok(dladdr((void *)(size_t)&puts, &libc) && libc.dli_fname, "the C library")) {
         setenv("MEMTIDE_CUDA", libc.dli_fname, 1);
-        is_refused("cuda:0", ERR_UNSUPPORTED, "is no CUDA plugin of memtide: it has no memtide_cuda_open");
+        is_refused("cuda:0", ERR_UNSUPPORTED, "is not memtide's CUDA plugin: it has no memtide_cuda_open");
     }
     static const char *const made[] = {"devices/h200.json", "devices/a100.json", "devices/read.me", "devices",
                                        "empty.so", ""};
@@ -131,7 +131,7 @@ static void test_dry(void) {
     void *p[2] = {NULL, NULL}, *none = NULL, *host = NULL, *state = &state;
     ok(t->alloc(d, 512, &p[0], &e) == OK && t->alloc(d, 256, &p[1], &e) == OK, "addresses are handed out");
     ok(p[0] && (uintptr_t)p[0] % 256 == 0 && (char *)p[1] == (char *)p[0] + 512, "one after the other");
-    is_int(t->alloc(d, SIZE_MAX - 256, &none, &e), ERR_OOM, "until there are none left");
+    is_int(t->alloc(d, SIZE_MAX - 255, &none, &e), ERR_OOM, "until there are none left");
     has_text(e.text, "the dry device has no addresses left for ", "which is told");
     t->free(d, p[0], 512);
     is_int((long long)t->used(d), 0, "nothing of a device is used");

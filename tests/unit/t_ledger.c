@@ -100,11 +100,12 @@ static void test_refusals(void) {
     has_text(e.text, "made to fail", "and says that it is no shortage");
     is_int(ledger_check_zero(&l, &e), ERR_INTERNAL, "held bytes at the end are an error");
     has_text(e.text, "found 128", "that says how many");
-    ledger_give(&l, p, 64);
-    ledger_give(&l, p, 64);
     ledger_use(&l, CAT_WORKSPACE, 7);
     is_int(ledger_check_zero(&l, &e), ERR_INTERNAL, "so are bytes in use");
     has_text(e.text, "7 of workspace", "with their category");
+    ledger_unuse(&l, CAT_WORKSPACE, 7);
+    ledger_give(&l, p, 64);
+    ledger_give(&l, p, 64);
 }
 
 static size_t peak_sum(const Ledger *l) {
@@ -199,7 +200,7 @@ static void test_open(void) {
     device_close(d);
     setenv("MEMTIDE_CUDA", "/nowhere/plugin.so", 1);
     is_int(device_open("cuda:0", &d, &e), ERR_UNSUPPORTED, "without the plugin there is no GPU");
-    has_text(e.text, "'cuda:0' is not available: the CUDA plugin is not there: looked for /nowhere/plugin.so",
+    has_text(e.text, "'cuda:0' is not available: the CUDA plugin is missing: looked for /nowhere/plugin.so",
              "and the reason says where it was looked for");
     is_int(device_open("cuda:h200", &d, &e), ERR_UNSUPPORTED, "nor a described one");
     setenv("MEMTIDE_CUDA", "Makefile", 1);

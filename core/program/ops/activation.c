@@ -1,7 +1,7 @@
-/* Activations, with a formula alone or with weights. */
+/* Activations: formulas without weights, and PReLU. */
 #include "program/rule.h"
 
-/* A factor has a gradient that reads nothing but dy: the same factor times it. */
+/* The gradient of Scale, y = factor x + shift, reads dy only: dx = factor dy. */
 static void act_gradient(Gradients *g, const Op *forward, int dy) {
     Op f = *forward;
     int x = f.act.x;

@@ -6,7 +6,7 @@ static void add_gradient(Gradients *g, const Op *f, int dy) {
     gradient_pass(g, f, f->add.b, dy);
 }
 
-/* The gradient of a factor is dy times the other one. */
+/* The gradient of a factor is dy times the other factor. */
 static void mul_gradient(Gradients *g, const Op *f, int dy) {
     gradient_by(g, OP_mul, f, f->mul.a, dy, f->mul.b);
     gradient_by(g, OP_mul, f, f->mul.b, dy, f->mul.a);
@@ -15,9 +15,9 @@ static void mul_gradient(Gradients *g, const Op *f, int dy) {
 const OpRule rule_add = {fits_pair, NULL, add_gradient, NULL};
 const OpRule rule_mul = {fits_pair, NULL, mul_gradient, NULL};
 
-/* ---- one of them broadcast */
+/* ---- one of the two is broadcast */
 
-/* `s` can be broadcast over `x`, and both lie alike. */
+/* `s` can be broadcast over `x`, and both have the same layout. */
 static bool can_broadcast(const Buf *x, const Buf *s) {
     Broadcast r;
     return x->layout == s->layout && broadcast_read(&x->shape, &s->shape, x->layout == LAYOUT_NHWC, &r) &&
@@ -34,7 +34,7 @@ static bool broadcast_ds_fits(const Operands *o) {
     return can_broadcast(dy, o->broadcast_ds.ds) && fits_type(o) && (!x || same_elements(dy, x));
 }
 
-/* Of a sum dy itself, of a product dy times the other factor. */
+/* The gradients of a sum are dy itself, those of a product dy times the other factor. */
 static void broadcast_gradient(Gradients *g, const Op *f, int dy) {
     int x = f->broadcast.x, s = f->broadcast.s;
     bool add = f->attr.broadcast.add;
@@ -50,7 +50,7 @@ const OpRule rule_broadcast_ds = {broadcast_ds_fits, NULL, NULL, broadcast_show}
 
 /* ---- the first rows of a table */
 
-/* w (R, D), y (N, T, D) with T <= R */
+/* w (R, D), y (..., T, D), T <= R */
 static bool rows_of_table(const Buf *w, const Buf *y) {
     int last = y->shape.rank - 1;
     return w->shape.rank == 2 && last >= 1 && y->layout == LAYOUT_ROWS && w->shape.dim[1] == y->shape.dim[last] &&

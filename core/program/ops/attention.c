@@ -1,12 +1,13 @@
 /* Attention, and rotary embeddings. */
 #include "program/rule.h"
 
-/* y (N, T, heads D), lse (N, heads, T). of[3]: q, k, v (attention.h), whose rows have the features of all that lie
- * there */
+/* y (N, T, heads D), lse (N, heads, T) or NULL. of[3]: q, k, v or NULL (attention.h): a row of one that is there has
+ * the features of those that are stored in it, too. */
 static bool operands_fit(const Buf *const *of, const Buf *y, const Buf *lse, const AttentionAttr *a) {
     if (y->shape.rank != 3 || a->kv_heads < 1 || a->heads % a->kv_heads || y->shape.dim[2] % a->heads) return false;
     int time = a->batch_first ? 1 : 0;
     int64_t width = y->shape.dim[2] / a->heads, features = 0;
+    assert(of[0]);
     int64_t queries = y->shape.dim[time], keys = (of[1] ? of[1] : of[0])->shape.dim[time];
     Shape rows = shape3(y->shape.dim[1 - time], a->heads, queries), like = y->shape;
     for (int k = 2; k >= 0; k--) {
@@ -25,15 +26,15 @@ static bool attention_fits(const Operands *o) {
 }
 
 static bool attention_dx_fits(const Operands *o) {
-    const BufRef *of = &o->attention_dx.q, *made = &o->attention_dx.dq;
+    const BufRef *of = &o->attention_dx.q, *made = &o->attention_dx.dq; /* q, k, v and dq, dk, dv */
     for (int k = 0; k < 3; k++)
         if (!made[k] != !of[k] || (made[k] && !same_elements(made[k], of[k]))) return false;
     return operands_fit(of, o->attention_dx.y, o->attention_dx.lse, &o->attr->attention) &&
            same_elements(o->attention_dx.dy, o->attention_dx.y);
 }
 
-/* One product of all queries of a sample with the keys that they see: T S C; row i of a causal one sees i + 1 keys.
- * k: NULL where keys lie beside the queries. */
+/* Operations of one product of all queries with the keys that they see: 2 N T S F; if causal, query i sees i + 1 keys.
+ * k: NULL if the keys are stored in the rows of q. */
 static double product(const AttentionAttr *a, const Buf *y, const Buf *q, const Buf *k) {
     int time = a->batch_first ? 1 : 0;
     double steps = (double)y->shape.dim[time], keys = (double)(k ? k : q)->shape.dim[time];
@@ -41,15 +42,17 @@ static double product(const AttentionAttr *a, const Buf *y, const Buf *q, const 
     return 2 * buf_elements(y) * (a->causal ? least - least * least / (2 * steps) : keys);
 }
 
+/* Two products: the scores, and y. */
 static double attention_flops(const Operands *o) {
     return 2 * product(&o->attr->attention, o->attention.y, o->attention.q, o->attention.k);
 }
 
+/* Five products: the scores again, and the gradients of scores, q, k and v. */
 static double attention_dx_flops(const Operands *o) {
     return 5 * product(&o->attr->attention, o->attention_dx.dy, o->attention_dx.q, o->attention_dx.k);
 }
 
-/* All gradients come from one op, wanted or not. */
+/* One op makes all gradients, even those that are not wanted. */
 static void attention_gradient(Gradients *g, const Op *f, int dy) {
     const int of[] = {f->attention.q, f->attention.k, f->attention.v};
     int made[3];
@@ -78,7 +81,7 @@ static void attention_show(const Attr *attr, Line *l) {
 const OpRule rule_attention = {attention_fits, attention_flops, attention_gradient, attention_show};
 const OpRule rule_attention_dx = {attention_dx_fits, attention_dx_flops, NULL, attention_show};
 
-/* ---- rotary embeddings: x and y (N, T, heads dim) */
+/* ---- rotary embeddings: x and y are (N, T, heads dim) */
 
 static bool rotary_fits(const Operands *o) {
     const Buf *x = o->rotary.x;
@@ -87,7 +90,7 @@ static bool rotary_fits(const Operands *o) {
            r->dim <= 2 * ROTARY_PAIRS && x->shape.dim[2] % r->dim == 0;
 }
 
-/* The same angles the other way. */
+/* Rotates back by the same angles. */
 static void rotary_gradient(Gradients *g, const Op *forward, int dy) {
     Op f = *forward;
     f.attr.rotary.back = !f.attr.rotary.back;

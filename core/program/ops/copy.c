@@ -1,4 +1,4 @@
-/* The same values in another type, place, shape or order. */
+/* Ops that do not change values, but their type, place, shape or order. */
 #include "program/rule.h"
 
 static bool view_fits(const Operands *o) { return o->view.x->bytes == o->view.y->bytes && fits_type(o); }
@@ -9,6 +9,7 @@ static void cast_gradient(Gradients *g, const Op *f, int dy) { gradient_by(g, OP
 static void view_gradient(Gradients *g, const Op *f, int dy) {
     int dx = gradient_buf_wanted(g, f->view.x);
     if (dx == NO_BUF || g->p->failed) return;
+    assert(g->p->bufs[dx].bytes == g->p->bufs[dy].bytes);
     g->p->bufs[dx].alias = program_root(g->p, dy);
     Op *op = gradient_op(g, OP_view, f);
     op->view.x = dy;

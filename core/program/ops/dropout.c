@@ -1,4 +1,4 @@
-/* What draws random numbers, and the count that makes each micro-batch draw others. */
+/* Ops that draw random numbers, and the counter that makes each micro-batch draw different ones. */
 #include "program/rule.h"
 
 static void dropout_gradient(Gradients *g, const Op *f, int dy) {

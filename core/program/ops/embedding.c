@@ -1,7 +1,7 @@
-/* Rows of a table, looked up. */
+/* Embeddings: rows of a table, chosen by index. */
 #include "program/rule.h"
 
-/* w (V, D), y (..., D), an index for each D. */
+/* w (V, D), y (..., D), idx (...): one index per row of y. */
 static bool operands_fit(const Buf *idx, const Buf *w, const Buf *y) {
     return idx->dtype == DT_I32 && w->shape.rank == 2 &&
            shape_elements(&y->shape) == shape_elements(&idx->shape) * w->shape.dim[1];

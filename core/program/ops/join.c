@@ -1,9 +1,9 @@
-/* Tensors laid side by side, parts of one, and one that is rolled. */
+/* concat, slice and roll. */
 #include <inttypes.h>
 
 #include "program/rule.h"
 
-/* `part` is a part of `whole` along the axis. */
+/* `part` is the part of `whole` that begins at a->start along the axis. */
 static bool part_fits(const Buf *whole, const Buf *part, const AxisAttr *a) {
     Shape like = part->shape;
     if (a->axis < 0 || a->axis >= whole->shape.rank || whole->shape.rank != part->shape.rank ||
@@ -36,13 +36,14 @@ static bool roll_fits(const Operands *o) {
     return a->start > 0 && a->start < x->shape.dim[a->axis] && same_buf(x, o->roll.y);
 }
 
-/* What was laid side by side is cut apart again. */
+/* Each input's gradient is its slice of dy. */
 static void concat_gradient(Gradients *g, const Op *forward, int dy) {
     Op f = *forward;
     for (int k = 0; k < OP_IN && f.in[k] != NO_BUF; k++) {
         gradient_by(g, OP_slice, &f, f.in[k], dy, NO_BUF);
         f.attr.axis.start += g->p->bufs[f.in[k]].shape.dim[f.attr.axis.axis];
     }
+    assert(g->p->failed || f.attr.axis.start == g->p->bufs[dy].shape.dim[f.attr.axis.axis]);
 }
 
 static void slice_gradient(Gradients *g, const Op *f, int dy) {
@@ -53,7 +54,7 @@ static void slice_dx_gradient(Gradients *g, const Op *f, int dy) {
     gradient_by(g, OP_slice, f, f->slice_dx.dy, dy, NO_BUF);
 }
 
-/* The rest of the way round. */
+/* Rolls by the rest of the axis, which brings every element back. */
 static void roll_gradient(Gradients *g, const Op *forward, int dy) {
     Op f = *forward;
     f.attr.axis.start = g->p->bufs[dy].shape.dim[f.attr.axis.axis] - f.attr.axis.start;

@@ -1,7 +1,7 @@
-/* Losses. */
+/* Losses, which begin the backward pass: their rules get no dy. */
 #include "program/rule.h"
 
-/* x (N, C), w [C] or none, stats (N, 2) or none */
+/* x (N, C), w [C] or NULL, stats (N, 2) or NULL */
 static bool classes_fit(const Buf *x, const Buf *w, const Buf *stats) {
     if (w && (w->dtype != DT_F32 || w->shape.rank != 1 || w->shape.dim[0] != x->shape.dim[1])) return false;
     return !stats || (stats->dtype == DT_F32 && stats->shape.rank == 2 && stats->shape.dim[0] == x->shape.dim[0] &&
@@ -16,7 +16,7 @@ static bool cross_entropy_dx_fits(const Operands *o) {
     return fits_elements(o) && classes_fit(o->cross_entropy_dx.x, o->cross_entropy_dx.w, o->cross_entropy_dx.stats);
 }
 
-/* The op that makes x's gradient, with what all losses share; NULL: x wants none. */
+/* Emits the op for the gradient of x, with the operands that all losses have; NULL: x wants none. */
 static Op *loss_gradient(Gradients *g, OpKind kind, const Op *f) {
     int state = g->p->loss_scaling ? program_state(g->p) : NO_BUF, x = f->element_loss.x;
     if (!g->wanted[x] || g->p->failed) return NULL;
@@ -30,8 +30,9 @@ static Op *loss_gradient(Gradients *g, OpKind kind, const Op *f) {
 }
 
 static void cross_entropy_gradient(Gradients *g, const Op *f, int dy) {
-    Op *op = loss_gradient(g, OP_cross_entropy_dx, f);
+    assert(dy == NO_BUF);
     (void)dy;
+    Op *op = loss_gradient(g, OP_cross_entropy_dx, f);
     if (!op) return;
     op->cross_entropy_dx.w = f->cross_entropy.w;
     op->cross_entropy_dx.stats = f->cross_entropy.stats;
@@ -39,8 +40,9 @@ static void cross_entropy_gradient(Gradients *g, const Op *f, int dy) {
 }
 
 static void element_loss_gradient(Gradients *g, const Op *f, int dy) {
-    Op *op = loss_gradient(g, OP_element_loss_dx, f);
+    assert(dy == NO_BUF);
     (void)dy;
+    Op *op = loss_gradient(g, OP_element_loss_dx, f);
     if (op) gradient_add(g, f, f->element_loss.x, op->element_loss_dx.dx);
 }
 

@@ -1,7 +1,7 @@
-/* Normalisation by statistics, and softmax. */
+/* Normalisation by mean and variance, and softmax. */
 #include "program/rule.h"
 
-/* Channels are one dimension of x, statistics are per channel or per group of each sample; parameters per channel. */
+/* stat: one number per channel (batch normalisation), or per group of each sample. w, b: one per channel, or NULL */
 static bool operands_fit(const NormAttr *a, const Buf *x, const Buf *y, const Buf *stat, const Buf *w, const Buf *b) {
     if (a->axis < 1 || a->axis >= x->shape.rank || !same_elements(x, y)) return false;
     int64_t channels = x->shape.dim[a->axis], stats = shape_elements(&stat->shape);
@@ -32,7 +32,7 @@ static bool norm_dw_fits(const Operands *o) {
     return operands_fit(&o->attr->norm, o->norm_dw.x, o->norm_dw.dy, o->norm_dw.istd, o->norm_dw.dw, o->norm_dw.db);
 }
 
-/* A buffer for dw or db: the parameter's gradient, or, where only dx needs the sum, a temporary. */
+/* A buffer for the sum dw or db: the gradient of `param`, or a temporary if only dx needs the sum. */
 static int sum_buf(Gradients *g, const Op *f, int param, const char *name) {
     if (gradient_wanted(g, param)) return gradient_buf(g, param);
     Program *p = g->p;
@@ -40,7 +40,8 @@ static int sum_buf(Gradients *g, const Op *f, int param, const char *name) {
     return program_buf(p, CAT_ACTIVATION_GRADIENTS, channels, DT_F32, "%s.%s", p->bufs[f->norm.y].name, name);
 }
 
-/* The sums dw and db, which batch normalisation needs for dx, too; the others make them for trained parameters only. */
+/* Emits norm_dw for the sums dw and db; NO_BUF where one is not made. needed: dx needs both, as in batch normalisation;
+ * otherwise they are made for trained parameters only. */
 static void sums_gradient(Gradients *g, const Op *f, int dy, bool needed, int *dw, int *db) {
     bool trained[2] = {gradient_wanted(g, f->norm.w), gradient_wanted(g, f->norm.b)};
     *dw = *db = NO_BUF;
@@ -58,7 +59,7 @@ static void sums_gradient(Gradients *g, const Op *f, int dy, bool needed, int *d
     if (trained[1]) gradient_add(g, f, f->norm.b, *db);
 }
 
-/* dx of batch normalisation, or of the others; what differs between them is left to the caller. */
+/* Emits batchnorm_dx or norm_dx, with the operands that both have. */
 static Op *dx_gradient(Gradients *g, OpKind kind, const Op *f, int dy) {
     int dx = gradient_buf(g, f->norm.x);
     Op *op = gradient_op(g, kind, f);

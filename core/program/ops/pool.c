@@ -1,4 +1,4 @@
-/* Poolings and interpolation. */
+/* Poolings and upsampling. */
 #include "program/rule.h"
 
 static bool maxpool_fits(const Operands *o) { return fits_type(o) && o->attr->pool.fused.act <= ACT_RELU; }
@@ -31,7 +31,7 @@ const OpRule rule_avgpool_dx = {fits_type, NULL, NULL, pool_show};
 const OpRule rule_adaptive_avgpool = {fits_type, NULL, adaptive_avgpool_gradient, NULL};
 const OpRule rule_adaptive_avgpool_dx = {fits_type, NULL, NULL, NULL};
 
-/* ---- interpolation */
+/* ---- upsampling */
 
 static bool upsample_fits(const Operands *o) {
     const Shape *x = &o->in[0]->shape, *y = &o->out[0]->shape;

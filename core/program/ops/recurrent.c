@@ -1,7 +1,7 @@
 /* Recurrent layers. */
 #include "program/rule.h"
 
-/* x (.., .., I), y (.., .., H), saved (.., .., saved H); w (gates H, I), (gates H, H) */
+/* x (.., .., I), y (.., .., H), saved (.., .., info.saved H) or NULL; w_ih (info.gates H, I), w_hh (info.gates H, H) */
 static bool operands_fit(const Buf *x, const Buf *w_ih, const Buf *w_hh, const Buf *y, const Buf *saved, RnnMode mode) {
     const RnnInfo info = rnn_info(mode);
     Shape like = y->shape;
@@ -25,7 +25,7 @@ static bool rnn_dx_fits(const Operands *o) {
            (!o->rnn_dx.dx || same_elements(o->rnn_dx.x, o->rnn_dx.dx));
 }
 
-/* Products with both matrices for each sample and step. */
+/* Operations of the products of each sample and step with both matrices. */
 static double products(const Buf *y, const Buf *w_ih, const Buf *w_hh) {
     double samples = buf_elements(y) / (double)w_hh->shape.dim[1];
     return 2 * samples * (buf_elements(w_ih) + buf_elements(w_hh));
@@ -34,9 +34,9 @@ static double products(const Buf *y, const Buf *w_ih, const Buf *w_hh) {
 static double rnn_flops(const Operands *o) { return products(o->rnn.y, o->rnn.w_ih, o->rnn.w_hh); }
 static double rnn_dx_flops(const Operands *o) { return 2 * products(o->rnn_dx.y, o->rnn_dx.w_ih, o->rnn_dx.w_hh); }
 
-/* All gradients come from one walk back in time. */
+/* One op, which goes through the steps backwards, makes all gradients. */
 static void rnn_gradient(Gradients *g, const Op *f, int dy) {
-    enum { OF = 5 }; /* inputs of rnn, outputs of rnn_dx, in one order */
+    enum { OF = 5 }; /* inputs 0 to 4 of rnn have outputs 0 to 4 of rnn_dx as gradients: x, w_ih, w_hh, b_ih, b_hh */
     int of[OF], made[OF];
     bool any = false;
     for (int k = 0; k < OF; k++) {

@@ -1,11 +1,11 @@
-/* What happens to gradients and parameters after the backward pass. */
+/* Ops on gradients and parameters after the backward pass. */
 #include "program/rule.h"
 
 static bool update_fits(const Operands *o) {
     return same_elements(o->update.g, o->update.w) && (!o->update.lr || o->update.lr->dtype == DT_F32);
 }
 
-/* Codes lie as the parameter does; scales are of whole blocks. */
+/* Each state has a code per number of the parameter, in the same order, and a scale per block; blocks are full. */
 static bool adam8bit_fits(const Operands *o) {
     const Buf *w = o->adam8bit.w, *scale = o->adam8bit.scale, *const *states = &o->adam8bit.exp_avg;
     const int64_t n = shape_elements(&w->shape), block = o->attr->optim.rule.block_size;

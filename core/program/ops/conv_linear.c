@@ -1,8 +1,9 @@
-/* Convolutions and matrix products, and their gradients. */
+/* Convolutions, linear layers, and their gradients. */
 #include <string.h>
 
 #include "program/rule.h"
 
+/* x (N, C, H, W), w (O, C / groups, KH, KW), y (N, O, OH, OW), also with L or K in place of the last two dimensions */
 static bool conv_fits(const Buf *x, const Buf *w, const Buf *y, const ConvAttr *a) {
     const Shape in = program_shape(x), filter = program_shape(w), out = program_shape(y);
     if (in.rank != 4 || filter.rank != 4 || out.rank != 4 || x->shape.rank != y->shape.rank) return false;
@@ -24,7 +25,8 @@ static bool linear_fits(const Buf *x, const Buf *w, const Buf *y) {
            y->shape.dim[last] == w->shape.dim[0] && x->dtype == y->dtype;
 }
 
-/* dx, with the gradient of the activation before it or without, and its sum per feature. */
+/* s: there if and only if the op multiplies dx by the derivative of an activation; db: the sum of dx per feature, or
+ * NULL */
 static bool dx_fits(const Buf *dx, const Buf *s, const Buf *db, const ActAttr *fused) {
     if ((fused->act != ACT_NONE) != (s != NULL) || (s && !same_buf(s, dx))) return false;
     if (!db) return true;
@@ -33,13 +35,13 @@ static bool dx_fits(const Buf *dx, const Buf *s, const Buf *db, const ActAttr *f
            (dx->shape.rank != 4 || dx->layout == LAYOUT_NHWC);
 }
 
-/* Each element of y meets one filter (O, ...) of w, in any direction: 2 |y| |w| / O. A convolution:
- * 2 N OH OW O (I/groups) KH KW; a matrix product: 2 N I O. */
+/* In the op and in its gradients, each element of y needs one filter of w (O, ...): 2 |y| |w| / O operations. That is
+ * 2 N OH OW O (I / groups) KH KW for a convolution and 2 N I O for a linear layer. */
 static double product_flops(const Buf *y, const Buf *w) {
     return 2 * buf_elements(y) * buf_elements(w) / (double)w->shape.dim[0];
 }
 
-/* Through the fused activation, then dw (x may die with it), then dx. */
+/* First through the fused activation, then dw, so that x may die before dx is made. */
 static void product_gradient(Gradients *g, const Op *forward, int dy, OpKind dx, OpKind dw) {
     Op f = *forward;
     dy = gradient_through_act(g, &f, dy);
@@ -95,8 +97,7 @@ static void conv2d_gradient(Gradients *g, const Op *f, int dy) {
     product_gradient(g, f, dy, OP_conv2d_dx, OP_conv2d_dw);
 }
 
-/* The gradient with respect to the input is a convolution, the one with respect to w has the roles of x and dy
- * exchanged. */
+/* The gradient of x is a convolution of dy; that of w is conv2d_dw with x and dy in each other's place. */
 static void conv_transpose_gradient(Gradients *g, const Op *f, int dy) {
     gradient_by(g, OP_conv2d_dw, f, g->leaf[f->conv_transpose.w], dy, f->conv_transpose.x);
     if (f->conv_transpose.b != NO_BUF) gradient_by(g, OP_bias_db, f, f->conv_transpose.b, dy, NO_BUF);
@@ -116,7 +117,7 @@ const OpRule rule_conv2d_dx = {conv2d_dx_fits, conv2d_dx_flops, NULL, conv_show}
 const OpRule rule_conv2d_dw = {conv2d_dw_fits, conv2d_dw_flops, NULL, conv_show};
 const OpRule rule_conv_transpose = {conv_transpose_fits, conv_transpose_flops, conv_transpose_gradient, NULL};
 
-/* ---- matrix products */
+/* ---- linear layers */
 
 static bool linear_forward_fits(const Operands *o) { return linear_fits(o->linear.x, o->linear.w, o->linear.y); }
 
@@ -144,7 +145,7 @@ const OpRule rule_linear = {linear_forward_fits, linear_flops, linear_gradient, 
 const OpRule rule_linear_dx = {linear_dx_fits, linear_dx_flops, NULL, linear_show};
 const OpRule rule_linear_dw = {linear_dw_fits, linear_dw_flops, NULL, linear_show};
 
-/* ---- a bias without its product */
+/* ---- the gradient of a bias alone */
 
 static bool bias_db_fits(const Operands *o) { return o->bias_db.db->shape.rank == 1 && o->bias_db.dy->shape.rank >= 2; }
 
