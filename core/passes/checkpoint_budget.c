@@ -60,7 +60,7 @@ static Step *step_at(const Solver *s, int from, int to) {
 /* ---- the estimate */
 
 typedef struct Profile {
-    const Program *p; /* finished, without checkpointing: its forward ops have the chain's numbers */
+    const Program *p; /* finished, without checkpointing: its forward ops have the chain's numbers, see estimate */
     Life *life;
     int *unit;        /* by root: the unit that writes it, if the forward pass leaves it to the backward pass; else 0 */
     int *read, *back; /* by root: the last forward op and the first backward op that read it */
@@ -230,7 +230,8 @@ static int estimate(Solver *s, Compile *under) {
     Program *p;
     int code = whatif(s->c->p, NULL, NULL, under, &p, NULL);
     if (code) return code;
-    assert(p->forward_end == s->c->p->forward_end); /* its forward ops have the chain's numbers */
+    /* its forward ops have the chain's numbers, but for sums of several losses over micro-batches, which stand between */
+    assert(p->forward_end >= s->c->p->forward_end);
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
     Scratch *m = &under->scratch;
     Profile f = {p, scratch_new(m, bufs, sizeof(Life)), scratch_new(m, bufs, sizeof(int)),

@@ -36,7 +36,6 @@ static const char *slot_name(const void *runtime, int i) { return ((const Runtim
 /* The slot of a persistent buffer, a new one for a new name; -1: no host memory. */
 static int slot_of(Runtime *r, const Buf *buf) {
     int known = names_find(&r->slot_names, buf->name, slot_name, r);
-    assert(known < 0 || r->slots[known].buf->bytes == buf->bytes); /* programs that share a name share the memory */
     if (known >= 0) return known;
     Slot *s = &r->slots[r->n_slots];
     *s = (Slot){.buf = buf, .param = -1, .master = -1, .offset = r->persistent};
@@ -111,8 +110,16 @@ static int load(Runtime *r, Loaded *l, const Program *p, Err *e) {
     if (!l->life || !l->slot || !l->block || !l->start_at || !l->end_at || !l->start || !l->end) return no_memory(e);
     program_lives(p, l->life);
     for (int b = 0; b < p->n_bufs; b++) {
+        const Buf *buf = &p->bufs[b];
         l->slot[b] = -1;
-        if (p->bufs[b].kind == BUF_PERSISTENT && (l->slot[b] = slot_of(r, &p->bufs[b])) < 0) return no_memory(e);
+        if (buf->kind != BUF_PERSISTENT) continue;
+        if ((l->slot[b] = slot_of(r, buf)) < 0) return no_memory(e);
+        const Buf *first = r->slots[l->slot[b]].buf;
+        if (first->dtype == buf->dtype && shape_equal(&first->shape, &buf->shape)) continue;
+        char one[SHAPE_TEXT], two[SHAPE_TEXT];
+        return err_set(e, ERR_SCRIPT, "programs that run together share %s, but it is %s %s in one and %s %s in another",
+                       buf->name, dtype_name(first->dtype), shape_text(&first->shape, one), dtype_name(buf->dtype),
+                       shape_text(&buf->shape, two));
     }
     link_params(r, p, l->slot);
     index_events(l, false, l->start_at, l->start);

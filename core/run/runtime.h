@@ -20,7 +20,8 @@ typedef struct StepResult {
 /* Opens programs, at least one, that share persistent buffers by name (a training and an evaluation program, say).
  * Device, network and programs are borrowed. limit: bytes of the device, 0: none; fail_at: see Ledger. Parameters are
  * drawn from `seed` (PyTorch's initialisation). ERR_OOM: the limit, or the device's memory, is too small;
- * ERR_HOST_MEMORY; ERR_SCRIPT: a program has no ops; ERR_DEVICE. */
+ * ERR_HOST_MEMORY; ERR_SCRIPT: a program has no ops, or programs share a buffer that differs in type or shape;
+ * ERR_DEVICE. */
 int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *net, Program *const *programs,
                  int n_programs, uint64_t seed, size_t fail_at, Runtime **out, Err *e);
 void runtime_close(Runtime *r); /* NULL is allowed */
