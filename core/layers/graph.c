@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "base/scratch.h"
 #include "network/layer.h"
 
@@ -118,10 +117,11 @@ static void find_needed(const Layer *l, int results, bool *needed) {
 }
 
 int layer_graph_forward(Lower *lw, const Layer *l, const int *in) {
-    int *made = mem_new((size_t)l->n_child * sizeof *made); /* by child: its output */
-    bool *needed = mem_new((size_t)l->n_child * sizeof *needed);
-    if (made && needed) find_needed(l, lw->training ? l->n_result : 1, needed);
-    else lw->p->failed = true;
+    Scratch s = {0};
+    int *made = scratch_new(&s, (size_t)l->n_child, sizeof *made); /* by child: its output */
+    bool *needed = scratch_new(&s, (size_t)l->n_child, sizeof *needed);
+    if (s.failed) lw->p->failed = true;
+    else find_needed(l, lw->training ? l->n_result : 1, needed);
     for (int i = 0; i < l->n_child && !lw->p->failed; i++) {
         int read[LAYER_IN];
         if (!needed[i]) continue;
@@ -131,7 +131,6 @@ int layer_graph_forward(Lower *lw, const Layer *l, const int *in) {
             if (l->result[k] == i) lower_loss(lw, k, made[i]);
     }
     int y = lw->p->failed ? 0 : find_buf(made, in, l->result[0]);
-    mem_free(needed);
-    mem_free(made);
+    scratch_release(&s, NULL);
     return y;
 }
