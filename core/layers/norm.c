@@ -65,8 +65,8 @@ int layer_batchnorm_shape(Network *n, Layer *l, Err *e) {
     return network_tensor(n, l, "num_batches_tracked", &count, e);
 }
 
-/* The layer's parameters: weight and bias, which may be absent; then, if they are tracked, the running mean, the running
- * variance and the count of batches. */
+/* The layer's parameters: weight and bias, which may be absent; then, if they are tracked, the running mean, the
+ * running variance and the count of batches. */
 int layer_batchnorm_forward(Lower *lw, const Layer *l, const int *in) {
     const bool tracked = options_bool(&l->options, "track_running_stats");
     const int *param = l->param, own = affine_params(l);

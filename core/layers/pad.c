@@ -1,13 +1,13 @@
-/* ZeroPad1d and ZeroPad2d (`which`: the input's rank): zeros around (N, C, L) and images. The gradient of cutting a part
- * out (slice_dx) does this along one dimension; two of them pad an image. */
+/* ZeroPad1d and ZeroPad2d (`which`: the input's rank): zeros around (N, C, L) and images. The gradient of cutting a
+ * part out (slice_dx) does this along one dimension; two of them pad an image. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
 #include "network/layer.h"
 
-/* How many zeros go before (side 0) or after (side 1) along an axis of (N, C, H, W). PyTorch's list begins with the last
- * axis. */
+/* How many zeros go before (side 0) or after (side 1) along an axis of (N, C, H, W). PyTorch's list begins with the
+ * last axis. */
 static int64_t zeros(const Layer *l, int axis, int side) {
     int64_t n, at = (3 - axis) * 2 + side;
     assert((axis == 2 || axis == 3) && (side == 0 || side == 1));

@@ -33,8 +33,8 @@ static int flattened(const Layer *l, Shape *out, Err *e) {
     return OK;
 }
 
-/* Puts the list of sizes, whose product must be `elements`, into out from dimension `at` on. 0 stands for the input's own
- * size there; one size may be -1: what is left of `elements`. */
+/* Puts the list of sizes, whose product must be `elements`, into out from dimension `at` on. 0 stands for the input's
+ * own size there; one size may be -1: what is left of `elements`. */
 static int fill_sizes(const Layer *l, const char *option, int at, int64_t elements, Shape *out, Err *e) {
     int64_t n, product = 1, *open = NULL;
     char text[SHAPE_TEXT];

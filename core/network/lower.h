@@ -25,7 +25,8 @@ typedef struct Lower {
     int cap_other;
 } Lower;
 
-/* ---- for layers; all return a buffer (0 once p->failed is set). A failure stays in p->failed: lower_network says so. */
+/* ---- for layers; all return a buffer (0 once p->failed is set). A failure stays in p->failed: lower_network says
+ * so. */
 /* The layer's output for the buffers in[l->n_in]; (N, C, L) is converted first where the layer wants it otherwise. */
 int lower_forward(Lower *lw, const Layer *l, const int *in);
 /* A new activation "<path>.<operand>" with the layer's output shape and order. */
@@ -53,8 +54,8 @@ int lower_line(Lower *lw, const Layer *l, int x);
  * soon as x is there, so that what only the loss reads does not live through the rest of the forward pass. */
 void lower_loss(Lower *lw, int k, int x);
 
-/* The forward program of the network; its input and target are BUF_INPUT buffers. ERR_SCRIPT: with_loss, but the network
- * has no loss; or a layer may not read what it is given (see check_ops). ERR_HOST_MEMORY. */
+/* The forward program of the network; its input and target are BUF_INPUT buffers. ERR_SCRIPT: with_loss, but the
+ * network has no loss; or a layer may not read what it is given (see check_ops). ERR_HOST_MEMORY. */
 int lower_network(const Network *net, bool training, bool with_loss, Program **out, Err *e);
 
 #endif

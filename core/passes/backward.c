@@ -1,6 +1,6 @@
-/* Emits the gradient of every forward op, last op first. A gradient has the shape and type of the buffer that it belongs
- * to; a buffer that several ops read gets the sum. A buffer gets a gradient only if it depends on a trained parameter. A
- * parameter that reaches an op through a cast gets its gradient directly in its own type. */
+/* Emits the gradient of every forward op, last op first. A gradient has the shape and type of the buffer that it
+ * belongs to; a buffer that several ops read gets the sum. A buffer gets a gradient only if it depends on a trained
+ * parameter. A parameter that reaches an op through a cast gets its gradient directly in its own type. */
 #include <assert.h>
 
 #include "passes.h"

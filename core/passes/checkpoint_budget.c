@@ -89,7 +89,8 @@ static void find_units(const Solver *s, Profile *f) {
     }
 }
 
-/* Fills f->read, f->back, f->end. A backward op that writes into an activation's storage writes a gradient, in place. */
+/* Fills f->read, f->back, f->end. A backward op that writes into an activation's storage writes a gradient, in
+ * place. */
 static void find_reads(Profile *f) {
     for (int b = 0; b < f->p->n_bufs; b++) {
         f->read[b] = f->life[b].first;

@@ -8,8 +8,8 @@
 
 /* ---- the chain */
 
-/* A position before a forward op: how many storages cross it, and the sum of their numbers, which of a single one is its
- * number. */
+/* A position before a forward op: how many storages cross it, and the sum of their numbers, which of a single one is
+ * its number. */
 typedef struct Crossing { int count; int64_t root; } Crossing;
 
 /* Fills c->writer and c->saved. */
@@ -95,8 +95,8 @@ static size_t saved_bytes(const Chain *c, int op) {
     return bytes;
 }
 
-/* At most ceil(sqrt(units)) runs of units with about equal bytes of saved activations: a unit belongs to the run in which
- * its first byte lies. The run of the last unit stays. */
+/* At most ceil(sqrt(units)) runs of units with about equal bytes of saved activations: a unit belongs to the run in
+ * which its first byte lies. The run of the last unit stays. */
 static void choose_sqrt(const Chain *c, int *segment) {
     size_t total = 0, before = 0, runs = 1;
     while (runs * runs < (size_t)c->n_cuts - 1) runs++;
@@ -125,7 +125,8 @@ void chain_choose(const Chain *c, Checkpoint mode, int *segment) {
 /* ---- what a choice does */
 
 /* lost[n_bufs]: see chain_again. A storage is lost if its writer is dropped, nothing needs it later in the step, and
- * every forward op that reads it is in the same segment; of an op that is ALONE, in a segment that is not dropped whole. */
+ * every forward op that reads it is in the same segment; of an op that is ALONE, in a segment that is not dropped
+ * whole. */
 static void find_lost(const Chain *c, const int *segment, bool *lost) {
     const Program *p = c->p;
     for (int b = 0; b < p->n_bufs; b++) {

@@ -14,8 +14,8 @@
 
 static bool is_light(const Op *op) { return op->flops <= op->traffic; }
 
-/* How many ops must run again, one after the other, before `buf` is there in the backward pass. 0: it is there; DEEPEST:
- * it cannot be made by such ops. */
+/* How many ops must run again, one after the other, before `buf` is there in the backward pass. 0: it is there;
+ * DEEPEST: it cannot be made by such ops. */
 static int depth_of(const Chain *c, const int *segment, const int *depth, int buf) {
     int root = program_root(c->p, buf), writer = c->writer[root];
     if (writer == NO_OP) return c->p->bufs[root].kind == BUF_TEMP ? DEEPEST : 0;

@@ -11,8 +11,8 @@
 
 #include <assert.h>
 
-/* The only op that reads the first output of op `i`, if both are in the same nn.Checkpoint. NO_OP: there is none, or the
- * output is the network's. */
+/* The only op that reads the first output of op `i`, if both are in the same nn.Checkpoint. NO_OP: there is none, or
+ * the output is the network's. */
 static int next_op(const Uses *u, int i) {
     const Op *op = &u->p->ops[i];
     int reader = op->out[0] == u->p->output ? NO_OP : uses_reader(u, op->out[0]);

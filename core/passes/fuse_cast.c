@@ -1,5 +1,5 @@
-/* Takes out casts that the op beside them can make itself, as it reads or writes. Its arithmetic is in fp32 in any case,
- * so the values are the same; the copy in the other type never exists.
+/* Takes out casts that the op beside them can make itself, as it reads or writes. Its arithmetic is in fp32 in any
+ * case, so the values are the same; the copy in the other type never exists.
  *
  *   x.f32 = cast x;  y = norm x.f32           ->  y = norm x               all that read x.f32 can do so
  *   y = norm ...;    y.bf16 = cast y          ->  y.bf16 = norm ...        nothing else reads y

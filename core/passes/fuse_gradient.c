@@ -1,12 +1,12 @@
-/* Fusion in the backward pass. If a product's dx is the only gradient that an activation's gradient (act_dx) is computed
- * from, the product multiplies by f'(s) itself, and the two gradients never exist beside each other:
+/* Fusion in the backward pass. If a product's dx is the only gradient that an activation's gradient (act_dx) is
+ * computed from, the product multiplies by f'(s) itself, and the two gradients never exist beside each other:
  *
  *   conv2d_dx y.grad;  act_dx y.grad.pre = y.grad f'(s)              ->  conv2d_dx y.grad.pre = ... f'(s)
  *   conv2d_dw w.grad b.grad = x y.grad.pre                               conv2d_dw w.grad, and b.grad from conv2d_dx
  *
  * Views may lie between the two; then s is read through the forward pass's own view of it. A sum of gradients between
- * them, or the border of an nn.Checkpoint, forbids the fusion. The product also makes the bias gradient, which is the sum
- * of what it writes anyway: that saves one more pass over it. */
+ * them, or the border of an nn.Checkpoint, forbids the fusion. The product also makes the bias gradient, which is the
+ * sum of what it writes anyway: that saves one more pass over it. */
 #include <assert.h>
 #include <string.h>
 

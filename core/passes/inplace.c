@@ -1,6 +1,6 @@
-/* In-place: an output takes over an input's storage if ops.def allows it and the input dies at this op. Sums of gradients
- * always do, as in PyTorch's autograd. With `marked`, so do activations whose layer says inplace = true, and a loss's
- * gradient, which replaces the network's output. */
+/* In-place: an output takes over an input's storage if ops.def allows it and the input dies at this op. Sums of
+ * gradients always do, as in PyTorch's autograd. With `marked`, so do activations whose layer says inplace = true, and
+ * a loss's gradient, which replaces the network's output. */
 #include <assert.h>
 
 #include "passes.h"

@@ -8,8 +8,8 @@
  *     y.back = copy(y.host)
  *     dx = act_dx(dy, y.back)
  *
- * Copies run in line with the other ops, so they cost time. An activation therefore stays on the device if it raises the
- * peak neither above the least peak (all activations moved) nor above the budget; the largest are tried first. */
+ * Copies run in line with the other ops, so they cost time. An activation therefore stays on the device if it raises
+ * the peak neither above the least peak (all activations moved) nor above the budget; the largest are tried first. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -31,8 +31,8 @@ static int compare_trips(const void *left, const void *right) {
     return a->buf - b->buf;
 }
 
-/* trip[n_bufs]; returns how many there are. Takes storage that is read at the end of the step out of c->saved: it stays.
- * least: bytes; what is smaller stays, too. */
+/* trip[n_bufs]; returns how many there are. Takes storage that is read at the end of the step out of c->saved: it
+ * stays. least: bytes; what is smaller stays, too. */
 static int find_trips(Chain *c, size_t least, Trip *trip) {
     const Program *p = c->p;
     int n = 0;

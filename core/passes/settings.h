@@ -151,8 +151,8 @@ const Setting *setting_info(int i);
 const char *setting_type_name(SettingType type);
 /* The setting of that name that programs know (SETTING_CELL, SETTING_INNER); NULL: there is none. */
 const Setting *setting_find(const char *name);
-/* Set such a setting from a text ("true" and "false" for flags; an optimizer by its name, with its defaults), and from a
- * number. ERR_SCRIPT says what was expected. */
+/* Set such a setting from a text ("true" and "false" for flags; an optimizer by its name, with its defaults), and from
+ * a number. ERR_SCRIPT says what was expected. */
 int setting_set_text(Settings *s, const Setting *setting, const char *text, Err *e);
 int setting_set_number(Settings *s, const Setting *setting, double value, Err *e);
 

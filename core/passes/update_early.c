@@ -1,8 +1,8 @@
-/* Moves the update of a parameter into the backward pass, to where its gradient is there and nothing reads the parameter
- * any more, so that the gradient can make room early. No number changes, because updates do not depend on each other.
- * They do if all gradients count (a clipped norm, an overflow that skips the update) or several micro-batches are summed
- * up; then all updates stay after the body. So do those whose gradient is kept, and those of small parameters, which a
- * device can update together. */
+/* Moves the update of a parameter into the backward pass, to where its gradient is there and nothing reads the
+ * parameter any more, so that the gradient can make room early. No number changes, because updates do not depend on
+ * each other. They do if all gradients count (a clipped norm, an overflow that skips the update) or several
+ * micro-batches are summed up; then all updates stay after the body. So do those whose gradient is kept, and those of
+ * small parameters, which a device can update together. */
 #include <assert.h>
 
 #include "rewrite.h"

@@ -1,5 +1,5 @@
-/* uses.h: private to the passes that rewire ops: it knows which ops read a buffer, and takes out ops, all at once at the
- * end. */
+/* uses.h: private to the passes that rewire ops: it knows which ops read a buffer, and takes out ops, all at once at
+ * the end. */
 #ifndef MT_USES_H
 #define MT_USES_H
 

@@ -1,5 +1,5 @@
-/* whatif.h: for passes that choose: what a choice would cost. The choice is made in a copy of the program, which is then
- * finished, as the program will be, and placed. */
+/* whatif.h: for passes that choose: what a choice would cost. The choice is made in a copy of the program, which is
+ * then finished, as the program will be, and placed. */
 #ifndef MT_WHATIF_H
 #define MT_WHATIF_H
 

@@ -38,8 +38,8 @@ static int ask_again(Program *p, const Spare *s, int i, Err *e) {
     return OK;
 }
 
-/* Asks for all such ops; takes it all back if the arena has grown, because the free pieces do not lie together. had[n_ops]
- * is scratch. */
+/* Asks for all such ops; takes it all back if the arena has grown, because the free pieces do not lie together.
+ * had[n_ops] is scratch. */
 static int ask_all(Program *p, const Spare *s, Had *had, Err *e) {
     size_t before, after;
     int n = 0, code = placement_arena(p, s->alignment, &before, e);

@@ -12,8 +12,8 @@ static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host m
 /* Does root buffer b get memory from the allocator in every step, and give it back? */
 static bool comes_and_goes(const Loaded *l, int b) { return l->life[b].used && l->slot[b] < 0 && !l->p->bufs[b].host; }
 
-/* Lists these roots by the op at which their life starts, or ends: op i's are list[at[i] .. at[i + 1]), in buffer order.
- * at[n_ops + 1], list[n_bufs]. */
+/* Lists these roots by the op at which their life starts, or ends: op i's are list[at[i] .. at[i + 1]), in buffer
+ * order. at[n_ops + 1], list[n_bufs]. */
 static void index_events(const Loaded *l, bool ends, int *at, int *list) {
     const Program *p = l->p;
     int n = 0;
@@ -44,8 +44,8 @@ static int slot_of(Runtime *r, const Buf *buf) {
     return r->n_slots++;
 }
 
-/* Tells the slots of a program's parameters, and of their masters, which of the runtime's network's parameters they are:
- * programs of other networks number theirs otherwise. Whole numbers are not drawn, so they need no parameter. */
+/* Tells the slots of a program's parameters, and of their masters, which of the runtime's network's parameters they
+ * are: programs of other networks number theirs otherwise. Whole numbers are not drawn, so they need no parameter. */
 static void link_params(Runtime *r, const Program *p, const int *slot) {
     for (int i = 0; i < p->n_params; i++) {
         const ParamBufs *of = &p->params[i];

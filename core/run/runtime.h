@@ -1,5 +1,5 @@
-/* runtime.h: runs programs on a device: an allocator gives memory through the ledger, and each op is one kernel call. On
- * the dry device the same walk computes nothing: that is the predictor. */
+/* runtime.h: runs programs on a device: an allocator gives memory through the ledger, and each op is one kernel call.
+ * On the dry device the same walk computes nothing: that is the predictor. */
 #ifndef MT_RUNTIME_H
 #define MT_RUNTIME_H
 
@@ -7,8 +7,8 @@
 
 typedef struct Runtime Runtime;
 
-/* Fills the values of one micro-batch: x has the input's shape, t the target's (NULL: there is none), in PyTorch's order,
- * fp32 (labels: int32). step counts updates, micro the micro-batches of a step, from 0. Returns an ErrCode. */
+/* Fills the values of one micro-batch: x has the input's shape, t the target's (NULL: there is none), in PyTorch's
+ * order, fp32 (labels: int32). step counts updates, micro the micro-batches of a step, from 0. Returns an ErrCode. */
 typedef int FeedFn(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e);
 
 typedef struct StepResult {
@@ -41,8 +41,8 @@ uint64_t runtime_state(const Runtime *r); /* see allocator_state */
 const Placement *runtime_placement(const Runtime *r, int which); /* borrowed */
 
 /* Reads or writes a persistent buffer by name ("0.weight"), or reads what the last step of program `which` kept
- * ("0.weight.grad", "5.y"), as fp32 (whole numbers: int32) in PyTorch's order. values: as many as the shape has elements.
- * ERR_SCRIPT: there is no such buffer. */
+ * ("0.weight.grad", "5.y"), as fp32 (whole numbers: int32) in PyTorch's order. values: as many as the shape has
+ * elements. ERR_SCRIPT: there is no such buffer. */
 int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e);
 int runtime_write(Runtime *r, const char *name, const float *values, Err *e);
 /* Shape of such a buffer. */
@@ -52,8 +52,8 @@ int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, E
 DType runtime_type(const Runtime *r, int which, const char *name);
 
 /* The i-th persistent buffer (borrowed), NULL past the last one: parameters, optimizer state, counters. read and write
- * copy its `bytes`: elements of its own type in PyTorch's order. A run can be resumed from all of them and the number of
- * steps. */
+ * copy its `bytes`: elements of its own type in PyTorch's order. A run can be resumed from all of them and the number
+ * of steps. */
 const Buf *runtime_persistent(const Runtime *r, int i);
 int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e);
 int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e);
@@ -69,8 +69,8 @@ typedef struct Prediction {
     bool fits;           /* false: it runs out of memory at the limit; reason says where */
     Err reason;
 } Prediction;
-/* `device` is asked for workspace and alignment only: nothing is allocated on it. Errors as runtime_open and runtime_step,
- * except ERR_OOM. */
+/* `device` is asked for workspace and alignment only: nothing is allocated on it. Errors as runtime_open and
+ * runtime_step, except ERR_OOM. */
 int predict(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device, size_t limit,
             int steps, Prediction *out, Err *e);
 /* The same if each step runs all programs once, in their order. */

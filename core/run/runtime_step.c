@@ -47,7 +47,8 @@ static int run_op(Runtime *r, Loaded *l, int i, uint32_t micro, Err *e) {
     return err_prefix(e, "op %d %s %s", i, op_info(op->kind)->name, op->path);
 }
 
-/* Walks over the section's memory, and with `run` runs its ops. The caller begins its first op and ends its last one. */
+/* Walks over the section's memory, and with `run` runs its ops. The caller begins its first op and ends its last
+ * one. */
 static int walk(Runtime *r, Loaded *l, const Section *s, uint32_t micro, bool last_micro, bool run, Err *e) {
     for (int i = s->from; i < s->to; i++) {
         int code = i > s->from ? begin_op(r, l, i, e) : OK;
@@ -106,8 +107,8 @@ static int run_step(Runtime *r, Loaded *l, FeedFn *feed, void *arg, Err *e) {
     return code;
 }
 
-/* After all ops are enqueued: stages the next step's first micro-batch while the device works (ahead NULL: nothing), then
- * saves what was kept. */
+/* After all ops are enqueued: stages the next step's first micro-batch while the device works (ahead NULL: nothing),
+ * then saves what was kept. */
 static int finish_step(Runtime *r, Loaded *l, FeedFn *ahead, void *arg, double *seconds, Err *e) {
     int code = OK;
     if (!r->device->table->dry) {
