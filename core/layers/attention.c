@@ -1,6 +1,7 @@
-/* MultiheadAttention, and CausalSelfAttention (nanoGPT's): products for query, key and value, one for those that are
- * made of the same input; the op that mixes the steps; one product back. ScaledDotProductAttention: that op alone. The
- * matrix of scores exists nowhere. */
+/* MultiheadAttention, and CausalSelfAttention (nanoGPT's): products make query, key and value, one product for those
+ * that are made of the same input; the op "attention" mixes the steps; one more product follows. In
+ * ScaledDotProductAttention that op stands alone. The matrix of scores is never stored. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,11 +13,11 @@ enum { PARTS = 3 }; /* query, key, value */
 
 /* What differs between the kinds; Layer.kind->which is the row. */
 typedef struct AttentionKind {
-    const char *width, *heads;      /* options */
-    const char *in[2], *out[2];     /* PyTorch's and nanoGPT's names: (q, k, v) and its bias, the product back */
-    const char *apart[PARTS];       /* of weights for inputs that are not all embed_dim wide */
-    bool causal, xavier;            /* xavier: PyTorch's initialisation of the products' weights and zero biases */
-    bool drops_output;              /* dropout also after the last product */
+    const char *width, *heads;      /* names of options */
+    const char *in[2], *out[2];     /* names of weight and bias: of the packed (q, k, v), and of the last product */
+    const char *apart[PARTS];       /* names of the weights where the inputs are not all embed_dim wide */
+    bool causal, xavier;            /* xavier: PyTorch's initialisation of the first weights; biases start at zero */
+    bool drops_output;              /* dropout after the last product, too */
 } AttentionKind;
 
 static const AttentionKind kinds[] = {
@@ -30,7 +31,7 @@ static const AttentionKind *kind_of(const Layer *l) { return &kinds[l->kind->whi
 
 static int64_t width_of(const Layer *l) { return options_int(&l->options, kind_of(l)->width); }
 
-/* Features that the query, the key or the value comes with. */
+/* How many features the query, the key or the value comes with. */
 static int64_t features_of(const Layer *l, int part) {
     static const char *const option[PARTS] = {"", "kdim", "vdim"};
     int64_t given = options_int(&l->options, option[part]);
@@ -46,11 +47,13 @@ static bool has_bias(const Layer *l) { return options_bool(&l->options, "bias");
 
 /* ---- shapes and parameters */
 
+/* A weight (rows, columns). */
 static int declare(Network *n, Layer *l, const char *name, int64_t rows, int64_t columns, bool xavier, Err *e) {
     double bound = xavier ? sqrt(6 / (double)(rows + columns)) : 1 / sqrt((double)columns);
     return network_param(n, l, name, shape2(rows, columns), bound, NULL, e);
 }
 
+/* In this order: the weight or weights of q, k and v, their bias, the last product's weight, its bias. */
 static int declare_all(Network *n, Layer *l, int64_t width, Err *e) {
     const AttentionKind *k = kind_of(l);
     double bias = k->xavier ? 0 : 1 / sqrt((double)width);
@@ -63,10 +66,11 @@ static int declare_all(Network *n, Layer *l, int64_t width, Err *e) {
     return code || !has_bias(l) ? code : network_param(n, l, k->out[1], shape1(width), bias, NULL, e);
 }
 
-/* The query, the key and the value: one input is all of them. */
+/* Of the query, the key or the value; a single input is all three. */
 static const Shape *part_shape(const Layer *l, int part) { return &l->ins[l->n_in == 1 ? 0 : part].shape; }
 
-/* That they are there, have that many features, and fit each other */
+/* Checks that query, key and value are there, have features[PARTS], and fit each other. time: the dimension of the
+ * steps, 0 or 1. */
 static int expect_parts(const Layer *l, const int64_t *features, int time, Err *e) {
     const char *meaning = time ? "(N, T, C)" : "(T, N, C)";
     static const char *const name[PARTS] = {"a query", "a key", "a value"};
@@ -109,11 +113,12 @@ int layer_attention_shape(Network *n, Layer *l, Err *e) {
 
 /* ---- ops */
 
-/* Rows [start, start + rows) of a parameter: itself, or a copy of them. */
+/* Rows [start, start + rows) of a parameter: the parameter itself if these are all, else a copy of them. */
 static int rows_of(Lower *lw, const Layer *l, int param, int64_t start, int64_t rows, const char *operand) {
     Shape s = lw->p->bufs[param].shape;
     Attr a;
     memset(&a, 0, sizeof a);
+    assert(start >= 0 && rows >= 1 && start + rows <= s.dim[0]);
     if (rows == s.dim[0] || lw->p->failed) return param;
     s.dim[0] = rows;
     a.axis.start = start;
@@ -123,9 +128,10 @@ static int rows_of(Lower *lw, const Layer *l, int param, int64_t start, int64_t 
     return lower_emit(lw, OP_slice, l, &param, 1, y, &a);
 }
 
-/* Parts [first, first + n) of (q, k, v), all of them made of x, in one product */
+/* Parts [first, first + n) of (q, k, v), all of them made of x, in one product. */
 static int project(Lower *lw, const Layer *l, int x, int first, int n) {
     bool packed = is_packed(l);
+    assert(first >= 0 && n >= 1 && first + n <= PARTS && (packed || n == 1)); /* apart, each has a weight of its own */
     int64_t width = width_of(l), start = first * width, rows = n * width;
     Shape s = lw->p->bufs[x].shape;
     char name[2][16], part[PARTS + 1];
@@ -139,14 +145,7 @@ static int project(Lower *lw, const Layer *l, int x, int first, int n) {
     return lower_emit(lw, OP_linear, l, in, has_bias(l) ? 3 : 2, lower_temp(lw, l, part, s, NULL, DT_F32), NULL);
 }
 
-/* The last one or two parameters. */
-static int project_back(Lower *lw, const Layer *l, int x) {
-    int n = has_bias(l) ? 2 : 1, in[PARTS] = {x};
-    for (int k = 0; k < n; k++) in[1 + k] = lw->param[l->param[l->n_params - n + k]];
-    return lower_emit(lw, OP_linear, l, in, n + 1, lower_buf(lw, l, "y", DT_F32), NULL);
-}
-
-/* The op, with what its gradient needs of it in training. */
+/* Emits the op; in training it also gives the log sum exp of each row's scores, which its gradient needs. */
 static int mix(Lower *lw, const Layer *l, const int *in, const Attr *a) {
     int y = lower_emit(lw, OP_attention, l, in, 4, lower_buf(lw, l, "mixed", DT_F32), a);
     if (!lw->training || lw->p->failed) return y;
@@ -157,23 +156,27 @@ static int mix(Lower *lw, const Layer *l, const int *in, const Attr *a) {
 }
 
 int layer_attention_forward(Lower *lw, const Layer *l, const int *in) {
-    const AttentionKind *k = kind_of(l);
+    const AttentionKind *kind = kind_of(l);
     double p = lw->training ? options_float(&l->options, "dropout") : 0;
     int calls = p > 0 ? program_calls(lw->p) : NO_BUF, x[PARTS], of[] = {NO_BUF, NO_BUF, NO_BUF, calls};
-    int32_t heads = (int32_t)options_int(&l->options, k->heads);
+    int32_t heads = (int32_t)options_int(&l->options, kind->heads);
     Attr a, drop;
     memset(&a, 0, sizeof a);
     a.attention = (AttentionAttr){
-        heads, heads, k->causal || options_bool(&l->options, "is_causal"),
-        k->causal || options_bool(&l->options, "batch_first"), 1.0f / sqrtf((float)(width_of(l) / heads)), (float)p,
+        heads, heads, kind->causal || options_bool(&l->options, "is_causal"),
+        kind->causal || options_bool(&l->options, "batch_first"), 1.0f / sqrtf((float)(width_of(l) / heads)), (float)p,
         p > 0 ? lw->drops++ : 0};
     for (int i = 0; i < PARTS; i++) x[i] = in[l->n_in == 1 ? 0 : i];
+    /* where n parts are made of one input, of[i] holds all of them, and the op's next n - 1 operands are absent */
     for (int i = 0, n; i < PARTS; i += n) {
         for (n = 1; is_packed(l) && i + n < PARTS && x[i + n] == x[i]; n++) {}
         of[i] = project(lw, l, x[i], i, n);
     }
-    int y = project_back(lw, l, mix(lw, l, of, &a));
-    if (!k->drops_output || p == 0) return y;
+    const int own = has_bias(l) ? 2 : 1; /* the last product's parameters, which are declared last */
+    int back[PARTS] = {mix(lw, l, of, &a)};
+    for (int k = 0; k < own; k++) back[1 + k] = lw->param[l->param[l->n_params - own + k]];
+    int y = lower_emit(lw, OP_linear, l, back, 1 + own, lower_buf(lw, l, "y", DT_F32), NULL);
+    if (!kind->drops_output || p == 0) return y;
     memset(&drop, 0, sizeof drop);
     drop.drop.p = (float)p;
     drop.drop.id = lw->drops++;
@@ -184,8 +187,8 @@ int layer_attention_forward(Lower *lw, const Layer *l, const int *in) {
 
 static int64_t heads_of(const Layer *l) { return options_int(&l->options, "num_heads"); }
 
-/* Features of a head, and what the layer's inputs should have of them; enable_gqa: keys have as few heads as they come
- * with. */
+/* Returns the features of a head; features[PARTS]: how many the inputs should have. With enable_gqa the keys may have
+ * fewer heads than the query: as many as fill the features that they come with. */
 static int64_t head_width(const Layer *l, int64_t *features) {
     const int64_t q = part_shape(l, 0)->dim[2], k = part_shape(l, 1)->dim[2], width = q / heads_of(l);
     const bool grouped = width > 0 && options_bool(&l->options, "enable_gqa") && k % width == 0 && q % k == 0;

@@ -1,6 +1,6 @@
 /* Residual: body(x) + shortcut(x), or body(x) + x.
- * Checkpoint: one layer whose activations may be recomputed; transparent to names, as PyTorch's function is. */
-#include <stdio.h>
+ * Checkpoint: one layer whose activations may be recomputed. Like PyTorch's function it adds nothing to names. */
+#include <assert.h>
 #include <string.h>
 
 #include "network/layer.h"
@@ -31,8 +31,9 @@ int layer_residual_shape(Network *n, Layer *l, Err *e) {
 }
 
 int layer_residual_forward(Lower *lw, const Layer *l, const int *in) {
+    assert(l->n_child == 1 || l->n_child == 2);
     int side[2] = {lower_forward(lw, l->child[0], in), l->n_child == 2 ? lower_forward(lw, l->child[1], in) : in[0]};
-    if (!l->out_order[0]) /* both sides in PyTorch's order; two equal orders stay as they are */
+    if (!l->out_order[0]) /* unless both sides have the same order, they are added in PyTorch's */
         for (int i = 0; i < 2; i++) side[i] = lower_rows(lw, l, side[i]);
     return lower_op(lw, OP_add, l, side, 2, NULL);
 }
@@ -44,7 +45,7 @@ int layer_checkpoint_shape(Network *n, Layer *l, Err *e) {
     return code;
 }
 
-/* One inside another belongs to the outer one: the outer recomputation makes its activations anyway. */
+/* A Checkpoint inside another belongs to the outer one, which recomputes its activations anyway. */
 int layer_checkpoint_forward(Lower *lw, const Layer *l, const int *in) {
     int outer = lw->region;
     if (!outer) lw->region = ++lw->regions;

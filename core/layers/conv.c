@@ -1,7 +1,7 @@
-/* conv.c: Conv1d, Conv2d: y = conv(x, w) + b, w (O, I/groups, K) or (O, I/groups, KH, KW).
- * ConvTranspose1d, ConvTranspose2d: what a convolution from the output's channels to the input's sends back, w
- * (I, O/groups, ...) as that convolution's; output_padding says which of the sizes that it maps to the input's size is
- * meant. */
+/* Conv1d, Conv2d: y = conv(x, w) + b, w (O, I/groups, K) or (O, I/groups, KH, KW).
+ * ConvTranspose1d, ConvTranspose2d: the gradient, with respect to its input, of a convolution that maps the output's
+ * channels to the input's; w (I, O/groups, ...) is that convolution's. With a stride it maps several sizes to the same
+ * one: output_padding says which of them is the output's. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -15,35 +15,41 @@ static bool padding_is(const Layer *l, const char *word) {
     return !strcmp(options_word(&l->options, "padding", text), word);
 }
 
-/* "same" keeps the input's size; where the padding is odd, PyTorch puts the larger half at the bottom and right. */
-static void set_padding(const Layer *l, ConvAttr *a, int i) {
-    if (padding_is(l, "valid")) return;
-    if (padding_is(l, "same")) {
-        int32_t total = a->dilation[i] * (int32_t)(layer_along(l, "kernel_size", i, 1) - 1);
-        a->pad[i] = total / 2;
-        a->pad[2 + i] = total - total / 2;
-    } else {
-        a->pad[i] = a->pad[2 + i] = (int32_t)layer_along(l, "padding", i, 0);
-    }
-}
-
 static Attr conv_attr(const Layer *l) {
+    const bool same = padding_is(l, "same"), valid = padding_is(l, "valid");
     Attr a;
     memset(&a, 0, sizeof a);
     for (int i = 0; i < 2; i++) {
         a.conv.stride[i] = (int32_t)layer_along(l, "stride", i, 1);
         a.conv.dilation[i] = (int32_t)layer_along(l, "dilation", i, 1);
-        set_padding(l, &a.conv, i);
+        /* of both sides together; "same" keeps the input's size, and PyTorch puts an odd one at the bottom and right */
+        int32_t total = valid ? 0
+                        : same ? a.conv.dilation[i] * (int32_t)(layer_along(l, "kernel_size", i, 1) - 1)
+                               : 2 * (int32_t)layer_along(l, "padding", i, 0);
+        a.conv.pad[i] = total / 2;
+        a.conv.pad[2 + i] = total - total / 2;
     }
     a.conv.groups = (int32_t)options_int(&l->options, "groups");
     return a;
 }
 
-static int check_padding(const Layer *l, Err *e) {
-    bool same = !is_transposed(l) && padding_is(l, "same");
+static int check_options(const Layer *l, Err *e) {
+    static const struct { const char *name; int64_t min, max; } ranges[] = {
+        {"in_channels", 1, INT32_MAX},  {"out_channels", 1, INT32_MAX}, {"groups", 1, INT32_MAX},
+        {"kernel_size", 1, WINDOW_MAX}, {"stride", 1, WINDOW_MAX},      {"padding", 0, WINDOW_MAX},
+        {"dilation", 1, WINDOW_MAX},    {"output_padding", 0, WINDOW_MAX}};
+    const Options *o = &l->options;
+    for (size_t i = 0; i < ARRAY_LEN(ranges); i++) {
+        int code = layer_expect_range(l, ranges[i].name, ranges[i].min, ranges[i].max, e);
+        if (code) return code;
+    }
+    int64_t groups = options_int(o, "groups"), in = options_int(o, "in_channels"), out = options_int(o, "out_channels");
+    if (in % groups || out % groups)
+        return layer_error(l, e, "in_channels and out_channels must be divisible by groups, found %" PRId64
+                           ", %" PRId64 " and %" PRId64, in, out, groups);
     for (int i = 0; i < 2; i++) {
         int64_t extra = layer_along(l, "output_padding", i, 0), stride = layer_along(l, "stride", i, 1);
-        if (same && stride > 1)
+        if (padding_is(l, "same") && stride > 1)
             return layer_error(l, e, "padding = 'same' needs stride 1, found %" PRId64, stride);
         if (is_transposed(l) && extra >= stride)
             return layer_error(l, e, "output_padding must be smaller than stride %" PRId64 ", found %" PRId64, stride,
@@ -52,24 +58,7 @@ static int check_padding(const Layer *l, Err *e) {
     return OK;
 }
 
-static int check_options(const Layer *l, Err *e) {
-    static const struct { const char *name; int64_t min, max; } ranges[] = {
-        {"in_channels", 1, INT32_MAX},  {"out_channels", 1, INT32_MAX}, {"groups", 1, INT32_MAX},
-        {"kernel_size", 1, WINDOW_MAX}, {"stride", 1, WINDOW_MAX},      {"padding", 0, WINDOW_MAX},
-        {"dilation", 1, WINDOW_MAX},    {"output_padding", 0, WINDOW_MAX}}; /* the last of ConvTranspose2d only */
-    const Options *o = &l->options;
-    for (size_t i = 0; i < ARRAY_LEN(ranges) - !is_transposed(l); i++) {
-        int code = layer_expect_range(l, ranges[i].name, ranges[i].min, ranges[i].max, e);
-        if (code) return code;
-    }
-    int64_t groups = options_int(o, "groups"), in = options_int(o, "in_channels"), out = options_int(o, "out_channels");
-    if (in % groups || out % groups)
-        return layer_error(l, e, "in_channels and out_channels must be divisible by groups, found %" PRId64
-                           ", %" PRId64 " and %" PRId64, in, out, groups);
-    return check_padding(l, e);
-}
-
-/* floor((in + padding - dilation (kernel - 1) - 1) / stride) + 1 */
+/* size[2] = floor((in + padding - dilation (kernel - 1) - 1) / stride) + 1 */
 static int conv_sizes(const Layer *l, const Shape *image, int64_t *size, Err *e) {
     const ConvAttr a = conv_attr(l).conv;
     int64_t padded[2], kernel[2];
@@ -83,7 +72,7 @@ static int conv_sizes(const Layer *l, const Shape *image, int64_t *size, Err *e)
                        PRId64 "x%" PRId64, kernel[0], kernel[1], padded[0], padded[1]);
 }
 
-/* (in - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1 */
+/* size[2] = (in - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1 */
 static int transposed_sizes(const Layer *l, const Shape *image, int64_t *size, Err *e) {
     const ConvAttr a = conv_attr(l).conv;
     for (int i = 0; i < 2; i++) {

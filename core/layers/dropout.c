@@ -1,6 +1,6 @@
-/* Dropout, Dropout2d, which drops whole channels, and StochasticDepth, which drops whole samples or the whole batch:
- * each op draws its own numbers by an id. In evaluation, and with p = 0, it is its input. RandnLike draws in
- * evaluation, too, and takes nothing of its input but the shape. */
+/* Dropout; Dropout2d (`which`: 1), which drops whole channels; StochasticDepth, which drops whole samples or the whole
+ * batch. Each op draws its own numbers by an id. In evaluation, and with p = 0, the layer gives its input. RandnLike
+ * draws in evaluation, too, and uses only its input's shape. */
 #include <string.h>
 
 #include "network/layer.h"
@@ -32,7 +32,7 @@ int layer_stochastic_depth_shape(Network *n, Layer *l, Err *e) {
     return expect_probability(l, e);
 }
 
-/* A sample, or the batch, is the only channel of an image. */
+/* Drops whole channels of an image whose only channel is a sample, or the batch. */
 int layer_stochastic_depth_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a;
     char mode[OPTION_WORDS];

@@ -1,6 +1,7 @@
 /* Embedding: rows of a table w (V, D), chosen by the network's input, which then holds indices: (N) becomes (N, D),
  * (N, T) becomes (N, T, D). PositionEmbedding: the first T rows of a table (P, D), added to each sample (T, D), as
- * GPT does with an Embedding of the numbers 0 to T - 1. Both start as PyTorch's Embedding: normal. */
+ * GPT does with an Embedding of the numbers 0 to T - 1. Both tables start as PyTorch's: normal. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@ static int expect_sizes(const Layer *l, const char *rows, Err *e) {
     return code ? code : layer_expect_range(l, "embedding_dim", 1, INT32_MAX, e);
 }
 
-/* The option, counted from the front; -1: none. */
+/* The option padding_idx, counted from the front; -1: none. */
 static int64_t padding_row(const Layer *l) {
     char text[OPTION_WORDS];
     int64_t row = options_int(&l->options, "padding_idx");
@@ -32,6 +33,7 @@ int layer_embedding_shape(Network *n, Layer *l, Err *e) {
     if ((code = network_tensor(n, l, "weight", &table, e))) return code;
     n->indices = n->indices ? min_i64(n->indices, rows) : rows;
     Shape out = l->in;
+    assert(out.rank < SHAPE_MAX);
     out.dim[out.rank++] = dim;
     layer_output(l, out);
     return OK;

@@ -1,12 +1,14 @@
 /* Sequential: one layer after the other. Graph: children that say whose outputs they read. Both are wired by data
  * (Layer.from, Layer.result), the first as a chain; `which` is the most inputs that the kind takes. */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/scratch.h"
 #include "network/layer.h"
-#include "base/mem.h"
 
-/* The value `from` means: the container's input ~from, or the output of a child. */
+/* The value that `from` means (see Layer.from): an input of the container, or the output of a child. */
 static int find_value(const Layer *l, int from, Value *value, Err *e) {
     if (from < 0 && ~from >= l->n_in)
         return layer_error(l, e, "takes %d inputs, found %d", ~from + 1, l->n_in);
@@ -17,6 +19,7 @@ static int find_value(const Layer *l, int from, Value *value, Err *e) {
 
 /* ---- the order of parameters: that of first use, unless the children's places say otherwise */
 
+/* Parameter first + i has become first + moved[i]: corrects the numbers that `l` and its children hold. */
 static void renumber(Layer *l, const int *moved, int first) {
     for (int i = 0; i < l->n_params; i++)
         if (l->param[i] >= first) l->param[i] = first + moved[l->param[i] - first];
@@ -30,56 +33,39 @@ static int compare_placed(const void *left, const void *right) {
     return a->place != b->place ? (a->place > b->place) - (a->place < b->place) : a->child - b->child;
 }
 
-/* Child i's parameters are [start[i], start[i + 1]). moved: by parameter, after the ones of other containers. */
-static void find_moves(const Layer *l, const int *start, Placed *placed, int *moved) {
-    int before = 0; /* parameters of the children that come before */
+/* Puts the parameters in the order of the children's places. Child i declared [start[i], start[i + 1]). aliases: how
+ * many the network had before this layer's own. Uses scratch s. */
+static int place_params(Network *n, Layer *l, const int *start, int aliases, Scratch *s, Err *e) {
+    int first = start[0], count = start[l->n_child] - first, before = 0;
+    assert(first >= 0 && count >= 0 && start[l->n_child] == n->n_params);
+    Placed *placed = scratch_new(s, (size_t)l->n_child, sizeof *placed);
+    int *moved = scratch_new(s, (size_t)count, sizeof *moved);  /* by parameter, from `first` on: its new number - first */
+    int *at = scratch_new(s, (size_t)count, sizeof *at);        /* its place in the index of names */
+    Param *old = scratch_new(s, (size_t)count, sizeof *old);
+    if (s->failed) return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a graph");
     for (int i = 0; i < l->n_child; i++) placed[i] = (Placed){l->child[i]->place, i};
     qsort(placed, (size_t)l->n_child, sizeof *placed, compare_placed);
     for (int i = 0; i < l->n_child; i++) {
         int child = placed[i].child;
-        for (int k = start[child]; k < start[child + 1]; k++) moved[k - start[0]] = before++;
+        for (int k = start[child]; k < start[child + 1]; k++) moved[k - first] = before++;
     }
-}
-
-/* at: scratch, where in the index of names each of them stands. */
-static void move_params(Network *n, const int *moved, int first, int count, const Param *old, int *at) {
-    for (int i = 0; i < count; i++) at[i] = names_place(&n->names, old[i].name, network_param_name, n);
+    for (int i = 0; i < count; i++) {
+        old[i] = n->params[first + i];
+        at[i] = names_place(&n->names, old[i].name, network_param_name, n);
+    }
     for (int i = 0; i < count; i++) {
         n->params[first + moved[i]] = old[i];
         n->names.slot[at[i]] = 1 + first + moved[i];
     }
-}
-
-/* aliases: how many there were before the layer's own. */
-static int place_params(Network *n, Layer *l, const int *start, int aliases, Err *e) {
-    int first = start[0], count = start[l->n_child] - first;
-    int *moved = mem_new((size_t)count * sizeof *moved), *at = mem_new((size_t)count * sizeof *at);
-    Param *old = mem_copy(n->params + first, (size_t)count * sizeof *old);
-    Placed *placed = mem_new((size_t)l->n_child * sizeof *placed);
-    bool made = moved && at && old && placed;
-    if (made) {
-        find_moves(l, start, placed, moved);
-        move_params(n, moved, first, count, old, at);
-        for (int i = aliases; i < n->n_aliases; i++)
-            if (n->aliases[i].param >= first) n->aliases[i].param = first + moved[n->aliases[i].param - first];
-        renumber(l, moved, first);
-    }
-    mem_free(moved);
-    mem_free(at);
-    mem_free(old);
-    mem_free(placed);
-    return made ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a graph");
+    for (int i = aliases; i < n->n_aliases; i++)
+        if (n->aliases[i].param >= first) n->aliases[i].param = first + moved[n->aliases[i].param - first];
+    renumber(l, moved, first);
+    return OK;
 }
 
 /* ---- the kind */
 
-static bool is_placed(const Layer *l) {
-    for (int i = 0; i < l->n_child; i++)
-        if (l->child[i]->place != i) return true;
-    return false;
-}
-
-/* The first is the graph's output; what only a loss reads must be some layer's. */
+/* The first result is the graph's output. The others, which only losses read, must be outputs of layers. */
 static int find_results(Layer *l, Err *e) {
     int code = OK;
     for (int k = l->n_result - 1; k >= 0 && !code; k--) {
@@ -89,6 +75,7 @@ static int find_results(Layer *l, Err *e) {
     return code;
 }
 
+/* start[n_child + 1]: by child its first parameter; and how many there are after the last child. */
 static int infer_children(Network *n, Layer *l, int *start, Err *e) {
     int code = OK;
     for (int i = 0; i < l->n_child && !code; i++) {
@@ -106,17 +93,21 @@ static int infer_children(Network *n, Layer *l, int *start, Err *e) {
 
 int layer_graph_shape(Network *n, Layer *l, Err *e) {
     int code = layer_expect_inputs(l, l->kind->which, e), aliases = n->n_aliases;
-    int *start = mem_new((size_t)(l->n_child + 1) * sizeof *start); /* by child: its first parameter */
-    if (!start) return err_set(e, ERR_HOST_MEMORY, "out of host memory for a graph");
+    bool placed = false; /* do the places ask for another order than that of first use? */
+    Scratch s = {0};
+    int *start = scratch_new(&s, (size_t)l->n_child + 1, sizeof *start);
+    if (!code && !start) code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a graph");
     if (!code) code = infer_children(n, l, start, e);
-    if (!code && is_placed(l)) code = place_params(n, l, start, aliases, e);
-    mem_free(start);
+    for (int i = 0; i < l->n_child; i++) placed |= l->child[i]->place != i;
+    if (!code && placed) code = place_params(n, l, start, aliases, &s, e);
+    scratch_release(&s, NULL);
     return code ? code : find_results(l, e);
 }
 
+/* The buffer that `from` means (see Layer.from). */
 static int find_buf(const int *made, const int *in, int from) { return from < 0 ? in[~from] : made[from]; }
 
-/* by child: does one of the first `results` results hang on it? */
+/* needed[n_child]: does one of the first `results` results depend on the child? */
 static void find_needed(const Layer *l, int results, bool *needed) {
     for (int k = 0; k < results; k++)
         if (l->result[k] >= 0) needed[l->result[k]] = true;
@@ -126,10 +117,11 @@ static void find_needed(const Layer *l, int results, bool *needed) {
 }
 
 int layer_graph_forward(Lower *lw, const Layer *l, const int *in) {
-    int *made = mem_new((size_t)l->n_child * sizeof *made); /* by child: its output */
-    bool *needed = mem_new((size_t)l->n_child * sizeof *needed);
-    if (made && needed) find_needed(l, lw->training ? l->n_result : 1, needed);
-    else lw->p->failed = true;
+    Scratch s = {0};
+    int *made = scratch_new(&s, (size_t)l->n_child, sizeof *made); /* by child: its output */
+    bool *needed = scratch_new(&s, (size_t)l->n_child, sizeof *needed);
+    if (s.failed) lw->p->failed = true;
+    else find_needed(l, lw->training ? l->n_result : 1, needed);
     for (int i = 0; i < l->n_child && !lw->p->failed; i++) {
         int read[LAYER_IN];
         if (!needed[i]) continue;
@@ -139,7 +131,6 @@ int layer_graph_forward(Lower *lw, const Layer *l, const int *in) {
             if (l->result[k] == i) lower_loss(lw, k, made[i]);
     }
     int y = lw->p->failed ? 0 : find_buf(made, in, l->result[0]);
-    mem_free(needed);
-    mem_free(made);
+    scratch_release(&s, NULL);
     return y;
 }

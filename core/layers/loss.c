@@ -1,7 +1,11 @@
-/* The losses. Of classes, told apart by what they are given, logits or logarithms of probabilities: (N, C) and a class
- * (N) each, or (N, C, L), (N, C, H, W) and a class for each place. Of elements, told apart by the function: a target
- * like the network's output, in whatever order that is; or none. The result is one number. All losses of a step have
- * the same target, and the first one has one. */
+/* The losses; each gives one number.
+ *
+ *   of classes   logits, or (`which`: 1) logarithms of probabilities: (N, C) and a class for each row, or (N, C, L),
+ *                (N, C, H, W) and a class for each place
+ *   of elements  `which` is the function (LossFn): a target like the network's output and in its order, or no target
+ *
+ * All losses of a step that have a target share it, and the first loss has one. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +20,7 @@ static Shape target_shape(const Layer *l) {
     return of_classes(l) ? shape1(shape_elements(&l->in) / l->in.dim[1]) : l->in;
 }
 
-/* `l` has the same target as the first loss. */
+/* Checks that `l` has the same target as the first loss. */
 static int check_target(const Layer *first, const Layer *l, Err *e) {
     const Shape here = target_shape(l), there = target_shape(first);
     char one[SHAPE_TEXT], two[SHAPE_TEXT];
@@ -33,7 +37,7 @@ static int check_target(const Layer *first, const Layer *l, Err *e) {
     return OK;
 }
 
-/* Every sample has as many targets as any other. */
+/* Sets n->targets, and checks that every sample has that many. */
 static int count_targets(Network *n, const Layer *first, Err *e) {
     const Shape all = target_shape(first);
     char text[NETWORK_OUTPUT];
@@ -45,6 +49,7 @@ static int count_targets(Network *n, const Layer *first, Err *e) {
                        of_classes(first) ? "labels" : "numbers", batch, count, text);
 }
 
+/* What the shape functions of all losses have in common. */
 static int one_number(Network *n, Layer *l, Err *e) {
     const Layer *first = n->loss[0];
     if (!has_target(first)) return layer_error(first, e, "expected a loss with a target as the first one");
@@ -53,6 +58,7 @@ static int one_number(Network *n, Layer *l, Err *e) {
     return code;
 }
 
+/* Attributes with the factor and the reduction. */
 static Attr reduced(const Layer *l) {
     char text[OPTION_WORDS];
     Attr a;
@@ -62,7 +68,7 @@ static Attr reduced(const Layer *l) {
     return a;
 }
 
-/* The program's target: a class for each row of x, or numbers like x. */
+/* Makes the program's target: a class for each row of x, or numbers that lie as x does. */
 static int make_target(Lower *lw, const Layer *l, int x) {
     const Buf like = lw->p->bufs[x];
     bool classes = of_classes(l);
@@ -76,12 +82,12 @@ static int make_target(Lower *lw, const Layer *l, int x) {
     return t;
 }
 
-/* Emits loss = kind(x, target, w); w may be NO_BUF. */
+/* Emits loss = kind(x, target, w); w is NO_BUF for kinds without weights. */
 static int finish(Lower *lw, OpKind kind, const Layer *l, int x, int w, const Attr *a) {
     Program *p = lw->p;
     if (p->failed) return 0;
     if (has_target(l) && p->target == NO_BUF) p->target = make_target(lw, l, x);
-    int loss = lower_op(lw, kind, l, (int[]){x, has_target(l) ? p->target : NO_BUF, w}, 3, a);
+    int in[] = {x, has_target(l) ? p->target : NO_BUF, w}, loss = lower_op(lw, kind, l, in, op_info(kind)->n_in, a);
     if (p->failed) return 0;
     Buf *b = &p->bufs[loss];
     snprintf(b->name, sizeof b->name, "%s", l->path);
@@ -90,8 +96,8 @@ static int finish(Lower *lw, OpKind kind, const Layer *l, int x, int w, const At
     return loss;
 }
 
-/* Rows at least as long as this one are not gone through once more for the gradient: what the loss has found out about
- * them is kept, 8 bytes per row, at most 1/32 of the logits. */
+/* Of rows of at least this many logits the maximum and the sum's logarithm are kept for the gradient, which would else
+ * read each row once more: 8 bytes per row, at most 1/32 of the logits. */
 enum { LONG_ROW = 128 };
 
 /* ---- of classes */
@@ -112,12 +118,14 @@ int layer_class_loss_shape(Network *n, Layer *l, Err *e) {
     return one_number(n, l, e);
 }
 
-/* Logits, or logarithms, as (N, C) or, of an image, whose channels lie side by side, as (N H W, C); (N, C, L) alike. */
+/* A row of C logits, or logarithms, per label: (N, C) in PyTorch's order; an image, whose channels lie side by side,
+ * and (N, C, L) as a view (N H W, C). */
 static int logit_rows(Lower *lw, const Layer *l, int x) {
     const int64_t *d = l->in.dim;
     Layer rows = *l;
     if (l->in.rank == 2) return lower_rows(lw, l, x);
-    rows.out = shape2(d[0] * d[2] * d[3], d[1]); /* d[3] is 1 of (N, C, L) */
+    assert(l->in.rank == 4 || (l->in.rank == 3 && l->in_order[0])); /* channels-last: layer_take_line */
+    rows.out = shape2(d[0] * d[2] * d[3], d[1]); /* d[3] of (N, C, L) is 1 */
     return lower_view(lw, &rows, x);
 }
 
@@ -154,9 +162,9 @@ int layer_element_loss_forward(Lower *lw, const Layer *l, const int *in) {
     const Options *o = &l->options;
     Attr a = reduced(l);
     a.loss.f = (LossFn)l->kind->which;
-    /* one number at most, under the name that PyTorch gives it */
+    /* a loss has one of these at most, under PyTorch's name; options that it does not have read as 0 */
     a.loss.beta = (float)(options_float(o, "beta") + options_float(o, "delta") + options_float(o, "pos_weight"));
-    /* several that share a target have it in PyTorch's order */
+    /* several losses share a target, which then is in PyTorch's order */
     int x = lw->net->n_losses > 1 ? lower_rows(lw, l, in[0]) : in[0];
     return finish(lw, OP_element_loss, l, x, NO_BUF, &a);
 }

@@ -1,12 +1,13 @@
-/* BatchNorm1d and BatchNorm2d (`which`: dimensions of the input; 2 stands for 3, too), LayerNorm and RMSNorm (`which`),
- * GroupNorm, InstanceNorm1d and InstanceNorm2d (`which`: dimensions). Channels are dimension 1, for LayerNorm and
- * RMSNorm the last one. Parameters of a flattened image lie in its features' order, as a
- * Linear's columns do. */
+/* BatchNorm1d and BatchNorm2d (`which`: the input's rank, where 2 stands for 3, too), LayerNorm and RMSNorm (`which`:
+ * 1), GroupNorm, InstanceNorm1d and InstanceNorm2d (`which`: the rank). Channels are dimension 1, for LayerNorm and
+ * RMSNorm the last dimension. Parameters of a flattened image lie in its features' order, as a Linear's columns do. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
 #include "network/layer.h"
 
+/* A parameter or buffer with a value per channel, all `value` at first. */
 static int channel_param(Network *n, Layer *l, const char *name, double value, bool buffer, int64_t channels, Err *e) {
     Param like = {.shape = shape1(channels), .init = INIT_CONSTANT, .bound = value, .buffer = buffer};
     if (l->in.rank == 2) memcpy(like.order, l->in_order, sizeof like.order);
@@ -31,13 +32,11 @@ static Attr norm_attr(const Layer *l, int axis, int groups) {
     return a;
 }
 
-/* It takes no mean off. */
-static bool is_rms(const Layer *l) { return l->kind->shape == layer_layernorm_shape && l->kind->which; }
-
 /* y = kind(the layer's inputs and parameters), and the statistics that its gradient needs. */
 static int emit_norm(Lower *lw, OpKind kind, const Layer *l, const int *in, Shape stats, const Attr *a) {
+    const bool rms = l->kind->shape == layer_layernorm_shape && l->kind->which; /* it subtracts no mean */
     int y = lower_layer(lw, kind, l, in, a);
-    if (!is_rms(l)) lower_keep(lw, 1, lower_temp(lw, l, "mean", stats, NULL, DT_F32));
+    if (!rms) lower_keep(lw, 1, lower_temp(lw, l, "mean", stats, NULL, DT_F32));
     lower_keep(lw, 2, lower_temp(lw, l, "istd", stats, NULL, DT_F32));
     return y;
 }
@@ -66,27 +65,27 @@ int layer_batchnorm_shape(Network *n, Layer *l, Err *e) {
     return network_tensor(n, l, "num_batches_tracked", &count, e);
 }
 
-/* Operands: weight and bias, which may be absent; then in evaluation the running mean and variance. */
-static int forward_eval(Lower *lw, const Layer *l, int x, const int *param, const Attr *a) {
-    int n = affine_params(l), in[5] = {x, NO_BUF, NO_BUF, lw->param[param[n]], lw->param[param[n + 1]]};
-    for (int k = 0; k < n; k++) in[1 + k] = lw->param[param[k]];
-    return lower_op(lw, OP_batchnorm_eval, l, in, 5, a);
-}
-
+/* The layer's parameters: weight and bias, which may be absent; then, if they are tracked, the running mean, the
+ * running variance and the count of batches. */
 int layer_batchnorm_forward(Lower *lw, const Layer *l, const int *in) {
-    bool tracked = options_bool(&l->options, "track_running_stats");
+    const bool tracked = options_bool(&l->options, "track_running_stats");
+    const int *param = l->param, own = affine_params(l);
     char text[OPTION_WORDS];
     Attr a = norm_attr(l, 1, 0);
     bool cumulative = options_word(&l->options, "momentum", text)[0] != '\0';
     a.norm.momentum = cumulative ? -1.0f : (float)options_float(&l->options, "momentum");
-    if (tracked && !lw->training) return forward_eval(lw, l, in[0], l->param, &a);
-    Layer plain = *l; /* without the buffers, which are outputs */
-    plain.n_params = affine_params(l);
-    Shape channels = shape1(l->in.dim[1]);
-    int y = emit_norm(lw, OP_batchnorm, &plain, in, channels, &a);
+    assert(l->n_params == own + (tracked ? 3 : 0));
+    if (tracked && !lw->training) {
+        int operands[5] = {in[0], NO_BUF, NO_BUF, lw->param[param[own]], lw->param[param[own + 1]]};
+        for (int k = 0; k < own; k++) operands[1 + k] = lw->param[param[k]];
+        return lower_op(lw, OP_batchnorm_eval, l, operands, 5, &a);
+    }
+    Layer plain = *l; /* without what is tracked: these are outputs */
+    plain.n_params = own;
+    int y = emit_norm(lw, OP_batchnorm, &plain, in, shape1(l->in.dim[1]), &a);
     if (lw->p->failed || !tracked) return y;
     Op *op = &lw->p->ops[lw->p->n_ops - 1];
-    for (int k = 0; k < 3; k++) op->out[3 + k] = lw->param[l->param[plain.n_params + k]];
+    for (int k = 0; k < 3; k++) op->out[3 + k] = lw->param[param[own + k]];
     op_cost(lw->p, op);
     return y;
 }
@@ -133,7 +132,7 @@ int layer_groupnorm_shape(Network *n, Layer *l, Err *e) {
     return code ? code : affine(n, l, channels, e);
 }
 
-/* As PyTorch, whose instance normalisation is that of a batch for each sample alone. */
+/* As in PyTorch, each sample is normalised as a batch of its own. */
 int layer_instancenorm_shape(Network *n, Layer *l, Err *e) {
     const Options *o = &l->options;
     int64_t channels = options_int(o, "num_features");

@@ -1,13 +1,16 @@
-/* ZeroPad1d and ZeroPad2d (`which`: dimensions of the input): zeros around lines and images. It is what the gradient of
- * cutting a part out does, along one dimension after the other. */
+/* ZeroPad1d and ZeroPad2d (`which`: the input's rank): zeros around (N, C, L) and images. The gradient of cutting a
+ * part out (slice_dx) does this along one dimension; two of them pad an image. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
 #include "network/layer.h"
 
-/* Zeros before (side 0) and after (side 1) along an axis of (N, C, H, W). PyTorch's list begins with the last one. */
+/* How many zeros go before (side 0) or after (side 1) along an axis of (N, C, H, W). PyTorch's list begins with the
+ * last axis. */
 static int64_t zeros(const Layer *l, int axis, int side) {
     int64_t n, at = (3 - axis) * 2 + side;
+    assert((axis == 2 || axis == 3) && (side == 0 || side == 1));
     const double *padding = options_list(&l->options, "padding", &n);
     return at < n ? (int64_t)padding[at] : 0;
 }
@@ -31,15 +34,11 @@ int layer_pad_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-/* x as an image (N, C, 1, L) of what is a line */
-static int as_image(Lower *lw, const Layer *l, int x) {
-    return lower_view_as(lw, l, "image", shape4(l->in.dim[0], l->in.dim[1], 1, l->in.dim[2]), x);
-}
-
 int layer_pad_forward(Lower *lw, const Layer *l, const int *in) {
     static const char *const names[] = {"higher", "wider"};
-    const bool line = l->in.rank == 3;
-    int x = line ? as_image(lw, l, in[0]) : in[0];
+    const bool line = l->in.rank == 3; /* (N, C, L) becomes an image (N, C, 1, L) */
+    const int64_t *d = l->in.dim;
+    int x = line ? lower_view_as(lw, l, "image", shape4(d[0], d[1], 1, d[2]), in[0]) : in[0];
     for (int axis = 2; axis < 4 && !lw->p->failed; axis++) {
         Shape larger = lw->p->bufs[x].shape;
         Attr a;

@@ -1,4 +1,4 @@
-/* MaxPool1d, MaxPool2d, AvgPool1d and AvgPool2d (told apart by the op), and the adaptive ones. */
+/* MaxPool1d, MaxPool2d, AvgPool1d and AvgPool2d, and the adaptive ones; `which` is the op. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -38,7 +38,8 @@ static int check_options(const Layer *l, Err *e) {
     return OK;
 }
 
-/* PyTorch's pooling_output_shape: with ceil_mode a last window is added if it starts in the input or left padding. */
+/* PyTorch's pooling_output_shape: with ceil_mode a last window is added if it starts in the input or the padding before
+ * it. 0: the window is larger than the padded input. */
 static int64_t output_size(const PoolAttr *a, int i, int64_t in, bool ceil_mode) {
     int64_t span = in + 2 * a->pad[i] - (int64_t)a->dilation[i] * (a->kernel[i] - 1) - 1;
     if (ceil_mode) span += a->stride[i] - 1;
@@ -78,7 +79,7 @@ static int emit_pool(Lower *lw, const Layer *l, const int *in, Attr a) {
 
 int layer_pool_forward(Lower *lw, const Layer *l, const int *in) { return emit_pool(lw, l, in, pool_attr(l)); }
 
-/* Windows of an adaptive max pooling that are all of one size and stand side by side. */
+/* The window of an adaptive max pooling whose windows are all of one size and stand side by side. */
 static Attr even_windows(const Layer *l) {
     const int last = l->in.rank - 1;
     Attr a;

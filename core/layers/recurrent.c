@@ -1,5 +1,6 @@
 /* RNN, LSTM, GRU: layers on top of each other, each with one direction or two; one op per layer and direction. Initial
  * states are zero; the output is the last layer's at every step, both directions side by side. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ static RnnMode mode_of(const Layer *l) {
     return relu ? RNN_RELU : (RnnMode)l->kind->which;
 }
 
-/* A direction of a layer, as PyTorch's parameters have it: "l0", "l0_reverse" */
+/* A layer and direction as PyTorch's parameters name it: "l0", "l0_reverse"; returns text. */
 static const char *part_name(int layer, int reverse, char *text /* 24 */) {
     snprintf(text, 24, "l%d%s", layer, reverse ? "_reverse" : "");
     return text;
@@ -60,9 +61,10 @@ int layer_recurrent_shape(Network *n, Layer *l, Err *e) {
     return code;
 }
 
-/* One layer in one direction. */
+/* One layer in one direction. Each has n parameters, declared layer by layer, in a layer by direction. */
 static int emit_part(Lower *lw, const Layer *l, int layer, int reverse, int x) {
     int n = is_true(l, "bias") ? 4 : 2, in[5] = {x};
+    assert(l->n_params == stack(l) * directions(l) * n);
     int64_t hidden = options_int(&l->options, "hidden_size");
     char part[24], name[40];
     Attr a;
@@ -88,7 +90,7 @@ static int join_directions(Lower *lw, const Layer *l, int layer, const int *side
     return lower_emit(lw, OP_concat, l, side, 2, lower_buf(lw, l, name, DT_F32), &a);
 }
 
-/* Between two layers. */
+/* Dropout after a layer, before the next one. */
 static int emit_dropout(Lower *lw, const Layer *l, int layer, int x) {
     char name[24];
     Attr a;

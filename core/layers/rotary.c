@@ -1,6 +1,7 @@
-/* RotaryPositionalEmbeddings: each head of a sequence (N, T, heads dim) is turned by its step, pair of features by pair
- * (Su et al. 2021, "RoFormer"). torchtune's, which pairs neighbours as Meta's LLaMA does; interleaved = false pairs the
- * halves of a head, as Hugging Face's models do. There is no table of angles, and nothing is kept for the gradient. */
+/* RotaryPositionalEmbeddings: rotates each pair of features of each head of a sequence (N, T, heads dim) by an angle
+ * that grows with the step (Su et al. 2021, "RoFormer"). The layer is torchtune's, which pairs neighbours as Meta's
+ * LLaMA does; interleaved = false pairs the halves of a head, as Hugging Face's models do. There is no table of
+ * angles, and nothing is kept for the gradient. */
 #include <inttypes.h>
 #include <string.h>
 

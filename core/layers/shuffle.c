@@ -1,16 +1,19 @@
-/* PixelShuffle, PixelUnshuffle and ChannelShuffle: a channels-last image with its dimensions, or parts of them, in
- * another order. Each is a few exchanges of the two that lie innermost, as nhwc_to_nchw makes them. */
+/* PixelShuffle, PixelUnshuffle and ChannelShuffle: they put the dimensions of a channels-last image, or parts of them,
+ * into another order. Each is a few exchanges of the two innermost dimensions, which the op nhwc_to_nchw makes. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "network/layer.h"
 
-/* What lies as (.., rows, cols) is to lie as (.., cols, rows). */
+/* From (.., rows, cols) in memory to (.., cols, rows). */
 typedef struct Exchange { int64_t rows, cols; } Exchange;
 enum { EXCHANGES = 3 };
 
-/* With r the factor and c channels of the larger image, w pixels to a row of the smaller one, which lies as
- * (.., w, c, r, r), the larger as (.., r, w, r, c):   w c i j  ->  i j w c  ->  i w c j  ->  i w j c   and back */
+/* r is the factor, c the channels of the larger image, w the pixels in a row of the smaller one. The smaller image lies
+ * as (.., w, c, r, r), the larger one as (.., r, w, r, c):
+ *     w c i j  ->  i j w c  ->  i w c j  ->  i w j c   and back
+ * Returns how many exchanges there are in to[EXCHANGES]. */
 static int find_exchanges(const Layer *l, Exchange *to) {
     const bool up = l->kind->which == SHUFFLE_PIXELS, down = l->kind->which == SHUFFLE_BACK;
     const int64_t r = options_int(&l->options, up ? "upscale_factor" : down ? "downscale_factor" : "groups");
@@ -63,6 +66,7 @@ int layer_shuffle_forward(Lower *lw, const Layer *l, const int *in) {
     for (int i = 0; i < n; i++) {
         const int64_t rows = exchange[i].rows, cols = exchange[i].cols, samples = elements / (rows * cols);
         char name[16];
+        assert(elements % (rows * cols) == 0);
         if (rows == 1 || cols == 1) continue;
         snprintf(name, sizeof name, "from%d", i);
         const int v = lower_view_as(lw, l, name, shape4(samples, cols, rows, 1), x);

@@ -1,4 +1,5 @@
-/* Softmax and LogSoftmax (`which`: the logarithm) along a dimension, counted from the end where it is negative. */
+/* Softmax and LogSoftmax (`which`: 1) along a dimension; negative ones count from the end. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ int layer_softmax_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a;
     memset(&a, 0, sizeof a);
     a.softmax.axis = (int32_t)softmax_axis(l);
+    assert(a.softmax.axis >= 0 && a.softmax.axis < l->in.rank);
     a.softmax.log = l->kind->which;
     return lower_layer(lw, OP_softmax, l, in, &a);
 }

@@ -1,11 +1,12 @@
-/* Upsample: images at another size, by the nearest pixel or between the four around. Sizes and places are PyTorch's:
- * with a scale factor the output is floor(input factor) pixels, and places follow from the factor as it was given. */
+/* Upsample: images at another size, by the nearest pixel or bilinearly. Sizes and places are PyTorch's: with a scale
+ * factor the output has floor(input factor) pixels, and places follow from the factor as it was given. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "network/layer.h"
 
+/* Was the option given as a number? */
 static bool is_given(const Layer *l, const char *option) {
     char text[OPTION_WORDS];
     return !options_word(&l->options, option, text)[0];
@@ -37,8 +38,8 @@ int layer_upsample_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-/* Input pixels from one output pixel to the next along axis `i`: PyTorch copies a size that stays, and repeats each
- * pixel where the nearest ones come to twice as many, whatever factor it was that led there. */
+/* Input pixels from one output pixel to the next along axis i, 0 or 1. Whatever factor was given, PyTorch copies the
+ * input where the size stays, and repeats each pixel where mode "nearest" doubles the size. */
 static float step_between(const Layer *l, int i, bool corners) {
     float from = (float)l->in.dim[2 + i], to = (float)l->out.dim[2 + i];
     if (from == to || (to == 2 * from && !is_bilinear(l))) return from / to;

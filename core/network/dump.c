@@ -1,5 +1,6 @@
 /* The network as text, a line per layer: path, kind, options, output shape, parameters that it is the first to use,
  * whether they are frozen, and in a graph where its inputs come from. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,14 +17,15 @@ __attribute__((format(printf, 2, 3))) static void put_text(Line *l, const char *
     if (n > 0) l->n = l->n + (size_t)n < sizeof l->text ? l->n + (size_t)n : sizeof l->text - 1;
 }
 
-/* One of Layer.from of `parent`: "conv1", "3", "input". */
+/* A value of Layer.from or Layer.result of `parent`: "conv1", "3", "input". */
 static void put_value(Line *line, const Layer *parent, int from) {
+    assert(from < parent->n_child);
     if (from < 0) put_text(line, ~from ? "input %d" : "input", ~from + 1);
     else if (parent->child[from]->name[0]) put_text(line, "%s", parent->child[from]->name);
     else put_text(line, "%d", from);
 }
 
-/* Where a child's inputs come from, unless it only follows the one before it. */
+/* Where the inputs of child i come from, unless it only reads the child before it. */
 static void put_wiring(Line *line, const Layer *parent, int i) {
     const Layer *l = parent->child[i];
     if (l->n_from == 1 && l->from[0] == i - 1) return;
@@ -45,6 +47,7 @@ static void put_params(Line *line, const Network *n, const Layer *l) {
         if (n->params[l->param[i]].owner != l) put_text(line, " shares %s", n->params[l->param[i]].name);
 }
 
+/* The lines of `l` and its children. parent: NULL for the root and the losses; else l is its child `at`. */
 static void dump_layer(const Network *n, const Layer *parent, int at, const Layer *l, TextSink *put, void *arg) {
     char options[OPTIONS_TEXT], shape[SHAPE_TEXT];
     Line line = {"", 0};

@@ -1,6 +1,6 @@
 #include "lower.h"
 
-#include <stdio.h>
+#include <assert.h>
 #include <string.h>
 
 #include "layer.h"
@@ -8,9 +8,11 @@
 
 static const int64_t rows[3] = {0}; /* PyTorch's order */
 
-/* Of rank 2 the order is the buffer's own; more dimensions lie channels-last or in PyTorch's order. */
+/* Says how a buffer lies. An image lies channels-last, and so does (N, C, L) with an order; a matrix keeps the order
+ * of its features. */
 static void set_order(Program *p, int buf, const int64_t *order) {
     Buf *b = &p->bufs[buf];
+    assert(!order[0] || b->shape.rank == 2 || b->shape.rank == 3); /* (C, H, W) of dimension 1, or (C, 1, L) */
     b->layout = b->shape.rank == 4 || (b->shape.rank == 3 && order[0]) ? LAYOUT_NHWC : LAYOUT_ROWS;
     memcpy(b->order, b->shape.rank == 3 ? rows : order, sizeof b->order);
 }
@@ -38,9 +40,9 @@ static bool is_line(const Lower *lw, int x) {
     return lw->p->bufs[x].shape.rank == 3 && lw->p->bufs[x].layout == LAYOUT_NHWC;
 }
 
-/* (N, C, L) as the layer wants it (Layer.ins), whatever it comes as. */
 int lower_forward(Lower *lw, const Layer *l, const int *in) {
     int taken[LAYER_IN];
+    assert(l->n_in >= 1 && l->n_in <= LAYER_IN); /* shapes are inferred */
     for (int k = 0; k < l->n_in && !lw->p->failed; k++) {
         const int64_t *order = l->ins[k].order;
         bool wanted = l->ins[k].shape.rank == 3 && order[0];
@@ -66,6 +68,7 @@ int lower_buf(Lower *lw, const Layer *l, const char *operand, DType dtype) {
 
 int lower_emit(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, int out, const Attr *attr) {
     if (lw->p->failed) return 0;
+    assert(n_in >= 1 && n_in <= op_info(kind)->n_in && out >= 0 && out < lw->p->n_bufs);
     Op *op = program_op(lw->p, kind, l->path);
     for (int i = 0; i < n_in; i++) op->in[i] = in[i];
     op->out[0] = out;
@@ -81,15 +84,18 @@ int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, co
 
 void lower_keep(Lower *lw, int slot, int buf) {
     if (lw->p->failed) return;
+    assert(lw->p->n_ops > 0);
     Op *op = &lw->p->ops[lw->p->n_ops - 1];
+    assert(slot > 0 && slot < op_info(op->kind)->n_out && op->out[slot] == NO_BUF);
     op->out[slot] = buf;
     op_cost(lw->p, op);
 }
 
 int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Attr *attr) {
     int operands[OP_IN], n = 0;
+    assert(l->n_in + l->n_params <= op_info(kind)->n_in);
     for (int i = 0; i < l->n_in; i++) operands[n++] = in[i];
-    for (int i = 0; i < l->n_params && n < OP_IN; i++) operands[n++] = lw->param[l->param[i]];
+    for (int i = 0; i < l->n_params; i++) operands[n++] = lw->param[l->param[i]];
     return lower_op(lw, kind, l, operands, n, attr);
 }
 
@@ -148,42 +154,36 @@ static void drop_unread(Program *p) {
     }
 }
 
-static void make_params(Lower *lw) {
-    for (int i = 0; i < lw->net->n_params; i++) {
-        const Param *from = &lw->net->params[i];
-        int b = lw->param[i] = program_param(lw->p, from->shape, from->dtype, from->name);
-        if (lw->p->failed) return;
-        lw->p->bufs[b].layout = from->layout;
-        memcpy(lw->p->bufs[b].order, from->order, sizeof from->order);
-        lw->p->bufs[b].frozen = !from->trainable;
-    }
-}
-
-static int make_input(Lower *lw) {
-    int b = program_buf(lw->p, CAT_INPUT, lw->net->input, lw->net->indices ? DT_I32 : DT_F32, "input");
-    if (lw->p->failed) return 0;
-    set_order(lw->p, b, lw->net->root->in_order);
-    lw->p->bufs[b].kind = BUF_INPUT;
-    return b;
-}
-
 void lower_loss(Lower *lw, int k, int x) {
     if (!lw->with_loss || (k && !lw->training)) return;
+    assert(k >= 0 && k < lw->net->n_losses);
     int loss = lower_forward(lw, lw->net->loss[k], &x);
     if (k == 0) lw->p->loss = loss;
 }
 
 static void lower_all(Lower *lw) {
     Program *p = lw->p;
-    make_params(lw);
-    p->input = make_input(lw);
-    p->output = lower_forward(lw, lw->net->root, &p->input);
+    const Network *net = lw->net;
+    for (int i = 0; i < net->n_params; i++) {
+        const Param *from = &net->params[i];
+        int b = lw->param[i] = program_param(p, from->shape, from->dtype, from->name);
+        if (p->failed) return;
+        p->bufs[b].layout = from->layout;
+        memcpy(p->bufs[b].order, from->order, sizeof from->order);
+        p->bufs[b].frozen = !from->trainable;
+    }
+    p->input = program_buf(p, CAT_INPUT, net->input, net->indices ? DT_I32 : DT_F32, "input");
+    if (p->failed) return;
+    set_order(p, p->input, net->root->in_order);
+    p->bufs[p->input].kind = BUF_INPUT;
+    p->output = lower_forward(lw, net->root, &p->input);
     lower_loss(lw, 0, p->output);
     drop_unread(p);
     p->forward_end = p->body_end = p->n_ops;
 }
 
-/* What a shape alone does not forbid: only an Embedding reads indices, and in training a variance needs two values. */
+/* Two mistakes that no single layer sees: only an Embedding may read indices, and in training batch normalisation needs
+ * two values per channel for a variance. */
 static int check_ops(const Program *p, Err *e) {
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];

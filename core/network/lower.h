@@ -1,4 +1,4 @@
-/* lower.h: Network -> Program: the forward ops and the loss of one micro-batch, in fp32. The rest are passes.
+/* lower.h: Network -> Program: the forward ops and the loss of one micro-batch, in fp32. Passes do the rest.
  *
  * Layout: (N, C, H, W) activations are channels-last, but those of tensor operations (Value.rows), which are converted
  * where a layer takes them as images. (N, C, L) is channels-last between layers that take it as an image; it is
@@ -10,38 +10,41 @@
 
 #include "network.h"
 
-/* 1 + the buffer that holds another one in PyTorch's order, as a line; 0: there is none yet. */
+/* What holds a buffer's values in another order: 1 + the buffer in PyTorch's order, 1 + the buffer in that of an image
+ * (C, 1, L); 0: there is none yet. */
 typedef struct Other { int rows, line; } Other;
 
 typedef struct Lower {
     Program *p;
     const Network *net;
-    int *param;      /* buffer of each parameter */
+    int *param;      /* by parameter of the network: its buffer */
     bool training;   /* false: evaluation mode (dropout is the identity) */
     bool with_loss;
-    int region, regions; /* the nn.Checkpoint being emitted (0: none), and how many there are */
-    uint32_t drops;  /* ops that draw so far: each draws its own numbers */
-    Other *other;    /* by buffer, of cap_other */
+    int region, regions; /* the nn.Checkpoint being emitted (0: none), and how many there are so far */
+    uint32_t drops;  /* ops so far that draw random numbers: the id of the next one */
+    Other *other;    /* [cap_other], by buffer */
     int cap_other;
 } Lower;
 
-/* ---- for layers; all return a buffer (0 once p->failed is set) */
+/* ---- for layers; all return a buffer (0 once p->failed is set). A failure stays in p->failed: lower_network says
+ * so. */
+/* The layer's output for the buffers in[l->n_in]; (N, C, L) is converted first where the layer wants it otherwise. */
 int lower_forward(Lower *lw, const Layer *l, const int *in);
-/* An activation "<path>.<operand>" with the layer's output shape and order. */
+/* A new activation "<path>.<operand>" with the layer's output shape and order. */
 int lower_buf(Lower *lw, const Layer *l, const char *operand, DType dtype);
-/* An activation of another shape, in between; order NULL: PyTorch's. */
+/* A new activation of another shape; order NULL: PyTorch's. */
 int lower_temp(Lower *lw, const Layer *l, const char *operand, Shape shape, const int64_t *order, DType dtype);
-/* Emits out = kind(in...) and returns out; attr may be NULL. */
+/* Emits out = kind(in[n_in]) and returns out; attr may be NULL. */
 int lower_emit(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, int out, const Attr *attr);
-/* Emits y = kind(in...); y is named after the kind's output. attr may be NULL. */
+/* Emits y = kind(in[n_in]); y is named after the kind's output. attr may be NULL. */
 int lower_op(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, const Attr *attr);
-/* `buf` is output `slot` of the op that was emitted last: what its gradient needs. */
+/* Makes `buf` output `slot` of the op that was emitted last: its gradient needs it. */
 void lower_keep(Lower *lw, int slot, int buf);
 /* Emits y = kind(the layer's inputs, its own parameters). */
 int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Attr *attr);
-/* The layer's output as x's storage under another shape. */
+/* The layer's output as a view: x's storage under another shape. */
 int lower_view(Lower *lw, const Layer *l, int x);
-/* x's storage under a shape in between, in the order in which its elements lie. */
+/* A view "<path>.<operand>" of x: its storage under `shape`, in the order in which its elements lie. */
 int lower_view_as(Lower *lw, const Layer *l, const char *operand, Shape shape, int x);
 /* x in PyTorch's element order: x itself unless it is a flattened channels-last image, or (N, C, L) that lies as one;
  * converted once per buffer. */
@@ -55,12 +58,12 @@ int lower_source(const Lower *lw, int x, OpKind kind);
 
 /* (N, C, L) as a line lies: x itself, or converted once per buffer. */
 int lower_line(Lower *lw, const Layer *l, int x);
-
-/* The loss of output k, x, which has one in training, and the first one in evaluation too. It is emitted as soon as its
- * output is there, so that what only the loss reads does not lie across the rest of the forward pass. */
+/* Emits the loss of x, output k of the network: in training of every output, in evaluation of the first one. Called as
+ * soon as x is there, so that what only the loss reads does not live through the rest of the forward pass. */
 void lower_loss(Lower *lw, int k, int x);
 
-/* input and target are BUF_INPUT buffers of the program. `with_loss` needs net->loss. */
+/* The forward program of the network; its input and target are BUF_INPUT buffers. ERR_SCRIPT: with_loss, but the
+ * network has no loss; or a layer may not read what it is given (see check_ops). ERR_HOST_MEMORY. */
 int lower_network(const Network *net, bool training, bool with_loss, Program **out, Err *e);
 
 #endif

@@ -1,4 +1,5 @@
 /* The tree of layers, and its inference: shapes, orders and parameters in one walk. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,9 +19,7 @@ static void visit_layer(const Network *n, const Layer *l, LayerVisit *visit, voi
     for (int i = 0; i < l->n_child; i++) visit_layer(n, l->child[i], visit, arg);
 }
 
-void network_visit(const Network *n, LayerVisit *visit, void *arg) {
-    visit_layer(n, n->root, visit, arg);
-}
+void network_visit(const Network *n, LayerVisit *visit, void *arg) { visit_layer(n, n->root, visit, arg); }
 
 const char *layer_kind_name(int i, char *role) {
     if (i < 0 || i >= layer_kind_count) return NULL;
@@ -39,18 +38,14 @@ const char *layer_spec(const char *kind) {
 
 enum { INPUT_0 = ~0 }; /* the container's first input, see Layer.from */
 
-static void unknown_kind(const char *name, Err *e) {
-    char known[960] = "";
-    size_t n = 0;
-    for (int i = 0; i < layer_kind_count && n < sizeof known; i++)
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", layer_kinds[i].name);
-    err_set(e, ERR_SCRIPT, "unknown layer '%.40s'; known: %s", name, known);
-}
-
 Layer *layer_new(const char *kind, const char *where, Err *e) {
     const LayerKind *k = find_kind(kind);
     if (!k) {
-        unknown_kind(kind, e);
+        char known[ERR_TEXT] = "";
+        size_t n = 0;
+        for (int i = 0; i < layer_kind_count && n < sizeof known; i++)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", layer_kinds[i].name);
+        err_set(e, ERR_SCRIPT, "unknown layer '%.40s'; known: %s", kind, known);
         return NULL;
     }
     Layer *l = mem_new(sizeof *l);
@@ -79,7 +74,7 @@ int layer_add(Layer *parent, Layer *child, Err *e) {
         layer_free(child);
         return code;
     }
-    child->from[0] = parent->result[0]; /* a chain, unless it is wired otherwise */
+    child->from[0] = parent->result[0]; /* a chain, unless layer_wire says otherwise */
     child->n_from = 1;
     child->place = parent->n_child;
     parent->result[0] = parent->n_child;
@@ -96,6 +91,7 @@ int layer_set_name(Layer *l, const char *name, Err *e) {
 }
 
 int layer_wire(Layer *parent, int i, const int *from, int n, Err *e) {
+    assert(i >= 0 && i < parent->n_child);
     Layer *child = parent->child[i];
     if (n < 1 || n > LAYER_IN)
         return layer_error(child, e, "takes at most %d inputs, found %d", LAYER_IN, n);
@@ -118,7 +114,7 @@ void layer_free(Layer *l) {
 
 /* ---- mistakes, named by layer and line */
 
-/* "layer 5 Linear (article.lua:12)"; a loss has no place in the tree: "MSELoss (article.lua:20)" */
+/* "layer 5 Linear (article.lua:12)"; a loss is not in the tree: "MSELoss (article.lua:20)" */
 static void layer_title(const Layer *l, char *text, size_t room) {
     bool loss = l->kind->role == 's';
     snprintf(text, room, "%s%s%s%s%s%s%s", loss ? "" : "layer ", loss ? "" : l->path, loss || !l->path[0] ? "" : " ",
@@ -137,7 +133,7 @@ int layer_error(const Layer *l, Err *e, const char *format, ...) {
     return err_set(e, ERR_SCRIPT, "%s: %s", title, text);
 }
 
-/* `code` came from elsewhere with its text in e: puts the layer before it. */
+/* Puts the layer before the text of an error that another function found; returns `code`. OK: nothing to say. */
 static int layer_blame(const Layer *l, Err *e, int code) {
     char title[TITLE];
     layer_title(l, title, sizeof title);
@@ -196,6 +192,7 @@ int layer_axes(const Layer *l) {
 }
 
 int64_t layer_along(const Layer *l, const char *option, int axis, int64_t missing) {
+    assert(axis == 0 || axis == 1);
     return axis == 0 && layer_axes(l) == 1 ? missing : options_pair(&l->options, option, axis);
 }
 
@@ -217,6 +214,7 @@ void layer_output_image(Layer *l, int64_t channels, const int64_t size[2]) {
 
 int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     int64_t count;
+    assert(n_in >= 1 && n_in <= LAYER_IN);
     memcpy(l->ins, in, (size_t)n_in * sizeof *in);
     l->n_in = n_in;
     for (int k = 0; k < n_in && strchr("lmti", l->kind->role); k++) lay(&l->ins[k], takes_lines(l));
@@ -233,6 +231,7 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
 }
 
 int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Value *in, int n_in, Err *e) {
+    assert(i >= 0 && i < parent->n_child);
     Layer *child = parent->child[i];
     if (child->name[0]) name = child->name;
     const char *dot = parent->path[0] && name[0] ? "." : "";
@@ -261,7 +260,7 @@ static int no_room_for_params(Err *e) {
     return err_set(e, ERR_HOST_MEMORY, "out of host memory for the parameters of a network");
 }
 
-/* A second use of a parameter: it must look the same there. Under another path it gets a second name. */
+/* The next parameter of `l` is that of `with`. It must be the same there, and gets a second name under l's path. */
 static int share_param(Network *n, Layer *l, const Layer *with, const char *name, Shape shape, const int64_t *order,
                        Err *e) {
     static const int64_t rows[3] = {0};
@@ -269,13 +268,14 @@ static int share_param(Network *n, Layer *l, const Layer *with, const char *name
     if (l->n_params >= with->n_params)
         return layer_error(l, e, "shares the parameters of %s, which has no %s", with->path, name);
     int index = with->param[l->n_params];
+    assert(index >= 0 && index < n->n_params);
     Param *p = &n->params[index];
     if (!shape_equal(&p->shape, &shape) || memcmp(p->order, order ? order : rows, sizeof p->order))
         return layer_error(l, e, "shares %s, which is %s%s there, and %s%s here", p->name, shape_text(&p->shape, one),
                            p->order[0] ? " for a flattened image" : "", shape_text(&shape, two),
                            order && order[0] ? " for a flattened image" : "");
     p->trainable &= !l->frozen;
-    if (!strchr(l->path, '#')) { /* not a second call of what has this name already */
+    if (!strchr(l->path, '#')) { /* '#': a second call of a layer, whose parameters have this name already */
         if (!mem_grow(&n->aliases, &n->cap_aliases, n->n_aliases + 1, sizeof *n->aliases))
             return no_room_for_params(e);
         ParamAlias *a = &n->aliases[n->n_aliases++];
@@ -319,13 +319,7 @@ int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Er
     return reads_param(l, n->n_params++, e);
 }
 
-/* The one that reads the network's input in most networks. */
-static const Layer *first_layer(const Layer *l) {
-    while (l->n_child) l = l->child[0];
-    return l;
-}
-
-/* Each loss is given one output. Its path, "loss" or "loss.1", names what it makes. */
+/* Loss k reads output k. Its path, "loss" or "loss.1", names what it makes. */
 static int infer_losses(Network *n, Err *e) {
     const Layer *root = n->root;
     int code = OK;
@@ -354,7 +348,9 @@ static int infer_all(Network *n, const Shape *input, Err *e) {
         err_prefix(e, "the input of a network");
         return code;
     }
-    lay(&in, takes_lines(first_layer(n->root)));
+    const Layer *first = n->root; /* it reads the network's input in most networks */
+    while (first->n_child) first = first->child[0];
+    lay(&in, takes_lines(first));
     code = network_infer(n, n->root, &in, 1, e);
     if (code) return code;
     n->input = *input;
@@ -363,6 +359,7 @@ static int infer_all(Network *n, const Shape *input, Err *e) {
 }
 
 int network_new(Layer *root, Layer *const *losses, int n_losses, const Shape *input, Network **out, Err *e) {
+    assert(n_losses >= 0 && n_losses <= LAYER_IN);
     Network *n = mem_new(sizeof *n);
     if (!n) {
         layer_free(root);
@@ -389,7 +386,7 @@ void network_free(Network *n) {
     mem_free(n);
 }
 
-/* The layer after which there are as many rows as the output has; the last layer where these are the batch. */
+/* Looks for the layer that first gives as many rows as the output has, or the last layer if these are the batch's. */
 typedef struct RowsSearch { const Layer *found; int64_t rows, before; } RowsSearch;
 
 static void find_rows(void *arg, const Network *n, const Layer *l) {
@@ -409,9 +406,7 @@ void network_output_text(const Network *n, char *text, size_t room) {
     snprintf(text, room, "the network's output is %s%s, by %s", shape_text(&n->output, shape), rows, title);
 }
 
-int64_t network_parameters(const Network *n) {
-    return n->elements;
-}
+int64_t network_parameters(const Network *n) { return n->elements; }
 
 int64_t network_frozen(const Network *n) {
     int64_t sum = 0;

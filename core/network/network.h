@@ -1,8 +1,7 @@
-/* network.h: layers with inferred shapes and named parameters; owns no tensor memory.
+/* network.h: layers with inferred shapes and named parameters; it owns no tensor memory.
  *
- * A tree whose nodes are uses of layers: a layer that stands in two places, or is called twice, is two nodes, of
- * which the second shares the first one's parameters. In a container that is a graph each child says whose outputs
- * it reads. */
+ * A network is a tree whose nodes are uses of layers: a layer that stands in two places, or is called twice, is two
+ * nodes, and the second shares the first one's parameters. In a container each child says whose outputs it reads. */
 #ifndef MT_NETWORK_H
 #define MT_NETWORK_H
 
@@ -23,8 +22,9 @@ typedef struct LayerKind LayerKind; /* layer.h */
 
 /* What flows between layers. */
 typedef struct Value {
-    Shape shape;      /* with the batch as dimension 0 */
-    int64_t order[3]; /* nonzero (C, H, W): stored as H, W, C: features of a flattened image, or (N, C, L) with H = 1 */
+    Shape shape;      /* dimension 0 is the batch */
+    int64_t order[3]; /* (C, H, W) where it is stored as H, W, C: features of a flattened image, or (N, C, L) with H = 1;
+                       * zeros: PyTorch's order, or an image, which is channels-last anyway */
     bool input;       /* the network's input as it comes: an Embedding can read it as indices */
     bool rows;        /* of 4 dimensions: lies in PyTorch's order, no image channels-last */
 } Value;
@@ -37,17 +37,17 @@ typedef struct Layer {
     char where[LAYER_WHERE]; /* "article.lua:12" */
     struct Layer **child;
     int n_child, cap_child;
-    int depth;               /* levels of containers below */
+    int depth;               /* levels of layers below it */
     int from[LAYER_IN], n_from; /* whose outputs it reads: child k of its container, or ~k: the container's input k */
-    int place;               /* order of its parameters among its siblings'; at first its number */
-    int result[LAYER_IN], n_result; /* of a container: whose outputs are its own, in the same terms; only the network as
-                                     * a whole has more than one, and a loss for each */
+    int place;               /* the children's parameters are numbered by rising place; at first the child's number */
+    int result[LAYER_IN], n_result; /* of a container: whose outputs are its own, numbered as in `from`. Only the network
+                                     * as a whole may have more than one, and then has a loss for each. */
     const struct Layer *shares; /* the first use of the same layer, or NULL */
-    const struct Layer *tied;   /* whose first parameter is its first one, too, or NULL */
+    const struct Layer *tied;   /* the layer whose first parameter is its first one, too, or NULL */
     bool frozen;             /* its parameters are not trained */
     double factor;           /* of a loss: what it is multiplied by */
-    int n_in;                /* inputs; 1 but for joins and graphs */
-    union {                  /* all of them; the first has names of its own */
+    int n_in;                /* how many inputs; 1 but for containers and layers of role m */
+    union {                  /* the inputs, set by network_infer; the first has names of its own */
         Value ins[LAYER_IN];
         struct { Shape in; int64_t in_order[3]; bool in_is_input, in_rows; };
     };
@@ -55,39 +55,39 @@ typedef struct Layer {
         Value output;
         struct { Shape out; int64_t out_order[3]; bool out_is_input, out_rows; };
     };
-    int *param, n_params, cap_params; /* Network.params that it reads, without its children's */
+    int *param, n_params, cap_params; /* the Network.params that it reads itself; its children have their own */
 } Layer;
 
 typedef enum Init { INIT_UNIFORM, INIT_CONSTANT, INIT_NORMAL } Init;
 
 /* A parameter, or a buffer of a layer (PyTorch's register_buffer): kept like a parameter, but no gradient changes it.
- * How it starts: uniform in [-bound, bound] (PyTorch's kaiming_uniform with a = sqrt(5) comes to bound =
- * 1/sqrt(fan_in)), all `bound`, or normal with mean 0 and standard deviation `bound`. */
+ * It starts uniform in [-bound, bound] (PyTorch's kaiming_uniform with a = sqrt(5) means bound = 1/sqrt(fan_in)), with
+ * all elements `bound`, or normal with mean 0 and standard deviation `bound`. */
 typedef struct Param {
     char name[PARAM_NAME]; /* "0.weight": the key in PyTorch's state_dict */
     Shape shape;           /* PyTorch's */
     Init init;
     double bound;
-    int64_t zero_row;      /* 1 + the row that starts at zero, 0: none */
-    DType dtype;           /* before the precision pass: fp32, or i32 of a counter */
+    int64_t zero_row;      /* 1 + the row that starts at zero; 0: none */
+    DType dtype;           /* before the precision pass: fp32; i32 of a counter */
     bool buffer;
     Layout layout;         /* how the program stores it */
-    int64_t order[3];      /* nonzero (C, H, W): the columns follow a flattened channels-last image */
+    int64_t order[3];      /* (C, H, W) if its columns follow the features of a flattened channels-last image; or zeros */
     bool trainable;        /* false: frozen, no gradient and no optimizer state */
     const Layer *owner;    /* the first layer that uses it, whose name it has */
 } Param;
 
-/* A second name of a parameter, under which PyTorch's state_dict has it, too. */
+/* A second name of a parameter: PyTorch's state_dict has it under both. */
 typedef struct ParamAlias { char name[PARAM_NAME]; int param; } ParamAlias;
 
 typedef struct Network {
     Layer *root;
-    Layer *loss[LAYER_IN]; /* CrossEntropyLoss ..., of each output of the root, or none */
+    Layer *loss[LAYER_IN]; /* CrossEntropyLoss ...: one for each output of the root, or none at all */
     int n_losses;
-    Shape input, output;   /* dimension 0 is the batch */
-    int64_t targets;       /* that one sample has, labels or numbers; 0: there is no loss */
-    int64_t indices;       /* the input is read as indices below it (an Embedding's rows); 0: as numbers */
-    Param *params;         /* and buffers */
+    Shape input, output;   /* dimension 0 is the batch; output: the first one */
+    int64_t targets;       /* labels or numbers per sample; 0: there is no loss */
+    int64_t indices;       /* the input is read as indices below this (an Embedding's rows); 0: as numbers */
+    Param *params;         /* parameters and buffers, in PyTorch's order */
     int n_params, cap_params;
     ParamAlias *aliases;
     int n_aliases, cap_aliases;
@@ -96,37 +96,41 @@ typedef struct Network {
 } Network;
 
 /* ---- building the tree: the caller owns a layer until it is added or given to network_new */
-/* NULL: unknown kind (the text names the known ones) or no memory. */
+/* where: the script's line, "" or NULL where there is none. NULL: ERR_SCRIPT for an unknown kind (the text names the
+ * known ones), or ERR_HOST_MEMORY. */
 Layer *layer_new(const char *kind, const char *where, Err *e);
-int layer_add(Layer *parent, Layer *child, Err *e);            /* takes the child, also on failure */
+/* Takes the child, also on failure, and wires it to the child before it. ERR_SCRIPT: the parent is no container, the
+ * child is a loss, or there are more than LAYER_DEPTH levels. */
+int layer_add(Layer *parent, Layer *child, Err *e);
 void layer_free(Layer *l);                                      /* with its children; NULL is allowed */
-/* What parameters of it are called after; "": its number in its container. */
+/* The name under which its container has it, and its parameters' names begin with; "": its number there. ERR_SCRIPT:
+ * the name is too long. */
 int layer_set_name(Layer *l, const char *name, Err *e);
-/* Child `i` reads these outputs (see Layer.from), all of children before it; layer_add makes a chain. */
+/* Lets child i read the outputs from[n] (see Layer.from), all of children before it. ERR_SCRIPT: too many inputs. */
 int layer_wire(Layer *parent, int i, const int *from, int n, Err *e);
 const char *layer_kind(const Layer *l);                         /* its kind's name */
 /* The option line of a kind (see options.h), NULL when there is no such kind. */
 const char *layer_spec(const char *kind);
-/* The i-th kind's name, NULL past the end; `role`: see layers.def. */
+/* The i-th kind's name, NULL past the end; *role: see layers.def. */
 const char *layer_kind_name(int i, char *role);
 
-/* Takes the tree and n losses, at most LAYER_IN (also on failure), and infers all shapes for inputs of shape `input`
- * (batch first). A mistake names the layer's path and line, the expected and the found shape. */
+/* Takes the tree and n losses, at most LAYER_IN, also on failure, and infers all shapes for inputs of shape `input`
+ * (batch first). ERR_SCRIPT names the layer's path and line, the expected and the found shape; ERR_HOST_MEMORY. */
 int network_new(Layer *root, Layer *const *losses, int n, const Shape *input, Network **out, Err *e);
 void network_free(Network *n);
-/* Sum over all parameters of their elements; over those that are not trained. Buffers do not count. */
+/* The number of elements of all parameters; of those that are not trained. Buffers do not count. */
 int64_t network_parameters(const Network *n);
 int64_t network_frozen(const Network *n);
-/* What the output looks like, and which layer decides how many rows that is for the batch: for messages on targets. */
+/* The output's shape, and the layer that decides how many rows a batch becomes: for messages about targets. */
 void network_output_text(const Network *n, char *text, size_t room);
-enum { NETWORK_OUTPUT = LAYER_PATH + LAYER_WHERE + 160 }; /* room for it */
-/* The parameter of that name, also a second one; -1: there is none. */
+enum { NETWORK_OUTPUT = LAYER_PATH + LAYER_WHERE + 160 }; /* enough room for it */
+/* The parameter that has that name, as its first or as a second one; -1: there is none. */
 int network_find_param(const Network *n, const char *name);
-/* The name of parameter i, for n->names. */
+/* The name of parameter i: a NameOf, for n->names. */
 const char *network_param_name(const void *network, int i);
 /* A line per layer: path, kind, options, output shape, parameters. */
 void network_dump(const Network *n, TextSink *put, void *arg);
-/* Walks the layers without children, in execution order. */
+/* Visits the layers without children, in the order of the tree. */
 typedef void LayerVisit(void *arg, const Network *n, const Layer *l);
 void network_visit(const Network *n, LayerVisit *visit, void *arg);
 

@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -33,7 +34,7 @@ static void append(char *text, size_t room, size_t *used, const char *format, ..
     if (n > 0) *used += (size_t)n;
 }
 
-/* Length of word `index` of "none|tanh" and where it starts; NULL past the last. */
+/* Word `index` of "none|tanh": where it starts, and its length; NULL past the last. */
 static const char *word_at(const char *words, int index, int *length) {
     if (!*words) return NULL;
     for (; index > 0; index--) {
@@ -58,6 +59,7 @@ static int wrong_type(const Option *o, Err *e, const char *found) {
     return err_set(e, ERR_SCRIPT, "option \"%s\": expected %s, found %s", o->name, expected, found);
 }
 
+/* value[2], both of them; found: the same as text. */
 static int set_values(Option *o, const double *value, const char *found, Err *e) {
     bool whole = o->type == OPTION_INT || o->type == OPTION_PAIR;
     for (int k = 0; k < 2; k++) {
@@ -141,6 +143,7 @@ int option_set_word(Option *o, const char *word, Err *e) {
 
 /* Reading a spec */
 
+/* The option of that name, or NULL; to be changed only by callers that may change `o`. */
 static Option *find(const Options *o, const char *name) {
     for (int i = 0; i < o->count; i++)
         if (!strcmp(o->item[i].name, name)) return (Option *)&o->item[i];
@@ -164,6 +167,7 @@ static bool parse_type(Option *n, const char *type) {
     return true;
 }
 
+/* text: "3", "0.9,0.999", "true", a word, or the name of an option before it. */
 static bool parse_default(const Options *o, Option *n, const char *text) {
     const Option *other = find(o, text);
     const char *end;
@@ -245,18 +249,17 @@ Option *options_find(Options *o, const char *name, Err *e) {
 
 /* Finished values */
 
-static void copy_value(Option *to, const Option *from) {
-    to->word = from->word;
-    memcpy(to->i, from->i, sizeof to->i);
-    memcpy(to->f, from->f, sizeof to->f);
-}
-
 int options_finish(Options *o, Err *e) {
     for (int i = 0; i < o->count; i++) {
         Option *n = &o->item[i];
         if (n->given) continue;
         if (n->required) return err_set(e, ERR_SCRIPT, "option \"%s\" is required", n->name);
-        if (n->from >= 0) copy_value(n, &o->item[n->from]);
+        if (n->from < 0) continue;
+        assert(n->from < i); /* an option before it, whose value is there already */
+        const Option *from = &o->item[n->from];
+        n->word = from->word;
+        memcpy(n->i, from->i, sizeof n->i);
+        memcpy(n->f, from->f, sizeof n->f);
     }
     return OK;
 }
@@ -293,7 +296,7 @@ static bool same_value(const Option *a, const Option *b) {
 
 enum { ROOM = OPTION_WORDS + LIST_SHOWN * (NUMBER_TEXT + 1) }; /* of a value as text */
 
-/* A long one as the number of its numbers, and their hash */
+/* The numbers of a list; of a long one their count and their hash. */
 static void list_text(const Option *n, char *text) {
     char number[NUMBER_TEXT];
     size_t used = 0;
@@ -304,7 +307,7 @@ static void list_text(const Option *n, char *text) {
     append(text, ROOM, &used, "%" PRId64 "#%016" PRIx64, n->n, hash);
 }
 
-/* Value as text, in ROOM characters */
+/* text[ROOM] */
 static void value_text(const Options *o, const Option *n, char *text) {
     char a[NUMBER_TEXT], b[NUMBER_TEXT];
     if (n->word >= 0 || n->type == OPTION_TEXT) options_word(o, n->name, text);

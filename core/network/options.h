@@ -1,7 +1,7 @@
 /* options.h: the arguments of layers, losses and optimizers, described by one line of text.
  *
- *   spec   = option { " " option }          in PyTorch's positional order. After a "*", as in Python, options are
- *                                           given by name only, because PyTorch has others before them
+ *   spec   = option { " " option }          in PyTorch's positional order. As in Python, options after a "*" are given
+ *                                           by name only, because PyTorch has others before them
  *   option = name ":" type [ "=" default ]  no default: required; a default may name an earlier option
  *   type   = "int" | "float" | "bool" | "pair" (int or {int, int}) | "floats" ({float, float})
  *          | "list" (numbers, one or more) | "text" (without spaces, of less than OPTION_WORDS characters)
@@ -39,32 +39,34 @@ typedef struct Options {
     Option item[OPTIONS_MAX];
 } Options;
 
-/* Reads a spec and sets the defaults. Fails only on a malformed spec (ERR_INTERNAL). */
+/* Reads a spec and sets the defaults. ERR_INTERNAL: the spec is malformed. */
 int options_parse(Options *o, const char *spec, Err *e);
 void options_free(Options *o);
-/* The option of that name, or NULL and an error that lists the known names. */
+/* The option of that name; NULL: ERR_SCRIPT, which lists the known names. */
 Option *options_find(Options *o, const char *name, Err *e);
+/* Set an option. ERR_SCRIPT: the value is not of its type, not finite, or not one of its words; a list is copied
+ * (ERR_HOST_MEMORY). */
 int option_set_number(Option *o, double value, Err *e);                 /* int, float, pair (both) */
 int option_set_numbers(Option *o, double first, double second, Err *e); /* pair, floats */
 int option_set_list(Option *o, const double *values, int64_t n, Err *e);
 int option_set_bool(Option *o, bool value, Err *e);
 int option_set_word(Option *o, const char *word, Err *e);
-/* Fills the defaults that name another option; fails naming the first required option that was not given. */
+/* Fills the defaults that name another option. ERR_SCRIPT names the first required option that was not given. */
 int options_finish(Options *o, Err *e);
 
-/* Values of a finished set. A name that the spec does not have reads as 0, false or "". */
+/* Values of a finished set. A name that the spec does not have reads as 0, false or "". which: 0 or 1, of a pair. */
 int64_t options_int(const Options *o, const char *name);
 int64_t options_pair(const Options *o, const char *name, int which);
 double options_float(const Options *o, const char *name);
 double options_floats(const Options *o, const char *name, int which);
 bool options_bool(const Options *o, const char *name);
-/* NULL where a word was given */
+/* list[*n]; NULL where a word was given. */
 const double *options_list(const Options *o, const char *name, int64_t *n);
 /* The word, or the text; "" where a pair was given */
 const char *options_word(const Options *o, const char *name, char *text /* OPTION_WORDS */);
 /* "kernel_size=3x3 stride=1x1": every option that differs from its default or is required, for dumps and cell ids; of
- * a list of more than LIST_SHOWN numbers their count and their hash, "weight=10#89abcdef01234567".
- * OPTIONS_TEXT characters are enough for any */
+ * a list of more than LIST_SHOWN numbers their count and their hash, "weight=10#89abcdef01234567". OPTIONS_TEXT
+ * characters are always enough. Returns text. */
 const char *options_text(const Options *o, char *text, size_t room);
 
 #endif

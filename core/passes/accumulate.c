@@ -1,7 +1,8 @@
-/* Gradient accumulation: the body runs `accumulate` times, each time on one micro-batch; gradients and losses are
- * summed up in buffers that last through all of them (fp32 where the weights are 16-bit), the update comes once.
- * A mean over the batch is the mean of the micro-batches' means: each micro-batch's loss is divided by their number, as
- * an article's training loop does by hand. A loss with reduction = "sum" is not: sums add up. */
+/* Gradient accumulation: the body runs `accumulate` times, once on each micro-batch. Gradients and losses are summed up
+ * in fp32 buffers that live through all of them; the update runs once. The batch's mean is the mean of the
+ * micro-batches' means, so each micro-batch's loss is divided by their number, as training loops do by hand. A loss
+ * with reduction = "sum" is not divided: sums add up. */
+#include <assert.h>
 #include <string.h>
 
 #include "rewrite.h"
@@ -10,9 +11,11 @@ static bool is_loss(OpKind k) {
     return k == OP_cross_entropy || k == OP_element_loss || k == OP_cross_entropy_dx || k == OP_element_loss_dx;
 }
 
-/* `part` gets summed up: it becomes "<name>.micro". Returns the lasting fp32 buffer that takes its name. */
+/* Emits the sum of `part` over the micro-batches. Returns the sum's buffer, which takes part's name and roles; `part`
+ * becomes "<name>.micro". */
 static int sum_up(Program *p, int part, const char *path) {
     char name[BUF_NAME];
+    assert(p->bufs[part].kind == BUF_TEMP);
     int acc = program_like(p, part, p->bufs[part].category, p->bufs[part].shape, DT_F32, "micro");
     Op *op = program_op(p, OP_accumulate, path);
     if (p->failed) return part;
@@ -31,9 +34,12 @@ static int sum_up(Program *p, int part, const char *path) {
     return acc;
 }
 
-/* The ops anew, with a sum after each op that makes what is to be summed up: losses, and the gradients that the update
- * will read. */
-static void accumulate(Program *p, int times) {
+/* Runs before the update, which reads the sums. A sum stands right after the op that makes a loss, or a gradient that
+ * the update will read. */
+int pass_accumulate(Program *p, Compile *c) {
+    int times = c->settings->accumulate;
+    if (times <= 1 || c->settings->eval) return OK;
+    assert(!p->updates && p->body_end == p->n_ops);
     Rewriter r;
     for (const Op *old = rewrite_begin(&r, p); old; old = rewrite_next(&r)) {
         Op *op = rewrite_put(p, old);
@@ -49,10 +55,5 @@ static void accumulate(Program *p, int times) {
     }
     rewrite_end(&r);
     p->micro_batches = times;
-}
-
-int pass_accumulate(Program *p, Compile *c) {
-    int times = c->settings->accumulate;
-    if (times > 1 && !c->settings->eval) accumulate(p, times);
     return OK;
 }

@@ -1,17 +1,20 @@
 /* Checkpointing: activations inside a segment of the forward pass are not kept for the backward pass; the ops that
- * make them run again, from the segment's input, right before the backward pass first reads one. The same ops run on
- * the same inputs (dropout draws by its id), so no number changes.
+ * make them run again, from the segment's input, right before the backward pass first reads one of them. The same ops
+ * run on the same inputs (dropout draws by its id), so no number changes.
  *
- * A cut between two segments lies where a single activation connects what is before with what is after, so a residual
- * block is one unit by itself. What is after the last cut, the loss above all, is never dropped: it would be made
- * again at once. Segments: nn.Checkpoint (marked), every unit (all), about sqrt(n) runs of units (sqrt: Chen et al.
- * 2016, "Training Deep Nets with Sublinear Memory Cost"), or what fits a number of bytes (checkpoint_budget.c). Not
- * segments, but single ops that cost little: checkpoint_selective.c. */
+ * A cut between two segments lies where a single activation connects the ops before with the ops after, so a residual
+ * block is one unit. What follows the last cut, above all the loss, is never dropped: it would be needed again at once.
+ * Segments are those of nn.Checkpoint (marked), every unit (all), about sqrt(n) runs of units (sqrt: Chen et al. 2016,
+ * "Training Deep Nets with Sublinear Memory Cost"), or what fits a number of bytes (checkpoint_budget.c). Mode
+ * "selective" drops single cheap ops in place of segments (checkpoint_selective.c). */
 #include "checkpoint.h"
+
+#include <assert.h>
 
 int pass_checkpoint(Program *p, Compile *under) {
     Checkpoint mode = under->settings->checkpoint;
     if (under->settings->eval || mode == CHECKPOINT_NONE || p->forward_end == p->n_ops) return OK;
+    assert(p->body_end == p->n_ops && p->micro_batches == 1); /* before accumulate and update */
     Chain c;
     int code = OK, *segment = scratch_new(&under->scratch, (size_t)p->forward_end, sizeof *segment);
     if (!chain_find(&c, p, &under->scratch)) return OK;

@@ -1,70 +1,78 @@
 /* Checkpointing that fits a number of bytes: the quickest choice of segments whose placed arena is within the budget.
  *
- * 1. Candidates. Over the chain's units, "store" one unit or "drop" a run of them; a dynamic program finds the least
- *    recomputation for a bound on the estimated peak. The bound is moved down from "no bound", each time below the peak
- *    of the choice just found, so the candidates run along the front of time against memory. The other modes join
- *    them, then each of them with what it stores lightened (checkpoint_selective.c), and no segments with only the
- *    first units lightened. Nothing here looks at the budget: hence a larger budget never costs more time.
+ * 1. Candidates. A choice "stores" a unit of the chain or "drops" a run of units. A dynamic program finds the choice
+ *    with the least recomputation for a bound on the estimated peak. The bound starts at "no bound" and then moves to
+ *    just below the peak of the choice that was found, so the candidates run along the front of time against memory.
+ *    More candidates: the choices of the other modes; each of all these with what it stores lightened
+ *    (checkpoint_selective.c); and no segments with only the first units lightened. Nothing here depends on the budget,
+ *    so a larger budget never costs more time.
  * 2. Judgement. In order of time, each candidate is compiled and placed; the first that fits is taken.
  *
- * The estimate: while the backward pass is in the run (i, j] of units, these are alive:
- *     kept      what is stored of the units up to cut i             by the choice before i: a label of the program
- *     working   the run's own activations that are still needed,    by i and j only: from the lifetimes of the
- *               gradients and everything else                       program without checkpointing */
+ * The estimate: while the backward pass is in the run (i, j] of units, these bytes are alive:
+ *     kept      what is stored of the units up to cut i             depends on the choice up to i: a Label
+ *     working   the run's own activations that are still needed,    depends on i and j only: follows from the lifetimes
+ *               gradients and everything else                       of the program without checkpointing */
 #include "checkpoint.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum { LABELS = 32, CHOICES = 64, PARTS = 8, CANDIDATES = 2 * CHOICES + PARTS };
-/* The estimate looks at all runs between two cuts: of more cuts than the first, the second many are taken. */
+/* The estimate looks at all runs between two cuts. If there are more than MOST_CUTS, it looks at FEW_CUTS of them. */
 enum { MOST_CUTS = 512, FEW_CUTS = 128 };
 
+/* A run of units that is dropped. */
 typedef struct Step {
-    size_t working, kept; /* bytes: see above; what stays stored of the run */
+    size_t working, kept; /* bytes: alive while the backward pass is in it, see above; of it that stay stored */
     double seconds;       /* of recomputation */
 } Step;
 
-/* The best ways to store and drop up to a cut: by rising `kept` and falling `seconds`. */
+/* A way to store and drop the units up to a cut. */
 typedef struct Label {
-    size_t kept, peak;
+    size_t kept, peak; /* bytes that stay stored; the most bytes alive, see above */
     double seconds;
-    int cut, slot; /* the label that it goes on from */
-    bool dropped;  /* how it does so */
+    int cut, slot; /* the label that it extends: at that cut, item[slot] */
+    bool dropped;  /* whether the run from there is dropped or stored */
 } Label;
+/* The best labels of a cut: `kept` rises, `seconds` falls. */
 typedef struct Front { Label item[LABELS]; int n; } Front;
 
 typedef struct Solver {
-    const Chain *whole; /* for choices that are not the estimate's */
+    const Chain *whole; /* with all cuts: for the other modes' choices */
     const Chain *c;     /* the same with the cuts that the estimate looks at */
     int n;            /* the last cut: the end of the forward pass */
     Step *step;       /* [from * (n + 1) + to], from < to: the run between these cuts when it is dropped */
-    size_t *stored, *working; /* by unit that is stored: see above */
+    size_t *stored, *working; /* by unit: bytes that stay and that are alive, as in Step, when it is stored */
     size_t least;     /* bytes that no choice can avoid */
     Front *front;     /* by cut */
     int *segment;     /* CANDIDATES choices, each [forward_end] */
-    int *depth;       /* by buffer, scratch of chain_lighten */
+    int *depth;       /* by buffer: scratch of chain_lighten */
     double *seconds;  /* by candidate */
-    int count;
-    bool *lost, *need, *again;
+    int count;        /* candidates so far */
+    bool *lost, *need, *again; /* see chain_again */
 } Solver;
 
-static Step *step_at(const Solver *s, int from, int to) { return &s->step[from * (s->n + 1) + to]; }
+static Step *step_at(const Solver *s, int from, int to) {
+    assert(0 <= from && from < to && to <= s->n);
+    return &s->step[from * (s->n + 1) + to];
+}
 
 /* ---- the estimate */
 
 typedef struct Profile {
-    const Program *p; /* finished, without checkpointing: its forward ops have the chain's numbers */
+    const Program *p; /* finished, without checkpointing: its forward ops have the chain's numbers, see estimate */
     Life *life;
-    int *unit;        /* by root: the unit that writes it, if the backward pass gets it from the forward pass; else 0 */
+    int *unit;        /* by root: the unit that writes it, if the forward pass leaves it to the backward pass; else 0 */
     int *read, *back; /* by root: the last forward op and the first backward op that read it */
     int *end;         /* by root: the last op that reads it, after which a gradient may have its storage */
-    size_t *other;    /* by op: bytes alive at it that have unit 0, which no choice changes; persistent buffers apart */
-    size_t inputs;    /* bytes of the micro-batch, which are in `other` */
+    size_t *other;    /* by op: bytes alive at it of buffers with unit 0, which no choice changes; not the persistent */
+    size_t inputs;    /* bytes of the micro-batch, which `other` contains */
     size_t *stored;   /* by op and cut: bytes alive at it from units after the cut, when all is stored */
     size_t *passing;  /* by op and cut: the same without what only the backward pass reads */
     int *last;        /* by cut: the last op that uses what a unit after the cut writes */
 } Profile;
 
+/* Does the forward pass leave the storage to the backward pass? */
 static bool is_left(const Chain *c, const Profile *f, int b) {
     const Buf *buf = &f->p->bufs[b];
     const Life *l = &f->life[b];
@@ -72,6 +80,7 @@ static bool is_left(const Chain *c, const Profile *f, int b) {
     return c->writer[b] != NO_OP && l->used && !buf->carried && !buf->keep && l->first < end && l->last >= end;
 }
 
+/* Fills f->unit and s->stored. */
 static void find_units(const Solver *s, Profile *f) {
     for (int b = 0; b < s->c->p->n_bufs; b++) {
         if (!is_left(s->c, f, b)) continue;
@@ -80,7 +89,8 @@ static void find_units(const Solver *s, Profile *f) {
     }
 }
 
-/* A backward op that writes into a root writes a gradient: in place. */
+/* Fills f->read, f->back, f->end. A backward op that writes into an activation's storage writes a gradient, in
+ * place. */
 static void find_reads(Profile *f) {
     for (int b = 0; b < f->p->n_bufs; b++) {
         f->read[b] = f->life[b].first;
@@ -100,8 +110,8 @@ static void find_reads(Profile *f) {
 
 static size_t *at_cut(const Solver *s, size_t *table, int op, int cut) { return &table[op * (s->n + 1) + cut]; }
 
-/* Notes in the column of a table by op that there are more bytes from op `from` to op `to`: as by how much those ops have
- * more than the one before them. */
+/* Adds bytes to the ops [from, to] in a column of a table by op. Until sum_up, an entry is the difference to the op
+ * before it. */
 static void add_bytes(const Profile *f, size_t *column, size_t columns, int from, int to, size_t bytes) {
     if (from > to) return;
     column[(size_t)from * columns] += bytes;
@@ -114,6 +124,7 @@ static void sum_up(const Profile *f, size_t *table, size_t columns) {
 
 static int earlier(int a, int b) { return a < b ? a : b; }
 
+/* Fills f->other, f->inputs, f->stored, f->passing and s->least. */
 static void find_alive(Solver *s, Profile *f) {
     const size_t cuts = (size_t)s->n + 1;
     for (int b = 0; b < f->p->n_bufs; b++) {
@@ -149,7 +160,7 @@ static void find_last(const Solver *s, Profile *f) {
 
 static void at_least(size_t *most, size_t bytes) { *most = max_size(*most, bytes); }
 
-/* A unit that is stored: in its forward pass, and in its backward pass. */
+/* s->working of a unit that is stored: the most in its forward pass and in its backward pass. */
 static void work_stored(const Solver *s, Profile *f, int unit) {
     size_t *most = &s->working[unit];
     for (int t = s->c->cut[unit - 1].at; t < s->c->cut[unit].at; t++)
@@ -158,7 +169,7 @@ static void work_stored(const Solver *s, Profile *f, int unit) {
         at_least(most, f->other[t] + *at_cut(s, f->stored, t, unit - 1));
 }
 
-/* The first backward op that reads what is lost when the run is dropped. */
+/* The first backward op that reads what is lost when the run (from, to] is dropped. */
 static int first_need(const Solver *s, const Profile *f, int from, int to) {
     int first = f->last[from];
     for (int b = 0; b < s->c->p->n_bufs; b++)
@@ -166,7 +177,8 @@ static int first_need(const Solver *s, const Profile *f, int from, int to) {
     return first;
 }
 
-/* A run that is dropped: in its forward pass, when it runs again (the ops in s->again), and in its backward pass. */
+/* Bytes alive in a run that is dropped: the most in its forward pass, when it runs again (the ops in s->again), and in
+ * its backward pass. */
 static size_t work_dropped(const Solver *s, Profile *f, int from, int to) {
     int start = s->c->cut[from].at, end = s->c->cut[to].at, out = s->c->cut[to].root, need = first_need(s, f, from, to);
     size_t most = 0, cut = f->unit[out] ? f->life[out].bytes : 0;
@@ -181,7 +193,8 @@ static size_t work_dropped(const Solver *s, Profile *f, int from, int to) {
     return most;
 }
 
-/* Which ops run again when all from some cut up to `to` is dropped; as chain_again, for all starts in one walk back. */
+/* Fills s->again: the ops that run again when the run from some cut up to `to` is dropped. As chain_again, but for all
+ * starts of the run in one walk back. */
 static void find_again(const Solver *s, int to) {
     const Program *p = s->c->p;
     int kept = s->c->cut[to].root;
@@ -198,7 +211,8 @@ static void find_again(const Solver *s, int to) {
     }
 }
 
-/* Dropping a run keeps what crosses its end, and its input even where the backward pass has no use for that. */
+/* The steps of all runs that end at cut `to`. Dropping a run keeps what crosses its end, and its input, even if the
+ * backward pass itself does not read that. */
 static void fill_steps(const Solver *s, Profile *f, int to) {
     double seconds = 0;
     int out = s->c->cut[to].root;
@@ -213,20 +227,12 @@ static void fill_steps(const Solver *s, Profile *f, int to) {
     }
 }
 
-static void profile(Solver *s, Profile *f) {
-    program_lives(f->p, f->life);
-    find_units(s, f);
-    find_reads(f);
-    find_alive(s, f);
-    find_last(s, f);
-    for (int unit = 1; unit <= s->n; unit++) work_stored(s, f, unit);
-    for (int to = 1; to < s->n; to++) fill_steps(s, f, to);
-}
-
 static int estimate(Solver *s, Compile *under) {
     Program *p;
     int code = whatif(s->c->p, NULL, NULL, under, &p, NULL);
     if (code) return code;
+    /* its forward ops have the chain's numbers, but for sums of several losses over micro-batches, which stand between */
+    assert(p->forward_end >= s->c->p->forward_end);
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
     Scratch *m = &under->scratch;
     Profile f = {p, scratch_new(m, bufs, sizeof(Life)), scratch_new(m, bufs, sizeof(int)),
@@ -234,15 +240,23 @@ static int estimate(Solver *s, Compile *under) {
                  scratch_new(m, bufs, sizeof(int)), scratch_new(m, ops, sizeof(size_t)), 0,
                  scratch_new(m, ops * cuts, sizeof(size_t)), scratch_new(m, ops * cuts, sizeof(size_t)),
                  scratch_new(m, cuts, sizeof(int))};
-    if (!m->failed) profile(s, &f);
+    if (!m->failed) {
+        program_lives(p, f.life);
+        find_units(s, &f);
+        find_reads(&f);
+        find_alive(s, &f);
+        find_last(s, &f);
+        for (int unit = 1; unit <= s->n; unit++) work_stored(s, &f, unit);
+        for (int to = 1; to < s->n; to++) fill_steps(s, &f, to);
+    }
     program_free(p);
     return OK;
 }
 
 /* ---- the dynamic program */
 
-/* Full: of labels that keep about the same, one stays. So do the first, which keeps the least, and the last, which runs
- * the quickest. */
+/* Makes room in a full front: of labels that keep about the same number of bytes, one stays. The first, which keeps the
+ * least, and the last, which is the quickest, always stay. */
 static void thin_out(Front *f) {
     int n = 1;
     size_t gap = (f->item[f->n - 1].kept - f->item[0].kept) / (LABELS / 2) + 1;
@@ -251,8 +265,10 @@ static void thin_out(Front *f) {
     f->n = n;
 }
 
+/* Adds a label unless another keeps no more and is no slower; takes out those that it makes useless in the same way. */
 static void add_label(Front *f, const Label *l) {
     int at = 0, end = f->n;
+    assert(f->n < LABELS);
     while (at < end) { /* to the first label that keeps more */
         int middle = (at + end) / 2;
         if (f->item[middle].kept <= l->kept) at = middle + 1;
@@ -271,13 +287,15 @@ static void add_label(Front *f, const Label *l) {
     if (f->n == LABELS) thin_out(f);
 }
 
+/* Extends the labels at cut `from` by the run up to cut `to`, dropped or (a single unit) stored. */
 static void extend(const Solver *s, int from, int to, bool dropped, size_t bound) {
+    assert(dropped || to == from + 1);
     const Step *step = step_at(s, from, to), store = {s->working[to], s->stored[to], 0};
     if (!dropped) step = &store;
     for (int i = 0; i < s->front[from].n; i++) {
         const Label *l = &s->front[from].item[i];
         size_t peak = l->kept + step->working;
-        if (peak > bound) return; /* the labels after keep more */
+        if (peak > bound) return; /* the next labels keep more */
         Label next = {l->kept, max_size(l->peak, peak), l->seconds, from, i, dropped};
         next.kept += step->kept;
         next.seconds += step->seconds;
@@ -298,6 +316,7 @@ static const Label *quickest(const Solver *s, size_t bound) {
     return end->n ? &end->item[end->n - 1] : NULL;
 }
 
+/* The choice that a label of the last cut stands for. */
 static void trace(const Solver *s, const Label *end, int *segment) {
     memset(segment, 0, (size_t)s->c->p->forward_end * sizeof *segment);
     for (int to = s->n; to > 0;) {
@@ -309,9 +328,12 @@ static void trace(const Solver *s, const Label *end, int *segment) {
 
 /* ---- candidates and their judgement */
 
-static int *candidate(const Solver *s, int i) { return s->segment + (size_t)i * (size_t)s->c->p->forward_end; }
+static int *candidate(const Solver *s, int i) {
+    assert(i >= 0 && i < CANDIDATES);
+    return s->segment + (size_t)i * (size_t)s->c->p->forward_end;
+}
 
-/* Takes the choice at the end of the list into it, unless it is there already. */
+/* Takes candidate(s->count), which the caller has filled, into the list, unless it is there already. */
 static void add_candidate(Solver *s) {
     size_t bytes = (size_t)s->c->p->forward_end * sizeof(int);
     for (int i = 0; i < s->count; i++)
@@ -320,15 +342,15 @@ static void add_candidate(Solver *s) {
     s->count++;
 }
 
-/* Candidate `i` with its units up to a cut lightened. */
+/* Adds candidate `i` with its units up to a cut lightened. */
 static void add_lightened(Solver *s, int i, int cut) {
     memcpy(candidate(s, s->count), candidate(s, i), (size_t)s->c->p->forward_end * sizeof(int));
     chain_lighten(s->c, USUAL, s->c->cut[cut].at, candidate(s, s->count), s->depth);
     add_candidate(s);
 }
 
-/* The bound first falls to just below each peak that was reached. Where that has taken half of the tries, it falls in
- * even steps over the way that is left; near the end these are halved. */
+/* The bound first falls to just below each peak that was reached. After half of the tries it falls in even steps over
+ * the rest of the way to s->least; a step that finds nothing is halved. */
 static void find_candidates(Solver *s) {
     for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_SELECTIVE; mode++) {
         chain_choose(s->whole, (Checkpoint)mode, candidate(s, s->count));
@@ -359,7 +381,7 @@ static int take_quickest(const Solver *s, bool *seen) {
     return best;
 }
 
-/* Equally quick candidates are all looked at: the smallest arena wins. */
+/* Of equally quick candidates that fit, the one with the smallest arena is the best. */
 static int judge(const Solver *s, Compile *under, int *best) {
     bool seen[CANDIDATES] = {false};
     size_t arena = 0, least = SIZE_MAX, best_arena = 0;
@@ -376,14 +398,6 @@ static int judge(const Solver *s, Compile *under, int *best) {
     if (*best >= 0) return OK;
     return err_set(under->e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation "
                    "reaches is %zu bytes", under->settings->budget, least);
-}
-
-/* cut[FEW_CUTS]: some of the chain's: units of about as many of the chain's each, and the last one, the loss, by itself. Returns how many. */
-static int thin_cuts(const Chain *c, Cut *cut) {
-    const int units = FEW_CUTS - 2, all = c->n_cuts - 2;
-    for (int i = 0; i <= units; i++) cut[i] = c->cut[(int)((int64_t)i * all / units)];
-    cut[units + 1] = c->cut[c->n_cuts - 1];
-    return FEW_CUTS;
 }
 
 static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment) {
@@ -407,9 +421,13 @@ static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment)
 int chain_fit(const Chain *c, Compile *under, int *segment) {
     Cut cut[FEW_CUTS];
     Chain thinned = *c;
-    if (c->n_cuts > MOST_CUTS) {
+    assert(c->n_cuts >= 2);
+    if (c->n_cuts > MOST_CUTS) { /* units of about as many of the chain's each; the last one, the loss, by itself */
+        const int units = FEW_CUTS - 2, all = c->n_cuts - 2;
+        for (int i = 0; i <= units; i++) cut[i] = c->cut[(int)((int64_t)i * all / units)];
+        cut[units + 1] = c->cut[c->n_cuts - 1];
         thinned.cut = cut;
-        thinned.n_cuts = thin_cuts(c, cut);
+        thinned.n_cuts = FEW_CUTS;
     }
     return fit(c, &thinned, under, segment);
 }

@@ -1,22 +1,18 @@
 /* A forward program as a chain of units, and the rewriting that drops some of them: see checkpoint.c. */
 #include "checkpoint.h"
 
-#include <stdio.h>
+#include <assert.h>
 #include <string.h>
 
 #include "rewrite.h"
 
 /* ---- the chain */
 
-/* By position: how many storages cross it, and the sum of their numbers: where one does, its number. Casts of parameters
- * can be made anywhere: not counted. */
+/* A position before a forward op: how many storages cross it, and the sum of their numbers, which of a single one is
+ * its number. */
 typedef struct Crossing { int count; int64_t root; } Crossing;
 
-static bool counts(const Program *p, int root, int writer) {
-    const Op *op = &p->ops[writer];
-    return !(op->kind == OP_cast && p->bufs[op->in[0]].kind == BUF_PERSISTENT) && p->bufs[root].kind == BUF_TEMP;
-}
-
+/* Fills c->writer and c->saved. */
 static void find_writers(Chain *c) {
     const Program *p = c->p;
     for (int b = 0; b < p->n_bufs; b++) c->writer[b] = NO_OP;
@@ -29,15 +25,17 @@ static void find_writers(Chain *c) {
         EACH_IN(&p->ops[i], k) c->saved[program_root(p, p->ops[i].in[k])] = true;
 }
 
-/* A storage crosses the positions after its writer up to its last reader. `at` first holds by how much each position
- * has more than the one before it. */
+/* at[forward_end + 1]: a storage crosses the positions after its writer up to its last reader. The entries are the
+ * differences to the position before, until they are summed up. end[n_bufs] is scratch. */
 static void find_crossings(const Chain *c, Crossing *at, int *end) {
     const Program *p = c->p;
     for (int b = 0; b < p->n_bufs; b++) end[b] = c->writer[b];
     for (int i = 0; i < p->forward_end; i++)
         EACH_IN(&p->ops[i], k) end[program_root(p, p->ops[i].in[k])] = i;
     for (int b = 0; b < p->n_bufs; b++) {
-        if (c->writer[b] == NO_OP || end[b] == c->writer[b] || !counts(p, b, c->writer[b])) continue;
+        if (c->writer[b] == NO_OP || end[b] == c->writer[b]) continue;
+        const Op *writer = &p->ops[c->writer[b]]; /* a cast of a parameter can be made anywhere: it does not count */
+        if (writer->kind == OP_cast && p->bufs[writer->in[0]].kind == BUF_PERSISTENT) continue;
         at[c->writer[b] + 1].count++;
         at[c->writer[b] + 1].root += b;
         at[end[b] + 1].count--;
@@ -49,6 +47,7 @@ static void find_crossings(const Chain *c, Crossing *at, int *end) {
     }
 }
 
+/* A cut lies at each position before the loss that one storage crosses, once per storage; and at both ends. */
 static void find_cuts(Chain *c, const Crossing *at) {
     int loss = c->p->loss == NO_BUF ? NO_OP : c->writer[program_root(c->p, c->p->loss)];
     c->cut[c->n_cuts++] = (Cut){0, NO_BUF};
@@ -60,6 +59,7 @@ static void find_cuts(Chain *c, const Crossing *at) {
 
 bool chain_find(Chain *c, const Program *p, Scratch *s) {
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
+    assert(p->forward_end > 0 && p->forward_end < p->n_ops); /* there is a backward pass */
     *c = (Chain){p, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(bool)),
                  scratch_new(s, ops + 2, sizeof(Cut)), 0};
     Crossing *at = scratch_new(s, ops + 2, sizeof *at);
@@ -73,15 +73,11 @@ bool chain_find(Chain *c, const Program *p, Scratch *s) {
 
 /* ---- the choice */
 
-static void choose_marked(const Chain *c, int *segment) {
-    for (int i = 0; i < c->p->forward_end; i++) segment[i] = c->p->ops[i].region;
-}
-
-/* May a segment begin at the cut? What crosses it is then kept: free where the backward pass keeps it anyway, but a
- * loss where that would drop it, as the large map before a max pooling. */
+/* May a segment begin at the cut? It keeps what crosses the cut. That costs nothing if the backward pass keeps it
+ * anyway; else it costs bytes, as with the large map before a max pooling. */
 static bool is_free(const Chain *c, int cut) { return c->cut[cut].root == NO_BUF || c->saved[c->cut[cut].root]; }
 
-/* Each unit by itself; the last one, the loss, stays. */
+/* Each unit is a segment, except the last one, the loss, which stays. */
 static void choose_all(const Chain *c, int *segment) {
     int number = 0;
     for (int u = 1; u < c->n_cuts - 1; u++) {
@@ -99,18 +95,13 @@ static size_t saved_bytes(const Chain *c, int op) {
     return bytes;
 }
 
-static int sqrt_up(int n) {
-    int root = 0;
-    while (root * root < n) root++;
-    return root;
-}
-
-/* At most ceil(sqrt(n)) runs of units with about equal bytes of saved activations: a unit belongs to the run in which
- * its first byte lies. The run of the last unit stays. */
+/* At most ceil(sqrt(units)) runs of units with about equal bytes of saved activations: a unit belongs to the run in
+ * which its first byte lies. The run of the last unit stays. */
 static void choose_sqrt(const Chain *c, int *segment) {
-    size_t total = 0, before = 0;
+    size_t total = 0, before = 0, runs = 1;
+    while (runs * runs < (size_t)c->n_cuts - 1) runs++;
     for (int i = 0; i < c->p->forward_end; i++) total += saved_bytes(c, i);
-    size_t run = total / (size_t)sqrt_up(c->n_cuts - 1) + 1;
+    size_t run = total / runs + 1;
     int number = 1;
     for (int u = 1; u < c->n_cuts; u++) {
         if (is_free(c, u - 1)) number = 1 + (int)(before / run);
@@ -124,14 +115,18 @@ static void choose_sqrt(const Chain *c, int *segment) {
 }
 
 void chain_choose(const Chain *c, Checkpoint mode, int *segment) {
+    assert(mode != CHECKPOINT_SELECTIVE && mode != CHECKPOINT_BUDGET);
     memset(segment, 0, (size_t)c->p->forward_end * sizeof *segment);
-    if (mode == CHECKPOINT_MARKED) choose_marked(c, segment);
+    for (int i = 0; i < c->p->forward_end && mode == CHECKPOINT_MARKED; i++) segment[i] = c->p->ops[i].region;
     if (mode == CHECKPOINT_ALL) choose_all(c, segment);
     if (mode == CHECKPOINT_SQRT) choose_sqrt(c, segment);
 }
 
 /* ---- what a choice does */
 
+/* lost[n_bufs]: see chain_again. A storage is lost if its writer is dropped, nothing needs it later in the step, and
+ * every forward op that reads it is in the same segment; of an op that is ALONE, in a segment that is not dropped
+ * whole. */
 static void find_lost(const Chain *c, const int *segment, bool *lost) {
     const Program *p = c->p;
     for (int b = 0; b < p->n_bufs; b++) {
@@ -173,9 +168,9 @@ typedef struct Drop {
     const int *segment;
     Program *p;
     Rewriter old;              /* its ops before */
-    int n_bufs;                /* how many buffers it had */
-    bool *lost, *need, *again; /* as chain_again gives them */
-    int *twin;                 /* by buffer: the one that its op makes the second time, or NO_BUF */
+    int n_bufs;                /* how many buffers it had before */
+    bool *lost, *need, *again; /* see chain_again */
+    int *twin;                 /* by buffer: the one that its op's second run makes, or NO_BUF */
     int *maker;                /* by buffer: the forward op whose first output it is */
     int *first, *next;         /* by segment: its first op that runs again; by op: the next one of its segment; or NO_OP */
 } Drop;
@@ -187,14 +182,15 @@ static int most_segments(const Chain *c, const int *segment) {
     return most;
 }
 
-/* A buffer like `b` for an op's second run. */
+/* A new buffer for what was `b` in the first run. */
 static int second_buf(Program *p, int b) {
     int n = program_like(p, b, p->bufs[b].category, p->bufs[b].shape, p->bufs[b].dtype, "again");
     if (p->failed) return b;
-    p->bufs[n].bytes = p->bufs[b].bytes; /* of a workspace more than its shape says */
+    p->bufs[n].bytes = p->bufs[b].bytes; /* a workspace has more than its shape says */
     return n;
 }
 
+/* Puts the second run of a forward op: it reads and writes the twins. */
 static void run_again(Drop *r, const Op *first) {
     Program *p = r->p;
     Op op = *first;
@@ -202,7 +198,7 @@ static void run_again(Drop *r, const Op *first) {
     EACH_IN(&op, k)
         if (r->twin[op.in[k]] != NO_BUF) op.in[k] = r->twin[op.in[k]];
     EACH_OUT(first, k) {
-        if (op_info(first->kind)->out[k].updated) continue; /* that is updated again */
+        if (op_info(first->kind)->out[k].updated) continue; /* it is updated in place, twice */
         op.out[k] = second_buf(p, first->out[k]);
         if (r->lost[program_root(p, first->out[k])]) r->twin[first->out[k]] = op.out[k];
     }
@@ -210,7 +206,7 @@ static void run_again(Drop *r, const Op *first) {
     if (!p->failed) rewrite_put(p, &op);
 }
 
-/* Runs the op again that makes `b`, after those that make what it reads and that is lost. */
+/* Runs the op again whose first output is `b`, after the ops that make its lost inputs. */
 static void make_alone(Drop *r, int b) {
     const Program *p = r->p;
     const Op *op = &r->old.old[r->maker[b]];
@@ -221,10 +217,12 @@ static void make_alone(Drop *r, int b) {
     if (!p->failed) run_again(r, op);
 }
 
-/* A backward op reads `b`: if that was dropped, its whole segment is made again here, once. */
+/* What a backward op reads in place of `b`: itself, or if it is lost its twin. Its first reader has the whole segment
+ * made again. */
 static int made_again(Drop *r, int b) {
     if (b >= r->n_bufs || !r->lost[program_root(r->p, b)]) return b;
     if (r->twin[b] != NO_BUF) return r->twin[b];
+    assert(r->c->writer[program_root(r->p, b)] != NO_OP);
     int number = r->segment[r->c->writer[program_root(r->p, b)]];
     if (number == ALONE) make_alone(r, b);
     for (int i = number > 0 ? r->first[number] : NO_OP; i != NO_OP && !r->p->failed; i = r->next[i])
@@ -232,6 +230,7 @@ static int made_again(Drop *r, int b) {
     return r->p->failed ? b : r->twin[b];
 }
 
+/* Fills r->maker, r->first and r->next. */
 static void list_segments(Drop *r) {
     for (int k = most_segments(r->c, r->segment); k >= 0; k--) r->first[k] = NO_OP;
     for (int i = r->c->p->forward_end - 1; i >= 0; i--) {
@@ -244,27 +243,24 @@ static void list_segments(Drop *r) {
     }
 }
 
-static void drop(Drop *r) {
-    Program *p = r->p;
-    for (int b = 0; b < r->n_bufs; b++) r->twin[b] = NO_BUF;
-    chain_again(r->c, r->segment, r->lost, r->need, r->again);
-    list_segments(r);
-    for (const Op *old = rewrite_begin(&r->old, p); old; old = rewrite_next(&r->old)) {
-        Op op = *old;
-        if (r->old.at >= r->old.forward_end) {
-            EACH_IN(&op, k) op.in[k] = made_again(r, op.in[k]);
-        }
-        rewrite_put(p, &op);
-    }
-    rewrite_end(&r->old);
-}
-
 void chain_drop(const Chain *c, Program *p, const int *segment, Scratch *s) {
+    assert(p->forward_end == c->p->forward_end && p->n_bufs == c->p->n_bufs); /* nothing has changed since chain_find */
     size_t bufs = (size_t)p->n_bufs, forward = (size_t)p->forward_end;
     size_t segments = (size_t)most_segments(c, segment) + 1;
     Drop r = {c, segment, p, {0}, p->n_bufs, scratch_new(s, bufs, sizeof(bool)), scratch_new(s, bufs, sizeof(bool)),
               scratch_new(s, forward, sizeof(bool)), scratch_new(s, bufs, sizeof(int)),
               scratch_new(s, bufs, sizeof(int)), scratch_new(s, segments, sizeof(int)),
               scratch_new(s, forward, sizeof(int))};
-    if (!s->failed) drop(&r);
+    if (s->failed) return;
+    for (int b = 0; b < r.n_bufs; b++) r.twin[b] = NO_BUF;
+    chain_again(c, segment, r.lost, r.need, r.again);
+    list_segments(&r);
+    for (const Op *old = rewrite_begin(&r.old, p); old; old = rewrite_next(&r.old)) {
+        Op op = *old;
+        if (r.old.at >= r.old.forward_end) {
+            EACH_IN(&op, k) op.in[k] = made_again(&r, op.in[k]);
+        }
+        rewrite_put(p, &op);
+    }
+    rewrite_end(&r.old);
 }

@@ -1,19 +1,21 @@
 /* Selective checkpointing (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models"):
- * products are kept, and what light ops make of them is not: activations, normalisations, casts of weights, sums. An op
- * is light where memory sets its pace: at most one operation for each byte that it reads or writes.
+ * products are kept; what light ops make of them is dropped: activations, normalisations, casts of weights, sums. An op
+ * is light if memory limits its speed: at most one operation for each byte that it reads or writes.
  *
  *     x = linear(...)      kept: GELU's gradient reads it
  *     y = gelu(x)          ALONE, depth 1: the gradient of the next weights reads it, and x is there to make it from
  *
- * A residual network's sums hang on each other through all of its blocks. What was made again would be as much as what
- * was dropped; hence the bound on the depth: where it ends, a sum is kept. */
+ * Each sum of a residual network depends on the one before it, through all blocks. Without a bound on the depth all of
+ * them would be made again at once, which saves nothing; with it, a sum is kept where the bound is reached. */
 #include "checkpoint.h"
 
+#include <assert.h>
 #include <string.h>
 
 static bool is_light(const Op *op) { return op->flops <= op->traffic; }
 
-/* From what is there in the backward pass: 0; from what is made again: how deep that lies; DEEPEST: not from here. */
+/* How many ops must run again, one after the other, before `buf` is there in the backward pass. 0: it is there;
+ * DEEPEST: it cannot be made by such ops. */
 static int depth_of(const Chain *c, const int *segment, const int *depth, int buf) {
     int root = program_root(c->p, buf), writer = c->writer[root];
     if (writer == NO_OP) return c->p->bufs[root].kind == BUF_TEMP ? DEEPEST : 0;
@@ -22,6 +24,7 @@ static int depth_of(const Chain *c, const int *segment, const int *depth, int bu
 }
 
 void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth) {
+    assert(deep <= DEEPEST && end <= c->p->forward_end);
     for (int i = 0; i < end; i++) {
         const Op *op = &c->p->ops[i];
         int root = op->out[0] == NO_BUF ? NO_BUF : program_root(c->p, op->out[0]), most = 0;

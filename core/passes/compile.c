@@ -1,5 +1,6 @@
 #include "compile.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "network/layer.h"
@@ -15,7 +16,7 @@ static void watched(PassWatch *watch, void *arg, const char *pass, const Program
     if (watch) watch(arg, pass, p);
 }
 
-/* A budget holds for every program, also for one in which there is nothing to drop. */
+/* A budget is a limit for every program, also for one in which there is nothing to drop. */
 static int check_budgets(const Program *p, const Compile *c) {
     const Settings *s = c->settings;
     const struct { const char *of; bool given; size_t bytes; } budgets[] = {
@@ -32,16 +33,8 @@ static int check_budgets(const Program *p, const Compile *c) {
     return code;
 }
 
-static int run_passes(Program *p, Compile *c, PassWatch *watch, void *arg) {
-    for (size_t i = 0; i < ARRAY_LEN(passes); i++) {
-        int code = pass_run(&passes[i], p, c);
-        if (code) return code;
-        watched(watch, arg, passes[i].name, p);
-    }
-    return check_budgets(p, c);
-}
-
-/* As PyTorch's autocast on GPUs: probabilities near 1 that a 16-bit sigmoid has rounded leave no logarithm of 1 - p. */
+/* As PyTorch's autocast on GPUs refuses BCELoss: of probabilities p near 1, which a 16-bit sigmoid has rounded to 1,
+ * there is no logarithm of 1 - p. */
 static int check_losses(const Network *net, const Program *p, const PrecisionInfo *precision, Err *e) {
     for (int k = 0; k < net->n_losses && p->loss != NO_BUF && precision->autocast; k++)
         if (!strcmp(layer_kind(net->loss[k]), "BCELoss"))
@@ -50,25 +43,26 @@ static int check_losses(const Network *net, const Program *p, const PrecisionInf
     return OK;
 }
 
-/* What is the program's own has its scope in the name. */
-static void scope_constants(Program *p) {
-    char name[BUF_NAME];
-    for (int b = 0; b < p->n_bufs; b++)
-        if (p->bufs[b].constant) memcpy(p->bufs[b].name, program_scoped(p, p->bufs[b].name, name), sizeof name);
-}
-
 int compile(const Network *net, const Settings *s, Device *device, PassWatch *watch, void *arg, Program **out, Err *e) {
+    Compile c = {s, device, e, {0}};
+    char name[BUF_NAME];
     Program *p;
     int code = lower_network(net, !s->eval, !s->no_loss, &p, e);
     if (code) return code;
     p->graph = s->graph;
     memcpy(p->scope, s->scope, sizeof p->scope);
-    scope_constants(p);
+    for (int b = 0; b < p->n_bufs; b++) /* a constant is the program's own: its name begins with the scope */
+        if (p->bufs[b].constant) memcpy(p->bufs[b].name, program_scoped(p, p->bufs[b].name, name), sizeof name);
     if (s->keep_output || p->loss == NO_BUF) p->bufs[p->output].keep = true;
     code = program_check(p, "lower", e);
     if (!code) watched(watch, arg, "lower", p);
     if (!code) code = check_losses(net, p, precision_info(s->precision), e);
-    if (!code) code = run_passes(p, &(Compile){s, device, e, {0}}, watch, arg);
+    for (size_t i = 0; i < ARRAY_LEN(passes) && !code; i++) {
+        code = pass_run(&passes[i], p, &c);
+        if (!code) watched(watch, arg, passes[i].name, p);
+    }
+    assert(!c.scratch.last); /* each pass's scratch was given back */
+    if (!code) code = check_budgets(p, &c);
     if (code) program_free(p);
     else *out = p;
     return code;

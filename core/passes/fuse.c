@@ -1,22 +1,26 @@
 /* Fusion: an op applies an activation itself.
  *
- *   conv2d, linear   the activation after: the product's own output never exists.
- *   maxpool          a ReLU, after or before: max(relu(x)) = relu(max(x)), and where that is 0 no gradient comes
- *                    through, wherever in the window it came from. So the backward pass keeps the small map, which the
- *                    next layer reads anyway, in place of the large one.
+ *   conv2d, linear   the activation after it: the product's own output never exists.
+ *   maxpool          a ReLU after or before it, since max(relu(x)) = relu(max(x)). Where the result is 0 no gradient
+ *                    passes, whichever element of the window it came from. So the backward pass keeps the small map,
+ *                    which the next layer reads anyway, in place of the large one.
  *
- * Only where nothing else reads what lies between, and, when gradients are wanted, the activation's gradient follows
- * from its output (ReLU, Sigmoid, Tanh). The values are the same. */
+ * This happens only if nothing else reads what lies between the two, and, for training, if the activation's gradient
+ * follows from its output (ReLU, Sigmoid, Tanh). The values are the same. */
 #include "uses.h"
 
-/* The op that alone reads what op `i` makes, in the same nn.Checkpoint; NO_OP: there is none, or it is the output. */
+#include <assert.h>
+
+/* The only op that reads the first output of op `i`, if both are in the same nn.Checkpoint. NO_OP: there is none, or
+ * the output is the network's. */
 static int next_op(const Uses *u, int i) {
     const Op *op = &u->p->ops[i];
     int reader = op->out[0] == u->p->output ? NO_OP : uses_reader(u, op->out[0]);
     return reader == NO_OP || u->p->ops[reader].region != op->region ? NO_OP : reader;
 }
 
-static void pool_takes_before(Uses *u, int i) {
+/* A max pooling applies the ReLU `i` before it. */
+static void fuse_before(Uses *u, int i) {
     const Op *act = &u->p->ops[i];
     int next = act->kind == OP_act && act->attr.act.act == ACT_RELU ? next_op(u, i) : NO_OP;
     if (next == NO_OP || u->p->ops[next].kind != OP_maxpool) return;
@@ -25,7 +29,8 @@ static void pool_takes_before(Uses *u, int i) {
     uses_move(u, act->out[0], act->in[0]);
 }
 
-static void takes_behind(Uses *u, int i, bool eval) {
+/* Op `i` applies the activation after it. */
+static void fuse_after(Uses *u, int i, bool eval) {
     Op *op = &u->p->ops[i];
     ActAttr *fused = attr_fused(op->kind, &op->attr);
     int next = fused && !fused->act ? next_op(u, i) : NO_OP;
@@ -41,10 +46,11 @@ static void takes_behind(Uses *u, int i, bool eval) {
 
 int pass_fuse(Program *p, Compile *c) {
     Uses u;
+    assert(p->forward_end == p->n_ops); /* before the backward pass, which then has less to do */
     if (!uses_open(&u, p, &c->scratch)) return OK;
-    for (int i = p->n_ops - 1; i >= 0; i--) pool_takes_before(&u, i); /* first: else a product takes that ReLU */
+    for (int i = p->n_ops - 1; i >= 0; i--) fuse_before(&u, i); /* first, or a product would take that ReLU */
     for (int i = 0; i < p->n_ops; i++)
-        if (!u.dropped[i]) takes_behind(&u, i, c->settings->eval);
+        if (!u.dropped[i]) fuse_after(&u, i, c->settings->eval);
     uses_close(&u);
     return OK;
 }

@@ -1,12 +1,13 @@
-/* Fusion in the backward pass: the product whose dx is all that an activation's gradient is computed from multiplies
- * by f'(s) itself, so that the gradient before the activation never exists beside the one after it:
+/* Fusion in the backward pass. If a product's dx is the only gradient that an activation's gradient (act_dx) is
+ * computed from, the product multiplies by f'(s) itself, and the two gradients never exist beside each other:
  *
  *   conv2d_dx y.grad;  act_dx y.grad.pre = y.grad f'(s)              ->  conv2d_dx y.grad.pre = ... f'(s)
  *   conv2d_dw w.grad b.grad = x y.grad.pre                               conv2d_dw w.grad, and b.grad from conv2d_dx
  *
- * Views may lie between; then s is read through the forward pass's own view of it. A sum of gradients or the border of
- * an nn.Checkpoint between the two keeps them apart. The bias gradient, the sum of what the product writes anyway, is
- * made there, too, which saves one more pass over it. */
+ * Views may lie between the two; then s is read through the forward pass's own view of it. A sum of gradients between
+ * them, or the border of an nn.Checkpoint, forbids the fusion. The product also makes the bias gradient, which is the
+ * sum of what it writes anyway: that saves one more pass over it. */
+#include <assert.h>
 #include <string.h>
 
 #include "uses.h"
@@ -19,8 +20,7 @@ typedef struct Fuse {
     int *dw;                 /* by buffer: the first product that makes dw of it as its dy, or NO_OP */
 } Fuse;
 
-static bool is_dw(const Op *op) { return op->kind == OP_conv2d_dw || op->kind == OP_linear_dw; }
-
+/* Puts `buf` into the storage of `root`, and into its list. */
 static void put_alias(Fuse *f, int buf, int root) {
     f->p->bufs[buf].alias = root;
     f->next_alias[buf] = f->alias[root];
@@ -37,7 +37,7 @@ static void index_program(Fuse *f) {
         if (p->bufs[b].alias != NO_BUF) put_alias(f, b, p->bufs[b].alias);
     for (int i = p->n_ops - 1; i >= 0; i--) {
         const Op *op = &p->ops[i];
-        if (is_dw(op)) f->dw[op->in[1]] = i;
+        if (op->kind == OP_conv2d_dw || op->kind == OP_linear_dw) f->dw[op->in[1]] = i;
         if (op->kind != OP_view || i >= p->forward_end) continue;
         int root = program_root(p, op->out[0]);
         f->next_view[i] = f->view[root];
@@ -45,9 +45,9 @@ static void index_program(Fuse *f) {
     }
 }
 
-/* The op after product `i` whose input 0 is the product's dx, read by nothing else and seen through views only;
- * *maker: the last op before it, the product or a view. */
-static int next_behind(const Fuse *f, int i, int *maker) {
+/* The only op that reads the dx of product `i`, directly or through views; NO_OP: there is none. *maker: what makes its
+ * input, the product or a view. */
+static int next_after(const Fuse *f, int i, int *maker) {
     int reader;
     for (*maker = i; (reader = uses_reader(&f->uses, f->p->ops[*maker].out[0])) != NO_OP; *maker = reader)
         if (f->p->ops[reader].kind != OP_view) return reader;
@@ -58,7 +58,8 @@ static bool lies_as(const Buf *a, const Buf *b) {
     return shape_equal(&a->shape, &b->shape) && a->layout == b->layout && !memcmp(a->order, b->order, sizeof a->order);
 }
 
-/* `saved` as dx has its elements: itself or a forward view of the same storage; NO_BUF: there is none. */
+/* A buffer with the elements of `saved` that lies as dx does: `saved` itself or a forward view of the same storage;
+ * NO_BUF: there is none. */
 static int saved_as(const Fuse *f, int saved, int dx) {
     const Program *p = f->p;
     if (lies_as(&p->bufs[saved], &p->bufs[dx])) return saved;
@@ -67,7 +68,7 @@ static int saved_as(const Fuse *f, int saved, int dx) {
     return NO_BUF;
 }
 
-/* `maker` makes what the act_dx made. */
+/* `maker` (see next_after) makes what the act_dx made. If it is a view, that lies where the act_dx's input does. */
 static void take_over(Fuse *f, int maker, int act_dx) {
     Program *p = f->p;
     int dx = p->ops[act_dx].out[0], root = program_root(p, p->ops[act_dx].in[0]);
@@ -82,7 +83,7 @@ static void take_over(Fuse *f, int maker, int act_dx) {
     put_alias(f, dx, root);
 }
 
-/* The bias gradient of the layer before, where that sums up exactly the product's dx. */
+/* The product makes the bias gradient of the layer before, if that is exactly the sum of the product's dx. */
 static void take_bias(const Fuse *f, int product) {
     Program *p = f->p;
     int dx = p->ops[product].out[0];
@@ -96,14 +97,15 @@ static void take_bias(const Fuse *f, int product) {
 static void fuse_product(Fuse *f, int i) {
     Program *p = f->p;
     Op *op = &p->ops[i];
-    bool forward = op->kind == OP_conv2d; /* which is how a transposed convolution's gradient is made */
+    bool forward = op->kind == OP_conv2d; /* a transposed convolution's dx: it applies activations, not their gradients */
     ActAttr *fused = forward ? NULL : attr_fused(op->kind, &op->attr);
-    int maker, act_dx = fused ? next_behind(f, i, &maker) : NO_OP;
+    int maker, act_dx = fused ? next_after(f, i, &maker) : NO_OP;
     if (act_dx == NO_OP || p->ops[act_dx].kind != OP_act_dx || p->ops[act_dx].region != op->region) return;
     int saved = saved_as(f, p->ops[act_dx].in[1], op->out[0]);
     if (saved == NO_BUF) return;
+    assert(!fused->act && op->in[2] == NO_BUF);
     *fused = p->ops[act_dx].attr.act;
-    op->in[2] = saved; /* unknown to f->uses, which is asked about gradients only */
+    op->in[2] = saved; /* f->uses does not know of it: it is asked about gradients only */
     take_over(f, maker, act_dx);
     take_bias(f, i);
     op_cost(p, op);
@@ -111,6 +113,7 @@ static void fuse_product(Fuse *f, int i) {
 
 int pass_fuse_gradient(Program *p, Compile *c) {
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops;
+    assert(p->body_end == p->n_ops); /* before the update */
     Scratch *s = &c->scratch;
     Fuse f = {.p = p, .view = scratch_new(s, bufs, sizeof(int)), .next_view = scratch_new(s, ops, sizeof(int)),
               .alias = scratch_new(s, bufs, sizeof(int)), .next_alias = scratch_new(s, bufs, sizeof(int)),

@@ -1,8 +1,11 @@
-/* In-place: where ops.def allows it and the input dies at this op, the output takes over its storage. `marked`:
- * activations whose layer says inplace = true, and a loss's gradient, which takes the place of the network's output;
- * sums of gradients always, as PyTorch's autograd does. */
+/* In-place: an output takes over an input's storage if ops.def allows it and the input dies at this op. Sums of
+ * gradients always do, as in PyTorch's autograd. With `marked`, so do activations whose layer says inplace = true, and
+ * a loss's gradient, which replaces the network's output. */
+#include <assert.h>
+
 #include "passes.h"
 
+/* Does the setting, or the layer, ask for it? */
 static bool asked_for(const Program *p, const Op *op, Inplace mode) {
     if (op->kind == OP_add && p->bufs[op->out[0]].category == CAT_ACTIVATION_GRADIENTS) return true;
     if (mode != INPLACE_MARKED) return mode == INPLACE_ON;
@@ -11,6 +14,7 @@ static bool asked_for(const Program *p, const Op *op, Inplace mode) {
     return (op->kind == OP_dropout || op->kind == OP_dropout_dx) && op->attr.drop.inplace;
 }
 
+/* May the first output of op `i` have the storage of its input `slot`? */
 static bool can_take(const Program *p, const Life *life, int i, int slot) {
     int root = program_root(p, p->ops[i].in[slot]), out = p->ops[i].out[0];
     const Buf *from = &p->bufs[root], *to = &p->bufs[out];
@@ -33,14 +37,10 @@ static void share(Program *p, const Sharing *s, int buf, int root) {
     s->first[root] = buf;
 }
 
-static void find_sharing(Program *p, const Sharing *s) {
-    for (int b = 0; b < p->n_bufs; b++) s->first[b] = NO_BUF;
-    for (int b = 0; b < p->n_bufs; b++)
-        if (p->bufs[b].alias != NO_BUF) share(p, s, b, p->bufs[b].alias);
-}
-
+/* `out`, and all that share its storage, move into that of `in`. */
 static void take(Program *p, Life *life, const Sharing *s, int in, int out) {
     int root = program_root(p, in);
+    assert(root != out && p->bufs[out].alias == NO_BUF);
     for (int b = s->first[out], next; b != NO_BUF; b = next) {
         next = s->next[b];
         share(p, s, b, root);
@@ -55,7 +55,9 @@ int pass_inplace(Program *p, Compile *c) {
     Sharing sharing = {scratch_new(&c->scratch, bufs, sizeof(int)), scratch_new(&c->scratch, bufs, sizeof(int))};
     if (c->scratch.failed) return OK;
     program_lives(p, life);
-    find_sharing(p, &sharing);
+    for (int b = 0; b < p->n_bufs; b++) sharing.first[b] = NO_BUF;
+    for (int b = 0; b < p->n_bufs; b++)
+        if (p->bufs[b].alias != NO_BUF) share(p, &sharing, b, p->bufs[b].alias);
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         int slot = op_info(op->kind)->inplace;

@@ -1,6 +1,6 @@
-/* Offloading: an activation that the backward pass will read waits in the host's memory meanwhile, as under PyTorch's
- * save_on_cpu. It is copied there after the op that makes it, and back in front of the first op of the backward pass
- * that reads it:
+/* Offloading: an activation that the backward pass will read waits in the host's memory, as under PyTorch's
+ * save_on_cpu. It is copied there after the op that makes it, and back before the first op of the backward pass that
+ * reads it:
  *
  *     y = conv2d(x, w)                       y's life without: ------------------------------
  *     y.host = copy(y)                                   with: ---                         ---
@@ -8,26 +8,21 @@
  *     y.back = copy(y.host)
  *     dx = act_dx(dy, y.back)
  *
- * Copies run in line with the other ops, so they cost time. An activation therefore stays on the device where it does
- * not raise the peak above the least peak (all activations moved), or above the budget; the largest are tried first. */
+ * Copies run in line with the other ops, so they cost time. An activation therefore stays on the device if it raises
+ * the peak neither above the least peak (all activations moved) nor above the budget; the largest are tried first. */
+#include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "checkpoint.h"
 #include "rewrite.h"
 
-/* An activation that may go. */
+/* An activation that may be moved to the host. */
 typedef struct Trip {
-    int buf, host, back; /* buffers; host and back: of a program in which it goes */
+    int buf, host, back; /* buffers: the activation; its copies in the program that moves it, or NO_BUF */
     size_t bytes;
 } Trip;
 
-/* ---- which may go */
-
-static bool may_go(const Chain *c, int b, size_t least) {
-    const Buf *buf = &c->p->bufs[b];
-    return c->writer[b] != NO_OP && c->saved[b] && buf->category == CAT_ACTIVATIONS && buf->bytes >= least;
-}
+/* ---- which may be moved */
 
 /* The largest first; ties in buffer order. */
 static int compare_trips(const void *left, const void *right) {
@@ -36,24 +31,28 @@ static int compare_trips(const void *left, const void *right) {
     return a->buf - b->buf;
 }
 
-/* trip[n_bufs]; returns how many. What may not go does not count as saved from here on. */
+/* trip[n_bufs]; returns how many there are. Takes storage that is read at the end of the step out of c->saved: it
+ * stays. least: bytes; what is smaller stays, too. */
 static int find_trips(Chain *c, size_t least, Trip *trip) {
     const Program *p = c->p;
     int n = 0;
-    for (int b = 0; b < p->n_bufs; b++) /* what is read at the end of the step stays */
-        if (p->bufs[b].keep) c->saved[program_root(p, b)] = false;
     for (int b = 0; b < p->n_bufs; b++)
-        if (may_go(c, b, least)) trip[n++] = (Trip){b, NO_BUF, NO_BUF, p->bufs[b].bytes};
+        if (p->bufs[b].keep) c->saved[program_root(p, b)] = false;
+    for (int b = 0; b < p->n_bufs; b++) {
+        const Buf *buf = &p->bufs[b];
+        if (c->writer[b] != NO_OP && c->saved[b] && buf->category == CAT_ACTIVATIONS && buf->bytes >= least)
+            trip[n++] = (Trip){b, NO_BUF, NO_BUF, buf->bytes};
+    }
     qsort(trip, (size_t)n, sizeof *trip, compare_trips);
     return n;
 }
 
-/* ---- what goes */
+/* ---- moving them */
 
 typedef struct Tour {
     Program *p;
     Trip **trip;   /* by buffer: its trip, or NULL */
-    int n_bufs;    /* that the program had before */
+    int n_bufs;    /* how many the program had before */
     int *twin;     /* by buffer: the one that the backward pass reads in its place, or NO_BUF */
 } Tour;
 
@@ -69,6 +68,7 @@ static void emit(Program *p, OpKind kind, int in, int out, const char *path) {
     op_cost(p, op);
 }
 
+/* Copies what `op` has made to the host. */
 static void send(Tour *r, const Op *op) {
     EACH_OUT(op, k) {
         Trip *t = r->trip[op->out[k]];
@@ -79,13 +79,15 @@ static void send(Tour *r, const Op *op) {
     }
 }
 
-/* What the backward pass reads for `buf`: itself, if it did not go; a view of what is back, if it was a view. */
+/* What the backward pass reads in place of `buf`: itself if it was not moved; else its copy, made here for the first
+ * reader; of a view, a view of the copy. */
 static int fetched(Tour *r, int buf, const char *path) {
     if (buf >= r->n_bufs) return buf;
     if (r->twin[buf] != NO_BUF) return r->twin[buf];
     int root = program_root(r->p, buf);
     Trip *t = r->trip[root];
     if (!t || r->p->failed) return buf;
+    assert(t->host != NO_BUF); /* sent in the forward pass */
     if (buf == root) {
         t->back = twin_of(r->p, root, "back");
         emit(r->p, OP_copy, t->host, t->back, path);
@@ -97,45 +99,43 @@ static int fetched(Tour *r, int buf, const char *path) {
     return r->twin[buf] = twin;
 }
 
-static void rewrite(Tour *r) {
-    Rewriter w;
-    for (int b = 0; b < r->n_bufs; b++) r->twin[b] = NO_BUF;
-    for (const Op *old = rewrite_begin(&w, r->p); old; old = rewrite_next(&w)) {
-        Op op = *old;
-        if (w.at >= w.forward_end) {
-            EACH_IN(&op, k) op.in[k] = fetched(r, op.in[k], op.path);
-        }
-        rewrite_put(r->p, &op);
-        if (w.at < w.forward_end) send(r, &op);
-    }
-    rewrite_end(&w);
-}
-
 typedef struct Choice { Trip *trip; int n; } Choice;
 
-/* Rewrites p; the trips learn of their buffers. */
+/* An ApplyFn: makes the trips of a Choice in p, and sets their host and back. */
 static void go(Program *p, const void *choice, Scratch *s) {
     const Choice *made = choice;
     Tour r = {p, scratch_new(s, (size_t)p->n_bufs, sizeof(Trip *)), p->n_bufs,
               scratch_new(s, (size_t)p->n_bufs, sizeof(int))};
+    Rewriter w;
     if (s->failed) return;
     for (int i = 0; i < made->n; i++) r.trip[made->trip[i].buf] = &made->trip[i];
-    rewrite(&r);
+    for (int b = 0; b < r.n_bufs; b++) r.twin[b] = NO_BUF;
+    for (const Op *old = rewrite_begin(&w, p); old; old = rewrite_next(&w)) {
+        Op op = *old;
+        if (w.at >= w.forward_end) {
+            EACH_IN(&op, k) op.in[k] = fetched(&r, op.in[k], op.path);
+        }
+        rewrite_put(p, &op);
+        if (w.at < w.forward_end) send(&r, &op);
+    }
+    rewrite_end(&w);
 }
 
-/* ---- what may stay */
+/* ---- which may stay */
 
-/* Of some ops in a row: the most bytes alive at one of them, and how many of them were added to all at once. */
+/* A node of a tree over the ops, for its range of them: the most bytes alive at one of them, and how many bytes of that
+ * were added to the whole range at once (and not to its children). */
 typedef struct Level { size_t most, more; } Level;
 
-/* The finished program in which all have gone. */
+/* The finished program in which all have been moved. */
 typedef struct Tide {
     const Program *p;
     Life *life;
-    size_t *ebb;        /* by op, the bytes alive */
-    size_t most;        /* of ebb */
+    size_t *ebb;        /* by op: the bytes alive */
+    size_t most;        /* the most of ebb */
     int *made, *read;   /* by buffer: the op whose first output it is; the first op whose first input it is */
-    Level *level;       /* [2 ops]: the bytes alive with those that stay, as a tree: see raise_level */
+    Level *level;       /* [2 ops]: the bytes alive with those that stay. Node 1 is the root, node k has the children 2 k
+                         * and 2 k + 1, leaf `ops` + i is op i. */
     int ops;            /* leaves of the tree: a power of two */
 } Tide;
 
@@ -143,15 +143,7 @@ static size_t most_below(const Level *level, int node) {
     return max_size(level[2 * node].most, level[2 * node + 1].most) + level[node].more;
 }
 
-static void fill_levels(const Tide *f) {
-    for (int i = 0; i < f->ops; i++) f->level[f->ops + i] = (Level){i < f->p->n_ops ? f->ebb[i] : 0, 0};
-    for (int node = f->ops - 1; node > 0; node--) {
-        f->level[node].more = 0;
-        f->level[node].most = most_below(f->level, node);
-    }
-}
-
-/* The most bytes alive in the ops [from, to), of those that node `node` stands for: `ops` of them, from `first` on. */
+/* The most bytes alive at an op of [from, to) that is in the range of `node`: `ops` ops, from `first` on. */
 static size_t most_alive(const Tide *f, int node, int first, int ops, int from, int to) {
     if (to <= first || first + ops <= from) return 0;
     if (from <= first && first + ops <= to) return f->level[node].most;
@@ -160,6 +152,7 @@ static size_t most_alive(const Tide *f, int node, int first, int ops, int from, 
     return max_size(low, high) + f->level[node].more;
 }
 
+/* Adds bytes to those ops. */
 static void raise_level(const Tide *f, int node, int first, int ops, int from, int to, size_t bytes) {
     if (to <= first || first + ops <= from) return;
     if (from <= first && first + ops <= to) {
@@ -172,16 +165,8 @@ static void raise_level(const Tide *f, int node, int first, int ops, int from, i
     f->level[node].most = most_below(f->level, node);
 }
 
-static void find_copies(const Tide *f) {
-    for (int i = f->p->n_ops - 1; i >= 0; i--) {
-        const Op *op = &f->p->ops[i];
-        if (op->out[0] != NO_BUF) f->made[op->out[0]] = i;
-        if (op->in[0] != NO_BUF) f->read[op->in[0]] = i;
-    }
-}
-
-/* The ops between which the storage is free because it went: [*from, *to). It is free from where another op writes
- * into it, or after its last reader. */
+/* The ops [*from, *to) at which the storage is free because its activation was moved. It is free from the op on that
+ * writes something else into it, or after its last reader; and until the copy back. */
 static void find_gap(const Tide *f, const Trip *t, int *from, int *to) {
     const Program *p = f->p;
     int root = program_root(p, t->buf);
@@ -192,6 +177,7 @@ static void find_gap(const Tide *f, const Trip *t, int *from, int *to) {
     *to = f->read[t->host];
 }
 
+/* Does the activation stay, because no more than `limit` bytes are then alive? If so, it is added to the levels. */
 static bool stays(const Tide *f, const Trip *t, size_t limit, size_t alignment) {
     int from, to;
     size_t bytes = align_up(f->life[program_root(f->p, t->buf)].bytes, alignment);
@@ -201,16 +187,20 @@ static bool stays(const Tide *f, const Trip *t, size_t limit, size_t alignment) 
     return true;
 }
 
-/* Those of the trips that must be made so that no more than `limit` bytes are alive; returns how many. */
+/* going[n]: the trips that must be made so that no more than `limit` bytes are alive; returns how many. */
 static int pick(const Tide *f, const Trip *trip, int n, size_t limit, size_t alignment, Trip *going) {
     int left = 0;
-    fill_levels(f);
+    for (int i = 0; i < f->ops; i++) f->level[f->ops + i] = (Level){i < f->p->n_ops ? f->ebb[i] : 0, 0};
+    for (int node = f->ops - 1; node > 0; node--) {
+        f->level[node].more = 0;
+        f->level[node].most = most_below(f->level, node);
+    }
     for (int i = 0; i < n; i++)
         if (!stays(f, &trip[i], limit, alignment)) going[left++] = trip[i];
     return left;
 }
 
-/* A plan may be higher than what is alive at once: then less must be. */
+/* A placed arena may be larger than the bytes alive at once: then the limit falls by the difference, and more go. */
 static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile *c, Trip *going, int *left) {
     enum { TRIES = 8 };
     const size_t budget = c->settings->offload_budget;
@@ -224,6 +214,7 @@ static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile
     }
 }
 
+/* going[*left]: the trips to make. all: p with all of them made, finished. */
 static int choose(const Program *p, const Trip *trip, int n, const Program *all, Compile *c, Trip *going, int *left) {
     size_t bufs = (size_t)all->n_bufs, ops = 1;
     Scratch *s = &c->scratch;
@@ -232,13 +223,18 @@ static int choose(const Program *p, const Trip *trip, int n, const Program *all,
               scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(int)),
               scratch_new(s, 2 * ops, sizeof(Level)), (int)ops};
     if (s->failed) return OK;
-    find_copies(&f);
+    for (int i = all->n_ops - 1; i >= 0; i--) {
+        const Op *op = &all->ops[i];
+        if (op->out[0] != NO_BUF) f.made[op->out[0]] = i;
+        if (op->in[0] != NO_BUF) f.read[op->in[0]] = i;
+    }
     f.most = placement_live(all, c->device->table->alignment, f.life, f.ebb);
     return fit(p, &f, trip, n, c, going, left);
 }
 
 int pass_offload(Program *p, Compile *c) {
     if (c->settings->eval || c->settings->offload == OFFLOAD_NONE || p->forward_end == p->n_ops) return OK;
+    assert(p->body_end == p->n_ops && p->micro_batches == 1); /* before accumulate and update */
     Scratch *s = &c->scratch;
     Trip *trip = scratch_new(s, (size_t)p->n_bufs, sizeof *trip);
     Trip *going = scratch_new(s, (size_t)p->n_bufs, sizeof *going);

@@ -1,19 +1,12 @@
-/* From a program's lifetimes to the arena's offsets, and that as text. */
+/* From a program's lifetimes to the arena's offsets, and these as text. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "passes.h"
 
-/* What is to be placed in one of the two memories: the device's temporaries, or what lies on the host. */
-static void list_items(const Program *p, const Life *life, bool host, size_t alignment, PlanItem *items) {
-    for (int b = 0; b < p->n_bufs; b++) {
-        bool here = life[b].used && p->bufs[b].kind != BUF_PERSISTENT && p->bufs[b].host == host;
-        items[b] = (PlanItem){here ? align_up(life[b].bytes, alignment) : 0, life[b].first, life[b].last, 0};
-    }
-}
-
-/* Persistent buffers from the arena's start, in buffer order. */
+/* Places the persistent buffers from the arena's start, in buffer order. */
 static int place_persistent(const Program *p, const Life *life, size_t alignment, Placement *out, Err *e) {
     for (int b = 0; b < p->n_bufs; b++) {
         if (p->bufs[b].kind != BUF_PERSISTENT) continue;
@@ -24,13 +17,17 @@ static int place_persistent(const Program *p, const Life *life, size_t alignment
     return OK;
 }
 
-/* The temporaries' plan on top of them, and the host's. */
+/* Places the temporaries after them, and what lies in the host's memory from 0. items[n_bufs] is scratch: buffers that
+ * are not in the memory have size 0. */
 static int place(const Program *p, const Life *life, PlanItem *items, size_t alignment, Placement *out, Err *e) {
     int code = place_persistent(p, life, alignment, out, e);
     const struct { bool host; size_t base; Plan *plan; } memories[] = {
         {false, out->persistent, &out->plan}, {true, 0, &out->host}};
     for (size_t m = 0; m < ARRAY_LEN(memories) && !code; m++) {
-        list_items(p, life, memories[m].host, alignment, items);
+        for (int b = 0; b < p->n_bufs; b++) {
+            bool here = life[b].used && p->bufs[b].kind != BUF_PERSISTENT && p->bufs[b].host == memories[m].host;
+            items[b] = (PlanItem){here ? align_up(life[b].bytes, alignment) : 0, life[b].first, life[b].last, 0};
+        }
         code = plan_build(items, p->n_bufs, memories[m].plan, e);
         for (int b = 0; b < p->n_bufs && !code; b++)
             if (items[b].size) out->offsets[b] = memories[m].base + items[b].offset;
@@ -42,6 +39,7 @@ static int place(const Program *p, const Life *life, PlanItem *items, size_t ali
 int placement_build(const Program *p, size_t alignment, Placement *out, Err *e) {
     size_t n = (size_t)p->n_bufs;
     Scratch s = {0};
+    assert(alignment && !(alignment & (alignment - 1)));
     Placement pl = {mem_new(n * sizeof(size_t)), 0, 0, {0, 0, 0}, {0, 0, 0}};
     Life *life = scratch_new(&s, n, sizeof *life);
     PlanItem *items = scratch_new(&s, n, sizeof *items);
@@ -69,9 +67,10 @@ size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *li
     size_t most = 0;
     program_lives(p, life);
     memset(live, 0, (size_t)p->n_ops * sizeof *live);
-    for (int b = 0; b < p->n_bufs; b++) { /* first, by how much each op has more than the one before it */
+    for (int b = 0; b < p->n_bufs; b++) { /* first the differences to the op before */
         size_t bytes = align_up(life[b].bytes, alignment);
         if (!life[b].used || p->bufs[b].host) continue;
+        assert(0 <= life[b].first && life[b].first <= life[b].last && life[b].last < p->n_ops);
         live[life[b].first] += bytes;
         if (life[b].last + 1 < p->n_ops) live[life[b].last + 1] -= bytes;
     }

@@ -1,28 +1,30 @@
-/* Mixed precision. Works on the forward program, before the backward pass: the gradient of a cast is a cast back, so
- * the backward ops come out in the right types by themselves.
+/* Mixed precision. It works on the forward program, before the backward pass: the gradient of a cast is a cast back, so
+ * the backward ops get the right types by themselves.
  *
- *   amp_*            autocast as PyTorch's lists: LOW ops (convolutions, matrix products) read 16-bit copies of their
- *                    inputs, WIDE ops (losses) fp32 ones, SAME ops run in the widest type they are given. Weights stay
+ *   amp_*            autocast with PyTorch's lists: LOW ops (convolutions, matrix products) read 16-bit copies of their
+ *                    inputs, WIDE ops (losses) fp32 copies, SAME ops run in the widest type they are given. Weights stay
  *                    fp32; a 16-bit copy is made once per micro-batch and shared. Biases are read as they are.
  *   master_*, *16    weights and activations are 16-bit; losses compute in fp32 inside. master_*: the update pass adds
  *                    an fp32 master copy of each parameter.
  *   in all of them   operands that ops.def marks FP32 stay fp32: parameters and statistics of normalisation.
  *   tf32             types as in fp32; the products' attributes say that a GPU may compute them in TF32.
- *   *_fp16 with loss scaling: p->loss_scaling, which the backward and update passes act on. */
+ *   *_fp16 with loss scaling: sets p->loss_scaling, on which the backward and update passes act. */
+#include <assert.h>
+
 #include "base/mem.h"
 #include "rewrite.h"
 
-/* A buffer's casts: 1 + the buffer that holds it in that type, 0: there is none yet. */
+/* A buffer's casts: 1 + the buffer that holds it in that type; 0: there is none yet. */
 typedef struct Cast { int to[DT_COUNT]; } Cast;
 
 typedef struct Casts {
     Program *p;
-    Cast *of; /* by buffer, of `cap` */
+    Cast *of; /* [cap], by buffer */
     int cap;
 } Casts;
 
-/* `buf` in type `type` for op `user`: itself,
- * or the output of a cast that is emitted here unless there is one already. */
+/* `buf` in type `type` for op `user`: the buffer itself, or the output of its cast, which is emitted here at the first
+ * call. */
 static int cast_to(Casts *c, int buf, DType type, const Op *user) {
     if (c->p->bufs[buf].dtype == type) return buf;
     if (buf < c->cap && c->of[buf].to[type]) return c->of[buf].to[type] - 1;
@@ -48,6 +50,7 @@ static bool follows(const Program *p, const Op *op, int k) {
     return !info->in[k].fp32 && !info->in[k].as_is && dtype_is_float(p->bufs[op->in[k]].dtype);
 }
 
+/* The type of the inputs that follow; fp32 where they differ. */
 static DType widest(const Program *p, const Op *op) {
     DType type = DT_COUNT;
     EACH_IN(op, k) {
@@ -83,27 +86,22 @@ static void autocast(Program *p, DType low) {
     mem_free(c.of);
 }
 
-/* wide[n_bufs]: what some op wants in fp32 in every precision. */
-static void find_wide(const Program *p, bool *wide) {
+/* All fp32 buffers become 16-bit, except those that some op wants in fp32 in every precision. */
+static void narrow(Program *p, DType type, Scratch *s) {
+    bool *wide = scratch_new(s, (size_t)p->n_bufs, sizeof *wide);
+    if (!wide) return;
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         const OpInfo *info = op_info(op->kind);
         EACH_IN(op, k) wide[op->in[k]] |= info->in[k].fp32;
         EACH_OUT(op, k) wide[op->out[k]] |= info->out[k].fp32;
     }
-}
-
-/* Everything but integers and what is always wide becomes 16-bit. */
-static void narrow(Program *p, DType type, Scratch *s) {
-    bool *wide = scratch_new(s, (size_t)p->n_bufs, sizeof *wide);
-    if (!wide) return;
-    find_wide(p, wide);
     for (int b = 0; b < p->n_bufs; b++)
         if (p->bufs[b].dtype == DT_F32 && !wide[b]) set_type(p, b, type);
     for (int i = 0; i < p->n_ops; i++) op_cost(p, &p->ops[i]);
 }
 
-/* What RMSNorm adds where it is not told: it depends on the type. */
+/* The default eps of RMSNorm (below 0 until now) is the machine epsilon of its input's type. */
 static void set_epsilons(Program *p) {
     for (int i = 0; i < p->n_ops; i++) {
         NormAttr *a = &p->ops[i].attr.norm;
@@ -122,6 +120,7 @@ static void allow_tf32(Program *p) {
 int pass_precision(Program *p, Compile *c) {
     const Settings *s = c->settings;
     const PrecisionInfo *info = precision_info(s->precision);
+    assert(p->forward_end == p->n_ops); /* before the backward pass */
     if (info->autocast) autocast(p, info->low);
     else if (info->weights != DT_F32) narrow(p, info->weights, &c->scratch);
     if (p->failed) return OK;

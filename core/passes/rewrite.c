@@ -1,7 +1,10 @@
 #include "rewrite.h"
 
+#include <assert.h>
+
 #include "base/mem.h"
 
+/* Looks at old op `at`, or past the last one. What is put from now on belongs to its part of the step. */
 static const Op *look(Rewriter *r, int at) {
     Program *p = r->p;
     if (at == r->forward_end) p->forward_end = p->n_ops;
@@ -25,6 +28,7 @@ const Op *rewrite_next(Rewriter *r) { return look(r, r->at + 1); }
 void rewrite_end(Rewriter *r) { mem_free(r->old); }
 
 Op *rewrite_put(Program *p, const Op *op) {
+    assert(op < p->ops || op >= p->ops + p->cap_ops); /* making room may move the program's own ops */
     Op *put = program_op(p, op->kind, op->path);
     *put = *op;
     if (op->kind == OP_view && !p->failed) p->bufs[op->out[0]].alias = program_root(p, op->in[0]);

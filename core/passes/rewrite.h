@@ -1,11 +1,11 @@
-/* rewrite.h: private to the passes that insert, move or drop ops: the list of ops, written anew.
+/* rewrite.h: private to the passes that insert, move or drop ops: it writes the list of ops again.
  *
  *     Rewriter r;
  *     for (const Op *op = rewrite_begin(&r, p); op; op = rewrite_next(&r)) rewrite_put(p, op);
  *     rewrite_end(&r);
  *
- * What is put into the program while an old op is looked at stands in that op's part: the forward pass, the backward
- * pass, or what follows the body. */
+ * An op that is put while an old op is looked at belongs to the same part as that: the forward pass, the backward pass,
+ * or what follows the body. forward_end and body_end follow. */
 #ifndef MT_REWRITE_H
 #define MT_REWRITE_H
 
@@ -14,16 +14,17 @@
 typedef struct Rewriter {
     Program *p;
     Op *old;                      /* the ops as they were */
-    int n, forward_end, body_end; /* how many they were, and where the parts ended */
+    int n, forward_end, body_end; /* how many there were, and where the parts ended */
     int at;                       /* the old op that is looked at */
 } Rewriter;
 
-/* The program has no ops any more; the first old one. NULL: none is left, or p->failed is set. */
+/* Empties the program's list of ops; the first old op, then the next one. NULL: there is none, or p->failed is set. */
 const Op *rewrite_begin(Rewriter *r, Program *p);
 const Op *rewrite_next(Rewriter *r);
-void rewrite_end(Rewriter *r);
+void rewrite_end(Rewriter *r); /* frees the old ops */
 
-/* Puts an op at the end. A view's output lies where its input does. */
+/* Puts a copy of `op`, which is not one of p's own, at the end of the list, and returns it. The output of a view shares
+ * its input's storage. On failure as program_op. */
 Op *rewrite_put(Program *p, const Op *op);
 
 #endif

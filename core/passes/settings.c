@@ -1,5 +1,6 @@
 #include "settings.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +17,7 @@ const PrecisionInfo *precision_info(Precision p) {
         PRECISIONS(X)
 #undef X
     };
+    assert((size_t)p < ARRAY_LEN(table));
     return &table[p];
 }
 
@@ -39,7 +41,8 @@ OpKind optimizer_op(const Optimizer *o, const Shape *like) {
 bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type, OptimState *state) {
     const int rank = like->rank;
     const OpKind op = optimizer_op(o, like);
-    /* of the states that ops.def calls optional; over: the dimension of which one is left, from the last one on */
+    /* the states that ops.def calls optional; over: the dimension, counted from the end, that has size 1 in the state;
+     * 0: none */
     const struct { const char *state; bool wanted; int over; } optional[] = {
         {"momentum_buffer", o->rule.momentum != 0.0f, 0},
         {"grad_avg", o->rule.centered, 0},
@@ -48,6 +51,7 @@ bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type
         {"col_var", rank > 1, 2},
         {"variance", rank == 1, 0},
     };
+    assert(slot >= 1 && slot < op_master(op)); /* output 0 is the weight, the last one its master */
     const char *name = op_info(op)->out[slot].name;
     *state = (OptimState){*like, op == OP_adam8bit ? DT_U8 : type};
     if (!strcmp(name, "scale"))
@@ -60,7 +64,7 @@ bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type
     return true;
 }
 
-/* Options that are one number of the rule each, of whichever optimizer has them. */
+/* Options that are one number of the rule each, for all optimizers that have them. any: also below 0. */
 static const struct { const char *name; size_t at; bool any; } numbers[] = {
     {"lr", offsetof(OptimRule, lr), false},
     {"momentum", offsetof(OptimRule, momentum), false},
@@ -97,6 +101,7 @@ static int set_block(OptimRule *r, const Options *options, Err *e) {
 
 int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     OptimRule r = {0};
+    assert(kind >= 0 && kind < OPTIM_COUNT);
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
         double value = options_float(options, numbers[i].name);
         if (!numbers[i].any && !(value >= 0))
@@ -165,10 +170,10 @@ const Setting *setting_find(const char *name) {
     return NULL;
 }
 
-/* What stands for a number of bytes among the words; a script gives the number. */
+/* The word that stands for a number of bytes; a script gives the number. */
 #define BYTES "budget"
 
-/* The place of the word in "a|b|"; -1: it is none of them. */
+/* The place of the word in "a|b|", from 0; -1: it is not there. */
 static int word_place(const char *words, const char *word) {
     const size_t length = strlen(word);
     for (int place = 0; *words; place++) {
@@ -179,6 +184,7 @@ static int word_place(const char *words, const char *word) {
     return -1;
 }
 
+/* ERR_SCRIPT: says what was expected in place of `found`. */
 static int unexpected(const Setting *setting, const char *found, Err *e) {
     static const char *const expected[SETTING_TYPES] = {"a text", "", "a number of bytes", "a number", "true or false",
         "", "", "one of memtide.optim's", ""};
@@ -197,6 +203,7 @@ static int unexpected(const Setting *setting, const char *found, Err *e) {
                    setting->type == SETTING_word_or_bytes ? " or a number of bytes" : "", found);
 }
 
+/* The optimizer of that name with its defaults. */
 static int set_optimizer(Optimizer *o, const char *name, Err *e) {
     const char *known, *spec;
     for (int kind = 0; (spec = optimizer_spec(kind, &known)) != NULL; kind++) {
@@ -213,6 +220,7 @@ static int set_optimizer(Optimizer *o, const char *name, Err *e) {
 
 int setting_set_text(Settings *s, const Setting *setting, const char *text, Err *e) {
     char *field = (char *)s + setting->at;
+    assert(setting->whose != SETTING_OUTER); /* it has a field */
     if (setting->type == SETTING_optimizer) return set_optimizer(&s->optimizer, text, e);
     if (setting->type == SETTING_options) return pytorch_options_set(&s->pytorch, text, e);
     if (setting->type == SETTING_text) {
@@ -231,6 +239,7 @@ int setting_set_number(Settings *s, const Setting *setting, double value, Err *e
     const double least = or_word ? 1 : bytes ? 0 : (double)setting->least;
     const double most = bytes ? 0x1p62 : (double)setting->most;
     char *field = (char *)s + setting->at, found[NUMBER_TEXT];
+    assert(setting->whose != SETTING_OUTER); /* it has a field */
     if (setting->type == SETTING_number) {
         memcpy(field, &(float){(float)value}, sizeof(float));
         return OK;
@@ -239,6 +248,7 @@ int setting_set_number(Settings *s, const Setting *setting, double value, Err *e
         value != (double)(int64_t)value)
         return unexpected(setting, number_text(value, found), e);
     if (or_word) {
+        assert(setting->size == sizeof(int)); /* an enum */
         memcpy(field, &(int){word_place(setting->words, BYTES)}, sizeof(int));
         field = (char *)s + setting->bytes_at;
     }

@@ -1,4 +1,5 @@
-/* settings.h: one cell of a sweep: what is swept, apart from the network itself. */
+/* settings.h: how a network's step program is made: the settings of a cell of a sweep, and some that only tests and
+ * scripts set. */
 #ifndef MT_SETTINGS_H
 #define MT_SETTINGS_H
 
@@ -45,8 +46,8 @@ typedef enum Checkpoint {
 #undef X
 } Checkpoint;
 
-/* Where activations wait for the backward pass. budget: only as many of them in the host's memory as the step must give
- * up to stay within a number of bytes of the device. */
+/* Which activations wait for the backward pass in the host's memory. budget: as few as keep the step within a number of
+ * bytes of the device. */
 #define OFFLOADS(X)                                          \
     X(NONE, "none", "nothing")                               \
     X(ALL, "all", "all that the backward pass reads again")  \
@@ -93,14 +94,15 @@ typedef enum OptimKind {
 } OptimKind;
 
 typedef struct Optimizer { OptimKind kind; OptimRule rule; } Optimizer;
-/* The option line of an optimizer (NULL past the end) and its name. */
+/* The option line of an optimizer, and its name (name may be NULL); NULL past the end. */
 const char *optimizer_spec(int kind, const char **name);
-/* From finished options of that kind's spec; checks ranges as PyTorch does (lr >= 0, 0 <= beta < 1, ...). */
+/* From finished options of that kind's spec. ERR_SCRIPT: out of range, as in PyTorch (lr >= 0, 0 <= beta < 1, ...). */
 int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e);
-typedef struct OptimState { Shape shape; DType type; } OptimState;
-/* The op that updates a parameter of shape `like` (NULL: any that has no state of 8 bits), and whether it keeps the
- * state that is the op's output `slot`; if so, *state is that. type: what the rule works on */
+/* The op that updates a parameter of shape `like`; NULL: one that is too small for states of 8 bits. */
 OpKind optimizer_op(const Optimizer *o, const Shape *like);
+typedef struct OptimState { Shape shape; DType type; } OptimState;
+/* Does that op keep the state that is its output `slot`? If so, *state says how it looks. type: what the rule computes
+ * with, the type of the weight or of its master. */
 bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type, OptimState *state);
 
 /*   framework: text, whose step */
@@ -133,7 +135,7 @@ typedef struct Settings {
     size_t budget;           /* bytes, for CHECKPOINT_BUDGET */
     Offload offload;
     size_t offload_budget;   /* bytes of the device, for OFFLOAD_BUDGET; else 0 */
-    size_t offload_least;    /* bytes: what is smaller takes longer to ask for than to copy, and stays */
+    size_t offload_least;    /* bytes: smaller activations stay, since starting a copy takes longer than the copy */
     Inplace inplace;
     bool eval;               /* mode = "eval": no gradients, nothing saved */
     bool no_loss;            /* evaluation without a target: the output is kept instead */
@@ -143,13 +145,13 @@ typedef struct Settings {
     Optimizer optimizer;
     bool scheduled;          /* the learning rate is a buffer "lr", which can be written between steps */
     ScalerAttr scaler;       /* growth 2, backoff 0.5, interval 2000 */
-    float loss_scale;        /* initial: 65536 */
-    char scope[32];          /* what the names of its counters begin with, where programs with optimizers of their own
-                              * share parameters; "": nothing */
-    bool keep_output, keep_gradients; /* to look at them after a step */
+    float loss_scale;        /* the first one: 65536 */
+    char scope[32];          /* the names of the program's own counters begin with it, so that programs with optimizers
+                              * of their own can share parameters; "": with nothing */
+    bool keep_output, keep_gradients; /* they can be read after a step */
 } Settings;
 
-/* Those of settings.def, offload_least 4 KiB, and PyTorch's loss scaler. */
+/* The defaults of settings.def, offload_least 4 KiB, and PyTorch's loss scaler. */
 Settings settings_default(void);
 
 typedef enum SettingType {
@@ -167,13 +169,13 @@ typedef struct Setting {
     size_t bytes_at;      /* of word_or_bytes */
     int64_t least, most;  /* of a count */
 } Setting;
-/* The i-th, from 0; NULL past the last */
+/* The i-th row, from 0; NULL past the last one. */
 const Setting *setting_info(int i);
 const char *setting_type_name(SettingType type);
-/* The one of that name that a program knows; NULL: there is none. */
+/* The setting of that name that programs know (SETTING_CELL, SETTING_INNER); NULL: there is none. */
 const Setting *setting_find(const char *name);
-/* From a text ("true" and "false" for flags; an optimizer by its name, with its defaults), and from a number.
- * ERR_SCRIPT: what was expected. */
+/* Set such a setting from a text ("true" and "false" for flags; an optimizer by its name, with its defaults), and from
+ * a number. ERR_SCRIPT says what was expected. */
 int setting_set_text(Settings *s, const Setting *setting, const char *text, Err *e);
 int setting_set_number(Settings *s, const Setting *setting, double value, Err *e);
 

@@ -1,12 +1,14 @@
-/* The update, once per step: the optimizer's op for every parameter that has a gradient, with its state as persistent
- * buffers; around them, where they are needed, the step count and the dynamic loss scale:
+/* The update, once per step: the optimizer's op for every parameter that has a gradient, with its states as persistent
+ * buffers; before and after them, if they are needed, the step count and the dynamic loss scale:
  *
  *   grad_check, grad_square (every gradient)   step_begin   sgd | adam | ... (every parameter)   scale_update
  *
- * Updates of one kind stand together, since a device may take small ones together.
+ * Updates of one kind stand together, so that a device can run small ones together.
  *
- * A learning rate that may change and the square of the gradients' norm are persistent buffers, "lr" and
+ * A learning rate that may change, and the square of the gradients' norm, are persistent buffers, "lr" and
  * "grad_square". */
+#include <assert.h>
+
 #include "passes.h"
 
 /* A persistent buffer beside parameter `w`: "<w>.<what>". */
@@ -28,7 +30,7 @@ static int number_buf(Program *p, const char *name, float first) {
     return b;
 }
 
-/* The sum of squares of all gradients -> its buffer */
+/* Emits the sum of the squares of all gradients; returns its buffer. */
 static int sum_squares(Program *p) {
     int square = number_buf(p, "grad_square", 0);
     bool first = true;
@@ -45,9 +47,10 @@ static int sum_squares(Program *p) {
     return square;
 }
 
-/* in: the state, lr and the square, each of them or NO_BUF */
+/* in[3]: the buffers of the StepState, the learning rate and the square of the norm, or NO_BUF. */
 static void update_param(Program *p, const Optimizer *o, ParamBufs *param, const int *in) {
     int w = param->weight;
+    assert(param->grad != NO_BUF && param->master == NO_BUF && !p->bufs[w].frozen);
     bool master = p->masters && p->bufs[w].dtype != DT_F32;
     DType type = master ? DT_F32 : p->bufs[w].dtype;
     OpKind kind = optimizer_op(o, &p->bufs[w].shape);
@@ -67,7 +70,7 @@ static void update_param(Program *p, const Optimizer *o, ParamBufs *param, const
     if (!p->failed) op_cost(p, op);
 }
 
-/* Those of all parameters whose states have 8 bits, or of all others */
+/* The updates of all parameters whose states have 8 bits, or of all others. */
 static void update_params(Program *p, const Settings *s, bool coded, const int *in) {
     for (int i = 0; i < p->n_params && !p->failed; i++) {
         ParamBufs *param = &p->params[i];
@@ -78,6 +81,7 @@ static void update_params(Program *p, const Settings *s, bool coded, const int *
     }
 }
 
+/* An op that changes the StepState: grad_check of a gradient, step_begin, scale_update. */
 static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
     int state = program_state(p);
     Op *op = program_op(p, kind, "");
@@ -86,8 +90,9 @@ static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
     if (kind == OP_scale_update) op->attr.scaler = s->scaler;
 }
 
-/* Does the update depend on the step number? Dampening leaves out the first; without it a buffer that starts at zero gives
- * PyTorch's values. A rate decays. */
+/* Does the update depend on the step number? Adam's corrections and a learning rate that decays do. So does
+ * dampening, which PyTorch leaves out in the first step; without dampening, momentum that starts at zero gives
+ * PyTorch's values. */
 static bool is_counted(const Optimizer *o) {
     bool always = !op_info(optimizer_op(o, NULL))->in[1].optional; /* "state" */
     return always || (o->rule.momentum != 0.0f && o->rule.dampening != 0.0f) || o->rule.lr_decay != 0.0f;
@@ -97,6 +102,7 @@ int pass_update(Program *p, Compile *c) {
     const Settings *s = c->settings;
     const OptimRule *rule = &s->optimizer.rule;
     if (s->eval) return OK;
+    assert(p->body_end == p->n_ops && p->micro_batches == s->accumulate); /* after accumulate */
     bool counted = p->loss_scaling || is_counted(&s->optimizer);
     int state = counted ? program_state(p) : NO_BUF;
     p->first_scale = p->loss_scaling ? s->loss_scale : 1.0f;

@@ -1,7 +1,10 @@
 #include "uses.h"
 
+#include <assert.h>
+
 #include "rewrite.h"
 
+/* Puts a read at the front of the buffer's list. */
 static void link_read(Uses *u, int read, int buf) {
     int next = u->first[buf];
     u->next[read] = next;
@@ -12,7 +15,7 @@ static void link_read(Uses *u, int read, int buf) {
 
 bool uses_open(Uses *u, Program *p, Scratch *s) {
     size_t reads = (size_t)p->n_ops * OP_IN, bufs = (size_t)p->n_bufs;
-    *u = (Uses){p, scratch_new(s, bufs, sizeof(int)), scratch_new(s, reads, sizeof(int)),
+    *u = (Uses){p, p->n_ops, scratch_new(s, bufs, sizeof(int)), scratch_new(s, reads, sizeof(int)),
                 scratch_new(s, reads, sizeof(int)), scratch_new(s, (size_t)p->n_ops, sizeof(bool))};
     if (s->failed) return false;
     for (int b = 0; b < p->n_bufs; b++) u->first[b] = -1;
@@ -23,6 +26,7 @@ bool uses_open(Uses *u, Program *p, Scratch *s) {
 
 void uses_close(Uses *u) {
     Rewriter r;
+    assert(u->p->failed || u->n_ops == u->p->n_ops); /* no op was added meanwhile: `dropped` has their numbers */
     for (const Op *op = rewrite_begin(&r, u->p); op; op = rewrite_next(&r))
         if (!u->dropped[r.at]) rewrite_put(u->p, op);
     rewrite_end(&r);
@@ -43,6 +47,7 @@ void uses_move(Uses *u, int from, int to) {
 }
 
 void uses_drop(Uses *u, int op) {
+    assert(op >= 0 && op < u->n_ops && !u->dropped[op]);
     u->dropped[op] = true;
     EACH_IN(&u->p->ops[op], k) {
         int buf = u->p->ops[op].in[k], read = op * OP_IN + k;

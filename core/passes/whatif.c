@@ -1,5 +1,7 @@
 #include "whatif.h"
 
+#include <assert.h>
+
 #define BUILD(...)
 #define CHOOSE(...)
 #define FINISH(...) {__VA_ARGS__},
@@ -10,19 +12,17 @@ static const Pass finishing[] = {
 #undef PASS
 };
 
-static int finish(Program *p, Compile *c, size_t *arena) {
-    int code = OK;
-    for (size_t i = 0; i < ARRAY_LEN(finishing) && !code; i++) code = pass_run(&finishing[i], p, c);
-    return code || !arena ? code : placement_arena(p, c->device->table->alignment, arena, c->e);
-}
-
 int whatif(const Program *p, ApplyFn *apply, const void *choice, Compile *c, Program **finished, size_t *arena) {
+    assert(p->body_end == p->n_ops && p->micro_batches == 1); /* before stage FINISH */
     Program *copy = program_copy(p);
     if (!copy) return err_set(c->e, ERR_HOST_MEMORY, "out of host memory for a copy of the program");
     void *before = c->scratch.last;
     if (apply) apply(copy, choice, &c->scratch);
     scratch_release(&c->scratch, before);
-    int code = finish(copy, c, arena);
+    int code = OK;
+    if (copy->failed || c->scratch.failed) code = err_set(c->e, ERR_HOST_MEMORY, "out of host memory in a choice");
+    for (size_t i = 0; i < ARRAY_LEN(finishing) && !code; i++) code = pass_run(&finishing[i], copy, c);
+    if (!code && arena) code = placement_arena(copy, c->device->table->alignment, arena, c->e);
     if (finished && !code) *finished = copy;
     else program_free(copy);
     return code;

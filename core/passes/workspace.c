@@ -1,6 +1,6 @@
-/* What a library needs to run an op is asked of the device here, before anything is allocated, and becomes a buffer of
- * the program: planned, predicted and counted like every other. The pass runs once more after the
- * update: ops that have got something keep it. */
+/* Asks the device, before anything is allocated, what its libraries need to run each op. That becomes a buffer of the
+ * program: planned, predicted and counted like every other. The pass runs again after the update, for the ops that were
+ * added meanwhile; the others keep what they have. */
 #include "passes.h"
 #include "program/view.h"
 

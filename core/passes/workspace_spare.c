@@ -1,27 +1,31 @@
-/* Where nothing that a library has gets by with the workspace limit, the device took what needs least, and that is
- * often slow. Below the step's peak workspace costs nothing: there such an op may ask for as much as is free while it
- * runs. */
+/* If no implementation that a library has for an op needs less than the workspace limit, the device has taken the one
+ * that needs least, which is often slow. Below the step's peak more workspace costs nothing: here such an op may ask
+ * for as much as is free while it runs. */
+#include <assert.h>
+
 #include "passes.h"
 #include "program/view.h"
 
 typedef struct Spare {
     Device *device;
     size_t limit, alignment;
-    size_t *live; /* [n_ops] bytes, workspace included */
-    size_t peak;
+    size_t *live; /* by op: bytes alive, its workspace included */
+    size_t peak;  /* the most of live */
 } Spare;
 
 /* What an op had before. */
 typedef struct Had { int op; void *state; size_t bytes; } Had;
 
+/* Has the op more workspace than the limit? */
 static bool is_beyond(const Program *p, const Op *op, size_t limit) {
     return op->workspace != NO_BUF && p->bufs[op->workspace].bytes > limit;
 }
 
-/* The op's workspace, and all that is free beside it. */
+/* Lets the device choose again for op i, which may have its workspace and all that is free beside it. */
 static int ask_again(Program *p, const Spare *s, int i, Err *e) {
     Op *op = &p->ops[i];
     Buf *workspace = &p->bufs[op->workspace];
+    assert(s->live[i] <= s->peak);
     size_t limit = workspace->bytes + (s->peak - s->live[i]), bytes;
     void *state;
     KArgs args;
@@ -34,7 +38,8 @@ static int ask_again(Program *p, const Spare *s, int i, Err *e) {
     return OK;
 }
 
-/* All of them; back to what they had, if the pieces that are free do not lie together and the plan grew by it. */
+/* Asks for all such ops; takes it all back if the arena has grown, because the free pieces do not lie together.
+ * had[n_ops] is scratch. */
 static int ask_all(Program *p, const Spare *s, Had *had, Err *e) {
     size_t before, after;
     int n = 0, code = placement_arena(p, s->alignment, &before, e);

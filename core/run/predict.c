@@ -1,11 +1,13 @@
 /* The predictor: the runtime's own walk on the dry device. */
+#include <assert.h>
+
 #include "runtime.h"
 
-/* turns: how many of the programs take turns in a step. */
+/* turns: how many of the programs run in each step, the first ones. */
 static int walk(Runtime *r, int steps, int turns, Err *e) {
     uint64_t before = runtime_state(r) + 1;
     for (int i = 0; i < steps && runtime_state(r) != before; i++) {
-        before = runtime_state(r); /* a step that leaves the allocator as it found it is followed by equal ones */
+        before = runtime_state(r); /* after a step that leaves the allocator as it found it, all steps are the same */
         for (int which = 0; which < turns; which++) {
             int code = runtime_step(r, which, NULL, NULL, false, NULL, e);
             if (code) return code;
@@ -14,24 +16,22 @@ static int walk(Runtime *r, int steps, int turns, Err *e) {
     return OK;
 }
 
-static void read_result(const Runtime *r, Prediction *out) {
-    const Ledger *l = runtime_ledger(r);
-    const Placement *place = runtime_placement(r, 0);
-    out->peak = l->peak;
-    out->allocated = l->used;
-    out->reserved = l->held;
-    out->host = runtime_host_bytes(r);
-    out->lower_bound = place->persistent + place->plan.lower_bound;
-}
-
-/* Out of memory at the limit is a result. */
+/* Running out of memory at the limit is a result, not an error. */
 static int run_dry(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *dry,
                    size_t limit, int steps, int turns, Prediction *out, Err *e) {
     Runtime *r = NULL;
     int code = runtime_open(dry, kind, limit, net, programs, n_programs, 0, 0, &r, &out->reason);
     if (!code) code = walk(r, steps, turns, &out->reason);
     out->fits = code == OK;
-    if (r) read_result(r, out);
+    if (r) {
+        const Ledger *l = runtime_ledger(r);
+        const Placement *place = runtime_placement(r, 0);
+        out->peak = l->peak;
+        out->allocated = l->used;
+        out->reserved = l->held;
+        out->host = runtime_host_bytes(r);
+        out->lower_bound = place->persistent + place->plan.lower_bound;
+    }
     int closed = runtime_close_checked(r, code ? NULL : e);
     if (code && code != ERR_OOM && e) *e = out->reason;
     return code == ERR_OOM ? OK : code ? code : closed;
@@ -41,6 +41,7 @@ static int run(const Network *net, Program *const *programs, int n_programs, All
                size_t limit, int steps, int turns, Prediction *out, Err *e) {
     Device *dry;
     Prediction result = {0};
+    assert(turns >= 1 && turns <= n_programs);
     int code = device_dry_open(device, &dry, e);
     if (code) return code;
     code = run_dry(net, programs, n_programs, kind, dry, limit, steps, turns, &result, e);
@@ -57,6 +58,6 @@ int predict(const Network *net, Program *const *programs, int n_programs, AllocK
 int predict_turns(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device,
                   size_t limit, int steps, Prediction *out, Err *e) {
     int code = run(net, programs, n_programs, kind, device, limit, steps, n_programs, out, e);
-    if (!code && n_programs > 1) out->peak.mark = -1; /* an op of which program, nobody knows */
+    if (!code && n_programs > 1) out->peak.mark = -1; /* the op's number does not say of which program */
     return code;
 }

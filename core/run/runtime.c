@@ -1,16 +1,19 @@
 /* Opening and closing: the memory that programs share, and what the host keeps for each of them. */
 #include "runtime_private.h"
 
+#include <assert.h>
+
 #include "base/mem.h"
 
 static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in the runtime"); }
 
 /* ---- opening */
 
-/* Does the allocator give it memory and take it back in every step? */
+/* Does root buffer b get memory from the allocator in every step, and give it back? */
 static bool comes_and_goes(const Loaded *l, int b) { return l->life[b].used && l->slot[b] < 0 && !l->p->bufs[b].host; }
 
-/* Sorts the roots by the op at which their life starts or ends, buffer order within an op. */
+/* Lists these roots by the op at which their life starts, or ends: op i's are list[at[i] .. at[i + 1]), in buffer
+ * order. at[n_ops + 1], list[n_bufs]. */
 static void index_events(const Loaded *l, bool ends, int *at, int *list) {
     const Program *p = l->p;
     int n = 0;
@@ -41,16 +44,8 @@ static int slot_of(Runtime *r, const Buf *buf) {
     return r->n_slots++;
 }
 
-/* slot[n_bufs] of a program's buffers: -1 for those that are not persistent. false: no host memory. */
-static bool find_slots(Runtime *r, const Program *p, int *slot) {
-    for (int b = 0; b < p->n_bufs; b++) {
-        slot[b] = -1;
-        if (p->bufs[b].kind == BUF_PERSISTENT && (slot[b] = slot_of(r, &p->bufs[b])) < 0) return false;
-    }
-    return true;
-}
-
-/* Programs of other networks number their parameters otherwise. Whole numbers are none that are drawn. */
+/* Tells the slots of a program's parameters, and of their masters, which of the runtime's network's parameters they
+ * are: programs of other networks number theirs otherwise. Whole numbers are not drawn, so they need no parameter. */
 static void link_params(Runtime *r, const Program *p, const int *slot) {
     for (int i = 0; i < p->n_params; i++) {
         const ParamBufs *of = &p->params[i];
@@ -63,6 +58,7 @@ static void link_params(Runtime *r, const Program *p, const int *slot) {
     }
 }
 
+/* What the host needs to run a program, beside the walk over its memory: stages for inputs, kept values, arguments. */
 static int load_host(Runtime *r, Loaded *l, Err *e) {
     const Program *p = l->p;
     size_t values = 0;
@@ -96,6 +92,7 @@ static int load_host(Runtime *r, Loaded *l, Err *e) {
 
 static int load(Runtime *r, Loaded *l, const Program *p, Err *e) {
     size_t n = (size_t)p->n_bufs, ops = (size_t)p->n_ops;
+    assert(!p->failed && p->micro_batches >= 1 && p->body_end <= p->n_ops);
     l->p = p;
     l->section[SECTION_FIRST] = (Section){0, p->micro_batches == 1 ? p->n_ops : p->body_end, false, NULL};
     l->section[SECTION_LATER] = (Section){0, p->body_end, false, NULL};
@@ -112,13 +109,25 @@ static int load(Runtime *r, Loaded *l, const Program *p, Err *e) {
     l->end = mem_new(n * sizeof(int));
     if (!l->life || !l->slot || !l->block || !l->start_at || !l->end_at || !l->start || !l->end) return no_memory(e);
     program_lives(p, l->life);
-    if (!find_slots(r, p, l->slot)) return no_memory(e);
+    for (int b = 0; b < p->n_bufs; b++) {
+        const Buf *buf = &p->bufs[b];
+        l->slot[b] = -1;
+        if (buf->kind != BUF_PERSISTENT) continue;
+        if ((l->slot[b] = slot_of(r, buf)) < 0) return no_memory(e);
+        const Buf *first = r->slots[l->slot[b]].buf;
+        if (first->dtype == buf->dtype && shape_equal(&first->shape, &buf->shape)) continue;
+        char one[SHAPE_TEXT], two[SHAPE_TEXT];
+        return err_set(e, ERR_SCRIPT, "programs that run together share %s, but it is %s %s in one and %s %s in another",
+                       buf->name, dtype_name(first->dtype), shape_text(&first->shape, one), dtype_name(buf->dtype),
+                       shape_text(&buf->shape, two));
+    }
     link_params(r, p, l->slot);
     index_events(l, false, l->start_at, l->start);
     index_events(l, true, l->end_at, l->end);
     return r->device->table->dry ? OK : load_host(r, l, e);
 }
 
+/* The allocator, with an arena for the slots and the largest program's temporaries; the host's memory; the slots. */
 static int open_memory(Runtime *r, AllocKind kind, Err *e) {
     size_t arena = 0;
     for (int i = 0; i < r->n_loaded; i++) arena = max_size(arena, r->loaded[i].place.plan.height);
@@ -148,6 +157,7 @@ static int open_all(Runtime *r, AllocKind kind, Program *const *programs, int n_
 
 int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *net, Program *const *programs,
                  int n_programs, uint64_t seed, size_t fail_at, Runtime **out, Err *e) {
+    assert(n_programs >= 1);
     Runtime *r = mem_new(sizeof *r);
     if (!r) return no_memory(e);
     r->device = device;
@@ -156,7 +166,7 @@ int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *ne
     ledger_open(&r->ledger, device, limit);
     r->ledger.fail_at = fail_at;
     r->ledger.mark = -1;
-    /* with the other allocators addresses differ from step to step */
+    /* a recording holds addresses, which differ from step to step with the other allocators */
     r->records = kind == ALLOC_PLANNED && device->table->record;
     int code = open_all(r, kind, programs, n_programs, e);
     if (code) runtime_close(r);

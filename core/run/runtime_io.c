@@ -1,4 +1,5 @@
-/* Values across the border: first values, feeding, reading and writing. */
+/* Values between host and device: first values, feeding, reading and writing. */
+#include <assert.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -6,7 +7,7 @@
 
 static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory for a tensor's values"); }
 
-/* Packs fp32 (or int32) values in PyTorch's order and uploads them. */
+/* Packs fp32 (or int32) values in PyTorch's order and uploads them to `data`. */
 static int put_values(Runtime *r, const Buf *b, void *data, const void *values, Err *e) {
     void *packed = mem_new(b->bytes);
     if (!packed) return no_memory(e);
@@ -16,7 +17,7 @@ static int put_values(Runtime *r, const Buf *b, void *data, const void *values, 
     return code;
 }
 
-/* Four numbers of PyTorch's initialisation from one draw. */
+/* Four values of PyTorch's initialisation from one draw. */
 static void draw_four(const Param *param, Philox x, float *four) {
     if (param->init == INIT_NORMAL) rng_normals(x, four);
     for (int k = 0; k < 4; k++) {
@@ -26,7 +27,7 @@ static void draw_four(const Param *param, Philox x, float *four) {
     }
 }
 
-/* The first values of a parameter or buffer. The same for a parameter and its fp32 master. */
+/* The n first values of parameter `index`; a weight and its fp32 master get the same. */
 static void draw(const Param *param, int index, uint64_t seed, float *values, int64_t n) {
     float four[4];
     int64_t row = n / param->shape.dim[0];
@@ -62,12 +63,13 @@ int runtime_first_values(Runtime *r, Err *e) {
     return code;
 }
 
-/* Class labels are looked at here, once for all devices: a kernel can only trust them. All losses ignore the same. */
+/* Class labels are checked here, for all devices: kernels rely on it. All losses ignore the same label. */
 static int check_labels(const Program *p, const int32_t *t, Err *e) {
     int64_t ignored = 0, classes = INT64_MAX;
     for (int i = 0; i < p->forward_end; i++) {
         const Op *op = &p->ops[i];
         if (op->kind != OP_cross_entropy) continue;
+        assert(classes == INT64_MAX || op->attr.loss.ignore_index == ignored);
         ignored = op->attr.loss.ignore_index;
         classes = min_i64(classes, p->bufs[op->in[0]].shape.dim[1]);
     }
@@ -80,7 +82,8 @@ static int check_labels(const Program *p, const int32_t *t, Err *e) {
     return OK;
 }
 
-/* Turns an input of indices, which a feed gives as numbers, into whole ones that every Embedding has a row for. */
+/* Turns an input of indices, which a feed gives as numbers, into int32 in place, and checks that every Embedding has a
+ * row for each. */
 static int check_indices(const Program *p, void *values, Err *e) {
     const Buf *input = &p->bufs[p->input];
     int64_t rows = INT64_MAX, n = shape_elements(&input->shape);
@@ -98,7 +101,7 @@ static int check_indices(const Program *p, void *values, Err *e) {
     return OK;
 }
 
-/* The input buffers in the order in which they lie in a stage: `used` says which the program reads. */
+/* The input buffers that the program reads, in the order in which they lie in a stage; returns how many. */
 static int stage_parts(const Loaded *l, int buf[2]) {
     const int all[2] = {l->p->input, l->p->target};
     int n = 0;
@@ -111,6 +114,7 @@ int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t micro, FeedFn *
     const Program *p = l->p;
     char *x = l->values, *t = NULL, *to = l->stage[l->next_stage];
     int buf[2], n = stage_parts(l, buf);
+    assert(!l->staged); /* the next stage is empty */
     if (p->target != NO_BUF) t = x + (size_t)shape_elements(&p->bufs[p->input].shape) * 4;
     int code = r->device->table->sent(r->device, l->next_stage, e);
     if (!code) code = feed(arg, step, micro, (float *)(void *)x, t, e);
@@ -144,7 +148,7 @@ int runtime_save_kept(Runtime *r, Loaded *l, Err *e) {
     return code;
 }
 
-/* A parameter may be called by its second name, too. */
+/* By name; a parameter also by its second one. NULL: there is none. */
 static const Slot *find_slot(const Runtime *r, const char *name) {
     int param = network_find_param(r->net, name);
     if (param >= 0) name = r->net->params[param].name;
@@ -206,6 +210,7 @@ int runtime_write(Runtime *r, const char *name, const float *values, Err *e) {
 const Buf *runtime_persistent(const Runtime *r, int i) { return i < r->n_slots ? r->slots[i].buf : NULL; }
 
 int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
+    assert(i >= 0 && i < r->n_slots);
     const Slot *s = &r->slots[i];
     void *storage = mem_new(s->buf->bytes);
     if (!storage) return no_memory(e);
@@ -216,6 +221,7 @@ int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
 }
 
 int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e) {
+    assert(i >= 0 && i < r->n_slots);
     const Slot *s = &r->slots[i];
     void *storage = mem_new(s->buf->bytes);
     if (!storage) return no_memory(e);

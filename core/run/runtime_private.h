@@ -5,25 +5,26 @@
 #include "runtime.h"
 #include "program/view.h"
 
-/* A persistent buffer: one for all programs that name it. */
+/* A persistent buffer, shared by all programs that have one of that name. */
 typedef struct Slot {
     const Buf *buf;   /* in the first program that has it */
-    int param;        /* the parameter of the runtime's network that it is, or is the master of; -1: it starts with what
-                       * its buffer says */
+    int param;        /* the parameter of the runtime's network that it is, or is the master of; -1: its first values are
+                       * Buf.first or Buf.constant */
     int master;       /* of a weight: its master's slot, or -1 */
-    size_t offset;
+    size_t offset;    /* bytes from the arena's start */
     Block block;
 } Slot;
 
 /* A kept buffer's bytes after the last step, on the host. */
 typedef struct Kept { int buf; void *bytes; } Kept;
 
-/* Ops [from, to), which run without a word from the host: the whole step, or, when it has several micro-batches, the
- * body in the first one, in each later one, and what comes once per step. */
+/* Ops [from, to), which the device runs without waiting for the host. With one micro-batch, SECTION_FIRST is the whole
+ * step; with several it is the body in the first one, SECTION_LATER the body in each later one, and SECTION_UPDATE what
+ * runs once per step. */
 enum { SECTION_FIRST, SECTION_LATER, SECTION_UPDATE, SECTIONS };
 typedef struct Section {
     int from, to;
-    bool warm;    /* has run: what the device loads at a first run is there, and it may be recorded */
+    bool warm;    /* it has run, so the device has loaded what it needs, and it may be recorded */
     void *graph;  /* its recording, or NULL */
 } Section;
 
@@ -35,18 +36,19 @@ typedef struct Loaded {
     Placement place;
     Life *life;
     int *slot;        /* by buffer: its Slot, or -1 */
-    /* roots whose life starts at op i: start[start_at[i] .. start_at[i + 1]); ends alike */
+    /* the roots whose life starts at op i are start[start_at[i] .. start_at[i + 1]); those whose life ends there
+     * end[end_at[i] .. end_at[i + 1]) */
     int *start_at, *start, *end_at, *end;
-    Block *block;     /* by root buffer: where a temporary is now */
+    Block *block;     /* by root buffer: where a temporary is now; data NULL: it has no memory */
     KArgs *args;      /* by op */
     Kept *kept;
     int n_kept;
     Section section[SECTIONS];
-    void *values;            /* what a feed fills: fp32 values, then targets */
+    void *values;            /* what a feed fills: the input, then the target, 4 bytes per element */
     void *stage[SEND_SLOTS]; /* the input buffers' own bytes, on their way to the device */
     size_t stage_bytes;
-    int next_stage;   /* the one to fill next */
-    bool staged;      /* it is filled already: the next step's first micro-batch */
+    int next_stage;   /* the stage to fill next */
+    bool staged;      /* it is filled already, with the next step's first micro-batch */
 } Loaded;
 
 struct Runtime {
@@ -61,22 +63,24 @@ struct Runtime {
     int n_slots;
     Names slot_names;
     size_t persistent; /* bytes of all slots, aligned */
-    void *host;        /* what programs put into the host's memory, one program at a time; NULL on the dry device */
+    void *host;        /* the host's memory that programs offload to, one program at a time; NULL on the dry device */
     size_t host_bytes;
     Loaded *loaded;
     int n_loaded;
 };
 
-/* Storage of buffer `b` of program `l` at this moment. */
+/* Where buffer `b` of program `l` lies at this moment; the device's address unless the buffer is on the host. */
 static inline void *runtime_data(const Runtime *r, const Loaded *l, int b) {
     int root = program_root(l->p, b);
     if (l->p->bufs[root].host) return (char *)r->host + l->place.offsets[root];
     return l->slot[root] >= 0 ? r->slots[l->slot[root]].block.data : l->block[root].data;
 }
-/* First values of every slot: parameters drawn from the seed, the rest zero, the loss scale. */
+/* Gives every slot its first values: parameters are drawn from the seed, the others get Buf.first or Buf.constant; and
+ * sets the loss scale. */
 int runtime_first_values(Runtime *r, Err *e);
-/* Calls `feed` and packs what it gave into the next stage; sends that stage to the input buffers. */
+/* Calls `feed` and packs what it gives into the next stage, which must not be filled. */
 int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t micro, FeedFn *feed, void *arg, Err *e);
+/* Sends that stage to the input buffers, which must have memory. */
 int runtime_send(Runtime *r, Loaded *l, Err *e);
 /* Copies the kept buffers to the host. */
 int runtime_save_kept(Runtime *r, Loaded *l, Err *e);

@@ -1,24 +1,28 @@
-/* One step: the walk over the ops, and the memory that comes and goes with them. The dry device walks the same path.
+/* One step: the walk over the ops, and the memory that comes and goes with them. On the dry device it is the same walk.
  *
  * The host does not wait within a step: it enqueues, and prepares the next micro-batch while the device works. A
- * section whose addresses are the same in every step is recorded at its second run and replayed from then on; the walk
- * over the memory then goes on beside the device, so that the ledger tells the same as without the recording. */
+ * section whose addresses are the same in every step is recorded at its second run and replayed from then on. The walk
+ * over the memory still takes place while the device works, so that the ledger says the same as without a recording. */
+#include <assert.h>
 #include <string.h>
 
 #include "runtime_private.h"
 
+/* Gets memory for the roots whose life starts at op i. */
 static int begin_op(Runtime *r, Loaded *l, int i, Err *e) {
     r->ledger.mark = i;
     for (int k = l->start_at[i]; k < l->start_at[i + 1]; k++) {
         int b = l->start[k];
         size_t offset = r->persistent + (l->place.offsets[b] - l->place.persistent);
-        if (l->block[b].data) continue; /* carried or kept since an earlier micro-batch */
+        assert(l->place.offsets[b] >= l->place.persistent);
+        if (l->block[b].data) continue; /* carried, or kept, since an earlier micro-batch */
         int code = allocator_get(r->alloc, l->life[b].bytes, l->p->bufs[b].category, offset, &l->block[b], e);
         if (code) return err_prefix(e, "op %d %s %s", i, op_info(l->p->ops[i].kind)->name, l->p->ops[i].path);
     }
     return OK;
 }
 
+/* Gives back the memory of the roots whose life ends at op i. */
 static void end_op(Runtime *r, Loaded *l, int i, bool last_micro) {
     for (int k = l->end_at[i]; k < l->end_at[i + 1]; k++) {
         int b = l->end[k];
@@ -43,8 +47,8 @@ static int run_op(Runtime *r, Loaded *l, int i, uint32_t micro, Err *e) {
     return err_prefix(e, "op %d %s %s", i, op_info(op->kind)->name, op->path);
 }
 
-/* The section's memory, and with `run` its ops. The memory of its first op is there already, that of its last one
- * stays: the caller begins and ends them. */
+/* Walks over the section's memory, and with `run` runs its ops. The caller begins its first op and ends its last
+ * one. */
 static int walk(Runtime *r, Loaded *l, const Section *s, uint32_t micro, bool last_micro, bool run, Err *e) {
     for (int i = s->from; i < s->to; i++) {
         int code = i > s->from ? begin_op(r, l, i, e) : OK;
@@ -55,6 +59,7 @@ static int walk(Runtime *r, Loaded *l, const Section *s, uint32_t micro, bool la
     return OK;
 }
 
+/* Walks over the section while the device records its ops instead of running them: s->graph. */
 static int record(Runtime *r, Loaded *l, Section *s, uint32_t micro, bool last_micro, Err *e) {
     const DeviceTable *d = r->device->table;
     Err ignored;
@@ -102,7 +107,8 @@ static int run_step(Runtime *r, Loaded *l, FeedFn *feed, void *arg, Err *e) {
     return code;
 }
 
-/* After the last op: the next step's first micro-batch meanwhile, then what the step has left. */
+/* After all ops are enqueued: stages the next step's first micro-batch while the device works (ahead NULL: nothing),
+ * then saves what was kept. */
 static int finish_step(Runtime *r, Loaded *l, FeedFn *ahead, void *arg, double *seconds, Err *e) {
     int code = OK;
     if (!r->device->table->dry) {
@@ -117,6 +123,7 @@ static int finish_step(Runtime *r, Loaded *l, FeedFn *ahead, void *arg, double *
 }
 
 int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e) {
+    assert(which >= 0 && which < r->n_loaded);
     Loaded *l = &r->loaded[which];
     StepResult result = {0, 0, false};
     StepState before = {0, 0, 0, 0}, after = {0, 0, 0, 0};
@@ -127,9 +134,10 @@ int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, Step
     if (!code) code = finish_step(r, l, more ? feed : NULL, arg, &result.seconds, e);
     if (!code && scaling) code = r->device->table->download(r->device, &after, state, sizeof after, e);
     r->ledger.mark = -1;
-    if (code)
+    if (code) { /* the step's memory goes back */
         for (int b = 0; b < l->p->n_bufs; b++) allocator_put(r->alloc, &l->block[b]);
-    if (code) return code;
+        return code;
+    }
     result.skipped = scaling && after.step == before.step;
     for (int i = 0; i < l->n_kept; i++) {
         float loss = 0;

@@ -110,7 +110,7 @@ end
 -- a layer never sees tensors' memory, devices or passes; a container may need host memory for as many numbers as it has
 -- children
 for _, path in ipairs(files "core/layers/*.c") do
-  local allowed = words "network/layer.h network/layers.def base/mem.h"
+  local allowed = words "network/layer.h network/layers.def base/scratch.h"
   forbid(path, includes(path), function(name) return allowed[name] end, "knows the layer contract only")
 end
 

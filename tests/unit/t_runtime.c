@@ -226,6 +226,28 @@ static void test_values(void) {
     case_close(&c);
 }
 
+/* ---- programs that share their parameters */
+
+static void test_shared(void) {
+    Settings s = settings_default(), other = settings_default();
+    other.precision = PREC_BF16;
+    Case c = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(2, 3), &s), d;
+    d = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(2, 3), &other);
+    Program *programs[] = {c.p, d.p};
+    Runtime *r = NULL;
+    Err e = {0, ""};
+    memset(&fake, 0, sizeof fake);
+    if (!ok(c.p && d.p, "two programs")) return;
+    is_int(runtime_open(&device, ALLOC_PLANNED, 0, c.net, programs, 2, 7, 0, &r, &e), ERR_SCRIPT, "in two precisions");
+    has_text(e.text, "share weight, but it is f32 (2, 3) in one and bf16 (2, 3) in another", "are refused");
+    programs[1] = c.p;
+    is_int(runtime_open(&device, ALLOC_PLANNED, 0, c.net, programs, 2, 7, 0, &r, &e), OK, "in one they run together");
+    is_int(runtime_close_checked(r, &e), OK, "and all is given back");
+    is_int(fake.bytes, 0, "each time");
+    case_close(&d);
+    case_close(&c);
+}
+
 /* ---- feeds */
 
 typedef struct Feed { const Program *p; float x; int32_t label; } Feed;
@@ -266,6 +288,7 @@ int main(void) {
     test_failures();
     test_recording();
     test_values();
+    test_shared();
     test_feeds();
     is_int(mem_live(), 0, "no memory is left");
     return tap_done();
