@@ -1,5 +1,6 @@
 #include "row.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +43,8 @@ static int find(const Row *r, const char *column) {
 
 static bool starts_formula(const char *text) { return *text && strchr("=+-@\t\r", *text); }
 
-/* Spreadsheets read the header too, and a record is one line: an axis is refused what a value is escaped for. */
+/* Spreadsheets read the header too, and a record is one line. A value is escaped; a name that would need it is an
+ * error. */
 static int check_axis(const char *axis, Err *e) {
     bool plain = *axis && !starts_formula(axis);
     for (const char *p = axis; *p; p++) plain = plain && (unsigned char)*p >= ' ';
@@ -105,8 +107,16 @@ void row_free(Row *r) {
 }
 
 int row_columns(const Row *r) { return r->count; }
-const char *row_column(const Row *r, int i) { return r->name[i]; }
-bool row_in_format(const Row *r, int i, int format) { return r->since[i] <= format; }
+
+const char *row_column(const Row *r, int i) {
+    assert(i >= 0 && i < r->count);
+    return r->name[i];
+}
+
+bool row_in_format(const Row *r, int i, int format) {
+    assert(i >= 0 && i < r->count && format >= 1 && format <= ROW_FORMAT);
+    return r->since[i] <= format;
+}
 
 void row_clear(Row *r) {
     for (int i = 0; i < r->count; i++) {
@@ -115,7 +125,7 @@ void row_clear(Row *r) {
     }
 }
 
-/* Takes `value` over, also on failure; NULL: there was no memory for it. */
+/* Owns `value` from now on, also if it fails; NULL: there was no memory for it. */
 static int set(Row *r, const char *column, char *value, Err *e) {
     int i = find(r, column);
     if (!value) return err_set(e, ERR_HOST_MEMORY, "no memory for column \"%s\" of a row", column);
@@ -159,7 +169,7 @@ const char *row_get(const Row *r, const char *column) {
     return i < 0 || !r->value[i] ? "" : r->value[i];
 }
 
-/* One field as RFC 4180 has it; returns its end. `out` has room for twice the length and two quotes. */
+/* One field by RFC 4180; returns its end. `out` has room for twice the field's length and two quotes. */
 static char *put_field(const char *field, char *out) {
     bool quoted = strpbrk(field, ",\"") != NULL;
     if (quoted) *out++ = '"';
@@ -171,7 +181,7 @@ static char *put_field(const char *field, char *out) {
     return out;
 }
 
-/* field: of each of the row's columns */
+/* field[i] is the text for column i; NULL: empty */
 static char *join(const Row *r, char *const *field, int format) {
     size_t room = 1;
     for (int i = 0; i < r->count; i++) room += 2 * (field[i] ? strlen(field[i]) : 0) + 3;
