@@ -148,8 +148,8 @@ static int where(lua_State *L) {
     return 1;
 }
 
-/* try(f, handler or nil, ...) -> true and what f(...) returns; false and what handler(error) returns (without a handler,
- * the error); or false, nil, true: Lua ran out of memory, for which no handler is called */
+/* try(f, handler or nil, ...) -> true and what f(...) returns; false and what handler(error) returns (without a
+ * handler, the error); or false, nil, true: Lua ran out of memory, for which no handler is called */
 static int try_call(lua_State *L) {
     luaL_checkany(L, 2);
     lua_pushvalue(L, 1);

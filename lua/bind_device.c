@@ -83,8 +83,8 @@ static void set_known(lua_State *L, const char *name, int value) {
     if (value >= 0) bind_set_integer(L, name, value);
 }
 
-/* device:evidence() -> {gpu_mhz, gpu_memory_mhz, gpu_celsius, gpu_throttle = "power thermal brake"}: clocks, temperature
- * and what slows the device down now; what is not known is nil */
+/* device:evidence() -> {gpu_mhz, gpu_memory_mhz, gpu_celsius, gpu_throttle = "power thermal brake"}: clocks,
+ * temperature and what slows the device down now; what is not known is nil */
 static int evidence(lua_State *L) {
     static const char *const words[] = {"power ", "thermal ", "brake "}; /* DeviceThrottle */
     Device *device = bind_get(L, 1, BOX_DEVICE);

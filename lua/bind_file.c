@@ -59,8 +59,8 @@ static int finish(lua_State *L) {
 
 static const char WEIGHTS[] = ".safetensors"; /* what a script under --safe may write */
 
-/* Real path of the folder that scripts are confined to, with a slash at its end; empty: they may open what the user may.
- * A process is confined once and for all. */
+/* Real path of the folder that scripts are confined to, with a slash at its end; empty: they may open what the user
+ * may. A process is confined once and for all. */
 static char confined_to[PATH_MAX + 1];
 
 /* confine(folder): from now on scripts may only name files below it */

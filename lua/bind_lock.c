@@ -1,5 +1,5 @@
-/* Locks of results files: only one sweep at a time writes to each. A sweep makes a file beside the results and locks it;
- * on file systems without locks it owns the results as long as that file exists, which it made and will remove. */
+/* Locks of results files: only one sweep at a time writes to each. A sweep makes a file beside the results and locks
+ * it; on file systems without locks it owns the results as long as that file exists, which it made and will remove. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -56,8 +56,8 @@ static int try_lock(Lock *l) {
     }
 }
 
-/* lock(path, what) -> Lock, held until it is closed or the process ends. The file at `path` says which process holds it;
- * `what` is the file that it protects, for messages. nil, message, code: another process holds it. */
+/* lock(path, what) -> Lock, held until it is closed or the process ends. The file at `path` says which process holds
+ * it; `what` is the file that it protects, for messages. nil, message, code: another process holds it. */
 static int lock(lua_State *L) {
     Err e;
     char holder[HOST_NAME_MAX + 32] = "", host[HOST_NAME_MAX + 1] = "";

@@ -1,7 +1,7 @@
-/* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, child, ...}. It may
- * also have frozen = true and tied = another layer; a loss a `factor`; a container `names` and `places` of its children;
- * and a graph `from` and `result`, as Layer.from in the core. A table that stands in two places is one layer that is
- * used twice. */
+/* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, child, ...}. It
+ * may also have frozen = true and tied = another layer; a loss a `factor`; a container `names` and `places` of its
+ * children; and a graph `from` and `result`, as Layer.from in the core. A table that stands in two places is one layer
+ * that is used twice. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>

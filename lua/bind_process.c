@@ -177,8 +177,8 @@ static void release_process(void *content) {
     mem_free(p);
 }
 
-/* spawn({argument, ...}, memory) -> Process: starts this program with these arguments and at most `memory` bytes of data
- * (0: no limit) */
+/* spawn({argument, ...}, memory) -> Process: starts this program with these arguments and at most `memory` bytes of
+ * data (0: no limit) */
 static int spawn(lua_State *L) {
     char *arguments[ARGUMENTS_MAX + 2] = {NULL};
     char name[] = "memtide";
@@ -315,8 +315,8 @@ static int restore_signals(lua_State *L) {
     return 0;
 }
 
-/* poll({Process, ...}, seconds) -> true: a worker has sent something or has ended, false: the time is over; and the name
- * of a signal that was caught, if any */
+/* poll({Process, ...}, seconds) -> true: a worker has sent something or has ended, false: the time is over; and the
+ * name of a signal that was caught, if any */
 static int poll_all(lua_State *L) {
     struct pollfd fds[WORKERS_MAX];
     Process *process[WORKERS_MAX];

@@ -124,8 +124,8 @@ static DType type_at(lua_State *L, int index) {
     return (DType)bind_error(L, "there is no type %s", name);
 }
 
-/* optimizer_bytes({kind =, options =}, shape or nil ({1}), type or nil ("f32")) -> bytes of the optimizer's states for a
- * parameter of that shape and type; raises if an option is wrong */
+/* optimizer_bytes({kind =, options =}, shape or nil ({1}), type or nil ("f32")) -> bytes of the optimizer's states for
+ * a parameter of that shape and type; raises if an option is wrong */
 static int optimizer_bytes(lua_State *L) {
     Settings s = settings_default();
     OptimState state;

@@ -7,8 +7,8 @@
 #include "passes/compile.h"
 #include "run/runtime.h"
 
-/* Pushes {bytes, used, op = "conv2d_dx 2", categories = {weights = bytes, ...}}; p: the program whose op the peak's mark
- * is (NULL: op is "") */
+/* Pushes {bytes, used, op = "conv2d_dx 2", categories = {weights = bytes, ...}}; p: the program whose op the peak's
+ * mark is (NULL: op is "") */
 void bind_push_peak(lua_State *L, const LedgerPeak *peak, const Program *p);
 /* Pushes {weights = bytes, ...} of bytes[CAT_COUNT]. */
 void bind_push_categories(lua_State *L, const size_t *bytes);

@@ -52,8 +52,8 @@ static int get(lua_State *L) {
     return 1;
 }
 
-/* row:columns(format or nil) -> {name, ...} of a file of that format, from 1; nil means the newest. Returns nil if there
- * is no such format. */
+/* row:columns(format or nil) -> {name, ...} of a file of that format, from 1; nil means the newest. Returns nil if
+ * there is no such format. */
 static int columns(lua_State *L) {
     const Row *r = bind_get(L, 1, BOX_ROW);
     lua_Integer format = luaL_optinteger(L, 2, ROW_FORMAT);

@@ -100,9 +100,9 @@ static int read_into(Runtime *r, Safetensors *s, const Tensor *t, int buffer, bo
     return stored ? runtime_write_bytes(r, buffer, values, e) : runtime_write(r, b->name, values, e);
 }
 
-/* file:read(name, runtime, number, stored) -> true: copies the tensor into the persistent buffer of that number. stored:
- * it must have the buffer's type, and its bytes are copied; otherwise it is converted, and copied to the buffer's master
- * copy too. */
+/* file:read(name, runtime, number, stored) -> true: copies the tensor into the persistent buffer of that number.
+ * stored: it must have the buffer's type, and its bytes are copied; otherwise it is converted, and copied to the
+ * buffer's master copy too. */
 static int read_tensor(lua_State *L) {
     Err e;
     Safetensors *s = bind_get(L, 1, BOX_TENSORS);

@@ -138,8 +138,8 @@ static bool is_row(Csv *c, int64_t at, const char *cell, const char *repeat) {
     return record && !strcmp(field(record, c->cell), cell) && !strcmp(field(record, c->repeat), repeat);
 }
 
-/* The slot of the row of this cell and repeat, or the free slot where it belongs. Where several rows have the mark, each
- * is read from the file and compared; one that cannot be read back is not the row. */
+/* The slot of the row of this cell and repeat, or the free slot where it belongs. Where several rows have the mark,
+ * each is read from the file and compared; one that cannot be read back is not the row. */
 static uint64_t *find_slot(Csv *c, const char *cell, const char *repeat) {
     assert(c->n < c->slots); /* a free slot ends the search */
     uint64_t mark = mark_of(cell, repeat), last = (uint64_t)c->slots - 1, at = mark & last;

@@ -58,8 +58,8 @@ int loader_open(
     const Dataset *d, int64_t batch, bool shuffle, bool drop_last, bool prefetch, uint64_t seed, Loader **out, Err *e);
 void loader_close(Loader *l); /* NULL is allowed */
 int64_t loader_batches(const Loader *l); /* per epoch */
-/* The next batch: *count samples into x, and their targets into t (NULL: not wanted). *count = 0 at the end of an epoch;
- * the call after that starts the next epoch. */
+/* The next batch: *count samples into x, and their targets into t (NULL: not wanted). *count = 0 at the end of an
+ * epoch; the call after that starts the next epoch. */
 int loader_next(Loader *l, float *x, void *t, int64_t *count, Err *e);
 /* Makes a batch (0, 1, ... below loader_batches) of `epoch` (0, 1, ...) the next one; ERR_SCRIPT: there is none such. */
 int loader_seek(Loader *l, int64_t epoch, int64_t batch, Err *e);

@@ -1,5 +1,5 @@
-/* Untrusted files: the size that a header gives is checked against the file's length, or, where that is not known, while
- * the file is read. */
+/* Untrusted files: the size that a header gives is checked against the file's length, or, where that is not known,
+ * while the file is read. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -67,9 +67,9 @@ int safetensors_checksum(Safetensors *s, const Tensor *t, uint32_t *sum, Err *e)
 typedef struct TensorEntry { const char *name; TensorType type; Shape shape; } TensorEntry;
 /* Copies the elements of entry `i` to `bytes`, in PyTorch's order. */
 typedef int TensorFill(void *arg, int i, void *bytes, Err *e);
-/* Writes a file of `n` tensors, each with a name of its own and elements of whole bytes. The same content gives the same
- * bytes: tensors are ordered by size of element (largest first) and name, metadata as given. The file appears under
- * `path` complete and on the disk, or not at all: file.h. */
+/* Writes a file of `n` tensors, each with a name of its own and elements of whole bytes. The same content gives the
+ * same bytes: tensors are ordered by size of element (largest first) and name, metadata as given. The file appears
+ * under `path` complete and on the disk, or not at all: file.h. */
 int safetensors_write(const char *path, const TensorEntry *entries, int n, const Pair *metadata, int n_metadata,
                       TensorFill *fill, void *arg, Err *e);
 

@@ -1,12 +1,12 @@
 -- digits.lua: draws a small dataset of digits that look handwritten and writes it as IDX files with MNIST's names, so
--- that a convolutional network can be trained where MNIST itself is not at hand. Plain Lua; the same seed gives the same
--- bytes on every machine.
+-- that a convolutional network can be trained where MNIST itself is not at hand. Plain Lua; the same seed gives the
+-- same bytes on every machine.
 --
 --   require "memtide.digits".write(dir, n_train, n_test, seed)        from a script
 --   lua5.4 digits.lua OUTDIR [count_train] [count_test] [seed]        from a shell
 --
--- Each image is a 5 x 7 glyph with a random scale, rotation, slant, shift, stroke width and intensity, and noise on top,
--- so that a network cannot learn a digit from fixed pixels.
+-- Each image is a 5 x 7 glyph with a random scale, rotation, slant, shift, stroke width and intensity, and noise on
+-- top, so that a network cannot learn a digit from fixed pixels.
 local M = {}
 
 local SIDE, WIDE, HIGH = 28, 5, 7

@@ -5,8 +5,8 @@ local util = {}
 
 local function escape(c) return (c:gsub(".", function(byte) return ("\\x%02x"):format(byte:byte()) end)) end
 
--- Replaces control characters by their codes (\x1b): messages contain names from untrusted files, which must not control
--- a terminal. lines: line breaks and tabs stay.
+-- Replaces control characters by their codes (\x1b): messages contain names from untrusted files, which must not
+-- control a terminal. lines: line breaks and tabs stay.
 function util.printable(text, lines)
   local controls = lines and "[^%C\n\t]" or "%c"
   return (text:gsub(controls, escape):gsub("\xc2[\x80-\x9f]", escape))

@@ -12,8 +12,8 @@ local function parts_of(word)
   return name or word:match("^%-%-([%w_-]+)$"), word:match("^%-(%a)$"), value
 end
 
--- The option that the word names (nil: none), its name and its value. An option of `command` comes before one of the same
--- name of other commands.
+-- The option that the word names (nil: none), its name and its value. An option of `command` comes before one of the
+-- same name of other commands.
 local function option_of(word, command)
   local name, letter, value = parts_of(word)
   local option = command and commands.option(command, name, letter) or commands.option(nil, name, letter)

@@ -96,8 +96,8 @@ local function keys_of(a, b)
   return keys
 end
 
--- Columns that distinguish the rows of one file apart from the keys: its own axes that the other file does not have, and
--- the columns of HOW.
+-- Columns that distinguish the rows of one file apart from the keys: its own axes that the other file does not have,
+-- and the columns of HOW.
 local function labels_of(file, keys)
   local is_key, labels = set_of(keys), {}
   for _, list in ipairs{HOW, file.own} do

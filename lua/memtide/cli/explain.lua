@@ -43,9 +43,9 @@ end
 
 -- ---- the article's side
 
--- A row per layer: {path, kind, options, shape, parameters, frozen, parameter_bytes, activation_bytes, counted}; counted:
--- does the article count its output? A layer that is used again has its parameters in its first row. A layer that emits
--- no op has the type of its input.
+-- A row per layer: {path, kind, options, shape, parameters, frozen, parameter_bytes, activation_bytes, counted};
+-- counted: does the article count its output? A layer that is used again has its parameters in its first row. A layer
+-- that emits no op has the type of its input.
 function explain.layers(cell)
   local rows, last, bufs = {}, 0, by_name(cell)
   local width = bufs[cell.program:names().input].width
@@ -251,7 +251,8 @@ local function csv_cell(out, cell, rows, comparison)
   end
 end
 
--- Opens the file for the table. A table of an earlier explain is replaced; any other file, such as results, is an error.
+-- Opens the file for the table. A table of an earlier explain is replaced; any other file, such as results, is an
+-- error.
 local function open_table(path)
   local file = io.open(path, "r")
   local start = file and file:read(#HEADER)

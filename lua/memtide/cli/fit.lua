@@ -144,8 +144,9 @@ local function rank(lines)
   for _, line in ipairs(lines) do line.rank = known and line.seconds or not known and line.relative or nil end
 end
 
--- Marks in each case the lines that are best: no line with at least their batch is as fast. And the lines that are idle:
--- their techniques found nothing to do, so they are the same step as an earlier line. The largest batch comes first.
+-- Marks in each case the lines that are best: no line with at least their batch is as fast. And the lines that are
+-- idle: their techniques found nothing to do, so they are the same step as an earlier line. The largest batch comes
+-- first.
 local function mark(lines)
   local fastest, seen = {}, {}
   for _, line in ipairs(lines) do

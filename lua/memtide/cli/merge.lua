@@ -1,5 +1,5 @@
--- memtide merge OUT.csv A.csv B.csv ...: merges the rows of several files, and their samples, with one row for each cell
--- and repeat. OUT.csv is read too if it exists, so that nothing is lost. The input files do not change.
+-- memtide merge OUT.csv A.csv B.csv ...: merges the rows of several files, and their samples, with one row for each
+-- cell and repeat. OUT.csv is read too if it exists, so that nothing is lost. The input files do not change.
 local cell = require "memtide.net.cell"
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"

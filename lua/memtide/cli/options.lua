@@ -1,4 +1,5 @@
--- Options of several commands: {name, letter, argument, text, take, completes}. An option without `argument` is a switch.
+-- Options of several commands: {name, letter, argument, text, take, completes}. An option without `argument` is a
+-- switch.
 --   take       take(options, text): reads the argument. Without it, options[key_of(name)] = text.
 --   completes  what may stand in the argument's place: {words = "a b"} or {files = "*.csv"}
 -- Options of one command only are in its file.

@@ -72,8 +72,8 @@ local ARRAY = [[
 #SBATCH --requeue
 #SBATCH --open-mode=append
 @directives@
-# One part of the cells in cells.csv. After Slurm's warning only the running cell is finished. Status 75: cells are left;
-# then this part is put into the queue again, at most @requeues@ times, and continues where it stopped.
+# One part of the cells in cells.csv. After Slurm's warning only the running cell is finished. Status 75: cells are
+# left; then this part is put into the queue again, at most @requeues@ times, and continues where it stopped.
 part=$SLURM_ARRAY_TASK_ID
 [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun ignores the other one
 status=0

@@ -1,4 +1,5 @@
--- memtide tune: compiles every cell on a device that times the implementations that it can choose between. No step runs.
+-- memtide tune: compiles every cell on a device that times the implementations that it can choose between. No step
+-- runs.
 local cell = require "memtide.net.cell"
 local options = require "memtide.cli.options"
 local selection = require "memtide.sweep.selection"

@@ -92,8 +92,8 @@ end
 
 local function near(a, b) return math.abs(a - b) <= 2e-5 * math.abs(b) end -- both are rounded to six digits
 
--- {field, test(v, measured)}, for rows with status ok (measured) or predicted; test returns whether the values are good,
--- and a format with its arguments for the message. v: the row's values, as numbers where they are numbers
+-- {field, test(v, measured)}, for rows with status ok (measured) or predicted; test returns whether the values are
+-- good, and a format with its arguments for the message. v: the row's values, as numbers where they are numbers
 local OF_RESULT = {
   {"predicted_peak_bytes", function(v)
     return v.predicted_peak_bytes, "there is no prediction"

@@ -278,8 +278,8 @@ local function largest(values, from, count, stride)
   return best
 end
 
--- For how many labels the output of that class is the largest. outputs: numbers of shape (N, classes) or (N, classes, H,
--- W); labels: of the first samples, in the order (N, H, W).
+-- For how many labels the output of that class is the largest. outputs: numbers of shape (N, classes) or (N, classes,
+-- H, W); labels: of the first samples, in the order (N, H, W).
 function cell.correct(outputs, shape, labels)
   local classes, pixels, right = shape[2], (shape[3] or 1) * (shape[4] or 1), 0
   assert(#labels % pixels == 0 and #labels * classes <= #outputs)

@@ -1,5 +1,6 @@
--- Learning-rate schedules with PyTorch's names, in closed form: the rate of an update as a function of its number (0, 1,
--- ...) and of the optimizer's own rate. PyTorch's schedulers count calls of step(); here `every` updates are one call.
+-- Learning-rate schedules with PyTorch's names, in closed form: the rate of an update as a function of its number (0,
+-- 1, ...) and of the optimizer's own rate. PyTorch's schedulers count calls of step(); here `every` updates are one
+-- call.
 local literal = require "memtide.base.literal"
 local util = require "memtide.base.util"
 

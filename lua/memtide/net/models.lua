@@ -1,6 +1,6 @@
--- mt.models: well-known networks, made of mt.nn. Names of parameters and defaults are those of the PyTorch code that each
--- comes from (torchvision, the DCGAN example, nanoGPT, Hugging Face), so that its weights can be loaded. Each takes one
--- table of options. Classifiers return logits.
+-- mt.models: well-known networks, made of mt.nn. Names of parameters and defaults are those of the PyTorch code that
+-- each comes from (torchvision, the DCGAN example, nanoGPT, Hugging Face), so that its weights can be loaded. Each
+-- takes one table of options. Classifiers return logits.
 local nn = require "memtide.net.nn".nn
 local util = require "memtide.base.util"
 
@@ -285,8 +285,8 @@ model("GPT", {block_size = 1024, vocab_size = 50257, n_layer = 12, n_head = 12, 
   }
 end)
 
--- A layer of Llama. Rotary embeddings rotate the first half of each head with the second, which is Hugging Face's layout
--- of the weights. Keys and values may have fewer heads than queries.
+-- A layer of Llama. Rotary embeddings rotate the first half of each head with the second, which is Hugging Face's
+-- layout of the weights. Keys and values may have fewer heads than queries.
 local function llama_layer(o)
   local width = o.hidden_size // o.num_attention_heads
   local of_keys = width * (o.num_key_value_heads > 0 and o.num_key_value_heads or o.num_attention_heads)
@@ -316,8 +316,8 @@ local function llama_layer(o)
   }
 end
 
--- (N, T) tokens -> (N T, vocab_size), as GPT. The defaults are those of LlamaConfig. num_key_value_heads = 0: as many as
--- num_attention_heads.
+-- (N, T) tokens -> (N T, vocab_size), as GPT. The defaults are those of LlamaConfig. num_key_value_heads = 0: as many
+-- as num_attention_heads.
 model("Llama", {vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
   num_attention_heads = 32, num_key_value_heads = 0, max_position_embeddings = 2048, rms_norm_eps = 1e-6,
   rope_theta = 10000, tie_word_embeddings = false}, function(o)

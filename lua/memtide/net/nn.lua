@@ -60,7 +60,8 @@ function Loss.__mul(a, b)
   return sum_of(list)
 end
 
--- The tree as PyTorch prints it. Of a graph, the children that have names are shown once, in the order of its parameters.
+-- The tree as PyTorch prints it. Of a graph, the children that have names are shown once, in the order of its
+-- parameters.
 function Layer.__tostring(layer)
   if #layer == 0 then return printed.layer(layer) end
   local shown, places = {}, layer.places or {}

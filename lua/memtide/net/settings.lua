@@ -126,7 +126,8 @@ function settings.for_core(values)
   return out
 end
 
--- The same for an evaluation beside the training. It keeps no activations, so there is nothing to checkpoint or offload.
+-- The same for an evaluation beside the training. It keeps no activations, so there is nothing to checkpoint or
+-- offload.
 function settings.for_evaluation(values)
   local out = settings.for_core(values)
   out.mode, out.accumulate, out.keep_output, out.checkpoint, out.offload = "eval", 1, true, "none", "none"

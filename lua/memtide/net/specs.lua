@@ -46,8 +46,8 @@ local function collect(kind, names, places, count, ...)
   return options
 end
 
--- Returns a function that makes {kind, options, text, where} with that metatable, and checks the options. check(object),
--- if given, raises if options do not go together.
+-- Returns a function that makes {kind, options, text, where} with that metatable, and checks the options.
+-- check(object), if given, raises if options do not go together.
 function specs.constructor(kind, spec, metatable, check)
   local names, places = option_names(spec), #option_names(spec:match "^[^*]*")
   return function(...)

@@ -120,7 +120,8 @@ return function(nn, graph)
     return of_steps and functions.transpose(x, 1, 2) or x
   end
 
-  -- shifts and dims are two numbers, two lists of the same length, or {shifts =, dims =}; dimensions are rolled in order.
+  -- shifts and dims are two numbers, two lists of the same length, or {shifts =, dims =}; dimensions are rolled in
+  -- order.
   function functions.roll(x, shifts, dims)
     if type(shifts) == "table" and (shifts.shifts ~= nil or shifts.dims ~= nil) then
       shifts, dims = shifts.shifts, shifts.dims

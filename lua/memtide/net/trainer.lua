@@ -144,8 +144,8 @@ local function evaluate_all(self, loader)
   return sum / samples, self.labels and right / labels or nil, samples
 end
 
--- Loss without gradients: of a batch -> loss, outputs, shape; of all batches of a loader -> mean loss, accuracy, samples.
--- nil, message, code: failed
+-- Loss without gradients: of a batch -> loss, outputs, shape; of all batches of a loader -> mean loss, accuracy,
+-- samples. nil, message, code: failed
 function Trainer:evaluate(x, y)
   if data.is_loader(x) then return evaluate_all(self, x) end
   local loss, message, code = run(self, EVALUATE, x, y)

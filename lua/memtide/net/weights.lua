@@ -48,8 +48,8 @@ local function check_options(method, path, options, known)
   return options
 end
 
--- Compares the tensors of a file with the wanted ones -> {missing names}, {unexpected names}, {messages about shapes and
--- types}. found: by name; fits: the field that must be equal, "as" or "dtype"
+-- Compares the tensors of a file with the wanted ones -> {missing names}, {unexpected names}, {messages about shapes
+-- and types}. found: by name; fits: the field that must be equal, "as" or "dtype"
 local function compare(wanted, found, fits)
   local missing, unexpected, misfits = {}, {}, {}
   for _, want in ipairs(wanted) do

@@ -66,7 +66,8 @@ end
 -- Does every file have this column? (Not: an axis of the script's own, or a column that only some files have.)
 function columns.is_fixed(name) return columns.of[name] ~= nil and columns.of[name].since > 0 end
 
--- The names of a group's columns in the order of the file: those of every file, or (own) those that only some files have
+-- The names of a group's columns in the order of the file: those of every file, or (own) those that only some files
+-- have
 function columns.group(group, own)
   local names = {}
   for _, column in ipairs(columns.list) do

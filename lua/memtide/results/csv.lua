@@ -38,7 +38,8 @@ local function open(path)
 end
 
 -- Calls take(values, line number) for every complete line, also the header; values is nil if the quotes do not match.
--- A last line without an end (a program was stopped, or is still writing) is left out; its number is returned, else nil.
+-- A last line without an end (a program was stopped, or is still writing) is left out; its number is returned, else
+-- nil.
 function csv.lines(path, take)
   local file <close> = open(path)
   local number = 0

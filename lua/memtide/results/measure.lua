@@ -37,8 +37,8 @@ local function good(list, warm)
   return n
 end
 
--- Makes more steps, until `steps` samples count, about twice as many as planned are made, or the time is up. Returns the
--- number of samples in the warm-up; nil, reason, code: a step failed.
+-- Makes more steps, until `steps` samples count, about twice as many as planned are made, or the time is up. Returns
+-- the number of samples in the warm-up; nil, reason, code: a step failed.
 local function extend(self, list, take)
   local base = self.experiment.base
   local limit = core.clock() + (base.time_limit or measure.TIME_LIMIT) / (base.rounds or 1)

@@ -202,8 +202,8 @@ function report.print_markdown(lines, words)
   end
 end
 
--- Prints the table. rows: summaries of the first ones of `count` rows. On a terminal a row is cut to one line, and cells
--- that did not end well are red where colour is wanted. options: markdown, csv.
+-- Prints the table. rows: summaries of the first ones of `count` rows. On a terminal a row is cut to one line, and
+-- cells that did not end well are red where colour is wanted. options: markdown, csv.
 function report.print(rows, count, options)
   local colour, fits = terminal.colour(1), core.isatty(1) and not options.markdown
   local shown = table.move(rows, 1, fits and math.min(#rows, SCREENFUL) or #rows, 1, {})

@@ -1,6 +1,6 @@
--- The side file of a sweep, NAME.samples.csv: a line for every step that was timed, with the state of the machine. It is
--- only appended to: all lines of a visit of a cell at once, before the cell's row, so that no measurement is lost. The
--- next run moves a line that was cut short to NAME.samples.csv.torn.
+-- The side file of a sweep, NAME.samples.csv: a line for every step that was timed, with the state of the machine. It
+-- is only appended to: all lines of a visit of a cell at once, before the cell's row, so that no measurement is lost.
+-- The next run moves a line that was cut short to NAME.samples.csv.torn.
 local csv = require "memtide.results.csv"
 local stats = require "memtide.results.stats"
 local util = require "memtide.base.util"

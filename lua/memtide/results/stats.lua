@@ -36,8 +36,9 @@ local function of_values(values)
   return {median = util.quantile(sorted, 0.5), low = k and sorted[k], high = k and sorted[n + 1 - k], n = n}
 end
 
--- rounds: {{value, ...}, ...} -> {median, low, high, n} of all values; nil: there are none. Values of one round are more
--- alike than values of two rounds, so the interval also covers that of the rounds' medians, if there are enough rounds.
+-- rounds: {{value, ...}, ...} -> {median, low, high, n} of all values; nil: there are none. Values of one round are
+-- more alike than values of two rounds, so the interval also covers that of the rounds' medians, if there are enough
+-- rounds.
 function stats.interval(rounds)
   local all, medians = {}, {}
   for _, values in ipairs(rounds) do

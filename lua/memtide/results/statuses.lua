@@ -39,8 +39,8 @@ local function is_prediction(values)
   return has(values, "predicted_peak_bytes") and not has(values, "peak_bytes") and not has(values, "step_ms")
 end
 
--- The status of a row of any version, by the name that it has now. values: texts. In files without the column "emulated"
--- the status of a prediction may be "ok" too.
+-- The status of a row of any version, by the name that it has now. values: texts. In files without the column
+-- "emulated" the status of a prediction may be "ok" too.
 function statuses.read(values)
   if values.status == "ok" and not values.emulated and is_prediction(values) then return "predicted" end
   return statuses.renamed(values.status)

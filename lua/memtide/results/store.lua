@@ -1,5 +1,5 @@
--- Where a sweep's rows go: a CSV file or standard output, with samples and logs of cells beside the file. Only one sweep
--- at a time can have a file open.
+-- Where a sweep's rows go: a CSV file or standard output, with samples and logs of cells beside the file. Only one
+-- sweep at a time can have a file open.
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local csv = require "memtide.results.csv"
