@@ -3,6 +3,7 @@
 
 #include "bind.h"
 #include "io/csv.h"
+#include "io/csv_line.h"
 #include "base/mem.h"
 #include "io/row.h"
 
@@ -84,14 +85,15 @@ static int push_line(lua_State *L, char *line) {
 static int line(lua_State *L) { return push_line(L, row_line(bind_get(L, 1, BOX_ROW), ROW_FORMAT)); }
 static int header(lua_State *L) { return push_line(L, row_header_line(bind_get(L, 1, BOX_ROW), ROW_FORMAT)); }
 
-/* columns() -> {{name, type, group, unit, text, since}, ...}: the lines of columns.def, in the order of a file */
+/* columns() -> {{name, type, with, group, unit, text, since}, ...}: the lines of columns.def, in the order of a file */
 static int column_table(lua_State *L) {
     const ColumnInfo *info;
     lua_newtable(L);
     for (int i = 0; (info = column_info(i)) != NULL; i++) {
-        lua_createtable(L, 0, 6);
+        lua_createtable(L, 0, 7);
         bind_set_string(L, "name", info->name);
         bind_set_string(L, "type", info->type);
+        bind_set_string(L, "with", info->with);
         bind_set_string(L, "group", info->group);
         bind_set_string(L, "unit", info->unit);
         bind_set_string(L, "text", info->text);
@@ -120,6 +122,16 @@ static int split_line(lua_State *L) {
         lua_rawseti(L, -2, i);
         fields += strlen(fields) + 1;
     }
+    return 1;
+}
+
+/* csv_field(text) -> the text as a field of a line, with quotes if it needs them */
+static int quote_field(lua_State *L) {
+    size_t n;
+    luaL_Buffer b;
+    const char *field = luaL_checklstring(L, 1, &n);
+    char *out = luaL_buffinitsize(L, &b, csv_field_room(n));
+    luaL_pushresultsize(&b, (size_t)(csv_put_field(field, n, out) - out));
     return 1;
 }
 
@@ -195,7 +207,7 @@ void bind_open_row(lua_State *L) {
     static const luaL_Reg of_csv[] = {{"value", value}, {"append", append}, {"rows", rows},
         {"latest", latest}, {"rename", rename_cell}, {"flush", flush}, {"flush_late", flush_late}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {"columns", column_table},
-        {"csv_split", split_line}, {NULL, NULL}};
+        {"csv_split", split_line}, {"csv_field", quote_field}, {NULL, NULL}};
     bind_type(L, BOX_ROW, of_row);
     bind_type(L, BOX_CSV, of_csv);
     luaL_setfuncs(L, functions, 0);

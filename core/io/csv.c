@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "csv_line.h"
 
 /* Memory holds 8 bytes for each row: where it begins, and a mark of its cell and repeat. The text of a row is read from
  * the file when it is needed, and then packed as csv_split packs it: the fields follow each other, each ended by
@@ -71,31 +72,6 @@ static void set_format(Csv *c, int format) {
     c->cell = find_column(c, "cell");
     c->repeat = find_column(c, "repeat");
     assert(c->cell >= 0 && c->repeat >= 0);
-}
-
-int csv_split(char *line, size_t n) {
-    const char *p = line, *end = line + n;
-    char *out = line;
-    if (n && end[-1] == '\r') end--; /* RFC 4180 ends lines by CRLF, and spreadsheets write that */
-    for (int count = 1;; count++) {
-        bool quoted = p < end && *p == '"', open = quoted;
-        for (p += quoted; p < end && (open || *p != ','); p++) {
-            if (*p == '\0' || (*p == '"' && !open)) return CSV_DAMAGED;
-            if (*p == '"' && (p + 1 == end || p[1] != '"')) {
-                p++;
-                open = false;
-                break;
-            }
-            p += *p == '"';
-            *out++ = *p;
-        }
-        if (open) return CSV_OPEN_QUOTE;
-        bool last = p >= end;
-        if (!last && *p != ',') return CSV_DAMAGED;
-        *out++ = '\0';
-        if (last) return count;
-        p++;
-    }
 }
 
 /* The index */

@@ -8,12 +8,6 @@
 
 #include "row.h"
 
-enum { CSV_DAMAGED = -1, CSV_OPEN_QUOTE = -2 };
-/* Splits line[0..n) into its fields (RFC 4180), in place: they follow each other, each ended by '\0'. line[n] must be
- * writable. Returns the number of fields; CSV_OPEN_QUOTE: a quote is not closed; CSV_DAMAGED: a quote or a zero byte
- * where none can be. */
-int csv_split(char *line, size_t n);
-
 typedef struct Csv Csv;
 
 /* Is `error` the errno of flock on a file system without locks (NFS without lockd, Lustre without -o flock)? */

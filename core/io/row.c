@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/number.h"
+#include "csv_line.h"
 
 struct Row {
     int count;
@@ -15,9 +16,9 @@ struct Row {
 };
 
 static const ColumnInfo columns[] = {
-#define COLUMN(name, type, since, group, unit, text) {#name, #type, #group, unit, text, since},
-#define OWN(name, type, group, unit, text) {#name, #type, #group, unit, text, COLUMN_OWN},
-#define AXES {"", "value", "", "", "", 1},
+#define COLUMN(name, type, since, group, unit, text) {#name, #type, "", #group, unit, text, since},
+#define OWN(name, type, with, group, unit, text) {#name, #type, #with, #group, unit, text, COLUMN_OWN},
+#define AXES {"", "value", "", "", "", "", 1},
 #include "columns.def"
 #undef COLUMN
 #undef OWN
@@ -26,7 +27,7 @@ static const ColumnInfo columns[] = {
 
 #define COLUMN(name, type, since, group, unit, text) \
     _Static_assert(since >= 1 && since <= ROW_FORMAT, "format of " #name);
-#define OWN(name, type, group, unit, text)
+#define OWN(name, type, with, group, unit, text)
 #define AXES
 #include "columns.def"
 #undef COLUMN
@@ -169,28 +170,16 @@ const char *row_get(const Row *r, const char *column) {
     return i < 0 || !r->value[i] ? "" : r->value[i];
 }
 
-/* One field by RFC 4180; returns its end. `out` has room for twice the field's length and two quotes. */
-static char *put_field(const char *field, char *out) {
-    bool quoted = strpbrk(field, ",\"") != NULL;
-    if (quoted) *out++ = '"';
-    for (; *field; field++) {
-        if (*field == '"') *out++ = '"';
-        *out++ = *field;
-    }
-    if (quoted) *out++ = '"';
-    return out;
-}
-
 /* field[i] is the text for column i; NULL: empty */
 static char *join(const Row *r, char *const *field, int format) {
     size_t room = 1;
-    for (int i = 0; i < r->count; i++) room += 2 * (field[i] ? strlen(field[i]) : 0) + 3;
+    for (int i = 0; i < r->count; i++) room += csv_field_room(field[i] ? strlen(field[i]) : 0) + 1;
     char *line = mem_new(room), *out = line;
     if (!line) return NULL;
     for (int i = 0; i < r->count; i++) {
         if (!row_in_format(r, i, format)) continue;
         if (i) *out++ = ','; /* the first column is in every format */
-        out = put_field(field[i] ? field[i] : "", out);
+        out = csv_put_field(field[i] ? field[i] : "", field[i] ? strlen(field[i]) : 0, out);
     }
     *out = '\n';
     return line;

@@ -12,7 +12,7 @@ enum {
 
 /* A line of columns.def; the one whose name is "" stands for the script's own axes. */
 typedef struct ColumnInfo {
-    const char *name, *type, *group, *unit, *text;
+    const char *name, *type, *with, *group, *unit, *text; /* with: "" unless it is an OWN column */
     int since;
 } ColumnInfo;
 /* The i-th, from 0; NULL past the last */

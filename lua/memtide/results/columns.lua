@@ -51,7 +51,7 @@ end
 
 -- ---- the table
 
--- list: {name, type, group, unit, text, since} in the order of the file; of: the same by name; type_of: [name] = type
+-- list: the lines of columns.def in the order of the file; of: the same by name; type_of: [name] = type
 columns.list, columns.of, columns.type_of = {}, {}, {}
 local fixed, axes = {}, nil -- names of the columns of every file; how many of them come before the script's own axes
 for _, column in ipairs(core.columns()) do

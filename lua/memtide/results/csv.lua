@@ -11,15 +11,10 @@ function csv.text(value)
   return value == nil and "" or tostring(value)
 end
 
-local function field(value)
-  local text = csv.text(value)
-  return text:find('[,"\r\n]') and '"' .. text:gsub('"', '""') .. '"' or text
-end
-
 -- values[1] to values[n], of which any may be nil, as a line with its "\n"
 function csv.line(values, n)
   local out = {}
-  for i = 1, n do out[i] = field(values[i]) end
+  for i = 1, n do out[i] = core.csv_field(csv.text(values[i])) end
   return table.concat(out, ",") .. "\n"
 end
 

@@ -1,6 +1,7 @@
 -- mt.experiment{...}: checks what a script declares and makes its cells, one for each row of the results.
 local axes = require "memtide.sweep.axes"
 local claims = require "memtide.sweep.claims"
+local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local script_options = require "memtide.sweep.script_options"
 local measure = require "memtide.results.measure"
@@ -336,10 +337,12 @@ end
 
 -- The columns that only this script's files have, in an order that does not depend on the order of the axes
 function Experiment:own_axes()
-  local keys, results = self:own_keys(), {}
+  local keys, given, results = self:own_keys(), {test_data = self.base.test_data ~= nil}, {}
   table.sort(keys)
-  if self.base.test_data then results[1] = "test_accuracy" end
-  for _, key in ipairs(keys) do if key == "offload" then results[#results + 1] = "host_bytes" end end
+  for _, key in ipairs(keys) do given[key] = true end
+  for _, column in ipairs(columns.list) do
+    if given[column.with] and column.name ~= column.with then results[#results + 1] = column.name end
+  end
   return joined(keys, results)
 end
 
