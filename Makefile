@@ -3,7 +3,7 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 CC     ?= cc
 CFLAGS ?= -O3 -g
-# GPUs that the CUDA plugin has machine code for; later ones compile the last one's PTX when it is loaded
+# GPUs that the CUDA plugin has machine code for; for later GPUs the driver compiles the PTX of the last one
 CUDA_ARCHS ?= 75 80 86 89 90
 Q = $(if $(V),,@)
 
@@ -24,7 +24,8 @@ ONCE    = kernels/cpu/device.c kernels/cpu/waiting.c
 KERNELS = $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
 LUA_C   = $(filter-out lua/main.c,$(wildcard lua/*.c))
 MODULES = $(wildcard lua/memtide/*.lua lua/memtide/*/*.lua)
-# The CPU's kernels, compiled once per instruction set (kernels/cpu/isa.h); with less effort for processors before 2013
+# The CPU's kernels are compiled once per instruction set (kernels/cpu/isa.h), with less optimisation for processors from
+# before 2013.
 ISAS    = $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),v4 v3) base
 ISA_v4  = -march=x86-64-v4
 ISA_v3  = -march=x86-64-v3
@@ -37,11 +38,11 @@ C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/
 UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 PROVE  ?= -j2
 TESTS   = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh)
-# where threads matter, again with all of them: one at a time, since two programs whose threads wait for each other on
-# the same processors take twenty times as long
+# Tests for which threads matter run a second time with all threads: one test at a time, because two programs whose
+# threads wait for each other on the same processors take twenty times as long.
 THREADED = $(addprefix $(BUILD)/tests/device/,t_fuzz t_kernels t_sequence)
 
-# A value as a file that changes only with it, for what is built from the value.
+# A file that holds a value and changes only when the value does, as a prerequisite of what is built from the value.
 stamp = $(shell mkdir -p $(BUILD); [ -e $(BUILD)/$1 ] && [ "$$(cat $(BUILD)/$1)" = '$2' ] || echo '$2' > $(BUILD)/$1)
 
 NVCC := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
@@ -56,7 +57,7 @@ $(BUILD)/memtide: $(BUILD)/lua/main.o $(LUA_OBJ) $(LIB_OBJ)
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -fopenmp -rdynamic -o $@ $^ $(LUA_LIB) $(LIBS) $(EXTRA)
 
-# plain lua5.4 brings its own Lua: the module is not linked to one
+# the module is not linked to Lua, because the program that loads it has its own
 $(BUILD)/memtide.so: $(LUA_OBJ) $(LIB_OBJ)
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -fopenmp -shared -o $@ $^ $(LIBS) $(EXTRA)
@@ -80,8 +81,8 @@ $(BUILD)/%.o: %.c
 	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(INCLUDE_$(firstword $(subst /, ,$<))) -c -o $@ $<
 INCLUDE_lua = $(LUA_CFLAGS)
 
-# A set's functions see each other, and nobody sees more of it than its table. No-psabi: functions that take vectors
-# are all inlined, so that how vectors are passed does not matter.
+# The objects of an instruction set are linked into one, of which only its table of kernels is visible. -Wno-psabi: all
+# functions that take vectors are inlined, so it does not matter how vectors would be passed.
 define isa
 $(BUILD)/kernels/cpu/$1/%.o: kernels/cpu/%.c
 	@mkdir -p $$(@D)
@@ -98,16 +99,16 @@ INCLUDE_kernels = $(addprefix -isystem ,$(addsuffix /include,$(CUDA)))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $^ $(LIBS) $(EXTRA)
 
-# ---- the CUDA device: a shared object with a core of its own, of which only its entry is seen. -z defs: an op
-# without its kernel is a link error.
+# ---- the CUDA device: a shared object with the parts of the core that it needs; only its entry point is visible.
+# -z defs: an op without a kernel is a link error.
 PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,base/err base/mem base/shape program/op program/op_cache)
 PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/exports.map
 CUDA_C  = $(wildcard kernels/cuda/*.c)
 CUDA_CU = $(wildcard kernels/cuda/*.cu)
 DEVICES = $(wildcard kernels/cuda/devices/*)
 CXXWARN = -Wall -Wextra -Wshadow -Wpointer-arith -Wwrite-strings
-# the formulas of both devices have the same rounding: what is to be a fused multiply-add says so
-# lines of the source, for profilers, are half of the code's size and more: where one GPU is developed on
+# --fmad=false: formulas round as on the CPU; a fused multiply-add must be written as one. -lineinfo, for profilers, takes
+# half of the plugin's size or more, so it is left out unless the build is for a single kind of GPU.
 NVCCFLAGS = -std=c++17 -O3 $(if $(word 2,$(CUDA_ARCHS)),,-lineinfo) -compress-mode=size --fmad=false -Werror all-warnings $(addprefix -Xcompiler ,-fPIC $(CXXWARN)) \
     $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
     -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
@@ -125,7 +126,7 @@ $(BUILD)/memtide_cuda.so: $(PLUGIN_OBJ) kernels/cuda/exports.map $(DEVICES:kerne
 	@echo "  LINK $@"
 	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) $(PLUGIN_LIBS) $(EXTRA)
 
-# tests of what is inside the plugin: they need NVIDIA's libraries, and no GPU
+# tests of the plugin's internals; they need NVIDIA's libraries, but no GPU
 CUDA_TESTS = $(if $(CUDA_LACK),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/*.c)))
 
 $(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(PLUGIN_OBJ) $(REF_OBJ)
@@ -133,14 +134,14 @@ $(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(PLUGIN_OBJ) $(REF_OBJ)
 
 $(BUILD)/tests/unit/t_bench: $(BUILD)/kernels/cuda/bench.o
 
-cuda-test: $(CUDA_TESTS) ## what cuDNN plans for a described GPU, and the files that are kept of it
+cuda-test: $(CUDA_TESTS) ## tests of cuDNN's plans for a GPU that is not here, and of the files that keep them
 	$(Q)$(if $(CUDA_LACK),echo "cuda-test: skipped: $(CUDA_LACK)",prove --exec tests/run $(PROVE) $^)
 
 $(BUILD)/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
-# The same device on tests/emulate/ instead of CUDA, for where there is no GPU. What only NVIDIA's libraries can do is
-# left out; tests/emulate/ has stand-ins for it.
+# The same device with tests/emulate/ instead of CUDA, for machines without a GPU. Files that need NVIDIA's libraries are
+# left out; tests/emulate/ replaces them.
 LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_graph.c engines.c plan_cache.c gemm.c)
 EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(filter-out tests/emulate/t_%,$(wildcard tests/emulate/*.c))
 EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
@@ -166,7 +167,7 @@ $(EMULATED_PLUGIN): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE) kernels/cuda/expor
 $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
-# see more of the plugin than its one function
+# tests that call functions inside the plugin
 INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_linear t_conv_ways)
 $(BUILD)/tests/emulate/t_bias: $(BUILD)/emulate/tests/emulate/t_bias.o
 $(BUILD)/tests/emulate/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
@@ -177,7 +178,7 @@ $(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
 
 emulated: all $(EMULATED_PLUGIN) ## the CUDA device on an emulated GPU: MEMTIDE_CUDA=build/emulate/memtide_cuda.so
 
-# LD_PRELOAD: system calls that fail, processes that die, where a test says so
+# for LD_PRELOAD: makes system calls fail and processes die where a test asks for it
 FAULTS = $(BUILD)/tests/faults.so
 $(FAULTS): tests/faults.c
 	@mkdir -p $(@D)
@@ -191,7 +192,7 @@ test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every tes
 	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$(addprefix $(BUILD)/tests/device/,t_onednn t_pages)" AVX512_CORE
 	$(Q)PROVE=$(PROVE) sh tests/isa.sh $(BUILD)/tests/device/t_kernels AVX2
 
-# the tests that run kernels of the CPU
+# tests that run the CPU's kernels
 ISA_TESTS = $(addprefix $(BUILD)/tests/device/,t_kernels t_onednn t_pages t_sequence t_grad t_truth t_fuzz t_updates t_pool \
     t_pointwise)
 test-isa: $(ISA_TESTS) ## the CPU's kernels under every instruction set that the machine has (a short form is in test)
@@ -199,10 +200,10 @@ test-isa: $(ISA_TESTS) ## the CPU's kernels under every instruction set that the
 	    AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 AVX512_CORE_AMX
 
 run: all ## the article's comparison on this machine: experiments/article.lua
-	$(BUILD)/memtide run experiments/article.lua || case $$? in 5|6) ;; *) exit 1; esac # a claim refuted is a result
+	$(BUILD)/memtide run experiments/article.lua || case $$? in 5|6) ;; *) exit 1; esac # a refuted claim is a result
 
-deps: ## install the Debian packages that are needed (or say which, where that is not allowed)
-deps-dev: ## the same of those that only checks need: clang with its sanitizers
+deps: ## install the Debian packages that are needed (or name them, if that is not allowed)
+deps-dev: ## the same for packages that only checks need: clang with its sanitizers
 deps-dev: DEPS = $(DEPS_DEV)
 deps deps-dev:
 	@missing=$$(for p in $(DEPS); do \
@@ -214,7 +215,7 @@ deps deps-dev:
 	    sudo apt-get update -q && sudo apt-get install -qy --no-install-recommends $$missing; \
 	else echo "as root: apt-get install $$missing"; exit 1; fi
 
-# kernels and the emulated CUDA that runs them, in C++ as nvcc's
+# kernels and the emulated CUDA that runs them, compiled as C++
 $(BUILD)/tests/emulate/t_emulate: tests/emulate/t_emulate.cu $(patsubst %,$(BUILD)/tests/emulate/%.o,grid runtime stream)
 	@mkdir -p $(@D)
 	@echo "  CXX  $<"
@@ -226,17 +227,17 @@ SANITIZED = BUILD=build/asan CFLAGS="-O1 -g" NVCC= EXTRA="$(SANITIZE)"
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) test $(SANITIZED)
 
-asan-unit: ## the unit tests alone under them
+asan-unit: ## the unit tests alone under both sanitizers
 	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) unit $(SANITIZED)
 
 unit: $(UNIT_TESTS) ## the unit tests
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) prove --exec tests/run $(PROVE) $(UNIT_TESTS)
 
-# libFuzzer's targets: the core and the bindings once more, by clang; kernels read no files and are gcc's, which clang
-# does not take. Longer by hand: make fuzz-readers FUZZ_SECONDS=3600
+# libFuzzer's targets: the core and the bindings are compiled again, by clang. The kernels read no files and do not
+# compile with clang, so gcc's objects are used. For longer runs: make fuzz-readers FUZZ_SECONDS=3600
 FUZZ_SECONDS ?= 60
 FUZZ_BUILD = build/fuzz
-fuzz-readers: $(BUILD)/memtide ## every reader of files and messages gets damaged ones for FUZZ_SECONDS (60) each
+fuzz-readers: $(BUILD)/memtide ## damaged input for every reader of files and messages, FUZZ_SECONDS (60) each
 	$(Q)$(MAKE) BUILD=$(FUZZ_BUILD) GCC_BUILD=$(BUILD) CC=clang CFLAGS="-O1 -g -Wno-unknown-warning-option" NVCC= \
 	    EXTRA="-fsanitize=fuzzer-no-link $(SANITIZE)" $(FUZZ_BUILD)/readers
 	$(Q)rm -rf $(FUZZ_BUILD)/seeds
@@ -254,20 +255,20 @@ fuzz: $(BUILD)/tests/device/t_fuzz $(BUILD)/tests/unit/t_safetensors ## random n
 	$(Q)FUZZ=20000 SEED=$$(date +%s) $(BUILD)/tests/device/t_fuzz
 	$(Q)FUZZ=50000 SEED=$$(date +%s) $(BUILD)/tests/unit/t_safetensors
 
-gpu-check: all $(C_TESTS) $(CUDA_TESTS) ## what needs a GPU: ops, exactness, sanitizers, sweeps, beside PyTorch (docs/gpu.md)
+gpu-check: all $(C_TESTS) $(CUDA_TESTS) ## all checks that need a GPU, also against PyTorch (docs/gpu.md)
 	$(Q)BUILD=$(BUILD) sh tests/gpu.sh
 
-gpu-pack: all $(C_TESTS) $(CUDA_TESTS) ## BUILD/carry: what gpu-check runs, for a machine with a GPU and no compilers
+gpu-pack: all $(C_TESTS) $(CUDA_TESTS) ## BUILD/carry: everything for gpu-check on a machine without compilers
 	$(Q)BUILD=$(BUILD) sh tests/gpu.sh --pack $(BUILD)/carry
 
-soak: all ## the chaos test whole: 200 cells that fail in every way, the sweep killed 20 times
+soak: all ## the whole chaos test: 200 cells that fail in every way, the sweep killed 20 times
 	$(Q)CELLS=20 KILLS=20 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/cli/chaos.sh
 
-soak-long: all $(FAULTS) ## a sweep of CELLS (5000) through kills, stops and a full disk for MINUTES (60)
+soak-long: all $(FAULTS) ## a sweep of CELLS (5000) with kills, stops and a full disk for MINUTES (60)
 	$(Q)CELLS=$(or $(CELLS),5000) MINUTES=$(or $(MINUTES),60) BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide \
 	    prove --exec tests/run -v tests/cli/soak.sh
 
-overhead: all ## what a sweep costs beside its cells' work: time for each, 10,000 predictions, memory; busy neighbours
+overhead: all ## the cost of a sweep apart from its cells' work: time per cell, 10,000 predictions, memory, waiting
 	$(Q)OMP_NUM_THREADS=1 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/overhead.lua
 	$(Q)MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/waiting.sh
 
@@ -275,12 +276,12 @@ slurm-check: all ## memtide slurm with a real Slurm (apt-get install slurm-wlm, 
 	$(Q)SLURM=need MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) tests/cli/slurm.sh
 
 PYTHON ?= /usr/bin/python3
-bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of five networks beside PyTorch's (PYTHON has it)
+bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of five networks against PyTorch (in PYTHON)
 	$(Q)$(BUILD)/tests/bench/floor
 	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON) \
 	    $(BENCH)
 
-peer-fuzz: $(BUILD)/memtide ## slow: COUNT random networks in fp32 beside PyTorch in float64 (PYTHON has 2.1 or later)
+peer-fuzz: $(BUILD)/memtide ## slow: COUNT random networks in fp32 against PyTorch in float64 (2.1 or later, in PYTHON)
 	$(Q)if $(PYTHON) -c 'import torch, numpy' 2>/dev/null; then $(PYTHON) -W ignore tests/peers/fuzz.py \
 	    --memtide $(BUILD)/memtide --count $(or $(COUNT),300) --seed $(or $(SEED),1); \
 	else echo "peer-fuzz: SKIPPED: $(PYTHON) has no torch"; fi
@@ -300,17 +301,17 @@ peer-eager: $(BUILD)/memtide ## slow: framework = "pytorch" beside what eager Py
 fit-check: $(BUILD)/memtide ## slow: memtide fit's answers for the article's network run in FIT bytes (8GiB), none larger
 	$(Q)FIT=$(or $(FIT),8GiB) prove --exec tests/run $(PROVE) tests/lua/t_fit_runs.lua
 
-train-check: $(BUILD)/memtide ## slow: networks learn what they are given, to the end
+train-check: $(BUILD)/memtide ## slow: networks learn their data completely
 	$(Q)TRAIN=full prove --exec tests/run $(PROVE) tests/lua/t_train.lua
 
-# SSE41: the library's wider kernels read a few bytes past buffers of their own
+# SSE41: oneDNN's kernels for wider registers read a few bytes past the end of its own buffers
 VALGRIND = DNNL_MAX_CPU_ISA=SSE41 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9
 valgrind: all $(C_TESTS) ## the unit tests under valgrind
 	$(Q)for t in $(UNIT_TESTS); do echo "$$t"; \
 	    OMP_NUM_THREADS=1 $(VALGRIND) $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
 
-# Left out: what is about kernels and devices outside of core/, and what takes minutes with counters. Headers are
-# counted where core/ includes them.
+# Left out: tests of kernels and devices outside of core/, and tests that take minutes with counters. Headers are counted
+# where core/ includes them.
 COVER_UNIT = $(filter-out %/t_checkpoint_budget %/t_golden,$(UNIT_TESTS))
 COVER_LUA  = $(filter-out $(patsubst %,tests/lua/t_%.lua,dependencies experiments fit_runs frontier growth models \
     plans),$(wildcard tests/lua/t_*.lua)) $(patsubst %,tests/cli/%.sh,older plan predict run spread)
@@ -344,7 +345,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-# with `make deps run`, the packages first
+# `make deps run` installs the packages first
 ifneq ($(filter deps deps-dev,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif

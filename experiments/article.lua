@@ -1,5 +1,5 @@
--- The article's comparison: one small convolutional network, what each memory technique saves and costs, and what the
--- article claims of it. "About" a factor is taken as a fifth more or less.
+-- The article's comparison: what each memory technique saves and costs with one small convolutional network, and the
+-- article's claims about it. "About" a factor means within a fifth of it.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 

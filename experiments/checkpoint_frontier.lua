@@ -1,9 +1,9 @@
--- Memory against time: ResNet-50 and a GPT under smaller and smaller budgets of bytes, in each of which the fastest
--- choice of what to compute again is made.
+-- Memory against time: ResNet-50 and a GPT under smaller and smaller budgets of bytes. For each budget, checkpointing
+-- makes the fastest choice of activations to compute again.
 local mt = require "memtide"
 local nn, optim, models = mt.nn, mt.optim, mt.models
 
--- highest: MiB that suffice without computing anything again
+-- highest: MiB that are enough without computing anything again
 local NETWORKS = {
   ResNet50 = {model = models.ResNet50(), input = {3, 64, 64}, batch = 64, highest = 609},
   GPT = {model = models.GPT{block_size = 128, vocab_size = 512, n_layer = 8, n_head = 4, n_embd = 128},

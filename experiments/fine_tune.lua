@@ -1,5 +1,5 @@
--- Fine-tuning: a network learns the digits 0 to 4; its weights are loaded into one whose last layer is new and alone is
--- trained, and which learns all ten in a fraction of the memory.
+-- Fine-tuning: a network learns the digits 0 to 4. Its weights are loaded into a network with a new last layer, of
+-- which only that layer is trained; it learns all ten digits in a fraction of the memory.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 

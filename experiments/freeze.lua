@@ -1,5 +1,5 @@
--- What freezing saves: ResNet-18 with more and more of it frozen, from the input on. A frozen layer has no gradient and
--- no optimizer state, and before the first trained one nothing is kept.
+-- What freezing saves: ResNet-18 with more and more layers frozen, beginning at the input. A frozen layer has no
+-- gradient and no optimizer state, and no activations are kept before the first trained layer.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 

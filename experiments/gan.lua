@@ -1,5 +1,5 @@
--- DCGAN on small digits, line by line as in PyTorch's example: the discriminator learns from real images and from false
--- ones, then the generator learns through the discriminator, which is not updated meanwhile.
+-- DCGAN on small digits, line by line as in PyTorch's example: the discriminator learns from real and generated images,
+-- then the generator learns through the discriminator, which is not updated in that step.
 local mt = require "memtide"
 local nn, optim, models = mt.nn, mt.optim, mt.models
 

@@ -13,7 +13,7 @@ local trainer = assert(mt.trainer{
   input = {T}, batch = batch, loss = nn.CrossEntropyLoss(), seed = 1,
   optimizer = optim.AdamW{lr = 3e-3, clip_norm = 1}, schedule = optim.LinearWarmup(20, optim.CosineAnnealingLR(steps)),
 })
--- The letters of `count` pieces of the text as numbers, and the letter after each.
+-- `count` pieces of the text with their letters as numbers, and the letter after each.
 local function window(from, count)
   local x, y = {}, {}
   for k = 0, count * T - 1 do

@@ -1,9 +1,9 @@
--- What training a LLaMA needs, by its published sizes: the small one runs on a CPU in seconds, the others are to be
--- predicted, memtide predict --device cuda:h200 --set size=TinyLlama-1.1B,Llama-2-7B,Llama-3-8B --set seq=2048
+-- The memory for training a LLaMA of published sizes. The small one runs on a CPU in seconds; predict the others with
+-- memtide predict --device cuda:h200 --set size=TinyLlama-1.1B,Llama-2-7B,Llama-3-8B --set seq=2048
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 
--- As their config.json has them
+-- From their config.json files
 local SIZES = {
   small = {vocab_size = 512, hidden_size = 128, intermediate_size = 352, num_hidden_layers = 4,
     num_attention_heads = 8, num_key_value_heads = 2},

@@ -1,6 +1,6 @@
--- Another article's SimpleCNN, trained on digits from IDX files: MNIST's own when their folder is given (`-- DIR`),
--- otherwise a small generated set. That article gives its Linear 16*7*7 inputs; one MaxPool2d(2, 2) leaves 14 x 14, so
--- it is 16*14*14.
+-- Another article's SimpleCNN, trained on digits from IDX files: those of MNIST if their folder is given (`-- DIR`),
+-- otherwise a small generated dataset. That article gives its Linear 16*7*7 inputs, but one MaxPool2d(2, 2) leaves
+-- 14 x 14, so it has 16*14*14 here.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 

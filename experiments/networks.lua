@@ -1,4 +1,4 @@
--- One row per network: parameters, memory by category, and, for those that a CPU gets through, the time of a step.
+-- One row per network: parameters, memory by category and, for networks that a CPU can train, the time of a step.
 -- `memtide predict` gives the memory of all of them.
 local mt = require "memtide"
 local nn, optim, models = mt.nn, mt.optim, mt.models

@@ -1,4 +1,4 @@
--- Activations that are kept, computed again, or wait in the host's memory meanwhile: a small GPT, or with
+-- Activations that are kept, computed again, or moved to the host's memory until they are needed: a small GPT, or with
 --   memtide predict experiments/offload.lua --device cuda:h200 -- gpt2
 -- GPT-2 small, for a GPU that is not here.
 local mt = require "memtide"

@@ -1,5 +1,5 @@
--- The networks that are also measured in PyTorch: experiments/peers/pytorch.py --like peers.csv runs these rows there,
--- and memtide compare peers.csv pytorch.csv sets the two side by side.
+-- Networks that are also measured in PyTorch: experiments/peers/pytorch.py --like peers.csv runs these rows there, and
+-- memtide compare peers.csv pytorch.csv shows both side by side.
 local mt = require "memtide"
 local nn, models = mt.nn, mt.models
 
@@ -26,7 +26,7 @@ local MnistCNN = nn.Sequential{nn.Conv2d(1, 16, 3, {padding = 1}), nn.ReLU(), nn
   nn.Linear(16 * 14 * 14, 10)}
 local MLP = nn.Sequential{nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)}
 
--- data: of mt.data.random
+-- data: arguments of mt.data.random
 local function case(name, model, batch, data)
   data.count, data.seed = 50000, 1
   return {case = name, model_name = name, model = model, batch = batch, data = mt.data.random(data)}

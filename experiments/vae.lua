@@ -1,5 +1,5 @@
--- PyTorch's example of a variational auto-encoder. It gives two values: logits of the pixels, and the terms of the
--- Kullback-Leibler divergence, for a loss that has no target; evaluation takes the first alone.
+-- PyTorch's example of a variational auto-encoder. It returns two values: logits of the pixels, and the terms of the
+-- Kullback-Leibler divergence, for a loss that has no target. Evaluation uses only the first.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 local F = nn.functional

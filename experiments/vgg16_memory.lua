@@ -1,5 +1,5 @@
--- VGG16 at 224 x 224: the well-known table of its memory, layer by layer (memtide explain), and what a training step of
--- it needs (memtide predict). 138,357,544 parameters. Running it on a CPU takes hours: predict it.
+-- VGG16 at 224 x 224: the well-known table of its memory, layer by layer (memtide explain), and the memory of a
+-- training step (memtide predict). 138,357,544 parameters. Running it on a CPU takes hours: predict it.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 

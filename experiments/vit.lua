@@ -1,5 +1,5 @@
--- A vision transformer on small images: what precision, batch and checkpointing make of its memory. Patches are pixels
--- of a convolution's output, read as a sequence, which moves nothing; the mean over patches is what is classified.
+-- A vision transformer on small images: its memory by precision, batch and checkpointing. Patches are the pixels of a
+-- convolution's output, read as a sequence without a copy; the mean over the patches is classified.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 

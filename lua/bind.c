@@ -1,6 +1,7 @@
-/* Boxes, errors and values: the common ground of the bindings. */
+/* Boxes, errors and values: what all bindings use. */
 #include "bind.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -16,12 +17,14 @@
 
 /* ---- boxes */
 
-/* An empty box, whose content could not be acquired, lets go of its parents too. */
+/* Releases a closed box that nobody borrows from, then its parents. An empty box, whose content could not be made, has
+ * parents too. */
 static void box_release(Box *b) {
     if (!b->closed || b->users > 0) return;
     if (b->content) b->release(b->content);
     b->content = NULL;
     for (int i = 0; i < BOX_PARENTS && b->parent[i]; i++) {
+        assert(b->parent[i]->users > 0);
         b->parent[i]->users--;
         box_release(b->parent[i]);
         b->parent[i] = NULL;
@@ -81,6 +84,7 @@ Box *bind_new(lua_State *L, const char *type, void (*release)(void *)) {
 
 void bind_borrow(lua_State *L, Box *box, int index, const char *type) {
     Box *parent = bind_box(L, index, type);
+    assert(lua_touserdata(L, -1) == box && index > 0);
     int i = 0;
     while (i < BOX_PARENTS && box->parent[i]) i++;
     if (i == BOX_PARENTS) bind_error(L, "an object can be made from at most %d others", BOX_PARENTS);
@@ -126,6 +130,7 @@ int bind_error(lua_State *L, const char *format, ...) {
 }
 
 int bind_fail(lua_State *L, const Err *e) {
+    assert(e->code != OK);
     if (e->code == ERR_SCRIPT) return bind_raise(L, e->text);
     const char *name = err_name(e->code);
     char lower[32];
@@ -143,8 +148,8 @@ static int where(lua_State *L) {
     return 1;
 }
 
-/* try(f, handler or nil, ...) -> true and what f(...) returns; or false and what was raised, as the handler has it; or
- * false, nil, true: Lua had not enough memory, which no handler sees */
+/* try(f, handler or nil, ...) -> true and what f(...) returns; false and what handler(error) returns (without a
+ * handler, the error); or false, nil, true: Lua ran out of memory, for which no handler is called */
 static int try_call(lua_State *L) {
     luaL_checkany(L, 2);
     lua_pushvalue(L, 1);
@@ -289,7 +294,7 @@ void bind_push_shape(lua_State *L, const Shape *s) {
     }
 }
 
-/* The table of numbers on top of the stack. */
+/* Sets `o` from the list of numbers on top of the stack. */
 static int set_list(lua_State *L, Option *o, Err *e) {
     int64_t n = (int64_t)lua_rawlen(L, -1);
     double *values = lua_newuserdatauv(L, (size_t)n * sizeof *values, 0);
@@ -305,7 +310,7 @@ static int set_list(lua_State *L, Option *o, Err *e) {
     return code;
 }
 
-/* The value on top of the stack into `o`. */
+/* Sets `o` from the value on top of the stack. */
 static int set_option(lua_State *L, Option *o, Err *e) {
     if (o->type == OPTION_LIST && lua_type(L, -1) == LUA_TTABLE) return set_list(L, o, e);
     switch (lua_type(L, -1)) {
@@ -329,6 +334,7 @@ static int set_option(lua_State *L, Option *o, Err *e) {
 
 int bind_options(lua_State *L, int index, Options *o, Err *e) {
     index = lua_absindex(L, index);
+    assert(lua_istable(L, index));
     for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
         if (lua_type(L, -2) != LUA_TSTRING)
             return err_set(e, ERR_SCRIPT, "options are given by name, found a %s as a name", luaL_typename(L, -2));
@@ -338,7 +344,7 @@ int bind_options(lua_State *L, int index, Options *o, Err *e) {
     return options_finish(o, e);
 }
 
-/* check_options(spec, {name = value}) -> "kernel_size=3x3 ..."; nil and what is wrong */
+/* check_options(spec, {name = value}) -> "kernel_size=3x3 ..."; nil and a message if a name or value is wrong */
 static int check_options(lua_State *L) {
     Err e;
     Options o;
@@ -360,13 +366,13 @@ static int check_options(lua_State *L) {
 
 /* ---- small services */
 
-/* make_folder(path) -> true when it is there; the folder that it stands in must be */
+/* make_folder(path) -> true: it is there now. Its parent folder must exist. */
 static int make_folder(lua_State *L) {
     lua_pushboolean(L, !mkdir(luaL_checkstring(L, 1), 0777) || errno == EEXIST);
     return 1;
 }
 
-/* nearest(name, {known, ...}) -> the known one that was probably meant; nil: none is near */
+/* nearest(name, {known, ...}) -> the known name that was probably meant; nil: none is near */
 static int nearest(lua_State *L) {
     Nearest n = nearest_to(luaL_checkstring(L, 1));
     luaL_checktype(L, 2, LUA_TTABLE);
@@ -397,7 +403,8 @@ static int is_terminal(lua_State *L) {
     return 1;
 }
 
-/* window(2) -> columns and lines of the terminal that is standard error; nothing where it is none, or does not say */
+/* window(2) -> columns and lines of the terminal that standard error goes to; nothing if it is no terminal or does not
+ * say */
 static int window(lua_State *L) {
     struct winsize size;
     if (ioctl((int)luaL_checkinteger(L, 1), TIOCGWINSZ, &size) || !size.ws_col || !size.ws_row) return 0;
@@ -413,7 +420,7 @@ static int number(lua_State *L) {
     return 1;
 }
 
-/* switches() -> how often this process made room for others of itself, and how often it had to */
+/* switches() -> voluntary and involuntary context switches of this process so far */
 static int switches(lua_State *L) {
     struct rusage used;
     if (getrusage(RUSAGE_SELF, &used)) return bind_error(L, "getrusage: %s", strerror(errno));

@@ -1,7 +1,7 @@
-/* bind.h: what the binding files share. Every object that a script can hold is a Box around a pointer of the core.
+/* bind.h: what the binding files share. Every object of the core that a script can hold is a Box around its pointer.
  *
- * A script's mistake raises an error at the script's line. What the world does (no memory, no device, no file) comes
- * back as nil, message, code. */
+ * A mistake in a script raises an error at the script's line. Other failures (no memory, no device, no file) return
+ * nil, message, code. */
 #ifndef MT_BIND_H
 #define MT_BIND_H
 
@@ -28,7 +28,8 @@
 
 enum { BOX_PARENTS = 4 };
 
-/* A closed box gives its content up when no other open box was made from it: scripts may close in any order. */
+/* The content of a closed box is released when no open box borrows from it any more, so scripts may close in any
+ * order. */
 typedef struct Box {
     void *content;                    /* NULL: closed or not filled yet */
     void (*release)(void *);
@@ -37,19 +38,19 @@ typedef struct Box {
     bool closed;
 } Box;
 
-/* Makes the metatable of a type: the methods, close, __gc and __close. */
+/* Makes the metatable of a type: its methods (NULL: none), close, __gc and __close. */
 void bind_type(lua_State *L, const char *type, const luaL_Reg *methods);
-/* Pushes an empty box: acquire into ->content afterwards, so that an error in between leaks nothing. */
+/* Pushes an empty box. Set ->content afterwards: an error in between then leaks nothing. */
 Box *bind_new(lua_State *L, const char *type, void (*release)(void *));
-/* The box on top of the stack borrows from the one at `index`. */
+/* `box`, on top of the stack, borrows from the box of `type` at `index`. */
 void bind_borrow(lua_State *L, Box *box, int index, const char *type);
-/* The open box at `index`, and its content. */
+/* The open box of `type` at `index`, and its content; raises if there is none. */
 Box *bind_box(lua_State *L, int index, const char *type);
 void *bind_get(lua_State *L, int index, const char *type);
 
 /* ERR_SCRIPT raises; anything else pushes nil, message, code and returns 3. */
 int bind_fail(lua_State *L, const Err *e);
-/* Raises "script.lua:7: text"; the position is that of the innermost function that is not memtide's own. */
+/* Raises "script.lua:7: text"; the position is in the innermost function that is not memtide's own. */
 int bind_raise(lua_State *L, const char *text);
 int bind_error(lua_State *L, const char *format, ...); /* formats as lua_pushfstring does */
 
@@ -60,30 +61,30 @@ void bind_text_line(void *text, const char *line); /* a TextSink */
 int bind_text_push(lua_State *L, const Text *text); /* as a string; returns 1 */
 
 /* ---- values */
-/* t[key] at table `index`: optional members of an argument table */
+/* t[key] of the table at `index`, `otherwise` where it is nil; raises if it has another type. */
 lua_Integer bind_integer(lua_State *L, int index, const char *key, lua_Integer otherwise);
 bool bind_boolean(lua_State *L, int index, const char *key, bool otherwise);
-/* The value at `index`, called `what`: true or false, nothing that Lua would take for one of them. */
-bool bind_flag(lua_State *L, int index, const char *what);
 const char *bind_string(lua_State *L, int index, const char *key, const char *otherwise);
-/* The string at `index`, an argument called `what`. */
+/* The value at `index`, which messages call `what`; raises unless it is true or false itself. */
+bool bind_flag(lua_State *L, int index, const char *what);
+/* The string at `index`, which messages call `what`; raises unless it is a string. */
 const char *bind_text_at(lua_State *L, int index, const char *what);
-/* The same, of a file that a script names: see confine in bind_file.c. */
+/* The path at `index` of a file that a script wants to read, or write; raises if it may not (confine in bind_file.c). */
 const char *bind_path(lua_State *L, int index, const char *what, bool write);
-/* The value at `index` as a message shows it: 7, "word", a table; pushes the text. */
+/* The value at `index` as messages show it: 7, "word", a table; pushes the text. */
 const char *bind_show(lua_State *L, int index);
 /* Sets t[key] of the table on top of the stack. */
 void bind_set_integer(lua_State *L, const char *key, lua_Integer value);
 void bind_set_number(lua_State *L, const char *key, double value);
 void bind_set_string(lua_State *L, const char *key, const char *value);
 void bind_set_boolean(lua_State *L, const char *key, bool value);
-/* {64, 3, 32, 32} */
+/* A table such as {64, 3, 32, 32} as a shape and back; bind_shape raises unless it is one. */
 Shape bind_shape(lua_State *L, int index);
 void bind_push_shape(lua_State *L, const Shape *s);
-/* Fills parsed options from the table of names and values at `index`, and finishes them. */
+/* Fills parsed options from the table {name = value} at `index`, and finishes them. ERR_SCRIPT: wrong name or value. */
 int bind_options(lua_State *L, int index, Options *o, Err *e);
 
-/* ---- one per binding file: adds its functions to the module table on top of the stack */
+/* ---- one function per binding file: it adds the file's functions to the module table on top of the stack */
 void bind_open_device(lua_State *L);
 void bind_open_network(lua_State *L);
 void bind_open_program(lua_State *L);
@@ -96,7 +97,7 @@ void bind_open_lock(lua_State *L);
 void bind_open_file(lua_State *L);
 void bind_open_weights(lua_State *L);
 
-/* A batch of values that scripts pass on without looking into it. */
+/* A batch of values that scripts pass on as a whole. */
 typedef struct Batch {
     Shape shape;
     bool integers;   /* int32, else fp32 */
@@ -104,8 +105,10 @@ typedef struct Batch {
     void *values;
 } Batch;
 #define BATCH_TYPE "memtide.Batch"
+/* Pushes a batch of zeros. */
 Batch *bind_batch_new(lua_State *L, Shape shape, bool integers);
-/* Raises unless the loader at `index` hands out inputs of shape `x` and targets of shape `t` (NULL: none wanted). */
+/* Raises unless batches of the loader at `index` have inputs of shape `x` and targets (labels or numbers) of shape `t`
+ * (NULL: none needed). */
 void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, bool labels);
 
 int luaopen_memtide(lua_State *L);

@@ -1,4 +1,5 @@
 /* Datasets, loaders and batches for scripts. */
+#include <assert.h>
 #include <string.h>
 
 #include "bind.h"
@@ -104,7 +105,7 @@ static int new_text(lua_State *L) {
     return dataset_result(L, box, code, d, &e);
 }
 
-/* dataset_random{count =, shape =, tokens =, classes = and target = shape, or one of these, seed =} */
+/* dataset_random{count =, shape =, tokens =, classes =, target = shape, seed =}: classes, target or both; see data.h */
 static int new_random(lua_State *L) {
     Err e;
     Dataset *d = NULL;
@@ -126,7 +127,8 @@ static int new_random(lua_State *L) {
     return dataset_result(L, box, code, d, &e);
 }
 
-/* dataset:info() -> {count, shape, classes, target, tokens, alphabet, text}; alphabet: a text's bytes by token */
+/* dataset:info() -> {count, shape, classes, target, tokens, alphabet, text}; what it does not have is nil. alphabet: of
+ * a text, the bytes that its tokens stand for; text: see dataset_text */
 static int info(lua_State *L) {
     const Dataset *d = bind_get(L, 1, BOX_DATASET);
     Shape sample = dataset_sample(d), target = dataset_target(d);
@@ -148,7 +150,7 @@ static int info(lua_State *L) {
     return 1;
 }
 
-/* Numbers of the table at `index`, at most `room`. */
+/* Copies the numbers of the table at `index`, at most `room`, to `values`; returns how many there are. */
 static int numbers(lua_State *L, int index, double *values, int room) {
     lua_Unsigned n = lua_rawlen(L, index);
     if (!lua_istable(L, index) || n < 1 || n > (lua_Unsigned)room)
@@ -183,16 +185,18 @@ typedef struct Loading { Loader *loader; const Dataset *data; int64_t batch; } L
 
 static void release_loader(void *content) { loader_close(content); }
 
-/* A sample's shape with the batch in front. */
+/* The shape of a batch of such samples */
 static Shape batched(Shape sample, int64_t batch) {
+    assert(sample.rank < SHAPE_MAX);
     Shape s = {sample.rank + 1, {batch, 1, 1, 1}};
-    for (int i = 0; i < sample.rank && i + 1 < SHAPE_MAX; i++) s.dim[i + 1] = sample.dim[i];
+    for (int i = 0; i < sample.rank; i++) s.dim[i + 1] = sample.dim[i];
     return s;
 }
 
-/* The batch size is the box's last user value: the loader itself does not tell it. */
+/* The batch size is kept as the box's last user value, because a Loader has no function that returns it. */
 static Loading loading(lua_State *L, int index) {
     Box *box = bind_box(L, index, BOX_LOADER);
+    assert(box->parent[0] && box->parent[0]->content);
     Loading found = {box->content, box->parent[0]->content, 0};
     lua_getiuservalue(L, index, BOX_PARENTS);
     found.batch = lua_tointeger(L, -1);
@@ -222,7 +226,7 @@ static int new_loader(lua_State *L) {
     return 1;
 }
 
-/* loader:next() -> x, t, count; nothing at the end of an epoch */
+/* loader:next() -> x, t, count: two Batches and their number of samples; nothing at the end of an epoch */
 static int next_batch(lua_State *L) {
     Err e;
     int64_t count = 0;
@@ -250,7 +254,7 @@ static int seek(lua_State *L) {
     return 1;
 }
 
-/* loader:place() -> epoch, batch: where the next batch stands, for seek */
+/* loader:place() -> epoch, batch: of the next batch, as seek takes them */
 static int place(lua_State *L) {
     int64_t epoch, batch;
     loader_place(loading(L, 1).loader, &epoch, &batch);
@@ -277,10 +281,11 @@ void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, 
     check_shape(L, "input", batched(dataset_sample(l.data), l.batch), x);
     if (!t) return;
     if (labels != (dataset_classes(l.data) > 0))
-        bind_error(L, "the loss wants %s, the data has not", labels ? "labels" : "numbers");
+        bind_error(L, "the loss needs %s as targets, the data has %s", labels ? "labels" : "numbers",
+                   labels ? "numbers" : "labels");
     Shape target = batched(dataset_target(l.data), l.batch);
     if (labels && shape_elements(&target) != shape_elements(t)) check_shape(L, "target", target, t);
-    if (!labels) check_shape(L, "target", batched(dataset_target(l.data), l.batch), t);
+    if (!labels) check_shape(L, "target", target, t);
 }
 
 void bind_open_data(lua_State *L) {

@@ -4,20 +4,20 @@
 #include "bind.h"
 #include "memory/device.h"
 
-static void release(void *content) { device_close(content); }
+static void release_device(void *content) { device_close(content); }
 
 /* device(name) -> Device */
 static int open_device(lua_State *L) {
     Err e;
     Device *device;
     const char *name = luaL_checkstring(L, 1);
-    Box *box = bind_new(L, BOX_DEVICE, release);
+    Box *box = bind_new(L, BOX_DEVICE, release_device);
     if (device_open(name, &device, &e)) return bind_fail(L, &e);
     box->content = device;
     return 1;
 }
 
-/* Appends to the table on top of the stack. */
+/* Appends the name to the list on top of the stack. */
 static void put_name(void *arg, const char *name) {
     lua_State *L = arg;
     lua_pushstring(L, name);
@@ -31,7 +31,7 @@ static int described(lua_State *L) {
     return 1;
 }
 
-/* Sets the table's field to the precisions that the device emulates, by their names in settings: {"bf16", "fp16"} */
+/* Sets `emulated` of the table on top of the stack: {"bf16", "fp16"}, the names that settings use */
 static void set_emulated(lua_State *L, const DeviceInfo *found) {
     static const struct { DType type; const char *name; } types[] = {{DT_BF16, "bf16"}, {DT_F16, "fp16"}};
     lua_newtable(L);
@@ -41,8 +41,8 @@ static void set_emulated(lua_State *L, const DeviceInfo *found) {
 }
 
 /* device:info() -> {kind, name, driver, detail, memory_total, memory_free, threads, count, warning, emulated};
- * what is not known is absent; emulated: those of "bf16" and "fp16" that it computes in fp32 only, by copies or in
- * several steps */
+ * what is not known is nil; emulated: the types, "bf16" or "fp16", that it does not compute in itself, but in fp32 on
+ * copies or in several steps */
 static int info(lua_State *L) {
     Err e;
     DeviceInfo found = {0};
@@ -62,7 +62,7 @@ static int info(lua_State *L) {
     return 1;
 }
 
-/* device:used() -> bytes that this process holds as the driver sees it; nil: not known */
+/* device:used() -> bytes that this process holds on the device, as the driver counts them; nil: not known */
 static int used(lua_State *L) {
     Device *device = bind_get(L, 1, BOX_DEVICE);
     size_t bytes = device->table->used ? device->table->used(device) : 0;
@@ -71,7 +71,7 @@ static int used(lua_State *L) {
     return 1;
 }
 
-/* device:trim(): drops what it has prepared for programs that were not made lately; nothing while there is a program */
+/* device:trim(): drops cached states that were not used lately; does nothing while a program exists */
 static int trim(lua_State *L) {
     const Box *box = bind_box(L, 1, BOX_DEVICE);
     Device *device = bind_get(L, 1, BOX_DEVICE);
@@ -83,8 +83,8 @@ static void set_known(lua_State *L, const char *name, int value) {
     if (value >= 0) bind_set_integer(L, name, value);
 }
 
-/* device:evidence() -> {gpu_mhz, gpu_memory_mhz, gpu_celsius, gpu_throttle = "thermal brake power"}: how the device is
- * doing now; what is not known is absent */
+/* device:evidence() -> {gpu_mhz, gpu_memory_mhz, gpu_celsius, gpu_throttle = "power thermal brake"}: clocks,
+ * temperature and what slows the device down now; what is not known is nil */
 static int evidence(lua_State *L) {
     static const char *const words[] = {"power ", "thermal ", "brake "}; /* DeviceThrottle */
     Device *device = bind_get(L, 1, BOX_DEVICE);
@@ -105,7 +105,7 @@ static int evidence(lua_State *L) {
 
 static void push_text(void *arg, const char *text) { lua_pushstring(arg, text); }
 
-/* device:describe() -> the text of a description file */
+/* device:describe() -> the text of a device file, from which a GPU that is not here can be planned for */
 static int describe(lua_State *L) {
     Err e;
     Device *device = bind_get(L, 1, BOX_DEVICE);
@@ -116,7 +116,7 @@ static int describe(lua_State *L) {
     return bind_fail(L, &e);
 }
 
-/* device:tune() -> the file that picks are kept in, what is wrong with it (absent: nothing) */
+/* device:tune() -> the file with the fastest choices, and a message if something is wrong with that file */
 static int tune(lua_State *L) {
     Err e;
     Device *device = bind_get(L, 1, BOX_DEVICE);

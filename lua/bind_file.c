@@ -1,4 +1,5 @@
-/* Files for Lua: new ones that take their name when they are complete, and those that a script may open. */
+/* Files for Lua: new files, which get their name when they are complete, and which files a script may open. */
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,13 +15,13 @@
 
 static void release_file(void *content) { file_discard(content); }
 
-/* new_file(path) -> File: closed before it is finished, it leaves what was there as it was */
+/* new_file(path) -> File. If it is closed before it is finished, what was there before stays. */
 static int new_file(lua_State *L) {
     Err e;
     NewFile *f;
     const char *path = luaL_checkstring(L, 1);
     Box *box = bind_new(L, BOX_FILE, release_file);
-    fflush(stdout); /* it may be the file */
+    fflush(stdout); /* the path may be /dev/stdout */
     if (file_new(path, &f, &e)) return bind_fail(L, &e);
     box->content = f;
     return 1;
@@ -37,13 +38,13 @@ static int write_text(lua_State *L) {
     return 1;
 }
 
-/* file:is_output() -> is it standard output that is written? */
+/* file:is_output() -> does it write to standard output? */
 static int is_output(lua_State *L) {
     lua_pushboolean(L, file_is_output(bind_get(L, 1, BOX_FILE)));
     return 1;
 }
 
-/* file:finish(sync) -> true: it has its name, with `sync` when it is on the disk */
+/* file:finish(sync) -> true: the file has its name; with `sync` it is also on the disk */
 static int finish(lua_State *L) {
     Err e;
     Box *box = bind_box(L, 1, BOX_FILE);
@@ -58,11 +59,11 @@ static int finish(lua_State *L) {
 
 static const char WEIGHTS[] = ".safetensors"; /* what a script under --safe may write */
 
-/* The real path of that folder, with its slash; empty: scripts open what the user may. A process is confined once, and
- * for good. */
+/* Real path of the folder that scripts are confined to, with a slash at its end; empty: they may open what the user
+ * may. A process is confined once and for all. */
 static char confined_to[PATH_MAX + 1];
 
-/* confine(folder): from now on the files that scripts name lie below it */
+/* confine(folder): from now on scripts may only name files below it */
 static int confine(lua_State *L) {
     const char *folder = luaL_checkstring(L, 1);
     if (*confined_to) return bind_error(L, "the process is confined to %s already", confined_to);
@@ -72,18 +73,19 @@ static int confine(lua_State *L) {
         err_set(&e, ERR_FILE, "cannot open the folder \"%.200s\": %s", folder, strerror(errno));
         return bind_fail(L, &e);
     }
+    assert(strlen(confined_to) < PATH_MAX);
     if (strcmp(confined_to, "/")) strcat(confined_to, "/");
     lua_pushboolean(L, true);
     return 1;
 }
 
-/* The path without links; of a file that is not there, if its folder is. */
+/* The path without links. A file need not exist, but its folder must. */
 static bool real_path(const char *path, char real[PATH_MAX]) {
     char folder[PATH_MAX];
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     struct stat link;
     if (realpath(path, real)) return true;
-    if (errno != ENOENT || !lstat(path, &link)) return false; /* a link to nowhere may lead anywhere soon */
+    if (errno != ENOENT || !lstat(path, &link)) return false; /* a link to nothing: it may lead anywhere later */
     size_t n = slash ? (size_t)(slash - path) + 1 : 0;
     if (n >= sizeof folder || !strcmp(name, "..") || !strcmp(name, ".")) return false;
     snprintf(folder, sizeof folder, "%.*s", (int)n, path);
@@ -104,7 +106,7 @@ const char *bind_path(lua_State *L, int index, const char *what, bool write) {
     lua_tolstring(L, index, &n);
     if (n != strlen(path)) bind_error(L, "%s: expected the path of a file, found a zero byte in it", what);
     if (!*confined_to) return path;
-    /* one message, whether there is such a file or not: what lies outside is nobody's business */
+    /* one message whether the file exists or not: a confined script must not learn what lies outside */
     if (!real_path(path, real) || strncmp(real, confined_to, strlen(confined_to)))
         bind_error(L, "%s: \"%s\" is no file below %s, to which --safe keeps the script", what, path, confined_to);
     if (write && !(ends_in(path, WEIGHTS) && ends_in(real, WEIGHTS)))

@@ -1,5 +1,5 @@
-/* What keeps files of results whole: one sweep at a time for each, by a file beside it that its process holds locked, or,
- * where there are no locks, has made and will remove. */
+/* Locks of results files: only one sweep at a time writes to each. A sweep makes a file beside the results and locks
+ * it; on file systems without locks it owns the results as long as that file exists, which it made and will remove. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -21,7 +21,12 @@ static int fail(lua_State *L, const char *what, const char *path) {
     return bind_fail(L, &e);
 }
 
-typedef struct Lock { int fd; pid_t owner; bool by_name; char path[]; } Lock; /* by_name: there are no locks */
+typedef struct Lock {
+    int fd;
+    pid_t owner;    /* 0: not ours */
+    bool by_name;   /* the file system has no locks */
+    char path[];
+} Lock;
 
 static void release_lock(void *content) {
     Lock *l = content;
@@ -30,7 +35,7 @@ static void release_lock(void *content) {
     mem_free(l);
 }
 
-/* 1: it is ours, 0: somebody else's, -1: no such file can be made */
+/* 1: the lock is ours, 0: another process has it, -1: the file cannot be made or locked (errno) */
 static int try_lock(Lock *l) {
     for (;;) {
         struct stat held, named;
@@ -45,13 +50,14 @@ static int try_lock(Lock *l) {
             l->by_name = csv_no_locks(errno);
             return l->by_name ? made : errno == EWOULDBLOCK ? 0 : -1;
         }
-        /* its holder may have removed it after it was opened here: then it locks nothing */
+        /* its holder may have removed the file after it was opened here: a lock on it would then keep nobody out */
         if (!fstat(l->fd, &held) && !stat(l->path, &named) && held.st_ino == named.st_ino) return 1;
         close(l->fd);
     }
 }
 
-/* lock(path, what) -> Lock, held until it is closed or the process ends; the file holds the holder's id */
+/* lock(path, what) -> Lock, held until it is closed or the process ends. The file at `path` says which process holds
+ * it; `what` is the file that it protects, for messages. nil, message, code: another process holds it. */
 static int lock(lua_State *L) {
     Err e;
     char holder[HOST_NAME_MAX + 32] = "", host[HOST_NAME_MAX + 1] = "";
@@ -69,7 +75,7 @@ static int lock(lua_State *L) {
         ssize_t got = pread(l->fd, holder, sizeof holder - 1, 0);
         holder[got > 0 ? strcspn(holder, "\n") : 0] = '\0';
         err_set(&e, ERR_FILE, "\"%.200s\" is in use by process %s%s%.200s%s", what, *holder ? holder : "?",
-                l->by_name ? "; this file system has no locks: where that process is no more, remove \"" : "",
+                l->by_name ? "; this file system has no locks: if that process has ended, remove \"" : "",
                 l->by_name ? path : "", l->by_name ? "\"" : "");
         return bind_fail(L, &e);
     }

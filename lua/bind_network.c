@@ -1,7 +1,8 @@
-/* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, child, ...}, with
- * `frozen` and `tied` where that is so; a loss may have a `factor`. A container may have `names` and `places` of its
- * children, and what is wired by hand lists `from` and `result`, in the core's terms (Layer.from). A table that stands
- * in two places is one layer that is used twice. */
+/* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, child, ...}. It
+ * may also have frozen = true and tied = another layer; a loss a `factor`; a container `names` and `places` of its
+ * children; and a graph `from` and `result`, as Layer.from in the core. A table that stands in two places is one layer
+ * that is used twice. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,8 +10,8 @@
 #include "network/layer.h"
 #include "network/network.h"
 
-/* Lists that children have entries in. */
-typedef struct Wiring { int names, places, from; } Wiring; /* stack indices of tables, or of nil */
+/* Stack indices of a container's lists, each a table or nil; entry i + 1 is child i's. */
+typedef struct Wiring { int names, places, from; } Wiring;
 
 static void release_layer(void *content) { layer_free(content); }
 static void release_network(void *content) { network_free(content); }
@@ -30,7 +31,7 @@ static int list_layers(lua_State *L) {
     return 1;
 }
 
-/* Raises "net.lua:8: Linear: text": the layer's line, not the one that builds the network. */
+/* Raises "net.lua:8: Linear: text" with the line that made the layer, not the line that builds the network. */
 static int raise_at(lua_State *L, const char *where, const char *kind, const char *text) {
     lua_pushfstring(L, "%s%s%s: %s", where, *where ? ": " : "", kind, text);
     return lua_error(L);
@@ -41,13 +42,13 @@ static Layer *layer_from(lua_State *L, int index) {
     Err e;
     if (!lua_istable(L, index)) bind_error(L, "a layer expected, found a %s", luaL_typename(L, index));
     const char *kind = bind_string(L, index, "kind", NULL), *where = bind_string(L, index, "where", "");
-    if (!kind) bind_error(L, "a layer expected, found a table that is none");
+    if (!kind) bind_error(L, "a layer expected, found another table");
     Layer *l = layer_new(kind, where, &e);
     if (!l) raise_at(L, where, kind, e.text);
     return l;
 }
 
-/* Looks the table at `index` up in the table of first uses at `seen`: {[layer] = pointer}. */
+/* The Layer of the first use of the table at `index`, NULL: it has none yet. seen: index of {[layer] = pointer} */
 static Layer *first_use(lua_State *L, int index, int seen) {
     lua_pushvalue(L, index);
     lua_rawget(L, seen);
@@ -56,7 +57,7 @@ static Layer *first_use(lua_State *L, int index, int seen) {
     return found;
 }
 
-/* What it has in common with a layer before it, and whether it is trained. */
+/* Sets shares, tied, frozen and factor of the layer `l`, made from the table at `index`. */
 static void relate(lua_State *L, int index, Layer *l, int seen) {
     l->shares = first_use(L, index, seen);
     l->frozen = bind_boolean(L, index, "frozen", false);
@@ -70,8 +71,9 @@ static void relate(lua_State *L, int index, Layer *l, int seen) {
     lua_rawset(L, seen);
 }
 
-/* The list on top, as far as there is room for it -> how long it is */
+/* Copies the list on top of the stack to place[LAYER_IN], as much as fits; returns the list's length. */
 static int read_places(lua_State *L, int *place) {
+    assert(lua_istable(L, -1));
     int n = (int)lua_rawlen(L, -1);
     for (int i = 0; i < n && i < LAYER_IN; i++, lua_pop(L, 1)) {
         lua_rawgeti(L, -1, i + 1);
@@ -80,7 +82,7 @@ static int read_places(lua_State *L, int *place) {
     return n;
 }
 
-/* The name, the place and the inputs of child i. */
+/* Sets name, place and inputs of child i. */
 static int wire_child(lua_State *L, Layer *l, int i, const Wiring *w, Err *e) {
     int from[LAYER_IN], code = OK;
     if (lua_istable(L, w->names) && lua_rawgeti(L, w->names, i + 1) == LUA_TSTRING)
@@ -94,13 +96,7 @@ static int wire_child(lua_State *L, Layer *l, int i, const Wiring *w, Err *e) {
     return code;
 }
 
-/* Whose outputs are those of a graph. */
-static void set_results(lua_State *L, int index, Layer *l) {
-    if (lua_getfield(L, index, "result") == LUA_TTABLE) l->n_result = read_places(L, l->result);
-    if (l->n_result > LAYER_IN) bind_error(L, "a network gives at most %d values, found %d", LAYER_IN, l->n_result);
-    lua_pop(L, 1);
-}
-
+/* Fills `l` from the table at `index`, and its children from the table's children. */
 static void fill_layer(lua_State *L, int index, Layer *l, int seen, int depth) {
     Err e;
     index = lua_absindex(L, index);
@@ -124,11 +120,12 @@ static void fill_layer(lua_State *L, int index, Layer *l, int seen, int depth) {
         fill_layer(L, -1, child, seen, depth + 1);
         lua_settop(L, wiring.from);
     }
-    set_results(L, index, l);
+    if (lua_getfield(L, index, "result") == LUA_TTABLE) l->n_result = read_places(L, l->result);
+    if (l->n_result > LAYER_IN) bind_error(L, "a network gives at most %d values, found %d", LAYER_IN, l->n_result);
     lua_settop(L, wiring.names - 1);
 }
 
-/* Pushes the box that owns the tree while it is built. */
+/* Pushes a box with the tree of the layer at `index`; the box owns it, also if an error is raised while it is built. */
 static Box *push_layer(lua_State *L, int index) {
     Box *box = bind_new(L, BOX_LAYER, release_layer);
     int top = lua_gettop(L);
@@ -141,6 +138,7 @@ static Box *push_layer(lua_State *L, int index) {
 
 static Layer *take_layer(Box *box) {
     Layer *l = box->content;
+    assert(l);
     box->content = NULL;
     return l;
 }
@@ -164,7 +162,7 @@ static int new_network(lua_State *L) {
     for (int k = 0; k < n; k++) loss[k] = take_layer(losses[k]);
     if (network_new(take_layer(root), loss, n, &input, &network, &e)) {
         if (e.code != ERR_SCRIPT) return bind_fail(L, &e);
-        lua_pushstring(L, e.text); /* it names the layer's line */
+        lua_pushstring(L, e.text); /* already begins with the layer's line */
         return lua_error(L);
     }
     box->content = network;
@@ -180,7 +178,7 @@ static int text(lua_State *L) {
     return bind_text_push(L, t);
 }
 
-/* Sets `aliases` of the table on top: other names of parameter i. */
+/* Sets `aliases` of the table on top of the stack: the other names of parameter i. */
 static void push_aliases(lua_State *L, const Network *n, int i) {
     lua_newtable(L);
     for (int k = 0, found = 0; k < n->n_aliases; k++) {
@@ -191,7 +189,7 @@ static void push_aliases(lua_State *L, const Network *n, int i) {
     lua_setfield(L, -2, "aliases");
 }
 
-/* Parameters, or buffers, that `owner` was the first to use; NULL: all. */
+/* Pushes the list of parameters, or buffers, whose first user is `owner`; NULL: of all. */
 static void push_params(lua_State *L, const Network *n, const Layer *owner, bool of_buffers) {
     lua_newtable(L);
     for (int i = 0, k = 0; i < n->n_params; i++) {
@@ -226,8 +224,8 @@ static void push_layer_row(void *arg, const Network *n, const Layer *l) {
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
 }
 
-/* network:layers() -> {{path, kind, where, text, input, out, weighted, params = {{name, shape, ...}, ...}}, ...};
- * `params` are those that no layer before it has used, `weighted` says that it uses some */
+/* network:layers() -> {{path, kind, where, text, input, out, weighted, params = {{name, shape, ...}, ...}}, ...}
+ * params: those that no earlier layer uses; weighted: does it use any? */
 static int layers(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     luaL_checkstack(L, 16, NULL);
@@ -243,14 +241,14 @@ static int params(lua_State *L) {
     return 1;
 }
 
-/* network:buffers() -> the same of running statistics and counters, which training changes without a gradient */
+/* network:buffers() -> the same for running statistics and counters, which training changes without a gradient */
 static int buffers(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     push_params(L, n, NULL, true);
     return 1;
 }
 
-/* network:parameters() -> how many numbers they are, and how many of these are not trained */
+/* network:parameters() -> number of elements of all parameters, and how many of these are frozen */
 static int parameters(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     lua_pushinteger(L, network_parameters(n));
@@ -258,7 +256,7 @@ static int parameters(lua_State *L) {
     return 2;
 }
 
-/* network:indices() -> below what the input's indices must be, or nil: the input is numbers */
+/* network:indices() -> the input's indices must be below it; nil: the input is numbers */
 static int indices(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     if (n->indices) lua_pushinteger(L, n->indices);
@@ -266,8 +264,8 @@ static int indices(lua_State *L) {
     return 1;
 }
 
-/* network:targets() -> how many targets a sample has, labels or numbers, and what the output is that wants them, as a
- * message says it; nil: there is no loss */
+/* network:targets() -> how many targets (labels or numbers) a sample has, and a text for messages about the output that
+ * they are compared with; nil: there is no loss */
 static int targets(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     char text[NETWORK_OUTPUT];

@@ -1,12 +1,14 @@
-/* Worker processes for scripts: this program once more, with a socket to talk by, a note of what it is doing and a log.
+/* Worker processes for scripts: a worker is this program, started again with a socket, a log, and a note that says what
+ * it is doing.
  *
  *   descriptor   in the worker
  *   0            /dev/null
  *   1, 2         the log: an unnamed file
- *   3            the socket; its end is the other side's end
+ *   3            the socket; it closes when the process on the other side ends
  *   4            the note: a page in memory, written without waking the reader
  *
- * A worker leads a process group, so that what it started ends with it, and ends when its parent does. */
+ * A worker leads a process group, so that the processes that it started end with it. It ends when its parent ends. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -44,13 +46,13 @@ static void close_fd(int *fd) {
     *fd = -1;
 }
 
-/* clock() -> seconds of a clock that is never set */
 static double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* clock() -> seconds since some moment; nobody sets this clock */
 static int clock_now(lua_State *L) {
     lua_pushnumber(L, (lua_Number)seconds_now());
     return 1;
@@ -59,19 +61,19 @@ static int clock_now(lua_State *L) {
 /* ---- starting */
 
 typedef struct Process {
-    pid_t pid;              /* 0: it has ended and was waited for */
-    int channel, note, log;
+    pid_t pid;              /* 0: not started, or it has ended and was waited for */
+    int channel, note, log; /* descriptors; -1: closed */
     int status;             /* of waitpid, when pid is 0 */
-    char *out;              /* out[at..n) is to be sent, as soon as the worker takes it */
+    char *out;              /* out[at..n) is to be sent as soon as the worker takes it */
     int at, n, cap;
 } Process;
 
-/* Above the numbers that a worker's own will have, and closed in other workers */
+/* Moves a descriptor above the numbers that a worker's own will have, and marks it to be closed in other workers. */
 static int move_up(int fd) {
     if (fd < 0) return -1;
     int moved = fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FREE_FD), why = errno;
     close(fd);
-    errno = why == EINVAL ? EMFILE : why; /* so few may be open that none has such a number */
+    errno = why == EINVAL ? EMFILE : why; /* EINVAL: the limit of open files is below that number */
     return moved;
 }
 
@@ -99,15 +101,15 @@ static void limit_resource(int resource, rlim_t most) {
     setrlimit(resource, &limit);
 }
 
-/* In the forked child, where only calls that are safe in a signal handler may be made */
+/* Runs in the forked child, where only calls that are safe in a signal handler are allowed. */
 static void become_worker(const Process *p, int channel, rlim_t memory, pid_t parent, char **arguments) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    signal(SIGUSR1, SIG_IGN); /* for the parent alone, but a batch system sends it to every process of a job */
+    signal(SIGUSR1, SIG_IGN); /* it is meant for the parent, but a batch system sends it to every process of a job */
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(126); /* it died before it could be watched */
+    if (getppid() != parent) _exit(126); /* the parent died before PR_SET_PDEATHSIG could tell of it */
     limit_resource(RLIMIT_CORE, 0);
     if (memory) limit_resource(RLIMIT_DATA, memory);
     int nothing = open("/dev/null", O_RDONLY);
@@ -115,12 +117,14 @@ static void become_worker(const Process *p, int channel, rlim_t memory, pid_t pa
         dup2(channel, CHANNEL_FD) < 0 || dup2(p->note, NOTE_FD) < 0)
         _exit(126);
     if (nothing > NOTE_FD) close(nothing);
-    /* the file that runs, also when a newer one was built in its place */
+    /* the same program file, even if a newer one has been built in its place */
     execv("/proc/self/exe", arguments);
     _exit(127);
 }
 
+/* memory: bytes of data that the worker may have, 0: no limit. -1: failed (errno). */
 static int start(Process *p, rlim_t memory, char **arguments) {
+    assert(p->log >= 0 && p->pid == 0);
     int pair[2] = {-1, -1};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return -1;
     int theirs = move_up(pair[1]);
@@ -138,12 +142,12 @@ static int start(Process *p, rlim_t memory, char **arguments) {
     return 0;
 }
 
-/* The worker and all that it started; it still exists, if only as a zombie. */
+/* To the worker and all processes that it started. A pid above 0 was not waited for, so no other process has it yet. */
 static void send_signal(const Process *p, int number) {
     if (p->pid > 0 && kill(-p->pid, number)) kill(p->pid, number);
 }
 
-/* Has it ended within this time? Then it was waited for, and what it left behind is gone. */
+/* Has the worker ended within this time? If so, it was waited for, and the processes that it started are killed. */
 static bool wait_for(Process *p, double seconds) {
     double end = seconds_now() + seconds;
     const struct timespec pause = {0, 1000000};
@@ -162,7 +166,7 @@ static bool wait_for(Process *p, double seconds) {
 }
 
 static void release_process(void *content) {
-    enum { PATIENCE = 1 }; /* seconds: one that is stuck in a driver may never end */
+    enum { PATIENCE = 1 }; /* seconds: a process that is stuck in a driver may never end */
     Process *p = content;
     send_signal(p, SIGKILL);
     wait_for(p, PATIENCE);
@@ -173,7 +177,8 @@ static void release_process(void *content) {
     mem_free(p);
 }
 
-/* spawn({argument, ...}, memory) -> Process: this program with these arguments, and at most `memory` bytes of data */
+/* spawn({argument, ...}, memory) -> Process: starts this program with these arguments and at most `memory` bytes of
+ * data (0: no limit) */
 static int spawn(lua_State *L) {
     char *arguments[ARGUMENTS_MAX + 2] = {NULL};
     char name[] = "memtide";
@@ -213,7 +218,8 @@ static int send_all(int fd, const char *data, size_t n) {
     return 0;
 }
 
-/* The next bytes -> string, "" when there are none now, nil at the end of the stream */
+/* Pushes the next bytes: "" when there are none now, nothing at the end of the stream. Returns how many values it
+ * pushed. */
 static int receive(lua_State *L, int fd, int flags) {
     char bytes[65536];
     ssize_t n;
@@ -225,8 +231,9 @@ static int receive(lua_State *L, int fd, int flags) {
     return 1;
 }
 
-/* As much as the worker takes now; nothing more once it does not listen. */
+/* Sends as much as the worker takes now. If it has closed its end, the rest is dropped. */
 static void send_some(Process *p) {
+    assert(p->at <= p->n);
     while (p->at < p->n) {
         ssize_t done = send(p->channel, p->out + p->at, (size_t)(p->n - p->at), MSG_NOSIGNAL | MSG_DONTWAIT);
         if (done < 0 && errno == EINTR) continue;
@@ -239,7 +246,7 @@ static void send_some(Process *p) {
     p->at = p->n = p->cap = 0;
 }
 
-/* process:send(bytes): what a worker does not take at once (it may be stopped) is sent in poll */
+/* process:send(bytes): bytes that the worker does not take at once (it may be stopped) are sent by poll */
 static int process_send(lua_State *L) {
     size_t n;
     const char *data = luaL_checklstring(L, 2, &n);
@@ -255,7 +262,7 @@ static int process_send(lua_State *L) {
 /* process:receive() -> bytes, "" when there are none yet; nil: the worker has ended */
 static int process_receive(lua_State *L) { return receive(L, process_at(L)->channel, MSG_DONTWAIT); }
 
-/* process:note() -> what the worker last said that it was doing */
+/* process:note() -> the worker's last note: what it is doing */
 static int process_note(lua_State *L) {
     char text[NOTE_BYTES] = "";
     ssize_t n = pread(process_at(L)->note, text, sizeof text - 1, 0);
@@ -268,7 +275,7 @@ static int process_note(lua_State *L) {
 static const int CAUGHT[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 enum { CAUGHT_COUNT = sizeof CAUGHT / sizeof *CAUGHT };
 
-/* A process has one set of signal handlers, and these have nowhere else to leave what they saw. */
+/* Global, because a process has one set of signal handlers, and a handler gets no argument. */
 static struct {
     volatile sig_atomic_t seen; /* 0: none */
     bool on;
@@ -278,7 +285,7 @@ static struct {
 
 static void on_signal(int number) { catching.seen = number; }
 
-/* catch_signals(): from now on they are delivered in poll only; but for what nohup has the process ignore */
+/* catch_signals(): from now on these signals are delivered in poll only. Signals that are ignored (nohup) stay so. */
 static int catch_signals(lua_State *L) {
     struct sigaction action = {.sa_handler = on_signal};
     sigset_t blocked;
@@ -298,7 +305,7 @@ static int catch_signals(lua_State *L) {
     return 0;
 }
 
-/* restore_signals(): they do what they did before */
+/* restore_signals(): undoes catch_signals */
 static int restore_signals(lua_State *L) {
     (void)L;
     if (!catching.on) return 0;
@@ -308,8 +315,8 @@ static int restore_signals(lua_State *L) {
     return 0;
 }
 
-/* poll({Process, ...}, seconds) -> true when one has something to say or has ended, false when the time is over;
- * the name of a signal that was caught */
+/* poll({Process, ...}, seconds) -> true: a worker has sent something or has ended, false: the time is over; and the
+ * name of a signal that was caught, if any */
 static int poll_all(lua_State *L) {
     struct pollfd fds[WORKERS_MAX];
     Process *process[WORKERS_MAX];
@@ -339,20 +346,20 @@ static int poll_all(lua_State *L) {
 
 /* ---- ending */
 
-/* process:signal("TERM") to the worker and what it started */
+/* process:signal("TERM" or "KILL"): to the worker and the processes that it started */
 static int process_signal(lua_State *L) {
     const char *name = luaL_checkstring(L, 2);
     send_signal(process_at(L), strcmp(name, "TERM") == 0 ? SIGTERM : SIGKILL);
     return 0;
 }
 
-/* process:hang_up(): it will end by itself */
+/* process:hang_up(): closes the socket, after which the worker ends by itself */
 static int process_hang_up(lua_State *L) {
     close_fd(&process_at(L)->channel);
     return 0;
 }
 
-/* process:wait(seconds) -> "exit", status or "signal", "SEGV"; nothing: it still runs */
+/* process:wait(seconds) -> "exit" and the status, or "signal" and its name ("SEGV"); nothing: it still runs */
 static int process_wait(lua_State *L) {
     Process *p = process_at(L);
     if (!wait_for(p, (double)luaL_checknumber(L, 2))) return 0;
@@ -365,7 +372,7 @@ static int process_wait(lua_State *L) {
 
 /* ---- logs */
 
-/* process:log_size() -> bytes that it printed since clear_log */
+/* process:log_size() -> bytes that the worker has printed since clear_log */
 static int log_size(lua_State *L) {
     struct stat st;
     lua_pushinteger(L, fstat(process_at(L)->log, &st) ? 0 : (lua_Integer)st.st_size);
@@ -378,7 +385,7 @@ static int clear_log(lua_State *L) {
     return 1;
 }
 
-/* process:log(most) -> the last bytes of it */
+/* process:log(most) -> the last bytes of the log, at most `most` */
 static int log_text(lua_State *L) {
     const Process *p = process_at(L);
     size_t most = (size_t)luaL_checkinteger(L, 2);
@@ -400,7 +407,7 @@ static int copy_log(int from, int to, const char *header) {
     return n < 0 ? -1 : 0;
 }
 
-/* process:save_log(folder, name, header) -> true: header and log as that file, in a folder that is made when needed */
+/* process:save_log(folder, name, header) -> true: writes header and log to that file; makes the folder if needed */
 static int save_log(lua_State *L) {
     const Process *p = process_at(L);
     const char *folder = luaL_checkstring(L, 2), *header = luaL_checkstring(L, 4);
@@ -424,11 +431,11 @@ static int worker_channel(lua_State *L) {
     struct stat channel, note;
     if (fstat(CHANNEL_FD, &channel) || fstat(NOTE_FD, &note) || !S_ISSOCK(channel.st_mode) || !S_ISREG(note.st_mode)) {
         lua_pushnil(L);
-        lua_pushliteral(L, "--worker is how memtide starts itself: it is not for the command line");
+        lua_pushliteral(L, "--worker is for processes that memtide starts itself, not for the command line");
         lua_pushliteral(L, "usage");
         return 3;
     }
-    /* else programs that the script starts would keep the socket open after the worker's death */
+    /* otherwise programs that the script starts would keep the socket open after the worker's end */
     if (fcntl(CHANNEL_FD, F_SETFD, FD_CLOEXEC) || fcntl(NOTE_FD, F_SETFD, FD_CLOEXEC))
         return fail_errno(L, "set up the worker", NULL);
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* a crash loses no line */

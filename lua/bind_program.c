@@ -1,4 +1,5 @@
 /* Settings, step programs and their prediction for scripts. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@ static void release_program(void *content) { program_free(content); }
 
 /* ---- settings */
 
-/* {kind = "Adam", options = {lr = 0.001}} */
+/* Sets the optimizer from the table on top of the stack: {kind = "Adam", options = {lr = 0.001}} */
 static void set_optimizer(lua_State *L, Settings *s) {
     Err e;
     Options o;
@@ -30,21 +31,18 @@ static void set_optimizer(lua_State *L, Settings *s) {
     bind_error(L, "optimizer: expected one of memtide.optim's");
 }
 
-/* "true" and "false" are words of settings.def, which stand for flags: a script's text is none. */
-static bool is_quoted_flag(lua_State *L) {
-    const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
-    return !strcmp(text, "true") || !strcmp(text, "false");
-}
-
-/* The value on top of the stack goes to its field. */
+/* Sets the setting from the value on top of the stack. */
 static void set(lua_State *L, Settings *s, const Setting *setting) {
     Err e;
     int code;
+    assert(setting);
     if (setting->type == SETTING_optimizer) {
         set_optimizer(L, s);
         return;
     }
-    if (setting->type == SETTING_flag || (setting->type == SETTING_word && is_quoted_flag(L)))
+    /* the words "true" and "false" of settings.def mean the flags true and false: a script's strings are not these */
+    const char *word = setting->type == SETTING_word && lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+    if (setting->type == SETTING_flag || !strcmp(word, "true") || !strcmp(word, "false"))
         bind_flag(L, lua_gettop(L), setting->name);
     if (lua_type(L, -1) == LUA_TNUMBER) code = setting_set_number(s, setting, lua_tonumber(L, -1), &e);
     else {
@@ -93,7 +91,7 @@ static void set_words(lua_State *L, const char *key, const char *words) {
 }
 
 /* settings() -> {{name, type, default = text, words = {...}, least, most, tried = {...}, unit, text, whose}, ...}: the
- * rows of settings.def; whose: "outer", "cell" or "inner" */
+ * rows of settings.def in their order; whose: "outer", "cell" or "inner" */
 static int setting_table(lua_State *L) {
     static const char *const whose[] = {"outer", "cell", "inner"};
     const Setting *setting;
@@ -115,7 +113,7 @@ static int setting_table(lua_State *L) {
     return 1;
 }
 
-/* The type that a precision computes in, by the name of the precision that has it for everything */
+/* The type that a precision computes in, as the name of the precision that uses this type for everything */
 static const char *type_of(Precision p) {
     const DType low = precision_info(p)->low;
     for (Precision q = 0; q < PREC_COUNT; q++) {
@@ -125,23 +123,23 @@ static const char *type_of(Precision p) {
     return precision_info(p)->text;
 }
 
-/* precision_types() -> {fp32 = "fp32", amp_bf16 = "bf16", ...}: what a precision computes in, of those types that
- * device:info().emulated may name */
+/* precision_types() -> {fp32 = "fp32", amp_bf16 = "bf16", ...}: the type that each precision computes in, by the names
+ * that device:info().emulated uses */
 static int precision_types(lua_State *L) {
     lua_createtable(L, 0, PREC_COUNT);
     for (Precision p = 0; p < PREC_COUNT; p++) bind_set_string(L, precision_info(p)->text, type_of(p));
     return 1;
 }
 
-/* The type of that name, as program:bufs() has it. */
+/* The type with the name at `index`, as in program:bufs() */
 static DType type_at(lua_State *L, int index) {
     const char *name = luaL_checkstring(L, index);
     for (int t = 0; t < DT_COUNT; t++) if (!strcmp(name, dtype_name((DType)t))) return (DType)t;
     return (DType)bind_error(L, "there is no type %s", name);
 }
 
-/* optimizer_bytes({kind =, options =}, shape = {1}, type = "f32") -> how many it keeps of a parameter of that shape
- * and type; raises what is wrong with its values */
+/* optimizer_bytes({kind =, options =}, shape or nil ({1}), type or nil ("f32")) -> bytes of the optimizer's states for
+ * a parameter of that shape and type; raises if an option is wrong */
 static int optimizer_bytes(lua_State *L) {
     Settings s = settings_default();
     OptimState state;
@@ -180,7 +178,7 @@ static void watch_pass(void *arg, const char *pass, const Program *p) {
     bind_text_line(arg, "");
 }
 
-/* compile(network, settings, device, want_passes) -> Program, the program's text after each pass */
+/* compile(network, settings, device, want_passes) -> Program and, if wanted, the program's text after each pass */
 static int new_program(lua_State *L) {
     Err e;
     lua_settop(L, 4);
@@ -200,7 +198,7 @@ static int new_program(lua_State *L) {
 
 /* ---- looking at a program */
 
-/* program:dump() -> a line per buffer and op */
+/* program:dump() -> text: a line per buffer and op */
 static int dump(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     Text *t = bind_text_new(L);
@@ -208,7 +206,7 @@ static int dump(lua_State *L) {
     return bind_text_push(L, t);
 }
 
-/* program:plan() -> a line per buffer: offset, bytes, the ops between which it lives */
+/* program:plan() -> text: a line per buffer with offset, bytes, and the first and last op that it lives for */
 static int plan(lua_State *L) {
     Err e;
     Placement place;
@@ -231,7 +229,8 @@ static void push_operands(lua_State *L, const Program *p, const int *bufs, int n
     lua_setfield(L, -2, key);
 }
 
-/* program:ops() -> {{kind, path, inputs = {names}, outputs = {names}, recomputed, flops, traffic}, ...} */
+/* program:ops() -> {{kind, path, inputs = {names}, outputs = {names}, recomputed, flops, traffic}, ...}; traffic: bytes
+ * read and written */
 static int ops(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     lua_createtable(L, p->n_ops, 0);
@@ -250,7 +249,8 @@ static int ops(lua_State *L) {
     return 1;
 }
 
-/* program:cost() -> floating-point operations, bytes read and written, and ops of one step with its micro-batches */
+/* program:cost() -> floating-point operations, bytes read and written, and number of ops of one step with all its
+ * micro-batches */
 static int cost(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     double flops = 0, traffic = 0, ops = 0;
@@ -266,8 +266,8 @@ static int cost(lua_State *L) {
     return 3;
 }
 
-/* program:floor(operations per second, bytes per second) -> seconds below which the step cannot be: of each op the
- * larger of both times */
+/* program:floor(operations per second, bytes per second) -> seconds: no step can be faster. The sum over all ops of the
+ * larger of two times: to compute, and to move its bytes. */
 static int floor_time(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     double per_flop = 1 / luaL_checknumber(L, 2), per_byte = 1 / luaL_checknumber(L, 3), seconds = 0;
@@ -280,7 +280,7 @@ static int floor_time(lua_State *L) {
 }
 
 /* program:bufs() -> {{name, shape, dtype, width, category, kind, bytes, alias, keep, host}, ...}; width: bytes of an
- * element */
+ * element; alias: name of the buffer whose storage it uses, or nil */
 static int bufs(lua_State *L) {
     static const char *const kinds[] = {"temporary", "persistent", "input"};
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
@@ -304,7 +304,7 @@ static int bufs(lua_State *L) {
     return 1;
 }
 
-/* program:names() -> {input, target, output, loss}: names of those buffers, absent ones left out */
+/* program:names() -> {input, target, output, loss}: names of these buffers; nil: the program has none */
 static int names(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     const struct { const char *key; int buf; } all[] = {
@@ -349,7 +349,7 @@ size_t bind_bytes(lua_State *L, int index, const char *key) {
     return (size_t)bytes;
 }
 
-/* The programs of a prediction: this one, and those in the table's field `with`. */
+/* The programs of a prediction: the one at index 1, and those in the field `with` of the table at 2. Returns how many. */
 static int predicted_programs(lua_State *L, Program **programs) {
     programs[0] = bind_get(L, 1, BOX_PROGRAM);
     if (lua_getfield(L, 2, "with") == LUA_TNIL) return 1;
@@ -364,9 +364,9 @@ static int predicted_programs(lua_State *L, Program **programs) {
     return n;
 }
 
-/* program:predict{allocator =, memory = limit in bytes, steps =, with = {programs of the same runtime}} ->
- * turns = true: all of them run in each step.
- * {peak = {bytes, used, op, categories}, lower_bound, allocated, reserved, host, fits, reason} */
+/* program:predict{allocator =, memory = limit in bytes, steps =, with = {programs of the same runtime}, turns =} ->
+ * {peak = {bytes, used, op, categories}, lower_bound, allocated, reserved, host, fits, reason}, in bytes.
+ * turns = true: each step runs all the programs in turn. fits = false: `reason` says what did not fit. */
 static int predict_program(lua_State *L) {
     Err e;
     Prediction found;

@@ -7,16 +7,18 @@
 #include "passes/compile.h"
 #include "run/runtime.h"
 
-/* {bytes, used, op = "conv2d_dx 2", categories = {weights = bytes, ...}}; p: whose op the mark is (NULL: nobody's) */
+/* Pushes {bytes, used, op = "conv2d_dx 2", categories = {weights = bytes, ...}}; p: the program whose op the peak's
+ * mark is (NULL: op is "") */
 void bind_push_peak(lua_State *L, const LedgerPeak *peak, const Program *p);
+/* Pushes {weights = bytes, ...} of bytes[CAT_COUNT]. */
 void bind_push_categories(lua_State *L, const size_t *bytes);
 /* {name = value} at `index` -> Settings */
 Settings bind_settings(lua_State *L, int index);
 /* The open Runtime box at `index`. */
 Runtime *bind_runtime(lua_State *L, int index);
-/* t.allocator of the table at `index` */
+/* t.allocator of the table at `index`, the default if it is nil */
 AllocKind bind_allocator(lua_State *L, int index);
-/* t[key] in bytes; 0: absent */
+/* t[key] of the table at `index`, in bytes; 0 if it is nil */
 size_t bind_bytes(lua_State *L, int index, const char *key);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "bind.h"
 #include "io/csv.h"
+#include "io/csv_line.h"
 #include "base/mem.h"
 #include "io/row.h"
 
@@ -11,7 +12,7 @@
 static void release_row(void *content) { row_free(content); }
 static void release_csv(void *content) { csv_close(content); }
 
-/* row{axis, ...} -> Row */
+/* row{axis, ...} -> Row with the columns of columns.def and these */
 static int new_row(lua_State *L) {
     enum { AXES_MAX = 32 };
     Err e;
@@ -29,7 +30,7 @@ static int new_row(lua_State *L) {
     return box->content ? 1 : bind_fail(L, &e);
 }
 
-/* row:set(column, value): a string, a whole number, a number, a boolean; nil leaves it empty */
+/* row:set(column, value): nil changes nothing; a value other than a number is set as text */
 static int set(lua_State *L) {
     Err e;
     Row *r = bind_get(L, 1, BOX_ROW);
@@ -46,14 +47,14 @@ static int set(lua_State *L) {
     return code ? bind_fail(L, &e) : 0;
 }
 
-/* row:get(column) -> text, "" when it is not set */
+/* row:get(column) -> text, "" if it is not set */
 static int get(lua_State *L) {
     lua_pushstring(L, row_get(bind_get(L, 1, BOX_ROW), luaL_checkstring(L, 2)));
     return 1;
 }
 
-/* row:columns(format) -> {name, ...} of files of that format, of the newest where none is given; nil: there is no such
- * format, from 1 on */
+/* row:columns(format or nil) -> {name, ...} of a file of that format, from 1; nil means the newest. Returns nil if
+ * there is no such format. */
 static int columns(lua_State *L) {
     const Row *r = bind_get(L, 1, BOX_ROW);
     lua_Integer format = luaL_optinteger(L, 2, ROW_FORMAT);
@@ -67,7 +68,7 @@ static int columns(lua_State *L) {
     return 1;
 }
 
-/* row:clear(): no column is set any more */
+/* row:clear(): empties all columns */
 static int clear(lua_State *L) {
     row_clear(bind_get(L, 1, BOX_ROW));
     return 0;
@@ -80,18 +81,19 @@ static int push_line(lua_State *L, char *line) {
     return 1;
 }
 
-/* row:line(), row:header() -> as in a file of the newest format, newline included */
+/* row:line(), row:header() -> a line as in a file of the newest format, with its newline */
 static int line(lua_State *L) { return push_line(L, row_line(bind_get(L, 1, BOX_ROW), ROW_FORMAT)); }
 static int header(lua_State *L) { return push_line(L, row_header_line(bind_get(L, 1, BOX_ROW), ROW_FORMAT)); }
 
-/* columns() -> {{name, type, group, unit, text, since}, ...}: the rows of columns.def, in the order of a file */
+/* columns() -> {{name, type, with, group, unit, text, since}, ...}: the lines of columns.def, in the order of a file */
 static int column_table(lua_State *L) {
     const ColumnInfo *info;
     lua_newtable(L);
     for (int i = 0; (info = column_info(i)) != NULL; i++) {
-        lua_createtable(L, 0, 6);
+        lua_createtable(L, 0, 7);
         bind_set_string(L, "name", info->name);
         bind_set_string(L, "type", info->type);
+        bind_set_string(L, "with", info->with);
         bind_set_string(L, "group", info->group);
         bind_set_string(L, "unit", info->unit);
         bind_set_string(L, "text", info->text);
@@ -103,7 +105,7 @@ static int column_table(lua_State *L) {
 
 /* ---- files */
 
-/* csv_split(line) -> {field, ...}; nil: its quotes do not match, or it has a zero byte */
+/* csv_split(line) -> {field, ...}; nil: a quote is missing or out of place, or the line has a zero byte */
 static int split_line(lua_State *L) {
     size_t n;
     const char *line = luaL_checklstring(L, 1, &n);
@@ -120,6 +122,16 @@ static int split_line(lua_State *L) {
         lua_rawseti(L, -2, i);
         fields += strlen(fields) + 1;
     }
+    return 1;
+}
+
+/* csv_field(text) -> the text as a field of a line, with quotes if it needs them */
+static int quote_field(lua_State *L) {
+    size_t n;
+    luaL_Buffer b;
+    const char *field = luaL_checklstring(L, 1, &n);
+    char *out = luaL_buffinitsize(L, &b, csv_field_room(n));
+    luaL_pushresultsize(&b, (size_t)(csv_put_field(field, n, out) - out));
     return 1;
 }
 
@@ -144,7 +156,7 @@ static int value(lua_State *L) {
     return 1;
 }
 
-/* csv:latest(cell, repeat) -> the cell of the latest row with the same settings and repeat; nil: no such row */
+/* csv:latest(cell, repeat) -> cell id of the latest row with the same settings and repeat; nil: no such row */
 static int latest(lua_State *L) {
     Csv *csv = bind_get(L, 1, BOX_CSV);
     lua_pushstring(L, csv_latest(csv, luaL_checkstring(L, 2), luaL_checkinteger(L, 3)));
@@ -169,7 +181,7 @@ static int append(lua_State *L) {
     return 1;
 }
 
-/* csv:flush_late(): rows reach the disk with csv:flush() */
+/* csv:flush_late(): from now on rows are on the disk only after csv:flush() */
 static int flush_late(lua_State *L) {
     csv_flush_late(bind_get(L, 1, BOX_CSV));
     return 0;
@@ -183,7 +195,7 @@ static int flush(lua_State *L) {
     return 1;
 }
 
-/* csv:rows() -> how many */
+/* csv:rows() -> number of different pairs of cell and repeat */
 static int rows(lua_State *L) {
     lua_pushinteger(L, csv_rows(bind_get(L, 1, BOX_CSV)));
     return 1;
@@ -195,7 +207,7 @@ void bind_open_row(lua_State *L) {
     static const luaL_Reg of_csv[] = {{"value", value}, {"append", append}, {"rows", rows},
         {"latest", latest}, {"rename", rename_cell}, {"flush", flush}, {"flush_late", flush_late}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"row", new_row}, {"csv", new_csv}, {"columns", column_table},
-        {"csv_split", split_line}, {NULL, NULL}};
+        {"csv_split", split_line}, {"csv_field", quote_field}, {NULL, NULL}};
     bind_type(L, BOX_ROW, of_row);
     bind_type(L, BOX_CSV, of_csv);
     luaL_setfuncs(L, functions, 0);

@@ -1,4 +1,5 @@
-/* Runtimes for scripts: steps, and what they leave behind. */
+/* Runtimes for scripts: steps, values of buffers, memory. */
+#include <assert.h>
 #include <string.h>
 
 #include "bind.h"
@@ -6,12 +7,12 @@
 #include "io/data.h"
 #include "base/mem.h"
 
-/* The programs are borrowed from their boxes; they keep device and networks. */
+/* The programs are borrowed from their boxes, which keep device and networks alive. */
 typedef struct Running {
     Runtime *r;
     const Program *program[BOX_PARENTS];
     const Network *network[BOX_PARENTS]; /* of each program */
-    int n, last; /* programs; the one that ran last */
+    int n, last; /* number of programs; index of the one that ran last */
 } Running;
 
 static void release_runtime(void *content) {
@@ -25,7 +26,7 @@ static Running *running(lua_State *L) { return bind_get(L, 1, BOX_RUNTIME); }
 Runtime *bind_runtime(lua_State *L, int index) { return ((Running *)bind_get(L, index, BOX_RUNTIME))->r; }
 
 /* runtime{programs = {Program, ...}, allocator =, memory = limit in bytes, seed =, fail_at =} -> Runtime
- * The programs share parameters by name, and belong to one device. */
+ * The programs must belong to one device; parameters with the same name are shared. */
 static int new_runtime(lua_State *L) {
     Err e;
     Program *programs[BOX_PARENTS];
@@ -65,18 +66,19 @@ static int new_runtime(lua_State *L) {
     return 1;
 }
 
+/* The index of the program with the number at `index` (nil: 1) */
 static int which_program(lua_State *L, const Running *run, int index) {
     lua_Integer which = lua_isnoneornil(L, index) ? 1 : lua_tointeger(L, index);
     if (which < 1 || which > run->n) return bind_error(L, "no such program: %s", bind_show(L, index));
     return (int)which - 1;
 }
 
-/* ---- feeding: what a script gave, as the micro-batches of one step */
+/* ---- feeding: the values that a script gives, divided into the micro-batches of one step */
 
 typedef struct Source {
     const char *values;  /* packed fp32 or int32 */
-    int64_t count;       /* of them */
-    bool integers, given;
+    int64_t count;       /* of values */
+    bool integers;
 } Source;
 
 typedef struct Feed {
@@ -88,8 +90,10 @@ typedef struct Feed {
 
 static int64_t elements(const Program *p, int buf) { return buf == NO_BUF ? 0 : shape_elements(&p->bufs[buf].shape); }
 
-/* Targets of an incomplete batch: the label that its loss leaves out; what has no target leaves out nothing. */
+/* Fills targets t[from..count) of an incomplete batch with the label that the loss ignores. ERR_SCRIPT: the loss has no
+ * such label. A program without targets needs none. */
 static int pad_target(const Program *p, void *t, int64_t from, int64_t count, Err *e) {
+    assert(from >= 0 && from <= count);
     const Op *loss = NULL;
     bool all = false;
     for (int i = 0; i < p->n_ops; i++) {
@@ -109,6 +113,7 @@ static int feed_loader(Feed *f, float *x, void *t, Err *e) {
     int code = loader_next(f->loader, x, t, &count, e);
     if (!code && count == 0) code = loader_next(f->loader, x, t, &count, e);
     if (code || count == batch) return code;
+    assert(count < batch); /* bind_check_loader has compared the shapes */
     if (count == 0)
         return err_set(e, ERR_SCRIPT, "the dataset has no complete batch of %lld samples", (long long)batch);
     memset(x + count * per_sample, 0, (size_t)((batch - count) * per_sample) * sizeof *x);
@@ -116,7 +121,7 @@ static int feed_loader(Feed *f, float *x, void *t, Err *e) {
     return pad_target(p, t, count * labels, batch * labels, e);
 }
 
-/* The next `want` values of a source; the rest of an incomplete batch is zero. Returns how many there were. */
+/* Copies the next `want` values of a source to `to`; if there are fewer, the rest is zero. Returns how many there were. */
 static int64_t take(const Source *s, int64_t *done, int64_t want, void *to) {
     int64_t n = min_i64(want, s->count - *done);
     if (n > 0) memcpy(to, s->values + *done * 4, (size_t)n * 4);
@@ -138,7 +143,7 @@ static int feed_step(void *arg, uint32_t step, uint32_t micro, float *x, void *t
     return got < want ? pad_target(p, t, got, want, e) : OK;
 }
 
-/* The number on top of the stack as one more value of the batch; text is none, even where it looks like one. */
+/* Stores the number on top of the stack as value i of the batch; raises for a string, even if it looks like a number. */
 static void store_value(lua_State *L, Batch *batch, int64_t i, const char *what) {
     int whole = 0;
     bool number = lua_type(L, -1) == LUA_TNUMBER;
@@ -153,7 +158,7 @@ static void store_value(lua_State *L, Batch *batch, int64_t i, const char *what)
 
 /* Reads a Batch, a string of packed values or a table of numbers at `index`. */
 static Source source_at(lua_State *L, int index, bool integers, const char *what) {
-    Source s = {.integers = integers, .given = true};
+    Source s = {.integers = integers};
     Batch *batch = luaL_testudata(L, index, BATCH_TYPE);
     size_t bytes;
     if (!batch && lua_istable(L, index)) {
@@ -165,7 +170,7 @@ static Source source_at(lua_State *L, int index, bool integers, const char *what
             store_value(L, batch, i, what);
             lua_pop(L, 1);
         }
-        lua_replace(L, index); /* the box stays on the stack: its values are borrowed */
+        lua_replace(L, index); /* the batch stays on the stack, because its values are borrowed */
     }
     if (batch) {
         s.values = batch->values;
@@ -183,7 +188,7 @@ static Source source_at(lua_State *L, int index, bool integers, const char *what
     return s;
 }
 
-/* Whole samples, and no more than the step takes; fewer only in its last micro-batch. */
+/* The input must be whole samples that fill all micro-batches of the step; only the last may be incomplete. */
 static void check_input(lua_State *L, const Program *p, const Source *x) {
     const Shape *micro = &p->bufs[p->input].shape;
     int64_t per_micro = shape_elements(micro), per_sample = per_micro / micro->dim[0];
@@ -194,7 +199,7 @@ static void check_input(lua_State *L, const Program *p, const Source *x) {
                (LUAI_UACINT)x->count);
 }
 
-/* As many targets as the samples have that were given. */
+/* There must be targets for exactly the samples that were given. */
 static void check_targets(lua_State *L, const Network *n, const Program *p, const Source *x, const Source *t) {
     int64_t samples = x->count / (elements(p, p->input) / p->bufs[p->input].shape.dim[0]);
     int64_t expected = samples * n->targets;
@@ -221,8 +226,9 @@ static Feed feed_from(lua_State *L, const Network *n, const Program *p) {
     return f;
 }
 
-/* runtime:step(which, x, t) or (which, loader, more) -> loss, seconds, skipped. x and t hold all the step's
- * micro-batches. more: the next step is another one from this loader, whose batch may be fetched ahead. */
+/* runtime:step(which, x, t) or (which, loader, more) -> loss, seconds, skipped. x and t hold all micro-batches of the
+ * step. more: the next step uses this loader too, so its batch may be fetched ahead. skipped: the loss scaler found an
+ * overflow, and no update was made. */
 static int step(lua_State *L) {
     Err e;
     StepResult found;
@@ -241,7 +247,7 @@ static int step(lua_State *L) {
 
 /* ---- looking and changing */
 
-/* runtime:read(name, which) -> {numbers in PyTorch's order}, shape */
+/* runtime:read(name, which) -> {numbers in PyTorch's order}, shape: of a buffer of program `which` (nil: 1) */
 static int read_values(lua_State *L) {
     Err e;
     Shape shape;
@@ -287,13 +293,14 @@ static int write_values(lua_State *L) {
         store_value(L, batch, i, name);
         lua_pop(L, 1);
     }
-    bind_get(L, 1, BOX_RUNTIME); /* the function may have closed it */
+    bind_get(L, 1, BOX_RUNTIME); /* raises if the function has closed the runtime */
     if (runtime_write(run->r, name, batch->values, &e)) return bind_fail(L, &e);
     lua_pushboolean(L, true);
     return 1;
 }
 
-/* runtime:memory() -> {used, held, limit, requests, host, categories, peak = {bytes, used, op, categories}} */
+/* runtime:memory() -> {used, held, limit, requests, host, categories, peak = {bytes, used, op, categories}}, in bytes;
+ * requests: how often memory was asked for */
 static int memory(lua_State *L) {
     const Running *run = running(L);
     const Ledger *l = runtime_ledger(run->r);
@@ -322,7 +329,7 @@ static int empty_cache(lua_State *L) {
     return 1;
 }
 
-/* runtime:finish() -> true: closes it; nil, message, code when bytes are left over */
+/* runtime:finish() closes it -> true; nil, message, code: it had not released all its bytes */
 static int finish(lua_State *L) {
     Err e;
     Running *run = running(L);

@@ -1,4 +1,5 @@
-/* Weights and saved runs for scripts: safetensors files, and a runtime's persistent buffers to and from them. */
+/* Weights and saved runs for scripts: safetensors files, and copies of a runtime's persistent buffers from and to them. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +31,7 @@ static void push_shape(lua_State *L, int rank, const int64_t *dim) {
     }
 }
 
-/* Appends {name, dtype, shape, as} to the list on top of the stack; as: what its values can be read as, or nil */
+/* Appends {name, dtype, shape, as} to the list on top of the stack; as: the type that its values can be read as, or nil */
 static void push_tensor(lua_State *L, const char *name, TensorType type, int rank, const int64_t *dim) {
     DType as = tensor_type_as(type);
     lua_createtable(L, 0, 4);
@@ -60,8 +61,8 @@ static int metadata(lua_State *L) {
     return 1;
 }
 
-/* persistent(runtime) -> {{name, dtype, shape, as, constant}, ...}: its persistent buffers; their places here number
- * them */
+/* persistent(runtime) -> {{name, dtype, shape, as, constant}, ...}: its persistent buffers. Other functions take the
+ * index in this list as a buffer's number. */
 static int persistent(lua_State *L) {
     const Runtime *r = bind_runtime(L, 1);
     const Buf *b;
@@ -85,6 +86,7 @@ static int buffer_at(lua_State *L, const Runtime *r, int index) {
 
 /* ---- reading */
 
+/* Reads tensor t into a persistent buffer, by way of values[elements], 4 bytes each; stored: see read_tensor. */
 static int read_into(Runtime *r, Safetensors *s, const Tensor *t, int buffer, bool stored, void *values, Err *e) {
     const Buf *b = runtime_persistent(r, buffer);
     int code = safetensors_check_shape(s, t, &b->shape, e);
@@ -92,13 +94,15 @@ static int read_into(Runtime *r, Safetensors *s, const Tensor *t, int buffer, bo
     if (!code && stored && t->type != tensor_type_of(b->dtype))
         code = err_set(e, ERR_FORMAT, "tensor \"%.80s\": expected %s, found %s", t->name,
                        tensor_type_name(tensor_type_of(b->dtype)), tensor_type_name(t->type));
+    assert(code || !stored || t->bytes <= (size_t)shape_elements(&b->shape) * 4);
     if (!code && stored) code = safetensors_read_bytes(s, t, values, e);
     if (code) return code;
     return stored ? runtime_write_bytes(r, buffer, values, e) : runtime_write(r, b->name, values, e);
 }
 
-/* file:read(name, runtime, number, stored) -> true: the tensor into a persistent buffer. stored: it has the buffer's
- * type and comes in as it is; otherwise it is converted, and goes into a master copy as well. */
+/* file:read(name, runtime, number, stored) -> true: copies the tensor into the persistent buffer of that number.
+ * stored: it must have the buffer's type, and its bytes are copied; otherwise it is converted, and copied to the
+ * buffer's master copy too. */
 static int read_tensor(lua_State *L) {
     Err e;
     Safetensors *s = bind_get(L, 1, BOX_TENSORS);
@@ -126,7 +130,7 @@ static int push_checksum(lua_State *L, uint32_t sum) {
     return 1;
 }
 
-/* file:checksum(name) -> of the tensor's bytes */
+/* file:checksum(name) -> checksum of the tensor's bytes */
 static int file_checksum(lua_State *L) {
     Err e;
     uint32_t sum;
@@ -136,7 +140,8 @@ static int file_checksum(lua_State *L) {
     return safetensors_checksum(s, t, &sum, &e) ? bind_fail(L, &e) : push_checksum(L, sum);
 }
 
-/* checksum(text); checksum(runtime, number) -> of a persistent buffer's bytes, as save_tensors stores them */
+/* checksum(text) -> checksum of the text; checksum(runtime, number) -> of a persistent buffer's bytes, as save_tensors
+ * stores them */
 static int checksum(lua_State *L) {
     Err e;
     size_t n;
@@ -160,9 +165,10 @@ static int checksum(lua_State *L) {
 
 typedef struct Saving { Runtime *r; const int *buffer; bool stored; } Saving;
 
-/* As PyTorch has them: all numbers in fp32, whole ones in 64 bits. */
+/* The types of PyTorch's files: fp32, and 64 bits for whole numbers */
 static TensorType portable_type(DType type) { return dtype_is_float(type) ? TENSOR_F32 : TENSOR_I64; }
 
+/* Converts n int32 to int64 in place; `values` has room for them. The last one first: none is overwritten unread. */
 static void widen(void *values, int64_t n) {
     for (int64_t i = n; i-- > 0;) {
         int32_t narrow;
@@ -181,7 +187,7 @@ static int fill(void *arg, int i, void *bytes, Err *e) {
     return code;
 }
 
-/* The list of texts at `index` as pairs; they stay in the list. */
+/* The list {key, value, key, value, ...} at `index` as *n pairs; the list keeps their texts alive. */
 static Pair *pairs_at(lua_State *L, int index, int *n) {
     *n = (int)lua_rawlen(L, index) / 2;
     Pair *pairs = lua_newuserdatauv(L, (size_t)*n * sizeof *pairs + 1, 0);
@@ -194,8 +200,8 @@ static Pair *pairs_at(lua_State *L, int index, int *n) {
     return pairs;
 }
 
-/* save_tensors(runtime, path, {name, number, name, number, ...}, {key, text, ...}, stored) -> true: persistent buffers
- * under these names; stored: in their own types, otherwise in fp32 and 64-bit whole numbers */
+/* save_tensors(runtime, path, {name, number, name, number, ...}, {key, text, ...}, stored) -> true: writes persistent
+ * buffers under these names, and metadata. stored: in their own types; otherwise as fp32 and 64-bit whole numbers. */
 static int save_tensors(lua_State *L) {
     Err e;
     int n_metadata;
@@ -222,7 +228,7 @@ static int save_tensors(lua_State *L) {
     return 1;
 }
 
-/* updates(runtime, n or nil) -> steps made; with n, it goes on from there */
+/* updates(runtime, n or nil) -> number of updates made; n sets that number first */
 static int updates(lua_State *L) {
     Runtime *r = bind_runtime(L, 1);
     if (!lua_isnoneornil(L, 2)) runtime_set_updates(r, (uint32_t)luaL_checkinteger(L, 2));

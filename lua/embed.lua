@@ -1,5 +1,5 @@
--- Prints C source with the given Lua files as an array of modules: lua/memtide/net/nn.lua becomes "memtide.net.nn". The
--- chunk name keeps the file's name, so that tracebacks can be read.
+-- Prints C source with the given Lua files as an array of modules: lua/memtide/net/nn.lua becomes "memtide.net.nn".
+-- Chunks are named after their files, so that tracebacks show them.
 local function module_name(path)
   local name = path:match("memtide/(.*)%.lua$"):gsub("/", ".")
   return name == "init" and "memtide" or "memtide." .. name

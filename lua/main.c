@@ -1,4 +1,4 @@
-/* The program: a Lua state with memtide's modules at hand. What the command line means is in Lua: memtide/cli/cli.lua. */
+/* The program: it makes a Lua state with memtide's modules and calls memtide/cli/cli.lua, which reads the command line. */
 #include <errno.h>
 #include <lauxlib.h>
 #include <lualib.h>
@@ -9,9 +9,9 @@
 
 #include "bind.h"
 
-static lua_State *interrupted_state; /* a signal handler has no argument of its own */
+static lua_State *interrupted_state; /* global, because a signal handler gets no argument */
 
-#define INTERRUPTED "memtide.interrupted" /* in the registry: what Ctrl-C raises */
+#define INTERRUPTED "memtide.interrupted" /* registry key of the value that Ctrl-C raises */
 
 static void raise_interrupt(lua_State *L, lua_Debug *ar) {
     (void)ar;
@@ -26,7 +26,7 @@ static void on_interrupt(int signal_number) {
     lua_sethook(interrupted_state, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
 }
 
-/* main(arguments) -> exit status, under protection */
+/* (argc, argv) -> exit status; called with lua_pcall */
 static int run(lua_State *L) {
     int argc = (int)lua_tointeger(L, 1);
     char **argv = lua_touserdata(L, 2);
@@ -46,12 +46,12 @@ static int run(lua_State *L) {
         lua_pushstring(L, argv[i]);
         lua_rawseti(L, -2, i);
     }
-    bind_set_boolean(L, "workers", true); /* this program can be started again to run cells */
+    bind_set_boolean(L, "workers", true); /* this program, unlike memtide.so, can start itself to run cells */
     lua_call(L, 1, 1);
     return 1;
 }
 
-/* Output that is lost is no success: a full disk shows in a write, or only in the last one. */
+/* Lost output is a failure. A full disk may show only in the last write, which is here. */
 static int flush_output(int status) {
     bool flushed = fflush(stdout) == 0;
     const char *why = flushed ? "not everything could be written" : strerror(errno);
@@ -65,7 +65,7 @@ static int out_of_memory(void) {
     return 71;
 }
 
-/* An error that the command line did not meet is a bug, unless it is a Ctrl-C before there was a command line. */
+/* cli.lua handles all errors, so an error here is a bug, unless Ctrl-C came before cli.lua ran. */
 static int unexpected(lua_State *L) {
     lua_getfield(L, LUA_REGISTRYINDEX, INTERRUPTED);
     bool interrupted = lua_rawequal(L, -1, -2);
@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
     lua_State *L = luaL_newstate();
     if (!L) return out_of_memory();
     interrupted_state = L;
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the write */
+    signal(SIGXFSZ, SIG_IGN); /* a write above the limit of file sizes then fails instead of ending the process */
     lua_pushcfunction(L, run);
     lua_pushinteger(L, argc);
     lua_pushlightuserdata(L, argv);

@@ -6,7 +6,7 @@
 struct EmbeddedModule { const char *name, *chunk; const unsigned char *source; size_t length; };
 extern const struct EmbeddedModule embedded_modules[];
 
-/* The loader that `require` calls: upvalue 1 is the module's entry. */
+/* The loader that `require` calls; upvalue 1 is the EmbeddedModule. */
 static int load_module(lua_State *L) {
     const struct EmbeddedModule *m = lua_touserdata(L, lua_upvalueindex(1));
     if (luaL_loadbufferx(L, (const char *)m->source, m->length, m->chunk, "t") != LUA_OK) return lua_error(L);
@@ -27,7 +27,7 @@ void modules_preload(lua_State *L) {
     lua_pop(L, 1);
 }
 
-/* require "memtide" of a plain lua5.4 */
+/* For require "memtide" in a plain lua5.4 */
 int luaopen_memtide(lua_State *L) {
     modules_preload(L);
     luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);

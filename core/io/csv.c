@@ -1,5 +1,6 @@
 #include "csv.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,12 +11,13 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "csv_line.h"
 
-/* Text of the file is read back when it is asked for, and a row is held as where it begins, with a mark of its cell and
- * repeat: a file of any length takes a few bytes of memory for each row. A record is packed: its fields one after the
- * other, each with its '\0'. */
+/* Memory holds 8 bytes for each row: where it begins, and a mark of its cell and repeat. The text of a row is read from
+ * the file when it is needed, and then packed as csv_split packs it: the fields follow each other, each ended by
+ * '\0'. */
 typedef struct Header {
-    char *line, *names; /* as in a file, with "\n"; packed */
+    char *line, *names; /* as in the file, with "\n"; packed */
     int columns;
 } Header;
 
@@ -25,15 +27,15 @@ struct Csv {
     pid_t owner;      /* forked workers have the descriptor too, and with it the lock */
     int64_t length;   /* bytes of the file */
     Header header[ROW_FORMAT]; /* of the rows that are written, in each format */
-    int format;       /* the file's: rows go there without the columns that it lacks */
+    int format;       /* the file's: rows are written without the columns that it lacks */
     int cell, repeat; /* columns */
     bool late;        /* see csv_flush_late */
     uint64_t *slot;   /* [slots] hash table by mark: mark << AT_BITS | where the row begins, 0 = free */
-    int slots, n;     /* slots is a power of two; n: rows, one for each (cell, repeat) */
-    bool replaced;    /* are there rows that later ones have replaced? */
+    int slots, n;     /* slots is 0 or a power of two; n: rows, one for each (cell, repeat); n < slots */
+    bool replaced;    /* has a later row replaced an earlier one? */
     char *record;     /* the row that was read last */
     int record_cap;
-    int64_t held;     /* where it begins; 0: none, for there the header is */
+    int64_t held;     /* where that row begins; 0: none (the header begins there) */
 };
 
 enum { AT_BITS = 40, CHUNK = 1 << 13 };
@@ -51,6 +53,7 @@ static int file_error(const char *verb, const char *path, Err *e) {
 /* Records */
 
 static const char *field(const char *packed, int index) {
+    assert(index >= 0);
     while (index-- > 0) packed += strlen(packed) + 1;
     return packed;
 }
@@ -64,52 +67,28 @@ static int find_column(const Csv *c, const char *name) {
 }
 
 static void set_format(Csv *c, int format) {
+    assert(format >= 1 && format <= ROW_FORMAT);
     c->format = format;
     c->cell = find_column(c, "cell");
     c->repeat = find_column(c, "repeat");
-}
-
-int csv_split(char *line, size_t n) {
-    const char *p = line, *end = line + n;
-    char *out = line;
-    if (n && end[-1] == '\r') end--; /* RFC 4180's own line end, as a spreadsheet saves it */
-    for (int count = 1;; count++) {
-        bool quoted = p < end && *p == '"', open = quoted;
-        for (p += quoted; p < end && (open || *p != ','); p++) {
-            if (*p == '\0' || (*p == '"' && !open)) return CSV_DAMAGED;
-            if (*p == '"' && (p + 1 == end || p[1] != '"')) {
-                p++;
-                open = false;
-                break;
-            }
-            p += *p == '"';
-            *out++ = *p;
-        }
-        if (open) return CSV_OPEN_QUOTE;
-        bool last = p >= end;
-        if (!last && *p != ',') return CSV_DAMAGED;
-        *out++ = '\0';
-        if (last) return count;
-        p++;
-    }
+    assert(c->cell >= 0 && c->repeat >= 0);
 }
 
 /* The index */
 
-/* With the end of the text */
-static uint64_t hash_text(uint64_t hash, const char *text) { return hash_bytes(hash, text, strlen(text) + 1); }
-
-/* How long the part of a cell's id is that says its settings, and not its network and data */
+/* Length of the first part of a cell's id, which is the hash of its settings; those of network and data follow. */
 static size_t settings_length(const char *cell) { return strcspn(cell, "-"); }
 
-/* Rows with the same settings and repeat have one mark, whatever their networks. */
+/* Rows with the same settings and repeat have the same mark, whatever their networks. */
 static uint64_t mark_of(const char *cell, const char *repeat) {
-    uint64_t hash = hash_text(hash_bytes(HASH_START, cell, settings_length(cell)), repeat);
+    uint64_t hash = hash_bytes(HASH_START, cell, settings_length(cell));
+    hash = hash_bytes(hash, repeat, strlen(repeat) + 1);
     return (hash ^ hash >> 32) & (UINT64_MAX >> AT_BITS);
 }
 
-/* Reads the line that begins there into c->record; returns its length without the newline, -1: it cannot be read. */
+/* Reads the line that begins at `at` into c->record; returns its length without the newline, -1: it cannot be read. */
 static int read_line(Csv *c, int64_t at) {
+    assert(c->fd >= 0 && at > 0);
     c->held = 0;
     for (int have = 0;;) {
         if (!mem_grow(&c->record, &c->record_cap, have + CHUNK, 1)) return -1;
@@ -121,7 +100,7 @@ static int read_line(Csv *c, int64_t at) {
     }
 }
 
-/* The row that begins there as the file has it, packed; NULL: it cannot be read back. */
+/* The row that begins at `at`, packed; NULL: it cannot be read back. */
 static const char *read_row(Csv *c, int64_t at) {
     if (c->held == at) return c->record;
     int n = read_line(c, at);
@@ -135,9 +114,10 @@ static bool is_row(Csv *c, int64_t at, const char *cell, const char *repeat) {
     return record && !strcmp(field(record, c->cell), cell) && !strcmp(field(record, c->repeat), repeat);
 }
 
-/* Where the row of this cell and repeat is, or the free slot where it belongs. There is always a free one. Of rows with
- * one mark the file tells which it is; one that cannot be read back is none. */
+/* The slot of the row of this cell and repeat, or the free slot where it belongs. Where several rows have the mark,
+ * each is read from the file and compared; one that cannot be read back is not the row. */
 static uint64_t *find_slot(Csv *c, const char *cell, const char *repeat) {
+    assert(c->n < c->slots); /* a free slot ends the search */
     uint64_t mark = mark_of(cell, repeat), last = (uint64_t)c->slots - 1, at = mark & last;
     while (c->slot[at] &&
            (c->slot[at] >> AT_BITS != mark || !is_row(c, (int64_t)(c->slot[at] & AT_MASK), cell, repeat)))
@@ -145,7 +125,7 @@ static uint64_t *find_slot(Csv *c, const char *cell, const char *repeat) {
     return &c->slot[at];
 }
 
-/* Makes room for one row more, so that to insert it cannot fail. */
+/* Makes room for one more row, so that `insert` cannot fail. */
 static int reserve(Csv *c, Err *e) {
     if ((uint64_t)c->length > AT_MASK)
         return err_set(e, ERR_UNSUPPORTED, "\"%.200s\": expected at most %" PRIu64 " bytes, found %" PRId64, c->path,
@@ -165,10 +145,12 @@ static int reserve(Csv *c, Err *e) {
     return OK;
 }
 
-/* The later of two rows of one cell and repeat counts: it was run again. */
+/* Indexes the packed row that begins at `at`. Of two rows with the same cell and repeat the later counts: the cell was
+ * run again. */
 static void insert(Csv *c, const char *record, int64_t at) {
     const char *cell = field(record, c->cell), *repeat = field(record, c->repeat);
     uint64_t *slot = find_slot(c, cell, repeat);
+    assert(at > 0 && (uint64_t)at <= AT_MASK);
     if (*slot) c->replaced = true;
     else c->n++;
     *slot = mark_of(cell, repeat) << AT_BITS | (uint64_t)at;
@@ -185,22 +167,18 @@ const char *csv_value(Csv *c, const char *cell, int64_t repeat, const char *colu
 
 const char *csv_status(Csv *c, const char *cell, int64_t repeat) { return csv_value(c, cell, repeat, "status"); }
 
-static bool has_settings(const char *record, const Csv *c, const char *cell, const char *repeat) {
-    const char *other = field(record, c->cell);
-    size_t n = settings_length(cell);
-    return settings_length(other) == n && !memcmp(other, cell, n) && !strcmp(field(record, c->repeat), repeat);
-}
-
 const char *csv_latest(Csv *c, const char *cell, int64_t repeat) {
     char text[24];
     snprintf(text, sizeof text, "%" PRId64, repeat);
     uint64_t mark = mark_of(cell, text), last = (uint64_t)c->slots - 1;
+    size_t n = settings_length(cell);
     int64_t latest = 0;
     for (uint64_t i = mark & last; c->slots && c->slot[i]; i = (i + 1) & last) {
         int64_t at = (int64_t)(c->slot[i] & AT_MASK);
         if (c->slot[i] >> AT_BITS != mark || at < latest) continue;
-        const char *record = read_row(c, at);
-        if (record && has_settings(record, c, cell, text)) latest = at;
+        const char *record = read_row(c, at), *other = record ? field(record, c->cell) : "";
+        if (record && settings_length(other) == n && !memcmp(other, cell, n) && !strcmp(field(record, c->repeat), text))
+            latest = at;
     }
     const char *record = latest ? read_row(c, latest) : NULL;
     return record ? field(record, c->cell) : NULL;
@@ -210,7 +188,7 @@ int64_t csv_rows(const Csv *c) { return c->n; }
 
 /* Reading back */
 
-/* Text of a file of unknown origin, for a message on a terminal */
+/* Text of an untrusted file for a message on a terminal: without control characters */
 static const char *printable(const char *text, char *out, size_t room) {
     snprintf(out, room, "%s", text);
     for (char *p = out; *p; p++)
@@ -228,14 +206,14 @@ static int line_error(const Csv *c, int64_t line, int fields, Err *e) {
                    header(c)->columns, fields);
 }
 
-/* How many of the packed names are the header's, from the first on. */
+/* How many of the packed names, from the first on, are those of the header */
 static int agree(const Header *h, const char *packed, int fields) {
     int i = 0;
     while (i < fields && i < h->columns && !strcmp(field(packed, i), field(h->names, i))) i++;
     return i;
 }
 
-/* Finds the file's format. Of a header that is none, the format that it is most like tells what is wrong with it. */
+/* Finds the file's format. A header of no format is compared with the format that it is most like, for the message. */
 static int check_header(Csv *c, const char *packed, int fields, Err *e) {
     char found[48];
     int best = 0, most = -1;
@@ -262,7 +240,7 @@ static int check_header(Csv *c, const char *packed, int fields, Err *e) {
                    fields < h->columns ? "missing" : "not expected");
 }
 
-/* Is it the beginning of a header? */
+/* Is text[0..n) the beginning of a header? */
 static bool begins_header(const Csv *c, const char *text, size_t n) {
     for (int i = 0; i < ROW_FORMAT; i++) {
         size_t length = strlen(c->header[i].line);
@@ -271,14 +249,16 @@ static bool begins_header(const Csv *c, const char *text, size_t n) {
     return false;
 }
 
-/* The file, line by line: a buffer as long as the longest of them. */
+/* The file, read line by line; the buffer grows to the longest line. */
 typedef struct Lines {
     char *text;
     int cap, at, have; /* text[at..have) was read and is not taken yet */
 } Lines;
 
-/* The next line is text[at..at + *n), and after it its newline; *n = -1: the rest has none. There is room for one. */
+/* The next line is text[at..at + *n), with its newline after it. *n = -1: text[at..have) is the rest of the file and
+ * has no newline; text[have] is writable. */
 static int next_line(const Csv *c, Lines *l, int *n, Err *e) {
+    assert(l->at <= l->have);
     for (int seen = 0;;) {
         int left = l->have - l->at;
         const char *end = left > seen ? memchr(l->text + l->at + seen, '\n', (size_t)(left - seen)) : NULL;
@@ -295,8 +275,8 @@ static int next_line(const Csv *c, Lines *l, int *n, Err *e) {
     }
 }
 
-/* Checks the complete line text[0..n) that begins at c->length, and indexes it. *torn: it is the last line and its
- * quote is open. */
+/* Checks the complete line text[0..n), which begins at c->length in the file, and indexes it. *torn: it is the last
+ * line and its quote is open. */
 static int take_line(Csv *c, char *text, int n, int64_t line, bool last, bool *torn, Err *e) {
     int fields = csv_split(text, (size_t)n);
     if (line == 1) return check_header(c, text, fields, e);
@@ -308,7 +288,7 @@ static int take_line(Csv *c, char *text, int n, int64_t line, bool last, bool *t
     return code;
 }
 
-/* Checks and indexes a file of `size` bytes; c->length = those before a torn last line. */
+/* Checks and indexes a file of `size` bytes. c->length becomes the number of bytes before a torn last line. */
 static int take_lines(Csv *c, Lines *l, int64_t size, Err *e) {
     bool torn = false;
     for (int64_t line = 1;; line++) {
@@ -316,7 +296,7 @@ static int take_lines(Csv *c, Lines *l, int64_t size, Err *e) {
         size_t rest = (size_t)(l->have - l->at);
         if (code) return code;
         if (n < 0 && (line > 1 || !rest || begins_header(c, l->text, rest))) return OK;
-        if (n < 0) { /* no line of ours was ever here: let the header's check say what is */
+        if (n < 0) { /* memtide never wrote to this file: the header's check says what it found instead */
             l->text[rest] = '\n';
             return take_line(c, l->text, (int)rest, line, true, &torn, e);
         }
@@ -347,8 +327,9 @@ static int sync_directory(const Csv *c, Err *e) {
     return failed ? ERR_FILE : OK;
 }
 
-/* Puts torn[0..n) at the end of FILE.torn, safely on the disk before anything is cut. */
+/* Appends torn[0..n) to FILE.torn, and returns when it is on the disk: only then may it be cut from the file. */
 static int keep_torn(const Csv *c, const char *torn, size_t n, Err *e) {
+    assert(n > 0);
     size_t room = strlen(c->path) + sizeof ".torn";
     char *path = mem_new(room);
     if (!path) return no_memory(c, e);
@@ -361,13 +342,13 @@ static int keep_torn(const Csv *c, const char *torn, size_t n, Err *e) {
     return code ? code : sync_directory(c, e);
 }
 
-/* Moves what stands after c->length to FILE.torn. */
+/* Moves the bytes after c->length to FILE.torn. */
 static int cut_torn(const Csv *c, int64_t size, Err *e) {
     size_t n = (size_t)(size - c->length);
     char *text = mem_new(n);
     if (!text) return no_memory(c, e);
     int code = OK;
-    errno = EIO; /* where it is shorter than it said */
+    errno = EIO; /* for a short read, which sets none */
     if (pread(c->fd, text, n, (off_t)c->length) != (ssize_t)n) code = file_error("read", c->path, e);
     if (!code) code = keep_torn(c, text, n, e);
     if (!code && (ftruncate(c->fd, (off_t)c->length) || fsync(c->fd))) code = file_error("shorten", c->path, e);
@@ -444,7 +425,7 @@ static int open_file(Csv *c, bool *torn, Err *e) {
     if (!lstat(c->path, &st))
         return err_set(e, ERR_FILE, "cannot create \"%.200s\": it is a symbolic link to a file that is not there",
                        c->path);
-    /* better now than after the first cell has run for an hour */
+    /* checked now, not after the first cell has run for an hour */
     if (access(c->directory, W_OK | X_OK)) return file_error("create", c->path, e);
     return OK;
 }
@@ -492,7 +473,7 @@ static int create(Csv *c, Err *e) {
     return code;
 }
 
-/* An editor that saved the file meanwhile has put another in its place: rows written to ours would be lost. */
+/* An editor that saved the file has put another one in its place: rows written to the old one would be lost. */
 static int check_unchanged(const Csv *c, Err *e) {
     struct stat st;
     if (fstat(c->fd, &st)) return file_error("write", c->path, e);
@@ -518,8 +499,9 @@ static int write_record(Csv *c, const char *text, Err *e) {
     return OK;
 }
 
-/* Where the field of that number begins in a line */
+/* Where field `index` begins in a line that is not split yet */
 static size_t field_offset(const char *line, int index) {
+    assert(index >= 0);
     bool open = false;
     size_t i = 0;
     for (; index; i++) {
@@ -529,8 +511,10 @@ static size_t field_offset(const char *line, int index) {
     return i;
 }
 
-/* The descriptor appends whatever the offset says, until it is asked not to. */
+/* Overwrites n bytes of the file at `at`. With O_APPEND, pwrite ignores the offset (Linux), so the flag is off for the
+ * write. */
 static int write_over(const Csv *c, const char *data, size_t n, int64_t at) {
+    assert(at > 0 && at + (int64_t)n <= c->length);
     int flags = fcntl(c->fd, F_GETFL);
     if (flags < 0 || fcntl(c->fd, F_SETFL, flags & ~O_APPEND)) return -1;
     errno = ENOSPC;
@@ -541,9 +525,9 @@ static int write_over(const Csv *c, const char *data, size_t n, int64_t at) {
     return failed ? -1 : 0;
 }
 
-/* Gives the row of `cell` and `repeat` that begins at *at the id `to`; any other row stays as it is. *at: the next one */
+/* If the row that begins at *at has this cell and repeat, its id becomes `to`. *at moves to the next row. */
 static int rename_row(Csv *c, int64_t *at, const char *cell, const char *repeat, const char *to, Err *e) {
-    errno = EIO; /* where it is shorter than it was */
+    errno = EIO; /* for a short read, which sets none */
     int n = read_line(c, *at);
     if (n < 0) return file_error("read", c->path, e);
     size_t offset = field_offset(c->record, c->cell);
@@ -564,7 +548,7 @@ int csv_rename(Csv *c, const char *cell, int64_t repeat, const char *to, Err *e)
         return err_set(e, ERR_INTERNAL, "\"%.200s\": no row of %s can become one of %s", c->path, cell, to);
     bool reindex = c->replaced || *find_slot(c, to, text);
     int code = check_unchanged(c, e);
-    /* The oldest first: where a crash ends it, the latest still asks for its new id. */
+    /* The oldest row first: after a crash in between, the latest still has the old id, and the rename is done again. */
     int64_t at = c->replaced ? (int64_t)strlen(header(c)->line) : (int64_t)(slot & AT_MASK);
     do {
         if (!code) code = rename_row(c, &at, cell, text, to, e);
@@ -578,7 +562,7 @@ int csv_flush(Csv *c, Err *e) {
     return c->fd >= 0 && fdatasync(c->fd) ? file_error("write", c->path, e) : OK;
 }
 
-/* The header goes with the first row: a file never has one without the other, unless the write was torn. */
+/* Header and first row in one write: a file has both or neither, unless the write was torn. */
 static char *with_header(const Csv *c, const char *line) {
     const char *first = header(c)->line;
     size_t length = strlen(first), n = strlen(line);

@@ -1,4 +1,5 @@
-/* Datasets: what all formats share, and the random one. */
+/* Datasets: what all formats share, and random samples. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -29,6 +30,7 @@ void dataset_free(Dataset *d) {
 }
 
 int dataset_labels(Dataset *d, const unsigned char *labels, Err *e) {
+    assert(labels && d->count > 0);
     int32_t *t = d->t = mem_new((size_t)d->count * sizeof *t);
     if (!t) return data_no_memory("labels", (size_t)d->count * sizeof *t, e);
     for (int64_t i = 0; i < d->count; i++) t[i] = labels[i];
@@ -44,6 +46,7 @@ static void describe(Dataset *d) {
     int n = snprintf(d->text, sizeof d->text, "%s %" PRId64, d->kind, d->count);
     for (int i = 0; i < d->sample.rank; i++)
         n += snprintf(d->text + n, sizeof d->text - (size_t)n, "x%" PRId64, d->sample.dim[i]);
+    assert(n + 18 <= DATA_TEXT); /* the hash is part of cell ids: it must not be cut off */
     snprintf(d->text + n, sizeof d->text - (size_t)n, " %016" PRIx64, hash);
 }
 
@@ -52,6 +55,7 @@ int dataset_finish(Dataset *d, int code, Dataset **out) {
         dataset_free(d);
         return code;
     }
+    assert(d->count > 0 && d->sample.rank > 0);
     if (d->t && !d->target.rank && !d->classes)
         for (int64_t i = 0; i < d->count; i++) {
             int32_t label = ((const int32_t *)d->t)[i];
@@ -99,8 +103,7 @@ int dataset_random(
 }
 
 int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int classes, const Shape *target,
-                          uint64_t seed,
-                          Dataset **out, Err *e) {
+                          uint64_t seed, Dataset **out, Err *e) {
     if (tokens < 1) return err_set(e, ERR_SCRIPT, "random data: expected at least 1 token, found %d", tokens);
     int code = dataset_random(count, sample, classes, classes ? NULL : target, seed, out, e);
     if (code) return code;
@@ -145,7 +148,7 @@ int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, 
 
 enum { DRAW_X = 0, DRAW_T = 1 };
 
-/* Block `block` of what sample i draws: a pure function of the seed and i. */
+/* Block `block` of the random numbers of sample i: a function of the seed, i, what and block only. */
 static Philox draw(const Dataset *d, int64_t i, int what, int64_t block) {
     return philox(d->seed, RNG_DATA, (uint32_t)i, (uint32_t)((uint64_t)i >> 32) << 1 | (uint32_t)what, (uint64_t)block);
 }
@@ -167,7 +170,7 @@ static void normalize(const Dataset *d, float *x, int64_t n) {
     }
 }
 
-/* The k-th of them: a whole number below `end`. */
+/* The k-th whole number of sample i, from 0 to end - 1 */
 static int32_t draw_whole(const Dataset *d, int64_t i, int what, int end, int64_t k) {
     return (int32_t)((uint64_t)draw(d, i, what, k / 4).x[k % 4] * (uint64_t)end >> 32);
 }
@@ -183,6 +186,7 @@ static void get_x(const Dataset *d, int64_t i, float *x) {
 }
 
 void dataset_get(const Dataset *d, int64_t i, float *x, void *t) {
+    assert(i >= 0 && i < d->count && x);
     int64_t n = target_size(d);
     get_x(d, i, x);
     if (!t || !n) return;

@@ -1,12 +1,12 @@
-/* A text as windows of tokens: one token per byte, numbered in the order of the bytes that occur. A sample is a
- * window, its targets are the tokens that come next: the same window, one byte further. */
+/* A text as windows of tokens, one token per byte. The bytes that occur in the text are numbered from 0 in the order of
+ * their values. A sample is a window; its targets are the same window one byte further on. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "data_private.h"
 #include "base/mem.h"
 
-/* Numbers the bytes that occur, in place. */
+/* Replaces each byte by its token, and fills d's alphabet, tokens and classes. */
 static void number_bytes(Dataset *d, unsigned char *text, int64_t n) {
     unsigned char number[256] = {0};
     for (int64_t i = 0; i < n; i++) number[text[i]] = 1;
@@ -26,8 +26,7 @@ int dataset_windows(const char *text, int64_t length, int64_t window, int64_t st
                        window, stride);
     if (window > INT32_MAX || length <= window)
         return err_set(e, ERR_SCRIPT, "text: expected more than the %" PRId64 " bytes of a window, found %" PRId64,
-                       window,
-                       length);
+                       window, length);
     Dataset *d = dataset_start("text", e);
     if (!d) return ERR_HOST_MEMORY;
     unsigned char *x = d->x = mem_copy(text, (size_t)length);

@@ -1,5 +1,6 @@
-/* Files that are not trusted: what a header promises is checked against the bytes that are there, before and while they
- * are kept. */
+/* Untrusted files: the size that a header gives is checked against the file's length, or, where that is not known,
+ * while the file is read. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -59,7 +60,7 @@ int data_read(DataFile *f, void *to, size_t want, size_t *got, Err *e) {
         *got += (size_t)n;
         f->at += n;
     }
-    int code = Z_OK; /* a compressed file that was cut off reads as a short one: only gzerror tells */
+    int code = Z_OK; /* a compressed file that was cut off reads like one that ends here; only gzerror tells them apart */
     if (*got < want) gzerror(f->gz, &code);
     return code == Z_OK || code == Z_STREAM_END ? OK : read_failed(f, e);
 }
@@ -97,6 +98,7 @@ static int wrong_length(const DataFile *f, const Shape *shape, size_t want, int6
 int data_rest(DataFile *f, const Shape *shape, size_t element, void **out, Err *e) {
     unsigned char *bytes = NULL, extra;
     size_t want, have = 0, got, more = 0;
+    assert(element > 0 && shape->rank > 0);
     int steps = 0, code = rest_bytes(f, shape, element, &want, e);
     if (code) return code;
     if (f->length >= 0 && f->length - f->at != (int64_t)want) return wrong_length(f, shape, want, f->length - f->at, e);

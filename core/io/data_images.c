@@ -1,12 +1,12 @@
-/* Sets of images and labels as bytes: IDX (MNIST and its kin) and CIFAR-10's binary batches. */
+/* Images and labels as bytes: IDX (the format of MNIST) and CIFAR-10's binary batches. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "data_private.h"
 #include "base/mem.h"
 
-/* IDX: 00 00, element type (08: u8), rank, then rank sizes of 4 bytes, big-endian, then the elements. Ranks from `low`
- * to `high`. */
+/* IDX: 00 00, element type (08: u8), rank, then as many sizes of 4 bytes, big-endian, then the elements. The rank must
+ * be from `low` to `high`. */
 static int idx_read(const char *path, int low, int high, Shape *shape, void **bytes, Err *e) {
     DataFile f;
     unsigned char magic[4], size[4];
@@ -53,7 +53,7 @@ int dataset_idx(const char *images, const char *labels, Dataset **out, Err *e) {
 
 enum { CIFAR_PIXELS = 3 * 32 * 32, CIFAR_RECORD = 1 + CIFAR_PIXELS, CIFAR_CLASSES = 10 };
 
-/* What grows while the batches are read. */
+/* The records read so far */
 typedef struct Cifar { unsigned char *pixels; int32_t *labels; int count, pixels_cap, labels_cap; } Cifar;
 
 static int cifar_add(Cifar *c, const DataFile *f, const unsigned char *record, Err *e) {

@@ -1,5 +1,6 @@
-/* NumPy's .npy: "\x93NUMPY", version, header length, a Python dict of exactly descr, fortran_order and shape, then the
- * elements. The header is read by hand: no expression is evaluated, pickled objects are refused. */
+/* NumPy's .npy: "\x93NUMPY", version, length of the header, the header (a Python dict of exactly descr, fortran_order
+ * and shape), the elements. Only this form of dict is read: no expression is evaluated, pickled objects are an error. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,9 +15,9 @@ static double f64_value(const unsigned char *p) { double v; memcpy(&v, p, sizeof
 static double i32_value(const unsigned char *p) { int32_t v; memcpy(&v, p, sizeof v); return v; }
 static double i64_value(const unsigned char *p) { int64_t v; memcpy(&v, p, sizeof v); return (double)v; }
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are taken as they are in the files: little-endian");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are copied from the files, which are little-endian");
 
-/* value is NULL for bytes, which stay as they are */
+/* value is NULL for bytes, which are kept as they are */
 typedef struct NpyType {
     const char *descr;
     size_t size;
@@ -169,10 +170,11 @@ static int npy_read(const char *path, Npy *a, Err *e) {
     return code;
 }
 
-/* Elements of 4 or 8 bytes become fp32 or (labels) int32 where they are: element i is written after it, and no later
- * one, was read. Whole numbers must survive that: labels below 2^31 - 1 and not negative, others within the 2^24 that
- * fp32 holds. */
+/* Converts elements of 4 or 8 bytes in place, to fp32 or (labels) to int32. Element i is read before it is written, and
+ * it never reaches a later one. Whole numbers that would change are an error: labels must be from 0 to 2^31 - 2, others
+ * within +-2^24, which fp32 holds exactly. */
 static int npy_narrow(const char *path, Npy *a, bool labels, Err *e) {
+    assert(a->type->value && a->type->size >= 4 && (a->type->integer || !labels));
     const double low = labels ? 0 : -16777216, high = labels ? INT32_MAX - 1 : 16777216;
     int64_t n = shape_elements(&a->shape);
     unsigned char *bytes = a->bytes;

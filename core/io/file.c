@@ -1,5 +1,6 @@
 #include "file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -15,10 +16,10 @@ enum { TEMPORARY_NAMES = 100, BUFFER = 1 << 16 };
 
 struct NewFile {
     char *asked;       /* the name that messages use */
-    char *path;        /* where it will be, without a link at its end */
-    char *temporary;   /* NULL: it is written where it is */
+    char *path;        /* the final name; not a link */
+    char *temporary;   /* NULL: written in place, no rename */
     int fd;
-    size_t n;          /* bytes that wait in `buffer` */
+    size_t n;          /* bytes in `buffer` that are not written yet */
     char buffer[BUFFER];
 };
 
@@ -37,7 +38,7 @@ static bool is_output(const struct stat *found) {
     return !fstat(STDOUT_FILENO, &output) && output.st_dev == found->st_dev && output.st_ino == found->st_ino;
 }
 
-/* A new file in the folder of `path`, so that it can be renamed to it. O_EXCL follows no link. */
+/* A new file in the folder of f->path, so that it can be renamed to it. O_EXCL follows no link. */
 static int open_beside(NewFile *f, Err *e) {
     size_t room = strlen(f->path) + sizeof ".tmp99";
     f->temporary = mem_new(room);
@@ -48,12 +49,12 @@ static int open_beside(NewFile *f, Err *e) {
         if (f->fd < 0 && errno != EEXIST) break;
     }
     if (f->fd >= 0) return OK;
-    mem_free(f->temporary); /* somebody else's */
+    mem_free(f->temporary); /* that file is not ours: file_discard must not remove it */
     f->temporary = NULL;
     return file_error(f->asked, e);
 }
 
-/* In the place of the regular file that `path` is or leads to. */
+/* A new file for the regular file that f->asked is or leads to, with its permissions. */
 static int open_in_place(NewFile *f, mode_t mode, Err *e) {
     char *real = realpath(f->asked, NULL);
     if (!real) return file_error(f->asked, e);
@@ -64,6 +65,7 @@ static int open_in_place(NewFile *f, mode_t mode, Err *e) {
     return code;
 }
 
+/* stat has just failed on f->asked: errno says why. */
 static int open_new(NewFile *f, Err *e) {
     struct stat link;
     if (errno != ENOENT) return file_error(f->asked, e);
@@ -72,6 +74,7 @@ static int open_new(NewFile *f, Err *e) {
     return f->path ? open_beside(f, e) : no_memory(f->asked, e);
 }
 
+/* Opens standard output, a device or a FIFO itself; `found` is what stat says of f->asked. */
 static int open_as_it_is(NewFile *f, const struct stat *found, Err *e) {
     struct stat opened;
     f->fd = is_output(found) ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)
@@ -119,6 +122,7 @@ static int flush(NewFile *f, Err *e) {
 }
 
 int file_write(NewFile *f, const void *bytes, size_t n, Err *e) {
+    assert(f->fd >= 0 && f->n <= BUFFER);
     if (n > BUFFER - f->n) {
         int code = flush(f, e);
         if (code) return code;
@@ -129,7 +133,7 @@ int file_write(NewFile *f, const void *bytes, size_t n, Err *e) {
     return OK;
 }
 
-/* The name is on the disk only when its folder is. */
+/* A new name is on the disk only when the folder is. */
 static int sync_folder(const NewFile *f, Err *e) {
     char *slash = strrchr(f->path, '/');
     if (slash) slash[slash == f->path] = 0;

@@ -1,13 +1,14 @@
-/* file.h: a file that is written beside its name and takes it when it is complete: nobody ever sees half of one.
+/* file.h: new files. A file is written under a temporary name and renamed when it is complete, so that nobody ever sees
+ * half of one.
  *
- *   what the name is before             what is written
- *   nothing, or a regular file          a new file in the same folder, renamed to it; an old one's permissions stay
- *   a link to a regular file            the same, in the place of the file that it leads to; the link stays
- *   where standard output goes to       standard output itself: /dev/stdout also of a pipe, or of a file after `>`
- *   a character device, a FIFO          that
+ *   what the path is before             what is written
+ *   nothing, or a regular file          a new file in the same folder, renamed to it; the old file's permissions stay
+ *   a link to a regular file            the same for the file that the link leads to; the link stays
+ *   the file of standard output         standard output itself: /dev/stdout, also if it is a pipe or a file after `>`
+ *   a character device, a FIFO          the device or the FIFO itself
  *   anything else                       nothing: an error
  *
- * So a device or a link never becomes a file. No link is followed to what is written beside the name. */
+ * So a device or a link is never replaced by a file. The temporary file is opened without following links. */
 #ifndef MT_FILE_H
 #define MT_FILE_H
 
@@ -18,11 +19,11 @@ typedef struct NewFile NewFile;
 /* ERR_FILE: it cannot be made. */
 int file_new(const char *path, NewFile **out, Err *e);
 int file_write(NewFile *f, const void *bytes, size_t n, Err *e);
-/* The file is complete: it takes its name, with `sync` after it has reached the disk. Frees f, also where it fails. */
+/* Gives the complete file its name; with `sync` first waits until it is on the disk. Frees f, also if it fails. */
 int file_finish(NewFile *f, bool sync, Err *e);
-/* It is not wanted: what was there before stays. Frees f; NULL is allowed. */
+/* Drops the new file: what was there before stays. Frees f; NULL is allowed. */
 void file_discard(NewFile *f);
-/* Is it standard output that is written? */
+/* Does f write to standard output? */
 bool file_is_output(const NewFile *f);
 
 #endif

@@ -1,5 +1,6 @@
 #include "json.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +13,7 @@ static int unexpected(const Json *j, const char *expected, Err *e) {
                    (size_t)(j->at - j->start), found);
 }
 
-/* Bytes of the character at p, 0 if they are no UTF-8: cut off, overlong, a surrogate, or above U+10FFFF. */
+/* Number of bytes of the character at p; 0: not UTF-8 (cut off, overlong, a surrogate, or above U+10FFFF). */
 static size_t utf8_length(const unsigned char *p, const unsigned char *end) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     size_t n = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : *p >> 3 == 30 ? 4 : 0;
@@ -27,6 +28,7 @@ static size_t utf8_length(const unsigned char *p, const unsigned char *end) {
 }
 
 static char *utf8_put(char *to, uint32_t c) {
+    assert(c <= 0x10ffff);
     static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
     int n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
     for (int i = n - 1; i > 0; i--, c >>= 6) to[i] = (char)(0x80 | (c & 0x3f));
@@ -73,7 +75,7 @@ static int unit(Json *j, uint32_t *value, Err *e) {
     return OK;
 }
 
-/* What stands after \u: one unit, or two that make a character above U+FFFF. */
+/* The rest of an escape after \u: one unit, or two (a surrogate pair) for a character above U+FFFF. */
 static int escaped_unit(Json *j, char **to, Err *e) {
     uint32_t c, low;
     int code = unit(j, &c, e);
@@ -87,7 +89,8 @@ static int escaped_unit(Json *j, char **to, Err *e) {
         c = low >> 10 == 0xdc00 >> 10 ? 0x10000 + ((c & 0x3ff) << 10 | (low & 0x3ff)) : 0xdc00;
     }
     if (c == 0 || c >> 11 == 0xd800 >> 11)
-        return unexpected(j, "in front of it the escape of a character, not of zero or half of a pair", e);
+        return err_set(e, ERR_FORMAT, "%s: the escape before byte %zu is zero or half of a surrogate pair, "
+                       "not a character", j->what, (size_t)(j->at - j->start));
     *to = utf8_put(*to, c);
     return OK;
 }
@@ -117,6 +120,7 @@ int json_string(Json *j, char **text, Err *e) {
         j->at++;
         int code = escape(j, &to, e);
         if (code) return code;
+        assert(to <= j->at);
     }
     if (j->at == j->end) return unexpected(j, "the end of a string", e);
     j->at++;

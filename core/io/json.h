@@ -1,5 +1,5 @@
-/* json.h: reads JSON text (RFC 8259) front to back; the caller knows what comes next and asks for it. Nothing is
- * allocated: strings are decoded where they stand. */
+/* json.h: reads JSON text (RFC 8259) from front to back. The caller knows what comes next and asks for it. Nothing is
+ * allocated: strings are decoded in place. Errors are ERR_FORMAT and name the byte. */
 #ifndef MT_JSON_H
 #define MT_JSON_H
 
@@ -11,17 +11,16 @@ typedef struct Json {
     const char *what; /* what messages call the text: "x.safetensors: header" */
 } Json;
 
-/* The text at `text`, which is changed by reading and must be followed by one more writable byte.
- * ERR_FORMAT: it is not UTF-8. */
+/* Starts to read text[0..n). Reading changes it, and text[n] must be writable. ERR_FORMAT: it is not UTF-8. */
 int json_open(Json *j, char *text, size_t n, const char *what, Err *e);
 /* Skips white space and takes `sign`, one of { } [ ] : , if it comes next. expect: anything else is an error. */
 int json_expect(Json *j, char sign, Err *e);
 bool json_accept(Json *j, char sign);
-/* A string, decoded and ended by a zero byte; one with a zero byte inside is refused. */
+/* A string, decoded and ended by a zero byte; a string that contains a zero byte is an error. */
 int json_string(Json *j, char **text, Err *e);
 /* A whole number from 0 to INT64_MAX, without fraction or exponent. */
 int json_whole(Json *j, int64_t *value, Err *e);
-/* Nothing but white space is left. */
+/* Checks that only white space is left. */
 int json_end(Json *j, Err *e);
 
 #endif

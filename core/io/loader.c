@@ -1,8 +1,9 @@
-/* Batches in order, one of them made ahead on a second thread.
+/* Batches in order. With prefetch, a second thread fills the next batch.
  *
- * The thread has one slot. Whoever asks sets its place and WANTED; the thread fills it and sets READY. While it is
- * WANTED the slot and the order of the epoch belong to the thread, otherwise to the caller: the lock guards only
- * `state` and `stop`. */
+ * There is one slot. The caller sets its place and state WANTED; the thread fills it and sets READY. While the slot is
+ * WANTED, it and the order of the epoch belong to the thread, otherwise to the caller; the lock guards only `state` and
+ * `stop`. */
+#include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "base/mem.h"
 #include "math/rng.h"
 
-/* A batch of an epoch; batch = the number of batches: the end of the epoch. */
+/* A batch of an epoch, from 0; batch = the number of batches is the end of the epoch. */
 typedef struct Place { int64_t epoch, batch; } Place;
 
 typedef struct Slot {
@@ -38,7 +39,7 @@ struct Loader {
     Slot slot;
 };
 
-/* Fisher and Yates' shuffle: a function of (seed, epoch) only. The bias of the remainder is below count / 2^64. */
+/* Fisher and Yates' shuffle, a function of seed and epoch only. The remainder is biased by less than count / 2^64. */
 static void shuffle(Loader *l, int64_t epoch) {
     if (!l->order || l->ordered_epoch == epoch) return;
     int64_t n = dataset_count(l->data);
@@ -52,8 +53,9 @@ static void shuffle(Loader *l, int64_t epoch) {
     l->ordered_epoch = epoch;
 }
 
-/* Returns the number of samples. */
+/* Fills x and t (NULL: not wanted) with the batch at `place`; returns the number of samples. */
 static int64_t fill(Loader *l, Place place, float *x, unsigned char *t) {
+    assert(place.epoch >= 0 && place.batch >= 0 && place.batch < l->batches);
     int64_t first = place.batch * l->batch, n = min_i64(l->batch, dataset_count(l->data) - first);
     shuffle(l, place.epoch);
     for (int64_t k = 0; k < n; k++) {
@@ -87,9 +89,11 @@ static void wait_ready(Loader *l) {
     pthread_mutex_unlock(&l->lock);
 }
 
+/* The slot is READY, so it belongs to the caller until its state changes. */
 static void want(Loader *l, Place place) {
     l->slot.place = place;
     pthread_mutex_lock(&l->lock);
+    assert(l->slot.state == READY);
     l->slot.state = WANTED;
     pthread_cond_signal(&l->changed);
     pthread_mutex_unlock(&l->lock);
@@ -101,7 +105,7 @@ static int start_thread(Loader *l, Err *e) {
     if (!l->slot.x || !l->slot.t)
         return err_set(e, ERR_HOST_MEMORY, "loader: no memory for a batch of %zu bytes",
             (size_t)l->batch * (l->x_size + l->t_size));
-    pthread_mutex_init(&l->lock, NULL); /* with default attributes neither of them fails on Linux */
+    pthread_mutex_init(&l->lock, NULL); /* on Linux neither call fails with default attributes */
     pthread_cond_init(&l->changed, NULL);
     int failed = pthread_create(&l->thread, NULL, fill_ahead, l);
     if (!failed) {

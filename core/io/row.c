@@ -1,11 +1,13 @@
 #include "row.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/number.h"
+#include "csv_line.h"
 
 struct Row {
     int count;
@@ -14,9 +16,9 @@ struct Row {
 };
 
 static const ColumnInfo columns[] = {
-#define COLUMN(name, type, since, group, unit, text) {#name, #type, #group, unit, text, since},
-#define OWN(name, type, group, unit, text) {#name, #type, #group, unit, text, COLUMN_OWN},
-#define AXES {"", "value", "", "", "", 1},
+#define COLUMN(name, type, since, group, unit, text) {#name, #type, "", #group, unit, text, since},
+#define OWN(name, type, with, group, unit, text) {#name, #type, #with, #group, unit, text, COLUMN_OWN},
+#define AXES {"", "value", "", "", "", "", 1},
 #include "columns.def"
 #undef COLUMN
 #undef OWN
@@ -25,7 +27,7 @@ static const ColumnInfo columns[] = {
 
 #define COLUMN(name, type, since, group, unit, text) \
     _Static_assert(since >= 1 && since <= ROW_FORMAT, "format of " #name);
-#define OWN(name, type, group, unit, text)
+#define OWN(name, type, with, group, unit, text)
 #define AXES
 #include "columns.def"
 #undef COLUMN
@@ -42,7 +44,8 @@ static int find(const Row *r, const char *column) {
 
 static bool starts_formula(const char *text) { return *text && strchr("=+-@\t\r", *text); }
 
-/* Spreadsheets read the header too, and a record is one line: an axis is refused what a value is escaped for. */
+/* Spreadsheets read the header too, and a record is one line. A value is escaped; a name that would need it is an
+ * error. */
 static int check_axis(const char *axis, Err *e) {
     bool plain = *axis && !starts_formula(axis);
     for (const char *p = axis; *p; p++) plain = plain && (unsigned char)*p >= ' ';
@@ -105,8 +108,16 @@ void row_free(Row *r) {
 }
 
 int row_columns(const Row *r) { return r->count; }
-const char *row_column(const Row *r, int i) { return r->name[i]; }
-bool row_in_format(const Row *r, int i, int format) { return r->since[i] <= format; }
+
+const char *row_column(const Row *r, int i) {
+    assert(i >= 0 && i < r->count);
+    return r->name[i];
+}
+
+bool row_in_format(const Row *r, int i, int format) {
+    assert(i >= 0 && i < r->count && format >= 1 && format <= ROW_FORMAT);
+    return r->since[i] <= format;
+}
 
 void row_clear(Row *r) {
     for (int i = 0; i < r->count; i++) {
@@ -115,7 +126,7 @@ void row_clear(Row *r) {
     }
 }
 
-/* Takes `value` over, also on failure; NULL: there was no memory for it. */
+/* Owns `value` from now on, also if it fails; NULL: there was no memory for it. */
 static int set(Row *r, const char *column, char *value, Err *e) {
     int i = find(r, column);
     if (!value) return err_set(e, ERR_HOST_MEMORY, "no memory for column \"%s\" of a row", column);
@@ -159,28 +170,16 @@ const char *row_get(const Row *r, const char *column) {
     return i < 0 || !r->value[i] ? "" : r->value[i];
 }
 
-/* One field as RFC 4180 has it; returns its end. `out` has room for twice the length and two quotes. */
-static char *put_field(const char *field, char *out) {
-    bool quoted = strpbrk(field, ",\"") != NULL;
-    if (quoted) *out++ = '"';
-    for (; *field; field++) {
-        if (*field == '"') *out++ = '"';
-        *out++ = *field;
-    }
-    if (quoted) *out++ = '"';
-    return out;
-}
-
-/* field: of each of the row's columns */
+/* field[i] is the text for column i; NULL: empty */
 static char *join(const Row *r, char *const *field, int format) {
     size_t room = 1;
-    for (int i = 0; i < r->count; i++) room += 2 * (field[i] ? strlen(field[i]) : 0) + 3;
+    for (int i = 0; i < r->count; i++) room += csv_field_room(field[i] ? strlen(field[i]) : 0) + 1;
     char *line = mem_new(room), *out = line;
     if (!line) return NULL;
     for (int i = 0; i < r->count; i++) {
         if (!row_in_format(r, i, format)) continue;
         if (i) *out++ = ','; /* the first column is in every format */
-        out = put_field(field[i] ? field[i] : "", out);
+        out = csv_put_field(field[i] ? field[i] : "", field[i] ? strlen(field[i]) : 0, out);
     }
     *out = '\n';
     return line;

@@ -1,6 +1,7 @@
 /* The reader: opens a file only if its header is sound and accounts for every byte after it. */
 #include "safetensors.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,7 +16,7 @@
 #include "json.h"
 #include "base/mem.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are copied from and to files as they are");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are copied from and to files, which are little-endian");
 
 enum { LENGTH_BYTES = 8, PIECE = 1 << 16 };
 
@@ -25,15 +26,26 @@ static const struct { const char *name; unsigned bits; DType as; } types[] = {
 #undef X
 };
 
-const char *tensor_type_name(TensorType t) { return types[t].name; }
+const char *tensor_type_name(TensorType t) {
+    assert(t < TENSOR_TYPE_COUNT);
+    return types[t].name;
+}
 
-DType tensor_type_as(TensorType t) { return types[t].as; }
+DType tensor_type_as(TensorType t) {
+    assert(t < TENSOR_TYPE_COUNT);
+    return types[t].as;
+}
 
-size_t tensor_type_size(TensorType t) { return types[t].bits / 8; }
+size_t tensor_type_size(TensorType t) {
+    assert(t < TENSOR_TYPE_COUNT);
+    return types[t].bits / 8;
+}
 
 TensorType tensor_type_of(DType t) {
     static const TensorType of[] = {[DT_F32] = TENSOR_F32, [DT_BF16] = TENSOR_BF16, [DT_F16] = TENSOR_F16,
         [DT_I32] = TENSOR_I32, [DT_U8] = TENSOR_U8};
+    _Static_assert(ARRAY_LEN(of) == DT_COUNT, "each type has one here");
+    assert(t < DT_COUNT);
     return of[t];
 }
 
@@ -66,6 +78,7 @@ static int wrong(const Safetensors *s, const Tensor *t, Err *e, const char *form
 /* ---- bytes */
 
 static int read_at(Safetensors *s, void *to, size_t n, size_t at, Err *e) {
+    assert(at <= s->file_bytes && n <= s->file_bytes - at);
     for (size_t done = 0; done < n;) {
         ssize_t got = pread(s->fd, (char *)to + done, n - done, (off_t)(at + done));
         if (got < 0 && errno == EINTR) continue;
@@ -178,7 +191,7 @@ static int parse_field(const Safetensors *s, Tensor *t, Json *j, bool *seen, Err
     return parse_numbers(s, t, j, name, t->dim, TENSOR_RANK, &t->rank, e);
 }
 
-/* The bytes that type and shape ask for are those of the offsets. */
+/* Type and shape need as many bytes as the offsets span. */
 static int check_size(const Safetensors *s, const Tensor *t, Err *e) {
     size_t bits = types[t->type].bits;
     bool fits = true;
@@ -335,7 +348,7 @@ int safetensors_read_bytes(Safetensors *s, const Tensor *t, void *bytes, Err *e)
     return read_at(s, bytes, t->bytes, LENGTH_BYTES + s->header_bytes + t->begin, e);
 }
 
-/* Element i of a piece of a tensor; false: an I64 that does not fit. */
+/* Converts element i of from[] to fp32 or int32 at `to`; false: an I64 that does not fit into int32. */
 static bool convert(TensorType type, const unsigned char *from, size_t i, void *to) {
     double f64;
     int64_t i64;
@@ -357,6 +370,7 @@ static bool convert(TensorType type, const unsigned char *from, size_t i, void *
 }
 
 int safetensors_read(Safetensors *s, const Tensor *t, DType as, void *values, Err *e) {
+    assert(as == DT_F32 || as == DT_I32);
     if (types[t->type].as != as) {
         wrong(s, t, e, "expected %s, found %s", as == DT_F32 ? "F32, F16, BF16 or F64" : "I32, I64, U8 or BOOL",
               types[t->type].name);

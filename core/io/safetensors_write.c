@@ -1,4 +1,5 @@
-/* The writer: a header that depends on the content only, and a file that is there complete or not at all. */
+/* The writer: the header depends only on the content, and the file appears complete or not at all. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@ typedef struct Placed { const TensorEntry *entry; int index; size_t bytes; } Pla
 
 typedef struct Writer {
     const char *path;
-    Placed *placed;     /* in the order in which they lie */
+    Placed *placed;     /* [n] in the order of the file */
     int n;
     size_t largest;     /* bytes of a tensor */
     Text header;
@@ -43,6 +44,7 @@ __attribute__((format(printf, 2, 3))) static void text_format(Text *t, const cha
     va_start(args, format);
     int n = vsnprintf(chars, sizeof chars, format, args);
     va_end(args);
+    assert(n >= 0 && (size_t)n < sizeof chars);
     text_put(t, chars, (size_t)n);
 }
 
@@ -77,7 +79,7 @@ static void put_tensor(Text *t, const Placed *p, size_t begin) {
     text_format(t, "],\"data_offsets\":[%zu,%zu]}", begin, begin + p->bytes);
 }
 
-/* Length and header, together a multiple of 8 bytes, so that tensors are aligned in a mapped file. */
+/* Length and header together are a multiple of 8 bytes, so that tensors are aligned in a mapped file. */
 static int put_header(Writer *w, const Pair *metadata, int n_metadata, Err *e) {
     Text *t = &w->header;
     size_t begin = 0;
@@ -94,7 +96,7 @@ static int put_header(Writer *w, const Pair *metadata, int n_metadata, Err *e) {
     uint64_t length = (uint64_t)t->n - 8;
     memcpy(t->chars, &length, sizeof length);
     int code = json_open(&(Json){0}, t->chars + 8, (size_t)length, w->path, e);
-    if (code) return code; /* names that are not UTF-8, which no reader would take */
+    if (code) return code; /* a name is not UTF-8: no reader would accept the file */
     if (length <= SAFETENSORS_HEADER_MAX) return OK;
     return err_set(e, ERR_FILE, "cannot write %s: expected a header of at most %zu bytes, found %" PRIu64, w->path,
                    SAFETENSORS_HEADER_MAX, length);
@@ -113,6 +115,7 @@ static int place(Writer *w, const TensorEntry *entries, Err *e) {
         int64_t count;
         int code = shape_count(&entries[i].shape, &count, e);
         if (code) return code;
+        assert(tensor_type_size(entries[i].type) > 0);
         w->placed[i] = (Placed){&entries[i], i, (size_t)count * tensor_type_size(entries[i].type)};
         w->largest = max_size(w->largest, w->placed[i].bytes);
     }

@@ -1,5 +1,5 @@
--- Where a row of peers.lua starts, for PyTorch to start there, too: memtide start.lua CASE PRECISION STEPS FOLDER
--- writes weights and the first batches into FOLDER, makes a step on each of these, and prints the losses.
+-- The start of a row of peers.lua, so that PyTorch can start there too: memtide start.lua CASE PRECISION STEPS FOLDER
+-- writes weights and the first batches into FOLDER, makes a step with each batch, and prints the losses.
 local mt = require "memtide"
 
 local case, precision, steps, folder = ...

@@ -1,12 +1,12 @@
--- digits.lua: draws a small set of handwritten-like digits and writes it as IDX files with MNIST's names, so that a
--- convolutional network can be trained where MNIST itself is not at hand. Plain Lua, the same bytes from the same seed
--- on every machine.
+-- digits.lua: draws a small dataset of digits that look handwritten and writes it as IDX files with MNIST's names, so
+-- that a convolutional network can be trained where MNIST itself is not at hand. Plain Lua; the same seed gives the
+-- same bytes on every machine.
 --
 --   require "memtide.digits".write(dir, n_train, n_test, seed)        from a script
 --   lua5.4 digits.lua OUTDIR [count_train] [count_test] [seed]        from a shell
 --
--- Each image is a 5 x 7 glyph seen through a random scaling, rotation, slant and shift, with a random stroke width and
--- intensity, and noise on top: the same digit never falls on the same pixels twice, which a network has to see through.
+-- Each image is a 5 x 7 glyph with a random scale, rotation, slant, shift, stroke width and intensity, and noise on
+-- top, so that a network cannot learn a digit from fixed pixels.
 local M = {}
 
 local SIDE, WIDE, HIGH = 28, 5, 7
@@ -24,7 +24,7 @@ local GLYPHS = {
   ".###. #...# #...# .#### ....# ....# .###.",
 }
 
--- rows of 0 and 1 with two cells of border, [-1 .. HIGH + 2][-1 .. WIDE + 2], so that sampling needs no bounds check
+-- Rows of 0 and 1 with two cells of border, [-1 .. HIGH + 2][-1 .. WIDE + 2], so that sampling needs no check of bounds
 local function grid(text)
   local g = {}
   for r = -1, HIGH + 2 do
@@ -62,8 +62,8 @@ local function draw(digit, random)
   local x0, y0 = 13.5 + between(-2.5, 2.5), 13.5 + between(-2, 2)
   local threshold, gain = between(0.2, 0.5), between(150, 255)
   local noise = between(10, 60)
-  -- pixel (x, y) looks at cell (u, v) = A (x - x0, y - y0) + centre
-  -- cosine and sine from the tangent of half the angle: IEEE arithmetic only, so the same on every machine
+  -- Pixel (x, y) shows the glyph at (u, v) = A (x - x0, y - y0) + centre. Cosine and sine are computed from the tangent
+  -- of half the angle: only IEEE arithmetic, so the bytes are the same on every machine.
   local cos, sin = (1 - turn * turn) / (1 + turn * turn), 2 * turn / (1 + turn * turn)
   local ux, uy = (cos + slant * sin) / width, (sin - slant * cos) / width
   local vx, vy = -sin / height, cos / height
@@ -89,7 +89,7 @@ end
 
 local function quoted(path) return "'" .. path:gsub("'", "'\\''") .. "'" end
 
--- Opens dir/name, making the folder where it is missing.
+-- Opens dir/name for writing; makes the folder if it is missing.
 local function create(dir, name)
   local path = dir .. "/" .. name
   local file = io.open(path, "wb")
@@ -115,11 +115,13 @@ local function set(dir, prefix, count, random)
   idx(dir, prefix .. "-labels-idx1-ubyte", {count}, labels)
 end
 
--- At the line of the script that called M.write.
+-- Raises at the line of the script that called M.write.
 local function check(good, name, expected, value)
   if not good then error(("digits.write: %s: expected %s, found %s"):format(name, expected, tostring(value)), 3) end
 end
 
+-- Writes train-* and t10k-* images and labels into the folder `dir`: n_train (2000) and n_test (500) images of 28 x 28
+-- bytes. Raises if an argument is wrong or a file cannot be written.
 function M.write(dir, n_train, n_test, seed)
   check(type(dir) == "string", "folder", "a string", dir)
   for name, count in pairs{count_train = n_train, count_test = n_test} do
@@ -131,7 +133,7 @@ function M.write(dir, n_train, n_test, seed)
   set(dir, "t10k", n_test or 500, random)
 end
 
--- run as a program, not loaded by one
+-- True when this file is run as a program, not required by one.
 if arg and arg[0] and debug and debug.getinfo(1, "S").source == "@" .. arg[0] then
   local function whole(i, name)
     local n = math.tointeger(tonumber(arg[i]))

@@ -103,7 +103,7 @@ has "$(grep crashed x.csv)" "2nd attempt: crashed by SIGABRT while building" "it
 # ---- a GPU that fails: what it fails at runs on the other, which is not done before, and it is used no more
 FATES=$SLOW EMULATE_FAIL=cudaLaunchKernelEx:3:700:1 sweep
 is "$status $(counted x.csv status device)" "0 6 ok cuda:0;" "an illegal address on one GPU costs no cell"
-has "$err" "cuda:1 is used no more: what fails there (3 in a row) does not fail elsewhere" "it is told"
+has "$err" "cuda:1 is used no more: 3 tasks in a row failed there, but not elsewhere" "it is told"
 EMULATE_FAIL=cudaLaunchKernelEx:3:700 sweep
 is "$status $(counted x.csv status)" "1 6 error;" "where both fail every cell has its row"
 is "$(grep -c '2nd attempt: .*cudaErrorIllegalAddress' x.csv)" 6 "after a second attempt"

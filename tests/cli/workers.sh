@@ -263,7 +263,7 @@ kill -KILL "$(cut -d\  -f1 f.csv.lock)"
 wait $job 2>/dev/null
 without_locks 37 speak
 is $? 66 "after a kill, too"
-has "$(cat err.txt)" 'where that process is no more, remove "f.csv.lock"' "with what is to be done"
+has "$(cat err.txt)" 'if that process has ended, remove "f.csv.lock"' "with what is to be done"
 rm f.csv.lock
 without_locks 37 speak
 is "$? $(statuses f.csv)" "0 ok ok" "and then it goes on"

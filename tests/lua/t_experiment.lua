@@ -149,13 +149,13 @@ local tail = function() return nn.Linear(4, 3, {bia = true}) end
 tap.raises(tap.line(-1) .. ' Linear: unknown option "bia"', "a mistake in what a model function returns has its line",
   coroutine.wrap(cell.build), declare{model = tail}:cells()[1])
 tap.raises("there are 10 classes, but the network has 3 outputs", "more classes than outputs", build, {classes = 10})
-tap.raises("MSELoss wants targets like the network's output, target = {3}, found classes = 10",
+tap.raises("MSELoss needs targets like the network's output, target = {3}, found classes = 10",
   "classes for a loss of targets", build, {loss = nn.MSELoss(), classes = 10})
-tap.raises("MSELoss wants targets like the network's output, target = {3}, found target = {4}",
+tap.raises("MSELoss needs targets like the network's output, target = {3}, found target = {4}",
   "targets of another shape", build, {loss = nn.MSELoss(), target = {4}})
-tap.raises("BCEWithLogitsLoss wants targets like the network's output, target = {3}, found classes = 3",
+tap.raises("BCEWithLogitsLoss needs targets like the network's output, target = {3}, found classes = 3",
   "a dataset of classes for a loss of targets", build, {loss = nn.BCEWithLogitsLoss(), data = data})
-tap.raises("CrossEntropyLoss wants classes, found target = {3}", "targets for a loss of classes", build, {target = {3}})
+tap.raises("CrossEntropyLoss needs classes, found target = {3}", "targets for a loss of classes", build, {target = {3}})
 tap.is(build{loss = nn.MSELoss(), target = {3}}.data.target[1], 3, "targets for a loss of targets")
 tap.raises("expected at most 2147483647 together, found 2147483648", "more steps than can be counted", build,
   {warmup = 1, steps = 2147483647})

@@ -97,19 +97,19 @@ local function refused(expected, what, more)
   local _, message = pcall(build, more)
   same(message, expected, what)
 end
-local four = "CrossEntropyLoss wants 4 labels for each sample, found 1 (classes = 10): " .. BY
+local four = "CrossEntropyLoss needs 4 labels for each sample, found 1 (classes = 10): " .. BY
 refused(four .. "; if that is meant, say target = {4}", "random data of one label", {classes = 10})
 refused(four .. "; if that is meant, say target = {4}", "and where nobody says it", {})
 refused(four, "a dataset of one label", {data = data})
-refused("experiment: test_data: CrossEntropyLoss wants 1 label for each sample, found 4 (target = {4})",
+refused("experiment: test_data: CrossEntropyLoss needs 1 label for each sample, found 4 (target = {4})",
   "a test set of four labels", {model = SimpleCNN(16 * 14 * 14), data = data,
     test_data = mt.data.random{count = 8, shape = {1, 28, 28}, classes = 10, target = {4}}})
 tap.is(build{classes = 10, target = {4}}.data.target[1], 4, "what is said is taken")
 tap.is(build{model = gpt, input = {8}}.data.target[1], 8, "of tokens, each has a label")
-refused("wants 8 labels for each sample, found 1 (classes = 11)", "but where classes of a sample are spoken of",
+refused("needs 8 labels for each sample, found 1 (classes = 11)", "but where classes of a sample are spoken of",
   {model = gpt, input = {8}, classes = 11})
 local places = build{model = nn.Conv2d(1, 5, 1), classes = 5}
 tap.is(places.data.target[1], 784, "of an image, each pixel has a label")
-refused("wants 784 labels for each sample, found 1 (classes = 3)", "but not where channels are no classes",
+refused("needs 784 labels for each sample, found 1 (classes = 3)", "but not where channels are no classes",
   {model = nn.Conv2d(1, 5, 1), classes = 3})
 tap.done()

@@ -285,9 +285,9 @@ do
       print("# found", none, message, code)
     end
   end
-  state_refused("the settings and places of the saved run are damaged", "a place that is another one",
+  state_refused("the metadata of the saved run is damaged", "a place that is another one",
     change("epoch 0 batch 0", "epoch 0 batch 2"))
-  state_refused("the settings and places of the saved run are damaged", "no checksums",
+  state_refused("the metadata of the saved run is damaged", "no checksums",
     change('"crc32"', '"crc33"'))
 
   -- states of earlier versions have no checksums: they are taken, and looked at all the same

@@ -1,11 +1,11 @@
--- Values of scripts as text that is the same in every run, for columns, cell ids and messages.
+-- Values of scripts as text, the same in every run, for columns, cell ids and messages.
 local core = require "memtide.core"
 
 local literal = {}
 
 local DEEPEST = 8 -- of nested tables; a table that contains itself ends here too
 
--- One of memtide's own tables that print what they are: a layer, a loss, an optimizer.
+-- Is it one of memtide's own tables that have a text: a layer, a loss, an optimizer?
 local function is_object(value)
   local meta = type(value) == "table" and getmetatable(value)
   return type(meta) == "table" and meta.__tostring ~= nil and tostring(meta.__name):find("^memtide%.") ~= nil
@@ -15,7 +15,8 @@ function literal.is_table(value) return type(value) == "table" and getmetatable(
 
 local SCALAR = {boolean = true, number = true, string = true}
 
--- Is it made of words, numbers, flags and tables of them all the way down, so that its text tells it from any other?
+-- Does the value consist of strings, numbers, booleans and tables of these only? Then different values have different
+-- texts.
 function literal.has_text(value, depth)
   depth = depth or 1
   if SCALAR[type(value)] or is_object(value) then return true end
@@ -30,7 +31,7 @@ local function quoted(text)
   return '"' .. text:gsub('[%c"\\]', function(c) return ("\\%03d"):format(c:byte()) end) .. '"'
 end
 
--- A float that is whole keeps its ".0": as a setting it is not the same.
+-- A float without a fraction keeps its ".0", because as a setting 1.0 is not 1.
 local function float(value)
   local text = core.number(value)
   return text:find("^-?%d+$") and text .. ".0" or text
@@ -61,13 +62,13 @@ function shown(value, depth)
   return (type(value) == "function" or type(value) == "table") and "a " .. type(value) or tostring(value)
 end
 
--- As a script would write it; what has no text is named: 'found "half"', "found {3, 8, 8, 8}", "found a function".
+-- The value as a script would write it; a value without a text is named by its type: "half", {3, 8, 8, 8}, a function.
 function literal.of(value) return shown(value, 1) end
 
 -- The same without the quotes around a word.
 function literal.text(value) return type(value) == "string" and value or shown(value, 1) end
 
--- A copy of settings whose tables can be changed without changing these.
+-- A deep copy: plain tables are copied, anything else is shared.
 function literal.copy(value)
   if not literal.is_table(value) then return value end
   local out = {}

@@ -1,4 +1,4 @@
--- Scripts that read an undefined global get an error with the nearest name instead of nil.
+-- A script that reads an undefined global gets an error with the nearest name, not nil.
 local util = require "memtide.base.util"
 
 local strict = {}
@@ -11,7 +11,7 @@ local function names(globals)
   return list
 end
 
--- absent: {name = why it is not there}
+-- absent: {name = text for the message, why this global does not exist}, or nil
 function strict.on(globals, absent)
   setmetatable(globals, {
     __index = function(_, name)

@@ -1,14 +1,14 @@
--- Text for terminals: how wide it is, what is harmless to print, and colour.
+-- Text for terminals: its width, what is safe to print, colour.
 local core = require "memtide.core"
 
 local terminal = {}
 
 terminal.NAME = 40 -- columns of a cell's name beside other columns
 
--- Columns that the character takes, at most.
+-- Columns that a character takes at most: from U+1100 on it may be a wide one.
 local function columns_of(code) return code >= 0x1100 and 2 or 1 end
 
--- The same of a text.
+-- Columns that a text takes at most.
 function terminal.width(text)
   if not utf8.len(text) then return #text end
   local width = 0
@@ -16,16 +16,16 @@ function terminal.width(text)
   return width
 end
 
--- Text of one line that does nothing to a terminal: control characters and broken UTF-8 are "?".
+-- The text as one line that cannot control a terminal: control characters and broken UTF-8 become "?".
 function terminal.harmless(text)
   if not utf8.len(text) then text = text:gsub("[\x80-\xff]", "?") end
   return (text:gsub("%c", "?"):gsub("\xc2[\x80-\x9f]", "?"))
 end
 
--- At most `width` columns of it; what is cut ends in "..".
+-- At most `width` columns of the text; if it is cut, it ends in "..".
 function terminal.cut(text, width)
   text = terminal.harmless(text)
-  local used, keep = 0, 0 -- columns; bytes of what fits in front of ".."
+  local used, keep = 0, 0 -- columns of the text; bytes of it that fit before ".."
   for at, code in utf8.codes(text) do
     used = used + columns_of(code)
     if used <= width - 2 then keep = at + #utf8.char(code) - 1 end
@@ -33,7 +33,7 @@ function terminal.cut(text, width)
   return used <= width and text or text:sub(1, keep) .. (".."):sub(1, width)
 end
 
--- The same, filled up with spaces.
+-- The same, padded with spaces to exactly `width` columns.
 function terminal.padded(text, width)
   text = terminal.cut(text, width)
   return text .. (" "):rep(width - terminal.width(text))

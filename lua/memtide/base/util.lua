@@ -5,8 +5,8 @@ local util = {}
 
 local function escape(c) return (c:gsub(".", function(byte) return ("\\x%02x"):format(byte:byte()) end)) end
 
--- Control characters as \x1b: names in files that others made are a part of messages, and must not drive a terminal.
--- lines: line breaks and tabs stay.
+-- Replaces control characters by their codes (\x1b): messages contain names from untrusted files, which must not
+-- control a terminal. lines: line breaks and tabs stay.
 function util.printable(text, lines)
   local controls = lines and "[^%C\n\t]" or "%c"
   return (text:gsub(controls, escape):gsub("\xc2[\x80-\x9f]", escape))
@@ -15,10 +15,11 @@ end
 -- Raises "article.lua:7: text": the position of the innermost function that is not memtide's own.
 function util.fail(format, ...) util.fail_at(core.where(), format, ...) end
 
--- The same at a position that was kept.
+-- The same at a position that was kept before; where: "article.lua:7: " or ""
 function util.fail_at(where, format, ...) error(util.printable(where .. format:format(...), true), 0) end
 
--- What the world did (no device, no file, no memory), raised where a function has no other way to say it.
+-- A failure that is no mistake in the script: no device, no file, no memory. Functions raise it; code: as in err.h, in
+-- small letters.
 local Failure = {}
 Failure.__index = Failure
 Failure.__tostring = function(failure) return failure.message end
@@ -30,7 +31,7 @@ end
 
 function util.is_failure(value) return getmetatable(value) == Failure end
 
--- Raises a wrong use of the command line: exit status 2.
+-- Raises an error about the use of the command line: exit status 2.
 function util.fail_usage(format, ...) error(util.failure(format:format(...), "usage"), 0) end
 
 -- What Ctrl-C raises: see main.c.
@@ -38,9 +39,9 @@ util.interrupted = util.failure("interrupted", "interrupted")
 
 function util.is_interrupt(value) return util.is_failure(value) and value.code == "interrupted" end
 
-local NO_MEMORY = "not enough memory" -- what Lua itself raises, without a place
+local NO_MEMORY = "not enough memory" -- Lua's own message
 
--- The failure that was raised; nil: it was no failure.
+-- The value that was raised, if it is a failure; else nil.
 function util.as_failure(problem)
   if problem == NO_MEMORY then return util.failure(NO_MEMORY, "host_memory") end
   return util.is_failure(problem) and problem or nil
@@ -53,28 +54,29 @@ local function outcome(good, first, ...)
   return false, util.as_failure(first) or first
 end
 
--- As xpcall; handler: nil, or a function of what was raised. Where Lua had not enough memory, that is a failure.
+-- As xpcall, with arguments; handler: a function of the value that was raised, or nil. When Lua runs out of memory, the
+-- value is a failure, and the handler is not called.
 function util.try(f, handler, ...) return outcome(core.try(f, handler, ...)) end
 
-local tostring, pcall = tostring, pcall -- a script may have others
+local tostring, pcall = tostring, pcall -- a script may replace the global ones
 
--- What an error that is no failure says, whatever the script raised
+-- The text of whatever value a script raised
 function util.text_of(problem)
   local good, text = pcall(tostring, problem)
   return good and text or ("an error (a %s) that cannot be shown: its __tostring fails"):format(type(problem))
 end
 
-util.MOST_TEXT = 4096 -- bytes of a text in a row, or of a log beside it
+util.MOST_TEXT = 4096 -- bytes of a text in a row, or of a worker's log on the terminal
 
--- The text, or its first `most` (MOST_TEXT) bytes and how much was cut.
+-- The text, or its first `most` bytes (nil: MOST_TEXT) and a note of how much was cut.
 function util.cut(text, most)
   local last = most or util.MOST_TEXT
   if #text <= last then return text end
-  while last > 0 and text:byte(last + 1) & 0xC0 == 0x80 do last = last - 1 end -- not inside of a letter
+  while last > 0 and text:byte(last + 1) & 0xC0 == 0x80 do last = last - 1 end -- not inside of a UTF-8 character
   return ("%s... (%s cut)"):format(text:sub(1, last), util.show_bytes(#text - last))
 end
 
--- Passes the values of a function that returns nil, message, code when the world failed it.
+-- Returns its arguments, or raises the failure of a function that has returned nil, message, code.
 function util.must(value, message, code, ...)
   if value == nil and message ~= nil then error(util.failure(message, code), 0) end
   return value, message, code, ...
@@ -87,8 +89,8 @@ function util.must_write(name, done, message)
   error(util.failure(('cannot write to %s: %s'):format(name, why), "file"), 0)
 end
 
--- Calls fill(write), write(text) to a file that takes the name `path` when it is complete (core/io/file.h), so that
--- there is never half of it. Returns whether it was standard output instead.
+-- Calls fill(write), where write(text) appends to a new file that gets the name `path` when it is complete
+-- (core/io/file.h). Returns whether the text went to standard output instead.
 function util.replace(path, fill)
   local file <close> = util.must(core.new_file(path))
   fill(function(text) util.must(file:write(text)) end)
@@ -97,7 +99,7 @@ function util.replace(path, fill)
   return to_output
 end
 
--- The known name that `name` was probably meant to be, or nil: see core/base/nearest.h.
+-- nearest(name, {known, ...}) -> the known name that was probably meant, or nil: see core/base/nearest.h.
 util.nearest = core.nearest
 
 -- ' (did you mean "batch"?)' or ""
@@ -106,14 +108,14 @@ function util.meant(name, known)
   return nearest and (' (did you mean "%s"?)'):format(nearest) or ""
 end
 
--- Raises unless the value is of that type of Lua's: what = "data.mnist: folder".
+-- Raises unless the value has that Lua type; what names it in the message: "data.mnist: folder".
 function util.check_type(what, value, expected)
   if type(value) ~= expected then
     util.fail("%s: expected a %s, found %s", what, expected, value == nil and "nil" or "a " .. type(value))
   end
 end
 
--- A flag is true or false, or nil where it may be left out: 0 and "no" count as true in Lua, and nobody means that.
+-- Returns the value; raises unless it is true, false or nil. In Lua 0 and "no" count as true, which nobody means.
 function util.check_flag(what, value)
   if value ~= nil and type(value) ~= "boolean" then
     util.fail("%s: expected true or false, found %s", what,
@@ -122,7 +124,7 @@ function util.check_flag(what, value)
   return value
 end
 
--- Lets the methods of a class be called with a colon only: an object of another kind raises.
+-- Makes the methods of a class raise if their first argument is not an object of the class (a dot instead of a colon).
 function util.guard_methods(name, class)
   for key, method in pairs(class) do
     if type(method) == "function" then
@@ -160,7 +162,7 @@ end
 local UNITS = {[""] = 1, b = 1, kb = 1e3, mb = 1e6, gb = 1e9, tb = 1e12,
   k = 2 ^ 10, m = 2 ^ 20, g = 2 ^ 30, kib = 2 ^ 10, mib = 2 ^ 20, gib = 2 ^ 30, tib = 2 ^ 40}
 
--- "512MiB", "8GB" (powers of ten), "4096" or a number -> bytes; nil: it is no size.
+-- "512MiB", "8GB" (powers of ten), "4096" or a number -> bytes; nil: this is no size.
 function util.bytes(size)
   if math.type(size) == "integer" then return size >= 0 and size or nil end
   local number, unit = tostring(size):match("^%s*([%d.]+)%s*(%a*)%s*$")
@@ -171,7 +173,7 @@ end
 
 local SECONDS = {[""] = 1, s = 1, m = 60, min = 60, h = 3600, d = 86400}
 
--- "60s", "5m", "1.5h" or "60" -> seconds; nil: it is no time.
+-- "60s", "5m", "1.5h" or "60" -> seconds; nil: this is no time.
 function util.seconds(time)
   local number, unit = tostring(time):match("^%s*([%d.]+)%s*(%a*)%s*$")
   local factor, value = SECONDS[(unit or "?"):lower()], tonumber(number)
@@ -185,8 +187,9 @@ function util.show_bytes(bytes)
   return i == 1 and ("%d B"):format(bytes) or ("%.1f %s"):format(value, names[i])
 end
 
--- The value below which a part `p` of the sorted list lies, interpolated between neighbours.
+-- The quantile p, 0 to 1, of a sorted list that is not empty, interpolated between neighbours.
 function util.quantile(sorted, p)
+  assert(#sorted > 0 and p >= 0 and p <= 1)
   local at = 1 + (#sorted - 1) * p
   local low = math.floor(at)
   local high = math.min(low + 1, #sorted)

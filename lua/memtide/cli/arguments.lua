@@ -1,4 +1,4 @@
--- The words of the command line as options: what was asked for, and whether it can be.
+-- Parses the words of the command line into options, and checks them.
 local commands = require "memtide.cli.commands"
 local key_of = require "memtide.cli.options".key_of
 local script_options = require "memtide.sweep.script_options"
@@ -12,14 +12,15 @@ local function parts_of(word)
   return name or word:match("^%-%-([%w_-]+)$"), word:match("^%-(%a)$"), value
 end
 
--- The option that the word is, of that command before all others; nil: it is none. Then its name and its value.
+-- The option that the word names (nil: none), its name and its value. An option of `command` comes before one of the
+-- same name of other commands.
 local function option_of(word, command)
   local name, letter, value = parts_of(word)
   local option = command and commands.option(command, name, letter) or commands.option(nil, name, letter)
   return option, option and option.name or name, value
 end
 
--- The same of a word that must be one.
+-- The option that the word names; raises if there is none.
 function arguments.option(word)
   local option, name = option_of(word)
   if not option then commands.unknown_option(word, name) end
@@ -48,8 +49,11 @@ local function take_option(options, words, i, command)
   return i
 end
 
--- {command, option, ..., script, options, ..., "--", arguments, ...} -> options; options.words, options.args, and
--- options.given: {{name =, value = text}, ...}, memtide's own as they were given
+-- {command, option, ..., script, options, ..., "--", arguments, ...} -> options: values by name, and
+--   words   those that are no options      args   those after "--"
+--   given   {{name =, value = text}, ...}: memtide's options in their order
+--   own     {{word =, name =, value =}, ...}: options that the script must declare
+--   say     a function that prints a notice, unless --quiet
 function arguments.parse(words, command)
   local options, i = {set = {}, words = {}, args = {}, own = {}, given = {}}, 2
   while i <= #words do
@@ -70,7 +74,7 @@ function arguments.parse(words, command)
   return options
 end
 
--- Of the words after "--" those that look like options are the script's, where it declares some.
+-- If the script declares options, words after "--" that look like options are its own too.
 local function take_arguments(options)
   local i = 1
   while i <= #options.args do
@@ -79,7 +83,8 @@ local function take_arguments(options)
   end
 end
 
--- options.declared: {name, values} of what the script declares and the command line says.
+-- Sets options.declared: {name, values} of each option that the script declares and the command line gives. Raises if
+-- one is not declared.
 function arguments.take_declared(options, experiment)
   options.declared = {}
   if #experiment.options > 0 then take_arguments(options) end
@@ -91,7 +96,7 @@ function arguments.take_declared(options, experiment)
   end
 end
 
--- An option that the command would not look at is a mistake, not a wish that is left out in silence.
+-- Raises if an option was given that the command does not use, or if options do not go together.
 function arguments.check(command, options)
   local fail = util.fail_usage
   for _, given in ipairs(options.given) do

@@ -1,4 +1,4 @@
--- The command line: which command is meant, exit statuses, and errors as one line on stderr.
+-- The command line: finds the command, runs it, prints an error as one line on stderr, returns the exit status.
 local arguments = require "memtide.cli.arguments"
 local commands = require "memtide.cli.commands"
 local core = require "memtide.core"
@@ -10,7 +10,7 @@ local script = require "memtide.sweep.script"
 local util = require "memtide.base.util"
 local worker = require "memtide.sweep.worker"
 
--- asked: the words of the command line
+-- Runs a command and returns its exit status. asked: the words of the command line
 local function run_command(name, asked, state)
   local command = commands.of(name)
   local options = arguments.parse(asked, command)

@@ -1,11 +1,11 @@
 -- The commands. Each is a file of this folder with its name:
---   words    what stands after its name, for help and completion
+--   words    the words after its name, for help and completion
 --   text     what it does
---   options  its own, and those of options.lua that it has
---   run      run(experiment, options) -> exit status: of the script that the words name
---   alone    alone(words, options, commands) -> exit status: it needs no script; nil: the words name one after all
---   check    check(options): raises where options do not go together
---   completes  {WORD = {words = "a b"} or {files = "*.csv"}}: what may be in a word's place
+--   options  its own options, and those of options.lua that it has
+--   run      run(experiment, options) -> exit status: for the script that the words name
+--   alone    alone(words, options, commands) -> exit status: for words that name no script; nil: they do name one
+--   check    check(options): raises if options do not go together
+--   completes  {WORD = {words = "a b"} or {files = "*.csv"}}: what may stand in place of a word
 local options = require "memtide.cli.options"
 local util = require "memtide.base.util"
 
@@ -21,7 +21,7 @@ function commands.is_command(name) return known[name] ~= nil end
 
 local loaded = {}
 
--- The command, with its options as one list: those of every command are the last.
+-- The command with that name, its options as one list; options that every command has come last.
 function commands.of(name)
   if not loaded[name] then
     local command = require("memtide.cli." .. name)
@@ -40,7 +40,7 @@ end
 
 -- ---- options
 
--- Has the command (nil: any) an option of that name, or of that letter?
+-- The option with that name or letter of the command (nil: of any command); nil: there is none.
 function commands.option(command, name, letter)
   for _, one in ipairs(command and {command} or commands.all()) do
     for _, option in ipairs(one.options) do
@@ -49,7 +49,7 @@ function commands.option(command, name, letter)
   end
 end
 
--- The options of all commands, each once; those of every command are the last.
+-- The options of all commands, each once; options that every command has come last.
 function commands.options()
   local list, seen = {}, {}
   for _, option in ipairs(options.ALL) do seen[option] = true end

@@ -1,5 +1,5 @@
--- memtide compare A.csv B.csv: the rows of two files that did the same work, side by side: two versions of memtide, two
--- devices, memtide and another program whose file has the same columns.
+-- memtide compare A.csv B.csv: puts the rows of two files that did the same work side by side: of two versions of
+-- memtide, of two devices, or of memtide and another program that writes the same columns.
 local columns = require "memtide.results.columns"
 local options = require "memtide.cli.options"
 local report = require "memtide.results.report"
@@ -11,8 +11,9 @@ local util = require "memtide.base.util"
 local compare = {words = "A.csv B.csv",
   text = "the cells of two files that did the same work: ratios of time and memory", options = {options.json}}
 
--- What makes two rows the same work; what they are called; and what only says where and how it was done. Rows are
--- joined on a name if the two files have one in common, and on how if they have the same values of it.
+-- WORK: columns that are equal in rows that did the same work. NAMES: rows are also joined on such a column if the two
+-- files have a value in common. HOW: columns that say where and how it was done; rows are joined on one if both files
+-- have the same values of it.
 local WORK = columns.group "work"
 local NAMES = {"experiment", "case"}
 local HOW = columns.group "how"
@@ -33,7 +34,8 @@ local function text_of(row, names)
   return table.concat(words, "\0")
 end
 
--- Of several rows of one cell and repeat the last one counts. Another program's rows have no id, but settings.
+-- Of several rows of one cell and repeat the last one counts. Another program's rows may have no cell id, so settings
+-- count too.
 local function latest(rows, has, own)
   local out, at, names = {}, {}, {"cell", "repeat"}
   for _, list in ipairs{WORK, HOW, own} do
@@ -94,8 +96,8 @@ local function keys_of(a, b)
   return keys
 end
 
--- What tells the rows of one file apart beside the keys: the script's own axes that the other file has not, and how
--- it was done where that varies.
+-- Columns that distinguish the rows of one file apart from the keys: its own axes that the other file does not have,
+-- and the columns of HOW.
 local function labels_of(file, keys)
   local is_key, labels = set_of(keys), {}
   for _, list in ipairs{HOW, file.own} do
@@ -106,7 +108,8 @@ local function labels_of(file, keys)
   return labels
 end
 
--- {{key, first row, groups = {{label, rows}, ...}}, ...} in the order of the file
+-- {{key =, row = the first, groups = {{label =, row = the first, rows =}, ...}}, ...} in the order of the file; also by
+-- key. Rows of a group have the same label: the values of the columns `labels`.
 local function grouped(file, keys)
   local out, labels = {}, labels_of(file, keys)
   for _, row in ipairs(file.rows) do
@@ -134,7 +137,7 @@ local function numbers(rows, column)
   return out
 end
 
--- Of a group's rows: the median, with its interval where samples tell it, with `from` and `to` where repeats differ.
+-- Of a column in a group's rows: {median, low, high} if there are samples, else {median, from, to} of the rows.
 local function figure(file, rows, column)
   local values = numbers(rows, column)
   if #values == 0 then return nil end
@@ -147,7 +150,7 @@ local function figure(file, rows, column)
   return {median = stats.median(values), from = sorted[1], to = sorted[#sorted]}
 end
 
--- The second over the first. Without samples of both, from and to are those of any two rows.
+-- b divided by a. Without samples of both, `from` and `to` are the least and largest ratio of any two rows.
 local function ratio_of(a, b)
   if not a or not b then return nil end
   local out = stats.ratio(b, a)
@@ -157,7 +160,7 @@ local function ratio_of(a, b)
   return out
 end
 
--- "0.98 [0.96, 1.01]": 95 %; "0.98 (0.9..1.1)": from the least to the largest
+-- "0.98 [0.96, 1.01]": with the 95 % interval; "0.98 (0.9..1.1)": with the least and the largest
 local function ratio_text(r)
   if not r then return "" end
   local text = ("%.3f"):format(r.median)
@@ -180,7 +183,8 @@ local function statuses(group)
   return table.concat(out, "+")
 end
 
--- One pair of groups: {names = values of the columns that are shown, status, figures = {{a, b, ratio}, ...}}
+-- One pair of groups: {one =, other =, status = {a's, b's}, figures = {{a =, b =, ratio =}, ...}}; figures are empty
+-- unless all rows are ok.
 local function pair(a, b, one, other)
   local out = {one = one, other = other, status = {statuses(one), statuses(other)}, figures = {}}
   if out.status[1] ~= "ok" or out.status[2] ~= "ok" then return out end
@@ -191,7 +195,7 @@ local function pair(a, b, one, other)
   return out
 end
 
--- a, b: files. Returns {keys, labels = {a's, b's}, pairs, missing = {rows only in a}, extra = {rows only in b}}.
+-- Joins two files: {keys, labels = {a's, b's}, pairs, missing = {rows only in a}, extra = {rows only in b}}.
 local function join(a, b)
   local keys = keys_of(a, b)
   local first, second = grouped(a, keys), grouped(b, keys)
@@ -209,9 +213,9 @@ local function join(a, b)
   return out
 end
 
--- ---- shown
+-- ---- output
 
--- Those of the columns that differ between the rows
+-- Those of the columns `names` whose values differ between the rows
 local function varying(rows, names)
   local out = {}
   for _, name in ipairs(names) do
@@ -233,7 +237,7 @@ local function rows_of(joined, side)
   return out
 end
 
--- What names a row among those of the two files: its case where that is joined on, else the settings that vary.
+-- The columns that name a row in the output: its case if rows are joined on it, else the settings that vary.
 local function names_of(joined, all)
   for _, name in ipairs(joined.keys) do if name == "case" then return {"case"} end end
   local names = varying(all, joined.keys)
@@ -276,7 +280,7 @@ local function only(file, rows, names)
   for _, row in ipairs(rows) do print("  " .. table.concat(words(row, names), ", ")) end
 end
 
--- What is the same in all of a file's rows, and not joined on
+-- Prints the path of a file and those labels that are the same in all its rows.
 local function title(letter, file, labels, rows)
   local parts, differ = {}, set_of(varying(rows, labels))
   for _, name in ipairs(append(append({}, labels), {"version"})) do
@@ -286,7 +290,7 @@ local function title(letter, file, labels, rows)
   print(("%s: %s%s"):format(letter, file.path, #parts > 0 and ", " .. table.concat(parts, ", ") or ""))
 end
 
--- The columns of the JSON objects beside the names
+-- The values of a pair's JSON object, and the list of their names
 local function json_values(one, names, labels)
   local values, list = {}, {}
   local function put(name, value) list[#list + 1], values[name] = name, value end
@@ -309,7 +313,7 @@ local function json_values(one, names, labels)
   return values, list
 end
 
--- Prints the comparison. Returns the exit status: 1 when nothing could be joined.
+-- Prints the comparison. Returns the exit status; 1: no rows could be joined.
 function compare.alone(paths, given)
   if #paths ~= 2 then util.fail_usage("compare: expected two files of results, found %d", #paths) end
   local a, b = load(paths[1], given.say), load(paths[2], given.say)

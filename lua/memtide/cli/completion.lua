@@ -1,5 +1,5 @@
--- memtide completion: what bash, zsh and fish offer after a half-written word, made of the tables that help is made
--- of.
+-- memtide completion: prints a script for bash, zsh or fish that completes commands and options, made from the same
+-- tables as the help.
 local util = require "memtide.base.util"
 
 local SHELLS = {"bash", "fish", "zsh"}
@@ -7,7 +7,7 @@ local SHELLS = {"bash", "fish", "zsh"}
 local completion = {words = "SHELL", text = "completions for bash, zsh or fish: eval \"$(memtide completion bash)\"",
   options = {}, completes = {SHELL = {words = "bash zsh fish"}}}
 
--- What stands for words in the help of any command: which files. A command says more of its own.
+-- Which files complete the words FILE, SCRIPT and csv of any command; a command may add its own (completes).
 local KINDS = {FILE = {files = "*"}, SCRIPT = {files = "*.lua"}, csv = {files = "*.csv"}}
 
 local function names_of(list)
@@ -16,7 +16,7 @@ local function names_of(list)
   return table.concat(names, " ")
 end
 
--- What a command takes beside options -> its words, and the files; "": none
+-- What completes a command's arguments that are no options: words, and a pattern of files; "": none
 local function takes(command, commands)
   local words, files = {}, {}
   for name in command.words:gsub("%-%-.*", ""):gmatch("%a+") do
@@ -56,7 +56,7 @@ _memtide() {
 }
 complete -o filenames -F _memtide memtide]=]
 
--- commands, options: all there are, as commands.lua has them
+-- commands, options: all of them, as commands.all() and commands.options() return them
 function completion.bash(commands, options)
   local values, taken = {}, {}
   for _, option in ipairs(options) do
@@ -101,10 +101,10 @@ if [ "$funcstack[1]" = _memtide ]; then _memtide "$@"; else compdef _memtide mem
 
 local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
--- Text inside of a specification, where these signs mean something
+-- Escapes the characters that have a meaning in zsh's specifications.
 local function escaped(text) return (text:gsub("[%[%]:\\]", "\\%0")) end
 
--- ":name:what may be there"
+-- ":name:action", where the action lists words or files
 local function zsh_value(name, words, files)
   return (":%s:%s"):format(name, files ~= "" and ('_files -g "%s"'):format(files) or
     words ~= "" and ("(%s)"):format(escaped(words)) or " ")
@@ -133,7 +133,7 @@ end
 
 local function fish_quoted(text) return "'" .. text:gsub("[\\']", "\\%0") .. "'" end
 
--- What -a takes: words, or files that end alike
+-- The argument of -a: words, or files with the pattern's ending
 local function fish_words(words, files)
   if files == "" then return fish_quoted(words) end
   return fish_quoted(("(__fish_complete_suffix %s)"):format(files:match("%..*") or ""))

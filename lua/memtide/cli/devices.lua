@@ -1,4 +1,4 @@
--- memtide devices: what is here, and what is missing and why.
+-- memtide devices: the devices of this machine, and why others are not available.
 local core = require "memtide.core"
 local options = require "memtide.cli.options"
 local util = require "memtide.base.util"
@@ -7,7 +7,7 @@ local devices = {words = "", text = "what is here, and what is missing and why",
   options = {{name = "describe", argument = "D", completes = options.DEVICE,
     text = "a GPU that is here as a description file, kernels/cuda/devices/NAME.json"}}}
 
--- name, or why not -> one line; the device's information, if it can be had
+-- Prints one line about a device, or why it is not available. Returns its information, nil: not available.
 local function show_device(name, note)
   local device, reason = core.device(name)
   local info, no_info
@@ -29,7 +29,7 @@ local function show_device(name, note)
   return info
 end
 
--- Every device that is here or described: what it is, or why it cannot be had. --describe: one as a description file.
+-- Shows every device that is here or has a device file. --describe: prints the device file of a GPU that is here.
 function devices.alone(_, given)
   if given.describe then
     print((util.must(util.must(core.device(given.describe)):describe())))

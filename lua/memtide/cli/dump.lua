@@ -10,7 +10,7 @@ local dump = {words = "SCRIPT [-- ARGS]", text = "the step program of the first 
     {name = "network", text = "the layers instead of the program"},
     {name = "plan", text = "where every buffer lies, and the ledger at the peak"}}}
 
--- The plan, and what the ledger will say at the peak under the cell's allocator.
+-- Prints the plan, and what the ledger will count at the peak with the cell's allocator.
 local function dump_plan(self)
   local peak = self.prediction.peak
   io.write((util.must(self.program:plan())))

@@ -1,15 +1,17 @@
--- The hand calculation: what an article adds up, layer by layer, and beside it what the step really needs,
--- and why they differ.
+-- memtide explain: the hand calculation of an article, layer by layer, beside what the step really needs, and why they
+-- differ.
 --
--- The article's rule, for any network: parameters, a gradient of each of them and the optimizer's states; as
--- activations the outputs of the layers that have parameters, the last one left out; the input. Each in the type in
--- which the step's precision stores it. Frozen parameters have no gradient and no state. Nothing of activation
--- gradients, other layers' outputs, labels, of master copies or 16-bit copies of weights.
+-- The article's rule, for any network, counts: the parameters; a gradient and the optimizer's states for each parameter
+-- that is not frozen; as activations the outputs of all layers with parameters but the last; the input. Each has the
+-- type in which the step's precision stores it. The rule leaves out activation gradients, outputs of other layers,
+-- labels, and master copies or 16-bit copies of weights.
 local categories = require "memtide.results.columns".categories
 local core = require "memtide.core"
+local csv = require "memtide.results.csv"
 local first_cell = require "memtide.cli.first_cell"
 local nn = require "memtide.net.nn"
 local options = require "memtide.cli.options"
+local report = require "memtide.results.report"
 local util = require "memtide.base.util"
 
 local explain = {words = "SCRIPT [-- ARGS]",
@@ -22,14 +24,14 @@ local function product(shape)
   return n
 end
 
--- The step's buffers by name: a parameter's has its own name, a layer's output is PATH.y.
+-- The step's buffers by name: a parameter's buffer has the parameter's name, a layer's output is PATH.y.
 local function by_name(cell)
   local found = {}
   for _, buf in ipairs(cell.program:bufs()) do found[buf.name] = buf end
   return found
 end
 
--- Numbers in parameters, how many of these are frozen, and the bytes of all.
+-- Number of elements in the parameters, how many of these are frozen, and the bytes of all.
 local function elements(params, bufs)
   local n, frozen, bytes = 0, 0, 0
   for _, param in ipairs(params) do
@@ -41,8 +43,9 @@ end
 
 -- ---- the article's side
 
--- A row per layer: {path, kind, shape, parameters, frozen, parameter_bytes, activation_bytes, counted}; parameters of a
--- layer that is used again stand in its first row. A layer that emits nothing has its input's type.
+-- A row per layer: {path, kind, options, shape, parameters, frozen, parameter_bytes, activation_bytes, counted};
+-- counted: does the article count its output? A layer that is used again has its parameters in its first row. A layer
+-- that emits no op has the type of its input.
 function explain.layers(cell)
   local rows, last, bufs = {}, 0, by_name(cell)
   local width = bufs[cell.program:names().input].width
@@ -59,7 +62,7 @@ function explain.layers(cell)
   return rows
 end
 
--- The article's sum by category.
+-- The article's bytes by category, and their total.
 function explain.article(cell, rows)
   local bufs, input = by_name(cell), cell.network:shapes()
   local sum = {weights = 0, gradients = 0, optimizer = 0, activations = 0, activation_gradients = 0,
@@ -82,10 +85,9 @@ function explain.article(cell, rows)
   return sum
 end
 
-
 -- ---- why they differ
 
--- The device's buffers of one category, views left out.
+-- The buffers of one category on the device, without views
 local function buffers(cell, category)
   local found = {}
   for _, buf in ipairs(cell.program:bufs()) do
@@ -100,20 +102,21 @@ local function total(bufs)
   return n
 end
 
+-- {category = function(cell, article's bytes, step's bytes) -> why they differ}
 local REASONS = {}
 
 function REASONS.weights(cell)
   local precision = cell.settings.precision
-  if precision:find "^amp" then return "16-bit copies that are alive then, beside the fp32 weights" end
+  if precision:find "^amp" then return "16-bit copies that are alive at the peak, beside the fp32 weights" end
   if precision:find "^master" then return "16-bit weights and their fp32 master copies" end
-  return "also running statistics, which are no parameters"
+  return "running statistics too, which are no parameters"
 end
 
 function REASONS.gradients(cell, _, step)
   if cell.settings.mode == "eval" then return "evaluation makes no gradients" end
   local all = total(buffers(cell, "gradients"))
   if step < all then
-    return ("at %s only some of the step's %d bytes of gradients are there yet"):format(cell.prediction.peak.op, all)
+    return ("at %s only some of the step's %d bytes of gradients exist"):format(cell.prediction.peak.op, all)
   end
   return "accumulation keeps sums beside a micro-batch's own gradients"
 end
@@ -134,7 +137,7 @@ local function outputs_text(cell)
   return #halves == 0 and text or ("%s, %d of these in 16 bits"):format(text, total(halves))
 end
 
--- What a max pooling spares the backward pass.
+-- A note about max pooling, whose index replaces its input for the backward pass
 local function pooling_text(cell)
   for _, buf in ipairs(buffers(cell, "activations")) do
     if buf.name:find "idx$" then return "; of a map that only a max pooling reads, an index is kept" end
@@ -145,18 +148,18 @@ end
 function REASONS.activations(cell, article, step)
   if cell.settings.mode == "eval" then return "each output is freed after its last reader" end
   if step > article then
-    return ("of %s: also those of layers without parameters, casts, pooling indices, the last one's place, which its "
-      .. "gradient takes"):format(outputs_text(cell))
+    return ("of %s: also outputs of layers without parameters, casts, pooling indices, and the last output, whose "
+      .. "storage its gradient takes over"):format(outputs_text(cell))
   end
   local host = cell.prediction.host
   return ("of %s: those that are alive at %s%s%s%s"):format(outputs_text(cell), cell.prediction.peak.op,
     pooling_text(cell),
-    cell.settings.checkpoint == "none" and "" or "; checkpointing drops the rest and makes them again",
-    host == 0 and "" or ("; %d bytes of the host's memory let others wait there"):format(host))
+    cell.settings.checkpoint == "none" and "" or "; checkpointing drops the others and computes them again",
+    host == 0 and "" or ("; others wait in %d bytes of the host's memory"):format(host))
 end
 
 function REASONS.activation_gradients()
-  return "the backward pass needs the gradient of an output beside the output: the article leaves these out"
+  return "the backward pass needs gradients of outputs beside the outputs; the article leaves them out"
 end
 
 function REASONS.input(cell, _, step)
@@ -177,7 +180,7 @@ function REASONS.other(cell)
   return ("the loss%s, and rounding of every tensor to the device's alignment"):format(weights)
 end
 
--- {name, article, step, reason} for each category, and the total.
+-- {{name =, article =, step =, reason =}, ...} in bytes, for each category, then the total.
 function explain.compare(cell, article)
   local rows, peak = {}, cell.prediction.peak
   for i, name in ipairs(categories) do
@@ -197,42 +200,25 @@ local function units(bytes)
   return ("%d"):format(bytes), ("%.2f"):format(bytes / 2 ^ 20), ("%.2f"):format(bytes / 1e6)
 end
 
--- Columns as wide as their widest value; those named in `left` flush left.
-local function print_table(out, head, rows, left)
-  local width = {}
-  for _, row in ipairs{head, table.unpack(rows)} do
-    for i, value in ipairs(row) do width[i] = math.max(width[i] or 0, #tostring(value)) end
-  end
-  for _, row in ipairs{head, table.unpack(rows)} do
-    local cells = {}
-    for i, value in ipairs(row) do
-      local text, pad = tostring(value), (" "):rep(width[i] - #tostring(value))
-      cells[i] = left[i] and text .. pad or pad .. text
-    end
-    out((table.concat(cells, "  "):gsub("%s+$", "")))
-  end
-end
-
 local function print_cell(out, cell, rows, comparison)
-  local lines = {}
+  local lines = {{"layer", "kind", "output", "parameters", "bytes", "output bytes", "MiB", "MB", ""}}
   for i, row in ipairs(rows) do
     local bytes, mib, mb = units(row.activation_bytes)
-    lines[i] = {row.path == "" and "." or row.path, row.kind, shape_text(row.shape), row.parameters,
+    lines[i + 1] = {row.path == "" and "." or row.path, row.kind, shape_text(row.shape), row.parameters,
       row.parameter_bytes, bytes, mib, mb, (row.counted and "*" or "") .. (row.frozen > 0 and " frozen" or "")}
   end
   out(("%s, %s, batch %d, %s"):format(cell.experiment.name, cell.name, cell.settings.batch, cell.settings.precision))
-  print_table(out, {"layer", "kind", "output", "parameters", "bytes", "output bytes", "MiB", "MB", ""}, lines,
-    {true, true, true})
+  for _, line in ipairs(report.columns(lines, {true, true, true})) do out(line) end
   local parameters, frozen = cell.network:parameters()
   out(("%d parameters%s; * outputs that the article counts\n"):format(parameters,
     frozen > 0 and (", %d of these frozen"):format(frozen) or ""))
-  lines = {}
+  lines = {{"", "article", "MiB", "MB", "the step", "MiB", "MB", "why"}}
   for i, row in ipairs(comparison) do
     local a, amib, amb = units(row.article)
     local s, smib, smb = units(row.step)
-    lines[i] = {row.name, a, amib, amb, s, smib, smb, row.reason}
+    lines[i + 1] = {row.name, a, amib, amb, s, smib, smb, row.reason}
   end
-  print_table(out, {"", "article", "MiB", "MB", "the step", "MiB", "MB", "why"}, lines, {true, [8] = true})
+  for _, line in ipairs(report.columns(lines, {true, [8] = true})) do out(line) end
   out ""
 end
 
@@ -241,12 +227,9 @@ local COLUMNS = {"experiment", "case", "row", "name", "kind", "output", "paramet
 local HEADER = table.concat(COLUMNS, ",")
 
 local function csv_line(values)
-  local fields = {}
-  for i, name in ipairs(COLUMNS) do
-    local text = tostring(values[name] or "")
-    fields[i] = text:find '[,"\n]' and '"' .. text:gsub('"', '""') .. '"' or text
-  end
-  return table.concat(fields, ",")
+  local list = {}
+  for i, name in ipairs(COLUMNS) do list[i] = values[name] end
+  return csv.line(list, #COLUMNS):sub(1, -2)
 end
 
 local function csv_cell(out, cell, rows, comparison)
@@ -268,7 +251,8 @@ local function csv_cell(out, cell, rows, comparison)
   end
 end
 
--- A table of an earlier explain is replaced; anything else that is there, a file of results for example, is kept.
+-- Opens the file for the table. A table of an earlier explain is replaced; any other file, such as results, is an
+-- error.
 local function open_table(path)
   local file = io.open(path, "r")
   local start = file and file:read(#HEADER)
@@ -280,7 +264,7 @@ local function open_table(path)
   return util.must_write(path, io.open(path, "w"))
 end
 
--- given.csv: a file, or "-" for stdout; otherwise tables on stdout.
+-- given.csv: a file for the table, or "-" for standard output; nil: tables for reading on standard output.
 function explain.run(experiment, given)
   local cell, path = first_cell(experiment, given), given.csv
   local named = path ~= "-" and path or nil

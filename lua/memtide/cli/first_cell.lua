@@ -1,10 +1,10 @@
--- The first cell of a script, compiled: what explain and dump look at.
+-- The first cell of a script, compiled: for memtide explain and memtide dump.
 local cell = require "memtide.net.cell"
 local max_batch = require "memtide.sweep.max_batch"
 local selection = require "memtide.sweep.selection"
 local worker = require "memtide.sweep.worker"
 
--- options.passes: with the program after each pass
+-- options: of the command line; options.passes: keep the program's text after each pass
 return function(experiment, options)
   local cells = selection.new(experiment, nil, options)
   worker.check_devices(cells.devices)

@@ -1,5 +1,5 @@
--- memtide fit: what fits into a number of bytes. Every combination of the techniques that save memory gets the largest
--- batch that it allows, and the time that a sample then takes.
+-- memtide fit: for every combination of the techniques that save memory, the largest batch that fits into a number of
+-- bytes, and the time per sample with it.
 local axes = require "memtide.sweep.axes"
 local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
@@ -18,7 +18,7 @@ local fit = {words = "SCRIPT [-- ARGS]",
   text = "the largest batch that fits, for every combination of techniques, and its time",
   options = {options.csv, options.PLAN, options.json}}
 
--- What is tried beside what the script says, where the script does not sweep it: first what changes an evaluation, too.
+-- Settings whose other values are tried unless the script sweeps them: first those that also matter in evaluation.
 local ALWAYS = {precision = true}
 local TRIED = {}
 for _, always in ipairs{true, false} do
@@ -35,7 +35,7 @@ local function is_axis(experiment, name)
   return false
 end
 
--- Cases that differ in what is tried alone are one case; the first gives it its name.
+-- Cases that differ only in settings that are tried become one case, with the name of the first.
 local function merge_cases(experiment)
   local seen, kept = {}, {}
   for _, case in ipairs(experiment.cases) do
@@ -50,7 +50,7 @@ local function merge_cases(experiment)
   experiment.cases = kept
 end
 
--- Makes the techniques axes, and the batch what is looked for. Returns the names of the axes.
+-- Makes the techniques axes and the batch "max". Returns the names of the axes.
 function fit.spread(experiment)
   for _, setting in ipairs(TRIED) do
     local name, own = setting.name, experiment.base[setting.name]
@@ -71,20 +71,20 @@ end
 
 -- ---- time
 
--- Settings that a time per sample hangs on, whatever the batch.
+-- Settings that the time per sample depends on, apart from the batch
 local SAME = {}
 for _, setting in ipairs(settings.list) do
   if setting.group == "work" and setting.name ~= "batch" or setting.name == "device" then SAME[#SAME + 1] = setting end
 end
 
--- row: texts; a setting that it has no column for is the default.
+-- row: texts by column; a setting without a column has its default.
 local function key_of(row)
   local words = {row.model or ""}
   for _, setting in ipairs(SAME) do words[#words + 1] = row[setting.name] or settings.text(setting.default) end
   return table.concat(words, "\0")
 end
 
--- Of the rows of an earlier run: seconds per sample by settings, at the largest batch that was measured.
+-- From the rows of an earlier run: {[settings] = {batch, seconds per sample}} for the largest batch that was measured
 local function measured_rows(path)
   local rows, best = status.load(path), {}
   for _, row in pairs(rows and rows.by_cell or {}) do
@@ -97,7 +97,7 @@ local function measured_rows(path)
   return best
 end
 
--- Seconds, what they rest on, and a number that stands for them where no time is known.
+-- Seconds per sample (nil: not known), their source, and a number to compare cells by where no time is known.
 local function seconds_per_sample(self, found, measured, rates)
   local v, texts = self.values, {model = self.model_name}
   for _, setting in ipairs(SAME) do texts[setting.name] = settings.text(v[setting.name]) end
@@ -111,7 +111,7 @@ end
 
 -- ---- the table
 
--- One cell of batch "max" -> its line, or nil when the script's filter does not want it
+-- One cell of batch "max" -> its line; nil: the script's filter rejects it
 local function solve(self, room, measured, rates)
   cell.build(self)
   room = room or cell.room(self)
@@ -136,15 +136,17 @@ local function before(a, b)
   return a.order < b.order
 end
 
--- What lines are compared by: their time, or, where no time is known at all, their operations and bytes.
+-- Sets the number that lines are compared by: their time, or, if no line has a time, an estimate from operations and
+-- bytes.
 local function rank(lines)
   local known = false
   for _, line in ipairs(lines) do known = known or line.seconds ~= nil end
   for _, line in ipairs(lines) do line.rank = known and line.seconds or not known and line.relative or nil end
 end
 
--- Marks, in each case, what nothing surpasses that is no slower; and what is the same step as a line before it, with
--- techniques that find nothing to do.
+-- Marks in each case the lines that are best: no line with at least their batch is as fast. And the lines that are
+-- idle: their techniques found nothing to do, so they are the same step as an earlier line. The largest batch comes
+-- first.
 local function mark(lines)
   local fastest, seen = {}, {}
   for _, line in ipairs(lines) do
@@ -155,7 +157,7 @@ local function mark(lines)
   end
 end
 
--- {line, ...}: the largest effective batch first; a line has its axes' values under their names, too.
+-- {line, ...}, the largest effective batch first; a line also has the values of its axes, by their names.
 function fit.solve(experiment, given, names)
   local cells, lines = selection.new(experiment, nil, {set = {}, case = given.case, memory = given.memory}), {}
   local measured, rates = measured_rows(experiments.file_name(experiment) .. ".csv"), estimate.new()
@@ -201,7 +203,7 @@ local function show(lines, names, has_cases)
     if not line.idle then out[#out + 1] = texts_of(line, names, has_cases) end
   end
   for _, text in ipairs(report.columns(out)) do print(text) end
-  print("effective = batch x accumulate; *: nothing as fast reaches as far: from the lowest up, more at the least cost")
+  print("effective = batch x accumulate; *: no line with as large a batch is as fast")
 end
 
 local function write(path, lines, columns)

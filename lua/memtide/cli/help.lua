@@ -1,4 +1,4 @@
--- memtide help: the commands and their options; the options that a script declares; the tables of columns and settings.
+-- memtide help: commands and their options, the options that a script declares, the tables of columns and settings.
 local columns = require "memtide.results.columns"
 local options = require "memtide.cli.options"
 local report = require "memtide.results.report"
@@ -20,7 +20,7 @@ timeout, of this call or an earlier one, 2 wrong usage, 3 out of device memory, 
 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP).
 After 4, 75, 130 and 143, and after a kill, the same command goes on where it stopped.]]
 
--- ---- topics: lines of a table, the head first
+-- ---- topics: each is a function that returns the lines of a table, the head first
 
 local function column_lines()
   local lines = {{"group", "column", "unit", "what it says"}}
@@ -75,7 +75,7 @@ local function print_options(list)
   end
 end
 
--- What the script declares
+-- The options that the script declares
 local function print_own(path)
   local experiment = script.load_experiment(path, {})
   if #experiment.options == 0 then return print(("\n%s declares no options."):format(path)) end
@@ -83,7 +83,7 @@ local function print_own(path)
   for _, line in ipairs(script_options.help(experiment.options)) do print(line) end
 end
 
--- Of one command, or (nil) all; and of the script at `path`, if any
+-- Prints the help of one command, or (name = nil) of all; and the options of the script at `path`, if given.
 function help.print(commands, name, path)
   print("Predicts, measures and sweeps the memory of training steps.\n")
   for _, command in ipairs(name and {commands.of(name)} or commands.all()) do

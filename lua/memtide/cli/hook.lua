@@ -1,11 +1,11 @@
--- What --on-done and --on-fail run after a sweep: a shell command that finds in MEMTIDE_* what came of it.
+-- --on-done and --on-fail: a shell command that is run after a sweep, with its results in variables MEMTIDE_*.
 local statuses = require "memtide.results.statuses"
 
 local hook = {}
 
 local function quoted(text) return "'" .. tostring(text):gsub("'", "'\\''") .. "'" end
 
--- NAME=value for the command; without the sweep's rows in a file, MEMTIDE_CSV is empty.
+-- {{NAME, value}, ...} for the command; MEMTIDE_CSV is empty if the rows are in no file.
 local function variables(board, status, message)
   local list = {{"NAME", board.name}, {"CSV", board.csv or ""}, {"STATUS", status}, {"MESSAGE", message or ""},
     {"CELLS", board.total}, {"ENDED", board.ended}, {"SECONDS", os.time() - board.started}}
@@ -13,11 +13,11 @@ local function variables(board, status, message)
   return list
 end
 
--- The sweep has ended with this exit status, or was stopped with a message. Standard output is for rows: what the
--- command prints goes to standard error.
+-- Runs the command after a sweep with this exit status; message: of the error that stopped it, or nil. Standard output
+-- is for rows, so what the command prints goes to standard error.
 function hook.ended(options, status, message)
   local command = status ~= 0 and options.on_fail or options.on_done
-  if not options.outcome or not command then return end -- it has not begun
+  if not options.outcome or not command then return end -- without an outcome, no sweep has begun
   local lines = {"exec </dev/null >&2"}
   for _, one in ipairs(variables(options.outcome, status, message)) do
     lines[#lines + 1] = ("export MEMTIDE_%s=%s"):format(one[1], quoted((tostring(one[2]):gsub("%z", "?"))))

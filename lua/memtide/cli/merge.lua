@@ -1,6 +1,5 @@
--- memtide merge OUT.csv A.csv B.csv ...: one file of the rows and one of the samples of several, a row for each cell
--- and repeat. What OUT.csv has already counts as well, so that nothing is ever lost; the files that are read stay as
--- they are.
+-- memtide merge OUT.csv A.csv B.csv ...: merges the rows of several files, and their samples, with one row for each
+-- cell and repeat. OUT.csv is read too if it exists, so that nothing is lost. The input files do not change.
 local cell = require "memtide.net.cell"
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
@@ -18,16 +17,16 @@ local Merge = {}
 Merge.__index = Merge
 
 local NEEDED = {"cell", "repeat", "case", "status", "reason", "version", "started_at"}
-local SHOWN = 20 -- lines about conflicts, or missing cells
+local SHOWN = 20 -- lines about conflicts, and about missing cells
 
 local function key_of(values) return values.cell .. " " .. values["repeat"] end
 
--- The same, whatever the network
+-- The same key for all networks with these settings
 local function settings_of(values) return values.cell:match("^[^-]*") .. " " .. values["repeat"] end
 
 -- ---- rows
 
--- Names that are not there yet go after the name before them.
+-- Adds the names that are new to `all`, each after the name that comes before it in `names`.
 local function add_columns(all, names)
   local place = {}
   local function index() for i, name in ipairs(all) do place[name] = i end end
@@ -40,10 +39,10 @@ local function add_columns(all, names)
   end
 end
 
--- What was found comes before what was left out, and that before a failure.
+-- A result ranks above a skipped cell, and that above a failure.
 local function rank(row) return statuses.of(row.values.status).rank end
 
--- Of two rows of a cell, is `b` the one that counts? Of two of one file the later does, as for memtide run.
+-- Does row b replace row a of the same cell? In one file the later row counts, as for memtide run.
 local function replaces(a, b)
   if a.path == b.path then return true end
   if rank(a) ~= rank(b) then return rank(b) > rank(a) end
@@ -105,7 +104,7 @@ function Merge:read(path)
   self.read_files[#self.read_files + 1] = path
 end
 
--- A part that has not begun has no file.
+-- Reads `out`, if it exists, and the inputs. A missing input is reported: that part of a sweep may not have begun.
 function Merge:read_all(out, inputs)
   if exists(out) then self:read(out) end
   for _, path in ipairs(inputs) do
@@ -118,7 +117,7 @@ function Merge:read_all(out, inputs)
   if self.lacking == #inputs then error(util.failure("merge: none of the files is there", "file"), 0) end
 end
 
--- A cell that could not be built in one place may have been in another: that row is the cell's.
+-- If a cell could not be built in one part but was built in another, the row of the other part is kept.
 function Merge:drop_unbuilt()
   local built, order = {}, {}
   for _, row in pairs(self.rows) do
@@ -135,7 +134,7 @@ function Merge:drop_unbuilt()
   self.order = order
 end
 
--- ---- samples: of a row, those of the file that the row is from
+-- ---- samples: each row keeps the samples of the file that the row comes from
 
 -- Calls line(values) for every line of the samples beside `path`.
 function Merge:each_sample(path, line)
@@ -147,7 +146,7 @@ function Merge:each_sample(path, line)
   if torn then self.say(name .. ": the last line is incomplete, and left out") end
 end
 
--- Samples without a row are of a cell that was interrupted: those of the first file that has them.
+-- Samples without a row belong to a cell that was interrupted: those of the first file that has them are kept.
 function Merge:write_samples(out)
   local owner, any = {}, false
   for key, row in pairs(self.rows) do owner[key] = row.path end
@@ -169,9 +168,10 @@ function Merge:write_samples(out)
   end)
 end
 
--- ---- what is lacking
+-- ---- missing cells
 
--- The cells of the list that have no row. One whose worker died before there was a network is known by its settings.
+-- The cells of the list that have no row, and the keys of those that have one. A cell whose worker died before the
+-- network was built is found by its settings.
 function Merge:missing(list)
   local of_settings, missing, listed = {}, {}, {}
   for key, row in pairs(self.rows) do
@@ -185,7 +185,7 @@ function Merge:missing(list)
   return missing, listed
 end
 
--- Rows in the order of the list, then those that it does not have.
+-- Sorts the rows: first those of the list in its order, then the others.
 function Merge:sort(listed)
   local seen, order = {}, {}
   for _, keys in ipairs{listed, self.order} do
@@ -228,7 +228,7 @@ function Merge:tell(out, missing)
   if #missing > 0 then print(("%d cells are missing"):format(#missing)) end
 end
 
--- words: {out, input, ...}. given: cells, say. Exit status 1: the result is not complete.
+-- words: {out, input, ...}; given: cells, say. Returns the exit status; 1: a file or a cell is missing.
 function merge.alone(words, given)
   if #words < 2 then util.fail_usage("merge: expected the file to write and those to read, found %d", #words) end
   local out, seen = words[1], {}

@@ -1,7 +1,8 @@
--- Options of several commands: {name, letter, argument, text, take, completes}. Without an argument it is a switch.
---   take       takes(options, text): reads the argument; without it the text is the value. key_of(name) is its place.
---   completes  what may be in the argument's place: {words = "a b"} or {files = "*.csv"}
--- A command's own options stand in its file.
+-- Options of several commands: {name, letter, argument, text, take, completes}. An option without `argument` is a
+-- switch.
+--   take       take(options, text): reads the argument. Without it, options[key_of(name)] = text.
+--   completes  what may stand in the argument's place: {words = "a b"} or {files = "*.csv"}
+-- Options of one command only are in its file.
 local selection = require "memtide.sweep.selection"
 local util = require "memtide.base.util"
 
@@ -37,7 +38,7 @@ local function take_set(given, text)
   given.set[#given.set + 1] = {axis, words}
 end
 
--- {seconds = most, times = most in multiples of the estimate}
+-- "60s", "5x" or both -> {seconds = the most, times = the most in multiples of the estimate}
 local function take_timeout(given, text)
   given.timeout = {}
   for word in (text .. ","):gmatch("([^,]*),") do
@@ -60,7 +61,7 @@ local function take_devices(given, text)
   for name in (text .. ","):gmatch("([^,]*),") do given.devices[#given.devices + 1] = name end
 end
 
--- ---- options of several commands, alone and in lists
+-- ---- single options and lists of them
 
 local FILE, DEVICE = {files = "*"}, {words = "cpu cuda:0"}
 options.DEVICE = DEVICE
@@ -76,7 +77,7 @@ options.try_oom = {name = "try-oom", text = "runs also what is predicted not to 
 options.plain = {name = "plain", text = "on a terminal, too, a line for each cell instead of the screen"}
 options.markdown = {name = "markdown", text = "the table at the end as Markdown"}
 
--- of commands that look at a cell of the script
+-- for commands about one cell of the script
 options.CELL = {
   {name = "device", argument = "D", completes = DEVICE,
     text = "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)"},
@@ -85,17 +86,17 @@ options.CELL = {
   {name = "case", argument = "TEXT", text = "only cells whose name contains it"},
   options.safe,
 }
--- of those that look at all cells
+-- for commands about all cells
 options.PLAN = {options.CELL,
   {name = "memory", argument = "SIZE", take = size("memory"),
     text = "as if the device had only this much: 512MiB, 8GB, 4096"},
   {name = "steps", argument = "N", take = options.whole("steps", 1), text = "timed steps of each cell"},
   {name = "seed", argument = "N", take = options.whole("seed", 0), text = "of parameters, data and dropout"},
 }
--- of those that make rows
+-- for commands that make rows
 options.ROWS = {options.PLAN,
   {name = "devices", argument = "D,D", take = take_devices,
-    text = "a worker for each of these: every cell runs on the next that is free; all: every GPU"},
+    text = "a worker for each of these; every cell runs on the next one that is free; all: every GPU"},
   {name = "timeout", argument = "T", take = take_timeout,
     text = "ends a cell after 60s, 5m, 2h, or 5x: in multiples of its estimate; 5x,1h: whichever is first"},
   {name = "host-memory", argument = "SIZE", take = size("host-memory"),
@@ -110,21 +111,21 @@ options.ROWS = {options.PLAN,
     text = "a shell command when the sweep has ended, with MEMTIDE_STATUS, MEMTIDE_CSV, MEMTIDE_OK ..."},
   {name = "on-fail", argument = "CMD", text = "this one instead, where the exit status is not 0"},
 }
--- of those that deal the cells into parts
+-- for commands that deal the cells into parts
 options.PARTS = {
   {name = "shards", argument = "N", take = options.whole("shards", 1),
     text = "how many parts the cells are dealt into (1)"},
   {name = "output", letter = "o", argument = "PATH",
     text = "cells: the list (NAME.cells.csv); slurm: the folder (NAME.slurm)"},
 }
--- of every command
+-- for every command
 options.ALL = {
   {name = "quiet", letter = "q", text = "nothing on standard error but errors"},
   {name = "verbose", letter = "v", text = "errors of a script with a traceback"},
   {name = "help", letter = "h", text = "this text"},
 }
 
--- Options, and lists of them, as one list.
+-- A list of options and of lists of them as one list without lists
 function options.flat(list, out)
   out = out or {}
   for _, one in ipairs(list) do

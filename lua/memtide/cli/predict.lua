@@ -1,4 +1,4 @@
--- memtide predict: the cells of memtide run, and nothing is computed.
+-- memtide predict: the cells of memtide run, without computing anything.
 local options = require "memtide.cli.options"
 local run = require "memtide.cli.run"
 

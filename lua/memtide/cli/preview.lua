@@ -1,5 +1,5 @@
--- memtide run --dry-run: the cells with the memory that they will need and the time that they will take. Nothing is
--- run, no file is written.
+-- memtide run --dry-run: the cells with the memory that they will need and the time that they will take. No cell is run
+-- and no file is written.
 local estimate = require "memtide.sweep.estimate"
 local report = require "memtide.results.report"
 local rounds = require "memtide.sweep.rounds"
@@ -9,7 +9,7 @@ local util = require "memtide.base.util"
 
 local preview = {}
 
--- Predicts every cell as `memtide run` would, and runs none: each(k, row)
+-- Predicts every cell as `memtide run` would, without running it, and calls each(k, row).
 local function survey(experiment, options, each)
   local quiet = {}
   for key, value in pairs(options) do quiet[key] = value end
@@ -18,15 +18,15 @@ local function survey(experiment, options, each)
   return sweep.run(experiment, "run", quiet)
 end
 
--- What the cells cost, by their place in the plan: see estimate.cost; absent where a cell cannot be compiled.
+-- {[k] = cost of the k-th cell}, as estimate.cost returns it; nil: that cell cannot be compiled or does not fit.
 function preview.costs(experiment, options)
   local costs = {}
   survey(experiment, options, function(k, row) costs[k] = row.status == "predicted" and row.cost or nil end)
   return costs
 end
 
--- All visits of a cell, of what one of them takes. Where times are to hold, how often it is visited is known in bounds
--- only.
+-- The time of all visits of a cell, from that of one. If reliable times are asked for, the number of visits is known
+-- only to lie between two bounds.
 local function all_visits(base, time)
   local least, most = rounds.visits(base, time.seconds)
   return {seconds = time.seconds * math.sqrt(least * most), low = time.low * rounds.visits(base, time.low),
@@ -40,7 +40,7 @@ local function time_text(time, emulated)
   return emulated and ("%s, %s is emulated"):format(text, emulated) or text
 end
 
--- What the times rest on where not all of them rest on measured steps
+-- A note on the total if not all times come from measured steps
 local RESTS = {
   guessed = " (a guess: nothing like it was measured yet)",
   floor = " at least (from what the device reaches: nothing was measured on it yet)",
@@ -57,7 +57,7 @@ local function total_text(total)
   return ("%s: started now, they end between %s and %s"):format(text, clock(total.low), clock(total.high))
 end
 
--- Adds the time of a cell that is to be run; nil: it is not known.
+-- Adds the time of a cell that is to be run to the total; nil: the time is not known.
 local function sum_up(total, time)
   if not time then
     total.unknown = total.unknown + 1

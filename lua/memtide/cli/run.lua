@@ -1,4 +1,4 @@
--- memtide run: every cell of an experiment, and the verdicts on the script's claims.
+-- memtide run: runs every cell of an experiment and judges the script's claims.
 local claims = require "memtide.sweep.claims"
 local options = require "memtide.cli.options"
 local preview = require "memtide.cli.preview"
@@ -11,7 +11,7 @@ local util = require "memtide.base.util"
 local run = {words = "SCRIPT [-- ARGS]",
   text = "every cell of an experiment, one row each; what is in the file already is not run again"}
 
--- The next time the clock shows HH:MM, as os.time has it
+-- The next moment at which the clock shows HH:MM, as os.time counts
 local function take_until(given, text)
   local hour, minute = text:match("^(%d%d?):(%d%d)$")
   if not hour or tonumber(hour) > 23 or tonumber(minute) > 59 then
@@ -45,7 +45,7 @@ function run.check(given)
   if given.cells and not given.shard then util.fail_usage("run: --cells wants --shard") end
 end
 
--- The verdicts on the script's claims, shown; their exit status.
+-- Prints the verdicts on the script's claims; returns their exit status.
 local function conclude(judge, given)
   local function wanted(id) return judge:about(id) end
   local verdicts = judge:verdicts(given.csv ~= "-" and samples.read(given.csv, wanted) or nil)
@@ -59,10 +59,10 @@ local function conclude(judge, given)
   return claims.status(verdicts)
 end
 
--- purpose: "run" or "predict"
+-- Runs or predicts every cell; purpose: "run" or "predict". Returns the exit status.
 function run.all(experiment, purpose, given)
   local judged = purpose == "run" and #experiment.claims > 0 and not given.no_claims
-  local judge = judged and not given.shard and claims.judge(experiment) -- a part cannot tell
+  local judge = judged and not given.shard and claims.judge(experiment) -- one part has not all rows
   given.seen = judge and function(values) judge:row(values) end
   local found = sweep.run(experiment, purpose, given)
   if given.csv ~= "-" and not given.json then report.print(found.rows, found.count, given) end

@@ -1,5 +1,5 @@
--- memtide slurm: a sweep as an array of Slurm jobs. Writes the list of cells with their parts, the script of the array,
--- that of the merge after it, and one that submits both. Nothing is submitted here.
+-- memtide slurm: a sweep as an array of Slurm jobs. Writes the list of cells with their parts, a script for the array,
+-- one for the merge after it, and one that submits both. It submits nothing itself.
 local cell_list = require "memtide.sweep.cell_list"
 local core = require "memtide.core"
 local options = require "memtide.cli.options"
@@ -12,14 +12,14 @@ local REQUEUES = 20 -- times that a part puts itself into the queue again
 
 local function quote(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
--- Of this command alone; those of the list are sbatch's, of a part.
+-- Options of sbatch, for each part
 local SBATCH = {
   {name = "time", argument = "T", text = "the time limit of a part, as sbatch has it"},
   {name = "partition", argument = "NAME", text = "where the jobs run"},
   {name = "gres", argument = "LIST", text = "what a part needs, such as gpu:1"},
 }
 slurm.options = {options.ROWS, options.try_oom, options.PARTS, SBATCH}
-local OWN = {quiet = true, verbose = true} -- every other one is memtide run's, and repeated
+local OWN = {quiet = true, verbose = true} -- options that are not passed on to memtide run
 for _, option in ipairs(options.flat{options.PARTS, SBATCH}) do OWN[option.name] = true end
 
 -- The words after `memtide run`: the script, options and arguments as they were given.
@@ -42,13 +42,13 @@ local function arguments_text(args)
   return #words > 0 and " --" .. table.concat(words) or ""
 end
 
--- Folder and program of this process, which a job will not know otherwise.
+-- Working folder and program file of this process, which the jobs need.
 local function here()
   local pipe <close> = assert(io.popen('pwd -P && readlink "/proc/$PPID/exe"'))
   return pipe:read("l"), pipe:read("l")
 end
 
--- "#SBATCH --name=value" for each that was given
+-- A line "#SBATCH --name=value" for each option of the list that was given
 local function directives(given, list)
   local lines = {}
   for _, option in ipairs(list) do
@@ -61,7 +61,7 @@ local function directives(given, list)
   return table.concat(lines)
 end
 
--- @name@ in the template: a text of `values`
+-- Replaces @name@ in the template by values.name.
 local function fill(template, values) return (template:gsub("@(%l+)@", values)) end
 
 local ARRAY = [[
@@ -72,15 +72,15 @@ local ARRAY = [[
 #SBATCH --requeue
 #SBATCH --open-mode=append
 @directives@
-# One part of the cells in cells.csv. Slurm's warning lets the cell that runs end; status 75 says that others are left:
-# then this part is put into the queue again, at most @requeues@ times, and goes on where it stopped.
+# One part of the cells in cells.csv. After Slurm's warning only the running cell is finished. Status 75: cells are
+# left; then this part is put into the queue again, at most @requeues@ times, and continues where it stopped.
 part=$SLURM_ARRAY_TASK_ID
-[ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun does not know it else
+[ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun ignores the other one
 status=0
 srun "${MEMTIDE:-@program@}" run @words@ \
     --cells @cells@ --shard "$part/@parts@" --csv @folder@/@name@".$part-of-@parts@.csv"@args@ || status=$?
 if [ $status = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt @requeues@ ]; then
-    scontrol requeue "${SLURM_ARRAY_JOB_ID}_$part" # its SLURM_JOB_ID may be the whole array's
+    scontrol requeue "${SLURM_ARRAY_JOB_ID}_$part" # SLURM_JOB_ID may be that of the whole array
 fi
 exit $status
 ]]
@@ -90,7 +90,7 @@ local MERGE = [[
 #SBATCH --ntasks=1
 #SBATCH --open-mode=append
 @directives@
-# The rows of all parts as one file. Status 1: a part has ended without all of its rows.
+# Merges the rows of all parts. Status 1: a part has ended without all of its rows.
 set --
 part=1
 while [ $part -le @parts@ ]; do
@@ -102,8 +102,8 @@ exec "${MEMTIDE:-@program@}" merge @folder@/@name@.csv "$@" --cells @cells@
 
 local SUBMIT = [[
 #!/bin/sh
-# sh submit.sh [options of sbatch]: all parts, and the merge when they have ended, however they did. Once more where
-# cells are missing: what has its row is not run again.
+# sh submit.sh [options of sbatch]: submits all parts, and the merge for when they have ended, also if some failed. Run
+# it again if cells are missing: cells that have a row are not run again.
 set -e
 cd @here@
 array=$(sbatch --parsable --job-name=@job@ --output=@log@%a.log "$@" @folder@/array.sh)

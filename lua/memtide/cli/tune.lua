@@ -1,4 +1,5 @@
--- memtide tune: compiles every cell on a device that times what it can choose between; nothing is run.
+-- memtide tune: compiles every cell on a device that times the implementations that it can choose between. No step
+-- runs.
 local cell = require "memtide.net.cell"
 local options = require "memtide.cli.options"
 local selection = require "memtide.sweep.selection"
@@ -8,7 +9,7 @@ local worker = require "memtide.sweep.worker"
 local tune = {words = "SCRIPT [-- ARGS]",
   text = "times what a GPU's libraries can choose between, for every op of the cells", options = {options.CELL}}
 
--- A cell that cannot be compiled is told and left out.
+-- A cell that cannot be compiled is reported and skipped.
 function tune.run(experiment, given)
   local cells, files, failed = selection.new(experiment, nil, given), {}, 0
   worker.check_devices(cells.devices)

@@ -1,5 +1,5 @@
--- memtide verify FILE.csv [SCRIPT]: whether a file of results says what memtide would have written: every line, the
--- rows among themselves, the samples beside them, and the cells of the script.
+-- memtide verify FILE.csv [SCRIPT]: checks that a results file is as memtide would have written it: every line, the
+-- values of a row among each other, the samples beside it, and the cells of the script.
 local cell = require "memtide.net.cell"
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
@@ -34,15 +34,15 @@ end
 
 -- ---- lines
 
--- Where two lists of columns part: {place, expected, found}
+-- The first place where two lists of columns differ, and what is expected and found there; nil: they are equal.
 local function difference(expected, found)
   for i = 1, math.max(#expected, #found) do
     if expected[i] ~= found[i] then return i, expected[i] or "nothing", found[i] or "nothing" end
   end
 end
 
--- The columns that a results file should have: memtide's, with the script's own between, in the format that the list is
--- most like.
+-- The columns that a results file should have: those of memtide and the script's own axes, in the format that is most
+-- like `list`, the columns that it has.
 local function results_columns(list)
   local best, most = nil, 0
   for names in results.formats(results.row_like(list) or util.must(core.row{})) do
@@ -53,8 +53,9 @@ local function results_columns(list)
   return best
 end
 
--- Calls each(values, line) for every line that is whole; expected(names) gives the columns that the file should have,
--- type_of their types. read(values): makes them those of this version; nil: they are.
+-- Calls each(values, line) for every line without a fault. expected(names) returns the columns that the file should
+-- have; type_of: their types; read(values), if given, changes values of earlier versions to those of this one. Returns
+-- whether the header is good.
 function Verify:lines(path, expected, type_of, each, read)
   local names
   local torn = csv.lines(path, function(list, line)
@@ -77,7 +78,7 @@ function Verify:lines(path, expected, type_of, each, read)
   return names and self.good_header
 end
 
--- ---- what the values of a row say of each other
+-- ---- what must hold between the values of a row
 
 local function sum_of_categories(v)
   local sum = 0
@@ -89,10 +90,10 @@ local function sum_of_categories(v)
   return sum
 end
 
-local function near(a, b) return math.abs(a - b) <= 2e-5 * math.abs(b) end -- both have six digits
+local function near(a, b) return math.abs(a - b) <= 2e-5 * math.abs(b) end -- both are rounded to six digits
 
--- {field, test(v, measured): good, found}, for rows with status ok, which are measured, or predicted; v: numbers where
--- there are any
+-- {field, test(v, measured)}, for rows with status ok (measured) or predicted; test returns whether the values are
+-- good, and a format with its arguments for the message. v: the row's values, as numbers where they are numbers
 local OF_RESULT = {
   {"predicted_peak_bytes", function(v)
     return v.predicted_peak_bytes, "there is no prediction"
@@ -163,7 +164,8 @@ local function is_same(a, b)
   return true
 end
 
--- A cell that is run again gets a further row. What was measured never is the same twice: that is a copy.
+-- A cell that is run again gets another row. Two equal rows with a measured time are a copy: times are never the same
+-- twice.
 function Verify:check_again(path, line, values)
   local key = values.cell .. " " .. values["repeat"]
   local before = self.of[key]
@@ -187,7 +189,8 @@ function Verify:read_rows(path)
   end, function(values) values.status = statuses.read(values) end)
 end
 
--- The row of a cell that could not be built is no further row beside the cell's own. An earlier memtide left such.
+-- Reports rows of cells that could not be built if the file also has the cell's own row: an earlier version of memtide
+-- left such rows.
 function Verify:check_unbuilt(path)
   local built = {}
   local function settings_of(values) return values.cell:match("^[^-]*") .. " " .. values["repeat"] end
@@ -204,10 +207,10 @@ function Verify:check_unbuilt(path)
   end
 end
 
--- ---- samples: those of a row have its steps and its median
+-- ---- samples: they must give the steps and the median of their row
 
--- The lists of seconds that may have made the row: of each visit that may be its own, all after the warm-up, or of all
--- visits until then those that count. See measure.lua.
+-- The lists of seconds that the row may have been computed from. For each visit that began when the row says: all its
+-- steps after the warm-up, and the samples of all visits until then that count. See measure.lua.
 local function seconds_of(visits, started_at)
   local lists, all = {}, {}
   for _, visit in ipairs(visits) do
@@ -251,11 +254,11 @@ end
 
 -- ---- the cells of the script
 
--- What the rows are of: "run" or "predict", which give cells other ids.
+-- The purpose of the rows, "run" or "predict": it is part of the cells' ids.
 function Verify:purpose(experiment, given)
   if experiment.base.predict_only or self.statuses.predicted then return "predict" end
   if self.statuses.ok then return "run" end
-  local purpose = "run" -- where nothing fitted, the ids tell
+  local purpose = "run" -- no row is ok or predicted: look for the ids
   status.each(selection.new(experiment, "predict", given), function(now)
     if self.of[now.cell .. " " .. now["repeat"]] then purpose = "predict" end
   end)
@@ -281,7 +284,7 @@ function Verify:check_cells(path, experiment, given)
   end
 end
 
--- experiment: nil, or that of the script. Exit status 1: something was found.
+-- Prints what is wrong with the file. experiment: the script's, or nil. Returns the exit status; 1: something is wrong.
 local function examine(path, experiment, given)
   local self = setmetatable({findings = 0, samples = 0}, Verify)
   local whole_header = self:read_rows(path)

@@ -1,5 +1,5 @@
--- memtide watch: a sweep that runs in another terminal, by the file that it keeps beside its rows. Nothing is locked,
--- and the sweep does not know of it.
+-- memtide watch: shows a sweep that runs in another terminal, by reading the file that the sweep keeps beside its rows.
+-- It locks nothing, and the sweep does not notice it.
 local core = require "memtide.core"
 local live = require "memtide.sweep.live"
 local options = require "memtide.cli.options"
@@ -19,7 +19,7 @@ local SHOWN = 1000 -- rows of the table at the end
 local COLUMNS = {"state", "name", "csv", "process", "host", "started", "written", "total", "ended", "resumed", "counts",
   "running", "last", "left"}
 
--- "running", "died", or (none: what it is called) where there is none, and the board
+-- The state of the sweep, and its board: "running"; "died"; or, if there is no sweep, the word `none`
 local function look(path, none)
   local board = live.read(path)
   if not board then return none end
@@ -28,7 +28,7 @@ local function look(path, none)
   return board and "died" or none, board
 end
 
--- The rows in the file, without those that later ones replace: a table, and their sum.
+-- Prints the rows in the file as a table, without those that later ones replace; returns a line with their counts.
 local function show_rows(path, given)
   local rows = status.load(path)
   if not rows then return end
@@ -41,7 +41,7 @@ local function show_rows(path, given)
   return ("cells with rows in %s: %d%s"):format(path, #rows.list, shown[1] and ", " .. screen.counts(counts) or "")
 end
 
--- ---- how it is shown: {show(state, board)}
+-- ---- ways to show it: each is a function (state, board, path)
 
 local function as_json()
   local before
@@ -79,9 +79,9 @@ local function once(state, board)
   for _, line in ipairs(screen.lines(board, os.time())) do print(line[1]) end
 end
 
-local DIED = "process %d, which ran the sweep, was killed: its last word is of %s; the same command goes on there"
+local DIED = "process %d, which ran the sweep, was killed: its last note is from %s; the same command goes on there"
 
--- What is left to say, and the exit status.
+-- Prints the end of the sweep; returns the exit status.
 local function conclude(state, board, path, given)
   local sum = not given.json and show_rows(path, given)
   if state == "none" and not given.json then given.say(("no sweep runs on %s"):format(path)) end

@@ -8,10 +8,10 @@ local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
 
 local cell = {}
-local SCHEME = "3" -- of cell ids: a new number when their text changes
-local RANDOM_SAMPLES = 50000
+local SCHEME = "3" -- part of cell ids: a new number when settings_text changes
+local RANDOM_SAMPLES = 50000 -- in a dataset of random numbers
 
-local devices = {} -- by name: opened once in a process
+local devices = {} -- by name; each is opened once in a process
 
 function cell.device(name)
   if not devices[name] then devices[name] = cards.device(name) or util.must(core.device(name)) end
@@ -20,8 +20,8 @@ end
 
 -- ---- what the cell works on
 
--- What the function gives. `return nn.Linear(3)` leaves it before the mistake is found (a tail call), so that its line
--- is not known: where the function begins is said instead.
+-- Returns make(values). If an error has no line, it gets the line where the function begins: `return nn.Linear(3)` is a
+-- tail call, so the function has left the stack when the mistake is found.
 local function made_by(make, values)
   local made, model = util.try(make, nil, values)
   if made then return model end
@@ -43,7 +43,7 @@ local function model_of(self)
   return model
 end
 
--- The shape of one sample; what a function gives stands among the cell's values from then on.
+-- The shape of one sample. If `input` is a function, it is replaced by what the function returns.
 local function input_of(self)
   local v = self.values
   if v.data then return v.data:info().shape end
@@ -55,7 +55,7 @@ local function input_of(self)
     'experiment: "input" is missing: the shape of one sample, or data')
 end
 
--- Is everything that the script sweeps read by somebody?
+-- Raises if the script sweeps an axis that nothing reads.
 local function check_reads(self)
   local whole = self.experiment.declared
   local function call(position)
@@ -67,7 +67,7 @@ local function check_reads(self)
   whole.reads:check(function() return whole:positions(), whole:count() end, call)
 end
 
--- How large the largest batch is, a device must say: see fit.lua. Until then there is a network of one sample.
+-- batch = "max" is a number only when a device is known (max_batch.lua); until then the network has one sample.
 local function built_batch(v) return v.batch == "max" and 1 or v.batch end
 
 local function sample_of(shape) return table.move(shape, 2, #shape, 1, {}) end
@@ -78,7 +78,8 @@ local function product(shape)
   return n
 end
 
--- The loss and the output say how many targets a sample must have. found: what its data have, said at `place`.
+-- Raises unless the data have the targets that the loss needs for this output. found: {classes, target} of the data;
+-- place: what the message calls them.
 local function check_targets(self, place, found, output)
   local where, loss, kind = self.experiment.where, self.values.loss, nn.terms(self.values.loss)[1].kind
   local given = found.target and "target = " .. literal.of(found.target)
@@ -86,12 +87,12 @@ local function check_targets(self, place, found, output)
   local classes, has = nn.of_classes(loss), product(found.target or {})
   local needs, what = self.network:targets()
   if classes and not found.classes then
-    util.fail_at(where, "%s: %s wants classes, found %s", place, kind, given)
+    util.fail_at(where, "%s: %s needs classes, found %s", place, kind, given)
   elseif not classes and given ~= "target = " .. literal.of(sample_of(output)) then
-    util.fail_at(where, "%s: %s wants targets like the network's output, target = %s, found %s", place, kind,
+    util.fail_at(where, "%s: %s needs targets like the network's output, target = %s, found %s", place, kind,
       literal.of(sample_of(output)), given)
   elseif has ~= needs then
-    util.fail_at(where, "%s: %s wants %d %s%s for each sample, found %d (%s): %s%s", place, kind, needs,
+    util.fail_at(where, "%s: %s needs %d %s%s for each sample, found %d (%s): %s%s", place, kind, needs,
       classes and "label" or "number", needs == 1 and "" or "s", has, given, what,
       classes and not self.values.data and ("; if that is meant, say target = {%d}"):format(needs) or "")
   elseif classes and output[2] and output[2] < found.classes then
@@ -99,9 +100,9 @@ local function check_targets(self, place, found, output)
   end
 end
 
--- What random data are where the script does not say it: a label for each place of an output (N, C, ...), or, where
--- the script speaks of no classes, for each token that the network reads. Any other number of rows for a sample is a
--- mistake as long as nobody says that it is meant.
+-- Completes the description of random data if the script leaves parts out: labels for each place of an output
+-- (N, C, ...) or, if the script gives no classes, for each token that the network reads. Any other number of rows for a
+-- sample is an error unless the script says how many targets it has.
 local function complete(self, found, output)
   if found.target then return end
   if not nn.of_classes(self.values.loss) then
@@ -123,12 +124,12 @@ local function describe_data(self, output)
   return found
 end
 
--- seed, warm-up, steps; steps: nil, where the data must tell.
+-- seed, warm-up, steps; steps is nil if it depends on the data (epochs).
 local function counts_of(v)
   return v.seed or 1, v.warmup or (v.epochs and 0 or 2), not v.epochs and (v.steps or 10) or nil
 end
 
--- Network, data description and id: no device is needed for it.
+-- Makes the cell's network, model_name and data. No device is needed.
 function cell.build(self)
   local v = self.values
   cards.settle(v)
@@ -144,7 +145,7 @@ function cell.build(self)
   return self
 end
 
--- Steps of all epochs, after the warm-up too
+-- Steps of all epochs, including the warm-up
 local function epoch_steps(self)
   local v, whole, batch = self.values, self.experiment.base, built_batch(self.values)
   if not v.data then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
@@ -152,7 +153,7 @@ local function epoch_steps(self)
   return v.epochs * (loader:batches() // v.accumulate)
 end
 
--- The cell's seed, warm-up and steps. They are part of its id, also where there is no network.
+-- Sets the cell's seed, warm-up and steps. They are part of its id, even if the network cannot be built.
 function cell.count_steps(self)
   self.seed, self.warmup, self.steps = counts_of(self.values)
   self.steps = self.steps or epoch_steps(self) - self.warmup
@@ -194,19 +195,20 @@ local function part(text, digits) return core.hash(text):sub(-digits) end
 
 local NO_NETWORK, NO_DATA = part("no network", 6), part("", 6)
 
--- What makes two rows the same row, the column `cell`: SETTINGS-NETWORK-DATA, so that two ids tell what
--- differs. Axes may change their order. Of a cell that could not be built (self.failed) only the settings are known.
+-- The cell's id, the column `cell`: hashes SETTINGS-NETWORK-DATA, so that two ids show what differs. The order of the
+-- axes does not matter. Of a cell that could not be built (self.failed) only the settings are known.
 function cell.id(self, purpose)
+  assert(self.failed or self.network and self.data)
   local test = self.values.test_data and self.values.test_data:info().text or ""
   return ("%s-%s-%s"):format(part(settings_text(self, purpose), 12),
     self.failed and NO_NETWORK or part(self.network:text(), 6),
     self.failed and NO_DATA or part(data_text(self) .. "\n" .. test, 6))
 end
 
--- Is it the id of a cell that could not be built?
+-- Is this the id of a cell that could not be built?
 function cell.is_unbuilt(id) return id:match("[^-]*$") == NO_DATA end
 
--- Two ids -> "settings", "network", "data" of which they differ, in a list
+-- Two ids -> a list of what differs, of "settings", "network", "data"
 function cell.differences(a, b)
   local out, names = {}, {"settings", "network", "data"}
   local next_part = b:gmatch("[^-]+")
@@ -217,7 +219,7 @@ function cell.differences(a, b)
   return out
 end
 
--- The program that tests what was learnt, where there is something to test it on.
+-- The program that evaluates the test data; nil: there are none.
 local function evaluation(self)
   if not self.values.test_data or self.values.mode == "eval" then return nil end
   return util.must(core.compile(self.network, settings.for_evaluation(self.values), cell.device(self.values.device)))
@@ -235,6 +237,7 @@ end
 
 -- Program and prediction; `passes`: the program's text after each pass as well.
 function cell.compile(self, passes)
+  assert(self.network and self.values.batch ~= "max")
   local v = self.values
   if v.framework == "pytorch" then return compile_eager(self) end
   local program, text, code = core.compile(self.network, settings.for_core(v), cell.device(v.device), passes)
@@ -244,22 +247,23 @@ function cell.compile(self, passes)
   return self
 end
 
--- Bytes that the device has: --memory, or all there is; nil: not known. Second result: what of it is free now.
+-- Bytes of memory that the cell may use: --memory, or all that the device has; nil: not known. And how much of it is
+-- free now.
 function cell.room(self)
   if self.memory then return self.memory, self.memory end
   local info = cell.device(self.values.device):info() or {}
   return info.memory_total, info.memory_free or info.memory_total
 end
 
--- The type that the cell's precision computes in, where the device has no instructions for it and computes in fp32:
--- "bf16"; nil: it has them.
+-- The type of the cell's precision, such as "bf16", if the device has no instructions for it and computes in fp32; nil:
+-- it has them.
 function cell.emulated(self)
   local info = cell.device(self.values.device):info()
   local type_of = settings.type_of[self.values.precision]
   for _, name in ipairs(info and info.emulated or {}) do if name == type_of then return name end end
 end
 
--- What the compiled cell will need, with `limit` bytes or (nil) without a limit.
+-- The prediction of the compiled cell; limit: bytes of memory, nil: no limit.
 function cell.predict(self, limit)
   return util.must(self.program:predict{allocator = self.values.allocator, memory = limit,
     steps = self.warmup + self.steps, with = {self.eval}})
@@ -271,6 +275,7 @@ function cell.needs(prediction) return prediction.needs or prediction.peak.bytes
 
 -- ---- running
 
+-- The loader of the cell's data; nil, message, code: it cannot be made.
 function cell.loader(self)
   local v, whole = self.values, self.experiment.base
   local dataset, batch = v.data, built_batch(v)
@@ -283,16 +288,18 @@ function cell.loader(self)
     seed = self.seed})
 end
 
--- Which of `count` values, `stride` apart, is the largest: 0, 1, ...
+-- The index, 0 to count - 1, of the largest of values[from], values[from + stride], ...
 local function largest(values, from, count, stride)
   local best = 0
   for k = 1, count - 1 do if values[from + k * stride] > values[from + best * stride] then best = k end end
   return best
 end
 
--- How many of the labels are where the outputs of shape (N, classes) or (N, classes, H, W) are largest.
+-- For how many labels the output of that class is the largest. outputs: numbers of shape (N, classes) or (N, classes,
+-- H, W); labels: of the first samples, in the order (N, H, W).
 function cell.correct(outputs, shape, labels)
   local classes, pixels, right = shape[2], (shape[3] or 1) * (shape[4] or 1), 0
+  assert(#labels % pixels == 0 and #labels * classes <= #outputs)
   for i, label in ipairs(labels) do
     local sample, pixel = (i - 1) // pixels, (i - 1) % pixels
     if largest(outputs, sample * classes * pixels + pixel + 1, classes, pixels) == label then right = right + 1 end
@@ -317,6 +324,7 @@ end
 
 local function finite(x) return x == x and x ~= math.huge and x ~= -math.huge end
 
+-- Status and reason of a run: prediction and measurement must agree, losses must be finite.
 local function judge(self, out)
   local predicted = self.prediction
   for _, pair in ipairs{
@@ -339,9 +347,10 @@ local function failed(reason, code)
   return {status = code == "oom" and "oom" or "error", reason = reason, code = code}
 end
 
--- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy}; what was not measured is
--- absent.
+-- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy}; what was not measured is nil.
+-- progress(i, n) is called before step i.
 function cell.run(self, progress)
+  assert(self.program)
   local v = self.values
   local device, loader = cell.device(v.device), util.must(cell.loader(self))
   local runtime, reason, code = core.runtime{programs = {self.program, self.eval}, allocator = v.allocator,
@@ -361,7 +370,7 @@ function cell.run(self, progress)
   return out
 end
 
--- Closes what was built, and lets the devices forget what was prepared for cells long ago.
+-- Closes the network and programs, and lets the devices drop states that were not used lately.
 function cell.release(self)
   for _, key in ipairs{"eval", "program", "network"} do
     if self[key] then self[key]:close() end

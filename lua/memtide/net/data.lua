@@ -1,11 +1,11 @@
--- Datasets and loaders.
+-- mt.data: datasets and loaders. All functions raise if an argument is wrong or a file cannot be read.
 local core = require "memtide.core"
 local util = require "memtide.base.util"
 
 local data = {}
 
--- random{count =, shape =, classes = or target = shape, seed =}: samples drawn when they are asked for; with both,
--- target is the shape of a sample's labels; tokens = n: samples of indices below n
+-- random{count =, shape =, classes = or target = shape, seed =}: random samples, each drawn when it is asked for. With
+-- classes and target, target is the shape of a sample's labels. tokens = n: samples are indices below n.
 function data.random(options)
   util.check_keys("data.random", options, {"count", "shape", "tokens", "classes", "target", "seed"})
   if options.count == nil or options.shape == nil then
@@ -14,13 +14,14 @@ function data.random(options)
   return util.must(core.dataset_random(options))
 end
 
--- text{file = path or text = string, window =, stride = window}: windows of bytes as tokens, and as labels the tokens
--- that come next; info().alphabet has the byte of each token
+-- text{file = path or text = string, window =, stride = window}: windows of bytes as tokens. Labels are the same window
+-- one byte further on; info().alphabet has the byte of each token.
 function data.text(options)
   util.check_keys("data.text", options, {"file", "text", "window", "stride"})
   return util.must(core.dataset_text(options))
 end
 
+-- Paths of IDX files; of .npy files, labels may be nil: see core/io/data.h.
 function data.idx(images, labels) return util.must(core.dataset_idx(images, labels)) end
 function data.npy(x, y) return util.must(core.dataset_npy(x, y)) end
 
@@ -29,7 +30,7 @@ function data.exists(path)
   return core.can_read(path, "data.exists: path")
 end
 
--- The file, or its .gz
+-- `path`, or `path`.gz if only that exists
 local function present(path)
   return not data.exists(path) and data.exists(path .. ".gz") and path .. ".gz" or path
 end
@@ -79,10 +80,10 @@ function Loader:epoch()
   return function() return util.must(self.core:next()) end
 end
 
--- The epoch and batch (0, 1, ...) that come next
+-- The next epoch and batch, from 0
 function Loader:place() return self.core:place() end
 
--- The next epoch() begins there: with what is left of that epoch.
+-- The next epoch() begins at this batch of this epoch, and gives the rest of it.
 function Loader:seek(epoch, batch)
   util.must(self.core:seek(epoch, batch or 0))
   self.epochs, self.first = epoch, batch or 0

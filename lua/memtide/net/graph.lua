@@ -1,20 +1,20 @@
--- nn.Graph: a network written as PyTorch's forward(). The function runs once, on symbolic values: each layer that it
--- calls is a step, and the steps are the graph's children, wired by data ({names, from, result}: see Layer.from in
--- core/network/network.h).
+-- nn.Graph: a network written as in PyTorch's forward(). The function runs once, on symbolic values. Each call of a
+-- layer is a step, and the steps are the graph's children; {names, from, result} say who reads whose output (see
+-- Layer.from in core/network/network.h).
 local core = require "memtide.core"
 local util = require "memtide.base.util"
 
-local Value = {__name = "memtide.value"} -- {trace, index}: what a step or an input gives
-local functions = {}                     -- of values, by name: nn.relu(x) and x:relu()
-local missing = {}                       -- what to take instead of PyTorch's methods that are not there, by name
+local Value = {__name = "memtide.value"} -- {trace, index}: the output of a step, or an input of the graph
+local functions = {}                     -- functions of values by name: nn.relu(x) and x:relu()
+local missing = {}                       -- {name of a method of PyTorch's tensors = what to use instead}
 
 local graph = {functions = functions, missing = missing, operators = Value}
 
 local function is_value(value) return getmetatable(value) == Value end
 graph.is_value = is_value
 
--- A layer is called: a step that reads these values. A child has its key as name, "conv1#2" when it is called again;
--- what is no child "relu#1".
+-- Adds a step: `layer` is called with these values. Returns its output. The step is named after the layer's key in the
+-- graph, "conv1", or "conv1#2" if it is called again; "relu#1" if the layer is no child.
 function graph.call(layer, ...)
   local trace, from = nil, {}
   for i = 1, select("#", ...) do
@@ -49,7 +49,7 @@ end
 
 -- ---- the trace
 
--- What a layer's table has, or a graph's
+-- Fields of layers and graphs, which cannot be names of children
 local RESERVED = {}
 for name in ("kind title where options text frozen tied names places from result children order forward " ..
   "freeze unfreeze"):gmatch "%a+" do RESERVED[name] = true end
@@ -60,7 +60,8 @@ local function check_name(name)
   end
 end
 
--- children[key] = layer, keys[layer] = "conv1", or "blocks.0" for an element of a list of layers
+-- children[name] = a layer or a list of layers; keys[layer] = "conv1", or "blocks.0" for an element of a list;
+-- plain[name] = other values
 local function register(what, is_layer)
   local children, keys, plain = {}, {}, {}
   for _, name in ipairs(util.sorted_keys(what)) do -- order and forward are no layers
@@ -90,7 +91,7 @@ local function self_of(children, plain)
   })
 end
 
--- A state_dict's order of parameters: that of first use, unless `order` lists the children's names.
+-- The order of parameters in a state_dict is that of first use; `order`, a list of the children's names, changes it.
 local function places_of(trace, order)
   local rank, places = {}, {}
   util.check_type("Graph: order", order, "table")
@@ -103,7 +104,7 @@ local function places_of(trace, order)
   return places
 end
 
--- Every step must lead to a result, and every child must be a step.
+-- Raises unless every step leads to a result and every child is called.
 local function check_used(trace, results)
   local used, steps = {}, trace.graph
   for _, index in ipairs(results) do used[index] = true end
@@ -134,7 +135,7 @@ local function run(trace, self, forward)
   return results
 end
 
--- Fills `layer` (an empty Graph) from {name = layer, ..., forward = function(self, x) ... end}.
+-- Fills `layer`, an empty Graph, from {name = layer, ..., forward = function(self, x) ... end}, and returns it.
 function graph.build(layer, what, is_layer)
   util.check_type("Graph", what, "table")
   util.check_type("Graph: forward", what.forward, "function")

@@ -1,5 +1,6 @@
--- Learning-rate schedules under PyTorch's names, in closed form: the rate of an update from its number (0, 1, ...) and
--- the optimizer's own rate. PyTorch's schedulers count calls of step(); here `every` updates are one such call.
+-- Learning-rate schedules with PyTorch's names, in closed form: the rate of an update as a function of its number (0,
+-- 1, ...) and of the optimizer's own rate. PyTorch's schedulers count calls of step(); here `every` updates are one
+-- call.
 local literal = require "memtide.base.literal"
 local util = require "memtide.base.util"
 
@@ -7,13 +8,13 @@ local lr_schedule = {schedules = {}}
 local Schedule = {__name = "memtide.net.lr_schedule"}
 Schedule.__index = Schedule
 
--- `part` of the way from one rate to another
+-- The rate after `part`, 0 to 1, of the way from one rate to another
 local ANNEAL = {
   cos = function(from, to, part) return to + (from - to) * (1 + math.cos(math.pi * part)) / 2 end,
   linear = function(from, to, part) return from + (to - from) * part end,
 }
 
--- PyTorch's phases of OneCycleLR: up to the highest rate, down from it, and with three of them down in two parts
+-- The phases of PyTorch's OneCycleLR: up to the highest rate, then down; with three_phase, down in two phases
 local function one_cycle(o, _, t)
   local total = o.total_steps or o.epochs * o.steps_per_epoch
   local low, peak = o.max_lr / o.div_factor, o.pct_start * total - 1
@@ -35,7 +36,7 @@ local function warm_restarts(o, lr, t)
   return ANNEAL.cos(lr, o.eta_min, t / length)
 end
 
--- Each from its own beginning, after its milestone
+-- SequentialLR: after each milestone the next schedule, from its own beginning
 local function in_turns(o, lr, t)
   local turn, begin = 1, 0
   for i, milestone in ipairs(o.milestones) do
@@ -45,7 +46,7 @@ local function in_turns(o, lr, t)
 end
 
 -- name = {its arguments in PyTorch's order, their defaults (false: none), rate(arguments, the optimizer's rate, t), how
--- many of them may stand in place: PyTorch has others in front of the rest}
+-- many arguments may be positional (nil: all); before the others PyTorch has arguments that are not here}
 local KINDS = {
   StepLR = {{"step_size", "gamma"}, {gamma = 0.1}, function(o, lr, t) return lr * o.gamma ^ (t // o.step_size) end},
   MultiStepLR = {{"milestones", "gamma"}, {gamma = 0.1}, function(o, lr, t)
@@ -73,7 +74,7 @@ local KINDS = {
     three_phase = false}, one_cycle, 7},
   LambdaLR = {{"lr_lambda"}, {}, function(o, lr, t) return lr * o.lr_lambda(t) end},
   SequentialLR = {{"schedulers", "milestones"}, {}, in_turns},
-  -- steps of a rate that rises in a straight line, reaching the optimizer's own; then `after`, from its own beginning
+  -- the rate rises linearly for `steps` steps to the optimizer's own; then `after` begins
   LinearWarmup = {{"steps", "after"}, {after = false}, function(o, lr, t)
     if t < o.steps then return lr * (t + 1) / o.steps end
     return o.after and o.after:rate(lr, t - o.steps) or lr
@@ -93,7 +94,7 @@ end
 local function is_number(value) return type(value) == "number" end
 local function is_count(value) return math.type(value) == "integer" and value > 0 end
 
--- What an argument may be, where it is no number
+-- Checks of arguments that are not any number
 local RIGHT = {
   milestones = is_list_of(is_number), schedulers = is_list_of(is_schedule), after = is_schedule,
   lr_lambda = function(value) return type(value) == "function" end,
@@ -105,7 +106,7 @@ for name in ("step_size total_iters T_max T_0 T_mult steps every total_steps epo
   RIGHT[name] = is_count
 end
 
--- What else is wrong with arguments that each are right, or nil
+-- Checks of arguments together, when each is right by itself: a message, or nil
 local WRONG = {
   OneCycleLR = function(o)
     local given = o.total_steps or (o.epochs and o.steps_per_epoch)
@@ -127,7 +128,7 @@ local function show(value)
   return type(value) == "function" and "function" or literal.of(value)
 end
 
--- Arguments by place, then a table of named ones -> {name = value}, with defaults and `every`
+-- Positional arguments, then a table of named ones -> {name = value} with defaults and `every`, and the list of names
 local function arguments_of(kind, row, ...)
   local names, defaults, places = row[1], row[2], row[4] or #row[1]
   local given, count, options = {...}, select("#", ...), {every = 1}
@@ -161,8 +162,11 @@ for kind, row in pairs(KINDS) do
   end
 end
 
--- The rate of update `update` (0, 1, ...) where the optimizer's is `lr`.
-function Schedule:rate(lr, update) return self.curve(self.options, lr, update // self.options.every) end
+-- The rate of update number `update` (0, 1, ...); lr: the optimizer's own rate.
+function Schedule:rate(lr, update)
+  assert(update >= 0)
+  return self.curve(self.options, lr, update // self.options.every)
+end
 
 function Schedule.__tostring(self) return self.text end
 

@@ -1,12 +1,12 @@
--- Networks that people know, made of mt.nn alone: names of parameters and defaults are those of the PyTorch code that
--- each stems from (torchvision, the DCGAN example, nanoGPT, Hugging Face), so that its weights can be loaded. Each
--- takes one table of options. What classifies gives logits.
+-- mt.models: well-known networks, made of mt.nn. Names of parameters and defaults are those of the PyTorch code that
+-- each comes from (torchvision, the DCGAN example, nanoGPT, Hugging Face), so that its weights can be loaded. Each
+-- takes one table of options. Classifiers return logits.
 local nn = require "memtide.net.nn".nn
 local util = require "memtide.base.util"
 
 local models = {}
 
--- The options with their defaults; an unknown one is an error.
+-- The options with their defaults; raises for an unknown option or a wrong type.
 local function with_defaults(name, given, defaults)
   local options = {}
   util.check_type("models." .. name, given or {}, "table")
@@ -22,7 +22,7 @@ local function with_defaults(name, given, defaults)
   return options
 end
 
--- models.NAME{options}: a layer that prints, and is called in the CSV, by the model's name.
+-- Defines models.NAME{options}, which returns a layer whose title is NAME, in print and in the CSV.
 local function model(name, defaults, build)
   models[name] = function(given)
     local layer = build(with_defaults(name, given, defaults))
@@ -36,7 +36,7 @@ local function append(list, ...)
   return list
 end
 
--- ---- small ones
+-- ---- small networks
 
 model("MLP", {in_features = 784, hidden = {512, 512}, num_classes = 10}, function(o)
   local layers, features = {}, o.in_features
@@ -47,7 +47,7 @@ model("MLP", {in_features = 784, hidden = {512, 512}, num_classes = 10}, functio
   return nn.Sequential(append(layers, nn.Linear(features, o.num_classes)))
 end)
 
--- For images of `size` x `size`; padding 2 makes LeCun's 32 x 32 of MNIST's 28 x 28.
+-- For images of `size` x `size`; padding 2 makes MNIST's 28 x 28 LeCun's 32 x 32.
 model("LeNet", {in_channels = 1, num_classes = 10, size = 28, padding = 2}, function(o)
   local side = ((o.size + 2 * o.padding - 4) // 2 - 4) // 2
   return nn.Graph{
@@ -177,7 +177,7 @@ local function basic_conv(from, to, kernel, stride)
   }
 end
 
--- Four branches side by side; the third has 3 x 3 where the article has 5 x 5, as torchvision's.
+-- Four parallel branches; the third has 3 x 3 as in torchvision, where the article has 5 x 5.
 local function inception(from, one, three_in, three, five_in, five, pool)
   return nn.Graph{
     branch1 = basic_conv(from, one, 1),
@@ -207,7 +207,7 @@ local INCEPTION = {
   {"inception5a", 832, 256, 160, 320, 32, 128, 128, pool = 2}, {"inception5b", 832, 384, 192, 384, 48, 128, 128},
 }
 
--- aux_logits: gives logits, those of aux2 and those of aux1, for loss + 0.3 * loss + 0.3 * loss
+-- aux_logits: returns the logits, those of aux2 and those of aux1, for loss + 0.3 * loss + 0.3 * loss
 model("GoogLeNet", {in_channels = 3, num_classes = 1000, aux_logits = true, dropout = 0.2, dropout_aux = 0.7},
   function(o)
     local what = {
@@ -264,8 +264,8 @@ local function gpt_block(o)
   }
 end
 
--- (N, T) tokens -> (N T, vocab_size): logits of the token that follows each; the defaults are GPT-2's 124M. The output
--- layer's weight is the embedding's.
+-- (N, T) tokens -> (N T, vocab_size), the logits of the next token of each. The defaults are those of GPT-2 with 124M
+-- parameters. The output layer shares the embedding's weight.
 model("GPT", {block_size = 1024, vocab_size = 50257, n_layer = 12, n_head = 12, n_embd = 768, dropout = 0,
   bias = true}, function(o)
   local wte, blocks = nn.Embedding(o.vocab_size, o.n_embd), {}
@@ -285,8 +285,8 @@ model("GPT", {block_size = 1024, vocab_size = 50257, n_layer = 12, n_head = 12, 
   }
 end)
 
--- A layer of Llama. Heads of queries and keys are turned by their steps, halves in pairs, as Hugging Face lays out the
--- weights; keys and values have fewer heads than queries.
+-- A layer of Llama. Rotary embeddings rotate the first half of each head with the second, which is Hugging Face's
+-- layout of the weights. Keys and values may have fewer heads than queries.
 local function llama_layer(o)
   local width = o.hidden_size // o.num_attention_heads
   local of_keys = width * (o.num_key_value_heads > 0 and o.num_key_value_heads or o.num_attention_heads)
@@ -316,8 +316,8 @@ local function llama_layer(o)
   }
 end
 
--- (N, T) tokens -> (N T, vocab_size), as GPT; the defaults are LlamaConfig's. num_key_value_heads = 0: as many as
--- num_attention_heads
+-- (N, T) tokens -> (N T, vocab_size), as GPT. The defaults are those of LlamaConfig. num_key_value_heads = 0: as many
+-- as num_attention_heads.
 model("Llama", {vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
   num_attention_heads = 32, num_key_value_heads = 0, max_position_embeddings = 2048, rms_norm_eps = 1e-6,
   rope_theta = 10000, tie_word_embeddings = false}, function(o)
@@ -340,7 +340,7 @@ end)
 
 -- ---- DCGAN
 
--- Side of the smallest image, and how often it doubles on the way to `size`: 64 = 4 * 2^4, 28 = 7 * 2^2.
+-- Side of the smallest image, and how often it is doubled to reach `size`: 64 = 4 * 2^4, 28 = 7 * 2^2.
 local function pyramid(name, size)
   local side, doublings = size, 0
   while side > 7 and side % 2 == 0 do side, doublings = side // 2, doublings + 1 end

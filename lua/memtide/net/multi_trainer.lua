@@ -1,5 +1,5 @@
--- Several networks that share layers and are trained in turns, as a GAN's two are: one program for each, all of them in
--- one runtime, in which a parameter of one name is one parameter, counted once.
+-- mt.joint: several networks that share layers and are trained in turn, as the two of a GAN. Each has a program; all
+-- programs run in one runtime, where parameters with the same name are one parameter and are counted once.
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local memory = require "memtide.net.memory"
@@ -12,21 +12,22 @@ local multi_trainer = {}
 local Joint = {__name = "memtide.net.multi_trainer"}
 Joint.__index = Joint
 
--- What is said of one program; and what of all of them, or of one that differs.
+-- Options of one program; and of all. Settings may be given for all programs or for one.
 local OF_PROGRAM = {"name", "model", "input", "loss", "frozen"}
 local OF_ALL = {"programs", "seed", "memory"}
 local MOST_SCOPE = 24 -- characters of a program's name
 
 local function joined(a, b) return table.move(b, 1, #b, #a + 1, table.move(a, 1, #a, 1, {})) end
 
--- Every layer of the tree with its state of being frozen -> {[layer] = frozen or false}
+-- {[layer] = is it frozen?} for every layer of the tree
 local function frozen_in(layer, found)
   found[layer] = layer.frozen or false
   for _, child in ipairs(layer) do frozen_in(child, found) end
   return found
 end
 
--- The network of a program, in which the layers of its list `frozen` are not trained; the layers stay as they were.
+-- The network of a program, in which the layers of its list `frozen` are not trained. The layers themselves do not
+-- change.
 local function network_of(program, batch)
   local before = frozen_in(program.model, {})
   for _, layer in ipairs(program.frozen or {}) do layer:freeze() end
@@ -47,7 +48,7 @@ local function check_program(program, i)
   util.check_type(where .. ": input", program.input, "table")
 end
 
--- The settings of one program: its own, else those of all.
+-- The settings of one program: its own, else the common one, else the default.
 local function values_of(options, program)
   local values = {}
   for _, setting in ipairs(settings.list) do
@@ -66,7 +67,7 @@ local function compiled(network, program, values, device)
   return util.must(core.compile(network, all, device))
 end
 
--- The first program's network names all parameters: those of the others are among them.
+-- Raises unless the first program's network has all parameters of the other one, in the same shapes.
 local function check_shared(first, other, name)
   local known = {}
   for _, param in ipairs(first:params()) do known[param.name] = table.concat(param.shape, "x") end
@@ -79,7 +80,8 @@ local function check_shared(first, other, name)
 end
 
 -- joint{programs = {{name =, model =, input =, loss =, optimizer =, frozen = {layers}, batch = ...}, ...}, batch = ...,
--- seed =, memory =}; nil, message, "oom" at a limit. A program without a loss only gives outputs.
+-- seed =, memory =} -> a trainer; nil, message, "oom": it needs more than `memory`. A program without a loss only
+-- computes outputs.
 function multi_trainer.new(options)
   util.check_keys("joint", options, joined(OF_ALL, settings.names))
   util.check_type("joint: programs", options.programs, "table")
@@ -108,20 +110,20 @@ local function place(self, name)
     util.meant(tostring(name), util.sorted_keys(self.number)))
 end
 
--- What `steps` rounds need in which every program runs once, in their order.
+-- The prediction for `steps` rounds; in a round every program runs once, in their order.
 function Joint:predicted(steps)
   return util.must(self.list[1]:predict{allocator = self.allocator, memory = self.limit, steps = steps or 2,
     turns = true, with = table.move(self.list, 2, #self.list, 1, {})})
 end
 
--- One step of a program -> its loss; of one without a loss 0. nil, message, code when the world failed it
+-- One step of a program -> its loss, 0 if it has none; nil, message, code: failed (no memory, for example)
 function Joint:step(name, x, y)
   local loss, message, code = self.runtime:step(place(self, name), x, y)
   if loss then memory.after(self) end
   return loss, message, code
 end
 
--- Runs a program that evaluates -> its outputs, shape
+-- Runs a program that evaluates -> its outputs, their shape; nil, message, code: failed
 function Joint:outputs(name, x, y)
   local which = place(self, name)
   if not self.evaluates[which] then util.fail("joint: %s is trained: its outputs are not kept", name) end
@@ -130,7 +132,7 @@ function Joint:outputs(name, x, y)
   return self.runtime:read(self.list[which]:names().output, which)
 end
 
--- The learning rate of a program's next updates.
+-- Sets the learning rate of a program's next updates.
 function Joint:set_lr(name, lr)
   place(self, name)
   return self.runtime:write(name .. ".lr", {lr})
@@ -143,7 +145,7 @@ function Joint:write(name, values) return self.runtime:write(name, values) end
 function Joint:save(path, options) return weights.save(self, path, options) end
 function Joint:load(path, options) return weights.load(self, path, options) end
 
--- Gives the memory back; a second time does nothing.
+-- Frees the memory; a second call does nothing.
 function Joint:close()
   memory.forget(self)
   return self.runtime:close()

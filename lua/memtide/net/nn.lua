@@ -1,5 +1,5 @@
--- Layers and losses under PyTorch's names: plain tables {kind, options, where, child, ...} with a metatable. A
--- container may have names for its children; a graph's are its steps (graph.lua).
+-- mt.nn: layers and losses with PyTorch's names: plain tables {kind, options, where, child, ...} with a metatable. A
+-- container may have names for its children; the children of a graph are its steps (graph.lua).
 local core = require "memtide.core"
 local graph = require "memtide.net.graph"
 local printed = require "memtide.net.printed"
@@ -13,11 +13,11 @@ local Loss = {__name = "memtide.loss"}
 local function is_layer(value) return getmetatable(value) == Layer end
 local function is_loss(value) return getmetatable(value) == Loss end
 
--- ---- losses: {kind, options, text, where, factor}, or a sum, a list of such, one for each output of the network
+-- ---- losses: {kind, options, text, where, factor}, or a sum: a list of these, one for each output of the network
 
 local function terms(loss) return loss[1] and loss or {loss} end
 
--- Does it want labels? Others want targets like the output. All terms want the same.
+-- Does the loss need labels? Other losses need targets like the output. All terms need the same.
 local function of_classes(loss)
   local kind = terms(loss)[1].kind
   return kind == "CrossEntropyLoss" or kind == "NLLLoss"
@@ -35,7 +35,7 @@ local function sum_of(list)
   return setmetatable(list, Loss)
 end
 
--- ce + 0.3 * ce: the first output's loss, and that of the second
+-- ce + 0.3 * ce: the loss of the first output plus that of the second
 function Loss.__add(a, b)
   if not (is_loss(a) and is_loss(b)) then
     util.fail("+ stands between two losses, found a %s and a %s", is_loss(a) and "loss" or type(a),
@@ -60,7 +60,8 @@ function Loss.__mul(a, b)
   return sum_of(list)
 end
 
--- The tree as PyTorch prints it: of a graph the children that have names, each once, in the order of its parameters.
+-- The tree as PyTorch prints it. Of a graph, the children that have names are shown once, in the order of its
+-- parameters.
 function Layer.__tostring(layer)
   if #layer == 0 then return printed.layer(layer) end
   local shown, places = {}, layer.places or {}
@@ -80,7 +81,7 @@ local function set_frozen(layer, frozen)
   return layer
 end
 
--- layer:freeze() is PyTorch's requires_grad_(False): of this layer and all in it.
+-- layer:freeze() is PyTorch's requires_grad_(False), for this layer and all layers in it.
 local methods = {
   freeze = function(layer) return set_frozen(layer, true) end,
   unfreeze = function(layer) return set_frozen(layer, nil) end,
@@ -140,7 +141,7 @@ local function container(kind, spec)
   end
 end
 
--- What is no container may share its first parameter with another layer: {tied = layer}.
+-- A layer that is no container may share its first parameter with another layer: {tied = layer}.
 local function constructor(kind, spec, metatable)
   local make = specs.constructor(kind, spec, metatable)
   return function(...)
@@ -162,7 +163,7 @@ local function function_name(kind)
   return (kind:gsub("(%l)(%u%l)", "%1_%2"):gsub("^ReLU", "relu"):gsub("^Log_Sig", "LogSig"):lower())
 end
 
--- The layer make(...) of x and of the values that lead the arguments
+-- Calls the layer make(...) with x and with the values that come first in `...`
 local function of_values(make, x, ...)
   local n, given = 0, table.pack(...)
   while graph.is_value(given[n + 1]) do n = n + 1 end
@@ -179,7 +180,7 @@ for _, kind in ipairs(core.layer_kinds()) do
   end
 end
 
--- A padding of all sides alike may be a number.
+-- A padding that is equal on all sides may be a number.
 for kind, sides in pairs{ZeroPad1d = 2, ZeroPad2d = 4} do
   local make = nn[kind]
   nn[kind] = function(padding, ...)
@@ -191,7 +192,7 @@ end
 
 function nn.Graph(what) return graph.build(new_container "Graph", what, is_layer) end
 
--- A graph's child may be a list of layers as it is.
+-- Returns the list itself: a graph's child may be a plain list of layers.
 function nn.ModuleList(list)
   util.check_type("ModuleList", list, "table")
   for i, layer in ipairs(list) do
@@ -212,7 +213,7 @@ require "memtide.net.transformer"(nn)
 nn.functional, nn.interpolate = nn, nn.upsample -- F.relu(x), F.interpolate(x, {scale_factor = 2})
 graph.functions.interpolate = nn.upsample
 
--- What takes the place of some of PyTorch's layers
+-- What to use instead of some of PyTorch's layers
 local INSTEAD = {
   EmbeddingBag = "nn.Embedding, and x:mean(1) of what it gives", Parameter = "nn.PositionEmbedding adds learned rows",
   Conv3d = "images have two dimensions", MaxPool3d = "images have two dimensions",
@@ -227,8 +228,7 @@ setmetatable(nn, {
   end,
 })
 
--- The network of a model for inputs of this shape, batch first. A layer that stands in two places, or is called twice,
--- shares its parameters.
+-- The network of a model; input: shape of a batch {N, ...}. A layer that is used twice has its parameters once.
 local function network(model, loss, input) return util.must(core.network(model, loss, input)) end
 
 return {nn = nn, is_layer = is_layer, is_loss = is_loss, terms = terms, of_classes = of_classes, network = network}

@@ -1,4 +1,4 @@
--- Optimizers under PyTorch's names: tables {kind, options, where}; and learning-rate schedules.
+-- mt.optim: optimizers with PyTorch's names, tables {kind, options, where}; and learning-rate schedules.
 local core = require "memtide.core"
 local lr_schedule = require "memtide.net.lr_schedule"
 local specs = require "memtide.net.specs"
@@ -8,9 +8,9 @@ local optim = {}
 local Optimizer = {__name = "memtide.optimizer", __tostring = specs.show}
 Optimizer.__index = Optimizer
 
-local rates = {} -- PyTorch's defaults
+local rates = {} -- PyTorch's default learning rates
 
--- Its learning rate.
+-- The optimizer's learning rate
 function Optimizer:rate() return self.options.lr or rates[self.kind] end
 
 for _, kind in ipairs(core.optimizer_kinds()) do

@@ -1,9 +1,9 @@
 -- A layer as PyTorch prints it: Conv2d(3, 64, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1))
 local core = require "memtide.core"
 
--- Options in PyTorch's order: `name` is its value alone, `name=` stands with its name, `name?` where it is not the
--- default. Options that are missing here, most of which PyTorch keeps to itself, follow where they are not the default.
--- Of a pair, convolutions show both numbers, others one where they are equal.
+-- Options in PyTorch's order. `name`: its value alone; `name=`: with its name; `name?`: with its name if it is not the
+-- default. Options that are not listed, most of which PyTorch does not print, follow if they are not the default. Of a
+-- pair, convolutions show both numbers, other layers one if they are equal.
 local convolution = "in_channels out_channels kernel_size= stride= padding? dilation? "
 local pooling = "kernel_size= stride= padding= "
 local recurrent = "input_size hidden_size num_layers? bias? batch_first? dropout? bidirectional?"
@@ -46,7 +46,7 @@ local function pair(kind, value)
 end
 
 local WORDS = {["true"] = "True", ["false"] = "False", none = "None"}
--- What PyTorch keeps as a tuple of one number in some of its layers over (N, C, L).
+-- Options that PyTorch keeps as a tuple of one number in some of its layers for (N, C, L)
 local TUPLES = {kernel_size = true, stride = true, padding = true, output_padding = true, dilation = true}
 local QUOTED = {GELU = "approximate", Upsample = "mode"}
 
@@ -72,7 +72,7 @@ function printed.tree(title, parts)
   return table.concat(lines, "\n") .. "\n)"
 end
 
--- Of attention PyTorch shows the product after it, and no options.
+-- PyTorch shows attention without options, but with the projection after it.
 local function attention(layer)
   local linear = "NonDynamicallyQuantizableLinear(in_features=%d, out_features=%d, bias=%s)"
   local width, bias = layer.options.embed_dim, layer.options.bias ~= false

@@ -1,5 +1,4 @@
--- The settings of cells, as core/passes/settings.def has them: what their values may be, and what they are when nobody
--- says.
+-- The settings of core/passes/settings.def: the checks of their values, and their defaults.
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local literal = require "memtide.base.literal"
@@ -8,7 +7,7 @@ local util = require "memtide.base.util"
 
 local settings = {}
 
--- ---- checks: a function that returns the value as memtide uses it, or nil and what was expected
+-- ---- checks: each is a function that returns the value as memtide uses it, or nil and what was expected
 
 function settings.whole(least, most)
   local expected = ("a whole number from %d to %d"):format(least, most)
@@ -18,7 +17,7 @@ function settings.whole(least, most)
   end
 end
 
--- The words of settings.def: "true" and "false" are flags.
+-- One of the words of settings.def, where "true" and "false" mean flags.
 local function one_of(words)
   local known, shown = {}, {}
   for i, word in ipairs(words) do
@@ -103,8 +102,9 @@ end
 
 -- ---- the table
 
--- A setting of cells: a row of core.settings() with check(value), the default as a value, `tried` as values; core:
--- compile takes it; own: only the files of scripts that use it have its column, among those of the script's own axes.
+-- A setting: a row of core.settings() with check(value), and with default and tried as values, not texts; core: does
+-- core.compile take it? own: its column stands among the script's own axes, and only files of scripts that use it have
+-- it; group: that of its column.
 local function setting_of(row)
   row.check, row.default = CHECKS[row.type](row), settings.from_text(row.name, row.default)
   for i, word in ipairs(row.tried) do row.tried[i] = settings.from_text(row.name, word) end
@@ -113,9 +113,9 @@ local function setting_of(row)
   return row
 end
 
-settings.type_of = core.precision_types() -- what a precision computes in: {amp_bf16 = "bf16", ...}
-settings.list, settings.known = {}, {} -- in the order of the columns
-settings.names, settings.columns = {}, {}
+settings.type_of = core.precision_types() -- the type that each precision computes in: {amp_bf16 = "bf16", ...}
+settings.list, settings.known = {}, {} -- in the order of the columns; by name
+settings.names, settings.columns = {}, {} -- names of all; of those with a column in every file
 for _, row in ipairs(core.settings()) do
   if row.whose ~= "inner" then
     local setting = setting_of(row)
@@ -126,7 +126,7 @@ for _, row in ipairs(core.settings()) do
 end
 settings.MOST = settings.known.batch.most -- the largest count
 
--- The value of a setting, or an error that says where it was given.
+-- The checked value of a setting; raises at `where` if it is wrong. place: what the message calls the giver.
 function settings.check(where, place, name, value)
   local checked, expected = settings.known[name].check(value)
   if checked == nil then
@@ -135,7 +135,7 @@ function settings.check(where, place, name, value)
   return checked
 end
 
--- For core.compile.
+-- The settings that core.compile takes, from a cell's values.
 function settings.for_core(values)
   local out = {}
   for _, setting in ipairs(settings.list) do if setting.core then out[setting.name] = values[setting.name] end end
@@ -143,14 +143,15 @@ function settings.for_core(values)
   return out
 end
 
--- The same for an evaluation beside the training: it keeps nothing, so there is nothing to drop or to offload.
+-- The same for an evaluation beside the training. It keeps no activations, so there is nothing to checkpoint or
+-- offload.
 function settings.for_evaluation(values)
   local out = settings.for_core(values)
   out.mode, out.accumulate, out.keep_output, out.checkpoint, out.offload = "eval", 1, true, "none", "none"
   return out
 end
 
--- The value, also one of the script's own, as text for columns and cell ids.
+-- The value of a setting, or of an axis of the script's own, as text for columns and cell ids.
 function settings.text(value)
   if optim.is_optimizer(value) then return value.text == "" and value.kind or value.kind .. " " .. value.text end
   return literal.text(value)

@@ -17,31 +17,26 @@ function specs.names(spec)
   return set
 end
 
--- The text of the options, checked.
+-- The options as text; raises if one is wrong.
 function specs.check(kind, spec, options)
   local text, message = core.check_options(spec, options)
   return text or util.fail("%s: %s", kind, message)
 end
 
--- Is it {name = value, ...}? {3, 5} is a pair, and {} says nothing.
+-- Is it a table of named options, {name = value, ...}, which may be empty? {3, 5} is a pair.
 local function is_named(value)
   return type(value) == "table" and getmetatable(value) == nil and #value == 0
 end
 
--- Those that are given by name only
-local function names_behind(names, places)
-  return places < #names and ", and by name " .. table.concat(names, ", ", places + 1) or ""
-end
-
 -- Positional arguments in PyTorch's order, then at most one table of named ones -> {name = value}. The first `places`
--- of the names can be positional.
+-- names can be positional.
 local function collect(kind, names, places, count, ...)
   local options, arguments = {}, {...}
   local named = count > 0 and is_named(arguments[count]) and arguments[count]
   if named then count = count - 1 end
   if count > places then
     util.fail("%s takes at most %d arguments (%s)%s, found %d", kind, places, table.concat(names, ", ", 1, places),
-      names_behind(names, places), count)
+      places < #names and ", and by name " .. table.concat(names, ", ", places + 1) or "", count)
   end
   for i = 1, count do options[names[i]] = arguments[i] end
   for name, value in pairs(named or {}) do
@@ -51,8 +46,8 @@ local function collect(kind, names, places, count, ...)
   return options
 end
 
--- A function that makes {kind, options, text, where}, checked, with the given metatable. `check` raises what is wrong
--- with values that each are of the right type.
+-- Returns a function that makes {kind, options, text, where} with that metatable, and checks the options.
+-- check(object), if given, raises if options do not go together.
 function specs.constructor(kind, spec, metatable, check)
   local names, places = option_names(spec), #option_names(spec:match "^[^*]*")
   return function(...)

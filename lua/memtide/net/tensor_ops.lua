@@ -1,25 +1,24 @@
--- What a forward says of values beside calling layers: nn.cat({x, y}, 1), x + y, 2 * x, x:view(x:size(0), -1),
--- x:mean(1), x:roll(1, 2).
--- All of it is made of layers.
+-- Operations on values in forward that are no layers in PyTorch: nn.cat({x, y}, 1), x + y, 2 * x,
+-- x:view(x:size(0), -1), x:mean(1), x:roll(1, 2). Here each calls layers.
 local literal = require "memtide.base.literal"
 local util = require "memtide.base.util"
 
-local MOST = 8 -- values that one op joins
-local Size = {__name = "memtide.size"} -- x:size(0) = {0}, good for the same place of x:view(x:size(0), -1) only
+local MOST = 8 -- values that one Concat joins
+local Size = {__name = "memtide.size"} -- x:size(0) = {0}; only usable as size 0 of x:view(x:size(0), -1)
 
--- Dimensions given as numbers, as one list, or as {dim = ..., keepdim = ...} -> "1" or "2,3", and keepdim
+-- dim and keepdim, or one table {dim = ..., keepdim = ...}; dim: a number or a list -> "1" or "2,3", and keepdim
 local function dimensions(dim, keepdim)
   if type(dim) == "table" and (dim.dim ~= nil or dim.keepdim ~= nil) then dim, keepdim = dim.dim, dim.keepdim end
   return type(dim) == "table" and table.concat(dim, ",") or tostring(dim), keepdim
 end
 
--- Means by the dimensions that they are of: the pooling, and whether these are steps of (N, T, F)
+-- {dimensions of a mean = {the pooling that computes it, does it need (N, T, F) transposed?}}
 local MEANS = {
   ["1"] = {"adaptive_avg_pool1d", true}, ["2"] = {"adaptive_avg_pool1d"},
   ["2,3"] = {"adaptive_avg_pool2d"}, ["-2,-1"] = {"adaptive_avg_pool2d"},
 }
 
--- Methods of PyTorch's tensors that values have not, and what to take
+-- Methods of PyTorch's tensors that values do not have, and what to use instead
 local MISSING = {
   shape = "sizes are not known in forward; x:size(0) is good for x:view(x:size(0), -1)",
   chunk = "x:narrow(dim, start, length) cuts out a part", split = "x:narrow(dim, start, length) cuts out a part",
@@ -37,12 +36,12 @@ return function(nn, graph)
 
   local function scaled(x, factor, offset) return graph.call(nn.Scale(factor, offset), x) end
 
-  -- a OP b: of two values, or of one and a number
-  local function operator(symbol, of_values, number_behind, number_before)
+  -- a OP b: of two values, or of a value and a number
+  local function operator(symbol, of_values, number_after, number_before)
     return function(a, b)
       local two = {graph.is_value(a), graph.is_value(b)}
       if two[1] and two[2] and of_values then return of_values(a, b) end
-      if two[1] and type(b) == "number" then return number_behind(a, b) end
+      if two[1] and type(b) == "number" then return number_after(a, b) end
       if two[2] and type(a) == "number" and number_before then return number_before(b, a) end
       util.fail("%s stands between %s, found a %s and a %s", symbol, of_values and "two values, or a value and a number"
         or "a value and a number after it", two[1] and "value" or type(a), two[2] and "value" or type(b))
@@ -114,7 +113,7 @@ return function(nn, graph)
     return setmetatable({dim}, Size)
   end
 
-  -- Sizes one by one or as a list; x:size(k) at place k is Reshape's 0: as large as it was.
+  -- Sizes as arguments or as one list. x:size(k) at place k is Reshape's 0, which keeps the size.
   function functions.view(x, ...)
     local first, shape = ..., {}
     for i, size in ipairs(type(first) == "table" and getmetatable(first) ~= Size and first or {...}) do
@@ -146,7 +145,8 @@ return function(nn, graph)
     return of_steps and functions.transpose(x, 1, 2) or x
   end
 
-  -- One dimension after the other: shifts and dims are numbers, lists of equally many, or by name.
+  -- shifts and dims are two numbers, two lists of the same length, or {shifts =, dims =}; dimensions are rolled in
+  -- order.
   function functions.roll(x, shifts, dims)
     if type(shifts) == "table" and (shifts.shifts ~= nil or shifts.dims ~= nil) then
       shifts, dims = shifts.shifts, shifts.dims

@@ -1,4 +1,4 @@
--- The plain training loop: a model, its parameters and its memory, one call per step.
+-- mt.trainer: a model with its parameters and its memory, for a training loop with one call per step.
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local data = require "memtide.net.data"
@@ -26,7 +26,7 @@ local function values_of(options)
   return values
 end
 
--- Training, evaluation with targets, and outputs alone: three programs over the same parameters.
+-- Three programs with the same parameters: training, evaluation with targets, outputs only.
 local function compile_all(network, values)
   local device, train = cell.device(values.device), settings.for_core(values)
   local evaluate, predict = settings.for_evaluation(values), settings.for_evaluation(values)
@@ -57,7 +57,7 @@ local function check_classes(network, options)
   end
 end
 
--- What a saved run must have in common with the trainer that goes on with it, as text.
+-- What a saved run and the trainer that continues it must have in common, as text
 local function identity(options, values, seed)
   return {network = tostring(options.model), loss = tostring(options.loss), seed = tostring(seed),
     input = table.concat(options.input, "x"), batch = tostring(values.batch), accumulate = tostring(values.accumulate),
@@ -65,7 +65,8 @@ local function identity(options, values, seed)
     precision = values.precision, optimizer = tostring(values.optimizer), mode = values.mode}
 end
 
--- trainer{model =, input = {3, 32, 32}, loss =, optimizer =, batch =, precision = ...}; nil, message, "oom" at a limit
+-- trainer{model =, input = {3, 32, 32}, loss =, optimizer =, batch =, precision = ...} -> a trainer; nil, message,
+-- "oom": it needs more than `memory`. Raises if an option is wrong.
 function trainer.new(options)
   util.check_keys("trainer", options, KEYS)
   if not nn.is_layer(options.model) then
@@ -103,7 +104,7 @@ local function run(self, which, x, y)
   return loss, message, code
 end
 
--- One update from x and its targets -> loss; nil, message, code when the world failed it
+-- One update from x and its targets -> loss, seconds, skipped; nil, message, code: failed (no memory, for example)
 function Trainer:step(x, y)
   if self.schedule and self.mode == "train" then
     util.must(self.runtime:write("lr", {self.schedule:rate(self.base_rate, core.updates(self.runtime))}))
@@ -111,7 +112,7 @@ function Trainer:step(x, y)
   return run(self, TRAIN, x, y)
 end
 
--- The learning rate of the next updates; a schedule sets it by itself.
+-- Sets the learning rate of the next updates. With a schedule that is an error.
 function Trainer:set_lr(lr)
   if type(lr) ~= "number" or lr ~= lr or lr < 0 then
     util.fail("trainer:set_lr: expected a number that is not negative, found %s", tostring(lr))
@@ -120,14 +121,14 @@ function Trainer:set_lr(lr)
   return self.runtime:write("lr", {lr})
 end
 
--- The learning rate of the last update, or what was set since.
+-- The learning rate of the last update, or the one that was set since.
 function Trainer:lr()
   local values, message, code = self.runtime:read "lr"
   if not values then return nil, message, code end
   return values[1]
 end
 
--- All batches of a loader -> mean loss, share of labels that are right (nil: targets are no labels), samples
+-- All batches of a loader -> mean loss, share of labels that are right (nil: targets are not labels), samples
 local function evaluate_all(self, loader)
   local sum, right, labels, samples = 0, 0, 0, 0
   for x, y, n in loader:epoch() do
@@ -143,7 +144,8 @@ local function evaluate_all(self, loader)
   return sum / samples, self.labels and right / labels or nil, samples
 end
 
--- Loss without gradients -> loss, outputs, shape; of a loader's batches -> mean loss, accuracy, samples
+-- Loss without gradients: of a batch -> loss, outputs, shape; of all batches of a loader -> mean loss, accuracy,
+-- samples. nil, message, code: failed
 function Trainer:evaluate(x, y)
   if data.is_loader(x) then return evaluate_all(self, x) end
   local loss, message, code = run(self, EVALUATE, x, y)
@@ -151,7 +153,7 @@ function Trainer:evaluate(x, y)
   return loss, self.runtime:read(self.programs[EVALUATE]:names().output, EVALUATE)
 end
 
--- Outputs of the network -> numbers, shape
+-- Outputs of the network -> numbers, shape; nil, message, code: failed
 function Trainer:predict(x)
   local done, message, code = run(self, PREDICT, x)
   if not done then return nil, message, code end
@@ -164,7 +166,7 @@ function Trainer:__tostring()
   return ("%s\nparameters: %d, trained: %d"):format(self.model, all, all - frozen)
 end
 
--- How many samples of an evaluated batch have the right label.
+-- Evaluates a batch -> number of right labels, loss.
 function Trainer:correct(x, y)
   if type(y) == "string" then util.fail("trainer:correct: expected labels as a batch or a table, found a string") end
   local loss, outputs, shape = self:evaluate(x, y)
@@ -182,15 +184,15 @@ function Trainer:parameters() return self.network:params(), self.network:paramet
 function Trainer:read(name) return self.runtime:read(name) end
 function Trainer:write(name, values) return self.runtime:write(name, values) end
 
--- Parameters under PyTorch's names, to and from a safetensors file; see weights.lua.
+-- Parameters with PyTorch's names, to and from a safetensors file: see weights.lua.
 function Trainer:save(path, options) return weights.save(self, path, options) end
 function Trainer:load(path, options) return weights.load(self, path, options) end
 
--- All that a run consists of, so that it goes on as if it had never been interrupted.
+-- The whole state of a run, so that it continues as if it had never been interrupted.
 function Trainer:save_state(path, options) return weights.save_state(self, path, options) end
 function Trainer:load_state(path, options) return weights.load_state(self, path, options) end
 
--- Gives the memory back; a second time does nothing.
+-- Frees the memory; a second call does nothing.
 function Trainer:close()
   memory.forget(self)
   return self.runtime:close()

@@ -1,6 +1,6 @@
--- TransformerEncoderLayer and TransformerDecoderLayer as torch.nn has them, and stacks of these, made of nn's layers:
--- the same arguments, names of parameters, and order. What PyTorch's forward is told of masks is an option here:
--- is_causal and the like.
+-- nn.TransformerEncoderLayer and nn.TransformerDecoderLayer, and stacks of them, made of other layers, with the same
+-- arguments and the same names and order of parameters as in torch.nn. Masks, which PyTorch's forward takes as
+-- arguments, are options here: is_causal and similar.
 local specs = require "memtide.net.specs"
 local util = require "memtide.base.util"
 
@@ -11,7 +11,7 @@ local ENCODER = {"self_attn", "linear1", "dropout", "linear2", "norm1", "norm2",
 local DECODER = {"self_attn", "multihead_attn", "linear1", "dropout", "linear2", "norm1", "norm2", "norm3", "dropout1",
   "dropout2", "dropout3"}
 
--- [layer] = a function that makes another one like it
+-- [layer] = a function that makes another layer with the same options
 local another = setmetatable({}, {__mode = "k"})
 
 -- Defines nn.NAME(...): build(options) with a title
@@ -26,8 +26,8 @@ local function define(nn, name, causal, build)
   nn[name] = function(...) return made(make(...).options) end
 end
 
--- nn.NAME(layer, num_layers, norm): layers like the given one, which is not among them, and a normalisation after them
--- inputs: what a layer is called with
+-- Defines nn.NAME(layer, num_layers, norm): num_layers new layers like the given one, which is not used itself, and a
+-- normalisation after them. inputs: number of values that a layer is called with
 local function define_stack(nn, name, kind, inputs)
   nn[name] = function(layer, num_layers, norm)
     if type(num_layers) == "table" and getmetatable(num_layers) == nil then
@@ -63,7 +63,7 @@ return function(nn)
       batch_first = o.batch_first, is_causal = is_causal})
   end
 
-  -- What both have, with n normalisations
+  -- The children that both have, with n normalisations
   local function common(o, n, order)
     local what = {order = order, linear1 = nn.Linear(o.d_model, o.dim_feedforward, o.bias),
       dropout = nn.Dropout(o.dropout), linear2 = nn.Linear(o.dim_feedforward, o.d_model, o.bias)}

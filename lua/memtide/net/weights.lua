@@ -1,18 +1,18 @@
 -- Trained weights and interrupted runs in safetensors files.
 --
--- Weights are the parameters and the layers' buffers (running statistics), with the names and shapes of PyTorch's
--- state_dict, in fp32: such files go both ways. A state is every persistent buffer as it is (parameters, master
--- copies, optimizer state, loss scale, counters of steps and of random numbers) and, in its metadata, the settings
--- under which a run goes on bit by bit.
+-- Weights are the parameters and the layers' buffers (running statistics) with the names and shapes of PyTorch's
+-- state_dict, in fp32; such files can be exchanged with PyTorch. A state is every persistent buffer in its own type
+-- (parameters, master copies, optimizer states, loss scale, counters of steps and of random numbers) and, in the
+-- metadata, the settings under which the run continues bit by bit.
 local core = require "memtide.core"
 local data = require "memtide.net.data"
 local util = require "memtide.base.util"
 
 local weights = {}
 local STATE_FORMAT = "memtide state 2"
-local NO_CHECKSUMS = "memtide state 1" -- of versions that wrote none
-local SHOWN = 8 -- names of a list in a message
-local MOST = 1 << 53 -- epochs, and batches of one
+local NO_CHECKSUMS = "memtide state 1" -- written by versions without checksums
+local SHOWN = 8 -- names of a list that a message shows
+local MOST = 1 << 53 -- limit of epochs, and of batches in one
 
 local function shape_text(shape) return "(" .. table.concat(shape, ", ") .. ")" end
 
@@ -22,8 +22,8 @@ local function by_name(list)
   return map
 end
 
--- All persistent buffers as {name, dtype, shape, as, number}, by the number under which core knows them; but for class
--- weights, which the loss brings with it
+-- All persistent buffers as {name, dtype, shape, as, number}, where number is their index for the core; without class
+-- weights, which are part of the loss.
 local function buffers(trainer)
   local list = {}
   for i, buffer in ipairs(core.persistent(trainer.runtime)) do
@@ -48,7 +48,8 @@ local function check_options(method, path, options, known)
   return options
 end
 
--- Pairs up what a file has with what is wanted -> {missing names}, {unexpected names}, {what does not fit}
+-- Compares the tensors of a file with the wanted ones -> {missing names}, {unexpected names}, {messages about shapes
+-- and types}. found: by name; fits: the field that must be equal, "as" or "dtype"
 local function compare(wanted, found, fits)
   local missing, unexpected, misfits = {}, {}, {}
   for _, want in ipairs(wanted) do
@@ -68,7 +69,7 @@ local function compare(wanted, found, fits)
   return missing, unexpected, misfits
 end
 
--- Raises, naming everything at once, unless all the lists that count are empty.
+-- Raises one error that names everything, unless all three lists are empty.
 local function must_fit(method, path, missing, unexpected, misfits)
   local parts = {}
   if #missing > 0 then parts[1] = "missing: " .. shorten(missing, ", ") end
@@ -79,13 +80,13 @@ local function must_fit(method, path, missing, unexpected, misfits)
   end
 end
 
--- What PyTorch's state_dict has: parameters, and buffers such as running statistics.
+-- The tensors of PyTorch's state_dict: parameters, and buffers such as running statistics.
 local function tensors_of(network)
   local list, more = network:params(), network:buffers()
   return table.move(more, 1, #more, #list + 1, list)
 end
 
--- Tensors under the second name of a shared parameter stand under its first one.
+-- Moves tensors from the other names of a shared parameter to its first name.
 local function resolve_aliases(trainer, found)
   for _, param in ipairs(tensors_of(trainer.network)) do
     for _, alias in ipairs(param.aliases) do
@@ -94,7 +95,7 @@ local function resolve_aliases(trainer, found)
   end
 end
 
--- Reads those of the wanted tensors that the file has; the world may fail it.
+-- Reads those of the wanted tensors that the file has -> true; nil, message, code
 local function read_all(file, runtime, wanted, found, stored)
   for _, want in ipairs(wanted) do
     if found[want.name] then
@@ -105,7 +106,7 @@ local function read_all(file, runtime, wanted, found, stored)
   return true
 end
 
--- The parameters and buffers alike. exact: where one is a rounding of an fp32 master copy, the values of that.
+-- The buffers of all parameters and of the layers' buffers. exact: of a parameter with an fp32 master copy, that copy.
 local function parameters(trainer, exact)
   local list, found = {}, by_name(buffers(trainer))
   for i, param in ipairs(tensors_of(trainer.network)) do
@@ -115,7 +116,7 @@ local function parameters(trainer, exact)
   return list
 end
 
--- ---- checksums, the metadata "crc32": a line "crc name" for each tensor, and before them one for the other metadata
+-- ---- checksums: the metadata "crc32" has a line for the other metadata, then a line "crc name" for each tensor
 
 local function checksum_of_texts(texts)
   local all = {}
@@ -125,7 +126,7 @@ local function checksum_of_texts(texts)
   return core.checksum(table.concat(all))
 end
 
--- Of what will be written -> that metadata; nil, message, code
+-- The text of that metadata for a file that will be written; nil, message, code
 local function checksums(runtime, texts, tensors)
   local lines = {checksum_of_texts(texts) .. " \n"}
   for i, tensor in ipairs(tensors) do
@@ -136,12 +137,11 @@ local function checksums(runtime, texts, tensors)
   return table.concat(lines)
 end
 
--- Is what the file has what was written? -> true; nil, message, code
+-- Compares the file with its checksums: the metadata, then the tensors -> true; nil, message, code
 local function check_texts(path, saved)
   if saved.format ~= STATE_FORMAT then return true end
   if (saved.crc32 or ""):match "^(%x+) \n" == checksum_of_texts(saved) then return true end
-  return nil, ("%s: the settings and places of the saved run are damaged: their checksum is another"):format(path),
-    "format"
+  return nil, ("%s: the metadata of the saved run is damaged: its checksum is wrong"):format(path), "format"
 end
 
 local function check_tensors(path, file, saved)
@@ -170,8 +170,7 @@ local function names_and_numbers(list)
   return flat
 end
 
--- save(path, {stored = true}): stored: in the type that the run has them in, not in fp32
--- -> true; nil, message, code
+-- save(path, {stored = true}) -> true; nil, message, code. stored: in the types that the run keeps them in, not in fp32
 function weights.save(trainer, path, options)
   options = check_options("save", path, options, {"stored"})
   local stored = options.stored or false
@@ -180,8 +179,8 @@ function weights.save(trainer, path, options)
 end
 
 -- load(path, {strict = true, skip = {names}}) -> {missing = {names}, unexpected = {names}}; nil, message, code
--- As PyTorch's load_state_dict: shapes must agree, names too unless strict is false. Tensors named in skip are left
--- out of the file. What does not fit raises before anything is changed.
+-- As PyTorch's load_state_dict: shapes must agree, names too unless strict is false. Tensors named in skip are ignored.
+-- If something does not fit, it raises before anything is changed.
 function weights.load(trainer, path, options)
   options = check_options("load", path, options, {"strict", "skip"})
   local file <close>, message, code = core.safetensors(path)
@@ -208,7 +207,7 @@ end
 
 -- ---- states
 
--- What must be the same when a run goes on, as text.
+-- What must be the same when a run continues, as text
 local function identity(trainer, loader)
   local same = {loader = loader and loader.text or "none"}
   for key, text in pairs(trainer.identity) do same[key] = text end
@@ -240,7 +239,7 @@ function weights.save_state(trainer, path, options)
   return core.save_tensors(trainer.runtime, path, names_and_numbers(list), metadata, true)
 end
 
--- The first line in which two texts differ, of each of them.
+-- The first line in which two texts differ: that of each text.
 local function difference(expected, found)
   local a, b = expected:gmatch "[^\n]+", found:gmatch "[^\n]+"
   local line, other = a(), b()
@@ -248,7 +247,7 @@ local function difference(expected, found)
   return (line or "nothing"):match "^%s*(.*)", (other or "nothing"):match "^%s*(.*)"
 end
 
--- Raises at the first setting under which the saved run would not go on as it was.
+-- Raises at the first setting that differs from that of the saved run.
 local function check_settings(path, expected, saved)
   for _, key in ipairs(util.sorted_keys(expected)) do
     local found = saved[key] or "none"
@@ -258,7 +257,7 @@ local function check_settings(path, expected, saved)
   end
 end
 
--- Digits as a number that the next ones still fit after; nil: they are none.
+-- The number of these digits; nil: it is none, or not below MOST.
 local function count(digits)
   local n = math.tointeger(tonumber(digits or ""))
   return n and n < MOST and n or nil
@@ -273,8 +272,8 @@ local function counts(saved, loader)
 end
 
 -- load_state(path, {loader = loader, strict = true}) -> true; nil, message, code
--- The run goes on as the saved one would have. strict = false: settings such as the learning rate or the batch may
--- differ, the buffers may not.
+-- The run continues as the saved one would have. strict = false: settings such as the learning rate or the batch may
+-- differ, but not the buffers.
 function weights.load_state(trainer, path, options)
   options = check_options("load_state", path, options, {"loader", "strict"})
   local loader = check_loader("load_state", options.loader)

@@ -1,11 +1,12 @@
--- The columns of results, as core/io/columns.def has them: what each is, what its values may be, which belong together.
+-- The columns of core/io/columns.def: their types, their groups, and their values as text.
 local core = require "memtide.core"
 local csv = require "memtide.results.csv"
 local statuses = require "memtide.results.statuses"
 
 local columns = {}
 
--- ---- types: what a text may be, as test(text) and words for it; always: it is never empty
+-- ---- types: test(text): may a value be this text? expected: the same in words; always: the text is never empty;
+-- reads: "text", "number" or "value" (a word, a number or a flag)
 
 local function is_whole(text) return text:find("^%d+$") and math.tointeger(tonumber(text)) ~= nil end
 local function is_count(text) return is_whole(text) and tonumber(text) >= 1 end
@@ -35,23 +36,24 @@ columns.types = {
     reads = "number"},
   whole = {test = is_whole, expected = "a whole number", reads = "number"},
   integer = {test = function(text) return math.tointeger(tonumber(text)) ~= nil end, expected = "a whole number",
-    reads = "number"}, -- also below 0, as differences are
+    reads = "number"}, -- may be below 0, as differences are
   number = {test = is_number, expected = "a number", reads = "number"},
   seconds = {test = is_number, expected = "a number", always = true, reads = "number"},
   flags = {test = are_flags, expected = "flags of docs/sweeps.md", reads = "text"},
 }
 
--- What is wrong with the text as a value of that type: what was expected; nil: nothing is.
+-- nil: the text is a value of that type; else what was expected, in words.
 function columns.wrong(type, text)
-  local kind = columns.types[type]
+  local kind = assert(columns.types[type])
   if not kind.test or kind.test(text) or text == "" and not kind.always then return nil end
   return kind.expected
 end
 
 -- ---- the table
 
-columns.list, columns.of, columns.type_of = {}, {}, {} -- {name, type, group, unit, text, since}, and by name
-local fixed, axes = {}, nil -- those of every file, and how many of them come before the script's own
+-- list: the lines of columns.def in the order of the file; of: the same by name; type_of: [name] = type
+columns.list, columns.of, columns.type_of = {}, {}, {}
+local fixed, axes = {}, nil -- names of the columns of every file; how many of them come before the script's own axes
 for _, column in ipairs(core.columns()) do
   if column.name == "" then axes = #fixed
   else
@@ -61,10 +63,11 @@ for _, column in ipairs(core.columns()) do
   end
 end
 
--- Does every file have the column, and is it no axis of the script's own?
+-- Does every file have this column? (Not: an axis of the script's own, or a column that only some files have.)
 function columns.is_fixed(name) return columns.of[name] ~= nil and columns.of[name].since > 0 end
 
--- The names of a group, in the order of the file: of its fixed columns, or (own) of those that only some files have.
+-- The names of a group's columns in the order of the file: those of every file, or (own) those that only some files
+-- have
 function columns.group(group, own)
   local names = {}
   for _, column in ipairs(columns.list) do
@@ -73,7 +76,8 @@ function columns.group(group, own)
   return names
 end
 
--- Of a file's columns, the script's own.
+-- Those of a file's columns that only some files have, among them the script's own axes: they stand between two fixed
+-- columns.
 function columns.own(names)
   local own, inside = {}, false
   for _, name in ipairs(names) do
@@ -84,20 +88,19 @@ function columns.own(names)
   return own
 end
 
--- Does the column say what a cell is: a setting or an axis?
+-- Is the column a setting or an axis?
 function columns.is_setting(name)
   local column = columns.of[name]
   return not column or column.group == "work" or column.group == "how"
 end
 
--- The categories of memory, in the order of their columns, CATEGORY_bytes.
+-- The categories of memory in the order of their columns, which are called CATEGORY_bytes
 columns.categories = {}
 for _, name in ipairs(columns.group "peak") do
   columns.categories[#columns.categories + 1] = name:match "^(.*)_bytes$"
 end
 
--- The value that a text in the column stands for; nil: there is none. The text of a setting or of an axis may be that
--- of a number or a flag.
+-- The value of a text in the column; nil: empty. In a column of type "value", "true" is a flag and "1" a number.
 function columns.value(name, text)
   if text == nil or text == "" then return nil end
   local reads = columns.types[columns.type_of[name] or "value"].reads
@@ -106,7 +109,7 @@ function columns.value(name, text)
   return math.tointeger(tonumber(text)) or tonumber(text) or text
 end
 
--- Raises unless the file at `path`, which has that set of columns, has all of the list.
+-- Raises unless the file at `path` has all columns of the list `names`; has: the set of its columns.
 function columns.need(path, has, names)
   for _, name in ipairs(names) do
     if not has[name] then csv.damaged(path, 1, "no results of memtide: there is no column %s", name) end

@@ -1,5 +1,5 @@
--- CSV files as text, RFC 4180: what memtide writes, and what a Python script or a spreadsheet makes of it. A line break
--- inside of quotes is refused: no program of memtide's writes one.
+-- CSV files (RFC 4180): those that memtide writes, also after a Python script or a spreadsheet has saved them again. A
+-- line break inside quotes is an error: memtide writes none.
 local core = require "memtide.core"
 local util = require "memtide.base.util"
 
@@ -11,19 +11,14 @@ function csv.text(value)
   return value == nil and "" or tostring(value)
 end
 
-local function field(value)
-  local text = csv.text(value)
-  return text:find('[,"\r\n]') and '"' .. text:gsub('"', '""') .. '"' or text
-end
-
--- values[1] to values[n], which may be nil, as a line with its end
+-- values[1] to values[n], of which any may be nil, as a line with its "\n"
 function csv.line(values, n)
   local out = {}
-  for i = 1, n do out[i] = field(values[i]) end
+  for i = 1, n do out[i] = core.csv_field(csv.text(values[i])) end
   return table.concat(out, ",") .. "\n"
 end
 
--- The values of a line; nil: its quotes do not match.
+-- line without its end -> {field, ...}; nil: its quotes do not match.
 csv.split = core.csv_split
 
 function csv.damaged(path, number, format, ...)
@@ -32,14 +27,14 @@ end
 
 local function open(path)
   local file, message = io.open(path, "rb")
-  if file then message = select(2, file:read(0)) end -- a folder can be opened, and not read
+  if file then message = select(2, file:read(0)) end -- a folder can be opened, but not read
   if not message then return file end
   error(util.failure(('cannot open "%s": %s'):format(path, (message:gsub("^.*: ", ""))), "file"), 0)
 end
 
--- Calls take(values, line number) for every complete line, the header's too; values is nil where the quotes do not
--- match. Returns the number of the last line where it has no end (a program was stopped, or is still writing), else
--- nil. That line is left out.
+-- Calls take(values, line number) for every complete line, also the header; values is nil if the quotes do not match.
+-- A last line without an end (a program was stopped, or is still writing) is left out; its number is returned, else
+-- nil.
 function csv.lines(path, take)
   local file <close> = open(path)
   local number = 0
@@ -57,8 +52,8 @@ function csv.by_name(columns, list)
   return values
 end
 
--- Calls row(values by column, line number) for every complete line; returns the columns, and the number of a last line
--- that has no end.
+-- Calls row({column = value}, line number) for every complete line after the header. Returns the list of columns, and
+-- the number of a last line without an end. Raises if a line is damaged.
 function csv.read(path, row)
   local columns
   local torn = csv.lines(path, function(values, number)

@@ -1,16 +1,16 @@
--- What is known of the moment in which a step was timed, and whether it speaks against the time.
+-- The state of the machine while a step was timed, and whether it makes the time doubtful.
 local core = require "memtide.core"
 
 local evidence = {}
 local Evidence = {}
 Evidence.__index = Evidence
 
-local EVERY = 0.05       -- seconds from one look at /proc, /sys and the GPU to the next: a look takes time, too
-local PREEMPTED = 20     -- of times that another process was put in this one's place, in a second: more disturb
-local SLOWED = 0.8       -- of the highest clock that was seen: below, the clock has dropped
+local EVERY = 0.05       -- seconds between two looks at /proc, /sys and the GPU, because a look takes time too
+local PREEMPTED = 20     -- involuntary context switches per second; more of them disturb a time
+local SLOWED = 0.8       -- part of the highest clock seen so far; a clock below it has dropped
 local TICK_MS = 10       -- of /proc/stat: USER_HZ is 100 on every Linux
 
--- The words of a device's throttle that speak against a time. A power limit does not: at full load it is the rule.
+-- Reasons for throttling that make a time doubtful. A power limit is not one of them: at full load it is normal.
 local THROTTLE = {thermal = true, brake = true}
 
 local function first_line(path)
@@ -20,7 +20,7 @@ local function first_line(path)
   return line
 end
 
--- Text of /proc/stat's first line -> milliseconds that the host gave to other guests since it was started
+-- First line of /proc/stat -> milliseconds since boot that the host gave to other virtual machines; nil: not there
 function evidence.steal_ms(line)
   local steal = line and line:match("^cpu +" .. ("%d+ "):rep(7) .. "(%d+)")
   return steal and math.tointeger(tonumber(steal)) * TICK_MS
@@ -35,7 +35,7 @@ local function look(device)
   return found
 end
 
--- The words that say why a sample should not count, "" when it should. best: the highest clocks so far.
+-- The words that say why a sample should not count; "": it counts. best: the highest clocks so far.
 function evidence.flag(sample, best)
   local words = {}
   local function check(bad, word) if bad then words[#words + 1] = word end end
@@ -47,7 +47,7 @@ function evidence.flag(sample, best)
   return table.concat(words, " ")
 end
 
--- device: an open device
+-- device: an open device, or nil
 function evidence.new(device)
   local self = setmetatable({device = device, open = {}, best = {cpu_mhz = 0, gpu_mhz = 0}}, Evidence)
   self.last, self.looked = look(device), core.clock()
@@ -57,7 +57,7 @@ end
 
 local SEEN = {"load", "cpu_mhz", "gpu_mhz", "gpu_memory_mhz", "gpu_celsius", "gpu_throttle"}
 
--- A look, which tells of all samples since the last one.
+-- Looks at the machine; what it finds goes into all samples since the last look.
 function Evidence:look()
   local now = look(self.device)
   local stolen = now.stolen and self.last.stolen and now.stolen - self.last.stolen
@@ -70,7 +70,7 @@ function Evidence:look()
   self.last, self.looked, self.open = now, core.clock(), {}
 end
 
--- After every step; `last`: nothing follows for a while.
+-- To be called after every step with its sample; last: no step follows soon, so look now.
 function Evidence:take(sample, last)
   local switches, preempted = core.switches()
   sample.switches, sample.preempted = switches - self.switches, preempted - self.preempted

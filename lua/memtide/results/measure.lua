@@ -1,7 +1,6 @@
--- How the steps of one visit of a cell are timed. A visit makes warmup + steps steps, which are the run: its losses and
--- its memory are those of these steps, whatever the clock says. Where times are to be believed (`rounds` or
--- `confidence` are set) more follow, until there are `steps` times that count: of steps after the warm-up, at a steady
--- pace, which nothing disturbed.
+-- How the steps of one visit of a cell are timed. A visit first makes warmup + steps steps; losses and memory are those
+-- of these steps, whatever their times are. If reliable times are asked for (`rounds` or `confidence` is set), it makes
+-- more, until `steps` times count: those of steps after the warm-up, at a steady pace, which nothing disturbed.
 local core = require "memtide.core"
 local evidence = require "memtide.results.evidence"
 local util = require "memtide.base.util"
@@ -11,11 +10,11 @@ local stats = require "memtide.results.stats"
 local measure = {}
 
 measure.names = {"rounds", "confidence", "time_limit"} -- of an experiment, not of a case
-measure.TIME_LIMIT = 60 -- seconds for a cell, where the script says nothing
-local WINDOW = 3        -- steps whose median tells the pace
-local STEADY = 1.05     -- the pace is steady where it was at most so much slower than what follows
+measure.TIME_LIMIT = 60 -- seconds for a cell, if the script says nothing
+local WINDOW = 3        -- steps whose median is the pace
+local STEADY = 1.05     -- the pace is steady if it is at most this many times that of the next window
 
--- Are times asked for that hold?
+-- Does the script ask for reliable times?
 function measure.holds(base) return base.rounds ~= nil or base.confidence ~= nil end
 
 local function pace(list, from)
@@ -24,21 +23,22 @@ local function pace(list, from)
   return stats.median(seconds)
 end
 
--- How many of the samples, at least `warmup`, stand before the pace is steady; nil: not yet.
+-- How many samples come before the pace is steady, at least `warmup`; nil: it is not steady yet.
 function measure.warm(list, warmup)
   for s = warmup, #list - 2 * WINDOW do
     if pace(list, s + 1) <= STEADY * pace(list, s + 1 + WINDOW) then return s end
   end
 end
 
--- How many samples after the warm-up nothing disturbed
+-- Number of samples after the warm-up that nothing disturbed
 local function good(list, warm)
   local n = 0
   for i = warm + 1, #list do if list[i].flag == "" then n = n + 1 end end
   return n
 end
 
--- Makes steps until `steps` samples count, twice as many as the run has are made, or the time is up.
+-- Makes more steps, until `steps` samples count, about twice as many as planned are made, or the time is up. Returns
+-- the number of samples in the warm-up; nil, reason, code: a step failed.
 local function extend(self, list, take)
   local base = self.experiment.base
   local limit = core.clock() + (base.time_limit or measure.TIME_LIMIT) / (base.rounds or 1)
@@ -65,8 +65,8 @@ local function new_take(self, runtime, loader, seen)
   end
 end
 
--- The run: {samples, losses, more()}, or nil, reason, code. more() makes the further steps, if any, and returns true,
--- or nil, reason, code.
+-- Makes the warmup + steps steps: {samples, losses, more()}; nil, reason, code: a step failed. more() makes further
+-- steps if reliable times need them, and returns true; or nil, reason, code. progress(i, n) is called before step i.
 function measure.run(self, runtime, loader, device, progress)
   local list, losses, all = {}, {}, self.warmup + self.steps
   local take = new_take(self, runtime, loader, evidence.new(device))
@@ -89,7 +89,8 @@ function measure.run(self, runtime, loader, device, progress)
   return {samples = list, losses = losses, more = more}
 end
 
--- The seconds that make the row: of a run that asks for no more, all of its steps.
+-- The seconds that the row's times are computed from: the samples that count, or all steps after the warm-up if the
+-- script does not ask for reliable times.
 function measure.seconds(self, list)
   if measure.holds(self.experiment.base) then return (samples.counted(list)) end
   local out = {}

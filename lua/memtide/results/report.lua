@@ -14,7 +14,7 @@ local SCREENFUL = 40 -- rows of the table that a terminal shows
 
 local ESCAPES = {['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t"}
 
--- Text that every reader of JSON takes: a byte that belongs to no character is U+FFFD.
+-- Valid UTF-8, as JSON needs it: a byte that belongs to no character becomes U+FFFD.
 local function as_utf8(text)
   local parts, at = {}, 1
   local good, bad = utf8.len(text)
@@ -32,7 +32,7 @@ end
 
 local json_value
 
--- A list, or an object with its names in order; an empty table is a list.
+-- A list, or an object with its names sorted; an empty table is a list.
 local function json_table(t)
   local parts, list = {}, t[1] ~= nil or next(t) == nil
   if list then for i, value in ipairs(t) do parts[i] = json_value(value) end
@@ -49,6 +49,7 @@ function json_value(value)
   return quoted(tostring(value))
 end
 
+-- One JSON object: the row's values in the columns `list`, in this order, without nil ones.
 function report.json(row, list)
   local members = {}
   for _, name in ipairs(list) do
@@ -64,7 +65,7 @@ local function percent(value, base)
   return ("%+.0f %%"):format(100 * (value - base) / base)
 end
 
--- What came of a row, also of one that was read as text.
+-- {status, bytes, ms, emulated, reason} of a row; its values may be texts.
 function report.result(row)
   local function number(name) return tonumber(row[name]) end
   return {status = row.status, bytes = number "peak_bytes" or number "predicted_peak_bytes", ms = number "step_ms",
@@ -73,7 +74,7 @@ end
 
 local names_of = setmetatable({}, {__mode = "k"})
 
--- Those of all columns that say what a cell is: a list that all rows with these columns share.
+-- Those columns of `list` that say what a cell is; rows with the same columns share one list.
 local function telling(list)
   local names = names_of[list]
   if names then return names end
@@ -85,8 +86,8 @@ local function telling(list)
   return names
 end
 
--- What the table needs of a row, in little memory: what[i] is its value in column names[i], or "". list: all columns
--- that there are, in their order.
+-- What the table needs of a row, in little memory: result(row), and what[i], its value in column names[i], or "".
+-- list: all columns of the file, in their order.
 function report.summary(row, list)
   local one, names, what = report.result(row), telling(list), {}
   for i, name in ipairs(names) do what[i] = row[name] == nil and "" or row[name] end
@@ -94,8 +95,8 @@ function report.summary(row, list)
   return one
 end
 
--- The places of those columns that are not the same in all rows. The effective batch says nothing where it is a
--- multiple of the batch; a cell that could not be built has no model.
+-- The places of those columns whose values are not the same in all rows. The effective batch is left out if accumulate
+-- is the same in all rows; a cell that could not be built has no model, which is no difference.
 local function varying(rows)
   local places, differs, names = {}, {}, rows[1] and rows[1].names or {}
   for i, name in ipairs(names) do
@@ -109,7 +110,7 @@ local function varying(rows)
   return places
 end
 
--- What the name of a cell says beside the columns that the table has.
+-- The name of a cell without the parts that the table shows in columns
 local function label(row)
   local text = " " .. row.case .. " "
   for i, name in ipairs(row.names) do
@@ -133,7 +134,7 @@ local function any(rows, holds)
   return false
 end
 
--- {head, is it words?, value(row, its number)} of every column. A prediction has no times.
+-- {head =, words = is it text?, value = function(row, its number)} of every column. A prediction has no times.
 local function columns_of(rows)
   local base, places, list = rows[1], varying(rows), {}
   local labels = labels_of(rows, places)
@@ -157,7 +158,7 @@ local function columns_of(rows)
   return list
 end
 
--- The head, and a line for each of the rows; which columns are words.
+-- Lines of texts, the head first; and the set of columns that are text.
 local function table_rows(rows)
   local lines, words = {{}}, {}
   for k, column in ipairs(columns_of(rows)) do
@@ -170,7 +171,8 @@ local function table_rows(rows)
   return lines, words
 end
 
--- Lines of cells as columns: the first left, the others right; or (true) all of them left, or those of a set.
+-- Lines of texts, padded to columns. left: which columns are aligned to the left; nil: the first, true: all, or a set
+-- {[column] = true}.
 function report.columns(lines, left)
   local widths, out = {}, {}
   for _, line in ipairs(lines) do
@@ -188,7 +190,7 @@ function report.columns(lines, left)
   return out
 end
 
--- lines: the head first; words: which columns are words
+-- lines: the head first; words: the set of columns that are text
 function report.print_markdown(lines, words)
   local rule = {}
   for k in ipairs(lines[1]) do rule[k] = words[k] and ":--" or "--:" end
@@ -200,8 +202,8 @@ function report.print_markdown(lines, words)
   end
 end
 
--- rows: summaries of the first of `count` rows. On a terminal a row is one line, and cells that did not end well stand
--- out where colour is wanted. options: markdown, csv.
+-- Prints the table. rows: summaries of the first ones of `count` rows. On a terminal a row is cut to one line, and
+-- cells that did not end well are red where colour is wanted. options: markdown, csv.
 function report.print(rows, count, options)
   local colour, fits = terminal.colour(1), core.isatty(1) and not options.markdown
   local shown = table.move(rows, 1, fits and math.min(#rows, SCREENFUL) or #rows, 1, {})

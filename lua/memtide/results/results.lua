@@ -1,4 +1,4 @@
--- Files of results as any version of memtide wrote them: rows as text, in the words of this one.
+-- Results files of any version of memtide: rows as text, with the names that this version uses.
 local core = require "memtide.core"
 local columns = require "memtide.results.columns"
 local csv = require "memtide.results.csv"
@@ -6,7 +6,7 @@ local statuses = require "memtide.results.statuses"
 
 local results = {}
 
--- As csv.read, for a file of results.
+-- As csv.read, for a results file.
 function results.read(path, each)
   return csv.read(path, function(values, line)
     values.status = statuses.read(values)
@@ -14,15 +14,15 @@ function results.read(path, each)
   end)
 end
 
--- A row with the axes that the columns `names` of a file have; nil and what is wrong: there can be none, also where an
--- axis is called as a column is that came later.
+-- A Row with the axes of a file whose columns are `names`; nil and a message if there can be none, for example because
+-- an axis has the name of a column that was added later.
 function results.row_like(names)
   local good, row, problem = pcall(core.row, columns.own(names))
   if good and row then return row end
   return nil, good and problem or row
 end
 
--- An iterator over the columns of the row in files of each format, the newest last.
+-- An iterator over the lists of the row's columns in files of each format, the newest last.
 function results.formats(row)
   local format = 0
   return function()

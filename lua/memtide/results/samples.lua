@@ -1,6 +1,6 @@
--- The side file of a sweep, NAME.samples.csv: a line for every step that was timed, with what is known of the moment.
--- It is only appended to, a visit of a cell at a time and before the cell's row, so that nothing that was measured is
--- lost; a line that was cut short is moved to NAME.samples.csv.torn by the next run.
+-- The side file of a sweep, NAME.samples.csv: a line for every step that was timed, with the state of the machine. It
+-- is only appended to: all lines of a visit of a cell at once, before the cell's row, so that no measurement is lost.
+-- The next run moves a line that was cut short to NAME.samples.csv.torn.
 local csv = require "memtide.results.csv"
 local stats = require "memtide.results.stats"
 local util = require "memtide.base.util"
@@ -9,7 +9,7 @@ local samples = {}
 local File = {}
 File.__index = File
 
--- {name, type as in columns.lua}. `flag`: why a sample does not count, words of evidence.lua; empty: it counts.
+-- {name, type of columns.lua}. `flag`: why a sample does not count, in the words of evidence.lua; empty: it counts.
 local OF_VISIT = {{"cell", "id"}, {"repeat", "index"}, {"round", "index"}, {"version", "name"}, {"started_at", "time"}}
 local OF_SAMPLE = {{"step", "index"}, {"seconds", "seconds"}, {"flag", "flags"}, {"switches", "whole"},
   {"preempted", "whole"}, {"steal_ms", "number"}, {"load", "number"}, {"cpu_mhz", "number"}, {"gpu_mhz", "number"},
@@ -30,7 +30,7 @@ function samples.exist(path)
   return file ~= nil
 end
 
--- Moves what stands after the last line's end to PATH.torn; returns whether there was such.
+-- Moves the text after the end of the last complete line to PATH.torn; returns whether there was any.
 local function repair(path)
   local file = io.open(path, "rb")
   if not file then return false end
@@ -53,7 +53,7 @@ local function ends_in_line(path)
   return empty or last == "\n"
 end
 
--- The file beside the rows of `path`, to append to. Second: was a torn line moved?
+-- Opens the file beside the rows of `path` to append to it. Second value: was a torn line moved?
 function samples.open(path)
   local self = setmetatable({path = samples.path(path)}, File)
   local torn = not ends_in_line(self.path) and repair(self.path)
@@ -66,7 +66,8 @@ function samples.open(path)
   return self, torn
 end
 
--- visit: {cell =, repeat =, round =, version =, started_at =}; list: {{step =, seconds =, ...}, ...}
+-- Appends the samples of a visit. visit: {cell =, repeat =, round =, version =, started_at =}; list: {{step =,
+-- seconds =, ...}, ...}
 function File:append(visit, list)
   local lines, values, n = {self.fresh and HEADER or ""}, {}, #samples.columns
   for i, column in ipairs(OF_VISIT) do values[i] = visit[column[1]] end
@@ -91,7 +92,8 @@ end
 
 -- ---- reading
 
--- The samples that count; where most of them are flagged, all but the warm-up: a disturbed time is better than none.
+-- Seconds of the samples that count. If more than half of those after the warm-up are flagged, all of them count: a
+-- disturbed time is better than none. Second value: how many after the warm-up are flagged.
 function samples.counted(list)
   local good, all = {}, {}
   for _, sample in ipairs(list) do
@@ -108,9 +110,9 @@ local function key_of(cell, number, version) return ("%s %s %s"):format(cell, nu
 
 local function whole(text) return math.tointeger(tonumber(text)) end
 
--- What is in the file beside `path` -> visits by cell, repeat and version, in the order of the file, which is that of
--- time also where clocks were set back; nil: there is no file. A visit ends where the steps begin anew: two may have
--- begun in the same second. wanted(cell): are that cell's kept? nil: all are.
+-- Reads the file beside `path`: visits by cell, repeat and version; nil: there is no file. They are in the order of the
+-- file, which is the order of time even if clocks were set back. A visit ends where the number of the step falls: two
+-- may have begun in the same second. wanted(cell): should this cell's samples be kept? nil: all are.
 function samples.read(path, wanted)
   if not samples.exist(path) then return nil end
   local name, self = samples.path(path), setmetatable({of = {}}, Index)
@@ -141,7 +143,8 @@ end
 -- The visits of a row: {{round =, started_at =, last = its last step, sample, ...}, ...}
 function Index:visits(row) return self.of[key_of(row.cell, row["repeat"], row.version)] or {} end
 
--- The rounds of times that count, as stats.interval takes them: of one row, or of several rows of the same work.
+-- The times that count, {{seconds, ...} of each visit, ...}, as stats.interval takes them. rows: one row, or several of
+-- the same work.
 function Index:rounds(rows)
   local out = {}
   for _, row in ipairs(rows) do

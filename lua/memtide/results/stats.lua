@@ -1,10 +1,9 @@
--- What can be said of times: medians, and how sure they are. Nothing is assumed of how the times are distributed.
+-- Statistics of times: medians and their confidence intervals. No distribution of the times is assumed.
 local util = require "memtide.base.util"
 
 local stats = {}
 
--- Of the intervals: the median lies inside in 95 of 100 cases.
-stats.CONFIDENCE = 0.95
+stats.CONFIDENCE = 0.95 -- of all intervals: 95 of 100 contain the median
 
 function stats.sorted(values)
   local out = table.move(values, 1, #values, 1, {})
@@ -14,9 +13,9 @@ end
 
 function stats.median(values) return util.quantile(stats.sorted(values), 0.5) end
 
--- The rank k for which the median of what n values were drawn from lies between the k-th smallest and the k-th largest
--- of them with at least this confidence; nil: n is too small. How many of the values lie below that median is binomial,
--- n throws of a fair coin: k is the largest with P(fewer than k) <= (1 - confidence) / 2.
+-- The rank k such that the median of a distribution lies between the k-th smallest and the k-th largest of n values
+-- drawn from it, with at least this confidence; nil: n is too small. The number of values below the median is binomial,
+-- as n throws of a fair coin, and k is the largest number with P(fewer than k) <= (1 - confidence) / 2.
 function stats.rank(n, confidence)
   local allowed = (1 - (confidence or stats.CONFIDENCE)) / 2
   local log_term, below, k = n * math.log(0.5), 0, 0
@@ -29,7 +28,7 @@ function stats.rank(n, confidence)
   return k > 0 and k or nil
 end
 
--- values -> {median, low, high, n}; without low and high where there are too few for an interval
+-- values -> {median, low, high, n}; low and high are nil if there are too few values for an interval
 local function of_values(values)
   local sorted = stats.sorted(values)
   local n = #sorted
@@ -37,8 +36,9 @@ local function of_values(values)
   return {median = util.quantile(sorted, 0.5), low = k and sorted[k], high = k and sorted[n + 1 - k], n = n}
 end
 
--- rounds: {{value, ...}, ...}. The values of one round are more alike than those of two; where there are enough rounds
--- for an interval of their medians, the wider one counts.
+-- rounds: {{value, ...}, ...} -> {median, low, high, n} of all values; nil: there are none. Values of one round are
+-- more alike than values of two rounds, so the interval also covers that of the rounds' medians, if there are enough
+-- rounds.
 function stats.interval(rounds)
   local all, medians = {}, {}
   for _, values in ipairs(rounds) do
@@ -53,19 +53,18 @@ function stats.interval(rounds)
   return found
 end
 
--- Half the interval in parts of the median; nil: there is no interval.
+-- Half the interval divided by the median; nil: there is no interval.
 function stats.half_width(found)
   if not found or not found.low or found.median <= 0 then return nil end
   return (found.high - found.low) / 2 / found.median
 end
 
--- Of a number that is exact.
+-- The interval of a number that is exact
 function stats.exact(value) return {median = value, low = value, high = value} end
 
--- The ratio of two medians that are independent of each other, with its interval: the distances from the medians to
--- the ends of their intervals, as logarithms, add up like the sides of a right angle (Zou and Donner, "Construction of
--- confidence limits about effect measures: a general approach", Statistics in Medicine, 2008). nil: one of the two is
--- not above 0.
+-- The ratio of two independent medians, with its interval; nil: one of the two is not above 0. The distances from the
+-- medians to the ends of their intervals, as logarithms, are added as the sides of a right angle are (Zou and Donner,
+-- "Construction of confidence limits about effect measures: a general approach", Statistics in Medicine, 2008).
 function stats.ratio(a, b)
   if not a or not b or a.median <= 0 or b.median <= 0 then return nil end
   local out = {median = a.median / b.median}
@@ -77,7 +76,7 @@ function stats.ratio(a, b)
   return out
 end
 
--- A generator of its own, so that a script's math.random is left alone: random(n) gives 1 to n, the same for a seed.
+-- A generator: random(n) gives 1 to n, the same numbers for the same seed. It leaves a script's math.random alone.
 -- SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 function stats.random(seed)
   local state = seed
@@ -89,7 +88,7 @@ function stats.random(seed)
   end
 end
 
--- The list in an order drawn from the seed.
+-- A copy of the list in an order drawn from the seed.
 function stats.shuffled(list, seed)
   local out, random = table.move(list, 1, #list, 1, {}), stats.random(seed)
   for i = #out, 2, -1 do

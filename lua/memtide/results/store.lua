@@ -1,5 +1,5 @@
--- Where a sweep's rows go: a CSV file or standard output; samples and logs of cells beside the file. One sweep at a
--- time.
+-- Where a sweep's rows go: a CSV file or standard output, with samples and logs of cells beside the file. Only one
+-- sweep at a time can have a file open.
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local csv = require "memtide.results.csv"
@@ -9,10 +9,11 @@ local util = require "memtide.base.util"
 
 local store = {}
 local Store = {}
-local LONGEST = 2 * util.MOST_TEXT -- of a value: a reason that was cut, with the attempt and the log
+local LONGEST = 2 * util.MOST_TEXT -- bytes of a value: a reason that was cut, the attempt and the path of the log
 Store.__index = Store
 
--- options: csv (nil: nowhere, "-": standard output), say. purpose: predictions cost nothing to make again.
+-- Opens the place for rows with these own columns. purpose: "run", "predict" or another command; options: csv (nil:
+-- nowhere, "-": standard output), say(text) for notices. Raises if the file cannot be opened or another sweep uses it.
 function store.open(own_columns, purpose, options)
   local self = setmetatable({path = options.csv, say = options.say, before = 0}, Store)
   self.row = util.must(core.row(own_columns))
@@ -26,7 +27,7 @@ function store.open(own_columns, purpose, options)
   if torn == true then
     self.say(("%s: an incomplete last line was moved to %s.torn"):format(self.path, self.path))
   end
-  self.before = self.file:rows() -- that an earlier run left
+  self.before = self.file:rows() -- rows of earlier runs
   if purpose == "run" then
     self.samples, torn = samples.open(self.path)
     if torn then
@@ -37,24 +38,24 @@ function store.open(own_columns, purpose, options)
   return self
 end
 
--- The texts of the row that is there, by column; nil: the file has no such column.
+-- The texts of a row of the file, by column; nil: there is no such row or column.
 function Store:texts(id, number)
   return setmetatable({}, {__index = function(_, column) return self.file:value(id, number, column) end})
 end
 
--- Status and version of the row that is there; nil: none.
+-- Status and version of a row of the file; nil: there is no such row.
 function Store:outcome(id, number)
   if not self.file or not self.file:value(id, number, "status") then return nil end
   local values = self:texts(id, number)
   return statuses.read(values), values.version
 end
 
--- The row of the cell that has these columns now, {column = value}.
+-- The row of a cell as it is in the file, {column = value}; now: the values that the cell has now.
 function Store:read(now)
   local values, texts = {}, self:texts(now.cell, now["repeat"])
   for _, column in ipairs(self.columns) do
     local known, text = now[column], texts[column]
-    -- the text does not tell "4" from 4; the cell does
+    -- the text 4 may be the number or the string: the cell knows which
     if known ~= nil and text == csv.text(known) then values[column] = known
     else values[column] = columns.value(column, text) end
   end
@@ -62,10 +63,10 @@ function Store:read(now)
   return values
 end
 
--- The id of the latest row with that id's settings, whatever its network; nil: none.
+-- The id of the latest row with the settings of `id`, whatever its network; nil: there is none.
 function Store:latest(id, number) return self.file and self.file:latest(id, number) end
 
--- The row of a cell that could not be built when it was written is that of the cell `to`.
+-- Changes the id of a row: it was written when the cell could not be built, and `to` is the cell's id now.
 function Store:rename(id, number, to) util.must(self.file:rename(id, number, to)) end
 
 function Store:append(values)
@@ -82,10 +83,11 @@ function Store:append(values)
   error(util.failure(message, code), 0)
 end
 
--- What was timed in a visit of a cell: see samples.lua.
+-- The samples of a visit of a cell: see samples.lua.
 function Store:append_samples(visit, list) if self.samples then self.samples:append(visit, list) end end
 
--- The log of a worker's cell as a file beside the rows; its path. Without rows in a file it goes to standard error.
+-- Writes the log of a cell's worker to a file beside the rows and returns its path. If the rows go to no file, the log
+-- is said (options.say) and nil is returned.
 function Store:keep_log(process, values)
   local header = ("cell %s: %s\n%s: %s\n\n"):format(values.cell, values.case, values.status, values.reason or "")
   if not self.file then

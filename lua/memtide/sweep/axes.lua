@@ -1,6 +1,6 @@
--- The axes of a sweep: how scripts and the command line write them, and what is made of both:
+-- The axes of a sweep, as scripts and the command line write them. Both become
 --   {names = {name, ...}, rows = {{value, ...}, ...}, texts = {{"name=value", ...}, ...}, only = conditions or nil}
--- with a row of values for each place on the axis. An axis of one name has rows of one value.
+-- with a row of values for each place on the axis; a row has a value for each name.
 local core = require "memtide.core"
 local nn = require "memtide.net.nn"
 local literal = require "memtide.base.literal"
@@ -9,12 +9,12 @@ local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
 
 local axes = {}
-local MOST = 100000 -- values of one range: more are a slip of the finger
+local MOST = 100000 -- values of one range; more are a typing error
 local EXPECTED = '{"axis", {value, ...}}'
 
 -- ---- lists of values
 
--- Rounding of many additions or products need not show in a value.
+-- A value without the rounding errors of many additions or products
 local function tidy(x) return math.type(x) == "integer" and x or tonumber(("%.12g"):format(x)) + 0.0 end
 
 local function check_numbers(what, ...)
@@ -29,7 +29,8 @@ local function check_count(what, count)
   if count > MOST then util.fail("%s: expected at most %d values, found %.0f", what, MOST, count) end
 end
 
--- first, first + step, ... up to last, which is among them when the steps meet it.
+-- {first, first + step, ...} up to last, which is included if a step reaches it. step: 1 if nil. Raises if the step
+-- does not lead to last, or for more than MOST values.
 function axes.range(first, last, step)
   step = step or 1
   check_numbers("range", first, last, step)
@@ -44,7 +45,7 @@ function axes.range(first, last, step)
   return list
 end
 
--- first, first * factor, first * factor^2, ... up to last
+-- {first, first * factor, first * factor^2, ...} up to last. factor: 2 if nil. Raises as range does.
 function axes.geometric(first, last, factor)
   factor = factor or 2
   check_numbers("geometric", first, last, factor)
@@ -62,7 +63,7 @@ end
 local RANGE = "^([+-]?[%d.]*%d[eE+-]*%d*)%.%.([^:*]+)([:*]?)(.*)$"
 local MAKE = {[""] = axes.range, [":"] = axes.range, ["*"] = axes.geometric}
 
--- "8..64:8" -> its values; nil: it is no range
+-- "8..64:8" -> the list of its values; nil: the word is no range
 local function range_of(word)
   local first, last, sign, step = word:match(RANGE)
   if not first then return nil end
@@ -72,7 +73,7 @@ local function range_of(word)
   return nil
 end
 
--- The values of `--set name=text`: v1,v2 with ranges 8..64, 8..64:8 and 8..512*2 among them.
+-- The list of values of `--set name=text`: v1,v2,... where each may be a range: 8..64, 8..64:8 or 8..512*2.
 function axes.from_text(name, text)
   local values = {}
   for word in (text .. ","):gmatch("([^,]*),") do
@@ -87,13 +88,13 @@ end
 
 local Zip = {__name = "memtide.zip", __tostring = function() return "mt.zip{...}" end}
 
--- zip{{"batch", {64, 32}}, {"accumulate", {1, 2}}}: axes that go on together, one value of each.
+-- zip{{"batch", {64, 32}}, {"accumulate", {1, 2}}}: one axis whose places take one value of each list.
 function axes.zip(list)
   util.check_type("zip", list, "table")
   return setmetatable({list = list, only = list.only}, Zip)
 end
 
--- How the value is told from the others of its axis, in the names of cells: a model has no short text.
+-- The text of a value in names of cells; a model has no short text, so its position on the axis stands for it.
 local function shown(value, position)
   if nn.is_layer(value) or type(value) == "function" then return tostring(position) end
   if lr_schedule.is(value) then return value.text end
@@ -101,7 +102,7 @@ local function shown(value, position)
   return settings.text(value)
 end
 
--- Passes a list: no names, no holes.
+-- Returns the value if it is a plain list without names and holes; raises otherwise.
 function axes.check_list(where, place, value, expected)
   local count = 0
   for _ in pairs(type(value) == "table" and value or {}) do count = count + 1 end
@@ -111,8 +112,10 @@ function axes.check_list(where, place, value, expected)
   return value
 end
 
--- Adds the places on the axis, each of them once; `place` may hold a %d.
+-- Adds the places to the axis; raises if two are equal. lists: a list of values for each name; place: what messages
+-- call the k-th place, a format with at most one %d.
 local function fill(where, place, axis, lists, check)
+  assert(#lists == #axis.names)
   local seen = {}
   for k = 1, #lists[1] do
     local at, row, words, texts = place:format(k), {}, {}, {}
@@ -136,7 +139,7 @@ function axes.new(where, place, name, list, check)
   return fill(where, place, {names = {name}, rows = {}, texts = {}}, {list}, check)
 end
 
--- {name = value or {value, ...}, ...} -> {{name, {[text] = true, ...}}, ...}
+-- The conditions of an axis: {name = value or {value, ...}, ...} -> {{name, {[text] = true, ...}}, ...}
 local function check_only(where, place, only)
   if only == nil then return nil end
   if not literal.is_table(only) or next(only) == nil or #only > 0 then
@@ -175,7 +178,7 @@ local function check_member(where, place, member)
   return bare[1], bare[2]
 end
 
--- The i-th axis of a script: {"name", {value, ...}, only = {...}}, or a zip of such. seen: name -> i, of those so far.
+-- The i-th axis of a script: {"name", {value, ...}, only = {...}}, or a zip of several. seen: {name = its axis} so far.
 function axes.declare(where, given, i, seen, check)
   local place, axis, lists = ("sweep[%d]"):format(i), {names = {}, rows = {}, texts = {}}, {}
   local list, whole = members(where, place, given)
@@ -194,7 +197,7 @@ function axes.declare(where, given, i, seen, check)
   return fill(where, place .. " value %d", axis, lists, check)
 end
 
--- What an axis depends on must be settled before it: `known` says which names are.
+-- Raises unless the names in an axis's conditions are settled before it. known(name): is it a setting or an axis?
 function axes.check_order(where, all, known)
   for i, axis in ipairs(all) do
     for _, condition in ipairs(axis.only or {}) do
@@ -212,12 +215,12 @@ function axes.check_order(where, all, known)
   end
 end
 
--- Which of the axis's names it is; nil: none.
+-- The index of `name` among the axis's names; nil: it is not one of them.
 function axes.column(axis, name)
   for i, own in ipairs(axis.names) do if own == name then return i end end
 end
 
--- Does the axis take part in a cell that has these values so far?
+-- Do the axis's conditions hold in a cell that has these values so far?
 function axes.active(axis, values)
   for _, condition in ipairs(axis.only or {}) do
     local value = values[condition[1]]
@@ -226,7 +229,7 @@ function axes.active(axis, values)
   return true
 end
 
--- The axis without one of its names; places that are then the same are one. nil: it had no other name.
+-- The axis without one of its names, and without places that are then equal; nil: it has no other name.
 local function without(axis, column)
   if #axis.names == 1 then return nil end
   local seen, kept = {}, {names = {}, rows = {}, texts = {}, only = axis.only}
@@ -244,7 +247,7 @@ local function without(axis, column)
   return kept
 end
 
--- Puts an axis of one name where that name is swept now, or after the others; nil: the name is swept no longer.
+-- Replaces the sweep over `name` by an axis of this one name (nil: by none), in its place; a new name goes last.
 function axes.replace(all, name, axis)
   for i, old in ipairs(all) do
     local column = axes.column(old, name)

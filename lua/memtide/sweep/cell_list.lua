@@ -1,4 +1,4 @@
--- memtide cells: the cells of a sweep and their parts, frozen in a file. Builds networks, opens no device.
+-- memtide cells: writes the cells of a sweep and their parts to a file. It builds networks, but opens no device.
 local csv = require "memtide.results.csv"
 local literal = require "memtide.base.literal"
 local selection = require "memtide.sweep.selection"
@@ -8,10 +8,7 @@ local util = require "memtide.base.util"
 
 local cell_list = {}
 
--- Of a cell that cannot be built, only the settings are known.
-local function id_of(now, one) return one.failed and now.cell:match("^[^-]*") or now.cell end
-
--- A line of the list is one line of the file.
+-- The value of a column; raises if it has a line break, because each cell is one line of the file.
 local function writable(now, column)
   local value = now[column]
   if type(value) == "string" and value:find("[\n\r]") then
@@ -21,8 +18,8 @@ local function writable(now, column)
   return value
 end
 
--- Writes the list of the experiment's cells in `of` parts to `path`; returns how many cells each part has, how many
--- there are, and whether they went to standard output.
+-- Writes the list of the experiment's cells in `of` parts to `path`. Returns the list of the parts' numbers of cells,
+-- the number of all cells, and whether the list went to standard output.
 function cell_list.write(experiment, options, of, path)
   local cells = selection.new(experiment, experiment.base.predict_only and "predict" or "run", options)
   local parts, counts = shards.split(cells, of)
@@ -33,7 +30,8 @@ function cell_list.write(experiment, options, of, path)
     write(csv.line(columns, #columns))
     status.each(cells, function(now, one, k)
       local values = {}
-      now.shard, now.cell = parts[k], id_of(now, one)
+      now.shard = parts[k]
+      if one.failed then now.cell = now.cell:match("^[^-]*") end -- without a network, only the settings are known
       for i, column in ipairs(columns) do values[i] = shards.guarded(writable(now, column)) end
       write(csv.line(values, #columns))
     end)

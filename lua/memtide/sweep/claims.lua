@@ -5,8 +5,8 @@
 --   {claim = "...", of = "step_ms", less = {a, b}}
 --   {claim = "...", of = "loss_last", equal = {a, b}, tolerance = 1e-4}
 --
--- a and b: the name of a cell or of a case, or a table of settings that one cell has, with an `of` of its own if need
--- be. of: a column, or a list of columns that are summed. tolerance: in parts of what is expected.
+-- a and b: the name of a cell or of a case, or a table of settings that only one cell has; the table may have an `of`
+-- of its own. of: a column, or a list of columns that are summed. tolerance: relative to what is expected.
 local core = require "memtide.core"
 local literal = require "memtide.base.literal"
 local settings = require "memtide.net.settings"
@@ -20,7 +20,7 @@ local RELATIONS = {"ratio", "less", "equal"}
 local TIME = "step_ms" -- the column that has samples
 local NO_CLAIM = {step_ms_min = true, step_ms_p90 = true, samples_per_s = true}
 
--- ---- checks of what a script says: place = "claims[3]"
+-- ---- checks of the script's claims; place: "claims[3]", for messages
 
 local function check_columns(where, place, of, columns)
   local list = type(of) == "string" and {of} or of
@@ -40,7 +40,7 @@ local function check_columns(where, place, of, columns)
   return list
 end
 
--- Is it the cell that the side names?
+-- Is `cell` the cell that this side of a claim names?
 local function is_meant(side, cell)
   if side.name then return cell.name == side.name or cell.values.case == side.name end
   for key, value in pairs(side.settings) do
@@ -49,7 +49,7 @@ local function is_meant(side, cell)
   return true
 end
 
--- The name of the one cell that is meant, or nil and why there is none.
+-- The name of the one cell that a side means; nil and why: there is none, or there are several.
 local function resolve(experiment, side)
   local found, count
   local positions = experiment:positions()
@@ -104,7 +104,7 @@ local function check_number(where, place, claim, name, default)
   return value
 end
 
--- The ratio that is claimed: from low to high, ends included; `open`: without the upper end.
+-- The range of the ratio that is claimed: from low to high, ends included; open: the upper end is not included.
 local BAND = {
   ratio = function(expect, tolerance) return {low = expect * (1 - tolerance), high = expect * (1 + tolerance)} end,
   equal = function(_, tolerance) return {low = 1 - tolerance, high = 1 + tolerance} end,
@@ -117,14 +117,14 @@ local function check_text(where, place, claim, name, needed)
   util.fail_at(where, "%s: %s: expected text, found %s", place, name, literal.of(text))
 end
 
--- The columns that the rows will have, in their order and as a set.
+-- The columns that the rows will have: a list that is also a set.
 local function columns_of(experiment)
   local columns = util.must(core.row(experiment:own_axes())):columns()
   for _, name in ipairs(columns) do columns[name] = true end
   return columns
 end
 
--- The claims of an experiment as it is declared, checked. check_list: the experiment's.
+-- Checks the claims of an experiment and returns them; check_list: axes.check_list.
 function claims.check(experiment, list, check_list)
   local where, out, columns = experiment.where, {}, list and columns_of(experiment)
   for i, claim in ipairs(check_list(where, "claims", list or {}, 'a list of claims {{claim = "...", ...}, ...}')) do
@@ -156,7 +156,7 @@ function claims.judge(experiment)
   return setmetatable({experiment = experiment, claims = experiment.claims}, Judge)
 end
 
--- Which cells are meant, once the command line has changed what it changes.
+-- Finds the cells that the claims mean, after the command line has changed the experiment.
 local function find_cells(self)
   if self.cells then return end
   self.rows, self.cells, self.ids = {}, {}, {}
@@ -175,7 +175,7 @@ local function copied(row)
   return out
 end
 
--- Takes every row of the sweep, and keeps what a claim is about.
+-- To be called with every row of the sweep: keeps those that a claim is about.
 function Judge:row(row)
   find_cells(self)
   local rows = self.rows[row.case]
@@ -183,10 +183,10 @@ function Judge:row(row)
   rows[#rows + 1], self.ids[row.cell] = copied(row), true
 end
 
--- Is a row of this cell among them?
+-- Is a row of this cell among the rows that were kept?
 function Judge:about(cell) return self.ids ~= nil and self.ids[cell] == true end
 
--- The value of a side with its interval, or nil and why there is none. All rows of a cell: its repeats.
+-- The value of a side with its interval {median, low, high}; nil and why: there is none. A cell has a row per repeat.
 local function value_of(self, side, samples)
   local cell = self.cells[side]
   if not cell.name then return nil, cell.why end
@@ -209,7 +209,7 @@ local function value_of(self, side, samples)
   return stats.exact(sum)
 end
 
--- Where the interval of the ratio lies: inside of the band, outside, or across one of its ends.
+-- The interval of the ratio is inside the band (REPRODUCED), outside (REFUTED) or across one of its ends.
 local function verdict_of(ratio, band)
   local function below(x) return band.open and x < band.high or not band.open and x <= band.high end
   if ratio.low >= band.low and below(ratio.high) then return "REPRODUCED" end
@@ -217,8 +217,8 @@ local function verdict_of(ratio, band)
   return "INCONCLUSIVE"
 end
 
--- The types that are emulated in the cells that the claim is about, "bf16", and on what, "processor" or "GPU"; nil:
--- none is.
+-- The emulated types in the cells that the claim is about, "bf16", and the device, "processor" or "GPU"; nil: no type
+-- is emulated.
 local function emulation(self, claim)
   local types, device = {}, nil
   for _, side in ipairs(claim.sides) do
@@ -250,7 +250,7 @@ local function judge_one(self, claim, samples)
   return out
 end
 
--- samples: of samples.read, or nil. Returns {{claim, source, band, verdict, ratio or nil, reason or nil}, ...}.
+-- Returns {{claim, source, band, verdict, ratio or nil, reason or nil}, ...}; samples: those of samples.read, or nil.
 function Judge:verdicts(samples)
   local out = {}
   find_cells(self)
@@ -258,7 +258,7 @@ function Judge:verdicts(samples)
   return out
 end
 
--- ---- shown
+-- ---- output
 
 local function ratio_text(found)
   if not found.ratio then return found.reason end
@@ -278,7 +278,7 @@ local function verdict_text(found)
     found.emulated:find " and " and "are" or "is", found.device)
 end
 
--- As lines of columns, for report.columns.
+-- The verdicts as lines, for report.columns
 function claims.lines(verdicts)
   local lines = {{"claim", "verdict", "claimed", "measured"}}
   for i, found in ipairs(verdicts) do
@@ -288,7 +288,7 @@ function claims.lines(verdicts)
   return lines
 end
 
--- As values by name, for report.json.
+-- A verdict as values by name, for report.json
 claims.columns = {"claim", "source", "verdict", "claimed_low", "claimed_high", "ratio", "ratio_low", "ratio_high",
   "hardware", "emulated", "reason"}
 function claims.values(found)
@@ -298,7 +298,7 @@ function claims.values(found)
     hardware = found.hardware, emulated = found.emulated, reason = found.reason}
 end
 
--- The exit statuses: one claim that is refuted outweighs any that are inconclusive.
+-- The exit status: a refuted claim counts before inconclusive ones.
 local STATUS = {REFUTED = 5, INCONCLUSIVE = 6}
 function claims.status(verdicts)
   local least

@@ -1,11 +1,12 @@
--- How long steps will take: operations and bytes of the program, divided by two rates that are learnt from steps that
--- were measured, for each device and precision, and apart for steps that offload: what a link takes is in neither rate.
+-- How long steps will take, from the operations and bytes of the program and two rates that are learnt from measured
+-- steps, for each device and precision:
 --
 --   seconds = flops * a + traffic * b, with a, b >= 0
 --
--- a and b make the sum of squared relative errors least; what is kept of the measured steps is the six sums that this
--- takes, in a file of the user's cache, so that one night's sweep estimates the next one's. Where nothing was measured
--- yet there is the floor of a device whose peaks are known, and of any other nothing is known.
+-- a and b minimise the sum of squared relative errors. Of the measured steps only the six sums that this needs are
+-- kept, in a file of the user's cache, so that one sweep helps to estimate the next. Steps that offload have rates of
+-- their own, because neither rate includes transfers to the host. If nothing was measured yet, the time is known to be
+-- at least the floor of a device whose peaks are known; for other devices nothing is known.
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local util = require "memtide.base.util"
@@ -14,24 +15,26 @@ local estimate = {}
 local Rates = {}
 Rates.__index = Rates
 
-local GUESSED = math.log(8) -- the spread of what was measured in another precision, or is a floor
-local RELATIVE = {a = 1e-11, b = 2e-11} -- what operations and bytes are to each other on most processors
--- What a device reaches, as docs/gpu.md expects it: bytes that a copy moves and operations of products, per second
+local GUESSED = math.log(8) -- spread of a guess from another precision, and of a floor
+local RELATIVE = {a = 1e-11, b = 2e-11} -- typical weights of operations and bytes, to compare cells without a time
+-- What a device reaches by docs/gpu.md: bytes of a copy and operations of matrix products, per second
 local PEAKS = {
   ["NVIDIA H200"] = {bytes = 4.3e12, fp32 = 67e12, tf32 = 395e12, sixteen = 790e12},
 }
 local LEAST_SPREAD, FEW_SPREAD = math.log(1.1), math.log(2)
-local MEMORY = 200 -- steps that the sums remember: newer ones count more
+local MEMORY = 200 -- steps after which older ones count less in the sums
 local NAMES = {"n", "ff", "ft", "tt", "f", "t"}
 
--- Seconds of one step where nothing but the device's peaks counts; nil: they are not known.
+-- Seconds of one step if the device worked at its peaks all the time; nil: its peaks are not known.
 local function floor_of(self, info)
   local peaks = info and PEAKS[info.name]
   return peaks and self.program.floor and self.program:floor(peaks[self.values.precision] or peaks.sixteen, peaks.bytes) or nil
 end
 
--- What an estimate needs of a compiled cell, as values that can be sent: {key, flops, traffic, steps, floor, room}
+-- What an estimate needs of a compiled cell, as values that wire.lua can send: {key, flops, traffic, steps, floor,
+-- room}
 function estimate.cost(self)
+  assert(self.program and self.prediction)
   local info = cell.device(self.values.device):info()
   local flops, traffic = self.program:cost()
   local key = ("%s, %d threads, %s%s"):format(info and info.name or self.values.device, info and info.threads or 0,
@@ -62,7 +65,7 @@ local function read(path)
   return sums
 end
 
--- path: nil for the user's cache, false for none
+-- path: of the file; nil: the one in the user's cache, false: no file
 function estimate.new(path)
   if path == nil then
     local folder = cache_folder()
@@ -78,7 +81,7 @@ local function add(sums, key, one)
   for _, name in ipairs(NAMES) do of[name] = (of[name] or 0) * keep + one[name] end
 end
 
--- A step of this cost took `seconds`.
+-- Learns that a step of this cost took `seconds`.
 function Rates:learn(cost, seconds)
   if seconds <= 0 or cost.flops + cost.traffic <= 0 then return end
   local f, t = cost.flops / seconds, cost.traffic / seconds
@@ -87,7 +90,8 @@ function Rates:learn(cost, seconds)
   add(self.fresh, cost.key, one)
 end
 
--- Adds what was learnt to the file, where another sweep may have been meanwhile. An estimate is worth no error.
+-- Adds what was learnt to the file, which another sweep may have changed meanwhile. If it cannot be written, nothing is
+-- said: estimates are not worth an error.
 function Rates:save()
   if not self.path or not next(self.fresh) then return end
   local sums = read(self.path)
@@ -107,7 +111,7 @@ end
 
 -- ---- estimates
 
--- The rates that the sums say. Where both cannot be positive, one of them explains all.
+-- The rates a and b from the sums. If both cannot be positive, the one that explains more is used alone.
 local function solve(s)
   local det = s.ff * s.tt - s.ft * s.ft
   if det > 1e-9 * s.ff * s.tt then
@@ -119,7 +123,7 @@ local function solve(s)
   return 0, only_t
 end
 
--- {a, b, spread}: a step takes at most e^spread times more or less, as far as the errors so far tell
+-- {a, b, spread}: judged by the errors so far, a step takes at most e^spread times more or less than estimated.
 local function rates(s)
   local a, b = solve(s)
   local left = s.n + a * a * s.ff + 2 * a * b * s.ft + b * b * s.tt - 2 * (a * s.f + b * s.t)
@@ -128,7 +132,7 @@ local function rates(s)
   return {a = a, b = b, spread = math.max(math.log(1 + 2 * deviation), least), learnt = true}
 end
 
--- What the device does in other precisions is the best guess for one that was never measured; nil: none was.
+-- Rates of the device's other precisions, as a guess for one that was never measured; nil: no precision was.
 local function guess(self, key)
   local device, sums = key:match("^(.*),") or key, {}
   for other, one in pairs(self.sums) do if other:match("^(.*),") == device then add(sums, device, one) end end
@@ -136,8 +140,8 @@ local function guess(self, key)
   return found and {a = found.a, b = found.b, spread = GUESSED}
 end
 
--- Seconds of one step, between which bounds it will lie, and what that rests on, its `source`: steps that were
--- measured ("estimated"), those of another precision ("guessed"), the device's peaks ("floor"). nil: nothing is known.
+-- {seconds, low, high, learnt, source} of one step; it will lie between low and high. source: "estimated" (from
+-- measured steps), "guessed" (from another precision) or "floor" (from the device's peaks). nil: nothing is known.
 function Rates:step(cost)
   local sums = self.sums[cost.key]
   local r = sums and sums.n >= 1 and rates(sums) or guess(self, cost.key)
@@ -158,7 +162,7 @@ function Rates:cell(cost)
     learnt = step.learnt, source = step.source}
 end
 
--- A number to compare steps by of which no time is known.
+-- A number to compare steps by if no times are known.
 function estimate.relative(cost) return cost.flops * RELATIVE.a + cost.traffic * RELATIVE.b end
 
 -- 75 -> "1 min 15 s"

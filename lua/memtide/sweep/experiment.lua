@@ -1,6 +1,7 @@
--- What a script declares: mt.experiment{...} checks it and spreads it into cells, one for each row of the results.
+-- mt.experiment{...}: checks what a script declares and makes its cells, one for each row of the results.
 local axes = require "memtide.sweep.axes"
 local claims = require "memtide.sweep.claims"
+local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local script_options = require "memtide.sweep.script_options"
 local measure = require "memtide.results.measure"
@@ -14,14 +15,14 @@ local util = require "memtide.base.util"
 local experiment = {}
 local Experiment = {__name = "memtide.sweep.experiment"}
 Experiment.__index = Experiment
-local names = setmetatable({}, {__mode = "k"}) -- of experiments, where no script can change them
+local names = setmetatable({}, {__mode = "k"}) -- {[experiment] = name}, kept where no script can change it
 
--- What can be said of the whole experiment and of one case alike, beside the settings.
+-- Keys of the whole experiment and of a case, apart from the settings.
 local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
   "steps", "warmup", "epochs", "seed", "schedule"}
 local WHOLE = {"name", "sweep", "cases", "claims", "where", "options", "monotone", "repeats", "shuffle", "drop_last",
   "predict_only", table.unpack(measure.names)}
-local MOST = 1000000 -- combinations of a sweep: to look at each of them takes 10 s
+local MOST = 1000000 -- cells of a sweep; to look at each of them takes 10 s
 local PARTS = {sweep = true, cases = true, claims = true, options = true} -- checked by functions of their own
 local NOT_OF_CELLS = {where = true, monotone = true}
 
@@ -63,10 +64,10 @@ local function is_names(value)
   return type(value) == "string" or value == false
 end
 
--- Names of files begin with it: without a way out of the folder, and without what a list of cells cannot hold.
+-- File names begin with it, so it must not lead to another folder or hold what a list of cells cannot.
 local a_file_name = rule(function(value)
   return type(value) == "string" and value ~= "" and not value:find("[/%c]")
-end, "a name without slashes and control characters: files are called after it (their folder: --csv, --output)")
+end, "a name without slashes and control characters: it begins the names of files (their folder: --csv, --output)")
 local a_name = rule(function(value) return type(value) == "string" and value ~= "" end, "a name")
 local flag = rule(function(value) return type(value) == "boolean" end, "true or false")
 local dataset = rule(function(value)
@@ -78,7 +79,7 @@ local function number(least, most)
 end
 local at_least_1 = settings.whole(1, settings.MOST)
 
--- As settings' checks: the value, or nil and what was expected.
+-- Checks as in settings.lua: each returns the value, or nil and what was expected.
 local RULES = {
   name = a_file_name, case = a_name, model_name = a_name, shuffle = flag, drop_last = flag, predict_only = flag,
   model = rule(is_model, "a layer, or a function of the settings that returns one"),
@@ -99,14 +100,14 @@ local own = rule(function(value) return value ~= "" and literal.has_text(value) 
 
 local function is_settable(key) return settings.known[key] or is_common[key] end
 
--- What is meant by words that others use for a setting
+-- Words that other programs use -> the setting that is meant
 local INSTEAD = {dtype = '"precision"', amp = '"precision"', autocast = '"precision"', eval = '"mode"',
   grad_accum = '"accumulate"', gradient_accumulation_steps = '"accumulate"', accumulation_steps = '"accumulate"'}
 for _, name in ipairs{"lr", "learning_rate", "momentum", "weight_decay", "betas", "eps"} do
   INSTEAD[name] = '{"optimizer", {optim.Adam{...}, ...}}'
 end
 
--- The setting that may be meant by a name that nobody reads: batch_size is batch; nil: none.
+-- The setting that may be meant by a name that nothing reads, for example batch by batch_size; nil: none.
 local function meant(name)
   if INSTEAD[name] then return INSTEAD[name] end
   local best = util.nearest(name, CASE)
@@ -117,22 +118,23 @@ local function meant(name)
   return best and '"' .. best .. '"'
 end
 
--- An axis or key that memtide does not know is the script's own, unless it looks like a slip of the finger.
+-- An axis or key that memtide does not know is the script's own; raises if it looks like a typing error.
 local function check_own(where, place, key)
   local nearest = util.nearest(key, CASE)
   if nearest then util.fail_at(where, '%s: unknown setting "%s"; did you mean "%s"?', place, key, nearest) end
 end
 
--- What is said of the whole experiment cannot differ between its cells.
+-- Raises if the key belongs to the whole experiment, so that it cannot differ between cells.
 local function check_of_cells(where, place, key)
   if RULES[key] and not is_settable(key) then
     util.fail_at(where, '%s: "%s" is said of the whole experiment, not of its cells', place, key)
   end
 end
 
+-- The value of a key as memtide uses it; raises at `where` (nil: the experiment's line) if it is wrong.
 function Experiment:check_value(place, key, value, where)
   where = where or self.where
-  if key == "batch" and value == "max" then return value end -- as large as fits: see fit.lua
+  if key == "batch" and value == "max" then return value end -- the largest that fits: see max_batch.lua
   if settings.known[key] then return settings.check(where, place, key, value) end
   local checked, expected = (RULES[key] or self.options[key] and self.options[key].check or own)(value)
   if checked == nil then
@@ -141,8 +143,8 @@ function Experiment:check_value(place, key, value, where)
   return checked
 end
 
--- For axes: what the values of an axis become. A name is looked at once, however many values it has. several: the
--- values are an axis, of one they are a setting of all cells.
+-- The function that axes.lua calls for each value. It checks a name only once. several: is this really an axis? One
+-- value is a setting of all cells.
 function Experiment:axis_check(several)
   local seen = {}
   return function(where, place, key, value)
@@ -179,7 +181,7 @@ local function check_each(self, place, list, expected, check)
   return out
 end
 
--- An axis gives a setting to every cell: a case that gives it too would be overruled in silence.
+-- Raises if a case gives a setting that an axis gives to every cell: the case's value would never be used.
 function Experiment:check_overlap()
   for i, case in ipairs(self.cases) do
     for _, axis in ipairs(self.axes) do
@@ -192,7 +194,7 @@ function Experiment:check_overlap()
   end
 end
 
--- So many combinations that nobody means them; their number may be beyond any whole number.
+-- Raises if there are more than MOST combinations. Their number is a float, because it may be beyond any integer.
 function Experiment:check_combinations(where, place)
   local n, words = 1.0, {}
   local function times(count, what)
@@ -207,7 +209,7 @@ function Experiment:check_combinations(where, place)
   end
 end
 
--- Is it a setting, or an axis or key of the script's own?
+-- Is this name a setting, or an axis or key of the script's own?
 function Experiment:knows(name)
   if settings.known[name] or RULES[name] then return true end
   for _, key in ipairs(self:own_keys()) do if key == name then return true end end
@@ -225,7 +227,7 @@ function Experiment:check_axes(sweep, cases)
   self:check_overlap()
 end
 
--- mt.experiment{name =, model =, input =, loss =, ...}
+-- mt.experiment{name =, model =, input =, loss =, ...}; raises at the script's line if anything is wrong.
 function experiment.new(options)
   if type(options) ~= "table" then util.fail("experiment: expected a table, found a %s", type(options)) end
   util.check_keys("experiment", options, TOP)
@@ -246,7 +248,8 @@ function experiment.new(options)
   return self
 end
 
--- The names of the script's own, and where they are said: {{name =, place =}, ...}
+-- The script's own axes and keys of cases, with their places: {{name =, place =}, ...}; without those that a condition
+-- of an axis reads
 local function own_names(self)
   local list, seen = {}, {}
   local function add(name, place)
@@ -254,7 +257,7 @@ local function own_names(self)
     seen[name], list[#list + 1] = true, {name = name, place = place}
   end
   for _, axis in ipairs(self.axes) do
-    for _, condition in ipairs(axis.only or {}) do seen[condition[1]] = true end -- an axis reads it
+    for _, condition in ipairs(axis.only or {}) do seen[condition[1]] = true end
   end
   for i, axis in ipairs(self.axes) do
     for _, name in ipairs(axis.names) do add(name, ("sweep[%d]"):format(i)) end
@@ -265,7 +268,7 @@ local function own_names(self)
   return list
 end
 
--- Is something said of the cells by a function of their settings?
+-- Does the experiment have a function of its cells' settings (model, input or where)?
 local function has_functions(self)
   local function among(values)
     return type(values.model) == "function" or type(values.input) == "function"
@@ -280,8 +283,8 @@ local function has_functions(self)
   return found
 end
 
--- self.reads: what functions of the settings read. What is certain already that nobody can read is refused.
--- self.declared: the experiment as the script says it, whatever the command line makes of this one.
+-- Sets self.reads, which notes what functions of the settings read, and raises if it is certain already that nothing
+-- reads an axis. Sets self.declared: the experiment as the script declares it, without changes of the command line.
 function Experiment:watch_reads()
   self.reads = reads.new(self.where, joined(TOP, CASE, self:own_keys()), own_names(self), meant)
   if not has_functions(self) then self.reads:check_none() end
@@ -292,10 +295,10 @@ end
 
 function experiment.is(value) return getmetatable(value) == Experiment end
 
--- What its files are called after: the name as it was checked, whatever the script has made of the table since.
+-- The name that its files begin with: as it was checked, even if the script has changed the table since.
 function experiment.file_name(self) return names[self] end
 
--- What the command line may change: the rest is what the script is about.
+-- Raises unless the command line may change this key.
 local function check_settable(self, key)
   local known = joined(settings.names, {"seed", "steps", "warmup", "epochs", "repeats"}, measure.names,
     self:own_keys())
@@ -305,7 +308,7 @@ local function check_settable(self, key)
     or "; what can be set: " .. table.concat(known, ", "))
 end
 
--- `--set axis=v1,v2`: one value is a setting of every cell, more are an axis, none takes the setting away.
+-- `--set axis=v1,v2`: one value becomes a setting of every cell, several become an axis, none removes the setting.
 function Experiment:set(key, values)
   check_settable(self, key)
   local axis = #values > 0 and axes.new("", "--set", key, values, self:axis_check(#values > 1))
@@ -319,7 +322,7 @@ end
 
 local function has_column(name) return settings.known[name] and not settings.known[name].own or RULES[name] end
 
--- Axes and keys of cases that have no column in every file.
+-- The names of axes, keys of cases and settings that do not have a column in every file
 function Experiment:own_keys()
   local keys, seen = {}, {}
   local function add(name)
@@ -338,7 +341,7 @@ local RESULTS_OF = {offload = {"host_bytes"},
 
 -- The columns of the script's own, in an order that does not depend on that of the axes.
 function Experiment:own_axes()
-  local keys, results = self:own_keys(), {}
+  local keys, given, results = self:own_keys(), {test_data = self.base.test_data ~= nil}, {}
   table.sort(keys)
   if self.base.test_data then results[1] = "test_accuracy" end
   for _, key in ipairs(keys) do
@@ -347,8 +350,8 @@ function Experiment:own_axes()
   return joined(keys, results)
 end
 
--- chosen[i]: place on axis i. Second result: does the cell count? Of an axis that has no part in it, only the first
--- place does.
+-- The cell of a case and of the places chosen[i] on axis i. Second value: does the cell count? If an axis's conditions
+-- do not hold, only its first place counts.
 local function new_cell(self, case, chosen)
   local values, words, places, counts = {}, {case.case}, {}, true
   for key, value in pairs(self.base) do if not NOT_OF_CELLS[key] then values[key] = value end end
@@ -366,26 +369,26 @@ local function new_cell(self, case, chosen)
     elseif chosen[i] > 1 then counts = false end
   end
   local name = #words > 0 and table.concat(words, " ") or self.name
-  -- places: tell models apart that are alike
+  -- places: part of the cell's id, because two models on an axis may be equal
   return {experiment = self, values = values, name = name, places = places}, counts
 end
 
--- Axes along which cells only need more.
+-- The names of axes along which cells need ever more memory
 function Experiment:monotone_axes()
   local given = self.base.monotone
   if given == nil then return {"batch"} end
   return given and (type(given) == "table" and given or {given}) or {}
 end
 
--- Positions run from 1 to this: every case times every combination of the axes times the repeats. Some have no cell.
+-- The number of positions: cases times combinations of the axes times repeats. Some positions may have no cell.
 function Experiment:count()
   local n = math.max(#self.cases, 1) * (self.base.repeats or 1)
   for _, axis in ipairs(self.axes) do n = n * #axis.rows end
   return n
 end
 
--- The cell at a position, in the order in which cases and axes are written; repeats run fastest, then the last axis.
--- Second result: does it count, as far as conditional axes say?
+-- The cell at a position, 1 to count(), in the order in which cases and axes are written; repeats run fastest, then the
+-- last axis. Second value: does it count, by the conditions of the axes?
 function Experiment:cell(position)
   local rest, chosen = position - 1, {}
   local function digit(base)
@@ -395,12 +398,13 @@ function Experiment:cell(position)
   end
   local repeat_number = digit(self.base.repeats or 1)
   for i = #self.axes, 1, -1 do chosen[i] = digit(#self.axes[i].rows) end
+  assert(position >= 1 and rest < math.max(#self.cases, 1))
   local cell, counts = new_cell(self, self.cases[rest + 1] or {}, chosen)
   cell.repeat_number = repeat_number
   return cell, counts
 end
 
--- Does the filter let the cell pass? One whose batch is not known yet does where the filter needs to know it.
+-- Does the script's filter accept the cell? A cell whose batch is not known yet passes if the filter needs the batch.
 function Experiment:passes(cell)
   local filter = self.base.where
   if not filter then return true end
@@ -416,7 +420,7 @@ local function is_regular(self)
   return not self.base.where
 end
 
--- The positions that have a cell; nil: all of them.
+-- The list of positions that have a cell; nil: all have one.
 function Experiment:positions()
   if is_regular(self) then return nil end
   local list, filter = {}, self.base.where and debug.getinfo(self.base.where, "S")

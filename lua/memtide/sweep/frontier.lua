@@ -1,4 +1,4 @@
--- Where memory ends along an axis on which cells only grow: after a cell that ran out of memory, the larger ones of
+-- Where memory ends along an axis on which cells only grow: if a cell ran out of memory, larger cells with otherwise
 -- the same settings need not be tried on that device.
 local core = require "memtide.core"
 
@@ -9,7 +9,8 @@ Frontier.__index = Frontier
 -- names: the axes on which cells only grow
 function frontier.new(names) return setmetatable({names = names, least = {}}, Frontier) end
 
--- All the cell's settings but that one, and where it runs, as a hash. Cells share what is neither word nor number.
+-- A hash of the device and of all the cell's settings but `name`. Values that are neither words nor numbers (models)
+-- are the same objects in all cells, so their addresses identify them.
 function frontier.others(values, name, device)
   local words = {"on " .. tostring(device or values.device)}
   for key, value in pairs(values) do
@@ -20,7 +21,7 @@ function frontier.others(values, name, device)
   return core.hash(name .. ":" .. table.concat(words, "\n"))
 end
 
--- The cell ended with this status, on that device (nil: the one that its settings say).
+-- Notes that a cell with these values ended with this status on that device (nil: the device of its settings).
 function Frontier:note(values, status, name, device)
   if status ~= "oom" then return end
   for _, axis in ipairs(self.names) do
@@ -33,7 +34,7 @@ function Frontier:note(values, status, name, device)
   end
 end
 
--- Why the cell cannot fit, as far as smaller ones have shown; nil: none has.
+-- Why the cell cannot fit, judged by smaller cells; nil: no smaller cell has shown it.
 function Frontier:implied(values, device)
   if not next(self.least) then return nil end
   for _, axis in ipairs(self.names) do

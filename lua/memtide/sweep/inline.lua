@@ -1,5 +1,5 @@
--- Cells run in this process, one after the other: for debuggers, and where the program cannot be started again. The
--- same hooks as the pool's; what ends a worker ends the sweep.
+-- Runs cells in this process, one after the other: for debuggers, and where the program cannot start itself. It calls
+-- the same hooks as pool.lua. What would end a worker ends the sweep.
 local protocol = require "memtide.sweep.protocol"
 local util = require "memtide.base.util"
 local worker = require "memtide.sweep.worker"
@@ -10,11 +10,11 @@ function inline.run(cells, hooks)
   worker.check_devices(cells.devices)
   for task in hooks.next do
     hooks.give(task)
-    local lost -- what the device says now, nobody can trust
+    local lost -- why the device failed: nothing it says now is reliable
     local tell = protocol.teller(function(message)
       if message.word == "done" then lost = message.code == "device" and message.columns.reason end
       local answer, record = hooks.hear(task, message)
-      if record then record() end -- none yet where the cell is visited again
+      if record then record() end -- nil if the cell will be visited again
       return answer
     end)
     function tell.note(text, i, n)

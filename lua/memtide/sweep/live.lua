@@ -1,6 +1,6 @@
--- What a sweep is doing, as a file beside its rows that other processes may read at any time: a board of plain values
--- (progress.lua), replaced as a whole. It goes when the sweep ends; one that a kill left behind names a process that
--- is no more.
+-- What a sweep is doing, in a file beside its rows that other processes may read at any time: a board of plain values
+-- (progress.lua), replaced as a whole. The file is removed when the sweep ends; after a kill it stays, and names a
+-- process that does not exist any more.
 local core = require "memtide.core"
 local wire = require "memtide.sweep.wire"
 
@@ -8,7 +8,7 @@ local live = {}
 local Live = {}
 Live.__index = Live
 
-local ABSENT = 90 -- seconds without a word from another machine's sweep before it counts as dead
+local ABSENT = 90 -- seconds without news after which a sweep on another machine counts as dead
 
 local function read_all(path)
   local file = io.open(path, "rb")
@@ -17,19 +17,20 @@ local function read_all(path)
   return text
 end
 
--- A process by number and by when it began, in ticks since the machine started: numbers are used again.
+-- When a process began, in ticks since the machine started, and its number. Numbers are reused, so both identify it.
+-- nil: it has ended.
 local function born(process)
   local line = read_all(("/proc/%s/stat"):format(process))
   local number, rest = (line or ""):match("^(%d+) %(.*%) (.*)$")
   local fields = {}
   for word in (rest or ""):gmatch("%S+") do fields[#fields + 1] = word end
-  if fields[1] == "Z" then return nil end -- it has ended, and nobody has looked yet
+  if fields[1] == "Z" then return nil end -- a zombie: it has ended, but its parent has not waited for it
   return fields[20], math.tointeger(tonumber(number))
 end
 
 local function host() return (read_all("/proc/sys/kernel/hostname") or ""):gsub("%s+$", "") end
 
--- What tells this process from every other one.
+-- {process, born, host}, which identify this process
 function live.identity()
   local began, process = born("self")
   return {process = process, born = began, host = host()}
@@ -40,7 +41,7 @@ local function path_of(csv) return csv .. ".live" end
 -- For the sweep that holds the lock of these rows.
 function live.new(csv) return setmetatable({path = path_of(csv)}, Live) end
 
--- Whoever does not learn of it goes on all the same: a sweep does not end for want of it.
+-- Replaces the file. Errors are ignored: a sweep does not end because its board cannot be written.
 function Live:write(board)
   local file <close> = core.new_file(self.path)
   if file and file:write(wire.frame(board)) then file:finish() end
@@ -55,7 +56,7 @@ function live.read(csv)
   return text and good and type(board) == "table" and board or nil
 end
 
--- Does the sweep still run? Of one on another machine only the last word's age is known.
+-- Does the sweep still run? For a sweep on another machine, only the age of its board can tell.
 function live.runs(board, now)
   if board.host ~= host() or not board.born then return now - board.written < ABSENT end
   return born(board.process) == board.born

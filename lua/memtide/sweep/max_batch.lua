@@ -1,4 +1,4 @@
--- What fits: why a cell does not, and the largest batch that does. All by prediction, so the answers are exact.
+-- What fits: why a cell does not, and the largest batch that does. Both by prediction, so the answers are exact.
 local cell = require "memtide.net.cell"
 local estimate = require "memtide.sweep.estimate"
 local settings = require "memtide.net.settings"
@@ -6,8 +6,8 @@ local util = require "memtide.base.util"
 
 local max_batch = {}
 
--- Why the compiled cell would not fit, with what is lacking; nil: it fits. Its prediction is then the one without a
--- limit, which says how much it needs.
+-- Why the compiled cell does not fit, and how many bytes are missing; nil: it fits. If its prediction hit the limit, it
+-- is replaced by one without a limit, which says how much the cell needs.
 function max_batch.shortfall(self)
   local room = cell.room(self)
   if not self.prediction.fits then self.prediction = cell.predict(self) end
@@ -19,7 +19,7 @@ end
 
 -- ---- the largest batch
 
--- The cell with that batch: does it fit in `room`, how many bytes does it need, what does a step cost?
+-- The cell with that batch -> does it fit into `room` bytes? its bytes, its cost (estimate.cost)
 local function try(self, batch, room)
   local values = {}
   for key, value in pairs(self.values) do values[key] = value end
@@ -28,7 +28,7 @@ local function try(self, batch, room)
   local good, problem = pcall(function() return cell.compile(cell.build(probe)) end)
   if not good then
     cell.release(probe)
-    if util.is_failure(problem) and problem.code == "oom" then return false end -- in its checkpoint budget
+    if util.is_failure(problem) and problem.code == "oom" then return false end -- above its checkpoint budget
     error(problem, 0)
   end
   local fits = probe.prediction.fits
@@ -38,11 +38,8 @@ local function try(self, batch, room)
   return fits, bytes, cost
 end
 
-local TRIES = 12    -- along a straight line; then by halves, which ends in any case
-local FURTHEST = 16 -- times the batch that is known to fit: small batches may all need the same
-
--- Bytes that one more sample takes, of two batches
-local function slope_of(low, at) return math.max((at.bytes - low.bytes) / (at.batch - low.batch), 1) end
+local TRIES = 12    -- guesses along a straight line; after them bisection, which always ends
+local FURTHEST = 16 -- a guess is at most this many times the batch that fits: small batches may all need the same
 
 local function next_guess(low, high, slope, room, tries)
   if low.batch == 0 then return 1 end
@@ -51,8 +48,8 @@ local function next_guess(low, high, slope, room, tries)
   return math.min(low.batch + more, low.batch * FURTHEST)
 end
 
--- Two neighbours {batch, bytes, cost}: the first fits (batch 0: nothing does), the second does not (or is not known:
--- there is no larger one). What a step needs is close to a straight line over the batch, so few predictions are needed.
+-- Two neighbouring batches {batch, bytes, cost}: the first fits (batch 0: none fits), the second does not (unknown:
+-- there is no larger one). Bytes over the batch are close to a straight line, so few predictions are needed.
 local function border(self, room, most)
   local low, high, slope, tries = {batch = 0}, {batch = most + 1, unknown = true}, nil, 0
   while high.batch - low.batch > 1 do
@@ -60,16 +57,16 @@ local function border(self, room, most)
     local at = {batch = math.max(low.batch + 1, math.min(guess, high.batch - 1))}
     local fits
     fits, at.bytes, at.cost = try(self, at.batch, room)
-    if at.bytes and low.batch > 0 then slope = slope_of(low, at) end
+    if at.bytes and low.batch > 0 then slope = math.max((at.bytes - low.bytes) / (at.batch - low.batch), 1) end
     if fits then low = at else high = at end
     tries = tries + 1
   end
   return low, high
 end
 
--- Under the caching allocator, what a step needs depends on the holes between blocks: a batch may not fit, and a larger
--- one fit again. Looks as far as is worth the time.
-local function look_behind(self, room, most, low, high)
+-- With the caching allocator, bytes depend on the holes between blocks, so a larger batch than one that does not fit
+-- may fit again. Tries as many larger batches as are worth the time.
+local function look_beyond(self, room, most, low, high)
   for batch = high.batch + 1, math.min(most, low.batch + math.min(low.batch // 4 + 1, 64)) do
     local fits, bytes, cost = try(self, batch, room)
     if fits then low, high = {batch = batch, bytes = bytes, cost = cost}, {batch = batch + 1} end
@@ -77,16 +74,17 @@ local function look_behind(self, room, most, low, high)
   return low, high
 end
 
--- The largest batch that fits in `room` bytes, {batch (0: not even one sample does), bytes, cost}, and the next larger
--- one, where there is one. Exact, but for what is said of the caching allocator.
+-- The largest batch that fits into `room` bytes, {batch (0: not even one sample fits), bytes, cost}, and the next
+-- larger one, if there is one. Exact, except with the caching allocator (see look_beyond).
 function max_batch.largest(self, room)
   local most = self.values.data and self.values.data:info().count or settings.MOST
   local low, high = border(self, room, most)
-  if self.values.allocator == "caching" then low, high = look_behind(self, room, most, low, high) end
+  if self.values.allocator == "caching" then low, high = look_beyond(self, room, most, low, high) end
   return low, not high.unknown and high or nil
 end
 
--- Gives a cell of `batch = "max"` its batch: 1 where nothing fits, so that the row says what lacks.
+-- Replaces `batch = "max"` of a built cell by the largest batch that fits: by 1 if none fits, so that the row says how
+-- much is missing.
 function max_batch.settle(self)
   if self.values.batch ~= "max" then return end
   local _, room = cell.room(self)

@@ -1,6 +1,6 @@
--- How long cells take, judged by those of their model that have ended, and when the sweep will end: a range, and the
--- clock's time. Cells that will not fit are left out, as far as cells of their network show it; of cells of a network
--- none of which has ended, nothing is known.
+-- How long cells take, judged by cells of the same model that have ended, and between which times the sweep will end.
+-- Cells that will not fit, judged by other cells of their network, are left out. Nothing is known about cells of a
+-- model until one of them has ended.
 local frontier = require "memtide.sweep.frontier"
 local rounds = require "memtide.sweep.rounds"
 
@@ -8,28 +8,27 @@ local pace = {}
 local Pace = {}
 Pace.__index = Pace
 
-local LEAST = 10               -- seconds: below, an estimate says little about what goes wrong, and nobody reads an end
-local AT_ONCE = 1000           -- cells that it looks at in one go, 10 ms; of no more it keeps each
-local FIRST, EXACT = 0.7, 0.05 -- relative error of an estimate before errors are known, and at best
-local ENOUGH = 3               -- cells that have ended tell how often the others will be visited
-local OTHERWISE = 4            -- with other settings a network may need so many times less
+local LEAST = 10               -- seconds: no shorter time limit from an estimate, and no shorter end is shown
+local AT_ONCE = 1000           -- cells looked at in one call (10 ms); up to this many cells are kept one by one
+local FIRST, EXACT = 0.7, 0.05 -- relative error of an estimate before any error is known; the smallest assumed
+local ENOUGH = 3               -- cells that must have ended to know how often the others will be visited
+local OTHERWISE = 4            -- with other settings a network may need this many times less memory
 
--- limits: {seconds = most seconds of a cell, times = most in multiples of its estimate}; nil: none. cells: the
--- selection whose end is asked for (nil: nobody asks); workers: how many of them run at a time; base: what the script
--- says of the whole experiment
+-- limits: {seconds = the most for a cell, times = the most in multiples of its estimate}, or nil; cells: the selection
+-- whose end is wanted (nil: not wanted); workers: how many cells run at a time; base: experiment.base
 function pace.new(limits, cells, workers, base)
   local self = setmetatable({limits = limits or {}, of_model = {}}, Pace)
   if not cells then return self end
   self.selection, self.workers, self.base = cells, workers, base or {}
   self.counted, self.ended, self.visits, self.n, self.squares = 0, 0, {}, 0, 0
   self.visited, self.concluded, self.needs = 0, 0, {}
-  -- what is left: of few cells each, of many the sums for their models
+  -- the cells that are left: each of them if there are few, else sums for each model
   if cells:count() <= AT_ONCE then self.each, self.gone = {}, {} else self.sums = {} end
   return self
 end
 
--- Samples that pass through the network, or epochs: what the time of a cell grows with. Of batch "max", whose size is
--- not known before it runs, the least.
+-- What the time of a cell is proportional to: samples that pass through the network, or epochs. For batch "max", which
+-- is not known before the cell runs, as for batch 1.
 function pace.work(values)
   if values.epochs then return values.epochs end
   return (tonumber(values.batch) or 1) * values.accumulate * ((values.steps or 10) + (values.warmup or 2))
@@ -42,8 +41,9 @@ local function learn_rate(self, values, seconds)
   self.of_model[values.model] = of
 end
 
--- A visit of the k-th cell, of these values, took so long.
+-- Learns that a visit of the k-th cell, which has these values, took so many seconds.
 function Pace:learn(k, values, seconds)
+  assert(seconds >= 0)
   if self.selection then
     self.visits[k] = (self.visits[k] or 0) + 1
     local expected = self:estimate(values)
@@ -54,13 +54,13 @@ function Pace:learn(k, values, seconds)
   learn_rate(self, values, seconds)
 end
 
--- nil: no cell of this model has ended yet, or it is not known how large the cell is
+-- Seconds for a visit; nil: no cell of this model has ended yet, or the cell's batch is not known
 function Pace:estimate(values)
   local rate = values.batch ~= "max" and self:rate(values.model)
   return rate and rate * pace.work(values) or nil
 end
 
--- Seconds for a unit of work, of a model or (nil) of all that have ended; nil: none has.
+-- Seconds per unit of work, for a model or (nil) for all; nil: no such cell has ended.
 function Pace:rate(model)
   local seconds, work = 0, 0
   for one, of in pairs(self.of_model) do
@@ -69,7 +69,7 @@ function Pace:rate(model)
   return work > 0 and seconds / work or nil
 end
 
--- Seconds after which the cell counts as hanging; nil: it may take as long as it does.
+-- Seconds after which the cell counts as hanging; nil: there is no limit.
 function Pace:limit(values)
   local absolute, estimate = self.limits.seconds, self.limits.times and self:estimate(values)
   local relative = estimate and math.max(LEAST, estimate * self.limits.times)
@@ -78,7 +78,7 @@ end
 
 -- ---- the end of the sweep
 
--- What the time of a cell hangs on; n: how many such there are.
+-- The cell in the form of an element of self.sums, where n is the number of cells
 local function describe(self, k)
   local values = self.selection:cell(k).values
   return {model = values.model, work = pace.work(values), n = 1, batch = values.batch, k = k,
@@ -92,7 +92,7 @@ local function add_up(self, values, sign)
   sum.work = sum.total / math.max(sum.n, 1)
 end
 
--- Looks at more of the cells; true: it has looked at all. A sweep of a million begins at once.
+-- Looks at some more cells; returns whether all have been looked at. So a sweep of a million cells begins at once.
 local function count_more(self)
   local all = self.selection:count()
   local last = math.min(self.counted + AT_ONCE, all)
@@ -104,10 +104,10 @@ local function count_more(self)
   return last == all
 end
 
--- Where the bytes of a row are those of its batch, and where they are not.
+-- Columns whose bytes are proportional to the batch
 local GROWS = {"activations_bytes", "activation_gradients_bytes", "input_bytes"}
 
--- What the row of a cell shows of others of its network.
+-- Learns from the row of a cell how much memory other cells of its network need.
 local function learn_needs(self, values, row)
   local bytes, batch = tonumber(row.predicted_peak_bytes), tonumber(row.batch)
   if not bytes or not batch or not row.cost or not row.cost.room then return end
@@ -120,18 +120,18 @@ local function learn_needs(self, values, row)
   end
 end
 
--- Will the cell be skipped, as far as others show?
+-- Will the cell be skipped, judged by other cells?
 local function is_unfit(self, one)
   local cells = self.selection
   if cells.purpose ~= "run" or cells.try_oom or math.type(one.batch) ~= "integer" then return false end
-  -- what a function makes of other settings may be another network
+  -- a function may return another network for other settings
   local same, alike = self.needs[one.key], type(one.model) ~= "function" and self.needs[one.model]
   local found = same or alike
   if not found then return false end
   return found.fixed + found.grows * one.batch / found.batch > found.room * (same and 1 or OTHERWISE)
 end
 
--- The k-th cell has ended, or had before; row: what came of it.
+-- Notes that the k-th cell has ended, now or in an earlier run; row: its row.
 function Pace:done(k, values, row)
   if not self.selection then return end
   if self.sums then add_up(self, values, -1)
@@ -144,7 +144,7 @@ function Pace:done(k, values, row)
   self.ended = self.ended + 1
 end
 
--- Of a cell each visit of which takes `seconds`: visits that are left, and their bounds.
+-- Visits that are left of a cell if each takes `seconds`: expected, at least, at most.
 local function visits_left(self, one, seconds)
   local least, most = rounds.visits(self.base, seconds)
   local expected = math.sqrt(least * most)
@@ -155,8 +155,8 @@ local function visits_left(self, one, seconds)
   return left(expected), left(least), left(most)
 end
 
--- Seconds that are left, between which bounds they will lie, and of how many cells nothing is known, which are in none
--- of these; nil: nothing is known yet, or nobody asks.
+-- Seconds that are left, their lower and upper bound, and the number of cells of unknown time, which these do not
+-- include; nil: nothing is known yet, or the end is not wanted.
 function Pace:remaining()
   if not self.selection or not count_more(self) or not self:rate() then return nil end
   local seconds, low, high, unknown = 0, 0, 0, 0
@@ -179,8 +179,8 @@ function Pace:remaining()
   return seconds, low / factor, high * factor, unknown
 end
 
--- {seconds =, at = now, first =, last =, unknown =}: the seconds that are left, and between which times the sweep will
--- end; unknown: cells that are not in it, or nil. nil: not known, or too soon to be worth it
+-- {seconds =, at = now, first =, last =, unknown =}: the seconds that are left, and the times between which the sweep
+-- will end; unknown: the number of cells of unknown time, or nil. Returns nil if the end is not known or near.
 function Pace:range(now)
   local seconds, low, high, unknown = self:remaining()
   if not seconds or seconds < LEAST and unknown == 0 then return nil end

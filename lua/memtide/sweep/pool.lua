@@ -1,15 +1,15 @@
--- Worker processes that are handed one task after the other. Knows nothing of what the tasks are.
+-- Worker processes that get one task after the other. The pool does not know what the tasks are: it calls hooks.
 --
 --   a task             {request = message, limit = seconds or nil, ...}; while it runs also process, started
 --   next()              -> the next task, or nil
---   give(task, slot)    this worker gets it, perhaps for another attempt
---   hear(task, message) -> a message to answer with; "done", "fresh" (done, the worker is spent), "again" (in another
---                       worker: one beside this, where there is one); or nil. With "done" and "fresh", a function to
---                       call when the worker is busy again
---   lost(task, cause)   the worker ended: see failures.of_end; -> the same
---   gone(slot, why)     this worker gets no more tasks, others go on
---   watch(task, note, slot)  what it is doing; look(): after all of these, at least every `tick` seconds (nil: nobody
---                       wants to know)
+--   give(task, slot)    this worker gets the task, perhaps for another attempt
+--   hear(task, message) the worker sent a message -> a message to answer with; "done"; "fresh" (done, but the next task
+--                       needs a new worker); "again" (try the task again, in another worker if there is one); or nil.
+--                       With "done" and "fresh" also a function, which is called when the worker is busy again
+--   lost(task, cause)   the worker ended, see failures.of_end -> as hear
+--   gone(slot, why)     this worker gets no more tasks, the others continue
+--   watch(task, note, slot)  what the worker is doing
+--   look()              after these calls, at least every `tick` seconds (nil: not needed)
 local core = require "memtide.core"
 local failures = require "memtide.sweep.failures"
 local util = require "memtide.base.util"
@@ -19,14 +19,14 @@ local pool = {}
 
 local GRACE = 3          -- seconds from SIGTERM to SIGKILL
 local START_LIMIT = 120  -- seconds for a worker to load the script and open its device
-local LONGEST = 60       -- seconds between two looks at them, where nobody watches
-local PIECES = 16        -- that are taken of what a worker says before the others, and signals, are looked at
-local DOUBTFUL = 3       -- tasks in a row that are to be tried again elsewhere: is it the worker's device?
+local LONGEST = 60       -- seconds between two looks at the workers if there is no tick
+local PIECES = 16        -- pieces taken from one worker before the other workers and signals are looked at
+local DOUBTFUL = 3       -- tasks in a row that must be tried again, after which the worker's device is in doubt
 
 -- ---- one worker
 
---   failures    tasks in a row that were to be tried again; elsewhere: how many of them others have not ended yet
---   stumbled    its worker ended before it was ready: it is started once more
+--   failures    tasks in a row that must be tried again; elsewhere: how many of them have not ended in other workers
+--   stumbled    the worker ended before it was ready, and was started a second time
 local Slot = {}
 Slot.__index = Slot
 
@@ -37,7 +37,7 @@ function Slot:start()
   self:limit(START_LIMIT)
 end
 
--- A worker that listens no more has ended: the next look at it will tell.
+-- If the worker has closed its end, it has ended, which the next look at it will show.
 function Slot:send(message) self.process:send(wire.frame(message)) end
 
 function Slot:limit(seconds)
@@ -46,6 +46,7 @@ function Slot:limit(seconds)
 end
 
 function Slot:give(task)
+  assert(self.task == nil or self.task == task)
   self.task = task
   if not self.process then return self:start() end
   if not self.ready then return end
@@ -55,18 +56,18 @@ function Slot:give(task)
 end
 
 function Slot:retire()
-  if self.process then self.process:close() end -- with its process
+  if self.process then self.process:close() end -- this ends the process
   self.process = nil
 end
 
--- How many other workers there are.
+-- Number of other workers that still get tasks
 function Slot:others()
   local n = 0
   for _, slot in ipairs(self.pool.slots) do n = n + (slot ~= self and not slot.gone and 1 or 0) end
   return n
 end
 
--- It gets no more tasks; the one that it has waits for the others.
+-- This worker gets no more tasks; its current task waits for the others.
 function Slot:give_up(why)
   self:retire()
   table.insert(self.pool.waiting, self.task)
@@ -74,14 +75,15 @@ function Slot:give_up(why)
   self.pool.hooks.gone(self, why)
 end
 
--- The worker cannot start. One that could before has lost its device. Else no task can run, and the message says why.
+-- The worker cannot start. If it could before, it has lost its device, and others may continue. Else no task can run,
+-- and the message says why.
 function Slot:refuse(message, code)
   if self.worked and self:others() > 0 then return self:give_up(message) end
   local log = self.process:log(util.MOST_TEXT)
   error(util.failure(message .. (log ~= "" and "\n" .. log or ""), code), 0)
 end
 
--- A task that waits for another attempt: of those that failed here, only where there is no other worker.
+-- A task that waits for another attempt; one that failed in this worker only if there is no other worker.
 function Slot:take_waiting()
   local alone = self:others() == 0
   for i, task in ipairs(self.pool.waiting) do
@@ -89,7 +91,7 @@ function Slot:take_waiting()
   end
 end
 
--- Too much has failed here, and what others make of it is not known yet.
+-- Have too many tasks failed here, while other workers have not shown yet whether the tasks are to blame?
 function Slot:in_doubt() return self.failures >= DOUBTFUL and self.elsewhere > 0 and self:others() > 0 end
 
 function Slot:feed()
@@ -101,13 +103,14 @@ function Slot:feed()
   self:give(task)
 end
 
--- The task failed here and is to be tried again.
+-- The task failed here and will be tried again.
 function Slot:pass_on(task)
   task.failed_at, self.failures, self.elsewhere = self, self.failures + 1, self.elsewhere + 1
   table.insert(self.pool.waiting, task)
 end
 
--- A task has ended, well or not, that may have failed at another worker before: is that one to blame?
+-- A task has ended here, well or not. If it failed in another worker before, this shows whether that worker is to
+-- blame.
 function Slot:judge(task, well)
   local other = task.failed_at
   if well then self.failures = 0 end
@@ -115,12 +118,13 @@ function Slot:judge(task, well)
   other.elsewhere = other.elsewhere - 1
   if not well then other.failures = 0
   elseif other.failures >= DOUBTFUL and not other.gone and not other.task then
-    other:give_up(("what fails there (%d in a row) does not fail elsewhere"):format(other.failures))
+    other:give_up(("%d tasks in a row failed there, but not elsewhere"):format(other.failures))
   end
 end
 
+-- Does what a hook has returned for the current task.
 function Slot:after(verdict, later)
-  local task = self.task
+  local task = assert(self.task)
   if verdict == "done" or verdict == "fresh" then self:judge(task, verdict == "done")
   elseif verdict == "again" then self:pass_on(task)
   elseif verdict then return self:send(verdict)
@@ -140,8 +144,8 @@ function Slot:take(message)
 end
 
 function Slot:ended()
-  local task = self.task
-  self.process:signal("KILL") -- if it only closed its socket
+  local task = assert(self.task)
+  self.process:signal("KILL") -- it may have closed only its socket
   local kind, what = self.process:wait(GRACE)
   local cause = {kind = self.killed or kind or "stuck", what = what, seconds = self.seconds, note = self.process:note()}
   if not self.ready then
@@ -157,7 +161,8 @@ function Slot:ended()
   self:after(verdict, later)
 end
 
--- SIGTERM, SIGKILL, and then on without it: a process can be stuck in its driver for good.
+-- After the deadline: SIGTERM, then SIGKILL, then the sweep continues without the process, which may be stuck in a
+-- driver for good.
 function Slot:check_deadline(now)
   if not self.deadline or now < self.deadline then return end
   self.killed, self.kills, self.deadline = "timeout", self.kills + 1, now + GRACE
@@ -165,7 +170,7 @@ function Slot:check_deadline(now)
   self.process:signal(self.kills == 1 and "TERM" or "KILL")
 end
 
--- What the worker said since the last look.
+-- Takes what the worker has sent since the last look.
 function Slot:listen()
   local process = self.process
   local bytes
@@ -178,7 +183,7 @@ function Slot:listen()
       if self.process ~= process or not self.task then return end
       good, message = pcall(self.read)
     end
-    if not good then -- something else writes to the socket: nothing that comes can be believed
+    if not good then -- something else writes to the socket: no message can be trusted any more
       self.killed = "message"
       return self:ended()
     end
@@ -192,7 +197,7 @@ end
 local Pool = {}
 Pool.__index = Pool
 
--- Asks them to end, and sees to it that they do.
+-- Asks all workers to end, and kills those that do not.
 function Pool:close()
   local running = {}
   for _, slot in ipairs(self.slots) do
@@ -210,7 +215,7 @@ function Pool:close()
 end
 Pool.__close = Pool.close
 
--- Gives every idle worker a task; returns the processes that are at work.
+-- Gives every idle worker a task; returns the processes that have one.
 local function assign(self)
   local busy = {}
   for _, slot in ipairs(self.slots) do
@@ -228,7 +233,7 @@ local function patience(self)
   return least
 end
 
--- USR1 lets what runs end and starts nothing more; any other signal ends it.
+-- After USR1 running tasks end and no others start; any other signal ends the pool at once.
 local STOPPED = {
   INT = {"interrupted", "interrupted"}, TERM = {"terminated", "terminated"}, HUP = {"hung up", "terminated"},
   USR1 = {"stopped as asked by SIGUSR1", "requeue"},
@@ -249,7 +254,7 @@ end
 
 local signals = setmetatable({}, {__close = function() core.restore_signals() end})
 
--- What a worker answers to one message.
+-- Starts a worker, sends it one message and returns its answer.
 function pool.ask(message)
   local process <close> = util.must(core.spawn({"--worker"}))
   local read, last = wire.reader(), core.clock() + START_LIMIT
@@ -264,7 +269,8 @@ function pool.ask(message)
   error(util.failure("a worker process ended or hung: " .. process:note(), "internal"), 0)
 end
 
--- setups: the first message to each of the workers, {message, ...}; memory: most bytes of each. Runs every task.
+-- Runs every task that hooks.next returns. setups: {the first message to each worker, ...}; memory: the most bytes of
+-- each, or nil. Raises if no worker can start, or after a signal.
 function pool.run(setups, memory, hooks)
   local self = setmetatable({slots = {}, waiting = {}, hooks = hooks}, Pool)
   for i, setup in ipairs(setups) do

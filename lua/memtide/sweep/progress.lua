@@ -1,8 +1,8 @@
--- What a sweep tells while it runs. It is kept on a board of plain values, and shown as a screen on a terminal, else as
--- a line for every cell that has ended; beside the rows it lies as a file (live.lua) for `memtide watch`.
+-- What a sweep shows while it runs: a board of plain values, drawn on a terminal as a screen, else as a line for every
+-- cell that has ended. `memtide watch` reads it from a file beside the rows (live.lua).
 --
 --   board  name, csv, started, written    times are seconds of os.time
---          total, ended, resumed          cells; of those that have ended, how many had their row before
+--          total, ended, resumed          numbers of cells; resumed: of those that ended, how many had a row before
 --          counts                         {status = cells}
 --          running                        {{worker =, case =, note =, since =, expected = seconds or nil}, ...}
 --          last                           {{case =, status =, bytes =, ms =, reason =}, ...}: the newest is last
@@ -20,7 +20,7 @@ local progress = {}
 local Progress = {}
 Progress.__index = Progress
 
-local PAINT, KEEP, WORD = 0.1, 2, 30 -- seconds between two pictures, two files, and two of which nothing differs
+local PAINT, KEEP, WORD = 0.1, 2, 30 -- seconds between two screens, two files, two files if nothing has changed
 local LAST = 4                       -- rows on the board
 
 local function new_board(name, total, csv)
@@ -31,12 +31,12 @@ local function new_board(name, total, csv)
   return board
 end
 
--- options: as the command line has them; those for which nothing is shown have `quiet`.
+-- options: of the command line; quiet: nothing is shown.
 function progress.new(name, total, options)
   local in_file = options.csv and options.csv ~= "-"
   local self = setmetatable({board = new_board(name, total, in_file and options.csv or nil), lanes = {},
     quiet = options.quiet, live = in_file and live.new(options.csv)}, Progress)
-  -- rows on the same terminal would stand in the middle of it
+  -- no screen if rows are printed on the same terminal: they would appear in the middle of it
   local rows_there = core.isatty(1) and (options.json or options.csv == "-")
   if not options.quiet and not rows_there and screen.can_paint(options) then self.painter = screen.painter() end
   self.tick = self.painter and PAINT or self.live and KEEP or nil
@@ -44,7 +44,7 @@ function progress.new(name, total, options)
   return self
 end
 
--- ---- showing it
+-- ---- output
 
 local function keep(self, now, changed)
   if now < self.due_keep or not changed and now < self.due_word then return end
@@ -53,7 +53,7 @@ local function keep(self, now, changed)
   self.live:write(self.board)
 end
 
--- To be called now and then: shows what has changed, when it is time again.
+-- To be called often: shows what has changed if enough time has passed.
 function Progress:look()
   local now = core.clock()
   if self.painter and now >= self.due_paint then
@@ -70,7 +70,7 @@ local function change(self)
   self.changed = true
 end
 
--- A function that says something while the screen is there: above it.
+-- A function that says a text as `say` does, but above the screen.
 function Progress:above(say)
   return function(text)
     if self.painter then self.painter:clear() end
@@ -79,24 +79,24 @@ function Progress:above(say)
   end
 end
 
--- ---- what happens
+-- ---- events
 
--- A worker has been given a cell. lane: its number; worker: its name where there are several.
+-- A worker has got a cell. lane: the worker's number; worker: its name if there are several; expected: seconds, or nil.
 function Progress:begin(lane, worker, name, expected)
-  -- a full disk is told before the time of a cell is spent
+  -- so a full disk is noticed before the time of a cell is spent
   util.must_write("standard output", io.stdout:flush())
   self.lanes[lane] = {worker = worker, case = name, note = "", since = os.time(), expected = expected}
   change(self)
   self:look()
 end
 
--- What is known by now of how long it will take.
+-- How long the cell in this lane will take, now that it is known.
 function Progress:expect(lane, seconds)
   local one = self.lanes[lane]
   if one and not one.expected then one.expected = seconds end
 end
 
--- What it is doing.
+-- What the worker is doing.
 function Progress:note(lane, text)
   local one = self.lanes[lane]
   if one and one.note ~= text then
@@ -105,7 +105,7 @@ function Progress:note(lane, text)
   end
 end
 
--- The worker has no cell any more.
+-- The worker has no cell now.
 function Progress:leave(lane)
   self.lanes[lane] = nil
   change(self)
@@ -117,7 +117,7 @@ local function count(self, row)
   self.changed = true
 end
 
--- The cell has its row now. left: when the sweep will end, if that is known.
+-- The k-th row has been made. left: see Pace:range
 function Progress:row(k, name, row, left)
   local b, one = self.board, report.result(row)
   count(self, row)
@@ -129,10 +129,10 @@ function Progress:row(k, name, row, left)
     left and "; " .. screen.ends(left, left.at) or "")) .. "\n")
 end
 
--- A visit of a cell has ended that has no row yet. left: see Progress:row
+-- A visit of a cell has ended that needs more visits before its row. left: see Pace:range
 function Progress:visited(left) self.board.left, self.changed = left, true end
 
--- It had one before.
+-- A cell has its row from an earlier run.
 function Progress:resumed(row)
   self.board.resumed = self.board.resumed + 1
   count(self, row)

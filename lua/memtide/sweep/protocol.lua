@@ -1,39 +1,41 @@
--- What a worker and its parent say to each other, each message a table that wire.lua sends.
+-- The messages between a worker and its parent; each is a table that wire.lua sends.
 --
---   parent   {path, text, args, safe, purpose, options, device}, first of all: the script's text as the parent read it,
---            is it under --safe, what selection.new takes, the device for all cells (nil: that of each one's settings)
+--   parent   {path, text, args, safe, purpose, options, device}, once: the script's text as the parent read it, whether
+--            it runs under --safe, arguments of selection.new, the device for all cells (nil: that of their settings)
 --   worker   ready, or refused
---   parent   {k, implied} for each cell; implied: why it cannot fit, where another cell has shown it
---   worker   what it is, and its row piece by piece: built, columns, samples, done; or built, skipped
+--   parent   {k, implied} for each cell; implied: why it cannot fit, if another cell has shown that
+--   worker   the cell and its row, in pieces: built, columns, samples, done; or built, skipped
 --
---   parent   {probe = true} instead of all this
+--   parent   {probe = true} instead of all that
 --   worker   devices
 local protocol = {}
 
--- What a worker says: {word, names of what stands in it}; of_cell: of a cell; answer: what the parent's answer holds;
--- most: a longer list is told in several messages (the parent looks at signals, and at other workers, between two).
+-- The worker's messages: {word, names of its fields}; of_cell: it is about a cell; answer: field of the parent's
+-- answer; most: a longer list is sent in several messages, so that the parent can look at signals and other workers in
+-- between.
 protocol.messages = {
   {"ready"},
   {"refused", "text", "code"},
   {"devices", "names"}, -- every GPU that can be opened
-  {"built", "columns", "failed", of_cell = true, answer = "go"}, -- what the cell is, or why it cannot be built
-  {"columns", "columns", of_cell = true}, -- more of its columns
-  {"samples", "list", of_cell = true, most = 1000}, -- what was timed, see samples.lua
-  {"skipped", of_cell = true}, -- it was not wanted: there is a row already
-  {"done", "columns", "code", "unbuilt", of_cell = true}, -- the rest; what went wrong; whether there was no network
+  {"built", "columns", "failed", of_cell = true, answer = "go"}, -- its first columns; why it cannot be built
+  {"columns", "columns", of_cell = true}, -- more columns
+  {"samples", "list", of_cell = true, most = 1000}, -- timed steps: see samples.lua
+  {"skipped", of_cell = true}, -- after the answer go = false: there is a row already
+  {"done", "columns", "code", "unbuilt", of_cell = true}, -- the last columns; code of a failure; was there no network?
 }
 
 local by_word = {}
 for _, kind in ipairs(protocol.messages) do by_word[kind[1]] = kind end
 
--- The message of that word; ...: what stands in it, in the order of the table.
+-- The message of that word; ...: its fields in the order of the table.
 function protocol.message(word, ...)
-  local message, kind = {word = word}, by_word[word]
+  local message, kind = {word = word}, assert(by_word[word])
   for i = 2, #kind do message[kind[i]] = (select(i - 1, ...)) end
   return message
 end
 
--- {word = function(...)}: says it of a cell. hear(message, answered) -> the parent's answer, where it is answered.
+-- {word = function(fields) that sends the message} for all messages about a cell, by way of hear(message, answered),
+-- which returns the parent's answer if `answered`.
 function protocol.teller(hear)
   local tell = {}
   for _, kind in ipairs(protocol.messages) do
@@ -53,7 +55,7 @@ function protocol.teller(hear)
   return tell
 end
 
--- handlers: {word = function(...)}. Raises unless there is one for everything that is said of a cell.
+-- Returns handlers, {word = function}; raises unless there is one for every message about a cell.
 function protocol.check(handlers)
   for _, kind in ipairs(protocol.messages) do
     if kind.of_cell and not handlers[kind[1]] then error("nobody hears " .. kind[1]) end

@@ -1,6 +1,5 @@
--- What the functions of a script read of a cell's settings. They get the settings under a table that notes which names
--- are asked for: a name that is not there is a slip of the finger, and so is an axis, or a key of cases, that memtide
--- does not know and nobody reads: its rows would all be alike.
+-- Notes what the functions of a script read of a cell's settings. A name that does not exist is an error. So is an
+-- axis, or a key of cases, that memtide does not know and that no function reads: its rows would all be equal.
 local literal = require "memtide.base.literal"
 local util = require "memtide.base.util"
 
@@ -8,10 +7,10 @@ local reads = {}
 local Reads = {}
 Reads.__index = Reads
 
-local LOOKED_AT = 1000 -- cells, where no cell so far reads a name
+local LOOKED_AT = 1000 -- the most cells that are tried to find one that reads a name
 
--- known: {name, ...}, what a cell may have; own: {{name =, place =}, ...}, what somebody must read;
--- meant(name): a name of memtide's that may have been meant, or nil
+-- where: the experiment's line; known: {name, ...} that a cell may have; own: {{name =, place =}, ...} that a function
+-- must read; meant(name): the setting that may have been meant, or nil
 function reads.new(where, known, own, meant)
   local self = setmetatable({where = where, known = {}, own = own, unread = {}, meant = meant}, Reads)
   for _, name in ipairs(known) do self.known[name] = true end
@@ -19,7 +18,7 @@ function reads.new(where, known, own, meant)
   return self
 end
 
--- The name is none that a cell could have.
+-- Raises: no cell can have this name.
 local function fail(self, name)
   local _, message = pcall(util.fail, 'settings: there is no "%s"%s', name,
     util.meant(name, util.sorted_keys(self.known)))
@@ -27,7 +26,7 @@ local function fail(self, name)
   error(message, 0)
 end
 
--- The settings as a function of the script gets them. Tables are copies, and what it writes stays its own.
+-- The settings for a function of the script. Tables are copies, and what the function writes does not reach the cell.
 function Reads:hand_out(values)
   local handed = {}
   local function get(name)
@@ -54,7 +53,7 @@ function Reads:hand_out(values)
   })
 end
 
--- The first of the names that nobody has read.
+-- The first name that no function has read; nil: all were read.
 local function first_unread(self)
   for _, one in ipairs(self.own) do if self.unread[one.name] then return one end end
 end
@@ -66,7 +65,7 @@ local function refuse(self, why)
     meant and ("; did you mean %s?"):format(meant) or "")
 end
 
--- Where there is no function of the settings, nobody can read them.
+-- For an experiment without functions of the settings: raises if there are names that a function must read.
 function Reads:check_none()
   if first_unread(self) then error(refuse(self, ": no model, input or where is a function of the settings"), 0) end
 end
@@ -76,7 +75,8 @@ local function gcd(a, b)
   return a
 end
 
--- Some of n places that meet all values of all axes, and their pairs, as far as that goes.
+-- An iterator over at most LOOKED_AT of n places, spread so that they meet the values of all axes, and pairs of them,
+-- as far as possible: the stride is near the golden section of n and has no common divisor with it.
 local function some_of(n)
   local stride, i = math.max(n * 618 // 1000, 1), -1
   while gcd(n, stride) > 1 do stride = stride + 1 end
@@ -86,16 +86,17 @@ local function some_of(n)
   end
 end
 
--- Calls a function that is only looked at: true, its results; false: it failed, as nobody need know.
+-- Calls a function only for what it reads: true and its results; false: it failed, which is not reported.
 local function try(f, ...)
   local found = table.pack(util.try(f, nil, ...))
   if util.is_interrupt(found[2]) then error(found[2], 0) end
   return table.unpack(found, 1, found.n)
 end
 
--- To be called when a cell's functions have been. Where names are left that nobody has read, looks at other cells, and
--- raises where none of them reads a name. positions: of the experiment's cells, or nil: count of them; call(position)
--- calls that cell's functions. What fails there may not have come to the name: then nothing is known.
+-- To be called after a cell's functions. If there are names that none has read yet, it calls the functions of other
+-- cells, and raises if none of them reads a name. positions() -> the list of positions of cells, or nil and their
+-- number; call(position) calls that cell's functions. If one fails, it may have failed before it read the name: nothing
+-- is said.
 function Reads:check(positions, call)
   if self.refused then error(self.refused, 0) end
   if not next(self.unread) then return end

@@ -1,4 +1,4 @@
--- The interactive prompt: an expression is printed, a statement is run, an incomplete one goes on.
+-- The interactive prompt: prints expressions, runs statements, asks for more lines of an incomplete one.
 local core = require "memtide.core"
 
 local repl = {}
@@ -9,7 +9,7 @@ local function read(prompt)
   return io.read("L")
 end
 
--- A complete chunk from the user; nil at the end of input.
+-- Reads a complete chunk from the user; nil at the end of input.
 local function read_chunk(globals)
   local text = read("> ")
   if not text then return nil end

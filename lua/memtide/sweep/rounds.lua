@@ -1,6 +1,6 @@
--- In which order the cells of a sweep are visited, and how often. One visit each, in the script's order; where times
--- are to hold (measure.lua), in rounds: every cell once, in an order drawn anew from the seed, so that what drifts
--- (heat, clocks, neighbours) meets all cells alike; then those again that need it.
+-- In which order and how often the cells of a sweep are visited: once each in the script's order; or, if reliable times
+-- are asked for (measure.lua), in rounds. A round visits every cell that needs a visit once, in an order drawn from the
+-- seed, so that drifts (heat, clocks, other processes) affect all cells alike.
 local core = require "memtide.core"
 local measure = require "memtide.results.measure"
 local samples = require "memtide.results.samples"
@@ -12,7 +12,7 @@ Rounds.__index = Rounds
 
 local MOST = 100 -- rounds
 
--- How many visits a cell needs, at least and at most, each of which takes so many seconds.
+-- The least and the most visits of a cell, if each takes so many seconds.
 function rounds.visits(base, seconds)
   if not measure.holds(base) then return 1, 1 end
   local limit = base.time_limit or measure.TIME_LIMIT
@@ -21,8 +21,8 @@ function rounds.visits(base, seconds)
   return least, base.confidence and most or least
 end
 
--- path: of the rows; nil: they go nowhere. What an interrupted run measured counts. order: an iterator over the cells
--- where they are visited once; nil: the script's order.
+-- count: number of cells; path: of the rows, whose samples of earlier runs count, or nil; order: an iterator over the
+-- cells for sweeps that visit them once, nil: the script's order.
 function rounds.new(experiment, purpose, count, path, order)
   local base = experiment.base
   local self = setmetatable({base = base, round = 1, at = 0, count = count, order = order}, Rounds)
@@ -40,10 +40,10 @@ function Rounds:shuffle(list)
   self.at, self.count = 0, #list
 end
 
--- The next cell's number; nil: none, or none before a worker has ended one.
+-- The next cell's number; nil: there is none, or none until a worker has ended its cell.
 function Rounds:next()
   if self.at == self.count and self.again and #self.again > 0 then
-    table.sort(self.again) -- the order does not depend on which worker was first
+    table.sort(self.again) -- so that the order does not depend on which worker was first
     self.round = self.round + 1
     self:shuffle(self.again)
     self.again = {}
@@ -68,7 +68,7 @@ local function state_of(self, row)
   return self.of[key], key
 end
 
--- The number of the visit of the cell with this row.
+-- The number of this visit of the cell with this row, from 1.
 function Rounds:number(row)
   if not self.holds then return 1 end
   local state = state_of(self, row)
@@ -83,8 +83,10 @@ local function enough(base, state)
   return not base.confidence or width ~= nil and width <= base.confidence
 end
 
--- A visit has ended that began at `begun`. Returns all seconds of the cell that count, when it needs no further visit.
+-- A visit of cell k, begun at `begun`, has ended with the samples `list`. Returns all seconds of the cell that count;
+-- nil: the cell needs another visit.
 function Rounds:visited(k, row, list, begun)
+  assert(self.holds)
   local state, key = state_of(self, row)
   state.visits[#state.visits + 1] = (samples.counted(list))
   state.spent = state.spent + core.clock() - begun

@@ -1,4 +1,4 @@
--- The columns of a cell's row, as {column = value}: what the cell is, what was predicted, what was measured.
+-- The columns of a cell's row, as {column = value}: those that identify the cell, predictions, measurements.
 local cell = require "memtide.net.cell"
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
@@ -13,13 +13,13 @@ local function peak_columns(out, peak)
   out.peak_op = peak.op
 end
 
--- Of a setting: numbers, true and false stay what they are, also in JSON; the rest is text.
+-- A setting's value for a column: numbers, true and false stay, also in JSON; anything else becomes text.
 function row.column_value(value)
   if value == nil or type(value) == "boolean" or math.type(value) then return value end
   return settings.text(value)
 end
 
--- What the settings say; `device`: where the cell runs, when that is not what they say.
+-- The columns that identify the cell; device: where it runs, if that is not the device of its settings.
 function row.identity(self, id, device)
   local v = self.values
   local out = {
@@ -33,12 +33,13 @@ function row.identity(self, id, device)
   return out
 end
 
+-- The columns of the compiled cell's prediction.
 function row.predicted(self)
   local found, info = self.prediction, cell.device(self.values.device):info()
   local out = {device_name = info and info.name, driver = info and info.driver, emulated = cell.emulated(self),
     status = found.fits and "predicted" or "oom", reason = found.reason, lower_bound_bytes = found.lower_bound,
     batch = self.values.batch, effective_batch = self.values.batch * self.values.accumulate,
-    cost = estimate.cost(self)} -- no column: for estimates
+    cost = estimate.cost(self)} -- not a column: for estimates
   if found.fits then
     out.predicted_peak_bytes = found.peak.bytes
     peak_columns(out, found.peak)
@@ -48,11 +49,12 @@ function row.predicted(self)
   return out
 end
 
--- A clock's noise need not fill a column.
+-- Further digits of a time are noise.
 local function six_digits(x) return tonumber(("%.6g"):format(x)) end
 
--- Of the seconds of steps of `batch` samples.
+-- Sets the columns of times from the seconds of steps, at least one, of `batch` samples each.
 function row.time_columns(out, seconds, batch)
+  assert(#seconds > 0)
   local sorted = table.move(seconds, 1, #seconds, 1, {})
   table.sort(sorted)
   local median = util.quantile(sorted, 0.5)
@@ -61,6 +63,7 @@ function row.time_columns(out, seconds, batch)
   if median > 0 then out.samples_per_s = six_digits(batch / median) end
 end
 
+-- The columns of a run; found: what cell.run has returned.
 function row.measured(self, found)
   local out = {status = found.status, reason = found.reason}
   if not found.memory then return out end

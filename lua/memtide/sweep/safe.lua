@@ -1,9 +1,9 @@
--- What a script sees under --safe: Lua without what reaches the machine, memtide, and the files below its own folder.
+-- What a script can use under --safe: Lua without access to the machine, memtide, and files below its own folder.
 --
--- Its globals are a table of their own, with copies of the libraries: what it changes there is not what memtide's
--- modules use. It cannot reach what those keep for themselves: it sees no metatable but those that it set itself, no
--- class, no bytecode and no debug library. Only the core opens files for it, and the core is confined to the folder.
--- Time and memory are not limited: see --timeout and --host-memory.
+-- Its globals are a table of their own with copies of the libraries, so it cannot change what memtide's modules use. It
+-- cannot reach their internals: it sees no metatables but its own, no classes, no bytecode and no debug library. Only
+-- the core opens files for it, and the core is confined to the folder. Time and memory are not limited: see --timeout
+-- and --host-memory.
 local core = require "memtide.core"
 local strict = require "memtide.base.strict"
 local util = require "memtide.base.util"
@@ -26,7 +26,7 @@ local function copy(from, names)
   return to
 end
 
--- Those of the script's own tables, and no others: a class or a metatable of memtide's is not to be changed.
+-- getmetatable and setmetatable work on the script's own tables only, so that it cannot change memtide's metatables.
 local function metatables(globals)
   local own = setmetatable({}, {__mode = "k"})
   local hidden, get, set = debug.getmetatable, getmetatable, setmetatable
@@ -44,7 +44,7 @@ local function metatables(globals)
   end
 end
 
--- Text only, and under the script's globals unless it says which
+-- load for text only, with the script's globals unless it passes others
 local function loader(globals)
   return function(chunk, name, _, ...)
     local under = globals
@@ -59,7 +59,7 @@ local function read(path)
   return file and file:read("a")
 end
 
--- memtide, and modules beside the script
+-- require for memtide and for modules beside the script
 local function requirer(globals, folder)
   local loaded = {memtide = require "memtide"}
   return function(name)
@@ -79,8 +79,9 @@ end
 
 -- ---- classes
 
--- object.method is found in the class as a rule, and object.__index then is the class: from now on methods are found
--- in a copy that nobody can name. Every class that memtide's modules know, however deep, is among their upvalues.
+-- Objects usually find methods in their class by __index, so that object.__index is the class. This replaces it by a
+-- copy of the methods, which a script cannot reach by name. Every class is found by following upvalues and tables from
+-- memtide's modules.
 local function hide_classes()
   local seen = {}
   local function visit(value)
@@ -112,7 +113,7 @@ local function hide_classes()
   for name, module in pairs(package.loaded) do if name:find("^memtide") then visit(module) end end
 end
 
--- ----
+-- ---- the script's globals
 
 local function new_space(folder)
   local globals = copy(_G, PLAIN)
@@ -125,12 +126,12 @@ local function new_space(folder)
   return globals
 end
 
--- This process runs its script safely. For good: there is no way back.
+-- From now on this process runs its script safely; this cannot be undone.
 function safe.on() wanted = true end
 
 function safe.is_on() return wanted end
 
--- The globals of a script in this folder; the first that is asked for says to which one the process keeps.
+-- The globals of a script in this folder. Under --safe the first call confines the process to its folder.
 function safe.space(folder)
   if not wanted then
     strict.on(_G)

@@ -1,6 +1,6 @@
--- What a running sweep looks like: a board of plain values (progress.lua) as a few lines, and lines that are drawn in
--- place, again and again, on the terminal that is standard error. Nothing there but these lines is touched, and no
--- state of the terminal is changed: a sweep that is killed leaves nothing behind but these lines, below the cursor.
+-- A running sweep on the screen: a board of plain values (progress.lua) as a few lines, which are redrawn in place on
+-- the terminal of standard error. Only these lines are changed, and no state of the terminal, so a sweep that is killed
+-- leaves only these lines below the cursor.
 local core = require "memtide.core"
 local estimate = require "memtide.sweep.estimate"
 local statuses = require "memtide.results.statuses"
@@ -23,9 +23,9 @@ function screen.counts(counts)
   return table.concat(words, ", ")
 end
 
-local DAY = 20 * 3600 -- seconds from which on the clock needs its date
+local DAY = 20 * 3600 -- an end that is further away than so many seconds is shown with its date
 
--- range: see Eta:range -> "1 h 10 min left, ends 05:40-06:55"
+-- range: see Pace:range -> "1 h 10 min left, ends 05:40-06:55"
 function screen.ends(range, now)
   local left = math.max(range.seconds - (now - range.at), 0)
   if range.unknown then
@@ -38,7 +38,7 @@ function screen.ends(range, now)
     or first .. (form == "%H:%M" and "-" or " to ") .. last)
 end
 
--- What came of a cell: "oom, 1.2 GiB, out of memory ..."
+-- The result of a cell: "oom, 1.2 GiB, out of memory ..."
 function screen.outcome(one)
   local words = {one.status}
   if one.bytes then words[#words + 1] = util.show_bytes(one.bytes) end
@@ -80,7 +80,7 @@ local function running(one, now)
     one.note ~= "" and one.note or "starting", time)
 end
 
--- The board as {text, red?} lines, at most `most` of them.
+-- The board as lines {text, is it red?}, at most `most` of them.
 function screen.lines(board, now, most)
   local lines = {{bar(board)}, {summary(board, now)}}
   local room = math.min(most or MOST_LINES, MOST_LINES) - #lines
@@ -105,16 +105,16 @@ end
 local Painter = {}
 Painter.__index = Painter
 
--- Can lines be drawn again on this terminal?
+-- Is standard error a terminal on which lines can be redrawn?
 function screen.can_paint(options)
   return core.isatty(2) and not options.plain and os.getenv("TERM") ~= "dumb"
 end
 
 function screen.painter() return setmetatable({colour = terminal.colour(2)}, Painter) end
 
--- The lines that there is room for, of those that make(most lines) gives. The cursor goes back to the first one, so
--- that what comes next begins there, whatever has become of the window meanwhile. The last column stays free: what is
--- drawn there wraps on some terminals.
+-- Draws the lines that make(most lines) returns, as many as fit. Then the cursor returns to the first line, so that the
+-- next drawing begins there even if the window's size changes. The last column stays free, because text there wraps on
+-- some terminals.
 function Painter:paint(make)
   local columns, height = core.window(2)
   local width, most, out = math.max(math.min((columns or 80) - 1, MOST_COLUMNS), 1), (height or 24) - 1, {}
@@ -124,11 +124,11 @@ function Painter:paint(make)
   end
   local text = table.concat(out, "\r\n") .. "\27[J\r" .. (#out > 1 and ("\27[%dA"):format(#out - 1) or "")
   if text == self.drawn then return end
-  self.drawn = text -- before the writing, in which Ctrl-C may end this function
+  self.drawn = text -- before writing, because Ctrl-C may end this function there
   io.stderr:write("\r" .. text)
 end
 
--- Leaves an empty place, and the cursor at its beginning.
+-- Erases the lines; the cursor is where the first one began.
 function Painter:clear()
   if not self.drawn then return end
   self.drawn = nil

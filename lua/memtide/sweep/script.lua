@@ -1,4 +1,4 @@
--- Running a user's script: its arguments, its folder for require, undefined globals as errors.
+-- Runs a user's script, with its arguments, its folder for require, and errors for undefined globals.
 local experiment = require "memtide.sweep.experiment"
 local repl = require "memtide.sweep.repl"
 local safe = require "memtide.sweep.safe"
@@ -26,7 +26,7 @@ local function read_text(path)
   error(util.failure(('cannot open the script "%s"%s'):format(path, message and "" or ": it is no file"), "file"), 0)
 end
 
--- With a variable that is to be closed, `return mt.experiment{...}` is no tail call: an error in it finds the line.
+-- A to-be-closed variable makes `return mt.experiment{...}` no tail call, so that an error in it knows the line.
 local KEEP_FRAME = "local memtide_script <close> = nil "
 
 local function read_chunk(path, text, globals)
@@ -36,8 +36,8 @@ local function read_chunk(path, text, globals)
   return chunk
 end
 
--- Runs the file ("-": standard input) with `args` as `...`; modules beside it can be required. Returns what it returns.
--- text: what was read from the file before.
+-- Runs the file ("-": standard input) with `args` as `...`, and returns what it returns. It can require modules beside
+-- it. text: the file's text if it was read before, else nil.
 function script.run(path, args, text)
   text = text or read_text(path)
   local folder = path:match("^(.*)/[^/]*$") or "."
@@ -48,7 +48,7 @@ function script.run(path, args, text)
   return chunk(table.unpack(args))
 end
 
--- Returns the experiment and the text of the script: a worker runs what was read once, whoever edits the file since.
+-- Returns the script's experiment and its text. Workers run this text, even if the file is edited meanwhile.
 function script.load_experiment(path, args, text)
   text = text or read_text(path)
   local found = script.run(path, args, text)
@@ -72,7 +72,7 @@ local SWITCHES = {
   end,
 }
 
--- What -e and -l say is of the current folder, also as to where --safe keeps the script that follows.
+-- Runs a plain program. If -e or -l come first, --safe confines it to the current folder.
 function script.plain(arguments, state)
   local i, prompt, done = 1, false, false
   local switched = (arguments[1] or ""):match("^%-%a$")

@@ -1,5 +1,5 @@
--- Options that a script declares: {{"width", 64, "channels of the first layer"}, ...}. Each is a setting of every cell,
--- of its default's type, that the command line can change.
+-- Options that a script declares: {{"width", 64, "channels of the first layer"}, ...}. Each is a setting of every cell
+-- that the command line can change; its values have the type of the default.
 local axes = require "memtide.sweep.axes"
 local literal = require "memtide.base.literal"
 local settings = require "memtide.net.settings"
@@ -7,7 +7,7 @@ local util = require "memtide.base.util"
 
 local script_options = {}
 
--- By the default's type: what the command line calls a value, and whether a value is one (as the script gets it).
+-- By the default's type: {name of a value in the help, expected, function that returns the value for the script or nil}
 local TYPES = {
   integer = {"N", "a whole number", function(v) return math.type(v) == "integer" and v or nil end},
   float = {"X", "a number", function(v) return type(v) == "number" and v + 0.0 or nil end},
@@ -35,7 +35,7 @@ local function check_one(where, place, given, is_taken)
     end}
 end
 
--- The list with each option under its name, too. is_taken(name): is it a key of experiments?
+-- Checks the list; returns it with each option also by its name. is_taken(name): is it a key of experiments?
 function script_options.check(where, list, is_taken)
   local out = {}
   for i, given in ipairs(axes.check_list(where, "options", list or {}, 'a list {{"name", default, "text"}, ...}')) do
@@ -51,8 +51,8 @@ function script_options.find(list, name) return list[(name:gsub("-", "_"))] end
 
 local function refuse(format, ...) error(util.failure(format:format(...), "option"), 0) end
 
--- What the command line says of an option, {name, values}; of several values an axis is made. given: {word, name,
--- value}; without a value, a flag is set.
+-- {name, values} of an option on the command line; several values become an axis. given: {word, name, value}; without a
+-- value a flag becomes true. Raises if the script has no such option, or the value is wrong.
 function script_options.take(list, option, given)
   if not option then
     local names = {}
@@ -77,7 +77,7 @@ function script_options.values(option, text)
   return values
 end
 
--- Lines of help.
+-- The lines of help about the options
 function script_options.help(list)
   local lines = {}
   for i, option in ipairs(list) do

@@ -1,5 +1,5 @@
--- Which cells a sweep has: the script's, as the command line changes and chooses them; and what the row of an earlier
--- run means for a cell. Nothing here builds a network or opens a device.
+-- Which cells a sweep has: the script's cells, changed and chosen by the command line; and whether a cell with a row of
+-- an earlier run is run again. Nothing here builds a network or opens a device.
 local axes = require "memtide.sweep.axes"
 local core = require "memtide.core"
 local shards = require "memtide.sweep.shards"
@@ -12,7 +12,7 @@ Selection.__index = Selection
 
 -- ---- what the command line changes
 
--- What the command line asks for is checked as what a script says, but is wrong usage.
+-- Calls f for something that the command line asks for: a mistake there is wrong usage, not a mistake in the script.
 function selection.asked(f, ...)
   local good, problem = pcall(f, ...)
   if not good then error(util.is_failure(problem) and problem or util.failure(problem, "usage"), 0) end
@@ -33,12 +33,12 @@ local function apply(experiment, options)
   end
   if options.steps then selection.asked(experiment.set, experiment, "epochs", {}) end
   if options.device then devices = {options.device} end
-  -- the same cells, wherever each of them will run
+  -- one device for the cells' settings and ids, though each worker has its own
   if options.devices then selection.asked(experiment.set, experiment, "device", {options.devices[1]}) end
   return devices
 end
 
--- Positions of the cells, those whose name has the text `case`; nil: all there are.
+-- Positions of the cells whose name contains `case` (nil: of all cells); nil: all positions
 local function choose(experiment, case)
   local positions = experiment:positions()
   if not case then return positions end
@@ -51,15 +51,15 @@ local function choose(experiment, case)
   return chosen
 end
 
--- Leaves the cells of a part; self.listed[k]: what the list of cells says of them, where there is one.
+-- Keeps only the cells of a part. self.listed[k]: the line of cell k in the list of cells, if there is a list.
 local function take_part(self, shard, path)
   local chosen, listed = shards.choose(self, shard, path)
   for i, k in ipairs(chosen) do chosen[i] = self.positions and self.positions[k] or k end
   self.positions, self.listed = chosen, listed
 end
 
--- purpose: "run" or "predict". options: set, declared, device, seed, steps, case, memory, retry, try_oom, dry_run,
--- shard, cells, as the command line has them; or positions, those of another selection of the same options.
+-- purpose: "run" or "predict"; options: of the command line (set, declared, device, seed, steps, case, memory, retry,
+-- try_oom, dry_run, shard, cells); or positions, those of another selection with the same options.
 function selection.new(experiment, purpose, options)
   local self = setmetatable({experiment = experiment, purpose = purpose, memory = options.memory,
     try_oom = options.try_oom, dry_run = options.dry_run}, Selection)
@@ -72,15 +72,16 @@ end
 
 function Selection:count() return self.positions and #self.positions or self.experiment:count() end
 
--- A new object each time: a sweep of many cells need not hold them.
+-- The k-th cell, a new object each time, so that a sweep of many cells need not hold them all.
 function Selection:cell(k)
+  assert(k >= 1 and k <= self:count())
   local one = self.experiment:cell(self.positions and self.positions[k] or k)
   one.memory = self.memory
   return one
 end
 
--- An iterator over the cells as they are run: in the script's order, or (spread) each of them once before any is
--- repeated.
+-- An iterator over the numbers of cells: in the script's order, or (spread) the first repeats of all cells, then the
+-- second ones, and so on.
 function Selection:order(spread)
   local count, repeats = self:count(), spread and self.experiment.base.repeats or 1
   local i = -1
@@ -96,7 +97,8 @@ end
 
 -- ---- what an earlier row means
 
--- Of a row's status and version (nil: there is no row): "missing", "failed", "stale" (of another build) or "done".
+-- The state of a cell from its row's status (nil: there is no row) and version: "missing", "failed", "stale" (made by
+-- another build) or "done".
 function selection.state(status, version)
   if not status then return "missing" end
   if not statuses.of(status).settled then return "failed" end
@@ -108,7 +110,8 @@ for _, word in ipairs(statuses.names) do
   if not statuses.of(word).good then selection.retry_words[#selection.retry_words + 1] = word end
 end
 
--- "failed,oom" -> {failed = true, oom = true}: states, and statuses of rows; nil and what was expected.
+-- "failed,oom" -> {failed = true, oom = true}: states and statuses of rows that are made again; nil and what was
+-- expected
 function selection.retry(text)
   local known, again = {}, {}
   for _, word in ipairs(selection.retry_words) do known[word] = true end
@@ -120,7 +123,7 @@ function selection.retry(text)
   return again
 end
 
--- Is the cell with such a row to be run?
+-- Is a cell with such a row to be run?
 function Selection:wants(status, version)
   local state, again = selection.state(status, version), self.again
   return state == "missing" or again.all or again[state] or again[status]

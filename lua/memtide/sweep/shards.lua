@@ -1,5 +1,5 @@
--- A sweep in parts, for machines that work on it side by side: which cells are whose. The parts can be frozen in a list
--- of the cells, a CSV file with a line for each of them: its part, and what it is.
+-- A sweep in parts, for several machines: which cells each part has. A list of cells, a CSV file with a line for each
+-- cell, can fix the parts.
 local csv = require "memtide.results.csv"
 local pace = require "memtide.sweep.pace"
 local stats = require "memtide.results.stats"
@@ -7,9 +7,9 @@ local util = require "memtide.base.util"
 
 local shards = {}
 
-local SEED = 1 -- of the order in which cells of equal work are dealt
+local SEED = 1 -- for the order in which cells of equal work are dealt
 
--- "3/8" -> {part = 3, of = 8}; nil: it is none.
+-- "3/8" -> {part = 3, of = 8}; nil: this is no part.
 function shards.parse(text)
   local part, of = text:match("^(%d+)/(%d+)$")
   part, of = math.tointeger(tonumber(part)), math.tointeger(tonumber(of))
@@ -17,28 +17,25 @@ function shards.parse(text)
   return {part = part, of = of}
 end
 
--- The rows of a part: NAME.3-of-8.csv
+-- The file of a part's rows: NAME.3-of-8.csv
 function shards.path(name, shard) return ("%s.%d-of-%d.csv"):format(name, shard.part, shard.of) end
 
 local FORMULA = "[=+%-@\t]"
 
--- The text of a value in a list. A spreadsheet would compute what begins with = + - @, so a ' stands before that, as in
--- files of results; before one of the text's own, too, so that shards.read gives back what there was.
+-- The text of a value in a list. A spreadsheet would compute text that begins with = + - @, so such text gets a leading
+-- ', as in results files; so does text that already begins with ' and a formula, so that shards.read returns the
+-- original.
 function shards.guarded(value)
   return type(value) == "string" and value:find("^'*" .. FORMULA) and "'" .. value or value
 end
 
 local function unguarded(text) return (text:gsub("^'('*" .. FORMULA .. ")", "%1")) end
 
-local function least(loads)
-  local best = 1
-  for i = 2, #loads do if loads[i] < loads[best] then best = i end end
-  return best
-end
-
--- works[k]: of cell k -> its part, 1 to n. The most work first, each to the part that has the least so far. Of cells of
--- equal work the order is drawn: else an axis as long as there are parts would give each of them one of its values.
+-- works[k]: the work of cell k -> {[k] = its part, 1 to n}, {[part] = number of cells}. The cells with the most work
+-- come first, each to the part with the least work so far. The order of cells of equal work is random: otherwise an
+-- axis with n values would give each part only one of them.
 function shards.deal(works, n)
+  assert(n >= 1)
   local order, place, loads, counts, parts = {}, {}, {}, {}, {}
   for k = 1, #works do order[k] = k end
   order = stats.shuffled(order, SEED)
@@ -49,13 +46,14 @@ function shards.deal(works, n)
   end)
   for i = 1, n do loads[i], counts[i] = 0, 0 end
   for _, k in ipairs(order) do
-    local part = least(loads)
+    local part = 1
+    for i = 2, n do if loads[i] < loads[part] then part = i end end
     parts[k], loads[part], counts[part] = part, loads[part] + works[k], counts[part] + 1
   end
   return parts, counts
 end
 
--- The part of every cell of a selection.
+-- The part of every cell of a selection, as shards.deal; raises if there are fewer cells than parts.
 function shards.split(cells, n)
   local works = {}
   if n > cells:count() then
@@ -68,9 +66,9 @@ end
 
 -- ---- the list of cells
 
-shards.columns = {"shard", "experiment", "case", "cell", "repeat"} -- and the settings
+shards.columns = {"shard", "experiment", "case", "cell", "repeat"} -- then the settings
 
--- {{shard =, case =, cell =, ...}, ..., of = parts}
+-- Reads a list: {{shard =, case =, cell =, ...}, ..., of = number of parts}; raises if it is damaged.
 function shards.read(path)
   local list = {of = 0}
   local columns, torn = csv.read(path, function(values, line)
@@ -95,12 +93,12 @@ local function changed(path, format, ...)
     "script"), 0)
 end
 
--- Raises where a cell is another than the list says; changes: see status.lua.
+-- Raises if a cell differs from its line in the list; now: its columns; changes: see status.changes.
 function shards.check(path, now, changes)
   if changes ~= "" then changed(path, "%s of the cell %s changed", changes, now.case) end
 end
 
--- What can be said before networks are built: how many cells there are, and their names.
+-- Raises unless the list has these cells, judged by what is known before networks are built: their number and names.
 local function check_names(path, list, cells)
   if #list ~= cells:count() then changed(path, "it lists %d cells, there are %d", #list, cells:count()) end
   for k, listed in ipairs(list) do
@@ -114,7 +112,7 @@ local function check_names(path, list, cells)
   end
 end
 
--- The places of a part's cells among a selection's; with a list of cells at `path`, also what it says of each.
+-- The numbers of a part's cells in a selection; with a list of cells at `path` (or nil), also their lines in the list.
 function shards.choose(cells, shard, path)
   local list, chosen, listed, parts = path and shards.read(path), {}, {}, {}
   if list then

@@ -1,5 +1,5 @@
--- memtide status: what a sweep's file has of the cells that its script asks for now. Reads the file while a sweep may
--- still be writing it, builds networks, opens no device.
+-- memtide status: which of the script's cells have a row in the results file. It reads the file while a sweep may still
+-- be writing it. It builds networks, but opens no device.
 local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
 local selection = require "memtide.sweep.selection"
@@ -13,8 +13,8 @@ local status = {}
 
 local function key(...) return table.concat({...}, "\0") end
 
--- Rows by cell, by the settings' part of its id, and by case: of two the later counts; `list` has them in the order of
--- their cells' first ones, `columns` what they have. nil: there is no file.
+-- The rows of a file: by_cell, by_settings (the first part of the cell's id) and by_case, where of two rows the later
+-- counts; `list` has them in the order in which their cells first occur; `columns`: those of the file. nil: no file.
 function status.load(path)
   local file = io.open(path, "rb")
   if not file then return nil end
@@ -32,7 +32,7 @@ function status.load(path)
   return rows
 end
 
--- Of the columns `names`, those in which the row differs from what the cell is now.
+-- Those of the columns `names` in which the row `old` differs from the cell's columns `now`.
 local function changed_columns(now, old, names)
   local changed = {}
   for _, name in ipairs(names) do
@@ -44,7 +44,7 @@ local function changed_columns(now, old, names)
   return changed
 end
 
--- In what the cell with the columns `now` is another than the row `old` says: "batch", "settings, network", ""
+-- What differs between the cell's columns `now` and the row `old`: "batch", "settings, network", ""
 function status.changes(now, old, names)
   local why = cell.differences(old.cell, now.cell)
   local columns = why[1] == "settings" and changed_columns(now, old, names) or {}
@@ -52,7 +52,7 @@ function status.changes(now, old, names)
   return table.concat(why, ", ")
 end
 
--- The cell's row. One of the two that could not be built is known by its settings alone, as in a sweep.
+-- The cell's row. If the cell, or the row's cell, could not be built, settings alone identify it, as in a sweep.
 local function row_of(now, rows)
   local number = now["repeat"]
   local found = rows.by_cell[key(now.cell, number)]
@@ -61,8 +61,8 @@ local function row_of(now, rows)
   return found and (cell.is_unbuilt(found.cell) or cell.is_unbuilt(now.cell)) and found or nil
 end
 
--- What the file has of the cell with the columns `now` -> {state, status, why}: "done", "failed", "stale" or "missing".
--- names: columns in which the reason may be looked for that its settings are not those of an older row.
+-- The state of the cell with the columns `now`: {state = "done", "failed", "stale" or "missing", status =, why =}.
+-- names: columns that may explain why its settings differ from those of an older row.
 function status.of_row(now, rows, names)
   local number, found = now["repeat"], rows and row_of(now, rows)
   if found then
@@ -75,7 +75,7 @@ function status.of_row(now, rows, names)
   return {state = "stale", status = found.status, why = status.changes(now, found, names) .. " changed"}
 end
 
--- The columns in which settings of cells can be seen to differ.
+-- The columns that show in what the settings of cells differ.
 function status.names(experiment)
   local names = {"seed", "steps"}
   table.move(settings.columns, 1, #settings.columns, #names + 1, names)
@@ -86,12 +86,12 @@ end
 local function build(self)
   local good, problem = util.try(cell.build, nil, self)
   if good then return end
-  local whole = util.is_failure(problem) and problem.code == "script" -- no cell of the script can be right
+  local whole = util.is_failure(problem) and problem.code == "script" -- the mistake is in the script, not in one cell
   if whole or util.is_interrupt(problem) then error(problem, 0) end
   self.failed = util.text_of(problem)
 end
 
--- Calls each(columns, cell) for every cell of the selection: what it is now.
+-- Calls each(columns, cell, k) for every cell of the selection; columns: those that identify the cell now.
 function status.each(cells, each)
   for k = 1, cells:count() do
     local one = cells:cell(k)

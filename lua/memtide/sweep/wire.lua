@@ -1,7 +1,7 @@
--- Values as bytes between processes: a length, a newline, and that many bytes of
+-- Values as bytes between processes. A frame is a length, a newline, and that many bytes of
 --   t f            true, false             i12;            a whole number      n0x1.8p+1;     a number (also inf, nan)
 --   s3:abc         text                    {key value ...} a table; its keys are whole numbers or text
--- A reader takes this and nothing else.
+-- A reader raises for anything else.
 local wire = {}
 
 local DEEPEST, LONGEST = 8, 1 << 28
@@ -23,7 +23,7 @@ local function write(value, out, depth)
   else error(("a %s cannot be sent"):format(kind), 0) end
 end
 
--- The frame of a value, ready to be sent.
+-- The frame of a value; raises if the value cannot be sent.
 function wire.frame(value)
   local out = {}
   write(value, out, 1)
@@ -72,9 +72,10 @@ function read(text, at, depth)
   return reader(text, at + 1, depth)
 end
 
--- Takes bytes as they come: reader(bytes) gives the next value that is complete, or nil.
+-- Returns a function that takes bytes as they arrive (or nil) and returns the next complete value, or nil. It raises if
+-- the bytes are damaged.
 function wire.reader()
-  local pieces, size, length = {}, 0, nil -- what has come and is not taken; length: of the frame that it begins with
+  local pieces, size, length = {}, 0, nil -- bytes not taken yet; their number; length of the first frame, if known
   local function all()
     local text = table.concat(pieces)
     pieces = {text}

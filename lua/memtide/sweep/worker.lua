@@ -1,4 +1,4 @@
--- What runs one cell of a selection and tells its row piece by piece: in this process, or as a process of its own.
+-- Runs one cell of a selection and sends its row in pieces: in this process, or as a process of its own.
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local max_batch = require "memtide.sweep.max_batch"
@@ -12,7 +12,7 @@ local wire = require "memtide.sweep.wire"
 
 local worker = {}
 
--- A device that was asked for by name may not be missing.
+-- Raises unless these devices, which were asked for by name, can be opened.
 function worker.check_devices(devices)
   for _, name in ipairs(devices) do selection.asked(cell.device, name) end
 end
@@ -30,13 +30,14 @@ local function build(self)
   return false
 end
 
--- What the row says of a cell that would not fit, and is not run therefore; nil: it is run, or predicted to fit.
+-- Why the cell is not run (it would not fit); nil: it is run, or is predicted to fit. short: from its own prediction;
+-- implied: from a smaller cell.
 local function reason_to_skip(cells, short, implied)
   if cells.purpose ~= "run" then return short end
   return not cells.try_oom and short or implied
 end
 
--- The status of what went wrong, by its code. Nothing runs out of memory where nothing is run.
+-- The status of a failure with this code. In a prediction nothing is run, so nothing can run out of memory.
 local function status_of(cells, code)
   if code ~= "oom" then return "error" end
   return cells.purpose == "run" and "oom" or "skipped"
@@ -59,8 +60,8 @@ local function compute(self, cells, implied, tell)
   return row.measured(self, found), found.code
 end
 
--- Runs the cell request.k, on that device (nil: the one that its settings say); what goes wrong in it is its row's
--- status. tell: a teller of protocol.lua, and note(text, i, n): what is being done now, step i of n.
+-- Runs the cell request.k on that device (nil: the device of its settings). An error in the cell becomes the status of
+-- its row. tell: a teller of protocol.lua, with note(text, i, n) for what is being done now, step i of n.
 function worker.run(cells, request, tell, device)
   local self = cells:cell(request.k)
   tell.note("building")
@@ -98,7 +99,7 @@ local function listener(channel)
   end
 end
 
--- GPUs by number, until there is none.
+-- The names of all GPUs that can be opened
 local function all_gpus()
   local names = {}
   while core.device("cuda:" .. #names) do names[#names + 1] = "cuda:" .. #names end
@@ -113,7 +114,7 @@ local function set_up(setup)
   return cells
 end
 
--- Until the parent hangs up. Returns the exit status.
+-- Serves the parent until it hangs up; returns the exit status.
 function worker.serve()
   local channel = util.must(core.worker_channel())
   local listen = listener(channel)
