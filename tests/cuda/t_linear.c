@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "linear.h"
+#include "program/product.h"
 #include "device/on_device.h"
 #include "tuning.h"
 #include "reference/ref_conv.h"
@@ -150,7 +151,7 @@ static void check(const char *name, const Case *c, Pass pass, const Attr *attr, 
     const LinearState *s = prepared(&args, limit, &e);
     if (!ok(s != NULL, "%s is prepared %s", name, e.text)) return;
     /* where there is no room for the product in fp32, and where the bias is rounded */
-    bool own = s->way == LINEAR_SKINNY, rounds = linear_leaves(&args, s->gemm.epilogue) && !s->wide;
+    bool own = s->way == LINEAR_SMALL_N, rounds = linear_leaves(&args, s->gemm.epilogue) && !s->wide;
     bool between = pass == FORWARD && !own && (rounds || linear_copy(&args, s->gemm.epilogue));
     bool same = is_same(t, pass, true), near = true;
     for (int k = 0; k < OPERANDS; k++) {
@@ -219,7 +220,9 @@ static bool picked(const KArgs *args, LinearWay way, const EngineId *id, size_t 
     KArgs bound = *args;
     bound.device = device;
     device->table->trim(device, true);
-    pick.workspace = way == LINEAR_SKINNY ? cuda_small_n_workspace(&bound, limit) : limit;
+    pick.workspace = limit;
+    if (way == LINEAR_SMALL_N)
+        pick.workspace = cuda_small_n_fits(product_operands(args).w) ? cuda_small_n_workspace(&bound, limit) : 0;
     snprintf(pick.device, sizeof pick.device, "%s", cuda_of(&bound)->model.name);
     snprintf(pick.way, sizeof pick.way, "%s", linear_ways[way]);
     linear_text(args, pick.op);
@@ -236,7 +239,7 @@ static int candidates(const KArgs *args, LinearWay way, size_t limit, EngineId *
     Err e;
     int n = 0;
     memset(id, 0, GEMM_CANDIDATES * sizeof *id);
-    if (way == LINEAR_SKINNY) return 1;
+    if (way == LINEAR_SMALL_N) return 1;
     if (way == LINEAR_FUSED && !g.epilogue) return 0;
     /* any algorithm: whether it takes over before or after a change of type is seen below */
     if (picked(args, way, &none, limit, &e)) g = prepared(args, limit, &e)->gemm;
@@ -262,7 +265,7 @@ static void check_ways(const char *name, const Case *c, Pass pass, const Attr *a
         }
     }
     ok(tested[LINEAR_PLAIN] > 0, "%s has plain products", name);
-    ok((tested[LINEAR_SKINNY] > 0) == (c->o <= NARROW), "%s has own kernels only if it is narrow", name);
+    ok((tested[LINEAR_SMALL_N] > 0) == (c->o <= NARROW), "%s has own kernels only if it is narrow", name);
 }
 
 /* What a product cannot take is told before the run, by name. */
