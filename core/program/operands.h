@@ -1,6 +1,6 @@
-/* operands.h: what kernels assert of an op when they start, as predicates. The verifier (check.c) and the ops' rules have
- * made sure of all of it: an assertion that fails is a bug of this program, never a user's mistake. Shared with .cu
- * files. */
+/* operands.h: what kernels assert of an op when they start, as predicates. The verifier (check.c) and the ops' rules
+ * have made sure of all of it: an assertion that fails is a bug of this program, never a user's mistake. Shared with
+ * .cu files. */
 #ifndef MT_OPERANDS_H
 #define MT_OPERANDS_H
 
@@ -42,7 +42,8 @@ static inline bool operands_are_ready(const KArgs *a) {
         for (int i = 0; i < info->n_in && out->count; i++)
             ready = ready && (!a->in[i].count || operands_apart(out, &a->in[i]) ||
                               (k == 0 && i == info->inplace && out->data == a->in[i].data));
-        for (int i = 0; i < k && out->count; i++) ready = ready && (!a->out[i].count || operands_apart(out, &a->out[i]));
+        for (int i = 0; i < k && out->count; i++)
+            ready = ready && (!a->out[i].count || operands_apart(out, &a->out[i]));
     }
     return ready;
 }

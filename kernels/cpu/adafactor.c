@@ -105,8 +105,8 @@ static void fill(float *to, float value, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = value;
 }
 
-/* square[...] = the expected squares of elements from `begin` on: of at most n elements, and of no more than stand in one
- * row and, where matrices lie beside each other (inner > 1), in one column. Returns how many. */
+/* square[...] = the expected squares of elements from `begin` on: of at most n elements, and of no more than stand in
+ * one row and, where matrices lie beside each other (inner > 1), in one column. Returns how many. */
 static int64_t expected(const Job *j, int64_t begin, int64_t n, float *square) {
     const AdafactorShape *f = &j->f;
     const int64_t plane = f->columns * f->inner, row = begin / plane, o = row / f->rows, p = begin % plane;

@@ -1,7 +1,7 @@
-/* attention.c: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. Scores exist for one tile
- * of rows and columns at a time. The tiles of a row go from left to right; the row keeps its largest score and the sum of
- * exponentials relative to it (Dao et al. 2022, "FlashAttention"). The gradient computes the scores again, and the
- * probabilities from them and from lse, the logarithm of that sum.
+/* attention.c: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. Scores exist for one
+ * tile of rows and columns at a time. The tiles of a row go from left to right; the row keeps its largest score and
+ * the sum of exponentials relative to it (Dao et al. 2022, "FlashAttention"). The gradient computes the scores again,
+ * and the probabilities from them and from lse, the logarithm of that sum.
  *
  * A thread takes one head of one sample at a time. Where several heads of q share one of k and v, the gradient takes
  * these heads one after the other on one thread, so that dk and dv are their sum in that order. */
@@ -109,7 +109,8 @@ HOT static void multiply(float *s, const float *by, int64_t n) {
     for (int64_t j = 0; j < n; j++) s[j] *= by[j];
 }
 
-/* Adds the products of queries [i, i + rows) with keys and values [c, c + n) to y, which is not yet divided by its sum. */
+/* Adds the products of queries [i, i + rows) with keys and values [c, c + n) to y, which is not yet divided by its
+ * sum. */
 static int forward_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Softmax *m) {
     float s[TILE * TILE], factors[TILE];
     Matrix y = from_row(h->y, i);

@@ -46,7 +46,8 @@ static void broadcast_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_broadcast(const KArgs *a, Err *e) {
     (void)e;
-    assert(a->broadcast.x.count == a->broadcast.y.count && a->broadcast.x.channels_last == a->broadcast.s.channels_last);
+    assert(a->broadcast.x.count == a->broadcast.y.count);
+    assert(a->broadcast.x.channels_last == a->broadcast.s.channels_last);
     blocks_run(a, a->broadcast.y.count, broadcast_piece);
     return OK;
 }

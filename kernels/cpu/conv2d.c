@@ -44,8 +44,8 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
     }
 }
 
-/* Our own ways beside oneDNN's; they keep no state. The first one that can do the op and is worth it is taken. Asked again
- * with its own workspace as the limit, way_of finds the same one. */
+/* Our own ways beside oneDNN's; they keep no state. The first one that can do the op and is worth it is taken. Asked
+ * again with its own workspace as the limit, way_of finds the same one. */
 typedef struct Way { bool (*prepare)(const KArgs *, size_t limit, size_t *bytes); KernelRun *run; } Way;
 static const Way ways[] = {{depthwise_prepare, depthwise_run}, {direct_conv_prepare, direct_conv_run},
                            {winograd_prepare, winograd_run}};

@@ -3,8 +3,8 @@
 #include "lanes.h"
 #include "program/operands.h"
 
-/* COLUMNS, ROW: columns of dy and of x that are packed at a time. TAPS: whose sums are in registers. MOST, EACH: taps and
- * channels of a group, at most. PIECES: of work, about. */
+/* COLUMNS, ROW: columns of dy and of x that are packed at a time. TAPS: whose sums are in registers. MOST, EACH: taps
+ * and channels of a group, at most. PIECES: of work, about. */
 enum { COLUMNS = 128, ROW = 512, TAPS = 7, MOST = 256, EACH = 4, PIECES = 32, LEAST_CHANNELS = 8 };
 
 typedef struct Depthwise {

@@ -114,7 +114,8 @@ static void take_weights(const Walk *w, int64_t tap, int64_t unit, int64_t n, in
     const Conv *c = &w->c;
     int64_t taps = c->kh * c->kw;
     if (w->args->kind == OP_conv2d)
-        direct_conv_transpose((const float *)c->w.data + (channel * taps + tap) * w->units + unit, taps * w->units, n, b);
+        direct_conv_transpose((const float *)c->w.data + (channel * taps + tap) * w->units + unit, taps * w->units, n,
+                              b);
     else
         direct_conv_rows(c->type, c->w.data, (unit * c->unit * taps + tap) * c->x.c + channel, taps * c->x.c,
                          n * c->unit, COLUMNS, b);

@@ -17,7 +17,8 @@ FUSED void direct_conv_columns(const float *from, int64_t stride, int64_t rows, 
         }
 }
 
-/* __builtin_shuffle numbers the lanes of two rows one after the other: those that make the first new row, and the second */
+/* __builtin_shuffle numbers the lanes of two rows one after the other: those that make the first new row, and the
+ * second */
 #define LOW(l, s) ((l) & (s) ? LANES + (l) - (s) : (l))
 #define HIGH(l, s) ((l) & (s) ? LANES + (l) : (l) + (s))
 #define LANES_BY(f, s) ((Lanes){f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), \

@@ -1,6 +1,6 @@
-/* dropout.c: ops that draw: y = x keep / (1 - p), and normal numbers. An element's place in memory numbers its draw within
- * a call, and all of a micro-batch's ops read one count of calls. So the backward pass and a recomputation draw the same
- * numbers again. */
+/* dropout.c: ops that draw: y = x keep / (1 - p), and normal numbers. An element's place in memory numbers its draw
+ * within a call, and all of a micro-batch's ops read one count of calls. So the backward pass and a recomputation draw
+ * the same numbers again. */
 #include "parallel.h"
 
 enum { ROWS = 8 }; /* at most so many rows of pixels make a piece and share the factors of its channels */
@@ -34,8 +34,8 @@ static void dropout_piece(const KArgs *a, int64_t begin, int64_t end) {
     block_store(&a->out[0], begin, n, y);
 }
 
-/* factors[count] of whole channels, for which number n C + c is drawn for channel c of image n: the n numbers from `first`
- * on, over and over. */
+/* factors[count] of whole channels, for which number n C + c is drawn for channel c of image n: the n numbers from
+ * `first` on, over and over. */
 static void channel_factors(const KArgs *a, uint64_t first, int64_t n, float *factors, int64_t count) {
     const DropAttr *drop = &a->attr->drop;
     uint32_t call = *(const uint32_t *)a->dropout.calls.data;

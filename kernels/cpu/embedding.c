@@ -1,5 +1,5 @@
-/* embedding.c: rows of a table w (V, D), and their gradient. It sums over positions in ascending order: the same bits for
- * any number of threads. add_rows: the first rows of a table, added to each sample. */
+/* embedding.c: rows of a table w (V, D), and their gradient. It sums over positions in ascending order: the same bits
+ * for any number of threads. add_rows: the first rows of a table, added to each sample. */
 #include "cpu.h"
 #include "parallel.h"
 

@@ -1,8 +1,8 @@
 /* fp32_workspace.h: for kernels that compute in fp32 only: the layout of their workspace, which holds fp32 copies of
  * 16-bit operands and all else that such a kernel needs there; and matrix products.
  *
- * A kernel lays its workspace out by taking room for one array after the other. The same function does so when the op is
- * prepared (base is NULL: nothing is touched, `used` is what the kernel needs) and when it runs. */
+ * A kernel lays its workspace out by taking room for one array after the other. The same function does so when the op
+ * is prepared (base is NULL: nothing is touched, `used` is what the kernel needs) and when it runs. */
 #ifndef MT_FP32_WORKSPACE_H
 #define MT_FP32_WORKSPACE_H
 

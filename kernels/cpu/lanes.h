@@ -1,5 +1,5 @@
-/* lanes.h: vectors of LANES floats on any processor. In functions marked FUSED or INLINE the compiler may fuse a product
- * and a sum, where the instruction set has that. */
+/* lanes.h: vectors of LANES floats on any processor. In functions marked FUSED or INLINE the compiler may fuse a
+ * product and a sum, where the instruction set has that. */
 #ifndef MT_CPU_LANES_H
 #define MT_CPU_LANES_H
 

@@ -139,7 +139,9 @@ HOT static void slopes_block(const LossAttr *loss, float *y, const float *x, con
 }
 
 /* A loss without a target gets x in its place, and does not read it. */
-static const View *target_of(const KArgs *a) { return a->element_loss.t.data ? &a->element_loss.t : &a->element_loss.x; }
+static const View *target_of(const KArgs *a) {
+    return a->element_loss.t.data ? &a->element_loss.t : &a->element_loss.x;
+}
 
 static double terms_sum(const KArgs *a, int64_t begin, int64_t end) {
     float from[PART], wanted[PART], terms[PART];

@@ -61,8 +61,8 @@ static void statistics_slab(const KArgs *a, int64_t begin, int64_t end, double *
     }
 }
 
-/* running = (1 - m) running + m batch, with the unbiased variance; m is 1 / batches if momentum is below 0, for a mean over
- * all batches */
+/* running = (1 - m) running + m batch, with the unbiased variance; m is 1 / batches if momentum is below 0, for a mean
+ * over all batches */
 static void update_running(const KArgs *a, int64_t c, double mean, double var, int64_t rows) {
     float *running_mean = a->batchnorm.running_mean.data, *running_var = a->batchnorm.running_var.data;
     const int32_t *batches = a->batchnorm.batches.data;

@@ -1,5 +1,5 @@
-/* norm_columns.c: normalisation of images by groups of a few channels (GroupNorm, InstanceNorm). Channels side by side make
- * a tile; they are summed over rows, and these sums by group. */
+/* norm_columns.c: normalisation of images by groups of a few channels (GroupNorm, InstanceNorm). Channels side by side
+ * make a tile; they are summed over rows, and these sums by group. */
 #include <math.h>
 #include <string.h>
 
@@ -9,8 +9,8 @@ bool norm_by_columns(const Groups *g) {
     return g->rows > 1 && (g->channels <= TILE_COLS || TILE_COLS % g->size == 0);
 }
 
-/* An item: rows [row, end) of a sample, and its channels [first, first + n), which are whole groups. item: the number of
- * the first group among all samples' */
+/* An item: rows [row, end) of a sample, and its channels [first, first + n), which are whole groups. item: the number
+ * of the first group among all samples' */
 typedef struct Columns { int64_t row, end, first, n, item; } Columns;
 
 int64_t norm_column_blocks(const Groups *g) { return (g->channels + TILE_COLS - 1) / TILE_COLS; }

@@ -125,8 +125,8 @@ static bool prim_better(const Prim *p, const Prim *best, size_t limit) {
 
 static bool prim_good(const Prim *p, size_t limit) { return p->desc && !p->reference && p->library <= limit; }
 
-/* One way to ask. wide: in fp32, not in the program's types; pack: the format of w is free; after: the activation follows
- * the primitive, and is not inside of it */
+/* One way to ask. wide: in fp32, not in the program's types; pack: the format of w is free; after: the activation
+ * follows the primitive, and is not inside of it */
 typedef struct Ask { bool wide, pack, after; } Ask;
 
 /* oneDNN's ReLU turns a NaN into 0 and would hide it from the loss. Its gradients take no activation. */
@@ -233,7 +233,8 @@ static int check_rows(const PrimSpec *spec, Err *e) {
 }
 
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e) {
-    assert(args->device && spec->describe && spec->md[SLOT_X].ndims && spec->md[SLOT_W].ndims && spec->md[SLOT_Y].ndims);
+    assert(args->device && spec->describe);
+    assert(spec->md[SLOT_X].ndims && spec->md[SLOT_W].ndims && spec->md[SLOT_Y].ndims);
     Prim best;
     memset(&best, 0, sizeof best);
     dnnl_status_t failure = dnnl_success;

@@ -1,4 +1,5 @@
-/* optim.c: the update: overflow check, step count, optimizers, loss scale. A rule makes one pass over g, w and its states. */
+/* optim.c: the update: overflow check, step count, optimizers, loss scale. A rule makes one pass over g, w and its
+ * states. */
 #include "cpu.h"
 #include "parallel.h"
 
@@ -72,8 +73,8 @@ int k_cpu_scale_update(const KArgs *a, Err *e) {
 
 /* ---- the rules */
 
-/* A RuleFn of `value`; value and states are constants wherever this is inlined. Numbers go in and out as values: an array
- * of them would keep the loop from being vectorised, and so would a store that may not happen. */
+/* A RuleFn of `value`; value and states are constants wherever this is inlined. Numbers go in and out as values: an
+ * array of them would keep the loop from being vectorised, and so would a store that may not happen. */
 static inline __attribute__((always_inline)) void rule_loop(OptimFn *value, int states, const OptimStep *s, float *w,
                                                             const float *g, float *const *state, int64_t n) {
     const OptimStep step = *s;

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* A sum has SUM_PARTS parts, whatever the count, which are kept on the stack. Up to SERIAL_PIECES pieces of work are not
- * worth the start of threads. */
+/* A sum has SUM_PARTS parts, whatever the count, which are kept on the stack. Up to SERIAL_PIECES pieces of work are
+ * not worth the start of threads. */
 enum { SUM_PARTS = 64, SERIAL_PIECES = 4 };
 
 void range_run(const KArgs *a, int64_t count, int64_t grain, RangeFn *piece) {

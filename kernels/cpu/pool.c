@@ -1,5 +1,5 @@
-/* pool.c: the largest element of each window, over channels-last images (means are in resample.c). A run of pixels is done
- * at a time, one position in the window after the other.
+/* pool.c: the largest element of each window, over channels-last images (means are in resample.c). A run of pixels is
+ * done at a time, one position in the window after the other.
  *
  * Both directions gather: a backward pass writes every dx once, from the windows that hold it. So overlapping windows
  * need neither zeroing nor atomics, 16-bit gradients are summed in fp32, and the order of the sum is fixed. */
@@ -10,8 +10,8 @@
 
 enum { PART = 512 }; /* channels at a time */
 
-/* Where x is larger than best, or a NaN, it becomes best, and `position` becomes at; at < 0: there is no position yet. For m
- * pixels of n channels; those of x are `step` elements apart. */
+/* Where x is larger than best, or a NaN, it becomes best, and `position` becomes at; at < 0: there is no position yet.
+ * For m pixels of n channels; those of x are `step` elements apart. */
 HOT static void max_run(float *best, int32_t *at, const float *x, int32_t position, int64_t m, int64_t step,
                         int64_t n) {
     if (step == n) n *= m, m = 1;
@@ -25,8 +25,8 @@ HOT static void max_run(float *best, int32_t *at, const float *x, int32_t positi
     }
 }
 
-/* picked = dy where the window's maximum was at this position, else 0. The sum has a loop of its own: one loop over a few
- * channels, with elements of two sizes, would not be vectorised. */
+/* picked = dy where the window's maximum was at this position, else 0. The sum has a loop of its own: one loop over a
+ * few channels, with elements of two sizes, would not be vectorised. */
 HOT static void pick_part(float *picked, const float *dy, const uint8_t *idx, int32_t position, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) picked[i] = idx[i] == position ? dy[i] : 0.0f;
@@ -106,8 +106,8 @@ static void maxpool_dx_pixels(const KArgs *a, const Run *r) {
     block_store(dx, target, r->m * r->n, sum);
 }
 
-/* Rows [begin, end) of output in runs: all channels of as many pixels as fit, with the pixels that they are made of, into a
- * BLOCK; or some channels of one pixel. */
+/* Rows [begin, end) of output in runs: all channels of as many pixels as fit, with the pixels that they are made of,
+ * into a BLOCK; or some channels of one pixel. */
 static void each_run(const KArgs *a, int64_t begin, int64_t end, RunFn *run) {
     int64_t W = a->out[0].shape.dim[3], C = a->out[0].shape.dim[1], n = min_i64(PART, C);
     int64_t most = n < C ? 1 : (BLOCK / n - 1) / a->attr->pool.stride[1] + 1;

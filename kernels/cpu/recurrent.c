@@ -1,15 +1,15 @@
 /* recurrent.c: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of
  * core/math/rnn_cells.h.
  *
- * What does not depend on the step before is one product over all steps: the sums from the input, which are put where the
- * step will later put what it saves (RNN: its output); and the gradients of w and x, once the walk back has made those
- * of all sums. A walk takes slices of the batch, each through all steps on one thread. So threads wait for each other
- * once per op and not once per step. Where w_hh is too large for a core's own cache, there is one slice, and its products
- * run on all threads.
+ * What does not depend on the step before is one product over all steps: the sums from the input, which are put where
+ * the step will later put what it saves (RNN: its output); and the gradients of w and x, once the walk back has made
+ * those of all sums. A walk takes slices of the batch, each through all steps on one thread. So threads wait for each
+ * other once per op and not once per step. Where w_hh is too large for a core's own cache, there is one slice, and its
+ * products run on all threads.
  *
  * Operands are fp32; 16-bit ones get fp32 copies. But where the processor multiplies bf16 and w_hh is large enough to
- * gain by it, bf16 operands are multiplied as they lie; h is then the y of the step before. The sums from the input are
- * then made step by step beside those from h, and a sample's row passes through `lines` in fp32. */
+ * gain by it, bf16 operands are multiplied as they lie; h is then the y of the step before. The sums from the input
+ * are then made step by step beside those from h, and a sample's row passes through `lines` in fp32. */
 #include "cpu.h"
 #include "recurrent.h"
 #include "vector_math.h"
@@ -135,7 +135,8 @@ static int forward_slice(const RnnSteps *w, int64_t begin, int64_t end) {
 
 static int forward_start(const RnnSteps *w) {
     if (w->narrow) {
-        const Bf16GemmShape input = input_shape(w, rnn_steps_slice_of(w, 0)), hidden = hidden_shape(w, rnn_steps_slice_of(w, 0));
+        const int64_t samples = rnn_steps_slice_of(w, 0);
+        const Bf16GemmShape input = input_shape(w, samples), hidden = hidden_shape(w, samples);
         int status = rnn_steps_pack(&input, &w->w_ih, w->packed_ih);
         return status ? status : rnn_steps_pack(&hidden, &w->w_hh, w->packed_hh);
     }

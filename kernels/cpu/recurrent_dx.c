@@ -176,9 +176,9 @@ static int input_gradients(const RnnSteps *w, const View *dx, const View *dw, co
     return status;
 }
 
-/* The gradient of w_hh: each row of slopes is multiplied by the row of y of the step before. The walk's first step has no
- * step before: its slopes, which nothing needs any more, become zero, so that all rows have their partners at the same
- * distance. */
+/* The gradient of w_hh: each row of slopes is multiplied by the row of y of the step before. The walk's first step has
+ * no step before: its slopes, which nothing needs any more, become zero, so that all rows have their partners at the
+ * same distance. */
 static int hidden_gradients(const RnnSteps *w, const View *dw, const View *db, const View *db_ih) {
     int64_t u = w->p.units, width = w->p.info.slopes * u, column = rnn_hidden(&w->p), rows = w->p.rows - w->p.step;
     bool known = w->p.mode != RNN_GRU && db_ih->dtype == db->dtype && db_ih->count == db->count; /* the same sums */

@@ -3,8 +3,8 @@
  *
  *   y[o][p] = sum over j of across(p, j) * (sum over i of down(o, i) * x[i][j])
  *
- * The sums over rows are made for a run of columns at a time. Those over columns follow a list of taps, which is made once
- * for some rows of output. Gradients gather, too: every dx is written once, summed in a fixed order. */
+ * The sums over rows are made for a run of columns at a time. Those over columns follow a list of taps, which is made
+ * once for some rows of output. Gradients gather, too: every dx is written once, summed in a fixed order. */
 #include <string.h>
 
 #include "parallel.h"

@@ -2,8 +2,8 @@
 #include "cpu.h"
 #include "recurrent.h"
 
-/* SLICE: samples of a slice. CACHED: elements of w_hh that fit into a core's own cache. WORTH: elements of w_hh from which
- * on products in bf16 pay. */
+/* SLICE: samples of a slice. CACHED: elements of w_hh that fit into a core's own cache. WORTH: elements of w_hh from
+ * which on products in bf16 pay. */
 enum { SLICE = 16, CACHED = 256 << 10, WORTH = 16 << 10 };
 
 bool rnn_steps_is_narrow(const KArgs *a, const View *w_hh) {

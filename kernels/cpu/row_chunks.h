@@ -1,5 +1,5 @@
-/* row_chunks.h: walks through a row in parts of up to PART elements, which are fp32 on the stack: for softmax, and for the
- * loss that contains one. */
+/* row_chunks.h: walks through a row in parts of up to PART elements, which are fp32 on the stack: for softmax, and for
+ * the loss that contains one. */
 #ifndef MT_ROW_CHUNKS_H
 #define MT_ROW_CHUNKS_H
 

@@ -4,8 +4,8 @@
 #include "lanes.h"
 #include "program/operands.h"
 
-/* Sums are fp32, in vectors of LANES. A tile of x or w is TILE columns: it is read where it lies, or, if it is 16-bit or
- * no multiple of STEP long, from an fp32 copy in the first cache. */
+/* Sums are fp32, in vectors of LANES. A tile of x or w is TILE columns: it is read where it lies, or, if it is 16-bit
+ * or no multiple of STEP long, from an fp32 copy in the first cache. */
 enum { OUTPUTS = 16, STEP = 2 * LANES, TILE = 512, ROWS = 32, CHUNKS = 32 };
 
 bool small_n_fits(const View *w) { return w->shape.dim[0] <= OUTPUTS; }
@@ -140,8 +140,8 @@ size_t small_n_dx_workspace(const KArgs *args) {
     return align_up((size_t)(blocks * inputs) * sizeof(float), 64);
 }
 
-/* n elements of dx from `at` on, in `to`, lack only the activation's gradient: multiplies by it, adds the elements to their
- * sums and stores them. */
+/* n elements of dx from `at` on, in `to`, lack only the activation's gradient: multiplies by it, adds the elements to
+ * their sums and stores them. */
 INLINE void dx_leave(const KArgs *args, int64_t at, int64_t n, float *to, float *sums) {
     const ActAttr *act = &args->attr->linear.fused;
     const View *s = &args->linear_dx.s, *dx = &args->linear_dx.dx;
@@ -189,7 +189,8 @@ int small_n_dx(const KArgs *args, Err *e) {
     const View *w = &args->linear_dx.w, *dx = &args->linear_dx.dx, *db = &args->linear_dx.db;
     int64_t inputs = w->shape.dim[1], rows = dx->count / inputs, blocks = (rows + ROWS - 1) / ROWS;
     float *parts = args->workspace; /* (blocks, I) */
-    assert(small_n_fits(w) && args->linear_dx.dy.count == rows * w->shape.dim[0] && (!db->count || db->count == inputs));
+    assert(small_n_fits(w) && args->linear_dx.dy.count == rows * w->shape.dim[0]);
+    assert(!db->count || db->count == inputs);
     assert(!args->attr->linear.fused.act || args->linear_dx.s.count == dx->count);
     if (args->workspace_bytes < small_n_dx_workspace(args))
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", small_n_dx_workspace(args),

@@ -1,5 +1,5 @@
-/* softmax.c: softmax and its logarithm along lines of n elements, which lie `stride` apart. Sums over a part of a line are
- * in fp32, sums over parts in double. */
+/* softmax.c: softmax and its logarithm along lines of n elements, which lie `stride` apart. Sums over a part of a line
+ * are in fp32, sums over parts in double. */
 #include "row_chunks.h"
 
 typedef struct Line { int64_t start, stride, n; } Line;

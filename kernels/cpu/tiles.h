@@ -5,9 +5,9 @@
  *   ...             |    tile     |   fp32 where it lies (stride C), or converted into a scratch array (stride cols)
  *   row begin+rows  +-------------+
  *
- * Sums over rows are made slab by slab. The rows are cut into slabs by their number alone; one thread sums up a slab into
- * doubles of its own in the workspace, and the slabs' sums are added in order. So the number of threads changes no
- * bit. */
+ * Sums over rows are made slab by slab. The rows are cut into slabs by their number alone; one thread sums up a slab
+ * into doubles of its own in the workspace, and the slabs' sums are added in order. So the number of threads changes
+ * no bit. */
 #ifndef MT_CPU_TILES_H
 #define MT_CPU_TILES_H
 

@@ -1,12 +1,12 @@
 /* waiting.h: how long threads wait for each other awake.
  *
- * At the end of a parallel loop libgomp's threads look for the last one 300,000 times (some ms) before they sleep. That
- * is right while each has a processor of its own. Where more threads want to run than there are processors, the waiting
- * threads keep the last one from running. libgomp looks only 100 times if it knows: "when there are more managed threads
- * than available CPUs" (GOMP_SPINCOUNT in its manual); but it counts its own threads only. So while other programs use
- * the processors, this file holds a team of sleeping threads, which lifts libgomp's count above the number of
- * processors. The team ends when the other programs have gone. Where OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, the user
- * has said how to wait, and nothing is done. */
+ * At the end of a parallel loop libgomp's threads look for the last one 300,000 times (some ms) before they sleep.
+ * That is right while each has a processor of its own. Where more threads want to run than there are processors, the
+ * waiting threads keep the last one from running. libgomp looks only 100 times if it knows: "when there are more
+ * managed threads than available CPUs" (GOMP_SPINCOUNT in its manual); but it counts its own threads only. So while
+ * other programs use the processors, this file holds a team of sleeping threads, which lifts libgomp's count above the
+ * number of processors. The team ends when the other programs have gone. Where OMP_WAIT_POLICY or GOMP_SPINCOUNT is
+ * set, the user has said how to wait, and nothing is done. */
 #ifndef MT_CPU_WAITING_H
 #define MT_CPU_WAITING_H
 

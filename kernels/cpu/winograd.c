@@ -11,8 +11,9 @@
 #include "program/product.h"
 #include "winograd_tiles.h"
 
-/* STRIPS: at most; STRIP_TILES: tiles of a strip, at least; SUM_TILES: tiles that dw takes at a time. V_FLOATS, U_FLOATS,
- * A_FLOATS: of v, u and a, at most: v and a should stay in a cache of 2 MiB, u is read once per block of tiles. */
+/* STRIPS: at most; STRIP_TILES: tiles of a strip, at least; SUM_TILES: tiles that dw takes at a time. V_FLOATS,
+ * U_FLOATS, A_FLOATS: of v, u and a, at most: v and a should stay in a cache of 2 MiB, u is read once per block of
+ * tiles. */
 enum { STRIPS = 64, STRIP_TILES = 2 * TILE_ROWS, SUM_TILES = 64, V_FLOATS = 131072, U_FLOATS = 524288,
        A_FLOATS = 131072 };
 
@@ -86,8 +87,8 @@ static Space space_of(const KArgs *args, const Conv *c, const Plan *p, Room *r) 
     return s;
 }
 
-/* Plans as many outputs and tiles at a time as `limit` bytes have room for. Asked again with these *bytes as the limit, it
- * finds the same plan. */
+/* Plans as many outputs and tiles at a time as `limit` bytes have room for. Asked again with these *bytes as the
+ * limit, it finds the same plan. */
 static bool plan_of(const KArgs *args, const Conv *c, size_t limit, Plan *p, size_t *bytes) {
     int64_t most = max_i64(STRIP_TILES, V_FLOATS / POINTS / c->x.c);
     p->strip = up(max_i64(STRIP_TILES, up(c->tiles, STRIPS)), TILE_ROWS) * TILE_ROWS;
@@ -254,8 +255,8 @@ static void run_dw(const KArgs *args, const Conv *c, const Split *s, int threads
 
 /* ---- the op */
 
-/* With fewer tiles the filters' transforms take what the products save: at 16 to 64 tiles oneDNN's y is faster by up to a
- * third. dw transforms filters only once, at its end. */
+/* With fewer tiles the filters' transforms take what the products save: at 16 to 64 tiles oneDNN's y is faster by up
+ * to a third. dw transforms filters only once, at its end. */
 enum { FEW_TILES = 64, FEW_TILES_DW = 28 };
 
 bool winograd_prepare(const KArgs *args, size_t limit, size_t *bytes) {

@@ -5,16 +5,16 @@
  *   workspace of y, dx = [u of some panels of outputs | sums of db by strip | v, m of thread 0 | v, m of thread 1 ...]
  *   workspace of dw    = [v, e, a, sums of thread 0 | ... of thread 1 | ...]
  *
- * y, dx: a piece of work is a strip of tiles, which is done in blocks of as many tiles as fit.
- * dw: a piece of work is a rectangle of dw, which all tiles are summed into.
- * The number of threads changes no bit. An infinity or NaN in x reaches all four pixels of every tile whose patch has it. */
+ * y, dx: a piece of work is a strip of tiles, which is done in blocks of as many tiles as fit. dw: a piece of work is
+ * a rectangle of dw, which all tiles are summed into. The number of threads changes no bit. An infinity or NaN in x
+ * reaches all four pixels of every tile whose patch has it. */
 #ifndef MT_CPU_WINOGRAD_H
 #define MT_CPU_WINOGRAD_H
 
 #include "program/kernel.h"
 
-/* Is op `args` (conv2d, conv2d_dx or conv2d_dw) one of these, is it faster this way, and does it fit into `limit` bytes of
- * workspace? Then *bytes is what it takes. */
+/* Is op `args` (conv2d, conv2d_dx or conv2d_dw) one of these, is it faster this way, and does it fit into `limit`
+ * bytes of workspace? Then *bytes is what it takes. */
 bool winograd_prepare(const KArgs *args, size_t limit, size_t *bytes);
 KernelRun winograd_run;
 

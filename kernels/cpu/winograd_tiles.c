@@ -20,8 +20,8 @@ INLINE void place_next(const Tiles *t, Place *p) {
     p->image++;
 }
 
-/* A square of pixels of an image. at: where channel `first` of its first pixel lies, or would lie; rows [y0, y1) and columns
- * [x0, x1) of it are inside the image */
+/* A square of pixels of an image. at: where channel `first` of its first pixel lies, or would lie; rows [y0, y1) and
+ * columns [x0, x1) of it are inside the image */
 typedef struct Window { int64_t at, row, pixel; int y0, y1, x0, x1; } Window;
 
 INLINE int clip(int64_t pixels, int size) { return (int)(pixels < 0 ? 0 : pixels > size ? size : pixels); }

@@ -12,8 +12,8 @@
  *         [0 -1  1  0]        [1/2 -1/2  1/2]          [0  1 -1 -1]
  *         [0  1  0 -1]        [ 0    0    1 ]
  *
- * Points lie as 16 matrices (rows, channels) in panels of 32 channels: (16, channels / 32, rows, 32). Rows are tiles (v, m,
- * e), input channels (u) or output channels (a). Channels are multiples of 32. */
+ * Points lie as 16 matrices (rows, channels) in panels of 32 channels: (16, channels / 32, rows, 32). Rows are tiles
+ * (v, m, e), input channels (u) or output channels (a). Channels are multiples of 32. */
 #ifndef MT_CPU_WINOGRAD_TILES_H
 #define MT_CPU_WINOGRAD_TILES_H
 
@@ -21,8 +21,8 @@
 
 enum { PANEL = 32, POINTS = 16, TILE_ROWS = 14 /* tiles_product's, in registers */ };
 
-/* Floats from a point's matrix to the next one's: a cache line more than a matrix has, since all sixteen might otherwise
- * share a set of the cache. */
+/* Floats from a point's matrix to the next one's: a cache line more than a matrix has, since all sixteen might
+ * otherwise share a set of the cache. */
 static inline int64_t point_stride(int64_t rows, int64_t channels) { return rows * channels + PANEL / 2; }
 static inline int64_t point_floats(int64_t rows, int64_t channels) { return POINTS * point_stride(rows, channels); }
 

@@ -1,5 +1,5 @@
-/* act.cu: activations and their gradients, by the formulas of core/math/pointwise.h. There is one kernel per activation:
- * the choice is made before the launch. */
+/* act.cu: activations and their gradients, by the formulas of core/math/pointwise.h. There is one kernel per
+ * activation: the choice is made before the launch. */
 #include "elements.h"
 
 template <ActFn ACT> struct ActValue {

@@ -1,12 +1,13 @@
-/* adafactor.cu: Adafactor's update. It computes the means of squares per row and per column, the size of the update, then
- * the update. Long sums are made in parts that follow from the shape alone and are added in order. The workspace:
+/* adafactor.cu: Adafactor's update. It computes the means of squares per row and per column, the size of the update,
+ * then the update. Long sums are made in parts that follow from the shape alone and are added in order. The workspace:
  *
  *   Scalars | the weights' and the update's squares [2][size_parts] | parts of the means [mean_parts][items] */
 #include "channels.h"
 #include "program/adafactor.h"
 #include "sums.h"
 
-/* MEAN_TERMS: of a part, at least; MEAN_PARTS: at most. MEAN_BLOCKS: enough to keep a GPU busy. FINISH_THREADS: a block's */
+/* MEAN_TERMS: of a part, at least; MEAN_PARTS: at most. MEAN_BLOCKS: enough to keep a GPU busy. FINISH_THREADS: a
+ * block's */
 enum { MEAN_TERMS = 512, MEAN_PARTS = 64, MEAN_BLOCKS = 1024, FINISH_THREADS = 128 };
 
 /* mean: of row_var, if the parameter is one matrix; rate: that the whole update is multiplied by */
@@ -48,8 +49,8 @@ static __device__ void mean_store(const Job &j, const Elements &mean, int64_t it
     dtype_store(mean.type, mean.data, (size_t)item, adafactor_mean(&step, element_at(mean, item), (float)of_squares));
 }
 
-/* The terms of an item are not neighbours: a block takes 32 items by 8 terms at a time. LINE: they are neighbours, and a
- * block of one row of threads adds up one item. */
+/* The terms of an item are not neighbours: a block takes 32 items by 8 terms at a time. LINE: they are neighbours, and
+ * a block of one row of threads adds up one item. */
 template <bool LINE>
 static __global__ void __launch_bounds__(ELEMENT_THREADS) mean_kernel(Job j, Elements mean, Middle m, double *parts) {
     const int64_t items = m.before * m.after, share = (m.terms + gridDim.y - 1) / gridDim.y;

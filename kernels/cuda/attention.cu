@@ -1,9 +1,9 @@
-/* attention.cu: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. A block has TILE rows of a
- * head and walks along the other side, TILE steps at a time. Two tiles in shared memory give the scores; each thread
- * keeps some rows by some columns of them in registers. What is computed from the scores is multiplied by a third tile at
- * once: so the matrix of scores is never whole, and each sum belongs to one block. The gradient has one kernel whose rows
- * are queries, and one whose rows are keys, which walks along all heads of q that the keys serve. Both compute the scores
- * again. Sums are in fp32. */
+/* attention.cu: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. A block has TILE rows
+ * of a head and walks along the other side, TILE steps at a time. Two tiles in shared memory give the scores; each
+ * thread keeps some rows by some columns of them in registers. What is computed from the scores is multiplied by a
+ * third tile at once: so the matrix of scores is never whole, and each sum belongs to one block. The gradient has one
+ * kernel whose rows are queries, and one whose rows are keys, which walks along all heads of q that the keys serve.
+ * Both compute the scores again. Sums are in fp32. */
 #include "program/attention.h"
 
 #include "attention_tiles.h"
@@ -109,8 +109,8 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 3) forward_kernel(co
 /* What the gradients of a query's scores need; zeros after the last query */
 typedef struct Query { float lse, inner; } Query;
 
-/* score: of query s and key u; dp: the gradient of its probability; keep: dropout's factor. *ds becomes the gradient of the
- * score; returns the probability after dropout. */
+/* score: of query s and key u; dp: the gradient of its probability; keep: dropout's factor. *ds becomes the gradient
+ * of the score; returns the probability after dropout. */
 static __device__ inline float slope(const Attention &t, const Query &q, int64_t s, int64_t u, float score, float dp,
                                      float keep, float *ds) {
     const float prob = s < t.queries && u < seen(t, s) ? expf(t.attr.scale * score - q.lse) : 0.0f;

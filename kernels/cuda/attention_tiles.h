@@ -1,15 +1,16 @@
 /* attention_tiles.h: what a block of attention's kernels does with tiles: TILE rows of a head are multiplied by TILE
- * columns of the other side. Where operands have 16 bits and lie in whole words, tensor cores multiply (Cores), and the
- * factor of the third tile is rounded to 16 bits first; else nothing is rounded on the way (Plain). For attention.cu. */
+ * columns of the other side. Where operands have 16 bits and lie in whole words, tensor cores multiply (Cores), and
+ * the factor of the third tile is rounded to 16 bits first; else nothing is rounded on the way (Plain). For
+ * attention.cu. */
 #ifndef MT_ATTENTION_TILES_H
 #define MT_ATTENTION_TILES_H
 
 #include "elements.h"
 #include "cores.h"
 
-/* A block's threads have 32 scores of a tile each. QUADS, WORDS: of a tile's row, with some more, so that neighbouring rows
- * lie in different banks. CORES: the first compute capability whose tensor cores take bf16 and f16. PIECES: of four
- * features, a thread's share of a tile; IN_FLIGHT: of them, loaded at once */
+/* A block's threads have 32 scores of a tile each. QUADS, WORDS: of a tile's row, with some more, so that neighbouring
+ * rows lie in different banks. CORES: the first compute capability whose tensor cores take bf16 and f16. PIECES: of
+ * four features, a thread's share of a tile; IN_FLIGHT: of them, loaded at once */
 enum { TILE = 64, ATTENTION_THREADS = 128, QUADS = TILE / 4 + 1, WORDS = TILE / 2 + 4, CORES = 80 };
 enum { PIECES = TILE * TILE / 4 / ATTENTION_THREADS, IN_FLIGHT = 4 };
 static_assert(PIECES % IN_FLIGHT == 0, "tile_load stores whole rounds");
@@ -33,15 +34,15 @@ typedef struct Attention {
 
 /* ---- where a thread is */
 
-/* head: of q, among all samples'; of_sample: its number in the sample; of_keys: the number of its keys' head there; begin:
- * the block's first row */
+/* head: of q, among all samples'; of_sample: its number in the sample; of_keys: the number of its keys' head there;
+ * begin: the block's first row */
 typedef struct Place { int64_t head, sample, of_sample, of_keys, begin; } Place;
 
 /* Heads of q that share one of k and v */
 static __host__ __device__ inline int group_of(const Attention &t) { return t.attr.heads / t.attr.kv_heads; }
 
-/* The block's tile of `rows` rows. It serves `heads` neighbouring heads of q, of which this is the first. late_first: blocks
- * with late rows, which have the most work, start first. */
+/* The block's tile of `rows` rows. It serves `heads` neighbouring heads of q, of which this is the first. late_first:
+ * blocks with late rows, which have the most work, start first. */
 static __device__ inline Place place_here(const Attention &t, int heads, int64_t rows, bool late_first) {
     const int64_t all = t.samples * t.attr.heads / heads, tiles = (rows + TILE - 1) / TILE, tile = blockIdx.x / all;
     Place p;
@@ -93,9 +94,9 @@ static __device__ inline Piece<4> four_load(const Attention &t, const Steps &x, 
     return v;
 }
 
-/* TILE features from `first` on of TILE steps from `begin` on: tile[step][feature]; TRANSPOSED: tile[feature][step], for
- * which a warp's lanes are 16 steps by 2 fours of features, so that neither its loads nor its stores collide. A thread
- * loads IN_FLIGHT pieces before it stores the first of them. */
+/* TILE features from `first` on of TILE steps from `begin` on: tile[step][feature]; TRANSPOSED: tile[feature][step],
+ * for which a warp's lanes are 16 steps by 2 fours of features, so that neither its loads nor its stores collide. A
+ * thread loads IN_FLIGHT pieces before it stores the first of them. */
 template <typename L, bool TRANSPOSED>
 static __device__ inline void tile_load(typename L::Tile tile, const Attention &t, const Steps &x, const Place &p,
                                         int64_t begin, int64_t first) {
@@ -235,8 +236,8 @@ template <DType T> struct Cores {
 
     static __device__ inline uint32_t pair(const float *x) { return piece_pack<2>(T, x).word[0]; }
 
-    /* The registers of a product's result are those of the next product's factor: fragments 2 k and 2 k + 1 are 16 of its
-     * columns. */
+    /* The registers of a product's result are those of the next product's factor: fragments 2 k and 2 k + 1 are 16 of
+     * its columns. */
     static __device__ inline void gather(float (*acc)[COLUMNS], Tiles &tiles, const float (*factors)[COLUMNS],
                                          const Attention &t, const Place &p, const Steps &x, int64_t begin,
                                          int64_t first) {

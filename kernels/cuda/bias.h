@@ -20,7 +20,8 @@ typedef struct Parts {
 extern "C" {
 #endif
 
-/* Bytes of workspace for sums over rows, at most `limit`. With more of them more blocks share the work; 0 is enough, too. */
+/* Bytes of workspace for sums over rows, at most `limit`. With more of them more blocks share the work; 0 is enough,
+ * too. */
 size_t bias_workspace(int64_t rows, int64_t channels, size_t limit);
 
 /* y = f(x + b), also in place; b may be absent */
@@ -34,7 +35,8 @@ int bias_act_dx(const KArgs *a, const View *dx, const View *s, ActAttr act, cons
 /* out[i] = f(sum over the parts of part[i] + b[i mod length of b]); b NULL or absent: none */
 int bias_parts(const KArgs *a, const Parts *parts, const View *b, ActAttr act, const View *out, Err *e);
 
-/* (rows, from_channels) -> (rows, to_channels): missing channels become 0, surplus ones are left out. Types may differ. */
+/* (rows, from_channels) -> (rows, to_channels): missing channels become 0, surplus ones are left out. Types may
+ * differ. */
 int bias_pad(const KArgs *a, const void *from, DType from_type, int64_t from_channels, void *to, DType to_type,
              int64_t to_channels, int64_t rows, Err *e);
 

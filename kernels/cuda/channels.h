@@ -1,5 +1,5 @@
-/* channels.h: sums over the rows of a (rows, C) operand, two per channel, in double. The first kernel writes the sums of
- * parts of the rows to the workspace, a second one adds them up. For .cu files. */
+/* channels.h: sums over the rows of a (rows, C) operand, two per channel, in double. The first kernel writes the sums
+ * of parts of the rows to the workspace, a second one adds them up. For .cu files. */
 #ifndef MT_CHANNELS_H
 #define MT_CHANNELS_H
 
@@ -102,8 +102,8 @@ static inline dim3 channel_blocks(int64_t channels) { return dim3((unsigned)((ch
 static inline dim3 channel_threads() { return dim3(WARP, CHANNEL_ROWS); }
 static __device__ inline int64_t channel_here() { return (int64_t)blockIdx.x * WARP + threadIdx.x; }
 
-/* Sum k of channel_here(), in all threads that have this channel. All threads of the block must call it, also those after
- * the last channel. */
+/* Sum k of channel_here(), in all threads that have this channel. All threads of the block must call it, also those
+ * after the last channel. */
 static __device__ inline double channel_sum(const double *parts, int n, int k, int64_t channels) {
     const int64_t c = channel_here();
     double sum = 0;

@@ -1,7 +1,7 @@
 /* columns.h: how threads share work that runs down the rows of a (rows, C) operand. A block is x by y threads,
- * COLUMN_THREADS in all: x neighbouring groups of channels, y rows at a time. A thread stays with its channels and strides
- * down the rows of the block's part. All sizes follow from the shape alone, so that the order of a sum and the workspace
- * for its parts are the same on every GPU. For .cu files. */
+ * COLUMN_THREADS in all: x neighbouring groups of channels, y rows at a time. A thread stays with its channels and
+ * strides down the rows of the block's part. All sizes follow from the shape alone, so that the order of a sum and the
+ * workspace for its parts are the same on every GPU. For .cu files. */
 #ifndef MT_COLUMNS_H
 #define MT_COLUMNS_H
 
@@ -10,8 +10,9 @@
 /* COLUMN_BLOCKS: two for each multiprocessor of the largest GPUs. IN_FLIGHT: rows that a thread loads at once. */
 enum { COLUMN_THREADS = 256, COLUMN_BLOCKS = 264, COLUMN_LANES = 8, IN_FLIGHT = 4 };
 
-/* x: a power of two, so that blocks are full; threads have COLUMN_LANES channels each. Tensors that do not lie in 16-byte
- * words have the same x: so the order of the sums is the same, too, and it is known before a tensor's place is. */
+/* x: a power of two, so that blocks are full; threads have COLUMN_LANES channels each. Tensors that do not lie in
+ * 16-byte words have the same x: so the order of the sums is the same, too, and it is known before a tensor's place
+ * is. */
 static inline unsigned columns_width(int64_t channels) {
     unsigned x = 1;
     while (x < WARP && x * COLUMN_LANES < channels) x *= 2;

@@ -1,5 +1,5 @@
-/* conv2d.c: the ops conv2d, conv2d_dx and conv2d_dw: each is one graph of cuDNN, with own kernels before and after it for
- * what the graph does not do. */
+/* conv2d.c: the ops conv2d, conv2d_dx and conv2d_dw: each is one graph of cuDNN, with own kernels before and after it
+ * for what the graph does not do. */
 #include "conv2d.h"
 
 #include <stdio.h>
@@ -163,8 +163,8 @@ static void data_graph(const Conv *v, unsigned does, Graph *g) {
     if (does & WAY_SUM) graph_sum(g, dx, graph_tensor(g, CONV_DB, v->db.dtype, c));
 }
 
-/* Multiplying by 1 widens dw. An identity would, too, but cuDNN has only one engine for that, without split sums; it has a
- * dozen for a factor. */
+/* Multiplying by 1 widens dw. An identity would, too, but cuDNN has only one engine for that, without split sums; it
+ * has a dozen for a factor. */
 static void weights_graph(const Conv *v, unsigned does, Graph *g) {
     Passed w = passed(v, does, CONV_W);
     int64_t dim[4];

@@ -1,6 +1,6 @@
-/* conv2d_choose.c: chooses the way and the engine that run a convolution. A pick, if one fits; else the first engine in
- * rank that may be taken, shipped engines before those that must be compiled; in a race, the fastest of all. Only a race
- * times anything: so a prediction is the same with and without the GPU. */
+/* conv2d_choose.c: chooses the way and the engine that run a convolution. A pick, if one fits; else the first engine
+ * in rank that may be taken, shipped engines before those that must be compiled; in a race, the fastest of all. Only a
+ * race times anything: so a prediction is the same with and without the GPU. */
 #include <stdio.h>
 #include <string.h>
 
@@ -45,8 +45,8 @@ static bool of_stage(const Conv *v, const Way *way, Stage stage) {
     return stage != STAGE_SHIPPED || !conv_compiled(v, way->does);
 }
 
-/* The first engine of a ranking and way that can be taken. Asks for one engine first, which is most often enough, then for
- * all. */
+/* The first engine of a ranking and way that can be taken. Asks for one engine first, which is most often enough, then
+ * for all. */
 static int first_of(Search *q, int ranking, const Way *way, Stage stage, ConvState *s, EngineId *id, bool *found,
                     Err *e) {
     Graph g;

@@ -1,6 +1,6 @@
-/* cuda.h: what the files of this folder share: the open device, errors, and the functions that prepare the PREPARED ops.
- * For C and .cu files. Kernels enqueue on the device's stream and do nothing else: they neither allocate nor wait, so
- * that a step can be recorded as a graph. */
+/* cuda.h: what the files of this folder share: the open device, errors, and the functions that prepare the PREPARED
+ * ops. For C and .cu files. Kernels enqueue on the device's stream and do nothing else: they neither allocate nor
+ * wait, so that a step can be recorded as a graph. */
 #ifndef MT_CUDA_H
 #define MT_CUDA_H
 

@@ -1,6 +1,6 @@
-/* device_file.c: reads descriptions of GPUs that are not here: devices/NAME.json beside the plugin. They have cuDNN's own
- * form of a device's properties, as `memtide devices --describe` writes it on such a GPU. cuDNN gets the whole text; here
- * only the numbers are read that memtide itself plans with. */
+/* device_file.c: reads descriptions of GPUs that are not here: devices/NAME.json beside the plugin. They have cuDNN's
+ * own form of a device's properties, as `memtide devices --describe` writes it on such a GPU. cuDNN gets the whole
+ * text; here only the numbers are read that memtide itself plans with. */
 #include <ctype.h>
 #include <dlfcn.h>
 #include <limits.h>

@@ -21,8 +21,8 @@ static __device__ inline float element_at(Elements x, int64_t i) { return dtype_
 
 static __host__ __device__ inline bool elements_aligned(Elements x) { return lanes_aligned<LANES>(x.type, x.data); }
 
-/* values[k] = elements [begin, begin + n) of operand k, then zeros; `begin` is a multiple of LANES. whole: n is LANES and
- * all operands are aligned; then all are loaded before the first is converted, so that their loads are under way
+/* values[k] = elements [begin, begin + n) of operand k, then zeros; `begin` is a multiple of LANES. whole: n is LANES
+ * and all operands are aligned; then all are loaded before the first is converted, so that their loads are under way
  * together. */
 template <int N>
 static __device__ inline void elements_load(float (*values)[LANES], const ElementsOf<N> &x, int64_t begin, int n,

@@ -25,8 +25,8 @@ int k_cuda_embedding(const KArgs *a, Err *e) {
     return (dtype_size(a->embedding.y.dtype) == 2 ? gather_run<uint16_t> : gather_run<uint32_t>)(a, e);
 }
 
-/* blockIdx.x: the row; blockIdx.y: which TABLE_COLUMNS of its elements. A round finds the row's positions among WORDS times
- * 32, then adds up their elements. */
+/* blockIdx.x: the row; blockIdx.y: which TABLE_COLUMNS of its elements. A round finds the row's positions among WORDS
+ * times 32, then adds up their elements. */
 static __global__ void __launch_bounds__(TABLE_THREADS)
     scatter(Elements dw, Elements dy, const int32_t *idx, int64_t positions, int64_t dim, int64_t padding) {
     __shared__ uint32_t mine[WORDS];

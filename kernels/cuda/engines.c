@@ -91,7 +91,8 @@ void engines_free(Engines *list) {
     memset(list, 0, sizeof *list);
 }
 
-/* Appends the engine of *config, and takes *config over. Leaves an engine out that cannot be read or that is there already. */
+/* Appends the engine of *config, and takes *config over. Leaves an engine out that cannot be read or that is there
+ * already. */
 static int engines_add(Engines *list, Node *config, Err *e) {
     Engine engine;
     memset(&engine, 0, sizeof engine);

@@ -29,8 +29,8 @@ void engines_free(Engines *list);
 int engine_open(CudaDevice *c, const Graph *g, const EngineId *id, Engine *out, Err *e);
 void engine_close(Engine *engine);
 
-/* May the engine be taken? The same inputs must give the same bits, and sums must be fp32; exact: fp32 operands must not
- * be rounded to TF32. */
+/* May the engine be taken? The same inputs must give the same bits, and sums must be fp32; exact: fp32 operands must
+ * not be rounded to TF32. */
 bool engine_may(const Engine *engine, bool exact);
 
 #endif

@@ -8,8 +8,8 @@
 #include "libraries.h"
 #include "base/mem.h"
 
-/* Bytes. Buffers start at multiples of CUDA_ALIGNMENT, but algorithms' loads need no more than this: only algorithms that
- * are content with it are asked for. */
+/* Bytes. Buffers start at multiples of CUDA_ALIGNMENT, but algorithms' loads need no more than this: only algorithms
+ * that are content with it are asked for. */
 enum { GEMM_ALIGNMENT = 16 };
 /* Parts of a sum are added up in fp32 in a step of its own, in an order that is the same in every run. */
 static const uint32_t REDUCTIONS = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -85,8 +85,8 @@ static bool result_may(const cublasLtMatmulHeuristicResult_t *result, size_t wor
            !(reduction & ~REDUCTIONS);
 }
 
-/* result[*n]: the algorithms of the heuristic's list that may be taken. If the types do not have an epilogue, cuBLASLt may
- * call the request invalid: that, too, means none. */
+/* result[*n]: the algorithms of the heuristic's list that may be taken. If the types do not have an epilogue, cuBLASLt
+ * may call the request invalid: that, too, means none. */
 static cublasStatus_t algorithms_ask(cublasLtHandle_t handle, const GemmPlan *p, size_t workspace,
                                      cublasLtMatmulHeuristicResult_t result[GEMM_CANDIDATES], int *n) {
     cublasLtMatmulPreference_t preference = NULL;

@@ -28,11 +28,11 @@ typedef struct Gemm {
 typedef struct GemmPlan GemmPlan;
 
 size_t gemm_version(void); /* of the library: 130100 */
-/* id[*n]: the library's algorithms that need at most `workspace` bytes, in its own ranking. Each adds in the same order in
- * every run. To find none is no error. */
+/* id[*n]: the library's algorithms that need at most `workspace` bytes, in its own ranking. Each adds in the same
+ * order in every run. To find none is no error. */
 int gemm_candidates(CudaDevice *c, const Gemm *g, size_t workspace, EngineId id[GEMM_CANDIDATES], int *n, Err *e);
-/* id: the algorithm; NULL: the first candidate. *plan becomes NULL, without an error, if the library has no such product
- * within `workspace` bytes. */
+/* id: the algorithm; NULL: the first candidate. *plan becomes NULL, without an error, if the library has no such
+ * product within `workspace` bytes. */
 int gemm_open(CudaDevice *c, const Gemm *g, const EngineId *id, size_t workspace, GemmPlan **plan, Err *e);
 void gemm_id(const GemmPlan *plan, EngineId *id);
 size_t gemm_workspace(const GemmPlan *plan); /* bytes that it uses */

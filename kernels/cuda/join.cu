@@ -1,5 +1,5 @@
-/* join.cu: mul; concat, slice, slice_dx, roll, which move elements; bias_db. A tensor is seen as (outer, axis, inner) in
- * the order in which it lies in memory; a run is all that has one outer index: (axis, inner). */
+/* join.cu: mul; concat, slice, slice_dx, roll, which move elements; bias_db. A tensor is seen as (outer, axis, inner)
+ * in the order in which it lies in memory; a run is all that has one outer index: (axis, inner). */
 #include "bias.h"
 #include "elements.h"
 

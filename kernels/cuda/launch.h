@@ -33,8 +33,8 @@ static inline int launch_op(const KArgs *a, Err *e, void (*kernel)(P...), dim3 g
     return cuda_check(device, launch(kernel, grid, block, device->stream, args...), op_info(a->kind)->name, e);
 }
 
-/* Blocks that cover `items` with one item per thread, up to a limit: kernels then stride over the grid. Starting a block
- * costs time, and with this many the last ones to run leave few processors idle. */
+/* Blocks that cover `items` with one item per thread, up to a limit: kernels then stride over the grid. Starting a
+ * block costs time, and with this many the last ones to run leave few processors idle. */
 static inline unsigned blocks_for(const KArgs *a, int64_t items, int threads) {
     assert(items > 0 && threads > 0 && cuda_of(a)->model.processors > 0);
     return (unsigned)min_i64((items + threads - 1) / threads, (int64_t)cuda_of(a)->model.processors * 64);

@@ -7,8 +7,8 @@
 
 #include "cuda.h"
 
-/* A handle is made when it is first asked for, so that a program without convolutions never loads cuDNN's parts. cuDNN's
- * is bound to the device's stream. ERR_UNSUPPORTED: a described device has no handles. */
+/* A handle is made when it is first asked for, so that a program without convolutions never loads cuDNN's parts.
+ * cuDNN's is bound to the device's stream. ERR_UNSUPPORTED: a described device has no handles. */
 int libraries_cudnn(CudaDevice *c, cudnnHandle_t *handle, Err *e);
 int libraries_blas(CudaDevice *c, cublasLtHandle_t *handle, Err *e);
 /* *properties: a finalised CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR of the GPU or of its description; the device frees it. */

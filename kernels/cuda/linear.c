@@ -1,12 +1,12 @@
-/* linear.c: y = act(x w^T + b) and its gradients: by a library's product (gemm.h), with the kernels of bias.h after it for
- * what it does not do; or by small_n_gemm.cu.
+/* linear.c: y = act(x w^T + b) and its gradients: by a library's product (gemm.h), with the kernels of bias.h after it
+ * for what it does not do; or by small_n_gemm.cu.
  *
- * The library's own epilogues for f'(s) want ReLU's mask as one bit per element. The program keeps ReLU's output instead,
- * so bias.h computes dx *= f'(s). The epilogues also want the bias in y's type: a bias in another type (fp32 under amp)
- * gets a copy in y's, as PyTorch's autocast makes one.
+ * The library's own epilogues for f'(s) want ReLU's mask as one bit per element. The program keeps ReLU's output
+ * instead, so bias.h computes dx *= f'(s). The epilogues also want the bias in y's type: a bias in another type (fp32
+ * under amp) gets a copy in y's, as PyTorch's autocast makes one.
  *
- * Where kernels after the product add bias or activation, a 16-bit y is not rounded before them: the product goes to the
- * workspace in fp32, as many rows at a time as fit. Where no row fits, it goes to y and is rounded twice. */
+ * Where kernels after the product add bias or activation, a 16-bit y is not rounded before them: the product goes to
+ * the workspace in fp32, as many rows at a time as fit. Where no row fits, it goes to y and is rounded twice. */
 #include "linear.h"
 
 #include "bias.h"

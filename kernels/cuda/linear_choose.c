@@ -1,9 +1,9 @@
-/* linear_choose.c: chooses the way and the library's algorithm that run a linear layer's op. A pick, if one fits; else own
- * kernels if there are few outputs, since memory then sets the pace and a library's tiles would be mostly empty; else the
- * library's first algorithm; in a race, the fastest of all. Only a race times anything.
+/* linear_choose.c: chooses the way and the library's algorithm that run a linear layer's op. A pick, if one fits; else
+ * own kernels if there are few outputs, since memory then sets the pace and a library's tiles would be mostly empty;
+ * else the library's first algorithm; in a race, the fastest of all. Only a race times anything.
  *
- * The library answers only where there is a GPU. So the workspace follows from shapes, or from the pick: it is the same
- * with and without a GPU. */
+ * The library answers only where there is a GPU. So the workspace follows from shapes, or from the pick: it is the
+ * same with and without a GPU. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,14 +15,14 @@
 #include "base/mem.h"
 #include "program/product.h"
 
-/* TILE: rows and columns of D that a processor takes; PROCESSORS: of a large GPU. SPLIT_K: terms of a sum that are worth a
- * block of their own. ROWS: rows are taken in multiples of it, so that each part starts at a 16-byte word. */
+/* TILE: rows and columns of D that a processor takes; PROCESSORS: of a large GPU. SPLIT_K: terms of a sum that are
+ * worth a block of their own. ROWS: rows are taken in multiples of it, so that each part starts at a 16-byte word. */
 enum { TILE = 128, PROCESSORS = 132, SPLIT_K = 256, ROWS = 8 };
 
 /* ---- the workspace */
 
-/* Bytes that a product may use, at most `limit`. If D has fewer tiles than the GPU has processors, the library splits the
- * sum over k and then needs a D in fp32 per part. Nothing else gets faster by memory. */
+/* Bytes that a product may use, at most `limit`. If D has fewer tiles than the GPU has processors, the library splits
+ * the sum over k and then needs a D in fp32 per part. Nothing else gets faster by memory. */
 static size_t product_bytes(const Gemm *g, size_t limit) {
     int64_t tiles = ((g->m + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE);
     int64_t parts = min_i64(PROCESSORS / tiles, g->k / SPLIT_K);

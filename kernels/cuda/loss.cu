@@ -1,5 +1,5 @@
-/* loss.cu: losses and their gradients. A loss is a sum of terms (sums.h) over a number of samples. Sums are in double, terms
- * in fp32. */
+/* loss.cu: losses and their gradients. A loss is a sum of terms (sums.h) over a number of samples. Sums are in double,
+ * terms in fp32. */
 #include "program/loss.h"
 #include "sums.h"
 
@@ -69,8 +69,8 @@ static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
 static __device__ inline int64_t first_row() { return (int64_t)blockIdx.x * LOSS_WARPS + threadIdx.x / WARP; }
 static __device__ inline int64_t row_stride() { return (int64_t)gridDim.x * LOSS_WARPS; }
 
-/* The row of x that begins at element `row`, by a warp. It is read once: when a larger maximum turns up, the sum so far is
- * scaled down. A lane takes eight elements at a time, so that their loads are under way together. */
+/* The row of x that begins at element `row`, by a warp. It is read once: when a larger maximum turns up, the sum so
+ * far is scaled down. A lane takes eight elements at a time, so that their loads are under way together. */
 static __device__ inline Softmax softmax_row(const LossAttr *attr, bool ignored, Elements x, int64_t row,
                                              int64_t classes) {
     float most = -INFINITY;
@@ -120,8 +120,8 @@ typedef struct Gradient {
     Elements dx;
 } Gradient;
 
-/* The sum of the weights of samples that are not ignored. Each block counts anew: labels are few bytes beside the logits.
- * Labels are in range: they were checked when they came in. */
+/* The sum of the weights of samples that are not ignored. Each block counts anew: labels are few bytes beside the
+ * logits. Labels are in range: they were checked when they came in. */
 static __device__ inline double samples_counted(const int32_t *t, const float *w, int64_t rows, int32_t ignored) {
     double count = 0;
     for (int64_t n = threadIdx.x; n < rows; n += blockDim.x)
@@ -160,6 +160,7 @@ int k_cuda_cross_entropy(const KArgs *a, Err *e) {
     assert(t->dtype == DT_I32 && x->shape.rank == 2 && t->count == x->shape.dim[0]);
     assert(operand_is_vector(&a->cross_entropy.w, x->shape.dim[1]));
     assert(operand_is_vector(&a->cross_entropy.stats, 2 * t->count));
+    (void)x; /* with NDEBUG nothing reads it */
     return loss_run(a, e, cross_entropy_terms, t->count);
 }
 

@@ -1,6 +1,6 @@
 /* nvml.c: what only the driver's management library knows: how much of the GPU this process holds, with contexts and
- * kernels; the GPU's clocks, its temperature, and what slows it down. The library comes with the driver, so it is loaded
- * at run time; the few declarations that are needed are here. */
+ * kernels; the GPU's clocks, its temperature, and what slows it down. The library comes with the driver, so it is
+ * loaded at run time; the few declarations that are needed are here. */
 #include <dlfcn.h>
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 /* optim.cu: the update: overflow check, step count, optimizers, loss scale.
  *
- * A step has one such op per parameter, and most are small. Consecutive ones of the same kind and rule wait in a queue on
- * the host; they become one launch, with the list of their tensors in the kernel's parameters. cuda_flush launches what
- * waits. The device calls it before anything else is enqueued or waited for. */
+ * A step has one such op per parameter, and most are small. Consecutive ones of the same kind and rule wait in a queue
+ * on the host; they become one launch, with the list of their tensors in the kernel's parameters. cuda_flush launches
+ * what waits. The device calls it before anything else is enqueued or waited for. */
 #include "sums.h"
 #include "base/mem.h"
 
@@ -10,8 +10,8 @@
  * enough to hide latency. TENSORS: of a launch, at most. */
 enum { THREADS = 256, CHUNK = 4096, MULTIPROCESSOR_BLOCKS = 8, TENSORS = 54, PARAMETER_BYTES = 4096 };
 
-/* weight: what the rule works on. copy: the 16-bit weights, if `weight` is their fp32 master, else NULL. state: NULL if it is
- * not kept. grad_check has g alone. */
+/* weight: what the rule works on. copy: the 16-bit weights, if `weight` is their fp32 master, else NULL. state: NULL
+ * if it is not kept. grad_check has g alone. */
 typedef struct UpdateTensor {
     const void *g;
     void *weight, *copy, *state[OPTIM_STATES];
@@ -79,8 +79,8 @@ static __device__ int tensor_of(const Update &u, int chunk) {
 
 typedef void AtFn(const Update &u, const UpdateTensor &t, const OptimStep &step, int64_t i);
 
-/* Blocks stride over the chunks. Adam's powers of beta are the same for all elements and slow to compute: one thread of a
- * block computes them, within optim_step. */
+/* Blocks stride over the chunks. Adam's powers of beta are the same for all elements and slow to compute: one thread
+ * of a block computes them, within optim_step. */
 template <int KIND, AtFn *at1, AtFn *at4>
 static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ Update u) {
     __shared__ OptimStep step;

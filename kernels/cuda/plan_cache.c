@@ -9,8 +9,8 @@
 #include "libraries.h"
 #include "base/mem.h"
 
-/* The first line: 2 is the format's number (plans of format 1 did not name their way and are not read); then the hash and
- * the length of the JSON text that follows, and the key. */
+/* The first line: 2 is the format's number (plans of format 1 did not name their way and are not read); then the hash
+ * and the length of the JSON text that follows, and the key. */
 static const char *const HEAD = "memtide plan 2 %016llx %zu %s\n";
 
 /* *plan: a new plan, of the handle of a device that is here, or of a description */

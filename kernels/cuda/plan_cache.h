@@ -1,5 +1,5 @@
-/* plan_cache.h: engines made ready to run. An engine that is compiled at run time takes about a second: the result is kept
- * in ~/.cache/memtide/plans and read back. A file that is damaged, or of another cuDNN, is made anew. */
+/* plan_cache.h: engines made ready to run. An engine that is compiled at run time takes about a second: the result is
+ * kept in ~/.cache/memtide/plans and read back. A file that is damaged, or of another cuDNN, is made anew. */
 #ifndef MT_PLAN_CACHE_H
 #define MT_PLAN_CACHE_H
 
@@ -7,8 +7,8 @@
 
 enum { PLAN_KEY = 1024 };
 
-/* text: identifies a plan among those of all graphs, engines, libraries and devices; a graph is what op `op` does in way
- * `way`. file: the plan's path in the cache, by the hash of the text. */
+/* text: identifies a plan among those of all graphs, engines, libraries and devices; a graph is what op `op` does in
+ * way `way`. file: the plan's path in the cache, by the hash of the text. */
 typedef struct PlanKey { char text[PLAN_KEY], file[32]; } PlanKey;
 void plan_key(const CudaDevice *c, const char *op, const char *way, const EngineId *engine, PlanKey *key);
 

@@ -1,7 +1,8 @@
 /* pool.cu: pooling over channels-last images: a thread per pixel of the output and N neighbouring channels.
  *
- * Both directions gather, as on the CPU: a backward pass writes every dx once, from the windows that hold it. So nothing
- * must be zeroed, no atomics are needed, 16-bit gradients are summed in fp32, and the order of the sum is fixed. */
+ * Both directions gather, as on the CPU: a backward pass writes every dx once, from the windows that hold it. So
+ * nothing must be zeroed, no atomics are needed, 16-bit gradients are summed in fp32, and the order of the sum is
+ * fixed. */
 #include "cuda.h"
 #include "lanes.h"
 #include "launch.h"

@@ -230,7 +230,8 @@ static __global__ void clear_kernel(Walk w) {
         w.slopes[rnn_row(&w.p, i / width, 0) * width + i % width] = 0.0f;
 }
 
-/* sum[j] = the sum of column `column` + j of slopes. ROW_THREADS threads share the rows; their sums are added up in order. */
+/* sum[j] = the sum of column `column` + j of slopes. ROW_THREADS threads share the rows; their sums are added up in
+ * order. */
 static __global__ void columns_kernel(Walk w, int64_t column, int64_t count, Elements sum) {
     __shared__ float part[ROW_THREADS][COLUMNS];
     const int64_t j = (int64_t)blockIdx.x * COLUMNS + threadIdx.x, width = w.p.info.slopes * w.p.units;
@@ -270,9 +271,9 @@ static int data_gradient(const KArgs *a, Err *e, const Walk &w) {
     return dx->count ? product_run(a, e, p) : OK;
 }
 
-/* The gradient of w_hh: each row of slopes is multiplied by the row of y of the step before. The walk's first step has no
- * step before: its slopes, which nothing needs any more, become zero, so that all rows have their partners at the same
- * distance. */
+/* The gradient of w_hh: each row of slopes is multiplied by the row of y of the step before. The walk's first step has
+ * no step before: its slopes, which nothing needs any more, become zero, so that all rows have their partners at the
+ * same distance. */
 static int hidden_gradients(const KArgs *a, Err *e, const Walk &w, int64_t column) {
     const View *dw = &a->rnn_dx.dw_hh, *db = &a->rnn_dx.db_hh;
     const int64_t width = w.p.info.slopes * w.p.units, u = w.p.units;

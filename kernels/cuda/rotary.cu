@@ -1,6 +1,6 @@
-/* rotary.cu: rotates pairs of a sequence's features by angles that grow with the step. A thread has some neighbouring pairs
- * of one step of a sample. It computes their angles once and takes one head after the other; it loads HEADS of them at
- * once. */
+/* rotary.cu: rotates pairs of a sequence's features by angles that grow with the step. A thread has some neighbouring
+ * pairs of one step of a sample. It computes their angles once and takes one head after the other; it loads HEADS of
+ * them at once. */
 #include "elements.h"
 
 enum { ROTARY_THREADS = 256, HEADS = 4 };

@@ -1,4 +1,5 @@
-/* small_n_gemm.cu: y (N, O) = x (N, I) w^T (O, I) and its gradients, O at most OUTPUTS. Each reads the large operand once:
+/* small_n_gemm.cu: y (N, O) = x (N, I) w^T (O, I) and its gradients, O at most OUTPUTS. Each reads the large operand
+ * once:
  *
  *   forward  a warp holds ROWS rows by O sums in registers and walks along I; at the end the lanes' sums are added up
  *   dx       a thread holds O by 8 of w and walks down N

@@ -1,5 +1,5 @@
-/* small_n_gemm.h: linear layers with few outputs, where memory sets the pace and a library's tiles would be mostly empty.
- * The operands are those of the ops of linear.c, in any floating types. For C and .cu files. */
+/* small_n_gemm.h: linear layers with few outputs, where memory sets the pace and a library's tiles would be mostly
+ * empty. The operands are those of the ops of linear.c, in any floating types. For C and .cu files. */
 #ifndef MT_CUDA_SMALL_N_GEMM_H
 #define MT_CUDA_SMALL_N_GEMM_H
 

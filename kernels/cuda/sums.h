@@ -1,7 +1,7 @@
 /* sums.h: a sum over all elements, in double, in three levels: a thread's terms, a block's threads, the blocks. The
  * blocks write their sums to the workspace, and a second kernel of one block adds them up. A small sum is one block's
- * alone and needs neither. Which block takes which elements follows from their count alone: so the order of a sum is the
- * same in every run and on every GPU, and the workspace is known without one. For .cu files. */
+ * alone and needs neither. Which block takes which elements follows from their count alone: so the order of a sum is
+ * the same in every run and on every GPU, and the workspace is known without one. For .cu files. */
 #ifndef MT_SUMS_H
 #define MT_SUMS_H
 
@@ -9,7 +9,8 @@
 
 enum { PART_ELEMENTS = 16384, PARTS_MAX = 1024, SUM_WARPS = ELEMENT_THREADS / WARP };
 
-/* Blocks for the sum over `count` elements; the blocks' sums, `size` bytes each, fit into `bytes`, unless there is one. */
+/* Blocks for the sum over `count` elements; the blocks' sums, `size` bytes each, fit into `bytes`, unless there is
+ * one. */
 static inline int64_t sum_parts(int64_t count, size_t size, size_t bytes) {
     int64_t parts = min_i64((count + PART_ELEMENTS - 1) / PART_ELEMENTS, PARTS_MAX);
     return max_i64(1, min_i64(parts, (int64_t)(bytes / size)));

@@ -13,8 +13,8 @@ static bool same(const Pick *a, const char *device, size_t version, const char *
     return a->version == version && !strcmp(a->op, op) && !strcmp(a->device, device);
 }
 
-/* A pick fits into the limit that it was made under, even if its workspace is larger: copies that every way needs do not
- * count against the limit. */
+/* A pick fits into the limit that it was made under, even if its workspace is larger: copies that every way needs do
+ * not count against the limit. */
 static bool fits(const Pick *pick, size_t limit) { return pick->limit <= limit || pick->workspace <= limit; }
 
 const Pick *tuned_find(const Tuned *p, const char *device, size_t version, const char *op, size_t limit) {

@@ -1,10 +1,10 @@
-/* tuned.h: picks: which way of running an op was the fastest on a device, as `memtide tune` found it. They are kept in a
- * text file with a line per op and limit, whose parts are separated by tabs:
+/* tuned.h: picks: which way of running an op was the fastest on a device, as `memtide tune` found it. They are kept in
+ * a text file with a line per op and limit, whose parts are separated by tabs:
  *
  *   device  library's version  limit  op  alternative  engine and knobs  workspace bytes  microseconds
  *
- * The same file gives the same choices, and so the same predictions, with and without the device. Lines of other devices
- * and versions are kept. Of two lines for one op and limit the later one counts. */
+ * The same file gives the same choices, and so the same predictions, with and without the device. Lines of other
+ * devices and versions are kept. Of two lines for one op and limit the later one counts. */
 #ifndef MT_TUNED_H
 #define MT_TUNED_H
 
@@ -13,8 +13,8 @@
 
 enum { ENGINE_KNOBS = 24, ENGINE_TEXT = 256, PICK_OP = 512, PICK_WAY = 24 };
 
-/* An engine of cuDNN or an algorithm of cuBLASLt, and its knobs: enough to ask for it again. Cleared to zero bytes before it
- * is filled, so that ids compare as memory. */
+/* An engine of cuDNN or an algorithm of cuBLASLt, and its knobs: enough to ask for it again. Cleared to zero bytes
+ * before it is filled, so that ids compare as memory. */
 typedef struct EngineId { int64_t engine; int n_knobs; struct { int64_t type, value; } knob[ENGINE_KNOBS]; } EngineId;
 
 /* As text: "38 2=27 25=0", the engine, then its knobs. engine_read: false if the text is none. */

@@ -15,8 +15,8 @@ struct Tuning {
 /* *out: the device's, which the first call makes: it reads the picks beside the plugin (devices/NAME.picks), then the
  * user's own. */
 int tuning_of(CudaDevice *c, Tuning **out, Err *e);
-/* How to prepare an op of a library's `version` under a limit: *pick is the pick for it, NULL if there is none; *race: race
- * it, and do not take the pick. */
+/* How to prepare an op of a library's `version` under a limit: *pick is the pick for it, NULL if there is none; *race:
+ * race it, and do not take the pick. */
 int tuning_ask(CudaDevice *c, size_t version, const char *op, size_t limit, const Pick **pick, bool *race, Err *e);
 /* Adds a pick of device c to the user's file as it is now. */
 int tuning_keep(CudaDevice *c, const Pick *pick, Err *e);

@@ -1,5 +1,6 @@
-/* upsample.cu: channels-last images at another size, a thread per element of the output. Both directions gather: an output
- * pixel comes from at most four input pixels, an input's gradient from all output pixels that it has a share in. */
+/* upsample.cu: channels-last images at another size, a thread per element of the output. Both directions gather: an
+ * output pixel comes from at most four input pixels, an input's gradient from all output pixels that it has a share
+ * in. */
 #include "elements.h"
 
 enum { UPSAMPLE_THREADS = 256 };

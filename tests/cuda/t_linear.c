@@ -1,7 +1,7 @@
-/* t_linear.c: linear layers of the CUDA device against float64 loops: every pass, dx through every activation with its
- * sums, types, shapes on both sides of what is narrow enough for own kernels, room for partial sums or none, a library
- * with epilogues and one without; then every way and algorithm that a pick can name. Guard bytes stand around every
- * operand and the workspace; threads in another order and other places in memory must give the same bits.
+/* t_linear.c: linear layers of the CUDA device against float64 loops: every pass; dx through every activation, with its
+ * sums; all types; shapes with few outputs, for own kernels, and with more; with and without room for partial sums; a
+ * library with epilogues and one without; then every way and algorithm that a pick can name. Guard bytes stand around
+ * every operand and the workspace. Threads in another order and other places in memory must give the same bits.
  *
  * Linked with the emulated device's objects it runs there; with the real one's, on a GPU that is here. */
 #include <stdlib.h>
@@ -211,7 +211,7 @@ static void test_case(const Case *c, const Types *of, size_t limit, Check *run_c
 
 /* ---- ways */
 
-/* From now on the op is prepared by this way and algorithm, if it can be. */
+/* Makes a pick, so that the op is prepared in this way and with this algorithm; false: it cannot be. */
 static bool picked(const KArgs *args, LinearWay way, const EngineId *id, size_t limit, Err *e) {
     Tuning *p;
     Pick pick = {.version = gemm_version(), .limit = limit, .engine = *id};
@@ -232,7 +232,7 @@ static bool picked(const KArgs *args, LinearWay way, const EngineId *id, size_t 
     return s && s->way == way && !memcmp(&found, id, sizeof found);
 }
 
-/* What the library says that it has, for the product as the way places it. */
+/* id[...]: the library's algorithms for the product as this way places it; returns how many. */
 static int candidates(const KArgs *args, LinearWay way, size_t limit, EngineId *id) {
     static const EngineId none = {.engine = 0};
     Gemm g = linear_gemm(args);
@@ -268,7 +268,7 @@ static void check_ways(const char *name, const Case *c, Pass pass, const Attr *a
     ok((tested[LINEAR_SMALL_N] > 0) == (c->o <= NARROW), "%s has own kernels only if it is narrow", name);
 }
 
-/* What a product cannot take is told before the run, by name. */
+/* Operands that a product cannot take are refused before the run, by name. */
 static void test_refusals(void) {
     Attr attr;
     memset(&attr, 0, sizeof attr);

@@ -77,7 +77,7 @@ void ref_act_dx(Ref *r) {
         r->act_dx.dx.at[i] = r->act_dx.dy.at[i] * derivative(&r->attr->act, r->act_dx.s.at[i]);
 }
 
-/* The slope of element i: its channel's (dimension 1), or the only one. */
+/* Which slope element i has: that of its channel (dimension 1), or the only one */
 static int64_t slope_of(const Tensor *x, const Tensor *w, int64_t i) {
     int64_t inner = 1;
     for (int d = 2; d < x->shape.rank; d++) inner *= x->shape.dim[d];

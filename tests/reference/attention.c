@@ -1,9 +1,9 @@
 #include "reference.h"
 
-/* One sample's head: n of the samples, h of the heads */
+/* Head h of sample n */
 typedef struct Head { const AttentionAttr *attr; int64_t samples, steps, keys, width, n, h; } Head;
 
-/* That of three tensors which has q (0), k (1) or v (2): its own, or, where there is none, the one before it. */
+/* Which of the three tensors has q (0), k (1) or v (2): its own, or, if that is absent, the one before it. */
 static int holder(const Tensor *qkv, int which) {
     return which == 0 || qkv[which].at ? which : holder(qkv, which - 1);
 }
@@ -15,7 +15,8 @@ static Head head_of(const Ref *r, const Tensor *qkv, const Tensor *y) {
     return (Head){a, y->shape.dim[1 - time], y->shape.dim[time], keys, y->shape.dim[2] / a->heads, 0, 0};
 }
 
-/* x (N, T, F) or (T, N, F): step t's features of a head, `heads` of other parts lie before its own part's */
+/* The head's features at step t of x (N, T, F) or (T, N, F); `heads` heads of other parts lie before those of its
+ * part. */
 static double *features(const Head *h, const Tensor *x, int64_t t, int64_t heads, int64_t head) {
     int64_t row = h->attr->batch_first ? h->n * x->shape.dim[1] + t : t * x->shape.dim[1] + h->n;
     return x->at + row * x->shape.dim[2] + (heads + head) * h->width;

@@ -17,7 +17,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_mul] = ref_mul, [OP_concat] = ref_concat, [OP_slice] = ref_slice, [OP_slice_dx] = ref_slice_dx,
     [OP_roll] = ref_roll, [OP_bias_db] = ref_bias_db,
     [OP_count_call] = ref_count_call, [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,
-    /* all that these change is the element type, the shape or the layout, which the twins do not know */
+    /* these change only the element type, the shape or the layout, which the twins do not know */
     [OP_cast] = ref_copy, [OP_copy] = ref_copy, [OP_view] = ref_copy, [OP_nhwc_to_nchw] = ref_copy,
     [OP_nhwc_to_nchw_dx] = ref_copy,
     [OP_cross_entropy] = ref_cross_entropy, [OP_cross_entropy_dx] = ref_cross_entropy_dx,
@@ -42,7 +42,7 @@ void ref_accumulate(Ref *r) {
         r->accumulate.acc.at[i] = r->accumulate.x.at[i] + (r->micro == 0 ? 0 : r->accumulate.acc.at[i]);
 }
 
-/* Where element i of PyTorch's order lies in memory. */
+/* Where element i of PyTorch's order lies in memory */
 static int64_t memory_index(const Ref *r, int64_t i) {
     if (!r->channels_last) return i;
     const int64_t *d = r->dropout.y.shape.dim, C = d[1], HW = d[2] * d[3];

@@ -1,13 +1,13 @@
 #include "reference.h"
 
-/* Elements per index of the dimensions before the axis, and per index of those from the axis on. */
+/* Elements per index of the axis */
 static int64_t inner_of(const Tensor *t, int axis) {
     int64_t inner = 1;
     for (int d = axis + 1; d < t->shape.rank; d++) inner *= t->shape.dim[d];
     return inner;
 }
 
-/* Copies `part` into or out of `whole`, where it starts at index `start` of the axis. */
+/* Copies `part` into `whole`, where it starts at index `start` of the axis; out: from there */
 static void move_part(const Tensor *whole, const Tensor *part, int axis, int64_t start, bool out) {
     int64_t inner = inner_of(whole, axis), n = part->shape.dim[axis] * inner, step = whole->shape.dim[axis] * inner;
     for (int64_t i = 0; i < part->count; i++) {
@@ -21,7 +21,7 @@ void ref_mul(Ref *r) {
     for (int64_t i = 0; i < r->mul.y.count; i++) r->mul.y.at[i] = r->mul.a.at[i] * r->mul.b.at[i];
 }
 
-/* The element of `s`, whose sizes are x's or 1, that element i of `x` meets. */
+/* The element of `s` that goes with element i of `x`; the sizes of s are those of x, or 1. */
 static int64_t broadcast_place(const Tensor *x, const Tensor *s, int64_t i) {
     int64_t place = 0, step = 1;
     for (int d = x->shape.rank - 1; d >= 0; i /= x->shape.dim[d--]) {
@@ -60,11 +60,11 @@ void ref_slice_dx(Ref *r) {
 }
 
 void ref_roll(Ref *r) {
-    const Tensor *x = &r->in[0];
+    const Tensor *x = &r->roll.x;
     const int64_t inner = inner_of(x, r->attr->axis.axis), size = x->shape.dim[r->attr->axis.axis];
     for (int64_t i = 0; i < x->count; i++) {
         const int64_t k = i / inner % size, to = (k + r->attr->axis.start) % size;
-        r->out[0].at[i + (to - k) * inner] = x->at[i];
+        r->roll.y.at[i + (to - k) * inner] = x->at[i];
     }
 }
 

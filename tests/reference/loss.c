@@ -39,7 +39,7 @@ static double samples(const Ref *r, const double *w) {
     return count;
 }
 
-/* The logarithm of class c's probability is x_c less both of these. */
+/* stats[2]: the logarithm of class c's probability is x_c - stats[0] - stats[1]. */
 static void stats_of(const Ref *r, int64_t n, double *stats) {
     int64_t classes = r->cross_entropy.x.shape.dim[1];
     stats[0] = stats[1] = 0;
@@ -64,7 +64,6 @@ void ref_cross_entropy(Ref *r) {
     r->cross_entropy.loss.at[0] = reduce(r, sum, samples(r, w));
 }
 
-/* Its stats are those of x: nothing new. */
 void ref_cross_entropy_dx(Ref *r) {
     const Tensor *x = &r->cross_entropy_dx.x;
     const double *w = r->cross_entropy_dx.w.at;

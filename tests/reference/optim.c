@@ -2,9 +2,9 @@
 
 #include "reference.h"
 
-/* One update of a tensor. The weight is the fp32 master where there is one; w is then its copy. */
+/* One update of a tensor. The rule works on the master, if there is one; w is then a copy of it. */
 
-/* What gradients are multiplied by: the loss scale is taken out, and their norm cut. */
+/* Gradients are multiplied by it: it takes the loss scale out and clips their norm. */
 static double gradient_factor(const Ref *r) {
     double unscale = r->state ? 1.0 / r->state->loss_scale : 1, most = r->attr->optim.rule.clip_norm;
     if (!r->update.square.at || most == 0) return unscale;

@@ -1,5 +1,5 @@
-/* reference.h: what each op means: float64 twins in PyTorch's element order, plain loops, written to be read.
- * They are the definition that every device is held against, and know neither layouts nor element types. */
+/* reference.h: what each op means: float64 twins in PyTorch's element order, as plain loops that are written to be
+ * read. They define what every device must compute; they know neither layouts nor element types. */
 #ifndef REFERENCE_H
 #define REFERENCE_H
 
@@ -18,13 +18,14 @@ typedef struct Ref {
     StepState *state;   /* the op's "state" operand, input or output; NULL: absent */
     uint64_t seed;
     uint32_t micro;
-    double *scratch;    /* of recurrent layers: three numbers per unit; of attention: two per step */
-    bool channels_last; /* of what draws only: how y lies in memory, by which its draws are numbered */
+    double *scratch;    /* for recurrent layers three numbers per unit, for attention two per step */
+    bool channels_last; /* for ops that draw: how y lies in memory, which numbers its draws */
 } Ref;
 
 typedef void RefFn(Ref *r);
 
-/* Of every op but the convolutions and matrix products, whose twins are in ref_conv.h: NULL here. */
+/* The twin of each op. NULL: ref_conv.h has those of convolutions and matrix products; recurrent layers and attention
+ * are below. */
 extern RefFn *const ref_table[OP_KIND_COUNT];
 
 static inline double *pixel4(const Tensor *t, int64_t n, int64_t c, int64_t h, int64_t w) {
@@ -43,7 +44,7 @@ RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool
 OPTIM_OPS(X)
 #undef X
 
-/* A row of logits: stats[2] = its maximum, the logarithm of the sum of exp(x - maximum). */
+/* stats[2] of a row of logits: its maximum; the logarithm of the sum of exp(x - maximum) */
 void ref_softmax_stats(const double *x, int64_t classes, double *stats);
 
 /* Not in the table: their cases are in t_sequence.c. */

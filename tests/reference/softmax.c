@@ -2,7 +2,7 @@
 
 #include "reference.h"
 
-/* Line `k` along the axis: where it starts, and how far apart its elements are. */
+/* The first element of line `k` along the axis; *stride: how far apart its elements are */
 static double *line(const Tensor *t, int axis, int64_t k, int64_t *stride) {
     *stride = 1;
     for (int d = axis + 1; d < t->shape.rank; d++) *stride *= t->shape.dim[d];
@@ -15,7 +15,7 @@ void ref_softmax(Ref *r) {
     for (int64_t k = 0; k < r->softmax.x.count / n; k++) {
         const double *x = line(&r->softmax.x, axis, k, &stride);
         double *y = line(&r->softmax.y, axis, k, &stride), sum = 0;
-        const double first = x[0]; /* taken out, so that one element alone is exactly 0 */
+        const double first = x[0]; /* subtracted, so that the logarithm of a single element's 1 is exactly 0 */
         for (int64_t i = 0; i < n; i++) sum += exp(x[i * stride] - first);
         for (int64_t i = 0; i < n; i++) {
             double e = x[i * stride] - first;

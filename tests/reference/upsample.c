@@ -2,15 +2,15 @@
 
 #include "reference.h"
 
-/* Where output element o lies among the input's. */
+/* The place of output element o among the input's elements */
 static double place(const UpsampleAttr *u, int axis, int64_t o, int64_t in, int64_t out) {
     if (in == out) return (double)o;
     if (u->align_corners || !u->bilinear) return (double)o * u->scale[axis];
     return fmax((o + 0.5) * u->scale[axis] - 0.5, 0);
 }
 
-/* The share of input element i in output element o: a hat of height 1 around the place, or the step that holds it.
- * Beyond the last element the last one counts. */
+/* The share of input element i in output element o. bilinear: a hat of height 1 around the place; nearest: 1 for the
+ * element that holds the place. A place after the last element counts as the last one. */
 static double share(const UpsampleAttr *u, int axis, int64_t i, int64_t o, int64_t in, int64_t out) {
     double at = fmin(place(u, axis, o, in, out), u->bilinear ? (double)(in - 1) : INFINITY);
     if (u->bilinear) return fmax(0, 1 - fabs(at - (double)i));
