@@ -4,7 +4,7 @@
 #include "parallel.h"
 #include "vector_math.h"
 
-/* One loop per activation, so that the choice is made outside of it. */
+/* One loop per activation: the choice is made before the loop. */
 #define LOOP(name, set)                                        \
     case ACT_##name: {                                         \
         const ActAttr a = act_as(*f, ACT_##name);              \
@@ -48,19 +48,22 @@ static void act_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_act(const KArgs *a, Err *e) {
     (void)e;
+    assert(a->act.x.count == a->act.y.count && a->attr->act.act < ACT_COUNT);
     blocks_run(a, a->act.y.count, act_piece);
     return OK;
 }
 
 int k_cpu_act_dx(const KArgs *a, Err *e) {
     (void)e;
+    assert(a->act_dx.dy.count == a->act_dx.dx.count && a->act_dx.s.count == a->act_dx.dx.count);
+    assert(a->attr->act.act < ACT_COUNT);
     blocks_run(a, a->act_dx.dx.count, act_dx_piece);
     return OK;
 }
 
 /* ---- after a product */
 
-/* Elements of a part at least, and how many parts there are at most: a thread takes whole parts. */
+/* A thread takes whole parts: each has at least PART elements, and there are at most PARTS. */
 enum { PART = 32768, PARTS = 64 };
 
 static int64_t part_rows(const View *dx, int64_t channels) {
@@ -93,7 +96,8 @@ void sum_parts(const View *db, const float *parts, int64_t n) {
     }
 }
 
-/* `rows` times `n` neighbouring channels, at most BLOCK elements from `at` on */
+/* From element `at` on, `rows` rows of `n` neighbouring channels: at most BLOCK elements. Where there is more than one
+ * row, n is all channels. */
 static void dx_rows(const ActAttr *act, const View *dy, const View *s, const View *dx, int64_t at, int64_t rows,
                     int64_t n, float *sums) {
     float gradient[BLOCK], saved[BLOCK], to[BLOCK];
@@ -103,7 +107,7 @@ static void dx_rows(const ActAttr *act, const View *dy, const View *s, const Vie
     block_store(dx, at, rows * n, out);
 }
 
-/* Rows [begin, end) of C channels: as many rows as make a block, or a row in several blocks. */
+/* Rows [begin, end) of C channels. A block is as many rows as fit, or a part of one row. */
 static void dx_part(const ActAttr *act, const View *dy, const View *s, const View *dx, int64_t begin, int64_t end,
                     int64_t channels, float *sums) {
     int64_t step = channels < BLOCK ? BLOCK / channels : 1;
@@ -117,6 +121,7 @@ static void dx_part(const ActAttr *act, const View *dy, const View *s, const Vie
 void act_dx_sums(const ActAttr *act, const View *dy, const View *s, const View *dx, const View *db, float *parts) {
     int64_t channels = db->count ? db->count : 1, rows = dx->count / channels;
     int64_t each = part_rows(dx, channels), n = part_count(dx, channels);
+    assert(dy->count == dx->count && s->count == dx->count && dx->count % channels == 0 && act->act < ACT_COUNT);
 #pragma omp parallel for schedule(static)
     for (int64_t k = 0; k < n; k++)
         dx_part(act, dy, s, dx, k * each, min_i64((k + 1) * each, rows), channels,

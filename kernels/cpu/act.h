@@ -1,5 +1,5 @@
-/* act.h: activations and their gradients, for products that have just made x or dy: y = f(x); dx = dy f'(s), and while
- * a piece of it is in the cache, its sums over all but the channels, which are the gradient of a bias. */
+/* act.h: activations and their gradients, for products that have just made x or dy: y = f(x); dx = dy f'(s). While a
+ * piece of dx is in the cache, it is also summed over all but the channels: that sum is the gradient of a bias. */
 #ifndef MT_CPU_ACT_H
 #define MT_CPU_ACT_H
 
@@ -9,8 +9,8 @@
 void act_block(const ActAttr *f, float *y, const float *x, int64_t n);
 void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float *s, int64_t n);
 
-/* dx = dy f'(s) and, unless its count is 0, db (C) = sums of dx (..., C) before it is rounded to its type. dy may be
- * dx. `parts` has act_dx_parts bytes. The number of threads changes no bit. */
+/* dx = dy f'(s), and db (C) = the sum of dx (..., C), before dx is rounded to its type; db may be absent. dy may be dx.
+ * `parts` has act_dx_parts bytes. The number of threads changes no bit. */
 void act_dx_sums(const ActAttr *act, const View *dy, const View *s, const View *dx, const View *db, float *parts);
 size_t act_dx_parts(const View *dx, const View *db);
 

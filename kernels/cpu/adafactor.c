@@ -1,8 +1,8 @@
-/* adafactor.c: Adafactor's update. Means of squares per row and column, the size of the update, then the update: three
- * passes over the gradient, in doubles where sums are long. */
+/* adafactor.c: Adafactor's update, in three passes over the gradient: means of squares per row and per column, the size
+ * of the update, the update. Long sums are in double. */
 #include "cpu.h"
-#include "program/adafactor.h"
 #include "parallel.h"
+#include "program/adafactor.h"
 
 enum { PARTS = 64 };
 
@@ -10,10 +10,11 @@ typedef struct Job {
     OptimStep step;
     AdafactorShape f;
     View g, weight, copy, row, column, row_var, variance; /* copy: 16-bit weights; data NULL: absent */
-    float eps, mean;                                      /* mean: of row_var where there is one matrix, else 0 */
+    float eps, mean; /* mean: of row_var if the parameter is one matrix, else 0; a mean itself is at least eps */
 } Job;
 
 static Job job_of(const KArgs *a) {
+    assert(a->adafactor.g.count == a->adafactor.w.count);
     const View *master = &a->out[op_master(a->kind)];
     const AdafactorShape f = adafactor_of(a);
     Job j = {.f = f, .g = a->adafactor.g, .weight = master->data ? *master : a->adafactor.w, .row = a->out[f.row],
@@ -38,7 +39,7 @@ HOT static void add_each_square(const float *x, float factor, double *sums, int6
     for (int64_t i = 0; i < n; i++) sums[i] += (double)(x[i] * factor) * (double)(x[i] * factor);
 }
 
-/* Items [first, first + n) of the mean that starts with element `from` of g */
+/* Items [first, first + n) of the mean, n at most BLOCK: term k of item `first` is element from + k stride of g. */
 static void mean_block(const Job *j, const View *mean, int64_t from, int64_t stride, int64_t terms, int64_t first,
                        int64_t n) {
     double sums[BLOCK] = {0};
@@ -50,7 +51,7 @@ static void mean_block(const Job *j, const View *mean, int64_t from, int64_t str
     block_store(mean, first, n, old);
 }
 
-/* The same where the terms are neighbours */
+/* Item `first`, if its terms are neighbours: after == 1 */
 static void mean_one(const Job *j, const View *mean, int64_t terms, int64_t first) {
     float scratch[BLOCK];
     double sum = 0;
@@ -104,8 +105,8 @@ static void fill(float *to, float value, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = value;
 }
 
-/* square[n]: what is expected of the squares of elements from `begin` on, as many as stand in one row and, where
- * matrices lie beside each other, in one column; at most n. Returns how many. */
+/* square[...] = the expected squares of elements from `begin` on: of at most n elements, and of no more than stand in
+ * one row and, where matrices lie beside each other (inner > 1), in one column. Returns how many. */
 static int64_t expected(const Job *j, int64_t begin, int64_t n, float *square) {
     const AdafactorShape *f = &j->f;
     const int64_t plane = f->columns * f->inner, row = begin / plane, o = row / f->rows, p = begin % plane;
@@ -124,7 +125,7 @@ static int64_t expected(const Job *j, int64_t begin, int64_t n, float *square) {
     return n;
 }
 
-/* u[n] of elements [begin, begin + n) */
+/* u[n]: the update of elements [begin, begin + n), before the rate */
 static void update_of(const Job *j, int64_t begin, int64_t n, float *u) {
     float scratch[2][BLOCK], *square = scratch[1];
     const float *g = block_load(&j->g, begin, n, scratch[0]);
@@ -133,7 +134,7 @@ static void update_of(const Job *j, int64_t begin, int64_t n, float *u) {
     divide(u, g, square, j->step.unscale, j->eps, n);
 }
 
-/* The rate at which all go along it. Parts follow from the count alone, and are added in order. */
+/* The rate that the whole update is multiplied by. Parts follow from the count alone and are added in order. */
 static float rate_of(const Job *j) {
     const int64_t count = j->weight.count, grain = ((count + PARTS - 1) / PARTS + BLOCK - 1) / BLOCK * BLOCK;
     double part[PARTS][2] = {{0}}, weight = 0, update = 0;
@@ -154,7 +155,7 @@ static float rate_of(const Job *j) {
     return adafactor_rate(&j->step, weight / (double)count, update / (double)count);
 }
 
-static void go(const Job *j, float rate) {
+static void apply(const Job *j, float rate) {
     const int64_t count = j->weight.count, blocks = (count + BLOCK - 1) / BLOCK;
     const float keep = 1.0f - j->step.rule.lr * j->step.rule.weight_decay;
 #pragma omp parallel for schedule(static) if (blocks > 4)
@@ -189,6 +190,6 @@ int k_cpu_adafactor(const KArgs *a, Err *e) {
         mean_all(&j, &j.column, f->outer, f->rows, f->columns * f->inner);
         if (f->outer * f->inner == 1) matrix_means(&j, 0, 0, 1, &j.mean);
     }
-    go(&j, rate_of(&j));
+    apply(&j, rate_of(&j));
     return OK;
 }

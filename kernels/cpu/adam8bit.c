@@ -1,17 +1,16 @@
-/* adam8bit.c: Adam's update with states of 8 bits (quant8.h), block by block: the divisor of a block's new states is
- * known only after all of them. */
-#include "program/quant8.h"
-#include "cpu.h"
+/* adam8bit.c: Adam's update with states of 8 bits (quant8.h), block by block: a block's new states are all computed
+ * before they are divided by their largest magnitude and coded. */
 #include "parallel.h"
+#include "program/quant8.h"
 
 typedef struct Job {
     OptimStep step;
     View g, weight, copy;          /* copy: 16-bit weights; data NULL: absent */
-    uint8_t *code[OPTIM_STATES];
+    uint8_t *code[OPTIM_STATES];   /* [states], of which `states` are kept: in memory's order */
     float *scale;                  /* [states][blocks] */
     int states;
-    int64_t size, blocks;          /* size: of a block */
-    Quant8Order order;
+    int64_t size, blocks;          /* size: numbers of a block */
+    Quant8Order order;             /* blocks are runs of PyTorch's order, which memory's may not be */
 } Job;
 
 static Job job_of(const KArgs *a) {
@@ -19,15 +18,17 @@ static Job job_of(const KArgs *a) {
     Job j = {.g = a->adam8bit.g, .weight = master->data ? *master : *w, .size = a->attr->optim.rule.block_size,
              .order = quant8_order(w), .scale = a->out[OPTIM_STATES + 1].data};
     j.step = optim_step(&a->attr->optim.rule, a->adam8bit.state.data, a->adam8bit.lr.data, a->adam8bit.square.data);
+    assert(j.size > 0 && j.size <= CODES_MOST && w->count % j.size == 0 && j.g.count == w->count);
     if (master->data) j.copy = *w;
     j.blocks = w->count / j.size;
     for (int k = 0; k < OPTIM_STATES && a->out[1 + k].data; k++) j.code[j.states++] = a->out[1 + k].data;
+    assert(j.states > 0 && a->adam8bit.scale.count >= j.states * j.blocks);
     return j;
 }
 
-/* ---- elements at[n], or where at is NULL n of them from `begin` on */
+/* ---- n elements: number i is element at[i] in memory, or begin + i where `at` is NULL */
 
-/* at[n]: of elements [begin, begin + n) of PyTorch's order. Pixels of a channel are equally far apart. */
+/* at[n]: where elements [begin, begin + n) of PyTorch's order lie. A channel's pixels are equally far apart. */
 static void places_of(Quant8Order o, int64_t begin, int64_t n, int64_t *at) {
     for (int64_t i = 0; i < n;) {
         const int64_t first = quant8_at(o, begin + i), run = min_i64(n - i, o.pixels - (begin + i) % o.pixels);
@@ -52,14 +53,10 @@ static uint8_t *take_codes(uint8_t *codes, const int64_t *at, int64_t begin, int
     return scratch;
 }
 
-static void put_codes(uint8_t *codes, const int64_t *at, int64_t n, const uint8_t *values) {
-    for (int64_t i = 0; i < n && at; i++) codes[at[i]] = values[i];
-}
-
 /* ---- a block */
 
-/* map: a constant wherever these are inlined. wide: bytes beside floats would make vectors of so many elements that
- * they do not stay in registers. */
+/* map: a constant wherever these are inlined. n is at most CODES_MOST. wide: codes as int, since a loop over bytes and
+ * floats would be compiled into vectors of too many elements for the registers. */
 static inline __attribute__((always_inline)) void decode_loop(CodeMap map, float *to, const uint8_t *code, float scale,
                                                               int64_t n) {
     int wide[CODES_MOST];
@@ -114,7 +111,7 @@ static void block_run(const Job *j, int64_t block) {
     for (int k = 0; k < j->states; k++) {
         const float scale = quant8_scale(largest(own[k], n));
         encode(map_of(k), code[k], own[k], 1.0f / scale, n);
-        put_codes(j->code[k], at, n, code[k]);
+        for (int64_t i = 0; i < n && at; i++) j->code[k][at[i]] = code[k][i];
         j->scale[k * j->blocks + block] = scale;
     }
     put(&j->weight, at, begin, n, w);

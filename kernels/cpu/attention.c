@@ -1,10 +1,10 @@
-/* attention.c: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. Scores exist as one
- * tile of rows and columns at a time; going through the columns, each row keeps its largest score and the sum of
- * exponentials relative to it (Dao et al. 2022, "FlashAttention"). The gradient computes the scores again, and the
- * probabilities from them and lse, the logarithm of that sum.
+/* attention.c: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. Scores exist for one
+ * tile of rows and columns at a time. The tiles of a row go from left to right; the row keeps its largest score and
+ * the sum of exponentials relative to it (Dao et al. 2022, "FlashAttention"). The gradient computes the scores again,
+ * and the probabilities from them and from lse, the logarithm of that sum.
  *
- * Samples and heads are shared among threads, one at a time; where several heads of q have one of k and v, the gradient
- * takes these one after the other, so that dk and dv are their sum in that order. */
+ * A thread takes one head of one sample at a time. Where several heads of q share one of k and v, the gradient takes
+ * these heads one after the other on one thread, so that dk and dv are their sum in that order. */
 #include "program/attention.h"
 #include "cpu.h"
 #include "vector_math.h"
@@ -18,22 +18,22 @@ typedef struct Head {
     int64_t queries, keys, width; /* T, S, D */
     Matrix q, k, v, y, dq, dk, dv, dy;
     float *lse;
-    int64_t index;           /* of this head among all */
-    bool later;              /* dk and dv hold what other heads of q have left */
+    int64_t index;           /* of this head among all samples' */
+    bool later;              /* dk and dv already hold the sums over other heads of q */
     uint64_t seed;
     uint32_t call;
 } Head;
 
-/* What belongs to a sample, from a feature on; v is (N, T, F) or (T, N, F). */
+/* A sample's rows, from `feature` on; v is (N, T, F) or (T, N, F) in fp32. */
 static Matrix steps_of(const View *v, bool batch_first, int64_t sample, int64_t feature) {
     int64_t n = v->shape.dim[2], row = batch_first ? sample * v->shape.dim[1] : sample;
     return matrix((float *)v->data + row * n + feature, batch_first ? n : v->shape.dim[1] * n);
 }
 
-/* How many heads of q have one of k and v */
+/* How many heads of q share one of k and v */
 static int64_t group_of(const AttentionAttr *a) { return a->heads / a->kv_heads; }
 
-/* qkv: q, k, v, or their gradients */
+/* part[3]: the head's q, k and v. qkv[3]: the operands, or their gradients */
 static void find_parts(const View *qkv, const Head *h, Matrix *part) {
     int64_t sample = h->index / h->attr->heads, head = h->index % h->attr->heads;
     for (int k = 0; k < 3; k++) {
@@ -46,7 +46,7 @@ static void find_parts(const View *qkv, const Head *h, Matrix *part) {
 /* Head `index` of all samples'. */
 static Head head_of(const KArgs *a, const View *qkv, const View *y, int64_t index) {
     const AttentionAttr *attr = &a->attr->attention;
-    int time = attr->batch_first ? 1 : 0;
+    const int time = attr->batch_first ? 1 : 0;
     Head h = {.attr = attr, .queries = y->shape.dim[time], .width = y->shape.dim[2] / attr->heads, .seed = a->seed};
     Matrix part[3];
     h.keys = qkv[attention_part(qkv, 1, attr, h.width).operand].shape.dim[time];
@@ -61,15 +61,17 @@ static float *row_at(Matrix m, int64_t i) { return m.at + i * m.stride; }
 static Matrix from_row(Matrix m, int64_t i) { return matrix(row_at(m, i), m.stride); }
 static Matrix across(Matrix m, int64_t i) { return transposed(row_at(m, i), m.stride); }
 
-/* How many of the columns [c, c + n) row i sees. */
+/* How many of the keys [c, c + n) query i sees: the first ones. */
 static int64_t seen(const Head *h, int64_t i, int64_t c, int64_t n) {
     return h->attr->causal ? min_i64(n, i - c + 1) : n;
 }
 
+/* The keys that queries [row, row + rows) see are the first ones: how many? */
 static int64_t columns_of(const Head *h, int64_t row, int64_t rows) {
     return h->attr->causal ? min_i64(row + rows, h->keys) : h->keys;
 }
 
+/* factors[n], rounded up to a multiple of 4: what dropout multiplies probabilities by, from (row, column) on */
 static void draw(const Head *h, float *factors, int64_t row, int64_t column, int64_t n) {
     uint64_t begin = dropout_row(h->index * h->queries + row, h->keys) + (uint64_t)column;
     dropout_factors(factors, h->attr->p, h->seed, h->attr->id, h->call, begin, (int64_t)align_up((size_t)n, 4));
@@ -77,10 +79,11 @@ static void draw(const Head *h, float *factors, int64_t row, int64_t column, int
 
 /* ---- forward */
 
-/* Row by row: the largest score so far, and the sum of exponentials relative to it */
+/* By row of a tile: the largest score so far, and the sum of exponentials relative to it */
 typedef struct Softmax { float max[TILE], sum[TILE]; } Softmax;
 
-/* Scores become exponentials; returns by how much what was summed before shrinks. */
+/* Turns scores s[n] into exponentials relative to the new *max; returns the factor that earlier sums must be multiplied
+ * by. */
 HOT static float exponentials(float *s, int64_t n, float *max, float *sum) {
     float top = *max, total = 0.0f;
 #pragma omp simd reduction(max : top)
@@ -106,7 +109,8 @@ HOT static void multiply(float *s, const float *by, int64_t n) {
     for (int64_t j = 0; j < n; j++) s[j] *= by[j];
 }
 
-/* Rows [i, i + rows) meet columns [c, c + n). */
+/* Adds the products of queries [i, i + rows) with keys and values [c, c + n) to y, which is not yet divided by its
+ * sum. */
 static int forward_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Softmax *m) {
     float s[TILE * TILE], factors[TILE];
     Matrix y = from_row(h->y, i);
@@ -160,8 +164,8 @@ HOT static float dot(const float *a, const float *b, int64_t n) {
     return sum;
 }
 
-/* dk and dv are first written where their tile of columns is first met: by the tile of rows `first` of their first
- * head of q. */
+/* The parts of queries [i, i + rows) and keys [c, c + n) in dq, dk and dv. The first query tile that sees a key tile
+ * writes dk and dv; later ones and other heads add. */
 static int back_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, const float *inner) {
     float s[TILE * TILE], dp[TILE * TILE], factors[TILE];
     const float scale = h->attr->scale;
@@ -184,7 +188,7 @@ static int back_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t 
     return status ? status : product(n, d, rows, scale, transposed(dp, TILE), q, add, from_row(h->dk, c));
 }
 
-/* No query of a causal head sees the keys after the last query. */
+/* No query of a causal head sees the keys after the last query: their gradients are 0. */
 static void clear_unseen(const Head *h) {
     for (int64_t c = columns_of(h, 0, h->queries); c < h->keys; c++) {
         memset(row_at(h->dk, c), 0, (size_t)h->width * sizeof(float));
@@ -208,8 +212,13 @@ static int back_head(const Head *h) {
 
 /* ---- both */
 
-static int open(const KArgs *a, KArgs *wide, Err *e) {
+/* Checks the operands, and makes *wide, the op over fp32 copies. */
+static int open(const KArgs *a, const View *y, KArgs *wide, Err *e) {
+    const AttentionAttr *attr = &a->attr->attention;
+    assert(attr->heads > 0 && attr->kv_heads > 0 && attr->heads % attr->kv_heads == 0);
+    assert(y->shape.rank == 3 && y->shape.dim[2] % attr->heads == 0 && 0 <= attr->p && attr->p <= 1);
     Room needed = {NULL, 0}, r = {a->workspace, 0};
+    (void)attr, (void)y; /* with NDEBUG nothing reads them */
     fp32_enter(a, &needed, wide);
     int code = room_check(&needed, a, e);
     if (!code && a->workspace) fp32_enter(a, &r, wide);
@@ -241,7 +250,8 @@ static int64_t samples_in(const KArgs *a, const View *y) {
 
 int k_cpu_attention(const KArgs *a, Err *e) {
     KArgs w;
-    int code = open(a, &w, e), status = 0;
+    assert(operand_is_fp32(&a->attention.lse) && (a->attr->attention.p == 0 || a->attention.calls.data));
+    int code = open(a, &a->attention.y, &w, e), status = 0;
     if (code) return code;
     int64_t all = samples_in(a, &w.attention.y) * a->attr->attention.heads;
 #pragma omp parallel for schedule(static) reduction(| : status) if (all > 1)
@@ -255,7 +265,7 @@ int k_cpu_attention(const KArgs *a, Err *e) {
     return product_check(status, e);
 }
 
-/* Head `index` of q's part of the gradient, dk and dv included */
+/* The gradient's part of head `index` of q: its dq, and what it adds to dk and dv */
 static int back_one(const KArgs *w, int64_t index, bool later) {
     Head h = head_of(w, &w->attention_dx.q, &w->attention_dx.y, index);
     Matrix part[3];
@@ -270,7 +280,9 @@ static int back_one(const KArgs *w, int64_t index, bool later) {
 
 int k_cpu_attention_dx(const KArgs *a, Err *e) {
     KArgs w;
-    int code = open(a, &w, e), status = 0;
+    assert(operand_is_fp32(&a->attention_dx.lse) && (a->attr->attention.p == 0 || a->attention_dx.calls.data));
+    assert(a->attention_dx.dy.count == a->attention_dx.y.count);
+    int code = open(a, &a->attention_dx.y, &w, e), status = 0;
     if (code) return code;
     int64_t all = samples_in(a, &w.attention_dx.y) * a->attr->attention.kv_heads;
     int64_t group = group_of(&a->attr->attention);

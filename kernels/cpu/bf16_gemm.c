@@ -38,8 +38,11 @@ static dnnl_status_t operand(const Bf16Gemm *p, dnnl_query_t which, dnnl_memory_
     return dnnl_memory_create(out, dnnl_primitive_desc_query_md(p->desc, which, 0), p->engine, DNNL_MEMORY_NONE);
 }
 
-/* oneDNN makes a product for the number of threads that there are. */
+/* oneDNN makes a product for the number of threads that OpenMP has at that moment. */
 static dnnl_status_t begin(Bf16Gemm *p, const Bf16GemmShape *s) {
+    assert(s->m > 0 && s->n > 0 && s->k > 0 && s->threads > 0 && s->c_stride >= s->n);
+    assert(s->a_stride >= (s->a_transposed ? s->m : s->k));
+    assert(s->packed || s->b_stride >= (s->b_transposed ? s->k : s->n));
     int threads = omp_get_max_threads();
     memset(p, 0, sizeof *p);
     omp_set_num_threads(s->threads);
@@ -72,10 +75,11 @@ int bf16_gemm_open(Bf16Gemm *p, const Bf16GemmShape *s) {
 }
 
 static dnnl_status_t point(dnnl_memory_t m, const void *at) {
-    return dnnl_memory_set_data_handle(m, (void *)(uintptr_t)at); /* it is only read where `at` is */
+    return dnnl_memory_set_data_handle(m, (void *)(uintptr_t)at); /* what is const is only read */
 }
 
 int bf16_gemm_run(Bf16Gemm *p, const void *a, const void *b, void *c, void *scratch) {
+    assert(p->primitive && (uintptr_t)scratch % 64 == 0);
     const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->a}, {DNNL_ARG_WEIGHTS, p->b}, {DNNL_ARG_DST, p->c},
                                     {DNNL_ARG_SCRATCHPAD, p->scratch}};
     int threads = omp_get_max_threads();

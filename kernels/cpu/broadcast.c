@@ -4,8 +4,9 @@
 
 static Broadcast of(const View *x, const View *s) {
     Broadcast r = {1, 1, 1};
-    broadcast_read(&x->shape, &s->shape, x->channels_last, &r); /* it fits: the program was checked */
-    return r;
+    const bool fits = broadcast_read(&x->shape, &s->shape, x->channels_last, &r);
+    assert(fits);
+    return (void)fits, r;
 }
 
 HOT static void broadcast_row(float *y, const float *x, const float *s, int64_t n, bool add) {
@@ -23,7 +24,7 @@ HOT static void broadcast_one(float *y, const float *x, float s, int64_t n, bool
     for (int64_t i = 0; i < n; i++) y[i] = add ? x[i] + s : x[i] * s;
 }
 
-/* n elements from `at` on, which lie in one row of x, or, where a row is one element, in one run */
+/* n elements from `at` on, all in one row of x; or all in one run, if a row is one element */
 static void broadcast_part(const KArgs *a, const Broadcast *r, int64_t at, int64_t n) {
     float x[BLOCK], s[BLOCK], y[BLOCK], *to = block_target(&a->broadcast.y, at, y);
     const float *from = block_load(&a->broadcast.x, at, n, x);
@@ -45,13 +46,15 @@ static void broadcast_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_broadcast(const KArgs *a, Err *e) {
     (void)e;
+    assert(a->broadcast.x.count == a->broadcast.y.count);
+    assert(a->broadcast.x.channels_last == a->broadcast.s.channels_last);
     blocks_run(a, a->broadcast.y.count, broadcast_piece);
     return OK;
 }
 
 /* ---- the gradient of s */
 
-enum { COLUMNS = 64 }; /* of a row, summed side by side */
+enum { COLUMNS = 64 }; /* elements of a row that are summed side by side */
 
 HOT static void add_products(double *sum, const float *dy, const float *x, int64_t n) {
 #pragma omp simd
@@ -69,7 +72,7 @@ HOT static double total(const double *sum, int64_t n) {
     return all;
 }
 
-/* sum[i] += dy x of the n elements from `at` on, or dy without x */
+/* sum[i] += dy x, or dy where there is no x, of elements [at, at + n); n is at most COLUMNS */
 static void add_row(const KArgs *a, int64_t at, int64_t n, double *sum) {
     float one[COLUMNS], two[COLUMNS];
     const float *dy = block_load(&a->broadcast_ds.dy, at, n, one);
@@ -77,7 +80,7 @@ static void add_row(const KArgs *a, int64_t at, int64_t n, double *sum) {
     else add_elements(sum, dy, n);
 }
 
-/* Items are COLUMNS columns of all rows that share one of s; or, where a row is one element, a run. */
+/* An item is COLUMNS columns of all rows that share a row of s; or a whole run, if a row is one element. */
 static void sums_piece(const KArgs *a, int64_t begin, int64_t end) {
     const Broadcast r = of(&a->broadcast_ds.dy, &a->broadcast_ds.ds);
     const int64_t across = (r.inner + COLUMNS - 1) / COLUMNS;
@@ -99,6 +102,7 @@ static void sums_piece(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_broadcast_ds(const KArgs *a, Err *e) {
     const Broadcast r = of(&a->broadcast_ds.dy, &a->broadcast_ds.ds);
     (void)e;
+    assert(!a->broadcast_ds.x.count || a->broadcast_ds.x.count == a->broadcast_ds.dy.count);
     range_run(a, r.outer * ((r.inner + COLUMNS - 1) / COLUMNS), 1, sums_piece);
     return OK;
 }

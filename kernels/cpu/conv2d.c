@@ -7,7 +7,7 @@
 #include "direct_conv.h"
 #include "winograd.h"
 
-/* oneDNN's dimensions are in PyTorch's order too; the strides say how a channels-last tensor lies. */
+/* oneDNN's dimensions are in PyTorch's order, too; strides say how the image lies. */
 static dnnl_memory_desc_t image_md(const View *v) {
     const int64_t *d = v->shape.dim;
     int64_t rows[] = {d[1] * d[2] * d[3], d[2] * d[3], d[3], 1}, last[] = {d[1] * d[2] * d[3], 1, d[3] * d[1], d[1]};
@@ -44,8 +44,8 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
     }
 }
 
-/* Our own ways beside oneDNN's, which keep no state: the first one that can do the op and is worth it. With its
- * workspace as the limit the same one is found again. */
+/* Our own ways beside oneDNN's; they keep no state. The first one that can do the op and is worth it is taken. Asked
+ * again with its own workspace as the limit, way_of finds the same one. */
 typedef struct Way { bool (*prepare)(const KArgs *, size_t limit, size_t *bytes); KernelRun *run; } Way;
 static const Way ways[] = {{depthwise_prepare, depthwise_run}, {direct_conv_prepare, direct_conv_run},
                            {winograd_prepare, winograd_run}};
@@ -58,18 +58,18 @@ static const Way *way_of(const KArgs *args, size_t limit, size_t *bytes) {
 
 /* ---- implementations of oneDNN 2.6.3 that touch memory outside of what they are given
  *
- * Found by running each of them on random convolutions between pages that must not be touched, under every instruction
- * set. Where they seem to work, it is padding that they destroy. */
+ * They were found by running each implementation on random convolutions between pages that must not be touched, under
+ * every instruction set (tests/device/t_pages.c). Where such an implementation seems to work, it destroys padding. */
 
-/* With a stride the 1x1 implementations copy the pixels that they meet to their scratch, and write past its end where
- * their channels do not fill the vectors; with AVX2 the gradient of the weights may then never end, either. */
+/* With a stride the 1x1 implementations copy the pixels that they meet to their scratch; they write past its end if the
+ * channels do not fill the vectors. Under AVX2 the gradient of the weights may then also never end. */
 static bool ragged_strides(const ConvAttr *c, const int64_t *x, const int64_t *w) {
     (void)w;
     return (c->stride[0] > 1 || c->stride[1] > 1) && x[1] % 16 != 0;
 }
 
-/* On tiles an output that meets nothing but padding is read from no address at all, or from beyond the scratch, which
- * is written there. d: down or across */
+/* Is there an output that meets nothing but padding? AMX implementations read it from no address at all, or read and
+ * write past the end of the scratch. d: 0 down, 1 across */
 static bool meets_padding_only(const ConvAttr *c, const int64_t *x, const int64_t *w, int d) {
     int64_t size = x[2 + d], taps = w[2 + d], step = c->dilation[d];
     int64_t last = size + c->pad[2 + d] - (taps - 1) * step - 1, met = 1;
@@ -84,11 +84,11 @@ static bool beside_image(const ConvAttr *c, const int64_t *x, const int64_t *w) 
     return meets_padding_only(c, x, w, 0) || meets_padding_only(c, x, w, 1);
 }
 
-/* The older 1x1 on tiles writes past the end of y where its pixels do not fill the tiles. */
+/* The older 1x1 for AMX writes past the end of y if the pixels do not fill the tiles. */
 static bool always(const ConvAttr *c, const int64_t *x, const int64_t *w) { return (void)c, (void)x, (void)w, true; }
 
 static const struct {
-    const char *name; /* how it begins */
+    const char *name; /* oneDNN's name begins with it */
     bool (*fails)(const ConvAttr *, const int64_t *x, const int64_t *w);
 } faults[] = {{"jit_1x1:avx512_core_amx", always}, {"jit_1x1", ragged_strides}, {"jit_bf16_1x1", ragged_strides},
               {"brgconv:avx512_core_amx", beside_image}};
@@ -102,14 +102,16 @@ static bool avoid(const KArgs *args, Pass pass, const char *name) {
 }
 
 static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, size_t *workspace, Err *e) {
+    const ConvAttr *conv = &args->attr->conv;
+    assert(conv->groups > 0 && conv->stride[0] > 0 && conv->stride[1] > 0);
+    assert(conv->dilation[0] > 0 && conv->dilation[1] > 0 && conv->fused.act < ACT_COUNT);
     *state = NULL;
     if (way_of(args, limit, workspace)) return OK;
-    const ConvAttr *c = &args->attr->conv;
     const View *b = prim_view(args, pass, SLOT_B);
-    PrimSpec spec = {.pass = pass, .pack_weights = true, .act = c->fused, .describe = describe,
+    PrimSpec spec = {.pass = pass, .pack_weights = true, .act = conv->fused, .describe = describe,
                      .avoid = avoid};
     spec.md[SLOT_X] = image_md(prim_view(args, pass, SLOT_X));
-    spec.md[SLOT_W] = weights_md(prim_view(args, pass, SLOT_W), c->groups);
+    spec.md[SLOT_W] = weights_md(prim_view(args, pass, SLOT_W), conv->groups);
     spec.md[SLOT_B] = prim_md(b, 1, b->shape.dim, &(int64_t){1});
     spec.md[SLOT_Y] = image_md(prim_view(args, pass, SLOT_Y));
     return prim_prepare(args, &spec, limit, state, workspace, e);
@@ -127,7 +129,7 @@ int k_cpu_conv2d_dw_prepare(const KArgs *args, size_t limit, void **state, size_
     return prepare(args, PASS_WEIGHTS, limit, state, workspace, e);
 }
 
-/* dy w -> dx of conv2d_dx are x w -> y here; the bias comes after it. */
+/* x w -> y here is dy w -> dx of conv2d_dx; the bias is added after it. */
 int k_cpu_conv_transpose_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     KArgs plain = *args;
     memset(&plain.conv_transpose.b, 0, sizeof plain.conv_transpose.b);
@@ -158,6 +160,8 @@ int k_cpu_conv_transpose(const KArgs *args, Err *e) {
     KArgs plain = *args;
     memset(&plain.conv_transpose.b, 0, sizeof plain.conv_transpose.b);
     int64_t channels = args->conv_transpose.y.shape.dim[1];
+    assert(operand_is_image(&args->conv_transpose.y));
+    assert(!args->conv_transpose.b.count || args->conv_transpose.b.count == channels);
     int code = prim_run(&plain, e);
     if (!code && args->conv_transpose.b.count)
         range_run(args, args->conv_transpose.y.count / channels, max_i64(1, BLOCK / channels), bias_piece);

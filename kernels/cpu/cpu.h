@@ -1,4 +1,4 @@
-/* cpu.h: what the files of this folder share: the open device and the prepare half of the PREPARED ops. */
+/* cpu.h: what the files of this folder share: the open device, and the functions that prepare the PREPARED ops. */
 #ifndef MT_CPU_H
 #define MT_CPU_H
 
@@ -15,14 +15,14 @@ typedef struct CpuDevice {
     const struct CpuKernels *kernels; /* isa.h */
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    int threads;             /* when it was opened: what ops are prepared for */
-    double started, seconds; /* the timed section, and the sum of those before it */
-    bool emulated[DT_COUNT]; /* types: see DeviceInfo */
+    int threads;             /* as many as there were when it was opened; ops are prepared for them */
+    double started, seconds; /* of the timed section; the sum of the sections before it */
+    bool emulated[DT_COUNT]; /* by type: see DeviceInfo */
     OpCache prepared;
     Waiting waiting;
 } CpuDevice;
 
-/* A KernelPrepare per PREPARED op; its state is NULL or belongs to prim_release (onednn.h). */
+/* A KernelPrepare per PREPARED op. The state that it makes is NULL, or prim_release (onednn.h) frees it. */
 #define PROTOTYPE_PREPARED(name) KernelPrepare k_cpu_##name##_prepare;
 #define PROTOTYPE_PLAIN(name)
 #define OP(name, in, out, inplace, autocast, prepare, equation) PROTOTYPE_##prepare(name)

@@ -1,9 +1,10 @@
 #include "depthwise.h"
 
 #include "lanes.h"
+#include "program/operands.h"
 
-/* Columns of dy and of x that are packed at a time, taps whose sums are in registers, sums and channels of a group at
- * most, pieces of work. */
+/* COLUMNS, ROW: columns of dy and of x that are packed at a time. TAPS: whose sums are in registers. MOST, EACH: taps
+ * and channels of a group, at most. PIECES: of work, about. */
 enum { COLUMNS = 128, ROW = 512, TAPS = 7, MOST = 256, EACH = 4, PIECES = 32, LEAST_CHANNELS = 8 };
 
 typedef struct Depthwise {
@@ -30,7 +31,7 @@ static Depthwise depthwise_of(const KArgs *args, size_t bytes) {
     return d;
 }
 
-/* oneDNN has a way for single channels and kernels of up to 3x3, close together, that is as fast. */
+/* oneDNN is as fast at groups of one channel with undilated kernels of up to 3x3. */
 static bool leaves(const ConvAttr *a, const int64_t *w) {
     return w[1] == 1 && w[2] <= 3 && w[3] <= 3 && a->dilation[0] == 1 && a->dilation[1] == 1;
 }
@@ -86,7 +87,7 @@ INLINE void meet_taps(const float *x, const float *dy, int64_t m, int64_t step, 
     }
 }
 
-/* A row of x from column `first` on, which may lie in the padding: 0 there */
+/* `columns` columns of a row of x from column `first` on; 0 where they lie in the padding */
 INLINE void pack_row(const Depthwise *d, int64_t row, int64_t first, int64_t columns, int64_t c, int64_t n, float *to) {
     int64_t lo = min_i64(max_i64(first, 0), first + columns), hi = max_i64(min_i64(first + columns, d->w), lo);
     memset(to, 0, (size_t)((lo - first) * LANES) * sizeof *to);
@@ -95,7 +96,7 @@ INLINE void pack_row(const Depthwise *d, int64_t row, int64_t first, int64_t col
     memset(to + (hi - first) * LANES, 0, (size_t)((first + columns - hi) * LANES) * sizeof *to);
 }
 
-/* Every channel's place is taken by the next one of its group. */
+/* Rotates channels within their groups of `each`: the next one takes a channel's place. */
 INLINE void turn_groups(float *dy, int64_t pixels, int each) {
     typedef int32_t Places __attribute__((vector_size(4 * LANES)));
     Places next = {0};
@@ -103,7 +104,8 @@ INLINE void turn_groups(float *dy, int64_t pixels, int each) {
     for (int64_t p = 0; p < pixels; p++) *(V *)(dy + p * LANES) = __builtin_shuffle(*(V *)(dy + p * LANES), next);
 }
 
-/* Adds what m columns of a row of dy (each, COLUMNS, LANES), from column o on, meet in x to the sums (each, taps). */
+/* Adds to the sums (each, taps) the products of m columns of a row of dy (each, COLUMNS, LANES), from column o on, with
+ * the pixels of x that they meet. */
 INLINE void meet_rows(const Depthwise *d, int64_t row, int64_t o, int64_t m, int64_t c, const float *dy, V *sums) {
     float x[ROW * LANES];
     const ConvAttr *a = d->attr;
@@ -118,7 +120,7 @@ INLINE void meet_rows(const Depthwise *d, int64_t row, int64_t o, int64_t m, int
     }
 }
 
-/* sums (each, taps), and of db, of channels from c on, over rows [begin, end) of dy */
+/* sums (each, taps), then that of db, of LANES channels from c on, over rows [begin, end) of dy */
 FUSED static void piece(const Depthwise *d, int64_t c, int64_t begin, int64_t end, V *sums) {
     float dy[EACH * COLUMNS * LANES];
     memset(sums, 0, (size_t)d->sums * sizeof *sums);
@@ -138,7 +140,7 @@ FUSED static void piece(const Depthwise *d, int64_t c, int64_t begin, int64_t en
     }
 }
 
-/* Where the weight from channel c of x to the one that lies e further in its group has a tap */
+/* Where dw has a tap of the weight from channel c of x to the channel that lies e further in its group */
 static int64_t weight_at(const Depthwise *d, const View *dw, int64_t c, int64_t e, int64_t tap) {
     int64_t i = c % d->each, o = c - i + (i + e) % d->each;
     return dw->channels_last ? (o * d->taps + tap) * d->each + i : (o * d->each + i) * d->taps + tap;
@@ -148,6 +150,8 @@ int depthwise_run(const KArgs *args, Err *e) {
     (void)e;
     const Depthwise d = depthwise_of(args, args->workspace_bytes);
     const View *dw = &args->conv2d_dw.dw, *db = &args->conv2d_dw.db;
+    assert(d.runs > 0 && args->workspace_bytes >= (size_t)(d.runs * d.blocks * d.sums) * sizeof(V));
+    assert(operand_is_float(&d.x) && operand_is_float(&d.dy) && (!db->count || db->count == d.channels));
     V *sums = args->workspace; /* (runs, blocks, each and taps, or db) */
     int64_t rows = up(d.rows, d.runs), all = d.blocks * d.sums;
 #pragma omp parallel for collapse(2) schedule(static)

@@ -12,8 +12,10 @@
 
 #include "base/mem.h"
 #include "isa.h"
+#include "program/operands.h"
 
-/* Best first. oneDNN says which instructions may be used, the compiler's runtime whether all of the set's are there. */
+/* Best first. oneDNN says which instructions may be used, the compiler's runtime whether the machine has all of the
+ * set's. */
 static const CpuKernels *best_kernels(void) {
 #ifdef __x86_64__
     if (isa_has(dnnl_cpu_isa_avx512_core) && __builtin_cpu_supports("x86-64-v4")) return &cpu_kernels_v4;
@@ -22,7 +24,7 @@ static const CpuKernels *best_kernels(void) {
     return &cpu_kernels_base;
 }
 
-/* With AVX-512 oneDNN has kernels for bf16 that take several steps for what the processor has no instruction for. */
+/* Without an instruction for bf16 oneDNN's kernels for AVX-512 take several steps instead: that counts as emulated. */
 static void find_emulated(CpuDevice *cpu) {
     cpu->emulated[DT_BF16] = !isa_has(dnnl_cpu_isa_avx512_core_bf16) || !cpu->kernels->computes(cpu->engine, DT_BF16);
     cpu->emulated[DT_F16] = !cpu->kernels->computes(cpu->engine, DT_F16);
@@ -36,17 +38,18 @@ static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state,
 }
 
 static int cpu_run(Device *d, const KArgs *args, Err *e) {
+    assert(operands_are_ready(args) && workspace_is_ready(args, CPU_ALIGNMENT));
     return ((CpuDevice *)d)->kernels->run[args->kind](args, e);
 }
 
-/* Between two cells of a sweep. What is kept beside the last cell's must be little, so that a worker does not grow: a
- * state takes about 8 KB, and where it has run twice that. */
+/* Called between two cells of a sweep. Beside the last cell's states few may be kept, or a worker would grow: a state
+ * takes about 8 KB, and twice that after its first run. */
 static void cpu_trim(Device *d, bool all) {
     enum { KEEP = 256, LOOSE = 2 << 20 };
     CpuDevice *cpu = (CpuDevice *)d;
     if (all) op_cache_clear(&cpu->prepared, cpu->kernels->release);
     else op_cache_trim(&cpu->prepared, KEEP, cpu->kernels->release);
-    if (mallinfo2().fordblks > LOOSE) malloc_trim(0); /* what a large cell has freed, the library would keep */
+    if (mallinfo2().fordblks > LOOSE) malloc_trim(0); /* malloc would keep what a large cell has freed */
 }
 
 static void cpu_close(Device *d) {
@@ -94,9 +97,9 @@ static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
     return OK;
 }
 
-enum { HUGE_PAGE = 2 << 20 }; /* bytes; large blocks in such pages spare the processor address translations */
+enum { HUGE_PAGE = 2 << 20 }; /* bytes; with such pages the processor translates fewer addresses */
 
-/* Not by mem_new: only posix_memalign aligns. */
+/* posix_memalign instead of mem_new, which does not align. */
 static int cpu_alloc(Device *d, size_t bytes, void **p, Err *e) {
     (void)d;
     *p = NULL;
@@ -106,7 +109,7 @@ static int cpu_alloc(Device *d, size_t bytes, void **p, Err *e) {
         *p = NULL;
         return err_set(e, ERR_OOM, "the host has no %zu bytes left", bytes);
     }
-    if (bytes >= HUGE_PAGE) madvise(*p, bytes, MADV_HUGEPAGE); /* a wish: without it the arena works, slower */
+    if (bytes >= HUGE_PAGE) madvise(*p, bytes, MADV_HUGEPAGE); /* a wish: without it all is slower */
     return OK;
 }
 
@@ -179,7 +182,7 @@ static int cpu_elapsed(Device *d, double *seconds, Err *e) {
     return OK;
 }
 
-/* The process's memory is not the device's: there is nothing to compare the ledger with. */
+/* 0: the process's memory is more than the device's, so there is nothing to compare the ledger with. */
 static size_t cpu_used(Device *d) {
     (void)d;
     return 0;
@@ -193,8 +196,8 @@ static const DeviceTable table = {
     .prepare = cpu_prepare, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
 };
 
-/* oneDNN has a cache of what it compiled, too, but ops that are prepared here keep their own. Only reorders of the same
- * shapes are asked for again. */
+/* oneDNN has a cache of what it compiled, too. Prepared ops keep their own primitives, so it is asked again only for
+ * reorders of the same shapes. */
 enum { PRIMITIVES = 32 };
 
 int device_cpu_open(Device **out, Err *e) {

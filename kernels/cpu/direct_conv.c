@@ -10,7 +10,8 @@
 #include "fp32_workspace.h"
 #include "program/product.h"
 
-/* Units of the sum that a block of weights has: it and what meets it stay in the first cache. */
+/* Units (direct_conv_tiles.h) of the sum that a block of weights has: the block and its factors fit into the first
+ * cache. */
 enum { CHUNK = 128 };
 
 typedef struct Image { View view; int64_t h, w, pixels, c; } Image; /* pixels: of a sample */
@@ -20,7 +21,7 @@ typedef struct Conv {
     Image x, y;
     View w;
     DType type;                 /* of x, y and w; y's may be wider */
-    int64_t unit;               /* elements */
+    int64_t unit;               /* elements of a unit */
     int64_t samples, kh, kw;
     int threads;
 } Conv;
@@ -42,7 +43,7 @@ static Conv conv_of(const KArgs *args) {
     return c;
 }
 
-/* The pixel of x that meets pixel q of y at a tap; -1: it lies in the padding. */
+/* The pixel of x that pixel q of y meets at a tap; -1: it lies in the padding. */
 static int64_t met(const Conv *c, int64_t tap, int64_t q) {
     const ConvAttr *a = c->attr;
     int64_t i = q / c->y.w * a->stride[0] - a->pad[0] + tap / c->kw * a->dilation[0];
@@ -53,12 +54,10 @@ static int64_t met(const Conv *c, int64_t tap, int64_t q) {
 /* ---- which ones */
 
 /* The weights have at least this many times the elements of the larger image. With fewer, oneDNN's copy of them in its
- * own format pays, or Winograd needs fewer multiplications. oneDNN makes y and dx of bf16 on tiles, fast. */
+ * own format pays, or Winograd needs fewer multiplications. For y and dx in bf16 oneDNN is faster: it has AMX. */
 enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 64 << 10 };
 
-static bool processor_fits(DType t) { return LANES_FIT && (t != DT_BF16 || bf16_gemm_fits()); }
-
-/* The factors of the product; what it makes may have any type. */
+/* Both factors of the product have one type; the result may have any. */
 static bool types_fit(const KArgs *args) {
     DType t = args->in[0].dtype;
     if (t != DT_F32 && t != DT_BF16) return false;
@@ -66,7 +65,7 @@ static bool types_fit(const KArgs *args) {
         const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
         if (v->count && v->shape.rank == 4 && !v->channels_last) return false;
     }
-    return args->in[1].dtype == t && processor_fits(t);
+    return args->in[1].dtype == t && LANES_FIT && (t != DT_BF16 || bf16_gemm_fits());
 }
 
 static bool fits(const KArgs *args) {
@@ -80,14 +79,14 @@ static bool fits(const KArgs *args) {
 
 /* ---- y and dx */
 
-/* A pass from one image to the other; rows: samples, and what makes whole tiles of them. */
+/* A pass from one image to the other; rows: samples, rounded up to whole tiles. */
 typedef struct Walk {
     const KArgs *args;
     Conv c;
     Image from, to;
     int64_t units, rows;        /* units: of a pixel of `from` */
     float *a, *b, *sums;        /* a (pixels, units, rows); thread 0's b (CHUNK, 32) and sums (pixels, rows, 32) */
-    int64_t each;               /* floats from a thread's to the next one's */
+    int64_t each;               /* floats from one thread's b and sums to the next one's */
 } Walk;
 
 static Walk walk_of(const KArgs *args, const Conv *c, Room *r) {
@@ -103,24 +102,26 @@ static Walk walk_of(const KArgs *args, const Conv *c, Room *r) {
     return w;
 }
 
-static void turn_pixel(const Walk *w, int64_t pixel) {
+/* a: the samples of a pixel as columns */
+static void transpose_pixel(const Walk *w, int64_t pixel) {
     const float *from = w->from.view.data;
     direct_conv_columns(from + pixel * w->units, w->from.pixels * w->units, w->c.samples, w->units,
-                  w->a + pixel * w->units * w->rows, w->rows);
+                        w->a + pixel * w->units * w->rows, w->rows);
 }
 
-/* Weights of a tap from `unit` on, n units, to 32 channels of `to`: (n, 32) */
+/* b (n, 32): a tap's weights from n units of `from`, the first of them `unit`, to 32 channels of `to` */
 static void take_weights(const Walk *w, int64_t tap, int64_t unit, int64_t n, int64_t channel, float *b) {
     const Conv *c = &w->c;
     int64_t taps = c->kh * c->kw;
     if (w->args->kind == OP_conv2d)
-        direct_conv_turn((const float *)c->w.data + (channel * taps + tap) * w->units + unit, taps * w->units, n, b);
+        direct_conv_transpose((const float *)c->w.data + (channel * taps + tap) * w->units + unit, taps * w->units, n,
+                              b);
     else
-        direct_conv_rows(c->type, c->w.data, (unit * c->unit * taps + tap) * c->x.c + channel, taps * c->x.c, n * c->unit,
-                   COLUMNS, b);
+        direct_conv_rows(c->type, c->w.data, (unit * c->unit * taps + tap) * c->x.c + channel, taps * c->x.c,
+                         n * c->unit, COLUMNS, b);
 }
 
-/* What a block of weights adds to the sums of all pixels */
+/* Adds the products with a block of weights to the sums of all pixels. */
 static void add_block(const Walk *w, int64_t tap, int64_t unit, int64_t n, const float *b, float *sums) {
     static const Part whole = {0, 0};
     for (int64_t q = 0; q < w->c.y.pixels; q++) {
@@ -134,14 +135,14 @@ static void add_block(const Walk *w, int64_t tap, int64_t unit, int64_t n, const
     }
 }
 
+/* Does any pixel of y meet one of x at this tap? */
 static bool reaches(const Conv *c, int64_t tap) {
     for (int64_t q = 0; q < c->y.pixels; q++)
         if (met(c, tap, q) >= 0) return true;
     return false;
 }
 
-/* Stores the sums of 32 channels: after bias and activation, or after the activation's gradient, and adds them
- * to db. */
+/* Stores the sums of 32 channels: y with bias and activation, or dx with the activation's gradient and its sum db. */
 static void leave(const Walk *w, int64_t channel, float *sums) {
     const KArgs *args = w->args;
     const ActAttr *act = &w->c.attr->fused;
@@ -181,7 +182,7 @@ static void walk_run(const Walk *w, int threads) {
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
-        for (int64_t k = 0; k < w->from.pixels; k++) turn_pixel(w, k);
+        for (int64_t k = 0; k < w->from.pixels; k++) transpose_pixel(w, k);
 #pragma omp for schedule(static)
         for (int64_t k = 0; k < w->to.c; k += COLUMNS) walk_panel(w, k);
     }
@@ -192,7 +193,7 @@ static void walk_run(const Walk *w, int threads) {
 typedef struct Sums {
     Conv c;
     View dw, db;
-    int64_t units;              /* of the samples */
+    int64_t units;              /* that the samples make */
     float *a, *b, *tiles;       /* a (O / 8, pixels, units, 8), b (C / 32, pixels, units, 32); thread 0's (8, C) */
     int64_t each;
 } Sums;
@@ -210,7 +211,7 @@ static Sums sums_of(const KArgs *args, const Conv *c, Room *r) {
 static void take_panel(const Sums *s, const Image *m, int64_t panel, int64_t width, float *to) {
     for (int64_t p = 0; p < m->pixels; p++)
         direct_conv_rows(s->c.type, m->view.data, p * m->c + panel * width, m->pixels * m->c, s->c.samples, width,
-                   to + (panel * m->pixels + p) * s->units * width);
+                         to + (panel * m->pixels + p) * s->units * width);
 }
 
 static void sum_bias(const Sums *s, int64_t output) {
@@ -220,9 +221,9 @@ static void sum_bias(const Sums *s, int64_t output) {
     block_store(&s->db, output, ROWS, db);
 }
 
-enum { PARTS = 64 };
+enum { PARTS = 64 }; /* of a sum, at most, in one call of direct_conv_product */
 
-/* One tap of ROWS outputs, all inputs. */
+/* c (ROWS, inputs), rows c_step apart: a tap of ROWS outputs */
 static void sum_tap(const Sums *s, int64_t output, int64_t tap, float *c, int64_t c_step) {
     const Conv *v = &s->c;
     Part part[PARTS];
@@ -288,7 +289,8 @@ int direct_conv_run(const KArgs *args, Err *e) {
     take_room(args, &c, &needed);
     int code = room_check(&needed, args, e), threads = omp_get_max_threads();
     if (code) return code;
-    if (threads > c.threads) threads = c.threads;
+    assert(c.x.c % COLUMNS == 0 && c.y.c % COLUMNS == 0 && c.attr->groups == 1);
+    if (threads > c.threads) threads = c.threads; /* the workspace has room for no more */
     if (args->kind == OP_conv2d_dw) {
         Sums s = sums_of(args, &c, &r);
         sums_run(&s, threads);

@@ -9,6 +9,7 @@ typedef int32_t Lanes __attribute__((vector_size(4 * LANES)));
 /* ---- matrices of units */
 
 FUSED void direct_conv_columns(const float *from, int64_t stride, int64_t rows, int64_t n, float *to, int64_t step) {
+    assert(rows <= step && n <= stride);
     for (int64_t r = 0; r < step; r++)
         for (int64_t u = 0; u < n; u++) {
             if (r < rows) memcpy(to + u * step + r, from + r * stride + u, UNIT);
@@ -16,20 +17,22 @@ FUSED void direct_conv_columns(const float *from, int64_t stride, int64_t rows, 
         }
 }
 
-/* The lanes of two rows, one after the other, that the first and the second new row are made of */
+/* __builtin_shuffle numbers the lanes of two rows one after the other: those that make the first new row, and the
+ * second */
 #define LOW(l, s) ((l) & (s) ? LANES + (l) - (s) : (l))
 #define HIGH(l, s) ((l) & (s) ? LANES + (l) : (l) + (s))
 #define LANES_BY(f, s) ((Lanes){f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), \
                                 f(8, s), f(9, s), f(10, s), f(11, s), f(12, s), f(13, s), f(14, s), f(15, s)})
 
-/* In rows a and b, s apart: of every 2x2 blocks of s x s units, the two off the diagonal change places. */
+/* Rows a and b are s apart. They hold pairs of blocks of s units: the two off the diagonal change places. */
 INLINE void exchange(V *a, V *b, int s) {
     V x = *a, y = *b;
     *a = __builtin_shuffle(x, y, LANES_BY(LOW, s));
     *b = __builtin_shuffle(x, y, LANES_BY(HIGH, s));
 }
 
-INLINE void turn(V *v) {
+/* Transposes v[LANES]. */
+INLINE void transpose(V *v) {
 #pragma GCC unroll 4
     for (int s = LANES / 2; s; s /= 2)
 #pragma GCC unroll 16
@@ -37,25 +40,28 @@ INLINE void turn(V *v) {
             if (!(i & s)) exchange(&v[i], &v[i + s], s);
 }
 
-FUSED void direct_conv_turn(const float *from, int64_t stride, int64_t n, float *to) {
+FUSED void direct_conv_transpose(const float *from, int64_t stride, int64_t n, float *to) {
+    assert(n % LANES == 0);
     for (int64_t u = 0; u < n; u += LANES)
         for (int c = 0; c < COLUMNS; c += LANES) {
             V v[LANES];
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++) v[i] = load(from + (c + i) * stride + u);
-            turn(v);
+            transpose(v);
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++) store(to + (u + i) * COLUMNS + c, v[i]);
         }
 }
 
-/* Pairs of two rows' elements; without a second row, of zeros */
+/* Pairs of two rows' elements; without a second row its elements are 0 */
 INLINE void pair_rows(const uint16_t *first, const uint16_t *second, int64_t width, uint32_t *to) {
     for (int64_t c = 0; c < width && second; c++) to[c] = (uint32_t)first[c] | (uint32_t)second[c] << 16;
     for (int64_t c = 0; c < width && !second; c++) to[c] = first[c];
 }
 
-FUSED void direct_conv_rows(DType t, const void *from, int64_t at, int64_t stride, int64_t rows, int64_t width, float *to) {
+FUSED void direct_conv_rows(DType t, const void *from, int64_t at, int64_t stride, int64_t rows, int64_t width,
+                            float *to) {
+    assert(t == DT_F32 || t == DT_BF16);
     const char *row = (const char *)from + at * (int64_t)dtype_size(t);
     int64_t next = stride * (int64_t)dtype_size(t), unit = unit_of(t);
     for (int64_t r = 0; r < rows; r += unit, row += unit * next, to += width) {
@@ -73,7 +79,7 @@ INLINE V broadcast(const float *unit) {
     return (V)((Lanes){0} + bits);
 }
 
-/* sum += a b, of fp32 numbers or, lane by lane, of two pairs of bf16 ones */
+/* sum += a b, lane by lane; pairs: a lane is two bf16 numbers, and both products are added */
 INLINE V multiply_add(V sum, V a, V b, bool pairs) {
 #ifdef __AVX512F__
     if (pairs) {
@@ -81,7 +87,7 @@ INLINE V multiply_add(V sum, V a, V b, bool pairs) {
         return sum;
     }
 #endif
-    (void)pairs; /* bf16_gemm_fits says no */
+    (void)pairs; /* never here: bf16_gemm_fits() is false */
     return sum + a * b;
 }
 

@@ -1,12 +1,13 @@
-/* dropout.c: what draws: y = x keep / (1 - p), and normal numbers. An element's place in memory numbers its draw within
- * a call, and all of a micro-batch's ops read one count of calls, so the backward pass and a recomputation draw the
- * same again. */
+/* dropout.c: ops that draw: y = x keep / (1 - p), and normal numbers. An element's place in memory numbers its draw
+ * within a call, and all of a micro-batch's ops read one count of calls. So the backward pass and a recomputation draw
+ * the same numbers again. */
 #include "parallel.h"
 
-enum { ROWS = 8 }; /* of pixels that share factors of channels, at most */
+enum { ROWS = 8 }; /* at most so many rows of pixels make a piece and share the factors of its channels */
 
 HOT void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin,
                          int64_t n) {
+    assert(begin % 4 == 0 && n % 4 == 0 && 0 <= p && p <= 1);
 #pragma omp simd
     for (int64_t i = 0; i < n; i += 4) {
         Philox r = philox(seed, RNG_DROPOUT, id, call, (begin + (uint64_t)i) >> 2);
@@ -33,8 +34,8 @@ static void dropout_piece(const KArgs *a, int64_t begin, int64_t end) {
     block_store(&a->out[0], begin, n, y);
 }
 
-/* Whole channels: number n C + c is drawn for channel c of image n; those from `first` on, n at a time, again and again
- * up to `count`. */
+/* factors[count] of whole channels, for which number n C + c is drawn for channel c of image n: the n numbers from
+ * `first` on, over and over. */
 static void channel_factors(const KArgs *a, uint64_t first, int64_t n, float *factors, int64_t count) {
     const DropAttr *drop = &a->attr->drop;
     uint32_t call = *(const uint32_t *)a->dropout.calls.data;
@@ -42,7 +43,8 @@ static void channel_factors(const KArgs *a, uint64_t first, int64_t n, float *fa
         factors[i] = i < n ? dropout_factor(drop->p, a->seed, drop->id, call, first + (uint64_t)i) : factors[i - n];
 }
 
-/* Rows of pixels, counted over all images: as many pixels at a time as a BLOCK holds, or some channels of one. */
+/* Items are rows of pixels, counted over all images. They are taken as many pixels at a time as a BLOCK holds, or some
+ * channels of one pixel. */
 static void channels_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK], factors[BLOCK];
     const int64_t *d = a->out[0].shape.dim, channels = d[1], height = d[2], width = d[3];
@@ -65,6 +67,7 @@ static void channels_piece(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_dropout(const KArgs *a, Err *e) {
     const View *y = &a->out[0];
     const int64_t *d = y->shape.dim;
+    assert(a->in[0].count == y->count);
     if (!a->attr->drop.channels) blocks_run(a, y->count, dropout_piece);
     else if (y->channels_last) range_run(a, d[0] * d[2], min_i64(ROWS, d[2]), channels_piece);
     else return err_set(e, ERR_INTERNAL, "dropout of channels: the operand must be a channels-last image");

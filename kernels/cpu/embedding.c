@@ -1,5 +1,5 @@
-/* embedding.c: rows of a table w (V, D), and their gradient, which sums over positions in ascending order: the same
- * bits for any number of threads. add_rows: the first rows of a table, added to each sample. */
+/* embedding.c: rows of a table w (V, D), and their gradient. It sums over positions in ascending order: the same bits
+ * for any number of threads. add_rows: the first rows of a table, added to each sample. */
 #include "cpu.h"
 #include "parallel.h"
 
@@ -15,6 +15,8 @@ static int64_t rows_grain(int64_t dim) { return max_i64(1, BLOCK / dim); }
 
 int k_cpu_embedding(const KArgs *a, Err *e) {
     (void)e;
+    assert(a->embedding.idx.dtype == DT_I32 && a->embedding.w.dtype == a->embedding.y.dtype);
+    assert(a->embedding.y.count == a->embedding.idx.count * a->embedding.w.shape.dim[1]);
     range_run(a, a->embedding.idx.count, rows_grain(a->embedding.w.shape.dim[1]), embedding_piece);
     return OK;
 }
@@ -42,6 +44,7 @@ static void embedding_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
         }
 }
 
+/* Indices are in range: they were checked when they came in. */
 static void chain_positions(const KArgs *a) {
     const int32_t *idx = a->embedding_dw.idx.data;
     int64_t rows = a->embedding_dw.dw.shape.dim[0];
@@ -64,9 +67,12 @@ int k_cpu_embedding_dw_prepare(const KArgs *a, size_t limit, void **state, size_
 }
 
 int k_cpu_embedding_dw(const KArgs *a, Err *e) {
-    (void)e;
+    const View *dw = &a->embedding_dw.dw, *idx = &a->embedding_dw.idx;
+    (void)e, (void)idx;
+    assert(idx->dtype == DT_I32 && a->embedding_dw.dy.count == idx->count * dw->shape.dim[1]);
+    assert(a->workspace_bytes >= (size_t)(dw->shape.dim[0] + idx->count) * sizeof(int32_t));
     chain_positions(a);
-    range_run(a, a->embedding_dw.dw.shape.dim[0], rows_grain(a->embedding_dw.dw.shape.dim[1]), embedding_dw_piece);
+    range_run(a, dw->shape.dim[0], rows_grain(dw->shape.dim[1]), embedding_dw_piece);
     return OK;
 }
 
@@ -92,6 +98,7 @@ static void add_rows_piece(const KArgs *a, int64_t begin, int64_t end) {
     }
 }
 
+/* Rows after a sample's are 0. */
 static void add_rows_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
     float sum[BLOCK] = {0}, from[BLOCK];
     int64_t sample = sample_size(&a->add_rows_dw.dy), n = min_i64(end, sample) - begin;
@@ -102,12 +109,14 @@ static void add_rows_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_add_rows(const KArgs *a, Err *e) {
     (void)e;
+    assert(a->add_rows.x.count == a->add_rows.y.count && a->add_rows.w.count >= sample_size(&a->add_rows.y));
     blocks_run(a, a->add_rows.y.count, add_rows_piece);
     return OK;
 }
 
 int k_cpu_add_rows_dw(const KArgs *a, Err *e) {
     (void)e;
+    assert(a->add_rows_dw.dy.count % sample_size(&a->add_rows_dw.dy) == 0);
     blocks_run(a, a->add_rows_dw.dw.count, add_rows_dw_piece);
     return OK;
 }

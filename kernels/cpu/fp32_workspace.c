@@ -6,6 +6,7 @@
 #include "cpu.h"
 
 float *room_take(Room *r, int64_t floats) {
+    assert(floats >= 0 && (uintptr_t)r->base % CPU_ALIGNMENT == 0);
     size_t at = r->used;
     r->used += align_up((size_t)floats * sizeof(float), CPU_ALIGNMENT);
     return r->base ? (float *)(void *)(r->base + at) : NULL;
@@ -52,12 +53,14 @@ void fp32_leave(const KArgs *a, const KArgs *wide) {
 }
 
 int product(int64_t m, int64_t n, int64_t k, float scale, Matrix a, Matrix b, bool add, Matrix c) {
-    return (int)dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, scale, a.at, a.stride, b.at, b.stride,
-                           add ? 1.0f : 0.0f, c.at, c.stride);
+    assert(m > 0 && n > 0 && k > 0 && !c.transposed && c.stride >= n);
+    assert(a.stride >= (a.transposed ? m : k) && b.stride >= (b.transposed ? k : n));
+    return (int)dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, scale, a.at, a.stride, b.at,
+                           b.stride, add ? 1.0f : 0.0f, c.at, c.stride);
 }
 
 int product_check(int status, Err *e) {
     if (status == dnnl_success) return OK;
-    return err_set(e, status == dnnl_out_of_memory ? ERR_HOST_MEMORY : ERR_DEVICE, 
+    return err_set(e, status == dnnl_out_of_memory ? ERR_HOST_MEMORY : ERR_DEVICE,
                    "oneDNN: cannot multiply matrices: %s", dnnl_status2str((dnnl_status_t)status));
 }

@@ -1,8 +1,8 @@
-/* fp32_workspace.h: what kernels that compute in fp32 only share: fp32 copies of 16-bit operands, laid out in the
- * workspace together with everything else that such a kernel needs there, and matrix products.
+/* fp32_workspace.h: for kernels that compute in fp32 only: the layout of their workspace, which holds fp32 copies of
+ * 16-bit operands and all else that such a kernel needs there; and matrix products.
  *
- * A kernel lays its workspace out by taking room for one array after the other, by the same function when it is
- * prepared (base NULL: nothing is touched, the sum is what it needs) and when it runs. */
+ * A kernel lays its workspace out by taking room for one array after the other. The same function does so when the op
+ * is prepared (base is NULL: nothing is touched, `used` is what the kernel needs) and when it runs. */
 #ifndef MT_FP32_WORKSPACE_H
 #define MT_FP32_WORKSPACE_H
 
@@ -10,25 +10,25 @@
 
 typedef struct Room { char *base; size_t used; } Room;
 
-/* `floats` numbers at an aligned place; NULL: base is NULL. */
+/* Room for `floats` numbers, at a multiple of CPU_ALIGNMENT; NULL where base is NULL. */
 float *room_take(Room *r, int64_t floats);
-/* What `r` has used, as a preparation's answer. */
+/* The answer of a preparation: no state, and the bytes that `r` has used as workspace. Returns OK. */
 int room_prepared(const Room *r, void **state, size_t *workspace);
-/* Does the op's workspace hold what `r` has used? */
+/* OK if the op's workspace holds what `r` has used, else ERR_INTERNAL. */
 int room_check(const Room *r, const KArgs *a, Err *e);
 
-/* The same op over fp32 operands: those of 16 bits have copies in the room, inputs' copies are filled. */
+/* *wide: the same op over fp32 operands. Operands of 16 bits get copies in the room; those of inputs are filled. */
 void fp32_enter(const KArgs *a, Room *r, KArgs *wide);
 /* Rounds the copies of outputs into the outputs. */
 void fp32_leave(const KArgs *a, const KArgs *wide);
 
-/* A matrix by rows, `stride` elements from one to the next; transposed: it stands for its transpose. */
+/* A matrix by rows, which are `stride` elements apart; transposed: the transpose of that matrix. */
 typedef struct Matrix { float *at; int64_t stride; bool transposed; } Matrix;
 static inline Matrix matrix(float *at, int64_t stride) { Matrix m = {at, stride, false}; return m; }
 static inline Matrix transposed(float *at, int64_t stride) { Matrix m = {at, stride, true}; return m; }
 
-/* c (m, n) = scale a (m, k) b (k, n), `add`: += instead. On all threads, or on the calling one inside a parallel
- * region. 0 or oneDNN's status. */
+/* c (m, n) = scale a (m, k) b (k, n); add: c += that. c overlaps neither a nor b. Runs on all threads, or, inside a
+ * parallel region, on the calling one. Returns 0 or oneDNN's status. */
 int product(int64_t m, int64_t n, int64_t k, float scale, Matrix a, Matrix b, bool add, Matrix c);
 /* The status of products as an ErrCode. */
 int product_check(int status, Err *e);

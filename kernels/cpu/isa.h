@@ -1,9 +1,8 @@
-/* isa.h: the one query of the instructions that kernels may use: those of the machine, limited by ONEDNN_MAX_CPU_ISA
- * (or DNNL_MAX_CPU_ISA) as oneDNN reads it, which answers; and the kernels by instruction set.
+/* isa.h: which instructions kernels may use, and the kernels by instruction set. oneDNN answers: it knows the machine
+ * and reads the limit, ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA).
  *
- * Every file of this folder but device.c and waiting.c is compiled once per set (ISAS in the Makefile) and sees the
- * functions of its own set only: of a set, nothing but its table is global. device.c takes the best set that may be
- * used. */
+ * Every file of this folder except device.c and waiting.c is compiled once per set (ISAS in the Makefile). Functions of
+ * a set see each other; the set's table is its only global symbol. device.c takes the best set that may be used. */
 #ifndef MT_CPU_ISA_H
 #define MT_CPU_ISA_H
 

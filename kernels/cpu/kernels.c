@@ -1,4 +1,4 @@
-/* kernels.c: the table of a set of kernels; the Makefile's ISA is the set's name. */
+/* kernels.c: the table of a set of kernels (isa.h). The Makefile defines ISA, the set's name. */
 #include "cpu.h"
 #include "isa.h"
 #include "onednn.h"

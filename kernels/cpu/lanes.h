@@ -1,5 +1,5 @@
-/* lanes.h: vectors of LANES floats on any processor. Functions marked FUSED or INLINE may fuse products with their
- * sums, where the instruction set that they are compiled for can. */
+/* lanes.h: vectors of LANES floats on any processor. In functions marked FUSED or INLINE the compiler may fuse a
+ * product and a sum, where the instruction set has that. */
 #ifndef MT_CPU_LANES_H
 #define MT_CPU_LANES_H
 
@@ -7,14 +7,14 @@
 
 enum { LANES = 16 };
 
-/* Has a vector a register? */
+/* Does a vector fit into one register? */
 #ifdef __AVX512F__
 enum { LANES_FIT = true };
 #else
 enum { LANES_FIT = false };
 #endif
 
-typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias)); /* may start at any float */
 
 #define FUSED __attribute__((optimize("fp-contract=fast")))
 #define INLINE FUSED static inline __attribute__((always_inline))

@@ -1,6 +1,7 @@
 /* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading dimensions of x
- * and y are all part of N. With few outputs memory sets the pace: y and dx then go by small_n_gemm.c. */
+ * and y are all part of N. With few outputs memory sets the pace: then small_n_gemm.c computes y and dx. */
 #include "onednn.h"
+#include "program/operands.h"
 #include "small_n_gemm.h"
 
 static dnnl_memory_desc_t rows_md(const View *v, int64_t features) {
@@ -20,17 +21,20 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
 static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, size_t *workspace, Err *e) {
     const LinearAttr *a = &args->attr->linear;
     const View *w = prim_view(args, pass, SLOT_W), *b = prim_view(args, pass, SLOT_B);
+    const View *x = prim_view(args, pass, SLOT_X), *y = prim_view(args, pass, SLOT_Y);
+    assert(w->shape.rank == 2 && a->fused.act < ACT_COUNT);
+    assert(x->count % w->shape.dim[1] == 0 && y->count == x->count / w->shape.dim[1] * w->shape.dim[0]);
     if (pass != PASS_WEIGHTS && small_n_fits(w)) {
         *state = NULL;
         *workspace = pass == PASS_FORWARD ? small_n_workspace(args) : small_n_dx_workspace(args);
         return OK;
     }
-    /* weights are as large as the work on them for small N: a copy in another format would not pay */
+    /* with small N reading the weights is most of the work: a copy of them in another format would not pay */
     PrimSpec spec = {.pass = pass, .pack_weights = false, .act = a->fused, .describe = describe};
-    spec.md[SLOT_X] = rows_md(prim_view(args, pass, SLOT_X), w->shape.dim[1]);
+    spec.md[SLOT_X] = rows_md(x, w->shape.dim[1]);
     spec.md[SLOT_W] = rows_md(w, w->shape.dim[1]);
     spec.md[SLOT_B] = prim_md(b, 1, b->shape.dim, &(int64_t){1});
-    spec.md[SLOT_Y] = rows_md(prim_view(args, pass, SLOT_Y), w->shape.dim[0]);
+    spec.md[SLOT_Y] = rows_md(y, w->shape.dim[0]);
     return prim_prepare(args, &spec, limit, state, workspace, e);
 }
 

@@ -11,9 +11,16 @@ static void loss_store(const KArgs *a, double sum, double count) {
     ((float *)a->cross_entropy.loss.data)[0] = loss_value(&a->attr->loss, sum, count);
 }
 
-/* ---- cross entropy: x (N, C) logits or logarithms of probabilities, t (N) classes, w [C] or NULL */
+/* ---- cross entropy: x (N, C) logits or logarithms of probabilities, t (N) classes, w [C] or NULL. Classes are in range:
+ *      they were checked when they came in. */
 
 static int64_t classes_of(const KArgs *a) { return a->cross_entropy.x.shape.dim[1]; }
+
+/* of cross_entropy and of cross_entropy_dx: w and stats may be absent */
+static bool operands_fit(const View *x, const View *t, const View *w, const View *stats) {
+    return x->shape.rank == 2 && t->dtype == DT_I32 && t->count == x->shape.dim[0] && operand_is_float(x) &&
+           operand_is_vector(w, x->shape.dim[1]) && operand_is_vector(stats, 2 * t->count);
+}
 
 static float logit(const KArgs *a, int64_t n, int64_t c) {
     return dtype_load(a->cross_entropy.x.dtype, a->cross_entropy.x.data, (size_t)(n * classes_of(a) + c));
@@ -25,6 +32,7 @@ HOT static void part_slopes(float *d, const float *x, Softmax s, float scale, in
     for (int64_t i = 0; i < n; i++) d[i] = scale * exp_flushed(x[i] - s.max - s.log_sum);
 }
 
+/* Of sample n's logits */
 static Softmax softmax_row(const KArgs *a, int64_t n, bool ignored) {
     int64_t classes = classes_of(a), row = n * classes;
     float from[PART];
@@ -37,7 +45,7 @@ static Softmax softmax_row(const KArgs *a, int64_t n, bool ignored) {
     return s;
 }
 
-/* Samples that are not ignored, by their weights. That labels are in range was checked when they came in. */
+/* The sum of the weights of samples that are not ignored */
 static double samples_counted(const KArgs *a, const float *w) {
     const int32_t *t = a->cross_entropy.t.data;
     double count = 0;
@@ -66,7 +74,7 @@ static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
     return sum;
 }
 
-/* The gradient of sample n's logits; zero if it is ignored. all: the sum of the weights */
+/* The gradient of sample n's logits: 0 if it is ignored. all: the sum of the classes' weights */
 static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale, const float *w, double all) {
     const LossAttr *loss = &a->attr->loss;
     int64_t classes = classes_of(a), t = ((const int32_t *)a->cross_entropy_dx.t.data)[n];
@@ -85,7 +93,8 @@ static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale, const f
 }
 
 int k_cpu_cross_entropy(const KArgs *a, Err *e) {
-    (void)e;
+    (void)e, (void)operands_fit;
+    assert(operands_fit(&a->cross_entropy.x, &a->cross_entropy.t, &a->cross_entropy.w, &a->cross_entropy.stats));
     loss_store(a, range_sum(a, a->cross_entropy.t.count, cross_entropy_sum),
                samples_counted(a, a->cross_entropy.w.data));
     return OK;
@@ -93,6 +102,9 @@ int k_cpu_cross_entropy(const KArgs *a, Err *e) {
 
 int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {
     (void)e;
+    assert(operands_fit(&a->cross_entropy_dx.x, &a->cross_entropy_dx.t, &a->cross_entropy_dx.w,
+                        &a->cross_entropy_dx.stats));
+    assert(a->cross_entropy_dx.dx.count == a->cross_entropy_dx.x.count);
     const float *w = a->cross_entropy_dx.w.data;
     float scale = slope_scale(a, samples_counted(a, w));
     double all = 0;
@@ -104,7 +116,7 @@ int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {
 
 /* ---- losses of single elements: x and t of one shape and order */
 
-/* y = formula(x, t) n times; one loop per loss, so that the choice is made outside of it. */
+/* y[n] = formula(x, t); one loop per loss: the choice is made before the loop. */
 #define LOSS_LOOP(formula, name)                                                                               \
     case LOSS_##name:                                                                                          \
         _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = formula(LOSS_##name, x[i], t[i], loss->beta); \
@@ -126,8 +138,10 @@ HOT static void slopes_block(const LossAttr *loss, float *y, const float *x, con
     }
 }
 
-/* x itself stands for a target that is not there. */
-static const View *target_of(const KArgs *a) { return &a->in[a->element_loss.t.data ? 1 : 0]; }
+/* A loss without a target gets x in its place, and does not read it. */
+static const View *target_of(const KArgs *a) {
+    return a->element_loss.t.data ? &a->element_loss.t : &a->element_loss.x;
+}
 
 static double terms_sum(const KArgs *a, int64_t begin, int64_t end) {
     float from[PART], wanted[PART], terms[PART];
@@ -151,17 +165,20 @@ static void slopes_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 int k_cpu_element_loss(const KArgs *a, Err *e) {
     (void)e;
+    assert(target_of(a)->count == a->element_loss.x.count && operand_is_float(&a->element_loss.x));
     loss_store(a, range_sum(a, a->element_loss.x.count, terms_sum), (double)a->element_loss.x.count);
     return OK;
 }
 
 int k_cpu_element_loss_dx(const KArgs *a, Err *e) {
     (void)e;
+    assert(target_of(a)->count == a->element_loss_dx.x.count);
+    assert(a->element_loss_dx.dx.count == a->element_loss_dx.x.count);
     blocks_run(a, a->element_loss_dx.dx.count, slopes_piece);
     return OK;
 }
 
-/* ---- sums are kept on the stack: none of the losses wants workspace */
+/* ---- no loss wants workspace: sums are on the stack */
 
 static int no_workspace(void **state, size_t *workspace) {
     *state = NULL;

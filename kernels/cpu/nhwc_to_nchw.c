@@ -1,5 +1,5 @@
-/* nhwc_to_nchw.c: channels-last images to PyTorch's element order and back: per sample a
- * transposition (H W, C) <-> (C, H W). */
+/* nhwc_to_nchw.c: channels-last images to PyTorch's element order and back: per sample a transposition
+ * (H W, C) <-> (C, H W). */
 #include "parallel.h"
 #include "program/nhwc_to_nchw.h"
 
@@ -17,9 +17,9 @@ TRANSPOSE(transpose_2, uint16_t)
 TRANSPOSE(transpose_4, uint32_t)
 
 /* Items are tiles of columns, of one sample after the other. */
-static void turn(const KArgs *a, int64_t begin, int64_t end) {
+static void transpose(const KArgs *a, int64_t begin, int64_t end) {
     Rows r;
-    if (rows_read(a, &r, NULL)) return; /* it was read before the pieces were handed out */
+    if (rows_read(a, &r, NULL)) return; /* never: k_cpu_nhwc_to_nchw has read it, too */
     size_t size = dtype_size(a->in[0].dtype), sample = (size_t)(r.rows * r.cols) * size;
     int64_t tiles = (r.cols + TILE - 1) / TILE;
     for (int64_t i = begin; i < end; i++) {
@@ -33,7 +33,9 @@ static void turn(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_nhwc_to_nchw(const KArgs *a, Err *e) {
     Rows r;
     int rc = rows_read(a, &r, e);
-    if (rc == OK) range_run(a, r.samples * ((r.cols + TILE - 1) / TILE), 1, turn);
+    assert(rc || (a->in[0].count == a->out[0].count && a->in[0].count == r.samples * r.rows * r.cols));
+    assert(rc || dtype_size(a->in[0].dtype) == 2 || dtype_size(a->in[0].dtype) == 4);
+    if (rc == OK) range_run(a, r.samples * ((r.cols + TILE - 1) / TILE), 1, transpose);
     return rc;
 }
 

@@ -17,7 +17,7 @@ void load_param(const View *v, int64_t first, int64_t n, float value, float *to)
     for (int64_t i = 0; i < n; i++) to[i] = v->data ? ((const float *)v->data)[first + i] : value;
 }
 
-/* The same without a copy: where they lie, or in `absent`, which fill_param has filled. */
+/* The same without a copy: where they lie, or, if there is none, `absent`, which fill_param has filled. */
 static const float *param_at(const View *v, int64_t first, const float *absent) {
     return v->data ? (const float *)v->data + first : absent;
 }
@@ -61,7 +61,8 @@ static void statistics_slab(const KArgs *a, int64_t begin, int64_t end, double *
     }
 }
 
-/* running = (1 - m) running + m batch, with the variance of a sample; m is 1/batches where the mean over all is kept */
+/* running = (1 - m) running + m batch, with the unbiased variance; m is 1 / batches if momentum is below 0, for a mean
+ * over all batches */
 static void update_running(const KArgs *a, int64_t c, double mean, double var, int64_t rows) {
     float *running_mean = a->batchnorm.running_mean.data, *running_var = a->batchnorm.running_var.data;
     const int32_t *batches = a->batchnorm.batches.data;
@@ -83,15 +84,15 @@ static void statistics(const KArgs *a, int64_t rows, int64_t channels) {
     }
 }
 
-/* What the channels [first, first + n) are multiplied by, and what is then added. */
+/* y = x scale + shift of channels [first, first + n) */
 static void coefficients(const KArgs *a, int64_t first, int64_t n, float *scale, float *shift) {
     bool eval = a->kind == OP_batchnorm_eval;
     const float *mean = eval ? a->batchnorm_eval.mean.data : a->batchnorm.mean.data;
-    const float *broadcast = eval ? a->batchnorm_eval.var.data : a->batchnorm.istd.data;
+    const float *spread = eval ? a->batchnorm_eval.var.data : a->batchnorm.istd.data;
     load_param(&a->batchnorm.w, first, n, 1, scale);
     load_param(&a->batchnorm.b, first, n, 0, shift);
     for (int64_t i = 0; i < n; i++) {
-        scale[i] *= eval ? 1 / sqrtf(broadcast[first + i] + a->attr->norm.eps) : broadcast[first + i];
+        scale[i] *= eval ? 1 / sqrtf(spread[first + i] + a->attr->norm.eps) : spread[first + i];
         shift[i] -= mean[first + i] * scale[i];
     }
 }
@@ -100,8 +101,8 @@ static void batch_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK], scale[TILE_COLS], shift[TILE_COLS];
     int64_t x_stride, y_stride;
     Tile t;
-    for (bool more = tile_start(&t, norm_channels(a, &a->batchnorm.x), begin, end); more; more =
-         tile_next(&t, begin, end)) {
+    bool more = tile_start(&t, norm_channels(a, &a->batchnorm.x), begin, end);
+    for (; more; more = tile_next(&t, begin, end)) {
         if (t.row == begin) coefficients(a, t.first, t.cols, scale, shift);
         const float *x = tile_load(&a->batchnorm.x, &t, from, &x_stride);
         float *y = tile_target(&a->batchnorm.y, &t, to, &y_stride);
@@ -117,7 +118,15 @@ int k_cpu_batchnorm_prepare(const KArgs *a, size_t limit, void **state, size_t *
 
 int k_cpu_batchnorm(const KArgs *a, Err *e) {
     int64_t channels = norm_channels(a, &a->batchnorm.x), rows = a->batchnorm.x.count / channels;
-    (void)e;
+    const View *w = &a->batchnorm.w, *b = &a->batchnorm.b, *mean = &a->batchnorm.mean, *istd = &a->batchnorm.istd;
+    (void)e, (void)w, (void)b, (void)mean, (void)istd;
+    assert(a->batchnorm.y.count == a->batchnorm.x.count && a->attr->norm.eps >= 0);
+    assert(operand_is_vector(w, channels) && operand_is_vector(b, channels));
+    assert(operand_is_vector(mean, channels) && operand_is_vector(istd, channels));
+    assert(operand_is_vector(&a->batchnorm.running_mean, channels));
+    assert(operand_is_vector(&a->batchnorm.running_var, channels));
+    assert(!a->batchnorm.running_mean.data == !a->batchnorm.running_var.data);
+    assert(a->attr->norm.momentum >= 0 || !a->batchnorm.running_mean.data || a->batchnorm.batches.data);
     statistics(a, rows, channels);
     range_run(a, rows, channel_grain(channels), batch_piece);
     return OK;
@@ -126,6 +135,9 @@ int k_cpu_batchnorm(const KArgs *a, Err *e) {
 int k_cpu_batchnorm_eval(const KArgs *a, Err *e) {
     int64_t channels = norm_channels(a, &a->batchnorm_eval.x);
     int code = norm_check(a, &a->batchnorm_eval.x, e);
+    assert(a->batchnorm_eval.y.count == a->batchnorm_eval.x.count);
+    assert(operand_is_vector(&a->batchnorm_eval.w, channels) && operand_is_vector(&a->batchnorm_eval.b, channels));
+    assert(operand_is_vector(&a->batchnorm_eval.mean, channels) && operand_is_vector(&a->batchnorm_eval.var, channels));
     if (!code) range_run(a, a->batchnorm_eval.x.count / channels, channel_grain(channels), batch_piece);
     return code;
 }
@@ -157,17 +169,16 @@ static void batch_dx_coefficients(const KArgs *a, int64_t first, int64_t n, floa
 
 static void batch_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     float gradient[BLOCK], from[BLOCK], to[BLOCK], coef[3 * TILE_COLS];
+    const float *mean = a->batchnorm_dx.mean.data;
     int64_t dy_stride, x_stride, dx_stride;
     Tile t;
-    for (bool more = tile_start(&t, norm_channels(a, &a->batchnorm_dx.x), begin, end); more; more =
-         tile_next(&t, begin, end)) {
+    bool more = tile_start(&t, norm_channels(a, &a->batchnorm_dx.x), begin, end);
+    for (; more; more = tile_next(&t, begin, end)) {
         if (t.row == begin) batch_dx_coefficients(a, t.first, t.cols, coef);
         const float *dy = tile_load(&a->batchnorm_dx.dy, &t, gradient, &dy_stride);
         const float *x = tile_load(&a->batchnorm_dx.x, &t, from, &x_stride);
         float *dx = tile_target(&a->batchnorm_dx.dx, &t, to, &dx_stride);
-        batch_dx_tile(dx, dx_stride, dy, dy_stride, x, x_stride, (const float *)a->batchnorm_dx.mean.data + t.first,
-                      coef, t.rows,
-                      t.cols);
+        batch_dx_tile(dx, dx_stride, dy, dy_stride, x, x_stride, mean + t.first, coef, t.rows, t.cols);
         tile_store(&a->batchnorm_dx.dx, &t, dx);
     }
 }
@@ -175,6 +186,10 @@ static void batch_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_batchnorm_dx(const KArgs *a, Err *e) {
     int64_t channels = norm_channels(a, &a->batchnorm_dx.x);
     int code = norm_check(a, &a->batchnorm_dx.x, e);
+    assert(a->batchnorm_dx.dy.count == a->batchnorm_dx.x.count && a->batchnorm_dx.dx.count == a->batchnorm_dx.x.count);
+    assert(operand_is_vector(&a->batchnorm_dx.w, channels) && operand_is_vector(&a->batchnorm_dx.mean, channels));
+    assert(operand_is_vector(&a->batchnorm_dx.istd, channels));
+    assert(operand_is_vector(&a->batchnorm_dx.dw, channels) && operand_is_vector(&a->batchnorm_dx.db, channels));
     if (!code) range_run(a, a->batchnorm_dx.dy.count / channels, channel_grain(channels), batch_dx_piece);
     return code;
 }
@@ -183,28 +198,23 @@ int k_cpu_batchnorm_dx(const KArgs *a, Err *e) {
 
 Groups groups_of(const KArgs *a, const View *x, const View *istd) {
     int64_t channels = norm_channels(a, x), groups = a->attr->norm.groups;
+    assert(groups > 0 && channels % groups == 0 && istd->count % groups == 0 && operand_is_fp32(istd));
     return (Groups){channels, groups, x->count / channels / (istd->count / groups), channels / groups};
 }
 
-/* Items, and how they are worked on: groups, or columns of them. */
+/* Runs `one` over groups, or `columns` over columns of them, whichever pays. */
 static void groups_run(const KArgs *a, const Groups *g, int64_t groups, RangeFn *one, RangeFn *columns) {
     int64_t items = groups / g->groups * norm_column_blocks(g);
     if (norm_by_columns(g)) range_run(a, items, channel_grain(g->rows * min_i64(g->channels, TILE_COLS)), columns);
     else range_run(a, groups, channel_grain(g->rows * g->size), one);
 }
 
-/* The operands of norm_dw. */
-static bool by_columns(const KArgs *a) {
-    const Groups g = groups_of(a, &a->norm_dw.x, &a->norm_dw.istd);
-    return norm_by_columns(&g);
-}
-
-/* A statistic of RMSNorm is taken around 0. */
+/* RMSNorm has no mean: 0 */
 static float mean_at(const View *mean, int64_t item) {
     return mean->data ? ((const float *)mean->data)[item] : 0;
 }
 
-/* A part of one row of a group: channels [first, first + n) of row `row`. */
+/* A part of one row of a group: channels [first, first + n) of row `row`, n at most TILE_COLS */
 typedef struct Run { int64_t row, first, n; } Run;
 
 /* The first run of group `item` (numbered through all samples), and the one after it. */
@@ -281,6 +291,8 @@ static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_norm(const KArgs *a, Err *e) {
     const Groups g = groups_of(a, &a->norm.x, &a->norm.istd);
     int code = norm_check(a, &a->norm.x, e);
+    assert(a->norm.y.count == a->norm.x.count && operand_is_vector(&a->norm.mean, a->norm.istd.count));
+    assert(operand_is_vector(&a->norm.w, g.channels) && operand_is_vector(&a->norm.b, g.channels));
     if (!code) groups_run(a, &g, a->norm.istd.count, norm_piece, norm_columns);
     return code;
 }
@@ -306,7 +318,7 @@ HOT static void run_dx(float *dx, const float *dy, const float *x, const float *
     for (int64_t i = 0; i < n; i++) dx[i] = istd * (dy[i] * w[i] - plain - (x[i] - mean) * centred);
 }
 
-/* Means over a group, of dy w, where a mean was taken off, and of dy w (x - mean). */
+/* Means over a group: of dy w, if a mean was taken off x, else 0; and of dy w (x - mean). */
 static Sums group_slopes(const KArgs *a, const Groups *g, int64_t item, const float *one) {
     float gradient[TILE_COLS], from[TILE_COLS], mean = mean_at(&a->norm_dx.mean, item);
     double plain = 0, centred = 0, count = (double)(g->rows * g->size);
@@ -342,6 +354,8 @@ static void norm_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_norm_dx(const KArgs *a, Err *e) {
     const Groups g = groups_of(a, &a->norm_dx.x, &a->norm_dx.istd);
     int code = norm_check(a, &a->norm_dx.x, e);
+    assert(a->norm_dx.dy.count == a->norm_dx.x.count && a->norm_dx.dx.count == a->norm_dx.x.count);
+    assert(operand_is_vector(&a->norm_dx.w, g.channels) && operand_is_vector(&a->norm_dx.mean, a->norm_dx.istd.count));
     if (!code) groups_run(a, &g, a->norm_dx.istd.count, norm_dx_piece, norm_dx_columns);
     return code;
 }
@@ -406,8 +420,14 @@ int k_cpu_norm_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *wo
 int k_cpu_norm_dw(const KArgs *a, Err *e) {
     bool batch = a->attr->norm.groups == 0;
     int64_t channels = norm_channels(a, &a->norm_dw.x);
-    SlabFn *slab = batch ? batch_slab : group_slab;
-    if (!batch && by_columns(a)) slab = norm_dw_columns;
+    SlabFn *slab = batch_slab;
+    assert(a->norm_dw.dy.count == a->norm_dw.x.count && operand_is_vector(&a->norm_dw.mean, a->norm_dw.istd.count));
+    assert(operand_is_vector(&a->norm_dw.dw, channels) && operand_is_vector(&a->norm_dw.db, channels));
+    assert(!batch || (a->norm_dw.mean.data && a->norm_dw.istd.count == channels));
+    if (!batch) {
+        const Groups g = groups_of(a, &a->norm_dw.x, &a->norm_dw.istd);
+        slab = norm_by_columns(&g) ? norm_dw_columns : group_slab;
+    }
     const double *sums = slabs_run(a, a->norm_dw.x.count / channels, channels, slab);
     float *dw = a->norm_dw.dw.data, *db = a->norm_dw.db.data;
     (void)e;

@@ -1,5 +1,5 @@
-/* norm_columns.c: normalisation of images by groups of a few channels (GroupNorm, InstanceNorm): tiles of channels side
- * by side, summed over rows and then by group. */
+/* norm_columns.c: normalisation of images by groups of a few channels (GroupNorm, InstanceNorm). Channels side by side
+ * make a tile; they are summed over rows, and these sums by group. */
 #include <math.h>
 #include <string.h>
 
@@ -9,12 +9,14 @@ bool norm_by_columns(const Groups *g) {
     return g->rows > 1 && (g->channels <= TILE_COLS || TILE_COLS % g->size == 0);
 }
 
-/* What an item is then: channels [first, first + n) of a sample, whole groups; and numbers for each of them. */
-typedef struct Columns { int64_t row, end, first, n, item /* of the first group */; } Columns;
+/* An item: rows [row, end) of a sample, and its channels [first, first + n), which are whole groups. item: the number
+ * of the first group among all samples' */
+typedef struct Columns { int64_t row, end, first, n, item; } Columns;
 
 int64_t norm_column_blocks(const Groups *g) { return (g->channels + TILE_COLS - 1) / TILE_COLS; }
 
 static Columns columns_of(const Groups *g, int64_t item) {
+    assert(norm_by_columns(g));
     int64_t sample = item / norm_column_blocks(g), first = item % norm_column_blocks(g) * TILE_COLS;
     return (Columns){sample * g->rows, (sample + 1) * g->rows, first, min_i64(TILE_COLS, g->channels - first),
                      sample * g->groups + first / g->size};
@@ -28,7 +30,7 @@ static bool columns_next(Tile *t, const Columns *c) { return tile_next(t, c->row
 
 #define EACH_TILE(t, g, c) for (bool more = columns_start(&(t), g, c); more; more = columns_next(&(t), c))
 
-/* A statistic of its group for each channel; `absent` where there is none. */
+/* to[n]: for each channel the statistic of its group; `absent` if there is no such statistic */
 static void broadcast(const View *v, const Groups *g, const Columns *c, float absent, float *to) {
     const float *stat = v->data;
     for (int64_t i = 0; i < c->n; i++) to[i] = stat ? stat[c->item + i / g->size] : absent;
@@ -144,7 +146,7 @@ void norm_dx_columns(const KArgs *a, int64_t begin, int64_t end) {
     }
 }
 
-/* Of each sample the rows that the slab has. */
+/* A slab may begin and end within samples: of each sample it takes the rows that it has. */
 void norm_dw_columns(const KArgs *a, int64_t begin, int64_t end, double *sums) {
     const Groups g = groups_of(a, &a->norm_dw.x, &a->norm_dw.istd);
     float mean[TILE_COLS], istd[TILE_COLS];

@@ -1,5 +1,4 @@
-/* norm_parts.h: what normalisation of images by groups, channel beside channel (norm_columns.c), has in common with the
- * others (norm.c). */
+/* norm_parts.h: what norm.c and norm_columns.c share. The latter normalises images by groups, channel beside channel. */
 #ifndef MT_CPU_NORM_PARTS_H
 #define MT_CPU_NORM_PARTS_H
 
@@ -21,8 +20,8 @@ void add_slopes(double *dw, double *db, const float *dy, int64_t dy_from, const 
 void batch_dx_tile(float *dx, int64_t to, const float *dy, int64_t dy_from, const float *x, int64_t x_from,
                    const float *mean, const float *coef, int64_t rows, int64_t cols);
 
-/* Does it pay to sum the channels of images side by side, and only then by group? Items are then norm_column_blocks of
- * each sample. */
+/* Does it pay to sum the channels of images side by side, and only then by group? Then each sample has
+ * norm_column_blocks items. */
 bool norm_by_columns(const Groups *g);
 int64_t norm_column_blocks(const Groups *g);
 RangeFn norm_columns, norm_dx_columns;

@@ -5,10 +5,11 @@
 
 #include "act.h"
 #include "base/mem.h"
+#include "program/operands.h"
 
 #define NOWHERE SIZE_MAX
 
-/* Where a slot lies in KArgs, what oneDNN calls it, and how its format is asked for. */
+/* arg: oneDNN's name of a slot. query, index: how oneDNN is asked for its format. output, where: its place in KArgs. */
 typedef struct Slot { int arg; dnnl_query_t query; int index; bool output; int where; } Slot;
 
 static const Slot slots[][SLOTS] = {
@@ -18,7 +19,7 @@ static const Slot slots[][SLOTS] = {
                       {DNNL_ARG_DST, dnnl_query_dst_md, 0, true, 0}},
     [PASS_DATA] = {{DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md, 0, true, 0},
                    {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, 1},
-                   {0, dnnl_query_undef, 0, false, 3}, /* always absent: dx has three inputs at most */
+                   {0, dnnl_query_undef, 0, false, 3}, /* dx has no bias; it has three inputs, so this one is absent */
                    {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md, 0, false, 0}},
     [PASS_WEIGHTS] = {{DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 0},
                       {DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md, 0, true, 0},
@@ -29,7 +30,7 @@ static const Slot slots[][SLOTS] = {
 static const dnnl_data_type_t types[] = {[DT_F32] = dnnl_f32, [DT_BF16] = dnnl_bf16, [DT_F16] = dnnl_f16,
                                          [DT_I32] = dnnl_s32, [DT_U8] = dnnl_u8};
 
-static const dnnl_alg_kind_t eltwise[ACT_COUNT] = { /* 0: none that takes the same parameter */
+static const dnnl_alg_kind_t eltwise[ACT_COUNT] = { /* 0: oneDNN has none with the same parameter */
     [ACT_RELU] = dnnl_eltwise_relu, [ACT_LEAKY] = dnnl_eltwise_relu, [ACT_SIGMOID] = dnnl_eltwise_logistic,
     [ACT_TANH] = dnnl_eltwise_tanh, [ACT_GELU] = dnnl_eltwise_gelu_erf, [ACT_GELU_TANH] = dnnl_eltwise_gelu_tanh,
 };
@@ -38,8 +39,8 @@ typedef struct Operand {
     const Slot *slot;
     size_t count;                     /* 0: absent */
     DType dtype;                      /* in the program */
-    dnnl_memory_desc_t plain, inner;  /* the program's order in the primitive's type; what the primitive wants */
-    size_t plain_at, inner_at;        /* in the workspace; NOWHERE: no copy is needed */
+    dnnl_memory_desc_t plain, inner;  /* the program's order, in the primitive's type; what the primitive wants */
+    size_t plain_at, inner_at;        /* where their copies lie in the workspace; NOWHERE: no copy is needed */
     dnnl_memory_t plain_memory, inner_memory;
     dnnl_primitive_t reorder;
 } Operand;
@@ -47,18 +48,19 @@ typedef struct Operand {
 typedef struct Prim {
     CpuDevice *cpu;
     dnnl_primitive_desc_t desc;
-    dnnl_primitive_t primitive;       /* made at the first run: prediction, which never runs, must be quick */
+    dnnl_primitive_t primitive;       /* made at the first run, since a prediction never runs and must be quick */
     dnnl_memory_t scratch;
     Operand operand[SLOTS];
-    size_t workspace, scratch_at, parts_at; /* parts: of the sums that db is made of */
-    size_t library;                   /* the part of the workspace that another implementation might not want */
+    size_t workspace, scratch_at, parts_at; /* parts: the partial sums of db */
+    size_t library;                   /* bytes of the workspace that another implementation might not need */
     Pass pass;
-    ActAttr act_after;                /* what the primitive could not take over */
+    ActAttr act_after;                /* the activation that the primitive could not take over */
     bool reference;                   /* oneDNN's plain loops */
 } Prim;
 
 const View *prim_view(const KArgs *args, Pass pass, int slot) {
     const Slot *s = &slots[pass][slot];
+    assert(0 <= slot && slot < SLOTS && s->where < (s->output ? OP_OUT : OP_IN));
     return s->output ? &args->out[s->where] : &args->in[s->where];
 }
 
@@ -77,14 +79,14 @@ static int check(dnnl_status_t status, const char *what, Err *e) {
 
 /* ---- choosing an implementation */
 
-/* A piece of the workspace; its offset. */
+/* Takes `bytes` of the workspace; returns their offset. */
 static size_t piece(size_t *total, size_t bytes) {
     size_t at = *total;
     *total += align_up(bytes, CPU_ALIGNMENT);
     return at;
 }
 
-/* Copies that change the type come first: no choice of implementation could do without them. */
+/* Lays the workspace out. Copies that change the type come first: every implementation needs them. */
 static void prim_layout(Prim *p, const KArgs *args, Pass pass, const dnnl_memory_desc_t plain[SLOTS]) {
     p->workspace = 0;
     memset(p->operand, 0, sizeof p->operand);
@@ -113,7 +115,8 @@ static void prim_layout(Prim *p, const KArgs *args, Pass pass, const dnnl_memory
     p->library = p->workspace - types_only;
 }
 
-/* Better: not a reference loop; within the limit; then what came first within it, the smallest beyond it. */
+/* An implementation that is no reference loop is better; then one within the limit. Of those within it the first one is
+ * best, of those beyond it the smallest. */
 static bool prim_better(const Prim *p, const Prim *best, size_t limit) {
     if (!best->desc) return true;
     if (p->reference != best->reference) return best->reference;
@@ -122,10 +125,11 @@ static bool prim_better(const Prim *p, const Prim *best, size_t limit) {
 
 static bool prim_good(const Prim *p, size_t limit) { return p->desc && !p->reference && p->library <= limit; }
 
-/* One way to ask: types of the program or fp32; format of w the program's or free; activation inside or after. */
+/* One way to ask. wide: in fp32, not in the program's types; pack: the format of w is free; after: the activation
+ * follows the primitive, and is not inside of it */
 typedef struct Ask { bool wide, pack, after; } Ask;
 
-/* oneDNN's ReLU makes 0 of a NaN and would hide it from the loss; its gradients take no activation. */
+/* oneDNN's ReLU turns a NaN into 0 and would hide it from the loss. Its gradients take no activation. */
 static bool act_fits_inside(const PrimSpec *spec) {
     return spec->act.act != ACT_RELU && eltwise[spec->act.act] && spec->pass == PASS_FORWARD;
 }
@@ -169,7 +173,7 @@ static dnnl_status_t ask_iterate(dnnl_primitive_desc_iterator_t it, Prim *candid
     return status == dnnl_iterator_ends ? dnnl_success : status;
 }
 
-/* dnnl_unimplemented and dnnl_invalid_arguments: oneDNN cannot do it this way */
+/* dnnl_unimplemented, dnnl_invalid_arguments: oneDNN cannot do the op this way. */
 static dnnl_status_t ask_once(const KArgs *args, const PrimSpec *spec, Ask ask, size_t limit, Prim *best) {
     dnnl_memory_desc_t plain[SLOTS], wanted[SLOTS];
     memcpy(plain, spec->md, sizeof plain);
@@ -189,7 +193,7 @@ static dnnl_status_t ask_once(const KArgs *args, const PrimSpec *spec, Ask ask, 
     if (ask.after) candidate.act_after = spec->act;
     dnnl_status_t status = spec->describe(args, spec->pass, wanted, &desc);
     if (!status) status = ask_attr(spec, ask, &attr);
-    /* the backward passes need no forward hint on a CPU: creating one would double the time that prediction takes */
+    /* on a CPU the backward passes need no forward hint; making one would double the time of a prediction */
     if (!status) status = dnnl_primitive_desc_iterator_create(&it, &desc, attr, candidate.cpu->engine, NULL);
     if (!status) status = ask_iterate(it, &candidate, args, spec, plain, limit, best);
     if (it) dnnl_primitive_desc_iterator_destroy(it);
@@ -214,8 +218,7 @@ bool prim_computes(dnnl_engine_t engine, DType t) {
     return computes;
 }
 
-/* oneDNN counts rows of an operand, all but its channels, in 32 bits: with more of them it divides by what has become
- * zero. */
+/* oneDNN counts an operand's rows (all dimensions but the channels) in 32 bits: with more of them it divides by zero. */
 static int check_rows(const PrimSpec *spec, Err *e) {
     static const int batched[] = {SLOT_X, SLOT_Y};
     for (size_t k = 0; k < ARRAY_LEN(batched); k++) {
@@ -229,8 +232,9 @@ static int check_rows(const PrimSpec *spec, Err *e) {
     return OK;
 }
 
-/* If nothing is within `limit`, the smallest is taken: a result matters more than its scratch. */
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e) {
+    assert(args->device && spec->describe);
+    assert(spec->md[SLOT_X].ndims && spec->md[SLOT_W].ndims && spec->md[SLOT_Y].ndims);
     Prim best;
     memset(&best, 0, sizeof best);
     dnnl_status_t failure = dnnl_success;
@@ -240,7 +244,7 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     for (int k = 0; k < SLOTS; k++) narrow |= spec->md[k].ndims && spec->md[k].data_type != dnnl_f32;
     for (int way = 0; way < 8 && !prim_good(&best, limit); way++) {
         Ask ask = {.after = way & 4, .wide = way & 2, .pack = !(way & 1)};
-        if (ask.wide && best.desc && !best.reference) continue; /* copies of whole images, fewer products a second */
+        if (ask.wide && best.desc && !best.reference) continue; /* fp32 would need copies and compute slower */
         if (!ask.after && spec->act.act && !act_fits_inside(spec)) continue;
         if ((ask.after && !spec->act.act) || (ask.wide && !narrow) || (ask.pack && !spec->pack_weights)) continue;
         dnnl_status_t status = ask_once(args, spec, ask, limit, &best);
@@ -273,7 +277,7 @@ static int operand_open(Operand *o, dnnl_engine_t engine, Err *e) {
     return check(status, "make an operand", e);
 }
 
-/* What was made stays in *p, for prim_release, when a later piece fails. */
+/* If one part fails, those made before it stay in *p; prim_release frees them. */
 static int prim_open(Prim *p, Err *e) {
     dnnl_engine_t engine = p->cpu->engine;
     for (int k = 0; k < SLOTS; k++) {
@@ -309,10 +313,10 @@ static void convert(DType from, const void *source, DType to, void *target, size
     for (size_t i = 0; i < count; i++) dtype_store(to, target, i, dtype_load(from, source, i));
 }
 
-/* The slot whose operand the activation follows. */
+/* The slot of the operand that the activation is applied to. */
 static int result_slot(const Prim *p) { return p->pass == PASS_DATA ? SLOT_X : SLOT_Y; }
 
-/* The activation, or its gradient, from what the primitive has written into the operand's own storage. */
+/* Applies the activation, or its gradient, to what the primitive has written, and rounds the result into the operand. */
 static int activate(const Prim *p, const KArgs *args, Err *e) {
     const Operand *o = &p->operand[result_slot(p)];
     Attr attr = {.act = p->act_after};
@@ -336,7 +340,7 @@ static dnnl_status_t operand_reorder(Operand *o, dnnl_stream_t stream) {
     return dnnl_primitive_execute(o->reorder, stream, 2, args);
 }
 
-/* Points the operand's memories at its data and copies; an input's copies are filled, an output's are only placed. */
+/* Points the operand's memories at its data and at its copies; fills an input's copies. */
 static dnnl_status_t operand_enter(Operand *o, const KArgs *args, dnnl_stream_t stream) {
     void *data = o->slot->output ? args->out[o->slot->where].data : args->in[o->slot->where].data;
     char *workspace = args->workspace;
@@ -371,7 +375,7 @@ static dnnl_status_t prim_execute(Prim *p, const KArgs *args) {
     if (!status) status = dnnl_primitive_execute(p->primitive, stream, n, list);
     if (!status) status = dnnl_stream_wait(stream);
     if (!status && p->act_after.act && activate(p, args, NULL)) return dnnl_runtime_error;
-    for (int k = 0; k < SLOTS && !status; k++) /* an activation has left its operand where it belongs */
+    for (int k = 0; k < SLOTS && !status; k++) /* an activation has written its operand already */
         if (p->operand[k].count && !(p->act_after.act && k == result_slot(p)))
             status = operand_leave(&p->operand[k], args, stream);
     return status;

@@ -1,11 +1,12 @@
 /* onednn.h: one op as one oneDNN primitive. Convolution and inner product have the same operands (x, w, b, y or their
- * gradients) and the same three passes, so conv2d.c and linear.c say only what differs; copies, formats, scratch and
- * execution are here.
+ * gradients) and the same three passes. conv2d.c and linear.c say what differs; copies, formats, scratch and execution
+ * are here.
  *
  *   workspace = [copies of operands in fp32 | partial sums of db | scratchpad | copies in the primitive's format]
  *
- *   program's operand --convert--> fp32, same order --reorder--> what the primitive wants     (outputs the other
- *                     where oneDNN lacks the type     weights only              way)                            */
+ *   program's operand --convert--> fp32, same order --reorder--> what the primitive wants
+ *
+ * It converts where oneDNN lacks the type, and reorders weights only. Outputs go the other way. */
 #ifndef MT_ONEDNN_H
 #define MT_ONEDNN_H
 
@@ -18,11 +19,11 @@ typedef union OpDesc { dnnl_convolution_desc_t conv; dnnl_inner_product_desc_t l
 
 typedef struct PrimSpec {
     Pass pass;
-    bool pack_weights;           /* may the primitive choose the format of w, for the price of a copy? */
+    bool pack_weights;           /* the primitive may choose the format of w, which costs a copy */
     ActAttr act;                 /* follows y; PASS_DATA: its gradient follows dx */
     dnnl_memory_desc_t md[SLOTS]; /* the program's operands; all zero where one is absent */
     dnnl_status_t (*describe)(const KArgs *, Pass, const dnnl_memory_desc_t md[SLOTS], OpDesc *out);
-    bool (*avoid)(const KArgs *, Pass, const char *name); /* is this implementation not to be taken? may be NULL */
+    bool (*avoid)(const KArgs *, Pass, const char *name); /* must this implementation not be taken? NULL: take any */
 } PrimSpec;
 
 /* The operand of `args` that `slot` is in this pass; its count is 0 when it is absent. */
@@ -30,8 +31,10 @@ const View *prim_view(const KArgs *args, Pass pass, int slot);
 /* A memory descriptor with the type of `v`. stride is counted in elements; all zero when v is absent. */
 dnnl_memory_desc_t prim_md(const View *v, int ndims, const int64_t *dim, const int64_t *stride);
 
+/* *state: for prim_run. A workspace beyond `limit` is asked for only if no implementation fits into the limit: then the
+ * smallest is taken, since a result matters more than its scratch. */
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e);
-/* Does oneDNN compute products of this type, other than by plain loops? */
+/* Does oneDNN have more than reference loops for products of this type? */
 bool prim_computes(dnnl_engine_t engine, DType t);
 
 int prim_run(const KArgs *args, Err *e);

@@ -1,5 +1,5 @@
-/* optim.c: the update: overflow check, step count, optimizers, loss scale. One pass over g, w and the optimizer's
- * buffers. */
+/* optim.c: the update: overflow check, step count, optimizers, loss scale. A rule makes one pass over g, w and its
+ * states. */
 #include "cpu.h"
 #include "parallel.h"
 
@@ -73,9 +73,8 @@ int k_cpu_scale_update(const KArgs *a, Err *e) {
 
 /* ---- the rules */
 
-/* A block by a rule of which the first `states` states are kept; both are constants wherever this is inlined. Numbers
- * go in and out as values: an array of them keeps the loop from being vectorised, and so does a store that may not
- * happen. */
+/* A RuleFn of `value`; value and states are constants wherever this is inlined. Numbers go in and out as values: an
+ * array of them would keep the loop from being vectorised, and so would a store that may not happen. */
 static inline __attribute__((always_inline)) void rule_loop(OptimFn *value, int states, const OptimStep *s, float *w,
                                                             const float *g, float *const *state, int64_t n) {
     const OptimStep step = *s;
@@ -111,7 +110,7 @@ RuleFn *rule_of(OpKind kind) {
     return NULL;
 }
 
-/* The rule works on the master where there is one. */
+/* The rule works on the fp32 master where there is one; w is then a rounded copy of it. */
 static void update_piece(const KArgs *a, int64_t begin, int64_t end) {
     float scratch[2 + OPTIM_STATES][BLOCK], *state[OPTIM_STATES];
     const int64_t n = end - begin;
@@ -119,12 +118,12 @@ static void update_piece(const KArgs *a, int64_t begin, int64_t end) {
     const OptimStep step =
         optim_step(&a->attr->optim.rule, a->update.state.data, a->update.lr.data, a->update.square.data);
     float *w = block_load(weight, begin, n, scratch[0]), *g = block_load(&a->update.g, begin, n, scratch[1]);
-    int states = (int)(master - own);
+    int states = (int)(master - own); /* of which the last ones may be absent */
     while (states > 0 && !own[states - 1].data) states--;
     for (int k = 0; k < OPTIM_STATES; k++) {
         state[k] = scratch[2 + k];
         if (k < states && own[k].data) state[k] = block_load(&own[k], begin, n, state[k]);
-        else if (k < states) memset(state[k], 0, (size_t)n * sizeof *state[k]); /* it does not count */
+        else if (k < states) memset(state[k], 0, (size_t)n * sizeof *state[k]); /* absent: any number does */
     }
     rule_of(a->kind)(states, &step, w, g, state, n);
     for (int k = 0; k < states; k++)
@@ -135,6 +134,10 @@ static void update_piece(const KArgs *a, int64_t begin, int64_t end) {
 
 static int update_run(const KArgs *a) {
     const StepState *state = a->update.state.data;
+    const View *master = &a->out[op_master(a->kind)];
+    (void)master;
+    assert(a->update.g.count == a->update.w.count && rule_of(a->kind) && operand_is_float(&a->update.w));
+    assert(operand_is_vector(master, a->update.w.count));
     if (!state || !state->overflow) blocks_run(a, a->update.w.count, update_piece);
     return OK;
 }

@@ -2,11 +2,12 @@
  *
  * A kernel is a RangeFn over pieces of at most `grain` items. Elementwise kernels take pieces of BLOCK elements: fp32
  * operands are used where they lie, 16-bit ones pass through a scratch array of fp32 that stays in the first-level
- * cache. The arithmetic is in functions marked HOT, which keeps their loops apart from the walk over the pieces. */
+ * cache. The arithmetic is in functions marked HOT, which are not inlined: so their loops are compiled for themselves,
+ * as vector code. */
 #ifndef MT_CPU_PARALLEL_H
 #define MT_CPU_PARALLEL_H
 
-#include "program/kernel.h"
+#include "program/operands.h"
 
 enum { BLOCK = 2048 }; /* elements; a multiple of the four numbers that one Philox call draws */
 
@@ -15,26 +16,27 @@ enum { BLOCK = 2048 }; /* elements; a multiple of the four numbers that one Phil
 /* One piece: items [begin, end). */
 typedef void RangeFn(const KArgs *a, int64_t begin, int64_t end);
 
-/* Runs `piece` over [0, count), threads taking neighbouring pieces. Pieces do not depend on the number of threads. */
+/* Runs `piece` over [0, count); each thread takes neighbouring pieces. Pieces are the same for any number of threads. */
 void range_run(const KArgs *a, int64_t count, int64_t grain, RangeFn *piece);
-/* The same over elements, BLOCK by BLOCK. */
+/* The same with pieces of BLOCK. */
 void blocks_run(const KArgs *a, int64_t count, RangeFn *piece);
 
-/* The sum of piece(begin, end) over [0, count), added in an order that does not depend on the number of threads. */
+/* The sum of piece(begin, end) over [0, count): the same bits for any number of threads. */
 typedef double SumFn(const KArgs *a, int64_t begin, int64_t end);
 double range_sum(const KArgs *a, int64_t count, SumFn *piece);
 
-/* Elements [begin, begin + n) as fp32: where they lie, or converted into scratch[n]. */
+/* Elements [begin, begin + n) of a floating type as fp32: where they lie, or converted into scratch[n]. */
 float *block_load(const View *v, int64_t begin, int64_t n, float *scratch);
-/* Where to compute them without reading them: where they lie, or scratch. */
+/* Where elements from `begin` on are computed, for block_store: where they lie if the view is fp32, else scratch. */
 float *block_target(const View *v, int64_t begin, float *scratch);
-/* Rounds values[n] into the view; nothing to do for fp32 values that already lie there. */
+/* Rounds values[n] into the view; fp32 values that lie there already stay. */
 void block_store(const View *v, int64_t begin, int64_t n, const float *values);
 
-/* factors[i] = dropout's of element begin + i; begin and n are multiples of 4. In dropout.c. */
+/* factors[i]: what dropout multiplies element begin + i by; begin and n are multiples of 4. In dropout.c. */
 void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n);
 
-/* n numbers by a rule of optim.h of which the first `states` states are kept. In optim.c; NULL: no such rule */
+/* Updates w[n] by a rule of optim.h that keeps its first `states` states, each state[k][n]. rule_of is in optim.c;
+ * NULL: the kind has no such rule. */
 typedef void RuleFn(int states, const OptimStep *s, float *w, const float *g, float *const *state, int64_t n);
 RuleFn *rule_of(OpKind kind);
 

@@ -1,7 +1,7 @@
-/* pool.c: the largest of windows, over channels-last images (means are in resample.c): for every position in the window
- * a run of pixels at a time.
+/* pool.c: the largest element of each window, over channels-last images (means are in resample.c). A run of pixels is
+ * done at a time, one position in the window after the other.
  *
- * Both directions gather: a backward pass writes every dx once, from the windows that hold it, so overlapping windows
+ * Both directions gather: a backward pass writes every dx once, from the windows that hold it. So overlapping windows
  * need neither zeroing nor atomics, 16-bit gradients are summed in fp32, and the order of the sum is fixed. */
 #include <string.h>
 
@@ -10,8 +10,8 @@
 
 enum { PART = 512 }; /* channels at a time */
 
-/* best, at = the larger of itself and x, and its window position; a NaN wins. m pixels of n channels, x's `step`
- * elements apart. at < 0: no position yet. */
+/* Where x is larger than best, or a NaN, it becomes best, and `position` becomes at; at < 0: there is no position yet.
+ * For m pixels of n channels; those of x are `step` elements apart. */
 HOT static void max_run(float *best, int32_t *at, const float *x, int32_t position, int64_t m, int64_t step,
                         int64_t n) {
     if (step == n) n *= m, m = 1;
@@ -25,14 +25,14 @@ HOT static void max_run(float *best, int32_t *at, const float *x, int32_t positi
     }
 }
 
-/* picked = dy where the window's maximum was at this position, else 0. Apart from the sum, since a loop over a few
- * channels with elements of two sizes is not vectorised. */
+/* picked = dy where the window's maximum was at this position, else 0. The sum has a loop of its own: one loop over a
+ * few channels, with elements of two sizes, would not be vectorised. */
 HOT static void pick_part(float *picked, const float *dy, const uint8_t *idx, int32_t position, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) picked[i] = idx[i] == position ? dy[i] : 0.0f;
 }
 
-/* sum += x; m pixels of n channels, sum's `step` elements apart */
+/* sum += x, for m pixels of n channels; those of sum are `step` elements apart */
 HOT static void add_run(float *sum, const float *x, int64_t m, int64_t step, int64_t n) {
     if (step == n) n *= m, m = 1;
     for (; m > 0; m--, sum += step, x += n) {
@@ -58,7 +58,7 @@ static Span windows_at(const PoolAttr *p, int axis, int64_t k, int64_t from, int
                   min_i64((max_i64(most, 0) + stride - 1) / stride, end), 0};
 }
 
-/* Columns [first, first + m) of a row of output, n channels from c on */
+/* Columns [first, first + m) of a row of output, n channels from c on: m n is at most BLOCK */
 typedef struct Run { int64_t row, first, m, c, n; } Run;
 typedef void RunFn(const KArgs *a, const Run *r);
 
@@ -71,7 +71,7 @@ static void maxpool_pixels(const KArgs *a, const Run *r) {
     int32_t at[BLOCK];
     uint8_t *idx = a->maxpool.idx.data;
     for (int64_t i = 0; i < count; i++) {
-        best[i] = p->fused.act == ACT_RELU ? 0 : -INFINITY; /* a ReLU's 0 takes part */
+        best[i] = p->fused.act == ACT_RELU ? 0 : -INFINITY; /* with a ReLU nothing is below 0 */
         at[i] = -1;
     }
     for (int32_t k = 0; k < p->kernel[0] * p->kernel[1]; k++) {
@@ -106,8 +106,8 @@ static void maxpool_dx_pixels(const KArgs *a, const Run *r) {
     block_store(dx, target, r->m * r->n, sum);
 }
 
-/* Runs of rows [begin, end) of output: all channels of as many pixels as a BLOCK holds with what they are made of, or
- * some channels of one. */
+/* Rows [begin, end) of output in runs: all channels of as many pixels as fit, with the pixels that they are made of,
+ * into a BLOCK; or some channels of one pixel. */
 static void each_run(const KArgs *a, int64_t begin, int64_t end, RunFn *run) {
     int64_t W = a->out[0].shape.dim[3], C = a->out[0].shape.dim[1], n = min_i64(PART, C);
     int64_t most = n < C ? 1 : (BLOCK / n - 1) / a->attr->pool.stride[1] + 1;
@@ -125,12 +125,18 @@ static int rows_run(const KArgs *a, RangeFn *piece, Err *e) {
     if (!a->in[0].channels_last || !a->out[0].channels_last || a->in[0].shape.rank != 4)
         return err_set(e, ERR_INTERNAL, "%s: operands must be channels-last images (N, C, H, W)",
                        op_info(a->kind)->name);
+    const PoolAttr *p = &a->attr->pool;
+    (void)p;
+    assert(p->stride[0] > 0 && p->stride[1] > 0 && p->kernel[0] > 0 && p->kernel[1] > 0 && p->pad[0] >= 0);
+    assert(p->pad[1] >= 0 && p->dilation[0] > 0 && p->dilation[1] > 0);
+    assert(a->in[0].shape.dim[1] == a->out[0].shape.dim[1] && a->in[0].shape.dim[0] == a->out[0].shape.dim[0]);
     range_run(a, a->out[0].shape.dim[0] * a->out[0].shape.dim[2], 1, piece);
     return OK;
 }
 
 int k_cpu_maxpool(const KArgs *a, Err *e) {
     const int32_t *kernel = a->attr->pool.kernel;
+    assert(!a->maxpool.idx.count || (a->maxpool.idx.count == a->maxpool.y.count && a->maxpool.idx.dtype == DT_U8));
     if (a->maxpool.idx.data && (int64_t)kernel[0] * kernel[1] > 256)
         return err_set(e, ERR_UNSUPPORTED,
                        "maxpool: a window of %d x %d has positions that do not fit in a byte; at most 256 do",
@@ -138,4 +144,7 @@ int k_cpu_maxpool(const KArgs *a, Err *e) {
     return rows_run(a, maxpool_rows, e);
 }
 
-int k_cpu_maxpool_dx(const KArgs *a, Err *e) { return rows_run(a, maxpool_dx_rows, e); }
+int k_cpu_maxpool_dx(const KArgs *a, Err *e) {
+    assert(a->maxpool_dx.idx.count == a->maxpool_dx.dy.count && a->maxpool_dx.idx.dtype == DT_U8);
+    return rows_run(a, maxpool_dx_rows, e);
+}

@@ -2,7 +2,7 @@
 #include "tiles.h"
 #include "cpu.h"
 
-/* One slope for all is broadcast over rows of TILE_COLS elements, whatever these are. */
+/* The columns of a row: the channels; or, with one slope for all, so many elements, whatever they are. */
 static int64_t columns_of(const View *x, const View *w) {
     return w->count > 1 ? w->count : min_i64(TILE_COLS, x->count);
 }
@@ -30,7 +30,7 @@ HOT static void prelu_dw_part(double *sum, const float *dy, const float *x, int6
     for (int64_t i = 0; i < n; i++) sum[i] += x[i] > 0.0f ? 0.0 : (double)(dy[i] * x[i]);
 }
 
-/* Parts of at most TILE_COLS elements that lie in one row of `cols` elements: [at, at + n), columns from `first` on. */
+/* Elements [at, at + n), at most TILE_COLS of them, all in one row of `cols` elements: columns from `first` on */
 typedef struct Part { int64_t at, first, n; } Part;
 
 static Part part_from(int64_t at, int64_t end, int64_t cols) {
@@ -63,7 +63,10 @@ static void prelu_dw_slab(const KArgs *a, int64_t begin, int64_t end, double *su
 }
 
 int k_cpu_prelu(const KArgs *a, Err *e) {
-    (void)e;
+    const View *w = a->kind == OP_prelu_dx ? &a->prelu_dx.w : &a->prelu.w;
+    (void)e, (void)w;
+    assert(a->in[0].count == a->out[0].count && a->in[0].count % w->count == 0);
+    assert(a->kind != OP_prelu_dx || a->prelu_dx.x.count == a->prelu_dx.dx.count);
     blocks_run(a, a->prelu.y.count, prelu_piece);
     return OK;
 }
@@ -79,6 +82,7 @@ int k_cpu_prelu_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *w
 }
 
 int k_cpu_prelu_dw(const KArgs *a, Err *e) {
+    assert(a->prelu_dw.dy.count == a->prelu_dw.x.count && a->prelu_dw.x.count % a->prelu_dw.dw.count == 0);
     int64_t cols = columns_of(&a->prelu_dw.x, &a->prelu_dw.dw);
     const double *sums = slabs_run(a, (a->prelu_dw.x.count + cols - 1) / cols, cols, prelu_dw_slab);
     double all = 0;

@@ -1,27 +1,28 @@
 /* recurrent.c: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of
  * core/math/rnn_cells.h.
  *
- * What does not depend on the step before is one product over all steps: the sums from the input go where the step will
- * put what it saves (RNN: its output), and the gradients of w and x follow once the walk back has made those of all
- * sums. A walk takes slices of the batch, each through all steps on one thread, so that threads wait for each other
- * once per op and not once per step; where w_hh is too large for a core's own cache, there is one slice and its
- * products are threaded.
+ * What does not depend on the step before is one product over all steps: the sums from the input, which are put where
+ * the step will later put what it saves (RNN: its output); and the gradients of w and x, once the walk back has made
+ * those of all sums. A walk takes slices of the batch, each through all steps on one thread. So threads wait for each
+ * other once per op and not once per step. Where w_hh is too large for a core's own cache, there is one slice, and its
+ * products run on all threads.
  *
- * Operands are fp32, 16-bit ones by copies. Where the processor multiplies bf16 and w_hh is large enough to gain by it,
- * bf16 operands stay as they are: products take them as they lie, h as the y of the step before. The sums from the
- * input are then made step by step beside those from h, and a sample's row passes through `lines` in fp32. */
+ * Operands are fp32; 16-bit ones get fp32 copies. But where the processor multiplies bf16 and w_hh is large enough to
+ * gain by it, bf16 operands are multiplied as they lie; h is then the y of the step before. The sums from the input
+ * are then made step by step beside those from h, and a sample's row passes through `lines` in fp32. */
 #include "cpu.h"
 #include "recurrent.h"
 #include "vector_math.h"
 
-/* Fp32 numbers that stand for a bias, or zeros. */
+/* A bias as fp32 numbers; zeros if there is none */
 static const float *bias_of(const RnnSteps *w, const View *b, Room *r) {
     if (!b->count) return w->zero;
     float *copy = b->dtype == DT_F32 ? NULL : room_take(r, b->count);
     return r->base ? block_load(b, 0, b->count, copy) : NULL;
 }
 
-/* One sample's step. x: its sums from the input, which lie where `saved` (RNN: y) goes; s: those from h */
+/* One step of one sample. `saved` (RNN: y) holds its sums from the input and receives what the step saves; s: the sums
+ * from h; h, c: the state, which becomes the next one */
 HOT static void plain_row(const RnnSteps *w, float *y, const float *s, float *h) {
     const float *bi = w->b_ih, *bh = w->b_hh;
     if (w->p.mode == RNN_TANH) {
@@ -67,7 +68,7 @@ HOT static void gru_row(const RnnSteps *w, float *saved, const float *s, float *
     }
 }
 
-/* What a row of the walk leaves for the gradient: `saved`, of RNN y. */
+/* What a row of the walk keeps for the gradient: `saved`, or y if the mode is RNN */
 static int64_t kept_width(const RnnSteps *w) { return max_i64(w->p.info.saved, 1) * w->p.units; }
 static const View *kept_in(const RnnSteps *w) { return w->p.info.saved ? &w->saved : &w->y; }
 
@@ -134,7 +135,8 @@ static int forward_slice(const RnnSteps *w, int64_t begin, int64_t end) {
 
 static int forward_start(const RnnSteps *w) {
     if (w->narrow) {
-        const Bf16GemmShape input = input_shape(w, rnn_steps_slice_of(w, 0)), hidden = hidden_shape(w, rnn_steps_slice_of(w, 0));
+        const int64_t samples = rnn_steps_slice_of(w, 0);
+        const Bf16GemmShape input = input_shape(w, samples), hidden = hidden_shape(w, samples);
         int status = rnn_steps_pack(&input, &w->w_ih, w->packed_ih);
         return status ? status : rnn_steps_pack(&hidden, &w->w_hh, w->packed_hh);
     }

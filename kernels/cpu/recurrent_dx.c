@@ -5,8 +5,8 @@
 
 enum { COLUMNS = 128 };
 
-/* One sample's step: d, the gradients of its sums; dh: in, the gradient of h from the step after; out, what goes
- * straight on to the step before. y_before, c_before: of the step before. */
+/* One step of one sample. d: receives the gradients of its sums. dh: on entry the gradient of h from the step after; on
+ * return the part of it that goes straight on to the step before. y_before, c_before: of the step before */
 HOT static void plain_back_row(const RnnSteps *w, const float *y, const float *dy, float *dh, float *d) {
     ActFn f = w->p.mode == RNN_TANH ? ACT_TANH : ACT_RELU;
     if (f == ACT_TANH) {
@@ -50,14 +50,14 @@ HOT static void gru_back_row(const RnnSteps *w, const float *saved, const float 
     }
 }
 
-/* `n` numbers of `v` as fp32, where they lie or in *scratch, which moves on. */
+/* n numbers of `v` as fp32, where they lie or in *scratch, which then points after them */
 static const float *row_load(const View *v, int64_t begin, int64_t n, float **scratch) {
     float *to = *scratch;
     *scratch += n;
     return block_load(v, begin, n, to);
 }
 
-/* What row_load and block_target may need for one sample: saved, c or y of the step before, y, dy, slopes. */
+/* Floats that row_load and block_target need for one sample: saved, c or y of the step before, y, dy, slopes */
 static int64_t scratch_size(const RnnSteps *w) { return (w->p.info.saved + 3 + w->p.info.slopes) * w->p.units; }
 
 static void back_sample(const RnnSteps *w, int64_t n, int64_t k, float *scratch) {
@@ -125,7 +125,7 @@ static void sum_columns(const RnnSteps *w, const View *db, int64_t row, int64_t 
     }
 }
 
-/* Runs of columns of slopes that belong to runs of w_ih's rows. */
+/* Columns [column, column + count) of slopes belong to w_ih's rows [row, row + count). */
 typedef struct Run { int64_t column, row, count; } Run;
 
 static int input_runs(const RnnSteps *w, Run run[2]) {
@@ -135,7 +135,7 @@ static int input_runs(const RnnSteps *w, Run run[2]) {
     return w->p.mode == RNN_GRU ? 2 : 1;
 }
 
-/* Of `n` columns of slopes: the gradients of as many rows of w_ih, and what they add to that of x */
+/* From n columns of slopes: the gradients of n rows of w_ih; and what they add to the gradient of x */
 static Bf16GemmShape to_w_shape(const RnnSteps *w, int64_t n, DType to) {
     return (Bf16GemmShape){.m = n, .n = w->p.inputs, .k = w->p.rows, .a_stride = w->p.info.slopes * w->p.units,
                          .a_transposed = true, .b_stride = w->p.inputs, .c_stride = w->p.inputs, .to = to,
@@ -148,18 +148,18 @@ static Bf16GemmShape to_x_shape(const RnnSteps *w, int64_t n, bool add, DType to
                          .threads = w->threads};
 }
 
-/* Of the slopes of all steps but one, the gradient of w_hh */
+/* The gradient of w_hh, from the slopes of all steps but one */
 static Bf16GemmShape to_hidden_shape(const RnnSteps *w, DType to) {
     return (Bf16GemmShape){.m = w->p.gates, .n = w->p.units, .k = w->p.rows - w->p.step,
                          .a_stride = w->p.info.slopes * w->p.units, .a_transposed = true, .b_stride = w->p.units,
                          .c_stride = w->p.units, .to = to, .threads = w->threads};
 }
 
-/* Gradients of operands: c (m, n) = a b, of matrices that lie as `s` says; of fp32 or bf16 */
+/* c (m, n) = a b in fp32 or bf16; `s` says how the matrices lie. c begins with element `at` of its view. */
 static int gradient(const RnnSteps *w, Bf16GemmShape s, void *a, void *b, const View *c, int64_t at) {
-    if (w->narrow) return bf16_gemm_product(&s, a, b, place(c, at), w->scratch_behind);
-    return product(s.m, s.n, s.k, 1.0f, (Matrix){a, s.a_stride, s.a_transposed}, (Matrix){b, s.b_stride, s.b_transposed}, s.add,
-                   matrix(place(c, at), s.c_stride));
+    if (w->narrow) return bf16_gemm_product(&s, a, b, place(c, at), w->scratch_after);
+    const Matrix of_a = {a, s.a_stride, s.a_transposed}, of_b = {b, s.b_stride, s.b_transposed};
+    return product(s.m, s.n, s.k, 1.0f, of_a, of_b, s.add, matrix(place(c, at), s.c_stride));
 }
 
 static int input_gradients(const RnnSteps *w, const View *dx, const View *dw, const View *db) {
@@ -176,8 +176,9 @@ static int input_gradients(const RnnSteps *w, const View *dx, const View *dw, co
     return status;
 }
 
-/* Rows of slopes meet the rows of y of one step before. The walk's first step has none: its slopes, which nothing needs
- * any more, become zero, so that every other row has its partner at the same distance. */
+/* The gradient of w_hh: each row of slopes is multiplied by the row of y of the step before. The walk's first step has
+ * no step before: its slopes, which nothing needs any more, become zero, so that all rows have their partners at the
+ * same distance. */
 static int hidden_gradients(const RnnSteps *w, const View *dw, const View *db, const View *db_ih) {
     int64_t u = w->p.units, width = w->p.info.slopes * u, column = rnn_hidden(&w->p), rows = w->p.rows - w->p.step;
     bool known = w->p.mode != RNN_GRU && db_ih->dtype == db->dtype && db_ih->count == db->count; /* the same sums */
@@ -216,19 +217,19 @@ static RnnSteps back_open(const KArgs *a, Room *r, KArgs *wide) {
     int64_t slopes = w.p.rows * w.p.info.slopes * w.p.units;
     w.slopes = (View){.dtype = w.narrow ? DT_BF16 : DT_F32, .count = slopes};
     w.slopes.data = room_take(r, w.narrow ? (slopes + 1) / 2 : slopes);
-    Room behind = *r; /* the gradients' scratch lies where what only the walk needs was */
+    Room after = *r; /* the gradients' scratch takes the place of what only the walk needs */
     if (w.narrow) {
         w.packed_hh = rnn_steps_take_packed(r, w.p.units, w.p.gates);
         w.lines = room_take(r, rnn_steps_slices(&w) * scratch_size(&w));
-        for (int k = rnn_steps_is_even(&w); k < 2; k++) rnn_steps_count(&w.each, back_shape(&w, rnn_steps_slice_of(&w, k)));
+        for (int k = rnn_steps_is_even(&w); k < 2; k++)
+            rnn_steps_count(&w.each, back_shape(&w, rnn_steps_slice_of(&w, k)));
         w.scratch = rnn_steps_take_bytes(r, (size_t)rnn_steps_slices(&w) * w.each);
     }
     rnn_steps_take_state(&w, r);
     if (!w.narrow) return w;
-    w.scratch_behind =
-        rnn_steps_take_bytes(&behind,
-                             gradients_scratch(&w, &wide->rnn_dx.dx, &wide->rnn_dx.dw_ih, &wide->rnn_dx.dw_hh));
-    if (behind.used > r->used) r->used = behind.used;
+    const View *dx = &wide->rnn_dx.dx, *dw_ih = &wide->rnn_dx.dw_ih, *dw_hh = &wide->rnn_dx.dw_hh;
+    w.scratch_after = rnn_steps_take_bytes(&after, gradients_scratch(&w, dx, dw_ih, dw_hh));
+    if (after.used > r->used) r->used = after.used;
     return w;
 }
 

@@ -1,16 +1,16 @@
-/* resample.c: upsampling, means over windows, and the gradients of both, of channels-last images. In all of them an
- * output pixel is a sum of input pixels, each times a share of its row and a share of its column:
+/* resample.c: upsampling, means over windows, and the gradients of both, of channels-last images. All of them are one
+ * formula: an output pixel is a sum of input pixels, each times the share of its row and the share of its column:
  *
  *   y[o][p] = sum over j of across(p, j) * (sum over i of down(o, i) * x[i][j])
  *
- * The sums over rows are made for a run of columns at a time, those over columns from a list of taps that is used for
- * some rows of output. Gradients gather, too: every dx is written once, in an order that is fixed. */
+ * The sums over rows are made for a run of columns at a time. Those over columns follow a list of taps, which is made
+ * once for some rows of output. Gradients gather, too: every dx is written once, summed in a fixed order. */
 #include <string.h>
 
 #include "parallel.h"
 #include "program/window.h"
 
-/* Elements of a run of columns, channels of it at most, taps of a list, rows that use it. */
+/* At most: ROOM elements of a run of columns, of which PART channels; TAPS of a list, which ROWS rows use */
 enum { ROOM = 4096, PART = 512, TAPS = 512, ROWS = 8 };
 
 /* ---- shares along one axis */
@@ -20,7 +20,7 @@ typedef struct Axis {
     int axis; /* 0: down, 1: across */
     int64_t in, out;
     const UpsampleAttr *upsample;
-    const PoolAttr *pool; /* NULL: adaptive */
+    const PoolAttr *pool; /* NULL: adaptive, or no pooling */
 } Axis;
 
 static Axis axis_of(const KArgs *a, int axis) {
@@ -29,7 +29,7 @@ static Axis axis_of(const KArgs *a, int axis) {
                   pools ? &a->attr->pool : NULL};
 }
 
-/* Input elements that output element `o` may be made of; neither end falls as `o` grows. */
+/* The input elements that output element `o` is made of. As `o` grows, neither end gets smaller. */
 static Span reach_of(const Axis *x, int64_t o) {
     if (x->kind == OP_upsample) {
         Sample s = upsample_sample(x->upsample, x->axis, o, x->in, x->out);
@@ -47,7 +47,7 @@ static float sample_share(Sample s, int64_t i) {
     return (s.at[0] == i ? s.share[0] : 0) + (s.at[1] == i ? s.share[1] : 0);
 }
 
-/* Both axes' shares multiplied are 1 / divisor_of. */
+/* The shares of both axes multiply to 1 / divisor_of. */
 static float mean_share(const Axis *x, int64_t window, int64_t in, int64_t out) {
     if (x->pool && x->pool->divisor) return x->axis ? 1.0f : 1.0f / (float)x->pool->divisor;
     return 1.0f / (float)span_of(x->pool, x->axis, window, in, out).length;
@@ -69,15 +69,16 @@ static float share_of(const Axis *x, int64_t o, int64_t i) {
 /* sum[to] += share from[at], for n channels from these elements on */
 typedef struct Tap { int32_t to, at; float share; } Tap;
 
-/* The next `outputs` output columns from input columns [lo, hi). rest: 0, or how many input columns of the only
- * output column are dealt with, where they do not fit into one list. */
-typedef struct DirectConv {
+/* The taps of the next `outputs` output columns, which are made of input columns [lo, hi). rest: 0; or, if there is one
+ * output column and its taps do not fit into one list, how many of its input columns the lists so far have */
+typedef struct Taps {
     Tap tap[TAPS];
     int64_t count, outputs, lo, hi, rest;
-} DirectConv;
+} Taps;
 
-/* Output columns from `first` on, n channels of each, and of the first one the input columns from the rest-th on. */
-static void direct_conv_list(DirectConv *t, const Axis *x, int64_t first, int64_t rest, int64_t n) {
+/* Lists output columns from `first` on, n channels of each; rest: the first `rest` input columns of column `first` have
+ * been listed before. */
+static void taps_list(Taps *t, const Axis *x, int64_t first, int64_t rest, int64_t n) {
     int64_t most = ROOM / n, outputs = rest ? 1 : min_i64(most, x->out - first);
     t->count = t->outputs = t->rest = 0;
     t->lo = t->hi = reach_of(x, first).lo + rest;
@@ -116,8 +117,8 @@ static int64_t pixel(const View *v, int64_t row, int64_t w, int64_t c) {
     return (row * v->shape.dim[3] + w) * v->shape.dim[1] + c;
 }
 
-/* Adds what the taps take to sum (outputs, n), channels from c on of a row of output. */
-static void row_add(const KArgs *a, const DirectConv *t, int64_t row, int64_t c, int64_t n, float *sum) {
+/* Adds the taps' input to sum (outputs, n): channels from c on of a row of output. */
+static void row_add(const KArgs *a, const Taps *t, int64_t row, int64_t c, int64_t n, float *sum) {
     const View *x = &a->in[0];
     const Axis down = axis_of(a, 0);
     int64_t o = row % down.out, first = row / down.out * down.in, columns = t->hi - t->lo;
@@ -133,22 +134,22 @@ static void row_add(const KArgs *a, const DirectConv *t, int64_t row, int64_t c,
     add_taps(sum, rows, t->tap, t->count, n);
 }
 
-/* Rows [begin, end) of output columns from `first` on, n channels from c on; how many columns that are */
+/* Makes rows [begin, end) of output columns from `first` on, n channels from c on; returns how many columns. */
 static int64_t columns_make(const KArgs *a, const Axis *across, int64_t begin, int64_t end, int64_t first, int64_t c,
                             int64_t n) {
     const View *y = &a->out[0];
     float scratch[ROOM];
-    DirectConv t;
-    direct_conv_list(&t, across, first, 0, n);
+    Taps t;
+    taps_list(&t, across, first, 0, n);
     const bool many = t.rest, whole = n == y->shape.dim[1]; /* all channels: neighbouring pixels lie together */
     int64_t lines = whole ? 1 : t.outputs, length = t.outputs * n / lines;
     for (int64_t row = begin; row < end; row++) {
         float *sum = whole ? block_target(y, pixel(y, row, first, c), scratch) : scratch;
-        if (many && row > begin) direct_conv_list(&t, across, first, 0, n);
+        if (many && row > begin) taps_list(&t, across, first, 0, n);
         memset(sum, 0, (size_t)(t.outputs * n) * sizeof *sum);
         row_add(a, &t, row, c, n, sum);
         while (t.rest) {
-            direct_conv_list(&t, across, first, t.rest, n);
+            taps_list(&t, across, first, t.rest, n);
             row_add(a, &t, row, c, n, sum);
         }
         for (int64_t k = 0; k < lines; k++) block_store(y, pixel(y, row, first + k, c), length, sum + k * n);
@@ -169,6 +170,7 @@ static int resample(const KArgs *a, Err *e) {
     if (!a->in[0].channels_last || !a->out[0].channels_last || a->in[0].shape.rank != 4)
         return err_set(e, ERR_INTERNAL, "%s: operands must be channels-last images (N, C, H, W)",
                        op_info(a->kind)->name);
+    assert(a->in[0].shape.dim[0] == a->out[0].shape.dim[0] && a->in[0].shape.dim[1] == a->out[0].shape.dim[1]);
     range_run(a, a->out[0].shape.dim[0] * rows, min_i64(rows, ROWS), rows_piece);
     return OK;
 }

@@ -1,8 +1,10 @@
-/* rnn_steps.c: what the walk forward and the walk back through the steps share. */
+/* rnn_steps.c: what the walks through the steps, forward (recurrent.c) and back (recurrent_dx.c), share. */
 #include "cpu.h"
 #include "recurrent.h"
 
-enum { SLICE = 16 /* samples */, CACHED = 256 << 10, WORTH = 16 << 10 /* elements of w_hh */ };
+/* SLICE: samples of a slice. CACHED: elements of w_hh that fit into a core's own cache. WORTH: elements of w_hh from
+ * which on products in bf16 pay. */
+enum { SLICE = 16, CACHED = 256 << 10, WORTH = 16 << 10 };
 
 bool rnn_steps_is_narrow(const KArgs *a, const View *w_hh) {
     const View *x = a->kind == OP_rnn ? &a->rnn.x : &a->rnn_dx.x;
@@ -10,6 +12,8 @@ bool rnn_steps_is_narrow(const KArgs *a, const View *w_hh) {
 }
 
 RnnSteps rnn_steps_of(const KArgs *a, const View *x, const View *y) {
+    assert(a->attr->rnn.mode < RNN_MODES && x->shape.rank == 3 && y->shape.rank == 3);
+    assert(x->shape.dim[0] == y->shape.dim[0] && x->shape.dim[1] == y->shape.dim[1]);
     return (RnnSteps){.p = rnn_path(a, x, y), .x = *x, .y = *y, .narrow = x->dtype != DT_F32,
                   .threads = ((CpuDevice *)a->device)->threads};
 }
@@ -25,12 +29,13 @@ void rnn_steps_take_state(RnnSteps *w, Room *r) {
     if (w->p.mode == RNN_LSTM) memset(w->c, 0, (size_t)lines * sizeof(float));
 }
 
-/* Samples of a slice, but for the last one */
+/* Samples of every slice except the last one */
 static int64_t rnn_steps_slice(const RnnSteps *w) { return w->p.gates * w->p.units > CACHED ? w->p.samples : SLICE; }
 
 int64_t rnn_steps_slices(const RnnSteps *w) { return (w->p.samples + rnn_steps_slice(w) - 1) / rnn_steps_slice(w); }
 int64_t rnn_steps_slice_of(const RnnSteps *w, int last) {
-    return last ? w->p.samples - (rnn_steps_slices(w) - 1) * rnn_steps_slice(w) : min_i64(rnn_steps_slice(w), w->p.samples);
+    const int64_t size = rnn_steps_slice(w);
+    return last ? w->p.samples - (rnn_steps_slices(w) - 1) * size : min_i64(size, w->p.samples);
 }
 bool rnn_steps_is_even(const RnnSteps *w) { return rnn_steps_slice_of(w, 0) == rnn_steps_slice_of(w, 1); }
 
@@ -50,7 +55,10 @@ int rnn_steps_run(const RnnSteps *w, SliceFn *slice) {
     return status;
 }
 
-void *rnn_steps_take_bytes(Room *r, size_t bytes) { return room_take(r, (int64_t)(bytes / sizeof(float))); }
+void *rnn_steps_take_bytes(Room *r, size_t bytes) {
+    assert(bytes % sizeof(float) == 0);
+    return room_take(r, (int64_t)(bytes / sizeof(float)));
+}
 
 void *rnn_steps_take_packed(Room *r, int64_t n, int64_t k) { return rnn_steps_take_bytes(r, bf16_gemm_packed(n, k)); }
 

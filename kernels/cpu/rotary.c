@@ -1,11 +1,11 @@
-/* rotary.c: rotates the heads of a sequence by their step. Its cosines and sines are computed once, for all samples and
- * heads. */
+/* rotary.c: rotates pairs of a sequence's features by angles that grow with the step. A step's cosines and sines are
+ * computed once, for all samples and heads. */
 #include "parallel.h"
 #include "vector_math.h"
 
-enum { STEPS = 8 }; /* that share a table of frequencies */
+enum { STEPS = 8 }; /* steps of a piece; they share a table of frequencies */
 
-/* Of step t's pairs */
+/* of a step's pairs */
 typedef struct Angles { float cosine[ROTARY_PAIRS], sine[ROTARY_PAIRS]; } Angles;
 
 HOT static void set_angles(Angles *a, const float *frequency, float t, int64_t pairs) {
@@ -16,6 +16,7 @@ HOT static void set_angles(Angles *a, const float *frequency, float t, int64_t p
     }
 }
 
+/* Rotates the pairs of `heads` heads; y may be x. */
 typedef void TurnFn(float *y, const float *x, const Angles *a, int64_t heads, int64_t pairs);
 
 HOT static void turn_halves(float *y, const float *x, const Angles *a, int64_t heads, int64_t pairs) {
@@ -54,15 +55,19 @@ static void rotary_piece(const KArgs *a, int64_t begin, int64_t end) {
         for (int64_t n = 0; n < d[0]; n++)
             for (int64_t f = 0; f < d[2]; f += some) {
                 const int64_t at = (n * d[1] + t) * d[2] + f, count = min_i64(some, d[2] - f);
-                float *transposed = block_target(y, at, to);
-                turn(transposed, block_load(x, at, count, from), &angles, count / r->dim, pairs);
-                block_store(y, at, count, transposed);
+                float *rotated = block_target(y, at, to);
+                turn(rotated, block_load(x, at, count, from), &angles, count / r->dim, pairs);
+                block_store(y, at, count, rotated);
             }
     }
 }
 
 int k_cpu_rotary(const KArgs *a, Err *e) {
-    (void)e;
+    const View *x = &a->rotary.x;
+    const int32_t dim = a->attr->rotary.dim;
+    (void)e, (void)x, (void)dim;
+    assert(dim > 0 && dim % 2 == 0 && dim / 2 <= ROTARY_PAIRS && dim <= BLOCK);
+    assert(x->shape.rank == 3 && x->shape.dim[2] % dim == 0 && x->count == a->rotary.y.count);
     range_run(a, a->rotary.x.shape.dim[1], STEPS, rotary_piece);
     return OK;
 }

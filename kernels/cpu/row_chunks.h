@@ -1,5 +1,5 @@
-/* row_chunks.h: rows that are gone through in parts of up to PART elements, as fp32 on the stack: for softmax, and the
- * loss that contains one. */
+/* row_chunks.h: walks through a row in parts of up to PART elements, which are fp32 on the stack: for softmax, and for
+ * the loss that contains one. */
 #ifndef MT_ROW_CHUNKS_H
 #define MT_ROW_CHUNKS_H
 
@@ -7,7 +7,7 @@
 #include "vector_math.h"
 
 enum { PART = 512 };
-/* The m elements from `from` on, of n */
+/* A loop over the parts of a row of n elements: part [from, from + m) */
 #define EACH_PART(from, m, n) for (int64_t from = 0, m; m = min_i64(PART, (n) - from), from < (n); from += m)
 
 HOT static float part_max(float most, const float *x, int64_t n) {

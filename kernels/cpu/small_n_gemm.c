@@ -2,9 +2,10 @@
 
 #include "act.h"
 #include "lanes.h"
+#include "program/operands.h"
 
-/* Sums are f32 in vectors of LANES; a tile of x or w is TILE columns, taken in place or, where it is 16-bit or ends
- * raggedly, widened into a buffer in the first cache. */
+/* Sums are fp32, in vectors of LANES. A tile of x or w is TILE columns: it is read where it lies, or, if it is 16-bit
+ * or no multiple of STEP long, from an fp32 copy in the first cache. */
 enum { OUTPUTS = 16, STEP = 2 * LANES, TILE = 512, ROWS = 32, CHUNKS = 32 };
 
 bool small_n_fits(const View *w) { return w->shape.dim[0] <= OUTPUTS; }
@@ -20,14 +21,14 @@ INLINE void tile_read(DType t, const void *from, int64_t at, int64_t n, float *t
     for (int64_t i = n; i % STEP; i++) to[i] = 0.0f;
 }
 
-/* n elements from `at` as fp32, readable up to a multiple of STEP and zero beyond n */
+/* n elements from `at` on as fp32; up to the next multiple of STEP there are zeros after them */
 INLINE const float *tile_get(DType t, const void *from, int64_t at, int64_t n, float *buffer) {
     if (t == DT_F32 && n % STEP == 0) return (const float *)from + at;
     tile_read(t, from, at, n, buffer);
     return buffer;
 }
 
-/* Where n elements are to be written: the storage itself, or a buffer that tile_put then stores. */
+/* Where to write n elements: where they lie, or a buffer that tile_put then stores */
 INLINE float *tile_place(DType t, void *to, int64_t at, int64_t n, float *buffer) {
     return t == DT_F32 && n % STEP == 0 ? (float *)to + at : buffer;
 }
@@ -41,7 +42,7 @@ INLINE void tile_put(DType t, void *to, int64_t at, int64_t n, const float *from
         for (int64_t i = 0; i < n; i++) dtype_store(t, to, (size_t)(at + i), from[i]);
 }
 
-/* ---- forward: blocks of rows times chunks of columns, the chunks' sums added up at the end */
+/* ---- forward: blocks of rows times chunks of columns; at the end the chunks' sums are added up */
 
 /* Columns of a chunk */
 static int64_t chunk_columns(int64_t inputs) { return (inputs + CHUNKS * TILE - 1) / (CHUNKS * TILE) * TILE; }
@@ -54,7 +55,7 @@ size_t small_n_workspace(const KArgs *args) {
     return align_up((size_t)(chunk_count(w->dim[1]) * rows * w->dim[0]) * sizeof(float), 64);
 }
 
-/* sum0[q] += x0 w[q], sum1[q] += x1 w[q] over n columns, lane by lane */
+/* sum0[k] += x0 w[k], sum1[k] += x1 w[k] for k < q, over n columns, lane by lane */
 INLINE void dot(const float *x0, const float *x1, const float *const *w, int q, int64_t n, V *sum0, V *sum1) {
     V a[4], b[4];
     for (int k = 0; k < q; k++) a[k] = sum0[k], b[k] = sum1[k];
@@ -80,14 +81,14 @@ INLINE void dots(const float *x0, const float *x1, const float *const *w, int ou
     }
 }
 
-/* partial[row][o] = x w^T over columns col to end; at most ROWS rows */
+/* partial[rows][outputs] = x w^T over columns [col, end); at most ROWS rows */
 FUSED static void forward_block(const View *x, const View *w, int64_t row, int64_t rows, int64_t col, int64_t end,
                                  float *partial) {
     int outputs = (int)w->shape.dim[0];
     int64_t inputs = w->shape.dim[1];
     float wide[OUTPUTS][TILE], even[TILE], odd[TILE];
     const float *tile[OUTPUTS];
-    V sums[ROWS + 1][OUTPUTS]; /* one row more: an odd last row is computed twice, the second time into it */
+    V sums[ROWS + 1][OUTPUTS]; /* an odd last row is computed twice, the second time into the additional row */
     memset(sums, 0, sizeof sums);
     for (; col < end; col += TILE) {
         int64_t n = min_i64(TILE, end - col), to = (n + LANES - 1) / LANES * LANES;
@@ -112,6 +113,7 @@ int small_n_forward(const KArgs *args, Err *e) {
     const LinearAttr *a = &args->attr->linear;
     int64_t inputs = w->shape.dim[1], outputs = w->shape.dim[0], rows = x->count / inputs;
     int64_t columns = chunk_columns(inputs), chunks = chunk_count(inputs);
+    assert(small_n_fits(w) && y->count == rows * outputs && (!b->count || b->count == outputs));
     if (args->workspace_bytes < small_n_workspace(args))
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", small_n_workspace(args),
                        args->workspace_bytes);
@@ -131,14 +133,15 @@ int small_n_forward(const KArgs *args, Err *e) {
 
 /* ---- gradient of the input: two rows and two vectors at a time */
 
-/* For db: a block of rows sums its columns up, into a row of the workspace. */
+/* For db each block of rows has a row of the workspace: the sums of its columns. */
 size_t small_n_dx_workspace(const KArgs *args) {
     int64_t inputs = args->linear_dx.db.count;
     int64_t blocks = inputs ? (args->linear_dx.dx.count / inputs + ROWS - 1) / ROWS : 0;
     return align_up((size_t)(blocks * inputs) * sizeof(float), 64);
 }
 
-/* n elements of dx from `at` on are complete but for the activation's gradient: that, their part in db, and home. */
+/* n elements of dx from `at` on, in `to`, lack only the activation's gradient: multiplies by it, adds the elements to
+ * their sums and stores them. */
 INLINE void dx_leave(const KArgs *args, int64_t at, int64_t n, float *to, float *sums) {
     const ActAttr *act = &args->attr->linear.fused;
     const View *s = &args->linear_dx.s, *dx = &args->linear_dx.dx;
@@ -148,7 +151,7 @@ INLINE void dx_leave(const KArgs *args, int64_t at, int64_t n, float *to, float 
     tile_put(dx->dtype, dx->data, at, n, to);
 }
 
-/* sums: of the columns from `col` on, for db; NULL: not wanted */
+/* dx of rows [row, row + rows), TILE columns from `col` on. sums: of these columns, for db; NULL: there is no db */
 FUSED static void dx_block(const KArgs *args, int64_t row, int64_t rows, int64_t col, float *sums) {
     const View *dy = &args->linear_dx.dy, *w = &args->linear_dx.w, *dx = &args->linear_dx.dx;
     int outputs = (int)w->shape.dim[0];
@@ -186,6 +189,9 @@ int small_n_dx(const KArgs *args, Err *e) {
     const View *w = &args->linear_dx.w, *dx = &args->linear_dx.dx, *db = &args->linear_dx.db;
     int64_t inputs = w->shape.dim[1], rows = dx->count / inputs, blocks = (rows + ROWS - 1) / ROWS;
     float *parts = args->workspace; /* (blocks, I) */
+    assert(small_n_fits(w) && args->linear_dx.dy.count == rows * w->shape.dim[0]);
+    assert(!db->count || db->count == inputs);
+    assert(!args->attr->linear.fused.act || args->linear_dx.s.count == dx->count);
     if (args->workspace_bytes < small_n_dx_workspace(args))
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", small_n_dx_workspace(args),
                        args->workspace_bytes);

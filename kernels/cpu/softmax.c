@@ -1,5 +1,5 @@
-/* softmax.c: softmax and its logarithm along lines of `n` elements that lie `stride` apart. Sums are taken part by
- * part in fp32, the parts in double. */
+/* softmax.c: softmax and its logarithm along lines of n elements, which lie `stride` apart. Sums over a part of a line
+ * are in fp32, sums over parts in double. */
 #include "row_chunks.h"
 
 typedef struct Line { int64_t start, stride, n; } Line;
@@ -91,7 +91,7 @@ static void softmax_dx_line(const KArgs *a, const Line *l) {
     }
 }
 
-/* ---- short lines, several at a time: a call for each part of each costs more than the work */
+/* ---- short lines, several at a time: calls for each of their parts would cost more than the work */
 
 /* `lines` lines of n elements, one after the other; y may be x, dx may be dy */
 HOT static void block_softmax(float *y, const float *x, int64_t lines, int64_t n, bool log) {
@@ -153,6 +153,8 @@ static void lines_piece(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_softmax(const KArgs *a, Err *e) {
     const Line l = line_of(&a->in[0], &a->attr->softmax, 0);
     (void)e;
+    assert(0 <= a->attr->softmax.axis && a->attr->softmax.axis < a->in[0].shape.rank);
+    assert(a->in[0].count == a->out[0].count && (a->kind == OP_softmax || a->softmax_dx.y.count == a->out[0].count));
     range_run(a, a->in[0].count / l.n, max_i64(1, BLOCK / l.n),
               l.n <= PART && l.stride == 1 ? block_piece : lines_piece);
     return OK;

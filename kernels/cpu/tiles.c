@@ -7,6 +7,7 @@ static void tile_size(Tile *t, int64_t end) {
 }
 
 bool tile_start_at(Tile *t, int64_t channels, int64_t first, int64_t begin, int64_t end) {
+    assert(0 <= first && first < channels && 0 <= begin);
     *t = (Tile){begin, first, 0, 0, channels};
     tile_size(t, end);
     return begin < end;
@@ -44,7 +45,7 @@ float *tile_target(const View *v, const Tile *t, float *scratch, int64_t *stride
 }
 
 void tile_store(const View *v, const Tile *t, const float *values) {
-    if (v->dtype == DT_F32) return; /* computed where it lies */
+    if (v->dtype == DT_F32) return; /* it was computed where it lies */
     for (int64_t r = 0; r < t->rows; r++) block_store(v, tile_at(t, r), t->cols, values + r * t->cols);
 }
 
@@ -63,6 +64,7 @@ HOT static void add_sums(double *to, const double *from, int64_t n) {
 }
 
 const double *slabs_run(const KArgs *a, int64_t rows, int64_t channels, SlabFn *slab) {
+    assert(rows > 0 && a->workspace_bytes >= slabs_workspace(rows, channels));
     double *sums = a->workspace;
     int64_t grain = slab_rows(rows), slabs = (rows + grain - 1) / grain, n = SUMS * channels;
 #pragma omp parallel for schedule(static) if (rows * channels > BLOCK)

@@ -1,5 +1,5 @@
-/* vector_math.h: lets loops under omp simd call libmvec's vector forms, which glibc's own header offers under
- * -ffast-math only (and with it NaN would be lost). */
+/* vector_math.h: lets loops under omp simd call libmvec's vector forms. glibc's own header offers them only under
+ * -ffast-math, with which NaN would be lost. */
 #ifndef MT_CPU_VECTOR_MATH_H
 #define MT_CPU_VECTOR_MATH_H
 
@@ -20,9 +20,12 @@ __attribute__((simd("notinbranch"))) float log1pf(float);
 #endif
 #endif
 
-/* exp(x) for x <= 0, to the last place, 0 where it is below the smallest normal number: for those libmvec asks libm,
- * lane by lane. NaN stays. x = n ln 2 + r with |r| <= ln 2 / 2; a large number rounds n; ln 2 has a part of 9 bits,
- * whose product with n is exact, and a rest; e^r = 1 + r + r^2 q(r), q by least squares, relative error 5e-11. */
+/* exp(x) for x <= 0, right to the last place; 0 where the result would be below the smallest normal number, since
+ * libmvec passes such lanes to libm one by one. NaN stays NaN.
+ *
+ * x = n ln 2 + r with |r| <= ln 2 / 2; adding a large number and taking it off again rounds to n. ln 2 is the sum of a
+ * number of 9 bits, whose product with n is exact, and a rest. e^r = 1 + r + r^2 q(r); q is fitted by least squares,
+ * relative error 5e-11. */
 static inline float exp_flushed(float x) {
     const float large = 12582912.0f, rounded = x * 1.44269504f + large, n = rounded - large;
     const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;

@@ -1,5 +1,6 @@
 #include "waiting.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <omp.h>
 #include <signal.h>
@@ -7,17 +8,18 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Looks in a row that make a change: a single one may have met a system task of some microseconds. */
+/* So many looks in a row make a change: a single one may have met a system task of some microseconds. */
 enum { BUSY_LOOKS = 2, CALM_LOOKS = 10 };
 static const double SECONDS_BETWEEN = 0.005;
 
 void waiting_open(Waiting *w, int threads) {
+    assert(threads >= 1);
     *w = (Waiting){.file = -1, .threads = threads, .processors = (int)sysconf(_SC_NPROCESSORS_ONLN)};
     if (threads == 1 || getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || sem_init(&w->over, 0, 0)) return;
     w->file = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
 }
 
-/* Do more threads run, or wait for a processor, than there are processors? */
+/* Are more threads running or ready to run than there are processors? */
 static bool crowded(const Waiting *w) {
     char text[128];
     int running;
@@ -26,7 +28,7 @@ static bool crowded(const Waiting *w) {
     return sscanf(text, "%*f %*f %*f %d/", &running) == 1 && running > w->processors;
 }
 
-/* libgomp counts the team's threads as long as the thread lives that has started them. */
+/* libgomp counts a team's threads as long as the thread that started them lives. */
 static void *hold(void *arg) {
     Waiting *w = arg;
     int spare = omp_get_num_procs() - w->threads;
@@ -36,7 +38,7 @@ static void *hold(void *arg) {
     return NULL;
 }
 
-/* Signals are for the threads that were there before. */
+/* The new thread and its team take no signals: those are for the threads that were there before. */
 static bool start(Waiting *w) {
     sigset_t all, before;
     sigfillset(&all);

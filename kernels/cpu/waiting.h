@@ -1,11 +1,12 @@
 /* waiting.h: how long threads wait for each other awake.
  *
- * At the end of a parallel loop libgomp's threads look for the last one 300,000 times (some ms) before they sleep:
- * right while each has a processor of its own. Where more threads want to run than there are processors, those that
- * wait keep the one that is waited for from running. libgomp then looks 100 times only, if the threads are its own:
- * "when there are more managed threads than available CPUs" (GOMP_SPINCOUNT in its manual). So while other programs
- * use the processors, too, a team of threads that sleep is held, which makes its own more than that. It is let go when
- * the others are gone. Where OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, the user has said how to wait. */
+ * At the end of a parallel loop libgomp's threads look for the last one 300,000 times (some ms) before they sleep.
+ * That is right while each has a processor of its own. Where more threads want to run than there are processors, the
+ * waiting threads keep the last one from running. libgomp looks only 100 times if it knows: "when there are more
+ * managed threads than available CPUs" (GOMP_SPINCOUNT in its manual); but it counts its own threads only. So while
+ * other programs use the processors, this file holds a team of sleeping threads, which lifts libgomp's count above the
+ * number of processors. The team ends when the other programs have gone. Where OMP_WAIT_POLICY or GOMP_SPINCOUNT is
+ * set, the user has said how to wait, and nothing is done. */
 #ifndef MT_CPU_WAITING_H
 #define MT_CPU_WAITING_H
 
@@ -18,15 +19,17 @@ typedef struct Waiting {
     int threads;       /* that compute */
     int processors;    /* of the machine, as the file counts what runs */
     double next;       /* when to look again, seconds */
-    int looks;         /* in a row that speak for a change */
-    bool held;
+    int looks;         /* in a row that called for a change */
+    bool held;         /* the team sleeps, and `holder` runs */
     pthread_t holder;
-    sem_t over;        /* the holder is to end */
+    sem_t over;        /* tells the holder to end */
 } Waiting;
 
-/* Before the first parallel region that it is to change; there is no error: what cannot be had is left out. */
+/* Call it before the first parallel region. threads: that compute, at least 1. It cannot fail: where the file or the
+ * semaphore is missing, nothing is watched. */
 void waiting_open(Waiting *w, int threads);
-/* Between two parallel regions, as often as one likes: looks at the machine every few milliseconds. now: seconds */
+/* Call it between two parallel regions, as often as you like: it looks at the machine every few milliseconds.
+ * now: seconds of a clock that never goes back */
 void waiting_look(Waiting *w, double now);
 void waiting_close(Waiting *w);
 

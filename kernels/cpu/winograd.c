@@ -7,19 +7,21 @@
 #include "cpu.h"
 #include "lanes.h"
 #include "fp32_workspace.h"
+#include "program/operands.h"
 #include "program/product.h"
 #include "winograd_tiles.h"
 
-/* Of the pieces of work: strips at most, tiles in a strip at least, and tiles that are in the cache at a time. Floats:
- * of v, of u and of a at most. v and a are to stay in a cache of 2 MiB, u is read once per block of tiles. */
+/* STRIPS: at most; STRIP_TILES: tiles of a strip, at least; SUM_TILES: tiles that dw takes at a time. V_FLOATS,
+ * U_FLOATS, A_FLOATS: of v, u and a, at most: v and a should stay in a cache of 2 MiB, u is read once per block of
+ * tiles. */
 enum { STRIPS = 64, STRIP_TILES = 2 * TILE_ROWS, SUM_TILES = 64, V_FLOATS = 131072, U_FLOATS = 524288,
        A_FLOATS = 131072 };
 
-/* x and y of a convolution, or dy and dx with the filters rotated by 180 degrees. */
+/* x and y of a convolution; or dy and dx, with the filters rotated by 180 degrees */
 typedef struct Conv {
     Image x, y;
     Filters w;
-    int64_t high, wide, tiles; /* of y: per column and row of an image, of all images */
+    int64_t high, wide, tiles; /* tiles of y: down and across an image; of all images */
     int threads;
 } Conv;
 
@@ -40,7 +42,6 @@ static bool attr_fits(const ConvAttr *c) {
         if (c->pad[k] < 0 || c->pad[k] > 2) return false;
     return c->stride[0] == 1 && c->stride[1] == 1 && c->dilation[0] == 1 && c->dilation[1] == 1 && c->groups == 1;
 }
-
 
 static bool op_fits(const KArgs *args) {
     if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
@@ -71,7 +72,7 @@ static Conv conv_of(const KArgs *args) {
 
 /* ---- y and dx */
 
-/* group: outputs whose u are there at a time; strip, block: tiles */
+/* group: outputs whose u exist at a time; strip, block: tiles of each */
 typedef struct Plan { int64_t group, strip, strips, block; } Plan;
 typedef struct Space { float *u, *parts, *v, *m; int64_t each; } Space; /* each: floats from a thread's v to the next */
 
@@ -86,8 +87,8 @@ static Space space_of(const KArgs *args, const Conv *c, const Plan *p, Room *r) 
     return s;
 }
 
-/* As many outputs and tiles at a time as `limit` bytes have room for. Given the bytes that this takes, it finds the
- * same plan again. */
+/* Plans as many outputs and tiles at a time as `limit` bytes have room for. Asked again with these *bytes as the
+ * limit, it finds the same plan. */
 static bool plan_of(const KArgs *args, const Conv *c, size_t limit, Plan *p, size_t *bytes) {
     int64_t most = max_i64(STRIP_TILES, V_FLOATS / POINTS / c->x.c);
     p->strip = up(max_i64(STRIP_TILES, up(c->tiles, STRIPS)), TILE_ROWS) * TILE_ROWS;
@@ -106,10 +107,10 @@ static bool plan_of(const KArgs *args, const Conv *c, size_t limit, Plan *p, siz
     return false;
 }
 
-/* first, channels: the outputs of a group */
+/* first, channels: a group of outputs */
 typedef struct Run { const KArgs *args; Conv c; Plan p; Space s; int64_t first, channels; } Run;
 
-/* Pixels side by side: the activation, or its gradient and their part in db. */
+/* Applies the activation, or its gradient, to `pixels` neighbouring pixels and adds them to the sums of db. */
 static void activate_pixels(const Run *r, int64_t pixel, int64_t pixels, float *sums) {
     const ActAttr *act = &r->args->attr->conv.fused;
     int64_t all = r->c.y.c, step = r->channels == all ? pixels : 1;
@@ -123,7 +124,7 @@ static void activate_pixels(const Run *r, int64_t pixel, int64_t pixels, float *
     }
 }
 
-/* All pixels of some tiles, which are complete but for the activation. */
+/* The same for all pixels of some tiles. */
 static void activate_tiles(const Run *r, const Tiles *t, float *sums) {
     const Image *y = &r->c.y;
     for (int64_t k = 0, n; k < t->n; k += n) {
@@ -163,7 +164,7 @@ static void run_strip(const Run *r, int64_t strip) {
     }
 }
 
-/* The filters of a panel of outputs and of inputs */
+/* Transforms the filters between a panel of outputs and a panel of inputs. */
 static void run_filters(const Run *r, int64_t piece) {
     int64_t inputs = r->c.x.c, panels = inputs / PANEL, o = piece / panels, i = piece % panels;
     tiles_filters(&r->c.w, r->first + o * PANEL, i * PANEL, PANEL, r->s.u + o * point_floats(inputs, PANEL), inputs);
@@ -207,7 +208,7 @@ static Sums sums_of(const Conv *c, const Split *s, Room *r) {
     return at;
 }
 
-/* A piece of work for every thread at least, within the cache and the limit: halved until that is so. */
+/* Halves the rectangle until there is a piece of work for every thread and it fits into the cache and the limit. */
 static bool split_of(const Conv *c, size_t limit, Split *s, size_t *bytes) {
     *s = (Split){c->y.c, c->x.c};
     for (;;) {
@@ -254,8 +255,8 @@ static void run_dw(const KArgs *args, const Conv *c, const Split *s, int threads
 
 /* ---- the op */
 
-/* Below these many tiles the filters' transforms take what the products save: from 16 to 64 tiles oneDNN's y is faster
- * by up to a third. dw has a transform of filters only at its end. */
+/* With fewer tiles the filters' transforms take what the products save: at 16 to 64 tiles oneDNN's y is faster by up
+ * to a third. dw transforms filters only once, at its end. */
 enum { FEW_TILES = 64, FEW_TILES_DW = 28 };
 
 bool winograd_prepare(const KArgs *args, size_t limit, size_t *bytes) {
@@ -277,6 +278,7 @@ int winograd_run(const KArgs *args, Err *e) {
     if (!(dw ? split_of(&c, args->workspace_bytes, &split, &bytes)
              : plan_of(args, &c, args->workspace_bytes, &plan, &bytes)))
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", bytes, args->workspace_bytes);
+    assert(op_fits(args));
     int threads = c.threads < omp_get_max_threads() ? c.threads : omp_get_max_threads();
     if (dw) run_dw(args, &c, &split, threads);
     else run(args, &c, &plan, threads);

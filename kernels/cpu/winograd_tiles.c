@@ -1,5 +1,7 @@
 #include "winograd_tiles.h"
 
+#include <assert.h>
+
 #include "lanes.h"
 
 /* ---- where a tile lies */
@@ -18,7 +20,8 @@ INLINE void place_next(const Tiles *t, Place *p) {
     p->image++;
 }
 
-/* Pixels of an image from (y, x) on: where channel `first` of the first one would lie, and which there are. */
+/* A square of pixels of an image. at: where channel `first` of its first pixel lies, or would lie; rows [y0, y1) and
+ * columns [x0, x1) of it are inside the image */
 typedef struct Window { int64_t at, row, pixel; int y0, y1, x0, x1; } Window;
 
 INLINE int clip(int64_t pixels, int size) { return (int)(pixels < 0 ? 0 : pixels > size ? size : pixels); }
@@ -31,7 +34,7 @@ INLINE Window window_at(const Image *m, const Place *p, int64_t first, int size)
 
 INLINE bool window_whole(const Window *w, int size) { return !w->y0 && w->y1 == size && !w->x0 && w->x1 == size; }
 
-/* `size` x `size` pixels, LANES channels from c on; 0 where there are none */
+/* d[size * size]: LANES channels from c on of a window's pixels; 0 where they are outside the image */
 INLINE void window_load(const float *from, const Window *w, int64_t c, int size, bool whole, V *d) {
     for (int i = 0; i < size; i++)
         for (int j = 0; j < size; j++) {
@@ -80,8 +83,8 @@ INLINE void points_load(const float *from, int64_t stride, V *v) {
 /* Channel c of row r in a panelled matrix */
 INLINE int64_t panel_at(int64_t c, int64_t r, int64_t rows) { return c / PANEL * PANEL * rows + r * PANEL + c % PANEL; }
 
-INLINE void patch_turn(const float *x, const Window *w, bool whole, int64_t channels, float *v, int64_t row,
-                       int64_t rows) {
+INLINE void patch_transform(const float *x, const Window *w, bool whole, int64_t channels, float *v, int64_t row,
+                            int64_t rows) {
     for (int64_t c = 0; c < channels; c += LANES) {
         V d[16];
         window_load(x, w, c, 4, whole, d);
@@ -92,16 +95,17 @@ INLINE void patch_turn(const float *x, const Window *w, bool whole, int64_t chan
 }
 
 FUSED void tiles_patches(const Image *x, const Tiles *t, int64_t first, int64_t channels, float *v, int64_t rows) {
+    assert(t->n <= rows && channels % PANEL == 0 && first + channels <= x->c);
     Place p = place_first(t);
     for (int64_t r = 0; r < t->n; r++, place_next(t, &p)) {
         Window w = window_at(x, &p, first, 4);
-        if (window_whole(&w, 4)) patch_turn(x->at, &w, true, channels, v, r, rows);
-        else patch_turn(x->at, &w, false, channels, v, r, rows);
+        if (window_whole(&w, 4)) patch_transform(x->at, &w, true, channels, v, r, rows);
+        else patch_transform(x->at, &w, false, channels, v, r, rows);
     }
 }
 
-INLINE void gradient_turn(const float *dy, const Window *w, bool whole, int64_t channels, float *e, int64_t row,
-                          int64_t rows, float *sums) {
+INLINE void gradient_transform(const float *dy, const Window *w, bool whole, int64_t channels, float *e, int64_t row,
+                               int64_t rows, float *sums) {
     for (int64_t c = 0; c < channels; c += LANES) {
         V d[4], half[8], v[POINTS];
         window_load(dy, w, c, 2, whole, d);
@@ -114,15 +118,17 @@ INLINE void gradient_turn(const float *dy, const Window *w, bool whole, int64_t 
 
 FUSED void tiles_gradients(const Image *dy, const Tiles *t, int64_t first, int64_t channels, float *e, int64_t rows,
                           float *sums) {
+    assert(t->n <= rows && channels % PANEL == 0 && first + channels <= dy->c);
     Place p = place_first(t);
     for (int64_t r = 0; r < t->n; r++, place_next(t, &p)) {
         Window w = window_at(dy, &p, first, 2);
-        if (window_whole(&w, 2)) gradient_turn(dy->at, &w, true, channels, e, r, rows, sums);
-        else gradient_turn(dy->at, &w, false, channels, e, r, rows, sums);
+        if (window_whole(&w, 2)) gradient_transform(dy->at, &w, true, channels, e, r, rows, sums);
+        else gradient_transform(dy->at, &w, false, channels, e, r, rows, sums);
     }
 }
 
 FUSED void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, const float *m, int64_t rows) {
+    assert(t->n <= rows && first + PANEL <= y->c);
     Place p = place_first(t);
     for (int64_t r = 0; r < t->n; r++, place_next(t, &p)) {
         Window w = window_at(y, &p, first, 2);
@@ -148,6 +154,7 @@ INLINE V filter_lanes(const float *w, int64_t stride) {
 }
 
 FUSED void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs) {
+    assert(input + n <= inputs);
     for (int64_t i = input; i < input + n; i++)
         for (int c = 0; c < PANEL; c += LANES) {
             V g[9], half[12], v[POINTS];
@@ -161,6 +168,7 @@ FUSED void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_
 
 FUSED void tiles_filter_gradients(const Filters *dw, int64_t output, int64_t outputs, int64_t input, int64_t inputs,
                                  const float *a) {
+    assert(inputs % PANEL == 0 && dw->input == 1);
     for (int64_t o = 0; o < outputs; o++)
         for (int64_t i = 0; i < inputs; i += LANES) {
             V v[POINTS], half[12], g[9];
@@ -175,6 +183,7 @@ FUSED void tiles_filter_gradients(const Filters *dw, int64_t output, int64_t out
 /* ---- products: two vectors of sums for each of some rows stay in registers */
 
 FUSED void tiles_product(const float *v, int64_t rows, int64_t n, int64_t channels, const float *u, float *m) {
+    assert(channels % PANEL == 0 && (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS <= rows);
     for (int64_t r = 0; r < n; r += TILE_ROWS) {
         V s0[TILE_ROWS] = {0}, s1[TILE_ROWS] = {0};
         const float *b = u;
@@ -202,6 +211,7 @@ enum { ADD_ROWS = 8 };
 
 FUSED void tiles_product_add(const float *e, int64_t outputs, const float *v, int64_t inputs, int64_t rows, int64_t n,
                             float *a) {
+    assert(inputs % PANEL == 0 && outputs % ADD_ROWS == 0 && n <= rows);
     for (int64_t i = 0; i < inputs; i += PANEL)
         for (int64_t o = 0; o < outputs; o += ADD_ROWS) {
             V s0[ADD_ROWS] = {0}, s1[ADD_ROWS] = {0};

@@ -1,5 +1,5 @@
-/* act.cu: activations and their gradients, by the formulas of core/math/pointwise.h. One kernel per activation, so that
- * the choice is made outside of it. */
+/* act.cu: activations and their gradients, by the formulas of core/math/pointwise.h. There is one kernel per
+ * activation: the choice is made before the launch. */
 #include "elements.h"
 
 template <ActFn ACT> struct ActValue {
@@ -25,6 +25,7 @@ static int unknown(const KArgs *a, Err *e) {
 
 int k_cuda_act(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->act.x)}};
+    assert(a->act.x.count == a->act.y.count);
     switch (a->attr->act.act) {
 #define X(name, text, saved) \
     case ACT_##name: return elements_run(a, e, ActValue<ACT_##name>{a->attr->act}, x);
@@ -36,6 +37,7 @@ int k_cuda_act(const KArgs *a, Err *e) {
 
 int k_cuda_act_dx(const KArgs *a, Err *e) {
     ElementsOf<2> x = {{elements_of(&a->act_dx.dy), elements_of(&a->act_dx.s)}};
+    assert(a->act_dx.dy.count == a->act_dx.dx.count && a->act_dx.s.count == a->act_dx.dx.count);
     switch (a->attr->act.act) {
 #define X(name, text, saved) \
     case ACT_##name: return elements_run(a, e, ActSlope<ACT_##name>{a->attr->act}, x);

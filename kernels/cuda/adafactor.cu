@@ -1,15 +1,17 @@
 /* adafactor.cu: Adafactor's update. It computes the means of squares per row and per column, the size of the update,
- * then the update. Long sums are made in parts that follow from the shape alone, added in order: workspace holds
+ * then the update. Long sums are made in parts that follow from the shape alone and are added in order. The workspace:
  *
  *   Scalars | the weights' and the update's squares [2][size_parts] | parts of the means [mean_parts][items] */
 #include "channels.h"
 #include "program/adafactor.h"
 #include "sums.h"
 
-/* MEAN_BLOCKS: of a sum over few items, enough to keep a GPU busy */
+/* MEAN_TERMS: of a part, at least; MEAN_PARTS: at most. MEAN_BLOCKS: enough to keep a GPU busy. FINISH_THREADS: a
+ * block's */
 enum { MEAN_TERMS = 512, MEAN_PARTS = 64, MEAN_BLOCKS = 1024, FINISH_THREADS = 128 };
 
-typedef struct Scalars { float mean, rate; } Scalars; /* of one matrix's row statistics; at which all go */
+/* mean: of row_var, if the parameter is one matrix; rate: that the whole update is multiplied by */
+typedef struct Scalars { float mean, rate; } Scalars;
 
 typedef struct Job {
     OptimRule rule;
@@ -23,7 +25,7 @@ typedef struct Job {
     double *sums;  /* [2][blocks] */
 } Job;
 
-/* Blocks that share the sums over all elements, and the bytes before the means' parts */
+/* Blocks that share the sums over all elements; the bytes of workspace before the parts of the means */
 static int size_parts(int64_t count) { return (int)sum_parts(count, sizeof(double), PARTS_MAX * sizeof(double)); }
 static size_t head_bytes(int64_t count) { return sizeof(Scalars) + 2 * (size_t)size_parts(count) * sizeof(double); }
 
@@ -33,7 +35,7 @@ static __device__ OptimStep step_of(const Job &j) { return optim_step(&j.rule, j
 
 typedef struct Middle { int64_t before, terms, after; } Middle;
 
-/* Blocks that share the terms of a mean: no more than `bytes` have room for sums of */
+/* Blocks that share the terms of a mean; their sums fit into `bytes`, unless there is one */
 static int mean_parts(const Middle &m, size_t bytes) {
     const int64_t blocks = m.after == 1 ? m.before : m.before * ((m.after + WARP - 1) / WARP);
     const int64_t most = min_i64((m.terms + MEAN_TERMS - 1) / MEAN_TERMS, MEAN_PARTS);
@@ -47,8 +49,8 @@ static __device__ void mean_store(const Job &j, const Elements &mean, int64_t it
     dtype_store(mean.type, mean.data, (size_t)item, adafactor_mean(&step, element_at(mean, item), (float)of_squares));
 }
 
-/* The terms of an item lie apart: a block takes 32 items by 8 terms at a time. LINE: they are neighbours, and a block
- * of one row of threads adds up one item. */
+/* The terms of an item are not neighbours: a block takes 32 items by 8 terms at a time. LINE: they are neighbours, and
+ * a block of one row of threads adds up one item. */
 template <bool LINE>
 static __global__ void __launch_bounds__(ELEMENT_THREADS) mean_kernel(Job j, Elements mean, Middle m, double *parts) {
     const int64_t items = m.before * m.after, share = (m.terms + gridDim.y - 1) / gridDim.y;
@@ -97,14 +99,14 @@ static int mean_run(const KArgs *a, Err *e, const Job &j, const Elements &mean, 
 
 /* ---- the update */
 
-/* The mean of row_var of the matrix (o, i) */
+/* The mean of row_var over the matrix (o, i) */
 static __device__ float matrix_mean(const Job &j, int64_t o, int64_t i) {
     double sum = 0;
     for (int64_t r = 0; r < j.f.averaged; r++) sum += element_at(j.row_var, (o * j.f.averaged + r) * j.f.inner + i);
     return adafactor_clamp((float)(sum / (double)j.f.averaged), j.eps);
 }
 
-/* The only matrix's, by one block */
+/* The same of the only matrix, by one block, into j.scalars */
 static __global__ void __launch_bounds__(ELEMENT_THREADS) matrix_kernel(Job j) {
     double sum = 0;
     if (j.state->overflow) return;
@@ -158,7 +160,7 @@ static __global__ void __launch_bounds__(ELEMENT_THREADS) size_finish(Job j, int
     j.scalars->rate = adafactor_rate(&step, weight / (double)j.count, update / (double)j.count);
 }
 
-static __global__ void __launch_bounds__(ELEMENT_THREADS) go_kernel(Job j) {
+static __global__ void __launch_bounds__(ELEMENT_THREADS) apply_kernel(Job j) {
     __shared__ OptimStep step;
     if (j.state->overflow) return;
     if (threadIdx.x == 0) step = step_of(j);
@@ -193,6 +195,7 @@ extern "C" int k_cuda_adafactor_prepare(const KArgs *a, size_t limit, void **sta
 
 static Job job_of(const KArgs *a) {
     const View *master = &a->out[op_master(a->kind)];
+    assert(a->adafactor.g.count == a->adafactor.w.count && a->workspace_bytes >= head_bytes(a->adafactor.w.count));
     Job j = {};
     j.rule = a->attr->optim.rule;
     j.state = (const StepState *)a->adafactor.state.data;
@@ -227,5 +230,5 @@ extern "C" int k_cuda_adafactor(const KArgs *a, Err *e) {
     int code = means_run(a, e, j);
     if (!code) code = launch_op(a, e, size_kernel, (unsigned)parts, ELEMENT_THREADS, j);
     if (!code) code = launch_op(a, e, size_finish, 1, ELEMENT_THREADS, j, parts);
-    return code ? code : launch_op(a, e, go_kernel, blocks_for(a, j.count, ELEMENT_THREADS), ELEMENT_THREADS, j);
+    return code ? code : launch_op(a, e, apply_kernel, blocks_for(a, j.count, ELEMENT_THREADS), ELEMENT_THREADS, j);
 }

@@ -1,5 +1,5 @@
-/* adam8bit.cu: Adam's update with states of 8 bits (quant8.h). A warp takes a block of numbers: its lanes keep the new
- * states in registers until their divisor is known. */
+/* adam8bit.cu: Adam's update with states of 8 bits (quant8.h). A warp takes a block of numbers. Its lanes keep the new
+ * states in registers until the largest magnitude, which they are divided by, is known. */
 #include "program/quant8.h"
 #include "elements.h"
 
@@ -24,7 +24,7 @@ static __device__ inline uint32_t warp_most(uint32_t x) {
     return x;
 }
 
-/* One element: its new states in own[STATES]; the weight is written. */
+/* Element `at`: writes the weight, and its new states to own[STATES]. */
 template <int STATES>
 static __device__ void number(const Job &j, const OptimStep &step, const float *scale, int64_t at, float *own) {
     OptimNumber x = {element_at(j.weight, at), {}};
@@ -35,7 +35,7 @@ static __device__ void number(const Job &j, const OptimStep &step, const float *
     if (j.copy.data) dtype_store(j.copy.type, j.copy.data, (size_t)at, x.w);
 }
 
-/* EACH: elements of a lane; many of them, which no default has, do not fit into registers */
+/* EACH: elements of a lane. MANY of them do not fit into registers; the default block size needs FEW. */
 template <int STATES, int EACH> static __global__ void __launch_bounds__(ELEMENT_THREADS) adam8bit_kernel(Job j) {
     const int lane = (int)threadIdx.x % WARP, size = j.rule.block_size;
     const int64_t warps = (int64_t)gridDim.x * (ELEMENT_THREADS / WARP);
@@ -79,6 +79,8 @@ template <int STATES> static int run(const KArgs *a, Err *e, const Job &j) {
 
 extern "C" int k_cuda_adam8bit(const KArgs *a, Err *e) {
     const View *w = &a->adam8bit.w, *master = &a->out[op_master(a->kind)];
+    assert(a->adam8bit.g.count == w->count && a->attr->optim.rule.block_size > 0);
+    assert(a->attr->optim.rule.block_size <= CODES_MOST && w->count % a->attr->optim.rule.block_size == 0);
     Job j = {};
     j.rule = a->attr->optim.rule;
     j.state = (const StepState *)a->adam8bit.state.data;

@@ -1,16 +1,16 @@
 /* attention.cu: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. A block has TILE rows
  * of a head and walks along the other side, TILE steps at a time. Two tiles in shared memory give the scores; each
- * thread keeps some rows by some columns of them in registers. What is computed from them meets a third tile at once,
- * so the matrix of scores is never whole, and each sum belongs to one block. The gradient has one kernel in which rows
- * are queries and one in which they are keys, which walks along all heads of q that these serve; both compute the
- * scores again. Sums are in fp32. */
+ * thread keeps some rows by some columns of them in registers. What is computed from the scores is multiplied by a
+ * third tile at once: so the matrix of scores is never whole, and each sum belongs to one block. The gradient has one
+ * kernel whose rows are queries, and one whose rows are keys, which walks along all heads of q that the keys serve.
+ * Both compute the scores again. Sums are in fp32. */
 #include "program/attention.h"
 
 #include "attention_tiles.h"
 
 /* ---- operands */
 
-/* v is (N, T, F) or (T, N, F), of which a part begins at `feature`; heads are `width` features wide. */
+/* The part of v (N, T, F) or (T, N, F) that begins at `feature`; heads are `width` features wide. */
 static Steps steps_of(const View *v, bool batch_first, int64_t feature, int64_t width, bool of_keys) {
     const int64_t near = v->shape.dim[2], far = v->shape.dim[1] * near;
     Steps s = {elements_of(v), v->shape.dim[batch_first], feature, batch_first ? far : near, batch_first ? near : far,
@@ -25,6 +25,9 @@ static Steps part_of(const View *qkv, int part, const Attention &t) {
 }
 
 static Attention attention_of(const KArgs *a, const View *qkv, const View *y, const View *lse, const View *calls) {
+    assert(a->attr->attention.heads > 0 && a->attr->attention.kv_heads > 0);
+    assert(a->attr->attention.heads % a->attr->attention.kv_heads == 0 && y->shape.rank == 3);
+    assert(y->shape.dim[2] % a->attr->attention.heads == 0 && operand_is_fp32(lse));
     Attention t = {};
     t.attr = a->attr->attention;
     const int time = t.attr.batch_first ? 1 : 0;
@@ -44,7 +47,7 @@ static Attention attention_of(const KArgs *a, const View *qkv, const View *y, co
 
 /* ---- forward */
 
-/* What a row has seen: its largest score, and the sum of exp(score - top) */
+/* Over the columns so far, a row's largest score, and the sum of exp(score - top) */
 typedef struct Sum { float top, sum; } Sum;
 
 /* Turns the scores s of query `step` for a tile's keys, from u on, into probabilities that are not yet divided by their
@@ -103,11 +106,11 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 3) forward_kernel(co
 
 /* ---- gradient */
 
-/* What the gradients of an existing query's scores need of it. */
+/* What the gradients of a query's scores need; zeros after the last query */
 typedef struct Query { float lse, inner; } Query;
 
-/* From the score of query s and key u and the gradient dp of its probability: *ds is the gradient of the score; returns
- * the probability that dropout left. */
+/* score: of query s and key u; dp: the gradient of its probability; keep: dropout's factor. *ds becomes the gradient
+ * of the score; returns the probability after dropout. */
 static __device__ inline float slope(const Attention &t, const Query &q, int64_t s, int64_t u, float score, float dp,
                                      float keep, float *ds) {
     const float prob = s < t.queries && u < seen(t, s) ? expf(t.attr.scale * score - q.lse) : 0.0f;
@@ -121,7 +124,7 @@ static __device__ inline Query query_of(const Attention &t, const Place &p, int6
     return q;
 }
 
-/* A warp per query of all heads */
+/* inner = <dy, y>: a warp per query of all heads */
 static __global__ void __launch_bounds__(ATTENTION_THREADS) inner_kernel(const __grid_constant__ Attention t) {
     const int64_t i = (int64_t)blockIdx.x * (ATTENTION_THREADS / WARP) + threadIdx.x / WARP, head = i / t.queries;
     const int64_t sample = head / t.attr.heads, feature = head % t.attr.heads * t.width, step = i % t.queries;
@@ -201,7 +204,7 @@ typedef struct Kernels { AttentionKernel *plain, *bf16, *f16; } Kernels;
 static const Kernels forwards = KERNELS(forward_kernel), of_queries = KERNELS(query_kernel),
                      of_keys = KERNELS(key_kernel);
 
-/* Tensor cores are used if all present operands have one 16-bit type and lie in whole words. */
+/* Tensor cores are used if all operands that are there have one 16-bit type and lie in whole words. */
 static AttentionKernel *pick(const KArgs *a, const Attention &t, const Kernels &kernels) {
     const Steps *const all[] = {&t.q, &t.k, &t.v, &t.y, &t.dq, &t.dk, &t.dv, &t.dy};
     const DType type = t.q.at.type;
@@ -211,7 +214,7 @@ static AttentionKernel *pick(const KArgs *a, const Attention &t, const Kernels &
     return !one ? kernels.plain : type == DT_BF16 ? kernels.bf16 : kernels.f16;
 }
 
-/* For `rows` rows of each of `heads` heads of a sample */
+/* Launches a block per `of_block` rows, for `rows` rows of each of `heads` heads of each sample. */
 static int run(const KArgs *a, Err *e, AttentionKernel *kernel, const Attention &t, int64_t heads, int64_t rows,
                int64_t of_block) {
     const int64_t blocks = t.samples * heads * ((rows + of_block - 1) / of_block);
@@ -231,7 +234,7 @@ int k_cuda_attention(const KArgs *a, Err *e) {
     return run(a, e, pick(a, t, forwards), t, t.attr.heads, t.queries, TILE);
 }
 
-/* lse has a number for each row, as `inner` has. */
+/* workspace: `inner`, which has as many numbers as lse */
 int k_cuda_attention_dx_prepare(const KArgs *a, size_t, void **state, size_t *workspace, Err *) {
     *state = NULL;
     *workspace = (size_t)a->attention_dx.lse.count * sizeof(float);

@@ -1,19 +1,22 @@
-/* attention_tiles.h: what a block of attention's kernels does with tiles: TILE rows of a head meet TILE columns of the
- * other side. Where operands have 16 bits and lie in whole words, tensor cores multiply (Cores), and what meets the
- * third tile is rounded to 16 bits before; else nothing is rounded on the way (Plain). For attention.cu. */
+/* attention_tiles.h: what a block of attention's kernels does with tiles: TILE rows of a head are multiplied by TILE
+ * columns of the other side. Where operands have 16 bits and lie in whole words, tensor cores multiply (Cores), and
+ * the factor of the third tile is rounded to 16 bits first; else nothing is rounded on the way (Plain). For
+ * attention.cu. */
 #ifndef MT_ATTENTION_TILES_H
 #define MT_ATTENTION_TILES_H
 
 #include "elements.h"
 #include "cores.h"
 
-/* A block's threads have 32 scores of a tile each. QUADS, WORDS: of a tile's row, and some more, so that neighbouring
- * rows lie in different banks. CORES: the first compute capability whose tensor cores take both types. */
+/* A block's threads have 32 scores of a tile each. QUADS, WORDS: of a tile's row, with some more, so that neighbouring
+ * rows lie in different banks. CORES: the first compute capability whose tensor cores take bf16 and f16. PIECES: of
+ * four features, a thread's share of a tile; IN_FLIGHT: of them, loaded at once */
 enum { TILE = 64, ATTENTION_THREADS = 128, QUADS = TILE / 4 + 1, WORDS = TILE / 2 + 4, CORES = 80 };
 enum { PIECES = TILE * TILE / 4 / ATTENTION_THREADS, IN_FLIGHT = 4 };
+static_assert(PIECES % IN_FLIGHT == 0, "tile_load stores whole rounds");
 
-/* Steps of samples: sample n's step s begins at first + n of_sample + s of_step. of_keys: heads are those of k and v.
- * whole: four features of a head lie in one word */
+/* An operand: sample n's step s begins at element first + n of_sample + s of_step. of_keys: heads are those of k and v.
+ * whole: fours of features begin where words may */
 typedef struct Steps {
     Elements at;
     int64_t count, first, of_sample, of_step;
@@ -31,13 +34,15 @@ typedef struct Attention {
 
 /* ---- where a thread is */
 
-/* A head of q among all, its sample, its number there, that of its keys; and the block's first row */
+/* head: of q, among all samples'; of_sample: its number in the sample; of_keys: the number of its keys' head there;
+ * begin: the block's first row */
 typedef struct Place { int64_t head, sample, of_sample, of_keys, begin; } Place;
 
 /* Heads of q that share one of k and v */
 static __host__ __device__ inline int group_of(const Attention &t) { return t.attr.heads / t.attr.kv_heads; }
 
-/* A block has a tile of rows of `heads` neighbouring heads of q, here at the first: late tiles come first, or last. */
+/* The block's tile of `rows` rows. It serves `heads` neighbouring heads of q, of which this is the first. late_first:
+ * blocks with late rows, which have the most work, start first. */
 static __device__ inline Place place_here(const Attention &t, int heads, int64_t rows, bool late_first) {
     const int64_t all = t.samples * t.attr.heads / heads, tiles = (rows + TILE - 1) / TILE, tile = blockIdx.x / all;
     Place p;
@@ -54,12 +59,12 @@ static __device__ inline int64_t head_at(const Attention &t, const Steps &x, con
     return x.first + p.sample * x.of_sample + step * x.of_step + (x.of_keys ? p.of_keys : p.of_sample) * t.width;
 }
 
-/* The number of a head's query among all */
+/* The number of a head's query s among all samples' and heads' */
 static __device__ inline int64_t query_index(const Attention &t, const Place &p, int64_t s) {
     return p.head * t.queries + s;
 }
 
-/* Keys that query s sees. */
+/* How many keys query s sees: the first ones */
 static __device__ inline int64_t seen(const Attention &t, int64_t s) {
     return t.attr.causal && s < t.keys ? s + 1 : t.keys;
 }
@@ -73,7 +78,7 @@ static __device__ inline float kept(const Attention &t, const Place &p, int64_t 
 
 /* ---- tiles */
 
-/* Features d, ... d + 3 of a step as they lie; zero where there is none. type: x's */
+/* Features d to d + 3 of a step as they lie; zeros after the last feature or step. type: x's */
 static __device__ inline Piece<4> four_load(const Attention &t, const Steps &x, DType type, const Place &p,
                                             int64_t step, int64_t d) {
     const int64_t at = head_at(t, x, p, step) + d;
@@ -89,10 +94,10 @@ static __device__ inline Piece<4> four_load(const Attention &t, const Steps &x, 
     return v;
 }
 
-/* TILE features from `first` on of TILE steps from `begin` on: tile[step][feature], or TURNED: tile[feature][step],
- * where lanes are 16 steps by 2 fours, so that neither their loads nor their stores get in each other's way. Of a
- * thread's share IN_FLIGHT pieces are under way before the first of them is stored. */
-template <typename L, bool TURNED>
+/* TILE features from `first` on of TILE steps from `begin` on: tile[step][feature]; TRANSPOSED: tile[feature][step],
+ * for which a warp's lanes are 16 steps by 2 fours of features, so that neither its loads nor its stores collide. A
+ * thread loads IN_FLIGHT pieces before it stores the first of them. */
+template <typename L, bool TRANSPOSED>
 static __device__ inline void tile_load(typename L::Tile tile, const Attention &t, const Steps &x, const Place &p,
                                         int64_t begin, int64_t first) {
     for (int round = 0; round < PIECES; round += IN_FLIGHT) {
@@ -101,21 +106,21 @@ static __device__ inline void tile_load(typename L::Tile tile, const Attention &
         UNROLLED(IN_FLIGHT)
         for (int n = 0; n < IN_FLIGHT; n++) {
             const int c = (round + n) * ATTENTION_THREADS + (int)threadIdx.x;
-            step[n] = TURNED ? c % 16 + c / 256 * 16 : c / 16;
-            d[n] = (TURNED ? c / 16 % 16 : c % 16) * 4;
+            step[n] = TRANSPOSED ? c % 16 + c / 256 * 16 : c / 16;
+            d[n] = (TRANSPOSED ? c / 16 % 16 : c % 16) * 4;
             piece[n] = four_load(t, x, L::type(x), p, begin + step[n], first + d[n]);
         }
         UNROLLED(IN_FLIGHT)
         for (int n = 0; n < IN_FLIGHT; n++) {
-            if (TURNED) L::put_transposed(tile, x.at.type, step[n], d[n], piece[n]);
+            if (TRANSPOSED) L::put_transposed(tile, x.at.type, step[n], d[n], piece[n]);
             else L::put(tile, x.at.type, step[n], d[n], piece[n]);
         }
     }
 }
 
-/* ---- how threads share a tile of scores, s[i][j] in row(i) and column(j), and what they do with tiles:
- *        products  s = <step row(i) of x, step column(j) of y>
- *        gather    acc += sum over the tile's columns of their factors in row(i) times feature column(j) of x's step
+/* ---- how threads share a tile of scores, of which s[i][j] is in row(i) and column(j), and what they do with tiles:
+ *        products  s[i][j] += <step row(i) of x, step column(j) of y>
+ *        gather    acc[i][j] += sum over the tile's columns of their factors in row(i) times feature column(j) of x's step
  *        store     features column(j) of a step */
 
 struct Plain {
@@ -231,7 +236,8 @@ template <DType T> struct Cores {
 
     static __device__ inline uint32_t pair(const float *x) { return piece_pack<2>(T, x).word[0]; }
 
-    /* A product's result is laid out as the next one's factor: fragments 2 k and 2 k + 1 are 16 of its columns */
+    /* The registers of a product's result are those of the next product's factor: fragments 2 k and 2 k + 1 are 16 of
+     * its columns. */
     static __device__ inline void gather(float (*acc)[COLUMNS], Tiles &tiles, const float (*factors)[COLUMNS],
                                          const Attention &t, const Place &p, const Steps &x, int64_t begin,
                                          int64_t first) {
@@ -252,7 +258,7 @@ template <DType T> struct Cores {
     }
 };
 
-/* Over the threads that have a row: neighbouring lanes */
+/* The sum and the largest over the threads that have a row: neighbouring lanes */
 template <typename L> static __device__ inline float row_sum(float x) {
     for (int bit = L::NEIGHBOURS / 2; bit; bit /= 2) x += __shfl_xor_sync(0xffffffffu, x, bit);
     return x;

@@ -1,11 +1,12 @@
 #include "bench.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 
-enum { CHUNK = 1 << 20, RUNS = 16 }; /* elements of random values; runs in a graph, at least */
+enum { CHUNK = 1 << 20, RUNS = 16 }; /* CHUNK: elements of random values, repeated; RUNS: of the op in a graph, about */
 
 static size_t view_bytes(const Device *d, const View *v) {
     return v->count ? align_up((size_t)v->count * dtype_size(v->dtype), d->table->alignment) : 0;
@@ -13,7 +14,7 @@ static size_t view_bytes(const Device *d, const View *v) {
 
 static View *operand(KArgs *args, int k) { return k < OP_IN ? &args->in[k] : &args->out[k - OP_IN]; }
 
-/* Values in [-1, 1): a GPU that adds zeros draws less power and runs faster than it ever will. */
+/* Values in [-1, 1): a GPU that adds zeros draws less power and runs faster than with real values. */
 static int fill(Device *d, View *v, Err *e) {
     size_t each = dtype_size(v->dtype), count = (size_t)v->count;
     size_t chunk = count < CHUNK ? count : CHUNK;
@@ -39,6 +40,7 @@ int bench_open(Bench *r, Device *device, const KArgs *args, size_t cache, Err *e
     memset(r, 0, sizeof *r);
     r->device = device;
     for (int k = 0; k < OP_IN + OP_OUT; k++) each += view_bytes(device, operand(&views, k));
+    assert(each > 0);
     r->n_sets = (int)(cache / each) + 1;
     if (r->n_sets > RACE_SETS) r->n_sets = RACE_SETS;
     r->bytes = each * (size_t)r->n_sets;
@@ -103,7 +105,7 @@ static int record(Bench *r, KernelRun *run, void *state, int n, void **graph, Er
     int code = t->record(r->device, e);
     if (code) return code;
     code = run_all(r, run, state, n, e);
-    /* in every case, for the stream has to leave the recording */
+    /* also after an error: the stream must leave the recording */
     int end = t->recorded(r->device, graph, code ? &ended : e);
     if (code && !end) {
         t->graph_free(r->device, *graph);
@@ -129,6 +131,7 @@ static int by_size(const void *a, const void *b) {
 }
 
 int bench_time(Bench *r, KernelRun *run, void *state, size_t workspace, double best, double *us, Err *e) {
+    assert(r->n_sets > 0);
     double found[RACE_SAMPLES] = {0};
     void *graph = NULL;
     int n = r->n_sets > RUNS ? r->n_sets : RUNS / r->n_sets * r->n_sets, done = 0;

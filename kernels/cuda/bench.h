@@ -16,8 +16,8 @@ typedef struct Bench {
     size_t bytes, workspace_bytes;
 } Bench;
 
-/* Operands for the op of `args`, whose views have no data, with random values in them; `cache`: bytes that all sets
- * together must exceed. The memory is the race's own and gone after bench_close. */
+/* Makes sets of operands with random values for the op of `args`, whose views have no data; all sets together have more
+ * than `cache` bytes, or there are RACE_SETS. bench_close frees their memory. */
 int bench_open(Bench *r, Device *device, const KArgs *args, size_t cache, Err *e);
 /* The median time of one run with this state and `workspace` bytes. Gives up early, with the time so far, if that is
  * more than twice `best` (0: there is nothing to compare with). */

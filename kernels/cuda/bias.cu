@@ -8,7 +8,7 @@ enum { THREADS = COLUMN_THREADS, GROUPS = 8, LANES = COLUMN_LANES };
 
 typedef enum Mode { MODE_ACT, MODE_ACT_DX, MODE_SUM } Mode;
 
-/* y = f(x + s), x f'(s) or nothing but sums of x */
+/* By mode: y = f(x + s); y = x f'(s) and its sums; sums of x */
 typedef struct Columns {
     const void *x, *s; /* s: the bias or the saved tensor */
     void *y;
@@ -21,7 +21,7 @@ typedef struct Columns {
 
 /* ---- the walk down the columns */
 
-/* N channels of one row as they lie. */
+/* N channels of one row as they lie in memory */
 template <int N> struct Row { Piece<N> x, s; };
 
 template <int N, int MODE> static __device__ Row<N> row_load(const Columns &c, int64_t at) {
@@ -52,7 +52,7 @@ static __device__ void row_step(const Columns &c, int64_t at, const Row<N> &row,
     if (MODE != MODE_SUM) lanes_store<N>(c.y_type, c.y, at, x);
 }
 
-/* The block's sums: its rows of threads, one after the other. */
+/* Adds up the block's rows of threads, in order, and stores the sums. */
 template <int N> static __device__ void block_sum(const Columns &c, int64_t column, const float *acc) {
     __shared__ float all[THREADS * N];
     const int width = (int)blockDim.x * N, thread = (int)(threadIdx.y * blockDim.x + threadIdx.x);
@@ -68,7 +68,7 @@ template <int N> static __device__ void block_sum(const Columns &c, int64_t colu
     }
 }
 
-/* many: the activation is plain, and several rows are taken at a time */
+/* many: the activation is plain; then a thread takes several rows at a time */
 template <int N, int MODE>
 static __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_constant__ Columns c, bool many) {
     const int64_t part = (c.rows + gridDim.y - 1) / gridDim.y, begin = part * blockIdx.y;
@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_co
 
 /* ---- launches */
 
-/* Parts whose sums have room; fewer than 2 mean one part, which needs none. */
+/* Parts of the rows; their sums fit into `bytes`, unless there is one part, which needs no room. */
 static int64_t parts_within(int64_t rows, int64_t channels, size_t bytes) {
     const int64_t parts = min_i64(columns_parts(rows, channels), (int64_t)(bytes / sizeof(float)) / channels);
     return parts < 2 ? 1 : parts;
@@ -114,13 +114,14 @@ template <int MODE> static int columns_run(const KArgs *a, Columns c, const View
     c.x = x->data;
     c.x_type = x->dtype;
     c.rows = x->count / c.columns;
+    assert(x->count % c.columns == 0 && c.act.act < ACT_COUNT);
     const bool whole = fits(c.x, c.x_type, c.columns) && fits(c.y, c.y_type, c.columns) && fits(c.s, c.s_type, 0);
     return launch_op(a, e, whole ? columns_kernel<LANES, MODE> : columns_kernel<1, MODE>,
                      columns_grid(c.columns, whole ? LANES : 1, parts), columns_block(c.columns), c,
                      act_is_plain((ActFn)c.act.act));
 }
 
-/* Runs with sums into db: by parts where there is room. */
+/* Runs with sums, which go to db: directly, or through parts in the workspace. */
 template <int MODE>
 static int summed_run(const KArgs *a, Columns c, const View *x, const View *db, void *workspace, size_t bytes, Err *e) {
     const int64_t rows = x->count / db->count;
@@ -133,7 +134,7 @@ static int summed_run(const KArgs *a, Columns c, const View *x, const View *db, 
     return code || p.parts < 2 ? code : bias_parts(a, &p, NULL, ActAttr(), db, e);
 }
 
-/* s: by rows of the same channels, NULL: none; y NULL: nothing is written */
+/* s: the bias or the saved tensor; y: what is written; NULL: none */
 static Columns columns_of(const View *s, const View *y, ActAttr act) {
     Columns c = {};
     if (s) c.s = s->data, c.s_type = s->dtype;
@@ -143,6 +144,7 @@ static Columns columns_of(const View *s, const View *y, ActAttr act) {
 }
 
 extern "C" int bias_act(const KArgs *a, const View *x, const View *b, ActAttr act, const View *y, Err *e) {
+    assert(x->count == y->count);
     Columns c = columns_of(b->count ? b : NULL, y, act);
     c.columns = b->count ? b->count : y->shape.dim[y->shape.rank - 1];
     if (!b->count && act.act == ACT_NONE && x->data == y->data) return OK;
@@ -155,13 +157,14 @@ extern "C" int bias_sum(const KArgs *a, const View *dy, const View *db, void *wo
 
 extern "C" int bias_act_dx(const KArgs *a, const View *dx, const View *s, ActAttr act, const View *db,
                            void *workspace, size_t bytes, Err *e) {
+    assert(s->count == dx->count);
     Columns c = columns_of(s, dx, act);
     if (db->count) return summed_run<MODE_ACT_DX>(a, c, dx, db, workspace, bytes, e);
     c.columns = dx->shape.dim[1];
     return columns_run<MODE_ACT_DX>(a, c, dx, columns_parts(dx->count / c.columns, c.columns), e);
 }
 
-/* ---- sums of parts: a block is 32 numbers by GROUPS threads that take every GROUPS-th part */
+/* ---- sums of parts: a block is 32 numbers by GROUPS threads, each of which takes every GROUPS-th part */
 
 typedef struct Finish {
     Parts parts;
@@ -190,6 +193,8 @@ static __global__ void parts_kernel(const __grid_constant__ Finish f) {
 
 extern "C" int bias_parts(const KArgs *a, const Parts *parts, const View *b, ActAttr act, const View *out, Err *e) {
     const bool with = b && b->count;
+    assert(parts->parts > 0 && parts->stride >= parts->count && parts->count == out->count && act.act < ACT_COUNT);
+    assert(!with || parts->count % b->count == 0);
     Finish f = {*parts, with ? b->data : NULL, with ? b->dtype : DT_F32, out->dtype, with ? b->count : 1, act,
                 out->data};
     const dim3 grid((unsigned)((parts->count + WARP - 1) / WARP));
@@ -220,6 +225,7 @@ template <int N> static __global__ void pad_kernel(const __grid_constant__ Pad p
 
 extern "C" int bias_pad(const KArgs *a, const void *from, DType from_type, int64_t from_channels, void *to,
                         DType to_type, int64_t to_channels, int64_t rows, Err *e) {
+    assert(dtype_is_float(from_type) && dtype_is_float(to_type) && from != to);
     const Pad p = {from, to, from_type, to_type, from_channels, to_channels, rows};
     const int N = lanes_fit<8>(to, to_type, to_channels) ? 8 : lanes_fit<4>(to, to_type, to_channels) ? 4 : 1;
     const dim3 grid(blocks_for(a, rows * (to_channels / N), THREADS));

@@ -4,11 +4,12 @@
 
 static Broadcast of(const View *x, const View *s) {
     Broadcast r = {1, 1, 1};
-    broadcast_read(&x->shape, &s->shape, x->channels_last != 0, &r); /* it fits: the program was checked */
-    return r;
+    const bool fits = broadcast_read(&x->shape, &s->shape, x->channels_last != 0, &r);
+    assert(fits);
+    return (void)fits, r;
 }
 
-struct Spreads {
+struct BroadcastOver {
     enum { INPUTS = 1 };
     Broadcast r;
     Elements s;
@@ -24,8 +25,9 @@ struct Spreads {
 
 int k_cuda_broadcast(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->broadcast.x)}};
+    assert(a->broadcast.x.count == a->broadcast.y.count && operand_is_float(&a->broadcast.s));
     return elements_run(a, e,
-                        Spreads{of(&a->broadcast.x, &a->broadcast.s), elements_of(&a->broadcast.s),
+                        BroadcastOver{of(&a->broadcast.x, &a->broadcast.s), elements_of(&a->broadcast.s),
                                 a->attr->broadcast.add != 0}, x);
 }
 
@@ -37,7 +39,7 @@ static __device__ inline double product_at(const Sums &s, int64_t at) {
     return (double)element_at(s.dy, at) * (s.x.data ? (double)element_at(s.x, at) : 1.0);
 }
 
-/* A block for each run whose rows are one element. */
+/* A block for each run, if a row is one element */
 static __global__ void sum_run_of_one(const __grid_constant__ Sums s) {
     for (int64_t outer = blockIdx.x; outer < s.r.outer; outer += gridDim.x) {
         double sum = 0;
@@ -47,7 +49,7 @@ static __global__ void sum_run_of_one(const __grid_constant__ Sums s) {
     }
 }
 
-/* A block for WARP columns of the rows that share one of s; its warps take turns at the rows. */
+/* A block for WARP columns of the rows that share a row of s; its warps take turns at the rows. */
 static __global__ void sum_columns(const __grid_constant__ Sums s, int64_t across) {
     __shared__ double of_warp[SUM_WARPS][WARP];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -60,13 +62,14 @@ static __global__ void sum_columns(const __grid_constant__ Sums s, int64_t acros
         __syncthreads();
         for (int k = 1; warp == 0 && k < SUM_WARPS; k++) sum += of_warp[k][lane];
         if (warp == 0 && c < s.r.inner) dtype_store(s.ds.type, s.ds.data, (size_t)(outer * s.r.inner + c), (float)sum);
-        __syncthreads(); /* it is read before the next item's is written */
+        __syncthreads(); /* of_warp is read before the next item writes it */
     }
 }
 
 int k_cuda_broadcast_ds(const KArgs *a, Err *e) {
     Sums s = {elements_of(&a->broadcast_ds.dy), elements_of(&a->broadcast_ds.x), elements_of(&a->broadcast_ds.ds),
               of(&a->broadcast_ds.dy, &a->broadcast_ds.ds)};
+    assert(!a->broadcast_ds.x.count || a->broadcast_ds.x.count == a->broadcast_ds.dy.count);
     if (!a->broadcast_ds.x.count) s.x.data = NULL;
     if (s.r.inner == 1)
         return launch_op(a, e, sum_run_of_one, blocks_for(a, s.r.outer, 1), ELEMENT_THREADS, s);

@@ -42,12 +42,12 @@ int cache_read(const char *path, char **text, size_t *bytes, Err *e) {
     return code;
 }
 
-/* Every folder of `path` but its last part. */
+/* Makes every folder that `path` leads through. */
 static void make_folders(const char *path) {
     char folder[CACHE_PATH];
     for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
-        mkdir(folder, 0777); /* if one cannot be made, opening the file in it fails and says so */
+        mkdir(folder, 0777); /* if that fails, so does opening the file, which says why */
     }
 }
 

@@ -1,5 +1,5 @@
-/* cache.h: small files that outlive the process: where they are, and writing one so that a reader sees the old content
- * or the new and nothing between. */
+/* cache.h: small files that outlive the process: where they are, and how one is written so that a reader sees either
+ * the old content or the new. */
 #ifndef MT_CACHE_H
 #define MT_CACHE_H
 
@@ -8,11 +8,13 @@
 
 enum { CACHE_PATH = 1024 };
 
-/* $XDG_CACHE_HOME/memtide/NAME or ~/.cache/memtide/NAME into path[CACHE_PATH]. ERR_FILE: neither variable is set. */
+/* Writes $XDG_CACHE_HOME/memtide/NAME or ~/.cache/memtide/NAME to path[CACHE_PATH]. ERR_FILE: neither variable is set,
+ * or the path is too long. */
 int cache_path(const char *name, char *path, Err *e);
-/* The whole file and a 0 byte after it, to be freed with mem_free(); ERR_FILE: it cannot be read. */
+/* *text: the whole file and a 0 byte after it, which mem_free() frees; *bytes: without that byte. ERR_FILE: it cannot
+ * be read. */
 int cache_read(const char *path, char **text, size_t *bytes, Err *e);
-/* Makes the folders that are missing. */
+/* Makes the folders that are missing, too. */
 int cache_write(const char *path, const char *text, size_t bytes, Err *e);
 
 #endif

@@ -1,5 +1,5 @@
-/* channels.h: sums over the rows of a (rows, C) operand, two per channel, in double. The parts' sums meet in the
- * workspace, where a second kernel adds them up. For .cu files. */
+/* channels.h: sums over the rows of a (rows, C) operand, two per channel, in double. The first kernel writes the sums
+ * of parts of the rows to the workspace, a second one adds them up. For .cu files. */
 #ifndef MT_CHANNELS_H
 #define MT_CHANNELS_H
 
@@ -15,7 +15,7 @@ static inline size_t channel_workspace(int64_t rows, int64_t channels) {
     return (size_t)(channel_parts(rows, channels) * SUMS * channels) * sizeof(double);
 }
 
-/* Over a block's rows of 32 threads each, one after the other. */
+/* The sum over the block's rows of 32 threads each, in order; each thread gets its column's. */
 static __device__ inline double down_sum(double mine) {
     __shared__ double all[CHANNEL_ROWS][WARP];
     double sum = 0;
@@ -26,7 +26,7 @@ static __device__ inline double down_sum(double mine) {
     return sum;
 }
 
-/* ---- `f` is a struct with F::INPUTS, and what a row's element of a channel adds to the channel's sums,
+/* ---- `f` is a struct with F::INPUTS and a function that adds the element of a row and channel to the channel's sums:
  *      void add(const float *x, int64_t row, int64_t channel, double *sum) const */
 
 template <int N, typename F>
@@ -41,7 +41,7 @@ static __device__ inline void channels_add(const F &f, const ElementsOf<F::INPUT
     }
 }
 
-/* The block's sums: its rows of threads, one after the other, to parts[part][SUMS][C]. */
+/* Adds up the block's rows of threads, in order, and stores the sums in parts[part][SUMS][C]. */
 template <int N>
 static __device__ inline void channels_store(double *parts, int64_t channels, const double (*sum)[SUMS]) {
     __shared__ double all[COLUMN_THREADS * N];
@@ -84,10 +84,11 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 2)
     channels_store<N>(parts, channels, sum);
 }
 
-/* Enqueues the first kernel; after it the workspace holds channel_parts(rows, channels) parts. */
+/* Enqueues the first kernel, which leaves channel_parts(rows, channels) parts in the workspace. */
 template <typename F>
 static inline int channels_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels) {
     const int64_t parts = channel_parts(rows, channels);
+    assert(a->workspace_bytes >= channel_workspace(rows, channels));
     bool whole = true;
     for (int k = 0; k < F::INPUTS; k++) whole = whole && lanes_fit<COLUMN_LANES>(x.at[k].data, x.at[k].type, channels);
     return launch_op(a, e, whole ? channels_kernel<COLUMN_LANES, F> : channels_kernel<1, F>,
@@ -101,8 +102,8 @@ static inline dim3 channel_blocks(int64_t channels) { return dim3((unsigned)((ch
 static inline dim3 channel_threads() { return dim3(WARP, CHANNEL_ROWS); }
 static __device__ inline int64_t channel_here() { return (int64_t)blockIdx.x * WARP + threadIdx.x; }
 
-/* One of the sums of channel_here(), in all threads that have it; all of the block come, also those beyond the last
- * channel. */
+/* Sum k of channel_here(), in all threads that have this channel. All threads of the block must call it, also those
+ * after the last channel. */
 static __device__ inline double channel_sum(const double *parts, int n, int k, int64_t channels) {
     const int64_t c = channel_here();
     double sum = 0;
@@ -111,7 +112,7 @@ static __device__ inline double channel_sum(const double *parts, int n, int k, i
     return down_sum(sum);
 }
 
-/* A parameter in fp32, or `absent`. */
+/* Number c of a parameter in fp32, or `absent` if there is no parameter */
 static __device__ inline float param_at(const float *p, int64_t c, float absent) { return p ? p[c] : absent; }
 
 #endif

@@ -1,25 +1,27 @@
-/* columns.h: how work that runs down the rows of a (rows, C) operand is shared out. A block is x by y threads: x
- * neighbouring groups of channels, y rows at a time, COLUMN_THREADS in all; a thread stays with its channels and
- * strides down the rows of the block's part. All of it follows from the shape alone, so that the order of a sum and the
+/* columns.h: how threads share work that runs down the rows of a (rows, C) operand. A block is x by y threads,
+ * COLUMN_THREADS in all: x neighbouring groups of channels, y rows at a time. A thread stays with its channels and
+ * strides down the rows of the block's part. All sizes follow from the shape alone, so that the order of a sum and the
  * workspace for its parts are the same on every GPU. For .cu files. */
 #ifndef MT_COLUMNS_H
 #define MT_COLUMNS_H
 
 #include "launch.h"
 
-/* COLUMN_BLOCKS: two for each multiprocessor of the largest GPUs, with IN_FLIGHT rows under way per thread. */
+/* COLUMN_BLOCKS: two for each multiprocessor of the largest GPUs. IN_FLIGHT: rows that a thread loads at once. */
 enum { COLUMN_THREADS = 256, COLUMN_BLOCKS = 264, COLUMN_LANES = 8, IN_FLIGHT = 4 };
 
-/* x: a power of two, so that blocks are full, as suits COLUMN_LANES channels each. It is the same for tensors that do
- * not lie in 16-byte words: then the order of the sums is, too, and it is known before a tensor's place is. */
+/* x: a power of two, so that blocks are full; threads have COLUMN_LANES channels each. Tensors that do not lie in
+ * 16-byte words have the same x: so the order of the sums is the same, too, and it is known before a tensor's place
+ * is. */
 static inline unsigned columns_width(int64_t channels) {
     unsigned x = 1;
     while (x < WARP && x * COLUMN_LANES < channels) x *= 2;
     return x;
 }
 
-/* Into how many parts the rows go. */
+/* How many parts the rows are cut into: at least 1, at most COLUMN_BLOCKS */
 static inline int64_t columns_parts(int64_t rows, int64_t channels) {
+    assert(rows > 0 && channels > 0);
     const int64_t x = columns_width(channels), each = COLUMN_LANES * x, y = COLUMN_THREADS / x * IN_FLIGHT;
     return min_i64(max_i64(COLUMN_BLOCKS / ((channels + each - 1) / each), 1), (rows + y - 1) / y);
 }

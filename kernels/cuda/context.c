@@ -1,4 +1,4 @@
-/* context.c: the errors of the GPU's context, and whether it can be called. */
+/* context.c: errors of the GPU's context, and whether it can still be called. */
 #include "cuda.h"
 
 /* After these the context answers every call with the same error, until the process ends. */
@@ -16,7 +16,7 @@ static bool is_final(cudaError_t error) {
 
 int cuda_check(CudaDevice *c, cudaError_t error, const char *what, Err *e) {
     if (error == cudaSuccess) return OK;
-    (void)cudaGetLastError(); /* or the next launch would report it again */
+    (void)cudaGetLastError(); /* clears it: the next launch would report it again */
     int code = error == cudaErrorMemoryAllocation ? ERR_OOM : ERR_DEVICE;
     Err found;
     err_set(&found, code, "%s: %s (%s)", what, cudaGetErrorName(error), cudaGetErrorString(error));

@@ -1,4 +1,5 @@
-/* conv2d.c: the ops conv2d, conv2d_dx and conv2d_dw: one graph of cuDNN each, and around it what the graph leaves. */
+/* conv2d.c: the ops conv2d, conv2d_dx and conv2d_dw: each is one graph of cuDNN, with own kernels before and after it
+ * for what the graph does not do. */
 #include "conv2d.h"
 
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include "plan_cache.h"
 #include "program/product.h"
 
-/* The more a graph does, the fewer passes over the activations are left. */
+/* The more a graph does, the fewer passes over the activations are left to own kernels. */
 const Way conv_ways[WAYS] = {
     {WAY_ACT | WAY_SUM, "act+sum"}, {WAY_SUM, "sum"}, {WAY_ACT, "act"}, {WAY_ACT | WAY_CAST, "act+cast"}, {0, "plain"},
     {WAY_ACT | WAY_PAD, "act+pad"}, {WAY_ACT | WAY_CAST | WAY_PAD, "act+cast+pad"}, {WAY_PAD, "pad"},
@@ -72,8 +73,8 @@ static int64_t padded(const Conv *v) {
     return (int64_t)align_up((size_t)v->x.shape.dim[1], 16 / dtype_size(in->dtype));
 }
 
-/* x, w or b of an op as the graph has it: the operand itself, or a copy in the workspace with channels filled up or of
- * another type. Whoever makes, fills, reads or names that copy goes by this. */
+/* x, w or b as the graph has it: the operand itself; or a copy in the workspace, with channels filled up or of another
+ * type. All code that makes, fills, reads or names the copy goes by this. */
 typedef struct Passed {
     const View *view;
     DType type;
@@ -89,7 +90,7 @@ static Passed passed(const Conv *v, unsigned does, int64_t id) {
     return (Passed){view, cast ? v->x.dtype : view->dtype, rows, channels, pad ? padded(v) : channels, pad || cast};
 }
 
-/* cuDNN makes fp32 gradients of 16-bit operands only after another op. */
+/* Must dw be made fp32 by a second op? From 16-bit operands cuDNN's convolution alone makes no fp32 gradient. */
 static bool widens(const Conv *v, unsigned does) {
     return v->pass == CONV_WEIGHTS && passed(v, does, CONV_W).type != v->x.dtype;
 }
@@ -130,7 +131,7 @@ static Node operand(Graph *g, const Conv *v, unsigned does, int64_t id) {
     return graph_tensor(g, id, p.type, dim);
 }
 
-/* The convolution's output. more: other ops follow, so it exists only inside the graph, in fp32. */
+/* The output of a convolution or op. more: other ops follow, so it exists only inside the graph, in fp32. */
 static Node product(Graph *g, int64_t id, const View *v, bool more) {
     return more ? graph_tensor(g, 0, DT_F32, v->shape.dim) : graph_tensor(g, id, v->dtype, v->shape.dim);
 }
@@ -162,8 +163,8 @@ static void data_graph(const Conv *v, unsigned does, Graph *g) {
     if (does & WAY_SUM) graph_sum(g, dx, graph_tensor(g, CONV_DB, v->db.dtype, c));
 }
 
-/* An identity would widen, too, but cuDNN has only one engine for it, without split sums; for a factor it has a
- * dozen. */
+/* Multiplying by 1 widens dw. An identity would, too, but cuDNN has only one engine for that, without split sums; it
+ * has a dozen for a factor. */
 static void weights_graph(const Conv *v, unsigned does, Graph *g) {
     Passed w = passed(v, does, CONV_W);
     int64_t dim[4];
@@ -187,10 +188,10 @@ int conv_graph(CudaDevice *c, const Conv *v, unsigned does, Graph *g, Err *e) {
 
 /* ---- the workspace */
 
-/* Does an own kernel sum up db? */
+/* Does an own kernel sum up db? (The graph does so with WAY_SUM.) */
 static bool sums(const Conv *v, unsigned does) { return v->db.count && !(does & WAY_SUM); }
 
-/* The sum runs after the engine, in the same bytes. */
+/* Own sums run after the engine and use the same bytes. */
 size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t limit, ConvState *out) {
     const View *summed = v->pass == CONV_DATA ? &v->x : &v->y;
     size_t at = 0, casts = 0;
@@ -219,7 +220,7 @@ void conv_release(void *state) {
     mem_free(s);
 }
 
-/* The op's operands as they are in this run; the state's have no data. */
+/* Sets the operands' data, which the state does not have. */
 static void bind(const KArgs *args, Conv *v) {
     const ProductOperands p = product_operands(args);
     v->x.data = p.x->data;
@@ -254,7 +255,7 @@ static int run_graph(CudaDevice *c, const Conv *v, const ConvState *s, char *wor
     return plan_run(c, s->plan, n, id, data, workspace + s->library_at, e);
 }
 
-/* The copies that the graph reads. */
+/* Fills the copies that the graph reads. */
 static int run_before(const KArgs *args, const Conv *v, const ConvState *s, Err *e) {
     int code = OK;
     for (int id = CONV_X; id <= CONV_B && !code; id++) {
@@ -266,7 +267,7 @@ static int run_before(const KArgs *args, const Conv *v, const ConvState *s, Err 
     return code;
 }
 
-/* The gradient that the graph has left in a copy. */
+/* Brings dw home if the graph has written a copy. */
 static int take_dw(const KArgs *args, const Conv *v, const ConvState *s, Err *e) {
     Passed p = passed(v, s->does, CONV_W);
     if (!p.copy) return OK;
@@ -274,8 +275,8 @@ static int take_dw(const KArgs *args, const Conv *v, const ConvState *s, Err *e)
                     p.channels, p.rows, e);
 }
 
-/* What the graph has left to do. */
-static int run_behind(const KArgs *args, const Conv *v, const ConvState *s, Err *e) {
+/* Does what the graph has not done. */
+static int run_after(const KArgs *args, const Conv *v, const ConvState *s, Err *e) {
     char *left = (char *)args->workspace + s->library_at;
     size_t bytes = s->workspace - s->library_at;
     ActAttr act = v->attr.fused;
@@ -297,11 +298,12 @@ static int run_behind(const KArgs *args, const Conv *v, const ConvState *s, Err 
 int conv_run(const KArgs *args, Err *e) {
     const ConvState *s = args->state;
     if (!s || !s->plan) return err_set(e, ERR_INTERNAL, "run without a prepared state");
+    assert(args->workspace_bytes >= s->workspace);
     Conv v = s->conv;
     bind(args, &v);
     int code = run_before(args, &v, s, e);
     if (!code) code = run_graph(cuda_of(args), &v, s, args->workspace, e);
-    return code ? code : run_behind(args, &v, s, e);
+    return code ? code : run_after(args, &v, s, e);
 }
 
 int k_cuda_conv2d(const KArgs *args, Err *e) { return conv_run(args, e); }

@@ -1,6 +1,6 @@
 /* conv2d.h: a convolution op in a convolution's own words, and the ways in which it can be run. conv2d.c knows what
- * each way does and runs it; conv2d_choose.c prepares ops: it chooses the way. x (N, C, H, W), w (O, C/groups, KH, KW),
- * y (N, O, OH, OW). */
+ * each way does and runs it. conv2d_choose.c prepares ops: it chooses the way. Shapes: x (N, C, H, W), w (O, C/groups,
+ * KH, KW), y (N, O, OH, OW). */
 #ifndef MT_CONV2D_H
 #define MT_CONV2D_H
 
@@ -19,18 +19,18 @@ typedef struct Conv {
 /* ERR_UNSUPPORTED: operands of two types, or not channels-last. */
 int conv_read(const KArgs *args, ConvPass pass, Conv *v, Err *e);
 
-/* What the library's graph takes over beside the product, and what is done to its operands.
+/* What cuDNN's graph does beside the product, and what is done to its operands before.
  *   ACT   bias and activation, or the activation's gradient
  *   SUM   db
- *   PAD   x and w have their channels filled up, in copies, for the tensor cores' loads
- *   CAST  what the program has in fp32 beside 16-bit operands passes the graph in 16 bits: the bias (as PyTorch's
- *         autocast has it), or dw, which costs it precision and is a last resort */
+ *   PAD   x and w get copies whose channels are filled up for the tensor cores' loads
+ *   CAST  what is fp32 beside 16-bit operands is 16-bit in the graph: the bias (as in PyTorch's autocast); or dw, which
+ *         loses precision: that is the last resort */
 enum { WAY_ACT = 1, WAY_SUM = 2, WAY_PAD = 4, WAY_CAST = 8 };
 typedef struct Way { unsigned does; const char *name; } Way;
 enum { WAYS = 10 };
 extern const Way conv_ways[WAYS]; /* in the order in which they are tried */
 
-/* A graph's tensors. Those up to B may be copies; ONE is a factor. */
+/* A graph's tensors, by id. X, W and B may be copies; ONE is a factor. */
 enum { CONV_X = 1, CONV_W, CONV_B, CONV_Y, CONV_S, CONV_DB, CONV_ONE, CONV_IDS = CONV_ONE };
 
 /* Can the op be run this way? */
@@ -45,14 +45,14 @@ typedef struct ConvState {
     Conv conv;
     unsigned does;
     Node plan;               /* NULL: the device is not here */
-    size_t at[CONV_B + 1];   /* by id: of operands that are padded or cast */
+    size_t at[CONV_B + 1];   /* by id: where the copies of operands that are padded or cast lie */
     size_t library_at, workspace;
 } ConvState;
 
-/* Sets `does` and the places; returns the bytes that count against the limit: all but copies that change a type, which
- * every choice needs. Own sums take what the limit leaves, at most. */
+/* Sets out->does and the places. Returns the bytes that count against the limit: all of the workspace but copies that
+ * change a type, which every way needs. Own sums use at most what the limit leaves. */
 size_t conv_place(const Conv *v, unsigned does, size_t engine_workspace, size_t limit, ConvState *out);
-/* The graph's tensors for a run: returns how many; tensor id[k] lies at data[k]. */
+/* The graph's tensors for a run: tensor id[k] lies at data[k]; returns how many there are. */
 int conv_tensors(const Conv *v, const ConvState *s, char *workspace, int64_t id[CONV_IDS], void *data[CONV_IDS]);
 void conv_release(void *state);
 KernelRun conv_run;

@@ -1,6 +1,6 @@
-/* conv2d_choose.c: which way and which engine a convolution is run by. A pick, if one fits; else the first in rank that
- * may be taken, shipped engines before those that must be compiled; in a race, the fastest of all. Only a race times
- * anything, so a prediction without the GPU is the same as with it. */
+/* conv2d_choose.c: chooses the way and the engine that run a convolution. A pick, if one fits; else the first engine
+ * in rank that may be taken, shipped engines before those that must be compiled; in a race, the fastest of all. Only a
+ * race times anything: so a prediction is the same with and without the GPU. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,16 +13,16 @@
 
 enum { RACERS = 12 }; /* engines of a ranking and way that are timed */
 
-/* What a search needs, and what it has found on the way. */
+/* What a search needs, and what it learns on the way. */
 typedef struct Search {
     CudaDevice *c;
     const Conv *v;
     size_t limit;
-    size_t smallest; /* bytes that some engine would do with, SIZE_MAX: there is no engine */
-    Err trouble;     /* why the last engine that fits could not be taken; code 0: there was none */
+    size_t smallest; /* the least bytes that an engine needs; SIZE_MAX: there is no engine */
+    Err trouble;     /* why the last engine within the limit could not be taken; code 0: there was none */
 } Search;
 
-/* Makes *s the engine's state, with its plan if the device is here; false: the engine cannot be taken. */
+/* Makes *s the engine's state, with its plan if the device is here. false: the engine cannot be taken. */
 static bool take(Search *q, const Way *way, const Engine *engine, ConvState *s) {
     Node plan = NULL;
     if (!engine_may(engine, q->v->exact)) return false;
@@ -37,7 +37,7 @@ static bool take(Search *q, const Way *way, const Engine *engine, ConvState *s) 
 
 typedef enum Stage { STAGE_SHIPPED, STAGE_COMPILED, STAGE_ROUNDED, STAGES } Stage;
 
-/* dw in 16 bits where the program wants it in fp32 */
+/* Does this way make dw in 16 bits where the program wants fp32? */
 static bool rounds(const Conv *v, const Way *way) { return v->pass == CONV_WEIGHTS && way->does & WAY_CAST; }
 
 static bool of_stage(const Conv *v, const Way *way, Stage stage) {
@@ -45,7 +45,7 @@ static bool of_stage(const Conv *v, const Way *way, Stage stage) {
     return stage != STAGE_SHIPPED || !conv_compiled(v, way->does);
 }
 
-/* The first engine of a ranking and a way that can be taken. Asks for one, most often enough, before it asks
+/* The first engine of a ranking and way that can be taken. Asks for one engine first, which is most often enough, then
  * for all. */
 static int first_of(Search *q, int ranking, const Way *way, Stage stage, ConvState *s, EngineId *id, bool *found,
                     Err *e) {
@@ -65,9 +65,10 @@ static int first_of(Search *q, int ranking, const Way *way, Stage stage, ConvSta
     return code;
 }
 
-/* The lowest compute capability that has convolutions of a type; 0: every GPU that the kernels run on has them. */
+/* The lowest compute capability with convolutions of a type; 0: every GPU that memtide runs on has them. */
 static const int least[DT_COUNT] = {[DT_BF16] = 80};
 
+/* The error: why no engine could be taken. */
 static int none(const Search *q, Err *e) {
     const CudaModel *m = &q->c->model;
     const DType type = q->v->pass == CONV_DATA ? q->v->y.dtype : q->v->x.dtype;
@@ -87,7 +88,7 @@ static int none(const Search *q, Err *e) {
                    q->trouble.text);
 }
 
-/* A better ranking counts more than the way: its first engine in any way comes before those of a lesser ranking. */
+/* The ranking counts more than the way: engines of a better ranking come first, in any way. */
 static int choose_ranked(Search *q, ConvState *s, const Way **way, EngineId *id, Err *e) {
     enum { EACH = ENGINE_RANKINGS * WAYS };
     bool found = false;
@@ -108,7 +109,7 @@ static const Way *way_named(const char *name) {
     return NULL;
 }
 
-/* false: the pick no longer applies, because its engine is gone or wants more workspace than before */
+/* Takes the pick. false: it no longer applies, because its engine is gone or wants more workspace than before. */
 static bool choose_picked(Search *q, const Pick *pick, ConvState *s) {
     const Way *way = way_named(pick->way);
     Graph g;
@@ -125,7 +126,7 @@ static bool choose_picked(Search *q, const Pick *pick, ConvState *s) {
 
 typedef struct Winner { const Way *way; EngineId engine; double us; } Winner;
 
-/* One engine against the winner so far. What cannot be run does not win; a lost device ends everything. */
+/* Times one engine against the winner so far. What cannot be run does not win; a lost device ends the race. */
 static int compete(Search *q, Bench *race, const Way *way, const Engine *engine, double first, Winner *winner, Err *e) {
     ConvState s = {.conv = *q->v};
     double us = 0;
@@ -163,7 +164,7 @@ static Pick pick_of(const Search *q, const Winner *w) {
     return pick;
 }
 
-/* *s is the first choice, which `way` and `id` name; it becomes the fastest. */
+/* *s is the first choice, which `way` and `id` name. It becomes the fastest one, which is kept as a pick. */
 static int choose_raced(Search *q, const KArgs *args, const Way *way, const EngineId *id, ConvState *s, Err *e) {
     Bench race;
     Winner winner = {way, *id, 0};

@@ -1,9 +1,9 @@
-/* conv_transpose.c: x w -> y here is dy w -> dx of a convolution's gradient; the bias is added after it. */
+/* conv_transpose.c: x w -> y here is dy w -> dx of a convolution's gradient. The bias is added after it. */
 #include <string.h>
 
 #include "bias.h"
 
-/* The gradient's op, without a bias. */
+/* The op of that gradient, without a bias */
 static KArgs gradient(const KArgs *args) {
     KArgs plain = *args;
     plain.kind = OP_conv2d_dx;

@@ -1,11 +1,11 @@
 /* cores.h: a warp multiplies on tensor cores: d (16, 8) += a (16, 16) b (16, 8), a and b of a 16-bit type T, d in fp32.
- * Who has what, in words of two neighbours, lane = 4 g + t:
+ * Lane 4 g + t has, in words of two neighbours:
  *
  *   a[0] row g, columns 2 t, 2 t + 1    a[1] row g + 8      a[2], a[3] the same 8 columns further
  *   b[0] rows 2 t, 2 t + 1, column g    b[1] 8 rows further
  *   upper[2] row g, columns 2 t, 2 t + 1 of d               lower[2] row g + 8
  *
- * For .cu files; GPUs of compute capability 8.0 and later have it, others must not come here. */
+ * For .cu files. Only GPUs of compute capability 8.0 and later may run it. */
 #ifndef MT_CORES_H
 #define MT_CORES_H
 

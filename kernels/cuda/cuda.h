@@ -1,5 +1,5 @@
-/* cuda.h: what the files of this folder share: the open device, errors, and the prepare half of the PREPARED ops.
- * C and .cu files include it. Kernels enqueue on the device's stream and do nothing else: they neither allocate nor
+/* cuda.h: what the files of this folder share: the open device, errors, and the functions that prepare the PREPARED
+ * ops. For C and .cu files. Kernels enqueue on the device's stream and do nothing else: they neither allocate nor
  * wait, so that a step can be recorded as a graph. */
 #ifndef MT_CUDA_H
 #define MT_CUDA_H
@@ -8,11 +8,13 @@
 
 #include "memory/device.h"
 #include "program/op_cache.h"
+#include "program/operands.h"
 
-/* cudaMalloc's own promise; more than the 16 bytes that cuDNN and vector loads want, and whole 128-byte lines */
+/* CUDA_ALIGNMENT: cudaMalloc's own promise; more than the 16 bytes that cuDNN and vector loads want, and whole 128-byte
+ * cache lines. NOT_HERE: the ordinal of a described GPU */
 enum { CUDA_ALIGNMENT = 256, NOT_HERE = -1 };
 
-/* What kernels and libraries want to know of a GPU, of one that is here or of a description. */
+/* What kernels and libraries want to know of a GPU, be it here or described. */
 typedef struct CudaModel {
     char name[96];           /* "NVIDIA H200" */
     int capability;          /* 90: compute capability 9.0 */
@@ -24,7 +26,7 @@ typedef struct CudaModel {
 typedef struct CudaSection { cudaEvent_t start, stop; } CudaSection;
 typedef struct Libraries Libraries; /* libraries.h */
 typedef struct Nvml Nvml;           /* nvml.c */
-typedef struct Tuning Tuning;   /* tuning.h */
+typedef struct Tuning Tuning;       /* tuning.h */
 typedef struct CudaQueue CudaQueue; /* optim.cu: updates that wait to be enqueued as one kernel */
 
 typedef struct CudaDevice {
@@ -36,16 +38,16 @@ typedef struct CudaDevice {
     CudaSection *sections;   /* [0, n_sections) were timed since `elapsed` was last called */
     int n_sections, cap_sections;
     OpKind last;             /* the kind of op that was run last */
-    bool capturing;          /* a graph is recorded */
+    bool capturing;          /* a graph is being recorded */
     Err lost;                /* code != 0: the GPU's context is broken for good, and this is why */
     OpCache prepared;
-    Libraries *libraries;    /* made at their first use, NULL before; so are the others */
+    Libraries *libraries;    /* NULL before its first use, like the next three */
     Nvml *nvml;
     Tuning *tuning;
     CudaQueue *queue;
 } CudaDevice;
 
-/* The state of a PREPARED op begins with what frees it; NULL: it has no state. */
+/* The state of a PREPARED op begins with the function that frees it. A state may be NULL. */
 typedef struct CudaState { KernelRelease *release; } CudaState;
 
 static inline CudaDevice *cuda_of(const KArgs *args) { return (CudaDevice *)args->device; }
@@ -54,13 +56,13 @@ static inline CudaDevice *cuda_of(const KArgs *args) { return (CudaDevice *)args
 extern "C" {
 #endif
 
-/* context.c. OK, or fills *e with CUDA's name for the failure of `what`: ERR_OOM where memory ran out, else ERR_DEVICE.
- * Clears the error; one that cannot be cleared is kept in c->lost, and every later call of the device gives it. */
+/* context.c. OK; or fills *e with CUDA's name for the failure of `what`: ERR_OOM if memory ran out, else ERR_DEVICE.
+ * Clears the error. One that cannot be cleared is kept in c->lost, and every later call of the device returns it. */
 int cuda_check(CudaDevice *c, cudaError_t error, const char *what, Err *e);
-/* OK when the device can be called: it is not lost, and this thread's calls go to it. */
+/* Makes this thread's calls go to the device; OK if it is not lost. */
 int cuda_ready(CudaDevice *c, Err *e);
 
-/* optim.cu: enqueues the updates that wait, if any. `run` calls it before an op of another kind than the last one, and
+/* optim.cu: enqueues the updates that wait, if any. `run` calls it before an op whose kind differs from the last one's;
  * everything else that enqueues or waits calls it first. */
 int cuda_flush(CudaDevice *c, Err *e);
 void cuda_queue_free(CudaQueue *queue); /* NULL is allowed */
@@ -73,14 +75,14 @@ void cuda_queue_free(CudaQueue *queue); /* NULL is allowed */
 #undef PROTOTYPE_PREPARED
 #undef PROTOTYPE_PLAIN
 
-/* ---- the device's own parts. Functions that a table holds are explained in device.h. */
+/* ---- the device's own parts. device.h explains the functions that a device's table has. */
 
 /* device.c */
 int cuda_model_check(const CudaModel *m, Err *e); /* ERR_UNSUPPORTED: a GPU that the kernels are not built for */
 void cuda_model_info(const CudaModel *m, DeviceInfo *info);
 int cuda_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e);
 void cuda_trim(Device *d, bool all);
-void cuda_release(CudaDevice *c); /* what a described device has too; frees *c */
+void cuda_release(CudaDevice *c); /* frees *c, and all that a described device has, too */
 int cuda_open(int ordinal, Device **out, Err *e); /* a GPU that is here */
 
 /* device_file.c: reads devices/NAME.json beside the plugin. offline_device.c: such a device. */
@@ -107,10 +109,10 @@ int cuda_record(Device *d, Err *e);
 int cuda_recorded(Device *d, void **graph, Err *e);
 int cuda_replay(Device *d, void *graph, Err *e);
 void cuda_graph_free(Device *d, void *graph);
-/* While a graph is recorded: ERR_DEVICE when the last call has spoilt it. */
+/* While a graph is being recorded: ERR_DEVICE if the last call has ended the recording. */
 int cuda_recording_check(CudaDevice *c, Err *e);
 
-/* libraries.c, tuning.c and nvml.c, which an emulated device has stand-ins for */
+/* libraries.c, tuning.c and nvml.c; the emulated device has stand-ins for the first and the last */
 void libraries_versions(char *text, size_t size); /* "cuDNN 9.19.0, cuBLASLt 13.1.0" */
 int libraries_describe(CudaDevice *c, DeviceText *put, void *arg, Err *e);
 void libraries_close(CudaDevice *c);
@@ -118,10 +120,10 @@ int cuda_tune(Device *d, DeviceText *put, void *arg, Err *e);
 void tuning_free(Tuning *p); /* NULL is allowed */
 /* What is wrong with the files of picks, or "". */
 void tuning_warning(CudaDevice *c, char *text, size_t size);
-Nvml *nvml_open(int ordinal); /* NULL: there is none */
-void nvml_close(Nvml *n);     /* NULL is allowed, also below */
+Nvml *nvml_open(int ordinal); /* NULL: there is no such library */
+void nvml_close(Nvml *n);     /* NULL is allowed, also in the next three */
 size_t nvml_used(const Nvml *n); /* bytes of the GPU that this process holds; 0: not known */
-void nvml_evidence(const Nvml *n, DeviceEvidence *out); /* fills in what is known */
+void nvml_evidence(const Nvml *n, DeviceEvidence *out); /* fills in what the driver knows */
 void nvml_driver(const Nvml *n, char *text, size_t size); /* "580.95.05", or "" */
 
 #ifdef __cplusplus

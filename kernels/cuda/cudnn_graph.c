@@ -57,14 +57,14 @@ static void finish_op(Graph *g, Node op) {
 
 static const cudnnDataType_t types[DT_COUNT] = {[DT_F32] = CUDNN_DATA_FLOAT, [DT_BF16] = CUDNN_DATA_BFLOAT16,
     [DT_F16] = CUDNN_DATA_HALF, [DT_I32] = CUDNN_DATA_INT32, [DT_U8] = CUDNN_DATA_UINT8};
-static const cudnnDataType_t in_f32 = CUDNN_DATA_FLOAT; /* what every sum and pointwise op is computed in */
+static const cudnnDataType_t in_f32 = CUDNN_DATA_FLOAT; /* every sum and pointwise op is computed in it */
 
 typedef struct Placed { bool is_virtual, by_value; } Placed;
 
 static Node tensor(Graph *g, int64_t id, DType type, const int64_t dim[4], Placed placed) {
     Node d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
     const int64_t stride[4] = {dim[1] * dim[2] * dim[3], 1, dim[3] * dim[1], dim[1]};
-    const int64_t alignment = 16; /* bytes; the program's buffers start at multiples of more */
+    const int64_t alignment = 16; /* bytes; the program's buffers start at multiples of CUDA_ALIGNMENT */
     set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &types[type]);
     set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dim);
     set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride);
@@ -85,7 +85,7 @@ Node graph_factor(Graph *g, int64_t id) {
     return tensor(g, id, DT_F32, (int64_t[]){1, 1, 1, 1}, (Placed){.by_value = true});
 }
 
-/* Every pass names its tensors, scales and descriptor by attributes of its own. */
+/* Each pass has attributes of its own for its tensors, scales and descriptor. */
 static const struct PassNames {
     cudnnBackendDescriptorType_t op;
     cudnnBackendAttributeName_t conv, x, w, y, alpha, beta;
@@ -139,7 +139,7 @@ static Node pointwise(Graph *g, cudnnPointwiseMode_t mode, const ActAttr *relu) 
         set(g, d, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, 1, &slope);
     }
     if (relu && mode == CUDNN_POINTWISE_RELU_FWD) {
-        const cudnnNanPropagation_t keep = CUDNN_PROPAGATE_NAN; /* a NaN that became 0 would be hidden from the loss */
+        const cudnnNanPropagation_t keep = CUDNN_PROPAGATE_NAN; /* if a NaN became 0, the loss would not show it */
         set(g, d, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &keep);
     }
     finish(g, d);
@@ -197,7 +197,7 @@ void graph_sum(Graph *g, Node in, Node out) {
 
 int graph_finish(Graph *g, cudnnHandle_t handle, Err *e) {
     g->graph = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "a graph");
-    /* older versions and plans with a handle expect it, newer versions do without it */
+    /* older versions, and plans with a handle, expect it; newer versions do without it */
     if (handle) set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->op);
     finish(g, g->graph);

@@ -1,4 +1,4 @@
-/* device.c: a GPU as a device: opening it, its kernels, what is known of it. */
+/* device.c: a GPU as a device: how it is opened, its kernels, its properties. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "cuda.h"
 #include "base/mem.h"
 
-/* compute capabilities: 7.5, the first that CUDA 13 compiles for; 8.0, the first that multiplies bf16 */
+/* compute capabilities: CUDA 13 compiles for 7.5 and later; 8.0 and later multiply bf16 */
 enum { OLDEST = 75, BF16_SINCE = 80 };
 
 static KernelRun *const runs[] = {
@@ -38,6 +38,7 @@ static int real_prepare(Device *d, const KArgs *args, size_t limit, void **state
 
 static int real_run(Device *d, const KArgs *args, Err *e) {
     CudaDevice *c = (CudaDevice *)d;
+    assert(operands_are_ready(args) && workspace_is_ready(args, CUDA_ALIGNMENT));
     int code = cuda_ready(c, e);
     if (!code && c->last != args->kind) code = cuda_flush(c, e);
     c->last = args->kind;
@@ -50,7 +51,7 @@ static void release_state(void *state) {
     if (state) ((CudaState *)state)->release(state);
 }
 
-/* Choosing a plan again costs far more than keeping it: only what many cells have not used is dropped. */
+/* Choosing a plan again costs far more than keeping it: only plans that many cells have not used are dropped. */
 void cuda_trim(Device *d, bool all) {
     enum { KEEP = 2048 };
     OpCache *prepared = &((CudaDevice *)d)->prepared;
@@ -58,7 +59,7 @@ void cuda_trim(Device *d, bool all) {
     else op_cache_trim(prepared, KEEP, release_state);
 }
 
-/* ---- what is known of it */
+/* ---- properties */
 
 int cuda_model_check(const CudaModel *m, Err *e) {
     if (m->capability >= OLDEST) return OK;
@@ -112,7 +113,7 @@ void cuda_release(CudaDevice *c) {
     mem_free(c);
 }
 
-/* A lost context refuses these calls; nothing can be done about that. */
+/* A lost context refuses these calls; that is ignored. */
 static void real_close(Device *d) {
     CudaDevice *c = (CudaDevice *)d;
     if (c->stream) cudaStreamSynchronize(c->stream);
@@ -123,7 +124,7 @@ static void real_close(Device *d) {
         if (c->sections[i].stop) cudaEventDestroy(c->sections[i].stop);
     }
     cudaStream_t stream = c->stream;
-    cuda_release(c); /* the libraries' handles know the stream */
+    cuda_release(c); /* before the stream: the libraries' handles use it */
     if (stream) cudaStreamDestroy(stream);
     (void)cudaGetLastError();
 }

@@ -1,6 +1,6 @@
-/* device_file.c: descriptions of GPUs that are not here: devices/NAME.json beside the plugin, cuDNN's own form of a
- * device's properties, as `memtide devices --describe` writes it on such a GPU. cuDNN reads the whole text; here only
- * the numbers that memtide itself plans with. */
+/* device_file.c: reads descriptions of GPUs that are not here: devices/NAME.json beside the plugin. They have cuDNN's
+ * own form of a device's properties, as `memtide devices --describe` writes it on such a GPU. cuDNN gets the whole
+ * text; here only the numbers are read that memtide itself plans with. */
 #include <ctype.h>
 #include <dlfcn.h>
 #include <limits.h>
@@ -12,9 +12,9 @@
 #include "base/mem.h"
 
 enum { LONGEST = 1 << 16 }; /* bytes of a description */
-static const long long MOST_BYTES = 1LL << 60; /* of a GPU's memory: sums of it still fit */
+static const long long MOST_BYTES = 1LL << 60; /* of a GPU's memory: sums of such numbers still fit */
 
-/* all that a name may hold: nothing that leads out of the folder */
+/* the characters of a name: none leads out of the folder */
 static const char NAME[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
 
 /* The text after "name": in a flat JSON object, or NULL. */

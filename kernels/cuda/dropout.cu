@@ -1,9 +1,9 @@
-/* dropout.cu: what draws: y = x keep / (1 - p), and normal numbers. They are drawn as on the CPU: by an element's place
- * in memory, the op and the count of calls, which is read on the device so that a recorded step draws other numbers
- * each time it is replayed. */
+/* dropout.cu: ops that draw: y = x keep / (1 - p), and normal numbers. Numbers are drawn as on the CPU: by an element's
+ * place in memory, the op and the count of calls. The count is read on the device, so that a recorded step draws other
+ * numbers each time it is replayed. */
 #include "elements.h"
 
-enum { DRAWN = 4 }; /* numbers from one call of Philox */
+enum { DRAWN = 4 }; /* numbers that one call of Philox draws */
 
 struct Dropout {
     enum { INPUTS = 1 };
@@ -37,6 +37,7 @@ int k_cuda_dropout(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->in[0])}};
     const View *y = &a->out[0];
     const uint32_t *calls = (const uint32_t *)a->dropout.calls.data;
+    assert(a->in[0].count == y->count && 0 <= a->attr->drop.p && a->attr->drop.p <= 1);
     if (a->attr->drop.channels && !y->channels_last)
         return err_set(e, ERR_INTERNAL, "dropout of channels: the operand must be a channels-last image");
     DropoutChannels f = {a->attr->drop, a->seed, calls, y->shape.dim[1], y->count / y->shape.dim[0]};
@@ -64,5 +65,6 @@ int k_cuda_randn(const KArgs *a, Err *e) {
 
 static __global__ void count_call(uint32_t *calls) { ++*calls; }
 
-int k_cuda_count_call(const KArgs *a,
-                      Err *e) { return launch_op(a, e, count_call, 1, 1, (uint32_t *)a->count_call.calls.data); }
+int k_cuda_count_call(const KArgs *a, Err *e) {
+    return launch_op(a, e, count_call, 1, 1, (uint32_t *)a->count_call.calls.data);
+}

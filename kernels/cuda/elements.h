@@ -1,6 +1,6 @@
-/* elements.h: what kernels over elements in memory order share. A thread takes eight neighbours at a time: 16-byte
- * loads and stores where the operands are aligned, single elements in the last piece and elsewhere. Arithmetic is in
- * fp32. */
+/* elements.h: what kernels over elements in memory order share. A thread takes eight neighbours at a time: with 16-byte
+ * loads and stores where the operands are aligned; element by element in the last piece, or where one is not aligned.
+ * Arithmetic is in fp32. */
 #ifndef MT_ELEMENTS_H
 #define MT_ELEMENTS_H
 
@@ -21,8 +21,8 @@ static __device__ inline float element_at(Elements x, int64_t i) { return dtype_
 
 static __host__ __device__ inline bool elements_aligned(Elements x) { return lanes_aligned<LANES>(x.type, x.data); }
 
-/* values[k] = elements [begin, begin + n) of operand k; `begin` is a multiple of LANES. whole: n is LANES and all
- * operands are aligned; then all are loaded before the first is converted, so that their loads are under way
+/* values[k] = elements [begin, begin + n) of operand k, then zeros; `begin` is a multiple of LANES. whole: n is LANES
+ * and all operands are aligned; then all are loaded before the first is converted, so that their loads are under way
  * together. */
 template <int N>
 static __device__ inline void elements_load(float (*values)[LANES], const ElementsOf<N> &x, int64_t begin, int n,
@@ -47,8 +47,9 @@ static __device__ inline void elements_store(Elements y, int64_t begin, int n, b
         if (i < n) dtype_store(y.type, y.data, (size_t)(begin + i), values[i]);
 }
 
-/* ---- y = f(x...): `f` is a struct with F::INPUTS and a function that makes eight values from those of the inputs,
- *      void eight(float *y, const float (*x)[LANES], int64_t begin) const */
+/* ---- y = f(x...): `f` is a struct with F::INPUTS and a function that makes eight values, from element `begin` on, from
+ *      those of the inputs: void eight(float *y, const float (*x)[LANES], int64_t begin) const. Lanes after the end of y
+ *      are computed, too, and thrown away. All inputs have y's elements. */
 
 template <typename F>
 static __global__ void elements_kernel(F f, Elements y, ElementsOf<F::INPUTS> x, int64_t count, bool aligned) {
@@ -66,13 +67,14 @@ static __global__ void elements_kernel(F f, Elements y, ElementsOf<F::INPUTS> x,
 template <typename F> static inline int elements_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x) {
     Elements y = elements_of(&a->out[0]);
     int64_t count = a->out[0].count;
+    assert(operand_is_float(&a->out[0]));
     bool aligned = elements_aligned(y);
     for (int k = 0; k < F::INPUTS; k++) aligned = aligned && elements_aligned(x.at[k]);
     unsigned blocks = blocks_for(a, (count + LANES - 1) / LANES, ELEMENT_THREADS);
     return launch_op(a, e, elements_kernel<F>, blocks, ELEMENT_THREADS, f, y, x, count, aligned);
 }
 
-/* ---- over the lanes of a warp, all of which come; each gets it */
+/* ---- over the lanes of a warp: all of them must call it, and each gets the result */
 
 template <typename T> static __device__ inline T warp_sum(T x) {
     for (int bit = WARP / 2; bit; bit /= 2) x += __shfl_xor_sync(0xffffffffu, x, bit);

@@ -1,8 +1,9 @@
-/* embedding.cu: rows of a table w (V, D), and their gradient: a block per row and part of D walks all positions in
- * ascending order, so that the order of a sum is fixed. add_rows: the first rows of a table, added to each sample. */
+/* embedding.cu: rows of a table w (V, D), and their gradient. For the gradient a block per row and part of D walks all
+ * positions in ascending order, so that the order of a sum is fixed. add_rows: the first rows of a table, added to each
+ * sample. */
 #include "elements.h"
 
-/* EACH: elements of a row that a thread has */
+/* EACH: elements of a row that a thread has. WORDS: of 32 positions each, that a round looks at */
 enum { TABLE_THREADS = 256, EACH = 4, TABLE_COLUMNS = EACH * TABLE_THREADS, WORDS = 32 };
 
 template <typename T>
@@ -13,18 +14,19 @@ static __global__ void gather(T *y, const T *w, const int32_t *idx, int64_t dim,
 }
 
 template <typename T> static int gather_run(const KArgs *a, Err *e) {
-    return launch_op(a, e, gather<T>, blocks_for(a, a->embedding.y.count, TABLE_THREADS), TABLE_THREADS,
-                     (T *)a->embedding.y.data,
-                     (const T *)a->embedding.w.data, (const int32_t *)a->embedding.idx.data,
-                         a->embedding.w.shape.dim[1], a->embedding.y.count);
+    const View *y = &a->embedding.y, *w = &a->embedding.w, *idx = &a->embedding.idx;
+    return launch_op(a, e, gather<T>, blocks_for(a, y->count, TABLE_THREADS), TABLE_THREADS, (T *)y->data,
+                     (const T *)w->data, (const int32_t *)idx->data, w->shape.dim[1], y->count);
 }
 
 int k_cuda_embedding(const KArgs *a, Err *e) {
+    assert(a->embedding.idx.dtype == DT_I32 && a->embedding.w.dtype == a->embedding.y.dtype);
+    assert(a->embedding.y.count == a->embedding.idx.count * a->embedding.w.shape.dim[1]);
     return (dtype_size(a->embedding.y.dtype) == 2 ? gather_run<uint16_t> : gather_run<uint32_t>)(a, e);
 }
 
-/* blockIdx.x: the row; blockIdx.y: which TABLE_COLUMNS of its elements. A round looks at WORDS times 32 positions at
- * once, then adds up those that are the row's. */
+/* blockIdx.x: the row; blockIdx.y: which TABLE_COLUMNS of its elements. A round finds the row's positions among WORDS
+ * times 32, then adds up their elements. */
 static __global__ void __launch_bounds__(TABLE_THREADS)
     scatter(Elements dw, Elements dy, const int32_t *idx, int64_t positions, int64_t dim, int64_t padding) {
     __shared__ uint32_t mine[WORDS];
@@ -59,12 +61,12 @@ int k_cuda_embedding_dw_prepare(const KArgs *, size_t, void **state, size_t *wor
 }
 
 int k_cuda_embedding_dw(const KArgs *a, Err *e) {
-    int64_t rows = a->embedding_dw.dw.shape.dim[0], dim = a->embedding_dw.dw.shape.dim[1];
+    const View *dw = &a->embedding_dw.dw, *dy = &a->embedding_dw.dy, *idx = &a->embedding_dw.idx;
+    int64_t rows = dw->shape.dim[0], dim = dw->shape.dim[1];
+    assert(idx->dtype == DT_I32 && dy->count == idx->count * dim);
     const dim3 grid((unsigned)rows, (unsigned)((dim + TABLE_COLUMNS - 1) / TABLE_COLUMNS));
-    return launch_op(a, e, scatter, grid, TABLE_THREADS, elements_of(&a->embedding_dw.dw),
-                     elements_of(&a->embedding_dw.dy),
-                     (const int32_t *)a->embedding_dw.idx.data, a->embedding_dw.idx.count, dim,
-                         a->attr->embedding.padding);
+    return launch_op(a, e, scatter, grid, TABLE_THREADS, elements_of(dw), elements_of(dy), (const int32_t *)idx->data,
+                     idx->count, dim, a->attr->embedding.padding);
 }
 
 /* ---- add_rows: a sample's elements are the first ones of w */
@@ -85,6 +87,7 @@ struct AddRows {
 
 int k_cuda_add_rows(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->add_rows.x)}};
+    assert(a->add_rows.x.count == a->add_rows.y.count && a->add_rows.w.count >= sample_size(&a->add_rows.y));
     return elements_run(a, e, AddRows{elements_of(&a->add_rows.w), sample_size(&a->add_rows.y)}, x);
 }
 
@@ -99,8 +102,9 @@ static __global__ void sum_samples(Elements dw, Elements dy, int64_t count, int6
 }
 
 int k_cuda_add_rows_dw(const KArgs *a, Err *e) {
-    int64_t sample = sample_size(&a->add_rows_dw.dy), count = a->add_rows_dw.dw.count;
-    return launch_op(a, e, sum_samples, blocks_for(a, count, TABLE_THREADS), TABLE_THREADS,
-                     elements_of(&a->add_rows_dw.dw),
-                     elements_of(&a->add_rows_dw.dy), count, sample, a->add_rows_dw.dy.count / sample);
+    const View *dw = &a->add_rows_dw.dw, *dy = &a->add_rows_dw.dy;
+    int64_t sample = sample_size(dy);
+    assert(dy->count % sample == 0);
+    return launch_op(a, e, sum_samples, blocks_for(a, dw->count, TABLE_THREADS), TABLE_THREADS, elements_of(dw),
+                     elements_of(dy), dw->count, sample, dy->count / sample);
 }

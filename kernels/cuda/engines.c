@@ -63,7 +63,7 @@ static cudnnStatus_t read_knobs(Engine *engine) {
     return status;
 }
 
-/* Everything but the configuration, from the configuration. */
+/* Reads all of *engine from its configuration. */
 static cudnnStatus_t engine_fill(Engine *engine) {
     int64_t bytes = 0, n = 0;
     cudnnStatus_t status = node_get(engine->config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
@@ -91,7 +91,8 @@ void engines_free(Engines *list) {
     memset(list, 0, sizeof *list);
 }
 
-/* Takes over what is in *config; a configuration that cannot be read or is there already is left out. */
+/* Appends the engine of *config, and takes *config over. Leaves an engine out that cannot be read or that is there
+ * already. */
 static int engines_add(Engines *list, Node *config, Err *e) {
     Engine engine;
     memset(&engine, 0, sizeof engine);
@@ -104,9 +105,9 @@ static int engines_add(Engines *list, Node *config, Err *e) {
     return OK;
 }
 
-/* The first configurations of a ranked list, which `heuristic` is. */
+/* Appends the first configurations of the ranked list that `heuristic` is. */
 static int take_results(Node heuristic, int most, Engines *list, Err *e) {
-    int64_t count = 0, found = 0; /* it may find fewer than it has announced */
+    int64_t count = 0, found = 0; /* announced, and found, which may be fewer */
     int code = OK;
     cudnnStatus_t status = node_get(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count,
                                     NULL);
@@ -124,13 +125,14 @@ static int take_results(Node heuristic, int most, Engines *list, Err *e) {
     return code ? code : libraries_check(status, "a list of engines", e);
 }
 
-/* The graph's handle names a GPU that is here, as is usual; its properties name a described one. */
+/* *properties: of a described GPU. NULL: the GPU is here, and the graph's handle names it. */
 static int described(CudaDevice *c, Node *properties, Err *e) {
     *properties = NULL;
     return c->ordinal == NOT_HERE ? libraries_properties(c, properties, e) : OK;
 }
 
 int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *list, Err *e) {
+    assert(g->graph && 0 <= ranking && ranking < ENGINE_RANKINGS && most > 0);
     Node d = NULL, properties;
     int code = described(c, &properties, e);
     if (code) return code;
@@ -143,7 +145,7 @@ int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *l
     if (!status && properties)
         status = cudnnBackendSetAttribute(d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                           &properties);
-    /* a ranking refuses a graph here that it does not know: it then ranks no engine */
+    /* a ranking that does not know the graph refuses it here: it then ranks no engine */
     bool ranked = !status && !cudnnBackendFinalize(d);
     code = ranked ? take_results(d, most, list, e) : libraries_check(status, "a request for engines", e);
     node_free(&d);
@@ -152,7 +154,7 @@ int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *l
 
 /* ---- one engine by its id */
 
-/* properties: NULL where the graph's handle tells the device */
+/* properties: NULL if the graph's handle names the device */
 static cudnnStatus_t make_engine(Node properties, const Graph *g, int64_t index, Node *out) {
     cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, out);
     if (!status)
@@ -177,6 +179,7 @@ static cudnnStatus_t make_knob(int64_t type, int64_t value, Node *out) {
 }
 
 int engine_open(CudaDevice *c, const Graph *g, const EngineId *id, Engine *out, Err *e) {
+    assert(g->graph && 0 <= id->n_knobs && id->n_knobs <= ENGINE_KNOBS);
     Node engine = NULL, properties, knob[ENGINE_KNOBS] = {NULL};
     memset(out, 0, sizeof *out);
     int code = described(c, &properties, e);

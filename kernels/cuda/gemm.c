@@ -1,6 +1,6 @@
-/* gemm.c: see gemm.h. cuBLASLt counts in columns: a row-major matrix is its transpose there, so what it computes is
- * D^T = op(B)^T op(A)^T, with our B as its first operand. A vector along our rows is then one along its columns, as its
- * bias is; the sum over op(A) is the one over its second operand. */
+/* gemm.c: see gemm.h. cuBLASLt's matrices are column-major: it sees our row-major matrices transposed. So it computes
+ * D^T = op(B)^T op(A)^T, with our B as its first operand. A vector along our rows lies along its columns, as its bias
+ * does; our sum over op(A) is its sum over the second operand. */
 #include "gemm.h"
 
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "libraries.h"
 #include "base/mem.h"
 
-/* Buffers start at multiples of CUDA_ALIGNMENT. Algorithms are asked for that want no more than 16 bytes, which is all
- * that their loads use. */
+/* Bytes. Buffers start at multiples of CUDA_ALIGNMENT, but algorithms' loads need no more than this: only algorithms
+ * that are content with it are asked for. */
 enum { GEMM_ALIGNMENT = 16 };
 /* Parts of a sum are added up in fp32 in a step of its own, in an order that is the same in every run. */
 static const uint32_t REDUCTIONS = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -43,8 +43,9 @@ static const uint32_t epilogues[] = {
     if (!(status)) (status) = function(descriptor, attribute, &(value), sizeof (value))
 
 static cublasStatus_t product_describe(GemmPlan *p, const Gemm *g) {
-    cublasOperation_t first = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, second = g->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    /* the heuristic looks at whether the vector is there and how it is aligned, not at what it holds */
+    cublasOperation_t first = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t second = g->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    /* the heuristic asks whether there is a vector and how it is aligned; it does not read it */
     const void *placeholder = (const void *)(uintptr_t)CUDA_ALIGNMENT;
     cublasStatus_t status = cublasLtMatmulDescCreate(&p->product, sums_of(g), CUDA_R_32F);
     SET(status, p->product, cublasLtMatmulDescSetAttribute, CUBLASLT_MATMUL_DESC_TRANSA, first);
@@ -82,7 +83,7 @@ static cublasStatus_t preference_describe(cublasLtMatmulPreference_t *preference
     return status;
 }
 
-/* Is it ready, within the workspace, and are its sums in one order? */
+/* May the algorithm be taken? It must be supported, fit into the workspace and add in a fixed order. */
 static bool result_may(const cublasLtMatmulHeuristicResult_t *result, size_t workspace) {
     uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_MASK;
     size_t written = 0;
@@ -92,8 +93,8 @@ static bool result_may(const cublasLtMatmulHeuristicResult_t *result, size_t wor
            !(reduction & ~REDUCTIONS);
 }
 
-/* Those of the heuristic's list that may be taken: result[0, *n). An epilogue that these types do not have may be
- * refused as an impossible request. */
+/* result[*n]: the algorithms of the heuristic's list that may be taken. If the types do not have an epilogue, cuBLASLt
+ * may call the request invalid: that, too, means none. */
 static cublasStatus_t algorithms_ask(cublasLtHandle_t handle, const GemmPlan *p, size_t workspace,
                                      cublasLtMatmulHeuristicResult_t result[GEMM_CANDIDATES], int *n) {
     cublasLtMatmulPreference_t preference = NULL;
@@ -111,8 +112,8 @@ static cublasStatus_t algorithms_ask(cublasLtHandle_t handle, const GemmPlan *p,
     return status;
 }
 
-/* ---- algorithms by name: the knobs that name one, beside its index. An algorithm starts with all of them 0, or as
- * good as 0; those of 16 bits are the low half of a value. */
+/* ---- algorithms by name: an algorithm's index and these knobs. All knobs of a new algorithm are 0, or mean the same; a
+ * knob of two bytes is the low half of a value. */
 
 static const struct { cublasLtMatmulAlgoConfigAttributes_t attribute; size_t bytes; } knobs[] = {
     {CUBLASLT_ALGO_CONFIG_TILE_ID, 4},          {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
@@ -128,7 +129,7 @@ static void algorithm_name(const cublasLtMatmulAlgo_t *algorithm, EngineId *id) 
     cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_ID, &index, sizeof index, &written);
     id->engine = index;
     for (size_t k = 0; k < ARRAY_LEN(knobs); k++) {
-        uint32_t value = 0; /* stays so where an algorithm has no such knob */
+        uint32_t value = 0; /* it stays 0 if the algorithm has no such knob */
         cublasLtMatmulAlgoConfigGetAttribute(algorithm, knobs[k].attribute, &value, knobs[k].bytes, &written);
         if (!value) continue;
         id->knob[id->n_knobs].type = knobs[k].attribute;
@@ -161,6 +162,7 @@ static void algorithm_find(cublasLtHandle_t handle, const GemmPlan *p, const Gem
 /* ---- plans */
 
 static int plan_describe(const Gemm *g, GemmPlan **plan, Err *e) {
+    assert(g->m > 0 && g->n > 0 && g->k > 0 && dtype_is_float(g->in) && dtype_is_float(g->out));
     GemmPlan *p = mem_new(sizeof *p);
     *plan = NULL;
     if (!p) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *p);

@@ -8,19 +8,19 @@
 
 enum { GEMM_CANDIDATES = 16 };
 
-/* `vector` is read by the first three, written by the last. The activation is ReLU. */
+/* What a product does beside D; `vector` is gemm_run's. The activation is ReLU. */
 typedef enum GemmEpilogue {
     GEMM_PLAIN,
     GEMM_RELU,      /* max(D, 0) */
-    GEMM_BIAS,      /* D + vector (n), on every row */
+    GEMM_BIAS,      /* D + vector (n), which is added to every row */
     GEMM_BIAS_RELU,
-    GEMM_SUM_A      /* vector (m) = sum of op(A) over k */
+    GEMM_SUM_A      /* writes vector (m) = sum of op(A) over k */
 } GemmEpilogue;
 
 typedef struct Gemm {
     int64_t m, n, k;
-    bool a_transposed, b_transposed; /* stored the other way round: A as (k, m), B as (n, k) */
-    DType in, out;           /* of A and B; of D and the vector */
+    bool a_transposed, b_transposed; /* A is stored as (k, m), B as (n, k) */
+    DType in, out;           /* in: of A and B; out: of D and the vector */
     bool tf32;               /* fp32 operands may be rounded to 10 bits */
     GemmEpilogue epilogue;
     int64_t a_stride, b_stride, d_stride; /* from row to row as they are stored; 0: the rows lie side by side */
@@ -30,11 +30,11 @@ typedef struct Gemm {
 typedef struct GemmPlan GemmPlan;
 
 size_t gemm_version(void); /* of the library: 130100 */
-/* The library's algorithms within `workspace` bytes, in its own ranking. Each adds in the same order in every run. To
- * find none is no error. */
+/* id[*n]: the library's algorithms that need at most `workspace` bytes, in its own ranking. Each adds in the same
+ * order in every run. To find none is no error. */
 int gemm_candidates(CudaDevice *c, const Gemm *g, size_t workspace, EngineId id[GEMM_CANDIDATES], int *n, Err *e);
-/* id: the algorithm; NULL: the first candidate. *plan is NULL, without an error, if the library has no such product
- * within `workspace` bytes. */
+/* id: the algorithm; NULL: the first candidate. *plan becomes NULL, without an error, if the library has no such
+ * product within `workspace` bytes. */
 int gemm_open(CudaDevice *c, const Gemm *g, const EngineId *id, size_t workspace, GemmPlan **plan, Err *e);
 void gemm_id(const GemmPlan *plan, EngineId *id);
 size_t gemm_workspace(const GemmPlan *plan); /* bytes that it uses */

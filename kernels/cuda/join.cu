@@ -1,5 +1,5 @@
-/* join.cu: mul; concat, slice, slice_dx, roll: elements moved; bias_db. A tensor is seen as (outer, axis, inner) in
- * the order in which it lies in memory; a run is what has one outer index: (axis, inner). */
+/* join.cu: mul; concat, slice, slice_dx, roll, which move elements; bias_db. A tensor is seen as (outer, axis, inner)
+ * in the order in which it lies in memory; a run is all that has one outer index: (axis, inner). */
 #include "bias.h"
 #include "elements.h"
 
@@ -11,21 +11,24 @@ struct Product {
 };
 
 int k_cuda_mul(const KArgs *a, Err *e) {
+    assert(a->mul.a.count == a->mul.y.count && a->mul.b.count == a->mul.y.count);
     ElementsOf<2> x = {{elements_of(&a->mul.a), elements_of(&a->mul.b)}};
     return elements_run(a, e, Product{}, x);
 }
 
-/* Elements of a run, and the first of those that belong to the part. */
+/* length: elements of a run; start: the first element of the part in it */
 typedef struct Runs { int64_t length, start; } Runs;
 
 static Runs runs_of(const KArgs *a, const View *v, int64_t start) {
     int64_t outer, inner;
+    assert(0 <= a->attr->axis.axis && a->attr->axis.axis < v->shape.rank && start >= 0);
+    assert(a->in[0].dtype == a->out[0].dtype && a->in[0].channels_last == a->out[0].channels_last);
     view_split(v, a->attr->axis.axis, &outer, &inner);
     Runs r = {v->count / outer, start * inner};
     return r;
 }
 
-/* Element i of the part goes to or comes from its place in its run of the whole. */
+/* Copies between a part, of runs of `part` elements, and its place in the runs of the whole; out: from the whole */
 template <typename T>
 static __global__ void move_part(T *to, const T *from, Runs whole, int64_t part, int64_t count, bool out) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
@@ -36,7 +39,7 @@ static __global__ void move_part(T *to, const T *from, Runs whole, int64_t part,
     }
 }
 
-/* to (whole runs): the part where it belongs, 0 elsewhere */
+/* to (whole runs) = the part at its place, 0 elsewhere */
 template <typename T>
 static __global__ void widen_part(T *to, const T *from, Runs whole, int64_t part, int64_t count) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;

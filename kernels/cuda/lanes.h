@@ -1,24 +1,25 @@
 /* lanes.h: N neighbouring elements of a floating type, N = 1, 4 or 8: as they lie (a Piece), or as fp32 in registers.
- * More than one travel in words of 8 or 16 bytes; lanes_fit says before the launch whether they may. For .cu files.
+ * Where N is more than 1, they are loaded and stored in words of 8 or 16 bytes; lanes_fit says before the launch
+ * whether that is possible. For .cu files.
  *
- * The type is looked at once per piece, in branches that all threads take alike: one kernel serves all types, at the
- * price of a few instructions per 16 bytes. Where it is a constant, so is the choice. */
+ * The type is looked at once per piece, in branches that all threads take alike. So one kernel serves all types, at
+ * the price of a few instructions per 16 bytes; where the type is a constant, the branches are gone. */
 #ifndef MT_LANES_H
 #define MT_LANES_H
 
 #include "cuda.h"
 
-/* 16-bit elements leave the second half unused. */
+/* 16-bit elements leave the second half of the words unused. */
 template <int N> struct Piece { uint32_t word[N]; };
 
-/* Do N elements from p on begin where words do? */
+/* Does p lie where a word of N elements may begin? */
 template <int N> static __host__ __device__ inline bool lanes_aligned(DType t, const void *p) {
     const unsigned bytes = N * (t == DT_F32 ? 4 : 2);
     return (uintptr_t)p % (bytes < 16 ? bytes : 16) == 0;
 }
 
-/* May N elements at every multiple of `row` elements from p be taken together? row: a row's length, or their count
- * where the kernel takes care of the tail. */
+/* May rows of `row` elements, the first at p, be loaded and stored N elements at a time? row: 0 if the kernel takes
+ * care of a rest. */
 template <int N> static inline bool lanes_fit(const void *p, DType t, int64_t row) {
     return row % N == 0 && lanes_aligned<N>(t, p);
 }

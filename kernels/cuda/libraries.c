@@ -1,4 +1,4 @@
-/* libraries.c: handles of cuDNN and cuBLASLt, and the device in cuDNN's words. */
+/* libraries.c: handles of cuDNN and cuBLASLt, and the device as cuDNN describes it. */
 #include "libraries.h"
 
 #include <dlfcn.h>
@@ -64,8 +64,8 @@ int libraries_blas(CudaDevice *c, cublasLtHandle_t *handle, Err *e) {
     return OK;
 }
 
-/* cuDNN's compiled engines load libcuda.so.1 even to say whether they take a graph. Without a driver the toolkit's stub
- * serves as long as nothing is run: once it is loaded by path, it is found by its name. */
+/* Loads libcuda.so.1: cuDNN's compiled engines want it even to say whether they take a graph. Without a driver the
+ * toolkit's stub will do as long as nothing is run: once it is loaded by its path, its name finds it. */
 static int driver_or_stub(Err *e) {
     if (dlopen("libcuda.so.1", RTLD_NOW)) return OK;
     const char *root = getenv("CUDA_PATH");

@@ -1,13 +1,12 @@
-/* linear.c: y = act(x w^T + b) and its gradients, by a library's product (gemm.h), followed by the kernels of bias.h
- * for what it leaves, or by small_n_gemm.cu.
+/* linear.c: y = act(x w^T + b) and its gradients: by a library's product (gemm.h), with the kernels of bias.h after it
+ * for what it does not do; or by small_n_gemm.cu.
  *
- * The library's own epilogues for f'(s) want ReLU's mask as one bit per element; what the program keeps is ReLU's
- * output, so dx *= f'(s) is bias.h's. They also want the bias in y's type: one in another (fp32 under amp) gets a copy
- * in it, as PyTorch's autocast makes one.
+ * The library's own epilogues for f'(s) want ReLU's mask as one bit per element. The program keeps ReLU's output
+ * instead, so bias.h computes dx *= f'(s). The epilogues also want the bias in y's type: a bias in another type (fp32
+ * under amp) gets a copy in y's, as PyTorch's autocast makes one.
  *
- * Where the library leaves bias or activation to the kernels after it, a 16-bit y is not rounded before them: the
- * product goes to the workspace in fp32, as many rows at a time as have room. Without any room it goes to y and is
- * rounded twice. */
+ * Where kernels after the product add bias or activation, a 16-bit y is not rounded before them: the product goes to
+ * the workspace in fp32, as many rows at a time as fit. Where no row fits, it goes to y and is rounded twice. */
 #include "linear.h"
 
 #include "bias.h"
@@ -48,12 +47,11 @@ Gemm linear_gemm(const KArgs *a) {
     return a->kind == OP_linear ? forward_gemm(a) : a->kind == OP_linear_dx ? dx_gemm(a) : dw_gemm(a);
 }
 
-/* ---- what is left of a forward op after the product */
+/* ---- what a forward op still has to do after the product */
 
 static bool has_bias(GemmEpilogue e) { return e == GEMM_BIAS || e == GEMM_BIAS_RELU; }
 static bool has_relu(GemmEpilogue e) { return e == GEMM_RELU || e == GEMM_BIAS_RELU; }
 
-/* What is left of a forward op after the product. */
 static ActAttr act_left(const KArgs *a, GemmEpilogue e) {
     ActAttr act = a->attr->linear.fused;
     if (has_relu(e)) act.act = ACT_NONE;
@@ -75,7 +73,7 @@ size_t linear_copy(const KArgs *a, GemmEpilogue e) {
 
 /* ---- runs */
 
-/* `count` rows from `row` on: the product, and what follows it. bias: as the product reads it. */
+/* `count` rows from `row` on: the product, and what follows it. bias: the vector that the product reads */
 static int rows_run(const KArgs *a, int64_t row, int64_t count, void *bias, Err *e) {
     const LinearState *state = a->state;
     const Gemm *g = &state->gemm;
@@ -105,8 +103,8 @@ static int forward(const KArgs *a, Err *e) {
 static int dx_run(const KArgs *a, Err *e) {
     const LinearState *state = a->state;
     const View *dx = &a->linear_dx.dx, *s = &a->linear_dx.s, *db = &a->linear_dx.db;
-    int code =
-        gemm_run(a->device, state->plan, a->linear_dx.dy.data, a->linear_dx.w.data, NULL, dx->data, a->workspace, e);
+    const void *dy = a->linear_dx.dy.data, *w = a->linear_dx.w.data;
+    int code = gemm_run(a->device, state->plan, dy, w, NULL, dx->data, a->workspace, e);
     if (code || (!s->count && !db->count)) return code;
     if (!s->count) return bias_sum(a, dx, db, a->workspace, a->workspace_bytes, e);
     return bias_act_dx(a, dx, s, a->attr->linear.fused, db, a->workspace, a->workspace_bytes, e);
@@ -114,10 +112,8 @@ static int dx_run(const KArgs *a, Err *e) {
 
 static int dw_run(const KArgs *a, Err *e) {
     const LinearState *state = a->state;
-    const View *dy = &a->linear_dw.dy, *db = &a->linear_dw.db;
-    int code =
-        gemm_run(a->device, state->plan, dy->data, a->linear_dw.x.data, db->data, a->linear_dw.dw.data, a->workspace,
-                 e);
+    const View *x = &a->linear_dw.x, *dy = &a->linear_dw.dy, *dw = &a->linear_dw.dw, *db = &a->linear_dw.db;
+    int code = gemm_run(a->device, state->plan, dy->data, x->data, db->data, dw->data, a->workspace, e);
     if (code || !db->count || state->gemm.epilogue == GEMM_SUM_A) return code;
     return bias_sum(a, dy, db, a->workspace, a->workspace_bytes, e);
 }
@@ -126,7 +122,8 @@ int linear_run(const KArgs *a, Err *e) {
     static KernelRun *const products[] = {forward, dx_run, dw_run};
     static KernelRun *const small_n[] = {cuda_small_n_forward, cuda_small_n_dx, cuda_small_n_dw};
     const LinearState *s = a->state;
-    return (s->way == LINEAR_SKINNY ? small_n : products)[a->kind - OP_linear](a, e);
+    assert(s && s->way < LINEAR_WAYS && a->workspace_bytes >= s->workspace);
+    return (s->way == LINEAR_SMALL_N ? small_n : products)[a->kind - OP_linear](a, e);
 }
 
 int k_cuda_linear(const KArgs *a, Err *e) { return linear_run(a, e); }

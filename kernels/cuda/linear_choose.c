@@ -1,9 +1,9 @@
-/* linear_choose.c: which way and which of a library's algorithms a linear layer's op is run by. A pick, if one fits;
- * else own kernels if there are few outputs, since memory then sets the pace and a library's tiles would be mostly
- * empty, or the library's first algorithm; in a race, the fastest of all. Only a race times anything.
+/* linear_choose.c: chooses the way and the library's algorithm that run a linear layer's op. A pick, if one fits; else
+ * own kernels if there are few outputs, since memory then sets the pace and a library's tiles would be mostly empty;
+ * else the library's first algorithm; in a race, the fastest of all. Only a race times anything.
  *
- * The library answers only where there is a GPU: without one the workspace comes from shapes, or from the pick, and it
- * is the same with one. */
+ * The library answers only where there is a GPU. So the workspace follows from shapes, or from the pick: it is the
+ * same with and without a GPU. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,14 +15,14 @@
 #include "base/mem.h"
 #include "program/product.h"
 
-/* SPLIT_K: terms of a sum that are worth a block of their own. ROWS: the rows taken at a time are a multiple of it, so
- * each time starts at a whole 16-byte word. */
+/* TILE: rows and columns of D that a processor takes; PROCESSORS: of a large GPU. SPLIT_K: terms of a sum that are
+ * worth a block of their own. ROWS: rows are taken in multiples of it, so that each part starts at a 16-byte word. */
 enum { TILE = 128, PROCESSORS = 132, SPLIT_K = 256, ROWS = 8 };
 
 /* ---- the workspace */
 
-/* The workspace that a product may use. If D has fewer tiles than the GPU has processors, the library splits the sum
- * over k and then wants room for a D in fp32 per part; nothing else gains by memory. */
+/* Bytes that a product may use, at most `limit`. If D has fewer tiles than the GPU has processors, the library splits
+ * the sum over k and then needs a D in fp32 per part. Nothing else gets faster by memory. */
 static size_t product_bytes(const Gemm *g, size_t limit) {
     int64_t tiles = ((g->m + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE);
     int64_t parts = min_i64(PROCESSORS / tiles, g->k / SPLIT_K);
@@ -35,7 +35,7 @@ static size_t db_bytes(const KArgs *a, size_t limit) {
     return a->kind != OP_linear && db->count ? bias_workspace(of->count / db->count, db->count, limit) : 0;
 }
 
-/* Sets what comes before the product within `room` bytes. s->way becomes PLAIN where FUSED would be no different. */
+/* Sets the product and what comes before it, within `room` bytes. s->way becomes PLAIN where FUSED would do the same. */
 static void place(const KArgs *a, LinearWay way, size_t room, LinearState *s) {
     Gemm *g = &s->gemm;
     *g = linear_gemm(a);
@@ -54,11 +54,11 @@ static void place(const KArgs *a, LinearWay way, size_t room, LinearState *s) {
 }
 
 static void place_small_n(const KArgs *a, size_t limit, LinearState *s) {
-    s->way = LINEAR_SKINNY;
+    s->way = LINEAR_SMALL_N;
     s->workspace = cuda_small_n_workspace(a, limit);
 }
 
-/* Sets the whole op's workspace if the product takes `bytes`; db comes after the product. */
+/* Sets the whole op's workspace if the product takes `bytes`; the sum of db runs after the product, in the same bytes. */
 static void grant(const KArgs *a, size_t bytes, size_t limit, LinearState *s) {
     s->workspace = max_size(s->before + bytes, db_bytes(a, limit));
 }
@@ -71,9 +71,7 @@ static void close_plans(LinearState *s) {
     s->plan = s->rest = NULL;
 }
 
-static bool fits_small_n(const KArgs *a) {
-    return cuda_small_n_fits(product_operands(a).w);
-}
+static bool fits_small_n(const KArgs *a) { return cuda_small_n_fits(product_operands(a).w); }
 
 static int types_check(const KArgs *a, const Gemm *g, Err *e) {
     const View *other = a->kind == OP_linear_dw ? &a->linear_dw.x : &a->linear.w;
@@ -83,8 +81,8 @@ static int types_check(const KArgs *a, const Gemm *g, Err *e) {
                    dtype_name(other->dtype), dtype_name(g->out));
 }
 
-/* Opens the plans of a placed product by `id` (NULL: the library's first) within `bytes`. *ready: the library has it;
- * always true of a device that is not here. The rows left at the end use the library's first algorithm. */
+/* Opens the plans of a placed product within `bytes`, with the algorithm `id` (NULL: the library's first). *ready: the
+ * library has it, or the device is not here. The rows that are left at the end use the library's first algorithm. */
 static int open_plans(const KArgs *a, const EngineId *id, size_t bytes, LinearState *s, bool *ready, Err *e) {
     CudaDevice *c = cuda_of(a);
     Gemm rest = s->gemm;
@@ -98,7 +96,7 @@ static int open_plans(const KArgs *a, const EngineId *id, size_t bytes, LinearSt
     return code;
 }
 
-/* The product with its epilogue; without it, and within the same bytes, if the library has none with it. */
+/* The product with its epilogue. If the library has none with it: without it, within the same bytes. */
 static int choose_first(const KArgs *a, size_t limit, LinearState *s, Err *e) {
     bool ready;
     if (fits_small_n(a)) {
@@ -148,13 +146,13 @@ static bool way_named(const char *name, LinearWay *way) {
     return false;
 }
 
-/* Places the op as under the pick's limit, which may differ from the caller's. false: the pick no longer applies,
- * because its algorithm is gone or wants more workspace than before, or because the line was changed. */
+/* Takes the pick, under its own limit, which may differ from the caller's. false: it no longer applies, because its
+ * algorithm is gone or wants more workspace than before, or because its line was changed. */
 static bool choose_picked(const KArgs *a, const Pick *pick, LinearState *s) {
     LinearWay way;
     bool ready;
     if (!way_named(pick->way, &way)) return false;
-    if (way == LINEAR_SKINNY) {
+    if (way == LINEAR_SMALL_N) {
         if (!fits_small_n(a)) return false;
         place_small_n(a, pick->limit, s);
         return s->workspace == pick->workspace;
@@ -170,16 +168,16 @@ static bool choose_picked(const KArgs *a, const Pick *pick, LinearState *s) {
 
 typedef struct Winner { LinearWay way; EngineId engine; size_t workspace; double us; } Winner;
 
-/* What a race is about, and how long the first choice takes. */
+/* first: microseconds of the first choice */
 typedef struct Contest { const KArgs *a; size_t limit; Bench race; double first; } Contest;
 
-/* One way and algorithm against the winner so far. What cannot be run does not win; a lost device ends everything. */
+/* Times one way and algorithm against the winner so far. What cannot be run does not win; a lost device ends the race. */
 static int compete(Contest *q, LinearWay way, const EngineId *id, Winner *winner, Err *e) {
     LinearState s = {.way = way};
     bool ready = true;
     double us = 0;
     int code = OK;
-    if (way == LINEAR_SKINNY) {
+    if (way == LINEAR_SMALL_N) {
         place_small_n(q->a, q->limit, &s);
     } else {
         place(q->a, way, q->limit, &s);
@@ -201,8 +199,8 @@ static int compete_all(Contest *q, LinearWay way, Winner *winner, Err *e) {
     EngineId id[GEMM_CANDIDATES] = {{.engine = 0}};
     LinearState s = {.way = way};
     int n = 1, code = OK;
-    if (way == LINEAR_SKINNY && !fits_small_n(q->a)) return OK;
-    if (way != LINEAR_SKINNY) {
+    if (way == LINEAR_SMALL_N && !fits_small_n(q->a)) return OK;
+    if (way != LINEAR_SMALL_N) {
         place(q->a, way, q->limit, &s);
         if (s.way != way || types_check(q->a, &s.gemm, NULL)) return OK;
         code = gemm_candidates(cuda_of(q->a), &s.gemm, q->limit - s.before, id, &n, e);
@@ -211,7 +209,7 @@ static int compete_all(Contest *q, LinearWay way, Winner *winner, Err *e) {
     return code;
 }
 
-/* *s is the first choice; it becomes the fastest. */
+/* *s is the first choice. It becomes the fastest one, which is kept as a pick. */
 static int choose_raced(const KArgs *a, const char *op, size_t limit, LinearState *s, Err *e) {
     CudaDevice *c = cuda_of(a);
     Contest q = {.a = a, .limit = limit};
@@ -235,7 +233,7 @@ static int choose_raced(const KArgs *a, const char *op, size_t limit, LinearStat
         return tuning_keep(c, &pick, e);
     }
     close_plans(&fastest);
-    /* the library's own first choice may be one that cannot be asked for by name: it stays, without a pick */
+    /* the library's first choice may be one that cannot be asked for by name: then it stays, without a pick */
     return winner.us == q.first ? OK : err_set(e, ERR_INTERNAL, "what won the race of %s cannot be had again", op);
 }
 

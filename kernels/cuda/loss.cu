@@ -1,13 +1,12 @@
-/* loss.cu: losses and their gradients.
- *
- * A loss is a sum of terms (sums.h) over a number of samples. Sums are in double, terms in fp32. */
+/* loss.cu: losses and their gradients. A loss is a sum of terms (sums.h) over a number of samples. Sums are in double,
+ * terms in fp32. */
 #include "program/loss.h"
 #include "sums.h"
 
 enum { LOSS_THREADS = ELEMENT_THREADS, LOSS_WARPS = LOSS_THREADS / WARP };
 enum { SLOPE_BLOCKS = 4 }; /* per processor: half of the threads that it holds */
 
-/* Of one block: terms, and of how many samples. */
+/* Of one block: the sum of its terms, and how many samples they are of */
 typedef struct LossPart { double sum, count; } LossPart;
 
 static __device__ inline LossPart block_part(LossPart mine) {
@@ -15,14 +14,14 @@ static __device__ inline LossPart block_part(LossPart mine) {
     return p;
 }
 
-/* Where a loss goes. Of cross entropy: w, the classes' weights [C], stats [N]; each may be NULL. */
+/* Where a loss goes. w: the classes' weights [C], stats [N]: of cross entropy, each may be NULL */
 typedef struct LossTo { LossAttr attr; const float *w; float *loss; LossPart *parts; Softmax *stats; } LossTo;
 
 static __device__ inline void loss_store(const LossTo *to, LossPart all) {
     *to->loss = loss_value(&to->attr, all.sum, all.count);
 }
 
-/* The end of a kernel that makes terms: `mine` is one thread's. */
+/* Ends a kernel that makes terms. mine: the thread's */
 static __device__ inline void part_store(const LossTo *to, LossPart mine) {
     LossPart p = block_part(mine);
     if (threadIdx.x) return;
@@ -46,19 +45,20 @@ static int loss_prepare(const KArgs *a, size_t limit, void **state, size_t *work
     return OK;
 }
 
-/* x itself stands for a target that is not there. */
-static inline Elements target_of(const KArgs *a) { return elements_of(&a->in[a->cross_entropy.t.data ? 1 : 0]); }
+/* A loss without a target gets x in its place, and does not read it. */
+static inline Elements target_of(const KArgs *a) {
+    return elements_of(a->element_loss.t.data ? &a->element_loss.t : &a->element_loss.x);
+}
 
-/* `terms` makes those of x (rows, classes) and t; of single elements, each is a row. */
+/* `terms` makes the terms of x (rows, classes) and t; of a loss of single elements, each element is a row. */
 static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elements, int64_t, int64_t),
                     int64_t rows) {
-    LossTo to =
-        {a->attr->loss, (const float *)a->cross_entropy.w.data, (float *)a->cross_entropy.loss.data,
-         (LossPart *)a->workspace,
+    const View *x = &a->cross_entropy.x, *loss = &a->cross_entropy.loss;
+    LossTo to = {a->attr->loss, (const float *)a->cross_entropy.w.data, (float *)loss->data, (LossPart *)a->workspace,
                  (Softmax *)a->cross_entropy.stats.data};
-    int parts = (int)sum_parts(a->cross_entropy.x.count, sizeof(LossPart), a->workspace_bytes);
-    int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(&a->cross_entropy.x), target_of(a), rows,
-                       a->cross_entropy.x.count / rows);
+    assert(rows > 0 && x->count % rows == 0 && operand_is_float(x) && operand_is_fp32(loss));
+    int parts = (int)sum_parts(x->count, sizeof(LossPart), a->workspace_bytes);
+    int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(x), target_of(a), rows, x->count / rows);
     return rc != OK || parts == 1 ? rc : launch_op(a, e, loss_finish, 1, LOSS_THREADS, to, parts);
 }
 
@@ -69,8 +69,8 @@ static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
 static __device__ inline int64_t first_row() { return (int64_t)blockIdx.x * LOSS_WARPS + threadIdx.x / WARP; }
 static __device__ inline int64_t row_stride() { return (int64_t)gridDim.x * LOSS_WARPS; }
 
-/* The warp's; x is the row that begins at element `row`. It is read once: where a larger maximum turns up, the sum
- * before it is scaled down. A lane takes eight elements at a time, so that their loads are under way together. */
+/* The row of x that begins at element `row`, by a warp. It is read once: when a larger maximum turns up, the sum so
+ * far is scaled down. A lane takes eight elements at a time, so that their loads are under way together. */
 static __device__ inline Softmax softmax_row(const LossAttr *attr, bool ignored, Elements x, int64_t row,
                                              int64_t classes) {
     float most = -INFINITY;
@@ -81,7 +81,7 @@ static __device__ inline Softmax softmax_row(const LossAttr *attr, bool ignored,
         for (int i = 0; i < LANES; i++)
             values[i] = c + i * WARP < classes ? element_at(x, row + c + i * WARP) : -INFINITY;
         for (int i = 0; i < LANES; i++) most = fmaxf(most, values[i]);
-        const float top = most == -INFINITY ? 0 : most; /* infinity less infinity is none */
+        const float top = most == -INFINITY ? 0 : most; /* infinity - infinity would be NaN */
         for (int i = 0; i < LANES; i++) part += expf(values[i] - top);
         sum = sum * (double)expf(before - top) + (double)part;
     }
@@ -120,8 +120,8 @@ typedef struct Gradient {
     Elements dx;
 } Gradient;
 
-/* Samples that are not ignored, by their weights. Each block counts them anew: labels are few bytes beside the logits.
- * That labels are in range was checked when they came in. */
+/* The sum of the weights of samples that are not ignored. Each block counts anew: labels are few bytes beside the
+ * logits. Labels are in range: they were checked when they came in. */
 static __device__ inline double samples_counted(const int32_t *t, const float *w, int64_t rows, int32_t ignored) {
     double count = 0;
     for (int64_t n = threadIdx.x; n < rows; n += blockDim.x)
@@ -129,7 +129,7 @@ static __device__ inline double samples_counted(const int32_t *t, const float *w
     return block_sum(count);
 }
 
-/* Over all classes; nobody asks where there are no weights. */
+/* The sum of the classes' weights; 0 if there are none, which is then not used */
 static __device__ inline double weights_sum(const float *w, int64_t classes) {
     double sum = 0;
     for (int64_t c = threadIdx.x; w && c < classes; c += blockDim.x) sum += w[c];
@@ -155,19 +155,27 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
     }
 }
 
-int k_cuda_cross_entropy(const KArgs *a,
-                         Err *e) { return loss_run(a, e, cross_entropy_terms, a->cross_entropy.t.count); }
+int k_cuda_cross_entropy(const KArgs *a, Err *e) {
+    const View *x = &a->cross_entropy.x, *t = &a->cross_entropy.t;
+    assert(t->dtype == DT_I32 && x->shape.rank == 2 && t->count == x->shape.dim[0]);
+    assert(operand_is_vector(&a->cross_entropy.w, x->shape.dim[1]));
+    assert(operand_is_vector(&a->cross_entropy.stats, 2 * t->count));
+    (void)x; /* with NDEBUG nothing reads it */
+    return loss_run(a, e, cross_entropy_terms, t->count);
+}
 
 int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {
-    Gradient to =
-        {a->attr->loss, (const StepState *)a->cross_entropy_dx.state.data, (const float *)a->cross_entropy_dx.w.data,
-                   (const Softmax *)a->cross_entropy_dx.stats.data, elements_of(&a->cross_entropy_dx.dx)};
+    const View *x = &a->cross_entropy_dx.x, *t = &a->cross_entropy_dx.t, *dx = &a->cross_entropy_dx.dx;
+    const View *w = &a->cross_entropy_dx.w, *stats = &a->cross_entropy_dx.stats;
+    assert(t->dtype == DT_I32 && x->shape.rank == 2 && t->count == x->shape.dim[0] && dx->count == x->count);
+    assert(operand_is_vector(w, x->shape.dim[1]) && operand_is_vector(stats, 2 * t->count));
+    Gradient to = {a->attr->loss, (const StepState *)a->cross_entropy_dx.state.data, (const float *)w->data,
+                   (const Softmax *)stats->data, elements_of(dx)};
     /* few, since each of them counts all labels */
     int64_t few = (int64_t)cuda_of(a)->model.processors * SLOPE_BLOCKS;
-    unsigned blocks = (unsigned)min_i64((a->cross_entropy_dx.t.count + LOSS_WARPS - 1) / LOSS_WARPS, few);
-    return launch_op(a, e, cross_entropy_slopes, blocks, LOSS_THREADS, to, elements_of(&a->cross_entropy_dx.x),
-                     elements_of(&a->cross_entropy_dx.t), a->cross_entropy_dx.t.count,
-                         a->cross_entropy_dx.x.count / a->cross_entropy_dx.t.count);
+    unsigned blocks = (unsigned)min_i64((t->count + LOSS_WARPS - 1) / LOSS_WARPS, few);
+    return launch_op(a, e, cross_entropy_slopes, blocks, LOSS_THREADS, to, elements_of(x), elements_of(t), t->count,
+                     x->count / t->count);
 }
 
 /* ---- losses of single elements: x and t of one shape and order */
@@ -200,9 +208,14 @@ struct ElementSlope {
     }
 };
 
-int k_cuda_element_loss(const KArgs *a, Err *e) { return loss_run(a, e, element_terms, a->element_loss.x.count); }
+int k_cuda_element_loss(const KArgs *a, Err *e) {
+    assert(!a->element_loss.t.count || a->element_loss.t.count == a->element_loss.x.count);
+    return loss_run(a, e, element_terms, a->element_loss.x.count);
+}
 
 int k_cuda_element_loss_dx(const KArgs *a, Err *e) {
+    assert(!a->element_loss_dx.t.count || a->element_loss_dx.t.count == a->element_loss_dx.x.count);
+    assert(a->element_loss_dx.dx.count == a->element_loss_dx.x.count);
     ElementsOf<2> x = {{elements_of(&a->element_loss_dx.x), target_of(a)}};
     ElementSlope f = {a->attr->loss, (const StepState *)a->element_loss_dx.state.data, a->element_loss_dx.x.count};
     return elements_run(a, e, f, x);

@@ -18,7 +18,7 @@ int cuda_alloc(Device *d, size_t bytes, void **p, Err *e) {
     return code;
 }
 
-/* cudaFree waits for what is enqueued. Its own failure is an earlier op's: it is kept where it is final. */
+/* cudaFree waits for all that is enqueued. If it fails, an earlier op has failed: a final error is kept in c->lost. */
 void cuda_free(Device *d, void *p, size_t bytes) {
     CudaDevice *c = (CudaDevice *)d;
     (void)bytes;
@@ -44,8 +44,7 @@ void cuda_host_free(Device *d, void *p, size_t bytes) {
     if (p && cuda_ready(c, NULL) == OK) cuda_check(c, cudaFreeHost(p), "cudaFreeHost", NULL);
 }
 
-/* After all that was enqueued; other forms of cudaMemcpy would not wait for that, since the stream is a non-blocking
- * one. */
+/* Copies after all that was enqueued. cudaMemcpy would not wait for that, since the stream is a non-blocking one. */
 static int copy(Device *d, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, const char *what,
                 Err *e) {
     CudaDevice *c = (CudaDevice *)d;
@@ -75,17 +74,19 @@ int cuda_download(Device *d, void *to, const void *from, size_t bytes, Err *e) {
 
 int cuda_send(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e) {
     CudaDevice *c = (CudaDevice *)d;
+    assert(0 <= slot && slot < SEND_SLOTS);
     int code = copy(d, to, from, bytes, cudaMemcpyHostToDevice, "a copy to the GPU", e);
     return code ? code : cuda_check(c, cudaEventRecord(c->sent[slot], c->stream), "an event after a copy", e);
 }
 
 int cuda_sent(Device *d, int slot, Err *e) {
     CudaDevice *c = (CudaDevice *)d;
+    assert(0 <= slot && slot < SEND_SLOTS);
     int code = cuda_ready(c, e);
     return code ? code : cuda_check(c, cudaEventSynchronize(c->sent[slot]), "waiting for a copy to the GPU", e);
 }
 
-/* The bytes of this process if the driver tells them (in some containers it knows processes by other numbers), else all
+/* The bytes of this process, if the driver tells them: in some containers it knows processes by other numbers. Else all
  * bytes in use on the GPU. */
 size_t cuda_used(Device *d) {
     CudaDevice *c = (CudaDevice *)d;

@@ -1,11 +1,11 @@
 /* nhwc_to_nchw.cu: channels-last images to PyTorch's element order and back: per sample a transposition
- * (H W, C) <-> (C, H W), in square tiles that are read and written along rows. */
+ * (H W, C) <-> (C, H W), in square tiles that are both read and written along rows. */
 #include "launch.h"
 #include "program/nhwc_to_nchw.h"
 
 enum { TILE = 32, TILE_ROWS = 8 }; /* a block's threads are TILE_ROWS rows of a tile */
 
-/* to (cols, rows) = from (rows, cols) transposed, for each of the samples; tiles: of all samples */
+/* to (cols, rows) = from (rows, cols) transposed, for each sample; tiles: of all samples */
 template <typename T>
 static __global__ void transpose(T *to, const T *from, int64_t rows, int64_t cols, int64_t tiles) {
     __shared__ T tile[TILE][TILE + 1]; /* + 1: a column lies in different banks */
@@ -27,6 +27,8 @@ int k_cuda_nhwc_to_nchw(const KArgs *a, Err *e) {
     Rows r;
     int rc = rows_read(a, &r, e);
     if (rc != OK) return rc;
+    assert(a->in[0].count == a->out[0].count && a->in[0].count == r.samples * r.rows * r.cols);
+    assert(dtype_size(a->in[0].dtype) == 2 || dtype_size(a->in[0].dtype) == 4);
     int64_t tiles = r.samples * ((r.rows + TILE - 1) / TILE) * ((r.cols + TILE - 1) / TILE);
     unsigned blocks = blocks_for(a, tiles * TILE * TILE_ROWS, TILE * TILE_ROWS);
     dim3 threads(TILE, TILE_ROWS);

@@ -52,17 +52,17 @@ static __global__ void batch_finish(const __grid_constant__ Batch b) {
     b.running_var[c] = (1 - m) * b.running_var[c] + m * (float)sample;
 }
 
-/* broadcast: istd, or the variance */
+/* spread: istd; eval: the variance */
 struct BatchScale {
     enum { INPUTS = 1 };
-    const float *w, *b, *mean, *broadcast;
+    const float *w, *b, *mean, *spread;
     int64_t channels;
     float eps;
     bool eval;
     __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
         int64_t c = begin % channels;
         for (int i = 0; i < LANES; i++, c = c + 1 < channels ? c + 1 : 0) {
-            float scale = param_at(w, c, 1) * (eval ? 1 / sqrtf(broadcast[c] + eps) : broadcast[c]);
+            float scale = param_at(w, c, 1) * (eval ? 1 / sqrtf(spread[c] + eps) : spread[c]);
             y[i] = x[0][i] * scale + (param_at(b, c, 0) - mean[c] * scale);
         }
     }
@@ -74,11 +74,16 @@ int k_cuda_batchnorm_prepare(const KArgs *a, size_t, void **state, size_t *works
 
 int k_cuda_batchnorm(const KArgs *a, Err *e) {
     int64_t channels = norm_channels(a, &a->batchnorm.x), rows = a->batchnorm.x.count / channels;
+    const View *mean = &a->batchnorm.running_mean, *var = &a->batchnorm.running_var;
     ElementsOf<1> x = {{elements_of(&a->batchnorm.x)}};
+    assert(a->batchnorm.y.count == a->batchnorm.x.count && a->attr->norm.eps >= 0);
+    assert(operand_is_vector(&a->batchnorm.w, channels) && operand_is_vector(&a->batchnorm.b, channels));
+    assert(operand_is_vector(&a->batchnorm.mean, channels) && operand_is_vector(&a->batchnorm.istd, channels));
+    assert(operand_is_vector(mean, channels) && operand_is_vector(var, channels) && !mean->data == !var->data);
+    assert(a->attr->norm.momentum >= 0 || !mean->data || a->batchnorm.batches.data);
     Batch b = {a->attr->norm, (const double *)a->workspace, channel_parts(rows, channels), rows, channels,
-               (float *)a->batchnorm.mean.data, (float *)a->batchnorm.istd.data,
-                   (float *)a->batchnorm.running_mean.data, (float *)a->batchnorm.running_var.data,
-               (int32_t *)a->batchnorm.batches.data};
+               (float *)a->batchnorm.mean.data, (float *)a->batchnorm.istd.data, (float *)mean->data,
+               (float *)var->data, (int32_t *)a->batchnorm.batches.data};
     int code = channels_run(a, e, Squares{}, x, rows, channels);
     if (!code && b.batches) code = launch_op(a, e, count_batch, 1, 1, b.batches);
     if (!code) code = launch_op(a, e, batch_finish, channel_blocks(channels), channel_threads(), b);
@@ -87,11 +92,13 @@ int k_cuda_batchnorm(const KArgs *a, Err *e) {
 }
 
 int k_cuda_batchnorm_eval(const KArgs *a, Err *e) {
+    const View *w = &a->batchnorm_eval.w, *b = &a->batchnorm_eval.b;
+    const View *mean = &a->batchnorm_eval.mean, *var = &a->batchnorm_eval.var;
+    const int64_t channels = norm_channels(a, &a->batchnorm_eval.x);
     ElementsOf<1> x = {{elements_of(&a->batchnorm_eval.x)}};
-    BatchScale f =
-        {floats(&a->batchnorm_eval.w), floats(&a->batchnorm_eval.b), floats(&a->batchnorm_eval.mean),
-         floats(&a->batchnorm_eval.var),
-                    norm_channels(a, &a->batchnorm_eval.x), a->attr->norm.eps, true};
+    assert(a->batchnorm_eval.y.count == a->batchnorm_eval.x.count && operand_is_vector(w, channels));
+    assert(operand_is_vector(b, channels) && operand_is_vector(mean, channels) && operand_is_vector(var, channels));
+    BatchScale f = {floats(w), floats(b), floats(mean), floats(var), channels, a->attr->norm.eps, true};
     int code = norm_check(a, &a->batchnorm_eval.x, e);
     return code ? code : elements_run(a, e, f, x);
 }
@@ -113,12 +120,15 @@ struct BatchSlope {
 };
 
 int k_cuda_batchnorm_dx(const KArgs *a, Err *e) {
+    const View *w = &a->batchnorm_dx.w, *mean = &a->batchnorm_dx.mean, *istd = &a->batchnorm_dx.istd;
+    const View *dw = &a->batchnorm_dx.dw, *db = &a->batchnorm_dx.db;
     int64_t channels = norm_channels(a, &a->batchnorm_dx.x);
     ElementsOf<2> x = {{elements_of(&a->batchnorm_dx.dy), elements_of(&a->batchnorm_dx.x)}};
-    BatchSlope f =
-        {floats(&a->batchnorm_dx.w), floats(&a->batchnorm_dx.mean), floats(&a->batchnorm_dx.istd),
-         floats(&a->batchnorm_dx.dw), floats(&a->batchnorm_dx.db),
-                    channels, 1.0f / (float)(a->batchnorm_dx.x.count / channels)};
+    assert(a->batchnorm_dx.dy.count == a->batchnorm_dx.x.count && a->batchnorm_dx.dx.count == a->batchnorm_dx.x.count);
+    assert(operand_is_vector(w, channels) && operand_is_vector(mean, channels) && operand_is_vector(istd, channels));
+    assert(operand_is_vector(dw, channels) && operand_is_vector(db, channels));
+    BatchSlope f = {floats(w), floats(mean), floats(istd), floats(dw), floats(db), channels,
+                    1.0f / (float)(a->batchnorm_dx.x.count / channels)};
     int code = norm_check(a, &a->batchnorm_dx.x, e);
     return code ? code : elements_run(a, e, f, x);
 }
@@ -133,7 +143,7 @@ typedef struct Groups {
     float eps;
 } Groups;
 
-/* A thread's elements of the group, one after the other: without divisions, which take longer than all the rest. */
+/* A thread's walk through its elements of the group. It has no divisions, which would take longer than all the rest. */
 typedef struct Walk { int64_t base, row, column, rows_on, columns_on; } Walk;
 
 static __device__ inline Walk walk_start(const Groups &g) {
@@ -196,6 +206,9 @@ static __global__ void norm_dx_kernel(const __grid_constant__ Groups g) {
 }
 
 static Groups groups_of(const KArgs *a, const View *x, const View *mean, const View *istd) {
+    assert(a->attr->norm.groups > 0 && norm_channels(a, x) % a->attr->norm.groups == 0);
+    assert(istd->count % a->attr->norm.groups == 0 && operand_is_fp32(istd) && operand_is_vector(mean, istd->count));
+    assert(x->count == a->out[0].count);
     Groups g = {};
     g.x = elements_of(x);
     g.y = elements_of(&a->out[0]);
@@ -211,6 +224,7 @@ static Groups groups_of(const KArgs *a, const View *x, const View *mean, const V
 
 int k_cuda_norm(const KArgs *a, Err *e) {
     Groups g = groups_of(a, &a->norm.x, &a->norm.mean, &a->norm.istd);
+    assert(operand_is_vector(&a->norm.w, g.channels) && operand_is_vector(&a->norm.b, g.channels));
     g.w = floats(&a->norm.w);
     g.b = floats(&a->norm.b);
     int code = norm_check(a, &a->norm.x, e);
@@ -219,6 +233,7 @@ int k_cuda_norm(const KArgs *a, Err *e) {
 
 int k_cuda_norm_dx(const KArgs *a, Err *e) {
     Groups g = groups_of(a, &a->norm_dx.x, &a->norm_dx.mean, &a->norm_dx.istd);
+    assert(a->norm_dx.dy.count == a->norm_dx.x.count && operand_is_vector(&a->norm_dx.w, g.channels));
     g.dy = elements_of(&a->norm_dx.dy);
     g.w = floats(&a->norm_dx.w);
     int code = norm_check(a, &a->norm_dx.x, e);
@@ -227,7 +242,7 @@ int k_cuda_norm_dx(const KArgs *a, Err *e) {
 
 /* ---- parameters */
 
-/* dy (x - mean) istd, and dy; one mean per channel, or per group of a sample */
+/* Adds dy (x - mean) istd, and dy; there is one mean per channel, or (GROUPS) per group of a sample. */
 template <bool GROUPS> struct ParamSlopes {
     enum { INPUTS = 2 }; /* dy, x */
     const float *mean, *istd;
@@ -262,6 +277,8 @@ template <bool GROUPS> static int slopes_run(const KArgs *a, Err *e, int64_t row
 
 int k_cuda_norm_dw(const KArgs *a, Err *e) {
     const int64_t channels = norm_channels(a, &a->norm_dw.x), rows = a->norm_dw.x.count / channels;
+    assert(a->norm_dw.dy.count == a->norm_dw.x.count && operand_is_vector(&a->norm_dw.mean, a->norm_dw.istd.count));
+    assert(operand_is_vector(&a->norm_dw.dw, channels) && operand_is_vector(&a->norm_dw.db, channels));
     const int code = (a->attr->norm.groups ? slopes_run<true> : slopes_run<false>)(a, e, rows, channels);
     if (code) return code;
     return launch_op(a, e, param_finish, channel_blocks(channels), channel_threads(), (const double *)a->workspace,

@@ -1,6 +1,6 @@
-/* nvml.c: what only the driver's management library knows: how much of the GPU this process holds, contexts and kernels
- * included; its clocks, its temperature, and what slows it down. Loaded at run time, since it comes with the driver;
- * the few names used are written down here. */
+/* nvml.c: what only the driver's management library knows: how much of the GPU this process holds, with contexts and
+ * kernels; the GPU's clocks, its temperature, and what slows it down. The library comes with the driver, so it is
+ * loaded at run time; the few declarations that are needed are here. */
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -11,7 +11,7 @@ typedef void *NvmlGpu;
 typedef struct NvmlProcess { unsigned pid; unsigned long long bytes; unsigned instance, compute; } NvmlProcess;
 enum { PROCESSES = 256, NVML_OK = 0, CLOCK_SM = 1, CLOCK_MEMORY = 2, SENSOR_GPU = 0 };
 
-/* The driver's reasons for a low clock that say something of a measurement. */
+/* The driver's reasons for a low clock that matter to a measurement */
 static const struct { unsigned long long reason; int throttle; } reasons[] = {
     {0x04, THROTTLE_POWER},   /* the power limit */
     {0x08, THROTTLE_BRAKE},   /* hardware slowdown: heat, power brake or current */
@@ -26,7 +26,7 @@ struct Nvml {
     int (*shutdown)(void);
     int (*driver)(char *text, unsigned size);
     int (*processes)(NvmlGpu, unsigned *count, NvmlProcess *);
-    int (*clock)(NvmlGpu, int kind, unsigned *mhz);       /* NULL, as the next two: this driver lacks it */
+    int (*clock)(NvmlGpu, int kind, unsigned *mhz); /* this and the next two are NULL if the driver lacks them */
     int (*temperature)(NvmlGpu, int sensor, unsigned *celsius);
     int (*reasons)(NvmlGpu, unsigned long long *bits);
 };
@@ -41,7 +41,7 @@ static bool load(void *library, const char *name, void *function) {
 static void load_evidence(Nvml *n) {
     load(n->library, "nvmlDeviceGetClockInfo", &n->clock);
     load(n->library, "nvmlDeviceGetTemperature", &n->temperature);
-    if (!load(n->library, "nvmlDeviceGetCurrentClocksEventReasons", &n->reasons)) /* since driver 535; before: */
+    if (!load(n->library, "nvmlDeviceGetCurrentClocksEventReasons", &n->reasons)) /* since driver 535 */
         load(n->library, "nvmlDeviceGetCurrentClocksThrottleReasons", &n->reasons);
 }
 

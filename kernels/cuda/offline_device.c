@@ -1,5 +1,5 @@
-/* offline_device.c: a GPU that is described and not here. It prepares ops as the real one does, so that a program gets
- * the same workspace, and refuses all that would need the GPU. */
+/* offline_device.c: a GPU that is described, but not here. It prepares ops as the real one does, so that a program gets
+ * the same workspace. It refuses all that needs the GPU. */
 #include "cuda.h"
 #include "base/mem.h"
 

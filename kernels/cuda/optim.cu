@@ -1,24 +1,24 @@
 /* optim.cu: the update: overflow check, step count, optimizers, loss scale.
  *
- * A step has one such op per parameter, most of them small. Neighbours of one kind that obey one rule wait in a queue
- * on the host and become one launch, with the list of their tensors in the kernel's parameters. cuda_flush launches
- * what waits; the device calls it before anything else is enqueued or waited for. */
+ * A step has one such op per parameter, and most are small. Consecutive ones of the same kind and rule wait in a queue
+ * on the host; they become one launch, with the list of their tensors in the kernel's parameters. cuda_flush launches
+ * what waits. The device calls it before anything else is enqueued or waited for. */
 #include "sums.h"
 #include "base/mem.h"
 
-/* CHUNK: elements that a block takes at a time; 2^31 of them are more than any memory holds.
- * MULTIPROCESSOR_BLOCKS: of THREADS threads, enough to hide latency. */
+/* CHUNK: elements that a block takes at a time; no memory holds 2^31 chunks. MULTIPROCESSOR_BLOCKS: of THREADS threads,
+ * enough to hide latency. TENSORS: of a launch, at most. */
 enum { THREADS = 256, CHUNK = 4096, MULTIPROCESSOR_BLOCKS = 8, TENSORS = 54, PARAMETER_BYTES = 4096 };
 
-/* weight: what the rule works on; copy: NULL, or the 16-bit weights of which `weight` is the fp32 master; state: NULL
- * where it is not kept. grad_check: g alone. */
+/* weight: what the rule works on. copy: the 16-bit weights, if `weight` is their fp32 master, else NULL. state: NULL
+ * if it is not kept. grad_check has g alone. */
 typedef struct UpdateTensor {
     const void *g;
     void *weight, *copy, *state[OPTIM_STATES];
     int64_t count;
-    int first_chunk;                             /* of the launch's, which are counted over all tensors */
+    int first_chunk;                             /* its number among the chunks of all tensors of the launch */
     uint8_t g_type, type, copy_type, state_type; /* DType */
-    int vectors;                                 /* four elements may be taken together */
+    int vectors;                                 /* four elements may be loaded and stored together */
 } UpdateTensor;
 
 typedef struct Update {
@@ -44,7 +44,7 @@ static __device__ void grad_check_at(const Update &u, const UpdateTensor &t, con
     bool bad = false;
     lanes_load<N>((DType)t.g_type, t.g, i, g);
     for (int n = 0; n < N; n++) bad |= (f32_bits(g[n]) & 0x7f800000u) == 0x7f800000u;
-    if (bad) u.state->overflow = 1; /* whoever is first: all write the same */
+    if (bad) u.state->overflow = 1; /* threads may all write it: they write the same */
 }
 
 template <int N, OptimFn *value>
@@ -79,8 +79,8 @@ static __device__ int tensor_of(const Update &u, int chunk) {
 
 typedef void AtFn(const Update &u, const UpdateTensor &t, const OptimStep &step, int64_t i);
 
-/* Blocks stride over the chunks. Adam's powers are the same for all elements and slow to compute: one thread of a block
- * computes them. */
+/* Blocks stride over the chunks. Adam's powers of beta are the same for all elements and slow to compute: one thread
+ * of a block computes them, within optim_step. */
 template <int KIND, AtFn *at1, AtFn *at4>
 static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ Update u) {
     __shared__ OptimStep step;
@@ -133,7 +133,7 @@ extern "C" int cuda_flush(CudaDevice *c, Err *e) {
     const dim3 grid((unsigned)min_i64(q->update.chunks, most));
     const char *name = op_info(q->kind)->name;
     const int code = cuda_check(c, launch(kernel_of(q->kind), grid, dim3(THREADS), c->stream, q->update), name, e);
-    q->update.n = 0; /* also where it failed: nothing is launched twice */
+    q->update.n = 0; /* also after a failure: nothing is launched twice */
     return code;
 }
 
@@ -164,6 +164,7 @@ static int queue_ready(const KArgs *a, const OptimRule *rule, StepState *state, 
 
 static int queue_put(const KArgs *a, const OptimRule *rule, StepState *state, UpdateTensor t, Err *e) {
     const int64_t chunks = (t.count + CHUNK - 1) / CHUNK;
+    assert(t.count > 0 && t.g && chunks <= INT32_MAX);
     const int code = queue_ready(a, rule, state, e);
     if (code) return code;
     Update *u = &cuda_of(a)->queue->update;
@@ -175,6 +176,7 @@ static int queue_put(const KArgs *a, const OptimRule *rule, StepState *state, Up
 
 static int update_put(const KArgs *a, Err *e) {
     const View *w = &a->update.w, *master = &a->out[op_master(a->kind)], *weight = master->data ? master : w;
+    assert(a->update.g.count == w->count && operand_is_vector(master, w->count));
     UpdateTensor t = {};
     t.g = a->update.g.data;
     t.g_type = (uint8_t)a->update.g.dtype;

@@ -1,5 +1,6 @@
 #include "plan_cache.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +9,11 @@
 #include "libraries.h"
 #include "base/mem.h"
 
-/* The number is the format's: plans of the first one did not name their way, and are not read. Then hash and length of
- * the JSON text that follows, and the key. */
+/* The first line: 2 is the format's number (plans of format 1 did not name their way and are not read); then the hash
+ * and the length of the JSON text that follows, and the key. */
 static const char *const HEAD = "memtide plan 2 %016llx %zu %s\n";
 
-/* A plan belongs to the handle of a device that is here, or to a description. */
+/* *plan: a new plan, of the handle of a device that is here, or of a description */
 static int plan_start(CudaDevice *c, Node *plan, Err *e) {
     cudnnHandle_t handle = NULL;
     Node properties = NULL;
@@ -74,7 +75,7 @@ int plan_read(CudaDevice *c, const char *path, const char *key, Node *plan, Err 
     return code;
 }
 
-/* The engine's configuration has said how many bytes; memory was planned by that. */
+/* Memory was planned by what the engine's configuration said: the plan may need no more. */
 static int check_workspace(const Engine *engine, Node *plan, Err *e) {
     int64_t bytes = 0, n = 0;
     int code = libraries_check(node_get(*plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
@@ -99,7 +100,7 @@ int plan_open(CudaDevice *c, const char *op, const char *way, const Engine *engi
     PlanKey key;
     *plan = NULL;
     plan_key(c, op, way, &engine->id, &key);
-    /* without a place for it, or without an entry there, it is compiled: the cache only saves time */
+    /* without a cache, or without an entry there, it is compiled: the cache only saves time */
     bool cached = engine->compiled && !cache_path(key.file, path, NULL);
     if (cached && !plan_read(c, path, key.text, plan, NULL)) return check_workspace(engine, plan, e);
     int code = plan_set(c, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine->config,
@@ -109,6 +110,7 @@ int plan_open(CudaDevice *c, const char *op, const char *way, const Engine *engi
 }
 
 int plan_run(CudaDevice *c, Node plan, int n, const int64_t *id, void *const *data, void *workspace, Err *e) {
+    assert(plan && n > 0);
     cudnnHandle_t handle;
     Node pack = NULL;
     int code = libraries_cudnn(c, &handle, e);

@@ -1,7 +1,8 @@
 /* pool.cu: pooling over channels-last images: a thread per pixel of the output and N neighbouring channels.
  *
- * Both directions gather, as on the CPU: a backward pass writes every dx once, from the windows that hold it. So there
- * is nothing to zero and no atomic, 16-bit gradients are summed in fp32, and the order of the sum is fixed. */
+ * Both directions gather, as on the CPU: a backward pass writes every dx once, from the windows that hold it. So
+ * nothing must be zeroed, no atomics are needed, 16-bit gradients are summed in fp32, and the order of the sum is
+ * fixed. */
 #include "cuda.h"
 #include "lanes.h"
 #include "launch.h"
@@ -9,7 +10,7 @@
 
 enum { THREADS = 128 };
 
-/* `image` is x or dx, `windows` is y or dy with idx beside it; their sizes are (H, W) and (OH, OW). */
+/* image (H, W): x or dx; windows (OH, OW): y or dy, and idx */
 typedef struct Pool {
     PoolAttr attr;
     int adaptive;
@@ -26,7 +27,7 @@ static __device__ inline int64_t pixel(const Pool &p, int64_t row, int width, in
 
 static __device__ inline const PoolAttr *window_attr(const Pool &p) { return p.adaptive ? NULL : &p.attr; }
 
-/* v[N] <-> N window positions, N of them in one word (two for 8) */
+/* v[N] <-> N window positions, a byte each: one word, or two for N = 8 */
 template <int N> static __device__ inline void bytes_load(const uint8_t *p, int *v) {
     uint32_t word[2] = {0, 0};
     if (N == 8) {
@@ -46,7 +47,7 @@ template <int N> static __device__ inline void bytes_store(uint8_t *p, const int
     else *p = (uint8_t)word[0];
 }
 
-/* The first window that does not end before `reached`, counted from the padded image's edge. */
+/* The first window that begins at `reached` or later; both are counted from the padded image's edge. */
 static __device__ inline int first_window(int reached, int stride) {
     return reached <= 0 ? 0 : (reached + stride - 1) / stride;
 }
@@ -55,7 +56,7 @@ static __device__ inline int first_window(int reached, int stride) {
 
 template <int N> static __device__ void maxpool_at(const Pool &p, int row, int ow, int c) {
     const int image = row / p.OH, oh = row % p.OH;
-    const float least = p.attr.fused.act == ACT_RELU ? 0.0f : -INFINITY; /* a ReLU's 0 takes part */
+    const float least = p.attr.fused.act == ACT_RELU ? 0.0f : -INFINITY; /* with a ReLU nothing is below 0 */
     float best[N], x[N];
     int at[N];
     bool first = true;
@@ -68,7 +69,7 @@ template <int N> static __device__ void maxpool_at(const Pool &p, int row, int o
         for (int n = 0; n < N; n++) {
             const bool wins = x[n] > best[n] || x[n] != x[n];
             best[n] = wins ? x[n] : best[n];
-            at[n] = first || wins ? k : at[n]; /* of what nothing is larger than: the first */
+            at[n] = first || wins ? k : at[n]; /* the first position, even if x is not above `least` */
         }
         first = false;
     }
@@ -77,7 +78,7 @@ template <int N> static __device__ void maxpool_at(const Pool &p, int row, int o
     if (p.idx) bytes_store<N>(p.idx + to, at);
 }
 
-/* Windows are visited by their place; position k of a window holds this pixel where k dilation = pixel - start. */
+/* A window holds the pixel at position k, where k dilation = pixel - the window's start. */
 template <int N> static __device__ void maxpool_dx_at(const Pool &p, int row, int w, int c) {
     const PoolAttr &a = p.attr;
     const int image = row / p.H, h = row % p.H;
@@ -147,7 +148,7 @@ template <int N, AtFn *at> static __global__ void each_pixel(const __grid_consta
         at(p, (int)blockIdx.x, i / vectors, i % vectors * N);
 }
 
-/* Four channels at a time suit fp32, eight 16-bit types: 16 bytes. */
+/* A thread takes 16 bytes of channels at a time: four in fp32, eight in 16-bit types. */
 template <AtFn *at1, AtFn *at4, AtFn *at8>
 static int pool_run(const KArgs *a, const View *image, const View *windows, const View *idx, Err *e) {
     const View *out = &a->out[0];
@@ -160,6 +161,9 @@ static int pool_run(const KArgs *a, const View *image, const View *windows, cons
     if (rows > INT32_MAX || width * C > INT32_MAX)
         return err_set(e, ERR_UNSUPPORTED, "%s: %lld rows of %lld numbers are more than 2^31", op_info(a->kind)->name,
                        (long long)rows, (long long)(width * C));
+    assert(in[0] == win[0] && in[1] == win[1] && (!idx || !idx->count || idx->count == windows->count));
+    assert(adaptive || (a->attr->pool.stride[0] > 0 && a->attr->pool.stride[1] > 0));
+    assert(!idx || !idx->count || (a->attr->pool.dilation[0] > 0 && a->attr->pool.dilation[1] > 0));
     Pool p = {a->attr->pool, adaptive, image->data, windows->data, idx ? (uint8_t *)idx->data : NULL, image->dtype,
               windows->dtype, (int)C, (int)in[2], (int)in[3], (int)win[2], (int)win[3]};
     const bool fit4 = lanes_fit<4>(p.image, p.image_type, C) && lanes_fit<4>(p.windows, p.windows_type, C) &&
@@ -167,7 +171,7 @@ static int pool_run(const KArgs *a, const View *image, const View *windows, cons
     const bool fit8 = lanes_fit<8>(p.image, p.image_type, C) && lanes_fit<8>(p.windows, p.windows_type, C);
     const int N = !fit4 ? 1 : fit8 && out->dtype != DT_F32 ? 8 : 4;
     const int64_t parts = (width * (C / N) + THREADS - 1) / THREADS;
-    const dim3 grid((unsigned)rows, (unsigned)min_i64(parts, 65535));
+    const dim3 grid((unsigned)rows, (unsigned)min_i64(parts, GRID_MAX_YZ));
     void (*kernel)(Pool, int) = N == 8 ? each_pixel<8, at8> : N == 4 ? each_pixel<4, at4> : each_pixel<1, at1>;
     return launch_op(a, e, kernel, grid, dim3(THREADS), p, (int)width);
 }

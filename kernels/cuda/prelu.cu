@@ -25,11 +25,14 @@ struct PreluSlope {
 };
 
 int k_cuda_prelu(const KArgs *a, Err *e) {
+    assert(a->prelu.x.count == a->prelu.y.count && a->prelu.x.count % a->prelu.w.count == 0);
     ElementsOf<1> x = {{elements_of(&a->prelu.x)}};
     return elements_run(a, e, Prelu{elements_of(&a->prelu.w), a->prelu.w.count}, x);
 }
 
 int k_cuda_prelu_dx(const KArgs *a, Err *e) {
+    assert(a->prelu_dx.dy.count == a->prelu_dx.dx.count && a->prelu_dx.x.count == a->prelu_dx.dx.count);
+    assert(a->prelu_dx.x.count % a->prelu_dx.w.count == 0);
     ElementsOf<2> x = {{elements_of(&a->prelu_dx.dy), elements_of(&a->prelu_dx.x)}};
     return elements_run(a, e, PreluSlope{elements_of(&a->prelu_dx.w), a->prelu_dx.w.count}, x);
 }
@@ -66,6 +69,7 @@ int k_cuda_prelu_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *
 
 int k_cuda_prelu_dw(const KArgs *a, Err *e) {
     int64_t channels = a->prelu_dw.dw.count, rows = a->prelu_dw.x.count / channels;
+    assert(a->prelu_dw.dy.count == a->prelu_dw.x.count && a->prelu_dw.x.count % channels == 0);
     const Elements dw = elements_of(&a->prelu_dw.dw);
     const ElementsOf<2> both = {{elements_of(&a->prelu_dw.dy), elements_of(&a->prelu_dw.x)}};
     if (channels == 1) return sum_run(a, e, OneSlopeSum{dw}, both, a->prelu_dw.x.count);

@@ -1,10 +1,10 @@
 /* recurrent.cu: a layer of RNN, LSTM or GRU in one direction, and its gradients, by the formulas of
- * core/math/rnn_cells.h: products over all steps, and per step one product with w_hh and one kernel with a thread per
+ * core/math/rnn_cells.h: products over all steps; and for each step one product with w_hh and one kernel with a thread per
  * sample and unit. Sums, states and gradients of sums are fp32 in the workspace, whatever type the operands have. */
 #include "elements.h"
 #include "program/rnn_layout.h"
 
-/* DEPTH: terms of a sum that are under way together */
+/* DEPTH: terms of a sum that are loaded at once. COLUMNS, ROW_THREADS: of columns_kernel's blocks */
 enum { TILE = 16, DEPTH = 64, CELL_THREADS = 256, COLUMNS = 32, ROW_THREADS = 8 };
 
 /* ---- c (m, n) = a (m, k) b (k, n): one thread per element of c, tiles in shared memory */
@@ -12,15 +12,15 @@ enum { TILE = 16, DEPTH = 64, CELL_THREADS = 256, COLUMNS = 32, ROW_THREADS = 8 
 /* Element (i, j) is x[at + i row + j column]. */
 typedef struct Matrix { Elements x; int64_t at, row, column; } Matrix;
 
-/* add: c += instead; turn: b begins with its row `turn`, and its first rows come last */
-typedef struct Product { Matrix c, a, b; int64_t m, n, k, turn; bool add; } Product;
+/* add: c += a b. skip: b's rows begin with row `skip`; the first rows come last. */
+typedef struct Product { Matrix c, a, b; int64_t m, n, k, skip; bool add; } Product;
 
 static Matrix matrix(Elements x, int64_t at, int64_t stride) {
     Matrix m = {x, at, stride, 1};
     return m;
 }
 
-static Matrix turned(Elements x, int64_t at, int64_t stride) {
+static Matrix transposed(Elements x, int64_t at, int64_t stride) {
     Matrix m = {x, at, 1, stride};
     return m;
 }
@@ -37,7 +37,7 @@ static __global__ void product_kernel(Product p) {
     for (int64_t k0 = 0; k0 < p.k; k0 += DEPTH) {
         UNROLLED(DEPTH / TILE)
         for (int t = 0; t < DEPTH; t += TILE) {
-            const int64_t column = k0 + t + x, k = k0 + t + y, row = k + p.turn;
+            const int64_t column = k0 + t + x, k = k0 + t + y, row = k + p.skip;
             of_a[y][t + x] = i < p.m && column < p.k ? element(p.a, i, column) : 0.0f;
             of_b[t + y][x] = j < p.n && k < p.k ? element(p.b, row < p.k ? row : row - p.k, j) : 0.0f;
         }
@@ -51,6 +51,7 @@ static __global__ void product_kernel(Product p) {
 }
 
 static int product_run(const KArgs *op, Err *e, const Product &p) {
+    assert(p.m > 0 && p.n > 0 && p.k >= 0 && p.skip >= 0 && p.skip <= p.k);
     dim3 grid((unsigned)((p.m + TILE - 1) / TILE), (unsigned)((p.n + TILE - 1) / TILE)), block(TILE, TILE);
     return launch_op(op, e, product_kernel, grid, block, p);
 }
@@ -71,6 +72,8 @@ typedef struct Walk {
 } Walk;
 
 static Walk walk_of(const KArgs *a, const View *x, const View *y) {
+    assert(a->attr->rnn.mode < RNN_MODES && x->shape.rank == 3 && y->shape.rank == 3);
+    assert(x->shape.dim[0] == y->shape.dim[0] && x->shape.dim[1] == y->shape.dim[1]);
     Walk w = {};
     w.p = rnn_path(a, x, y);
     w.x = elements_of(x);
@@ -83,14 +86,13 @@ static Elements floats(float *at) {
     return e;
 }
 
-static __device__ inline float at(Elements x, int64_t i) {
-    return x.data ? element_at(x, i) : 0.0f;
-}
+/* An absent operand reads as zeros, and what is stored to it is dropped. */
+static __device__ inline float at(Elements x, int64_t i) { return x.data ? element_at(x, i) : 0.0f; }
 static __device__ inline void put(Elements x, int64_t i, float v) {
     if (x.data) dtype_store(x.type, x.data, (size_t)i, v);
 }
 
-/* Next `count` floats of the workspace; *used counts all. */
+/* The next `count` floats of the workspace, NULL if there is none; *used counts all. */
 static float *take(const KArgs *a, size_t *used, int64_t count) {
     float *p = a->workspace ? (float *)a->workspace + *used : NULL;
     *used += (size_t)count;
@@ -111,7 +113,7 @@ static int check(const KArgs *a, size_t floats_used, Err *e) {
 
 /* ---- forward */
 
-/* Gate g of unit j: its sum from x, and from h, which is nothing in the first step. */
+/* Gate g of unit j: its sum from x; its sum from h, which is 0 in the first step */
 static __device__ inline float sum_x(const Walk &w, int64_t row, int64_t g, int64_t j) {
     return w.from_x[row * w.p.gates + g * w.p.units + j] + at(w.b_ih, g * w.p.units + j);
 }
@@ -180,11 +182,11 @@ int k_cuda_rnn(const KArgs *a, Err *e) {
     int code = check(a, used, e);
     if (!code)
         code = product(a, e, matrix(floats(w.from_x), 0, w.p.gates), matrix(w.x, 0, w.p.inputs),
-                       turned(w.w_ih, 0, w.p.inputs), w.p.rows, w.p.gates, w.p.inputs);
+                       transposed(w.w_ih, 0, w.p.inputs), w.p.rows, w.p.gates, w.p.inputs);
     for (int64_t k = 0; k < w.p.steps && !code; k++) {
         if (k)
             code = product(a, e, matrix(floats(w.from_h), 0, w.p.gates), matrix(floats(w.h), 0, w.p.units),
-                           turned(w.w_hh, 0, w.p.units), w.p.samples, w.p.gates, w.p.units);
+                           transposed(w.w_hh, 0, w.p.units), w.p.samples, w.p.gates, w.p.units);
         if (!code) code = launch_op(a, e, cell_kernel, cell_blocks(w), CELL_THREADS, w, k);
     }
     return code;
@@ -221,14 +223,15 @@ static __global__ void back_kernel(Walk w, int64_t k) {
     w.h[i] = through;
 }
 
-/* The first step's slopes become zero: see hidden_gradients. */
+/* Clears the slopes of the first step: see hidden_gradients. */
 static __global__ void clear_kernel(Walk w) {
     const int64_t width = w.p.info.slopes * w.p.units, stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.p.samples * width; i += stride)
         w.slopes[rnn_row(&w.p, i / width, 0) * width + i % width] = 0.0f;
 }
 
-/* sum[j] = sum of column `column` + j of slopes; rows go to ROW_THREADS threads, whose sums are added up in order. */
+/* sum[j] = the sum of column `column` + j of slopes. ROW_THREADS threads share the rows; their sums are added up in
+ * order. */
 static __global__ void columns_kernel(Walk w, int64_t column, int64_t count, Elements sum) {
     __shared__ float part[ROW_THREADS][COLUMNS];
     const int64_t j = (int64_t)blockIdx.x * COLUMNS + threadIdx.x, width = w.p.info.slopes * w.p.units;
@@ -249,27 +252,28 @@ static int sum_rows(const KArgs *a, Err *e, const Walk &w, const View *sum, int6
                      column, count, to);
 }
 
-/* Columns of slopes [column, ...) belong to w_ih's rows [row, ...), `count` of them. */
+/* Columns [column, column + count) of slopes belong to w_ih's rows [row, row + count). */
 static int input_gradients(const KArgs *a, Err *e, const Walk &w, int64_t column, int64_t row, int64_t count) {
     const View *dw = &a->rnn_dx.dw_ih, *db = &a->rnn_dx.db_ih;
     const int64_t width = w.p.info.slopes * w.p.units, in = w.p.inputs;
     int code = db->count ? sum_rows(a, e, w, db, row, column, count) : OK;
-    return code || !dw->count ? code : product(a, e, matrix(elements_of(dw), row * in, in),
-                                               turned(floats(w.slopes), column, width), matrix(w.x, 0, in), count, in,
-                                               w.p.rows);
+    if (code || !dw->count) return code;
+    return product(a, e, matrix(elements_of(dw), row * in, in), transposed(floats(w.slopes), column, width),
+                   matrix(w.x, 0, in), count, in, w.p.rows);
 }
 
-/* GRU's slopes begin with those of w_ih's last rows. */
+/* GRU's slopes begin with those of w_ih's last rows: b is read from there on. */
 static int data_gradient(const KArgs *a, Err *e, const Walk &w) {
     const View *dx = &a->rnn_dx.dx;
-    const int64_t turn = w.p.mode == RNN_GRU ? 2 * w.p.units : 0;
+    const int64_t skip = w.p.mode == RNN_GRU ? 2 * w.p.units : 0;
     Product p = {matrix(elements_of(dx), 0, w.p.inputs), matrix(floats(w.slopes), 0, w.p.info.slopes * w.p.units),
-                 matrix(w.w_ih, 0, w.p.inputs), w.p.rows, w.p.inputs, w.p.gates, turn, false};
+                 matrix(w.w_ih, 0, w.p.inputs), w.p.rows, w.p.inputs, w.p.gates, skip, false};
     return dx->count ? product_run(a, e, p) : OK;
 }
 
-/* Rows of slopes meet the rows of y of one step before. The walk's first step has none: its slopes, which nothing needs
- * any more, become zero, so that every other row has its partner at the same distance. */
+/* The gradient of w_hh: each row of slopes is multiplied by the row of y of the step before. The walk's first step has
+ * no step before: its slopes, which nothing needs any more, become zero, so that all rows have their partners at the
+ * same distance. */
 static int hidden_gradients(const KArgs *a, Err *e, const Walk &w, int64_t column) {
     const View *dw = &a->rnn_dx.dw_hh, *db = &a->rnn_dx.db_hh;
     const int64_t width = w.p.info.slopes * w.p.units, u = w.p.units;
@@ -278,7 +282,7 @@ static int hidden_gradients(const KArgs *a, Err *e, const Walk &w, int64_t colum
     code = launch_op(a, e, clear_kernel, blocks_for(a, w.p.samples * width, CELL_THREADS), CELL_THREADS, w);
     if (code) return code;
     return product(a, e, matrix(elements_of(dw), 0, u),
-                   turned(floats(w.slopes), column + (w.p.reverse ? 0 : w.p.step * width), width),
+                   transposed(floats(w.slopes), column + (w.p.reverse ? 0 : w.p.step * width), width),
                    matrix(w.y, w.p.reverse ? w.p.step * u : 0, u), w.p.gates, u, w.p.rows - w.p.step);
 }
 

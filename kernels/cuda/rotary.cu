@@ -1,17 +1,17 @@
-/* rotary.cu: rotates the heads of a sequence by their step. A thread has some neighbouring pairs of features of one
- * step of a sample: it computes their angles once and takes one head after the other, HEADS of them under way
- * together. */
+/* rotary.cu: rotates pairs of a sequence's features by angles that grow with the step. A thread has some neighbouring
+ * pairs of one step of a sample. It computes their angles once and takes one head after the other; it loads HEADS of
+ * them at once. */
 #include "elements.h"
 
 enum { ROTARY_THREADS = 256, HEADS = 4 };
 
 typedef struct Rotary {
     RotaryAttr attr;
-    float frequency[ROTARY_PAIRS]; /* the CPU's, so that angles differ by no more than a rounding */
+    float frequency[ROTARY_PAIRS]; /* computed on the CPU, so that angles differ from its by a rounding at most */
     int64_t samples, steps, heads;
 } Rotary;
 
-/* v: two words of N features, which have N pairs: of each half one word, or neighbours */
+/* v: N pairs of features, as two words of N: one word of each half of the head; interleaved: two neighbours */
 template <int N>
 static __device__ inline void turn(const Rotary &r, const float *cosine, const float *sine, float *v) {
     if (r.attr.interleaved)
@@ -67,6 +67,8 @@ template <int N> static int run(const KArgs *a, Err *e, const Rotary &r) {
 
 int k_cuda_rotary(const KArgs *a, Err *e) {
     const View *x = &a->rotary.x, *y = &a->rotary.y;
+    assert(a->attr->rotary.dim > 0 && a->attr->rotary.dim % 2 == 0 && a->attr->rotary.dim / 2 <= ROTARY_PAIRS);
+    assert(x->shape.rank == 3 && x->shape.dim[2] % a->attr->rotary.dim == 0 && x->count == y->count);
     Rotary r = {};
     r.attr = a->attr->rotary;
     r.samples = x->shape.dim[0];

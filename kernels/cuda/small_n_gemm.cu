@@ -1,12 +1,13 @@
-/* small_n_gemm.cu: y (N, O) = x (N, I) w^T (O, I), its gradients, O at most OUTPUTS. Each reads the large operand once:
+/* small_n_gemm.cu: y (N, O) = x (N, I) w^T (O, I) and its gradients, O at most OUTPUTS. Each reads the large operand
+ * once:
  *
- *   forward  a warp holds ROWS rows by O sums in registers and walks along I; sums of lanes meet at the end
+ *   forward  a warp holds ROWS rows by O sums in registers and walks along I; at the end the lanes' sums are added up
  *   dx       a thread holds O by 8 of w and walks down N
  *   dw, db   a thread holds O by 4 sums and walks down N; db is the column of a thread whose x is 1
  *
- * dy waits in shared memory as fp32. A walk that is too long for the number of walkers is split; parts are summed up
- * by bias_parts. Kernels exist for a few O, for x, w and s of one type in whole 16-byte words with plain activations,
- * and once for everything else (ANY). */
+ * dy is read from shared memory, as fp32. If there are too few walkers for long walks, walks are split, and bias_parts
+ * sums up the parts. There are kernels for some O, for x, w and s of one type in whole 16-byte words with plain
+ * activations; and one for everything else (ANY). */
 #include "small_n_gemm.h"
 
 #include "bias.h"
@@ -14,7 +15,7 @@
 #include "launch.h"
 #include "program/product.h"
 
-/* SPLIT_BLOCKS: as bias.cu's BLOCKS. CHUNK: columns that a warp takes at a step of the forward pass. */
+/* SPLIT_BLOCKS: as COLUMN_BLOCKS of columns.h. CHUNK: columns that a warp takes per step of the forward pass */
 enum { OUTPUTS = 16, ROWS = 4, WARPS = 8, BLOCK_ROWS = ROWS * WARPS, CHUNK = 8 * WARP, SPLIT_BLOCKS = 264 };
 enum { DX_THREADS = 128, DX_ROWS = 16, DW_THREADS = 128, DW_ROWS = 64, DW_UNROLL = 8, ANY = DT_COUNT };
 
@@ -23,15 +24,15 @@ typedef struct Matrix { void *at; DType type; bool whole; int64_t columns; } Mat
 
 typedef struct SmallN {
     Matrix x, w, y; /* or their gradients */
-    Matrix b, s;    /* b, db; saved tensor; at NULL: absent */
+    Matrix b, s;    /* b or db; the saved tensor; at NULL: absent */
     int64_t rows, inputs;
     int outputs;
     ActAttr act;
-    int64_t part;   /* columns (forward) or rows (dw) of a part */
-    Parts parts;    /* at NULL: one part, which goes to the output itself */
+    int64_t part;   /* columns (forward) or rows (dw) of a part of a walk */
+    Parts parts;    /* at NULL: there is one part, which goes to the output itself */
 } SmallN;
 
-/* v[N] = elements from `column` of a row; zero after the end. T: the type, or ANY */
+/* v[N] = elements of a row from `column` on; zeros after the row's end. T: the type, or ANY */
 template <int T, int N>
 static __device__ void load(const Matrix &m, int64_t row, int64_t column, float *v) {
     const int64_t at = row * m.columns + column;
@@ -53,7 +54,7 @@ template <int T> static __device__ float times_slope(const ActAttr &act, float x
 
 /* ---- forward */
 
-/* Of 2 HALF numbers a lane keeps one half and hands the other to the lane that differs in `bit`. */
+/* Two lanes that differ in `bit` have 2 HALF numbers each. Each keeps one half of their sum; *first: which */
 template <int HALF> static __device__ void trade(float *v, int bit, int *first) {
     const bool upper = threadIdx.x & bit;
     for (int k = 0; k < HALF; k++) {
@@ -63,8 +64,7 @@ template <int HALF> static __device__ void trade(float *v, int bit, int *first) 
     *first += upper ? HALF : 0;
 }
 
-/* Sums of v[V] over the warp's lanes, V a multiple of 16: lanes 2k and 2k + 1 end with the V / 16 of them from *first
- * on. */
+/* Sums up v[V] over the warp's lanes, V a multiple of 16. Lanes 2k and 2k + 1 get V / 16 of the sums, from *first on. */
 template <int V> static __device__ void warp_sums(float *v, int *first) {
     *first = 0;
     trade<V / 2>(v, 16, first);
@@ -85,7 +85,8 @@ static __device__ void put_sum(const SmallN &s, int64_t row, int o, float sum) {
     dtype_store(s.y.type, s.y.at, (size_t)at, act_value(s.act, sum));
 }
 
-/* blockIdx: (BLOCK_ROWS rows, part of the columns). Missing rows and outputs repeat the last one. */
+/* blockIdx: (BLOCK_ROWS rows, part of the columns). After the last row and the last output these are read again; what
+ * comes of it is thrown away. */
 template <int O, int T>
 static __global__ void __launch_bounds__(WARPS *WARP, 1) forward_kernel(const __grid_constant__ SmallN s) {
     const int lane = (int)threadIdx.x % WARP;
@@ -105,14 +106,14 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1) forward_kernel(const __
     int first;
     warp_sums<ROWS * O>(sums, &first);
     if (lane % 2) return;
-    UNROLLED(1) /* the code of one, with every activation in it */
+    UNROLLED(1) /* put_sum has the code of every activation: once is enough */
     for (int k = 0; k < ROWS * O / 16; k++) {
         put_sum(s, row + (first + k) / O, (first + k) % O, sums[0]);
         for (int i = 0; i < ROWS * O / 16 - 1; i++) sums[i] = sums[i + 1];
     }
 }
 
-/* ---- dy in shared memory: ROWS_HERE rows of O, zero where there is none */
+/* ---- dy in shared memory: ROWS_HERE rows of O numbers, zeros after the last row and output */
 
 template <int O, int ROWS_HERE, int THREADS>
 static __device__ void dy_stage(const SmallN &s, int64_t row, int64_t end, float4 (*dy)[O / 4]) {
@@ -167,7 +168,7 @@ static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_cons
     float acc[O][4];
     for (int o = 0; o < O; o++) acc[o][0] = acc[o][1] = acc[o][2] = acc[o][3] = 0.0f;
     for (int64_t row = begin; row < end; row += DW_ROWS) {
-        __syncthreads(); /* the rows before are done with */
+        __syncthreads(); /* all threads are done with the rows before */
         dy_stage<O, DW_ROWS, DW_THREADS>(s, row, end, dy);
         const int here = end - row < DW_ROWS ? (int)(end - row) : (int)DW_ROWS;
         UNROLLED(DW_UNROLL)
@@ -199,17 +200,21 @@ static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_cons
 
 /* ---- how the work is split */
 
+extern "C" bool cuda_small_n_fits(const View *w) { return w->shape.dim[0] <= OUTPUTS; }
+
 static Matrix matrix_of(const View *v, int64_t columns) {
     const bool whole = lanes_fit<4>(v->data, v->dtype, columns) && lanes_fit<8>(v->data, v->dtype, columns);
     const Matrix m = {v->data, v->dtype, whole, columns};
     return m;
 }
 
-/* Operands by the op's kind; `bytes`: room for parts. */
+/* The op's operands, and its walks in as many parts as `bytes` have room for. */
 static SmallN small_n_of(const KArgs *a, size_t bytes) {
     const bool forward = a->kind == OP_linear, dx = a->kind == OP_linear_dx;
     const ProductOperands p = product_operands(a);
     const View *b = forward ? &a->linear.b : &a->linear_dx.db;
+    assert(p.w->shape.rank == 2 && cuda_small_n_fits(p.w) && p.x->count % p.w->shape.dim[1] == 0);
+    assert(p.y->count == p.x->count / p.w->shape.dim[1] * p.w->shape.dim[0]);
     SmallN s = {};
     s.inputs = p.w->shape.dim[1];
     s.outputs = (int)p.w->shape.dim[0];
@@ -223,7 +228,7 @@ static SmallN small_n_of(const KArgs *a, size_t bytes) {
     /* forward: parts of the columns; dw: of the rows */
     const int64_t sums = s.outputs * s.inputs + (b->count ? s.outputs : 0);
     const int64_t others = forward ? (s.rows + BLOCK_ROWS - 1) / BLOCK_ROWS
-                                   : (s.inputs / 4 + DW_THREADS) / DW_THREADS; /* blocks beside a part's */
+                                   : (s.inputs / 4 + DW_THREADS) / DW_THREADS; /* blocks of a part */
     const int64_t length = forward ? s.inputs : s.rows, step = forward ? (int)CHUNK : (int)DW_ROWS;
     s.parts.count = forward ? s.rows * s.outputs : sums;
     s.parts.stride = (s.parts.count + 3) / 4 * 4; /* whole 16-byte words */
@@ -235,8 +240,6 @@ static SmallN small_n_of(const KArgs *a, size_t bytes) {
     if (s.parts.parts > 1) s.parts.at = (float *)a->workspace;
     return s;
 }
-
-extern "C" bool cuda_small_n_fits(const View *w) { return w->shape.dim[0] <= OUTPUTS; }
 
 extern "C" size_t cuda_small_n_workspace(const KArgs *a, size_t limit) {
     const View *dx = &a->linear_dx.dx, *db = &a->linear_dx.db;
@@ -250,13 +253,13 @@ extern "C" size_t cuda_small_n_workspace(const KArgs *a, size_t limit) {
 typedef void SmallNKernel(SmallN s);
 enum { TYPES = 3, WIDTHS = 3 };
 typedef struct Kernels { SmallNKernel *of[TYPES][WIDTHS], *any; } Kernels;
-static const int widths[WIDTHS] = {4, 12, OUTPUTS}; /* O of the kernels; ten classes are the most common case */
+static const int widths[WIDTHS] = {4, 12, OUTPUTS}; /* the kernels' O; 12 is for ten classes, the most common case */
 #define WIDTHS_OF(kernel, T) {kernel<4, T>, kernel<12, T>, kernel<OUTPUTS, T>}
 #define KERNELS(kernel) \
     {{WIDTHS_OF(kernel, DT_F32), WIDTHS_OF(kernel, DT_BF16), WIDTHS_OF(kernel, DT_F16)}, kernel<OUTPUTS, ANY>}
 static const Kernels forwards = KERNELS(forward_kernel), dxs = KERNELS(dx_kernel), dws = KERNELS(dw_kernel);
 
-/* m and other, which may be absent, are read; made for m's type */
+/* The kernel for m's type, or the one for everything. m and `other`, which may be absent, are read. */
 static SmallNKernel *pick(const SmallN &s, const Kernels &kernels, const Matrix &m, const Matrix &other,
                           const Matrix &written) {
     const bool one = m.whole && written.whole && (!other.at || (other.whole && other.type == m.type));

@@ -1,10 +1,10 @@
-/* softmax.cu: softmax and its logarithm along lines of `n` elements that lie `stride` apart; a warp per line. */
+/* softmax.cu: softmax and its logarithm along lines of n elements, which lie `stride` apart; a warp per line. */
 #include "elements.h"
 
 enum { SOFTMAX_THREADS = 256, SOFTMAX_WARPS = SOFTMAX_THREADS / WARP };
 
 typedef struct Lines {
-    Elements x, y, z; /* x and y; or dy, y and dx */
+    Elements x, y, z; /* x, y; or dy, y, dx */
     int64_t count, n, stride;
     bool log;
 } Lines;
@@ -12,7 +12,7 @@ typedef struct Lines {
 static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
 static __device__ inline int64_t line_index() { return (int64_t)blockIdx.x * SOFTMAX_WARPS + threadIdx.x / WARP; }
 
-/* Where line k starts. */
+/* The first element of line k */
 static __device__ inline int64_t start_of(const Lines &l, int64_t k) {
     return k / l.stride * l.n * l.stride + k % l.stride;
 }
@@ -52,6 +52,8 @@ static __global__ void softmax_dx_kernel(const __grid_constant__ Lines l) {
 
 static int lines_run(const KArgs *a, Err *e, void (*kernel)(Lines), Lines l) {
     int64_t outer;
+    assert(0 <= a->attr->softmax.axis && a->attr->softmax.axis < a->in[0].shape.rank);
+    assert(a->in[0].count == a->out[0].count && (a->kind == OP_softmax || a->softmax_dx.y.count == a->out[0].count));
     l.n = a->in[0].shape.dim[a->attr->softmax.axis];
     view_split(&a->in[0], a->attr->softmax.axis, &outer, &l.stride);
     l.count = a->in[0].count / l.n;

@@ -46,7 +46,7 @@ int cuda_elapsed(Device *d, double *seconds, Err *e) {
 
 /* ---- graphs */
 
-/* Thread-local: calls of other threads (libraries make some) do not spoil a recording. */
+/* Thread-local: calls of other threads, which some libraries have, do not end the recording. */
 int cuda_record(Device *d, Err *e) {
     CudaDevice *c = (CudaDevice *)d;
     int code = cuda_ready(c, e);
@@ -73,7 +73,7 @@ int cuda_recorded(Device *d, void **graph, Err *e) {
     int code = cuda_ready(c, e);
     if (!code) code = cuda_flush(c, e);
     c->capturing = false;
-    /* also after an error: the stream has to leave the recording */
+    /* also after an error: the stream must leave the recording */
     int ended = cuda_check(c, cudaStreamEndCapture(c->stream, &recorded), "the end of the recording", code ? NULL : e);
     if (!code) code = ended;
     if (!code) code = cuda_check(c, cudaGraphInstantiate(&exec, recorded, 0), "making a graph of the step", e);

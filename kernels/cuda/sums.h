@@ -1,7 +1,7 @@
 /* sums.h: a sum over all elements, in double, in three levels: a thread's terms, a block's threads, the blocks. The
- * blocks' sums meet in the workspace, and a second kernel of one block adds them; a sum that is small enough is one
- * block's and has neither. Which block takes which elements follows from their count alone: the order of a sum is the
- * same in every run and on every GPU, and the workspace is known without one. For .cu files. */
+ * blocks write their sums to the workspace, and a second kernel of one block adds them up. A small sum is one block's
+ * alone and needs neither. Which block takes which elements follows from their count alone: so the order of a sum is
+ * the same in every run and on every GPU, and the workspace is known without one. For .cu files. */
 #ifndef MT_SUMS_H
 #define MT_SUMS_H
 
@@ -9,19 +9,20 @@
 
 enum { PART_ELEMENTS = 16384, PARTS_MAX = 1024, SUM_WARPS = ELEMENT_THREADS / WARP };
 
-/* Blocks for `count` elements whose sums, of `size` bytes each, find room. */
+/* Blocks for the sum over `count` elements; the blocks' sums, `size` bytes each, fit into `bytes`, unless there is
+ * one. */
 static inline int64_t sum_parts(int64_t count, size_t size, size_t bytes) {
     int64_t parts = min_i64((count + PART_ELEMENTS - 1) / PART_ELEMENTS, PARTS_MAX);
     return max_i64(1, min_i64(parts, (int64_t)(bytes / size)));
 }
 
-/* The workspace for these, at most `limit`. */
+/* The workspace for them: at most `limit` bytes */
 static inline size_t sum_workspace(int64_t count, size_t size, size_t limit) {
     int64_t parts = sum_parts(count, size, limit);
     return parts > 1 ? (size_t)parts * size : 0;
 }
 
-/* Over a block of ELEMENT_THREADS, in every thread. */
+/* The sum over a block of ELEMENT_THREADS threads; all of them must call it, and each gets the result. */
 static __device__ inline double block_sum(double x) {
     __shared__ double of_warp[SUM_WARPS];
     double sum = 0;
@@ -33,8 +34,8 @@ static __device__ inline double block_sum(double x) {
     return sum;
 }
 
-/* ---- `f` is a struct with F::INPUTS, the term of a lane of the inputs, which is 0 where all of them are, and what
- *      becomes of the sum,
+/* ---- `f` is a struct with F::INPUTS and two functions: the term of a lane of the inputs, which must be 0 where all inputs
+ *      are 0; and one that stores the sum.
  *      double term(const float (*x)[LANES], int lane) const
  *      void store(double sum) const */
 

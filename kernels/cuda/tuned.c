@@ -13,7 +13,7 @@ static bool same(const Pick *a, const char *device, size_t version, const char *
     return a->version == version && !strcmp(a->op, op) && !strcmp(a->device, device);
 }
 
-/* A pick fits into the limit that it was made under, even if its workspace is larger: copies that every choice needs do
+/* A pick fits into the limit that it was made under, even if its workspace is larger: copies that every way needs do
  * not count against the limit. */
 static bool fits(const Pick *pick, size_t limit) { return pick->limit <= limit || pick->workspace <= limit; }
 
@@ -86,7 +86,7 @@ static bool take_size(size_t *to, const char *from) {
     return *end == 0;
 }
 
-/* `line` is cut into its parts. */
+/* Cuts `line` into its parts. false: they make no pick. */
 static bool read_line(char *line, Pick *pick) {
     char *part[PARTS], *end;
     int n = 0;
@@ -116,7 +116,7 @@ int tuned_load(Tuned *p, const char *path, Err *e) {
         Pick pick;
         number++;
         if (end) *end = 0;
-        /* a last line without its end was cut off, however good it looks */
+        /* a last line without a newline was cut off, even if it looks good */
         if (end && read_line(line, &pick)) {
             code = tuned_set(p, &pick, e);
         } else if (p->damaged++ == 0) {

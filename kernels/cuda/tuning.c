@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 
-/* Picks that came with the program. A line names its device, so that all files can be read. */
+/* Loads the picks that came with the program. Each line names its device, so all files may be read. */
 static int load_shipped(Tuned *picks, Err *e) {
     static const char here;
     Dl_info plugin;
@@ -46,7 +46,7 @@ int tuning_of(CudaDevice *c, Tuning **out, Err *e) {
     Tuning *p = mem_new(sizeof *p);
     if (!p) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *p);
     int code = load_shipped(&p->picks, e);
-    /* no place for picks is a reason not to race, but none not to plan */
+    /* without a place for picks there can be no race, but there can be a plan */
     if (!code && !own_path(c, p->path, NULL) && !access(p->path, F_OK)) code = tuned_load(&p->picks, p->path, e);
     if (code) {
         tuning_free(p);
@@ -85,7 +85,7 @@ int tuning_keep(CudaDevice *c, const Pick *pick, Err *e) {
     int code = tuning_of(c, &p, e);
     if (code) return code;
     snprintf(mine.device, sizeof mine.device, "%s", c->model.name);
-    /* what another process has kept meanwhile stays */
+    /* picks that another process has added meanwhile stay */
     if (!access(p->path, F_OK)) code = tuned_load(&p->picks, p->path, e);
     if (!code) code = tuned_set(&p->picks, &mine, e);
     return code ? code : tuned_save(&p->picks, p->path, e);

@@ -1,5 +1,6 @@
 /* upsample.cu: channels-last images at another size, a thread per element of the output. Both directions gather: an
- * output pixel from at most four of the input, a gradient from all pixels that it had a share in. */
+ * output pixel comes from at most four input pixels, an input's gradient from all output pixels that it has a share
+ * in. */
 #include "elements.h"
 
 enum { UPSAMPLE_THREADS = 256 };
@@ -56,14 +57,16 @@ static int upsample_run(const KArgs *a, Err *e, void (*kernel)(Upsample), const 
     if (!small->channels_last || !large->channels_last || small->shape.rank != 4)
         return err_set(e, ERR_INTERNAL, "%s: operands must be channels-last images (N, C, H, W)",
                        op_info(a->kind)->name);
-    Upsample u =
-        {a->attr->upsample, elements_of(&a->in[0]), elements_of(&a->out[0]), in[1], in[2], in[3], out[2], out[3],
-                  a->out[0].count};
+    assert(in[0] == out[0] && in[1] == out[1]);
+    Upsample u = {a->attr->upsample, elements_of(&a->in[0]), elements_of(&a->out[0]), in[1], in[2], in[3], out[2],
+                  out[3], a->out[0].count};
     return launch_op(a, e, kernel, blocks_for(a, u.count, UPSAMPLE_THREADS), UPSAMPLE_THREADS, u);
 }
 
-int k_cuda_upsample(const KArgs *a,
-                    Err *e) { return upsample_run(a, e, upsample_kernel, &a->upsample.x, &a->upsample.y); }
-int k_cuda_upsample_dx(const KArgs *a,
-                       Err *e) { return upsample_run(a, e, upsample_dx_kernel, &a->upsample_dx.dx,
-                                                     &a->upsample_dx.dy); }
+int k_cuda_upsample(const KArgs *a, Err *e) {
+    return upsample_run(a, e, upsample_kernel, &a->upsample.x, &a->upsample.y);
+}
+
+int k_cuda_upsample_dx(const KArgs *a, Err *e) {
+    return upsample_run(a, e, upsample_dx_kernel, &a->upsample_dx.dx, &a->upsample_dx.dy);
+}

@@ -1,4 +1,5 @@
-/* described.h: described GPUs as the functions inside the plugin see them, and convolutions to ask it about. */
+/* described.h: described GPUs as the functions inside the plugin see them, and convolutions that tests prepare for
+ * them. */
 #ifndef TEST_DESCRIBED_H
 #define TEST_DESCRIBED_H
 

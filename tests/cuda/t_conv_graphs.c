@@ -1,6 +1,6 @@
-/* The graphs that cuDNN is given for convolutions, in every way of every pass, without a GPU: each tensor has the place
- * and the type that it is read and written by, no two graphs share a plan's key, and a GPU that cannot run one says
- * why. */
+/* The graphs that cuDNN gets for convolutions, in every way of every pass, without a GPU: each tensor has the place
+ * and the type that it is read and written with, no two graphs share a plan's key, and a GPU that cannot run a graph
+ * says why. */
 #include "described.h"
 #include "plan_cache.h"
 

@@ -1,12 +1,13 @@
-/* t_linear.c: linear layers of the CUDA device against float64 loops: every pass, dx through every activation with its
- * sums, types, shapes on both sides of what is narrow enough for own kernels, room for partial sums or none, a library
- * with epilogues and one without; then every way and algorithm that a pick can name. Guard bytes stand around every
- * operand and the workspace; threads in another order and other places in memory must give the same bits.
+/* t_linear.c: linear layers of the CUDA device against float64 loops: every pass; dx through every activation, with its
+ * sums; all types; shapes with few outputs, for own kernels, and with more; with and without room for partial sums; a
+ * library with epilogues and one without; then every way and algorithm that a pick can name. Guard bytes stand around
+ * every operand and the workspace. Threads in another order and other places in memory must give the same bits.
  *
  * Linked with the emulated device's objects it runs there; with the real one's, on a GPU that is here. */
 #include <stdlib.h>
 
 #include "linear.h"
+#include "program/product.h"
 #include "device/on_device.h"
 #include "tuning.h"
 #include "reference/ref_conv.h"
@@ -150,7 +151,7 @@ static void check(const char *name, const Case *c, Pass pass, const Attr *attr, 
     const LinearState *s = prepared(&args, limit, &e);
     if (!ok(s != NULL, "%s is prepared %s", name, e.text)) return;
     /* where there is no room for the product in fp32, and where the bias is rounded */
-    bool own = s->way == LINEAR_SKINNY, rounds = linear_leaves(&args, s->gemm.epilogue) && !s->wide;
+    bool own = s->way == LINEAR_SMALL_N, rounds = linear_leaves(&args, s->gemm.epilogue) && !s->wide;
     bool between = pass == FORWARD && !own && (rounds || linear_copy(&args, s->gemm.epilogue));
     bool same = is_same(t, pass, true), near = true;
     for (int k = 0; k < OPERANDS; k++) {
@@ -210,7 +211,7 @@ static void test_case(const Case *c, const Types *of, size_t limit, Check *run_c
 
 /* ---- ways */
 
-/* From now on the op is prepared by this way and algorithm, if it can be. */
+/* Makes a pick, so that the op is prepared in this way and with this algorithm; false: it cannot be. */
 static bool picked(const KArgs *args, LinearWay way, const EngineId *id, size_t limit, Err *e) {
     Tuning *p;
     Pick pick = {.version = gemm_version(), .limit = limit, .engine = *id};
@@ -219,7 +220,9 @@ static bool picked(const KArgs *args, LinearWay way, const EngineId *id, size_t 
     KArgs bound = *args;
     bound.device = device;
     device->table->trim(device, true);
-    pick.workspace = way == LINEAR_SKINNY ? cuda_small_n_workspace(&bound, limit) : limit;
+    pick.workspace = limit;
+    if (way == LINEAR_SMALL_N)
+        pick.workspace = cuda_small_n_fits(product_operands(args).w) ? cuda_small_n_workspace(&bound, limit) : 0;
     snprintf(pick.device, sizeof pick.device, "%s", cuda_of(&bound)->model.name);
     snprintf(pick.way, sizeof pick.way, "%s", linear_ways[way]);
     linear_text(args, pick.op);
@@ -229,14 +232,14 @@ static bool picked(const KArgs *args, LinearWay way, const EngineId *id, size_t 
     return s && s->way == way && !memcmp(&found, id, sizeof found);
 }
 
-/* What the library says that it has, for the product as the way places it. */
+/* id[...]: the library's algorithms for the product as this way places it; returns how many. */
 static int candidates(const KArgs *args, LinearWay way, size_t limit, EngineId *id) {
     static const EngineId none = {.engine = 0};
     Gemm g = linear_gemm(args);
     Err e;
     int n = 0;
     memset(id, 0, GEMM_CANDIDATES * sizeof *id);
-    if (way == LINEAR_SKINNY) return 1;
+    if (way == LINEAR_SMALL_N) return 1;
     if (way == LINEAR_FUSED && !g.epilogue) return 0;
     /* any algorithm: whether it takes over before or after a change of type is seen below */
     if (picked(args, way, &none, limit, &e)) g = prepared(args, limit, &e)->gemm;
@@ -262,10 +265,10 @@ static void check_ways(const char *name, const Case *c, Pass pass, const Attr *a
         }
     }
     ok(tested[LINEAR_PLAIN] > 0, "%s has plain products", name);
-    ok((tested[LINEAR_SKINNY] > 0) == (c->o <= NARROW), "%s has own kernels only if it is narrow", name);
+    ok((tested[LINEAR_SMALL_N] > 0) == (c->o <= NARROW), "%s has own kernels only if it is narrow", name);
 }
 
-/* What a product cannot take is told before the run, by name. */
+/* Operands that a product cannot take are refused before the run, by name. */
 static void test_refusals(void) {
     Attr attr;
     memset(&attr, 0, sizeof attr);

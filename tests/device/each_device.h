@@ -1,4 +1,4 @@
-/* each_device.h: a test on the CPU, and on the CUDA plugin that the environment names, else on the emulated one. */
+/* each_device.h: runs a test on the CPU, and on the CUDA plugin that MEMTIDE_CUDA names, or else on the emulated one. */
 #ifndef EACH_DEVICE_H
 #define EACH_DEVICE_H
 

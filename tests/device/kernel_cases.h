@@ -17,9 +17,9 @@ typedef struct Case {
     bool plain;            /* 4 dimensions lie in PyTorch's order */
 } Case;
 
-/* One operand is two letters. Type: f the case's, g the case's other one (both run through all types; two of 16 bits do
- * not meet), w f32, i labels, b window positions, q codes, c a count of calls, s the step state. Shape: x, y or z, r x
- * in plain rows, n samples, 2 two numbers of each, 1 one element. */
+/* One operand is two letters. Type: f the case's, g the case's other one (both run through all types, but not two
+ * different 16-bit types), w f32, i labels, b window positions, q codes, c a count of calls, s the step state. Shape:
+ * x, y or z; r: x in plain rows; n: one number per sample; 2: two per sample; 1: one element. */
 typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
@@ -94,7 +94,7 @@ static const OpTest op_tests[] = {
     {OP_scale_update, "", "s1", NULL},
 };
 
-/* Shapes that meet a single element, odd tails, and several blocks on several threads. */
+/* Shapes: a single element, odd tails, several blocks on several threads */
 #define S1(a) {1, {a, 1, 1, 1}}
 #define S2(a, b) {2, {a, b, 1, 1}}
 #define S3(a, b, c) {3, {a, b, c, 1}}

@@ -1,9 +1,9 @@
-/* lockstep.h: a program's steps on two devices at once: the CPU runs a step, and before each of its ops the other
- * device gets the same bytes, runs the same op and must come to the same result.
+/* lockstep.h: a program's steps on two devices at once: the CPU runs a step; before each of its ops the other device
+ * gets the same bytes and runs the same op, which must give the same result.
  *
- * So operands are what ops meet in use (labels, window positions, optimizer states). On the other device operands and
- * workspace stand between guard bytes, outputs are junk before the run, a second run and a run in place must give the
- * same bits, and inputs must stay. */
+ * So ops get real operands (labels, window positions, optimizer states). On the other device operands and workspace
+ * stand between guard bytes, and outputs are junk before the run. A second run and a run in place must give the same
+ * bits, and inputs must not change. */
 #ifndef LOCKSTEP_H
 #define LOCKSTEP_H
 
@@ -59,7 +59,7 @@ static View *operand_view(KArgs *a, int k) { return k < OP_IN ? &a->in[k] : &a->
 
 static double uniform(uint32_t *drawn) { return rng_uniform(philox(11, RNG_DATA, 0, 0, (*drawn)++).x[0]); }
 
-/* Weights as large as PyTorch's; optimizer states positive, as a mean of squares is, or any codes. */
+/* Weights are as large as PyTorch's. Optimizer states are positive, as a mean of squares is; or any codes. */
 static void fill_persistent(const Program *p, int b, uint8_t *to, uint32_t *drawn) {
     const Buf *buf = &p->bufs[b];
     int64_t n = shape_elements(&buf->shape);
@@ -130,7 +130,7 @@ static int slot_new(Lockstep *l, int buf, size_t bytes, Err *e) {
     return l->n_slots++;
 }
 
-/* Slots hold what the CPU's storage does; junk where an output is not read. */
+/* Copies the CPU's storage to the slots; outputs that are not read become junk. */
 static int slots_open(Lockstep *l, size_t workspace, Err *e) {
     const Program *p = l->p;
     const Op *op = &p->ops[l->at];
@@ -158,7 +158,7 @@ static void slots_close(Lockstep *l) {
     l->n_slots = 0;
 }
 
-/* The op on the other device, from fresh storage; in place: output 0 stands where input 0 does. */
+/* Runs the op on the other device, from fresh storage; in place: output 0 has the storage of input 0. */
 static int run_device(Lockstep *l, bool inplace, Err *e) {
     const DeviceTable *d = l->device->table;
     KArgs a = l->args;
@@ -220,8 +220,8 @@ static bool is_product(OpKind kind) {
     return (kind >= OP_conv2d && kind <= OP_linear_dw) || kind == OP_conv_transpose;
 }
 
-/* A bias gradient `db`: it sums n numbers up to a, operand `from`, that may all have one sign, partial sums up to n a;
- * they may be rounded to 16 bits already, or not yet. */
+/* A bias gradient `db`: the sum of n numbers up to a, of operand `from`. All may have one sign: then partial sums are
+ * up to n a. They may be rounded to 16 bits before the sum, or not. */
 static double sum_error(Lockstep *l, int from, const View *db, const double *ulp) {
     const View *v = operand_view(&l->args, from);
     double n = (double)v->count / (double)db->count, a = magnitude(v, expected_of(l, from));
@@ -249,9 +249,9 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
     return a * b * (0x1p-23 * (n + 8) + tf32) + polynomial + rounded;
 }
 
-/* Both sides round to the output's type, products twice where an activation's derivative comes after; and a few
- * roundings in fp32 before that, as large as in the largest element where terms cancel. Tensor cores want attention's
- * probabilities in that type, too. */
+/* Both sides round to the output's type; products with an activation's derivative after them may be rounded twice.
+ * There are a few roundings in fp32 before that; where terms cancel, they are as large as the largest element's.
+ * Tensor cores also round attention's probabilities to that type. */
 static void compare(Lockstep *l, int k) {
     static const double ulp[DT_COUNT] = {[DT_BF16] = 1.0 / 128, [DT_F16] = 1.0 / 1024};
     const Slot *s = &l->slot[l->of[k]];

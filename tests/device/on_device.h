@@ -1,5 +1,5 @@
-/* on_device.h: an op on operands in host memory, on any device: they are copied there with the guard bytes around them,
- * and back. */
+/* on_device.h: runs an op on any device, with operands in host memory: copies them, with the guard bytes around them,
+ * to the device and back. */
 #ifndef ON_DEVICE_H
 #define ON_DEVICE_H
 
@@ -18,11 +18,11 @@ typedef struct Apply {
     bool misaligned; /* operands start one element further on the device */
 } Apply;
 
-/* host[bytes] is copied to `at`, inside the allocation base */
+/* host[bytes] is copied to `at`, which is inside the allocation `base` */
 typedef struct ApplyBlock { char *host, *base, *at; size_t bytes, allocated; } ApplyBlock;
 
-/* From here on everything is in another order: one thread instead of many, the last block first, nothing before it is
- * waited for. Returns what apply_forwards() wants to end it. */
+/* From here on ops run in another order: by one thread instead of many, the last block first, and no work is done
+ * before something waits for it. Returns the argument for apply_forwards(), which ends it. */
 static inline int apply_backwards(void) {
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
@@ -57,7 +57,7 @@ static int apply_alloc(const Apply *to, ApplyBlock *b, size_t shift, Err *e) {
     return t->upload(to->device, b->at, b->host, b->bytes, e);
 }
 
-/* Operand k of `a`, which then points into the device. Operands that share their storage share it there, too. */
+/* Copies operand k of `a` to the device and points it there. Operands that share their storage share it there, too. */
 static int apply_operand(const Apply *to, KArgs *a, ApplyBlock *blocks, int k, Err *e) {
     View *v = apply_view(a, k);
     size_t shift = to->misaligned ? dtype_size(v->dtype) : 0;
@@ -74,7 +74,7 @@ static int apply_operand(const Apply *to, KArgs *a, ApplyBlock *blocks, int k, E
     return code;
 }
 
-/* Workspace is exactly what was asked for, between guard bytes. */
+/* The workspace has exactly the bytes that the op asked for, between guard bytes. */
 static int apply_workspace(const Apply *to, KArgs *a, ApplyBlock *block, Err *e) {
     size_t guard = to->device->table->alignment;
     if (a->workspace_bytes == 0) return OK;
@@ -95,7 +95,7 @@ static int apply_workspace_check(const Apply *to, const ApplyBlock *block, Err *
     return OK;
 }
 
-/* Runs *host's op; its operands' data is in host memory and is changed there. A library may want `limit` bytes. */
+/* Runs the op `host`, whose operands are in host memory and are changed there. limit: bytes that a library may use */
 static int apply(const Apply *to, const KArgs *host, size_t limit, Err *e) {
     const DeviceTable *t = to->device->table;
     ApplyBlock blocks[APPLY_BLOCKS] = {{NULL, NULL, NULL, 0, 0}}, *workspace = &blocks[APPLY_BLOCKS - 1];

@@ -1,9 +1,9 @@
-/* Every op of whole step programs on another device, held against the CPU's (lockstep.h). No op, type or activation
- * that a program can hold is left out.
+/* Every op of whole step programs on another device, compared with the CPU's (lockstep.h): every op, type and
+ * activation that a program can have.
  *
- *   t_device                    the emulated CUDA device, where it was built; and devices with a fault each, which must
- *                               be found
- *   t_device DEVICE [NETWORK]   that device, with every network below or one: t_device cuda:0 mixed */
+ *   t_device                    the emulated CUDA device, if it was built; and devices with one fault each, which must be
+ *                               found
+ *   t_device DEVICE [NETWORK]   that device, with every network below or with one: t_device cuda:0 mixed */
 #include <unistd.h>
 
 #include "lockstep.h"

@@ -52,7 +52,7 @@ static void activation(Net *t) {
     put(t, "%s ", all[below((int)ARRAY_LEN(all))]);
 }
 
-/* What keeps the shape and has parameters, statistics or a choice of its own. */
+/* A layer that keeps the shape and has parameters, statistics or options */
 static void normalisation(Net *t) {
     static const char *const more[] = {"", ", affine=false", ", momentum=none", ", track_running_stats=false"};
     static const char *const plain[] =
@@ -100,7 +100,7 @@ static void pool(Net *t) {
 
 static void layers(Net *t, int n, int depth, bool keep_shape);
 
-/* Branches of one shape, summed, multiplied or put side by side; a part of that, perhaps. */
+/* Branches of one shape, which are summed, multiplied or concatenated; then perhaps a part is taken. */
 static void branches(Net *t, int n, int depth, bool keep_shape) {
     static const char *const joins[] = {"Add", "Mul", "Concat", "Concat(2)", "Concat(3)"};
     int join = below(keep_shape ? 2 : (int)ARRAY_LEN(joins));
@@ -227,7 +227,7 @@ static void network(Net *t, Shape *input) {
     put(t, "Linear(%d, 10)}", features);
 }
 
-/* A head in the middle and one at the end of a network for images, and what both have in common as a penalty. */
+/* A network for images with a head in the middle and one at the end, and a penalty on their shared output */
 static void heads(Net *t, Shape *input) {
     *t = (Net){.c = 1 + below(4), .h = 3 + below(9), .w = 3 + below(9)};
     *input = shape4(2 + below(3), t->c, t->h, t->w);
@@ -276,7 +276,7 @@ static int set_budget(Device *cpu, const Network *net, Settings *s, Err *e) {
     return code;
 }
 
-/* What waits in the host's memory comes back as it was. */
+/* Offloaded activations come back unchanged. */
 static int check_offload(Device *cpu, const Network *net, Settings s, const float *loss, Err *e) {
     float kept[2];
     if (s.offload == OFFLOAD_NONE) return OK;

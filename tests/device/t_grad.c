@@ -1,6 +1,5 @@
-/* Every layer's gradient against central differences of the loss, parameter tensor by parameter tensor, along several
- * directions. Each layer stands between a convolution (so that the gradient of its input is needed) and a
- * classifier. */
+/* Every layer's gradient against central differences of the loss, for each parameter tensor along several directions.
+ * Each layer stands between a convolution, so that the gradient of its input is needed, and a classifier. */
 #include <stdlib.h>
 
 #include "unit/nets.h"
@@ -207,8 +206,8 @@ static Network *network(int i, const char *loss) {
     return net_new(text, loss, shape4(strstr(text, "BatchNorm1d") ? 16 : 2, 3, 8, 8), &e);
 }
 
-/* Loss with parameter `k` moved by `by` along `direction`; and its gradient into `grad` if wanted. Always the first
- * step of a fresh run, so that dropout draws the same. NaN on an error. */
+/* The loss after parameter `k` is moved by `by` along `direction`; its gradient goes to `grad` unless that is NULL. It
+ * is always the first step of a fresh run, so that dropout draws the same numbers. NaN: an error */
 static double loss_at(const Network *net, Program *p, int k, const float *direction, double by, float *grad) {
     Runtime *r = NULL;
     StepResult step = {0, NAN, false};
@@ -229,9 +228,9 @@ static double loss_at(const Network *net, Program *p, int k, const float *direct
     return code ? NAN : (double)step.loss;
 }
 
-/* Largest error of <grad, direction> against the central difference, relative to the largest directional derivative.
- * Kinks and curvature err in proportion to the distance, rounding of the fp32 loss in inverse proportion: the better of
- * three distances counts, a wrong gradient is wrong at all of them. */
+/* The largest error of <grad, direction> against the central difference, relative to the largest directional
+ * derivative. Kinks and curvature make errors in proportion to the distance, rounding of the fp32 loss in inverse
+ * proportion. So the best of three distances counts: a wrong gradient is wrong at all of them. */
 static double worst_error(const Network *net, Program *p, int k) {
     int64_t n = shape_elements(&net->params[k].shape);
     float *grad = calloc((size_t)n, sizeof *grad), *direction = calloc((size_t)n, sizeof *direction);

@@ -1,10 +1,9 @@
-/* t_kernels.c: every op but the convolutions and matrix products, on every device, against its float64 twin
- * (tests/reference/), as a table of cases (kernel_cases.h).
+/* t_kernels.c: ops on every device against their float64 twins (tests/reference/), by a table of cases
+ * (kernel_cases.h). Convolutions, matrix products, recurrent layers and attention have tests of their own.
  *
- * Each case runs in every element type. Operands stand between guard bytes. A second run, with one thread or with
- * threads and blocks in reverse order, one from storage that is aligned to single elements only, and, where ops.def
- * allows it, one in place must give the same bits. Convolutions, matrix products, recurrent
- * layers and attention have tests of their own.
+ * Each case runs in every element type. Operands stand between guard bytes. More runs must give the same bits: one by
+ * one thread, or with threads and blocks in reverse order; one from storage that is aligned to single elements only;
+ * and one in place, if ops.def allows it.
  *
  * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
 #include "each_device.h"
@@ -42,7 +41,7 @@ struct Bench {
 static uint32_t drawn;
 static double uniform(void) { return rng_uniform(philox(7, RNG_DATA, 0, 0, drawn++).x[0]); }
 
-/* 0.1 <= |x| < 2: nothing is zero by chance, so nothing that is left out goes unseen */
+/* 0.1 <= |x| < 2: no number is 0 by chance, so one that is left out is noticed */
 static double nonzero(void) { return (0.1 + 1.9 * uniform()) * (uniform() < 0.5 ? -1 : 1); }
 
 static uint8_t *storage(const Operand *o) { return o->block + GUARD; }
@@ -74,7 +73,7 @@ static void describe(const Bench *b, Operand *o, char type, char shape) {
     o->bytes = o->state ? sizeof(StepState) : (size_t)o->count * dtype_size(o->buf.dtype);
 }
 
-/* The operand's numbers as the storage holds them; `to_storage` false: back from it. */
+/* Writes the operand's numbers to its storage; to_storage false: reads them from it. */
 static void transfer(const Operand *o, bool to_storage) {
     uint32_t *words = malloc((size_t)o->count * 4); /* fp32 or int32 */
     bool whole = !dtype_is_float(o->buf.dtype);
@@ -90,7 +89,7 @@ static void transfer(const Operand *o, bool to_storage) {
 
 static bool is_updated(const Bench *b, int k) { return k >= OP_IN && op_info(b->c->kind)->out[k - OP_IN].updated; }
 
-/* Storage as it is before a run: inputs and updated outputs hold numbers, other outputs junk. */
+/* Fills the storage before a run: inputs and updated outputs with numbers, other outputs with junk. */
 static void load(Bench *b) {
     b->step = b->c->state;
     for (int k = 0; k < OPERANDS; k++) {
@@ -132,7 +131,7 @@ static void bench_close(Bench *b) {
     }
 }
 
-/* The kernel once, on freshly loaded storage; in place: output 0 stands where input 0 does. */
+/* Runs the kernel once, on freshly filled storage; in place: output 0 has the storage of input 0. */
 static void run(Bench *b, bool inplace, bool misaligned) {
     Apply to = {b->device, GUARD, misaligned};
     KArgs a;
@@ -169,8 +168,8 @@ static void twin(Bench *b) {
     ref_table[b->c->kind](r);
 }
 
-/* Half a unit in the last place for the result's rounding, and a few fp32 roundings before it. Where terms cancel,
- * these are as large as in the output's largest element. */
+/* The tolerance: half a unit in the last place for rounding the result, and a few fp32 roundings before it. Where terms
+ * cancel, these are as large as the output's largest element's. */
 static bool is_close(DType t, double found, double expected, double largest) {
     static const double half_ulp[DT_COUNT] = {[DT_BF16] = 1.0 / 256, [DT_F16] = 1.0 / 2048};
     double subnormal = t == DT_F16 ? 1.0 / (1 << 25) : 0; /* half the distance of the smallest ones */
@@ -407,8 +406,8 @@ static void test_ignored(Device *d) {
     ok(zero, "and is zero");
 }
 
-/* Bits of any fp32 number by its index: every 16-bit number of both types, what lies half way to the next, and the
- * neighbours of that. */
+/* The bits of fp32 numbers, by index: every 16-bit number of both types, the middle between it and the next one, and
+ * the neighbours of that middle. */
 enum { NEAR = 5, NUMBERS = 2 * 65536 * NEAR };
 
 static float number_at(int i) {

@@ -1,5 +1,5 @@
 /* Convolution and linear layers of the CPU device against float64 loops: every pass, every activation, odd shapes and
- * mixtures of types; guard bytes around every operand and the workspace; the same bits from run to run. */
+ * mixtures of types. Guard bytes stand around every operand and the workspace. Every run must give the same bits. */
 #include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -142,8 +142,8 @@ static const int place[PASSES][OPERANDS] = {
 
 static View *arg(KArgs *args, int at) { return at < OP_IN ? &args->in[at] : &args->out[at - OP_IN]; }
 
-/* Runs over poisoned outputs again, what is not oneDNN's with fewer and more threads then; the bits must agree and
- * inputs stay as they are. */
+/* Runs the op again over poisoned outputs; if it is not oneDNN's, with fewer and with more threads. The bits must be
+ * the same, and inputs must not change. */
 static bool run_again(KArgs *args, Operand *t, const int *at) {
     Err e;
     for (int round = 0; round < 3; round++) {
@@ -163,7 +163,7 @@ static bool run_again(KArgs *args, Operand *t, const int *at) {
     return true;
 }
 
-/* terms: of the sums in y, dx, dw, dx; t[k].block NULL: absent; own: is it not to be oneDNN's? or NULL */
+/* terms: of the sums in y, dx, dw, dx; t[k].block NULL: absent; *own: must the op not be oneDNN's? NULL: it may be */
 static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr, size_t limit, Operand *t,
                        const int64_t *terms, ActFn act, double slope, const bool *own) {
     KArgs args = {.kind = kind, .attr = attr, .device = device};
@@ -238,8 +238,9 @@ static const ConvCase convs[] = {
 typedef struct OwnCase { ConvCase conv; int own; } OwnCase;
 enum { ALL = 1 << FORWARD | 1 << DX | 1 << DW | 1 << DX_ACT, NOT_DW = ALL & ~(1 << DW) };
 
-/* 3x3 in fp32 by Winograd's algorithm, or beside its edges: padding from 0 to 2, odd sizes, so that the last tiles are
- * partial, ragged blocks of tiles and of outputs; few tiles, other channels and little workspace are oneDNN's. */
+/* 3x3 in fp32 by Winograd's algorithm: padding from 0 to 2; odd sizes, so that the last tiles are partial; ragged
+ * blocks of tiles and of outputs. And cases just outside, which are oneDNN's: few tiles, other channels, little
+ * workspace. */
 #define THREE(n, c, h, w, o, ...) {n, c, h, w, o, 3, 3, {1, 1}, {__VA_ARGS__}, {1, 1}, 1}
 static const OwnCase winograds[] = {
     {{"images of one pixel", THREE(64, 32, 1, 1, 64, 1, 1, 1, 1), true, ACT_RELU, 4 << 20}, ALL},
@@ -255,8 +256,9 @@ static const OwnCase winograds[] = {
     {{"padded by 3", THREE(3, 32, 9, 9, 64, 3, 3, 3, 3), true, ACT_RELU, 4 << 20}, 0},
 };
 
-/* Tap by tap, or beside its edges: samples that make ragged tiles, taps that reach no pixel, more pixels than a sum has
- * parts, sums in blocks; larger images, small weights, groups, other channels and little workspace are oneDNN's. */
+/* Tap by tap: samples that make ragged tiles, taps that reach no pixel, more pixels than a sum has parts, sums in
+ * blocks. And cases just outside, which are oneDNN's: larger images, small weights, groups, other channels, little
+ * workspace. */
 static const OwnCase tapped[] = {
     {{"images of a pixel", {9, 96, 1, 1, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, ALL},
     {{"3x3 padded", {3, 96, 3, 3, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_GELU, 4 << 20}, ALL},

@@ -1,6 +1,6 @@
-/* t_pages.c: random convolutions and linear layers of the CPU device, every operand and the workspace between pages
- * that must not be written: right after them, or right before them. What a kernel touches outside of what it is given
- * ends the test, which then says where.
+/* t_pages.c: random convolutions and linear layers of the CPU device. Every operand and the workspace ends right
+ * before a page that must not be written, or begins right after one. A kernel that writes such a page ends the test,
+ * which then says where.
  *
  *   PAGES=20000 SEED=1 t_pages    that many of them, from that seed on */
 #include <omp.h>
@@ -40,7 +40,7 @@ static void fault(int signal, siginfo_t *info, void *context) {
     _exit(1);
 }
 
-/* At its end or at its begin is a fence. Alignment is the device's. */
+/* A block with a fence right after it, or right before it; aligned as the device's memory is */
 static void *fenced(size_t bytes, bool at_end) {
     size_t room = align_up(bytes, device->table->alignment), body = align_up(room, PAGE);
     Block b = {NULL, body + 2 * FENCE, bytes};

@@ -1,5 +1,5 @@
-/* predicted == measured, to the byte, in every combination of settings; the limit is exact;
- * everything is given back. On the CPU, or on the device that TEST_DEVICE names. */
+/* predicted == measured, to the byte, in every combination of settings; the limit is exact; all memory is freed. On the
+ * CPU, or on the device that TEST_DEVICE names. */
 #include "base/mem.h"
 #include "unit/nets.h"
 #include "tap.h"

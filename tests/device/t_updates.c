@@ -1,8 +1,8 @@
-/* t_updates.c: updates of many tensors in a row on the CUDA device: they wait for each other and go out as few
- * launches, come out as on the CPU, and are there before anything that comes after them.
+/* t_updates.c: updates of many tensors in a row on the CUDA device: they are collected into few launches, give the
+ * CPU's results, and are done before anything that comes after them.
  *
- * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. Launches are counted by
- * letting the n-th of them fail, which only the emulated one can. */
+ * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. Launches are counted
+ * by letting the n-th of them fail, which only the emulated one can. */
 #include <stdlib.h>
 #include <unistd.h>
 

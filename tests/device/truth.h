@@ -1,5 +1,5 @@
-/* truth.h: is what was predicted what was measured? Shared by t_truth (every combination)
- * and t_fuzz (random networks). */
+/* truth.h: does the measurement equal the prediction? Shared by t_truth (every combination) and t_fuzz (random
+ * networks). */
 #ifndef TRUTH_H
 #define TRUTH_H
 

@@ -1,13 +1,13 @@
 /* cuda_runtime.h: the part of the CUDA runtime that kernels/cuda uses, over host memory, so that its code is compiled
  * and tested where there is no GPU. Names, argument order and error codes are CUDA's.
  *
- * Streams run what they get at once, or, with EMULATE_LATE=1, as late as CUDA allows: when something waits for it. Then
- * a host buffer that is reused too early shows. Other variables:
- *   EMULATE_MEMORY=BYTES,...  how much memory each device has; as many devices as numbers (one of 4 GiB)
+ * Streams run their work at once; with EMULATE_LATE=1 as late as CUDA allows: when something waits for it. So a host
+ * buffer that is reused too early is found. Other variables:
+ *   EMULATE_MEMORY=BYTES,...  the devices' memory: a number for each device (one device of 4 GiB)
  *   EMULATE_FAIL=NAME:N:CODE[:DEVICE]  the N-th call of the function NAME (while that device is current) gives error
  *                             CODE; 700 to 719 break what the process has on devices for good
  *   EMULATE_REVERSE=1         blocks and threads run last to first
- *   EMULATE_LAUNCH=MS         a launch takes so many milliseconds more, as events tell */
+ *   EMULATE_LAUNCH=MS         a launch takes so many milliseconds more, as events measure it */
 #ifndef EMULATE_CUDA_RUNTIME_H
 #define EMULATE_CUDA_RUNTIME_H
 

@@ -1,6 +1,6 @@
-/* cudnn.c: stands in for libraries.c's part of cuDNN, cudnn_graph.c, engines.c and plan_cache.c: graphs are data, and a plan
- * runs its graph's ops one after the other by the float64 loops of tests/reference, as a task of the emulated stream.
- * What a tensor's type cannot hold is rounded, inside of the graph, too. Before that the workspace is written over.
+/* cudnn.c: stands in for libraries.c's part of cuDNN, cudnn_graph.c, engines.c and plan_cache.c: graphs are data. A
+ * plan overwrites its workspace and runs its graph's ops one after the other, by the float64 loops of tests/reference,
+ * as a task of the emulated stream. Each result is rounded to its tensor's type, also inside the graph.
  *
  * There are two engines for every graph: one with workspace, one without. */
 #include <stdlib.h>
@@ -19,7 +19,7 @@ typedef struct Tensor { int64_t id, dim[4]; DType type; bool inside, by_value; }
 typedef enum What { CONV_OP, ADD, SCALE, ACT, ACT_DX, SUM } What;
 typedef struct Step { What what; ConvPass pass; ConvAttr attr; ActAttr act; Tensor a, b, out; } Step;
 
-/* Whatever a descriptor is: a tensor; a graph's steps, an engine's or a plan's. */
+/* Any descriptor: a tensor; or the steps of a graph, of an engine's configuration or of a plan */
 struct EmulatedNode { Tensor tensor; Step step[GRAPH_OPS]; int n; size_t workspace; };
 
 size_t cudnnGetVersion(void) { return 1; }
@@ -36,7 +36,7 @@ int libraries_properties(CudaDevice *c, cudnnBackendDescriptor_t *properties, Er
 }
 
 static void *must(void *p) {
-    if (!p) abort(); /* a machine that is too small for its tests */
+    if (!p) abort(); /* the machine is too small for the tests */
     return p;
 }
 
@@ -113,7 +113,7 @@ void graph_free(Graph *g) {
     memset(g, 0, sizeof *g);
 }
 
-/* ---- engines: a config is the graph itself, with the bytes that the engine wants */
+/* ---- engines: a configuration is the graph itself, with the bytes that the engine needs */
 
 bool engine_may(const Engine *engine, bool exact) {
     (void)engine, (void)exact;
@@ -161,7 +161,7 @@ typedef struct Task { struct EmulatedNode plan; Value value[TENSORS]; int n; voi
 
 static int64_t count_of(const Tensor *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
 
-/* Element in PyTorch's order -> where it lies. */
+/* Where element i of PyTorch's order lies */
 static size_t stored_at(const Tensor *t, int64_t i) {
     int64_t c = t->dim[1], area = t->dim[2] * t->dim[3];
     return (size_t)((i / (c * area) * area + i % area) * c + i / area % c);
@@ -170,7 +170,7 @@ static size_t stored_at(const Tensor *t, int64_t i) {
 static Value *value_of(Task *task, const Tensor *t) {
     for (int k = 0; k < task->n; k++)
         if (task->value[k].tensor.id == t->id) return &task->value[k];
-    abort(); /* a tensor that nothing was given for, and that no step has made */
+    abort(); /* the tensor was not given, and no step has made it */
 }
 
 static double *operand(Task *task, const Tensor *t) {
@@ -225,7 +225,7 @@ static void task_run(void *of) {
     for (int k = 0; k < task->n; k++) free(task->value[k].at), task->value[k].at = NULL;
 }
 
-/* `t` among the task's values, with the data that was given for it. */
+/* Adds `t` to the task's values, with the data that was given for it. */
 static int task_add(Task *task, const Tensor *t, int n, const int64_t *id, void *const *data, Err *e) {
     int k = 0;
     for (int i = 0; i < task->n; i++)

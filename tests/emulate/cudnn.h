@@ -1,4 +1,4 @@
-/* cudnn.h: what the plugin's own files see of cuDNN where it is emulated: a graph is data of cudnn.c. */
+/* cudnn.h: what the plugin's own files need of cuDNN where it is emulated: descriptors are data of cudnn.c. */
 #ifndef EMULATE_CUDNN_H
 #define EMULATE_CUDNN_H
 

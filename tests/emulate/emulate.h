@@ -19,15 +19,15 @@ typedef void EmulateCall(void *args);
 cudaError_t emulate_launch(const cudaLaunchConfig_t *config, EmulateCall *call, const void *args, size_t bytes);
 /* Runs a grid now, block after block. */
 void emulate_grid(dim3 grid, dim3 block, EmulateCall *call, void *args);
-/* The running task takes so many seconds more, as events tell. */
+/* Makes the running task take `seconds` longer, as events measure it. */
 void emulate_spend(double seconds);
 /* Is the environment variable set to something other than 0? */
 bool emulate_flag(const char *name);
 
-/* What a running thread may call. All threads of the block, or all lanes of `mask`, must come. */
+/* What a running thread may call. All threads of the block, or all lanes of `mask`, must call it. */
 void emulate_syncthreads(void);
-uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane); /* the value of that lane of the warp */
-void emulate_collect(uint64_t value, uint64_t out[EMULATE_WARP]); /* every lane's of a whole warp */
+uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane); /* returns the value of that lane */
+void emulate_collect(uint64_t value, uint64_t out[EMULATE_WARP]); /* out: the values of all lanes of a whole warp */
 unsigned emulate_ballot(unsigned mask, int predicate);
 unsigned emulate_lane(void);
 

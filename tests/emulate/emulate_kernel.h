@@ -1,7 +1,6 @@
-/* emulate_kernel.h: what kernels are written in: CUDA's keywords, built-in variables, vector types, warp and atomic
- * functions, as plain C++. Blocks run one after the other, so that shared memory is static memory: a thread's own,
- * since all of that lies in one place, where grid.c can put junk; AddressSanitizer, which looks after each variable's
- * ends, does so for other static memory only. */
+/* emulate_kernel.h: CUDA's keywords, built-in variables, vector types, warp and atomic functions, as plain C++. Blocks
+ * run one after the other, so shared memory can be static memory. It is thread-local: all of that lies in one place,
+ * where grid.c can put junk. Under AddressSanitizer it is not: it guards the ends of other static variables only. */
 #ifndef EMULATE_KERNEL_H
 #define EMULATE_KERNEL_H
 
@@ -40,7 +39,7 @@ static const int warpSize = EMULATE_WARP;
 EMULATE_VECTORS(X)
 #undef X
 
-/* ---- threads that meet */
+/* ---- threads that wait for each other */
 
 static inline void __syncthreads() { emulate_syncthreads(); }
 static inline void __syncwarp(unsigned mask = 0xffffffffu) { emulate_shuffle(mask, 0, emulate_lane()); }
@@ -58,7 +57,7 @@ template <typename T> static inline T emulate_lane_value(unsigned mask, T value,
     return value;
 }
 
-/* `width` lanes are a group of their own; a lane beyond it gives the thread's own value */
+/* Each `width` lanes are a group; for a lane outside of its group a thread gets its own value. */
 template <typename T> static inline T __shfl_sync(unsigned mask, T value, int lane, int width = warpSize) {
     unsigned group = emulate_lane() & ~(unsigned)(width - 1);
     return emulate_lane_value(mask, value, group + ((unsigned)lane & (unsigned)(width - 1)));
@@ -77,7 +76,7 @@ template <typename T> static inline T __shfl_up_sync(unsigned mask, T value, uns
     return emulate_lane_value(mask, value, lane >= begin + delta ? lane - delta : lane);
 }
 
-/* ---- memory: on whole numbers only, since the order of float sums would show in the result */
+/* ---- atomics: on whole numbers only, since the order of float sums would change the result */
 
 #define EMULATE_ATOMIC(name, expression)                   \
     template <typename T> static inline T name(T *p, T v) { \
@@ -113,7 +112,7 @@ static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
-/* ---- tensor cores: see kernels/cuda/cores.h for who has what; `wide` is the value of 16 bits */
+/* ---- tensor cores: kernels/cuda/cores.h says what each lane has. wide: converts 16 bits to a float */
 
 static inline void emulate_mma(float (*wide)(uint16_t), float *upper, float *lower, const uint32_t *a,
                                const uint32_t *b) {

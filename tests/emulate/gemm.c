@@ -1,7 +1,7 @@
-/* gemm.c: stands in for kernels/cuda/gemm.c: products as plain loops in float64 that write into all of their workspace.
- * EMULATE_EPILOGUES=0: the library has none but the plain one. EMULATE_PRODUCTS="30 10 20": it has three algorithms,
- * and a product takes so many milliseconds by each; algorithm k wants 256 k bytes. Else it has one, which takes no time
- * of its own and all the workspace that it may have. */
+/* gemm.c: stands in for kernels/cuda/gemm.c: products as plain loops in float64, which overwrite all of their
+ * workspace. EMULATE_EPILOGUES=0: the library has only the plain epilogue. EMULATE_PRODUCTS="30 10 20": it has three
+ * algorithms, which take so many milliseconds for a product; algorithm k needs 256 k bytes. Else it has one algorithm,
+ * which takes no time of its own and all the workspace that it may have. */
 #include "gemm.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { EACH = 256, MOST = 8 };
 
 struct GemmPlan { Gemm g; int64_t algorithm; size_t workspace; double seconds; };
 
-/* A call as it is enqueued. */
+/* An enqueued call */
 typedef struct GemmCall {
     Gemm g;
     const void *a, *b;
@@ -25,7 +25,7 @@ typedef struct GemmCall {
 
 size_t gemm_version(void) { return 1; }
 
-/* Milliseconds of each algorithm; the number of them, 0: the library has one that takes no time. */
+/* ms: of each algorithm. Returns how many there are; 0: one that takes no time. */
 static int algorithms(double ms[MOST]) {
     const char *at = getenv("EMULATE_PRODUCTS");
     char *end;

@@ -1,12 +1,12 @@
-/* grid.c: one grid's threads on one host thread.
+/* grid.c: runs the threads of one grid on one host thread.
  *
- * Threads that never wait for each other are plain calls. From the first block on whose thread 0 does wait, a block's
- * threads are fibers: each runs until it waits or ends; a wait is over when all that it is for have come. A warp runs
- * as far ahead of the others as it can, so that a missing barrier shows. A wait that can never be over is a bug in the
- * kernel and ends the program.
+ * Threads that never wait for each other are plain calls. Once thread 0 of a block has waited, the threads of this
+ * block and of all later ones are fibers: each runs until it waits or ends; a wait ends when all threads that it waits
+ * for have come. A warp runs as far ahead of the others as it can, so that a missing barrier is found. A wait that can
+ * never end is a bug in the kernel and ends the program.
  *
  * Shared memory is junk when a block begins. */
-#undef _FORTIFY_SOURCE /* its longjmp lets nobody change stacks */
+#undef _FORTIFY_SOURCE /* its longjmp refuses to change stacks */
 #include "emulate.h"
 
 #include <link.h>
@@ -23,11 +23,11 @@ typedef enum Wait { UNBORN, RUNS, WAITS_BLOCK, WAITS_WARP, ENDED } Wait;
 
 typedef struct Fiber {
     jmp_buf place;        /* where it goes on */
-    bool made;            /* it has a place: once in a process's life */
+    bool made;            /* it has a place; it keeps its stack as long as the process lives */
     Wait wait;
-    unsigned mask;        /* WAITS_WARP: for these lanes */
-    unsigned turn;        /* warp exchanges so far */
-    uint64_t sent[2];     /* by turn: a lane may be one exchange ahead of a slower one */
+    unsigned mask;        /* WAITS_WARP: the lanes that it waits for */
+    unsigned turn;        /* exchanges within the warp so far */
+    uint64_t sent[2];     /* by turn, since a lane may be one exchange ahead of a slower one */
 } Fiber;
 
 extern uint3 threadIdx, blockIdx, blockDim, gridDim;
@@ -62,7 +62,7 @@ static void become(unsigned i) {
     threadIdx.z = i / blockDim.x / blockDim.y;
 }
 
-/* A fiber waits, or has ended: the scheduler goes on. Jumps, since swapcontext asks the kernel twice each time. */
+/* The fiber waits or has ended: the scheduler goes on. It jumps, since swapcontext would make two system calls. */
 static void fiber_leave(Wait wait) {
     Fiber *f = &run.fiber[run.now];
     f->wait = wait;
@@ -72,12 +72,12 @@ static void fiber_leave(Wait wait) {
 static void fiber_main(void) {
     for (;;) {
         run.call(run.args);
-        fiber_leave(ENDED); /* and comes back as a thread of another block */
+        fiber_leave(ENDED); /* it returns as a thread of another block */
     }
 }
 
 static void fiber_make(unsigned i) {
-    static ucontext_t context; /* nothing is left behind on the scheduler's stack, to which nobody returns from here */
+    static ucontext_t context; /* not on the scheduler's stack: this function never returns */
     getcontext(&context);
     context.uc_stack.ss_sp = run.stacks + (size_t)i * STACK_BYTES;
     context.uc_stack.ss_size = STACK_BYTES;
@@ -118,7 +118,7 @@ static Fiber *lane_fiber(unsigned lane) {
     return i < run.threads ? &run.fiber[i] : NULL;
 }
 
-/* Hands `value` to the lanes of mask, and waits until theirs are there. Returns the turn to read them by. */
+/* Offers `value` to the lanes of mask, and waits for theirs. Returns the turn, by which they are read. */
 static unsigned exchange(unsigned mask, uint64_t value) {
     Fiber *f = &run.fiber[run.now];
     unsigned turn = f->turn++ & 1;
@@ -150,7 +150,7 @@ unsigned emulate_ballot(unsigned mask, int predicate) {
     return votes;
 }
 
-/* Have all lanes of fiber i's mask come? Lanes beyond the block's end are never there. */
+/* Have all lanes of fiber i's mask come? Lanes after the block's end do not exist. */
 static bool warp_came(unsigned i) {
     unsigned first = i - i % EMULATE_WARP, mask = run.fiber[i].mask;
     for (unsigned k = first; k < first + EMULATE_WARP && k < run.threads; k++)
@@ -158,7 +158,7 @@ static bool warp_came(unsigned i) {
     return true;
 }
 
-/* Lets those lanes go on that all others of their masks have come to. */
+/* Lanes go on if all lanes of their masks have come. */
 static void warp_release(unsigned first, unsigned end) {
     bool over[EMULATE_WARP] = {false};
     for (unsigned i = first; i < end; i++) over[i - first] = run.fiber[i].wait == WAITS_WARP && warp_came(i);
@@ -166,7 +166,7 @@ static void warp_release(unsigned first, unsigned end) {
         if (over[i - first]) run.fiber[i].wait = RUNS;
 }
 
-/* The same for the block's barrier, to which threads that ended need not come. How many go on. */
+/* The same for the block's barrier; threads that have ended need not come. Returns how many go on. */
 static unsigned block_release(void) {
     unsigned waiting = 0, ended = 0;
     for (unsigned i = 0; i < run.threads; i++) {
@@ -180,7 +180,7 @@ static unsigned block_release(void) {
     return waiting;
 }
 
-/* ---- shared memory: the thread-local variables of the module that has the kernels and this file */
+/* ---- shared memory: the thread-local variables of the module that the kernels and this file are in */
 
 typedef struct Shared { char *at; size_t bytes; } Shared;
 
@@ -202,17 +202,17 @@ static int find_shared(struct dl_phdr_info *module, size_t size, void *out) {
 static Shared shared_memory(void) {
     static _Thread_local volatile char there;
     Shared s = {NULL, 0};
-    (void)there; /* a module's variables are made when the thread asks for the first of them */
+    (void)there; /* a thread gets a module's variables when it first reads one of them */
     dl_iterate_phdr(find_shared, &s);
     return s;
 }
 
 /* ---- blocks */
 
-/* The i-th to run. */
+/* Which of `count` runs as the i-th */
 static unsigned pick(unsigned i, unsigned count, bool reverse) { return reverse ? count - 1 - i : i; }
 
-/* Threads [first, end) until all of them have ended or wait for other warps. */
+/* Runs threads [first, end) until all of them have ended or wait for other warps. */
 static void warp_run(unsigned first, unsigned end, bool reverse) {
     for (bool ran = true; ran; warp_release(first, end)) {
         ran = false;

@@ -1,5 +1,4 @@
-/* libraries.c: stands in for kernels/cuda/libraries.c and nvml.c: an emulated GPU has neither libraries nor a
- * driver. */
+/* libraries.c: stands in for kernels/cuda/libraries.c and nvml.c: an emulated GPU has no libraries and no driver. */
 #include <stdio.h>
 
 #include "cuda.h"

@@ -1,4 +1,4 @@
-/* runtime.c: the emulated device: its errors, its memory and what it says of itself. See cuda_runtime.h. */
+/* runtime.c: the emulated device: its errors, its memory, its properties. See cuda_runtime.h. */
 #include "runtime.h"
 
 #include <stdio.h>
@@ -8,15 +8,15 @@
 enum { DEVICE_ALIGNMENT = 256, JUNK_BYTE = 0xFF, PROCESSORS = 4, DEVICES_MAX = 8, HOST = -1 };
 enum { LOST_FIRST = 700, LOST_LAST = 719 }; /* errors that break the context */
 
-typedef struct Block { struct Block *next; char *p; size_t bytes; int device; } Block; /* device: or HOST */
+typedef struct Block { struct Block *next; char *p; size_t bytes; int device; /* or HOST */ } Block;
 
 static struct {
     Block *blocks;         /* of device memory, and of pinned host memory */
-    size_t bytes[DEVICES_MAX]; /* of each device's memory in use */
+    size_t bytes[DEVICES_MAX]; /* of memory in use, by device */
     int device;            /* the current one */
     cudaError_t last, lost;
-    char failing[128];     /* EMULATE_FAIL as last seen, and how often its function was called since */
-    long failing_calls;
+    char failing[128];     /* EMULATE_FAIL when it was last read */
+    long failing_calls;    /* how often its function was called since then */
 } emulated;
 
 /* ---- errors */
@@ -70,7 +70,7 @@ cudaError_t emulate_enter(const char *name) {
 
 /* ---- memory */
 
-/* How many devices there are. memory: of the device `which`, where there is such. */
+/* How many devices there are. *memory: the bytes of device `which`, if there is one. */
 static int devices(int which, size_t *memory) {
     const char *list = getenv("EMULATE_MEMORY");
     int n = 0;
@@ -170,7 +170,7 @@ static void copy_run(void *data) {
     else memset(c->to, c->value, c->bytes);
 }
 
-/* Does [p, p + bytes) lie in one block of a device (or, where `device` is false, outside of all of them)? */
+/* Does [p, p + bytes) lie in one block of a device? device false: does it lie outside of all devices' blocks? */
 static bool lies_in(const char *p, size_t bytes, bool device) {
     const Block *b = *block_at(p);
     if (b && b->device != HOST) return device && bytes <= (size_t)(b->p + b->bytes - p);

@@ -1,14 +1,14 @@
-/* runtime.h: between runtime.c, the emulated device and its memory, and stream.c, what is enqueued on it. */
+/* runtime.h: shared by runtime.c, the emulated device and its memory, and stream.c, what is enqueued on it. */
 #ifndef EMULATE_RUNTIME_H
 #define EMULATE_RUNTIME_H
 
 #include "emulate.h"
 
-/* Remembers the error, as cudaGetLastError tells it. */
+/* Remembers the error for cudaGetLastError; returns it. */
 cudaError_t emulate_give(cudaError_t error);
-/* The number of the device that is current. */
+/* The number of the current device */
 int emulate_device(void);
-/* How every function begins: the device may be lost, and the environment may want this call to fail. */
+/* Every function calls it first. An error if the device is lost, or if EMULATE_FAIL makes this call fail. */
 cudaError_t emulate_enter(const char *name);
 
 #define ENTER() ENTER_WHILE(cudaSuccess)
@@ -25,7 +25,7 @@ cudaError_t emulate_push(cudaStream_t stream, void (*run)(void *), const void *d
 void emulate_drain_stream(cudaStream_t stream);
 void emulate_drain(void);
 bool emulate_captures(cudaStream_t stream);
-/* Calls that a capture forbids spoil it, as on a GPU. */
+/* For calls that a capture forbids: as on a GPU, they end the capture with an error. */
 cudaError_t emulate_nothing_captures(void);
 
 #endif

@@ -7,7 +7,7 @@
 
 enum { ARGUMENTS_MAX = 4096 };
 
-/* What a stream holds: a call with its arguments copied. */
+/* A call with a copy of its arguments */
 typedef struct Task {
     struct Task *next;
     void (*run)(void *data);
@@ -19,7 +19,7 @@ typedef struct Tasks { Task *first, *last; } Tasks;
 struct EmulatedStream {
     Tasks waiting, captured;
     enum cudaStreamCaptureStatus capture;
-    int device; /* on which it was made */
+    int device; /* that it was made on */
     struct EmulatedStream *next;
 };
 struct EmulatedEvent { double at; bool timed, captured; struct EmulatedStream *stream; };
@@ -27,7 +27,7 @@ struct EmulatedGraph { Tasks tasks; };
 
 static struct {
     struct EmulatedStream base, *streams; /* base: stream 0 */
-    double spent; /* seconds that tasks say they have taken */
+    double spent; /* seconds that tasks have added by emulate_spend */
 } all;
 
 /* ---- tasks and streams */
@@ -266,7 +266,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void *nodes, size_t *count) {
     return cudaSuccess;
 }
 
-/* The tasks move: a graph is instantiated once. */
+/* The tasks move to the executable graph: a graph is instantiated once only. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
     (void)flags;
     ENTER();

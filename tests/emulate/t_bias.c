@@ -1,23 +1,23 @@
-/* t_bias.c: what only convolutions use of kernels/cuda/bias.h, called directly: channels that are padded or cut. It is
- * linked with the emulated device's objects, of which the plugin shows one function. */
+/* t_bias.c: bias_pad of kernels/cuda/bias.h, called directly: channels that are padded or cut. It is linked with the
+ * emulated device's objects, since the plugin exports one function only. */
 #include <stdlib.h>
 
 #include "bias.h"
 #include "tap.h"
 
-enum { ROWS = 1237, MOST = 16, BEHIND = 16, JUNK = 0x77, PERIOD = 251 };
+enum { ROWS = 1237, MOST = 16, GUARD = 16, JUNK = 0x77, PERIOD = 251 };
 
 int memtide_cuda_open(const char *name, Device **out, Err *e);
 
 static Device *device;
 
-/* Whole numbers that every type holds; no 0. */
+/* Whole numbers above 0 that every type holds */
 static float value_at(int64_t i) { return (float)(i % PERIOD) + 1; }
 
 /* shifted: `to` starts one element after a multiple of 16 bytes */
 static bool pads(DType from_type, int64_t from_channels, DType to_type, int64_t to_channels, bool shifted) {
     static unsigned char from[ROWS * MOST * 4] __attribute__((aligned(256)));
-    static unsigned char to[ROWS * MOST * 4 + 2 * BEHIND] __attribute__((aligned(256)));
+    static unsigned char to[ROWS * MOST * 4 + 2 * GUARD] __attribute__((aligned(256)));
     KArgs a = {.kind = OP_conv2d, .device = device};
     unsigned char *at = to + (shifted ? dtype_size(to_type) : 0);
     size_t count = (size_t)(ROWS * to_channels);
@@ -31,7 +31,7 @@ static bool pads(DType from_type, int64_t from_channels, DType to_type, int64_t 
         int64_t row = (int64_t)i / to_channels, c = (int64_t)i % to_channels;
         good &= dtype_load(to_type, at, i) == (c < from_channels ? value_at(row * from_channels + c) : 0);
     }
-    for (size_t i = 0; i < BEHIND; i++) good &= at[count * dtype_size(to_type) + i] == JUNK;
+    for (size_t i = 0; i < GUARD; i++) good &= at[count * dtype_size(to_type) + i] == JUNK;
     return good;
 }
 

@@ -1,5 +1,5 @@
-/* t_plugin.c: the CUDA device's own functions, loaded as a plugin and on an emulated GPU: memory, copies, timed
- * sections, recorded graphs, errors that go away and errors that stay, and the device that is only described. */
+/* t_plugin.c: the CUDA device's own functions, loaded as a plugin, on an emulated GPU: memory, copies, timed sections,
+ * recorded graphs, errors that pass and errors that stay, and a device that is only described. */
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@ static Device *gpu;
 static const DeviceTable *t;
 static Err e;
 
-/* The n-th call from now on of a CUDA function gives this error. */
+/* call: EMULATE_FAIL (cuda_runtime.h) */
 static void fail_next(const char *call) { setenv("EMULATE_FAIL", call, 1); }
 
 /* *calls += 1 on the device */
@@ -93,7 +93,7 @@ static void test_graph(void) {
     t->free(gpu, p, 256);
 }
 
-/* In a process of its own, since it does not get over it. */
+/* In a process of its own: it cannot use the device again. */
 static void test_lost(void) {
     fflush(stdout);
     pid_t child = fork();
@@ -113,7 +113,7 @@ static void test_lost(void) {
     is_int(status, 0, "after an illegal address every call gives that error, and the device can be closed");
 }
 
-/* A copy of the plugin that says it was built for another program. */
+/* A copy of the plugin that was built for another version of the program, as it says */
 static void test_version(const char *plugin) {
     static char file[1 << 26];
     const uint64_t mine = DEVICE_ABI, other = mine + 1;

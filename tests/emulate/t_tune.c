@@ -1,20 +1,20 @@
-/* t_tune.c: what a tuning of linear layers keeps, and what later devices make of it, on an emulated GPU whose products
- * and launches take as long as the test says. */
+/* t_tune.c: which picks a tuning of linear layers keeps, and how later devices use them, on an emulated GPU whose
+ * products and launches take as long as the test says. */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "memory/device.h"
 #include "tap.h"
 
-/* EACH: algorithm k of the emulated library wants k EACH bytes. PARTS: of a sum of I products, without a tuning */
+/* EACH: algorithm k of the emulated library needs k EACH bytes. PARTS: of a sum of I products, if nothing is tuned */
 enum { LIMIT = 1 << 20, EACH = 256, N = 8, I = 512, PARTS = 2 };
 
 static char folder[] = "/tmp/memtide-test-XXXXXX", path[64];
 static Device *device;
-static ActFn act; /* of the ops that are asked for */
+static ActFn act; /* of the ops that are prepared */
 static Err e;
 
-/* "cuda:0", with these algorithms */
+/* products: the algorithms' milliseconds (gemm.c) */
 static void open_device(const char *name, const char *products) {
     e = (Err){0, ""};
     setenv("EMULATE_PRODUCTS", products, 1);
@@ -30,7 +30,7 @@ static View view2(int64_t rows, int64_t columns) {
     return (View){.shape = shape2(rows, columns), .dtype = DT_BF16, .count = rows * columns};
 }
 
-/* The workspace of y (N, o) = x (N, I) w^T, or of dx; -1: it cannot be prepared. */
+/* The workspace of y (N, o) = x (N, I) w^T, or of dx; -1: the op cannot be prepared */
 static long long workspace(OpKind kind, int64_t o, size_t limit) {
     Attr attr;
     KArgs a = {.kind = kind, .attr = &attr};
@@ -72,7 +72,7 @@ static void test_untuned(void) {
     close_device();
 }
 
-static void test_race(void) {
+static void test_tuned(void) {
     open_device("cuda:0", "3000 0 2000");
     is_int(tune(), OK, "tuned");
     is_int(workspace(OP_linear, 40, LIMIT), EACH, "the second of three algorithms is the fastest");
@@ -101,7 +101,7 @@ static void test_repeats(void) {
     close_device();
 }
 
-/* A line for y (N, o), made by this device under this limit. */
+/* Writes the file: a pick for y (N, o) of device `name` under `limit`. */
 static void write_pick(const char *name, int o, size_t limit, const char *way, const char *rest) {
     char text[512];
     snprintf(text, sizeof text, "%s\t1\t%zu\tlinear m=8 n=%d k=512 x=4096:bf16 w=%d:bf16 y=%d:bf16 act=%d,0 "
@@ -117,7 +117,7 @@ static void test_described(void) {
     close_device();
 }
 
-/* Lines that are well formed and of no use. */
+/* Well-formed lines that cannot be used */
 static void test_useless(void) {
     static const struct { const char *what, *way, *rest; } lines[] = {
         {"an algorithm that the library does not have", "plain", "7\t512\t1.5"},
@@ -134,7 +134,7 @@ static void test_useless(void) {
     }
 }
 
-/* What comes before the product, or between own kernels, is as it was when the pick was made. */
+/* A pick's workspace is laid out under the pick's limit, not under the caller's. */
 static void test_rooms(void) {
     write_pick("emulated CUDA device", 10, 100, "small_n", "0\t0\t1.5");
     open_device("cuda:0", "0 0 0");
@@ -166,12 +166,12 @@ int main(void) {
     const char *build = getenv("BUILD");
     snprintf(plugin, sizeof plugin, "%s/emulate/memtide_cuda.so", build ? build : "build");
     setenv("MEMTIDE_CUDA", plugin, 1);
-    setenv("EMULATE_LAUNCH", "500", 1); /* milliseconds: what is really computed does not matter beside it */
+    setenv("EMULATE_LAUNCH", "500", 1); /* milliseconds, beside which the real time does not matter */
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/picks.txt", folder);
     setenv("MEMTIDE_PICKS", path, 1);
     test_untuned();
-    test_race();
+    test_tuned();
     test_repeats();
     test_described();
     test_useless();

@@ -37,9 +37,9 @@ void ref_adafactor(Ref *r) {
     const Tensor *w = r->adafactor.master.at ? &r->adafactor.master : &r->adafactor.w;
     const int rank = w->shape.rank;
     const int64_t columns = w->shape.dim[rank - 1], matrices = rank > 1 ? r->adafactor.col_var.count / columns : 1;
-    const int64_t rows = w->count / (matrices * columns); /* of (O, I, 1, K) that is (O, I, K): I */
-    double t = r->state->step, lr = r->adafactor.lr.at ? r->adafactor.lr.at[0] : (double)o->lr,
-        share = pow(t, o->beta2_decay);
+    const int64_t rows = w->count / (matrices * columns); /* a Conv1d's weight (O, I, 1, K) is (O, I, K) in PyTorch: I */
+    double t = r->state->step, lr = r->adafactor.lr.at ? r->adafactor.lr.at[0] : (double)o->lr;
+    double share = pow(t, o->beta2_decay);
     double unscale = 1.0 / r->state->loss_scale, *u = malloc((size_t)w->count * sizeof *u);
     if (r->state->overflow || !u) {
         free(u);
@@ -49,8 +49,7 @@ void ref_adafactor(Ref *r) {
     for (int64_t i = 0; i < w->count; i++) u[i] = r->adafactor.g.at[i] * unscale;
     for (int64_t m = 0; m < matrices && rank > 1; m++)
         matrix(u + m * rows * columns, r->adafactor.row_var.at + m * rows, r->adafactor.col_var.at + m * columns, rows,
-               columns, share,
-               o->eps);
+               columns, share, o->eps);
     if (rank == 1) vector(u, r->adafactor.variance.at, w->count, share, o->eps);
     double alpha = fmax(o->eps2, sqrt(mean_of_squares(w->at, w->count, 1))) * fmin(lr, 1 / sqrt(t));
     alpha /= fmax(1, sqrt(mean_of_squares(u, w->count, 1)) / o->d);

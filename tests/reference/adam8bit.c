@@ -3,7 +3,7 @@
 
 #include "reference.h"
 
-enum { CODES = 256, SCALE = 4 };
+enum { CODES = 256 };
 
 static int by_size(const void *a, const void *b) {
     return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
@@ -40,23 +40,26 @@ static void encode(const double *value, const double *x, int64_t n, double *code
 
 /* As in torchao: decodes the states, makes a step of Adam, and encodes the states again, block by block. */
 void ref_adam8bit(Ref *r) {
+    double *const code[OPTIM_STATES] = {r->adam8bit.exp_avg.at, r->adam8bit.exp_avg_sq.at,
+                                        r->adam8bit.max_exp_avg_sq.at};
+    double *scale = r->adam8bit.scale.at, *own[OPTIM_STATES], value[OPTIM_STATES][CODES];
     const int64_t n = r->adam8bit.w.count, size = r->attr->optim.rule.block_size, blocks = n / size;
     Ref adam = *r;
-    double value[OPTIM_STATES][CODES];
     if (r->state->overflow) return;
-    for (int k = 0; k < OPTIM_STATES && r->out[1 + k].at; k++) {
+    for (int k = 0; k < OPTIM_STATES && code[k]; k++) {
         values_of(k == 0, value[k]);
-        adam.out[1 + k].at = malloc((size_t)n * sizeof(double));
-        if (!adam.out[1 + k].at) exit(2);
-        for (int64_t i = 0; i < n; i++)
-            adam.out[1 + k].at[i] = value[k][(int)r->out[1 + k].at[i]] * r->out[SCALE].at[k * blocks + i / size];
+        own[k] = malloc((size_t)n * sizeof *own[k]);
+        if (!own[k]) exit(2);
+        for (int64_t i = 0; i < n; i++) own[k][i] = value[k][(int)code[k][i]] * scale[k * blocks + i / size];
     }
-    adam.out[SCALE] = r->out[SCALE + 1]; /* the master */
+    adam.adam.exp_avg.at = own[0];
+    adam.adam.exp_avg_sq.at = own[1];
+    if (code[2]) adam.adam.max_exp_avg_sq.at = own[2];
+    adam.adam.master = r->adam8bit.master;
     ref_adam(&adam);
-    for (int k = 0; k < OPTIM_STATES && r->out[1 + k].at; k++) {
+    for (int k = 0; k < OPTIM_STATES && code[k]; k++) {
         for (int64_t b = 0; b < blocks; b++)
-            encode(value[k], adam.out[1 + k].at + b * size, size, r->out[1 + k].at + b * size,
-                   &r->out[SCALE].at[k * blocks + b]);
-        free(adam.out[1 + k].at);
+            encode(value[k], own[k] + b * size, size, code[k] + b * size, &scale[k * blocks + b]);
+        free(own[k]);
     }
 }

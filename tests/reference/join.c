@@ -60,11 +60,11 @@ void ref_slice_dx(Ref *r) {
 }
 
 void ref_roll(Ref *r) {
-    const Tensor *x = &r->in[0];
+    const Tensor *x = &r->roll.x;
     const int64_t inner = inner_of(x, r->attr->axis.axis), size = x->shape.dim[r->attr->axis.axis];
     for (int64_t i = 0; i < x->count; i++) {
         const int64_t k = i / inner % size, to = (k + r->attr->axis.start) % size;
-        r->out[0].at[i + (to - k) * inner] = x->at[i];
+        r->roll.y.at[i + (to - k) * inner] = x->at[i];
     }
 }
 

@@ -2,7 +2,7 @@
 
 #include "reference.h"
 
-/* One update of a tensor. The weight is the fp32 master where there is one; w is then its copy. */
+/* One update of a tensor. The rule works on the master, if there is one; w is then a copy of it. */
 
 /* The factor of gradients: it undoes the loss scale and clips their norm. */
 static double gradient_factor(const Ref *r) {

@@ -1,7 +1,6 @@
 #include "reference.h"
 
-/* N, T, inputs I, units H, and which element is row (n, t) of a (N, T, F) or (T, N, F) tensor, t counting in the order
- * in which steps are taken. */
+/* Samples, steps, inputs, units */
 typedef struct Sizes { int64_t n, t, i, h, gates, saved; const RnnAttr *attr; } Sizes;
 
 static Sizes sizes_of(const Ref *r, const Tensor *x, const Tensor *y) {
@@ -12,6 +11,8 @@ static Sizes sizes_of(const Ref *r, const Tensor *x, const Tensor *y) {
                    a};
 }
 
+/* The features of sample n at step t of a (N, T, F) or (T, N, F) tensor; t counts in the order in which steps are
+ * taken. */
 static double *row(const Sizes *s, double *at, int64_t features, int64_t n, int64_t t) {
     if (!at) return NULL;
     if (s->attr->reverse) t = s->t - 1 - t;
@@ -20,14 +21,14 @@ static double *row(const Sizes *s, double *at, int64_t features, int64_t n, int6
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-/* sum[k] = b[k] + sum over w's row k, which has n numbers */
+/* b[k] + <row k of w, x>, n numbers each; b NULL, x NULL: zeros */
 static double dot_row(const double *w, const double *b, const double *x, int64_t n, int64_t k) {
     double sum = b ? b[k] : 0;
     for (int64_t j = 0; x && j < n; j++) sum += w[k * n + j] * x[j];
     return sum;
 }
 
-/* Unit j of one sample and step: a[g], b[g] are gate g's sums from x and from h. */
+/* Unit j of one sample and step; a[g], b[g]: gate g's sums from x and from h */
 static void unit(const Sizes *s, const double *a, const double *b, double h, double *c, double *y, double *saved,
                  int64_t j) {
     double gate[5];
@@ -50,17 +51,18 @@ static void unit(const Sizes *s, const double *a, const double *b, double h, dou
 }
 
 void ref_rnn(Ref *r) {
-    Tensor *in = r->in, *y = &r->rnn.y;
-    Sizes s = sizes_of(r, &in[0], y);
+    const Tensor *y = &r->rnn.y;
+    const double *w_ih = r->rnn.w_ih.at, *w_hh = r->rnn.w_hh.at, *b_ih = r->rnn.b_ih.at, *b_hh = r->rnn.b_hh.at;
+    Sizes s = sizes_of(r, &r->rnn.x, y);
     for (int64_t n = 0; n < s.n; n++) {
         for (int64_t j = 0; j < s.h; j++) r->scratch[j] = 0; /* c */
         for (int64_t t = 0; t < s.t; t++) {
-            const double *x = row(&s, in[0].at, s.i, n, t), *h = t ? row(&s, y->at, s.h, n, t - 1) : NULL;
+            const double *x = row(&s, r->rnn.x.at, s.i, n, t), *h = t ? row(&s, y->at, s.h, n, t - 1) : NULL;
             for (int64_t j = 0; j < s.h; j++) {
                 double a[4], b[4];
                 for (int64_t g = 0; g < s.gates; g++) {
-                    a[g] = dot_row(in[1].at, in[3].at, x, s.i, g * s.h + j);
-                    b[g] = dot_row(in[2].at, in[4].at, h, s.h, g * s.h + j);
+                    a[g] = dot_row(w_ih, b_ih, x, s.i, g * s.h + j);
+                    b[g] = dot_row(w_hh, b_hh, h, s.h, g * s.h + j);
                 }
                 unit(&s, a, b, h ? h[j] : 0, &r->scratch[j], row(&s, y->at, s.h, n, t) + j,
                      row(&s, r->rnn.saved.at, s.saved * s.h, n, t), j);
@@ -101,7 +103,7 @@ static double unit_dx(const Sizes *s, double y, const double *v, double c_before
 
 /* d: the gradient of sum k. to[j] += d w[k, j]; dw[k, j] += d from[j]; db[k] += d */
 static void add_products(double d, int64_t k, int64_t n, const double *w, const double *from, double *to, double *dw,
-                   double *db) {
+                         double *db) {
     for (int64_t j = 0; j < n; j++) {
         if (to) to[j] += d * w[k * n + j];
         if (dw && from) dw[k * n + j] += d * from[j];
@@ -110,25 +112,29 @@ static void add_products(double d, int64_t k, int64_t n, const double *w, const 
 }
 
 void ref_rnn_dx(Ref *r) {
-    Tensor *in = r->in, *out = r->out;
-    Sizes s = sizes_of(r, &in[1], &in[4]);
+    const double *w_ih = r->rnn_dx.w_ih.at, *w_hh = r->rnn_dx.w_hh.at;
+    double *ys = r->rnn_dx.y.at, *all = r->rnn_dx.saved.at, *dw_ih = r->rnn_dx.dw_ih.at, *dw_hh = r->rnn_dx.dw_hh.at;
+    double *db_ih = r->rnn_dx.db_ih.at, *db_hh = r->rnn_dx.db_hh.at;
+    Sizes s = sizes_of(r, &r->rnn_dx.x, &r->rnn_dx.y);
     double *dh = r->scratch, *dc = dh + s.h, *next = dc + s.h;
     for (int k = 0; k < 5; k++)
-        for (int64_t i = 0; i < out[k].count; i++) out[k].at[i] = 0;
+        for (int64_t i = 0; i < r->out[k].count; i++) r->out[k].at[i] = 0;
     for (int64_t n = 0; n < s.n; n++) {
         for (int64_t j = 0; j < s.h; j++) dh[j] = dc[j] = 0;
         for (int64_t t = s.t - 1; t >= 0; t--) {
-            const double *y = row(&s, in[4].at, s.h, n, t), *before = t ? row(&s, in[4].at, s.h, n, t - 1) : NULL;
-            const double *saved = row(&s, in[5].at, s.saved * s.h, n, t), *x = row(&s, in[1].at, s.i, n, t);
-            const double *saved_before = t ? row(&s, in[5].at, s.saved * s.h, n, t - 1) : NULL;
+            const double *y = row(&s, ys, s.h, n, t), *before = t ? row(&s, ys, s.h, n, t - 1) : NULL;
+            const double *saved = row(&s, all, s.saved * s.h, n, t), *x = row(&s, r->rnn_dx.x.at, s.i, n, t);
+            const double *saved_before = t ? row(&s, all, s.saved * s.h, n, t - 1) : NULL;
+            double *dx = row(&s, r->rnn_dx.dx.at, s.i, n, t);
+            const double *dy = row(&s, r->rnn_dx.dy.at, s.h, n, t);
             for (int64_t j = 0; j < s.h; j++) next[j] = 0;
             for (int64_t j = 0; j < s.h; j++) {
                 double da[4], db[4], c = s.saved == 5 && t ? saved_before[4 * s.h + j] : 0;
-                double d = dh[j] + row(&s, in[0].at, s.h, n, t)[j];
+                double d = dh[j] + dy[j];
                 next[j] += unit_dx(&s, y[j], saved, c, before ? before[j] : 0, d, &dc[j], da, db, j);
                 for (int64_t g = 0; g < s.gates; g++) {
-                    add_products(da[g], g * s.h + j, s.i, in[2].at, x, row(&s, out[0].at, s.i, n, t), out[1].at, out[3].at);
-                    add_products(db[g], g * s.h + j, s.h, in[3].at, before, next, out[2].at, out[4].at);
+                    add_products(da[g], g * s.h + j, s.i, w_ih, x, dx, dw_ih, db_ih);
+                    add_products(db[g], g * s.h + j, s.h, w_hh, before, next, dw_hh, db_hh);
                 }
             }
             for (int64_t j = 0; j < s.h; j++) dh[j] = next[j];

@@ -7,8 +7,8 @@ static void zero(Tensor *t) {
 void ref_embedding(Ref *r) {
     int64_t dim = r->embedding.w.shape.dim[1];
     for (int64_t i = 0; i < r->embedding.idx.count; i++)
-        for (int64_t d = 0; d < dim; d++) r->embedding.y.at[i * dim + d] =
-            r->embedding.w.at[(int64_t)r->embedding.idx.at[i] * dim + d];
+        for (int64_t d = 0; d < dim; d++)
+            r->embedding.y.at[i * dim + d] = r->embedding.w.at[(int64_t)r->embedding.idx.at[i] * dim + d];
 }
 
 void ref_embedding_dw(Ref *r) {
@@ -24,8 +24,8 @@ void ref_embedding_dw(Ref *r) {
 /* x (N, T, D), w (P, D) */
 void ref_add_rows(Ref *r) {
     const int64_t *d = r->add_rows.x.shape.dim;
-    for (int64_t i = 0; i < r->add_rows.x.count; i++) r->add_rows.y.at[i] = r->add_rows.x.at[i] +
-        r->add_rows.w.at[i % (d[1] * d[2])];
+    for (int64_t i = 0; i < r->add_rows.x.count; i++)
+        r->add_rows.y.at[i] = r->add_rows.x.at[i] + r->add_rows.w.at[i % (d[1] * d[2])];
 }
 
 void ref_add_rows_dw(Ref *r) {
