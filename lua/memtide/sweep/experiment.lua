@@ -335,17 +335,13 @@ function Experiment:own_keys()
   return keys
 end
 
--- Columns of results that only the files of scripts with that setting have.
-local RESULTS_OF = {offload = {"host_bytes"},
-  framework = {"max_memory_allocated", "max_memory_reserved", "device_bytes"}}
-
--- The columns of the script's own, in an order that does not depend on that of the axes.
+-- The columns that only this script's files have, in an order that does not depend on the order of the axes
 function Experiment:own_axes()
   local keys, given, results = self:own_keys(), {test_data = self.base.test_data ~= nil}, {}
   table.sort(keys)
-  if self.base.test_data then results[1] = "test_accuracy" end
-  for _, key in ipairs(keys) do
-    for _, result in ipairs(RESULTS_OF[key] or {}) do results[#results + 1] = result end
+  for _, key in ipairs(keys) do given[key] = true end
+  for _, column in ipairs(columns.list) do
+    if given[column.with] and column.name ~= column.with then results[#results + 1] = column.name end
   end
   return joined(keys, results)
 end
