@@ -124,7 +124,8 @@ static int predict_trace(lua_State *L) {
     bind_set_integer(L, "needs", (lua_Integer)(peak.reserved + context));
     if (context) bind_set_integer(L, "device_bytes", (lua_Integer)(peak.reserved + context));
     const TraceCall *at = &t->calls[t->tensors[t->events[peak.event] < 0 ? 0 : t->events[peak.event]].call];
-    lua_createtable(L, 0, 4);
+    lua_createtable(L, 0, 5);
+    bind_set_integer(L, "event", peak.event);
     bind_set_integer(L, "bytes", (lua_Integer)peak.allocated);
     bind_set_integer(L, "used", (lua_Integer)peak.allocated);
     lua_pushfstring(L, "%s%s%s", at->op, *at->layer ? " " : "", at->layer);
@@ -132,6 +133,38 @@ static int predict_trace(lua_State *L) {
     bind_push_categories(L, peak.category);
     lua_setfield(L, -2, "categories");
     lua_setfield(L, -2, "peak");
+    return 1;
+}
+
+/* trace:alive(event) -> {{bytes, category, op, layer, where}, ...}: the tensors that are alive after an event, as
+ * predict's peak.event is one, in the order in which they were allocated */
+static int alive(lua_State *L) {
+    Err e;
+    const Trace *t = &((EagerBox *)bind_get(L, 1, BOX_TRACE))->trace;
+    const lua_Integer last = luaL_checkinteger(L, 2);
+    luaL_argcheck(L, last >= 0 && last < t->n_events, 2, "there is no such event");
+    bool *lives = mem_new((size_t)t->n_tensors + 1);
+    if (!lives) {
+        err_set(&e, ERR_HOST_MEMORY, "out of host memory for the tensors of a trace");
+        return bind_fail(L, &e);
+    }
+    for (int i = 0; i <= last; i++) {
+        const int event = t->events[i];
+        lives[event < 0 ? ~event : event] = event >= 0;
+    }
+    lua_newtable(L);
+    for (int i = 0, n = 0; i < t->n_tensors; i++) {
+        if (!lives[i]) continue;
+        const TraceCall *c = &t->calls[t->tensors[i].call];
+        lua_createtable(L, 0, 5);
+        bind_set_integer(L, "bytes", (lua_Integer)t->tensors[i].bytes);
+        bind_set_string(L, "category", category_name(t->tensors[i].category));
+        bind_set_string(L, "op", c->op);
+        bind_set_string(L, "layer", c->layer);
+        bind_set_string(L, "where", c->where);
+        lua_rawseti(L, -2, ++n);
+    }
+    mem_free(lives);
     return 1;
 }
 
@@ -158,7 +191,7 @@ static int cards(lua_State *L) {
 }
 
 void bind_open_eager(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"cost", cost}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive}, {"cost", cost}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"eager", new_trace}, {"cards", cards}, {NULL, NULL}};
     bind_type(L, BOX_TRACE, methods);
     luaL_setfuncs(L, functions, 0);

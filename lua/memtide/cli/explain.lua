@@ -8,6 +8,7 @@
 local categories = require "memtide.results.columns".categories
 local core = require "memtide.core"
 local csv = require "memtide.results.csv"
+local explain_pytorch = require "memtide.cli.explain_pytorch"
 local first_cell = require "memtide.cli.first_cell"
 local nn = require "memtide.net.nn"
 local options = require "memtide.cli.options"
@@ -267,6 +268,7 @@ end
 -- given.csv: a file for the table, or "-" for standard output; nil: tables for reading on standard output.
 function explain.run(experiment, given)
   local cell, path = first_cell(experiment, given), given.csv
+  if cell.settings.framework == "pytorch" then return explain_pytorch(cell, path) end
   local named = path ~= "-" and path or nil
   local file, name = named and open_table(path) or io.stdout, named or "standard output"
   local function out(line) util.must_write(name, file:write(line, "\n")) end

@@ -1,0 +1,105 @@
+-- What memtide explain says of PyTorch's step: where its peak is, what is alive there and which line made it, and what
+-- differs from memtide's own step of the same network.
+local categories = require "memtide.results.columns".categories
+local cell = require "memtide.net.cell"
+local csv = require "memtide.results.csv"
+local report = require "memtide.results.report"
+local util = require "memtide.base.util"
+
+local LARGEST = 20 -- lines of the table
+
+local WHY = {
+  weights = "autocast's 16-bit copies, which live until the context ends; memtide frees each after its last reader",
+  gradients = "every gradient lives until zero_grad; memtide updates a large parameter as soon as its gradient is there",
+  optimizer = "the same states; step counts and loss scales are stored differently",
+  activations = "each op has a result of its own, and what autograd saves lives until its node ran; memtide fuses ops",
+  activation_gradients = "a gradient for each op; memtide's pass through fused ops, and take over storage",
+  input = "labels and indices have 8 bytes; x and y live until they are bound again",
+  workspace = "cuBLAS keeps a workspace for each thread that computes products; memtide's scratch lives for one op",
+  other = "temporaries of the optimizer's lists, and blocks that are larger than their tensors",
+}
+
+-- memtide's own step of the same cell -> its prediction
+local function own_step(self)
+  local values = {}
+  for key, value in pairs(self.values) do values[key] = value end
+  values.framework, values.device = "memtide", "cpu"
+  local own = cell.compile(cell.build{experiment = self.experiment, values = values, name = self.name, places = {}})
+  local prediction = own.prediction
+  cell.release(own)
+  return prediction
+end
+
+-- Tensors of one op, layer and size are one line: {bytes, count, category, op, layer, where}, the most bytes first.
+local function grouped(tensors)
+  local groups, by_key = {}, {}
+  for _, tensor in ipairs(tensors) do
+    local key = table.concat({tensor.bytes, tensor.category, tensor.op, tensor.layer}, "\0")
+    local group = by_key[key]
+    if group then group.count = group.count + 1
+    else
+      tensor.count, by_key[key], groups[#groups + 1] = 1, tensor, tensor
+    end
+  end
+  for i, group in ipairs(groups) do group.order = i end
+  table.sort(groups, function(a, b)
+    local x, y = a.bytes * a.count, b.bytes * b.count
+    if x ~= y then return x > y end
+    return a.order < b.order
+  end)
+  return groups
+end
+
+local function mib(bytes) return ("%.2f"):format(bytes / 2 ^ 20) end
+
+local function print_tables(self, out, groups)
+  local found, own = self.prediction, own_step(self)
+  out(("%s, %s, batch %d, %s, on %s"):format(self.experiment.name, self.name, self.settings.batch,
+    self.settings.precision, cell.device(self.settings.device):info().name))
+  out(("max_memory_allocated %d, at %s"):format(found.max_memory_allocated, found.peak.op))
+  out(("max_memory_reserved  %d"):format(found.max_memory_reserved))
+  out(found.device_bytes and ("device_bytes         %d: reserved, and %d of the process's context"):format(
+    found.device_bytes, found.device_bytes - found.max_memory_reserved)
+    or "device_bytes         unknown: reserved, and the context, which takes some hundred MiB; see memtide calibrate")
+  out ""
+  local lines = {{"", "PyTorch", "MiB", "memtide", "MiB", "why they differ"}}
+  for _, name in ipairs(categories) do
+    local a, b = found.peak.categories[name], own.peak.categories[name]
+    lines[#lines + 1] = {name, a, mib(a), b, mib(b), a == b and "" or WHY[name]}
+  end
+  lines[#lines + 1] = {"total", found.peak.bytes, mib(found.peak.bytes), own.peak.bytes, mib(own.peak.bytes),
+    ("memtide's peak is at %s"):format(own.peak.op == "" and "the start" or own.peak.op)}
+  for _, line in ipairs(report.columns(lines, {true, [6] = true})) do out(line) end
+  out ""
+  lines = {{"alive at PyTorch's peak", "MiB", "times", "category", "layer", "line"}}
+  for i = 1, math.min(#groups, LARGEST) do
+    local group = groups[i]
+    lines[#lines + 1] = {group.op, mib(group.bytes * group.count), group.count, group.category, group.layer, group.where}
+  end
+  for _, line in ipairs(report.columns(lines, {true, [4] = true, [5] = true, [6] = true})) do out(line) end
+  if #groups > LARGEST then out(("and %d smaller lines; --csv has all"):format(#groups - LARGEST)) end
+end
+
+local COLUMNS = {"bytes", "count", "category", "op", "layer", "where"}
+
+local function write_table(path, groups)
+  local lines = {csv.line(COLUMNS, #COLUMNS)}
+  for _, group in ipairs(groups) do
+    local values = {}
+    for i, name in ipairs(COLUMNS) do values[i] = group[name] end
+    lines[#lines + 1] = csv.line(values, #COLUMNS)
+  end
+  local text = table.concat(lines)
+  if path == "-" then return util.must_write("standard output", io.stdout:write(text)) end
+  util.replace(path, function(put) put(text) end)
+end
+
+-- The compiled cell; path: a file for the tensors at the peak, or "-" for standard output; nil: tables for reading.
+return function(self, path)
+  local groups = grouped(util.must(self.program:alive(self.prediction.peak.event)))
+  if path then write_table(path, groups)
+  else
+    print_tables(self, function(line) util.must_write("standard output", io.stdout:write(line, "\n")) end, groups)
+  end
+  return 0
+end
