@@ -99,13 +99,14 @@ static int walk_what_if(const Snapshot *s, Ledger *l, void *arg, Err *e) {
     return trace_replay(&s->trace, &w->settings, l, s->n_start, &w->peak, e);
 }
 
-/* snapshot:what_if(alloc_conf or nil, limit or nil) -> {fits =, allocated =, reserved =, reason =}: the same requests from
- * an empty allocator with other settings (nil: those of the recording), and at most `limit` bytes */
+/* snapshot:what_if(alloc_conf or nil, limit or nil) -> {fits =, allocated =, reserved =, reason =}: the same requests
+ * from an empty allocator with other settings (nil: those of the recording), and at most `limit` bytes */
 static int what_if(lua_State *L) {
     const Snapshot *s = bind_get(L, 1, BOX_SNAPSHOT);
     WhatIf w = {.settings = s->settings};
     Err e;
-    if (!lua_isnoneornil(L, 2) && caching_settings_parse(luaL_checkstring(L, 2), &w.settings, &e)) return bind_fail(L, &e);
+    const char *conf = luaL_optstring(L, 2, NULL);
+    if (conf && caching_settings_parse(conf, &w.settings, &e)) return bind_fail(L, &e);
     int code = on_ledger(s, (size_t)luaL_optinteger(L, 3, 0), walk_what_if, &w, &e);
     if (code && code != ERR_OOM) return bind_fail(L, &e);
     lua_createtable(L, 0, 4);
@@ -244,7 +245,8 @@ static int events(lua_State *L) {
 void bind_open_snapshot(lua_State *L) {
     static const luaL_Reg methods[] = {{"info", info}, {"replay", replay}, {"what_if", what_if}, {"who", who},
         {"events", events}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"snapshot", open_snapshot}, {"check_alloc_conf", check_alloc_conf}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"snapshot", open_snapshot}, {"check_alloc_conf", check_alloc_conf},
+        {NULL, NULL}};
     bind_type(L, BOX_SNAPSHOT, methods);
     luaL_setfuncs(L, functions, 0);
 }

@@ -14,7 +14,8 @@ function traces.read(name)
     local word, a, b, c = line:match "^(%a+) (%S+) (%S+) ?(%S*)$"
     local sign, address, bytes, call = line:match "^([+-])(%d+) (%d+) ?(%d*)$"
     if sign then
-      t.events[#t.events + 1] = {math.tointeger(address), math.tointeger(bytes), sign == "+" and math.tointeger(call) or nil}
+      t.events[#t.events + 1] = {math.tointeger(address), math.tointeger(bytes),
+        sign == "+" and math.tointeger(call) or nil}
     elseif word == "call" then t.calls[#t.calls + 1] = {op = a ~= "-" and a or "", where = b ~= "-" and b or ""}
     elseif word == "segment" then
       t.segments[#t.segments + 1] = {address = math.tointeger(a), bytes = math.tointeger(b), pool = c}
@@ -30,7 +31,9 @@ end
 local function frames_of(call, list)
   local node, op = call.op:match "^(.-)|aten::(.+)$"
   op = op or call.op:match "^aten::(.+)$"
-  if op then list[#list + 1] = {name = ("at::_ops::%s::call(at::Tensor const&)"):format(op), filename = "??", line = 0} end
+  if op then
+    list[#list + 1] = {name = ("at::_ops::%s::call(at::Tensor const&)"):format(op), filename = "??", line = 0}
+  end
   if node == "AccumulateGrad" then
     list[#list + 1] = {name = "torch::autograd::AccumulateGrad::apply(...)", filename = "??", line = 0}
   elseif node then
@@ -56,8 +59,8 @@ function traces.snapshot(t, pickle)
     local blocks = {}
     while t.blocks[at] and t.blocks[at].address < s.address + s.bytes do
       local b = t.blocks[at]
-      blocks[#blocks + 1] = {address = b.address, size = b.bytes, requested_size = b.requested, state = "active_allocated",
-        frames = {}}
+      blocks[#blocks + 1] = {address = b.address, size = b.bytes, requested_size = b.requested,
+        state = "active_allocated", frames = {}}
       at = at + 1
     end
     segments[i] = {device = 0, address = s.address, total_size = s.bytes, stream = 0, segment_type = s.pool,

@@ -47,8 +47,8 @@ static bool map_set(IntMap *m, uint64_t key, int value) {
 /* ---- what the pickle says, before it is put together */
 
 #define KEYS(X) X(segments) X(device_traces) X(allocator_settings) X(device) X(address) X(total_size) X(stream) \
-    X(segment_type) X(is_expandable) X(blocks) X(size) X(requested_size) X(state) X(frames) X(history) X(action) X(addr) \
-    X(time_us) X(name) X(filename) X(line) X(inactive) X(small) X(PYTORCH_CUDA_ALLOC_CONF) X(max_split_size) \
+    X(segment_type) X(is_expandable) X(blocks) X(size) X(requested_size) X(state) X(frames) X(history) X(action) \
+    X(addr) X(time_us) X(name) X(filename) X(line) X(inactive) X(small) X(PYTORCH_CUDA_ALLOC_CONF) X(max_split_size) \
     X(garbage_collection_threshold) X(expandable_segments) X(roundup_power2_divisions)
 
 #define ACTIONS(X) X(alloc) X(free_requested) X(free_completed) X(segment_alloc) X(segment_free) X(segment_map) \
@@ -268,7 +268,8 @@ static int read_settings(Reader *r, PickleValue dict, Err *e) {
     const char *text = pickle_text(pickle_get(dict, r->key.PYTORCH_CUDA_ALLOC_CONF));
     int code = caching_settings_parse(text, s, e);
     if (code) return err_prefix(e, "%s: allocator_settings", r->path), e->code = ERR_FORMAT;
-    PickleValue split = pickle_get(dict, r->key.max_split_size), steps = pickle_get(dict, r->key.roundup_power2_divisions);
+    PickleValue split = pickle_get(dict, r->key.max_split_size);
+    PickleValue steps = pickle_get(dict, r->key.roundup_power2_divisions);
     if (pickle_kind(split) == PICKLE_INT) s->max_split_size = pickle_int(split) > 0 ? (size_t)pickle_int(split) : 0;
     PickleValue expandable = pickle_get(dict, r->key.expandable_segments);
     if (pickle_kind(expandable) == PICKLE_BOOL) s->expandable_segments = pickle_int(expandable);
@@ -277,8 +278,8 @@ static int read_settings(Reader *r, PickleValue dict, Err *e) {
     for (size_t i = 0; i < pickle_count(steps) && i < ROUNDUP_INTERVALS; i++) {
         int64_t n = pickle_int(pickle_item(steps, i));
         if (n < 0 || n > 1 << 16 || (n & (n - 1)))
-            return err_set(e, ERR_FORMAT, "%s: allocator_settings: roundup_power2_divisions: expected powers of two, found "
-                           "%" PRId64, r->path, n);
+            return err_set(e, ERR_FORMAT, "%s: allocator_settings: roundup_power2_divisions: expected powers of two, "
+                           "found %" PRId64, r->path, n);
         s->roundup_power2_divisions[i] = (uint32_t)n;
     }
     return OK;
@@ -297,7 +298,7 @@ static int read_event(Reader *r, PickleValue dict, const Place *at, Err *e) {
     if (ev.action == ACTION_free_requested || ev.action == ACTION_snapshot) return OK;
     if (!code && ev.action != ACTION_oom) code = NUMBER(r, at, dict, addr, INT64_MAX, &address, e);
     if (!code) code = NUMBER(r, at, dict, size, LARGEST, &size, e);
-    if (pickle_kind(pickle_get(dict, r->key.stream)) == PICKLE_INT) stream = pickle_int(pickle_get(dict, r->key.stream));
+    stream = pickle_int(pickle_get(dict, r->key.stream));
     if (!code && !address && ev.action != ACTION_oom) code = broken(r, at, e, "addr: expected an address, found 0");
     if (!code && !size && ev.action == ACTION_alloc) code = broken(r, at, e, "size: expected at least 1 byte, found 0");
     if (code) return code;
@@ -338,7 +339,8 @@ static int add_live(Reader *r, Live live, Err *e) {
 }
 
 /* *address: where the block before it ends, and then where this one does. */
-static int read_block(Reader *r, PickleValue dict, const SnapshotSegment *s, uint64_t *address, const Place *at, Err *e) {
+static int read_block(Reader *r, PickleValue dict, const SnapshotSegment *s, uint64_t *address, const Place *at,
+                      Err *e) {
     int64_t size = 0, requested = 0, here = (int64_t)*address;
     PickleValue state, history = pickle_get(dict, r->key.history), frames = pickle_get(dict, r->key.frames);
     int code = NUMBER(r, at, dict, size, LARGEST, &size, e);
@@ -373,8 +375,9 @@ static int read_segment(Reader *r, PickleValue dict, size_t i, Err *e) {
     if (!code) code = NUMBER(r, &at, dict, total_size, LARGEST, &size, e);
     if (!code) code = MEMBER(r, &at, dict, segment_type, PICKLE_TEXT, &type, e);
     if (!code) code = MEMBER(r, &at, dict, blocks, PICKLE_LIST, &blocks, e);
-    if (!code && (!address || !size || size % 512)) code = broken(r, &at, e, "expected an address and a size in multiples of 512 bytes");
     if (code) return code;
+    if (!address || !size || size % 512)
+        return broken(r, &at, e, "expected an address and a size in multiples of 512 bytes");
     SnapshotSegment s = {.address = (uint64_t)address, .size = (size_t)size, .small = type.word == r->key.small.word,
         .stream = (int)(pickle_int(stream) % INT32_MAX), .page = pickle_int(pickle_get(dict, r->key.is_expandable))};
     if (s.page) r->s->expandable = true;
@@ -388,9 +391,9 @@ static int read_segment(Reader *r, PickleValue dict, size_t i, Err *e) {
 
 static int event_wrong(const Reader *r, int i, const char *what, Err *e) {
     const Event *ev = &r->events[i];
-    return err_set(e, ERR_FORMAT, "%s: event %d of GPU %d, %s at 0x%" PRIx64 " of %zu bytes: %s, so that the events do not "
-                   "lead to the state that was dumped", r->path, i, r->s->device, action_names[ev->action], ev->address,
-                   ev->size, what);
+    return err_set(e, ERR_FORMAT, "%s: event %d of GPU %d, %s at 0x%" PRIx64 " of %zu bytes: %s, so that the events do "
+                   "not lead to the state that was dumped", r->path, i, r->s->device, action_names[ev->action],
+                   ev->address, ev->size, what);
 }
 
 static int undo_segment(Reader *r, int i, Err *e) {
@@ -421,8 +424,8 @@ static int undo(Reader *r, int i, Err *e) {
         return OK;
     case ACTION_free_completed:
         if (alive) return event_wrong(r, i, "this block is there afterwards", e);
-        return add_live(r, (Live){ev->address, 0, ev->size ? ev->size : 1, call_for(r, (CallKey){"", "", ""}), ev->stream,
-                                  true}, e);
+        return add_live(r, (Live){ev->address, 0, ev->size ? ev->size : 1, call_for(r, (CallKey){"", "", ""}),
+                                  ev->stream, true}, e);
     case ACTION_segment_alloc: case ACTION_segment_free: case ACTION_segment_map: case ACTION_segment_unmap:
         return undo_segment(r, i, e);
     default: return OK;
@@ -468,16 +471,17 @@ static int size_blocks(Reader *r, Err *e) {
     for (int i = 0; i < r->n_lives; i++) {
         Live *live = &r->lives[i];
         const SnapshotSegment *s = segment_of(r, live->address);
-        if (!s) return err_set(e, ERR_FORMAT, "%s: the block at 0x%" PRIx64 " of %zu bytes lay in no segment at the start",
-                               r->path, live->address, live->requested);
+        if (!s)
+            return err_set(e, ERR_FORMAT, "%s: the block at 0x%" PRIx64 " of %zu bytes lay in no segment at the start",
+                           r->path, live->address, live->requested);
         uint64_t end = s->address + s->size;
         if (i + 1 < r->n_lives && r->lives[i + 1].address < end) end = r->lives[i + 1].address;
         size_t room = (size_t)(end - live->address), size = caching_round(&r->s->settings, live->requested);
         if (live->block) size = live->block;
         else if (!s->small && size <= room && room - size <= SMALL_REST) size = live->block = room;
         if (size > room)
-            return err_set(e, ERR_FORMAT, "%s: the block at 0x%" PRIx64 " of %zu bytes had room for %zu at the start", r->path,
-                           live->address, live->requested, room);
+            return err_set(e, ERR_FORMAT, "%s: the block at 0x%" PRIx64 " of %zu bytes had room for %zu at the start",
+                           r->path, live->address, live->requested, room);
         if (s->small) live->block = size;
     }
     for (int i = 0; i < r->n_events; i++) {
@@ -505,20 +509,22 @@ static int rewind_state(Reader *r, Err *e) {
     if (r->n_ends) qsort(r->ends, (size_t)r->n_ends, sizeof *r->ends, segments_by_address);
     for (int i = 1; i < r->n_ends; i++)
         if (r->ends[i].address - r->ends[i - 1].address < r->ends[i - 1].size)
-            return err_set(e, ERR_FORMAT, "%s: the segments at 0x%" PRIx64 " and 0x%" PRIx64 " overlap at the start", r->path,
-                           r->ends[i - 1].address, r->ends[i].address);
+            return err_set(e, ERR_FORMAT, "%s: the segments at 0x%" PRIx64 " and 0x%" PRIx64 " overlap at the start",
+                           r->path, r->ends[i - 1].address, r->ends[i].address);
     return r->s->expandable ? OK : size_blocks(r, e);
 }
 
 /* ---- forwards: the trace */
 
-static int add_tensor(Reader *r, SnapshotTensor t, size_t bytes, int call, int *cap, Err *e) {
+static int add_tensor(Reader *r, SnapshotTensor t, TraceTensor asked, int *cap, Err *e) {
     Snapshot *s = r->s;
     int n = s->trace.n_tensors;
     if (!mem_grow(&s->tensors, cap, n + 1, sizeof *s->tensors)) return no_memory(r, e);
     s->tensors[n] = t;
-    trace_alloc(&s->trace, bytes, CAT_OTHER, call);
-    return map_set(&r->live_at, t.address, n) ? OK : no_memory(r, e);
+    trace_alloc(&s->trace, asked.bytes, CAT_OTHER, asked.call);
+    if (s->trace.failed || !map_set(&r->live_at, t.address, n)) return no_memory(r, e);
+    s->trace.tensors[n].stream = asked.stream;
+    return OK;
 }
 
 static int add_time(Reader *r, int64_t time_us, Err *e) {
@@ -545,7 +551,8 @@ static int build_event(Reader *r, int i, size_t *reserved, int *cap, Err *e) {
     Snapshot *s = r->s;
     int code = OK;
     if (ev->action == ACTION_alloc) {
-        code = add_tensor(r, (SnapshotTensor){ev->address, ev->time_us, 0, ev->stream}, ev->size, ev->call, cap, e);
+        const TraceTensor asked = {.bytes = ev->size, .call = ev->call, .stream = ev->stream};
+        code = add_tensor(r, (SnapshotTensor){ev->address, ev->time_us, 0}, asked, cap, e);
     } else if (ev->action == ACTION_free_completed) {
         trace_release(&s->trace, map_get(&r->live_at, ev->address));
     } else if (ev->action == ACTION_oom) {
@@ -570,7 +577,8 @@ static int build(Reader *r, Err *e) {
     for (int i = 0; i < r->n_lives && !code; i++) {
         const Live *live = &r->lives[i];
         size_t block = live->block ? live->block : caching_round(&s->settings, live->requested);
-        code = add_tensor(r, (SnapshotTensor){live->address, 0, block, live->stream}, live->requested, live->call, &cap, e);
+        const TraceTensor asked = {.bytes = live->requested, .call = live->call, .stream = live->stream};
+        code = add_tensor(r, (SnapshotTensor){live->address, 0, block}, asked, &cap, e);
         if (!code) code = add_time(r, 0, e);
     }
     s->n_start = r->n_lives;
@@ -672,7 +680,8 @@ static int restore(Replay *r, Err *e) {
             list[n] = (CachedBlock){(size_t)(s->tensors[tensor].address - seg->address), &r->blocks[tensor]};
             r->allocated += s->tensors[tensor].block;
         }
-        code = alloc_caching_restore(r->a, &(CachedSegment){seg->address, seg->size, seg->stream, seg->small}, list, n, e);
+        const CachedSegment segment = {seg->address, seg->size, seg->stream, seg->small};
+        code = alloc_caching_restore(r->a, &segment, list, n, e);
     }
     mem_free(list);
     return code;
@@ -691,8 +700,9 @@ static size_t segments_before(Replay *r, int event) {
             continue;
         }
         *(good ? &r->out->segments_equal : &r->out->segments_different) += 1;
-        if (!good) note(r, event, "the segment at 0x%" PRIx64 " of %zu bytes went back, which is in use here", seg->address,
-                        seg->size);
+        if (!good)
+            note(r, event, "the segment at 0x%" PRIx64 " of %zu bytes went back, which is in use here", seg->address,
+                 seg->size);
     }
     return taken;
 }
@@ -702,7 +712,7 @@ static int replay_alloc(Replay *r, int event, size_t expected, Err *e) {
     int tensor = s->trace.events[event];
     const SnapshotTensor *t = &s->tensors[tensor];
     size_t before = r->ledger->held;
-    alloc_caching_stream(r->a, t->stream);
+    alloc_caching_stream(r->a, s->trace.tensors[tensor].stream);
     int code = allocator_get(r->a, s->trace.tensors[tensor].bytes, CAT_OTHER, 0, &r->blocks[tensor], e);
     if (code) return code;
     r->allocated += r->blocks[tensor].size;
@@ -712,8 +722,8 @@ static int replay_alloc(Replay *r, int event, size_t expected, Err *e) {
     uint64_t address = alloc_caching_address(&r->blocks[tensor]);
     if (found || expected) *(found == expected ? &r->out->segments_equal : &r->out->segments_different) += 1;
     if (found != expected)
-        note(r, event, "a request of %zu bytes takes a segment of %zu, and took one of %zu", s->trace.tensors[tensor].bytes,
-             found, expected);
+        note(r, event, "a request of %zu bytes takes a segment of %zu, and took one of %zu",
+             s->trace.tensors[tensor].bytes, found, expected);
     *(address == t->address ? &r->out->equal : &r->out->different) += 1;
     if (address != t->address)
         note(r, event, "a request of %zu bytes gets 0x%" PRIx64 ", and got 0x%" PRIx64, s->trace.tensors[tensor].bytes,

@@ -10,7 +10,6 @@ typedef struct SnapshotTensor {
     uint64_t address;
     int64_t time_us;   /* when it was allocated; 0: before the recording began */
     size_t block;      /* of the block that it had at the start, rounding included; 0: it came later */
-    int stream;
 } SnapshotTensor;
 
 /* A segment was taken from the driver, or given back, before that event of the trace. */

@@ -21,7 +21,8 @@ static const char *describe(const Trace *t, int event, char *text, size_t size) 
     int tensor = t->events[event] < 0 ? ~t->events[event] : t->events[event];
     const TraceCall *c = &t->calls[t->tensors[tensor].call];
     snprintf(text, size, "%s %zu bytes%s%.48s%s%.40s%s", t->events[event] < 0 ? "frees" : "allocates",
-             t->tensors[tensor].bytes, *c->op ? " of " : "", c->op, *c->where ? " (" : "", c->where, *c->where ? ")" : "");
+             t->tensors[tensor].bytes, *c->op ? " of " : "", c->op, *c->where ? " (" : "", c->where,
+             *c->where ? ")" : "");
     return text;
 }
 

@@ -16,8 +16,8 @@ typedef struct TraceComparison {
     Scratch scratch;
 } TraceComparison;
 
-/* Compares the events of `a` from from[0] on with those of `b` from from[1] on: the same bytes are allocated, and what is
- * freed was allocated at the same place in the order (of what was allocated before, any tensor is as good as another of
+/* Compares the events of `a` from from[0] on with those of `b` from from[1] on: the same bytes are allocated, and what
+ * is freed was allocated at the same place in the order (of what was there before, any tensor is as good as another of
  * its size). Ops are compared by name, and only their bytes. */
 int trace_compare(const Trace *a, const Trace *b, const int from[2], TraceComparison *out, Err *e);
 void trace_comparison_free(TraceComparison *c);

@@ -35,7 +35,7 @@ local function traceback(op, node, file, line)
   if node then list[#list + 1] = {name = ("void torch::autograd::generated::%s_apply_functional(x)"):format(node),
     filename = "", line = 0} end
   if file then
-    list[#list + 1] = {name = "_call_impl", filename = "/usr/lib/python3/site-packages/torch/nn/modules/module.py", line = 9}
+    list[#list + 1] = {name = "_call_impl", filename = "/usr/lib/python3/site-packages/torch/nn/module.py", line = 9}
     list[#list + 1] = {name = "forward", filename = file, line = line}
     list[#list + 1] = {name = "main", filename = "/home/me/main.py", line = 1}
   end
@@ -55,7 +55,8 @@ local function sample()
         is_expandable = false, blocks = {block(HIGH, 12 * MIB, 12 * MIB)}},
       {device = 1, address = 512, total_size = 2 * MIB, stream = 0, segment_type = "small", blocks = {}}},
     device_traces = {{
-      event("alloc", 7 * MIB, 5 * MIB, {frames = traceback("mul_Tensor", nil, "/home/me/model.py", 30), time_us = 1000}),
+      event("alloc", 7 * MIB, 5 * MIB, {frames = traceback("mul_Tensor", nil, "/home/me/model.py", 30),
+        time_us = 1000}),
       event("free_requested", 0, 3 * MIB), event("free_completed", 0, 3 * MIB),
       event("alloc", 0, 3 * MIB - 519, {frames = traceback("where_ScalarOther", "MulBackward0"), time_us = 3000}),
       event("segment_alloc", HIGH, 12 * MIB),
@@ -123,6 +124,21 @@ table.remove(other.device_traces[1], 5)
 t = mt.snapshot(write(other))
 tap.is(t.start.reserved, 32 * MIB, "a segment that was there at the start")
 tap.is(t.replay.first, 1, "... is a better fit for the first request than where that went")
+
+-- ---- two streams: blocks of one are not for the other
+
+do
+  local function large(at, stream, blocks)
+    return {device = 0, address = BASE + at, total_size = 20 * MIB, stream = stream, segment_type = "large",
+      blocks = blocks}
+  end
+  t = mt.snapshot(write{segments = {large(0, 0, {block(0, 4 * MIB, 4 * MIB)}),
+      large(HIGH, 7, {block(HIGH, 5 * MIB, 5 * MIB)})},
+    device_traces = {{event("alloc", 0, 4 * MIB), event("alloc", HIGH, 5 * MIB, {stream = 7})}},
+    allocator_settings = pickle.dict{}})
+  tap.is(t.replay.equal, 2, "streams: each at the recorded address")
+  tap.is(t.what_if[1].reserved, 40 * MIB, "... each in a segment of its own")
+end
 
 -- ---- refused
 

@@ -18,7 +18,8 @@ static void make(Trace *t, const char *text) {
     }
 }
 
-static void compare(const char *first, const char *second, int from_first, int from_second, int equal, const char *text) {
+static void compare(const char *first, const char *second, int from_first, int from_second, int equal,
+                    const char *text) {
     Trace a, b;
     TraceComparison c;
     Err e;
@@ -36,14 +37,17 @@ static void compare(const char *first, const char *second, int from_first, int f
 int main(void) {
     compare("a4 b8 -0 c2", "a4 b8 -0 c2", 0, 0, 4, "");
     compare("a4 b8 -0 c2", "z4 y8 -0 x2", 0, 0, 4, "");
-    compare("a4 b8", "a4 b9", 0, 0, 1, "the one allocates 8 bytes of b (x.py:1), the other allocates 9 bytes of b (x.py:1)");
-    compare("a4 b4 -0", "a4 b4 -1", 0, 0, 2, "the one frees 4 bytes of a (x.py:1), the other frees 4 bytes of b (x.py:1)");
+    compare("a4 b8", "a4 b9", 0, 0, 1,
+            "the one allocates 8 bytes of b (x.py:1), the other allocates 9 bytes of b (x.py:1)");
+    compare("a4 b4 -0", "a4 b4 -1", 0, 0, 2,
+            "the one frees 4 bytes of a (x.py:1), the other frees 4 bytes of b (x.py:1)");
     compare("a4 b4 -0", "a4 b4", 0, 0, 2, "the one frees 4 bytes of a (x.py:1), the other has ended");
     compare("a4", "a4 -0", 0, 0, 1, "the one has ended, the other frees 4 bytes of a (x.py:1)");
     compare("a4", "-0", 1, 1, 0, "");
     /* what was there before is known by its size alone */
     compare("a4 b4 c8 d2 -0", "c8 b4 d2 -1", 3, 2, 2, "");
-    compare("a4 b4 c8 d2 -2", "c8 b4 d2 -1", 3, 2, 1, "the one frees 8 bytes of c (x.py:1), the other frees 4 bytes of b (x.py:1)");
+    compare("a4 b4 c8 d2 -2", "c8 b4 d2 -1", 3, 2, 1,
+            "the one frees 8 bytes of c (x.py:1), the other frees 4 bytes of b (x.py:1)");
     compare("", "", 0, 0, 0, "");
     Trace a, b;
     TraceComparison c;

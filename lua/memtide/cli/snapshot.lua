@@ -75,8 +75,8 @@ local function sums(title, name, list)
   local rows = {}
   for i = 1, math.min(#list, SHOWN) do
     local one = list[i]
-    rows[i] = {one[name] ~= "" and one[name] or "not recorded", bytes(one.live_bytes), bytes(one.live), bytes(one.bytes),
-      bytes(one.count)}
+    rows[i] = {one[name] ~= "" and one[name] or "not recorded", bytes(one.live_bytes), bytes(one.live),
+      bytes(one.bytes), bytes(one.count)}
   end
   show(title, {name, "bytes at the peak", "tensors", "bytes in all", "tensors"}, rows, {true})
   if #list > SHOWN then print(("  and %d more: --json and --csv have all"):format(#list - SHOWN)) end

@@ -68,8 +68,8 @@ local function check(given)
 end
 
 -- read(path, {gpu = number, alloc_conf = text or list of them, memory = bytes, largest = n}) -> a table: see
--- docs/pytorch.md. alloc_conf: settings (PYTORCH_CUDA_ALLOC_CONF) to try on the same requests; memory: a limit for all of
--- these; gpu: whose events (the first GPU that has some). Raises where the file is no snapshot.
+-- docs/pytorch.md. alloc_conf: settings (PYTORCH_CUDA_ALLOC_CONF) to try on the same requests; memory: a limit for all
+-- of these; gpu: whose events (the first GPU that has some). Raises where the file is no snapshot.
 function snapshot.read(path, given)
   local confs = check(given or {})
   given = given or {}
