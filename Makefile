@@ -268,9 +268,10 @@ soak-long: all $(FAULTS) ## a sweep of CELLS (5000) with kills, stops and a full
 	$(Q)CELLS=$(or $(CELLS),5000) MINUTES=$(or $(MINUTES),60) BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide \
 	    prove --exec tests/run -v tests/cli/soak.sh
 
-overhead: all ## the cost of a sweep apart from its cells' work: time per cell, 10,000 predictions, memory, waiting
+overhead: all ## what a sweep costs beside its cells' work: time, 10,000 predictions, memory; busy neighbours; snapshots
 	$(Q)OMP_NUM_THREADS=1 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/overhead.lua
 	$(Q)MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/waiting.sh
+	$(Q)MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/snapshot.lua
 
 slurm-check: all ## memtide slurm with a real Slurm (apt-get install slurm-wlm, as root)
 	$(Q)SLURM=need MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) tests/cli/slurm.sh

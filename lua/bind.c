@@ -463,5 +463,6 @@ int luaopen_memtide_core(lua_State *L) {
     bind_open_lock(L);
     bind_open_file(L);
     bind_open_weights(L);
+    bind_open_snapshot(L);
     return 1;
 }

@@ -25,6 +25,7 @@
 #define BOX_TENSORS "memtide.Tensors"
 #define BOX_TEXT "memtide.Text"
 #define BOX_TRACE "memtide.Trace"
+#define BOX_SNAPSHOT "memtide.Snapshot"
 
 enum { BOX_PARENTS = 4 };
 
@@ -96,6 +97,7 @@ void bind_open_process(lua_State *L);
 void bind_open_lock(lua_State *L);
 void bind_open_file(lua_State *L);
 void bind_open_weights(lua_State *L);
+void bind_open_snapshot(lua_State *L);
 
 /* A batch of values that scripts pass on as a whole. */
 typedef struct Batch {

@@ -91,7 +91,8 @@ end
 
 -- Calls write(bytes) with one piece after the other.
 function pickle.write(value, protocol, write)
-  local out = setmetatable({memo = {}, count = 0, protocol = protocol or 4}, {__call = function(_, bytes) write(bytes) end})
+  local out = setmetatable({memo = {}, count = 0, protocol = protocol or 4},
+    {__call = function(_, bytes) write(bytes) end})
   if out.protocol > 0 then out("\x80" .. string.char(out.protocol)) end
   put(out, value)
   out "."

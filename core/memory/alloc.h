@@ -50,9 +50,8 @@ size_t allocator_empty_cache(Allocator *a);
 /* Where it is equal before two identical steps, their peaks are equal, too. Lets prediction stop early. */
 uint64_t allocator_state(const Allocator *a);
 
-/* Each is defined in its own file, and called by allocator_open. */
+/* Each is defined in its own file, and called by allocator_open; the caching one has more to say: alloc_caching.h. */
 int alloc_planned_open(Ledger *ledger, size_t arena, Allocator **out, Err *e);
-/* alloc_caching.h */
 int alloc_direct_open(Ledger *ledger, Allocator **out, Err *e);
 const char *alloc_name(AllocKind kind); /* "planned" */
 

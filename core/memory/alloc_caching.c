@@ -137,7 +137,9 @@ static Chunk *neighbour(const Caching *c, const Chunk *at, bool after) {
     return best && best->segment->stream == at->segment->stream ? best : NULL;
 }
 
-static size_t max_split(const Caching *c) { return c->settings.max_split_size ? c->settings.max_split_size : SIZE_MAX; }
+static size_t max_split(const Caching *c) {
+    return c->settings.max_split_size ? c->settings.max_split_size : SIZE_MAX;
+}
 
 /* What the chunk could grow to: with the addresses after it, of which there are plenty. */
 static size_t room_of(const Chunk *k) { return k->size + (k->next && k->next->unmapped ? k->next->size : 0); }
@@ -245,7 +247,8 @@ static size_t to_pages(size_t n, size_t page) { return (n + page - 1) / page * p
 
 static size_t page_of(const Segment *s) { return s->small ? SMALL_SEGMENT : LARGE_SEGMENT; }
 
-/* Gives memory to the first `size` bytes of an unmapped chunk, rounded up to pages; *out: the free chunk they are in. */
+/* Gives memory to the first `size` bytes of an unmapped chunk, rounded up to pages; *out: the free chunk that they are
+ * in. */
 static int map(Caching *c, Chunk *k, size_t size, Chunk **out, Err *e) {
     void *data;
     Chunk *rest = NULL;

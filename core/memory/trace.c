@@ -39,7 +39,7 @@ static void add_event(Trace *t, int event) {
 int trace_alloc(Trace *t, size_t bytes, Category category, int call) {
     assert(bytes > 0);
     if (!grow(t, &t->tensors, &t->cap_tensors, t->n_tensors, sizeof *t->tensors)) return 0;
-    t->tensors[t->n_tensors] = (TraceTensor){bytes, category, call};
+    t->tensors[t->n_tensors] = (TraceTensor){.bytes = bytes, .category = category, .call = call};
     add_event(t, t->n_tensors);
     return t->n_tensors++;
 }
@@ -79,6 +79,7 @@ static int replay_event(Replay *r, Allocator *a, int i, Err *e) {
     }
     const TraceTensor *t = &r->trace->tensors[event];
     r->ledger->mark = i;
+    alloc_caching_stream(a, t->stream);
     code = allocator_get(a, t->bytes, t->category, 0, &r->blocks[event], e);
     if (code) return code;
     r->allocated += r->blocks[event].size;

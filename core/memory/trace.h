@@ -17,6 +17,7 @@ typedef struct TraceTensor {
     size_t bytes;      /* asked for, at least 1 */
     Category category;
     int call;          /* which of the calls allocated it */
+    int stream;        /* whose blocks it can have; 0 unless somebody sets it */
 } TraceTensor;
 
 typedef struct TraceMark { int event; const char *text; } TraceMark; /* stands before that event */

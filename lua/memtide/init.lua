@@ -10,6 +10,7 @@ return {
   data = require "memtide.net.data",
   memory = require "memtide.net.memory",
   experiment = require "memtide.sweep.experiment".new,
+  snapshot = require "memtide.results.snapshot".read,
   range = axes.range,
   geometric = axes.geometric,
   zip = axes.zip,

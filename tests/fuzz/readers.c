@@ -14,6 +14,7 @@
 #include "io/pickle.h"
 #include "io/row.h"
 #include "io/safetensors.h"
+#include "io/snapshot.h"
 
 _Noreturn void fuzz_failed(const char *format, ...) {
     va_list args;
@@ -197,6 +198,33 @@ static void run_pickle(const uint8_t *data, size_t n) {
     pickle_close(p);
 }
 
+/* What is taken is a trace that holds together, and can be replayed. */
+static void run_snapshot(const uint8_t *data, size_t n) {
+    Err e = {0};
+    Snapshot *s = NULL;
+    Device *cpu = NULL, *dry = NULL;
+    Ledger ledger;
+    SnapshotReplay replay;
+    int code = snapshot_open(fuzz_file(0, data, n), -1, &s, &e);
+    if (code && !e.text[0]) fuzz_failed("an error without text");
+    if (code) return;
+    if (device_open("cpu", &cpu, &e) || device_dry_open(cpu, &dry, &e)) fuzz_failed("no device: %s", e.text);
+    ledger_open(&ledger, dry, 0);
+    bool *alive = calloc((size_t)s->trace.n_tensors + 1, 1);
+    for (int i = 0; i < s->trace.n_events && alive; i++) {
+        int what = s->trace.events[i], tensor = what < 0 ? ~what : what;
+        if (tensor >= s->trace.n_tensors || alive[tensor] == (what >= 0)) fuzz_failed("event %d makes no sense", i);
+        alive[tensor] = what >= 0;
+    }
+    free(alive);
+    if (!snapshot_replay(s, &ledger, &replay, &e) && replay.peak.allocated < replay.peak.requested)
+        fuzz_failed("blocks smaller than what is in them");
+    if (ledger_check_zero(&ledger, &e)) fuzz_failed("%s", e.text);
+    device_close(dry);
+    device_close(cpu);
+    snapshot_close(s);
+}
+
 /* ---- results */
 
 static Csv *open_results(const char *path, const Row *row, bool *torn) {
@@ -252,7 +280,7 @@ static const Target targets[] = {
     {"idx", run_idx, NULL}, {"gz", run_gz, mutate_gz}, {"cifar", run_cifar, NULL}, {"npy", run_npy, mutate_number},
     {"npy_pair", run_npy_pair, mutate_number}, {"text", run_text, NULL},
     {"safetensors", run_safetensors, mutate_header}, {"csv", run_csv, mutate_number},
-    {"pickle", run_pickle, NULL},
+    {"pickle", run_pickle, NULL}, {"snapshot", run_snapshot, mutate_number},
     {"describe", fuzz_describe, mutate_number},
     {"state", fuzz_state, mutate_header}, {"wire", fuzz_wire, mutate_frame}, {"list", fuzz_list, mutate_number},
 };

@@ -100,6 +100,20 @@ do
     pool = pickle.tuple{0, 0}, empty = pickle.dict{}}
   for _, protocol in ipairs{0, 2, 4} do put("pickle", "plain" .. protocol, pickle.dump(values, protocol)) end
   put("pickle", "long", pickle.dump{("x"):rep(300), 2.5})
+
+  local function event(action, addr, size)
+    return {action = action, addr = addr, size = size, stream = 0, time_us = 5, frames = {frame}}
+  end
+  local blocks = {{size = 512, requested_size = 500, state = "active_allocated"}, {size = 1024, state = "inactive"},
+    {size = 512, state = "active_allocated", frames = {frame}}}
+  local function segment(address, device)
+    return {device = device, address = address, total_size = 2 << 20, stream = 0, segment_type = "small",
+      blocks = blocks}
+  end
+  local snapshot = {segments = {segment(4096, 0), segment(1 << 22, 0)}, device_traces = {{
+    event("segment_alloc", 1 << 22, 2 << 20), event("alloc", 1 << 22, 500), event("free_completed", 5000 - 392, 700), event("alloc", 5632, 512)}},
+    allocator_settings = pickle.dict{PYTORCH_CUDA_ALLOC_CONF = "max_split_size_mb:32"}}
+  for _, protocol in ipairs{0, 4} do put("snapshot", "small" .. protocol, pickle.dump(snapshot, protocol)) end
 end
 
 -- ---- results: the columns are the core's

@@ -212,7 +212,8 @@ static void test_state(Device *dry) {
 
 static void test_conf(void) {
     static const struct { const char *text, *wrong; } bad[] = {
-        {"max_split_size_m:128", "unknown key \"max_split_size_m\" (did you mean \"max_split_size_mb\"?); known: expandable_"},
+        {"max_split_size_m:128",
+         "unknown key \"max_split_size_m\" (did you mean \"max_split_size_mb\"?); known: expandable_"},
         {"max_split_size_mb:19", "max_split_size_mb: expected at least 20 MiB, found \"19\""},
         {"max_split_size_mb", "max_split_size_mb: expected \":\", found \"the end\""},
         {"max_split_size_mb:128 32", "after a value: expected \",\", found \"32\""},
@@ -231,7 +232,8 @@ static void test_conf(void) {
     CachingSettings s = {.max_split_size = 7};
     Err e;
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        ok(caching_settings_parse(bad[i].text, &s, &e) == ERR_SCRIPT && s.max_split_size == 7, "refused: %s", bad[i].text);
+        ok(caching_settings_parse(bad[i].text, &s, &e) == ERR_SCRIPT && s.max_split_size == 7, "refused: %s",
+           bad[i].text);
         has_text(e.text, bad[i].wrong, "... with its key");
     }
     is_int(caching_settings_parse("", &s, &e), OK, "no settings");
@@ -293,7 +295,8 @@ static void test_restore(Device *dry) {
     CachingStats stats = alloc_caching_stats(a);
     ok(l.held == M(40) && l.used == 100 + M(16) && stats.segments == 2 && stats.cached == 0 &&
        stats.split == M(40) - 512 - M(4) - 512 - M(12), "with what is used and free in them");
-    ok(alloc_caching_address(&b[1]) == HIGH + M(6) && alloc_caching_address(&b[2]) == LOW + M(8), "each at its address");
+    ok(alloc_caching_address(&b[1]) == HIGH + M(6) && alloc_caching_address(&b[2]) == LOW + M(8),
+       "each at its address");
     allocator_get(a, M(8), CAT_OTHER, 0, &c, &e);
     is_int((long long)alloc_caching_address(&c), LOW, "of two free blocks the smaller, though the segment is younger");
     allocator_put(a, &c);

@@ -75,21 +75,23 @@ options.safe = {name = "safe",
   text = "the script sees no os, no io and no files but those below its folder: for scripts of others"}
 options.try_oom = {name = "try-oom", text = "runs also what is predicted not to fit"}
 options.plain = {name = "plain", text = "on a terminal, too, a line for each cell instead of the screen"}
+options.set = {name = "set", argument = "AXIS=V,V", take = take_set,
+  text = "a setting or an axis instead of the script's; also 8..64:8, 8..512*2; may be repeated"}
+options.memory = {name = "memory", argument = "SIZE", take = size("memory"),
+  text = "as if the device had only this much: 512MiB, 8GB, 4096"}
 options.markdown = {name = "markdown", text = "the table at the end as Markdown"}
 
 -- for commands about one cell of the script
 options.CELL = {
   {name = "device", argument = "D", completes = DEVICE,
     text = "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)"},
-  {name = "set", argument = "AXIS=V,V", take = take_set,
-    text = "a setting or an axis instead of the script's; also 8..64:8, 8..512*2; may be repeated"},
+  options.set,
   {name = "case", argument = "TEXT", text = "only cells whose name contains it"},
   options.safe,
 }
 -- for commands about all cells
 options.PLAN = {options.CELL,
-  {name = "memory", argument = "SIZE", take = size("memory"),
-    text = "as if the device had only this much: 512MiB, 8GB, 4096"},
+  options.memory,
   {name = "steps", argument = "N", take = options.whole("steps", 1), text = "timed steps of each cell"},
   {name = "seed", argument = "N", take = options.whole("seed", 0), text = "of parameters, data and dropout"},
 }
