@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 import fakegpu
-from eager_cases import CASES
+from eager_cases import CASES, Experiment
 
 STEPS, BLOCK = 3, 512
 AUTOCAST = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
@@ -57,7 +57,7 @@ def tuple_of(output):
 
 def target_shape(case, model):
     """Of y, as the loss wants it of what the model gives"""
-    with torch.device("meta"), torch.no_grad(), without_initialisation():
+    with torch.device(fakegpu.device), torch.no_grad(), without_initialisation():
         given = torch.empty(case.batch, *case.input, dtype=torch.int64 if case.tokens else torch.float32)
         shape = tuple_of(case.module()(given))[0].shape
     return (shape[0], *shape[2:]) if case.of_classes() else shape
@@ -162,10 +162,13 @@ class NotPredicted(Exception):
 
 
 def memtide_text(case, program, folder):
-    path = os.path.join(folder, case.name + ".lua")
-    with open(path, "w") as script:
-        script.write(case.script())
-    found = subprocess.run([program, "dump", path, "--set", "framework=pytorch"], capture_output=True, text=True,
+    if isinstance(case.model, Experiment):
+        arguments = [f"experiments/{case.model.name}.lua", *case.model.options]
+    else:
+        arguments = [os.path.join(folder, case.name + ".lua")]
+        with open(arguments[0], "w") as script:
+            script.write(case.script())
+    found = subprocess.run([program, "dump", *arguments, "--set", "framework=pytorch"], capture_output=True, text=True,
                            env={**os.environ, "OMP_NUM_THREADS": "1"})
     if found.returncode:
         raise NotPredicted(found.stderr.strip().splitlines()[-1] if found.stderr.strip() else f"status {found.returncode}")
@@ -270,7 +273,8 @@ def main():
             case = CASES[name]
             text = pytorch_text(case)
             if args.write:
-                for ending, content in (".lua", case.script()), (".events", text):
+                script = "" if isinstance(case.model, Experiment) else case.script()
+                for ending, content in (".lua", script), (".events", text):
                     with open(os.path.join(args.write, name + ending), "w") as out:
                         out.write(content)
                 continue
