@@ -6,6 +6,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 import eager_networks as networks
+import fuzz
 import fuzz_networks
 from fuzz_networks import Spec, lua
 
@@ -292,3 +293,42 @@ for precision in "fp32", "amp_bf16":
         precision=precision, **TOKENS)
 experiment("offload_kept", "offload", ["--case", "none, kept"], lambda: networks.GPT(128, 512, 8, 4, 128), [128], 8, CE,
            layer("AdamW", lr=1e-3), **TOKENS)
+
+# ---- random ones, of make peer-fuzz
+
+# Layers for which fuzz_networks.py has numbers or masks on the host. Losses are left out that PyTorch has not, or whose
+# intermediate results have sizes that follow from the labels (masked_select).
+NOT_DRAWN = {"RotaryPositionalEmbeddings", "MultiheadAttention", "RNN", "LSTM", "GRU", *fuzz.LOW_BIT}
+
+
+def overwrite_nothing(spec):
+    """Where a drawn network writes over a value that the backward pass reads, PyTorch refuses it."""
+    spec.options.pop("inplace", None)
+    for child in spec.children.values() if isinstance(spec.children, dict) else spec.children:
+        overwrite_nothing(child)
+
+
+def random_case(seed):
+    drawn = fuzz.draw(seed, 1)
+    kinds = fuzz.kinds_of(drawn["net"]) | {drawn["optimizer"].kind}
+    if kinds & NOT_DRAWN or any("lse_square_scale" in term.options or {"weight", "label_smoothing"} <= set(term.options)
+                                for _, term in drawn["losses"]):
+        return
+    overwrite_nothing(drawn["net"])
+    optimizer = drawn["optimizer"]
+    if drawn["clip"]:
+        optimizer = Spec(optimizer.kind, [], {**optimizer.options, "clip_norm": drawn["clip"]})
+    case(f"random_{seed}", drawn["net"], drawn["input"][1:], drawn["input"][0], drawn["losses"], optimizer,
+         tokens=bool(drawn["tokens"]), accumulate=drawn["accumulate"],
+         settings=dict(checkpoint="marked") if "Checkpoint" in kinds else {})
+
+
+for seed in range(1, 61):
+    random_case(seed)
+
+# ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
+
+SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate "
+         "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
+         "loss_bce_logits loss_cross_entropy_smoothed optim_sgd_nesterov optim_adafactor optim_clipped "
+         "optim_adam_fused model_GPT model_GPT_amp_bf16 model_LeNet").split()
