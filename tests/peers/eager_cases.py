@@ -57,7 +57,10 @@ class Case:
                 f'  input = {lua(self.input)}, loss = {loss},\n  optimizer = {optimizer}, {settings},\n}}\n')
 
     def module(self):
-        return self.model.make() if not isinstance(self.model, Spec) else fuzz_networks.build(self.model, None, OWN)
+        if not isinstance(self.model, Spec):
+            return self.model.make()
+        reentrant = self.pytorch.get("use_reentrant", False)
+        return fuzz_networks.build(self.model, None, {**OWN, "Checkpoint": lambda body: Checkpoint(body, reentrant)})
 
     def criteria(self):
         """[(factor, module), ...]"""
@@ -84,7 +87,7 @@ class IdentityLoss(nn.Module):
 
 
 class Checkpoint(nn.Module):
-    def __init__(self, body, use_reentrant=False):
+    def __init__(self, body, use_reentrant):
         super().__init__()
         self.body, self.use_reentrant = body, use_reentrant
 
@@ -92,7 +95,7 @@ class Checkpoint(nn.Module):
         return torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=self.use_reentrant)
 
 
-OWN = {cls.__name__: cls for cls in (networks.PositionEmbedding, networks.CausalSelfAttention, Checkpoint)}
+OWN = {cls.__name__: cls for cls in (networks.PositionEmbedding, networks.CausalSelfAttention)}
 
 
 # ---- shorthand
@@ -207,13 +210,17 @@ case("residual", chain(layer("Conv2d", 3, 8, 3, padding=1), Spec("Residual", chi
     layer("Linear", 8 * 12 * 12, 10)), [3, 12, 12], 9)
 
 
-def blocks(**options):
+def blocks():
     block = [chain(layer("Linear", 60 + i, 300), layer("GELU"), layer("Linear", 300, 61 + i)) for i in range(3)]
-    return chain(*(Spec("Checkpoint", children=[b], options=options) for b in block), layer("Linear", 63, 10))
+    return chain(layer("Linear", 60, 60), *(Spec("Checkpoint", children=[b]) for b in block), layer("Linear", 63, 10))
 
 
-case("checkpointed", blocks(), [60], 64, settings=dict(checkpoint="marked"))
-case("checkpointed_amp_bf16", blocks(), [60], 64, settings=dict(checkpoint="marked"), precision="amp_bf16")
+MARKED = dict(settings=dict(checkpoint="marked"))
+case("checkpointed", blocks(), [60], 64, **MARKED)
+case("checkpointed_amp_bf16", blocks(), [60], 64, **MARKED, precision="amp_bf16")
+case("checkpointed_reentrant", blocks(), [60], 64, **MARKED, pytorch=dict(use_reentrant=True))
+case("checkpointed_reentrant_amp_bf16", blocks(), [60], 64, **MARKED, precision="amp_bf16", pytorch=dict(use_reentrant=True))
+case("mlp_amp_fp16_fused", mlp(), [784], 64, precision="amp_fp16", pytorch=dict(fused=True))
 
 
 # ---- mt.models
