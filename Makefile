@@ -294,8 +294,8 @@ $(BUILD)/fakegpu.so: tests/peers/fakegpu.cpp
 	    -shared -fPIC -isystem $$torch/include -isystem $$torch/include/torch/csrc/api/include -o $@ $< \
 	    -L$$torch/lib -lc10 -ltorch_cpu -Wl,-rpath,$$torch/lib
 
-peer-eager: $(BUILD)/memtide ## slow: framework = "pytorch" beside what eager PyTorch allocates (PYTHON has 2.x)
-	$(Q)if $(PYTHON) -c 'import torch' 2>/dev/null; then $(MAKE) --no-print-directory $(BUILD)/fakegpu.so && \
+peer-eager: $(BUILD)/memtide ## slow: framework = "pytorch" beside what eager PyTorch allocates (PYTHON has 2.x and numpy)
+	$(Q)if $(PYTHON) -c 'import torch, numpy' 2>/dev/null; then $(MAKE) --no-print-directory $(BUILD)/fakegpu.so && \
 	    FAKEGPU=$(BUILD)/fakegpu.so $(PYTHON) -W ignore tests/peers/eager.py --memtide $(BUILD)/memtide $(EAGER); \
 	else echo "peer-eager: SKIPPED: $(PYTHON) has no torch"; fi
 

@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 import fakegpu
-from eager_cases import CASES
+from eager_cases import CASES, SHORT, Experiment
 
 STEPS, BLOCK = 3, 512
 AUTOCAST = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
@@ -57,7 +57,7 @@ def tuple_of(output):
 
 def target_shape(case, model):
     """Of y, as the loss wants it of what the model gives"""
-    with torch.device("meta"), torch.no_grad(), without_initialisation():
+    with torch.device(fakegpu.device), torch.no_grad(), without_initialisation():
         given = torch.empty(case.batch, *case.input, dtype=torch.int64 if case.tokens else torch.float32)
         shape = tuple_of(case.module()(given))[0].shape
     return (shape[0], *shape[2:]) if case.of_classes() else shape
@@ -162,10 +162,13 @@ class NotPredicted(Exception):
 
 
 def memtide_text(case, program, folder):
-    path = os.path.join(folder, case.name + ".lua")
-    with open(path, "w") as script:
-        script.write(case.script())
-    found = subprocess.run([program, "dump", path, "--set", "framework=pytorch"], capture_output=True, text=True,
+    if isinstance(case.model, Experiment):
+        arguments = [f"experiments/{case.model.name}.lua", *case.model.options]
+    else:
+        arguments = [os.path.join(folder, case.name + ".lua")]
+        with open(arguments[0], "w") as script:
+            script.write(case.script())
+    found = subprocess.run([program, "dump", *arguments, "--set", "framework=pytorch"], capture_output=True, text=True,
                            env={**os.environ, "OMP_NUM_THREADS": "1"})
     if found.returncode:
         raise NotPredicted(found.stderr.strip().splitlines()[-1] if found.stderr.strip() else f"status {found.returncode}")
@@ -226,6 +229,27 @@ def first_difference(expected, found):
     return None
 
 
+def short_form(case, events):
+    """For tests/lua/t_eager.lua: the script; of each allocation its bytes, its op, and how many allocations before it
+    those were made that are freed after it (0: itself). A step that is as the one before has a line of its own."""
+    steps, count = [], 0
+    for event in events:
+        if event.bytes is None:
+            steps.append([event.text, []])
+        else:
+            count += 1
+        freed = "".join(f" -{count - 1 - place}" for place in sorted(event.freed, reverse=True))
+        if event.bytes is not None:
+            steps[-1][1].append(f"{event.bytes} {event.text.replace(' ', '@')}{freed}")
+        elif freed:
+            raise ValueError(f"{case.name}: a tensor is freed between a mark and the next allocation")
+    lines = case.script().splitlines() + ["--"]
+    for i, (text, step) in enumerate(steps):
+        lines.append("= " + text)
+        lines += ["as before"] if i and step == steps[i - 1][1] else step
+    return "\n".join(lines) + "\n"
+
+
 def line_of(events, i, other):
     if i >= len(events):
         return "(ended)"
@@ -252,8 +276,9 @@ def main():
     parser.add_argument("--only", help="names of cases, parts of names with a * at the end")
     parser.add_argument("--list", action="store_true", help="the cases' names")
     parser.add_argument("--write", help="folder for PyTorch's lists and the scripts; memtide is not run")
+    parser.add_argument("--short", help="folder for the short forms that tests/lua/t_eager.lua reads: tests/peers/eager")
     args = parser.parse_args()
-    names = list(CASES)
+    names = [*SHORT] if args.short and not args.only else list(CASES)
     if args.only:
         parts = args.only.split(",")
         names = [n for n in names if any(n == p or p.endswith("*") and n.startswith(p[:-1]) for p in parts)]
@@ -268,13 +293,23 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             case = CASES[name]
-            text = pytorch_text(case)
+            try:
+                text = pytorch_text(case)
+            except (RuntimeError, NotImplementedError) as refused:
+                differ += 1
+                print(f"{name:32}         PyTorch refuses: {str(refused).splitlines()[0]}", flush=True)
+                continue
             if args.write:
-                for ending, content in (".lua", case.script()), (".events", text):
+                script = "" if isinstance(case.model, Experiment) else case.script()
+                for ending, content in (".lua", script), (".events", text):
                     with open(os.path.join(args.write, name + ending), "w") as out:
                         out.write(content)
                 continue
             expected = parse(text)
+            if args.short:
+                with open(os.path.join(args.short, name + ".txt"), "w") as out:
+                    out.write(short_form(case, expected))
+                continue
             start = f"{name:32} {sum(e.bytes is not None for e in expected):6}"
             try:
                 found = parse(memtide_text(case, args.memtide, folder))
@@ -291,7 +326,7 @@ def main():
             else:
                 equal += 1
                 print(f"{start}  equal; peak {peaks[0]}", flush=True)
-    if not args.write:
+    if not args.write and not args.short:
         print(f"{equal + differ + not_predicted} cases: {equal} equal, {differ} differ, {not_predicted} not predicted")
     return differ > 0
 

@@ -5,6 +5,8 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
+import eager_networks as networks
+import fuzz
 import fuzz_networks
 from fuzz_networks import Spec, lua
 
@@ -17,9 +19,17 @@ class Written:
 
 
 @dataclass
+class Experiment:
+    """A network of experiments/: what `memtide dump` is given after the script, and a function that makes the module"""
+    name: str
+    options: list
+    make: object
+
+
+@dataclass
 class Case:
     name: str
-    model: object                 # Spec or Written
+    model: object                 # Spec, Written, or Experiment
     input: list                   # shape of one sample
     batch: int
     loss: list                    # [(factor, Spec), ...], one for each output
@@ -47,7 +57,10 @@ class Case:
                 f'  input = {lua(self.input)}, loss = {loss},\n  optimizer = {optimizer}, {settings},\n}}\n')
 
     def module(self):
-        return self.model.make() if isinstance(self.model, Written) else fuzz_networks.build(self.model, None, OWN)
+        if not isinstance(self.model, Spec):
+            return self.model.make()
+        reentrant = self.pytorch.get("use_reentrant", False)
+        return fuzz_networks.build(self.model, None, {**OWN, "Checkpoint": lambda body: Checkpoint(body, reentrant)})
 
     def criteria(self):
         """[(factor, module), ...]"""
@@ -73,38 +86,8 @@ class IdentityLoss(nn.Module):
         return getattr(output, self.reduction)()
 
 
-class PositionEmbedding(nn.Module):
-    def __init__(self, num_positions, embedding_dim):
-        super().__init__()
-        self.wpe = nn.Embedding(num_positions, embedding_dim)
-
-    def forward(self, x):
-        return x + self.wpe(torch.arange(x.shape[1], device=x.device))
-
-
-class CausalSelfAttention(nn.Module):
-    """nanoGPT's"""
-
-    def __init__(self, n_embd, n_head, dropout=0., bias=True):
-        super().__init__()
-        self.c_attn, self.c_proj = nn.Linear(n_embd, 3 * n_embd, bias=bias), nn.Linear(n_embd, n_embd, bias=bias)
-        self.resid_dropout = nn.Dropout(dropout)
-        self.n_head, self.n_embd, self.dropout = n_head, n_embd, dropout
-
-    def forward(self, x):
-        B, T, C = x.size()
-        q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
-        k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        y = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0,
-                                                       is_causal=True)
-        y = y.transpose(1, 2).contiguous().view(B, T, C)
-        return self.resid_dropout(self.c_proj(y))
-
-
 class Checkpoint(nn.Module):
-    def __init__(self, body, use_reentrant=False):
+    def __init__(self, body, use_reentrant):
         super().__init__()
         self.body, self.use_reentrant = body, use_reentrant
 
@@ -112,7 +95,7 @@ class Checkpoint(nn.Module):
         return torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=self.use_reentrant)
 
 
-OWN = {cls.__name__: cls for cls in (PositionEmbedding, CausalSelfAttention, Checkpoint)}
+OWN = {cls.__name__: cls for cls in (networks.PositionEmbedding, networks.CausalSelfAttention)}
 
 
 # ---- shorthand
@@ -227,10 +210,132 @@ case("residual", chain(layer("Conv2d", 3, 8, 3, padding=1), Spec("Residual", chi
     layer("Linear", 8 * 12 * 12, 10)), [3, 12, 12], 9)
 
 
-def blocks(**options):
+def blocks():
     block = [chain(layer("Linear", 60 + i, 300), layer("GELU"), layer("Linear", 300, 61 + i)) for i in range(3)]
-    return chain(*(Spec("Checkpoint", children=[b], options=options) for b in block), layer("Linear", 63, 10))
+    return chain(layer("Linear", 60, 60), *(Spec("Checkpoint", children=[b]) for b in block), layer("Linear", 63, 10))
 
 
-case("checkpointed", blocks(), [60], 64, settings=dict(checkpoint="marked"))
-case("checkpointed_amp_bf16", blocks(), [60], 64, settings=dict(checkpoint="marked"), precision="amp_bf16")
+MARKED = dict(settings=dict(checkpoint="marked"))
+case("checkpointed", blocks(), [60], 64, **MARKED)
+case("checkpointed_amp_bf16", blocks(), [60], 64, **MARKED, precision="amp_bf16")
+case("checkpointed_reentrant", blocks(), [60], 64, **MARKED, pytorch=dict(use_reentrant=True))
+case("checkpointed_reentrant_amp_bf16", blocks(), [60], 64, **MARKED, precision="amp_bf16", pytorch=dict(use_reentrant=True))
+case("mlp_amp_fp16_fused", mlp(), [784], 64, precision="amp_fp16", pytorch=dict(fused=True))
+
+
+# ---- mt.models
+
+def model(name, lua_options, make, input, batch, *args, **rest):
+    case("model_" + name, Written(f"models.{name.split('_')[0]}{{{lua_options}}}", make), input, batch, *args, **rest)
+
+
+TOKENS = dict(tokens=True)
+CE, SGD = loss(), OPTIMIZERS["sgd_momentum"]
+HEADS = [(1, Spec("CrossEntropyLoss")), (0.3, Spec("CrossEntropyLoss")), (0.3, Spec("CrossEntropyLoss"))]
+model("MLP", "", networks.mlp, [784], 64)
+model("LeNet", "", networks.LeNet, [1, 28, 28], 64)
+model("SimpleCNN", "", networks.simple_cnn, [1, 28, 28], 64)
+model("SmallerConvNet", "", lambda: networks.convnet(32), [3, 32, 32], 64)
+model("VGG11", "", lambda: networks.VGG(1, 1, 2, 2, 2), [3, 64, 64], 4)
+model("ResNet18", "", networks.resnet18, [3, 64, 64], 16)
+model("ResNet18_amp_bf16", "", networks.resnet18, [3, 64, 64], 16, precision="amp_bf16")
+model("ResNet18_eval", "", networks.resnet18, [3, 64, 64], 16, mode="eval")
+model("ResNet50", "", networks.resnet50, [3, 64, 64], 8, CE, SGD)
+model("GoogLeNet", "", networks.GoogLeNet, [3, 224, 224], 4, HEADS)
+model("GPT", "block_size = 24, vocab_size = 97, n_layer = 2, n_head = 4, n_embd = 64",
+      lambda: networks.GPT(24, 97, 2, 4, 64), [24], 8, optimizer=OPTIMIZERS["clipped"], **TOKENS)
+for precision in "amp_bf16", "amp_fp16":
+    model("GPT_" + precision, "block_size = 24, vocab_size = 97, n_layer = 2, n_head = 4, n_embd = 64, dropout = 0.1",
+          lambda: networks.GPT(24, 97, 2, 4, 64, 0.1), [24], 8, precision=precision, **TOKENS)
+model("TextClassifier", "", networks.TextClassifier, [7], 32, **TOKENS)
+LLAMA = ("vocab_size = 512, hidden_size = 384, intermediate_size = 1024, num_hidden_layers = 2, num_attention_heads = 6, "
+         "num_key_value_heads = ")
+for heads in 2, 6:
+    for precision in "fp32", "amp_bf16":
+        model(f"Llama_{heads}_{precision}", LLAMA + str(heads), lambda heads=heads: networks.Llama(512, 384, 1024, 2, 6, heads),
+              [64], 4, precision=precision, optimizer=layer("AdamW", lr=3e-4), **TOKENS)
+model("DCGANGenerator", "", networks.generator, [100, 1, 1], 16, loss("MSELoss"))
+model("DCGANDiscriminator", "", networks.discriminator, [3, 64, 64], 16, loss("BCEWithLogitsLoss"))
+model("UNet", "", networks.UNet, [3, 64, 64], 2, loss("BCEWithLogitsLoss"))
+
+# ---- experiments/: those that return one; of the others the network is one of mt.models' above
+
+
+def experiment(name, script, options, make, input, batch, *args, **rest):
+    case("experiment_" + name, Experiment(script, options, make), input, batch, *args, **rest)
+
+
+for name, chosen, rest in (
+        ("baseline", "baseline, batch 64", {}), ("batch_32", "batch 32", dict(batch=32)),
+        ("half", "half the channels", dict(make=lambda: networks.convnet(32))),
+        ("amp_bf16", "mixed precision", dict(precision="amp_bf16")),
+        ("accumulate", "accumulation 16 x 4", dict(batch=16, accumulate=4)),
+        ("eval", "evaluation, no gradients", dict(mode="eval")),
+        ("momentum", "SGD with momentum", dict(optimizer=SGD))):
+    experiment("article_" + name, "article", ["--case", chosen], **{
+        "make": networks.convnet, "input": [3, 32, 32], "batch": 64, **rest})
+for precision, accumulate in ("fp32", 4), ("amp_bf16", 1), ("amp_bf16", 4):
+    experiment(f"batch_by_precision_{precision}_{accumulate}", "batch_by_precision", [
+        "--set", "batch=8", "--set", f"precision={precision}", "--set", f"accumulate={accumulate}"],
+        networks.convnet, [3, 32, 32], 8, precision=precision, accumulate=accumulate)
+for parts in 0, 2, 4, 6:
+    experiment(f"freeze_{parts}", "freeze", ["--set", f"frozen_parts={parts}"],
+               lambda parts=parts: networks.frozen_resnet18(parts), [3, 64, 64], 16)
+for batch, precision in (1, "fp32"), (16, "amp_bf16"):
+    experiment(f"vgg16_memory_{precision}", "vgg16_memory", [
+        "--set", f"batch={batch}", "--set", f"precision={precision}", "--set", "checkpoint=none"],
+        networks.flat_vgg16, [3, 224, 224], batch, CE, SGD, precision=precision)
+for mode, precision in ("train", "fp32"), ("train", "amp_bf16"), ("eval", "fp32"):
+    experiment(f"vae_{mode}_{precision}", "vae", [
+        "--set", "batch=128", "--set", f"precision={precision}", "--set", f"mode={mode}"], networks.VAE, [784], 128,
+        [(1, Spec("BCEWithLogitsLoss", [], dict(reduction="sum"))), (-0.5, Spec("IdentityLoss", [], dict(reduction="sum")))],
+        mode=mode, precision=precision)
+for precision in "fp32", "amp_bf16":
+    experiment(f"vit_{precision}", "vit", [
+        "--set", "batch=8", "--set", f"precision={precision}", "--set", "checkpoint=none"], networks.ViT, [3, 64, 64], 8,
+        loss(label_smoothing=0.1), layer("AdamW", lr=1e-3, weight_decay=0.05), precision=precision)
+    experiment(f"llama_{precision}", "llama", [
+        "--set", "seq=64", "--set", "batch=4", "--set", f"precision={precision}", "--set", "checkpoint=none"],
+        lambda: networks.Llama(512, 128, 352, 4, 8, 2), [64], 4, CE, layer("AdamW", lr=3e-4, betas=[0.9, 0.95], weight_decay=0.1),
+        precision=precision, **TOKENS)
+experiment("offload_kept", "offload", ["--case", "none, kept"], lambda: networks.GPT(128, 512, 8, 4, 128), [128], 8, CE,
+           layer("AdamW", lr=1e-3), **TOKENS)
+
+# ---- random ones, of make peer-fuzz
+
+# Layers for which fuzz_networks.py has numbers or masks on the host. Losses are left out that PyTorch has not, or whose
+# intermediate results have sizes that follow from the labels (masked_select).
+NOT_DRAWN = {"RotaryPositionalEmbeddings", "MultiheadAttention", "RNN", "LSTM", "GRU", *fuzz.LOW_BIT}
+
+
+def overwrite_nothing(spec):
+    """Where a drawn network writes over a value that the backward pass reads, PyTorch refuses it."""
+    spec.options.pop("inplace", None)
+    for child in spec.children.values() if isinstance(spec.children, dict) else spec.children:
+        overwrite_nothing(child)
+
+
+def random_case(seed):
+    drawn = fuzz.draw(seed, 1)
+    kinds = fuzz.kinds_of(drawn["net"]) | {drawn["optimizer"].kind}
+    if kinds & NOT_DRAWN or any("lse_square_scale" in term.options or {"weight", "label_smoothing"} <= set(term.options)
+                                for _, term in drawn["losses"]):
+        return
+    overwrite_nothing(drawn["net"])
+    optimizer = drawn["optimizer"]
+    if drawn["clip"]:
+        optimizer = Spec(optimizer.kind, [], {**optimizer.options, "clip_norm": drawn["clip"]})
+    case(f"random_{seed}", drawn["net"], drawn["input"][1:], drawn["input"][0], drawn["losses"], optimizer,
+         tokens=bool(drawn["tokens"]), accumulate=drawn["accumulate"],
+         settings=dict(checkpoint="marked") if "Checkpoint" in kinds else {})
+
+
+for seed in range(1, 61):
+    random_case(seed)
+
+# ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
+
+SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate "
+         "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
+         "loss_bce_logits loss_cross_entropy_smoothed optim_sgd_nesterov optim_adafactor optim_clipped "
+         "optim_adam_fused model_GPT model_GPT_amp_bf16 model_LeNet").split()
