@@ -44,7 +44,7 @@ static bool is_line(const Value *v) { return v->shape.rank == 3 && v->order[0]; 
 /* Of two factors or terms, the one that is broadcast over the other, whose sizes it has but for one run of 1s; -1: none.
  * It is to lie as the larger one does. */
 static int find_broadcast(const Layer *l) {
-    if (l->kind->which == OP_concat || count_values(l) != 2) return -1;
+    if (l->kind->which == OP_concat || count_values(l) != 2 || value(l, 0)->param || value(l, 1)->param) return -1;
     for (int k = 0; k < 2; k++) {
         const Value *s = value(l, k), *x = value(l, 1 - k);
         bool last = (x->shape.rank == 4 && !x->rows) || is_line(x), turned = x->shape.rank == 2 && x->order[0];
@@ -58,6 +58,12 @@ static int find_broadcast(const Layer *l) {
 static bool same_order(const Value *a, const Value *b, int dim) {
     int from = dim == 1 && a->order[0] && b->order[0];
     return !memcmp(a->order + from, b->order + from, (3 - (size_t)from) * sizeof *a->order);
+}
+
+/* Two values that are broadcast any other way, or of which one is a parameter, are a tensor operation's. */
+static bool is_binary(const Layer *l) {
+    return l->kind->which != OP_concat && !l->n_child && l->n_in == 2 &&
+           (l->ins[0].param || l->ins[1].param || !shape_equal(&l->ins[0].shape, &l->ins[1].shape));
 }
 
 /* Of values that lie differently, all are taken in PyTorch's order. */
@@ -84,6 +90,7 @@ int layer_join_shape(Network *n, Layer *l, Err *e) {
         l->output = *value(l, 1 - broadcast);
         return OK;
     }
+    if (is_binary(l)) return layer_binary_shape(n, l, e);
     if ((code = join_shapes(l, dim, &out, e))) return code;
     bool same = dim < 0 || (dim == 1 && out.rank == 3); /* equal orders stay; otherwise all sides get PyTorch's */
     for (int k = 1; k < count_values(l); k++) same &= same_order(value(l, k), value(l, 0), dim);
@@ -122,6 +129,7 @@ int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a;
     memset(&a, 0, sizeof a);
     int broadcast = find_broadcast(l);
+    if (broadcast < 0 && is_binary(l)) return layer_binary_forward(lw, l, in);
     for (int k = 0; k < n; k++) {
         side[k] = l->n_child ? lower_forward(lw, l->child[k], in) : in[k];
         if (broadcast < 0 && !l->out_order[0])

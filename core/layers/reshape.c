@@ -126,6 +126,7 @@ int layer_reshape_shape(Network *n, Layer *l, Err *e) {
     Shape out = {0, {1, 1, 1, 1}};
     int64_t chw[3], to[3];
     char text[SHAPE_TEXT];
+    if (l->ins[0].param) return layer_error(l, e, "a parameter has the shape that it was declared with");
     int code = shapes[l->kind->which](l, &out, e);
     (void)n;
     if (code || shape_equal(&out, &l->in)) return code;

@@ -31,7 +31,14 @@
     X(SELU,      "selu",     'x')    \
     X(ABS,       "abs",      'x')    \
     X(EXP,       "exp",      'y')    \
-    X(SCALE,     "scale",    'x')
+    X(SCALE,     "scale",    'x')    \
+    X(LOG,       "log",      'x')    \
+    X(SQRT,      "sqrt",     'y')    \
+    X(RSQRT,     "rsqrt",    'y')    \
+    X(RECIPROCAL, "reciprocal", 'y') \
+    X(POW,       "pow",      'x')    \
+    X(SIN,       "sin",      'x')    \
+    X(COS,       "cos",      'x')
 
 typedef enum ActFn {
 #define X(name, text, saved) ACT_##name,
@@ -40,8 +47,8 @@ typedef enum ActFn {
     ACT_COUNT
 } ActFn;
 
-/* An activation with its options. slope: LeakyReLU's negative_slope, ELU's alpha, Softplus's beta, Hardtanh's min_val
- * or Scale's factor; high: Hardtanh's max_val, or what Scale adds; inplace: the layer asked for it */
+/* An activation with its numbers. slope: LeakyReLU's slope, ELU's alpha, Softplus's beta, the least that Hardtanh gives,
+ * Scale's factor or Pow's exponent; high: the most that Hardtanh gives, or what Scale adds; inplace: the layer asked for it */
 typedef struct ActAttr { ActFn act; float slope; int32_t inplace; float high; } ActAttr;
 
 /* f without options; f with those of a */
@@ -106,6 +113,13 @@ MT_FN float act_value(ActAttr a, float x) {
     case ACT_ABS: return fabsf(x);
     case ACT_EXP: return expf(x);
     case ACT_SCALE: return a.slope * x + a.high;
+    case ACT_LOG: return logf(x);
+    case ACT_SQRT: return sqrtf(x);
+    case ACT_RSQRT: return 1.0f / sqrtf(x);
+    case ACT_RECIPROCAL: return 1.0f / x;
+    case ACT_POW: return a.slope == 2.0f ? x * x : powf(x, a.slope);
+    case ACT_SIN: return sinf(x);
+    case ACT_COS: return cosf(x);
     default: return act_value_plain(a, x);
     }
 }
@@ -144,6 +158,13 @@ MT_FN float act_slope(ActAttr a, float s) {
     case ACT_ABS: return (float)((s > 0.0f) - (s < 0.0f));
     case ACT_EXP: return s;
     case ACT_SCALE: return a.slope;
+    case ACT_LOG: return 1.0f / s;
+    case ACT_SQRT: return 0.5f / s;
+    case ACT_RSQRT: return -0.5f * s * s * s;
+    case ACT_RECIPROCAL: return -s * s;
+    case ACT_POW: return a.slope == 0.0f ? 0.0f : a.slope == 2.0f ? 2.0f * s : a.slope * powf(s, a.slope - 1.0f);
+    case ACT_SIN: return cosf(s);
+    case ACT_COS: return -sinf(s);
     default: return act_slope_plain(a, s);
     }
 }

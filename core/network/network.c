@@ -212,6 +212,18 @@ void layer_output_image(Layer *l, int64_t channels, const int64_t size[2]) {
     lay(&l->output, true);
 }
 
+/* Tensor operations take parameters, and values of 1 dimension; so do functions of elements, and containers. */
+static bool takes_any(const Layer *l) { return strchr("tca", l->kind->role) != NULL; }
+
+static int expect_activations(const Layer *l, Err *e) {
+    char text[SHAPE_TEXT];
+    for (int k = 0; k < l->n_in && !takes_any(l); k++)
+        if (l->ins[k].param || l->ins[k].shape.rank < 2)
+            return layer_error(l, e, "expected what a layer gives, of 2 dimensions at least, found %s %s",
+                               l->ins[k].param ? "a parameter" : "a value", shape_text(&l->ins[k].shape, text));
+    return OK;
+}
+
 int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     int64_t count;
     assert(n_in >= 1 && n_in <= LAYER_IN);
@@ -221,10 +233,11 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     if (l->kind->role == 's') l->in_rows = false;
     l->output = l->ins[0];
     int code = strchr("cmt", l->kind->role) ? OK : layer_expect_inputs(l, 1, e);
+    if (!code) code = expect_activations(l, e);
     if (code) return code;
     code = options_finish(&l->options, e);
     if (code) return layer_blame(l, e, code);
-    if (l->kind->role != 'c') l->output.input = false;
+    if (l->kind->role != 'c') l->output.input = l->output.param = false;
     code = l->kind->shape(n, l, e);
     if (!code && l->tied && l->n_params == 0) code = layer_error(l, e, "has no parameter to share with another layer");
     return code ? code : layer_blame(l, e, shape_count(&l->out, &count, e));
@@ -279,7 +292,7 @@ static int share_param(Network *n, Layer *l, const Layer *with, const char *name
         if (!mem_grow(&n->aliases, &n->cap_aliases, n->n_aliases + 1, sizeof *n->aliases))
             return no_room_for_params(e);
         ParamAlias *a = &n->aliases[n->n_aliases++];
-        snprintf(a->name, sizeof a->name, "%s%s%s", l->path, l->path[0] ? "." : "", name);
+        snprintf(a->name, sizeof a->name, "%s%s%s", l->path, l->path[0] && name[0] ? "." : "", name);
         a->param = index;
         if (!names_add(&n->alias_names, n->n_aliases - 1, alias_name, n))
             return no_room_for_params(e);
@@ -307,11 +320,11 @@ int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Er
         return no_room_for_params(e);
     Param *p = &n->params[n->n_params];
     *p = *like;
-    int length = snprintf(p->name, sizeof p->name, "%s%s%s", l->path, l->path[0] ? "." : "", name);
+    int length = snprintf(p->name, sizeof p->name, "%s%s%s", l->path, l->path[0] && name[0] ? "." : "", name);
     if (length >= (int)sizeof p->name)
         return layer_error(l, e, "the name of its parameter %s has more than %d characters", name, PARAM_NAME - 1);
     if (network_find_param(n, p->name) >= 0) return layer_error(l, e, "there is a parameter %s already", p->name);
-    p->layout = shape.rank > 2 ? LAYOUT_NHWC : LAYOUT_ROWS;
+    p->layout = shape.rank > 2 && !like->plain ? LAYOUT_NHWC : LAYOUT_ROWS;
     p->trainable = !l->frozen && !p->buffer;
     p->owner = l;
     if (!names_add(&n->names, n->n_params, network_param_name, n)) return no_room_for_params(e);

@@ -26,6 +26,7 @@ typedef struct Value {
     int64_t order[3]; /* (C, H, W) where it is stored as H, W, C: features of a flattened image, or (N, C, L) with H = 1;
                        * zeros: PyTorch's order, or an image, which is channels-last anyway */
     bool input;       /* the network's input as it comes: an Embedding can read it as indices */
+    bool param;       /* a parameter by itself, which tensor operations read */
     bool rows;        /* of 4 dimensions: lies in PyTorch's order, no image channels-last */
 } Value;
 
@@ -49,11 +50,11 @@ typedef struct Layer {
     int n_in;                /* how many inputs; 1 but for containers and layers of role m */
     union {                  /* the inputs, set by network_infer; the first has names of its own */
         Value ins[LAYER_IN];
-        struct { Shape in; int64_t in_order[3]; bool in_is_input, in_rows; };
+        struct { Shape in; int64_t in_order[3]; bool in_is_input, in_is_param, in_rows; };
     };
     union {
         Value output;
-        struct { Shape out; int64_t out_order[3]; bool out_is_input, out_rows; };
+        struct { Shape out; int64_t out_order[3]; bool out_is_input, out_is_param, out_rows; };
     };
     int *param, n_params, cap_params; /* the Network.params that it reads itself; its children have their own */
 } Layer;
@@ -71,6 +72,7 @@ typedef struct Param {
     int64_t zero_row;      /* 1 + the row that starts at zero; 0: none */
     DType dtype;           /* before the precision pass: fp32; i32 of a counter */
     bool buffer;
+    bool plain;            /* lies in PyTorch's order whatever its dimensions */
     Layout layout;         /* how the program stores it */
     int64_t order[3];      /* (C, H, W) if its columns follow the features of a flattened channels-last image; or zeros */
     bool trainable;        /* false: frozen, no gradient and no optimizer state */

@@ -69,7 +69,8 @@ static void set_type(Program *p, int buf, DType type) {
 static void cast_op(Casts *c, Op op, DType low) {
     Program *p = c->p;
     const OpInfo *info = op_info(op.kind);
-    DType type = info->autocast == AUTOCAST_LOW ? low : info->autocast == AUTOCAST_WIDE ? DT_F32 : widest(p, &op);
+    const Autocast list = op_autocast(op.kind, &op.attr);
+    DType type = list == AUTOCAST_LOW ? low : list == AUTOCAST_WIDE ? DT_F32 : widest(p, &op);
     EACH_IN(&op, k)
         if (follows(p, &op, k)) op.in[k] = cast_to(c, op.in[k], type, &op);
     EACH_OUT(&op, k)

@@ -8,6 +8,7 @@
 #include "math/pointwise.h"
 #include "math/broadcast.h"
 #include "math/einsum.h"
+#include "math/tensor.h"
 
 enum { OP_IN = 8, OP_OUT = 6, OP_PATH = 80, NEVER = -1 };
 
@@ -110,6 +111,9 @@ typedef union Attr {
     LinearAttr linear;
     EinsumAttr einsum;
     PermuteAttr permute;
+    BinaryAttr binary;
+    ReduceAttr reduce;
+    TriangleAttr triangle;
     PoolAttr pool;
     ActAttr act;
     DropAttr drop;
@@ -128,7 +132,15 @@ typedef union Attr {
     ScalerAttr scaler;
 } Attr;
 
-/* The fused activation of an op of this kind; NULL: it cannot have one. */
+/* What mixed precision does to an op, as PyTorch's lists: some functions are fp32's. */
+static inline Autocast op_autocast(OpKind kind, const Attr *a) {
+    const ActFn f = kind == OP_act ? a->act.act : ACT_NONE;
+    const bool wide = f == ACT_EXP || f == ACT_LOG || f == ACT_POW || f == ACT_RSQRT || f == ACT_RECIPROCAL ||
+                      (kind == OP_reduce && a->reduce.f == REDUCE_SUM);
+    return wide ? AUTOCAST_WIDE : op_info(kind)->autocast;
+}
+
+/* Where an op of this kind has its fused activation; NULL: it can have none. */
 static inline ActAttr *attr_fused(OpKind kind, Attr *a) {
     if (kind == OP_conv2d || kind == OP_conv2d_dx) return &a->conv.fused;
     if (kind == OP_maxpool) return &a->pool.fused;

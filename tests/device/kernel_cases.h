@@ -25,7 +25,7 @@ typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
 static FillFn fill_batches, fill_variance, fill_indices;
 static FillFn fill_update, fill_calls, fill_coarse, fill_positions, fill_labels, fill_stats, fill_probabilities;
-static FillFn fill_infinity, fill_codes;
+static FillFn fill_infinity, fill_codes, fill_maxima;
 
 static const OpTest op_tests[] = {
     {OP_act, "fx", "gx", NULL},
@@ -50,6 +50,11 @@ static const OpTest op_tests[] = {
     {OP_roll, "fx", "fx", NULL},
     {OP_einsum, "fx fz", "gy", NULL},
     {OP_permute, "fx", "fy", NULL},
+    {OP_binary, "fx fz", "fy", NULL},
+    {OP_binary_da, "fy fx fz", "gr", NULL},
+    {OP_reduce, "fx", "fy", NULL},
+    {OP_reduce_dx, "fy fx fy", "gx", fill_maxima},
+    {OP_where, "fx fx", "fx", NULL},
     {OP_batchnorm, "fx wz wz", "fx wz wz wz wz c1", fill_batches},
     {OP_batchnorm_eval, "fx wz wz wz wz", "fx", fill_variance},
     {OP_batchnorm_dx, "fx fx wz wz wz wz wz", "fx", NULL},
@@ -157,6 +162,30 @@ static const OpTest op_tests[] = {
 #define EINSUM(text, X, Z, Y, a_, b_, y_) \
     {text, OP_einsum, .x = X, .z = Z, .y = Y, .plain = true, .attr.einsum = {a_, b_, y_, 0}}
 #define PERMUTE(text, X, Y, from_) {text, OP_permute, .x = X, .y = Y, .plain = true, .attr.permute = {from_}}
+/* binary_da: of x, which "r" is; of the second operand with the shapes the other way round */
+#define EACH_BINARY(text, X, Z, Y) \
+    {text ", add", OP_binary, .x = X, .z = Z, .y = Y, .plain = true, .attr.binary = {BINARY_ADD, 0}}, \
+    {text ", sub", OP_binary, .x = X, .z = Z, .y = Y, .plain = true, .attr.binary = {BINARY_SUB, 0}}, \
+    {text ", mul", OP_binary, .x = X, .z = Z, .y = Y, .plain = true, .attr.binary = {BINARY_MUL, 0}}, \
+    {text ", div", OP_binary, .x = X, .z = Z, .y = Y, .plain = true, .attr.binary = {BINARY_DIV, 0}}, \
+    {text ", add", OP_binary_da, .x = X, .z = Z, .y = Y, .plain = true, .attr.binary = {BINARY_ADD, 0}, .absent_in = 6}, \
+    {text ", sub", OP_binary_da, .x = X, .z = Z, .y = Y, .plain = true, .attr.binary = {BINARY_SUB, 1}, .absent_in = 6}, \
+    {text ", mul", OP_binary_da, .x = X, .z = Z, .y = Y, .plain = true, .attr.binary = {BINARY_MUL, 0}, .absent_in = 2}, \
+    {text ", mul", OP_binary_da, .x = X, .z = Z, .y = Y, .plain = true, .attr.binary = {BINARY_MUL, 1}, .absent_in = 4}, \
+    {text ", div", OP_binary_da, .x = X, .z = Z, .y = Y, .plain = true, .attr.binary = {BINARY_DIV, 0}, .absent_in = 2}, \
+    {text ", div", OP_binary_da, .x = X, .z = Z, .y = Y, .plain = true, .attr.binary = {BINARY_DIV, 1}}
+#define EACH_SUM(text, X, Y) \
+    {text ", sum", OP_reduce, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_SUM}}, \
+    {text ", mean", OP_reduce, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_MEAN}}, \
+    {text ", max", OP_reduce, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_MAX}}, \
+    {text ", sum", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_SUM}, .absent_in = 6}, \
+    {text ", mean", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_MEAN}, .absent_in = 6}
+#define EACH_REDUCTION(text, X, Y) EACH_SUM(text, X, Y), \
+    {text ", amax", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_AMAX}}, \
+    {text ", max", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_MAX}}
+#define EACH_TRIANGLE(text, X, diagonal, upper) \
+    {text, OP_where, .x = X, .plain = true, .attr.triangle = {diagonal, upper, 0}}, \
+    {text ", a number", OP_where, .x = X, .plain = true, .attr.triangle = {diagonal, upper, -7}, .absent_in = 2}
 #define LOSS(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum, 0, LOSS_MSE, 0}
 #define SQUARES(scale, smoothing, ignore, sum) .attr.loss = {scale, smoothing, ignore, sum, 0, LOSS_MSE, 0.05f}
 #define OF_LOGARITHMS(scale, ignore, sum) .attr.loss = {scale, 0, ignore, sum, 1, LOSS_MSE, 0}
@@ -220,6 +249,23 @@ static const Case cases[] = {
     EACH_SPREAD("of steps", S3(2, 70, 9), S3(2, 70, 1)),
     EACH_SPREAD("of features", S3(2, 9, 70), S3(2, 1, 70)), EACH_SPREAD("of samples", S3(2, 9, 300), S3(2, 1, 1)),
     EACH_SPREAD("one element", ONE, ONE), EACH_SPREAD("of rows of pixels", IMAGE, S4(2, 1, 5, 1)),
+    BOTH_ACT(LOG, BIG), BOTH_ACT(SQRT, BIG), BOTH_ACT(RSQRT, BIG), BOTH_ACT(POW, BIG), BOTH_ACT(POW, ODD),
+    {"a square", OP_act, .x = BIG, .attr.act = {.act = ACT_POW, .slope = 2}},
+    {"a square", OP_act_dx, .x = BIG, .attr.act = {.act = ACT_POW, .slope = 2}},
+    {"a cube", OP_act_dx, .x = ODD, .attr.act = {.act = ACT_POW, .slope = 3}},
+    BOTH_ACT(SIN, BIG), BOTH_ACT(COS, ODD), BOTH_ACT(RECIPROCAL, BIG), BOTH_ACT(RECIPROCAL, IMAGE),
+    EACH_BINARY("one shape", BIG, BIG, BIG), EACH_BINARY("a row", BIG, S1(4001), BIG),
+    EACH_BINARY("a column", BIG, S2(5, 1), BIG), EACH_BINARY("both", S3(3, 1, 70), S3(1, 40, 1), S3(3, 40, 70)),
+    EACH_BINARY("one for all", ODD, S1(1), ODD), EACH_BINARY("a smaller first", S1(7), ODD, ODD),
+    EACH_BINARY("two dimensions", S4(2, 5, 1, 7), S2(6, 7), S4(2, 5, 6, 7)), EACH_BINARY("one element", ONE, ONE, ONE),
+    EACH_BINARY("a gate", S4(2, 3, 5, 70), S3(3, 1, 70), S4(2, 3, 5, 70)),
+    EACH_BINARY("a first row of many", S3(1, 1, 300), S3(4, 50, 300), S3(4, 50, 300)),
+    EACH_SUM("rows", BIG, S2(5, 1)), EACH_SUM("columns", BIG, S2(1, 4001)), EACH_REDUCTION("short rows", S2(7, 131), S2(7, 1)),
+    EACH_REDUCTION("everything", ODD, ONE), EACH_REDUCTION("the middle", S3(4, 20, 33), S3(4, 1, 33)),
+    EACH_REDUCTION("both ends", S3(4, 20, 33), S3(1, 20, 1)), EACH_REDUCTION("nothing", ODD, ODD),
+    EACH_REDUCTION("of four", S4(2, 3, 30, 5), S4(2, 1, 30, 1)), EACH_REDUCTION("one element", ONE, ONE),
+    EACH_TRIANGLE("causal", S4(2, 3, 9, 9), 0, 0), EACH_TRIANGLE("later keys", S3(2, 40, 70), 30, 0),
+    EACH_TRIANGLE("upper", S2(70, 40), 1, 1), EACH_TRIANGLE("below it", ODD, -2, 1),
     EINSUM("a matrix product", S2(5, 7), S2(7, 3), S2(5, 3), L2(0, 1), L2(1, 2), L2(0, 2)),
     EINSUM("of transposed matrices", S2(70, 50), S2(30, 70), S2(50, 30), L2(1, 0), L2(2, 1), L2(0, 2)),
     EINSUM("one that is transposed", S2(50, 70), S2(70, 30), S2(30, 50), L2(0, 1), L2(1, 2), L2(2, 0)),

@@ -329,7 +329,7 @@ tap.raises("linear#1 Linear", "a layer with parameters that has no name", networ
 end}, {1, 2})
 tap.raises("takes 1 input, found 2", "too many values", network, nn.Graph{fc = nn.Linear(2, 2),
   forward = function(self, x) return self.fc(x, x) end}, {1, 2})
-tap.raises("expected values of one shape, found (1, 2) and (1, 3)", "shapes that do not fit", network, nn.Graph{
+tap.raises("or sizes of 1 where they differ, found (1, 2) and (1, 3)", "shapes that do not fit", network, nn.Graph{
   fc = nn.Linear(2, 3), forward = function(self, x) return x + self.fc(x) end}, {1, 2})
 tap.raises("takes 2 inputs, found 1", "a network of two inputs", network,
   nn.Graph{forward = function(_, x, y) return x + y end}, {1, 2})

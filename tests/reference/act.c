@@ -29,6 +29,13 @@ static double value(const ActAttr *a, double x) {
     case ACT_ABS: return x < 0 ? -x : x;
     case ACT_EXP: return exp(x);
     case ACT_SCALE: return slope * x + a->high;
+    case ACT_LOG: return log(x);
+    case ACT_SQRT: return sqrt(x);
+    case ACT_RSQRT: return pow(x, -0.5);
+    case ACT_RECIPROCAL: return 1 / x;
+    case ACT_POW: return pow(x, slope);
+    case ACT_SIN: return sin(x);
+    case ACT_COS: return cos(x);
     default: return x;
     }
 }
@@ -63,6 +70,13 @@ static double derivative(const ActAttr *a, double s) {
     case ACT_ABS: return s > 0 ? 1 : s < 0 ? -1 : 0;
     case ACT_EXP: return s;
     case ACT_SCALE: return slope;
+    case ACT_LOG: return 1 / s;
+    case ACT_SQRT: return 1 / (2 * s);
+    case ACT_RSQRT: return -pow(s, 3) / 2;
+    case ACT_RECIPROCAL: return -pow(s, 2);
+    case ACT_POW: return slope * pow(s, slope - 1);
+    case ACT_SIN: return cos(s);
+    case ACT_COS: return -sin(s);
     default: return 1;
     }
 }

@@ -80,9 +80,16 @@ local function register(what, is_layer)
   return children, keys, plain
 end
 
-local function self_of(children, plain)
+-- A parameter is a value wherever it is named.
+local function self_of(trace, children, plain)
+  local parameters = {}
   return setmetatable({}, {
     __index = function(_, name)
+      local child = children[name]
+      if child ~= nil and child.kind == "Parameter" then
+        parameters[name] = parameters[name] or graph.call(child, trace.inputs[1])
+        return parameters[name]
+      end
       if children[name] ~= nil then return children[name] end
       if plain[name] ~= nil then return plain[name] end
       util.fail("self.%s does not exist%s", tostring(name), util.meant(name, util.sorted_keys(children)))
@@ -121,7 +128,7 @@ end
 
 local function run(trace, self, forward)
   local info = debug.getinfo(forward, "u")
-  local inputs = {}
+  local inputs = trace.inputs
   for k = 1, math.max(1, info.nparams - 1) do inputs[k] = setmetatable({trace = trace, index = -k}, Value) end
   local results = table.pack(forward(self, table.unpack(inputs)))
   trace.open = false
@@ -140,9 +147,9 @@ function graph.build(layer, what, is_layer)
   util.check_type("Graph", what, "table")
   util.check_type("Graph: forward", what.forward, "function")
   local children, keys, plain = register(what, is_layer)
-  local trace = {graph = layer, keys = keys, uses = {}, called = {}, lines = {}, open = true}
+  local trace = {graph = layer, keys = keys, uses = {}, called = {}, lines = {}, inputs = {}, open = true}
   layer.names, layer.from, layer.children = {}, {}, children
-  layer.result = run(trace, self_of(children, plain), what.forward)
+  layer.result = run(trace, self_of(trace, children, plain), what.forward)
   check_used(trace, layer.result)
   if what.order then layer.places = places_of(trace, what.order) end
   return layer

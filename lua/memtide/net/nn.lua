@@ -215,7 +215,7 @@ graph.functions.interpolate = nn.upsample
 
 -- What to use instead of some of PyTorch's layers
 local INSTEAD = {
-  EmbeddingBag = "nn.Embedding, and x:mean(1) of what it gives", Parameter = "nn.PositionEmbedding adds learned rows",
+  EmbeddingBag = "nn.Embedding, and x:mean(1) of what it gives",
   Conv3d = "images have two dimensions", MaxPool3d = "images have two dimensions",
   BatchNorm3d = "images have two dimensions", SyncBatchNorm = "nn.BatchNorm2d: there is one device",
   ModuleDict = "a table's keys are names: nn.Graph{name = layer, ...}", Module = "nn.Graph{..., forward = f}",

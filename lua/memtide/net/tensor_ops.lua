@@ -36,8 +36,11 @@ return function(nn, graph)
 
   local function scaled(x, factor, offset) return graph.call(nn.Scale(factor, offset), x) end
 
-  -- a OP b: of two values, or of a value and a number
-  local function operator(symbol, of_values, number_after, number_before)
+  function functions.sub(a, b) return a - b end
+  function functions.div(a, b) return a / b end
+
+  -- a OP b: of two values, or of one and a number
+  local function operator(symbol, of_values, number_behind, number_before)
     return function(a, b)
       local two = {graph.is_value(a), graph.is_value(b)}
       if two[1] and two[2] and of_values then return of_values(a, b) end
@@ -51,18 +54,59 @@ return function(nn, graph)
   local function times(x, n) return scaled(x, n, 0) end
   operators.__add = operator("+", functions.add, plus, plus)
   operators.__mul = operator("*", functions.mul, times, times)
-  operators.__sub = operator("-", function(a, b) return a + -b end, function(x, n) return scaled(x, 1, -n) end,
+  operators.__sub = operator("-", function(a, b) return graph.call(nn.Sub{}, a, b) end, function(x, n) return scaled(x, 1, -n) end,
     function(x, n) return scaled(x, -1, n) end)
-  operators.__div = operator("/", nil, function(x, n) return scaled(x, 1 / n, 0) end)
+  operators.__div = operator("/", function(a, b) return graph.call(nn.Div{}, a, b) end,
+    function(x, n) return scaled(x, 1 / n, 0) end, function(x, n) return scaled(graph.call(nn.Reciprocal{}, x), n, 0) end)
   function operators.__unm(x) return scaled(x, -1, 0) end
 
   function functions.pow(x, n)
-    if not (graph.is_value(x) and n == 2) then
-      util.fail("^ stands between a value and 2, found %s", literal.of(n))
+    if not (graph.is_value(x) and type(n) == "number") then
+      util.fail("^ stands between a value and a number, found %s", graph.is_value(n) and "a value" or literal.of(n))
     end
-    return functions.mul(x, x)
+    return graph.call(nn.Pow(n), x)
   end
+  function functions.neg(x) return -x end
   operators.__pow = functions.pow
+
+  -- ---- triangles of the last two dimensions: torch.tril(torch.ones(rows, columns), diagonal), as a mask
+
+  local Mask = {__name = "memtide.mask"}
+
+  local function mask(upper)
+    return function(rows, columns, diagonal)
+      columns, diagonal = columns or rows, diagonal or 0
+      for _, n in ipairs{rows or 0.5, columns, diagonal} do
+        if math.type(n) ~= "integer" then util.fail("expected rows, columns and a diagonal, whole numbers, found %s", n) end
+      end
+      return setmetatable({rows, columns, diagonal, upper}, Mask)
+    end
+  end
+  nn.tril, nn.triu = mask(false), mask(true)
+
+  -- ~mask: all that lies outside of it
+  function Mask.__bnot(m) return setmetatable({m[1], m[2], m[3] + (m[4] and -1 or 1), not m[4]}, Mask) end
+
+  local function check_mask(name, m)
+    if getmetatable(m) ~= Mask then util.fail("%s: expected nn.tril(...) or nn.triu(...), found a %s", name, type(m)) end
+  end
+
+  -- What the mask names becomes the number.
+  function functions.masked_fill(x, m, value)
+    check_mask("masked_fill", m)
+    util.check_type("masked_fill: the value", value, "number")
+    local outside = ~m
+    local number = value == math.huge and "inf" or value == -math.huge and "-inf" or value
+    return graph.call(nn.MaskedFill(outside[1], outside[2], outside[3], outside[4], {value = number}), x)
+  end
+
+  -- a where the mask is, b elsewhere; one of them may be a number
+  local function where(m, a, b)
+    check_mask("where", m)
+    if type(b) == "number" then return functions.masked_fill(a, ~m, b) end
+    if type(a) == "number" then return functions.masked_fill(b, m, a) end
+    return graph.call(nn.Where(m[1], m[2], m[3], m[4]), a, b)
+  end
 
   -- ---- several values as one
 
@@ -135,11 +179,34 @@ return function(nn, graph)
     return graph.call(nn.Permute(dims), x)
   end
 
+  -- Dimensions as a list of numbers, and keepdim
+  local function reduced(name, dim, keepdim)
+    if type(dim) == "table" and (dim.dim ~= nil or dim.keepdim ~= nil) then dim, keepdim = dim.dim, dim.keepdim end
+    util.check_flag(name .. ": keepdim", keepdim)
+    if dim == nil then util.fail("%s: expected a dimension, or a list of them", name) end
+    return dim, keepdim or false
+  end
+
+  local function reduction(name, layer)
+    return function(x, ...)
+      local dim, keepdim = reduced(name, ...)
+      return graph.call(layer(type(dim) == "table" and dim or {dim}, keepdim), x)
+    end
+  end
+
+  functions.sum, functions.amax = reduction("sum", nn.Sum), reduction("amax", nn.Amax)
+
+  -- The values of torch.max(x, dim), without their places
+  function functions.max(x, ...)
+    local dim, keepdim = reduced("max", ...)
+    return graph.call(nn.Max(dim, keepdim), x)
+  end
+
   function functions.mean(x, ...)
     local dims, keepdim = dimensions(...)
     util.check_flag("mean: keepdim", keepdim)
-    local pool, of_steps = table.unpack(MEANS[dims] or util.fail("mean: expected the dimension 1 of (N, T, F), " ..
-      "2 of (N, C, L), or {2, 3} of (N, C, H, W), found %s", dims))
+    if not MEANS[dims] then return reduction("mean", nn.Mean)(x, ...) end
+    local pool, of_steps = table.unpack(MEANS[dims])
     x = functions[pool](of_steps and functions.transpose(x, 1, 2) or x, 1)
     if not keepdim then return functions.flatten(x) end
     return of_steps and functions.transpose(x, 1, 2) or x
@@ -162,4 +229,5 @@ return function(nn, graph)
   for name, call in pairs(functions) do
     if name ~= "size" and name ~= "view" then nn[name] = call end
   end
+  nn.where = where
 end

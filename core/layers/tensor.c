@@ -1,0 +1,149 @@
+/* Tensor operations of graphs: two values that are broadcast (`which`: the operator), reductions along dimensions
+ * (`which`: the reduction), triangles of the last two dimensions, and parameters of a graph's own. All but the last take
+ * values in PyTorch's order. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "network/layer.h"
+
+static void plain_output(Layer *l, Shape out) {
+    layer_output(l, out);
+    l->out_rows = out.rank == 4;
+}
+
+static int expect_values(const Layer *l, int n, Err *e) {
+    return l->n_in == n ? OK : layer_error(l, e, "expects %d values, found %d", n, l->n_in);
+}
+
+/* ---- two values */
+
+int layer_binary_shape(Network *n, Layer *l, Err *e) {
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    Shape out;
+    int code = expect_values(l, 2, e);
+    (void)n;
+    if (code) return code;
+    if (!broadcast_shapes(&l->ins[0].shape, &l->ins[1].shape, &out))
+        return layer_error(l, e, "expected values of one shape, or sizes of 1 where they differ, found %s and %s",
+                           shape_text(&l->ins[0].shape, a), shape_text(&l->ins[1].shape, b));
+    plain_output(l, out);
+    return OK;
+}
+
+int layer_binary_forward(Lower *lw, const Layer *l, const int *in) {
+    static const BinaryFn of_join[] = {[OP_add] = BINARY_ADD, [OP_mul] = BINARY_MUL};
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.binary.f = l->kind->role == 'c' ? of_join[l->kind->which] : (BinaryFn)l->kind->which;
+    return lower_op(lw, OP_binary, l, (int[]){lower_plain(lw, l, in[0]), lower_plain(lw, l, in[1])}, 2, &a);
+}
+
+/* ---- reductions */
+
+/* The input's shape with 1 in the dimensions that are reduced, and without them. */
+static int find_reduced(const Layer *l, Shape *kept, Shape *out, Err *e) {
+    int64_t n = 1;
+    const double one = (double)options_int(&l->options, "dim");
+    const double *list = l->kind->which == REDUCE_MAX ? &one : options_list(&l->options, "dim", &n);
+    const int rank = l->in.rank;
+    unsigned seen = 0;
+    *kept = l->in;
+    for (int64_t i = 0; i < n; i++) {
+        const double dim = list[i] < 0 ? list[i] + rank : list[i];
+        if (!(dim >= 0 && dim < rank) || dim != floor(dim) || seen >> (int)dim & 1)
+            return layer_error(l, e, "dim must name dimensions between %d and %d, each once, found %g", -rank, rank - 1,
+                               list[i]);
+        seen |= 1u << (int)dim;
+        kept->dim[(int)dim] = 1;
+    }
+    *out = *kept;
+    if (options_bool(&l->options, "keepdim")) return OK;
+    *out = (Shape){0, {1, 1, 1, 1}};
+    for (int d = 0; d < rank; d++)
+        if (!(seen >> d & 1)) out->dim[out->rank++] = l->in.dim[d];
+    return out->rank ? OK : layer_error(l, e, "a value keeps 1 dimension at least: say keepdim");
+}
+
+int layer_reduce_shape(Network *n, Layer *l, Err *e) {
+    Shape kept, out;
+    int code = expect_values(l, 1, e);
+    (void)n;
+    if (!code) code = find_reduced(l, &kept, &out, e);
+    if (!code) plain_output(l, out);
+    return code;
+}
+
+int layer_reduce_forward(Lower *lw, const Layer *l, const int *in) {
+    Shape kept, out;
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.reduce.f = (ReduceFn)l->kind->which;
+    if (find_reduced(l, &kept, &out, NULL)) return 0; /* checked before */
+    int x = lower_plain(lw, l, in[0]);
+    if (shape_equal(&kept, &out)) return lower_op(lw, OP_reduce, l, &x, 1, &a);
+    Layer plain = *l;
+    plain.out_rows = kept.rank == 4;
+    return lower_view(lw, l, lower_emit(lw, OP_reduce, l, &x, 1, lower_temp(lw, &plain, "kept", kept, NULL, DT_F32), &a));
+}
+
+/* ---- triangles */
+
+int layer_triangle_shape(Network *n, Layer *l, Err *e) {
+    const int64_t rows = options_int(&l->options, "rows"), columns = options_int(&l->options, "columns");
+    const Shape s = l->in;
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    const bool two = !options_find(&l->options, "value", NULL);
+    int code = expect_values(l, two ? 2 : 1, e);
+    (void)n;
+    if (code) return code;
+    if (s.rank < 2 || s.dim[s.rank - 2] != rows || s.dim[s.rank - 1] != columns)
+        return layer_error(l, e, "a mask of (%" PRId64 ", %" PRId64 ") does not fit %s", rows, columns, shape_text(&s, a));
+    if (two && !shape_equal(&l->ins[1].shape, &s))
+        return layer_error(l, e, "expected two values of one shape, found %s and %s", shape_text(&s, a),
+                           shape_text(&l->ins[1].shape, b));
+    plain_output(l, s);
+    return OK;
+}
+
+int layer_triangle_forward(Lower *lw, const Layer *l, const int *in) {
+    char word[OPTION_WORDS];
+    int of[2];
+    Attr a;
+    memset(&a, 0, sizeof a);
+    options_word(&l->options, "value", word);
+    a.triangle.diagonal = (int32_t)options_int(&l->options, "diagonal");
+    a.triangle.upper = options_bool(&l->options, "upper");
+    a.triangle.value = word[0] ? word[0] == '-' ? -INFINITY : INFINITY : (float)options_float(&l->options, "value");
+    for (int k = 0; k < l->n_in; k++) of[k] = lower_plain(lw, l, in[k]);
+    return lower_op(lw, OP_where, l, of, l->n_in, &a);
+}
+
+/* ---- parameters: a value that reads nothing */
+
+int layer_parameter_shape(Network *n, Layer *l, Err *e) {
+    int64_t rank;
+    char word[OPTION_WORDS];
+    const double *shape = options_list(&l->options, "shape", &rank);
+    Param like = {.init = INIT_CONSTANT, .plain = true};
+    if (rank > SHAPE_MAX) return layer_error(l, e, "shape: at most %d dimensions, found %" PRId64, SHAPE_MAX, rank);
+    like.shape = (Shape){(int)rank, {1, 1, 1, 1}};
+    for (int d = 0; d < rank; d++) {
+        if (!(shape[d] >= 1 && shape[d] <= INT32_MAX) || shape[d] != floor(shape[d]))
+            return layer_error(l, e, "shape: expected whole numbers of at least 1, found %g", shape[d]);
+        like.shape.dim[d] = (int64_t)shape[d];
+    }
+    options_word(&l->options, "init", word);
+    if (word[0]) like.init = word[0] == 'n' ? INIT_NORMAL : INIT_UNIFORM;
+    like.bound = options_float(&l->options, !word[0] ? "init" : word[0] == 'n' ? "std" : "bound");
+    int code = network_tensor(n, l, "", &like, e);
+    if (code) return code;
+    plain_output(l, like.shape);
+    l->output.param = true;
+    return OK;
+}
+
+int layer_parameter_forward(Lower *lw, const Layer *l, const int *in) {
+    (void)in;
+    return lw->param[l->param[0]];
+}

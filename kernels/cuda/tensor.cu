@@ -1,0 +1,190 @@
+/* tensor.cu: arithmetic of operands that are broadcast, reductions along dimensions and their gradients, triangles
+ * (core/math/tensor.h). Where much is reduced into an element, a block does it, else a thread. */
+#include "sums.h"
+
+enum { MUCH = 128 }; /* terms of a sum that are worth a block */
+
+struct Binary { Strided walk; Elements a, b; int64_t count; BinaryFn f; };
+
+/* Each element of y by itself: the operands may lie anywhere, and a may be y. */
+static __global__ void binary_kernel(const __grid_constant__ Binary b, Elements y) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < b.count; i += stride) {
+        const StridedAt none = {{0}}, at = strided_at(&b.walk, i, none);
+        dtype_store(y.type, y.data, (size_t)i, binary_value(b.f, element_at(b.a, at.at[0]), element_at(b.b, at.at[1])));
+    }
+}
+
+int k_cuda_binary(const KArgs *a, Err *e) {
+    const Shape *const of[] = {&a->binary.a.shape, &a->binary.b.shape};
+    const Binary b = {strided_of(&a->binary.y.shape, of, 2), elements_of(&a->binary.a), elements_of(&a->binary.b),
+                      a->binary.y.count, a->attr->binary.f};
+    return launch_op(a, e, binary_kernel, blocks_for(a, b.count, ELEMENT_THREADS), ELEMENT_THREADS, b,
+                     elements_of(&a->binary.y));
+}
+
+/* ---- sums and maxima */
+
+struct Fold {
+    Strided kept, reduced; /* operands: what is read, the two of a binary op, what is made */
+    Elements x, a, b, y;
+    int64_t count, terms;
+    BinaryAttr binary;
+    int max, slopes;
+    double factor;
+};
+
+static __device__ inline float fold_term(const Fold &f, StridedAt from, int64_t r) {
+    const StridedAt at = strided_at(&f.reduced, r, from);
+    const float x = element_at(f.x, at.at[0]);
+    if (!f.slopes) return x;
+    return x * binary_slope(f.binary.f, f.binary.second != 0, f.a.data ? element_at(f.a, at.at[1]) : 0.0f,
+                            f.b.data ? element_at(f.b, at.at[2]) : 0.0f);
+}
+
+static __global__ void fold_threads(const __grid_constant__ Fold f) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < f.count; i += stride) {
+        const StridedAt none = {{0}}, from = strided_at(&f.kept, i, none);
+        double sum = 0;
+        float most = -INFINITY;
+        for (int64_t r = 0; r < f.terms; r++) {
+            const float x = fold_term(f, from, r);
+            sum += (double)x;
+            most = reduce_larger(most, x);
+        }
+        dtype_store(f.y.type, f.y.data, (size_t)from.at[3], f.max ? most : (float)(sum * f.factor));
+    }
+}
+
+static __device__ inline float block_largest(float x) {
+    __shared__ float of_thread[ELEMENT_THREADS];
+    __syncthreads(); /* an earlier one may still be read */
+    of_thread[threadIdx.x] = x;
+    __syncthreads();
+    for (int i = 0; threadIdx.x == 0 && i < ELEMENT_THREADS; i++) x = reduce_larger(x, of_thread[i]);
+    return x; /* of thread 0 */
+}
+
+static __global__ void fold_blocks(const __grid_constant__ Fold f) {
+    for (int64_t i = blockIdx.x; i < f.count; i += gridDim.x) {
+        const StridedAt none = {{0}}, from = strided_at(&f.kept, i, none);
+        double sum = 0;
+        float most = -INFINITY;
+        for (int64_t r = threadIdx.x; r < f.terms; r += ELEMENT_THREADS) {
+            const float x = fold_term(f, from, r);
+            sum += (double)x;
+            most = reduce_larger(most, x);
+        }
+        if (f.max) most = block_largest(most);
+        else sum = block_sum(sum);
+        if (threadIdx.x == 0)
+            dtype_store(f.y.type, f.y.data, (size_t)from.at[3], f.max ? most : (float)(sum * f.factor));
+    }
+}
+
+static int fold_run(const KArgs *a, Fold *f, const Shape *whole, const Shape *const of[4], Err *e) {
+    const Strided walk = strided_of(whole, of, 4);
+    strided_split(&walk, 3, &f->kept, &f->reduced);
+    f->count = strided_count(&f->kept);
+    f->terms = strided_count(&f->reduced);
+    if (f->terms < MUCH)
+        return launch_op(a, e, fold_threads, blocks_for(a, f->count, ELEMENT_THREADS), ELEMENT_THREADS, *f);
+    return launch_op(a, e, fold_blocks, blocks_for(a, f->count, 1), ELEMENT_THREADS, *f);
+}
+
+int k_cuda_binary_da(const KArgs *a, Err *e) {
+    const View *one = &a->binary_da.a, *two = &a->binary_da.b;
+    const Shape *const of[4] = {&a->binary_da.dy.shape, one->count ? &one->shape : NULL,
+                                two->count ? &two->shape : NULL, &a->binary_da.da.shape};
+    Fold f = {};
+    f.x = elements_of(&a->binary_da.dy), f.a = elements_of(one), f.b = elements_of(two);
+    if (!one->count) f.a.data = NULL;
+    if (!two->count) f.b.data = NULL;
+    f.y = elements_of(&a->binary_da.da);
+    f.binary = a->attr->binary;
+    f.slopes = 1;
+    f.factor = 1;
+    return fold_run(a, &f, of[0], of, e);
+}
+
+int k_cuda_reduce(const KArgs *a, Err *e) {
+    const Shape *const of[4] = {&a->reduce.x.shape, NULL, NULL, &a->reduce.y.shape};
+    Fold f = {};
+    f.x = elements_of(&a->reduce.x), f.y = elements_of(&a->reduce.y);
+    f.max = reduce_is_max(a->attr->reduce.f);
+    f.factor = a->attr->reduce.f == REDUCE_MEAN ? (double)a->reduce.y.count / (double)a->reduce.x.count : 1;
+    return fold_run(a, &f, of[0], of, e);
+}
+
+struct Unfold { Strided walk; Elements dy, dx; int64_t count; float factor; };
+
+static __global__ void repeat_kernel(const __grid_constant__ Unfold u) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < u.count; i += stride) {
+        const StridedAt none = {{0}}, at = strided_at(&u.walk, i, none);
+        dtype_store(u.dx.type, u.dx.data, (size_t)i, u.factor * element_at(u.dy, at.at[0]));
+    }
+}
+
+struct MaxDx { Strided kept, reduced; Elements dy, x, y, dx; int64_t count, terms; int share; };
+
+static __global__ void max_dx_kernel(const __grid_constant__ MaxDx m) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < m.count; i += stride) {
+        const StridedAt none = {{0}}, from = strided_at(&m.kept, i, none);
+        const float most = element_at(m.y, from.at[1]);
+        float dy = element_at(m.dy, from.at[1]);
+        int64_t equal = 0;
+        for (int64_t r = 0; r < m.terms; r++) equal += element_at(m.x, strided_at(&m.reduced, r, from).at[0]) == most;
+        if (m.share && equal > 0) dy /= (float)equal;
+        equal = 0;
+        for (int64_t r = 0; r < m.terms; r++) {
+            const int64_t at = strided_at(&m.reduced, r, from).at[0];
+            const bool is = element_at(m.x, at) == most && (m.share || !equal);
+            equal += is;
+            dtype_store(m.dx.type, m.dx.data, (size_t)at, is ? dy : 0.0f);
+        }
+    }
+}
+
+int k_cuda_reduce_dx(const KArgs *a, Err *e) {
+    const View *dx = &a->reduce_dx.dx, *dy = &a->reduce_dx.dy;
+    const ReduceFn fn = a->attr->reduce.f;
+    if (!reduce_is_max(fn)) {
+        const Shape *const of[] = {&dy->shape};
+        const Unfold u = {strided_of(&dx->shape, of, 1), elements_of(dy), elements_of(dx), dx->count,
+                          fn == REDUCE_MEAN ? (float)((double)dy->count / (double)dx->count) : 1.0f};
+        return launch_op(a, e, repeat_kernel, blocks_for(a, u.count, ELEMENT_THREADS), ELEMENT_THREADS, u);
+    }
+    const Shape *const of[] = {&dx->shape, &dy->shape};
+    const Strided walk = strided_of(&dx->shape, of, 2);
+    MaxDx m = {};
+    strided_split(&walk, 1, &m.kept, &m.reduced);
+    m.dy = elements_of(dy), m.x = elements_of(&a->reduce_dx.x), m.y = elements_of(&a->reduce_dx.y);
+    m.dx = elements_of(dx);
+    m.count = strided_count(&m.kept), m.terms = strided_count(&m.reduced);
+    m.share = fn == REDUCE_AMAX;
+    return launch_op(a, e, max_dx_kernel, blocks_for(a, m.count, ELEMENT_THREADS), ELEMENT_THREADS, m);
+}
+
+/* ---- triangles */
+
+struct Triangle { Elements a, b, y; TriangleAttr of; int64_t rows, columns, count; };
+
+static __global__ void where_kernel(const __grid_constant__ Triangle t) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < t.count; i += stride) {
+        const bool in = in_triangle(&t.of, i / t.columns % t.rows, i % t.columns);
+        dtype_store(t.y.type, t.y.data, (size_t)i,
+                    in ? element_at(t.a, i) : t.b.data ? element_at(t.b, i) : t.of.value);
+    }
+}
+
+int k_cuda_where(const KArgs *a, Err *e) {
+    const Shape *s = &a->where.y.shape;
+    Triangle t = {elements_of(&a->where.a), elements_of(&a->where.b), elements_of(&a->where.y), a->attr->triangle,
+                  s->dim[s->rank - 2], s->dim[s->rank - 1], a->where.y.count};
+    if (!a->where.b.count) t.b.data = NULL;
+    return launch_op(a, e, where_kernel, blocks_for(a, t.count, ELEMENT_THREADS), ELEMENT_THREADS, t);
+}
