@@ -26,9 +26,9 @@ Tensor *aten_pad(Eager *g, Tensor *x, Size size);              /* constant_pad_n
 void aten_split(Eager *g, Tensor *x, const int64_t *length, int dim, Tensor **part, int n);
 
 /* ---- aten_pointwise.c */
-typedef enum BinaryOp { BINARY_ADD, BINARY_SUB, BINARY_MUL, BINARY_DIV } BinaryOp;
-Tensor *aten_binary(Eager *g, BinaryOp op, Tensor *a, Tensor *b);  /* broadcast */
-Tensor *aten_binary_number(Eager *g, BinaryOp op, Tensor *a);      /* with a number on the right */
+typedef enum WithOp { WITH_ADD, WITH_SUB, WITH_MUL, WITH_DIV } WithOp;
+Tensor *aten_binary(Eager *g, WithOp op, Tensor *a, Tensor *b);  /* broadcast */
+Tensor *aten_binary_number(Eager *g, WithOp op, Tensor *a);      /* with a number on the right */
 Tensor *aten_add_inplace(Eager *g, Tensor *a, Tensor *b);          /* a += b; a itself */
 typedef struct ActRule ActRule;
 /* The activation of that name, "ReLU", or NULL. */
@@ -39,6 +39,9 @@ Tensor *aten_to(Eager *g, Tensor *x, ScalarType type);         /* x itself, or a
 Tensor *aten_dropout(Eager *g, Tensor *x);                     /* native_dropout, 0 < p < 1, training */
 Tensor *aten_prelu(Eager *g, Tensor *x, Tensor *w);
 Tensor *aten_neg(Eager *g, Tensor *x);
+Tensor *aten_rsub(Eager *g, Tensor *x); /* a number less x */
+Tensor *aten_masked_fill(Eager *g, Tensor *x, Tensor *mask);
+Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b);
 void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask);
 /* A tensor without a gradient, made by that op. */
 Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type);
@@ -49,6 +52,8 @@ void reduce_inner(Eager *g, const Tensor *x, unsigned dims, int64_t element);
 Tensor *aten_sum_to(Eager *g, Tensor *x, Size size);           /* not recorded: the backward pass */
 Tensor *aten_sum(Eager *g, Tensor *x, unsigned dims, bool keepdim);
 Tensor *aten_mean(Eager *g, Tensor *x, unsigned dims, bool keepdim);
+Tensor *aten_amax(Eager *g, Tensor *x, unsigned dims, bool keepdim);
+Tensor *aten_max(Eager *g, Tensor *x, int dim, bool keepdim); /* its values */
 Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log);
 
 /* ---- aten_product.c */
@@ -76,7 +81,6 @@ Tensor *aten_upsample(Eager *g, Tensor *x, Size y, bool bilinear);
 Tensor *aten_embedding(Eager *g, Tensor *index, Tensor *w);
 
 /* ---- aten_loss.c; each a number */
-typedef enum Reduction { REDUCE_MEAN, REDUCE_SUM } Reduction;
 Tensor *aten_nll_loss(Eager *g, Tensor *x, Tensor *target, Tensor *weight);
 /* mse_loss, smooth_l1_loss, huber_loss, binary_cross_entropy */
 Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target);

@@ -68,63 +68,72 @@ static void apply_div(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 }
 
 static const struct { const char *op; NodeRule rule; } binaries[] = {
-    [BINARY_ADD] = {"aten::add", {"AddBackward0", apply_add}},
-    [BINARY_SUB] = {"aten::sub", {"SubBackward0", apply_sub}},
-    [BINARY_MUL] = {"aten::mul", {"MulBackward0", apply_mul}},
-    [BINARY_DIV] = {"aten::div", {"DivBackward0", apply_div}},
+    [WITH_ADD] = {"aten::add", {"AddBackward0", apply_add}},
+    [WITH_SUB] = {"aten::sub", {"SubBackward0", apply_sub}},
+    [WITH_MUL] = {"aten::mul", {"MulBackward0", apply_mul}},
+    [WITH_DIV] = {"aten::div", {"DivBackward0", apply_div}},
 };
 
-Tensor *aten_binary(Eager *g, BinaryOp op, Tensor *a, Tensor *b) {
+Tensor *aten_binary(Eager *g, WithOp op, Tensor *a, Tensor *b) {
     Node *n = node_new(g, &binaries[op].rule, (Tensor *[]){a, b}, 2, 2);
-    const bool product = op == BINARY_MUL || op == BINARY_DIV;
+    const bool product = op == WITH_MUL || op == WITH_DIV;
     if (n && product && node_wants(n, 1)) node_save(g, n, 0, a);
-    if (n && product && (node_wants(n, 0) || op == BINARY_DIV)) node_save(g, n, 1, b);
+    if (n && product && (node_wants(n, 0) || op == WITH_DIV)) node_save(g, n, 1, b);
     Tensor *y = iterate(g, binaries[op].op, a, b);
     node_output(g, n, y);
     return y;
 }
 
-Tensor *aten_binary_number(Eager *g, BinaryOp op, Tensor *a) {
+Tensor *aten_binary_number(Eager *g, WithOp op, Tensor *a) {
     Tensor *y = unary(g, binaries[op].op, a);
     node_output(g, node_new(g, &binaries[op].rule, &a, 1, 2), y);
     return y;
 }
 
 Tensor *aten_add_inplace(Eager *g, Tensor *a, Tensor *b) {
-    node_rebase(g, node_new(g, &binaries[BINARY_ADD].rule, (Tensor *[]){a, b}, 2, 0), a);
+    node_rebase(g, node_new(g, &binaries[WITH_ADD].rule, (Tensor *[]){a, b}, 2, 0), a);
     return tensor_ref(a);
 }
 
 /* ---- activations */
 
+enum { ACT_FACTORS = 2 };
+
 struct ActRule {
     const char *name, *op, *backward_op;
     NodeRule rule;
     enum { SAVES_INPUT, SAVES_RESULT } saves;
+    const char *factors[ACT_FACTORS]; /* what its backward pass makes before, where it is not one kernel */
 };
 
 static void apply_act(Eager *g, Node *n, Tensor *const *dy, Tensor **dx);
 
-#define ACT(name, op, node, backward, saves) {name, "aten::" op, "aten::" backward, {node, apply_act}, saves}
+#define ACT(name, op, node, backward, saves, ...) {name, "aten::" op, "aten::" backward, {node, apply_act}, saves, {__VA_ARGS__}}
 static const ActRule acts[] = {
-    ACT("ReLU", "relu", "ReluBackward0", "threshold_backward", SAVES_RESULT),
-    ACT("LeakyReLU", "leaky_relu", "LeakyReluBackward0", "leaky_relu_backward", SAVES_INPUT),
-    ACT("Sigmoid", "sigmoid", "SigmoidBackward0", "sigmoid_backward", SAVES_RESULT),
-    ACT("Tanh", "tanh", "TanhBackward0", "tanh_backward", SAVES_RESULT),
-    ACT("SiLU", "silu", "SiluBackward0", "silu_backward", SAVES_INPUT),
-    ACT("ELU", "elu", "EluBackward0", "elu_backward", SAVES_INPUT),
-    ACT("Softplus", "softplus", "SoftplusBackward0", "softplus_backward", SAVES_INPUT),
-    ACT("Hardswish", "hardswish", "HardswishBackward0", "hardswish_backward", SAVES_INPUT),
-    ACT("ReLU6", "hardtanh", "HardtanhBackward0", "hardtanh_backward", SAVES_INPUT),
-    ACT("Hardtanh", "hardtanh", "HardtanhBackward0", "hardtanh_backward", SAVES_INPUT),
-    ACT("Hardsigmoid", "hardsigmoid", "HardsigmoidBackward0", "hardsigmoid_backward", SAVES_INPUT),
-    ACT("Mish", "mish", "MishBackward0", "mish_backward", SAVES_INPUT),
-    ACT("LogSigmoid", "log_sigmoid_forward", "LogSigmoidBackward0", "log_sigmoid_backward", SAVES_INPUT),
-    ACT("SELU", "selu", "EluBackward0", "elu_backward", SAVES_INPUT),
-    ACT("Abs", "abs", "AbsBackward0", "mul", SAVES_INPUT),
-    ACT("Exp", "exp", "ExpBackward0", "mul", SAVES_RESULT),
-    ACT("Rsqrt", "rsqrt", "RsqrtBackward0", "mul", SAVES_RESULT),
-    ACT("GELU", "gelu", "GeluBackward0", "gelu_backward", SAVES_INPUT),
+    ACT("ReLU", "relu", "ReluBackward0", "threshold_backward", SAVES_RESULT, NULL),
+    ACT("LeakyReLU", "leaky_relu", "LeakyReluBackward0", "leaky_relu_backward", SAVES_INPUT, NULL),
+    ACT("Sigmoid", "sigmoid", "SigmoidBackward0", "sigmoid_backward", SAVES_RESULT, NULL),
+    ACT("Tanh", "tanh", "TanhBackward0", "tanh_backward", SAVES_RESULT, NULL),
+    ACT("SiLU", "silu", "SiluBackward0", "silu_backward", SAVES_INPUT, NULL),
+    ACT("ELU", "elu", "EluBackward0", "elu_backward", SAVES_INPUT, NULL),
+    ACT("Softplus", "softplus", "SoftplusBackward0", "softplus_backward", SAVES_INPUT, NULL),
+    ACT("Hardswish", "hardswish", "HardswishBackward0", "hardswish_backward", SAVES_INPUT, NULL),
+    ACT("ReLU6", "hardtanh", "HardtanhBackward0", "hardtanh_backward", SAVES_INPUT, NULL),
+    ACT("Hardtanh", "hardtanh", "HardtanhBackward0", "hardtanh_backward", SAVES_INPUT, NULL),
+    ACT("Hardsigmoid", "hardsigmoid", "HardsigmoidBackward0", "hardsigmoid_backward", SAVES_INPUT, NULL),
+    ACT("Mish", "mish", "MishBackward0", "mish_backward", SAVES_INPUT, NULL),
+    ACT("LogSigmoid", "log_sigmoid_forward", "LogSigmoidBackward0", "log_sigmoid_backward", SAVES_INPUT, NULL),
+    ACT("SELU", "selu", "EluBackward0", "elu_backward", SAVES_INPUT, NULL),
+    ACT("GELU", "gelu", "GeluBackward0", "gelu_backward", SAVES_INPUT, NULL),
+    ACT("Abs", "abs", "AbsBackward0", "mul", SAVES_INPUT, "aten::sgn"),
+    ACT("Exp", "exp", "ExpBackward0", "mul", SAVES_RESULT, NULL),
+    ACT("Log", "log", "LogBackward0", "div", SAVES_INPUT, NULL),
+    ACT("Sqrt", "sqrt", "SqrtBackward0", "div", SAVES_RESULT, "aten::mul"),
+    ACT("Rsqrt", "rsqrt", "RsqrtBackward0", "mul", SAVES_RESULT, "aten::pow", "aten::mul"),
+    ACT("Reciprocal", "reciprocal", "ReciprocalBackward0", "mul", SAVES_RESULT, "aten::mul", "aten::neg"),
+    ACT("Pow", "pow", "PowBackward0", "mul", SAVES_INPUT, "aten::pow", "aten::mul"),
+    ACT("Sin", "sin", "SinBackward0", "mul", SAVES_INPUT, "aten::cos"),
+    ACT("Cos", "cos", "CosBackward0", "mul", SAVES_INPUT, "aten::sin", "aten::neg"),
 };
 
 const ActRule *aten_act_rule(const char *name) {
@@ -133,19 +142,13 @@ const ActRule *aten_act_rule(const char *name) {
     return NULL;
 }
 
-/* grad * self.sgn(); grad * (-0.5 * result.pow(3)): what is not one kernel makes its factors first. */
 static void apply_act(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     const ActRule *rule = (const ActRule *)((const char *)n->rule - offsetof(ActRule, rule));
-    Tensor *factor = NULL;
-    if (!strcmp(rule->name, "Abs")) factor = unary(g, "aten::sgn", n->saved[0]);
-    if (!strcmp(rule->name, "Rsqrt")) {
-        Tensor *cube = unary(g, "aten::pow", n->saved[0]);
-        factor = unary(g, "aten::mul", cube);
-        tensor_drop(g, cube);
-    }
+    Tensor *factor[ACT_FACTORS] = {NULL};
+    for (int i = 0; i < ACT_FACTORS && rule->factors[i]; i++) factor[i] = unary(g, rule->factors[i], n->saved[0]);
     eager_op(g, rule->backward_op);
     dx[0] = tensor_like(g, dy[0], dy[0]->type);
-    tensor_drop(g, factor);
+    for (int i = 0; i < ACT_FACTORS; i++) tensor_drop(g, factor[i]);
 }
 
 /* In place, a function whose derivative wants the input keeps a copy of it. */
@@ -213,6 +216,16 @@ Tensor *aten_neg(Eager *g, Tensor *x) {
     return y;
 }
 
+static void apply_rsub(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) { apply_neg(g, n, dy, dx); }
+static const NodeRule rsub_rule = {"RsubBackward1", apply_rsub};
+
+Tensor *aten_rsub(Eager *g, Tensor *x) {
+    Node *n = node_new(g, &rsub_rule, &x, 1, 0);
+    Tensor *y = unary(g, "aten::rsub", x);
+    node_output(g, n, y);
+    return y;
+}
+
 static void apply_masked_fill(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     (void)n;
     eager_op(g, "aten::masked_fill");
@@ -220,6 +233,35 @@ static void apply_masked_fill(Eager *g, Node *n, Tensor *const *dy, Tensor **dx)
 }
 
 static const NodeRule masked_fill_rule = {"MaskedFillBackward0", apply_masked_fill};
+
+Tensor *aten_masked_fill(Eager *g, Tensor *x, Tensor *mask) {
+    Node *n = node_new(g, &masked_fill_rule, &x, 1, 1);
+    node_save(g, n, 0, mask);
+    Tensor *y = iterate(g, "aten::masked_fill", x, mask);
+    node_output(g, n, y);
+    return y;
+}
+
+/* The gradient of each operand is a where with a zero, which is a tensor of one number. */
+static void apply_where(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    for (int i = 0; i < 2; i++) {
+        if (!node_wants(n, i)) continue;
+        eager_op(g, "aten::scalar_tensor");
+        Tensor *zero = tensor_new(g, dy[0]->type, (Size){0, {0}});
+        dx[i] = iterate(g, "aten::where", dy[0], n->saved[0]);
+        tensor_drop(g, zero);
+    }
+}
+
+static const NodeRule where_rule = {"WhereBackward0", apply_where};
+
+Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b) {
+    Node *n = node_new(g, &where_rule, (Tensor *[]){a, b}, 2, 1);
+    node_save(g, n, 0, mask);
+    Tensor *y = iterate(g, "aten::where", a, b);
+    node_output(g, n, y);
+    return y;
+}
 
 void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask) {
     Node *n = node_new(g, &masked_fill_rule, &x, 1, 1);

@@ -120,6 +120,56 @@ Tensor *aten_mean(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
     return reduced(g, &mean_rule, "aten::mean", x, dims, keepdim, true);
 }
 
+/* Equal largest elements share it: (x == y) as a mask, how many there are, and grad / count * mask. saved: x, y */
+static void apply_amax(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    const Tensor *x = n->saved[0];
+    eager_op(g, "aten::eq");
+    Tensor *mask = tensor_like(g, x, T_BOOL);
+    eager_op(g, "aten::sum");
+    Tensor *count = tensor_new(g, T_LONG, reduced_size(&x->size, (unsigned)n->number[0], true));
+    reduce_inner(g, mask, (unsigned)n->number[0], 8);
+    eager_op(g, "aten::div");
+    Tensor *part = tensor_new(g, dy[0]->type, count->size);
+    eager_op(g, "aten::mul");
+    dx[0] = tensor_like(g, x, dy[0]->type);
+    tensor_drop(g, part);
+    tensor_drop(g, count);
+    tensor_drop(g, mask);
+}
+
+static const NodeRule amax_rule = {"AmaxBackward0", apply_amax};
+
+Tensor *aten_amax(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
+    Node *n = node_new(g, &amax_rule, &x, 1, 2);
+    if (n) n->number[0] = dims;
+    node_save(g, n, 0, x);
+    Tensor *y = reduce(g, "aten::amax", x, dims, keepdim);
+    node_save(g, n, 1, y);
+    node_output(g, n, y);
+    return y;
+}
+
+/* Zeros, into which the gradient is scattered. saved: the indices */
+static void apply_max(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    eager_op(g, "aten::zeros");
+    dx[0] = tensor_new(g, dy[0]->type, n->size);
+}
+
+static const NodeRule max_rule = {"MaxBackward0", apply_max};
+
+Tensor *aten_max(Eager *g, Tensor *x, int dim, bool keepdim) {
+    const Size size = reduced_size(&x->size, 1u << dim, keepdim);
+    Node *n = node_new(g, &max_rule, &x, 1, 1);
+    if (n) n->size = x->size;
+    eager_op(g, "aten::max");
+    Tensor *y = tensor_new(g, x->type, size), *indices = tensor_new(g, T_LONG, size);
+    reduce_inner(g, x, 1u << dim, 16);
+    node_save(g, n, 0, indices);
+    node_output(g, n, y);
+    tensor_drop(g, indices);
+    return y;
+}
+
 /* ---- softmax: the result is saved */
 
 static void apply_softmax(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {

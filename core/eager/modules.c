@@ -82,7 +82,7 @@ Tensor *module_join(Eager *g, const Layer *l, Tensor *const *in) {
         y = aten_cat(g, side, n, (int)(dim < 0 ? dim + side[0]->size.rank : dim));
     } else {
         y = tensor_ref(side[0]);
-        for (int k = 1; k < n; k++) tensor_set(g, &y, aten_binary(g, l->kind->which == OP_add ? BINARY_ADD : BINARY_MUL, y, side[k]));
+        for (int k = 1; k < n; k++) tensor_set(g, &y, aten_binary(g, l->kind->which == OP_add ? WITH_ADD : WITH_MUL, y, side[k]));
     }
     for (int k = 0; k < n; k++) tensor_drop(g, side[k]);
     return y;
@@ -92,7 +92,7 @@ Tensor *module_join(Eager *g, const Layer *l, Tensor *const *in) {
 Tensor *module_residual(Eager *g, const Layer *l, Tensor *const *in) {
     Tensor *body = module_call(g, l->child[0], in);
     Tensor *shortcut = l->n_child == 2 ? module_call(g, l->child[1], in) : tensor_ref(in[0]);
-    Tensor *y = aten_binary(g, BINARY_ADD, body, shortcut);
+    Tensor *y = aten_binary(g, WITH_ADD, body, shortcut);
     tensor_drop(g, body);
     tensor_drop(g, shortcut);
     return y;

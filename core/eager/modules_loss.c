@@ -24,7 +24,7 @@ static Tensor *smoothed(Eager *g, const Layer *l, Tensor *log, Tensor *target, T
     Tensor *nll = aten_nll_loss(g, log, target, weight);
     Tensor *sum = weight ? NULL : aten_sum(g, log, 1u << 1, false);
     if (weight) {
-        Tensor *weighted = aten_binary(g, BINARY_MUL, log, weight);
+        Tensor *weighted = aten_binary(g, WITH_MUL, log, weight);
         sum = aten_sum(g, weighted, 1u << 1, false);
         tensor_drop(g, weighted);
     }
@@ -34,13 +34,13 @@ static Tensor *smoothed(Eager *g, const Layer *l, Tensor *log, Tensor *target, T
     aten_masked_fill_inplace(g, smooth, ignored);
     Tensor *kept = aten_random(g, "aten::bitwise_not", target->size, T_BOOL);
     Tensor *count = aten_random(g, "aten::sum", (Size){0, {0}}, T_LONG);
-    Tensor *total = aten_sum(g, smooth, all_dims(smooth), false), *mean = aten_binary(g, BINARY_DIV, total, count);
+    Tensor *total = aten_sum(g, smooth, all_dims(smooth), false), *mean = aten_binary(g, WITH_DIV, total, count);
     tensor_drop(g, total);
     tensor_drop(g, count);
     tensor_drop(g, kept);
     tensor_drop(g, ignored);
-    Tensor *b = aten_binary_number(g, BINARY_MUL, mean), *a = aten_binary_number(g, BINARY_MUL, nll); /* as compilers do */
-    Tensor *y = aten_binary(g, BINARY_ADD, a, b);
+    Tensor *b = aten_binary_number(g, WITH_MUL, mean), *a = aten_binary_number(g, WITH_MUL, nll); /* as compilers do */
+    Tensor *y = aten_binary(g, WITH_ADD, a, b);
     tensor_drop(g, b);
     tensor_drop(g, a);
     tensor_drop(g, mean);
@@ -61,7 +61,7 @@ static Tensor *element_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target)
     switch ((LossFn)l->kind->which) {
     case LOSS_IDENTITY: return reduced(g, l, tensor_ref(x));
     case LOSS_L1: {
-        Tensor *apart = aten_binary(g, BINARY_SUB, x, target), *size = aten_act(g, aten_act_rule("Abs"), apart, false);
+        Tensor *apart = aten_binary(g, WITH_SUB, x, target), *size = aten_act(g, aten_act_rule("Abs"), apart, false);
         tensor_drop(g, apart);
         return reduced(g, l, size);
     }
@@ -82,7 +82,7 @@ Tensor *module_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target) {
     Tensor *y = !classes          ? element_loss(g, l, x, target)
                 : l->kind->which ? aten_nll_loss(g, x, target, g->class_weights)
                                  : cross_entropy(g, l, x, target);
-    if (l->factor != 1) tensor_set(g, &y, aten_binary_number(g, BINARY_MUL, y));
+    if (l->factor != 1) tensor_set(g, &y, aten_binary_number(g, WITH_MUL, y));
     eager_where(g, NULL, g->node);
     return y;
 }

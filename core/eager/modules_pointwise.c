@@ -10,26 +10,36 @@ static int counted_dim(const Layer *l, const char *option, int rank) {
 
 /* Softsign: input / (input.abs() + 1) */
 static Tensor *softsign(Eager *g, Tensor *x) {
-    Tensor *size = aten_act(g, aten_act_rule("Abs"), x, false), *one = aten_binary_number(g, BINARY_ADD, size);
+    Tensor *size = aten_act(g, aten_act_rule("Abs"), x, false), *one = aten_binary_number(g, WITH_ADD, size);
     tensor_drop(g, size);
-    Tensor *y = aten_binary(g, BINARY_DIV, x, one);
+    Tensor *y = aten_binary(g, WITH_DIV, x, one);
     tensor_drop(g, one);
     return y;
 }
 
-/* x * factor + offset */
+/* x * factor + offset as a line of Python says it: without what changes nothing, and offset - x as one. */
 static Tensor *scale(Eager *g, const Layer *l, Tensor *x) {
-    (void)l;
-    Tensor *product = aten_binary_number(g, BINARY_MUL, x), *y = aten_binary_number(g, BINARY_ADD, product);
-    tensor_drop(g, product);
+    const double factor = options_float(&l->options, "factor"), offset = options_float(&l->options, "offset");
+    if (factor == -1) return offset == 0 ? aten_neg(g, x) : aten_rsub(g, x);
+    if (factor == 1) return aten_binary_number(g, WITH_ADD, x);
+    Tensor *y = aten_binary_number(g, WITH_MUL, x);
+    if (offset != 0) tensor_set(g, &y, aten_binary_number(g, WITH_ADD, y));
     return y;
+}
+
+/* What autocast runs in fp32. */
+static bool is_wide(const char *kind) {
+    static const char *const wide[] = {"Exp", "Softplus", "Log", "Rsqrt", "Reciprocal", "Pow"};
+    for (size_t i = 0; i < ARRAY_LEN(wide); i++)
+        if (!strcmp(wide[i], kind)) return true;
+    return false;
 }
 
 Tensor *module_activation(Eager *g, const Layer *l, Tensor *const *in) {
     const char *kind = layer_kind(l);
     if (!strcmp(kind, "Softsign")) return softsign(g, in[0]);
     if (!strcmp(kind, "Scale")) return scale(g, l, in[0]);
-    Tensor *x = !strcmp(kind, "Exp") || !strcmp(kind, "Softplus") ? amp_wide(g, in[0]) : tensor_ref(in[0]);
+    Tensor *x = is_wide(kind) ? amp_wide(g, in[0]) : tensor_ref(in[0]);
     Tensor *y = aten_act(g, aten_act_rule(kind), x, options_bool(&l->options, "inplace"));
     tensor_drop(g, x);
     return y;
@@ -53,7 +63,7 @@ Tensor *module_softmax(Eager *g, const Layer *l, Tensor *const *in) {
 
 /* x * noise of (N, C, 1, 1): what whole channels, or samples, are multiplied by */
 static Tensor *by_noise(Eager *g, Tensor *x, const char *op, Size noise) {
-    Tensor *drawn = aten_random(g, op, noise, x->type), *y = aten_binary(g, BINARY_MUL, x, drawn);
+    Tensor *drawn = aten_random(g, op, noise, x->type), *y = aten_binary(g, WITH_MUL, x, drawn);
     tensor_drop(g, drawn);
     return y;
 }

@@ -109,7 +109,7 @@ Tensor *module_positions(Eager *g, const Layer *l, Tensor *const *in) {
     Tensor *numbers = aten_random(g, "aten::arange", SIZE(in[0]->size.of[1]), T_LONG);
     Tensor *rows = aten_embedding(g, numbers, module_param(g, l, 0));
     tensor_drop(g, numbers);
-    Tensor *y = aten_binary(g, BINARY_ADD, in[0], rows);
+    Tensor *y = aten_binary(g, WITH_ADD, in[0], rows);
     tensor_drop(g, rows);
     return y;
 }

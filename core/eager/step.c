@@ -93,14 +93,14 @@ static void run_forward(Loop *l) {
         g->class_weights = l->weights[k];
         Tensor *term = module_loss(g, g->net->loss[k], l->output[k], l->y);
         if (loss) {
-            tensor_set(g, &loss, aten_binary(g, BINARY_ADD, loss, term));
+            tensor_set(g, &loss, aten_binary(g, WITH_ADD, loss, term));
             tensor_drop(g, term);
         } else {
             loss = term;
         }
     }
     if (loss) tensor_set(g, &l->loss, loss);
-    if (loss && l->s->accumulate > 1 && g->grad) tensor_set(g, &l->loss, aten_binary_number(g, BINARY_DIV, l->loss));
+    if (loss && l->s->accumulate > 1 && g->grad) tensor_set(g, &l->loss, aten_binary_number(g, WITH_DIV, l->loss));
     if (g->autocast) amp_end(g);
     g->autocast = false;
 }
@@ -116,7 +116,7 @@ static void run_backward(Loop *l) {
     if (!l->scale) l->scale = aten_random(g, "aten::full", (Size){0, {0}}, T_FLOAT);
     if (!l->growth_tracker) l->growth_tracker = aten_random(g, "aten::full", (Size){0, {0}}, T_INT);
     g->category = CAT_OTHER;
-    Tensor *scaled = aten_binary(g, BINARY_MUL, l->loss, l->scale);
+    Tensor *scaled = aten_binary(g, WITH_MUL, l->loss, l->scale);
     backward(g, scaled, NULL);
     tensor_drop(g, scaled);
 }

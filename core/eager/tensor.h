@@ -6,8 +6,8 @@
  *
  * Ownership is PyTorch's: who holds a reference keeps it alive. A function returns a reference of the caller's own, and
  * takes its arguments as they are lent. All memory is the step's Scratch, and goes with it. */
-#ifndef MT_TENSOR_H
-#define MT_TENSOR_H
+#ifndef MT_EAGER_TENSOR_H
+#define MT_EAGER_TENSOR_H
 
 #include "card.h"
 #include "memory/trace.h"
