@@ -180,7 +180,7 @@ static const OpTest op_tests[] = {
     {text ", max", OP_reduce, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_MAX}}, \
     {text ", sum", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_SUM}, .absent_in = 6}, \
     {text ", mean", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_MEAN}, .absent_in = 6}
-#define EACH_REDUCTION(text, X, Y) EACH_SUM(text, X, Y), \
+#define EACH_MAXIMUM(text, X, Y) \
     {text ", amax", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_AMAX}}, \
     {text ", max", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_MAX}}
 #define EACH_TRIANGLE(text, X, diagonal, upper) \
@@ -260,10 +260,10 @@ static const Case cases[] = {
     EACH_BINARY("two dimensions", S4(2, 5, 1, 7), S2(6, 7), S4(2, 5, 6, 7)), EACH_BINARY("one element", ONE, ONE, ONE),
     EACH_BINARY("a gate", S4(2, 3, 5, 70), S3(3, 1, 70), S4(2, 3, 5, 70)),
     EACH_BINARY("a first row of many", S3(1, 1, 300), S3(4, 50, 300), S3(4, 50, 300)),
-    EACH_SUM("rows", BIG, S2(5, 1)), EACH_SUM("columns", BIG, S2(1, 4001)), EACH_REDUCTION("short rows", S2(7, 131), S2(7, 1)),
-    EACH_REDUCTION("everything", ODD, ONE), EACH_REDUCTION("the middle", S3(4, 20, 33), S3(4, 1, 33)),
-    EACH_REDUCTION("both ends", S3(4, 20, 33), S3(1, 20, 1)), EACH_REDUCTION("nothing", ODD, ODD),
-    EACH_REDUCTION("of four", S4(2, 3, 30, 5), S4(2, 1, 30, 1)), EACH_REDUCTION("one element", ONE, ONE),
+    EACH_SUM("rows", BIG, S2(5, 1)), EACH_SUM("columns", BIG, S2(1, 4001)), EACH_SUM("short rows", S2(7, 131), S2(7, 1)), EACH_MAXIMUM("short rows", S2(7, 131), S2(7, 1)),
+    EACH_SUM("everything", ODD, ONE), EACH_MAXIMUM("everything", ODD, ONE), EACH_SUM("the middle", S3(4, 20, 33), S3(4, 1, 33)), EACH_MAXIMUM("the middle", S3(4, 20, 33), S3(4, 1, 33)),
+    EACH_SUM("both ends", S3(4, 20, 33), S3(1, 20, 1)), EACH_MAXIMUM("both ends", S3(4, 20, 33), S3(1, 20, 1)), EACH_SUM("nothing", ODD, ODD), EACH_MAXIMUM("nothing", ODD, ODD),
+    EACH_SUM("of four", S4(2, 3, 30, 5), S4(2, 1, 30, 1)), EACH_MAXIMUM("of four", S4(2, 3, 30, 5), S4(2, 1, 30, 1)), EACH_SUM("one element", ONE, ONE), EACH_MAXIMUM("one element", ONE, ONE),
     EACH_TRIANGLE("causal", S4(2, 3, 9, 9), 0, 0), EACH_TRIANGLE("later keys", S3(2, 40, 70), 30, 0),
     EACH_TRIANGLE("upper", S2(70, 40), 1, 1), EACH_TRIANGLE("below it", ODD, -2, 1),
     EINSUM("a matrix product", S2(5, 7), S2(7, 3), S2(5, 3), L2(0, 1), L2(1, 2), L2(0, 2)),
