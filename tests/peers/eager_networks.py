@@ -193,17 +193,6 @@ class GoogLeNet(nn.Module):
         return self.fc(self.dropout(x.mean((2, 3)))), *heads
 
 
-class TextClassifier(nn.Module):
-    def __init__(self, words=10000, width=128, hidden=256, layers=1, classes=2):
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.lstm = nn.LSTM(width, hidden, num_layers=layers, batch_first=True)
-        self.fc = nn.Linear(hidden, classes)
-
-    def forward(self, x):
-        return self.fc(self.lstm(self.embedding(x))[0].select(1, -1))
-
-
 class PositionEmbedding(nn.Module):
     def __init__(self, num_positions, embedding_dim):
         super().__init__()

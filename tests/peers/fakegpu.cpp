@@ -5,7 +5,8 @@
 //
 // It is a stand-in for CUDA: ops for which CUDA has a kernel of its own are one op here, too, and what those kernels
 // allocate inside themselves is told by slots_of(). Not seen: workspaces of cuDNN, sorting buffers (gradients of an
-// Embedding with more than 3072 indices), reserved space of recurrent layers.
+// Embedding with more than 3072 indices), partial sums of a normalisation's gradients with more than 65536 rows. Recurrent
+// layers are PyTorch's cells here, cuDNN's on CUDA.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,6 +19,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -212,7 +214,8 @@ static Slots flash_forward(const at::Tensor &q, const at::Tensor &k, double drop
     const int64_t heads = q.size(0) * q.size(1), steps = q.size(2), width = q.size(3);
     const int64_t rounded = round_up(width, width <= 128 ? 32 : 64), key_block = width <= 64 ? 256 : width <= 128 ? 128 : 64;
     Slots slots{output(0), output(1)};
-    const int64_t splits = dropout > 0 ? 1 : flash_splits(heads * div_up(steps, 64), 2 * gpu_sms, div_up(k.size(2), key_block));
+    const int64_t blocks = heads * div_up(steps, 64), key_blocks = div_up(k.size(2), key_block);
+    const int64_t splits = dropout > 0 ? 1 : flash_splits(blocks, 2 * gpu_sms, key_blocks);
     if (splits > 1) temporaries(slots, {4 * splits * heads * steps, 4 * splits * heads * steps * rounded});
     slots.push_back(output(6)); // the state of the random numbers, also where none is drawn
     slots.push_back(output(7));
@@ -486,8 +489,9 @@ static at::Tensor padded(const at::Tensor &t) {
 }
 
 // PyTorch's own takes flash attention for the CPU's on devices that it doesn't know.
-static at::Tensor attention(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const std::optional<at::Tensor> &mask,
-                            double dropout, bool is_causal, std::optional<double> scale, bool grouped) {
+static at::Tensor attention(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
+                            const std::optional<at::Tensor> &mask, double dropout, bool is_causal,
+                            std::optional<double> scale, bool grouped) {
     if (choose_attention(q, k, v, mask, dropout, is_causal, scale, grouped) != (int64_t)sdp::SDPBackend::flash_attention)
         return at::native::scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, scale, grouped);
     const auto width = q.size(-1);
