@@ -88,8 +88,9 @@ Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target);
 /* pos_weight may be NULL */
 Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_weight);
 
-/* ---- aten_attention.c: q, k, v (N, heads, T, width); fp32 the memory-efficient kernel, 16 bits flash */
-Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout);
+/* ---- aten_attention.c: q, k, v (N, heads, T, width) */
+typedef struct SdpaHow { bool dropout, causal; } SdpaHow;
+Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how);
 
 /* ---- autocast (amp.c): x in the type that the op runs in, a reference of the caller's. */
 Tensor *amp_low(Eager *g, Tensor *x);  /* 16 bits; a parameter's copy is made once and kept to the context's end */

@@ -1,4 +1,5 @@
-/* scaled_dot_product_attention. fp32: the memory-efficient kernel; 16 bits: flash. Both give the result (N, T, heads,
+/* scaled_dot_product_attention, by the kernel that CUDA chooses (sdp_utils.cpp): 16 bits flash; fp32 the memory-efficient
+ * one; where that has no form for it, products of matrices. The first two give the result (N, T, heads,
  * width) in memory, and a number per row of scores; the first one's rows are padded to 32. Sources:
  * ATen/native/transformers/cuda/attention.cu, flash_attn/flash_api.cpp. */
 #include <math.h>
@@ -79,8 +80,7 @@ static void apply_sdpa(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule efficient_rule = {"ScaledDotProductEfficientAttentionBackward0", apply_sdpa},
                       flash_rule = {"ScaledDotProductFlashAttentionBackward0", apply_sdpa};
 
-static Tensor *sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout) {
-    const bool flash = scalar_bytes(q->type) == 2;
+static Tensor *fused(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool flash, bool dropout) {
     const int64_t heads = q->size.of[0] * q->size.of[1], rows = q->size.of[2], width = q->size.of[3];
     Size size = q->size;
     size.of[3] = v->size.of[3];
@@ -108,8 +108,95 @@ static Tensor *sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout) {
     return made[0];
 }
 
-Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout) {
-    Tensor *lv = amp_low(g, v), *lk = amp_low(g, k), *lq = amp_low(g, q), *y = sdpa(g, lq, lk, lv, dropout);
+/* ---- _scaled_dot_product_attention_math: q and k are each multiplied by the root of the scale */
+
+/* A triangle of zeros and minus infinities, added to the scores. */
+static Tensor *causal_bias(Eager *g, int64_t rows, int64_t columns, ScalarType type) {
+    const Size size = SIZE(rows, columns), one = {0, {0}};
+    Tensor *ones = aten_random(g, "aten::ones", size, T_BOOL), *triangle = aten_random(g, "aten::tril", size, T_BOOL);
+    tensor_drop(g, ones);
+    Tensor *infinity = aten_random(g, "aten::scalar_tensor", one, type), *zero = aten_random(g, "aten::scalar_tensor", one, type);
+    Tensor *bias = aten_random(g, "aten::where", size, type);
+    tensor_drop(g, zero);
+    tensor_drop(g, infinity);
+    tensor_drop(g, triangle);
+    return bias;
+}
+
+/* Each key's head for a group of query heads: repeat_interleave, an expanded value that is copied. */
+static Tensor *repeated(Eager *g, Tensor *x, int64_t heads) {
+    const int64_t *d = x->size.of;
+    if (d[1] == heads) return tensor_ref(x);
+    Tensor *apart = aten_view(g, x, SIZE(d[0], d[1], 1, d[2], d[3]));
+    Tensor *wide = aten_expand(g, apart, SIZE(d[0], d[1], heads / d[1], d[2], d[3])), *copy = aten_clone(g, wide, true);
+    tensor_drop(g, apart);
+    tensor_drop(g, wide);
+    Tensor *y = aten_view(g, copy, SIZE(d[0], heads, d[2], d[3]));
+    tensor_drop(g, copy);
+    return y;
+}
+
+/* Softmax, in which rows of minus infinities alone are found and set to 0. */
+static Tensor *safe_softmax(Eager *g, Tensor *x) {
+    Tensor *y = aten_softmax(g, x, x->size.rank - 1, false);
+    Size rows = x->size;
+    rows.of[rows.rank - 1] = 1;
+    Tensor *infinite = aten_random(g, "aten::isneginf", x->size, T_BOOL), *all = aten_random(g, "aten::all", rows, T_BOOL);
+    Tensor *zero = aten_random(g, "aten::scalar_tensor", (Size){0, {0}}, x->type);
+    tensor_drop(g, zero);
+    tensor_drop(g, all);
+    tensor_drop(g, infinite);
+    return y;
+}
+
+static Tensor *by_products(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
+    Tensor *scaled = aten_binary_number(g, WITH_MUL, q);
+    Tensor *bias = how.causal ? causal_bias(g, q->size.of[2], k->size.of[2], q->type) : NULL;
+    Tensor *keys = repeated(g, k, q->size.of[1]), *values = repeated(g, v, q->size.of[1]);
+    Tensor *turned = aten_transpose(g, keys, 2, 3), *scaled_keys = aten_binary_number(g, WITH_MUL, turned);
+    tensor_drop(g, turned);
+    Tensor *scores = aten_matmul(g, scaled, scaled_keys);
+    tensor_drop(g, scaled_keys);
+    if (bias) tensor_drop(g, aten_add_inplace(g, scores, bias));
+    Tensor *weights = safe_softmax(g, scores);
+    tensor_drop(g, scores);
+    if (how.dropout) tensor_set(g, &weights, aten_dropout(g, weights));
+    Tensor *y = aten_matmul(g, weights, values);
+    tensor_drop(g, weights);
+    tensor_drop(g, values);
+    tensor_drop(g, keys);
+    tensor_drop(g, bias);
+    tensor_drop(g, scaled);
+    return y;
+}
+
+/* Flash attention's widths are multiples of 8: others are padded, and the result cut. */
+static Tensor *padded(Eager *g, Tensor *x) {
+    Size size = x->size;
+    size.of[3] = round_up(size.of[3], 8);
+    return size.of[3] == x->size.of[3] ? tensor_ref(x) : aten_pad(g, x, size);
+}
+
+static Tensor *flash(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout) {
+    Tensor *pq = padded(g, q), *pk = padded(g, k), *pv = padded(g, v), *y = fused(g, pq, pk, pv, true, dropout);
+    tensor_drop(g, pq);
+    tensor_drop(g, pk);
+    tensor_drop(g, pv);
+    tensor_set(g, &y, aten_narrow(g, y, 3, v->size.of[3]));
+    return y;
+}
+
+static Tensor *sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
+    const bool half = scalar_bytes(q->type) == 2, grouped = q->size.of[1] != k->size.of[1];
+    const int64_t width = q->size.of[3], aligned = half ? 8 : 4;
+    const bool square = !how.causal || q->size.of[2] == k->size.of[2];
+    if (half && width == v->size.of[3] && width <= 256 && square) return flash(g, q, k, v, how.dropout);
+    if (grouped || width % aligned || v->size.of[3] % aligned) return by_products(g, q, k, v, how);
+    return fused(g, q, k, v, false, how.dropout);
+}
+
+Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
+    Tensor *lv = amp_low(g, v), *lk = amp_low(g, k), *lq = amp_low(g, q), *y = sdpa(g, lq, lk, lv, how);
     tensor_drop(g, lq);
     tensor_drop(g, lk);
     tensor_drop(g, lv);

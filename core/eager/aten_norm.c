@@ -19,7 +19,11 @@ static void apply_norm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
                                       "aten::native_group_norm_backward", "aten::_fused_rms_norm_backward"};
     eager_op(g, ops[n->number[0]]);
     for (int i = 0; i < n->n_next; i++) {
-        if (!node_wants(n, i)) continue;
+        const bool unasked = i == 0 && n->number[0] == NORM_BATCH; /* cuDNN makes it whether it is wanted or not */
+        if (!node_wants(n, i)) {
+            if (unasked) tensor_drop(g, tensor_like(g, n->saved[0], dy[0]->type));
+            continue;
+        }
         const Meta *m = &n->next[i].node->out[n->next[i].output];
         dx[i] = i ? tensor_new(g, m->type, m->size) : tensor_like(g, n->saved[0], dy[0]->type);
     }

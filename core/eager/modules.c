@@ -72,18 +72,24 @@ Tensor *module_graph(Eager *g, const Layer *l, Tensor *const *in) {
     return y;
 }
 
-/* torch.cat of branches, a + b + ..., a * b * ... */
+/* torch.cat of branches; a(x) + b(x) + c(x), and products, from left to right */
 Tensor *module_join(Eager *g, const Layer *l, Tensor *const *in) {
     const int n = l->n_child ? l->n_child : l->n_in;
-    Tensor *side[LAYER_IN], *y;
-    for (int k = 0; k < n; k++) side[k] = l->n_child ? module_call(g, l->child[k], in) : tensor_ref(in[k]);
-    if (l->kind->which == OP_concat) {
-        const int64_t dim = options_int(&l->options, "dim");
-        y = aten_cat(g, side, n, (int)(dim < 0 ? dim + side[0]->size.rank : dim));
-    } else {
-        y = tensor_ref(side[0]);
-        for (int k = 1; k < n; k++) tensor_set(g, &y, aten_binary(g, l->kind->which == OP_add ? WITH_ADD : WITH_MUL, y, side[k]));
+    const bool concat = l->kind->which == OP_concat;
+    Tensor *side[LAYER_IN], *y = NULL;
+    for (int k = 0; k < n; k++) {
+        side[k] = l->n_child ? module_call(g, l->child[k], in) : tensor_ref(in[k]);
+        if (concat) continue;
+        if (y) {
+            tensor_set(g, &y, aten_binary(g, l->kind->which == OP_add ? WITH_ADD : WITH_MUL, y, side[k]));
+            tensor_drop(g, side[k]);
+        } else {
+            y = side[k];
+        }
     }
+    if (!concat) return y;
+    const int64_t dim = options_int(&l->options, "dim");
+    y = aten_cat(g, side, n, (int)(dim < 0 ? dim + side[0]->size.rank : dim));
     for (int k = 0; k < n; k++) tensor_drop(g, side[k]);
     return y;
 }

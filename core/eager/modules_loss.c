@@ -20,7 +20,6 @@ static Tensor *reduced(Eager *g, const Layer *l, Tensor *t) {
 /* (1 - smoothing) nll + smoothing / C times the mean of -sum(log p), whose ignored samples are masked out. Source:
  * ATen/native/LossNLL.cpp (cross_entropy_loss_label_smoothing). */
 static Tensor *smoothed(Eager *g, const Layer *l, Tensor *log, Tensor *target, Tensor *weight) {
-    (void)l;
     Tensor *nll = aten_nll_loss(g, log, target, weight);
     Tensor *sum = weight ? NULL : aten_sum(g, log, 1u << 1, false);
     if (weight) {
@@ -32,10 +31,13 @@ static Tensor *smoothed(Eager *g, const Layer *l, Tensor *log, Tensor *target, T
     tensor_drop(g, sum);
     Tensor *ignored = aten_random(g, "aten::eq", target->size, T_BOOL);
     aten_masked_fill_inplace(g, smooth, ignored);
-    Tensor *kept = aten_random(g, "aten::bitwise_not", target->size, T_BOOL);
-    Tensor *count = aten_random(g, "aten::sum", (Size){0, {0}}, T_LONG);
-    Tensor *total = aten_sum(g, smooth, all_dims(smooth), false), *mean = aten_binary(g, WITH_DIV, total, count);
-    tensor_drop(g, total);
+    Tensor *kept = NULL, *count = NULL, *mean;
+    if (is_mean(l)) {
+        kept = aten_random(g, "aten::bitwise_not", target->size, T_BOOL);
+        count = aten_random(g, "aten::sum", (Size){0, {0}}, T_LONG);
+    }
+    mean = aten_sum(g, smooth, all_dims(smooth), false);
+    if (count) tensor_set(g, &mean, aten_binary(g, WITH_DIV, mean, count));
     tensor_drop(g, count);
     tensor_drop(g, kept);
     tensor_drop(g, ignored);

@@ -33,7 +33,7 @@ static Tensor *causal_self_attention(Eager *g, const Layer *l, Tensor *x) {
     aten_split(g, qkv, (int64_t[]){width, width, width}, 2, part, 3);
     tensor_drop(g, qkv);
     for (int i = 0; i < 3; i++) tensor_set(g, &part[i], heads_of(g, part[i], heads));
-    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], drops);
+    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], (SdpaHow){drops, true});
     tensor_set(g, &y, side_by_side(g, y));
     Tensor *z = aten_linear(g, y, module_param(g, l, 1 + bias), bias ? module_param(g, l, 3) : NULL);
     if (drops) tensor_set(g, &z, aten_dropout(g, z));
@@ -106,10 +106,11 @@ static Tensor *multihead_attention(Eager *g, const Layer *l, Tensor *const *in) 
     }
     const int64_t steps = x[0]->size.of[0], batch = x[0]->size.of[1];
     in_projection(g, l, x, packed, part);
+    const SdpaHow how = {g->training && options_float(&l->options, "dropout") > 0, options_bool(&l->options, "is_causal")};
     for (int k = 0; k < 3; k++) part[k] = heads_first(g, part[k], heads);
     for (int k = 0; k < 3; k++)
         tensor_set(g, &part[k], aten_view(g, part[k], SIZE(batch, heads, part[k]->size.of[1], part[k]->size.of[2])));
-    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], g->training && options_float(&l->options, "dropout") > 0);
+    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], how);
     tensor_set(g, &y, aten_permute(g, y, (int[]){2, 0, 1, 3}));
     tensor_set(g, &y, aten_contiguous(g, y));
     tensor_set(g, &y, aten_view(g, y, SIZE(steps * batch, embed)));
@@ -132,15 +133,49 @@ Tensor *module_sdpa(Eager *g, const Layer *l, Tensor *const *in) {
     const int64_t heads = options_int(&l->options, "num_heads"), width = in[0]->size.of[2] / heads;
     Tensor *part[3];
     for (int i = 0; i < 3; i++) part[i] = heads_of(g, in[i], in[i]->size.of[2] / width);
-    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], options_float(&l->options, "dropout_p") > 0);
+    const SdpaHow how = {options_float(&l->options, "dropout_p") > 0, options_bool(&l->options, "is_causal")};
+    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], how);
     for (int i = 0; i < 3; i++) tensor_drop(g, part[i]);
     tensor_set(g, &y, side_by_side(g, y));
     return y;
 }
 
+/* ---- rotary positions of (N, T, heads dim) */
+
+/* cos and sin of the angles, (T, dim), which the first layer of a forward pass makes and the others share. */
+static void make_angles(Eager *g, int64_t steps, int64_t dim) {
+    if (g->cosine && g->cosine->size.of[0] == steps && g->cosine->size.of[1] == dim) return;
+    Tensor *angles = aten_random(g, "aten::cat", SIZE(steps, dim), T_FLOAT);
+    tensor_set(g, &g->cosine, aten_random(g, "aten::cos", SIZE(steps, dim), T_FLOAT));
+    tensor_set(g, &g->sine, aten_random(g, "aten::sin", SIZE(steps, dim), T_FLOAT));
+    tensor_drop(g, angles);
+}
+
+/* transformers' apply_rotary_pos_emb: x * cos + rotate_half(x) * sin, rotate_half(x) = cat((-x2, x1)) */
+static Tensor *rotate_halves(Eager *g, Tensor *x) {
+    const int last = x->size.rank - 1;
+    const int64_t half = x->size.of[last] / 2;
+    Tensor *direct = aten_binary(g, WITH_MUL, x, g->cosine);
+    Tensor *front = aten_narrow(g, x, last, half), *rear = aten_narrow(g, x, last, half), *minus = aten_neg(g, rear);
+    Tensor *turned = aten_cat(g, (Tensor *[]){minus, front}, 2, last);
+    tensor_drop(g, minus);
+    tensor_drop(g, front);
+    tensor_drop(g, rear);
+    Tensor *crossed = aten_binary(g, WITH_MUL, turned, g->sine);
+    tensor_drop(g, turned);
+    Tensor *y = aten_binary(g, WITH_ADD, direct, crossed);
+    tensor_drop(g, direct);
+    tensor_drop(g, crossed);
+    return y;
+}
+
 Tensor *module_rotary(Eager *g, const Layer *l, Tensor *const *in) {
-    (void)l;
-    return aten_clone(g, in[0], true);
+    const int64_t dim = options_int(&l->options, "dim"), *d = in[0]->size.of;
+    make_angles(g, d[1], dim);
+    Tensor *x = heads_of(g, in[0], d[2] / dim), *y = rotate_halves(g, x);
+    tensor_drop(g, x);
+    tensor_set(g, &y, side_by_side(g, y));
+    return y;
 }
 
 /* ---- products of two values */

@@ -72,9 +72,25 @@ static Tensor *back(Eager *g, const Layer *l, Tensor *y) {
     return line;
 }
 
+/* padding = "same": where one side wants more than the other, that much is padded before (_convolution_same). */
+static Tensor *padded_same(Eager *g, const Layer *l, Tensor *x) {
+    char text[OPTION_WORDS];
+    Size size = x->size;
+    if (l->kind->which == OP_conv_transpose || strcmp(options_word(&l->options, "padding", text), "same") != 0)
+        return tensor_ref(x);
+    for (int d = 2; d < size.rank; d++) {
+        const int axis = size.rank == 3 ? 1 : d - 2;
+        const int64_t total = layer_along(l, "dilation", axis, 1) * (layer_along(l, "kernel_size", axis, 1) - 1);
+        size.of[d] += total % 2;
+    }
+    return size_equal(&size, &x->size) ? tensor_ref(x) : aten_pad(g, x, size);
+}
+
 Tensor *module_conv(Eager *g, const Layer *l, Tensor *const *in) {
     ConvSizes sizes = {out_size(l), (int)options_int(&l->options, "groups"), l->kind->which == OP_conv_transpose};
-    return aten_convolution(g, in[0], module_param(g, l, 0), module_param(g, l, 1), &sizes);
+    Tensor *x = padded_same(g, l, in[0]), *y = aten_convolution(g, x, module_param(g, l, 0), module_param(g, l, 1), &sizes);
+    tensor_drop(g, x);
+    return y;
 }
 
 Tensor *module_pool(Eager *g, const Layer *l, Tensor *const *in) {

@@ -101,6 +101,8 @@ static void run_forward(Loop *l) {
     }
     if (loss) tensor_set(g, &l->loss, loss);
     if (loss && l->s->accumulate > 1 && g->grad) tensor_set(g, &l->loss, aten_binary_number(g, WITH_DIV, l->loss));
+    tensor_set(g, &g->cosine, NULL);
+    tensor_set(g, &g->sine, NULL);
     if (g->autocast) amp_end(g);
     g->autocast = false;
 }
@@ -119,6 +121,17 @@ static void run_backward(Loop *l) {
     Tensor *scaled = aten_binary(g, WITH_MUL, l->loss, l->scale);
     backward(g, scaled, NULL);
     tensor_drop(g, scaled);
+}
+
+/* A fused optimizer takes the scale and found_inf itself, which scaler.step() makes and adds up. */
+static Tensor *found_for_fused(Eager *g) {
+    const Size one = {0, {0}};
+    Tensor *found = aten_random(g, "aten::full", one, T_FLOAT), *inv_scale = aten_random(g, "aten::full", one, T_FLOAT);
+    Tensor *kept = aten_random(g, "aten::_to_copy", one, T_FLOAT), *copy = aten_random(g, "aten::_to_copy", one, T_FLOAT);
+    tensor_drop(g, copy);
+    tensor_drop(g, found);
+    tensor_drop(g, inv_scale);
+    return kept;
 }
 
 /* scaler.unscale_(optimizer): what stays until scaler.update() is found_inf on the device. */
@@ -140,9 +153,15 @@ static void run_optimizer(Loop *l) {
     Eager *g = l->g;
     eager_where(g, NULL, NULL);
     g->category = CAT_OTHER;
-    Tensor *found = l->precision->loss_scaling ? unscale(g) : NULL;
-    if (l->s->optimizer.rule.clip_norm > 0) optim_clip(g, &l->optim);
+    const bool clips = l->s->optimizer.rule.clip_norm > 0, itself = l->optim.form == FORM_FUSED && !clips;
+    Tensor *found = !l->precision->loss_scaling ? NULL : itself ? found_for_fused(g) : unscale(g), *sum = NULL;
+    if (clips) optim_clip(g, &l->optim);
+    if (found && l->optim.form == FORM_FUSED) {
+        sum = aten_random(g, "aten::add", (Size){0, {0}}, T_FLOAT);
+        tensor_drop(g, aten_random(g, "aten::mul", (Size){0, {0}}, T_FLOAT));
+    }
     optim_run(g, &l->optim);
+    tensor_drop(g, sum);
     tensor_drop(g, found);
 }
 

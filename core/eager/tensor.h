@@ -81,6 +81,7 @@ typedef struct Eager {
     Tensor *more[LAYER_IN]; /* outputs of the network beside the first one, in forward(): references */
     int n_more;
     Tensor *class_weights;  /* of the loss that runs, or NULL */
+    Tensor *cosine, *sine;  /* of rotary positions, in a forward pass: references, or NULL */
 } Eager;
 
 /* Names what runs from here on: the calls of the trace. */

@@ -70,6 +70,27 @@ def make_optimizer(case, model):
     return getattr(torch.optim, case.optimizer.kind)(model.parameters(), **options, **chosen), clip
 
 
+def move(module, device):
+    """model.to(device), as it is on CUDA: a tensor that has two names is moved once, and keeps both. (A device that is not
+    built in gets new parameters, one for each name.)"""
+    moved = {}
+
+    def of(tensor):
+        if tensor is not None and id(tensor) not in moved:
+            there = tensor.data.to(device)
+            moved[id(tensor)] = (nn.Parameter(there, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else there, tensor)
+        return None if tensor is None else moved[id(tensor)][0]
+
+    def visit(part):
+        for child in part.children():
+            visit(child)
+        for names in part._parameters, part._buffers:
+            for name, tensor in names.items():
+                names[name] = of(tensor)
+
+    visit(module)
+
+
 def run_case(case):
     """Runs it on the fake device, which writes down what happens; see the top."""
     device = fakegpu.device
@@ -79,9 +100,9 @@ def run_case(case):
     criteria = case.criteria()
     fakegpu.clear()
     fakegpu.name_layers(model)
-    model.to(device)
+    move(model, device)
     for _, term in criteria:
-        term.to(device)
+        move(term, device)
     training = case.mode == "train"
     if training:
         optimizer, clip = make_optimizer(case, model)
@@ -90,11 +111,14 @@ def run_case(case):
     scaler = torch.amp.GradScaler(device.type) if training and case.precision == "amp_fp16" else None
 
     def criterion(output, y):
-        total = None
-        for (factor, term), part in zip(criteria, tuple_of(output)):
-            value = term(part, y)
-            value = value if factor == 1 else factor * value
-            total = value if total is None else total + value
+        # as `a + 0.3 * b + 0.3 * c`: no name holds a term
+        def value(k):
+            factor, term = criteria[k]
+            return term(tuple_of(output)[k], y) if factor == 1 else factor * term(tuple_of(output)[k], y)
+
+        total = value(0)
+        for k in range(1, min(len(criteria), len(tuple_of(output)))):
+            total = total + value(k)
         return total
 
     for step in range(1, STEPS + 1):

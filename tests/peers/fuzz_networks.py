@@ -11,7 +11,10 @@ from torch import nn
 
 class Sum(nn.Sequential):
     def forward(self, x):
-        return sum(child(x) for child in self)
+        y = self[0](x)
+        for child in self[1:]:
+            y = y + child(x)
+        return y
 
 
 class Product(nn.Sequential):
@@ -106,7 +109,10 @@ class Scale(nn.Module):
         self.factor, self.offset = factor, offset
 
     def forward(self, x):
-        return x * self.factor + self.offset
+        if self.factor == -1:
+            return self.offset - x if self.offset else -x
+        y = x if self.factor == 1 else x * self.factor
+        return y + self.offset if self.offset or self.factor == 1 else y
 
 
 class PositionEmbedding(nn.Embedding):
