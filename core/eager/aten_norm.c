@@ -18,15 +18,14 @@ static void apply_norm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     static const char *const ops[] = {"aten::native_batch_norm_backward", "aten::native_layer_norm_backward",
                                       "aten::native_group_norm_backward", "aten::_fused_rms_norm_backward"};
     eager_op(g, ops[n->number[0]]);
+    Tensor *unasked = NULL; /* cuDNN's batch normalisation makes the input's gradient whether it is wanted or not */
+    if (n->number[0] == NORM_BATCH && !node_wants(n, 0)) unasked = tensor_like(g, n->saved[0], dy[0]->type);
     for (int i = 0; i < n->n_next; i++) {
-        const bool unasked = i == 0 && n->number[0] == NORM_BATCH; /* cuDNN makes it whether it is wanted or not */
-        if (!node_wants(n, i)) {
-            if (unasked) tensor_drop(g, tensor_like(g, n->saved[0], dy[0]->type));
-            continue;
-        }
+        if (!node_wants(n, i)) continue;
         const Meta *m = &n->next[i].node->out[n->next[i].output];
         dx[i] = i ? tensor_new(g, m->type, m->size) : tensor_like(g, n->saved[0], dy[0]->type);
     }
+    tensor_drop(g, unasked);
     if (n->number[0] == NORM_GROUP) group_sums(g, n);
 }
 

@@ -14,7 +14,55 @@ struct Frame {
     Tensor **again;       /* [counted], references; NULL until they are made */
 };
 
+/* ---- use_reentrant=True: CheckpointFunction runs the layer without gradients and saves its inputs; its backward runs it
+ * again with gradients, and a backward pass of its own. */
+
+static void apply_reentrant(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    const Eager before = *g;
+    const Layer *l = (const Layer *)(intptr_t)n->number[0];
+    Tensor *in[LAYER_IN] = {NULL};
+    for (int i = 0; i < n->n_next; i++) {
+        in[i] = tensor_detach(g, n->saved[i]);
+        in[i]->leaf = node_wants(n, i);
+    }
+    g->grad = true;
+    g->autocast = n->number[1];
+    g->category = CAT_ACTIVATIONS;
+    g->node = "checkpoint";
+    Tensor *y = module_call(g, l, in);
+    if (g->autocast) amp_end(g);
+    g->autocast = before.autocast;
+    g->category = before.category;
+    g->grad = before.grad;
+    backward(g, y, dy[0]);
+    eager_where(g, before.layer, before.node);
+    tensor_drop(g, y);
+    for (int i = 0; i < n->n_next; i++) {
+        dx[i] = tensor_ref(in[i]->grad);
+        tensor_drop(g, in[i]);
+    }
+}
+
+static const NodeRule reentrant_rule = {"CheckpointFunctionBackward", apply_reentrant};
+
+static Tensor *call_reentrant(Eager *g, const Layer *l, Tensor *const *in) {
+    Node *n = node_new(g, &reentrant_rule, in, l->n_in, l->n_in);
+    if (n) {
+        n->number[0] = (int64_t)(intptr_t)l;
+        n->number[1] = g->autocast;
+    }
+    for (int i = 0; i < l->n_in; i++) node_save(g, n, i, in[i]);
+    g->grad = false;
+    Tensor *y = module_call(g, l, in);
+    g->grad = true;
+    node_output(g, n, y);
+    return y;
+}
+
+/* ---- use_reentrant=False */
+
 Tensor *checkpoint_call(Eager *g, const Layer *l, Tensor *const *in) {
+    if (g->reentrant) return call_reentrant(g, l, in);
     Frame *f = scratch_new(&g->scratch, 1, sizeof *f);
     if (!f) return module_call(g, l, in);
     *f = (Frame){.layer = l, .refs = 1, .autocast = g->autocast};

@@ -113,7 +113,8 @@ Tensor *module_instancenorm(Eager *g, const Layer *l, Tensor *const *in) {
     one.of[0] = 1;
     one.of[1] = n * c;
     Tensor *w = aten_repeat(g, module_param(g, l, 0), n), *b = aten_repeat(g, module_param(g, l, 1), n);
-    Tensor *whole = aten_reshape(g, x, one), *z = aten_batch_norm(g, whole, w, b);
+    Tensor *lies = aten_contiguous(g, x), *whole = aten_view(g, lies, one), *z = aten_batch_norm(g, whole, w, b);
+    tensor_drop(g, lies);
     tensor_drop(g, b);
     tensor_drop(g, whole);
     Tensor *y = aten_view(g, z, x->size);

@@ -154,13 +154,14 @@ static void run_optimizer(Loop *l) {
     eager_where(g, NULL, NULL);
     g->category = CAT_OTHER;
     const bool clips = l->s->optimizer.rule.clip_norm > 0, itself = l->optim.form == FORM_FUSED && !clips;
-    Tensor *found = !l->precision->loss_scaling ? NULL : itself ? found_for_fused(g) : unscale(g), *sum = NULL;
+    Tensor *found = !l->precision->loss_scaling ? NULL : itself ? found_for_fused(g) : unscale(g), *sum = NULL, *scaled = NULL;
     if (clips) optim_clip(g, &l->optim);
     if (found && l->optim.form == FORM_FUSED) {
         sum = aten_random(g, "aten::add", (Size){0, {0}}, T_FLOAT);
-        tensor_drop(g, aten_random(g, "aten::mul", (Size){0, {0}}, T_FLOAT));
+        scaled = aten_random(g, "aten::mul", (Size){0, {0}}, T_FLOAT);
     }
     optim_run(g, &l->optim);
+    tensor_drop(g, scaled);
     tensor_drop(g, sum);
     tensor_drop(g, found);
 }
@@ -225,6 +226,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     if (code) return code;
     g.low = scalar_of(l.precision->low);
     g.checkpoint = s->checkpoint == CHECKPOINT_MARKED;
+    g.reentrant = s->pytorch.use_reentrant == SAID_TRUE;
     l.input_type = net->indices ? T_LONG : l.precision->autocast ? T_FLOAT : scalar_of(l.precision->weights);
     read_target(&l);
     g.params = scratch_new(&g.scratch, (size_t)net->n_params, sizeof *g.params);

@@ -106,19 +106,54 @@ Tensor *tensor_new(Eager *g, ScalarType type, Size size) {
     return make(g, storage_new(g, (size_t)size_elements(&size) * scalar_bytes(type)), type, &size, stride);
 }
 
+/* Does dimension a lie further apart than b? 0: it cannot be told. As TensorIterator::reorder_dimensions. */
+static int further(const Tensor *x, int a, int b) {
+    const int64_t one = x->stride[a], other = x->stride[b];
+    if (!one || !other) return 0;
+    if (one != other) return one > other ? 1 : -1;
+    return x->size.of[a] > x->size.of[b] ? 1 : 0;
+}
+
+/* The strides of a tensor without holes whose dimensions lie in x's order. */
+static void dense_strides(const Tensor *x, int64_t *stride) {
+    int order[TENSOR_RANK]; /* the closest first */
+    int64_t step = 1;
+    memset(stride, 0, TENSOR_RANK * sizeof *stride);
+    for (int i = 0; i < x->size.rank; i++) order[i] = x->size.rank - 1 - i;
+    for (int i = 1; i < x->size.rank; i++)
+        for (int at = i, k = i - 1; k >= 0; k--) {
+            const int way = further(x, order[k], order[at]);
+            if (way < 0) break;
+            if (way == 0) continue;
+            const int kept = order[k];
+            order[k] = order[at];
+            order[at] = kept;
+            at = k;
+        }
+    for (int i = 0; i < x->size.rank; i++) {
+        stride[order[i]] = step;
+        step *= x->size.of[order[i]];
+    }
+}
+
 Tensor *tensor_like(Eager *g, const Tensor *x, ScalarType type) {
     int64_t stride[TENSOR_RANK];
     if (tensor_is_dense(x)) memcpy(stride, x->stride, sizeof stride);
-    else contiguous_strides(&x->size, stride);
+    else dense_strides(x, stride);
     return make(g, storage_new(g, (size_t)tensor_elements(x) * scalar_bytes(type)), type, &x->size, stride);
 }
 
-Tensor *tensor_view(Eager *g, const Tensor *x, Size size, const int64_t *stride) {
+Tensor *tensor_view(Eager *g, Tensor *x, Size size, const int64_t *stride) {
     x->storage->refs++;
-    return make(g, x->storage, x->type, &size, stride);
+    Tensor *y = make(g, x->storage, x->type, &size, stride);
+    if (y != g->unnamed) y->base = tensor_ref(x);
+    return y;
 }
 
-Tensor *tensor_detach(Eager *g, const Tensor *x) { return tensor_view(g, x, x->size, x->stride); }
+Tensor *tensor_detach(Eager *g, const Tensor *x) {
+    x->storage->refs++;
+    return make(g, x->storage, x->type, &x->size, x->stride);
+}
 
 Tensor *tensor_ref(Tensor *t) {
     if (t) t->refs++;
@@ -131,6 +166,7 @@ void tensor_drop(Eager *g, Tensor *t) {
     Node *node = t->node;
     t->node = NULL;
     storage_drop(g, t->storage);
+    tensor_drop(g, t->base);
     tensor_drop(g, t->grad);
     tensor_drop(g, t->cast);
     node_drop(g, node);

@@ -49,6 +49,7 @@ typedef struct Tensor {
     bool leaf;            /* it has no node, but gets a gradient */
     bool parameter;       /* a leaf whose 16-bit copy autocast keeps */
     Node *accumulate;     /* of a leaf: its AccumulateGrad */
+    struct Tensor *base;  /* of a view: what it was made of, a reference, so that it shares its storage for good */
     struct Tensor *grad;  /* of a leaf: a reference, or NULL */
     struct Tensor *cast;  /* of a parameter: autocast's copy in its cache, a reference, or NULL */
 } Tensor;
@@ -76,6 +77,7 @@ typedef struct Eager {
     Tensor *unnamed;      /* stands for a tensor where host memory ran out */
     bool training;        /* model.train(), not model.eval() */
     bool checkpoint;      /* nn.Checkpoint is torch.utils.checkpoint */
+    bool reentrant;       /* ... with use_reentrant=True */
     struct Frame *frame;  /* of the checkpoint that runs, or NULL */
     bool halted;          /* a recomputation has all that it is for: what follows does not happen */
     Tensor *more[LAYER_IN]; /* outputs of the network beside the first one, in forward(): references */
@@ -88,11 +90,11 @@ typedef struct Eager {
 void eager_op(Eager *g, const char *op);
 void eager_where(Eager *g, const Layer *l, const char *node);
 
-/* A new tensor, contiguous; and one with x's sizes and, where x is dense, strides. */
+/* A new tensor, contiguous; and one with x's sizes whose dimensions lie in x's order, without holes. */
 Tensor *tensor_new(Eager *g, ScalarType type, Size size);
 Tensor *tensor_like(Eager *g, const Tensor *x, ScalarType type);
 /* x's storage under other sizes and strides. */
-Tensor *tensor_view(Eager *g, const Tensor *x, Size size, const int64_t *stride);
+Tensor *tensor_view(Eager *g, Tensor *x, Size size, const int64_t *stride);
 /* x without its graph. */
 Tensor *tensor_detach(Eager *g, const Tensor *x);
 Tensor *tensor_ref(Tensor *t);          /* NULL is allowed */
