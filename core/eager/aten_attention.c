@@ -81,6 +81,7 @@ static const NodeRule efficient_rule = {"ScaledDotProductEfficientAttentionBackw
                       flash_rule = {"ScaledDotProductFlashAttentionBackward0", apply_sdpa};
 
 static Tensor *fused(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool flash, bool dropout) {
+    GUARD(g);
     const int64_t heads = q->size.of[0] * q->size.of[1], rows = q->size.of[2], width = q->size.of[3];
     Size size = q->size;
     size.of[3] = v->size.of[3];
@@ -125,6 +126,7 @@ static Tensor *causal_bias(Eager *g, int64_t rows, int64_t columns, ScalarType t
 
 /* Each key's head for a group of query heads: repeat_interleave, an expanded value that is copied. */
 static Tensor *repeated(Eager *g, Tensor *x, int64_t heads) {
+    GUARD(g);
     const int64_t *d = x->size.of;
     if (d[1] == heads) return tensor_ref(x);
     Tensor *apart = aten_view(g, x, SIZE(d[0], d[1], 1, d[2], d[3]));
@@ -150,6 +152,7 @@ static Tensor *safe_softmax(Eager *g, Tensor *x) {
 }
 
 static Tensor *by_products(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
+    GUARD(g);
     Tensor *scaled = aten_binary_number(g, WITH_MUL, q);
     Tensor *bias = how.causal ? causal_bias(g, q->size.of[2], k->size.of[2], q->type) : NULL;
     Tensor *keys = repeated(g, k, q->size.of[1]), *values = repeated(g, v, q->size.of[1]);
@@ -172,12 +175,14 @@ static Tensor *by_products(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow ho
 
 /* Flash attention's widths are multiples of 8: others are padded, and the result cut. */
 static Tensor *padded(Eager *g, Tensor *x) {
+    GUARD(g);
     Size size = x->size;
     size.of[3] = round_up(size.of[3], 8);
     return size.of[3] == x->size.of[3] ? tensor_ref(x) : aten_pad(g, x, size);
 }
 
 static Tensor *flash(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout) {
+    GUARD(g);
     Tensor *pq = padded(g, q), *pk = padded(g, k), *pv = padded(g, v), *y = fused(g, pq, pk, pv, true, dropout);
     tensor_drop(g, pq);
     tensor_drop(g, pk);
@@ -187,6 +192,7 @@ static Tensor *flash(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout) {
 }
 
 static Tensor *sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
+    GUARD(g);
     const bool half = scalar_bytes(q->type) == 2, grouped = q->size.of[1] != k->size.of[1];
     const int64_t width = q->size.of[3], aligned = half ? 8 : 4;
     const bool square = !how.causal || q->size.of[2] == k->size.of[2];
@@ -196,6 +202,7 @@ static Tensor *sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
 }
 
 Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
+    GUARD(g);
     Tensor *lv = amp_low(g, v), *lk = amp_low(g, k), *lq = amp_low(g, q), *y = sdpa(g, lq, lk, lv, how);
     tensor_drop(g, lq);
     tensor_drop(g, lk);

@@ -16,6 +16,7 @@ static const NodeRule nll_rules[] = {{"NllLossBackward0", apply_nll}, {"NllLoss2
 
 /* x (N, C), or (N, C, L) and (N, C, H, W), which nll_loss2d takes. */
 Tensor *aten_nll_loss(Eager *g, Tensor *x, Tensor *target, Tensor *weight) {
+    GUARD(g);
     const bool image = x->size.rank > 2;
     Tensor *lx = amp_wide(g, x);
     Node *n = node_new(g, &nll_rules[image], &lx, 1, 4);
@@ -55,6 +56,7 @@ static void apply_pair(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 }
 
 Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target) {
+    GUARD(g);
     int i = 0;
     while (i + 1 < (int)ARRAY_LEN(pairs) && strcmp(pairs[i].name, name)) i++;
     Tensor *lx = amp_wide(g, x);
@@ -99,6 +101,7 @@ static void apply_logits(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule logits_rule = {"BinaryCrossEntropyWithLogitsBackward0", apply_logits};
 
 Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_weight) {
+    GUARD(g);
     Tensor *lx = amp_wide(g, x);
     Node *n = node_new(g, &logits_rule, &lx, 1, 3);
     node_save(g, n, 0, lx);

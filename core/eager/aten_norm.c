@@ -38,6 +38,7 @@ static const struct { const char *op; NodeRule rule; } norms[] = {
 
 /* stats: two of that size, or of RMS one. */
 static Tensor *norm(Eager *g, NormKind kind, Tensor *x, Tensor *w, Tensor *b, Size stats) {
+    GUARD(g);
     Node *n = node_new(g, &norms[kind].rule, (Tensor *[]){x, w, b}, 3, 4);
     if (n) n->number[0] = kind;
     node_save(g, n, 0, x);
@@ -58,11 +59,13 @@ static Tensor *norm(Eager *g, NormKind kind, Tensor *x, Tensor *w, Tensor *b, Si
 
 /* In evaluation, too, it makes room for statistics. */
 Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
+    GUARD(g);
     return norm(g, NORM_BATCH, x, w, b, SIZE(x->size.of[1]));
 }
 
 /* Autocast runs it in fp32. */
 Tensor *aten_layer_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int dims) {
+    GUARD(g);
     Tensor *lx = amp_wide(g, x);
     Size stats = lx->size;
     for (int i = stats.rank - dims; i < stats.rank; i++) stats.of[i] = 1;
@@ -72,6 +75,7 @@ Tensor *aten_layer_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int dims) {
 }
 
 Tensor *aten_rms_norm(Eager *g, Tensor *x, Tensor *w) {
+    GUARD(g);
     Tensor *lx = amp_wide(g, x);
     Size stats = lx->size;
     stats.of[stats.rank - 1] = 1;
@@ -81,6 +85,7 @@ Tensor *aten_rms_norm(Eager *g, Tensor *x, Tensor *w) {
 }
 
 Tensor *aten_group_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int64_t groups) {
+    GUARD(g);
     Tensor *lx = amp_wide(g, x);
     Tensor *y = norm(g, NORM_GROUP, lx, w, b, SIZE(lx->size.of[0], groups));
     tensor_drop(g, lx);

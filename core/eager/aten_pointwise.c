@@ -75,6 +75,7 @@ static const struct { const char *op; NodeRule rule; } binaries[] = {
 };
 
 Tensor *aten_binary(Eager *g, WithOp op, Tensor *a, Tensor *b) {
+    GUARD(g);
     Node *n = node_new(g, &binaries[op].rule, (Tensor *[]){a, b}, 2, 2);
     const bool product = op == WITH_MUL || op == WITH_DIV;
     if (n && product && node_wants(n, 1)) node_save(g, n, 0, a);
@@ -85,12 +86,14 @@ Tensor *aten_binary(Eager *g, WithOp op, Tensor *a, Tensor *b) {
 }
 
 Tensor *aten_binary_number(Eager *g, WithOp op, Tensor *a) {
+    GUARD(g);
     Tensor *y = unary(g, binaries[op].op, a);
     node_output(g, node_new(g, &binaries[op].rule, &a, 1, 2), y);
     return y;
 }
 
 Tensor *aten_add_inplace(Eager *g, Tensor *a, Tensor *b) {
+    GUARD(g);
     node_rebase(g, node_new(g, &binaries[WITH_ADD].rule, (Tensor *[]){a, b}, 2, 0), a);
     return tensor_ref(a);
 }
@@ -153,6 +156,7 @@ static void apply_act(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 
 /* In place, a function whose derivative wants the input keeps a copy of it. */
 Tensor *aten_act(Eager *g, const ActRule *rule, Tensor *x, bool inplace) {
+    GUARD(g);
     Node *n = node_new(g, &rule->rule, &x, 1, 1);
     Tensor *kept = NULL;
     if (inplace && n && rule->saves == SAVES_INPUT && strcmp(rule->name, "LeakyReLU")) kept = unary(g, "aten::clone", x);
@@ -174,6 +178,7 @@ static void apply_to(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule to_rule = {"ToCopyBackward0", apply_to};
 
 Tensor *aten_to(Eager *g, Tensor *x, ScalarType type) {
+    GUARD(g);
     if (x->type == type) return tensor_ref(x);
     eager_op(g, "aten::_to_copy");
     Tensor *y = tensor_like(g, x, type);
@@ -193,6 +198,7 @@ static void apply_dropout(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule dropout_rule = {"NativeDropoutBackward0", apply_dropout};
 
 Tensor *aten_dropout(Eager *g, Tensor *x) {
+    GUARD(g);
     Node *n = node_new(g, &dropout_rule, &x, 1, 1);
     eager_op(g, "aten::native_dropout");
     Tensor *mask = tensor_like(g, x, T_BOOL), *y = unary(g, "aten::native_dropout", x);
@@ -210,6 +216,7 @@ static void apply_neg(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule neg_rule = {"NegBackward0", apply_neg};
 
 Tensor *aten_neg(Eager *g, Tensor *x) {
+    GUARD(g);
     Node *n = node_new(g, &neg_rule, &x, 1, 0);
     Tensor *y = unary(g, "aten::neg", x);
     node_output(g, n, y);
@@ -220,6 +227,7 @@ static void apply_rsub(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) { appl
 static const NodeRule rsub_rule = {"RsubBackward1", apply_rsub};
 
 Tensor *aten_rsub(Eager *g, Tensor *x) {
+    GUARD(g);
     Node *n = node_new(g, &rsub_rule, &x, 1, 0);
     Tensor *y = unary(g, "aten::rsub", x);
     node_output(g, n, y);
@@ -235,6 +243,7 @@ static void apply_masked_fill(Eager *g, Node *n, Tensor *const *dy, Tensor **dx)
 static const NodeRule masked_fill_rule = {"MaskedFillBackward0", apply_masked_fill};
 
 Tensor *aten_masked_fill(Eager *g, Tensor *x, Tensor *mask) {
+    GUARD(g);
     Node *n = node_new(g, &masked_fill_rule, &x, 1, 1);
     node_save(g, n, 0, mask);
     Tensor *y = iterate(g, "aten::masked_fill", x, mask);
@@ -256,6 +265,7 @@ static void apply_where(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule where_rule = {"WhereBackward0", apply_where};
 
 Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b) {
+    GUARD(g);
     Node *n = node_new(g, &where_rule, (Tensor *[]){a, b}, 2, 1);
     node_save(g, n, 0, mask);
     Tensor *y = iterate(g, "aten::where", a, b);
@@ -270,6 +280,7 @@ void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask) {
 }
 
 Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type) {
+    GUARD(g);
     eager_op(g, op);
     return tensor_new(g, type, size);
 }
@@ -289,6 +300,7 @@ static void apply_prelu(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule prelu_rule = {"PreluKernelBackward0", apply_prelu};
 
 Tensor *aten_prelu(Eager *g, Tensor *x, Tensor *w) {
+    GUARD(g);
     Size shape = {x->size.rank, {1, 1, 1, 1, 1, 1}};
     if (tensor_elements(w) > 1) shape.of[x->size.rank > 1] = tensor_elements(w);
     Tensor *wide = aten_view(g, w, shape);

@@ -47,6 +47,7 @@ static const NodeRule mm_rule = {"MmBackward0", apply_mm}, addmm_rule = {"AddmmB
 
 /* a b, + bias where there is one. */
 static Tensor *mm(Eager *g, Tensor *a, Tensor *b, Tensor *bias) {
+    GUARD(g);
     assert(a->size.rank == 2 && b->size.rank == 2 && a->size.of[1] == b->size.of[0]);
     Node *n = node_new(g, bias ? &addmm_rule : &mm_rule, (Tensor *[]){a, b, bias}, bias ? 3 : 2, 2);
     if (n && node_wants(n, 1)) node_save(g, n, 0, a);
@@ -60,7 +61,10 @@ static Tensor *mm(Eager *g, Tensor *a, Tensor *b, Tensor *bias) {
     return y;
 }
 
-Tensor *aten_mm(Eager *g, Tensor *a, Tensor *b) { return mm(g, a, b, NULL); }
+Tensor *aten_mm(Eager *g, Tensor *a, Tensor *b) {
+    GUARD(g);
+    return mm(g, a, b, NULL);
+}
 
 /* ---- bmm */
 
@@ -76,6 +80,7 @@ static void apply_bmm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule bmm_rule = {"BmmBackward0", apply_bmm};
 
 Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b) {
+    GUARD(g);
     assert(a->size.rank == 3 && b->size.rank == 3 && a->size.of[2] == b->size.of[1]);
     Node *n = node_new(g, &bmm_rule, (Tensor *[]){a, b}, 2, 2);
     if (n && node_wants(n, 1)) node_save(g, n, 0, a);
@@ -96,6 +101,7 @@ static Size with_rows(const Size *s, int64_t last) {
 }
 
 static Tensor *fold(Eager *g, Tensor *a, Tensor *b) {
+    GUARD(g);
     const int64_t last = a->size.of[a->size.rank - 1];
     Tensor *rows = aten_reshape(g, a, SIZE(tensor_elements(a) / last, last)), *y2 = mm(g, rows, b, NULL);
     tensor_drop(g, rows);
@@ -105,6 +111,7 @@ static Tensor *fold(Eager *g, Tensor *a, Tensor *b) {
 }
 
 static Tensor *as_batch(Eager *g, Tensor *x, const Size *batch) {
+    GUARD(g);
     Size wide = *batch;
     wide.of[wide.rank++] = x->size.of[x->size.rank - 2];
     wide.of[wide.rank++] = x->size.of[x->size.rank - 1];
@@ -115,6 +122,7 @@ static Tensor *as_batch(Eager *g, Tensor *x, const Size *batch) {
 }
 
 Tensor *aten_matmul(Eager *g, Tensor *a, Tensor *b) {
+    GUARD(g);
     if (a->size.rank == 2 && b->size.rank == 2) return mm(g, a, b, NULL);
     if (b->size.rank == 2) return fold(g, a, b);
     const Size *longer = a->size.rank >= b->size.rank ? &a->size : &b->size, *other = longer == &a->size ? &b->size : &a->size;
@@ -145,6 +153,7 @@ static int place(const char *letters, char letter) {
 
 /* x with its dimensions in the order of three groups of letters, each of which becomes one. */
 static Tensor *grouped(Eager *g, Tensor *x, const char *letters, const char *const group[3]) {
+    GUARD(g);
     int order[TENSOR_RANK], n = 0;
     Size size = {3, {1, 1, 1}};
     for (int k = 0; k < 3; k++)
@@ -158,6 +167,7 @@ static Tensor *grouped(Eager *g, Tensor *x, const char *letters, const char *con
 }
 
 Tensor *aten_einsum(Eager *g, const char *a_letters, const char *b_letters, const char *y_letters, Tensor *a, Tensor *b) {
+    GUARD(g);
     enum { BATCH, ROWS, COLUMNS, SUMMED };
     char of[4][TENSOR_RANK + 1] = {{0}}, made[TENSOR_RANK + 1] = {0};
     int n[4] = {0}, order[TENSOR_RANK], count = 0;
@@ -188,6 +198,7 @@ Tensor *aten_einsum(Eager *g, const char *a_letters, const char *b_letters, cons
 /* ---- linear; autocast converts the arguments from the last to the first. */
 
 static Tensor *linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
+    GUARD(g);
     Tensor *wt = aten_transpose(g, w, 0, 1), *y;
     if (b && x->size.rank == 2) {
         y = mm(g, x, wt, b);
@@ -205,6 +216,7 @@ static Tensor *linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
 }
 
 Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
+    GUARD(g);
     Tensor *lb = amp_low(g, b), *lw = amp_low(g, w), *lx = amp_low(g, x), *y = linear(g, lx, lw, lb);
     tensor_drop(g, lx);
     tensor_drop(g, lw);
@@ -228,6 +240,7 @@ static void apply_convolution(Eager *g, Node *n, Tensor *const *dy, Tensor **dx)
 static const NodeRule convolution_rule = {"ConvolutionBackward0", apply_convolution};
 
 Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes) {
+    GUARD(g);
     Tensor *lb = amp_low(g, b), *lw = amp_low(g, w), *lx = amp_low(g, x);
     Node *n = node_new(g, &convolution_rule, (Tensor *[]){lx, lw, lb}, lb ? 3 : 2, 2);
     node_save(g, n, 0, lx);

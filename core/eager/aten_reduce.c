@@ -71,6 +71,7 @@ static Tensor *reduce(Eager *g, const char *op, const Tensor *x, unsigned dims, 
 }
 
 Tensor *aten_sum_to(Eager *g, Tensor *x, Size size) {
+    GUARD(g);
     const int more = x->size.rank - size.rank;
     unsigned dims = 0;
     for (int d = 0; d < x->size.rank; d++)
@@ -113,10 +114,12 @@ static Tensor *reduced(Eager *g, const NodeRule *rule, const char *op, Tensor *x
 }
 
 Tensor *aten_sum(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
+    GUARD(g);
     return reduced(g, &sum_rule, "aten::sum", x, dims, keepdim, false);
 }
 
 Tensor *aten_mean(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
+    GUARD(g);
     return reduced(g, &mean_rule, "aten::mean", x, dims, keepdim, true);
 }
 
@@ -140,6 +143,7 @@ static void apply_amax(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule amax_rule = {"AmaxBackward0", apply_amax};
 
 Tensor *aten_amax(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
+    GUARD(g);
     Node *n = node_new(g, &amax_rule, &x, 1, 2);
     if (n) n->number[0] = dims;
     node_save(g, n, 0, x);
@@ -158,6 +162,7 @@ static void apply_max(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule max_rule = {"MaxBackward0", apply_max};
 
 Tensor *aten_max(Eager *g, Tensor *x, int dim, bool keepdim) {
+    GUARD(g);
     const Size size = reduced_size(&x->size, 1u << dim, keepdim);
     Node *n = node_new(g, &max_rule, &x, 1, 1);
     if (n) n->size = x->size;
@@ -181,6 +186,7 @@ static const NodeRule softmax_rule = {"SoftmaxBackward0", apply_softmax},
                       log_softmax_rule = {"LogSoftmaxBackward0", apply_softmax};
 
 Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log) {
+    GUARD(g);
     (void)dim;
     eager_op(g, log ? "aten::_log_softmax" : "aten::_softmax");
     Node *n = node_new(g, log ? &log_softmax_rule : &softmax_rule, &x, 1, 1);

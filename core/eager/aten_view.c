@@ -46,6 +46,7 @@ static const NodeRule view_rule = {"ViewBackward0", apply_reshape}, unsafe_view_
                       clone_rule = {"CloneBackward0", apply_reshape};
 
 Tensor *aten_view(Eager *g, Tensor *x, Size size) {
+    GUARD(g);
     int64_t stride[TENSOR_RANK];
     bool can = view_strides(x, &size, stride);
     assert(can);
@@ -54,15 +55,18 @@ Tensor *aten_view(Eager *g, Tensor *x, Size size) {
 }
 
 Tensor *aten_clone(Eager *g, Tensor *x, bool contiguous) {
+    GUARD(g);
     eager_op(g, "aten::clone");
     return linked(g, &clone_rule, x, contiguous ? tensor_new(g, x->type, x->size) : tensor_like(g, x, x->type));
 }
 
 Tensor *aten_contiguous(Eager *g, Tensor *x) {
+    GUARD(g);
     return tensor_is_contiguous(x) ? tensor_ref(x) : aten_clone(g, x, true);
 }
 
 Tensor *aten_reshape(Eager *g, Tensor *x, Size size) {
+    GUARD(g);
     int64_t stride[TENSOR_RANK];
     if (size_equal(&x->size, &size)) return aten_view(g, x, size);
     if (view_strides(x, &size, stride)) return linked(g, &view_rule, x, tensor_view(g, x, size, stride));
@@ -84,6 +88,7 @@ static void apply_permute(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule permute_rule = {"PermuteBackward0", apply_permute};
 
 Tensor *aten_permute(Eager *g, Tensor *x, const int *order) {
+    GUARD(g);
     Size size = x->size;
     int64_t stride[TENSOR_RANK] = {0};
     for (int i = 0; i < size.rank; i++) {
@@ -99,6 +104,7 @@ Tensor *aten_permute(Eager *g, Tensor *x, const int *order) {
 }
 
 Tensor *aten_transpose(Eager *g, Tensor *x, int a, int b) {
+    GUARD(g);
     int order[TENSOR_RANK];
     for (int i = 0; i < x->size.rank; i++) order[i] = i == a ? b : i == b ? a : i;
     return aten_permute(g, x, order);
@@ -108,6 +114,7 @@ static void apply_expand(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) { dx
 static const NodeRule expand_rule = {"ExpandBackward0", apply_expand};
 
 Tensor *aten_expand(Eager *g, Tensor *x, Size size) {
+    GUARD(g);
     int64_t stride[TENSOR_RANK] = {0};
     int more = size.rank - x->size.rank;
     if (size_equal(&x->size, &size)) return tensor_ref(x);
@@ -126,12 +133,14 @@ static void apply_part(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule slice_rule = {"SliceBackward0", apply_part}, select_rule = {"SelectBackward0", apply_part};
 
 Tensor *aten_narrow(Eager *g, Tensor *x, int dim, int64_t length) {
+    GUARD(g);
     Size size = x->size;
     size.of[dim] = length;
     return linked(g, &slice_rule, x, tensor_view(g, x, size, x->stride));
 }
 
 Tensor *aten_select(Eager *g, Tensor *x, int dim) {
+    GUARD(g);
     Size size = {x->size.rank - 1, {0}};
     int64_t stride[TENSOR_RANK] = {0};
     for (int i = 0, k = 0; i < x->size.rank; i++) {
@@ -182,6 +191,7 @@ static void apply_cat(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule cat_rule = {"CatBackward0", apply_cat};
 
 Tensor *aten_cat(Eager *g, Tensor *const *x, int count, int dim) {
+    GUARD(g);
     Size size = x[0]->size;
     ScalarType type = x[0]->type;
     for (int k = 1; k < count; k++) {
@@ -204,6 +214,7 @@ static void apply_roll(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule roll_rule = {"RollBackward0", apply_roll};
 
 Tensor *aten_roll(Eager *g, Tensor *x) {
+    GUARD(g);
     eager_op(g, "aten::roll");
     return linked(g, &roll_rule, x, tensor_new(g, x->type, x->size));
 }
@@ -219,6 +230,7 @@ static void apply_repeat(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule repeat_rule = {"RepeatBackward0", apply_repeat};
 
 Tensor *aten_repeat(Eager *g, Tensor *x, int64_t times) {
+    GUARD(g);
     if (!x) return NULL;
     eager_op(g, "aten::repeat");
     return linked(g, &repeat_rule, x, tensor_new(g, x->type, SIZE(x->size.of[0] * times)));
@@ -232,6 +244,7 @@ static const NodeRule pad_rule = {"ConstantPadNdBackward0", apply_pad};
 
 /* A padding below 0 cuts off: the copy is as large as the result either way. */
 Tensor *aten_pad(Eager *g, Tensor *x, Size size) {
+    GUARD(g);
     eager_op(g, "aten::constant_pad_nd");
     return linked(g, &pad_rule, x, tensor_new(g, x->type, size));
 }

@@ -38,19 +38,25 @@ static Tensor *window(Eager *g, WindowOp op, Tensor *x, Size size) {
 }
 
 Tensor *aten_max_pool2d(Eager *g, Tensor *x, Size y, bool adaptive) {
+    GUARD(g);
     return window(g, adaptive ? ADAPTIVE_MAX_POOL : MAX_POOL, x, y);
 }
 
-Tensor *aten_avg_pool2d(Eager *g, Tensor *x, Size y) { return window(g, AVG_POOL, x, y); }
+Tensor *aten_avg_pool2d(Eager *g, Tensor *x, Size y) {
+    GUARD(g);
+    return window(g, AVG_POOL, x, y);
+}
 
 /* To one pixel it is a mean. */
 Tensor *aten_adaptive_avg_pool2d(Eager *g, Tensor *x, Size y) {
+    GUARD(g);
     if (y.of[2] == 1 && y.of[3] == 1) return aten_mean(g, x, 1u << 2 | 1u << 3, true);
     return window(g, ADAPTIVE_AVG_POOL, x, y);
 }
 
 /* Autocast runs it in fp32. */
 Tensor *aten_upsample(Eager *g, Tensor *x, Size size, bool bilinear) {
+    GUARD(g);
     Tensor *lx = amp_wide(g, x), *y = window(g, bilinear ? BILINEAR : NEAREST, lx, size);
     tensor_drop(g, lx);
     return y;
@@ -64,6 +70,7 @@ static void apply_embedding(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule embedding_rule = {"EmbeddingBackward0", apply_embedding};
 
 Tensor *aten_embedding(Eager *g, Tensor *index, Tensor *w) {
+    GUARD(g);
     Size size = index->size;
     size.of[size.rank++] = w->size.of[1];
     Node *n = node_new(g, &embedding_rule, &w, 1, 1);

@@ -60,8 +60,7 @@ void node_save(Eager *g, Node *n, int k, Tensor *x) {
 }
 
 void node_output(Eager *g, Node *n, Tensor *y) {
-    (void)g;
-    if (!n) return;
+    if (!n || y == g->unnamed) return;
     assert(n->n_out < NODE_OUTPUTS && !y->node);
     if (n->n_out) n->refs++; /* the first output takes over the maker's reference */
     y->node = n;
@@ -178,6 +177,7 @@ static void run_node(Eager *g, Ready *r, Node *n) {
     eager_where(g, n->layer, n->rule->name);
     for (int k = 0; k < n->n_out; k++) any |= n->sent[k] != NULL;
     if (any) frame_restore(g, n);
+    if (g->scratch.failed) return;
     if (any) n->rule->apply(g, n, n->sent, dx);
     if (n->frame) drop_saved(g, n); /* what was made again is held by the call alone */
     for (int i = 0; i < n->n_next; i++)
@@ -219,7 +219,7 @@ void backward(Eager *g, Tensor *loss, Tensor *gradient) {
         count_waits(&r, loss->node);
         loss->node->waits++;
         send(g, &r, &(Edge){loss->node, loss->output}, tensor_ref(root));
-        while (r.n && !r.failed) run_node(g, &r, pop(&r));
+        while (r.n && !r.failed && !g->scratch.failed) run_node(g, &r, pop(&r));
     }
     if (r.failed) g->scratch.failed = true;
     mem_free(r.heap);

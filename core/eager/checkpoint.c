@@ -119,7 +119,7 @@ void frame_restore(Eager *g, Node *n) {
     Frame *f = n->frame;
     if (!f) return;
     if (!f->again) make_again(g, f);
-    for (int k = 0; k < n->n_saved && f->again; k++) {
+    for (int k = 0; k < n->n_saved && !g->scratch.failed; k++) {
         if (!n->held[k]) continue;
         assert(n->held[k] <= f->made);
         n->saved[k] = f->again[n->held[k] - 1];

@@ -12,6 +12,7 @@ static Module *const modules[] = {
 
 Tensor *module_call(Eager *g, const Layer *l, Tensor *const *in) {
     const Layer *caller = g->layer;
+    GUARD(g);
     eager_where(g, l, g->node);
     Tensor *y = modules[l->kind - layer_kinds](g, l, in);
     eager_where(g, caller, g->node);

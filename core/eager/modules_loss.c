@@ -20,6 +20,7 @@ static Tensor *reduced(Eager *g, const Layer *l, Tensor *t) {
 /* (1 - smoothing) nll + smoothing / C times the mean of -sum(log p), whose ignored samples are masked out. Source:
  * ATen/native/LossNLL.cpp (cross_entropy_loss_label_smoothing). */
 static Tensor *smoothed(Eager *g, const Layer *l, Tensor *log, Tensor *target, Tensor *weight) {
+    GUARD(g);
     Tensor *nll = aten_nll_loss(g, log, target, weight);
     Tensor *sum = weight ? NULL : aten_sum(g, log, 1u << 1, false);
     if (weight) {

@@ -9,6 +9,7 @@ Tensor *module_linear(Eager *g, const Layer *l, Tensor *const *in) {
 
 /* (N, T, heads width) as (N, heads, T, width) */
 static Tensor *heads_of(Eager *g, Tensor *x, int64_t heads) {
+    GUARD(g);
     const int64_t *d = x->size.of;
     Tensor *apart = aten_view(g, x, SIZE(d[0], d[1], heads, d[2] / heads)), *y = aten_transpose(g, apart, 1, 2);
     tensor_drop(g, apart);
@@ -17,6 +18,7 @@ static Tensor *heads_of(Eager *g, Tensor *x, int64_t heads) {
 
 /* y.transpose(1, 2).contiguous().view(N, T, C) */
 static Tensor *side_by_side(Eager *g, Tensor *y) {
+    GUARD(g);
     const int64_t *d = y->size.of;
     Tensor *turned = aten_transpose(g, y, 1, 2), *whole = aten_contiguous(g, turned);
     tensor_drop(g, turned);
@@ -27,6 +29,7 @@ static Tensor *side_by_side(Eager *g, Tensor *y) {
 
 /* nanoGPT's CausalSelfAttention: q, k, v are variables of the forward function. */
 static Tensor *causal_self_attention(Eager *g, const Layer *l, Tensor *x) {
+    GUARD(g);
     const int64_t heads = options_int(&l->options, "n_head"), width = x->size.of[2];
     const bool bias = options_bool(&l->options, "bias"), drops = g->training && options_float(&l->options, "dropout") > 0;
     Tensor *qkv = aten_linear(g, x, module_param(g, l, 0), bias ? module_param(g, l, 1) : NULL), *part[3];
@@ -84,6 +87,7 @@ static void in_projection(Eager *g, const Layer *l, Tensor *const *x, bool packe
 
 /* (T, N, E) as (N heads, T, width): view(T, N heads, width).transpose(0, 1). Takes over x. */
 static Tensor *heads_first(Eager *g, Tensor *x, int64_t heads) {
+    GUARD(g);
     const int64_t *d = x->size.of;
     Tensor *apart = aten_view(g, x, SIZE(d[0], d[1] * heads, d[2] / heads)), *y = aten_transpose(g, apart, 0, 1);
     tensor_drop(g, apart);
@@ -92,6 +96,7 @@ static Tensor *heads_first(Eager *g, Tensor *x, int64_t heads) {
 }
 
 static Tensor *multihead_attention(Eager *g, const Layer *l, Tensor *const *in) {
+    GUARD(g);
     const int64_t heads = options_int(&l->options, "num_heads");
     const bool batch_first = options_bool(&l->options, "batch_first"), bias = options_bool(&l->options, "bias");
     const int64_t kdim = options_int(&l->options, "kdim"), vdim = options_int(&l->options, "vdim");
@@ -153,6 +158,7 @@ static void make_angles(Eager *g, int64_t steps, int64_t dim) {
 
 /* transformers' apply_rotary_pos_emb: x * cos + rotate_half(x) * sin, rotate_half(x) = cat((-x2, x1)) */
 static Tensor *rotate_halves(Eager *g, Tensor *x) {
+    GUARD(g);
     const int last = x->size.rank - 1;
     const int64_t half = x->size.of[last] / 2;
     Tensor *direct = aten_binary(g, WITH_MUL, x, g->cosine);

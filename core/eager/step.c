@@ -185,7 +185,7 @@ static void run_step(Loop *l) {
         run_forward(l);
         if (training) run_backward(l);
     }
-    if (training) run_optimizer(l);
+    if (training && !g->scratch.failed) run_optimizer(l);
 }
 
 /* ---- */
@@ -218,7 +218,7 @@ static void read_target(Loop *l) {
 
 int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Err *e) {
     Storage nothing = {1 << 30, -1};
-    Tensor unnamed = {.storage = &nothing, .refs = 1 << 30};
+    Tensor unnamed = {.storage = &nothing, .refs = 1 << 30, .size = {TENSOR_RANK, {1, 1, 1, 1, 1, 1}}};
     Eager g = {.trace = out, .net = net, .card = card, .call = -1, .unnamed = &unnamed};
     Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
     char text[32];

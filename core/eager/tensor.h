@@ -86,6 +86,10 @@ typedef struct Eager {
     Tensor *cosine, *sine;  /* of rotary positions, in a forward pass: references, or NULL */
 } Eager;
 
+/* Where host memory has run out there is nothing to go on with: every op gives the step's stand-in, and the step ends
+ * (eager_trace says why). */
+#define GUARD(g) if ((g)->scratch.failed) return tensor_ref((g)->unnamed)
+
 /* Names what runs from here on: the calls of the trace. */
 void eager_op(Eager *g, const char *op);
 void eager_where(Eager *g, const Layer *l, const char *node);
