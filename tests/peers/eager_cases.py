@@ -29,6 +29,13 @@ class Experiment:
     make: object
 
 
+class Apart(dict):
+    """Makes each place of a layer a layer of its own, as the script says"""
+
+    def __contains__(self, _):
+        return False
+
+
 @dataclass
 class Case:
     name: str
@@ -63,7 +70,7 @@ class Case:
         if not isinstance(self.model, Spec):
             return self.model.make()
         reentrant = self.pytorch.get("use_reentrant", False)
-        return fuzz_networks.build(self.model, None, {**OWN, "Checkpoint": lambda body: Checkpoint(body, reentrant)})
+        return fuzz_networks.build(self.model, Apart(), {**OWN, "Checkpoint": lambda body: Checkpoint(body, reentrant)})
 
     def criteria(self):
         """[(factor, module), ...]"""

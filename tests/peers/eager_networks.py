@@ -435,8 +435,9 @@ class UNet(nn.Module):
         widths = [features << level for level in range(1, depth + 1)]
         self.inc = double_conv(3, features)
         self.down = nn.ModuleList(double_conv(width // 2, width) for width in widths)
-        self.up = nn.ModuleList(nn.ConvTranspose2d(width, width // 2, 2, stride=2) for width in widths)
-        self.merge = nn.ModuleList(double_conv(width, width // 2) for width in widths)
+        # in the order of their use, as a graph without `order` has its parameters
+        self.rise = nn.ModuleList(nn.ModuleList([nn.ConvTranspose2d(width, width // 2, 2, stride=2),
+                                                 double_conv(width, width // 2)]) for width in reversed(widths))
         self.outc = nn.Conv2d(features, 1, 1)
 
     def forward(self, x):
@@ -444,8 +445,8 @@ class UNet(nn.Module):
         for down in self.down:
             kept.append(down(F.max_pool2d(kept[-1], 2)))
         x = kept[-1]
-        for level in reversed(range(len(self.down))):
-            x = self.merge[level](torch.cat([kept[level], self.up[level](x)], 1))
+        for level, (up, merge) in zip(reversed(range(len(self.down))), self.rise):
+            x = merge(torch.cat([kept[level], up(x)], 1))
         return self.outc(x)
 
 
