@@ -2,13 +2,6 @@
 -- (--short), for machines without PyTorch. `make peer-eager` compares many more networks with PyTorch itself.
 local tap = dofile "tests/tap.lua"
 
--- Cases that are not predicted yet. One that is, and is as its list says, must leave this table.
-local NOT_YET = {}
-for name in ([[checkpointed convnet embedding layer_Dropout layer_attention layer_conv_transpose layer_groupnorm layer_rmsnorm
-  loss_bce_logits loss_cross_entropy_smoothed mlp mlp_accumulate mlp_amp_bf16 mlp_amp_fp16 model_GPT model_GPT_amp_bf16
-  model_LeNet normalised normalised_amp_bf16 normalised_eval optim_adafactor optim_adam_fused optim_clipped
-  optim_sgd_nesterov residual]]):gmatch "%S+" do NOT_YET[name] = true end
-
 local program = os.getenv "MEMTIDE" or "build/memtide"
 
 local function read(path)
@@ -110,14 +103,10 @@ for path in pipe:lines() do
   local script, events = text:match "^(.-)\n%-%-\n(.*)$"
   local found, message = predicted(script)
   local what = found and difference(expected_of(events), found) or not found and message
-  if not NOT_YET[name] then
-    tap.ok(not what, name)
-    if what then print("# " .. what) end
-  elseif what then tap.ok(true, name .. " # SKIP not predicted yet")
-  else tap.ok(false, name .. " is predicted now: take it out of NOT_YET") end
-  count, NOT_YET[name] = count + 1, nil
+  tap.ok(not what, name)
+  if what then print("# " .. what) end
+  count = count + 1
 end
 pipe:close()
 tap.ok(count >= 20, "there are lists")
-tap.is(next(NOT_YET), nil, "what is not predicted yet has a list")
 tap.done()
