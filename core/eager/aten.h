@@ -30,6 +30,7 @@ typedef enum WithOp { WITH_ADD, WITH_SUB, WITH_MUL, WITH_DIV } WithOp;
 Tensor *aten_binary(Eager *g, WithOp op, Tensor *a, Tensor *b);  /* broadcast */
 Tensor *aten_binary_number(Eager *g, WithOp op, Tensor *a);      /* with a number on the right */
 Tensor *aten_add_inplace(Eager *g, Tensor *a, Tensor *b);          /* a += b; a itself */
+Tensor *aten_mul_inplace(Eager *g, Tensor *a, Tensor *b);
 typedef struct ActRule ActRule;
 /* The activation of that name, "ReLU", or NULL. */
 const ActRule *aten_act_rule(const char *name);

@@ -98,6 +98,14 @@ Tensor *aten_add_inplace(Eager *g, Tensor *a, Tensor *b) {
     return tensor_ref(a);
 }
 
+Tensor *aten_mul_inplace(Eager *g, Tensor *a, Tensor *b) {
+    Node *n = node_new(g, &binaries[WITH_MUL].rule, (Tensor *[]){a, b}, 2, 2);
+    if (n && node_wants(n, 1)) node_save(g, n, 0, a);
+    if (n && node_wants(n, 0)) node_save(g, n, 1, b);
+    node_rebase(g, n, a);
+    return tensor_ref(a);
+}
+
 /* ---- activations */
 
 enum { ACT_FACTORS = 2 };

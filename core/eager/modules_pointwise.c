@@ -35,12 +35,17 @@ static bool is_wide(const char *kind) {
     return false;
 }
 
+/* Where PyTorch's module has the option; the setting `inplace` says it for all of them. */
+static bool is_inplace(const Eager *g, const Layer *l) {
+    return g->inplace == INPLACE_MARKED ? options_bool(&l->options, "inplace") : g->inplace == INPLACE_ON && strstr(l->kind->spec, "inplace:");
+}
+
 Tensor *module_activation(Eager *g, const Layer *l, Tensor *const *in) {
     const char *kind = layer_kind(l);
     if (!strcmp(kind, "Softsign")) return softsign(g, in[0]);
     if (!strcmp(kind, "Scale")) return scale(g, l, in[0]);
     Tensor *x = is_wide(kind) ? amp_wide(g, in[0]) : tensor_ref(in[0]);
-    Tensor *y = aten_act(g, aten_act_rule(kind), x, options_bool(&l->options, "inplace"));
+    Tensor *y = aten_act(g, aten_act_rule(kind), x, is_inplace(g, l));
     tensor_drop(g, x);
     return y;
 }
@@ -61,9 +66,10 @@ Tensor *module_softmax(Eager *g, const Layer *l, Tensor *const *in) {
 
 /* ---- dropout */
 
-/* x * noise of (N, C, 1, 1): what whole channels, or samples, are multiplied by */
-static Tensor *by_noise(Eager *g, Tensor *x, const char *op, Size noise) {
-    Tensor *drawn = aten_random(g, op, noise, x->type), *y = aten_binary(g, WITH_MUL, x, drawn);
+/* x * noise, as whole channels, or samples, are dropped, and anything in place */
+static Tensor *by_noise(Eager *g, Tensor *x, const char *op, Size noise, bool inplace) {
+    Tensor *drawn = aten_random(g, op, noise, x->type);
+    Tensor *y = inplace ? aten_mul_inplace(g, x, drawn) : aten_binary(g, WITH_MUL, x, drawn);
     tensor_drop(g, drawn);
     return y;
 }
@@ -71,8 +77,9 @@ static Tensor *by_noise(Eager *g, Tensor *x, const char *op, Size noise) {
 Tensor *module_dropout(Eager *g, const Layer *l, Tensor *const *in) {
     Tensor *x = in[0];
     if (!g->training || options_float(&l->options, "p") == 0) return tensor_ref(x);
-    if (l->kind->which) return by_noise(g, x, "aten::new_empty", SIZE(x->size.of[0], x->size.of[1], 1, 1));
-    return aten_dropout(g, x);
+    const bool inplace = is_inplace(g, l);
+    if (l->kind->which) return by_noise(g, x, "aten::new_empty", SIZE(x->size.of[0], x->size.of[1], 1, 1), inplace);
+    return inplace ? by_noise(g, x, "aten::empty_like", x->size, true) : aten_dropout(g, x);
 }
 
 Tensor *module_stochastic_depth(Eager *g, const Layer *l, Tensor *const *in) {
@@ -81,7 +88,7 @@ Tensor *module_stochastic_depth(Eager *g, const Layer *l, Tensor *const *in) {
     Size noise = in[0]->size;
     for (int d = 0; d < noise.rank; d++)
         if (d || !strcmp(options_word(&l->options, "mode", mode), "batch")) noise.of[d] = 1;
-    return by_noise(g, in[0], "aten::empty", noise);
+    return by_noise(g, in[0], "aten::empty", noise, false);
 }
 
 Tensor *module_randn(Eager *g, const Layer *l, Tensor *const *in) {

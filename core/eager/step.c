@@ -224,6 +224,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     char text[32];
     int code = check(net, s, e);
     if (code) return code;
+    g.inplace = s->inplace;
     g.low = scalar_of(l.precision->low);
     g.checkpoint = s->checkpoint == CHECKPOINT_MARKED;
     g.reentrant = s->pytorch.use_reentrant == SAID_TRUE;

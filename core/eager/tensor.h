@@ -12,6 +12,7 @@
 #include "card.h"
 #include "memory/trace.h"
 #include "network/network.h"
+#include "passes/settings.h"
 
 /*   name      bytes */
 #define SCALAR_TYPES(X) X(FLOAT, 4) X(HALF, 2) X(BFLOAT16, 2) X(LONG, 8) X(INT, 4) X(BOOL, 1) X(BYTE, 1)
@@ -76,6 +77,7 @@ typedef struct Eager {
     Tensor **params;      /* by the network's number */
     Tensor *unnamed;      /* stands for a tensor where host memory ran out */
     bool training;        /* model.train(), not model.eval() */
+    Inplace inplace;      /* the setting */
     bool checkpoint;      /* nn.Checkpoint is torch.utils.checkpoint */
     bool reentrant;       /* ... with use_reentrant=True */
     struct Frame *frame;  /* of the checkpoint that runs, or NULL */

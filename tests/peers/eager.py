@@ -127,7 +127,7 @@ def run_case(case):
             x = torch.empty(case.batch, *case.input, device=device, dtype=torch.int64 if case.tokens else torch.float32)
             y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
             if training and part == 0:
-                optimizer.zero_grad()
+                optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
             with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None):
                 output = model(x)
                 loss = criterion(output, y)

@@ -181,6 +181,23 @@ for name, terms, model in (
         ("mse_sum", loss("MSELoss", reduction="sum"), layer("Identity"))):
     case("loss_" + name, chain(layer("Linear", 37, 11), model), [37], 29, terms)
 
+for name, options in dict(batch_first=dict(batch_first=True), time_first={}, unbiased=dict(batch_first=True, bias=False)).items():
+    for precision in "fp32", "amp_bf16":
+        case(f"multihead_{name}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, **options),
+                                                    layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"), precision=precision)
+case("lines", chain(layer("Conv1d", 3, 8, 3), layer("BatchNorm1d", 8), layer("MaxPool1d", 2), layer("AvgPool1d", 2),
+                    layer("AdaptiveAvgPool1d", 2), layer("InstanceNorm1d", 8, affine=True), layer("Flatten"),
+                    layer("Linear", 16, 5)), [3, 31], 29)
+case("shuffles", chain(layer("Conv2d", 3, 8, 3), layer("PixelShuffle", 2), layer("PixelUnshuffle", 2),
+                       layer("ChannelShuffle", 2), layer("Conv2d", 8, 7, 1)), [3, 12, 14], 29, loss("MSELoss"))
+case("padded", chain(layer("Conv2d", 3, 8, 3), layer("ZeroPad2d", [1, 2, 0, 1]), layer("Dropout2d", 0.3),
+                     layer("Upsample", scale_factor=2, mode="bilinear"), layer("Conv2d", 8, 7, 1)), [3, 12, 14], 29,
+     loss("MSELoss"))
+case("turned", chain(layer("Linear", 13, 16), layer("Transpose", 1, 2), layer("Linear", 17, 6), layer("Select", 1, 3),
+                     layer("Linear", 6, 5)), [17, 13], 29)
+case("in_place", chain(layer("Linear", 13, 16), layer("Dropout", 0.3, inplace=True), layer("ReLU", inplace=True),
+                       layer("Linear", 16, 5)), [13], 29)
+
 OPTIMIZERS = {
     "sgd": layer("SGD", lr=0.01), "sgd_decay": layer("SGD", lr=0.01, weight_decay=0.1),
     "sgd_momentum": layer("SGD", lr=0.01, momentum=0.9),
@@ -198,6 +215,12 @@ for name, optimizer in OPTIMIZERS.items():
          known="its first five steps are others than the later ones" if name == "radam" else "")
     if optimizer.kind in FUSED:
         case("optim_" + name + "_fused", mlp(), [784], 64, optimizer=optimizer, pytorch=dict(fused=True))
+
+for kind in "Adamax", "RMSprop", "Adagrad", "Adadelta":
+    for form, chosen in dict(foreach={}, forloop=dict(foreach=False)).items():
+        case(f"optim_{kind}_decay_{form}", mlp(), [784], 64, optimizer=layer(kind, lr=0.01, weight_decay=0.1), pytorch=chosen)
+case("optim_adafactor_images", normalised(), [3, 32, 32], 19, optimizer=layer("Adafactor", lr=0.01))
+case("mlp_gradients_kept", mlp(), [784], 64, pytorch=dict(set_to_none=False))
 
 # ---- techniques
 
