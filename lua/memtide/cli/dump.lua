@@ -20,6 +20,9 @@ end
 
 function dump.run(experiment, given)
   local first = first_cell(experiment, given)
+  if first.settings.framework == "pytorch" and (given.plan or given.passes) then
+    util.fail_usage("dump: PyTorch's step has no %s: its tensors come and go", given.plan and "plan" or "passes")
+  end
   if given.network then io.write(first.network:text())
   elseif given.plan then dump_plan(first)
   elseif given.passes then io.write(first.passes)

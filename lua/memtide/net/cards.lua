@@ -33,9 +33,12 @@ function cards.device(device)
   }
 end
 
--- Makes `framework` and `device` of a cell's values say the same.
-function cards.settle(values)
+-- Makes `framework` and `device` of a cell's values say the same. given: does the script say `framework`?
+function cards.settle(values, given)
   if cards.name(values.device) then
+    if given and values.framework ~= "pytorch" then
+      util.fail('framework = "%s" does not run on %s, which stands for PyTorch on a card', values.framework, values.device)
+    end
     values.framework = "pytorch"
   elseif values.framework == "pytorch" then
     values.device = PREFIX .. (values.device == "cpu" and DEFAULT or values.device:gsub("^cuda:", ""))

@@ -132,7 +132,7 @@ end
 -- Makes the cell's network, model_name and data. No device is needed.
 function cell.build(self)
   local v = self.values
-  cards.settle(v)
+  cards.settle(v, self.experiment:says "framework")
   cell.count_steps(self)
   local input, model = input_of(self), model_of(self)
   check_reads(self)

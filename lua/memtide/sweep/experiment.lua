@@ -335,6 +335,12 @@ function Experiment:own_keys()
   return keys
 end
 
+-- Does the script, or the command line, give the setting anywhere?
+function Experiment:says(name)
+  for _, key in ipairs(self:own_keys()) do if key == name then return true end end
+  return false
+end
+
 -- The columns that only this script's files have, in an order that does not depend on the order of the axes
 function Experiment:own_axes()
   local keys, given, results = self:own_keys(), {test_data = self.base.test_data ~= nil}, {}
