@@ -7,6 +7,7 @@
 #define MT_ATEN_H
 
 #include "autograd.h"
+#include "reduce.h"
 
 /* ---- aten_view.c: no new storage, but for copies of what cannot be a view */
 Tensor *aten_view(Eager *g, Tensor *x, Size size);             /* x lies so that it can be one */
@@ -47,10 +48,7 @@ void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask);
 /* A tensor without a gradient, made by that op. */
 Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type);
 
-/* ---- aten_reduce.c */
-/* What a reduction over dims (a bit each) takes that is split over blocks; element: bytes of what it counts in. */
-void reduce_inner(Eager *g, const Tensor *x, unsigned dims, int64_t element);
-Tensor *aten_sum_to(Eager *g, Tensor *x, Size size);           /* not recorded: the backward pass */
+/* ---- aten_reduce.c; dims: a bit each */
 Tensor *aten_sum(Eager *g, Tensor *x, unsigned dims, bool keepdim);
 Tensor *aten_mean(Eager *g, Tensor *x, unsigned dims, bool keepdim);
 Tensor *aten_amax(Eager *g, Tensor *x, unsigned dims, bool keepdim);

@@ -4,9 +4,8 @@
 #include <limits.h>
 #include <string.h>
 
-#include "aten.h"
-#include "checkpoint.h"
 #include "base/mem.h"
+#include "reduce.h"
 
 bool tensor_requires_grad(const Tensor *t) { return t && (t->node || t->leaf); }
 
@@ -52,10 +51,36 @@ Node *node_new(Eager *g, const NodeRule *rule, Tensor *const *in, int n_in, int 
     return n;
 }
 
+/* In a checkpoint, in place of saving x as the node's k-th. */
+static void save_in_frame(Eager *g, Node *n, int k, Tensor *x) {
+    Frame *f = g->frame;
+    if (!f->again) {
+        if (!n->frame) f->refs++;
+        n->frame = f;
+        n->held[k] = ++f->counted;
+    } else if (f->made < f->counted) {
+        f->again[f->made++] = tensor_detach(g, x);
+        g->halted = f->made == f->counted;
+    }
+}
+
+/* What a node has saved in a frame, before it runs: the first node that needs it has all of the frame made again. */
+static void restore_saved(Eager *g, Node *n) {
+    Frame *f = n->frame;
+    if (!f) return;
+    if (!f->again) f->make_again(g, f);
+    for (int k = 0; k < n->n_saved && f->again; k++) {
+        if (!n->held[k]) continue;
+        assert(n->held[k] <= f->made);
+        n->saved[k] = f->again[n->held[k] - 1];
+        f->again[n->held[k] - 1] = NULL;
+    }
+}
+
 void node_save(Eager *g, Node *n, int k, Tensor *x) {
     if (!n || !x) return;
     assert(k < n->n_saved && !n->saved[k]);
-    if (g->frame) frame_save(g, n, k, x);
+    if (g->frame) save_in_frame(g, n, k, x);
     else n->saved[k] = tensor_detach(g, x);
 }
 
@@ -74,23 +99,6 @@ void node_rebase(Eager *g, Node *n, Tensor *y) {
     y->node = NULL;
     node_output(g, n, y);
     node_drop(g, before);
-}
-
-static void drop_saved(Eager *g, Node *n) {
-    for (int k = 0; k < n->n_saved; k++) tensor_set(g, &n->saved[k], NULL);
-}
-
-static void drop_frame(Eager *g, Node *n) {
-    frame_drop(g, n->frame);
-    n->frame = NULL;
-}
-
-void node_drop(Eager *g, Node *n) {
-    if (!n || --n->refs > 0) return;
-    assert(n->refs == 0);
-    drop_saved(g, n);
-    drop_frame(g, n);
-    for (int i = 0; i < n->n_next; i++) node_drop(g, n->next[i].node);
 }
 
 /* ---- the backward pass */
@@ -144,7 +152,8 @@ static Tensor *validated(Eager *g, const Meta *meta, Tensor *d) {
         d = sum;
     }
     if (meta->type != d->type) {
-        Tensor *cast = aten_to(g, d, meta->type);
+        eager_op(g, "aten::_to_copy");
+        Tensor *cast = tensor_like(g, d, meta->type);
         tensor_drop(g, d);
         d = cast;
     }
@@ -176,15 +185,15 @@ static void run_node(Eager *g, Ready *r, Node *n) {
     assert(n->n_next <= NODE_EDGES);
     eager_where(g, n->layer, n->rule->name);
     for (int k = 0; k < n->n_out; k++) any |= n->sent[k] != NULL;
-    if (any) frame_restore(g, n);
+    if (any) restore_saved(g, n);
     if (g->scratch.failed) return;
     if (any) n->rule->apply(g, n, n->sent, dx);
-    if (n->frame) drop_saved(g, n); /* what was made again is held by the call alone */
+    if (n->frame) node_drop_saved(g, n); /* what was made again is held by the call alone */
     for (int i = 0; i < n->n_next; i++)
         if (dx[i]) dx[i] = validated(g, &n->next[i].node->out[n->next[i].output], dx[i]);
     for (int k = 0; k < n->n_out; k++) tensor_set(g, &n->sent[k], NULL);
-    drop_saved(g, n);
-    drop_frame(g, n);
+    node_drop_saved(g, n);
+    node_drop_frame(g, n);
     for (int i = 0; i < n->n_next; i++)
         if (n->next[i].node) send(g, r, &n->next[i], dx[i]);
 }

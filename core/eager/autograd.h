@@ -45,6 +45,19 @@ struct Node {
     int *held;             /* then, by saved tensor: 1 + its number in the frame, 0: none */
 };
 
+/* What a checkpoint keeps in place of what its nodes would save (Eager.frame while it runs): PyTorch's
+ * saved_tensors_hooks. What is saved is counted, and kept when all of it is made again. */
+struct Frame {
+    const Layer *layer;
+    Tensor *in[LAYER_IN]; /* references, without their graph */
+    int refs;
+    bool autocast;
+    int counted;          /* tensors that were to be saved */
+    int made;             /* of these, how many have been made again */
+    Tensor **again;       /* [counted], references; NULL until they are made */
+    void (*make_again)(Eager *g, Frame *f); /* allocates `again` and runs the layer once more */
+};
+
 /* A node for an op on `in` (NULL entries allowed), of which it saves n_saved tensors later (node_save), or NULL if no
  * gradient is recorded or wanted. */
 Node *node_new(Eager *g, const NodeRule *rule, Tensor *const *in, int n_in, int n_saved);
@@ -52,12 +65,17 @@ Node *node_new(Eager *g, const NodeRule *rule, Tensor *const *in, int n_in, int 
 void node_save(Eager *g, Node *n, int k, Tensor *x);
 /* y is output k of the node; node NULL: nothing. Outputs are given in order. */
 void node_output(Eager *g, Node *n, Tensor *y);
-void node_drop(Eager *g, Node *n);
 static inline bool node_wants(const Node *n, int i) { return n->next[i].node != NULL; }
 /* y was written in place by an op: its graph is now that of the node. */
 void node_rebase(Eager *g, Node *n, Tensor *y);
 
 bool tensor_requires_grad(const Tensor *t);
+
+/* refs.c; NULL is allowed. node_drop_saved and node_drop_frame: what a node holds that has run. */
+void node_drop(Eager *g, Node *n);
+void node_drop_saved(Eager *g, Node *n);
+void node_drop_frame(Eager *g, Node *n);
+void frame_drop(Eager *g, Frame *f);
 
 /* loss.backward(), or with the gradient of the loss given (lent; NULL: ones are made). */
 void backward(Eager *g, Tensor *loss, Tensor *gradient);

@@ -1,20 +1,13 @@
-/* The table of modules, and those that hold others. */
+/* Calls of modules, and those that hold others. */
 #include "modules.h"
-#include "checkpoint.h"
 
 #include <string.h>
-
-static Module *const modules[] = {
-#define LAYER(name, role, functions, which, spec) module_##functions,
-#include "network/layers.def"
-#undef LAYER
-};
 
 Tensor *module_call(Eager *g, const Layer *l, Tensor *const *in) {
     const Layer *caller = g->layer;
     GUARD(g);
     eager_where(g, l, g->node);
-    Tensor *y = modules[l->kind - layer_kinds](g, l, in);
+    Tensor *y = g->modules[l->kind - layer_kinds](g, l, in);
     eager_where(g, caller, g->node);
     return y;
 }
@@ -108,11 +101,6 @@ Tensor *module_residual(Eager *g, const Layer *l, Tensor *const *in) {
 Tensor *module_identity(Eager *g, const Layer *l, Tensor *const *in) {
     (void)g, (void)l;
     return tensor_ref(in[0]);
-}
-
-/* One inside another is a part of the outer one. */
-Tensor *module_checkpoint(Eager *g, const Layer *l, Tensor *const *in) {
-    return g->checkpoint && g->grad && !g->frame ? checkpoint_call(g, l->child[0], in) : module_call(g, l->child[0], in);
 }
 
 Tensor *module_recurrent(Eager *g, const Layer *l, Tensor *const *in) { return module_identity(g, l, in); }

@@ -6,9 +6,6 @@
 #include "aten.h"
 #include "network/layer.h"
 
-/* in[n_in] are lent; the result is the caller's. */
-typedef Tensor *Module(Eager *g, const Layer *l, Tensor *const *in);
-
 /* Runs a layer. */
 Tensor *module_call(Eager *g, const Layer *l, Tensor *const *in);
 /* The layer's k-th parameter, lent; NULL: it has fewer. */
@@ -18,6 +15,7 @@ Tensor *module_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target);
 /* NULL, or the first layer that is not predicted. */
 const Layer *module_unknown(const Layer *l);
 
+/* in[n_in] are lent; the result is the caller's. */
 #define LAYER(name, role, functions, which, spec) Module module_##functions;
 #include "network/layers.def"
 #undef LAYER

@@ -20,6 +20,12 @@ typedef struct Loop {
     ScalarType input_type, target_type;
 } Loop;
 
+static Module *const modules[] = {
+#define LAYER(name, role, functions, which, spec) module_##functions,
+#include "network/layers.def"
+#undef LAYER
+};
+
 static ScalarType scalar_of(DType t) {
     static const ScalarType types[DT_COUNT] = {[DT_F32] = T_FLOAT, [DT_BF16] = T_BFLOAT16, [DT_F16] = T_HALF, [DT_I32] = T_LONG,
                                                [DT_U8] = T_BYTE};
@@ -219,7 +225,7 @@ static void read_target(Loop *l) {
 int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Err *e) {
     Storage nothing = {1 << 30, -1};
     Tensor unnamed = {.storage = &nothing, .refs = 1 << 30, .size = {TENSOR_RANK, {1, 1, 1, 1, 1, 1}}};
-    Eager g = {.trace = out, .net = net, .card = card, .call = -1, .unnamed = &unnamed};
+    Eager g = {.trace = out, .net = net, .card = card, .call = -1, .unnamed = &unnamed, .modules = modules};
     Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
     char text[32];
     int code = check(net, s, e);

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd.h"
-
 size_t scalar_bytes(ScalarType t) {
     static const size_t bytes[] = {
 #define X(name, bytes) bytes,
@@ -66,11 +64,6 @@ static Storage *storage_new(Eager *g, size_t bytes) {
     if (!s) return NULL;
     *s = (Storage){1, bytes && !g->halted ? trace_alloc(g->trace, bytes, g->category, current_call(g)) : -1};
     return s;
-}
-
-static void storage_drop(Eager *g, Storage *s) {
-    assert(s->refs > 0);
-    if (--s->refs == 0 && s->traced >= 0) trace_release(g->trace, s->traced);
 }
 
 void eager_inner(Eager *g, const int64_t *bytes, int n) {
@@ -153,29 +146,6 @@ Tensor *tensor_view(Eager *g, Tensor *x, Size size, const int64_t *stride) {
 Tensor *tensor_detach(Eager *g, const Tensor *x) {
     x->storage->refs++;
     return make(g, x->storage, x->type, &x->size, x->stride);
-}
-
-Tensor *tensor_ref(Tensor *t) {
-    if (t) t->refs++;
-    return t;
-}
-
-void tensor_drop(Eager *g, Tensor *t) {
-    if (!t || --t->refs > 0) return;
-    assert(t->refs == 0);
-    Node *node = t->node;
-    t->node = NULL;
-    storage_drop(g, t->storage);
-    tensor_drop(g, t->base);
-    tensor_drop(g, t->grad);
-    tensor_drop(g, t->cast);
-    node_drop(g, node);
-}
-
-void tensor_set(Eager *g, Tensor **slot, Tensor *t) {
-    Tensor *before = *slot;
-    *slot = t;
-    tensor_drop(g, before);
 }
 
 int64_t tensor_elements(const Tensor *t) { return size_elements(&t->size); }

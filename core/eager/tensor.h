@@ -38,6 +38,7 @@ typedef struct Storage { int refs, traced; } Storage;
 
 typedef struct Node Node;
 typedef struct Frame Frame;
+typedef struct Eager Eager;
 
 typedef struct Tensor {
     Storage *storage;
@@ -58,7 +59,9 @@ typedef struct Tensor {
 /* What one thread of a process has on a GPU (the backward pass runs on a thread of its own). */
 typedef enum Thread { THREAD_FORWARD, THREAD_AUTOGRAD, THREADS } Thread;
 
-typedef struct Eager {
+typedef struct Tensor *Module(Eager *g, const Layer *l, struct Tensor *const *in); /* modules.h */
+
+struct Eager {
     Trace *trace;
     const Network *net;
     Scratch scratch;
@@ -80,13 +83,14 @@ typedef struct Eager {
     Inplace inplace;      /* the setting */
     bool checkpoint;      /* nn.Checkpoint is torch.utils.checkpoint */
     bool reentrant;       /* ... with use_reentrant=True */
-    struct Frame *frame;  /* of the checkpoint that runs, or NULL */
+    Frame *frame;         /* of the checkpoint that runs, or NULL */
     bool halted;          /* a recomputation has all that it is for: what follows does not happen */
     Tensor *more[LAYER_IN]; /* outputs of the network beside the first one, in forward(): references */
     int n_more;
     Tensor *class_weights;  /* of the loss that runs, or NULL */
     Tensor *cosine, *sine;  /* of rotary positions, in a forward pass: references, or NULL */
-} Eager;
+    Module *const *modules; /* by kind of layer */
+};
 
 /* Where host memory has run out there is nothing to go on with: every op gives the step's stand-in, and the step ends
  * (eager_trace says why). */
@@ -103,9 +107,10 @@ Tensor *tensor_like(Eager *g, const Tensor *x, ScalarType type);
 Tensor *tensor_view(Eager *g, Tensor *x, Size size, const int64_t *stride);
 /* x without its graph. */
 Tensor *tensor_detach(Eager *g, const Tensor *x);
-Tensor *tensor_ref(Tensor *t);          /* NULL is allowed */
-void tensor_drop(Eager *g, Tensor *t);  /* NULL is allowed */
-/* *slot = t, a reference that is given; what it held before is dropped after that, as an assignment does. */
+/* refs.c; NULL is allowed. tensor_set: *slot = t, a reference that is given; what the slot held before is dropped after
+ * that, as an assignment does. */
+Tensor *tensor_ref(Tensor *t);
+void tensor_drop(Eager *g, Tensor *t);
 void tensor_set(Eager *g, Tensor **slot, Tensor *t);
 
 int64_t tensor_elements(const Tensor *t);

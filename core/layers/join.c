@@ -1,16 +1,18 @@
-/* Concat, Add and Mul of branches that read the same input; without branches, of the inputs themselves. Told apart by
- * the op. Identity; Select and Narrow, which cut out; Roll. Dimensions are PyTorch's, negative ones count from the
- * end. */
+/* Concat, Add and Mul (`which`: the op) of branches that read the same input, or of the inputs themselves if there are
+ * no branches. Identity. Select and Narrow, which cut a part out. Roll. Dimensions are PyTorch's: negative ones count
+ * from the end. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "network/layer.h"
 
+/* What is joined: the branches' outputs, or the inputs. */
 static int count_values(const Layer *l) { return l->n_child ? l->n_child : l->n_in; }
 static const Value *value(const Layer *l, int k) { return l->n_child ? &l->child[k]->output : &l->ins[k]; }
 
-/* The option "dim", counted from the front; the batch stays whole. */
+/* The option "dim", counted from the front; not the batch's. */
 static int find_dim(const Layer *l, int rank, int *dim, Err *e) {
     int64_t given = options_int(&l->options, "dim");
     *dim = (int)(given < 0 ? given + rank : given);
@@ -20,7 +22,8 @@ static int find_dim(const Layer *l, int rank, int *dim, Err *e) {
 
 /* ---- joins */
 
-/* All shapes are the first one's, but for the sizes along `dim`, which are added up (-1: equal, too). */
+/* The joined shape: all shapes must equal the first, except for the sizes along `dim`, which are added up. dim -1: no
+ * exception. */
 static int join_shapes(const Layer *l, int dim, Shape *out, Err *e) {
     char one[SHAPE_TEXT], two[SHAPE_TEXT];
     *out = value(l, 0)->shape;
@@ -39,22 +42,21 @@ static int join_shapes(const Layer *l, int dim, Shape *out, Err *e) {
     return OK;
 }
 
-static bool is_line(const Value *v) { return v->shape.rank == 3 && v->order[0]; }
-
-/* Of two factors or terms, the one that is broadcast over the other, whose sizes it has but for one run of 1s; -1: none.
- * It is to lie as the larger one does. */
+/* Which of two factors or terms is broadcast over the other: it has the other's sizes except for one run of 1s. -1:
+ * none. The run must be one in the order in which the larger value lies, too. */
 static int find_broadcast(const Layer *l) {
     if (l->kind->which == OP_concat || count_values(l) != 2 || value(l, 0)->param || value(l, 1)->param) return -1;
     for (int k = 0; k < 2; k++) {
         const Value *s = value(l, k), *x = value(l, 1 - k);
-        bool last = (x->shape.rank == 4 && !x->rows) || is_line(x), turned = x->shape.rank == 2 && x->order[0];
+        bool last = (x->shape.rank == 4 && !x->rows) || (x->shape.rank == 3 && x->order[0]); /* channels-last */
+        bool flattened = x->shape.rank == 2 && x->order[0];                                  /* such an image as a matrix */
         Broadcast r;
-        if (broadcast_read(&x->shape, &s->shape, last, &r) && r.run > 1 && (!turned || r.inner == 1)) return k;
+        if (broadcast_read(&x->shape, &s->shape, last, &r) && r.run > 1 && (!flattened || r.inner == 1)) return k;
     }
     return -1;
 }
 
-/* Up to the channels of images (N, C, L) that are put side by side. */
+/* Do two values lie alike? Of images (N, C, L) that are joined along the channels, C may differ. */
 static bool same_order(const Value *a, const Value *b, int dim) {
     int from = dim == 1 && a->order[0] && b->order[0];
     return !memcmp(a->order + from, b->order + from, (3 - (size_t)from) * sizeof *a->order);
@@ -92,7 +94,7 @@ int layer_join_shape(Network *n, Layer *l, Err *e) {
     }
     if (is_binary(l)) return layer_binary_shape(n, l, e);
     if ((code = join_shapes(l, dim, &out, e))) return code;
-    bool same = dim < 0 || (dim == 1 && out.rank == 3); /* equal orders stay; otherwise all sides get PyTorch's */
+    bool same = dim < 0 || (dim == 1 && out.rank == 3); /* equal orders stay; else all values get PyTorch's */
     for (int k = 1; k < count_values(l); k++) same &= same_order(value(l, k), value(l, 0), dim);
     const Value first = *value(l, 0);
     layer_output(l, out);
@@ -102,7 +104,7 @@ int layer_join_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-/* Sums and products of more than two, two by two. */
+/* Sums and products: the first two, then the result and the next one. */
 static int join_pairs(Lower *lw, const Layer *l, const int *side, int n) {
     int y = side[0];
     for (int k = 1; k < n; k++) {
@@ -114,7 +116,7 @@ static int join_pairs(Lower *lw, const Layer *l, const int *side, int n) {
     return y;
 }
 
-/* x broadcast s, lying as x does */
+/* x + s or x s, with s broadcast over x, lying as x does. */
 static int join_broadcast(Lower *lw, const Layer *l, int x, int s) {
     Attr a;
     memset(&a, 0, sizeof a);
@@ -128,6 +130,7 @@ int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
     int side[OP_IN] = {0}, dim, n = count_values(l);
     Attr a;
     memset(&a, 0, sizeof a);
+    assert(n >= 1 && n <= OP_IN);
     int broadcast = find_broadcast(l);
     if (broadcast < 0 && is_binary(l)) return layer_binary_forward(lw, l, in);
     for (int k = 0; k < n; k++) {
@@ -137,7 +140,8 @@ int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
     }
     if (broadcast >= 0) return join_broadcast(lw, l, side[1 - broadcast], side[broadcast]);
     if (l->kind->which != OP_concat || n == 1) return join_pairs(lw, l, side, n);
-    if (find_dim(l, l->out.rank, &dim, NULL)) return 0; /* checked before */
+    int code = find_dim(l, l->out.rank, &dim, NULL);
+    assert(!code), (void)code; /* layer_join_shape has checked it */
     a.axis.axis = dim;
     return lower_op(lw, OP_concat, l, side, n, &a);
 }
@@ -155,7 +159,7 @@ int layer_identity_forward(Lower *lw, const Layer *l, const int *in) {
     return in[0];
 }
 
-/* x[start, start + length) along the layer's dim: where that is, from the option `from`. */
+/* Finds the part [start, start + length) along the layer's dim; `from` is the option that says where it starts. */
 static int find_part(const Layer *l, const char *from, int64_t length, int *dim, int64_t *start, Err *e) {
     int code = find_dim(l, l->in.rank, dim, e);
     if (code) return code;
@@ -170,7 +174,8 @@ static int emit_part(Lower *lw, const Layer *l, int x, const char *from, int64_t
     int dim;
     Attr a;
     memset(&a, 0, sizeof a);
-    if (find_part(l, from, length, &dim, &a.axis.start, NULL)) return 0; /* checked before */
+    int code = find_part(l, from, length, &dim, &a.axis.start, NULL);
+    assert(!code), (void)code; /* the shape function has checked it */
     a.axis.axis = dim;
     return lower_emit(lw, OP_slice, l, &x, 1, y, &a);
 }
@@ -191,13 +196,6 @@ int layer_narrow_forward(Lower *lw, const Layer *l, const int *in) {
                      lower_buf(lw, l, "y", DT_F32));
 }
 
-/* The input's shape with one element left in the dimension; and without that dimension. */
-static Shape kept_shape(const Layer *l, int dim) {
-    Shape s = l->in;
-    s.dim[dim] = 1;
-    return s;
-}
-
 int layer_select_shape(Network *n, Layer *l, Err *e) {
     int64_t start;
     int dim, code = find_part(l, "index", 1, &dim, &start, e);
@@ -215,9 +213,11 @@ int layer_select_shape(Network *n, Layer *l, Err *e) {
 
 /* A part of size 1, then the same elements without that dimension: a view, unless they lie channels-last. */
 int layer_select_forward(Lower *lw, const Layer *l, const int *in) {
-    int dim;
-    if (find_dim(l, l->in.rank, &dim, NULL)) return 0; /* checked before */
-    int x = emit_part(lw, l, in[0], "index", 1, lower_temp(lw, l, "part", kept_shape(l, dim), NULL, DT_F32));
+    int dim, code = find_dim(l, l->in.rank, &dim, NULL);
+    assert(!code), (void)code; /* layer_select_shape has checked it */
+    Shape part = l->in;
+    part.dim[dim] = 1;
+    int x = emit_part(lw, l, in[0], "index", 1, lower_temp(lw, l, "part", part, NULL, DT_F32));
     if (l->in.rank == 4 && !l->in_rows && dim > 1) return lower_op(lw, OP_nhwc_to_nchw, l, &x, 1, NULL);
     return lower_view(lw, l, x);
 }
@@ -246,7 +246,9 @@ int layer_roll_forward(Lower *lw, const Layer *l, const int *in) {
     int dim, x = lower_rows(lw, l, in[0]);
     Attr a;
     memset(&a, 0, sizeof a);
-    if (find_shift(l, &dim, &a.axis.start, NULL) || !a.axis.start) return x; /* an error was found before */
+    int code = find_shift(l, &dim, &a.axis.start, NULL);
+    assert(!code), (void)code; /* layer_roll_shape has checked it */
+    if (!a.axis.start) return x;
     a.axis.axis = dim;
     return lower_op(lw, OP_roll, l, &x, 1, &a);
 }

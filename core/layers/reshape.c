@@ -1,13 +1,13 @@
-/* The same elements in other dimensions: Flatten, Unflatten, Reshape, Squeeze and Unsqueeze, told apart by `which`. None
- * moves anything unless it must. A channels-last image is a matrix (P, C) of each sample, pixels by
- * channels: what keeps its channels, or puts all of a sample into one dimension, is a view that remembers the order.
- * Whatever else goes by PyTorch's order; an image made of it is one as soon as a layer takes it as such. */
+/* The same elements in other dimensions: Flatten, Unflatten, Reshape, Squeeze, Unsqueeze (`which`). They move elements
+ * only if they must. A sample of a channels-last image is a matrix (P, C), pixels by channels: a reshape that keeps the
+ * channels, or puts all of a sample into one dimension, is a view that remembers the order. Every other reshape goes by
+ * PyTorch's order; an image that it makes becomes channels-last when a layer takes it as an image. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "network/layer.h"
 
-/* An option that counts dimensions, from the front. */
+/* An option that is a dimension, counted from the front. */
 static int64_t dimension(const Layer *l, const char *option, int rank) {
     int64_t dim = options_int(&l->options, option);
     return dim < 0 ? dim + rank : dim;
@@ -33,8 +33,8 @@ static int flattened(const Layer *l, Shape *out, Err *e) {
     return OK;
 }
 
-/* Puts the list of sizes into out from dimension `at` on: 0 is the input's own size there, and one may be -1, what is
- * left of `elements`. */
+/* Puts the list of sizes, whose product must be `elements`, into out from dimension `at` on. 0 stands for the input's
+ * own size there; one size may be -1: what is left of `elements`. */
 static int fill_sizes(const Layer *l, const char *option, int at, int64_t elements, Shape *out, Err *e) {
     int64_t n, product = 1, *open = NULL;
     char text[SHAPE_TEXT];
@@ -75,7 +75,7 @@ static int unflattened(const Layer *l, Shape *out, Err *e) {
     return code;
 }
 
-/* As in PyTorch, a size other than 1 stays. */
+/* As in PyTorch, a dimension of another size than 1 stays. */
 static int squeezed(const Layer *l, Shape *out, Err *e) {
     int64_t dim;
     int code = expect_dimension(l, "dim", l->in.rank, &dim, e);
@@ -85,7 +85,7 @@ static int squeezed(const Layer *l, Shape *out, Err *e) {
         return layer_error(l, e, "a value keeps 2 dimensions: leave it out, and give the loss targets of one number");
     out->rank--;
     memmove(&out->dim[dim], &l->in.dim[dim + 1], (size_t)(out->rank - dim) * sizeof *out->dim);
-    out->dim[out->rank] = 1; /* as after every shape's last dimension */
+    out->dim[out->rank] = 1; /* every shape has 1 after its last dimension */
     return OK;
 }
 
@@ -107,7 +107,7 @@ static ShapeFn *const shapes[] = {[RESHAPE_FLATTEN] = flattened, [RESHAPE_UNFLAT
 
 /* ---- the order */
 
-/* (C, H, W) of a value that lies channels-last, where that is not PyTorch's order anyway */
+/* Does the value lie channels-last, where that is not PyTorch's order anyway? If so, chw is its (C, H, W). */
 static bool lies_last(const Value *v, int64_t chw[3]) {
     const Shape s = v->shape;
     const int64_t own[3] = {s.dim[1], s.rank == 4 ? s.dim[2] : 1, s.dim[s.rank - 1]};
@@ -116,7 +116,7 @@ static bool lies_last(const Value *v, int64_t chw[3]) {
     return chw[0] > 1 && chw[1] * chw[2] > 1;
 }
 
-/* The matrices of an image that lies channels-last are those of the output, too. */
+/* Are the samples of the output the same matrices (P, C) as those of the image `in`, which lies channels-last? */
 static bool keeps_order(const Shape *in, const Shape *out, const int64_t chw[3]) {
     int64_t channels = out->rank == 2 ? chw[0] * chw[1] * chw[2] : chw[0];
     return in->dim[0] == out->dim[0] && out->rank > 1 && out->dim[1] == channels;

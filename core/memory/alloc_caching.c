@@ -1,16 +1,17 @@
 /* alloc_caching.c: PyTorch's CUDACachingAllocator.
  *
- *   segment   what is taken from the device; small: for blocks up to 1 MiB
+ *   segment: one allocation of the device; a small segment serves blocks up to 1 MiB, a large one the others
  *   +---------------+-------+--------------------------+------------+
  *   | chunk         | free  | chunk                    | free       |  two free neighbours become one
  *   +---------------+-------+--------------------------+------------+
  *
- * A request is rounded up to 512 bytes and gets the smallest free chunk of its pool and stream that is large enough;
- * among equal ones that of the lowest segment, at the lowest offset. PyTorch takes the lowest address, which is
- * unpredictable: without recorded ones the older segment is the lower.
+ * A request is rounded up to a multiple of 512 bytes and gets the smallest free chunk of its pool and stream that is
+ * large enough. Of several chunks of that size it gets the one in the lowest segment, at the lowest offset. PyTorch
+ * takes the one at the lowest address, which cannot be predicted: where no addresses are recorded, an older segment
+ * counts as lower.
  *
  * An expandable segment has far more addresses than there is memory; pages of the device are mapped where they are
- * needed, and unmapped where all of them is free:
+ * needed, and unmapped once all of a page is free:
  *   +---------------+-------+-----------+ - - - - - - - - - - - - - +
  *   | chunk         | free  | chunk     | not mapped                |
  *   +---------------+-------+-----------+ - - - - - - - - - - - - - + */
@@ -20,11 +21,11 @@
 
 enum {
     MIN_BLOCK = 512,        /* kMinBlockSize: every chunk is a multiple of it */
-    SMALL_SIZE = 1 << 20,   /* kSmallSize: up to this a block is of the small pool */
-    SMALL_SEGMENT = 2 << 20,  /* kSmallBuffer */
-    MIN_LARGE = 10 << 20,   /* kMinLargeAlloc: from here on a segment is made for its block */
-    LARGE_SEGMENT = 20 << 20, /* kLargeBuffer: below it */
-    ROUND_LARGE = 2 << 20,  /* kRoundLarge */
+    SMALL_SIZE = 1 << 20,   /* kSmallSize: the largest block of the small pool */
+    SMALL_SEGMENT = 2 << 20,  /* kSmallBuffer: the size of the small pool's segments, or of their pages */
+    MIN_LARGE = 10 << 20,   /* kMinLargeAlloc: the smallest block that gets a segment of its own size */
+    LARGE_SEGMENT = 20 << 20, /* kLargeBuffer: the size of a segment for smaller blocks of the large pool, or of a page */
+    ROUND_LARGE = 2 << 20,  /* kRoundLarge: a segment of a block's own size is a multiple of it */
 };
 #define YOUNGEST (UINT64_C(1) << 62)    /* above every address that a device has */
 #define ADDRESSES ((size_t)1 << 44)     /* of an expandable segment where memory has no limit */
@@ -32,18 +33,19 @@ enum {
 typedef struct Segment Segment;
 
 typedef struct Chunk {
-    struct Chunk *prev, *next; /* in the segment, by offset */
+    struct Chunk *prev, *next; /* the neighbours in the segment, by offset */
     Segment *segment;
     size_t offset, size;
-    uint64_t since; /* searches of the large pool before it became free */
-    bool free, unmapped; /* unmapped: addresses without memory, neither free nor in use */
-    struct Chunk *less, *more; /* in the tree of its pool's free chunks */
-    uint32_t weight;
+    uint64_t since;            /* searches of the large pool before it became free */
+    bool free;                 /* it is in the tree of its pool's free chunks */
+    bool unmapped;             /* addresses without memory, neither free nor in use */
+    struct Chunk *less, *more; /* the children in that tree */
+    uint32_t weight;           /* in that tree, no child has a larger one */
 } Chunk;
 
 struct Segment {
-    Segment *next; /* the next younger one */
-    Chunk *chunks;
+    Segment *next; /* the one made next */
+    Chunk *chunks; /* the first; together they cover the segment */
     char *data;
     size_t size;
     uint64_t address; /* where it lies among the others */
@@ -54,17 +56,17 @@ struct Segment {
 typedef struct Caching {
     Allocator base;
     CachingSettings settings;
-    Segment *segments, **end; /* the oldest first; where the next one goes */
-    uint64_t made;            /* segments, so far */
+    Segment *segments, **end; /* the oldest first; the pointer that the next one is put into */
+    uint64_t made;            /* segments that were ever made */
     uint64_t next_address;    /* of the next segment; 0: above all others */
     uint64_t searches;        /* of the large pool */
     int stream;               /* whose requests come now */
     size_t retries;
-    Chunk *free[2];           /* of the large pool and of the small one: the roots of their trees */
-    uint32_t random;
+    Chunk *free[2];           /* by `small`: the root of the tree of the pool's free chunks */
+    uint32_t random;          /* the last weight */
 } Caching;
 
-/* ---- free chunks: a treap in the order in which they are to be taken, weights from a fixed sequence */
+/* ---- free chunks: a treap in the order in which they are taken, by stream; its weights are a fixed sequence */
 
 static bool is_before(const Chunk *a, const Chunk *b) {
     if (a->segment->stream != b->segment->stream) return a->segment->stream < b->segment->stream;
@@ -73,7 +75,7 @@ static bool is_before(const Chunk *a, const Chunk *b) {
     return a->offset < b->offset;
 }
 
-/* Into the chunks before `at` and the others. */
+/* Parts the tree into the chunks before `at` and the others. */
 static void part(Chunk *tree, const Chunk *at, Chunk **before, Chunk **others) {
     if (!tree) {
         *before = *others = NULL;
@@ -86,6 +88,7 @@ static void part(Chunk *tree, const Chunk *at, Chunk **before, Chunk **others) {
     }
 }
 
+/* Joins two trees; all chunks of `before` come before those of `others`. */
 static Chunk *join(Chunk *before, Chunk *others) {
     if (!before || !others) return before ? before : others;
     if (before->weight > others->weight) {
@@ -97,6 +100,7 @@ static Chunk *join(Chunk *before, Chunk *others) {
 }
 
 static void add_free(Caching *c, Chunk *k) {
+    assert(!k->free && !k->unmapped);
     Chunk **root = &c->free[k->segment->small], *before, *others;
     c->random = c->random * 1664525u + 1013904223u;
     k->weight = c->random;
@@ -108,13 +112,14 @@ static void add_free(Caching *c, Chunk *k) {
 }
 
 static void take_free(Caching *c, Chunk *k) {
+    assert(k->free);
     Chunk **at = &c->free[k->segment->small];
     while (*at != k) at = is_before(*at, k) ? &(*at)->more : &(*at)->less;
     *at = join(k->less, k->more);
     k->free = false;
 }
 
-/* Of the stream the first chunk of at least `size`, or NULL. */
+/* The first chunk of the current stream that has at least `size` bytes, or NULL. */
 static Chunk *first_of(const Caching *c, bool small, size_t size) {
     Chunk *best = NULL;
     for (Chunk *k = c->free[small]; k;) {
@@ -126,7 +131,7 @@ static Chunk *first_of(const Caching *c, bool small, size_t size) {
     return best && best->segment->stream == c->stream ? best : NULL;
 }
 
-/* The neighbour of `at` in the order, of the same stream, or NULL. */
+/* The free chunk of the same stream that comes next after `at` in the order, or last before it; or NULL. */
 static Chunk *neighbour(const Caching *c, const Chunk *at, bool after) {
     Chunk *best = NULL;
     for (Chunk *k = c->free[at->segment->small]; k;) {
@@ -164,7 +169,9 @@ static size_t segment_size(size_t size) {
 
 static bool is_whole(const Chunk *k) { return k->free && !k->prev && !k->next && !k->segment->expandable; }
 
+/* The segment is one chunk, which is in no tree. */
 static void drop(Caching *c, Segment *s) {
+    assert(!s->chunks->free && !s->chunks->next);
     Segment **at = &c->segments;
     while (*at != s) at = &(*at)->next;
     *at = s->next;
@@ -177,6 +184,7 @@ static void drop(Caching *c, Segment *s) {
 static size_t release(Caching *c, Chunk *k) {
     Segment *s = k->segment;
     size_t bytes = s->size;
+    assert(is_whole(k));
     take_free(c, k);
     ledger_give(c->base.ledger, s->data, bytes);
     drop(c, s);
@@ -203,8 +211,10 @@ static Chunk *new_segment(Caching *c, size_t size, bool small, int stream) {
 
 static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory in the caching allocator"); }
 
-/* Makes one chunk of two that are not in the tree. */
+/* Makes one chunk of k and its neighbour `next`, neither of which is in the tree. */
 static Chunk *merge(Chunk *k, Chunk *next) {
+    assert(k->next == next && k->offset + k->size == next->offset && !k->free && !next->free &&
+           k->unmapped == next->unmapped);
     k->size += next->size;
     k->next = next->next;
     if (k->next) k->next->prev = k;
@@ -214,6 +224,7 @@ static Chunk *merge(Chunk *k, Chunk *next) {
 
 /* Cuts the chunk, which is not in the tree, after `size` bytes: *rest is what follows. false: out of host memory. */
 static bool cut(Chunk *k, size_t size, Chunk **rest) {
+    assert(!k->free && size > 0 && size < k->size);
     Chunk *tail = mem_new(sizeof *tail);
     if (!tail) return false;
     *tail = (Chunk){.prev = k, .next = k->next, .segment = k->segment, .offset = k->offset + size,
@@ -250,6 +261,7 @@ static size_t page_of(const Segment *s) { return s->small ? SMALL_SEGMENT : LARG
 /* Gives memory to the first `size` bytes of an unmapped chunk, rounded up to pages; *out: the free chunk that they are
  * in. */
 static int map(Caching *c, Chunk *k, size_t size, Chunk **out, Err *e) {
+    assert(k->unmapped && size > 0 && size <= k->size);
     void *data;
     Chunk *rest = NULL;
     size_t bytes = to_pages(size, page_of(k->segment));
@@ -449,6 +461,7 @@ static bool should_cut(const Caching *c, const Chunk *k, size_t size) {
 
 /* Takes a free chunk, and cuts off what is not needed. */
 static int take(Caching *c, Chunk *k, size_t size, Err *e) {
+    assert(k->free && k->size >= size && size % MIN_BLOCK == 0);
     Chunk *rest = NULL;
     take_free(c, k);
     if (!should_cut(c, k, size)) return OK;
@@ -497,6 +510,7 @@ static uint64_t caching_state(const Allocator *a) {
 
 static void caching_close(Allocator *a) {
     caching_empty_cache(a);
+    assert(!((Caching *)a)->segments); /* else a block was not put */
     mem_free(a);
 }
 
@@ -527,6 +541,7 @@ uint64_t alloc_caching_address(const Block *b) {
 /* Cuts the chunk, all that is left of the segment, where block b begins and ends; *k: what follows it, or NULL. */
 static bool restore_block(Caching *c, Chunk **k, const CachedBlock *b) {
     Chunk *own = *k, *rest = NULL;
+    assert(own && b->offset >= own->offset && b->block->size <= own->offset + own->size - b->offset);
     if (b->offset > own->offset) {
         if (!cut(*k, b->offset - own->offset, &own)) return false;
         add_free(c, *k);

@@ -17,7 +17,8 @@ static void set_order(Program *p, int buf, const int64_t *order) {
     memcpy(b->order, b->shape.rank == 3 ? rows : order, sizeof b->order);
 }
 
-/* `x` in another order, converted once per buffer; of (N, C, L) and (N, C, H, W) with one channel or one place a view. */
+/* `x` in another order, converted once per buffer. (N, C, L) and (N, C, H, W) with one channel or one place are the same
+ * in both orders: a view. */
 static int reorder(Lower *lw, const Layer *l, int x, OpKind kind, const char *name, const int64_t *order) {
     Program *p = lw->p;
     if (!p->failed && !mem_grow(&lw->other, &lw->cap_other, x + 1, sizeof *lw->other)) p->failed = true;

@@ -1,9 +1,9 @@
 /* lower.h: Network -> Program: the forward ops and the loss of one micro-batch, in fp32. Passes do the rest.
  *
- * Layout: (N, C, H, W) activations are channels-last, but those of tensor operations (Value.rows), which are converted
- * where a layer takes them as images. (N, C, L) is channels-last between layers that take it as an image; it is
- * converted where another follows. Flattening one is a view whose features keep that order; the layer that reads it
- * absorbs the order (Linear: in its weight) or asks for lower_rows. Orders are decided by the network
+ * Layout: activations (N, C, H, W) lie channels-last, but for those of tensor operations (Value.rows), which are
+ * converted where a layer takes them as images. (N, C, L) lies channels-last between layers that take it as an image; it
+ * is converted where another layer follows. Flattening such an image is a view whose features keep the order; the layer
+ * that reads it absorbs the order (Linear: in its weight) or asks for lower_rows. The network decides all orders
  * (Layer.out_order). */
 #ifndef MT_LOWER_H
 #define MT_LOWER_H
@@ -56,7 +56,7 @@ int lower_image(Lower *lw, const Layer *l, int x);
 /* The op that makes x, if it is of this kind; else NO_OP. */
 int lower_source(const Lower *lw, int x, OpKind kind);
 
-/* (N, C, L) as a line lies: x itself, or converted once per buffer. */
+/* (N, C, L) as an image lies, channels-last: x itself, or converted once per buffer. */
 int lower_line(Lower *lw, const Layer *l, int x);
 /* Emits the loss of x, output k of the network: in training of every output, in evaluation of the first one. Called as
  * soon as x is there, so that what only the loss reads does not live through the rest of the forward pass. */

@@ -173,7 +173,8 @@ void layer_output(Layer *l, Shape out) {
 
 static bool takes_lines(const Layer *l) { return l->kind->role == 'i'; }
 
-/* (N, C, L) as an image, or in PyTorch's order. 4 dimensions as an image, or as they lie. */
+/* Lets (N, C, L) lie as an image, or in PyTorch's order, and 4 dimensions as an image, or as they are; other ranks stay
+ * as they are. */
 static void lay(Value *v, bool line) {
     const int64_t order[3] = {v->shape.dim[1], 1, v->shape.dim[2]}, rows[3] = {0};
     if (v->shape.rank == 3) memcpy(v->order, line ? order : rows, sizeof v->order);

@@ -62,7 +62,7 @@ double options_floats(const Options *o, const char *name, int which);
 bool options_bool(const Options *o, const char *name);
 /* list[*n]; NULL where a word was given. */
 const double *options_list(const Options *o, const char *name, int64_t *n);
-/* The word, or the text; "" where a pair was given */
+/* The word or the text that was given, "" where a number or a pair was; returns text. */
 const char *options_word(const Options *o, const char *name, char *text /* OPTION_WORDS */);
 /* "kernel_size=3x3 stride=1x1": every option that differs from its default or is required, for dumps and cell ids; of
  * a list of more than LIST_SHOWN numbers their count and their hash, "weight=10#89abcdef01234567". OPTIONS_TEXT

@@ -13,7 +13,7 @@ typedef struct Case {
     int64_t order[3];      /* x is a flattened image */
     StepState state;
     uint32_t micro, calls;
-    int infinity_at;       /* grad_check: element + 1 */
+    int infinity_at;       /* grad_check: the element that is infinite, + 1; 0: none */
     bool plain;            /* 4 dimensions lie in PyTorch's order */
 } Case;
 

@@ -50,6 +50,7 @@ static const Net nets[] = {
     {"several outputs", NET_HEADS, LOSS_HEADS, S4(3, 3, 12, 12)},
     {"rows", "Sequential{Conv2d(3, 37, 3, padding=1) LeakyReLU Flatten}", "CrossEntropyLoss", S4(3, 3, 5, 9)},
     {"llama", NET_LLAMA, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
+    {"tensor operations", NET_OWN, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
 };
 
 static const struct { const char *name; OptimKind kind; OptimRule rule; int accumulate; } updates[] = {

@@ -17,15 +17,17 @@ static void test_slopes(void) {
     };
     for (int f = 0; f < ACT_COUNT; f++) {
         const ActAttr of = {.act = (ActFn)f, .slope = 0.125f, .high = 2};
+        const bool steep = (f >= ACT_LOG && f <= ACT_RECIPROCAL) || f == ACT_POW; /* near 0, and some are NaN below */
         double worst = 0;
-        for (double x = -4.03125; x < 4; x += 0.0625) { /* never at the kink */
+        for (double x = steep ? 0.53125 : -4.03125; x < 4; x += 0.0625) { /* never at the kink */
             const double h = 1.0 / 128;
             double at[5]; /* x - 2h to x + 2h */
             for (int k = 0; k < 5; k++) at[k] = act_value(of, (float)(x + (k - 2) * h));
             double central = (8 * (at[3] - at[1]) - (at[4] - at[0])) / (12 * h); /* error of order h^4 */
             float saved = acts[f].saved == 'x' ? (float)x : (float)at[2];
             double slope = act_slope(of, saved);
-            worst = fmax(worst, fabs(central - slope) / fmax(1, fabs(slope)));
+            double off = fabs(central - slope) / fmax(1, fabs(slope));
+            if (!(off <= worst)) worst = off; /* a NaN, too */
         }
         if (!ok(worst < 2e-4, "%s: slope from %c is the derivative", acts[f].name, acts[f].saved))
             printf("# off by %g\n", worst);

@@ -15,6 +15,7 @@ static const struct { const char *what, *text; const char *loss; Shape input; in
     {"that reads indices", NET_WORDS, CE, {2, {2, 6, 1, 1}}, 0},
     {"for sequences", NET_SEQUENCE, CE, {3, {3, 5, 6, 1}}, 0},
     {"for two sequences", NET_CROSS, CE, {3, {3, 5, 6, 1}}, 0}, {"like LLaMA", NET_LLAMA, CE, {3, {3, 5, 6, 1}}, 0},
+    {"of tensor operations", NET_OWN, CE, {3, {3, 5, 6, 1}}, 0},
     {"of several outputs", NET_HEADS, LOSS_HEADS, {4, {3, 3, 12, 12}}, 0},
     {"with states of 8 bits", NET_ARTICLE, CE, {4, {3, 3, 32, 32}}, 256},
 };

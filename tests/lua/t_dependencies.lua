@@ -2,7 +2,7 @@
 local tap = dofile "tests/tap.lua"
 
 -- A file uses its own room and those before it.
-local C_ROOMS = {"base", "math", "program", "memory", "network", "layers", "passes", "run", "io"}
+local C_ROOMS = {"base", "math", "program", "memory", "network", "layers", "passes", "eager", "run", "io"}
 local LUA_ROOMS = {"base", "results", "net", "sweep", "cli"}
 -- What the kernels of both devices know of core/.
 local KERNEL_ROOMS, KERNEL_ALSO = {base = true, math = true, program = true}, {["memory/device.h"] = true}
@@ -105,6 +105,13 @@ for _, path in ipairs(files "core/passes/*.c core/passes/*.h") do
       return not name:find "^network/" or name == "network/options.h"
     end, "knows no networks")
   end
+end
+
+-- PyTorch's step is made of a network: it knows no programs, and of the passes their settings alone
+for _, path in ipairs(files "core/eager/*.c core/eager/*.h") do
+  forbid(path, includes(path), function(name)
+    return not name:find "^program/" and (not name:find "^passes/" or name == "passes/settings.h")
+  end, "knows no programs")
 end
 
 -- a layer never sees tensors' memory, devices or passes; a container may need host memory for as many numbers as it has

@@ -42,7 +42,7 @@ static int net_value(Option *o, const char *word, Err *e) {
         return option_set_word(o, text, e);
     }
     for (; *end == ':' && n < 16; n++) list[n] = strtod(end + 1, &end);
-    if (n > 1 || o->type == OPTION_LIST) return option_set_list(o, list, n, e);
+    if (end != word && (n > 1 || o->type == OPTION_LIST)) return option_set_list(o, list, n, e);
     if (!strcmp(word, "true") || !strcmp(word, "false")) return option_set_bool(o, word[0] == 't', e);
     if (isalpha((unsigned char)word[0]) || !strcmp(word, "-inf")) return option_set_word(o, word, e);
     return *end == 'x' ? option_set_numbers(o, first, strtod(end + 1, NULL), e) : option_set_number(o, first, e);

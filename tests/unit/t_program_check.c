@@ -161,7 +161,8 @@ static void test_operands(void) {
     static const struct { const char *net; Shape in; } nets[] = {
         {NET_MIXED, {4, {3, 3, 12, 12}}}, {NET_BRANCHES, {4, {3, 3, 12, 12}}}, {NET_NORMS, {4, {3, 3, 12, 12}}},
         {NET_SEQUENCE, {3, {3, 5, 6, 1}}}, {NET_CROSS, {3, {3, 5, 6, 1}}}, {NET_LLAMA, {3, {3, 5, 6, 1}}},
-        {NET_PATCHES, {4, {3, 3, 12, 12}}}, {NET_WORDS, {2, {2, 6, 1, 1}}}};
+        {NET_PATCHES, {4, {3, 3, 12, 12}}}, {NET_WORDS, {2, {2, 6, 1, 1}}},
+        {NET_OWN, {3, {3, 5, 6, 1}}}};
     for (size_t i = 0; i < ARRAY_LEN(nets); i++) {
         Settings s = settings_default();
         s.inplace = INPLACE_OFF;
