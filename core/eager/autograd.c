@@ -69,7 +69,7 @@ static void restore_saved(Eager *g, Node *n) {
     Frame *f = n->frame;
     if (!f) return;
     if (!f->again) f->make_again(g, f);
-    for (int k = 0; k < n->n_saved && f->again; k++) {
+    for (int k = 0; k < n->n_saved && !g->scratch.failed; k++) {
         if (!n->held[k]) continue;
         assert(n->held[k] <= f->made);
         n->saved[k] = f->again[n->held[k] - 1];
