@@ -43,7 +43,7 @@ local ALLOWED = {word = words_of, word_or_bytes = words_of, flag = words_of,
     return ("%d to %d"):format(setting.least, setting.most)
   end,
   size = function() return "bytes" end, text = function() return "a name" end,
-  optimizer = function() return "an optimizer" end,
+  optimizer = function() return "an optimizer" end, options = function() return "a table" end,
 }
 
 local function setting_lines()
