@@ -53,6 +53,8 @@ static int new_trace(lua_State *L) {
     return 1;
 }
 
+const Trace *bind_trace(lua_State *L, int index) { return &((EagerBox *)bind_get(L, index, BOX_TRACE))->trace; }
+
 static const char *or_dash(const char *text) { return *text ? text : "-"; }
 
 static void put_allocation(const Trace *t, int i, TextSink *put, void *arg) {
@@ -66,7 +68,7 @@ static void put_allocation(const Trace *t, int i, TextSink *put, void *arg) {
 
 /* trace:dump() -> an event a line: "+number bytes category op layer where", "-number", "= mark" */
 static int dump(lua_State *L) {
-    const Trace *t = &((EagerBox *)bind_get(L, 1, BOX_TRACE))->trace;
+    const Trace *t = bind_trace(L, 1);
     Text *text = bind_text_new(L);
     char line[64];
     for (int i = 0, mark = 0; i < t->n_events; i++) {
@@ -140,7 +142,7 @@ static int predict_trace(lua_State *L) {
  * predict's peak.event is one, in the order in which they were allocated */
 static int alive(lua_State *L) {
     Err e;
-    const Trace *t = &((EagerBox *)bind_get(L, 1, BOX_TRACE))->trace;
+    const Trace *t = bind_trace(L, 1);
     const lua_Integer last = luaL_checkinteger(L, 2);
     luaL_argcheck(L, last >= 0 && last < t->n_events, 2, "there is no such event");
     bool *lives = mem_new((size_t)t->n_tensors + 1);

@@ -4,6 +4,7 @@
 
 #include <lua.h>
 
+#include "memory/trace.h"
 #include "passes/compile.h"
 #include "run/runtime.h"
 
@@ -14,6 +15,8 @@ void bind_push_peak(lua_State *L, const LedgerPeak *peak, const Program *p);
 void bind_push_categories(lua_State *L, const size_t *bytes);
 /* {name = value} at `index` -> Settings */
 Settings bind_settings(lua_State *L, int index);
+/* The trace of PyTorch's step at `index`. */
+const Trace *bind_trace(lua_State *L, int index);
 /* The open Runtime box at `index`. */
 Runtime *bind_runtime(lua_State *L, int index);
 /* t.allocator of the table at `index`, the default if it is nil */

@@ -3,8 +3,10 @@
 #include <string.h>
 
 #include "bind.h"
+#include "bind_program.h"
 #include "base/mem.h"
 #include "io/snapshot.h"
+#include "memory/trace_compare.h"
 
 static void release_snapshot(void *content) { snapshot_close(content); }
 
@@ -242,9 +244,70 @@ static int events(lua_State *L) {
     return 1;
 }
 
+/* ---- beside a prediction */
+
+/* Pushes what an event of the trace is. */
+static void push_event(lua_State *L, const Trace *t, int event) {
+    const TraceTensor *x = &t->tensors[t->events[event] < 0 ? ~t->events[event] : t->events[event]];
+    const TraceCall *c = &t->calls[x->call];
+    lua_createtable(L, 0, 6);
+    bind_set_string(L, "kind", t->events[event] < 0 ? "free" : "alloc");
+    set_size(L, "bytes", x->bytes);
+    bind_set_string(L, "op", c->op);
+    bind_set_string(L, "layer", c->layer);
+    bind_set_string(L, "where", c->where);
+}
+
+static void push_ops(lua_State *L, const TraceComparison *c) {
+    lua_createtable(L, c->n_ops, 0);
+    for (int i = 0; i < c->n_ops; i++) {
+        const TraceOp *o = &c->ops[i];
+        lua_createtable(L, 0, 6);
+        bind_set_string(L, "predicted_op", o->op[0]);
+        bind_set_string(L, "recorded_op", o->op[1]);
+        set_size(L, "predicted", o->count[0]);
+        set_size(L, "recorded", o->count[1]);
+        set_size(L, "predicted_bytes", o->bytes[0]);
+        set_size(L, "recorded_bytes", o->bytes[1]);
+        lua_rawseti(L, -2, i + 1);
+    }
+}
+
+/* snapshot:compare(trace) -> {pairs =, equal =, difference =, ops = {...}, ...}: the last step of the trace, looked for
+ * in the recording */
+static int compare(lua_State *L) {
+    const Snapshot *s = bind_get(L, 1, BOX_SNAPSHOT);
+    const Trace *t = bind_trace(L, 2);
+    const Trace *both[2] = {t, &s->trace};
+    TraceComparison c;
+    Err e;
+    if (trace_compare(t, t->marks[t->n_marks - 1].event, t->n_events, &s->trace, s->n_start, &c, &e)) return bind_fail(L, &e);
+    lua_createtable(L, 0, 12);
+    if (c.pairs) {
+        bind_set_integer(L, "first_event", c.begin - s->n_start + 1);
+        bind_set_integer(L, "last_event", c.end - s->n_start);
+    }
+    bind_set_integer(L, "pairs", c.pairs);
+    bind_set_integer(L, "equal", c.equal);
+    bind_set_integer(L, "only_predicted", c.only[0]);
+    bind_set_integer(L, "only_recorded", c.only[1]);
+    bind_set_integer(L, "outside", c.outside);
+    bind_set_integer(L, "moved", c.moved);
+    for (int i = 0; i < 2; i++) {
+        if (c.event[i] < 0) continue;
+        push_event(L, both[i], c.event[i]);
+        if (i) bind_set_integer(L, "event", c.event[i] - s->n_start + 1);
+        lua_setfield(L, -2, i ? "recorded" : "predicted");
+    }
+    push_ops(L, &c);
+    lua_setfield(L, -2, "ops");
+    trace_comparison_free(&c);
+    return 1;
+}
+
 void bind_open_snapshot(lua_State *L) {
     static const luaL_Reg methods[] = {{"info", info}, {"replay", replay}, {"what_if", what_if}, {"who", who},
-        {"events", events}, {NULL, NULL}};
+        {"events", events}, {"compare", compare}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"snapshot", open_snapshot}, {"check_alloc_conf", check_alloc_conf},
         {NULL, NULL}};
     bind_type(L, BOX_SNAPSHOT, methods);

@@ -105,6 +105,12 @@ because({of = "other_bytes", less = {"a", "b"}}, "a: no number in column other_b
 because({of = bytes, less = {"a", "b"}}, '"b" was not run', "a cell that was left out", {rows = {rows[1]}})
 because({of = bytes, less = {"a", "b"}}, "b: oom", "a cell that failed",
   {rows = {rows[1], row("b", {status = "oom", peak_bytes = 1})}})
+do
+  local half = {rows = {rows[1], row("b", {status = "predicted", predicted_peak_bytes = 50, peak_bytes = 50})}}
+  rows[1].predicted_peak_bytes = 100
+  is({of = "predicted_peak_bytes", less = {"b", "a"}}, "REPRODUCED", "a prediction needs no run", half)
+  because({of = bytes, less = {"b", "a"}}, "b: predicted", "what is measured does", half)
+end
 because({of = "step_ms", less = {"a", "b"}}, "a: too few samples", "times without samples")
 because({of = "step_ms", less = {"a", "b"}}, "b: too few samples", "or with a few",
   {seconds = {a = {1, 1, 1, 1, 1, 1}, b = {2, 2, 2}}})

@@ -29,6 +29,16 @@ for _, name in ipairs{"article", "batch_by_precision", "checkpoint_frontier", "f
   end
 end
 
+-- ---- the article's techniques in both frameworks
+local of_memtide = {}
+for _, one in ipairs(cells "pytorch") do
+  local found, sum = prepared(one).prediction, 0
+  for _, bytes in pairs(found.peak.categories) do sum = sum + bytes end
+  tap.is(sum, found.peak.bytes, ("pytorch, %s, %s: the categories sum to the peak"):format(one.name, one.values.framework))
+  if one.values.framework == "memtide" then of_memtide[one.values.case] = found.peak.bytes
+  else tap.ok(found.max_memory_allocated > of_memtide[one.values.case], one.values.case .. ": PyTorch needs more") end
+end
+
 -- ---- the article's hand calculation, batch 64, fp32
 local baseline = prepared(cells("article")[1])
 local rows = explain.layers(baseline)

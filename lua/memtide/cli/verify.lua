@@ -256,9 +256,9 @@ end
 
 -- The purpose of the rows, "run" or "predict": it is part of the cells' ids.
 function Verify:purpose(experiment, given)
-  if experiment.base.predict_only or self.statuses.predicted then return "predict" end
+  if experiment.base.predict_only then return "predict" end
   if self.statuses.ok then return "run" end
-  local purpose = "run" -- no row is ok or predicted: look for the ids
+  local purpose = "run" -- no row is ok, and a run has predicted ones, too: look for the ids
   status.each(selection.new(experiment, "predict", given), function(now)
     if self.of[now.cell .. " " .. now["repeat"]] then purpose = "predict" end
   end)

@@ -4,6 +4,7 @@ local core = require "memtide.core"
 local measure = require "memtide.results.measure"
 local nn = require "memtide.net.nn"
 local literal = require "memtide.base.literal"
+local process_memory = require "memtide.results.process_memory"
 local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
 
@@ -353,13 +354,15 @@ function cell.run(self, progress)
   assert(self.program)
   local v = self.values
   local device, loader = cell.device(v.device), util.must(cell.loader(self))
+  local counted = v.device == "cpu" and process_memory.begin()
   local runtime, reason, code = core.runtime{programs = {self.program, self.eval}, allocator = v.allocator,
     memory = self.memory, seed = self.seed}
   if not runtime then return failed(reason, code) end
   local scope <close> = runtime
   local run, step_reason, step_code = measure.run(self, runtime, loader, device, progress)
   if not run then return failed(step_reason, step_code) end
-  local out = {memory = runtime:memory(), losses = run.losses, samples = run.samples, device_used = device:used()}
+  local out = {memory = runtime:memory(), losses = run.losses, samples = run.samples,
+    device_used = device:used() or counted and process_memory.most() or nil}
   out.status, out.reason = judge(self, out)
   if self.eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, self.eval) end
   local more, more_reason, more_code = run.more()

@@ -53,7 +53,14 @@ local function what_if(file, alloc_conf, memory)
   return found
 end
 
-local KEYS = {"gpu", "alloc_conf", "memory", "largest"}
+-- The last step of a predicted trace, looked for in the recording
+local function beside(file, trace)
+  local found, predicted = util.must(file:compare(trace)), util.must(trace:predict{})
+  found.max_memory_allocated, found.max_memory_reserved = predicted.max_memory_allocated, predicted.max_memory_reserved
+  return found
+end
+
+local KEYS = {"gpu", "alloc_conf", "memory", "largest", "against"}
 
 local function check(given)
   util.check_keys("snapshot", given, KEYS)
@@ -69,7 +76,8 @@ end
 
 -- read(path, {gpu = number, alloc_conf = text or list of them, memory = bytes, largest = n}) -> a table: see
 -- docs/pytorch.md. alloc_conf: settings (PYTORCH_CUDA_ALLOC_CONF) to try on the same requests; memory: a limit for all
--- of these; gpu: whose events (the first GPU that has some). Raises where the file is no snapshot.
+-- of these; gpu: whose events (the first GPU that has some); against: the core's trace of PyTorch's step, which is
+-- laid beside the recording. Raises where the file is no snapshot.
 function snapshot.read(path, given)
   local confs = check(given or {})
   given = given or {}
@@ -95,6 +103,7 @@ function snapshot.read(path, given)
   local tried = {false, table.unpack(OTHERS)}
   for _, conf in ipairs(confs) do tried[#tried + 1] = conf end
   for i, conf in ipairs(tried) do out.what_if[i] = what_if(file, conf or nil, given.memory) end
+  out.against = given.against and beside(file, given.against)
   return out
 end
 

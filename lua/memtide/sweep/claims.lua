@@ -7,6 +7,7 @@
 --
 -- a and b: the name of a cell or of a case, or a table of settings that only one cell has; the table may have an `of`
 -- of its own. of: a column, or a list of columns that are summed. tolerance: relative to what is expected.
+local row_columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local literal = require "memtide.base.literal"
 local settings = require "memtide.net.settings"
@@ -186,6 +187,20 @@ end
 -- Is a row of this cell among the rows that were kept?
 function Judge:about(cell) return self.ids ~= nil and self.ids[cell] == true end
 
+-- What a row without a run has, too
+local PREDICTED = {}
+for _, own in ipairs{false, true} do
+  for _, name in ipairs(row_columns.group("predicted", own)) do PREDICTED[name] = true end
+end
+
+-- May the row be judged by these columns? A prediction is whole without a run.
+local function is_settled(row, names)
+  for _, name in ipairs(names) do
+    if row.status ~= "ok" and not (row.status == "predicted" and PREDICTED[name]) then return false end
+  end
+  return true
+end
+
 -- The value of a side with its interval {median, low, high}; nil and why: there is none. A cell has a row per repeat.
 local function value_of(self, side, samples)
   local cell = self.cells[side]
@@ -193,7 +208,7 @@ local function value_of(self, side, samples)
   local rows = self.rows[cell.name]
   if not rows[1] then return nil, ("%s was not run"):format(side.text) end
   for _, row in ipairs(rows) do
-    if row.status ~= "ok" then return nil, ("%s: %s"):format(cell.name, row.status) end
+    if not is_settled(row, side.columns) then return nil, ("%s: %s"):format(cell.name, row.status) end
   end
   if side.columns[1] == TIME then
     local found = samples and samples:interval(rows)
