@@ -55,6 +55,12 @@ function cards.range(device, reserved)
   return math.floor(reserved * (1 - RESERVED_ERROR)) + low, math.ceil(reserved * (1 + RESERVED_ERROR)) + high
 end
 
+-- Is a context of so many bytes beyond what is known of others? nil: no; else {word, bytes}.
+function cards.unlikely(bytes)
+  if bytes < least then return {word = "less", bytes = least} end
+  return bytes > most and {word = "more", bytes = most} or nil
+end
+
 -- How much may be reserved on the device if it has `memory` bytes: so much fits for sure, and more than the second does
 -- not fit. At least 1, since a limit of 0 is none.
 function cards.limits(device, memory)
