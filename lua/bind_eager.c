@@ -174,16 +174,20 @@ static int cost(lua_State *L) {
     return 3;
 }
 
-/* cards() -> {{name, title, memory, log, context, source}, ...}, and the least and the most of a context that is unknown */
+/* cards() -> {{name, title, memory, log, multiprocessors, threads, cublas_workspace, context, source}, ...}, and the least and
+ * the most of a context that is unknown */
 static int cards(lua_State *L) {
     lua_newtable(L);
     for (int i = 0; card_info(i); i++) {
         const Card *c = card_info(i);
-        lua_createtable(L, 0, 6);
+        lua_createtable(L, 0, 9);
         bind_set_string(L, "name", c->name);
         bind_set_string(L, "title", c->title);
         bind_set_integer(L, "memory", (lua_Integer)c->memory);
         bind_set_string(L, "log", c->log);
+        bind_set_integer(L, "multiprocessors", c->multiprocessors);
+        bind_set_integer(L, "threads", c->threads);
+        bind_set_integer(L, "cublas_workspace", c->cublas_workspace);
         if (c->context) bind_set_integer(L, "context", (lua_Integer)c->context);
         bind_set_string(L, "source", c->source);
         lua_rawseti(L, -2, i + 1);

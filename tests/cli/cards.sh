@@ -37,7 +37,7 @@ has "$out" "t4: batch 128 is tight: " "... and what would make it fit"
 has "$out" "The time of PyTorch's step is not known" "... that no time is known"
 memtide fit net.lua --device pytorch:t4,h200 --csv fit.csv --json -q
 is "$(echo "$out" | grep -c '"card":"h200"')" "$(grep -c ',h200,' fit.csv)" "JSON and CSV have the same lines"
-is "$(head -n 1 fit.csv)" "case,card,technique,batch,accumulate,max_memory_allocated,max_memory_reserved,device_bytes,device_bytes_least,device_bytes_most,room,saved_bytes,verdict,largest_batch,tight_batch" \
+is "$(head -n 1 fit.csv)" "case,card,technique,batch,accumulate,max_memory_allocated,max_memory_reserved,device_bytes,device_bytes_least,device_bytes_most,room,saved_bytes,verdict,gives_back,largest_batch,tight_batch" \
     "the columns"
 is "$(value technique 2 fit.csv) $(value card 2 fit.csv) $(value room 2 fit.csv)" "as it is t4 $((14913 << 20))" "the first line"
 is "$(value verdict 2 fit.csv) $(value saved_bytes 2 fit.csv)" "fits 0" "... fits"

@@ -27,6 +27,25 @@ for _, name in ipairs(cards.names) do
   local card = by_name[name]
   tap.ok(card.log ~= "" and card.source ~= "" and (card.context ~= nil) == (card.source ~= "unknown"), name .. " has sources")
 end
+
+-- docs/pytorch.md has a line for each
+local function grouped(n)
+  local text = ("%d"):format(n)
+  repeat
+    local found
+    text, found = text:gsub("^(%d+)(%d%d%d)", "%1,%2")
+  until found == 0
+  return text
+end
+local page <close> = assert(io.open "docs/pytorch.md")
+local docs = page:read "a"
+for _, name in ipairs(cards.names) do
+  local card = by_name[name]
+  local line = ("| `%s` | %s | %s | %s | %d | %s | %s | %s |"):format(name, card.title, grouped(card.memory // MIB), card.log,
+    card.multiprocessors, grouped(card.threads), grouped(card.cublas_workspace),
+    card.context and grouped(card.context) or "unknown")
+  tap.has(docs, line, name .. " is in the documentation as it is in the table")
+end
 tap.is(table.concat(cards.devices "pytorch:t4,h100", " "), "pytorch:t4 pytorch:h100", "a list of cards")
 tap.is(#cards.devices "pytorch:all", #cards.names, "all of them")
 tap.is(cards.devices "cuda:h200", nil, "another device is no card")
@@ -163,6 +182,8 @@ for _, lines in ipairs(groups[1]) do
         and line.saved_bytes == lines[1].max_memory_reserved - line.max_memory_reserved
         and what(line.largest_batch, sure).fits and not what(line.largest_batch + 1, sure).fits
         and what(line.tight_batch, perhaps).fits and not what(line.tight_batch + 1, perhaps).fits
+        and line.gives_back == (line.verdict ~= "does not fit"
+          and own.max_memory_reserved > (line.verdict == "fits" and sure or perhaps))
         and line.verdict == (line.batch <= line.largest_batch and "fits" or line.batch <= line.tight_batch and "tight"
           or "does not fit")
       if not good then wrong[#wrong + 1] = line.card .. ": " .. line.technique end
@@ -178,6 +199,15 @@ local best = technique_of(groups[1][1], "those that help")
 tap.ok(best and best.saved_bytes == groups[1][1][2].saved_bytes and best.verdict == "fits",
   "together they save most, and make it fit")
 tap.is(groups[1][1][1].verdict, "does not fit", "where it does not as it is")
+
+-- a step that fits only since the allocator gives cached memory back
+local convolutions = mlp{input = {3, 64, 64}, batch = 256, model = nn.Sequential{nn.Conv2d(3, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
+  nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 14 * 14, 8)}}
+local line = fit.solve(convolutions, quiet{memory = 2100 * MIB}, {"pytorch:t4"})[1][1][1]
+tap.ok(line.verdict == "fits" and line.gives_back and line.device_bytes_most <= line.room,
+  "where cached memory must be given back, the device's bytes are those of the step that does it")
+line = fit.solve(convolutions, quiet{memory = 2300 * MIB}, {"pytorch:t4"})[1][1][1]
+tap.ok(line.verdict == "fits" and not line.gives_back, "with a little more it need not be")
 
 -- what is no technique of a cell
 local function techniques(more, options)

@@ -12,8 +12,8 @@ local util = require "memtide.base.util"
 local fit = {}
 
 local COLUMNS = {"case", "card", "technique", "batch", "accumulate", "max_memory_allocated", "max_memory_reserved",
-  "device_bytes", "device_bytes_least", "device_bytes_most", "room", "saved_bytes", "verdict", "largest_batch",
-  "tight_batch"}
+  "device_bytes", "device_bytes_least", "device_bytes_most", "room", "saved_bytes", "verdict", "gives_back",
+  "largest_batch", "tight_batch"}
 local AS_IT_IS, TOGETHER = "as it is", "those that help"
 local FITS, TIGHT, NOT = "fits", "tight", "does not fit"
 
@@ -119,7 +119,11 @@ local function largest(probe, reserved)
   return max_batch.largest(probe, reserved + (cards.context(probe.values.device) or 0)).batch
 end
 
-local function fits(probe, reserved) return cell.predict(probe, reserved + (cards.context(probe.values.device) or 0)).fits end
+-- The prediction of the compiled cell if so much may be reserved; nil: it does not fit.
+local function within(probe, reserved)
+  local found = cell.predict(probe, reserved + (cards.context(probe.values.device) or 0))
+  return found.fits and found or nil
+end
 
 local function line_of(self, variant, device, memory)
   local probe = compiled(self, changed(variant.values, {device = device}))
@@ -129,8 +133,11 @@ local function line_of(self, variant, device, memory)
   local line = {case = self.name, card = cards.name(device), technique = variant.name, short = variant.short, batch = v.batch,
     accumulate = v.accumulate, max_memory_allocated = found.max_memory_allocated,
     max_memory_reserved = found.max_memory_reserved, device_bytes = found.device_bytes, room = room}
-  line.device_bytes_least, line.device_bytes_most = cards.range(device, found.max_memory_reserved)
-  line.verdict = fits(probe, sure) and FITS or fits(probe, perhaps) and TIGHT or NOT
+  local good = within(probe, sure)
+  local close = good or within(probe, perhaps)
+  line.verdict = good and FITS or close and TIGHT or NOT
+  line.gives_back = close ~= nil and found.max_memory_reserved > (good and sure or perhaps)
+  line.device_bytes_least, line.device_bytes_most = cards.range(device, (close or found).max_memory_reserved)
   line.largest_batch, line.tight_batch = largest(probe, sure), largest(probe, perhaps)
   cell.release(probe)
   return line
@@ -245,6 +252,8 @@ local function batches(line)
   return line.accumulate > 1 and ("%s x %d"):format(text, line.accumulate) or text
 end
 
+local function verdict_of(line) return line.gives_back and line.verdict .. "*" or line.verdict end
+
 local function print_columns(lines, left) for _, text in ipairs(report.columns(lines, left)) do print(text) end end
 
 local function by_technique(lines)
@@ -275,7 +284,7 @@ local function show_largest(group)
   local lines = {head}
   for _, of_card in ipairs(group) do
     local own, found = of_card[1], by_technique(of_card)
-    local line = {own.card, util.show_bytes(own.room), own.verdict}
+    local line = {own.card, util.show_bytes(own.room), verdict_of(own)}
     for _, name in ipairs(names) do line[#line + 1] = found[name] and batches(found[name]) or "" end
     lines[#lines + 1] = line
   end
@@ -292,10 +301,18 @@ local function show_savings(lines)
   for _, line in ipairs(lines) do
     out[#out + 1] = {line.technique, line.accumulate > 1 and ("%d x %d"):format(line.batch, line.accumulate) or line.batch,
       line.max_memory_reserved, line.saved_bytes, util.show_bytes(line.saved_bytes),
-      util.show_bytes(line.device_bytes_least), util.show_bytes(line.device_bytes_most), line.verdict}
+      util.show_bytes(line.device_bytes_least), util.show_bytes(line.device_bytes_most), verdict_of(line)}
   end
   print_columns(out, {true, [8] = true})
   if own.tight_batch > 0 then print(("or a batch of %s, as it is"):format(batches(own))) end
+end
+
+local function all_lines(found)
+  local out = {}
+  for _, group in ipairs(found) do
+    for _, lines in ipairs(group) do table.move(lines, 1, #lines, #out + 1, out) end
+  end
+  return out
 end
 
 local function show(found)
@@ -306,14 +323,12 @@ local function show(found)
   end
   print "\nA to B: up to A it fits, up to B it is tight: within the error of max_memory_reserved and the range of the context,\z
     \nwhich memtide calibrate narrows (docs/pytorch.md). The time of PyTorch's step is not known: nothing is ranked by it."
-end
-
-local function all_lines(found)
-  local out = {}
-  for _, group in ipairs(found) do
-    for _, lines in ipairs(group) do table.move(lines, 1, #lines, #out + 1, out) end
+  for _, line in ipairs(all_lines(found)) do
+    if line.gives_back then
+      print "*: only since PyTorch gives cached memory back at the limit and asks again, which takes time"
+      break
+    end
   end
-  return out
 end
 
 local function write(path, lines)
