@@ -237,6 +237,8 @@ tap.raises('framework = "pytorch": expected offload = "none"', "one alone is an 
 tap.is(#fit.devices(mlp(), {}), 12, "a script that names no card is answered for all")
 tap.is(table.concat(fit.devices(mlp{device = "cuda:l4"}, {})), "pytorch:l4", "one that names a card for that")
 tap.is(table.concat(fit.devices(mlp(), {device = "pytorch:b200"})), "pytorch:b200", "--device is before it")
+tap.is(table.concat(fit.devices(mlp{sweep = {{"device", {"pytorch:t4", "pytorch:l4"}}}}, {}), " "), "pytorch:t4 pytorch:l4",
+  "an axis of cards is those")
 tap.is(fit.devices(mlp{framework = "memtide"}, {}), nil, "memtide's own step is not asked about")
 tap.is(fit.devices(mlp{framework = "memtide"}, {device = "cuda:h200"}), nil, "nor on another device")
 os.execute("rm -rf " .. folder)

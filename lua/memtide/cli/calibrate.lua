@@ -60,8 +60,10 @@ local function store(given, reserved, what, source)
   calibration.store{card = name, version = version, bytes = bytes, date = os.date "!%Y-%m-%d",
     source = (source:gsub("%c", " "))}
   local unlikely = cards.unlikely(bytes)
-  if unlikely then given.say(("that is %s than any context that is known (%s): is --used of this process alone, and after its first steps?"):format(
-    unlikely.word, util.show_bytes(unlikely.bytes))) end
+  if unlikely then
+    given.say(("that is %s than any context that is known (%s): is --used of this process alone, and after its first steps?")
+      :format(unlikely.word, util.show_bytes(unlikely.bytes)))
+  end
   print(("%s, PyTorch %s: context %d bytes (%s): %d used, less %d that PyTorch %s"):format(name, version, bytes,
     util.show_bytes(bytes), used, reserved, what))
   return 0

@@ -1,5 +1,6 @@
 -- memtide fit for PyTorch's step: on each card the largest batch with each technique, whether the script's own batch
 -- fits, and what would make it fit. Every figure is a prediction of that very step; nothing is a rule of thumb.
+local axes = require "memtide.sweep.axes"
 local cards = require "memtide.net.cards"
 local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
@@ -132,11 +133,12 @@ local function line_of(self, variant, device, memory)
   local sure, perhaps = cards.limits(device, room)
   local line = {case = self.name, card = cards.name(device), technique = variant.name, short = variant.short, batch = v.batch,
     accumulate = v.accumulate, max_memory_allocated = found.max_memory_allocated,
-    max_memory_reserved = found.max_memory_reserved, device_bytes = found.device_bytes, room = room}
+    max_memory_reserved = found.max_memory_reserved, room = room}
   local good = within(probe, sure)
   local close = good or within(probe, perhaps)
   line.verdict = good and FITS or close and TIGHT or NOT
   line.gives_back = close ~= nil and found.max_memory_reserved > (good and sure or perhaps)
+  line.device_bytes = (close or found).device_bytes
   line.device_bytes_least, line.device_bytes_most = cards.range(device, (close or found).max_memory_reserved)
   line.largest_batch, line.tight_batch = largest(probe, sure), largest(probe, perhaps)
   cell.release(probe)
@@ -196,6 +198,19 @@ local function cells_of(cells)
   return list
 end
 
+-- The cards of an axis of devices; nil: there is no such axis, or it has other devices, too.
+local function swept(experiment)
+  for _, axis in ipairs(experiment.axes) do
+    local k, found = axes.column(axis, "device"), {}
+    for _, row in ipairs(k and axis.rows or {}) do
+      local named = cards.devices(row[k])
+      if not named then return nil end
+      table.move(named, 1, #named, #found + 1, found)
+    end
+    if k then return found end
+  end
+end
+
 -- The devices that PyTorch's step is asked about: those that --device names, or the script; all cards where it names none.
 -- nil: it is memtide's own step.
 function fit.devices(experiment, given)
@@ -203,7 +218,8 @@ function fit.devices(experiment, given)
     local named = cards.devices(given.device)
     if named then return named end
   end
-  local base, default = experiment.base, settings.known.device.default
+  local base, default, several = experiment.base, settings.known.device.default, not given.device and swept(experiment)
+  if several then return several end
   local own = given.device or base.device or default
   if base.framework ~= "pytorch" and not cards.devices(own) then return nil end
   if own == default then return cards.devices "pytorch:all" end
