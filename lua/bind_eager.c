@@ -10,7 +10,7 @@
 /* A step is like the one before it once states and gradients are there: the third is looked at. */
 enum { STEPS = 3 };
 
-typedef struct EagerBox { Trace trace; const Card *card; CachingSettings caching; } EagerBox;
+typedef struct EagerBox { Trace trace; CachingSettings caching; } EagerBox;
 
 static void release(void *content) {
     EagerBox *box = content;
@@ -48,7 +48,6 @@ static int new_trace(lua_State *L) {
     int code = content ? eager_trace(n, &s, card, STEPS, &content->trace, &e)
                        : err_set(&e, ERR_HOST_MEMORY, "out of host memory for a trace");
     if (code) return bind_fail(L, &e);
-    content->card = card;
     content->caching = s.pytorch.caching;
     return 1;
 }
@@ -101,14 +100,15 @@ static int replay(const EagerBox *box, size_t limit, int from, TracePeak *peak, 
     return code;
 }
 
-/* trace:predict{memory = limit in bytes} -> what program:predict gives, and max_memory_allocated, max_memory_reserved,
- * needs (what the device must have), and, where the card's context is known, device_bytes, which is the same */
+/* trace:predict{memory = limit in bytes, context = bytes of the process's context, if it is known} -> what program:predict
+ * gives, and max_memory_allocated, max_memory_reserved, needs (what the device must have), and, where the context is
+ * known, device_bytes, which is the same */
 static int predict_trace(lua_State *L) {
     Err e;
     const EagerBox *box = bind_get(L, 1, BOX_TRACE);
     const Trace *t = &box->trace;
     luaL_checktype(L, 2, LUA_TTABLE);
-    const size_t limit = bind_bytes(L, 2, "memory"), context = box->card->context;
+    const size_t limit = bind_bytes(L, 2, "memory"), context = bind_bytes(L, 2, "context");
     TracePeak peak;
     /* a limit of 0 is none: a card that the context fills has room for a byte */
     const size_t room = limit > context ? limit - context : limit ? 1 : 0;
@@ -176,20 +176,27 @@ static int cost(lua_State *L) {
     return 3;
 }
 
-/* cards() -> {{name, title, memory, context}, ...} */
+/* cards() -> {{name, title, memory, log, multiprocessors, threads, cublas_workspace, context, source}, ...}, and the least and
+ * the most of a context that is unknown */
 static int cards(lua_State *L) {
     lua_newtable(L);
     for (int i = 0; card_info(i); i++) {
         const Card *c = card_info(i);
-        lua_createtable(L, 0, 4);
+        lua_createtable(L, 0, 9);
         bind_set_string(L, "name", c->name);
         bind_set_string(L, "title", c->title);
         bind_set_integer(L, "memory", (lua_Integer)c->memory);
+        bind_set_string(L, "log", c->log);
+        bind_set_integer(L, "multiprocessors", c->multiprocessors);
+        bind_set_integer(L, "threads", c->threads);
+        bind_set_integer(L, "cublas_workspace", c->cublas_workspace);
         if (c->context) bind_set_integer(L, "context", (lua_Integer)c->context);
         bind_set_string(L, "source", c->source);
         lua_rawseti(L, -2, i + 1);
     }
-    return 1;
+    lua_pushinteger(L, CONTEXT_LEAST);
+    lua_pushinteger(L, CONTEXT_MOST);
+    return 3;
 }
 
 void bind_open_eager(lua_State *L) {

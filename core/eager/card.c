@@ -5,8 +5,8 @@
 enum { WORKSPACE_DEFAULT = 2 * (4096 << 10) + 8 * (16 << 10), WORKSPACE_HOPPER = 32 << 20 };
 
 static const Card cards[] = {
-#define CARD(name, title, gib, multiprocessors, threads, workspace, context, source) \
-    {name, title, (size_t)(gib) << 30, multiprocessors, threads, workspace, context, source},
+#define CARD(name, title, mib, log, multiprocessors, threads, workspace, context, source) \
+    {name, title, (size_t)(mib) << 20, log, multiprocessors, threads, workspace, context, source},
 #include "cards.def"
 #undef CARD
 };

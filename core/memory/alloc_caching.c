@@ -333,7 +333,7 @@ static Chunk *find_addresses(const Caching *c, bool small, size_t size) {
 
 static Chunk *new_expandable(Caching *c, bool small) {
     size_t limit = c->base.ledger->limit, page = small ? SMALL_SEGMENT : LARGE_SEGMENT;
-    Chunk *k = new_segment(c, to_pages(limit ? limit / 8 * 9 : ADDRESSES, page), small, c->stream);
+    Chunk *k = new_segment(c, to_pages(!limit ? ADDRESSES : limit < page ? page : limit / 8 * 9, page), small, c->stream);
     if (!k) return NULL;
     k->unmapped = k->segment->expandable = true;
     k->segment->data = (char *)(uintptr_t)ADDRESSES; /* on a dry device: nobody ever goes there */

@@ -1,5 +1,6 @@
 -- What memtide explain says of PyTorch's step: where its peak is, what is alive there and which line made it, and what
 -- differs from memtide's own step of the same network.
+local cards = require "memtide.net.cards"
 local categories = require "memtide.results.columns".categories
 local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
@@ -52,15 +53,26 @@ end
 
 local function mib(bytes) return ("%.2f"):format(bytes / 2 ^ 20) end
 
+-- What nvidia-smi would show: reserved bytes and the context.
+local function device_line(self)
+  local found, device = self.prediction, self.values.device
+  local context, _, source = cards.context(device)
+  local low, high = cards.range(device, found.max_memory_reserved)
+  local between = ("from %d to %d"):format(low, high)
+  if not context then
+    return "device_bytes         " .. between .. ": reserved, and a context that is not known; see memtide calibrate"
+  end
+  return ("device_bytes         %d: reserved, and %d of the context (%s); %s"):format(found.device_bytes, context, source,
+    between)
+end
+
 local function print_tables(self, out, groups)
   local found, own = self.prediction, own_step(self)
   out(("%s, %s, batch %d, %s, on %s"):format(self.experiment.name, self.name, self.settings.batch,
     self.settings.precision, cell.device(self.settings.device):info().name))
   out(("max_memory_allocated %d, at %s"):format(found.max_memory_allocated, found.peak.op))
   out(("max_memory_reserved  %d"):format(found.max_memory_reserved))
-  out(found.device_bytes and ("device_bytes         %d: reserved, and %d of the process's context"):format(
-    found.device_bytes, found.device_bytes - found.max_memory_reserved)
-    or "device_bytes         unknown: reserved, and the context, which takes some hundred MiB; see memtide calibrate")
+  out(device_line(self))
   out ""
   local lines = {{"", "PyTorch", "MiB", "memtide", "MiB", "why they differ"}}
   for _, name in ipairs(categories) do

@@ -1,10 +1,11 @@
 -- memtide fit: for every combination of the techniques that save memory, the largest batch that fits into a number of
--- bytes, and the time per sample with it.
+-- bytes, and the time per sample with it. For PyTorch's step: fit_pytorch.lua.
 local axes = require "memtide.sweep.axes"
 local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
 local estimate = require "memtide.sweep.estimate"
 local experiments = require "memtide.sweep.experiment"
+local fit_pytorch = require "memtide.cli.fit_pytorch"
 local max_batch = require "memtide.sweep.max_batch"
 local options = require "memtide.cli.options"
 local report = require "memtide.results.report"
@@ -220,6 +221,11 @@ end
 
 function fit.run(experiment, given)
   selection.new(experiment, nil, given) -- applies what the command line changes
+  if is_axis(experiment, "framework") then
+    util.fail_usage "fit: the script sweeps framework: choose one of them with --set framework=memtide or pytorch"
+  end
+  local devices = fit_pytorch.devices(experiment, given)
+  if devices then return fit_pytorch.run(experiment, given, devices) end
   local names = fit.spread(experiment)
   local lines = fit.solve(experiment, given, names)
   local columns = {"case"}

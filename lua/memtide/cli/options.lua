@@ -24,7 +24,7 @@ function options.whole(name, least)
   end
 end
 
-local function size(name)
+function options.size(name)
   return function(given, text)
     local bytes = util.bytes(text)
     if not bytes or bytes == 0 then fail('--%s: expected a size such as 512MiB, found "%s"', name, text) end
@@ -77,7 +77,7 @@ options.try_oom = {name = "try-oom", text = "runs also what is predicted not to 
 options.plain = {name = "plain", text = "on a terminal, too, a line for each cell instead of the screen"}
 options.set = {name = "set", argument = "AXIS=V,V", take = take_set,
   text = "a setting or an axis instead of the script's; also 8..64:8, 8..512*2; may be repeated"}
-options.memory = {name = "memory", argument = "SIZE", take = size("memory"),
+options.memory = {name = "memory", argument = "SIZE", take = options.size("memory"),
   text = "as if the device had only this much: 512MiB, 8GB, 4096"}
 options.markdown = {name = "markdown", text = "the table at the end as Markdown"}
 
@@ -101,7 +101,7 @@ options.ROWS = {options.PLAN,
     text = "a worker for each of these; every cell runs on the next one that is free; all: every GPU"},
   {name = "timeout", argument = "T", take = take_timeout,
     text = "ends a cell after 60s, 5m, 2h, or 5x: in multiples of its estimate; 5x,1h: whichever is first"},
-  {name = "host-memory", argument = "SIZE", take = size("host-memory"),
+  {name = "host-memory", argument = "SIZE", take = options.size("host-memory"),
     text = "of the host, for a worker: a cell that needs more has status oom"},
   {name = "max-failures", argument = "N", take = options.whole("max-failures", 1),
     text = "stops when N cells in a row have failed"},

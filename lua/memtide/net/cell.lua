@@ -267,7 +267,7 @@ end
 -- The prediction of the compiled cell; limit: bytes of memory, nil: no limit.
 function cell.predict(self, limit)
   return util.must(self.program:predict{allocator = self.values.allocator, memory = limit,
-    steps = self.warmup + self.steps, with = {self.eval}})
+    steps = self.warmup + self.steps, with = {self.eval}, context = cards.context(self.values.device)})
 end
 
 -- Bytes of the device that a prediction comes to: of PyTorch's step also what its allocator holds beside tensors, and the

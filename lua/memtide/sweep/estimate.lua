@@ -9,6 +9,7 @@
 -- at least the floor of a device whose peaks are known; for other devices nothing is known.
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
+local user_files = require "memtide.base.user_files"
 local util = require "memtide.base.util"
 
 local estimate = {}
@@ -45,12 +46,6 @@ end
 
 -- ---- the file: a line per device and precision
 
-local function cache_folder()
-  local cache, home = os.getenv "XDG_CACHE_HOME", os.getenv "HOME"
-  if cache and cache:sub(1, 1) == "/" then return cache end
-  return home and home ~= "" and home .. "/.cache" or nil
-end
-
 local function read(path)
   local sums, file = {}, io.open(path, "r")
   for line in file and file:lines() or function() end do
@@ -67,10 +62,7 @@ end
 
 -- path: of the file; nil: the one in the user's cache, false: no file
 function estimate.new(path)
-  if path == nil then
-    local folder = cache_folder()
-    path = folder and folder .. "/memtide/rates.txt"
-  end
+  if path == nil then path = user_files.path "rates.txt" end
   return setmetatable({path = path, sums = path and read(path) or {}, fresh = {}}, Rates)
 end
 
@@ -103,10 +95,7 @@ function Rates:save()
     for i, name in ipairs(NAMES) do words[i] = core.number(sums[key][name]) end
     lines[#lines + 1] = key:gsub("%s", " ") .. "\t" .. table.concat(words, " ") .. "\n"
   end
-  local folder = self.path:match("^(.*)/[^/]*$")
-  if folder and not (core.make_folder(folder:match("^(.*)/[^/]*$")) and core.make_folder(folder)) then return end
-  local file <close> = core.new_file(self.path)
-  if file and file:write(table.concat(lines)) then file:finish() end
+  user_files.write(self.path, table.concat(lines))
 end
 
 -- ---- estimates
