@@ -72,8 +72,9 @@ static Run longest_run(Search *f) {
  * whose partner is k places before it in b; -1: there is none. */
 
 typedef struct Side {
-    const size_t *a, *b; /* the next numbers; later ones stand at [i * step] */
-    int n_a, n_b, step;
+    const size_t *a, *b;
+    int from_a, from_b; /* the next numbers; later ones stand `step` after them, each */
+    int n_a, n_b, step; /* how many there are; 1 or -1 */
 } Side;
 
 /* The furthest place on diagonal k with one number more left out than in `before`, the row of d - 1; *from: the
@@ -87,7 +88,7 @@ static int arrive(const Side *w, const int *before, int d, int k, int *from) {
 }
 
 static int slide(const Side *w, int x, int k) {
-    while (x < w->n_a && x - k < w->n_b && w->a[x * w->step] == w->b[(x - k) * w->step]) x++;
+    while (x < w->n_a && x - k < w->n_b && w->a[w->from_a + x * w->step] == w->b[w->from_b + (x - k) * w->step]) x++;
     return x;
 }
 
@@ -128,9 +129,9 @@ bool trace_align(const size_t *a, int n_a, const size_t *b, int n_b, int *pair, 
     for (int i = 0; i < n_a; i++) pair[i] = i >= r.a && i < r.a + r.length ? r.b + i - r.a : -1;
     if (!r.length) return true;
     int after_a = r.a + r.length, after_b = r.b + r.length;
-    extend(&(Side){a + after_a, b + after_b, n_a - after_a, n_b - after_b, 1}, found, s);
+    extend(&(Side){a, b, after_a, after_b, n_a - after_a, n_b - after_b, 1}, found, s);
     for (int i = after_a; i < n_a; i++) pair[i] = found[i - after_a] < 0 ? -1 : after_b + found[i - after_a];
-    extend(&(Side){a + r.a - 1, b + r.b - 1, r.a, r.b, -1}, found, s);
+    extend(&(Side){a, b, r.a - 1, r.b - 1, r.a, r.b, -1}, found, s);
     for (int i = 0; i < r.a; i++) pair[r.a - 1 - i] = found[i] < 0 ? -1 : r.b - 1 - found[i];
     return !s->failed;
 }
