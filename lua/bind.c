@@ -464,5 +464,6 @@ int luaopen_memtide_core(lua_State *L) {
     bind_open_file(L);
     bind_open_weights(L);
     bind_open_snapshot(L);
+    bind_open_locals(L);
     return 1;
 }

@@ -11,7 +11,7 @@
 #include "network/network.h"
 
 /* Stack indices of a container's lists, each a table or nil; entry i + 1 is child i's. */
-typedef struct Wiring { int names, places, from; } Wiring;
+typedef struct Wiring { int names, places, held, from; } Wiring;
 
 static void release_layer(void *content) { layer_free(content); }
 static void release_network(void *content) { network_free(content); }
@@ -82,13 +82,15 @@ static int read_places(lua_State *L, int *place) {
     return n;
 }
 
-/* Sets name, place and inputs of child i. */
+/* Sets name, place, inputs of child i, and how long its output is held. */
 static int wire_child(lua_State *L, Layer *l, int i, const Wiring *w, Err *e) {
     int from[LAYER_IN], code = OK;
     if (lua_istable(L, w->names) && lua_rawgeti(L, w->names, i + 1) == LUA_TSTRING)
         code = layer_set_name(l->child[i], lua_tostring(L, -1), e);
     if (lua_istable(L, w->places) && lua_rawgeti(L, w->places, i + 1) == LUA_TNUMBER)
         l->child[i]->place = (int)lua_tointeger(L, -1);
+    if (lua_istable(L, w->held) && lua_rawgeti(L, w->held, i + 1) == LUA_TNUMBER)
+        l->child[i]->held = (int)lua_tointeger(L, -1);
     if (!code && lua_istable(L, w->from) && lua_rawgeti(L, w->from, i + 1) == LUA_TTABLE) {
         int n = read_places(L, from);
         code = layer_wire(l, i, from, n, e);
@@ -108,9 +110,10 @@ static void fill_layer(lua_State *L, int index, Layer *l, int seen, int depth) {
     lua_pop(L, 1);
     lua_getfield(L, index, "names");
     lua_getfield(L, index, "places");
+    lua_getfield(L, index, "held");
     lua_getfield(L, index, "from");
     int top = lua_gettop(L);
-    const Wiring wiring = {top - 2, top - 1, top};
+    const Wiring wiring = {top - 3, top - 2, top - 1, top};
     for (int i = 0; lua_rawgeti(L, index, i + 1) != LUA_TNIL; i++) {
         Layer *child = layer_from(L, lua_gettop(L));
         if (layer_add(l, child, &e) || wire_child(L, l, i, &wiring, &e))

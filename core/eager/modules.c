@@ -30,24 +30,25 @@ const Layer *module_unknown(const Layer *l) {
 
 /* ---- containers */
 
-/* Who reads child i last: the number of the child, or n_child where it is a result. */
-static int last_reader(const Layer *l, int i) {
-    int last = i;
+/* The child during which the output of child i is alive last: one that reads it, or one that runs while a variable of
+ * the forward function holds it; n_child where it is a result. */
+static int last_user(const Layer *l, int i) {
+    int last = l->child[i]->held > i ? l->child[i]->held : i;
     for (int k = i + 1; k < l->n_child; k++)
         for (int j = 0; j < l->child[k]->n_from; j++)
-            if (l->child[k]->from[j] == i) last = k;
+            if (l->child[k]->from[j] == i && last < k) last = k;
     for (int k = 0; k < l->n_result; k++)
         if (l->result[k] == i) last = l->n_child;
     return last;
 }
 
-/* nn.Sequential, and forward functions in which a name is bound again as soon as its value is not needed any more: a
- * value goes when the call that reads it last has returned. The outputs beside the first one go to the losses. */
+/* nn.Sequential and forward functions: a value goes when the call has returned during which it is read, or a variable
+ * holds it, last. The outputs beside the first one go to the losses. */
 Tensor *module_graph(Eager *g, const Layer *l, Tensor *const *in) {
     Tensor **made = scratch_new(&g->scratch, (size_t)l->n_child, sizeof *made);
     int *last = scratch_new(&g->scratch, (size_t)l->n_child, sizeof *last);
     if (!made || !last) return tensor_ref(in[0]);
-    for (int i = 0; i < l->n_child; i++) last[i] = last_reader(l, i);
+    for (int i = 0; i < l->n_child; i++) last[i] = last_user(l, i);
     for (int i = 0; i < l->n_child; i++) {
         const Layer *child = l->child[i];
         Tensor *read[LAYER_IN];

@@ -40,6 +40,7 @@ typedef struct Layer {
     int n_child, cap_child;
     int depth;               /* levels of layers below it */
     int from[LAYER_IN], n_from; /* whose outputs it reads: child k of its container, or ~k: the container's input k */
+    int held;                /* the last child of its container that runs while a variable holds its output; 0: none */
     int place;               /* the children's parameters are numbered by rising place; at first the child's number */
     int result[LAYER_IN], n_result; /* of a container: whose outputs are its own, numbered as in `from`. Only the network
                                      * as a whole may have more than one, and then has a loss for each. */

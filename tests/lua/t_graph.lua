@@ -354,4 +354,31 @@ do
   tap.ok(weight[1] ~= 0 and math.abs(weight[1] - copy[1]) < 0.01, "a layer called master starts as any other")
 end
 
+-- ---- what is seen of a forward function's variables: by a hook, which goes and leaves one that was there
+do
+  local count = 0
+  local function hook() count = count + 1 end
+  debug.sethook(hook, "l")
+  local good = pcall(nn.Graph, {forward = function(_, x) return nn.relu(x):flatten(1), error "stop" end})
+  local found, mask = debug.gethook()
+  debug.sethook()
+  tap.ok(not good and found == hook and mask == "l", "an error in forward leaves the hook that was set")
+  tap.ok(count > 3, "which was called all the time")
+  local inner
+  local outer = nn.Graph{fc = nn.Linear(2, 2), forward = function(self, x)
+    local y = self.fc(x)
+    inner = nn.Graph{forward = function(_, z)
+      local held = nn.relu(z)
+      local read = nn.tanh(held)
+      return nn.sigmoid(read)
+    end}
+    local z = nn.relu(y)
+    z = nn.tanh(z)
+    return nn.sigmoid(z)
+  end}
+  tap.is(debug.gethook(), nil, "no hook stays")
+  tap.is(table.concat(inner.held, " "), "2 2", "a graph in a forward function has variables of its own; a tail call keeps them")
+  tap.is(table.concat(outer.held, " "), "3 2 3", "a name that is bound again lets go")
+end
+
 tap.done()

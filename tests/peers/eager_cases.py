@@ -256,6 +256,35 @@ case("checkpointed_reentrant_amp_bf16", blocks(), [60], 64, **MARKED, precision=
 case("mlp_amp_fp16_fused", mlp(), [784], 64, precision="amp_fp16", pytorch=dict(fused=True))
 
 
+# The same in Lua as networks.Variables; `local` in a loop's body is a name of the function in Python.
+VARIABLES = Written("""nn.Graph{first = nn.Linear(37, 53), second = nn.Linear(53, 41), last = nn.Linear(41, 11),
+    forward = function(self, x)
+      local function scaled(x)
+        local twice = x * 2
+        x = twice + 1
+        return x
+      end
+      local function ended(x)
+        local half = x * 0.5
+        local shifted = half + 3
+        return self.last(shifted)
+      end
+      local h = self.first(x)
+      h = nn.relu(h)
+      local y = self.second(h)
+      local kept = {}
+      for i = 1, 3 do
+        local wide = y + 1
+        kept[#kept + 1] = wide
+        y = scaled(wide * 3)
+      end
+      y = nn.tanh(scaled(y))
+      return ended(y)
+    end}""", networks.Variables)
+case("variables", VARIABLES, [37], 29)
+case("variables_eval", VARIABLES, [37], 29, mode="eval")
+
+
 # ---- mt.models
 
 def model(name, lua_options, make, input, batch, *args, **rest):
@@ -371,4 +400,4 @@ for seed in range(1, 61):
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
          "loss_bce_logits loss_cross_entropy_smoothed optim_sgd_nesterov optim_adafactor optim_clipped "
-         "optim_adam_fused model_GPT model_GPT_amp_bf16 model_LeNet").split()
+         "optim_adam_fused variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet").split()

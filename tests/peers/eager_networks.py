@@ -477,3 +477,34 @@ class ViT(nn.Module):
         x = self.conv_proj(x).flatten(2).transpose(1, 2)
         x = self.encoder(self.positions(x))
         return self.head(x.mean(1))
+
+
+class Variables(nn.Module):
+    """Values that variables hold longer than something reads them: to the end of the function, past the end of a loop's
+    body, while `return f(x)` runs f, in a list; and names that are bound again"""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(37, 53), nn.Linear(53, 41), nn.Linear(41, 11)
+
+    def forward(self, x):
+        def scaled(x):
+            twice = x * 2
+            x = twice + 1
+            return x
+
+        def ended(x):
+            half = x * 0.5
+            shifted = half + 3
+            return self.last(shifted)
+
+        h = self.first(x)
+        h = F.relu(h)
+        y = self.second(h)
+        kept = []
+        for i in range(3):
+            wide = y + 1
+            kept.append(wide)
+            y = scaled(wide * 3)
+        y = torch.tanh(scaled(y))
+        return ended(y)

@@ -1,6 +1,6 @@
 -- nn.Graph: a network written as in PyTorch's forward(). The function runs once, on symbolic values. Each call of a
--- layer is a step, and the steps are the graph's children; {names, from, result} say who reads whose output (see
--- Layer.from in core/network/network.h).
+-- layer is a step, and the steps are the graph's children; {names, from, result} say who reads whose output, `held` how
+-- long variables hold it (see Layer in core/network/network.h).
 local core = require "memtide.core"
 local util = require "memtide.base.util"
 
@@ -12,6 +12,26 @@ local graph = {functions = functions, missing = missing, operators = Value}
 
 local function is_value(value) return getmetatable(value) == Value end
 graph.is_value = is_value
+
+-- Notes for all values that variables of the running functions hold that they are alive during the next step.
+local function hold(trace)
+  local step = #trace.graph
+  local function note(value)
+    if is_value(value) and value.trace == trace and value.index >= 0 then trace.graph.held[value.index + 1] = step end
+  end
+  local function each(frame)
+    for name, held in pairs(frame) do
+      if name == 1 then each(held)
+      elseif is_value(held) then note(held)
+      else
+        for _, value in pairs(held) do note(value) end
+      end
+    end
+  end
+  for depth, frame in pairs(trace.locals:frames()) do
+    if depth > 0 then each(frame) end
+  end
+end
 
 -- Adds a step: `layer` is called with these values. Returns its output. The step is named after the layer's key in the
 -- graph, "conv1", or "conv1#2" if it is called again; "relu#1" if the layer is no child.
@@ -27,6 +47,7 @@ function graph.call(layer, ...)
     trace, from[i] = value.trace, value.index
   end
   if not trace then util.fail("%s is called without a value", layer.kind) end
+  hold(trace)
   local key = trace.keys[layer]
   local name = key or layer.kind:lower()
   local count = (trace.uses[name] or 0) + 1
@@ -51,7 +72,7 @@ end
 
 -- Fields of layers and graphs, which cannot be names of children
 local RESERVED = {}
-for name in ("kind title where options text frozen tied names places from result children order forward " ..
+for name in ("kind title where options text frozen tied names places held from result children order forward " ..
   "freeze unfreeze"):gmatch "%a+" do RESERVED[name] = true end
 
 local function check_name(name)
@@ -128,6 +149,8 @@ end
 
 local function run(trace, self, forward)
   local info = debug.getinfo(forward, "u")
+  local locals <close> = core.locals(Value)
+  trace.locals = locals
   local inputs = trace.inputs
   for k = 1, math.max(1, info.nparams - 1) do inputs[k] = setmetatable({trace = trace, index = -k}, Value) end
   local results = table.pack(forward(self, table.unpack(inputs)))
@@ -148,7 +171,7 @@ function graph.build(layer, what, is_layer)
   util.check_type("Graph: forward", what.forward, "function")
   local children, keys, plain = register(what, is_layer)
   local trace = {graph = layer, keys = keys, uses = {}, called = {}, lines = {}, inputs = {}, open = true}
-  layer.names, layer.from, layer.children = {}, {}, children
+  layer.names, layer.from, layer.held, layer.children = {}, {}, {}, children
   layer.result = run(trace, self_of(trace, children, plain), what.forward)
   check_used(trace, layer.result)
   if what.order then layer.places = places_of(trace, what.order) end
