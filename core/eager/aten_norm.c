@@ -18,13 +18,19 @@ static void apply_norm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     static const char *const ops[] = {"aten::native_batch_norm_backward", "aten::native_layer_norm_backward",
                                       "aten::native_group_norm_backward", "aten::_fused_rms_norm_backward"};
     eager_op(g, ops[n->number[0]]);
+    /* layer normalisation reads a copy of what does not lie in order, and its gradient lies in order */
+    const bool ordered = n->number[0] == NORM_LAYER || n->number[0] == NORM_RMS;
+    Tensor *copy = ordered && !tensor_is_contiguous(n->saved[0]) ? tensor_new(g, n->saved[0]->type, n->saved[0]->size) : NULL;
     Tensor *unasked = NULL; /* cuDNN's batch normalisation makes the input's gradient whether it is wanted or not */
     if (n->number[0] == NORM_BATCH && !node_wants(n, 0)) unasked = tensor_like(g, n->saved[0], dy[0]->type);
     for (int i = 0; i < n->n_next; i++) {
         if (!node_wants(n, i)) continue;
         const Meta *m = &n->next[i].node->out[n->next[i].output];
-        dx[i] = i ? tensor_new(g, m->type, m->size) : tensor_like(g, n->saved[0], dy[0]->type);
+        dx[i] = i         ? tensor_new(g, m->type, m->size)
+                : ordered ? tensor_new(g, dy[0]->type, n->saved[0]->size)
+                          : tensor_like(g, n->saved[0], dy[0]->type);
     }
+    tensor_drop(g, copy);
     tensor_drop(g, unasked);
     if (n->number[0] == NORM_GROUP) group_sums(g, n);
 }
@@ -44,6 +50,8 @@ static Tensor *norm(Eager *g, NormKind kind, Tensor *x, Tensor *w, Tensor *b, Si
     node_save(g, n, 0, x);
     node_save(g, n, 1, w);
     eager_op(g, norms[kind].op);
+    const bool copies = (kind == NORM_LAYER || kind == NORM_RMS) && !tensor_is_contiguous(x);
+    Tensor *copy = copies ? tensor_new(g, x->type, x->size) : NULL;
     Tensor *y = kind == NORM_BATCH ? tensor_like(g, x, x->type) : tensor_new(g, x->type, x->size);
     Tensor *mean = kind != NORM_RMS ? tensor_new(g, T_FLOAT, stats) : NULL;
     Tensor *istd = tensor_new(g, T_FLOAT, stats);
@@ -51,6 +59,7 @@ static Tensor *norm(Eager *g, NormKind kind, Tensor *x, Tensor *w, Tensor *b, Si
     if (kind == NORM_GROUP && w && tensor_elements(x) > channels) INNER(g, 4 * channels, 4 * channels);
     node_save(g, n, 2, mean);
     node_save(g, n, 3, istd);
+    tensor_drop(g, copy);
     node_output(g, n, y);
     tensor_drop(g, mean);
     tensor_drop(g, istd);

@@ -20,7 +20,8 @@ static void apply_sum(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule sum_rule = {"SumBackward1", apply_sum}, mean_rule = {"MeanBackward1", apply_sum};
 
 static Tensor *reduced(Eager *g, const NodeRule *rule, const char *op, Tensor *x, unsigned dims, bool keepdim, bool mean) {
-    Tensor *y = reduce(g, op, x, dims, keepdim);
+    const bool wide = !mean && g->autocast && scalar_is_float(x->type); /* autocast asks for a sum in fp32, of x as it is */
+    Tensor *y = reduce(g, op, x, wide ? T_FLOAT : x->type, dims, keepdim);
     Node *n = node_new(g, rule, &x, 1, 0);
     if (n) {
         n->size = x->size;
@@ -65,7 +66,7 @@ Tensor *aten_amax(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
     Node *n = node_new(g, &amax_rule, &x, 1, 2);
     if (n) n->number[0] = dims;
     node_save(g, n, 0, x);
-    Tensor *y = reduce(g, "aten::amax", x, dims, keepdim);
+    Tensor *y = reduce(g, "aten::amax", x, x->type, dims, keepdim);
     node_save(g, n, 1, y);
     node_output(g, n, y);
     return y;

@@ -223,7 +223,7 @@ Tensor *aten_roll(Eager *g, Tensor *x) {
 static void apply_repeat(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     const int64_t c = n->size.of[0];
     Tensor *rows = aten_view(g, dy[0], SIZE(dy[0]->size.of[0] / c, c));
-    dx[0] = reduce(g, "aten::sum", rows, 1, false);
+    dx[0] = reduce(g, "aten::sum", rows, rows->type, 1, false);
     tensor_drop(g, rows);
 }
 

@@ -10,7 +10,6 @@ Tensor *module_binary(Eager *g, const Layer *l, Tensor *const *in) {
     return aten_binary(g, ops[l->kind->which], in[0], in[1]);
 }
 
-/* Autocast sums in fp32. */
 Tensor *module_reduce(Eager *g, const Layer *l, Tensor *const *in) {
     const ReduceFn f = (ReduceFn)l->kind->which;
     const bool keepdim = options_bool(&l->options, "keepdim");
@@ -22,9 +21,7 @@ Tensor *module_reduce(Eager *g, const Layer *l, Tensor *const *in) {
     for (int64_t i = 0; i < n; i++) dims |= 1u << dim_of(list[i], rank);
     if (f == REDUCE_AMAX) return aten_amax(g, in[0], dims, keepdim);
     if (f == REDUCE_MEAN) return aten_mean(g, in[0], dims, keepdim);
-    Tensor *x = amp_wide(g, in[0]), *y = aten_sum(g, x, dims, keepdim);
-    tensor_drop(g, x);
-    return y;
+    return aten_sum(g, in[0], dims, keepdim);
 }
 
 /* torch.tril(torch.ones(rows, columns, dtype=torch.bool), diagonal), then masked_fill or where: the mask is a value of the

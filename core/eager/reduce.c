@@ -59,9 +59,9 @@ Size reduced_size(const Size *s, unsigned dims, bool keepdim) {
     return out;
 }
 
-Tensor *reduce(Eager *g, const char *op, const Tensor *x, unsigned dims, bool keepdim) {
+Tensor *reduce(Eager *g, const char *op, const Tensor *x, ScalarType type, unsigned dims, bool keepdim) {
     eager_op(g, op);
-    Tensor *y = tensor_new(g, x->type, reduced_size(&x->size, dims, keepdim));
+    Tensor *y = tensor_new(g, type, reduced_size(&x->size, dims, keepdim));
     reduce_inner(g, x, dims, 4);
     return y;
 }
@@ -73,7 +73,7 @@ Tensor *aten_sum_to(Eager *g, Tensor *x, Size size) {
     for (int d = 0; d < x->size.rank; d++)
         if (d < more || (size.of[d - more] == 1 && x->size.of[d] != 1)) dims |= 1u << d;
     int64_t stride[TENSOR_RANK];
-    Tensor *sum = dims ? reduce(g, "aten::sum", x, dims, true) : tensor_ref(x);
+    Tensor *sum = dims ? reduce(g, "aten::sum", x, x->type, dims, true) : tensor_ref(x);
     if (size_equal(&sum->size, &size)) return sum;
     contiguous_strides(&size, stride);
     Tensor *y = tensor_view(g, sum, size, stride);

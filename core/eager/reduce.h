@@ -9,8 +9,8 @@
 Size reduced_size(const Size *s, unsigned dims, bool keepdim);
 /* What a reduction over dims takes that is split over blocks; element: bytes of what it counts in. */
 void reduce_inner(Eager *g, const Tensor *x, unsigned dims, int64_t element);
-/* The result of a reduction over dims by that op, of x's type. */
-Tensor *reduce(Eager *g, const char *op, const Tensor *x, unsigned dims, bool keepdim);
+/* The result of a reduction over dims by that op. */
+Tensor *reduce(Eager *g, const char *op, const Tensor *x, ScalarType type, unsigned dims, bool keepdim);
 /* The sum over what was broadcast from `size`. */
 Tensor *aten_sum_to(Eager *g, Tensor *x, Size size);
 

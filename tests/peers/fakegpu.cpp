@@ -242,10 +242,17 @@ static Slots efficient_backward(const at::Tensor &grad, const at::Tensor &q, con
     return slots;
 }
 
+// input.expect_contiguous(): a copy of what does not lie in order, made before the results
+static void ordered(Slots &slots, const at::Tensor &input) {
+    if (!input.is_contiguous()) slots.insert(slots.begin(), {-1, (int64_t)input.nbytes(), false});
+}
+
+static bool is_given(const c10::IValue &value) { return value.isTensor() && value.toTensor().defined(); }
+
 // native_group_norm: input, weight, bias, N, C, HxW, group
 static void group_norm(Slots &slots, const Values &args) {
     const int64_t each = 4 * args[3].toInt() * args[4].toInt();
-    if (args[5].toInt() > 1 && args[1].isTensor()) temporaries(slots, {each, each});
+    if (args[5].toInt() > 1 && is_given(args[1])) temporaries(slots, {each, each});
 }
 
 // native_group_norm_backward: grad, input, mean, rstd, weight, N, C, HxW, group, output_mask
@@ -254,7 +261,7 @@ static void group_norm_backward(Slots &slots, const Values &args) {
     const bool flat = args[7].toInt() == 1;
     if (!flat) temporaries(slots, {channels, channels});
     if (args[9].toBoolList()[0]) temporaries(slots, {groups, groups});
-    if (!flat && args[9].toBoolList()[0] && args[4].isTensor()) temporaries(slots, {channels});
+    if (!flat && args[9].toBoolList()[0] && is_given(args[4])) temporaries(slots, {channels});
 }
 
 static std::vector<int64_t> dims_of(const Values &args) {
@@ -298,6 +305,8 @@ static Slots slots_of(const std::string &name, const Values &args, const Values 
     else if (name == "aten::log_sigmoid_forward") slots = {output(0)}; // the buffer is the CPU's alone
     else if (name == "aten::mse_loss" || name == "aten::smooth_l1_loss" || name == "aten::huber_loss" ||
              name == "aten::binary_cross_entropy") slots = element_loss(name, args, results[0].toTensor());
+    else if (name == "aten::native_layer_norm" || name == "aten::_fused_rms_norm") ordered(slots, tensor(0));
+    else if (name == "aten::native_layer_norm_backward" || name == "aten::_fused_rms_norm_backward") ordered(slots, tensor(1));
     else if (name == "aten::native_group_norm") group_norm(slots, args);
     else if (name == "aten::native_group_norm_backward") group_norm_backward(slots, args);
     else if (name == "aten::_scaled_dot_product_efficient_attention")
