@@ -40,7 +40,7 @@ return function(nn, graph)
   function functions.div(a, b) return a / b end
 
   -- a OP b: of two values, or of one and a number
-  local function operator(symbol, of_values, number_behind, number_before)
+  local function operator(symbol, of_values, number_after, number_before)
     return function(a, b)
       local two = {graph.is_value(a), graph.is_value(b)}
       if two[1] and two[2] and of_values then return of_values(a, b) end
