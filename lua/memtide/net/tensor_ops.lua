@@ -39,7 +39,7 @@ return function(nn, graph)
   function functions.sub(a, b) return a - b end
   function functions.div(a, b) return a / b end
 
-  -- a OP b: of two values, or of a value and a number
+  -- a OP b: of two values, or of one and a number
   local function operator(symbol, of_values, number_after, number_before)
     return function(a, b)
       local two = {graph.is_value(a), graph.is_value(b)}
