@@ -284,6 +284,13 @@ VARIABLES = Written("""nn.Graph{first = nn.Linear(37, 53), second = nn.Linear(53
 case("variables", VARIABLES, [37], 29)
 case("variables_eval", VARIABLES, [37], 29, mode="eval")
 
+case("two_products", Written("""nn.Graph{a = nn.Parameter{19, 24}, b = nn.Parameter{19, 24}, c = nn.Parameter{24, 24},
+    order = {"a", "b", "c"},
+    forward = function(self, x)
+      local h = nn.tanh(nn.einsum("btd,ed->bte", x, self.c))
+      return nn.einsum("btd,od->bto", h, self.a) * nn.einsum("btd,od->bto", h, self.b)
+    end}""", networks.TwoProducts), [11, 24], 5, loss("MSELoss"))
+
 
 # ---- mt.models
 

@@ -508,3 +508,16 @@ class Variables(nn.Module):
             y = scaled(wide * 3)
         y = torch.tanh(scaled(y))
         return ended(y)
+
+
+class TwoProducts(nn.Module):
+    """A value that two einsum products read: its gradient is the sum of theirs"""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.zeros(19, 24)), nn.Parameter(torch.zeros(19, 24))
+        self.c = nn.Parameter(torch.zeros(24, 24))
+
+    def forward(self, x):
+        h = torch.tanh(torch.einsum("btd,ed->bte", x, self.c))
+        return torch.einsum("btd,od->bto", h, self.a) * torch.einsum("btd,od->bto", h, self.b)
