@@ -15,7 +15,7 @@ int layer_activation_shape(Network *n, Layer *l, Err *e) {
 }
 
 int layer_activation_forward(Lower *lw, const Layer *l, const int *in) {
-    /* one of each at most, under the name that PyTorch gives it; the others are 0 */
+    /* an activation has one of each at most, under PyTorch's name; options that it does not have read as 0 */
     static const char *const slopes[] = {"negative_slope", "alpha", "beta", "min_val", "factor", "exponent"};
     static const char *const highs[] = {"max_val", "offset"};
     const Options *o = &l->options;

@@ -47,8 +47,8 @@ typedef enum ActFn {
     ACT_COUNT
 } ActFn;
 
-/* An activation with its numbers. slope: LeakyReLU's slope, ELU's alpha, Softplus's beta, the least that Hardtanh gives,
- * Scale's factor or Pow's exponent; high: the most that Hardtanh gives, or what Scale adds; inplace: the layer asked for it */
+/* An activation with its options. slope: LeakyReLU's negative_slope, ELU's alpha, Softplus's beta, Hardtanh's min_val,
+ * Scale's factor or Pow's exponent; high: Hardtanh's max_val, or what Scale adds; inplace: the layer asked for it */
 typedef struct ActAttr { ActFn act; float slope; int32_t inplace; float high; } ActAttr;
 
 /* f without options; f with those of a */

@@ -140,7 +140,7 @@ static inline Autocast op_autocast(OpKind kind, const Attr *a) {
     return wide ? AUTOCAST_WIDE : op_info(kind)->autocast;
 }
 
-/* Where an op of this kind has its fused activation; NULL: it can have none. */
+/* The fused activation of an op of this kind; NULL: it cannot have one. */
 static inline ActAttr *attr_fused(OpKind kind, Attr *a) {
     if (kind == OP_conv2d || kind == OP_conv2d_dx) return &a->conv.fused;
     if (kind == OP_maxpool) return &a->pool.fused;

@@ -52,7 +52,7 @@ pickle.write({segments = {segment}, device_traces = {events}, allocator_settings
   function(bytes) assert(file:write(bytes)) end)
 local megabytes = file:seek "end" / 1e6
 file:close()
-events, blocks, segment = nil, nil, nil
+events, blocks, segment = nil, nil, nil -- luacheck: ignore 311
 collectgarbage()
 
 local CODE = [[local mt, core = require "memtide", require "memtide.core"

@@ -111,7 +111,8 @@ do
       blocks = blocks}
   end
   local snapshot = {segments = {segment(4096, 0), segment(1 << 22, 0)}, device_traces = {{
-    event("segment_alloc", 1 << 22, 2 << 20), event("alloc", 1 << 22, 500), event("free_completed", 5000 - 392, 700), event("alloc", 5632, 512)}},
+    event("segment_alloc", 1 << 22, 2 << 20), event("alloc", 1 << 22, 500), event("free_completed", 5000 - 392, 700),
+    event("alloc", 5632, 512)}},
     allocator_settings = pickle.dict{PYTORCH_CUDA_ALLOC_CONF = "max_split_size_mb:32"}}
   for _, protocol in ipairs{0, 4} do put("snapshot", "small" .. protocol, pickle.dump(snapshot, protocol)) end
 end

@@ -60,10 +60,12 @@ local function found_of(text)
   return events
 end
 
+local NOTHING = {what = "nothing", text = "", freed = {}}
+
 -- nil, or the first difference
 local function difference(expected, found)
   for i = 1, math.max(#expected, #found) do
-    local a, b = expected[i] or {what = "nothing", text = "", freed = {}}, found[i] or {what = "nothing", text = "", freed = {}}
+    local a, b = expected[i] or NOTHING, found[i] or NOTHING
     if a.what ~= b.what then
       return ("event %d: PyTorch %s %s, memtide %s %s"):format(i, a.what, a.text, b.what, b.text)
     elseif sorted(a.freed) ~= sorted(b.freed) then
@@ -92,8 +94,10 @@ end
 local list = "= setup\n8 a\n= step 1\n16 b\n4 c -1\n= step 2\nas before\n"
 local dumped = "+1 8 - a - -\n= step 1\n+2 16 - b - -\n+3 4 - c - -\n-2\n= step 2\n+5 16 - b - -\n+6 4 - c - -\n-5\n"
 tap.is(difference(expected_of(list), found_of(dumped)), nil, "a list is equal to what was dumped")
-tap.has(difference(expected_of(list), found_of((dumped:gsub("16", "17")))), "event 4: PyTorch 16 b, memtide 17 b", "a size differs")
-tap.has(difference(expected_of(list), found_of((dumped:gsub("%-5\n", "")))), "freed by PyTorch: 4; by memtide: ", "a lifetime differs")
+tap.has(difference(expected_of(list), found_of((dumped:gsub("16", "17")))), "event 4: PyTorch 16 b, memtide 17 b",
+  "a size differs")
+tap.has(difference(expected_of(list), found_of((dumped:gsub("%-5\n", "")))), "freed by PyTorch: 4; by memtide: ",
+  "a lifetime differs")
 tap.has(difference(expected_of(list), found_of(dumped .. "+7 1 - d - -\n")), "PyTorch nothing", "one more is allocated")
 
 local pipe = assert(io.popen "ls tests/peers/eager/*.txt")

@@ -102,7 +102,8 @@ run:close()
 for _, row in ipairs{
   {"+ stands between two values, or a value and a number, found a value and a string", function(x) return x + "1" end},
   {"/ stands between two values, or a value and a number, found a string and a value", function(x) return "a" / x end},
-  {"masked_fill: expected nn.tril(...) or nn.triu(...), found a boolean", function(x) return x:masked_fill(true, 0) end},
+  {"masked_fill: expected nn.tril(...) or nn.triu(...), found a boolean",
+    function(x) return x:masked_fill(true, 0) end},
   {"sum: expected a dimension, or a list of them", function(x) return x:sum() end},
   {"roll: expected a dimension for each shift, found 1 for 2", function(x) return x:roll({1, 2}, 1) end},
   {"roll: expected a dimension for each shift, found 0 for 1", function(x) return x:roll(1) end},

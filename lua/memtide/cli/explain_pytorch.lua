@@ -11,7 +11,7 @@ local LARGEST = 20 -- lines of the table
 
 local WHY = {
   weights = "autocast's 16-bit copies, which live until the context ends; memtide frees each after its last reader",
-  gradients = "every gradient lives until zero_grad; memtide updates a large parameter as soon as its gradient is there",
+  gradients = "every gradient lives until zero_grad; memtide updates a large parameter as soon as its gradient exists",
   optimizer = "the same states; step counts and loss scales are stored differently",
   activations = "each op has a result of its own, and what autograd saves lives until its node ran; memtide fuses ops",
   activation_gradients = "a gradient for each op; memtide's pass through fused ops, and take over storage",
@@ -86,7 +86,8 @@ local function print_tables(self, out, groups)
   lines = {{"alive at PyTorch's peak", "MiB", "times", "category", "layer", "line"}}
   for i = 1, math.min(#groups, LARGEST) do
     local group = groups[i]
-    lines[#lines + 1] = {group.op, mib(group.bytes * group.count), group.count, group.category, group.layer, group.where}
+    local size = mib(group.bytes * group.count)
+    lines[#lines + 1] = {group.op, size, group.count, group.category, group.layer, group.where}
   end
   for _, line in ipairs(report.columns(lines, {true, [4] = true, [5] = true, [6] = true})) do out(line) end
   if #groups > LARGEST then out(("and %d smaller lines; --csv has all"):format(#groups - LARGEST)) end

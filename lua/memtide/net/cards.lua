@@ -1,5 +1,5 @@
--- The cards that PyTorch's step is predicted for. "pytorch:NAME" is a device that is described and never opened: a cell on
--- it has framework = "pytorch", and a cell with framework = "pytorch" is on such a device.
+-- The cards that PyTorch's step is predicted for. "pytorch:NAME" is a device that is described and never opened: a cell
+-- on it has framework = "pytorch", and a cell with framework = "pytorch" is on such a device.
 local calibration = require "memtide.net.calibration"
 local core = require "memtide.core"
 local util = require "memtide.base.util"

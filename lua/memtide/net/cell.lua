@@ -270,8 +270,8 @@ function cell.predict(self, limit)
     steps = self.warmup + self.steps, with = {self.eval}, context = cards.context(self.values.device)})
 end
 
--- Bytes of the device that a prediction comes to: of PyTorch's step also what its allocator holds beside tensors, and the
--- context, where that is known.
+-- Bytes of the device that a prediction comes to: of PyTorch's step also what its allocator holds beside tensors, and
+-- the context, where that is known.
 function cell.needs(prediction) return prediction.needs or prediction.peak.bytes end
 
 -- ---- running

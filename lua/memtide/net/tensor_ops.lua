@@ -51,13 +51,15 @@ return function(nn, graph)
     end
   end
   local function plus(x, n) return scaled(x, 1, n) end
+  local function minus(x, n) return scaled(x, 1, -n) end
+  local function taken_from(x, n) return scaled(x, -1, n) end
   local function times(x, n) return scaled(x, n, 0) end
+  local function over(x, n) return scaled(x, 1 / n, 0) end
+  local function under(x, n) return scaled(graph.call(nn.Reciprocal{}, x), n, 0) end
   operators.__add = operator("+", functions.add, plus, plus)
   operators.__mul = operator("*", functions.mul, times, times)
-  operators.__sub = operator("-", function(a, b) return graph.call(nn.Sub{}, a, b) end, function(x, n) return scaled(x, 1, -n) end,
-    function(x, n) return scaled(x, -1, n) end)
-  operators.__div = operator("/", function(a, b) return graph.call(nn.Div{}, a, b) end,
-    function(x, n) return scaled(x, 1 / n, 0) end, function(x, n) return scaled(graph.call(nn.Reciprocal{}, x), n, 0) end)
+  operators.__sub = operator("-", function(a, b) return graph.call(nn.Sub{}, a, b) end, minus, taken_from)
+  operators.__div = operator("/", function(a, b) return graph.call(nn.Div{}, a, b) end, over, under)
   function operators.__unm(x) return scaled(x, -1, 0) end
 
   function functions.pow(x, n)
@@ -77,7 +79,9 @@ return function(nn, graph)
     return function(rows, columns, diagonal)
       columns, diagonal = columns or rows, diagonal or 0
       for _, n in ipairs{rows or 0.5, columns, diagonal} do
-        if math.type(n) ~= "integer" then util.fail("expected rows, columns and a diagonal, whole numbers, found %s", n) end
+        if math.type(n) ~= "integer" then
+          util.fail("expected rows, columns and a diagonal, whole numbers, found %s", n)
+        end
       end
       return setmetatable({rows, columns, diagonal, upper}, Mask)
     end
@@ -88,7 +92,8 @@ return function(nn, graph)
   function Mask.__bnot(m) return setmetatable({m[1], m[2], m[3] + (m[4] and -1 or 1), not m[4]}, Mask) end
 
   local function check_mask(name, m)
-    if getmetatable(m) ~= Mask then util.fail("%s: expected nn.tril(...) or nn.triu(...), found a %s", name, type(m)) end
+    if getmetatable(m) == Mask then return end
+    util.fail("%s: expected nn.tril(...) or nn.triu(...), found a %s", name, type(m))
   end
 
   -- What the mask names becomes the number.

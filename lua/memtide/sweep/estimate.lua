@@ -29,7 +29,8 @@ local NAMES = {"n", "ff", "ft", "tt", "f", "t"}
 -- Seconds of one step if the device worked at its peaks all the time; nil: its peaks are not known.
 local function floor_of(self, info)
   local peaks = info and PEAKS[info.name]
-  return peaks and self.program.floor and self.program:floor(peaks[self.values.precision] or peaks.sixteen, peaks.bytes) or nil
+  if not peaks or not self.program.floor then return nil end
+  return self.program:floor(peaks[self.values.precision] or peaks.sixteen, peaks.bytes)
 end
 
 -- What an estimate needs of a compiled cell, as values that wire.lua can send: {key, flops, traffic, steps, floor,
