@@ -10,7 +10,7 @@
 /* A step is like the one before it once states and gradients are there: the third is looked at. */
 enum { STEPS = 3 };
 
-typedef struct EagerBox { Trace trace; CachingSettings caching; } EagerBox;
+typedef struct EagerBox { Trace trace; CachingSettings caching; Work work; } EagerBox;
 
 static void release(void *content) {
     EagerBox *box = content;
@@ -45,7 +45,7 @@ static int new_trace(lua_State *L) {
     Box *box = bind_new(L, BOX_TRACE, release);
     bind_borrow(L, box, 1, BOX_NETWORK);
     EagerBox *content = box->content = mem_new(sizeof *content);
-    int code = content ? eager_trace(n, &s, card, STEPS, &content->trace, &e)
+    int code = content ? eager_trace(n, &s, card, STEPS, &content->trace, &content->work, &e)
                        : err_set(&e, ERR_HOST_MEMORY, "out of host memory for a trace");
     if (code) return bind_fail(L, &e);
     content->caching = s.pytorch.caching;
@@ -170,19 +170,38 @@ static int alive(lua_State *L) {
     return 1;
 }
 
-/* trace:cost() -> 0, 0, 0: it is never run */
+/* trace:cost() -> floating-point operations of products, convolutions and attention, and bytes read and written, of a step */
 static int cost(lua_State *L) {
-    for (int i = 0; i < 3; i++) lua_pushinteger(L, 0);
-    return 3;
+    const EagerBox *box = bind_get(L, 1, BOX_TRACE);
+    lua_pushnumber(L, box->work.flops);
+    lua_pushnumber(L, box->work.bytes);
+    return 2;
 }
 
-/* cards() -> {{name, title, memory, log, multiprocessors, threads, cublas_workspace, context, source}, ...}, and the least and
- * the most of a context that is unknown */
+/* trace:floor() -> seconds: no step on the trace's card can be faster. As program:floor, whose arguments the card has. */
+static int floor_time(lua_State *L) {
+    const EagerBox *box = bind_get(L, 1, BOX_TRACE);
+    lua_pushnumber(L, box->work.seconds);
+    return 1;
+}
+
+/* Per second at most: bytes of its memory, and operations of products by type. */
+static void push_peaks(lua_State *L, const Card *c) {
+    lua_createtable(L, 0, 5);
+    bind_set_number(L, "bytes", c->bandwidth);
+    bind_set_number(L, "fp32", card_flops(c, UNIT_FP32));
+    bind_set_number(L, "tf32", card_flops(c, UNIT_TF32));
+    bind_set_number(L, "fp16", card_flops(c, UNIT_FP16));
+    bind_set_number(L, "bf16", card_flops(c, UNIT_BF16));
+}
+
+/* cards() -> {{name, title, memory, log, multiprocessors, threads, cublas_workspace, context, source, peaks = {bytes, fp32,
+ * tf32, fp16, bf16}}, ...}, and the least and the most of a context that is unknown */
 static int cards(lua_State *L) {
     lua_newtable(L);
     for (int i = 0; card_info(i); i++) {
         const Card *c = card_info(i);
-        lua_createtable(L, 0, 9);
+        lua_createtable(L, 0, 10);
         bind_set_string(L, "name", c->name);
         bind_set_string(L, "title", c->title);
         bind_set_integer(L, "memory", (lua_Integer)c->memory);
@@ -192,6 +211,8 @@ static int cards(lua_State *L) {
         bind_set_integer(L, "cublas_workspace", c->cublas_workspace);
         if (c->context) bind_set_integer(L, "context", (lua_Integer)c->context);
         bind_set_string(L, "source", c->source);
+        push_peaks(L, c);
+        lua_setfield(L, -2, "peaks");
         lua_rawseti(L, -2, i + 1);
     }
     lua_pushinteger(L, CONTEXT_LEAST);
@@ -200,7 +221,7 @@ static int cards(lua_State *L) {
 }
 
 void bind_open_eager(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive}, {"cost", cost}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive}, {"cost", cost}, {"floor", floor_time}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"eager", new_trace}, {"cards", cards}, {NULL, NULL}};
     bind_type(L, BOX_TRACE, methods);
     luaL_setfuncs(L, functions, 0);

@@ -6,6 +6,7 @@
 #include "memory/trace.h"
 #include "network/network.h"
 #include "passes/settings.h"
+#include "work.h"
 
 /* The steps of PyTorch's usual loop, from model.to(device) on, each of them
  *
@@ -13,7 +14,7 @@
  *     optimizer.step()
  *
  * x, y, output and loss live until they are bound again. Fills in a zeroed trace, with a mark "step 1", ... before each
- * step. ERR_SCRIPT: a layer or setting that is not predicted. */
-int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Err *e);
+ * step, and what the last step computes and moves. ERR_SCRIPT: a layer or setting that is not predicted. */
+int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Work *last, Err *e);
 
 #endif

@@ -161,6 +161,7 @@ static void run_optimizer(Loop *l) {
     g->category = CAT_OTHER;
     const bool clips = l->s->optimizer.rule.clip_norm > 0, itself = l->optim.form == FORM_FUSED && !clips;
     Tensor *found = !l->precision->loss_scaling ? NULL : itself ? found_for_fused(g) : unscale(g), *sum = NULL, *scaled = NULL;
+    if (found && !itself) optim_moves(g, &l->optim, 2); /* gradients are unscaled in place */
     if (clips) optim_clip(g, &l->optim);
     if (found && l->optim.form == FORM_FUSED) {
         sum = aten_random(g, "aten::add", (Size){0, {0}}, T_FLOAT);
@@ -174,13 +175,17 @@ static void run_optimizer(Loop *l) {
 
 /* Gradients that are not set to None stay, and are filled with zeros. */
 static void zero_grad(Loop *l) {
-    if (l->s->pytorch.set_to_none == SAID_FALSE) return;
+    if (l->s->pytorch.set_to_none == SAID_FALSE) {
+        if (l->optim.begun) optim_moves(l->g, &l->optim, 1);
+        return;
+    }
     for (int i = 0; i < l->optim.n; i++) tensor_set(l->g, &l->optim.params[i]->grad, NULL);
 }
 
 static void run_step(Loop *l) {
     Eager *g = l->g;
     const bool training = !l->s->eval;
+    g->work = (Work){0, 0, 0};
     for (int part = 0; part < l->s->accumulate && !g->scratch.failed; part++) {
         eager_where(g, NULL, NULL);
         g->category = CAT_INPUT;
@@ -192,6 +197,7 @@ static void run_step(Loop *l) {
         if (training) run_backward(l);
     }
     if (training && !g->scratch.failed) run_optimizer(l);
+    work_end(g);
 }
 
 /* ---- */
@@ -222,7 +228,7 @@ static void read_target(Loop *l) {
     if (!net->n_losses || l->s->no_loss) l->target.rank = -1;
 }
 
-int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Err *e) {
+int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Work *last, Err *e) {
     Storage nothing = {1 << 30, -1};
     Tensor unnamed = {.storage = &nothing, .refs = 1 << 30, .size = {TENSOR_RANK, {1, 1, 1, 1, 1, 1}}};
     Eager g = {.trace = out, .net = net, .card = card, .call = -1, .unnamed = &unnamed, .modules = modules};
@@ -231,6 +237,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     int code = check(net, s, e);
     if (code) return code;
     g.inplace = s->inplace;
+    g.products = s->precision == PREC_TF32 ? UNIT_TF32 : UNIT_FP32;
     g.low = scalar_of(l.precision->low);
     g.checkpoint = s->checkpoint == CHECKPOINT_MARKED;
     g.reentrant = s->pytorch.use_reentrant == SAID_TRUE;
@@ -248,5 +255,6 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     }
     const bool failed = g.scratch.failed || out->failed || out->scratch.failed;
     scratch_release(&g.scratch, NULL);
+    *last = g.work;
     return failed ? err_set(e, ERR_HOST_MEMORY, "out of host memory for PyTorch's step of a network") : OK;
 }

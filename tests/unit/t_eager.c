@@ -5,6 +5,8 @@
 #include "net.h"
 #include "tap.h"
 
+#include <math.h>
+
 static Network *network(const char *layers, const char *loss, Shape input) {
     Err e = {0, ""};
     char text[512];
@@ -32,13 +34,21 @@ static void test_linear(void) {
     Network *net = network("Linear(3, 2)", "MSELoss", shape2(4, 3));
     Settings s = settings_default();
     Trace t = {0};
+    Work work;
     Err e = {0, ""};
     char text[1024];
     s.optimizer.kind = OPTIM_SGD;
-    is_int(eager_trace(net, &s, card_find("a100-80gb"), 2, &t, &e), OK, "a step of SGD");
+    is_int(eager_trace(net, &s, card_find("a100-80gb"), 2, &t, &work, &e), OK, "a step of SGD");
     is_int(t.n_marks, 2, "two steps");
     step_text(&t, 2, text, sizeof text);
     is_str(text, "+48 -48 +32 -32 -24 -8 +32 -32 +32 +32 -32 -32 +4 +32 +24 +8 -32 -4", "the second step");
+    /* 4 x 3 x 2 multiply-adds for y, and as many for dw. Bytes, in the order of the calls: x and t are written; x, w, b are read and y
+     * written; y, t are read, the terms written and read; 1; y, t are read and dy written; dy, x, dw; dy, db; SGD reads both
+     * parameters and gradients and writes the parameters. */
+    is_int((long long)work.flops, 2 * 2 * 24, "its operations");
+    is_int((long long)work.bytes, 48 + 32 + 112 + 128 + 4 + 96 + 104 + 40 + 3 * 32, "its bytes");
+    const Card *card = card_find("a100-80gb");
+    ok(fabs(work.seconds * card->bandwidth / work.bytes - 1) < 1e-12, "which take longer than they do");
     trace_free(&t);
     network_free(net);
 }
@@ -47,17 +57,18 @@ static void test_refused(void) {
     Network *net = network("LSTM(3, 2, batch_first=true)", "MSELoss", shape3(4, 5, 3));
     Settings s = settings_default();
     Trace t = {0};
+    Work work;
     Err e = {0, ""};
     const Card *card = card_find("a100-80gb");
-    is_int(eager_trace(net, &s, card, 2, &t, &e), ERR_SCRIPT, "a recurrent layer");
+    is_int(eager_trace(net, &s, card, 2, &t, &work, &e), ERR_SCRIPT, "a recurrent layer");
     has_text(e.text, "does not predict", "is not predicted");
     network_free(net);
     net = network("Linear(3, 2)", "MSELoss", shape2(4, 3));
     s.checkpoint = CHECKPOINT_SQRT;
-    is_int(eager_trace(net, &s, card, 2, &t, &e), ERR_SCRIPT, "a choice of checkpoints that PyTorch has not");
+    is_int(eager_trace(net, &s, card, 2, &t, &work, &e), ERR_SCRIPT, "a choice of checkpoints that PyTorch has not");
     s.checkpoint = CHECKPOINT_NONE;
     s.optimizer.kind = OPTIM_Adam8bit;
-    is_int(eager_trace(net, &s, card, 2, &t, &e), ERR_SCRIPT, "an optimizer of another library");
+    is_int(eager_trace(net, &s, card, 2, &t, &work, &e), ERR_SCRIPT, "an optimizer of another library");
     ok(!card_find("a100"), "a card that there is not");
     network_free(net);
 }
@@ -67,7 +78,8 @@ typedef struct Case { const Network *net; Settings s; } Case;
 static int attempt(void *arg, Err *e) {
     const Case *c = arg;
     Trace t = {0};
-    int code = eager_trace(c->net, &c->s, card_find("a100-80gb"), 2, &t, e);
+    Work work;
+    int code = eager_trace(c->net, &c->s, card_find("a100-80gb"), 2, &t, &work, e);
     trace_free(&t);
     return code;
 }
