@@ -42,15 +42,58 @@ static void test_linear(void) {
     is_int(t.n_marks, 2, "two steps");
     step_text(&t, 2, text, sizeof text);
     is_str(text, "+48 -48 +32 -32 -24 -8 +32 -32 +32 +32 -32 -32 +4 +32 +24 +8 -32 -4", "the second step");
-    /* 4 x 3 x 2 multiply-adds for y, and as many for dw. Bytes, in the order of the calls: x and t are written; x, w, b are read and y
-     * written; y, t are read, the terms written and read; 1; y, t are read and dy written; dy, x, dw; dy, db; SGD reads both
-     * parameters and gradients and writes the parameters. */
-    is_int((long long)work.flops, 2 * 2 * 24, "its operations");
-    is_int((long long)work.bytes, 48 + 32 + 112 + 128 + 4 + 96 + 104 + 40 + 3 * 32, "its bytes");
-    const Card *card = card_find("a100-80gb");
-    ok(fabs(work.seconds * card->bandwidth / work.bytes - 1) < 1e-12, "which take longer than they do");
     trace_free(&t);
     network_free(net);
+}
+
+/* A step of layers with MSELoss and SGD on an A100. */
+static Work work_of(const char *layers, Shape input, Precision precision) {
+    Network *net = network(layers, "MSELoss", input);
+    Settings s = settings_default();
+    Trace t = {0};
+    Work work = {0, 0, 0};
+    Err e = {0, ""};
+    s.optimizer.kind = OPTIM_SGD;
+    s.precision = precision;
+    is_int(eager_trace(net, &s, card_find("a100-80gb"), 2, &t, &work, &e), OK, layers);
+    trace_free(&t);
+    network_free(net);
+    return work;
+}
+
+/* What the calls compute and move, in their order. */
+static void test_work(void) {
+    const Card *card = card_find("a100-80gb");
+    /* 4 x 3 x 2 multiply-adds for y, and as many for dw. x (48 bytes) and t (32) are written; x, w, b read and y written;
+     * y, t read, the terms written and read; 1; y, t read, dy written; dy, x, dw; dy, db; SGD reads parameters and gradients and
+     * writes the parameters. */
+    Work work = work_of("Linear(3, 2)", shape2(4, 3), PREC_FP32);
+    is_int((long long)work.flops, 2 * 2 * 24, "operations of a product");
+    is_int((long long)work.bytes, 48 + 32 + 112 + 128 + 4 + 96 + 104 + 40 + 3 * 32, "and its bytes");
+    ok(fabs(work.seconds * card->bandwidth / work.bytes - 1) < 1e-12, "which take longer than they do");
+    /* x 1536 bytes, w 288, b 16, y 1728: 432 results of 18 multiply-adds, and as many for dw. b is added in place, and db a
+     * sum of dy. */
+    work = work_of("Conv2d(2, 4, 3)", shape4(3, 2, 8, 8), PREC_FP32);
+    is_int((long long)work.flops, 2 * 2 * 432 * 18, "operations of a convolution");
+    is_int((long long)work.bytes, 1536 + 1728 + (1536 + 288 + 1728) + (2 * 1728 + 16) + 4 * 1728 + 4 + 3 * 1728
+           + (1728 + 1536 + 288) + (1728 + 16) + 3 * 304, "and its bytes");
+    /* Of a group a result sees only its channels; transposed, each pixel of x meets each weight. */
+    work = work_of("Conv2d(2, 4, 3, groups=2)", shape4(3, 2, 8, 8), PREC_FP32);
+    is_int((long long)work.flops, 2 * 2 * 432 * 9, "in groups");
+    work = work_of("ConvTranspose2d(2, 4, 3)", shape4(3, 2, 8, 8), PREC_FP32);
+    is_int((long long)work.flops, 2 * 2 * (3 * 64) * (2 * 4 * 9), "transposed");
+    /* Each of the three layers of 4096 x 4096 x 4096 multiply-adds forward and for dw, two of them for dx. */
+    static const char wide[] = "Linear(4096, 4096) Linear(4096, 4096) Linear(4096, 4096)";
+    const double flops = 2.0 * 8 * 4096 * 4096 * 4096;
+    const struct { Precision precision; double peak; } peaks[] = {
+        {PREC_FP32, card->fp32}, {PREC_TF32, card->tf32}, {PREC_AMP_FP16, card->fp16}, {PREC_AMP_BF16, card->bf16}};
+    for (size_t i = 0; i < ARRAY_LEN(peaks); i++) {
+        work = work_of(wide, shape2(4096, 4096), peaks[i].precision);
+        ok(work.flops == flops, "operations of products");
+        const double rest = work.seconds - flops / peaks[i].peak; /* products' bytes take no time of their own */
+        ok(rest > 0 && rest < work.bytes / card->bandwidth - 8 * 3 * 4096.0 * 4096 * 2 / card->bandwidth,
+           "at the peak of their type, and the other calls at the bandwidth");
+    }
 }
 
 static void test_refused(void) {
@@ -106,6 +149,7 @@ static void test_memory(void) {
 
 int main(void) {
     test_linear();
+    test_work();
     test_refused();
     test_memory();
     return tap_done();
