@@ -78,7 +78,7 @@ function preview.main(experiment, options)
     local runs = row.cost and row.status == "predicted"
     local time = runs and rates:cell(row.cost)
     time = time and all_visits(experiment.base, time)
-    if runs and state ~= "done" and row.framework ~= "pytorch" then
+    if runs and state ~= "done" and not row.max_memory_reserved then -- PyTorch's step is never run
       sum_up(total, time)
       counts.run = counts.run + 1
     end
