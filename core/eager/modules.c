@@ -44,7 +44,7 @@ static int last_user(const Layer *l, int i) {
 
 /* nn.Sequential and forward functions: a value goes when the call has returned during which it is read, or a variable
  * holds it, last. The outputs beside the first one go to the losses. */
-Tensor *module_graph(Eager *g, const Layer *l, Tensor *const *in) {
+Tensor *graph_run(Eager *g, const Layer *l, Tensor *const *in, void (*after_first)(Eager *g, const Layer *l, const Tensor *y)) {
     Tensor **made = scratch_new(&g->scratch, (size_t)l->n_child, sizeof *made);
     int *last = scratch_new(&g->scratch, (size_t)l->n_child, sizeof *last);
     if (!made || !last) return tensor_ref(in[0]);
@@ -54,6 +54,7 @@ Tensor *module_graph(Eager *g, const Layer *l, Tensor *const *in) {
         Tensor *read[LAYER_IN];
         for (int k = 0; k < child->n_from; k++) read[k] = child->from[k] < 0 ? in[~child->from[k]] : made[child->from[k]];
         made[i] = module_call(g, child, read);
+        if (i == 0 && after_first) after_first(g, l, made[i]);
         for (int k = 0; k <= i; k++)
             if (last[k] == i) tensor_set(g, &made[k], NULL);
     }
@@ -65,6 +66,11 @@ Tensor *module_graph(Eager *g, const Layer *l, Tensor *const *in) {
     }
     for (int i = 0; i < l->n_child; i++) tensor_set(g, &made[i], NULL);
     return y;
+}
+
+Tensor *module_graph(Eager *g, const Layer *l, Tensor *const *in) {
+    Module *const listed = llama_graph(l);
+    return listed ? listed(g, l, in) : graph_run(g, l, in, NULL);
 }
 
 /* torch.cat of branches; a(x) + b(x) + c(x), and products, from left to right */

@@ -56,6 +56,7 @@ static void make_model(Loop *l) {
         for (int inner = 1; inner >= 0; inner--)
             for (int k = i; k < end; k++)
                 if (is_inner(&net->params[k]) == inner) make_param(l, k);
+        llama_buffers(g, net->root, end - 1);
     }
     eager_where(g, NULL, NULL);
     g->category = CAT_OTHER;
@@ -107,8 +108,7 @@ static void run_forward(Loop *l) {
     }
     if (loss) tensor_set(g, &l->loss, loss);
     if (loss && l->s->accumulate > 1 && g->grad) tensor_set(g, &l->loss, aten_binary_number(g, WITH_DIV, l->loss));
-    tensor_set(g, &g->cosine, NULL);
-    tensor_set(g, &g->sine, NULL);
+    angles_drop(g, &g->angles);
     if (g->autocast) amp_end(g);
     g->autocast = false;
 }
@@ -198,8 +198,10 @@ static void run_step(Loop *l) {
 
 static int check(const Network *net, const Settings *s, Err *e) {
     const Layer *unknown = module_unknown(net->root);
+    const int code = llama_check(net->root, e);
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
+    if (code) return code;
     if (unknown) return layer_error(unknown, e, "framework = \"pytorch\" does not predict this layer");
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
     if (s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)

@@ -61,6 +61,9 @@ typedef enum Thread { THREAD_FORWARD, THREAD_AUTOGRAD, THREADS } Thread;
 
 typedef struct Tensor *Module(Eager *g, const Layer *l, struct Tensor *const *in); /* modules.h */
 
+/* What a model's forward function knows of positions: references, or NULL. */
+typedef struct Angles { Tensor *positions, *cosine, *sine; } Angles;
+
 struct Eager {
     Trace *trace;
     const Network *net;
@@ -88,7 +91,7 @@ struct Eager {
     Tensor *more[LAYER_IN]; /* outputs of the network beside the first one, in forward(): references */
     int n_more;
     Tensor *class_weights;  /* of the loss that runs, or NULL */
-    Tensor *cosine, *sine;  /* of rotary positions, in a forward pass: references, or NULL */
+    Angles angles;          /* of rotary positions, in a forward pass */
     Module *const *modules; /* by kind of layer */
 };
 
@@ -112,6 +115,8 @@ Tensor *tensor_detach(Eager *g, const Tensor *x);
 Tensor *tensor_ref(Tensor *t);
 void tensor_drop(Eager *g, Tensor *t);
 void tensor_set(Eager *g, Tensor **slot, Tensor *t);
+Angles angles_ref(const Angles *a);
+void angles_drop(Eager *g, Angles *a);
 
 int64_t tensor_elements(const Tensor *t);
 size_t tensor_bytes(const Tensor *t);
