@@ -316,13 +316,12 @@ model("GPT", "block_size = 24, vocab_size = 97, n_layer = 2, n_head = 4, n_embd 
 for precision in "amp_bf16", "amp_fp16":
     model("GPT_" + precision, "block_size = 24, vocab_size = 97, n_layer = 2, n_head = 4, n_embd = 64, dropout = 0.1",
           lambda: networks.GPT(24, 97, 2, 4, 64, 0.1), [24], 8, precision=precision, **TOKENS)
-LLAMA_KNOWN = "transformers' RMSNorm and rotary positions are several ops each; memtide's are one"
 LLAMA = ("vocab_size = 512, hidden_size = 384, intermediate_size = 1024, num_hidden_layers = 2, num_attention_heads = 6, "
          "num_key_value_heads = ")
 for heads in 2, 6:
     for precision in "fp32", "amp_bf16":
-        model(f"Llama_{heads}_{precision}", LLAMA + str(heads), lambda heads=heads: networks.Llama(512, 384, 1024, 2, 6, heads),
-              [64], 4, precision=precision, optimizer=layer("AdamW", lr=3e-4), known=LLAMA_KNOWN, **TOKENS)
+        model(f"Llama_{heads}_{precision}", LLAMA + str(heads), lambda heads=heads: networks.llama(512, 384, 1024, 2, 6, heads),
+              [64], 4, precision=precision, optimizer=layer("AdamW", lr=3e-4), **TOKENS)
 model("DCGANGenerator", "", networks.generator, [100, 1, 1], 16, loss("MSELoss"))
 model("DCGANDiscriminator", "", networks.discriminator, [3, 64, 64], 16, loss("BCEWithLogitsLoss"))
 model("UNet", "", networks.UNet, [3, 64, 64], 2, loss("BCEWithLogitsLoss"))
@@ -365,8 +364,8 @@ for precision in "fp32", "amp_bf16":
         loss(label_smoothing=0.1), layer("AdamW", lr=1e-3, weight_decay=0.05), precision=precision)
     experiment(f"llama_{precision}", "llama", [
         "--set", "seq=64", "--set", "batch=4", "--set", f"precision={precision}", "--set", "checkpoint=none"],
-        lambda: networks.Llama(512, 128, 352, 4, 8, 2), [64], 4, CE, layer("AdamW", lr=3e-4, betas=[0.9, 0.95], weight_decay=0.1),
-        precision=precision, known=LLAMA_KNOWN, **TOKENS)
+        lambda: networks.llama(512, 128, 352, 4, 8, 2), [64], 4, CE, layer("AdamW", lr=3e-4, betas=[0.9, 0.95], weight_decay=0.1),
+        precision=precision, **TOKENS)
 experiment("offload_kept", "offload", ["--case", "none, kept"], lambda: networks.GPT(128, 512, 8, 4, 128), [128], 8, CE,
            layer("AdamW", lr=1e-3), **TOKENS)
 
