@@ -40,7 +40,8 @@ static void make_param(Loop *l, int i) {
     ScalarType type = p->dtype == DT_I32 ? T_LONG : l->precision->autocast ? T_FLOAT : scalar_of(l->precision->weights);
     eager_where(g, p->owner, NULL);
     Tensor *t = g->params[i] = aten_random(g, "aten::to", size_from(&p->shape), type);
-    t->leaf = t->parameter = p->trainable && !p->buffer && !l->s->eval;
+    t->parameter = p->trainable && !p->buffer;
+    t->leaf = t->parameter && !l->s->eval;
 }
 
 /* Is it of a module within the layer's: "out_proj.weight" of a MultiheadAttention? */

@@ -49,7 +49,7 @@ typedef struct Tensor {
     Node *node;           /* grad_fn, a reference; NULL: a leaf */
     int output;           /* which of the node's outputs it is */
     bool leaf;            /* it has no node, but gets a gradient */
-    bool parameter;       /* a leaf whose 16-bit copy autocast keeps */
+    bool parameter;       /* its 16-bit copy is kept by autocast: requires_grad, in evaluation, too */
     Node *accumulate;     /* of a leaf: its AccumulateGrad */
     struct Tensor *base;  /* of a view: what it was made of, a reference, so that it shares its storage for good */
     struct Tensor *grad;  /* of a leaf: a reference, or NULL */

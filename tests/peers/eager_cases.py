@@ -232,6 +232,7 @@ case("mlp_eval", mlp(), [784], 64, mode="eval")
 case("mlp_amp_fp16_accumulate", mlp(), [784], 16, accumulate=3, precision="amp_fp16")
 case("mlp_amp_fp16_clipped", mlp(), [784], 16, precision="amp_fp16", optimizer=OPTIMIZERS["clipped"])
 case("normalised_eval", normalised(), [3, 32, 32], 19, mode="eval")
+case("normalised_eval_amp_bf16", normalised(), [3, 32, 32], 19, mode="eval", precision="amp_bf16")
 
 
 case("embedding", chain(layer("Embedding", 97, 24), layer("PositionEmbedding", 16, 24),
@@ -319,9 +320,19 @@ for precision in "amp_bf16", "amp_fp16":
 LLAMA = ("vocab_size = 512, hidden_size = 384, intermediate_size = 1024, num_hidden_layers = 2, num_attention_heads = 6, "
          "num_key_value_heads = ")
 for heads in 2, 6:
-    for precision in "fp32", "amp_bf16":
+    for precision in "fp32", "amp_bf16", "amp_fp16":
         model(f"Llama_{heads}_{precision}", LLAMA + str(heads), lambda heads=heads: networks.llama(512, 384, 1024, 2, 6, heads),
               [64], 4, precision=precision, optimizer=layer("AdamW", lr=3e-4), **TOKENS)
+for reentrant in False, True:
+    for precision in "fp32", "amp_bf16":
+        model(f"Llama_checkpointed_{'reentrant_' if reentrant else ''}{precision}", LLAMA + "2",
+              lambda reentrant=reentrant: networks.llama(512, 384, 1024, 2, 6, 2, dict(use_reentrant=reentrant)), [64], 4,
+              precision=precision, optimizer=layer("AdamW", lr=3e-4), pytorch=dict(use_reentrant=reentrant), **TOKENS, **MARKED)
+model("Llama_accumulate", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2, 6, 2), [64], 2, accumulate=2,
+      precision="amp_bf16", optimizer=layer("AdamW", lr=3e-4), **TOKENS)
+model("Llama_eval", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2, 6, 2), [64], 4, mode="eval",
+      precision="amp_bf16", **TOKENS)
+model("Llama_short", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2, 6, 2), [1], 3, **TOKENS)
 model("DCGANGenerator", "", networks.generator, [100, 1, 1], 16, loss("MSELoss"))
 model("DCGANDiscriminator", "", networks.discriminator, [3, 64, 64], 16, loss("BCEWithLogitsLoss"))
 model("UNet", "", networks.UNet, [3, 64, 64], 2, loss("BCEWithLogitsLoss"))

@@ -328,12 +328,12 @@ local function llama_layer(o)
 end
 
 -- (N, T) tokens -> (N T, vocab_size), as GPT. The defaults are those of LlamaConfig. num_key_value_heads = 0: as many
--- as num_attention_heads.
+-- as num_attention_heads. checkpoint = "marked" is its gradient_checkpointing_enable().
 model("Llama", {vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
   num_attention_heads = 32, num_key_value_heads = 0, max_position_embeddings = 2048, rms_norm_eps = 1e-6,
   rope_theta = 10000, tie_word_embeddings = false}, function(o)
   local embed_tokens, layers = nn.Embedding(o.vocab_size, o.hidden_size), {}
-  for i = 1, o.num_hidden_layers do layers[i] = llama_layer(o) end
+  for i = 1, o.num_hidden_layers do layers[i] = nn.Checkpoint(llama_layer(o)) end
   return nn.Graph{
     model = nn.Graph{
       embed_tokens = embed_tokens, layers = layers, norm = llama_norm(o), listing = "LlamaModel",
