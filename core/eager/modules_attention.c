@@ -28,7 +28,7 @@ static Tensor *causal_self_attention(Eager *g, const Layer *l, Tensor *x) {
     aten_split(g, qkv, (int64_t[]){width, width, width}, 2, part, 3);
     tensor_drop(g, qkv);
     for (int i = 0; i < 3; i++) tensor_set(g, &part[i], heads_apart(g, part[i], heads));
-    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], (SdpaHow){drops, true});
+    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], (SdpaHow){drops ? options_float(&l->options, "dropout") : 0, true});
     tensor_set(g, &y, heads_together(g, y));
     Tensor *z = aten_linear(g, y, module_param(g, l, 1 + bias), bias ? module_param(g, l, 3) : NULL);
     if (drops) tensor_set(g, &z, aten_dropout(g, z));
@@ -103,7 +103,7 @@ static Tensor *multihead_attention(Eager *g, const Layer *l, Tensor *const *in) 
     }
     const int64_t steps = x[0]->size.of[0], batch = x[0]->size.of[1];
     in_projection(g, l, x, packed, part);
-    const SdpaHow how = {g->training && options_float(&l->options, "dropout") > 0, options_bool(&l->options, "is_causal")};
+    const SdpaHow how = {g->training ? options_float(&l->options, "dropout") : 0, options_bool(&l->options, "is_causal")};
     for (int k = 0; k < 3; k++) part[k] = heads_first(g, part[k], heads);
     for (int k = 0; k < 3; k++)
         tensor_set(g, &part[k], aten_view(g, part[k], SIZE(batch, heads, part[k]->size.of[1], part[k]->size.of[2])));
@@ -130,7 +130,7 @@ Tensor *module_sdpa(Eager *g, const Layer *l, Tensor *const *in) {
     const int64_t heads = options_int(&l->options, "num_heads"), width = in[0]->size.of[2] / heads;
     Tensor *part[3];
     for (int i = 0; i < 3; i++) part[i] = heads_apart(g, in[i], in[i]->size.of[2] / width);
-    const SdpaHow how = {options_float(&l->options, "dropout_p") > 0, options_bool(&l->options, "is_causal")};
+    const SdpaHow how = {options_float(&l->options, "dropout_p"), options_bool(&l->options, "is_causal")};
     Tensor *y = aten_sdpa(g, part[0], part[1], part[2], how);
     for (int i = 0; i < 3; i++) tensor_drop(g, part[i]);
     tensor_set(g, &y, heads_together(g, y));

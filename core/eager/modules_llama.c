@@ -130,9 +130,8 @@ static Tensor *llama_attention(Eager *g, const Layer *l, Tensor *const *in) {
     Tensor *query = rotate_halves(g, part[0]), *key = rotate_halves(g, part[1]);
     tensor_set(g, &part[0], query);
     tensor_set(g, &part[1], key);
-    const bool drops = g->training && options_float(how, "dropout_p") > 0;
     const bool causal = options_bool(how, "is_causal") && in[0]->size.of[1] > 1;
-    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], (SdpaHow){drops, causal});
+    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], (SdpaHow){g->training ? options_float(how, "dropout_p") : 0, causal});
     tensor_set(g, &y, heads_together(g, y));
     Tensor *z = module_call(g, l->child[OUT], &y);
     tensor_drop(g, y);

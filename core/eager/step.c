@@ -197,12 +197,20 @@ static void run_step(Loop *l) {
 
 /* ---- */
 
+static int unknown_version(const char *name, Err *e) {
+    char known[64] = "";
+    for (int i = 0; version_info(i); i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", version_info(i)->name);
+    return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": version %s is not known: expected one of %s", name, known);
+}
+
 static int check(const Network *net, const Settings *s, Err *e) {
     const Layer *unknown = module_unknown(net->root);
     const int code = llama_check(net->root, e);
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
     if (code) return code;
+    if (!version_find(s->pytorch.version)) return unknown_version(s->pytorch.version, e);
     if (unknown) return layer_error(unknown, e, "framework = \"pytorch\" does not predict this layer");
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
     if (s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
@@ -233,6 +241,8 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     char text[32];
     int code = check(net, s, e);
     if (code) return code;
+    g.version = version_find(s->pytorch.version);
+    g.attention = s->pytorch.attention;
     g.inplace = s->inplace;
     g.low = scalar_of(l.precision->low);
     g.checkpoint = s->checkpoint == CHECKPOINT_MARKED;
@@ -244,12 +254,15 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
         make_model(&l);
         if (!s->eval) open_optimizer(&l, form_of(s));
     }
-    for (int step = 1; step <= steps && !g.scratch.failed && !out->failed; step++) {
+    for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !out->failed; step++) {
         snprintf(text, sizeof text, "step %d", step);
         trace_mark(out, trace_text(out, text));
         run_step(&l);
     }
+    if (g.refused)
+        code = layer_error(g.refused, e, "attention = \"%s\": PyTorch refuses it: %s", sdp_backend_text(g.attention), g.why);
     const bool failed = g.scratch.failed || out->failed || out->scratch.failed;
     scratch_release(&g.scratch, NULL);
+    if (code) return code;
     return failed ? err_set(e, ERR_HOST_MEMORY, "out of host memory for PyTorch's step of a network") : OK;
 }

@@ -69,6 +69,10 @@ struct Eager {
     const Network *net;
     Scratch scratch;
     const Card *card;
+    const PyTorchVersion *version;
+    SdpBackend attention; /* the setting */
+    const Layer *refused; /* the first layer whose op PyTorch would refuse, or NULL */
+    const char *why;      /* ... and its reason */
     Category category;    /* of what is allocated now */
     bool grad;            /* gradients are recorded: not under no_grad, not in the backward pass */
     bool autocast;

@@ -171,6 +171,28 @@ for name, model, shape in (
     first = layer("Conv2d", shape[0], shape[0], 1) if len(shape) == 3 else layer("Linear", shape[-1], shape[-1])
     case("layer_" + name, chain(first, model, layer("Tanh")), shape, 29, loss("MSELoss"))
 
+
+def attentive(width):
+    """q, k and v with fewer heads of keys and values, as rows; then what torch.nn.functional has"""
+    return Written(f"""nn.Graph{{q = nn.Linear(24, 4 * {width}), k = nn.Linear(24, 2 * {width}), v = nn.Linear(24, 2 * {width}),
+    forward = function(self, x)
+      local q, k, v = self.q(x), self.k(x), self.v(x)
+      return nn.scaled_dot_product_attention(q, k, v, {{num_heads = 4, is_causal = true, enable_gqa = true}})
+    end}}""", lambda: networks.Attentive(24, width))
+
+
+for name, width, precision, chosen in (
+        ("fp32", 8, "fp32", None), ("fp32_math", 8, "fp32", "math"), ("fp32_efficient", 8, "fp32", "memory_efficient"),
+        ("fp32_odd", 6, "fp32", None), ("amp_bf16", 8, "amp_bf16", None), ("amp_bf16_math", 8, "amp_bf16", "math"),
+        ("amp_fp16_math", 8, "amp_fp16", "math"), ("amp_bf16_efficient", 8, "amp_bf16", "memory_efficient"),
+        ("amp_bf16_cudnn", 8, "amp_bf16", "cudnn"), ("amp_bf16_odd", 6, "amp_bf16", None)):
+    for mode in "train", "eval":
+        case(f"attention_{name}_{mode}", attentive(width), [11, 24], 5, loss("MSELoss"), precision=precision, mode=mode,
+             pytorch=dict(attention=chosen) if chosen else {})
+for chosen, precision in (("math", "fp32"), ("math", "amp_bf16"), ("memory_efficient", "amp_bf16"), ("cudnn", "amp_bf16")):
+    case(f"multihead_{chosen}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, batch_first=True,
+         dropout=0.5), layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"), precision=precision, pytorch=dict(attention=chosen))
+
 for name, terms, model in (
         ("cross_entropy_smoothed", loss(label_smoothing=0.1), layer("Identity")),
         ("cross_entropy_weighted", loss(weight=[0.5] * 11), layer("Identity")),

@@ -402,6 +402,23 @@ class Variables(nn.Module):
         return ended(y)
 
 
+class Attentive(nn.Module):
+    """Attention of four heads, with two of keys and values"""
+
+    def __init__(self, features, width):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(features, heads * width) for heads in (4, 2, 2))
+        self.width = width
+
+    def forward(self, x):
+        def heads(x):
+            return x.view(*x.shape[:2], -1, self.width).transpose(1, 2)
+
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        y = F.scaled_dot_product_attention(heads(q), heads(k), heads(v), is_causal=True, enable_gqa=True)
+        return y.transpose(1, 2).contiguous().view(*x.shape[:2], -1)
+
+
 class TwoProducts(nn.Module):
     """A value that two einsum products read: its gradient is the sum of theirs"""
 
