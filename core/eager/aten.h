@@ -88,7 +88,7 @@ Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target);
 Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_weight);
 
 /* ---- aten_attention.c: q, k, v (N, heads, T, width) */
-typedef struct SdpaHow { bool dropout, causal; } SdpaHow;
+typedef struct SdpaHow { double dropout; bool causal; } SdpaHow;
 Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how);
 
 /* ---- autocast (amp.c): x in the type that the op runs in, a reference of the caller's. */

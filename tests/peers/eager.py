@@ -29,11 +29,14 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fakegpu
 from eager_cases import CASES, SHORT, Experiment
 
 STEPS, BLOCK = 3, 512
+ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "memory_efficient": SDPBackend.EFFICIENT_ATTENTION,
+             "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
 AUTOCAST = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
 
 
@@ -128,7 +131,9 @@ def run_case(case):
             y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
             if training and part == 0:
                 optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
-            with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None):
+            attention = ATTENTION.get(case.pytorch.get("attention"))
+            with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None), \
+                    sdpa_kernel(attention) if attention else contextlib.nullcontext():
                 output = model(x)
                 loss = criterion(output, y)
                 if case.accumulate > 1:

@@ -18,12 +18,15 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+#include <torch/version.h>
 #include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#define SINCE(minor) (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= (minor))
 
 using Values = std::vector<c10::IValue>;
 static const auto FAKE = c10::DeviceType::PrivateUse1;
@@ -88,7 +91,7 @@ struct Allocator final : c10::Allocator {
 static Allocator allocator;
 REGISTER_ALLOCATOR(FAKE, &allocator)
 
-struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
+struct DeviceGuard : c10::impl::DeviceGuardImplInterface {
     c10::DeviceType type() const override { return FAKE; }
     c10::Device exchangeDevice(c10::Device) const override { return DEVICE; }
     c10::Device getDevice() const override { return DEVICE; }
@@ -108,15 +111,18 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
 namespace { C10_REGISTER_GUARD_IMPL(PrivateUse1, DeviceGuard) }
 
 struct Hooks final : at::PrivateUse1HooksInterface {
+#if SINCE(7)
     bool isBuilt() const override { return true; }
     bool isAvailable() const override { return true; }
+#endif
     bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
     c10::DeviceIndex deviceCount() const override { return 1; }
     c10::DeviceIndex getCurrentDevice() const override { return 0; }
 };
 
 // A PyTorch that was built for CUDA asks CUDA for its devices even where there is no driver.
-struct NoCuda final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA> {
+struct NoCuda final : DeviceGuard {
+    c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
     c10::DeviceIndex deviceCount() const noexcept override { return 0; }
 };
 
@@ -231,12 +237,23 @@ static Slots flash_backward(const at::Tensor &q, const at::Tensor &k) {
     return slots;
 }
 
+// cudnn/MHA.cpp; what cuDNN takes as workspace it alone knows
+static Slots cudnn_forward(const Values &results) {
+    Slots slots{output(6), output(7), output(0)};
+    if (results[1].toTensor().numel()) slots.push_back(output(1));
+    return slots;
+}
+
 // fp32: attention_backward.cu, delta = (grad_out * out).sum(-1).transpose(-2, -1).contiguous()
-static Slots efficient_backward(const at::Tensor &grad, const at::Tensor &q, const at::Tensor &out) {
+// Of grouped heads, gradients for each of the query's come first.
+static Slots efficient_backward(const at::Tensor &grad, const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
+                                const at::Tensor &out) {
     const int64_t rows = q.size(0) * q.size(1) * q.size(2);
     Slots slots;
     if (!grad.transpose(1, 2).is_contiguous()) temporaries(slots, {(int64_t)grad.nbytes()});
     for (int i = 0; i < 4; i++) slots.push_back(output(i));
+    const int64_t keys = q.element_size() * q.size(0) * q.size(1) * k.size(2);
+    if (q.size(1) != k.size(1)) temporaries(slots, {keys * q.size(3), keys * v.size(3)});
     if (q.element_size() == 4) temporaries(slots, {4 * out.numel(), 4 * rows});
     if (q.element_size() < 4 || (q.size(1) > 1 && q.size(2) > 1)) temporaries(slots, {4 * rows});
     return slots;
@@ -312,7 +329,8 @@ static Slots slots_of(const std::string &name, const Values &args, const Values 
     else if (name == "aten::_scaled_dot_product_efficient_attention")
         slots = {output(0), output(1), on_host(2), on_host(3)};
     else if (name == "aten::_scaled_dot_product_efficient_attention_backward")
-        slots = efficient_backward(tensor(0), tensor(1), tensor(5));
+        slots = efficient_backward(tensor(0), tensor(1), tensor(2), tensor(3), tensor(5));
+    else if (name == "aten::_scaled_dot_product_cudnn_attention") slots = cudnn_forward(results);
     else if (name == "aten::_scaled_dot_product_flash_attention")
         slots = flash_forward(tensor(0), tensor(1), args[3].toDouble());
     else if (name == "aten::_scaled_dot_product_flash_attention_backward") slots = flash_backward(tensor(1), tensor(2));
@@ -472,6 +490,7 @@ static const char *const KERNELS[] = {
     "mish_backward", "_foreach_norm.Scalar", "convolution_overrideable", "convolution_backward_overrideable",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
 };
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     for (const char *name : KERNELS) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&boxed>());
@@ -480,16 +499,22 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromB
 
 // ---- attention
 
-// As sdp_utils.cpp chooses on a GPU of compute capability 8.0 or later.
+// As sdp_utils.cpp chooses on a GPU of compute capability 8.0, among those that sdpa_kernel() leaves.
 static int64_t choose_attention(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
                                 const std::optional<at::Tensor> &mask, double, bool is_causal, std::optional<double>, bool) {
+    const auto &context = at::globalContext();
     const bool half = q.element_size() == 2, grouped = q.size(-3) != k.size(-3);
-    const auto width = q.size(-1);
-    if (half && !mask && width == v.size(-1) && width <= 256 && !(is_causal && q.size(-2) != k.size(-2)))
-        return (int64_t)sdp::SDPBackend::flash_attention;
+    const auto width = q.size(-1), of_values = v.size(-1);
     const int64_t aligned = half ? 8 : 4;
-    return (int64_t)(grouped || width % aligned || v.size(-1) % aligned ? sdp::SDPBackend::math
-                                                                        : sdp::SDPBackend::efficient_attention);
+    const auto is_multiple = [&](int64_t n) { return width % n == 0 && of_values % n == 0; };
+    if (context.userEnabledFlashSDP() && half && !mask && width == of_values && width <= 256 &&
+        !(is_causal && q.size(-2) != k.size(-2))) return (int64_t)sdp::SDPBackend::flash_attention;
+    if (context.userEnabledMemEfficientSDP() && is_multiple(aligned) && (SINCE(14) || !grouped))
+        return (int64_t)sdp::SDPBackend::efficient_attention;
+    if (context.userEnabledMathSDP()) return (int64_t)sdp::SDPBackend::math;
+    TORCH_CHECK(context.userEnabledCuDNNSDP() && half && is_multiple(8) && std::max(width, of_values) <= 128 && k.size(-2) > 1,
+                "No available kernel. Aborting execution.");
+    return (int64_t)sdp::SDPBackend::cudnn_attention;
 }
 namespace at::native { REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &choose_attention) }
 
