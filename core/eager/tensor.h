@@ -10,6 +10,7 @@
 #define MT_EAGER_TENSOR_H
 
 #include "card.h"
+#include "estimate.h"
 #include "memory/trace.h"
 #include "network/network.h"
 #include "passes/settings.h"
@@ -66,12 +67,14 @@ struct Eager {
     const Network *net;
     Scratch scratch;
     const Card *card;
+    Estimate *estimate;   /* what sizes are taken for that cuDNN alone knows */
     Category category;    /* of what is allocated now */
     bool grad;            /* gradients are recorded: not under no_grad, not in the backward pass */
     bool autocast;
     ScalarType low;       /* what autocast computes in */
     Thread thread;
     bool has_workspace[THREADS];
+    bool has_dropout_state; /* of cuDNN's recurrent layers */
     long sequence;        /* of the last node */
     const Layer *layer;   /* whose op it is */
     const char *op;       /* "aten::relu" */
