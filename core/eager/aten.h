@@ -7,6 +7,7 @@
 #define MT_ATEN_H
 
 #include "autograd.h"
+#include "cudnn_rnn.h"
 #include "reduce.h"
 
 /* ---- aten_view.c: no new storage, but for copies of what cannot be a view */
@@ -65,6 +66,12 @@ Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b); /* b may be NULL
 typedef struct ConvSizes { Size y; int groups; bool transposed; } ConvSizes;
 Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes);
 void eager_cublas(Eager *g); /* a product runs: its thread has a workspace from here on */
+
+/* ---- aten_recurrent.c: the layers of an RNN, an LSTM or a GRU as one op, from states of zeros; w[n_w]: their weights, as
+ * nn.RNNBase has them. y, without the last states. dropout: the probability. */
+Tensor *aten_cudnn_rnn(Eager *g, const CudnnRnn *r, Tensor *x, Tensor *const *w, int n_w, double dropout);
+/* flatten_parameters(): w[n] become parts of one buffer. */
+void aten_cudnn_rnn_flatten(Eager *g, const CudnnRnn *r, Tensor **w, int n);
 
 /* ---- aten_norm.c; w and b may be NULL */
 Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b);

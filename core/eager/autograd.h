@@ -22,7 +22,7 @@ typedef struct Edge { Node *node; int output; } Edge; /* whose output; node NULL
 
 typedef struct Meta { Size size; ScalarType type; } Meta;
 
-enum { NODE_NUMBERS = 16, NODE_EDGES = 64 }; /* NODE_EDGES: most inputs of an op */
+enum { NODE_NUMBERS = 16, NODE_EDGES = 520 }; /* NODE_EDGES: most inputs of an op: 512 weights of recurrent layers */
 
 struct Node {
     const NodeRule *rule;

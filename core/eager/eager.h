@@ -3,6 +3,7 @@
 #define MT_EAGER_H
 
 #include "card.h"
+#include "estimate.h"
 #include "memory/trace.h"
 #include "network/network.h"
 #include "passes/settings.h"
@@ -13,7 +14,8 @@
  *     optimizer.step()
  *
  * x, y, output and loss live until they are bound again. Fills in a zeroed trace, with a mark "step 1", ... before each
- * step. ERR_SCRIPT: a layer or setting that is not predicted. */
-int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Err *e);
+ * step. estimate->which: what is taken for sizes that cuDNN alone knows; estimate->any: there were such sizes. ERR_SCRIPT: a
+ * layer or setting that is not predicted. */
+int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Estimate *estimate, Trace *out, Err *e);
 
 #endif

@@ -1,8 +1,6 @@
 /* Calls of modules. */
 #include "modules.h"
 
-#include <string.h>
-
 Tensor *module_call(Eager *g, const Layer *l, Tensor *const *in) {
     const Layer *caller = g->layer;
     GUARD(g);
@@ -13,20 +11,6 @@ Tensor *module_call(Eager *g, const Layer *l, Tensor *const *in) {
 }
 
 Tensor *module_param(const Eager *g, const Layer *l, int k) { return k < l->n_params ? g->params[l->param[k]] : NULL; }
-
-/* Kinds whose allocations are not known here: cuDNN's recurrent layers keep a reserve whose size it alone knows. */
-static bool is_unknown(const Layer *l) {
-    static const char *const unknown[] = {"RNN", "LSTM", "GRU"};
-    for (size_t i = 0; i < ARRAY_LEN(unknown); i++)
-        if (!strcmp(layer_kind(l), unknown[i])) return true;
-    return false;
-}
-
-const Layer *module_unknown(const Layer *l) {
-    const Layer *found = is_unknown(l) ? l : NULL;
-    for (int i = 0; i < l->n_child && !found; i++) found = module_unknown(l->child[i]);
-    return found;
-}
 
 /* ---- containers */
 

@@ -8,12 +8,12 @@
 
 /* Runs a layer. */
 Tensor *module_call(Eager *g, const Layer *l, Tensor *const *in);
+/* What model.to(device) does after it has moved the parameters of a layer. */
+void module_moved(Eager *g, const Layer *l);
 /* The layer's k-th parameter, lent; NULL: it has fewer. */
 Tensor *module_param(const Eager *g, const Layer *l, int k);
 /* The loss of an output, times its factor. */
 Tensor *module_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target);
-/* NULL, or the first layer that is not predicted. */
-const Layer *module_unknown(const Layer *l);
 
 /* The children of a container, one after the other; after_first, where there is one, gets the first one's output. */
 Tensor *graph_run(Eager *g, const Layer *l, Tensor *const *in, void (*after_first)(Eager *g, const Layer *l, const Tensor *y));

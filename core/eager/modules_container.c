@@ -42,5 +42,3 @@ Tensor *module_identity(Eager *g, const Layer *l, Tensor *const *in) {
     (void)g, (void)l;
     return tensor_ref(in[0]);
 }
-
-Tensor *module_recurrent(Eager *g, const Layer *l, Tensor *const *in) { return module_identity(g, l, in); }

@@ -58,6 +58,7 @@ static void make_model(Loop *l) {
             for (int k = i; k < end; k++)
                 if (is_inner(&net->params[k]) == inner) make_param(l, k);
         llama_buffers(g, net->root, end - 1);
+        module_moved(g, net->params[i].owner);
     }
     eager_where(g, NULL, NULL);
     g->category = CAT_OTHER;
@@ -205,13 +206,11 @@ static int unknown_version(const char *name, Err *e) {
 }
 
 static int check(const Network *net, const Settings *s, Err *e) {
-    const Layer *unknown = module_unknown(net->root);
     const int code = llama_check(net->root, e);
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
     if (code) return code;
     if (!version_find(s->pytorch.version)) return unknown_version(s->pytorch.version, e);
-    if (unknown) return layer_error(unknown, e, "framework = \"pytorch\" does not predict this layer");
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
     if (s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\" or \"marked\"");
@@ -233,10 +232,10 @@ static void read_target(Loop *l) {
     if (!net->n_losses || l->s->no_loss) l->target.rank = -1;
 }
 
-int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Err *e) {
+int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Estimate *estimate, Trace *out, Err *e) {
     Storage nothing = {1 << 30, -1};
     Tensor unnamed = {.storage = &nothing, .refs = 1 << 30, .size = {TENSOR_RANK, {1, 1, 1, 1, 1, 1}}};
-    Eager g = {.trace = out, .net = net, .card = card, .call = -1, .unnamed = &unnamed, .modules = modules};
+    Eager g = {.trace = out, .net = net, .card = card, .estimate = estimate, .call = -1, .unnamed = &unnamed, .modules = modules};
     Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
     char text[32];
     int code = check(net, s, e);

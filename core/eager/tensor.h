@@ -10,6 +10,7 @@
 #define MT_EAGER_TENSOR_H
 
 #include "card.h"
+#include "estimate.h"
 #include "memory/trace.h"
 #include "network/network.h"
 #include "passes/settings.h"
@@ -73,12 +74,14 @@ struct Eager {
     SdpBackend attention; /* the setting */
     const Layer *refused; /* the first layer whose op PyTorch would refuse, or NULL */
     const char *why;      /* ... and its reason */
+    Estimate *estimate;   /* what sizes are taken for that cuDNN alone knows */
     Category category;    /* of what is allocated now */
     bool grad;            /* gradients are recorded: not under no_grad, not in the backward pass */
     bool autocast;
     ScalarType low;       /* what autocast computes in */
     Thread thread;
     bool has_workspace[THREADS];
+    bool has_dropout_state; /* of cuDNN's recurrent layers */
     long sequence;        /* of the last node */
     const Layer *layer;   /* whose op it is */
     const char *op;       /* "aten::relu" */

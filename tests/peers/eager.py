@@ -90,6 +90,8 @@ def move(module, device):
         for names in part._parameters, part._buffers:
             for name, tensor in names.items():
                 names[name] = of(tensor)
+        if isinstance(part, nn.RNNBase):
+            fakegpu.flatten_parameters(part)
 
     visit(module)
 

@@ -1,7 +1,4 @@
-"""The cases of eager.py: each is one network twice, as a script for memtide and as PyTorch's modules.
-
-There is no recurrent layer among them: on CUDA it is one op of cuDNN's, which fakegpu.cpp has not (it would show the
-cells that PyTorch computes step by step elsewhere)."""
+"""The cases of eager.py: each is one network twice, as a script for memtide and as PyTorch's modules."""
 from dataclasses import dataclass, field
 
 import torch
@@ -219,6 +216,24 @@ case("turned", chain(layer("Linear", 13, 16), layer("Transpose", 1, 2), layer("L
                      layer("Linear", 6, 5)), [17, 13], 29)
 case("in_place", chain(layer("Linear", 13, 16), layer("Dropout", 0.3, inplace=True), layer("ReLU", inplace=True),
                        layer("Linear", 16, 5)), [13], 29)
+
+for name, kind, options in (
+        ("rnn", "RNN", {}), ("rnn_relu_deep", "RNN", dict(nonlinearity="relu", num_layers=2)), ("lstm", "LSTM", {}),
+        ("lstm_batch_first", "LSTM", dict(batch_first=True)), ("gru_unbiased", "GRU", dict(bias=False)),
+        ("gru_batch_first", "GRU", dict(batch_first=True, num_layers=2)),
+        ("lstm_dropout", "LSTM", dict(num_layers=3, dropout=0.3, bidirectional=True, batch_first=True)),
+        ("lstm_wide", "LSTM", dict(num_layers=2, hidden_size=233))):
+    units = options.pop("hidden_size", 11)
+    both = units * (2 if options.get("bidirectional") else 1)
+    case(name, chain(layer("Linear", 13, 7), layer(kind, 7, units, **options), layer("Linear", both, 5)), [17, 13], 19,
+         loss("MSELoss"))
+    if name in ("lstm", "lstm_dropout"):
+        case(name + "_eval", CASES[name].model, [17, 13], 19, loss("MSELoss"), mode="eval")
+        case(name + "_accumulate", CASES[name].model, [17, 13], 19, loss("MSELoss"), accumulate=3)
+case("lstm_first", chain(layer("LSTM", 13, 11), layer("Flatten"), layer("Linear", 17 * 11, 5)), [17, 13], 19,
+     optimizer=layer("SGD", lr=0.01, momentum=0.9))
+case("lstm_clipped", chain(layer("LSTM", 13, 11), layer("Flatten"), layer("Linear", 17 * 11, 5)), [17, 13], 19,
+     optimizer=layer("AdamW", lr=0.01, clip_norm=1.0), pytorch=dict(foreach=False))
 
 OPTIMIZERS = {
     "sgd": layer("SGD", lr=0.01), "sgd_decay": layer("SGD", lr=0.01, weight_decay=0.1),

@@ -4,9 +4,9 @@
 // gives its outputs storages; each storage's birth and death is written down, with the ops that were running.
 //
 // It is a stand-in for CUDA: ops for which CUDA has a kernel of its own are one op here, too, and what those kernels
-// allocate inside themselves is told by slots_of(). Not seen: workspaces of cuDNN, sorting buffers (gradients of an
-// Embedding with more than 3072 indices), partial sums of a normalisation's gradients with more than 65536 rows. Recurrent
-// layers are PyTorch's cells here, cuDNN's on CUDA.
+// allocate inside themselves is told by slots_of(). Not seen: workspaces of convolutions, sorting buffers (gradients
+// of an Embedding with more than 3072 indices), partial sums of a normalisation's gradients with more than 65536 rows.
+// Recurrent layers are cuDNN's, as fakegpu.py calls them, with sizes that are taken to be core/eager/cudnn_rnn.c's.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -534,6 +534,93 @@ static at::Tensor attention(const at::Tensor &q, const at::Tensor &k, const at::
     return width % 8 ? std::get<0>(made).slice(-1, 0, width) : std::get<0>(made);
 }
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { m.impl("scaled_dot_product_attention", &attention); }
+
+// ---- recurrent layers, in the order of ATen/native/cudnn/RNN.cpp
+
+struct Rnn {
+    int64_t mode, inputs, units, layers, directions, steps, samples, bytes;
+    bool dropout, batch_first, train;
+    int64_t gates() const { return mode == 2 ? 4 : mode == 3 ? 3 : 1; } // cuDNN's modes: ReLU, tanh, LSTM, GRU
+    int64_t weights() const {
+        int64_t n = 0;
+        for (int64_t l = 0; l < layers; l++)
+            n += directions * gates() * units * ((l ? directions * units : inputs) + units + 2);
+        return n;
+    }
+    int64_t workspace() const {
+        const int64_t row = inputs + directions * units * (1 + gates());
+        return 8 * 1024 * 1024 * layers * directions + (weights() + steps * samples * row) * bytes;
+    }
+    int64_t reserve() const {
+        const int64_t one = steps * samples * units * directions;
+        int64_t n = 256 + round_up(layers * one * bytes * (mode == 3 ? 6 : gates()), 32);
+        if (mode == 2) n += round_up(layers * one * bytes, 32);
+        n += round_up((layers - 1) * one * bytes, 32);
+        return dropout ? n + (layers - 1) * round_up(div_up(directions * one, 8), 32) : n;
+    }
+};
+
+static Rnn rnn_of(const at::Tensor &x, int64_t mode, int64_t units, int64_t layers, bool batch_first, double dropout,
+                  bool train, bool bidirectional) {
+    return {mode, x.size(2), units, layers, bidirectional ? 2 : 1, x.size(!batch_first ? 0 : 1), x.size(batch_first ? 0 : 1),
+            (int64_t)x.element_size(), train && layers > 1 && dropout > 0, batch_first, train};
+}
+
+static at::Tensor rnn_bytes(const at::Tensor &x, int64_t n) { return at::empty({n}, x.options().dtype(at::kByte)); }
+static at::Tensor turned(const Rnn &r, const at::Tensor &t) { return r.batch_first ? t.transpose(0, 1) : t; }
+static at::Tensor turned_back(const Rnn &r, at::Tensor t) { return r.batch_first ? t.transpose_(0, 1) : t; }
+
+using OptionalTensor = const std::optional<at::Tensor> &;
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> rnn_forward(
+    const at::Tensor &input, at::TensorList, int64_t, OptionalTensor weights, const at::Tensor &hx, OptionalTensor cx,
+    int64_t mode, c10::SymInt units, c10::SymInt, int64_t layers, bool batch_first, double dropout, bool train,
+    bool bidirectional, c10::SymIntArrayRef, OptionalTensor) {
+    const Rnn r = rnn_of(input, mode, units.expect_int(), layers, batch_first, dropout, train, bidirectional);
+    const at::Tensor x = turned(r, input).contiguous();
+    at::Tensor y = at::empty({r.steps, r.samples, r.directions * r.units}, x.options());
+    const at::Tensor hy = at::empty(hx.sizes(), hx.options());
+    const at::Tensor cy = cx ? at::empty(cx->sizes(), cx->options()) : at::empty({0}, hx.options());
+    const at::Tensor workspace = rnn_bytes(x, r.workspace()), reserve = rnn_bytes(x, r.train ? r.reserve() : 0);
+    return {turned_back(r, y), hy, cy, reserve, *weights};
+}
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor> rnn_backward_input(
+    const Rnn &r, const at::Tensor &input, const at::Tensor &hx, OptionalTensor cx, const at::Tensor &grad) {
+    const at::Tensor turned_input = turned(r, input), x = turned_input.contiguous(), dy = turned(r, grad).contiguous();
+    const at::Tensor dx = at::empty_like(turned_input, at::MemoryFormat::Contiguous);
+    const at::Tensor dhx = at::empty(hx.sizes(), hx.options()), dcx = cx ? at::empty(cx->sizes(), cx->options()) : at::Tensor();
+    const at::Tensor workspace = rnn_bytes(x, r.workspace());
+    return {turned_back(r, dx), dhx, dcx};
+}
+
+static std::vector<at::Tensor> rnn_backward_weight(const Rnn &r, const at::Tensor &input, at::TensorList weight) {
+    const at::Tensor x = turned(r, input).contiguous(), dw = at::zeros({r.weights()}, x.options());
+    const at::Tensor workspace = rnn_bytes(x, r.workspace());
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor &w : weight) parts.push_back(dw.narrow(0, 0, w.numel()).view(w.sizes()));
+    return parts;
+}
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> rnn_backward(
+    const at::Tensor &input, at::TensorList weight, int64_t, const at::Tensor &, const at::Tensor &hx, OptionalTensor cx,
+    const at::Tensor &y, OptionalTensor grad, OptionalTensor grad_hy, OptionalTensor grad_cy, int64_t mode, c10::SymInt units,
+    c10::SymInt, int64_t layers, bool batch_first, double dropout, bool train, bool bidirectional, c10::SymIntArrayRef,
+    OptionalTensor, const at::Tensor &, std::array<bool, 4> mask) {
+    const Rnn r = rnn_of(input, mode, units.expect_int(), layers, batch_first, dropout, train, bidirectional);
+    const at::Tensor dy = grad && grad->defined() ? *grad : at::zeros_like(y);
+    const at::Tensor dhy = grad_hy && grad_hy->defined() ? *grad_hy : at::zeros_like(hx);
+    const bool has_cx = cx && cx->defined();
+    const at::Tensor dcy = !has_cx ? at::Tensor() : grad_cy && grad_cy->defined() ? *grad_cy : at::zeros_like(*cx);
+    auto [dx, dhx, dcx] = rnn_backward_input(r, input, hx, has_cx ? cx : std::nullopt, dy);
+    std::vector<at::Tensor> dw;
+    if (mask[3]) dw = rnn_backward_weight(r, input, weight);
+    return {dx, dhx, dcx, dw};
+}
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+    m.impl("_cudnn_rnn", &rnn_forward);
+    m.impl("_cudnn_rnn_backward", &rnn_backward);
+}
 
 // ---- autocast, by CUDA's lists
 
