@@ -10,12 +10,12 @@
 /* A step is like the one before it once states and gradients are there: the third is looked at. */
 enum { STEPS = 3 };
 
-/* of: by EstimateKind; the bounds are as empty as they are zeroed where no size is estimated */
-typedef struct EagerBox { Trace of[ESTIMATES]; bool estimated; CachingSettings caching; } EagerBox;
+/* of: by EstimateKind; the bounds are zeroed where no size is estimated */
+typedef struct EagerBox { EagerStep of[ESTIMATES]; CachingSettings caching; } EagerBox;
 
 static void release(void *content) {
     EagerBox *box = content;
-    for (int k = 0; k < ESTIMATES; k++) trace_free(&box->of[k]);
+    for (int k = 0; k < ESTIMATES; k++) trace_free(&box->of[k].trace);
     mem_free(box);
 }
 
@@ -47,17 +47,14 @@ static int new_trace(lua_State *L) {
     bind_borrow(L, box, 1, BOX_NETWORK);
     EagerBox *content = box->content = mem_new(sizeof *content);
     int code = content ? OK : err_set(&e, ERR_HOST_MEMORY, "out of host memory for a trace");
-    for (int k = 0; k < ESTIMATES && !code && (k == 0 || content->estimated); k++) {
-        Estimate estimate = {(EstimateKind)k, false};
-        code = eager_trace(n, &s, card, STEPS, &estimate, &content->of[k], &e);
-        content->estimated = estimate.any;
-    }
+    for (int k = 0; k < ESTIMATES && !code && (k == 0 || content->of[0].estimated); k++)
+        code = eager_trace(n, &s, card, STEPS, (EstimateKind)k, &content->of[k], &e);
     if (code) return bind_fail(L, &e);
     content->caching = s.pytorch.caching;
     return 1;
 }
 
-const Trace *bind_trace(lua_State *L, int index) { return ((EagerBox *)bind_get(L, index, BOX_TRACE))->of; }
+const Trace *bind_trace(lua_State *L, int index) { return &((EagerBox *)bind_get(L, index, BOX_TRACE))->of->trace; }
 
 static const char *or_dash(const char *text) { return *text ? text : "-"; }
 
@@ -92,7 +89,7 @@ static int dump(lua_State *L) {
 
 /* Walks a trace's last step on a device that only counts. */
 static int replay(const EagerBox *box, EstimateKind which, size_t limit, TracePeak *peak, Err *e) {
-    const Trace *t = &box->of[box->estimated ? which : ESTIMATE_LIKELY];
+    const Trace *t = &box->of[box->of->estimated ? which : ESTIMATE_LIKELY].trace;
     Device *cpu, *dry;
     Ledger ledger;
     int code = device_open("cpu", &cpu, e);
@@ -125,20 +122,20 @@ static int predict_trace(lua_State *L) {
     const EagerBox *box = bind_get(L, 1, BOX_TRACE);
     luaL_checktype(L, 2, LUA_TTABLE);
     const EstimateKind which = estimate_of(L);
-    const Trace *t = &box->of[box->estimated ? which : ESTIMATE_LIKELY];
+    const Trace *t = &box->of[box->of->estimated ? which : ESTIMATE_LIKELY].trace;
     const size_t limit = bind_bytes(L, 2, "memory"), context = bind_bytes(L, 2, "context");
     TracePeak peak, bound[ESTIMATES];
     /* a limit of 0 is none: a card that the context fills has room for a byte */
     const size_t room = limit > context ? limit - context : limit ? 1 : 0;
-    for (int k = ESTIMATE_LEAST; k <= ESTIMATE_MOST && box->estimated; k++) {
+    for (int k = ESTIMATE_LEAST; k <= ESTIMATE_MOST && box->of->estimated; k++) {
         const int bad = replay(box, (EstimateKind)k, room, &bound[k], &e);
         if (bad && bad != ERR_OOM) return bind_fail(L, &e);
     }
     int code = replay(box, which, room, &peak, &e);
     if (code && code != ERR_OOM) return bind_fail(L, &e);
     lua_createtable(L, 0, 14);
-    bind_set_boolean(L, "estimated", box->estimated);
-    if (box->estimated) {
+    bind_set_boolean(L, "estimated", box->of->estimated);
+    if (box->of->estimated) {
         bind_set_integer(L, "allocated_least", (lua_Integer)bound[ESTIMATE_LEAST].allocated);
         bind_set_integer(L, "allocated_most", (lua_Integer)bound[ESTIMATE_MOST].allocated);
         bind_set_integer(L, "reserved_least", (lua_Integer)bound[ESTIMATE_LEAST].reserved);
@@ -199,19 +196,38 @@ static int alive(lua_State *L) {
     return 1;
 }
 
-/* trace:cost() -> 0, 0, 0: it is never run */
+/* trace:cost() -> floating-point operations of products, convolutions and attention, and bytes read and written, of a step */
 static int cost(lua_State *L) {
-    for (int i = 0; i < 3; i++) lua_pushinteger(L, 0);
-    return 3;
+    const EagerBox *box = bind_get(L, 1, BOX_TRACE);
+    lua_pushnumber(L, box->of->work.flops);
+    lua_pushnumber(L, box->of->work.bytes);
+    return 2;
 }
 
-/* cards() -> {{name, title, memory, log, multiprocessors, threads, cublas_workspace, context, source}, ...}, and the least and
- * the most of a context that is unknown */
+/* trace:floor() -> seconds: no step on the trace's card can be faster. As program:floor, whose arguments the card has. */
+static int floor_time(lua_State *L) {
+    const EagerBox *box = bind_get(L, 1, BOX_TRACE);
+    lua_pushnumber(L, box->of->work.seconds);
+    return 1;
+}
+
+/* Per second at most: bytes of its memory, and operations of products by type. */
+static void push_peaks(lua_State *L, const Card *c) {
+    lua_createtable(L, 0, 5);
+    bind_set_number(L, "bytes", c->bandwidth);
+    bind_set_number(L, "fp32", card_flops(c, UNIT_FP32));
+    bind_set_number(L, "tf32", card_flops(c, UNIT_TF32));
+    bind_set_number(L, "fp16", card_flops(c, UNIT_FP16));
+    bind_set_number(L, "bf16", card_flops(c, UNIT_BF16));
+}
+
+/* cards() -> {{name, title, memory, log, multiprocessors, threads, cublas_workspace, context, source, peaks = {bytes, fp32,
+ * tf32, fp16, bf16}}, ...}, and the least and the most of a context that is unknown */
 static int cards(lua_State *L) {
     lua_newtable(L);
     for (int i = 0; card_info(i); i++) {
         const Card *c = card_info(i);
-        lua_createtable(L, 0, 9);
+        lua_createtable(L, 0, 10);
         bind_set_string(L, "name", c->name);
         bind_set_string(L, "title", c->title);
         bind_set_integer(L, "memory", (lua_Integer)c->memory);
@@ -221,6 +237,8 @@ static int cards(lua_State *L) {
         bind_set_integer(L, "cublas_workspace", c->cublas_workspace);
         if (c->context) bind_set_integer(L, "context", (lua_Integer)c->context);
         bind_set_string(L, "source", c->source);
+        push_peaks(L, c);
+        lua_setfield(L, -2, "peaks");
         lua_rawseti(L, -2, i + 1);
     }
     lua_pushinteger(L, CONTEXT_LEAST);
@@ -229,7 +247,7 @@ static int cards(lua_State *L) {
 }
 
 void bind_open_eager(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive}, {"cost", cost}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive}, {"cost", cost}, {"floor", floor_time}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"eager", new_trace}, {"cards", cards}, {NULL, NULL}};
     bind_type(L, BOX_TRACE, methods);
     luaL_setfuncs(L, functions, 0);

@@ -42,6 +42,16 @@ static int64_t flash_splits(int64_t blocks, int64_t processors, int64_t key_bloc
     return 1;
 }
 
+/* `products` of queries with keys; of a causal mask the scores below the diagonal are enough. Of fp32 CUTLASS makes three products
+ * in TF32. */
+static void multiplies(Eager *g, const Tensor *q, const Tensor *k, int64_t widths, bool causal) {
+    const int64_t rows = q->size.of[2], columns = k->size.of[2], square = min_i64(rows, columns);
+    const double seen = causal ? (double)square * (double)(square + 1) / 2 + (double)(rows - square) * (double)columns
+                               : (double)rows * (double)columns;
+    const double each = 2.0 * (double)(q->size.of[0] * q->size.of[1]) * (double)widths;
+    work_flops(g, q->type, UNIT_3XTF32, each * (double)rows * (double)columns, each * seen);
+}
+
 static Tensor *scratch(Eager *g, int64_t floats) { return floats ? tensor_new(g, T_FLOAT, SIZE(floats)) : NULL; }
 
 /* saved: q, k, v, y, logsumexp, and of flash the state of the random numbers, which is there also where none is drawn */
@@ -79,9 +89,12 @@ static void efficient_backward(Eager *g, Node *n, Tensor *dy, Tensor **dx) {
 }
 
 static void apply_sdpa(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    const Tensor *q = n->saved[0], *k = n->saved[1], *v = n->saved[2];
     if (n->number[0] == SDP_FLASH) flash_backward(g, n, dx);
     else if (n->number[0] == SDP_CUDNN) cudnn_backward(g, n, dx);
     else efficient_backward(g, n, dy[0], dx);
+    READS(g, dy[0], q, k, v, n->saved[3], n->saved[4]);
+    multiplies(g, q, k, 3 * q->size.of[3] + 2 * v->size.of[3], n->number[1]);
     for (int i = 0; i < 3; i++)
         if (!node_wants(n, i)) tensor_set(g, &dx[i], NULL);
 }
@@ -93,7 +106,7 @@ static const struct { const char *op; NodeRule rule; } kernels[SDP_COUNT] = {
     [SDP_CUDNN] = {"aten::_scaled_dot_product_cudnn_attention", {"ScaledDotProductCudnnAttentionBackward0", apply_sdpa}},
 };
 
-static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor *v, bool dropout) {
+static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
     GUARD(g);
     const bool flash = backend == SDP_FLASH, cudnn = backend == SDP_CUDNN;
     const int64_t heads = q->size.of[0] * q->size.of[1], rows = q->size.of[2], width = q->size.of[3];
@@ -102,10 +115,13 @@ static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor 
     size.of[3] = v->size.of[3];
     Node *n = node_new(g, &kernels[backend].rule, (Tensor *[]){q, k, v}, 3, 7);
     if (n) n->number[0] = backend;
+    if (n) n->number[1] = how.causal;
     node_save(g, n, 0, q);
     node_save(g, n, 1, k);
     node_save(g, n, 2, v);
     eager_op(g, kernels[backend].op);
+    READS(g, q, k, v);
+    multiplies(g, q, k, width + v->size.of[3], how.causal);
     Tensor *made[4] = {NULL};
     for (int i = 2; cudnn && i < 4; i++) made[i] = tensor_new(g, T_LONG, one);
     made[0] = backend == SDP_EFFICIENT ? rows_first(g, q->type, &size) : flash_like(g, q, &size);
@@ -113,7 +129,7 @@ static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor 
         made[1] = tensor_new(g, T_FLOAT, SIZE(q->size.of[0], q->size.of[1], backend == SDP_EFFICIENT ? round_up(rows, 32) : rows));
     if (flash) {
         const int64_t key_blocks = div_up(k->size.of[2], width <= 64 ? 256 : width <= 128 ? 128 : 64);
-        const int64_t splits = dropout ? 1 : flash_splits(heads * div_up(rows, 64), 2 * g->card->multiprocessors, key_blocks);
+        const int64_t splits = how.dropout ? 1 : flash_splits(heads * div_up(rows, 64), 2 * g->card->multiprocessors, key_blocks);
         const int64_t parts = splits > 1 ? splits * heads * rows : 0;
         Tensor *sums = scratch(g, parts), *results = scratch(g, parts * rounded_width(width));
         made[2] = tensor_new(g, T_LONG, SIZE(2));
@@ -161,7 +177,10 @@ static Tensor *safe_softmax(Eager *g, Tensor *x) {
     Tensor *y = aten_softmax(g, x, x->size.rank - 1, false);
     Size rows = x->size;
     rows.of[rows.rank - 1] = 1;
-    Tensor *infinite = aten_random(g, "aten::isneginf", x->size, T_BOOL), *all = aten_random(g, "aten::all", rows, T_BOOL);
+    Tensor *infinite = aten_random(g, "aten::isneginf", x->size, T_BOOL);
+    READS(g, x);
+    Tensor *all = aten_random(g, "aten::all", rows, T_BOOL);
+    READS(g, infinite);
     Tensor *zero = aten_random(g, "aten::scalar_tensor", (Size){0, {0}}, x->type);
     tensor_drop(g, zero);
     tensor_drop(g, all);
@@ -206,9 +225,9 @@ static Tensor *padded(Eager *g, Tensor *x) {
     return size.of[3] == x->size.of[3] ? tensor_ref(x) : aten_pad(g, x, size);
 }
 
-static Tensor *flash(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout) {
+static Tensor *flash(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
     GUARD(g);
-    Tensor *pq = padded(g, q), *pk = padded(g, k), *pv = padded(g, v), *y = fused(g, SDP_FLASH, pq, pk, pv, dropout);
+    Tensor *pq = padded(g, q), *pk = padded(g, k), *pv = padded(g, v), *y = fused(g, SDP_FLASH, pq, pk, pv, how);
     tensor_drop(g, pq);
     tensor_drop(g, pk);
     tensor_drop(g, pv);
@@ -295,7 +314,7 @@ static Tensor *sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
                      q->size.of[3], v->size.of[3]};
     const SdpBackend backend = choose(g, &a);
     if (backend == SDP_MATH) return by_products(g, q, k, v, how);
-    return backend == SDP_FLASH ? flash(g, q, k, v, how.dropout > 0) : fused(g, backend, q, k, v, how.dropout > 0);
+    return backend == SDP_FLASH ? flash(g, q, k, v, how) : fused(g, backend, q, k, v, how);
 }
 
 Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {

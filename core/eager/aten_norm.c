@@ -18,9 +18,11 @@ static void apply_norm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     static const char *const ops[] = {"aten::native_batch_norm_backward", "aten::native_layer_norm_backward",
                                       "aten::native_group_norm_backward", "aten::_fused_rms_norm_backward"};
     eager_op(g, ops[n->number[0]]);
+    READS(g, dy[0], n->saved[0], n->saved[1], n->saved[2], n->saved[3]);
     /* layer normalisation reads a copy of what does not lie in order, and its gradient lies in order */
     const bool ordered = n->number[0] == NORM_LAYER || n->number[0] == NORM_RMS;
     Tensor *copy = ordered && !tensor_is_contiguous(n->saved[0]) ? tensor_new(g, n->saved[0]->type, n->saved[0]->size) : NULL;
+    READS(g, copy);
     Tensor *unasked = NULL; /* cuDNN's batch normalisation makes the input's gradient whether it is wanted or not */
     if (n->number[0] == NORM_BATCH && !node_wants(n, 0)) unasked = tensor_like(g, n->saved[0], dy[0]->type);
     for (int i = 0; i < n->n_next; i++) {
@@ -50,8 +52,10 @@ static Tensor *norm(Eager *g, NormKind kind, Tensor *x, Tensor *w, Tensor *b, Si
     node_save(g, n, 0, x);
     node_save(g, n, 1, w);
     eager_op(g, norms[kind].op);
+    READS(g, x, w, b);
     const bool copies = (kind == NORM_LAYER || kind == NORM_RMS) && !tensor_is_contiguous(x);
     Tensor *copy = copies ? tensor_new(g, x->type, x->size) : NULL;
+    READS(g, copy);
     Tensor *y = kind == NORM_BATCH ? tensor_like(g, x, x->type) : tensor_new(g, x->type, x->size);
     Tensor *mean = kind != NORM_RMS ? tensor_new(g, T_FLOAT, stats) : NULL;
     Tensor *istd = tensor_new(g, T_FLOAT, stats);

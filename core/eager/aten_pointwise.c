@@ -24,6 +24,7 @@ static Tensor *iterate(Eager *g, const char *op, const Tensor *a, const Tensor *
     const Size size = broadcast_size(&a->size, &b->size);
     const ScalarType type = wider(a->type, b->type);
     eager_op(g, op);
+    READS(g, a, b);
     if (size_equal(&a->size, &size)) return tensor_like(g, a, type);
     if (size_equal(&b->size, &size)) return tensor_like(g, b, type);
     return tensor_new(g, type, size);
@@ -31,6 +32,7 @@ static Tensor *iterate(Eager *g, const char *op, const Tensor *a, const Tensor *
 
 static Tensor *unary(Eager *g, const char *op, const Tensor *x) {
     eager_op(g, op);
+    READS(g, x);
     return tensor_like(g, x, x->type);
 }
 
@@ -95,6 +97,7 @@ Tensor *aten_binary_number(Eager *g, WithOp op, Tensor *a) {
 Tensor *aten_add_inplace(Eager *g, Tensor *a, Tensor *b) {
     GUARD(g);
     node_rebase(g, node_new(g, &binaries[WITH_ADD].rule, (Tensor *[]){a, b}, 2, 0), a);
+    work_inplace(g, "aten::add_", a, b);
     return tensor_ref(a);
 }
 
@@ -103,6 +106,7 @@ Tensor *aten_mul_inplace(Eager *g, Tensor *a, Tensor *b) {
     if (n && node_wants(n, 1)) node_save(g, n, 0, a);
     if (n && node_wants(n, 0)) node_save(g, n, 1, b);
     node_rebase(g, n, a);
+    work_inplace(g, "aten::mul_", a, b);
     return tensor_ref(a);
 }
 
@@ -158,6 +162,7 @@ static void apply_act(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     Tensor *factor[ACT_FACTORS] = {NULL};
     for (int i = 0; i < ACT_FACTORS && rule->factors[i]; i++) factor[i] = unary(g, rule->factors[i], n->saved[0]);
     eager_op(g, rule->backward_op);
+    READS(g, dy[0], rule->factors[0] ? factor[0] : n->saved[0]);
     dx[0] = tensor_like(g, dy[0], dy[0]->type);
     for (int i = 0; i < ACT_FACTORS; i++) tensor_drop(g, factor[i]);
 }
@@ -170,6 +175,7 @@ Tensor *aten_act(Eager *g, const ActRule *rule, Tensor *x, bool inplace) {
     if (inplace && n && rule->saves == SAVES_INPUT && strcmp(rule->name, "LeakyReLU")) kept = unary(g, "aten::clone", x);
     if (rule->saves == SAVES_INPUT) node_save(g, n, 0, kept ? kept : x);
     tensor_drop(g, kept);
+    if (inplace) work_inplace(g, rule->op, x, NULL);
     Tensor *y = inplace ? tensor_ref(x) : unary(g, rule->op, x);
     if (rule->saves == SAVES_RESULT) node_save(g, n, 0, y);
     if (inplace) node_rebase(g, n, y);
@@ -189,6 +195,7 @@ Tensor *aten_to(Eager *g, Tensor *x, ScalarType type) {
     GUARD(g);
     if (x->type == type) return tensor_ref(x);
     eager_op(g, "aten::_to_copy");
+    READS(g, x);
     Tensor *y = tensor_like(g, x, type);
     Node *n = node_new(g, &to_rule, &x, 1, 0);
     if (n) n->number[0] = x->type;
@@ -199,8 +206,8 @@ Tensor *aten_to(Eager *g, Tensor *x, ScalarType type) {
 /* ---- dropout: a mask of a byte per element */
 
 static void apply_dropout(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    (void)n;
     dx[0] = unary(g, "aten::native_dropout_backward", dy[0]);
+    READS(g, n->saved[0]);
 }
 
 static const NodeRule dropout_rule = {"NativeDropoutBackward0", apply_dropout};
@@ -243,8 +250,8 @@ Tensor *aten_rsub(Eager *g, Tensor *x) {
 }
 
 static void apply_masked_fill(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    (void)n;
     eager_op(g, "aten::masked_fill");
+    READS(g, dy[0], n->saved[0]);
     dx[0] = tensor_new(g, dy[0]->type, dy[0]->size);
 }
 
@@ -277,6 +284,7 @@ Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b) {
     Node *n = node_new(g, &where_rule, (Tensor *[]){a, b}, 2, 1);
     node_save(g, n, 0, mask);
     Tensor *y = iterate(g, "aten::where", a, b);
+    READS(g, mask);
     node_output(g, n, y);
     return y;
 }
@@ -285,6 +293,7 @@ void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask) {
     Node *n = node_new(g, &masked_fill_rule, &x, 1, 1);
     node_save(g, n, 0, mask);
     node_rebase(g, n, x);
+    work_inplace(g, "aten::masked_fill_", x, mask);
 }
 
 Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type) {
@@ -296,8 +305,8 @@ Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type) {
 /* ---- prelu: both gradients at x's size; the weight's is summed up */
 
 static void apply_prelu(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    (void)dy;
     eager_op(g, "aten::_prelu_kernel_backward");
+    READS(g, dy[0], n->saved[0], n->saved[1]);
     Tensor *x = tensor_like(g, n->saved[0], n->saved[0]->type), *w = tensor_like(g, n->saved[0], n->saved[0]->type);
     if (node_wants(n, 0)) dx[0] = tensor_ref(x);
     if (node_wants(n, 1)) dx[1] = tensor_ref(w);

@@ -13,6 +13,13 @@ void eager_cublas(Eager *g) {
 
 static bool is_column_major(const Tensor *t) { return t->stride[0] == 1 && t->stride[1] == t->size.of[0]; }
 
+/* y is the product of a and b, the sum over `inner`. */
+static void multiplies(Eager *g, const Tensor *a, const Tensor *b, const Tensor *y, int64_t inner) {
+    const double flops = 2.0 * (double)tensor_elements(y) * (double)inner;
+    READS(g, a, b);
+    work_flops(g, y->type, g->products, flops, flops);
+}
+
 /* (rows, columns), lying column by column if it is the gradient of what does. */
 static Tensor *product(Eager *g, ScalarType type, int64_t rows, int64_t columns, bool column_major) {
     eager_op(g, "aten::mm");
@@ -29,7 +36,9 @@ static Tensor *product(Eager *g, ScalarType type, int64_t rows, int64_t columns,
 
 static Tensor *mm_grad(Eager *g, const Node *n, const Tensor *dy, int which) {
     const Meta *m = &n->next[which].node->out[n->next[which].output];
-    return product(g, dy->type, m->size.of[0], m->size.of[1], n->number[which]);
+    Tensor *dx = product(g, dy->type, m->size.of[0], m->size.of[1], n->number[which]);
+    multiplies(g, dy, n->saved[1 - which], dx, dy->size.of[1 - which]);
+    return dx;
 }
 
 static void apply_mm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
@@ -56,6 +65,8 @@ static Tensor *mm(Eager *g, Tensor *a, Tensor *b, Tensor *bias) {
     if (n) n->number[1] = is_column_major(b);
     eager_op(g, bias ? "aten::addmm" : "aten::mm");
     Tensor *y = tensor_new(g, a->type, SIZE(a->size.of[0], b->size.of[1]));
+    multiplies(g, a, b, y, a->size.of[1]);
+    READS(g, bias);
     eager_cublas(g);
     node_output(g, n, y);
     return y;
@@ -73,6 +84,7 @@ static void apply_bmm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
         if (!node_wants(n, which)) continue;
         eager_op(g, "aten::bmm");
         dx[which] = tensor_new(g, dy[0]->type, n->next[which].node->out[n->next[which].output].size);
+        multiplies(g, dy[0], n->saved[1 - which], dx[which], dy[0]->size.of[2 - which]);
         eager_cublas(g);
     }
 }
@@ -87,6 +99,7 @@ Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b) {
     if (n && node_wants(n, 0)) node_save(g, n, 1, b);
     eager_op(g, "aten::bmm");
     Tensor *y = tensor_new(g, a->type, SIZE(a->size.of[0], a->size.of[1], b->size.of[2]));
+    multiplies(g, a, b, y, a->size.of[2]);
     eager_cublas(g);
     node_output(g, n, y);
     return y;
@@ -226,10 +239,20 @@ Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
 
 /* ---- convolution: the bias is added in place; its backward gives dx, dw, db in one call */
 
+/* One pass over x and y with each weight: forward, and for either gradient. cuDNN takes TF32 for fp32 unless it is forbidden
+ * (torch.backends.cudnn.allow_tf32). Of a transposed convolution the pixels are those of x. */
+static void convolves(Eager *g, const Tensor *x, const Tensor *w, const Tensor *y, bool transposed) {
+    const Tensor *pixels = transposed ? x : y;
+    const double flops = 2.0 * (double)tensor_elements(pixels) / (double)pixels->size.of[1] * (double)tensor_elements(w);
+    work_flops(g, x->type, UNIT_TF32, flops, flops);
+}
+
 static void apply_convolution(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    eager_op(g, "aten::convolution_backward");
     for (int i = 0; i < n->n_next; i++) {
         if (!node_wants(n, i)) continue;
+        eager_op(g, "aten::convolution_backward");
+        READS(g, dy[0], i < 2 ? n->saved[1 - i] : NULL);
+        if (i < 2) convolves(g, n->saved[0], n->saved[1], dy[0], n->number[0]);
         const Meta *m = &n->next[i].node->out[n->next[i].output];
         dx[i] = i < 2 ? tensor_like(g, n->saved[i], m->type) : tensor_new(g, dy[0]->type, m->size);
     }
@@ -243,10 +266,14 @@ Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSi
     GUARD(g);
     Tensor *lb = amp_low(g, b), *lw = amp_low(g, w), *lx = amp_low(g, x);
     Node *n = node_new(g, &convolution_rule, (Tensor *[]){lx, lw, lb}, lb ? 3 : 2, 2);
+    if (n) n->number[0] = sizes->transposed;
     node_save(g, n, 0, lx);
     node_save(g, n, 1, lw);
     eager_op(g, "aten::convolution");
     Tensor *y = tensor_new(g, lx->type, sizes->y);
+    READS(g, lx, lw);
+    convolves(g, lx, lw, y, sizes->transposed);
+    if (lb) work_inplace(g, "aten::add_", y, lb);
     node_output(g, n, y);
     tensor_drop(g, lx);
     tensor_drop(g, lw);

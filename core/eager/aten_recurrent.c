@@ -29,8 +29,8 @@ static Tensor *of_steps(Eager *g, const CudnnRnn *r, int64_t n) {
 }
 
 static EstimateKind estimated(Eager *g) {
-    g->estimate->any = true;
-    return g->estimate->which;
+    g->estimate.any = true;
+    return g->estimate.which;
 }
 
 static Tensor *bytes(Eager *g, Category category, int64_t n) {

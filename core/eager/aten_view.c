@@ -57,6 +57,7 @@ Tensor *aten_view(Eager *g, Tensor *x, Size size) {
 Tensor *aten_clone(Eager *g, Tensor *x, bool contiguous) {
     GUARD(g);
     eager_op(g, "aten::clone");
+    READS(g, x);
     return linked(g, &clone_rule, x, contiguous ? tensor_new(g, x->type, x->size) : tensor_like(g, x, x->type));
 }
 
@@ -128,6 +129,7 @@ Tensor *aten_expand(Eager *g, Tensor *x, Size size) {
 static void apply_part(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     eager_op(g, "aten::zeros");
     dx[0] = tensor_new(g, dy[0]->type, n->size);
+    READS(g, dy[0], dy[0]); /* copied into it */
 }
 
 static const NodeRule slice_rule = {"SliceBackward0", apply_part}, select_rule = {"SelectBackward0", apply_part};
@@ -160,6 +162,7 @@ static void apply_split(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
             zeros[k] = tensor_new(g, n->out[k].type, n->out[k].size);
         }
     eager_op(g, "aten::cat");
+    for (int k = 0; k < n->n_out; k++) READS(g, dy[k] ? dy[k] : zeros[k]);
     dx[0] = tensor_new(g, n->out[0].type, n->size);
     for (int k = 0; k < n->n_out; k++) tensor_drop(g, zeros[k]);
 }
@@ -199,6 +202,7 @@ Tensor *aten_cat(Eager *g, Tensor *const *x, int count, int dim) {
         if (x[k]->type < type) type = x[k]->type;
     }
     eager_op(g, "aten::cat");
+    work_reads(g, (const Tensor *const *)x, count);
     Tensor *y = tensor_new(g, type, size);
     Node *n = node_new(g, &cat_rule, x, count, 0);
     if (n) n->number[0] = dim;
@@ -216,6 +220,7 @@ static const NodeRule roll_rule = {"RollBackward0", apply_roll};
 Tensor *aten_roll(Eager *g, Tensor *x) {
     GUARD(g);
     eager_op(g, "aten::roll");
+    READS(g, x);
     return linked(g, &roll_rule, x, tensor_new(g, x->type, x->size));
 }
 
@@ -233,6 +238,7 @@ Tensor *aten_repeat(Eager *g, Tensor *x, int64_t times) {
     GUARD(g);
     if (!x) return NULL;
     eager_op(g, "aten::repeat");
+    READS(g, x);
     return linked(g, &repeat_rule, x, tensor_new(g, x->type, SIZE(x->size.of[0] * times)));
 }
 
@@ -246,5 +252,6 @@ static const NodeRule pad_rule = {"ConstantPadNdBackward0", apply_pad};
 Tensor *aten_pad(Eager *g, Tensor *x, Size size) {
     GUARD(g);
     eager_op(g, "aten::constant_pad_nd");
+    READS(g, x);
     return linked(g, &pad_rule, x, tensor_new(g, x->type, size));
 }

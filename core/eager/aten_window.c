@@ -21,6 +21,7 @@ static const struct { const char *op, *backward; NodeRule rule; bool indices, sa
 
 static void apply_window(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     eager_op(g, windows[n->number[0]].backward);
+    READS(g, dy[0], n->saved[1]);
     dx[0] = tensor_new(g, dy[0]->type, n->size);
 }
 
@@ -30,6 +31,7 @@ static Tensor *window(Eager *g, WindowOp op, Tensor *x, Size size) {
     if (n) n->number[0] = op;
     if (windows[op].saves_input) node_save(g, n, 0, x);
     eager_op(g, windows[op].op);
+    READS(g, x);
     Tensor *y = tensor_new(g, x->type, size), *indices = windows[op].indices ? tensor_new(g, T_LONG, size) : NULL;
     node_save(g, n, 1, indices);
     node_output(g, n, y);
@@ -64,6 +66,7 @@ Tensor *aten_upsample(Eager *g, Tensor *x, Size size, bool bilinear) {
 
 static void apply_embedding(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     eager_op(g, "aten::embedding_dense_backward");
+    READS(g, dy[0], n->saved[0]);
     dx[0] = tensor_new(g, dy[0]->type, n->size);
 }
 
@@ -78,6 +81,7 @@ Tensor *aten_embedding(Eager *g, Tensor *index, Tensor *w) {
     node_save(g, n, 0, index);
     eager_op(g, "aten::embedding");
     Tensor *y = tensor_new(g, w->type, size);
+    READS(g, index, y); /* of the table as many rows as the result has */
     node_output(g, n, y);
     return y;
 }

@@ -153,6 +153,7 @@ static Tensor *validated(Eager *g, const Meta *meta, Tensor *d) {
     }
     if (meta->type != d->type) {
         eager_op(g, "aten::_to_copy");
+        READS(g, d);
         Tensor *cast = tensor_like(g, d, meta->type);
         tensor_drop(g, d);
         d = cast;
@@ -169,7 +170,10 @@ static void send(Eager *g, Ready *r, const Edge *e, Tensor *d) {
     } else if (d) {
         if (!tensor_is_only(*sent) || !tensor_is_dense(*sent)) {
             eager_op(g, "aten::add");
+            READS(g, *sent, d);
             tensor_set(g, sent, tensor_like(g, *sent, (*sent)->type));
+        } else {
+            work_inplace(g, "aten::add_", *sent, d);
         }
         tensor_drop(g, d);
     }
@@ -203,12 +207,16 @@ static void run_node(Eager *g, Ready *r, Node *n) {
 static void apply_accumulate(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     Tensor *p = n->variable, *d = dy[0];
     (void)dx;
-    if (p->grad) return;
+    if (p->grad) {
+        work_inplace(g, "aten::add_", p->grad, d);
+        return;
+    }
     if (d->refs == 1 && tensor_same_strides(d, p)) {
         p->grad = tensor_detach(g, d);
         if (d->storage->traced >= 0) g->trace->tensors[d->storage->traced].category = CAT_GRADIENTS;
     } else {
         eager_op(g, "aten::clone");
+        READS(g, d);
         g->category = CAT_GRADIENTS;
         p->grad = tensor_like(g, p, p->type);
         g->category = CAT_ACTIVATION_GRADIENTS;

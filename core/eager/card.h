@@ -13,7 +13,14 @@ typedef struct Card {
     int64_t cublas_workspace;         /* bytes, of each thread that computes a product, in the newest version */
     size_t context;                   /* bytes of a process before its first tensor; 0: unknown */
     const char *source;               /* of the context's bytes, or "unknown" */
+    double fp32, tf32, fp16, bf16;    /* FLOP/s at most; 0: it has no such unit, and computes in fp32 */
+    double bandwidth;                 /* bytes of its memory per second at most */
 } Card;
+
+/* What a product is computed with. UNIT_3XTF32: three products in TF32 for one of fp32's precision. */
+typedef enum Unit { UNIT_FP32, UNIT_TF32, UNIT_3XTF32, UNIT_FP16, UNIT_BF16 } Unit;
+/* FLOP/s that the card does at most, by its data sheet. */
+double card_flops(const Card *c, Unit u);
 
 /* What a process took beside its allocator where the context is unknown: public messages of PyTorch ("this process has
  * ... memory in use", less what is allocated and reserved) give 130 MiB on a T4, 350 to 700 MiB on RTX 4090, RTX 5090, A100,

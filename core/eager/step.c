@@ -163,6 +163,7 @@ static void run_optimizer(Loop *l) {
     g->category = CAT_OTHER;
     const bool clips = l->s->optimizer.rule.clip_norm > 0, itself = l->optim.form == FORM_FUSED && !clips;
     Tensor *found = !l->precision->loss_scaling ? NULL : itself ? found_for_fused(g) : unscale(g), *sum = NULL, *scaled = NULL;
+    if (found && !itself) optim_moves(g, &l->optim, 2); /* gradients are unscaled in place */
     if (clips) optim_clip(g, &l->optim);
     if (found && l->optim.form == FORM_FUSED) {
         sum = aten_random(g, "aten::add", (Size){0, {0}}, T_FLOAT);
@@ -176,13 +177,17 @@ static void run_optimizer(Loop *l) {
 
 /* Gradients that are not set to None stay, and are filled with zeros. */
 static void zero_grad(Loop *l) {
-    if (l->s->pytorch.set_to_none == SAID_FALSE) return;
+    if (l->s->pytorch.set_to_none == SAID_FALSE) {
+        if (l->optim.begun) optim_moves(l->g, &l->optim, 1);
+        return;
+    }
     for (int i = 0; i < l->optim.n; i++) tensor_set(l->g, &l->optim.params[i]->grad, NULL);
 }
 
 static void run_step(Loop *l) {
     Eager *g = l->g;
     const bool training = !l->s->eval;
+    g->work = (Work){0, 0, 0};
     for (int part = 0; part < l->s->accumulate && !g->scratch.failed; part++) {
         eager_where(g, NULL, NULL);
         g->category = CAT_INPUT;
@@ -194,6 +199,7 @@ static void run_step(Loop *l) {
         if (training) run_backward(l);
     }
     if (training && !g->scratch.failed) run_optimizer(l);
+    work_end(g);
 }
 
 /* ---- */
@@ -232,10 +238,11 @@ static void read_target(Loop *l) {
     if (!net->n_losses || l->s->no_loss) l->target.rank = -1;
 }
 
-int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Estimate *estimate, Trace *out, Err *e) {
+int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, EstimateKind which, EagerStep *out, Err *e) {
+    Trace *trace = &out->trace;
     Storage nothing = {1 << 30, -1};
     Tensor unnamed = {.storage = &nothing, .refs = 1 << 30, .size = {TENSOR_RANK, {1, 1, 1, 1, 1, 1}}};
-    Eager g = {.trace = out, .net = net, .card = card, .estimate = estimate, .call = -1, .unnamed = &unnamed, .modules = modules};
+    Eager g = {.trace = trace, .net = net, .card = card, .estimate = {which, false}, .call = -1, .unnamed = &unnamed, .modules = modules};
     Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
     char text[32];
     int code = check(net, s, e);
@@ -243,6 +250,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     g.version = version_find(s->pytorch.version);
     g.attention = s->pytorch.attention;
     g.inplace = s->inplace;
+    g.products = s->precision == PREC_TF32 ? UNIT_TF32 : UNIT_FP32;
     g.low = scalar_of(l.precision->low);
     g.checkpoint = s->checkpoint == CHECKPOINT_MARKED;
     g.reentrant = s->pytorch.use_reentrant == SAID_TRUE;
@@ -253,15 +261,17 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
         make_model(&l);
         if (!s->eval) open_optimizer(&l, form_of(s));
     }
-    for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !out->failed; step++) {
+    for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !trace->failed; step++) {
         snprintf(text, sizeof text, "step %d", step);
-        trace_mark(out, trace_text(out, text));
+        trace_mark(trace, trace_text(trace, text));
         run_step(&l);
     }
     if (g.refused)
         code = layer_error(g.refused, e, "attention = \"%s\": PyTorch refuses it: %s", sdp_backend_text(g.attention), g.why);
-    const bool failed = g.scratch.failed || out->failed || out->scratch.failed;
+    const bool failed = g.scratch.failed || trace->failed || trace->scratch.failed;
     scratch_release(&g.scratch, NULL);
     if (code) return code;
+    out->work = g.work;
+    out->estimated = g.estimate.any;
     return failed ? err_set(e, ERR_HOST_MEMORY, "out of host memory for PyTorch's step of a network") : OK;
 }

@@ -35,6 +35,7 @@ int64_t size_elements(const Size *s) {
 /* ---- where we are */
 
 void eager_op(Eager *g, const char *op) {
+    work_end(g);
     if (g->op == op) return;
     g->op = op;
     g->call = -1;
@@ -62,6 +63,7 @@ static int current_call(Eager *g) {
 static Storage *storage_new(Eager *g, size_t bytes) {
     Storage *s = scratch_new(&g->scratch, 1, sizeof *s);
     if (!s) return NULL;
+    if (!g->uncounted) work_moves(g, (double)bytes);
     *s = (Storage){1, bytes && !g->halted ? trace_alloc(g->trace, bytes, g->category, current_call(g)) : -1};
     return s;
 }
@@ -70,8 +72,10 @@ void eager_inner(Eager *g, const int64_t *bytes, int n) {
     enum { MOST = 8 };
     int taken[MOST], count = 0;
     assert(n <= MOST);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        work_moves(g, 2.0 * (double)bytes[i]); /* written, and read */
         if (bytes[i] && !g->halted) taken[count++] = trace_alloc(g->trace, (size_t)bytes[i], CAT_WORKSPACE, current_call(g));
+    }
     while (count) trace_release(g->trace, taken[--count]);
 }
 

@@ -9,11 +9,11 @@
 #ifndef MT_EAGER_TENSOR_H
 #define MT_EAGER_TENSOR_H
 
-#include "card.h"
 #include "estimate.h"
 #include "memory/trace.h"
 #include "network/network.h"
 #include "passes/settings.h"
+#include "work.h"
 
 /*   name      bytes */
 #define SCALAR_TYPES(X) X(FLOAT, 4) X(HALF, 2) X(BFLOAT16, 2) X(LONG, 8) X(INT, 4) X(BOOL, 1) X(BYTE, 1)
@@ -74,7 +74,7 @@ struct Eager {
     SdpBackend attention; /* the setting */
     const Layer *refused; /* the first layer whose op PyTorch would refuse, or NULL */
     const char *why;      /* ... and its reason */
-    Estimate *estimate;   /* what sizes are taken for that cuDNN alone knows */
+    Estimate estimate;    /* what sizes are taken for that cuDNN alone knows */
     Category category;    /* of what is allocated now */
     bool grad;            /* gradients are recorded: not under no_grad, not in the backward pass */
     bool autocast;
@@ -87,6 +87,10 @@ struct Eager {
     const char *op;       /* "aten::relu" */
     const char *node;     /* "ReluBackward0" in the backward pass, else NULL */
     int call;             /* of the trace, for these four; -1: not yet entered */
+    Work work;            /* of the step so far, but for */
+    Kernel kernel;        /* ... the call that runs */
+    bool uncounted;       /* what is allocated is counted by who allocates it */
+    Unit products;        /* that multiply matrices in fp32 */
     Tensor **params;      /* by the network's number */
     Tensor *unnamed;      /* stands for a tensor where host memory ran out */
     bool training;        /* model.train(), not model.eval() */
@@ -106,7 +110,7 @@ struct Eager {
  * (eager_trace says why). */
 #define GUARD(g) if ((g)->scratch.failed) return tensor_ref((g)->unnamed)
 
-/* Names what runs from here on: the calls of the trace. */
+/* Names what runs from here on: the calls of the trace. eager_op begins a call. */
 void eager_op(Eager *g, const char *op);
 void eager_where(Eager *g, const Layer *l, const char *node);
 
@@ -139,5 +143,17 @@ void eager_inner(Eager *g, const int64_t *bytes, int n);
 #define INNER(g, ...) eager_inner(g, (int64_t[]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
 /* Allocates what is never freed. */
 void eager_forever(Eager *g, size_t bytes);
+
+/* work.c: what the call that runs does beside writing what it allocates. READS: of tensors, NULL is allowed; work_moves:
+ * bytes read or written. work_flops: operations on that type, of which the card must do `least` (a causal mask leaves some out),
+ * with `wide` where it is fp32. work_end: the call is over. */
+void work_reads(Eager *g, const Tensor *const *t, int n);
+#define READS(g, ...) work_reads(g, (const Tensor *const[]){__VA_ARGS__}, \
+                                 (int)(sizeof((const Tensor *const[]){__VA_ARGS__}) / sizeof(Tensor *)))
+void work_moves(Eager *g, double bytes);
+void work_flops(Eager *g, ScalarType type, Unit wide, double flops, double least);
+void work_end(Eager *g);
+/* A call that makes a tensor anew in place, of itself and another, which may be NULL. */
+void work_inplace(Eager *g, const char *op, const Tensor *t, const Tensor *other);
 
 #endif

@@ -1,6 +1,7 @@
 -- What eager PyTorch allocates, beside what framework = "pytorch" predicts of it: lists that tests/peers/eager.py wrote
 -- (--short), for machines without PyTorch. `make peer-eager` compares many more networks with PyTorch itself.
 local tap = dofile "tests/tap.lua"
+local cell = require "memtide.net.cell"
 
 local program = os.getenv "MEMTIDE" or "build/memtide"
 
@@ -90,6 +91,15 @@ local function predicted(script)
   return nil, message
 end
 
+-- Floating-point operations of the products, convolutions and attention of a step of the script
+local function flops_of(script)
+  local one = assert(load(script))():cells()[1]
+  one.values.framework, one.values.device = "pytorch", "pytorch:a100-80gb"
+  local flops = cell.compile(cell.build(one)).program:cost()
+  cell.release(one)
+  return flops
+end
+
 -- The comparison itself: a list that is equal, and ones in which a size, a lifetime or the end differs
 local list = "= setup\n8 a\n= step 1\n16 b\n4 c -1\n= step 2\nas before\n"
 local dumped = "+1 8 - a - -\n= step 1\n+2 16 - b - -\n+3 4 - c - -\n-2\n= step 2\n+5 16 - b - -\n+6 4 - c - -\n-5\n"
@@ -104,11 +114,12 @@ local pipe = assert(io.popen "ls tests/peers/eager/*.txt")
 local count = 0
 for path in pipe:lines() do
   local name, text = path:match "([^/]+)%.txt$", read(path)
-  local script, events = text:match "^(.-)\n%-%-\n(.*)$"
+  local flops, script, events = text:match "^%-%- (%d+) FLOP in a step\n(.-)\n%-%-\n(.*)$"
   local found, message = predicted(script)
   local what = found and difference(expected_of(events), found) or not found and message
   tap.ok(not what, name)
   if what then print("# " .. what) end
+  tap.is(flops_of(script), tonumber(flops) * 1.0, name .. ": as many operations")
   count = count + 1
 end
 pipe:close()

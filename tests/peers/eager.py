@@ -1,6 +1,7 @@
 """Steps of eager PyTorch beside memtide's prediction of them (make peer-eager):
 
     FAKEGPU=build/fakegpu.so python3 tests/peers/eager.py --memtide build/memtide [--only NAME,NAME] [--list] [--write DIR]
+        [--table] [--flops]
 
 Each case is one network in both. PyTorch's side runs on fakegpu.cpp's device: setup (model.to(device), the optimizer is
 made), then three steps, each of them
@@ -17,11 +18,14 @@ and zero_grad() in the first one alone. Gradients are clipped before step(), aft
 model.eval(), no optimizer, x, y, output and loss under torch.no_grad().
 
 memtide's side is `memtide dump SCRIPT --set framework=pytorch`. Between marks both must allocate the same sizes in the
-same order and free the same tensors between two allocations, and the last step must have the same peak."""
+same order and free the same tensors between two allocations, and the last step must have the same peak. With --flops the
+operations of a step are compared instead, of products, convolutions and attention, with what torch.utils.flop_counter counts
+while the case runs."""
 import argparse
 import contextlib
 import gc
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +34,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 import fakegpu
 from eager_cases import CASES, SHORT, Experiment
@@ -96,8 +101,8 @@ def move(module, device):
     visit(module)
 
 
-def run_case(case):
-    """Runs it on the fake device, which writes down what happens; see the top."""
+def run_case(case, watch=contextlib.nullcontext()):
+    """Runs it on the fake device, which writes down what happens; see the top. The steps run within `watch`."""
     device = fakegpu.device
     with without_initialisation():
         model = case.module()
@@ -126,32 +131,33 @@ def run_case(case):
             total = total + value(k)
         return total
 
-    for step in range(1, STEPS + 1):
-        fakegpu.mark(f"step {step}")
-        for part in range(case.accumulate):
-            x = torch.empty(case.batch, *case.input, device=device, dtype=torch.int64 if case.tokens else torch.float32)
-            y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
-            if training and part == 0:
-                optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
-            attention = ATTENTION.get(case.pytorch.get("attention"))
-            with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None), \
-                    sdpa_kernel(attention) if attention else contextlib.nullcontext():
-                output = model(x)
-                loss = criterion(output, y)
-                if case.accumulate > 1:
-                    loss = loss / case.accumulate
+    with watch:
+        for step in range(1, STEPS + 1):
+            fakegpu.mark(f"step {step}")
+            for part in range(case.accumulate):
+                x = torch.empty(case.batch, *case.input, device=device, dtype=torch.int64 if case.tokens else torch.float32)
+                y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
+                if training and part == 0:
+                    optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
+                attention = ATTENTION.get(case.pytorch.get("attention"))
+                with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None), \
+                        sdpa_kernel(attention) if attention else contextlib.nullcontext():
+                    output = model(x)
+                    loss = criterion(output, y)
+                    if case.accumulate > 1:
+                        loss = loss / case.accumulate
+                if training:
+                    (scaler.scale(loss) if scaler else loss).backward()
             if training:
-                (scaler.scale(loss) if scaler else loss).backward()
-        if training:
-            if clip:
+                if clip:
+                    if scaler:
+                        scaler.unscale_(optimizer)
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
                 if scaler:
-                    scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(model.parameters(), clip)
-            if scaler:
-                scaler.step(optimizer)
-                scaler.update()
-            else:
-                optimizer.step()
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
     fakegpu.mark("end")
     return fakegpu.events()
 
@@ -186,24 +192,36 @@ def pytorch_text(case):
     return "\n".join(lines) + "\n"
 
 
+def pytorch_flops(case):
+    """Of a step: all are alike"""
+    counter = FlopCounterMode(display=False)
+    run_case(case, counter)
+    gc.collect()
+    return counter.get_total_flops() // STEPS
+
+
 # ---- memtide's side
 
 class NotPredicted(Exception):
     pass
 
 
-def memtide_text(case, program, folder):
+def memtide_text(case, program, folder, command="dump"):
     if isinstance(case.model, Experiment):
         arguments = [f"experiments/{case.model.name}.lua", *case.model.options]
     else:
         arguments = [os.path.join(folder, case.name + ".lua")]
         with open(arguments[0], "w") as script:
             script.write(case.script())
-    found = subprocess.run([program, "dump", *arguments, "--set", "framework=pytorch"], capture_output=True, text=True,
+    found = subprocess.run([program, command, *arguments, "--set", "framework=pytorch"], capture_output=True, text=True,
                            env={**os.environ, "OMP_NUM_THREADS": "1"})
     if found.returncode:
         raise NotPredicted(found.stderr.strip().splitlines()[-1] if found.stderr.strip() else f"status {found.returncode}")
     return found.stdout
+
+
+def memtide_flops(case, program, folder):
+    return int(re.search(r": (\d+) FLOP", memtide_text(case, program, folder, "explain"))[1])
 
 
 # ---- both
@@ -261,7 +279,7 @@ def first_difference(expected, found):
 
 
 def short_form(case, events):
-    """For tests/lua/t_eager.lua: the script; of each allocation its bytes, its op, and how many allocations before it
+    """For tests/lua/t_eager.lua: the operations of a step; the script; of each allocation its bytes, its op, and how many allocations before it
     those were made that are freed after it (0: itself). A step that is as the one before has a line of its own."""
     steps, count = [], 0
     for event in events:
@@ -274,7 +292,7 @@ def short_form(case, events):
             steps[-1][1].append(f"{event.bytes} {event.text.replace(' ', '@')}{freed}")
         elif freed:
             raise ValueError(f"{case.name}: a tensor is freed between a mark and the next allocation")
-    lines = case.script().splitlines() + ["--"]
+    lines = [f"-- {pytorch_flops(case)} FLOP in a step", *case.script().splitlines(), "--"]
     for i, (text, step) in enumerate(steps):
         lines.append("= " + text)
         lines += ["as before"] if i and step == steps[i - 1][1] else step
@@ -301,6 +319,120 @@ def show(expected, found, at, before=12, after=12):
         print(f"  {' ' if same else '*'} {left:{width}} | {right}")
 
 
+# ---- the table of docs/pytorch.md
+
+# By the beginnings of the cases' names; "": the others
+GROUPS = {"mlp": "an MLP: precisions, accumulation, evaluation",
+          "": "other small networks: norms, residuals, attention, checkpointing, embedding", "layer_": "one layer each",
+          "loss_": "losses", "optim_": "optimizers, each in foreach, for-loop and fused form", "model_": "`mt.models`",
+          "experiment_": "networks of `experiments/`", "random_": "random graphs"}
+
+
+@dataclass
+class Compared:
+    name: str
+    equal: bool     # every event
+    peaks: tuple    # PyTorch's and memtide's; None: refused
+
+    def group(self):
+        return max((start for start in GROUPS if self.name.startswith(start)), key=len)
+
+    def excess(self):
+        """Of memtide's peak: 0 where they are equal"""
+        return self.peaks[1] / self.peaks[0] - 1
+
+
+def counts(cases):
+    peaks = [case.excess() for case in cases if case.peaks]
+    return [len(cases), sum(case.equal for case in cases), sum(x == 0 for x in peaks), sum(x < 0 for x in peaks),
+            sum(x > 0 for x in peaks), len(cases) - len(peaks)]
+
+
+def print_table(cases):
+    print("| cases | | every event equal | peak equal | peak too low | too high | refused |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for start, title in [*GROUPS.items(), (None, "all")]:
+        chosen = [case for case in cases if start is None or case.group() == start]
+        if chosen:
+            print(f"| {title} | {' | '.join(map(str, counts(chosen)))} |")
+    peaks = [case.excess() for case in cases if case.peaks]
+    if peaks:
+        low = sum(x < 0 for x in peaks)
+        print(f"\nThe share of under-estimates: {low} of {len(peaks)} peaks, {100 * low / len(peaks):.1f} %. The lowest is "
+              f"{100 * -min(0, *peaks):.3g} % too low, the highest {100 * max(0, *peaks):.3g} % too high, and "
+              f"{sum(abs(x) <= 1e-4 for x in peaks)} of {len(peaks)} are within 0.01 %.")
+
+
+# ---- what the options ask for
+
+class Report:
+    """Counts the cases that are as they should be"""
+
+    def __init__(self):
+        self.equal = self.differ = self.known = 0
+        self.compared = []
+
+    def refused(self, name, why):
+        self.differ += 1
+        print(f"{name:32}         PyTorch refuses: {str(why).splitlines()[0]}", flush=True)
+
+    def add(self, start, same, known, what, equal):
+        """known: why the case is another in memtide, or "" """
+        if same and not known:
+            self.equal += 1
+            print(f"{start}  equal; {equal}", flush=True)
+        elif not same and known:
+            self.known += 1
+            print(f"{start}  as known, {what} ({known})", flush=True)
+        else:
+            self.differ += 1
+            print(f"{start}  {what if not same else 'equal: it is no known difference any more'}", flush=True)
+
+    def end(self):
+        print(f"{self.equal + self.differ + self.known} cases: {self.equal} equal, {self.differ} differ, "
+              f"{self.known} differ as known", flush=True)
+
+
+def compare_events(name, case, args, folder, report):
+    expected = parse(pytorch_text(case))
+    place, peaks = None, None
+    try:
+        found = parse(memtide_text(case, args.memtide, folder))
+        place, peaks = first_difference(expected, found), (peak(expected), peak(found))
+        same = not place and peaks[0] == peaks[1]
+        what = f"differs: {place[1] if place else 'the peak'}; peaks {peaks[0]} {peaks[1]}"
+    except NotPredicted as why:
+        same, what = False, f"not predicted: {why}"
+    report.compared.append(Compared(name, same, peaks))
+    report.add(f"{name:32} {sum(e.bytes is not None for e in expected):6}", same, case.known, what, f"peak {peaks and peaks[0]}")
+    if args.only and place:
+        show(expected, found, place[0])
+
+
+def compare_flops(name, case, args, folder, report):
+    expected = pytorch_flops(case)
+    try:
+        found = memtide_flops(case, args.memtide, folder)
+    except NotPredicted as why:
+        found = f"not predicted: {why}"
+    # a layer whose allocations differ may multiply the same matrices
+    known = case.known if found != expected else ""
+    report.add(f"{name:32}", found == expected, known, f"differs: {expected} {found}", f"{expected} FLOP")
+
+
+def write_case(name, case, args):
+    script = "" if isinstance(case.model, Experiment) else case.script()
+    for ending, content in (".lua", script), (".events", pytorch_text(case)):
+        with open(os.path.join(args.write, name + ending), "w") as out:
+            out.write(content)
+
+
+def write_short(name, case, args):
+    events = parse(pytorch_text(case))
+    with open(os.path.join(args.short, name + ".txt"), "w") as out:
+        out.write(short_form(case, events))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--memtide", default="build/memtide")
@@ -308,6 +440,8 @@ def main():
     parser.add_argument("--list", action="store_true", help="the cases' names")
     parser.add_argument("--write", help="folder for PyTorch's lists and the scripts; memtide is not run")
     parser.add_argument("--short", help="folder for the short forms that tests/lua/t_eager.lua reads: tests/peers/eager")
+    parser.add_argument("--table", action="store_true", help="at the end the table of docs/pytorch.md")
+    parser.add_argument("--flops", action="store_true", help="compares operations in place of allocations")
     args = parser.parse_args()
     names = [*SHORT] if args.short and not args.only else list(CASES)
     if args.only:
@@ -320,49 +454,23 @@ def main():
         return 0
     torch.set_num_threads(1)
     fakegpu.gpu(sms=108, threads=2048, workspace=8519680)  # an A100's
-    equal = differ = known = 0
+    report = Report()
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            case = CASES[name]
             try:
-                text = pytorch_text(case)
-            except (RuntimeError, NotImplementedError) as refused:
-                differ += 1
-                print(f"{name:32}         PyTorch refuses: {str(refused).splitlines()[0]}", flush=True)
-                continue
-            if args.write:
-                script = "" if isinstance(case.model, Experiment) else case.script()
-                for ending, content in (".lua", script), (".events", text):
-                    with open(os.path.join(args.write, name + ending), "w") as out:
-                        out.write(content)
-                continue
-            expected = parse(text)
-            if args.short:
-                with open(os.path.join(args.short, name + ".txt"), "w") as out:
-                    out.write(short_form(case, expected))
-                continue
-            start = f"{name:32} {sum(e.bytes is not None for e in expected):6}"
-            try:
-                found = parse(memtide_text(case, args.memtide, folder))
-                place, peaks = first_difference(expected, found), (peak(expected), peak(found))
-                same = not place and peaks[0] == peaks[1]
-                what = f"differs: {place[1] if place else 'the peak'}; peaks {peaks[0]} {peaks[1]}"
-            except NotPredicted as why:
-                place, same, what = None, False, f"not predicted: {why}"
-            if same and not case.known:
-                equal += 1
-                print(f"{start}  equal; peak {peaks[0]}", flush=True)
-            elif not same and case.known:
-                known += 1
-                print(f"{start}  as known, {what} ({case.known})", flush=True)
-            else:
-                differ += 1
-                print(f"{start}  {what if not same else 'equal: it is no known difference any more'}", flush=True)
-            if args.only and place:
-                show(expected, found, place[0])
+                if args.write:
+                    write_case(name, CASES[name], args)
+                elif args.short:
+                    write_short(name, CASES[name], args)
+                else:
+                    (compare_flops if args.flops else compare_events)(name, CASES[name], args, folder, report)
+            except (RuntimeError, NotImplementedError) as why:
+                report.refused(name, why)
     if not args.write and not args.short:
-        print(f"{equal + differ + known} cases: {equal} equal, {differ} differ, {known} differ as known")
-    return differ > 0
+        report.end()
+    if args.table:
+        print_table(report.compared)
+    return report.differ > 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ local cards = require "memtide.net.cards"
 local categories = require "memtide.results.columns".categories
 local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
+local estimate = require "memtide.sweep.estimate"
 local report = require "memtide.results.report"
 local util = require "memtide.base.util"
 
@@ -66,6 +67,13 @@ local function device_line(self)
     between)
 end
 
+-- The least time of a step.
+local function time_line(self)
+  local flops, bytes = self.program:cost()
+  return ("time                 at least %s: %d FLOP, %d bytes read and written, at the peaks of the card's data sheet"):format(
+    estimate.show(self.program:floor()), flops, bytes)
+end
+
 local function print_tables(self, out, groups)
   local found, own = self.prediction, own_step(self)
   out(("%s, %s, batch %d, %s, on %s"):format(self.experiment.name, self.name, self.settings.batch,
@@ -73,6 +81,7 @@ local function print_tables(self, out, groups)
   out(("max_memory_allocated %d, at %s"):format(found.max_memory_allocated, found.peak.op))
   out(("max_memory_reserved  %d"):format(found.max_memory_reserved))
   out(device_line(self))
+  out(time_line(self))
   out ""
   local lines = {{"", "PyTorch", "MiB", "memtide", "MiB", "why they differ"}}
   for _, name in ipairs(categories) do
