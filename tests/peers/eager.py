@@ -16,7 +16,7 @@ With accumulation, x to backward() is done for each micro-batch, loss divided by
 and zero_grad() in the first one alone. Gradients are clipped before step(), after scaler.unscale_(optimizer). Evaluation:
 model.eval(), no optimizer, x, y, output and loss under torch.no_grad().
 
-memtide's side is `memtide dump SCRIPT --set framework=pytorch`. Between marks both must allocate the same sizes in the
+memtide's side is `memtide dump SCRIPT --set framework=pytorch`, as that version of PyTorch. Between marks both must allocate the same sizes in the
 same order and free the same tensors between two allocations, and the last step must have the same peak."""
 import argparse
 import contextlib
@@ -197,8 +197,10 @@ def memtide_text(case, program, folder):
         arguments = [os.path.join(folder, case.name + ".lua")]
         with open(arguments[0], "w") as script:
             script.write(case.script())
-    found = subprocess.run([program, "dump", *arguments, "--set", "framework=pytorch"], capture_output=True, text=True,
-                           env={**os.environ, "OMP_NUM_THREADS": "1"})
+    chosen = {**case.pytorch, "version": ".".join(torch.__version__.split(".")[:2])}
+    options = " ".join(f"{name}={str(value).lower()}" for name, value in chosen.items())
+    found = subprocess.run([program, "dump", *arguments, "--set", "framework=pytorch", "--set", "pytorch=" + options],
+                           capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if found.returncode:
         raise NotPredicted(found.stderr.strip().splitlines()[-1] if found.stderr.strip() else f"status {found.returncode}")
     return found.stdout
@@ -324,6 +326,9 @@ def main():
             case = CASES[name]
             try:
                 text = pytorch_text(case)
+            except ImportError as lacking:
+                print(f"{name:32}         left out: {lacking}", flush=True)
+                continue
             except (RuntimeError, NotImplementedError) as refused:
                 differ += 1
                 print(f"{name:32}         PyTorch refuses: {str(refused).splitlines()[0]}", flush=True)
