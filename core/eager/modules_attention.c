@@ -108,6 +108,7 @@ static Tensor *multihead_attention(Eager *g, const Layer *l, Tensor *const *in) 
     for (int k = 0; k < 3; k++)
         tensor_set(g, &part[k], aten_view(g, part[k], SIZE(batch, heads, part[k]->size.of[1], part[k]->size.of[2])));
     Tensor *y = aten_sdpa(g, part[0], part[1], part[2], how);
+    for (int k = 0; k < 3 && g->version->multihead_frees; k++) tensor_set(g, &part[k], NULL);
     tensor_set(g, &y, aten_permute(g, y, (int[]){2, 0, 1, 3}));
     tensor_set(g, &y, aten_contiguous(g, y));
     tensor_set(g, &y, aten_view(g, y, SIZE(steps * batch, embed)));

@@ -238,9 +238,9 @@ static Slots flash_backward(const at::Tensor &q, const at::Tensor &k) {
 }
 
 // cudnn/MHA.cpp; what cuDNN takes as workspace it alone knows
-static Slots cudnn_forward(const Values &results) {
+static Slots cudnn_forward(bool with_sums) {
     Slots slots{output(6), output(7), output(0)};
-    if (results[1].toTensor().numel()) slots.push_back(output(1));
+    if (with_sums) slots.push_back(output(1));
     return slots;
 }
 
@@ -330,7 +330,7 @@ static Slots slots_of(const std::string &name, const Values &args, const Values 
         slots = {output(0), output(1), on_host(2), on_host(3)};
     else if (name == "aten::_scaled_dot_product_efficient_attention_backward")
         slots = efficient_backward(tensor(0), tensor(1), tensor(2), tensor(3), tensor(5));
-    else if (name == "aten::_scaled_dot_product_cudnn_attention") slots = cudnn_forward(results);
+    else if (name == "aten::_scaled_dot_product_cudnn_attention") slots = cudnn_forward(args[4].toBool());
     else if (name == "aten::_scaled_dot_product_flash_attention")
         slots = flash_forward(tensor(0), tensor(1), args[3].toDouble());
     else if (name == "aten::_scaled_dot_product_flash_attention_backward") slots = flash_backward(tensor(1), tensor(2));
@@ -529,8 +529,9 @@ static at::Tensor attention(const at::Tensor &q, const at::Tensor &k, const at::
     if (choose_attention(q, k, v, mask, dropout, is_causal, scale, grouped) != (int64_t)sdp::SDPBackend::flash_attention)
         return at::native::scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, scale, grouped);
     const auto width = q.size(-1);
+    const auto wide_q = padded(q), wide_k = padded(k), wide_v = padded(v);
     const auto made = at::_scaled_dot_product_flash_attention(
-        padded(q), padded(k), padded(v), dropout, is_causal, false, scale ? *scale : 1 / std::sqrt((double)width));
+        wide_q, wide_k, wide_v, dropout, is_causal, false, scale ? *scale : 1 / std::sqrt((double)width));
     return width % 8 ? std::get<0>(made).slice(-1, 0, width) : std::get<0>(made);
 }
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { m.impl("scaled_dot_product_attention", &attention); }
