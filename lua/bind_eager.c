@@ -10,11 +10,12 @@
 /* A step is like the one before it once states and gradients are there: the third is looked at. */
 enum { STEPS = 3 };
 
-typedef struct EagerBox { Trace trace; CachingSettings caching; Work work; } EagerBox;
+/* of: by EstimateKind; the bounds are zeroed where no size is estimated */
+typedef struct EagerBox { EagerStep of[ESTIMATES]; CachingSettings caching; } EagerBox;
 
 static void release(void *content) {
     EagerBox *box = content;
-    trace_free(&box->trace);
+    for (int k = 0; k < ESTIMATES; k++) trace_free(&box->of[k].trace);
     mem_free(box);
 }
 
@@ -45,14 +46,15 @@ static int new_trace(lua_State *L) {
     Box *box = bind_new(L, BOX_TRACE, release);
     bind_borrow(L, box, 1, BOX_NETWORK);
     EagerBox *content = box->content = mem_new(sizeof *content);
-    int code = content ? eager_trace(n, &s, card, STEPS, &content->trace, &content->work, &e)
-                       : err_set(&e, ERR_HOST_MEMORY, "out of host memory for a trace");
+    int code = content ? OK : err_set(&e, ERR_HOST_MEMORY, "out of host memory for a trace");
+    for (int k = 0; k < ESTIMATES && !code && (k == 0 || content->of[0].estimated); k++)
+        code = eager_trace(n, &s, card, STEPS, (EstimateKind)k, &content->of[k], &e);
     if (code) return bind_fail(L, &e);
     content->caching = s.pytorch.caching;
     return 1;
 }
 
-const Trace *bind_trace(lua_State *L, int index) { return &((EagerBox *)bind_get(L, index, BOX_TRACE))->trace; }
+const Trace *bind_trace(lua_State *L, int index) { return &((EagerBox *)bind_get(L, index, BOX_TRACE))->of->trace; }
 
 static const char *or_dash(const char *text) { return *text ? text : "-"; }
 
@@ -85,36 +87,60 @@ static int dump(lua_State *L) {
     return bind_text_push(L, text);
 }
 
-/* Walks the trace on a device that only counts. */
-static int replay(const EagerBox *box, size_t limit, int from, TracePeak *peak, Err *e) {
+/* Walks a trace's last step on a device that only counts. */
+static int replay(const EagerBox *box, EstimateKind which, size_t limit, TracePeak *peak, Err *e) {
+    const Trace *t = &box->of[box->of->estimated ? which : ESTIMATE_LIKELY].trace;
     Device *cpu, *dry;
     Ledger ledger;
     int code = device_open("cpu", &cpu, e);
     if (code) return code;
     if (!(code = device_dry_open(cpu, &dry, e))) {
         ledger_open(&ledger, dry, limit);
-        code = trace_replay(&box->trace, &box->caching, &ledger, from, peak, e);
+        code = trace_replay(t, &box->caching, &ledger, t->marks[t->n_marks - 1].event, peak, e);
         device_close(dry);
     }
     device_close(cpu);
     return code;
 }
 
-/* trace:predict{memory = limit in bytes, context = bytes of the process's context, if it is known} -> what program:predict
- * gives, and max_memory_allocated, max_memory_reserved, needs (what the device must have), and, where the context is
- * known, device_bytes, which is the same */
+/* What sizes that only cuDNN knows are taken for: predict's option `estimate`. */
+static EstimateKind estimate_of(lua_State *L) {
+    static const char *const words[] = {"likely", "least", "most", NULL};
+    lua_getfield(L, 2, "estimate");
+    const int which = luaL_checkoption(L, -1, words[ESTIMATE_LIKELY], words);
+    lua_pop(L, 1);
+    return (EstimateKind)which;
+}
+
+/* trace:predict{memory = limit in bytes, context = bytes of the process's context, if it is known, estimate = "likely",
+ * "least" or "most": of sizes that only cuDNN knows} -> what program:predict gives, and max_memory_allocated,
+ * max_memory_reserved, needs (what the device must have), and, where the context is known, device_bytes, which is the same;
+ * estimated: there are such sizes, and then allocated_least, allocated_most, reserved_least, reserved_most, the bounds of
+ * the two peaks */
 static int predict_trace(lua_State *L) {
     Err e;
     const EagerBox *box = bind_get(L, 1, BOX_TRACE);
-    const Trace *t = &box->trace;
     luaL_checktype(L, 2, LUA_TTABLE);
+    const EstimateKind which = estimate_of(L);
+    const Trace *t = &box->of[box->of->estimated ? which : ESTIMATE_LIKELY].trace;
     const size_t limit = bind_bytes(L, 2, "memory"), context = bind_bytes(L, 2, "context");
-    TracePeak peak;
+    TracePeak peak, bound[ESTIMATES];
     /* a limit of 0 is none: a card that the context fills has room for a byte */
     const size_t room = limit > context ? limit - context : limit ? 1 : 0;
-    int code = replay(box, room, t->marks[t->n_marks - 1].event, &peak, &e);
+    for (int k = ESTIMATE_LEAST; k <= ESTIMATE_MOST && box->of->estimated; k++) {
+        const int bad = replay(box, (EstimateKind)k, room, &bound[k], &e);
+        if (bad && bad != ERR_OOM) return bind_fail(L, &e);
+    }
+    int code = replay(box, which, room, &peak, &e);
     if (code && code != ERR_OOM) return bind_fail(L, &e);
-    lua_createtable(L, 0, 10);
+    lua_createtable(L, 0, 14);
+    bind_set_boolean(L, "estimated", box->of->estimated);
+    if (box->of->estimated) {
+        bind_set_integer(L, "allocated_least", (lua_Integer)bound[ESTIMATE_LEAST].allocated);
+        bind_set_integer(L, "allocated_most", (lua_Integer)bound[ESTIMATE_MOST].allocated);
+        bind_set_integer(L, "reserved_least", (lua_Integer)bound[ESTIMATE_LEAST].reserved);
+        bind_set_integer(L, "reserved_most", (lua_Integer)bound[ESTIMATE_MOST].reserved);
+    }
     bind_set_integer(L, "lower_bound", (lua_Integer)peak.allocated);
     bind_set_integer(L, "allocated", (lua_Integer)peak.allocated_end);
     bind_set_integer(L, "reserved", (lua_Integer)peak.reserved_end);
@@ -173,15 +199,15 @@ static int alive(lua_State *L) {
 /* trace:cost() -> floating-point operations of products, convolutions and attention, and bytes read and written, of a step */
 static int cost(lua_State *L) {
     const EagerBox *box = bind_get(L, 1, BOX_TRACE);
-    lua_pushnumber(L, box->work.flops);
-    lua_pushnumber(L, box->work.bytes);
+    lua_pushnumber(L, box->of->work.flops);
+    lua_pushnumber(L, box->of->work.bytes);
     return 2;
 }
 
 /* trace:floor() -> seconds: no step on the trace's card can be faster. As program:floor, whose arguments the card has. */
 static int floor_time(lua_State *L) {
     const EagerBox *box = bind_get(L, 1, BOX_TRACE);
-    lua_pushnumber(L, box->work.seconds);
+    lua_pushnumber(L, box->of->work.seconds);
     return 1;
 }
 

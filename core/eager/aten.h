@@ -7,6 +7,7 @@
 #define MT_ATEN_H
 
 #include "autograd.h"
+#include "cudnn_rnn.h"
 #include "reduce.h"
 
 /* ---- aten_view.c: no new storage, but for copies of what cannot be a view */
@@ -66,6 +67,12 @@ typedef struct ConvSizes { Size y; int groups; bool transposed; } ConvSizes;
 Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes);
 void eager_cublas(Eager *g); /* a product runs: its thread has a workspace from here on */
 
+/* ---- aten_recurrent.c: the layers of an RNN, an LSTM or a GRU as one op, from states of zeros; w[n_w]: their weights, as
+ * nn.RNNBase has them. y, without the last states. dropout: the probability. */
+Tensor *aten_cudnn_rnn(Eager *g, const CudnnRnn *r, Tensor *x, Tensor *const *w, int n_w, double dropout);
+/* flatten_parameters(): w[n] become parts of one buffer. */
+void aten_cudnn_rnn_flatten(Eager *g, const CudnnRnn *r, Tensor **w, int n);
+
 /* ---- aten_norm.c; w and b may be NULL */
 Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b);
 Tensor *aten_layer_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int dims); /* the last `dims` dimensions */
@@ -88,7 +95,7 @@ Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target);
 Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_weight);
 
 /* ---- aten_attention.c: q, k, v (N, heads, T, width) */
-typedef struct SdpaHow { bool dropout, causal; } SdpaHow;
+typedef struct SdpaHow { double dropout; bool causal; } SdpaHow;
 Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how);
 
 /* ---- autocast (amp.c): x in the type that the op runs in, a reference of the caller's. */

@@ -8,7 +8,7 @@
 void eager_cublas(Eager *g) {
     if (g->has_workspace[g->thread] || g->halted) return;
     g->has_workspace[g->thread] = true;
-    eager_forever(g, (size_t)g->card->cublas_workspace);
+    eager_forever(g, (size_t)card_workspace(g->card, g->version));
 }
 
 static bool is_column_major(const Tensor *t) { return t->stride[0] == 1 && t->stride[1] == t->size.of[0]; }

@@ -6,8 +6,8 @@
 enum { WORKSPACE_DEFAULT = 2 * (4096 << 10) + 8 * (16 << 10), WORKSPACE_HOPPER = 32 << 20 };
 
 static const Card cards[] = {
-#define CARD(name, title, mib, log, multiprocessors, threads, workspace, context, source, fp32, tf32, fp16, bf16, gb) \
-    {name, title, (size_t)(mib) << 20, log, multiprocessors, threads, workspace, context, source, \
+#define CARD(name, title, mib, log, multiprocessors, threads, capability, workspace, context, source, fp32, tf32, fp16, bf16, gb) \
+    {name, title, (size_t)(mib) << 20, log, multiprocessors, threads, capability, workspace, context, source, \
      fp32 * 1e12, tf32 * 1e12, fp16 * 1e12, bf16 * 1e12, gb * 1e9},
 #include "cards.def"
 #undef CARD
@@ -19,6 +19,25 @@ const Card *card_find(const char *name) {
     for (size_t i = 0; i < ARRAY_LEN(cards); i++)
         if (!strcmp(cards[i].name, name)) return &cards[i];
     return NULL;
+}
+
+static const PyTorchVersion versions[] = {
+#define VERSION(name, ...) {name, __VA_ARGS__},
+#include "versions.def"
+#undef VERSION
+};
+
+const PyTorchVersion *version_info(int i) { return i >= 0 && i < (int)ARRAY_LEN(versions) ? &versions[i] : NULL; }
+
+const PyTorchVersion *version_find(const char *name) {
+    if (!*name) return &versions[ARRAY_LEN(versions) - 1];
+    for (size_t i = 0; i < ARRAY_LEN(versions); i++)
+        if (!strcmp(versions[i].name, name)) return &versions[i];
+    return NULL;
+}
+
+int64_t card_workspace(const Card *c, const PyTorchVersion *v) {
+    return c->capability >= 100 && !v->blackwell_workspace ? WORKSPACE_DEFAULT : c->cublas_workspace;
 }
 
 double card_flops(const Card *c, Unit u) {

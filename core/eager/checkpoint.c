@@ -18,10 +18,12 @@ static void apply_reentrant(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     g->autocast = n->number[1];
     g->category = CAT_ACTIVATIONS;
     g->node = "checkpoint";
+    g->angles = n->angles;
     Tensor *y = module_call(g, l, in);
     if (g->autocast) amp_end(g);
     g->autocast = before.autocast;
     g->category = before.category;
+    g->angles = before.angles;
     g->grad = before.grad;
     backward(g, y, dy[0]);
     eager_where(g, before.layer, before.node);
@@ -39,6 +41,7 @@ static Tensor *call_reentrant(Eager *g, const Layer *l, Tensor *const *in) {
     if (n) {
         n->number[0] = (int64_t)(intptr_t)l;
         n->number[1] = g->autocast;
+        n->angles = angles_ref(&g->angles);
     }
     for (int i = 0; i < l->n_in; i++) node_save(g, n, i, in[i]);
     g->grad = false;
@@ -60,9 +63,11 @@ static void make_again(Eager *g, Frame *f) {
     g->autocast = f->autocast;
     g->category = CAT_ACTIVATIONS;
     g->node = "checkpoint";
+    g->angles = f->angles;
     tensor_drop(g, module_call(g, f->layer, f->in));
     g->halted = false;
     if (f->autocast) amp_end(g);
+    g->angles = before.angles;
     g->frame = before.frame;
     g->grad = before.grad;
     g->autocast = before.autocast;
@@ -74,7 +79,8 @@ static Tensor *checkpoint(Eager *g, const Layer *l, Tensor *const *in) {
     if (g->reentrant) return call_reentrant(g, l, in);
     Frame *f = scratch_new(&g->scratch, 1, sizeof *f);
     if (!f) return module_call(g, l, in);
-    *f = (Frame){.layer = l, .refs = 1, .autocast = g->autocast, .make_again = make_again};
+    *f = (Frame){.layer = l, .refs = 1, .angles = angles_ref(&g->angles), .autocast = g->autocast,
+                  .make_again = make_again};
     for (int i = 0; i < l->n_in; i++) {
         f->in[i] = tensor_detach(g, in[i]);
         f->in[i]->leaf = tensor_requires_grad(in[i]);

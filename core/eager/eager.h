@@ -3,18 +3,25 @@
 #define MT_EAGER_H
 
 #include "card.h"
+#include "estimate.h"
 #include "memory/trace.h"
 #include "network/network.h"
 #include "passes/settings.h"
 #include "work.h"
+
+typedef struct EagerStep {
+    Trace trace;    /* of all steps */
+    Work work;      /* of the last one */
+    bool estimated; /* sizes were estimated that cuDNN alone knows */
+} EagerStep;
 
 /* The steps of PyTorch's usual loop, from model.to(device) on, each of them
  *
  *     x, y = batch(); optimizer.zero_grad(); output = model(x); loss = criterion(output, y); loss.backward();
  *     optimizer.step()
  *
- * x, y, output and loss live until they are bound again. Fills in a zeroed trace, with a mark "step 1", ... before each
- * step, and what the last step computes and moves. ERR_SCRIPT: a layer or setting that is not predicted. */
-int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Work *last, Err *e);
+ * x, y, output and loss live until they are bound again. Fills in a zeroed step, whose trace has a mark "step 1", ...
+ * before each. `which`: what is taken for sizes that cuDNN alone knows. ERR_SCRIPT: a layer or setting that is not predicted. */
+int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, EstimateKind which, EagerStep *out, Err *e);
 
 #endif

@@ -105,6 +105,8 @@ Tensor *module_batchnorm(Eager *g, const Layer *l, Tensor *const *in) {
 
 Tensor *module_layernorm(Eager *g, const Layer *l, Tensor *const *in) {
     Tensor *w = module_param(g, l, 0), *b = module_param(g, l, 1);
+    char listing[OPTION_WORDS];
+    if (!strcmp(options_word(&l->options, "listing", listing), "LlamaRMSNorm")) return llama_rms_norm(g, in[0], w);
     return l->kind->which ? aten_rms_norm(g, in[0], w) : aten_layer_norm(g, in[0], w, b, 1);
 }
 

@@ -40,7 +40,8 @@ static void make_param(Loop *l, int i) {
     ScalarType type = p->dtype == DT_I32 ? T_LONG : l->precision->autocast ? T_FLOAT : scalar_of(l->precision->weights);
     eager_where(g, p->owner, NULL);
     Tensor *t = g->params[i] = aten_random(g, "aten::to", size_from(&p->shape), type);
-    t->leaf = t->parameter = p->trainable && !p->buffer && !l->s->eval;
+    t->parameter = p->trainable && !p->buffer;
+    t->leaf = t->parameter && !l->s->eval;
 }
 
 /* Is it of a module within the layer's: "out_proj.weight" of a MultiheadAttention? */
@@ -56,6 +57,8 @@ static void make_model(Loop *l) {
         for (int inner = 1; inner >= 0; inner--)
             for (int k = i; k < end; k++)
                 if (is_inner(&net->params[k]) == inner) make_param(l, k);
+        llama_buffers(g, net->root, end - 1);
+        module_moved(g, net->params[i].owner);
     }
     eager_where(g, NULL, NULL);
     g->category = CAT_OTHER;
@@ -107,8 +110,7 @@ static void run_forward(Loop *l) {
     }
     if (loss) tensor_set(g, &l->loss, loss);
     if (loss && l->s->accumulate > 1 && g->grad) tensor_set(g, &l->loss, aten_binary_number(g, WITH_DIV, l->loss));
-    tensor_set(g, &g->cosine, NULL);
-    tensor_set(g, &g->sine, NULL);
+    angles_drop(g, &g->angles);
     if (g->autocast) amp_end(g);
     g->autocast = false;
 }
@@ -202,11 +204,19 @@ static void run_step(Loop *l) {
 
 /* ---- */
 
+static int unknown_version(const char *name, Err *e) {
+    char known[64] = "";
+    for (int i = 0; version_info(i); i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", version_info(i)->name);
+    return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": version %s is not known: expected one of %s", name, known);
+}
+
 static int check(const Network *net, const Settings *s, Err *e) {
-    const Layer *unknown = module_unknown(net->root);
+    const int code = llama_check(net->root, e);
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
-    if (unknown) return layer_error(unknown, e, "framework = \"pytorch\" does not predict this layer");
+    if (code) return code;
+    if (!version_find(s->pytorch.version)) return unknown_version(s->pytorch.version, e);
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
     if (s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\" or \"marked\"");
@@ -228,14 +238,17 @@ static void read_target(Loop *l) {
     if (!net->n_losses || l->s->no_loss) l->target.rank = -1;
 }
 
-int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Work *last, Err *e) {
+int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, EstimateKind which, EagerStep *out, Err *e) {
+    Trace *trace = &out->trace;
     Storage nothing = {1 << 30, -1};
     Tensor unnamed = {.storage = &nothing, .refs = 1 << 30, .size = {TENSOR_RANK, {1, 1, 1, 1, 1, 1}}};
-    Eager g = {.trace = out, .net = net, .card = card, .call = -1, .unnamed = &unnamed, .modules = modules};
+    Eager g = {.trace = trace, .net = net, .card = card, .estimate = {which, false}, .call = -1, .unnamed = &unnamed, .modules = modules};
     Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
     char text[32];
     int code = check(net, s, e);
     if (code) return code;
+    g.version = version_find(s->pytorch.version);
+    g.attention = s->pytorch.attention;
     g.inplace = s->inplace;
     g.products = s->precision == PREC_TF32 ? UNIT_TF32 : UNIT_FP32;
     g.low = scalar_of(l.precision->low);
@@ -248,13 +261,17 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
         make_model(&l);
         if (!s->eval) open_optimizer(&l, form_of(s));
     }
-    for (int step = 1; step <= steps && !g.scratch.failed && !out->failed; step++) {
+    for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !trace->failed; step++) {
         snprintf(text, sizeof text, "step %d", step);
-        trace_mark(out, trace_text(out, text));
+        trace_mark(trace, trace_text(trace, text));
         run_step(&l);
     }
-    const bool failed = g.scratch.failed || out->failed || out->scratch.failed;
+    if (g.refused)
+        code = layer_error(g.refused, e, "attention = \"%s\": PyTorch refuses it: %s", sdp_backend_text(g.attention), g.why);
+    const bool failed = g.scratch.failed || trace->failed || trace->scratch.failed;
     scratch_release(&g.scratch, NULL);
-    *last = g.work;
+    if (code) return code;
+    out->work = g.work;
+    out->estimated = g.estimate.any;
     return failed ? err_set(e, ERR_HOST_MEMORY, "out of host memory for PyTorch's step of a network") : OK;
 }

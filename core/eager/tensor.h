@@ -9,6 +9,7 @@
 #ifndef MT_EAGER_TENSOR_H
 #define MT_EAGER_TENSOR_H
 
+#include "estimate.h"
 #include "memory/trace.h"
 #include "network/network.h"
 #include "passes/settings.h"
@@ -49,7 +50,7 @@ typedef struct Tensor {
     Node *node;           /* grad_fn, a reference; NULL: a leaf */
     int output;           /* which of the node's outputs it is */
     bool leaf;            /* it has no node, but gets a gradient */
-    bool parameter;       /* a leaf whose 16-bit copy autocast keeps */
+    bool parameter;       /* its 16-bit copy is kept by autocast: requires_grad, in evaluation, too */
     Node *accumulate;     /* of a leaf: its AccumulateGrad */
     struct Tensor *base;  /* of a view: what it was made of, a reference, so that it shares its storage for good */
     struct Tensor *grad;  /* of a leaf: a reference, or NULL */
@@ -61,17 +62,26 @@ typedef enum Thread { THREAD_FORWARD, THREAD_AUTOGRAD, THREADS } Thread;
 
 typedef struct Tensor *Module(Eager *g, const Layer *l, struct Tensor *const *in); /* modules.h */
 
+/* What a model's forward function knows of positions: references, or NULL. */
+typedef struct Angles { Tensor *positions, *cosine, *sine; } Angles;
+
 struct Eager {
     Trace *trace;
     const Network *net;
     Scratch scratch;
     const Card *card;
+    const PyTorchVersion *version;
+    SdpBackend attention; /* the setting */
+    const Layer *refused; /* the first layer whose op PyTorch would refuse, or NULL */
+    const char *why;      /* ... and its reason */
+    Estimate estimate;    /* what sizes are taken for that cuDNN alone knows */
     Category category;    /* of what is allocated now */
     bool grad;            /* gradients are recorded: not under no_grad, not in the backward pass */
     bool autocast;
     ScalarType low;       /* what autocast computes in */
     Thread thread;
     bool has_workspace[THREADS];
+    bool has_dropout_state; /* of cuDNN's recurrent layers */
     long sequence;        /* of the last node */
     const Layer *layer;   /* whose op it is */
     const char *op;       /* "aten::relu" */
@@ -92,7 +102,7 @@ struct Eager {
     Tensor *more[LAYER_IN]; /* outputs of the network beside the first one, in forward(): references */
     int n_more;
     Tensor *class_weights;  /* of the loss that runs, or NULL */
-    Tensor *cosine, *sine;  /* of rotary positions, in a forward pass: references, or NULL */
+    Angles angles;          /* of rotary positions, in a forward pass */
     Module *const *modules; /* by kind of layer */
 };
 
@@ -116,6 +126,8 @@ Tensor *tensor_detach(Eager *g, const Tensor *x);
 Tensor *tensor_ref(Tensor *t);
 void tensor_drop(Eager *g, Tensor *t);
 void tensor_set(Eager *g, Tensor **slot, Tensor *t);
+Angles angles_ref(const Angles *a);
+void angles_drop(Eager *g, Angles *a);
 
 int64_t tensor_elements(const Tensor *t);
 size_t tensor_bytes(const Tensor *t);

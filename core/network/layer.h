@@ -64,6 +64,9 @@ int layer_expect_image(const Layer *l, Shape *image, Err *e);
 /* Sets an image (N, channels, size) as the output. */
 void layer_output_image(Layer *l, int64_t channels, const int64_t size[2]);
 
+/* The cell of a recurrent layer. */
+RnnMode layer_rnn_mode(const Layer *l);
+
 /* "layer 3.body.0 Linear (net.lua:8): <text>" with code ERR_SCRIPT */
 int layer_error(const Layer *l, Err *e, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Sets an output of that shape in PyTorch's feature order. */

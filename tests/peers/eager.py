@@ -17,10 +17,10 @@ With accumulation, x to backward() is done for each micro-batch, loss divided by
 and zero_grad() in the first one alone. Gradients are clipped before step(), after scaler.unscale_(optimizer). Evaluation:
 model.eval(), no optimizer, x, y, output and loss under torch.no_grad().
 
-memtide's side is `memtide dump SCRIPT --set framework=pytorch`. Between marks both must allocate the same sizes in the
-same order and free the same tensors between two allocations, and the last step must have the same peak. With --flops the
-operations of a step are compared instead, of products, convolutions and attention, with what torch.utils.flop_counter counts
-while the case runs."""
+memtide's side is `memtide dump SCRIPT --set framework=pytorch`, as that version of PyTorch. Between marks both must allocate
+the same sizes in the same order and free the same tensors between two allocations, and the last step must have the same
+peak. With --flops the operations of a step are compared instead, of products, convolutions and attention, with what
+torch.utils.flop_counter counts while the case runs."""
 import argparse
 import contextlib
 import gc
@@ -33,12 +33,15 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import fakegpu
 from eager_cases import CASES, SHORT, Experiment
 
 STEPS, BLOCK = 3, 512
+ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "memory_efficient": SDPBackend.EFFICIENT_ATTENTION,
+             "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
 AUTOCAST = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
 
 
@@ -92,6 +95,8 @@ def move(module, device):
         for names in part._parameters, part._buffers:
             for name, tensor in names.items():
                 names[name] = of(tensor)
+        if isinstance(part, nn.RNNBase):
+            fakegpu.flatten_parameters(part)
 
     visit(module)
 
@@ -134,7 +139,9 @@ def run_case(case, watch=contextlib.nullcontext()):
                 y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
                 if training and part == 0:
                     optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
-                with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None):
+                attention = ATTENTION.get(case.pytorch.get("attention"))
+                with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None), \
+                        sdpa_kernel(attention) if attention else contextlib.nullcontext():
                     output = model(x)
                     loss = criterion(output, y)
                     if case.accumulate > 1:
@@ -206,8 +213,10 @@ def memtide_text(case, program, folder, command="dump"):
         arguments = [os.path.join(folder, case.name + ".lua")]
         with open(arguments[0], "w") as script:
             script.write(case.script())
-    found = subprocess.run([program, command, *arguments, "--set", "framework=pytorch"], capture_output=True, text=True,
-                           env={**os.environ, "OMP_NUM_THREADS": "1"})
+    chosen = {**case.pytorch, "version": ".".join(torch.__version__.split(".")[:2])}
+    options = " ".join(f"{name}={str(value).lower()}" for name, value in chosen.items())
+    found = subprocess.run([program, command, *arguments, "--set", "framework=pytorch", "--set", "pytorch=" + options],
+                           capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if found.returncode:
         raise NotPredicted(found.stderr.strip().splitlines()[-1] if found.stderr.strip() else f"status {found.returncode}")
     return found.stdout
@@ -457,6 +466,8 @@ def main():
                     write_short(name, CASES[name], args)
                 else:
                     (compare_flops if args.flops else compare_events)(name, CASES[name], args, folder, report)
+            except ImportError as lacking:
+                print(f"{name:32}         left out: {lacking}", flush=True)
             except (RuntimeError, NotImplementedError) as why:
                 report.refused(name, why)
     if not args.write and not args.short:

@@ -1,7 +1,4 @@
-"""The cases of eager.py: each is one network twice, as a script for memtide and as PyTorch's modules.
-
-There is no recurrent layer among them: on CUDA it is one op of cuDNN's, which fakegpu.cpp has not (it would show the
-cells that PyTorch computes step by step elsewhere)."""
+"""The cases of eager.py: each is one network twice, as a script for memtide and as PyTorch's modules."""
 from dataclasses import dataclass, field
 
 import torch
@@ -171,6 +168,28 @@ for name, model, shape in (
     first = layer("Conv2d", shape[0], shape[0], 1) if len(shape) == 3 else layer("Linear", shape[-1], shape[-1])
     case("layer_" + name, chain(first, model, layer("Tanh")), shape, 29, loss("MSELoss"))
 
+
+def attentive(width):
+    """q, k and v with fewer heads of keys and values, as rows; then what torch.nn.functional has"""
+    return Written(f"""nn.Graph{{q = nn.Linear(24, 4 * {width}), k = nn.Linear(24, 2 * {width}), v = nn.Linear(24, 2 * {width}),
+    forward = function(self, x)
+      local q, k, v = self.q(x), self.k(x), self.v(x)
+      return nn.scaled_dot_product_attention(q, k, v, {{num_heads = 4, is_causal = true, enable_gqa = true}})
+    end}}""", lambda: networks.Attentive(24, width))
+
+
+for name, width, precision, chosen in (
+        ("fp32", 8, "fp32", None), ("fp32_math", 8, "fp32", "math"), ("fp32_efficient", 8, "fp32", "memory_efficient"),
+        ("fp32_odd", 6, "fp32", None), ("amp_bf16", 8, "amp_bf16", None), ("amp_bf16_math", 8, "amp_bf16", "math"),
+        ("amp_fp16_math", 8, "amp_fp16", "math"), ("amp_bf16_efficient", 8, "amp_bf16", "memory_efficient"),
+        ("amp_bf16_cudnn", 8, "amp_bf16", "cudnn"), ("amp_bf16_odd", 6, "amp_bf16", None)):
+    for mode in "train", "eval":
+        case(f"attention_{name}_{mode}", attentive(width), [11, 24], 5, loss("MSELoss"), precision=precision, mode=mode,
+             pytorch=dict(attention=chosen) if chosen else {})
+for chosen, precision in (("math", "fp32"), ("math", "amp_bf16"), ("memory_efficient", "amp_bf16"), ("cudnn", "amp_bf16")):
+    case(f"multihead_{chosen}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, batch_first=True,
+         dropout=0.5), layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"), precision=precision, pytorch=dict(attention=chosen))
+
 for name, terms, model in (
         ("cross_entropy_smoothed", loss(label_smoothing=0.1), layer("Identity")),
         ("cross_entropy_weighted", loss(weight=[0.5] * 11), layer("Identity")),
@@ -197,6 +216,24 @@ case("turned", chain(layer("Linear", 13, 16), layer("Transpose", 1, 2), layer("L
                      layer("Linear", 6, 5)), [17, 13], 29)
 case("in_place", chain(layer("Linear", 13, 16), layer("Dropout", 0.3, inplace=True), layer("ReLU", inplace=True),
                        layer("Linear", 16, 5)), [13], 29)
+
+for name, kind, options in (
+        ("rnn", "RNN", {}), ("rnn_relu_deep", "RNN", dict(nonlinearity="relu", num_layers=2)), ("lstm", "LSTM", {}),
+        ("lstm_batch_first", "LSTM", dict(batch_first=True)), ("gru_unbiased", "GRU", dict(bias=False)),
+        ("gru_batch_first", "GRU", dict(batch_first=True, num_layers=2)),
+        ("lstm_dropout", "LSTM", dict(num_layers=3, dropout=0.3, bidirectional=True, batch_first=True)),
+        ("lstm_wide", "LSTM", dict(num_layers=2, hidden_size=233))):
+    units = options.pop("hidden_size", 11)
+    both = units * (2 if options.get("bidirectional") else 1)
+    case(name, chain(layer("Linear", 13, 7), layer(kind, 7, units, **options), layer("Linear", both, 5)), [17, 13], 19,
+         loss("MSELoss"))
+    if name in ("lstm", "lstm_dropout"):
+        case(name + "_eval", CASES[name].model, [17, 13], 19, loss("MSELoss"), mode="eval")
+        case(name + "_accumulate", CASES[name].model, [17, 13], 19, loss("MSELoss"), accumulate=3)
+case("lstm_first", chain(layer("LSTM", 13, 11), layer("Flatten"), layer("Linear", 17 * 11, 5)), [17, 13], 19,
+     optimizer=layer("SGD", lr=0.01, momentum=0.9))
+case("lstm_clipped", chain(layer("LSTM", 13, 11), layer("Flatten"), layer("Linear", 17 * 11, 5)), [17, 13], 19,
+     optimizer=layer("AdamW", lr=0.01, clip_norm=1.0), pytorch=dict(foreach=False))
 
 OPTIMIZERS = {
     "sgd": layer("SGD", lr=0.01), "sgd_decay": layer("SGD", lr=0.01, weight_decay=0.1),
@@ -232,6 +269,7 @@ case("mlp_eval", mlp(), [784], 64, mode="eval")
 case("mlp_amp_fp16_accumulate", mlp(), [784], 16, accumulate=3, precision="amp_fp16")
 case("mlp_amp_fp16_clipped", mlp(), [784], 16, precision="amp_fp16", optimizer=OPTIMIZERS["clipped"])
 case("normalised_eval", normalised(), [3, 32, 32], 19, mode="eval")
+case("normalised_eval_amp_bf16", normalised(), [3, 32, 32], 19, mode="eval", precision="amp_bf16")
 
 
 case("embedding", chain(layer("Embedding", 97, 24), layer("PositionEmbedding", 16, 24),
@@ -316,13 +354,22 @@ model("GPT", "block_size = 24, vocab_size = 97, n_layer = 2, n_head = 4, n_embd 
 for precision in "amp_bf16", "amp_fp16":
     model("GPT_" + precision, "block_size = 24, vocab_size = 97, n_layer = 2, n_head = 4, n_embd = 64, dropout = 0.1",
           lambda: networks.GPT(24, 97, 2, 4, 64, 0.1), [24], 8, precision=precision, **TOKENS)
-LLAMA_KNOWN = "transformers' RMSNorm and rotary positions are several ops each; memtide's are one"
 LLAMA = ("vocab_size = 512, hidden_size = 384, intermediate_size = 1024, num_hidden_layers = 2, num_attention_heads = 6, "
          "num_key_value_heads = ")
 for heads in 2, 6:
+    for precision in "fp32", "amp_bf16", "amp_fp16":
+        model(f"Llama_{heads}_{precision}", LLAMA + str(heads), lambda heads=heads: networks.llama(512, 384, 1024, 2, 6, heads),
+              [64], 4, precision=precision, optimizer=layer("AdamW", lr=3e-4), **TOKENS)
+for reentrant in False, True:
     for precision in "fp32", "amp_bf16":
-        model(f"Llama_{heads}_{precision}", LLAMA + str(heads), lambda heads=heads: networks.Llama(512, 384, 1024, 2, 6, heads),
-              [64], 4, precision=precision, optimizer=layer("AdamW", lr=3e-4), known=LLAMA_KNOWN, **TOKENS)
+        model(f"Llama_checkpointed_{'reentrant_' if reentrant else ''}{precision}", LLAMA + "2",
+              lambda reentrant=reentrant: networks.llama(512, 384, 1024, 2, 6, 2, dict(use_reentrant=reentrant)), [64], 4,
+              precision=precision, optimizer=layer("AdamW", lr=3e-4), pytorch=dict(use_reentrant=reentrant), **TOKENS, **MARKED)
+model("Llama_accumulate", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2, 6, 2), [64], 2, accumulate=2,
+      precision="amp_bf16", optimizer=layer("AdamW", lr=3e-4), **TOKENS)
+model("Llama_eval", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2, 6, 2), [64], 4, mode="eval",
+      precision="amp_bf16", **TOKENS)
+model("Llama_short", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2, 6, 2), [1], 3, **TOKENS)
 model("DCGANGenerator", "", networks.generator, [100, 1, 1], 16, loss("MSELoss"))
 model("DCGANDiscriminator", "", networks.discriminator, [3, 64, 64], 16, loss("BCEWithLogitsLoss"))
 model("UNet", "", networks.UNet, [3, 64, 64], 2, loss("BCEWithLogitsLoss"))
@@ -365,8 +412,8 @@ for precision in "fp32", "amp_bf16":
         loss(label_smoothing=0.1), layer("AdamW", lr=1e-3, weight_decay=0.05), precision=precision)
     experiment(f"llama_{precision}", "llama", [
         "--set", "seq=64", "--set", "batch=4", "--set", f"precision={precision}", "--set", "checkpoint=none"],
-        lambda: networks.Llama(512, 128, 352, 4, 8, 2), [64], 4, CE, layer("AdamW", lr=3e-4, betas=[0.9, 0.95], weight_decay=0.1),
-        precision=precision, known=LLAMA_KNOWN, **TOKENS)
+        lambda: networks.llama(512, 128, 352, 4, 8, 2), [64], 4, CE, layer("AdamW", lr=3e-4, betas=[0.9, 0.95], weight_decay=0.1),
+        precision=precision, **TOKENS)
 experiment("offload_kept", "offload", ["--case", "none, kept"], lambda: networks.GPT(128, 512, 8, 4, 128), [128], 8, CE,
            layer("AdamW", lr=1e-3), **TOKENS)
 
