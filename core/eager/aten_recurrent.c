@@ -37,14 +37,28 @@ static Tensor *bytes(Eager *g, Category category, int64_t n) {
     const Category before = g->category;
     eager_op(g, "aten::empty");
     g->category = category;
+    g->uncounted = category == CAT_WORKSPACE; /* how much of it is used is not known */
     Tensor *t = tensor_new(g, T_BYTE, SIZE(n));
+    g->uncounted = false;
     g->category = before;
     return t;
 }
 
 static void run_workspace(Eager *g, const CudnnRnn *r) {
     eager_op(g, "aten::empty");
+    g->uncounted = true;
     INNER(g, cudnn_rnn_workspace(r, estimated(g)));
+    g->uncounted = false;
+}
+
+/* One pass over the weights in each step, whose gates are read or written: forward, for dx, and for dw. cuDNN takes TF32 for fp32 as
+ * it does in convolutions. */
+static void multiplies(Eager *g, const char *op, const CudnnRnn *r, const Tensor *x, const Tensor *reserve) {
+    const double steps = (double)(r->steps * r->samples), flops = 2 * steps * (double)cudnn_rnn_matrices(r);
+    eager_op(g, op);
+    READS(g, x, reserve);
+    work_moves(g, (double)cudnn_rnn_weights(r) * (double)scalar_bytes(r->type));
+    work_flops(g, r->type, UNIT_TF32, flops, flops);
 }
 
 /* ---- the weights lie in one buffer, which has room for biases even where there are none */
@@ -89,11 +103,14 @@ static void apply_cudnn_rnn(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     Tensor *dx_steps = of_steps(g, r, r->inputs);
     for (int k = 0; k < states; k++) made[k] = hidden(g, "aten::empty", r);
     run_workspace(g, r);
+    multiplies(g, "aten::_cudnn_rnn_backward", r, dy_steps, n->saved[SAVED_RESERVE]);
     tensor_drop(g, dy_steps);
     tensor_drop(g, x);
     x = steps_first(g, r, n->saved[SAVED_X]);
     Tensor *dw = flat_buffer(g, r, r->type);
     run_workspace(g, r);
+    multiplies(g, "aten::_cudnn_rnn_backward", r, x, n->saved[SAVED_RESERVE]);
+    READS(g, n->saved[SAVED_Y]);
     tensor_drop(g, x);
     for (int i = EDGE_WEIGHTS; i < n->n_next; i++)
         if (node_wants(n, i)) dx[i] = slice(g, dw, &n->next[i].node->out[n->next[i].output].size);
@@ -140,6 +157,7 @@ Tensor *aten_cudnn_rnn(Eager *g, const CudnnRnn *r, Tensor *x, Tensor *const *w,
     Tensor *hy = hidden(g, "aten::empty", r), *cy = lstm ? hidden(g, "aten::empty", r) : NULL;
     Tensor *workspace = bytes(g, CAT_WORKSPACE, cudnn_rnn_workspace(r, estimated(g)));
     Tensor *reserve = g->training ? bytes(g, CAT_ACTIVATIONS, cudnn_rnn_reserve(r, estimated(g))) : NULL;
+    multiplies(g, "aten::_cudnn_rnn", r, steps, NULL);
     tensor_drop(g, workspace);
     tensor_drop(g, steps);
     g->grad = grad;

@@ -5,11 +5,16 @@ enum { ALIGN = 32, HEAD = 256 };
 
 static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
+static int64_t rows_of_gates(const CudnnRnn *r) { return rnn_info(r->mode).gates * r->units; }
+
+int64_t cudnn_rnn_matrices(const CudnnRnn *r) {
+    int64_t columns = 0;
+    for (int64_t l = 0; l < r->layers; l++) columns += (l ? r->directions * r->units : r->inputs) + r->units;
+    return r->directions * rows_of_gates(r) * columns;
+}
+
 int64_t cudnn_rnn_weights(const CudnnRnn *r) {
-    int64_t rows = rnn_info(r->mode).gates * r->units, n = 0;
-    for (int64_t l = 0; l < r->layers; l++)
-        n += r->directions * rows * ((l ? r->directions * r->units : r->inputs) + r->units + 2);
-    return n;
+    return cudnn_rnn_matrices(r) + 2 * r->layers * r->directions * rows_of_gates(r);
 }
 
 static bool is_gated(const CudnnRnn *r) { return r->mode == RNN_LSTM || r->mode == RNN_GRU; }

@@ -20,6 +20,7 @@ typedef struct CudnnRnn {
     bool batch_first;                /* x and y are seen as (N, T, F) */
 } CudnnRnn;
 
+int64_t cudnn_rnn_matrices(const CudnnRnn *r); /* elements, of the weights without biases */
 int64_t cudnn_rnn_weights(const CudnnRnn *r);  /* elements; there are biases even where the layer has none */
 int64_t cudnn_rnn_reserve(const CudnnRnn *r, EstimateKind which);          /* bytes */
 int64_t cudnn_rnn_workspace(const CudnnRnn *r, EstimateKind which);        /* bytes */

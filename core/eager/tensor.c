@@ -73,7 +73,7 @@ void eager_inner(Eager *g, const int64_t *bytes, int n) {
     int taken[MOST], count = 0;
     assert(n <= MOST);
     for (int i = 0; i < n; i++) {
-        work_moves(g, 2.0 * (double)bytes[i]); /* written, and read */
+        if (!g->uncounted) work_moves(g, 2.0 * (double)bytes[i]); /* written, and read */
         if (bytes[i] && !g->halted) taken[count++] = trace_alloc(g->trace, (size_t)bytes[i], CAT_WORKSPACE, current_call(g));
     }
     while (count) trace_release(g->trace, taken[--count]);

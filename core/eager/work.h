@@ -7,7 +7,8 @@
 #include "card.h"
 
 typedef struct Work {
-    double flops;   /* of products, convolutions and attention, as torch.utils.flop_counter counts them */
+    double flops;   /* of products, convolutions and attention, as torch.utils.flop_counter counts them, and of cuDNN's
+                       recurrent layers, which it leaves out */
     double bytes;   /* read and written */
     double seconds;
 } Work;

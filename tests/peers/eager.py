@@ -24,6 +24,7 @@ torch.utils.flop_counter counts while the case runs."""
 import argparse
 import contextlib
 import gc
+import math
 import os
 import re
 import subprocess
@@ -192,9 +193,22 @@ def pytorch_text(case):
     return "\n".join(lines) + "\n"
 
 
+def recurrent_flops(x, weights, *_, **__):
+    """Of shapes: each step of each sample meets each matrix of weights once"""
+    return 2 * x[0] * x[1] * sum(math.prod(w) for w in weights if len(w) == 2)
+
+
+def recurrent_backward_flops(x, weights, *_, **__):
+    return 2 * recurrent_flops(x, weights)
+
+
+# Of ops that the counter does not know
+OTHERS = {torch.ops.aten._cudnn_rnn: recurrent_flops, torch.ops.aten._cudnn_rnn_backward: recurrent_backward_flops}
+
+
 def pytorch_flops(case):
     """Of a step: all are alike"""
-    counter = FlopCounterMode(display=False)
+    counter = FlopCounterMode(display=False, custom_mapping=OTHERS)
     run_case(case, counter)
     gc.collect()
     return counter.get_total_flops() // STEPS
