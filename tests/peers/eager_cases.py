@@ -170,6 +170,8 @@ for name, model, shape in (
         ("attention", layer("CausalSelfAttention", 24, 3), [11, 24])):
     first = layer("Conv2d", shape[0], shape[0], 1) if len(shape) == 3 else layer("Linear", shape[-1], shape[-1])
     case("layer_" + name, chain(first, model, layer("Tanh")), shape, 29, loss("MSELoss"))
+case("layer_rmsnorm_amp_bf16", chain(layer("Linear", 13, 13), layer("RMSNorm", 13), layer("Tanh")), [5, 13], 29,
+     loss("MSELoss"), precision="amp_bf16")
 
 
 def attentive(width):
