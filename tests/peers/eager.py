@@ -25,16 +25,17 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fakegpu
-from eager_cases import CASES, SHORT, Experiment
+from eager_cases import CASES, SHORT, SHORT_OLDER, Experiment
 
 STEPS, BLOCK = 3, 512
+VERSION, NEWEST = ".".join(torch.__version__.split(".")[:2]), "2.15"  # core/eager/versions.def
 ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "memory_efficient": SDPBackend.EFFICIENT_ATTENTION,
              "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
 AUTOCAST = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
@@ -197,7 +198,7 @@ def memtide_text(case, program, folder):
         arguments = [os.path.join(folder, case.name + ".lua")]
         with open(arguments[0], "w") as script:
             script.write(case.script())
-    chosen = {**case.pytorch, "version": ".".join(torch.__version__.split(".")[:2])}
+    chosen = {**case.pytorch, "version": VERSION}
     options = " ".join(f"{name}={str(value).lower()}" for name, value in chosen.items())
     found = subprocess.run([program, "dump", *arguments, "--set", "framework=pytorch", "--set", "pytorch=" + options],
                            capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -309,7 +310,8 @@ def main():
     parser.add_argument("--write", help="folder for PyTorch's lists and the scripts; memtide is not run")
     parser.add_argument("--short", help="folder for the short forms that tests/lua/t_eager.lua reads: tests/peers/eager")
     args = parser.parse_args()
-    names = [*SHORT] if args.short and not args.only else list(CASES)
+    short = SHORT if VERSION == NEWEST else SHORT_OLDER
+    names = [*short] if args.short and not args.only else list(CASES)
     if args.only:
         parts = args.only.split(",")
         names = [n for n in names if any(n == p or p.endswith("*") and n.startswith(p[:-1]) for p in parts)]
@@ -324,14 +326,22 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             case = CASES[name]
+            if case.newest_only and VERSION != NEWEST:
+                continue
             try:
                 text = pytorch_text(case)
             except ImportError as lacking:
                 print(f"{name:32}         left out: {lacking}", flush=True)
                 continue
             except (RuntimeError, NotImplementedError) as refused:
-                differ += 1
-                print(f"{name:32}         PyTorch refuses: {str(refused).splitlines()[0]}", flush=True)
+                try:
+                    memtide_text(case, args.memtide, folder)
+                    why = "memtide does not"
+                except NotPredicted as too:
+                    why = f"memtide: {too}"
+                agree = "PyTorch refuses it" in why
+                equal, differ = equal + agree, differ + (not agree)
+                print(f"{name:32}         {'equal; ' * agree}PyTorch refuses: {str(refused).splitlines()[0]}; {why}", flush=True)
                 continue
             if args.write:
                 script = "" if isinstance(case.model, Experiment) else case.script()
@@ -341,6 +351,9 @@ def main():
                 continue
             expected = parse(text)
             if args.short:
+                if VERSION != NEWEST:
+                    name += "_" + VERSION
+                    case = replace(case, name=name, pytorch={**case.pytorch, "version": VERSION})
                 with open(os.path.join(args.short, name + ".txt"), "w") as out:
                     out.write(short_form(case, expected))
                 continue
