@@ -132,8 +132,7 @@ static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor 
         const int64_t splits = how.dropout ? 1 : flash_splits(heads * div_up(rows, 64), 2 * g->card->multiprocessors, key_blocks);
         const int64_t parts = splits > 1 ? splits * heads * rows : 0;
         Tensor *sums = scratch(g, parts), *results = scratch(g, parts * rounded_width(width));
-        made[2] = tensor_new(g, T_LONG, SIZE(2));
-        made[3] = tensor_new(g, T_LONG, one);
+        for (int i = 2; i < 4 && g->version->flash_state; i++) made[i] = tensor_new(g, T_LONG, i == 2 ? SIZE(2) : one);
         tensor_drop(g, results);
         tensor_drop(g, sums);
     }

@@ -87,8 +87,23 @@ Tensor *aten_layer_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int dims) {
     return y;
 }
 
+/* As it is composed where there is no op for it: x / sqrt(mean(x^2) + eps) in fp32; in x's type times w */
+static Tensor *composed_rms_norm(Eager *g, Tensor *x, Tensor *w) {
+    Tensor *wide = aten_to(g, x, T_FLOAT), *squares = aten_act(g, aten_act_rule("Pow"), wide, false);
+    Tensor *mean = aten_mean(g, squares, 1u << (x->size.rank - 1), true), *scale = aten_act(g, aten_act_rule("Rsqrt"), mean, false);
+    tensor_drop(g, mean);
+    tensor_drop(g, squares);
+    Tensor *product = aten_binary(g, WITH_MUL, wide, scale), *y = aten_to(g, product, x->type);
+    tensor_drop(g, product);
+    if (w) tensor_set(g, &y, aten_binary(g, WITH_MUL, y, w));
+    tensor_drop(g, scale);
+    tensor_drop(g, wide);
+    return y;
+}
+
 Tensor *aten_rms_norm(Eager *g, Tensor *x, Tensor *w) {
     GUARD(g);
+    if (!g->version->fused_rms_norm) return composed_rms_norm(g, x, w);
     Tensor *lx = amp_wide(g, x);
     Size stats = lx->size;
     stats.of[stats.rank - 1] = 1;

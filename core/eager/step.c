@@ -217,6 +217,9 @@ static int check(const Network *net, const Settings *s, Err *e) {
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
     if (code) return code;
     if (!version_find(s->pytorch.version)) return unknown_version(s->pytorch.version, e);
+    if (s->pytorch.attention == SDP_CUDNN && !version_find(s->pytorch.version)->cudnn_first)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": attention = \"cudnn\" is not predicted for version %s",
+                       s->pytorch.version);
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
     if (s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\" or \"marked\"");

@@ -30,7 +30,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -38,9 +38,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import fakegpu
-from eager_cases import CASES, SHORT, Experiment
+from eager_cases import CASES, SHORT, SHORT_OLDER, Experiment
 
 STEPS, BLOCK = 3, 512
+VERSION, NEWEST = ".".join(torch.__version__.split(".")[:2]), "2.15"  # core/eager/versions.def
 ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "memory_efficient": SDPBackend.EFFICIENT_ATTENTION,
              "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
 AUTOCAST = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
@@ -227,7 +228,7 @@ def memtide_text(case, program, folder, command="dump"):
         arguments = [os.path.join(folder, case.name + ".lua")]
         with open(arguments[0], "w") as script:
             script.write(case.script())
-    chosen = {**case.pytorch, "version": ".".join(torch.__version__.split(".")[:2])}
+    chosen = {**case.pytorch, "version": VERSION}
     options = " ".join(f"{name}={str(value).lower()}" for name, value in chosen.items())
     found = subprocess.run([program, command, *arguments, "--set", "framework=pytorch", "--set", "pytorch=" + options],
                            capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -388,9 +389,11 @@ class Report:
         self.equal = self.differ = self.known = 0
         self.compared = []
 
-    def refused(self, name, why):
-        self.differ += 1
-        print(f"{name:32}         PyTorch refuses: {str(why).splitlines()[0]}", flush=True)
+    def refused(self, name, why, message):
+        """message: memtide's, or "" where it predicts what PyTorch refuses"""
+        agree = "PyTorch refuses it" in message
+        self.equal, self.differ = self.equal + agree, self.differ + (not agree)
+        print(f"{name:32}         {'equal; ' * agree}PyTorch refuses: {why}; memtide: {message or 'does not'}", flush=True)
 
     def add(self, start, same, known, what, equal):
         """known: why the case is another in memtide, or "" """
@@ -436,6 +439,15 @@ def compare_flops(name, case, args, folder, report):
     report.add(f"{name:32}", found == expected, known, f"differs: {expected} {found}", f"{expected} FLOP")
 
 
+def memtide_refuses(case, program, folder):
+    """Its message; "": it predicts the case"""
+    try:
+        memtide_text(case, program, folder)
+    except NotPredicted as why:
+        return str(why)
+    return ""
+
+
 def write_case(name, case, args):
     script = "" if isinstance(case.model, Experiment) else case.script()
     for ending, content in (".lua", script), (".events", pytorch_text(case)):
@@ -444,6 +456,9 @@ def write_case(name, case, args):
 
 
 def write_short(name, case, args):
+    if VERSION != NEWEST:
+        name += "_" + VERSION
+        case = replace(case, name=name, pytorch={**case.pytorch, "version": VERSION})
     events = parse(pytorch_text(case))
     with open(os.path.join(args.short, name + ".txt"), "w") as out:
         out.write(short_form(case, events))
@@ -459,7 +474,8 @@ def main():
     parser.add_argument("--table", action="store_true", help="at the end the table of docs/pytorch.md")
     parser.add_argument("--flops", action="store_true", help="compares operations in place of allocations")
     args = parser.parse_args()
-    names = [*SHORT] if args.short and not args.only else list(CASES)
+    short = SHORT if VERSION == NEWEST else SHORT_OLDER
+    names = [*short] if args.short and not args.only else list(CASES)
     if args.only:
         parts = args.only.split(",")
         names = [n for n in names if any(n == p or p.endswith("*") and n.startswith(p[:-1]) for p in parts)]
@@ -473,17 +489,20 @@ def main():
     report = Report()
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
+            case = CASES[name]
+            if case.newest_only and VERSION != NEWEST:
+                continue
             try:
                 if args.write:
-                    write_case(name, CASES[name], args)
+                    write_case(name, case, args)
                 elif args.short:
-                    write_short(name, CASES[name], args)
+                    write_short(name, case, args)
                 else:
-                    (compare_flops if args.flops else compare_events)(name, CASES[name], args, folder, report)
+                    (compare_flops if args.flops else compare_events)(name, case, args, folder, report)
             except ImportError as lacking:
                 print(f"{name:32}         left out: {lacking}", flush=True)
             except (RuntimeError, NotImplementedError) as why:
-                report.refused(name, why)
+                report.refused(name, str(why).splitlines()[0], memtide_refuses(case, args.memtide, folder))
     if not args.write and not args.short:
         report.end()
     if args.table:

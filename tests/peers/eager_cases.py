@@ -48,6 +48,7 @@ class Case:
     pytorch: dict = field(default_factory=dict)  # settings.pytorch
     settings: dict = field(default_factory=dict)  # others of memtide alone
     known: str = ""               # why memtide's list is another one
+    newest_only: bool = False     # memtide does not predict it for older versions of PyTorch
 
     def script(self):
         """The experiment of this case, in Lua"""
@@ -167,6 +168,8 @@ for name, model, shape in (
         ("attention", layer("CausalSelfAttention", 24, 3), [11, 24])):
     first = layer("Conv2d", shape[0], shape[0], 1) if len(shape) == 3 else layer("Linear", shape[-1], shape[-1])
     case("layer_" + name, chain(first, model, layer("Tanh")), shape, 29, loss("MSELoss"))
+case("layer_rmsnorm_amp_bf16", chain(layer("Linear", 13, 13), layer("RMSNorm", 13), layer("Tanh")), [5, 13], 29,
+     loss("MSELoss"), precision="amp_bf16")
 
 
 def attentive(width):
@@ -185,10 +188,11 @@ for name, width, precision, chosen in (
         ("amp_bf16_cudnn", 8, "amp_bf16", "cudnn"), ("amp_bf16_odd", 6, "amp_bf16", None)):
     for mode in "train", "eval":
         case(f"attention_{name}_{mode}", attentive(width), [11, 24], 5, loss("MSELoss"), precision=precision, mode=mode,
-             pytorch=dict(attention=chosen) if chosen else {})
+             pytorch=dict(attention=chosen) if chosen else {}, newest_only=chosen == "cudnn")
 for chosen, precision in (("math", "fp32"), ("math", "amp_bf16"), ("memory_efficient", "amp_bf16"), ("cudnn", "amp_bf16")):
     case(f"multihead_{chosen}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, batch_first=True,
-         dropout=0.5), layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"), precision=precision, pytorch=dict(attention=chosen))
+         dropout=0.5), layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"), precision=precision, pytorch=dict(attention=chosen),
+         newest_only=chosen == "cudnn")
 
 for name, terms, model in (
         ("cross_entropy_smoothed", loss(label_smoothing=0.1), layer("Identity")),
@@ -454,4 +458,7 @@ for seed in range(1, 61):
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
          "loss_bce_logits loss_cross_entropy_smoothed optim_sgd_nesterov optim_adafactor optim_clipped "
-         "optim_adam_fused variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet").split()
+         "optim_adam_fused variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
+         "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
+         "model_Llama_checkpointed_amp_bf16").split()
+SHORT_OLDER = ("layer_rmsnorm_amp_bf16 attention_fp32_train attention_amp_bf16_train multihead_math_amp_bf16").split()

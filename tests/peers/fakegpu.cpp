@@ -223,8 +223,7 @@ static Slots flash_forward(const at::Tensor &q, const at::Tensor &k, double drop
     const int64_t blocks = heads * div_up(steps, 64), key_blocks = div_up(k.size(2), key_block);
     const int64_t splits = dropout > 0 ? 1 : flash_splits(blocks, 2 * gpu_sms, key_blocks);
     if (splits > 1) temporaries(slots, {4 * splits * heads * steps, 4 * splits * heads * steps * rounded});
-    slots.push_back(output(6)); // the state of the random numbers, also where none is drawn
-    slots.push_back(output(7));
+    for (int i : {6, 7}) slots.push_back(SINCE(7) ? output(i) : on_host(i)); // the state of the random numbers, also where none is drawn
     return slots;
 }
 
