@@ -197,7 +197,7 @@ static void run_step(Loop *l) {
 
 /* ---- */
 
-static int check(const Network *net, const Settings *s, Err *e) {
+static int check(const Settings *s, Err *e) {
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
@@ -227,7 +227,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     Eager g = {.trace = out, .net = net, .card = card, .estimate = estimate, .call = -1, .unnamed = &unnamed, .modules = modules};
     Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
     char text[32];
-    int code = check(net, s, e);
+    int code = check(s, e);
     if (code) return code;
     g.inplace = s->inplace;
     g.low = scalar_of(l.precision->low);

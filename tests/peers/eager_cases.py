@@ -208,8 +208,14 @@ for name, kind, options in (
     if name in ("lstm", "lstm_dropout"):
         case(name + "_eval", CASES[name].model, [17, 13], 19, loss("MSELoss"), mode="eval")
         case(name + "_accumulate", CASES[name].model, [17, 13], 19, loss("MSELoss"), accumulate=3)
+        for precision in "amp_bf16", "amp_fp16":
+            case(f"{name}_{precision}", CASES[name].model, [17, 13], 19, loss("MSELoss"), precision=precision)
 case("lstm_first", chain(layer("LSTM", 13, 11), layer("Flatten"), layer("Linear", 17 * 11, 5)), [17, 13], 19,
      optimizer=layer("SGD", lr=0.01, momentum=0.9))
+case("lstm_first_amp_bf16", CASES["lstm_first"].model, [17, 13], 19, precision="amp_bf16")
+case("lstm_checkpointed", chain(Spec("Checkpoint", children=[chain(layer("LSTM", 13, 11), layer("Linear", 11, 7))]),
+                                layer("Flatten"), layer("Linear", 17 * 7, 5)), [17, 13], 19,
+     settings=dict(checkpoint="marked"))
 case("lstm_clipped", chain(layer("LSTM", 13, 11), layer("Flatten"), layer("Linear", 17 * 11, 5)), [17, 13], 19,
      optimizer=layer("AdamW", lr=0.01, clip_norm=1.0), pytorch=dict(foreach=False))
 
