@@ -80,17 +80,17 @@ for name, bytes in pairs{t4 = 8519680, rtx4090 = 8519680, ["a100-80gb"] = 851968
 end
 
 -- ---- ranges and limits
-local low, high = cards.range("pytorch:t4", 1000 * MIB)
+local low, high = cards.range("pytorch:t4", {max_memory_reserved = 1000 * MIB})
 tap.is(low, 986 * MIB + 128 * MIB, "a context that is not known takes 128 MiB at least")
 tap.is(high, 1014 * MIB + 1536 * MIB, "and 1,536 at most")
 for _, name in ipairs(cards.names) do
   local device, room = "pytorch:" .. name, by_name[name].memory
   local sure, perhaps = cards.limits(device, room)
-  local _, most = cards.range(device, sure)
-  local least = cards.range(device, perhaps)
+  local _, most = cards.range(device, {max_memory_reserved = sure})
+  local least = cards.range(device, {max_memory_reserved = perhaps})
   tap.ok(most <= room and least <= room and sure < perhaps, name .. ": what may be reserved stays within its memory")
-  _, most = cards.range(device, sure + MIB)
-  least = cards.range(device, perhaps + MIB)
+  _, most = cards.range(device, {max_memory_reserved = sure + MIB})
+  least = cards.range(device, {max_memory_reserved = perhaps + MIB})
   tap.ok(most > room and least > room, name .. ": and no more may be")
 end
 tap.is(cards.limits("pytorch:t4", MIB), 1, "a context alone may fill the memory")
@@ -104,7 +104,7 @@ local function entry(version, bytes, card)
 end
 calibration.store(entry("2.15", 300 * MIB))
 tap.is(cards.context "pytorch:t4", 300 * MIB, "a calibrated context is used")
-low, high = cards.range("pytorch:t4", 0)
+low, high = cards.range("pytorch:t4", {max_memory_reserved = 0})
 tap.is(("%d %d"):format(low, high), ("%d %d"):format(300 * MIB, 300 * MIB), "and is exact")
 local probe = compiled(mlp():cells()[1], {device = "pytorch:t4"})
 tap.is(probe.prediction.device_bytes, probe.prediction.max_memory_reserved + 300 * MIB, "predictions have it")
