@@ -91,7 +91,8 @@ static void run_forward(Loop *l) {
     g->n_more = 0;
     g->autocast = l->precision->autocast;
     g->category = CAT_ACTIVATIONS;
-    Tensor *output[LAYER_IN] = {module_call(g, g->net->root, &l->x)};
+    const bool segments = l->s->checkpoint == CHECKPOINT_SQRT && g->grad;
+    Tensor *output[LAYER_IN] = {segments ? module_call_segments(g, g->net->root, l->x) : module_call(g, g->net->root, &l->x)};
     memcpy(output + 1, g->more, sizeof output - sizeof *output);
     for (int k = 0; k < LAYER_IN; k++) tensor_set(g, &l->output[k], k <= g->n_more ? output[k] : NULL);
     g->category = CAT_OTHER;
@@ -197,12 +198,25 @@ static void run_step(Loop *l) {
 
 /* ---- */
 
-static int check(const Settings *s, Err *e) {
+/* checkpoint_sequential takes an nn.Sequential. Its reentrant form would leave the weights of the first segment without
+ * gradients, since the input needs none. */
+static int check_segments(const Network *net, const Settings *s, Err *e) {
+    if (strcmp(layer_kind(net->root), "Sequential") != 0)
+        return layer_error(net->root, e, "framework = \"pytorch\": checkpoint = \"sqrt\" is checkpoint_sequential, which "
+                                         "expects one nn.Sequential");
+    if (s->pytorch.use_reentrant == SAID_TRUE)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": checkpoint = \"sqrt\" expects use_reentrant = false: with "
+                                      "true the first segment's weights get no gradients");
+    return OK;
+}
+
+static int check(const Network *net, const Settings *s, Err *e) {
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
-    if (s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
-        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\" or \"marked\"");
+    if (s->checkpoint == CHECKPOINT_SQRT && check_segments(net, s, e)) return ERR_SCRIPT;
+    if (s->checkpoint != CHECKPOINT_SQRT && s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\", \"marked\" or \"sqrt\"");
     if (s->offload != OFFLOAD_NONE) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected offload = \"none\"");
     return why ? err_set(e, ERR_SCRIPT, "framework = \"pytorch\": %s", why) : OK;
 }
@@ -227,7 +241,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     Eager g = {.trace = out, .net = net, .card = card, .estimate = estimate, .call = -1, .unnamed = &unnamed, .modules = modules};
     Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
     char text[32];
-    int code = check(s, e);
+    int code = check(net, s, e);
     if (code) return code;
     g.inplace = s->inplace;
     g.low = scalar_of(l.precision->low);

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
 
 import fakegpu
 from eager_cases import CASES, SHORT, Experiment
@@ -123,6 +124,11 @@ def run_case(case):
             total = total + value(k)
         return total
 
+    def forward(x):
+        if training and case.settings.get("checkpoint") == "sqrt":
+            return checkpoint_sequential(model, round(len(model) ** 0.5), x, use_reentrant=False)
+        return model(x)
+
     for step in range(1, STEPS + 1):
         fakegpu.mark(f"step {step}")
         for part in range(case.accumulate):
@@ -131,7 +137,7 @@ def run_case(case):
             if training and part == 0:
                 optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
             with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None):
-                output = model(x)
+                output = forward(x)
                 loss = criterion(output, y)
                 if case.accumulate > 1:
                     loss = loss / case.accumulate

@@ -274,6 +274,12 @@ case("checkpointed", blocks(), [60], 64, **MARKED)
 case("checkpointed_amp_bf16", blocks(), [60], 64, **MARKED, precision="amp_bf16")
 case("checkpointed_reentrant", blocks(), [60], 64, **MARKED, pytorch=dict(use_reentrant=True))
 case("checkpointed_reentrant_amp_bf16", blocks(), [60], 64, **MARKED, precision="amp_bf16", pytorch=dict(use_reentrant=True))
+for width, depth in (61, 7), (53, 10), (47, 2):
+    deep = chain(*(l for i in range(depth) for l in (layer("Linear", width + i, width + 1 + i), layer("ReLU"))))
+    case(f"sqrt_{depth}", deep, [width], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"))
+    case(f"sqrt_{depth}_amp_bf16", deep, [width], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"), precision="amp_bf16")
+case("sqrt_eval", CASES["sqrt_7"].model, [61], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"), mode="eval")
+case("sqrt_images", normalised(), [3, 32, 32], 19, settings=dict(checkpoint="sqrt"))
 case("mlp_amp_fp16_fused", mlp(), [784], 64, precision="amp_fp16", pytorch=dict(fused=True))
 
 
