@@ -171,7 +171,7 @@ static int predict_trace(lua_State *L) {
     bind_set_integer(L, "lower_bound", (lua_Integer)peak.allocated);
     bind_set_integer(L, "allocated", (lua_Integer)peak.allocated_end);
     bind_set_integer(L, "reserved", (lua_Integer)peak.reserved_end);
-    bind_set_integer(L, "host", 0);
+    bind_set_integer(L, "host", (lua_Integer)t->host);
     bind_set_boolean(L, "fits", code == OK);
     if (code) bind_set_string(L, "reason", found[at_kind].e.text);
     bind_set_integer(L, "max_memory_allocated", (lua_Integer)peak.allocated);

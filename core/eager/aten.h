@@ -74,7 +74,8 @@ Tensor *aten_cudnn_rnn(Eager *g, CudnnRnn r, Tensor *x, Tensor *const *w, int n_
 void aten_cudnn_rnn_flatten(Eager *g, CudnnRnn r, Tensor **w, int n);
 
 /* ---- aten_norm.c; w and b may be NULL */
-Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b);
+/* running[2]: of mean and variance, entries may be NULL; or NULL */
+Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, Tensor *const *running);
 Tensor *aten_layer_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int dims); /* the last `dims` dimensions */
 Tensor *aten_rms_norm(Eager *g, Tensor *x, Tensor *w);
 Tensor *aten_group_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int64_t groups);

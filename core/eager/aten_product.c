@@ -50,8 +50,8 @@ static Tensor *mm(Eager *g, Tensor *a, Tensor *b, Tensor *bias) {
     GUARD(g);
     assert(a->size.rank == 2 && b->size.rank == 2 && a->size.of[1] == b->size.of[0]);
     Node *n = node_new(g, bias ? &addmm_rule : &mm_rule, (Tensor *[]){a, b, bias}, bias ? 3 : 2, 2);
-    if (n && node_wants(n, 1)) node_save(g, n, 0, a);
-    if (n && node_wants(n, 0)) node_save(g, n, 1, b);
+    if (n && node_wants(n, 1)) node_save(g, n, bias ? 0 : 1, a); /* in the order of PyTorch's names: mat2, self; mat1, mat2 */
+    if (n && node_wants(n, 0)) node_save(g, n, bias ? 1 : 0, b);
     if (n) n->number[0] = is_column_major(a);
     if (n) n->number[1] = is_column_major(b);
     eager_op(g, bias ? "aten::addmm" : "aten::mm");
@@ -83,8 +83,8 @@ Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b) {
     GUARD(g);
     assert(a->size.rank == 3 && b->size.rank == 3 && a->size.of[2] == b->size.of[1]);
     Node *n = node_new(g, &bmm_rule, (Tensor *[]){a, b}, 2, 2);
-    if (n && node_wants(n, 1)) node_save(g, n, 0, a);
-    if (n && node_wants(n, 0)) node_save(g, n, 1, b);
+    if (n && node_wants(n, 1)) node_save(g, n, 1, a);
+    if (n && node_wants(n, 0)) node_save(g, n, 0, b);
     eager_op(g, "aten::bmm");
     Tensor *y = tensor_new(g, a->type, SIZE(a->size.of[0], a->size.of[1], b->size.of[2]));
     eager_cublas(g);

@@ -77,7 +77,8 @@ void aten_cudnn_rnn_flatten(Eager *g, CudnnRnn r, Tensor **w, int n) {
 
 /* ---- the layers */
 
-enum { SAVED_X, SAVED_HX, SAVED_CX, SAVED_Y, SAVED_RESERVE, SAVED_WEIGHT, SAVED };
+/* In the order of PyTorch's names; after the weights the output, the reserve and the buffer of the weights. */
+enum { SAVED_CX, SAVED_STATE, SAVED_HX, SAVED_X, SAVED_WEIGHTS, SAVED_RESULTS = 3 };
 enum { EDGE_X, EDGE_WEIGHTS };
 
 /* The kernels give the gradients of x and of the states, wanted or not; those of the weights are parts of one buffer. */
@@ -111,12 +112,10 @@ static const NodeRule cudnn_rnn_rule = {"CudnnRnnBackward0", apply_cudnn_rnn};
 
 /* The state of dropout's random numbers is made once in a process. */
 static void make_dropout_state(Eager *g) {
-    if (g->has_dropout_state) return;
-    g->has_dropout_state = true;
+    if (g->dropout_state) return;
     eager_op(g, "aten::empty");
     INNER(g, (int64_t)scalar_bytes(T_LONG)); /* the seed */
-    eager_op(g, "aten::_cudnn_init_dropout_state");
-    eager_forever(g, (size_t)cudnn_dropout_state(g->card, estimated(g)));
+    g->dropout_state = bytes(g, CAT_OTHER, cudnn_dropout_state(g->card, estimated(g)));
 }
 
 static Tensor *cudnn_rnn(Eager *g, const CudnnRnn *r, Tensor *x, Tensor *const *w, int n_w, Tensor *hx, Tensor *cx) {
@@ -127,13 +126,14 @@ static Tensor *cudnn_rnn(Eager *g, const CudnnRnn *r, Tensor *x, Tensor *const *
     if (!in || !kept) return tensor_ref(g->unnamed);
     in[EDGE_X] = x;
     for (int i = 0; i < n_w; i++) in[EDGE_WEIGHTS + i] = w[i];
-    Node *n = node_new(g, &cudnn_rnn_rule, in, EDGE_WEIGHTS + n_w, SAVED);
+    Node *n = node_new(g, &cudnn_rnn_rule, in, EDGE_WEIGHTS + n_w, SAVED_WEIGHTS + n_w + SAVED_RESULTS);
     *kept = *r;
     if (n) n->number[0] = (int64_t)(intptr_t)kept;
     node_save(g, n, SAVED_X, x);
     node_save(g, n, SAVED_HX, hx);
     node_save(g, n, SAVED_CX, cx);
-    node_save(g, n, SAVED_WEIGHT, w[0]);
+    node_save(g, n, SAVED_STATE, g->dropout_state);
+    for (int i = 0; i < n_w; i++) node_save(g, n, SAVED_WEIGHTS + i, w[i]);
     g->grad = false;
     Tensor *steps = steps_first(g, r, x), *y = of_steps(g, r, r->directions * r->units);
     Tensor *hy = hidden(g, "aten::empty", r), *cy = cx ? hidden(g, "aten::empty", r) : NULL;
@@ -142,9 +142,11 @@ static Tensor *cudnn_rnn(Eager *g, const CudnnRnn *r, Tensor *x, Tensor *const *
     tensor_drop(g, workspace);
     tensor_drop(g, steps);
     g->grad = grad;
-    node_save(g, n, SAVED_RESERVE, reserve);
     node_output(g, n, y);
-    node_save(g, n, SAVED_Y, y);
+    Tensor *buffer = slice(g, w[0], &(Size){1, {cudnn_rnn_weights(r)}});
+    Tensor *const results[SAVED_RESULTS] = {y, reserve, buffer};
+    for (int k = 0; k < SAVED_RESULTS; k++) node_save(g, n, SAVED_WEIGHTS + n_w + k, results[k]);
+    tensor_drop(g, buffer);
     tensor_drop(g, reserve);
     tensor_drop(g, cy);
     tensor_drop(g, hy);

@@ -217,7 +217,10 @@ static int check(const Network *net, const Settings *s, Err *e) {
     if (s->checkpoint == CHECKPOINT_SQRT && check_segments(net, s, e)) return ERR_SCRIPT;
     if (s->checkpoint != CHECKPOINT_SQRT && s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\", \"marked\" or \"sqrt\"");
-    if (s->offload != OFFLOAD_NONE) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected offload = \"none\"");
+    if (s->offload == OFFLOAD_BUDGET)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected offload = \"none\" or \"all\"");
+    if (s->offload != OFFLOAD_NONE && s->checkpoint != CHECKPOINT_NONE)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\" with offload = \"all\"");
     return why ? err_set(e, ERR_SCRIPT, "framework = \"pytorch\": %s", why) : OK;
 }
 
@@ -236,7 +239,7 @@ static void read_target(Loop *l) {
 }
 
 int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Estimate *estimate, Trace *out, Err *e) {
-    Storage nothing = {1 << 30, -1};
+    Storage nothing = {1 << 30, -1, 0};
     Tensor unnamed = {.storage = &nothing, .refs = 1 << 30, .size = {TENSOR_RANK, {1, 1, 1, 1, 1, 1}}};
     Eager g = {.trace = out, .net = net, .card = card, .estimate = estimate, .call = -1, .unnamed = &unnamed, .modules = modules};
     Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
@@ -246,6 +249,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     g.inplace = s->inplace;
     g.low = scalar_of(l.precision->low);
     g.checkpoint = s->checkpoint == CHECKPOINT_MARKED;
+    g.offload = s->offload == OFFLOAD_ALL && !s->eval;
     g.reentrant = s->pytorch.use_reentrant == SAID_TRUE;
     l.input_type = net->indices ? T_LONG : l.precision->autocast ? T_FLOAT : scalar_of(l.precision->weights);
     read_target(&l);

@@ -94,6 +94,18 @@ def move(module, device):
     visit(module)
 
 
+def pack_to_cpu(tensor):
+    """torch.autograd.graph.save_on_cpu(pin_memory=True), and what CUDA's copy_ to the host takes if the tensor does not lie
+    in order"""
+    tensor.contiguous()
+    return tensor.device, torch.empty(tensor.size(), dtype=tensor.dtype)
+
+
+def unpack_from_cpu(packed):
+    device, tensor = packed
+    return torch.empty(tensor.size(), dtype=tensor.dtype, device=device)
+
+
 def run_case(case):
     """Runs it on the fake device, which writes down what happens; see the top."""
     device = fakegpu.device
@@ -124,6 +136,10 @@ def run_case(case):
             total = total + value(k)
         return total
 
+    saved = contextlib.nullcontext
+    if training and case.settings.get("offload") == "all":
+        saved = lambda: torch.autograd.graph.saved_tensors_hooks(pack_to_cpu, unpack_from_cpu)
+
     def forward(x):
         if training and case.settings.get("checkpoint") == "sqrt":
             return checkpoint_sequential(model, round(len(model) ** 0.5), x, use_reentrant=False)
@@ -136,7 +152,7 @@ def run_case(case):
             y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
             if training and part == 0:
                 optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
-            with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None):
+            with torch.set_grad_enabled(training), saved(), torch.autocast(device.type, low, enabled=low is not None):
                 output = forward(x)
                 loss = criterion(output, y)
                 if case.accumulate > 1:

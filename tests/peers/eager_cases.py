@@ -280,6 +280,13 @@ for width, depth in (61, 7), (53, 10), (47, 2):
     case(f"sqrt_{depth}_amp_bf16", deep, [width], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"), precision="amp_bf16")
 case("sqrt_eval", CASES["sqrt_7"].model, [61], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"), mode="eval")
 case("sqrt_images", normalised(), [3, 32, 32], 19, settings=dict(checkpoint="sqrt"))
+case("mlp_offload", mlp(), [784], 64, settings=dict(offload="all"))
+case("mlp_offload_accumulate", mlp(), [784], 16, settings=dict(offload="all"), accumulate=3)
+for name in "convnet normalised lstm gru_batch_first residual layer_attention loss_mse layer_groupnorm layer_layernorm".split():
+    given = CASES[name]
+    case(name + "_offload", given.model, given.input, given.batch, given.loss, given.optimizer, settings=dict(offload="all"))
+    case(name + "_offload_amp_bf16", given.model, given.input, given.batch, given.loss, given.optimizer,
+         precision="amp_bf16", settings=dict(offload="all"))
 case("mlp_amp_fp16_fused", mlp(), [784], 64, precision="amp_fp16", pytorch=dict(fused=True))
 
 
