@@ -44,27 +44,31 @@ static int64_t flash_splits(int64_t blocks, int64_t processors, int64_t key_bloc
 
 static Tensor *scratch(Eager *g, int64_t floats) { return floats ? tensor_new(g, T_FLOAT, SIZE(floats)) : NULL; }
 
-/* saved: q, k, v, y, logsumexp, and of flash the state of the random numbers, which is there also where none is drawn */
+/* In the order of PyTorch's names: key, query, value, and the results, which begin with logsumexp and output; flash has the
+ * state of the random numbers, also where none is drawn. */
+enum { SAVED_K, SAVED_Q, SAVED_V, SAVED_SUMS, SAVED_Y, SAVED_STATE, SAVED = SAVED_STATE + 2 };
+static const int of_input[] = {SAVED_Q, SAVED_K, SAVED_V};
+
 static void flash_backward(Eager *g, Node *n, Tensor **dx) {
-    const Tensor *q = n->saved[0], *k = n->saved[1];
+    const Tensor *q = n->saved[SAVED_Q], *k = n->saved[SAVED_K];
     const int64_t heads = q->size.of[0] * q->size.of[1], steps = round_up(q->size.of[2], 128), width = q->size.of[3];
     const int64_t copied = q->size.of[1] != k->size.of[1] ? 2 * heads * k->size.of[2] * width : 0; /* of grouped keys */
     eager_op(g, "aten::_scaled_dot_product_flash_attention_backward");
-    for (int i = 0; i < 3; i++) dx[i] = flash_like(g, n->saved[i], &n->saved[i]->size);
+    for (int i = 0; i < 3; i++) dx[i] = flash_like(g, n->saved[of_input[i]], &n->saved[of_input[i]]->size);
     INNER(g, 4 * heads * steps, 4 * heads * steps * rounded_width(width), copied, copied);
 }
 
 /* delta = (grad_out * out).sum(-1).transpose(-2, -1).contiguous(): attention_backward.cu. The gradient that comes in is
  * copied unless it lies as the result does. */
 static void efficient_backward(Eager *g, Node *n, Tensor *dy, Tensor **dx) {
-    const Tensor *q = n->saved[0];
+    const Tensor *q = n->saved[SAVED_Q];
     const int64_t rows = q->size.of[0] * q->size.of[1] * q->size.of[2];
     eager_op(g, "aten::_scaled_dot_product_efficient_attention_backward");
     Tensor *turned = aten_transpose(g, dy, 1, 2);
     Tensor *copy = tensor_is_contiguous(turned) ? NULL : tensor_new(g, dy->type, dy->size);
-    for (int i = 0; i < 3; i++) dx[i] = rows_first(g, dy->type, &n->saved[i]->size);
+    for (int i = 0; i < 3; i++) dx[i] = rows_first(g, dy->type, &n->saved[of_input[i]]->size);
     const bool wide = q->type == T_FLOAT;
-    INNER(g, wide ? 4 * tensor_elements(n->saved[3]) : 0, wide ? 4 * rows : 0,
+    INNER(g, wide ? 4 * tensor_elements(n->saved[SAVED_Y]) : 0, wide ? 4 * rows : 0,
           !wide || (q->size.of[1] > 1 && q->size.of[2] > 1) ? 4 * rows : 0);
     tensor_drop(g, copy);
     tensor_drop(g, turned);
@@ -85,11 +89,11 @@ static Tensor *fused(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool flash, bool
     const int64_t heads = q->size.of[0] * q->size.of[1], rows = q->size.of[2], width = q->size.of[3];
     Size size = q->size;
     size.of[3] = v->size.of[3];
-    Node *n = node_new(g, flash ? &flash_rule : &efficient_rule, (Tensor *[]){q, k, v}, 3, 7);
+    Node *n = node_new(g, flash ? &flash_rule : &efficient_rule, (Tensor *[]){q, k, v}, 3, SAVED);
     if (n) n->number[0] = flash;
-    node_save(g, n, 0, q);
-    node_save(g, n, 1, k);
-    node_save(g, n, 2, v);
+    node_save(g, n, SAVED_K, k);
+    node_save(g, n, SAVED_Q, q);
+    node_save(g, n, SAVED_V, v);
     eager_op(g, flash ? "aten::_scaled_dot_product_flash_attention" : "aten::_scaled_dot_product_efficient_attention");
     Tensor *made[4] = {flash ? flash_like(g, q, &size) : rows_first(g, q->type, &size)};
     made[1] = tensor_new(g, T_FLOAT, SIZE(q->size.of[0], q->size.of[1], flash ? rows : round_up(rows, 32)));
@@ -103,7 +107,9 @@ static Tensor *fused(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool flash, bool
         tensor_drop(g, results);
         tensor_drop(g, sums);
     }
-    for (int i = 0; i < 4; i++) node_save(g, n, 3 + i, made[i]);
+    node_save(g, n, SAVED_SUMS, made[1]);
+    node_save(g, n, SAVED_Y, made[0]);
+    for (int i = 2; i < 4; i++) node_save(g, n, SAVED_STATE + i - 2, made[i]);
     node_output(g, n, made[0]);
     for (int i = 1; i < 4; i++) tensor_drop(g, made[i]);
     return made[0];
