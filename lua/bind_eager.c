@@ -87,33 +87,61 @@ static int dump(lua_State *L) {
     return bind_text_push(L, text);
 }
 
-/* Walks a trace's last step on a device that only counts. */
-static int replay(const EagerBox *box, EstimateKind which, size_t limit, TracePeak *peak, Err *e) {
-    const Trace *t = &box->of[box->of->estimated ? which : ESTIMATE_LIKELY].trace;
+/* A trace's last step on a device that only counts; code: OK, or ERR_OOM at the limit. */
+typedef struct Walk { TracePeak peak; int code; Err e; } Walk;
+
+static int walk(const EagerBox *box, const Trace *t, size_t limit, Walk *out, Err *e) {
     Device *cpu, *dry;
     Ledger ledger;
     int code = device_open("cpu", &cpu, e);
     if (code) return code;
     if (!(code = device_dry_open(cpu, &dry, e))) {
         ledger_open(&ledger, dry, limit);
-        code = trace_replay(t, &box->caching, &ledger, t->marks[t->n_marks - 1].event, peak, e);
+        const int from = t->marks[t->n_marks - 1].event;
+        out->code = trace_replay(t, &box->caching, &ledger, from, &out->peak, &out->e);
         device_close(dry);
+        if (out->code && out->code != ERR_OOM) code = (*e = out->e, out->code);
     }
     device_close(cpu);
     return code;
+}
+
+static bool is_less(const Walk *a, const Walk *b) {
+    return a->code == b->code ? a->peak.reserved < b->peak.reserved : a->code == OK;
 }
 
 /* What sizes that only cuDNN knows are taken for: predict's option `estimate`. */
 static EstimateKind estimate_of(lua_State *L) {
     static const char *const words[] = {"likely", "least", "most", NULL};
     lua_getfield(L, 2, "estimate");
-    const int which = luaL_checkoption(L, -1, words[ESTIMATE_LIKELY], words);
+    const char *word = lua_isnil(L, -1) ? words[ESTIMATE_LIKELY] : luaL_checkstring(L, -1);
+    int which = 0;
+    while (words[which] && strcmp(words[which], word) != 0) which++;
+    if (!words[which]) bind_error(L, "expected estimate = \"likely\", \"least\" or \"most\", found \"%s\"", word);
     lua_pop(L, 1);
     return (EstimateKind)which;
 }
 
+/* The bounds are those of three walks: a larger workspace may fit into a segment that a smaller one leaves empty. */
+static void push_bounds(lua_State *L, const Walk *found, int n) {
+    size_t allocated[2] = {SIZE_MAX, 0}, reserved[2] = {SIZE_MAX, 0};
+    for (int k = 0; k < n; k++) {
+        const TracePeak *p = &found[k].peak;
+        if (p->allocated < allocated[0]) allocated[0] = p->allocated;
+        if (p->allocated > allocated[1]) allocated[1] = p->allocated;
+        if (p->reserved < reserved[0]) reserved[0] = p->reserved;
+        if (p->reserved > reserved[1]) reserved[1] = p->reserved;
+    }
+    bind_set_boolean(L, "estimated", n > 1);
+    if (n == 1) return;
+    bind_set_integer(L, "allocated_least", (lua_Integer)allocated[0]);
+    bind_set_integer(L, "allocated_most", (lua_Integer)allocated[1]);
+    bind_set_integer(L, "reserved_least", (lua_Integer)reserved[0]);
+    bind_set_integer(L, "reserved_most", (lua_Integer)reserved[1]);
+}
+
 /* trace:predict{memory = limit in bytes, context = bytes of the process's context, if it is known, estimate = "likely",
- * "least" or "most": of sizes that only cuDNN knows} -> what program:predict gives, and max_memory_allocated,
+ * "least" or "most" of sizes that only cuDNN knows} -> what program:predict gives, and max_memory_allocated,
  * max_memory_reserved, needs (what the device must have), and, where the context is known, device_bytes, which is the same;
  * estimated: there are such sizes, and then allocated_least, allocated_most, reserved_least, reserved_most, the bounds of
  * the two peaks */
@@ -122,31 +150,27 @@ static int predict_trace(lua_State *L) {
     const EagerBox *box = bind_get(L, 1, BOX_TRACE);
     luaL_checktype(L, 2, LUA_TTABLE);
     const EstimateKind which = estimate_of(L);
-    const Trace *t = &box->of[box->of->estimated ? which : ESTIMATE_LIKELY].trace;
     const size_t limit = bind_bytes(L, 2, "memory"), context = bind_bytes(L, 2, "context");
-    TracePeak peak, bound[ESTIMATES];
     /* a limit of 0 is none: a card that the context fills has room for a byte */
     const size_t room = limit > context ? limit - context : limit ? 1 : 0;
-    for (int k = ESTIMATE_LEAST; k <= ESTIMATE_MOST && box->of->estimated; k++) {
-        const int bad = replay(box, (EstimateKind)k, room, &bound[k], &e);
-        if (bad && bad != ERR_OOM) return bind_fail(L, &e);
+    const int n = box->of->estimated ? ESTIMATES : 1;
+    Walk found[ESTIMATES];
+    int at_kind = ESTIMATE_LIKELY;
+    for (int k = 0; k < n; k++) {
+        if (walk(box, &box->of[k].trace, room, &found[k], &e)) return bind_fail(L, &e);
+        if (which != ESTIMATE_LIKELY && is_less(&found[k], &found[at_kind]) == (which == ESTIMATE_LEAST)) at_kind = k;
     }
-    int code = replay(box, which, room, &peak, &e);
-    if (code && code != ERR_OOM) return bind_fail(L, &e);
-    lua_createtable(L, 0, 14);
-    bind_set_boolean(L, "estimated", box->of->estimated);
-    if (box->of->estimated) {
-        bind_set_integer(L, "allocated_least", (lua_Integer)bound[ESTIMATE_LEAST].allocated);
-        bind_set_integer(L, "allocated_most", (lua_Integer)bound[ESTIMATE_MOST].allocated);
-        bind_set_integer(L, "reserved_least", (lua_Integer)bound[ESTIMATE_LEAST].reserved);
-        bind_set_integer(L, "reserved_most", (lua_Integer)bound[ESTIMATE_MOST].reserved);
-    }
+    const Trace *t = &box->of[at_kind].trace;
+    const TracePeak peak = found[at_kind].peak;
+    const int code = found[at_kind].code;
+    lua_createtable(L, 0, 15);
+    push_bounds(L, found, n);
     bind_set_integer(L, "lower_bound", (lua_Integer)peak.allocated);
     bind_set_integer(L, "allocated", (lua_Integer)peak.allocated_end);
     bind_set_integer(L, "reserved", (lua_Integer)peak.reserved_end);
-    bind_set_integer(L, "host", 0);
+    bind_set_integer(L, "host", (lua_Integer)t->host);
     bind_set_boolean(L, "fits", code == OK);
-    if (code) bind_set_string(L, "reason", e.text);
+    if (code) bind_set_string(L, "reason", found[at_kind].e.text);
     bind_set_integer(L, "max_memory_allocated", (lua_Integer)peak.allocated);
     bind_set_integer(L, "max_memory_reserved", (lua_Integer)peak.reserved);
     bind_set_integer(L, "needs", (lua_Integer)(peak.reserved + context));

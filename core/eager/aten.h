@@ -68,13 +68,14 @@ Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSi
 void eager_cublas(Eager *g); /* a product runs: its thread has a workspace from here on */
 
 /* ---- aten_recurrent.c: the layers of an RNN, an LSTM or a GRU as one op, from states of zeros; w[n_w]: their weights, as
- * nn.RNNBase has them. y, without the last states. dropout: the probability. */
-Tensor *aten_cudnn_rnn(Eager *g, const CudnnRnn *r, Tensor *x, Tensor *const *w, int n_w, double dropout);
+ * nn.RNNBase has them. y, without the last states. dropout: the probability. r.type is set by what is given. */
+Tensor *aten_cudnn_rnn(Eager *g, CudnnRnn r, Tensor *x, Tensor *const *w, int n_w, double dropout);
 /* flatten_parameters(): w[n] become parts of one buffer. */
-void aten_cudnn_rnn_flatten(Eager *g, const CudnnRnn *r, Tensor **w, int n);
+void aten_cudnn_rnn_flatten(Eager *g, CudnnRnn r, Tensor **w, int n);
 
 /* ---- aten_norm.c; w and b may be NULL */
-Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b);
+/* running[2]: of mean and variance, entries may be NULL; or NULL */
+Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, Tensor *const *running);
 Tensor *aten_layer_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int dims); /* the last `dims` dimensions */
 Tensor *aten_rms_norm(Eager *g, Tensor *x, Tensor *w);
 Tensor *aten_group_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int64_t groups);

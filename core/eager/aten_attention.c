@@ -54,46 +54,51 @@ static void multiplies(Eager *g, const Tensor *q, const Tensor *k, int64_t width
 
 static Tensor *scratch(Eager *g, int64_t floats) { return floats ? tensor_new(g, T_FLOAT, SIZE(floats)) : NULL; }
 
-/* saved: q, k, v, y, logsumexp, and of flash the state of the random numbers, which is there also where none is drawn */
+/* In the order of PyTorch's names: key, query, value, and the results, which begin with logsumexp and output; flash has the
+ * state of the random numbers, also where none is drawn. */
+enum { SAVED_K, SAVED_Q, SAVED_V, SAVED_SUMS, SAVED_Y, SAVED_STATE, SAVED = SAVED_STATE + 2 };
+static const int of_input[] = {SAVED_Q, SAVED_K, SAVED_V};
+
 static void flash_backward(Eager *g, Node *n, Tensor **dx) {
-    const Tensor *q = n->saved[0], *k = n->saved[1];
+    const Tensor *q = n->saved[SAVED_Q], *k = n->saved[SAVED_K];
     const int64_t heads = q->size.of[0] * q->size.of[1], steps = round_up(q->size.of[2], 128), width = q->size.of[3];
     const int64_t copied = q->size.of[1] != k->size.of[1] ? 2 * heads * k->size.of[2] * width : 0; /* of grouped keys */
     eager_op(g, "aten::_scaled_dot_product_flash_attention_backward");
-    for (int i = 0; i < 3; i++) dx[i] = flash_like(g, n->saved[i], &n->saved[i]->size);
+    for (int i = 0; i < 3; i++) dx[i] = flash_like(g, n->saved[of_input[i]], &n->saved[of_input[i]]->size);
     INNER(g, 4 * heads * steps, 4 * heads * steps * rounded_width(width), copied, copied);
 }
 
 static void cudnn_backward(Eager *g, Node *n, Tensor **dx) {
     eager_op(g, "aten::_scaled_dot_product_cudnn_attention_backward");
-    for (int i = 0; i < 3; i++) dx[i] = tensor_like(g, n->saved[i], n->saved[i]->type);
+    for (int i = 0; i < 3; i++) dx[i] = tensor_like(g, n->saved[of_input[i]], n->saved[of_input[i]]->type);
 }
 
-/* Of grouped heads, gradients for each of the query's, which are then summed up. delta = (grad_out * out).sum(-1).transpose(-2, -1).contiguous(): attention_backward.cu. The gradient that comes in is
- * copied unless it lies as the result does. */
+/* Of grouped heads, gradients for each of the query's, which are then summed up. delta =
+ * (grad_out * out).sum(-1).transpose(-2, -1).contiguous(): attention_backward.cu. The gradient that comes in is copied
+ * unless it lies as the result does. */
 static void efficient_backward(Eager *g, Node *n, Tensor *dy, Tensor **dx) {
-    const Tensor *q = n->saved[0];
-    const Tensor *k = n->saved[1], *v = n->saved[2];
+    const Tensor *q = n->saved[SAVED_Q], *k = n->saved[SAVED_K], *v = n->saved[SAVED_V];
     const int64_t rows = q->size.of[0] * q->size.of[1] * q->size.of[2];
     const int64_t keys = (int64_t)scalar_bytes(q->type) * q->size.of[0] * q->size.of[1] * k->size.of[2];
     const bool grouped = q->size.of[1] != k->size.of[1];
     eager_op(g, "aten::_scaled_dot_product_efficient_attention_backward");
     Tensor *turned = aten_transpose(g, dy, 1, 2);
     Tensor *copy = tensor_is_contiguous(turned) ? NULL : tensor_new(g, dy->type, dy->size);
-    for (int i = 0; i < 3; i++) dx[i] = rows_first(g, dy->type, &n->saved[i]->size);
+    for (int i = 0; i < 3; i++) dx[i] = rows_first(g, dy->type, &n->saved[of_input[i]]->size);
     const bool wide = q->type == T_FLOAT;
-    INNER(g, grouped ? keys * q->size.of[3] : 0, grouped ? keys * v->size.of[3] : 0, wide ? 4 * tensor_elements(n->saved[3]) : 0, wide ? 4 * rows : 0,
+    INNER(g, grouped ? keys * q->size.of[3] : 0, grouped ? keys * v->size.of[3] : 0,
+          wide ? 4 * tensor_elements(n->saved[SAVED_Y]) : 0, wide ? 4 * rows : 0,
           !wide || (q->size.of[1] > 1 && q->size.of[2] > 1) ? 4 * rows : 0);
     tensor_drop(g, copy);
     tensor_drop(g, turned);
 }
 
 static void apply_sdpa(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    const Tensor *q = n->saved[0], *k = n->saved[1], *v = n->saved[2];
+    const Tensor *q = n->saved[SAVED_Q], *k = n->saved[SAVED_K], *v = n->saved[SAVED_V];
     if (n->number[0] == SDP_FLASH) flash_backward(g, n, dx);
     else if (n->number[0] == SDP_CUDNN) cudnn_backward(g, n, dx);
     else efficient_backward(g, n, dy[0], dx);
-    READS(g, dy[0], q, k, v, n->saved[3], n->saved[4]);
+    READS(g, dy[0], q, k, v, n->saved[SAVED_Y], n->saved[SAVED_SUMS]);
     multiplies(g, q, k, 3 * q->size.of[3] + 2 * v->size.of[3], n->number[1]);
     for (int i = 0; i < 3; i++)
         if (!node_wants(n, i)) tensor_set(g, &dx[i], NULL);
@@ -113,12 +118,12 @@ static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor 
     const Size one = {0, {0}};
     Size size = q->size;
     size.of[3] = v->size.of[3];
-    Node *n = node_new(g, &kernels[backend].rule, (Tensor *[]){q, k, v}, 3, 7);
+    Node *n = node_new(g, &kernels[backend].rule, (Tensor *[]){q, k, v}, 3, SAVED);
     if (n) n->number[0] = backend;
     if (n) n->number[1] = how.causal;
-    node_save(g, n, 0, q);
-    node_save(g, n, 1, k);
-    node_save(g, n, 2, v);
+    node_save(g, n, SAVED_K, k);
+    node_save(g, n, SAVED_Q, q);
+    node_save(g, n, SAVED_V, v);
     eager_op(g, kernels[backend].op);
     READS(g, q, k, v);
     multiplies(g, q, k, width + v->size.of[3], how.causal);
@@ -136,7 +141,9 @@ static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor 
         tensor_drop(g, results);
         tensor_drop(g, sums);
     }
-    for (int i = 0; i < 4; i++) node_save(g, n, 3 + i, made[i]);
+    node_save(g, n, SAVED_SUMS, made[1]);
+    node_save(g, n, SAVED_Y, made[0]);
+    for (int i = 2; i < 4; i++) node_save(g, n, SAVED_STATE + i - 2, made[i]);
     node_output(g, n, made[0]);
     for (int i = 1; i < 4; i++) tensor_drop(g, made[i]);
     return made[0];

@@ -32,23 +32,25 @@ static Tensor *product(Eager *g, ScalarType type, int64_t rows, int64_t columns,
     return y;
 }
 
-/* ---- mm and addmm. saved: a, b where the other's gradient is wanted; number: was it column-major? */
+/* ---- mm and addmm. saved, in the order of PyTorch's names, where the other's gradient is wanted: mat2 and self of mm, mat1
+ * and mat2 of addmm; number: was it column-major? */
 
-static Tensor *mm_grad(Eager *g, const Node *n, const Tensor *dy, int which) {
+/* The gradient of one factor; other: the one that it is multiplied by */
+static Tensor *mm_grad(Eager *g, const Node *n, const Tensor *dy, int which, const Tensor *other) {
     const Meta *m = &n->next[which].node->out[n->next[which].output];
     Tensor *dx = product(g, dy->type, m->size.of[0], m->size.of[1], n->number[which]);
-    multiplies(g, dy, n->saved[1 - which], dx, dy->size.of[1 - which]);
+    multiplies(g, dy, other, dx, dy->size.of[1 - which]);
     return dx;
 }
 
 static void apply_mm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     for (int which = 1; which >= 0; which--)
-        if (node_wants(n, which)) dx[which] = mm_grad(g, n, dy[0], which);
+        if (node_wants(n, which)) dx[which] = mm_grad(g, n, dy[0], which, n->saved[which]);
 }
 
 static void apply_addmm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     for (int which = 0; which < 2; which++)
-        if (node_wants(n, which)) dx[which] = mm_grad(g, n, dy[0], which);
+        if (node_wants(n, which)) dx[which] = mm_grad(g, n, dy[0], which, n->saved[1 - which]);
     if (node_wants(n, 2)) dx[2] = tensor_ref(dy[0]);
 }
 
@@ -59,8 +61,8 @@ static Tensor *mm(Eager *g, Tensor *a, Tensor *b, Tensor *bias) {
     GUARD(g);
     assert(a->size.rank == 2 && b->size.rank == 2 && a->size.of[1] == b->size.of[0]);
     Node *n = node_new(g, bias ? &addmm_rule : &mm_rule, (Tensor *[]){a, b, bias}, bias ? 3 : 2, 2);
-    if (n && node_wants(n, 1)) node_save(g, n, 0, a);
-    if (n && node_wants(n, 0)) node_save(g, n, 1, b);
+    if (n && node_wants(n, 1)) node_save(g, n, bias ? 0 : 1, a);
+    if (n && node_wants(n, 0)) node_save(g, n, bias ? 1 : 0, b);
     if (n) n->number[0] = is_column_major(a);
     if (n) n->number[1] = is_column_major(b);
     eager_op(g, bias ? "aten::addmm" : "aten::mm");
@@ -84,7 +86,7 @@ static void apply_bmm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
         if (!node_wants(n, which)) continue;
         eager_op(g, "aten::bmm");
         dx[which] = tensor_new(g, dy[0]->type, n->next[which].node->out[n->next[which].output].size);
-        multiplies(g, dy[0], n->saved[1 - which], dx[which], dy[0]->size.of[2 - which]);
+        multiplies(g, dy[0], n->saved[which], dx[which], dy[0]->size.of[2 - which]);
         eager_cublas(g);
     }
 }
@@ -95,8 +97,8 @@ Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b) {
     GUARD(g);
     assert(a->size.rank == 3 && b->size.rank == 3 && a->size.of[2] == b->size.of[1]);
     Node *n = node_new(g, &bmm_rule, (Tensor *[]){a, b}, 2, 2);
-    if (n && node_wants(n, 1)) node_save(g, n, 0, a);
-    if (n && node_wants(n, 0)) node_save(g, n, 1, b);
+    if (n && node_wants(n, 1)) node_save(g, n, 1, a);
+    if (n && node_wants(n, 0)) node_save(g, n, 0, b);
     eager_op(g, "aten::bmm");
     Tensor *y = tensor_new(g, a->type, SIZE(a->size.of[0], a->size.of[1], b->size.of[2]));
     multiplies(g, a, b, y, a->size.of[2]);

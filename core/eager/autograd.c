@@ -77,11 +77,21 @@ static void restore_saved(Eager *g, Node *n) {
     }
 }
 
+/* What a node has saved on the host gets a place on the device, in order. */
+static void fetch_saved(Eager *g, Node *n) {
+    const Category before = g->category;
+    g->category = CAT_ACTIVATIONS;
+    eager_op(g, "aten::to");
+    for (int k = 0; k < n->n_saved; k++)
+        if (n->saved[k] && n->saved[k]->storage->host) tensor_set(g, &n->saved[k], tensor_new(g, n->saved[k]->type, n->saved[k]->size));
+    g->category = before;
+}
+
 void node_save(Eager *g, Node *n, int k, Tensor *x) {
     if (!n || !x) return;
     assert(k < n->n_saved && !n->saved[k]);
     if (g->frame) save_in_frame(g, n, k, x);
-    else n->saved[k] = tensor_detach(g, x);
+    else n->saved[k] = g->offload ? tensor_to_host(g, x) : tensor_detach(g, x);
 }
 
 void node_output(Eager *g, Node *n, Tensor *y) {
@@ -190,9 +200,10 @@ static void run_node(Eager *g, Ready *r, Node *n) {
     eager_where(g, n->layer, n->rule->name);
     for (int k = 0; k < n->n_out; k++) any |= n->sent[k] != NULL;
     if (any) restore_saved(g, n);
+    if (any && g->offload) fetch_saved(g, n);
     if (g->scratch.failed) return;
     if (any) n->rule->apply(g, n, n->sent, dx);
-    if (n->frame) node_drop_saved(g, n); /* what was made again is held by the call alone */
+    if (n->frame || g->offload) node_drop_saved(g, n); /* what was made again is held by the call alone */
     for (int i = 0; i < n->n_next; i++)
         if (dx[i]) dx[i] = validated(g, &n->next[i].node->out[n->next[i].output], dx[i]);
     for (int k = 0; k < n->n_out; k++) tensor_set(g, &n->sent[k], NULL);

@@ -46,10 +46,13 @@ struct Node {
     int *held;             /* then, by saved tensor: 1 + its number in the frame, 0: none */
 };
 
+/* A layer (end 0), or its children [first, end) one after the other. */
+typedef struct Part { const Layer *layer; int first, end; } Part;
+
 /* What a checkpoint keeps in place of what its nodes would save (Eager.frame while it runs): PyTorch's
  * saved_tensors_hooks. What is saved is counted, and kept when all of it is made again. */
 struct Frame {
-    const Layer *layer;
+    Part part;            /* what is run again */
     Tensor *in[LAYER_IN]; /* references, without their graph */
     Angles angles;        /* of the model that the layer is in */
     int refs;

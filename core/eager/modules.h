@@ -8,6 +8,8 @@
 
 /* Runs a layer. */
 Tensor *module_call(Eager *g, const Layer *l, Tensor *const *in);
+/* torch.utils.checkpoint.checkpoint_sequential(l, round(sqrt(len(l))), x) of an nn.Sequential. */
+Tensor *module_call_segments(Eager *g, const Layer *l, Tensor *x);
 /* What model.to(device) does after it has moved the parameters of a layer. */
 void module_moved(Eager *g, const Layer *l);
 /* The layer's k-th parameter, lent; NULL: it has fewer. */

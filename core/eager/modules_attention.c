@@ -19,15 +19,16 @@ Tensor *heads_together(Eager *g, Tensor *y) {
     return z;
 }
 
-/* nanoGPT's CausalSelfAttention: q, k, v are variables of the forward function. */
+/* nanoGPT's CausalSelfAttention: q, k, v are variables of the forward function, which lays k apart first. */
 static Tensor *causal_self_attention(Eager *g, const Layer *l, Tensor *x) {
     GUARD(g);
+    static const int order[] = {1, 0, 2};
     const int64_t heads = options_int(&l->options, "n_head"), width = x->size.of[2];
     const bool bias = options_bool(&l->options, "bias"), drops = g->training && options_float(&l->options, "dropout") > 0;
     Tensor *qkv = aten_linear(g, x, module_param(g, l, 0), bias ? module_param(g, l, 1) : NULL), *part[3];
     aten_split(g, qkv, (int64_t[]){width, width, width}, 2, part, 3);
     tensor_drop(g, qkv);
-    for (int i = 0; i < 3; i++) tensor_set(g, &part[i], heads_apart(g, part[i], heads));
+    for (int i = 0; i < 3; i++) tensor_set(g, &part[order[i]], heads_apart(g, part[order[i]], heads));
     Tensor *y = aten_sdpa(g, part[0], part[1], part[2], (SdpaHow){drops ? options_float(&l->options, "dropout") : 0, true});
     tensor_set(g, &y, heads_together(g, y));
     Tensor *z = aten_linear(g, y, module_param(g, l, 1 + bias), bias ? module_param(g, l, 3) : NULL);

@@ -11,7 +11,9 @@ Tensor *tensor_ref(Tensor *t) {
 
 static void storage_drop(Eager *g, Storage *s) {
     assert(s->refs > 0);
-    if (--s->refs == 0 && s->traced >= 0) trace_release(g->trace, s->traced);
+    if (--s->refs > 0) return;
+    g->host -= s->host;
+    if (s->traced >= 0) trace_release(g->trace, s->traced);
 }
 
 void tensor_drop(Eager *g, Tensor *t) {

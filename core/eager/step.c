@@ -93,7 +93,8 @@ static void run_forward(Loop *l) {
     g->n_more = 0;
     g->autocast = l->precision->autocast;
     g->category = CAT_ACTIVATIONS;
-    Tensor *output[LAYER_IN] = {module_call(g, g->net->root, &l->x)};
+    const bool segments = l->s->checkpoint == CHECKPOINT_SQRT && g->grad;
+    Tensor *output[LAYER_IN] = {segments ? module_call_segments(g, g->net->root, l->x) : module_call(g, g->net->root, &l->x)};
     memcpy(output + 1, g->more, sizeof output - sizeof *output);
     for (int k = 0; k < LAYER_IN; k++) tensor_set(g, &l->output[k], k <= g->n_more ? output[k] : NULL);
     g->category = CAT_OTHER;
@@ -211,6 +212,18 @@ static int unknown_version(const char *name, Err *e) {
     return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": version %s is not known: expected one of %s", name, known);
 }
 
+/* checkpoint_sequential takes an nn.Sequential. Its reentrant form would leave the weights of the first segment without
+ * gradients, since the input needs none. */
+static int check_segments(const Network *net, const Settings *s, Err *e) {
+    if (strcmp(layer_kind(net->root), "Sequential") != 0)
+        return layer_error(net->root, e, "framework = \"pytorch\": checkpoint = \"sqrt\" is checkpoint_sequential, which "
+                                         "expects one nn.Sequential");
+    if (s->pytorch.use_reentrant == SAID_TRUE)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": checkpoint = \"sqrt\" expects use_reentrant = false: with "
+                                      "true the first segment's weights get no gradients");
+    return OK;
+}
+
 static int check(const Network *net, const Settings *s, Err *e) {
     const int code = llama_check(net->root, e);
     const PrecisionInfo *precision = precision_info(s->precision);
@@ -221,9 +234,13 @@ static int check(const Network *net, const Settings *s, Err *e) {
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": attention = \"cudnn\" is not predicted for version %s",
                        s->pytorch.version);
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
-    if (s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
-        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\" or \"marked\"");
-    if (s->offload != OFFLOAD_NONE) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected offload = \"none\"");
+    if (s->checkpoint == CHECKPOINT_SQRT && check_segments(net, s, e)) return ERR_SCRIPT;
+    if (s->checkpoint != CHECKPOINT_SQRT && s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\", \"marked\" or \"sqrt\"");
+    if (s->offload == OFFLOAD_BUDGET)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected offload = \"none\" or \"all\"");
+    if (s->offload != OFFLOAD_NONE && s->checkpoint != CHECKPOINT_NONE)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\" with offload = \"all\"");
     return why ? err_set(e, ERR_SCRIPT, "framework = \"pytorch\": %s", why) : OK;
 }
 
@@ -243,7 +260,7 @@ static void read_target(Loop *l) {
 
 int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, EstimateKind which, EagerStep *out, Err *e) {
     Trace *trace = &out->trace;
-    Storage nothing = {1 << 30, -1};
+    Storage nothing = {1 << 30, -1, 0};
     Tensor unnamed = {.storage = &nothing, .refs = 1 << 30, .size = {TENSOR_RANK, {1, 1, 1, 1, 1, 1}}};
     Eager g = {.trace = trace, .net = net, .card = card, .estimate = {which, false}, .call = -1, .unnamed = &unnamed, .modules = modules};
     Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
@@ -256,6 +273,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     g.products = s->precision == PREC_TF32 ? UNIT_TF32 : UNIT_FP32;
     g.low = scalar_of(l.precision->low);
     g.checkpoint = s->checkpoint == CHECKPOINT_MARKED;
+    g.offload = s->offload == OFFLOAD_ALL && !s->eval;
     g.reentrant = s->pytorch.use_reentrant == SAID_TRUE;
     l.input_type = net->indices ? T_LONG : l.precision->autocast ? T_FLOAT : scalar_of(l.precision->weights);
     read_target(&l);

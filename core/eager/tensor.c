@@ -64,7 +64,7 @@ static Storage *storage_new(Eager *g, size_t bytes) {
     Storage *s = scratch_new(&g->scratch, 1, sizeof *s);
     if (!s) return NULL;
     if (!g->uncounted) work_moves(g, (double)bytes);
-    *s = (Storage){1, bytes && !g->halted ? trace_alloc(g->trace, bytes, g->category, current_call(g)) : -1};
+    *s = (Storage){1, bytes && !g->halted ? trace_alloc(g->trace, bytes, g->category, current_call(g)) : -1, 0};
     return s;
 }
 
@@ -145,6 +145,21 @@ Tensor *tensor_view(Eager *g, Tensor *x, Size size, const int64_t *stride) {
     Tensor *y = make(g, x->storage, x->type, &size, stride);
     if (y != g->unnamed) y->base = tensor_ref(x);
     return y;
+}
+
+Tensor *tensor_to_host(Eager *g, const Tensor *x) {
+    int64_t stride[TENSOR_RANK];
+    Storage *s = scratch_new(&g->scratch, 1, sizeof *s);
+    eager_op(g, "aten::copy_");
+    if (!tensor_is_contiguous(x)) INNER(g, (int64_t)tensor_bytes(x));
+    contiguous_strides(&x->size, stride);
+    if (s) {
+        *s = (Storage){1, -1, 1};
+        while (s->host < tensor_bytes(x)) s->host *= 2;
+        g->host += s->host;
+        if (g->trace->host < g->host) g->trace->host = g->host;
+    }
+    return make(g, s, x->type, &x->size, stride);
 }
 
 Tensor *tensor_detach(Eager *g, const Tensor *x) {

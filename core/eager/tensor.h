@@ -35,7 +35,8 @@ Size size_from(const Shape *s);
 bool size_equal(const Size *a, const Size *b);
 int64_t size_elements(const Size *s);
 
-typedef struct Storage { int refs, traced; } Storage;
+/* traced: its number in the trace; -1: it is none of the device's. host: bytes of the host's pinned memory. */
+typedef struct Storage { int refs, traced; size_t host; } Storage;
 
 typedef struct Node Node;
 typedef struct Frame Frame;
@@ -81,7 +82,7 @@ struct Eager {
     ScalarType low;       /* what autocast computes in */
     Thread thread;
     bool has_workspace[THREADS];
-    bool has_dropout_state; /* of cuDNN's recurrent layers */
+    Tensor *dropout_state; /* of cuDNN's recurrent layers: a reference, or NULL */
     long sequence;        /* of the last node */
     const Layer *layer;   /* whose op it is */
     const char *op;       /* "aten::relu" */
@@ -93,6 +94,8 @@ struct Eager {
     Unit products;        /* that multiply matrices in fp32 */
     Tensor **params;      /* by the network's number */
     Tensor *unnamed;      /* stands for a tensor where host memory ran out */
+    bool offload;         /* what is saved waits on the host: torch.autograd.graph.save_on_cpu(pin_memory=True) */
+    size_t host;          /* bytes of it there now */
     bool training;        /* model.train(), not model.eval() */
     Inplace inplace;      /* the setting */
     bool checkpoint;      /* nn.Checkpoint is torch.utils.checkpoint */
@@ -119,6 +122,10 @@ Tensor *tensor_new(Eager *g, ScalarType type, Size size);
 Tensor *tensor_like(Eager *g, const Tensor *x, ScalarType type);
 /* x's storage under other sizes and strides. */
 Tensor *tensor_view(Eager *g, Tensor *x, Size size, const int64_t *stride);
+/* A copy of x in the host's memory, which PyTorch takes in powers of 2; what does not lie in order is copied on the device
+ * first. Source: torch/autograd/graph.py (save_on_cpu), ATen/native/cuda/Copy.cu (copy_requires_temporaries),
+ * ATen/core/CachingHostAllocator.h. */
+Tensor *tensor_to_host(Eager *g, const Tensor *x);
 /* x without its graph. */
 Tensor *tensor_detach(Eager *g, const Tensor *x);
 /* refs.c; NULL is allowed. tensor_set: *slot = t, a reference that is given; what the slot held before is dropped after

@@ -54,9 +54,9 @@ is $status 69 "an unknown card in a list"
 memtide fit net.lua --set framework=memtide,pytorch
 is $status 2 "both frameworks at once"
 has "$err" "fit: the script sweeps framework: choose one of them" "... are told"
-memtide fit net.lua --device pytorch:t4 --set offload=all
+memtide fit net.lua --device pytorch:t4 --set checkpoint=all
 is $status 65 "what PyTorch's step does not have"
-has "$err" 'framework = "pytorch": expected offload = "none"' "... is told"
+has "$err" 'framework = "pytorch": expected checkpoint = "none", "marked" or "sqrt"' "... is told"
 
 # ---- calibrate
 memtide calibrate

@@ -89,17 +89,17 @@ for name, bytes in pairs{t4 = 8519680, rtx4090 = 8519680, ["a100-80gb"] = 851968
 end
 
 -- ---- ranges and limits
-local low, high = cards.range("pytorch:t4", 1000 * MIB)
+local low, high = cards.range("pytorch:t4", {max_memory_reserved = 1000 * MIB})
 tap.is(low, 986 * MIB + 128 * MIB, "a context that is not known takes 128 MiB at least")
 tap.is(high, 1014 * MIB + 1536 * MIB, "and 1,536 at most")
 for _, name in ipairs(cards.names) do
   local device, room = "pytorch:" .. name, by_name[name].memory
   local sure, perhaps = cards.limits(device, room)
-  local _, most = cards.range(device, sure)
-  local least = cards.range(device, perhaps)
+  local _, most = cards.range(device, {max_memory_reserved = sure})
+  local least = cards.range(device, {max_memory_reserved = perhaps})
   tap.ok(most <= room and least <= room and sure < perhaps, name .. ": what may be reserved stays within its memory")
-  _, most = cards.range(device, sure + MIB)
-  least = cards.range(device, perhaps + MIB)
+  _, most = cards.range(device, {max_memory_reserved = sure + MIB})
+  least = cards.range(device, {max_memory_reserved = perhaps + MIB})
   tap.ok(most > room and least > room, name .. ": and no more may be")
 end
 tap.is(cards.limits("pytorch:t4", MIB), 1, "a context alone may fill the memory")
@@ -113,7 +113,7 @@ local function entry(version, bytes, card)
 end
 calibration.store(entry("2.15", 300 * MIB))
 tap.is(cards.context "pytorch:t4", 300 * MIB, "a calibrated context is used")
-low, high = cards.range("pytorch:t4", 0)
+low, high = cards.range("pytorch:t4", {max_memory_reserved = 0})
 tap.is(("%d %d"):format(low, high), ("%d %d"):format(300 * MIB, 300 * MIB), "and is exact")
 local probe = compiled(mlp():cells()[1], {device = "pytorch:t4"})
 tap.is(probe.prediction.device_bytes, probe.prediction.max_memory_reserved + 300 * MIB, "predictions have it")
@@ -269,11 +269,11 @@ groups = fit.solve(mlp{sweep = {{"batch", {4, 8}}, {"optimizer", {mt.optim.SGD{}
 tap.is(("%d %d"):format(#groups, groups[1].batch), "2 4", "cells that differ in what is tried are one")
 tap.is(fit.solve(mlp{batch = "max"}, quiet(), {"pytorch:t4"})[1].batch, 1, "the largest batch stands for one sample")
 local said = {}
-groups = fit.solve(mlp{sweep = {{"offload", {"none", "all"}}}}, quiet{say = function(text) said[#said + 1] = text end},
+groups = fit.solve(mlp{sweep = {{"offload", {"none", "1MB"}}}}, quiet{say = function(text) said[#said + 1] = text end},
   {"pytorch:t4"})
 tap.ok(#groups == 1 and said[1]:find("left out", 1, true), "a cell that PyTorch's step is not known of is left out")
-tap.raises('framework = "pytorch": expected offload = "none"', "one alone is an error", fit.solve, mlp{offload = "all"}, quiet(),
-  {"pytorch:t4"})
+tap.raises('framework = "pytorch": expected checkpoint = "none"', "one alone is an error", fit.solve, mlp{checkpoint = "all"},
+  quiet(), {"pytorch:t4"})
 tap.is(#fit.devices(mlp(), {}), 12, "a script that names no card is answered for all")
 tap.is(table.concat(fit.devices(mlp{device = "cuda:l4"}, {})), "pytorch:l4", "one that names a card for that")
 tap.is(table.concat(fit.devices(mlp(), {device = "pytorch:b200"})), "pytorch:b200", "--device is before it")

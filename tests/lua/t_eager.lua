@@ -114,12 +114,12 @@ local pipe = assert(io.popen "ls tests/peers/eager/*.txt")
 local count = 0
 for path in pipe:lines() do
   local name, text = path:match "([^/]+)%.txt$", read(path)
-  local flops, script, events = text:match "^%-%- (%d+) FLOP in a step\n(.-)\n%-%-\n(.*)$"
+  local flops, script, events = text:match "^%-%- (%S+) FLOP in a step\n(.-)\n%-%-\n(.*)$"
   local found, message = predicted(script)
   local what = found and difference(expected_of(events), found) or not found and message
   tap.ok(not what, name)
   if what then print("# " .. what) end
-  tap.is(flops_of(script), tonumber(flops) * 1.0, name .. ": as many operations")
+  if flops ~= "-" then tap.is(flops_of(script), tonumber(flops) * 1.0, name .. ": as many operations") end
   count = count + 1
 end
 pipe:close()

@@ -234,8 +234,14 @@ for name, kind, options in (
     if name in ("lstm", "lstm_dropout"):
         case(name + "_eval", CASES[name].model, [17, 13], 19, loss("MSELoss"), mode="eval")
         case(name + "_accumulate", CASES[name].model, [17, 13], 19, loss("MSELoss"), accumulate=3)
+        for precision in "amp_bf16", "amp_fp16":
+            case(f"{name}_{precision}", CASES[name].model, [17, 13], 19, loss("MSELoss"), precision=precision)
 case("lstm_first", chain(layer("LSTM", 13, 11), layer("Flatten"), layer("Linear", 17 * 11, 5)), [17, 13], 19,
      optimizer=layer("SGD", lr=0.01, momentum=0.9))
+case("lstm_first_amp_bf16", CASES["lstm_first"].model, [17, 13], 19, precision="amp_bf16")
+case("lstm_checkpointed", chain(Spec("Checkpoint", children=[chain(layer("LSTM", 13, 11), layer("Linear", 11, 7))]),
+                                layer("Flatten"), layer("Linear", 17 * 7, 5)), [17, 13], 19,
+     settings=dict(checkpoint="marked"))
 case("lstm_clipped", chain(layer("LSTM", 13, 11), layer("Flatten"), layer("Linear", 17 * 11, 5)), [17, 13], 19,
      optimizer=layer("AdamW", lr=0.01, clip_norm=1.0), pytorch=dict(foreach=False))
 
@@ -295,6 +301,19 @@ case("checkpointed", blocks(), [60], 64, **MARKED)
 case("checkpointed_amp_bf16", blocks(), [60], 64, **MARKED, precision="amp_bf16")
 case("checkpointed_reentrant", blocks(), [60], 64, **MARKED, pytorch=dict(use_reentrant=True))
 case("checkpointed_reentrant_amp_bf16", blocks(), [60], 64, **MARKED, precision="amp_bf16", pytorch=dict(use_reentrant=True))
+for width, depth in (61, 7), (53, 10), (47, 2):
+    deep = chain(*(l for i in range(depth) for l in (layer("Linear", width + i, width + 1 + i), layer("ReLU"))))
+    case(f"sqrt_{depth}", deep, [width], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"))
+    case(f"sqrt_{depth}_amp_bf16", deep, [width], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"), precision="amp_bf16")
+case("sqrt_eval", CASES["sqrt_7"].model, [61], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"), mode="eval")
+case("sqrt_images", normalised(), [3, 32, 32], 19, settings=dict(checkpoint="sqrt"))
+case("mlp_offload", mlp(), [784], 64, settings=dict(offload="all"))
+case("mlp_offload_accumulate", mlp(), [784], 16, settings=dict(offload="all"), accumulate=3)
+for name in "convnet normalised lstm gru_batch_first residual layer_attention loss_mse layer_groupnorm layer_layernorm".split():
+    given = CASES[name]
+    case(name + "_offload", given.model, given.input, given.batch, given.loss, given.optimizer, settings=dict(offload="all"))
+    case(name + "_offload_amp_bf16", given.model, given.input, given.batch, given.loss, given.optimizer,
+         precision="amp_bf16", settings=dict(offload="all"))
 case("mlp_amp_fp16_fused", mlp(), [784], 64, precision="amp_fp16", pytorch=dict(fused=True))
 
 

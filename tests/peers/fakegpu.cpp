@@ -617,6 +617,30 @@ static std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> r
     if (mask[3]) dw = rnn_backward_weight(r, input, weight);
     return {dx, dhx, dcx, dw};
 }
+
+// Under autocast: ATen/cudnn/AutocastRNN.cpp
+static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> rnn_autocast(
+    const at::Tensor &input, at::TensorList weight, int64_t stride0, OptionalTensor, const at::Tensor &hx, OptionalTensor cx,
+    int64_t mode, c10::SymInt units, c10::SymInt projected, int64_t layers, bool batch_first, double dropout, bool train,
+    bool bidirectional, c10::SymIntArrayRef batches, OptionalTensor state) {
+    c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastPrivateUse1);
+    const Rnn r = rnn_of(input, mode, units.expect_int(), layers, batch_first, dropout, train, bidirectional);
+    const at::Tensor buffer = at::zeros({r.weights()}, weight[0].options().dtype(at::kHalf));
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor &w : weight) {
+        at::Tensor part = shell(buffer.storage(), c10::DispatchKey::PrivateUse1,
+                                at::empty({w.numel(), 1}, buffer.options().device(META)));
+        part.copy_(w.view_as(part));
+        parts.push_back(part);
+    }
+    const auto half = [](const at::Tensor &t) { return at::autocast::cached_cast(at::kHalf, t, FAKE); };
+    const std::optional<at::Tensor> low_cx = cx ? std::optional(half(*cx)) : std::nullopt;
+    const at::Tensor low_hx = half(hx), low = half(input);
+    return at::_cudnn_rnn_symint(low, parts, stride0, buffer, low_hx, low_cx, mode, units, projected, layers, batch_first,
+                                 dropout, train, bidirectional, batches, state);
+}
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) { m.impl("_cudnn_rnn", &rnn_autocast); }
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("_cudnn_rnn", &rnn_forward);
     m.impl("_cudnn_rnn_backward", &rnn_backward);

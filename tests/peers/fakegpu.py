@@ -83,8 +83,10 @@ def _cudnn(kind):
             return own(x, hidden, weights, bias, layers, dropout, training, bidirectional, batch_first)
         hx, cx = hidden if isinstance(hidden, tuple) else (hidden, None)
         state = _dropout_state() if training and dropout > 0 else None
-        y, hy, cy, _, _ = torch._cudnn_rnn(x, weights, 4 if bias else 2, weights[0].detach(), hx, cx, mode, hx.size(2), 0, layers,
-                                           batch_first, dropout, training, bidirectional, [], state)
+        first = weights[0].detach()
+        buffer = first.as_strided((first.untyped_storage().nbytes() // first.element_size(),), (1,))
+        y, hy, cy, _, _ = torch._cudnn_rnn(x, weights, 4 if bias else 2, buffer, hx, cx, mode, hx.size(2), 0, layers, batch_first,
+                                           dropout, training, bidirectional, [], state)
         return (y, hy, cy) if cx is not None else (y, hy)
 
     return call

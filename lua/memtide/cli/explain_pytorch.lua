@@ -58,7 +58,7 @@ local function mib(bytes) return ("%.2f"):format(bytes / 2 ^ 20) end
 local function device_line(self)
   local found, device = self.prediction, self.values.device
   local context, _, source = cards.context(device)
-  local low, high = cards.range(device, found.max_memory_reserved)
+  local low, high = cards.range(device, found)
   local between = ("from %d to %d"):format(low, high)
   if not context then
     return "device_bytes         " .. between .. ": reserved, and a context that is not known; see memtide calibrate"
@@ -74,12 +74,19 @@ local function time_line(self)
     estimate.show(self.program:floor()), flops, bytes)
 end
 
+-- What follows a peak that rests on sizes that only cuDNN knows; least, most: its bounds.
+local function between(found, least, most)
+  return found.estimated and (": an estimate, from %d to %d, for workspaces and reserves of cuDNN"):format(least, most) or ""
+end
+
 local function print_tables(self, out, groups)
   local found, own = self.prediction, own_step(self)
   out(("%s, %s, batch %d, %s, on %s"):format(self.experiment.name, self.name, self.settings.batch,
     self.settings.precision, cell.device(self.settings.device):info().name))
-  out(("max_memory_allocated %d, at %s"):format(found.max_memory_allocated, found.peak.op))
-  out(("max_memory_reserved  %d"):format(found.max_memory_reserved))
+  out(("max_memory_allocated %d, at %s%s"):format(found.max_memory_allocated, found.peak.op,
+    between(found, found.allocated_least, found.allocated_most)))
+  out(("max_memory_reserved  %d%s"):format(found.max_memory_reserved,
+    between(found, found.reserved_least, found.reserved_most)))
   out(device_line(self))
   out(time_line(self))
   out ""

@@ -134,12 +134,15 @@ end
 -- ---- what a variant takes on a device
 
 -- The largest batch that fits if so much may be reserved. memtide's limit counts the context, too, where it is known.
-local function largest(probe, reserved)
+-- estimate: what sizes are taken for that only cuDNN knows, "least" or "most".
+local function largest(probe, reserved, estimate)
+  probe.estimate = estimate
   return max_batch.largest(probe, reserved + (cards.context(probe.values.device) or 0)).batch
 end
 
 -- The prediction of the compiled cell if so much may be reserved; nil: it does not fit.
-local function within(probe, reserved)
+local function within(probe, reserved, estimate)
+  probe.estimate = estimate
   local found = cell.predict(probe, reserved + (cards.context(probe.values.device) or 0))
   return found.fits and found or nil
 end
@@ -152,13 +155,13 @@ local function line_of(self, variant, device, memory)
   local line = {case = self.name, card = cards.name(device), technique = variant.name, short = variant.short, batch = v.batch,
     accumulate = v.accumulate, max_memory_allocated = found.max_memory_allocated,
     max_memory_reserved = found.max_memory_reserved, room = room}
-  local good = within(probe, sure)
-  local close = good or within(probe, perhaps)
+  local good = within(probe, sure, "most")
+  local close = good or within(probe, perhaps, "least")
   line.verdict = good and FITS or close and TIGHT or NOT
   line.gives_back = close ~= nil and found.max_memory_reserved > (good and sure or perhaps)
   line.device_bytes = (close or found).device_bytes
-  line.device_bytes_least, line.device_bytes_most = cards.range(device, (close or found).max_memory_reserved)
-  line.largest_batch, line.tight_batch = largest(probe, sure), largest(probe, perhaps)
+  line.device_bytes_least, line.device_bytes_most = cards.range(device, close or found)
+  line.largest_batch, line.tight_batch = largest(probe, sure, "most"), largest(probe, perhaps, "least")
   line.floor_seconds = estimate.cost(probe).floor
   cell.release(probe)
   return line

@@ -55,10 +55,12 @@ local function context_range(device)
   return math.min(least, bytes or least), math.max(most, bytes or most)
 end
 
--- Between which bytes of the device a process will have that is predicted to reserve so many.
-function cards.range(device, reserved)
+-- Between which bytes of the device a process will have of which that is predicted.
+function cards.range(device, found)
   local low, high = context_range(device)
-  return math.floor(reserved * (1 - RESERVED_ERROR)) + low, math.ceil(reserved * (1 + RESERVED_ERROR)) + high
+  local reserved = found.max_memory_reserved
+  return math.floor((found.reserved_least or reserved) * (1 - RESERVED_ERROR)) + low,
+    math.ceil((found.reserved_most or reserved) * (1 + RESERVED_ERROR)) + high
 end
 
 -- Is a context of so many bytes beyond what is known of others? nil: no; else {word, bytes}.
