@@ -10,7 +10,7 @@
 /* A step is like the one before it once states and gradients are there: the third is looked at. */
 enum { STEPS = 3 };
 
-typedef struct EagerBox { Trace trace; CachingSettings caching; } EagerBox;
+typedef struct EagerBox { Trace trace; CachingSettings caching; ConvCalls convs; } EagerBox;
 
 static void release(void *content) {
     EagerBox *box = content;
@@ -45,7 +45,7 @@ static int new_trace(lua_State *L) {
     Box *box = bind_new(L, BOX_TRACE, release);
     bind_borrow(L, box, 1, BOX_NETWORK);
     EagerBox *content = box->content = mem_new(sizeof *content);
-    int code = content ? eager_trace(n, &s, card, STEPS, &content->trace, &e)
+    int code = content ? eager_trace(n, &s, card, STEPS, &content->trace, &content->convs, &e)
                        : err_set(&e, ERR_HOST_MEMORY, "out of host memory for a trace");
     if (code) return bind_fail(L, &e);
     content->caching = s.pytorch.caching;
@@ -176,6 +176,27 @@ static int cost(lua_State *L) {
     return 3;
 }
 
+/* trace:convolutions() -> {table, library, estimate}: how many passes of convolutions have their workspace from there,
+ * and {table, library}: which version of cuDNN it was, "9.26.0" */
+static int convolutions(lua_State *L) {
+    static const char *const names[] = {
+#define X(name, text, what) text,
+        WORKSPACE_SOURCES(X)
+#undef X
+    };
+    const EagerBox *box = bind_get(L, 1, BOX_TRACE);
+    lua_createtable(L, 0, WORKSPACE_SOURCE_COUNT);
+    for (int i = 0; i < WORKSPACE_SOURCE_COUNT; i++) bind_set_integer(L, names[i], box->convs.count[i]);
+    lua_newtable(L);
+    for (int i = 0; i < WORKSPACE_SOURCE_COUNT; i++) {
+        const int version = (int)box->convs.version[i];
+        if (!version) continue;
+        lua_pushfstring(L, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+        lua_setfield(L, -2, names[i]);
+    }
+    return 2;
+}
+
 /* cards() -> {{name, title, memory, log, multiprocessors, threads, cublas_workspace, context, source}, ...}, and the least and
  * the most of a context that is unknown */
 static int cards(lua_State *L) {
@@ -200,7 +221,7 @@ static int cards(lua_State *L) {
 }
 
 void bind_open_eager(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive}, {"cost", cost}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive}, {"cost", cost}, {"convolutions", convolutions}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"eager", new_trace}, {"cards", cards}, {NULL, NULL}};
     bind_type(L, BOX_TRACE, methods);
     luaL_setfuncs(L, functions, 0);

@@ -63,14 +63,13 @@ bool plugin_find(const Plugin *p, char path[PLUGIN_PATH], char looked[PLUGIN_PAT
 
 int plugin_load(const Plugin *p, void **library, void **entry, Err *e) {
     char path[PLUGIN_PATH], looked[PLUGIN_PATH];
-    if (!plugin_find(p, path, looked)) return err_set(e, ERR_UNSUPPORTED, "%s is missing: looked for %s", p->what, looked);
+    if (!plugin_find(p, path, looked)) return err_set(e, ERR_UNSUPPORTED, "the %s is missing: looked for %s", p->what, looked);
     *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!*library) return err_set(e, ERR_UNSUPPORTED, "%s cannot be loaded: %s", p->what, dlerror());
+    if (!*library) return err_set(e, ERR_UNSUPPORTED, "the %s cannot be loaded: %s", p->what, dlerror());
     *entry = dlsym(*library, p->entry);
     const uint64_t *abi = dlsym(*library, p->abi_name);
-    const char *name = strncmp(p->what, "the ", 4) ? p->what : p->what + 4;
     if (!*entry || !abi)
-        return err_set(e, ERR_UNSUPPORTED, "%s is not memtide's %s: it has no %s", path, name, p->entry);
+        return err_set(e, ERR_UNSUPPORTED, "%s is not memtide's %s: it has no %s", path, p->what, p->entry);
     if (*abi == p->abi) return OK;
     return err_set(e, ERR_UNSUPPORTED, "%s was built for another version of memtide: build both again", path);
 }

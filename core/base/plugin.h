@@ -9,7 +9,7 @@
 enum { PLUGIN_PATH = 1024 };
 
 typedef struct Plugin {
-    const char *what, *file, *variable;  /* "the CUDA plugin", "memtide_cuda.so"; a variable that names another file */
+    const char *what, *file, *variable;  /* "CUDA plugin", "memtide_cuda.so"; a variable that names another file */
     const char *entry, *abi_name;        /* what it exports: a function, and a uint64_t that is `abi` if it was built with */
     uint64_t abi;                        /* this program */
 } Plugin;

@@ -62,9 +62,11 @@ Tensor *aten_matmul(Eager *g, Tensor *a, Tensor *b);
 /* A letter for each dimension: "bij", "bjk", "bik"; no letter stands twice in an operand, or in one alone. */
 Tensor *aten_einsum(Eager *g, const char *a_letters, const char *b_letters, const char *y_letters, Tensor *a, Tensor *b);
 Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b); /* b may be NULL */
-typedef struct ConvSizes { Size y; int groups; bool transposed; } ConvSizes;
-Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes);
 void eager_cublas(Eager *g); /* a product runs: its thread has a workspace from here on */
+
+/* ---- aten_convolution.c; x (N, C, L) or (N, C, H, W), b may be NULL; y: the output's size */
+typedef struct ConvHow { Size y; ConvAttr attr; bool transposed; } ConvHow;
+Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvHow *how);
 
 /* ---- aten_norm.c; w and b may be NULL */
 Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b);

@@ -1,5 +1,5 @@
-/* Matrix products and convolutions. Sources: ATen/native/Linear.cpp, LinearAlgebra.cpp (matmul), cuda/Blas.cpp;
- * FunctionsManual.cpp (mm_mat1_grad, mm_mat2_grad), Convolution.cpp. */
+/* Matrix products. Sources: ATen/native/Linear.cpp, LinearAlgebra.cpp (matmul), cuda/Blas.cpp;
+ * FunctionsManual.cpp (mm_mat1_grad, mm_mat2_grad). */
 #include <assert.h>
 #include <string.h>
 
@@ -218,36 +218,6 @@ static Tensor *linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
 Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
     GUARD(g);
     Tensor *lb = amp_low(g, b), *lw = amp_low(g, w), *lx = amp_low(g, x), *y = linear(g, lx, lw, lb);
-    tensor_drop(g, lx);
-    tensor_drop(g, lw);
-    tensor_drop(g, lb);
-    return y;
-}
-
-/* ---- convolution: the bias is added in place; its backward gives dx, dw, db in one call */
-
-static void apply_convolution(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    eager_op(g, "aten::convolution_backward");
-    for (int i = 0; i < n->n_next; i++) {
-        if (!node_wants(n, i)) continue;
-        const Meta *m = &n->next[i].node->out[n->next[i].output];
-        dx[i] = i < 2 ? tensor_like(g, n->saved[i], m->type) : tensor_new(g, dy[0]->type, m->size);
-    }
-    const unsigned all = (1u << dy[0]->size.rank) - 1;
-    if (n->n_next > 2 && node_wants(n, 2)) reduce_inner(g, dy[0], all & ~2u, 4); /* the bias's is a sum */
-}
-
-static const NodeRule convolution_rule = {"ConvolutionBackward0", apply_convolution};
-
-Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes) {
-    GUARD(g);
-    Tensor *lb = amp_low(g, b), *lw = amp_low(g, w), *lx = amp_low(g, x);
-    Node *n = node_new(g, &convolution_rule, (Tensor *[]){lx, lw, lb}, lb ? 3 : 2, 2);
-    node_save(g, n, 0, lx);
-    node_save(g, n, 1, lw);
-    eager_op(g, "aten::convolution");
-    Tensor *y = tensor_new(g, lx->type, sizes->y);
-    node_output(g, n, y);
     tensor_drop(g, lx);
     tensor_drop(g, lw);
     tensor_drop(g, lb);

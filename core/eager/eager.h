@@ -2,7 +2,7 @@
 #ifndef MT_EAGER_H
 #define MT_EAGER_H
 
-#include "card.h"
+#include "conv_workspace.h"
 #include "memory/trace.h"
 #include "network/network.h"
 #include "passes/settings.h"
@@ -13,7 +13,7 @@
  *     optimizer.step()
  *
  * x, y, output and loss live until they are bound again. Fills in a zeroed trace, with a mark "step 1", ... before each
- * step. ERR_SCRIPT: a layer or setting that is not predicted. */
-int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Err *e);
+ * step; *convs: where the workspaces of convolutions come from. ERR_SCRIPT: a layer or setting that is not predicted. */
+int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, ConvCalls *convs, Err *e);
 
 #endif

@@ -99,6 +99,23 @@ Tensor *tensor_new(Eager *g, ScalarType type, Size size) {
     return make(g, storage_new(g, (size_t)size_elements(&size) * scalar_bytes(type)), type, &size, stride);
 }
 
+static void channels_last_strides(const Size *size, int64_t *stride) {
+    int64_t step = size->of[1];
+    memset(stride, 0, TENSOR_RANK * sizeof *stride);
+    stride[1] = 1;
+    for (int d = size->rank - 1; d > 1; d--) {
+        stride[d] = step;
+        step *= size->of[d];
+    }
+    stride[0] = step;
+}
+
+Tensor *tensor_in_format(Eager *g, ScalarType type, Size size, bool channels_last) {
+    Tensor *t = tensor_new(g, type, size);
+    if (channels_last && size.rank > 2 && t != g->unnamed) channels_last_strides(&size, t->stride);
+    return t;
+}
+
 /* Does dimension a lie further apart than b? 0: it cannot be told. As TensorIterator::reorder_dimensions. */
 static int further(const Tensor *x, int a, int b) {
     const int64_t one = x->stride[a], other = x->stride[b];
@@ -166,6 +183,28 @@ bool tensor_is_contiguous(const Tensor *t) {
         if (t->size.of[i] == 1) continue;
         if (t->stride[i] != step) return false;
         step *= t->size.of[i];
+    }
+    return true;
+}
+
+bool tensor_lies_channels_last(const Tensor *t) {
+    int64_t stride[TENSOR_RANK];
+    if (t->size.rank < 3) return false;
+    channels_last_strides(&t->size, stride);
+    for (int d = 0; d < t->size.rank; d++)
+        if (t->size.of[d] != 1 && t->stride[d] != stride[d]) return false;
+    return true;
+}
+
+/* c10/core/MemoryFormat.h: is_channels_last_strides_2d_s4 */
+bool tensor_suggests_channels_last(const Tensor *t) {
+    static const int order[] = {1, 3, 2, 0};
+    int64_t least = 0;
+    if (t->size.rank != 4 || t->stride[1] == 0) return false;
+    for (int i = 0; i < 4; i++) {
+        const int d = order[i];
+        if (t->stride[d] < least || (d == 0 && least == t->stride[1])) return false;
+        least = t->stride[d] * (t->size.of[d] > 1 ? t->size.of[d] : 1);
     }
     return true;
 }

@@ -6,7 +6,7 @@
 
 #include "base/plugin.h"
 
-static const Plugin CUDA = {"the CUDA plugin", "memtide_cuda.so", "MEMTIDE_CUDA", "memtide_cuda_open", "memtide_cuda_abi", DEVICE_ABI};
+static const Plugin CUDA = {"CUDA plugin", "memtide_cuda.so", "MEMTIDE_CUDA", "memtide_cuda_open", "memtide_cuda_abi", DEVICE_ABI};
 
 static int open_cuda(const char *name, Device **out, Err *e) {
     void *library, *found;

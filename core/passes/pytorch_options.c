@@ -14,12 +14,13 @@ static int set_ternary(const char *name, Ternary *to, const char *value, Err *e)
 static int set_one(PyTorchOptions *o, const char *name, const char *value, Err *e) {
     const struct { const char *name; Ternary *to; } ternary[] = {
         {"foreach", &o->foreach}, {"fused", &o->fused}, {"set_to_none", &o->set_to_none},
-        {"use_reentrant", &o->use_reentrant}};
+        {"use_reentrant", &o->use_reentrant}, {"channels_last", &o->channels_last},
+        {"cudnn_benchmark", &o->cudnn_benchmark}};
     for (size_t i = 0; i < ARRAY_LEN(ternary); i++)
         if (!strcmp(ternary[i].name, name)) return set_ternary(name, ternary[i].to, value, e);
     if (!strcmp(name, "alloc_conf")) return caching_settings_parse(value, &o->caching, e);
-    return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, foreach, fused, set_to_none "
-                   "or use_reentrant", name);
+    return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, channels_last, cudnn_benchmark, "
+                   "foreach, fused, set_to_none or use_reentrant", name);
 }
 
 int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e) {

@@ -116,12 +116,26 @@ typedef enum Framework {
 #undef X
 } Framework;
 
+/*   what a convolution of PyTorch's step takes beside its tensors, where that is not known exactly: text */
+#define WORKSPACES(X)        \
+    X(LIKELY, "likely", "")  \
+    X(LEAST, "least", "")    \
+    X(MOST, "most", "")
+
+typedef enum Workspaces {
+#define X(name, text, what) WORKSPACES_##name,
+    WORKSPACES(X)
+#undef X
+} Workspaces;
+
 /* What a training loop of PyTorch may choose; its defaults where a script says nothing. */
 typedef enum Ternary { UNSAID, SAID_FALSE, SAID_TRUE } Ternary;
 typedef struct PyTorchOptions {
     Ternary foreach, fused;  /* of the optimizer: PyTorch's default is foreach, where there is that form */
     Ternary set_to_none;     /* of zero_grad: true */
     Ternary use_reentrant;   /* of torch.utils.checkpoint: false */
+    Ternary channels_last;   /* model and x are .to(memory_format=torch.channels_last): false */
+    Ternary cudnn_benchmark; /* torch.backends.cudnn.benchmark: false */
     CachingSettings caching; /* alloc_conf: what PYTORCH_CUDA_ALLOC_CONF says */
 } PyTorchOptions;
 /* From "alloc_conf=expandable_segments:True fused=true". ERR_SCRIPT: an unknown name, or a value that it cannot have. */
@@ -130,6 +144,7 @@ int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e);
 typedef struct Settings {
     Framework framework;
     PyTorchOptions pytorch;
+    Workspaces workspaces;
     Precision precision;
     int accumulate;          /* micro-batches per update, at least 1 */
     Checkpoint checkpoint;

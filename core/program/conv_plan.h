@@ -24,14 +24,13 @@ typedef struct ConvQuery {
     ConvAttr attr;
 } ConvQuery;
 
-/* first: bytes of the engine that cuDNN ranks first; most: of the engine that wants the most, if all were asked for, else
- * that of `first`. Every list has an engine that wants none. */
-typedef struct ConvWorkspace { size_t first, most; } ConvWorkspace;
+/* first: bytes of the engine that PyTorch takes, the first in cuDNN's ranking; most: of the engine that wants the most, if
+ * all were asked for, else that of `first`. version: cuDNN's, 91900. */
+typedef struct ConvAnswer { size_t first, most, version; } ConvAnswer;
 
-/* The library exports memtide_plan_conv, a ConvPlan, memtide_plan_version, a ConvPlanVersion, and memtide_plan_abi, which
- * is PLAN_ABI. ERR_UNSUPPORTED: cuDNN has no engine for it on that card. */
-typedef int ConvPlan(const PlanCard *card, const ConvQuery *q, bool all, ConvWorkspace *out, Err *e);
-typedef size_t ConvPlanVersion(void); /* of cuDNN: 91900 */
+/* The library exports memtide_plan_conv, a ConvPlan, and memtide_plan_abi, which is PLAN_ABI. ERR_UNSUPPORTED: cuDNN has no
+ * engine for it on that card. */
+typedef int ConvPlan(const PlanCard *card, const ConvQuery *q, bool all, ConvAnswer *out, Err *e);
 #define PLAN_ABI ((uint64_t)sizeof(PlanCard) << 32 | (uint64_t)sizeof(ConvQuery) << 16 | DT_COUNT)
 
 #endif

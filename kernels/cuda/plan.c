@@ -9,10 +9,7 @@
 
 extern const uint64_t memtide_plan_abi;
 const uint64_t memtide_plan_abi = PLAN_ABI;
-ConvPlanVersion memtide_plan_version;
 ConvPlan memtide_plan_conv;
-
-size_t memtide_plan_version(void) { return cudnnGetVersion(); }
 
 /* ---- a card as cuDNN describes devices */
 
@@ -74,7 +71,7 @@ static bool pytorch_may(const Engine *engine) {
 }
 
 /* As ATen/native/cudnn/Conv_v8.cpp: the quick ranking, then the engines that work. */
-static int ask(CudaDevice *c, const Graph *g, bool all, ConvWorkspace *out, Err *e) {
+static int ask(CudaDevice *c, const Graph *g, bool all, ConvAnswer *out, Err *e) {
     static const int rankings[] = {0, ENGINE_RANKINGS - 1};
     enum { FEW = 4 }; /* the first is nearly always taken */
     bool found = false;
@@ -84,7 +81,7 @@ static int ask(CudaDevice *c, const Graph *g, bool all, ConvWorkspace *out, Err 
             int code = engines_ask(c, g, rankings[r], most, &list, e);
             for (int k = 0; k < list.n && !code; k++) {
                 if (!pytorch_may(&list.at[k]) || (found && !all)) continue;
-                if (!found) *out = (ConvWorkspace){list.at[k].workspace, list.at[k].workspace};
+                if (!found) *out = (ConvAnswer){list.at[k].workspace, list.at[k].workspace, cudnnGetVersion()};
                 out->most = max_size(out->most, list.at[k].workspace);
                 found = true;
             }
@@ -94,7 +91,7 @@ static int ask(CudaDevice *c, const Graph *g, bool all, ConvWorkspace *out, Err 
     return found ? OK : err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine for this convolution on %s", c->model.name);
 }
 
-static int plan(const PlanCard *card, const ConvQuery *q, bool all, ConvWorkspace *out, Err *e) {
+static int plan(const PlanCard *card, const ConvQuery *q, bool all, ConvAnswer *out, Err *e) {
     enum { X = 1, W, Y };
     CudaDevice *c;
     int code = card_device(card, &c, e);
@@ -110,9 +107,9 @@ static int plan(const PlanCard *card, const ConvQuery *q, bool all, ConvWorkspac
 
 /* An answer takes up to a millisecond, all of them more than ten, and a step asks the same in each of its passes: what
  * was answered is kept, one answer for each hash. */
-int memtide_plan_conv(const PlanCard *card, const ConvQuery *q, bool all, ConvWorkspace *out, Err *e) {
+int memtide_plan_conv(const PlanCard *card, const ConvQuery *q, bool all, ConvAnswer *out, Err *e) {
     enum { ANSWERS = 1024 };
-    static struct { PlanCard card; ConvQuery q; bool known, all; ConvWorkspace found; } answers[ANSWERS];
+    static struct { PlanCard card; ConvQuery q; bool known, all; ConvAnswer found; } answers[ANSWERS];
     const uint64_t hash = hash_bytes(hash_bytes(HASH_START, card, sizeof *card), q, sizeof *q);
     const size_t at = (size_t)(hash % ANSWERS);
     if (answers[at].known && (answers[at].all || !all) && !memcmp(&answers[at].q, q, sizeof *q) &&

@@ -25,6 +25,8 @@ static void step_text(const Trace *t, int step, char *text, size_t room) {
     }
 }
 
+static ConvCalls convs;
+
 /* x (4, 3), w (2, 3), b (2): y = x w^T + b; the mean of (y - t)^2. x and t are bound again, the old gradients go, then the
  * product; the loss has the storage of its terms, and a tensor of terms beside it while it runs. Backward: the gradient 1,
  * dy, dw (x needs none), db as a sum. SGD without momentum needs nothing. */
@@ -35,7 +37,7 @@ static void test_linear(void) {
     Err e = {0, ""};
     char text[1024];
     s.optimizer.kind = OPTIM_SGD;
-    is_int(eager_trace(net, &s, card_find("a100-80gb"), 2, &t, &e), OK, "a step of SGD");
+    is_int(eager_trace(net, &s, card_find("a100-80gb"), 2, &t, &convs, &e), OK, "a step of SGD");
     is_int(t.n_marks, 2, "two steps");
     step_text(&t, 2, text, sizeof text);
     is_str(text, "+48 -48 +32 -32 -24 -8 +32 -32 +32 +32 -32 -32 +4 +32 +24 +8 -32 -4", "the second step");
@@ -49,15 +51,15 @@ static void test_refused(void) {
     Trace t = {0};
     Err e = {0, ""};
     const Card *card = card_find("a100-80gb");
-    is_int(eager_trace(net, &s, card, 2, &t, &e), ERR_SCRIPT, "a recurrent layer");
+    is_int(eager_trace(net, &s, card, 2, &t, &convs, &e), ERR_SCRIPT, "a recurrent layer");
     has_text(e.text, "does not predict", "is not predicted");
     network_free(net);
     net = network("Linear(3, 2)", "MSELoss", shape2(4, 3));
     s.checkpoint = CHECKPOINT_SQRT;
-    is_int(eager_trace(net, &s, card, 2, &t, &e), ERR_SCRIPT, "a choice of checkpoints that PyTorch has not");
+    is_int(eager_trace(net, &s, card, 2, &t, &convs, &e), ERR_SCRIPT, "a choice of checkpoints that PyTorch has not");
     s.checkpoint = CHECKPOINT_NONE;
     s.optimizer.kind = OPTIM_Adam8bit;
-    is_int(eager_trace(net, &s, card, 2, &t, &e), ERR_SCRIPT, "an optimizer of another library");
+    is_int(eager_trace(net, &s, card, 2, &t, &convs, &e), ERR_SCRIPT, "an optimizer of another library");
     ok(!card_find("a100"), "a card that there is not");
     network_free(net);
 }
@@ -67,7 +69,7 @@ typedef struct Case { const Network *net; Settings s; } Case;
 static int attempt(void *arg, Err *e) {
     const Case *c = arg;
     Trace t = {0};
-    int code = eager_trace(c->net, &c->s, card_find("a100-80gb"), 2, &t, e);
+    int code = eager_trace(c->net, &c->s, card_find("a100-80gb"), 2, &t, &convs, e);
     trace_free(&t);
     return code;
 }
