@@ -19,19 +19,16 @@ static Size broadcast_size(const Size *a, const Size *b) {
     return s;
 }
 
-/* As TensorIterator lays its output: like the inputs where they have the output's shape and one order. */
 static Tensor *iterate(Eager *g, const char *op, const Tensor *a, const Tensor *b) {
     const Size size = broadcast_size(&a->size, &b->size);
     const ScalarType type = wider(a->type, b->type);
     eager_op(g, op);
-    if (size_equal(&a->size, &size)) return tensor_like(g, a, type);
-    if (size_equal(&b->size, &size)) return tensor_like(g, b, type);
-    return tensor_new(g, type, size);
+    return tensor_of_operands(g, type, size, (const Tensor *[]){a, b}, 2);
 }
 
 static Tensor *unary(Eager *g, const char *op, const Tensor *x) {
     eager_op(g, op);
-    return tensor_like(g, x, x->type);
+    return tensor_of_operands(g, x->type, x->size, &x, 1);
 }
 
 /* ---- two tensors */
@@ -158,7 +155,8 @@ static void apply_act(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     Tensor *factor[ACT_FACTORS] = {NULL};
     for (int i = 0; i < ACT_FACTORS && rule->factors[i]; i++) factor[i] = unary(g, rule->factors[i], n->saved[0]);
     eager_op(g, rule->backward_op);
-    dx[0] = tensor_like(g, dy[0], dy[0]->type);
+    const Tensor *const read[] = {dy[0], factor[0] ? factor[0] : n->saved[0]};
+    dx[0] = tensor_of_operands(g, dy[0]->type, dy[0]->size, read, 2);
     for (int i = 0; i < ACT_FACTORS; i++) tensor_drop(g, factor[i]);
 }
 

@@ -10,7 +10,7 @@ static void apply_sum(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     tensor_drop(g, d);
     if (n->number[1]) {
         eager_op(g, "aten::div");
-        dx[0] = tensor_new(g, whole->type, whole->size);
+        dx[0] = tensor_of_operands(g, whole->type, whole->size, (const Tensor *[]){whole}, 1);
         tensor_drop(g, whole);
     } else {
         dx[0] = whole;

@@ -199,7 +199,9 @@ Tensor *aten_cat(Eager *g, Tensor *const *x, int count, int dim) {
         if (x[k]->type < type) type = x[k]->type;
     }
     eager_op(g, "aten::cat");
-    Tensor *y = tensor_new(g, type, size);
+    bool last = true; /* all of them say so */
+    for (int k = 0; k < count; k++) last = last && tensor_suggests_channels_last(x[k]);
+    Tensor *y = tensor_in_format(g, type, size, last);
     Node *n = node_new(g, &cat_rule, x, count, 0);
     if (n) n->number[0] = dim;
     node_output(g, n, y);
@@ -246,5 +248,5 @@ static const NodeRule pad_rule = {"ConstantPadNdBackward0", apply_pad};
 Tensor *aten_pad(Eager *g, Tensor *x, Size size) {
     GUARD(g);
     eager_op(g, "aten::constant_pad_nd");
-    return linked(g, &pad_rule, x, tensor_new(g, x->type, size));
+    return linked(g, &pad_rule, x, tensor_in_format(g, x->type, size, tensor_suggests_channels_last(x)));
 }

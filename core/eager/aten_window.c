@@ -21,16 +21,19 @@ static const struct { const char *op, *backward; NodeRule rule; bool indices, sa
 
 static void apply_window(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     eager_op(g, windows[n->number[0]].backward);
-    dx[0] = tensor_new(g, dy[0]->type, n->size);
+    dx[0] = tensor_in_format(g, dy[0]->type, n->size, n->number[1]);
 }
 
 static Tensor *window(Eager *g, WindowOp op, Tensor *x, Size size) {
     Node *n = node_new(g, &windows[op].rule, &x, 1, 2);
     if (n) n->size = x->size;
+    const bool last = tensor_suggests_channels_last(x);
     if (n) n->number[0] = op;
+    if (n) n->number[1] = last && op < NEAREST; /* the gradient of an upsampling lies in order */
     if (windows[op].saves_input) node_save(g, n, 0, x);
     eager_op(g, windows[op].op);
-    Tensor *y = tensor_new(g, x->type, size), *indices = windows[op].indices ? tensor_new(g, T_LONG, size) : NULL;
+    Tensor *y = tensor_in_format(g, x->type, size, last);
+    Tensor *indices = windows[op].indices ? tensor_in_format(g, T_LONG, size, last) : NULL;
     node_save(g, n, 1, indices);
     node_output(g, n, y);
     tensor_drop(g, indices);
@@ -47,10 +50,14 @@ Tensor *aten_avg_pool2d(Eager *g, Tensor *x, Size y) {
     return window(g, AVG_POOL, x, y);
 }
 
-/* To one pixel it is a mean. */
+/* To one pixel it is a mean, whose strides are then set to the input's format. */
 Tensor *aten_adaptive_avg_pool2d(Eager *g, Tensor *x, Size y) {
     GUARD(g);
-    if (y.of[2] == 1 && y.of[3] == 1) return aten_mean(g, x, 1u << 2 | 1u << 3, true);
+    if (y.of[2] == 1 && y.of[3] == 1) {
+        Tensor *mean = aten_mean(g, x, 1u << 2 | 1u << 3, true);
+        if (tensor_suggests_channels_last(x) && mean != g->unnamed) mean->stride[0] = mean->stride[2] = mean->stride[3] = y.of[1], mean->stride[1] = 1;
+        return mean;
+    }
     return window(g, ADAPTIVE_AVG_POOL, x, y);
 }
 

@@ -109,6 +109,8 @@ Tensor *tensor_new(Eager *g, ScalarType type, Size size);
 Tensor *tensor_like(Eager *g, const Tensor *x, ScalarType type);
 /* A new tensor (N, C, L) or (N, C, H, W) whose channels lie last; or contiguous, as other ranks always are. */
 Tensor *tensor_in_format(Eager *g, ScalarType type, Size size, bool channels_last);
+/* The result of an elementwise op on n operands, broadcast to that size: it lies as they do. */
+Tensor *tensor_of_operands(Eager *g, ScalarType type, Size size, const Tensor *const *x, int n);
 /* x's storage under other sizes and strides. */
 Tensor *tensor_view(Eager *g, Tensor *x, Size size, const int64_t *stride);
 /* x without its graph. */
