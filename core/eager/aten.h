@@ -17,6 +17,7 @@ Tensor *aten_transpose(Eager *g, Tensor *x, int a, int b);
 Tensor *aten_expand(Eager *g, Tensor *x, Size size);
 Tensor *aten_narrow(Eager *g, Tensor *x, int dim, int64_t length);
 Tensor *aten_select(Eager *g, Tensor *x, int dim);
+Tensor *aten_as_strided(Eager *g, Tensor *x, const int64_t *stride); /* of x's sizes; x is whole */
 Tensor *aten_contiguous(Eager *g, Tensor *x);                  /* x itself, or a copy */
 Tensor *aten_clone(Eager *g, Tensor *x, bool contiguous);
 Tensor *aten_cat(Eager *g, Tensor *const *x, int n, int dim);

@@ -123,6 +123,20 @@ Tensor *aten_expand(Eager *g, Tensor *x, Size size) {
     return linked(g, &expand_rule, x, tensor_view(g, x, size, stride));
 }
 
+/* ---- other strides: the gradient is put into zeros as large as what the view is of */
+
+static void apply_as_strided(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    eager_op(g, "aten::new_zeros");
+    dx[0] = tensor_new(g, dy[0]->type, n->size);
+}
+
+static const NodeRule as_strided_rule = {"AsStridedBackward1", apply_as_strided};
+
+Tensor *aten_as_strided(Eager *g, Tensor *x, const int64_t *stride) {
+    GUARD(g);
+    return linked(g, &as_strided_rule, x, tensor_view(g, x, x->size, stride));
+}
+
 /* ---- parts: the gradient is zeros with the part's gradient in them */
 
 static void apply_part(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {

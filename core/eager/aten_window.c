@@ -20,8 +20,10 @@ static const struct { const char *op, *backward; NodeRule rule; bool indices, sa
 };
 
 static void apply_window(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    eager_op(g, windows[n->number[0]].backward);
-    dx[0] = tensor_in_format(g, dy[0]->type, n->size, n->number[1]);
+    const WindowOp op = (WindowOp)n->number[0]; /* of a pooling in the input's format, of an upsampling in the gradient's */
+    const bool last = op < NEAREST ? n->number[1] : tensor_suggests_channels_last(dy[0]);
+    eager_op(g, windows[op].backward);
+    dx[0] = tensor_in_format(g, dy[0]->type, n->size, last);
 }
 
 static Tensor *window(Eager *g, WindowOp op, Tensor *x, Size size) {
@@ -29,7 +31,7 @@ static Tensor *window(Eager *g, WindowOp op, Tensor *x, Size size) {
     if (n) n->size = x->size;
     const bool last = tensor_suggests_channels_last(x);
     if (n) n->number[0] = op;
-    if (n) n->number[1] = last && op < NEAREST; /* the gradient of an upsampling lies in order */
+    if (n) n->number[1] = last;
     if (windows[op].saves_input) node_save(g, n, 0, x);
     eager_op(g, windows[op].op);
     Tensor *y = tensor_in_format(g, x->type, size, last);
@@ -54,9 +56,12 @@ Tensor *aten_avg_pool2d(Eager *g, Tensor *x, Size y) {
 Tensor *aten_adaptive_avg_pool2d(Eager *g, Tensor *x, Size y) {
     GUARD(g);
     if (y.of[2] == 1 && y.of[3] == 1) {
+        const int64_t c = y.of[1], last[TENSOR_RANK] = {c, 1, c, c};
         Tensor *mean = aten_mean(g, x, 1u << 2 | 1u << 3, true);
-        if (tensor_suggests_channels_last(x) && mean != g->unnamed) mean->stride[0] = mean->stride[2] = mean->stride[3] = y.of[1], mean->stride[1] = 1;
-        return mean;
+        if (!tensor_suggests_channels_last(x)) return mean;
+        Tensor *turned = aten_as_strided(g, mean, last);
+        tensor_drop(g, mean);
+        return turned;
     }
     return window(g, ADAPTIVE_AVG_POOL, x, y);
 }

@@ -2,7 +2,7 @@
 
 There is no recurrent layer among them: on CUDA it is one op of cuDNN's, which fakegpu.cpp has not (it would show the
 cells that PyTorch computes step by step elsewhere)."""
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.utils.checkpoint
@@ -401,6 +401,20 @@ def random_case(seed):
 
 for seed in range(1, 61):
     random_case(seed)
+
+# ---- the same with model and input in channels_last
+
+def channels_last(name):
+    kept = CASES[name]
+    CASES[name + "_last"] = replace(kept, name=kept.name + "_last", pytorch={**kept.pytorch, "channels_last": True})
+
+
+for name in ("convnet normalised normalised_amp_bf16 normalised_eval residual variables layer_conv_transpose layer_groupnorm "
+             "layer_instancenorm layer_avgpool layer_maxpool layer_upsample model_LeNet model_VGG11 model_ResNet18 "
+             "model_ResNet18_amp_bf16 model_ResNet18_eval model_UNet mlp").split():
+    channels_last(name)
+for name in [name for name in CASES if name.startswith("random_") and len(CASES[name].input) == 3]:
+    channels_last(name)
 
 # ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
 
