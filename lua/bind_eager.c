@@ -176,8 +176,8 @@ static int cost(lua_State *L) {
     return 3;
 }
 
-/* trace:convolutions() -> {table, library, estimate}: how many passes of convolutions have their workspace from there,
- * and {table, library}: which version of cuDNN it was, "9.26.0" */
+/* trace:convolutions() -> {table, library, estimate}: how many passes of convolutions in a step have their workspace from there;
+ * {table, library}: which version of cuDNN it was, "9.26.0"; are all of them exact? */
 static int convolutions(lua_State *L) {
     static const char *const names[] = {
 #define X(name, text, what) text,
@@ -186,7 +186,7 @@ static int convolutions(lua_State *L) {
     };
     const EagerBox *box = bind_get(L, 1, BOX_TRACE);
     lua_createtable(L, 0, WORKSPACE_SOURCE_COUNT);
-    for (int i = 0; i < WORKSPACE_SOURCE_COUNT; i++) bind_set_integer(L, names[i], box->convs.count[i]);
+    for (int i = 0; i < WORKSPACE_SOURCE_COUNT; i++) bind_set_integer(L, names[i], box->convs.count[i] / STEPS);
     lua_newtable(L);
     for (int i = 0; i < WORKSPACE_SOURCE_COUNT; i++) {
         const int version = (int)box->convs.version[i];
@@ -194,7 +194,8 @@ static int convolutions(lua_State *L) {
         lua_pushfstring(L, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
         lua_setfield(L, -2, names[i]);
     }
-    return 2;
+    lua_pushboolean(L, !box->convs.range);
+    return 3;
 }
 
 /* cards() -> {{name, title, memory, log, multiprocessors, threads, cublas_workspace, context, source}, ...}, and the least and

@@ -57,6 +57,7 @@ static void workspace(Eager *g, ConvPass pass, ScalarType type, bool channels_la
     const size_t by_bound[] = {[WORKSPACES_LIKELY] = found.likely, [WORKSPACES_LEAST] = found.least, [WORKSPACES_MOST] = found.most};
     const char *op = g->op;
     g->convs.count[found.source]++;
+    if (found.least != found.most) g->convs.range = true;
     if (found.version) g->convs.version[found.source] = found.version;
     eager_op(g, ops[pass]);
     INNER(g, (int64_t)by_bound[g->workspaces]);

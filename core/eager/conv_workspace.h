@@ -22,8 +22,8 @@ typedef enum WorkspaceSource {
 /* Bytes: what is most likely, and between what they are. version: of cuDNN, 92600; 0 of an estimate. */
 typedef struct Workspace { size_t likely, least, most, version; WorkspaceSource source; } Workspace;
 
-/* How many passes have their bytes from where, and from which version of cuDNN. */
-typedef struct ConvCalls { int count[WORKSPACE_SOURCE_COUNT]; size_t version[WORKSPACE_SOURCE_COUNT]; } ConvCalls;
+/* How many passes have their bytes from where, and from which version of cuDNN; range: of some it is not known exactly. */
+typedef struct ConvCalls { int count[WORKSPACE_SOURCE_COUNT]; size_t version[WORKSPACE_SOURCE_COUNT]; bool range; } ConvCalls;
 
 /* benchmark: torch.backends.cudnn.benchmark: PyTorch takes the engine that is the fastest, which may be any of them. */
 Workspace conv_workspace(const Card *card, const ConvQuery *q, bool benchmark);

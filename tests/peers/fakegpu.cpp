@@ -369,6 +369,8 @@ static Slots slots_of(const std::string &name, const Values &args, Values &resul
             split_reduction(slots, tensor(0), dims_of(args), name == "aten::max" ? 16 : 4);
     } else if (name == "aten::convolution_overrideable") slots = convolution(args, results);
     else if (name == "aten::convolution_backward_overrideable") slots = convolution_backward(args, results);
+    else if (name == "aten::mse_loss_backward") // Loss.cpp: zeros in order
+        results[0] = in_format(results[0].toTensor(), at::MemoryFormat::Contiguous);
     else if (name == "aten::native_dropout") slots = {output(1), output(0)};
     else if (name == "aten::log_sigmoid_forward") slots = {output(0)}; // the buffer is the CPU's alone
     else if (name == "aten::mse_loss" || name == "aten::smooth_l1_loss" || name == "aten::huber_loss" ||

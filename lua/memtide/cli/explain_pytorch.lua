@@ -54,10 +54,10 @@ end
 local function mib(bytes) return ("%.2f"):format(bytes / 2 ^ 20) end
 
 -- What nvidia-smi would show: reserved bytes and the context.
-local function device_line(self)
+local function device_line(self, least, most)
   local found, device = self.prediction, self.values.device
   local context, _, source = cards.context(device)
-  local low, high = cards.range(device, found.max_memory_reserved)
+  local low, high = cards.range(device, least.max_memory_reserved, most.max_memory_reserved)
   local between = ("from %d to %d"):format(low, high)
   if not context then
     return "device_bytes         " .. between .. ": reserved, and a context that is not known; see memtide calibrate"
@@ -66,13 +66,46 @@ local function device_line(self)
     between)
 end
 
+local SOURCES = {
+  {"table", "cuDNN %s, from memtide's table"}, {"library", "cuDNN %s of this machine, asked about the card"},
+  {"estimate", "an estimate: neither the table nor a cuDNN here knows them"},
+}
+
+-- Where the workspaces of convolutions come from; nil: there are none.
+local function convolutions_line(self)
+  local counts, versions = self.program:convolutions()
+  local parts = {}
+  for _, source in ipairs(SOURCES) do
+    local name, text = source[1], source[2]
+    if counts[name] > 0 then parts[#parts + 1] = ("%d passes, "):format(counts[name]) .. text:format(versions[name]) end
+  end
+  return #parts > 0 and "workspaces of convolutions: " .. table.concat(parts, "; ") or nil
+end
+
+-- The predictions of the step that reserves the least and of the one that reserves the most, by what convolutions take
+local function bounds(self)
+  local low, high = cell.bounds(self)
+  local least, most = low.prediction, high.prediction
+  for _, one in ipairs{low, high} do if one ~= self then cell.release(one) end end
+  return least, most
+end
+
+local function or_range(name, found, least, most)
+  local text = ("%-20s %d"):format(name, found[name])
+  local low, high = math.min(least[name], most[name], found[name]), math.max(least[name], most[name], found[name])
+  return low == high and text or ("%s, from %d to %d"):format(text, low, high)
+end
+
 local function print_tables(self, out, groups)
   local found, own = self.prediction, own_step(self)
   out(("%s, %s, batch %d, %s, on %s"):format(self.experiment.name, self.name, self.settings.batch,
     self.settings.precision, cell.device(self.settings.device):info().name))
-  out(("max_memory_allocated %d, at %s"):format(found.max_memory_allocated, found.peak.op))
-  out(("max_memory_reserved  %d"):format(found.max_memory_reserved))
-  out(device_line(self))
+  local least, most = bounds(self)
+  out(or_range("max_memory_allocated", found, least, most) .. ", at " .. found.peak.op)
+  out(or_range("max_memory_reserved", found, least, most))
+  out(device_line(self, least, most))
+  local convolutions = convolutions_line(self)
+  if convolutions then out(convolutions) end
   out ""
   local lines = {{"", "PyTorch", "MiB", "memtide", "MiB", "why they differ"}}
   for _, name in ipairs(categories) do

@@ -129,18 +129,22 @@ end
 local function line_of(self, variant, device, memory)
   local probe = compiled(self, changed(variant.values, {device = device}))
   local found, v = probe.prediction, probe.values
-  local room = memory or cell.room(probe)
+  local room, low, high = memory or cell.room(probe), cell.bounds(probe)
   local sure, perhaps = cards.limits(device, room)
   local line = {case = self.name, card = cards.name(device), technique = variant.name, short = variant.short, batch = v.batch,
     accumulate = v.accumulate, max_memory_allocated = found.max_memory_allocated,
-    max_memory_reserved = found.max_memory_reserved, room = room}
-  local good = within(probe, sure)
-  local close = good or within(probe, perhaps)
+    max_memory_reserved = found.max_memory_reserved, room = room, exact = low == high}
+  local good = within(high, sure)
+  local close = good or within(low, perhaps)
   line.verdict = good and FITS or close and TIGHT or NOT
-  line.gives_back = close ~= nil and found.max_memory_reserved > (good and sure or perhaps)
+  line.gives_back = close ~= nil
+    and (good and high or low).prediction.max_memory_reserved > (good and sure or perhaps)
   line.device_bytes = (close or found).device_bytes
-  line.device_bytes_least, line.device_bytes_most = cards.range(device, (close or found).max_memory_reserved)
-  line.largest_batch, line.tight_batch = largest(probe, sure), largest(probe, perhaps)
+  line.device_bytes_least, line.device_bytes_most = cards.range(device,
+    (line.exact and close or low.prediction).max_memory_reserved,
+    (line.exact and close or high.prediction).max_memory_reserved)
+  line.largest_batch, line.tight_batch = largest(high, sure), largest(low, perhaps)
+  for _, one in ipairs{low, high} do if one ~= probe then cell.release(one) end end
   cell.release(probe)
   return line
 end
@@ -339,12 +343,14 @@ local function show(found)
   end
   print "\nA to B: up to A it fits, up to B it is tight: within the error of max_memory_reserved and the range of the context,\z
     \nwhich memtide calibrate narrows (docs/pytorch.md). The time of PyTorch's step is not known: nothing is ranked by it."
-  for _, line in ipairs(all_lines(found)) do
-    if line.gives_back then
-      print "*: only since PyTorch gives cached memory back at the limit and asks again, which takes time"
-      break
-    end
+  local lines = all_lines(found)
+  local function note(condition, text)
+    for _, line in ipairs(lines) do if condition(line) then return print(text) end end
   end
+  note(function(line) return line.gives_back end,
+    "*: only since PyTorch gives cached memory back at the limit and asks again, which takes time")
+  note(function(line) return not line.exact end,
+    "What convolutions take beside their tensors is not known exactly: A is with the most of it, B with the least.")
 end
 
 local function write(path, lines)

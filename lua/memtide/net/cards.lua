@@ -49,10 +49,10 @@ local function context_range(device)
   return math.min(least, bytes or least), math.max(most, bytes or most)
 end
 
--- Between which bytes of the device a process will have that is predicted to reserve so many.
-function cards.range(device, reserved)
+-- Between which bytes of the device a process will have that is predicted to reserve so many, from the least to the most.
+function cards.range(device, least_reserved, most_reserved)
   local low, high = context_range(device)
-  return math.floor(reserved * (1 - RESERVED_ERROR)) + low, math.ceil(reserved * (1 + RESERVED_ERROR)) + high
+  return math.floor(least_reserved * (1 - RESERVED_ERROR)) + low, math.ceil(most_reserved * (1 + RESERVED_ERROR)) + high
 end
 
 -- Is a context of so many bytes beyond what is known of others? nil: no; else {word, bytes}.

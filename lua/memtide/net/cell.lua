@@ -226,14 +226,35 @@ local function evaluation(self)
   return util.must(core.compile(self.network, settings.for_evaluation(self.values), cell.device(self.values.device)))
 end
 
--- PyTorch's step on the cell's card stands in the program's place: it is predicted, and never run.
+-- PyTorch's step on the cell's card stands in the program's place: it is predicted, and never run. self.workspaces: what
+-- convolutions take, "least" or "most", where that is not known for sure.
 local function compile_eager(self)
   local v = self.values
-  local trace, text, code = core.eager(self.network, settings.for_core(v), cards.name(v.device))
+  local given = settings.for_core(v)
+  given.workspaces = self.workspaces
+  local trace, text, code = core.eager(self.network, given, cards.name(v.device))
   if not trace then error(util.failure(text, code), 0) end
   self.program, self.settings = trace, v
   self.prediction = cell.predict(self, self.memory)
   return self
+end
+
+-- Two compiled cells of PyTorch's step, the one that reserves the least and the one that reserves the most, of this one and
+-- those with the least and the most that its convolutions may take beside their tensors; both are `self` where that is known
+-- exactly. More bytes can reserve less, for the holes between blocks. The caller closes those that are not `self`.
+function cell.bounds(self)
+  local _, _, exact = self.program:convolutions()
+  local low, high = self, self
+  if exact then return low, high end
+  for _, workspaces in ipairs{"least", "most"} do
+    local one = cell.compile(cell.build{experiment = self.experiment, values = self.values, name = self.name, places = {},
+      memory = self.memory, workspaces = workspaces})
+    local reserved = one.prediction.max_memory_reserved
+    if reserved < low.prediction.max_memory_reserved then low = one
+    elseif reserved > high.prediction.max_memory_reserved then high = one
+    else cell.release(one) end
+  end
+  return low, high
 end
 
 -- Program and prediction; `passes`: the program's text after each pass as well.
