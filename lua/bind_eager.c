@@ -235,6 +235,27 @@ static int floor_time(lua_State *L) {
     return 1;
 }
 
+/* trace:convolutions() -> {table, library, estimate}: how many passes of convolutions in a step have their workspace from there;
+ * {table, library}: which version of cuDNN it was, "9.26.0" */
+static int convolutions(lua_State *L) {
+    static const char *const names[] = {
+#define X(name, text, what) text,
+        WORKSPACE_SOURCES(X)
+#undef X
+    };
+    const EagerBox *box = bind_get(L, 1, BOX_TRACE);
+    lua_createtable(L, 0, WORKSPACE_SOURCE_COUNT);
+    for (int i = 0; i < WORKSPACE_SOURCE_COUNT; i++) bind_set_integer(L, names[i], box->of->convs.count[i] / STEPS);
+    lua_newtable(L);
+    for (int i = 0; i < WORKSPACE_SOURCE_COUNT; i++) {
+        const int version = (int)box->of->convs.version[i];
+        if (!version) continue;
+        lua_pushfstring(L, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+        lua_setfield(L, -2, names[i]);
+    }
+    return 2;
+}
+
 /* Per second at most: bytes of its memory, and operations of products by type. */
 static void push_peaks(lua_State *L, const Card *c) {
     lua_createtable(L, 0, 5);
@@ -271,7 +292,8 @@ static int cards(lua_State *L) {
 }
 
 void bind_open_eager(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive}, {"cost", cost}, {"floor", floor_time}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive},
+                                       {"cost", cost}, {"floor", floor_time}, {"convolutions", convolutions}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"eager", new_trace}, {"cards", cards}, {NULL, NULL}};
     bind_type(L, BOX_TRACE, methods);
     luaL_setfuncs(L, functions, 0);

@@ -18,6 +18,7 @@ Tensor *aten_transpose(Eager *g, Tensor *x, int a, int b);
 Tensor *aten_expand(Eager *g, Tensor *x, Size size);
 Tensor *aten_narrow(Eager *g, Tensor *x, int dim, int64_t length);
 Tensor *aten_select(Eager *g, Tensor *x, int dim);
+Tensor *aten_as_strided(Eager *g, Tensor *x, const int64_t *stride); /* of x's sizes; x is whole */
 Tensor *aten_contiguous(Eager *g, Tensor *x);                  /* x itself, or a copy */
 Tensor *aten_clone(Eager *g, Tensor *x, bool contiguous);
 Tensor *aten_cat(Eager *g, Tensor *const *x, int n, int dim);
@@ -63,8 +64,6 @@ Tensor *aten_matmul(Eager *g, Tensor *a, Tensor *b);
 /* A letter for each dimension: "bij", "bjk", "bik"; no letter stands twice in an operand, or in one alone. */
 Tensor *aten_einsum(Eager *g, const char *a_letters, const char *b_letters, const char *y_letters, Tensor *a, Tensor *b);
 Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b); /* b may be NULL */
-typedef struct ConvSizes { Size y; int groups; bool transposed; } ConvSizes;
-Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes);
 void eager_cublas(Eager *g); /* a product runs: its thread has a workspace from here on */
 
 /* ---- aten_recurrent.c: the layers of an RNN, an LSTM or a GRU as one op, from states of zeros; w[n_w]: their weights, as
@@ -72,6 +71,10 @@ void eager_cublas(Eager *g); /* a product runs: its thread has a workspace from 
 Tensor *aten_cudnn_rnn(Eager *g, CudnnRnn r, Tensor *x, Tensor *const *w, int n_w, double dropout);
 /* flatten_parameters(): w[n] become parts of one buffer. */
 void aten_cudnn_rnn_flatten(Eager *g, CudnnRnn r, Tensor **w, int n);
+
+/* ---- aten_convolution.c; x (N, C, L) or (N, C, H, W), b may be NULL; y: the output's size */
+typedef struct ConvHow { Size y; ConvAttr attr; bool transposed; } ConvHow;
+Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvHow *how);
 
 /* ---- aten_norm.c; w and b may be NULL */
 /* running[2]: of mean and variance, entries may be NULL; or NULL */

@@ -53,9 +53,10 @@ static const struct PairLoss { const char *name, *op, *backward; NodeRule rule; 
 
 static void apply_pair(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     (void)dy;
-    eager_op(g, pairs[n->number[0]].backward);
-    READS(g, n->saved[0], n->saved[1]);
-    dx[0] = tensor_like(g, n->saved[0], n->saved[0]->type);
+    const Tensor *x = n->saved[0];
+    eager_op(g, pairs[n->number[0]].backward); /* BCE's is like its input, the others are zeros in order */
+    READS(g, x, n->saved[1]);
+    dx[0] = pairs[n->number[0]].way == TERMS_ARE_RESULT ? tensor_like(g, x, x->type) : tensor_new(g, x->type, x->size);
 }
 
 Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target) {

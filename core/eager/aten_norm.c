@@ -62,7 +62,8 @@ static Tensor *norm(Eager *g, NormKind kind, Tensor *x, Tensor *w, Tensor *b, Te
     const bool copies = (kind == NORM_LAYER || kind == NORM_RMS) && !tensor_is_contiguous(x);
     Tensor *copy = copies ? tensor_new(g, x->type, x->size) : NULL;
     READS(g, copy);
-    Tensor *y = kind == NORM_BATCH ? tensor_like(g, x, x->type) : tensor_new(g, x->type, x->size);
+    Tensor *y = kind == NORM_BATCH ? tensor_like(g, x, x->type)
+                                   : tensor_in_format(g, x->type, x->size, kind == NORM_GROUP && tensor_suggests_channels_last(x));
     Tensor *mean = kind != NORM_RMS ? tensor_new(g, T_FLOAT, stats) : NULL;
     Tensor *istd = tensor_new(g, T_FLOAT, stats);
     const int64_t channels = x->size.rank > 1 ? x->size.of[0] * x->size.of[1] : 0;

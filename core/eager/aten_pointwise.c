@@ -19,21 +19,18 @@ static Size broadcast_size(const Size *a, const Size *b) {
     return s;
 }
 
-/* As TensorIterator lays its output: like the inputs where they have the output's shape and one order. */
 static Tensor *iterate(Eager *g, const char *op, const Tensor *a, const Tensor *b) {
     const Size size = broadcast_size(&a->size, &b->size);
     const ScalarType type = wider(a->type, b->type);
     eager_op(g, op);
     READS(g, a, b);
-    if (size_equal(&a->size, &size)) return tensor_like(g, a, type);
-    if (size_equal(&b->size, &size)) return tensor_like(g, b, type);
-    return tensor_new(g, type, size);
+    return tensor_of_operands(g, type, size, (const Tensor *[]){a, b}, 2);
 }
 
 static Tensor *unary(Eager *g, const char *op, const Tensor *x) {
     eager_op(g, op);
     READS(g, x);
-    return tensor_like(g, x, x->type);
+    return tensor_of_operands(g, x->type, x->size, &x, 1);
 }
 
 /* ---- two tensors */
@@ -117,7 +114,7 @@ enum { ACT_FACTORS = 2 };
 struct ActRule {
     const char *name, *op, *backward_op;
     NodeRule rule;
-    enum { SAVES_INPUT, SAVES_RESULT } saves;
+    enum { SAVES_INPUT, SAVES_RESULT, LEADS } saves; /* + LEADS: in the backward pass it stands before the gradient */
     const char *factors[ACT_FACTORS]; /* what its backward pass makes before, where it is not one kernel */
 };
 
@@ -125,8 +122,8 @@ static void apply_act(Eager *g, Node *n, Tensor *const *dy, Tensor **dx);
 
 #define ACT(name, op, node, backward, saves, ...) {name, "aten::" op, "aten::" backward, {node, apply_act}, saves, {__VA_ARGS__}}
 static const ActRule acts[] = {
-    ACT("ReLU", "relu", "ReluBackward0", "threshold_backward", SAVES_RESULT, NULL),
-    ACT("LeakyReLU", "leaky_relu", "LeakyReluBackward0", "leaky_relu_backward", SAVES_INPUT, NULL),
+    ACT("ReLU", "relu", "ReluBackward0", "threshold_backward", SAVES_RESULT + LEADS, NULL),
+    ACT("LeakyReLU", "leaky_relu", "LeakyReluBackward0", "leaky_relu_backward", SAVES_INPUT + LEADS, NULL),
     ACT("Sigmoid", "sigmoid", "SigmoidBackward0", "sigmoid_backward", SAVES_RESULT, NULL),
     ACT("Tanh", "tanh", "TanhBackward0", "tanh_backward", SAVES_RESULT, NULL),
     ACT("SiLU", "silu", "SiluBackward0", "silu_backward", SAVES_INPUT, NULL),
@@ -162,8 +159,9 @@ static void apply_act(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     Tensor *factor[ACT_FACTORS] = {NULL};
     for (int i = 0; i < ACT_FACTORS && rule->factors[i]; i++) factor[i] = unary(g, rule->factors[i], n->saved[0]);
     eager_op(g, rule->backward_op);
-    READS(g, dy[0], rule->factors[0] ? factor[0] : n->saved[0]);
-    dx[0] = tensor_like(g, dy[0], dy[0]->type);
+    const Tensor *const read[] = {n->saved[0], dy[0], factor[0] ? factor[0] : n->saved[0]};
+    READS(g, read[1], read[2]);
+    dx[0] = tensor_of_operands(g, dy[0]->type, dy[0]->size, read + !(rule->saves & LEADS), 2);
     for (int i = 0; i < ACT_FACTORS; i++) tensor_drop(g, factor[i]);
 }
 
@@ -172,12 +170,12 @@ Tensor *aten_act(Eager *g, const ActRule *rule, Tensor *x, bool inplace) {
     GUARD(g);
     Node *n = node_new(g, &rule->rule, &x, 1, 1);
     Tensor *kept = NULL;
-    if (inplace && n && rule->saves == SAVES_INPUT && strcmp(rule->name, "LeakyReLU")) kept = unary(g, "aten::clone", x);
-    if (rule->saves == SAVES_INPUT) node_save(g, n, 0, kept ? kept : x);
+    if (inplace && n && !(rule->saves & SAVES_RESULT) && strcmp(rule->name, "LeakyReLU")) kept = unary(g, "aten::clone", x);
+    if (!(rule->saves & SAVES_RESULT)) node_save(g, n, 0, kept ? kept : x);
     tensor_drop(g, kept);
     if (inplace) work_inplace(g, rule->op, x, NULL);
     Tensor *y = inplace ? tensor_ref(x) : unary(g, rule->op, x);
-    if (rule->saves == SAVES_RESULT) node_save(g, n, 0, y);
+    if (rule->saves & SAVES_RESULT) node_save(g, n, 0, y);
     if (inplace) node_rebase(g, n, y);
     else node_output(g, n, y);
     return y;

@@ -1,5 +1,5 @@
-/* Matrix products and convolutions. Sources: ATen/native/Linear.cpp, LinearAlgebra.cpp (matmul), cuda/Blas.cpp;
- * FunctionsManual.cpp (mm_mat1_grad, mm_mat2_grad), Convolution.cpp. */
+/* Matrix products. Sources: ATen/native/Linear.cpp, LinearAlgebra.cpp (matmul), cuda/Blas.cpp;
+ * FunctionsManual.cpp (mm_mat1_grad, mm_mat2_grad). */
 #include <assert.h>
 #include <string.h>
 
@@ -233,50 +233,6 @@ static Tensor *linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
 Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
     GUARD(g);
     Tensor *lb = amp_low(g, b), *lw = amp_low(g, w), *lx = amp_low(g, x), *y = linear(g, lx, lw, lb);
-    tensor_drop(g, lx);
-    tensor_drop(g, lw);
-    tensor_drop(g, lb);
-    return y;
-}
-
-/* ---- convolution: the bias is added in place; its backward gives dx, dw, db in one call */
-
-/* One pass over x and y with each weight: forward, and for either gradient. cuDNN takes TF32 for fp32 unless it is forbidden
- * (torch.backends.cudnn.allow_tf32). Of a transposed convolution the pixels are those of x. */
-static void convolves(Eager *g, const Tensor *x, const Tensor *w, const Tensor *y, bool transposed) {
-    const Tensor *pixels = transposed ? x : y;
-    const double flops = 2.0 * (double)tensor_elements(pixels) / (double)pixels->size.of[1] * (double)tensor_elements(w);
-    work_flops(g, x->type, UNIT_TF32, flops, flops);
-}
-
-static void apply_convolution(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    for (int i = 0; i < n->n_next; i++) {
-        if (!node_wants(n, i)) continue;
-        eager_op(g, "aten::convolution_backward");
-        READS(g, dy[0], i < 2 ? n->saved[1 - i] : NULL);
-        if (i < 2) convolves(g, n->saved[0], n->saved[1], dy[0], n->number[0]);
-        const Meta *m = &n->next[i].node->out[n->next[i].output];
-        dx[i] = i < 2 ? tensor_like(g, n->saved[i], m->type) : tensor_new(g, dy[0]->type, m->size);
-    }
-    const unsigned all = (1u << dy[0]->size.rank) - 1;
-    if (n->n_next > 2 && node_wants(n, 2)) reduce_inner(g, dy[0], all & ~2u, 4); /* the bias's is a sum */
-}
-
-static const NodeRule convolution_rule = {"ConvolutionBackward0", apply_convolution};
-
-Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes) {
-    GUARD(g);
-    Tensor *lb = amp_low(g, b), *lw = amp_low(g, w), *lx = amp_low(g, x);
-    Node *n = node_new(g, &convolution_rule, (Tensor *[]){lx, lw, lb}, lb ? 3 : 2, 2);
-    if (n) n->number[0] = sizes->transposed;
-    node_save(g, n, 0, lx);
-    node_save(g, n, 1, lw);
-    eager_op(g, "aten::convolution");
-    Tensor *y = tensor_new(g, lx->type, sizes->y);
-    READS(g, lx, lw);
-    convolves(g, lx, lw, y, sizes->transposed);
-    if (lb) work_inplace(g, "aten::add_", y, lb);
-    node_output(g, n, y);
     tensor_drop(g, lx);
     tensor_drop(g, lw);
     tensor_drop(g, lb);

@@ -11,7 +11,7 @@ static void apply_sum(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     if (n->number[1]) {
         eager_op(g, "aten::div");
         READS(g, whole);
-        dx[0] = tensor_new(g, whole->type, whole->size);
+        dx[0] = tensor_of_operands(g, whole->type, whole->size, (const Tensor *[]){whole}, 1);
         tensor_drop(g, whole);
     } else {
         dx[0] = whole;

@@ -124,6 +124,20 @@ Tensor *aten_expand(Eager *g, Tensor *x, Size size) {
     return linked(g, &expand_rule, x, tensor_view(g, x, size, stride));
 }
 
+/* ---- other strides: the gradient is put into zeros as large as what the view is of */
+
+static void apply_as_strided(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    eager_op(g, "aten::new_zeros");
+    dx[0] = tensor_new(g, dy[0]->type, n->size);
+}
+
+static const NodeRule as_strided_rule = {"AsStridedBackward1", apply_as_strided};
+
+Tensor *aten_as_strided(Eager *g, Tensor *x, const int64_t *stride) {
+    GUARD(g);
+    return linked(g, &as_strided_rule, x, tensor_view(g, x, x->size, stride));
+}
+
 /* ---- parts: the gradient is zeros with the part's gradient in them */
 
 static void apply_part(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
@@ -203,7 +217,9 @@ Tensor *aten_cat(Eager *g, Tensor *const *x, int count, int dim) {
     }
     eager_op(g, "aten::cat");
     work_reads(g, (const Tensor *const *)x, count);
-    Tensor *y = tensor_new(g, type, size);
+    bool last = true; /* all of them say so */
+    for (int k = 0; k < count; k++) last = last && tensor_suggests_channels_last(x[k]);
+    Tensor *y = tensor_in_format(g, type, size, last);
     Node *n = node_new(g, &cat_rule, x, count, 0);
     if (n) n->number[0] = dim;
     node_output(g, n, y);
@@ -253,5 +269,5 @@ Tensor *aten_pad(Eager *g, Tensor *x, Size size) {
     GUARD(g);
     eager_op(g, "aten::constant_pad_nd");
     READS(g, x);
-    return linked(g, &pad_rule, x, tensor_new(g, x->type, size));
+    return linked(g, &pad_rule, x, tensor_in_format(g, x->type, size, tensor_suggests_channels_last(x)));
 }

@@ -6,9 +6,10 @@
 enum { WORKSPACE_DEFAULT = 2 * (4096 << 10) + 8 * (16 << 10), WORKSPACE_HOPPER = 32 << 20 };
 
 static const Card cards[] = {
-#define CARD(name, title, mib, log, multiprocessors, threads, capability, workspace, context, source, fp32, tf32, fp16, bf16, gb) \
-    {name, title, (size_t)(mib) << 20, log, multiprocessors, threads, capability, workspace, context, source, \
-     fp32 * 1e12, tf32 * 1e12, fp16 * 1e12, bf16 * 1e12, gb * 1e9},
+#define CARD(name, title, mib, log, multiprocessors, threads, capability, mhz, memory_mhz, plan, workspace, context, source, \
+             fp32, tf32, fp16, bf16, gb)                                                                               \
+    {name, title, (size_t)(mib) << 20, log, multiprocessors, threads, capability, (mhz) * 1000, (memory_mhz) * 1000,       \
+     PLAN_##plan, workspace, context, source, fp32 * 1e12, tf32 * 1e12, fp16 * 1e12, bf16 * 1e12, gb * 1e9},
 #include "cards.def"
 #undef CARD
 };

@@ -4,12 +4,24 @@
 
 #include "base/base.h"
 
+/* Cards for which cuDNN gives the same answers are one column of conv_table.def, named by the first of them: the compute
+ * capability decides, and for 9.0 the clocks. */
+#define CARD_PLANS(X) X(T4) X(A100) X(RTX3090) X(RTX4090) X(RTX5090) X(H100) X(H200) X(B200)
+typedef enum CardPlan {
+#define X(name) PLAN_##name,
+    CARD_PLANS(X)
+#undef X
+    CARD_PLAN_COUNT
+} CardPlan;
+
 typedef struct Card {
     const char *name, *title;         /* "a100-80gb", "NVIDIA A100 80 GB" */
     size_t memory;                    /* bytes that a process can get: less than its data sheet has */
     const char *log;                  /* the version of PyTorch that printed them */
     int64_t multiprocessors, threads; /* and of each */
     int capability;                   /* compute capability: 90 is 9.0 */
+    int64_t clock, memory_clock;      /* kHz, as cudaDeviceProp had them; cuDNN's answers for 9.0 depend on them */
+    CardPlan plan;                    /* the column of conv_table.def */
     int64_t cublas_workspace;         /* bytes, of each thread that computes a product, in the newest version */
     size_t context;                   /* bytes of a process before its first tensor; 0: unknown */
     const char *source;               /* of the context's bytes, or "unknown" */

@@ -2,8 +2,7 @@
 #ifndef MT_EAGER_H
 #define MT_EAGER_H
 
-#include "card.h"
-#include "estimate.h"
+#include "conv_workspace.h"
 #include "memory/trace.h"
 #include "network/network.h"
 #include "passes/settings.h"
@@ -12,6 +11,7 @@
 typedef struct EagerStep {
     Trace trace;    /* of all steps */
     Work work;      /* of the last one */
+    ConvCalls convs; /* of all steps: where the workspaces of convolutions come from */
     bool estimated; /* sizes were estimated that cuDNN alone knows */
 } EagerStep;
 

@@ -87,8 +87,9 @@ static Tensor *padded_same(Eager *g, const Layer *l, Tensor *x) {
 }
 
 Tensor *module_conv(Eager *g, const Layer *l, Tensor *const *in) {
-    ConvSizes sizes = {out_size(l), (int)options_int(&l->options, "groups"), l->kind->which == OP_conv_transpose};
-    Tensor *x = padded_same(g, l, in[0]), *y = aten_convolution(g, x, module_param(g, l, 0), module_param(g, l, 1), &sizes);
+    ConvHow how = {out_size(l), layer_conv_attr(l), l->kind->which == OP_conv_transpose};
+    for (int i = 0; i < 2; i++) how.attr.pad[2 + i] = how.attr.pad[i]; /* the rest of "same" was padded before */
+    Tensor *x = padded_same(g, l, in[0]), *y = aten_convolution(g, x, module_param(g, l, 0), module_param(g, l, 1), &how);
     tensor_drop(g, x);
     return y;
 }

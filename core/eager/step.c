@@ -34,12 +34,19 @@ static ScalarType scalar_of(DType t) {
 
 /* ---- model.to(device), the criterion's weights, the optimizer */
 
+/* .to(device, memory_format=torch.channels_last) changes what has four dimensions. */
+static Tensor *moved(Eager *g, const char *op, Size size, ScalarType type) {
+    GUARD(g);
+    eager_op(g, op);
+    return tensor_in_format(g, type, size, g->channels_last && size.rank == 4);
+}
+
 static void make_param(Loop *l, int i) {
     Eager *g = l->g;
     const Param *p = &g->net->params[i];
     ScalarType type = p->dtype == DT_I32 ? T_LONG : l->precision->autocast ? T_FLOAT : scalar_of(l->precision->weights);
     eager_where(g, p->owner, NULL);
-    Tensor *t = g->params[i] = aten_random(g, "aten::to", size_from(&p->shape), type);
+    Tensor *t = g->params[i] = moved(g, "aten::to", size_from(&p->shape), type);
     t->parameter = p->trainable && !p->buffer;
     t->leaf = t->parameter && !l->s->eval;
 }
@@ -192,7 +199,7 @@ static void run_step(Loop *l) {
     for (int part = 0; part < l->s->accumulate && !g->scratch.failed; part++) {
         eager_where(g, NULL, NULL);
         g->category = CAT_INPUT;
-        tensor_set(g, &l->x, aten_random(g, "aten::empty", size_from(&g->net->input), l->input_type));
+        tensor_set(g, &l->x, moved(g, "aten::empty", size_from(&g->net->input), l->input_type));
         if (l->target.rank >= 0) tensor_set(g, &l->y, aten_random(g, "aten::empty", l->target, l->target_type));
         if (part == 0) zero_grad(l);
         g->grad = g->training = training;
@@ -274,6 +281,8 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     g.low = scalar_of(l.precision->low);
     g.checkpoint = s->checkpoint == CHECKPOINT_MARKED;
     g.offload = s->offload == OFFLOAD_ALL && !s->eval;
+    g.channels_last = s->pytorch.channels_last == SAID_TRUE;
+    g.benchmark = s->pytorch.cudnn_benchmark == SAID_TRUE;
     g.reentrant = s->pytorch.use_reentrant == SAID_TRUE;
     l.input_type = net->indices ? T_LONG : l.precision->autocast ? T_FLOAT : scalar_of(l.precision->weights);
     read_target(&l);
@@ -293,6 +302,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     scratch_release(&g.scratch, NULL);
     if (code) return code;
     out->work = g.work;
+    out->convs = g.convs;
     out->estimated = g.estimate.any;
     return failed ? err_set(e, ERR_HOST_MEMORY, "out of host memory for PyTorch's step of a network") : OK;
 }

@@ -9,7 +9,7 @@
 #ifndef MT_EAGER_TENSOR_H
 #define MT_EAGER_TENSOR_H
 
-#include "estimate.h"
+#include "conv_workspace.h"
 #include "memory/trace.h"
 #include "network/network.h"
 #include "passes/settings.h"
@@ -101,6 +101,9 @@ struct Eager {
     bool checkpoint;      /* nn.Checkpoint is torch.utils.checkpoint */
     bool reentrant;       /* ... with use_reentrant=True */
     Frame *frame;         /* of the checkpoint that runs, or NULL */
+    bool channels_last;   /* x and the model's weights lie so */
+    bool benchmark;       /* cudnn.benchmark */
+    ConvCalls convs;      /* so far */
     bool halted;          /* a recomputation has all that it is for: what follows does not happen */
     Tensor *more[LAYER_IN]; /* outputs of the network beside the first one, in forward(): references */
     int n_more;
@@ -120,6 +123,10 @@ void eager_where(Eager *g, const Layer *l, const char *node);
 /* A new tensor, contiguous; and one with x's sizes whose dimensions lie in x's order, without holes. */
 Tensor *tensor_new(Eager *g, ScalarType type, Size size);
 Tensor *tensor_like(Eager *g, const Tensor *x, ScalarType type);
+/* A new tensor (N, C, L) or (N, C, H, W) whose channels lie last; or contiguous, as other ranks always are. */
+Tensor *tensor_in_format(Eager *g, ScalarType type, Size size, bool channels_last);
+/* The result of an elementwise op on n operands, broadcast to that size: it lies as they do. */
+Tensor *tensor_of_operands(Eager *g, ScalarType type, Size size, const Tensor *const *x, int n);
 /* x's storage under other sizes and strides. */
 Tensor *tensor_view(Eager *g, Tensor *x, Size size, const int64_t *stride);
 /* A copy of x in the host's memory, which PyTorch takes in powers of 2; what does not lie in order is copied on the device
@@ -140,6 +147,11 @@ int64_t tensor_elements(const Tensor *t);
 size_t tensor_bytes(const Tensor *t);
 void contiguous_strides(const Size *size, int64_t *stride);
 bool tensor_is_contiguous(const Tensor *t);
+/* Does it lie as one that tensor_in_format makes with its channels last? */
+bool tensor_lies_channels_last(const Tensor *t);
+/* Tensor::suggest_memory_format() == channels_last: its strides say so, though it may have holes; where sizes of 1 leave it
+ * open, they do not. */
+bool tensor_suggests_channels_last(const Tensor *t);
 /* No two elements share a place, and none is left out. */
 bool tensor_is_dense(const Tensor *t);
 bool tensor_same_strides(const Tensor *a, const Tensor *b);

@@ -34,7 +34,8 @@ static int set_attention(SdpBackend *to, const char *value, Err *e) {
 static int set_one(PyTorchOptions *o, const char *name, const char *value, Err *e) {
     const struct { const char *name; Ternary *to; } ternary[] = {
         {"foreach", &o->foreach}, {"fused", &o->fused}, {"set_to_none", &o->set_to_none},
-        {"use_reentrant", &o->use_reentrant}};
+        {"use_reentrant", &o->use_reentrant}, {"channels_last", &o->channels_last},
+        {"cudnn_benchmark", &o->cudnn_benchmark}};
     for (size_t i = 0; i < ARRAY_LEN(ternary); i++)
         if (!strcmp(ternary[i].name, name)) return set_ternary(name, ternary[i].to, value, e);
     if (!strcmp(name, "alloc_conf")) return caching_settings_parse(value, &o->caching, e);
@@ -45,8 +46,8 @@ static int set_one(PyTorchOptions *o, const char *name, const char *value, Err *
         strcpy(o->version, value);
         return OK;
     }
-    return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, attention, foreach, fused, "
-                   "set_to_none, use_reentrant or version", name);
+    return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, attention, channels_last, "
+                   "cudnn_benchmark, foreach, fused, set_to_none, use_reentrant or version", name);
 }
 
 int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e) {

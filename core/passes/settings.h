@@ -141,6 +141,8 @@ typedef struct PyTorchOptions {
     Ternary use_reentrant;   /* of torch.utils.checkpoint: false */
     SdpBackend attention;    /* sdpa_kernel(): any */
     char version[8];         /* of PyTorch, "2.15"; "": the newest that is known (core/eager/versions.def) */
+    Ternary channels_last;   /* model and x are .to(memory_format=torch.channels_last): false */
+    Ternary cudnn_benchmark; /* torch.backends.cudnn.benchmark: false */
     CachingSettings caching; /* alloc_conf: what PYTORCH_CUDA_ALLOC_CONF says */
 } PyTorchOptions;
 /* From "alloc_conf=expandable_segments:True fused=true". ERR_SCRIPT: an unknown name, or a value that it cannot have. */

@@ -81,14 +81,14 @@ def make_optimizer(case, model):
     return getattr(torch.optim, case.optimizer.kind)(model.parameters(), **options, **chosen), clip
 
 
-def move(module, device):
-    """model.to(device), as it is on CUDA: a tensor that has two names is moved once, and keeps both. (A device that is not
+def move(module, device, format):
+    """model.to(device, memory_format=format), as it is on CUDA: a tensor that has two names is moved once, and keeps both. (A device that is not
     built in gets new parameters, one for each name.)"""
     moved = {}
 
     def of(tensor):
         if tensor is not None and id(tensor) not in moved:
-            there = tensor.data.to(device)
+            there = tensor.data.to(device, memory_format=format if tensor.dim() == 4 else torch.preserve_format)
             moved[id(tensor)] = (nn.Parameter(there, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else there, tensor)
         return None if tensor is None else moved[id(tensor)][0]
 
@@ -125,9 +125,10 @@ def run_case(case, watch=contextlib.nullcontext()):
     criteria = case.criteria()
     fakegpu.clear()
     fakegpu.name_layers(model)
-    move(model, device)
+    format = torch.channels_last if case.pytorch.get("channels_last") else torch.preserve_format
+    move(model, device, format)
     for _, term in criteria:
-        move(term, device)
+        move(term, device, format)
     training = case.mode == "train"
     if training:
         optimizer, clip = make_optimizer(case, model)
@@ -159,7 +160,9 @@ def run_case(case, watch=contextlib.nullcontext()):
         for step in range(1, STEPS + 1):
             fakegpu.mark(f"step {step}")
             for part in range(case.accumulate):
-                x = torch.empty(case.batch, *case.input, device=device, dtype=torch.int64 if case.tokens else torch.float32)
+                x = torch.empty(case.batch, *case.input, device=device, dtype=torch.int64 if case.tokens else torch.float32,
+                                memory_format=format if len(case.input) == 3 and case.pytorch.get("channels_last")
+                                else torch.contiguous_format)
                 y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
                 if training and part == 0:
                     optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
@@ -274,15 +277,22 @@ class Event:
     place: int = 0
 
 
+CUDNN = "aten::cudnn_convolution"  # the workspaces that fakegpu.cpp, which has no cuDNN, cannot know: left out
+
+
 def parse(text):
-    events, place, count = [Event(None, "setup")], {}, 0
+    events, place, count, unknown = [Event(None, "setup")], {}, 0, set()
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("= "):
             events.append(Event(None, line[2:]))
         elif line.startswith("-"):
-            events[-1].freed.add(place.pop(int(line[1:])))
+            if int(line[1:]) not in unknown:
+                events[-1].freed.add(place.pop(int(line[1:])))
         elif line.startswith("+"):
             identity, size, _, op, layer, where = line[1:].split(" ", 5)
+            if CUDNN in op:
+                unknown.add(int(identity))
+                continue
             place[int(identity)], count = count, count + 1
             events.append(Event(int(size), " ".join(word for word in (op, layer, where) if word != "-"), place=count - 1))
         else:

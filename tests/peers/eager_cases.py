@@ -1,5 +1,5 @@
 """The cases of eager.py: each is one network twice, as a script for memtide and as PyTorch's modules."""
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.utils.checkpoint
@@ -471,6 +471,24 @@ def random_case(seed):
 
 for seed in range(1, 61):
     random_case(seed)
+
+# ---- the same with model and input in channels_last
+
+ABS = "the meta device's abs() lies in order, TensorIterator's as its input"
+
+
+def channels_last(name, known=""):
+    kept = CASES[name]
+    CASES[name + "_last"] = replace(kept, name=kept.name + "_last", pytorch={**kept.pytorch, "channels_last": True},
+                                    known=kept.known or known)
+
+
+for name in ("convnet normalised normalised_amp_bf16 normalised_eval residual variables layer_conv_transpose layer_groupnorm "
+             "layer_instancenorm layer_avgpool layer_maxpool layer_upsample model_LeNet model_VGG11 model_ResNet18 "
+             "model_ResNet18_amp_bf16 model_ResNet18_eval model_UNet mlp").split():
+    channels_last(name)
+for name in [name for name in CASES if name.startswith("random_") and len(CASES[name].input) == 3]:
+    channels_last(name, ABS if name == "random_10" else "")
 
 # ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
 

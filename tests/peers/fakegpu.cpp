@@ -147,7 +147,8 @@ static int64_t last_pow2(int64_t n) {
 }
 
 // One allocation of an op, in their order: an output, which may be larger than its shape says or lie on the host, or
-// (output < 0) a temporary, which is freed at the end of the op.
+// (TEMPORARY) one that is freed where the temporaries end (END), or at the end of the op.
+enum { TEMPORARY = -1, END = -2 };
 struct Slot {
     int output;
     int64_t bytes; // of a temporary; of an output at least
@@ -263,6 +264,74 @@ static void ordered(Slots &slots, const at::Tensor &input) {
     if (!input.is_contiguous()) slots.insert(slots.begin(), {-1, (int64_t)input.nbytes(), false});
 }
 
+// ---- convolutions, which are cuDNN's on CUDA: all tensors of a pass lie in one memory format. ConvUtils.h
+// (cudnn_conv_suggest_memory_format), cudnn/ConvShared.cpp
+
+static at::MemoryFormat conv_format(const at::Tensor &a, const at::Tensor &b) {
+    const auto last = at::MemoryFormat::ChannelsLast;
+    return a.suggest_memory_format() == last || b.suggest_memory_format() == last ? last : at::MemoryFormat::Contiguous;
+}
+
+static void copy_unless(Slots &slots, const at::Tensor &t, at::MemoryFormat format) {
+    if (!t.is_contiguous(format)) slots.push_back({TEMPORARY, (int64_t)t.nbytes(), false});
+}
+
+static at::Tensor in_format(const at::Tensor &t, at::MemoryFormat format) {
+    return t.is_contiguous(format) ? t : at::empty(t.sizes(), t.options().device(META).memory_format(format));
+}
+
+// convolution_overrideable: input, weight, ...
+static Slots convolution(const Values &args, Values &results) {
+    const at::Tensor &x = args[0].toTensor(), &w = args[1].toTensor();
+    const auto format = conv_format(x, w);
+    Slots slots;
+    copy_unless(slots, x, format);
+    slots.push_back(output(0));
+    copy_unless(slots, w, format);
+    results[0] = in_format(results[0].toTensor(), format);
+    return slots;
+}
+
+// convolution_backward_overrideable: grad, input, weight, stride, padding, dilation, transposed, output padding, groups,
+// mask. The bias' gradient is a sum.
+static Slots convolution_backward(const Values &args, Values &results) {
+    at::Tensor grad = args[0].toTensor(), x = args[1].toTensor();
+    const at::Tensor &given = args[0].toTensor(), &w = args[2].toTensor();
+    const auto mask = args[9].toBoolList();
+    const bool transposed = args[6].toBool();
+    std::vector<Slot> held; // what is brought into a format for both passes
+    const auto bring = [&](at::Tensor &t, at::MemoryFormat format) {
+        if (t.is_contiguous(format)) return;
+        held.push_back({TEMPORARY, (int64_t)t.nbytes(), false});
+        t = in_format(t, format);
+    };
+    if (mask[1]) bring(x, conv_format(x, w));
+    const auto wanted = x.suggest_memory_format();
+    if (transposed || grad.suggest_memory_format() != wanted) bring(grad, wanted);
+    Slots slots = held;
+    const auto pass = [&](size_t k, at::MemoryFormat format, std::vector<at::Tensor> read, bool before) {
+        Slots copies;
+        for (const auto &t : read) copy_unless(copies, t, format);
+        if (before) slots.insert(slots.end(), copies.begin(), copies.end());
+        slots.push_back(output((int)k));
+        if (!before) slots.insert(slots.end(), copies.begin(), copies.end());
+        results[k] = in_format(results[k].toTensor(), format);
+        if (!copies.empty()) {
+            TORCH_CHECK(held.empty(), "copies for one pass beside copies for both are not told apart");
+            slots.push_back({END, 0, false});
+        }
+    };
+    if (mask[0]) pass(0, conv_format(grad, w), {w, grad}, false);
+    if (mask[1]) pass(1, conv_format(x, grad), transposed ? std::vector<at::Tensor>{x, grad} : std::vector<at::Tensor>{grad, x}, true);
+    if (!mask[2]) return slots;
+    std::vector<int64_t> dims{0};
+    for (int64_t d = 2; d < given.dim(); d++) dims.push_back(d);
+    if (!held.empty()) slots.push_back({END, 0, false});
+    slots.push_back(output(2));
+    split_reduction(slots, given, dims, 4);
+    return slots;
+}
+
 static bool is_given(const c10::IValue &value) { return value.isTensor() && value.toTensor().defined(); }
 
 // native_group_norm: input, weight, bias, N, C, HxW, group
@@ -305,19 +374,20 @@ static Slots element_loss(const std::string &name, const Values &args, const at:
     return slots;
 }
 
-// What the op allocates, in this order. args: what it was called with; results: on the meta device
-static Slots slots_of(const std::string &name, const Values &args, const Values &results) {
+// What the op allocates, in this order. args: what it was called with; results: on the meta device, where a convolution's are
+// replaced by ones in the memory format that CUDA gives them
+static Slots slots_of(const std::string &name, const Values &args, Values &results) {
     static thread_local int64_t workspace_of = -1;
     Slots slots = outputs_in_order(results.size());
     const auto tensor = [&](size_t i) -> const at::Tensor & { return args[i].toTensor(); };
     if (name == "aten::sum" || name == "aten::mean" || name == "aten::amax" || name == "aten::max") {
         if (tensor(0).device().type() == FAKE && !(args.size() > 1 && args[1].isTensor()))
             split_reduction(slots, tensor(0), dims_of(args), name == "aten::max" ? 16 : 4);
-    } else if (name == "aten::convolution_backward_overrideable") { // the bias' gradient is a sum
-        std::vector<int64_t> dims{0};
-        for (int64_t d = 2; d < tensor(0).dim(); d++) dims.push_back(d);
-        if (args.back().toBoolList()[2]) split_reduction(slots, tensor(0), dims, 4);
-    } else if (name == "aten::native_dropout") slots = {output(1), output(0)};
+    } else if (name == "aten::convolution_overrideable") slots = convolution(args, results);
+    else if (name == "aten::convolution_backward_overrideable") slots = convolution_backward(args, results);
+    else if (name == "aten::mse_loss_backward") // Loss.cpp: zeros in order
+        results[0] = in_format(results[0].toTensor(), at::MemoryFormat::Contiguous);
+    else if (name == "aten::native_dropout") slots = {output(1), output(0)};
     else if (name == "aten::log_sigmoid_forward") slots = {output(0)}; // the buffer is the CPU's alone
     else if (name == "aten::mse_loss" || name == "aten::smooth_l1_loss" || name == "aten::huber_loss" ||
              name == "aten::binary_cross_entropy") slots = element_loss(name, args, results[0].toTensor());
@@ -444,13 +514,15 @@ static void resize_written(const std::vector<std::pair<at::Tensor, at::Tensor>> 
 static Values made_in_order(Twins &twins, const Slots &slots, const Values &results) {
     Values made(results.size());
     std::vector<int64_t> inside;
+    const auto end = [&] { for (; !inside.empty(); inside.pop_back()) write_death((void *)inside.back()); };
     for (const Slot &slot : slots) {
         if (slot.output >= 0 && slot.host) made[slot.output] = at::empty({}, at::kLong);
         else if (slot.output >= 0) made[slot.output] = fake_of(twins, results[slot.output], slot.bytes);
+        else if (slot.output == END) end();
         else if (recording && slot.bytes < 0) write_birth(-slot.bytes); // and never freed
         else if (recording && slot.bytes > 0) inside.push_back(write_birth(slot.bytes));
     }
-    for (; !inside.empty(); inside.pop_back()) write_death((void *)inside.back());
+    end();
     for (size_t i = 0; i < results.size(); i++) // what CUDA leaves empty
         if (made[i].isNone() && !results[i].isNone())
             made[i] = results[i].isTensor() && results[i].toTensor().defined()
@@ -479,7 +551,8 @@ static void boxed(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     const auto given = twins.tensors;
     run_on_meta(op, results);
     resize_written(given);
-    for (auto &value : made_in_order(twins, slots_of(name, args, results), results)) stack->push_back(std::move(value));
+    const Slots slots = slots_of(name, args, results);
+    for (auto &value : made_in_order(twins, slots, results)) stack->push_back(std::move(value));
 }
 
 // Ops for which CUDA has kernels; elsewhere they are made of other ops.

@@ -74,6 +74,22 @@ local function time_line(self)
     estimate.show(self.program:floor()), flops, bytes)
 end
 
+local SOURCES = {
+  {"table", "cuDNN %s, from memtide's table"}, {"library", "cuDNN %s of this machine, asked about the card"},
+  {"estimate", "an estimate: neither the table nor a cuDNN here knows them"},
+}
+
+-- Where the workspaces of convolutions come from; nil: there are none.
+local function convolutions_line(self)
+  local counts, versions = self.program:convolutions()
+  local parts = {}
+  for _, source in ipairs(SOURCES) do
+    local name, text = source[1], source[2]
+    if counts[name] > 0 then parts[#parts + 1] = ("%d passes, "):format(counts[name]) .. text:format(versions[name]) end
+  end
+  return #parts > 0 and "workspaces of convolutions: " .. table.concat(parts, "; ") or nil
+end
+
 -- What follows a peak that rests on sizes that only cuDNN knows; least, most: its bounds.
 local function between(found, least, most)
   return found.estimated and (": an estimate, from %d to %d, for workspaces and reserves of cuDNN"):format(least, most) or ""
@@ -89,6 +105,8 @@ local function print_tables(self, out, groups)
     between(found, found.reserved_least, found.reserved_most)))
   out(device_line(self))
   out(time_line(self))
+  local convolutions = convolutions_line(self)
+  if convolutions then out(convolutions) end
   out ""
   local lines = {{"", "PyTorch", "MiB", "memtide", "MiB", "why they differ"}}
   for _, name in ipairs(categories) do

@@ -154,11 +154,12 @@ local function line_of(self, variant, device, memory)
   local sure, perhaps = cards.limits(device, room)
   local line = {case = self.name, card = cards.name(device), technique = variant.name, short = variant.short, batch = v.batch,
     accumulate = v.accumulate, max_memory_allocated = found.max_memory_allocated,
-    max_memory_reserved = found.max_memory_reserved, room = room}
+    max_memory_reserved = found.max_memory_reserved, room = room, estimated = found.estimated}
   local good = within(probe, sure, "most")
   local close = good or within(probe, perhaps, "least")
   line.verdict = good and FITS or close and TIGHT or NOT
-  line.gives_back = close ~= nil and found.max_memory_reserved > (good and sure or perhaps)
+  local least, most = found.reserved_least or found.max_memory_reserved, found.reserved_most or found.max_memory_reserved
+  line.gives_back = good and most > sure or not good and close ~= nil and least > perhaps
   line.device_bytes = (close or found).device_bytes
   line.device_bytes_least, line.device_bytes_most = cards.range(device, close or found)
   line.largest_batch, line.tight_batch = largest(probe, sure, "most"), largest(probe, perhaps, "least")
@@ -392,12 +393,14 @@ local function show(found)
     print "time: of as many samples, beside the first line, estimated: what each call computes and moves at the peaks of the card's\z
       \ndata sheet, the longer of the two. Launches are not in it: a step of many small kernels takes longer, above all a for-loop."
   end
-  for _, line in ipairs(all_lines(found)) do
-    if line.gives_back then
-      print "*: only since PyTorch gives cached memory back at the limit and asks again, which takes time"
-      break
-    end
+  local lines = all_lines(found)
+  local function note(condition, text)
+    for _, line in ipairs(lines) do if condition(line) then return print(text) end end
   end
+  note(function(line) return line.gives_back end,
+    "*: only since PyTorch gives cached memory back at the limit and asks again, which takes time")
+  note(function(line) return line.estimated end,
+    "What cuDNN takes beside the tensors is not known exactly: A is with the most of it, B with the least.")
 end
 
 local function write(path, lines)
