@@ -1,4 +1,6 @@
 /* plan.c: the planning library's exports: what cuDNN would take for a convolution of PyTorch on a GPU that is not here. */
+#include <cuda_runtime.h>
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,11 +93,23 @@ static int ask(CudaDevice *c, const Graph *g, bool all, ConvAnswer *out, Err *e)
     return found ? OK : err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine for this convolution on %s", c->model.name);
 }
 
+/* cuDNN opens NVRTC for an answer and closes it again, which takes 10 ms: it is held open. Where it is not found, cuDNN says
+ * what it lacks. */
+static void hold_nvrtc(void) {
+    static bool tried;
+    char name[32];
+    if (tried) return;
+    tried = true;
+    snprintf(name, sizeof name, "libnvrtc.so.%d", CUDART_VERSION / 1000);
+    (void)dlopen(name, RTLD_LAZY);
+}
+
 static int plan(const PlanCard *card, const ConvQuery *q, bool all, ConvAnswer *out, Err *e) {
     enum { X = 1, W, Y };
     CudaDevice *c;
     int code = card_device(card, &c, e);
     if (code) return code;
+    hold_nvrtc();
     Graph g = {0};
     Node x = tensor(&g, q, X, q->x), w = tensor(&g, q, W, q->w), y = tensor(&g, q, Y, q->y);
     graph_conv(&g, q->pass, &q->attr, x, w, y);
