@@ -73,7 +73,7 @@ Tensor *aten_cudnn_rnn(Eager *g, CudnnRnn r, Tensor *x, Tensor *const *w, int n_
 void aten_cudnn_rnn_flatten(Eager *g, CudnnRnn r, Tensor **w, int n);
 
 /* ---- aten_convolution.c; x (N, C, L) or (N, C, H, W), b may be NULL; y: the output's size */
-typedef struct ConvHow { Size y; ConvAttr attr; bool transposed; } ConvHow;
+typedef struct ConvHow { Size y; ConvSteps steps; bool transposed; } ConvHow;
 Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvHow *how);
 
 /* ---- aten_norm.c; w and b may be NULL */

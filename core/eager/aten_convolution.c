@@ -25,7 +25,7 @@ static void image_of(const Size *s, int64_t image[4]) {
 
 /* Does cuDNN run it? Else a depthwise kernel of PyTorch's own. */
 static bool is_cudnn(const Tensor *x, const Tensor *w, const ConvHow *how, bool channels_last) {
-    const ConvAttr *a = &how->attr;
+    const ConvSteps *a = &how->steps;
     int64_t in[4], kernel[4];
     image_of(&x->size, in);
     image_of(&w->size, kernel);
@@ -49,7 +49,7 @@ static void workspace(Eager *g, ConvPass pass, ScalarType type, bool channels_la
     image_of(how->transposed ? y : x, q.x);
     image_of(w, q.w);
     image_of(how->transposed ? x : y, q.y);
-    q.attr = how->attr;
+    q.steps = how->steps;
     if (g->halted) return;
     static const char *const ops[] = {"aten::cudnn_convolution", "aten::cudnn_convolution_backward_input",
                                       "aten::cudnn_convolution_backward_weight"};
@@ -110,8 +110,9 @@ static void run_pass(Eager *g, ConvPass pass, const ConvHow *how, bool cudnn, bo
 }
 
 static void keep_how(Node *n, const ConvHow *how) {
-    const ConvAttr *a = &how->attr;
-    const int64_t kept[] = {a->stride[0], a->stride[1], a->pad[0], a->pad[1], a->dilation[0], a->dilation[1], a->groups, how->transposed};
+    const ConvSteps *a = &how->steps;
+    const int64_t kept[] = {a->stride[0],   a->stride[1],   a->pad[0],  a->pad[1],
+                            a->dilation[0], a->dilation[1], a->groups, how->transposed};
     memcpy(n->number, kept, sizeof kept);
     n->size = how->y;
 }
@@ -119,11 +120,11 @@ static void keep_how(Node *n, const ConvHow *how) {
 static ConvHow how_of(const Node *n) {
     ConvHow how = {.y = n->size, .transposed = n->number[7]};
     for (int i = 0; i < 2; i++) {
-        how.attr.stride[i] = (int32_t)n->number[i];
-        how.attr.pad[i] = how.attr.pad[2 + i] = (int32_t)n->number[2 + i];
-        how.attr.dilation[i] = (int32_t)n->number[4 + i];
+        how.steps.stride[i] = (int32_t)n->number[i];
+        how.steps.pad[i] = (int32_t)n->number[2 + i];
+        how.steps.dilation[i] = (int32_t)n->number[4 + i];
     }
-    how.attr.groups = (int32_t)n->number[6];
+    how.steps.groups = (int32_t)n->number[6];
     return how;
 }
 
@@ -174,7 +175,7 @@ Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvHo
     const bool format = suggests(lx, lw);
     Tensor *in = laid(g, lx, format), *y = tensor_in_format(g, lx->type, how->y, format);
     run_pass(g, CONV_FORWARD, how, is_cudnn(lx, lw, how, format), format, lw, in, &lx->size, &lw->size, &how->y);
-    if (lb) work_inplace(g, "aten::add_", y, lb);
+    if (lb) eager_inplace(g, "aten::add_", y, lb);
     node_output(g, n, y);
     tensor_drop(g, in);
     tensor_drop(g, lx);

@@ -94,7 +94,7 @@ Tensor *aten_binary_number(Eager *g, WithOp op, Tensor *a) {
 Tensor *aten_add_inplace(Eager *g, Tensor *a, Tensor *b) {
     GUARD(g);
     node_rebase(g, node_new(g, &binaries[WITH_ADD].rule, (Tensor *[]){a, b}, 2, 0), a);
-    work_inplace(g, "aten::add_", a, b);
+    eager_inplace(g, "aten::add_", a, b);
     return tensor_ref(a);
 }
 
@@ -103,7 +103,7 @@ Tensor *aten_mul_inplace(Eager *g, Tensor *a, Tensor *b) {
     if (n && node_wants(n, 1)) node_save(g, n, 0, a);
     if (n && node_wants(n, 0)) node_save(g, n, 1, b);
     node_rebase(g, n, a);
-    work_inplace(g, "aten::mul_", a, b);
+    eager_inplace(g, "aten::mul_", a, b);
     return tensor_ref(a);
 }
 
@@ -173,7 +173,7 @@ Tensor *aten_act(Eager *g, const ActRule *rule, Tensor *x, bool inplace) {
     if (inplace && n && !(rule->saves & SAVES_RESULT) && strcmp(rule->name, "LeakyReLU")) kept = unary(g, "aten::clone", x);
     if (!(rule->saves & SAVES_RESULT)) node_save(g, n, 0, kept ? kept : x);
     tensor_drop(g, kept);
-    if (inplace) work_inplace(g, rule->op, x, NULL);
+    if (inplace) eager_inplace(g, rule->op, x, NULL);
     Tensor *y = inplace ? tensor_ref(x) : unary(g, rule->op, x);
     if (rule->saves & SAVES_RESULT) node_save(g, n, 0, y);
     if (inplace) node_rebase(g, n, y);
@@ -291,7 +291,7 @@ void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask) {
     Node *n = node_new(g, &masked_fill_rule, &x, 1, 1);
     node_save(g, n, 0, mask);
     node_rebase(g, n, x);
-    work_inplace(g, "aten::masked_fill_", x, mask);
+    eager_inplace(g, "aten::masked_fill_", x, mask);
 }
 
 Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type) {

@@ -183,7 +183,7 @@ static void send(Eager *g, Ready *r, const Edge *e, Tensor *d) {
             READS(g, *sent, d);
             tensor_set(g, sent, tensor_like(g, *sent, (*sent)->type));
         } else {
-            work_inplace(g, "aten::add_", *sent, d);
+            eager_inplace(g, "aten::add_", *sent, d);
         }
         tensor_drop(g, d);
     }
@@ -219,7 +219,7 @@ static void apply_accumulate(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) 
     Tensor *p = n->variable, *d = dy[0];
     (void)dx;
     if (p->grad) {
-        work_inplace(g, "aten::add_", p->grad, d);
+        eager_inplace(g, "aten::add_", p->grad, d);
         return;
     }
     if (d->refs == 1 && tensor_same_strides(d, p)) {

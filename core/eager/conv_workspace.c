@@ -21,8 +21,8 @@ static void query_text(const ConvQuery *q, char text[QUERY_TEXT]) {
     for (int k = 0; k < 3; k++)
         n += snprintf(text + n, QUERY_TEXT - (size_t)n, " %lldx%lldx%lldx%lld", (long long)dims[k][0], (long long)dims[k][1],
                       (long long)dims[k][2], (long long)dims[k][3]);
-    snprintf(text + n, QUERY_TEXT - (size_t)n, " s%dx%d p%dx%d d%dx%d%s", q->attr.stride[0], q->attr.stride[1],
-             q->attr.pad[0], q->attr.pad[1], q->attr.dilation[0], q->attr.dilation[1], q->channels_last ? " nhwc" : "");
+    snprintf(text + n, QUERY_TEXT - (size_t)n, " s%dx%d p%dx%d d%dx%d%s", q->steps.stride[0], q->steps.stride[1],
+             q->steps.pad[0], q->steps.pad[1], q->steps.dilation[0], q->steps.dilation[1], q->channels_last ? " nhwc" : "");
 }
 
 static int compare(const void *key, const void *row) { return strcmp(key, ((const Row *)row)->q); }

@@ -1,11 +1,11 @@
 /* conv_workspace.h: the workspace that a pass of a convolution takes from PyTorch's allocator while it runs. PyTorch asks
- * cuDNN, which answers for cards that are not here, too (program/conv_plan.h). */
+ * cuDNN, which answers for cards that are not here, too (base/conv_plan.h). */
 #ifndef MT_CONV_WORKSPACE_H
 #define MT_CONV_WORKSPACE_H
 
 #include "card.h"
 #include "estimate.h"
-#include "program/conv_plan.h"
+#include "base/conv_plan.h"
 
 /*   source: where the bytes come from */
 #define WORKSPACE_SOURCES(X)                                                             \

@@ -4,15 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-size_t scalar_bytes(ScalarType t) {
-    static const size_t bytes[] = {
-#define X(name, bytes) bytes,
-        SCALAR_TYPES(X)
-#undef X
-    };
-    return bytes[t];
-}
-
 Size size_of(int rank, const int64_t *dims) {
     Size s = {rank, {0}};
     assert(rank <= TENSOR_RANK);
@@ -39,6 +30,11 @@ void eager_op(Eager *g, const char *op) {
     if (g->op == op) return;
     g->op = op;
     g->call = -1;
+}
+
+void eager_inplace(Eager *g, const char *op, const Tensor *t, const Tensor *other) {
+    eager_op(g, op);
+    READS(g, t, t, other);
 }
 
 void eager_where(Eager *g, const Layer *l, const char *node) {

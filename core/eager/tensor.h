@@ -23,7 +23,15 @@ typedef enum ScalarType {
 #undef X
     T_COUNT
 } ScalarType;
-size_t scalar_bytes(ScalarType t);
+/* Bytes of an element. */
+static inline size_t scalar_bytes(ScalarType t) {
+    static const size_t bytes[] = {
+#define X(name, bytes) bytes,
+        SCALAR_TYPES(X)
+#undef X
+    };
+    return bytes[t];
+}
 static inline bool scalar_is_float(ScalarType t) { return t <= T_BFLOAT16; }
 
 enum { TENSOR_RANK = 6 };
@@ -118,6 +126,8 @@ struct Eager {
 
 /* Names what runs from here on: the calls of the trace. eager_op begins a call. */
 void eager_op(Eager *g, const char *op);
+/* A call that makes a tensor anew in place, of itself and another, which may be NULL. */
+void eager_inplace(Eager *g, const char *op, const Tensor *t, const Tensor *other);
 void eager_where(Eager *g, const Layer *l, const char *node);
 
 /* A new tensor, contiguous; and one with x's sizes whose dimensions lie in x's order, without holes. */
@@ -172,7 +182,5 @@ void work_reads(Eager *g, const Tensor *const *t, int n);
 void work_moves(Eager *g, double bytes);
 void work_flops(Eager *g, ScalarType type, Unit wide, double flops, double least);
 void work_end(Eager *g);
-/* A call that makes a tensor anew in place, of itself and another, which may be NULL. */
-void work_inplace(Eager *g, const char *op, const Tensor *t, const Tensor *other);
 
 #endif

@@ -33,8 +33,3 @@ void work_end(Eager *g) {
     g->work.seconds += g->kernel.seconds > move ? g->kernel.seconds : move;
     g->kernel = (Kernel){0, 0, 0};
 }
-
-void work_inplace(Eager *g, const char *op, const Tensor *t, const Tensor *other) {
-    eager_op(g, op);
-    READS(g, t, t, other);
-}

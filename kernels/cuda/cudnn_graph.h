@@ -8,7 +8,7 @@
 
 #include <cudnn.h>
 
-#include "program/conv_plan.h"
+#include "base/conv_plan.h"
 #include "program/kernel.h"
 
 /* Tensors that exist only inside the graph have ids from GRAPH_VIRTUAL on. */

@@ -110,9 +110,12 @@ static int plan(const PlanCard *card, const ConvQuery *q, bool all, ConvAnswer *
     int code = card_device(card, &c, e);
     if (code) return code;
     hold_nvrtc();
+    const ConvSteps *s = &q->steps;
+    const ConvAttr attr = {.stride = {s->stride[0], s->stride[1]}, .pad = {s->pad[0], s->pad[1], s->pad[0], s->pad[1]},
+                           .dilation = {s->dilation[0], s->dilation[1]}, .groups = s->groups};
     Graph g = {0};
     Node x = tensor(&g, q, X, q->x), w = tensor(&g, q, W, q->w), y = tensor(&g, q, Y, q->y);
-    graph_conv(&g, q->pass, &q->attr, x, w, y);
+    graph_conv(&g, q->pass, &attr, x, w, y);
     code = graph_finish(&g, NULL, e);
     if (!code) code = ask(c, &g, all, out, e);
     graph_free(&g);

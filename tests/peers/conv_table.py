@@ -36,14 +36,13 @@ class Card(ctypes.Structure):  # PlanCard
         (name, ctypes.c_int64) for name in ("multiprocessors", "threads", "memory", "clock", "memory_clock")]
 
 
-class Attr(ctypes.Structure):  # ConvAttr; rest: what only memtide's own ops have
-    _fields_ = [("stride", ctypes.c_int32 * 2), ("pad", ctypes.c_int32 * 4), ("dilation", ctypes.c_int32 * 2),
-                ("groups", ctypes.c_int32), ("rest", ctypes.c_int32 * 5)]
+class Steps(ctypes.Structure):  # ConvSteps
+    _fields_ = [(name, ctypes.c_int32 * 2) for name in ("stride", "pad", "dilation")] + [("groups", ctypes.c_int32)]
 
 
 class Query(ctypes.Structure):  # ConvQuery
     _fields_ = [("which", ctypes.c_int), ("type", ctypes.c_int), ("channels_last", ctypes.c_bool)] + [
-        (name, ctypes.c_int64 * 4) for name in "xwy"] + [("attr", Attr)]
+        (name, ctypes.c_int64 * 4) for name in "xwy"] + [("steps", Steps)]
 
 
 class Answer(ctypes.Structure):  # ConvAnswer
@@ -64,11 +63,11 @@ def cards():
 def query(convolution, batch, which, type_name):
     channels, out, side, kernel, stride, pad = convolution
     after = (side + 2 * pad - kernel) // stride + 1
-    attr = Attr((stride, stride), (pad,) * 4, (1, 1), 1)
+    steps = Steps((stride, stride), (pad, pad), (1, 1), 1)
     sizes = (batch, channels, side, side), (out, channels, kernel, kernel), (batch, out, after, after)
     text = " ".join([PASSES[which], type_name, *("x".join(map(str, size)) for size in sizes), f"s{stride}x{stride}",
                      f"p{pad}x{pad}", "d1x1"])
-    return text, Query(which, TYPES[type_name], False, *((ctypes.c_int64 * 4)(*size) for size in sizes), attr)
+    return text, Query(which, TYPES[type_name], False, *((ctypes.c_int64 * 4)(*size) for size in sizes), steps)
 
 
 def main():

@@ -34,11 +34,11 @@ static ConvQuery query(const char *text) {
         q.y[k] = n[8 + k];
     }
     for (int k = 0; k < 2; k++) {
-        q.attr.stride[k] = s[k];
-        q.attr.pad[k] = q.attr.pad[2 + k] = s[2 + k];
-        q.attr.dilation[k] = s[4 + k];
+        q.steps.stride[k] = s[k];
+        q.steps.pad[k] = s[2 + k];
+        q.steps.dilation[k] = s[4 + k];
     }
-    q.attr.groups = 1;
+    q.steps.groups = 1;
     return q;
 }
 

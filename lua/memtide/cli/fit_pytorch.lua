@@ -134,15 +134,15 @@ end
 -- ---- what a variant takes on a device
 
 -- The largest batch that fits if so much may be reserved. memtide's limit counts the context, too, where it is known.
--- estimate: what sizes are taken for that only cuDNN knows, "least" or "most".
-local function largest(probe, reserved, estimate)
-  probe.estimate = estimate
+-- kind: what sizes are taken for that only cuDNN knows, "least" or "most".
+local function largest(probe, reserved, kind)
+  probe.estimate = kind
   return max_batch.largest(probe, reserved + (cards.context(probe.values.device) or 0)).batch
 end
 
 -- The prediction of the compiled cell if so much may be reserved; nil: it does not fit.
-local function within(probe, reserved, estimate)
-  probe.estimate = estimate
+local function within(probe, reserved, kind)
+  probe.estimate = kind
   local found = cell.predict(probe, reserved + (cards.context(probe.values.device) or 0))
   return found.fits and found or nil
 end

@@ -3,7 +3,8 @@
 #ifndef MT_CONV_PLAN_H
 #define MT_CONV_PLAN_H
 
-#include "program/op.h"
+#include "dtype.h"
+#include "err.h"
 
 typedef enum ConvPass { CONV_FORWARD, CONV_DATA, CONV_WEIGHTS, CONV_PASSES } ConvPass;
 
@@ -14,6 +15,9 @@ typedef struct PlanCard {
     int64_t multiprocessors, threads, memory, clock, memory_clock; /* threads of each multiprocessor; bytes; kHz */
 } PlanCard;
 
+/* How a kernel goes over an image: along rows, columns. */
+typedef struct ConvSteps { int32_t stride[2], pad[2], dilation[2], groups; } ConvSteps;
+
 /* One pass of a convolution, as PyTorch asks it: tensors (N, C, H, W), w (O, C / groups, KH, KW), y (N, O, OH, OW); in
  * CONV_DATA x is computed, in CONV_WEIGHTS w. All bytes are zero before it is filled. */
 typedef struct ConvQuery {
@@ -21,7 +25,7 @@ typedef struct ConvQuery {
     DType type;                /* of all three; sums are fp32, and fp32 may be rounded to TF32 */
     bool channels_last;        /* all three lie so; else in the order of their dimensions */
     int64_t x[4], w[4], y[4];
-    ConvAttr attr;
+    ConvSteps steps;
 } ConvQuery;
 
 /* first: bytes of the engine that PyTorch takes, the first in cuDNN's ranking; most: of the engine that wants the most, if
