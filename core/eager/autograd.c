@@ -15,12 +15,15 @@ static void apply_accumulate(Eager *g, Node *n, Tensor *const *dy, Tensor **dx);
 static const NodeRule accumulate_rule = {"torch::autograd::AccumulateGrad", apply_accumulate};
 
 static Node *new_node(Eager *g, const NodeRule *rule, int n_next, int n_saved, int n_out) {
-    Node *n = scratch_new(&g->scratch, 1, sizeof *n);
-    Edge *next = scratch_new(&g->scratch, (size_t)n_next, sizeof *next);
-    Tensor **saved = scratch_new(&g->scratch, (size_t)(n_saved + n_out), sizeof *saved);
-    int *held = scratch_new(&g->scratch, (size_t)n_saved, sizeof *held);
-    Meta *out = scratch_new(&g->scratch, (size_t)n_out, sizeof *out);
-    if (g->scratch.failed) return NULL;
+    /* one block for all, since there are thousands of nodes; what is aligned most comes first */
+    const size_t edges = (size_t)n_next * sizeof(Edge), metas = (size_t)n_out * sizeof(Meta);
+    const size_t tensors = (size_t)(n_saved + n_out) * sizeof(Tensor *);
+    Node *n = scratch_new(&g->scratch, 1, sizeof *n + metas + edges + tensors + (size_t)n_saved * sizeof(int));
+    if (!n) return NULL;
+    Meta *out = (Meta *)(n + 1);
+    Edge *next = (Edge *)(out + n_out);
+    Tensor **saved = (Tensor **)(next + n_next);
+    int *held = (int *)(saved + n_saved + n_out);
     *n = (Node){.rule = rule, .layer = g->layer, .sequence = ++g->sequence, .refs = 1, .next = next, .n_next = n_next,
                 .saved = saved, .n_saved = n_saved, .out = out, .sent = saved + n_saved, .held = held};
     return n;

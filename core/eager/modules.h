@@ -24,11 +24,13 @@ Tensor *heads_apart(Eager *g, Tensor *x, int64_t heads);
 Tensor *heads_together(Eager *g, Tensor *x);
 Tensor *rotate_halves(Eager *g, Tensor *x); /* by the angles of the model */
 
-/* modules_llama.c. llama_graph: what a container is whose option `listing` names it, or NULL. llama_buffers: what
- * model.to() moves after that parameter. llama_check: ERR_SCRIPT where a layer is not what its listing says. */
+/* modules_llama.c. llama_graph: what a container is whose option `listing` names it, or NULL. llama_models:
+ * model[i] is the LlamaModel whose last parameter is the network's i-th; llama_buffers: what model.to() moves after it.
+ * llama_check: ERR_SCRIPT where a layer is not what its listing says. */
 Module *llama_graph(const Layer *l);
 Tensor *llama_rms_norm(Eager *g, Tensor *x, Tensor *w);
-void llama_buffers(Eager *g, const Layer *l, int last);
+void llama_models(const Layer *root, const Layer **model);
+void llama_buffers(Eager *g, const Layer *model);
 int llama_check(const Layer *root, Err *e);
 
 /* in[n_in] are lent; the result is the caller's. */

@@ -106,10 +106,13 @@ static int last_param(const Layer *l) {
     return last;
 }
 
-void llama_buffers(Eager *g, const Layer *l, int last) {
+void llama_models(const Layer *l, const Layer **model) {
     char listing[OPTION_WORDS];
-    for (int i = 0; i < l->n_child; i++) llama_buffers(g, l->child[i], last);
-    if (strcmp(options_word(&l->options, "listing", listing), "LlamaModel") || last_param(l) != last) return;
+    for (int i = 0; i < l->n_child; i++) llama_models(l->child[i], model);
+    if (!strcmp(options_word(&l->options, "listing", listing), "LlamaModel")) model[last_param(l)] = l;
+}
+
+void llama_buffers(Eager *g, const Layer *l) {
     eager_where(g, l, NULL);
     for (int k = 0; k < 2; k++) aten_random(g, "aten::to", SIZE(head_width(l) / 2), buffer_type(g, l));
 }

@@ -58,13 +58,16 @@ static bool is_inner(const Param *p) { return strchr(p->name + strlen(p->owner->
 static void make_model(Loop *l) {
     Eager *g = l->g;
     const Network *net = g->net;
+    const Layer **llama = scratch_new(&g->scratch, (size_t)net->n_params, sizeof *llama);
+    if (!llama) return;
+    llama_models(net->root, llama);
     g->category = CAT_WEIGHTS;
     for (int i = 0, end; i < net->n_params; i = end) {
         for (end = i; end < net->n_params && net->params[end].owner == net->params[i].owner;) end++;
         for (int inner = 1; inner >= 0; inner--)
             for (int k = i; k < end; k++)
                 if (is_inner(&net->params[k]) == inner) make_param(l, k);
-        llama_buffers(g, net->root, end - 1);
+        if (llama[end - 1]) llama_buffers(g, llama[end - 1]);
         module_moved(g, net->params[i].owner);
     }
     eager_where(g, NULL, NULL);
