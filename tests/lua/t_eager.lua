@@ -193,4 +193,31 @@ refused("expected an Embedding first", "a LlamaModel that is none", [[nn.Graph{a
   forward = function(self, x) return self.a(x) end}]], "fp32", "")
 refused("expected elementwise_affine = true", "a LlamaRMSNorm without a weight",
   [[nn.RMSNorm(24, {elementwise_affine = false, listing = "LlamaRMSNorm"})]], "fp32", "")
+
+-- All that a script of memtide may say and PyTorch's step has not: every kind of layer and loss is predicted
+local CHAIN = "nn.Sequential{nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 4)}"
+local REFUSALS = {
+  {"expected a precision that PyTorch has", 'precision = "master_bf16"'},
+  {'expected checkpoint = "none", "marked" or "sqrt"', 'checkpoint = "all"'},
+  {'expected checkpoint = "none", "marked" or "sqrt"', 'checkpoint = "selective"'},
+  {'expected checkpoint = "none", "marked" or "sqrt"', 'checkpoint = "1MB"'},
+  {"expects one nn.Sequential", 'checkpoint = "sqrt"', "nn.Graph{a = nn.Linear(24, 4), forward = function(self, x) return self.a(x) end}"},
+  {"the first segment's weights get no gradients", 'checkpoint = "sqrt", pytorch = {use_reentrant = true}'},
+  {'expected offload = "none" or "all"', 'offload = "1MB"'},
+  {'expected checkpoint = "none" with offload = "all"', 'offload = "all", checkpoint = "sqrt"'},
+  {"8-bit optimizers are not predicted", "optimizer = optim.Adam8bit{}"},
+  {"8-bit optimizers are not predicted", "optimizer = optim.AdamW8bit{}"},
+  {"RAdam's for-loop form is not predicted", "optimizer = optim.RAdam{}, pytorch = {foreach = false}"},
+  {"has no fused form", "optimizer = optim.RMSprop{}, pytorch = {fused = true}"},
+}
+for _, case in ipairs(REFUSALS) do
+  local want, extra, model = table.unpack(case)
+  local optimizer = extra:find "optimizer" and "" or "optimizer = optim.SGD{lr = 1},"
+  local found, message = predicted(([[local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+return mt.experiment{name = "refused", model = %s, input = {24}, loss = nn.MSELoss(), batch = 2, device = "pytorch:a100-80gb",
+  %s %s}]]):format(model or CHAIN, optimizer, extra))
+  tap.ok(not found, extra)
+  tap.has(message or "", want, "... with its reason")
+end
 tap.done()
