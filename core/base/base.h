@@ -57,6 +57,7 @@ static inline int max_int(int a, int b) { return a > b ? a : b; }
 MT_FN int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 MT_FN int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+static inline size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
 /* FNV-1a, 64 bits: `hash` of the bytes before, HASH_START at first -> the hash with n more bytes */
 #define HASH_START 0xcbf29ce484222325u

@@ -71,7 +71,35 @@ static bool ask(const Card *card, const ConvQuery *q, bool all, Workspace *out) 
     return true;
 }
 
-/* ---- neither */
+/* ---- the table's next smaller and next larger batch: cuDNN wants as much, or as much for each sample. Of 1,500 questions
+ * 97 % had an answer within these bounds, and half of all were at most 0.05 % off the likely one (tests/peers/conv_table.py --check). */
+
+static bool with_batch(const Card *card, const ConvQuery *q, int64_t batch, Workspace *out) {
+    ConvQuery other = *q;
+    other.x[0] = other.y[0] = batch;
+    return look_up(card, &other, out);
+}
+
+static bool between(const Card *card, const ConvQuery *q, Workspace *out) {
+    const size_t n = ARRAY_LEN(batches);
+    size_t next = 0;
+    while (next < n - 1 && batches[next] < q->x[0]) next++;
+    const int64_t batch[] = {batches[next > 0 && batches[next] > q->x[0] ? next - 1 : next], batches[next]};
+    Workspace bound = {{0, SIZE_MAX, 0}, TABLE_VERSION, WORKSPACE_BATCHES};
+    for (int k = 0; k < 2; k++) {
+        Workspace w;
+        if (!with_batch(card, q, batch[k], &w)) return false;
+        const size_t same = w.bytes[ESTIMATE_LIKELY], each = (size_t)((double)same * (double)q->x[0] / (double)batch[k]);
+        bound.bytes[ESTIMATE_LEAST] = min_size(bound.bytes[ESTIMATE_LEAST], min_size(same, each));
+        bound.bytes[ESTIMATE_MOST] = max_size(bound.bytes[ESTIMATE_MOST], max_size(same, each));
+        /* the nearer one, the larger of two that are as near */
+        if (k == 0 || batch[1] - q->x[0] <= q->x[0] - batch[0]) bound.bytes[ESTIMATE_LIKELY] = each;
+    }
+    *out = bound;
+    return true;
+}
+
+/* ---- none of them */
 
 /* In multiples of the bytes of x, w and y, of 21,504 answers of cuDNN 9.19 and 9.26 for eight cards (docs/pytorch.md): the
  * median for tensors that lie in order, the most for the engine that is ranked first, and the most for any engine. */
@@ -89,12 +117,13 @@ Workspace conv_workspace(const Card *card, const ConvQuery *q, bool benchmark) {
     Workspace w = {{[ESTIMATE_LIKELY] = RATIO_LIKELY * operands, [ESTIMATE_MOST] = RATIO_MOST * operands}, 0, WORKSPACE_ESTIMATE};
     const bool known = look_up(card, q, &w);
     if (known && !benchmark) return w;
+    if (!known) (void)between(card, q, &w);
     Workspace asked;
     if (ask(card, q, benchmark, &asked)) {
         if (known) asked.bytes[ESTIMATE_LIKELY] = w.bytes[ESTIMATE_LIKELY];
         w = asked;
     } else if (benchmark) {
-        w.bytes[ESTIMATE_MOST] = RATIO_ANY * operands;
+        w.bytes[ESTIMATE_MOST] = max_size(w.bytes[ESTIMATE_MOST], RATIO_ANY * operands);
     }
     if (benchmark) w.bytes[ESTIMATE_LEAST] = 0;
     return w;

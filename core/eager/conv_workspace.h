@@ -11,7 +11,8 @@
 #define WORKSPACE_SOURCES(X)                                                             \
     X(TABLE,    "table",    "conv_table.def: what the cuDNN of PyTorch's version answered") \
     X(LIBRARY,  "library",  "the cuDNN of this machine, asked about the card")           \
-    X(ESTIMATE, "estimate", "neither knows: the bytes of input, weight and output")
+    X(BATCHES,  "batches",  "conv_table.def has the same convolution with other batches") \
+    X(ESTIMATE, "estimate", "none knows: the bytes of input, weight and output")
 
 typedef enum WorkspaceSource {
 #define X(name, text, what) WORKSPACE_##name,

@@ -8,6 +8,7 @@ return mt.experiment{
   optimizer = mt.optim.SGD{}, batch = 32, framework = "pytorch",
 }
 LUA
+sed "s/SimpleConvNet()/SimpleConvNet{size = 20}/; s/32, 32/20, 20/" net.lua >other.lua
 export MEMTIDE_PLAN=/none
 
 memtide explain net.lua
@@ -16,6 +17,9 @@ case $out in *"an estimate, from"*) exact=no ;; *) exact=yes ;; esac
 is $exact yes "... and its peaks are exact"
 
 memtide explain net.lua --set batch=33
+has "$out" "5 passes, cuDNN 9.26.0, between the batches of memtide's table" "another batch lies between two of the table"
+has "$out" "an estimate, from" "... with bounds"
+memtide explain other.lua
 has "$out" "5 passes, an estimate: neither the table nor a cuDNN here knows them" "another size is estimated"
 has "$out" "an estimate, from" "... with bounds"
 memtide explain net.lua --set pytorch=cudnn_benchmark=true

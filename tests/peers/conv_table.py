@@ -3,9 +3,13 @@ core/eager/cards.def, none of which need be here. Needs the planning library, bu
 
     make build/memtide_plan.so BUILD=... CUDNN=.../nvidia/cudnn/include CUDNN_LIB=.../nvidia/cudnn/lib
     LD_LIBRARY_PATH=.../nvidia/cudnn/lib python tests/peers/conv_table.py build/memtide_plan.so > core/eager/conv_table.def
+
+With --check N, it asks about N convolutions with other batches instead, and says how well the table's bound them.
 """
 import ctypes
+import random
 import re
+import statistics
 import sys
 
 BATCHES = 16, 32, 64, 128
@@ -70,25 +74,63 @@ def query(convolution, batch, which, type_name):
     return text, Query(which, TYPES[type_name], False, *((ctypes.c_int64 * 4)(*size) for size in sizes), steps)
 
 
-def main():
-    library = ctypes.CDLL(sys.argv[1])
-    abi = ctypes.sizeof(Card) << 32 | ctypes.sizeof(Query) << 16 | 5
-    if ctypes.c_uint64.in_dll(library, "memtide_plan_abi").value != abi:
-        sys.exit("conv_table.py: the library has other structures than this script")
-    rows, answer = {}, Answer()
+class Planner:
+    """cuDNN, asked through the library"""
+
+    def __init__(self, path):
+        self.library, self.answer = ctypes.CDLL(path), Answer()
+        abi = ctypes.sizeof(Card) << 32 | ctypes.sizeof(Query) << 16 | 5
+        if ctypes.c_uint64.in_dll(self.library, "memtide_plan_abi").value != abi:
+            sys.exit("conv_table.py: the library has other structures than this script")
+
+    def ask(self, card, asked):
+        """Bytes, -1: cuDNN has no engine"""
+        pointer = ctypes.byref
+        failed = self.library.memtide_plan_conv(pointer(card), pointer(asked), False, pointer(self.answer), None)
+        return -1 if failed else self.answer.first
+
+
+def write(planner):
+    rows = {}
     for convolution in CONVOLUTIONS:
         for batch in BATCHES:
             for which in range(len(PASSES)):
                 for type_name in TYPES:
                     text, asked = query(convolution, batch, which, type_name)
-                    rows[text] = [-1 if library.memtide_plan_conv(ctypes.byref(card), ctypes.byref(asked), False,
-                                                                  ctypes.byref(answer), None) else answer.first
-                                  for card in cards()]
+                    rows[text] = [planner.ask(card, asked) for card in cards()]
     print(f"/* Written by tests/peers/conv_table.py: bytes by card (CARD_PLANS), -1: cuDNN has no engine. */\n"
-          f"enum {{ TABLE_VERSION = {answer.version} }};\nstatic const Row rows[] = {{")
+          f"enum {{ TABLE_VERSION = {planner.answer.version} }};\n"
+          f"static const int64_t batches[] = {{{', '.join(map(str, BATCHES))}}};\nstatic const Row rows[] = {{")
     for text in sorted(rows, key=str.encode):
         print(f'{{"{text}", {{{", ".join(map(str, rows[text]))}}}}},')
     print("};")
+
+
+def check(planner, questions):
+    """How well the table's batches bound the answers for others, as core/eager/conv_workspace.c takes them"""
+    drawn, inside, errors = random.Random(1), 0, []
+    while len(errors) < questions:
+        convolution, which, type_name = drawn.choice(CONVOLUTIONS), drawn.randrange(3), drawn.choice(list(TYPES))
+        card, batch = drawn.choice(cards()), drawn.choice([b for b in range(8, 200) if b not in BATCHES])
+        near = {max((b for b in BATCHES if b < batch), default=BATCHES[0]), min((b for b in BATCHES if b > batch), default=BATCHES[-1])}
+        known = {b: planner.ask(card, query(convolution, b, which, type_name)[1]) for b in near}
+        found = planner.ask(card, query(convolution, batch, which, type_name)[1])
+        if found < 0 or min(known.values()) < 0:
+            continue
+        bounds = [n for b, bytes in known.items() for n in (bytes, bytes * batch // b)]
+        nearest = min(near, key=lambda b: (abs(b - batch), -b))
+        inside += min(bounds) - 4096 <= found <= max(bounds) + 4096
+        errors.append(abs(known[nearest] * batch / nearest - found) / max(1, found))
+    print(f"cuDNN {planner.answer.version}: {inside} of {questions} within the bounds and 4 KiB; the median error of the nearest "
+          f"batch is {100 * statistics.median(errors):.2f} %")
+
+
+def main():
+    planner = Planner(sys.argv[1])
+    if sys.argv[2:3] == ["--check"]:
+        check(planner, int(sys.argv[3]))
+    else:
+        write(planner)
 
 
 if __name__ == "__main__":

@@ -60,13 +60,32 @@ static void test_table(void) {
             const Workspace w = conv_workspace(card, &q, false);
             of_cards++;
             found += bytes >= 0 && is_exact(&w, bytes);
-            none += bytes < 0 && w.source == WORKSPACE_ESTIMATE;
+            none += bytes < 0 && w.source != WORKSPACE_TABLE;
         }
     }
     ok(n > 1000, "a table");
     is_int(sorted, n, "its rows are sorted, none stands twice");
     is_int(found + none, of_cards, "each is found for each card, or estimated where cuDNN has no engine");
     ok(none > 0 && found > 10 * none, "most are found");
+}
+
+/* Between the batches of the table: as much as for one of them, or as much for each sample. */
+static void test_batches(void) {
+    static const char *const known[] = {"forward f32 32x3x224x224 64x3x7x7 32x64x112x112 s2x2 p3x3 d1x1",
+                                        "forward f32 64x3x224x224 64x3x7x7 64x64x112x112 s2x2 p3x3 d1x1"};
+    const Card *card = card_find("a100-80gb");
+    ConvQuery q = query(known[0]), other = query(known[1]);
+    const size_t small = conv_workspace(card, &q, false).bytes[0], large = conv_workspace(card, &other, false).bytes[0];
+    q.x[0] = q.y[0] = 48;
+    const Workspace w = conv_workspace(card, &q, false);
+    is_int(w.source, WORKSPACE_BATCHES, "a batch between those of the table");
+    is_int((long long)w.bytes[ESTIMATE_LIKELY], (long long)(large * 48 / 64), "likely as for each sample of the nearer one");
+    ok(w.bytes[ESTIMATE_LEAST] <= min_size(small, large * 48 / 64), "at least the less of both");
+    ok(w.bytes[ESTIMATE_MOST] >= max_size(large, small * 48 / 32), "at most the more");
+    q.x[0] = q.y[0] = 1;
+    ok(conv_workspace(card, &q, false).bytes[ESTIMATE_LEAST] <= small / 16, "below the smallest batch");
+    q.x[0] = q.y[0] = 1000;
+    ok(conv_workspace(card, &q, false).bytes[ESTIMATE_MOST] >= large, "above the largest");
 }
 
 static void test_estimate(void) {
@@ -88,6 +107,7 @@ static void test_estimate(void) {
 int main(void) {
     setenv("MEMTIDE_PLAN", "/none", 1);
     test_table();
+    test_batches();
     test_estimate();
     return tap_done();
 }

@@ -76,6 +76,7 @@ end
 
 local SOURCES = {
   {"table", "cuDNN %s, from memtide's table"}, {"library", "cuDNN %s of this machine, asked about the card"},
+  {"batches", "cuDNN %s, between the batches of memtide's table"},
   {"estimate", "an estimate: neither the table nor a cuDNN here knows them"},
 }
 
