@@ -65,9 +65,11 @@ static void make_model(Loop *l) {
     }
 }
 
-/* PyTorch's rule: for each tensor at once, unless a form is asked for; Adafactor has the for-loop alone. */
+/* PyTorch's rule: for each tensor at once, unless a form is asked for; Adafactor and a script's rule have the for-loop
+ * alone. */
 static OptimForm form_of(const Settings *s) {
     if (s->pytorch.fused == SAID_TRUE) return FORM_FUSED;
+    if (s->optimizer.kind == OPTIM_Rule && s->pytorch.foreach == UNSAID) return FORM_FORLOOP;
     return s->pytorch.foreach == SAID_FALSE ? FORM_FORLOOP : FORM_FOREACH;
 }
 
