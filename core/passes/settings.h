@@ -130,6 +130,7 @@ typedef struct PyTorchOptions {
     Ternary foreach, fused;  /* of the optimizer: PyTorch's default is foreach, where there is that form */
     Ternary set_to_none;     /* of zero_grad: true */
     Ternary use_reentrant;   /* of torch.utils.checkpoint: false */
+    bool drops_output, drops_loss; /* keep: without that variable; false, so that the default keeps both */
     CachingSettings caching; /* alloc_conf: what PYTORCH_CUDA_ALLOC_CONF says */
 } PyTorchOptions;
 /* From "alloc_conf=expandable_segments:True fused=true". ERR_SCRIPT: an unknown name, or a value that it cannot have. */
