@@ -222,7 +222,7 @@ static int check(const Network *net, const Settings *s, Err *e) {
 /* Labels: (N) of (N, C), and (N, ...) of (N, C, ...); else like the output. */
 static void read_target(Loop *l) {
     const Network *net = l->g->net;
-    const bool classes = net->n_losses && net->loss[0]->kind->shape == layer_class_loss_shape;
+    const bool classes = net->n_losses && layer_has_labels(net->loss[0]);
     l->target = size_from(&net->output);
     l->target_type = T_FLOAT;
     if (classes) {

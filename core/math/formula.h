@@ -117,8 +117,10 @@ MT_FN void formula_numbers(const Formula *f, const OptimStep *s, float *value) {
 
 /* ---- a block of elements */
 
-#ifdef __CUDACC__
+#if defined __CUDACC__
 #define FORMULA_LOOP UNROLLED(8)
+#elif defined __cplusplus /* emulated */
+#define FORMULA_LOOP
 #else
 #define FORMULA_LOOP _Pragma("omp simd")
 #endif

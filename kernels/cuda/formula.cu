@@ -16,7 +16,7 @@ typedef struct FormulaUpdate {
     void *at[1 + OPTIM_STATES]; /* what the formula works on: the weight or its master, and the states */
     void *copy;               /* the 16-bit weights, if there is a master, else NULL */
     int64_t count;
-    uint8_t g_type, type, copy_type; /* DType */
+    uint8_t g_type, type[1 + OPTIM_STATES], copy_type; /* DType; type: of at */
     int vectors;              /* four elements may be loaded and stored together */
 } FormulaUpdate;
 
@@ -26,10 +26,10 @@ template <int N>
 static __device__ void formula_at(const FormulaUpdate &u, const float *number, float unscale, int64_t i) {
     float slot[FORMULA_SLOTS][N], scalar[FORMULA_OPERANDS][N];
     const Formula &f = u.f;
-    lanes_load<N>((DType)u.type, u.at[0], i, slot[0]);
+    lanes_load<N>((DType)u.type[0], u.at[0], i, slot[0]);
     lanes_load<N>((DType)u.g_type, u.g, i, slot[1]);
     for (int n = 0; n < N; n++) slot[1][n] *= unscale;
-    for (int k = 0; k < f.states; k++) lanes_load<N>((DType)u.type, u.at[1 + k], i, slot[2 + k]);
+    for (int k = 0; k < f.states; k++) lanes_load<N>((DType)u.type[1 + k], u.at[1 + k], i, slot[2 + k]);
     for (int k = 2 + f.states; k < f.n; k++) {
         const FormulaStep &s = f.step[k];
         const float *of[FORMULA_OPERANDS];
@@ -42,7 +42,7 @@ static __device__ void formula_at(const FormulaUpdate &u, const float *number, f
         formula_block(s.fn, N, slot[s.slot], of[0], of[1], of[2], of[3]);
     }
     for (int k = 0; k <= f.states; k++)
-        lanes_store<N>((DType)u.type, u.at[k], i, slot[f.step[f.result[k]].slot]);
+        lanes_store<N>((DType)u.type[k], u.at[k], i, slot[f.step[f.result[k]].slot]);
     if (u.copy) lanes_store<N>((DType)u.copy_type, u.copy, i, slot[f.step[f.result[0]].slot]);
 }
 
@@ -74,17 +74,17 @@ extern "C" int k_cuda_formula(const KArgs *a, Err *e) {
     u.square = (const float *)a->update.square.data;
     u.g = a->update.g.data;
     u.g_type = (uint8_t)a->update.g.dtype;
-    u.type = (uint8_t)weight->dtype;
+    u.type[0] = (uint8_t)weight->dtype;
     u.copy = master->data ? w->data : NULL;
     u.copy_type = (uint8_t)w->dtype;
     u.count = w->count;
     u.at[0] = weight->data;
     u.vectors = lanes_fit<4>(u.g, a->update.g.dtype, 0) && lanes_fit<4>(u.copy, w->dtype, 0);
     for (int k = 0; k < u.f.states; k++) {
-        assert(a->out[1 + k].dtype == weight->dtype);
         u.at[1 + k] = a->out[1 + k].data;
+        u.type[1 + k] = (uint8_t)a->out[1 + k].dtype;
     }
-    for (int k = 0; k <= u.f.states; k++) u.vectors = u.vectors && lanes_fit<4>(u.at[k], weight->dtype, 0);
+    for (int k = 0; k <= u.f.states; k++) u.vectors = u.vectors && lanes_fit<4>(u.at[k], (DType)u.type[k], 0);
     const dim3 grid(blocks_for(a, (w->count + 3) / 4, THREADS));
     return launch_op(a, e, formula_kernel, grid, dim3(THREADS), u);
 }
