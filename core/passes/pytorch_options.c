@@ -14,7 +14,8 @@ static int set_ternary(const char *name, Ternary *to, const char *value, Err *e)
 /* "output,loss", one of them, or "none" */
 static int set_keep(PyTorchOptions *o, const char *value, Err *e) {
     static const struct { const char *value; bool output, loss; } known[] = {
-        {"output,loss", true, true}, {"loss,output", true, true}, {"output", true, false}, {"loss", false, true}, {"none", false, false}};
+        {"output,loss", true, true}, {"loss,output", true, true}, {"output", true, false},
+        {"loss", false, true}, {"none", false, false}};
     for (size_t i = 0; i < ARRAY_LEN(known); i++) {
         if (strcmp(known[i].value, value) != 0) continue;
         o->drops_output = !known[i].output;
