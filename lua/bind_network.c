@@ -146,14 +146,23 @@ static Layer *take_layer(Box *box) {
     return l;
 }
 
-/* network(layer, losses, {batch, ...}) -> Network; losses: one, a list of them, or nil */
+/* Of losses: how many a sum has, whose kind says so; 0: it is one loss, whose list are a graph's layers. */
+static int sum_terms(lua_State *L, int at) {
+    if (!lua_istable(L, at)) return 0;
+    lua_getfield(L, at, "kind");
+    const bool sum = lua_isstring(L, -1) && !strcmp(lua_tostring(L, -1), "sum");
+    lua_pop(L, 1);
+    return sum ? (int)lua_rawlen(L, at) : 0;
+}
+
+/* network(layer, losses, {batch, ...}) -> Network; losses: one, a sum of them, or nil */
 static int new_network(lua_State *L) {
     Err e;
     Network *network;
     Box *losses[LAYER_IN];
     Layer *loss[LAYER_IN];
     lua_settop(L, 3);
-    int terms = (int)lua_rawlen(L, 2), n = lua_isnil(L, 2) || terms ? terms : 1;
+    int terms = sum_terms(L, 2), n = lua_isnil(L, 2) || terms ? terms : 1;
     Shape input = bind_shape(L, 3);
     if (n > LAYER_IN) bind_error(L, "expected at most %d losses, found %d", LAYER_IN, n);
     Box *box = bind_new(L, BOX_NETWORK, release_network), *root = push_layer(L, 1);

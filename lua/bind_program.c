@@ -10,7 +10,8 @@ static void release_program(void *content) { program_free(content); }
 
 /* ---- settings */
 
-/* Sets the optimizer from the table on top of the stack: {kind = "Adam", options = {lr = 0.001}} */
+/* Sets the optimizer from the table on top of the stack: {kind = "Adam", options = {lr = 0.001}}; a Rule also has its
+ * formula (program/formula.h) */
 static void set_optimizer(lua_State *L, Settings *s) {
     Err e;
     Options o;
@@ -24,6 +25,7 @@ static void set_optimizer(lua_State *L, Settings *s) {
         if (!code && lua_istable(L, -1)) code = bind_options(L, -1, &o, &e);
         if (!code) code = optimizer_set(&s->optimizer, i, &o, &e);
         options_free(&o);
+        if (!code && i == OPTIM_Rule) code = formula_read(&s->optimizer.formula, bind_string(L, lua_gettop(L) - 1, "formula", ""), &e);
         lua_pop(L, 1);
         if (!code) return;
         bind_error(L, "%s: %s", kind, e.text);
@@ -138,7 +140,7 @@ static DType type_at(lua_State *L, int index) {
     return (DType)bind_error(L, "there is no type %s", name);
 }
 
-/* optimizer_bytes({kind =, options =}, shape or nil ({1}), type or nil ("f32")) -> bytes of the optimizer's states for
+/* optimizer_bytes({kind =, options =, formula =}, shape or nil ({1}), type or nil ("f32")) -> bytes of the optimizer's states for
  * a parameter of that shape and type; raises if an option is wrong */
 static int optimizer_bytes(lua_State *L) {
     Settings s = settings_default();

@@ -88,6 +88,7 @@ Tensor *aten_max_pool2d(Eager *g, Tensor *x, Size y, bool adaptive);
 Tensor *aten_avg_pool2d(Eager *g, Tensor *x, Size y);
 Tensor *aten_adaptive_avg_pool2d(Eager *g, Tensor *x, Size y);
 Tensor *aten_upsample(Eager *g, Tensor *x, Size y, bool bilinear);
+Tensor *aten_gather(Eager *g, Tensor *x, Tensor *index);
 Tensor *aten_embedding(Eager *g, Tensor *index, Tensor *w);
 
 /* ---- aten_loss.c; each a number */

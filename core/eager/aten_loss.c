@@ -35,6 +35,27 @@ Tensor *aten_nll_loss(Eager *g, Tensor *x, Tensor *target, Tensor *weight) {
     return y;
 }
 
+/* ---- gather: saved: x, index. The gradient is zeros, into which it is added. */
+
+static void apply_gather(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    eager_op(g, "aten::gather_backward");
+    dx[0] = tensor_new(g, dy[0]->type, n->saved[0]->size);
+}
+
+static const NodeRule gather_rule = {"GatherBackward0", apply_gather};
+
+/* Of each row of x (N, C) the element that its label names: (N, 1) */
+Tensor *aten_gather(Eager *g, Tensor *x, Tensor *index) {
+    GUARD(g);
+    Node *n = node_new(g, &gather_rule, &x, 1, 2);
+    node_save(g, n, 0, x);
+    node_save(g, n, 1, index);
+    eager_op(g, "aten::gather");
+    Tensor *y = tensor_new(g, x->type, SIZE(x->size.of[0], 1));
+    node_output(g, n, y);
+    return y;
+}
+
 /* ---- losses of pairs of elements: saved: x, target */
 
 static void apply_pair(Eager *g, Node *n, Tensor *const *dy, Tensor **dx);

@@ -82,7 +82,8 @@ static Tensor *element_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target)
 Tensor *module_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target) {
     const bool classes = l->kind->shape == layer_class_loss_shape;
     eager_where(g, l, g->node);
-    Tensor *y = !classes          ? element_loss(g, l, x, target)
+    Tensor *y = l->n_child          ? reduced(g, l, module_graph(g, l, (Tensor *[]){x, target}))
+                : !classes          ? element_loss(g, l, x, target)
                 : l->kind->which ? aten_nll_loss(g, x, target, g->class_weights)
                                  : cross_entropy(g, l, x, target);
     if (l->factor != 1) tensor_set(g, &y, aten_binary_number(g, WITH_MUL, y));
@@ -93,3 +94,4 @@ Tensor *module_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target) {
 /* A loss is no module of the network: module_loss runs it. */
 Tensor *module_class_loss(Eager *g, const Layer *l, Tensor *const *in) { return module_identity(g, l, in); }
 Tensor *module_element_loss(Eager *g, const Layer *l, Tensor *const *in) { return module_identity(g, l, in); }
+Tensor *module_script_loss(Eager *g, const Layer *l, Tensor *const *in) { return module_identity(g, l, in); }

@@ -35,6 +35,11 @@ Tensor *module_triangle(Eager *g, const Layer *l, Tensor *const *in) {
     return y;
 }
 
+Tensor *module_gather(Eager *g, const Layer *l, Tensor *const *in) {
+    (void)l;
+    return aten_gather(g, in[0], in[1]);
+}
+
 Tensor *module_parameter(Eager *g, const Layer *l, Tensor *const *in) {
     (void)in;
     return tensor_ref(module_param(g, l, 0));

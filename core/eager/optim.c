@@ -36,6 +36,7 @@ const char *optim_unknown(const Optimizer *o, OptimForm form) {
     switch (o->kind) {
     case OPTIM_Adam8bit: case OPTIM_AdamW8bit: return "torchao's 8-bit optimizers are not predicted";
     case OPTIM_RAdam: return form == FORM_FORLOOP ? "RAdam's for-loop form is not predicted" : NULL;
+    case OPTIM_Rule: return form == FORM_FORLOOP ? NULL : "a Rule is a for-loop over parameters: it has no other form";
     default: break;
     }
     const bool fused = o->kind == OPTIM_SGD || o->kind == OPTIM_Adam || o->kind == OPTIM_AdamW || o->kind == OPTIM_Adagrad;
@@ -194,12 +195,109 @@ static void run_adafactor(Eager *g, EagerOptim *s) {
     tensor_drop(g, update);
 }
 
+/* ---- a script's own rule: the body of a for-loop over the parameters, one ATen call for each step. Its variables are
+ * those of the function that the loop stands in: they hold what the last parameter's turn has bound until it is bound
+ * again. */
+
+typedef struct Turn { Tensor *made[FORMULA_STEPS], *before[OPTIM_STATES]; } Turn;
+
+static bool goes(uint8_t until, int done, int from) { return until == from + done; }
+
+/* Frees what goes once `done` steps of a turn are done; the variables' from the turn before, and this one's own. */
+static void drop_done(Eager *g, const Formula *f, Turn *last, Turn *now, int done) {
+    for (int i = 0; i < f->n; i++) {
+        if (goes(f->step[i].until, done, FORMULA_LATER)) tensor_set(g, &last->made[i], NULL);
+        if (done && goes(f->step[i].until, done - 1, 0)) tensor_set(g, &now->made[i], NULL);
+    }
+    for (int k = 0; k < f->states; k++) {
+        if (goes(f->replaced[k], done, FORMULA_LATER)) tensor_set(g, &last->before[k], NULL);
+        if (done && goes(f->replaced[k], done - 1, 0)) tensor_set(g, &now->before[k], NULL);
+    }
+}
+
+/* The state that the script asks for with a default makes it in the first step; the others exist before. */
+static bool has_default(const Formula *f, int state) {
+    for (int i = 0; i < f->n; i++)
+        if (f->step[i].fn == FORMULA_DEFAULT && f->step[i].of[0] == state) return true;
+    return false;
+}
+
+static Tensor *run_formula_step(Eager *g, const EagerOptim *s, const FormulaStep *step, const Tensor *p) {
+    const Formula *f = &s->optimizer->formula;
+    const FormulaInfo *info = formula_info(step->fn);
+    Tensor *number[FORMULA_OPERANDS] = {NULL};
+    if (!info && step->fn != FORMULA_DEFAULT) return NULL;
+    for (int k = 1; step->fn == FORMULA_WHERE && k < 3; k++)
+        if (f->step[step->of[k]].scalar) number[k] = aten_random(g, "aten::scalar_tensor", (Size){0, {0}}, p->type);
+    eager_op(g, info ? info->aten : "aten::zeros_like");
+    Tensor *y = tensor_like(g, p, formula_is_bool((FormulaFn)step->fn) ? T_BOOL : p->type);
+    for (int k = 1; k < 3; k++) tensor_drop(g, number[k]);
+    return y;
+}
+
+static void run_turn(Eager *g, EagerOptim *s, int i, Turn *last, Turn *now) {
+    const Formula *f = &s->optimizer->formula;
+    Tensor **state = s->states[i];
+    for (int k = 0; k < f->states; k++) {
+        g->category = CAT_OPTIMIZER;
+        if (!s->begun && !has_default(f, k)) state[k] = like(g, "aten::zeros_like", s->params[i]);
+        if (f->replaced[k] == FORMULA_KEPT) continue;
+        now->before[k] = state[k];
+        state[k] = NULL;
+    }
+    drop_done(g, f, last, now, 0);
+    for (int n = 0; n < f->n; n++) {
+        const FormulaStep *step = &f->step[n];
+        g->category = step->until == FORMULA_KEPT ? CAT_OPTIMIZER : CAT_OTHER;
+        if (!step->scalar && !step->inplace) now->made[n] = run_formula_step(g, s, step, s->params[i]);
+        if (step->fn == FORMULA_DEFAULT && !s->begun) {
+            Tensor **to = f->replaced[step->of[0]] == FORMULA_KEPT ? &state[step->of[0]] : &now->before[step->of[0]];
+            *to = now->made[n];
+            now->made[n] = NULL;
+        }
+        drop_done(g, f, last, now, n + 1);
+    }
+    for (int k = 0; k < f->states; k++)
+        if (f->replaced[k] != FORMULA_KEPT) state[k] = tensor_ref(now->made[formula_storage(f, f->result[1 + k])]);
+    for (int n = 0; n < f->n; n++)
+        if (f->step[n].until < FORMULA_LATER || f->step[n].until == FORMULA_KEPT) tensor_set(g, &now->made[n], NULL);
+}
+
+static void end_turn(Eager *g, Turn *turn) {
+    for (int n = 0; n < FORMULA_STEPS; n++) tensor_drop(g, turn->made[n]);
+    for (int k = 0; k < OPTIM_STATES; k++) tensor_drop(g, turn->before[k]);
+}
+
+static void run_formula(Eager *g, EagerOptim *s) {
+    Turn turns[2] = {{{NULL}, {NULL}}, {{NULL}, {NULL}}};
+    for (int i = 0; i < s->n; i++) {
+        Turn *last = &turns[i % 2], *now = &turns[1 - i % 2];
+        run_turn(g, s, i, last, now);
+        end_turn(g, last);
+        *last = (Turn){{NULL}, {NULL}};
+    }
+    end_turn(g, &turns[s->n % 2]);
+}
+
 /* ---- what a step reads and writes */
+
+/* Each step of a formula reads its operands and writes its result. */
+static int formula_passes(const Formula *f) {
+    int n = 0;
+    for (int i = 0; i < f->n; i++) {
+        const FormulaStep *step = &f->step[i];
+        const FormulaInfo *info = step->scalar ? NULL : formula_info(step->fn);
+        for (int k = 0; info && k < info->operands; k++) n += !f->step[step->of[k]].scalar;
+        n += info != NULL;
+    }
+    return n;
+}
 
 static int passes(const EagerOptim *s) {
     const OptimRule *r = &s->optimizer->rule;
     const Temporaries *t = temporaries_of(s);
     const bool adagrad = rule_of(s) == OP_adagrad, momentum = r->momentum != 0;
+    if (rule_of(s) == OP_formula) return formula_passes(&s->optimizer->formula);
     if (s->form == FORM_FUSED) return 3 + 2 * (count_states(s) + adagrad + (rule_of(s) == OP_sgd && momentum));
     const int decay = r->weight_decay == 0 ? 0 : r->decoupled ? 2 : 3;
     if (!t) return 17 + decay; /* Adafactor's, of a matrix */
@@ -216,13 +314,14 @@ void optim_moves(Eager *g, const EagerOptim *s, int n) {
 
 void optim_run(Eager *g, EagerOptim *s) {
     const Eager before = *g;
-    const bool adafactor = rule_of(s) == OP_adafactor;
+    const bool adafactor = rule_of(s) == OP_adafactor, script = rule_of(s) == OP_formula;
     g->grad = false;
-    if (!s->begun) (adafactor ? make_factors : make_states)(g, s);
+    if (!s->begun && !script) (adafactor ? make_factors : make_states)(g, s);
     g->category = CAT_OTHER;
     g->uncounted = true;
     optim_moves(g, s, passes(s));
-    if (adafactor) run_adafactor(g, s);
+    if (script) run_formula(g, s);
+    else if (adafactor) run_adafactor(g, s);
     else if (s->form == FORM_FOREACH) run_foreach(g, s);
     else if (s->form == FORM_FORLOOP) run_forloop(g, s);
     else if (starts_momentum(s))

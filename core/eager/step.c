@@ -78,9 +78,11 @@ static void make_model(Loop *l) {
     }
 }
 
-/* PyTorch's rule: for each tensor at once, unless a form is asked for; Adafactor has the for-loop alone. */
+/* PyTorch's rule: for each tensor at once, unless a form is asked for; Adafactor and a script's rule have the for-loop
+ * alone. */
 static OptimForm form_of(const Settings *s) {
     if (s->pytorch.fused == SAID_TRUE) return FORM_FUSED;
+    if (s->optimizer.kind == OPTIM_Rule && s->pytorch.foreach == UNSAID) return FORM_FORLOOP;
     return s->pytorch.foreach == SAID_FALSE ? FORM_FORLOOP : FORM_FOREACH;
 }
 
@@ -97,7 +99,14 @@ static void open_optimizer(Loop *l, OptimForm form) {
 
 /* ---- a step */
 
-/* In evaluation without a loss there is none. */
+/* A loss that evaluation binds to no variable is not computed either. */
+static bool has_loss(const Settings *s) { return !s->no_loss && !(s->eval && s->pytorch.drops_loss); }
+
+static void drop_output(Loop *l) {
+    for (int k = 0; k < LAYER_IN; k++) tensor_set(l->g, &l->output[k], NULL);
+}
+
+/* The output is bound to a variable, or goes once the loss has read it. */
 static void run_forward(Loop *l) {
     Eager *g = l->g;
     g->n_more = 0;
@@ -109,7 +118,7 @@ static void run_forward(Loop *l) {
     for (int k = 0; k < LAYER_IN; k++) tensor_set(g, &l->output[k], k <= g->n_more ? output[k] : NULL);
     g->category = CAT_OTHER;
     Tensor *loss = NULL;
-    for (int k = 0; k < g->net->n_losses && k <= g->n_more && !l->s->no_loss; k++) {
+    for (int k = 0; k < g->net->n_losses && k <= g->n_more && has_loss(l->s); k++) {
         g->class_weights = l->weights[k];
         Tensor *term = module_loss(g, g->net->loss[k], l->output[k], l->y);
         if (loss) {
@@ -119,6 +128,7 @@ static void run_forward(Loop *l) {
             loss = term;
         }
     }
+    if (l->s->pytorch.drops_output) drop_output(l);
     if (loss) tensor_set(g, &l->loss, loss);
     if (loss && l->s->accumulate > 1 && g->grad) tensor_set(g, &l->loss, aten_binary_number(g, WITH_DIV, l->loss));
     angles_drop(g, &g->angles);
@@ -208,6 +218,7 @@ static void run_step(Loop *l) {
         g->grad = g->training = training;
         run_forward(l);
         if (training) run_backward(l);
+        if (l->s->pytorch.drops_loss) tensor_set(g, &l->loss, NULL);
     }
     if (training && !g->scratch.failed) run_optimizer(l);
     work_end(g);
@@ -257,7 +268,7 @@ static int check(const Network *net, const Settings *s, Err *e) {
 /* Labels: (N) of (N, C), and (N, ...) of (N, C, ...); else like the output. */
 static void read_target(Loop *l) {
     const Network *net = l->g->net;
-    const bool classes = net->n_losses && net->loss[0]->kind->shape == layer_class_loss_shape;
+    const bool classes = net->n_losses && layer_has_labels(net->loss[0]);
     l->target = size_from(&net->output);
     l->target_type = T_FLOAT;
     if (classes) {
@@ -265,7 +276,7 @@ static void read_target(Loop *l) {
         l->target.rank--;
         l->target_type = T_LONG;
     }
-    if (!net->n_losses || l->s->no_loss) l->target.rank = -1;
+    if (!net->n_losses || !has_loss(l->s)) l->target.rank = -1;
 }
 
 int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, EstimateKind which, EagerStep *out, Err *e) {

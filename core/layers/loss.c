@@ -2,6 +2,8 @@
  *
  *   of classes   logits, or (`which`: 1) logarithms of probabilities: (N, C) and a class for each row, or (N, C, L),
  *                (N, C, H, W) and a class for each place
+ *   of a script  a forward function of logits (N, C) and a class for each row, whose values are reduced; `which`: the
+ *                most inputs of its graph
  *   of elements  `which` is the function (LossFn): a target like the network's output and in its order, or no target
  *
  * All losses of a step that have a target share it, and the first loss has one. */
@@ -12,27 +14,29 @@
 
 #include "network/layer.h"
 
-static bool of_classes(const Layer *l) { return l->kind->shape == layer_class_loss_shape; }
-static bool has_target(const Layer *l) { return of_classes(l) || l->kind->which != LOSS_IDENTITY; }
+bool layer_has_labels(const Layer *l) {
+    return l->kind->shape == layer_class_loss_shape || l->kind->shape == layer_script_loss_shape;
+}
+static bool has_target(const Layer *l) { return layer_has_labels(l) || l->kind->which != LOSS_IDENTITY; }
 
 /* The target's shape, with all labels in one dimension. */
 static Shape target_shape(const Layer *l) {
-    return of_classes(l) ? shape1(shape_elements(&l->in) / l->in.dim[1]) : l->in;
+    return layer_has_labels(l) ? shape1(shape_elements(&l->in) / l->in.dim[1]) : l->in;
 }
 
 /* Checks that `l` has the same target as the first loss. */
 static int check_target(const Layer *first, const Layer *l, Err *e) {
     const Shape here = target_shape(l), there = target_shape(first);
     char one[SHAPE_TEXT], two[SHAPE_TEXT];
-    if (of_classes(l) != of_classes(first))
+    if (layer_has_labels(l) != layer_has_labels(first))
         return layer_error(l, e, "the losses of a step have the same target, but %s has %s, and this one %s",
-                           first->kind->name, of_classes(first) ? "labels" : "numbers",
-                           of_classes(l) ? "labels" : "numbers");
+                           first->kind->name, layer_has_labels(first) ? "labels" : "numbers",
+                           layer_has_labels(l) ? "labels" : "numbers");
     if (!shape_equal(&here, &there))
         return layer_error(l, e, "the losses of a step have the same target, but %s has %s, and this one %s",
                            first->kind->name, shape_text(&there, one), shape_text(&here, two));
     int64_t ignored = options_int(&first->options, "ignore_index");
-    if (of_classes(l) && options_int(&l->options, "ignore_index") != ignored)
+    if (layer_has_labels(l) && options_int(&l->options, "ignore_index") != ignored)
         return layer_error(l, e, "expected ignore_index = %" PRId64 ", as %s has it", ignored, first->kind->name);
     return OK;
 }
@@ -46,7 +50,7 @@ static int count_targets(Network *n, const Layer *first, Err *e) {
     if (count % batch == 0) return OK;
     network_output_text(n, text, sizeof text);
     return layer_error(first, e, "expected as many %s for each of %" PRId64 " samples, found %" PRId64 " in all: %s",
-                       of_classes(first) ? "labels" : "numbers", batch, count, text);
+                       layer_has_labels(first) ? "labels" : "numbers", batch, count, text);
 }
 
 /* What the shape functions of all losses have in common. */
@@ -71,7 +75,7 @@ static Attr reduced(const Layer *l) {
 /* Makes the program's target: a class for each row of x, or numbers that lie as x does. */
 static int make_target(Lower *lw, const Layer *l, int x) {
     const Buf like = lw->p->bufs[x];
-    bool classes = of_classes(l);
+    bool classes = layer_has_labels(l);
     int t = program_buf(lw->p, CAT_INPUT, target_shape(l), classes ? DT_I32 : DT_F32, "target");
     if (lw->p->failed) return 0;
     Buf *b = &lw->p->bufs[t];
@@ -82,12 +86,18 @@ static int make_target(Lower *lw, const Layer *l, int x) {
     return t;
 }
 
-/* Emits loss = kind(x, target, w); w is NO_BUF for kinds without weights. */
-static int finish(Lower *lw, OpKind kind, const Layer *l, int x, int w, const Attr *a) {
+/* The program's target, which the first loss makes; NO_BUF: this one has none. */
+static int find_target(Lower *lw, const Layer *l, int x) {
+    if (!has_target(l) || lw->p->failed) return NO_BUF;
+    if (lw->p->target == NO_BUF) lw->p->target = make_target(lw, l, x);
+    return lw->p->target;
+}
+
+/* Emits loss = kind(x, t, w); t and w are NO_BUF for kinds without target, and without weights. */
+static int finish(Lower *lw, OpKind kind, const Layer *l, int x, int t, int w, const Attr *a) {
     Program *p = lw->p;
     if (p->failed) return 0;
-    if (has_target(l) && p->target == NO_BUF) p->target = make_target(lw, l, x);
-    int in[] = {x, has_target(l) ? p->target : NO_BUF, w}, loss = lower_op(lw, kind, l, in, op_info(kind)->n_in, a);
+    int in[] = {x, t, w}, loss = lower_op(lw, kind, l, in, op_info(kind)->n_in, a);
     if (p->failed) return 0;
     Buf *b = &p->bufs[loss];
     snprintf(b->name, sizeof b->name, "%s", l->path);
@@ -140,7 +150,7 @@ int layer_class_loss_forward(Lower *lw, const Layer *l, const int *in) {
     char name[BUF_NAME];
     snprintf(name, sizeof name, "class_weights%s", l->path + strlen("loss"));
     int w = weight ? program_constant(lw->p, name, weight, n) : NO_BUF;
-    int x = logit_rows(lw, l, in[0]), loss = finish(lw, OP_cross_entropy, l, x, w, &a);
+    int x = logit_rows(lw, l, in[0]), loss = finish(lw, OP_cross_entropy, l, x, find_target(lw, l, x), w, &a);
     if (!lw->p->failed && lw->training && !a.loss.log && l->in.dim[1] >= LONG_ROW) {
         const Shape stats = shape2(lw->p->bufs[x].shape.dim[0], 2);
         lower_keep(lw, 1, lower_temp(lw, l, "stats", stats, NULL, DT_F32));
@@ -166,5 +176,24 @@ int layer_element_loss_forward(Lower *lw, const Layer *l, const int *in) {
     a.loss.beta = (float)(options_float(o, "beta") + options_float(o, "delta") + options_float(o, "pos_weight"));
     /* several losses share a target, which then is in PyTorch's order */
     int x = lw->net->n_losses > 1 ? lower_rows(lw, l, in[0]) : in[0];
-    return finish(lw, OP_element_loss, l, x, NO_BUF, &a);
+    return finish(lw, OP_element_loss, l, x, find_target(lw, l, x), NO_BUF, &a);
+}
+
+/* ---- of a script: a graph of x and the labels, whose values are then reduced as IdentityLoss reduces them */
+
+int layer_script_loss_shape(Network *n, Layer *l, Err *e) {
+    const Shape x = l->in;
+    if (x.rank != 2) return layer_error(l, e, "expected logits (N, C), found %d dimensions", x.rank);
+    l->ins[1] = (Value){.shape = shape1(x.dim[0]), .labels = true};
+    l->n_in = 2;
+    const int code = layer_graph_shape(n, l, e);
+    l->n_in = 1;
+    return code ? code : one_number(n, l, e);
+}
+
+int layer_script_loss_forward(Lower *lw, const Layer *l, const int *in) {
+    const int x = lower_rows(lw, l, in[0]), t = find_target(lw, l, x), y = layer_graph_forward(lw, l, (int[]){x, t});
+    Attr a = reduced(l);
+    a.loss.f = LOSS_IDENTITY;
+    return finish(lw, OP_element_loss, l, y, NO_BUF, NO_BUF, &a);
 }

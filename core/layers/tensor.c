@@ -1,6 +1,6 @@
 /* Tensor operations of graphs: two values that are broadcast (`which`: the operator), reductions along dimensions
- * (`which`: the reduction), triangles of the last two dimensions, and parameters of a graph's own. All but the last take
- * values in PyTorch's order. */
+ * (`which`: the reduction), triangles of the last two dimensions, elements by label, and parameters of a graph's own.
+ * All but the last take values in PyTorch's order. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -117,6 +117,25 @@ int layer_triangle_forward(Lower *lw, const Layer *l, const int *in) {
     a.triangle.value = word[0] ? word[0] == '-' ? -INFINITY : INFINITY : (float)options_float(&l->options, "value");
     for (int k = 0; k < l->n_in; k++) of[k] = lower_plain(lw, l, in[k]);
     return lower_op(lw, OP_where, l, of, l->n_in, &a);
+}
+
+/* ---- gather: of each row the element that its label names */
+
+int layer_gather_shape(Network *n, Layer *l, Err *e) {
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    int code = expect_values(l, 2, e);
+    (void)n;
+    if (code) return code;
+    if (!l->ins[1].labels) return layer_error(l, e, "expected the labels of a loss, found another value");
+    if (l->in.rank != 2 || l->in.dim[0] != l->ins[1].shape.dim[0])
+        return layer_error(l, e, "expected a row (N, C) for each label, found %s for %s", shape_text(&l->in, a),
+                           shape_text(&l->ins[1].shape, b));
+    plain_output(l, shape2(l->in.dim[0], 1));
+    return OK;
+}
+
+int layer_gather_forward(Lower *lw, const Layer *l, const int *in) {
+    return lower_op(lw, OP_gather, l, (int[]){lower_plain(lw, l, in[0]), in[1]}, 2, NULL);
 }
 
 /* ---- parameters: a value that reads nothing */

@@ -10,9 +10,9 @@
 /* Each rule is an op, whose row in ops.def has PyTorch's names of the states that it may keep for a parameter. These
  * rules change each number of a parameter independently of the others. */
 #define OPTIM_RULES(X) X(sgd) X(adam) X(radam) X(adamax) X(rmsprop) X(adagrad) X(adadelta)
-/* Those rules, and the ones in which numbers depend on each other: by row and column, or by a block that shares a
- * scale */
-#define OPTIM_OPS(X) OPTIM_RULES(X) X(adafactor) X(adam8bit)
+/* Those rules, the ones in which numbers depend on each other (by row and column, or by a block that shares a scale),
+ * and the one that a script has written (formula.h) */
+#define OPTIM_OPS(X) OPTIM_RULES(X) X(adafactor) X(adam8bit) X(formula)
 
 enum { OPTIM_STATES = 3 }; /* the most that a rule keeps */
 

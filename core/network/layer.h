@@ -52,6 +52,9 @@ int network_param(Network *n, Layer *l, const char *name, Shape shape, double bo
  * buffer from `like`. */
 int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Err *e);
 
+/* Is it a loss whose target is a class for each row, not numbers like the output? */
+bool layer_has_labels(const Layer *l);
+
 /* How many axes its images have: 2 of (N, C, H, W); 1 of (N, C, L), for kinds whose options are whole numbers in place
  * of pairs. Ops always have two axes: a layer's only axis is their width, and their height is 1. */
 int layer_axes(const Layer *l);

@@ -65,7 +65,8 @@ Layer *layer_new(const char *kind, const char *where, Err *e) {
 
 int layer_add(Layer *parent, Layer *child, Err *e) {
     int code = OK;
-    if (parent->kind->role != 'c') code = layer_error(parent, e, "takes no layers");
+    if (parent->kind->role != 'c' && parent->kind->shape != layer_script_loss_shape)
+        code = layer_error(parent, e, "takes no layers");
     else if (child->kind->role == 's') code = layer_error(parent, e, "cannot hold the loss %s", child->kind->name);
     else if (child->depth >= LAYER_DEPTH) code = layer_error(parent, e, "more than %d levels of layers", LAYER_DEPTH);
     else if (!mem_grow(&parent->child, &parent->cap_child, parent->n_child + 1, sizeof *parent->child))
@@ -234,11 +235,14 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     if (l->kind->role == 's') l->in_rows = false;
     l->output = l->ins[0];
     int code = strchr("cmt", l->kind->role) ? OK : layer_expect_inputs(l, 1, e);
+    for (int k = 0; k < n_in && !code; k++)
+        if (in[k].labels && l->kind->role != 'c' && l->kind->shape != layer_gather_shape)
+            code = layer_error(l, e, "reads the labels of a loss, which only gather does");
     if (!code) code = expect_activations(l, e);
     if (code) return code;
     code = options_finish(&l->options, e);
     if (code) return layer_blame(l, e, code);
-    if (l->kind->role != 'c') l->output.input = l->output.param = false;
+    if (l->kind->role != 'c') l->output.input = l->output.param = l->output.labels = false;
     code = l->kind->shape(n, l, e);
     if (!code && l->tied && l->n_params == 0) code = layer_error(l, e, "has no parameter to share with another layer");
     return code ? code : layer_blame(l, e, shape_count(&l->out, &count, e));

@@ -27,6 +27,7 @@ typedef struct Value {
                        * zeros: PyTorch's order, or an image, which is channels-last anyway */
     bool input;       /* the network's input as it comes: an Embedding can read it as indices */
     bool param;       /* a parameter by itself, which tensor operations read */
+    bool labels;      /* the labels of a loss: whole numbers, which gather alone reads */
     bool rows;        /* of 4 dimensions: lies in PyTorch's order, no image channels-last */
 } Value;
 
@@ -51,11 +52,11 @@ typedef struct Layer {
     int n_in;                /* how many inputs; 1 but for containers and layers of role m */
     union {                  /* the inputs, set by network_infer; the first has names of its own */
         Value ins[LAYER_IN];
-        struct { Shape in; int64_t in_order[3]; bool in_is_input, in_is_param, in_rows; };
+        struct { Shape in; int64_t in_order[3]; bool in_is_input, in_is_param, in_is_labels, in_rows; };
     };
     union {
         Value output;
-        struct { Shape out; int64_t out_order[3]; bool out_is_input, out_is_param, out_rows; };
+        struct { Shape out; int64_t out_order[3]; bool out_is_input, out_is_param, out_is_labels, out_rows; };
     };
     int *param, n_params, cap_params; /* the Network.params that it reads itself; its children have their own */
 } Layer;

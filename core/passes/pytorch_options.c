@@ -11,6 +11,20 @@ static int set_ternary(const char *name, Ternary *to, const char *value, Err *e)
     return err_set(e, ERR_SCRIPT, "pytorch: %s: expected true or false, found %s", name, value);
 }
 
+/* "output,loss", one of them, or "none" */
+static int set_keep(PyTorchOptions *o, const char *value, Err *e) {
+    static const struct { const char *value; bool output, loss; } known[] = {
+        {"output,loss", true, true}, {"loss,output", true, true}, {"output", true, false},
+        {"loss", false, true}, {"none", false, false}};
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+        if (strcmp(known[i].value, value) != 0) continue;
+        o->drops_output = !known[i].output;
+        o->drops_loss = !known[i].loss;
+        return OK;
+    }
+    return err_set(e, ERR_SCRIPT, "pytorch: keep: expected output, loss, both with a comma, or none, found %s", value);
+}
+
 const char *sdp_backend_text(SdpBackend b) {
     static const char *const texts[] = {
 #define X(name, text, backend) text,
@@ -38,6 +52,7 @@ static int set_one(PyTorchOptions *o, const char *name, const char *value, Err *
         {"cudnn_benchmark", &o->cudnn_benchmark}};
     for (size_t i = 0; i < ARRAY_LEN(ternary); i++)
         if (!strcmp(ternary[i].name, name)) return set_ternary(name, ternary[i].to, value, e);
+    if (!strcmp(name, "keep")) return set_keep(o, value, e);
     if (!strcmp(name, "alloc_conf")) return caching_settings_parse(value, &o->caching, e);
     if (!strcmp(name, "attention")) return set_attention(&o->attention, value, e);
     if (!strcmp(name, "version")) {
@@ -47,7 +62,7 @@ static int set_one(PyTorchOptions *o, const char *name, const char *value, Err *
         return OK;
     }
     return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, attention, channels_last, "
-                   "cudnn_benchmark, foreach, fused, set_to_none, use_reentrant or version", name);
+                   "cudnn_benchmark, foreach, fused, keep, set_to_none, use_reentrant or version", name);
 }
 
 int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e) {

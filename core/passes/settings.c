@@ -38,6 +38,12 @@ OpKind optimizer_op(const Optimizer *o, const Shape *like) {
     return block && n >= CODES_LEAST && n % block == 0 ? OP_adam8bit : optimizers[o->kind].op;
 }
 
+const char *optimizer_state_name(const Optimizer *o, int slot, const Shape *like) {
+    const OpKind op = optimizer_op(o, like);
+    assert(slot >= 1 && slot < op_master(op)); /* output 0 is the weight, the last one its master */
+    return op == OP_formula ? o->formula.state_name[slot - 1] : op_info(op)->out[slot].name;
+}
+
 bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type, OptimState *state) {
     const int rank = like->rank;
     const OpKind op = optimizer_op(o, like);
@@ -51,8 +57,7 @@ bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type
         {"col_var", rank > 1, 2},
         {"variance", rank == 1, 0},
     };
-    assert(slot >= 1 && slot < op_master(op)); /* output 0 is the weight, the last one its master */
-    const char *name = op_info(op)->out[slot].name;
+    const char *name = optimizer_state_name(o, slot, like);
     *state = (OptimState){*like, op == OP_adam8bit ? DT_U8 : type};
     if (!strcmp(name, "scale"))
         *state = (OptimState){shape1(shape_elements(like) / o->rule.block_size * (2 + o->rule.amsgrad)), DT_F32};
@@ -61,7 +66,7 @@ bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type
         if (optional[i].wanted && optional[i].over) state->shape.dim[rank - optional[i].over] = 1;
         return optional[i].wanted;
     }
-    return true;
+    return *name != '\0'; /* a formula has as many as it names */
 }
 
 /* Options that are one number of the rule each, for all optimizers that have them. any: also below 0. */
@@ -123,7 +128,7 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     r.decoupled = kind == OPTIM_AdamW || kind == OPTIM_AdamW8bit || options_bool(options, "decoupled_weight_decay");
     if (kind == OPTIM_Adafactor && set_adafactor(&r, options, e)) return ERR_SCRIPT;
     if (coded && set_block(&r, options, e)) return ERR_SCRIPT;
-    *o = (Optimizer){(OptimKind)kind, r};
+    *o = (Optimizer){.kind = (OptimKind)kind, .rule = r};
     return OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include "memory/alloc_caching.h"
 #include "network/options.h"
+#include "program/formula.h"
 
 /*   name          text           low dtype  weights  activations  fp32 master  loss scaling   in apex's words */
 #define PRECISIONS(X)                                                                                   \
@@ -83,7 +84,8 @@ typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
     X(Adagrad, adagrad, "lr:float=0.01 lr_decay:float=0 weight_decay:float=0 initial_accumulator_value:float=0 "       \
                         "eps:float=1e-10")                                                                             \
     X(Adadelta, adadelta, "lr:float=1 rho:float=0.9 eps:float=1e-6 weight_decay:float=0")                              \
-    X(Adafactor, adafactor, "lr:float=0.01 beta2_decay:float=-0.8 eps:floats=0,0.001 d:float=1 weight_decay:float=0")
+    X(Adafactor, adafactor, "lr:float=0.01 beta2_decay:float=-0.8 eps:floats=0,0.001 d:float=1 weight_decay:float=0")   \
+    X(Rule,    formula, "* lr:float=0.001")
 #define OPTIM_CLIPS " * clip_norm:float=0"
 
 typedef enum OptimKind {
@@ -93,7 +95,11 @@ typedef enum OptimKind {
     OPTIM_COUNT
 } OptimKind;
 
-typedef struct Optimizer { OptimKind kind; OptimRule rule; } Optimizer;
+typedef struct Optimizer {
+    OptimKind kind;
+    OptimRule rule;
+    Formula formula; /* of Rule */
+} Optimizer;
 /* The option line of an optimizer, and its name (name may be NULL); NULL past the end. */
 const char *optimizer_spec(int kind, const char **name);
 /* From finished options of that kind's spec. ERR_SCRIPT: out of range, as in PyTorch (lr >= 0, 0 <= beta < 1, ...). */
@@ -101,8 +107,10 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e);
 /* The op that updates a parameter of shape `like`; NULL: one that is too small for states of 8 bits. */
 OpKind optimizer_op(const Optimizer *o, const Shape *like);
 typedef struct OptimState { Shape shape; DType type; } OptimState;
-/* Does that op keep the state that is its output `slot`? If so, *state says how it looks. type: what the rule computes
- * with, the type of the weight or of its master. */
+/* The name of the state that is its output `slot`: the buffer's name ends with it. */
+const char *optimizer_state_name(const Optimizer *o, int slot, const Shape *like);
+/* Does that op keep it? If so, *state says how it looks. type: what the rule computes with, the type of the weight or of
+ * its master. */
 bool optimizer_keeps(const Optimizer *o, int slot, const Shape *like, DType type, OptimState *state);
 
 /*   framework: text, whose step */
@@ -139,6 +147,7 @@ typedef struct PyTorchOptions {
     Ternary foreach, fused;  /* of the optimizer: PyTorch's default is foreach, where there is that form */
     Ternary set_to_none;     /* of zero_grad: true */
     Ternary use_reentrant;   /* of torch.utils.checkpoint: false */
+    bool drops_output, drops_loss; /* keep: without that variable; false, so that the default keeps both */
     SdpBackend attention;    /* sdpa_kernel(): any */
     char version[8];         /* of PyTorch, "2.15"; "": the newest that is known (core/eager/versions.def) */
     Ternary channels_last;   /* model and x are .to(memory_format=torch.channels_last): false */

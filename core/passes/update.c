@@ -62,7 +62,7 @@ static void update_param(Program *p, const Optimizer *o, ParamBufs *param, const
     op->out[0] = w;
     for (int k = 1; k < op_master(kind) && !p->failed; k++) {
         if (!optimizer_keeps(o, k, &p->bufs[w].shape, type, &state)) continue;
-        op->out[k] = state_buf(p, w, CAT_OPTIMIZER, state, op_info(kind)->out[k].name);
+        op->out[k] = state_buf(p, w, CAT_OPTIMIZER, state, optimizer_state_name(o, k, &p->bufs[w].shape));
         if (!p->failed) p->bufs[op->out[k]].first = o->rule.initial_accumulator_value;
     }
     state = (OptimState){p->bufs[w].shape, DT_F32};
@@ -90,11 +90,12 @@ static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
     if (kind == OP_scale_update) op->attr.scaler = s->scaler;
 }
 
-/* Does the update depend on the step number? Adam's corrections and a learning rate that decays do. So does
+/* Does the update depend on the step number? Adam's corrections, a formula that asks for it and a
+ * learning rate that decays do. So does
  * dampening, which PyTorch leaves out in the first step; without dampening, momentum that starts at zero gives
  * PyTorch's values. */
 static bool is_counted(const Optimizer *o) {
-    bool always = !op_info(optimizer_op(o, NULL))->in[1].optional; /* "state" */
+    bool always = !op_info(optimizer_op(o, NULL))->in[1].optional || formula_counts(&o->formula); /* "state" */
     return always || (o->rule.momentum != 0.0f && o->rule.dampening != 0.0f) || o->rule.lr_decay != 0.0f;
 }
 
@@ -103,6 +104,7 @@ int pass_update(Program *p, Compile *c) {
     const OptimRule *rule = &s->optimizer.rule;
     if (s->eval) return OK;
     assert(p->body_end == p->n_ops && p->micro_batches == s->accumulate); /* after accumulate */
+    p->formula = s->optimizer.formula;
     bool counted = p->loss_scaling || is_counted(&s->optimizer);
     int state = counted ? program_state(p) : NO_BUF;
     p->first_scale = p->loss_scaling ? s->loss_scale : 1.0f;

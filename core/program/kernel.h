@@ -2,6 +2,7 @@
 #ifndef MT_KERNEL_H
 #define MT_KERNEL_H
 
+#include "math/formula.h"
 #include "op.h"
 
 /* One operand. data is NULL while an op is prepared. An operand that is absent is all zero bytes: count is 0. */
@@ -31,6 +32,7 @@ static inline void view_split(const View *v, int axis, int64_t *outer, int64_t *
 typedef struct KArgs {
     OpKind kind;
     const Attr *attr;
+    const Formula *script; /* the formula that op formula runs: the program's */
 #define SLOT View
 #include "slots.h"
     void *workspace; /* scratch; contents are undefined */

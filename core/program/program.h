@@ -7,6 +7,7 @@
 #ifndef MT_PROGRAM_H
 #define MT_PROGRAM_H
 
+#include "math/formula.h"
 #include "op.h"
 
 /*   name                  CSV column             what it counts */
@@ -92,6 +93,7 @@ typedef struct Program {
     int input, target, output, loss; /* buffers; target and loss (the output's) may be NO_BUF in evaluation */
     int state;         /* the StepState buffer, NO_BUF until program_state makes it */
     int lr;            /* the learning rate (fp32) if it can change between steps, else NO_BUF (pass update) */
+    Formula formula;   /* of its formula ops (set by the update pass) */
     int calls;         /* counts the micro-batches that random numbers were drawn for; NO_BUF until program_calls */
     char scope[32];    /* a setting: the prefix of the names of state, lr, grad_square and constants */
     bool graph;        /* a run may record the step and replay it (a setting) */

@@ -19,6 +19,7 @@ void view_args(const Program *p, const Op *op, KArgs *args) {
     memset(args, 0, sizeof *args);
     args->kind = op->kind;
     args->attr = &op->attr;
+    args->script = &p->formula;
     for (int k = 0; k < OP_IN; k++) args->in[k] = view_of(op->in[k] == NO_BUF ? NULL : &p->bufs[op->in[k]], NULL);
     for (int k = 0; k < OP_OUT; k++) args->out[k] = view_of(op->out[k] == NO_BUF ? NULL : &p->bufs[op->out[k]], NULL);
     args->state = op->state;

@@ -65,11 +65,14 @@ int runtime_first_values(Runtime *r, Err *e) {
 
 /* Class labels are checked here, for all devices: kernels rely on it. All losses ignore the same label. */
 static int check_labels(const Program *p, const int32_t *t, Err *e) {
-    int64_t ignored = 0, classes = INT64_MAX;
+    int64_t ignored = 0, classes = INT64_MAX; /* 0: a label that is one anyway */
+    bool first = true;
     for (int i = 0; i < p->forward_end; i++) {
         const Op *op = &p->ops[i];
+        if (op->kind == OP_gather) classes = min_i64(classes, p->bufs[op->in[0]].shape.dim[1]);
         if (op->kind != OP_cross_entropy) continue;
-        assert(classes == INT64_MAX || op->attr.loss.ignore_index == ignored);
+        assert(first || op->attr.loss.ignore_index == ignored);
+        first = false;
         ignored = op->attr.loss.ignore_index;
         classes = min_i64(classes, p->bufs[op->in[0]].shape.dim[1]);
     }

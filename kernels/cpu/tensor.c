@@ -298,3 +298,34 @@ int k_cpu_where(const KArgs *a, Err *e) {
     blocks_run(a, a->where.y.count, where_piece);
     return OK;
 }
+
+/* ---- elements by label, which was checked when it came in */
+
+static void gather_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const View *x = &a->gather.x, *y = &a->gather.y;
+    const int32_t *t = a->gather.t.data;
+    for (int64_t i = begin; i < end; i++)
+        dtype_store(y->dtype, y->data, (size_t)i, dtype_load(x->dtype, x->data, (size_t)(i * x->shape.dim[1] + t[i])));
+}
+
+int k_cpu_gather(const KArgs *a, Err *e) {
+    (void)e;
+    range_run(a, a->gather.y.count, BLOCK, gather_piece);
+    return OK;
+}
+
+static void gather_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const View *dx = &a->gather_dx.dx, *dy = &a->gather_dx.dy;
+    const int64_t columns = dx->shape.dim[1];
+    const int32_t *t = a->gather_dx.t.data;
+    const size_t row = (size_t)columns * dtype_size(dx->dtype);
+    memset((char *)dx->data + (size_t)begin * row, 0, (size_t)(end - begin) * row);
+    for (int64_t i = begin; i < end; i++)
+        dtype_store(dx->dtype, dx->data, (size_t)(i * columns + t[i]), dtype_load(dy->dtype, dy->data, (size_t)i));
+}
+
+int k_cpu_gather_dx(const KArgs *a, Err *e) {
+    (void)e;
+    range_run(a, a->gather_dx.dy.count, max_i64(1, BLOCK / a->gather_dx.dx.shape.dim[1]), gather_dx_piece);
+    return OK;
+}

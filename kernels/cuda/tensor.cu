@@ -188,3 +188,35 @@ int k_cuda_where(const KArgs *a, Err *e) {
     if (!a->where.b.count) t.b.data = NULL;
     return launch_op(a, e, where_kernel, blocks_for(a, t.count, ELEMENT_THREADS), ELEMENT_THREADS, t);
 }
+
+/* ---- elements by label, which was checked when it came in */
+
+struct Gather { Elements x, y; const int32_t *t; int64_t columns, count; };
+
+static __global__ void gather_kernel(const __grid_constant__ Gather g) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < g.count; i += stride)
+        dtype_store(g.y.type, g.y.data, (size_t)i, element_at(g.x, i * g.columns + g.t[i]));
+}
+
+/* x: dy; y: dx, each of whose elements is written once */
+static __global__ void gather_dx_kernel(const __grid_constant__ Gather g) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < g.count; i += stride) {
+        const int64_t row = i / g.columns;
+        dtype_store(g.y.type, g.y.data, (size_t)i, i % g.columns == g.t[row] ? element_at(g.x, row) : 0.0f);
+    }
+}
+
+int k_cuda_gather(const KArgs *a, Err *e) {
+    const Gather g = {elements_of(&a->gather.x), elements_of(&a->gather.y), (const int32_t *)a->gather.t.data,
+                      a->gather.x.shape.dim[1], a->gather.y.count};
+    return launch_op(a, e, gather_kernel, blocks_for(a, g.count, ELEMENT_THREADS), ELEMENT_THREADS, g);
+}
+
+int k_cuda_gather_dx(const KArgs *a, Err *e) {
+    const View *dx = &a->gather_dx.dx;
+    const Gather g = {elements_of(&a->gather_dx.dy), elements_of(dx), (const int32_t *)a->gather_dx.t.data,
+                      dx->shape.dim[1], dx->count};
+    return launch_op(a, e, gather_dx_kernel, blocks_for(a, g.count, ELEMENT_THREADS), ELEMENT_THREADS, g);
+}

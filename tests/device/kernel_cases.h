@@ -25,7 +25,7 @@ typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
 static FillFn fill_batches, fill_variance, fill_indices;
 static FillFn fill_update, fill_calls, fill_coarse, fill_positions, fill_labels, fill_stats, fill_probabilities;
-static FillFn fill_infinity, fill_codes, fill_maxima;
+static FillFn fill_rows, fill_infinity, fill_codes, fill_maxima;
 
 static const OpTest op_tests[] = {
     {OP_act, "fx", "gx", NULL},
@@ -55,6 +55,8 @@ static const OpTest op_tests[] = {
     {OP_reduce, "fx", "fy", NULL},
     {OP_reduce_dx, "fy fx fy", "gx", fill_maxima},
     {OP_where, "fx fx", "fx", NULL},
+    {OP_gather, "fx in", "fn", fill_rows},
+    {OP_gather_dx, "fn in", "fx", fill_rows},
     {OP_batchnorm, "fx wz wz", "fx wz wz wz wz c1", fill_batches},
     {OP_batchnorm_eval, "fx wz wz wz wz", "fx", fill_variance},
     {OP_batchnorm_dx, "fx fx wz wz wz wz wz", "fx", NULL},
@@ -96,6 +98,7 @@ static const OpTest op_tests[] = {
     {OP_adadelta, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adafactor, "fx s1 w1 w1", "fx wy wz wx wx", fill_update},
     {OP_adam8bit, "fx s1 w1 w1", "fx qx qx qx wy wx", fill_codes},
+    {OP_formula, "fx s1 w1 w1", "gx gx gx gx wx", fill_update},
     {OP_scale_update, "", "s1", NULL},
 };
 
@@ -515,6 +518,12 @@ static const Case cases[] = {
      .absent_in = PLAIN_IN, .absent_out = 8 | 32, .order = {3, 5, 7}},
     {"overflow", OP_adam8bit, .x = S2(4, 128), .y = S1(4), RULE(.lr = 0.1f, .block_size = 256),
      .state = {1024, 0, 1, 5}, .absent_out = 8},
+    {"one", OP_gather, .x = ONE}, {"odd", OP_gather, .x = ODD}, {"rows", OP_gather, .x = S2(4001, 5)},
+    {"one", OP_gather_dx, .x = ONE}, {"odd", OP_gather_dx, .x = ODD}, {"rows", OP_gather_dx, .x = S2(4001, 5)},
+    {"one", OP_formula, .x = ONE, RULE(.lr = 0.01f), .absent_in = PLAIN_IN, .state = {1, 0, 0, 1}, .absent_out = 8 | 16},
+    {"plain", OP_formula, .x = BIG, RULE(.lr = 0.01f), .absent_in = 8, SCALED, .absent_out = 8 | 16},
+    {"clipped, master", OP_formula, .x = BIG, RULE(.lr = 0.01f, .clip_norm = 0.5f), SCALED, .absent_out = 8},
+    {"overflow", OP_formula, .x = ODD, RULE(.lr = 0.01f), .state = {1024, 0, 1, 5}, .absent_out = 8},
     {"good", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 2000}},
     {"grows", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 4}},
     {"backs off", OP_scale_update, .x = ONE, .state = {1024, 3, 1, 5}, .attr.scaler = {2, 0.5f, 4}},

@@ -11,6 +11,7 @@
 #include "on_device.h"
 #include "reference/reference.h"
 #include "tap.h"
+#include "program/formula.h"
 #include "program/view.h"
 
 enum { GUARD = 256, GUARD_BYTE = 0xA5, JUNK_BYTE = 0xC3, OPERANDS = OP_IN + OP_OUT, LIMIT = 4 << 20 };
@@ -37,6 +38,8 @@ struct Bench {
     Ref ref;
     char problem[160];         /* the first one found */
 };
+
+static Formula ref_formula_steps; /* of REF_FORMULA */
 
 static uint32_t drawn;
 static double uniform(void) { return rng_uniform(philox(7, RNG_DATA, 0, 0, drawn++).x[0]); }
@@ -142,6 +145,7 @@ static void run(Bench *b, bool inplace, bool misaligned) {
     a.attr = &b->c->attr;
     a.seed = 42;
     a.micro = b->c->micro;
+    a.script = &ref_formula_steps;
     for (int k = 0; k < OPERANDS; k++) {
         Operand *o = &b->operand[k];
         View v = view_of(o->present ? &o->buf : NULL, o->present ? storage(o) : NULL);
@@ -318,6 +322,11 @@ static void fill_labels(Bench *b) {
     for (int64_t i = 0; i < t->count; i++) t->values[i] = floor(uniform() * (double)b->c->x.dim[1]);
 }
 
+static void fill_rows(Bench *b) {
+    Operand *t = &b->operand[1];
+    for (int64_t i = 0; i < t->count; i++) t->values[i] = floor(uniform() * (double)b->c->x.dim[1]);
+}
+
 /* Beside labels what cross_entropy finds out about the rows of x, in the type that they have. */
 static void fill_stats(Bench *b) {
     Operand *x = &b->operand[0], *stats = &b->operand[4];
@@ -343,7 +352,7 @@ static void fill_update(Bench *b) {
     for (int k = 1; k < op_master(b->c->kind); k++) {
         Operand *state = &b->operand[OP_IN + k];
         const char *name = op_info(b->c->kind)->out[k].name;
-        bool squares = strstr(name, "sq") || strstr(name, "var") || !strcmp(name, "sum");
+        bool squares = strstr(name, "sq") || strstr(name, "var") || !strcmp(name, "sum") || !strcmp(name, "second");
         bool mean = !strcmp(name, "grad_avg");
         for (int64_t i = 0; i < state->count; i++)
             state->values[i] = squares ? fabs(state->values[i]) : mean ? 0.1 * state->values[i] : state->values[i];
@@ -489,6 +498,8 @@ static void test_covered(void) {
 }
 
 int main(void) {
+    Err e = {0, ""};
+    ok(formula_read(&ref_formula_steps, REF_FORMULA, &e) == OK, "reads the formula of ref_formula: %s", e.text);
     test_covered();
     each_device(test_device);
     return tap_done();

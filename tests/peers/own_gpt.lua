@@ -81,5 +81,5 @@ end
 
 return mt.experiment{
   name = "own_gpt", model_name = "own_gpt", model = Transformer(), input = {T}, loss = nn.CrossEntropyLoss(),
-  optimizer = mt.optim.AdamW{lr = 1e-3}, batch = B, mode = "eval", framework = "pytorch",
+  optimizer = mt.optim.AdamW{lr = 1e-3}, batch = B, mode = "eval", framework = "pytorch", pytorch = {keep = {}},
 }

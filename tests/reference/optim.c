@@ -34,6 +34,21 @@ void ref_sgd(Ref *r) {
     }
 }
 
+/* REF_FORMULA by hand */
+void ref_formula(Ref *r) {
+    const Tensor *m = &r->formula.first, *v = &r->formula.second;
+    const Tensor *w = r->formula.master.at ? &r->formula.master : &r->formula.w;
+    const double factor = gradient_factor(r), lr = learning_rate(r), bias = 1 - pow(0.9, r->state->step);
+    if (r->state->overflow) return;
+    for (int64_t i = 0; i < w->count; i++) {
+        const double d = r->formula.g.at[i] * factor;
+        m->at[i] = 0.9 * m->at[i] + 0.1 * d;
+        v->at[i] = 0.9 * v->at[i] + 0.1 * d * d;
+        w->at[i] -= lr * m->at[i] / (sqrt(v->at[i] / bias) + 0.001);
+        r->formula.w.at[i] = w->at[i];
+    }
+}
+
 void ref_adam(Ref *r) {
     const OptimRule *o = &r->attr->optim.rule;
     const Tensor *m = &r->adam.exp_avg, *v = &r->adam.exp_avg_sq, *most = &r->adam.max_exp_avg_sq;

@@ -36,6 +36,7 @@ RefFn ref_batchnorm, ref_batchnorm_eval, ref_batchnorm_dx, ref_norm, ref_norm_dx
     ref_rotary, ref_upsample, ref_upsample_dx;
 RefFn ref_mul, ref_broadcast, ref_broadcast_ds, ref_concat, ref_slice, ref_slice_dx, ref_roll, ref_bias_db;
 RefFn ref_einsum, ref_permute, ref_binary, ref_binary_da, ref_reduce, ref_reduce_dx, ref_where;
+RefFn ref_gather, ref_gather_dx;
 RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool_dx, ref_adaptive_avgpool,
     ref_adaptive_avgpool_dx, ref_dropout, ref_randn, ref_count_call, ref_add, ref_copy, ref_accumulate,
     ref_cross_entropy, ref_cross_entropy_dx, ref_element_loss, ref_element_loss_dx, ref_grad_check, ref_grad_square,
@@ -46,6 +47,12 @@ OPTIM_OPS(X)
 
 /* x: a row of logits -> stats[2]: its maximum, and the logarithm of the sum of exp(x - maximum) */
 void ref_softmax_stats(const double *x, int64_t classes, double *stats);
+
+/* What ref_formula computes, as the text of a formula: an Adam, without the bias of its first state. */
+#define REF_FORMULA                                                                                                 \
+    "states m v; param; grad; state 0; state 1; number 0.9; mul 2 4; number 0.1; mul 1 6; add 5 7; mul 3 4; mul 7 1; " \
+    "add 9 10; step; pow 4 12; number 1; sub 14 13; div 11 15; sqrt 16; number 0.001; add! 17 18; lr; neg 20; "       \
+    "addcdiv! 0 8 19 21; results 22 8 11; replaced 5 9;"
 
 /* Not in the table: their cases are in t_sequence.c. */
 RefFn ref_rnn, ref_rnn_dx, ref_attention, ref_attention_dx;

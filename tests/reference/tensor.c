@@ -82,3 +82,15 @@ void ref_where(Ref *r) {
         r->where.y.at[i] = in ? r->where.a.at[i] : r->where.b.at ? r->where.b.at[i] : (double)t->value;
     }
 }
+
+void ref_gather(Ref *r) {
+    for (int64_t i = 0; i < r->gather.y.count; i++)
+        r->gather.y.at[i] = r->gather.x.at[i * r->gather.x.shape.dim[1] + (int64_t)r->gather.t.at[i]];
+}
+
+void ref_gather_dx(Ref *r) {
+    const Tensor *dx = &r->gather_dx.dx, *dy = &r->gather_dx.dy, *t = &r->gather_dx.t;
+    const int64_t columns = dx->shape.dim[1];
+    for (int64_t i = 0; i < dx->count; i++)
+        dx->at[i] = i % columns == (int64_t)t->at[i / columns] ? dy->at[i / columns] : 0;
+}

@@ -1,4 +1,5 @@
-/* Arithmetic of operands that are broadcast, reductions along dimensions, and triangles of matrices. */
+/* Arithmetic of operands that are broadcast, reductions along dimensions, triangles of matrices, and elements by
+ * label. */
 #include "program/rule.h"
 
 static bool in_rows(const Buf *b) { return !b || (b->layout == LAYOUT_ROWS && !b->order[0]); }
@@ -129,3 +130,20 @@ static void where_show(const Attr *a, Line *l) {
 }
 
 const OpRule rule_where = {where_fits, NULL, where_gradient, where_show};
+
+/* ---- elements by label */
+
+static bool rows_fit(const Buf *x, const Buf *t, const Buf *y) {
+    return in_rows(x) && x->shape.rank == 2 && t->dtype == DT_I32 && shape_elements(&t->shape) == x->shape.dim[0] &&
+           shape_elements(&y->shape) == x->shape.dim[0] && x->dtype == y->dtype;
+}
+
+static bool gather_fits(const Operands *o) { return rows_fit(o->gather.x, o->gather.t, o->gather.y); }
+static bool gather_dx_fits(const Operands *o) { return rows_fit(o->gather_dx.dx, o->gather_dx.t, o->gather_dx.dy); }
+
+static void gather_gradient(Gradients *g, const Op *f, int dy) {
+    gradient_by(g, OP_gather_dx, f, g->leaf[f->gather.x], dy, f->gather.t);
+}
+
+const OpRule rule_gather = {gather_fits, NULL, gather_gradient, NULL};
+const OpRule rule_gather_dx = {gather_dx_fits, NULL, NULL, NULL};

@@ -24,6 +24,7 @@ static void update_show(const Attr *a, Line *l) { line_put(l, " lr=%g", (double)
 #define UPDATE(name) const OpRule rule_##name = {update_fits, NULL, NULL, update_show};
 OPTIM_RULES(UPDATE)
 UPDATE(adafactor)
+UPDATE(formula)
 const OpRule rule_adam8bit = {adam8bit_fits, NULL, NULL, update_show};
 
 const OpRule rule_accumulate = {fits_elements, NULL, NULL, NULL};

@@ -15,15 +15,15 @@ local function is_loss(value) return getmetatable(value) == Loss end
 
 -- ---- losses: {kind, options, text, where, factor}, or a sum: a list of these, one for each output of the network
 
-local function terms(loss) return loss[1] and loss or {loss} end
+local function terms(loss) return loss.kind == "sum" and loss or {loss} end
 
 -- Does the loss need labels? Other losses need targets like the output. All terms need the same.
 local function of_classes(loss)
   local kind = terms(loss)[1].kind
-  return kind == "CrossEntropyLoss" or kind == "NLLLoss"
+  return kind == "CrossEntropyLoss" or kind == "NLLLoss" or kind == "Loss"
 end
 
-function Loss.__tostring(loss) return loss[1] and loss.text or specs.show(loss) end
+function Loss.__tostring(loss) return loss.kind == "sum" and loss.text or specs.show(loss) end
 
 local function sum_of(list)
   local texts = {}
@@ -198,6 +198,39 @@ function nn.Graph(what)
   layer.options.listing = type(what) == "table" and what.listing or nil
   layer.text = specs.check("Graph", graph_spec, layer.options)
   return graph.build(layer, what, is_layer)
+end
+
+-- The labels that a loss is given: all that they are good for is to choose elements. y:unsqueeze(-1) and
+-- x:gather(-1, index) are PyTorch's words.
+local Labels = {__name = "memtide.labels"}
+Labels.__index = function(_, name)
+  if name ~= "unsqueeze" then
+    util.fail("labels have no method %s: x:gather(-1, y:unsqueeze(-1)) reads them", tostring(name))
+  end
+  return function(labels, dim)
+    if rawget(labels, "column") or dim ~= -1 and dim ~= 1 then util.fail "labels: unsqueeze(-1) is known, and once" end
+    return setmetatable({value = labels.value, column = true}, Labels)
+  end
+end
+
+function graph.functions.gather(x, dim, index)
+  if dim ~= -1 and dim ~= 1 then util.fail("gather: expected dimension -1, found %s", tostring(dim)) end
+  if getmetatable(index) ~= Labels or not rawget(index, "column") then
+    util.fail "gather: expected y:unsqueeze(-1) of the labels y as its index"
+  end
+  return graph.call(nn.Gather(), x, index.value)
+end
+
+-- A loss that a script writes: forward(x, y) of logits x (N, C) and labels y (N) gives values that are then reduced.
+-- nn.Loss(forward, {reduction = "sum"})
+local loss_of = nn.Loss
+function nn.Loss(forward, options)
+  util.check_type("Loss: forward", forward, "function")
+  local loss = loss_of(options or {})
+  return graph.build(loss, {forward = function(_, x, y)
+    local result = forward(x, setmetatable({value = y}, Labels)) -- a variable, as PyTorch's function would have
+    return result
+  end}, is_layer)
 end
 
 -- Returns the list itself: a graph's child may be a plain list of layers.

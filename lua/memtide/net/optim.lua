@@ -1,7 +1,8 @@
--- mt.optim: optimizers with PyTorch's names, tables {kind, options, where}; and learning-rate schedules.
+-- mt.optim: optimizers with PyTorch's names, tables {kind, options, where}; rules that a script writes; and learning-rate schedules.
 local core = require "memtide.core"
 local lr_schedule = require "memtide.net.lr_schedule"
 local specs = require "memtide.net.specs"
+local rule = require "memtide.net.rule"
 local util = require "memtide.base.util"
 
 local optim = {}
@@ -17,6 +18,16 @@ for _, kind in ipairs(core.optimizer_kinds()) do
   rates[kind.name] = tonumber(kind.spec:match "lr:float=(%S+)")
   optim[kind.name] = specs.constructor(kind.name, kind.spec, Optimizer, core.optimizer_bytes)
 end
+
+local rule_spec
+for _, kind in ipairs(core.optimizer_kinds()) do rule_spec = kind.name == "Rule" and kind.spec or rule_spec end
+
+function optim.Rule(options)
+  local made = rule.build(options, function(own) return specs.check("Rule", rule_spec, own) end)
+  core.optimizer_bytes(made)
+  return setmetatable(made, Optimizer)
+end
+for name, call in pairs(rule.functions) do optim[name] = call end
 
 for kind, make in pairs(lr_schedule.schedules) do optim[kind] = make end
 

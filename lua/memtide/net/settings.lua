@@ -66,12 +66,18 @@ local function optimizer(value)
   return nil, "an optimizer such as optim.Adam{lr = 1e-3}"
 end
 
--- {fused = true} as "fused=true", in the order of the names.
+-- {fused = true} as "fused=true", in the order of the names; {keep = {"output", "loss"}} as "keep=output,loss", and an
+-- empty list as "none"
+local function option_text(value)
+  if type(value) ~= "table" then return tostring(value) end
+  return #value == 0 and "none" or table.concat(value, ",")
+end
+
 local function options(row)
   return function(value)
     if type(value) == "table" then
       local parts = {}
-      for _, name in ipairs(util.sorted_keys(value)) do parts[#parts + 1] = ("%s=%s"):format(name, value[name]) end
+      for _, name in ipairs(util.sorted_keys(value)) do parts[#parts + 1] = ("%s=%s"):format(name, option_text(value[name])) end
       value = table.concat(parts, " ")
     end
     if type(value) ~= "string" then return nil, "a table of options such as {fused = true}" end
