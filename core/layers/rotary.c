@@ -14,7 +14,7 @@ int layer_rotary_shape(Network *n, Layer *l, Err *e) {
     (void)n;
     int code = layer_expect_range(l, "dim", 2, 2 * ROTARY_PAIRS, e);
     if (!code) code = layer_expect_range(l, "max_seq_len", 1, INT32_MAX, e);
-    if (!code) code = layer_expect_range(l, "original_max_position_embeddings", 1, INT32_MAX, e);
+    if (!code) code = layer_expect_range(l, "original_max_seq_len", 1, INT32_MAX, e);
     if (!code) code = layer_expect_rank(l, 3, "(N, T, heads dim)", e);
     if (code) return code;
     if (dim % 2) return layer_error(l, e, "dim must be even, found %" PRId64, dim);
@@ -40,7 +40,7 @@ static RotaryScaling scaling_of(const Layer *l) {
     if (s.kind == ROTARY_LINEAR) return s;
     s.low = (float)options_float(&l->options, "low_freq_factor");
     s.high = (float)options_float(&l->options, "high_freq_factor");
-    s.original = (float)options_int(&l->options, "original_max_position_embeddings");
+    s.original = (float)options_int(&l->options, "original_max_seq_len");
     return s;
 }
 
