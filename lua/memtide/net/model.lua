@@ -4,8 +4,8 @@ local util = require "memtide.base.util"
 
 local model = {}
 
--- {[model] = {option = default}}, and what the files of its trained weights are called: see define
-model.defaults, model.files = {}, {}
+-- {[model] = {option = default}}
+model.defaults = {}
 
 -- The options with their defaults; raises for an unknown option or a wrong type.
 local function with_defaults(name, given, defaults)
@@ -29,10 +29,10 @@ end
 --   names    {{pattern, replacement}, ...}, one after the other
 --   ignored  {pattern, ...}: tensors that are no parameters
 function model.define(models, name, defaults, build, files)
-  model.defaults[name], model.files[name] = defaults, files
+  model.defaults[name] = defaults
   models[name] = function(given)
     local layer = build(with_defaults(name, given, defaults))
-    layer.title = name
+    layer.title, layer.files = name, files
     return layer
   end
 end
