@@ -14,9 +14,14 @@ Tensor *module_call(Eager *g, const Layer *l, Tensor *const *in) {
 
 Tensor *module_param(const Eager *g, const Layer *l, int k) { return k < l->n_params ? g->params[l->param[k]] : NULL; }
 
-/* Kinds whose allocations are not known here: cuDNN's recurrent layers keep a reserve whose size it alone knows. */
+/* Layers whose allocations are not known here: cuDNN's recurrent ones keep a reserve whose size it alone knows, and
+ * masks, biases and caps of attention are made in many ways. A window that all keys lie in makes no mask. */
 static bool is_unknown(const Layer *l) {
     static const char *const unknown[] = {"RNN", "LSTM", "GRU"};
+    if (!strcmp(layer_kind(l), "ScaledDotProductAttention")) {
+        const int64_t window = options_int(&l->options, "window");
+        return l->n_in > 3 || (window && window <= l->in.dim[1]) || options_float(&l->options, "softcap") > 0;
+    }
     for (size_t i = 0; i < ARRAY_LEN(unknown); i++)
         if (!strcmp(layer_kind(l), unknown[i])) return true;
     return false;
