@@ -8,24 +8,20 @@ enum { DEEPEST = 32 }; /* levels of lists and objects */
 
 static int push_value(lua_State *L, Json *j, int depth, Err *e);
 
-/* A list, after its '['. A null in it becomes false, so that the others keep their places. */
+/* A list, after its '['. */
 static int push_list(lua_State *L, Json *j, int depth, Err *e) {
     int code = OK;
     lua_newtable(L);
     if (json_accept(j, ']')) return OK;
     for (lua_Integer i = 1; !code; i++) {
         if ((code = push_value(L, j, depth, e))) break;
-        if (lua_isnil(L, -1)) {
-            lua_pop(L, 1);
-            lua_pushboolean(L, false);
-        }
         lua_rawseti(L, -2, i);
         if (!json_accept(j, ',')) return json_expect(j, ']', e);
     }
     return code;
 }
 
-/* An object, after its '{'. A null is no field; of two fields of one name the last one counts. */
+/* An object, after its '{'. Of two fields of one name the last one counts. */
 static int push_object(lua_State *L, Json *j, int depth, Err *e) {
     char *name;
     int code = OK;
@@ -52,8 +48,7 @@ static int push_value(lua_State *L, Json *j, int depth, Err *e) {
     if (json_accept(j, '[')) return push_list(L, j, depth + 1, e);
     if (json_accept(j, '{')) return push_object(L, j, depth + 1, e);
     const char word = json_word(j);
-    if (word == 'n') lua_pushnil(L);
-    else if (word) lua_pushboolean(L, word == 't');
+    if (word) lua_pushboolean(L, word == 't');
     if (word) return OK;
     if (j->at < j->end && *j->at == '"') {
         const int code = json_string(j, &text, e);
@@ -67,7 +62,8 @@ static int push_value(lua_State *L, Json *j, int depth, Err *e) {
     return OK;
 }
 
-/* json(text, what) -> the value: tables, texts, numbers, true, false, nil. what: the text's name in messages */
+/* json(text, what) -> the value: tables, texts, numbers, true, false; null is false, so that what is null differs from
+ * what is not there. what: the text's name in messages */
 static int json(lua_State *L) {
     Err e;
     Json j;

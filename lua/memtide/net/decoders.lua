@@ -42,8 +42,13 @@ local function rotary_of(name, o, dim)
   return nn.RotaryPositionalEmbeddings(dim, o.max_position_embeddings, o.rope_theta, options)
 end
 
--- What one family has that others have not; o: the model's options
---   q_bias, o_bias, mlp_bias, head_norm (of queries and keys)
+-- What one family has that others have not, in the table `kind`:
+--   q_bias, o_bias, mlp_bias  biases of q, k and v, of o, of the products after attention
+--   head_norm                 queries and keys are normalised by head
+--   norm, layer, mlp, attention  functions that make these, in place of Llama's
+--   act                       the option that names the activation
+--   scale, softcap, cap       of the scores; of the logits
+--   embedding_scale           what embeddings are multiplied by
 local function attention(name, o, kind, window)
   local heads = o.num_attention_heads
   local width = o.head_dim > 0 and o.head_dim or o.hidden_size // heads
@@ -74,8 +79,21 @@ local function attention(name, o, kind, window)
   return nn.Graph(parts)
 end
 
+-- A function that turns the first part of the features of each of its `heads` heads.
+local function partly_turned(name, o, width)
+  local part = math.floor(o.partial_rotary_factor * width)
+  local turn = rotary_of(name, o, part)
+  if part == width then return function(x) return turn(x) end end
+  return function(x, heads)
+    x = x:view(x:size(0), x:size(1), heads, width)
+    local turned = turn(x:narrow(3, 0, part):flatten(2))
+    turned = turned:view(turned:size(0), turned:size(1), heads, part)
+    return nn.cat({turned, x:narrow(3, part, width - part)}, 3):flatten(2)
+  end
+end
+
 local function gated(name, o, kind)
-  local act = model.activation(o, name, "hidden_act")
+  local act = model.activation(o, name, kind.act or "hidden_act")
   local function linear(from, to) return nn.Linear(from, to, {bias = kind.mlp_bias}) end
   return nn.Graph{
     gate_proj = linear(o.hidden_size, o.intermediate_size), up_proj = linear(o.hidden_size, o.intermediate_size),
@@ -160,6 +178,170 @@ return function(models)
   of_llama_kind("Qwen3", merged(QWEN, {head_dim = 128, attention_bias = false}), function(o)
     return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = false, head_norm = true}
   end, qwen_windows)
+
+  -- ---- Phi-3: one product for q, k and v, and one for gate and up
+
+  local function phi3_attention(name, o, _, window)
+    local heads, width = o.num_attention_heads, o.hidden_size // o.num_attention_heads
+    local of_q, of_keys = heads * width, width * (o.num_key_value_heads > 0 and o.num_key_value_heads or heads)
+    local turn = partly_turned(name, o, width)
+    return nn.Graph{
+      o_proj = nn.Linear(of_q, o.hidden_size, {bias = false}),
+      qkv_proj = nn.Linear(o.hidden_size, of_q + 2 * of_keys, {bias = false}),
+      order = {"o_proj", "qkv_proj"},
+      forward = function(self, x)
+        local qkv = self.qkv_proj(x)
+        local q, k = turn(qkv:narrow(2, 0, of_q), heads), turn(qkv:narrow(2, of_q, of_keys), of_keys // width)
+        return self.o_proj(nn.scaled_dot_product_attention(q, k, qkv:narrow(2, of_q + of_keys, of_keys),
+          {num_heads = heads, is_causal = true, enable_gqa = true, dropout_p = o.attention_dropout,
+            window = window > 0 and window or nil}))
+      end,
+    }
+  end
+
+  local function phi3_mlp(name, o)
+    local act = model.activation(o, name, "hidden_act")
+    return nn.Graph{
+      gate_up_proj = nn.Linear(o.hidden_size, 2 * o.intermediate_size, {bias = false}),
+      down_proj = nn.Linear(o.intermediate_size, o.hidden_size, {bias = false}),
+      forward = function(self, x)
+        local both = self.gate_up_proj(x)
+        return self.down_proj(both:narrow(2, o.intermediate_size, o.intermediate_size) *
+          act(both:narrow(2, 0, o.intermediate_size)))
+      end,
+    }
+  end
+
+  local function phi3_layer(name, o, _, window)
+    return nn.Graph{
+      self_attn = phi3_attention(name, o, _, window), mlp = phi3_mlp(name, o),
+      input_layernorm = rms_norm(o), post_attention_layernorm = rms_norm(o),
+      resid_attn_dropout = nn.Dropout(o.resid_pdrop), resid_mlp_dropout = nn.Dropout(o.resid_pdrop),
+      order = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm", "resid_attn_dropout",
+        "resid_mlp_dropout"},
+      forward = function(self, x)
+        x = x + self.resid_attn_dropout(self.self_attn(self.input_layernorm(x)))
+        return x + self.resid_mlp_dropout(self.mlp(self.post_attention_layernorm(x)))
+      end,
+    }
+  end
+
+  of_llama_kind("Phi3", {vocab_size = 32064, hidden_size = 3072, intermediate_size = 8192, resid_pdrop = 0,
+    max_position_embeddings = 4096, rms_norm_eps = 1e-5, sliding_window = 0, partial_rotary_factor = 1},
+    function() return {layer = phi3_layer} end, function(o) return function() return o.sliding_window end end)
+
+  -- ---- Gemma: a normalisation whose weight counts from 1; embeddings that are multiplied
+
+  local function gemma_norm(o)
+    local rms = nn.RMSNorm(o.hidden_size, o.rms_norm_eps, {elementwise_affine = false})
+    return nn.Graph{
+      weight = nn.Parameter{o.hidden_size},
+      forward = function(self, x) return rms(x) * (1 + self.weight) end,
+    }
+  end
+
+  local GEMMA = {vocab_size = 256000, hidden_size = 3072, intermediate_size = 24576, num_hidden_layers = 28,
+    num_attention_heads = 16, num_key_value_heads = 16, head_dim = 256, hidden_act = "gelu_pytorch_tanh",
+    max_position_embeddings = 8192, attention_bias = false, tie_word_embeddings = true}
+
+  local function gemma_kind(o)
+    return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = false, norm = gemma_norm,
+      embedding_scale = o.hidden_size ^ 0.5}
+  end
+
+  of_llama_kind("Gemma", GEMMA, gemma_kind)
+
+  -- Normalised before and after attention and products
+  local function gemma2_layer(name, o, kind, window)
+    return nn.Graph{
+      self_attn = attention(name, o, kind, window), mlp = gated(name, o, kind),
+      input_layernorm = gemma_norm(o), post_attention_layernorm = gemma_norm(o),
+      pre_feedforward_layernorm = gemma_norm(o), post_feedforward_layernorm = gemma_norm(o),
+      order = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+        "post_feedforward_layernorm"},
+      forward = function(self, x)
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x)))
+        return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+      end,
+    }
+  end
+
+  -- attn_logit_softcapping, final_logit_softcapping, sliding_window = 0: none; every other layer has the window
+  local GEMMA2 = merged(GEMMA, {hidden_size = 2304, intermediate_size = 9216, num_hidden_layers = 26,
+    num_attention_heads = 8, num_key_value_heads = 4, hidden_activation = "gelu_pytorch_tanh",
+    query_pre_attn_scalar = 256, sliding_window = 4096, attn_logit_softcapping = 50, final_logit_softcapping = 30})
+  of_llama_kind("Gemma2", GEMMA2, function(o)
+    return merged(gemma_kind(o), {layer = gemma2_layer, act = "hidden_activation",
+      scale = o.query_pre_attn_scalar ^ -0.5, softcap = o.attn_logit_softcapping,
+      cap = o.final_logit_softcapping > 0 and o.final_logit_softcapping or nil})
+  end, function(o) return function(i) return i % 2 == 1 and o.sliding_window or 0 end end)
+
+  -- ---- GPT-NeoX
+
+  local function neox_attention(o)
+    local heads, width = o.num_attention_heads, o.hidden_size // o.num_attention_heads
+    local turn = partly_turned("GPTNeoX", o, width)
+    return nn.Graph{
+      query_key_value = nn.Linear(o.hidden_size, 3 * o.hidden_size, {bias = o.attention_bias}),
+      dense = nn.Linear(o.hidden_size, o.hidden_size, {bias = o.attention_bias}),
+      forward = function(self, x)
+        local qkv = self.query_key_value(x)
+        qkv = qkv:view(qkv:size(0), qkv:size(1), heads, 3 * width) -- each head has its q, k and v together
+        local q, k, v = qkv:narrow(3, 0, width):flatten(2), qkv:narrow(3, width, width):flatten(2),
+          qkv:narrow(3, 2 * width, width):flatten(2)
+        return self.dense(nn.scaled_dot_product_attention(turn(q, heads), turn(k, heads), v,
+          {num_heads = heads, is_causal = true, dropout_p = o.attention_dropout}))
+      end,
+    }
+  end
+
+  local function neox_layer(o)
+    local act = model.activation(o, "GPTNeoX", "hidden_act")
+    local function norm() return nn.LayerNorm(o.hidden_size, o.layer_norm_eps) end
+    return nn.Graph{
+      input_layernorm = norm(), post_attention_layernorm = norm(),
+      post_attention_dropout = nn.Dropout(o.hidden_dropout), post_mlp_dropout = nn.Dropout(o.hidden_dropout),
+      attention = neox_attention(o),
+      mlp = nn.Graph{
+        dense_h_to_4h = nn.Linear(o.hidden_size, o.intermediate_size),
+        dense_4h_to_h = nn.Linear(o.intermediate_size, o.hidden_size),
+        forward = function(self, x) return self.dense_4h_to_h(act(self.dense_h_to_4h(x))) end,
+      },
+      order = {"input_layernorm", "post_attention_layernorm", "post_attention_dropout", "post_mlp_dropout",
+        "attention", "mlp"},
+      forward = function(self, x)
+        local mixed = self.post_attention_dropout(self.attention(self.input_layernorm(x)))
+        local before = o.use_parallel_residual and x or x + mixed
+        local y = self.post_mlp_dropout(self.mlp(self.post_attention_layernorm(before)))
+        return o.use_parallel_residual and y + mixed + x or y + before
+      end,
+    }
+  end
+
+  define(models, "GPTNeoX", {vocab_size = 50432, hidden_size = 6144, num_hidden_layers = 44, num_attention_heads = 64,
+    intermediate_size = 24576, hidden_act = "gelu", attention_dropout = 0, hidden_dropout = 0, layer_norm_eps = 1e-5,
+    max_position_embeddings = 2048, rope_theta = 10000, rope_scaling = {}, partial_rotary_factor = 0.25,
+    use_parallel_residual = true, attention_bias = true, tie_word_embeddings = false}, function(o)
+    local embed_in, layers = nn.Embedding(o.vocab_size, o.hidden_size), {}
+    for i = 1, o.num_hidden_layers do layers[i] = neox_layer(o) end
+    local function head(bias)
+      return nn.Linear(o.hidden_size, o.vocab_size, {bias = bias, tied = o.tie_word_embeddings and embed_in or nil})
+    end
+    return nn.Graph{
+      gpt_neox = nn.Graph{
+        embed_in = embed_in, emb_dropout = nn.Dropout(o.hidden_dropout), layers = layers,
+        final_layer_norm = nn.LayerNorm(o.hidden_size, o.layer_norm_eps),
+        forward = function(self, x)
+          x = self.emb_dropout(self.embed_in(x))
+          for _, layer in ipairs(self.layers) do x = layer(x) end
+          return self.final_layer_norm(x)
+        end,
+      },
+      lm_head = head(false),
+      forward = function(self, x) return self.lm_head(self.gpt_neox(x)):flatten(0, 1) end,
+    }
+  end, {base = "gpt_neox.", names = {{"^embed_out%.", "lm_head."}},
+    ignored = {"rotary_emb%.inv_freq$", "%.attention%.bias$", "%.attention%.masked_bias$"}})
 
   -- ---- GPT-2
 
