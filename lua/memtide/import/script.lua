@@ -1,0 +1,69 @@
+-- The script of a description.
+local functions = require "memtide.import.functions"
+local model = require "memtide.import.model"
+local printer = require "memtide.import.print"
+
+local script = {}
+
+local TIMES = [[
+-- n layers of the same kind
+local function times(n, make)
+  local list = {}
+  for i = 1, n do list[i] = make() end
+  return list
+end
+]]
+
+local function numbers(list) return "{" .. table.concat(list, ", ") .. "}" end
+
+-- What the experiment says of the network's outputs; tokens: it reads whole numbers
+local function task(outputs, tokens)
+  local first = outputs[1]
+  local loss = ("nn.CrossEntropyLoss()"):rep(#outputs, " + ")
+  if #first == 2 and tokens then return ("target = {%d}, classes = %d"):format(first[1], first[2]), loss, true end
+  if #first == 1 or #first == 3 then return ("classes = %d"):format(first[1]), loss end
+  return "target = " .. numbers(first), ("nn.MSELoss()"):rep(#outputs, " + ")
+end
+
+-- description: of the exporter; request: what it was asked; options: {name, command}
+-- -> the text; nil, {problem, ...}, which say what the network has that a script cannot say; and notes
+function script.write(description, request, options)
+  local read = model.read(description)
+  local list, root = functions(read)
+  if #read.problems > 0 then return nil, read.problems, read.notes end
+  local tokens = not request.inputs[1].type:find "float"
+  local says, loss, flat = task(description.outputs, tokens)
+  local parts, last = {}, nil
+  for i, one in ipairs(list) do
+    local text = printer.show(one.form, 2)
+    parts[i] = ("local function %s(%s)\n  return %s\nend\n"):format(one.name, table.concat(one.parameters, ", "), text)
+    last = one.name
+  end
+  local body = table.concat(parts, "\n")
+  if root.tag ~= "apply" then
+    last = "Model"
+    body = ("%slocal function Model()\n  return %s\nend\n"):format(body, printer.show(root, 2))
+  end
+  if flat then
+    body = body .. ("\n-- logits of all tokens below each other, as the loss reads them\nlocal function Logits()\n" ..
+      "  return nn.Sequential{{\"\", %s()}, nn.Flatten(0, 1)}\nend\n"):format(last)
+    last = "Logits"
+  end
+  local uses_f = body:find "F%.%l" and "local F = nn.functional\n" or ""
+  return ([[
+-- %s
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+%s
+%s%s
+return mt.experiment{
+  name = "%s", model_name = "%s", model = %s, input = %s, %s,
+  loss = %s, optimizer = optim.SGD{lr = 0.01, momentum = 0.9},
+  sweep = {{"batch", {1, 4}}, {"precision", {"fp32", "amp_bf16"}}},
+  steps = 3, warmup = 1,
+}
+]]):format(options.command, uses_f, printer.uses_times(body) and TIMES .. "\n" or "", body, options.name, options.name, last,
+    numbers(request.inputs[1].shape), says, loss), {}, read.notes
+end
+
+return script
