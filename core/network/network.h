@@ -18,6 +18,8 @@ enum {
     PARAM_NAME = 80,
 };
 
+#define LAYER_OWN "." /* the name of a layer whose parameters have its container's own names */
+
 typedef struct LayerKind LayerKind; /* layer.h */
 
 /* What flows between layers. */

@@ -10,14 +10,14 @@
 --   {tag = "operand", form}         in parentheses if it is a sum or a product
 --   {tag = "sequential", names, bare, form, ...}   names[i]: false where it is the position; bare: nn.ModuleList
 --   {tag = "graph", keys, order, inputs, steps, returns, form, ...}  children: see model.lua
---   {tag = "apply", name, form, ...}         a call of a function of the script
+--   {tag = "apply", name, names, form, ...}  a call of a function of the script, whose parameters have these names
 --   {tag = "parameter", name}       of the function that the form is in
 local forms = {}
 
 local LAYERS = {layer = true, sequential = true, graph = true, apply = true}
 -- Fields that are the same in all cases of a form
 local FIXED = {tag = true, kind = true, name = true, names = true, n = true, keys = true, order = true, inputs = true,
-  bound = true, out = true, bare = true}
+  binds = true, out = true, bare = true}
 
 function forms.text(...) return {tag = "text", ...} end
 function forms.is_layer(form) return type(form) == "table" and LAYERS[form.tag] or false end
@@ -78,7 +78,8 @@ function forms.unify(list, parameter, hint)
   for _, key in ipairs(keys_of(first)) do
     local values, inner = {}, hint
     for i, one in ipairs(list) do values[i] = one[key] end
-    if forms.is_layer(first) and math.type(key) == "integer" then
+    if first.tag == "apply" and math.type(key) == "integer" then inner = {hint[1], first.names[key]}
+    elseif forms.is_layer(first) and math.type(key) == "integer" then
       inner = {(first.keys or first.names or {})[key] or hint[1]}
     elseif first.tag == nil and type(key) == "string" then inner = {hint[1], key} end
     if not FIXED[key] then joined[key] = forms.unify(values, parameter, inner)

@@ -28,7 +28,13 @@ function Writer:variable_of(n)
   return best
 end
 
-function Writer:temporary()
+-- A variable for a value that has none in Python, named after the child that gives it.
+function Writer:temporary(form)
+  local child = form and form.tag == "text" and type(form[1]) == "string" and form[1]:match "^self%.([%w_]+)$"
+  if child and not self.reserved[child] then
+    self.reserved[child] = true
+    return forward.name(child)
+  end
   local name
   repeat
     self.temporaries = self.temporaries + 1
@@ -37,9 +43,18 @@ function Writer:temporary()
   return name
 end
 
+-- Is the value read after the Python variable has got another one, and only this variable holds it?
+function Writer:outlives(name, n)
+  for _, one in ipairs(self.bindings[n] or {}) do if one.name ~= name then return false end end
+  for _, one in ipairs(self.by_name[name] or {}) do
+    if one.at > self.at and one.n ~= n then return (self.last[n] or 0) >= one.at end
+  end
+  return false
+end
+
 function Writer:assign(name, n, text)
   local old = self.holds[name]
-  if old and old ~= n and (self.last[old] or 0) > self.at then -- somebody still needs it
+  if old and old ~= n and (self.last[old] or 0) >= self.at then -- somebody still needs it
     self.holds[name] = nil
     if not self:variable_of(old) then
       local kept = self:temporary()
@@ -68,7 +83,8 @@ end
 -- Writes the first one to a variable.
 function Writer:flush(name)
   local one = table.remove(self.pending, 1)
-  self:assign(name or self:temporary(), one.n, self:text(one))
+  if not name or self:outlives(name, one.n) then name = self:temporary(one.form) end
+  self:assign(name, one.n, self:text(one))
 end
 
 -- The entry of a form. Pending values that it reads become a part of it if they are the last ones, in the order in which
@@ -115,19 +131,25 @@ function Writer:bind(name, n)
   if other then self:assign(name, n, other) end
 end
 
--- graph: a form (forms.lua) with steps {{out = n, form, bound = {{name, n}, ...}}, ...} and returns = {n, ...}.
+-- graph: a form (forms.lua) with steps {{out = n, form, binds = {{name, n}, ...}}, ...} and returns = {n, ...}.
 -- show(form, value) gives the text of a form, in which value(n) is that of a value, and its form if it is no variable.
 -- Returns the names of the inputs and the lines.
 function forward.write(graph, show)
   local self = setmetatable({show = show, holds = {}, since = {}, declared = {}, pending = {}, lines = {},
-    uses = {}, last = {}, clock = 0, temporaries = 0, at = 0, reserved = {}}, Writer)
+    uses = {}, last = {}, bindings = {}, by_name = {}, clock = 0, temporaries = 0, at = 0, reserved = {}}, Writer)
   for k, step in ipairs(graph.steps) do
     values_in(step[1], function(n) self.uses[n], self.last[n] = (self.uses[n] or 0) + 1, k end)
-    for _, one in ipairs(step.bound) do self.reserved[one[1]] = true end
+    for _, one in ipairs(step.binds) do
+      local name, n = forward.name(one[1]), one[2]
+      self.reserved[name] = true
+      self.bindings[n], self.by_name[name] = self.bindings[n] or {}, self.by_name[name] or {}
+      table.insert(self.bindings[n], {name = name, at = k})
+      table.insert(self.by_name[name], {n = n, at = k})
+    end
   end
   for _, n in ipairs(graph.returns) do self.uses[n], self.last[n] = (self.uses[n] or 0) + 1, math.huge end
   local inputs = {}
-  for _, one in ipairs(graph.steps[1] and graph.steps[1].bound or {}) do
+  for _, one in ipairs(graph.steps[1] and graph.steps[1].binds or {}) do
     local name, n = forward.name(one[1]), one[2]
     if n < graph.inputs and not inputs[n + 1] and not self.holds[name] then
       inputs[n + 1], self.holds[name], self.since[name], self.declared[name] = name, n, self:tick(), true
@@ -140,8 +162,8 @@ function forward.write(graph, show)
     end
   end
   for k, step in ipairs(graph.steps) do
-    self.at = k - 1
-    for _, one in ipairs(step.bound) do self:bind(one[1], one[2]) end
+    self.at = k
+    for _, one in ipairs(step.binds) do self:bind(one[1], one[2]) end
     local one = self:entry(step.out, step[1])
     self.pending[#self.pending + 1] = one
   end

@@ -41,7 +41,7 @@ local function with_identity(a, b)
   local at
   for i, step in ipairs(a.steps) do
     local form = step[1]
-    if form.tag == "text" and form[1] == name and form[3] and form[3].tag == "value" then at = i end
+    if form.tag == "text" and form[1] == name and type(form[3]) == "table" and form[3].tag == "value" then at = i end
   end
   if not at then return nil end
   local into, from = a.steps[at].out, a.steps[at][1][3].n
@@ -56,7 +56,7 @@ local function with_identity(a, b)
     local moved = replace(step[1], function(one)
       return type(one) == "table" and one.tag == "value" and {tag = "value", n = later(one.n)} or nil
     end)
-    out.steps[place] = {out = later(step.out), matched(a.steps[place][1], moved, from, into), bound = a.steps[place].bound}
+    out.steps[place] = {out = later(step.out), matched(a.steps[place][1], moved, from, into), binds = a.steps[place].binds}
   end
   out.steps[at] = a.steps[at]
   for i, n in ipairs(b.returns) do out.returns[i] = later(n) end
@@ -68,7 +68,7 @@ end
 -- Names that parameters cannot have
 local function taken_by(form, taken)
   replace(form, function(one)
-    if type(one) == "table" and one.bound then for _, pair in ipairs(one.bound) do taken[pair[1]] = true end end
+    if type(one) == "table" and one.binds then for _, pair in ipairs(one.binds) do taken[pair[1]] = true end end
   end)
   return taken
 end
@@ -174,7 +174,7 @@ function Functions:define(modules, list)
   for i, parameter in ipairs(parameters) do one.parameters[i] = parameter.name end
   self.list[#self.list + 1] = one
   for k, module in ipairs(modules) do
-    local call = {tag = "apply", name = one.name}
+    local call = {tag = "apply", name = one.name, names = one.parameters}
     for i, parameter in ipairs(parameters) do call[i] = parameter.values[k] end
     self.done[module.name] = call
   end

@@ -1,7 +1,7 @@
 -- From a description (exporter.py) to forms (forms.lua): each module by itself, with its children as references.
 --
 -- A graph has keys = {name of a child, ...} and the children in the same order; order: names for nn.Graph's option of that
--- name, or none; steps = {{out = n, form, bound = {{variable, n}, ...}}, ...}; returns = {n, ...}.
+-- name, or none; steps = {{out = n, form, binds = {{variable, n}, ...}}, ...}; returns = {n, ...}.
 local forms = require "memtide.import.forms"
 local spelling = require "memtide.import.spelling"
 local text = forms.text
@@ -53,14 +53,20 @@ function Model:path_of(module, name)
   return path
 end
 
--- The child of which all parameters' names begin as this one's: "fc" of "fc.weight"
-function Model:child_of(module)
-  return function(parameter)
-    local name = parameter:match "^(.*)%.[^.]+$"
-    local child = name and self.by_name[name]
-    if not child or not child.options or child == module then return nil end
+-- A function that gives the text of the layer with these parameters: see spelling.call. The layer that stands for the
+-- module's own ones is kept as module.own.
+function Model:layer_of(module)
+  return function(weight, bias, layer)
+    local owner, key = weight:match "^(.-)%.?([^.]+)$"
+    if key ~= "weight" or bias and bias ~= weight:gsub("weight$", "bias") then return nil end
+    local child = self.by_name[owner]
+    if child == module and layer and (not module.own or forms.identity(module.own) == forms.identity(layer)) then
+      module.own = layer
+      return "self[1]"
+    end
+    if child == module or not child.options then return nil end
     child.unused = false
-    return self:path_of(module, name)
+    return self:path_of(module, owner)
   end
 end
 
@@ -154,9 +160,10 @@ end
 function Model:call_of_function(module, call)
   local value = self:value(module)
   local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out, value = value,
-    operand = function(one) return {tag = "operand", value(one)} end, child_of = self:child_of(module)}
-  for _, one in ipairs(call.args) do
-    if type(one) == "table" and one.parameter then one.shape = self.shape_of_parameter[one.parameter] end
+    operand = function(one) return {tag = "operand", value(one)} end, layer_of = self:layer_of(module),
+    shape_of = function(name) return self.shape_of_parameter[name] end}
+  for _, one in ipairs(given_to(call)) do
+    if not one.parameter then value(one) else one.shape = self.shape_of_parameter[one.parameter] end
   end
   local list, why = spelling.call(op)
   if not list then unsaid(why) end
@@ -170,12 +177,9 @@ function Model:steps_of(module)
     table.move(call.bound, 1, #call.bound, #bound + 1, bound)
     local good, list = pcall(call.op and self.call_of_function or self.call_of_child, self, module, call)
     if not good and getmetatable(list) ~= Unsaid then error(list, 0) end
-    if not good then
-      self:problem(list.what, call.where, module.shapes[call.out[1] + 1])
-      list = {{tag = "value", n = 0}}
-    end
     for i, n in ipairs(call.out) do
-      steps[#steps + 1] = {out = n, list[i], bound = bound, where = call.where, op = call.op or call.call}
+      steps[#steps + 1] = {out = n, good and list[i] or text(), binds = bound, where = call.where,
+        unsaid = not good and list.what or not list[i] and ("a second result of %s"):format(call.op or call.call) or nil}
       bound = {}
     end
   end
@@ -194,10 +198,8 @@ function Model:tidy(module, steps, returns)
   for _, n in ipairs(returns) do used[n] = true end
   for i = #steps, 1, -1 do
     local step = steps[i]
-    if used[step.out] and step[1] then reads(step[1], function(value) used[value.n] = true end) end
-    if used[step.out] and not step[1] then
-      self:problem(("a second result of %s"):format(step.op), step.where)
-    end
+    if used[step.out] then reads(step[1], function(value) used[value.n] = true end) end
+    if used[step.out] and step.unsaid then self:problem(step.unsaid, step.where, module.shapes[step.out + 1]) end
   end
   local bound, number = {}, {}
   for i = 0, module.inputs - 1 do number[i] = i end
@@ -207,8 +209,8 @@ function Model:tidy(module, steps, returns)
   end
   local count = module.inputs
   for _, step in ipairs(steps) do
-    table.move(step.bound, 1, #step.bound, #bound + 1, bound)
-    if used[step.out] and step[1] then
+    table.move(step.binds, 1, #step.binds, #bound + 1, bound)
+    if used[step.out] then
       if step[1].tag == "value" then same[step.out] = step[1].n
       else
         reads(step[1], function(value) value.n = final(value.n) or value.n end)
@@ -217,7 +219,7 @@ function Model:tidy(module, steps, returns)
           if final(one[2]) then known[#known + 1] = {one[1], final(one[2])} end
         end
         number[step.out], count = count, count + 1
-        kept[#kept + 1] = {out = number[step.out], step[1], bound = known}
+        kept[#kept + 1] = {out = number[step.out], step[1], binds = known}
         bound = {}
       end
     end
@@ -274,7 +276,7 @@ function Model:graph(module)
     local first = table.remove(steps, 1).out
     for _, step in ipairs(steps) do
       reads(step[1], function(value) if value.n == first then value.n = 0 end end)
-      for _, one in ipairs(step.bound) do if one[2] == first then one[2] = 0 end end
+      for _, one in ipairs(step.binds) do if one[2] == first then one[2] = 0 end end
     end
     for i, n in ipairs(returns) do if n == first then returns[i] = 0 end end
     module = setmetatable({inputs = 1}, {__index = module})
@@ -284,8 +286,12 @@ function Model:graph(module)
   end
   form.steps, form.returns = self:tidy(module, steps, returns)
   local read = forms.identity(form.steps)
+  if module.own and read:find("self[1]", 1, true) then
+    form.keys[1], form[1] = false, module.own
+  end
   for _, one in ipairs(module.parameters) do
-    if read:find("self." .. one[1] .. "[^%w_]") then
+    if form.keys[1] == false and (one[1] == "weight" or one[1] == "bias" and module.own.options.bias) then -- the layer's
+    elseif read:find("self." .. one[1] .. "[^%w_]") then
       form.keys[#form.keys + 1] = one[1]
       local shape = {tag = "list", table.unpack(one[2])}
       form[#form + 1] = {tag = "layer", kind = "Parameter", options = {shape = shape, init = "normal", std = 0.02, bound = 1}}
@@ -314,10 +320,13 @@ function Model:order(form, read)
   local places, sorted = {}, true
   for i, key in ipairs(form.keys) do
     local child = form[i].tag == "module" and self.by_name[form[i].name]
-    if not child or child.weights > 0 then places[#places + 1] = read:find("self." .. key .. "[^%w_]") or 0 end
+    if not key then places[#places + 1] = 0
+    elseif not child or child.weights > 0 then places[#places + 1] = read:find("self." .. key .. "[^%w_]") or 0 end
   end
   for i = 2, #places do sorted = sorted and places[i - 1] < places[i] end
-  return sorted and {} or form.keys
+  local order = {}
+  for i, key in ipairs(form.keys) do order[i] = key or 1 end
+  return sorted and {} or order
 end
 
 -- The form of a module, in which {tag = "module", name} stands for its children
@@ -330,7 +339,6 @@ function Model:form_of(module)
   end
   if module.list then
     if not is_digits(module.children) then self:problem(("the names of %s"):format(module.name), module.class) end
-    module.bare = true
     return self:sequential(module)
   end
   return is_chain(module) and self:sequential(module) or self:graph(module)
@@ -343,7 +351,7 @@ function model.read(description)
   local classes = spelling.classes()
   for _, module in ipairs(self.modules) do
     self.by_name[module.name] = module
-    module.kind = classes[module.class]
+    module.kind, module.bare = classes[module.class], module.list
     module.results, module.weights = {}, 0
     for _, call in ipairs(module.calls or {}) do
       if call.call then self.called_at[call.call] = self.called_at[call.call] or call.where end

@@ -156,7 +156,7 @@ function TAGS.graph(form, indent)
   end
   if #form.order > 0 then
     local words = {}
-    for i, key in ipairs(form.order) do words[i] = ('"%s"'):format(key) end
+    for i, key in ipairs(form.order) do words[i] = type(key) == "string" and ('"%s"'):format(key) or tostring(key) end
     items[#items + 1] = "order = " .. join(words, indent + 2, "{", "}")
   end
   local inputs, lines = forward.write(form, function(one, value) return show(one, indent + 4, value) end)

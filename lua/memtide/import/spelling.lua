@@ -27,6 +27,7 @@ spelling.specs = specs
 local MODULES = {
   ["torchvision.ops.stochastic_depth.StochasticDepth"] = "StochasticDepth",
   ["torchtune.modules.position_embeddings.RotaryPositionalEmbeddings"] = "RotaryPositionalEmbeddings",
+  ["torchvision.ops.misc.Permute"] = "Permute",
   ["transformers.activations.GELUActivation"] = "GELU",
   ["transformers.activations.SiLUActivation"] = "SiLU",
 }
@@ -308,15 +309,25 @@ local function einsum(op)
   return out
 end
 
--- F.linear(x, self.fc.weight, self.fc.bias) and its like: the child's layer is called
-local function of_child(weight_at)
+-- F.linear(x, self.fc.weight, self.fc.bias) and its like: the child's layer is called. Where the parameters are the
+-- module's own, own(op, shape of the weight, is there a bias?) gives the layer that has them.
+local function with_parameters(weight_at, kind, own)
   return function(op)
-    local weight = op.args[weight_at] or op.named.weight
-    local child = weight and weight.parameter and op.child_of(weight.parameter)
-    if not child then return nil, "with parameters that are no child's" end
+    local weight, bias = arg(op, weight_at, "weight"), arg(op, weight_at + 1, "bias")
+    if not (weight and weight.parameter) then return nil, "with a weight that is no parameter" end
+    local layer = own and spelling.layer(kind, own(op, op.shape_of(weight.parameter), bias ~= nil))
+    local child = op.layer_of(weight.parameter, bias and bias.parameter, layer)
+    if not child then return nil, "with parameters that are no layer's" end
     return text(child, "(", op.value(arg(op, 1, "input")), ")")
   end
 end
+
+local linear = with_parameters(2, "Linear", function(_, shape, bias)
+  return {out_features = shape[1], in_features = shape[2], bias = bias}
+end)
+local layer_norm = with_parameters(3, "LayerNorm", function(op, shape, bias)
+  return {normalized_shape = shape, eps = arg(op, 5, "eps"), bias = bias}
+end)
 
 local function pad(op)
   local list, x = arg(op, 2, "pad"), arg(op, 1, "input")
@@ -370,7 +381,7 @@ local FUNCTIONS = {
   cat = cat, concat = cat, concatenate = cat, chunk = parts, split = parts, unbind = unbind, getitem = item,
   contiguous = same, clone = same, to = same, type_as = same, float = same, expand = expand, expand_as = expand,
   matmul = product "matmul", bmm = product "bmm", rmatmul = product "matmul", einsum = einsum,
-  linear = of_child(2), conv2d = of_child(2), conv1d = of_child(2), layer_norm = of_child(3), embedding = of_child(2),
+  linear = linear, layer_norm = layer_norm, conv2d = with_parameters(2), conv1d = with_parameters(2),
   pad = pad, roll = roll,
   randn_like = function(op) return text("nn.randn_like(", op.value(arg(op, 1, "input")), ")") end,
 }
@@ -404,7 +415,8 @@ local function layer_call(op, row)
 end
 
 -- op: {name, args, named, shapes, out, value(argument) -> form, operand(argument) -> form that stands beside an operator,
--- child_of(name of a parameter) -> text of the child, or nil}. Returns a form, or a list of forms for several results;
+-- layer_of(names of a weight and a bias, layer) -> text of the child that has them, or of `layer`, whose parameters have the
+-- module's own names; nil: neither; shape_of(name of a parameter)}. Returns a form, or a list of forms for several results;
 -- nil and why: it cannot be said.
 function spelling.call(op)
   local name = short(op.name)
