@@ -68,7 +68,8 @@ static int persistent(lua_State *L) {
     const Buf *b;
     lua_newtable(L);
     for (int i = 0; (b = runtime_persistent(r, i)) != NULL; i++) {
-        push_tensor(L, b->name, tensor_type_of(b->dtype), b->shape.rank, b->shape.dim);
+        const Shape shape = program_outer_shape(b);
+        push_tensor(L, b->name, tensor_type_of(b->dtype), shape.rank, shape.dim);
         lua_rawgeti(L, -1, i + 1);
         bind_set_boolean(L, "constant", b->constant != NULL);
         lua_pop(L, 1);
@@ -89,7 +90,8 @@ static int buffer_at(lua_State *L, const Runtime *r, int index) {
 /* Reads tensor t into a persistent buffer, by way of values[elements], 4 bytes each; stored: see read_tensor. */
 static int read_into(Runtime *r, Safetensors *s, const Tensor *t, int buffer, bool stored, void *values, Err *e) {
     const Buf *b = runtime_persistent(r, buffer);
-    int code = safetensors_check_shape(s, t, &b->shape, e);
+    const Shape shape = program_outer_shape(b);
+    int code = safetensors_check_shape(s, t, &shape, e);
     if (!code && !stored) code = safetensors_read(s, t, dtype_is_float(b->dtype) ? DT_F32 : DT_I32, values, e);
     if (!code && stored && t->type != tensor_type_of(b->dtype))
         code = err_set(e, ERR_FORMAT, "tensor \"%.80s\": expected %s, found %s", t->name,
@@ -218,7 +220,7 @@ static int save_tensors(lua_State *L) {
         buffer[i] = buffer_at(L, s.r, -1);
         const Buf *b = runtime_persistent(s.r, buffer[i]);
         TensorType type = s.stored ? tensor_type_of(b->dtype) : portable_type(b->dtype);
-        entries[i] = (TensorEntry){bind_text_at(L, -2, "name"), type, b->shape};
+        entries[i] = (TensorEntry){bind_text_at(L, -2, "name"), type, program_outer_shape(b)};
         lua_pop(L, 2);
     }
     s.buffer = buffer;

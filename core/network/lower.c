@@ -167,8 +167,10 @@ static void lower_all(Lower *lw) {
     const Network *net = lw->net;
     for (int i = 0; i < net->n_params; i++) {
         const Param *from = &net->params[i];
-        int b = lw->param[i] = program_param(p, from->shape, from->dtype, from->name);
+        const Shape turned = shape2(from->shape.dim[1], from->shape.dim[0]);
+        int b = lw->param[i] = program_param(p, from->turned ? turned : from->shape, from->dtype, from->name);
         if (p->failed) return;
+        p->bufs[b].turned = from->turned;
         p->bufs[b].layout = from->layout;
         memcpy(p->bufs[b].order, from->order, sizeof from->order);
         p->bufs[b].frozen = !from->trainable;

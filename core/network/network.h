@@ -77,6 +77,7 @@ typedef struct Param {
     bool buffer;
     bool plain;            /* lies in PyTorch's order whatever its dimensions */
     Layout layout;         /* how the program stores it */
+    bool turned;           /* a matrix that the program stores transposed */
     int64_t order[3];      /* (C, H, W) if its columns follow the features of a flattened channels-last image; or zeros */
     bool trainable;        /* false: frozen, no gradient and no optimizer state */
     const Layer *owner;    /* the first layer that uses it, whose name it has */

@@ -101,6 +101,10 @@ static void rotary_show(const Attr *a, Line *l) {
     const RotaryAttr *r = &a->rotary;
     line_put(l, " dim=%d base=%g %s%s", r->dim, (double)r->base, r->interleaved ? "interleaved" : "halves",
              r->back ? " back" : "");
+    if (r->scaling.kind == ROTARY_LINEAR) line_put(l, " linear=%g", (double)r->scaling.factor);
+    if (r->scaling.kind == ROTARY_LLAMA3)
+        line_put(l, " llama3=%g,%g,%g,%g", (double)r->scaling.factor, (double)r->scaling.low, (double)r->scaling.high,
+                 (double)r->scaling.original);
 }
 
 const OpRule rule_rotary = {rotary_fits, NULL, rotary_gradient, rotary_show};

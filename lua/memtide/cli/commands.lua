@@ -11,8 +11,8 @@ local util = require "memtide.base.util"
 
 local commands = {}
 
-commands.names = {"run", "predict", "status", "watch", "fit", "explain", "dump", "tune", "compare", "import", "cells",
-  "slurm", "merge", "verify", "snapshot", "calibrate", "completion", "devices", "help"}
+commands.names = {"run", "predict", "status", "watch", "fit", "explain", "dump", "tune", "compare", "cells", "slurm",
+  "merge", "verify", "import", "snapshot", "calibrate", "completion", "devices", "help"}
 
 local known = {}
 for _, name in ipairs(commands.names) do known[name] = true end

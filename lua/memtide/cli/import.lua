@@ -1,8 +1,11 @@
--- memtide import: the script of a PyTorch model.
+-- memtide import: the script of a model that is there already: a constructor in Python, or Hugging Face's config.json.
 local core = require "memtide.core"
+local first_cell = require "memtide.cli.first_cell"
+local hf = require "memtide.net.hf"
 local options = require "memtide.cli.options"
 local python = require "memtide.import.python"
-local script = require "memtide.import.script"
+local scripts = require "memtide.import.script"
+local script = require "memtide.sweep.script"
 local spelling = require "memtide.import.spelling"
 local terminal = require "memtide.base.terminal"
 local util = require "memtide.base.util"
@@ -23,26 +26,25 @@ local function take_input(given, text)
   table.insert(given.input, input)
 end
 
-local import = {words = "MODULE:NAME or FILE.py:NAME",
-  text = "a script from a PyTorch model: from torchvision.models:resnet50, or a function of a file",
+-- Options that only a constructor in Python has, beside --description
+local OF_PYTHON = {
+  {name = "args", argument = "TEXT", text = "the constructor's arguments, as in Python: num_classes=10"},
+  {name = "input", argument = "SHAPE", take = take_input,
+    text = "one sample without the batch (3,224,224); 128:int64:30522 are 128 tokens below 30522"},
+  {name = "python", argument = "PROGRAM", completes = {files = "*"}, text = "the Python that has torch (python3)"},
+  {name = "weights", text = "also NAME.safetensors, the state_dict, from which the script starts"},
+  {name = "check", text = "also one step in both: the largest differences of loss, outputs and gradients"},
+}
+
+local import = {words = "MODULE:NAME or DIR",
+  text = "a script of a PyTorch model (torchvision.models:resnet50, FILE.py:NAME), or of Hugging Face's config.json in DIR",
   options = {
-    {name = "output", letter = "o", argument = "FILE", completes = {files = "*.lua"}, text = "the script (NAME.lua)"},
-    {name = "args", argument = "TEXT", text = "the constructor's arguments, as in Python: num_classes=10"},
-    {name = "input", argument = "SHAPE", take = take_input,
-      text = "one sample, without the batch (3,224,224); tokens: 128:int64:30522, with how many there are"},
-    {name = "python", argument = "PROGRAM", completes = {files = "*"}, text = "the Python that has torch (python3)"},
-    {name = "weights", text = "also NAME.safetensors, the state_dict"},
-    {name = "check", text = "also one step in both: the largest differences of loss, outputs and gradients"},
+    {name = "output", letter = "o", argument = "FILE", completes = {files = "*.lua"},
+      text = "where the script goes (default: standard output)"},
+    OF_PYTHON,
     {name = "description", argument = "FILE", completes = {files = "*.json"},
       text = "what PyTorch said of the model: written, or read if no model is named"},
-  }}
-
-local function read_file(path)
-  local file, why = io.open(path, "rb")
-  local text = file and file:read "a"
-  if file then file:close() end
-  return text or error(util.failure(("cannot read %s: %s"):format(path, why or "it is no file"), "file"), 0)
-end
+  }, completes = {DIR = {files = "*"}}}
 
 local function say_error(problem)
   local where = problem.where ~= "" and (" (%s)"):format(problem.where) or ""
@@ -67,31 +69,55 @@ local function request_of(source, given)
   return {source = source, args = given.args or "", inputs = given.input, leaves = leaves}
 end
 
-function import.alone(words, given)
-  if #words > 1 or #words == 0 and not given.description then
-    fail("import: expected one MODULE:NAME or FILE.py:NAME, found %d", #words)
-  end
-  local source = words[1] or given.description
+-- Writes the script, and says what it needs.
+local function finish(text, notes, given)
+  util.replace(given.output or "/dev/stdout", function(write) write(text) end)
+  for _, note in ipairs(notes) do given.say(terminal.harmless(note)) end
+  local experiment = script.load_experiment(given.output or "(standard output)", {}, text)
+  local first = first_cell(experiment, {set = {}, say = function() end})
+  given.say(("%s: %d parameters; %s needs %s"):format(first.model_name, first.network:parameters(), first.name,
+    util.show_bytes(first.prediction.peak.bytes)))
+  return 0
+end
+
+function import.folder(path, given)
+  local text, notes = hf.import(path)
+  return finish(text, notes, given)
+end
+
+-- source: MODULE:NAME, or nil: from the description alone
+function import.constructor(source, given)
   given.input = given.input or {{shape = {3, 224, 224}, type = "float32"}}
   if #given.input > 1 then fail("import: --input: a network has one input here, found %d", #given.input) end
-  local name = (words[1] and source:match "([%w_]+)$" or source:match "([^/]+)$":gsub("%.json$", "")):gsub("[^%w_-]", "_")
-  local path = given.output or name .. ".lua"
+  local from = source or given.description
+  local name = (source or from:gsub("%.json$", "")):match "([^/.:]*)$":gsub("[^%w_-]", "_")
   local request = request_of(source, given)
-  if given.weights then request.weights = path:gsub("%.lua$", "") .. ".safetensors" end
-  local text = words[1] and python.describe(given.python or "python3", request) or read_file(given.description)
-  local description = util.must(core.json(text, words[1] and "the description" or given.description))
+  local weights = given.weights and (given.output or name):gsub("%.lua$", "") .. ".safetensors" or nil
+  request.weights = weights
+  local text = source and python.describe(given.python or "python3", request) or util.read_file(from, "import: --description")
+  local description = util.must(core.json(text, source and "the description" or from))
   if description.error then say_error(description.error) end
-  if words[1] and given.description then
+  if source and given.description then
     util.replace(given.description, function(write) write(text) end)
   end
-  request.inputs = description.inputs
-  local written, problems, notes = script.write(description, request, {name = name, command = ("%s, with torch %s"):format(
-    source, description.torch)})
-  if not written then refuse(source, problems) end
-  for _, note in ipairs(notes) do given.say(terminal.harmless(note)) end
-  util.replace(path, function(write) write(written) end)
-  given.say(("%s: memtide predict %s"):format(path, path))
-  return 0
+  local written, problems, notes = scripts.write(description, {name = name, weights = weights,
+    title = ("%s, with torch %s"):format(description.source, description.torch)})
+  if not written then refuse(from, problems) end
+  return finish(written, notes, given)
+end
+
+function import.alone(words, given)
+  if #words > 1 or #words == 0 and not given.description then
+    fail("import: expected one MODULE:NAME or one folder, found %d words", #words)
+  end
+  if #words == 0 or words[1]:find ":" then return import.constructor(words[1], given) end
+  for _, option in ipairs(OF_PYTHON) do
+    for _, one in ipairs(given.given) do
+      if one.name == option.name then fail("import: --%s: expected MODULE:NAME beside it, found %s", one.name, words[1]) end
+    end
+  end
+  core.check_path(words[1], "import")
+  return import.folder(words[1], given)
 end
 
 return import

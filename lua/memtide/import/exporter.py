@@ -30,7 +30,7 @@ says what for):
                    returns   values
                    shapes    of all values, each with the batch first as {"batch": n}
                  outputs  shapes of what the model gives, of one sample
-                 inputs   as in the request
+                 source, inputs  as in the request
                  torch    its version
                  error    {"kind", "message", "where"}: instead of all that
 
@@ -572,7 +572,7 @@ def answer(request):
             write_safetensors(distinct(model), request["weights"])
         if request.get("batch"):
             description["check"] = check(model, request)
-    description["torch"], description["inputs"] = torch.__version__, request["inputs"]
+    description.update(torch=torch.__version__, inputs=request["inputs"], source=request["source"])
     return description
 
 

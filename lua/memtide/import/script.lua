@@ -25,13 +25,13 @@ local function task(outputs, tokens)
   return "target = " .. numbers(first), ("nn.MSELoss()"):rep(#outputs, " + ")
 end
 
--- description: of the exporter; request: what it was asked; options: {name, command}
+-- description: of the exporter; options: {name, title, weights = a path or nil}
 -- -> the text; nil, {problem, ...}, which say what the network has that a script cannot say; and notes
-function script.write(description, request, options)
+function script.write(description, options)
   local read = model.read(description)
   local list, root = functions(read)
   if #read.problems > 0 then return nil, read.problems, read.notes end
-  local tokens = not request.inputs[1].type:find "float"
+  local tokens = not description.inputs[1].type:find "float"
   local says, loss, flat = task(description.outputs, tokens)
   local parts, last = {}, nil
   for i, one in ipairs(list) do
@@ -58,12 +58,13 @@ local nn, optim = mt.nn, mt.optim
 %s%s
 return mt.experiment{
   name = "%s", model_name = "%s", model = %s, input = %s, %s,
-  loss = %s, optimizer = optim.SGD{lr = 0.01, momentum = 0.9},
+  loss = %s, optimizer = optim.SGD{lr = 0.01, momentum = 0.9},%s
   sweep = {{"batch", {1, 4}}, {"precision", {"fp32", "amp_bf16"}}},
   steps = 3, warmup = 1,
 }
-]]):format(options.command, uses_f, printer.uses_times(body) and TIMES .. "\n" or "", body, options.name, options.name, last,
-    numbers(request.inputs[1].shape), says, loss), {}, read.notes
+]]):format(options.title, uses_f, printer.uses_times(body) and TIMES .. "\n" or "", body, options.name, options.name, last,
+    numbers(description.inputs[1].shape), says, loss,
+    options.weights and (" weights = %q,"):format(options.weights) or ""), {}, read.notes
 end
 
 return script

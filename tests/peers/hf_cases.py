@@ -1,0 +1,123 @@
+"""Writes tests/oracle/hf.lua: what transformers computes for small models of each family, for tests/lua/t_hf.lua.
+
+    python tests/peers/hf_cases.py > tests/oracle/hf.lua        needs torch and transformers
+    python tests/peers/hf_cases.py --write DIR                  writes each model's config.json and model.safetensors
+
+Parameters are no file: both sides fill them by a formula of their names (value_of here, in t_hf.lua the same)."""
+import json
+import sys
+import warnings
+
+import torch
+import transformers as T
+
+warnings.filterwarnings("ignore")
+T.logging.set_verbosity_error()
+SMALL = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4)
+TEXT = dict(SMALL, vocab_size=50, max_position_embeddings=64)
+SMALL_VIT = dict(SMALL, image_size=16, patch_size=8)
+NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+CASES = [
+    ("llama", "LlamaForCausalLM", T.LlamaConfig(**TEXT, num_key_value_heads=2)),
+    ("llama3", "LlamaForCausalLM", T.LlamaConfig(**TEXT, num_key_value_heads=1, head_dim=8, tie_word_embeddings=True,
+        attention_bias=True, mlp_bias=True, rope_parameters=dict(rope_type="llama3", rope_theta=500.0, factor=8.0,
+            low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16))),
+    ("llama_linear", "LlamaForCausalLM", T.LlamaConfig(**TEXT, rope_parameters=dict(rope_type="linear",
+        rope_theta=10000.0, factor=2.0))),
+    ("mistral", "MistralForCausalLM", T.MistralConfig(**TEXT, num_key_value_heads=2, sliding_window=None)),
+    ("qwen2", "Qwen2ForCausalLM", T.Qwen2Config(**TEXT, num_key_value_heads=2, tie_word_embeddings=True)),
+    ("qwen3", "Qwen3ForCausalLM", T.Qwen3Config(**TEXT, num_key_value_heads=2, head_dim=8)),
+    ("gpt2", "GPT2LMHeadModel", T.GPT2Config(n_embd=16, n_layer=2, n_head=4, vocab_size=50, n_positions=64,
+        bos_token_id=None, eos_token_id=None, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)),
+    ("bert", "BertForMaskedLM", T.BertConfig(**TEXT, **NO_DROPOUT)),
+    ("bert_classifier", "BertForSequenceClassification", T.BertConfig(**TEXT, **NO_DROPOUT, num_labels=3)),
+    ("vit", "ViTForImageClassification", T.ViTConfig(**SMALL_VIT, num_labels=5)),
+]
+STEPS, SAMPLES, SHOWN = 12, 2, 24
+
+
+def mixed(i, h):
+    """A fixed whole number below 2^32 for element i of the tensor h; both int64."""
+    x = (i * 0x9E3779B1 + h * 0x85EBCA77) & 0xFFFFFFFF
+    x = (x ^ (x >> 15)) * 0x2C1B3C6D & 0xFFFFFFFF
+    return x ^ (x >> 12)
+
+
+def numbers(shape, name):
+    h = sum((k + 1) * byte for k, byte in enumerate(name.encode()))
+    count = 1
+    for d in shape:
+        count *= d
+    x = mixed(torch.arange(count, dtype=torch.int64), torch.tensor(h, dtype=torch.int64))
+    return (x.double() / 2**31 - 1).reshape(shape)
+
+
+FIRST = {"cls.predictions.bias": "cls.predictions.decoder.bias"}  # the name that memtide has for a shared one
+
+
+def value_of(name, shape):
+    name = FIRST.get(name, name)
+    if len(shape) == 1 and name.endswith("weight"):
+        return 1 + 0.1 * numbers(shape, name)
+    return (0.1 if len(shape) == 1 else 0.3) * numbers(shape, name)
+
+
+def fill(model):
+    """Fills each parameter once, under the first of its names."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(value_of(name, tuple(p.shape)).float())
+
+
+def inputs(config):
+    if hasattr(config, "image_size"):
+        return {"pixel_values": numbers((SAMPLES, config.num_channels, config.image_size, config.image_size),
+                                        "input").float()}
+    count = SAMPLES * STEPS
+    ids = 3 + mixed(torch.arange(count), torch.tensor(1)) % 40
+    return {"input_ids": ids.reshape(SAMPLES, STEPS)}
+
+
+def lua(value):
+    if isinstance(value, (list, tuple)):
+        return "{" + ", ".join(lua(v) for v in value) + "}"
+    if isinstance(value, float):
+        return "%.9g" % value
+    return str(value)
+
+
+def case(name, architecture, config):
+    model = getattr(T, architecture)(config).float().eval()
+    fill(model)
+    config.architectures = [architecture]
+    logits = model(**inputs(config)).logits
+    logits = logits.reshape(-1, logits.shape[-1])
+    labels = mixed(torch.arange(logits.shape[0]), torch.tensor(2)) % logits.shape[1]
+    loss = torch.nn.functional.cross_entropy(logits, labels)
+    loss.backward()
+    norm = sum((p.grad.double() ** 2).sum() for p in model.parameters() if p.grad is not None) ** 0.5
+    flat = logits.flatten()
+    step = max(1, flat.numel() // SHOWN)
+    print("  {name = \"%s\", config = [==[%s]==]," % (name, json.dumps(config.to_diff_dict(), sort_keys=True)))
+    print("    parameters = %d, loss = %s, norm = %s, step = %d," % (
+        sum(p.numel() for p in model.parameters()), lua(loss.item()), lua(norm.item()), step))
+    print("    logits = %s}," % lua(flat[::step].tolist()))
+
+
+def write(folder):
+    for name, architecture, config in CASES:
+        model = getattr(T, architecture)(config).float()
+        fill(model)
+        model.save_pretrained("%s/%s" % (folder, name))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "--write":
+        write(sys.argv[2])
+    else:
+        print("-- What transformers %s computes, by tests/peers/hf_cases.py." % T.__version__)
+        print("return {")
+        for one in CASES:
+            case(*one)
+        print("}")
