@@ -1,6 +1,7 @@
 -- Networks that branch: graphs from a forward function, named children, shared, tied and frozen parameters.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
+local cell = require "memtide.net.cell"
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 local device = assert(core.device "cpu")
@@ -379,6 +380,27 @@ do
   tap.is(debug.gethook(), nil, "no hook stays")
   tap.is(table.concat(inner.held, " "), "2 2", "a graph in a forward function has variables of its own; a tail call keeps them")
   tap.is(table.concat(outer.held, " "), "3 2 3", "a name that is bound again lets go")
+end
+
+-- ---- x += y: the same numbers, and in PyTorch's step one value less
+do
+  local function model(call)
+    return nn.Graph{a = nn.Linear(64, 64), b = nn.Linear(64, 64), forward = function(self, x)
+      local y = self.a(x)
+      y = call(y, self.b(x))
+      return nn.relu(y)
+    end}
+  end
+  local function allocations(call)
+    local all = mt.experiment{name = "inplace", model = function() return model(call) end, input = {64}, classes = 64,
+      batch = 1024, loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.1}, framework = "pytorch"}
+    local one = cell.compile(cell.build(all:cells()[1]))
+    local _, count = one.program:dump():match "= step 3.*":gsub("%+%d+ 262144 ", "")
+    cell.release(one)
+    return count
+  end
+  tap.is(allocations(function(a, b) return a + b end) - allocations(function(a, b) return a:add_(b) end), 1,
+    "add_ makes no new value")
 end
 
 tap.done()

@@ -59,7 +59,7 @@ local nn, optim = mt.nn, mt.optim
 return mt.experiment{
   name = "%s", model_name = "%s", model = %s, input = %s, %s,
   loss = %s, optimizer = optim.SGD{lr = 0.01, momentum = 0.9},%s
-  sweep = {{"batch", {1, 4}}, {"precision", {"fp32", "amp_bf16"}}},
+  sweep = {{"batch", {4, 16}}, {"precision", {"fp32", "amp_bf16"}}},
   steps = 3, warmup = 1,
 }
 ]]):format(options.title, uses_f, printer.uses_times(body) and TIMES .. "\n" or "", body, options.name, options.name, last,

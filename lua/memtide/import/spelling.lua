@@ -155,12 +155,18 @@ local function method(op, x, name, ...)
   return out
 end
 
+local IN_PLACE = {["+"] = ":add_(", ["*"] = ":mul_("}
+
 local function operator(symbol)
   return function(op)
     local a, b, alpha = arg(op, 1, "input"), arg(op, 2, "other"), arg(op, nil, "alpha", 1)
     if symbol == "/" and op.named.rounding_mode then return nil, "division that rounds" end
     if alpha ~= 1 then return nil, "alpha" end
-    if op.name:find "^r" or op.name:find "^__r" then a, b = b, a end
+    if op.name:match "[^.]*$":find "^_*r" then a, b = b, a end -- __rsub__
+    local own = is_value(a) and is_value(b) and forms.identity(shape_of(op, a)) == forms.identity(shape_of(op, b))
+    if IN_PLACE[symbol] and own and (op.name:find "[^_]_$" or op.name:find "__i%a+__$") then
+      return text(op.value(a), IN_PLACE[symbol], op.value(b), ")")
+    end
     return {tag = "text", op.operand(a), " " .. symbol .. " ", op.operand(b)}
   end
 end
