@@ -403,4 +403,27 @@ do
     "add_ makes no new value")
 end
 
+-- ---- layers over the last dimension of (N, H, W, C), and of the same values as (N, H W, C): the same losses
+do
+  local function model(wide)
+    return nn.Graph{conv = nn.Conv2d(3, 5, 2), norm = nn.LayerNorm(5), up = nn.Linear(5, 7), down = nn.Linear(7, 5),
+      last = nn.Conv2d(5, 2, 1), forward = function(self, x)
+        local image = self.conv(x)
+        local y = wide and image:permute(0, 2, 3, 1) or image:flatten(2):transpose(1, 2)
+        y = self.down(nn.gelu(self.up(self.norm(y))))
+        y = wide and y:permute(0, 3, 1, 2) or y:transpose(1, 2):unflatten(2, {3, 4})
+        return self.last(image + y):flatten(1)
+      end}
+  end
+  for _, settings in ipairs{{}, {checkpoint = "all"}, {inplace = true}} do
+    local options = {settings = settings, what = "images by their last dimension"}
+    local one, two = train(model(true), {2, 3, 4, 5}, options), train(model(false), {2, 3, 4, 5}, options)
+    for i = 1, 3 do tap.near(one.losses[i], two.losses[i], 1e-5, "the same loss " .. i) end
+    for name, gradient in pairs(one.gradients) do
+      tap.near(norm(gradient), norm(two.gradients[name]), 1e-5, "the same gradient of " .. name)
+    end
+    tap.ok(one.predicted.peak.bytes <= two.predicted.peak.bytes, "in no more memory")
+  end
+end
+
 tap.done()
