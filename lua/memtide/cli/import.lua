@@ -1,4 +1,5 @@
 -- memtide import: the script of a model that is there already: a constructor in Python, or Hugging Face's config.json.
+local check = require "memtide.import.check"
 local core = require "memtide.core"
 local first_cell = require "memtide.cli.first_cell"
 local hf = require "memtide.net.hf"
@@ -11,6 +12,7 @@ local terminal = require "memtide.base.terminal"
 local util = require "memtide.base.util"
 
 local fail = util.fail_usage
+local CHECKED = 4 -- samples of the step that --check runs
 
 -- "3,224,224" or "128:int64:30522" -> {shape, type, below}
 local function take_input(given, text)
@@ -69,15 +71,21 @@ local function request_of(source, given)
   return {source = source, args = given.args or "", inputs = given.input, leaves = leaves}
 end
 
--- Writes the script, and says what it needs.
-local function finish(text, notes, given)
+-- Writes the script, and says what it needs. expected: numbers of a step to compare with, and the path of its weights; nil
+local function finish(text, notes, given, expected, path)
   util.replace(given.output or "/dev/stdout", function(write) write(text) end)
   for _, note in ipairs(notes) do given.say(terminal.harmless(note)) end
   local experiment = script.load_experiment(given.output or "(standard output)", {}, text)
   local first = first_cell(experiment, {set = {}, say = function() end})
   given.say(("%s: %d parameters; %s needs %s"):format(first.model_name, first.network:parameters(), first.name,
     util.show_bytes(first.prediction.peak.bytes)))
+  for _, line in ipairs(expected and check(experiment, path, expected) or {}) do given.say(line) end
   return 0
+end
+
+-- A file that goes when it is closed
+local function temporary()
+  return setmetatable({path = os.tmpname()}, {__close = function(file) os.remove(file.path) end})
 end
 
 function import.folder(path, given)
@@ -91,9 +99,13 @@ function import.constructor(source, given)
   if #given.input > 1 then fail("import: --input: a network has one input here, found %d", #given.input) end
   local from = source or given.description
   local name = (source or from:gsub("%.json$", "")):match "([^/.:]*)$":gsub("[^%w_-]", "_")
+  if not source and (given.check or given.weights) then
+    fail("import: --%s: expected MODULE:NAME beside it", given.check and "check" or "weights")
+  end
   local request = request_of(source, given)
   local weights = given.weights and (given.output or name):gsub("%.lua$", "") .. ".safetensors" or nil
-  request.weights = weights
+  local aside <close> = given.check and not weights and temporary() or nil
+  request.weights, request.check = weights or aside and aside.path, given.check and CHECKED or nil
   local text = source and python.describe(given.python or "python3", request) or util.read_file(from, "import: --description")
   local description = util.must(core.json(text, source and "the description" or from))
   if description.error then say_error(description.error) end
@@ -103,7 +115,7 @@ function import.constructor(source, given)
   local written, problems, notes = scripts.write(description, {name = name, weights = weights,
     title = ("%s, with torch %s"):format(description.source, description.torch)})
   if not written then refuse(from, problems) end
-  return finish(written, notes, given)
+  return finish(written, notes, given, description.check, request.weights)
 end
 
 function import.alone(words, given)

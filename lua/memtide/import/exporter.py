@@ -14,7 +14,7 @@ says what for):
                  inputs   [{"shape": [3, 224, 224], "type": "float32"}, ...]: of one sample each
                  leaves   qualified names of the classes that are taken as a whole
                  weights  path of a file for the state_dict, or nothing
-                 check    path of a file that has the same numbers for a comparison, or nothing
+                 check    samples of a step whose numbers are wanted, too, or nothing
     description  modules  those that were called and their parents, parents first:
                    name, class ("torch.nn.Conv2d", "torchvision.models.resnet.Bottleneck")
                    unused    true where neither it nor a module in it is called
@@ -30,6 +30,8 @@ says what for):
                    returns   values
                    shapes    of all values, each with the batch first as {"batch": n}
                  outputs  shapes of what the model gives, of one sample
+                 task     what the outputs are: "tokens" (logits of each token), "classes" (logits, dimension 1), "values"
+                 check    of that step: batch, inputs, targets, loss, outputs, gradients {name: norm}; with weights
                  source, inputs  as in the request
                  torch    its version
                  error    {"kind", "message", "where"}: instead of all that
@@ -38,6 +40,7 @@ Values are numbered within a module: its inputs first, then what each call gives
 {"parameter": full name}, {"batch": n} (n times the batch), {"word": text} for what JSON has no word for, or itself.
 "bound" says what variables have been bound to since the call before."""
 import contextlib
+import ctypes
 import importlib
 import importlib.util
 import inspect
@@ -87,7 +90,8 @@ def place(frame):
 
 
 def place_of_error(error):
-    lines = [one for one in traceback.extract_tb(error.__traceback__) if not is_torchs(one.filename)]
+    lines = [one for one in traceback.extract_tb(error.__traceback__)
+             if not is_torchs(one.filename) and f"{os.sep}importlib{os.sep}" not in one.filename]
     return f"{lines[-1].filename}:{lines[-1].lineno}" if lines else ""
 
 
@@ -143,7 +147,7 @@ def noting_arguments():
     try:
         yield
     finally:
-        del nn.Module.__new__
+        nn.Module.__new__ = lambda cls, *args, **named: object.__new__(cls)  # a __new__ that was deleted leaves its traces
 
 
 @contextlib.contextmanager
@@ -522,7 +526,7 @@ def write_safetensors(tensors, path):
         with open(partial, "wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
             for tensor in data:
-                file.write(bytes(tensor.reshape(-1).view(torch.uint8).untyped_storage()) if tensor.numel() else b"")
+                file.write(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
         os.replace(partial, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -540,23 +544,45 @@ def distinct(model):
     return found
 
 
+def task_of(shape, inputs):
+    """What an output is, by its shape without the batch"""
+    if len(shape) == 2 and not inputs[0]["type"].startswith("float"):
+        return "tokens"
+    return "classes" if len(shape) in (1, 3) else "values"
+
+
+def loss_of(task, output):
+    """The first samples have the first classes. -> loss, targets"""
+    if task == "values":
+        target = torch.linspace(-1, 1, output.numel()).view(output.shape)
+        return nn.functional.mse_loss(output, target), target
+    if task == "tokens":
+        output = output.flatten(0, 1)
+    labels = (torch.arange(output[:, 0].numel()) % output.shape[1]).view(output[:, 0].shape)
+    return nn.functional.cross_entropy(output, labels), labels
+
+
+def without_noise(model):
+    """Random numbers differ between the two."""
+    for module in model.modules():
+        for name in "p", "dropout", "dropout_p", "attention_dropout":
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
 def check(model, request):
-    """One forward and backward in PyTorch: numbers for memtide to compare its own with."""
+    """One forward and backward pass: numbers for memtide to compare its own with"""
     torch.manual_seed(1)
-    batch, outputs = request["batch"], None
-    for module in model.modules():  # noise differs between the two
-        if isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__ == "StochasticDepth":
-            module.p = 0.0
-        elif isinstance(getattr(module, "dropout", None), float):
-            module.dropout = 0.0
-    inputs = inputs_of(request, batch, "cpu")
-    outputs = tensors_in(model(*inputs), [])
-    labels = torch.arange(outputs[0].shape[0] if outputs[0].dim() == 2 else outputs[0][:, 0].numel()) % outputs[0].shape[1]
-    loss = sum(nn.functional.cross_entropy(one, labels.view(one[:, 0].shape)) for one in outputs)
+    inputs = inputs_of(request, request["check"], "cpu")
+    outputs = tensors_in(without_noise(model)(*inputs), [])
+    task = task_of(outputs[0].shape[1:], request["inputs"])
+    pairs = [loss_of(task, one) for one in outputs]
+    loss = sum(one for one, _ in pairs)
     loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return {"batch": batch, "inputs": [one.flatten().tolist() for one in inputs], "labels": labels.tolist(),
-            "loss": float(loss), "outputs": outputs[0].flatten().tolist(),
+    return {"batch": request["check"], "inputs": [one.flatten().tolist() for one in inputs],
+            "targets": pairs[0][1].flatten().tolist(), "loss": float(loss), "outputs": outputs[0].flatten().tolist(),
             "gradients": {name: float(g.double().norm()) for name, g in gradients.items()}}
 
 
@@ -565,12 +591,12 @@ def answer(request):
         raise Refused("python", f"{sys.executable} has no torch: {first_line(without_torch)}")
     make, (args, named) = find_constructor(request["source"]), arguments_of(request.get("args"))
     description = describe(make_meta(make, args, named), request)
-    if request.get("weights") or request.get("batch"):
+    description["task"] = task_of(description["outputs"][0], request["inputs"])
+    if request.get("weights"):
         torch.manual_seed(0)
         model = construct(make, args, named)
-        if request.get("weights"):
-            write_safetensors(distinct(model), request["weights"])
-        if request.get("batch"):
+        write_safetensors(distinct(model), request["weights"])
+        if request.get("check"):
             description["check"] = check(model, request)
     description.update(torch=torch.__version__, inputs=request["inputs"], source=request["source"])
     return description

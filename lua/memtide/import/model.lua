@@ -4,6 +4,7 @@
 -- name, or none; steps = {{out = n, form, binds = {{variable, n}, ...}}, ...}; returns = {n, ...}.
 local forms = require "memtide.import.forms"
 local spelling = require "memtide.import.spelling"
+local wide = require "memtide.import.wide"
 local text = forms.text
 
 local model = {}
@@ -80,6 +81,7 @@ function Model:value(module)
       if type(value) == "table" then unsaid "an argument that is no value" end
       return value
     end
+    if module.wide[value.value] then unsaid(("a value of %d dimensions"):format(#module.wide[value.value].order)) end
     if math.type(value.value) == "integer" then return {tag = "value", n = value.value} end
     if value.value then unsaid "a value that a child has changed in place" end
     if value.parameter then
@@ -162,6 +164,8 @@ function Model:call_of_function(module, call)
   local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out, value = value,
     operand = function(one) return {tag = "operand", value(one)} end, layer_of = self:layer_of(module),
     shape_of = function(name) return self.shape_of_parameter[name] end}
+  local form, what = wide.call(op, spelling.short(op.name), module.wide)
+  if form then return {form} elseif form == false then unsaid(("%s: %s"):format(op.name, what)) end
   for _, one in ipairs(given_to(call)) do
     if not one.parameter then value(one) else one.shape = self.shape_of_parameter[one.parameter] end
   end
@@ -352,7 +356,7 @@ function model.read(description)
   for _, module in ipairs(self.modules) do
     self.by_name[module.name] = module
     module.kind, module.bare = classes[module.class], module.list
-    module.results, module.weights = {}, 0
+    module.results, module.weights, module.wide = {}, 0, {}
     for _, call in ipairs(module.calls or {}) do
       if call.call then self.called_at[call.call] = self.called_at[call.call] or call.where end
     end

@@ -16,14 +16,13 @@ end
 
 local function numbers(list) return "{" .. table.concat(list, ", ") .. "}" end
 
--- What the experiment says of the network's outputs; tokens: it reads whole numbers
-local function task(outputs, tokens)
-  local first = outputs[1]
-  local loss = ("nn.CrossEntropyLoss()"):rep(#outputs, " + ")
-  if #first == 2 and tokens then return ("target = {%d}, classes = %d"):format(first[1], first[2]), loss, true end
-  if #first == 1 or #first == 3 then return ("classes = %d"):format(first[1]), loss end
-  return "target = " .. numbers(first), ("nn.MSELoss()"):rep(#outputs, " + ")
-end
+-- What the experiment says of the network's outputs, by the description's task: its data, the loss, and are the tokens of
+-- all samples put below each other?
+local TASKS = {
+  tokens = function(shape) return ("target = {%d}, classes = %d"):format(shape[1], shape[2]), "CrossEntropyLoss", true end,
+  classes = function(shape) return ("classes = %d"):format(shape[1]), "CrossEntropyLoss" end,
+  values = function(shape) return "target = " .. numbers(shape), "MSELoss" end,
+}
 
 -- description: of the exporter; options: {name, title, weights = a path or nil}
 -- -> the text; nil, {problem, ...}, which say what the network has that a script cannot say; and notes
@@ -31,8 +30,9 @@ function script.write(description, options)
   local read = model.read(description)
   local list, root = functions(read)
   if #read.problems > 0 then return nil, read.problems, read.notes end
-  local tokens = not description.inputs[1].type:find "float"
-  local says, loss, flat = task(description.outputs, tokens)
+  local outputs = description.outputs
+  local says, criterion, flat = TASKS[description.task](outputs[1])
+  local loss = (("nn.%s()"):format(criterion) .. " + "):rep(#outputs):sub(1, -4)
   local parts, last = {}, nil
   for i, one in ipairs(list) do
     local text = printer.show(one.form, 2)

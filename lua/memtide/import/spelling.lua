@@ -393,7 +393,7 @@ local FUNCTIONS = {
 }
 
 -- "torch.nn.functional.relu_" -> "relu"
-local function short(name)
+function spelling.short(name)
   local last = name:match "([^.]+)$":gsub("^__", ""):gsub("__$", "")
   return last:match "^(.-)_$" or last
 end
@@ -425,7 +425,7 @@ end
 -- module's own names; nil: neither; shape_of(name of a parameter)}. Returns a form, or a list of forms for several results;
 -- nil and why: it cannot be said.
 function spelling.call(op)
-  local name = short(op.name)
+  local name = spelling.short(op.name)
   local full = op.name:find "view$" and "view" or name
   local rule, row = FUNCTIONS[full], LAYER_CALLS[name]
   if rule then
