@@ -21,12 +21,12 @@ int layer_linear_shape(Network *n, Layer *l, Err *e) {
     int code;
     if ((code = layer_expect_range(l, in_name, 1, INT32_MAX, e))) return code;
     if ((code = layer_expect_range(l, out_name, 1, INT32_MAX, e))) return code;
-    if ((l->in.rank == 4 && !l->in_rows) || (turned && l->in_order[0]))
-        return layer_error(l, e, "%s applies to the last dimension, found an input of %s%s", layer_kind(l),
-                           shape_text(&l->in, text), turned && l->in_order[0] ? ", a flattened image" :
-                           ", an image: use nn.Flatten before it");
     int64_t in = options_int(&l->options, in_name), out = options_int(&l->options, out_name);
     Shape y = l->in;
+    const bool image = y.rank == 4 && !l->in_rows && y.dim[3] != in;
+    if (image || (turned && l->in_order[0]))
+        return layer_error(l, e, "%s applies to the last dimension, found an input of %s%s", layer_kind(l),
+                           shape_text(&l->in, text), image ? ": use nn.Flatten before it" : ", a flattened image");
     if (y.dim[y.rank - 1] != in) return wrong_features(l, in, e);
     const double bound = 1 / sqrt((double)in);
     Param weight = {.shape = shape2(out, in), .bound = bound};
