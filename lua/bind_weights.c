@@ -8,17 +8,17 @@
 #include "bind.h"
 #include "bind_program.h"
 #include "base/mem.h"
-#include "io/safetensors.h"
+#include "io/state_dict.h"
 
 static void release_file(void *content) { safetensors_close(content); }
 
-/* safetensors(path) -> Tensors */
+/* safetensors(path) -> Tensors; also of a state_dict that torch.save has written */
 static int open_file(lua_State *L) {
     Err e;
     Safetensors *s;
     const char *path = bind_path(L, 1, "path", false);
     Box *box = bind_new(L, BOX_TENSORS, release_file);
-    if (safetensors_open(path, &s, &e)) return bind_fail(L, &e);
+    if (state_dict_open(path, &s, &e)) return bind_fail(L, &e);
     box->content = s;
     return 1;
 }

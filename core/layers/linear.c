@@ -1,4 +1,4 @@
-/* Linear: y = x w^T + b, w (O, I), x (N, I) or (N, T, I). After a flattened image w's columns are stored in the order
+/* Linear: y = x w^T + b, w (O, I), x (..., I). After a flattened image w's columns are stored in the order
  * of its features. Conv1D, transformers' for GPT-2, is the same with w (I, O), which is stored as Linear's is. */
 #include <inttypes.h>
 #include <math.h>
@@ -21,12 +21,12 @@ int layer_linear_shape(Network *n, Layer *l, Err *e) {
     int code;
     if ((code = layer_expect_range(l, in_name, 1, INT32_MAX, e))) return code;
     if ((code = layer_expect_range(l, out_name, 1, INT32_MAX, e))) return code;
-    if ((l->in.rank != 2 && l->in.rank != 3) || (turned && l->in_order[0]))
-        return layer_error(l, e, "%s applies to (N, F) or (N, T, F), found an input of %s%s", layer_kind(l),
-                           shape_text(&l->in, text), turned && l->in_order[0] ? ", a flattened image" :
-                           ": use nn.Flatten before it");
     int64_t in = options_int(&l->options, in_name), out = options_int(&l->options, out_name);
     Shape y = l->in;
+    const bool image = y.rank == 4 && !l->in_rows && y.dim[3] != in;
+    if (image || (turned && l->in_order[0]))
+        return layer_error(l, e, "%s applies to the last dimension, found an input of %s%s", layer_kind(l),
+                           shape_text(&l->in, text), image ? ": use nn.Flatten before it" : ", a flattened image");
     if (y.dim[y.rank - 1] != in) return wrong_features(l, in, e);
     const double bound = 1 / sqrt((double)in);
     Param weight = {.shape = shape2(out, in), .bound = bound};
@@ -37,9 +37,12 @@ int layer_linear_shape(Network *n, Layer *l, Err *e) {
     if (bias && (code = network_param(n, l, "bias", shape1(out), turned ? 0 : bound, NULL, e))) return code;
     y.dim[y.rank - 1] = out;
     layer_output(l, y);
+    l->out_rows = y.rank == 4;
     return OK;
 }
 
 int layer_linear_forward(Lower *lw, const Layer *l, const int *in) {
-    return lower_layer(lw, OP_linear, l, in, NULL);
+    Layer flat;
+    const int x = lower_flat(lw, l, in[0], l->out.dim[l->out.rank - 1], &flat);
+    return lower_unflat(lw, l, lower_layer(lw, OP_linear, &flat, &x, NULL));
 }

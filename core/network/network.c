@@ -247,7 +247,7 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
 int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Value *in, int n_in, Err *e) {
     assert(i >= 0 && i < parent->n_child);
     Layer *child = parent->child[i];
-    if (child->name[0]) name = child->name;
+    if (child->name[0]) name = strcmp(child->name, LAYER_OWN) ? child->name : "";
     const char *dot = parent->path[0] && name[0] ? "." : "";
     int length = snprintf(child->path, sizeof child->path, "%s%s%s", parent->path, dot, name);
     if (length > PARAM_NAME - (int)sizeof ".weight")
