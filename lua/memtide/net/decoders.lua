@@ -25,8 +25,8 @@ local ROPE = {
 }
 
 -- Rotary positions of `dim` features of each head; rope_scaling: a table with its rope_type, {}: none.
-local function rotary_of(name, o, dim)
-  local scaling, options = o.rope_scaling, {interleaved = false}
+local function rotary_of(name, o, dim, interleaved)
+  local scaling, options = o.rope_scaling, {interleaved = interleaved or false}
   local kind = scaling.rope_type or "default"
   if kind ~= "default" then
     if not ROPE[kind] then
@@ -42,54 +42,61 @@ local function rotary_of(name, o, dim)
   return nn.RotaryPositionalEmbeddings(dim, o.max_position_embeddings, o.rope_theta, options)
 end
 
--- What one family has that others have not, in the table `kind`:
---   q_bias, o_bias, mlp_bias  biases of q, k and v, of o, of the products after attention
---   head_norm                 queries and keys are normalised by head
---   norm, layer, mlp, attention  functions that make these, in place of Llama's
---   act                       the option that names the activation
---   scale, softcap, cap       of the scores; of the logits
---   embedding_scale           what embeddings are multiplied by
-local function attention(name, o, kind, window)
-  local heads = o.num_attention_heads
-  local width = o.head_dim > 0 and o.head_dim or o.hidden_size // heads
-  local of_keys = width * (o.num_key_value_heads > 0 and o.num_key_value_heads or heads)
-  local rotary = rotary_of(name, o, width)
-  local how = {num_heads = heads, is_causal = true, enable_gqa = true, dropout_p = o.attention_dropout,
-    window = window > 0 and window or nil, scale = kind.scale, softcap = kind.softcap}
-  local function heads_of(norm, x, features)
-    if not norm then return x end
-    return norm(x:view(x:size(0), -1, width)):view(x:size(0), -1, features)
-  end
-  local parts = {
-    q_proj = nn.Linear(o.hidden_size, heads * width, {bias = kind.q_bias}),
-    k_proj = nn.Linear(o.hidden_size, of_keys, {bias = kind.q_bias}),
-    v_proj = nn.Linear(o.hidden_size, of_keys, {bias = kind.q_bias}),
-    o_proj = nn.Linear(heads * width, o.hidden_size, {bias = kind.o_bias}),
-    order = {"q_proj", "k_proj", "v_proj", "o_proj"},
-    forward = function(self, x)
-      local q = heads_of(kind.head_norm and self.q_norm, self.q_proj(x), heads * width)
-      local k = heads_of(kind.head_norm and self.k_norm, self.k_proj(x), of_keys)
-      return self.o_proj(nn.scaled_dot_product_attention(rotary(q), rotary(k), self.v_proj(x), how))
-    end,
-  }
-  if kind.head_norm then
-    parts.q_norm, parts.k_norm = nn.RMSNorm(width, o.rms_norm_eps), nn.RMSNorm(width, o.rms_norm_eps)
-    table.move({"q_norm", "k_norm"}, 1, 2, 5, parts.order)
-  end
-  return nn.Graph(parts)
-end
-
--- A function that turns the first part of the features of each of its `heads` heads.
-local function partly_turned(name, o, width)
-  local part = math.floor(o.partial_rotary_factor * width)
-  local turn = rotary_of(name, o, part)
+-- A function that turns the first part of the features of each of its `heads` heads: all where o has no
+-- partial_rotary_factor.
+local function turned(name, o, width, interleaved)
+  local part = math.floor((o.partial_rotary_factor or 1) * width)
+  local turn = rotary_of(name, o, part, interleaved)
   if part == width then return function(x) return turn(x) end end
   return function(x, heads)
     x = x:view(x:size(0), x:size(1), heads, width)
-    local turned = turn(x:narrow(3, 0, part):flatten(2))
-    turned = turned:view(turned:size(0), turned:size(1), heads, part)
-    return nn.cat({turned, x:narrow(3, part, width - part)}, 3):flatten(2)
+    local y = turn(x:narrow(3, 0, part):flatten(2))
+    y = y:view(y:size(0), y:size(1), heads, part)
+    return nn.cat({y, x:narrow(3, part, width - part)}, 3):flatten(2)
   end
+end
+
+-- What one family has that others have not, in the table `kind`:
+--   q_bias, o_bias, mlp_bias, head_bias  biases of q, k and v, of o, of the products after attention, of the logits
+--   qk_norm                   "heads": queries and keys are normalised by head; "all": by all their features
+--   norm, layer, mlp          functions that make these, in place of Llama's
+--   out, final                names of attention's last product and of the last normalisation, in place of Llama's
+--   act                       the option that names the activation
+--   interleaved               rotary positions turn neighbours
+--   scale, softcap            of the scores of attention
+--   embedding_scale, residual_scale  what embeddings are multiplied by, and what each half of a layer adds
+--   logit_scale, cap          of the logits
+local function attention(name, o, kind, window)
+  local heads, out = o.num_attention_heads, kind.out or "o_proj"
+  local width = (o.head_dim or 0) > 0 and o.head_dim or o.hidden_size // heads
+  local key_heads = o.num_key_value_heads > 0 and o.num_key_value_heads or heads
+  local of_q, of_keys = heads * width, key_heads * width
+  local turn = turned(name, o, width, kind.interleaved)
+  local how = {num_heads = heads, is_causal = true, enable_gqa = true, dropout_p = o.attention_dropout,
+    window = window > 0 and window or nil, scale = kind.scale, softcap = kind.softcap}
+  local function normalised(norm, x, features)
+    if kind.qk_norm == "all" then return norm(x) end
+    return norm(x:view(x:size(0), -1, width)):view(x:size(0), -1, features)
+  end
+  local parts = {
+    q_proj = nn.Linear(o.hidden_size, of_q, {bias = kind.q_bias}),
+    k_proj = nn.Linear(o.hidden_size, of_keys, {bias = kind.q_bias}),
+    v_proj = nn.Linear(o.hidden_size, of_keys, {bias = kind.q_bias}),
+    [out] = nn.Linear(of_q, o.hidden_size, {bias = kind.o_bias}),
+    order = {"q_proj", "k_proj", "v_proj", out},
+    forward = function(self, x)
+      local q, k = self.q_proj(x), self.k_proj(x)
+      if kind.qk_norm then q, k = normalised(self.q_norm, q, of_q), normalised(self.k_norm, k, of_keys) end
+      return self[out](nn.scaled_dot_product_attention(turn(q, heads), turn(k, key_heads), self.v_proj(x), how))
+    end,
+  }
+  if kind.qk_norm then
+    local all = kind.qk_norm == "all"
+    parts.q_norm = nn.RMSNorm(all and of_q or width, o.rms_norm_eps)
+    parts.k_norm = nn.RMSNorm(all and of_keys or width, o.rms_norm_eps)
+    table.move({"q_norm", "k_norm"}, 1, 2, 5, parts.order)
+  end
+  return nn.Graph(parts)
 end
 
 local function gated(name, o, kind)
@@ -102,39 +109,80 @@ local function gated(name, o, kind)
   }
 end
 
+-- A function that makes two products and the activation between them, under these names
+local function ungated(first, second)
+  return function(name, o, kind)
+    local act = model.activation(o, name, "hidden_act")
+    return nn.Graph{
+      [first] = nn.Linear(o.hidden_size, o.intermediate_size, {bias = kind.mlp_bias}),
+      [second] = nn.Linear(o.intermediate_size, o.hidden_size, {bias = kind.mlp_bias}),
+      forward = function(self, x) return self[second](act(self[first](x))) end,
+    }
+  end
+end
+
 local function rms_norm(o) return nn.RMSNorm(o.hidden_size, o.rms_norm_eps) end
+local function layer_norm(o) return nn.LayerNorm(o.hidden_size, o.layer_norm_eps) end
 
 local function layer_of(name, o, kind, window)
-  local norm = kind.norm or rms_norm
+  local norm, scale = kind.norm or rms_norm, kind.residual_scale
+  local function scaled(x) return scale and scale * x or x end
   return nn.Graph{
-    self_attn = (kind.attention or attention)(name, o, kind, window), mlp = (kind.mlp or gated)(name, o, kind),
+    self_attn = attention(name, o, kind, window), mlp = (kind.mlp or gated)(name, o, kind),
     input_layernorm = norm(o), post_attention_layernorm = norm(o),
     order = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
     forward = function(self, x)
-      x = x + self.self_attn(self.input_layernorm(x))
-      return x + self.mlp(self.post_attention_layernorm(x))
+      x = x + scaled(self.self_attn(self.input_layernorm(x)))
+      return x + scaled(self.mlp(self.post_attention_layernorm(x)))
+    end,
+  }
+end
+
+-- Attention and products of the same normalised input, side by side
+local function parallel_layer(name, o, kind, window)
+  return nn.Graph{
+    self_attn = attention(name, o, kind, window), mlp = (kind.mlp or gated)(name, o, kind),
+    input_layernorm = kind.norm(o), order = {"self_attn", "mlp", "input_layernorm"},
+    forward = function(self, x)
+      local y = self.input_layernorm(x)
+      return x + self.self_attn(y) + self.mlp(y)
+    end,
+  }
+end
+
+-- Normalised after attention and after the products, before the sums
+local function normed_after_layer(name, o, kind, window)
+  return nn.Graph{
+    self_attn = attention(name, o, kind, window), mlp = gated(name, o, kind),
+    post_attention_layernorm = rms_norm(o), post_feedforward_layernorm = rms_norm(o),
+    order = {"self_attn", "mlp", "post_attention_layernorm", "post_feedforward_layernorm"},
+    forward = function(self, x)
+      x = x + self.post_attention_layernorm(self.self_attn(x))
+      return x + self.post_feedforward_layernorm(self.mlp(x))
     end,
   }
 end
 
 -- The whole model. windows(i): the keys that a query of layer i sees, itself included; 0: all before it
 local function decoder(name, o, kind, windows)
-  local embed_tokens, layers = nn.Embedding(o.vocab_size, o.hidden_size), {}
+  local embed_tokens, layers, final = nn.Embedding(o.vocab_size, o.hidden_size), {}, kind.final or "norm"
   for i = 1, o.num_hidden_layers do layers[i] = (kind.layer or layer_of)(name, o, kind, windows(i)) end
   return nn.Graph{
     model = nn.Graph{
-      embed_tokens = embed_tokens, layers = layers, norm = (kind.norm or rms_norm)(o),
+      embed_tokens = embed_tokens, layers = layers, [final] = (kind.norm or rms_norm)(o),
+      order = {"embed_tokens", "layers", final},
       forward = function(self, x)
         x = self.embed_tokens(x)
         if kind.embedding_scale then x = kind.embedding_scale * x end
         for _, layer in ipairs(self.layers) do x = layer(x) end
-        return self.norm(x)
+        return self[final](x)
       end,
     },
     lm_head = nn.Linear(o.hidden_size, o.vocab_size,
-      {bias = false, tied = o.tie_word_embeddings and embed_tokens or nil}),
+      {bias = kind.head_bias or false, tied = o.tie_word_embeddings and embed_tokens or nil}),
     forward = function(self, x)
       local logits = self.lm_head(self.model(x)):flatten(0, 1)
+      if kind.logit_scale then logits = kind.logit_scale * logits end
       return kind.cap and kind.cap * nn.tanh(logits / kind.cap) or logits
     end,
   }
@@ -168,23 +216,73 @@ return function(models)
 
   local function without_biases() return {q_bias = false, o_bias = false, mlp_bias = false} end
 
-  -- sliding_window = 0: none
+  -- sliding_window = 0: none; 4096 is transformers' where a file does not say
   of_llama_kind("Mistral", {intermediate_size = 14336, num_key_value_heads = 8, max_position_embeddings = 131072,
-    sliding_window = 0}, without_biases, function(o) return function() return o.sliding_window end end)
+    sliding_window = 4096}, without_biases, function(o) return function() return o.sliding_window end end)
 
   local QWEN = {intermediate_size = 22016, max_position_embeddings = 32768, vocab_size = 151936,
     num_key_value_heads = 32, use_sliding_window = false, sliding_window = 4096, max_window_layers = 28}
   of_llama_kind("Qwen2", QWEN, function() return {q_bias = true, o_bias = false, mlp_bias = false} end, qwen_windows)
   of_llama_kind("Qwen3", merged(QWEN, {head_dim = 128, attention_bias = false}), function(o)
-    return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = false, head_norm = true}
+    return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = false, qk_norm = "heads"}
   end, qwen_windows)
+
+  -- ---- Granite, OLMo, Starcoder2, Phi, StableLM, Cohere: each Llama with a few differences
+
+  local LIKE_LLAMA = {intermediate_size = 11008, max_position_embeddings = 2048, attention_bias = false}
+
+  of_llama_kind("Granite", merged(LIKE_LLAMA, {mlp_bias = false, embedding_multiplier = 1, logits_scaling = 1,
+    residual_multiplier = 1, attention_multiplier = 1}), function(o)
+    return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = o.mlp_bias,
+      scale = o.attention_multiplier, embedding_scale = o.embedding_multiplier, residual_scale = o.residual_multiplier,
+      logit_scale = 1 / o.logits_scaling}
+  end)
+
+  of_llama_kind("Olmo", merged(LIKE_LLAMA, {vocab_size = 50304}), function(o)
+    return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = false,
+      norm = function() return nn.LayerNorm(o.hidden_size, 1e-5, {elementwise_affine = false}) end}
+  end)
+  of_llama_kind("Olmo2", merged(LIKE_LLAMA, {vocab_size = 50304, rms_norm_eps = 1e-5}), function(o)
+    return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = false, qk_norm = "all",
+      layer = normed_after_layer}
+  end)
+
+  of_llama_kind("Starcoder2", {vocab_size = 49152, hidden_size = 3072, intermediate_size = 12288,
+    num_hidden_layers = 30, num_attention_heads = 24, num_key_value_heads = 2, hidden_act = "gelu_pytorch_tanh",
+    max_position_embeddings = 4096, norm_epsilon = 1e-5, sliding_window = 0, use_bias = true,
+    tie_word_embeddings = true}, function(o)
+    return {q_bias = o.use_bias, o_bias = o.use_bias, mlp_bias = o.use_bias, mlp = ungated("c_fc", "c_proj"),
+      norm = function() return nn.LayerNorm(o.hidden_size, o.norm_epsilon) end}
+  end, function(o) return function() return o.sliding_window end end)
+
+  of_llama_kind("Phi", {vocab_size = 51200, hidden_size = 2048, intermediate_size = 8192, num_hidden_layers = 24,
+    hidden_act = "gelu_new", max_position_embeddings = 2048, layer_norm_eps = 1e-5, partial_rotary_factor = 0.5},
+    function()
+      return {q_bias = true, o_bias = true, mlp_bias = true, head_bias = true, out = "dense",
+        final = "final_layernorm", norm = layer_norm, layer = parallel_layer, mlp = ungated("fc1", "fc2")}
+    end)
+
+  of_llama_kind("StableLm", {vocab_size = 50304, hidden_size = 2560, intermediate_size = 6912,
+    num_key_value_heads = 32, max_position_embeddings = 4096, layer_norm_eps = 1e-5, partial_rotary_factor = 0.25,
+    use_qkv_bias = false, use_parallel_residual = false}, function(o)
+    return {q_bias = o.use_qkv_bias, o_bias = false, mlp_bias = false, norm = layer_norm,
+      layer = o.use_parallel_residual and parallel_layer or layer_of}
+  end)
+
+  of_llama_kind("Cohere", {vocab_size = 256000, hidden_size = 8192, intermediate_size = 22528, num_hidden_layers = 40,
+    num_attention_heads = 64, max_position_embeddings = 8192, layer_norm_eps = 1e-5, logit_scale = 0.0625,
+    attention_bias = false, tie_word_embeddings = true}, function(o)
+    return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = false, layer = parallel_layer,
+      norm = function() return nn.LayerNorm(o.hidden_size, o.layer_norm_eps, {bias = false}) end,
+      interleaved = true, logit_scale = o.logit_scale}
+  end)
 
   -- ---- Phi-3: one product for q, k and v, and one for gate and up
 
   local function phi3_attention(name, o, _, window)
     local heads, width = o.num_attention_heads, o.hidden_size // o.num_attention_heads
     local of_q, of_keys = heads * width, width * (o.num_key_value_heads > 0 and o.num_key_value_heads or heads)
-    local turn = partly_turned(name, o, width)
+    local turn = turned(name, o, width)
     return nn.Graph{
       o_proj = nn.Linear(of_q, o.hidden_size, {bias = false}),
       qkv_proj = nn.Linear(o.hidden_size, of_q + 2 * of_keys, {bias = false}),
@@ -280,7 +378,7 @@ return function(models)
 
   local function neox_attention(o)
     local heads, width = o.num_attention_heads, o.hidden_size // o.num_attention_heads
-    local turn = partly_turned("GPTNeoX", o, width)
+    local turn = turned("GPTNeoX", o, width)
     return nn.Graph{
       query_key_value = nn.Linear(o.hidden_size, 3 * o.hidden_size, {bias = o.attention_bias}),
       dense = nn.Linear(o.hidden_size, o.hidden_size, {bias = o.attention_bias}),
@@ -297,9 +395,8 @@ return function(models)
 
   local function neox_layer(o)
     local act = model.activation(o, "GPTNeoX", "hidden_act")
-    local function norm() return nn.LayerNorm(o.hidden_size, o.layer_norm_eps) end
     return nn.Graph{
-      input_layernorm = norm(), post_attention_layernorm = norm(),
+      input_layernorm = layer_norm(o), post_attention_layernorm = layer_norm(o),
       post_attention_dropout = nn.Dropout(o.hidden_dropout), post_mlp_dropout = nn.Dropout(o.hidden_dropout),
       attention = neox_attention(o),
       mlp = nn.Graph{
@@ -324,24 +421,85 @@ return function(models)
     use_parallel_residual = true, attention_bias = true, tie_word_embeddings = false}, function(o)
     local embed_in, layers = nn.Embedding(o.vocab_size, o.hidden_size), {}
     for i = 1, o.num_hidden_layers do layers[i] = neox_layer(o) end
-    local function head(bias)
-      return nn.Linear(o.hidden_size, o.vocab_size, {bias = bias, tied = o.tie_word_embeddings and embed_in or nil})
-    end
     return nn.Graph{
       gpt_neox = nn.Graph{
         embed_in = embed_in, emb_dropout = nn.Dropout(o.hidden_dropout), layers = layers,
-        final_layer_norm = nn.LayerNorm(o.hidden_size, o.layer_norm_eps),
+        final_layer_norm = layer_norm(o),
         forward = function(self, x)
           x = self.emb_dropout(self.embed_in(x))
           for _, layer in ipairs(self.layers) do x = layer(x) end
           return self.final_layer_norm(x)
         end,
       },
-      lm_head = head(false),
+      lm_head = nn.Linear(o.hidden_size, o.vocab_size,
+        {bias = false, tied = o.tie_word_embeddings and embed_in or nil}),
       forward = function(self, x) return self.lm_head(self.gpt_neox(x)):flatten(0, 1) end,
     }
   end, {base = "gpt_neox.", names = {{"^embed_out%.", "lm_head."}},
     ignored = {"rotary_emb%.inv_freq$", "%.attention%.bias$", "%.attention%.masked_bias$"}})
+
+  -- ---- OPT
+
+  local function opt_layer(o)
+    local act = model.activation(o, "OPT", "activation_function")
+    local function linear(from, to) return nn.Linear(from, to, {bias = o.enable_bias}) end
+    local function square() return linear(o.hidden_size, o.hidden_size) end
+    local function norm()
+      return nn.LayerNorm(o.hidden_size, 1e-5, {elementwise_affine = o.layer_norm_elementwise_affine})
+    end
+    local before, drop = o.do_layer_norm_before, nn.Dropout(o.dropout)
+    return nn.Graph{
+      self_attn = nn.Graph{
+        k_proj = square(), v_proj = square(), q_proj = square(), out_proj = square(),
+        order = {"k_proj", "v_proj", "q_proj", "out_proj"},
+        forward = function(self, x)
+          return self.out_proj(nn.scaled_dot_product_attention(self.q_proj(x), self.k_proj(x), self.v_proj(x),
+            {num_heads = o.num_attention_heads, is_causal = true, dropout_p = o.attention_dropout}))
+        end,
+      },
+      self_attn_layer_norm = norm(), fc1 = linear(o.hidden_size, o.ffn_dim), fc2 = linear(o.ffn_dim, o.hidden_size),
+      final_layer_norm = norm(),
+      order = {"self_attn", "self_attn_layer_norm", "fc1", "fc2", "final_layer_norm"},
+      forward = function(self, x)
+        local y = before and self.self_attn_layer_norm(x) or x
+        x = x + drop(self.self_attn(y))
+        if not before then x = self.self_attn_layer_norm(x) end
+        y = before and self.final_layer_norm(x) or x
+        x = x + drop(self.fc2(act(self.fc1(y))))
+        return before and x or self.final_layer_norm(x)
+      end,
+    }
+  end
+
+  -- The tables of positions begin with 2 rows that no token reads.
+  define(models, "OPT", {vocab_size = 50272, hidden_size = 768, num_hidden_layers = 12, num_attention_heads = 12,
+    ffn_dim = 3072, max_position_embeddings = 2048, do_layer_norm_before = true, dropout = 0.1, attention_dropout = 0,
+    activation_function = "relu", enable_bias = true, layer_norm_elementwise_affine = true, pad_token_id = 1,
+    tie_word_embeddings = true}, function(o)
+    local embed_tokens = nn.Embedding(o.vocab_size, o.hidden_size, {padding_idx = model.padding(o)})
+    local parts = {
+      embed_tokens = embed_tokens,
+      embed_positions = nn.PositionEmbedding(o.max_position_embeddings + 2, o.hidden_size, {offset = 2}), layers = {},
+      order = {"embed_tokens", "embed_positions", "layers"},
+      forward = function(self, x)
+        x = self.embed_positions(self.embed_tokens(x))
+        for _, layer in ipairs(self.layers) do x = layer(x) end
+        return o.do_layer_norm_before and self.final_layer_norm(x) or x
+      end,
+    }
+    for i = 1, o.num_hidden_layers do parts.layers[i] = opt_layer(o) end
+    if o.do_layer_norm_before then
+      parts.final_layer_norm = nn.LayerNorm(o.hidden_size, 1e-5,
+        {elementwise_affine = o.layer_norm_elementwise_affine})
+      parts.order[4] = "final_layer_norm"
+    end
+    return nn.Graph{
+      model = nn.Graph{decoder = nn.Graph(parts), forward = function(self, x) return self.decoder(x) end},
+      lm_head = nn.Linear(o.hidden_size, o.vocab_size,
+        {bias = false, tied = o.tie_word_embeddings and embed_tokens or nil}),
+      forward = function(self, x) return self.lm_head(self.model(x)):flatten(0, 1) end,
+    }
+  end, {base = "model."})
 
   -- ---- GPT-2
 

@@ -22,32 +22,88 @@ local function qwen_type(o, i)
 end
 
 -- The families, by model_type:
---   models    {architecture = name in mt.models}; the first of `heads` is taken where the file says none that is there
---   heads     the architectures that are imported
+--   models    {architecture = name in mt.models}
 --   needs     fields without which the sizes are not known
 --   must      {field = the only value that is imported}: where the field is there
+--   equal     {field = the field that it must be equal to}: where it is there
 --   longest   the option that limits the tokens of a sample; nil: the model reads images
+--   unread(options)  positions of that limit that no token reads
 --   layer_type(options, i)  what the field layer_types must say of layer i
 -- Options of the model are fields of the same name; `fields` below has those that are said in other ways.
+local PLACES = "max_position_embeddings"
+
+-- A decoder like Llama, by what its row has beside the usual
+local function decoder(architecture, name, row)
+  row = row or {}
+  row.models, row.needs, row.longest = {[architecture] = name}, row.needs or OF_TOKENS, PLACES
+  return row
+end
+
+-- An encoder of tokens, whose architectures begin with `prefix` and its models with `name`
+local function encoder(prefix, name, row)
+  row.models, row.longest = {}, PLACES
+  for _, head in ipairs{"ForMaskedLM", "ForSequenceClassification"} do row.models[prefix .. head] = name .. head end
+  row.needs = row.needs or OF_TOKENS
+  row.must = row.must or {position_embedding_type = "absolute", is_decoder = false, add_cross_attention = false}
+  return row
+end
+
+local function roberta(prefix)
+  return encoder(prefix, "Roberta", {unread = function(o) return o.pad_token_id + 1 end})
+end
+
+local OF_IMAGES = with(SIZES, "image_size", "patch_size")
+
 local FAMILIES = {
-  llama = {models = {LlamaForCausalLM = "Llama"}, needs = OF_TOKENS, longest = "max_position_embeddings"},
-  mistral = {models = {MistralForCausalLM = "Mistral"}, needs = OF_TOKENS, longest = "max_position_embeddings"},
-  qwen2 = {models = {Qwen2ForCausalLM = "Qwen2"}, needs = OF_TOKENS, longest = "max_position_embeddings",
-    layer_type = qwen_type},
-  qwen3 = {models = {Qwen3ForCausalLM = "Qwen3"}, needs = OF_TOKENS, longest = "max_position_embeddings",
-    layer_type = qwen_type},
+  llama = decoder("LlamaForCausalLM", "Llama"),
+  mistral = decoder("MistralForCausalLM", "Mistral"),
+  qwen2 = decoder("Qwen2ForCausalLM", "Qwen2", {layer_type = qwen_type}),
+  qwen3 = decoder("Qwen3ForCausalLM", "Qwen3", {layer_type = qwen_type}),
+  granite = decoder("GraniteForCausalLM", "Granite"),
+  olmo = decoder("OlmoForCausalLM", "Olmo", {must = {clip_qkv = false}}),
+  olmo2 = decoder("Olmo2ForCausalLM", "Olmo2"),
+  starcoder2 = decoder("Starcoder2ForCausalLM", "Starcoder2",
+    {must = {residual_dropout = 0, embedding_dropout = 0, norm_type = "layer_norm", mlp_type = "default"}}),
+  phi = decoder("PhiForCausalLM", "Phi", {must = {resid_pdrop = 0, embd_pdrop = 0, qk_layernorm = false}}),
+  stablelm = decoder("StableLmForCausalLM", "StableLm", {must = {hidden_dropout = 0, qk_layernorm = false}}),
+  cohere = decoder("CohereForCausalLM", "Cohere", {must = {use_qk_norm = false}}),
+  phi3 = decoder("Phi3ForCausalLM", "Phi3", {must = {embd_pdrop = 0}}),
+  gemma = decoder("GemmaForCausalLM", "Gemma", {must = {use_bidirectional_attention = false}}),
+  gemma2 = decoder("Gemma2ForCausalLM", "Gemma2", {must = {use_bidirectional_attention = false},
+    layer_type = function(_, i) return i % 2 == 1 and "sliding_attention" or "full_attention" end}),
+  gpt_neox = decoder("GPTNeoXForCausalLM", "GPTNeoX"),
+  opt = decoder("OPTForCausalLM", "OPT", {must = {_remove_final_layer_norm = false, layerdrop = 0},
+    needs = {"hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim", "vocab_size"},
+    equal = {word_embed_proj_dim = "hidden_size"}}),
   gpt2 = {models = {GPT2LMHeadModel = "GPT2"}, needs = {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"},
     longest = "n_positions", must = {scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false,
       add_cross_attention = false}},
-  bert = {models = {BertForMaskedLM = "BertForMaskedLM",
-      BertForSequenceClassification = "BertForSequenceClassification"},
-    needs = OF_TOKENS, longest = "max_position_embeddings",
-    must = {position_embedding_type = "absolute", is_decoder = false, add_cross_attention = false}},
-  vit = {models = {ViTForImageClassification = "ViTForImageClassification"},
-    needs = with(SIZES, "image_size", "patch_size")},
+  bert = encoder("Bert", "Bert", {}),
+  roberta = roberta "Roberta", ["xlm-roberta"] = roberta "XLMRoberta", camembert = roberta "Camembert",
+  electra = encoder("Electra", "Electra", {needs = with(OF_TOKENS, "embedding_size")}),
+  distilbert = encoder("DistilBert", "DistilBert", {needs = {"dim", "n_layers", "n_heads", "hidden_dim", "vocab_size"},
+    must = {sinusoidal_pos_embds = false}}),
+  vit = {models = {ViTForImageClassification = "ViTForImageClassification"}, needs = OF_IMAGES},
+  deit = {models = {DeiTForImageClassification = "DeiTForImageClassification"}, needs = OF_IMAGES},
 }
+
+-- Families that are known and cannot be imported, and why
+local NOT_HERE = {
+  t5 = "it reads two sequences, and a network has one input",
+  bart = "it reads two sequences, and a network has one input",
+  whisper = "it reads sound and tokens, and a network has one input",
+  clip = "it reads images and tokens, and a network has one input",
+  mixtral = "mixtures of experts are no layer",
+  mamba = "scans of states are no layer",
+}
+
 -- The architecture that is taken where the file names one without a head, or none
-local PLAIN = {bert = "BertForMaskedLM"}
+local function plain_of(family)
+  for _, architecture in ipairs(util.sorted_keys(family.models)) do
+    if architecture:find "MaskedLM$" then return architecture end
+  end
+  return next(family.models)
+end
 
 -- ---- reading
 
@@ -58,7 +114,7 @@ end
 -- {rope_theta, rope_scaling, ...} of transformers 4, and rope_parameters of 5, as one table; nil: neither
 local function rope_of(path, config)
   local given = config.rope_parameters or config.rope_scaling
-  if given == nil then return {} end
+  if not given then return {} end
   if type(given) ~= "table" then fail(path, "rope_scaling: expected an object, found %s", literal.of(given)) end
   local rope = literal.copy(given)
   rope.rope_type, rope.type = rope.rope_type or rope.type, nil
@@ -68,9 +124,11 @@ end
 local fields = {}
 
 function fields.rope_theta(path, config)
-  local theta = rope_of(path, config).rope_theta
-  if theta == nil then return config.rope_theta end
-  return theta
+  return rope_of(path, config).rope_theta or config.rope_theta or config.rotary_emb_base
+end
+
+function fields.partial_rotary_factor(path, config)
+  return rope_of(path, config).partial_rotary_factor or config.partial_rotary_factor or config.rotary_pct
 end
 
 function fields.rope_scaling(path, config)
@@ -87,11 +145,16 @@ function fields.num_labels(_, config)
   return n > 0 and n or nil
 end
 
+-- Options that a file may say to be null, and the value of mt.models that means the same
+local NULL = {sliding_window = 0, num_key_value_heads = 0, head_dim = 0, n_inner = 0, attn_logit_softcapping = 0,
+  final_logit_softcapping = 0, classifier_dropout = -1, pad_token_id = -1}
+
 -- The value of an option as the file says it; nil: its default. Raises if it has another type.
 local function option_of(path, config, name, default)
   local value = config[name]
   if fields[name] then value = fields[name](path, config) end
   if value == nil then return nil end
+  if value == false and type(default) ~= "boolean" and NULL[name] then return NULL[name] end
   if math.type(default) == "integer" and math.type(value) == "float" and math.tointeger(value) then
     value = math.tointeger(value)
   end
@@ -120,6 +183,7 @@ local function family_of(path, config)
   local word = config.model_type
   if type(word) ~= "string" then fail(path, '"model_type" is missing') end
   local known = util.sorted_keys(FAMILIES)
+  if NOT_HERE[word] then fail(path, 'model_type: "%s" is not imported: %s', word, NOT_HERE[word]) end
   return FAMILIES[word] or fail(path, 'model_type: expected one of %s, found "%s"%s', table.concat(known, ", "), word,
     util.meant(word, known))
 end
@@ -129,7 +193,7 @@ local function architecture_of(path, config, family)
   local known, said = util.sorted_keys(family.models), config.architectures
   local word = type(said) == "table" and said[1] or nil
   if family.models[word] then return word, true end
-  local plain = PLAIN[config.model_type] or known[1]
+  local plain = plain_of(family)
   if word == nil or tostring(word):match "Model$" then return plain, false end
   fail(path, 'architectures: expected one of %s, found "%s"', table.concat(known, ", "), tostring(word))
 end
@@ -137,9 +201,14 @@ end
 local function check_fixed(path, config, family)
   for _, name in ipairs(util.sorted_keys(family.must or {})) do
     local value = config[name]
-    if value ~= nil and value ~= family.must[name] then
+    if value ~= nil and value ~= family.must[name] and (value or family.must[name] == true) then
       fail(path, "%s: expected %s, the only form that is imported, found %s", name, literal.of(family.must[name]),
         literal.of(value))
+    end
+  end
+  for name, other in pairs(family.equal or {}) do
+    if config[name] and config[name] ~= config[other] then
+      fail(path, "%s: expected %s, as %s is, found %s", name, literal.of(config[other]), other, literal.of(config[name]))
     end
   end
 end
@@ -222,8 +291,9 @@ return mt.experiment{
 local function data_lines(found, given)
   local o, lines = found.all, {}
   if found.family.longest then
-    local tokens = math.min(o[found.family.longest], TOKENS)
-    lines[1] = ('  options = {{"tokens", %d, "of a sample, at most %d"}},'):format(tokens, o[found.family.longest])
+    local most = o[found.family.longest] - (found.family.unread and found.family.unread(o) or 0)
+    local tokens = math.min(most, TOKENS)
+    lines[1] = ('  options = {{"tokens", %d, "of a sample, at most %d"}},'):format(tokens, most)
     lines[2] = "  input = function(s) return {s.tokens} end,"
   else
     lines[1] = ("  input = {%d, %d, %d},"):format(o.num_channels, o.image_size, o.image_size)

@@ -37,6 +37,9 @@ function model.define(models, name, defaults, build, files)
   end
 end
 
+-- The row of embeddings that gets no gradients; pad_token_id below 0: none
+function model.padding(options) return options.pad_token_id >= 0 and options.pad_token_id or nil end
+
 local function gelu_tanh(x) return nn.gelu(x, {approximate = "tanh"}) end
 
 -- transformers' ACT2FN
