@@ -101,7 +101,7 @@ def fill(model):
     """Fills each parameter once, under the name that memtide has for it: the first one, of a shared bias the layer's."""
     names = {}
     for name, p in model.named_parameters(remove_duplicate=False):
-        if id(p) not in names or name.endswith("decoder.bias"):
+        if id(p) not in names or name.endswith(("decoder.bias", "word_embeddings.weight")):
             names[id(p)] = name
     with torch.no_grad():
         for p in model.parameters():

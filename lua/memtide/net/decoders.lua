@@ -66,6 +66,7 @@ end
 --   scale, softcap            of the scores of attention
 --   embedding_scale, residual_scale  what embeddings are multiplied by, and what each half of a layer adds
 --   logit_scale, cap          of the logits
+--   listing                   "Llama": what PyTorch's step makes is known of its classes
 local function attention(name, o, kind, window)
   local heads, out = o.num_attention_heads, kind.out or "o_proj"
   local width = (o.head_dim or 0) > 0 and o.head_dim or o.hidden_size // heads
@@ -83,11 +84,12 @@ local function attention(name, o, kind, window)
     k_proj = nn.Linear(o.hidden_size, of_keys, {bias = kind.q_bias}),
     v_proj = nn.Linear(o.hidden_size, of_keys, {bias = kind.q_bias}),
     [out] = nn.Linear(of_q, o.hidden_size, {bias = kind.o_bias}),
-    order = {"q_proj", "k_proj", "v_proj", out},
+    order = {"q_proj", "k_proj", "v_proj", out}, listing = kind.listing and kind.listing .. "Attention",
     forward = function(self, x)
-      local q, k = self.q_proj(x), self.k_proj(x)
+      local q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
       if kind.qk_norm then q, k = normalised(self.q_norm, q, of_q), normalised(self.k_norm, k, of_keys) end
-      return self[out](nn.scaled_dot_product_attention(turn(q, heads), turn(k, key_heads), self.v_proj(x), how))
+      q, k = turn(q, heads), turn(k, key_heads)
+      return self[out](nn.scaled_dot_product_attention(q, k, v, how))
     end,
   }
   if kind.qk_norm then
@@ -122,6 +124,7 @@ local function ungated(first, second)
 end
 
 local function rms_norm(o) return nn.RMSNorm(o.hidden_size, o.rms_norm_eps) end
+local function llama_norm(o) return nn.RMSNorm(o.hidden_size, {eps = o.rms_norm_eps, listing = "LlamaRMSNorm"}) end
 local function layer_norm(o) return nn.LayerNorm(o.hidden_size, o.layer_norm_eps) end
 
 local function layer_of(name, o, kind, window)
@@ -131,9 +134,15 @@ local function layer_of(name, o, kind, window)
     self_attn = attention(name, o, kind, window), mlp = (kind.mlp or gated)(name, o, kind),
     input_layernorm = norm(o), post_attention_layernorm = norm(o),
     order = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
-    forward = function(self, x)
-      x = x + scaled(self.self_attn(self.input_layernorm(x)))
-      return x + scaled(self.mlp(self.post_attention_layernorm(x)))
+    forward = function(self, x) -- with the variables of transformers' forward function, as PyTorch's step needs them
+      local residual = x
+      x = self.input_layernorm(x)
+      x = self.self_attn(x)
+      x = residual + scaled(x)
+      residual = x
+      x = self.post_attention_layernorm(x)
+      x = self.mlp(x)
+      return residual + scaled(x)
     end,
   }
 end
@@ -166,13 +175,16 @@ end
 -- The whole model. windows(i): the keys that a query of layer i sees, itself included; 0: all before it
 local function decoder(name, o, kind, windows)
   local embed_tokens, layers, final = nn.Embedding(o.vocab_size, o.hidden_size), {}, kind.final or "norm"
-  for i = 1, o.num_hidden_layers do layers[i] = (kind.layer or layer_of)(name, o, kind, windows(i)) end
+  for i = 1, o.num_hidden_layers do
+    layers[i] = nn.Checkpoint((kind.layer or layer_of)(name, o, kind, windows(i)))
+  end
   return nn.Graph{
     model = nn.Graph{
       embed_tokens = embed_tokens, layers = layers, [final] = (kind.norm or rms_norm)(o),
-      order = {"embed_tokens", "layers", final},
+      order = {"embed_tokens", "layers", final}, listing = kind.listing and kind.listing .. "Model",
       forward = function(self, x)
-        x = self.embed_tokens(x)
+        local inputs_embeds = self.embed_tokens(x)
+        x = inputs_embeds
         if kind.embedding_scale then x = kind.embedding_scale * x end
         for _, layer in ipairs(self.layers) do x = layer(x) end
         return self[final](x)
@@ -211,7 +223,8 @@ return function(models)
   -- num_key_value_heads = 0: as many as num_attention_heads; head_dim = 0: hidden_size / num_attention_heads
   of_llama_kind("Llama", {intermediate_size = 11008, max_position_embeddings = 2048, attention_bias = false,
     mlp_bias = false}, function(o)
-    return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = o.mlp_bias}
+    return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = o.mlp_bias, norm = llama_norm,
+      listing = "Llama"}
   end)
 
   local function without_biases() return {q_bias = false, o_bias = false, mlp_bias = false} end
