@@ -54,8 +54,8 @@ int layer_positions_shape(Network *n, Layer *l, Err *e) {
     const int64_t places = rows - options_int(&l->options, "offset");
     if ((code = layer_expect_range(l, "offset", 0, rows - 1, e))) return code;
     if (l->in.dim[2] != dim || l->in.dim[1] > places)
-        return layer_error(l, e, "expected %" PRId64 " features at %" PRId64 " positions at most, found %s", dim, places,
-                           shape_text(&l->in, text));
+        return layer_error(l, e, "expected %" PRId64 " features at %" PRId64 " positions at most, found %s", dim,
+                           places, shape_text(&l->in, text));
     const Param table = {.shape = shape2(rows, dim), .init = INIT_NORMAL, .bound = 1};
     return network_tensor(n, l, "weight", &table, e);
 }

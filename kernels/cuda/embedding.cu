@@ -1,6 +1,6 @@
 /* embedding.cu: rows of a table w (V, D), and their gradient. For the gradient a block per row and part of D walks all
- * positions in ascending order, so that the order of a sum is fixed. add_rows: rows of a table from `start` on, added to
- * each sample. */
+ * positions in ascending order, so that the order of a sum is fixed. add_rows: rows of a table from `start` on, added
+ * to each sample. */
 #include "elements.h"
 
 /* EACH: elements of a row that a thread has. WORDS: of 32 positions each, that a round looks at */

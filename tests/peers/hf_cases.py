@@ -98,7 +98,7 @@ def value_of(name, shape):
 
 
 def fill(model):
-    """Fills each parameter once, under the name that memtide has for it: the first one, of a shared bias the layer's."""
+    """Fills each parameter once, under the name that memtide has for it: the first one, unless another is its layer's."""
     names = {}
     for name, p in model.named_parameters(remove_duplicate=False):
         if id(p) not in names or name.endswith(("decoder.bias", "word_embeddings.weight")):

@@ -259,7 +259,8 @@ local function vit(name, base, o, tokens)
   for i = 1, o.num_hidden_layers do layers[i] = vit_layer(name, o) end
   return nn.Graph{
     [base] = nn.Graph{
-      embeddings = vit_embeddings(o, tokens), layers = layers, layernorm = nn.LayerNorm(o.hidden_size, o.layer_norm_eps),
+      embeddings = vit_embeddings(o, tokens), layers = layers,
+      layernorm = nn.LayerNorm(o.hidden_size, o.layer_norm_eps),
       forward = function(self, x)
         x = self.embeddings(x)
         for _, layer in ipairs(self.layers) do x = layer(x) end
@@ -339,7 +340,8 @@ return function(models)
 
   local ELECTRA = merged(BERT, {embedding_size = 128, hidden_size = 256, num_attention_heads = 4,
     intermediate_size = 1024})
-  local ELECTRA_HEADS = {generator = {"^generator_predictions%.", "^generator_lm_head%."}, classifier = {"^classifier%."}}
+  local ELECTRA_HEADS = {generator = {"^generator_predictions%.", "^generator_lm_head%."},
+    classifier = {"^classifier%."}}
 
   local function electra(name, o)
     local parts = {

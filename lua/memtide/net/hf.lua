@@ -208,7 +208,8 @@ local function check_fixed(path, config, family)
   end
   for name, other in pairs(family.equal or {}) do
     if config[name] and config[name] ~= config[other] then
-      fail(path, "%s: expected %s, as %s is, found %s", name, literal.of(config[other]), other, literal.of(config[name]))
+      fail(path, "%s: expected %s, as %s is, found %s", name, literal.of(config[other]), other,
+        literal.of(config[name]))
     end
   end
 end
@@ -225,8 +226,8 @@ local function check_layers(path, config, family, o)
   end
 end
 
--- The model that a config.json describes -> {name, options, all, family, architecture, said}: its name in mt.models, the sizes and the
--- options that differ from their defaults, and all options. Raises a failure that names the file and the field.
+-- The model that a config.json describes -> {name, options, all, family, architecture, said}: its name in mt.models,
+-- the sizes and the options that differ from their defaults, and all options. Raises a failure that names the file and the field.
 function hf.read(path)
   local config = read_config(path)
   local family = family_of(path, config)
@@ -323,7 +324,8 @@ function hf.import(path)
   local folder = path:match "^(.*)/config%.json$" or path == "config.json" and "." or path
   local file = path:match "%.json$" and path or path .. "/config.json"
   if not core.can_read(file, "import") then
-    error(util.failure(("%s: cannot be read: expected a folder with Hugging Face's config.json"):format(file), "file"), 0)
+    local message = "%s: cannot be read: expected a folder with Hugging Face's config.json"
+    error(util.failure(message:format(file), "file"), 0)
   end
   local found, notes = hf.read(file), {}
   local built, layer = util.try(models[found.name], nil, found.options)
