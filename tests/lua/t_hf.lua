@@ -6,7 +6,7 @@ local hf = require "memtide.net.hf"
 local mt = require "memtide"
 local script = require "memtide.sweep.script"
 local cases = dofile "tests/oracle/hf.lua" -- by tests/peers/hf_cases.py, which has these formulas, too
-local nn, optim = mt.nn, mt.optim
+local optim = mt.optim
 
 local STEPS, SAMPLES = 12, 2
 
