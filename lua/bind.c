@@ -465,5 +465,6 @@ int luaopen_memtide_core(lua_State *L) {
     bind_open_weights(L);
     bind_open_snapshot(L);
     bind_open_locals(L);
+    bind_open_json(L);
     return 1;
 }

@@ -8,17 +8,17 @@
 #include "bind.h"
 #include "bind_program.h"
 #include "base/mem.h"
-#include "io/safetensors.h"
+#include "io/state_dict.h"
 
 static void release_file(void *content) { safetensors_close(content); }
 
-/* safetensors(path) -> Tensors */
+/* safetensors(path) -> Tensors; also of a state_dict that torch.save has written */
 static int open_file(lua_State *L) {
     Err e;
     Safetensors *s;
     const char *path = bind_path(L, 1, "path", false);
     Box *box = bind_new(L, BOX_TENSORS, release_file);
-    if (safetensors_open(path, &s, &e)) return bind_fail(L, &e);
+    if (state_dict_open(path, &s, &e)) return bind_fail(L, &e);
     box->content = s;
     return 1;
 }
@@ -68,7 +68,8 @@ static int persistent(lua_State *L) {
     const Buf *b;
     lua_newtable(L);
     for (int i = 0; (b = runtime_persistent(r, i)) != NULL; i++) {
-        push_tensor(L, b->name, tensor_type_of(b->dtype), b->shape.rank, b->shape.dim);
+        const Shape shape = program_outer_shape(b);
+        push_tensor(L, b->name, tensor_type_of(b->dtype), shape.rank, shape.dim);
         lua_rawgeti(L, -1, i + 1);
         bind_set_boolean(L, "constant", b->constant != NULL);
         if (runtime_master(r, i) >= 0) bind_set_integer(L, "master", runtime_master(r, i) + 1);
@@ -90,7 +91,8 @@ static int buffer_at(lua_State *L, const Runtime *r, int index) {
 /* Reads tensor t into a persistent buffer, by way of values[elements], 4 bytes each; stored: see read_tensor. */
 static int read_into(Runtime *r, Safetensors *s, const Tensor *t, int buffer, bool stored, void *values, Err *e) {
     const Buf *b = runtime_persistent(r, buffer);
-    int code = safetensors_check_shape(s, t, &b->shape, e);
+    const Shape shape = program_outer_shape(b);
+    int code = safetensors_check_shape(s, t, &shape, e);
     if (!code && !stored) code = safetensors_read(s, t, dtype_is_float(b->dtype) ? DT_F32 : DT_I32, values, e);
     if (!code && stored && t->type != tensor_type_of(b->dtype))
         code = err_set(e, ERR_FORMAT, "tensor \"%.80s\": expected %s, found %s", t->name,
@@ -219,7 +221,7 @@ static int save_tensors(lua_State *L) {
         buffer[i] = buffer_at(L, s.r, -1);
         const Buf *b = runtime_persistent(s.r, buffer[i]);
         TensorType type = s.stored ? tensor_type_of(b->dtype) : portable_type(b->dtype);
-        entries[i] = (TensorEntry){bind_text_at(L, -2, "name"), type, b->shape};
+        entries[i] = (TensorEntry){bind_text_at(L, -2, "name"), type, program_outer_shape(b)};
         lua_pop(L, 2);
     }
     s.buffer = buffer;

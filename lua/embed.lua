@@ -1,7 +1,7 @@
--- Prints C source with the given Lua files as an array of modules: lua/memtide/net/nn.lua becomes "memtide.net.nn".
--- Chunks are named after their files, so that tracebacks show them.
+-- Prints C source with the given files as an array of modules: lua/memtide/net/nn.lua becomes "memtide.net.nn". Chunks are
+-- named after their files, so that tracebacks show them. A Python program is a module that returns its text.
 local function module_name(path)
-  local name = path:match("memtide/(.*)%.lua$"):gsub("/", ".")
+  local name = path:match("memtide/(.*)%.%a+$"):gsub("/", ".")
   return name == "init" and "memtide" or "memtide." .. name
 end
 
@@ -19,6 +19,7 @@ print('struct EmbeddedModule { const char *name, *chunk; const unsigned char *so
 print('extern const struct EmbeddedModule embedded_modules[];\n')
 for i, path in ipairs(arg) do
   local source = assert(assert(io.open(path, "rb")):read("a"))
+  if path:find "%.py$" then source = ("return %q"):format(source) end
   assert(load(source, "@" .. path))
   print(("static const unsigned char source_%d[] = {\n%s};\n"):format(i, c_bytes(source)))
   rows[i] = ('    {"%s", "@%s", source_%d, %d},'):format(module_name(path), path:match("memtide/.*$"), i, #source)

@@ -6,6 +6,13 @@ Tensor *module_graph(Eager *g, const Layer *l, Tensor *const *in) {
     return listed ? listed(g, l, in) : graph_run(g, l, in, NULL);
 }
 
+/* a += b and a *= b, where the layer says so, else a + b and a b */
+static Tensor *pair(Eager *g, const Layer *l, Tensor *a, Tensor *b) {
+    const bool add = l->kind->which == OP_add;
+    if (!options_bool(&l->options, "inplace")) return aten_binary(g, add ? WITH_ADD : WITH_MUL, a, b);
+    return add ? aten_add_inplace(g, a, b) : aten_mul_inplace(g, a, b);
+}
+
 /* torch.cat of branches; a(x) + b(x) + c(x), and products, from left to right */
 Tensor *module_join(Eager *g, const Layer *l, Tensor *const *in) {
     const int n = l->n_child ? l->n_child : l->n_in;
@@ -15,7 +22,7 @@ Tensor *module_join(Eager *g, const Layer *l, Tensor *const *in) {
         side[k] = l->n_child ? module_call(g, l->child[k], in) : tensor_ref(in[k]);
         if (concat) continue;
         if (y) {
-            tensor_set(g, &y, aten_binary(g, l->kind->which == OP_add ? WITH_ADD : WITH_MUL, y, side[k]));
+            tensor_set(g, &y, pair(g, l, y, side[k]));
             tensor_drop(g, side[k]);
         } else {
             y = side[k];

@@ -3,8 +3,15 @@
 
 #include "modules.h"
 
+/* Conv1D's addmm(bias, x.view(-1, nx), weight) is Linear's, which turns its weight. */
 Tensor *module_linear(Eager *g, const Layer *l, Tensor *const *in) {
-    return aten_linear(g, in[0], module_param(g, l, 0), module_param(g, l, 1));
+    if (l->kind->which) return aten_linear(g, in[0], module_param(g, l, 0), module_param(g, l, 1));
+    GUARD(g);
+    Tensor *low = amp_low(g, module_param(g, l, 0)), *weight = aten_transpose(g, low, 0, 1);
+    Tensor *y = aten_linear(g, in[0], weight, module_param(g, l, 1));
+    tensor_drop(g, weight);
+    tensor_drop(g, low);
+    return y;
 }
 
 /* ---- products of two values */

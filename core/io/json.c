@@ -2,7 +2,10 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/number.h"
 
 /* "expected ... at byte 7, found '}'" */
 static int unexpected(const Json *j, const char *expected, Err *e) {
@@ -143,6 +146,53 @@ int json_whole(Json *j, int64_t *value, Err *e) {
     *value = sum;
     return OK;
 }
+
+/* Skips digits; returns how many. */
+static int64_t digits(Json *j) {
+    const char *first = j->at;
+    while (j->at < j->end && *j->at >= '0' && *j->at <= '9') j->at++;
+    return j->at - first;
+}
+
+int json_number(Json *j, double *value, int64_t *integer, bool *whole, Err *e) {
+    static const char expected[] = "a number";
+    skip_white(j);
+    const char *first = j->at, *end;
+    if (j->at < j->end && *j->at == '-') j->at++;
+    const bool zero = j->at < j->end && *j->at == '0';
+    const int64_t n = digits(j);
+    if (!n || (zero && n > 1)) return unexpected(j, n ? "a number without leading zeros" : expected, e);
+    *whole = n <= 18; /* below 2^63 */
+    if (j->at < j->end && *j->at == '.') {
+        *whole = false;
+        j->at++;
+        if (!digits(j)) return unexpected(j, "digits", e);
+    }
+    if (j->at < j->end && (*j->at | 0x20) == 'e') {
+        *whole = false;
+        j->at++;
+        if (j->at < j->end && memchr("+-", *j->at, 2)) j->at++;
+        if (!digits(j)) return unexpected(j, "digits", e);
+    }
+    *value = number_read(first, &end);
+    *integer = *whole ? strtoll(first, NULL, 10) : 0;
+    assert(end == j->at);
+    return OK;
+}
+
+char json_word(Json *j) {
+    static const char *const words[] = {"true", "false", "null"};
+    skip_white(j);
+    for (int i = 0; i < 3; i++) {
+        const size_t n = strlen(words[i]);
+        if ((size_t)(j->end - j->at) < n || memcmp(j->at, words[i], n)) continue;
+        j->at += n;
+        return words[i][0];
+    }
+    return 0;
+}
+
+int json_expected(const Json *j, const char *expected, Err *e) { return unexpected(j, expected, e); }
 
 int json_end(Json *j, Err *e) {
     skip_white(j);

@@ -20,6 +20,12 @@ bool json_accept(Json *j, char sign);
 int json_string(Json *j, char **text, Err *e);
 /* A whole number from 0 to INT64_MAX, without fraction or exponent. */
 int json_whole(Json *j, int64_t *value, Err *e);
+/* Any number, as fp64; *whole: it has neither fraction nor exponent, and *integer is its value (an int64_t). */
+int json_number(Json *j, double *value, int64_t *integer, bool *whole, Err *e);
+/* One of the words true, false and null: the first letter of the one that comes next; 0: none does. */
+char json_word(Json *j);
+/* An error that says what was expected here. */
+int json_expected(const Json *j, const char *expected, Err *e);
 /* Checks that only white space is left. */
 int json_end(Json *j, Err *e);
 

@@ -13,7 +13,7 @@
 #include "base/number.h"
 #include "base/scratch.h"
 
-enum { BUFFER = 1 << 16, ARENA = 1 << 18 };
+enum { BUFFER = 1 << 16, ARENA = 1 << 18, PICKLE_NAME_MAX = 128 };
 
 /* What a word that is no whole number leads to. Texts and bytes follow their node. */
 typedef struct Node {
@@ -46,7 +46,7 @@ static uint64_t word_of_int(int64_t value) {
 
 const char *pickle_kind_name(PickleKind kind) {
     static const char *const names[] = {"nothing", "None", "a bool", "a whole number", "a whole number of 2^62 or more",
-        "a number", "a text", "bytes", "a list", "a tuple", "a dict"};
+        "a number", "a text", "bytes", "a list", "a tuple", "a dict", "a name of Python", "an object"};
     _Static_assert(ARRAY_LEN(names) == PICKLE_KIND_COUNT, "a name for each");
     return names[kind];
 }
@@ -71,18 +71,18 @@ double pickle_float(PickleValue v) {
 }
 
 size_t pickle_count(PickleValue v) {
-    const Node *n = node_if(v, 1u << PICKLE_TEXT | 1u << PICKLE_BYTES | 1u << PICKLE_LIST | 1u << PICKLE_TUPLE |
-                               1u << PICKLE_DICT);
+    const Node *n = node_if(v, ~(1u << PICKLE_NONE | 1u << PICKLE_BOOL | 1u << PICKLE_INT | 1u << PICKLE_BIG |
+                                 1u << PICKLE_FLOAT));
     return n ? n->n : 0;
 }
 
 const char *pickle_text(PickleValue v) {
-    const Node *n = node_if(v, 1u << PICKLE_TEXT | 1u << PICKLE_BYTES);
+    const Node *n = node_if(v, 1u << PICKLE_TEXT | 1u << PICKLE_BYTES | 1u << PICKLE_NAME);
     return n ? (const char *)(n + 1) : "";
 }
 
 PickleValue pickle_item(PickleValue v, size_t i) {
-    const Node *n = node_if(v, 1u << PICKLE_LIST | 1u << PICKLE_TUPLE | 1u << PICKLE_DICT);
+    const Node *n = node_if(v, 1u << PICKLE_LIST | 1u << PICKLE_TUPLE | 1u << PICKLE_DICT | 1u << PICKLE_MADE);
     if (!n || i >= n->n) return (PickleValue){0};
     return (PickleValue){n->kind == PICKLE_DICT ? n->is.items[2 * i + 1] : n->is.items[i]};
 }
@@ -157,8 +157,9 @@ PickleValue pickle_find(const Pickle *p, const char *text) {
 typedef struct Reader {
     Pickle *p;
     const char *path;
+    const char *const *names; /* that may be named; NULL: none */
     int fd, op;            /* the opcode that is read now */
-    uint64_t at, bytes;    /* where in the file it stands; of the file */
+    uint64_t at, bytes;    /* where in the file it stands; of the file, or of its part */
     uint64_t read;         /* bytes that were read into the buffer so far */
     unsigned char *buffer;
     size_t pos, end;
@@ -166,7 +167,7 @@ typedef struct Reader {
     int *marks;            /* heights of the stack */
     char *line;
     int n_stack, cap_stack, n_memo, cap_memo, n_marks, cap_marks, cap_line;
-    bool done;
+    bool done, part;
 } Reader;
 
 typedef struct Op { const char *name; int (*run)(Reader *, int, Err *); int arg; } Op;
@@ -201,7 +202,9 @@ static int refill(Reader *r, Err *e) {
     r->end -= r->pos;
     r->pos = 0;
     ssize_t got;
-    do got = read(r->fd, r->buffer + r->end, BUFFER - r->end);
+    size_t want = BUFFER - r->end;
+    if (r->part && want > r->bytes - r->read) want = (size_t)(r->bytes - r->read);
+    do got = read(r->fd, r->buffer + r->end, want);
     while (got < 0 && errno == EINTR);
     if (got < 0) return err_set(e, ERR_FILE, "cannot read %s: %s", r->path, strerror(errno));
     r->end += (size_t)got;
@@ -635,6 +638,60 @@ static int run_refused(Reader *r, int arg, Err *e) {
     return broken(r, e, "refused: this opcode is not needed for plain data, and could make or call anything");
 }
 
+/* ---- names that the reader allows: see pickle_open_part */
+
+static int run_global(Reader *r, int arg, Err *e) {
+    char name[2 * PICKLE_NAME_MAX + 2];
+    int length, code = r->names ? take_line(r, &length, e) : run_refused(r, arg, e);
+    if (code) return code;
+    const int n = snprintf(name, sizeof name, "%.*s ", PICKLE_NAME_MAX, r->line);
+    if ((code = take_line(r, &length, e))) return code;
+    snprintf(name + n, sizeof name - (size_t)n, "%.*s", PICKLE_NAME_MAX, r->line);
+    const char *const *known = r->names;
+    while (*known && strcmp(*known, name)) known++;
+    if (!*known) return broken(r, e, "refused: %s is not needed for tensors, and could do anything", name);
+    Node *node = new_node(r->p, PICKLE_NAME, strlen(name) + 1);
+    if (!node) return no_memory(r, e);
+    node->n = (uint32_t)strlen(name);
+    memcpy(node + 1, name, strlen(name) + 1);
+    return push_node(r, node, e);
+}
+
+/* A MADE of the two last values, or of None and the last one */
+static int make(Reader *r, bool named, Err *e) {
+    const uint64_t words[2] = {named ? r->stack[r->n_stack - 2] : word_of(&none), r->stack[r->n_stack - 1]};
+    Node *n = new_node(r->p, PICKLE_MADE, 0);
+    if (!n) return no_memory(r, e);
+    int code = append(r, n, words, 2, 1, e);
+    r->n_stack -= named ? 2 : 1;
+    return code ? code : push_node(r, n, e);
+}
+
+static int run_reduce(Reader *r, int arg, Err *e) {
+    int code = r->names ? need(r, 2, e) : run_refused(r, arg, e);
+    if (code) return code;
+    const PickleValue what = {r->stack[r->n_stack - 2]}, args = {r->stack[r->n_stack - 1]};
+    if (pickle_kind(what) != PICKLE_NAME || pickle_kind(args) != PICKLE_TUPLE)
+        return broken(r, e, "expected a name and its arguments, found %s and %s", pickle_kind_name(pickle_kind(what)),
+                      pickle_kind_name(pickle_kind(args)));
+    if (strcmp(pickle_text(what), PICKLE_ORDERED_DICT)) return make(r, true, e);
+    if (pickle_count(args)) return broken(r, e, "expected an OrderedDict without arguments");
+    r->n_stack -= 2;
+    return run_empty(r, PICKLE_DICT, e);
+}
+
+static int run_persistent(Reader *r, int arg, Err *e) {
+    int code = r->names ? need(r, 1, e) : run_refused(r, arg, e);
+    return code ? code : make(r, false, e);
+}
+
+/* What the object's __dict__ would get */
+static int run_build(Reader *r, int arg, Err *e) {
+    int code = r->names ? need(r, 2, e) : run_refused(r, arg, e);
+    if (!code) r->n_stack--;
+    return code;
+}
+
 /* ---- the opcodes of protocols 0 to 5 */
 
 static const Op ops[256] = {
@@ -660,9 +717,9 @@ static const Op ops[256] = {
     [0x94] = {"MEMOIZE", run_memoize, 0},
     ['g'] = {"GET", run_memo_line, 0}, ['h'] = {"BINGET", run_get, 1}, ['j'] = {"LONG_BINGET", run_get, 4},
     [0x80] = {"PROTO", run_proto, 5}, [0x95] = {"FRAME", run_frame, 8},
-    ['c'] = {"GLOBAL", run_refused, 0}, ['R'] = {"REDUCE", run_refused, 0}, ['b'] = {"BUILD", run_refused, 0},
+    ['c'] = {"GLOBAL", run_global, 0}, ['R'] = {"REDUCE", run_reduce, 0}, ['b'] = {"BUILD", run_build, 0},
     ['i'] = {"INST", run_refused, 0}, ['o'] = {"OBJ", run_refused, 0}, ['P'] = {"PERSID", run_refused, 0},
-    ['Q'] = {"BINPERSID", run_refused, 0}, [0x81] = {"NEWOBJ", run_refused, 0}, [0x82] = {"EXT1", run_refused, 0},
+    ['Q'] = {"BINPERSID", run_persistent, 0}, [0x81] = {"NEWOBJ", run_refused, 0}, [0x82] = {"EXT1", run_refused, 0},
     [0x83] = {"EXT2", run_refused, 0}, [0x84] = {"EXT4", run_refused, 0}, [0x8f] = {"EMPTY_SET", run_refused, 0},
     [0x90] = {"ADDITEMS", run_refused, 0}, [0x91] = {"FROZENSET", run_refused, 0},
     [0x92] = {"NEWOBJ_EX", run_refused, 0}, [0x93] = {"STACK_GLOBAL", run_refused, 0},
@@ -702,20 +759,42 @@ static int open_file(Reader *r, Err *e) {
     return r->buffer ? OK : no_memory(r, e);
 }
 
+/* Goes to the part of the file that is read. */
+static int seek(Reader *r, uint64_t at, uint64_t bytes, Err *e) {
+    if (at > r->bytes || bytes > r->bytes - at)
+        return err_set(e, ERR_FORMAT, "%s: expected %" PRIu64 " bytes at %" PRIu64 ", found a file of %" PRIu64, r->path,
+                       bytes, at, r->bytes);
+    if (lseek(r->fd, (off_t)at, SEEK_SET) < 0) return err_set(e, ERR_FILE, "cannot read %s: %s", r->path, strerror(errno));
+    r->part = true;
+    r->bytes = bytes;
+    return OK;
+}
+
+static int read_all(Reader *r, int code, Pickle **out, Err *e) {
+    while (!code && !r->done) code = read_op(r, e);
+    if (r->fd >= 0) close(r->fd);
+    mem_free(r->buffer);
+    mem_free(r->stack);
+    mem_free(r->memo);
+    mem_free(r->marks);
+    mem_free(r->line);
+    if (code) pickle_close(r->p);
+    else *out = r->p;
+    return code;
+}
+
 int pickle_open(const char *path, Pickle **out, Err *e) {
     Reader r = {.p = mem_new(sizeof *r.p), .path = path, .fd = -1, .op = -1};
     if (!r.p) return err_set(e, ERR_HOST_MEMORY, "%s: out of host memory", path);
+    return read_all(&r, open_file(&r, e), out, e);
+}
+
+int pickle_open_part(const char *path, uint64_t at, uint64_t bytes, const char *const *names, Pickle **out, Err *e) {
+    Reader r = {.p = mem_new(sizeof *r.p), .path = path, .names = names, .fd = -1, .op = -1};
+    if (!r.p) return err_set(e, ERR_HOST_MEMORY, "%s: out of host memory", path);
     int code = open_file(&r, e);
-    while (!code && !r.done) code = read_op(&r, e);
-    if (r.fd >= 0) close(r.fd);
-    mem_free(r.buffer);
-    mem_free(r.stack);
-    mem_free(r.memo);
-    mem_free(r.marks);
-    mem_free(r.line);
-    if (code) pickle_close(r.p);
-    else *out = r.p;
-    return code;
+    if (!code) code = seek(&r, at, bytes, e);
+    return read_all(&r, code, out, e);
 }
 
 void pickle_close(Pickle *p) {

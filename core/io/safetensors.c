@@ -52,7 +52,7 @@ TensorType tensor_type_of(DType t) {
 struct Safetensors {
     int fd;
     char *path, *header;  /* names and texts point into the header */
-    size_t header_bytes, file_bytes;
+    size_t header_bytes, file_bytes, data; /* data: where the tensors' offsets count from */
     Tensor *tensors;      /* by name */
     Pair *metadata;
     int n, cap, n_metadata, cap_metadata;
@@ -115,6 +115,7 @@ static int read_header(Safetensors *s, Err *e) {
     if (s->header_bytes > s->file_bytes - LENGTH_BYTES)
         return err_set(e, ERR_FORMAT, "%s: expected a header of %zu bytes, found a file of %zu", s->path,
                        s->header_bytes, s->file_bytes);
+    s->data = LENGTH_BYTES + s->header_bytes;
     s->header = mem_new(s->header_bytes + 1);
     return s->header ? read_at(s, s->header, s->header_bytes, LENGTH_BYTES, e) : no_memory(s, e);
 }
@@ -287,17 +288,50 @@ static int check_names(Safetensors *s, Err *e) {
     return OK;
 }
 
-int safetensors_open(const char *path, Safetensors **out, Err *e) {
-    Json j;
-    Safetensors *s = mem_new(sizeof *s);
+static int open_path(const char *path, Safetensors **out, Err *e) {
+    Safetensors *s = *out = mem_new(sizeof *s);
     if (!s) return err_set(e, ERR_HOST_MEMORY, "%s: out of host memory", path);
     s->fd = -1;
     s->path = mem_copy(path, strlen(path) + 1);
-    int code = s->path ? open_file(s, e) : no_memory(s, e);
+    return s->path ? open_file(s, e) : no_memory(s, e);
+}
+
+int safetensors_open(const char *path, Safetensors **out, Err *e) {
+    Json j;
+    Safetensors *s;
+    int code = open_path(path, &s, e);
     if (!code) code = read_header(s, e);
     if (!code) code = json_open(&j, s->header, s->header_bytes, s->path, e);
     if (!code) code = parse_header(s, &j, e);
     if (!code) code = check_cover(s, e);
+    if (!code) code = check_names(s, e);
+    if (code) safetensors_close(s);
+    else *out = s;
+    return code;
+}
+
+static int copy_tensors(Safetensors *s, const Tensor *tensors, int n, Err *e) {
+    size_t used = 0;
+    for (int i = 0; i < n; i++) s->header_bytes += strlen(tensors[i].name) + 1;
+    s->header = mem_new(s->header_bytes + 1);
+    if (!s->header || !mem_grow(&s->tensors, &s->cap, n, sizeof *s->tensors)) return no_memory(s, e);
+    for (int i = 0; i < n; i++) {
+        const Tensor *t = &tensors[i];
+        const size_t length = strlen(t->name) + 1;
+        if (t->begin > s->file_bytes || t->bytes > s->file_bytes - t->begin)
+            return wrong(s, t, e, "expected it in the file's %zu bytes, found %zu at %zu", s->file_bytes, t->bytes, t->begin);
+        memcpy(s->header + used, t->name, length);
+        s->tensors[s->n] = *t;
+        s->tensors[s->n++].name = s->header + used;
+        used += length;
+    }
+    return OK;
+}
+
+int safetensors_of(const char *path, const Tensor *tensors, int n, Safetensors **out, Err *e) {
+    Safetensors *s;
+    int code = open_path(path, &s, e);
+    if (!code) code = copy_tensors(s, tensors, n, e);
     if (!code) code = check_names(s, e);
     if (code) safetensors_close(s);
     else *out = s;
@@ -345,7 +379,7 @@ int safetensors_check_shape(const Safetensors *s, const Tensor *t, const Shape *
 /* ---- values */
 
 int safetensors_read_bytes(Safetensors *s, const Tensor *t, void *bytes, Err *e) {
-    return read_at(s, bytes, t->bytes, LENGTH_BYTES + s->header_bytes + t->begin, e);
+    return read_at(s, bytes, t->bytes, s->data + t->begin, e);
 }
 
 /* Converts element i of from[] to fp32 or int32 at `to`; false: an I64 that does not fit into int32. */
@@ -382,7 +416,7 @@ int safetensors_read(Safetensors *s, const Tensor *t, DType as, void *values, Er
     int code = bytes ? OK : no_memory(s, e);
     for (size_t done = 0; done < n && !code; done += piece) {
         size_t count = n - done < piece ? n - done : piece;
-        code = read_at(s, bytes, count * size, LENGTH_BYTES + s->header_bytes + t->begin + done * size, e);
+        code = read_at(s, bytes, count * size, s->data + t->begin + done * size, e);
         for (size_t i = 0; i < count && !code; i++)
             if (!convert(t->type, bytes, i, (char *)values + (done + i) * 4))
                 code = wrong(s, t, e, "expected numbers of 32 bits, found a larger one at %zu", done + i);
@@ -397,7 +431,7 @@ int safetensors_checksum(Safetensors *s, const Tensor *t, uint32_t *sum, Err *e)
     int code = bytes ? OK : no_memory(s, e);
     for (size_t done = 0; done < t->bytes && !code; done += PIECE) {
         size_t n = t->bytes - done < PIECE ? t->bytes - done : PIECE;
-        code = read_at(s, bytes, n, LENGTH_BYTES + s->header_bytes + t->begin + done, e);
+        code = read_at(s, bytes, n, s->data + t->begin + done, e);
         if (!code) crc = crc32_z(crc, bytes, n);
     }
     mem_free(bytes);

@@ -47,6 +47,9 @@ typedef struct Pair { const char *key, *value; } Pair; /* of __metadata__ */
 /* ---- reading */
 typedef struct Safetensors Safetensors;
 int safetensors_open(const char *path, Safetensors **out, Err *e);
+/* Tensors that lie in a file of another format: `begin` counts from its first byte, and names are copied. ERR_FORMAT: one
+ * does not lie in the file, or two have one name. */
+int safetensors_of(const char *path, const Tensor *tensors, int n, Safetensors **out, Err *e);
 void safetensors_close(Safetensors *s); /* NULL is allowed */
 /* All tensors, or the metadata, ordered by name; *n is their number. They belong to s. */
 const Tensor *safetensors_tensors(const Safetensors *s, int *n);

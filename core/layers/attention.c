@@ -69,15 +69,13 @@ static int declare_all(Network *n, Layer *l, int64_t width, Err *e) {
 /* Of the query, the key or the value; a single input is all three. */
 static const Shape *part_shape(const Layer *l, int part) { return &l->ins[l->n_in == 1 ? 0 : part].shape; }
 
-/* Checks that query, key and value are there, have features[PARTS], and fit each other. time: the dimension of the
+/* Checks that query, key and value have features[PARTS], and fit each other. time: the dimension of the
  * steps, 0 or 1. */
 static int expect_parts(const Layer *l, const int64_t *features, int time, Err *e) {
     const char *meaning = time ? "(N, T, C)" : "(T, N, C)";
     static const char *const name[PARTS] = {"a query", "a key", "a value"};
     const Shape *q = part_shape(l, 0), *k = part_shape(l, 1), *v = part_shape(l, 2);
     char one[SHAPE_TEXT], two[SHAPE_TEXT], three[SHAPE_TEXT];
-    if (l->n_in != 1 && l->n_in != PARTS)
-        return layer_error(l, e, "takes 1 input or 3 (query, key, value), found %d", l->n_in);
     for (int i = 0; i < PARTS; i++) {
         const Shape *s = part_shape(l, i);
         if (s->rank != 3)
@@ -97,6 +95,8 @@ int layer_attention_shape(Network *n, Layer *l, Err *e) {
     int64_t width = width_of(l), heads = options_int(&l->options, k->heads);
     double p = options_float(&l->options, "dropout");
     bool batch_first = k->causal || options_bool(&l->options, "batch_first");
+    if (l->n_in != 1 && l->n_in != PARTS)
+        return layer_error(l, e, "takes 1 input or 3 (query, key, value), found %d", l->n_in);
     int code = layer_expect_range(l, k->width, 1, INT32_MAX / PARTS, e);
     if (!code) code = layer_expect_range(l, k->heads, 1, INT32_MAX, e);
     if (!code) code = layer_expect_range(l, "kdim", 1, INT32_MAX / PARTS, e);
@@ -147,7 +147,7 @@ static int project(Lower *lw, const Layer *l, int x, int first, int n) {
 
 /* Emits the op; in training it also gives the log sum exp of each row's scores, which its gradient needs. */
 static int mix(Lower *lw, const Layer *l, const int *in, const Attr *a) {
-    int y = lower_emit(lw, OP_attention, l, in, 4, lower_buf(lw, l, "mixed", DT_F32), a);
+    int y = lower_emit(lw, OP_attention, l, in, 5, lower_buf(lw, l, "mixed", DT_F32), a);
     if (!lw->training || lw->p->failed) return y;
     int batch = a->attention.batch_first ? 0 : 1;
     Shape rows = shape3(l->in.dim[batch], a->attention.heads, l->in.dim[1 - batch]);
@@ -158,14 +158,14 @@ static int mix(Lower *lw, const Layer *l, const int *in, const Attr *a) {
 int layer_attention_forward(Lower *lw, const Layer *l, const int *in) {
     const AttentionKind *kind = kind_of(l);
     double p = lw->training ? options_float(&l->options, "dropout") : 0;
-    int calls = p > 0 ? program_calls(lw->p) : NO_BUF, x[PARTS], of[] = {NO_BUF, NO_BUF, NO_BUF, calls};
+    int calls = p > 0 ? program_calls(lw->p) : NO_BUF, x[PARTS], of[] = {NO_BUF, NO_BUF, NO_BUF, calls, NO_BUF};
     int32_t heads = (int32_t)options_int(&l->options, kind->heads);
     Attr a, drop;
     memset(&a, 0, sizeof a);
     a.attention = (AttentionAttr){
         heads, heads, kind->causal || options_bool(&l->options, "is_causal"),
         kind->causal || options_bool(&l->options, "batch_first"), 1.0f / sqrtf((float)(width_of(l) / heads)), (float)p,
-        p > 0 ? lw->drops++ : 0};
+        p > 0 ? lw->drops++ : 0, 0, 0};
     for (int i = 0; i < PARTS; i++) x[i] = in[l->n_in == 1 ? 0 : i];
     /* where n parts are made of one input, of[i] holds all of them, and the op's next n - 1 operands are absent */
     for (int i = 0, n; i < PARTS; i += n) {
@@ -197,6 +197,33 @@ static int64_t head_width(const Layer *l, int64_t *features) {
     return width;
 }
 
+/* The bias (T, S), (heads, T, S) or (N, heads, T, S), the last with 1 in place of N or of heads, in 4 dimensions */
+static Shape bias_shape(const Shape *s) {
+    Shape whole = {4, {1, 1, 1, 1}};
+    for (int d = 0; d < s->rank; d++) whole.dim[4 - s->rank + d] = s->dim[d];
+    return whole;
+}
+
+static int expect_bias(const Layer *l, Err *e) {
+    char text[SHAPE_TEXT];
+    if (l->n_in == PARTS) return OK;
+    const Shape *s = &l->ins[PARTS].shape, whole = bias_shape(s);
+    const int64_t *d = whole.dim, steps = part_shape(l, 0)->dim[1], keys = part_shape(l, 1)->dim[1];
+    if (s->rank >= 2 && (d[0] == 1 || d[0] == part_shape(l, 0)->dim[0]) && (d[1] == 1 || d[1] == heads_of(l)) &&
+        d[2] == steps && d[3] == keys) return OK;
+    return layer_error(l, e, "expected a bias (%" PRId64 ", %" PRId64 "), with dimensions for heads and samples, or 1, "
+                       "before them, found %s", steps, keys, shape_text(s, text));
+}
+
+/* The bias as the op reads it */
+static int whole_bias(Lower *lw, const Layer *l, int bias) {
+    Layer like = *l;
+    like.out = bias_shape(&l->ins[PARTS].shape);
+    like.out_rows = true;
+    const int plain = lower_plain(lw, l, bias);
+    return l->ins[PARTS].shape.rank == 4 ? plain : lower_view(lw, &like, plain);
+}
+
 int layer_sdpa_shape(Network *n, Layer *l, Err *e) {
     const double p = options_float(&l->options, "dropout_p");
     int64_t features[PARTS];
@@ -204,12 +231,20 @@ int layer_sdpa_shape(Network *n, Layer *l, Err *e) {
     int code = layer_expect_range(l, "num_heads", 1, INT32_MAX, e);
     if (!code) code = layer_expect_rank(l, 3, "(N, T, C)", e);
     if (code) return code;
-    if (l->n_in != PARTS) return layer_error(l, e, "takes 3 inputs (query, key, value), found %d", l->n_in);
+    if (l->n_in != PARTS && l->n_in != PARTS + 1)
+        return layer_error(l, e, "takes 3 inputs or 4 (query, key, value, bias), found %d", l->n_in);
     if (!(p >= 0 && p <= 1)) return layer_error(l, e, "dropout_p must be between 0 and 1, found %g", p);
     if (head_width(l, features) * heads_of(l) != features[0])
         return layer_error(l, e, "num_heads: expected a divisor of the query's %" PRId64 " features, found %" PRId64,
                            features[0], heads_of(l));
-    return expect_parts(l, features, 1, e);
+    if (!code) code = layer_expect_range(l, "window", 0, INT32_MAX, e);
+    if (!code && !(options_float(&l->options, "softcap") >= 0))
+        return layer_error(l, e, "softcap must not be below 0, found %g", options_float(&l->options, "softcap"));
+    if (!code) code = expect_parts(l, features, 1, e);
+    if (!code && options_int(&l->options, "window") &&
+        (!options_bool(&l->options, "is_causal") || part_shape(l, 0)->dim[1] != part_shape(l, 1)->dim[1]))
+        return layer_error(l, e, "window: expected is_causal, and as many keys as queries");
+    return code ? code : expect_bias(l, e);
 }
 
 int layer_sdpa_forward(Lower *lw, const Layer *l, const int *in) {
@@ -222,6 +257,8 @@ int layer_sdpa_forward(Lower *lw, const Layer *l, const int *in) {
     a.attention = (AttentionAttr){
         (int32_t)heads_of(l), (int32_t)(features[1] / width), options_bool(&l->options, "is_causal"), 1,
         own_scale ? (float)options_float(&l->options, "scale") : 1.0f / sqrtf((float)width), (float)p,
-        p > 0 ? lw->drops++ : 0};
-    return mix(lw, l, (int[]){in[0], in[1], in[2], p > 0 ? program_calls(lw->p) : NO_BUF}, &a);
+        p > 0 ? lw->drops++ : 0, (int32_t)options_int(&l->options, "window"),
+        (float)options_float(&l->options, "softcap")};
+    const int bias = l->n_in > PARTS ? whole_bias(lw, l, in[PARTS]) : NO_BUF;
+    return mix(lw, l, (int[]){in[0], in[1], in[2], p > 0 ? program_calls(lw->p) : NO_BUF, bias}, &a);
 }

@@ -1,6 +1,6 @@
 /* Embedding: rows of a table w (V, D), chosen by the network's input, which then holds indices: (N) becomes (N, D),
- * (N, T) becomes (N, T, D). PositionEmbedding: the first T rows of a table (P, D), added to each sample (T, D), as
- * GPT does with an Embedding of the numbers 0 to T - 1. Both tables start as PyTorch's: normal. */
+ * (N, T) becomes (N, T, D). PositionEmbedding: T rows of a table (P, D), from `offset` on, added to each sample
+ * (T, D), as GPT does with an Embedding of the numbers 0 to T - 1. Both tables start as PyTorch's: normal. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -51,13 +51,18 @@ int layer_positions_shape(Network *n, Layer *l, Err *e) {
     char text[SHAPE_TEXT];
     int code = expect_sizes(l, "num_positions", e);
     if (code || (code = layer_expect_rank(l, 3, "(N, T, D)", e))) return code;
-    if (l->in.dim[2] != dim || l->in.dim[1] > rows)
-        return layer_error(l, e, "expected %" PRId64 " features at %" PRId64 " positions at most, found %s", dim, rows,
-                           shape_text(&l->in, text));
+    const int64_t places = rows - options_int(&l->options, "offset");
+    if ((code = layer_expect_range(l, "offset", 0, rows - 1, e))) return code;
+    if (l->in.dim[2] != dim || l->in.dim[1] > places)
+        return layer_error(l, e, "expected %" PRId64 " features at %" PRId64 " positions at most, found %s", dim,
+                           places, shape_text(&l->in, text));
     const Param table = {.shape = shape2(rows, dim), .init = INIT_NORMAL, .bound = 1};
     return network_tensor(n, l, "weight", &table, e);
 }
 
 int layer_positions_forward(Lower *lw, const Layer *l, const int *in) {
-    return lower_layer(lw, OP_add_rows, l, in, NULL);
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.axis.start = options_int(&l->options, "offset");
+    return lower_layer(lw, OP_add_rows, l, in, &a);
 }

@@ -1,6 +1,6 @@
 /* Concat, Add and Mul (`which`: the op) of branches that read the same input, or of the inputs themselves if there are
- * no branches. Identity. Select and Narrow, which cut a part out. Roll. Dimensions are PyTorch's: negative ones count
- * from the end. */
+ * no branches; `inplace` is for PyTorch's step, where the first value takes the result. Identity. Select and Narrow, which
+ * cut a part out. Roll. Dimensions are PyTorch's: negative ones count from the end. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,12 +12,13 @@
 static int count_values(const Layer *l) { return l->n_child ? l->n_child : l->n_in; }
 static const Value *value(const Layer *l, int k) { return l->n_child ? &l->child[k]->output : &l->ins[k]; }
 
-/* The option "dim", counted from the front; not the batch's. */
-static int find_dim(const Layer *l, int rank, int *dim, Err *e) {
+/* The option "dim", counted from the front; at least `least`: 1 where dimension 0 is the batch. */
+static int find_dim(const Layer *l, int rank, int least, int *dim, Err *e) {
     int64_t given = options_int(&l->options, "dim");
     *dim = (int)(given < 0 ? given + rank : given);
-    if (given >= -rank && given < rank && *dim > 0) return OK;
-    return layer_error(l, e, "dim must be between 1 and %d (0 is the batch), found %" PRId64, rank - 1, given);
+    if (given >= -rank && given < rank && *dim >= least) return OK;
+    return layer_error(l, e, "dim must be between %d and %d%s, found %" PRId64, least, rank - 1,
+                       least ? " (0 is the batch)" : "", given);
 }
 
 /* ---- joins */
@@ -85,7 +86,7 @@ int layer_join_shape(Network *n, Layer *l, Err *e) {
     }
     if (!code && count_values(l) > OP_IN)
         code = layer_error(l, e, "takes at most %d branches, found %d", OP_IN, l->n_child);
-    if (!code && l->kind->which == OP_concat) code = find_dim(l, value(l, 0)->shape.rank, &dim, e);
+    if (!code && l->kind->which == OP_concat) code = find_dim(l, value(l, 0)->shape.rank, 1, &dim, e);
     if (code) return code;
     int broadcast = find_broadcast(l);
     if (broadcast >= 0) {
@@ -140,7 +141,7 @@ int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
     }
     if (broadcast >= 0) return join_broadcast(lw, l, side[1 - broadcast], side[broadcast]);
     if (l->kind->which != OP_concat || n == 1) return join_pairs(lw, l, side, n);
-    int code = find_dim(l, l->out.rank, &dim, NULL);
+    int code = find_dim(l, l->out.rank, 1, &dim, NULL);
     assert(!code), (void)code; /* layer_join_shape has checked it */
     a.axis.axis = dim;
     return lower_op(lw, OP_concat, l, side, n, &a);
@@ -161,7 +162,7 @@ int layer_identity_forward(Lower *lw, const Layer *l, const int *in) {
 
 /* Finds the part [start, start + length) along the layer's dim; `from` is the option that says where it starts. */
 static int find_part(const Layer *l, const char *from, int64_t length, int *dim, int64_t *start, Err *e) {
-    int code = find_dim(l, l->in.rank, dim, e);
+    int code = find_dim(l, l->in.rank, l->in_is_param ? 0 : 1, dim, e);
     if (code) return code;
     int64_t given = options_int(&l->options, from), size = l->in.dim[*dim];
     *start = given < 0 ? given + size : given;
@@ -182,8 +183,9 @@ static int emit_part(Lower *lw, const Layer *l, int x, const char *from, int64_t
 
 int layer_narrow_shape(Network *n, Layer *l, Err *e) {
     int64_t start, length = options_int(&l->options, "length");
-    int dim, code = find_part(l, "start", length, &dim, &start, e);
+    int dim, code = layer_expect_inputs(l, 1, e);
     (void)n;
+    if (!code) code = find_part(l, "start", length, &dim, &start, e);
     if (code) return code;
     Shape out = l->in;
     out.dim[dim] = length;
@@ -213,7 +215,7 @@ int layer_select_shape(Network *n, Layer *l, Err *e) {
 
 /* A part of size 1, then the same elements without that dimension: a view, unless they lie channels-last. */
 int layer_select_forward(Lower *lw, const Layer *l, const int *in) {
-    int dim, code = find_dim(l, l->in.rank, &dim, NULL);
+    int dim, code = find_dim(l, l->in.rank, 1, &dim, NULL);
     assert(!code), (void)code; /* layer_select_shape has checked it */
     Shape part = l->in;
     part.dim[dim] = 1;
@@ -226,7 +228,7 @@ int layer_select_forward(Lower *lw, const Layer *l, const int *in) {
 
 /* Where the first element goes: an index along the layer's dim. */
 static int find_shift(const Layer *l, int *dim, int64_t *shift, Err *e) {
-    int code = find_dim(l, l->in.rank, dim, e);
+    int code = find_dim(l, l->in.rank, 1, dim, e);
     if (code) return code;
     const int64_t size = l->in.dim[*dim], given = options_int(&l->options, "shift") % size;
     *shift = given < 0 ? given + size : given;

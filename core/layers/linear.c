@@ -1,5 +1,5 @@
-/* Linear: y = x w^T + b, w (O, I), x (N, I) or (N, T, I). After a flattened image w's columns are stored in the order
- * of its features. */
+/* Linear: y = x w^T + b, w (O, I), x (..., I). After a flattened image w's columns are stored in the order
+ * of its features. Conv1D, transformers' for GPT-2, is the same with w (I, O), which is stored as Linear's is. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -15,25 +15,34 @@ static int wrong_features(const Layer *l, int64_t expected, Err *e) {
 }
 
 int layer_linear_shape(Network *n, Layer *l, Err *e) {
+    const bool turned = !l->kind->which;
+    const char *const in_name = turned ? "nx" : "in_features", *const out_name = turned ? "nf" : "out_features";
     char text[SHAPE_TEXT];
     int code;
-    if ((code = layer_expect_range(l, "in_features", 1, INT32_MAX, e))) return code;
-    if ((code = layer_expect_range(l, "out_features", 1, INT32_MAX, e))) return code;
-    if (l->in.rank != 2 && l->in.rank != 3)
-        return layer_error(l, e, "Linear applies to (N, F) or (N, T, F), found an input of %s: use nn.Flatten "
-                           "before it", shape_text(&l->in, text));
-    int64_t in = options_int(&l->options, "in_features"), out = options_int(&l->options, "out_features");
+    if ((code = layer_expect_range(l, in_name, 1, INT32_MAX, e))) return code;
+    if ((code = layer_expect_range(l, out_name, 1, INT32_MAX, e))) return code;
+    int64_t in = options_int(&l->options, in_name), out = options_int(&l->options, out_name);
     Shape y = l->in;
+    const bool image = y.rank == 4 && !l->in_rows && y.dim[3] != in;
+    if (image || (turned && l->in_order[0]))
+        return layer_error(l, e, "%s applies to the last dimension, found an input of %s%s", layer_kind(l),
+                           shape_text(&l->in, text), image ? ": use nn.Flatten before it" : ", a flattened image");
     if (y.dim[y.rank - 1] != in) return wrong_features(l, in, e);
-    double bound = 1 / sqrt((double)in);
-    if ((code = network_param(n, l, "weight", shape2(out, in), bound, l->in_order, e))) return code;
-    if (options_bool(&l->options, "bias") && (code = network_param(n, l, "bias", shape1(out), bound, NULL, e)))
-        return code;
+    const double bound = 1 / sqrt((double)in);
+    Param weight = {.shape = shape2(out, in), .bound = bound};
+    memcpy(weight.order, l->in_order, sizeof weight.order);
+    if (turned) weight = (Param){.shape = shape2(in, out), .init = INIT_NORMAL, .bound = 0.02, .turned = true};
+    if ((code = network_tensor(n, l, "weight", &weight, e))) return code;
+    const bool bias = turned || options_bool(&l->options, "bias");
+    if (bias && (code = network_param(n, l, "bias", shape1(out), turned ? 0 : bound, NULL, e))) return code;
     y.dim[y.rank - 1] = out;
     layer_output(l, y);
+    l->out_rows = y.rank == 4;
     return OK;
 }
 
 int layer_linear_forward(Lower *lw, const Layer *l, const int *in) {
-    return lower_layer(lw, OP_linear, l, in, NULL);
+    Layer flat;
+    const int x = lower_flat(lw, l, in[0], l->out.dim[l->out.rank - 1], &flat);
+    return lower_unflat(lw, l, lower_layer(lw, OP_linear, &flat, &x, NULL));
 }

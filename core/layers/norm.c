@@ -95,24 +95,23 @@ int layer_batchnorm_forward(Lower *lw, const Layer *l, const int *in) {
 int layer_layernorm_shape(Network *n, Layer *l, Err *e) {
     const Options *o = &l->options;
     int64_t features = options_int(o, "normalized_shape");
-    char text[SHAPE_TEXT];
     int code = layer_expect_range(l, "normalized_shape", 1, INT32_MAX, e);
     if (code) return code;
     if (options_float(o, "eps") < 0)
         return layer_error(l, e, "eps must not be negative, found %g", options_float(o, "eps"));
-    if (l->in.rank == 4)
-        return layer_error(l, e, "normalises the last dimension of (N, F) or (N, T, F), found %s",
-                           shape_text(&l->in, text));
     if ((code = expect_channels(l, l->in.rank - 1, features, e))) return code;
+    l->out_rows = l->in.rank == 4;
     if (!options_bool(o, "elementwise_affine")) return OK;
     code = channel_param(n, l, "weight", 1, false, features, e);
     return code || !options_bool(o, "bias") ? code : channel_param(n, l, "bias", 0, false, features, e);
 }
 
 int layer_layernorm_forward(Lower *lw, const Layer *l, const int *in) {
-    const Attr a = norm_attr(l, l->in.rank - 1, 1);
-    int64_t rows = shape_elements(&l->in) / l->in.dim[l->in.rank - 1];
-    return emit_norm(lw, OP_norm, l, in, shape2(rows, 1), &a);
+    Layer flat;
+    const int64_t width = l->in.dim[l->in.rank - 1];
+    const int x = lower_flat(lw, l, in[0], width, &flat);
+    const Attr a = norm_attr(l, flat.in.rank - 1, 1);
+    return lower_unflat(lw, l, emit_norm(lw, OP_norm, &flat, &x, shape2(shape_elements(&l->in) / width, 1), &a));
 }
 
 int layer_groupnorm_shape(Network *n, Layer *l, Err *e) {

@@ -222,6 +222,12 @@ static int find_order(const Layer *l, int8_t from[SHAPE_MAX], Err *e) {
 /* What lies as (N, A, B) is (N, B, A) channels-last. */
 static bool turns_line(const Layer *l, const int8_t *from) { return l->in.rank == 3 && from[0] == 0 && from[1] == 2; }
 
+/* Does an image, which lies channels-last, become (N, H, W, C) in PyTorch's order, or that an image? */
+static bool turns_image(const Layer *l, const int8_t *from) {
+    static const int8_t last[] = {0, 2, 3, 1}, first[] = {0, 3, 1, 2};
+    return l->in.rank == 4 && !memcmp(from, l->in_rows ? first : last, sizeof last);
+}
+
 int layer_permute_shape(Network *n, Layer *l, Err *e) {
     int8_t from[SHAPE_MAX];
     const bool line = l->in.rank == 3 && l->in_order[0] != 0;
@@ -232,7 +238,7 @@ int layer_permute_shape(Network *n, Layer *l, Err *e) {
     if (code) return code;
     for (int d = 0; d < out.rank; d++) out.dim[d] = l->in.dim[from[d]];
     layer_output(l, out);
-    l->out_rows = out.rank == 4;
+    l->out_rows = out.rank == 4 && !(l->in_rows && turns_image(l, from));
     if (turns_line(l, from) && !line) memcpy(l->out_order, (int64_t[]){out.dim[1], 1, out.dim[2]}, sizeof l->out_order);
     return OK;
 }
@@ -245,6 +251,11 @@ int layer_permute_forward(Lower *lw, const Layer *l, const int *in) {
     memset(&a, 0, sizeof a);
     if (find_order(l, a.permute.from, NULL)) return 0; /* checked before */
     if (turns_line(l, a.permute.from)) return lower_view(lw, l, in[0]);
+    if (turns_image(l, a.permute.from)) {
+        x = lower_view(lw, l, in[0]);
+        if (!lw->p->failed) lw->p->bufs[x].layout = l->out_rows ? LAYOUT_ROWS : LAYOUT_NHWC;
+        return x;
+    }
     x = lower_plain(lw, l, in[0]);
     for (int d = 0; d < l->in.rank; d++) {
         if (l->out.dim[d] == 1) continue;

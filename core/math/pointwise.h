@@ -240,17 +240,34 @@ MT_FN uint64_t dropout_row(int64_t row, int64_t columns) { return (uint64_t)row 
 
 enum { ROTARY_PAIRS = 256 }; /* the most pairs of a head */
 
+/* Angles for more steps than the weights were trained for, as transformers' modeling_rope_utils has them: all divided by
+ * `factor` (linear); or those that turn at most `low` times within `original` steps, and, between, up to those that turn
+ * `high` times, a part of it (llama3). kind: ROTARY_PLAIN: as they are */
+typedef enum RotaryKind { ROTARY_PLAIN, ROTARY_LINEAR, ROTARY_LLAMA3 } RotaryKind;
+typedef struct RotaryScaling { RotaryKind kind; float factor, low, high, original; } RotaryScaling;
+
 /* dim: features of a head, even; interleaved: pair i is features 2 i and 2 i + 1, else i and dim / 2 + i; back: rotates
  * by the negative angle, as the gradient does */
-typedef struct RotaryAttr { int32_t dim, interleaved, back; float base; } RotaryAttr;
+typedef struct RotaryAttr {
+    int32_t dim, interleaved, back;
+    float base;
+    RotaryScaling scaling;
+} RotaryAttr;
 
 /* The angle between two steps of pair i, in fp32 as in PyTorch. The CPU computes it for the GPU, too, since a
  * difference in the last bit would be multiplied by the number of steps. */
 static inline float rotary_frequency(const RotaryAttr *r, int64_t i) {
+    const RotaryScaling *s = &r->scaling;
     assert(r->dim > 0 && i >= 0 && 2 * i < r->dim);
-    return 1.0f / powf(r->base, (float)(2 * i) / (float)r->dim);
+    const float plain = 1.0f / powf(r->base, (float)(2 * i) / (float)r->dim);
+    if (s->kind == ROTARY_PLAIN) return plain;
+    if (s->kind == ROTARY_LINEAR) return plain / s->factor;
+    const float turns = s->original * plain / 6.2831853071795865f; /* within the original steps */
+    if (turns > s->high) return plain;
+    if (turns < s->low) return plain / s->factor;
+    const float part = (turns - s->low) / (s->high - s->low);
+    return (1.0f - part) * plain / s->factor + part * plain;
 }
-
 /* Rotates (*a, *b) by the angle with this cosine and sine. */
 MT_FN void rotary_turn(float cosine, float sine, float *a, float *b) {
     const float x = *a, y = *b;

@@ -112,6 +112,19 @@ int lower_view_as(Lower *lw, const Layer *l, const char *operand, Shape shape, i
     return emit_view(lw, l, x, lower_temp(lw, l, operand, shape, NULL, DT_F32));
 }
 
+int lower_flat(Lower *lw, const Layer *l, int x, int64_t features, Layer *flat) {
+    *flat = *l;
+    if (l->in.rank < 4) return x;
+    const int64_t width = l->in.dim[3], count = shape_elements(&l->in) / width;
+    flat->in = shape2(count, width);
+    flat->out = shape2(count, features);
+    return lower_view_as(lw, l, "flat", flat->in, lower_plain(lw, l, x));
+}
+
+int lower_unflat(Lower *lw, const Layer *l, int y) {
+    return l->out.rank < 4 ? y : lower_view_as(lw, l, "unflat", l->out, y);
+}
+
 int lower_rows(Lower *lw, const Layer *l, int x) {
     if (lw->p->failed) return 0;
     bool other = lw->p->bufs[x].order[0] || is_line(lw, x);
@@ -167,8 +180,10 @@ static void lower_all(Lower *lw) {
     const Network *net = lw->net;
     for (int i = 0; i < net->n_params; i++) {
         const Param *from = &net->params[i];
-        int b = lw->param[i] = program_param(p, from->shape, from->dtype, from->name);
+        const Shape turned = shape2(from->shape.dim[1], from->shape.dim[0]);
+        int b = lw->param[i] = program_param(p, from->turned ? turned : from->shape, from->dtype, from->name);
         if (p->failed) return;
+        p->bufs[b].turned = from->turned;
         p->bufs[b].layout = from->layout;
         memcpy(p->bufs[b].order, from->order, sizeof from->order);
         p->bufs[b].frozen = !from->trainable;

@@ -46,6 +46,11 @@ int lower_layer(Lower *lw, OpKind kind, const Layer *l, const int *in, const Att
 int lower_view(Lower *lw, const Layer *l, int x);
 /* A view "<path>.<operand>" of x: its storage under `shape`, in the order in which its elements lie. */
 int lower_view_as(Lower *lw, const Layer *l, const char *operand, Shape shape, int x);
+/* Of 4 dimensions: x as a matrix of its last one, (N, A, B, F) as (N A B, F), and in *flat the layer as it is for that,
+ * whose inputs and outputs lower_unflat gives their dimensions back. Of fewer: x, and the layer as it is. `features`: of
+ * the output. */
+int lower_flat(Lower *lw, const Layer *l, int x, int64_t features, Layer *flat);
+int lower_unflat(Lower *lw, const Layer *l, int y);
 /* x in PyTorch's element order: x itself unless it is a flattened channels-last image, or (N, C, L) that lies as one;
  * converted once per buffer. */
 int lower_rows(Lower *lw, const Layer *l, int x);

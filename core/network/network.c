@@ -251,7 +251,7 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
 int network_infer_child(Network *n, Layer *parent, int i, const char *name, const Value *in, int n_in, Err *e) {
     assert(i >= 0 && i < parent->n_child);
     Layer *child = parent->child[i];
-    if (child->name[0]) name = child->name;
+    if (child->name[0]) name = strcmp(child->name, LAYER_OWN) ? child->name : "";
     const char *dot = parent->path[0] && name[0] ? "." : "";
     int length = snprintf(child->path, sizeof child->path, "%s%s%s", parent->path, dot, name);
     if (length > PARAM_NAME - (int)sizeof ".weight")
@@ -279,19 +279,20 @@ static int no_room_for_params(Err *e) {
 }
 
 /* The next parameter of `l` is that of `with`. It must be the same there, and gets a second name under l's path. */
-static int share_param(Network *n, Layer *l, const Layer *with, const char *name, Shape shape, const int64_t *order,
-                       Err *e) {
-    static const int64_t rows[3] = {0};
+static int share_param(Network *n, Layer *l, const Layer *with, const char *name, const Param *like, Err *e) {
+    const Shape shape = like->shape;
+    const int64_t *order = like->order;
     char one[SHAPE_TEXT], two[SHAPE_TEXT];
     if (l->n_params >= with->n_params)
         return layer_error(l, e, "shares the parameters of %s, which has no %s", with->path, name);
     int index = with->param[l->n_params];
     assert(index >= 0 && index < n->n_params);
     Param *p = &n->params[index];
-    if (!shape_equal(&p->shape, &shape) || memcmp(p->order, order ? order : rows, sizeof p->order))
+    if (!shape_equal(&p->shape, &shape) || memcmp(p->order, order, sizeof p->order) ||
+        p->turned != like->turned)
         return layer_error(l, e, "shares %s, which is %s%s there, and %s%s here", p->name, shape_text(&p->shape, one),
                            p->order[0] ? " for a flattened image" : "", shape_text(&shape, two),
-                           order && order[0] ? " for a flattened image" : "");
+                           order[0] ? " for a flattened image" : "");
     p->trainable &= !l->frozen;
     if (!strchr(l->path, '#')) { /* '#': a second call of a layer, whose parameters have this name already */
         if (!mem_grow(&n->aliases, &n->cap_aliases, n->n_aliases + 1, sizeof *n->aliases))
@@ -314,11 +315,10 @@ int network_param(Network *n, Layer *l, const char *name, Shape shape, double bo
 int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Err *e) {
     int64_t count;
     const Shape shape = like->shape;
-    const int64_t *order = like->order;
     int code = shape_count(&shape, &count, e);
     if (code) return layer_blame(l, e, code);
-    if (l->shares) return share_param(n, l, l->shares, name, shape, order, e);
-    if (l->tied && l->n_params == 0) return share_param(n, l, l->tied, name, shape, order, e);
+    if (l->shares) return share_param(n, l, l->shares, name, like, e);
+    if (l->tied && l->n_params == 0) return share_param(n, l, l->tied, name, like, e);
     if (strchr(l->path, '#')) return layer_error(l, e, "has parameters: give it a name in its graph");
     if (network_parameters(n) > INT64_MAX / 16 - count) return layer_error(l, e, "too many parameters");
     if (!mem_grow(&n->params, &n->cap_params, n->n_params + 1, sizeof *n->params))

@@ -15,8 +15,10 @@ enum {
     LAYER_WHERE = 64,
     LAYER_IN = OP_IN,  /* most inputs of one layer */
     LAYER_DEPTH = 32,  /* most levels of containers */
-    PARAM_NAME = 80,
+    PARAM_NAME = 128,
 };
+
+#define LAYER_OWN "." /* the name of a layer whose parameters have its container's own names */
 
 typedef struct LayerKind LayerKind; /* layer.h */
 
@@ -76,6 +78,7 @@ typedef struct Param {
     bool buffer;
     bool plain;            /* lies in PyTorch's order whatever its dimensions */
     Layout layout;         /* how the program stores it */
+    bool turned;           /* a matrix that the program stores transposed */
     int64_t order[3];      /* (C, H, W) if its columns follow the features of a flattened channels-last image; or zeros */
     bool trainable;        /* false: frozen, no gradient and no optimizer state */
     const Layer *owner;    /* the first layer that uses it, whose name it has */

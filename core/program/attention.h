@@ -4,13 +4,38 @@
  * stored in the rows of the one before it, after that one's features: attention of a sequence to itself has one operand
  * with rows (q, k, v), the output of one product; attention to another sequence has (q) and (k, v). The D features of a
  * head are consecutive. q has `heads` heads; k and v have `kv_heads`, each for heads / kv_heads consecutive heads of q.
- * The gradients are stored in the same way. */
+ * The gradients are stored in the same way.
+ *
+ * Scores are capped, then `bias` is added to them: (N, heads, T, S), in which the first two may be 1. */
 #ifndef MT_ATTENTION_H
 #define MT_ATTENTION_H
 
 #include "kernel.h"
 
 typedef struct AttentionPart { int operand; int64_t feature; } AttentionPart; /* feature: the part's first one there */
+
+/* Query i sees the keys [attention_first, attention_end) of `keys`. */
+MT_FN int64_t attention_first(const AttentionAttr *a, int64_t i) {
+    return a->window ? max_i64(0, i - a->window + 1) : 0;
+}
+MT_FN int64_t attention_end(const AttentionAttr *a, int64_t i, int64_t keys) {
+    return a->causal ? min_i64(i + 1, keys) : keys;
+}
+
+/* The score kept between -cap and cap; its derivative by the score, of the result (Gemma 2's soft cap) */
+MT_FN float attention_cap(const AttentionAttr *a, float score) {
+    return a->cap > 0.0f ? a->cap * tanhf(score / a->cap) : score;
+}
+MT_FN float attention_cap_slope(const AttentionAttr *a, float capped) {
+    const float t = a->cap > 0.0f ? capped / a->cap : 0.0f;
+    return 1.0f - t * t;
+}
+
+/* The element of bias (or of its gradient) for the first key, of query 0 of a head of a sample; rows follow each other. */
+MT_FN int64_t attention_bias_at(const View *bias, int64_t sample, int64_t head) {
+    const int64_t *d = bias->shape.dim;
+    return ((d[0] > 1 ? sample : 0) * d[1] + (d[1] > 1 ? head : 0)) * d[2] * d[3];
+}
 
 /* part: 0: q, 1: k, 2: v; qkv: the three operands, the first of which is there; width: D, features of a head */
 MT_FN AttentionPart attention_part(const View *qkv, int part, const AttentionAttr *a, int64_t width) {

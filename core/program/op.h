@@ -89,11 +89,14 @@ typedef struct SquareAttr { int32_t first; } SquareAttr; /* the first gradient o
  * first */
 typedef struct RnnAttr { RnnMode mode; int32_t batch_first, reverse; } RnnAttr;
 /* heads: of q; kv_heads: of k and v, a divisor of heads; causal: no query sees later keys; batch_first: as in RnnAttr;
- * scale: multiplies the scores; p, id: dropout of the probabilities as in DropAttr, p = 0: none */
+ * scale: multiplies the scores; p, id: dropout of the probabilities as in DropAttr, p = 0: none; window: a causal query
+ * sees that many keys at most, the last ones, 0: all; cap: see attention_cap, 0: none */
 typedef struct AttentionAttr {
     int32_t heads, kv_heads, causal, batch_first;
     float scale, p;
     uint32_t id;
+    int32_t window;
+    float cap;
 } AttentionAttr;
 
 typedef struct PermuteAttr { int8_t from[SHAPE_MAX]; } PermuteAttr; /* dimension i of y is from[i] of x */

@@ -99,6 +99,7 @@ int program_like(Program *p, int like, Category category, Shape shape, DType dty
     if (p->failed) return 0;
     const Buf *from = &p->bufs[like];
     if (shape.rank == from->shape.rank) p->bufs[b].layout = from->layout;
+    p->bufs[b].turned = from->turned && shape_equal(&shape, &from->shape);
     if (shape.dim[1] == from->shape.dim[1]) memcpy(p->bufs[b].order, from->order, sizeof from->order);
     return b;
 }

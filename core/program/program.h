@@ -48,6 +48,7 @@ typedef struct Buf {
     DType dtype;
     Layout layout;
     int64_t order[3];    /* (C, H, W), not 0: dimension 1 of this matrix (N, C H W) is stored as H, W, C */
+    bool turned;         /* a matrix whose rows are the columns of PyTorch's */
     Category category;
     BufKind kind;
     size_t bytes;        /* not rounded up */
@@ -112,8 +113,8 @@ void program_free(Program *p);                 /* NULL is allowed */
  * p->failed and returns 0. Pointers into p->bufs are no longer valid. */
 int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...)
     __attribute__((format(printf, 5, 6)));
-/* A new buffer "<like>.<suffix>" with the layout of `like` where the ranks are equal, and its order where dimension 1
- * is equal. On failure as program_buf. */
+/* A new buffer "<like>.<suffix>" with the layout of `like` where the ranks are equal, its order where dimension 1 is
+ * equal, and turned as it is where the shapes are equal. On failure as program_buf. */
 int program_like(Program *p, int like, Category category, Shape shape, DType dtype, const char *suffix);
 /* A persistent buffer for the network's next parameter: number n_params. On failure as program_buf. */
 int program_param(Program *p, Shape shape, DType dtype, const char *name);
@@ -136,6 +137,11 @@ static inline int program_root(const Program *p, int buf) {
 static inline Shape program_shape(const Buf *b) {
     const int64_t *d = b->shape.dim;
     return b->layout == LAYOUT_NHWC && b->shape.rank == 3 ? shape4(d[0], d[1], 1, d[2]) : b->shape;
+}
+/* The shape in PyTorch, of a parameter's buffer or of what lies as it does. */
+static inline Shape program_outer_shape(const Buf *b) {
+    const Shape s = b->shape;
+    return b->turned ? shape2(s.dim[1], s.dim[0]) : s;
 }
 /* The name with the program's scope before it: "scope.name". text[BUF_NAME]; returns text. */
 const char *program_scoped(const Program *p, const char *name, char *text);

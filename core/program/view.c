@@ -31,7 +31,11 @@ static void blocks(const Buf *b, int64_t *n, int64_t *c, int64_t *hw) {
     const int64_t count = shape_elements(&shape);
     *c = 1;
     *hw = 1;
-    if (b->layout == LAYOUT_NHWC) {
+    if (b->turned) {
+        assert(shape.rank == 2 && b->layout == LAYOUT_ROWS && !b->order[0]);
+        *c = shape.dim[1];
+        *hw = shape.dim[0];
+    } else if (b->layout == LAYOUT_NHWC) {
         assert(shape.rank == 4);
         *c = shape.dim[1];
         *hw = shape.dim[2] * shape.dim[3];

@@ -175,7 +175,7 @@ int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, E
     const Slot *s = find_slot(r, name);
     const Kept *k = s ? NULL : find_kept(&r->loaded[which], name);
     if (!s && !k) return not_there(name, e);
-    *shape = s ? s->buf->shape : r->loaded[which].p->bufs[k->buf].shape;
+    *shape = program_outer_shape(s ? s->buf : &r->loaded[which].p->bufs[k->buf]);
     return OK;
 }
 

@@ -1,5 +1,5 @@
 /* embedding.c: rows of a table w (V, D), and their gradient. It sums over positions in ascending order: the same bits
- * for any number of threads. add_rows: the first rows of a table, added to each sample. */
+ * for any number of threads. add_rows: rows of a table from `start` on, added to each sample. */
 #include "cpu.h"
 #include "parallel.h"
 
@@ -76,11 +76,13 @@ int k_cpu_embedding_dw(const KArgs *a, Err *e) {
     return OK;
 }
 
-/* ---- add_rows: a sample's T D elements are the first ones of w */
+/* ---- add_rows: a sample's T D elements are those of w from an offset on */
 
 static int64_t sample_size(const View *y) {
     return y->shape.dim[y->shape.rank - 1] * y->shape.dim[y->shape.rank - 2];
 }
+
+static int64_t offset_of(const KArgs *a, const View *w) { return a->attr->axis.start * w->shape.dim[1]; }
 
 HOT static void sum_part(float *y, const float *x, const float *w, int64_t n) {
 #pragma omp simd
@@ -89,21 +91,22 @@ HOT static void sum_part(float *y, const float *x, const float *w, int64_t n) {
 
 static void add_rows_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], row[BLOCK], to[BLOCK];
-    int64_t sample = sample_size(&a->add_rows.y);
+    int64_t sample = sample_size(&a->add_rows.y), first = offset_of(a, &a->add_rows.w);
     for (int64_t i = begin, n; i < end; i += n) {
         n = min_i64(end - i, sample - i % sample);
         float *y = block_target(&a->add_rows.y, i, to);
-        sum_part(y, block_load(&a->add_rows.x, i, n, from), block_load(&a->add_rows.w, i % sample, n, row), n);
+        sum_part(y, block_load(&a->add_rows.x, i, n, from), block_load(&a->add_rows.w, first + i % sample, n, row), n);
         block_store(&a->add_rows.y, i, n, y);
     }
 }
 
-/* Rows after a sample's are 0. */
+/* Rows that no step reads are 0. */
 static void add_rows_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
     float sum[BLOCK] = {0}, from[BLOCK];
-    int64_t sample = sample_size(&a->add_rows_dw.dy), n = min_i64(end, sample) - begin;
-    for (int64_t i = begin; n > 0 && i < a->add_rows_dw.dy.count; i += sample)
-        add_part(sum, block_load(&a->add_rows_dw.dy, i, n, from), n);
+    const int64_t sample = sample_size(&a->add_rows_dw.dy), first = offset_of(a, &a->add_rows_dw.dw);
+    const int64_t from_at = max_i64(begin, first), n = min_i64(end, first + sample) - from_at;
+    for (int64_t i = from_at - first; n > 0 && i < a->add_rows_dw.dy.count; i += sample)
+        add_part(sum + (from_at - begin), block_load(&a->add_rows_dw.dy, i, n, from), n);
     block_store(&a->add_rows_dw.dw, begin, end - begin, sum);
 }
 

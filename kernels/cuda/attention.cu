@@ -2,8 +2,9 @@
  * of a head and walks along the other side, TILE steps at a time. Two tiles in shared memory give the scores; each
  * thread keeps some rows by some columns of them in registers. What is computed from the scores is multiplied by a
  * third tile at once: so the matrix of scores is never whole, and each sum belongs to one block. The gradient has one
- * kernel whose rows are queries, and one whose rows are keys, which walks along all heads of q that the keys serve.
- * Both compute the scores again. Sums are in fp32. */
+ * kernel whose rows are queries, one whose rows are keys, which walks along all heads of q that the keys serve, and one
+ * for the gradient of the bias, whose blocks have one tile of it and walk along the samples and heads that share it. All
+ * compute the scores again. Sums are in fp32. */
 #include "program/attention.h"
 
 #include "attention_tiles.h"
@@ -24,7 +25,8 @@ static Steps part_of(const View *qkv, int part, const Attention &t) {
     return steps_of(&qkv[p.operand], t.attr.batch_first, p.feature, t.width, part > 0);
 }
 
-static Attention attention_of(const KArgs *a, const View *qkv, const View *y, const View *lse, const View *calls) {
+static Attention attention_of(const KArgs *a, const View *qkv, const View *y, const View *lse, const View *calls,
+                              const View *bias) {
     assert(a->attr->attention.heads > 0 && a->attr->attention.kv_heads > 0);
     assert(a->attr->attention.heads % a->attr->attention.kv_heads == 0 && y->shape.rank == 3);
     assert(y->shape.dim[2] % a->attr->attention.heads == 0 && operand_is_fp32(lse));
@@ -38,6 +40,7 @@ static Attention attention_of(const KArgs *a, const View *qkv, const View *y, co
     t.y = steps_of(y, time, 0, t.width, false);
     t.lse = (float *)lse->data;
     t.calls = (const uint32_t *)calls->data;
+    t.bias = *bias;
     t.samples = y->shape.dim[1 - time];
     t.queries = t.q.count;
     t.keys = t.k.count;
@@ -54,22 +57,23 @@ typedef struct Sum { float top, sum; } Sum;
  * sum. Returns the factor by which the sums so far must shrink. */
 template <typename L>
 static __device__ inline float soften(const Attention &t, const Place &p, int64_t step, int64_t u, Sum *row, float *s) {
-    const int64_t end = seen(t, step);
     const float before = row->top;
-    float most = -INFINITY, sum = 0.0f;
+    float most = -INFINITY, sum = 0.0f, slope;
     UNROLLED(L::COLUMNS)
     for (int j = 0; j < L::COLUMNS; j++) {
-        s[j] = u + L::column(j) < end ? t.attr.scale * s[j] : -INFINITY;
+        const int64_t key = u + L::column(j);
+        s[j] = step < t.queries && sees(t, step, key) ? score_of(t, p, step, key, s[j], &slope) : -INFINITY;
         most = fmaxf(most, s[j]);
     }
     row->top = fmaxf(before, row_max<L>(most));
+    const float top = row->top == -INFINITY ? 0.0f : row->top; /* none was seen so far */
     UNROLLED(L::COLUMNS)
     for (int j = 0; j < L::COLUMNS; j++) {
-        const float prob = expf(s[j] - row->top);
+        const float prob = expf(s[j] - top);
         sum += prob;
         s[j] = prob * kept(t, p, step, u + L::column(j));
     }
-    const float shrink = expf(before - row->top);
+    const float shrink = expf(before - top);
     row->sum = fmaf(row->sum, shrink, row_sum<L>(sum));
     return shrink;
 }
@@ -83,7 +87,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 3) forward_kernel(co
         float acc[L::ROWS][L::COLUMNS] = {};
         Sum rows[L::ROWS];
         for (int i = 0; i < L::ROWS; i++) rows[i].top = -INFINITY, rows[i].sum = 0.0f;
-        for (int64_t u = 0; u < end; u += TILE) {
+        for (int64_t u = first_tile(t, p.begin); u < end; u += TILE) {
             float s[L::ROWS][L::COLUMNS] = {};
             L::products(s, tiles, t, p, t.q, p.begin, t.k, u);
             UNROLLED(L::ROWS) /* so that arrays are registers */
@@ -109,12 +113,15 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 3) forward_kernel(co
 /* What the gradients of a query's scores need; zeros after the last query */
 typedef struct Query { float lse, inner; } Query;
 
-/* score: of query s and key u; dp: the gradient of its probability; keep: dropout's factor. *ds becomes the gradient
- * of the score; returns the probability after dropout. */
-static __device__ inline float slope(const Attention &t, const Query &q, int64_t s, int64_t u, float score, float dp,
-                                     float keep, float *ds) {
-    const float prob = s < t.queries && u < seen(t, s) ? expf(t.attr.scale * score - q.lse) : 0.0f;
-    *ds = t.attr.scale * prob * (keep * dp - q.inner);
+/* product: of query s and key u; dp: the gradient of its probability; keep: dropout's factor. *ds becomes the gradient
+ * of the score, and that of the product with `by_product`; returns the probability after dropout. */
+static __device__ inline float slope(const Attention &t, const Place &p, const Query &q, int64_t s, int64_t u,
+                                     float product, float dp, float keep, float *ds, bool by_product = true) {
+    *ds = 0.0f;
+    if (s >= t.queries || !sees(t, s, u)) return 0.0f;
+    float of_score;
+    const float prob = expf(score_of(t, p, s, u, product, &of_score) - q.lse);
+    *ds = (by_product ? of_score : 1.0f) * prob * (keep * dp - q.inner);
     return prob * keep;
 }
 
@@ -145,7 +152,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) query_kernel(cons
     const int64_t end = seen(t, min_i64(p.begin + TILE, t.queries) - 1);
     for (int64_t first = 0; first < t.width; first += TILE) {
         float acc[L::ROWS][L::COLUMNS] = {};
-        for (int64_t tile = 0; tile < end; tile += TILE) {
+        for (int64_t tile = first_tile(t, p.begin); tile < end; tile += TILE) {
             float s[L::ROWS][L::COLUMNS] = {}, dp[L::ROWS][L::COLUMNS] = {};
             L::products(s, tiles, t, p, t.q, p.begin, t.k, tile);
             L::products(dp, tiles, t, p, t.dy, p.begin, t.v, tile);
@@ -156,7 +163,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) query_kernel(cons
                 UNROLLED(L::COLUMNS)
                 for (int j = 0; j < L::COLUMNS; j++) {
                     const int64_t u = tile + L::column(j);
-                    slope(t, q, step, u, s[i][j], dp[i][j], kept(t, p, step, u), &s[i][j]);
+                    slope(t, p, q, step, u, s[i][j], dp[i][j], kept(t, p, step, u), &s[i][j]);
                 }
             }
             L::gather(acc, tiles, s, t, p, t.k, tile, first);
@@ -170,11 +177,13 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) key_kernel(const 
     __shared__ typename L::Tiles tiles;
     const int group = group_of(t);
     const Place keys = place_here(t, group, t.keys, false);
+    const int64_t past = keys.begin + TILE - 1 + t.attr.window; /* no query from there on sees these keys */
+    const int64_t last = t.attr.window ? min_i64(past, t.queries) : t.queries;
     for (int64_t first = 0; first < t.width; first += TILE) {
         float dk[L::ROWS][L::COLUMNS] = {}, dv[L::ROWS][L::COLUMNS] = {};
         Place p = keys;
         for (int head = 0; head < group; head++, p.head++, p.of_sample++)
-            for (int64_t tile = t.attr.causal ? p.begin : 0; tile < t.queries; tile += TILE) {
+            for (int64_t tile = t.attr.causal ? p.begin : 0; tile < last; tile += TILE) {
                 float s[L::ROWS][L::COLUMNS] = {}, dp[L::ROWS][L::COLUMNS] = {};
                 L::products(s, tiles, t, p, t.k, p.begin, t.q, tile);
                 L::products(dp, tiles, t, p, t.v, p.begin, t.dy, tile);
@@ -185,7 +194,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) key_kernel(const 
                     UNROLLED(L::ROWS)
                     for (int i = 0; i < L::ROWS; i++) {
                         const int64_t u = p.begin + L::row(i);
-                        dp[i][j] = slope(t, q, step, u, s[i][j], dp[i][j], kept(t, p, step, u), &s[i][j]);
+                        dp[i][j] = slope(t, p, q, step, u, s[i][j], dp[i][j], kept(t, p, step, u), &s[i][j]);
                     }
                 }
                 L::gather(dv, tiles, dp, t, p, t.dy, tile, first);
@@ -196,13 +205,56 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) key_kernel(const 
     }
 }
 
+/* A block has one tile of dbias, and walks along the samples and heads of q whose gradients it is the sum of. */
+template <typename L>
+static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) bias_kernel(const __grid_constant__ Attention t) {
+    __shared__ typename L::Tiles tiles;
+    const int64_t *d = t.dbias.shape.dim, down = (t.queries + TILE - 1) / TILE, across = (t.keys + TILE - 1) / TILE;
+    const int64_t row = blockIdx.x / across % down * TILE, column = blockIdx.x % across * TILE;
+    const int64_t slice = blockIdx.x / (across * down), sample = slice / d[1], head = slice % d[1];
+    const int64_t samples = d[0] > 1 ? 1 : t.samples, heads = d[1] > 1 ? 1 : t.attr.heads;
+    float acc[L::ROWS][L::COLUMNS] = {};
+    for (int64_t k = 0; k < samples * heads; k++) {
+        Place p;
+        p.sample = sample + k / heads;
+        p.of_sample = head + k % heads;
+        p.head = p.sample * t.attr.heads + p.of_sample;
+        p.of_keys = p.of_sample / group_of(t);
+        p.begin = row;
+        float s[L::ROWS][L::COLUMNS] = {}, dp[L::ROWS][L::COLUMNS] = {};
+        L::products(s, tiles, t, p, t.q, row, t.k, column);
+        L::products(dp, tiles, t, p, t.dy, row, t.v, column);
+        UNROLLED(L::ROWS)
+        for (int i = 0; i < L::ROWS; i++) {
+            const int64_t step = row + L::row(i);
+            const Query q = query_of(t, p, step);
+            UNROLLED(L::COLUMNS)
+            for (int j = 0; j < L::COLUMNS; j++) {
+                const int64_t u = column + L::column(j);
+                float ds;
+                slope(t, p, q, step, u, s[i][j], dp[i][j], kept(t, p, step, u), &ds, false);
+                acc[i][j] += ds;
+            }
+        }
+    }
+    UNROLLED(L::ROWS)
+    for (int i = 0; i < L::ROWS; i++) {
+        UNROLLED(L::COLUMNS)
+        for (int j = 0; j < L::COLUMNS; j++) {
+            const int64_t step = row + L::row(i), u = column + L::column(j);
+            if (step < t.queries && u < t.keys)
+                lanes_store<1>(t.dbias.dtype, t.dbias.data, (slice * t.queries + step) * t.keys + u, &acc[i][j]);
+        }
+    }
+}
+
 /* ---- ops */
 
 typedef void AttentionKernel(Attention);
 typedef struct Kernels { AttentionKernel *plain, *bf16, *f16; } Kernels;
 #define KERNELS(kernel) {kernel<Plain>, kernel<Cores<DT_BF16>>, kernel<Cores<DT_F16>>}
 static const Kernels forwards = KERNELS(forward_kernel), of_queries = KERNELS(query_kernel),
-                     of_keys = KERNELS(key_kernel);
+                     of_keys = KERNELS(key_kernel), of_bias = KERNELS(bias_kernel);
 
 /* Tensor cores are used if all operands that are there have one 16-bit type and lie in whole words. */
 static AttentionKernel *pick(const KArgs *a, const Attention &t, const Kernels &kernels) {
@@ -214,13 +266,25 @@ static AttentionKernel *pick(const KArgs *a, const Attention &t, const Kernels &
     return !one ? kernels.plain : type == DT_BF16 ? kernels.bf16 : kernels.f16;
 }
 
+static int too_many(const KArgs *a, Err *e, int64_t blocks) {
+    return err_set(e, ERR_UNSUPPORTED, "%s: expected at most 2^31 blocks, found %lld", op_info(a->kind)->name,
+                   (long long)blocks);
+}
+
 /* Launches a block per `of_block` rows, for `rows` rows of each of `heads` heads of each sample. */
 static int run(const KArgs *a, Err *e, AttentionKernel *kernel, const Attention &t, int64_t heads, int64_t rows,
                int64_t of_block) {
     const int64_t blocks = t.samples * heads * ((rows + of_block - 1) / of_block);
     if (blocks <= INT32_MAX) return launch_op(a, e, kernel, (unsigned)blocks, ATTENTION_THREADS, t);
-    return err_set(e, ERR_UNSUPPORTED, "%s: expected at most 2^31 blocks, found %lld", op_info(a->kind)->name,
-                   (long long)blocks);
+    return too_many(a, e, blocks);
+}
+
+/* A block per tile of the bias's gradient */
+static int run_bias(const KArgs *a, Err *e, const Attention &t) {
+    const int64_t *d = t.dbias.shape.dim;
+    const int64_t blocks = d[0] * d[1] * ((d[2] + TILE - 1) / TILE) * ((d[3] + TILE - 1) / TILE);
+    if (blocks <= INT32_MAX) return launch_op(a, e, pick(a, t, of_bias), (unsigned)blocks, ATTENTION_THREADS, t);
+    return too_many(a, e, blocks);
 }
 
 int k_cuda_attention_prepare(const KArgs *, size_t, void **state, size_t *workspace, Err *) {
@@ -230,7 +294,8 @@ int k_cuda_attention_prepare(const KArgs *, size_t, void **state, size_t *worksp
 }
 
 int k_cuda_attention(const KArgs *a, Err *e) {
-    const Attention t = attention_of(a, &a->attention.q, &a->attention.y, &a->attention.lse, &a->attention.calls);
+    const Attention t = attention_of(a, &a->attention.q, &a->attention.y, &a->attention.lse, &a->attention.calls,
+                                     &a->attention.bias);
     return run(a, e, pick(a, t, forwards), t, t.attr.heads, t.queries, TILE);
 }
 
@@ -245,14 +310,17 @@ int k_cuda_attention_dx(const KArgs *a, Err *e) {
     const size_t bytes = (size_t)a->attention_dx.lse.count * sizeof(float);
     if (a->workspace_bytes < bytes)
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", bytes, a->workspace_bytes);
-    Attention t = attention_of(a, &a->attention_dx.q, &a->attention_dx.y, &a->attention_dx.lse, &a->attention_dx.calls);
+    Attention t = attention_of(a, &a->attention_dx.q, &a->attention_dx.y, &a->attention_dx.lse, &a->attention_dx.calls,
+                               &a->attention_dx.bias);
     t.dy = steps_of(&a->attention_dx.dy, t.attr.batch_first, 0, t.width, false);
     t.dq = part_of(a->out, 0, t);
     t.dk = part_of(a->out, 1, t);
     t.dv = part_of(a->out, 2, t);
+    t.dbias = a->attention_dx.dbias;
     t.inner = (float *)a->workspace;
     const int64_t heads = t.attr.heads;
     int code = run(a, e, inner_kernel, t, heads, t.queries, ATTENTION_THREADS / WARP);
     if (!code) code = run(a, e, pick(a, t, of_queries), t, heads, t.queries, TILE);
-    return code ? code : run(a, e, pick(a, t, of_keys), t, t.attr.kv_heads, t.keys, TILE);
+    if (!code) code = run(a, e, pick(a, t, of_keys), t, t.attr.kv_heads, t.keys, TILE);
+    return code || !t.dbias.count ? code : run_bias(a, e, t);
 }

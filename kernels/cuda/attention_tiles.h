@@ -27,6 +27,7 @@ typedef struct Attention {
     AttentionAttr attr;
     Steps q, k, v, y, dq, dk, dv, dy;
     float *lse, *inner;     /* (N, heads, T); inner: <dy, y> of each row */
+    View bias, dbias;       /* count 0: none */
     const uint32_t *calls;  /* NULL: no dropout */
     int64_t samples, queries, keys, width; /* N, T, S, D */
     uint64_t seed;
@@ -64,9 +65,24 @@ static __device__ inline int64_t query_index(const Attention &t, const Place &p,
     return p.head * t.queries + s;
 }
 
-/* How many keys query s sees: the first ones */
-static __device__ inline int64_t seen(const Attention &t, int64_t s) {
-    return t.attr.causal && s < t.keys ? s + 1 : t.keys;
+/* Query s sees the keys from `begins` on, up to `seen` */
+static __device__ inline int64_t seen(const Attention &t, int64_t s) { return attention_end(&t.attr, s, t.keys); }
+static __device__ inline int64_t begins(const Attention &t, int64_t s) { return attention_first(&t.attr, s); }
+static __device__ inline bool sees(const Attention &t, int64_t s, int64_t u) {
+    return u < seen(t, s) && u >= begins(t, s);
+}
+
+/* The tile of keys with the first one that query s sees */
+static __device__ inline int64_t first_tile(const Attention &t, int64_t s) { return begins(t, s) / TILE * TILE; }
+
+/* The score of query s for key u, which it sees, by their product; *slope: its derivative by the product */
+static __device__ inline float score_of(const Attention &t, const Place &p, int64_t s, int64_t u, float product,
+                                        float *slope) {
+    const float capped = attention_cap(&t.attr, t.attr.scale * product);
+    *slope = t.attr.scale * attention_cap_slope(&t.attr, capped);
+    if (!t.bias.count) return capped;
+    const int64_t at = attention_bias_at(&t.bias, p.sample, p.of_sample) + s * t.keys + u;
+    return capped + dtype_load(t.bias.dtype, t.bias.data, (size_t)at);
 }
 
 /* What dropout multiplies the probability of query s for key u by; rows begin at multiples of four draws. */

@@ -1,6 +1,6 @@
 /* embedding.cu: rows of a table w (V, D), and their gradient. For the gradient a block per row and part of D walks all
- * positions in ascending order, so that the order of a sum is fixed. add_rows: the first rows of a table, added to each
- * sample. */
+ * positions in ascending order, so that the order of a sum is fixed. add_rows: rows of a table from `start` on, added
+ * to each sample. */
 #include "elements.h"
 
 /* EACH: elements of a row that a thread has. WORDS: of 32 positions each, that a round looks at */
@@ -69,34 +69,38 @@ int k_cuda_embedding_dw(const KArgs *a, Err *e) {
                      idx->count, dim, a->attr->embedding.padding);
 }
 
-/* ---- add_rows: a sample's elements are the first ones of w */
+/* ---- add_rows: a sample's elements are those of w from an offset on */
 
 static int64_t sample_size(const View *y) {
     return y->shape.dim[y->shape.rank - 1] * y->shape.dim[y->shape.rank - 2];
 }
 
+static int64_t offset_of(const KArgs *a, const View *w) { return a->attr->axis.start * w->shape.dim[1]; }
+
 struct AddRows {
     enum { INPUTS = 1 };
     Elements w;
-    int64_t sample;
+    int64_t sample, first;
     __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
         int64_t at = begin % sample;
-        for (int i = 0; i < LANES; i++, at = at + 1 < sample ? at + 1 : 0) y[i] = x[0][i] + element_at(w, at);
+        for (int i = 0; i < LANES; i++, at = at + 1 < sample ? at + 1 : 0) y[i] = x[0][i] + element_at(w, first + at);
     }
 };
 
 int k_cuda_add_rows(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->add_rows.x)}};
     assert(a->add_rows.x.count == a->add_rows.y.count && a->add_rows.w.count >= sample_size(&a->add_rows.y));
-    return elements_run(a, e, AddRows{elements_of(&a->add_rows.w), sample_size(&a->add_rows.y)}, x);
+    return elements_run(a, e, AddRows{elements_of(&a->add_rows.w), sample_size(&a->add_rows.y),
+                                     offset_of(a, &a->add_rows.w)}, x);
 }
 
-static __global__ void sum_samples(Elements dw, Elements dy, int64_t count, int64_t sample, int64_t samples) {
+static __global__ void sum_samples(Elements dw, Elements dy, int64_t count, int64_t first, int64_t sample,
+                                   int64_t samples) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
         float sum = 0.0f;
-        for (int64_t n = 0; n < samples && i < sample; n++)
-            sum += dtype_load(dy.type, dy.data, (size_t)(n * sample + i));
+        for (int64_t n = 0; n < samples && i >= first && i < first + sample; n++)
+            sum += dtype_load(dy.type, dy.data, (size_t)(n * sample + i - first));
         dtype_store(dw.type, dw.data, (size_t)i, sum);
     }
 }
@@ -106,5 +110,5 @@ int k_cuda_add_rows_dw(const KArgs *a, Err *e) {
     int64_t sample = sample_size(dy);
     assert(dy->count % sample == 0);
     return launch_op(a, e, sum_samples, blocks_for(a, dw->count, TABLE_THREADS), TABLE_THREADS, elements_of(dw),
-                     elements_of(dy), dw->count, sample, dy->count / sample);
+                     elements_of(dy), dw->count, offset_of(a, dw), sample, dy->count / sample);
 }

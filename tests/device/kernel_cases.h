@@ -148,7 +148,9 @@ static const OpTest op_tests[] = {
 #define BOTH_TABLE(text, X, Y, Z, padding_) \
     {text, OP_embedding, .x = X, .y = Y, .z = Z}, \
     {text, OP_embedding_dw, .x = X, .y = Y, .z = Z, .attr.embedding = {padding_}}
-#define BOTH_ROWS(text, X, Z) {text, OP_add_rows, .x = X, .z = Z}, {text, OP_add_rows_dw, .x = X, .z = Z}
+#define BOTH_ROWS(text, X, Z, from) \
+    {text, OP_add_rows, .x = X, .z = Z, .attr.axis = {0, from}}, \
+    {text, OP_add_rows_dw, .x = X, .z = Z, .attr.axis = {0, from}}
 #define EACH_ROTARY(text, X, dim, base) \
     {text, OP_rotary, .x = X, .attr.rotary = {dim, 1, 0, base}}, \
     {text ", back", OP_rotary, .x = X, .attr.rotary = {dim, 1, 1, base}}, \
@@ -324,7 +326,8 @@ static const Case cases[] = {
     BOTH_TABLE("words", S3(3, 17, 5), S2(3, 17), S2(11, 5), -1),
     BOTH_TABLE("padding", S3(3, 17, 5), S2(3, 17), S2(11, 5), 4),
     BOTH_TABLE("one", S2(1, 1), S1(1), S2(1, 1), -1), BOTH_TABLE("wide", S2(7, 1537), S1(7), S2(5, 1537), -1),
-    BOTH_ROWS("all", S3(3, 7, 5), S2(7, 5)), BOTH_ROWS("some", S3(4, 7, 301), S2(11, 301)),
+    BOTH_ROWS("all", S3(3, 7, 5), S2(7, 5), 0), BOTH_ROWS("some", S3(4, 7, 301), S2(11, 301), 0),
+    BOTH_ROWS("later ones", S3(4, 7, 301), S2(15, 301), 6),
     EACH_ROTARY("one pair", S3(1, 1, 2), 2, 10000), EACH_ROTARY("two heads", S3(2, 5, 12), 6, 10000),
     EACH_ROTARY("whole words", S3(3, 37, 48), 16, 500000), EACH_ROTARY("wide heads", S3(2, 3, 2560), 512, 100),
     BOTH_UPSAMPLE("nearest, twice", IMAGE, S4(2, 3, 10, 14), {0.5f, 0.5f}, 0, 0),

@@ -262,42 +262,59 @@ typedef struct AttentionCase {
     float p;
     int64_t s;    /* keys, 0: as many as queries */
     int parts[4]; /* of (q, k, v) that lie in each operand; heads of k and v, 0: as many as of q */
+    int window;
+    float cap;
+    int bias;     /* 0: none; else 1 + 1 where it has samples + 2 where it has heads; 5: no gradient, as 1 */
 } AttentionCase;
 
 static const AttentionCase attentions[] = {
-    {"one", 1, 0, 1, 1, 1, 1, 0, 0, {3}},
-    {"one step, causal", 2, 1, 1, 2, 1, 6, 0, 0, {3}},
-    {"two heads", 2, 0, 1, 2, 5, 6, 0, 0, {3}},
-    {"causal", 3, 1, 1, 2, 7, 15, 0, 0, {3}},
-    {"time first", 2, 0, 0, 3, 6, 8, 0, 0, {3}},
-    {"time first, causal", 2, 1, 0, 2, 9, 8, 0, 0, {3}},
-    {"tiles", 1, 0, 1, 1, 131, 17, 0, 0, {3}},
-    {"tiles, causal", 2, 1, 1, 1, 130, 24, 0, 0, {3}},
-    {"dropout", 2, 0, 1, 2, 7, 6, 0.25f, 0, {3}},
-    {"dropout, tiles, causal", 1, 1, 1, 2, 70, 5, 0.5f, 0, {3}},
-    {"of two", 2, 0, 1, 2, 5, 6, 0, 7, {1, 2}},
-    {"of two, time first", 3, 0, 0, 3, 8, 9, 0, 3, {1, 2}},
-    {"of two, one query", 2, 0, 1, 2, 1, 8, 0, 9, {1, 2}},
-    {"of two, two keys, causal", 2, 1, 1, 2, 6, 8, 0, 2, {1, 2}},
-    {"of two, tiles", 1, 0, 1, 2, 70, 11, 0, 131, {1, 2}},
-    {"of two, more keys, causal", 2, 1, 1, 2, 5, 6, 0, 9, {1, 2}},
-    {"of two, more keys, tiles, causal", 1, 1, 0, 1, 66, 12, 0, 200, {1, 2}},
-    {"of two, more queries, tiles, causal", 1, 1, 1, 1, 140, 12, 0, 67, {1, 2}},
-    {"of two, dropout", 2, 0, 1, 2, 5, 6, 0.3f, 10, {1, 2}},
-    {"of two, dropout, tiles, causal", 1, 1, 1, 2, 69, 5, 0.4f, 75, {1, 2}},
-    {"of three", 2, 0, 1, 2, 5, 6, 0, 8, {1, 1, 1}},
-    {"of three, time first, dropout, causal", 2, 1, 0, 3, 7, 10, 0.2f, 6, {1, 1, 1}},
-    {"value apart", 2, 0, 1, 2, 6, 8, 0, 6, {2, 0, 1}},
-    {"wide heads, tiles, causal", 2, 1, 1, 1, 70, 144, 0, 0, {3}},
-    {"of two, wide head, dropout", 1, 0, 0, 2, 3, 131, 0.25f, 66, {1, 2}},
-    {"grouped", 4, 0, 1, 2, 5, 12, 0, 7, {1, 1, 1, 2}},
-    {"grouped, causal, dropout", 6, 1, 1, 2, 7, 24, 0.25f, 0, {1, 1, 1, 2}},
-    {"grouped, tiles, causal", 4, 1, 1, 1, 70, 32, 0, 0, {1, 1, 1, 2}},
-    {"grouped in one, time first", 4, 1, 0, 3, 9, 16, 0, 0, {3, 0, 0, 2}},
-    {"grouped, of two, more keys", 6, 0, 1, 2, 5, 12, 0.2f, 70, {1, 2, 0, 3}},
-    {"one head of keys", 3, 0, 1, 2, 66, 12, 0, 0, {1, 1, 1, 1}},
-    {"one head of keys, more queries, tiles, causal", 2, 1, 1, 1, 140, 24, 0, 67, {1, 2, 0, 1}},
-    {"one wide head of keys, fewer queries, causal", 2, 1, 1, 2, 5, 144, 0, 9, {1, 1, 1, 1}},
+    {"one", 1, 0, 1, 1, 1, 1, 0, 0, .parts = {3}},
+    {"one step, causal", 2, 1, 1, 2, 1, 6, 0, 0, .parts = {3}},
+    {"two heads", 2, 0, 1, 2, 5, 6, 0, 0, .parts = {3}},
+    {"causal", 3, 1, 1, 2, 7, 15, 0, 0, .parts = {3}},
+    {"time first", 2, 0, 0, 3, 6, 8, 0, 0, .parts = {3}},
+    {"time first, causal", 2, 1, 0, 2, 9, 8, 0, 0, .parts = {3}},
+    {"tiles", 1, 0, 1, 1, 131, 17, 0, 0, .parts = {3}},
+    {"tiles, causal", 2, 1, 1, 1, 130, 24, 0, 0, .parts = {3}},
+    {"dropout", 2, 0, 1, 2, 7, 6, 0.25f, 0, .parts = {3}},
+    {"dropout, tiles, causal", 1, 1, 1, 2, 70, 5, 0.5f, 0, .parts = {3}},
+    {"of two", 2, 0, 1, 2, 5, 6, 0, 7, .parts = {1, 2}},
+    {"of two, time first", 3, 0, 0, 3, 8, 9, 0, 3, .parts = {1, 2}},
+    {"of two, one query", 2, 0, 1, 2, 1, 8, 0, 9, .parts = {1, 2}},
+    {"of two, two keys, causal", 2, 1, 1, 2, 6, 8, 0, 2, .parts = {1, 2}},
+    {"of two, tiles", 1, 0, 1, 2, 70, 11, 0, 131, .parts = {1, 2}},
+    {"of two, more keys, causal", 2, 1, 1, 2, 5, 6, 0, 9, .parts = {1, 2}},
+    {"of two, more keys, tiles, causal", 1, 1, 0, 1, 66, 12, 0, 200, .parts = {1, 2}},
+    {"of two, more queries, tiles, causal", 1, 1, 1, 1, 140, 12, 0, 67, .parts = {1, 2}},
+    {"of two, dropout", 2, 0, 1, 2, 5, 6, 0.3f, 10, .parts = {1, 2}},
+    {"of two, dropout, tiles, causal", 1, 1, 1, 2, 69, 5, 0.4f, 75, .parts = {1, 2}},
+    {"of three", 2, 0, 1, 2, 5, 6, 0, 8, .parts = {1, 1, 1}},
+    {"of three, time first, dropout, causal", 2, 1, 0, 3, 7, 10, 0.2f, 6, .parts = {1, 1, 1}},
+    {"value apart", 2, 0, 1, 2, 6, 8, 0, 6, .parts = {2, 0, 1}},
+    {"wide heads, tiles, causal", 2, 1, 1, 1, 70, 144, 0, 0, .parts = {3}},
+    {"of two, wide head, dropout", 1, 0, 0, 2, 3, 131, 0.25f, 66, .parts = {1, 2}},
+    {"grouped", 4, 0, 1, 2, 5, 12, 0, 7, .parts = {1, 1, 1, 2}},
+    {"grouped, causal, dropout", 6, 1, 1, 2, 7, 24, 0.25f, 0, .parts = {1, 1, 1, 2}},
+    {"grouped, tiles, causal", 4, 1, 1, 1, 70, 32, 0, 0, .parts = {1, 1, 1, 2}},
+    {"grouped in one, time first", 4, 1, 0, 3, 9, 16, 0, 0, .parts = {3, 0, 0, 2}},
+    {"grouped, of two, more keys", 6, 0, 1, 2, 5, 12, 0.2f, 70, .parts = {1, 2, 0, 3}},
+    {"one head of keys", 3, 0, 1, 2, 66, 12, 0, 0, .parts = {1, 1, 1, 1}},
+    {"one head of keys, more queries, tiles, causal", 2, 1, 1, 1, 140, 24, 0, 67, .parts = {1, 2, 0, 1}},
+    {"one wide head of keys, fewer queries, causal", 2, 1, 1, 2, 5, 144, 0, 9, .parts = {1, 1, 1, 1}},
+    {"window", 2, 1, 1, 2, 9, 6, 0, 0, .parts = {3}, 3},
+    {"window of one", 2, 1, 1, 2, 5, 6, 0, 0, .parts = {3}, 1},
+    {"window, tiles", 2, 1, 1, 1, 200, 12, 0, 0, .parts = {1, 1, 1, 1}, 70},
+    {"window, tiles, dropout", 1, 1, 0, 2, 150, 5, 0.3f, 0, .parts = {3}, 20},
+    {"cap", 2, 1, 1, 2, 7, 6, 0, 0, .parts = {3}, 0, 0.5f},
+    {"cap, window, tiles", 2, 1, 1, 1, 140, 16, 0, 0, .parts = {1, 1, 1, 1}, 65, 0.7f},
+    {"bias", 2, 0, 1, 2, 5, 6, 0, 7, .parts = {1, 2}, 0, 0, 1},
+    {"bias by sample", 2, 0, 1, 3, 5, 6, 0, 0, .parts = {3}, 0, 0, 2},
+    {"bias by head, causal", 3, 1, 1, 2, 7, 15, 0, 0, .parts = {3}, 0, 0, 3},
+    {"bias by head and sample", 2, 0, 0, 2, 6, 8, 0, 0, .parts = {3}, 0, 0, 4},
+    {"bias without gradient", 2, 0, 1, 2, 5, 6, 0, 0, .parts = {3}, 0, 0, 5},
+    {"bias, grouped, tiles, causal, dropout", 4, 1, 1, 2, 70, 32, 0.2f, 0, .parts = {1, 1, 1, 2}, 0, 0, 1},
+    {"bias by head, grouped, tiles", 4, 0, 1, 2, 66, 16, 0, 131, .parts = {1, 1, 1, 2}, 0, 0, 3},
+    {"bias by head, cap, window, tiles", 2, 1, 1, 2, 130, 12, 0, 0, .parts = {3}, 66, 0.9f, 3},
 };
 
 static Shape steps_of(const AttentionCase *c, int64_t steps, int64_t features) {
@@ -320,7 +337,14 @@ static void open_attention(Bench *b, Device *device, OpKind kind, const Attentio
     b->device = device;
     b->kind = kind;
     float scale = c->parts[3] ? -0.4f : 1 / sqrtf((float)(c->c / c->heads)); /* a grouped one has one of its own */
-    b->attr.attention = (AttentionAttr){c->heads, kv_heads_of(c), c->causal, c->batch_first, scale, c->p, 3};
+    b->attr.attention = (AttentionAttr){c->heads, kv_heads_of(c), c->causal, c->batch_first, scale, c->p, 3, c->window,
+        c->cap};
+}
+
+/* The bias, or its gradient, as operand k */
+static void add_bias(Bench *b, int k, const AttentionCase *c, DType t, double size) {
+    const int of = c->bias == 5 ? 0 : c->bias - 1;
+    if (c->bias) add(b, k, shape4(of & 1 ? c->n : 1, of & 2 ? c->heads : 1, c->t, c->s ? c->s : c->t), t, size);
 }
 
 /* Where a GPU's tensor cores multiply, probabilities and their gradients are rounded to the operands' type. */
@@ -337,6 +361,7 @@ static void check_attention(Device *device, const AttentionCase *c, DType t) {
         open_attention(&b, device, OP_attention, c);
         add_parts(&b, 0, c, t, 2);
         if (c->p > 0) add_calls(&b, 3, 5);
+        add_bias(&b, 4, c, t, 1);
         add(&b, OP_IN, steps_of(c, c->t, c->c), t, 0);
         if (training) add(&b, OP_IN + 1, lse, DT_F32, 0);
         check(&b, ref_attention, rounding, "%s, %s%s", c->name, dtype_name(t), training ? "" : ", evaluation");
@@ -349,15 +374,19 @@ static void check_attention(Device *device, const AttentionCase *c, DType t) {
     add(&b, 4, steps_of(c, c->t, c->c), t, 0);
     add(&b, 5, lse, DT_F32, 0);
     if (c->p > 0) add_calls(&b, 6, 5);
+    add_bias(&b, 7, c, t, 1);
     for (int k = 0; k < 3; k++) {
         if (b.at[1 + k].block) pack(&b.at[1 + k]);
         f.at[k] = b.at[1 + k];
     }
+    if (b.at[7].block) pack(&b.at[7]);
     f.at[3] = b.at[6];
+    f.at[4] = b.at[7];
     f.at[OP_IN] = b.at[4];
     f.at[OP_IN + 1] = b.at[5];
     twin(&f, ref_attention);
     add_parts(&b, OP_IN, c, t, 0);
+    if (c->bias != 5) add_bias(&b, OP_IN + 3, c, t, 0);
     check(&b, ref_attention_dx, rounding, "%s, %s", c->name, dtype_name(t));
 }
 

@@ -1,6 +1,7 @@
 -- Networks that branch: graphs from a forward function, named children, shared, tied and frozen parameters.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
+local cell = require "memtide.net.cell"
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 local device = assert(core.device "cpu")
@@ -379,6 +380,50 @@ do
   tap.is(debug.gethook(), nil, "no hook stays")
   tap.is(table.concat(inner.held, " "), "2 2", "a graph in a forward function has variables of its own; a tail call keeps them")
   tap.is(table.concat(outer.held, " "), "3 2 3", "a name that is bound again lets go")
+end
+
+-- ---- x += y: the same numbers, and in PyTorch's step one value less
+do
+  local function model(call)
+    return nn.Graph{a = nn.Linear(64, 64), b = nn.Linear(64, 64), forward = function(self, x)
+      local y = self.a(x)
+      y = call(y, self.b(x))
+      return nn.relu(y)
+    end}
+  end
+  local function allocations(call)
+    local all = mt.experiment{name = "inplace", model = function() return model(call) end, input = {64}, classes = 64,
+      batch = 1024, loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.1}, framework = "pytorch"}
+    local one = cell.compile(cell.build(all:cells()[1]))
+    local _, count = one.program:dump():match "= step 3.*":gsub("%+%d+ 262144 ", "")
+    cell.release(one)
+    return count
+  end
+  tap.is(allocations(function(a, b) return a + b end) - allocations(function(a, b) return a:add_(b) end), 1,
+    "add_ makes no new value")
+end
+
+-- ---- layers over the last dimension of (N, H, W, C), and of the same values as (N, H W, C): the same losses
+do
+  local function model(wide)
+    return nn.Graph{conv = nn.Conv2d(3, 5, 2), norm = nn.LayerNorm(5), up = nn.Linear(5, 7), down = nn.Linear(7, 5),
+      last = nn.Conv2d(5, 2, 1), forward = function(self, x)
+        local image = self.conv(x)
+        local y = wide and image:permute(0, 2, 3, 1) or image:flatten(2):transpose(1, 2)
+        y = self.down(nn.gelu(self.up(self.norm(y))))
+        y = wide and y:permute(0, 3, 1, 2) or y:transpose(1, 2):unflatten(2, {3, 4})
+        return self.last(image + y):flatten(1)
+      end}
+  end
+  for _, settings in ipairs{{}, {checkpoint = "all"}, {inplace = true}} do
+    local options = {settings = settings, what = "images by their last dimension"}
+    local one, two = train(model(true), {2, 3, 4, 5}, options), train(model(false), {2, 3, 4, 5}, options)
+    for i = 1, 3 do tap.near(one.losses[i], two.losses[i], 1e-5, "the same loss " .. i) end
+    for name, gradient in pairs(one.gradients) do
+      tap.near(norm(gradient), norm(two.gradients[name]), 1e-5, "the same gradient of " .. name)
+    end
+    tap.ok(one.predicted.peak.bytes <= two.predicted.peak.bytes, "in no more memory")
+  end
 end
 
 tap.done()

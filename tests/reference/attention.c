@@ -43,8 +43,29 @@ static double *lse_of(const Head *h, double *lse, int64_t t) {
 
 static int64_t seen(const Head *h, int64_t t) { return h->attr->causal && t < h->keys ? t + 1 : h->keys; }
 
-static double score(const Head *h, const Tensor *qkv, int64_t t, int64_t u) {
-    return dot(part(h, qkv, t, 0), part(h, qkv, u, 1), h->width) * (double)h->attr->scale;
+static int64_t first(const Head *h, int64_t t) {
+    return h->attr->window && t >= h->attr->window ? t - h->attr->window + 1 : 0;
+}
+
+/* Of the bias (N or 1, heads or 1, T, S) or its gradient; NULL: there is none. */
+static double *bias_of(const Head *h, const Tensor *bias, int64_t t, int64_t u) {
+    const int64_t *d = bias->shape.dim;
+    if (!bias->at) return NULL;
+    return &bias->at[(((d[0] > 1 ? h->n : 0) * d[1] + (d[1] > 1 ? h->h : 0)) * d[2] + t) * d[3] + u];
+}
+
+/* The score before the bias; *slope: the derivative of the cap */
+static double capped(const Head *h, const Tensor *qkv, int64_t t, int64_t u, double *slope) {
+    const double cap = (double)h->attr->cap;
+    const double plain = dot(part(h, qkv, t, 0), part(h, qkv, u, 1), h->width) * (double)h->attr->scale;
+    const double tanh_of = cap > 0 ? tanh(plain / cap) : 0;
+    *slope = 1 - tanh_of * tanh_of;
+    return cap > 0 ? cap * tanh_of : plain;
+}
+
+static double score(const Head *h, const Tensor *qkv, const Tensor *bias, int64_t t, int64_t u, double *slope) {
+    const double *more = bias_of(h, bias, t, u);
+    return capped(h, qkv, t, u, slope) + (more ? *more : 0);
 }
 
 /* What dropout multiplies the probability of (t, u) by; rows of draws are padded to multiples of four. */
@@ -55,12 +76,13 @@ static double kept(const Head *h, const Ref *r, const Tensor *calls, int64_t t, 
 }
 
 static void forward_row(const Head *h, Ref *r, int64_t t) {
-    double *p = r->scratch, sum = 0, *y = mixed(h, &r->attention.y, t);
+    double *p = r->scratch, sum = 0, slope, *y = mixed(h, &r->attention.y, t);
     const Tensor *qkv = &r->attention.q;
-    for (int64_t u = 0; u < seen(h, t); u++) sum += p[u] = exp(score(h, qkv, t, u));
+    for (int64_t u = first(h, t); u < seen(h, t); u++)
+        sum += p[u] = exp(score(h, qkv, &r->attention.bias, t, u, &slope));
     for (int64_t j = 0; j < h->width; j++) {
         y[j] = 0;
-        for (int64_t u = 0; u < seen(h, t); u++)
+        for (int64_t u = first(h, t); u < seen(h, t); u++)
             y[j] += p[u] / sum * kept(h, r, &r->attention.calls, t, u) * part(h, qkv, u, 2)[j];
     }
     if (r->attention.lse.at) *lse_of(h, r->attention.lse.at, t) = log(sum);
@@ -78,11 +100,14 @@ static void back_row(const Head *h, Ref *r, int64_t t) {
     const Tensor *qkv = &r->attention_dx.q, *dqkv = &r->attention_dx.dq;
     double *dy = mixed(h, &r->attention_dx.dy, t), lse = *lse_of(h, r->attention_dx.lse.at, t);
     double *p = r->scratch, *dp = p + h->keys, inner = dot(dy, mixed(h, &r->attention_dx.y, t), h->width);
-    for (int64_t u = 0; u < seen(h, t); u++) {
+    for (int64_t u = first(h, t); u < seen(h, t); u++) {
+        double slope, *dbias = bias_of(h, &r->attention_dx.dbias, t, u);
         double keep = kept(h, r, &r->attention_dx.calls, t, u);
-        p[u] = exp(score(h, qkv, t, u) - lse);
+        p[u] = exp(score(h, qkv, &r->attention_dx.bias, t, u, &slope) - lse);
         dp[u] = keep * dot(dy, part(h, qkv, u, 2), h->width);
-        double ds = p[u] * (dp[u] - inner) * (double)h->attr->scale;
+        double ds = p[u] * (dp[u] - inner);
+        if (dbias) *dbias += ds;
+        ds *= slope * (double)h->attr->scale;
         for (int64_t j = 0; j < h->width; j++) {
             part(h, dqkv, t, 0)[j] += ds * part(h, qkv, u, 1)[j];
             part(h, dqkv, u, 1)[j] += ds * part(h, qkv, t, 0)[j];
@@ -93,7 +118,7 @@ static void back_row(const Head *h, Ref *r, int64_t t) {
 
 void ref_attention_dx(Ref *r) {
     Head h = head_of(r, &r->attention_dx.q, &r->attention_dx.y);
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 4; k++)
         for (int64_t i = 0; i < r->out[k].count; i++) r->out[k].at[i] = 0;
     for (h.n = 0; h.n < h.samples; h.n++)
         for (h.h = 0; h.h < h.attr->heads; h.h++)

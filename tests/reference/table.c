@@ -25,12 +25,13 @@ void ref_embedding_dw(Ref *r) {
 void ref_add_rows(Ref *r) {
     const int64_t *d = r->add_rows.x.shape.dim;
     for (int64_t i = 0; i < r->add_rows.x.count; i++)
-        r->add_rows.y.at[i] = r->add_rows.x.at[i] + r->add_rows.w.at[i % (d[1] * d[2])];
+        r->add_rows.y.at[i] = r->add_rows.x.at[i] + r->add_rows.w.at[r->attr->axis.start * d[2] + i % (d[1] * d[2])];
 }
 
 void ref_add_rows_dw(Ref *r) {
     const int64_t *d = r->add_rows_dw.dy.shape.dim;
     zero(&r->add_rows_dw.dw);
     for (int64_t n = 0; n < d[0]; n++)
-        for (int64_t t = 0; t < d[1] * d[2]; t++) r->add_rows_dw.dw.at[t] += r->add_rows_dw.dy.at[n * d[1] * d[2] + t];
+        for (int64_t t = 0; t < d[1] * d[2]; t++)
+            r->add_rows_dw.dw.at[r->attr->axis.start * d[2] + t] += r->add_rows_dw.dy.at[n * d[1] * d[2] + t];
 }

@@ -1,4 +1,6 @@
 /* Sums and products of two tensors. */
+#include <inttypes.h>
+
 #include "program/rule.h"
 
 static void add_gradient(Gradients *g, const Op *f, int dy) {
@@ -48,22 +50,30 @@ static void broadcast_show(const Attr *a, Line *l) { line_put(l, " %s", a->broad
 const OpRule rule_broadcast = {broadcast_fits, NULL, broadcast_gradient, broadcast_show};
 const OpRule rule_broadcast_ds = {broadcast_ds_fits, NULL, NULL, broadcast_show};
 
-/* ---- the first rows of a table */
+/* ---- rows of a table from `start` on */
 
-/* w (R, D), y (..., T, D), T <= R */
-static bool rows_of_table(const Buf *w, const Buf *y) {
+/* w (R, D), y (..., T, D), start + T <= R */
+static bool rows_of_table(const Buf *w, const Buf *y, const Attr *a) {
     int last = y->shape.rank - 1;
     return w->shape.rank == 2 && last >= 1 && y->layout == LAYOUT_ROWS && w->shape.dim[1] == y->shape.dim[last] &&
-           w->shape.dim[0] >= y->shape.dim[last - 1];
+           a->axis.start >= 0 && w->shape.dim[0] - a->axis.start >= y->shape.dim[last - 1];
 }
 
-static bool add_rows_fits(const Operands *o) { return fits_whole(o) && rows_of_table(o->add_rows.w, o->add_rows.y); }
-static bool add_rows_dw_fits(const Operands *o) { return rows_of_table(o->add_rows_dw.dw, o->add_rows_dw.dy); }
+static bool add_rows_fits(const Operands *o) {
+    return fits_whole(o) && rows_of_table(o->add_rows.w, o->add_rows.y, o->attr);
+}
+static bool add_rows_dw_fits(const Operands *o) {
+    return rows_of_table(o->add_rows_dw.dw, o->add_rows_dw.dy, o->attr);
+}
 
 static void add_rows_gradient(Gradients *g, const Op *f, int dy) {
     gradient_by(g, OP_add_rows_dw, f, g->leaf[f->add_rows.w], dy, NO_BUF);
     gradient_pass(g, f, f->add_rows.x, dy);
 }
 
-const OpRule rule_add_rows = {add_rows_fits, NULL, add_rows_gradient, NULL};
-const OpRule rule_add_rows_dw = {add_rows_dw_fits, NULL, NULL, NULL};
+static void add_rows_show(const Attr *a, Line *l) {
+    if (a->axis.start) line_put(l, " start=%" PRId64, a->axis.start);
+}
+
+const OpRule rule_add_rows = {add_rows_fits, NULL, add_rows_gradient, add_rows_show};
+const OpRule rule_add_rows_dw = {add_rows_dw_fits, NULL, NULL, add_rows_show};

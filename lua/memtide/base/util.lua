@@ -89,6 +89,17 @@ function util.must_write(name, done, message)
   error(util.failure(('cannot write to %s: %s'):format(name, why), "file"), 0)
 end
 
+-- The text of a file that a script names. what: calls the path in messages: "data.mnist: folder"
+function util.read_file(path, what)
+  core.check_path(path, what)
+  local file, message = io.open(path, "rb")
+  local text = file and file:read "a"
+  if file then file:close() end
+  if text then return text end
+  local why = message and message:match "^.*: (.*)$" or "it is no file"
+  error(util.failure(("cannot open %s: %s"):format(path, why), "file"), 0)
+end
+
 -- Calls fill(write), where write(text) appends to a new file that gets the name `path` when it is complete
 -- (core/io/file.h). Returns whether the text went to standard output instead.
 function util.replace(path, fill)

@@ -12,7 +12,7 @@ local util = require "memtide.base.util"
 local commands = {}
 
 commands.names = {"run", "predict", "status", "watch", "fit", "explain", "dump", "tune", "compare", "cells", "slurm",
-  "merge", "verify", "snapshot", "calibrate", "completion", "devices", "help"}
+  "merge", "verify", "import", "snapshot", "calibrate", "completion", "devices", "help"}
 
 local known = {}
 for _, name in ipairs(commands.names) do known[name] = true end

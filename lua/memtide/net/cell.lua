@@ -7,6 +7,7 @@ local literal = require "memtide.base.literal"
 local process_memory = require "memtide.results.process_memory"
 local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
+local weights = require "memtide.net.weights"
 
 local cell = {}
 local SCHEME = "3" -- part of cell ids: a new number when settings_text changes
@@ -138,6 +139,7 @@ function cell.build(self)
   local input, model = input_of(self), model_of(self)
   check_reads(self)
   self.network = nn.network(model, v.loss, {built_batch(v), table.unpack(input)})
+  self.files = rawget(model, "files")
   self.model_name = v.model_name or model.title or model.kind
   local _, frozen = self.network:parameters()
   if frozen > 0 then self.model_name = ("%s (%d frozen)"):format(self.model_name, frozen) end
@@ -189,6 +191,7 @@ local function settings_text(self, purpose)
     if value then parts[#parts + 1] = ("%s %s"):format(name, core.number(value)) end
   end
   if v.schedule then parts[#parts + 1] = v.schedule.text end
+  if v.weights then parts[#parts + 1] = "weights " .. literal.of(v.weights) end
   return table.concat(parts, "\n")
 end
 
@@ -350,6 +353,15 @@ local function failed(reason, code)
   return {status = code == "oom" and "oom" or "error", reason = reason, code = code}
 end
 
+-- Gives parameters the values of the cell's files of weights, if it has any -> true; nil, message, code
+local function start_from_weights(self, runtime)
+  local given = self.values.weights
+  if not given then return true end
+  local path, options = given, {}
+  if type(given) == "table" then path, options = given[1], {strict = given.strict, skip = given.skip} end
+  return weights.load({runtime = runtime, network = self.network, files = self.files}, path, options)
+end
+
 -- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy}; what was not measured is nil.
 -- progress(i, n) is called before step i.
 function cell.run(self, progress)
@@ -361,6 +373,8 @@ function cell.run(self, progress)
     memory = self.memory, seed = self.seed}
   if not runtime then return failed(reason, code) end
   local scope <close> = runtime
+  local started, why, kind = start_from_weights(self, runtime)
+  if not started then return failed(why, kind) end
   local run, step_reason, step_code = measure.run(self, runtime, loader, device, progress)
   if not run then return failed(step_reason, step_code) end
   local out = {memory = runtime:memory(), losses = run.losses, samples = run.samples,

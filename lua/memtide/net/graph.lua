@@ -73,7 +73,7 @@ end
 -- Fields of layers and graphs, which cannot be names of children
 local RESERVED = {}
 for name in ("kind title where options text frozen tied names places held from result children order forward " ..
-  "listing freeze unfreeze"):gmatch "%a+" do RESERVED[name] = true end
+  "listing freeze unfreeze files"):gmatch "%a+" do RESERVED[name] = true end
 
 local function check_name(name)
   if type(name) ~= "string" or not name:match "^[%a_][%w_]*$" or RESERVED[name] then
@@ -81,11 +81,19 @@ local function check_name(name)
   end
 end
 
+local OWN = "." -- the name of a layer that adds no name: its parameters have the graph's own
+
 -- children[name] = a layer or a list of layers; keys[layer] = "conv1", or "blocks.0" for an element of a list;
 -- plain[name] = other values
 local function register(what, is_layer)
-  local children, keys, plain = {}, {}, {}
-  for _, name in ipairs(util.sorted_keys(what)) do -- order and forward are no layers
+  local children, keys, plain, named = {}, {}, {}, {}
+  for name, value in pairs(what) do if math.type(name) ~= "integer" then named[name] = value end end
+  if #what > 1 then util.fail("Graph: at most one layer has no name, found %d", #what) end
+  if what[1] ~= nil then
+    if not is_layer(what[1]) then util.fail("Graph: expected a layer without a name, found a %s", type(what[1])) end
+    children[1], keys[what[1]] = what[1], OWN
+  end
+  for _, name in ipairs(util.sorted_keys(named)) do -- order and forward are no layers
     local value = what[name]
     if is_layer(value) then
       check_name(name)
@@ -113,7 +121,10 @@ local function self_of(trace, children, plain)
       end
       if children[name] ~= nil then return children[name] end
       if plain[name] ~= nil then return plain[name] end
-      util.fail("self.%s does not exist%s", tostring(name), util.meant(name, util.sorted_keys(children)))
+      local known = {}
+      for key in pairs(children) do known[#known + 1] = tostring(key) end
+      table.sort(known)
+      util.fail("self.%s does not exist%s", tostring(name), util.meant(name, known))
     end,
     __newindex = function(_, name) util.fail("self.%s is set in forward: a graph keeps nothing", tostring(name)) end,
   })
@@ -125,8 +136,8 @@ local function places_of(trace, order)
   util.check_type("Graph: order", order, "table")
   for i, name in ipairs(order) do rank[name] = i end
   for i, name in ipairs(trace.graph.names) do
-    local child = name:match "^[%a_][%w_]*" -- of a list of layers, the list
-    if not name:find "#" and not rank[child] then util.fail('Graph: order does not name "%s"', child) end
+    local child = name == OWN and 1 or name:match "^[%a_][%w_]*" -- of a list of layers, the list
+    if not name:find "#" and not rank[child] then util.fail('Graph: order does not name "%s"', tostring(child)) end
     places[i] = (rank[child] or 0) * #trace.graph.names + i
   end
   return places

@@ -2,34 +2,12 @@
 -- each comes from (torchvision, the DCGAN example, nanoGPT, Hugging Face), so that its weights can be loaded. Each
 -- takes one table of options. Classifiers return logits.
 local nn = require "memtide.net.nn".nn
+local define = require "memtide.net.model".define
 local util = require "memtide.base.util"
 
 local models = {}
 
--- The options with their defaults; raises for an unknown option or a wrong type.
-local function with_defaults(name, given, defaults)
-  local options = {}
-  util.check_type("models." .. name, given or {}, "table")
-  util.check_keys("models." .. name, given or {}, util.sorted_keys(defaults))
-  for key, default in pairs(defaults) do
-    local value = (given or {})[key]
-    if value == nil then value = default end
-    if type(value) ~= type(default) then
-      util.fail("models.%s: %s: expected a %s, found %s", name, key, type(default), tostring(value))
-    end
-    options[key] = value
-  end
-  return options
-end
-
--- Defines models.NAME{options}, which returns a layer whose title is NAME, in print and in the CSV.
-local function model(name, defaults, build)
-  models[name] = function(given)
-    local layer = build(with_defaults(name, given, defaults))
-    layer.title = name
-    return layer
-  end
-end
+local function model(name, defaults, build) define(models, name, defaults, build) end
 
 local function append(list, ...)
   for _, item in ipairs{...} do list[#list + 1] = item end
@@ -285,71 +263,6 @@ model("GPT", {block_size = 1024, vocab_size = 50257, n_layer = 12, n_head = 12, 
   }
 end)
 
--- A norm and a layer of Llama, with the variables of Hugging Face's forward functions. Rotary embeddings rotate the first
--- half of each head with the second, which is its layout of the weights. Keys and values may have fewer heads than
--- queries.
-local function llama_norm(o) return nn.RMSNorm(o.hidden_size, {eps = o.rms_norm_eps, listing = "LlamaRMSNorm"}) end
-
-local function llama_layer(o)
-  local width = o.hidden_size // o.num_attention_heads
-  local of_keys = width * (o.num_key_value_heads > 0 and o.num_key_value_heads or o.num_attention_heads)
-  local function linear(from, to) return nn.Linear(from, to, {bias = false}) end
-  local rotary = nn.RotaryPositionalEmbeddings(width, o.max_position_embeddings, o.rope_theta, {interleaved = false})
-  return nn.Graph{
-    self_attn = nn.Graph{
-      q_proj = linear(o.hidden_size, o.hidden_size), k_proj = linear(o.hidden_size, of_keys),
-      v_proj = linear(o.hidden_size, of_keys), o_proj = linear(o.hidden_size, o.hidden_size),
-      listing = "LlamaAttention",
-      forward = function(self, x)
-        local q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        q, k = rotary(q), rotary(k)
-        return self.o_proj(nn.scaled_dot_product_attention(q, k, v,
-          {num_heads = o.num_attention_heads, is_causal = true, enable_gqa = true}))
-      end,
-    },
-    mlp = nn.Graph{
-      gate_proj = linear(o.hidden_size, o.intermediate_size), up_proj = linear(o.hidden_size, o.intermediate_size),
-      down_proj = linear(o.intermediate_size, o.hidden_size),
-      forward = function(self, x) return self.down_proj(nn.silu(self.gate_proj(x)) * self.up_proj(x)) end,
-    },
-    input_layernorm = llama_norm(o), post_attention_layernorm = llama_norm(o),
-    order = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
-    forward = function(self, x)
-      local residual = x
-      x = self.input_layernorm(x)
-      x = self.self_attn(x)
-      x = residual + x
-      residual = x
-      x = self.post_attention_layernorm(x)
-      x = self.mlp(x)
-      return residual + x
-    end,
-  }
-end
-
--- (N, T) tokens -> (N T, vocab_size), as GPT. The defaults are those of LlamaConfig. num_key_value_heads = 0: as many
--- as num_attention_heads. checkpoint = "marked" is its gradient_checkpointing_enable().
-model("Llama", {vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
-  num_attention_heads = 32, num_key_value_heads = 0, max_position_embeddings = 2048, rms_norm_eps = 1e-6,
-  rope_theta = 10000, tie_word_embeddings = false}, function(o)
-  local embed_tokens, layers = nn.Embedding(o.vocab_size, o.hidden_size), {}
-  for i = 1, o.num_hidden_layers do layers[i] = nn.Checkpoint(llama_layer(o)) end
-  return nn.Graph{
-    model = nn.Graph{
-      embed_tokens = embed_tokens, layers = layers, norm = llama_norm(o), listing = "LlamaModel",
-      forward = function(self, x)
-        local inputs_embeds = self.embed_tokens(x)
-        x = inputs_embeds
-        for _, layer in ipairs(self.layers) do x = layer(x) end
-        return self.norm(x)
-      end,
-    },
-    lm_head = nn.Linear(o.hidden_size, o.vocab_size,
-      {bias = false, tied = o.tie_word_embeddings and embed_tokens or nil}),
-    forward = function(self, x) return self.lm_head(self.model(x)):flatten(0, 1) end,
-  }
-end)
-
 -- ---- DCGAN
 
 -- Side of the smallest image, and how often it is doubled to reach `size`: 64 = 4 * 2^4, 28 = 7 * 2^2.
@@ -422,6 +335,9 @@ model("UNet", {in_channels = 3, num_classes = 1, features = 64, depth = 4}, func
     end,
   }
 end)
+
+require "memtide.net.decoders"(models)
+require "memtide.net.encoders"(models)
 
 setmetatable(models, {
   __index = function(_, name)

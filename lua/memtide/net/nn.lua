@@ -114,7 +114,7 @@ local function check_names(layer)
   local seen = {}
   for i = 1, #layer do
     local name = layer.names[i] or tostring(i - 1)
-    if not name:match "^[%w_]+$" then util.fail('%s: "%s" cannot be the name of a layer', layer.kind, name) end
+    if not name:match "^[%w_-]+$" then util.fail('%s: "%s" cannot be the name of a layer', layer.kind, name) end
     if seen[name] then util.fail('%s: there are two layers of the name "%s"', layer.kind, name) end
     seen[name] = true
     layer.names[i] = name

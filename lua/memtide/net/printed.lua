@@ -58,7 +58,7 @@ local function value_text(kind, option, value)
   if type == "list" then return ("(%s)"):format(value:gsub(",", ", ")) end
   if WORDS[value] then return WORDS[value] end
   if type:find "^pair" and value:find "^%d" then return pair(kind, value) end
-  return type:find "^float" and float(tonumber(value)) or value
+  return type:find "^float" and tonumber(value) and float(tonumber(value)) or value
 end
 
 local printed = {}

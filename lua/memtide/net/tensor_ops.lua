@@ -33,6 +33,9 @@ return function(nn, graph)
 
   function functions.add(...) return graph.call(nn.Add{}, ...) end
   function functions.mul(...) return graph.call(nn.Mul{}, ...) end
+  -- x = x:add_(y) is PyTorch's x += y
+  function functions.add_(...) return graph.call(nn.Add{inplace = true}, ...) end
+  function functions.mul_(...) return graph.call(nn.Mul{inplace = true}, ...) end
 
   local function scaled(x, factor, offset) return graph.call(nn.Scale(factor, offset), x) end
 

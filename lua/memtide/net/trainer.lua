@@ -89,7 +89,7 @@ function trainer.new(options)
     seed = seed or 1}
   if not runtime then return nil, message, code end
   local self = setmetatable({network = network, programs = programs, runtime = runtime,
-    model = options.model, schedule = options.schedule,
+    model = options.model, files = rawget(options.model, "files"), schedule = options.schedule,
     labels = nn.of_classes(options.loss), base_rate = values.optimizer:rate(), mode = values.mode,
     identity = identity(options, values, seed or 1)}, Trainer)
   memory.watch(self)

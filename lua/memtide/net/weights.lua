@@ -49,7 +49,7 @@ local function check_options(method, path, options, known)
 end
 
 -- Compares the tensors of a file with the wanted ones -> {missing names}, {unexpected names}, {messages about shapes
--- and types}. found: by name; fits: the field that must be equal, "as" or "dtype"
+-- and types}. found: by name; fits: the field that must be equal, "as" or "dtype"; nil: none
 local function compare(wanted, found, fits)
   local missing, unexpected, misfits = {}, {}, {}
   for _, want in ipairs(wanted) do
@@ -58,7 +58,7 @@ local function compare(wanted, found, fits)
     elseif shape_text(tensor.shape) ~= shape_text(want.shape) then
       misfits[#misfits + 1] = ("%s: expected the shape %s, found %s"):format(want.name, shape_text(want.shape),
         shape_text(tensor.shape))
-    elseif tensor[fits] ~= want[fits] then
+    elseif fits and tensor[fits] ~= want[fits] then
       misfits[#misfits + 1] = ("%s: expected %s, found %s"):format(want.name, want.dtype, tensor.dtype)
     end
   end
@@ -86,6 +86,16 @@ local function tensors_of(network)
   return table.move(more, 1, #more, #list + 1, list)
 end
 
+-- {name = true} of all names that its tensors have, shared ones several
+local function names_of(trainer)
+  local names = {}
+  for _, tensor in ipairs(tensors_of(trainer.network)) do
+    names[tensor.name] = true
+    for _, alias in ipairs(tensor.aliases or {}) do names[alias] = true end
+  end
+  return names
+end
+
 -- Moves tensors from the other names of a shared parameter to its first name.
 local function resolve_aliases(trainer, found)
   for _, param in ipairs(tensors_of(trainer.network)) do
@@ -95,11 +105,12 @@ local function resolve_aliases(trainer, found)
   end
 end
 
--- Reads those of the wanted tensors that the file has -> true; nil, message, code
-local function read_all(file, runtime, wanted, found, stored)
+-- Reads those of the wanted tensors that were found -> true; nil, message, code
+local function read_all(runtime, wanted, found, stored)
   for _, want in ipairs(wanted) do
-    if found[want.name] then
-      local done, message, code = file:read(found[want.name].name, runtime, want.number, stored)
+    local tensor = found[want.name]
+    if tensor then
+      local done, message, code = tensor.file:read(tensor.name, runtime, want.number, stored)
       if not done then return nil, message, code end
     end
   end
@@ -162,6 +173,86 @@ local function check_tensors(path, file, saved)
   return true
 end
 
+-- ---- files: one, several with an index, or a folder with either
+
+local INDEX = ".index.json" -- ends the name of an index: {"weight_map": {tensor = file beside it}}
+local IN_FOLDER = {"model.safetensors", "model.safetensors" .. INDEX}
+
+-- The names of the files of an index
+local function shards(path)
+  local index, message, code = core.json(util.read_file(path, "trainer:load: path"), path)
+  if not index then return nil, message, code end
+  local map, names, seen = type(index) == "table" and index.weight_map, {}, {}
+  if type(map) ~= "table" then return nil, path .. ': expected "weight_map", the file of each tensor', "format" end
+  for _, tensor in ipairs(util.sorted_keys(map)) do
+    local name = map[tensor]
+    if type(name) ~= "string" or name:find "/" then
+      return nil, ('%s: weight_map: %s: expected the name of a file beside it'):format(path, tostring(tensor)), "format"
+    end
+    if not seen[name] then seen[name], names[#names + 1] = true, name end
+  end
+  return names
+end
+
+-- The paths of the files that a path stands for; nil, message, code
+local function paths_of(path)
+  if core.can_read(path .. "/.", "trainer:load: path") then
+    for _, name in ipairs(IN_FOLDER) do
+      if core.can_read(path .. "/" .. name, "trainer:load: path") then return paths_of(path .. "/" .. name) end
+    end
+    return nil, ("%s has neither %s"):format(path, table.concat(IN_FOLDER, " nor ")), "file"
+  end
+  if path:sub(-#INDEX) ~= INDEX then return {path} end
+  local names, message, code = shards(path)
+  if not names then return nil, message, code end
+  for i, name in ipairs(names) do names[i] = (path:match "^.*/" or "") .. name end
+  return names
+end
+
+local Files = {}
+Files.__close = function(files) for _, file in ipairs(files) do file:close() end end
+
+-- Opens all files -> {file, ..., tensors = {name = {name, file, ...}}, paths}; nil, message, code
+local function open_all(path)
+  local paths, why, kind = paths_of(path)
+  if not paths then return nil, why, kind end
+  local files = setmetatable({tensors = {}, paths = paths}, Files)
+  for i, one in ipairs(paths) do
+    local file, message, code = core.safetensors(one)
+    if not file then
+      Files.__close(files)
+      return nil, message, code
+    end
+    files[i] = file
+    for _, tensor in ipairs(file:list()) do files.tensors[tensor.name], tensor.file = tensor, file end
+  end
+  return files
+end
+
+-- Gives tensors the names that the network has for them, and drops those that it has none for. rules: of the model, see
+-- model.define; nil: none
+local function rename(rules, known, found)
+  local function name_of(name)
+    for _, rule in ipairs(rules.names or {}) do name = name:gsub(rule[1], rule[2]) end
+    return not known[name] and rules.base and known[rules.base .. name] and rules.base .. name or name
+  end
+  -- A rule is for whole names: those of files without the head get their prefix first.
+  local function whole_name(name)
+    local plain = name_of(name)
+    return known[plain] and plain or rules.base and name_of(rules.base .. name) or plain
+  end
+  local function is_ignored(name)
+    for _, pattern in ipairs(rules.ignored or {}) do
+      if name:find(pattern) or rules.base and (rules.base .. name):find(pattern) then return true end
+    end
+  end
+  for _, name in ipairs(rules and util.sorted_keys(found) or {}) do
+    local tensor, other = found[name], not known[name] and whole_name(name)
+    if other and known[other] then found[name], found[other] = nil, found[other] or tensor
+    elseif other and is_ignored(name) then found[name] = nil end
+  end
+end
+
 -- ---- weights
 
 local function names_and_numbers(list)
@@ -182,13 +273,14 @@ function weights.save(trainer, path, options)
 end
 
 -- load(path, {strict = true, skip = {names}}) -> {missing = {names}, unexpected = {names}}; nil, message, code
+-- path: a file, an index of several, or a folder that has a model.safetensors or its index
 -- As PyTorch's load_state_dict: shapes must agree, names too unless strict is false. Tensors named in skip are ignored.
 -- If something does not fit, it raises before anything is changed.
 function weights.load(trainer, path, options)
   options = check_options("load", path, options, {"strict", "skip"})
-  local file <close>, message, code = core.safetensors(path)
-  if not file then return nil, message, code end
-  local wanted, found = parameters(trainer), by_name(file:list())
+  local files <close>, message, code = open_all(path)
+  if not files then return nil, message, code end
+  local wanted, found = parameters(trainer), files.tensors
   for _, name in ipairs(options.skip or {}) do
     if not found[name] then
       util.fail("trainer:load: skip: %s has no tensor \"%s\"%s", path, tostring(name),
@@ -196,16 +288,35 @@ function weights.load(trainer, path, options)
     end
     found[name] = nil
   end
+  rename(trainer.files, names_of(trainer), found)
   resolve_aliases(trainer, found)
   local missing, unexpected, misfits = compare(wanted, found, "as")
   local lax = options.strict == false
   must_fit("load", path, lax and {} or missing, lax and {} or unexpected, misfits)
   local done
-  done, message, code = check_tensors(path, file, file:metadata())
-  if not done then return nil, message, code end
-  done, message, code = read_all(file, trainer.runtime, wanted, found, false)
+  for i, file in ipairs(files) do
+    done, message, code = check_tensors(files.paths[i], file, file:metadata())
+    if not done then return nil, message, code end
+  end
+  done, message, code = read_all(trainer.runtime, wanted, found, false)
   if not done then return nil, message, code end
   return {missing = missing, unexpected = unexpected}
+end
+
+-- What trainer:load would find in the files of `path` -> {missing names}, {unexpected names}, {messages about shapes};
+-- nil, message, code. target: {network, files}, of a model
+function weights.compare(target, path)
+  local files <close>, message, code = open_all(path)
+  if not files then return nil, message, code end
+  rename(target.files, names_of(target), files.tensors)
+  resolve_aliases(target, files.tensors)
+  return compare(tensors_of(target.network), files.tensors)
+end
+
+-- Does the path lead to weights that trainer:load takes?
+function weights.exist(path)
+  local paths = paths_of(path)
+  return paths ~= nil and core.can_read(paths[1], "weights: path")
 end
 
 -- ---- states
@@ -283,6 +394,7 @@ function weights.load_state(trainer, path, options)
   local file <close>, message, code = core.safetensors(path)
   if not file then return nil, message, code end
   local saved, wanted, found = file:metadata(), buffers(trainer), by_name(file:list())
+  for _, tensor in pairs(found) do tensor.file = file end
   local lax = options.strict == false
   if saved.format ~= STATE_FORMAT and saved.format ~= NO_CHECKSUMS then
     local text = '%s: expected a saved run ("%s"), found "%s"'
@@ -302,7 +414,7 @@ function weights.load_state(trainer, path, options)
   end
   if loader then loader:seek(epoch, batch) end
   local done
-  done, message, code = read_all(file, trainer.runtime, wanted, found, true)
+  done, message, code = read_all(trainer.runtime, wanted, found, true)
   if not done then return nil, message, code end
   core.updates(trainer.runtime, updates)
   return true

@@ -19,7 +19,7 @@ local names = setmetatable({}, {__mode = "k"}) -- {[experiment] = name}, kept wh
 
 -- Keys of the whole experiment and of a case, apart from the settings.
 local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
-  "steps", "warmup", "epochs", "seed", "schedule"}
+  "weights", "steps", "warmup", "epochs", "seed", "schedule"}
 local WHOLE = {"name", "sweep", "cases", "claims", "where", "options", "monotone", "repeats", "shuffle", "drop_last",
   "predict_only", table.unpack(measure.names)}
 local MOST = 1000000 -- cells of a sweep; to look at each of them takes 10 s
@@ -69,6 +69,14 @@ local a_file_name = rule(function(value)
   return type(value) == "string" and value ~= "" and not value:find("[/%c]")
 end, "a name without slashes and control characters: it begins the names of files (their folder: --csv, --output)")
 local a_name = rule(function(value) return type(value) == "string" and value ~= "" end, "a name")
+-- A path, or trainer:load's path and options
+local function is_weights(value)
+  if type(value) == "string" then return value ~= "" end
+  if not literal.is_table(value) or type(value[1]) ~= "string" then return false end
+  for key in pairs(value) do if key ~= 1 and key ~= "strict" and key ~= "skip" then return false end end
+  return true
+end
+
 local flag = rule(function(value) return type(value) == "boolean" end, "true or false")
 local dataset = rule(function(value)
   return type(value) == "userdata" and tostring(value) == "memtide.Dataset (open)"
@@ -94,6 +102,8 @@ local RULES = {
   monotone = rule(is_names, "the name of an axis, a list of names, or false"),
   loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss(), of several outputs a sum of losses"),
   data = dataset, test_data = dataset,
+  weights = rule(is_weights, 'the path of safetensors that parameters start from, or {path, strict = false, ' ..
+    'skip = {names}} as trainer:load takes them'),
 }
 local own = rule(function(value) return value ~= "" and literal.has_text(value) end,
   "a word, a number, true, false or a table of them")

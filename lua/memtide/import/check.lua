@@ -1,0 +1,68 @@
+-- One step of an imported network beside PyTorch's own: the same weights, the same batch, no dropout.
+local core = require "memtide.core"
+local nn = require "memtide.net.nn"
+local util = require "memtide.base.util"
+local weights = require "memtide.net.weights"
+
+local NOISE = {"p", "dropout", "dropout_p"} -- options of layers that draw random numbers
+
+local function without_noise(layer)
+  for _, name in ipairs(NOISE) do
+    if layer.options and type(layer.options[name]) == "number" then layer.options[name] = 0 end
+  end
+  for _, child in ipairs(layer) do without_noise(child) end
+  return layer
+end
+
+-- The largest difference of numbers of two lists, beside the largest number of the first one
+local function apart(expected, found)
+  local largest, size = 0, 0
+  for i, want in ipairs(expected) do
+    largest, size = math.max(largest, math.abs(want - found[i])), math.max(size, math.abs(want))
+  end
+  return largest, size
+end
+
+local function norm(list)
+  local sum = 0
+  for _, x in ipairs(list) do sum = sum + x * x end
+  return math.sqrt(sum)
+end
+
+-- Of the norms of all parameters' gradients, and of all of them as one list: what differs most, as a part of the norm
+local function compare_gradients(network, runtime, expected)
+  local worst, name_of, squares, wanted = 0, "none", 0, 0
+  for _, param in ipairs(network:params()) do
+    local want = expected[param.name]
+    for _, alias in ipairs(param.aliases or {}) do want = want or expected[alias] end
+    if want then
+      local found = norm(util.must(runtime:read(param.name .. ".grad", 1)))
+      squares, wanted = squares + found * found, wanted + want * want
+      local part = math.abs(found - want) / math.max(math.abs(want), 1e-12)
+      if want > 1e-6 * math.sqrt(wanted) and part > worst then worst, name_of = part, param.name end
+    end
+  end
+  return worst, name_of, math.sqrt(squares), math.sqrt(wanted)
+end
+
+-- experiment: of the imported script; path: of the weights of both; expected: {batch, inputs, targets, loss, outputs,
+-- gradients = {[name] = norm}}, of the exporter. Returns lines for the user. Raises a failure: the step cannot be run.
+return function(experiment, path, expected)
+  local network = nn.network(without_noise(experiment.base.model()), experiment.base.loss,
+    {expected.batch, table.unpack(experiment.base.input)})
+  local device = util.must(core.device "cpu")
+  local program = util.must(core.compile(network, {optimizer = experiment.base.optimizer, keep_gradients = true,
+    keep_output = true}, device))
+  local runtime <close> = util.must(core.runtime{programs = {program}, seed = 1})
+  util.must(weights.load({network = network, runtime = runtime}, path))
+  local loss = util.must(runtime:step(1, expected.inputs[1], expected.targets))
+  local largest, size = apart(expected.outputs, (util.must(runtime:read(program:names().output, 1))))
+  local worst, name, all, wanted = compare_gradients(network, runtime, expected.gradients)
+  return {
+    ("loss: %.7g, in PyTorch %.7g: difference %.2g"):format(loss, expected.loss, math.abs(loss - expected.loss)),
+    ("outputs: largest difference %.2g, beside a largest output of %.2g"):format(largest, size),
+    ("gradients: norm %.7g, in PyTorch %.7g: difference %.2g of it"):format(all, wanted,
+      math.abs(all - wanted) / math.max(wanted, 1e-12)),
+    ("gradients of one parameter: largest difference of norms %.2g of it, in %s"):format(worst, name),
+  }
+end

@@ -1,0 +1,616 @@
+"""Describes a PyTorch model to memtide: memtide import hands this program to the Python that the user names, which
+needs nothing but torch.
+
+The model is made on the meta device, where tensors have shapes and no numbers, and called twice with batches of
+different sizes. What it calls is written down module by module: for each module the calls of its own forward, that is
+torch's functions and its children, with the arguments; and which Python variable each value was bound to. A number that
+grows with the batch is noted as a multiple of it. What these calls are in memtide is not known here.
+
+argv[1] is the request as JSON, a description as JSON is all that is written to standard output (docs/from-pytorch.md
+says what for):
+
+    request      source   "package.module:name" or "file.py:name"
+                 args     text of the constructor's arguments, "num_classes=10"
+                 inputs   [{"shape": [3, 224, 224], "type": "float32"}, ...]: of one sample each
+                 leaves   qualified names of the classes that are taken as a whole
+                 weights  path of a file for the state_dict, or nothing
+                 check    samples of a step whose numbers are wanted, too, or nothing
+    description  modules  those that were called and their parents, parents first:
+                   name, class ("torch.nn.Conv2d", "torchvision.models.resnet.Bottleneck")
+                   unused    true where neither it nor a module in it is called
+                   sequence  true where forward is nn.Sequential's
+                   list      true where it has no forward of its own
+                   args      of the constructor, [[name, value], ...]: those that are numbers, words, booleans, lists of them
+                   options   of a leaf: its constructor's arguments as they are now
+                   children  [[key, name], ...]
+                   parameters, buffers  its own: [[key, shape, full name], ...]; of several full names the first one
+                   inputs    of forward: how many values
+                   calls     [{"call": name of a child or "op": name of a function, "args": [...], "named": {...},
+                               "out": values, "where": file:line, "bound": [[variable, value], ...]}]
+                   returns   values
+                   shapes    of all values, each with the batch first as {"batch": n}
+                 outputs  shapes of what the model gives, of one sample
+                 task     what the outputs are: "tokens" (logits of each token), "classes" (logits, dimension 1), "values"
+                 check    of that step: batch, inputs, targets, loss, outputs, gradients {name: norm}; with weights
+                 source, inputs  as in the request
+                 torch    its version
+                 error    {"kind", "message", "where"}: instead of all that
+
+Values are numbered within a module: its inputs first, then what each call gives. An argument is {"value": n},
+{"parameter": full name}, {"batch": n} (n times the batch), {"word": text} for what JSON has no word for, or itself.
+"bound" says what variables have been bound to since the call before."""
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import struct
+import sys
+import traceback
+
+BATCHES = (3, 5)  # of the two traces
+
+
+class Refused(Exception):
+    """What the user is told in one line; kind: whose mistake it is"""
+    def __init__(self, kind, message, where=""):
+        super().__init__(message)
+        self.kind, self.message, self.where = kind, message, where
+
+
+def first_line(error):
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+try:
+    import torch
+    from torch import nn
+    from torch.overrides import TorchFunctionMode, resolve_name
+except Exception as missing:  # whatever the import raises: told by main
+    torch = None
+    without_torch = missing
+    TorchFunctionMode = object
+
+TORCH = os.path.dirname(torch.__file__) + os.sep if torch else ""
+
+
+def is_torchs(path):
+    """Or this program's own, which has no file"""
+    return path.startswith(TORCH) or path.startswith("<")
+
+
+def place(frame):
+    """file:line of the innermost line that is not torch's"""
+    while frame and is_torchs(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+
+
+def place_of_error(error):
+    lines = [one for one in traceback.extract_tb(error.__traceback__)
+             if not is_torchs(one.filename) and f"{os.sep}importlib{os.sep}" not in one.filename]
+    return f"{lines[-1].filename}:{lines[-1].lineno}" if lines else ""
+
+
+# ---- the constructor and its model
+
+def find_constructor(source):
+    module, _, name = source.rpartition(":")
+    if not module or not name:
+        raise Refused("usage", f'expected MODULE:NAME or FILE.py:NAME, found "{source}"')
+    try:
+        if module.endswith(".py"):
+            sys.path.insert(0, os.path.dirname(os.path.abspath(module)))
+            spec = importlib.util.spec_from_file_location("imported_model", module)
+            loaded = importlib.util.module_from_spec(spec)
+            sys.modules["imported_model"] = loaded
+            spec.loader.exec_module(loaded)
+        else:
+            sys.path.insert(0, os.getcwd())
+            loaded = importlib.import_module(module)
+    except Exception as error:
+        raise Refused("source", f"cannot import {module}: {first_line(error)}", place_of_error(error)) from error
+    found = loaded
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = [one for one in dir(loaded) if not one.startswith("_") and callable(getattr(loaded, one))]
+            raise Refused("source", f"{module} has no {name}; it has {', '.join(known[:20])}")
+        found = getattr(found, part)
+    return found
+
+
+def arguments_of(text):
+    if not text:
+        return (), {}
+    try:
+        return eval(f"_call({text})", {"_call": lambda *args, **named: (args, named), "torch": torch, "nn": nn})
+    except Exception as error:
+        raise Refused("usage", f'--args: expected arguments such as num_classes=10, found "{text}": '
+                      f"{first_line(error)}") from error
+
+
+made = {}  # of each module that was constructed, by its id: (itself, arguments, named arguments)
+
+
+@contextlib.contextmanager
+def noting_arguments():
+    """Writes down with which arguments modules are made."""
+    def new(cls, *args, **named):
+        module = object.__new__(cls)
+        made[id(module)] = module, args, named
+        return module
+
+    nn.Module.__new__ = new
+    try:
+        yield
+    finally:
+        nn.Module.__new__ = lambda cls, *args, **named: object.__new__(cls)  # a __new__ that was deleted leaves its traces
+
+
+@contextlib.contextmanager
+def without_initialisation():
+    names = [name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")]
+    kept = {name: getattr(nn.init, name) for name in names}
+    for name in names:
+        setattr(nn.init, name, lambda tensor, *args, **options: tensor)
+    try:
+        yield
+    finally:
+        for name, function in kept.items():
+            setattr(nn.init, name, function)
+
+
+def construct(make, args, named):
+    try:
+        model = make(*args, **named)
+    except Exception as error:
+        raise Refused("source", f"the constructor raises {first_line(error)}", place_of_error(error)) from error
+    if not isinstance(model, nn.Module):
+        raise Refused("source", f"the constructor gives a {type(model).__name__}, not a torch.nn.Module")
+    return model.train()
+
+
+def make_meta(make, args, named):
+    """On the meta device; a constructor that wants numbers is given them, on the CPU."""
+    made.clear()
+    try:
+        with noting_arguments(), torch.device("meta"):
+            return construct(make, args, named)
+    except Refused:
+        made.clear()
+        with noting_arguments(), without_initialisation():
+            return construct(make, args, named).to("meta")
+
+
+def inputs_of(request, batch, device="meta"):
+    def one(spec):
+        kind = getattr(torch, spec["type"])
+        if device == "meta":
+            return torch.empty(batch, *spec["shape"], dtype=kind, device="meta")
+        if kind.is_floating_point:
+            return torch.randn(batch, *spec["shape"], dtype=kind)
+        return torch.randint(0, spec.get("below", 2), (batch, *spec["shape"]), dtype=kind)
+    return [one(spec) for spec in request["inputs"]]
+
+
+# ---- tracing
+
+def class_name(module):
+    """As it is written: torch.nn.Conv2d"""
+    kind = type(module)
+    if getattr(nn, kind.__name__, None) is kind:
+        return f"torch.nn.{kind.__name__}"
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def tensors_in(thing, found):
+    """All tensors of nested lists, tuples, dicts and of the objects that models return, in order"""
+    if isinstance(thing, torch.Tensor):
+        found.append(thing)
+    elif isinstance(thing, (list, tuple)):
+        for one in thing:
+            tensors_in(one, found)
+    elif isinstance(thing, dict):
+        for one in thing.values():
+            tensors_in(one, found)
+    elif hasattr(thing, "__dataclass_fields__"):
+        for name in thing.__dataclass_fields__:
+            tensors_in(getattr(thing, name), found)
+    return found
+
+
+class Frame:
+    """A module's forward while it runs"""
+    def __init__(self, module, name):
+        self.module, self.name, self.calls, self.bound = module, name, [], {}
+        self.values, self.shapes, self.count, self.inputs = {}, [], 0, 0  # values: by the tensor's id
+
+    def add(self, tensor):
+        self.values[id(tensor)] = self.count
+        self.shapes.append(list(tensor.shape))
+        self.count += 1
+        return self.count - 1
+
+
+NOT_NAMES = {"self", "__class__"}
+PLUMBING = {"_wrapped_call_impl", "_call_impl"}  # of nn.Module
+
+
+class Trace(TorchFunctionMode):
+    def __init__(self, model, leaves):
+        super().__init__()
+        self.names = {}
+        for name, module in model.named_modules():
+            self.names.setdefault(id(module), name)
+        self.parameters = {id(p): name for name, p in list(model.named_parameters(remove_duplicate=False))[::-1]}
+        self.buffers = {id(b): name for name, b in list(model.named_buffers(remove_duplicate=False))[::-1]}
+        self.leaves, self.frames, self.alive, self.quiet, self.done = leaves, [], [], 0, {}
+
+    # -- arguments
+
+    def encode(self, thing):
+        if isinstance(thing, torch.Tensor):
+            return self.encode_tensor(thing)
+        if thing is None or thing is Ellipsis or isinstance(thing, (torch.dtype, torch.device)):
+            return {"word": "..." if thing is Ellipsis else str(thing)}
+        if isinstance(thing, (bool, int, str)):
+            return int(thing) if isinstance(thing, int) and not isinstance(thing, bool) else thing
+        if isinstance(thing, float):
+            return thing if abs(thing) < float("inf") else {"word": str(thing)}
+        if isinstance(thing, slice):
+            return {"slice": [self.encode(part) for part in (thing.start, thing.stop, thing.step)]}
+        if isinstance(thing, (list, tuple)):
+            return [self.encode(one) for one in thing]
+        return {"word": type(thing).__name__}
+
+    def encode_tensor(self, tensor):
+        value = self.frames[-1].values.get(id(tensor))
+        if value is not None:
+            return {"value": value}
+        for names, kind in (self.parameters, "parameter"), (self.buffers, "buffer"):
+            if id(tensor) in names:
+                return {kind: names[id(tensor)]}
+        return {"outside": list(tensor.shape)}
+
+    # -- variables
+
+    def bound_now(self, frame):
+        """{variable: value} of the functions between the running module and this call, the outermost first"""
+        functions = []
+        while frame and frame.f_code is not CALL:
+            own = frame.f_locals.get("self") is self.frames[-1].module and frame.f_code.co_name not in PLUMBING
+            if own and not frame.f_code.co_filename.startswith("<") or not is_torchs(frame.f_code.co_filename):
+                functions.append(frame.f_locals)
+            frame = frame.f_back
+        bound = {}
+        for variables in reversed(functions):
+            for name, held in variables.items():
+                value = self.frames[-1].values.get(id(held)) if isinstance(held, torch.Tensor) else None
+                if value is not None and name not in NOT_NAMES:
+                    bound[name] = value
+        return bound
+
+    def note(self, record, results, frame):
+        top = self.frames[-1]
+        now = self.bound_now(frame)
+        record["bound"] = [[name, value] for name, value in now.items() if top.bound.get(name) != value]
+        record["where"] = place(frame)
+        top.bound = now
+        self.alive.extend(results)
+        record["out"] = [top.add(one) for one in results]
+        top.calls.append(record)
+
+    # -- calls of functions
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if self.quiet or not self.frames:
+            return func(*args, **kwargs)
+        record = {"op": resolve_name(func) or getattr(func, "__name__", str(func)),
+                  "args": [self.encode(one) for one in args],
+                  "named": {name: self.encode(one) for name, one in kwargs.items()}}
+        result = func(*args, **kwargs)
+        results = tensors_in(result, [])
+        if record["op"].endswith("__setitem__"):
+            results = [args[0]]
+        if results:
+            self.note(record, results, sys._getframe(1))
+        return result
+
+    # -- calls of modules
+
+    def call(self, module, original, args, named, frame):
+        if self.quiet or id(module) not in self.names:
+            return original(module, *args, **named)
+        given = tensors_in([args, named], [])
+        name = self.names[id(module)]
+        record = {"call": name, "args": [self.encode(one) for one in args],
+                  "named": {key: self.encode(one) for key, one in named.items()}} if self.frames else None
+        inner = None
+        if class_name(module) in self.leaves:
+            self.quiet += 1
+            try:
+                result = original(module, *args, **named)
+            finally:
+                self.quiet -= 1
+            self.done.setdefault(id(module), None)
+        else:
+            inner = Frame(module, name)
+            for tensor in given:
+                if id(tensor) not in inner.values:
+                    inner.add(tensor)
+            inner.inputs = inner.count
+            before = dict(inner.values)
+            self.frames.append(inner)
+            try:
+                result = original(module, *args, **named)
+                inner.returns = [self.encode(one) for one in tensors_in(result, [])]
+            finally:
+                self.frames.pop()
+            changed = [key for key, value in before.items() if inner.values[key] != value]
+            self.done.setdefault(id(module), []).append(inner)
+        if self.frames:
+            top = self.frames[-1]
+            self.note(record, tensors_in(result, []), frame)
+            returned = {id(one) for one in tensors_in(result, [])}
+            for key in changed if inner else ():
+                if key not in returned:
+                    top.values[key] = "changed"  # in place, by the child: what it is now has no number here
+        return result
+
+
+def call_module(self, *args, **named):
+    return running.call(self, plain_call, args, named, sys._getframe(1)) if running else plain_call(self, *args, **named)
+
+
+CALL = call_module.__code__
+running = None
+plain_call = nn.Module.__call__ if torch else None
+
+
+def trace(model, request, batch):
+    global running
+    traced = running = Trace(model, set(request["leaves"]))
+    nn.Module.__call__ = call_module
+    try:
+        with running:
+            output = model(*inputs_of(request, batch))
+    except Exception as error:
+        hint = ""
+        if isinstance(error, (NotImplementedError, RuntimeError)) and "meta" in str(error):
+            hint = "forward asks for a tensor's numbers (a branch on data?): "
+        raise Refused("model", f"{hint}{first_line(error)}", place_of_error(error)) from error
+    finally:
+        nn.Module.__call__ = plain_call
+        running = None
+    return traced, tensors_in(output, [])
+
+
+# ---- two traces as one
+
+def merge(a, b):
+    """Two arguments of one call, with the batches BATCHES: equal, or a multiple of the batch"""
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return [merge(x, y) for x, y in zip(a, b)]
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return {key: merge(value, b[key]) for key, value in a.items()}
+    if a == b:
+        return a
+    whole = isinstance(a, int) and isinstance(b, int)
+    if whole and a % BATCHES[0] == 0 and a // BATCHES[0] * BATCHES[1] == b:
+        return {"batch": a // BATCHES[0]}
+    raise Refused("model", f"its calls depend on the batch in another way than as a multiple of it: {a} and {b}")
+
+
+def frame_description(first, second):
+    if [call.get("op", call.get("call")) for call in first.calls] != \
+            [call.get("op", call.get("call")) for call in second.calls]:
+        where = next((a["where"] for a, b in zip(first.calls, second.calls) if a.get("op") != b.get("op")), "")
+        raise Refused("model", f"{first.name or 'forward'} makes other calls for a batch of {BATCHES[1]} than for one of "
+                      f"{BATCHES[0]}", where)
+    calls = []
+    for a, b in zip(first.calls, second.calls):
+        try:
+            calls.append(merge(a, b))
+        except Refused as refused:
+            raise Refused("model", refused.message, a["where"]) from None
+    return {"inputs": first.inputs, "calls": calls, "returns": merge(first.returns, second.returns),
+            "shapes": merge(first.shapes, second.shapes)}
+
+
+def plain(value):
+    """A constructor's argument as JSON has it, or nothing"""
+    if isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    if isinstance(value, (list, tuple)):
+        parts = [plain(one) for one in value]
+        return None if None in parts else parts
+    return None
+
+
+def arguments(module):
+    """{name: (value, default)} of the constructor, as far as it is known"""
+    try:
+        signature = inspect.signature(type(module).__init__)
+        _, args, named = made.get(id(module), (None, (), {}))
+        bound = signature.bind_partial(module, *args, **named)
+    except (TypeError, ValueError):
+        return {}
+    found = {}
+    for name, one in list(signature.parameters.items())[1:]:
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or name in ("device", "dtype"):
+            continue
+        default = None if one.default is one.empty else one.default
+        found[name] = bound.arguments.get(name, default), default
+    return found
+
+
+def options_of(module):
+    """Of a leaf: arguments of the constructor that are not the default ones, as its attributes have them now"""
+    options = {}
+    for name, (value, default) in arguments(module).items():
+        now = getattr(module, name, value)
+        if name == "bias":
+            now = getattr(module, "bias", getattr(module, "in_proj_bias", value))
+            now = now if isinstance(now, bool) else now is not None
+        elif name in ("add_bias_kv",):
+            now = module.bias_k is not None
+        if isinstance(now, torch.Tensor) or now is None or now == default:
+            continue
+        now = plain(now)
+        options[name] = {"word": type(value).__name__} if now is None else now
+    return options
+
+
+def own(named, names):
+    return [[name, list(tensor.shape), names[id(tensor)]] for name, tensor in named if tensor is not None]
+
+
+def describe(model, request):
+    (first, _), (second, output) = (trace(model, request, batch) for batch in BATCHES)
+    called = set()
+    for name, module in model.named_modules():
+        if id(module) in first.done:
+            parts = name.split(".")
+            called.update(".".join(parts[:i]) for i in range(len(parts) + 1))
+    modules = []
+    for name, module in model.named_modules():
+        kind = type(module)
+        qualified = class_name(module)
+        one = {"name": name, "class": qualified, "parameters": own(module._parameters.items(), first.parameters),
+               "buffers": own(module._buffers.items(), first.buffers), "unused": name not in called}
+        frames = first.done.get(id(module))
+        if qualified in request["leaves"]:
+            one["options"] = options_of(module)
+        else:
+            one["children"] = [[key, running_name(first, child, name, key)] for key, child in module._modules.items()
+                               if child is not None]
+            one["args"] = [[key, plain(value)] for key, (value, _) in arguments(module).items() if plain(value) is not None]
+            one["sequence"] = kind.forward is nn.Sequential.forward
+            one["list"] = not frames
+        if frames:
+            one.update(frame_description(frames[0], second.done[id(module)][0]))
+        modules.append(one)
+    shapes = [list(one.shape[1:]) for one in output]
+    return {"modules": modules, "outputs": shapes, "model": type(model).__name__}
+
+
+def running_name(traced, child, parent, key):
+    """The child's first name, which is another one where it stands in two places"""
+    return traced.names.get(id(child), f"{parent}.{key}" if parent else key)
+
+
+# ---- weights
+
+TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64", "int32": "I32", "int64": "I64",
+         "uint8": "U8", "bool": "BOOL", "int8": "I8", "int16": "I16"}
+
+
+def write_safetensors(tensors, path):
+    header, data, at = {"__metadata__": {"format": "pt"}}, [], 0
+    for name, tensor in sorted(tensors.items(), key=lambda pair: (-pair[1].element_size(), pair[0])):
+        tensor = tensor.detach().contiguous().cpu()
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": TYPES[str(tensor.dtype)[6:]], "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        data.append(tensor)
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    partial = f"{path}.{os.getpid()}.part"
+    try:
+        with open(partial, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            for tensor in data:
+                file.write(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+        os.replace(partial, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+        raise Refused("file", f"cannot write {path}: {error.strerror}") from error
+
+
+def distinct(model):
+    """The state_dict, a tensor of several names under the first one"""
+    seen, found = set(), {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor
+    return found
+
+
+def task_of(shape, inputs):
+    """What an output is, by its shape without the batch"""
+    if len(shape) == 2 and not inputs[0]["type"].startswith("float"):
+        return "tokens"
+    return "classes" if len(shape) in (1, 3) else "values"
+
+
+def loss_of(task, output):
+    """The first samples have the first classes. -> loss, targets"""
+    if task == "values":
+        target = torch.linspace(-1, 1, output.numel()).view(output.shape)
+        return nn.functional.mse_loss(output, target), target
+    if task == "tokens":
+        output = output.flatten(0, 1)
+    labels = (torch.arange(output[:, 0].numel()) % output.shape[1]).view(output[:, 0].shape)
+    return nn.functional.cross_entropy(output, labels), labels
+
+
+def without_noise(model):
+    """Random numbers differ between the two."""
+    for module in model.modules():
+        for name in "p", "dropout", "dropout_p", "attention_dropout":
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
+def check(model, request):
+    """One forward and backward pass: numbers for memtide to compare its own with"""
+    torch.manual_seed(1)
+    inputs = inputs_of(request, request["check"], "cpu")
+    outputs = tensors_in(without_noise(model)(*inputs), [])
+    task = task_of(outputs[0].shape[1:], request["inputs"])
+    pairs = [loss_of(task, one) for one in outputs]
+    loss = sum(one for one, _ in pairs)
+    loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"batch": request["check"], "inputs": [one.flatten().tolist() for one in inputs],
+            "targets": pairs[0][1].flatten().tolist(), "loss": float(loss), "outputs": outputs[0].flatten().tolist(),
+            "gradients": {name: float(g.double().norm()) for name, g in gradients.items()}}
+
+
+def answer(request):
+    if torch is None:
+        raise Refused("python", f"{sys.executable} has no torch: {first_line(without_torch)}")
+    make, (args, named) = find_constructor(request["source"]), arguments_of(request.get("args"))
+    description = describe(make_meta(make, args, named), request)
+    description["task"] = task_of(description["outputs"][0], request["inputs"])
+    if request.get("weights"):
+        torch.manual_seed(0)
+        model = construct(make, args, named)
+        write_safetensors(distinct(model), request["weights"])
+        if request.get("check"):
+            description["check"] = check(model, request)
+    description.update(torch=torch.__version__, inputs=request["inputs"], source=request["source"])
+    return description
+
+
+def main():
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the model prints is not part of the description
+    try:
+        found = answer(json.loads(sys.argv[1]))
+    except Refused as refused:
+        found = {"error": {"kind": refused.kind, "message": refused.message, "where": refused.where}}
+    json.dump(found, out)
+    out.close()
+
+
+main()

@@ -1,0 +1,405 @@
+-- From a description (exporter.py) to forms (forms.lua): each module by itself, with its children as references.
+--
+-- A graph has keys = {name of a child, ...} and the children in the same order; order: names for nn.Graph's option of that
+-- name, or none; steps = {{out = n, form, binds = {{variable, n}, ...}}, ...}; returns = {n, ...}.
+local forms = require "memtide.import.forms"
+local spelling = require "memtide.import.spelling"
+local wide = require "memtide.import.wide"
+local text = forms.text
+
+local model = {}
+local MOST_INPUTS = 8 -- of a graph
+
+local Model = {}
+Model.__index = Model
+
+-- ---- what cannot be said
+
+-- where: file:line of the Python code; shape: of what it gives, or nil
+function Model:problem(what, where, shape)
+  local key = what .. "\n" .. (where or "")
+  local one = self.problems[key]
+  if not one then
+    one = {what = what, where = where or "", count = 0, elements = 0}
+    self.problems[key], self.problems[#self.problems + 1] = one, one
+  end
+  local elements = shape and 1 or 0
+  for _, size in ipairs(shape or {}) do elements = elements * (type(size) == "table" and size.batch or size) end
+  one.count, one.elements = one.count + 1, one.elements + elements
+end
+
+local Unsaid = {}
+
+local function unsaid(what) error(setmetatable({what = what}, Unsaid), 0) end
+
+-- ---- names
+
+local function relative(module, name)
+  if module.name == "" then return name end
+  return name:sub(1, #module.name + 1) == module.name .. "." and name:sub(#module.name + 2) or nil
+end
+
+-- "self.layers[1]" of "encoder.layers.0" in "encoder"
+function Model:path_of(module, name)
+  local rest = relative(module, name)
+  if not rest then unsaid(("%s, which belongs to another module,"):format(name)) end
+  local at, path = module, "self"
+  for key in rest:gmatch "[^.]+" do
+    local child = self.by_name[at.name == "" and key or at.name .. "." .. key]
+    if key:find "^%d" and at.bare then path = ("%s[%d]"):format(path, key + 1)
+    elseif at == module and key:match "^[%a_][%w_]*$" then path = path .. "." .. key
+    else unsaid(("the child %s of %s, by its name"):format(key, at.name)) end
+    at = child
+  end
+  return path
+end
+
+-- A function that gives the text of the layer with these parameters: see spelling.call. The layer that stands for the
+-- module's own ones is kept as module.own.
+function Model:layer_of(module)
+  return function(weight, bias, layer)
+    local owner, key = weight:match "^(.-)%.?([^.]+)$"
+    if key ~= "weight" or bias and bias ~= weight:gsub("weight$", "bias") then return nil end
+    local child = self.by_name[owner]
+    if child == module and layer and (not module.own or forms.identity(module.own) == forms.identity(layer)) then
+      module.own = layer
+      return "self[1]"
+    end
+    if child == module or not child.options then return nil end
+    child.unused = false
+    return self:path_of(module, owner)
+  end
+end
+
+-- ---- calls
+
+local function is_reference(value) return type(value) == "table" and (value.value or value.parameter or value.buffer or value.outside) end
+
+function Model:value(module)
+  return function(value)
+    if not is_reference(value) then
+      if type(value) == "table" then unsaid "an argument that is no value" end
+      return value
+    end
+    if module.wide[value.value] then unsaid(("a value of %d dimensions"):format(#module.wide[value.value].order)) end
+    if math.type(value.value) == "integer" then return {tag = "value", n = value.value} end
+    if value.value then unsaid "a value that a child has changed in place" end
+    if value.parameter then
+      local key = relative(module, value.parameter)
+      if key and not key:find "%." then return {tag = "text", "self." .. key} end
+      unsaid(("the parameter %s"):format(value.parameter))
+    end
+    if value.buffer then unsaid(("the buffer %s"):format(value.buffer)) end
+    unsaid "a tensor that is no value of forward"
+  end
+end
+
+-- All references in arguments, in their order, each once
+local function references(value, found, seen)
+  if type(value) ~= "table" then return found end
+  if is_reference(value) then
+    local key = forms.identity(value)
+    if not seen[key] then
+      seen[key] = true
+      found[#found + 1] = value
+    end
+    return found
+  end
+  for _, one in ipairs(value) do references(one, found, seen) end
+  for _, key in ipairs(value.tag == nil and {} or {}) do references(value[key], found, seen) end
+  return found
+end
+
+local function given_to(call)
+  local found, seen = {}, {}
+  references(call.args, found, seen)
+  local names = {}
+  for name in pairs(call.named) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do references(call.named[name], found, seen) end
+  return found
+end
+
+-- Does the module begin with torch.cat of all that it is given, and read that nowhere else? Then the caller joins it.
+local function joins_inputs(module)
+  local first = module.calls and module.calls[1]
+  if not first or not first.op or not first.op:find "%.cat$" or type(first.args[1]) ~= "table" then return nil end
+  for i = 1, module.inputs do
+    local one = first.args[1][i]
+    if not one or one.value ~= i - 1 then return nil end
+  end
+  if #first.args[1] ~= module.inputs then return nil end
+  for k = 2, #module.calls do
+    for _, one in ipairs(given_to(module.calls[k])) do
+      if math.type(one.value) == "integer" and one.value < module.inputs then return nil end
+    end
+  end
+  return first.args[2] or first.named.dim or 0
+end
+
+function Model:call_of_child(module, call)
+  local child, value = self.by_name[call.call], self:value(module)
+  local given = given_to(call)
+  local out = text(self:path_of(module, call.call), "(")
+  if child.options then
+    local wanted = child.kind == "MultiheadAttention" and 3 or 1
+    if #given > wanted or #given == 0 then
+      unsaid(("%s with %d values"):format(child.class, #given))
+    end
+    if wanted == 3 and #given > 1 then given = {call.args[1], call.args[2], call.args[3]} end
+    if wanted == 3 and call.named.is_causal == true then unsaid "is_causal, which is an option of the layer here" end
+  end
+  local dim = joins_inputs(child)
+  if dim then out[#out] = out[#out] .. "nn.cat({" end
+  for i, one in ipairs(given) do
+    if i > 1 then out[#out + 1] = ", " end
+    out[#out + 1] = value(one)
+  end
+  out[#out + 1] = dim and ("}, %d))"):format(dim) or ")"
+  return {out}
+end
+
+function Model:call_of_function(module, call)
+  local value = self:value(module)
+  local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out, value = value,
+    operand = function(one) return {tag = "operand", value(one)} end, layer_of = self:layer_of(module),
+    shape_of = function(name) return self.shape_of_parameter[name] end}
+  local form, what = wide.call(op, spelling.short(op.name), module.wide)
+  if form then return {form} elseif form == false then unsaid(("%s: %s"):format(op.name, what)) end
+  for _, one in ipairs(given_to(call)) do
+    if not one.parameter then value(one) else one.shape = self.shape_of_parameter[one.parameter] end
+  end
+  local list, why = spelling.call(op)
+  if not list then unsaid(why) end
+  return list
+end
+
+-- The steps of forward, without those whose results nobody reads
+function Model:steps_of(module)
+  local steps, bound = {}, {}
+  for _, call in ipairs(module.calls) do
+    table.move(call.bound, 1, #call.bound, #bound + 1, bound)
+    local good, list = pcall(call.op and self.call_of_function or self.call_of_child, self, module, call)
+    if not good and getmetatable(list) ~= Unsaid then error(list, 0) end
+    for i, n in ipairs(call.out) do
+      steps[#steps + 1] = {out = n, good and list[i] or text(), binds = bound, where = call.where,
+        unsaid = not good and list.what or not list[i] and ("a second result of %s"):format(call.op or call.call) or nil}
+      bound = {}
+    end
+  end
+  return steps
+end
+
+local function reads(form, visit)
+  if type(form) ~= "table" then return end
+  if form.tag == "value" then return visit(form) end
+  for _, one in ipairs(form) do reads(one, visit) end
+end
+
+-- Leaves out what nobody reads, joins steps that only name another value, and numbers values anew.
+function Model:tidy(module, steps, returns)
+  local used, kept, same = {}, {}, {}
+  for _, n in ipairs(returns) do used[n] = true end
+  for i = #steps, 1, -1 do
+    local step = steps[i]
+    if used[step.out] then reads(step[1], function(value) used[value.n] = true end) end
+    if used[step.out] and step.unsaid then self:problem(step.unsaid, step.where, module.shapes[step.out + 1]) end
+  end
+  local bound, number = {}, {}
+  for i = 0, module.inputs - 1 do number[i] = i end
+  local function final(n)
+    while same[n] do n = same[n] end
+    return number[n]
+  end
+  local count = module.inputs
+  for _, step in ipairs(steps) do
+    table.move(step.binds, 1, #step.binds, #bound + 1, bound)
+    if used[step.out] then
+      if step[1].tag == "value" then same[step.out] = step[1].n
+      else
+        reads(step[1], function(value) value.n = final(value.n) or value.n end)
+        local known = {}
+        for _, one in ipairs(bound) do
+          if final(one[2]) then known[#known + 1] = {one[1], final(one[2])} end
+        end
+        number[step.out], count = count, count + 1
+        kept[#kept + 1] = {out = number[step.out], step[1], binds = known}
+        bound = {}
+      end
+    end
+  end
+  local results = {}
+  for i, n in ipairs(returns) do results[i] = final(n) end
+  return kept, results
+end
+
+-- ---- modules
+
+local RESERVED = {}
+for word in ("kind title where options text frozen tied names places held from result children order forward freeze " ..
+  "unfreeze"):gmatch "%a+" do RESERVED[word] = true end
+
+local function is_digits(children)
+  for i, one in ipairs(children) do if one[1] ~= tostring(i - 1) then return false end end
+  return true
+end
+
+-- Is forward one child after the other, each of them once?
+local function is_chain(module)
+  if not module.sequence or not module.calls or module.inputs ~= 1 or #module.calls ~= #module.children then return false end
+  for i, call in ipairs(module.calls) do
+    if call.call ~= module.children[i][2] or #given_to(call) ~= 1 then return false end
+  end
+  return true
+end
+
+function Model:sequential(module)
+  local form = {tag = "sequential", names = {}, bare = module.bare or false}
+  for i, one in ipairs(module.children) do
+    form[i] = {tag = "module", name = one[2]}
+    form.names[i] = one[1] ~= tostring(i - 1) and one[1] or false
+  end
+  return form
+end
+
+function Model:graph(module)
+  local form = {tag = "graph", keys = {}, order = {}, inputs = module.inputs}
+  local steps = self:steps_of(module)
+  local returns = {}
+  for i, one in ipairs(module.returns) do
+    if module.results[i] or module.name == "" then
+      if math.type(one.value) == "integer" then returns[#returns + 1] = one.value
+      else self:problem("forward gives what is no value of its own", module.class) end
+    end
+  end
+  if #returns > 1 and module.name ~= "" then
+    self:problem(("%s gives several values to another module"):format(module.class), module.calls[1] and module.calls[1].where)
+  end
+  if joins_inputs(module) then
+    form.inputs = 1
+    local first = table.remove(steps, 1).out
+    for _, step in ipairs(steps) do
+      reads(step[1], function(value) if value.n == first then value.n = 0 end end)
+      for _, one in ipairs(step.binds) do if one[2] == first then one[2] = 0 end end
+    end
+    for i, n in ipairs(returns) do if n == first then returns[i] = 0 end end
+    module = setmetatable({inputs = 1}, {__index = module})
+  end
+  if form.inputs > MOST_INPUTS then
+    self:problem(("%s reads %d values"):format(module.class, form.inputs), module.calls[1] and module.calls[1].where)
+  end
+  form.steps, form.returns = self:tidy(module, steps, returns)
+  local read = forms.identity(form.steps)
+  if module.own and read:find("self[1]", 1, true) then
+    form.keys[1], form[1] = false, module.own
+  end
+  for _, one in ipairs(module.parameters) do
+    if form.keys[1] == false and (one[1] == "weight" or one[1] == "bias" and module.own.options.bias) then -- the layer's
+    elseif read:find("self." .. one[1] .. "[^%w_]") then
+      form.keys[#form.keys + 1] = one[1]
+      local shape = {tag = "list", table.unpack(one[2])}
+      form[#form + 1] = {tag = "layer", kind = "Parameter", options = {shape = shape, init = "normal", std = 0.02, bound = 1}}
+    else
+      self:problem(("%s has a parameter %s, which"):format(module.class, one[1]), module.calls[1] and module.calls[1].where)
+    end
+  end
+  for _, one in ipairs(module.children) do
+    local child = self.by_name[one[2]]
+    if not child.unused then
+      if not one[1]:match "^[%a_][%w_]*$" or RESERVED[one[1]] then
+        self:problem(('a child of the name "%s"'):format(one[1]), module.calls[1] and module.calls[1].where)
+      end
+      form.keys[#form.keys + 1] = one[1]
+      form[#form + 1] = {tag = "module", name = one[2]}
+    elseif child.weights > 0 then
+      self.notes[#self.notes + 1] = ("%s (%d parameters) is never called, and is left out"):format(one[2], child.weights)
+    end
+  end
+  form.order = self:order(form, read)
+  return form
+end
+
+-- The names of the children in their order, if what has parameters is first used in another one
+function Model:order(form, read)
+  local places, sorted = {}, true
+  for i, key in ipairs(form.keys) do
+    local child = form[i].tag == "module" and self.by_name[form[i].name]
+    if not key then places[#places + 1] = 0
+    elseif not child or child.weights > 0 then places[#places + 1] = read:find("self." .. key .. "[^%w_]") or 0 end
+  end
+  for i = 2, #places do sorted = sorted and places[i - 1] < places[i] end
+  local order = {}
+  for i, key in ipairs(form.keys) do order[i] = key or 1 end
+  return sorted and {} or order
+end
+
+-- The form of a module, in which {tag = "module", name} stands for its children
+function Model:form_of(module)
+  if module.options then
+    local form, why = spelling.layer(module.kind, module.options)
+    if form then return form end
+    self:problem(why, self.called_at[module.name])
+    return {tag = "layer", kind = "Identity", options = {}}
+  end
+  if module.list then
+    if not is_digits(module.children) then self:problem(("the names of %s"):format(module.name), module.class) end
+    return self:sequential(module)
+  end
+  return is_chain(module) and self:sequential(module) or self:graph(module)
+end
+
+-- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes}.
+function model.read(description)
+  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, raw = {},
+    called_at = {}, shape_of_parameter = {}}, Model)
+  local classes = spelling.classes()
+  for _, module in ipairs(self.modules) do
+    self.by_name[module.name] = module
+    module.kind, module.bare = classes[module.class], module.list
+    module.results, module.weights, module.wide = {}, 0, {}
+    for _, call in ipairs(module.calls or {}) do
+      if call.call then self.called_at[call.call] = self.called_at[call.call] or call.where end
+    end
+  end
+  local all = {}
+  for _, module in ipairs(self.modules) do
+    local read = {}
+    for _, call in ipairs(module.calls or {}) do
+      for _, one in ipairs(given_to(call)) do if one.value then read[one.value] = true end end
+    end
+    for _, one in ipairs(module.returns or {}) do if one.value then read[one.value] = true end end
+    for _, call in ipairs(module.calls or {}) do
+      for i, n in ipairs(call.call and call.out or {}) do
+        if read[n] then self.by_name[call.call].results[i] = true end
+      end
+    end
+    for _, one in ipairs(module.parameters) do
+      local full = module.name == "" and one[1] or module.name .. "." .. one[1]
+      self.shape_of_parameter[full] = one[2]
+      local count = 1
+      for _, size in ipairs(one[2]) do count = count * size end
+      all[#all + 1] = {module.name, count}
+      if one[3] ~= full then
+        self:problem(("%s is %s, a parameter of two modules,"):format(full, one[3]), self.called_at[module.name])
+      end
+    end
+    for _, one in ipairs(module.children or {}) do
+      local full = module.name == "" and one[1] or module.name .. "." .. one[1]
+      if full ~= one[2] then self:problem(("%s is %s, a module that stands in two places,"):format(full, one[2]), module.class) end
+    end
+  end
+  for _, one in ipairs(all) do
+    local name = one[1]
+    while true do
+      self.by_name[name].weights = self.by_name[name].weights + one[2]
+      if name == "" then break end
+      name = name:match "^(.*)%.[^.]+$" or ""
+    end
+  end
+  for _, module in ipairs(self.modules) do
+    if module.list or not module.unused then self.raw[module.name] = self:form_of(module) end
+  end
+  return self
+end
+
+return model

@@ -1,0 +1,70 @@
+-- The script of a description.
+local functions = require "memtide.import.functions"
+local model = require "memtide.import.model"
+local printer = require "memtide.import.print"
+
+local script = {}
+
+local TIMES = [[
+-- n layers of the same kind
+local function times(n, make)
+  local list = {}
+  for i = 1, n do list[i] = make() end
+  return list
+end
+]]
+
+local function numbers(list) return "{" .. table.concat(list, ", ") .. "}" end
+
+-- What the experiment says of the network's outputs, by the description's task: its data, the loss, and are the tokens of
+-- all samples put below each other?
+local TASKS = {
+  tokens = function(shape) return ("target = {%d}, classes = %d"):format(shape[1], shape[2]), "CrossEntropyLoss", true end,
+  classes = function(shape) return ("classes = %d"):format(shape[1]), "CrossEntropyLoss" end,
+  values = function(shape) return "target = " .. numbers(shape), "MSELoss" end,
+}
+
+-- description: of the exporter; options: {name, title, weights = a path or nil}
+-- -> the text; nil, {problem, ...}, which say what the network has that a script cannot say; and notes
+function script.write(description, options)
+  local read = model.read(description)
+  local list, root = functions(read)
+  if #read.problems > 0 then return nil, read.problems, read.notes end
+  local outputs = description.outputs
+  local says, criterion, flat = TASKS[description.task](outputs[1])
+  local loss = (("nn.%s()"):format(criterion) .. " + "):rep(#outputs):sub(1, -4)
+  local parts, last = {}, nil
+  for i, one in ipairs(list) do
+    local text = printer.show(one.form, 2)
+    parts[i] = ("local function %s(%s)\n  return %s\nend\n"):format(one.name, table.concat(one.parameters, ", "), text)
+    last = one.name
+  end
+  local body = table.concat(parts, "\n")
+  if root.tag ~= "apply" then
+    last = "Model"
+    body = ("%slocal function Model()\n  return %s\nend\n"):format(body, printer.show(root, 2))
+  end
+  if flat then
+    body = body .. ("\n-- logits of all tokens below each other, as the loss reads them\nlocal function Logits()\n" ..
+      "  return nn.Sequential{{\"\", %s()}, nn.Flatten(0, 1)}\nend\n"):format(last)
+    last = "Logits"
+  end
+  local uses_f = body:find "F%.%l" and "local F = nn.functional\n" or ""
+  return ([[
+-- %s
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+%s
+%s%s
+return mt.experiment{
+  name = "%s", model_name = "%s", model = %s, input = %s, %s,
+  loss = %s, optimizer = optim.SGD{lr = 0.01, momentum = 0.9},%s
+  sweep = {{"batch", {4, 16}}, {"precision", {"fp32", "amp_bf16"}}},
+  steps = 3, warmup = 1,
+}
+]]):format(options.title, uses_f, printer.uses_times(body) and TIMES .. "\n" or "", body, options.name, options.name, last,
+    numbers(description.inputs[1].shape), says, loss,
+    options.weights and (" weights = %q,"):format(options.weights) or ""), {}, read.notes
+end
+
+return script

@@ -1,0 +1,348 @@
+-- Hugging Face's folders: a config.json, and perhaps weights, as a script with the model of mt.models that they mean.
+local core = require "memtide.core"
+local literal = require "memtide.base.literal"
+local model = require "memtide.net.model"
+local models = require "memtide.net.models"
+local nn = require "memtide.net.nn"
+local util = require "memtide.base.util"
+local weights = require "memtide.net.weights"
+
+local hf = {}
+
+local TOKENS = 512 -- of a sample, where the model allows as many
+local SIZES = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
+
+local function with(list, ...) return table.move({...}, 1, select("#", ...), #list + 1, {table.unpack(list)}) end
+
+local OF_TOKENS = with(SIZES, "vocab_size")
+
+-- What a layer of the model is by transformers' word, where windows begin after some layers
+local function qwen_type(o, i)
+  return o.use_sliding_window and i > o.max_window_layers and "sliding_attention" or "full_attention"
+end
+
+-- The families, by model_type:
+--   models    {architecture = name in mt.models}
+--   needs     fields without which the sizes are not known
+--   must      {field = the only value that is imported}: where the field is there
+--   equal     {field = the field that it must be equal to}: where it is there
+--   longest   the option that limits the tokens of a sample; nil: the model reads images
+--   unread(options)  positions of that limit that no token reads
+--   layer_type(options, i)  what the field layer_types must say of layer i
+-- Options of the model are fields of the same name; `fields` below has those that are said in other ways.
+local PLACES = "max_position_embeddings"
+
+-- A decoder like Llama, by what its row has beside the usual
+local function decoder(architecture, name, row)
+  row = row or {}
+  row.models, row.needs, row.longest = {[architecture] = name}, row.needs or OF_TOKENS, PLACES
+  return row
+end
+
+-- An encoder of tokens, whose architectures begin with `prefix` and its models with `name`
+local function encoder(prefix, name, row)
+  row.models, row.longest = {}, PLACES
+  for _, head in ipairs{"ForMaskedLM", "ForSequenceClassification"} do row.models[prefix .. head] = name .. head end
+  row.needs = row.needs or OF_TOKENS
+  row.must = row.must or {position_embedding_type = "absolute", is_decoder = false, add_cross_attention = false}
+  return row
+end
+
+local function roberta(prefix)
+  return encoder(prefix, "Roberta", {unread = function(o) return o.pad_token_id + 1 end})
+end
+
+local OF_IMAGES = with(SIZES, "image_size", "patch_size")
+
+local FAMILIES = {
+  llama = decoder("LlamaForCausalLM", "Llama"),
+  mistral = decoder("MistralForCausalLM", "Mistral"),
+  qwen2 = decoder("Qwen2ForCausalLM", "Qwen2", {layer_type = qwen_type}),
+  qwen3 = decoder("Qwen3ForCausalLM", "Qwen3", {layer_type = qwen_type}),
+  granite = decoder("GraniteForCausalLM", "Granite"),
+  olmo = decoder("OlmoForCausalLM", "Olmo", {must = {clip_qkv = false}}),
+  olmo2 = decoder("Olmo2ForCausalLM", "Olmo2"),
+  starcoder2 = decoder("Starcoder2ForCausalLM", "Starcoder2",
+    {must = {residual_dropout = 0, embedding_dropout = 0, norm_type = "layer_norm", mlp_type = "default"}}),
+  phi = decoder("PhiForCausalLM", "Phi", {must = {resid_pdrop = 0, embd_pdrop = 0, qk_layernorm = false}}),
+  stablelm = decoder("StableLmForCausalLM", "StableLm", {must = {hidden_dropout = 0, qk_layernorm = false}}),
+  cohere = decoder("CohereForCausalLM", "Cohere", {must = {use_qk_norm = false}}),
+  phi3 = decoder("Phi3ForCausalLM", "Phi3", {must = {embd_pdrop = 0}}),
+  gemma = decoder("GemmaForCausalLM", "Gemma", {must = {use_bidirectional_attention = false}}),
+  gemma2 = decoder("Gemma2ForCausalLM", "Gemma2", {must = {use_bidirectional_attention = false},
+    layer_type = function(_, i) return i % 2 == 1 and "sliding_attention" or "full_attention" end}),
+  gpt_neox = decoder("GPTNeoXForCausalLM", "GPTNeoX"),
+  opt = decoder("OPTForCausalLM", "OPT", {must = {_remove_final_layer_norm = false, layerdrop = 0},
+    needs = {"hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim", "vocab_size"},
+    equal = {word_embed_proj_dim = "hidden_size"}}),
+  gpt2 = {models = {GPT2LMHeadModel = "GPT2"}, needs = {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"},
+    longest = "n_positions", must = {scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false,
+      add_cross_attention = false}},
+  bert = encoder("Bert", "Bert", {}),
+  roberta = roberta "Roberta", ["xlm-roberta"] = roberta "XLMRoberta", camembert = roberta "Camembert",
+  electra = encoder("Electra", "Electra", {needs = with(OF_TOKENS, "embedding_size")}),
+  distilbert = encoder("DistilBert", "DistilBert", {needs = {"dim", "n_layers", "n_heads", "hidden_dim", "vocab_size"},
+    must = {sinusoidal_pos_embds = false}}),
+  vit = {models = {ViTForImageClassification = "ViTForImageClassification"}, needs = OF_IMAGES},
+  deit = {models = {DeiTForImageClassification = "DeiTForImageClassification"}, needs = OF_IMAGES},
+}
+
+-- Families that are known and cannot be imported, and why
+local NOT_HERE = {
+  t5 = "it reads two sequences, and a network has one input",
+  bart = "it reads two sequences, and a network has one input",
+  whisper = "it reads sound and tokens, and a network has one input",
+  clip = "it reads images and tokens, and a network has one input",
+  mixtral = "mixtures of experts are no layer",
+  mamba = "scans of states are no layer",
+}
+
+-- The architecture that is taken where the file names one without a head, or none
+local function plain_of(family)
+  for _, architecture in ipairs(util.sorted_keys(family.models)) do
+    if architecture:find "MaskedLM$" then return architecture end
+  end
+  return next(family.models)
+end
+
+-- ---- reading
+
+local function fail(path, format, ...)
+  error(util.failure(("%s: %s"):format(path, format:format(...)), "format"), 0)
+end
+
+-- {rope_theta, rope_scaling, ...} of transformers 4, and rope_parameters of 5, as one table; nil: neither
+local function rope_of(path, config)
+  local given = config.rope_parameters or config.rope_scaling
+  if not given then return {} end
+  if type(given) ~= "table" then fail(path, "rope_scaling: expected an object, found %s", literal.of(given)) end
+  local rope = literal.copy(given)
+  rope.rope_type, rope.type = rope.rope_type or rope.type, nil
+  return rope
+end
+
+local fields = {}
+
+function fields.rope_theta(path, config)
+  return rope_of(path, config).rope_theta or config.rope_theta or config.rotary_emb_base
+end
+
+function fields.partial_rotary_factor(path, config)
+  return rope_of(path, config).partial_rotary_factor or config.partial_rotary_factor or config.rotary_pct
+end
+
+function fields.rope_scaling(path, config)
+  local rope = rope_of(path, config)
+  if (rope.rope_type or "default") == "default" then return nil end
+  rope.rope_theta, rope.partial_rotary_factor = nil, nil
+  return rope
+end
+
+function fields.num_labels(_, config)
+  if config.num_labels then return config.num_labels end
+  local n = 0
+  for _ in pairs(type(config.id2label) == "table" and config.id2label or {}) do n = n + 1 end
+  return n > 0 and n or nil
+end
+
+-- Options that a file may say to be null, and the value of mt.models that means the same
+local NULL = {sliding_window = 0, num_key_value_heads = 0, head_dim = 0, n_inner = 0, attn_logit_softcapping = 0,
+  final_logit_softcapping = 0, classifier_dropout = -1, pad_token_id = -1}
+
+-- The value of an option as the file says it; nil: its default. Raises if it has another type.
+local function option_of(path, config, name, default)
+  local value = config[name]
+  if fields[name] then value = fields[name](path, config) end
+  if value == nil then return nil end
+  if value == false and type(default) ~= "boolean" and NULL[name] then return NULL[name] end
+  if math.type(default) == "integer" and math.type(value) == "float" and math.tointeger(value) then
+    value = math.tointeger(value)
+  end
+  local expected = type(default) == "number" and "a number" or type(default) == "boolean" and "true or false"
+    or type(default) == "string" and "a word" or "an object"
+  if type(value) ~= type(default) then fail(path, "%s: expected %s, found %s", name, expected, literal.of(value)) end
+  return value
+end
+
+-- Raises unless the file has the size, a whole number.
+local function check_size(path, config, name)
+  local value = config[name]
+  if value == nil then fail(path, '"%s" is missing', name) end
+  if math.type(value) ~= "integer" or value < 1 then
+    fail(path, "%s: expected a whole number of at least 1, found %s", name, literal.of(value))
+  end
+end
+
+local function read_config(path)
+  local config = util.must(core.json(util.read_file(path, "import"), path))
+  if type(config) ~= "table" or config[1] ~= nil then fail(path, "expected an object of settings") end
+  return config
+end
+
+local function family_of(path, config)
+  local word = config.model_type
+  if type(word) ~= "string" then fail(path, '"model_type" is missing') end
+  local known = util.sorted_keys(FAMILIES)
+  if NOT_HERE[word] then fail(path, 'model_type: "%s" is not imported: %s', word, NOT_HERE[word]) end
+  return FAMILIES[word] or fail(path, 'model_type: expected one of %s, found "%s"%s', table.concat(known, ", "), word,
+    util.meant(word, known))
+end
+
+-- The architecture that is imported, and whether the file names it.
+local function architecture_of(path, config, family)
+  local known, said = util.sorted_keys(family.models), config.architectures
+  local word = type(said) == "table" and said[1] or nil
+  if family.models[word] then return word, true end
+  local plain = plain_of(family)
+  if word == nil or tostring(word):match "Model$" then return plain, false end
+  fail(path, 'architectures: expected one of %s, found "%s"', table.concat(known, ", "), tostring(word))
+end
+
+local function check_fixed(path, config, family)
+  for _, name in ipairs(util.sorted_keys(family.must or {})) do
+    local value = config[name]
+    if value ~= nil and value ~= family.must[name] and (value or family.must[name] == true) then
+      fail(path, "%s: expected %s, the only form that is imported, found %s", name, literal.of(family.must[name]),
+        literal.of(value))
+    end
+  end
+  for name, other in pairs(family.equal or {}) do
+    if config[name] and config[name] ~= config[other] then
+      fail(path, "%s: expected %s, as %s is, found %s", name, literal.of(config[other]), other,
+        literal.of(config[name]))
+    end
+  end
+end
+
+-- Raises if the file says of a layer what the model's other options do not mean.
+local function check_layers(path, config, family, o)
+  if type(config.layer_types) ~= "table" then return end
+  for i, word in ipairs(config.layer_types) do
+    local meant = family.layer_type and family.layer_type(o, i) or "full_attention"
+    if word ~= meant then
+      fail(path, 'layer_types: layer %d: expected "%s", as the other fields have it, found %s', i - 1, meant,
+        literal.of(word))
+    end
+  end
+end
+
+-- The model that a config.json describes -> {name, options, all, family, architecture, said}: its name in mt.models,
+-- the sizes and the options that differ from their defaults, and all options. Raises a failure that names the file and the field.
+function hf.read(path)
+  local config = read_config(path)
+  local family = family_of(path, config)
+  local architecture, said = architecture_of(path, config, family)
+  check_fixed(path, config, family)
+  for _, name in ipairs(family.needs) do check_size(path, config, name) end
+  local name = family.models[architecture]
+  local defaults, options, all, shown = model.defaults[name], {}, {}, {}
+  for _, size in ipairs(family.needs) do shown[size] = true end
+  for option, default in pairs(defaults) do
+    local value = option_of(path, config, option, default)
+    if value ~= nil and (shown[option] or literal.of(value) ~= literal.of(default)) then options[option] = value end
+    if value == nil then all[option] = default else all[option] = value end
+  end
+  check_layers(path, config, family, all)
+  return {name = name, options = options, all = all, family = family, architecture = architecture, said = said}
+end
+
+-- ---- the script
+
+-- The options as they stand in a script, sizes first, in lines that are not too long
+local function options_text(found)
+  local first, lines, line = {}, {}, "   "
+  for i, name in ipairs(found.family.needs) do first[name] = i end
+  local names = util.sorted_keys(found.options)
+  table.sort(names, function(a, b)
+    local x, y = first[a] or math.huge, first[b] or math.huge
+    if x ~= y then return x < y end
+    return a < b
+  end)
+  for _, name in ipairs(names) do
+    local word = ("%s = %s,"):format(name, literal.of(found.options[name]))
+    if #line + 1 + #word > 110 then lines[#lines + 1], line = line, "   " end
+    line = line .. " " .. word
+  end
+  if line:find "%S" then lines[#lines + 1] = line end
+  return table.concat(lines, "\n")
+end
+
+local SCRIPT = [[
+-- %s%s
+-- %d parameters. Written by memtide import.
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+
+local function Model()
+  return mt.models.%s{
+%s
+  }
+end
+
+return mt.experiment{
+  name = %s, model = Model,
+%s
+  optimizer = optim.AdamW{lr = 5e-5, weight_decay = 0.01},
+  sweep = {{"batch", {1, 4}}, {"precision", {"fp32", "amp_bf16"}}, {"checkpoint", {"none", "selective"}}},
+  steps = 3, warmup = 1,
+}
+]]
+
+-- Input, loss and weights, a line each
+local function data_lines(found, given)
+  local o, lines = found.all, {}
+  if found.family.longest then
+    local most = o[found.family.longest] - (found.family.unread and found.family.unread(o) or 0)
+    local tokens = math.min(most, TOKENS)
+    lines[1] = ('  options = {{"tokens", %d, "of a sample, at most %d"}},'):format(tokens, most)
+    lines[2] = "  input = function(s) return {s.tokens} end,"
+  else
+    lines[1] = ("  input = {%d, %d, %d},"):format(o.num_channels, o.image_size, o.image_size)
+  end
+  lines[#lines + 1] = o.num_labels == 1 and "  loss = nn.MSELoss()," or "  loss = nn.CrossEntropyLoss(),"
+  if given then lines[#lines + 1] = "  weights = " .. given .. "," end
+  return table.concat(lines, "\n")
+end
+
+-- How the script names the folder's weights, and what to say about them; nil: there are none
+local function weights_of(folder, layer, network, notes)
+  if not weights.exist(folder) then return nil end
+  local missing, unexpected, misfits = weights.compare({network = network, files = rawget(layer, "files")}, folder)
+  if not missing then error(util.failure(unexpected, misfits), 0) end
+  if #misfits > 0 then error(util.failure(("%s: %s"):format(folder, misfits[1]), "format"), 0) end
+  for what, list in pairs{["not in the weights, and starts anew"] = missing, ["only in the weights"] = unexpected} do
+    if #list > 0 then notes[#notes + 1] = ("%s: %s (%d tensors)"):format(what, list[1], #list) end
+  end
+  table.sort(notes)
+  local lax = #missing + #unexpected > 0
+  return lax and ("{%s, strict = false}"):format(literal.of(folder)) or literal.of(folder)
+end
+
+-- import(path) -> the script's text, and notes for the user as a list; raises a failure that says what is wrong with
+-- which file. path: a folder with config.json, or that file
+function hf.import(path)
+  local folder = path:match "^(.*)/config%.json$" or path == "config.json" and "." or path
+  local file = path:match "%.json$" and path or path .. "/config.json"
+  if not core.can_read(file, "import") then
+    local message = "%s: cannot be read: expected a folder with Hugging Face's config.json"
+    error(util.failure(message:format(file), "file"), 0)
+  end
+  local found, notes = hf.read(file), {}
+  local built, layer = util.try(models[found.name], nil, found.options)
+  local input = found.family.longest and {1, 1} or {1, found.all.num_channels, found.all.image_size,
+    found.all.image_size}
+  local network
+  if built then built, network = util.try(nn.network, nil, layer, nil, input) end
+  if not built then fail(file, "%s", util.text_of(network or layer)) end
+  local parameters = network:parameters()
+  local given = weights_of(folder, layer, network, notes)
+  local from = found.said and "" or ("; the file names no model with a head: this is %s"):format(found.architecture)
+  local name = (folder:match "([^/]+)/*$" or ""):gsub("[^%w_.-]", "_")
+  if name:match "^%.*$" then name = found.name:lower() end
+  local text = SCRIPT:format(util.printable(file), from, parameters, found.name, options_text(found), literal.of(name),
+    data_lines(found, given))
+  network:close()
+  return text, notes
+end
+
+return hf

@@ -1,0 +1,132 @@
+-- memtide import of Hugging Face's folders: parameters, logits, loss and gradients as transformers has them; weights in
+-- its names; what is wrong with a file.
+local tap = dofile "tests/tap.lua"
+local core = require "memtide.core"
+local hf = require "memtide.net.hf"
+local mt = require "memtide"
+local script = require "memtide.sweep.script"
+local cases = dofile "tests/oracle/hf.lua" -- by tests/peers/hf_cases.py, which has these formulas, too
+local optim = mt.optim
+
+local STEPS, SAMPLES = 12, 2
+
+local function mixed(i, h)
+  local x = (i * 0x9E3779B1 + h * 0x85EBCA77) & 0xFFFFFFFF
+  x = (x ~ (x >> 15)) * 0x2C1B3C6D & 0xFFFFFFFF
+  return x ~ (x >> 12)
+end
+
+local function numbers(count, name)
+  local h, list = 0, {}
+  for k = 1, #name do h = h + k * name:byte(k) end
+  for i = 0, count - 1 do list[i + 1] = mixed(i, h) / (1 << 31) - 1 end
+  return list
+end
+
+local function value_of(name, count, shape)
+  local list = numbers(count, name)
+  for i, x in ipairs(list) do
+    list[i] = #shape == 1 and name:find "weight$" and 1 + 0.1 * x or (#shape == 1 and 0.1 or 0.3) * x
+  end
+  return list
+end
+
+local folder = os.tmpname()
+os.remove(folder)
+assert(os.execute("mkdir " .. folder))
+
+local function write(name, text)
+  local path = folder .. "/" .. name
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+  return path
+end
+
+-- The experiment that import writes for a config.json, its text and its model
+local function imported(config)
+  write("config.json", config)
+  local text, notes = hf.import(folder)
+  local experiment = script.load_experiment("imported.lua", {}, text)
+  return experiment, text, notes
+end
+
+local function trainer_of(experiment, input, optimizer)
+  return assert(mt.trainer{model = experiment.base.model(), input = input, loss = experiment.base.loss, batch = SAMPLES,
+    optimizer = optimizer})
+end
+
+-- Sum of squares of what a step of SGD at rate 1 changes
+local function gradient_norm(trainer, before)
+  local sum = 0
+  for _, param in ipairs((trainer:parameters())) do
+    local after = trainer:read(param.name)
+    for i, x in ipairs(before[param.name]) do sum = sum + (x - after[i]) ^ 2 end
+  end
+  return sum ^ 0.5
+end
+
+local function apart(a, b) return math.abs(a - b) / math.max(1, math.abs(b)) end
+
+-- tests/peers/hf.py reads these lines.
+local function within(limit, by, case, what)
+  tap.ok(by <= limit, ("%s: %s (%.1e apart)"):format(case.name, what, by))
+end
+
+for _, case in ipairs(cases) do
+  local experiment = imported(case.config)
+  local config = core.json(case.config, "config")
+  local input, x = {STEPS}, {}
+  if config.image_size then
+    input = {config.num_channels, config.image_size, config.image_size}
+    x = numbers(SAMPLES * input[1] * input[2] * input[3], "input")
+  else
+    for i = 0, SAMPLES * STEPS - 1 do x[i + 1] = 3 + mixed(i, 1) % 40 end
+  end
+  local trainer <close> = trainer_of(experiment, input, optim.SGD{lr = 1})
+  local params, count = trainer:parameters()
+  tap.is(count, case.parameters, case.name .. ": parameters")
+  local before = {}
+  for _, param in ipairs(params) do
+    before[param.name] = value_of(param.name, param.elements, param.shape)
+    assert(trainer:write(param.name, before[param.name]))
+  end
+  local logits, shape = trainer:predict(x)
+  local worst = 0
+  for i, want in ipairs(case.logits) do
+    worst = math.max(worst, apart(logits[(i - 1) * case.step + 1], want))
+  end
+  within(1e-5, worst, case, "logits")
+  local labels = {}
+  for i = 0, shape[1] - 1 do labels[i + 1] = mixed(i, 2) % shape[2] end
+  within(1e-5, apart(trainer:step(x, labels), case.loss), case, "loss")
+  within(1e-4, math.abs(gradient_norm(trainer, before) - case.norm) / case.norm, case, "gradients")
+end
+
+-- ---- what is wrong with a file
+
+local LLAMA = [[{"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+  "intermediate_size": 24, "vocab_size": 50%s}]]
+
+local function refused(config, message, what)
+  write("config.json", config)
+  local good, found = pcall(hf.import, folder)
+  found = good and "imported" or tostring(type(found) == "table" and found.message or found)
+  tap.ok(not good and found:find(message, 1, true) and not found:find "\n", what .. ": " .. found:gsub("^.*json: ", ""))
+end
+
+refused("{", "config.json", "no JSON")
+refused("[1]", "expected an object of settings", "a list")
+refused("{}", '"model_type" is missing', "no family")
+refused('{"model_type": "lama"}', 'did you mean "llama"', "an unknown family")
+refused('{"model_type": "t5"}', '"t5" is not imported: it reads two sequences', "a family with two inputs")
+refused('{"model_type": "llama"}', '"hidden_size" is missing', "no size")
+refused(LLAMA:format ', "head_dim": "x"', "head_dim: expected a number", "a word for a number")
+refused(LLAMA:format ', "rope_scaling": {"rope_type": "yarn"}', 'found "yarn"', "positions that are not here")
+refused(LLAMA:format ', "hidden_act": "swoosh"', '"swoosh" is none of the activations', "an unknown activation")
+refused(LLAMA:format ', "architectures": ["LlamaForTokenClassification"]', "architectures: expected one of", "a head")
+refused('{"model_type": "olmo", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, ' ..
+  '"intermediate_size": 24, "vocab_size": 50, "clip_qkv": 8}', "clip_qkv: expected false", "a form that is not here")
+
+os.execute("rm -r " .. folder)
+tap.done()

@@ -1,0 +1,138 @@
+-- Files of torch.save, written here byte by byte as PyTorch writes them: a zip archive of a pickle and of storages. What
+-- is read, and what is refused.
+local tap = dofile "tests/tap.lua"
+local core = require "memtide.core"
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+
+local path = os.tmpname()
+
+local function write(bytes)
+  local file <close> = assert(io.open(path, "wb"))
+  file:write(bytes)
+end
+
+-- ---- the archive: {{name, bytes}, ...}; method: of zip, 0 = stored
+
+local function zip(entries, method)
+  local body, directory = {}, {}
+  local at = 0
+  for _, one in ipairs(entries) do
+    local name, bytes = "archive/" .. one[1], one[2]
+    local fields = ("<I2I2I2I2I4I4I4I2I2"):pack(0, method or 0, 0, 0, 0, #bytes, #bytes, #name, 0)
+    body[#body + 1] = "PK\3\4\0\0" .. fields .. name .. bytes
+    directory[#directory + 1] = "PK\1\2\0\0\0\0" .. fields .. ("<I2I2I2I4I4"):pack(0, 0, 0, 0, at) .. name
+    at = at + #body[#body]
+  end
+  local list = table.concat(directory)
+  return table.concat(body) .. list .. "PK\5\6" .. ("<I2I2I2I2I4I4I2"):pack(0, 0, #entries, #entries, #list, at, 0)
+end
+
+-- ---- the pickle, of protocol 2
+
+local function text(word) return "X" .. ("<s4"):pack(word) end
+local function int(n) return "J" .. ("<i4"):pack(n) end
+local function tuple(list)
+  local parts = {}
+  for i, n in ipairs(list) do parts[i] = int(n) end
+  return "(" .. table.concat(parts) .. "t"
+end
+
+local function tensor(t)
+  local storage = "(" .. text "storage" .. "ctorch\n" .. t.type .. "\n" .. text(t.key) .. text "cpu" .. int(t.count) .. "tQ"
+  return "ctorch._utils\n_rebuild_tensor_v2\n(" .. storage .. int(t.offset or 0) .. tuple(t.shape) .. tuple(t.stride) ..
+    "\x89ccollections\nOrderedDict\n)RtR"
+end
+
+-- items: {{name, pickled value}, ...}
+local function pickle(items)
+  local parts = {}
+  for i, one in ipairs(items) do parts[i] = text(one[1]) .. one[2] end
+  return "\x80\2ccollections\nOrderedDict\n)R(" .. table.concat(parts) .. "u}" .. text "_metadata" .. "}sb."
+end
+
+local function floats(...) return ("<" .. ("f"):rep(select("#", ...))):pack(...) end
+
+local WEIGHT = {type = "FloatStorage", key = "0", count = 8, offset = 2, shape = {2, 3}, stride = {3, 1}}
+local BIAS = {type = "DoubleStorage", key = "1", count = 2, shape = {2}, stride = {1}}
+local STORAGES = {{"data/0", floats(9, 9, 1, 2, 3, 4, 5, 6)}, {"data/1", ("<dd"):pack(7, 8)}, {"byteorder", "little"}}
+
+local function archive(items, storages, method)
+  return zip({{"data.pkl", pickle(items)}, table.unpack(storages or STORAGES)}, method)
+end
+
+local function changed(t, more)
+  local copy = {}
+  for key, value in pairs(t) do copy[key] = value end
+  for key, value in pairs(more) do copy[key] = value end
+  return copy
+end
+
+-- ---- what is read
+
+local good = archive{{"weight", tensor(WEIGHT)}, {"bias", tensor(BIAS)}}
+local trainer <close> = assert(mt.trainer{model = nn.Linear(3, 2), input = {3}, batch = 1, loss = nn.MSELoss(),
+  optimizer = optim.SGD{lr = 0.1}})
+write(good)
+tap.is(trainer:load(path) and table.concat(trainer:read "weight", " "), "1.0 2.0 3.0 4.0 5.0 6.0",
+  "a part of a storage is the weight")
+tap.is(table.concat(trainer:read "bias", " "), "7.0 8.0", "float64 becomes float32")
+write(archive{{"weight", "ctorch._utils\n_rebuild_parameter\n(" .. tensor(WEIGHT) .. "\x88}tR"}, {"bias", tensor(BIAS)}})
+tap.ok(trainer:load(path), "parameters are tensors")
+write(archive{{"bias", tensor(changed(WEIGHT, {shape = {2}, stride = {1}}))}})
+tap.is(#trainer:load(path, {strict = false}).missing, 1, "a name that is missing is named")
+tap.is(table.concat(trainer:read "bias", " "), "1.0 2.0", "two tensors may share a storage")
+do
+  local file <close> = assert(core.safetensors(path))
+  tap.is(#file:list(), 1, "the tensors are listed")
+  tap.is(next(file:metadata()), nil, "there is no metadata")
+end
+
+-- ---- what is refused, and why
+
+local function refused(bytes, expected, what)
+  write(bytes)
+  local found, message = core.safetensors(path)
+  tap.ok(not found, what)
+  tap.has(tostring(message), expected, what .. ": " .. tostring(message))
+end
+
+local function one(value) return archive{{"w", value}} end
+
+refused(one "cos\nsystem\n(X\2\0\0\0lstR", "GLOBAL: refused: os system", "a pickle that would call something")
+refused(one "ctorch.nn.modules.linear\nLinear\n)\x81", "torch.nn.modules.linear Linear", "a whole model")
+refused(one(int(3)), '"w": expected a tensor, found a whole number', "a number beside tensors")
+refused(one "}", '"w": expected a tensor, found a dict', "a checkpoint of several dicts")
+refused(zip{{"data.pkl", "\x80\2]."}}, "expected a state_dict, found a list", "a list")
+refused(one(tensor(changed(WEIGHT, {stride = {1, 2}}))), "does not lie in order", "a transposed tensor")
+refused(one(tensor(changed(WEIGHT, {offset = 3}))), "does not fit its storage", "a tensor beyond its storage")
+refused(one(tensor(changed(WEIGHT, {offset = -1}))), "does not fit its storage", "a tensor before its storage")
+refused(one(tensor(changed(WEIGHT, {key = "7"}))), "has no such storage", "a storage that is not there")
+refused(one(tensor(changed(WEIGHT, {shape = {-2, 3}}))), "its shape is damaged", "a negative size")
+refused(one(tensor(changed(WEIGHT, {type = "QInt8Storage"}))), "torch QInt8Storage", "a type that is not known")
+refused(archive({{"w", tensor(WEIGHT)}, {"w", tensor(BIAS)}}), "expected once, found twice", "a name twice")
+refused(archive({{"w", tensor(WEIGHT)}}, STORAGES, 8), "is compressed", "a compressed archive")
+refused(archive({{"w", tensor(WEIGHT)}}, {STORAGES[1], {"byteorder", "big"}}), "big-endian", "another byte order")
+refused(zip{{"other", ""}}, "expected data.pkl", "another archive")
+refused("\x80\2\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "before 1.6", "the older format")
+
+-- Cut off anywhere, or with a byte changed, a file gives an error or the tensors that still fit into it.
+local quiet = true
+for n = 0, #good - 1 do
+  write(good:sub(1, n))
+  quiet = quiet and not core.safetensors(path)
+end
+tap.ok(quiet, "a file that is cut off is refused")
+local read = 0
+for i = 1, #good do
+  write(good:sub(1, i - 1) .. string.char(good:byte(i) ~ 0xff) .. good:sub(i + 1))
+  local file = core.safetensors(path)
+  if file then
+    read = read + 1
+    file:close()
+  end
+end
+tap.ok(read < #good, ("a byte changed: %d of %d files are read"):format(read, #good))
+
+os.remove(path)
+tap.done()
