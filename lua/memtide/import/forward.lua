@@ -131,6 +131,22 @@ function Writer:bind(name, n)
   if other then self:assign(name, n, other) end
 end
 
+-- Lines that differ in the index of a list alone, 1, 2, 3 and so on, become a loop.
+local function with_loops(lines)
+  local out, at = {}, 1
+  while at <= #lines do
+    local before, after = lines[at]:match "^([^%[%]]*)%[1%]([^%[%]]*)$"
+    local plain = before and not before:find "^local " and not (before .. after):find "%f[%w_]i%f[^%w_]"
+    local count = plain and 1 or 0
+    while count > 0 and lines[at + count] == ("%s[%d]%s"):format(before, count + 1, after) do count = count + 1 end
+    if count > 2 then
+      table.move({("for i = 1, %d do"):format(count), ("  %s[i]%s"):format(before, after), "end"}, 1, 3, #out + 1, out)
+    else out[#out + 1] = lines[at] end
+    at = at + (count > 2 and count or 1)
+  end
+  return out
+end
+
 -- graph: a form (forms.lua) with steps {{out = n, form, binds = {{name, n}, ...}}, ...} and returns = {n, ...}.
 -- show(form, value) gives the text of a form, in which value(n) is that of a value, and its form if it is no variable.
 -- Returns the names of the inputs and the lines.
@@ -174,7 +190,7 @@ function forward.write(graph, show)
     all[#all + 1] = {tag = "value", n = n}
   end
   self:line("return " .. self:text(self:entry(nil, all)))
-  return inputs, self.lines
+  return inputs, with_loops(self.lines)
 end
 
 return forward

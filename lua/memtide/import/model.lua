@@ -174,6 +174,15 @@ function Model:call_of_function(module, call)
   return list
 end
 
+-- What stands for a call that cannot be said: the values that it reads
+local function read_by(call)
+  local out = text()
+  for _, one in ipairs(given_to(call)) do
+    if math.type(one.value) == "integer" then out[#out + 1] = {tag = "value", n = one.value} end
+  end
+  return out
+end
+
 -- The steps of forward, without those whose results nobody reads
 function Model:steps_of(module)
   local steps, bound = {}, {}
@@ -182,7 +191,7 @@ function Model:steps_of(module)
     local good, list = pcall(call.op and self.call_of_function or self.call_of_child, self, module, call)
     if not good and getmetatable(list) ~= Unsaid then error(list, 0) end
     for i, n in ipairs(call.out) do
-      steps[#steps + 1] = {out = n, good and list[i] or text(), binds = bound, where = call.where,
+      steps[#steps + 1] = {out = n, good and list[i] or read_by(call), binds = bound, where = call.where,
         unsaid = not good and list.what or not list[i] and ("a second result of %s"):format(call.op or call.call) or nil}
       bound = {}
     end

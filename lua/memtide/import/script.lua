@@ -46,7 +46,7 @@ function script.write(description, options)
   end
   if flat then
     body = body .. ("\n-- logits of all tokens below each other, as the loss reads them\nlocal function Logits()\n" ..
-      "  return nn.Sequential{{\"\", %s()}, nn.Flatten(0, 1)}\nend\n"):format(last)
+      "  return nn.Graph{%s(), forward = function(self, x) return self[1](x):flatten(0, 1) end}\nend\n"):format(last)
     last = "Logits"
   end
   local uses_f = body:find "F%.%l" and "local F = nn.functional\n" or ""
