@@ -3,8 +3,8 @@
 local forward = {}
 
 local KEYWORDS = {}
-for word in ("and break do else elseif end false for function goto if in local nil not or repeat return then true until " ..
-  "while self nn F mt optim"):gmatch "%a+" do KEYWORDS[word] = true end
+for word in ("and break do else elseif end false for function goto if in local nil not or repeat return then true " ..
+  "until while self nn F mt optim"):gmatch "%a+" do KEYWORDS[word] = true end
 
 function forward.name(word) return KEYWORDS[word] and word .. "_" or word end
 
@@ -73,8 +73,8 @@ end
 
 function Writer:line(text) self.lines[#self.lines + 1] = text end
 
--- ---- values that are computed, but not yet written: self.pending, a list of {n, form, inner} in their order. inner: the
--- values that are written in the form's place, as {[n] = such an entry}
+-- ---- values that are computed, but not yet written: self.pending, a list of {n, form, inner} in their order. inner:
+-- the values that are written in the form's place, as {[n] = such an entry}
 
 function Writer:place_of(n)
   for i, one in ipairs(self.pending) do if one.n == n then return i end end
@@ -87,8 +87,8 @@ function Writer:flush(name)
   self:assign(name, one.n, self:text(one))
 end
 
--- The entry of a form. Pending values that it reads become a part of it if they are the last ones, in the order in which
--- it reads them, and nobody else reads them: else they are written before it.
+-- The entry of a form. Pending values that it reads become a part of it if they are the last ones, in the order in
+-- which it reads them, and nobody else reads them: else they are written before it.
 function Writer:entry(n, form)
   local read, one = {}, {n = n, form = form, inner = {}}
   values_in(form, function(value) read[#read + 1] = value end)
