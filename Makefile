@@ -37,6 +37,8 @@ C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/
     $(addprefix $(BUILD)/tests/emulate/,t_emulate t_linear t_conv_ways)
 UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 PROVE  ?= -j2
+# What a planning library answers depends on the version of cuDNN: tests see none unless they name it.
+export MEMTIDE_PLAN ?= none
 TESTS   = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh)
 # Tests for which threads matter run a second time with all threads: one test at a time, because two programs whose
 # threads wait for each other on the same processors take twenty times as long.
@@ -50,7 +52,18 @@ CUDA := $(if $(NVCC),$(patsubst %/bin/nvcc,%,$(realpath $(NVCC))))
 CUDA_LACK := $(if $(NVCC),$(if $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h),,no cudnn.h),no nvcc)
 CUDA_PLUGIN = $(if $(CUDA_LACK),,$(BUILD)/memtide_cuda.so)
 
-all: $(BUILD)/memtide $(BUILD)/memtide.so $(CUDA_PLUGIN) ## build the program, the Lua module and the CUDA plugin
+# The planning library asks cuDNN about GPUs that are not here. It is plain C: wherever the headers of cuDNN and CUDA are, with
+# or without nvcc; CUDNN and CUDNN_LIB say where else to look.
+CUDNN ?= $(firstword $(foreach d,$(CUDA)/include /usr/local/cuda/include /usr/local/include /usr/include,\
+    $(if $(wildcard $(d)/cudnn.h),$(d))))
+CUDNN_LIB ?= $(wildcard $(CUDNN:%/include=%/lib64) $(CUDNN:%/include=%/lib))
+CUDA_HEADERS ?= $(firstword $(foreach d,$(CUDNN) $(CUDA)/include /usr/local/cuda/include /usr/include,\
+    $(if $(wildcard $(d)/cuda_runtime.h),$(d))))
+PLAN_LACK := $(if $(CUDNN),$(if $(CUDA_HEADERS),,no cuda_runtime.h),no cudnn.h)
+PLAN = $(if $(PLAN_LACK),,$(BUILD)/memtide_plan.so)
+
+all: $(BUILD)/memtide $(BUILD)/memtide.so $(PLAN) $(CUDA_PLUGIN) ## build program, Lua module, planning library, CUDA plugin
+	@$(if $(PLAN_LACK),echo "$(PLAN_LACK): built without the planning library",:)
 	@$(if $(CUDA_LACK),echo "$(CUDA_LACK): built without the CUDA plugin",:)
 
 $(BUILD)/memtide: $(BUILD)/lua/main.o $(LUA_OBJ) $(LIB_OBJ)
@@ -103,7 +116,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 # -z defs: an op without a kernel is a link error.
 PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,base/err base/mem base/shape program/op program/op_cache)
 PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/exports.map
-CUDA_C  = $(wildcard kernels/cuda/*.c)
+CUDA_C  = $(filter-out kernels/cuda/plan.c,$(wildcard kernels/cuda/*.c))
 CUDA_CU = $(wildcard kernels/cuda/*.cu)
 DEVICES = $(wildcard kernels/cuda/devices/*)
 CXXWARN = -Wall -Wextra -Wshadow -Wpointer-arith -Wwrite-strings
@@ -118,6 +131,19 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda_archs
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"
 	$(Q)$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -Icore -c -o $@ $<
+
+# ---- the planning library: the part of the plugin that asks cuDNN, and needs neither a GPU nor nvcc
+PLAN_C = $(addprefix kernels/cuda/,plan.c cudnn_device.c cudnn_graph.c engines.c tuned.c cache.c)
+PLAN_OBJ = $(PLAN_C:kernels/cuda/%.c=$(BUILD)/plan/%.o)
+$(BUILD)/plan/%.o: kernels/cuda/%.c
+	@mkdir -p $(@D)
+	@echo "  CC   $< (plan)"
+	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(addprefix -isystem ,$(CUDNN) $(CUDA_HEADERS)) -c -o $@ $<
+
+$(BUILD)/memtide_plan.so: $(PLAN_OBJ) $(PLUGIN_CORE) kernels/cuda/plan.map
+	@echo "  LINK $@"
+	$(Q)$(CC) $(CFLAGS) -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/plan.map -o $@ $(filter %.o,$^) \
+	    $(CUDNN_LIB:%=-L%) -lcudnn -ldl -lm $(EXTRA)
 
 PLUGIN_OBJ = $(CUDA_C:%.c=$(BUILD)/%.o) $(CUDA_CU:%=$(BUILD)/%.o) $(PLUGIN_CORE)
 PLUGIN_LIBS = -L$(CUDA)/lib64 -L$(CUDA)/lib -lcudnn -lcublasLt -lcudart_static -lpthread -ldl -lrt -lm
@@ -142,7 +168,7 @@ $(BUILD)/devices/%: kernels/cuda/devices/%
 
 # The same device with tests/emulate/ instead of CUDA, for machines without a GPU. Files that need NVIDIA's libraries are
 # left out; tests/emulate/ replaces them.
-LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_graph.c engines.c plan_cache.c gemm.c)
+LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_device.c cudnn_graph.c engines.c plan_cache.c gemm.c)
 EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(filter-out tests/emulate/t_%,$(wildcard tests/emulate/*.c))
 EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
 EMULATED_PLUGIN = $(BUILD)/emulate/memtide_cuda.so
@@ -336,6 +362,7 @@ lint: ## warnings as errors; cppcheck and luacheck where they are installed
 install: all ## into PREFIX (DESTDIR is honoured)
 	install -D -m 755 $(BUILD)/memtide $(DESTDIR)$(PREFIX)/bin/memtide
 	install -D -m 755 $(BUILD)/memtide.so $(DESTDIR)$(PREFIX)/lib/lua/5.4/memtide.so
+	$(if $(PLAN),install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/memtide $(PLAN))
 	$(if $(CUDA_PLUGIN),install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/memtide $(CUDA_PLUGIN))
 	$(if $(CUDA_PLUGIN),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/memtide/devices $(DEVICES))
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/memtide/experiments experiments/*.lua

@@ -10,11 +10,12 @@
 /* A step is like the one before it once states and gradients are there: the third is looked at. */
 enum { STEPS = 3 };
 
-typedef struct EagerBox { Trace trace; CachingSettings caching; } EagerBox;
+/* of: by EstimateKind; the bounds are zeroed where no size is estimated */
+typedef struct EagerBox { EagerStep of[ESTIMATES]; CachingSettings caching; } EagerBox;
 
 static void release(void *content) {
     EagerBox *box = content;
-    trace_free(&box->trace);
+    for (int k = 0; k < ESTIMATES; k++) trace_free(&box->of[k].trace);
     mem_free(box);
 }
 
@@ -45,14 +46,15 @@ static int new_trace(lua_State *L) {
     Box *box = bind_new(L, BOX_TRACE, release);
     bind_borrow(L, box, 1, BOX_NETWORK);
     EagerBox *content = box->content = mem_new(sizeof *content);
-    int code = content ? eager_trace(n, &s, card, STEPS, &content->trace, &e)
-                       : err_set(&e, ERR_HOST_MEMORY, "out of host memory for a trace");
+    int code = content ? OK : err_set(&e, ERR_HOST_MEMORY, "out of host memory for a trace");
+    for (int k = 0; k < ESTIMATES && !code && (k == 0 || content->of[0].estimated); k++)
+        code = eager_trace(n, &s, card, STEPS, (EstimateKind)k, &content->of[k], &e);
     if (code) return bind_fail(L, &e);
     content->caching = s.pytorch.caching;
     return 1;
 }
 
-const Trace *bind_trace(lua_State *L, int index) { return &((EagerBox *)bind_get(L, index, BOX_TRACE))->trace; }
+const Trace *bind_trace(lua_State *L, int index) { return &((EagerBox *)bind_get(L, index, BOX_TRACE))->of->trace; }
 
 static const char *or_dash(const char *text) { return *text ? text : "-"; }
 
@@ -85,42 +87,90 @@ static int dump(lua_State *L) {
     return bind_text_push(L, text);
 }
 
-/* Walks the trace on a device that only counts. */
-static int replay(const EagerBox *box, size_t limit, int from, TracePeak *peak, Err *e) {
+/* A trace's last step on a device that only counts; code: OK, or ERR_OOM at the limit. */
+typedef struct Walk { TracePeak peak; int code; Err e; } Walk;
+
+static int walk(const EagerBox *box, const Trace *t, size_t limit, Walk *out, Err *e) {
     Device *cpu, *dry;
     Ledger ledger;
     int code = device_open("cpu", &cpu, e);
     if (code) return code;
     if (!(code = device_dry_open(cpu, &dry, e))) {
         ledger_open(&ledger, dry, limit);
-        code = trace_replay(&box->trace, &box->caching, &ledger, from, peak, e);
+        const int from = t->marks[t->n_marks - 1].event;
+        out->code = trace_replay(t, &box->caching, &ledger, from, &out->peak, &out->e);
         device_close(dry);
+        if (out->code && out->code != ERR_OOM) code = (*e = out->e, out->code);
     }
     device_close(cpu);
     return code;
 }
 
-/* trace:predict{memory = limit in bytes, context = bytes of the process's context, if it is known} -> what program:predict
- * gives, and max_memory_allocated, max_memory_reserved, needs (what the device must have), and, where the context is
- * known, device_bytes, which is the same */
+static bool is_less(const Walk *a, const Walk *b) {
+    return a->code == b->code ? a->peak.reserved < b->peak.reserved : a->code == OK;
+}
+
+/* What sizes that only cuDNN knows are taken for: predict's option `estimate`. */
+static EstimateKind estimate_of(lua_State *L) {
+    static const char *const words[] = {"likely", "least", "most", NULL};
+    lua_getfield(L, 2, "estimate");
+    const char *word = lua_isnil(L, -1) ? words[ESTIMATE_LIKELY] : luaL_checkstring(L, -1);
+    int which = 0;
+    while (words[which] && strcmp(words[which], word) != 0) which++;
+    if (!words[which]) bind_error(L, "expected estimate = \"likely\", \"least\" or \"most\", found \"%s\"", word);
+    lua_pop(L, 1);
+    return (EstimateKind)which;
+}
+
+/* The bounds are those of three walks: a larger workspace may fit into a segment that a smaller one leaves empty. */
+static void push_bounds(lua_State *L, const Walk *found, int n) {
+    size_t allocated[2] = {SIZE_MAX, 0}, reserved[2] = {SIZE_MAX, 0};
+    for (int k = 0; k < n; k++) {
+        const TracePeak *p = &found[k].peak;
+        if (p->allocated < allocated[0]) allocated[0] = p->allocated;
+        if (p->allocated > allocated[1]) allocated[1] = p->allocated;
+        if (p->reserved < reserved[0]) reserved[0] = p->reserved;
+        if (p->reserved > reserved[1]) reserved[1] = p->reserved;
+    }
+    bind_set_boolean(L, "estimated", n > 1);
+    if (n == 1) return;
+    bind_set_integer(L, "allocated_least", (lua_Integer)allocated[0]);
+    bind_set_integer(L, "allocated_most", (lua_Integer)allocated[1]);
+    bind_set_integer(L, "reserved_least", (lua_Integer)reserved[0]);
+    bind_set_integer(L, "reserved_most", (lua_Integer)reserved[1]);
+}
+
+/* trace:predict{memory = limit in bytes, context = bytes of the process's context, if it is known, estimate = "likely",
+ * "least" or "most" of sizes that only cuDNN knows} -> what program:predict gives, and max_memory_allocated,
+ * max_memory_reserved, needs (what the device must have), and, where the context is known, device_bytes, which is the same;
+ * estimated: there are such sizes, and then allocated_least, allocated_most, reserved_least, reserved_most, the bounds of
+ * the two peaks */
 static int predict_trace(lua_State *L) {
     Err e;
     const EagerBox *box = bind_get(L, 1, BOX_TRACE);
-    const Trace *t = &box->trace;
     luaL_checktype(L, 2, LUA_TTABLE);
+    const EstimateKind which = estimate_of(L);
     const size_t limit = bind_bytes(L, 2, "memory"), context = bind_bytes(L, 2, "context");
-    TracePeak peak;
     /* a limit of 0 is none: a card that the context fills has room for a byte */
     const size_t room = limit > context ? limit - context : limit ? 1 : 0;
-    int code = replay(box, room, t->marks[t->n_marks - 1].event, &peak, &e);
-    if (code && code != ERR_OOM) return bind_fail(L, &e);
-    lua_createtable(L, 0, 10);
+    const int n = box->of->estimated ? ESTIMATES : 1;
+    Walk found[ESTIMATES];
+    int at_kind = ESTIMATE_LIKELY;
+    for (int k = 0; k < n; k++) {
+        if (walk(box, &box->of[k].trace, room, &found[k], &e)) return bind_fail(L, &e);
+        if (which != ESTIMATE_LIKELY && is_less(&found[k], &found[at_kind]) == (which == ESTIMATE_LEAST)) at_kind = k;
+    }
+    const Trace *t = &box->of[at_kind].trace;
+    const TracePeak peak = found[at_kind].peak;
+    const int code = found[at_kind].code;
+    lua_createtable(L, 0, 15);
+    push_bounds(L, found, n);
     bind_set_integer(L, "lower_bound", (lua_Integer)peak.allocated);
     bind_set_integer(L, "allocated", (lua_Integer)peak.allocated_end);
     bind_set_integer(L, "reserved", (lua_Integer)peak.reserved_end);
-    bind_set_integer(L, "host", 0);
+    bind_set_integer(L, "host", (lua_Integer)t->host);
     bind_set_boolean(L, "fits", code == OK);
-    if (code) bind_set_string(L, "reason", e.text);
+    if (code) bind_set_string(L, "reason", found[at_kind].e.text);
     bind_set_integer(L, "max_memory_allocated", (lua_Integer)peak.allocated);
     bind_set_integer(L, "max_memory_reserved", (lua_Integer)peak.reserved);
     bind_set_integer(L, "needs", (lua_Integer)(peak.reserved + context));
@@ -170,19 +220,59 @@ static int alive(lua_State *L) {
     return 1;
 }
 
-/* trace:cost() -> 0, 0, 0: it is never run */
+/* trace:cost() -> floating-point operations of products, convolutions and attention, and bytes read and written, of a step */
 static int cost(lua_State *L) {
-    for (int i = 0; i < 3; i++) lua_pushinteger(L, 0);
-    return 3;
+    const EagerBox *box = bind_get(L, 1, BOX_TRACE);
+    lua_pushnumber(L, box->of->work.flops);
+    lua_pushnumber(L, box->of->work.bytes);
+    return 2;
 }
 
-/* cards() -> {{name, title, memory, log, multiprocessors, threads, cublas_workspace, context, source}, ...}, and the least and
- * the most of a context that is unknown */
+/* trace:floor() -> seconds: no step on the trace's card can be faster. As program:floor, whose arguments the card has. */
+static int floor_time(lua_State *L) {
+    const EagerBox *box = bind_get(L, 1, BOX_TRACE);
+    lua_pushnumber(L, box->of->work.seconds);
+    return 1;
+}
+
+/* trace:convolutions() -> {table, library, estimate}: how many passes of convolutions in a step have their workspace from there;
+ * {table, library}: which version of cuDNN it was, "9.26.0" */
+static int convolutions(lua_State *L) {
+    static const char *const names[] = {
+#define X(name, text, what) text,
+        WORKSPACE_SOURCES(X)
+#undef X
+    };
+    const EagerBox *box = bind_get(L, 1, BOX_TRACE);
+    lua_createtable(L, 0, WORKSPACE_SOURCE_COUNT);
+    for (int i = 0; i < WORKSPACE_SOURCE_COUNT; i++) bind_set_integer(L, names[i], box->of->convs.count[i] / STEPS);
+    lua_newtable(L);
+    for (int i = 0; i < WORKSPACE_SOURCE_COUNT; i++) {
+        const int version = (int)box->of->convs.version[i];
+        if (!version) continue;
+        lua_pushfstring(L, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+        lua_setfield(L, -2, names[i]);
+    }
+    return 2;
+}
+
+/* Per second at most: bytes of its memory, and operations of products by type. */
+static void push_peaks(lua_State *L, const Card *c) {
+    lua_createtable(L, 0, 5);
+    bind_set_number(L, "bytes", c->bandwidth);
+    bind_set_number(L, "fp32", card_flops(c, UNIT_FP32));
+    bind_set_number(L, "tf32", card_flops(c, UNIT_TF32));
+    bind_set_number(L, "fp16", card_flops(c, UNIT_FP16));
+    bind_set_number(L, "bf16", card_flops(c, UNIT_BF16));
+}
+
+/* cards() -> {{name, title, memory, log, multiprocessors, threads, cublas_workspace, context, source, peaks = {bytes, fp32,
+ * tf32, fp16, bf16}}, ...}, and the least and the most of a context that is unknown */
 static int cards(lua_State *L) {
     lua_newtable(L);
     for (int i = 0; card_info(i); i++) {
         const Card *c = card_info(i);
-        lua_createtable(L, 0, 9);
+        lua_createtable(L, 0, 10);
         bind_set_string(L, "name", c->name);
         bind_set_string(L, "title", c->title);
         bind_set_integer(L, "memory", (lua_Integer)c->memory);
@@ -192,6 +282,8 @@ static int cards(lua_State *L) {
         bind_set_integer(L, "cublas_workspace", c->cublas_workspace);
         if (c->context) bind_set_integer(L, "context", (lua_Integer)c->context);
         bind_set_string(L, "source", c->source);
+        push_peaks(L, c);
+        lua_setfield(L, -2, "peaks");
         lua_rawseti(L, -2, i + 1);
     }
     lua_pushinteger(L, CONTEXT_LEAST);
@@ -200,7 +292,8 @@ static int cards(lua_State *L) {
 }
 
 void bind_open_eager(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive}, {"cost", cost}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive},
+                                       {"cost", cost}, {"floor", floor_time}, {"convolutions", convolutions}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"eager", new_trace}, {"cards", cards}, {NULL, NULL}};
     bind_type(L, BOX_TRACE, methods);
     luaL_setfuncs(L, functions, 0);

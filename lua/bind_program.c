@@ -279,8 +279,9 @@ static int floor_time(lua_State *L) {
     return 1;
 }
 
-/* program:bufs() -> {{name, shape, dtype, width, category, kind, bytes, alias, keep, host}, ...}; width: bytes of an
- * element; alias: name of the buffer whose storage it uses, or nil */
+/* program:bufs() -> {{name, shape, dtype, width, category, kind, bytes, alias, keep, host, master}, ...}; width: bytes of
+ * an element; alias: name of the buffer whose storage it uses, or nil; master: of a 16-bit weight that has one, the name
+ * of its fp32 copy */
 static int bufs(lua_State *L) {
     static const char *const kinds[] = {"temporary", "persistent", "input"};
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
@@ -300,6 +301,12 @@ static int bufs(lua_State *L) {
         bind_push_shape(L, &b->shape);
         lua_setfield(L, -2, "shape");
         lua_rawseti(L, -2, i + 1);
+    }
+    for (int i = 0; i < p->n_params; i++) {
+        if (p->params[i].master == NO_BUF) continue;
+        lua_rawgeti(L, -1, p->params[i].weight + 1);
+        bind_set_string(L, "master", p->bufs[p->params[i].master].name);
+        lua_pop(L, 1);
     }
     return 1;
 }

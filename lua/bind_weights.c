@@ -61,8 +61,8 @@ static int metadata(lua_State *L) {
     return 1;
 }
 
-/* persistent(runtime) -> {{name, dtype, shape, as, constant}, ...}: its persistent buffers. Other functions take the
- * index in this list as a buffer's number. */
+/* persistent(runtime) -> {{name, dtype, shape, as, constant, master}, ...}: its persistent buffers. Other functions take
+ * the index in this list as a buffer's number; master: of a 16-bit weight that has one, the number of its fp32 copy. */
 static int persistent(lua_State *L) {
     const Runtime *r = bind_runtime(L, 1);
     const Buf *b;
@@ -72,6 +72,7 @@ static int persistent(lua_State *L) {
         push_tensor(L, b->name, tensor_type_of(b->dtype), shape.rank, shape.dim);
         lua_rawgeti(L, -1, i + 1);
         bind_set_boolean(L, "constant", b->constant != NULL);
+        if (runtime_master(r, i) >= 0) bind_set_integer(L, "master", runtime_master(r, i) + 1);
         lua_pop(L, 1);
     }
     return 1;

@@ -7,6 +7,7 @@
 #define MT_ATEN_H
 
 #include "autograd.h"
+#include "cudnn_rnn.h"
 #include "reduce.h"
 
 /* ---- aten_view.c: no new storage, but for copies of what cannot be a view */
@@ -17,6 +18,7 @@ Tensor *aten_transpose(Eager *g, Tensor *x, int a, int b);
 Tensor *aten_expand(Eager *g, Tensor *x, Size size);
 Tensor *aten_narrow(Eager *g, Tensor *x, int dim, int64_t length);
 Tensor *aten_select(Eager *g, Tensor *x, int dim);
+Tensor *aten_as_strided(Eager *g, Tensor *x, const int64_t *stride); /* of x's sizes; x is whole */
 Tensor *aten_contiguous(Eager *g, Tensor *x);                  /* x itself, or a copy */
 Tensor *aten_clone(Eager *g, Tensor *x, bool contiguous);
 Tensor *aten_cat(Eager *g, Tensor *const *x, int n, int dim);
@@ -62,12 +64,21 @@ Tensor *aten_matmul(Eager *g, Tensor *a, Tensor *b);
 /* A letter for each dimension: "bij", "bjk", "bik"; no letter stands twice in an operand, or in one alone. */
 Tensor *aten_einsum(Eager *g, const char *a_letters, const char *b_letters, const char *y_letters, Tensor *a, Tensor *b);
 Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b); /* b may be NULL */
-typedef struct ConvSizes { Size y; int groups; bool transposed; } ConvSizes;
-Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes);
 void eager_cublas(Eager *g); /* a product runs: its thread has a workspace from here on */
 
+/* ---- aten_recurrent.c: the layers of an RNN, an LSTM or a GRU as one op, from states of zeros; w[n_w]: their weights, as
+ * nn.RNNBase has them. y, without the last states. dropout: the probability. r.type is set by what is given. */
+Tensor *aten_cudnn_rnn(Eager *g, CudnnRnn r, Tensor *x, Tensor *const *w, int n_w, double dropout);
+/* flatten_parameters(): w[n] become parts of one buffer. */
+void aten_cudnn_rnn_flatten(Eager *g, CudnnRnn r, Tensor **w, int n);
+
+/* ---- aten_convolution.c; x (N, C, L) or (N, C, H, W), b may be NULL; y: the output's size */
+typedef struct ConvHow { Size y; ConvSteps steps; bool transposed; } ConvHow;
+Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvHow *how);
+
 /* ---- aten_norm.c; w and b may be NULL */
-Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b);
+/* running[2]: of mean and variance, entries may be NULL; or NULL */
+Tensor *aten_batch_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, Tensor *const *running);
 Tensor *aten_layer_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int dims); /* the last `dims` dimensions */
 Tensor *aten_rms_norm(Eager *g, Tensor *x, Tensor *w);
 Tensor *aten_group_norm(Eager *g, Tensor *x, Tensor *w, Tensor *b, int64_t groups);
@@ -88,7 +99,7 @@ Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target);
 Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_weight);
 
 /* ---- aten_attention.c: q, k, v (N, heads, T, width) */
-typedef struct SdpaHow { bool dropout, causal; } SdpaHow;
+typedef struct SdpaHow { double dropout; bool causal; } SdpaHow;
 Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how);
 
 /* ---- autocast (amp.c): x in the type that the op runs in, a reference of the caller's. */

@@ -1,7 +1,7 @@
-/* scaled_dot_product_attention, by the kernel that CUDA chooses (sdp_utils.cpp): 16 bits flash; fp32 the memory-efficient
- * one; where that has no form for it, products of matrices. The first two give the result (N, T, heads,
- * width) in memory, and a number per row of scores; the first one's rows are padded to 32. Sources:
- * ATen/native/transformers/cuda/attention.cu, flash_attn/flash_api.cpp. */
+/* scaled_dot_product_attention, by the kernel that CUDA chooses or the setting asks for (sdp_utils.cpp): flash or cuDNN's
+ * in 16 bits, the memory-efficient one, or products of matrices. The first three give the result (N, T, heads, width) in
+ * memory, and a number per row of scores. What cuDNN's takes as workspace it alone knows: that is left out. Sources:
+ * ATen/native/transformers/cuda/attention.cu, flash_attn/flash_api.cpp, cudnn/MHA.cpp. */
 #include <math.h>
 
 #include "aten.h"
@@ -42,74 +42,114 @@ static int64_t flash_splits(int64_t blocks, int64_t processors, int64_t key_bloc
     return 1;
 }
 
+/* `products` of queries with keys; of a causal mask the scores below the diagonal are enough. Of fp32 CUTLASS makes three products
+ * in TF32. */
+static void multiplies(Eager *g, const Tensor *q, const Tensor *k, int64_t widths, bool causal) {
+    const int64_t rows = q->size.of[2], columns = k->size.of[2], square = min_i64(rows, columns);
+    const double seen = causal ? (double)square * (double)(square + 1) / 2 + (double)(rows - square) * (double)columns
+                               : (double)rows * (double)columns;
+    const double each = 2.0 * (double)(q->size.of[0] * q->size.of[1]) * (double)widths;
+    work_flops(g, q->type, UNIT_3XTF32, each * (double)rows * (double)columns, each * seen);
+}
+
 static Tensor *scratch(Eager *g, int64_t floats) { return floats ? tensor_new(g, T_FLOAT, SIZE(floats)) : NULL; }
 
-/* saved: q, k, v, y, logsumexp, and of flash the state of the random numbers, which is there also where none is drawn */
+/* In the order of PyTorch's names: key, query, value, and the results, which begin with logsumexp and output; flash has the
+ * state of the random numbers, also where none is drawn. */
+enum { SAVED_K, SAVED_Q, SAVED_V, SAVED_SUMS, SAVED_Y, SAVED_STATE, SAVED = SAVED_STATE + 2 };
+static const int of_input[] = {SAVED_Q, SAVED_K, SAVED_V};
+
 static void flash_backward(Eager *g, Node *n, Tensor **dx) {
-    const Tensor *q = n->saved[0], *k = n->saved[1];
+    const Tensor *q = n->saved[SAVED_Q], *k = n->saved[SAVED_K];
     const int64_t heads = q->size.of[0] * q->size.of[1], steps = round_up(q->size.of[2], 128), width = q->size.of[3];
     const int64_t copied = q->size.of[1] != k->size.of[1] ? 2 * heads * k->size.of[2] * width : 0; /* of grouped keys */
     eager_op(g, "aten::_scaled_dot_product_flash_attention_backward");
-    for (int i = 0; i < 3; i++) dx[i] = flash_like(g, n->saved[i], &n->saved[i]->size);
+    for (int i = 0; i < 3; i++) dx[i] = flash_like(g, n->saved[of_input[i]], &n->saved[of_input[i]]->size);
     INNER(g, 4 * heads * steps, 4 * heads * steps * rounded_width(width), copied, copied);
 }
 
-/* delta = (grad_out * out).sum(-1).transpose(-2, -1).contiguous(): attention_backward.cu. The gradient that comes in is
- * copied unless it lies as the result does. */
+static void cudnn_backward(Eager *g, Node *n, Tensor **dx) {
+    eager_op(g, "aten::_scaled_dot_product_cudnn_attention_backward");
+    for (int i = 0; i < 3; i++) dx[i] = tensor_like(g, n->saved[of_input[i]], n->saved[of_input[i]]->type);
+}
+
+/* Of grouped heads, gradients for each of the query's, which are then summed up. delta =
+ * (grad_out * out).sum(-1).transpose(-2, -1).contiguous(): attention_backward.cu. The gradient that comes in is copied
+ * unless it lies as the result does. */
 static void efficient_backward(Eager *g, Node *n, Tensor *dy, Tensor **dx) {
-    const Tensor *q = n->saved[0];
+    const Tensor *q = n->saved[SAVED_Q], *k = n->saved[SAVED_K], *v = n->saved[SAVED_V];
     const int64_t rows = q->size.of[0] * q->size.of[1] * q->size.of[2];
+    const int64_t keys = (int64_t)scalar_bytes(q->type) * q->size.of[0] * q->size.of[1] * k->size.of[2];
+    const bool grouped = q->size.of[1] != k->size.of[1];
     eager_op(g, "aten::_scaled_dot_product_efficient_attention_backward");
     Tensor *turned = aten_transpose(g, dy, 1, 2);
     Tensor *copy = tensor_is_contiguous(turned) ? NULL : tensor_new(g, dy->type, dy->size);
-    for (int i = 0; i < 3; i++) dx[i] = rows_first(g, dy->type, &n->saved[i]->size);
+    for (int i = 0; i < 3; i++) dx[i] = rows_first(g, dy->type, &n->saved[of_input[i]]->size);
     const bool wide = q->type == T_FLOAT;
-    INNER(g, wide ? 4 * tensor_elements(n->saved[3]) : 0, wide ? 4 * rows : 0,
+    INNER(g, grouped ? keys * q->size.of[3] : 0, grouped ? keys * v->size.of[3] : 0,
+          wide ? 4 * tensor_elements(n->saved[SAVED_Y]) : 0, wide ? 4 * rows : 0,
           !wide || (q->size.of[1] > 1 && q->size.of[2] > 1) ? 4 * rows : 0);
     tensor_drop(g, copy);
     tensor_drop(g, turned);
 }
 
 static void apply_sdpa(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    if (n->number[0]) flash_backward(g, n, dx);
+    const Tensor *q = n->saved[SAVED_Q], *k = n->saved[SAVED_K], *v = n->saved[SAVED_V];
+    if (n->number[0] == SDP_FLASH) flash_backward(g, n, dx);
+    else if (n->number[0] == SDP_CUDNN) cudnn_backward(g, n, dx);
     else efficient_backward(g, n, dy[0], dx);
+    READS(g, dy[0], q, k, v, n->saved[SAVED_Y], n->saved[SAVED_SUMS]);
+    multiplies(g, q, k, 3 * q->size.of[3] + 2 * v->size.of[3], n->number[1]);
     for (int i = 0; i < 3; i++)
         if (!node_wants(n, i)) tensor_set(g, &dx[i], NULL);
 }
 
-static const NodeRule efficient_rule = {"ScaledDotProductEfficientAttentionBackward0", apply_sdpa},
-                      flash_rule = {"ScaledDotProductFlashAttentionBackward0", apply_sdpa};
+static const struct { const char *op; NodeRule rule; } kernels[SDP_COUNT] = {
+    [SDP_FLASH] = {"aten::_scaled_dot_product_flash_attention", {"ScaledDotProductFlashAttentionBackward0", apply_sdpa}},
+    [SDP_EFFICIENT] = {"aten::_scaled_dot_product_efficient_attention",
+                       {"ScaledDotProductEfficientAttentionBackward0", apply_sdpa}},
+    [SDP_CUDNN] = {"aten::_scaled_dot_product_cudnn_attention", {"ScaledDotProductCudnnAttentionBackward0", apply_sdpa}},
+};
 
-static Tensor *fused(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool flash, bool dropout) {
+static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
     GUARD(g);
+    const bool flash = backend == SDP_FLASH, cudnn = backend == SDP_CUDNN;
     const int64_t heads = q->size.of[0] * q->size.of[1], rows = q->size.of[2], width = q->size.of[3];
+    const Size one = {0, {0}};
     Size size = q->size;
     size.of[3] = v->size.of[3];
-    Node *n = node_new(g, flash ? &flash_rule : &efficient_rule, (Tensor *[]){q, k, v}, 3, 7);
-    if (n) n->number[0] = flash;
-    node_save(g, n, 0, q);
-    node_save(g, n, 1, k);
-    node_save(g, n, 2, v);
-    eager_op(g, flash ? "aten::_scaled_dot_product_flash_attention" : "aten::_scaled_dot_product_efficient_attention");
-    Tensor *made[4] = {flash ? flash_like(g, q, &size) : rows_first(g, q->type, &size)};
-    made[1] = tensor_new(g, T_FLOAT, SIZE(q->size.of[0], q->size.of[1], flash ? rows : round_up(rows, 32)));
+    Node *n = node_new(g, &kernels[backend].rule, (Tensor *[]){q, k, v}, 3, SAVED);
+    if (n) n->number[0] = backend;
+    if (n) n->number[1] = how.causal;
+    node_save(g, n, SAVED_K, k);
+    node_save(g, n, SAVED_Q, q);
+    node_save(g, n, SAVED_V, v);
+    eager_op(g, kernels[backend].op);
+    READS(g, q, k, v);
+    multiplies(g, q, k, width + v->size.of[3], how.causal);
+    Tensor *made[4] = {NULL};
+    for (int i = 2; cudnn && i < 4; i++) made[i] = tensor_new(g, T_LONG, one);
+    made[0] = backend == SDP_EFFICIENT ? rows_first(g, q->type, &size) : flash_like(g, q, &size);
+    if (flash || n) /* the others leave it out where no gradient is wanted */
+        made[1] = tensor_new(g, T_FLOAT, SIZE(q->size.of[0], q->size.of[1], backend == SDP_EFFICIENT ? round_up(rows, 32) : rows));
     if (flash) {
         const int64_t key_blocks = div_up(k->size.of[2], width <= 64 ? 256 : width <= 128 ? 128 : 64);
-        const int64_t splits = dropout ? 1 : flash_splits(heads * div_up(rows, 64), 2 * g->card->multiprocessors, key_blocks);
+        const int64_t splits = how.dropout ? 1 : flash_splits(heads * div_up(rows, 64), 2 * g->card->multiprocessors, key_blocks);
         const int64_t parts = splits > 1 ? splits * heads * rows : 0;
         Tensor *sums = scratch(g, parts), *results = scratch(g, parts * rounded_width(width));
-        made[2] = tensor_new(g, T_LONG, SIZE(2));
-        made[3] = tensor_new(g, T_LONG, (Size){0, {0}});
+        for (int i = 2; i < 4 && g->version->flash_state; i++) made[i] = tensor_new(g, T_LONG, i == 2 ? SIZE(2) : one);
         tensor_drop(g, results);
         tensor_drop(g, sums);
     }
-    for (int i = 0; i < 4; i++) node_save(g, n, 3 + i, made[i]);
+    node_save(g, n, SAVED_SUMS, made[1]);
+    node_save(g, n, SAVED_Y, made[0]);
+    for (int i = 2; i < 4; i++) node_save(g, n, SAVED_STATE + i - 2, made[i]);
     node_output(g, n, made[0]);
     for (int i = 1; i < 4; i++) tensor_drop(g, made[i]);
     return made[0];
 }
 
-/* ---- _scaled_dot_product_attention_math: q and k are each multiplied by the root of the scale */
+/* ---- _scaled_dot_product_attention_math: in fp32; q and k are each multiplied by the root of the scale */
 
 /* A triangle of zeros and minus infinities, added to the scores. */
 static Tensor *causal_bias(Eager *g, int64_t rows, int64_t columns, ScalarType type) {
@@ -143,7 +183,10 @@ static Tensor *safe_softmax(Eager *g, Tensor *x) {
     Tensor *y = aten_softmax(g, x, x->size.rank - 1, false);
     Size rows = x->size;
     rows.of[rows.rank - 1] = 1;
-    Tensor *infinite = aten_random(g, "aten::isneginf", x->size, T_BOOL), *all = aten_random(g, "aten::all", rows, T_BOOL);
+    Tensor *infinite = aten_random(g, "aten::isneginf", x->size, T_BOOL);
+    READS(g, x);
+    Tensor *all = aten_random(g, "aten::all", rows, T_BOOL);
+    READS(g, infinite);
     Tensor *zero = aten_random(g, "aten::scalar_tensor", (Size){0, {0}}, x->type);
     tensor_drop(g, zero);
     tensor_drop(g, all);
@@ -151,8 +194,10 @@ static Tensor *safe_softmax(Eager *g, Tensor *x) {
     return y;
 }
 
-static Tensor *by_products(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
+static Tensor *by_products(Eager *g, Tensor *given_q, Tensor *given_k, Tensor *given_v, SdpaHow how) {
     GUARD(g);
+    const ScalarType type = given_q->type;
+    Tensor *q = aten_to(g, given_q, T_FLOAT), *k = aten_to(g, given_k, T_FLOAT), *v = aten_to(g, given_v, T_FLOAT);
     Tensor *scaled = aten_binary_number(g, WITH_MUL, q);
     Tensor *bias = how.causal ? causal_bias(g, q->size.of[2], k->size.of[2], q->type) : NULL;
     Tensor *keys = repeated(g, k, q->size.of[1]), *values = repeated(g, v, q->size.of[1]);
@@ -164,12 +209,17 @@ static Tensor *by_products(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow ho
     Tensor *weights = safe_softmax(g, scores);
     tensor_drop(g, scores);
     if (how.dropout) tensor_set(g, &weights, aten_dropout(g, weights));
-    Tensor *y = aten_matmul(g, weights, values);
+    Tensor *narrow = aten_to(g, weights, type), *y = aten_matmul(g, weights, values); /* both are results of that call */
+    tensor_set(g, &y, aten_to(g, y, type));
+    tensor_drop(g, narrow);
     tensor_drop(g, weights);
     tensor_drop(g, values);
     tensor_drop(g, keys);
     tensor_drop(g, bias);
     tensor_drop(g, scaled);
+    tensor_drop(g, q);
+    tensor_drop(g, k);
+    tensor_drop(g, v);
     return y;
 }
 
@@ -181,9 +231,9 @@ static Tensor *padded(Eager *g, Tensor *x) {
     return size.of[3] == x->size.of[3] ? tensor_ref(x) : aten_pad(g, x, size);
 }
 
-static Tensor *flash(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout) {
+static Tensor *flash(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
     GUARD(g);
-    Tensor *pq = padded(g, q), *pk = padded(g, k), *pv = padded(g, v), *y = fused(g, pq, pk, pv, true, dropout);
+    Tensor *pq = padded(g, q), *pk = padded(g, k), *pv = padded(g, v), *y = fused(g, SDP_FLASH, pq, pk, pv, how);
     tensor_drop(g, pq);
     tensor_drop(g, pk);
     tensor_drop(g, pv);
@@ -191,14 +241,86 @@ static Tensor *flash(Eager *g, Tensor *q, Tensor *k, Tensor *v, bool dropout) {
     return y;
 }
 
+/* ---- which one: each gives NULL, or the reason for which it cannot run (sdp_utils.cpp, can_use_..._attention) */
+
+typedef struct Asked {
+    const Eager *g;
+    const Tensor *q, *k, *v;
+    SdpaHow how;
+    bool half, bfloat, grouped, trains;
+    int64_t width, value_width;
+} Asked;
+
+static const char *flash_lacks(const Asked *a) {
+    const int on = a->g->card->capability;
+    if (!a->half) return "flash attention takes 16 bits alone";
+    if (on < 80) return "flash attention needs compute capability 8.0";
+    if (a->width != a->value_width || a->width > 256) return "flash attention takes heads of at most 256 features, keys' as values'";
+    if (a->how.causal && a->q->size.of[2] != a->k->size.of[2]) return "flash attention's is_causal needs as many keys as queries";
+    const bool small = on == 86 || on == 89 || on == 120, wide = a->width > 224 && a->how.dropout == 0;
+    return small && a->trains && a->width > 192 && !wide ? "flash attention does not train heads of that size on this card" : NULL;
+}
+
+static const char *efficient_lacks(const Asked *a) {
+    const int on = a->g->card->capability;
+    const int64_t aligned = a->half ? 8 : on >= 80 ? 4 : 1;
+    if (a->bfloat && on < 80) return "memory-efficient attention in bfloat16 needs compute capability 8.0";
+    if (a->width % aligned || a->value_width % aligned)
+        return "memory-efficient attention takes heads whose features are a multiple of 4, in 16 bits of 8";
+    return a->grouped && !a->g->version->efficient_grouped ? "memory-efficient attention takes as many heads of keys as of queries"
+                                                           : NULL;
+}
+
+static const char *cudnn_lacks(const Asked *a) {
+    const int on = a->g->card->capability;
+    const bool large = a->g->version->cudnn_first && (on == 90 || on / 10 == 10);
+    const int64_t most = a->width > a->value_width ? a->width : a->value_width;
+    if (!a->half) return "cuDNN's attention takes 16 bits alone";
+    if (on < 80) return "cuDNN's attention needs compute capability 8.0";
+    if (a->width % 8 || a->value_width % 8 || most > (large ? 256 : 128))
+        return "cuDNN's attention takes heads whose features are a multiple of 8, at most 128, or 256 on Hopper and B200";
+    if (large && a->trains && most > 128 && !(a->width == 192 && a->value_width == 128) &&
+        !(a->width == 256 && a->value_width == 256))
+        return "cuDNN's attention does not train heads of that size";
+    if (a->how.dropout * 16 != floor(a->how.dropout * 16)) return "cuDNN's attention takes a dropout that is a multiple of 1/16";
+    return a->k->size.of[2] == 1 || (a->how.dropout > 0 && a->q->size.of[2] == 1) ? "cuDNN's attention needs more than one step"
+                                                                                  : NULL;
+}
+
+static const char *nothing_lacks(const Asked *a) {
+    (void)a;
+    return NULL;
+}
+
+static const char *(*const lacks[SDP_COUNT])(const Asked *a) = {
+    [SDP_FLASH] = flash_lacks, [SDP_EFFICIENT] = efficient_lacks, [SDP_CUDNN] = cudnn_lacks, [SDP_MATH] = nothing_lacks};
+
+/* The first that can run, in PyTorch's order, or the one that is asked for. */
+static SdpBackend choose(Eager *g, const Asked *a) {
+    static const SdpBackend order[] = {SDP_CUDNN, SDP_FLASH, SDP_EFFICIENT, SDP_MATH};
+    const bool cudnn_first = g->version->cudnn_first && g->card->capability / 10 >= 9 && g->card->capability / 10 <= 10;
+    if (g->attention != SDP_ANY) {
+        const char *why = lacks[g->attention](a);
+        if (!why) return g->attention;
+        if (!g->refused) {
+            g->refused = g->layer ? g->layer : g->net->root;
+            g->why = why;
+        }
+        return SDP_MATH;
+    }
+    for (size_t i = !cudnn_first; i < ARRAY_LEN(order); i++)
+        if (!lacks[order[i]](a)) return order[i];
+    return SDP_MATH;
+}
+
 static Tensor *sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
     GUARD(g);
-    const bool half = scalar_bytes(q->type) == 2, grouped = q->size.of[1] != k->size.of[1];
-    const int64_t width = q->size.of[3], aligned = half ? 8 : 4;
-    const bool square = !how.causal || q->size.of[2] == k->size.of[2];
-    if (half && width == v->size.of[3] && width <= 256 && square) return flash(g, q, k, v, how.dropout);
-    if (grouped || width % aligned || v->size.of[3] % aligned) return by_products(g, q, k, v, how);
-    return fused(g, q, k, v, false, how.dropout);
+    const Asked a = {g, q, k, v, how, scalar_bytes(q->type) == 2, q->type == T_BFLOAT16, q->size.of[1] != k->size.of[1],
+                     g->grad && (tensor_requires_grad(q) || tensor_requires_grad(k) || tensor_requires_grad(v)),
+                     q->size.of[3], v->size.of[3]};
+    const SdpBackend backend = choose(g, &a);
+    if (backend == SDP_MATH) return by_products(g, q, k, v, how);
+    return backend == SDP_FLASH ? flash(g, q, k, v, how) : fused(g, backend, q, k, v, how);
 }
 
 Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {

@@ -10,6 +10,7 @@ static void apply_nll(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     (void)dy;
     eager_op(g, n->number[0] ? "aten::nll_loss2d_backward" : "aten::nll_loss_backward");
     dx[0] = tensor_like(g, n->saved[0], n->saved[0]->type);
+    READS(g, n->saved[1]);
 }
 
 static const NodeRule nll_rules[] = {{"NllLossBackward0", apply_nll}, {"NllLoss2DBackward0", apply_nll}};
@@ -25,6 +26,7 @@ Tensor *aten_nll_loss(Eager *g, Tensor *x, Tensor *target, Tensor *weight) {
     node_save(g, n, 1, target);
     node_save(g, n, 3, weight);
     eager_op(g, image ? "aten::nll_loss2d_forward" : "aten::nll_loss_forward");
+    READS(g, target, target); /* and as many of x */
     Tensor *y = tensor_new(g, lx->type, (Size){0, {0}}), *total = tensor_new(g, lx->type, (Size){0, {0}});
     node_save(g, n, 2, total);
     node_output(g, n, y);
@@ -51,8 +53,10 @@ static const struct PairLoss { const char *name, *op, *backward; NodeRule rule; 
 
 static void apply_pair(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     (void)dy;
-    eager_op(g, pairs[n->number[0]].backward);
-    dx[0] = tensor_like(g, n->saved[0], n->saved[0]->type);
+    const Tensor *x = n->saved[0];
+    eager_op(g, pairs[n->number[0]].backward); /* BCE's is like its input, the others are zeros in order */
+    READS(g, x, n->saved[1]);
+    dx[0] = pairs[n->number[0]].way == TERMS_ARE_RESULT ? tensor_like(g, x, x->type) : tensor_new(g, x->type, x->size);
 }
 
 Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target) {
@@ -65,10 +69,12 @@ Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target) {
     node_save(g, n, 0, lx);
     node_save(g, n, 1, target);
     eager_op(g, pairs[i].op);
+    READS(g, lx, target);
     const PairWay way = pairs[i].way;
     const unsigned all = (1u << lx->size.rank) - 1;
     Tensor *whole = tensor_like(g, lx, lx->type), *y = NULL, *terms = NULL;
-    if (way == WHOLE_THEN_TERMS) terms = tensor_like(g, lx, lx->type);
+    if (way == WHOLE_THEN_TERMS) terms = tensor_like(g, lx, lx->type); /* written and read; of the whole only a number is */
+    else READS(g, whole);
     if (way != WHOLE_THEN_TERMS) y = tensor_new(g, lx->type, (Size){0, {0}});
     reduce_inner(g, whole, all, 4);
     if (way != TERMS_THEN_NUMBER) tensor_set(g, &y, tensor_view(g, whole, (Size){0, {0}}, (int64_t[TENSOR_RANK]){0}));
@@ -86,14 +92,18 @@ static void apply_logits(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     const Tensor *x = n->saved[0];
     if (!n->saved[2]) {
         eager_op(g, "aten::sigmoid");
+        READS(g, x);
         dx[0] = tensor_like(g, x, x->type);
         return;
     }
     eager_op(g, "aten::mul"); /* t = pos_weight * target */
     Tensor *t = tensor_like(g, x, x->type);
+    READS(g, n->saved[1], n->saved[2]);
     eager_op(g, "aten::add");
+    READS(g, t);
     dx[0] = tensor_like(g, x, x->type);
     eager_op(g, "aten::sigmoid");
+    READS(g, x);
     INNER(g, (int64_t)tensor_bytes(x));
     tensor_drop(g, t);
 }
@@ -108,6 +118,7 @@ Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_we
     node_save(g, n, 1, target);
     node_save(g, n, 2, pos_weight);
     eager_op(g, "aten::log_sigmoid_forward");
+    READS(g, lx);
     Tensor *log = tensor_like(g, lx, lx->type);
     if (pos_weight) {
         eager_op(g, "aten::sub");
@@ -117,8 +128,10 @@ Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_we
         tensor_drop(g, one);
     }
     eager_op(g, "aten::empty_like");
+    READS(g, lx, target, log);
     Tensor *whole = tensor_like(g, lx, lx->type);
     eager_op(g, "aten::mean");
+    READS(g, whole);
     Tensor *y = tensor_new(g, lx->type, (Size){0, {0}});
     reduce_inner(g, whole, (1u << whole->size.rank) - 1, 4);
     tensor_drop(g, whole);

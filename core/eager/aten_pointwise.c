@@ -19,19 +19,18 @@ static Size broadcast_size(const Size *a, const Size *b) {
     return s;
 }
 
-/* As TensorIterator lays its output: like the inputs where they have the output's shape and one order. */
 static Tensor *iterate(Eager *g, const char *op, const Tensor *a, const Tensor *b) {
     const Size size = broadcast_size(&a->size, &b->size);
     const ScalarType type = wider(a->type, b->type);
     eager_op(g, op);
-    if (size_equal(&a->size, &size)) return tensor_like(g, a, type);
-    if (size_equal(&b->size, &size)) return tensor_like(g, b, type);
-    return tensor_new(g, type, size);
+    READS(g, a, b);
+    return tensor_of_operands(g, type, size, (const Tensor *[]){a, b}, 2);
 }
 
 static Tensor *unary(Eager *g, const char *op, const Tensor *x) {
     eager_op(g, op);
-    return tensor_like(g, x, x->type);
+    READS(g, x);
+    return tensor_of_operands(g, x->type, x->size, &x, 1);
 }
 
 /* ---- two tensors */
@@ -95,6 +94,7 @@ Tensor *aten_binary_number(Eager *g, WithOp op, Tensor *a) {
 Tensor *aten_add_inplace(Eager *g, Tensor *a, Tensor *b) {
     GUARD(g);
     node_rebase(g, node_new(g, &binaries[WITH_ADD].rule, (Tensor *[]){a, b}, 2, 0), a);
+    eager_inplace(g, "aten::add_", a, b);
     return tensor_ref(a);
 }
 
@@ -103,6 +103,7 @@ Tensor *aten_mul_inplace(Eager *g, Tensor *a, Tensor *b) {
     if (n && node_wants(n, 1)) node_save(g, n, 0, a);
     if (n && node_wants(n, 0)) node_save(g, n, 1, b);
     node_rebase(g, n, a);
+    eager_inplace(g, "aten::mul_", a, b);
     return tensor_ref(a);
 }
 
@@ -113,7 +114,7 @@ enum { ACT_FACTORS = 2 };
 struct ActRule {
     const char *name, *op, *backward_op;
     NodeRule rule;
-    enum { SAVES_INPUT, SAVES_RESULT } saves;
+    enum { SAVES_INPUT, SAVES_RESULT, LEADS } saves; /* + LEADS: in the backward pass it stands before the gradient */
     const char *factors[ACT_FACTORS]; /* what its backward pass makes before, where it is not one kernel */
 };
 
@@ -121,8 +122,8 @@ static void apply_act(Eager *g, Node *n, Tensor *const *dy, Tensor **dx);
 
 #define ACT(name, op, node, backward, saves, ...) {name, "aten::" op, "aten::" backward, {node, apply_act}, saves, {__VA_ARGS__}}
 static const ActRule acts[] = {
-    ACT("ReLU", "relu", "ReluBackward0", "threshold_backward", SAVES_RESULT, NULL),
-    ACT("LeakyReLU", "leaky_relu", "LeakyReluBackward0", "leaky_relu_backward", SAVES_INPUT, NULL),
+    ACT("ReLU", "relu", "ReluBackward0", "threshold_backward", SAVES_RESULT + LEADS, NULL),
+    ACT("LeakyReLU", "leaky_relu", "LeakyReluBackward0", "leaky_relu_backward", SAVES_INPUT + LEADS, NULL),
     ACT("Sigmoid", "sigmoid", "SigmoidBackward0", "sigmoid_backward", SAVES_RESULT, NULL),
     ACT("Tanh", "tanh", "TanhBackward0", "tanh_backward", SAVES_RESULT, NULL),
     ACT("SiLU", "silu", "SiluBackward0", "silu_backward", SAVES_INPUT, NULL),
@@ -158,7 +159,9 @@ static void apply_act(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     Tensor *factor[ACT_FACTORS] = {NULL};
     for (int i = 0; i < ACT_FACTORS && rule->factors[i]; i++) factor[i] = unary(g, rule->factors[i], n->saved[0]);
     eager_op(g, rule->backward_op);
-    dx[0] = tensor_like(g, dy[0], dy[0]->type);
+    const Tensor *const read[] = {n->saved[0], dy[0], factor[0] ? factor[0] : n->saved[0]};
+    READS(g, read[1], read[2]);
+    dx[0] = tensor_of_operands(g, dy[0]->type, dy[0]->size, read + !(rule->saves & LEADS), 2);
     for (int i = 0; i < ACT_FACTORS; i++) tensor_drop(g, factor[i]);
 }
 
@@ -167,11 +170,12 @@ Tensor *aten_act(Eager *g, const ActRule *rule, Tensor *x, bool inplace) {
     GUARD(g);
     Node *n = node_new(g, &rule->rule, &x, 1, 1);
     Tensor *kept = NULL;
-    if (inplace && n && rule->saves == SAVES_INPUT && strcmp(rule->name, "LeakyReLU")) kept = unary(g, "aten::clone", x);
-    if (rule->saves == SAVES_INPUT) node_save(g, n, 0, kept ? kept : x);
+    if (inplace && n && !(rule->saves & SAVES_RESULT) && strcmp(rule->name, "LeakyReLU")) kept = unary(g, "aten::clone", x);
+    if (!(rule->saves & SAVES_RESULT)) node_save(g, n, 0, kept ? kept : x);
     tensor_drop(g, kept);
+    if (inplace) eager_inplace(g, rule->op, x, NULL);
     Tensor *y = inplace ? tensor_ref(x) : unary(g, rule->op, x);
-    if (rule->saves == SAVES_RESULT) node_save(g, n, 0, y);
+    if (rule->saves & SAVES_RESULT) node_save(g, n, 0, y);
     if (inplace) node_rebase(g, n, y);
     else node_output(g, n, y);
     return y;
@@ -189,6 +193,7 @@ Tensor *aten_to(Eager *g, Tensor *x, ScalarType type) {
     GUARD(g);
     if (x->type == type) return tensor_ref(x);
     eager_op(g, "aten::_to_copy");
+    READS(g, x);
     Tensor *y = tensor_like(g, x, type);
     Node *n = node_new(g, &to_rule, &x, 1, 0);
     if (n) n->number[0] = x->type;
@@ -199,8 +204,8 @@ Tensor *aten_to(Eager *g, Tensor *x, ScalarType type) {
 /* ---- dropout: a mask of a byte per element */
 
 static void apply_dropout(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    (void)n;
     dx[0] = unary(g, "aten::native_dropout_backward", dy[0]);
+    READS(g, n->saved[0]);
 }
 
 static const NodeRule dropout_rule = {"NativeDropoutBackward0", apply_dropout};
@@ -243,8 +248,8 @@ Tensor *aten_rsub(Eager *g, Tensor *x) {
 }
 
 static void apply_masked_fill(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    (void)n;
     eager_op(g, "aten::masked_fill");
+    READS(g, dy[0], n->saved[0]);
     dx[0] = tensor_new(g, dy[0]->type, dy[0]->size);
 }
 
@@ -277,6 +282,7 @@ Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b) {
     Node *n = node_new(g, &where_rule, (Tensor *[]){a, b}, 2, 1);
     node_save(g, n, 0, mask);
     Tensor *y = iterate(g, "aten::where", a, b);
+    READS(g, mask);
     node_output(g, n, y);
     return y;
 }
@@ -285,6 +291,7 @@ void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask) {
     Node *n = node_new(g, &masked_fill_rule, &x, 1, 1);
     node_save(g, n, 0, mask);
     node_rebase(g, n, x);
+    eager_inplace(g, "aten::masked_fill_", x, mask);
 }
 
 Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type) {
@@ -296,8 +303,8 @@ Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type) {
 /* ---- prelu: both gradients at x's size; the weight's is summed up */
 
 static void apply_prelu(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    (void)dy;
     eager_op(g, "aten::_prelu_kernel_backward");
+    READS(g, dy[0], n->saved[0], n->saved[1]);
     Tensor *x = tensor_like(g, n->saved[0], n->saved[0]->type), *w = tensor_like(g, n->saved[0], n->saved[0]->type);
     if (node_wants(n, 0)) dx[0] = tensor_ref(x);
     if (node_wants(n, 1)) dx[1] = tensor_ref(w);

@@ -1,5 +1,5 @@
-/* Matrix products and convolutions. Sources: ATen/native/Linear.cpp, LinearAlgebra.cpp (matmul), cuda/Blas.cpp;
- * FunctionsManual.cpp (mm_mat1_grad, mm_mat2_grad), Convolution.cpp. */
+/* Matrix products. Sources: ATen/native/Linear.cpp, LinearAlgebra.cpp (matmul), cuda/Blas.cpp;
+ * FunctionsManual.cpp (mm_mat1_grad, mm_mat2_grad). */
 #include <assert.h>
 #include <string.h>
 
@@ -8,10 +8,17 @@
 void eager_cublas(Eager *g) {
     if (g->has_workspace[g->thread] || g->halted) return;
     g->has_workspace[g->thread] = true;
-    eager_forever(g, (size_t)g->card->cublas_workspace);
+    eager_forever(g, (size_t)card_workspace(g->card, g->version));
 }
 
 static bool is_column_major(const Tensor *t) { return t->stride[0] == 1 && t->stride[1] == t->size.of[0]; }
+
+/* y is the product of a and b, the sum over `inner`. */
+static void multiplies(Eager *g, const Tensor *a, const Tensor *b, const Tensor *y, int64_t inner) {
+    const double flops = 2.0 * (double)tensor_elements(y) * (double)inner;
+    READS(g, a, b);
+    work_flops(g, y->type, g->products, flops, flops);
+}
 
 /* (rows, columns), lying column by column if it is the gradient of what does. */
 static Tensor *product(Eager *g, ScalarType type, int64_t rows, int64_t columns, bool column_major) {
@@ -25,21 +32,25 @@ static Tensor *product(Eager *g, ScalarType type, int64_t rows, int64_t columns,
     return y;
 }
 
-/* ---- mm and addmm. saved: a, b where the other's gradient is wanted; number: was it column-major? */
+/* ---- mm and addmm. saved, in the order of PyTorch's names, where the other's gradient is wanted: mat2 and self of mm, mat1
+ * and mat2 of addmm; number: was it column-major? */
 
-static Tensor *mm_grad(Eager *g, const Node *n, const Tensor *dy, int which) {
+/* The gradient of one factor; other: the one that it is multiplied by */
+static Tensor *mm_grad(Eager *g, const Node *n, const Tensor *dy, int which, const Tensor *other) {
     const Meta *m = &n->next[which].node->out[n->next[which].output];
-    return product(g, dy->type, m->size.of[0], m->size.of[1], n->number[which]);
+    Tensor *dx = product(g, dy->type, m->size.of[0], m->size.of[1], n->number[which]);
+    multiplies(g, dy, other, dx, dy->size.of[1 - which]);
+    return dx;
 }
 
 static void apply_mm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     for (int which = 1; which >= 0; which--)
-        if (node_wants(n, which)) dx[which] = mm_grad(g, n, dy[0], which);
+        if (node_wants(n, which)) dx[which] = mm_grad(g, n, dy[0], which, n->saved[which]);
 }
 
 static void apply_addmm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     for (int which = 0; which < 2; which++)
-        if (node_wants(n, which)) dx[which] = mm_grad(g, n, dy[0], which);
+        if (node_wants(n, which)) dx[which] = mm_grad(g, n, dy[0], which, n->saved[1 - which]);
     if (node_wants(n, 2)) dx[2] = tensor_ref(dy[0]);
 }
 
@@ -50,12 +61,14 @@ static Tensor *mm(Eager *g, Tensor *a, Tensor *b, Tensor *bias) {
     GUARD(g);
     assert(a->size.rank == 2 && b->size.rank == 2 && a->size.of[1] == b->size.of[0]);
     Node *n = node_new(g, bias ? &addmm_rule : &mm_rule, (Tensor *[]){a, b, bias}, bias ? 3 : 2, 2);
-    if (n && node_wants(n, 1)) node_save(g, n, 0, a);
-    if (n && node_wants(n, 0)) node_save(g, n, 1, b);
+    if (n && node_wants(n, 1)) node_save(g, n, bias ? 0 : 1, a);
+    if (n && node_wants(n, 0)) node_save(g, n, bias ? 1 : 0, b);
     if (n) n->number[0] = is_column_major(a);
     if (n) n->number[1] = is_column_major(b);
     eager_op(g, bias ? "aten::addmm" : "aten::mm");
     Tensor *y = tensor_new(g, a->type, SIZE(a->size.of[0], b->size.of[1]));
+    multiplies(g, a, b, y, a->size.of[1]);
+    READS(g, bias);
     eager_cublas(g);
     node_output(g, n, y);
     return y;
@@ -73,6 +86,7 @@ static void apply_bmm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
         if (!node_wants(n, which)) continue;
         eager_op(g, "aten::bmm");
         dx[which] = tensor_new(g, dy[0]->type, n->next[which].node->out[n->next[which].output].size);
+        multiplies(g, dy[0], n->saved[which], dx[which], dy[0]->size.of[2 - which]);
         eager_cublas(g);
     }
 }
@@ -83,10 +97,11 @@ Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b) {
     GUARD(g);
     assert(a->size.rank == 3 && b->size.rank == 3 && a->size.of[2] == b->size.of[1]);
     Node *n = node_new(g, &bmm_rule, (Tensor *[]){a, b}, 2, 2);
-    if (n && node_wants(n, 1)) node_save(g, n, 0, a);
-    if (n && node_wants(n, 0)) node_save(g, n, 1, b);
+    if (n && node_wants(n, 1)) node_save(g, n, 1, a);
+    if (n && node_wants(n, 0)) node_save(g, n, 0, b);
     eager_op(g, "aten::bmm");
     Tensor *y = tensor_new(g, a->type, SIZE(a->size.of[0], a->size.of[1], b->size.of[2]));
+    multiplies(g, a, b, y, a->size.of[2]);
     eager_cublas(g);
     node_output(g, n, y);
     return y;
@@ -218,36 +233,6 @@ static Tensor *linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
 Tensor *aten_linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
     GUARD(g);
     Tensor *lb = amp_low(g, b), *lw = amp_low(g, w), *lx = amp_low(g, x), *y = linear(g, lx, lw, lb);
-    tensor_drop(g, lx);
-    tensor_drop(g, lw);
-    tensor_drop(g, lb);
-    return y;
-}
-
-/* ---- convolution: the bias is added in place; its backward gives dx, dw, db in one call */
-
-static void apply_convolution(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    eager_op(g, "aten::convolution_backward");
-    for (int i = 0; i < n->n_next; i++) {
-        if (!node_wants(n, i)) continue;
-        const Meta *m = &n->next[i].node->out[n->next[i].output];
-        dx[i] = i < 2 ? tensor_like(g, n->saved[i], m->type) : tensor_new(g, dy[0]->type, m->size);
-    }
-    const unsigned all = (1u << dy[0]->size.rank) - 1;
-    if (n->n_next > 2 && node_wants(n, 2)) reduce_inner(g, dy[0], all & ~2u, 4); /* the bias's is a sum */
-}
-
-static const NodeRule convolution_rule = {"ConvolutionBackward0", apply_convolution};
-
-Tensor *aten_convolution(Eager *g, Tensor *x, Tensor *w, Tensor *b, const ConvSizes *sizes) {
-    GUARD(g);
-    Tensor *lb = amp_low(g, b), *lw = amp_low(g, w), *lx = amp_low(g, x);
-    Node *n = node_new(g, &convolution_rule, (Tensor *[]){lx, lw, lb}, lb ? 3 : 2, 2);
-    node_save(g, n, 0, lx);
-    node_save(g, n, 1, lw);
-    eager_op(g, "aten::convolution");
-    Tensor *y = tensor_new(g, lx->type, sizes->y);
-    node_output(g, n, y);
     tensor_drop(g, lx);
     tensor_drop(g, lw);
     tensor_drop(g, lb);

@@ -10,7 +10,8 @@ static void apply_sum(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     tensor_drop(g, d);
     if (n->number[1]) {
         eager_op(g, "aten::div");
-        dx[0] = tensor_new(g, whole->type, whole->size);
+        READS(g, whole);
+        dx[0] = tensor_of_operands(g, whole->type, whole->size, (const Tensor *[]){whole}, 1);
         tensor_drop(g, whole);
     } else {
         dx[0] = whole;
@@ -46,13 +47,17 @@ Tensor *aten_mean(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
 static void apply_amax(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     const Tensor *x = n->saved[0];
     eager_op(g, "aten::eq");
+    READS(g, x, n->saved[1]);
     Tensor *mask = tensor_like(g, x, T_BOOL);
     eager_op(g, "aten::sum");
+    READS(g, mask);
     Tensor *count = tensor_new(g, T_LONG, reduced_size(&x->size, (unsigned)n->number[0], true));
     reduce_inner(g, mask, (unsigned)n->number[0], 8);
     eager_op(g, "aten::div");
+    READS(g, dy[0], count);
     Tensor *part = tensor_new(g, dy[0]->type, count->size);
     eager_op(g, "aten::mul");
+    READS(g, part, mask);
     dx[0] = tensor_like(g, x, dy[0]->type);
     tensor_drop(g, part);
     tensor_drop(g, count);
@@ -76,6 +81,7 @@ Tensor *aten_amax(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
 static void apply_max(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     eager_op(g, "aten::zeros");
     dx[0] = tensor_new(g, dy[0]->type, n->size);
+    READS(g, dy[0], n->saved[0]);
 }
 
 static const NodeRule max_rule = {"MaxBackward0", apply_max};
@@ -86,6 +92,7 @@ Tensor *aten_max(Eager *g, Tensor *x, int dim, bool keepdim) {
     Node *n = node_new(g, &max_rule, &x, 1, 1);
     if (n) n->size = x->size;
     eager_op(g, "aten::max");
+    READS(g, x);
     Tensor *y = tensor_new(g, x->type, size), *indices = tensor_new(g, T_LONG, size);
     reduce_inner(g, x, 1u << dim, 16);
     node_save(g, n, 0, indices);
@@ -98,6 +105,7 @@ Tensor *aten_max(Eager *g, Tensor *x, int dim, bool keepdim) {
 
 static void apply_softmax(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     eager_op(g, n->number[0] ? "aten::_log_softmax_backward_data" : "aten::_softmax_backward_data");
+    READS(g, dy[0], n->saved[0]);
     dx[0] = tensor_new(g, dy[0]->type, dy[0]->size);
 }
 
@@ -108,6 +116,7 @@ Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log) {
     GUARD(g);
     (void)dim;
     eager_op(g, log ? "aten::_log_softmax" : "aten::_softmax");
+    READS(g, x);
     Node *n = node_new(g, log ? &log_softmax_rule : &softmax_rule, &x, 1, 1);
     Tensor *y = tensor_new(g, x->type, x->size);
     if (n) n->number[0] = log;

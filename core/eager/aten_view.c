@@ -57,6 +57,7 @@ Tensor *aten_view(Eager *g, Tensor *x, Size size) {
 Tensor *aten_clone(Eager *g, Tensor *x, bool contiguous) {
     GUARD(g);
     eager_op(g, "aten::clone");
+    READS(g, x);
     return linked(g, &clone_rule, x, contiguous ? tensor_new(g, x->type, x->size) : tensor_like(g, x, x->type));
 }
 
@@ -123,11 +124,26 @@ Tensor *aten_expand(Eager *g, Tensor *x, Size size) {
     return linked(g, &expand_rule, x, tensor_view(g, x, size, stride));
 }
 
+/* ---- other strides: the gradient is put into zeros as large as what the view is of */
+
+static void apply_as_strided(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    eager_op(g, "aten::new_zeros");
+    dx[0] = tensor_new(g, dy[0]->type, n->size);
+}
+
+static const NodeRule as_strided_rule = {"AsStridedBackward1", apply_as_strided};
+
+Tensor *aten_as_strided(Eager *g, Tensor *x, const int64_t *stride) {
+    GUARD(g);
+    return linked(g, &as_strided_rule, x, tensor_view(g, x, x->size, stride));
+}
+
 /* ---- parts: the gradient is zeros with the part's gradient in them */
 
 static void apply_part(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     eager_op(g, "aten::zeros");
     dx[0] = tensor_new(g, dy[0]->type, n->size);
+    READS(g, dy[0], dy[0]); /* copied into it */
 }
 
 static const NodeRule slice_rule = {"SliceBackward0", apply_part}, select_rule = {"SelectBackward0", apply_part};
@@ -160,6 +176,7 @@ static void apply_split(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
             zeros[k] = tensor_new(g, n->out[k].type, n->out[k].size);
         }
     eager_op(g, "aten::cat");
+    for (int k = 0; k < n->n_out; k++) READS(g, dy[k] ? dy[k] : zeros[k]);
     dx[0] = tensor_new(g, n->out[0].type, n->size);
     for (int k = 0; k < n->n_out; k++) tensor_drop(g, zeros[k]);
 }
@@ -199,7 +216,10 @@ Tensor *aten_cat(Eager *g, Tensor *const *x, int count, int dim) {
         if (x[k]->type < type) type = x[k]->type;
     }
     eager_op(g, "aten::cat");
-    Tensor *y = tensor_new(g, type, size);
+    work_reads(g, (const Tensor *const *)x, count);
+    bool last = true; /* all of them say so */
+    for (int k = 0; k < count; k++) last = last && tensor_suggests_channels_last(x[k]);
+    Tensor *y = tensor_in_format(g, type, size, last);
     Node *n = node_new(g, &cat_rule, x, count, 0);
     if (n) n->number[0] = dim;
     node_output(g, n, y);
@@ -216,6 +236,7 @@ static const NodeRule roll_rule = {"RollBackward0", apply_roll};
 Tensor *aten_roll(Eager *g, Tensor *x) {
     GUARD(g);
     eager_op(g, "aten::roll");
+    READS(g, x);
     return linked(g, &roll_rule, x, tensor_new(g, x->type, x->size));
 }
 
@@ -233,6 +254,7 @@ Tensor *aten_repeat(Eager *g, Tensor *x, int64_t times) {
     GUARD(g);
     if (!x) return NULL;
     eager_op(g, "aten::repeat");
+    READS(g, x);
     return linked(g, &repeat_rule, x, tensor_new(g, x->type, SIZE(x->size.of[0] * times)));
 }
 
@@ -246,5 +268,6 @@ static const NodeRule pad_rule = {"ConstantPadNdBackward0", apply_pad};
 Tensor *aten_pad(Eager *g, Tensor *x, Size size) {
     GUARD(g);
     eager_op(g, "aten::constant_pad_nd");
-    return linked(g, &pad_rule, x, tensor_new(g, x->type, size));
+    READS(g, x);
+    return linked(g, &pad_rule, x, tensor_in_format(g, x->type, size, tensor_suggests_channels_last(x)));
 }

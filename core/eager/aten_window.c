@@ -20,17 +20,24 @@ static const struct { const char *op, *backward; NodeRule rule; bool indices, sa
 };
 
 static void apply_window(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    eager_op(g, windows[n->number[0]].backward);
-    dx[0] = tensor_new(g, dy[0]->type, n->size);
+    const WindowOp op = (WindowOp)n->number[0]; /* of a pooling in the input's format, of an upsampling in the gradient's */
+    const bool last = op < NEAREST ? n->number[1] : tensor_suggests_channels_last(dy[0]);
+    eager_op(g, windows[op].backward);
+    READS(g, dy[0], n->saved[1]);
+    dx[0] = tensor_in_format(g, dy[0]->type, n->size, last);
 }
 
 static Tensor *window(Eager *g, WindowOp op, Tensor *x, Size size) {
     Node *n = node_new(g, &windows[op].rule, &x, 1, 2);
     if (n) n->size = x->size;
+    const bool last = tensor_suggests_channels_last(x);
     if (n) n->number[0] = op;
+    if (n) n->number[1] = last;
     if (windows[op].saves_input) node_save(g, n, 0, x);
     eager_op(g, windows[op].op);
-    Tensor *y = tensor_new(g, x->type, size), *indices = windows[op].indices ? tensor_new(g, T_LONG, size) : NULL;
+    READS(g, x);
+    Tensor *y = tensor_in_format(g, x->type, size, last);
+    Tensor *indices = windows[op].indices ? tensor_in_format(g, T_LONG, size, last) : NULL;
     node_save(g, n, 1, indices);
     node_output(g, n, y);
     tensor_drop(g, indices);
@@ -47,10 +54,17 @@ Tensor *aten_avg_pool2d(Eager *g, Tensor *x, Size y) {
     return window(g, AVG_POOL, x, y);
 }
 
-/* To one pixel it is a mean. */
+/* To one pixel it is a mean, whose strides are then set to the input's format. */
 Tensor *aten_adaptive_avg_pool2d(Eager *g, Tensor *x, Size y) {
     GUARD(g);
-    if (y.of[2] == 1 && y.of[3] == 1) return aten_mean(g, x, 1u << 2 | 1u << 3, true);
+    if (y.of[2] == 1 && y.of[3] == 1) {
+        const int64_t c = y.of[1], last[TENSOR_RANK] = {c, 1, c, c};
+        Tensor *mean = aten_mean(g, x, 1u << 2 | 1u << 3, true);
+        if (!tensor_suggests_channels_last(x)) return mean;
+        Tensor *turned = aten_as_strided(g, mean, last);
+        tensor_drop(g, mean);
+        return turned;
+    }
     return window(g, ADAPTIVE_AVG_POOL, x, y);
 }
 
@@ -64,6 +78,7 @@ Tensor *aten_upsample(Eager *g, Tensor *x, Size size, bool bilinear) {
 
 static void apply_embedding(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     eager_op(g, "aten::embedding_dense_backward");
+    READS(g, dy[0], n->saved[0]);
     dx[0] = tensor_new(g, dy[0]->type, n->size);
 }
 
@@ -78,6 +93,7 @@ Tensor *aten_embedding(Eager *g, Tensor *index, Tensor *w) {
     node_save(g, n, 0, index);
     eager_op(g, "aten::embedding");
     Tensor *y = tensor_new(g, w->type, size);
+    READS(g, index, y); /* of the table as many rows as the result has */
     node_output(g, n, y);
     return y;
 }

@@ -15,12 +15,15 @@ static void apply_accumulate(Eager *g, Node *n, Tensor *const *dy, Tensor **dx);
 static const NodeRule accumulate_rule = {"torch::autograd::AccumulateGrad", apply_accumulate};
 
 static Node *new_node(Eager *g, const NodeRule *rule, int n_next, int n_saved, int n_out) {
-    Node *n = scratch_new(&g->scratch, 1, sizeof *n);
-    Edge *next = scratch_new(&g->scratch, (size_t)n_next, sizeof *next);
-    Tensor **saved = scratch_new(&g->scratch, (size_t)(n_saved + n_out), sizeof *saved);
-    int *held = scratch_new(&g->scratch, (size_t)n_saved, sizeof *held);
-    Meta *out = scratch_new(&g->scratch, (size_t)n_out, sizeof *out);
-    if (g->scratch.failed) return NULL;
+    /* one block for all, since there are thousands of nodes; what is aligned most comes first */
+    const size_t edges = (size_t)n_next * sizeof(Edge), metas = (size_t)n_out * sizeof(Meta);
+    const size_t tensors = (size_t)(n_saved + n_out) * sizeof(Tensor *);
+    Node *n = scratch_new(&g->scratch, 1, sizeof *n + metas + edges + tensors + (size_t)n_saved * sizeof(int));
+    if (!n) return NULL;
+    Meta *out = (Meta *)(n + 1);
+    Edge *next = (Edge *)(out + n_out);
+    Tensor **saved = (Tensor **)(next + n_next);
+    int *held = (int *)(saved + n_saved + n_out);
     *n = (Node){.rule = rule, .layer = g->layer, .sequence = ++g->sequence, .refs = 1, .next = next, .n_next = n_next,
                 .saved = saved, .n_saved = n_saved, .out = out, .sent = saved + n_saved, .held = held};
     return n;
@@ -77,11 +80,21 @@ static void restore_saved(Eager *g, Node *n) {
     }
 }
 
+/* What a node has saved on the host gets a place on the device, in order. */
+static void fetch_saved(Eager *g, Node *n) {
+    const Category before = g->category;
+    g->category = CAT_ACTIVATIONS;
+    eager_op(g, "aten::to");
+    for (int k = 0; k < n->n_saved; k++)
+        if (n->saved[k] && n->saved[k]->storage->host) tensor_set(g, &n->saved[k], tensor_new(g, n->saved[k]->type, n->saved[k]->size));
+    g->category = before;
+}
+
 void node_save(Eager *g, Node *n, int k, Tensor *x) {
     if (!n || !x) return;
     assert(k < n->n_saved && !n->saved[k]);
     if (g->frame) save_in_frame(g, n, k, x);
-    else n->saved[k] = tensor_detach(g, x);
+    else n->saved[k] = g->offload ? tensor_to_host(g, x) : tensor_detach(g, x);
 }
 
 void node_output(Eager *g, Node *n, Tensor *y) {
@@ -153,6 +166,7 @@ static Tensor *validated(Eager *g, const Meta *meta, Tensor *d) {
     }
     if (meta->type != d->type) {
         eager_op(g, "aten::_to_copy");
+        READS(g, d);
         Tensor *cast = tensor_like(g, d, meta->type);
         tensor_drop(g, d);
         d = cast;
@@ -169,7 +183,10 @@ static void send(Eager *g, Ready *r, const Edge *e, Tensor *d) {
     } else if (d) {
         if (!tensor_is_only(*sent) || !tensor_is_dense(*sent)) {
             eager_op(g, "aten::add");
+            READS(g, *sent, d);
             tensor_set(g, sent, tensor_like(g, *sent, (*sent)->type));
+        } else {
+            eager_inplace(g, "aten::add_", *sent, d);
         }
         tensor_drop(g, d);
     }
@@ -186,9 +203,10 @@ static void run_node(Eager *g, Ready *r, Node *n) {
     eager_where(g, n->layer, n->rule->name);
     for (int k = 0; k < n->n_out; k++) any |= n->sent[k] != NULL;
     if (any) restore_saved(g, n);
+    if (any && g->offload) fetch_saved(g, n);
     if (g->scratch.failed) return;
     if (any) n->rule->apply(g, n, n->sent, dx);
-    if (n->frame) node_drop_saved(g, n); /* what was made again is held by the call alone */
+    if (n->frame || g->offload) node_drop_saved(g, n); /* what was made again is held by the call alone */
     for (int i = 0; i < n->n_next; i++)
         if (dx[i]) dx[i] = validated(g, &n->next[i].node->out[n->next[i].output], dx[i]);
     for (int k = 0; k < n->n_out; k++) tensor_set(g, &n->sent[k], NULL);
@@ -203,12 +221,16 @@ static void run_node(Eager *g, Ready *r, Node *n) {
 static void apply_accumulate(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     Tensor *p = n->variable, *d = dy[0];
     (void)dx;
-    if (p->grad) return;
+    if (p->grad) {
+        eager_inplace(g, "aten::add_", p->grad, d);
+        return;
+    }
     if (d->refs == 1 && tensor_same_strides(d, p)) {
         p->grad = tensor_detach(g, d);
         if (d->storage->traced >= 0) g->trace->tensors[d->storage->traced].category = CAT_GRADIENTS;
     } else {
         eager_op(g, "aten::clone");
+        READS(g, d);
         g->category = CAT_GRADIENTS;
         p->grad = tensor_like(g, p, p->type);
         g->category = CAT_ACTIVATION_GRADIENTS;

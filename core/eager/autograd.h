@@ -22,7 +22,7 @@ typedef struct Edge { Node *node; int output; } Edge; /* whose output; node NULL
 
 typedef struct Meta { Size size; ScalarType type; } Meta;
 
-enum { NODE_NUMBERS = 16, NODE_EDGES = 64 }; /* NODE_EDGES: most inputs of an op */
+enum { NODE_NUMBERS = 16, NODE_EDGES = 520 }; /* NODE_EDGES: most inputs of an op: 512 weights of recurrent layers */
 
 struct Node {
     const NodeRule *rule;
@@ -42,14 +42,19 @@ struct Node {
     int64_t number[NODE_NUMBERS]; /* what the rule needs beside tensors: an axis, a type */
     Size size;                    /* ... often that of its input */
     Frame *frame;          /* of the checkpoint that it ran in, a reference: its saved tensors are made again */
+    Angles angles;         /* of a reentrant checkpoint: its function holds them as long as the node is there */
     int *held;             /* then, by saved tensor: 1 + its number in the frame, 0: none */
 };
+
+/* A layer (end 0), or its children [first, end) one after the other. */
+typedef struct Part { const Layer *layer; int first, end; } Part;
 
 /* What a checkpoint keeps in place of what its nodes would save (Eager.frame while it runs): PyTorch's
  * saved_tensors_hooks. What is saved is counted, and kept when all of it is made again. */
 struct Frame {
-    const Layer *layer;
+    Part part;            /* what is run again */
     Tensor *in[LAYER_IN]; /* references, without their graph */
+    Angles angles;        /* of the model that the layer is in */
     int refs;
     bool autocast;
     int counted;          /* tensors that were to be saved */

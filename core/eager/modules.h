@@ -8,12 +8,30 @@
 
 /* Runs a layer. */
 Tensor *module_call(Eager *g, const Layer *l, Tensor *const *in);
+/* torch.utils.checkpoint.checkpoint_sequential(l, round(sqrt(len(l))), x) of an nn.Sequential. */
+Tensor *module_call_segments(Eager *g, const Layer *l, Tensor *x);
+/* What model.to(device) does after it has moved the parameters of a layer. */
+void module_moved(Eager *g, const Layer *l);
 /* The layer's k-th parameter, lent; NULL: it has fewer. */
 Tensor *module_param(const Eager *g, const Layer *l, int k);
 /* The loss of an output, times its factor. */
 Tensor *module_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target);
-/* NULL, or the first layer that is not predicted. */
-const Layer *module_unknown(const Layer *l);
+
+/* The children of a container, one after the other; after_first, where there is one, gets the first one's output. */
+Tensor *graph_run(Eager *g, const Layer *l, Tensor *const *in, void (*after_first)(Eager *g, const Layer *l, const Tensor *y));
+/* (N, T, heads width) as (N, heads, T, width): view().transpose(1, 2); and transpose(1, 2).contiguous().view() */
+Tensor *heads_apart(Eager *g, Tensor *x, int64_t heads);
+Tensor *heads_together(Eager *g, Tensor *x);
+Tensor *rotate_halves(Eager *g, Tensor *x); /* by the angles of the model */
+
+/* modules_llama.c. llama_graph: what a container is whose option `listing` names it, or NULL. llama_models:
+ * model[i] is the LlamaModel whose last parameter is the network's i-th; llama_buffers: what model.to() moves after it.
+ * llama_check: ERR_SCRIPT where a layer is not what its listing says. */
+Module *llama_graph(const Layer *l);
+Tensor *llama_rms_norm(Eager *g, Tensor *x, Tensor *w);
+void llama_models(const Layer *root, const Layer **model);
+void llama_buffers(Eager *g, const Layer *model);
+int llama_check(const Layer *root, Err *e);
 
 /* in[n_in] are lent; the result is the caller's. */
 #define LAYER(name, role, functions, which, spec) Module module_##functions;

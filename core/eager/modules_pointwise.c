@@ -100,11 +100,15 @@ Tensor *module_randn(Eager *g, const Layer *l, Tensor *const *in) {
 
 Tensor *module_batchnorm(Eager *g, const Layer *l, Tensor *const *in) {
     const int affine = options_bool(&l->options, "affine") ? 2 : 0;
-    return aten_batch_norm(g, in[0], affine ? module_param(g, l, 0) : NULL, affine ? module_param(g, l, 1) : NULL);
+    Tensor *const running[2] = {module_param(g, l, affine), module_param(g, l, affine + 1)};
+    Tensor *w = affine ? module_param(g, l, 0) : NULL, *b = affine ? module_param(g, l, 1) : NULL;
+    return aten_batch_norm(g, in[0], w, b, running);
 }
 
 Tensor *module_layernorm(Eager *g, const Layer *l, Tensor *const *in) {
     Tensor *w = module_param(g, l, 0), *b = module_param(g, l, 1);
+    char listing[OPTION_WORDS];
+    if (!strcmp(options_word(&l->options, "listing", listing), "LlamaRMSNorm")) return llama_rms_norm(g, in[0], w);
     return l->kind->which ? aten_rms_norm(g, in[0], w) : aten_layer_norm(g, in[0], w, b, 1);
 }
 
@@ -120,7 +124,7 @@ Tensor *module_instancenorm(Eager *g, const Layer *l, Tensor *const *in) {
     one.of[0] = 1;
     one.of[1] = n * c;
     Tensor *w = aten_repeat(g, module_param(g, l, 0), n), *b = aten_repeat(g, module_param(g, l, 1), n);
-    Tensor *lies = aten_contiguous(g, x), *whole = aten_view(g, lies, one), *z = aten_batch_norm(g, whole, w, b);
+    Tensor *lies = aten_contiguous(g, x), *whole = aten_view(g, lies, one), *z = aten_batch_norm(g, whole, w, b, NULL);
     tensor_drop(g, lies);
     tensor_drop(g, b);
     tensor_drop(g, whole);

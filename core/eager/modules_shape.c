@@ -87,8 +87,11 @@ static Tensor *padded_same(Eager *g, const Layer *l, Tensor *x) {
 }
 
 Tensor *module_conv(Eager *g, const Layer *l, Tensor *const *in) {
-    ConvSizes sizes = {out_size(l), (int)options_int(&l->options, "groups"), l->kind->which == OP_conv_transpose};
-    Tensor *x = padded_same(g, l, in[0]), *y = aten_convolution(g, x, module_param(g, l, 0), module_param(g, l, 1), &sizes);
+    const ConvAttr a = layer_conv_attr(l);
+    /* an odd padding of "same" is longer at the bottom and right; padded_same has made the rest of it */
+    const ConvHow how = {out_size(l), {{a.stride[0], a.stride[1]}, {a.pad[0], a.pad[1]}, {a.dilation[0], a.dilation[1]}, a.groups},
+                         l->kind->which == OP_conv_transpose};
+    Tensor *x = padded_same(g, l, in[0]), *y = aten_convolution(g, x, module_param(g, l, 0), module_param(g, l, 1), &how);
     tensor_drop(g, x);
     return y;
 }

@@ -10,16 +10,18 @@ typedef struct Temporaries {
     Temporary loop[2];
     bool drops_gradients; /* gradients with weight decay in them go before the lists are made */
     int of_gradients;     /* 1 + the list that is made in place where weight decay has made copies of the gradients */
+    int passes;           /* tensors of the parameter's size that the step's calls read and write, temporaries among them */
+    int with_momentum;    /* ... more of them */
 } Temporaries;
 
 static const Temporaries temporaries[] = {
-    {OP_sgd, {NULL}, {{NULL}}, false, 0},
-    {OP_adam, {"aten::_foreach_sqrt"}, {{"aten::sqrt", false}, {"aten::div", true}}, true, 0},
-    {OP_radam, {"aten::_foreach_sqrt"}, {{NULL}}, true, 0},
-    {OP_adamax, {"aten::_foreach_abs"}, {{"aten::abs", false}}, false, 1},
-    {OP_rmsprop, {"aten::_foreach_sqrt"}, {{"aten::sqrt", true}}, false, 0},
-    {OP_adagrad, {"aten::_foreach_sqrt", "aten::_foreach_mul"}, {{"aten::sqrt", true}}, false, 2},
-    {OP_adadelta, {"aten::_foreach_add", "aten::_foreach_add"}, {{"aten::add", true}, {"aten::add", true}}, false, 0},
+    {OP_sgd, {NULL}, {{NULL}}, false, 0, 3, 5},
+    {OP_adam, {"aten::_foreach_sqrt"}, {{"aten::sqrt", false}, {"aten::div", true}}, true, 0, 18, 0},
+    {OP_radam, {"aten::_foreach_sqrt"}, {{NULL}}, true, 0, 22, 0},
+    {OP_adamax, {"aten::_foreach_abs"}, {{"aten::abs", false}}, false, 1, 16, 0},
+    {OP_rmsprop, {"aten::_foreach_sqrt"}, {{"aten::sqrt", true}}, false, 0, 13, 5},
+    {OP_adagrad, {"aten::_foreach_sqrt", "aten::_foreach_mul"}, {{"aten::sqrt", true}}, false, 2, 13, 0},
+    {OP_adadelta, {"aten::_foreach_add", "aten::_foreach_add"}, {{"aten::add", true}, {"aten::add", true}}, false, 0, 27, 0},
 };
 
 static OpKind rule_of(const EagerOptim *s) { return optimizer_op(s->optimizer, NULL); }
@@ -192,6 +194,24 @@ static void run_adafactor(Eager *g, EagerOptim *s) {
     tensor_drop(g, update);
 }
 
+/* ---- what a step reads and writes */
+
+static int passes(const EagerOptim *s) {
+    const OptimRule *r = &s->optimizer->rule;
+    const Temporaries *t = temporaries_of(s);
+    const bool adagrad = rule_of(s) == OP_adagrad, momentum = r->momentum != 0;
+    if (s->form == FORM_FUSED) return 3 + 2 * (count_states(s) + adagrad + (rule_of(s) == OP_sgd && momentum));
+    const int decay = r->weight_decay == 0 ? 0 : r->decoupled ? 2 : 3;
+    if (!t) return 17 + decay; /* Adafactor's, of a matrix */
+    const int numerator = adagrad && s->form == FORM_FORLOOP ? 2 : 0; /* that only the foreach form makes */
+    return t->passes + decay + momentum * t->with_momentum + 3 * (r->nesterov + r->amsgrad) + 6 * r->centered - numerator;
+}
+
+void optim_moves(Eager *g, const EagerOptim *s, int n) {
+    work_end(g);
+    for (int i = 0; i < s->n; i++) work_moves(g, (double)n * (double)tensor_bytes(s->params[i]));
+}
+
 /* ---- */
 
 void optim_run(Eager *g, EagerOptim *s) {
@@ -200,12 +220,15 @@ void optim_run(Eager *g, EagerOptim *s) {
     g->grad = false;
     if (!s->begun) (adafactor ? make_factors : make_states)(g, s);
     g->category = CAT_OTHER;
+    g->uncounted = true;
+    optim_moves(g, s, passes(s));
     if (adafactor) run_adafactor(g, s);
     else if (s->form == FORM_FOREACH) run_foreach(g, s);
     else if (s->form == FORM_FORLOOP) run_forloop(g, s);
     else if (starts_momentum(s))
         for (int i = 0; i < s->n; i++) start_momentum(g, s, i, "aten::empty_like");
     s->begun = true;
+    g->uncounted = false;
     g->grad = before.grad;
     g->category = before.category;
 }
@@ -232,5 +255,6 @@ void optim_clip(Eager *g, const EagerOptim *s) {
     tensor_drop(g, factor);
     tensor_drop(g, clamped);
     tensor_drop(g, total);
+    optim_moves(g, s, 3); /* read for the norm; multiplied in place */
     g->category = before;
 }

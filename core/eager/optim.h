@@ -24,6 +24,8 @@ const char *optim_unknown(const Optimizer *o, OptimForm form);
 /* What the constructor makes. */
 void optim_open(Eager *g, EagerOptim *s);
 void optim_run(Eager *g, EagerOptim *s);
+/* A call reads and writes n tensors of each parameter's size. */
+void optim_moves(Eager *g, const EagerOptim *s, int n);
 /* torch.nn.utils.clip_grad_norm_ */
 void optim_clip(Eager *g, const EagerOptim *s);
 

@@ -61,6 +61,7 @@ Size reduced_size(const Size *s, unsigned dims, bool keepdim) {
 
 Tensor *reduce(Eager *g, const char *op, const Tensor *x, ScalarType type, unsigned dims, bool keepdim) {
     eager_op(g, op);
+    READS(g, x);
     Tensor *y = tensor_new(g, type, reduced_size(&x->size, dims, keepdim));
     reduce_inner(g, x, dims, 4);
     return y;

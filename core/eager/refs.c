@@ -11,7 +11,9 @@ Tensor *tensor_ref(Tensor *t) {
 
 static void storage_drop(Eager *g, Storage *s) {
     assert(s->refs > 0);
-    if (--s->refs == 0 && s->traced >= 0) trace_release(g->trace, s->traced);
+    if (--s->refs > 0) return;
+    g->host -= s->host;
+    if (s->traced >= 0) trace_release(g->trace, s->traced);
 }
 
 void tensor_drop(Eager *g, Tensor *t) {
@@ -32,6 +34,16 @@ void tensor_set(Eager *g, Tensor **slot, Tensor *t) {
     tensor_drop(g, before);
 }
 
+Angles angles_ref(const Angles *a) {
+    return (Angles){tensor_ref(a->positions), tensor_ref(a->cosine), tensor_ref(a->sine)};
+}
+
+void angles_drop(Eager *g, Angles *a) {
+    tensor_set(g, &a->positions, NULL);
+    tensor_set(g, &a->cosine, NULL);
+    tensor_set(g, &a->sine, NULL);
+}
+
 void node_drop_saved(Eager *g, Node *n) {
     for (int k = 0; k < n->n_saved; k++) tensor_set(g, &n->saved[k], NULL);
 }
@@ -46,6 +58,7 @@ void node_drop(Eager *g, Node *n) {
     assert(n->refs == 0);
     node_drop_saved(g, n);
     node_drop_frame(g, n);
+    angles_drop(g, &n->angles);
     for (int i = 0; i < n->n_next; i++) node_drop(g, n->next[i].node);
 }
 
@@ -53,5 +66,6 @@ void frame_drop(Eager *g, Frame *f) {
     if (!f || --f->refs > 0) return;
     assert(f->refs == 0);
     for (int i = 0; i < LAYER_IN; i++) tensor_drop(g, f->in[i]);
+    angles_drop(g, &f->angles);
     for (int i = 0; f->again && i < f->made; i++) tensor_drop(g, f->again[i]);
 }

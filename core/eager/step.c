@@ -34,13 +34,21 @@ static ScalarType scalar_of(DType t) {
 
 /* ---- model.to(device), the criterion's weights, the optimizer */
 
+/* .to(device, memory_format=torch.channels_last) changes what has four dimensions. */
+static Tensor *moved(Eager *g, const char *op, Size size, ScalarType type) {
+    GUARD(g);
+    eager_op(g, op);
+    return tensor_in_format(g, type, size, g->channels_last && size.rank == 4);
+}
+
 static void make_param(Loop *l, int i) {
     Eager *g = l->g;
     const Param *p = &g->net->params[i];
     ScalarType type = p->dtype == DT_I32 ? T_LONG : l->precision->autocast ? T_FLOAT : scalar_of(l->precision->weights);
     eager_where(g, p->owner, NULL);
-    Tensor *t = g->params[i] = aten_random(g, "aten::to", size_from(&p->shape), type);
-    t->leaf = t->parameter = p->trainable && !p->buffer && !l->s->eval;
+    Tensor *t = g->params[i] = moved(g, "aten::to", size_from(&p->shape), type);
+    t->parameter = p->trainable && !p->buffer;
+    t->leaf = t->parameter && !l->s->eval;
 }
 
 /* Is it of a module within the layer's: "out_proj.weight" of a MultiheadAttention? */
@@ -50,12 +58,17 @@ static bool is_inner(const Param *p) { return strchr(p->name + strlen(p->owner->
 static void make_model(Loop *l) {
     Eager *g = l->g;
     const Network *net = g->net;
+    const Layer **llama = scratch_new(&g->scratch, (size_t)net->n_params, sizeof *llama);
+    if (!llama) return;
+    llama_models(net->root, llama);
     g->category = CAT_WEIGHTS;
     for (int i = 0, end; i < net->n_params; i = end) {
         for (end = i; end < net->n_params && net->params[end].owner == net->params[i].owner;) end++;
         for (int inner = 1; inner >= 0; inner--)
             for (int k = i; k < end; k++)
                 if (is_inner(&net->params[k]) == inner) make_param(l, k);
+        if (llama[end - 1]) llama_buffers(g, llama[end - 1]);
+        module_moved(g, net->params[i].owner);
     }
     eager_where(g, NULL, NULL);
     g->category = CAT_OTHER;
@@ -90,7 +103,8 @@ static void run_forward(Loop *l) {
     g->n_more = 0;
     g->autocast = l->precision->autocast;
     g->category = CAT_ACTIVATIONS;
-    Tensor *output[LAYER_IN] = {module_call(g, g->net->root, &l->x)};
+    const bool segments = l->s->checkpoint == CHECKPOINT_SQRT && g->grad;
+    Tensor *output[LAYER_IN] = {segments ? module_call_segments(g, g->net->root, l->x) : module_call(g, g->net->root, &l->x)};
     memcpy(output + 1, g->more, sizeof output - sizeof *output);
     for (int k = 0; k < LAYER_IN; k++) tensor_set(g, &l->output[k], k <= g->n_more ? output[k] : NULL);
     g->category = CAT_OTHER;
@@ -107,8 +121,7 @@ static void run_forward(Loop *l) {
     }
     if (loss) tensor_set(g, &l->loss, loss);
     if (loss && l->s->accumulate > 1 && g->grad) tensor_set(g, &l->loss, aten_binary_number(g, WITH_DIV, l->loss));
-    tensor_set(g, &g->cosine, NULL);
-    tensor_set(g, &g->sine, NULL);
+    angles_drop(g, &g->angles);
     if (g->autocast) amp_end(g);
     g->autocast = false;
 }
@@ -161,6 +174,7 @@ static void run_optimizer(Loop *l) {
     g->category = CAT_OTHER;
     const bool clips = l->s->optimizer.rule.clip_norm > 0, itself = l->optim.form == FORM_FUSED && !clips;
     Tensor *found = !l->precision->loss_scaling ? NULL : itself ? found_for_fused(g) : unscale(g), *sum = NULL, *scaled = NULL;
+    if (found && !itself) optim_moves(g, &l->optim, 2); /* gradients are unscaled in place */
     if (clips) optim_clip(g, &l->optim);
     if (found && l->optim.form == FORM_FUSED) {
         sum = aten_random(g, "aten::add", (Size){0, {0}}, T_FLOAT);
@@ -174,17 +188,21 @@ static void run_optimizer(Loop *l) {
 
 /* Gradients that are not set to None stay, and are filled with zeros. */
 static void zero_grad(Loop *l) {
-    if (l->s->pytorch.set_to_none == SAID_FALSE) return;
+    if (l->s->pytorch.set_to_none == SAID_FALSE) {
+        if (l->optim.begun) optim_moves(l->g, &l->optim, 1);
+        return;
+    }
     for (int i = 0; i < l->optim.n; i++) tensor_set(l->g, &l->optim.params[i]->grad, NULL);
 }
 
 static void run_step(Loop *l) {
     Eager *g = l->g;
     const bool training = !l->s->eval;
+    g->work = (Work){0, 0, 0};
     for (int part = 0; part < l->s->accumulate && !g->scratch.failed; part++) {
         eager_where(g, NULL, NULL);
         g->category = CAT_INPUT;
-        tensor_set(g, &l->x, aten_random(g, "aten::empty", size_from(&g->net->input), l->input_type));
+        tensor_set(g, &l->x, moved(g, "aten::empty", size_from(&g->net->input), l->input_type));
         if (l->target.rank >= 0) tensor_set(g, &l->y, aten_random(g, "aten::empty", l->target, l->target_type));
         if (part == 0) zero_grad(l);
         g->grad = g->training = training;
@@ -192,19 +210,47 @@ static void run_step(Loop *l) {
         if (training) run_backward(l);
     }
     if (training && !g->scratch.failed) run_optimizer(l);
+    work_end(g);
 }
 
 /* ---- */
 
+static int unknown_version(const char *name, Err *e) {
+    char known[64] = "";
+    for (int i = 0; version_info(i); i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", version_info(i)->name);
+    return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": version %s is not known: expected one of %s", name, known);
+}
+
+/* checkpoint_sequential takes an nn.Sequential. Its reentrant form would leave the weights of the first segment without
+ * gradients, since the input needs none. */
+static int check_segments(const Network *net, const Settings *s, Err *e) {
+    if (strcmp(layer_kind(net->root), "Sequential") != 0)
+        return layer_error(net->root, e, "framework = \"pytorch\": checkpoint = \"sqrt\" is checkpoint_sequential, which "
+                                         "expects one nn.Sequential");
+    if (s->pytorch.use_reentrant == SAID_TRUE)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": checkpoint = \"sqrt\" expects use_reentrant = false: with "
+                                      "true the first segment's weights get no gradients");
+    return OK;
+}
+
 static int check(const Network *net, const Settings *s, Err *e) {
-    const Layer *unknown = module_unknown(net->root);
+    const int code = llama_check(net->root, e);
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
-    if (unknown) return layer_error(unknown, e, "framework = \"pytorch\" does not predict this layer");
+    if (code) return code;
+    if (!version_find(s->pytorch.version)) return unknown_version(s->pytorch.version, e);
+    if (s->pytorch.attention == SDP_CUDNN && !version_find(s->pytorch.version)->cudnn_first)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": attention = \"cudnn\" is not predicted for version %s",
+                       s->pytorch.version);
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
-    if (s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
-        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\" or \"marked\"");
-    if (s->offload != OFFLOAD_NONE) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected offload = \"none\"");
+    if (s->checkpoint == CHECKPOINT_SQRT && check_segments(net, s, e)) return ERR_SCRIPT;
+    if (s->checkpoint != CHECKPOINT_SQRT && s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\", \"marked\" or \"sqrt\"");
+    if (s->offload == OFFLOAD_BUDGET)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected offload = \"none\" or \"all\"");
+    if (s->offload != OFFLOAD_NONE && s->checkpoint != CHECKPOINT_NONE)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\" with offload = \"all\"");
     return why ? err_set(e, ERR_SCRIPT, "framework = \"pytorch\": %s", why) : OK;
 }
 
@@ -222,17 +268,24 @@ static void read_target(Loop *l) {
     if (!net->n_losses || l->s->no_loss) l->target.rank = -1;
 }
 
-int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, Trace *out, Err *e) {
-    Storage nothing = {1 << 30, -1};
+int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, EstimateKind which, EagerStep *out, Err *e) {
+    Trace *trace = &out->trace;
+    Storage nothing = {1 << 30, -1, 0};
     Tensor unnamed = {.storage = &nothing, .refs = 1 << 30, .size = {TENSOR_RANK, {1, 1, 1, 1, 1, 1}}};
-    Eager g = {.trace = out, .net = net, .card = card, .call = -1, .unnamed = &unnamed, .modules = modules};
+    Eager g = {.trace = trace, .net = net, .card = card, .estimate = {which, false}, .call = -1, .unnamed = &unnamed, .modules = modules};
     Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
     char text[32];
     int code = check(net, s, e);
     if (code) return code;
+    g.version = version_find(s->pytorch.version);
+    g.attention = s->pytorch.attention;
     g.inplace = s->inplace;
+    g.products = s->precision == PREC_TF32 ? UNIT_TF32 : UNIT_FP32;
     g.low = scalar_of(l.precision->low);
     g.checkpoint = s->checkpoint == CHECKPOINT_MARKED;
+    g.offload = s->offload == OFFLOAD_ALL && !s->eval;
+    g.channels_last = s->pytorch.channels_last == SAID_TRUE;
+    g.benchmark = s->pytorch.cudnn_benchmark == SAID_TRUE;
     g.reentrant = s->pytorch.use_reentrant == SAID_TRUE;
     l.input_type = net->indices ? T_LONG : l.precision->autocast ? T_FLOAT : scalar_of(l.precision->weights);
     read_target(&l);
@@ -241,12 +294,18 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
         make_model(&l);
         if (!s->eval) open_optimizer(&l, form_of(s));
     }
-    for (int step = 1; step <= steps && !g.scratch.failed && !out->failed; step++) {
+    for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !trace->failed; step++) {
         snprintf(text, sizeof text, "step %d", step);
-        trace_mark(out, trace_text(out, text));
+        trace_mark(trace, trace_text(trace, text));
         run_step(&l);
     }
-    const bool failed = g.scratch.failed || out->failed || out->scratch.failed;
+    if (g.refused)
+        code = layer_error(g.refused, e, "attention = \"%s\": PyTorch refuses it: %s", sdp_backend_text(g.attention), g.why);
+    const bool failed = g.scratch.failed || trace->failed || trace->scratch.failed;
     scratch_release(&g.scratch, NULL);
+    if (code) return code;
+    out->work = g.work;
+    out->convs = g.convs;
+    out->estimated = g.estimate.any;
     return failed ? err_set(e, ERR_HOST_MEMORY, "out of host memory for PyTorch's step of a network") : OK;
 }

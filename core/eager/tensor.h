@@ -9,10 +9,11 @@
 #ifndef MT_EAGER_TENSOR_H
 #define MT_EAGER_TENSOR_H
 
-#include "card.h"
+#include "conv_workspace.h"
 #include "memory/trace.h"
 #include "network/network.h"
 #include "passes/settings.h"
+#include "work.h"
 
 /*   name      bytes */
 #define SCALAR_TYPES(X) X(FLOAT, 4) X(HALF, 2) X(BFLOAT16, 2) X(LONG, 8) X(INT, 4) X(BOOL, 1) X(BYTE, 1)
@@ -22,7 +23,15 @@ typedef enum ScalarType {
 #undef X
     T_COUNT
 } ScalarType;
-size_t scalar_bytes(ScalarType t);
+/* Bytes of an element. */
+static inline size_t scalar_bytes(ScalarType t) {
+    static const size_t bytes[] = {
+#define X(name, bytes) bytes,
+        SCALAR_TYPES(X)
+#undef X
+    };
+    return bytes[t];
+}
 static inline bool scalar_is_float(ScalarType t) { return t <= T_BFLOAT16; }
 
 enum { TENSOR_RANK = 6 };
@@ -34,7 +43,8 @@ Size size_from(const Shape *s);
 bool size_equal(const Size *a, const Size *b);
 int64_t size_elements(const Size *s);
 
-typedef struct Storage { int refs, traced; } Storage;
+/* traced: its number in the trace; -1: it is none of the device's. host: bytes of the host's pinned memory. */
+typedef struct Storage { int refs, traced; size_t host; } Storage;
 
 typedef struct Node Node;
 typedef struct Frame Frame;
@@ -49,7 +59,7 @@ typedef struct Tensor {
     Node *node;           /* grad_fn, a reference; NULL: a leaf */
     int output;           /* which of the node's outputs it is */
     bool leaf;            /* it has no node, but gets a gradient */
-    bool parameter;       /* a leaf whose 16-bit copy autocast keeps */
+    bool parameter;       /* its 16-bit copy is kept by autocast: requires_grad, in evaluation, too */
     Node *accumulate;     /* of a leaf: its AccumulateGrad */
     struct Tensor *base;  /* of a view: what it was made of, a reference, so that it shares its storage for good */
     struct Tensor *grad;  /* of a leaf: a reference, or NULL */
@@ -61,34 +71,52 @@ typedef enum Thread { THREAD_FORWARD, THREAD_AUTOGRAD, THREADS } Thread;
 
 typedef struct Tensor *Module(Eager *g, const Layer *l, struct Tensor *const *in); /* modules.h */
 
+/* What a model's forward function knows of positions: references, or NULL. */
+typedef struct Angles { Tensor *positions, *cosine, *sine; } Angles;
+
 struct Eager {
     Trace *trace;
     const Network *net;
     Scratch scratch;
     const Card *card;
+    const PyTorchVersion *version;
+    SdpBackend attention; /* the setting */
+    const Layer *refused; /* the first layer whose op PyTorch would refuse, or NULL */
+    const char *why;      /* ... and its reason */
+    Estimate estimate;    /* what sizes are taken for that cuDNN alone knows */
     Category category;    /* of what is allocated now */
     bool grad;            /* gradients are recorded: not under no_grad, not in the backward pass */
     bool autocast;
     ScalarType low;       /* what autocast computes in */
     Thread thread;
     bool has_workspace[THREADS];
+    Tensor *dropout_state; /* of cuDNN's recurrent layers: a reference, or NULL */
     long sequence;        /* of the last node */
     const Layer *layer;   /* whose op it is */
     const char *op;       /* "aten::relu" */
     const char *node;     /* "ReluBackward0" in the backward pass, else NULL */
     int call;             /* of the trace, for these four; -1: not yet entered */
+    Work work;            /* of the step so far, but for */
+    Kernel kernel;        /* ... the call that runs */
+    bool uncounted;       /* what is allocated is counted by who allocates it */
+    Unit products;        /* that multiply matrices in fp32 */
     Tensor **params;      /* by the network's number */
     Tensor *unnamed;      /* stands for a tensor where host memory ran out */
+    bool offload;         /* what is saved waits on the host: torch.autograd.graph.save_on_cpu(pin_memory=True) */
+    size_t host;          /* bytes of it there now */
     bool training;        /* model.train(), not model.eval() */
     Inplace inplace;      /* the setting */
     bool checkpoint;      /* nn.Checkpoint is torch.utils.checkpoint */
     bool reentrant;       /* ... with use_reentrant=True */
     Frame *frame;         /* of the checkpoint that runs, or NULL */
+    bool channels_last;   /* x and the model's weights lie so */
+    bool benchmark;       /* cudnn.benchmark */
+    ConvCalls convs;      /* so far */
     bool halted;          /* a recomputation has all that it is for: what follows does not happen */
     Tensor *more[LAYER_IN]; /* outputs of the network beside the first one, in forward(): references */
     int n_more;
     Tensor *class_weights;  /* of the loss that runs, or NULL */
-    Tensor *cosine, *sine;  /* of rotary positions, in a forward pass: references, or NULL */
+    Angles angles;          /* of rotary positions, in a forward pass */
     Module *const *modules; /* by kind of layer */
 };
 
@@ -96,15 +124,25 @@ struct Eager {
  * (eager_trace says why). */
 #define GUARD(g) if ((g)->scratch.failed) return tensor_ref((g)->unnamed)
 
-/* Names what runs from here on: the calls of the trace. */
+/* Names what runs from here on: the calls of the trace. eager_op begins a call. */
 void eager_op(Eager *g, const char *op);
+/* A call that makes a tensor anew in place, of itself and another, which may be NULL. */
+void eager_inplace(Eager *g, const char *op, const Tensor *t, const Tensor *other);
 void eager_where(Eager *g, const Layer *l, const char *node);
 
 /* A new tensor, contiguous; and one with x's sizes whose dimensions lie in x's order, without holes. */
 Tensor *tensor_new(Eager *g, ScalarType type, Size size);
 Tensor *tensor_like(Eager *g, const Tensor *x, ScalarType type);
+/* A new tensor (N, C, L) or (N, C, H, W) whose channels lie last; or contiguous, as other ranks always are. */
+Tensor *tensor_in_format(Eager *g, ScalarType type, Size size, bool channels_last);
+/* The result of an elementwise op on n operands, broadcast to that size: it lies as they do. */
+Tensor *tensor_of_operands(Eager *g, ScalarType type, Size size, const Tensor *const *x, int n);
 /* x's storage under other sizes and strides. */
 Tensor *tensor_view(Eager *g, Tensor *x, Size size, const int64_t *stride);
+/* A copy of x in the host's memory, which PyTorch takes in powers of 2; what does not lie in order is copied on the device
+ * first. Source: torch/autograd/graph.py (save_on_cpu), ATen/native/cuda/Copy.cu (copy_requires_temporaries),
+ * ATen/core/CachingHostAllocator.h. */
+Tensor *tensor_to_host(Eager *g, const Tensor *x);
 /* x without its graph. */
 Tensor *tensor_detach(Eager *g, const Tensor *x);
 /* refs.c; NULL is allowed. tensor_set: *slot = t, a reference that is given; what the slot held before is dropped after
@@ -112,11 +150,18 @@ Tensor *tensor_detach(Eager *g, const Tensor *x);
 Tensor *tensor_ref(Tensor *t);
 void tensor_drop(Eager *g, Tensor *t);
 void tensor_set(Eager *g, Tensor **slot, Tensor *t);
+Angles angles_ref(const Angles *a);
+void angles_drop(Eager *g, Angles *a);
 
 int64_t tensor_elements(const Tensor *t);
 size_t tensor_bytes(const Tensor *t);
 void contiguous_strides(const Size *size, int64_t *stride);
 bool tensor_is_contiguous(const Tensor *t);
+/* Does it lie as one that tensor_in_format makes with its channels last? */
+bool tensor_lies_channels_last(const Tensor *t);
+/* Tensor::suggest_memory_format() == channels_last: its strides say so, though it may have holes; where sizes of 1 leave it
+ * open, they do not. */
+bool tensor_suggests_channels_last(const Tensor *t);
 /* No two elements share a place, and none is left out. */
 bool tensor_is_dense(const Tensor *t);
 bool tensor_same_strides(const Tensor *a, const Tensor *b);
@@ -127,5 +172,15 @@ void eager_inner(Eager *g, const int64_t *bytes, int n);
 #define INNER(g, ...) eager_inner(g, (int64_t[]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
 /* Allocates what is never freed. */
 void eager_forever(Eager *g, size_t bytes);
+
+/* work.c: what the call that runs does beside writing what it allocates. READS: of tensors, NULL is allowed; work_moves:
+ * bytes read or written. work_flops: operations on that type, of which the card must do `least` (a causal mask leaves some out),
+ * with `wide` where it is fp32. work_end: the call is over. */
+void work_reads(Eager *g, const Tensor *const *t, int n);
+#define READS(g, ...) work_reads(g, (const Tensor *const[]){__VA_ARGS__}, \
+                                 (int)(sizeof((const Tensor *const[]){__VA_ARGS__}) / sizeof(Tensor *)))
+void work_moves(Eager *g, double bytes);
+void work_flops(Eager *g, ScalarType type, Unit wide, double flops, double least);
+void work_end(Eager *g);
 
 #endif

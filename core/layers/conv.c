@@ -15,21 +15,21 @@ static bool padding_is(const Layer *l, const char *word) {
     return !strcmp(options_word(&l->options, "padding", text), word);
 }
 
-static Attr conv_attr(const Layer *l) {
+ConvAttr layer_conv_attr(const Layer *l) {
     const bool same = padding_is(l, "same"), valid = padding_is(l, "valid");
-    Attr a;
+    ConvAttr a;
     memset(&a, 0, sizeof a);
     for (int i = 0; i < 2; i++) {
-        a.conv.stride[i] = (int32_t)layer_along(l, "stride", i, 1);
-        a.conv.dilation[i] = (int32_t)layer_along(l, "dilation", i, 1);
+        a.stride[i] = (int32_t)layer_along(l, "stride", i, 1);
+        a.dilation[i] = (int32_t)layer_along(l, "dilation", i, 1);
         /* of both sides together; "same" keeps the input's size, and PyTorch puts an odd one at the bottom and right */
         int32_t total = valid ? 0
-                        : same ? a.conv.dilation[i] * (int32_t)(layer_along(l, "kernel_size", i, 1) - 1)
+                        : same ? a.dilation[i] * (int32_t)(layer_along(l, "kernel_size", i, 1) - 1)
                                : 2 * (int32_t)layer_along(l, "padding", i, 0);
-        a.conv.pad[i] = total / 2;
-        a.conv.pad[2 + i] = total - total / 2;
+        a.pad[i] = total / 2;
+        a.pad[2 + i] = total - total / 2;
     }
-    a.conv.groups = (int32_t)options_int(&l->options, "groups");
+    a.groups = (int32_t)options_int(&l->options, "groups");
     return a;
 }
 
@@ -60,7 +60,7 @@ static int check_options(const Layer *l, Err *e) {
 
 /* size[2] = floor((in + padding - dilation (kernel - 1) - 1) / stride) + 1 */
 static int conv_sizes(const Layer *l, const Shape *image, int64_t *size, Err *e) {
-    const ConvAttr a = conv_attr(l).conv;
+    const ConvAttr a = layer_conv_attr(l);
     int64_t padded[2], kernel[2];
     for (int i = 0; i < 2; i++) {
         padded[i] = image->dim[2 + i] + a.pad[i] + a.pad[2 + i];
@@ -74,7 +74,7 @@ static int conv_sizes(const Layer *l, const Shape *image, int64_t *size, Err *e)
 
 /* size[2] = (in - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1 */
 static int transposed_sizes(const Layer *l, const Shape *image, int64_t *size, Err *e) {
-    const ConvAttr a = conv_attr(l).conv;
+    const ConvAttr a = layer_conv_attr(l);
     for (int i = 0; i < 2; i++) {
         int64_t window = (int64_t)a.dilation[i] * (layer_along(l, "kernel_size", i, 1) - 1) + 1;
         size[i] = (image->dim[2 + i] - 1) * a.stride[i] - 2 * (int64_t)a.pad[i] + window +
@@ -109,6 +109,8 @@ int layer_conv_shape(Network *n, Layer *l, Err *e) {
 }
 
 int layer_conv_forward(Lower *lw, const Layer *l, const int *in) {
-    const Attr a = conv_attr(l);
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.conv = layer_conv_attr(l);
     return lower_layer(lw, (OpKind)l->kind->which, l, in, &a);
 }

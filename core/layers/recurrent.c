@@ -14,7 +14,7 @@ static bool is_true(const Layer *l, const char *option) { return options_bool(&l
 static int directions(const Layer *l) { return is_true(l, "bidirectional") ? 2 : 1; }
 static int stack(const Layer *l) { return (int)options_int(&l->options, "num_layers"); }
 
-static RnnMode mode_of(const Layer *l) {
+RnnMode layer_rnn_mode(const Layer *l) {
     char word[OPTION_WORDS];
     bool relu = !strcmp(options_word(&l->options, "nonlinearity", word), "relu");
     return relu ? RNN_RELU : (RnnMode)l->kind->which;
@@ -27,7 +27,7 @@ static const char *part_name(int layer, int reverse, char *text /* 24 */) {
 }
 
 static int declare(Network *n, Layer *l, int layer, int reverse, int64_t inputs, Err *e) {
-    int64_t hidden = options_int(&l->options, "hidden_size"), rows = rnn_info(mode_of(l)).gates * hidden;
+    int64_t hidden = options_int(&l->options, "hidden_size"), rows = rnn_info(layer_rnn_mode(l)).gates * hidden;
     const struct { const char *name; Shape shape; } params[] = {
         {"weight_ih", shape2(rows, inputs)}, {"weight_hh", shape2(rows, hidden)},
         {"bias_ih", shape1(rows)}, {"bias_hh", shape1(rows)}};
@@ -69,7 +69,7 @@ static int emit_part(Lower *lw, const Layer *l, int layer, int reverse, int x) {
     char part[24], name[40];
     Attr a;
     memset(&a, 0, sizeof a);
-    a.rnn = (RnnAttr){mode_of(l), is_true(l, "batch_first"), reverse};
+    a.rnn = (RnnAttr){layer_rnn_mode(l), is_true(l, "batch_first"), reverse};
     for (int k = 0; k < n; k++) in[1 + k] = lw->param[l->param[(layer * directions(l) + reverse) * n + k]];
     snprintf(name, sizeof name, "%s.y", part_name(layer, reverse, part));
     Shape shape = shape3(l->in.dim[0], l->in.dim[1], hidden);

@@ -59,10 +59,15 @@ int layer_axes(const Layer *l);
 int64_t layer_along(const Layer *l, const char *option, int axis, int64_t missing);
 /* (n, c, h, w), or (n, c, w) for a layer of 1 axis. */
 Shape layer_shape(const Layer *l, int64_t n, int64_t c, int64_t h, int64_t w);
+/* Of a layer whose row of layers.def has a convolution's options. All bytes that it does not set are zero. */
+ConvAttr layer_conv_attr(const Layer *l);
 /* Checks the input's rank, and gives the input as (N, C, H, W): of (N, C, L) H is 1. */
 int layer_expect_image(const Layer *l, Shape *image, Err *e);
 /* Sets an image (N, channels, size) as the output. */
 void layer_output_image(Layer *l, int64_t channels, const int64_t size[2]);
+
+/* The cell of a recurrent layer. */
+RnnMode layer_rnn_mode(const Layer *l);
 
 /* "layer 3.body.0 Linear (net.lua:8): <text>" with code ERR_SCRIPT */
 int layer_error(const Layer *l, Err *e, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -286,7 +286,9 @@ const char *options_word(const Options *o, const char *name, char *text) {
     int length;
     const char *word = n->word < 0 ? NULL : word_at(n->words, n->word, &length);
     if (n->type == OPTION_TEXT) word = n->words, length = (int)strlen(word);
-    snprintf(text, OPTION_WORDS, "%.*s", word ? length : 0, word ? word : "");
+    length = word ? min_int(length, OPTION_WORDS - 1) : 0;
+    memcpy(text, word ? word : "", (size_t)length);
+    text[length] = '\0';
     return text;
 }
 

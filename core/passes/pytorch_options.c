@@ -11,15 +11,43 @@ static int set_ternary(const char *name, Ternary *to, const char *value, Err *e)
     return err_set(e, ERR_SCRIPT, "pytorch: %s: expected true or false, found %s", name, value);
 }
 
+const char *sdp_backend_text(SdpBackend b) {
+    static const char *const texts[] = {
+#define X(name, text, backend) text,
+        SDP_BACKENDS(X)
+#undef X
+    };
+    return texts[b];
+}
+
+static int set_attention(SdpBackend *to, const char *value, Err *e) {
+    for (int b = 0; b < SDP_COUNT; b++) {
+        if (strcmp(value, sdp_backend_text((SdpBackend)b)) != 0) continue;
+        *to = (SdpBackend)b;
+        return OK;
+    }
+#define X(name, text, backend) " " text
+    return err_set(e, ERR_SCRIPT, "pytorch: attention: expected one of" SDP_BACKENDS(X) ", found %s", value);
+#undef X
+}
+
 static int set_one(PyTorchOptions *o, const char *name, const char *value, Err *e) {
     const struct { const char *name; Ternary *to; } ternary[] = {
         {"foreach", &o->foreach}, {"fused", &o->fused}, {"set_to_none", &o->set_to_none},
-        {"use_reentrant", &o->use_reentrant}};
+        {"use_reentrant", &o->use_reentrant}, {"channels_last", &o->channels_last},
+        {"cudnn_benchmark", &o->cudnn_benchmark}};
     for (size_t i = 0; i < ARRAY_LEN(ternary); i++)
         if (!strcmp(ternary[i].name, name)) return set_ternary(name, ternary[i].to, value, e);
     if (!strcmp(name, "alloc_conf")) return caching_settings_parse(value, &o->caching, e);
-    return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, foreach, fused, set_to_none "
-                   "or use_reentrant", name);
+    if (!strcmp(name, "attention")) return set_attention(&o->attention, value, e);
+    if (!strcmp(name, "version")) {
+        if (strlen(value) >= sizeof o->version)
+            return err_set(e, ERR_SCRIPT, "pytorch: version: expected one such as 2.15, found %s", value);
+        strcpy(o->version, value);
+        return OK;
+    }
+    return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, attention, channels_last, "
+                   "cudnn_benchmark, foreach, fused, set_to_none, use_reentrant or version", name);
 }
 
 int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e) {

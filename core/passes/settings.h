@@ -116,12 +116,33 @@ typedef enum Framework {
 #undef X
 } Framework;
 
+/* Whose kernels scaled_dot_product_attention runs: the names of torch.nn.attention.SDPBackend, in lower case.
+ *   attention: enum, text, SDPBackend */
+#define SDP_BACKENDS(X)                                  \
+    X(ANY,       "default",          "PyTorch's choice") \
+    X(FLASH,     "flash",            "FLASH_ATTENTION")  \
+    X(EFFICIENT, "memory_efficient", "EFFICIENT_ATTENTION") \
+    X(CUDNN,     "cudnn",            "CUDNN_ATTENTION")  \
+    X(MATH,      "math",             "MATH")
+
+typedef enum SdpBackend {
+#define X(name, text, backend) SDP_##name,
+    SDP_BACKENDS(X)
+#undef X
+    SDP_COUNT
+} SdpBackend;
+const char *sdp_backend_text(SdpBackend b);
+
 /* What a training loop of PyTorch may choose; its defaults where a script says nothing. */
 typedef enum Ternary { UNSAID, SAID_FALSE, SAID_TRUE } Ternary;
 typedef struct PyTorchOptions {
     Ternary foreach, fused;  /* of the optimizer: PyTorch's default is foreach, where there is that form */
     Ternary set_to_none;     /* of zero_grad: true */
     Ternary use_reentrant;   /* of torch.utils.checkpoint: false */
+    SdpBackend attention;    /* sdpa_kernel(): any */
+    char version[8];         /* of PyTorch, "2.15"; "": the newest that is known (core/eager/versions.def) */
+    Ternary channels_last;   /* model and x are .to(memory_format=torch.channels_last): false */
+    Ternary cudnn_benchmark; /* torch.backends.cudnn.benchmark: false */
     CachingSettings caching; /* alloc_conf: what PYTORCH_CUDA_ALLOC_CONF says */
 } PyTorchOptions;
 /* From "alloc_conf=expandable_segments:True fused=true". ERR_SCRIPT: an unknown name, or a value that it cannot have. */

@@ -55,6 +55,7 @@ DType runtime_type(const Runtime *r, int which, const char *name);
  * copy its `bytes`: elements of its own type in PyTorch's order. A run can be resumed from all of them and the number
  * of steps. */
 const Buf *runtime_persistent(const Runtime *r, int i);
+int runtime_master(const Runtime *r, int i); /* of a weight: which of them is its fp32 copy; -1: none is */
 int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e);
 int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e);
 uint32_t runtime_updates(const Runtime *r); /* steps made */

@@ -209,6 +209,11 @@ int runtime_write(Runtime *r, const char *name, const float *values, Err *e) {
 
 const Buf *runtime_persistent(const Runtime *r, int i) { return i < r->n_slots ? r->slots[i].buf : NULL; }
 
+int runtime_master(const Runtime *r, int i) {
+    assert(i >= 0 && i < r->n_slots);
+    return r->slots[i].master;
+}
+
 int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
     assert(i >= 0 && i < r->n_slots);
     const Slot *s = &r->slots[i];

@@ -41,7 +41,8 @@ typedef struct CudaDevice {
     bool capturing;          /* a graph is being recorded */
     Err lost;                /* code != 0: the GPU's context is broken for good, and this is why */
     OpCache prepared;
-    Libraries *libraries;    /* NULL before its first use, like the next three */
+    void *properties;        /* cudnn_device.c; NULL before its first use, like the next four */
+    Libraries *libraries;
     Nvml *nvml;
     Tuning *tuning;
     CudaQueue *queue;
@@ -112,7 +113,8 @@ void cuda_graph_free(Device *d, void *graph);
 /* While a graph is being recorded: ERR_DEVICE if the last call has ended the recording. */
 int cuda_recording_check(CudaDevice *c, Err *e);
 
-/* libraries.c, tuning.c and nvml.c; the emulated device has stand-ins for the first and the last */
+/* libraries.c, tuning.c and nvml.c; the emulated device has stand-ins for the first and the last. libraries_close also
+ * closes what cudnn_device.c has. */
 void libraries_versions(char *text, size_t size); /* "cuDNN 9.19.0, cuBLASLt 13.1.0" */
 int libraries_describe(CudaDevice *c, DeviceText *put, void *arg, Err *e);
 void libraries_close(CudaDevice *c);

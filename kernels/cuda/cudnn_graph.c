@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "libraries.h"
+#include "cudnn_device.h"
 
 cudnnStatus_t node_get(Node d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t max,
                        int64_t *n, void *out) {
@@ -59,15 +59,16 @@ static const cudnnDataType_t types[DT_COUNT] = {[DT_F32] = CUDNN_DATA_FLOAT, [DT
     [DT_F16] = CUDNN_DATA_HALF, [DT_I32] = CUDNN_DATA_INT32, [DT_U8] = CUDNN_DATA_UINT8};
 static const cudnnDataType_t in_f32 = CUDNN_DATA_FLOAT; /* every sum and pointwise op is computed in it */
 
-typedef struct Placed { bool is_virtual, by_value; } Placed;
+typedef struct Placed { bool is_virtual, by_value, in_order; } Placed;
 
 static Node tensor(Graph *g, int64_t id, DType type, const int64_t dim[4], Placed placed) {
     Node d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
-    const int64_t stride[4] = {dim[1] * dim[2] * dim[3], 1, dim[3] * dim[1], dim[1]};
+    const int64_t image = dim[1] * dim[2] * dim[3];
+    const int64_t last[4] = {image, 1, dim[3] * dim[1], dim[1]}, in_order[4] = {image, dim[2] * dim[3], dim[3], 1};
     const int64_t alignment = 16; /* bytes; the program's buffers start at multiples of CUDA_ALIGNMENT */
     set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &types[type]);
     set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dim);
-    set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride);
+    set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, placed.in_order ? in_order : last);
     set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
     set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
     set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &placed.is_virtual);
@@ -79,6 +80,10 @@ static Node tensor(Graph *g, int64_t id, DType type, const int64_t dim[4], Place
 Node graph_tensor(Graph *g, int64_t id, DType type, const int64_t dim[4]) {
     Placed placed = {.is_virtual = id == 0};
     return tensor(g, id ? id : GRAPH_VIRTUAL + g->n_virtual++, type, dim, placed);
+}
+
+Node graph_tensor_in_order(Graph *g, int64_t id, DType type, const int64_t dim[4]) {
+    return tensor(g, id, type, dim, (Placed){.in_order = true});
 }
 
 Node graph_factor(Graph *g, int64_t id) {
@@ -201,7 +206,7 @@ int graph_finish(Graph *g, cudnnHandle_t handle, Err *e) {
     if (handle) set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->op);
     finish(g, g->graph);
-    return libraries_check(g->status, g->failed, e);
+    return cudnn_device_check(g->status, g->failed, e);
 }
 
 void graph_free(Graph *g) {

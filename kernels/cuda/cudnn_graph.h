@@ -1,5 +1,5 @@
 /* cudnn_graph.h: graphs of cuDNN, in this program's terms: tensors with dimensions in PyTorch's order, which lie
- * channels-last; one pass of a convolution; pointwise ops and a sum after it. It calls cuDNN's backend API from C.
+ * channels-last unless it is said; one pass of a convolution; pointwise ops and a sum after it. It calls cuDNN's backend API from C.
  *
  * A Graph remembers its first failure; later calls do nothing. So a caller adds everything and checks once, in
  * graph_finish. graph_free frees everything that was made. */
@@ -8,9 +8,8 @@
 
 #include <cudnn.h>
 
+#include "base/conv_plan.h"
 #include "program/kernel.h"
-
-typedef enum ConvPass { CONV_FORWARD, CONV_DATA, CONV_WEIGHTS } ConvPass;
 
 /* Tensors that exist only inside the graph have ids from GRAPH_VIRTUAL on. */
 enum { GRAPH_DESCRIPTORS = 32, GRAPH_OPS = 4, GRAPH_VIRTUAL = 100 };
@@ -26,6 +25,8 @@ typedef struct Graph {
 
 /* A tensor (d0, d1, d2, d3) that lies as d0, d2, d3, d1. `id` names it when the plan is run; 0: it exists only inside. */
 Node graph_tensor(Graph *g, int64_t id, DType type, const int64_t dim[4]);
+/* One that lies in the order of its dimensions. */
+Node graph_tensor_in_order(Graph *g, int64_t id, DType type, const int64_t dim[4]);
 void graph_conv(Graph *g, ConvPass pass, const ConvAttr *attr, Node x, Node w, Node y);
 /* out = in + b, b (1, C, 1, 1) */
 void graph_add(Graph *g, Node in, Node b, Node out);

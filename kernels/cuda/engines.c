@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "libraries.h"
+#include "cudnn_device.h"
 #include "base/mem.h"
 
 static const cudnnBackendHeurMode_t rankings[ENGINE_RANKINGS] = {
@@ -122,13 +122,13 @@ static int take_results(Node heuristic, int most, Engines *list, Err *e) {
     for (int64_t k = 0; k < found && !status && !code; k++) code = engines_add(list, &d[k], e);
     for (int64_t k = 0; k < count; k++) node_free(&d[k]);
     mem_free(d);
-    return code ? code : libraries_check(status, "a list of engines", e);
+    return code ? code : cudnn_device_check(status, "a list of engines", e);
 }
 
 /* *properties: of a described GPU. NULL: the GPU is here, and the graph's handle names it. */
 static int described(CudaDevice *c, Node *properties, Err *e) {
     *properties = NULL;
-    return c->ordinal == NOT_HERE ? libraries_properties(c, properties, e) : OK;
+    return c->ordinal == NOT_HERE ? cudnn_device_properties(c, properties, e) : OK;
 }
 
 int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *list, Err *e) {
@@ -147,7 +147,7 @@ int engines_ask(CudaDevice *c, const Graph *g, int ranking, int most, Engines *l
                                           &properties);
     /* a ranking that does not know the graph refuses it here: it then ranks no engine */
     bool ranked = !status && !cudnnBackendFinalize(d);
-    code = ranked ? take_results(d, most, list, e) : libraries_check(status, "a request for engines", e);
+    code = ranked ? take_results(d, most, list, e) : cudnn_device_check(status, "a request for engines", e);
     node_free(&d);
     return code;
 }

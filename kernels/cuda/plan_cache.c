@@ -18,7 +18,7 @@ static int plan_start(CudaDevice *c, Node *plan, Err *e) {
     cudnnHandle_t handle = NULL;
     Node properties = NULL;
     bool here = c->ordinal != NOT_HERE;
-    int code = here ? libraries_cudnn(c, &handle, e) : libraries_properties(c, &properties, e);
+    int code = here ? libraries_cudnn(c, &handle, e) : cudnn_device_properties(c, &properties, e);
     if (code) return code;
     cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, plan);
     if (!status && here)
@@ -26,7 +26,7 @@ static int plan_start(CudaDevice *c, Node *plan, Err *e) {
     if (!status && !here)
         status = cudnnBackendSetAttribute(*plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                           &properties);
-    return libraries_check(status, "a plan", e);
+    return cudnn_device_check(status, "a plan", e);
 }
 
 static int plan_set(CudaDevice *c, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
@@ -34,7 +34,7 @@ static int plan_set(CudaDevice *c, cudnnBackendAttributeName_t name, cudnnBacken
     int code = plan_start(c, plan, e);
     cudnnStatus_t status = code ? CUDNN_STATUS_SUCCESS : cudnnBackendSetAttribute(*plan, name, type, n, value);
     if (!code && !status) status = cudnnBackendFinalize(*plan);
-    if (!code) code = libraries_check(status, "a plan of an engine", e);
+    if (!code) code = cudnn_device_check(status, "a plan of an engine", e);
     if (code) node_free(plan);
     return code;
 }
@@ -42,11 +42,11 @@ static int plan_set(CudaDevice *c, cudnnBackendAttributeName_t name, cudnnBacken
 int plan_write(Node plan, const char *path, const char *key, Err *e) {
     int64_t n = 0;
     const cudnnBackendAttributeName_t name = CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
-    int code = libraries_check(node_get(plan, name, CUDNN_TYPE_CHAR, 0, &n, NULL), "a plan's text", e);
+    int code = cudnn_device_check(node_get(plan, name, CUDNN_TYPE_CHAR, 0, &n, NULL), "a plan's text", e);
     if (code) return code;
     char *json = mem_new((size_t)n + 1), *text = mem_new((size_t)n + PLAN_KEY + 64);
     if (!json || !text) code = err_set(e, ERR_HOST_MEMORY, "no host memory for a plan of %lld bytes", (long long)n);
-    if (!code) code = libraries_check(node_get(plan, name, CUDNN_TYPE_CHAR, n, &n, json), "a plan's text", e);
+    if (!code) code = cudnn_device_check(node_get(plan, name, CUDNN_TYPE_CHAR, n, &n, json), "a plan's text", e);
     if (!code) {
         size_t bytes = strlen(json);
         int head = snprintf(text, PLAN_KEY + 64, HEAD, (unsigned long long)hash_bytes(HASH_START, json, bytes), bytes,
@@ -78,7 +78,7 @@ int plan_read(CudaDevice *c, const char *path, const char *key, Node *plan, Err 
 /* Memory was planned by what the engine's configuration said: the plan may need no more. */
 static int check_workspace(const Engine *engine, Node *plan, Err *e) {
     int64_t bytes = 0, n = 0;
-    int code = libraries_check(node_get(*plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
+    int code = cudnn_device_check(node_get(*plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
                                         &bytes), "a plan's workspace", e);
     if (!code && (bytes < 0 || (size_t)bytes > engine->workspace))
         code = err_set(e, ERR_UNSUPPORTED, "cuDNN: a plan wants %lld bytes of workspace where its engine had said %zu",
@@ -125,5 +125,5 @@ int plan_run(CudaDevice *c, Node plan, int n, const int64_t *id, void *const *da
     if (!status) status = cudnnBackendFinalize(pack);
     if (!status) status = cudnnBackendExecute(handle, plan, pack);
     node_free(&pack);
-    return libraries_check(status, "a run of a plan", e);
+    return cudnn_device_check(status, "a run of a plan", e);
 }

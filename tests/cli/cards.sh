@@ -28,16 +28,22 @@ has "$err" 'there is no card "rtx4091"; did you mean "rtx4090"?' "... is told"
 memtide explain net.lua -q --device pytorch:t4
 has "$out" "device_bytes         from " "explain gives a range where the context is not known"
 has "$out" "see memtide calibrate" "... and says what would narrow it"
+has "$out" "time                 at least " "... and the least time"
+memtide run net.lua --dry-run --device pytorch:t4
+has "$out" ">" "a dry run has it, too"
+has "$out" "2 cells, 0 of them to run" "... and that PyTorch's step is never run"
 
 # ---- fit
 memtide fit net.lua --device pytorch:t4,a100-40gb --memory 1GiB
 is $status 0 "fit on two cards"
 has "$out" "narrow (Sequential): the largest batch of PyTorch's step" "... a table for the case"
 has "$out" "t4: batch 128 is tight: " "... and what would make it fit"
-has "$out" "The time of PyTorch's step is not known" "... that no time is known"
+has "$out" "By bytes saved for each percent of time, what costs none first:" "... in that order"
+has "$out" "Launches are not in it" "... and what the time lacks"
+is "$(echo "$out" | sed -n 's/^fused optimizer .* \(-[0-9.]*\) %.*/less/p' | head -n 1)" less "... with the time beside it"
 memtide fit net.lua --device pytorch:t4,h200 --csv fit.csv --json -q
 is "$(echo "$out" | grep -c '"card":"h200"')" "$(grep -c ',h200,' fit.csv)" "JSON and CSV have the same lines"
-is "$(head -n 1 fit.csv)" "case,card,technique,batch,accumulate,max_memory_allocated,max_memory_reserved,device_bytes,device_bytes_least,device_bytes_most,room,saved_bytes,verdict,gives_back,largest_batch,tight_batch" \
+is "$(head -n 1 fit.csv)" "case,card,technique,batch,accumulate,max_memory_allocated,max_memory_reserved,device_bytes,device_bytes_least,device_bytes_most,room,saved_bytes,floor_seconds,time_percent,verdict,gives_back,largest_batch,tight_batch" \
     "the columns"
 is "$(value technique 2 fit.csv) $(value card 2 fit.csv) $(value room 2 fit.csv)" "as it is t4 $((14913 << 20))" "the first line"
 is "$(value verdict 2 fit.csv) $(value saved_bytes 2 fit.csv)" "fits 0" "... fits"
@@ -48,9 +54,9 @@ is $status 69 "an unknown card in a list"
 memtide fit net.lua --set framework=memtide,pytorch
 is $status 2 "both frameworks at once"
 has "$err" "fit: the script sweeps framework: choose one of them" "... are told"
-memtide fit net.lua --device pytorch:t4 --set offload=all
+memtide fit net.lua --device pytorch:t4 --set checkpoint=all
 is $status 65 "what PyTorch's step does not have"
-has "$err" 'framework = "pytorch": expected offload = "none"' "... is told"
+has "$err" 'framework = "pytorch": expected checkpoint = "none", "marked" or "sqrt"' "... is told"
 
 # ---- calibrate
 memtide calibrate

@@ -48,7 +48,7 @@ fails() { # ARGS WANTED WHAT
 fails "dump both.lua --set framework=pytorch --plan" "PyTorch's step has no plan" "a plan is refused" 2
 fails "predict both.lua --device pytorch:a100-80g" 'did you mean "a100-80gb"?' "a card that there is not" 69
 fails "predict both.lua --device pytorch:t4" 'framework = "memtide" does not run on pytorch:t4' "memtide's step on a card"
-fails "predict both.lua --set framework=pytorch --set checkpoint=sqrt" 'expected checkpoint = "none" or "marked"' \
+fails "predict both.lua --set framework=pytorch --set checkpoint=all" 'expected checkpoint = "none", "marked" or "sqrt"' \
     "another choice of checkpoints than PyTorch's"
 fails "predict both.lua --set framework=pytorch --set precision=master_bf16" "master_bf16" "a precision that it has not"
 fails "predict both.lua --set framework=pytorch --set pytorch=fuzed=true" "there is no option fuzed" "an unknown option" 2

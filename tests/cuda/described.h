@@ -34,7 +34,7 @@ __attribute__((unused)) static CudaDevice *described(const Gpu *gpu) {
     device->model.capability = gpu->capability;
     device->model.l2_bytes = gpu->l2_bytes;
     if (cache_read(gpu->file, &device->model.description, &bytes, &e) ||
-        libraries_properties(device, &properties, &e)) {
+        cudnn_device_properties(device, &properties, &e)) {
         ok(0, "the description of %s: %s", gpu->name, e.text);
         return NULL;
     }

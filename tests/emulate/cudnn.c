@@ -30,7 +30,7 @@ int libraries_cudnn(CudaDevice *c, cudnnHandle_t *handle, Err *e) {
     return OK;
 }
 
-int libraries_properties(CudaDevice *c, cudnnBackendDescriptor_t *properties, Err *e) {
+int cudnn_device_properties(CudaDevice *c, cudnnBackendDescriptor_t *properties, Err *e) {
     (void)properties;
     return err_set(e, ERR_UNSUPPORTED, "%s has no description", c->model.name);
 }

@@ -1,6 +1,7 @@
 -- What eager PyTorch allocates, beside what framework = "pytorch" predicts of it: lists that tests/peers/eager.py wrote
 -- (--short), for machines without PyTorch. `make peer-eager` compares many more networks with PyTorch itself.
 local tap = dofile "tests/tap.lua"
+local cell = require "memtide.net.cell"
 
 local program = os.getenv "MEMTIDE" or "build/memtide"
 
@@ -41,18 +42,19 @@ local function expected_of(text)
   return events
 end
 
--- What `memtide dump` prints of a step of PyTorch.
+-- What `memtide dump` prints of a step of PyTorch, without the workspaces that only cuDNN knows.
 local function found_of(text)
-  local events, place, allocations = {}, {}, 0
+  local events, place, allocations, unknown = {}, {}, 0, {}
   add(events, "= setup", "")
   for line in text:gmatch "[^\n]+" do
     local id, bytes, op = line:match "^%+(%d+) (%d+) %S+ (.*)$"
-    if id then
+    if id and op:find("aten::cudnn_convolution", 1, true) then unknown["-" .. id] = true
+    elseif id then
       allocations = allocations + 1
       place[id] = allocations
       add(events, bytes, op)
     elseif line:find "^= " then add(events, line, "")
-    else
+    elseif not unknown[line] then
       local freed = events[#events].freed
       freed[#freed + 1] = assert(place[line:match "^%-(%d+)$"], line)
     end
@@ -90,6 +92,15 @@ local function predicted(script)
   return nil, message
 end
 
+-- Floating-point operations of the products, convolutions and attention of a step of the script
+local function flops_of(script)
+  local one = assert(load(script))():cells()[1]
+  one.values.framework, one.values.device = "pytorch", "pytorch:a100-80gb"
+  local flops = cell.compile(cell.build(one)).program:cost()
+  cell.release(one)
+  return flops
+end
+
 -- The comparison itself: a list that is equal, and ones in which a size, a lifetime or the end differs
 local list = "= setup\n8 a\n= step 1\n16 b\n4 c -1\n= step 2\nas before\n"
 local dumped = "+1 8 - a - -\n= step 1\n+2 16 - b - -\n+3 4 - c - -\n-2\n= step 2\n+5 16 - b - -\n+6 4 - c - -\n-5\n"
@@ -104,13 +115,82 @@ local pipe = assert(io.popen "ls tests/peers/eager/*.txt")
 local count = 0
 for path in pipe:lines() do
   local name, text = path:match "([^/]+)%.txt$", read(path)
-  local script, events = text:match "^(.-)\n%-%-\n(.*)$"
+  local flops, script, events = text:match "^%-%- (%S+) FLOP in a step\n(.-)\n%-%-\n(.*)$"
   local found, message = predicted(script)
   local what = found and difference(expected_of(events), found) or not found and message
   tap.ok(not what, name)
   if what then print("# " .. what) end
+  if flops ~= "-" then tap.is(flops_of(script), tonumber(flops) * 1.0, name .. ": as many operations") end
   count = count + 1
 end
 pipe:close()
 tap.ok(count >= 20, "there are lists")
+
+-- ---- what PyTorch would refuse, and what is not what it says
+
+local SCRIPT = [[
+local mt = require "memtide"
+local nn, optim, models = mt.nn, mt.optim, mt.models
+return mt.experiment{name = "refused", model = %s, input = {%d, %d}, loss = nn.MSELoss(), batch = 2, optimizer = optim.SGD{lr = 1},
+  precision = "%s", pytorch = {%s}, device = "pytorch:%s"}]]
+
+local ATTENTION = [[nn.Graph{q = nn.Linear(24, 4 * %d), k = nn.Linear(24, %d * %d), forward = function(self, x)
+  local k = self.k(x)
+  return nn.scaled_dot_product_attention(self.q(x), k, k, {num_heads = 4, is_causal = true, enable_gqa = true})
+end}]]
+
+local function refused(want, what, model, precision, chosen, card, steps, features)
+  local found, message = predicted(SCRIPT:format(model, steps or 5, features or 24, precision, chosen, card or "a100-80gb"))
+  tap.ok(not found, what)
+  tap.has(message or "", want, "... with its reason")
+end
+
+local function attention(width, heads) return ATTENTION:format(width, heads, width) end
+
+-- The op of attention that is predicted
+local function kernel(width, heads, precision, chosen, card)
+  local found, message = predicted(SCRIPT:format(attention(width, heads), 5, 24, precision, chosen, card))
+  for _, event in ipairs(found or {}) do
+    local name = event.text:match "aten::_scaled_dot_product_(%l+)_attention"
+    if name then return name end
+  end
+  return found and "math" or message
+end
+
+refused("attention = \"flash\": PyTorch refuses it: flash attention takes 16 bits alone", "flash in fp32", attention(8, 4), "fp32",
+  'attention = "flash"')
+refused("at most 256 features", "flash of wide heads", attention(264, 4), "amp_bf16", 'attention = "flash"')
+refused("needs compute capability 8.0", "flash on a T4", attention(8, 4), "amp_fp16", 'attention = "flash"', "t4")
+refused("does not train heads of that size on this card", "flash of 200 features on a 4090", attention(200, 4), "amp_bf16",
+  'attention = "flash"', "rtx4090")
+refused("multiple of 4, in 16 bits of 8", "memory-efficient in 16 bits, 12 features", attention(12, 4), "amp_bf16",
+  'attention = "memory_efficient"')
+refused("as many heads of keys as of queries", "memory-efficient, grouped, in 2.6", attention(8, 2), "fp32",
+  'attention = "memory_efficient", version = "2.6"')
+refused("at most 128, or 256 on Hopper", "cuDNN's of 136 features on an A100", attention(136, 4), "amp_bf16", 'attention = "cudnn"')
+refused("not predicted for version 2.6", "cuDNN's in 2.6", attention(8, 4), "amp_bf16", 'attention = "cudnn", version = "2.6"')
+refused("attention: expected one of default flash memory_efficient cudnn math, found fast", "an unknown one", attention(8, 4),
+  "fp32", 'attention = "fast"')
+refused("version 1.13 is not known: expected one of 2.6, 2.15", "an unknown version", attention(8, 4), "fp32", 'version = "1.13"')
+
+for _, case in ipairs{
+  {"efficient", 8, 2, "fp32", "", "a100-80gb", "grouped heads in fp32"},
+  {"math", 8, 2, "fp32", 'version = "2.6"', "a100-80gb", "... in 2.6"},
+  {"flash", 8, 2, "amp_bf16", "", "a100-80gb", "16 bits"},
+  {"cudnn", 8, 2, "amp_bf16", "", "h100", "... on Hopper"}, {"cudnn", 8, 2, "amp_bf16", "", "b200", "... on a B200"},
+  {"flash", 8, 2, "amp_bf16", "", "rtx5090", "... on a 5090"},
+  {"flash", 8, 2, "amp_bf16", 'version = "2.6"', "h100", "... on Hopper, in 2.6"},
+  {"efficient", 8, 2, "amp_fp16", "", "t4", "fp16 on a T4"}, {"math", 8, 2, "amp_bf16", "", "t4", "bf16 on a T4"},
+  {"efficient", 6, 4, "fp32", "", "t4", "6 features in fp32 on a T4"}, {"math", 6, 4, "fp32", "", "a100-80gb", "... on an A100"},
+  {"flash", 200, 4, "amp_bf16", "", "a100-80gb", "200 features"},
+  {"efficient", 200, 4, "amp_bf16", "", "rtx4090", "... on a 4090, in training"}} do
+  tap.is(kernel(table.unpack(case, 2, 6)), case[1], "attention: " .. case[7])
+end
+
+refused("expected q, k and v by Linear", "a LlamaAttention that is none", [[nn.Graph{a = nn.Linear(24, 24),
+  listing = "LlamaAttention", forward = function(self, x) return self.a(x) end}]], "fp32", "")
+refused("expected an Embedding first", "a LlamaModel that is none", [[nn.Graph{a = nn.Linear(24, 24), listing = "LlamaModel",
+  forward = function(self, x) return self.a(x) end}]], "fp32", "")
+refused("expected elementwise_affine = true", "a LlamaRMSNorm without a weight",
+  [[nn.RMSNorm(24, {elementwise_affine = false, listing = "LlamaRMSNorm"})]], "fp32", "")
 tap.done()

@@ -1,6 +1,7 @@
 """Steps of eager PyTorch beside memtide's prediction of them (make peer-eager):
 
     FAKEGPU=build/fakegpu.so python3 tests/peers/eager.py --memtide build/memtide [--only NAME,NAME] [--list] [--write DIR]
+        [--table] [--flops]
 
 Each case is one network in both. PyTorch's side runs on fakegpu.cpp's device: setup (model.to(device), the optimizer is
 made), then three steps, each of them
@@ -16,24 +17,34 @@ With accumulation, x to backward() is done for each micro-batch, loss divided by
 and zero_grad() in the first one alone. Gradients are clipped before step(), after scaler.unscale_(optimizer). Evaluation:
 model.eval(), no optimizer, x, y, output and loss under torch.no_grad().
 
-memtide's side is `memtide dump SCRIPT --set framework=pytorch`. Between marks both must allocate the same sizes in the
-same order and free the same tensors between two allocations, and the last step must have the same peak."""
+memtide's side is `memtide dump SCRIPT --set framework=pytorch`, as that version of PyTorch. Between marks both must allocate
+the same sizes in the same order and free the same tensors between two allocations, and the last step must have the same
+peak. With --flops the operations of a step are compared instead, of products, convolutions and attention, with what
+torch.utils.flop_counter counts while the case runs."""
 import argparse
 import contextlib
 import gc
+import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.checkpoint import checkpoint_sequential
 
 import fakegpu
-from eager_cases import CASES, SHORT, Experiment
+from eager_cases import CASES, SHORT, SHORT_OLDER, Experiment
 
 STEPS, BLOCK = 3, 512
+VERSION, NEWEST = ".".join(torch.__version__.split(".")[:2]), "2.15"  # core/eager/versions.def
+ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "memory_efficient": SDPBackend.EFFICIENT_ATTENTION,
+             "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
 AUTOCAST = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
 
 
@@ -70,14 +81,14 @@ def make_optimizer(case, model):
     return getattr(torch.optim, case.optimizer.kind)(model.parameters(), **options, **chosen), clip
 
 
-def move(module, device):
-    """model.to(device), as it is on CUDA: a tensor that has two names is moved once, and keeps both. (A device that is not
+def move(module, device, format):
+    """model.to(device, memory_format=format), as it is on CUDA: a tensor that has two names is moved once, and keeps both. (A device that is not
     built in gets new parameters, one for each name.)"""
     moved = {}
 
     def of(tensor):
         if tensor is not None and id(tensor) not in moved:
-            there = tensor.data.to(device)
+            there = tensor.data.to(device, memory_format=format if tensor.dim() == 4 else torch.preserve_format)
             moved[id(tensor)] = (nn.Parameter(there, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else there, tensor)
         return None if tensor is None else moved[id(tensor)][0]
 
@@ -87,12 +98,26 @@ def move(module, device):
         for names in part._parameters, part._buffers:
             for name, tensor in names.items():
                 names[name] = of(tensor)
+        if isinstance(part, nn.RNNBase):
+            fakegpu.flatten_parameters(part)
 
     visit(module)
 
 
-def run_case(case):
-    """Runs it on the fake device, which writes down what happens; see the top."""
+def pack_to_cpu(tensor):
+    """torch.autograd.graph.save_on_cpu(pin_memory=True), and what CUDA's copy_ to the host takes if the tensor does not lie
+    in order"""
+    tensor.contiguous()
+    return tensor.device, torch.empty(tensor.size(), dtype=tensor.dtype)
+
+
+def unpack_from_cpu(packed):
+    device, tensor = packed
+    return torch.empty(tensor.size(), dtype=tensor.dtype, device=device)
+
+
+def run_case(case, watch=contextlib.nullcontext()):
+    """Runs it on the fake device, which writes down what happens; see the top. The steps run within `watch`."""
     device = fakegpu.device
     with without_initialisation():
         model = case.module()
@@ -100,9 +125,10 @@ def run_case(case):
     criteria = case.criteria()
     fakegpu.clear()
     fakegpu.name_layers(model)
-    move(model, device)
+    format = torch.channels_last if case.pytorch.get("channels_last") else torch.preserve_format
+    move(model, device, format)
     for _, term in criteria:
-        move(term, device)
+        move(term, device, format)
     training = case.mode == "train"
     if training:
         optimizer, clip = make_optimizer(case, model)
@@ -121,30 +147,44 @@ def run_case(case):
             total = total + value(k)
         return total
 
-    for step in range(1, STEPS + 1):
-        fakegpu.mark(f"step {step}")
-        for part in range(case.accumulate):
-            x = torch.empty(case.batch, *case.input, device=device, dtype=torch.int64 if case.tokens else torch.float32)
-            y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
-            if training and part == 0:
-                optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
-            with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None):
-                output = model(x)
-                loss = criterion(output, y)
-                if case.accumulate > 1:
-                    loss = loss / case.accumulate
+    saved = contextlib.nullcontext
+    if training and case.settings.get("offload") == "all":
+        saved = lambda: torch.autograd.graph.saved_tensors_hooks(pack_to_cpu, unpack_from_cpu)
+
+    def forward(x):
+        if training and case.settings.get("checkpoint") == "sqrt":
+            return checkpoint_sequential(model, round(len(model) ** 0.5), x, use_reentrant=False)
+        return model(x)
+
+    with watch:
+        for step in range(1, STEPS + 1):
+            fakegpu.mark(f"step {step}")
+            for part in range(case.accumulate):
+                x = torch.empty(case.batch, *case.input, device=device, dtype=torch.int64 if case.tokens else torch.float32,
+                                memory_format=format if len(case.input) == 3 and case.pytorch.get("channels_last")
+                                else torch.contiguous_format)
+                y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
+                if training and part == 0:
+                    optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
+                attention = ATTENTION.get(case.pytorch.get("attention"))
+                with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None), \
+                        saved(), sdpa_kernel(attention) if attention else contextlib.nullcontext():
+                    output = forward(x)
+                    loss = criterion(output, y)
+                    if case.accumulate > 1:
+                        loss = loss / case.accumulate
+                if training:
+                    (scaler.scale(loss) if scaler else loss).backward()
             if training:
-                (scaler.scale(loss) if scaler else loss).backward()
-        if training:
-            if clip:
+                if clip:
+                    if scaler:
+                        scaler.unscale_(optimizer)
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
                 if scaler:
-                    scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(model.parameters(), clip)
-            if scaler:
-                scaler.step(optimizer)
-                scaler.update()
-            else:
-                optimizer.step()
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
     fakegpu.mark("end")
     return fakegpu.events()
 
@@ -179,24 +219,51 @@ def pytorch_text(case):
     return "\n".join(lines) + "\n"
 
 
+def recurrent_flops(x, weights, *_, **__):
+    """Of shapes: each step of each sample meets each matrix of weights once"""
+    return 2 * x[0] * x[1] * sum(math.prod(w) for w in weights if len(w) == 2)
+
+
+def recurrent_backward_flops(x, weights, *_, **__):
+    return 2 * recurrent_flops(x, weights)
+
+
+# Of ops that the counter does not know
+OTHERS = {torch.ops.aten._cudnn_rnn: recurrent_flops, torch.ops.aten._cudnn_rnn_backward: recurrent_backward_flops}
+
+
+def pytorch_flops(case):
+    """Of a step: all are alike"""
+    counter = FlopCounterMode(display=False, custom_mapping=OTHERS)
+    run_case(case, counter)
+    gc.collect()
+    return counter.get_total_flops() // STEPS
+
+
 # ---- memtide's side
 
 class NotPredicted(Exception):
     pass
 
 
-def memtide_text(case, program, folder):
+def memtide_text(case, program, folder, command="dump"):
     if isinstance(case.model, Experiment):
         arguments = [f"experiments/{case.model.name}.lua", *case.model.options]
     else:
         arguments = [os.path.join(folder, case.name + ".lua")]
         with open(arguments[0], "w") as script:
             script.write(case.script())
-    found = subprocess.run([program, "dump", *arguments, "--set", "framework=pytorch"], capture_output=True, text=True,
-                           env={**os.environ, "OMP_NUM_THREADS": "1"})
+    chosen = {**case.pytorch, "version": VERSION}
+    options = " ".join(f"{name}={str(value).lower()}" for name, value in chosen.items())
+    found = subprocess.run([program, command, *arguments, "--set", "framework=pytorch", "--set", "pytorch=" + options],
+                           capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if found.returncode:
         raise NotPredicted(found.stderr.strip().splitlines()[-1] if found.stderr.strip() else f"status {found.returncode}")
     return found.stdout
+
+
+def memtide_flops(case, program, folder):
+    return int(re.search(r": (\d+) FLOP", memtide_text(case, program, folder, "explain"))[1])
 
 
 # ---- both
@@ -210,15 +277,22 @@ class Event:
     place: int = 0
 
 
+CUDNN = "aten::cudnn_convolution"  # the workspaces that fakegpu.cpp, which has no cuDNN, cannot know: left out
+
+
 def parse(text):
-    events, place, count = [Event(None, "setup")], {}, 0
+    events, place, count, unknown = [Event(None, "setup")], {}, 0, set()
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("= "):
             events.append(Event(None, line[2:]))
         elif line.startswith("-"):
-            events[-1].freed.add(place.pop(int(line[1:])))
+            if int(line[1:]) not in unknown:
+                events[-1].freed.add(place.pop(int(line[1:])))
         elif line.startswith("+"):
             identity, size, _, op, layer, where = line[1:].split(" ", 5)
+            if CUDNN in op:
+                unknown.add(int(identity))
+                continue
             place[int(identity)], count = count, count + 1
             events.append(Event(int(size), " ".join(word for word in (op, layer, where) if word != "-"), place=count - 1))
         else:
@@ -254,7 +328,7 @@ def first_difference(expected, found):
 
 
 def short_form(case, events):
-    """For tests/lua/t_eager.lua: the script; of each allocation its bytes, its op, and how many allocations before it
+    """For tests/lua/t_eager.lua: the operations of a step; the script; of each allocation its bytes, its op, and how many allocations before it
     those were made that are freed after it (0: itself). A step that is as the one before has a line of its own."""
     steps, count = [], 0
     for event in events:
@@ -267,7 +341,8 @@ def short_form(case, events):
             steps[-1][1].append(f"{event.bytes} {event.text.replace(' ', '@')}{freed}")
         elif freed:
             raise ValueError(f"{case.name}: a tensor is freed between a mark and the next allocation")
-    lines = case.script().splitlines() + ["--"]
+    counted = pytorch_flops(case) if VERSION == NEWEST else "-"  # older counters do not know grouped heads
+    lines = [f"-- {counted} FLOP in a step", *case.script().splitlines(), "--"]
     for i, (text, step) in enumerate(steps):
         lines.append("= " + text)
         lines += ["as before"] if i and step == steps[i - 1][1] else step
@@ -294,6 +369,134 @@ def show(expected, found, at, before=12, after=12):
         print(f"  {' ' if same else '*'} {left:{width}} | {right}")
 
 
+# ---- the table of docs/pytorch.md
+
+# By the beginnings of the cases' names; "": the others
+GROUPS = {"mlp": "an MLP: precisions, accumulation, evaluation",
+          "": "other small networks: norms, residuals, attention, checkpointing, embedding", "layer_": "one layer each",
+          "loss_": "losses", "optim_": "optimizers, each in foreach, for-loop and fused form", "model_": "`mt.models`",
+          "experiment_": "networks of `experiments/`", "random_": "random graphs"}
+
+
+@dataclass
+class Compared:
+    name: str
+    equal: bool     # every event
+    peaks: tuple    # PyTorch's and memtide's; None: refused
+
+    def group(self):
+        return max((start for start in GROUPS if self.name.startswith(start)), key=len)
+
+    def excess(self):
+        """Of memtide's peak: 0 where they are equal"""
+        return self.peaks[1] / self.peaks[0] - 1
+
+
+def counts(cases):
+    peaks = [case.excess() for case in cases if case.peaks]
+    return [len(cases), sum(case.equal for case in cases), sum(x == 0 for x in peaks), sum(x < 0 for x in peaks),
+            sum(x > 0 for x in peaks), len(cases) - len(peaks)]
+
+
+def print_table(cases):
+    print("| cases | | every event equal | peak equal | peak too low | too high | refused |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for start, title in [*GROUPS.items(), (None, "all")]:
+        chosen = [case for case in cases if start is None or case.group() == start]
+        if chosen:
+            print(f"| {title} | {' | '.join(map(str, counts(chosen)))} |")
+    peaks = [case.excess() for case in cases if case.peaks]
+    if peaks:
+        low = sum(x < 0 for x in peaks)
+        print(f"\nThe share of under-estimates: {low} of {len(peaks)} peaks, {100 * low / len(peaks):.1f} %. The lowest is "
+              f"{100 * -min(0, *peaks):.3g} % too low, the highest {100 * max(0, *peaks):.3g} % too high, and "
+              f"{sum(abs(x) <= 1e-4 for x in peaks)} of {len(peaks)} are within 0.01 %.")
+
+
+# ---- what the options ask for
+
+class Report:
+    """Counts the cases that are as they should be"""
+
+    def __init__(self):
+        self.equal = self.differ = self.known = 0
+        self.compared = []
+
+    def refused(self, name, why, message):
+        """message: memtide's, or "" where it predicts what PyTorch refuses"""
+        agree = "PyTorch refuses it" in message
+        self.equal, self.differ = self.equal + agree, self.differ + (not agree)
+        print(f"{name:32}         {'equal; ' * agree}PyTorch refuses: {why}; memtide: {message or 'does not'}", flush=True)
+
+    def add(self, start, same, known, what, equal):
+        """known: why the case is another in memtide, or "" """
+        if same and not known:
+            self.equal += 1
+            print(f"{start}  equal; {equal}", flush=True)
+        elif not same and known:
+            self.known += 1
+            print(f"{start}  as known, {what} ({known})", flush=True)
+        else:
+            self.differ += 1
+            print(f"{start}  {what if not same else 'equal: it is no known difference any more'}", flush=True)
+
+    def end(self):
+        print(f"{self.equal + self.differ + self.known} cases: {self.equal} equal, {self.differ} differ, "
+              f"{self.known} differ as known", flush=True)
+
+
+def compare_events(name, case, args, folder, report):
+    expected = parse(pytorch_text(case))
+    place, peaks = None, None
+    try:
+        found = parse(memtide_text(case, args.memtide, folder))
+        place, peaks = first_difference(expected, found), (peak(expected), peak(found))
+        same = not place and peaks[0] == peaks[1]
+        what = f"differs: {place[1] if place else 'the peak'}; peaks {peaks[0]} {peaks[1]}"
+    except NotPredicted as why:
+        same, what = False, f"not predicted: {why}"
+    report.compared.append(Compared(name, same, peaks))
+    report.add(f"{name:32} {sum(e.bytes is not None for e in expected):6}", same, case.known, what, f"peak {peaks and peaks[0]}")
+    if args.only and place:
+        show(expected, found, place[0])
+
+
+def compare_flops(name, case, args, folder, report):
+    expected = pytorch_flops(case)
+    try:
+        found = memtide_flops(case, args.memtide, folder)
+    except NotPredicted as why:
+        found = f"not predicted: {why}"
+    # a layer whose allocations differ may multiply the same matrices
+    known = case.known if found != expected else ""
+    report.add(f"{name:32}", found == expected, known, f"differs: {expected} {found}", f"{expected} FLOP")
+
+
+def memtide_refuses(case, program, folder):
+    """Its message; "": it predicts the case"""
+    try:
+        memtide_text(case, program, folder)
+    except NotPredicted as why:
+        return str(why)
+    return ""
+
+
+def write_case(name, case, args):
+    script = "" if isinstance(case.model, Experiment) else case.script()
+    for ending, content in (".lua", script), (".events", pytorch_text(case)):
+        with open(os.path.join(args.write, name + ending), "w") as out:
+            out.write(content)
+
+
+def write_short(name, case, args):
+    if VERSION != NEWEST:
+        name += "_" + VERSION
+        case = replace(case, name=name, pytorch={**case.pytorch, "version": VERSION})
+    text = short_form(case, parse(pytorch_text(case)))
+    with open(os.path.join(args.short, name + ".txt"), "w") as out:
+        out.write(text)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--memtide", default="build/memtide")
@@ -301,8 +504,11 @@ def main():
     parser.add_argument("--list", action="store_true", help="the cases' names")
     parser.add_argument("--write", help="folder for PyTorch's lists and the scripts; memtide is not run")
     parser.add_argument("--short", help="folder for the short forms that tests/lua/t_eager.lua reads: tests/peers/eager")
+    parser.add_argument("--table", action="store_true", help="at the end the table of docs/pytorch.md")
+    parser.add_argument("--flops", action="store_true", help="compares operations in place of allocations")
     args = parser.parse_args()
-    names = [*SHORT] if args.short and not args.only else list(CASES)
+    short = SHORT if VERSION == NEWEST else SHORT_OLDER
+    names = [*short] if args.short and not args.only else list(CASES)
     if args.only:
         parts = args.only.split(",")
         names = [n for n in names if any(n == p or p.endswith("*") and n.startswith(p[:-1]) for p in parts)]
@@ -313,49 +519,28 @@ def main():
         return 0
     torch.set_num_threads(1)
     fakegpu.gpu(sms=108, threads=2048, workspace=8519680)  # an A100's
-    equal = differ = known = 0
+    report = Report()
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             case = CASES[name]
+            if case.newest_only and VERSION != NEWEST:
+                continue
             try:
-                text = pytorch_text(case)
-            except (RuntimeError, NotImplementedError) as refused:
-                differ += 1
-                print(f"{name:32}         PyTorch refuses: {str(refused).splitlines()[0]}", flush=True)
-                continue
-            if args.write:
-                script = "" if isinstance(case.model, Experiment) else case.script()
-                for ending, content in (".lua", script), (".events", text):
-                    with open(os.path.join(args.write, name + ending), "w") as out:
-                        out.write(content)
-                continue
-            expected = parse(text)
-            if args.short:
-                with open(os.path.join(args.short, name + ".txt"), "w") as out:
-                    out.write(short_form(case, expected))
-                continue
-            start = f"{name:32} {sum(e.bytes is not None for e in expected):6}"
-            try:
-                found = parse(memtide_text(case, args.memtide, folder))
-                place, peaks = first_difference(expected, found), (peak(expected), peak(found))
-                same = not place and peaks[0] == peaks[1]
-                what = f"differs: {place[1] if place else 'the peak'}; peaks {peaks[0]} {peaks[1]}"
-            except NotPredicted as why:
-                place, same, what = None, False, f"not predicted: {why}"
-            if same and not case.known:
-                equal += 1
-                print(f"{start}  equal; peak {peaks[0]}", flush=True)
-            elif not same and case.known:
-                known += 1
-                print(f"{start}  as known, {what} ({case.known})", flush=True)
-            else:
-                differ += 1
-                print(f"{start}  {what if not same else 'equal: it is no known difference any more'}", flush=True)
-            if args.only and place:
-                show(expected, found, place[0])
+                if args.write:
+                    write_case(name, case, args)
+                elif args.short:
+                    write_short(name, case, args)
+                else:
+                    (compare_flops if args.flops else compare_events)(name, case, args, folder, report)
+            except ImportError as lacking:
+                print(f"{name:32}         left out: {lacking}", flush=True)
+            except (RuntimeError, NotImplementedError) as why:
+                report.refused(name, str(why).splitlines()[0], memtide_refuses(case, args.memtide, folder))
     if not args.write and not args.short:
-        print(f"{equal + differ + known} cases: {equal} equal, {differ} differ, {known} differ as known")
-    return differ > 0
+        report.end()
+    if args.table:
+        print_table(report.compared)
+    return report.differ > 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
-"""The cases of eager.py: each is one network twice, as a script for memtide and as PyTorch's modules.
-
-There is no recurrent layer among them: on CUDA it is one op of cuDNN's, which fakegpu.cpp has not (it would show the
-cells that PyTorch computes step by step elsewhere)."""
-from dataclasses import dataclass, field
+"""The cases of eager.py: each is one network twice, as a script for memtide and as PyTorch's modules."""
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.utils.checkpoint
@@ -51,6 +48,7 @@ class Case:
     pytorch: dict = field(default_factory=dict)  # settings.pytorch
     settings: dict = field(default_factory=dict)  # others of memtide alone
     known: str = ""               # why memtide's list is another one
+    newest_only: bool = False     # memtide does not predict it for older versions of PyTorch
 
     def script(self):
         """The experiment of this case, in Lua"""
@@ -170,6 +168,31 @@ for name, model, shape in (
         ("attention", layer("CausalSelfAttention", 24, 3), [11, 24])):
     first = layer("Conv2d", shape[0], shape[0], 1) if len(shape) == 3 else layer("Linear", shape[-1], shape[-1])
     case("layer_" + name, chain(first, model, layer("Tanh")), shape, 29, loss("MSELoss"))
+case("layer_rmsnorm_amp_bf16", chain(layer("Linear", 13, 13), layer("RMSNorm", 13), layer("Tanh")), [5, 13], 29,
+     loss("MSELoss"), precision="amp_bf16")
+
+
+def attentive(width):
+    """q, k and v with fewer heads of keys and values, as rows; then what torch.nn.functional has"""
+    return Written(f"""nn.Graph{{q = nn.Linear(24, 4 * {width}), k = nn.Linear(24, 2 * {width}), v = nn.Linear(24, 2 * {width}),
+    forward = function(self, x)
+      local q, k, v = self.q(x), self.k(x), self.v(x)
+      return nn.scaled_dot_product_attention(q, k, v, {{num_heads = 4, is_causal = true, enable_gqa = true}})
+    end}}""", lambda: networks.Attentive(24, width))
+
+
+for name, width, precision, chosen in (
+        ("fp32", 8, "fp32", None), ("fp32_math", 8, "fp32", "math"), ("fp32_efficient", 8, "fp32", "memory_efficient"),
+        ("fp32_odd", 6, "fp32", None), ("amp_bf16", 8, "amp_bf16", None), ("amp_bf16_math", 8, "amp_bf16", "math"),
+        ("amp_fp16_math", 8, "amp_fp16", "math"), ("amp_bf16_efficient", 8, "amp_bf16", "memory_efficient"),
+        ("amp_bf16_cudnn", 8, "amp_bf16", "cudnn"), ("amp_bf16_odd", 6, "amp_bf16", None)):
+    for mode in "train", "eval":
+        case(f"attention_{name}_{mode}", attentive(width), [11, 24], 5, loss("MSELoss"), precision=precision, mode=mode,
+             pytorch=dict(attention=chosen) if chosen else {}, newest_only=chosen == "cudnn")
+for chosen, precision in (("math", "fp32"), ("math", "amp_bf16"), ("memory_efficient", "amp_bf16"), ("cudnn", "amp_bf16")):
+    case(f"multihead_{chosen}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, batch_first=True,
+         dropout=0.5), layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"), precision=precision, pytorch=dict(attention=chosen),
+         newest_only=chosen == "cudnn")
 
 for name, terms, model in (
         ("cross_entropy_smoothed", loss(label_smoothing=0.1), layer("Identity")),
@@ -197,6 +220,30 @@ case("turned", chain(layer("Linear", 13, 16), layer("Transpose", 1, 2), layer("L
                      layer("Linear", 6, 5)), [17, 13], 29)
 case("in_place", chain(layer("Linear", 13, 16), layer("Dropout", 0.3, inplace=True), layer("ReLU", inplace=True),
                        layer("Linear", 16, 5)), [13], 29)
+
+for name, kind, options in (
+        ("rnn", "RNN", {}), ("rnn_relu_deep", "RNN", dict(nonlinearity="relu", num_layers=2)), ("lstm", "LSTM", {}),
+        ("lstm_batch_first", "LSTM", dict(batch_first=True)), ("gru_unbiased", "GRU", dict(bias=False)),
+        ("gru_batch_first", "GRU", dict(batch_first=True, num_layers=2)),
+        ("lstm_dropout", "LSTM", dict(num_layers=3, dropout=0.3, bidirectional=True, batch_first=True)),
+        ("lstm_wide", "LSTM", dict(num_layers=2, hidden_size=233))):
+    units = options.pop("hidden_size", 11)
+    both = units * (2 if options.get("bidirectional") else 1)
+    case(name, chain(layer("Linear", 13, 7), layer(kind, 7, units, **options), layer("Linear", both, 5)), [17, 13], 19,
+         loss("MSELoss"))
+    if name in ("lstm", "lstm_dropout"):
+        case(name + "_eval", CASES[name].model, [17, 13], 19, loss("MSELoss"), mode="eval")
+        case(name + "_accumulate", CASES[name].model, [17, 13], 19, loss("MSELoss"), accumulate=3)
+        for precision in "amp_bf16", "amp_fp16":
+            case(f"{name}_{precision}", CASES[name].model, [17, 13], 19, loss("MSELoss"), precision=precision)
+case("lstm_first", chain(layer("LSTM", 13, 11), layer("Flatten"), layer("Linear", 17 * 11, 5)), [17, 13], 19,
+     optimizer=layer("SGD", lr=0.01, momentum=0.9))
+case("lstm_first_amp_bf16", CASES["lstm_first"].model, [17, 13], 19, precision="amp_bf16")
+case("lstm_checkpointed", chain(Spec("Checkpoint", children=[chain(layer("LSTM", 13, 11), layer("Linear", 11, 7))]),
+                                layer("Flatten"), layer("Linear", 17 * 7, 5)), [17, 13], 19,
+     settings=dict(checkpoint="marked"))
+case("lstm_clipped", chain(layer("LSTM", 13, 11), layer("Flatten"), layer("Linear", 17 * 11, 5)), [17, 13], 19,
+     optimizer=layer("AdamW", lr=0.01, clip_norm=1.0), pytorch=dict(foreach=False))
 
 OPTIMIZERS = {
     "sgd": layer("SGD", lr=0.01), "sgd_decay": layer("SGD", lr=0.01, weight_decay=0.1),
@@ -232,6 +279,7 @@ case("mlp_eval", mlp(), [784], 64, mode="eval")
 case("mlp_amp_fp16_accumulate", mlp(), [784], 16, accumulate=3, precision="amp_fp16")
 case("mlp_amp_fp16_clipped", mlp(), [784], 16, precision="amp_fp16", optimizer=OPTIMIZERS["clipped"])
 case("normalised_eval", normalised(), [3, 32, 32], 19, mode="eval")
+case("normalised_eval_amp_bf16", normalised(), [3, 32, 32], 19, mode="eval", precision="amp_bf16")
 
 
 case("embedding", chain(layer("Embedding", 97, 24), layer("PositionEmbedding", 16, 24),
@@ -253,6 +301,19 @@ case("checkpointed", blocks(), [60], 64, **MARKED)
 case("checkpointed_amp_bf16", blocks(), [60], 64, **MARKED, precision="amp_bf16")
 case("checkpointed_reentrant", blocks(), [60], 64, **MARKED, pytorch=dict(use_reentrant=True))
 case("checkpointed_reentrant_amp_bf16", blocks(), [60], 64, **MARKED, precision="amp_bf16", pytorch=dict(use_reentrant=True))
+for width, depth in (61, 7), (53, 10), (47, 2):
+    deep = chain(*(l for i in range(depth) for l in (layer("Linear", width + i, width + 1 + i), layer("ReLU"))))
+    case(f"sqrt_{depth}", deep, [width], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"))
+    case(f"sqrt_{depth}_amp_bf16", deep, [width], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"), precision="amp_bf16")
+case("sqrt_eval", CASES["sqrt_7"].model, [61], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"), mode="eval")
+case("sqrt_images", normalised(), [3, 32, 32], 19, settings=dict(checkpoint="sqrt"))
+case("mlp_offload", mlp(), [784], 64, settings=dict(offload="all"))
+case("mlp_offload_accumulate", mlp(), [784], 16, settings=dict(offload="all"), accumulate=3)
+for name in "convnet normalised lstm gru_batch_first residual layer_attention loss_mse layer_groupnorm layer_layernorm".split():
+    given = CASES[name]
+    case(name + "_offload", given.model, given.input, given.batch, given.loss, given.optimizer, settings=dict(offload="all"))
+    case(name + "_offload_amp_bf16", given.model, given.input, given.batch, given.loss, given.optimizer,
+         precision="amp_bf16", settings=dict(offload="all"))
 case("mlp_amp_fp16_fused", mlp(), [784], 64, precision="amp_fp16", pytorch=dict(fused=True))
 
 
@@ -316,13 +377,22 @@ model("GPT", "block_size = 24, vocab_size = 97, n_layer = 2, n_head = 4, n_embd 
 for precision in "amp_bf16", "amp_fp16":
     model("GPT_" + precision, "block_size = 24, vocab_size = 97, n_layer = 2, n_head = 4, n_embd = 64, dropout = 0.1",
           lambda: networks.GPT(24, 97, 2, 4, 64, 0.1), [24], 8, precision=precision, **TOKENS)
-LLAMA_KNOWN = "transformers' RMSNorm and rotary positions are several ops each; memtide's are one"
 LLAMA = ("vocab_size = 512, hidden_size = 384, intermediate_size = 1024, num_hidden_layers = 2, num_attention_heads = 6, "
          "num_key_value_heads = ")
 for heads in 2, 6:
+    for precision in "fp32", "amp_bf16", "amp_fp16":
+        model(f"Llama_{heads}_{precision}", LLAMA + str(heads), lambda heads=heads: networks.llama(512, 384, 1024, 2, 6, heads),
+              [64], 4, precision=precision, optimizer=layer("AdamW", lr=3e-4), **TOKENS)
+for reentrant in False, True:
     for precision in "fp32", "amp_bf16":
-        model(f"Llama_{heads}_{precision}", LLAMA + str(heads), lambda heads=heads: networks.Llama(512, 384, 1024, 2, 6, heads),
-              [64], 4, precision=precision, optimizer=layer("AdamW", lr=3e-4), known=LLAMA_KNOWN, **TOKENS)
+        model(f"Llama_checkpointed_{'reentrant_' if reentrant else ''}{precision}", LLAMA + "2",
+              lambda reentrant=reentrant: networks.llama(512, 384, 1024, 2, 6, 2, dict(use_reentrant=reentrant)), [64], 4,
+              precision=precision, optimizer=layer("AdamW", lr=3e-4), pytorch=dict(use_reentrant=reentrant), **TOKENS, **MARKED)
+model("Llama_accumulate", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2, 6, 2), [64], 2, accumulate=2,
+      precision="amp_bf16", optimizer=layer("AdamW", lr=3e-4), **TOKENS)
+model("Llama_eval", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2, 6, 2), [64], 4, mode="eval",
+      precision="amp_bf16", **TOKENS)
+model("Llama_short", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2, 6, 2), [1], 3, **TOKENS)
 model("DCGANGenerator", "", networks.generator, [100, 1, 1], 16, loss("MSELoss"))
 model("DCGANDiscriminator", "", networks.discriminator, [3, 64, 64], 16, loss("BCEWithLogitsLoss"))
 model("UNet", "", networks.UNet, [3, 64, 64], 2, loss("BCEWithLogitsLoss"))
@@ -365,8 +435,8 @@ for precision in "fp32", "amp_bf16":
         loss(label_smoothing=0.1), layer("AdamW", lr=1e-3, weight_decay=0.05), precision=precision)
     experiment(f"llama_{precision}", "llama", [
         "--set", "seq=64", "--set", "batch=4", "--set", f"precision={precision}", "--set", "checkpoint=none"],
-        lambda: networks.Llama(512, 128, 352, 4, 8, 2), [64], 4, CE, layer("AdamW", lr=3e-4, betas=[0.9, 0.95], weight_decay=0.1),
-        precision=precision, known=LLAMA_KNOWN, **TOKENS)
+        lambda: networks.llama(512, 128, 352, 4, 8, 2), [64], 4, CE, layer("AdamW", lr=3e-4, betas=[0.9, 0.95], weight_decay=0.1),
+        precision=precision, **TOKENS)
 experiment("offload_kept", "offload", ["--case", "none, kept"], lambda: networks.GPT(128, 512, 8, 4, 128), [128], 8, CE,
            layer("AdamW", lr=1e-3), **TOKENS)
 
@@ -402,9 +472,30 @@ def random_case(seed):
 for seed in range(1, 61):
     random_case(seed)
 
+# ---- the same with model and input in channels_last
+
+ABS = "the meta device's abs() lies in order, TensorIterator's as its input"
+
+
+def channels_last(name, known=""):
+    kept = CASES[name]
+    CASES[name + "_last"] = replace(kept, name=kept.name + "_last", pytorch={**kept.pytorch, "channels_last": True},
+                                    known=kept.known or known)
+
+
+for name in ("convnet normalised normalised_amp_bf16 normalised_eval residual variables layer_conv_transpose layer_groupnorm "
+             "layer_instancenorm layer_avgpool layer_maxpool layer_upsample model_LeNet model_VGG11 model_ResNet18 "
+             "model_ResNet18_amp_bf16 model_ResNet18_eval model_UNet mlp").split():
+    channels_last(name)
+for name in [name for name in CASES if name.startswith("random_") and len(CASES[name].input) == 3]:
+    channels_last(name, ABS if name == "random_10" else "")
+
 # ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
 
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
          "loss_bce_logits loss_cross_entropy_smoothed optim_sgd_nesterov optim_adafactor optim_clipped "
-         "optim_adam_fused variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet").split()
+         "optim_adam_fused variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
+         "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
+         "model_Llama_checkpointed_amp_bf16").split()
+SHORT_OLDER = ("layer_rmsnorm_amp_bf16 attention_fp32_train attention_amp_bf16_train multihead_math_amp_bf16").split()

@@ -1,5 +1,5 @@
 """Networks of mt.models and of experiments/ in PyTorch, for eager_cases.py: line by line as lua/memtide/net/models.lua has
-them, with Python's variables where Lua has local ones. Llama alone is Hugging Face's, with sdpa."""
+them, with Python's variables where Lua has local ones. Llama alone is transformers', which must be installed for it."""
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -260,129 +260,21 @@ class GPT(nn.Module):
 
 # ---- Hugging Face's Llama
 
-class LlamaRMSNorm(nn.Module):
-    def __init__(self, width, eps):
-        super().__init__()
-        self.weight, self.variance_epsilon = nn.Parameter(torch.ones(width)), eps
+def llama(words, width, hidden, layers, heads, kv_heads, checkpointing=None):
+    """transformers' own. It gives its logits as mt.models.Llama does; the loss is the loop's. checkpointing: what
+    gradient_checkpointing_enable is called with"""
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    def forward(self, hidden_states):
-        input_dtype = hidden_states.dtype
-        hidden_states = hidden_states.to(torch.float32)
-        variance = hidden_states.pow(2).mean(-1, keepdim=True)
-        hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
-        return self.weight * hidden_states.to(input_dtype)
+    class Llama(LlamaForCausalLM):
+        def forward(self, x):
+            return super().forward(x).logits.flatten(0, 1)
 
-
-class LlamaRotaryEmbedding(nn.Module):
-    def __init__(self, width, base):
-        super().__init__()
-        self.register_buffer("inv_freq", 1. / base ** (torch.arange(0, width, 2).float() / width), persistent=False)
-
-    def forward(self, x, position_ids):
-        with torch.no_grad():
-            inv_freq_expanded = self.inv_freq[None, :, None].float().expand(position_ids.shape[0], -1, 1).to(x.device)
-            position_ids_expanded = position_ids[:, None, :].float()
-            with torch.autocast(x.device.type, enabled=False):
-                freqs = (inv_freq_expanded.float() @ position_ids_expanded.float()).transpose(1, 2)
-                emb = torch.cat((freqs, freqs), dim=-1)
-                cos = emb.cos() * 1.0
-                sin = emb.sin() * 1.0
-            return cos.to(dtype=x.dtype), sin.to(dtype=x.dtype)
-
-
-def rotate_half(x):
-    x1 = x[..., :x.shape[-1] // 2]
-    x2 = x[..., x.shape[-1] // 2:]
-    return torch.cat((-x2, x1), dim=-1)
-
-
-def apply_rotary_pos_emb(q, k, cos, sin):
-    cos = cos.unsqueeze(1)
-    sin = sin.unsqueeze(1)
-    q_embed = (q * cos) + (rotate_half(q) * sin)
-    k_embed = (k * cos) + (rotate_half(k) * sin)
-    return q_embed, k_embed
-
-
-class LlamaAttention(nn.Module):
-    def __init__(self, width, heads, kv_heads):
-        super().__init__()
-        self.head_dim, self.grouped = width // heads, kv_heads != heads
-        self.q_proj = nn.Linear(width, width, bias=False)
-        self.k_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(width, width, bias=False)
-
-    def forward(self, hidden_states, position_embeddings):
-        input_shape = hidden_states.shape[:-1]
-        hidden_shape = (*input_shape, -1, self.head_dim)
-        query_states = self.q_proj(hidden_states).view(hidden_shape).transpose(1, 2)
-        key_states = self.k_proj(hidden_states).view(hidden_shape).transpose(1, 2)
-        value_states = self.v_proj(hidden_states).view(hidden_shape).transpose(1, 2)
-        cos, sin = position_embeddings
-        query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
-        attn_output = self.attend(query_states, key_states, value_states)
-        attn_output = attn_output.reshape(*input_shape, -1).contiguous()
-        return self.o_proj(attn_output)
-
-    def attend(self, query, key, value):
-        options = {"enable_gqa": True} if self.grouped else {}
-        attn_output = F.scaled_dot_product_attention(query, key, value, scale=self.head_dim ** -0.5, is_causal=True, **options)
-        return attn_output.transpose(1, 2).contiguous()
-
-
-class LlamaMLP(nn.Module):
-    def __init__(self, width, hidden):
-        super().__init__()
-        self.gate_proj, self.up_proj = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
-        self.down_proj, self.act_fn = nn.Linear(hidden, width, bias=False), nn.SiLU()
-
-    def forward(self, x):
-        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
-
-
-class LlamaDecoderLayer(nn.Module):
-    def __init__(self, width, hidden, heads, kv_heads, eps):
-        super().__init__()
-        self.self_attn, self.mlp = LlamaAttention(width, heads, kv_heads), LlamaMLP(width, hidden)
-        self.input_layernorm, self.post_attention_layernorm = LlamaRMSNorm(width, eps), LlamaRMSNorm(width, eps)
-
-    def forward(self, hidden_states, position_embeddings):
-        residual = hidden_states
-        hidden_states = self.input_layernorm(hidden_states)
-        hidden_states = self.self_attn(hidden_states, position_embeddings)
-        hidden_states = residual + hidden_states
-        residual = hidden_states
-        hidden_states = self.post_attention_layernorm(hidden_states)
-        hidden_states = self.mlp(hidden_states)
-        return residual + hidden_states
-
-
-class LlamaModel(nn.Module):
-    def __init__(self, words, width, hidden, layers, heads, kv_heads, eps, base):
-        super().__init__()
-        self.embed_tokens = nn.Embedding(words, width)
-        self.layers = nn.ModuleList(LlamaDecoderLayer(width, hidden, heads, kv_heads, eps) for _ in range(layers))
-        self.norm, self.rotary_emb = LlamaRMSNorm(width, eps), LlamaRotaryEmbedding(width // heads, base)
-
-    def forward(self, input_ids):
-        inputs_embeds = self.embed_tokens(input_ids)
-        position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device).unsqueeze(0)
-        hidden_states = inputs_embeds
-        position_embeddings = self.rotary_emb(hidden_states, position_ids)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, position_embeddings)
-        return self.norm(hidden_states)
-
-
-class Llama(nn.Module):
-    def __init__(self, words, width, hidden, layers, heads, kv_heads, eps=1e-6, base=10000):
-        super().__init__()
-        self.model = LlamaModel(words, width, hidden, layers, heads, kv_heads, eps, base)
-        self.lm_head = nn.Linear(width, words, bias=False)
-
-    def forward(self, input_ids):
-        return self.lm_head(self.model(input_ids)).flatten(0, 1)
+    model = Llama(LlamaConfig(vocab_size=words, hidden_size=width, intermediate_size=hidden, num_hidden_layers=layers,
+                              num_attention_heads=heads, num_key_value_heads=kv_heads, rms_norm_eps=1e-6, use_cache=False,
+                              attn_implementation="sdpa"))
+    if checkpointing is not None:
+        model.gradient_checkpointing_enable(checkpointing)
+    return model.train()
 
 
 # ---- DCGAN
@@ -508,6 +400,23 @@ class Variables(nn.Module):
             y = scaled(wide * 3)
         y = torch.tanh(scaled(y))
         return ended(y)
+
+
+class Attentive(nn.Module):
+    """Attention of four heads, with two of keys and values"""
+
+    def __init__(self, features, width):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(features, heads * width) for heads in (4, 2, 2))
+        self.width = width
+
+    def forward(self, x):
+        def heads(x):
+            return x.view(*x.shape[:2], -1, self.width).transpose(1, 2)
+
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        y = F.scaled_dot_product_attention(heads(q), heads(k), heads(v), is_causal=True, enable_gqa=True)
+        return y.transpose(1, 2).contiguous().view(*x.shape[:2], -1)
 
 
 class TwoProducts(nn.Module):

@@ -4,9 +4,9 @@
 // gives its outputs storages; each storage's birth and death is written down, with the ops that were running.
 //
 // It is a stand-in for CUDA: ops for which CUDA has a kernel of its own are one op here, too, and what those kernels
-// allocate inside themselves is told by slots_of(). Not seen: workspaces of cuDNN, sorting buffers (gradients of an
-// Embedding with more than 3072 indices), partial sums of a normalisation's gradients with more than 65536 rows. Recurrent
-// layers are PyTorch's cells here, cuDNN's on CUDA.
+// allocate inside themselves is told by slots_of(). Not seen: workspaces of convolutions, sorting buffers (gradients
+// of an Embedding with more than 3072 indices), partial sums of a normalisation's gradients with more than 65536 rows.
+// Recurrent layers are cuDNN's, as fakegpu.py calls them, with sizes that are taken to be core/eager/cudnn_rnn.c's.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,12 +18,15 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+#include <torch/version.h>
 #include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#define SINCE(minor) (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= (minor))
 
 using Values = std::vector<c10::IValue>;
 static const auto FAKE = c10::DeviceType::PrivateUse1;
@@ -88,7 +91,7 @@ struct Allocator final : c10::Allocator {
 static Allocator allocator;
 REGISTER_ALLOCATOR(FAKE, &allocator)
 
-struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
+struct DeviceGuard : c10::impl::DeviceGuardImplInterface {
     c10::DeviceType type() const override { return FAKE; }
     c10::Device exchangeDevice(c10::Device) const override { return DEVICE; }
     c10::Device getDevice() const override { return DEVICE; }
@@ -108,15 +111,18 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
 namespace { C10_REGISTER_GUARD_IMPL(PrivateUse1, DeviceGuard) }
 
 struct Hooks final : at::PrivateUse1HooksInterface {
+#if SINCE(7)
     bool isBuilt() const override { return true; }
     bool isAvailable() const override { return true; }
+#endif
     bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
     c10::DeviceIndex deviceCount() const override { return 1; }
     c10::DeviceIndex getCurrentDevice() const override { return 0; }
 };
 
 // A PyTorch that was built for CUDA asks CUDA for its devices even where there is no driver.
-struct NoCuda final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA> {
+struct NoCuda final : DeviceGuard {
+    c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
     c10::DeviceIndex deviceCount() const noexcept override { return 0; }
 };
 
@@ -141,7 +147,8 @@ static int64_t last_pow2(int64_t n) {
 }
 
 // One allocation of an op, in their order: an output, which may be larger than its shape says or lie on the host, or
-// (output < 0) a temporary, which is freed at the end of the op.
+// (TEMPORARY) one that is freed where the temporaries end (END), or at the end of the op.
+enum { TEMPORARY = -1, END = -2 };
 struct Slot {
     int output;
     int64_t bytes; // of a temporary; of an output at least
@@ -217,8 +224,7 @@ static Slots flash_forward(const at::Tensor &q, const at::Tensor &k, double drop
     const int64_t blocks = heads * div_up(steps, 64), key_blocks = div_up(k.size(2), key_block);
     const int64_t splits = dropout > 0 ? 1 : flash_splits(blocks, 2 * gpu_sms, key_blocks);
     if (splits > 1) temporaries(slots, {4 * splits * heads * steps, 4 * splits * heads * steps * rounded});
-    slots.push_back(output(6)); // the state of the random numbers, also where none is drawn
-    slots.push_back(output(7));
+    for (int i : {6, 7}) slots.push_back(SINCE(7) ? output(i) : on_host(i)); // the state of the random numbers, also where none is drawn
     return slots;
 }
 
@@ -231,12 +237,23 @@ static Slots flash_backward(const at::Tensor &q, const at::Tensor &k) {
     return slots;
 }
 
+// cudnn/MHA.cpp; what cuDNN takes as workspace it alone knows
+static Slots cudnn_forward(bool with_sums) {
+    Slots slots{output(6), output(7), output(0)};
+    if (with_sums) slots.push_back(output(1));
+    return slots;
+}
+
 // fp32: attention_backward.cu, delta = (grad_out * out).sum(-1).transpose(-2, -1).contiguous()
-static Slots efficient_backward(const at::Tensor &grad, const at::Tensor &q, const at::Tensor &out) {
+// Of grouped heads, gradients for each of the query's come first.
+static Slots efficient_backward(const at::Tensor &grad, const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
+                                const at::Tensor &out) {
     const int64_t rows = q.size(0) * q.size(1) * q.size(2);
     Slots slots;
     if (!grad.transpose(1, 2).is_contiguous()) temporaries(slots, {(int64_t)grad.nbytes()});
     for (int i = 0; i < 4; i++) slots.push_back(output(i));
+    const int64_t keys = q.element_size() * q.size(0) * q.size(1) * k.size(2);
+    if (q.size(1) != k.size(1)) temporaries(slots, {keys * q.size(3), keys * v.size(3)});
     if (q.element_size() == 4) temporaries(slots, {4 * out.numel(), 4 * rows});
     if (q.element_size() < 4 || (q.size(1) > 1 && q.size(2) > 1)) temporaries(slots, {4 * rows});
     return slots;
@@ -245,6 +262,74 @@ static Slots efficient_backward(const at::Tensor &grad, const at::Tensor &q, con
 // input.expect_contiguous(): a copy of what does not lie in order, made before the results
 static void ordered(Slots &slots, const at::Tensor &input) {
     if (!input.is_contiguous()) slots.insert(slots.begin(), {-1, (int64_t)input.nbytes(), false});
+}
+
+// ---- convolutions, which are cuDNN's on CUDA: all tensors of a pass lie in one memory format. ConvUtils.h
+// (cudnn_conv_suggest_memory_format), cudnn/ConvShared.cpp
+
+static at::MemoryFormat conv_format(const at::Tensor &a, const at::Tensor &b) {
+    const auto last = at::MemoryFormat::ChannelsLast;
+    return a.suggest_memory_format() == last || b.suggest_memory_format() == last ? last : at::MemoryFormat::Contiguous;
+}
+
+static void copy_unless(Slots &slots, const at::Tensor &t, at::MemoryFormat format) {
+    if (!t.is_contiguous(format)) slots.push_back({TEMPORARY, (int64_t)t.nbytes(), false});
+}
+
+static at::Tensor in_format(const at::Tensor &t, at::MemoryFormat format) {
+    return t.is_contiguous(format) ? t : at::empty(t.sizes(), t.options().device(META).memory_format(format));
+}
+
+// convolution_overrideable: input, weight, ...
+static Slots convolution(const Values &args, Values &results) {
+    const at::Tensor &x = args[0].toTensor(), &w = args[1].toTensor();
+    const auto format = conv_format(x, w);
+    Slots slots;
+    copy_unless(slots, x, format);
+    slots.push_back(output(0));
+    copy_unless(slots, w, format);
+    results[0] = in_format(results[0].toTensor(), format);
+    return slots;
+}
+
+// convolution_backward_overrideable: grad, input, weight, stride, padding, dilation, transposed, output padding, groups,
+// mask. The bias' gradient is a sum.
+static Slots convolution_backward(const Values &args, Values &results) {
+    at::Tensor grad = args[0].toTensor(), x = args[1].toTensor();
+    const at::Tensor &given = args[0].toTensor(), &w = args[2].toTensor();
+    const auto mask = args[9].toBoolList();
+    const bool transposed = args[6].toBool();
+    std::vector<Slot> held; // what is brought into a format for both passes
+    const auto bring = [&](at::Tensor &t, at::MemoryFormat format) {
+        if (t.is_contiguous(format)) return;
+        held.push_back({TEMPORARY, (int64_t)t.nbytes(), false});
+        t = in_format(t, format);
+    };
+    if (mask[1]) bring(x, conv_format(x, w));
+    const auto wanted = x.suggest_memory_format();
+    if (transposed || grad.suggest_memory_format() != wanted) bring(grad, wanted);
+    Slots slots = held;
+    const auto pass = [&](size_t k, at::MemoryFormat format, std::vector<at::Tensor> read, bool before) {
+        Slots copies;
+        for (const auto &t : read) copy_unless(copies, t, format);
+        if (before) slots.insert(slots.end(), copies.begin(), copies.end());
+        slots.push_back(output((int)k));
+        if (!before) slots.insert(slots.end(), copies.begin(), copies.end());
+        results[k] = in_format(results[k].toTensor(), format);
+        if (!copies.empty()) {
+            TORCH_CHECK(held.empty(), "copies for one pass beside copies for both are not told apart");
+            slots.push_back({END, 0, false});
+        }
+    };
+    if (mask[0]) pass(0, conv_format(grad, w), {w, grad}, false);
+    if (mask[1]) pass(1, conv_format(x, grad), transposed ? std::vector<at::Tensor>{x, grad} : std::vector<at::Tensor>{grad, x}, true);
+    if (!mask[2]) return slots;
+    std::vector<int64_t> dims{0};
+    for (int64_t d = 2; d < given.dim(); d++) dims.push_back(d);
+    if (!held.empty()) slots.push_back({END, 0, false});
+    slots.push_back(output(2));
+    split_reduction(slots, given, dims, 4);
+    return slots;
 }
 
 static bool is_given(const c10::IValue &value) { return value.isTensor() && value.toTensor().defined(); }
@@ -289,19 +374,20 @@ static Slots element_loss(const std::string &name, const Values &args, const at:
     return slots;
 }
 
-// What the op allocates, in this order. args: what it was called with; results: on the meta device
-static Slots slots_of(const std::string &name, const Values &args, const Values &results) {
+// What the op allocates, in this order. args: what it was called with; results: on the meta device, where a convolution's are
+// replaced by ones in the memory format that CUDA gives them
+static Slots slots_of(const std::string &name, const Values &args, Values &results) {
     static thread_local int64_t workspace_of = -1;
     Slots slots = outputs_in_order(results.size());
     const auto tensor = [&](size_t i) -> const at::Tensor & { return args[i].toTensor(); };
     if (name == "aten::sum" || name == "aten::mean" || name == "aten::amax" || name == "aten::max") {
         if (tensor(0).device().type() == FAKE && !(args.size() > 1 && args[1].isTensor()))
             split_reduction(slots, tensor(0), dims_of(args), name == "aten::max" ? 16 : 4);
-    } else if (name == "aten::convolution_backward_overrideable") { // the bias' gradient is a sum
-        std::vector<int64_t> dims{0};
-        for (int64_t d = 2; d < tensor(0).dim(); d++) dims.push_back(d);
-        if (args.back().toBoolList()[2]) split_reduction(slots, tensor(0), dims, 4);
-    } else if (name == "aten::native_dropout") slots = {output(1), output(0)};
+    } else if (name == "aten::convolution_overrideable") slots = convolution(args, results);
+    else if (name == "aten::convolution_backward_overrideable") slots = convolution_backward(args, results);
+    else if (name == "aten::mse_loss_backward") // Loss.cpp: zeros in order
+        results[0] = in_format(results[0].toTensor(), at::MemoryFormat::Contiguous);
+    else if (name == "aten::native_dropout") slots = {output(1), output(0)};
     else if (name == "aten::log_sigmoid_forward") slots = {output(0)}; // the buffer is the CPU's alone
     else if (name == "aten::mse_loss" || name == "aten::smooth_l1_loss" || name == "aten::huber_loss" ||
              name == "aten::binary_cross_entropy") slots = element_loss(name, args, results[0].toTensor());
@@ -312,7 +398,8 @@ static Slots slots_of(const std::string &name, const Values &args, const Values 
     else if (name == "aten::_scaled_dot_product_efficient_attention")
         slots = {output(0), output(1), on_host(2), on_host(3)};
     else if (name == "aten::_scaled_dot_product_efficient_attention_backward")
-        slots = efficient_backward(tensor(0), tensor(1), tensor(5));
+        slots = efficient_backward(tensor(0), tensor(1), tensor(2), tensor(3), tensor(5));
+    else if (name == "aten::_scaled_dot_product_cudnn_attention") slots = cudnn_forward(args[4].toBool());
     else if (name == "aten::_scaled_dot_product_flash_attention")
         slots = flash_forward(tensor(0), tensor(1), args[3].toDouble());
     else if (name == "aten::_scaled_dot_product_flash_attention_backward") slots = flash_backward(tensor(1), tensor(2));
@@ -427,13 +514,15 @@ static void resize_written(const std::vector<std::pair<at::Tensor, at::Tensor>> 
 static Values made_in_order(Twins &twins, const Slots &slots, const Values &results) {
     Values made(results.size());
     std::vector<int64_t> inside;
+    const auto end = [&] { for (; !inside.empty(); inside.pop_back()) write_death((void *)inside.back()); };
     for (const Slot &slot : slots) {
         if (slot.output >= 0 && slot.host) made[slot.output] = at::empty({}, at::kLong);
         else if (slot.output >= 0) made[slot.output] = fake_of(twins, results[slot.output], slot.bytes);
+        else if (slot.output == END) end();
         else if (recording && slot.bytes < 0) write_birth(-slot.bytes); // and never freed
         else if (recording && slot.bytes > 0) inside.push_back(write_birth(slot.bytes));
     }
-    for (; !inside.empty(); inside.pop_back()) write_death((void *)inside.back());
+    end();
     for (size_t i = 0; i < results.size(); i++) // what CUDA leaves empty
         if (made[i].isNone() && !results[i].isNone())
             made[i] = results[i].isTensor() && results[i].toTensor().defined()
@@ -462,7 +551,8 @@ static void boxed(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     const auto given = twins.tensors;
     run_on_meta(op, results);
     resize_written(given);
-    for (auto &value : made_in_order(twins, slots_of(name, args, results), results)) stack->push_back(std::move(value));
+    const Slots slots = slots_of(name, args, results);
+    for (auto &value : made_in_order(twins, slots, results)) stack->push_back(std::move(value));
 }
 
 // Ops for which CUDA has kernels; elsewhere they are made of other ops.
@@ -472,6 +562,7 @@ static const char *const KERNELS[] = {
     "mish_backward", "_foreach_norm.Scalar", "convolution_overrideable", "convolution_backward_overrideable",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
 };
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     for (const char *name : KERNELS) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&boxed>());
@@ -480,16 +571,22 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromB
 
 // ---- attention
 
-// As sdp_utils.cpp chooses on a GPU of compute capability 8.0 or later.
+// As sdp_utils.cpp chooses on a GPU of compute capability 8.0, among those that sdpa_kernel() leaves.
 static int64_t choose_attention(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
                                 const std::optional<at::Tensor> &mask, double, bool is_causal, std::optional<double>, bool) {
+    const auto &context = at::globalContext();
     const bool half = q.element_size() == 2, grouped = q.size(-3) != k.size(-3);
-    const auto width = q.size(-1);
-    if (half && !mask && width == v.size(-1) && width <= 256 && !(is_causal && q.size(-2) != k.size(-2)))
-        return (int64_t)sdp::SDPBackend::flash_attention;
+    const auto width = q.size(-1), of_values = v.size(-1);
     const int64_t aligned = half ? 8 : 4;
-    return (int64_t)(grouped || width % aligned || v.size(-1) % aligned ? sdp::SDPBackend::math
-                                                                        : sdp::SDPBackend::efficient_attention);
+    const auto is_multiple = [&](int64_t n) { return width % n == 0 && of_values % n == 0; };
+    if (context.userEnabledFlashSDP() && half && !mask && width == of_values && width <= 256 &&
+        !(is_causal && q.size(-2) != k.size(-2))) return (int64_t)sdp::SDPBackend::flash_attention;
+    if (context.userEnabledMemEfficientSDP() && is_multiple(aligned) && (SINCE(14) || !grouped))
+        return (int64_t)sdp::SDPBackend::efficient_attention;
+    if (context.userEnabledMathSDP()) return (int64_t)sdp::SDPBackend::math;
+    TORCH_CHECK(context.userEnabledCuDNNSDP() && half && is_multiple(8) && std::max(width, of_values) <= 128 && k.size(-2) > 1,
+                "No available kernel. Aborting execution.");
+    return (int64_t)sdp::SDPBackend::cudnn_attention;
 }
 namespace at::native { REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &choose_attention) }
 
@@ -504,11 +601,123 @@ static at::Tensor attention(const at::Tensor &q, const at::Tensor &k, const at::
     if (choose_attention(q, k, v, mask, dropout, is_causal, scale, grouped) != (int64_t)sdp::SDPBackend::flash_attention)
         return at::native::scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, scale, grouped);
     const auto width = q.size(-1);
+    const auto wide_q = padded(q), wide_k = padded(k), wide_v = padded(v);
     const auto made = at::_scaled_dot_product_flash_attention(
-        padded(q), padded(k), padded(v), dropout, is_causal, false, scale ? *scale : 1 / std::sqrt((double)width));
+        wide_q, wide_k, wide_v, dropout, is_causal, false, scale ? *scale : 1 / std::sqrt((double)width));
     return width % 8 ? std::get<0>(made).slice(-1, 0, width) : std::get<0>(made);
 }
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { m.impl("scaled_dot_product_attention", &attention); }
+
+// ---- recurrent layers, in the order of ATen/native/cudnn/RNN.cpp
+
+struct Rnn {
+    int64_t mode, inputs, units, layers, directions, steps, samples, bytes;
+    bool dropout, batch_first, train;
+    int64_t gates() const { return mode == 2 ? 4 : mode == 3 ? 3 : 1; } // cuDNN's modes: ReLU, tanh, LSTM, GRU
+    int64_t weights() const {
+        int64_t n = 0;
+        for (int64_t l = 0; l < layers; l++)
+            n += directions * gates() * units * ((l ? directions * units : inputs) + units + 2);
+        return n;
+    }
+    int64_t workspace() const {
+        const int64_t row = inputs + directions * units * (1 + gates());
+        return 8 * 1024 * 1024 * layers * directions + (weights() + steps * samples * row) * bytes;
+    }
+    int64_t reserve() const {
+        const int64_t one = steps * samples * units * directions;
+        int64_t n = 256 + round_up(layers * one * bytes * (mode == 3 ? 6 : gates()), 32);
+        if (mode == 2) n += round_up(layers * one * bytes, 32);
+        n += round_up((layers - 1) * one * bytes, 32);
+        return dropout ? n + (layers - 1) * round_up(div_up(directions * one, 8), 32) : n;
+    }
+};
+
+static Rnn rnn_of(const at::Tensor &x, int64_t mode, int64_t units, int64_t layers, bool batch_first, double dropout,
+                  bool train, bool bidirectional) {
+    return {mode, x.size(2), units, layers, bidirectional ? 2 : 1, x.size(!batch_first ? 0 : 1), x.size(batch_first ? 0 : 1),
+            (int64_t)x.element_size(), train && layers > 1 && dropout > 0, batch_first, train};
+}
+
+static at::Tensor rnn_bytes(const at::Tensor &x, int64_t n) { return at::empty({n}, x.options().dtype(at::kByte)); }
+static at::Tensor turned(const Rnn &r, const at::Tensor &t) { return r.batch_first ? t.transpose(0, 1) : t; }
+static at::Tensor turned_back(const Rnn &r, at::Tensor t) { return r.batch_first ? t.transpose_(0, 1) : t; }
+
+using OptionalTensor = const std::optional<at::Tensor> &;
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> rnn_forward(
+    const at::Tensor &input, at::TensorList, int64_t, OptionalTensor weights, const at::Tensor &hx, OptionalTensor cx,
+    int64_t mode, c10::SymInt units, c10::SymInt, int64_t layers, bool batch_first, double dropout, bool train,
+    bool bidirectional, c10::SymIntArrayRef, OptionalTensor) {
+    const Rnn r = rnn_of(input, mode, units.expect_int(), layers, batch_first, dropout, train, bidirectional);
+    const at::Tensor x = turned(r, input).contiguous();
+    at::Tensor y = at::empty({r.steps, r.samples, r.directions * r.units}, x.options());
+    const at::Tensor hy = at::empty(hx.sizes(), hx.options());
+    const at::Tensor cy = cx ? at::empty(cx->sizes(), cx->options()) : at::empty({0}, hx.options());
+    const at::Tensor workspace = rnn_bytes(x, r.workspace()), reserve = rnn_bytes(x, r.train ? r.reserve() : 0);
+    return {turned_back(r, y), hy, cy, reserve, *weights};
+}
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor> rnn_backward_input(
+    const Rnn &r, const at::Tensor &input, const at::Tensor &hx, OptionalTensor cx, const at::Tensor &grad) {
+    const at::Tensor turned_input = turned(r, input), x = turned_input.contiguous(), dy = turned(r, grad).contiguous();
+    const at::Tensor dx = at::empty_like(turned_input, at::MemoryFormat::Contiguous);
+    const at::Tensor dhx = at::empty(hx.sizes(), hx.options()), dcx = cx ? at::empty(cx->sizes(), cx->options()) : at::Tensor();
+    const at::Tensor workspace = rnn_bytes(x, r.workspace());
+    return {turned_back(r, dx), dhx, dcx};
+}
+
+static std::vector<at::Tensor> rnn_backward_weight(const Rnn &r, const at::Tensor &input, at::TensorList weight) {
+    const at::Tensor x = turned(r, input).contiguous(), dw = at::zeros({r.weights()}, x.options());
+    const at::Tensor workspace = rnn_bytes(x, r.workspace());
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor &w : weight) parts.push_back(dw.narrow(0, 0, w.numel()).view(w.sizes()));
+    return parts;
+}
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> rnn_backward(
+    const at::Tensor &input, at::TensorList weight, int64_t, const at::Tensor &, const at::Tensor &hx, OptionalTensor cx,
+    const at::Tensor &y, OptionalTensor grad, OptionalTensor grad_hy, OptionalTensor grad_cy, int64_t mode, c10::SymInt units,
+    c10::SymInt, int64_t layers, bool batch_first, double dropout, bool train, bool bidirectional, c10::SymIntArrayRef,
+    OptionalTensor, const at::Tensor &, std::array<bool, 4> mask) {
+    const Rnn r = rnn_of(input, mode, units.expect_int(), layers, batch_first, dropout, train, bidirectional);
+    const at::Tensor dy = grad && grad->defined() ? *grad : at::zeros_like(y);
+    const at::Tensor dhy = grad_hy && grad_hy->defined() ? *grad_hy : at::zeros_like(hx);
+    const bool has_cx = cx && cx->defined();
+    const at::Tensor dcy = !has_cx ? at::Tensor() : grad_cy && grad_cy->defined() ? *grad_cy : at::zeros_like(*cx);
+    auto [dx, dhx, dcx] = rnn_backward_input(r, input, hx, has_cx ? cx : std::nullopt, dy);
+    std::vector<at::Tensor> dw;
+    if (mask[3]) dw = rnn_backward_weight(r, input, weight);
+    return {dx, dhx, dcx, dw};
+}
+
+// Under autocast: ATen/cudnn/AutocastRNN.cpp
+static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> rnn_autocast(
+    const at::Tensor &input, at::TensorList weight, int64_t stride0, OptionalTensor, const at::Tensor &hx, OptionalTensor cx,
+    int64_t mode, c10::SymInt units, c10::SymInt projected, int64_t layers, bool batch_first, double dropout, bool train,
+    bool bidirectional, c10::SymIntArrayRef batches, OptionalTensor state) {
+    c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastPrivateUse1);
+    const Rnn r = rnn_of(input, mode, units.expect_int(), layers, batch_first, dropout, train, bidirectional);
+    const at::Tensor buffer = at::zeros({r.weights()}, weight[0].options().dtype(at::kHalf));
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor &w : weight) {
+        at::Tensor part = shell(buffer.storage(), c10::DispatchKey::PrivateUse1,
+                                at::empty({w.numel(), 1}, buffer.options().device(META)));
+        part.copy_(w.view_as(part));
+        parts.push_back(part);
+    }
+    const auto half = [](const at::Tensor &t) { return at::autocast::cached_cast(at::kHalf, t, FAKE); };
+    const std::optional<at::Tensor> low_cx = cx ? std::optional(half(*cx)) : std::nullopt;
+    const at::Tensor low_hx = half(hx), low = half(input);
+    return at::_cudnn_rnn_symint(low, parts, stride0, buffer, low_hx, low_cx, mode, units, projected, layers, batch_first,
+                                 dropout, train, bidirectional, batches, state);
+}
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) { m.impl("_cudnn_rnn", &rnn_autocast); }
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+    m.impl("_cudnn_rnn", &rnn_forward);
+    m.impl("_cudnn_rnn_backward", &rnn_backward);
+}
 
 // ---- autocast, by CUDA's lists
 

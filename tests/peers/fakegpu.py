@@ -34,11 +34,13 @@ _library.fg_ops.restype = _library.fg_layer.restype = ctypes.c_char_p
 _library.fg_start()
 _marks = []  # (number of events before it, text)
 _names = {}  # of modules, by their id
+_gpu = [0, 0]  # multiprocessors, threads of each
 
 
 def gpu(sms, threads, workspace):
     """What ops take inside themselves depends on the GPU: its multiprocessors, threads of each, and cuBLAS's workspace
     in bytes (32 MiB on Hopper)."""
+    _gpu[:] = sms, threads
     _library.fg_gpu(*map(ctypes.c_int64, (sms, threads, workspace)))
 
 
@@ -47,6 +49,7 @@ def clear():
     gc.collect()
     _marks.clear()
     _names.clear()
+    _states.clear()
     _library.fg_clear()
 
 
@@ -57,6 +60,51 @@ def mark(text):
 def name_layers(model):
     """Events of the model's modules carry their names from now on."""
     _names.update((id(module), name.encode()) for name, module in model.named_modules() if name)
+
+
+# On a device that is not CUDA PyTorch takes its own cells; what _cudnn_impl of ATen/native/cudnn/RNN.cpp does:
+
+_states = []  # of dropout's random numbers, one for a process
+
+
+def _dropout_state():
+    if not _states:
+        torch.empty((), dtype=torch.int64, device=device)  # the seed
+        _states.append(torch.empty(48 * _gpu[0] * _gpu[1], dtype=torch.uint8, device=device))
+    return _states[0]
+
+
+def _cudnn(kind):
+    own = getattr(torch._VF, kind)
+    mode = ["rnn_relu", "rnn_tanh", "lstm", "gru"].index(kind)
+
+    def call(x, hidden, weights, bias, layers, dropout, training, bidirectional, batch_first):
+        if x.device.type != device.type:
+            return own(x, hidden, weights, bias, layers, dropout, training, bidirectional, batch_first)
+        hx, cx = hidden if isinstance(hidden, tuple) else (hidden, None)
+        state = _dropout_state() if training and dropout > 0 else None
+        first = weights[0].detach()
+        buffer = first.as_strided((first.untyped_storage().nbytes() // first.element_size(),), (1,))
+        y, hy, cy, _, _ = torch._cudnn_rnn(x, weights, 4 if bias else 2, buffer, hx, cx, mode, hx.size(2), 0, layers, batch_first,
+                                           dropout, training, bidirectional, [], state)
+        return (y, hy, cy) if cx is not None else (y, hy)
+
+    return call
+
+
+for _kind in "rnn_relu", "rnn_tanh", "lstm", "gru":
+    setattr(torch._VF, _kind, _cudnn(_kind))
+
+
+def flatten_parameters(rnn):
+    """nn.RNNBase.flatten_parameters, which wants CUDA; where each weight begins makes no difference."""
+    weights = [getattr(rnn, name) for name in rnn._flat_weights_names]
+    gates = {"LSTM": 4, "GRU": 3}.get(rnn.mode, 1)
+    both = rnn.hidden_size * (2 if rnn.bidirectional else 1)
+    total = sum((both if layer else rnn.input_size) + rnn.hidden_size + 2 for layer in range(rnn.num_layers)) * gates * both
+    buffer = torch.zeros(total, dtype=weights[0].dtype, device=weights[0].device)
+    for weight in weights:
+        weight.data = buffer[:weight.numel()].view(weight.shape)
 
 
 _call = torch.nn.Module.__call__

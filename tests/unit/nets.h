@@ -57,7 +57,7 @@
     " Parameter(8, 1)<-1> Mul<4,5> Linear(8, 8)<6> Linear(8, 8)<6> Linear(8, 8)<6> Reshape(0:5:2:4)<7>" \
     " Permute(0:2:1:3)<10> Reshape(0:5:2:4)<8> Permute(0:2:3:1)<12> Matmul<11,13> Scale(0.5)<14>" \
     " MaskedFill(5, 5, 0, false, value=-inf)<15> Amax(-1, true)<16> Sub<16,17> Exp<18> Sum(-1, true)<19> Div<19,20>" \
-    " Reshape(0:5:2:4)<9> Einsum(bhts:bshd->bthd)<21,22> Reshape(0:5:8)<23> Linear(8, 8)<24>}}" \
+    " Reshape(0:5:2:4)<9> Einsum(bhts:bshd->bhtd)<21,22> Permute(0:2:1:3)<23> Reshape(0:5:8)<24> Linear(8, 8)<25>}}" \
     " Graph{Tanh Where(5, 8, 1, true)<-1,0>} Max(1) Linear(8, 10)}"
 
 /* What normalises, drops or enlarges channels; for 3 x 12 x 12 images. */

@@ -5,6 +5,8 @@
 #include "net.h"
 #include "tap.h"
 
+#include <math.h>
+
 static Network *network(const char *layers, const char *loss, Shape input) {
     Err e = {0, ""};
     char text[512];
@@ -31,33 +33,78 @@ static void step_text(const Trace *t, int step, char *text, size_t room) {
 static void test_linear(void) {
     Network *net = network("Linear(3, 2)", "MSELoss", shape2(4, 3));
     Settings s = settings_default();
-    Trace t = {0};
+    EagerStep made = {.estimated = false};
     Err e = {0, ""};
     char text[1024];
     s.optimizer.kind = OPTIM_SGD;
-    is_int(eager_trace(net, &s, card_find("a100-80gb"), 2, &t, &e), OK, "a step of SGD");
-    is_int(t.n_marks, 2, "two steps");
-    step_text(&t, 2, text, sizeof text);
+    is_int(eager_trace(net, &s, card_find("a100-80gb"), 2, ESTIMATE_LIKELY, &made, &e), OK, "a step of SGD");
+    is_int(made.trace.n_marks, 2, "two steps");
+    step_text(&made.trace, 2, text, sizeof text);
     is_str(text, "+48 -48 +32 -32 -24 -8 +32 -32 +32 +32 -32 -32 +4 +32 +24 +8 -32 -4", "the second step");
-    trace_free(&t);
+    trace_free(&made.trace);
     network_free(net);
 }
 
-static void test_refused(void) {
-    Network *net = network("LSTM(3, 2, batch_first=true)", "MSELoss", shape3(4, 5, 3));
+/* A step of layers with MSELoss and SGD on an A100. */
+static Work work_of(const char *layers, Shape input, Precision precision) {
+    Network *net = network(layers, "MSELoss", input);
     Settings s = settings_default();
-    Trace t = {0};
+    EagerStep made = {.estimated = false};
+    Err e = {0, ""};
+    s.optimizer.kind = OPTIM_SGD;
+    s.precision = precision;
+    is_int(eager_trace(net, &s, card_find("a100-80gb"), 2, ESTIMATE_LIKELY, &made, &e), OK, layers);
+    trace_free(&made.trace);
+    network_free(net);
+    return made.work;
+}
+
+/* What the calls compute and move, in their order. */
+static void test_work(void) {
+    const Card *card = card_find("a100-80gb");
+    /* 4 x 3 x 2 multiply-adds for y, and as many for dw. x (48 bytes) and t (32) are written; x, w, b read and y written;
+     * y, t read, the terms written and read; 1; y, t read, dy written; dy, x, dw; dy, db; SGD reads parameters and gradients and
+     * writes the parameters. */
+    Work work = work_of("Linear(3, 2)", shape2(4, 3), PREC_FP32);
+    is_int((long long)work.flops, 2 * 2 * 24, "operations of a product");
+    is_int((long long)work.bytes, 48 + 32 + 112 + 128 + 4 + 96 + 104 + 40 + 3 * 32, "and its bytes");
+    ok(fabs(work.seconds * card->bandwidth / work.bytes - 1) < 1e-12, "which take longer than they do");
+    /* x 1536 bytes, w 288, b 16, y 1728: 432 results of 18 multiply-adds, and as many for dw. b is added in place, and db a
+     * sum of dy. */
+    work = work_of("Conv2d(2, 4, 3)", shape4(3, 2, 8, 8), PREC_FP32);
+    is_int((long long)work.flops, 2 * 2 * 432 * 18, "operations of a convolution");
+    is_int((long long)work.bytes, 1536 + 1728 + (1536 + 288 + 1728) + (2 * 1728 + 16) + 4 * 1728 + 4 + 3 * 1728
+           + (1728 + 1536 + 288) + (1728 + 16) + 3 * 304, "and its bytes");
+    /* Of a group a result sees only its channels; transposed, each pixel of x meets each weight. */
+    work = work_of("Conv2d(2, 4, 3, groups=2)", shape4(3, 2, 8, 8), PREC_FP32);
+    is_int((long long)work.flops, 2 * 2 * 432 * 9, "in groups");
+    work = work_of("ConvTranspose2d(2, 4, 3)", shape4(3, 2, 8, 8), PREC_FP32);
+    is_int((long long)work.flops, 2 * 2 * (3 * 64) * (2 * 4 * 9), "transposed");
+    /* Each of the three layers of 4096 x 4096 x 4096 multiply-adds forward and for dw, two of them for dx. */
+    static const char wide[] = "Linear(4096, 4096) Linear(4096, 4096) Linear(4096, 4096)";
+    const double flops = 2.0 * 8 * 4096 * 4096 * 4096;
+    const struct { Precision precision; double peak; } peaks[] = {
+        {PREC_FP32, card->fp32}, {PREC_TF32, card->tf32}, {PREC_AMP_FP16, card->fp16}, {PREC_AMP_BF16, card->bf16}};
+    for (size_t i = 0; i < ARRAY_LEN(peaks); i++) {
+        work = work_of(wide, shape2(4096, 4096), peaks[i].precision);
+        ok(work.flops == flops, "operations of products");
+        const double rest = work.seconds - flops / peaks[i].peak; /* products' bytes take no time of their own */
+        ok(rest > 0 && rest < work.bytes / card->bandwidth - 8 * 3 * 4096.0 * 4096 * 2 / card->bandwidth,
+           "at the peak of their type, and the other calls at the bandwidth");
+    }
+}
+
+static void test_refused(void) {
+    Network *net = network("Linear(3, 2)", "MSELoss", shape2(4, 3));
+    Settings s = settings_default();
+    EagerStep made = {.estimated = false};
     Err e = {0, ""};
     const Card *card = card_find("a100-80gb");
-    is_int(eager_trace(net, &s, card, 2, &t, &e), ERR_SCRIPT, "a recurrent layer");
-    has_text(e.text, "does not predict", "is not predicted");
-    network_free(net);
-    net = network("Linear(3, 2)", "MSELoss", shape2(4, 3));
-    s.checkpoint = CHECKPOINT_SQRT;
-    is_int(eager_trace(net, &s, card, 2, &t, &e), ERR_SCRIPT, "a choice of checkpoints that PyTorch has not");
+    s.checkpoint = CHECKPOINT_ALL;
+    is_int(eager_trace(net, &s, card, 2, ESTIMATE_LIKELY, &made, &e), ERR_SCRIPT, "a choice of checkpoints that PyTorch has not");
     s.checkpoint = CHECKPOINT_NONE;
     s.optimizer.kind = OPTIM_Adam8bit;
-    is_int(eager_trace(net, &s, card, 2, &t, &e), ERR_SCRIPT, "an optimizer of another library");
+    is_int(eager_trace(net, &s, card, 2, ESTIMATE_LIKELY, &made, &e), ERR_SCRIPT, "an optimizer of another library");
     ok(!card_find("a100"), "a card that there is not");
     network_free(net);
 }
@@ -66,9 +113,9 @@ typedef struct Case { const Network *net; Settings s; } Case;
 
 static int attempt(void *arg, Err *e) {
     const Case *c = arg;
-    Trace t = {0};
-    int code = eager_trace(c->net, &c->s, card_find("a100-80gb"), 2, &t, e);
-    trace_free(&t);
+    EagerStep made = {.estimated = false};
+    int code = eager_trace(c->net, &c->s, card_find("a100-80gb"), 2, ESTIMATE_LIKELY, &made, e);
+    trace_free(&made.trace);
     return code;
 }
 
@@ -94,6 +141,7 @@ static void test_memory(void) {
 
 int main(void) {
     test_linear();
+    test_work();
     test_refused();
     test_memory();
     return tap_done();

@@ -69,13 +69,13 @@ function explain.article(cell, rows)
   local sum = {weights = 0, gradients = 0, optimizer = 0, activations = 0, activation_gradients = 0,
     input = product(input) * bufs[cell.program:names().input].width, workspace = 0, other = 0}
   for _, param in ipairs(cell.network:params()) do
-    local weight, master = bufs[param.name], bufs[param.name .. ".master"]
+    local weight = bufs[param.name]
     local bytes = param.elements * weight.width
     sum.weights = sum.weights + bytes
     if param.trainable then
       sum.gradients = sum.gradients + bytes
       sum.optimizer = sum.optimizer
-        + core.optimizer_bytes(cell.settings.optimizer, param.shape, (master or weight).dtype)
+        + core.optimizer_bytes(cell.settings.optimizer, param.shape, bufs[weight.master or param.name].dtype)
     end
   end
   for _, row in ipairs(rows) do

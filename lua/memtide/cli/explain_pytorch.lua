@@ -4,6 +4,7 @@ local cards = require "memtide.net.cards"
 local categories = require "memtide.results.columns".categories
 local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
+local estimate = require "memtide.sweep.estimate"
 local report = require "memtide.results.report"
 local util = require "memtide.base.util"
 
@@ -57,7 +58,7 @@ local function mib(bytes) return ("%.2f"):format(bytes / 2 ^ 20) end
 local function device_line(self)
   local found, device = self.prediction, self.values.device
   local context, _, source = cards.context(device)
-  local low, high = cards.range(device, found.max_memory_reserved)
+  local low, high = cards.range(device, found)
   local between = ("from %d to %d"):format(low, high)
   if not context then
     return "device_bytes         " .. between .. ": reserved, and a context that is not known; see memtide calibrate"
@@ -66,13 +67,46 @@ local function device_line(self)
     between)
 end
 
+-- The least time of a step.
+local function time_line(self)
+  local flops, bytes = self.program:cost()
+  return ("time                 at least %s: %d FLOP, %d bytes read and written, at the peaks of the card's data sheet"):format(
+    estimate.show(self.program:floor()), flops, bytes)
+end
+
+local SOURCES = {
+  {"table", "cuDNN %s, from memtide's table"}, {"library", "cuDNN %s of this machine, asked about the card"},
+  {"estimate", "an estimate: neither the table nor a cuDNN here knows them"},
+}
+
+-- Where the workspaces of convolutions come from; nil: there are none.
+local function convolutions_line(self)
+  local counts, versions = self.program:convolutions()
+  local parts = {}
+  for _, source in ipairs(SOURCES) do
+    local name, text = source[1], source[2]
+    if counts[name] > 0 then parts[#parts + 1] = ("%d passes, "):format(counts[name]) .. text:format(versions[name]) end
+  end
+  return #parts > 0 and "workspaces of convolutions: " .. table.concat(parts, "; ") or nil
+end
+
+-- What follows a peak that rests on sizes that only cuDNN knows; least, most: its bounds.
+local function between(found, least, most)
+  return found.estimated and (": an estimate, from %d to %d, for workspaces and reserves of cuDNN"):format(least, most) or ""
+end
+
 local function print_tables(self, out, groups)
   local found, own = self.prediction, own_step(self)
   out(("%s, %s, batch %d, %s, on %s"):format(self.experiment.name, self.name, self.settings.batch,
     self.settings.precision, cell.device(self.settings.device):info().name))
-  out(("max_memory_allocated %d, at %s"):format(found.max_memory_allocated, found.peak.op))
-  out(("max_memory_reserved  %d"):format(found.max_memory_reserved))
+  out(("max_memory_allocated %d, at %s%s"):format(found.max_memory_allocated, found.peak.op,
+    between(found, found.allocated_least, found.allocated_most)))
+  out(("max_memory_reserved  %d%s"):format(found.max_memory_reserved,
+    between(found, found.reserved_least, found.reserved_most)))
   out(device_line(self))
+  out(time_line(self))
+  local convolutions = convolutions_line(self)
+  if convolutions then out(convolutions) end
   out ""
   local lines = {{"", "PyTorch", "MiB", "memtide", "MiB", "why they differ"}}
   for _, name in ipairs(categories) do

@@ -1,9 +1,11 @@
 -- memtide fit for PyTorch's step: on each card the largest batch with each technique, whether the script's own batch
--- fits, and what would make it fit. Every figure is a prediction of that very step; nothing is a rule of thumb.
+-- fits, and what would make it fit. Every figure is a prediction of that very step; nothing is a rule of thumb. Times are
+-- floors (estimate.lua): what the step's calls compute and move at the peaks of the card's data sheet.
 local axes = require "memtide.sweep.axes"
 local cards = require "memtide.net.cards"
 local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
+local estimate = require "memtide.sweep.estimate"
 local max_batch = require "memtide.sweep.max_batch"
 local report = require "memtide.results.report"
 local selection = require "memtide.sweep.selection"
@@ -13,8 +15,8 @@ local util = require "memtide.base.util"
 local fit = {}
 
 local COLUMNS = {"case", "card", "technique", "batch", "accumulate", "max_memory_allocated", "max_memory_reserved",
-  "device_bytes", "device_bytes_least", "device_bytes_most", "room", "saved_bytes", "verdict", "gives_back",
-  "largest_batch", "tight_batch"}
+  "device_bytes", "device_bytes_least", "device_bytes_most", "room", "saved_bytes", "floor_seconds", "time_percent",
+  "verdict", "gives_back", "largest_batch", "tight_batch"}
 local AS_IT_IS, TOGETHER = "as it is", "those that help"
 local FITS, TIGHT, NOT = "fits", "tight", "does not fit"
 
@@ -31,6 +33,20 @@ local function with_option(text, name, value, against)
   return table.concat(parts, " ")
 end
 
+-- An option of the training loop, which has `default` where nothing is said.
+local function option(name, value, default, against)
+  return function(v)
+    local own = (" " .. v.pytorch):match(" " .. name .. "=(%S+)") or default
+    return v.mode ~= "eval" and own ~= value and {pytorch = with_option(v.pytorch, name, value, against)} or nil
+  end
+end
+
+local WIDE = {fp32 = true, tf32 = true} -- precisions that store 32 bits
+
+local function autocast(precision)
+  return function(v) return WIDE[v.precision] and {precision = precision} or nil end
+end
+
 local function split(times)
   return function(v)
     if v.mode == "eval" or v.batch < times or v.batch % times ~= 0 then return nil end
@@ -40,27 +56,29 @@ end
 
 local function has_marks(self) return ("\n" .. self.network:text()):find "\n%S+ Checkpoint " ~= nil end
 
-local WIDE = {fp32 = true, tf32 = true} -- precisions that store 32 bits
+local function checkpointing(v, self)
+  return v.mode ~= "eval" and v.checkpoint == "none" and has_marks(self) and {checkpoint = "marked"} or nil
+end
 
--- {name, short, change(values, cell) -> values that differ}. `together`: it may be one of those that are combined.
+local function expandable(v)
+  if v.pytorch:find "expandable_segments" then return nil end
+  local conf = v.pytorch:match "alloc_conf=(%S+)"
+  return {pytorch = with_option(v.pytorch, "alloc_conf", (conf and conf .. "," or "") .. "expandable_segments:True")}
+end
+
+-- {name, short, change(values, cell) -> values that differ}. `together`: it may be one of those that are combined, in this
+-- order.
 local TECHNIQUES = {
-  {name = "precision = amp_bf16", short = "amp_bf16", together = true, change = function(v)
-    return WIDE[v.precision] and {precision = "amp_bf16"} or nil
-  end},
-  {name = "checkpoint = marked", short = "marked", together = true, change = function(v, self)
-    return v.mode ~= "eval" and v.checkpoint == "none" and has_marks(self) and {checkpoint = "marked"} or nil
-  end},
-  {name = "fused optimizer", short = "fused", together = true, change = function(v)
-    if v.mode == "eval" or v.pytorch:find "fused=true" then return nil end
-    return {pytorch = with_option(v.pytorch, "fused", "true", "foreach")}
-  end},
+  {name = "precision = amp_bf16", short = "amp_bf16", together = true, change = autocast "amp_bf16"},
+  {name = "precision = amp_fp16", short = "amp_fp16", change = autocast "amp_fp16"},
+  {name = "checkpoint = marked", short = "marked", together = true, change = checkpointing},
+  {name = "set_to_none = true", short = "to none", together = true, change = option("set_to_none", "true", "true")},
+  {name = "fused optimizer", short = "fused", together = true, change = option("fused", "true", "false", "foreach")},
+  {name = "for-loop optimizer", short = "for-loop", change = option("foreach", "false", "true", "fused")},
   {name = "accumulate x 2", short = "accumulate", change = split(2)},
   {name = "accumulate x 4", short = "accumulate", together = true, change = split(4)},
-  {name = "expandable segments", short = "expandable", together = true, change = function(v)
-    if v.pytorch:find "expandable_segments" then return nil end
-    local conf = v.pytorch:match "alloc_conf=(%S+)"
-    return {pytorch = with_option(v.pytorch, "alloc_conf", (conf and conf .. "," or "") .. "expandable_segments:True")}
-  end},
+  {name = "accumulate x 8", short = "accumulate", change = split(8)},
+  {name = "expandable segments", short = "expandable", together = true, change = expandable},
 }
 
 local function changed(values, change)
@@ -116,12 +134,15 @@ end
 -- ---- what a variant takes on a device
 
 -- The largest batch that fits if so much may be reserved. memtide's limit counts the context, too, where it is known.
-local function largest(probe, reserved)
+-- kind: what sizes are taken for that only cuDNN knows, "least" or "most".
+local function largest(probe, reserved, kind)
+  probe.estimate = kind
   return max_batch.largest(probe, reserved + (cards.context(probe.values.device) or 0)).batch
 end
 
 -- The prediction of the compiled cell if so much may be reserved; nil: it does not fit.
-local function within(probe, reserved)
+local function within(probe, reserved, kind)
+  probe.estimate = kind
   local found = cell.predict(probe, reserved + (cards.context(probe.values.device) or 0))
   return found.fits and found or nil
 end
@@ -133,34 +154,51 @@ local function line_of(self, variant, device, memory)
   local sure, perhaps = cards.limits(device, room)
   local line = {case = self.name, card = cards.name(device), technique = variant.name, short = variant.short, batch = v.batch,
     accumulate = v.accumulate, max_memory_allocated = found.max_memory_allocated,
-    max_memory_reserved = found.max_memory_reserved, room = room}
-  local good = within(probe, sure)
-  local close = good or within(probe, perhaps)
+    max_memory_reserved = found.max_memory_reserved, room = room, estimated = found.estimated}
+  local good = within(probe, sure, "most")
+  local close = good or within(probe, perhaps, "least")
   line.verdict = good and FITS or close and TIGHT or NOT
-  line.gives_back = close ~= nil and found.max_memory_reserved > (good and sure or perhaps)
+  local least, most = found.reserved_least or found.max_memory_reserved, found.reserved_most or found.max_memory_reserved
+  line.gives_back = good and most > sure or not good and close ~= nil and least > perhaps
   line.device_bytes = (close or found).device_bytes
-  line.device_bytes_least, line.device_bytes_most = cards.range(device, (close or found).max_memory_reserved)
-  line.largest_batch, line.tight_batch = largest(probe, sure), largest(probe, perhaps)
+  line.device_bytes_least, line.device_bytes_most = cards.range(device, close or found)
+  line.largest_batch, line.tight_batch = largest(probe, sure, "most"), largest(probe, perhaps, "least")
+  line.floor_seconds = estimate.cost(probe).floor
   cell.release(probe)
   return line
 end
 
--- Lines of one cell on one device: as it is first, then what saves most
+local FREE = 0.05 -- percent of time that count as none
+
+-- Percent of time more than the line `own` takes for as many samples
+local function percent(line, own)
+  local function each(one) return one.floor_seconds / (one.batch * one.accumulate) end
+  return (each(line) / each(own) - 1) * 100
+end
+
+-- What saves most for each percent of time comes first, and before it what costs no time; last what saves nothing.
+local function is_better(a, b)
+  local function class(line) return line.saved_bytes <= 0 and 3 or line.time_percent < FREE and 1 or 2 end
+  local function worth(line) return class(line) == 2 and line.saved_bytes / line.time_percent or line.saved_bytes end
+  if class(a) ~= class(b) then return class(a) < class(b) end
+  if worth(a) ~= worth(b) then return worth(a) > worth(b) end
+  return a.order < b.order
+end
+
+-- Lines of one cell on one device: as it is first, then the best
 local function solve(self, list, device, memory)
   local lines = {}
   local function add(variant)
     local line = line_of(self, variant, device, memory)
     lines[#lines + 1] = line
     line.order, line.saved_bytes = #lines, lines[1].max_memory_reserved - line.max_memory_reserved
+    line.time_percent = percent(line, lines[1])
   end
   for _, variant in ipairs(list) do add(variant) end
   local all = together(self, list, lines)
   if all then add(all) end
   local own = table.remove(lines, 1)
-  table.sort(lines, function(a, b)
-    if a.saved_bytes ~= b.saved_bytes then return a.saved_bytes > b.saved_bytes end
-    return a.order < b.order
-  end)
+  table.sort(lines, is_better)
   table.insert(lines, 1, own)
   return lines
 end
@@ -307,19 +345,25 @@ local function show_largest(group)
   print_columns(lines, {true, [3] = true})
 end
 
+local function show_percent(x)
+  if math.abs(x) < FREE then return "0 %" end
+  return (math.abs(x) < 9.95 and "%+.1f %%" or "%+.0f %%"):format(x)
+end
+
 -- Where the cell's own batch is not sure to fit: what each technique saves.
 local function show_savings(lines)
   local own = lines[1]
-  print(("\n%s: batch %d %s: %s to %s of %s. By bytes saved:"):format(own.card, own.batch,
+  print(("\n%s: batch %d %s: %s to %s of %s.\z
+    \nBy bytes saved for each percent of time, what costs none first:"):format(own.card, own.batch,
     own.verdict == TIGHT and "is tight" or NOT, util.show_bytes(own.device_bytes_least),
     util.show_bytes(own.device_bytes_most), util.show_bytes(own.room)))
-  local out = {{"technique", "batch", "max_memory_reserved", "saved", "", "device, from", "to", "verdict"}}
+  local out = {{"technique", "batch", "max_memory_reserved", "saved", "", "time", "device, from", "to", "verdict"}}
   for _, line in ipairs(lines) do
     out[#out + 1] = {line.technique, line.accumulate > 1 and ("%d x %d"):format(line.batch, line.accumulate) or line.batch,
-      line.max_memory_reserved, line.saved_bytes, util.show_bytes(line.saved_bytes),
+      line.max_memory_reserved, line.saved_bytes, util.show_bytes(line.saved_bytes), show_percent(line.time_percent),
       util.show_bytes(line.device_bytes_least), util.show_bytes(line.device_bytes_most), verdict_of(line)}
   end
-  print_columns(out, {true, [8] = true})
+  print_columns(out, {true, [9] = true})
   if own.tight_batch > 0 then print(("or a batch of %s, as it is"):format(batches(own))) end
 end
 
@@ -332,19 +376,31 @@ local function all_lines(found)
 end
 
 local function show(found)
+  local savings = false
   for i, group in ipairs(found) do
     print(("%s%s (%s): the largest batch of PyTorch's step"):format(i > 1 and "\n" or "", group.name, group.model))
     show_largest(group)
-    for _, lines in ipairs(group) do if lines[1].verdict ~= FITS then show_savings(lines) end end
-  end
-  print "\nA to B: up to A it fits, up to B it is tight: within the error of max_memory_reserved and the range of the context,\z
-    \nwhich memtide calibrate narrows (docs/pytorch.md). The time of PyTorch's step is not known: nothing is ranked by it."
-  for _, line in ipairs(all_lines(found)) do
-    if line.gives_back then
-      print "*: only since PyTorch gives cached memory back at the limit and asks again, which takes time"
-      break
+    for _, lines in ipairs(group) do
+      if lines[1].verdict ~= FITS then
+        show_savings(lines)
+        savings = true
+      end
     end
   end
+  print "\nA to B: up to A it fits, up to B it is tight: within the error of max_memory_reserved and the range of the context,\z
+    \nwhich memtide calibrate narrows (docs/pytorch.md)."
+  if savings then
+    print "time: of as many samples, beside the first line, estimated: what each call computes and moves at the peaks of the card's\z
+      \ndata sheet, the longer of the two. Launches are not in it: a step of many small kernels takes longer, above all a for-loop."
+  end
+  local lines = all_lines(found)
+  local function note(condition, text)
+    for _, line in ipairs(lines) do if condition(line) then return print(text) end end
+  end
+  note(function(line) return line.gives_back end,
+    "*: only since PyTorch gives cached memory back at the limit and asks again, which takes time")
+  note(function(line) return line.estimated end,
+    "What cuDNN takes beside the tensors is not known exactly: A is with the most of it, B with the least.")
 end
 
 local function write(path, lines)

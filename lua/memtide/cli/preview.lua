@@ -43,7 +43,7 @@ end
 -- A note on the total if not all times come from measured steps
 local RESTS = {
   guessed = " (a guess: nothing like it was measured yet)",
-  floor = " at least (from what the device reaches: nothing was measured on it yet)",
+  floor = " at least (by the device's data sheet: nothing was measured on it yet)",
 }
 
 local function total_text(total)
@@ -78,7 +78,7 @@ function preview.main(experiment, options)
     local runs = row.cost and row.status == "predicted"
     local time = runs and rates:cell(row.cost)
     time = time and all_visits(experiment.base, time)
-    if runs and state ~= "done" then
+    if runs and state ~= "done" and not row.max_memory_reserved then -- PyTorch's step is never run
       sum_up(total, time)
       counts.run = counts.run + 1
     end

@@ -248,7 +248,7 @@ end
 
 local RESERVED = {}
 for word in ("kind title where options text frozen tied names places held from result children order forward freeze " ..
-  "unfreeze"):gmatch "%a+" do RESERVED[word] = true end
+  "unfreeze listing files"):gmatch "%a+" do RESERVED[word] = true end
 
 local function is_digits(children)
   for i, one in ipairs(children) do if one[1] ~= tostring(i - 1) then return false end end

@@ -12,9 +12,9 @@ cards.VERSION = "2.15" -- of PyTorch, which is predicted
 
 local RESERVED_ERROR = 0.014 -- how far max_memory_reserved may be off: docs/pytorch.md
 
-local by_name, names = {}, {}
+local by_name, by_title, names = {}, {}, {}
 local list, least, most = core.cards() -- least, most: bytes of a context that is not known
-for i, card in ipairs(list) do by_name[card.name], names[i] = card, card.name end
+for i, card in ipairs(list) do by_name[card.name], by_title[card.title], names[i] = card, card, card.name end
 cards.names = names
 
 -- The name of the card behind the device "pytorch:NAME"; nil: it is another device.
@@ -27,6 +27,12 @@ function cards.name(device)
       nearest and ('; did you mean "%s"?'):format(nearest) or "", table.concat(names, ", ")), "device"), 0)
   end
   return name
+end
+
+-- What the card of that title does per second at most, {bytes, fp32, tf32, fp16, bf16}; nil: there is no such card.
+function cards.peaks(title)
+  local card = by_title[title]
+  return card and card.peaks
 end
 
 -- Bytes of the context of a process on the device, as this machine was calibrated or as the table has it, whether it was
@@ -49,10 +55,12 @@ local function context_range(device)
   return math.min(least, bytes or least), math.max(most, bytes or most)
 end
 
--- Between which bytes of the device a process will have that is predicted to reserve so many.
-function cards.range(device, reserved)
+-- Between which bytes of the device a process will have of which that is predicted.
+function cards.range(device, found)
   local low, high = context_range(device)
-  return math.floor(reserved * (1 - RESERVED_ERROR)) + low, math.ceil(reserved * (1 + RESERVED_ERROR)) + high
+  local reserved = found.max_memory_reserved
+  return math.floor((found.reserved_least or reserved) * (1 - RESERVED_ERROR)) + low,
+    math.ceil((found.reserved_most or reserved) * (1 + RESERVED_ERROR)) + high
 end
 
 -- Is a context of so many bytes beyond what is known of others? nil: no; else {word, bytes}.

@@ -267,10 +267,12 @@ function cell.emulated(self)
   for _, name in ipairs(info and info.emulated or {}) do if name == type_of then return name end end
 end
 
--- The prediction of the compiled cell; limit: bytes of memory, nil: no limit.
+-- The prediction of the compiled cell; limit: bytes of memory, nil: no limit. self.estimate: "least" or "most" of sizes of
+-- PyTorch's step that only cuDNN knows; nil: what is likely.
 function cell.predict(self, limit)
   return util.must(self.program:predict{allocator = self.values.allocator, memory = limit,
-    steps = self.warmup + self.steps, with = {self.eval}, context = cards.context(self.values.device)})
+    steps = self.warmup + self.steps, with = {self.eval}, context = cards.context(self.values.device),
+    estimate = self.estimate})
 end
 
 -- Bytes of the device that a prediction comes to: of PyTorch's step also what its allocator holds beside tensors, and

@@ -43,7 +43,8 @@ local function rotary_of(name, o, dim)
 end
 
 -- What one family has that others have not; o: the model's options
---   q_bias, o_bias, mlp_bias, head_norm (of queries and keys)
+--   q_bias, o_bias, mlp_bias, head_norm (of queries and keys); listing: the classes' forward functions are transformers'
+--   own, which PyTorch's step then follows
 local function attention(name, o, kind, window)
   local heads = o.num_attention_heads
   local width = o.head_dim > 0 and o.head_dim or o.hidden_size // heads
@@ -60,11 +61,13 @@ local function attention(name, o, kind, window)
     k_proj = nn.Linear(o.hidden_size, of_keys, {bias = kind.q_bias}),
     v_proj = nn.Linear(o.hidden_size, of_keys, {bias = kind.q_bias}),
     o_proj = nn.Linear(heads * width, o.hidden_size, {bias = kind.o_bias}),
-    order = {"q_proj", "k_proj", "v_proj", "o_proj"},
+    order = {"q_proj", "k_proj", "v_proj", "o_proj"}, listing = kind.listing and "LlamaAttention" or nil,
     forward = function(self, x)
       local q = heads_of(kind.head_norm and self.q_norm, self.q_proj(x), heads * width)
       local k = heads_of(kind.head_norm and self.k_norm, self.k_proj(x), of_keys)
-      return self.o_proj(nn.scaled_dot_product_attention(rotary(q), rotary(k), self.v_proj(x), how))
+      local v = self.v_proj(x)
+      q, k = rotary(q), rotary(k)
+      return self.o_proj(nn.scaled_dot_product_attention(q, k, v, how))
     end,
   }
   if kind.head_norm then
@@ -84,17 +87,25 @@ local function gated(name, o, kind)
   }
 end
 
-local function rms_norm(o) return nn.RMSNorm(o.hidden_size, o.rms_norm_eps) end
+local function rms_norm(o, kind)
+  return nn.RMSNorm(o.hidden_size, {eps = o.rms_norm_eps, listing = kind.listing and "LlamaRMSNorm" or nil})
+end
 
 local function layer_of(name, o, kind, window)
   local norm = kind.norm or rms_norm
   return nn.Graph{
     self_attn = (kind.attention or attention)(name, o, kind, window), mlp = (kind.mlp or gated)(name, o, kind),
-    input_layernorm = norm(o), post_attention_layernorm = norm(o),
+    input_layernorm = norm(o, kind), post_attention_layernorm = norm(o, kind),
     order = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
     forward = function(self, x)
-      x = x + self.self_attn(self.input_layernorm(x))
-      return x + self.mlp(self.post_attention_layernorm(x))
+      local residual = x
+      x = self.input_layernorm(x)
+      x = self.self_attn(x)
+      x = residual + x
+      residual = x
+      x = self.post_attention_layernorm(x)
+      x = self.mlp(x)
+      return residual + x
     end,
   }
 end
@@ -102,12 +113,14 @@ end
 -- The whole model. windows(i): the keys that a query of layer i sees, itself included; 0: all before it
 local function decoder(name, o, kind, windows)
   local embed_tokens, layers = nn.Embedding(o.vocab_size, o.hidden_size), {}
-  for i = 1, o.num_hidden_layers do layers[i] = (kind.layer or layer_of)(name, o, kind, windows(i)) end
+  for i = 1, o.num_hidden_layers do layers[i] = nn.Checkpoint((kind.layer or layer_of)(name, o, kind, windows(i))) end
   return nn.Graph{
     model = nn.Graph{
-      embed_tokens = embed_tokens, layers = layers, norm = (kind.norm or rms_norm)(o),
+      embed_tokens = embed_tokens, layers = layers, norm = (kind.norm or rms_norm)(o, kind),
+      listing = kind.listing and "LlamaModel" or nil,
       forward = function(self, x)
-        x = self.embed_tokens(x)
+        local inputs_embeds = self.embed_tokens(x)
+        x = inputs_embeds
         if kind.embedding_scale then x = kind.embedding_scale * x end
         for _, layer in ipairs(self.layers) do x = layer(x) end
         return self.norm(x)
@@ -145,7 +158,7 @@ return function(models)
   -- num_key_value_heads = 0: as many as num_attention_heads; head_dim = 0: hidden_size / num_attention_heads
   of_llama_kind("Llama", {intermediate_size = 11008, max_position_embeddings = 2048, attention_bias = false,
     mlp_bias = false}, function(o)
-    return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = o.mlp_bias}
+    return {q_bias = o.attention_bias, o_bias = o.attention_bias, mlp_bias = o.mlp_bias, listing = true}
   end)
 
   local function without_biases() return {q_bias = false, o_bias = false, mlp_bias = false} end

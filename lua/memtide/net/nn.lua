@@ -190,7 +190,15 @@ for kind, sides in pairs{ZeroPad1d = 2, ZeroPad2d = 4} do
   end
 end
 
-function nn.Graph(what) return graph.build(new_container "Graph", what, is_layer) end
+local graph_spec
+for _, kind in ipairs(core.layer_kinds()) do graph_spec = kind.name == "Graph" and kind.spec or graph_spec end
+
+function nn.Graph(what)
+  local layer = new_container "Graph"
+  layer.options.listing = type(what) == "table" and what.listing or nil
+  layer.text = specs.check("Graph", graph_spec, layer.options)
+  return graph.build(layer, what, is_layer)
+end
 
 -- Returns the list itself: a graph's child may be a plain list of layers.
 function nn.ModuleList(list)

@@ -22,8 +22,8 @@ local function by_name(list)
   return map
 end
 
--- All persistent buffers as {name, dtype, shape, as, number}, where number is their index for the core; without class
--- weights, which are part of the loss.
+-- All persistent buffers as {name, dtype, shape, as, number, master}, where number is their index for the core, and master
+-- that of a weight's fp32 copy; without class weights, which are part of the loss.
 local function buffers(trainer)
   local list = {}
   for i, buffer in ipairs(core.persistent(trainer.runtime)) do
@@ -119,9 +119,12 @@ end
 
 -- The buffers of all parameters and of the layers' buffers. exact: of a parameter with an fp32 master copy, that copy.
 local function parameters(trainer, exact)
-  local list, found = {}, by_name(buffers(trainer))
+  local list, all = {}, buffers(trainer)
+  local found, numbered = by_name(all), {}
+  for _, buffer in ipairs(all) do numbered[buffer.number] = buffer end
   for i, param in ipairs(tensors_of(trainer.network)) do
-    local buffer = exact and found[param.name .. ".master"] or found[param.name]
+    local buffer = found[param.name]
+    if exact and buffer.master then buffer = numbered[buffer.master] end
     list[i] = {name = param.name, shape = buffer.shape, dtype = buffer.dtype, as = buffer.as, number = buffer.number}
   end
   return list

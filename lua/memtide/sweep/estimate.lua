@@ -7,6 +7,7 @@
 -- kept, in a file of the user's cache, so that one sweep helps to estimate the next. Steps that offload have rates of
 -- their own, because neither rate includes transfers to the host. If nothing was measured yet, the time is known to be
 -- at least the floor of a device whose peaks are known; for other devices nothing is known.
+local cards = require "memtide.net.cards"
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local user_files = require "memtide.base.user_files"
@@ -18,19 +19,15 @@ Rates.__index = Rates
 
 local GUESSED = math.log(8) -- spread of a guess from another precision, and of a floor
 local RELATIVE = {a = 1e-11, b = 2e-11} -- typical weights of operations and bytes, to compare cells without a time
--- What a device reaches by docs/gpu.md: bytes of a copy and operations of matrix products, per second
-local PEAKS = {
-  ["NVIDIA H200"] = {bytes = 4.3e12, fp32 = 67e12, tf32 = 395e12, sixteen = 790e12},
-}
 local LEAST_SPREAD, FEW_SPREAD = math.log(1.1), math.log(2)
 local MEMORY = 200 -- steps after which older ones count less in the sums
 local NAMES = {"n", "ff", "ft", "tt", "f", "t"}
 
--- Seconds of one step if the device worked at its peaks all the time; nil: its peaks are not known.
+-- Seconds of one step if the device worked at the peaks of its data sheet all the time; nil: they are not known.
 local function floor_of(self, info)
-  local peaks = info and PEAKS[info.name]
-  if not peaks or not self.program.floor then return nil end
-  return self.program:floor(peaks[self.values.precision] or peaks.sixteen, peaks.bytes)
+  local peaks = info and cards.peaks(info.name)
+  if not peaks then return nil end
+  return self.program:floor(peaks[self.values.precision:match "%w+$"], peaks.bytes)
 end
 
 -- What an estimate needs of a compiled cell, as values that wire.lua can send: {key, flops, traffic, steps, floor,

@@ -24,7 +24,8 @@ local function try(self, batch, room)
   local values = {}
   for key, value in pairs(self.values) do values[key] = value end
   values.batch = batch
-  local probe = {experiment = self.experiment, values = values, name = self.name, places = {}, memory = room}
+  local probe = {experiment = self.experiment, values = values, name = self.name, places = {}, memory = room,
+    estimate = self.estimate}
   local good, problem = pcall(function() return cell.compile(cell.build(probe)) end)
   if not good then
     cell.release(probe)

@@ -1,0 +1,179 @@
+/* Attention as nn.MultiheadAttention and nanoGPT write it, and rotary positions. */
+#include "modules.h"
+
+Tensor *heads_apart(Eager *g, Tensor *x, int64_t heads) {
+    GUARD(g);
+    const int64_t *d = x->size.of;
+    Tensor *apart = aten_view(g, x, SIZE(d[0], d[1], heads, d[2] / heads)), *y = aten_transpose(g, apart, 1, 2);
+    tensor_drop(g, apart);
+    return y;
+}
+
+Tensor *heads_together(Eager *g, Tensor *y) {
+    GUARD(g);
+    const int64_t *d = y->size.of;
+    Tensor *turned = aten_transpose(g, y, 1, 2), *whole = aten_contiguous(g, turned);
+    tensor_drop(g, turned);
+    Tensor *z = aten_view(g, whole, SIZE(d[0], d[2], d[1] * d[3]));
+    tensor_drop(g, whole);
+    return z;
+}
+
+/* nanoGPT's CausalSelfAttention: q, k, v are variables of the forward function, which lays k apart first. */
+static Tensor *causal_self_attention(Eager *g, const Layer *l, Tensor *x) {
+    GUARD(g);
+    static const int order[] = {1, 0, 2};
+    const int64_t heads = options_int(&l->options, "n_head"), width = x->size.of[2];
+    const bool bias = options_bool(&l->options, "bias"), drops = g->training && options_float(&l->options, "dropout") > 0;
+    Tensor *qkv = aten_linear(g, x, module_param(g, l, 0), bias ? module_param(g, l, 1) : NULL), *part[3];
+    aten_split(g, qkv, (int64_t[]){width, width, width}, 2, part, 3);
+    tensor_drop(g, qkv);
+    for (int i = 0; i < 3; i++) tensor_set(g, &part[order[i]], heads_apart(g, part[order[i]], heads));
+    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], (SdpaHow){drops ? options_float(&l->options, "dropout") : 0, true});
+    tensor_set(g, &y, heads_together(g, y));
+    Tensor *z = aten_linear(g, y, module_param(g, l, 1 + bias), bias ? module_param(g, l, 3) : NULL);
+    if (drops) tensor_set(g, &z, aten_dropout(g, z));
+    tensor_drop(g, y);
+    for (int i = 0; i < 3; i++) tensor_drop(g, part[i]);
+    return z;
+}
+
+/* ---- nn.MultiheadAttention(need_weights=False): torch.nn.functional.multi_head_attention_forward */
+
+/* n E features as n tensors of E each, in one copy: unflatten(-1, (n, E)).unsqueeze(0).transpose(0, -2).squeeze(-2)
+ * .contiguous(). Takes over x. */
+static void unpack(Eager *g, Tensor *x, int n, Tensor **part) {
+    const int64_t *d = x->size.of, width = d[2] / n;
+    Tensor *apart = aten_view(g, x, SIZE(1, d[0], d[1], n, width)), *front = aten_transpose(g, apart, 0, 3);
+    tensor_drop(g, apart);
+    Tensor *flat = aten_view(g, front, SIZE(n, d[0], d[1], width));
+    tensor_drop(g, front);
+    Tensor *whole = aten_contiguous(g, flat);
+    tensor_drop(g, flat);
+    tensor_drop(g, x);
+    for (int k = 0; k < n; k++) part[k] = aten_select(g, whole, 0);
+    tensor_drop(g, whole);
+}
+
+/* q, k, v of inputs (T, N, E): one product for all that are made of the same input. */
+static void in_projection(Eager *g, const Layer *l, Tensor *const *x, bool packed, Tensor **part) {
+    const int64_t width = options_int(&l->options, "embed_dim");
+    Tensor *bias = options_bool(&l->options, "bias") ? module_param(g, l, packed ? 1 : 3) : NULL, *w[3], *b[3] = {NULL};
+    const bool self = x[0] == x[1] && x[1] == x[2], pair = packed && x[1] == x[2];
+    if (packed && self) {
+        unpack(g, aten_linear(g, x[0], module_param(g, l, 0), bias), 3, part);
+        return;
+    }
+    const int64_t both[] = {width, 2 * width}, each[] = {width, width, width};
+    const int n = pair ? 2 : 3;
+    if (packed) aten_split(g, module_param(g, l, 0), pair ? both : each, 0, w, n);
+    for (int k = 0; k < n && !packed; k++) w[k] = tensor_ref(module_param(g, l, k));
+    if (bias) aten_split(g, bias, pair ? both : each, 0, b, n);
+    part[0] = aten_linear(g, x[0], w[0], b[0]);
+    if (pair) unpack(g, aten_linear(g, x[1], w[1], b[1]), 2, part + 1);
+    for (int k = 1; k < 3 && !pair; k++) part[k] = aten_linear(g, x[k], w[k], b[k]);
+    for (int k = 0; k < n; k++) {
+        tensor_drop(g, w[k]);
+        tensor_drop(g, b[k]);
+    }
+}
+
+/* (T, N, E) as (N heads, T, width): view(T, N heads, width).transpose(0, 1). Takes over x. */
+static Tensor *heads_first(Eager *g, Tensor *x, int64_t heads) {
+    GUARD(g);
+    const int64_t *d = x->size.of;
+    Tensor *apart = aten_view(g, x, SIZE(d[0], d[1] * heads, d[2] / heads)), *y = aten_transpose(g, apart, 0, 1);
+    tensor_drop(g, apart);
+    tensor_drop(g, x);
+    return y;
+}
+
+static Tensor *multihead_attention(Eager *g, const Layer *l, Tensor *const *in) {
+    GUARD(g);
+    const int64_t heads = options_int(&l->options, "num_heads");
+    const bool batch_first = options_bool(&l->options, "batch_first"), bias = options_bool(&l->options, "bias");
+    const int64_t kdim = options_int(&l->options, "kdim"), vdim = options_int(&l->options, "vdim");
+    const int64_t embed = options_int(&l->options, "embed_dim");
+    const bool packed = kdim == embed && vdim == embed;
+    Tensor *x[3], *part[3];
+    for (int k = 0; k < 3; k++) {
+        Tensor *given = in[l->n_in == 1 ? 0 : k];
+        int same = 0;
+        while (same < k && in[l->n_in == 1 ? 0 : same] != given) same++;
+        x[k] = same < k ? tensor_ref(x[same]) : batch_first ? aten_transpose(g, given, 0, 1) : tensor_ref(given);
+    }
+    const int64_t steps = x[0]->size.of[0], batch = x[0]->size.of[1];
+    in_projection(g, l, x, packed, part);
+    const SdpaHow how = {g->training ? options_float(&l->options, "dropout") : 0, options_bool(&l->options, "is_causal")};
+    for (int k = 0; k < 3; k++) part[k] = heads_first(g, part[k], heads);
+    for (int k = 0; k < 3; k++)
+        tensor_set(g, &part[k], aten_view(g, part[k], SIZE(batch, heads, part[k]->size.of[1], part[k]->size.of[2])));
+    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], how);
+    for (int k = 0; k < 3 && g->version->multihead_frees; k++) tensor_set(g, &part[k], NULL);
+    tensor_set(g, &y, aten_permute(g, y, (int[]){2, 0, 1, 3}));
+    tensor_set(g, &y, aten_contiguous(g, y));
+    tensor_set(g, &y, aten_view(g, y, SIZE(steps * batch, embed)));
+    const int out = packed ? 1 + bias : 3 + bias;
+    tensor_set(g, &y, aten_linear(g, y, module_param(g, l, out), bias ? module_param(g, l, out + 1) : NULL));
+    tensor_set(g, &y, aten_view(g, y, SIZE(steps, batch, embed)));
+    for (int k = 0; k < 3; k++) {
+        tensor_drop(g, part[k]);
+        tensor_drop(g, x[k]);
+    }
+    if (batch_first) tensor_set(g, &y, aten_transpose(g, y, 0, 1));
+    return y;
+}
+
+Tensor *module_attention(Eager *g, const Layer *l, Tensor *const *in) {
+    return l->kind->which ? causal_self_attention(g, l, in[0]) : multihead_attention(g, l, in);
+}
+
+Tensor *module_sdpa(Eager *g, const Layer *l, Tensor *const *in) {
+    const int64_t heads = options_int(&l->options, "num_heads"), width = in[0]->size.of[2] / heads;
+    Tensor *part[3];
+    for (int i = 0; i < 3; i++) part[i] = heads_apart(g, in[i], in[i]->size.of[2] / width);
+    const SdpaHow how = {options_float(&l->options, "dropout_p"), options_bool(&l->options, "is_causal")};
+    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], how);
+    for (int i = 0; i < 3; i++) tensor_drop(g, part[i]);
+    tensor_set(g, &y, heads_together(g, y));
+    return y;
+}
+
+/* ---- rotary positions of (N, T, heads dim), without a listing that makes the angles */
+
+/* x * cos + rotate_half(x) * sin, rotate_half(x) = cat((-x2, x1)): transformers' apply_rotary_pos_emb */
+Tensor *rotate_halves(Eager *g, Tensor *x) {
+    GUARD(g);
+    const int last = x->size.rank - 1;
+    const int64_t half = x->size.of[last] / 2;
+    Tensor *direct = aten_binary(g, WITH_MUL, x, g->angles.cosine);
+    Tensor *front = aten_narrow(g, x, last, half), *rear = aten_narrow(g, x, last, half), *minus = aten_neg(g, rear);
+    Tensor *turned = aten_cat(g, (Tensor *[]){minus, front}, 2, last);
+    tensor_drop(g, minus);
+    tensor_drop(g, front);
+    tensor_drop(g, rear);
+    Tensor *crossed = aten_binary(g, WITH_MUL, turned, g->angles.sine);
+    tensor_drop(g, turned);
+    Tensor *y = aten_binary(g, WITH_ADD, direct, crossed);
+    tensor_drop(g, direct);
+    tensor_drop(g, crossed);
+    return y;
+}
+
+/* cos and sin of the angles, (T, dim), which the first layer of a forward pass makes and the others share. */
+static void make_angles(Eager *g, int64_t steps, int64_t dim) {
+    if (g->angles.cosine && g->angles.cosine->size.of[0] == steps && g->angles.cosine->size.of[1] == dim) return;
+    Tensor *angles = aten_random(g, "aten::cat", SIZE(steps, dim), T_FLOAT);
+    tensor_set(g, &g->angles.cosine, aten_random(g, "aten::cos", SIZE(steps, dim), T_FLOAT));
+    tensor_set(g, &g->angles.sine, aten_random(g, "aten::sin", SIZE(steps, dim), T_FLOAT));
+    tensor_drop(g, angles);
+}
+
+Tensor *module_rotary(Eager *g, const Layer *l, Tensor *const *in) {
+    const int64_t dim = options_int(&l->options, "dim"), *d = in[0]->size.of;
+    make_angles(g, d[1], dim);
+    Tensor *x = heads_apart(g, in[0], d[2] / dim), *y = rotate_halves(g, x);
+    tensor_drop(g, x);
+    tensor_set(g, &y, heads_together(g, y));
+    return y;
+}
