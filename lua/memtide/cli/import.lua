@@ -3,6 +3,7 @@ local check = require "memtide.import.check"
 local core = require "memtide.core"
 local first_cell = require "memtide.cli.first_cell"
 local hf = require "memtide.net.hf"
+local options = require "memtide.cli.options"
 local python = require "memtide.import.python"
 local scripts = require "memtide.import.script"
 local script = require "memtide.sweep.script"
@@ -42,8 +43,7 @@ local OF_PYTHON = {
 local import = {words = "MODULE:NAME or DIR",
   text = "a script of a PyTorch model (torchvision.models:resnet50, FILE.py:NAME), or of a config.json in DIR",
   options = {
-    {name = "output", letter = "o", argument = "FILE", completes = {files = "*.lua"},
-      text = "where the script goes (default: standard output)"},
+    options.output,
     OF_PYTHON,
     {name = "description", argument = "FILE", completes = {files = "*.json"},
       text = "what PyTorch said of the model: written, or read if no model is named"},
