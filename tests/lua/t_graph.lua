@@ -378,7 +378,8 @@ do
     return nn.sigmoid(z)
   end}
   tap.is(debug.gethook(), nil, "no hook stays")
-  tap.is(table.concat(inner.held, " "), "2 2", "a graph in a forward function has variables of its own; a tail call keeps them")
+  tap.is(table.concat(inner.held, " "), "2 2",
+    "a graph in a forward function has variables of its own; a tail call keeps them")
   tap.is(table.concat(outer.held, " "), "3 2 3", "a name that is bound again lets go")
 end
 
@@ -394,9 +395,9 @@ do
   local function allocations(call)
     local all = mt.experiment{name = "inplace", model = function() return model(call) end, input = {64}, classes = 64,
       batch = 1024, loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.1}, framework = "pytorch"}
-    local one = cell.compile(cell.build(all:cells()[1]))
-    local _, count = one.program:dump():match "= step 3.*":gsub("%+%d+ 262144 ", "")
-    cell.release(one)
+    local built = cell.compile(cell.build(all:cells()[1]))
+    local _, count = built.program:dump():match "= step 3.*":gsub("%+%d+ 262144 ", "")
+    cell.release(built)
     return count
   end
   tap.is(allocations(function(a, b) return a + b end) - allocations(function(a, b) return a:add_(b) end), 1,
@@ -417,12 +418,12 @@ do
   end
   for _, settings in ipairs{{}, {checkpoint = "all"}, {inplace = true}} do
     local options = {settings = settings, what = "images by their last dimension"}
-    local one, two = train(model(true), {2, 3, 4, 5}, options), train(model(false), {2, 3, 4, 5}, options)
-    for i = 1, 3 do tap.near(one.losses[i], two.losses[i], 1e-5, "the same loss " .. i) end
-    for name, gradient in pairs(one.gradients) do
-      tap.near(norm(gradient), norm(two.gradients[name]), 1e-5, "the same gradient of " .. name)
+    local wide, flat = train(model(true), {2, 3, 4, 5}, options), train(model(false), {2, 3, 4, 5}, options)
+    for i = 1, 3 do tap.near(wide.losses[i], flat.losses[i], 1e-5, "the same loss " .. i) end
+    for name, gradient in pairs(wide.gradients) do
+      tap.near(norm(gradient), norm(flat.gradients[name]), 1e-5, "the same gradient of " .. name)
     end
-    tap.ok(one.predicted.peak.bytes <= two.predicted.peak.bytes, "in no more memory")
+    tap.ok(wide.predicted.peak.bytes <= flat.predicted.peak.bytes, "in no more memory")
   end
 end
 

@@ -1,5 +1,5 @@
--- Files of torch.save, written here byte by byte as PyTorch writes them: a zip archive of a pickle and of storages. What
--- is read, and what is refused.
+-- Files of torch.save, written here byte by byte as PyTorch writes them: a zip archive of a pickle and of storages.
+-- What is read, and what is refused.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
 local mt = require "memtide"
@@ -39,7 +39,8 @@ local function tuple(list)
 end
 
 local function tensor(t)
-  local storage = "(" .. text "storage" .. "ctorch\n" .. t.type .. "\n" .. text(t.key) .. text "cpu" .. int(t.count) .. "tQ"
+  local storage = "(" .. text "storage" .. "ctorch\n" .. t.type .. "\n" .. text(t.key) .. text "cpu" ..
+    int(t.count) .. "tQ"
   return "ctorch._utils\n_rebuild_tensor_v2\n(" .. storage .. int(t.offset or 0) .. tuple(t.shape) .. tuple(t.stride) ..
     "\x89ccollections\nOrderedDict\n)RtR"
 end
@@ -77,7 +78,8 @@ write(good)
 tap.is(trainer:load(path) and table.concat(trainer:read "weight", " "), "1.0 2.0 3.0 4.0 5.0 6.0",
   "a part of a storage is the weight")
 tap.is(table.concat(trainer:read "bias", " "), "7.0 8.0", "float64 becomes float32")
-write(archive{{"weight", "ctorch._utils\n_rebuild_parameter\n(" .. tensor(WEIGHT) .. "\x88}tR"}, {"bias", tensor(BIAS)}})
+local parameter = "ctorch._utils\n_rebuild_parameter\n(" .. tensor(WEIGHT) .. "\x88}tR"
+write(archive{{"weight", parameter}, {"bias", tensor(BIAS)}})
 tap.ok(trainer:load(path), "parameters are tensors")
 write(archive{{"bias", tensor(changed(WEIGHT, {shape = {2}, stride = {1}}))}})
 tap.is(#trainer:load(path, {strict = false}).missing, 1, "a name that is missing is named")

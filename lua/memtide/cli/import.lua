@@ -19,10 +19,12 @@ local function take_input(given, text)
   local sizes, type, below = text:match "^([%d,]+):?([%a%d]*):?(%d*)$"
   local input = {shape = {}, type = type ~= "" and type or "float32", below = math.tointeger(tonumber(below))}
   for word in (sizes or ""):gmatch "[^,]+" do input.shape[#input.shape + 1] = math.tointeger(tonumber(word)) end
-  local good = #input.shape > 0 and not (sizes .. ","):find ",," and (input.type == "float32" or input.type:find "^int%d+$")
+  local known = input.type == "float32" or input.type:find "^int%d+$"
+  local good = known and #input.shape > 0 and not (sizes .. ","):find ",,"
   for _, size in ipairs(input.shape) do good = good and size > 0 end
   if not good then
-    fail('--input: expected the shape of one sample such as 3,224,224, or 128:int64:30522 for 128 tokens, found "%s"', text)
+    fail('--input: expected the shape of one sample such as 3,224,224, or 128:int64:30522 for 128 tokens, found "%s"',
+      text)
   end
   given.input = given.input or {}
   table.insert(given.input, input)
@@ -39,10 +41,9 @@ local OF_PYTHON = {
 }
 
 local import = {words = "MODULE:NAME or DIR",
-  text = "a script of a PyTorch model (torchvision.models:resnet50, FILE.py:NAME), or of Hugging Face's config.json in DIR",
+  text = "a script of a PyTorch model (torchvision.models:resnet50, FILE.py:NAME), or of a config.json in DIR",
   options = {
-    {name = "output", letter = "o", argument = "FILE", completes = {files = "*.lua"},
-      text = "where the script goes (default: standard output)"},
+    options.output,
     OF_PYTHON,
     {name = "description", argument = "FILE", completes = {files = "*.json"},
       text = "what PyTorch said of the model: written, or read if no model is named"},
@@ -59,9 +60,10 @@ local function times(count) return count == 1 and "once" or ("%d times"):format(
 local function refuse(source, problems)
   local lines = {("%s: memtide cannot say everything that it calls:"):format(source)}
   for _, one in ipairs(problems) do
-    local gives = one.elements > 0 and ("; gives %d numbers of each sample"):format(one.elements) or "; takes no memory of its own"
-    lines[#lines + 1] = terminal.harmless(("  %s: %s, %s%s"):format(one.where ~= "" and one.where or "-", one.what, times(one.count),
-      gives))
+    local gives = one.elements > 0 and ("gives %d numbers of each sample"):format(one.elements)
+      or "takes no memory of its own"
+    local where = one.where ~= "" and one.where or "-"
+    lines[#lines + 1] = terminal.harmless(("  %s: %s, %s; %s"):format(where, one.what, times(one.count), gives))
   end
   error(util.failure(table.concat(lines, "\n"), "unsupported"), 0)
 end
@@ -71,7 +73,8 @@ local function request_of(source, given)
   return {source = source, args = given.args or "", inputs = given.input, leaves = leaves}
 end
 
--- Writes the script, and says what it needs. expected: numbers of a step to compare with, and the path of its weights; nil
+-- Writes the script, and says what it needs. expected: numbers of a step to compare with, and the path of its weights;
+-- nil
 local function finish(text, notes, given, expected, path)
   util.replace(given.output or "/dev/stdout", function(write) write(text) end)
   for _, note in ipairs(notes) do given.say(terminal.harmless(note)) end
@@ -106,7 +109,8 @@ function import.constructor(source, given)
   local weights = given.weights and (given.output or name):gsub("%.lua$", "") .. ".safetensors" or nil
   local aside <close> = given.check and not weights and temporary() or nil
   request.weights, request.check = weights or aside and aside.path, given.check and CHECKED or nil
-  local text = source and python.describe(given.python or "python3", request) or util.read_file(from, "import: --description")
+  local text = source and python.describe(given.python or "python3", request)
+    or util.read_file(from, "import: --description")
   local description = util.must(core.json(text, source and "the description" or from))
   if description.error then say_error(description.error) end
   if source and given.description then
@@ -125,7 +129,9 @@ function import.alone(words, given)
   if #words == 0 or words[1]:find ":" then return import.constructor(words[1], given) end
   for _, option in ipairs(OF_PYTHON) do
     for _, one in ipairs(given.given) do
-      if one.name == option.name then fail("import: --%s: expected MODULE:NAME beside it, found %s", one.name, words[1]) end
+      if one.name == option.name then
+        fail("import: --%s: expected MODULE:NAME beside it, found %s", one.name, words[1])
+      end
     end
   end
   core.check_path(words[1], "import")

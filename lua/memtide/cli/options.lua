@@ -113,12 +113,13 @@ options.ROWS = {options.PLAN,
     text = "a shell command when the sweep has ended, with MEMTIDE_STATUS, MEMTIDE_CSV, MEMTIDE_OK ..."},
   {name = "on-fail", argument = "CMD", text = "this one instead, where the exit status is not 0"},
 }
+options.output = {name = "output", letter = "o", argument = "PATH", completes = {files = "*"},
+  text = "cells: the list (NAME.cells.csv); slurm: the folder (NAME.slurm); import: the script (standard output)"}
 -- for commands that deal the cells into parts
 options.PARTS = {
   {name = "shards", argument = "N", take = options.whole("shards", 1),
     text = "how many parts the cells are dealt into (1)"},
-  {name = "output", letter = "o", argument = "PATH",
-    text = "cells: the list (NAME.cells.csv); slurm: the folder (NAME.slurm)"},
+  options.output,
 }
 -- for every command
 options.ALL = {

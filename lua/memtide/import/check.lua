@@ -1,14 +1,15 @@
 -- One step of an imported network beside PyTorch's own: the same weights, the same batch, no dropout.
 local core = require "memtide.core"
 local nn = require "memtide.net.nn"
+local spelling = require "memtide.import.spelling"
 local util = require "memtide.base.util"
 local weights = require "memtide.net.weights"
 
-local NOISE = {"p", "dropout", "dropout_p"} -- options of layers that draw random numbers
+local NOISE = {p = true, dropout = true, dropout_p = true} -- options of layers that draw random numbers
 
 local function without_noise(layer)
-  for _, name in ipairs(NOISE) do
-    if layer.options and type(layer.options[name]) == "number" then layer.options[name] = 0 end
+  for _, option in ipairs(spelling.specs[layer.kind]) do
+    if NOISE[option.name] then layer.options[option.name] = 0 end
   end
   for _, child in ipairs(layer) do without_noise(child) end
   return layer

@@ -575,11 +575,14 @@ def check(model, request):
     """One forward and backward pass: numbers for memtide to compare its own with"""
     torch.manual_seed(1)
     inputs = inputs_of(request, request["check"], "cpu")
-    outputs = tensors_in(without_noise(model)(*inputs), [])
-    task = task_of(outputs[0].shape[1:], request["inputs"])
-    pairs = [loss_of(task, one) for one in outputs]
-    loss = sum(one for one, _ in pairs)
-    loss.backward()
+    try:
+        outputs = tensors_in(without_noise(model)(*inputs), [])
+        task = task_of(outputs[0].shape[1:], request["inputs"])
+        pairs = [loss_of(task, one) for one in outputs]
+        loss = sum(one for one, _ in pairs)
+        loss.backward()
+    except Exception as error:
+        raise Refused("model", f"--check: a step in PyTorch raises {first_line(error)}", place_of_error(error)) from error
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {"batch": request["check"], "inputs": [one.flatten().tolist() for one in inputs],
             "targets": pairs[0][1].flatten().tolist(), "loss": float(loss), "outputs": outputs[0].flatten().tolist(),

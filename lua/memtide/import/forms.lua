@@ -62,8 +62,8 @@ local function all(list, holds)
   return true
 end
 
--- The form of which all of the list are cases; nil: there is none. parameter(list, hint) gives the name of the function's
--- parameter that has these values; hint: {key of the child, name of the option}.
+-- The form of which all of the list are cases; nil: there is none. parameter(list, hint) gives the name of the
+-- function's parameter that has these values; hint: {key of the child, name of the option}.
 function forms.unify(list, parameter, hint)
   local first = list[1]
   local function as_parameter() return {tag = "parameter", name = parameter(list, hint)} end

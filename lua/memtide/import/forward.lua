@@ -3,8 +3,8 @@
 local forward = {}
 
 local KEYWORDS = {}
-for word in ("and break do else elseif end false for function goto if in local nil not or repeat return then true until " ..
-  "while self nn F mt optim"):gmatch "%a+" do KEYWORDS[word] = true end
+for word in ("and break do else elseif end false for function goto if in local nil not or repeat return then true " ..
+  "until while self nn F mt optim"):gmatch "%a+" do KEYWORDS[word] = true end
 
 function forward.name(word) return KEYWORDS[word] and word .. "_" or word end
 
@@ -73,8 +73,8 @@ end
 
 function Writer:line(text) self.lines[#self.lines + 1] = text end
 
--- ---- values that are computed, but not yet written: self.pending, a list of {n, form, inner} in their order. inner: the
--- values that are written in the form's place, as {[n] = such an entry}
+-- ---- values that are computed, but not yet written: self.pending, a list of {n, form, inner} in their order. inner:
+-- the values that are written in the form's place, as {[n] = such an entry}
 
 function Writer:place_of(n)
   for i, one in ipairs(self.pending) do if one.n == n then return i end end
@@ -87,8 +87,8 @@ function Writer:flush(name)
   self:assign(name, one.n, self:text(one))
 end
 
--- The entry of a form. Pending values that it reads become a part of it if they are the last ones, in the order in which
--- it reads them, and nobody else reads them: else they are written before it.
+-- The entry of a form. Pending values that it reads become a part of it if they are the last ones, in the order in
+-- which it reads them, and nobody else reads them: else they are written before it.
 function Writer:entry(n, form)
   local read, one = {}, {n = n, form = form, inner = {}}
   values_in(form, function(value) read[#read + 1] = value end)
@@ -129,6 +129,22 @@ function Writer:bind(name, n)
   end
   local other = self:variable_of(n)
   if other then self:assign(name, n, other) end
+end
+
+-- Lines that differ in the index of a list alone, 1, 2, 3 and so on, become a loop.
+local function with_loops(lines)
+  local out, at = {}, 1
+  while at <= #lines do
+    local before, after = lines[at]:match "^([^%[%]]*)%[1%]([^%[%]]*)$"
+    local plain = before and not before:find "^local " and not (before .. after):find "%f[%w_]i%f[^%w_]"
+    local count = plain and 1 or 0
+    while count > 0 and lines[at + count] == ("%s[%d]%s"):format(before, count + 1, after) do count = count + 1 end
+    if count > 2 then
+      table.move({("for i = 1, %d do"):format(count), ("  %s[i]%s"):format(before, after), "end"}, 1, 3, #out + 1, out)
+    else out[#out + 1] = lines[at] end
+    at = at + (count > 2 and count or 1)
+  end
+  return out
 end
 
 -- graph: a form (forms.lua) with steps {{out = n, form, binds = {{name, n}, ...}}, ...} and returns = {n, ...}.
@@ -174,7 +190,7 @@ function forward.write(graph, show)
     all[#all + 1] = {tag = "value", n = n}
   end
   self:line("return " .. self:text(self:entry(nil, all)))
-  return inputs, self.lines
+  return inputs, with_loops(self.lines)
 end
 
 return forward

@@ -56,7 +56,8 @@ local function with_identity(a, b)
     local moved = replace(step[1], function(one)
       return type(one) == "table" and one.tag == "value" and {tag = "value", n = later(one.n)} or nil
     end)
-    out.steps[place] = {out = later(step.out), matched(a.steps[place][1], moved, from, into), binds = a.steps[place].binds}
+    local like = a.steps[place]
+    out.steps[place] = {out = later(step.out), matched(like[1], moved, from, into), binds = like.binds}
   end
   out.steps[at] = a.steps[at]
   for i, n in ipairs(b.returns) do out.returns[i] = later(n) end
@@ -107,7 +108,8 @@ end
 
 -- Unifies the forms -> the form, the parameters {{name, values, rank}, ...}; nil: they do not fit
 local function unify(list, modules)
-  local known, found, taken = arguments_of(modules), {}, taken_by(list[1], {nn = true, mt = true, F = true, optim = true})
+  local known, found = arguments_of(modules), {}
+  local taken = taken_by(list[1], {nn = true, mt = true, F = true, optim = true})
   local function parameter(values, hint)
     local key = vector(values)
     if found[key] then return found[key].name end
@@ -138,7 +140,9 @@ local function unify(list, modules)
     end
     if not instead[one.name] then kept[#kept + 1] = one end
   end
-  form = replace(form, function(one) return type(one) == "table" and one.tag == "parameter" and instead[one.name] or nil end)
+  form = replace(form, function(one)
+    return type(one) == "table" and one.tag == "parameter" and instead[one.name] or nil
+  end)
   return form, kept
 end
 
@@ -201,7 +205,8 @@ function Functions:resolve(class)
   end
   for _, rich in ipairs(groups) do -- those that lack a child join those that have it
     for _, poor in ipairs(groups) do
-      local joined = rich ~= poor and #poor.modules > 0 and #rich.modules > 0 and with_identity(rich.forms[1], poor.forms[1])
+      local some = rich ~= poor and #poor.modules > 0 and #rich.modules > 0
+      local joined = some and with_identity(rich.forms[1], poor.forms[1])
       if joined then
         for i, module in ipairs(poor.modules) do
           table.insert(rich.modules, module)

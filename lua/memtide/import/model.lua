@@ -1,7 +1,7 @@
 -- From a description (exporter.py) to forms (forms.lua): each module by itself, with its children as references.
 --
--- A graph has keys = {name of a child, ...} and the children in the same order; order: names for nn.Graph's option of that
--- name, or none; steps = {{out = n, form, binds = {{variable, n}, ...}}, ...}; returns = {n, ...}.
+-- A graph has keys = {name of a child, ...} and the children in the same order; order: names for nn.Graph's option of
+-- that name, or none; steps = {{out = n, form, binds = {{variable, n}, ...}}, ...}; returns = {n, ...}.
 local forms = require "memtide.import.forms"
 local spelling = require "memtide.import.spelling"
 local wide = require "memtide.import.wide"
@@ -73,9 +73,11 @@ end
 
 -- ---- calls
 
-local function is_reference(value) return type(value) == "table" and (value.value or value.parameter or value.buffer or value.outside) end
+local function is_reference(value)
+  return type(value) == "table" and (value.value or value.parameter or value.buffer or value.outside)
+end
 
-function Model:value(module)
+local function value_in(module)
   return function(value)
     if not is_reference(value) then
       if type(value) == "table" then unsaid "an argument that is no value" end
@@ -106,7 +108,6 @@ local function references(value, found, seen)
     return found
   end
   for _, one in ipairs(value) do references(one, found, seen) end
-  for _, key in ipairs(value.tag == nil and {} or {}) do references(value[key], found, seen) end
   return found
 end
 
@@ -138,7 +139,7 @@ local function joins_inputs(module)
 end
 
 function Model:call_of_child(module, call)
-  local child, value = self.by_name[call.call], self:value(module)
+  local child, value = self.by_name[call.call], value_in(module)
   local given = given_to(call)
   local out = text(self:path_of(module, call.call), "(")
   if child.options then
@@ -160,9 +161,9 @@ function Model:call_of_child(module, call)
 end
 
 function Model:call_of_function(module, call)
-  local value = self:value(module)
-  local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out, value = value,
-    operand = function(one) return {tag = "operand", value(one)} end, layer_of = self:layer_of(module),
+  local value = value_in(module)
+  local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out,
+    value = value, operand = function(one) return {tag = "operand", value(one)} end, layer_of = self:layer_of(module),
     shape_of = function(name) return self.shape_of_parameter[name] end}
   local form, what = wide.call(op, spelling.short(op.name), module.wide)
   if form then return {form} elseif form == false then unsaid(("%s: %s"):format(op.name, what)) end
@@ -174,6 +175,15 @@ function Model:call_of_function(module, call)
   return list
 end
 
+-- What stands for a call that cannot be said: the values that it reads
+local function read_by(call)
+  local out = text()
+  for _, one in ipairs(given_to(call)) do
+    if math.type(one.value) == "integer" then out[#out + 1] = {tag = "value", n = one.value} end
+  end
+  return out
+end
+
 -- The steps of forward, without those whose results nobody reads
 function Model:steps_of(module)
   local steps, bound = {}, {}
@@ -182,8 +192,9 @@ function Model:steps_of(module)
     local good, list = pcall(call.op and self.call_of_function or self.call_of_child, self, module, call)
     if not good and getmetatable(list) ~= Unsaid then error(list, 0) end
     for i, n in ipairs(call.out) do
-      steps[#steps + 1] = {out = n, good and list[i] or text(), binds = bound, where = call.where,
-        unsaid = not good and list.what or not list[i] and ("a second result of %s"):format(call.op or call.call) or nil}
+      local why = not good and list.what
+        or not list[i] and ("a second result of %s"):format(call.op or call.call) or nil
+      steps[#steps + 1] = {out = n, good and list[i] or read_by(call), binds = bound, where = call.where, unsaid = why}
       bound = {}
     end
   end
@@ -237,7 +248,7 @@ end
 
 local RESERVED = {}
 for word in ("kind title where options text frozen tied names places held from result children order forward freeze " ..
-  "unfreeze"):gmatch "%a+" do RESERVED[word] = true end
+  "unfreeze listing files"):gmatch "%a+" do RESERVED[word] = true end
 
 local function is_digits(children)
   for i, one in ipairs(children) do if one[1] ~= tostring(i - 1) then return false end end
@@ -246,14 +257,15 @@ end
 
 -- Is forward one child after the other, each of them once?
 local function is_chain(module)
-  if not module.sequence or not module.calls or module.inputs ~= 1 or #module.calls ~= #module.children then return false end
+  if not module.sequence or not module.calls then return false end
+  if module.inputs ~= 1 or #module.calls ~= #module.children then return false end
   for i, call in ipairs(module.calls) do
     if call.call ~= module.children[i][2] or #given_to(call) ~= 1 then return false end
   end
   return true
 end
 
-function Model:sequential(module)
+local function sequential(module)
   local form = {tag = "sequential", names = {}, bare = module.bare or false}
   for i, one in ipairs(module.children) do
     form[i] = {tag = "module", name = one[2]}
@@ -272,8 +284,9 @@ function Model:graph(module)
       else self:problem("forward gives what is no value of its own", module.class) end
     end
   end
+  local where = module.calls[1] and module.calls[1].where
   if #returns > 1 and module.name ~= "" then
-    self:problem(("%s gives several values to another module"):format(module.class), module.calls[1] and module.calls[1].where)
+    self:problem(("%s gives several values to another module"):format(module.class), where)
   end
   if joins_inputs(module) then
     form.inputs = 1
@@ -294,13 +307,14 @@ function Model:graph(module)
     form.keys[1], form[1] = false, module.own
   end
   for _, one in ipairs(module.parameters) do
-    if form.keys[1] == false and (one[1] == "weight" or one[1] == "bias" and module.own.options.bias) then -- the layer's
-    elseif read:find("self." .. one[1] .. "[^%w_]") then
+    local of_layer = form.keys[1] == false and (one[1] == "weight" or one[1] == "bias" and module.own.options.bias)
+    if not of_layer and read:find("self." .. one[1] .. "[^%w_]") then
       form.keys[#form.keys + 1] = one[1]
       local shape = {tag = "list", table.unpack(one[2])}
-      form[#form + 1] = {tag = "layer", kind = "Parameter", options = {shape = shape, init = "normal", std = 0.02, bound = 1}}
-    else
-      self:problem(("%s has a parameter %s, which"):format(module.class, one[1]), module.calls[1] and module.calls[1].where)
+      form[#form + 1] = {tag = "layer", kind = "Parameter",
+        options = {shape = shape, init = "normal", std = 0.02, bound = 1}}
+    elseif not of_layer then
+      self:problem(("%s has a parameter %s, which"):format(module.class, one[1]), where)
     end
   end
   for _, one in ipairs(module.children) do
@@ -312,7 +326,8 @@ function Model:graph(module)
       form.keys[#form.keys + 1] = one[1]
       form[#form + 1] = {tag = "module", name = one[2]}
     elseif child.weights > 0 then
-      self.notes[#self.notes + 1] = ("%s (%d parameters) is never called, and is left out"):format(one[2], child.weights)
+      local note = ("%s (%d parameters) is never called, and is left out"):format(one[2], child.weights)
+      self.notes[#self.notes + 1] = note
     end
   end
   form.order = self:order(form, read)
@@ -343,9 +358,9 @@ function Model:form_of(module)
   end
   if module.list then
     if not is_digits(module.children) then self:problem(("the names of %s"):format(module.name), module.class) end
-    return self:sequential(module)
+    return sequential(module)
   end
-  return is_chain(module) and self:sequential(module) or self:graph(module)
+  return is_chain(module) and sequential(module) or self:graph(module)
 end
 
 -- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes}.
@@ -385,7 +400,9 @@ function model.read(description)
     end
     for _, one in ipairs(module.children or {}) do
       local full = module.name == "" and one[1] or module.name .. "." .. one[1]
-      if full ~= one[2] then self:problem(("%s is %s, a module that stands in two places,"):format(full, one[2]), module.class) end
+      if full ~= one[2] then
+        self:problem(("%s is %s, a module that stands in two places,"):format(full, one[2]), module.class)
+      end
     end
   end
   for _, one in ipairs(all) do

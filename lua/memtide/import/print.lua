@@ -34,7 +34,8 @@ local function is_default(option, options)
   if value == nil then return true end
   if type(value) == "table" and value.tag == "parameter" then return false end
   local word = type(value) == "string" and value or show(value)
-  return word == default_text(option, options) or tonumber(word) ~= nil and tonumber(word) == tonumber(option.default or "x")
+  local number_given = tonumber(word)
+  return word == default_text(option, options) or number_given and number_given == tonumber(option.default or "x")
 end
 
 -- The options as arguments: those that must be there by position, then the others by name; the first one by position
@@ -48,7 +49,8 @@ local function arguments(layer)
       if #named == 0 and #places == i - 1 and not option.by_name and (not option.default or first) then
         places[#places + 1] = type(value) == "string" and ("%q"):format(value) or show(value)
       else
-        named[#named + 1] = ("%s = %s"):format(option.name, type(value) == "string" and ("%q"):format(value) or show(value))
+        local word = type(value) == "string" and ("%q"):format(value) or show(value)
+        named[#named + 1] = ("%s = %s"):format(option.name, word)
       end
     end
   end
@@ -88,7 +90,8 @@ local function is_sum(form)
   if type(form) == "number" then return form < 0 end
   if type(form) ~= "table" or form.tag ~= "text" then return false end
   for i, piece in ipairs(form) do
-    if type(piece) == "string" and (piece:find "^ [%-+*/^] $" or i == 1 and (piece == "-" or piece == "0 * ")) then return true end
+    local sign = i == 1 and (piece == "-" or piece == "0 * ")
+    if sign or type(piece) == "string" and piece:find "^ [%-+*/^] $" then return true end
   end
   return false
 end

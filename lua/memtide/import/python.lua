@@ -21,19 +21,21 @@ local function json(value)
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
--- The description that the Python `program` gives for a request (exporter.py), and its text. Raises a failure: there is no
--- such program, it has no torch, or the model cannot be described.
+-- The description that the Python `program` gives for a request (exporter.py), and its text. Raises a failure: there is
+-- no such program, it has no torch, or the model cannot be described.
 function python.describe(program, request)
   local words = {}
   for i, word in ipairs{program, "-W", "ignore", "-c", exporter, json(request)} do words[i] = quoted(word) end
-  local pipe, why = io.popen(("command -v %s >/dev/null || exit 127; exec %s"):format(words[1], table.concat(words, " ")), "r")
+  local line = ("command -v %s >/dev/null || exit 127; exec %s"):format(words[1], table.concat(words, " "))
+  local pipe, why = io.popen(line, "r")
   if not pipe then error(util.failure(("cannot start %s: %s"):format(program, why), "file"), 0) end
   local text = pipe:read "a"
   local _, how, status = pipe:close()
   if how == "exit" and status == 127 and text == "" then
     error(util.failure(("there is no program %s: --python names the Python that has torch"):format(program), "file"), 0)
   elseif text == "" then
-    error(util.failure(("%s ended with %s %d before it had described the model"):format(program, how, status), "file"), 0)
+    local ended = ("%s ended with %s %d before it had described the model"):format(program, how, status)
+    error(util.failure(ended, "file"), 0)
   end
   return text
 end

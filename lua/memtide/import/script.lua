@@ -16,10 +16,12 @@ end
 
 local function numbers(list) return "{" .. table.concat(list, ", ") .. "}" end
 
--- What the experiment says of the network's outputs, by the description's task: its data, the loss, and are the tokens of
--- all samples put below each other?
+-- What the experiment says of the network's outputs, by the description's task: its data, the loss, and are the tokens
+-- of all samples put below each other?
 local TASKS = {
-  tokens = function(shape) return ("target = {%d}, classes = %d"):format(shape[1], shape[2]), "CrossEntropyLoss", true end,
+  tokens = function(shape)
+    return ("target = {%d}, classes = %d"):format(shape[1], shape[2]), "CrossEntropyLoss", true
+  end,
   classes = function(shape) return ("classes = %d"):format(shape[1]), "CrossEntropyLoss" end,
   values = function(shape) return "target = " .. numbers(shape), "MSELoss" end,
 }
@@ -46,10 +48,11 @@ function script.write(description, options)
   end
   if flat then
     body = body .. ("\n-- logits of all tokens below each other, as the loss reads them\nlocal function Logits()\n" ..
-      "  return nn.Sequential{{\"\", %s()}, nn.Flatten(0, 1)}\nend\n"):format(last)
+      "  return nn.Graph{%s(), forward = function(self, x) return self[1](x):flatten(0, 1) end}\nend\n"):format(last)
     last = "Logits"
   end
   local uses_f = body:find "F%.%l" and "local F = nn.functional\n" or ""
+  local helpers = printer.uses_times(body) and TIMES .. "\n" or ""
   return ([[
 -- %s
 local mt = require "memtide"
@@ -62,7 +65,7 @@ return mt.experiment{
   sweep = {{"batch", {4, 16}}, {"precision", {"fp32", "amp_bf16"}}},
   steps = 3, warmup = 1,
 }
-]]):format(options.title, uses_f, printer.uses_times(body) and TIMES .. "\n" or "", body, options.name, options.name, last,
+]]):format(options.title, uses_f, helpers, body, options.name, options.name, last,
     numbers(description.inputs[1].shape), says, loss,
     options.weights and (" weights = %q,"):format(options.weights) or ""), {}, read.notes
 end

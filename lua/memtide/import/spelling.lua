@@ -1,5 +1,5 @@
--- How memtide writes what PyTorch calls: one table of modules, one of functions. Modules of torch.nn that have a layer of
--- the same name need no row.
+-- How memtide writes what PyTorch calls: one table of modules, one of functions. Modules of torch.nn that have a layer
+-- of the same name need no row.
 local core = require "memtide.core"
 local forms = require "memtide.import.forms"
 local text = forms.text
@@ -111,7 +111,8 @@ local LAYER_CALLS = {
   max_pool1d = {"MaxPool1d", "kernel_size stride padding dilation ceil_mode return_indices"},
   avg_pool2d = {"AvgPool2d", "kernel_size stride padding ceil_mode count_include_pad divisor_override"},
   avg_pool1d = {"AvgPool1d", "kernel_size stride padding ceil_mode count_include_pad"},
-  adaptive_avg_pool2d = {"AdaptiveAvgPool2d", "output_size"}, adaptive_avg_pool1d = {"AdaptiveAvgPool1d", "output_size"},
+  adaptive_avg_pool1d = {"AdaptiveAvgPool1d", "output_size"},
+  adaptive_avg_pool2d = {"AdaptiveAvgPool2d", "output_size"},
   adaptive_max_pool2d = {"AdaptiveMaxPool2d", "output_size return_indices"},
   pixel_shuffle = {"PixelShuffle", "upscale_factor"}, pixel_unshuffle = {"PixelUnshuffle", "downscale_factor"},
   channel_shuffle = {"ChannelShuffle", "groups"}, unflatten = {"Unflatten", "dim sizes"},
@@ -357,7 +358,8 @@ local function pow(op)
   return text(op.operand(arg(op, 1, "input")), " ^ ", n)
 end
 
--- To a larger size: only a parameter, and only in its first dimension. A value of the batch that is 0 makes it so large.
+-- To a larger size: only a parameter, and only in its first dimension. A value of the batch that is 0 makes it so
+-- large.
 local function expand(op)
   local x = arg(op, 1, "input")
   local from, into = shape_of(op, x), op.shapes[op.out[1] + 1]
@@ -420,10 +422,10 @@ local function layer_call(op, row)
   return {tag = "function", layer, op.value(arg(op, 1, "input"))}
 end
 
--- op: {name, args, named, shapes, out, value(argument) -> form, operand(argument) -> form that stands beside an operator,
--- layer_of(names of a weight and a bias, layer) -> text of the child that has them, or of `layer`, whose parameters have the
--- module's own names; nil: neither; shape_of(name of a parameter)}. Returns a form, or a list of forms for several results;
--- nil and why: it cannot be said.
+-- op: {name, args, named, shapes, out, value(argument) -> form, operand(argument) -> form that stands beside an
+-- operator, layer_of(names of a weight and a bias, layer) -> text of the child that has them, or of `layer`, whose
+-- parameters have the module's own names; nil: neither; shape_of(name of a parameter)}. Returns a form, or a list of
+-- forms for several results; nil and why: it cannot be said.
 function spelling.call(op)
   local name = spelling.short(op.name)
   local full = op.name:find "view$" and "view" or name

@@ -1,6 +1,6 @@
--- Values of more dimensions than memtide has: windows of images, heads beside queries, keys and values. A view makes one,
--- its dimensions are put in another order or one of them is selected, and a view of few dimensions ends it. Neighbours
--- that stay neighbours are one dimension here, so that memtide's four are enough.
+-- Values of more dimensions than memtide has: windows of images, heads beside queries, keys and values. A view makes
+-- one, its dimensions are put in another order or one of them is selected, and a view of few dimensions ends it.
+-- Neighbours that stay neighbours are one dimension here, so that memtide's four are enough.
 local forms = require "memtide.import.forms"
 local text = forms.text
 
@@ -60,9 +60,8 @@ local function narrowed(held, shape)
   if not form then return nil, why end
   local sizes = {}
   for i = 1, #shape do sizes[i] = product(shape, i, i) end
-  if sizes[1] == -1 and type(held.shape[1]) == "table" and held.order[1] == 1 and held.shape[1].batch == shape[1].batch then
-    sizes[1] = 0
-  end
+  local first = held.order[1] == 1 and held.shape[1]
+  if sizes[1] == -1 and type(first) == "table" and first.batch == shape[1].batch then sizes[1] = 0 end
   return call(form, "view", sizes)
 end
 

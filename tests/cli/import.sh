@@ -1,0 +1,88 @@
+# memtide import of a constructor in Python: the script of a description that is committed; with a Python that has torch
+# also descriptions, weights, a step in both, and what is refused.
+. tests/tap.sh
+HERE=$ROOT/tests/cli/import
+
+# ---- from a description, without Python
+
+memtide import --description "$HERE/net.json" -o net.lua
+is "$status" 0 "a description becomes a script"
+has "$err" "net: 1053 parameters; batch=4 precision=fp32 needs" "whose parameters and memory are told"
+script=$(cat net.lua)
+is "$(grep -c '^local function Block' net.lua)" 1 "equal blocks are one function"
+has "$script" "blocks = nn.ModuleList(times(3, function() return Block() end))," "... called in a list of the module's name"
+has "$script" "stem = nn.Sequential{nn.Conv2d(3, 8, 2, {stride = 2}), nn.BatchNorm2d(8), nn.ReLU{inplace = true}}," \
+    "nn.Sequential stays one"
+has "$script" "      for i = 1, 3 do
+        x = self.blocks[i](x)
+      end" "calls of all layers of a list are a loop"
+memtide run net.lua --csv net.csv
+is "$status $(cut -d, -f1 net.csv | wc -l)" "0 5" "the sweep of the script runs"
+memtide predict net.lua --set framework=pytorch --set precision=fp32 -q --json
+has "$out" '"status":"predicted"' "and is predicted as PyTorch's step"
+memtide import --description "$HERE/unknown.json"
+is "$status" 69 "what memtide cannot say is an error"
+has "$err" "models.py:65: torch.cumsum, 3 times; gives 12 numbers of each sample" "... with its line, how often, and how large it is"
+is "$out" "" "... and no script"
+
+# ---- bad input
+
+head -c 500 "$HERE/net.json" >cut.json
+memtide import --description cut.json
+is "$status" 65 "a description that is cut off"
+has "$err" "cut.json" "... is named"
+memtide import --description nowhere.json
+is "$status" 66 "a description that is not there"
+memtide import --description "$HERE/net.json" --check
+has "$status $err" "2 memtide: import: --check: expected MODULE:NAME" "--check needs a model"
+memtide import models.py:Net --input 3,x
+has "$status $err" '2 memtide: --input: expected the shape of one sample such as 3,224,224' "a broken shape"
+memtide import models.py:Net --input 4 --input 4
+has "$status $err" "2 memtide: import: --input: a network has one input here, found 2" "two inputs"
+memtide import models.py:Net --python nowhere
+has "$status $err" "66 memtide: there is no program nowhere" "a Python that is not there"
+memtide import models.py:Net extra
+has "$status $err" "2 memtide: import: expected one MODULE:NAME or one folder" "two models"
+mkdir broken other
+echo '{"model_type": "llama", ' >broken/config.json
+memtide import broken
+is "$status" 65 "a config.json that is cut off"
+has "$err" "broken/config.json" "... is named"
+echo '{"model_type": "mamba"}' >other/config.json
+memtide import other
+has "$err" 'mamba' "a family that is not known is named"
+
+# ---- with Python
+
+PYTHON=${PYTHON:-python3}
+with_torch=0
+"$PYTHON" -c 'import torch' 2>/dev/null || with_torch=1
+
+python_says() { # words of the command, status, part of the message, what
+    if [ $with_torch = 1 ]; then result 0 "$4 # SKIP $PYTHON has no torch"; return; fi
+    # shellcheck disable=SC2086 # words
+    memtide import $1 --python "$PYTHON"
+    has "$status $err" "$2 memtide: $3" "$4"
+}
+
+cp "$HERE/models.py" .
+python_says "models.py:Net --input 3,8,8 -o again.lua --weights --check" 0 "" "a constructor becomes a script"
+if [ $with_torch = 0 ]; then
+    is "$(sed 's/ weights = "again.safetensors",//; /^--/d; s/"Net"/"net"/g' again.lua)" "$(sed /^--/d net.lua)" \
+        "the same as of its description"
+    is "$(printf '%s\n' "$err" | sed -n 's/.*loss: .*difference \([0-9.e-]*\)$/\1/p' | awk '{ print $1 < 1e-5 }')" 1 \
+        "a step in both has the same loss"
+    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
+        1 "... and the same gradients"
+    memtide predict again.lua -q
+    is "$status" 0 "the script names its weights, which fit"
+fi
+python_says "models.py:Branch --input 4" 65 "forward asks for a tensor's numbers (a branch on data?)" "a branch on data"
+python_says "models.py:Pair --input 4" 65 "TypeError: " "a forward that wants two values"
+python_says "models.py:broken" 65 "the constructor raises ValueError: no such size (" "a constructor that fails"
+python_says "models.py:number" 65 "the constructor gives a int, not a torch.nn.Module" "a constructor of something else"
+python_says "models.py:nothing" 65 "models.py has no nothing; it has " "a name that is not there"
+python_says "nowhere.models:Net" 65 "cannot import nowhere.models: ModuleNotFoundError" "a module that is not there"
+python_says "models.py:Net --args depth=" 2 '--args: expected arguments such as num_classes=10, found "depth="' "broken arguments"
+
+finish
