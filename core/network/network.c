@@ -27,6 +27,9 @@ const char *layer_kind_name(int i, char *role) {
     return layer_kinds[i].name;
 }
 
+static bool is_loss(const Layer *l) { return strchr("sf", l->kind->role) != NULL; }
+static bool holds_layers(const Layer *l) { return strchr("cf", l->kind->role) != NULL; }
+
 const char *layer_kind(const Layer *l) { return l->kind->name; }
 
 const char *layer_spec(const char *kind) {
@@ -65,9 +68,9 @@ Layer *layer_new(const char *kind, const char *where, Err *e) {
 
 int layer_add(Layer *parent, Layer *child, Err *e) {
     int code = OK;
-    if (parent->kind->role != 'c' && parent->kind->shape != layer_script_loss_shape)
+    if (!holds_layers(parent))
         code = layer_error(parent, e, "takes no layers");
-    else if (child->kind->role == 's') code = layer_error(parent, e, "cannot hold the loss %s", child->kind->name);
+    else if (is_loss(child)) code = layer_error(parent, e, "cannot hold the loss %s", child->kind->name);
     else if (child->depth >= LAYER_DEPTH) code = layer_error(parent, e, "more than %d levels of layers", LAYER_DEPTH);
     else if (!mem_grow(&parent->child, &parent->cap_child, parent->n_child + 1, sizeof *parent->child))
         code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a layer");
@@ -117,7 +120,7 @@ void layer_free(Layer *l) {
 
 /* "layer 5 Linear (article.lua:12)"; a loss is not in the tree: "MSELoss (article.lua:20)" */
 static void layer_title(const Layer *l, char *text, size_t room) {
-    bool loss = l->kind->role == 's';
+    bool loss = is_loss(l);
     snprintf(text, room, "%s%s%s%s%s%s%s", loss ? "" : "layer ", loss ? "" : l->path, loss || !l->path[0] ? "" : " ",
              l->kind->name, l->where[0] ? " (" : "", l->where, l->where[0] ? ")" : "");
 }
@@ -215,7 +218,7 @@ void layer_output_image(Layer *l, int64_t channels, const int64_t size[2]) {
 }
 
 /* Tensor operations take parameters, and values of 1 dimension; so do functions of elements, and containers. */
-static bool takes_any(const Layer *l) { return strchr("tca", l->kind->role) != NULL; }
+static bool takes_any(const Layer *l) { return strchr("tgca", l->kind->role) != NULL; }
 
 static int expect_activations(const Layer *l, Err *e) {
     char text[SHAPE_TEXT];
@@ -231,12 +234,12 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     assert(n_in >= 1 && n_in <= LAYER_IN);
     memcpy(l->ins, in, (size_t)n_in * sizeof *in);
     l->n_in = n_in;
-    for (int k = 0; k < n_in && strchr("lmti", l->kind->role); k++) lay(&l->ins[k], takes_lines(l));
-    if (l->kind->role == 's') l->in_rows = false;
+    for (int k = 0; k < n_in && strchr("lmtig", l->kind->role); k++) lay(&l->ins[k], takes_lines(l));
+    if (is_loss(l)) l->in_rows = false;
     l->output = l->ins[0];
-    int code = strchr("cmt", l->kind->role) ? OK : layer_expect_inputs(l, 1, e);
+    int code = strchr("cmtg", l->kind->role) ? OK : layer_expect_inputs(l, 1, e);
     for (int k = 0; k < n_in && !code; k++)
-        if (in[k].labels && l->kind->role != 'c' && l->kind->shape != layer_gather_shape)
+        if (in[k].labels && !strchr("cg", l->kind->role))
             code = layer_error(l, e, "reads the labels of a loss, which only gather does");
     if (!code) code = expect_activations(l, e);
     if (code) return code;
@@ -346,7 +349,7 @@ static int infer_losses(Network *n, Err *e) {
                            n->n_losses == 1 ? "is" : "are", n->n_losses, root->n_result);
     for (int k = 0; k < n->n_losses && !code; k++) {
         Layer *l = n->loss[k];
-        if (l->kind->role != 's') return layer_error(l, e, "is no loss, expected one as the loss");
+        if (!is_loss(l)) return layer_error(l, e, "is no loss, expected one as the loss");
         snprintf(l->path, sizeof l->path, n->n_losses > 1 ? "loss.%d" : "loss", k);
         code = network_infer(n, l, k ? &root->child[root->result[k]]->output : &root->output, 1, e);
     }
@@ -360,7 +363,7 @@ static int infer_all(Network *n, const Shape *input, Err *e) {
     if (input->rank < 2)
         return err_set(e, ERR_SCRIPT, "the input of a network needs a batch and at least one more dimension, found %s",
                        shape_text(input, text));
-    if (n->root->kind->role == 's') return layer_error(n->root, e, "is a loss, expected a layer as the model");
+    if (is_loss(n->root)) return layer_error(n->root, e, "is a loss, expected a layer as the model");
     int code = shape_count(input, &count, e);
     if (code) {
         err_prefix(e, "the input of a network");

@@ -173,7 +173,7 @@ end
 for _, kind in ipairs(core.layer_kinds()) do
   local name, spec = kind.name, kind.spec
   if kind.role == "c" then nn[name] = container(name, spec)
-  elseif kind.role == "s" then nn[name] = specs.constructor(name, spec, Loss)
+  elseif kind.role == "s" or kind.role == "f" then nn[name] = specs.constructor(name, spec, Loss)
   else
     nn[name] = constructor(name, spec, Layer)
     graph.functions[function_name(name)] = function(x, ...) return of_values(nn[name], x, ...) end
