@@ -45,7 +45,7 @@ Tensor *aten_prelu(Eager *g, Tensor *x, Tensor *w);
 Tensor *aten_neg(Eager *g, Tensor *x);
 Tensor *aten_rsub(Eager *g, Tensor *x); /* a number less x */
 Tensor *aten_masked_fill(Eager *g, Tensor *x, Tensor *mask);
-Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b);
+Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b); /* b NULL: a number */
 void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask);
 /* A tensor without a gradient, made by that op. */
 Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type);

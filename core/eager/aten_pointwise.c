@@ -264,12 +264,16 @@ Tensor *aten_masked_fill(Eager *g, Tensor *x, Tensor *mask) {
     return y;
 }
 
+static Tensor *scalar(Eager *g, ScalarType type) {
+    eager_op(g, "aten::scalar_tensor");
+    return tensor_new(g, type, (Size){0, {0}});
+}
+
 /* The gradient of each operand is a where with a zero, which is a tensor of one number. */
 static void apply_where(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < n->n_next; i++) {
         if (!node_wants(n, i)) continue;
-        eager_op(g, "aten::scalar_tensor");
-        Tensor *zero = tensor_new(g, dy[0]->type, (Size){0, {0}});
+        Tensor *zero = scalar(g, dy[0]->type);
         dx[i] = iterate(g, "aten::where", dy[0], n->saved[0]);
         tensor_drop(g, zero);
     }
@@ -277,13 +281,16 @@ static void apply_where(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 
 static const NodeRule where_rule = {"WhereBackward0", apply_where};
 
+/* A number in place of b is a tensor, too, while the op runs. */
 Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b) {
     GUARD(g);
-    Node *n = node_new(g, &where_rule, (Tensor *[]){a, b}, 2, 1);
+    Tensor *number = b ? NULL : scalar(g, a->type);
+    Node *n = node_new(g, &where_rule, (Tensor *[]){a, b}, b ? 2 : 1, 1);
     node_save(g, n, 0, mask);
-    Tensor *y = iterate(g, "aten::where", a, b);
+    Tensor *y = iterate(g, "aten::where", a, b ? b : number);
     READS(g, mask);
     node_output(g, n, y);
+    tensor_drop(g, number);
     return y;
 }
 

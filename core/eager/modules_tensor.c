@@ -24,15 +24,41 @@ Tensor *module_reduce(Eager *g, const Layer *l, Tensor *const *in) {
     return aten_sum(g, in[0], dims, keepdim);
 }
 
-/* torch.tril(torch.ones(rows, columns, dtype=torch.bool), diagonal), then masked_fill or where: the mask is a value of the
- * forward function, which is made in each call. */
-Tensor *module_triangle(Eager *g, const Layer *l, Tensor *const *in) {
+/* torch.tril(torch.ones(rows, columns, dtype=torch.bool), diagonal) */
+static Tensor *triangle(Eager *g, const Layer *l) {
     const Size size = SIZE(options_int(&l->options, "rows"), options_int(&l->options, "columns"));
     Tensor *ones = aten_random(g, "aten::ones", size, T_BOOL), *mask = aten_random(g, "aten::tril", size, T_BOOL);
     tensor_drop(g, ones);
-    Tensor *y = l->n_in == 1 ? aten_masked_fill(g, in[0], mask) : aten_where(g, mask, in[0], in[1]);
+    return mask;
+}
+
+/* The mask is the last value that the layer reads, or made for this call. */
+Tensor *module_triangle(Eager *g, const Layer *l, Tensor *const *in) {
+    char word[OPTION_WORDS];
+    const int last = l->n_in - 1;
+    const bool two = !strcmp(options_word(&l->options, "value", word), "none");
+    Tensor *mask = l->ins[last].mask ? tensor_ref(in[last]) : triangle(g, l), *y;
+    if (!strcmp(l->kind->name, "MaskedFill")) y = aten_masked_fill(g, in[0], mask);
+    else y = aten_where(g, mask, in[0], two ? in[1] : NULL);
     tensor_drop(g, mask);
     return y;
+}
+
+Tensor *module_arange(Eager *g, const Layer *l, Tensor *const *in) {
+    (void)in;
+    return aten_random(g, "aten::arange", SIZE(options_int(&l->options, "end")), T_LONG);
+}
+
+/* rows.unsqueeze(1) >= columns.unsqueeze(0) */
+Tensor *module_compare(Eager *g, const Layer *l, Tensor *const *in) {
+    static const char *const ops[] = {"aten::ge", "aten::gt", "aten::le", "aten::lt"};
+    char word[OPTION_WORDS];
+    int op = 0;
+    options_word(&l->options, "op", word);
+    while (strcmp(ops[op] + strlen("aten::"), word)) op++; /* the option has one of these words */
+    Tensor *mask = aten_random(g, ops[op], SIZE(in[0]->size.of[0], in[1]->size.of[0]), T_BOOL);
+    READS(g, in[0], in[1]);
+    return mask;
 }
 
 Tensor *module_gather(Eager *g, const Layer *l, Tensor *const *in) {

@@ -1,5 +1,6 @@
 /* Tensor operations of graphs: two values that are broadcast (`which`: the operator), reductions along dimensions
- * (`which`: the reduction), triangles of the last two dimensions, elements by label, and parameters of a graph's own.
+ * (`which`: the reduction), triangles of the last two dimensions, the masks of them that a script makes itself, elements
+ * by label, and parameters of a graph's own.
  * All but the last take values in PyTorch's order. */
 #include <inttypes.h>
 #include <math.h>
@@ -14,6 +15,14 @@ static void plain_output(Layer *l, Shape out) {
 
 static int expect_values(const Layer *l, int n, Err *e) {
     return l->n_in == n ? OK : layer_error(l, e, "expects %d values, found %d", n, l->n_in);
+}
+
+/* The first n values are neither labels nor masks nor what those are made of. */
+static int expect_numbers(const Layer *l, int n, Err *e) {
+    for (int k = 0; k < n; k++)
+        if (l->ins[k].labels || l->ins[k].positions || l->ins[k].mask)
+            return layer_error(l, e, "value %d is made of whole numbers, which it does not read", k);
+    return OK;
 }
 
 /* ---- two values */
@@ -89,16 +98,28 @@ int layer_reduce_forward(Lower *lw, const Layer *l, const int *in) {
 
 /* ---- triangles */
 
+/* A number stands outside of the triangle, not a second value. */
+static bool has_number(const Layer *l) {
+    char word[OPTION_WORDS];
+    return strcmp(options_word(&l->options, "value", word), "none") != 0;
+}
+
+/* Reads one value, or two, and after them the mask where it is a value, too. In memtide's step the mask takes no memory:
+ * the op knows the triangle. */
 int layer_triangle_shape(Network *n, Layer *l, Err *e) {
     const int64_t rows = options_int(&l->options, "rows"), columns = options_int(&l->options, "columns");
     const Shape s = l->in;
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
-    const bool two = !options_find(&l->options, "value", NULL);
-    int code = expect_values(l, two ? 2 : 1, e);
+    const bool masked = l->n_in > 1 && l->ins[l->n_in - 1].mask, two = !has_number(l);
+    int code = expect_values(l, (two ? 2 : 1) + masked, e);
     (void)n;
+    if (!code) code = expect_numbers(l, l->n_in - masked, e);
     if (code) return code;
     if (s.rank < 2 || s.dim[s.rank - 2] != rows || s.dim[s.rank - 1] != columns)
         return layer_error(l, e, "a mask of (%" PRId64 ", %" PRId64 ") does not fit %s", rows, columns, shape_text(&s, a));
+    if (masked && !shape_equal(&l->ins[l->n_in - 1].shape, &(Shape){2, {rows, columns, 1, 1}}))
+        return layer_error(l, e, "a mask of (%" PRId64 ", %" PRId64 ") is not %s", rows, columns,
+                           shape_text(&l->ins[l->n_in - 1].shape, b));
     if (two && !shape_equal(&l->ins[1].shape, &s))
         return layer_error(l, e, "expected two values of one shape, found %s and %s", shape_text(&s, a),
                            shape_text(&l->ins[1].shape, b));
@@ -115,9 +136,37 @@ int layer_triangle_forward(Lower *lw, const Layer *l, const int *in) {
     a.triangle.diagonal = (int32_t)options_int(&l->options, "diagonal");
     a.triangle.upper = options_bool(&l->options, "upper");
     a.triangle.value = word[0] ? word[0] == '-' ? -INFINITY : INFINITY : (float)options_float(&l->options, "value");
-    for (int k = 0; k < l->n_in; k++) of[k] = lower_plain(lw, l, in[k]);
-    return lower_op(lw, OP_where, l, of, l->n_in, &a);
+    const int values = has_number(l) ? 1 : 2;
+    for (int k = 0; k < values; k++) of[k] = lower_plain(lw, l, in[k]);
+    return lower_op(lw, OP_where, l, of, values, &a);
 }
+
+/* ---- masks that are values: positions, and a comparison of those of the rows with those of the columns. What they read
+ * first stands for them in memtide's step, which never reads it. */
+
+int layer_arange_shape(Network *n, Layer *l, Err *e) {
+    int code = layer_expect_inputs(l, 1, e);
+    (void)n;
+    if (!code) code = layer_expect_range(l, "end", 1, INT32_MAX, e);
+    if (code) return code;
+    plain_output(l, shape1(options_int(&l->options, "end")));
+    l->output.positions = true;
+    return OK;
+}
+
+int layer_arange_forward(Lower *lw, const Layer *l, const int *in) { return (void)lw, (void)l, in[0]; }
+
+int layer_compare_shape(Network *n, Layer *l, Err *e) {
+    int code = expect_values(l, 2, e);
+    (void)n;
+    if (code) return code;
+    if (!l->ins[0].positions || !l->ins[1].positions) return layer_error(l, e, "expected two values of arange");
+    plain_output(l, shape2(l->ins[0].shape.dim[0], l->ins[1].shape.dim[0]));
+    l->output.mask = true;
+    return OK;
+}
+
+int layer_compare_forward(Lower *lw, const Layer *l, const int *in) { return (void)lw, (void)l, in[0]; }
 
 /* ---- gather: of each row the element that its label names */
 
@@ -125,6 +174,7 @@ int layer_gather_shape(Network *n, Layer *l, Err *e) {
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     int code = expect_values(l, 2, e);
     (void)n;
+    if (!code) code = expect_numbers(l, 1, e);
     if (code) return code;
     if (!l->ins[1].labels) return layer_error(l, e, "expected the labels of a loss, found another value");
     if (l->in.rank != 2 || l->in.dim[0] != l->ins[1].shape.dim[0])

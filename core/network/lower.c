@@ -48,6 +48,7 @@ int lower_forward(Lower *lw, const Layer *l, const int *in) {
         const int64_t *order = l->ins[k].order;
         bool wanted = l->ins[k].shape.rank == 3 && order[0];
         taken[k] = in[k];
+        if (l->ins[k].positions || l->ins[k].mask) continue; /* what stands for them is not read */
         if (l->ins[k].shape.rank == 4 && !l->ins[k].rows) taken[k] = lower_image(lw, l, in[k]);
         if (wanted) taken[k] = lower_line(lw, l, in[k]);
         if (!wanted && is_line(lw, in[k])) taken[k] = lower_rows(lw, l, in[k]);

@@ -229,6 +229,15 @@ static int expect_activations(const Layer *l, Err *e) {
     return OK;
 }
 
+/* Graphs hand on what gather, MaskedFill, Where and Compare alone read; sums and products of values do not read it. */
+static int expect_readable(const Layer *l, const Value *v, Err *e) {
+    if (l->kind->role == 'g' || l->kind->shape == layer_graph_shape) return OK;
+    if (v->labels) return layer_error(l, e, "reads the labels of a loss, which only gather does");
+    if (v->mask) return layer_error(l, e, "reads a mask, which only masked_fill and where do");
+    if (v->positions) return layer_error(l, e, "reads what arange gives, which only ge, gt, le and lt do");
+    return OK;
+}
+
 int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     int64_t count;
     assert(n_in >= 1 && n_in <= LAYER_IN);
@@ -238,14 +247,15 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     if (is_loss(l)) l->in_rows = false;
     l->output = l->ins[0];
     int code = strchr("cmtg", l->kind->role) ? OK : layer_expect_inputs(l, 1, e);
-    for (int k = 0; k < n_in && !code; k++)
-        if (in[k].labels && !strchr("cg", l->kind->role))
-            code = layer_error(l, e, "reads the labels of a loss, which only gather does");
+    for (int k = 0; k < n_in && !code; k++) code = expect_readable(l, &in[k], e);
     if (!code) code = expect_activations(l, e);
     if (code) return code;
     code = options_finish(&l->options, e);
     if (code) return layer_blame(l, e, code);
-    if (l->kind->role != 'c') l->output.input = l->output.param = l->output.labels = false;
+    if (l->kind->role != 'c') {
+        l->output.input = l->output.param = l->output.labels = false;
+        l->output.positions = l->output.mask = false;
+    }
     code = l->kind->shape(n, l, e);
     if (!code && l->tied && l->n_params == 0) code = layer_error(l, e, "has no parameter to share with another layer");
     return code ? code : layer_blame(l, e, shape_count(&l->out, &count, e));
@@ -373,6 +383,8 @@ static int infer_all(Network *n, const Shape *input, Err *e) {
     while (first->n_child) first = first->child[0];
     lay(&in, takes_lines(first));
     code = network_infer(n, n->root, &in, 1, e);
+    if (!code && (n->root->output.positions || n->root->output.mask))
+        code = layer_error(n->root, e, "gives a mask, or what one is made of");
     if (code) return code;
     n->input = *input;
     n->output = n->root->out;

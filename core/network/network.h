@@ -30,6 +30,8 @@ typedef struct Value {
     bool input;       /* the network's input as it comes: an Embedding can read it as indices */
     bool param;       /* a parameter by itself, which tensor operations read */
     bool labels;      /* the labels of a loss: whole numbers, which gather alone reads */
+    bool positions;   /* 0, 1, 2 ... (Arange), which Compare alone reads; no buffer of memtide's step holds them */
+    bool mask;        /* what Compare makes of them, which MaskedFill and Where read; no buffer holds it either */
     bool rows;        /* of 4 dimensions: lies in PyTorch's order, no image channels-last */
 } Value;
 
@@ -54,11 +56,13 @@ typedef struct Layer {
     int n_in;                /* how many inputs; 1 but for containers and layers of role m */
     union {                  /* the inputs, set by network_infer; the first has names of its own */
         Value ins[LAYER_IN];
-        struct { Shape in; int64_t in_order[3]; bool in_is_input, in_is_param, in_is_labels, in_rows; };
+        struct { Shape in; int64_t in_order[3]; bool in_is_input, in_is_param, in_is_labels,
+                 in_is_positions, in_is_mask, in_rows; };
     };
     union {
         Value output;
-        struct { Shape out; int64_t out_order[3]; bool out_is_input, out_is_param, out_is_labels, out_rows; };
+        struct { Shape out; int64_t out_order[3]; bool out_is_input, out_is_param, out_is_labels,
+                 out_is_positions, out_is_mask, out_rows; };
     };
     int *param, n_params, cap_params; /* the Network.params that it reads itself; its children have their own */
 } Layer;

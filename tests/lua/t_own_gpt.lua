@@ -1,12 +1,7 @@
 -- A transformer of a script's own layers as framework = "pytorch" predicts it, beside what PyTorch's allocator recorded on
 -- a GPU: the sizes of one forward pass in their order, and after which allocation each tensor is freed.
---
--- Left out on both sides: the causal mask. The recorded program compares numbers (torch.arange and >=), which forward
--- functions do not have yet, and keeps them to the end of attention; torch.where makes a number of 4 bytes.
 local tap = dofile "tests/tap.lua"
 local traces = dofile "tests/traces.lua"
-
-local MASK = {["aten::arange"] = true, ["aten::ge"] = true, ["aten::ones"] = true, ["aten::tril"] = true}
 
 -- A list of {bytes =, op =, freed = {place of a tensor, ...}}, what has been freed after it was allocated; place: by key
 local List = {}
@@ -14,7 +9,6 @@ List.__index = List
 local function new() return setmetatable({place = {}}, List) end
 
 function List:allocated(key, bytes, op)
-  if MASK[op] or bytes == 4 then return end
   self[#self + 1] = {bytes = bytes, op = op, freed = {}}
   self.place[key] = #self
 end

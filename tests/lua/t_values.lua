@@ -6,6 +6,11 @@ local nn = mt.nn
 
 local function graph(forward) return nn.Graph{forward = function(_, x) return forward(x) end} end
 
+-- The mask that nn.ge(...), nn.gt(...) ... make of the numbers of rows and columns
+local function compared(name, rows, columns)
+  return nn[name](nn.arange(rows):unsqueeze(1), nn.arange(columns):unsqueeze(0))
+end
+
 -- What forward gives: "2,3: 1 2 3 4 5 6"
 local function outcome(input, forward)
   local x, count = {}, 1
@@ -47,6 +52,11 @@ for _, row in ipairs{
   {{1, 2, 2}, function(x) return x:masked_fill(nn.tril(2), -math.huge) end, "1,2,2: -inf 1 -inf -inf", "masked_fill"},
   {{1, 2, 3}, function(x) return nn.where(~nn.triu(2, 3, 1), x, -x) end, "1,2,3: 0 -1 -2 3 4 -5", "where"},
   {{1, 2, 2}, function(x) return nn.where(nn.tril(2), x + 1, 7) end, "1,2,2: 1 7 3 4", "where of a number"},
+  {{1, 2, 2}, function(x) return nn.where(nn.tril(2), 7, x + 1) end, "1,2,2: 7 2 7 7", "where of a number first"},
+  {{1, 2, 3}, function(x) return nn.where(compared("ge", 2, 3), x, -1) end, "1,2,3: 0 -1 -1 3 4 -1", "ge of positions"},
+  {{1, 2, 3}, function(x) return nn.where(compared("gt", 2, 3), x, -1) end, "1,2,3: -1 -1 -1 3 -1 -1", "gt of positions"},
+  {{1, 2, 3}, function(x) return nn.where(compared("le", 2, 3), x, -x) end, "1,2,3: 0 1 2 -3 4 5", "le of positions"},
+  {{1, 2, 3}, function(x) return x:masked_fill(compared("lt", 2, 3), 9) end, "1,2,3: 0 9 9 3 4 9", "lt of positions"},
   {{1, 2, 2, 2}, function(x) return x:permute(0, 2, 3, 1) end, "1,2,2,2: 0 4 1 5 2 6 3 7", "permute of an image"},
   {{2, 1, 3}, function(x) return x:transpose(0, 1) end, "1,2,3: 0 1 2 3 4 5", "transpose with the batch"},
   {{1, 2, 2}, function(x) return x:matmul(x) end, "1,2,2: 2 3 6 11", "matmul"},
@@ -102,8 +112,10 @@ run:close()
 for _, row in ipairs{
   {"+ stands between two values, or a value and a number, found a value and a string", function(x) return x + "1" end},
   {"/ stands between two values, or a value and a number, found a string and a value", function(x) return "a" / x end},
-  {"masked_fill: expected nn.tril(...) or nn.triu(...), found a boolean",
+  {"masked_fill: expected nn.tril(...), nn.triu(...) or what nn.ge(...) gives, found a boolean",
     function(x) return x:masked_fill(true, 0) end},
+  {"ge: expected nn.arange(rows):unsqueeze(1) and nn.arange(columns):unsqueeze(0)",
+    function(x) return nn.where(nn.ge(nn.arange(2), nn.arange(2)), x, 0) end},
   {"sum: expected a dimension, or a list of them", function(x) return x:sum() end},
   {"roll: expected a dimension for each shift, found 1 for 2", function(x) return x:roll({1, 2}, 1) end},
   {"roll: expected a dimension for each shift, found 0 for 1", function(x) return x:roll(1) end},

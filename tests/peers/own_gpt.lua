@@ -27,9 +27,9 @@ local function softmax(x)
   return e / e:sum(-1, true)
 end
 
-local function sdpa(q, k, v)
+local function sdpa(q, k, v, mask)
   local scores = nn.einsum("... query d_k, ... key d_k -> ... query key", q, k) / math.sqrt(D // H)
-  scores = scores:masked_fill(~nn.tril(T), -math.huge)
+  scores = nn.where(mask, scores, -math.huge)
   local weights = softmax(scores)
   return nn.einsum("... query key, ... key d_v -> ... query d_v", weights, v)
 end
@@ -42,7 +42,9 @@ local function attention(self, x, b)
   local cos, sin = self.cos, self.sin
   q = rope(q, cos, sin)
   k = rope(k, cos, sin)
-  local y = sdpa(q, k, v)
+  local seq = nn.arange(T)
+  local mask = nn.ge(seq:unsqueeze(1), seq:unsqueeze(0))
+  local y = sdpa(q, k, v, mask)
   y = y:transpose(1, 2):reshape(B, T, D)
   return linear(y, self["o" .. b])
 end

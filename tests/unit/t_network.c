@@ -263,6 +263,15 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {"Sum(1:-2)", NULL, {3, {2, 3, 4}}, "dim must name dimensions between -3 and 2, each once, found -2"},
     {"Sum(0:1)", NULL, {2, {2, 3}}, "a value keeps 1 dimension at least: say keepdim"},
     {"MaskedFill(3, 3, 0, true, value=0)", NULL, {3, {2, 3, 4}}, "a mask of (3, 3) does not fit (2, 3, 4)"},
+    {"Graph{Arange(4) Compare(ge)<0,0> MaskedFill(3, 4, 0, true, value=0)<-1,1>}", NULL, {3, {2, 3, 4}},
+     "a mask of (3, 4) is not (4, 4)"},
+    {"Graph{Arange(4) Compare(ge)<0,0> Add<-1,1>}", NULL, {2, {4, 4}}, "reads a mask, which only masked_fill"},
+    {"Graph{Arange(4) Compare(ge)<0,0> ReLU<1>}", NULL, {2, {4, 4}}, "reads a mask, which only masked_fill"},
+    {"Graph{Arange(4) Sub<-1,0>}", NULL, {2, {4, 4}}, "reads what arange gives, which only ge, gt, le and lt do"},
+    {"Graph{Arange(4) Compare(ge)<0,-1>}", NULL, {2, {4, 4}}, "expected two values of arange"},
+    {"Graph{Arange(4) Compare(ge)<0,0> Where(4, 4, 0, false, value=0)<1,1>}", NULL, {2, {4, 4}},
+     "value 0 is made of whole numbers"},
+    {"Graph{Arange(4) Compare(ge)<0,0>}", NULL, {2, {4, 4}}, "gives a mask, or what one is made of"},
     {"Matmul", NULL, {3, {2, 3, 4}}, "expects two values, found 1"},
     {"Graph{Matmul<-1,-1>}", NULL, {3, {2, 3, 4}}, "is no matrix product of (2, 3, 4) and (2, 3, 4)"},
     {"Graph{Bmm<-1,-1>}", NULL, {2, {3, 3}}, "expected values of 3 dimensions, found (3, 3)"},
@@ -442,7 +451,7 @@ static void test_table(void) {
     for (const char *name; (name = layer_kind_name(n, &role)) != NULL; n++) {
         Options o;
         Err e = {0};
-        ok(options_parse(&o, layer_spec(name), &e) == OK && strchr("laimtcs", role),
+        ok(options_parse(&o, layer_spec(name), &e) == OK && strchr("laimtgcsf", role),
            "%s: its options can be read", name);
     }
     ok(layer_kind_name(-1, &role) == NULL && !layer_spec("relu"), "no such kind");

@@ -63,6 +63,14 @@ end
 
 -- ---- values
 
+local running = {} -- the traces of the forward functions that run now, the innermost last
+
+-- The first input of the forward function that runs: what a step reads that reads nothing.
+function graph.input()
+  local trace = running[#running]
+  return trace and trace.inputs[1] or util.fail "stands in the forward function of an nn.Graph, found outside of one"
+end
+
 function Value.__index(_, name)
   return functions[name] or util.fail("a value has no method %s%s", tostring(name), missing[name] and
     ": " .. missing[name] or util.meant(name, util.sorted_keys(functions)))
@@ -164,6 +172,9 @@ local function run(trace, self, forward)
   trace.locals = locals
   local inputs = trace.inputs
   for k = 1, math.max(1, info.nparams - 1) do inputs[k] = setmetatable({trace = trace, index = -k}, Value) end
+  local depth = #running
+  local ended <close> = setmetatable({}, {__close = function() running[depth + 1] = nil end})
+  running[depth + 1] = trace
   local results = table.pack(forward(self, table.unpack(inputs)))
   trace.open = false
   if results.n == 0 then util.fail "Graph: forward must return a value, found nothing" end

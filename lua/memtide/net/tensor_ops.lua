@@ -94,26 +94,69 @@ return function(nn, graph)
   -- ~mask: all that lies outside of it
   function Mask.__bnot(m) return setmetatable({m[1], m[2], m[3] + (m[4] and -1 or 1), not m[4]}, Mask) end
 
-  local function check_mask(name, m)
-    if getmetatable(m) == Mask then return end
-    util.fail("%s: expected nn.tril(...) or nn.triu(...), found a %s", name, type(m))
+  -- ---- the same by comparison: seq = nn.arange(n), nn.ge(seq:unsqueeze(1), seq:unsqueeze(0)). What PyTorch allocates
+  -- for the mask are values of the graph, which live as long as variables hold them.
+
+  local TRIANGLES = {ge = {0, false}, gt = {-1, false}, le = {0, true}, lt = {1, true}} -- diagonal, upper
+  local Triangles = setmetatable({}, {__mode = "k"}) -- by value of a comparison: the mask
+  local Ends = setmetatable({}, {__mode = "k"})      -- by value of arange: how many numbers it has
+
+  function nn.arange(n)
+    local value = graph.call(nn.Arange(n), graph.input())
+    Ends[value] = n
+    return value
   end
+
+  -- Of arange's value a view, which takes nothing: a list that holds the value, for comparisons alone
+  local unsqueeze = functions.unsqueeze
+  function functions.unsqueeze(x, dim)
+    if Ends[x] == nil then return unsqueeze(x, dim) end
+    if dim ~= 0 and dim ~= 1 and dim ~= -1 then
+      util.fail("unsqueeze: expected 0, 1 or -1 for a value of arange, found %s", literal.of(dim))
+    end
+    return {x, dim = dim == 0 and 0 or 1}
+  end
+
+  local function end_of(name, side, dim)
+    return type(side) == "table" and rawget(side, "dim") == dim and Ends[rawget(side, 1)] or
+      util.fail("%s: expected nn.arange(rows):unsqueeze(1) and nn.arange(columns):unsqueeze(0)", name)
+  end
+
+  for name, triangle in pairs(TRIANGLES) do
+    nn[name] = function(rows, columns)
+      local mask = {end_of(name, rows, 1), end_of(name, columns, 0), triangle[1], triangle[2]}
+      local value = graph.call(nn.Compare(name), rows[1], columns[1])
+      Triangles[value] = setmetatable(mask, Mask)
+      return value
+    end
+  end
+
+  -- The triangle that a mask is, and the value that holds it; nil: it is made in the call that reads it
+  local function mask_of(name, m)
+    if getmetatable(m) == Mask then return m end
+    if Triangles[m] then return Triangles[m], m end
+    util.fail("%s: expected nn.tril(...), nn.triu(...) or what nn.ge(...) gives, found a %s", name, type(m))
+  end
+
+  local function number_of(x) return x == math.huge and "inf" or x == -math.huge and "-inf" or x end
 
   -- What the mask names becomes the number.
   function functions.masked_fill(x, m, value)
-    check_mask("masked_fill", m)
+    local mask_value
+    m, mask_value = mask_of("masked_fill", m)
     util.check_type("masked_fill: the value", value, "number")
     local outside = ~m
-    local number = value == math.huge and "inf" or value == -math.huge and "-inf" or value
-    return graph.call(nn.MaskedFill(outside[1], outside[2], outside[3], outside[4], {value = number}), x)
+    local layer = nn.MaskedFill(outside[1], outside[2], outside[3], outside[4], {value = number_of(value)})
+    return graph.call(layer, table.unpack{x, mask_value})
   end
 
   -- a where the mask is, b elsewhere; one of them may be a number
   local function where(m, a, b)
-    check_mask("where", m)
-    if type(b) == "number" then return functions.masked_fill(a, ~m, b) end
-    if type(a) == "number" then return functions.masked_fill(b, m, a) end
-    return graph.call(nn.Where(m[1], m[2], m[3], m[4]), a, b)
+    local mask_value
+    m, mask_value = mask_of("where", m)
+    if type(a) == "number" then m, a, b = ~m, b, a end
+    if type(b) ~= "number" then return graph.call(nn.Where(m[1], m[2], m[3], m[4]), table.unpack{a, b, mask_value}) end
+    return graph.call(nn.Where(m[1], m[2], m[3], m[4], {value = number_of(b)}), table.unpack{a, mask_value})
   end
 
   -- ---- several values as one
@@ -234,6 +277,7 @@ return function(nn, graph)
     return x
   end
 
+  functions.arange, functions.compare = nil, nil -- nn.arange(n) and nn.ge(a, b) are no methods
   for name, call in pairs(functions) do
     if name ~= "size" and name ~= "view" then nn[name] = call end
   end
