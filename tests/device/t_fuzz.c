@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "math/rng.h"
+#include "reference/reference.h"
 #include "tap.h"
 #include "truth.h"
 
@@ -248,6 +249,7 @@ static Settings settings(void) {
     s.eval = below(6) == 0;
     s.workspace_limit = below(3) ? (size_t)4 << 20 : (size_t)below(100000);
     s.optimizer.kind = (OptimKind)below(OPTIM_COUNT);
+    if (s.optimizer.kind == OPTIM_Rule) (void)formula_read(&s.optimizer.formula, REF_FORMULA, &(Err){0, ""});
     s.optimizer.rule.momentum = below(2) ? 0.9f : 0.0f;
     s.optimizer.rule.alpha = 0.9f;
     s.optimizer.rule.d = 1;
