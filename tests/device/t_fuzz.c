@@ -57,7 +57,7 @@ static void activation(Net *t) {
 static void normalisation(Net *t) {
     static const char *const more[] = {"", ", affine=false", ", momentum=none", ", track_running_stats=false"};
     static const char *const plain[] =
-        {"SiLU(inplace=true)", "ELU(0.7)", "Softplus", "Hardswish", "PReLU", "Softmax(1)",
+        {"SiLU(inplace=true)", "ELU(0.7)", "CELU(0.7)", "Softplus", "Hardswish", "PReLU", "Softmax(1)",
                                         "LogSoftmax(-1)", "Dropout2d(0.3)", "Dropout2d(0.3, inplace=true)", "Roll(1, 1)",
                                         "Roll(-3, 2)"};
     switch (below(6)) {
