@@ -126,11 +126,19 @@ static int can_read(lua_State *L) {
     return 1;
 }
 
+/* is_folder(path, what) -> is it a folder? */
+static int is_folder(lua_State *L) {
+    struct stat found;
+    const bool is = !stat(bind_path(L, 1, luaL_checkstring(L, 2), false), &found) && S_ISDIR(found.st_mode);
+    lua_pushboolean(L, is);
+    return 1;
+}
+
 void bind_open_file(lua_State *L) {
     static const luaL_Reg methods[] = {{"write", write_text}, {"is_output", is_output}, {"finish", finish},
         {NULL, NULL}};
     static const luaL_Reg functions[] = {{"new_file", new_file}, {"confine", confine},
-        {"check_path", check_path}, {"can_read", can_read}, {NULL, NULL}};
+        {"check_path", check_path}, {"can_read", can_read}, {"is_folder", is_folder}, {NULL, NULL}};
     bind_type(L, BOX_FILE, methods);
     luaL_setfuncs(L, functions, 0);
 }

@@ -128,6 +128,7 @@ static const ActRule acts[] = {
     ACT("Tanh", "tanh", "TanhBackward0", "tanh_backward", SAVES_RESULT, NULL),
     ACT("SiLU", "silu", "SiluBackward0", "silu_backward", SAVES_INPUT, NULL),
     ACT("ELU", "elu", "EluBackward0", "elu_backward", SAVES_INPUT, NULL),
+    ACT("CELU", "celu", "CeluBackward0", "elu_backward", SAVES_INPUT, NULL),
     ACT("Softplus", "softplus", "SoftplusBackward0", "softplus_backward", SAVES_INPUT, NULL),
     ACT("Hardswish", "hardswish", "HardswishBackward0", "hardswish_backward", SAVES_INPUT, NULL),
     ACT("ReLU6", "hardtanh", "HardtanhBackward0", "hardtanh_backward", SAVES_INPUT, NULL),

@@ -106,8 +106,11 @@ Tensor *module_pool(Eager *g, const Layer *l, Tensor *const *in) {
 
 Tensor *module_adaptive_pool(Eager *g, const Layer *l, Tensor *const *in) {
     const Size size = image_size(out_size(l));
-    Tensor *x = as_image(g, in[0]);
-    Tensor *y = l->kind->which == OP_maxpool ? aten_max_pool2d(g, x, size, true) : aten_adaptive_avg_pool2d(g, x, size);
+    char listing[OPTION_WORDS];
+    Tensor *x = as_image(g, in[0]), *y;
+    if (l->kind->which == OP_maxpool) y = aten_max_pool2d(g, x, size, true);
+    else if (!strcmp(options_word(&l->options, "listing", listing), "mean")) y = aten_mean(g, x, 1u << 2 | 1u << 3, true);
+    else y = aten_adaptive_avg_pool2d(g, x, size);
     tensor_drop(g, x);
     return back(g, l, y);
 }

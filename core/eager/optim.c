@@ -18,6 +18,7 @@ static const Temporaries temporaries[] = {
     {OP_sgd, {NULL}, {{NULL}}, false, 0, 3, 5},
     {OP_adam, {"aten::_foreach_sqrt"}, {{"aten::sqrt", false}, {"aten::div", true}}, true, 0, 18, 0},
     {OP_radam, {"aten::_foreach_sqrt"}, {{NULL}}, true, 0, 22, 0},
+    {OP_nadam, {"aten::_foreach_sqrt"}, {{"aten::div", false}, {"aten::sqrt", true}}, false, 0, 22, 0},
     {OP_adamax, {"aten::_foreach_abs"}, {{"aten::abs", false}}, false, 1, 16, 0},
     {OP_rmsprop, {"aten::_foreach_sqrt"}, {{"aten::sqrt", true}}, false, 0, 13, 5},
     {OP_adagrad, {"aten::_foreach_sqrt", "aten::_foreach_mul"}, {{"aten::sqrt", true}}, false, 2, 13, 0},
@@ -55,7 +56,7 @@ static int count_states(const EagerOptim *s) {
     const OptimRule *r = &s->optimizer->rule;
     switch (rule_of(s)) {
     case OP_adam: return 2 + r->amsgrad;
-    case OP_radam: case OP_adamax: case OP_adadelta: return 2;
+    case OP_radam: case OP_nadam: case OP_adamax: case OP_adadelta: return 2;
     case OP_rmsprop: return 1 + (r->momentum != 0) + r->centered;
     default: return 0;
     }
@@ -302,7 +303,7 @@ static int passes(const EagerOptim *s) {
     const int decay = r->weight_decay == 0 ? 0 : r->decoupled ? 2 : 3;
     if (!t) return 17 + decay; /* Adafactor's, of a matrix */
     const int numerator = adagrad && s->form == FORM_FORLOOP ? 2 : 0; /* that only the foreach form makes */
-    return t->passes + decay + momentum * t->with_momentum + 3 * (r->nesterov + r->amsgrad) + 6 * r->centered - numerator;
+    return t->passes + decay + momentum * t->with_momentum + 3 * ((rule_of(s) == OP_sgd && r->nesterov) + r->amsgrad) + 6 * r->centered - numerator;
 }
 
 void optim_moves(Eager *g, const EagerOptim *s, int n) {

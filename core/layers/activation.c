@@ -8,6 +8,8 @@ int layer_activation_shape(Network *n, Layer *l, Err *e) {
     (void)n;
     if (l->kind->which == ACT_SOFTPLUS && !(options_float(o, "beta") > 0))
         return layer_error(l, e, "beta must be above 0, found %g", options_float(o, "beta"));
+    if (l->kind->which == ACT_CELU && options_float(o, "alpha") == 0)
+        return layer_error(l, e, "alpha must not be 0: x is divided by it");
     if (l->kind->which == ACT_HARDTANH && !(options_float(o, "max_val") > options_float(o, "min_val")))
         return layer_error(l, e, "max_val must be above min_val %g, found %g", options_float(o, "min_val"),
                            options_float(o, "max_val"));

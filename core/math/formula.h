@@ -117,9 +117,9 @@ MT_FN void formula_numbers(const Formula *f, const OptimStep *s, float *value) {
 
 /* ---- a block of elements */
 
-#if defined __CUDACC__
+#if defined __CUDA_ARCH__
 #define FORMULA_LOOP UNROLLED(8)
-#elif defined __cplusplus /* emulated */
+#elif defined __cplusplus /* emulated, or the host's part of a .cu file */
 #define FORMULA_LOOP
 #else
 #define FORMULA_LOOP _Pragma("omp simd")

@@ -9,7 +9,7 @@
 
 /* Each rule is an op, whose row in ops.def has PyTorch's names of the states that it may keep for a parameter. These
  * rules change each number of a parameter independently of the others. */
-#define OPTIM_RULES(X) X(sgd) X(adam) X(radam) X(adamax) X(rmsprop) X(adagrad) X(adadelta)
+#define OPTIM_RULES(X) X(sgd) X(adam) X(radam) X(nadam) X(adamax) X(rmsprop) X(adagrad) X(adadelta)
 /* Those rules, the ones in which numbers depend on each other (by row and column, or by a block that shares a scale),
  * and the one that a script has written (formula.h) */
 #define OPTIM_OPS(X) OPTIM_RULES(X) X(adafactor) X(adam8bit) X(formula)
@@ -20,11 +20,12 @@ enum { OPTIM_STATES = 3 }; /* the most that a rule keeps */
 typedef struct OptimRule {
     float lr, momentum, dampening, weight_decay;
     float beta1, beta2, eps;
-    int nesterov, decoupled; /* decoupled: weight_decay is AdamW's, not an L2 penalty */
+    int nesterov, decoupled; /* nesterov: also NAdam; decoupled: weight_decay is AdamW's, not an L2 penalty */
     float clip_norm;         /* the largest norm of all gradients; 0: no bound */
     float alpha;
     int centered, amsgrad;
     float lr_decay, initial_accumulator_value;
+    float momentum_decay;
     float beta2_decay, eps2, d;
     int block_size; /* numbers of an 8-bit state that share a scale (quant8.h); 0: states are not of 8 bits */
 } OptimRule;
@@ -59,6 +60,7 @@ typedef struct OptimStep {
     float rate;       /* the decayed learning rate, with the bias correction of the first moment */
     float root_scale; /* the bias correction of the second moment's root */
     float rectified;  /* multiplies RAdam's steps; 0: too few squares have been seen to divide by them */
+    float along, ahead; /* NAdam's rates of the gradient and of the first moment */
     int t;            /* the number of this update: 1, 2, ... */
     int first;        /* 1: the first update, in which SGD's momentum buffer starts without dampening */
 } OptimStep;
@@ -82,6 +84,20 @@ MT_FN double optim_rectified(float beta, int t, double seen) {
     return length > 5.0 ? sqrt((length - 4.0) * (length - 2.0) * all / ((all - 4.0) * (all - 2.0) * length)) : 0.0;
 }
 
+/* NAdam's momentum in update t (Dozat 2016); fading: 0.96^(t momentum_decay) */
+MT_FN double optim_nesterov(float beta, double fading) { return (double)beta * (1.0 - 0.5 * fading); }
+
+/* Sets NAdam's rates. The product of all momenta so far ends where what is left of it cannot change a float. */
+MT_FN void optim_nadam(OptimStep *s) {
+    const OptimRule *o = &s->rule;
+    const double fades = pow(0.96, (double)o->momentum_decay), fading = pow(fades, (double)s->t);
+    const double now = optim_nesterov(o->beta1, fading), next = optim_nesterov(o->beta1, fading * fades);
+    double product = 1.0, faded = fades;
+    for (int t = 1; t <= s->t && product > 1e-12; t++, faded *= fades) product *= optim_nesterov(o->beta1, faded);
+    s->along = (float)((double)o->lr * (1.0 - now) / (1.0 - product));
+    s->ahead = (float)((double)o->lr * next / (1.0 - product * next));
+}
+
 /* state: NULL: no step count and no loss scale; lr: NULL: the rule's; square: clip_factor's, NULL: nothing is
  * clipped */
 MT_FN OptimStep optim_step(const OptimRule *rule, const StepState *state, const float *lr, const float *square) {
@@ -97,6 +113,8 @@ MT_FN OptimStep optim_step(const OptimRule *rule, const StepState *state, const 
     s.rectified = (float)optim_rectified(rule->beta2, t, squares);
     s.t = t;
     s.first = state && t == 1;
+    s.along = s.ahead = 0.0f;
+    if (rule->nesterov) optim_nadam(&s);
     return s;
 }
 
@@ -117,7 +135,7 @@ MT_FN OptimNumber sgd_value(const OptimStep *s, OptimNumber x, float g) {
     return x;
 }
 
-/* The weight decay and both moments of Adam and RAdam */
+/* The weight decay and both moments of Adam, RAdam and NAdam */
 MT_FN OptimNumber optim_moments(const OptimStep *s, OptimNumber x, float g) {
     const OptimRule *o = &s->rule;
     if (o->decoupled) x.w -= o->lr * o->weight_decay * x.w;
@@ -142,6 +160,15 @@ MT_FN OptimNumber radam_value(const OptimStep *s, OptimNumber x, float g) {
     x = optim_moments(s, x, g);
     root = (sqrtf(x.own[1]) + s->rule.eps) * s->root_scale;
     x.w -= s->rate * x.own[0] * (s->rectified > 0.0f ? s->rectified / root : 1.0f);
+    return x;
+}
+
+/* PyTorch adds the weight decay to the gradient that is followed directly, too. */
+MT_FN OptimNumber nadam_value(const OptimStep *s, OptimNumber x, float g) {
+    const OptimRule *o = &s->rule;
+    const float decayed = o->decoupled ? g : g + o->weight_decay * x.w;
+    x = optim_moments(s, x, g);
+    x.w -= (s->along * decayed + s->ahead * x.own[0]) / (sqrtf(x.own[1]) * s->root_scale + o->eps);
     return x;
 }
 

@@ -20,6 +20,7 @@
     X(GELU_TANH, "gelu_tanh", 'x')   \
     X(SILU,      "silu",     'x')    \
     X(ELU,       "elu",      'x')    \
+    X(CELU,      "celu",     'x')    \
     X(SOFTPLUS,  "softplus", 'x')    \
     X(HARDSWISH, "hardswish", 'x')  \
     X(RELU6,     "relu6",    'y')    \
@@ -47,7 +48,7 @@ typedef enum ActFn {
     ACT_COUNT
 } ActFn;
 
-/* An activation with its options. slope: LeakyReLU's negative_slope, ELU's alpha, Softplus's beta, Hardtanh's min_val,
+/* An activation with its options. slope: LeakyReLU's negative_slope, ELU's and CELU's alpha, Softplus's beta, Hardtanh's min_val,
  * Scale's factor or Pow's exponent; high: Hardtanh's max_val, or what Scale adds; inplace: the layer asked for it */
 typedef struct ActAttr { ActFn act; float slope; int32_t inplace; float high; } ActAttr;
 
@@ -98,6 +99,7 @@ MT_FN float act_value(ActAttr a, float x) {
     case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
     case ACT_SILU: return x / (1.0f + expf(-x));
     case ACT_ELU: return x > 0.0f ? x : a.slope * expm1f(x);
+    case ACT_CELU: return x > 0.0f ? x : a.slope * expm1f(x / a.slope);
     case ACT_SOFTPLUS: return a.slope * x > 20.0f ? x : log1pf(expf(a.slope * x)) / a.slope; /* PyTorch's threshold */
     case ACT_HARDSWISH: return x * (x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f);
     case ACT_RELU6: return x < 0.0f ? 0.0f : x > 6.0f ? 6.0f : x;
@@ -141,6 +143,7 @@ MT_FN float act_slope(ActAttr a, float s) {
         c = 1.0f / (1.0f + expf(-s));
         return c * (1.0f + s * (1.0f - c));
     case ACT_ELU: return s > 0.0f ? 1.0f : a.slope * expf(s);
+    case ACT_CELU: return s > 0.0f ? 1.0f : expf(s / a.slope);
     case ACT_SOFTPLUS: return a.slope * s > 20.0f ? 1.0f : 1.0f / (1.0f + expf(-a.slope * s));
     case ACT_HARDSWISH: return s <= -3.0f ? 0.0f : s >= 3.0f ? 1.0f : (2.0f * s + 3.0f) / 6.0f;
     case ACT_RELU6: return s > 0.0f && s < 6.0f ? 1.0f : 0.0f;

@@ -80,6 +80,7 @@ static const struct { const char *name; size_t at; bool any; } numbers[] = {
     {"alpha", offsetof(OptimRule, alpha), false},
     {"rho", offsetof(OptimRule, alpha), false}, /* no optimizer has both */
     {"lr_decay", offsetof(OptimRule, lr_decay), false},
+    {"momentum_decay", offsetof(OptimRule, momentum_decay), false},
     {"initial_accumulator_value", offsetof(OptimRule, initial_accumulator_value), false},
     {"beta2_decay", offsetof(OptimRule, beta2_decay), true},
     {"d", offsetof(OptimRule, d), false},
@@ -122,6 +123,7 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     r.nesterov = options_bool(options, "nesterov");
     if (r.nesterov && (!(r.momentum > 0) || r.dampening != 0))
         return err_set(e, ERR_SCRIPT, "nesterov needs a momentum above 0 and dampening = 0");
+    r.nesterov |= kind == OPTIM_NAdam;
     r.centered = options_bool(options, "centered");
     r.amsgrad = options_bool(options, "amsgrad");
     const bool coded = kind == OPTIM_Adam8bit || kind == OPTIM_AdamW8bit;

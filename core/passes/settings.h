@@ -78,6 +78,8 @@ typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
     X(AdamW8bit, adam, OPTIM_ADAM8BIT("0.01"))                                                                         \
     X(RAdam,   radam,   "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 "                   \
                         "decoupled_weight_decay:bool=false")                                                           \
+    X(NAdam,   nadam,   "lr:float=0.002 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 "                   \
+                        "momentum_decay:float=0.004 decoupled_weight_decay:bool=false")                                \
     X(Adamax,  adamax,  "lr:float=0.002 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0")                   \
     X(RMSprop, rmsprop, "lr:float=0.01 alpha:float=0.99 eps:float=1e-8 weight_decay:float=0 momentum:float=0 "         \
                         "centered:bool=false")                                                                         \

@@ -101,6 +101,9 @@ rm -f x.csv
 # ---- mistakes in scripts
 echo 'return 7' >seven.lua
 fails 65 "seven.lua returns no experiment" "a script that returns something else" run seven.lua
+printf 'local mt = require "memtide"\nmt.joint{}\n' >joint.lua
+fails 65 "joint.lua:2: joint: this script trains by itself and is no experiment: memtide joint.lua runs it" \
+    "a joint training, before it trains" predict joint.lua
 printf 'local a\na.b = 1\n' >nil.lua
 fails 65 "nil.lua:2:" "an error has its line" nil.lua
 case $err in *traceback*) result 1 "no traceback unasked" ;; *) result 0 "no traceback unasked" ;; esac

@@ -94,6 +94,7 @@ static const OpTest op_tests[] = {
     {OP_rmsprop, "fx s1 w1 w1", "fx gx gx gx wx", fill_update},
     {OP_adagrad, "fx s1 w1 w1", "fx gx wx", fill_update},
     {OP_radam, "fx s1 w1 w1", "fx gx gx wx", fill_update},
+    {OP_nadam, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adamax, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adadelta, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adafactor, "fx s1 w1 w1", "fx wy wz wx wx", fill_update},
@@ -232,6 +233,8 @@ static const OpTest op_tests[] = {
 #define ADAGRAD(...) RULE(.lr = 0.1f, .eps = 1e-10f, __VA_ARGS__)
 #define ADAMAX(...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, __VA_ARGS__)
 #define RADAM(...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-3f, __VA_ARGS__)
+#define NADAM(...) \
+    RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-3f, .momentum_decay = 0.004f, .nesterov = 1, __VA_ARGS__)
 #define ADADELTA(...) RULE(.lr = 0.5f, .alpha = 0.9f, .eps = 1e-4f, __VA_ARGS__)
 #define RMSPROP(...) RULE(.lr = 0.01f, .alpha = 0.9f, .eps = 1e-8f, __VA_ARGS__)
 
@@ -244,7 +247,7 @@ static const Case cases[] = {
     BOTH_ACT(GELU_TANH, BIG), BOTH_ACT(SIGMOID, ONE), BOTH_ACT(TANH, ODD), BOTH_ACT(GELU, ODD),
     BOTH_ACT(GELU_TANH, IMAGE),
     BOTH_ACT(SILU, BIG), BOTH_ACT(ELU, BIG), BOTH_ACT(SOFTPLUS, BIG), BOTH_ACT(HARDSWISH, BIG),
-    BOTH_ACT(SILU, ODD), BOTH_ACT(ELU, IMAGE),
+    BOTH_ACT(SILU, ODD), BOTH_ACT(ELU, IMAGE), BOTH_ACT(CELU, BIG), BOTH_ACT(CELU, ODD),
     BOTH_ACT(RELU6, BIG), BOTH_ACT(HARDTANH, BIG), BOTH_ACT(HARDSIGMOID, BIG), BOTH_ACT(MISH, BIG),
     BOTH_ACT(LOGSIGMOID, BIG), BOTH_ACT(SOFTSIGN, BIG), BOTH_ACT(MISH, ODD), BOTH_ACT(LOGSIGMOID, IMAGE),
     BOTH_ACT(SELU, BIG), BOTH_ACT(ABS, ODD), BOTH_ACT(EXP, BIG), BOTH_ACT(SCALE, BIG), BOTH_ACT(SCALE, IMAGE),
@@ -474,6 +477,11 @@ static const Case cases[] = {
      .state = {1024, 3, 0, 40}, .absent_out = 8},
     {"clipped, master", OP_radam, .x = BIG, RADAM(.clip_norm = 0.5f), .state = {1024, 3, 0, 40}},
     {"overflow", OP_radam, .x = ODD, RADAM(.weight_decay = 0), .state = {1024, 0, 1, 5}},
+    {"one", OP_nadam, .x = ONE, NADAM(.weight_decay = 0.1f), .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
+    {"decoupled", OP_nadam, .x = BIG, NADAM(.decoupled = 1, .weight_decay = 0.1f), .absent_in = 8,
+     .state = {1024, 3, 0, 400}, .absent_out = 8},
+    {"clipped, master", OP_nadam, .x = BIG, NADAM(.clip_norm = 0.5f), .state = {1024, 3, 0, 40}},
+    {"overflow", OP_nadam, .x = ODD, NADAM(.weight_decay = 0), .state = {1024, 0, 1, 5}},
     {"one", OP_adamax, .x = ONE, ADAMAX(.weight_decay = 0.1f), .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
     {"plain", OP_adamax, .x = BIG, ADAMAX(.weight_decay = 0), .absent_in = 8, SCALED, .absent_out = 8},
     {"clipped, master", OP_adamax, .x = BIG, ADAMAX(.weight_decay = 0.1f, .clip_norm = 0.5f), SCALED},

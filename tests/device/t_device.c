@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "lockstep.h"
+#include "reference/reference.h"
 
 static Device *cpu;
 
@@ -51,6 +52,7 @@ static const Net nets[] = {
     {"rows", "Sequential{Conv2d(3, 37, 3, padding=1) LeakyReLU Flatten}", "CrossEntropyLoss", S4(3, 3, 5, 9)},
     {"llama", NET_LLAMA, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
     {"tensor operations", NET_OWN, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
+    {"a script's loss", "Sequential{Linear(33, 10)}", "Loss{LogSoftmax(1) Gather<0,-2> Scale(-1)<1>}", S2(5, 33)},
 };
 
 static const struct { const char *name; OptimKind kind; OptimRule rule; int accumulate; } updates[] = {
@@ -68,10 +70,13 @@ static const struct { const char *name; OptimKind kind; OptimRule rule; int accu
       .block_size = 49}, 1},
     {"Adagrad", OPTIM_Adagrad, {.lr = 0.01f, .eps = 1e-10f, .lr_decay = 0.1f}, 1},
     {"RAdam", OPTIM_RAdam, {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-3f, .weight_decay = 0.1f}, 1},
+    {"NAdam", OPTIM_NAdam,
+     {.lr = 0.002f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-3f, .momentum_decay = 0.004f, .nesterov = 1}, 1},
     {"Adamax", OPTIM_Adamax, {.lr = 0.002f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-3f}, 1},
     {"Adadelta", OPTIM_Adadelta, {.lr = 0.1f, .alpha = 0.9f, .eps = 1e-3f, .clip_norm = 0.5f}, 1},
     {"Adam8bit", OPTIM_Adam8bit,
      {.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .block_size = 256}, 1},
+    {"Rule", OPTIM_Rule, {.lr = 0.01f, .clip_norm = 0.5f}, 1},
     {"Adafactor", OPTIM_Adafactor, {.lr = 0.01f, .eps2 = 1e-3f, .beta2_decay = -0.8f, .d = 1, .clip_norm = 0.5f}, 1},
 };
 
@@ -81,12 +86,13 @@ static Lockstep check(Device *device, const Net *net, Precision precision, size_
     Lockstep l = {.cpu = cpu, .device = device, .precision = precision};
     Err e = {0, ""};
     s.precision = precision;
-    s.optimizer = (Optimizer){updates[update].kind, updates[update].rule};
+    s.optimizer = (Optimizer){.kind = updates[update].kind, .rule = updates[update].rule};
     s.accumulate = updates[update].accumulate;
     s.offload = update % 2 ? OFFLOAD_ALL : OFFLOAD_NONE;
     s.offload_least = 0;
     Network *n = net_new(net->text, net->loss, net->input, &e);
-    if (n && compile(n, &s, cpu, NULL, NULL, &l.p, &e) == OK) lockstep_run(&l);
+    const bool made = n && (s.optimizer.kind != OPTIM_Rule || formula_read(&s.optimizer.formula, REF_FORMULA, &e) == OK);
+    if (made && compile(n, &s, cpu, NULL, NULL, &l.p, &e) == OK) lockstep_run(&l);
     else {
         l.wrong = -1;
         snprintf(l.problem, sizeof l.problem, "%.200s", e.text);

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "math/rng.h"
+#include "reference/reference.h"
 #include "tap.h"
 #include "truth.h"
 
@@ -56,7 +57,7 @@ static void activation(Net *t) {
 static void normalisation(Net *t) {
     static const char *const more[] = {"", ", affine=false", ", momentum=none", ", track_running_stats=false"};
     static const char *const plain[] =
-        {"SiLU(inplace=true)", "ELU(0.7)", "Softplus", "Hardswish", "PReLU", "Softmax(1)",
+        {"SiLU(inplace=true)", "ELU(0.7)", "CELU(0.7)", "Softplus", "Hardswish", "PReLU", "Softmax(1)",
                                         "LogSoftmax(-1)", "Dropout2d(0.3)", "Dropout2d(0.3, inplace=true)", "Roll(1, 1)",
                                         "Roll(-3, 2)"};
     switch (below(6)) {
@@ -248,6 +249,7 @@ static Settings settings(void) {
     s.eval = below(6) == 0;
     s.workspace_limit = below(3) ? (size_t)4 << 20 : (size_t)below(100000);
     s.optimizer.kind = (OptimKind)below(OPTIM_COUNT);
+    if (s.optimizer.kind == OPTIM_Rule) (void)formula_read(&s.optimizer.formula, REF_FORMULA, &(Err){0, ""});
     s.optimizer.rule.momentum = below(2) ? 0.9f : 0.0f;
     s.optimizer.rule.alpha = 0.9f;
     s.optimizer.rule.d = 1;

@@ -76,7 +76,7 @@ static const struct { const char *layer; int features; } cases[] = {
     {"Sequential{Conv2d(4, 4, 3, padding=1) Again ReLU Again}", 256},
     {"Sequential{Conv2d(4, 4, 3, padding=1) Again Again}", 256},
     {"Sequential{Conv2d(4, 4, 3)! Tanh}", 144},
-    {"SiLU", 256}, {"ELU(1.5)", 256}, {"Softplus(2)", 256}, {"Hardswish", 256},
+    {"SiLU", 256}, {"ELU(1.5)", 256}, {"CELU(1.5)", 256}, {"Softplus(2)", 256}, {"Hardswish", 256},
     {"ReLU6", 256}, {"Hardtanh", 256}, {"Hardtanh(-0.25, 0.5)", 256}, {"Hardsigmoid", 256}, {"Mish", 256},
     {"SELU", 256}, {"Abs", 256}, {"Exp", 256}, {"Scale(-0.5, 2)", 256}, {"Sequential{Conv2d(4, 6, 3) Scale(3)}", 216},
     {"LogSigmoid", 256}, {"Softsign", 256}, {"Sequential{Conv2d(4, 6, 3) LogSigmoid}", 216},

@@ -102,11 +102,15 @@ static double tolerance(DType t, double expected, int64_t terms, int pass, ActFn
     return steep * 0x1p-24 * sums + roundings * unit * fabs(expected) + least + polynomial;
 }
 
+static const double F16_OVERFLOW = 65520; /* what becomes infinite: a steep derivative goes there */
+
 static bool near_exact(const Operand *a, int64_t terms, int pass, ActFn act, double slope) {
     for (int64_t i = 0; i < a->view.count; i++) {
         double expected = act_exact(act, a->exact[i], slope);
         double found = dtype_load(a->view.dtype, a->view.data, stored_at(&a->view, i));
-        if (fabs(found - expected) <= tolerance(a->view.dtype, expected, terms, pass, act)) continue;
+        const double room = tolerance(a->view.dtype, expected, terms, pass, act);
+        if (fabs(found - expected) <= room) continue;
+        if (a->view.dtype == DT_F16 && isinf(found) && found * expected > 0 && fabs(expected) + room >= F16_OVERFLOW) continue;
         printf("# element %lld of %lld: found %.9g, expected %.9g\n", (long long)i, (long long)a->view.count, found,
                expected);
         return false;

@@ -197,6 +197,23 @@ static double radam_reference(double theta, const OptimRule *o) {
     return theta;
 }
 
+/* The pseudocode of torch.optim.NAdam. */
+static double nadam_reference(double theta, const OptimRule *o) {
+    double m = 0, v = 0, product = 1;
+    for (int t = 1; t <= STEPS; t++) {
+        double g = gradient_at(t), mu = o->beta1 * (1 - 0.5 * pow(0.96, t * (double)o->momentum_decay));
+        double next = o->beta1 * (1 - 0.5 * pow(0.96, (t + 1) * (double)o->momentum_decay));
+        if (o->decoupled) theta -= o->lr * o->weight_decay * theta;
+        else g += o->weight_decay * theta;
+        product *= mu;
+        m = o->beta1 * m + (1 - (double)o->beta1) * g;
+        v = o->beta2 * v + (1 - (double)o->beta2) * g * g;
+        double m_hat = next * m / (1 - product * next) + (1 - mu) * g / (1 - product);
+        theta -= o->lr * m_hat / (sqrt(v / (1 - pow(o->beta2, t))) + o->eps);
+    }
+    return theta;
+}
+
 /* The pseudocode of torch.optim.Adamax, and of Adadelta. */
 static double adamax_reference(double theta, const OptimRule *o) {
     double m = 0, u = 0;
@@ -308,6 +325,13 @@ static void test_others(void) {
          {.lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.5f, .eps = 1e-3f, .weight_decay = 0.1f}},
         {"radam whose decay is decoupled", radam_value, radam_reference,
          {.lr = 0.02f, .beta1 = 0.5f, .beta2 = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f, .decoupled = 1}},
+        {"nadam", nadam_value, nadam_reference,
+         {.lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-3f, .momentum_decay = 0.004f, .nesterov = 1}},
+        {"nadam whose momentum grows fast", nadam_value, nadam_reference,
+         {.lr = 0.02f, .beta1 = 0.99f, .beta2 = 0.9f, .eps = 1e-3f, .momentum_decay = 5, .weight_decay = 0.1f,
+          .nesterov = 1}},
+        {"nadam whose decay is decoupled", nadam_value, nadam_reference,
+         {.lr = 0.02f, .beta1 = 0.5f, .beta2 = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f, .decoupled = 1, .nesterov = 1}},
         {"adadelta", adadelta_value, adadelta_reference, {.lr = 1, .alpha = 0.9f, .eps = 1e-6f}},
         {"adadelta with weight decay", adadelta_value, adadelta_reference,
          {.lr = 0.5f, .alpha = 0.5f, .eps = 1e-2f, .weight_decay = 0.1f}},

@@ -48,7 +48,8 @@ for _, name in ipairs(cards.names) do
 end
 for _, name in ipairs(cards.names) do
   local p = by_name[name].peaks
-  tap.ok(p.bytes >= 300e9 and p.fp32 > 0 and p.tf32 >= p.fp32 and p.bf16 >= p.fp32 and p.fp16 >= p.bf16, name .. ": what it does per second")
+  tap.ok(p.bytes >= 300e9 and p.fp32 > 0 and p.tf32 >= p.fp32 and p.bf16 >= p.fp32 and p.fp16 >= p.bf16,
+    name .. ": what it does per second")
   local function tera(x) return ("%g"):format(x / 1e12) end
   tap.has(docs, ("| `%s` | %s | %s | %s | %s | %s |"):format(name, tera(p.fp32), tera(p.tf32), tera(p.fp16), tera(p.bf16),
     grouped(p.bytes // 1e9)), name .. " is in the table of peaks as it computes")
@@ -194,7 +195,8 @@ for _, lines in ipairs(groups[1]) do
       local own, floor = what(line.batch)
       local samples, first = line.batch * line.accumulate, lines[1]
       local slower = floor / samples / (first.floor_seconds / (first.batch * first.accumulate))
-      local good = line.floor_seconds == floor and math.abs(slower * 100 - 100 - line.time_percent) < 1e-9 and own.max_memory_reserved == line.max_memory_reserved
+      local good = line.floor_seconds == floor and math.abs(slower * 100 - 100 - line.time_percent) < 1e-9
+        and own.max_memory_reserved == line.max_memory_reserved
         and own.max_memory_allocated == line.max_memory_allocated
         and line.saved_bytes == lines[1].max_memory_reserved - line.max_memory_reserved
         and what(line.largest_batch, sure).fits and not what(line.largest_batch + 1, sure).fits
@@ -229,7 +231,7 @@ tap.ok(line.verdict == "fits" and not line.gives_back, "with a little more it ne
 -- what is no technique of a cell
 local function techniques(more, options)
   local names = {}
-  for _, line in ipairs(fit.solve(mlp(more), quiet(options), {"pytorch:t4"})[1][1]) do names[line.technique] = true end
+  for _, one in ipairs(fit.solve(mlp(more), quiet(options), {"pytorch:t4"})[1][1]) do names[one.technique] = true end
   return names
 end
 local names = techniques{mode = "eval", precision = "bf16"}
@@ -249,8 +251,8 @@ tap.ok(names["set_to_none = true"] and not names["for-loop optimizer"], "what is
 -- ---- the time of techniques, where it is known from the operations: products alone, so wide that bytes do not matter
 local function changes(model, options)
   local found = {}
-  for _, line in ipairs(fit.solve(mlp{model = model, input = {4096}, batch = 8192, optimizer = mt.optim.SGD{}}, quiet(),
-    options)[1][1]) do found[line.technique] = line.time_percent end
+  for _, one in ipairs(fit.solve(mlp{model = model, input = {4096}, batch = 8192, optimizer = mt.optim.SGD{}}, quiet(),
+    options)[1][1]) do found[one.technique] = one.time_percent end
   return found
 end
 local function wide() return nn.Linear(4096, 4096, {bias = false}) end

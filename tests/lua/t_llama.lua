@@ -124,7 +124,7 @@ mistake({{0, 16}}, {{16, 8}}, {{24, 8}}, {num_heads = 3},
   "num_heads: expected a divisor of the query's 16 features, found 3", "heads that do not divide the features")
 mistake({{0, 16}}, {{0, 16}}, {{0, 16}}, {num_heads = 4, dropout_p = 2}, "dropout_p must be between 0 and 1, found 2",
   "a probability that is none")
-refused(nn.ScaledDotProductAttention{num_heads = 2}, {2, 7, 32}, "takes 3 inputs (query, key, value), found 1",
+refused(nn.ScaledDotProductAttention{num_heads = 2}, {2, 7, 32}, "takes 3 inputs or 4 (query, key, value, bias), found 1",
   "one input")
 tap.raises('option "num_heads" is required', "without the number of heads", nn.ScaledDotProductAttention)
 tap.raises('unknown option "attn_mask"', "a mask", nn.ScaledDotProductAttention, {num_heads = 2, attn_mask = 1})

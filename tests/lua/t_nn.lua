@@ -81,6 +81,26 @@ tap.raises("SGD: nesterov", "nesterov without momentum", optim.SGD, {nesterov = 
 tap.raises("AdamW: betas", "betas that are none", optim.AdamW, {betas = {1, 2}})
 tap.raises('did you mean "Conv2d"?', "a layer that does not exist", function() return nn.Conv2D(1, 2, 3) end)
 tap.raises('did you mean "AdamW"?', "an optimizer that does not exist", function() return optim.Adamw() end)
+tap.raises("CrossEntropyLoss is called: there is no tensor type; mt.trainer", "a loss of tensors",
+  function() return nn.CrossEntropyLoss()({}, {}) end)
+tap.raises("MSELoss has no backward: mt.trainer", "a backward pass", function() return nn.MSELoss():backward() end)
+tap.raises("a model is run by a trainer", "a model that is called", function() return nn.Linear(1, 2)({1}) end)
+
+local function wrapped(forward)
+  return nn.Graph{c = nn.Linear(4, 4), d = nn.Linear(4, 2), shortcut = false, forward = forward}
+end
+local function names(model)
+  local list = {}
+  for i, p in ipairs(assert(require "memtide.core".network(model, nn.CrossEntropyLoss(), {2, 4})):params()) do list[i] = p.name end
+  return table.concat(list, " ")
+end
+tap.is(names(wrapped(function(self, x)
+  local y = nn.Checkpoint(self.c)(x)
+  if self.shortcut then y = self.shortcut(y) end
+  return self.d(y)
+end)), "c.weight c.bias d.weight d.bias", "nn.Checkpoint(self.c)(x): the parameters are c's")
+tap.raises("for `if self.bypass then`: bypass = false", "a name that the table lacks", wrapped,
+  function(self, x) return self.bypass and x or self.d(self.c(x)) end)
 tap.raises("undefined variable", "an undefined global", function() return undefined_name end) -- luacheck: ignore
 tap.raises('did you mean "print"?', "the nearest global", function() return primt end) -- luacheck: ignore
 

@@ -11,7 +11,7 @@ local mt = require "memtide"
 local CASES = {"simple_convnet", "smaller_convnet", "accumulation", "mnist_cnn", "mlp_mse", "grouped_conv",
   "discriminator", "resnet_block", "text_rnn", "text_lstm", "text_gru", "tiny_gpt", "normalised", "decoder",
   "lines", "bidirectional", "encoder", "translator", "llama", "rmsprop", "rmsprop_centered", "adagrad", "amsgrad",
-  "adafactor"}
+  "nadam", "adafactor"}
 local device = assert(core.device(os.getenv "TEST_DEVICE" or "cpu"))
 
 -- The inputs of this case's ReLUs come within 1.2e-6 of zero: on which side fp32 puts them depends on the order of

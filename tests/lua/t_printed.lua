@@ -28,6 +28,7 @@ for _, pair in ipairs{
   {nn.RMSNorm(5), "RMSNorm((5,), eps=None, elementwise_affine=True)"},
   {nn.RMSNorm(5, 1e-3, false), "RMSNorm((5,), eps=0.001, elementwise_affine=False)"},
   {nn.Sigmoid(), "Sigmoid()"}, {nn.SiLU{inplace = true}, "SiLU(inplace=True)"}, {nn.ELU(), "ELU(alpha=1.0)"},
+  {nn.CELU(0.5, {inplace = true}), "CELU(alpha=0.5, inplace=True)"},
   {nn.GELU(), "GELU(approximate='none')"}, {nn.GELU "tanh", "GELU(approximate='tanh')"},
   {nn.PReLU(8), "PReLU(num_parameters=8)"},
   {nn.Softmax(1), "Softmax(dim=1)"}, {nn.LogSoftmax(-1), "LogSoftmax(dim=-1)"},

@@ -25,7 +25,8 @@ local function Momentum(options)
 end
 
 local function RMSprop(options) -- in place, as PyTorch's own for-loop writes it
-  return optim.Rule{lr = options.lr, clip_norm = options.clip_norm, alpha = 0.99, eps = 1e-8, states = {"square"}, update = function(p, g, s, _, o)
+  return optim.Rule{lr = options.lr, clip_norm = options.clip_norm, alpha = 0.99, eps = 1e-8,
+    states = {"square"}, update = function(p, g, s, _, o)
     s.square:mul_(o.alpha):addcmul_(g, g, {value = 1 - o.alpha})
     p:addcdiv_(g, s.square:sqrt():add_(o.eps), {value = -o.lr})
   end}
@@ -57,7 +58,7 @@ local function farthest(a, b)
   local most = 0
   for i = 1, #a do
     local d = math.abs(a[i] - b[i])
-    if not (d <= most) then most = d end
+    if d > most or d ~= d then most = d end -- a NaN, too
   end
   return most
 end

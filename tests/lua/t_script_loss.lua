@@ -30,7 +30,7 @@ local function farthest(a, b)
   local most = 0
   for i = 1, #a do
     local d = math.abs(a[i] - b[i])
-    if not (d <= most) then most = d end
+    if d > most or d ~= d then most = d end -- a NaN, too
   end
   return most
 end

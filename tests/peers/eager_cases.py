@@ -152,7 +152,7 @@ case("convnet", convnet(), [3, 32, 32], 64)
 case("normalised", normalised(), [3, 32, 32], 19)
 
 for kind, options in dict(
-        ReLU={}, LeakyReLU={}, Sigmoid={}, Tanh={}, SiLU={}, ELU={}, Softplus={}, Hardswish={}, ReLU6={}, Hardtanh={},
+        ReLU={}, LeakyReLU={}, Sigmoid={}, Tanh={}, SiLU={}, ELU={}, CELU=dict(alpha=0.5), Softplus={}, Hardswish={}, ReLU6={}, Hardtanh={},
         Hardsigmoid={}, Mish={}, LogSigmoid={}, Softsign={}, SELU={}, Abs={}, Exp={}, Scale=dict(factor=2.0, offset=0.5),
         GELU={}, PReLU={}, Softmax=dict(dim=1), LogSoftmax=dict(dim=1), Dropout={}).items():
     case("layer_" + kind, chain(layer("Linear", 37, 53), layer(kind, **options), layer("Linear", 53, 11)), [37], 29)
@@ -250,7 +250,10 @@ OPTIMIZERS = {
     "sgd_momentum": layer("SGD", lr=0.01, momentum=0.9),
     "sgd_nesterov": layer("SGD", lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.1),
     "adam": ADAM, "adam_decay": layer("Adam", lr=0.01, weight_decay=0.1), "amsgrad": layer("Adam", lr=0.01, amsgrad=True),
-    "adamw": layer("AdamW", lr=0.01), "radam": layer("RAdam", lr=0.01), "adamax": layer("Adamax", lr=0.01),
+    "adamw": layer("AdamW", lr=0.01), "radam": layer("RAdam", lr=0.01), "nadam": layer("NAdam", lr=0.01),
+    "nadam_decay": layer("NAdam", lr=0.01, weight_decay=0.1), "nadam_decoupled": layer(
+        "NAdam", lr=0.01, weight_decay=0.1, decoupled_weight_decay=True),
+    "adamax": layer("Adamax", lr=0.01),
     "rmsprop": layer("RMSprop", lr=0.01), "rmsprop_momentum": layer("RMSprop", lr=0.01, momentum=0.9),
     "rmsprop_centered": layer("RMSprop", lr=0.01, momentum=0.9, centered=True), "adagrad": layer("Adagrad", lr=0.01),
     "adadelta": layer("Adadelta", lr=0.01), "adafactor": layer("Adafactor", lr=0.01),

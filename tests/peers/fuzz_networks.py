@@ -363,18 +363,19 @@ def instancenorm(r, s):
 
 
 def activation(r, s):
-    kind = r.choice(("ReLU LeakyReLU Sigmoid Tanh SiLU ELU Softplus Hardswish GELU PReLU Softmax LogSoftmax ReLU6 "
+    kind = r.choice(("ReLU LeakyReLU Sigmoid Tanh SiLU ELU CELU Softplus Hardswish GELU PReLU Softmax LogSoftmax ReLU6 "
                     "Hardtanh Hardsigmoid Mish LogSigmoid Softsign SELU Abs Exp Scale").split())
     if kind == "Scale":
         return Spec(kind, [r.choice([-1, 0.5, 2.0, -0.25])], some(r, offset=r.choice([-1, 0.75])))
     options = {
         "LeakyReLU": dict(negative_slope=r.choice([0.2, -0.3, 0.0])), "ELU": dict(alpha=r.choice([0.5, 2.0, -0.7])),
+        "CELU": dict(alpha=r.choice([0.5, 2.0])),
         "Softplus": dict(beta=r.choice([0.5, 3.0])), "Hardtanh": dict(min_val=-0.3, max_val=r.choice([0.7, 2.0])),
         "GELU": dict(approximate="tanh")}.get(kind, {})
     if kind == "PReLU":
         options = r.choice([dict(num_parameters=s[1]), dict(init=-0.1)])
     options = some(r, **options)
-    if kind in ("ReLU", "LeakyReLU", "SiLU", "ELU", "Hardswish", "ReLU6", "Hardtanh", "Hardsigmoid", "Mish", "SELU"):
+    if kind in ("ReLU", "LeakyReLU", "SiLU", "ELU", "CELU", "Hardswish", "ReLU6", "Hardtanh", "Hardsigmoid", "Mish", "SELU"):
         options.update(some(r, inplace=True))
     if kind in ("Softmax", "LogSoftmax"):
         return Spec(kind, [], {"dim": r.choice([d for d in range(-len(s), len(s)) if d])})

@@ -73,6 +73,11 @@ CASES = {
            "adagrad": ["Adagrad", dict(lr=0.02, lr_decay=0.1, initial_accumulator_value=0.001)],
            "adafactor": ["Adafactor", dict(lr=0.02, eps=[1e-4, 1e-3], weight_decay=0.1)],
            "amsgrad": ["Adam", dict(lr=0.003, betas=[0.8, 0.5], amsgrad=True)]}.items()},
+    "nadam": dict(
+        net=["Sequential", [["Conv2d", 2, 4, 3], ["CELU", 0.5], ["Flatten"], ["Linear", 64, 12], ["CELU"],
+                            ["Linear", 12, 5]]],
+        input=[2, 6, 6], batch=5, classes=5, loss="CrossEntropyLoss",
+        optimizer=["NAdam", dict(lr=0.01, weight_decay=0.02, momentum_decay=0.3)]),
 }
 STEPS = 5
 

@@ -17,6 +17,7 @@ static double value(const ActAttr *a, double x) {
     case ACT_GELU_TANH: return x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3))));
     case ACT_SILU: return x / (1 + exp(-x));
     case ACT_ELU: return x > 0 ? x : slope * expm1(x);
+    case ACT_CELU: return fmax(x, 0) + fmin(slope * expm1(x / slope), 0);
     case ACT_SOFTPLUS: return log1p(exp(slope * x)) / slope;
     case ACT_HARDSWISH: return x * fmin(fmax(x + 3, 0), 6) / 6;
     case ACT_RELU6: return fmin(fmax(x, 0), 6);
@@ -56,6 +57,7 @@ static double derivative(const ActAttr *a, double s) {
         return 0.5 * (1 + t) + 0.5 * s * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * s * s);
     case ACT_SILU: return (1 + exp(-s) + s * exp(-s)) / pow(1 + exp(-s), 2);
     case ACT_ELU: return s > 0 ? 1 : slope * exp(s);
+    case ACT_CELU: return s > 0 ? 1 : exp(s / slope);
     case ACT_SOFTPLUS: return 1 / (1 + exp(-slope * s));
     case ACT_HARDSWISH: return s <= -3 ? 0 : s >= 3 ? 1 : (2 * s + 3) / 6;
     case ACT_RELU6: return s > 0 && s < 6;

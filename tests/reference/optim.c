@@ -90,6 +90,28 @@ void ref_radam(Ref *r) {
     }
 }
 
+/* In PyTorch's order: a product that is kept, and two additions to the parameter. */
+void ref_nadam(Ref *r) {
+    const OptimRule *o = &r->attr->optim.rule;
+    const Tensor *m = &r->nadam.exp_avg, *v = &r->nadam.exp_avg_sq;
+    const Tensor *w = r->nadam.master.at ? &r->nadam.master : &r->nadam.w;
+    double t = r->state->step, beta1 = o->beta1, beta2 = o->beta2, factor = gradient_factor(r), lr = learning_rate(r);
+    double product = 1, mu = 0, next = beta1 * (1 - 0.5 * pow(0.96, (t + 1) * o->momentum_decay));
+    for (int i = 1; i <= t; i++) product *= mu = beta1 * (1 - 0.5 * pow(0.96, i * (double)o->momentum_decay));
+    if (r->state->overflow) return;
+    for (int64_t i = 0; i < w->count; i++) {
+        double d = r->nadam.g.at[i] * factor;
+        if (o->decoupled) w->at[i] *= 1 - lr * o->weight_decay;
+        else d += o->weight_decay * w->at[i];
+        m->at[i] = beta1 * m->at[i] + (1 - beta1) * d;
+        v->at[i] = beta2 * v->at[i] + (1 - beta2) * d * d;
+        double root = sqrt(v->at[i] / (1 - pow(beta2, t))) + o->eps;
+        w->at[i] -= lr * (1 - mu) / (1 - product) * d / root;
+        w->at[i] -= lr * next / (1 - product * next) * m->at[i] / root;
+        r->nadam.w.at[i] = w->at[i];
+    }
+}
+
 void ref_rmsprop(Ref *r) {
     const OptimRule *o = &r->attr->optim.rule;
     const Tensor *square = &r->rmsprop.square_avg, *velocity = &r->rmsprop.momentum_buffer;

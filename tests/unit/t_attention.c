@@ -25,7 +25,7 @@ static void test_refused(void) {
     is_refused("MultiheadAttention(8, 0)", IN, "num_heads must be between 1 and");
     is_refused("MultiheadAttention(8, 2, kdim=-1)", IN, "kdim must be between 1 and");
     is_refused("CausalSelfAttention(8, 3)", IN, "n_embd must be a multiple of n_head, found 8 and 3");
-    is_refused("ScaledDotProductAttention(num_heads=2)", IN, "takes 3 inputs (query, key, value), found 1");
+    is_refused("ScaledDotProductAttention(num_heads=2)", IN, "takes 3 inputs or 4 (query, key, value, bias), found 1");
     is_refused("ScaledDotProductAttention(num_heads=0)", IN, "num_heads must be between 1 and");
     is_refused("ScaledDotProductAttention(num_heads=2)", shape2(5, 8), "expected an input of 3 dimensions (N, T, C)");
     is_refused("Graph{Tanh ScaledDotProductAttention(num_heads=3)<0,0,0>}", IN,

@@ -101,6 +101,7 @@ local LAYER_CALLS = {
   relu = {"ReLU", "inplace"}, relu6 = {"ReLU6", "inplace"}, gelu = {"GELU", "approximate"}, silu = {"SiLU", "inplace"},
   hardswish = {"Hardswish", "inplace"}, hardsigmoid = {"Hardsigmoid", "inplace"}, sigmoid = {"Sigmoid", ""},
   tanh = {"Tanh", ""}, leaky_relu = {"LeakyReLU", "negative_slope inplace"}, elu = {"ELU", "alpha inplace"},
+  celu = {"CELU", "alpha inplace"},
   softplus = {"Softplus", "beta threshold"}, mish = {"Mish", "inplace"}, selu = {"SELU", "inplace"},
   hardtanh = {"Hardtanh", "min_val max_val inplace"}, logsigmoid = {"LogSigmoid", ""}, softsign = {"Softsign", ""},
   exp = {"Exp", ""}, abs = {"Abs", ""}, log = {"Log", ""}, sqrt = {"Sqrt", ""}, rsqrt = {"Rsqrt", ""},

@@ -40,7 +40,8 @@ function graph.call(layer, ...)
   for i = 1, select("#", ...) do
     local value = select(i, ...)
     if not is_value(value) then
-      util.fail("%s is called with a %s, expected a value of an nn.Graph's forward", layer.kind, type(value))
+      util.fail("%s is called with a %s, expected a value of an nn.Graph's forward; a model is run by a trainer: "
+        .. "trainer:step(x, y), trainer:outputs(x)", layer.kind, type(value))
     end
     if not value.trace.open then util.fail("%s is called with a value of a forward that has ended", layer.kind) end
     if trace and trace ~= value.trace then util.fail("%s is called with values of two graphs", layer.kind) end
@@ -48,16 +49,20 @@ function graph.call(layer, ...)
   end
   if not trace then util.fail("%s is called without a value", layer.kind) end
   hold(trace)
-  local key = trace.keys[layer]
+  local key, own = trace.keys[layer], layer
+  if not key and layer.kind == "Checkpoint" and #layer == 1 then -- nn.Checkpoint(self.c)(x): parameters are c's
+    own = layer[1]
+    key = trace.keys[own]
+  end
   local name = key or layer.kind:lower()
   local count = (trace.uses[name] or 0) + 1
   local steps = trace.graph
   trace.uses[name] = count
   steps[#steps + 1] = layer
-  steps.names[#steps] = key and not trace.called[layer] and key or ("%s#%d"):format(name, count)
+  steps.names[#steps] = key and not trace.called[own] and key or ("%s#%d"):format(name, count)
   steps.from[#steps] = from
   trace.lines[#steps] = core.where()
-  trace.called[layer] = true
+  trace.called[own] = true
   return setmetatable({trace = trace, index = #steps - 1}, Value)
 end
 
@@ -132,7 +137,8 @@ local function self_of(trace, children, plain)
       local known = {}
       for key in pairs(children) do known[#known + 1] = tostring(key) end
       table.sort(known)
-      util.fail("self.%s does not exist%s", tostring(name), util.meant(name, known))
+      util.fail("self.%s does not exist%s; for `if self.%s then`: %s = false in the graph's table", tostring(name),
+        util.meant(name, known), tostring(name), tostring(name))
     end,
     __newindex = function(_, name) util.fail("self.%s is set in forward: a graph keeps nothing", tostring(name)) end,
   })

@@ -8,7 +8,8 @@ local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
 local weights = require "memtide.net.weights"
 
-local multi_trainer = {}
+-- refused_in: the path of a script that is asked for an experiment, which a joint training is not
+local multi_trainer = {refused_in = nil}
 local Joint = {__name = "memtide.net.multi_trainer"}
 Joint.__index = Joint
 
@@ -83,6 +84,9 @@ end
 -- seed =, memory =} -> a trainer; nil, message, "oom": it needs more than `memory`. A program without a loss only
 -- computes outputs.
 function multi_trainer.new(options)
+  if multi_trainer.refused_in then
+    util.fail("joint: this script trains by itself and is no experiment: memtide %s runs it", multi_trainer.refused_in)
+  end
   util.check_keys("joint", options, joined(OF_ALL, settings.names))
   util.check_type("joint: programs", options.programs, "table")
   local self = setmetatable({number = {}, list = {}, networks = {}, evaluates = {}}, Joint)

@@ -35,6 +35,12 @@ local function sum_of(list)
   return setmetatable(list, Loss)
 end
 
+-- There is no tensor to call these with, or on: a trainer does what they do.
+local LOOP = "mt.trainer{model = model, loss = criterion, optimizer = ...} has it, and trainer:step(x, y) does "
+  .. "zero_grad, forward, loss, backward and the optimizer's step"
+function Loss.__call(loss) util.fail("%s is called: there is no tensor type; %s", loss.kind, LOOP) end
+Loss.__index = {backward = function(loss) util.fail("%s has no backward: %s", loss.kind, LOOP) end}
+
 -- ce + 0.3 * ce: the loss of the first output plus that of the second
 function Loss.__add(a, b)
   if not (is_loss(a) and is_loss(b)) then

@@ -12,6 +12,7 @@ local FORMS = {
   Conv1d = convolution .. "groups? bias?", ConvTranspose1d = convolution .. "output_padding? groups? bias?",
   Conv2d = convolution .. "groups? bias?", ConvTranspose2d = convolution .. "output_padding? groups? bias?",
   Linear = "in_features= out_features= bias=", LeakyReLU = "negative_slope= inplace?", ELU = "alpha= inplace?",
+  CELU = "alpha= inplace?",
   Hardtanh = "min_val= max_val= inplace?",
   Softplus = "beta=", GELU = "approximate=", PReLU = "num_parameters=",
   BatchNorm1d = batchnorm, BatchNorm2d = batchnorm,

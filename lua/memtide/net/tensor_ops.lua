@@ -14,8 +14,8 @@ end
 
 -- {dimensions of a mean = {the pooling that computes it, does it need (N, T, F) transposed?}}
 local MEANS = {
-  ["1"] = {"adaptive_avg_pool1d", true}, ["2"] = {"adaptive_avg_pool1d"},
-  ["2,3"] = {"adaptive_avg_pool2d"}, ["-2,-1"] = {"adaptive_avg_pool2d"},
+  ["1"] = {"AdaptiveAvgPool1d", true}, ["2"] = {"AdaptiveAvgPool1d"},
+  ["2,3"] = {"AdaptiveAvgPool2d"}, ["-2,-1"] = {"AdaptiveAvgPool2d"},
 }
 
 -- Methods of PyTorch's tensors that values do not have, and what to use instead
@@ -258,7 +258,7 @@ return function(nn, graph)
     util.check_flag("mean: keepdim", keepdim)
     if not MEANS[dims] then return reduction("mean", nn.Mean)(x, ...) end
     local pool, of_steps = table.unpack(MEANS[dims])
-    x = functions[pool](of_steps and functions.transpose(x, 1, 2) or x, 1)
+    x = graph.call(nn[pool](1, {listing = "mean"}), of_steps and functions.transpose(x, 1, 2) or x)
     if not keepdim then return functions.flatten(x) end
     return of_steps and functions.transpose(x, 1, 2) or x
   end

@@ -196,7 +196,7 @@ end
 
 -- The paths of the files that a path stands for; nil, message, code
 local function paths_of(path)
-  if core.can_read(path .. "/.", "trainer:load: path") then
+  if core.is_folder(path, "trainer:load: path") then
     for _, name in ipairs(IN_FOLDER) do
       if core.can_read(path .. "/" .. name, "trainer:load: path") then return paths_of(path .. "/" .. name) end
     end

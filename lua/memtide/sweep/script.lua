@@ -1,5 +1,6 @@
 -- Runs a user's script, with its arguments, its folder for require, and errors for undefined globals.
 local experiment = require "memtide.sweep.experiment"
+local multi_trainer = require "memtide.net.multi_trainer"
 local repl = require "memtide.sweep.repl"
 local safe = require "memtide.sweep.safe"
 local util = require "memtide.base.util"
@@ -51,9 +52,12 @@ end
 -- Returns the script's experiment and its text. Workers run this text, even if the file is edited meanwhile.
 function script.load_experiment(path, args, text)
   text = text or read_text(path)
+  multi_trainer.refused_in = path
   local found = script.run(path, args, text)
+  multi_trainer.refused_in = nil
   if not experiment.is(found) then
-    error(("%s returns no experiment: it must end in return mt.experiment{...}"):format(path), 0)
+    error(("%s returns no experiment: it must end in return mt.experiment{...}; memtide %s runs a plain program")
+      :format(path, path), 0)
   end
   return found, text
 end
