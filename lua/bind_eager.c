@@ -235,8 +235,8 @@ static int floor_time(lua_State *L) {
     return 1;
 }
 
-/* trace:convolutions() -> {table, library, estimate}: how many passes of convolutions in a step have their workspace from there;
- * {table, library}: which version of cuDNN it was, "9.26.0" */
+/* trace:convolutions() -> by source (WORKSPACE_SOURCES), how many passes of convolutions in a step have their workspace
+ * from there; and by source which version of cuDNN it was, "9.26.0" */
 static int convolutions(lua_State *L) {
     static const char *const names[] = {
 #define X(name, text, what) text,
