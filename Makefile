@@ -37,8 +37,6 @@ C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/
     $(addprefix $(BUILD)/tests/emulate/,t_emulate t_linear t_conv_ways)
 UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 PROVE  ?= -j2
-# What a planning library answers depends on the version of cuDNN: tests see none unless they name it.
-export MEMTIDE_PLAN ?= none
 TESTS   = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh)
 # Tests for which threads matter run a second time with all threads: one test at a time, because two programs whose
 # threads wait for each other on the same processors take twenty times as long.

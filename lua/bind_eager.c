@@ -235,25 +235,29 @@ static int floor_time(lua_State *L) {
     return 1;
 }
 
-/* trace:convolutions() -> {table, library, estimate}: how many passes of convolutions in a step have their workspace from there;
- * {table, library}: which version of cuDNN it was, "9.26.0" */
+/* trace:convolutions() -> {{source, passes, version}, ...}: from where how many passes of convolutions in a step have their
+ * workspace (WORKSPACE_SOURCES), in that order, and which version of cuDNN it was, "9.26.0" */
 static int convolutions(lua_State *L) {
     static const char *const names[] = {
 #define X(name, text, what) text,
         WORKSPACE_SOURCES(X)
 #undef X
     };
-    const EagerBox *box = bind_get(L, 1, BOX_TRACE);
-    lua_createtable(L, 0, WORKSPACE_SOURCE_COUNT);
-    for (int i = 0; i < WORKSPACE_SOURCE_COUNT; i++) bind_set_integer(L, names[i], box->of->convs.count[i] / STEPS);
+    const ConvCalls *convs = &((EagerBox *)bind_get(L, 1, BOX_TRACE))->of->convs;
     lua_newtable(L);
-    for (int i = 0; i < WORKSPACE_SOURCE_COUNT; i++) {
-        const int version = (int)box->of->convs.version[i];
-        if (!version) continue;
-        lua_pushfstring(L, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-        lua_setfield(L, -2, names[i]);
+    for (int i = 0, n = 0; i < WORKSPACE_SOURCE_COUNT; i++) {
+        const int version = (int)convs->version[i];
+        if (!convs->count[i]) continue;
+        lua_createtable(L, 0, 3);
+        bind_set_string(L, "source", names[i]);
+        bind_set_integer(L, "passes", convs->count[i] / STEPS);
+        if (version) {
+            lua_pushfstring(L, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+            lua_setfield(L, -2, "version");
+        }
+        lua_rawseti(L, -2, ++n);
     }
-    return 2;
+    return 1;
 }
 
 /* Per second at most: bytes of its memory, and operations of products by type. */

@@ -164,17 +164,21 @@ static int place_of(const Archive *a, const Entry *entry, uint64_t *at, Err *e) 
 /* ---- tensors in the pickle */
 
 static const char rebuild[] = "torch._utils _rebuild_tensor_v2", parameter[] = "torch._utils _rebuild_parameter";
+#define STORAGES(X)                                                                                                   \
+    X(Float, F32) X(Double, F64) X(Half, F16) X(BFloat16, BF16) X(Long, I64) X(Int, I32) X(Short, I16) X(Char, I8) \
+    X(Byte, U8) X(Bool, BOOL)
 static const struct { const char *name; TensorType type; } storages[] = {
-    {"torch FloatStorage", TENSOR_F32}, {"torch DoubleStorage", TENSOR_F64}, {"torch HalfStorage", TENSOR_F16},
-    {"torch BFloat16Storage", TENSOR_BF16}, {"torch LongStorage", TENSOR_I64}, {"torch IntStorage", TENSOR_I32},
-    {"torch ShortStorage", TENSOR_I16}, {"torch CharStorage", TENSOR_I8}, {"torch ByteStorage", TENSOR_U8},
-    {"torch BoolStorage", TENSOR_BOOL},
+#define X(name, type) {"torch " #name "Storage", TENSOR_##type},
+    STORAGES(X)
+#undef X
 };
 /* All that the pickle may name */
 static const char *const names[] = {
-    PICKLE_ORDERED_DICT, rebuild, parameter, "torch FloatStorage", "torch DoubleStorage", "torch HalfStorage",
-    "torch BFloat16Storage", "torch LongStorage", "torch IntStorage", "torch ShortStorage", "torch CharStorage",
-    "torch ByteStorage", "torch BoolStorage", NULL,
+    PICKLE_ORDERED_DICT, rebuild, parameter,
+#define X(name, type) "torch " #name "Storage",
+    STORAGES(X)
+#undef X
+    NULL,
 };
 
 /* The arguments of what `name` makes; absent: v is something else. name: "": a storage */

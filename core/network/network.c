@@ -68,8 +68,7 @@ Layer *layer_new(const char *kind, const char *where, Err *e) {
 
 int layer_add(Layer *parent, Layer *child, Err *e) {
     int code = OK;
-    if (!holds_layers(parent))
-        code = layer_error(parent, e, "takes no layers");
+    if (!holds_layers(parent)) code = layer_error(parent, e, "takes no layers");
     else if (is_loss(child)) code = layer_error(parent, e, "cannot hold the loss %s", child->kind->name);
     else if (child->depth >= LAYER_DEPTH) code = layer_error(parent, e, "more than %d levels of layers", LAYER_DEPTH);
     else if (!mem_grow(&parent->child, &parent->cap_child, parent->n_child + 1, sizeof *parent->child))

@@ -253,13 +253,15 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
  * There are a few roundings in fp32 before that; where terms cancel, they are as large as the largest element's.
  * Tensor cores also round attention's probabilities to that type. */
 static void compare(Lockstep *l, int k) {
-    static const double ulp[DT_COUNT] = {[DT_BF16] = 1.0 / 128, [DT_F16] = 1.0 / 1024};
+    static const double ulp[DT_COUNT] = {[DT_BF16] = 1.0 / 128, [DT_F16] = 1.0 / 1024}, exact[DT_COUNT] = {0};
     const Slot *s = &l->slot[l->of[k]];
     const View *v = operand_view(&l->args, k);
     const uint8_t *expected = expected_of(l, k), *found = s->first + GUARD;
     OpKind kind = l->args.kind;
     bool product = is_product(kind), attention = kind == OP_attention || kind == OP_attention_dx;
+    /* a normalisation's dw and db are sums of dy's numbers, too, dw of them times about 1; nothing is rounded to 16 bits */
     double few = product ? product_error(l, k, ulp) : kind == OP_bias_db ? sum_error(l, 0, v, ulp)
+                 : kind == OP_norm_dw ? sum_error(l, 0, v, exact) + 4e-6 * magnitude(v, expected)
                  : (4e-6 + (attention ? ulp[v->dtype] : 0)) * magnitude(v, expected);
     double unit = ulp[v->dtype] * (product ? 2 : 1);
     l->compared++;

@@ -89,9 +89,9 @@ tap.raises("a model is run by a trainer", "a model that is called", function() r
 local function wrapped(forward)
   return nn.Graph{c = nn.Linear(4, 4), d = nn.Linear(4, 2), shortcut = false, forward = forward}
 end
-local function names(model)
+local function names(of)
   local list = {}
-  for i, p in ipairs(assert(require "memtide.core".network(model, nn.CrossEntropyLoss(), {2, 4})):params()) do list[i] = p.name end
+  for i, p in ipairs(assert(require "memtide.core".network(of, nn.CrossEntropyLoss(), {2, 4})):params()) do list[i] = p.name end
   return table.concat(list, " ")
 end
 tap.is(names(wrapped(function(self, x)

@@ -41,11 +41,10 @@ local predicted, running = new(), false
 local pipe = assert(io.popen((os.getenv "MEMTIDE" or "build/memtide") .. " dump tests/peers/own_gpt.lua"))
 for line in pipe:lines() do
   local id, bytes, category, op = line:match "^%+(%d+) (%d+) (%S+) (%S+)"
-  if line:find "^= " then running = line == "= step 2"
-  elseif not running or category == "input" then -- nothing
-  elseif op == "aten::_log_softmax" then running = false
-  elseif id then predicted:allocated(id, math.tointeger(bytes), op)
-  else predicted:freed(line:match "^%-(%d+)$") end
+  if line:find "^= " then running = line == "= step 2" end
+  if op == "aten::_log_softmax" then running = false end
+  if running and id and category ~= "input" then predicted:allocated(id, math.tointeger(bytes), op) end
+  if running and line:find "^%-" then predicted:freed(line:match "^%-(%d+)$") end
 end
 assert(pipe:close())
 

@@ -477,9 +477,6 @@ for seed in range(1, 61):
 
 # ---- the same with model and input in channels_last
 
-ABS = "the meta device's abs() lies in order, TensorIterator's as its input"
-
-
 def channels_last(name, known=""):
     kept = CASES[name]
     CASES[name + "_last"] = replace(kept, name=kept.name + "_last", pytorch={**kept.pytorch, "channels_last": True},
@@ -491,7 +488,7 @@ for name in ("convnet normalised normalised_amp_bf16 normalised_eval residual va
              "model_ResNet18_amp_bf16 model_ResNet18_eval model_UNet mlp").split():
     channels_last(name)
 for name in [name for name in CASES if name.startswith("random_") and len(CASES[name].input) == 3]:
-    channels_last(name, ABS if name == "random_10" else "")
+    channels_last(name)
 
 # ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
 

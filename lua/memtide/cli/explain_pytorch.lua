@@ -75,18 +75,16 @@ local function time_line(self)
 end
 
 local SOURCES = {
-  {"table", "cuDNN %s, from memtide's table"}, {"library", "cuDNN %s of this machine, asked about the card"},
-  {"batches", "cuDNN %s, between the batches of memtide's table"},
-  {"estimate", "an estimate: neither the table nor a cuDNN here knows them"},
+  table = "cuDNN %s, from memtide's table", library = "cuDNN %s of this machine, asked about the card",
+  batches = "cuDNN %s, between the batches of memtide's table",
+  estimate = "an estimate: neither the table nor a cuDNN here knows them",
 }
 
 -- Where the workspaces of convolutions come from; nil: there are none.
 local function convolutions_line(self)
-  local counts, versions = self.program:convolutions()
   local parts = {}
-  for _, source in ipairs(SOURCES) do
-    local name, text = source[1], source[2]
-    if counts[name] > 0 then parts[#parts + 1] = ("%d passes, "):format(counts[name]) .. text:format(versions[name]) end
+  for _, one in ipairs(self.program:convolutions()) do
+    parts[#parts + 1] = ("%d passes, "):format(one.passes) .. SOURCES[one.source]:format(one.version)
   end
   return #parts > 0 and "workspaces of convolutions: " .. table.concat(parts, "; ") or nil
 end

@@ -15,11 +15,18 @@ local function without_noise(layer)
   return layer
 end
 
+-- |a - b|; infinite where one of them is no number, which would compare as small
+local function difference(a, b)
+  local d = math.abs(a - b)
+  return d == d and d or math.huge
+end
+
 -- The largest difference of numbers of two lists, beside the largest number of the first one
 local function apart(expected, found)
   local largest, size = 0, 0
+  if #expected ~= #found then util.fail("import: --check: PyTorch has %d outputs, memtide %d", #expected, #found) end
   for i, want in ipairs(expected) do
-    largest, size = math.max(largest, math.abs(want - found[i])), math.max(size, math.abs(want))
+    largest, size = math.max(largest, difference(want, found[i])), math.max(size, math.abs(want))
   end
   return largest, size
 end
@@ -30,20 +37,27 @@ local function norm(list)
   return math.sqrt(sum)
 end
 
--- Of the norms of all parameters' gradients, and of all of them as one list: what differs most, as a part of the norm
+-- Of the norms of all parameters' gradients, and of all of them as one list: what differs most, as a part of the norm.
+-- What is a millionth of all or less is rounding, and left out of the first.
 local function compare_gradients(network, runtime, expected)
-  local worst, name_of, squares, wanted = 0, "none", 0, 0
+  local pairs_of, squares, wanted = {}, 0, 0
   for _, param in ipairs(network:params()) do
     local want = expected[param.name]
     for _, alias in ipairs(param.aliases or {}) do want = want or expected[alias] end
     if want then
       local found = norm(util.must(runtime:read(param.name .. ".grad", 1)))
       squares, wanted = squares + found * found, wanted + want * want
-      local part = math.abs(found - want) / math.max(math.abs(want), 1e-12)
-      if want > 1e-6 * math.sqrt(wanted) and part > worst then worst, name_of = part, param.name end
+      pairs_of[#pairs_of + 1] = {name = param.name, want = want, found = found}
+    elseif param.trainable then
+      util.fail("import: --check: PyTorch has no gradient of %s", param.name)
     end
   end
-  return worst, name_of, math.sqrt(squares), math.sqrt(wanted)
+  local worst, name_of, all, total = 0, "none", math.sqrt(squares), math.sqrt(wanted)
+  for _, one in ipairs(pairs_of) do
+    local part = difference(one.found, one.want) / math.max(one.want, 1e-12)
+    if one.want > 1e-6 * total and part > worst then worst, name_of = part, one.name end
+  end
+  return worst, name_of, all, total
 end
 
 -- experiment: of the imported script; path: of the weights of both; expected: {batch, inputs, targets, loss, outputs,

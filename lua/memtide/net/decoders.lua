@@ -5,15 +5,7 @@ local model = require "memtide.net.model"
 local nn = require "memtide.net.nn".nn
 local util = require "memtide.base.util"
 
-local define = model.define
-
-local function merged(...)
-  local all = {}
-  for _, options in ipairs{...} do
-    for key, value in pairs(options) do all[key] = value end
-  end
-  return all
-end
+local define, merged = model.define, model.merged
 
 -- ---- Llama and its kin: normalised sums of squares, rotary positions, gated products
 

@@ -4,15 +4,7 @@
 local model = require "memtide.net.model"
 local nn = require "memtide.net.nn".nn
 
-local define = model.define
-
-local function merged(...)
-  local all = {}
-  for _, options in ipairs{...} do
-    for key, value in pairs(options) do all[key] = value end
-  end
-  return all
-end
+local define, merged = model.define, model.merged
 
 -- ---- BERT
 

@@ -23,6 +23,15 @@ local function with_defaults(name, given, defaults)
   return options
 end
 
+-- The options of all tables; of a name that several have, the last one's
+function model.merged(...)
+  local all = {}
+  for _, options in ipairs{...} do
+    for key, value in pairs(options) do all[key] = value end
+  end
+  return all
+end
+
 -- Defines models.NAME{options}, which returns a layer whose title is NAME, in print and in the CSV. files: how tensors
 -- of files of weights are called that have other names than the network's:
 --   base     the prefix that files of the model without its head lack
