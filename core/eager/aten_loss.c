@@ -44,14 +44,16 @@ static void apply_gather(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 
 static const NodeRule gather_rule = {"GatherBackward0", apply_gather};
 
-/* Of each row of x (N, C) the element that its label names: (N, 1) */
+/* Of each row of x (..., C) the element that its label names: (..., 1) */
 Tensor *aten_gather(Eager *g, Tensor *x, Tensor *index) {
     GUARD(g);
     Node *n = node_new(g, &gather_rule, &x, 1, 2);
     node_save(g, n, 0, x);
     node_save(g, n, 1, index);
     eager_op(g, "aten::gather");
-    Tensor *y = tensor_new(g, x->type, SIZE(x->size.of[0], 1));
+    Size rows = x->size;
+    rows.of[rows.rank - 1] = 1;
+    Tensor *y = tensor_new(g, x->type, rows);
     node_output(g, n, y);
     return y;
 }

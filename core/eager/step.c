@@ -14,6 +14,7 @@ typedef struct Loop {
     EagerOptim optim;
     Tensor *x, *y, *output[LAYER_IN], *loss;
     Tensor *weights[LAYER_IN];      /* of classes, by loss */
+    Tensor *resident[RESIDENTS];
     Tensor *scale, *growth_tracker; /* of the GradScaler */
     const PrecisionInfo *precision;
     Size target;
@@ -32,7 +33,7 @@ static ScalarType scalar_of(DType t) {
     return types[t];
 }
 
-/* ---- model.to(device), the criterion's weights, the optimizer */
+/* ---- model.to(device), the criterion's weights, what else the script holds, the optimizer */
 
 /* .to(device, memory_format=torch.channels_last) changes what has four dimensions. */
 static Tensor *moved(Eager *g, const char *op, Size size, ScalarType type) {
@@ -76,6 +77,9 @@ static void make_model(Loop *l) {
         int64_t n;
         if (options_list(&g->net->loss[k]->options, "weight", &n)) l->weights[k] = aten_random(g, "aten::to", SIZE(n), T_FLOAT);
     }
+    g->category = CAT_INPUT;
+    for (int k = 0; k < l->s->pytorch.n_resident; k++)
+        l->resident[k] = aten_random(g, "aten::to", SIZE(l->s->pytorch.resident[k]), T_BYTE);
 }
 
 /* PyTorch's rule: for each tensor at once, unless a form is asked for; Adafactor and a script's rule have the for-loop
@@ -221,6 +225,10 @@ static void run_step(Loop *l) {
         if (l->s->pytorch.drops_loss) tensor_set(g, &l->loss, NULL);
     }
     if (training && !g->scratch.failed) run_optimizer(l);
+    if (l->s->pytorch.step_function == SAID_TRUE) {
+        drop_output(l);
+        tensor_set(g, &l->loss, NULL);
+    }
     work_end(g);
 }
 
@@ -277,14 +285,14 @@ static int check(const Network *net, const Settings *s, Err *e) {
     return why ? err_set(e, ERR_SCRIPT, "framework = \"pytorch\": %s", why) : OK;
 }
 
-/* Labels: (N) of (N, C), and (N, ...) of (N, C, ...); else like the output. */
+/* Labels: the output's shape without the dimension of classes; else like the output. */
 static void read_target(Loop *l) {
     const Network *net = l->g->net;
     const bool classes = net->n_losses && layer_has_labels(net->loss[0]);
     l->target = size_from(&net->output);
     l->target_type = T_FLOAT;
     if (classes) {
-        for (int d = 1; d + 1 < l->target.rank; d++) l->target.of[d] = l->target.of[d + 1];
+        for (int d = layer_class_dim(net->loss[0]); d + 1 < l->target.rank; d++) l->target.of[d] = l->target.of[d + 1];
         l->target.rank--;
         l->target_type = T_LONG;
     }

@@ -2,8 +2,8 @@
  *
  *   of classes   logits, or (`which`: 1) logarithms of probabilities: (N, C) and a class for each row, or (N, C, L),
  *                (N, C, H, W) and a class for each place
- *   of a script  a forward function of logits (N, C) and a class for each row, whose values are reduced; `which`: the
- *                most inputs of its graph
+ *   of a script  a forward function of logits (N, C) or (N, T, C) and a class for each row of C, whose values are
+ *                reduced; `which`: the most inputs of its graph
  *   of elements  `which` is the function (LossFn): a target like the network's output and in its order, or no target
  *
  * All losses of a step that have a target share it, and the first loss has one. */
@@ -17,11 +17,12 @@
 bool layer_has_labels(const Layer *l) {
     return l->kind->shape == layer_class_loss_shape || l->kind->shape == layer_script_loss_shape;
 }
+int layer_class_dim(const Layer *l) { return l->kind->shape == layer_script_loss_shape ? l->in.rank - 1 : 1; }
 static bool has_target(const Layer *l) { return layer_has_labels(l) || l->kind->which != LOSS_IDENTITY; }
 
 /* The target's shape, with all labels in one dimension. */
 static Shape target_shape(const Layer *l) {
-    return layer_has_labels(l) ? shape1(shape_elements(&l->in) / l->in.dim[1]) : l->in;
+    return layer_has_labels(l) ? shape1(shape_elements(&l->in) / l->in.dim[layer_class_dim(l)]) : l->in;
 }
 
 /* Checks that `l` has the same target as the first loss. */
@@ -182,9 +183,11 @@ int layer_element_loss_forward(Lower *lw, const Layer *l, const int *in) {
 /* ---- of a script: a graph of x and the labels, whose values are then reduced as IdentityLoss reduces them */
 
 int layer_script_loss_shape(Network *n, Layer *l, Err *e) {
-    const Shape x = l->in;
-    if (x.rank != 2) return layer_error(l, e, "expected logits (N, C), found %d dimensions", x.rank);
-    l->ins[1] = (Value){.shape = shape1(x.dim[0]), .labels = true};
+    Shape labels = l->in;
+    if (labels.rank != 2 && labels.rank != 3)
+        return layer_error(l, e, "expected logits (N, C) or (N, T, C), found %d dimensions", labels.rank);
+    labels.dim[--labels.rank] = 1;
+    l->ins[1] = (Value){.shape = labels, .labels = true};
     l->n_in = 2;
     const int code = layer_graph_shape(n, l, e);
     l->n_in = 1;

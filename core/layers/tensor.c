@@ -177,15 +177,29 @@ int layer_gather_shape(Network *n, Layer *l, Err *e) {
     if (!code) code = expect_numbers(l, 1, e);
     if (code) return code;
     if (!l->ins[1].labels) return layer_error(l, e, "expected the labels of a loss, found another value");
-    if (l->in.rank != 2 || l->in.dim[0] != l->ins[1].shape.dim[0])
-        return layer_error(l, e, "expected a row (N, C) for each label, found %s for %s", shape_text(&l->in, a),
+    const int last = l->in.rank - 1;
+    const int64_t dim = options_int(&l->options, "dim");
+    if (dim != -1 && dim != last) return layer_error(l, e, "expected the last dimension, -1, found %" PRId64, dim);
+    Shape rows = l->in;
+    rows.dim[rows.rank = last] = 1;
+    if (!shape_equal(&rows, &l->ins[1].shape))
+        return layer_error(l, e, "expected a row of classes for each label, found %s for %s", shape_text(&l->in, a),
                            shape_text(&l->ins[1].shape, b));
-    plain_output(l, shape2(l->in.dim[0], 1));
+    Shape out = l->in;
+    out.dim[last] = 1;
+    plain_output(l, out);
     return OK;
 }
 
+/* The op's rows are (N, C): (N, T, C) is a view of them. */
 int layer_gather_forward(Lower *lw, const Layer *l, const int *in) {
-    return lower_op(lw, OP_gather, l, (int[]){lower_plain(lw, l, in[0]), in[1]}, 2, NULL);
+    const int64_t count = shape_elements(&l->out);
+    Layer rows = *l;
+    int x = lower_plain(lw, l, in[0]);
+    if (l->in.rank > 2) x = lower_view_as(lw, l, "flat", shape2(count, shape_elements(&l->in) / count), x);
+    rows.out = shape2(count, 1);
+    const int y = lower_op(lw, OP_gather, &rows, (int[]){x, in[1]}, 2, NULL);
+    return l->in.rank > 2 ? lower_view_as(lw, l, "unflat", l->out, y) : y;
 }
 
 /* ---- parameters: a value that reads nothing */

@@ -54,6 +54,8 @@ int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Er
 
 /* Is it a loss whose target is a class for each row, not numbers like the output? */
 bool layer_has_labels(const Layer *l);
+/* The dimension of such a loss's input that has the classes. */
+int layer_class_dim(const Layer *l);
 
 /* How many axes its images have: 2 of (N, C, H, W); 1 of (N, C, L), for kinds whose options are whole numbers in place
  * of pairs. Ops always have two axes: a layer's only axis is their width, and their height is 1. */

@@ -28,7 +28,7 @@ const char *layer_kind_name(int i, char *role) {
 }
 
 static bool is_loss(const Layer *l) { return strchr("sf", l->kind->role) != NULL; }
-static bool holds_layers(const Layer *l) { return strchr("cf", l->kind->role) != NULL; }
+static bool holds_layers(const Layer *l) { return strchr("chf", l->kind->role) != NULL; }
 
 const char *layer_kind(const Layer *l) { return l->kind->name; }
 
@@ -217,7 +217,7 @@ void layer_output_image(Layer *l, int64_t channels, const int64_t size[2]) {
 }
 
 /* Tensor operations take parameters, and values of 1 dimension; so do functions of elements, and containers. */
-static bool takes_any(const Layer *l) { return strchr("tgca", l->kind->role) != NULL; }
+static bool takes_any(const Layer *l) { return strchr("tghca", l->kind->role) != NULL; }
 
 static int expect_activations(const Layer *l, Err *e) {
     char text[SHAPE_TEXT];
@@ -228,9 +228,9 @@ static int expect_activations(const Layer *l, Err *e) {
     return OK;
 }
 
-/* Graphs hand on what gather, MaskedFill, Where and Compare alone read; sums and products of values do not read it. */
+/* Labels, masks and positions are read by kinds of role g alone; kinds of role h hand them on to these. */
 static int expect_readable(const Layer *l, const Value *v, Err *e) {
-    if (l->kind->role == 'g' || l->kind->shape == layer_graph_shape) return OK;
+    if (strchr("gh", l->kind->role)) return OK;
     if (v->labels) return layer_error(l, e, "reads the labels of a loss, which only gather does");
     if (v->mask) return layer_error(l, e, "reads a mask, which only masked_fill and where do");
     if (v->positions) return layer_error(l, e, "reads what arange gives, which only ge, gt, le and lt do");
@@ -245,13 +245,13 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     for (int k = 0; k < n_in && strchr("lmtig", l->kind->role); k++) lay(&l->ins[k], takes_lines(l));
     if (is_loss(l)) l->in_rows = false;
     l->output = l->ins[0];
-    int code = strchr("cmtg", l->kind->role) ? OK : layer_expect_inputs(l, 1, e);
+    int code = strchr("chmtg", l->kind->role) ? OK : layer_expect_inputs(l, 1, e);
     for (int k = 0; k < n_in && !code; k++) code = expect_readable(l, &in[k], e);
     if (!code) code = expect_activations(l, e);
     if (code) return code;
     code = options_finish(&l->options, e);
     if (code) return layer_blame(l, e, code);
-    if (l->kind->role != 'c') {
+    if (!strchr("ch", l->kind->role)) {
         l->output.input = l->output.param = l->output.labels = false;
         l->output.positions = l->output.mask = false;
     }

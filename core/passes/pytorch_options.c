@@ -1,7 +1,9 @@
 /* The options of PyTorch's step, "name=value name=value": a table of the setting "pytorch". */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "settings.h"
 
 static int set_ternary(const char *name, Ternary *to, const char *value, Err *e) {
@@ -45,14 +47,31 @@ static int set_attention(SdpBackend *to, const char *value, Err *e) {
 #undef X
 }
 
+/* "20480,20480": bytes of each tensor */
+static int set_resident(PyTorchOptions *o, const char *value, Err *e) {
+    const double most = (double)(INT64_C(1) << 50);
+    bool good = true, more = true;
+    const char *at = value, *end = value;
+    for (o->n_resident = 0; good && more && o->n_resident < RESIDENTS; at = end + 1) {
+        const double bytes = number_read(at, &end);
+        more = *end == ',';
+        good = end != at && (more || !*end) && bytes >= 1 && bytes <= most && bytes == floor(bytes);
+        if (good) o->resident[o->n_resident++] = (int64_t)bytes;
+    }
+    if (good && !more) return OK;
+    return err_set(e, ERR_SCRIPT, "pytorch: resident: expected the bytes of at most %d tensors, with commas between "
+                   "them, found %s", RESIDENTS, value);
+}
+
 static int set_one(PyTorchOptions *o, const char *name, const char *value, Err *e) {
     const struct { const char *name; Ternary *to; } ternary[] = {
         {"foreach", &o->foreach}, {"fused", &o->fused}, {"set_to_none", &o->set_to_none},
         {"use_reentrant", &o->use_reentrant}, {"channels_last", &o->channels_last},
-        {"cudnn_benchmark", &o->cudnn_benchmark}};
+        {"cudnn_benchmark", &o->cudnn_benchmark}, {"step_function", &o->step_function}};
     for (size_t i = 0; i < ARRAY_LEN(ternary); i++)
         if (!strcmp(ternary[i].name, name)) return set_ternary(name, ternary[i].to, value, e);
     if (!strcmp(name, "keep")) return set_keep(o, value, e);
+    if (!strcmp(name, "resident")) return set_resident(o, value, e);
     if (!strcmp(name, "alloc_conf")) return caching_settings_parse(value, &o->caching, e);
     if (!strcmp(name, "attention")) return set_attention(&o->attention, value, e);
     if (!strcmp(name, "version")) {
@@ -62,7 +81,7 @@ static int set_one(PyTorchOptions *o, const char *name, const char *value, Err *
         return OK;
     }
     return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, attention, channels_last, "
-                   "cudnn_benchmark, foreach, fused, keep, set_to_none, use_reentrant or version", name);
+                   "cudnn_benchmark, foreach, fused, keep, resident, set_to_none, step_function, use_reentrant or version", name);
 }
 
 int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e) {

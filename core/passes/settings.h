@@ -145,15 +145,19 @@ const char *sdp_backend_text(SdpBackend b);
 
 /* What a training loop of PyTorch may choose; its defaults where a script says nothing. */
 typedef enum Ternary { UNSAID, SAID_FALSE, SAID_TRUE } Ternary;
+enum { RESIDENTS = 8 };
 typedef struct PyTorchOptions {
     Ternary foreach, fused;  /* of the optimizer: PyTorch's default is foreach, where there is that form */
     Ternary set_to_none;     /* of zero_grad: true */
     Ternary use_reentrant;   /* of torch.utils.checkpoint: false */
     bool drops_output, drops_loss; /* keep: without that variable; false, so that the default keeps both */
+    Ternary step_function;   /* a step is a function of x and y, with whose end output and loss go: false */
     SdpBackend attention;    /* sdpa_kernel(): any */
     char version[8];         /* of PyTorch, "2.15"; "": the newest that is known (core/eager/versions.def) */
     Ternary channels_last;   /* model and x are .to(memory_format=torch.channels_last): false */
     Ternary cudnn_benchmark; /* torch.backends.cudnn.benchmark: false */
+    int n_resident;
+    int64_t resident[RESIDENTS]; /* bytes of each tensor that the script holds beside the model, before the first step */
     CachingSettings caching; /* alloc_conf: what PYTORCH_CUDA_ALLOC_CONF says */
 } PyTorchOptions;
 /* From "alloc_conf=expandable_segments:True fused=true". ERR_SCRIPT: an unknown name, or a value that it cannot have. */

@@ -52,6 +52,10 @@ fails "predict both.lua --set framework=pytorch --set checkpoint=all" 'expected 
     "another choice of checkpoints than PyTorch's"
 fails "predict both.lua --set framework=pytorch --set precision=master_bf16" "master_bf16" "a precision that it has not"
 fails "predict both.lua --set framework=pytorch --set pytorch=fuzed=true" "there is no option fuzed" "an unknown option" 2
+for given in 0 1.5 x -1; do
+    fails "predict both.lua --set framework=pytorch --set pytorch=resident=$given" "--set: pytorch: resident: expected the bytes of at most 8 tensors" \
+        "resident=$given" 2
+done
 fails "predict both.lua --set framework=pytorch --set pytorch=alloc_conf=x:1" "expandable_segments" \
     "an unknown key of the allocator" 2
 finish

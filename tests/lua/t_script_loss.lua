@@ -49,6 +49,30 @@ local _, half = train(0.5 * nn.CrossEntropyLoss(), "fp32")
 local _, own = train(0.5 * nn.Loss(cross_entropy), "fp32")
 tap.ok(farthest(half, own) <= 2e-6, "times a number")
 
+-- ---- logits of sequences, (N, T, C): the same as their rows
+
+local function sequences(last, loss)
+  local model = nn.Sequential{nn.Linear(FEATURES, 96), nn.Tanh(), nn.Linear(96, CLASSES), last}
+  local trainer <close> = assert(mt.trainer{model = model, input = {3, FEATURES}, batch = BATCH, loss = loss, seed = 3,
+    optimizer = optim.SGD{lr = 0.1}})
+  local x, y, found = {}, {}, nil
+  for i = 1, BATCH * 3 * FEATURES do x[i] = math.cos(0.37 * i) end
+  for i = 1, BATCH * 3 do y[i] = i % CLASSES end
+  for _ = 1, STEPS do found = assert(trainer:step(x, y)) end
+  return found, trainer:read "0.weight"
+end
+
+local rows_loss, rows = sequences(nn.Flatten(0, 1), nn.CrossEntropyLoss())
+local whole_loss, whole = sequences(nn.Identity(), nn.Loss(cross_entropy))
+tap.ok(math.abs(rows_loss - whole_loss) <= 2e-6, ("(N, T, C): loss %g"):format(whole_loss))
+tap.ok(farthest(rows, whole) <= 2e-6, "the weights")
+tap.raises("a row of classes for each label, found (18, 5) for (6, 3)", "labels of another shape", function()
+  return sequences(nn.Identity(), nn.Loss(function(x, y) return x:flatten(0, 1):gather(-1, y:unsqueeze(-1)) end))
+end)
+tap.raises("expected the last dimension", "unsqueeze(1) of labels (N, T)", function()
+  return sequences(nn.Identity(), nn.Loss(function(x, y) return x:gather(-1, y:unsqueeze(1)) end))
+end)
+
 -- ---- mistakes, with the line of the script
 local function wrong(expected, what, forward)
   tap.raises(expected, what, function() return train(nn.Loss(forward)) end)
@@ -57,5 +81,5 @@ tap.raises("Loss: forward: expected a function", "no function", nn.Loss)
 wrong("labels have no method float", "labels are no numbers", function(x, y) return x - y:float() end)
 wrong(tap.line(), "says the line", function(x, y) return x - y:float() end)
 wrong("expected y:unsqueeze(-1) of the labels", "gather by another value", function(x) return x:gather(-1, x) end)
-wrong("expected dimension -1", "gather along another dimension", function(x, y) return x:gather(0, y:unsqueeze(-1)) end)
+wrong("expected the last dimension, -1, found 0", "gather along another dimension", function(x, y) return x:gather(0, y:unsqueeze(-1)) end)
 tap.done()

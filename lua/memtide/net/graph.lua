@@ -179,7 +179,7 @@ local function run(trace, self, forward)
   local inputs = trace.inputs
   for k = 1, math.max(1, info.nparams - 1) do inputs[k] = setmetatable({trace = trace, index = -k}, Value) end
   local depth = #running
-  local ended <close> = setmetatable({}, {__close = function() running[depth + 1] = nil end})
+  local _ <close> = setmetatable({}, {__close = function() running[depth + 1] = nil end})
   running[depth + 1] = trace
   local results = table.pack(forward(self, table.unpack(inputs)))
   trace.open = false

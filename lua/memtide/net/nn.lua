@@ -178,7 +178,7 @@ end
 
 for _, kind in ipairs(core.layer_kinds()) do
   local name, spec = kind.name, kind.spec
-  if kind.role == "c" then nn[name] = container(name, spec)
+  if kind.role:find "[ch]" then nn[name] = container(name, spec)
   elseif kind.role == "s" or kind.role == "f" then nn[name] = specs.constructor(name, spec, Loss)
   else
     nn[name] = constructor(name, spec, Layer)
@@ -215,19 +215,20 @@ Labels.__index = function(_, name)
   end
   return function(labels, dim)
     if rawget(labels, "column") or dim ~= -1 and dim ~= 1 then util.fail "labels: unsqueeze(-1) is known, and once" end
-    return setmetatable({value = labels.value, column = true}, Labels)
+    return setmetatable({value = labels.value, column = dim}, Labels)
   end
 end
 
 function graph.functions.gather(x, dim, index)
-  if dim ~= -1 and dim ~= 1 then util.fail("gather: expected dimension -1, found %s", tostring(dim)) end
   if getmetatable(index) ~= Labels or not rawget(index, "column") then
     util.fail "gather: expected y:unsqueeze(-1) of the labels y as its index"
   end
-  return graph.call(nn.Gather(), x, index.value)
+  util.check_type("gather: dim", dim, "number")
+  return graph.call(nn.Gather(math.max(dim, index.column)), x, index.value) -- 1 is the last of (N, C) alone
 end
 
--- A loss that a script writes: forward(x, y) of logits x (N, C) and labels y (N) gives values that are then reduced.
+-- A loss that a script writes: forward(x, y) of logits x (N, C) or (N, T, C) and labels y (N) or (N, T) gives values that are
+-- then reduced.
 -- nn.Loss(forward, {reduction = "sum"})
 local loss_of = nn.Loss
 function nn.Loss(forward, options)

@@ -7,7 +7,8 @@ local util = require "memtide.base.util"
 
 local settings = {}
 
--- ---- checks: each is a function that returns the value as memtide uses it, or nil and what was expected
+-- ---- checks: each is a function that returns the value as memtide uses it, or nil and what was expected, or nil, nil
+-- and what is wrong
 
 function settings.whole(least, most)
   local expected = ("a whole number from %d to %d"):format(least, most)
@@ -83,7 +84,7 @@ local function options(row)
     if type(value) ~= "string" then return nil, "a table of options such as {fused = true}" end
     local known, problem = core.check_setting(row.name, value)
     if known then return value end
-    return nil, (problem:gsub("^%w+: ", ""))
+    return nil, nil, (problem:gsub("^%w+: ", ""))
   end
 end
 
@@ -134,11 +135,9 @@ settings.MOST = settings.known.batch.most -- the largest count
 
 -- The checked value of a setting; raises at `where` if it is wrong. place: what the message calls the giver.
 function settings.check(where, place, name, value)
-  local checked, expected = settings.known[name].check(value)
-  if checked == nil then
-    util.fail_at(where, "%s: %s: expected %s, found %s", place, name, expected, literal.of(value))
-  end
-  return checked
+  local checked, expected, wrong = settings.known[name].check(value)
+  if checked ~= nil then return checked end
+  util.fail_at(where, "%s: %s: %s", place, name, wrong or ("expected %s, found %s"):format(expected, literal.of(value)))
 end
 
 -- The settings that core.compile takes, from a cell's values.

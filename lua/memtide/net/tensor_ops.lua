@@ -124,9 +124,9 @@ return function(nn, graph)
 
   for name, triangle in pairs(TRIANGLES) do
     nn[name] = function(rows, columns)
-      local mask = {end_of(name, rows, 1), end_of(name, columns, 0), triangle[1], triangle[2]}
+      local m = {end_of(name, rows, 1), end_of(name, columns, 0), triangle[1], triangle[2]}
       local value = graph.call(nn.Compare(name), rows[1], columns[1])
-      Triangles[value] = setmetatable(mask, Mask)
+      Triangles[value] = setmetatable(m, Mask)
       return value
     end
   end
