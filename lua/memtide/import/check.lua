@@ -64,7 +64,7 @@ end
 -- gradients = {[name] = norm}}, of the exporter. Returns lines for the user. Raises a failure: the step cannot be run.
 return function(experiment, path, expected)
   local network = nn.network(without_noise(experiment.base.model()), experiment.base.loss,
-    {expected.batch, table.unpack(experiment.base.input)})
+    expected.batch, experiment.base.input)
   local device = util.must(core.device "cpu")
   local program = util.must(core.compile(network, {optimizer = experiment.base.optimizer, keep_gradients = true,
     keep_output = true}, device))

@@ -329,10 +329,9 @@ function hf.import(path)
   end
   local found, notes = hf.read(file), {}
   local built, layer = util.try(models[found.name], nil, found.options)
-  local input = found.family.longest and {1, 1} or {1, found.all.num_channels, found.all.image_size,
-    found.all.image_size}
+  local input = found.family.longest and {1} or {found.all.num_channels, found.all.image_size, found.all.image_size}
   local network
-  if built then built, network = util.try(nn.network, nil, layer, nil, input) end
+  if built then built, network = util.try(nn.network, nil, layer, nil, 1, input) end
   if not built then fail(file, "%s", util.text_of(network or layer)) end
   local parameters = network:parameters()
   local given = weights_of(folder, layer, network, notes)
