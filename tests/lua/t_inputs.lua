@@ -104,7 +104,8 @@ local zip = data.zip({ids = ids, pixels = pixels}, "ids")
 tap.is(zip:info().count, 10, "as many samples as each dataset")
 tap.is(zip:info().classes, 5, "the classes are those of the dataset with the targets")
 local loader = data.loader{zip, batch = BATCH, shuffle = true, seed = 7}
-local of_ids, of_pixels = data.loader{ids, batch = BATCH, shuffle = true, seed = 7}, data.loader{pixels, batch = BATCH, shuffle = true, seed = 7}
+local of_ids = data.loader{ids, batch = BATCH, shuffle = true, seed = 7}
+local of_pixels = data.loader{pixels, batch = BATCH, shuffle = true, seed = 7}
 local one, two, same, counts = of_ids:epoch(), of_pixels:epoch(), true, {}
 for bx, by, n in loader:epoch() do
   local ix, iy = one()

@@ -89,10 +89,10 @@ local FAMILIES = {
 
 -- Families that are known and cannot be imported, and why
 local NOT_HERE = {
-  t5 = "it reads two sequences, and a network has one input",
-  bart = "it reads two sequences, and a network has one input",
-  whisper = "it reads sound and tokens, and a network has one input",
-  clip = "it reads images and tokens, and a network has one input",
+  t5 = "mt.models has no family that reads two sequences",
+  bart = "mt.models has no family that reads two sequences",
+  whisper = "mt.models has no family that reads sound and tokens",
+  clip = "mt.models has no family that reads images and tokens",
   mixtral = "mixtures of experts are no layer",
   mamba = "scans of states are no layer",
 }
