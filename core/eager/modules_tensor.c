@@ -61,6 +61,18 @@ Tensor *module_compare(Eager *g, const Layer *l, Tensor *const *in) {
     return mask;
 }
 
+/* A buffer was made when the model was moved; torch.tensor(values, device=device) is made at each call. */
+Tensor *module_constant(Eager *g, const Layer *l, Tensor *const *in) {
+    (void)in;
+    return l->kind->which ? aten_random(g, "aten::to", size_from(&l->out), l->out_below ? T_LONG : T_FLOAT)
+                          : tensor_ref(module_param(g, l, 0));
+}
+
+Tensor *module_index(Eager *g, const Layer *l, Tensor *const *in) {
+    (void)l;
+    return aten_index(g, in[0], in[1]);
+}
+
 Tensor *module_gather(Eager *g, const Layer *l, Tensor *const *in) {
     (void)l;
     return aten_gather(g, in[0], in[1]);

@@ -3,6 +3,7 @@
 --   a number, true or false         a constant; a parameter of a function may stand in its place
 --   a string                        a word: an option's value ("same"), or in a text a piece of Lua that is fixed
 --   {tag = "list", form, ...}       {3, 5}
+--   {tag = "constant", name}        numbers of a tensor, by their name in the description
 --   {tag = "text", form, ...}       pieces of an expression: {tag = "text", "F.relu(", {tag = "value", n = 3}, ")"}
 --   {tag = "value", n}              what forward has computed: see forward.lua
 --   {tag = "layer", kind, options}  nn.KIND(...); options[name] = form, all of them, the default ones, too
@@ -47,7 +48,7 @@ end
 function forms.identity(form) return identity(form) end
 
 local function is_constant(form)
-  return type(form) == "number" or type(form) == "boolean" or type(form) == "table" and form.tag == "list"
+  return type(form) == "number" or type(form) == "boolean" or type(form) == "table" and (form.tag == "list" or form.tag == "constant")
 end
 
 -- Equal for layers that may be cases of one function

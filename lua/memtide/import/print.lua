@@ -1,4 +1,5 @@
 -- The text of forms (forms.lua).
+local constants = require "memtide.import.constants"
 local core = require "memtide.core"
 local forward = require "memtide.import.forward"
 local spelling = require "memtide.import.spelling"
@@ -78,6 +79,7 @@ TAGS["function"] = function(form, indent, value)
 end
 
 function TAGS.parameter(form) return form.name end
+function TAGS.constant(form) return constants.name(form.name) end
 
 function TAGS.list(form, indent, value)
   local items = {}

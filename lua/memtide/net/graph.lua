@@ -76,7 +76,9 @@ function graph.input()
   return trace and trace.inputs[1] or util.fail "stands in the forward function of an nn.Graph, found outside of one"
 end
 
-function Value.__index(_, name)
+-- x:method, and x[index]: rows by a constant
+function Value.__index(value, name)
+  if is_value(name) then return functions.index(value, name) end
   return functions[name] or util.fail("a value has no method %s%s", tostring(name), missing[name] and
     ": " .. missing[name] or util.meant(name, util.sorted_keys(functions)))
 end
@@ -122,13 +124,15 @@ local function register(what, is_layer)
   return children, keys, plain
 end
 
--- A parameter is a value wherever it is named.
+local VALUES = {Parameter = true, Buffer = true}
+
+-- A parameter or a buffer is a value wherever it is named.
 local function self_of(trace, children, plain)
   local parameters = {}
   return setmetatable({}, {
     __index = function(_, name)
       local child = children[name]
-      if child ~= nil and child.kind == "Parameter" then
+      if child ~= nil and VALUES[child.kind] then
         parameters[name] = parameters[name] or graph.call(child, trace.inputs[1])
         return parameters[name]
       end

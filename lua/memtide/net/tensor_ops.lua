@@ -277,7 +277,10 @@ return function(nn, graph)
     return x
   end
 
-  functions.arange, functions.compare = nil, nil -- nn.arange(n) and nn.ge(a, b) are no methods
+  -- torch.tensor: a constant that each call makes
+  function nn.tensor(values, options) return graph.call(nn.Tensor(values, options), graph.input()) end
+
+  for _, name in ipairs{"arange", "compare", "buffer", "tensor"} do functions[name] = nil end -- they are no methods
   for name, call in pairs(functions) do
     if name ~= "size" and name ~= "view" then nn[name] = call end
   end
