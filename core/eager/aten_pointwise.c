@@ -308,6 +308,14 @@ Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type) {
     return tensor_new(g, type, size);
 }
 
+Tensor *aten_triangle(Eager *g, int64_t rows, int64_t columns) {
+    Tensor *ones = aten_random(g, "aten::ones", SIZE(rows, columns), T_BOOL);
+    Tensor *triangle = aten_random(g, "aten::tril", ones->size, T_BOOL);
+    READS(g, ones);
+    tensor_drop(g, ones);
+    return triangle;
+}
+
 /* ---- prelu: both gradients at x's size; the weight's is summed up */
 
 static void apply_prelu(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
