@@ -195,7 +195,7 @@ def masked(width, bias=(), frozen=False, turned=False, keys=4, **how):
     parameter = f"bias = nn.{'Frozen(nn.Parameter' if frozen else 'Parameter'}{{{lua(list(bias))[1:-1]}}}{')' * frozen}, "
     return Written(f"""nn.Graph{{q = nn.Linear(24, 4 * {width}), k = nn.Linear(24, {keys} * {width}),
     v = nn.Linear(24, {keys} * {width}), {parameter if bias else ""}
-    order = {{{'"bias", ' if bias else ""}"q", "k", "v"}},
+    order = {{"q", "k", "v"{', "bias"' if bias else ""}}},
     forward = function(self, x)
       local q, k, v = self.q(x), self.k(x), self.v(x)
       {"local bias = self.bias" + (":transpose(0, 2)" if turned else "") if bias else ""}

@@ -427,7 +427,7 @@ class Masked(nn.Module):
     def __init__(self, features, width, keys=4, bias=(), frozen=False, turned=False, **how):
         super().__init__()
         self.q, self.k, self.v = (nn.Linear(features, heads * width) for heads in (4, keys, keys))
-        self.bias = nn.Parameter(torch.zeros(bias), requires_grad=not frozen) if bias else None
+        self.bias = nn.ParameterList([nn.Parameter(torch.zeros(bias), requires_grad=not frozen)] if bias else [])
         self.width, self.turned = width, turned
         self.is_causal, self.window, self.softcap, self.dropout = (
             how.get(name, 0) for name in ("is_causal", "window", "softcap", "dropout_p"))
@@ -480,7 +480,9 @@ class Masked(nn.Module):
 
     def forward(self, x):
         q, k, v = self.q(x), self.k(x), self.v(x)
-        bias = self.bias.transpose(0, 2) if self.turned else self.bias
+        bias = self.bias[0] if len(self.bias) else None
+        if self.turned:
+            bias = bias.transpose(0, 2)
         return self.attention(q, k, v, bias)
 
 
