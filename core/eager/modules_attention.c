@@ -140,11 +140,11 @@ static bool has_window(const Layer *l) {
 
 bool attention_is_plain(const Layer *l) { return !has_window(l) && !is_capped(l); }
 
-/* is_causal and the window as a mask where the kernel is not told: of booleans, or put into the bias, which a cap makes of
- * zeros. A bias alone is the mask. NULL: there is none. */
+/* For q (N, T, C) and k (N, S, C): is_causal and the window as a mask where the kernel is not told, of booleans, or put into
+ * the bias, which with a cap is one of zeros where there is none. A bias alone is the mask. NULL: there is none. */
 static Tensor *attention_mask(Eager *g, const Layer *l, const Tensor *q, const Tensor *k, Tensor *bias) {
     GUARD(g);
-    const int64_t steps = q->size.of[2], keys = k->size.of[2];
+    const int64_t steps = q->size.of[1], keys = k->size.of[1];
     if (!options_bool(&l->options, "is_causal") || (attention_is_plain(l) && !bias)) return tensor_ref(bias);
     Tensor *seen = aten_triangle(g, steps, keys);
     if (has_window(l)) tensor_set(g, &seen, aten_random(g, "aten::triu", seen->size, T_BOOL));
@@ -191,15 +191,14 @@ static Tensor *capped_attention(Eager *g, Tensor *q, Tensor *k, Tensor *v, Tenso
 Tensor *module_sdpa(Eager *g, const Layer *l, Tensor *const *in) {
     const int64_t heads = options_int(&l->options, "num_heads"), width = in[0]->size.of[2] / heads;
     const double dropout = g->training ? options_float(&l->options, "dropout_p") : 0;
-    Tensor *part[3];
+    Tensor *mask = attention_mask(g, l, in[0], in[1], l->n_in > 3 ? in[3] : NULL), *part[3];
     for (int i = 0; i < 3; i++) part[i] = heads_apart(g, in[i], in[i]->size.of[2] / width);
-    Tensor *mask = attention_mask(g, l, part[0], part[1], l->n_in > 3 ? in[3] : NULL);
     const SdpaHow how = {dropout, options_bool(&l->options, "is_causal") && !mask, mask};
     Tensor *y = is_capped(l) ? capped_attention(g, part[0], part[1], part[2], mask, dropout)
                              : aten_sdpa(g, part[0], part[1], part[2], how);
     for (int i = 0; i < 3; i++) tensor_drop(g, part[i]);
-    tensor_drop(g, mask);
     if (!is_capped(l)) tensor_set(g, &y, heads_together(g, y));
+    tensor_drop(g, mask);
     return y;
 }
 

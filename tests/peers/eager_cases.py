@@ -207,6 +207,7 @@ def masked(width, bias=(), frozen=False, turned=False, keys=4, **how):
 for name, steps, batch, options in (
         ("bias", 11, 5, dict(bias=(11, 11))), ("bias_aligned", 24, 5, dict(bias=(24, 24))), ("bias_whole", 16, 3, dict(bias=(3, 4, 16, 16))),
         ("bias_heads", 11, 5, dict(bias=(4, 11, 11), dropout_p=0.5)), ("bias_turned", 16, 5, dict(bias=(16, 16, 4), turned=True)),
+        ("bias_turned_causal", 16, 5, dict(bias=(16, 16, 4), turned=True, is_causal=True)),
         ("bias_frozen", 11, 5, dict(bias=(1, 4, 11, 11), frozen=True)), ("bias_causal", 11, 5, dict(bias=(11, 11), is_causal=True)),
         ("bias_window", 11, 5, dict(bias=(4, 11, 11), is_causal=True, window=3)),
         ("window", 11, 5, dict(keys=2, is_causal=True, window=3)), ("window_aligned", 16, 5, dict(is_causal=True, window=3, dropout_p=0.5)),

@@ -467,14 +467,13 @@ class Masked(nn.Module):
         def heads(x):
             return x.view(*x.shape[:2], -1, self.width).transpose(1, 2)
 
+        mask = self.mask(q, k, bias)
         if self.softcap:
-            y = self.capped(heads(q), heads(k), heads(v), self.mask(q, k, bias))
+            y = self.capped(heads(q), heads(k), heads(v), mask)
         else:
-            mask = self.mask(q, k, bias)
             y = F.scaled_dot_product_attention(
                 heads(q), heads(k), heads(v), attn_mask=mask, dropout_p=self.dropout if self.training else 0,
                 is_causal=bool(self.is_causal) and mask is None, enable_gqa=k.shape[2] != q.shape[2])
-            del mask
             y = y.transpose(1, 2).contiguous()
         return y.view(*y.shape[:2], -1)
 
