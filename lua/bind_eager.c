@@ -7,9 +7,6 @@
 #include "bind_program.h"
 #include "eager/eager.h"
 
-/* A step is like the one before it once states and gradients are there: the third is looked at. */
-enum { STEPS = 3 };
-
 /* of: by EstimateKind; the bounds are zeroed where no size is estimated */
 typedef struct EagerBox { EagerStep of[ESTIMATES]; CachingSettings caching; } EagerBox;
 
@@ -35,7 +32,7 @@ static const Card *card_at(lua_State *L, int index) {
     return card;
 }
 
-/* eager(network, settings, card) -> the trace of three steps of PyTorch's loop */
+/* eager(network, settings, card) -> the trace of some steps of PyTorch's loop, of which the last is like all later ones */
 static int new_trace(lua_State *L) {
     Err e;
     lua_settop(L, 3);
@@ -48,7 +45,7 @@ static int new_trace(lua_State *L) {
     EagerBox *content = box->content = mem_new(sizeof *content);
     int code = content ? OK : err_set(&e, ERR_HOST_MEMORY, "out of host memory for a trace");
     for (int k = 0; k < ESTIMATES && !code && (k == 0 || content->of[0].estimated); k++)
-        code = eager_trace(n, &s, card, STEPS, (EstimateKind)k, &content->of[k], &e);
+        code = eager_trace(n, &s, card, eager_steps(&s), (EstimateKind)k, &content->of[k], &e);
     if (code) return bind_fail(L, &e);
     content->caching = s.pytorch.caching;
     return 1;
@@ -243,14 +240,15 @@ static int convolutions(lua_State *L) {
         WORKSPACE_SOURCES(X)
 #undef X
     };
-    const ConvCalls *convs = &((EagerBox *)bind_get(L, 1, BOX_TRACE))->of->convs;
+    const EagerStep *made = ((EagerBox *)bind_get(L, 1, BOX_TRACE))->of;
+    const ConvCalls *convs = &made->convs;
     lua_newtable(L);
     for (int i = 0, n = 0; i < WORKSPACE_SOURCE_COUNT; i++) {
         const int version = (int)convs->version[i];
         if (!convs->count[i]) continue;
         lua_createtable(L, 0, 3);
         bind_set_string(L, "source", names[i]);
-        bind_set_integer(L, "passes", convs->count[i] / STEPS);
+        bind_set_integer(L, "passes", convs->count[i] / made->steps);
         if (version) {
             lua_pushfstring(L, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
             lua_setfield(L, -2, "version");

@@ -245,6 +245,50 @@ static int step(lua_State *L) {
     return 3;
 }
 
+/* ---- the parts of a step */
+
+static const Program *program_in_parts(lua_State *L, int which) {
+    const Running *run = running(L);
+    if (!run->program[which]->parts) bind_error(L, "the program runs whole steps: it was compiled without parts");
+    return run->program[which];
+}
+
+static int run_part(lua_State *L, StepPart part, bool fresh, FeedFn *feed, void *arg) {
+    Err e;
+    StepResult found;
+    Running *run = running(L);
+    const int which = which_program(L, run, 2);
+    run->last = which;
+    if (runtime_part(run->r, which, part, fresh, feed, arg, &found, &e)) return bind_fail(L, &e);
+    lua_pushnumber(L, (lua_Number)found.loss);
+    lua_pushnumber(L, found.seconds);
+    lua_pushboolean(L, found.skipped);
+    return 3;
+}
+
+/* runtime:forward(which, x, t) or (which, loader) -> loss, seconds */
+static int forward(lua_State *L) {
+    lua_settop(L, 4);
+    const Running *run = running(L);
+    const int which = which_program(L, run, 2);
+    Feed feed = feed_from(L, run->network[which], program_in_parts(L, which));
+    return run_part(L, PART_FORWARD, false, feed_step, &feed);
+}
+
+/* runtime:backward(which, fresh) -> the loss again, seconds. fresh: gradients are made, not added to */
+static int backward(lua_State *L) {
+    lua_settop(L, 3);
+    program_in_parts(L, which_program(L, running(L), 2));
+    return run_part(L, PART_BACKWARD, lua_toboolean(L, 3), NULL, NULL);
+}
+
+/* runtime:update(which) -> the loss again, seconds, skipped */
+static int update(lua_State *L) {
+    lua_settop(L, 2);
+    program_in_parts(L, which_program(L, running(L), 2));
+    return run_part(L, PART_UPDATE, false, NULL, NULL);
+}
+
 /* ---- looking and changing */
 
 /* runtime:read(name, which) -> {numbers in PyTorch's order}, shape: of a buffer of program `which` (nil: 1) */
@@ -344,8 +388,8 @@ static int finish(lua_State *L) {
 }
 
 void bind_open_runtime(lua_State *L) {
-    static const luaL_Reg methods[] = {{"step", step}, {"read", read_values}, {"write", write_values},
-        {"memory", memory}, {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"step", step}, {"forward", forward}, {"backward", backward}, {"update", update},
+        {"read", read_values}, {"write", write_values}, {"memory", memory}, {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"runtime", new_runtime}, {NULL, NULL}};
     bind_type(L, BOX_RUNTIME, methods);
     luaL_setfuncs(L, functions, 0);

@@ -10,10 +10,15 @@
 
 typedef struct EagerStep {
     Trace trace;    /* of all steps */
+    int steps;
     Work work;      /* of the last one */
     ConvCalls convs; /* of all steps: where the workspaces of convolutions come from */
     bool estimated; /* sizes were estimated that cuDNN alone knows */
 } EagerStep;
+
+/* How many steps show all that later ones do: a step is like the one before it once states and gradients are there, so
+ * that the third is looked at; RAdam's for-loop does more in later steps. */
+int eager_steps(const Settings *s);
 
 /* The steps of PyTorch's usual loop, from model.to(device) on, each of them
  *

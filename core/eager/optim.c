@@ -12,17 +12,18 @@ typedef struct Temporaries {
     int of_gradients;     /* 1 + the list that is made in place where weight decay has made copies of the gradients */
     int passes;           /* tensors of the parameter's size that the step's calls read and write, temporaries among them */
     int with_momentum;    /* ... more of them */
+    int in_loop;          /* ... more of them in the for-loop form */
 } Temporaries;
 
 static const Temporaries temporaries[] = {
-    {OP_sgd, {NULL}, {{NULL}}, false, 0, 3, 5},
-    {OP_adam, {"aten::_foreach_sqrt"}, {{"aten::sqrt", false}, {"aten::div", true}}, true, 0, 18, 0},
-    {OP_radam, {"aten::_foreach_sqrt"}, {{NULL}}, true, 0, 22, 0},
-    {OP_nadam, {"aten::_foreach_sqrt"}, {{"aten::div", false}, {"aten::sqrt", true}}, false, 0, 22, 0},
-    {OP_adamax, {"aten::_foreach_abs"}, {{"aten::abs", false}}, false, 1, 16, 0},
-    {OP_rmsprop, {"aten::_foreach_sqrt"}, {{"aten::sqrt", true}}, false, 0, 13, 5},
-    {OP_adagrad, {"aten::_foreach_sqrt", "aten::_foreach_mul"}, {{"aten::sqrt", true}}, false, 2, 13, 0},
-    {OP_adadelta, {"aten::_foreach_add", "aten::_foreach_add"}, {{"aten::add", true}, {"aten::add", true}}, false, 0, 27, 0},
+    {OP_sgd, {NULL}, {{NULL}}, false, 0, 3, 5, 0},
+    {OP_adam, {"aten::_foreach_sqrt"}, {{"aten::sqrt", false}, {"aten::div", true}}, true, 0, 18, 0, 0},
+    {OP_radam, {"aten::_foreach_sqrt"}, {{NULL}}, true, 0, 22, 0, 6},
+    {OP_nadam, {"aten::_foreach_sqrt"}, {{"aten::div", false}, {"aten::sqrt", true}}, false, 0, 22, 0, 0},
+    {OP_adamax, {"aten::_foreach_abs"}, {{"aten::abs", false}}, false, 1, 16, 0, 0},
+    {OP_rmsprop, {"aten::_foreach_sqrt"}, {{"aten::sqrt", true}}, false, 0, 13, 5, 0},
+    {OP_adagrad, {"aten::_foreach_sqrt", "aten::_foreach_mul"}, {{"aten::sqrt", true}}, false, 2, 13, 0, -2},
+    {OP_adadelta, {"aten::_foreach_add", "aten::_foreach_add"}, {{"aten::add", true}, {"aten::add", true}}, false, 0, 27, 0, 0},
 };
 
 static OpKind rule_of(const EagerOptim *s) { return optimizer_op(s->optimizer, NULL); }
@@ -36,12 +37,25 @@ static const Temporaries *temporaries_of(const EagerOptim *s) {
 const char *optim_unknown(const Optimizer *o, OptimForm form) {
     switch (o->kind) {
     case OPTIM_Adam8bit: case OPTIM_AdamW8bit: return "torchao's 8-bit optimizers are not predicted";
-    case OPTIM_RAdam: return form == FORM_FORLOOP ? "RAdam's for-loop form is not predicted" : NULL;
     case OPTIM_Rule: return form == FORM_FORLOOP ? NULL : "a Rule is a for-loop over parameters: it has no other form";
     default: break;
     }
     const bool fused = o->kind == OPTIM_SGD || o->kind == OPTIM_Adam || o->kind == OPTIM_AdamW || o->kind == OPTIM_Adagrad;
     return form == FORM_FUSED && !fused ? "has no fused form: SGD, Adam, AdamW and Adagrad have one" : NULL;
+}
+
+/* Has RAdam seen enough squares to divide by them? */
+static bool is_rectified(const OptimRule *r, int step) {
+    return optim_rectified(r->beta2, step, optim_seen(r->beta2, step)) > 0;
+}
+
+/* Most need the first step, which makes states. RAdam never divides by squares if it forgets them too soon. */
+int optim_settled(const Optimizer *o, OptimForm form) {
+    enum { LONGEST = 1000 };
+    const bool waits = optimizer_op(o, NULL) == OP_radam && form == FORM_FORLOOP;
+    int step = 2;
+    while (waits && step < LONGEST && !is_rectified(&o->rule, step)) step++;
+    return step < LONGEST ? step : 2;
 }
 
 /* ---- states */
@@ -102,7 +116,7 @@ static void start_momentum(Eager *g, EagerOptim *s, int i, const char *op) {
 }
 
 static bool starts_momentum(const EagerOptim *s) {
-    return rule_of(s) == OP_sgd && s->optimizer->rule.momentum != 0 && !s->begun;
+    return rule_of(s) == OP_sgd && s->optimizer->rule.momentum != 0 && !s->made;
 }
 
 static bool decays_gradients(const EagerOptim *s) {
@@ -142,6 +156,32 @@ static void run_forloop(Eager *g, EagerOptim *s) {
     }
     tensor_drop(g, grad);
     for (int k = 0; k < 2; k++) tensor_drop(g, variable[k]);
+}
+
+/* ---- RAdam's for-loop, which divides by the squares once it has seen enough of them */
+
+/* bias_corrected_exp_avg * lr * _compute_adaptive_lr() * rect; bias_corrected_exp_avg is bound to a variable. */
+static void run_radam(Eager *g, EagerOptim *s) {
+    const bool rectified = is_rectified(&s->optimizer->rule, s->made + 1);
+    Tensor *grad = NULL, *average = NULL;
+    for (int i = 0; i < s->n; i++) {
+        const Tensor *p = s->params[i];
+        tensor_set(g, &grad, NULL);
+        if (decays_gradients(s)) grad = like(g, "aten::add", p);
+        tensor_set(g, &average, like(g, "aten::div", p));
+        Tensor *step = like(g, "aten::mul", p);
+        if (rectified) {
+            Tensor *root = like(g, "aten::sqrt", p), *inverse = like(g, "aten::reciprocal", p), *rate = like(g, "aten::mul", p);
+            tensor_drop(g, inverse);
+            tensor_drop(g, root);
+            tensor_set(g, &step, like(g, "aten::mul", p));
+            tensor_drop(g, rate);
+            tensor_set(g, &step, like(g, "aten::mul", p));
+        }
+        tensor_drop(g, step);
+    }
+    tensor_drop(g, grad);
+    tensor_drop(g, average);
 }
 
 /* ---- Adafactor, which has the for-loop form alone. Of a matrix a number for each row and each column is kept. */
@@ -241,7 +281,7 @@ static void run_turn(Eager *g, EagerOptim *s, int i, Turn *last, Turn *now) {
     Tensor **state = s->states[i];
     for (int k = 0; k < f->states; k++) {
         g->category = CAT_OPTIMIZER;
-        if (!s->begun && !has_default(f, k)) state[k] = like(g, "aten::zeros_like", s->params[i]);
+        if (!s->made && !has_default(f, k)) state[k] = like(g, "aten::zeros_like", s->params[i]);
         if (f->replaced[k] == FORMULA_KEPT) continue;
         now->before[k] = state[k];
         state[k] = NULL;
@@ -251,7 +291,7 @@ static void run_turn(Eager *g, EagerOptim *s, int i, Turn *last, Turn *now) {
         const FormulaStep *step = &f->step[n];
         g->category = step->until == FORMULA_KEPT ? CAT_OPTIMIZER : CAT_OTHER;
         if (!step->scalar && !step->inplace) now->made[n] = run_formula_step(g, s, step, s->params[i]);
-        if (step->fn == FORMULA_DEFAULT && !s->begun) {
+        if (step->fn == FORMULA_DEFAULT && !s->made) {
             Tensor **to = f->replaced[step->of[0]] == FORMULA_KEPT ? &state[step->of[0]] : &now->before[step->of[0]];
             *to = now->made[n];
             now->made[n] = NULL;
@@ -297,13 +337,13 @@ static int formula_passes(const Formula *f) {
 static int passes(const EagerOptim *s) {
     const OptimRule *r = &s->optimizer->rule;
     const Temporaries *t = temporaries_of(s);
-    const bool adagrad = rule_of(s) == OP_adagrad, momentum = r->momentum != 0;
+    const bool adagrad = rule_of(s) == OP_adagrad, forloop = s->form == FORM_FORLOOP, momentum = r->momentum != 0;
     if (rule_of(s) == OP_formula) return formula_passes(&s->optimizer->formula);
     if (s->form == FORM_FUSED) return 3 + 2 * (count_states(s) + adagrad + (rule_of(s) == OP_sgd && momentum));
     const int decay = r->weight_decay == 0 ? 0 : r->decoupled ? 2 : 3;
     if (!t) return 17 + decay; /* Adafactor's, of a matrix */
-    const int numerator = adagrad && s->form == FORM_FORLOOP ? 2 : 0; /* that only the foreach form makes */
-    return t->passes + decay + momentum * t->with_momentum + 3 * ((rule_of(s) == OP_sgd && r->nesterov) + r->amsgrad) + 6 * r->centered - numerator;
+    return t->passes + decay + momentum * t->with_momentum + 3 * ((rule_of(s) == OP_sgd && r->nesterov) + r->amsgrad) + 6 * r->centered +
+           forloop * t->in_loop;
 }
 
 void optim_moves(Eager *g, const EagerOptim *s, int n) {
@@ -317,17 +357,18 @@ void optim_run(Eager *g, EagerOptim *s) {
     const Eager before = *g;
     const bool adafactor = rule_of(s) == OP_adafactor, script = rule_of(s) == OP_formula;
     g->grad = false;
-    if (!s->begun && !script) (adafactor ? make_factors : make_states)(g, s);
+    if (!s->made && !script) (adafactor ? make_factors : make_states)(g, s);
     g->category = CAT_OTHER;
     g->uncounted = true;
     optim_moves(g, s, passes(s));
     if (script) run_formula(g, s);
     else if (adafactor) run_adafactor(g, s);
     else if (s->form == FORM_FOREACH) run_foreach(g, s);
+    else if (rule_of(s) == OP_radam) run_radam(g, s);
     else if (s->form == FORM_FORLOOP) run_forloop(g, s);
     else if (starts_momentum(s))
         for (int i = 0; i < s->n; i++) start_momentum(g, s, i, "aten::empty_like");
-    s->begun = true;
+    s->made++;
     g->uncounted = false;
     g->grad = before.grad;
     g->category = before.category;

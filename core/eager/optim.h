@@ -16,11 +16,13 @@ typedef struct EagerOptim {
     Tensor **params;            /* those with a gradient, in model.parameters()' order; lent */
     int n;
     Tensor *(*states)[EAGER_STATES]; /* by parameter: references */
-    bool begun;                 /* a step was made */
+    int made;                   /* steps */
 } EagerOptim;
 
 /* NULL, or why it is not predicted. */
 const char *optim_unknown(const Optimizer *o, OptimForm form);
+/* The step from which on all are alike. */
+int optim_settled(const Optimizer *o, OptimForm form);
 /* What the constructor makes. */
 void optim_open(Eager *g, EagerOptim *s);
 void optim_run(Eager *g, EagerOptim *s);

@@ -203,7 +203,7 @@ static void run_optimizer(Loop *l) {
 /* Gradients that are not set to None stay, and are filled with zeros. */
 static void zero_grad(Loop *l) {
     if (l->s->pytorch.set_to_none == SAID_FALSE) {
-        if (l->optim.begun) optim_moves(l->g, &l->optim, 1);
+        if (l->optim.made) optim_moves(l->g, &l->optim, 1);
         return;
     }
     for (int i = 0; i < l->optim.n; i++) tensor_set(l->g, &l->optim.params[i]->grad, NULL);
@@ -287,6 +287,8 @@ static void read_target(Loop *l) {
     if (!net->n_losses || !has_loss(l->s)) l->target.rank = -1;
 }
 
+int eager_steps(const Settings *s) { return 1 + (s->eval ? 2 : optim_settled(&s->optimizer, form_of(s))); }
+
 int eager_trace(const Network *net, const Settings *s, const Card *card, int steps, EstimateKind which, EagerStep *out, Err *e) {
     Trace *trace = &out->trace;
     Storage nothing = {1 << 30, -1, 0};
@@ -323,6 +325,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     const bool failed = g.scratch.failed || trace->failed || trace->scratch.failed;
     scratch_release(&g.scratch, NULL);
     if (code) return code;
+    out->steps = steps;
     out->work = g.work;
     out->convs = g.convs;
     out->estimated = g.estimate.any;

@@ -430,12 +430,14 @@ static void find_rows(void *arg, const Network *n, const Layer *l) {
 
 void network_output_text(const Network *n, char *text, size_t room) {
     char shape[SHAPE_TEXT], title[TITLE] = "the input", rows[64] = "";
+    const bool of_places = n->n_losses > 0 && layer_has_labels(n->loss[0]) && n->output.rank == 3 && layer_class_dim(n->loss[0]) == 1;
     RowsSearch s = {NULL, n->output.dim[0], n->input.dim[0]};
     network_visit(n, find_rows, &s);
     if (s.found) layer_title(s.found, title, sizeof title);
     if (s.rows != n->input.dim[0])
         snprintf(rows, sizeof rows, ", %" PRId64 " rows of a batch of %" PRId64, s.rows, n->input.dim[0]);
-    snprintf(text, room, "the network's output is %s%s, by %s", shape_text(&n->output, shape), rows, title);
+    snprintf(text, room, "the network's output is %s%s, by %s%s", shape_text(&n->output, shape), rows, title,
+             of_places ? ", in which dimension 1 is that of the classes: of (N, T, C) say x:flatten(0, 1)" : "");
 }
 
 int64_t network_parameters(const Network *n) { return n->elements; }

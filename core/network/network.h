@@ -134,7 +134,7 @@ int64_t network_parameters(const Network *n);
 int64_t network_frozen(const Network *n);
 /* The output's shape, and the layer that decides how many rows a batch becomes: for messages about targets. */
 void network_output_text(const Network *n, char *text, size_t room);
-enum { NETWORK_OUTPUT = LAYER_PATH + LAYER_WHERE + 160 }; /* enough room for it */
+enum { NETWORK_OUTPUT = LAYER_PATH + LAYER_WHERE + 288 }; /* enough room for it */
 /* The parameter that has that name, as its first or as a second one; -1: there is none. */
 int network_find_param(const Network *n, const char *name);
 /* The name of parameter i: a NameOf, for n->names. */

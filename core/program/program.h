@@ -98,6 +98,7 @@ typedef struct Program {
     int calls;         /* counts the micro-batches that random numbers were drawn for; NO_BUF until program_calls */
     char scope[32];    /* a setting: the prefix of the names of state, lr, grad_square and constants */
     bool graph;        /* a run may record the step and replay it (a setting) */
+    bool parts;        /* forward, backward and update can run one by one: gradients persist, and sum up (a setting) */
     bool updates;      /* it changes parameters: set by the update pass */
     bool masters;      /* 16-bit parameters have an fp32 master copy (set by the precision pass) */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */

@@ -249,7 +249,6 @@ local REFUSALS = {
   {'expected checkpoint = "none" with offload = "all"', 'offload = "all", checkpoint = "sqrt"'},
   {"8-bit optimizers are not predicted", "optimizer = optim.Adam8bit{}"},
   {"8-bit optimizers are not predicted", "optimizer = optim.AdamW8bit{}"},
-  {"RAdam's for-loop form is not predicted", "optimizer = optim.RAdam{}, pytorch = {foreach = false}"},
   {"has no fused form", "optimizer = optim.RMSprop{}, pytorch = {fused = true}"},
 }
 for _, case in ipairs(REFUSALS) do

@@ -286,7 +286,8 @@ OPTIMIZERS = {
     "sgd_momentum": layer("SGD", lr=0.01, momentum=0.9),
     "sgd_nesterov": layer("SGD", lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.1),
     "adam": ADAM, "adam_decay": layer("Adam", lr=0.01, weight_decay=0.1), "amsgrad": layer("Adam", lr=0.01, amsgrad=True),
-    "adamw": layer("AdamW", lr=0.01), "radam": layer("RAdam", lr=0.01), "nadam": layer("NAdam", lr=0.01),
+    "adamw": layer("AdamW", lr=0.01), "radam": layer("RAdam", lr=0.01), "radam_decay": layer("RAdam", lr=0.01, weight_decay=0.1),
+    "nadam": layer("NAdam", lr=0.01),
     "nadam_decay": layer("NAdam", lr=0.01, weight_decay=0.1), "nadam_decoupled": layer(
         "NAdam", lr=0.01, weight_decay=0.1, decoupled_weight_decay=True),
     "adamax": layer("Adamax", lr=0.01),
@@ -297,8 +298,7 @@ OPTIMIZERS = {
 FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 for name, optimizer in OPTIMIZERS.items():
     case("optim_" + name, mlp(), [784], 64, optimizer=optimizer)
-    case("optim_" + name + "_forloop", mlp(), [784], 64, optimizer=optimizer, pytorch=dict(foreach=False),
-         known="its first five steps are others than the later ones" if name == "radam" else "")
+    case("optim_" + name + "_forloop", mlp(), [784], 64, optimizer=optimizer, pytorch=dict(foreach=False))
     if optimizer.kind in FUSED:
         case("optim_" + name + "_fused", mlp(), [784], 64, optimizer=optimizer, pytorch=dict(fused=True))
 
@@ -531,7 +531,7 @@ for name in [name for name in CASES if name.startswith("random_") and len(CASES[
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
          "loss_bce_logits loss_cross_entropy_smoothed optim_sgd_nesterov optim_adafactor optim_clipped "
-         "optim_adam_fused variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
+         "optim_adam_fused optim_radam_decay_forloop variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
          "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
          "masked_softcap_all_amp_fp16_train").split()

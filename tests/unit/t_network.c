@@ -451,7 +451,7 @@ static void test_table(void) {
     for (const char *name; (name = layer_kind_name(n, &role)) != NULL; n++) {
         Options o;
         Err e = {0};
-        ok(options_parse(&o, layer_spec(name), &e) == OK && strchr("laimtgcsf", role),
+        ok(options_parse(&o, layer_spec(name), &e) == OK && strchr("laimtgchsf", role),
            "%s: its options can be read", name);
     }
     ok(layer_kind_name(-1, &role) == NULL && !layer_spec("relu"), "no such kind");

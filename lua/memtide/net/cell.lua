@@ -3,6 +3,7 @@ local cards = require "memtide.net.cards"
 local core = require "memtide.core"
 local measure = require "memtide.results.measure"
 local nn = require "memtide.net.nn"
+local optim = require "memtide.net.optim"
 local literal = require "memtide.base.literal"
 local process_memory = require "memtide.results.process_memory"
 local settings = require "memtide.net.settings"
@@ -42,6 +43,7 @@ local function model_of(self)
     util.fail_at(self.experiment.where, "experiment: model: expected a layer%s, found a %s",
       type(v.model) == "function" and " from its function" or "", type(model))
   end
+  if type(v.model) ~= "function" then optim.check_model(v.optimizer, model) end -- a function makes another one each time
   return model
 end
 

@@ -86,7 +86,7 @@ end
 -- Fields of layers and graphs, which cannot be names of children
 local RESERVED = {}
 for name in ("kind title where options text frozen tied names places held from result children order forward " ..
-  "listing freeze unfreeze files"):gmatch "%a+" do RESERVED[name] = true end
+  "listing freeze unfreeze parameters files"):gmatch "%a+" do RESERVED[name] = true end
 
 local function check_name(name)
   if type(name) ~= "string" or not name:match "^[%a_][%w_]*$" or RESERVED[name] then
