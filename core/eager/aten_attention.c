@@ -131,7 +131,7 @@ static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor 
     Size size = q->size;
     size.of[3] = v->size.of[3];
     Node *n = node_new(g, &kernels[backend].rule, (Tensor *[]){q, k, v, how.mask}, efficient ? TO_MASK + 1 : 3, SAVED);
-    const bool sums = n && (node_wants(n, 0) || node_wants(n, 1) || node_wants(n, 2));
+    const bool wanted = n && (node_wants(n, 0) || node_wants(n, 1) || node_wants(n, 2));
     if (n) n->number[0] = backend;
     if (n) n->number[1] = how.causal;
     node_save(g, n, SAVED_MASK, how.mask);
@@ -144,7 +144,7 @@ static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor 
     Tensor *made[4] = {NULL};
     for (int i = 2; cudnn && i < 4; i++) made[i] = tensor_new(g, T_LONG, one);
     made[0] = efficient ? rows_first(g, q->type, &size) : flash_like(g, q, &size);
-    if (flash || sums) /* the others leave it out where none of the three wants a gradient */
+    if (flash || wanted) /* the others leave it out where none of the three wants a gradient */
         made[1] = tensor_new(g, T_FLOAT, SIZE(q->size.of[0], q->size.of[1], efficient ? round_up(rows, 32) : rows));
     if (flash) {
         const int64_t key_blocks = div_up(k->size.of[2], width <= 64 ? 256 : width <= 128 ? 128 : 64);
