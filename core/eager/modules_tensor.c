@@ -24,6 +24,7 @@ Tensor *module_reduce(Eager *g, const Layer *l, Tensor *const *in) {
     return aten_sum(g, in[0], dims, keepdim);
 }
 
+/* With the diagonal of torch.tril, whatever it is */
 static Tensor *triangle(Eager *g, const Layer *l) {
     return aten_triangle(g, options_int(&l->options, "rows"), options_int(&l->options, "columns"));
 }
