@@ -146,14 +146,14 @@ local function losses(with_layer, shape)
     for _, d in ipairs(param.shape) do count = count * d end
     assert(runtime:write(param.name, wave(count)))
   end
-  local found = {}
-  for step = 1, 3 do found[step] = assert(runtime:step(1, wave(120), table.move(wave(121), 2, 121, 1, {}))) end
-  return found
+  local list = {}
+  for step = 1, 3 do list[step] = assert(runtime:step(1, wave(120), table.move(wave(121), 2, 121, 1, {}))) end
+  return list
 end
 
 for _, shape in ipairs{{5, 5}, {2, 5, 5}, {3, 1, 5, 5}} do
-  local found = losses(false, shape)
-  tap.ok(same(found, losses(true, shape)) and found[1] ~= found[3], "a bias of " .. #shape .. " dimensions")
+  local bare = losses(false, shape)
+  tap.ok(same(bare, losses(true, shape)) and bare[1] ~= bare[3], "a bias of " .. #shape .. " dimensions")
 end
 refused(nn.Graph{q = nn.Parameter{2, 7, 8}, forward = function(self, y)
   return F.scaled_dot_product_attention(self.q, y, y, {num_heads = 2})
