@@ -91,7 +91,8 @@ typedef struct Program {
     int body_end;      /* n_ops until the update pass */
     int forward_end;   /* ops [0, forward_end) are forward and loss; the rest of the body is backward */
     int micro_batches; /* how often the body runs in a step */
-    int input, target, output, loss; /* buffers; target and loss (the output's) may be NO_BUF in evaluation */
+    int inputs[OP_IN], n_inputs;
+    int target, output, loss; /* buffers; target and loss (the output's) may be NO_BUF in evaluation */
     int state;         /* the StepState buffer, NO_BUF until program_state makes it */
     int lr;            /* the learning rate (fp32) if it can change between steps, else NO_BUF (pass update) */
     Formula formula;   /* of its formula ops (set by the update pass) */

@@ -7,8 +7,8 @@
 
 typedef struct Runtime Runtime;
 
-/* Fills the values of one micro-batch: x has the input's shape, t the target's (NULL: there is none), in PyTorch's
- * order, fp32 (labels: int32). step counts updates, micro the micro-batches of a step, from 0. Returns an ErrCode. */
+/* Fills the values of one micro-batch: x the inputs, one after the other, t the target (NULL: there is none), each in its
+ * shape in PyTorch's order, fp32 (labels: int32). step counts updates, micro the micro-batches of a step, from 0. Returns an ErrCode. */
 typedef int FeedFn(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e);
 
 typedef struct StepResult {

@@ -47,7 +47,7 @@ typedef struct Loaded {
     Kept *kept;
     int n_kept;
     Section section[SECTIONS];
-    void *values;            /* what a feed fills: the input, then the target, 4 bytes per element */
+    void *values;            /* what a feed fills: the inputs, then the target, 4 bytes per element */
     void *stage[SEND_SLOTS]; /* the input buffers' own bytes, on their way to the device */
     size_t stage_bytes;
     int next_stage;   /* the stage to fill next */

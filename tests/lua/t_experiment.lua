@@ -133,8 +133,8 @@ refused("cases[1]: from: expected a word", "a dataset under a name of the script
 local ring = {}
 ring[1] = ring
 refused("cfg: expected a word", "a table that holds itself", {sweep = {{"cfg", {ring}}}})
-refused("one to three whole numbers such as {3, 32, 32} (several inputs are parts of one: x:narrow(1, 0, n)), " ..
-  "found {3, 8, 8, 8}", "a shape of four", {input = {3, 8, 8, 8}})
+refused("found {3, 8, 8, 8}", "a shape of four", {input = {3, 8, 8, 8}})
+refused("one to three whole numbers such as {3, 32, 32}, or such shapes by name", "a shape of none", {input = {}})
 refused("found {4.0}", "a float in a shape", {input = {4.0}})
 refused("data: expected an open dataset of mt.data, found file", "a file that is no dataset", {data = io.stdout})
 refused("warmup: expected a whole number from 0 to 2147483647, found 2147483648", "a count that is too large",

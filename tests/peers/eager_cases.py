@@ -37,11 +37,11 @@ class Apart(dict):
 class Case:
     name: str
     model: object                 # Spec, Written, or Experiment
-    input: list                   # shape of one sample
+    input: object                 # shape of one sample; {name: shape} of several inputs, in the order of forward()
     batch: int
     loss: list                    # [(factor, Spec), ...], one for each output
     optimizer: Spec
-    tokens: bool = False          # inputs are indices
+    tokens: object = False        # the input is of indices; of several inputs the names of those that are
     precision: str = "fp32"       # or amp_bf16, amp_fp16
     accumulate: int = 1
     mode: str = "train"
@@ -64,6 +64,12 @@ class Case:
         return (f'local mt = require "memtide"\nlocal nn, optim, models = mt.nn, mt.optim, mt.models\n'
                 f'return mt.experiment{{\n  name = "{self.name}", model_name = "{self.name}",\n  model = {model},\n'
                 f'  input = {lua(self.input)}, loss = {loss},\n  optimizer = {optimizer}, {settings},\n}}\n')
+
+    def inputs(self):
+        """(shape, are these indices?) of each input"""
+        if isinstance(self.input, dict):
+            return [(shape, name in (self.tokens or ())) for name, shape in self.input.items()]
+        return [(self.input, bool(self.tokens))]
 
     def module(self):
         if not isinstance(self.model, Spec):
@@ -384,6 +390,15 @@ VARIABLES = Written("""nn.Graph{first = nn.Linear(37, 53), second = nn.Linear(53
 case("variables", VARIABLES, [37], 29)
 case("variables_eval", VARIABLES, [37], 29, mode="eval")
 
+TWO_INPUTS = Written("""nn.Graph{embed = nn.Embedding(97, 24), conv = nn.Conv2d(3, 16, 3), fc = nn.Linear(40, 11),
+    forward = function(self, ids, pixels)
+      local words = self.embed(ids):mean(1)
+      local image = nn.relu(self.conv(pixels)):mean({2, 3})
+      return self.fc(nn.cat({words, image}, 1))
+    end}""", networks.TwoInputs)
+for name, options in dict(two_inputs={}, two_inputs_amp_bf16=dict(precision="amp_bf16"), two_inputs_accumulate=dict(accumulate=2),
+                          two_inputs_eval=dict(mode="eval"), two_inputs_channels_last=dict(pytorch=dict(channels_last=True))).items():
+    case(name, TWO_INPUTS, {"ids": [13], "pixels": [3, 9, 9]}, 5, tokens=["ids"], **options)
 case("two_products", Written("""nn.Graph{a = nn.Parameter{19, 24}, b = nn.Parameter{19, 24}, c = nn.Parameter{24, 24},
     order = {"a", "b", "c"},
     forward = function(self, x)
@@ -531,7 +546,7 @@ for name in [name for name in CASES if name.startswith("random_") and len(CASES[
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
          "loss_bce_logits loss_cross_entropy_smoothed optim_sgd_nesterov optim_adafactor optim_clipped "
-         "optim_adam_fused optim_radam_decay_forloop variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
+         "optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
          "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
          "masked_softcap_all_amp_fp16_train").split()

@@ -496,3 +496,18 @@ class TwoProducts(nn.Module):
     def forward(self, x):
         h = torch.tanh(torch.einsum("btd,ed->bte", x, self.c))
         return torch.einsum("btd,od->bto", h, self.a) * torch.einsum("btd,od->bto", h, self.b)
+
+
+class TwoInputs(nn.Module):
+    """Tokens and images"""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(97, 24)
+        self.conv = nn.Conv2d(3, 16, 3)
+        self.fc = nn.Linear(40, 11)
+
+    def forward(self, ids, pixels):
+        words = self.embed(ids).mean(1)
+        image = nn.functional.relu(self.conv(pixels)).mean((2, 3))
+        return self.fc(torch.cat((words, image), 1))

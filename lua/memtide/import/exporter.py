@@ -546,7 +546,7 @@ def distinct(model):
 
 def task_of(shape, inputs):
     """What an output is, by its shape without the batch"""
-    if len(shape) == 2 and not inputs[0]["type"].startswith("float"):
+    if len(shape) == 2 and any(not one["type"].startswith("float") for one in inputs):
         return "tokens"
     return "classes" if len(shape) in (1, 3) else "values"
 

@@ -163,6 +163,7 @@ function TAGS.graph(form, indent)
     items[#items + 1] = "order = " .. join(words, indent + 2, "{", "}")
   end
   local inputs, lines = forward.write(form, function(one, value) return show(one, indent + 4, value) end)
+  form.takes = inputs
   for i, line in ipairs(lines) do lines[i] = pad .. "  " .. line end
   items[#items + 1] = ("forward = function(self, %s)\n%s\n%send"):format(table.concat(inputs, ", "),
     table.concat(lines, "\n"), pad)

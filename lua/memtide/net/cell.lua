@@ -1,6 +1,8 @@
 -- One cell of an experiment: from its settings to a network, a program, a prediction and a run.
 local cards = require "memtide.net.cards"
 local core = require "memtide.core"
+local data = require "memtide.net.data"
+local inputs = require "memtide.net.inputs"
 local measure = require "memtide.results.measure"
 local nn = require "memtide.net.nn"
 local optim = require "memtide.net.optim"
@@ -113,7 +115,8 @@ local function complete(self, found, output)
     if not found.classes then found.target = sample_of(output) end
     return
   end
-  local labels, tokens = self.network:targets(), self.network:indices() and product(found.shape)
+  local labels, first = self.network:targets(), self.network:inputs()[1]
+  local tokens = first.indices and product(sample_of(first.shape))
   local of_places = output[1] == built_batch(self.values) and (found.classes or output[2]) == output[2]
   if labels ~= 1 and (of_places or not found.classes and labels == tokens) then found.target = {labels} end
   found.classes = found.classes or output[2]
@@ -140,7 +143,7 @@ function cell.build(self)
   cell.count_steps(self)
   local input, model = input_of(self), model_of(self)
   check_reads(self)
-  self.network = nn.network(model, v.loss, {built_batch(v), table.unpack(input)})
+  self.network = nn.network(model, v.loss, built_batch(v), input)
   self.files = rawget(model, "files")
   self.model_name = v.model_name or model.title or model.kind
   local _, frozen = self.network:parameters()
@@ -154,7 +157,7 @@ end
 local function epoch_steps(self)
   local v, whole, batch = self.values, self.experiment.base, built_batch(self.values)
   if not v.data then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
-  local loader = util.must(core.loader(v.data, {batch = batch, drop_last = whole.drop_last}))
+  local loader = util.must(data.open(v.data, {batch = batch, drop_last = whole.drop_last}))
   return v.epochs * (loader:batches() // v.accumulate)
 end
 
@@ -174,7 +177,7 @@ end
 local function data_text(self)
   local d = self.data
   if d.text then return d.text end
-  return ("random %s %s %s"):format(table.concat(d.shape, "x"), d.classes or "", table.concat(d.target or {}, "x"))
+  return ("random %s %s %s"):format(inputs.text(d.shape), d.classes or "", table.concat(d.target or {}, "x"))
 end
 
 local function settings_text(self, purpose)
@@ -283,16 +286,22 @@ function cell.needs(prediction) return prediction.needs or prediction.peak.bytes
 
 -- ---- running
 
+-- Random samples: of each input a dataset of its own, of which the first has the targets.
+local function random_data(self, count)
+  local d, parts = self.data, {}
+  for k, input in ipairs(self.network:inputs()) do
+    parts[input.name] = util.must(core.dataset_random{count = count, shape = sample_of(input.shape), tokens = input.indices,
+      classes = k == 1 and d.classes or k > 1 and 1 or nil, target = k == 1 and d.target or nil, seed = self.seed + k - 1})
+  end
+  return parts[""] or data.zip(parts, self.network:inputs()[1].name)
+end
+
 -- The loader of the cell's data; nil, message, code: it cannot be made.
 function cell.loader(self)
   local v, whole = self.values, self.experiment.base
   local dataset, batch = v.data, built_batch(v)
-  if not dataset then
-    local d = self.data
-    dataset = util.must(core.dataset_random{count = math.max(RANDOM_SAMPLES, batch), shape = d.shape,
-      classes = d.classes, target = d.target, tokens = self.network:indices(), seed = self.seed})
-  end
-  return core.loader(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
+  if not dataset then dataset = random_data(self, math.max(RANDOM_SAMPLES, batch)) end
+  return data.open(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
     seed = self.seed})
 end
 
@@ -318,7 +327,7 @@ end
 -- Share of test samples with the right label.
 local function test_accuracy(self, runtime, program)
   local v = self.values
-  local loader = util.must(core.loader(v.test_data, {batch = v.batch}))
+  local loader = util.must(data.open(v.test_data, {batch = v.batch}))
   local right, all, output = 0, 0, program:names().output
   for x, t in function() return util.must(loader:next()) end do
     util.must(runtime:step(2, x, t))

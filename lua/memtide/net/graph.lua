@@ -86,7 +86,7 @@ end
 -- Fields of layers and graphs, which cannot be names of children
 local RESERVED = {}
 for name in ("kind title where options text frozen tied names places held from result children order forward " ..
-  "listing freeze unfreeze parameters files"):gmatch "%a+" do RESERVED[name] = true end
+  "listing freeze unfreeze parameters files takes"):gmatch "%a+" do RESERVED[name] = true end
 
 local function check_name(name)
   if type(name) ~= "string" or not name:match "^[%a_][%w_]*$" or RESERVED[name] then
@@ -199,7 +199,8 @@ function graph.build(layer, what, is_layer)
   util.check_type("Graph: forward", what.forward, "function")
   local children, keys, plain = register(what, is_layer)
   local trace = {graph = layer, keys = keys, uses = {}, called = {}, lines = {}, inputs = {}, open = true}
-  layer.names, layer.from, layer.held, layer.children = {}, {}, {}, children
+  layer.names, layer.from, layer.held, layer.children, layer.takes = {}, {}, {}, children, {}
+  for k = 2, debug.getinfo(what.forward, "u").nparams do layer.takes[k - 1] = debug.getlocal(what.forward, k) end
   layer.result = run(trace, self_of(trace, children, plain), what.forward)
   check_used(trace, layer.result)
   if what.order then layer.places = places_of(trace, what.order) end

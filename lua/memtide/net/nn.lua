@@ -2,6 +2,7 @@
 -- container may have names for its children; the children of a graph are its steps (graph.lua).
 local core = require "memtide.core"
 local graph = require "memtide.net.graph"
+local inputs = require "memtide.net.inputs"
 local optim = require "memtide.net.optim"
 local printed = require "memtide.net.printed"
 local specs = require "memtide.net.specs"
@@ -279,7 +280,12 @@ setmetatable(nn, {
   end,
 })
 
--- The network of a model; input: shape of a batch {N, ...}. A layer that is used twice has its parameters once.
-local function network(model, loss, input) return util.must(core.network(model, loss, input)) end
+-- The network of a model for batches of that many samples; input: see inputs.lua. A layer that is used twice has its
+-- parameters once.
+local function network(model, loss, batch, input)
+  local made = util.must(core.network(model, loss, inputs.of(model, batch, input)))
+  inputs.check_tokens(input, made:inputs())
+  return made
+end
 
 return {nn = nn, is_layer = is_layer, is_loss = is_loss, terms = terms, of_classes = of_classes, network = network}

@@ -3,6 +3,8 @@ local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local data = require "memtide.net.data"
 local memory = require "memtide.net.memory"
+local inputs = require "memtide.net.inputs"
+local literal = require "memtide.base.literal"
 local nn = require "memtide.net.nn"
 local optim = require "memtide.net.optim"
 local lr_schedule = require "memtide.net.lr_schedule"
@@ -74,7 +76,7 @@ end
 -- What a saved run and the trainer that continues it must have in common, as text
 local function identity(options, values, seed)
   return {network = tostring(options.model), loss = tostring(options.loss), seed = tostring(seed),
-    input = table.concat(options.input, "x"), batch = tostring(values.batch), accumulate = tostring(values.accumulate),
+    input = inputs.text(options.input), batch = tostring(values.batch), accumulate = tostring(values.accumulate),
     schedule = options.schedule and options.schedule.text or "none",
     precision = values.precision, optimizer = tostring(values.optimizer), mode = values.mode,
     parts = options.parts and "true" or nil}
@@ -88,9 +90,8 @@ function trainer.new(options)
     util.fail('trainer: "model": expected a layer, found a %s', type(options.model))
   end
   if not nn.is_loss(options.loss) then util.fail('trainer: "loss": expected a loss, found a %s', type(options.loss)) end
-  if type(options.input) ~= "table" then
-    util.fail('trainer: "input": expected the shape of one sample, such as {3, 32, 32}, found %s',
-      tostring(options.input))
+  if not inputs.is(options.input) then
+    util.fail('trainer: "input": expected %s, found %s', inputs.EXPECTED, literal.of(options.input))
   end
   if options.schedule and not lr_schedule.is(options.schedule) then
     util.fail('trainer: "schedule": expected a schedule such as optim.StepLR(30), found a %s', type(options.schedule))
@@ -98,7 +99,7 @@ function trainer.new(options)
   local limit, seed = limit_of(options.memory), whole("seed", options.seed, 0)
   local values = values_of(options)
   optim.check_model(values.optimizer, options.model)
-  local network = nn.network(options.model, options.loss, {values.batch, table.unpack(options.input)})
+  local network = nn.network(options.model, options.loss, values.batch, options.input)
   check_classes(network, options)
   local parts = parts_of(options, values)
   local programs = compile_all(network, values, parts)
