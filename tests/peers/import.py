@@ -55,14 +55,15 @@ def segmentation(name):
     return Entry(f"torchvision.models.segmentation:{name}", make, [[3, 224, 224]], "weights_backbone=None")
 
 
-def more(name, *inputs):
+# the loss is that of the imported script, to which an output of images is one of classes
+def more(name, *inputs, classes=True):
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "more_models.py")
-    return Entry(f"{path}:{name}", getattr(more_models, name), [*inputs], classes=False)
+    return Entry(f"{path}:{name}", getattr(more_models, name), [*inputs], classes=classes)
 
 
 BEYOND = {"fcn_resnet50": segmentation("fcn_resnet50"), "deeplabv3_resnet50": segmentation("deeplabv3_resnet50"),
           "dcgan_generator": more("dcgan_generator", [100]), "DiffusionUNet": more("DiffusionUNet", [3, 32, 32], [64]),
-          "Speech": more("Speech", [1, 64, 160])}
+          "Speech": more("Speech", [1, 64, 160], classes=False)}
 
 
 def all_models():
