@@ -254,20 +254,8 @@ static int check_segments(const Network *net, const Settings *s, Err *e) {
     return OK;
 }
 
-/* Masks, biases and caps of attention are made in many ways. A window that all keys lie in makes no mask. */
-static int check_attention(const Layer *l, Err *e) {
-    int code = OK;
-    for (int i = 0; i < l->n_child && !code; i++) code = check_attention(l->child[i], e);
-    if (code || strcmp(layer_kind(l), "ScaledDotProductAttention") != 0) return code;
-    const int64_t window = options_int(&l->options, "window");
-    const bool known = l->n_in <= 3 && (!window || window > l->in.dim[1]) && options_float(&l->options, "softcap") <= 0;
-    return known ? OK : layer_error(l, e, "framework = \"pytorch\": attention with a window, a cap or a bias is not "
-                                          "predicted");
-}
-
 static int check(const Network *net, const Settings *s, Err *e) {
     int code = llama_check(net->root, e);
-    if (!code) code = check_attention(net->root, e);
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
     if (code) return code;

@@ -382,6 +382,7 @@ def show(expected, found, at, before=12, after=12):
 # By the beginnings of the cases' names; "": the others
 GROUPS = {"mlp": "an MLP: precisions, accumulation, evaluation",
           "": "other small networks: norms, residuals, attention, checkpointing, embedding", "layer_": "one layer each",
+          "masked_": "attention with a bias, a window or a cap",
           "loss_": "losses", "optim_": "optimizers, each in foreach, for-loop and fused form", "model_": "`mt.models`",
           "experiment_": "networks of `experiments/`", "random_": "random graphs"}
 

@@ -195,6 +195,42 @@ for name, width, precision, chosen in (
     for mode in "train", "eval":
         case(f"attention_{name}_{mode}", attentive(width), [11, 24], 5, loss("MSELoss"), precision=precision, mode=mode,
              pytorch=dict(attention=chosen) if chosen else {}, newest_only=chosen == "cudnn")
+
+
+def masked(width, bias=(), frozen=False, turned=False, keys=4, **how):
+    parameter = f"bias = nn.{'Frozen(nn.Parameter' if frozen else 'Parameter'}{{{lua(list(bias))[1:-1]}}}{')' * frozen}, "
+    return Written(f"""nn.Graph{{q = nn.Linear(24, 4 * {width}), k = nn.Linear(24, {keys} * {width}),
+    v = nn.Linear(24, {keys} * {width}), {parameter if bias else ""}
+    order = {{"q", "k", "v"{', "bias"' if bias else ""}}},
+    forward = function(self, x)
+      local q, k, v = self.q(x), self.k(x), self.v(x)
+      {"local bias = self.bias" + (":transpose(0, 2)" if turned else "") if bias else ""}
+      return nn.scaled_dot_product_attention(q, k, v, {"bias, " if bias else ""}{{num_heads = 4, enable_gqa = true,
+        {", ".join(f"{name} = {lua(value)}" for name, value in how.items())}}})
+    end}}""", lambda: networks.Masked(24, width, keys, bias, frozen, turned, **how))
+
+
+for name, steps, batch, options in (
+        ("bias", 11, 5, dict(bias=(11, 11))), ("bias_aligned", 24, 5, dict(bias=(24, 24))), ("bias_whole", 16, 3, dict(bias=(3, 4, 16, 16))),
+        ("bias_heads", 11, 5, dict(bias=(4, 11, 11), dropout_p=0.5)), ("bias_turned", 16, 5, dict(bias=(16, 16, 4), turned=True)),
+        ("bias_turned_causal", 16, 5, dict(bias=(16, 16, 4), turned=True, is_causal=True)),
+        ("bias_frozen", 11, 5, dict(bias=(1, 4, 11, 11), frozen=True)), ("bias_causal", 11, 5, dict(bias=(11, 11), is_causal=True)),
+        ("bias_window", 11, 5, dict(bias=(4, 11, 11), is_causal=True, window=3)),
+        ("window", 11, 5, dict(keys=2, is_causal=True, window=3)), ("window_aligned", 16, 5, dict(is_causal=True, window=3, dropout_p=0.5)),
+        ("softcap", 11, 5, dict(softcap=5., dropout_p=0.5)), ("softcap_causal", 11, 5, dict(keys=2, softcap=5., is_causal=True)),
+        ("softcap_all", 11, 5, dict(keys=2, softcap=5., is_causal=True, window=3, bias=(4, 11, 11)))):
+    for precision in "fp32", "amp_bf16", "amp_fp16":
+        for mode in "train", "eval":
+            case(f"masked_{name}_{precision}_{mode}", masked(8, **options), [steps, 24], batch, loss("MSELoss"), precision=precision,
+                 mode=mode)
+    for chosen, precision in (("math", "fp32"), ("math", "amp_bf16"), ("cudnn", "amp_bf16")):
+        if "softcap" not in options:
+            case(f"masked_{name}_{chosen}_{precision}", masked(8, **options), [steps, 24], batch, loss("MSELoss"), precision=precision,
+                 pytorch=dict(attention=chosen), newest_only=chosen == "cudnn")
+    case(f"masked_{name}_offload", masked(8, **options), [steps, 24], batch, loss("MSELoss"), settings=dict(offload="all"))
+for name in "Softmax", "LogSoftmax":
+    case(f"layer_{name}_amp_fp16", CASES["layer_" + name].model, [37], 29, precision="amp_fp16")
+
 for chosen, precision in (("math", "fp32"), ("math", "amp_bf16"), ("memory_efficient", "amp_bf16"), ("cudnn", "amp_bf16")):
     case(f"multihead_{chosen}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, batch_first=True,
          dropout=0.5), layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"), precision=precision, pytorch=dict(attention=chosen),
@@ -512,5 +548,6 @@ SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 no
          "loss_bce_logits loss_cross_entropy_smoothed optim_sgd_nesterov optim_adafactor optim_clipped "
          "optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
-         "model_Llama_checkpointed_amp_bf16").split()
+         "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
+         "masked_softcap_all_amp_fp16_train").split()
 SHORT_OLDER = ("layer_rmsnorm_amp_bf16 attention_fp32_train attention_amp_bf16_train multihead_math_amp_bf16").split()

@@ -531,6 +531,11 @@ def plain(value):
 
 def arguments(module):
     """{name: (value, default)} of the constructor, as far as it is known"""
+    if isinstance(module, nn.RNNBase):  # whose own constructors say *args
+        named = inspect.signature(nn.RNNBase.__init__).parameters
+        found = {name: (None, None if one.default is one.empty else one.default) for name, one in named.items()
+                 if name not in ("self", "mode", "device", "dtype")}
+        return {**found, "nonlinearity": (None, "tanh")} if hasattr(module, "nonlinearity") else found
     try:
         signature = inspect.signature(type(module).__init__)
         _, args, named = made.get(id(module), (None, (), {}))

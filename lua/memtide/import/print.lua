@@ -157,7 +157,8 @@ function TAGS.graph(form, indent)
   local pad, items = (" "):rep(indent + 2), {}
   for i, key in ipairs(form.keys) do
     local text = show(form[i], indent + 2)
-    items[i] = key and ("%s = %s"):format(key, text) or text
+    local named = key and (key:match "^%d" and ('["%s"]'):format(key) or key)
+    items[i] = named and ("%s = %s"):format(named, text) or text
   end
   if #form.order > 0 then
     local words = {}
