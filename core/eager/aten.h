@@ -16,7 +16,8 @@ Tensor *aten_reshape(Eager *g, Tensor *x, Size size);          /* a view, or a c
 Tensor *aten_permute(Eager *g, Tensor *x, const int *order);   /* order[rank] */
 Tensor *aten_transpose(Eager *g, Tensor *x, int a, int b);
 Tensor *aten_expand(Eager *g, Tensor *x, Size size);
-Tensor *aten_narrow(Eager *g, Tensor *x, int dim, int64_t length, int64_t step);
+Tensor *aten_narrow(Eager *g, Tensor *x, int dim, int64_t length);
+Tensor *aten_slice(Eager *g, Tensor *x, int dim, int64_t length, int64_t step);
 Tensor *aten_select(Eager *g, Tensor *x, int dim);
 Tensor *aten_as_strided(Eager *g, Tensor *x, const int64_t *stride); /* of x's sizes; x is whole */
 Tensor *aten_contiguous(Eager *g, Tensor *x);                  /* x itself, or a copy */

@@ -256,7 +256,7 @@ static Tensor *flash(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
     tensor_drop(g, pq);
     tensor_drop(g, pk);
     tensor_drop(g, pv);
-    if (y->size.of[3] != v->size.of[3]) tensor_set(g, &y, aten_narrow(g, y, 3, v->size.of[3], 1));
+    if (y->size.of[3] != v->size.of[3]) tensor_set(g, &y, aten_narrow(g, y, 3, v->size.of[3]));
     return y;
 }
 

@@ -210,7 +210,7 @@ Tensor *rotate_halves(Eager *g, Tensor *x) {
     const int last = x->size.rank - 1;
     const int64_t half = x->size.of[last] / 2;
     Tensor *direct = aten_binary(g, WITH_MUL, x, g->angles.cosine);
-    Tensor *front = aten_narrow(g, x, last, half, 1), *rear = aten_narrow(g, x, last, half, 1), *minus = aten_neg(g, rear);
+    Tensor *front = aten_narrow(g, x, last, half), *rear = aten_narrow(g, x, last, half), *minus = aten_neg(g, rear);
     Tensor *turned = aten_cat(g, (Tensor *[]){minus, front}, 2, last);
     tensor_drop(g, minus);
     tensor_drop(g, front);
