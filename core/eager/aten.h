@@ -45,6 +45,7 @@ Tensor *aten_dropout(Eager *g, Tensor *x);                     /* native_dropout
 Tensor *aten_prelu(Eager *g, Tensor *x, Tensor *w);
 Tensor *aten_neg(Eager *g, Tensor *x);
 Tensor *aten_rsub(Eager *g, Tensor *x); /* a number less x */
+Tensor *aten_clamp(Eager *g, Tensor *x, bool both); /* both: below and above */
 Tensor *aten_masked_fill(Eager *g, Tensor *x, Tensor *mask);
 Tensor *aten_triangle(Eager *g, int64_t rows, int64_t columns); /* ones(rows, columns, dtype=bool).tril() */
 Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b); /* b NULL: a number */
@@ -55,6 +56,7 @@ Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type);
 /* ---- aten_reduce.c; dims: a bit each */
 Tensor *aten_sum(Eager *g, Tensor *x, unsigned dims, bool keepdim);
 Tensor *aten_mean(Eager *g, Tensor *x, unsigned dims, bool keepdim);
+Tensor *aten_norm(Eager *g, Tensor *x, unsigned dims, bool keepdim); /* the square root of the sum of squares */
 Tensor *aten_amax(Eager *g, Tensor *x, unsigned dims, bool keepdim);
 Tensor *aten_max(Eager *g, Tensor *x, int dim, bool keepdim); /* its values */
 Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log, ScalarType type); /* type: of the result */

@@ -19,6 +19,11 @@ Tensor *module_reduce(Eager *g, const Layer *l, Tensor *const *in) {
     if (f == REDUCE_MAX) return aten_max(g, in[0], dim_of((double)options_int(&l->options, "dim"), rank), keepdim);
     const double *list = options_list(&l->options, "dim", &n);
     for (int64_t i = 0; i < n; i++) dims |= 1u << dim_of(list[i], rank);
+    if (f == REDUCE_NORM) {
+        Tensor *x = amp_wide(g, in[0]), *y = aten_norm(g, x, dims, keepdim);
+        tensor_drop(g, x);
+        return y;
+    }
     if (f == REDUCE_AMAX) return aten_amax(g, in[0], dims, keepdim);
     if (f == REDUCE_MEAN) return aten_mean(g, in[0], dims, keepdim);
     return aten_sum(g, in[0], dims, keepdim);

@@ -15,7 +15,7 @@ enum {
     LAYER_WHERE = 64,
     LAYER_IN = OP_IN,  /* most inputs of one layer */
     LAYER_DEPTH = 32,  /* most levels of containers */
-    PARAM_NAME = 80,
+    PARAM_NAME = OP_PATH,
 };
 
 #define LAYER_OWN "." /* the name of a layer whose parameters have its container's own names */

@@ -40,7 +40,7 @@ typedef enum BufKind {
     BUF_INPUT,      /* filled before each micro-batch; lives to its last use in the body */
 } BufKind;
 
-enum { BUF_NAME = 128, NO_BUF = -1, NO_OP = -1, CONSTANT_BYTES = 4 /* of a number */ };
+enum { BUF_NAME = 160, NO_BUF = -1, NO_OP = -1, CONSTANT_BYTES = 4 /* of a number */ };
 
 typedef struct Buf {
     char name[BUF_NAME]; /* "2.weight", "2.weight.grad", "2.out" */

@@ -232,8 +232,10 @@ class Frame:
     def __init__(self, module, name):
         self.module, self.name, self.calls, self.bound = module, name, [], {}
         self.values, self.shapes, self.count, self.inputs = {}, [], 0, 0  # values: by the tensor's id
+        self.tensors = {}  # by their ids
 
     def add(self, tensor):
+        self.tensors[id(tensor)] = tensor
         self.values[id(tensor)] = self.count
         self.shapes.append(list(tensor.shape))
         self.count += 1
@@ -312,9 +314,16 @@ class Trace(TorchFunctionMode):
             self.known[id(tensor)] = self.constants.buffer(self.buffers[id(tensor)])
         return self.known.get(id(tensor))
 
+    def constant_name(self, tensor):
+        self.quiet += 1
+        try:
+            numbers = self.numbers_of(tensor)
+            return None if numbers is None else self.constants.describe(numbers)
+        finally:
+            self.quiet -= 1
+
     def encode_tensor(self, tensor):
-        numbers = self.numbers_of(tensor)
-        name = self.constants.describe(numbers) if numbers is not None else None
+        name = self.constant_name(tensor)
         if name and id(tensor) in self.buffers:
             self.read[self.buffers[id(tensor)]] = name
         elif name:
@@ -404,6 +413,10 @@ class Trace(TorchFunctionMode):
             result = func(*args, **kwargs)
             self.keep(tensors_in(result, []), tensors_in(numbers, []))  # none of what is changed in place
             return result
+        in_place = IN_PLACE.search(op) and args and isinstance(args[0], torch.Tensor)
+        others = self.sharing(args[0]) if in_place else []
+        if op.endswith(".zero_") and len(others) == 1 and self.zeroed(args[0], others[0], sys._getframe(1)):
+            return func(*args, **kwargs)
         record = {"op": op, "args": [self.encode(one) for one in args],
                   "named": {name: self.encode(one) for name, one in kwargs.items()}}
         result = func(*args, **kwargs)
@@ -412,7 +425,32 @@ class Trace(TorchFunctionMode):
             results = [args[0]]
         if results:
             self.note(record, results, sys._getframe(1))
+        for other in others:
+            self.frames[-1].values[id(other)] = "changed"
         return result
+
+    def sharing(self, tensor):
+        """Other values of the running module in the same storage: what is written to one is written to all"""
+        top = self.frames[-1]
+        storage = tensor.untyped_storage()._cdata
+        return [one for key, one in top.tensors.items() if one is not tensor and isinstance(top.values.get(key), int)
+                and one.untyped_storage()._cdata == storage]
+
+    def zeroed(self, part, whole, frame):
+        """whole[part].zero_() as a product with ones and zeros; false where it is none"""
+        if not whole.is_contiguous() or whole.untyped_storage().nbytes() != whole.numel() * whole.element_size():
+            return False
+        mask = torch.ones(whole.shape)
+        torch.as_strided(mask, part.shape, part.stride(), part.storage_offset()).zero_()
+        name = self.constants.describe(mask)
+        if not name:
+            return False
+        top = self.frames[-1]
+        self.note({"op": "constant", "args": [], "named": {}, "constant": name}, [mask], frame)
+        record = {"op": "torch.Tensor.mul", "args": [self.encode(whole), {"value": top.values[id(mask)]}], "named": {}}
+        self.note(record, [whole], frame)
+        top.values[id(part)] = "changed"
+        return True
 
     # -- calls of modules
 

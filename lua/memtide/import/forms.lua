@@ -10,12 +10,13 @@
 --   {tag = "function", layer, form} the same layer as a function: F.relu(x)
 --   {tag = "operand", form}         in parentheses if it is a sum or a product
 --   {tag = "sequential", names, bare, form, ...}   names[i]: false where it is the position; bare: nn.ModuleList
+--   {tag = "parameters", names, form, ...}  nn.ParameterDict of layers
 --   {tag = "graph", keys, order, inputs, steps, returns, form, ...}  children: see model.lua
 --   {tag = "apply", name, names, form, ...}  a call of a function of the script, whose parameters have these names
 --   {tag = "parameter", name}       of the function that the form is in
 local forms = {}
 
-local LAYERS = {layer = true, sequential = true, graph = true, apply = true}
+local LAYERS = {parameters = true, layer = true, sequential = true, graph = true, apply = true}
 -- Fields that are the same in all cases of a form
 local FIXED = {tag = true, kind = true, name = true, names = true, n = true, keys = true, order = true, inputs = true,
   binds = true, out = true, bare = true}

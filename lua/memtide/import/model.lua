@@ -67,7 +67,7 @@ function Model:layer_of(module)
       module.own = layer
       return "self[1]"
     end
-    if child == module or not child.options then return nil end
+    if child == module or not child.options or child.parts then return nil end
     child.unused = false
     return self:path_of(module, owner)
   end
@@ -85,6 +85,14 @@ local function constant_of(self, module, value)
   return module.constants[value.value]
 end
 
+-- The child of that name, of whose parameters each is read as a value; nil: there is none, or it is called, too
+function Model:parts_of(module, name)
+  local child = name and self.by_name[module.name == "" and name or module.name .. "." .. name]
+  if not child or not child.options or child.kind ~= "Linear" or not child.unused and not child.parts then return nil end
+  child.parts, child.unused = true, false
+  return child
+end
+
 -- The form of an argument. index: it may be whole numbers.
 local function value_in(self, module, index)
   return function(value)
@@ -99,7 +107,8 @@ local function value_in(self, module, index)
     if value.value then unsaid "a value that a child has changed in place" end
     if value.parameter then
       local key = relative(module, value.parameter)
-      if key and not key:find "%." then return {tag = "text", "self." .. key} end
+      local child = key and self:parts_of(module, key:match "^([%a_][%w_]*)%.[%w_]+$")
+      if child or key and not key:find "%." then return {tag = "text", "self." .. key} end
       unsaid(("the parameter %s"):format(value.parameter))
     end
     if value.buffer then
@@ -401,8 +410,19 @@ function Model:order(form, read)
   return sorted and {} or order
 end
 
+-- nn.Linear's parameters, as they start there
+local function parameters_of(module)
+  local form = {tag = "parameters", names = {}}
+  for i, one in ipairs(module.parameters) do
+    form.names[i], form[i] = one[1], {tag = "layer", kind = "Parameter", options = {shape = {tag = "list",
+      table.unpack(one[2])}, init = "uniform", std = 1, bound = module.options.in_features ^ -0.5}}
+  end
+  return form
+end
+
 -- The form of a module, in which {tag = "module", name} stands for its children
 function Model:form_of(module)
+  if module.parts then return parameters_of(module) end
   if module.options then
     local form, why = spelling.layer(module.kind, module.options)
     if form then return form end

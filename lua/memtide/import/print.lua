@@ -153,6 +153,12 @@ function TAGS.sequential(form, indent)
   return list_of_layers(items, indent, form.bare and "nn.ModuleList" or "nn.Sequential")
 end
 
+function TAGS.parameters(form, indent)
+  local items = {}
+  for i, one in ipairs(form) do items[i] = ("%s = %s"):format(form.names[i], show(one, indent + 2)) end
+  return join(items, indent, "nn.ParameterDict{", "}")
+end
+
 function TAGS.graph(form, indent)
   local pad, items = (" "):rep(indent + 2), {}
   for i, key in ipairs(form.keys) do

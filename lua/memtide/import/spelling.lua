@@ -104,6 +104,7 @@ local LAYER_CALLS = {
   celu = {"CELU", "alpha inplace"},
   softplus = {"Softplus", "beta threshold"}, mish = {"Mish", "inplace"}, selu = {"SELU", "inplace"},
   hardtanh = {"Hardtanh", "min_val max_val inplace"}, logsigmoid = {"LogSigmoid", ""}, softsign = {"Softsign", ""},
+  clamp = {"Clamp", "min max"}, clamp_min = {"Clamp", "min"}, clamp_max = {"Clamp", "max"}, clip = {"Clamp", "min max"},
   exp = {"Exp", ""}, abs = {"Abs", ""}, log = {"Log", ""}, sqrt = {"Sqrt", ""}, rsqrt = {"Rsqrt", ""},
   sin = {"Sin", ""}, cos = {"Cos", ""}, reciprocal = {"Reciprocal", ""}, square = {"Pow", "", {exponent = 2}},
   softmax = {"Softmax", "dim _stacklevel dtype"}, log_softmax = {"LogSoftmax", "dim _stacklevel dtype"},
@@ -334,7 +335,14 @@ end
 local function with_parameters(weight_at, kind, own)
   return function(op)
     local weight, bias = arg(op, weight_at, "weight"), arg(op, weight_at + 1, "bias")
-    if not (weight and weight.parameter) then return nil, "with a weight that is no parameter" end
+    local of_values = weight and not weight.parameter or bias and not bias.parameter
+    if of_values and kind == "Linear" then
+      local form = text("F.linear(", op.value(arg(op, 1, "input")), ", ", op.value(weight))
+      if bias then form[#form + 1], form[#form + 2] = ", ", op.value(bias) end
+      form[#form + 1] = ")"
+      return form
+    end
+    if of_values or not weight then return nil, "with a weight or a bias that is no parameter" end
     local layer = own and spelling.layer(kind, own(op, op.shape_of(weight.parameter), bias ~= nil))
     local child = op.layer_of(weight.parameter, bias and bias.parameter, layer)
     if not child then return nil, "with parameters that are no layer's" end
@@ -367,6 +375,15 @@ end
 local function roll(op)
   return method(op, arg(op, 1, "input"), "roll", list_form(list_of(arg(op, 2, "shifts"))),
     list_form(list_of(arg(op, 3, "dims"))))
+end
+
+local function normalize(op)
+  local p, dim, eps = arg(op, 2, "p", 2), arg(op, 3, "dim", 1), arg(op, 4, "eps", 1e-12)
+  if p ~= 2 then return nil, "with p = " .. tostring(p) end
+  local form = text("F.normalize(", op.value(arg(op, 1, "input")), ", {dim = ", dim)
+  if eps ~= 1e-12 then form[#form + 1], form[#form + 2] = ", eps = ", eps end
+  form[#form + 1] = "})"
+  return form
 end
 
 local function pow(op)
@@ -407,7 +424,7 @@ local FUNCTIONS = {
   contiguous = same, clone = same, to = same, type_as = same, float = same, expand = expand, expand_as = expand,
   matmul = product "matmul", bmm = product "bmm", rmatmul = product "matmul", einsum = einsum,
   linear = linear, layer_norm = layer_norm, conv2d = with_parameters(2), conv1d = with_parameters(2),
-  pad = pad, roll = roll,
+  pad = pad, roll = roll, normalize = normalize,
   randn_like = function(op) return text("nn.randn_like(", op.value(arg(op, 1, "input")), ")") end,
 }
 

@@ -274,6 +274,17 @@ function nn.ModuleList(list)
   return list
 end
 
+-- Returns the table itself: parameters by name, self.qkv.weight in a graph's forward.
+function nn.ParameterDict(named)
+  util.check_type("ParameterDict", named, "table")
+  for name, layer in pairs(named) do
+    if type(name) ~= "string" or not is_layer(layer) or layer.kind ~= "Parameter" then
+      util.fail("ParameterDict: %s is no nn.Parameter with a name", tostring(name))
+    end
+  end
+  return named
+end
+
 function nn.Frozen(layer)
   if type(layer) == "table" and getmetatable(layer) == nil then layer = layer[1] end
   if not is_layer(layer) then util.fail("Frozen: expected a layer, found a %s", type(layer)) end
