@@ -86,6 +86,13 @@ if [ $with_torch = 0 ]; then
     is "$(printf '%s\n' "$err" | sed -n 's/.*loss: .*difference \([0-9.e-]*\)$/\1/p' | awk '{ print $1 < 1e-5 }')" 1 \
         "a step in both has the same loss"
 fi
+python_says "models.py:Windows --input 4,4,8 -o windows.lua --weights --check" 0 "" "windows with a bias and a mask"
+if [ $with_torch = 0 ]; then
+    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
+        1 "... have PyTorch's gradients"
+fi
+python_says "models.py:Written --input 4" 69 "models.py:Written: memtide cannot say everything that it calls:
+  $PWD/models.py:139: a value that was written to through another one" "what is written through a view"
 python_says "models.py:Branch --input 4" 65 "forward asks for a tensor's numbers (a branch on data?)" "a branch on data"
 python_says "models.py:Pair --input 4" 65 "TypeError: " "a forward that wants two values"
 python_says "models.py:broken" 65 "the constructor raises ValueError: no such size (" "a constructor that fails"
