@@ -25,6 +25,14 @@ has "$(cat two.lua)" "forward = function(self, input_ids, pixel_values)" "two in
 has "$(cat two.lua)" "input = {input_ids = {7, tokens = 50}, pixel_values = {3, 8, 8}}, classes = 5" "... and inputs of the experiment"
 memtide run two.lua --csv two.csv -q
 is "$status $(cut -d, -f1 two.csv | wc -l)" "0 5" "... which runs"
+memtide import --description "$HERE/windows.json" -o windows.lua
+is "$status" 0 "a description with constants"
+has "$(cat windows.lua)" "constant0 = {{4, 3, 1, 0}, {5, 4, 2, 1}, {7, 6, 4, 3}, {8, 7, 5, 4}}" "... whose numbers are lists"
+has "$(cat windows.lua)" "self.table[self.index]:view({16, 2})" "... and choose rows of a table"
+memtide run windows.lua --csv windows.csv -q
+is "$status $(cut -d, -f1 windows.csv | wc -l)" "0 5" "... which runs"
+memtide predict windows.lua --set framework=pytorch --set precision=fp32 -q --json
+has "$out" '"status":"predicted"' "... and is predicted as PyTorch's step"
 memtide import --description "$HERE/unknown.json"
 is "$status" 69 "what memtide cannot say is an error"
 has "$err" "models.py:65: torch.cumsum, 3 times; gives 12 numbers of each sample" "... with its line, how often, and how large it is"

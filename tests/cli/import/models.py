@@ -116,7 +116,7 @@ class Windows(nn.Module):
         scores = F.normalize(qkv[0], dim=-1) @ F.normalize(qkv[1], dim=-1).transpose(-2, -1)
         scores = scores * self.scale.clamp(max=2.0).exp() + bias
         part = x.new_zeros((h, w))
-        part[-s:] = 1
+        part[-1:] = 1
         part = part.view(h // s, s, w // s, s).permute(0, 2, 1, 3).reshape(-1, s * s)
         mask = (part.unsqueeze(1) - part.unsqueeze(2)).ne(0).float() * -100.0
         scores = scores.view(n, -1, 2, s * s, s * s) + mask.unsqueeze(1).unsqueeze(0)
