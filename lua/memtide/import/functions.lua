@@ -112,7 +112,8 @@ local function unify(list, modules)
   local taken = taken_by(list[1], {nn = true, mt = true, F = true, optim = true})
   local function parameter(values, hint)
     local key = vector(values)
-    if found[key] then return found[key].name end
+    local shared = not forms.is_layer(values[1]) -- a layer in two places would have its parameters once
+    if found[key] and shared then return found[key].name end
     local given = known[key]
     local constant = type(values[1]) == "table" and values[1].tag == "constant"
     local name = given and given[1] or hint[2] or hint[1] or constant and "numbers" or "layer"

@@ -39,10 +39,70 @@ local function groups(held)
   return list
 end
 
+-- Into how many runs of neighbours is 1, 2, ... torn?
+local function runs_in(list)
+  local count = 1
+  for i = 2, #list do if list[i] ~= list[i - 1] + 1 then count = count + 1 end end
+  return count
+end
+
+-- Calls visit(list, blocks, cut) for each list in which two or three blocks of `list` have changed places: up to cut[1],
+-- up to cut[2] and so on; the first block and what comes after the last stay
+local function each_exchange(list, visit)
+  local n = #list
+  for a = 1, n do
+    for b = a + 1, n do
+      for c = b + 1, n do
+        local out = table.move(list, 1, a - 1, 1, {})
+        table.move(list, b, c - 1, #out + 1, out)
+        table.move(list, a, b - 1, #out + 1, out)
+        visit(table.move(list, c, n, #out + 1, out))
+      end
+      local out = table.move(list, 1, a - 1, 1, {})
+      table.move(list, b, n, #out + 1, out)
+      visit(table.move(list, a, b - 1, #out + 1, out))
+    end
+  end
+end
+
+local ordered
+
+-- An order of more dimensions than memtide's, in two steps. What goes to or comes from the end as a whole, as channels do,
+-- does so where the other ones lie as an image.
+local function ordered_in_steps(held, list)
+  local rank, lying = {}, table.move(list, 1, #list, 1, {})
+  for k, one in ipairs(list) do rank[one] = k end
+  table.sort(lying, function(a, b) return a[1] < b[1] end)
+  local now, best, least = {}, nil, math.huge
+  for i, one in ipairs(lying) do now[i] = rank[one] end
+  local turns_last = now[#now] == 2
+  each_exchange(now, function(next_one)
+    local step, place = {}, {}
+    for i, k in ipairs(now) do place[k] = i end
+    for i, k in ipairs(next_one) do step[i] = place[k] end
+    local before, after = runs_in(step), runs_in(next_one)
+    local cost = 2 * (before + after) + ((turns_last and after or before) == 3 and 0 or 1)
+    if before <= MOST and after <= MOST and cost < least then best, least = next_one, cost end
+  end)
+  if not best then return nil, ("an order of %d dimensions"):format(#list) end
+  local order, shape, place_of = {}, {}, {}
+  for _, k in ipairs(best) do
+    for place = list[k][1], list[k][2] do
+      order[#order + 1], shape[#shape + 1] = place, held.shape[place]
+      place_of[place] = #order
+    end
+  end
+  local form, why = ordered{form = held.form, shape = held.shape, order = order}
+  if not form then return nil, why end
+  local rest = {}
+  for i, place in ipairs(held.order) do rest[i] = place_of[place] end
+  return ordered{form = form, shape = shape, order = rest}
+end
+
 -- The value as it is now, of as many dimensions as there are groups; nil and why
-local function ordered(held)
+function ordered(held)
   local list = groups(held)
-  if #list > MOST then return nil, ("an order of %d dimensions"):format(#list) end
+  if #list > MOST then return ordered_in_steps(held, list) end
   if #list == 1 then return held.form end
   local lying = table.move(list, 1, #list, 1, {})
   table.sort(lying, function(a, b) return a[1] < b[1] end)
@@ -60,7 +120,8 @@ local function narrowed(held, shape)
   if not form then return nil, why end
   local sizes = {}
   for i = 1, #shape do sizes[i] = product(shape, i, i) end
-  local alone = groups(held)[1][2] == 1 -- the first dimension is one of the ordered value, too
+  local list = groups(held)
+  local alone = #list <= MOST and list[1][2] == 1 -- the first dimension is one of the ordered value, too
   local first = alone and held.order[1] == 1 and held.shape[1]
   if sizes[1] == -1 and type(first) == "table" and first.batch == shape[1].batch then sizes[1] = 0 end
   return call(form, "view", sizes)
@@ -124,22 +185,67 @@ end
 
 local OPERATORS = {add = " + ", sub = " - ", mul = " * ", div = " / ", iadd = " + ", isub = " - ", imul = " * "}
 
--- Two wide values of as many dimensions, which lie as they are, side by side; nil and why
-local function joined(symbol, a, b, shape)
-  local one, two = merged(a, b), merged(b, a)
-  if #a.shape ~= #b.shape or #one > MOST then return nil, "two values of many dimensions" end
-  local form = {tag = "text", call(a.form, "view", one), symbol, call(b.form, "view", two)}
+-- A form of that shape, in PyTorch's order
+local function lying_as(form, shape)
   local order = {}
   for i = 1, #shape do order[i] = i end
-  return {form = {tag = "operand", form}, shape = shape, order = order}
+  return {form = form, shape = shape, order = order}
+end
+
+-- A wide value and another one, which lie as they are, side by side; nil and why
+local function joined(symbol, a, b, shape)
+  for _ = #b.shape + 1, #a.shape do b.shape = {1, table.unpack(b.shape)} end
+  local one, two = merged(a, b), merged(b, a)
+  if #one > MOST then return nil, "two values of many dimensions" end
+  local form = {tag = "text", call(a.form, "view", one), symbol, call(b.form, "view", two)}
+  return lying_as({tag = "operand", form}, shape)
+end
+
+-- A shape whose first dimensions are one, so that there are not too many
+local function with_first_merged(shape)
+  shape = table.move(shape, 1, #shape, 1, {})
+  while #shape > MOST do
+    local a, b = shape[1], table.remove(shape, 2)
+    shape[1] = type(a) == "table" and {batch = a.batch * b} or a * b
+  end
+  return shape
+end
+
+-- Softmax along the last dimension
+local function softmax(op, held)
+  local dim = op.named.dim or op.args[2]
+  if dim ~= -1 and dim ~= #held.order - 1 then return nil, "softmax along another dimension than the last" end
+  local shape = op.shapes[op.out[1] + 1]
+  local form, why = narrowed(held, with_first_merged(shape))
+  if not form then return nil, why end
+  return lying_as(text("F.softmax(", form, ", -1)"), shape)
+end
+
+-- A product whose operands and result begin with the same letters, of which those that are too many become one
+local function einsum(op, held)
+  local list = op.args[2].value == nil and op.args[2] or {op.args[2], op.args[3]}
+  local letters, forms_of = {}, {}
+  for word in op.args[1]:gsub("%s", ""):gmatch "%a+" do letters[#letters + 1] = word end
+  local more = #letters[1] - MOST
+  for k = 1, 3 do
+    local same = letters[k] and #letters[k] == #letters[1] and letters[k]:sub(1, more + 1) == letters[1]:sub(1, more + 1)
+    if not same or more < 1 then return nil, "a product of values of many dimensions" end
+  end
+  for k = 1, 2 do
+    local one = held[list[k].value]
+    local form, why
+    if one then form, why = narrowed(one, with_first_merged(op.shapes[list[k].value + 1])) end
+    if not form then return nil, why or "a product of values of many dimensions" end
+    forms_of[k], letters[k] = form, letters[k]:sub(more + 1)
+  end
+  local equation = ("%s,%s->%s"):format(letters[1], letters[2], letters[3]:sub(more + 1))
+  return lying_as(text(('nn.einsum("%s", '):format(equation), forms_of[1], ", ", forms_of[2], ")"), op.shapes[op.out[1] + 1])
 end
 
 -- What a constant of that shape is: its form as it is, or an empty text and a wide value `out` in `held`
 function wide.constant(form, shape, out, held)
   if #shape <= MOST then return form end
-  local order = {}
-  for i = 1, #shape do order[i] = i end
-  held[out] = {form = form, shape = shape, order = order}
+  held[out] = lying_as(form, shape)
   return text()
 end
 
@@ -151,11 +257,12 @@ function wide.call(op, name, held)
   local from = type(x) == "table" and x.value and held[x.value]
   local shape = out and op.shapes[out + 1]
   if not from then
-    if not (VIEWS[name] and #shape > MOST) then return nil end
-    local order = {}
-    for i = 1, #shape do order[i] = i end
-    held[out] = {form = op.value(x), shape = shape, order = order}
-    return text()
+    local wide_one, what
+    if name == "einsum" and shape and #shape > MOST then wide_one, what = einsum(op, held)
+    elseif VIEWS[name] and #shape > MOST then wide_one = lying_as(op.value(x), shape)
+    else return nil end
+    held[out] = wide_one
+    return wide_one and text() or false, what
   end
   local next_one, why
   if ORDERS[name] then next_one = {form = from.form, shape = from.shape, order = ORDERS[name](op, from)}
@@ -165,10 +272,14 @@ function wide.call(op, name, held)
     form, why = narrowed(from, shape)
     return form or false, why
   elseif VIEWS[name] and is_lying(from) then
-    next_one = {form = from.form, shape = shape, order = {}}
-    for i = 1, #shape do next_one.order[i] = i end
+    next_one = lying_as(from.form, shape)
+  elseif name == "softmax" then next_one, why = softmax(op, from)
+  elseif OPERATORS[name] and type(op.args[2]) == "number" then
+    local form = {tag = "text", {tag = "operand", from.form}, OPERATORS[name], op.args[2]}
+    next_one = {form = {tag = "operand", form}, shape = from.shape, order = from.order}
   elseif OPERATORS[name] then
-    local y = type(op.args[2]) == "table" and held[op.args[2].value]
+    local given = op.args[2]
+    local y = held[given.value] or given.value and lying_as(op.value(given), op.shapes[given.value + 1])
     if y and is_lying(from) and is_lying(y) then next_one, why = joined(OPERATORS[name], from, y, shape) end
   end
   if not next_one then why = why or ("a value of %d dimensions"):format(#from.order) end
