@@ -15,6 +15,7 @@
 #include "io/row.h"
 #include "io/safetensors.h"
 #include "io/snapshot.h"
+#include "io/state_dict.h"
 
 _Noreturn void fuzz_failed(const char *format, ...) {
     va_list args;
@@ -154,11 +155,10 @@ static void use_tensor(Safetensors *s, const Tensor *t) {
     safetensors_check_shape(s, t, &other, &e);
 }
 
-static void run_safetensors(const uint8_t *data, size_t n) {
-    Err e = {0};
-    Safetensors *s = NULL;
-    int tensors, pairs, code = safetensors_open(fuzz_file(0, data, n), &s, &e);
-    if (code && !e.text[0]) fuzz_failed("an error without text");
+/* What a reader said and gave, of a file of n bytes */
+static void use_tensors(int code, Safetensors *s, const Err *e, size_t n) {
+    int tensors, pairs;
+    if (code && !e->text[0]) fuzz_failed("an error without text");
     if (code) return;
     const Tensor *t = safetensors_tensors(s, &tensors);
     const Pair *p = safetensors_metadata(s, &pairs);
@@ -167,6 +167,20 @@ static void run_safetensors(const uint8_t *data, size_t n) {
     if (bytes > n) fuzz_failed("more metadata than there are bytes");
     for (int i = 0; i < tensors; i++) use_tensor(s, &t[i]);
     safetensors_close(s);
+}
+
+static void run_safetensors(const uint8_t *data, size_t n) {
+    Err e = {0};
+    Safetensors *s = NULL;
+    const int code = safetensors_open(fuzz_file(0, data, n), &s, &e);
+    use_tensors(code, s, &e, n);
+}
+
+static void run_state_dict(const uint8_t *data, size_t n) {
+    Err e = {0};
+    Safetensors *s = NULL;
+    const int code = state_dict_open(fuzz_file(0, data, n), &s, &e);
+    use_tensors(code, s, &e, n);
 }
 
 /* ---- pickles */
@@ -279,7 +293,7 @@ static void run_csv(const uint8_t *data, size_t n) {
 static const Target targets[] = {
     {"idx", run_idx, NULL}, {"gz", run_gz, mutate_gz}, {"cifar", run_cifar, NULL}, {"npy", run_npy, mutate_number},
     {"npy_pair", run_npy_pair, mutate_number}, {"text", run_text, NULL},
-    {"safetensors", run_safetensors, mutate_header}, {"csv", run_csv, mutate_number},
+    {"safetensors", run_safetensors, mutate_header}, {"state_dict", run_state_dict, NULL}, {"csv", run_csv, mutate_number},
     {"pickle", run_pickle, NULL}, {"snapshot", run_snapshot, mutate_number},
     {"describe", fuzz_describe, mutate_number},
     {"state", fuzz_state, mutate_header}, {"wire", fuzz_wire, mutate_frame}, {"list", fuzz_list, mutate_number},

@@ -78,6 +78,18 @@ put("safetensors", "scalars", tensors('{"z":{"dtype":"F32","shape":[0,5],"data_o
 put("safetensors", "escapes", tensors('{"\\u00e9\\ud83d\\ude00\\n":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}  ',
   ("\0"):rep(4)))
 
+-- ---- what torch.save writes
+do
+  local torch_save = dofile((arg[0]:match "^(.*/)" or "") .. "../torch_save.lua")
+  local storages = {{"data/0", torch_save.floats(9, 9, 1, 2, 3, 4, 5, 6)}, {"data/1", ("<dd"):pack(7, 8)}, {"byteorder", "little"}}
+  local weight = {type = "FloatStorage", key = "0", count = 8, offset = 2, shape = {2, 3}, stride = {3, 1}}
+  local bias = {type = "DoubleStorage", key = "1", count = 2, shape = {2}, stride = {1}}
+  local items = {{"weight", torch_save.tensor(weight)}, {"bias", torch_save.tensor(bias)}}
+  put("state_dict", "two", torch_save.archive(items, storages))
+  put("state_dict", "one", torch_save.archive({items[1]}, {storages[1]}))
+  put("state_dict", "none", torch_save.archive({}, {}))
+end
+
 -- ---- a saved run, with checksums and without
 do
   local trainer, loader = targets.new_run()
