@@ -1,9 +1,11 @@
 /* data.h: samples from files or random numbers, and batches of them.
  *
- * A dataset holds its samples in host memory as they are in the file (u8 or fp32) and hands them out as fp32 in
- * PyTorch's order, (value * scale - mean[c]) / std[c]. Files are untrusted: sizes are checked before anything is
- * allocated. The readers fail with ERR_FILE (cannot be opened or read), ERR_FORMAT (wrong content), ERR_SCRIPT (wrong
- * argument) or ERR_HOST_MEMORY. */
+ * A dataset hands out its samples as fp32 in PyTorch's order, (value * scale - mean[c]) / std[c]. Samples of plain IDX,
+ * .npy and CIFAR files stay there: the files are read once from front to back when the dataset is opened, for the hash of
+ * their content, and then sample by sample. They must not change before the dataset is freed. Targets, texts, and
+ * samples of compressed files or of what is not a regular file are held in host memory, as they are in the file. Files
+ * are untrusted: sizes are checked before anything is allocated. The readers fail with ERR_FILE (cannot be opened or
+ * read), ERR_FORMAT (wrong content), ERR_SCRIPT (wrong argument) or ERR_HOST_MEMORY. */
 #ifndef MT_DATA_H
 #define MT_DATA_H
 
@@ -44,8 +46,9 @@ const char *dataset_alphabet(const Dataset *d); /* of a text: [token] -> the byt
  * of a sample); all must be finite, std not 0, else ERR_SCRIPT. It changes dataset_text. Call it before any loader is
  * opened. */
 int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, Err *e);
-/* Copies sample i, 0 to dataset_count - 1, into x (fp32) and t (int32 labels or fp32 target; NULL: not wanted). */
-void dataset_get(const Dataset *d, int64_t i, float *x, void *t);
+/* Copies sample i, 0 to dataset_count - 1, into x (fp32) and t (int32 labels or fp32 target; NULL: not wanted). Threads
+ * may do so at once. ERR_FILE: the file cannot be read, or it was changed after it was opened. */
+int dataset_get(const Dataset *d, int64_t i, float *x, void *t, Err *e);
 /* Kind, sizes and a hash of the content, for cell ids: "idx 2000x1x28x28 7f3a..." */
 const char *dataset_text(const Dataset *d);
 
@@ -59,7 +62,7 @@ int loader_open(
 void loader_close(Loader *l); /* NULL is allowed */
 int64_t loader_batches(const Loader *l); /* per epoch */
 /* The next batch: *count samples into x, and their targets into t (NULL: not wanted). *count = 0 at the end of an
- * epoch; the call after that starts the next epoch. */
+ * epoch; the call after that starts the next epoch. A batch that fails as dataset_get does stays the next one. */
 int loader_next(Loader *l, float *x, void *t, int64_t *count, Err *e);
 /* Makes a batch (0, 1, ... below loader_batches) of `epoch` (0, 1, ...) the next one; ERR_SCRIPT: there is none such. */
 int loader_seek(Loader *l, int64_t epoch, int64_t batch, Err *e);

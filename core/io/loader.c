@@ -22,6 +22,8 @@ typedef struct Slot {
     int64_t count;
     float *x;
     unsigned char *t;
+    int code;  /* of the filling */
+    Err error;
 } Slot;
 
 struct Loader {
@@ -53,16 +55,19 @@ static void shuffle(Loader *l, int64_t epoch) {
     l->ordered_epoch = epoch;
 }
 
-/* Fills x and t (NULL: not wanted) with the batch at `place`; returns the number of samples. */
-static int64_t fill(Loader *l, Place place, float *x, unsigned char *t) {
+/* Fills x and t (NULL: not wanted) with the batch at `place`, *count samples. */
+static int fill(Loader *l, Place place, float *x, unsigned char *t, int64_t *count, Err *e) {
     assert(place.epoch >= 0 && place.batch >= 0 && place.batch < l->batches);
     int64_t first = place.batch * l->batch, n = min_i64(l->batch, dataset_count(l->data) - first);
     shuffle(l, place.epoch);
     for (int64_t k = 0; k < n; k++) {
         int64_t i = l->order ? l->order[first + k] : first + k;
-        dataset_get(l->data, i, x + (size_t)k * (l->x_size / sizeof *x), t ? t + (size_t)k * l->t_size : NULL);
+        float *to = x + (size_t)k * (l->x_size / sizeof *x);
+        int code = dataset_get(l->data, i, to, t ? t + (size_t)k * l->t_size : NULL, e);
+        if (code) return code;
     }
-    return n;
+    *count = n;
+    return OK;
 }
 
 static void *fill_ahead(void *arg) {
@@ -74,7 +79,7 @@ static void *fill_ahead(void *arg) {
             continue;
         }
         pthread_mutex_unlock(&l->lock);
-        l->slot.count = fill(l, l->slot.place, l->slot.x, l->slot.t);
+        l->slot.code = fill(l, l->slot.place, l->slot.x, l->slot.t, &l->slot.count, &l->slot.error);
         pthread_mutex_lock(&l->lock);
         l->slot.state = READY;
         pthread_cond_signal(&l->changed);
@@ -175,19 +180,25 @@ void loader_close(Loader *l) {
 int64_t loader_batches(const Loader *l) { return l->batches; }
 
 int loader_next(Loader *l, float *x, void *t, int64_t *count, Err *e) {
-    (void)e;
     Place now = l->next;
     *count = 0;
     if (now.batch == l->batches) {
         l->next = (Place){now.epoch + 1, 0};
         return OK;
     }
-    l->next.batch++;
     if (!l->prefetch) {
-        *count = fill(l, now, x, t);
-        return OK;
+        int code = fill(l, now, x, t, count, e);
+        l->next.batch += !code;
+        return code;
     }
     wait_ready(l);
+    int code = l->slot.code;
+    if (code) {
+        if (e) *e = l->slot.error;
+        want(l, now);
+        return code;
+    }
+    l->next.batch++;
     *count = l->slot.count;
     memcpy(x, l->slot.x, (size_t)*count * l->x_size);
     if (t) memcpy(t, l->slot.t, (size_t)*count * l->t_size);

@@ -61,9 +61,11 @@ static void use_dataset(int code, Dataset *d, const Err *e) {
     int64_t sample = shape_elements(&s), target = t.rank ? shape_elements(&t) : 1, count = dataset_count(d);
     if (sample < 1 || target < 1 || count < 1 || !dataset_text(d)) fuzz_failed("a dataset without samples");
     if (sample <= LARGEST && target <= LARGEST) {
+        Err again;
         float *x = calloc((size_t)sample, sizeof *x), *y = calloc((size_t)target, sizeof *y);
-        for (int64_t i = 0; i < count && i < SAMPLES && x && y; i++) dataset_get(d, i, x, y);
-        if (x && y) dataset_get(d, count - 1, x, y);
+        for (int64_t i = 0; i < count && i < SAMPLES && x && y; i++)
+            if (dataset_get(d, i, x, y, &again)) fuzz_failed("%s", again.text);
+        if (x && y && dataset_get(d, count - 1, x, y, &again)) fuzz_failed("%s", again.text);
         free(x);
         free(y);
         use_loader(d, (size_t)sample, (size_t)target);

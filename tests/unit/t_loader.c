@@ -178,7 +178,7 @@ static void test_targets(bool prefetch) {
     Loader *l = NULL;
     ok(!loader_open(d, 2, false, false, prefetch, 1, &l, &e) && !loader_next(l, &x[0][0], t, &count, &e) && count == 2,
         "its batch");
-    dataset_get(d, 1, one, expected);
+    dataset_get(d, 1, one, expected, &e);
     ok(!memcmp(t[1], expected, sizeof expected) && !memcmp(x[1], one, sizeof one), "the second sample and its target");
     ok(!loader_seek(l, 4, 0, &e) && !loader_next(l, &x[0][0], NULL, &count, &e) && count == 2,
         "targets that are not wanted");
@@ -205,7 +205,7 @@ static void test_targets(bool prefetch) {
 int main(void) {
     long live = mem_live();
     Dataset *d = random_set(COUNT);
-    for (int i = 0; i < COUNT; i++) dataset_get(d, i, all_x[i], &all_t[i]);
+    for (int i = 0; i < COUNT; i++) dataset_get(d, i, all_x[i], &all_t[i], &e);
     folder_make();
     for (int prefetch = 0; prefetch < 2; prefetch++) {
         test_order(d, prefetch);
