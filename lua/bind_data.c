@@ -204,6 +204,19 @@ static Loading loading(lua_State *L, int index) {
     return found;
 }
 
+/* options.prefetch as a number of batches: true is 1, false and nil are 0 */
+static int prefetched(lua_State *L, int options) {
+    if (lua_getfield(L, options, "prefetch") == LUA_TBOOLEAN) lua_pushinteger(L, lua_toboolean(L, -1));
+    else if (lua_isnil(L, -1)) lua_pushinteger(L, 0);
+    else lua_pushvalue(L, -1);
+    lua_Integer n = lua_isinteger(L, -1) ? lua_tointeger(L, -1) : -1;
+    if (n < 0 || n > LOADER_PREFETCH_MAX)
+        bind_error(L, "prefetch: expected a number of batches from 0 to %d, true or false, found %s",
+                   LOADER_PREFETCH_MAX, bind_show(L, -2));
+    lua_pop(L, 2);
+    return (int)n;
+}
+
 /* loader(dataset, {batch =, shuffle =, drop_last =, prefetch =, seed =}) */
 static int new_loader(lua_State *L) {
     Err e;
@@ -219,7 +232,7 @@ static int new_loader(lua_State *L) {
     lua_pushinteger(L, batch);
     lua_setiuservalue(L, -2, BOX_PARENTS);
     bool shuffle = bind_boolean(L, 2, "shuffle", false), drop_last = bind_boolean(L, 2, "drop_last", false);
-    bool prefetch = bind_boolean(L, 2, "prefetch", false);
+    int prefetch = prefetched(L, 2);
     uint64_t seed = (uint64_t)bind_integer(L, 2, "seed", 0);
     if (loader_open(d, batch, shuffle, drop_last, prefetch, seed, &l, &e)) return bind_fail(L, &e);
     box->content = l;
@@ -269,6 +282,15 @@ static int batches(lua_State *L) {
     return 1;
 }
 
+/* loader:info() -> {prefetch = batches, bytes = of host memory} */
+static int loader_info(lua_State *L) {
+    const Loader *l = loading(L, 1).loader;
+    lua_createtable(L, 0, 2);
+    bind_set_integer(L, "prefetch", loader_prefetch(l));
+    bind_set_integer(L, "bytes", (lua_Integer)loader_bytes(l));
+    return 1;
+}
+
 static void check_shape(lua_State *L, const char *what, Shape found, const Shape *expected) {
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (shape_equal(&found, expected)) return;
@@ -292,7 +314,7 @@ void bind_open_data(lua_State *L) {
     static const luaL_Reg of_batch[] = {{"shape", batch_shape}, {"values", batch_values}, {NULL, NULL}};
     static const luaL_Reg of_dataset[] = {{"info", info}, {"normalize", normalize}, {NULL, NULL}};
     static const luaL_Reg of_loader[] = {{"next", next_batch}, {"seek", seek}, {"place", place},
-        {"batches", batches}, {NULL, NULL}};
+        {"batches", batches}, {"info", loader_info}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10},
         {"dataset_npy", new_npy}, {"dataset_text", new_text},
         {"dataset_random", new_random}, {"loader", new_loader}, {NULL, NULL}};

@@ -54,13 +54,17 @@ const char *dataset_text(const Dataset *d);
 
 /* Batches of one epoch after another. */
 typedef struct Loader Loader;
+enum { LOADER_PREFETCH_MAX = 1024 };
 /* batch: samples of a batch. shuffle: a permutation for each epoch drawn from seed (the same on every machine).
- * drop_last: leave out an incomplete last batch (PyTorch's default is to keep it). prefetch: fill the next batch on a
- * second thread. The dataset is borrowed. ERR_SCRIPT: there would be no batch, or one too large; ERR_HOST_MEMORY. */
+ * drop_last: leave out an incomplete last batch (PyTorch's default is to keep it). prefetch: how many batches a second
+ * thread fills ahead; 0: none, a batch is filled when it is asked for. The dataset is borrowed. ERR_SCRIPT: there would
+ * be no batch, or one too large; ERR_HOST_MEMORY. */
 int loader_open(
-    const Dataset *d, int64_t batch, bool shuffle, bool drop_last, bool prefetch, uint64_t seed, Loader **out, Err *e);
+    const Dataset *d, int64_t batch, bool shuffle, bool drop_last, int prefetch, uint64_t seed, Loader **out, Err *e);
 void loader_close(Loader *l); /* NULL is allowed */
 int64_t loader_batches(const Loader *l); /* per epoch */
+int loader_prefetch(const Loader *l);
+size_t loader_bytes(const Loader *l);    /* of host memory: the batches ahead, and 8 bytes for each sample if shuffled */
 /* The next batch: *count samples into x, and their targets into t (NULL: not wanted). *count = 0 at the end of an
  * epoch; the call after that starts the next epoch. A batch that fails as dataset_get does stays the next one. */
 int loader_next(Loader *l, float *x, void *t, int64_t *count, Err *e);

@@ -64,6 +64,15 @@ for _, _, n in loader:epoch() do count = count + n end
 tap.is(count, 10, "an epoch begins at its beginning, also after a break")
 tap.is(dataset:info().count, 10, "a dataset tells its size")
 tap.raises("unknown key", "a misspelt option", mt.data.loader, {dataset, btach = 3})
+for _, case in ipairs{{0, 0}, {1, 1}, {4, 4}, {true, 1}, {false, 0}} do
+  local info = mt.data.loader{dataset, batch = 4, prefetch = case[1]}:info()
+  tap.ok(info.prefetch == case[2] and info.bytes == case[2] * 4 * (3 * 4 + 4), ("prefetch = %s: %d batches ahead, %d bytes")
+    :format(case[1], info.prefetch, info.bytes))
+end
+for _, value in ipairs{-1, 1025, 1.5, "yes"} do
+  tap.raises("prefetch: expected a number of batches from 0 to 1024, true or false, found", "prefetch = " .. value,
+    mt.data.loader, {dataset, batch = 4, prefetch = value})
+end
 local good, failure = pcall(mt.data.idx, "no-such-file", "nor-this")
 tap.ok(not good and failure.code == "file", "a missing file is told by its code")
 

@@ -60,7 +60,8 @@ end
 local Loader = {__name = "memtide.loader"}
 Loader.__index = Loader
 
--- loader{dataset, batch =, shuffle =, drop_last =, prefetch =, seed =}
+-- loader{dataset, batch =, shuffle =, drop_last =, prefetch =, seed =}. prefetch: batches that a second thread fills
+-- ahead; true is 1.
 function data.loader(options)
   util.check_keys("data.loader", options, {1, "batch", "shuffle", "drop_last", "prefetch", "seed"})
   local dataset = options[1]
@@ -91,6 +92,9 @@ end
 
 -- Batches per epoch.
 function Loader:batches() return self.core:batches() end
+
+-- {prefetch = batches ahead, bytes = host memory that they, and the order of the samples if they are shuffled, take}
+function Loader:info() return self.core:info() end
 
 function Loader:close() return self.core:close() end
 
