@@ -58,23 +58,29 @@ static int new_idx(lua_State *L) {
     return dataset_result(L, box, code, d, &e);
 }
 
-/* dataset_cifar10{path, ...} */
-static int new_cifar10(lua_State *L) {
-    enum { FILES_MAX = 16 };
+enum { FILES_MAX = 4096 };
+
+/* The dataset that `read` makes of {path, ...} */
+static int new_of_files(lua_State *L, const char *what, int (*read)(const char *const *, int, Dataset **, Err *)) {
     Err e;
     Dataset *d = NULL;
     const char *paths[FILES_MAX];
     lua_Unsigned n = lua_rawlen(L, 1);
     if (!lua_istable(L, 1) || n < 1 || n > FILES_MAX)
-        return bind_error(L, "data.cifar10: expected a list of 1 to %d files, found %I", FILES_MAX, (LUAI_UACINT)n);
+        return bind_error(L, "%s: expected a list of 1 to %d files, found %I", what, FILES_MAX, (LUAI_UACINT)n);
+    luaL_checkstack(L, (int)n + LUA_MINSTACK, what);
     for (int i = 0; i < (int)n; i++) {
         lua_rawgeti(L, 1, i + 1);
-        paths[i] = bind_path(L, -1, "data.cifar10: file", false);
+        paths[i] = bind_path(L, -1, what, false);
     }
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
-    int code = dataset_cifar10(paths, (int)n, &d, &e);
+    int code = read(paths, (int)n, &d, &e);
     return dataset_result(L, box, code, d, &e);
 }
+
+/* dataset_cifar10{path, ...}, dataset_tar{path, ...} */
+static int new_cifar10(lua_State *L) { return new_of_files(L, "data.cifar10: files", dataset_cifar10); }
+static int new_tar(lua_State *L) { return new_of_files(L, "data.tar: files", dataset_tar); }
 
 /* dataset_npy(x, y or nil) */
 static int new_npy(lua_State *L) {
@@ -316,7 +322,7 @@ void bind_open_data(lua_State *L) {
     static const luaL_Reg of_loader[] = {{"next", next_batch}, {"seek", seek}, {"place", place},
         {"batches", batches}, {"info", loader_info}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10},
-        {"dataset_npy", new_npy}, {"dataset_text", new_text},
+        {"dataset_npy", new_npy}, {"dataset_tar", new_tar}, {"dataset_text", new_text},
         {"dataset_random", new_random}, {"loader", new_loader}, {NULL, NULL}};
     luaL_newmetatable(L, BATCH_TYPE);
     luaL_newlib(L, of_batch);

@@ -25,6 +25,7 @@ void dataset_free(Dataset *d) {
     if (!d) return;
     for (int i = 0; i < d->n_parts; i++) part_close(&d->parts[i]);
     mem_free(d->parts);
+    mem_free(d->offsets);
     mem_free(d->t);
     mem_free(d->mean);
     mem_free(d);
@@ -65,14 +66,20 @@ static void count_classes(Dataset *d) {
     }
 }
 
+/* Where sample i of the part begins */
+static int64_t offset_of(const Dataset *d, const DataPart *p, int64_t i) {
+    return d->offsets ? d->offsets[i] : p->start + (i - p->first) * p->stride;
+}
+
 /* Adds the samples of a part, those before number `end`, to the hash: at once if they lie one after the other. */
 static int hash_part(Dataset *d, const DataPart *p, int64_t end, Err *e) {
-    int64_t n = shape_elements(&d->sample), count = end - p->first;
+    int64_t n = shape_elements(&d->sample);
     if (d->text_bytes) return part_hash(p, d->type, p->start, (int64_t)d->text_bytes, &d->hash, e);
-    if (p->stride == n * (int64_t)d->type->size) return part_hash(p, d->type, p->start, count * n, &d->hash, e);
+    if (p->stride == n * (int64_t)d->type->size)
+        return part_hash(p, d->type, p->start, (end - p->first) * n, &d->hash, e);
     int code = OK;
-    for (int64_t i = 0; i < count && !code; i++)
-        code = part_hash(p, d->type, p->start + i * p->stride, n, &d->hash, e);
+    for (int64_t i = p->first; i < end && !code; i++)
+        if ((code = part_hash(p, d->type, offset_of(d, p, i), n, &d->hash, e))) err_prefix(e, "sample %" PRId64, i);
     return code;
 }
 
@@ -212,7 +219,7 @@ static int get_x(const Dataset *d, int64_t i, float *x, Err *e) {
     int64_t n = shape_elements(&d->sample);
     if (d->n_parts) {
         const DataPart *p = part_of(d, i);
-        int code = part_values(p, d->type, d->divisor, p->start + (i - p->first) * p->stride, 0, n, x, e);
+        int code = part_values(p, d->type, d->divisor, offset_of(d, p, i), 0, n, x, e);
         if (code) return code;
     } else if (d->tokens) {
         for (int64_t k = 0; k < n; k++) x[k] = (float)draw_whole(d, i, DRAW_X, d->tokens, k);

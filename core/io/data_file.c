@@ -13,10 +13,6 @@
 
 enum { READ_STEP = 1 << 16 };
 
-int data_no_memory(const char *path, size_t bytes, Err *e) {
-    return err_set(e, ERR_HOST_MEMORY, "%s: no memory for %zu bytes", path, bytes);
-}
-
 int data_open(DataFile *f, const char *path, Err *e) {
     struct stat info;
     *f = (DataFile){.path = path, .length = -1};
@@ -53,6 +49,11 @@ static int read_failed(const DataFile *f, Err *e) {
 
 int data_read(DataFile *f, void *to, size_t want, size_t *got, Err *e) {
     *got = 0;
+    if (f->part) {
+        *got = (size_t)min_i64((int64_t)want, f->length - f->at);
+        f->at += (int64_t)*got;
+        return part_bytes(f->part, f->origin + f->at - (int64_t)*got, to, *got, e);
+    }
     while (*got < want) {
         size_t left = want - *got;
         int n = gzread(f->gz, (char *)to + *got, left < READ_STEP ? (unsigned)left : READ_STEP);
@@ -82,8 +83,7 @@ static int wrong_length(const DataFile *f, const Shape *shape, size_t want, int6
         f->path, longer ? "long" : "short", want, shape_text(shape, text), least, found);
 }
 
-/* The bytes of such elements, at most `most`, which must be all that is left as far as the file's length is known. */
-static int rest_bytes(const DataFile *f, const Shape *shape, size_t element, size_t most, size_t *bytes, Err *e) {
+int data_rest_bytes(const DataFile *f, const Shape *shape, size_t element, size_t most, size_t *bytes, Err *e) {
     char text[SHAPE_TEXT];
     assert(element > 0 && shape->rank > 0);
     *bytes = element;
@@ -102,7 +102,7 @@ static int rest_bytes(const DataFile *f, const Shape *shape, size_t element, siz
 int data_rest(DataFile *f, const Shape *shape, size_t element, void **out, Err *e) {
     unsigned char *bytes = NULL, extra;
     size_t want, have = 0, got, more = 0;
-    int steps = 0, code = rest_bytes(f, shape, element, DATA_MAX, &want, e);
+    int steps = 0, code = data_rest_bytes(f, shape, element, DATA_MAX, &want, e);
     if (code) return code;
     do {
         size_t next = f->length >= 0 || want - have < READ_STEP ? want : have + READ_STEP;
@@ -127,7 +127,7 @@ int data_samples(DataFile *f, const Shape *shape, size_t element, DataPart *p, E
     size_t bytes;
     void *rest = NULL;
     int code = part_open(p, f, e);
-    if (!code) code = p->on_disk ? rest_bytes(f, shape, element, INT64_MAX, &bytes, e)
+    if (!code) code = p->on_disk ? data_rest_bytes(f, shape, element, INT64_MAX, &bytes, e)
                                  : data_rest(f, shape, element, &rest, e);
     p->bytes = rest;
     p->stride = code ? 0 : shape_elements(shape) / shape->dim[0] * (int64_t)element;

@@ -10,8 +10,6 @@
 
 enum { NPY_HEADER_MAX = 10000, NPY_WORD = 64 };
 
-typedef struct Npy { const DataType *type; Shape shape; } Npy;
-
 /* The header while it is read. */
 typedef struct Header { const char *path, *at, *end; const DataType *type; Shape shape; int seen; Err *e; } Header;
 
@@ -117,7 +115,7 @@ static int take_header(Header *h) {
     return OK;
 }
 
-static int npy_header(DataFile *f, Npy *a, Err *e) {
+int data_npy_header(DataFile *f, const DataType **type, Shape *shape, Err *e) {
     unsigned char start[8], size[4] = {0};
     char text[NPY_HEADER_MAX];
     int code = data_need(f, start, sizeof start, "npy magic and version", e);
@@ -136,8 +134,8 @@ static int npy_header(DataFile *f, Npy *a, Err *e) {
     if (code) return code;
     Header h = {.path = f->path, .at = text, .end = text + n, .shape = {0, {1, 1, 1, 1}}, .e = e};
     code = take_header(&h);
-    a->type = h.type;
-    a->shape = h.shape;
+    *type = h.type;
+    *shape = h.shape;
     return code;
 }
 
@@ -150,38 +148,38 @@ static Shape without_first(const Shape *s) {
 
 static int npy_samples(Dataset *d, const char *path, Err *e) {
     DataFile f;
-    Npy x = {0};
+    Shape shape = {0};
     DataPart *p = dataset_part(d, e);
     if (!p) return ERR_HOST_MEMORY;
     int code = data_open(&f, path, e);
-    if (!code) code = npy_header(&f, &x, e);
-    if (!code) code = data_samples(&f, &x.shape, x.type->size, p, e);
+    if (!code) code = data_npy_header(&f, &d->type, &shape, e);
+    if (!code) code = data_samples(&f, &shape, d->type->size, p, e);
     data_close(&f);
-    d->type = x.type;
-    d->count = x.shape.dim[0];
-    d->sample = without_first(&x.shape);
+    d->count = shape.dim[0];
+    d->sample = without_first(&shape);
     return code;
 }
 
 /* Elements of 4 or 8 bytes are converted in place. */
 static int npy_targets(Dataset *d, const char *path, Err *e) {
     DataFile f;
-    Npy y = {0};
+    Shape shape = {0};
+    const DataType *type;
     void *bytes = NULL;
     int code = data_open(&f, path, e);
-    if (!code) code = npy_header(&f, &y, e);
-    if (!code) code = data_rest(&f, &y.shape, y.type->size, &bytes, e);
+    if (!code) code = data_npy_header(&f, &type, &shape, e);
+    if (!code) code = data_rest(&f, &shape, type->size, &bytes, e);
     data_close(&f);
-    if (!code && y.shape.dim[0] != d->count)
+    if (!code && shape.dim[0] != d->count)
         code = err_set(e, ERR_FORMAT, "%s: expected %" PRId64 " targets, one for each sample, found %" PRId64, path,
-            d->count, y.shape.dim[0]);
-    if (!code && y.type->integer && y.shape.rank != 1)
-        code = err_set(e, ERR_FORMAT, "%s: expected labels in one dimension, found %d", path, y.shape.rank);
-    if (!code && !y.type->value) {
+            d->count, shape.dim[0]);
+    if (!code && type->integer && shape.rank != 1)
+        code = err_set(e, ERR_FORMAT, "%s: expected labels in one dimension, found %d", path, shape.rank);
+    if (!code && !type->value) {
         code = dataset_labels(d, bytes, e);
     } else if (!code) {
-        code = data_convert(y.type, bytes, shape_elements(&y.shape), y.type->integer, bytes, path, 0, e);
-        if (!y.type->integer) d->target = without_first(&y.shape);
+        code = data_convert(type, bytes, shape_elements(&shape), type->integer, bytes, path, 0, e);
+        if (!type->integer) d->target = without_first(&shape);
         d->t = bytes;
         bytes = NULL;
     }

@@ -42,6 +42,10 @@ int data_convert(const DataType *type, const void *from, int64_t n, bool labels,
     return OK;
 }
 
+int data_no_memory(const char *path, size_t bytes, Err *e) {
+    return err_set(e, ERR_HOST_MEMORY, "%s: no memory for %zu bytes", path, bytes);
+}
+
 int part_open(DataPart *p, const DataFile *f, Err *e) {
     p->start = f->at;
     p->path = mem_copy(f->path, strlen(f->path) + 1);

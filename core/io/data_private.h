@@ -37,7 +37,7 @@ typedef struct DataPart {
     struct stat opened;   /* on disk: what the file was when it was opened */
     unsigned char *bytes; /* in memory: those from `start` on */
     int64_t start;        /* bytes before the first sample */
-    int64_t stride;       /* bytes from one sample to the next */
+    int64_t stride;       /* bytes from one sample to the next; 0: the dataset's offsets say where they are */
     int64_t first;        /* its first sample's number in the dataset */
 } DataPart;
 
@@ -50,6 +50,7 @@ struct Dataset {
     const DataType *type;   /* of the elements in the parts */
     DataPart *parts;
     int n_parts, parts_cap;
+    int64_t *offsets;       /* where each sample begins in its part, if no stride says it; else NULL */
     void *t;                /* (count) int32 labels or (count, target) fp32 */
     int tokens;             /* samples are indices below it; 0: they are numbers */
     size_t text_bytes;      /* of a text, whose targets are its samples one byte further on; else 0 */
@@ -72,10 +73,12 @@ DataPart *dataset_part(Dataset *d, Err *e);
 int dataset_finish(Dataset *d, int code, Dataset **out, Err *e);
 int data_no_memory(const char *path, size_t bytes, Err *e);
 
-/* A plain or gzip-compressed file, read once from front to back. */
+/* A plain or gzip-compressed file, or the bytes of one from `origin` on, read once from front to back. */
 typedef struct DataFile {
     gzFile gz;
     int fd;         /* gz's */
+    const DataPart *part; /* whose file it is; NULL: gz */
+    int64_t origin;
     const char *path;
     int64_t length; /* -1: not known before the end is reached (compressed, or a pipe) */
     int64_t at;     /* bytes read so far */
@@ -87,6 +90,10 @@ void data_close(DataFile *f);
 int data_read(DataFile *f, void *to, size_t want, size_t *got, Err *e);
 /* Exactly `want` bytes of what is called `what`. */
 int data_need(DataFile *f, void *to, size_t want, const char *what, Err *e);
+/* The header of an .npy file; its elements follow. */
+int data_npy_header(DataFile *f, const DataType **type, Shape *shape, Err *e);
+/* The bytes of such elements: at most `most`, and all that is left as far as the file's length is known. */
+int data_rest_bytes(const DataFile *f, const Shape *shape, size_t element, size_t most, size_t *bytes, Err *e);
 /* Everything that is left, which must be the elements of `shape`, `element` bytes each; *out is freed with mem_free.
  * Memory grows with what the file really holds, so a header that promises too much costs nothing. */
 int data_rest(DataFile *f, const Shape *shape, size_t element, void **out, Err *e);

@@ -127,6 +127,14 @@ static void run_npy_pair(const uint8_t *data, size_t n) {
     use_dataset(code, d, &e);
 }
 
+static void run_tar(const uint8_t *data, size_t n) {
+    Err e = {0};
+    Dataset *d = NULL;
+    const char *path = fuzz_file(0, data, n);
+    int code = dataset_tar(&path, 1, &d, &e);
+    use_dataset(code, d, &e);
+}
+
 static void run_text(const uint8_t *data, size_t n) {
     Err e = {0};
     Dataset *d = NULL;
@@ -280,7 +288,7 @@ static void run_csv(const uint8_t *data, size_t n) {
 
 static const Target targets[] = {
     {"idx", run_idx, NULL}, {"gz", run_gz, mutate_gz}, {"cifar", run_cifar, NULL}, {"npy", run_npy, mutate_number},
-    {"npy_pair", run_npy_pair, mutate_number}, {"text", run_text, NULL},
+    {"npy_pair", run_npy_pair, mutate_number}, {"tar", run_tar, mutate_tar}, {"text", run_text, NULL},
     {"safetensors", run_safetensors, mutate_header}, {"csv", run_csv, mutate_number},
     {"pickle", run_pickle, NULL}, {"snapshot", run_snapshot, mutate_number},
     {"describe", fuzz_describe, mutate_number},

@@ -25,6 +25,12 @@ end
 function data.idx(images, labels) return util.must(core.dataset_idx(images, labels)) end
 function data.npy(x, y) return util.must(core.dataset_npy(x, y)) end
 
+-- tar{path, ...}: shards as WebDataset has them: plain tar archives with KEY.npy and KEY.cls for each sample
+function data.tar(files)
+  util.check_type("data.tar: files", files, "table")
+  return util.must(core.dataset_tar(files))
+end
+
 function data.exists(path)
   util.check_type("data.exists: path", path, "string")
   return core.can_read(path, "data.exists: path")
