@@ -171,12 +171,27 @@ static int numbers(lua_State *L, int index, double *values, int room) {
     return (int)n;
 }
 
+/* The dataset at index 1, which is to be changed: no loader may read it meanwhile. */
+static Dataset *unread(lua_State *L, const char *what) {
+    const Box *box = bind_box(L, 1, BOX_DATASET);
+    if (box->users > 0) bind_error(L, "%s: a loader of this dataset is open: close it, or %s before it", what, what);
+    return box->content;
+}
+
+/* dataset:cache() -> the dataset, whose files are in memory now */
+static int cache(lua_State *L) {
+    Err e;
+    if (dataset_cache(unread(L, "cache"), &e)) return bind_fail(L, &e);
+    lua_settop(L, 1);
+    return 1;
+}
+
 /* dataset:normalize({mean, ...}, {std, ...}) -> the dataset */
 static int normalize(lua_State *L) {
     enum { CHANNELS_MAX = 256 };
     Err e;
     double mean[CHANNELS_MAX], std[CHANNELS_MAX];
-    Dataset *d = bind_get(L, 1, BOX_DATASET);
+    Dataset *d = unread(L, "normalize");
     int n = numbers(L, 2, mean, CHANNELS_MAX);
     if (numbers(L, 3, std, CHANNELS_MAX) != n)
         return bind_error(L, "normalize: expected as many deviations as means: %d", n);
@@ -318,7 +333,7 @@ void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, 
 
 void bind_open_data(lua_State *L) {
     static const luaL_Reg of_batch[] = {{"shape", batch_shape}, {"values", batch_values}, {NULL, NULL}};
-    static const luaL_Reg of_dataset[] = {{"info", info}, {"normalize", normalize}, {NULL, NULL}};
+    static const luaL_Reg of_dataset[] = {{"info", info}, {"cache", cache}, {"normalize", normalize}, {NULL, NULL}};
     static const luaL_Reg of_loader[] = {{"next", next_batch}, {"seek", seek}, {"place", place},
         {"batches", batches}, {"info", loader_info}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10},

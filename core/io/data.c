@@ -175,6 +175,12 @@ int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, 
     return OK;
 }
 
+int dataset_cache(Dataset *d, Err *e) {
+    int code = OK;
+    for (int i = 0; i < d->n_parts && !code; i++) code = part_cache(&d->parts[i], e);
+    return code;
+}
+
 enum { DRAW_X = 0, DRAW_T = 1 };
 
 /* Block `block` of the random numbers of sample i: a function of the seed, i, what and block only. */

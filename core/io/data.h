@@ -46,9 +46,11 @@ Shape dataset_target(const Dataset *d); /* of one sample; rank 0: one label, or 
 int dataset_tokens(const Dataset *d);   /* samples are indices below it; 0: they are numbers */
 const char *dataset_alphabet(const Dataset *d); /* of a text: [token] -> the byte that it stands for; else NULL */
 /* Per-channel normalisation, after the scale. mean[n] and std[n]: n is 1 or the number of channels (the first dimension
- * of a sample); all must be finite, std not 0, else ERR_SCRIPT. It changes dataset_text. Call it before any loader is
- * opened. */
+ * of a sample); all must be finite, std not 0, else ERR_SCRIPT. It changes dataset_text. No loader of the
+ * dataset may be open. */
 int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, Err *e);
+/* Reads the files into memory, from which samples come from then on. No loader of the dataset may be open. */
+int dataset_cache(Dataset *d, Err *e);
 /* Copies sample i, 0 to dataset_count - 1, into x (fp32) and t (int32 labels or fp32 target; NULL: not wanted). Threads
  * may do so at once. ERR_FILE: the file cannot be read, or it was changed after it was opened. */
 int dataset_get(const Dataset *d, int64_t i, float *x, void *t, Err *e);

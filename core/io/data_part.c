@@ -120,3 +120,18 @@ int part_hash(const DataPart *p, const DataType *type, int64_t offset, int64_t n
     }
     return OK;
 }
+
+int part_cache(DataPart *p, Err *e) {
+    if (!p->on_disk) return OK;
+    size_t n = (size_t)(p->opened.st_size - p->start);
+    unsigned char *bytes = mem_new(n);
+    int code = bytes ? part_bytes(p, p->start, bytes, n, e) : data_no_memory(p->path, n, e);
+    if (code) {
+        mem_free(bytes);
+        return code;
+    }
+    close(p->fd);
+    p->on_disk = false;
+    p->bytes = bytes;
+    return OK;
+}

@@ -104,6 +104,8 @@ int data_samples(DataFile *f, const Shape *shape, size_t element, DataPart *p, E
  * the part its bytes. */
 int part_open(DataPart *p, const DataFile *f, Err *e);
 void part_close(DataPart *p); /* a part of zeros is allowed */
+/* Reads a part on disk into memory; if that fails, it stays on disk. */
+int part_cache(DataPart *p, Err *e);
 /* `n` bytes at `offset` of the file. ERR_FILE: they cannot be read, or the file has changed since it was opened. */
 int part_bytes(const DataPart *p, int64_t offset, void *to, size_t n, Err *e);
 /* Of the elements that begin at `offset`, those from `from` to `to` - 1 as fp32, bytes divided by `divisor`. */

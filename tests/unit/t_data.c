@@ -394,6 +394,16 @@ static void test_changed(void) {
     is_int(dataset_get(d, 0, x, &label, &e), ERR_FILE, "cannot be read");
     dataset_free(d);
 
+    blob_write(path_x, &b, b.n, false);
+    ok(open_cifar(&d) == OK && !dataset_cache(d, &e) && open_files() == before && !truncate(path_x, 10) &&
+        !dataset_get(d, 1, x, &label, &e) && label == 9 && x[0] == (float)(3074 % 251) / 255.0f,
+        "a file that is cached is not needed");
+    dataset_free(d);
+    blob_write(path_x, &b, b.n, false);
+    ok(open_cifar(&d) == OK && !truncate(path_x, 4000), "a file that is cut off");
+    is_int(dataset_cache(d, &e), ERR_FILE, "cannot be cached");
+    dataset_free(d);
+
     blob_write(path_x, &b, b.n, true);
     ok(open_cifar(&d) == OK && open_files() == before && !truncate(path_x, 10) && !dataset_get(d, 1, x, &label, &e) &&
         label == 9, "a compressed file is in memory");

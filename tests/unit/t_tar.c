@@ -102,6 +102,15 @@ static void test_samples(void) {
         is_sample(d, 0, "stuvwx", 3), "a shard that is cut off is an error with its name, the other one is read");
     dataset_free(d);
     is_int(dataset_tar(both, 0, &d, &e), ERR_SCRIPT, "no shards are refused");
+
+    blob_write(path_x, &b, b.n, false);
+    ok(dataset_tar(both, 2, &d, &e) == OK, "two shards again");
+    mem_fail_after(2);
+    ok(dataset_cache(d, &e) == ERR_HOST_MEMORY && is_sample(d, 1, "abcdef", 7), "without memory they stay on disk");
+    mem_fail_after(0);
+    ok(dataset_cache(d, &e) == OK && !unlink(path_x) && !truncate(path_y, 0) && is_sample(d, 0, "stuvwx", 3) &&
+        is_sample(d, 3, "mnopqr", 12), "in memory they need no file");
+    dataset_free(d);
 }
 
 /* Content of a pax header: one record, "LENGTH KEY=VALUE\n" */

@@ -45,10 +45,24 @@ local function model_of(self)
   return model
 end
 
+-- The cell's dataset; nil: random numbers. If `data` is a function, it is replaced by what the function returns, until the
+-- cell is released.
+local function data_of(self)
+  local v = self.values
+  if type(v.data) == "function" then
+    local make = v.data
+    local made = made_by(make, self.experiment.reads:hand_out(v))
+    v.data = self.experiment:check_value("experiment", "data", type(made) ~= "function" and made)
+    self.make_data = make
+  end
+  return v.data
+end
+
 -- The shape of one sample. If `input` is a function, it is replaced by what the function returns.
 local function input_of(self)
   local v = self.values
-  if v.data then return v.data:info().shape end
+  local data = data_of(self)
+  if data then return data:info().shape end
   if type(v.input) == "function" then
     local shape = made_by(v.input, self.experiment.reads:hand_out(v))
     v.input = self.experiment:check_value("experiment", "input", type(shape) ~= "function" and shape)
@@ -150,9 +164,9 @@ end
 
 -- Steps of all epochs, including the warm-up
 local function epoch_steps(self)
-  local v, whole, batch = self.values, self.experiment.base, built_batch(self.values)
-  if not v.data then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
-  local loader = util.must(core.loader(v.data, {batch = batch, drop_last = whole.drop_last}))
+  local v, whole, batch, data = self.values, self.experiment.base, built_batch(self.values), data_of(self)
+  if not data then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
+  local loader = util.must(core.loader(data, {batch = batch, drop_last = whole.drop_last}))
   return v.epochs * (loader:batches() // v.accumulate)
 end
 
@@ -291,7 +305,7 @@ function cell.loader(self)
       classes = d.classes, target = d.target, tokens = self.network:indices(), seed = self.seed})
   end
   return core.loader(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
-    seed = self.seed})
+    prefetch = v.prefetch, seed = self.seed})
 end
 
 -- The index, 0 to count - 1, of the largest of values[from], values[from + stride], ...
@@ -367,7 +381,7 @@ end
 function cell.run(self, progress)
   assert(self.program)
   local v = self.values
-  local device, loader = cell.device(v.device), util.must(cell.loader(self))
+  local device, loader <close> = cell.device(v.device), util.must(cell.loader(self))
   local counted = v.device == "cpu" and process_memory.begin()
   local runtime, reason, code = core.runtime{programs = {self.program, self.eval}, allocator = v.allocator,
     memory = self.memory, seed = self.seed}
@@ -389,11 +403,15 @@ function cell.run(self, progress)
   return out
 end
 
--- Closes the network and programs, and lets the devices drop states that were not used lately.
+-- Closes the network, programs and data that the cell has made, and lets the devices drop states that were not used lately.
 function cell.release(self)
   for _, key in ipairs{"eval", "program", "network"} do
     if self[key] then self[key]:close() end
     self[key] = nil
+  end
+  if self.make_data then
+    self.values.data:close()
+    self.values.data, self.make_data = self.make_data, nil
   end
   for _, device in pairs(devices) do device:trim() end
 end
